@@ -4,7 +4,8 @@
 // there is something to do. What strangers can make it hold is bounded: SEC_ENROL_CONNECTIONS
 // sockets; TLS state only for those that sent a first byte; a request buffer only after a complete
 // handshake. A connection has SEC_ENROL_HANDSHAKE_MS for its handshake and SEC_ENROL_TOTAL_MS in
-// all. When all places are taken, the oldest connection of the address that holds the most gives way.
+// all. When all places are taken, the oldest connection of the source (source.h) that holds the most
+// gives way.
 // TLS 1.3 only; no tickets, no resumption, no early data. Files are written (and fsynced) inside
 // step, but only for a request whose proof is right.
 //

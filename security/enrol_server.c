@@ -6,6 +6,7 @@
 #include "agent/base/clock.h"
 #include "agent/base/log.h"
 #include "security/enrol.h"
+#include "security/source.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -30,7 +31,8 @@ struct conn {
     enum phase phase;
     int fd;
     SSL *ssl;
-    struct in6_addr from;
+    struct in6_addr from; // for the log
+    uint64_t source;      // for limits
     neb_ns opened;
     uint8_t *in; // 4 + SEC_ENROL_REQUEST_MAX bytes, from REQUEST on
     size_t have;
@@ -127,8 +129,7 @@ static struct conn *evict(struct sec_enrol_server *s) {
         if (c->phase == ANSWER)
             continue; // its proof was right
         for (int k = 0; k < SEC_ENROL_CONNECTIONS; k++)
-            n +=
-                s->conns[k].phase != ANSWER && !memcmp(&c->from, &s->conns[k].from, sizeof c->from);
+            n += s->conns[k].phase != ANSWER && c->source == s->conns[k].source;
         if (n > most || (n == most && worst && c->opened < worst->opened)) {
             most = n;
             worst = c;
@@ -147,7 +148,8 @@ static void watch(struct sec_enrol_server *s, struct conn *c, uint32_t events) {
         drop(c);
 }
 
-static void take_socket(struct sec_enrol_server *s, int fd, const struct in6_addr *from) {
+static void take_socket(struct sec_enrol_server *s, int fd, const struct in6_addr *from,
+                        uint64_t source) {
     struct conn *c = NULL;
     for (int i = 0; i < SEC_ENROL_CONNECTIONS && !c; i++)
         if (s->conns[i].phase == FREE)
@@ -159,7 +161,8 @@ static void take_socket(struct sec_enrol_server *s, int fd, const struct in6_add
         close(fd);
         return;
     }
-    *c = (struct conn){.phase = ACCEPTED, .fd = fd, .from = *from, .opened = neb_now()};
+    *c = (struct conn){
+        .phase = ACCEPTED, .fd = fd, .from = *from, .source = source, .opened = neb_now()};
 }
 
 static void accept_all(struct sec_enrol_server *s) {
@@ -176,7 +179,7 @@ static void accept_all(struct sec_enrol_server *s) {
             from.s6_addr[10] = from.s6_addr[11] = 0xff; // as IPv6 writes IPv4
             memcpy(from.s6_addr + 12, &((struct sockaddr_in *)&a)->sin_addr, 4);
         }
-        take_socket(s, fd, &from);
+        take_socket(s, fd, &from, sec_source_of(&a));
     }
 }
 

@@ -5,6 +5,7 @@
 #include "agent/base/log.h"
 #include "security/enrol.h"
 #include "security/rotate.h"
+#include "security/source.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -322,6 +323,33 @@ static void test_keys_of_others(void **state) {
     sec_identity_destroy(&eve);
     sec_identity_destroy(&victim);
     sec_identity_destroy(&member);
+}
+
+// ---- strangers --------------------------------------------------------------------------------
+
+static uint64_t source_of(const char *text) {
+    struct sockaddr_storage a = {0};
+    struct sockaddr_in *four = (struct sockaddr_in *)&a;
+    struct sockaddr_in6 *six = (struct sockaddr_in6 *)&a;
+    a.ss_family = strchr(text, ':') ? AF_INET6 : AF_INET;
+    void *to = a.ss_family == AF_INET ? (void *)&four->sin_addr : (void *)&six->sin6_addr;
+    assert_int_equal(inet_pton(a.ss_family, text, to), 1);
+    return sec_source_of(&a);
+}
+
+// One host is one source, however many addresses its network has; and no two hosts of IPv4 are.
+static void test_sources(void **state) {
+    (void)state;
+    uint64_t v6 = source_of("2001:db8:1:2::1"), v4 = source_of("192.0.2.7");
+    assert_true(v6 == source_of("2001:db8:1:2:ffff:ffff:ffff:ffff"));
+    assert_true(v6 != source_of("2001:db8:1:3::1"));
+    assert_true(v6 != source_of("2001:db9:1:2::1"));
+    assert_true(v4 == source_of("::ffff:192.0.2.7") && v4 == source_of("64:ff9b::192.0.2.7"));
+    assert_true(v4 != source_of("192.0.2.8") && v4 != source_of("::ffff:192.0.2.8"));
+    assert_true(source_of("64:ff9b::192.0.2.8") != v4);
+    assert_true(source_of("64:ff9b:1::1") == source_of("64:ff9b:1::2")); // an ordinary network
+    assert_true(source_of("::1") != source_of("127.0.0.1"));
+    assert_true(sec_source_of(&(struct sockaddr_storage){.ss_family = AF_UNIX}) == 0);
 }
 
 // ---- strangers at the socket --------------------------------------------------------------------
@@ -651,6 +679,7 @@ int main(void) {
         cmocka_unit_test(test_wrong_secret_name_pin),
         cmocka_unit_test(test_no_exporter),
         cmocka_unit_test(test_keys_of_others),
+        cmocka_unit_test(test_sources),
         cmocka_unit_test(test_tls_1_2),
         cmocka_unit_test(test_oversized),
         cmocka_unit_test(test_slow_loris),
