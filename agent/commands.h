@@ -4,6 +4,7 @@
 #include "agent/base/status.h"
 
 #include <jansson.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 enum agent_exit {
@@ -21,6 +22,7 @@ struct agent_command {
     const char *name;
     const char *summary;               // NULL: internal, not listed
     int (*run)(int argc, char **argv); // argv[0] is "nebula NAME"; returns enum agent_exit
+    bool home; // it writes into HOME: what it makes is for this user alone, whatever the umask says
 };
 
 int cmd_check(int argc, char **argv);

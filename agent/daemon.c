@@ -195,6 +195,7 @@ static enum neb_status set_up(struct daemon *d) {
     char jobs[NEB_PATH_MAX];
     sigset_t set;
     agent_harden();
+    agent_harden_home(d->c->home);
     NEB_TRY(sec_init());
     NEB_TRY(agent_view_create(&d->view));
     NEB_TRY(agent_self_path(d->exe, sizeof d->exe));

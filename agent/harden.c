@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { DESCRIPTORS_MAX = 65536 };
@@ -22,6 +23,14 @@ void agent_harden(void) {
         neb_warn("this agent runs as root, which it needs for nothing: a flaw in it would give the "
                  "machine away; run it as a user of "
                  "its own (configs/systemd/nebula-agent.service)");
+}
+
+void agent_harden_home(const char *home) {
+    struct stat sb;
+    if (stat(home, &sb) == 0 && sb.st_mode & 077)
+        neb_warn("others on this machine can look into %s (mode %03o), where keys, checkpoints and "
+                 "logs lie: chmod 700 %s",
+                 home, (unsigned)(sb.st_mode & 0777), home);
 }
 
 void agent_harden_keys(bool ranks) {

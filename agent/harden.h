@@ -7,6 +7,9 @@
 
 // Failures are logged and survived: each measure is one layer of several.
 void agent_harden(void);
+// A HOME that others can look into is said once, with what to do. What is in it is 0600, but an earlier version, or another program,
+// may have left more open.
+void agent_harden_home(const char *home);
 // For any process that holds a seal key: no core dump, no debugger. ranks: it is one of several MPI processes, which read each other's
 // memory and need to stay debuggable for that; then only core dumps are off.
 void agent_harden_keys(bool ranks);

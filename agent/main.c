@@ -4,6 +4,7 @@
 #include <argp.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static void usage(FILE *f) {
     fputs("usage: nebula COMMAND [ARGUMENTS]\n\n", f);
@@ -32,6 +33,8 @@ int main(int argc, char **argv) {
             char name[32]; // what usage and errors begin with
             snprintf(name, sizeof name, "nebula %s", c->name);
             argv[1] = name;
+            if (c->home)
+                umask(077);
             return c->run(argc - 1, argv + 1);
         }
     fprintf(stderr, "nebula: unknown command '%s'\n", argv[1]);

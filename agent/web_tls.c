@@ -196,10 +196,10 @@ static bool fill_certificate(X509 *x, EVP_PKEY *key, const char *host) {
     return ok;
 }
 
-static enum neb_status store(BIO *b, const char *path, mode_t mode) {
+static enum neb_status store(BIO *b, const char *path) {
     char *p = NULL;
     long n = BIO_get_mem_data(b, &p);
-    enum neb_status st = neb_fs_write(path, p, (size_t)n, mode);
+    enum neb_status st = neb_fs_write(path, p, (size_t)n, 0600);
     sodium_memzero(p, (size_t)n);
     return st;
 }
@@ -216,8 +216,8 @@ static enum neb_status make(const char *cert_path, const char *key_path, const c
         st = neb_fail(NEB_ERR_UNSUPPORTED, "OpenSSL could not make a certificate for the status "
                                            "page; give one with --page-cert and --page-key");
     NEB_TRY_GOTO(st, out);
-    NEB_TRY_GOTO(store(k, key_path, 0600), out);
-    NEB_TRY_GOTO(store(c, cert_path, 0644), out);
+    NEB_TRY_GOTO(store(k, key_path), out);
+    NEB_TRY_GOTO(store(c, cert_path), out);
 out:
     EVP_PKEY_free(key);
     X509_free(x);

@@ -317,6 +317,7 @@ enum neb_status worker_restore(struct agent_worker *w) {
     bool whole = st == NEB_OK;
     // also without a checkpoint: the run began and is repeated from its start
     NEB_TRY(read_merges(w));
+    NEB_TRY(neb_fs_private(path, true)); // also in a foreign trainer, whose umask is its own
     if (!(w->log_file = fopen(path, "a")))
         return neb_fail_errno("cannot open %s", path);
     // what is under way is merged where the run that is repeated did

@@ -108,15 +108,6 @@ static enum neb_status make_tables(struct inter_ledger *l) {
     return inter_db_end(l, st);
 }
 
-// SQLite would make the file readable for all; its -wal and -shm take the mode over.
-static enum neb_status make_private(const char *path) {
-    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fd < 0)
-        return neb_fail_errno("cannot open %s", path);
-    close(fd);
-    return NEB_OK;
-}
-
 static enum neb_status open_db(struct inter_ledger *l, const char *path, int flags) {
     if (sqlite3_open_v2(path, &l->db, flags | SQLITE_OPEN_NOMUTEX, NULL) != SQLITE_OK ||
         sqlite3_busy_timeout(l->db, 2000) != SQLITE_OK)
@@ -155,7 +146,7 @@ enum neb_status inter_ledger_open(const char *dir, struct inter_ledger **out) {
     NEB_TRY_GOTO(create(dir, &l, path, sizeof path), fail);
     NEB_TRY_GOTO(neb_fs_mkdirs(l->blobs, 0700), fail);
     NEB_TRY_GOTO(take_lock(l), fail);
-    NEB_TRY_GOTO(make_private(path), fail);
+    NEB_TRY_GOTO(inter_db_private(path), fail);
     NEB_TRY_GOTO(open_db(l, path, SQLITE_OPEN_READWRITE), fail);
     if (sqlite3_exec(l->db, pragmas, NULL, NULL, NULL) != SQLITE_OK) {
         st = inter_db_fail(l, "open");

@@ -1,5 +1,6 @@
 #include "inter/ledger_db.h"
 #include "agent/base/fault.h"
+#include "agent/base/fs.h"
 
 #include <stdarg.h>
 
@@ -9,6 +10,16 @@ enum neb_status inter_db_fail(const struct inter_ledger *l, const char *what) {
                          : code == SQLITE_CORRUPT || code == SQLITE_NOTADB ? NEB_ERR_CORRUPT
                                                                            : NEB_ERR_IO;
     return neb_fail(st, "ledger %s/ledger.db: cannot %s: %s", l->dir, what, sqlite3_errmsg(l->db));
+}
+
+enum neb_status inter_db_private(const char *path) {
+    static const char *const suffix[] = {"", "-wal", "-shm"};
+    for (size_t i = 0; i < sizeof suffix / sizeof *suffix; i++) {
+        char name[NEB_PATH_MAX + 8];
+        snprintf(name, sizeof name, "%s%s", path, suffix[i]);
+        NEB_TRY(neb_fs_private(name, i == 0));
+    }
+    return NEB_OK;
 }
 
 static enum neb_status prepare(struct inter_ledger *l, sqlite3_stmt **out, const char *sql,

@@ -1,4 +1,5 @@
-// What the parts of the ledger share: the handle, statements, transactions, names of blob files. For inter/ledger*.c only.
+// What the parts of the ledger share: the handle, statements, transactions, names of blob files. For inter/ledger*.c
+// only; inter_db_private is for the other database, inter/stream_spool.c, too.
 #ifndef INTER_LEDGER_DB_H
 #define INTER_LEDGER_DB_H
 #include "inter/ledger.h"
@@ -41,6 +42,8 @@ struct inter_ledger {
 
 // Logs what SQLite says and maps it: full disk NEB_ERR_NOSPC, damaged file NEB_ERR_CORRUPT, else NEB_ERR_IO.
 NEB_MUST_CHECK enum neb_status inter_db_fail(const struct inter_ledger *l, const char *what);
+// SQLite would make the file readable for all; its -wal and -shm take the mode over. What an earlier version left open is closed.
+NEB_MUST_CHECK enum neb_status inter_db_private(const char *path);
 // types, a letter an argument: 'b' blob (const void *, size_t), 'i' integer (int64_t), 't' text. They are borrowed until the
 // statement is finalised.
 NEB_MUST_CHECK enum neb_status inter_db_prepare(struct inter_ledger *l, sqlite3_stmt **out,

@@ -6,9 +6,9 @@
 //        └── no HELLO within 5 s, or more than 64 KiB before it ──► cut; of 1024 such, the oldest of the address that has most
 #include "agent/base/log.h"
 #include "inter/link_state.h"
+#include "security/source.h"
 
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -33,23 +33,6 @@ static void forget(struct inter_link *l, uint32_t i, bool cut) {
     l->nameless[i] = l->nameless[--l->n_nameless];
 }
 
-// Who has one host of IPv6 has its network: that is one address here.
-static void address_of(int fd, uint64_t from[2]) {
-    struct sockaddr_storage a = {.ss_family = AF_UNSPEC};
-    socklen_t n = sizeof a;
-    from[0] = from[1] = 0;
-    if (getpeername(fd, (struct sockaddr *)&a, &n) != 0)
-        return;
-    if (a.ss_family == AF_INET) {
-        memcpy(&from[1], &((struct sockaddr_in *)(void *)&a)->sin_addr, 4);
-    } else if (a.ss_family == AF_INET6) {
-        const struct in6_addr *six = &((struct sockaddr_in6 *)(void *)&a)->sin6_addr;
-        memcpy(from, six, 8);
-        if (IN6_IS_ADDR_V4MAPPED(six))
-            memcpy(&from[1], six->s6_addr + 12, 4);
-    }
-}
-
 // Of the address with the most, the oldest. Addresses are counted by a hash that no stranger knows, so that this takes one pass and a
 // flood from one address is nobody else's.
 static uint32_t worst(const struct inter_link *l) {
@@ -58,8 +41,8 @@ static uint32_t worst(const struct inter_link *l) {
     uint32_t best = 0, most = 0;
     for (int pass = 0; pass < 2; pass++)
         for (uint32_t i = 0; i < l->n_nameless; i++) {
-            uint64_t h = l->nameless[i].from[0] ^ (uint64_t)(uintptr_t)l;
-            h = (h * 0x9e3779b97f4a7c15u ^ l->nameless[i].from[1]) * 0xd6e8feb86659fd93u;
+            uint64_t h = l->nameless[i].from ^ (uint64_t)(uintptr_t)l;
+            h = (h * 0x9e3779b97f4a7c15u ^ h >> 29) * 0xd6e8feb86659fd93u;
             uint32_t n = pass ? count[h >> (64 - BITS)] : ++count[h >> (64 - BITS)];
             if (pass && (n > most || (n == most && l->nameless[i].at < l->nameless[best].at))) {
                 most = n;
@@ -80,7 +63,7 @@ void link_guard_accepted(struct inter_link *l, int zmq_fd) {
         forget(l, i, !named);
         l->cut_nameless += !named;
     }
-    address_of(fd, l->nameless[l->n_nameless].from);
+    l->nameless[l->n_nameless].from = sec_source_of_peer(fd);
     l->nameless[l->n_nameless].zmq_fd = zmq_fd;
     l->nameless[l->n_nameless].fd = fd;
     l->nameless[l->n_nameless++].at = neb_now();

@@ -127,7 +127,7 @@ struct inter_link {
     struct {
         int zmq_fd, fd; // ZeroMQ's number, and our duplicate
         neb_ns at;
-        uint64_t from[2];           // where it comes from: of IPv6 the network of 64 bits
+        uint64_t from;              // security/source.h
     } nameless[INTER_NAMELESS_MAX]; // accepted, and no HELLO yet
     uint32_t n_nameless;
     uint64_t cut_nameless;

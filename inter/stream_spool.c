@@ -1,6 +1,7 @@
 #include "inter/stream_spool.h"
 #include "agent/base/fault.h"
 #include "agent/base/fs.h"
+#include "inter/ledger_db.h"
 #include "inter/stream_seal.h"
 
 #include <sqlite3.h>
@@ -36,6 +37,8 @@ enum neb_status inter_spool_open(const char *dir, struct inter_spool **out) {
     if (!s)
         return neb_fail(NEB_ERR_NOMEM, "out of memory opening a spool");
     enum neb_status st = neb_path(s->path, sizeof s->path, dir, "streams.db");
+    if (st == NEB_OK)
+        st = inter_db_private(s->path);
     if (st == NEB_OK &&
         (sqlite3_open_v2(s->path, &s->db,
                          SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX,

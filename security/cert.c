@@ -310,7 +310,7 @@ enum neb_status sec_pem_write(const char *path, const uint8_t *der, size_t len) 
     if (!c || !b || !PEM_write_bio_X509(b, c))
         st = neb_fail(NEB_ERR_FORMAT, "%s: not a certificate", path);
     else
-        st = neb_fs_write(path, (BIO_get_mem_data(b, &text), text), (size_t)BIO_pending(b), 0644);
+        st = neb_fs_write(path, (BIO_get_mem_data(b, &text), text), (size_t)BIO_pending(b), 0600);
     BIO_free(b);
     X509_free(c);
     return st;

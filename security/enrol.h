@@ -4,7 +4,10 @@
 // there is something to do. What strangers can make it hold is bounded: SEC_ENROL_CONNECTIONS
 // sockets; TLS state only for those that sent a first byte; a request buffer only after a complete
 // handshake. A connection has SEC_ENROL_HANDSHAKE_MS for its handshake and SEC_ENROL_TOTAL_MS in
-// all. When all places are taken, the oldest connection of the address that holds the most gives way.
+// all, and may come in SEC_ENROL_PIECES pieces. When all places are taken, the oldest connection of the source (source.h) that holds the most
+// gives way.
+// What it costs is bounded too (enrol_rate.h): a connection that asks for a handshake beyond that is closed before it. Clients then
+// try again, SEC_ENROL_TRIES times in all, first after SEC_ENROL_RETRY_MS, then twice as long each time (7.75 s in sum).
 // TLS 1.3 only; no tickets, no resumption, no early data. Files are written (and fsynced) inside
 // step, but only for a request whose proof is right.
 //
@@ -19,6 +22,9 @@ enum {
     SEC_ENROL_CONNECTIONS = 64,
     SEC_ENROL_HANDSHAKE_MS = 5000,
     SEC_ENROL_TOTAL_MS = 10000,
+    SEC_ENROL_PIECES = 64, // arrivals before the answer; an honest client has a handful
+    SEC_ENROL_TRIES = 6,
+    SEC_ENROL_RETRY_MS = 250,
     SEC_ENROL_CLIENT_MS = 10000, // the client waits this long for each step of the hub
 };
 
@@ -45,7 +51,8 @@ uint64_t sec_enrol_server_refused(const struct sec_enrol_server *s);
 
 // A connection to an endpoint whose CA has the pin; nothing is sent to any other.
 struct sec_enrol_client;
-// NEB_ERR_DENIED: another CA, or not one of nebula; NEB_ERR_TIMEOUT, NEB_ERR_IO: not reachable.
+// NEB_ERR_DENIED: another CA, or not one of nebula; NEB_ERR_TIMEOUT, NEB_ERR_IO: not reachable;
+// NEB_ERR_AGAIN: it was reached, and ended each try before the handshake.
 NEB_MUST_CHECK enum neb_status sec_enrol_connect(const char *endpoint,
                                                  const uint8_t pin[SEC_PIN_BYTES],
                                                  struct sec_enrol_client **out);

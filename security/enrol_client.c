@@ -2,6 +2,7 @@
 // SEC_ENROL_CLIENT_MS at most for each step of the hub.
 #include "agent/base/clock.h"
 #include "agent/base/fs.h"
+#include "agent/base/log.h"
 #include "security/enrol.h"
 
 #include <errno.h>
@@ -119,6 +120,15 @@ static enum neb_status handshake_failed(struct sec_enrol_client *c) {
     return neb_fail(NEB_ERR_IO, "%s: TLS: %s", c->endpoint, sec_openssl_error());
 }
 
+// The other end closed the connection in the middle of the handshake, without a word: the hub has no place or no time for it.
+static bool turned_away(const struct sec_enrol_client *c, int r) {
+    int why = SSL_get_error(c->ssl, r), e = errno;
+    return (why == SSL_ERROR_SYSCALL && (e == 0 || e == ECONNRESET || e == EPIPE)) ||
+           (why == SSL_ERROR_SSL &&
+            ERR_GET_REASON(ERR_peek_error()) == SSL_R_UNEXPECTED_EOF_WHILE_READING);
+}
+
+// NEB_ERR_AGAIN (not logged): turned away.
 static enum neb_status start_tls(struct sec_enrol_client *c) {
     static const char label[] = "EXPORTER-Channel-Binding";
     c->ctx = SSL_CTX_new(TLS_client_method());
@@ -131,17 +141,18 @@ static enum neb_status start_tls(struct sec_enrol_client *c) {
     if (!c->ssl || !SSL_set_fd(c->ssl, c->fd))
         return neb_fail(NEB_ERR_NOMEM, "TLS: %s", sec_openssl_error());
     ERR_clear_error();
-    if (SSL_connect(c->ssl) != 1)
-        return handshake_failed(c);
+    errno = 0;
+    int r = SSL_connect(c->ssl);
+    if (r != 1)
+        return turned_away(c, r) ? NEB_ERR_AGAIN : handshake_failed(c);
     if (SSL_export_keying_material(c->ssl, c->exporter, sizeof c->exporter, label, sizeof label - 1,
                                    NULL, 0, 0) != 1)
         return neb_fail(NEB_ERR_IO, "%s: TLS exporter: %s", c->endpoint, sec_openssl_error());
     return NEB_OK;
 }
 
-enum neb_status sec_enrol_connect(const char *endpoint, const uint8_t pin[SEC_PIN_BYTES],
-                                  struct sec_enrol_client **out) {
-    NEB_TRY(sec_openssl_init());
+static enum neb_status connect_once(const char *endpoint, const uint8_t pin[SEC_PIN_BYTES],
+                                    struct sec_enrol_client **out) {
     struct sec_enrol_client *c = calloc(1, sizeof *c);
     if (!c)
         return neb_fail(NEB_ERR_NOMEM, "enrolment");
@@ -154,6 +165,28 @@ enum neb_status sec_enrol_connect(const char *endpoint, const uint8_t pin[SEC_PI
     if (st != NEB_OK)
         sec_enrol_client_destroy(&c);
     *out = c;
+    return st;
+}
+
+enum neb_status sec_enrol_connect(const char *endpoint, const uint8_t pin[SEC_PIN_BYTES],
+                                  struct sec_enrol_client **out) {
+    enum neb_status st;
+    NEB_TRY(sec_openssl_init());
+    neb_ns wait = SEC_ENROL_RETRY_MS * NEB_MS;
+    for (int i = 1; (st = connect_once(endpoint, pin, out)) == NEB_ERR_AGAIN; i++, wait *= 2) {
+        if (i == SEC_ENROL_TRIES)
+            return neb_fail(st,
+                            "%s: closed %d connections before the handshake: it is flooded, or "
+                            "many join from this address; try again in a minute",
+                            endpoint, i);
+        if (i == 1)
+            neb_warn("%s: closed the connection before the handshake, as a hub does with too many; "
+                     "trying again",
+                     endpoint);
+        // not all of those that were turned away together come back together
+        neb_sleep(wait * 3 / 4 +
+                  (neb_ns)randombytes_uniform((uint32_t)(wait / 2 / NEB_US)) * NEB_US);
+    }
     return st;
 }
 

@@ -2,10 +2,12 @@
 // the caller waits on:
 //
 //     accepted ─ first byte ─► handshake ─► request ─► answer ─► closed
-//        └──────────── deadline, error, eviction ──────────────────┘
+//        └─ too many handshakes (enrol_rate.h), deadline, error, eviction ─┘
 #include "agent/base/clock.h"
 #include "agent/base/log.h"
 #include "security/enrol.h"
+#include "security/enrol_rate.h"
+#include "security/source.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -19,6 +21,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/timerfd.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { EVENTS = 32, ACCEPTS = 128, BACKLOG = 128, TICK_MS = 250 };
@@ -30,7 +33,9 @@ struct conn {
     enum phase phase;
     int fd;
     SSL *ssl;
-    struct in6_addr from;
+    struct in6_addr from; // for the log
+    uint64_t source;      // for limits
+    unsigned pieces;      // in which its handshake and its request have come
     neb_ns opened;
     uint8_t *in; // 4 + SEC_ENROL_REQUEST_MAX bytes, from REQUEST on
     size_t have;
@@ -45,6 +50,7 @@ struct sec_enrol_server {
     neb_ns ctx_made, last_log;
     int listen_fd, epoll_fd, timer_fd;
     uint64_t refused; // requests, and connections that were cut
+    struct sec_enrol_rate rate;
     struct conn conns[SEC_ENROL_CONNECTIONS];
 };
 
@@ -127,8 +133,7 @@ static struct conn *evict(struct sec_enrol_server *s) {
         if (c->phase == ANSWER)
             continue; // its proof was right
         for (int k = 0; k < SEC_ENROL_CONNECTIONS; k++)
-            n +=
-                s->conns[k].phase != ANSWER && !memcmp(&c->from, &s->conns[k].from, sizeof c->from);
+            n += s->conns[k].phase != ANSWER && c->source == s->conns[k].source;
         if (n > most || (n == most && worst && c->opened < worst->opened)) {
             most = n;
             worst = c;
@@ -147,7 +152,8 @@ static void watch(struct sec_enrol_server *s, struct conn *c, uint32_t events) {
         drop(c);
 }
 
-static void take_socket(struct sec_enrol_server *s, int fd, const struct in6_addr *from) {
+static void take_socket(struct sec_enrol_server *s, int fd, const struct in6_addr *from,
+                        uint64_t source) {
     struct conn *c = NULL;
     for (int i = 0; i < SEC_ENROL_CONNECTIONS && !c; i++)
         if (s->conns[i].phase == FREE)
@@ -159,7 +165,8 @@ static void take_socket(struct sec_enrol_server *s, int fd, const struct in6_add
         close(fd);
         return;
     }
-    *c = (struct conn){.phase = ACCEPTED, .fd = fd, .from = *from, .opened = neb_now()};
+    *c = (struct conn){
+        .phase = ACCEPTED, .fd = fd, .from = *from, .source = source, .opened = neb_now()};
 }
 
 static void accept_all(struct sec_enrol_server *s) {
@@ -176,7 +183,7 @@ static void accept_all(struct sec_enrol_server *s) {
             from.s6_addr[10] = from.s6_addr[11] = 0xff; // as IPv6 writes IPv4
             memcpy(from.s6_addr + 12, &((struct sockaddr_in *)&a)->sin_addr, 4);
         }
-        take_socket(s, fd, &from);
+        take_socket(s, fd, &from, sec_source_of(&a));
     }
 }
 
@@ -351,7 +358,13 @@ static void go_answer(struct sec_enrol_server *s, struct conn *c) {
     ERR_clear_error();
 }
 
-static void go(struct sec_enrol_server *s, struct conn *c) {
+static neb_ns thread_time(void) {
+    struct timespec t = {0};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return t.tv_sec * NEB_S + t.tv_nsec;
+}
+
+static void move_on(struct sec_enrol_server *s, struct conn *c) {
     ERR_clear_error();
     if (c->phase == ACCEPTED || c->phase == HANDSHAKE)
         go_handshake(s, c);
@@ -359,6 +372,22 @@ static void go(struct sec_enrol_server *s, struct conn *c) {
         go_request(s, c);
     if (c->phase == ANSWER)
         go_answer(s, c);
+}
+
+static void go(struct sec_enrol_server *s, struct conn *c) {
+    const char *why = NULL;
+    if (c->phase == ACCEPTED && !sec_enrol_rate_take(&s->rate, c->source, neb_now()))
+        why = "too many handshakes, of its address or of all";
+    else if (c->phase < ANSWER && c->pieces++ == SEC_ENROL_PIECES)
+        why = "it comes in too many pieces";
+    if (why) { // that costs next to nothing, and is nobody's debt
+        log_refused(s, c, why);
+        drop(c);
+        return;
+    }
+    neb_ns before = thread_time();
+    move_on(s, c);
+    sec_enrol_rate_spent(&s->rate, thread_time() - before, neb_now());
 }
 
 static void expire(struct sec_enrol_server *s) {
@@ -439,6 +468,7 @@ enum neb_status sec_enrol_server_create(struct sec_hub *hub, const struct sec_id
     s->hub = hub;
     s->self = self;
     s->listen_fd = s->epoll_fd = s->timer_fd = -1;
+    sec_enrol_rate_init(&s->rate);
     NEB_TRY_GOTO(sec_openssl_init(), out);
     NEB_TRY_GOTO(renew_context(s), out);
     NEB_TRY_GOTO(listen_on(s, listen), out);

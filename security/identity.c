@@ -248,7 +248,7 @@ enum neb_status sec_identity_create(const char *home, const char *name, struct s
         host_name(id->pub.name);
     NEB_TRY_GOTO(sec_public_format(&id->pub, text, sizeof text), out);
     int n = snprintf(line, sizeof line, "%s\n", text);
-    NEB_TRY_GOTO(neb_fs_write(p.text, line, (size_t)n, 0644), out);
+    NEB_TRY_GOTO(neb_fs_write(p.text, line, (size_t)n, 0600), out);
     *out = id;
     id = NULL;
 out:

@@ -71,6 +71,17 @@ enum neb_status neb_fs_mkdirs(const char *path, mode_t mode) {
     return NEB_OK;
 }
 
+enum neb_status neb_fs_private(const char *path, bool make) {
+    struct stat info;
+    int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | (make ? O_CREAT : 0), 0600);
+    if (fd < 0)
+        return errno == ENOENT && !make ? NEB_OK : neb_fail_errno("cannot open %s", path);
+    bool ok = fstat(fd, &info) == 0 && (!(info.st_mode & 077) || fchmod(fd, 0600) == 0);
+    enum neb_status st = ok ? NEB_OK : neb_fail_errno("%s: cannot close it to others", path);
+    close(fd);
+    return st;
+}
+
 enum neb_status neb_fs_read(const char *path, size_t max, struct neb_buf *out) {
     enum neb_status st = NEB_OK;
     struct stat info;

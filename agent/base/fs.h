@@ -27,7 +27,10 @@ NEB_MUST_CHECK enum neb_status neb_fs_mkdirs(const char *path, mode_t mode);
 NEB_MUST_CHECK enum neb_status neb_fs_read(const char *path, size_t max, struct neb_buf *out);
 // Writes path atomically and durably; on failure the old file is untouched and nothing is left beside it.
 NEB_MUST_CHECK enum neb_status neb_fs_write(const char *path, const void *p, size_t n, mode_t mode);
-// likewise
+// A file that a library opens by its name, or that is appended to: 0600 before it is. make: it is made if it is not there; otherwise
+// missing is fine. What is there and open to others is closed.
+NEB_MUST_CHECK enum neb_status neb_fs_private(const char *path, bool make);
+// as neb_fs_write
 NEB_MUST_CHECK enum neb_status neb_fs_copy(const char *from, const char *to, mode_t mode);
 NEB_MUST_CHECK enum neb_status neb_fs_sync_dir(const char *dir);
 NEB_MUST_CHECK enum neb_status neb_fs_remove(const char *path); // a file; missing is fine

@@ -10,11 +10,15 @@ summary_last() { # FILE: each of its lines is a JSON object with a kind; only th
         fail "$1 does not end with the summary, or has lines that are no JSON: $(tail -n 2 "$1")"
 }
 
+umask 022 # what most have: files of an agent are for its user alone all the same
 timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/fed" --json >"$T/fed.jsonl" 2>"$T/fed.log" || fail "federated run: $(tail -n 3 "$T/fed.log")"
 summary_last "$T/fed.jsonl"
 [[ $(tail -n 1 "$T/fed.jsonl" | jq -cS 'del(.kind)') == "$(jq -cS . "$T/fed/summary.json")" ]] || fail "the last line is not what summary.json holds"
 digests_equal "$T/fed"
 round_digests_equal "$T/fed"
+ls "$T"/fed/clusters/alpha/{ledger.db,identity,jobs/*/merges.log} >/dev/null || fail "the home of alpha is not complete"
+open=$(find "$T/fed/clusters" -perm /077)
+[[ ! $open ]] || fail "others can read $open"
 jq -e '.job == "e2e" and .mode == "replicas" and .rounds == 6 and .params > 0 and .trainable_params == .params and .wall_s > 0
        and (.clusters | length == 2) and .wire_bits_per_param > 1 and .reduction_vs_sync_fp32 > 10
        and all(.clusters[]; .steps == 60 and .tokens == 15360 and .loss_last < .loss_first - 0.5 and .eval_loss > 0

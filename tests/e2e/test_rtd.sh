@@ -29,6 +29,7 @@ run() { # JOB OUT [options]
     timeout 100 "$nebula" pretrain "$file" --local 2 --out "$out" "$@" >"$out.log" 2>&1 || fail "$out: $(tail -n 5 "$out.log")"
 }
 
+umask 022 # what most have
 job "$T/job.yaml"
 run "$T/job.yaml" "$T/one" --set sync.scheme=synchronous
 run "$T/job.yaml" "$T/two" --json
@@ -122,4 +123,7 @@ jq -se 'length == 2 and (.[0] | .examples > 50 and .balanced_accuracy > 0.55 and
 [[ $(probe --random) != "$(cat "$T/probe.json")" ]] || fail "the probe of a random model gives the same"
 if probe --train none >/dev/null 2>"$T/none.log"; then fail "a folder that is not there was probed"; fi
 grep -q 'cannot read the folder' "$T/none.log" || fail "no reason: $(cat "$T/none.log")"
+ls "$T"/kill/clusters/*/streams.db >/dev/null || fail "no stream was kept on disk"
+open=$(find "$T"/*/clusters -perm /077)
+[[ ! $open ]] || fail "others can read $open"
 echo "rtd over a stream equals one process, killed, interrupted, pushed and at a ratio; unlike clusters are refused"

@@ -4,7 +4,9 @@
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "security/enrol.h"
+#include "security/enrol_rate.h"
 #include "security/rotate.h"
+#include "security/source.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -22,6 +24,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -324,24 +327,54 @@ static void test_keys_of_others(void **state) {
     sec_identity_destroy(&member);
 }
 
+// ---- strangers --------------------------------------------------------------------------------
+
+static uint64_t source_of(const char *text) {
+    struct sockaddr_storage a = {0};
+    struct sockaddr_in *four = (struct sockaddr_in *)&a;
+    struct sockaddr_in6 *six = (struct sockaddr_in6 *)&a;
+    a.ss_family = strchr(text, ':') ? AF_INET6 : AF_INET;
+    void *to = a.ss_family == AF_INET ? (void *)&four->sin_addr : (void *)&six->sin6_addr;
+    assert_int_equal(inet_pton(a.ss_family, text, to), 1);
+    return sec_source_of(&a);
+}
+
+// One host is one source, however many addresses its network has; and no two hosts of IPv4 are.
+static void test_sources(void **state) {
+    (void)state;
+    uint64_t v6 = source_of("2001:db8:1:2::1"), v4 = source_of("192.0.2.7");
+    assert_true(v6 == source_of("2001:db8:1:2:ffff:ffff:ffff:ffff"));
+    assert_true(v6 != source_of("2001:db8:1:3::1"));
+    assert_true(v6 != source_of("2001:db9:1:2::1"));
+    assert_true(v4 == source_of("::ffff:192.0.2.7") && v4 == source_of("64:ff9b::192.0.2.7"));
+    assert_true(v4 != source_of("192.0.2.8") && v4 != source_of("::ffff:192.0.2.8"));
+    assert_true(source_of("64:ff9b::192.0.2.8") != v4);
+    assert_true(source_of("64:ff9b:1::1") == source_of("64:ff9b:1::2")); // an ordinary network
+    assert_true(source_of("::1") != source_of("127.0.0.1"));
+    assert_true(sec_source_of(&(struct sockaddr_storage){.ss_family = AF_UNIX}) == 0);
+}
+
 // ---- strangers at the socket --------------------------------------------------------------------
 
-static int raw_connect(void) {
+// from: an address of loopback, each of which is a source of its own. The honest come from 127.0.0.1.
+static int raw_connect(const char *from) {
+    struct sockaddr_in own = {.sin_family = AF_INET};
     struct sockaddr_in to = {.sin_family = AF_INET,
                              .sin_port = htons((uint16_t)sec_enrol_server_port(server))};
     to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_true(fd >= 0);
+    assert_true(fd >= 0 && inet_pton(AF_INET, from, &own.sin_addr) == 1);
+    assert_int_equal(bind(fd, (struct sockaddr *)&own, sizeof own), 0);
     assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
     return fd;
 }
 
-static bool tls_works(int max_version, int version) {
+static bool tls_works(const char *from, int max_version, int version) {
     SSL_CTX *ctx = SSL_CTX_new(TLS_client_method());
     SSL_CTX_set_verify(ctx, SSL_VERIFY_NONE, NULL);
     assert_true(SSL_CTX_set_max_proto_version(ctx, max_version));
     SSL *ssl = SSL_new(ctx);
-    int fd = raw_connect();
+    int fd = raw_connect(from);
     assert_true(SSL_set_fd(ssl, fd));
     bool ok = SSL_connect(ssl) == 1 && SSL_version(ssl) == version;
     SSL_free(ssl);
@@ -352,8 +385,8 @@ static bool tls_works(int max_version, int version) {
 
 static void test_tls_1_2(void **state) {
     (void)state;
-    assert_true(tls_works(TLS1_3_VERSION, TLS1_3_VERSION));
-    assert_false(tls_works(TLS1_2_VERSION, TLS1_2_VERSION));
+    assert_true(tls_works("127.0.0.9", TLS1_3_VERSION, TLS1_3_VERSION));
+    assert_false(tls_works("127.0.0.9", TLS1_2_VERSION, TLS1_2_VERSION));
 }
 
 static void test_oversized(void **state) {
@@ -405,7 +438,7 @@ static void test_slow_loris(void **state) {
     int fds[IDLE], open_ones = 0;
     neb_ns alone = exchange_time();
     for (int i = 0; i < IDLE; i++) {
-        fds[i] = raw_connect();
+        fds[i] = raw_connect("127.0.0.2");
         if (i % 2)
             assert_true(send(fds[i], hello, sizeof hello, MSG_NOSIGNAL) > 0);
     }
@@ -425,6 +458,84 @@ static void test_slow_loris(void **state) {
         assert_true(ended(fds[i]));
         close(fds[i]);
     }
+}
+
+// Pure: each source has its share, all together a share of a core, and what was refused costs nobody anything.
+static void test_rate(void **state) {
+    (void)state;
+    static struct sec_enrol_rate r;
+    neb_ns now = 1000 * NEB_S, spent = 0, cost = 300 * NEB_US;
+    int n = 0;
+    sec_enrol_rate_init(&r);
+    for (int i = 0; i < 1000; i++)
+        n += sec_enrol_rate_take(&r, 7, now);
+    assert_int_equal(n, SEC_RATE_BURST);
+    assert_true(sec_enrol_rate_take(&r, 8, now)); // another one
+    for (int ms = 0; ms < 10000; ms++)
+        n += sec_enrol_rate_take(&r, 7, now + ms * NEB_MS);
+    assert_int_equal(n, SEC_RATE_BURST + 10 * SEC_RATE_SECOND - 1);
+    // from ever new addresses, ten a millisecond: three times a whole core, if they got it
+    now += 100 * NEB_S;
+    for (int i = 0; i < 100000; i++, now += NEB_MS / 10)
+        if (sec_enrol_rate_take(&r, 1000 + (uint64_t)i, now)) {
+            sec_enrol_rate_spent(&r, cost, now);
+            spent += cost;
+        }
+    assert_true(spent <= 10 * NEB_S * SEC_RATE_PERCENT / 100 + SEC_RATE_SAVED_MS * NEB_MS + cost);
+    assert_true(spent >= 10 * NEB_S * SEC_RATE_PERCENT / 100);
+    assert_true(sec_enrol_rate_take(&r, 7, now + NEB_S)); // it is over
+}
+
+static neb_ns hub_time(void) { // of the processor
+    clockid_t id;
+    struct timespec t;
+    assert_int_equal(pthread_getcpuclockid(thread, &id), 0);
+    assert_int_equal(clock_gettime(id, &t), 0);
+    return t.tv_sec * NEB_S + t.tv_nsec;
+}
+
+// Handshakes without end from one address: it gets its share of them, what is beyond costs little, and others join as ever.
+static void test_handshake_flood(void **state) {
+    (void)state;
+    neb_ns start = neb_now(), t0 = hub_time();
+    int got = 0, closed = 0;
+    while (got < 300 && tls_works("127.0.0.4", TLS1_3_VERSION, TLS1_3_VERSION))
+        got++;
+    assert_true(got > SEC_RATE_BURST / 4 && got < 300);
+    neb_ns each = (hub_time() - t0) / got;
+    struct sec_token t = invite("amid", 3600);
+    assert_int_equal(sec_enrol_join(home("amid"), &t, ""), NEB_OK);
+    assert_false(was_logged("trying again"));
+    t0 = hub_time();
+    for (; closed < 200; closed++)
+        got += tls_works("127.0.0.4", TLS1_3_VERSION, TLS1_3_VERSION);
+    neb_ns refused = (hub_time() - t0) / closed;
+    print_message("a handshake costs the hub %.0f us, one that is refused %.0f us\n",
+                  neb_seconds(each) * 1e6, neb_seconds(refused) * 1e6);
+    assert_true(got <= SEC_RATE_BURST + SEC_RATE_SECOND * neb_seconds(neb_now() - start) + 1);
+    assert_true(2 * refused < each);
+    assert_true(was_logged("too many handshakes"));
+    // a ClientHello that comes byte by byte
+    static const uint8_t hello[5] = {22, 3, 1, 2, 0};
+    int fd = raw_connect("127.0.0.5"), sent = 0;
+    for (bool cut = false; !cut && sent < 500; sent++) {
+        cut = send(fd, sent < 5 ? hello + sent : &(uint8_t){sent == 5}, 1, MSG_NOSIGNAL) < 0;
+        poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, 2);
+        cut = cut || ended(fd);
+    }
+    close(fd);
+    assert_true(sent > SEC_ENROL_PIECES && sent < 500);
+}
+
+// Who shares the address of a flood is turned away, says so, and comes back.
+static void test_turned_away(void **state) {
+    (void)state;
+    int n = 0;
+    while (n < 300 && tls_works("127.0.0.1", TLS1_3_VERSION, TLS1_3_VERSION))
+        n++;
+    assert_true(n < 300);
+    assert_int_equal(sec_enrol_renew(home("paris"), endpoint, NULL), NEB_OK);
+    assert_true(was_logged("trying again"));
 }
 
 // ---- the list -----------------------------------------------------------------------------------
@@ -651,14 +762,18 @@ int main(void) {
         cmocka_unit_test(test_wrong_secret_name_pin),
         cmocka_unit_test(test_no_exporter),
         cmocka_unit_test(test_keys_of_others),
+        cmocka_unit_test(test_sources),
         cmocka_unit_test(test_tls_1_2),
         cmocka_unit_test(test_oversized),
         cmocka_unit_test(test_slow_loris),
+        cmocka_unit_test(test_rate),
+        cmocka_unit_test(test_handshake_flood),
         cmocka_unit_test(test_list_rules),
         cmocka_unit_test(test_key_files),
         cmocka_unit_test(test_backup),
         cmocka_unit_test(test_revoke_and_promote),
         cmocka_unit_test(test_crash_while_admitting),
+        cmocka_unit_test(test_turned_away), // last: its address has no handshakes left
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -30,6 +30,7 @@ link_up() { "$nebula" status --home "$T/$1" 2>/dev/null | grep -A3 "peer: $2" | 
 answers() { "$nebula" status --home "$T/$1" >/dev/null 2>&1; }
 no_peer() { "$nebula" status --home "$T/$1" 2>/dev/null | has "^agent:" && ! "$nebula" status --home "$T/$1" | has "peer: $2"; }
 
+umask 022 # files in HOME are for its user alone all the same
 "$nebula" init --name acme --listen "$enrol" --link "$link" --member hub --dir "$T/hub" >"$T/init.out"
 grep -q 'recovery code' "$T/init.out" || fail "init shows no recovery code"
 code=$(grep -oE '([A-Z2-7]{4}-){7}[A-Z2-7]{4}' "$T/init.out")
@@ -41,10 +42,20 @@ within 10 answers hub || fail "the hub's agent does not start"
 token=$("$nebula" invite paris --ttl 24h --dir "$T/hub")
 [[ $token == neb1:* && $(wc -l <<<"$token") == 1 ]] || fail "invite must print one token"
 "$nebula" join "$token" --dir "$T/paris" || fail "join"
+chmod 750 "$T/paris" # an operator, or an earlier version
 agent paris
 within 10 link_up hub paris || fail "the link does not come up"
 cmp -s <("$nebula" members --dir "$T/hub") <("$nebula" members --dir "$T/paris") || fail "members differ"
 openssl verify -CAfile "$T/paris/federation/ca.pem" "$T/paris/federation/member.pem" >/dev/null || fail "certificate"
+
+grep -q "chmod 700 $T/paris" "$T/paris.log" || fail "a home open to others is not mentioned"
+! grep -q 'chmod 700' "$T/hub.log" || fail "the hub's home is closed, and its agent warns"
+"$nebula" id --home "$T/alone" --name alone >/dev/null 2>&1
+"$nebula" peer add "$("$nebula" id --home "$T/hub")" - --home "$T/alone" >/dev/null
+"$nebula" seal init "$T/alone/seal.key" --home "$T/alone" >/dev/null
+chmod 700 "$T/paris"
+open=$(find "$T/hub" "$T/paris" "$T/alone" -perm /077)
+[[ ! $open ]] || fail "others can read $open"
 
 # what must fail, with a reason and without a trace
 if "$nebula" join "$token" --dir "$T/thief" 2>"$T/err"; then fail "a used token joined again"; fi

@@ -13,11 +13,39 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
 static char tmp_dir[] = "/tmp/nebula-base-XXXXXX";
+
+static mode_t mode_of(const char *path) {
+    struct stat sb;
+    assert_int_equal(stat(path, &sb), 0);
+    return sb.st_mode & 0777;
+}
+
+// Whatever the umask: made for its owner alone; what an earlier version left open is closed, and keeps what it holds.
+static void test_private(void **state) {
+    (void)state;
+    char path[NEB_PATH_MAX];
+    mode_t mask = umask(0);
+    struct neb_buf b = {0};
+    assert_int_equal(neb_path(path, sizeof path, tmp_dir, "private"), NEB_OK);
+    assert_int_equal(neb_fs_private(path, false), NEB_OK); // missing, and not wanted
+    assert_false(neb_fs_exists(path));
+    assert_int_equal(neb_fs_private(path, true), NEB_OK);
+    assert_int_equal(mode_of(path), 0600);
+    assert_int_equal(neb_fs_write(path, "kept", 4, 0666), NEB_OK);
+    assert_int_equal(mode_of(path), 0666);
+    assert_int_equal(neb_fs_private(path, false), NEB_OK);
+    assert_int_equal(mode_of(path), 0600);
+    assert_int_equal(neb_fs_read(path, 16, &b), NEB_OK);
+    assert_memory_equal(b.p, "kept", 4);
+    neb_buf_free(&b);
+    umask(mask);
+}
 
 static void test_bytes_round_trip(void **state) {
     (void)state;
@@ -267,7 +295,7 @@ int main(void) {
         cmocka_unit_test(test_write_is_atomic),       cmocka_unit_test(test_copy_and_absolute),
         cmocka_unit_test(test_sha256_vector),         cmocka_unit_test(test_rng),
         cmocka_unit_test(test_faults_that_take_time), cmocka_unit_test(test_numbers),
-        cmocka_unit_test(test_numbers_in_any_locale),
+        cmocka_unit_test(test_numbers_in_any_locale), cmocka_unit_test(test_private),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -1,0 +1,33 @@
+#include "security/source.h"
+
+#include <string.h>
+
+static uint64_t of_ipv4(const uint8_t a[4]) {
+    const uint8_t b[8] = {0, 0, 0xff, 0xff, a[0], a[1], a[2], a[3]};
+    uint64_t v;
+    memcpy(&v, b, sizeof v);
+    return v;
+}
+
+uint64_t sec_source_of(const struct sockaddr_storage *a) {
+    static const uint8_t translated[12] = {0, 0x64, 0xff, 0x9b};
+    uint8_t v4[4];
+    uint64_t v = 0;
+    if (a->ss_family == AF_INET) {
+        memcpy(v4, &((const struct sockaddr_in *)(const void *)a)->sin_addr, sizeof v4);
+        return of_ipv4(v4);
+    }
+    if (a->ss_family != AF_INET6)
+        return 0;
+    const struct in6_addr *six = &((const struct sockaddr_in6 *)(const void *)a)->sin6_addr;
+    if (IN6_IS_ADDR_V4MAPPED(six) || !memcmp(six->s6_addr, translated, sizeof translated))
+        return of_ipv4(six->s6_addr + 12);
+    memcpy(&v, six->s6_addr, sizeof v);
+    return v;
+}
+
+uint64_t sec_source_of_peer(int fd) {
+    struct sockaddr_storage a = {.ss_family = AF_UNSPEC};
+    socklen_t n = sizeof a;
+    return getpeername(fd, (struct sockaddr *)&a, &n) == 0 ? sec_source_of(&a) : 0;
+}

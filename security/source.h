@@ -1,0 +1,19 @@
+// Whose connection it is, as limits on strangers count: who has one host has all addresses of its network.
+//
+//     IPv6                                the network of 64 bits, which one host is given
+//     IPv4, ::ffff:a.b.c.d                the address
+//     64:ff9b::a.b.c.d (RFC 6052)         the IPv4 address that a translator shows so
+//
+// Who holds a larger network of IPv6 (a site has 2^8 to 2^16 of 64 bits) is as many sources.
+#ifndef SEC_SOURCE_H
+#define SEC_SOURCE_H
+#include <netinet/in.h>
+#include <stdint.h>
+#include <sys/socket.h>
+
+// To compare, not to print. IPv4 lies at 0:ffff:a:b::/64, where no IPv6 is given out. 0: neither of them, or the host itself (::1).
+uint64_t sec_source_of(const struct sockaddr_storage *a);
+// The other end of a connection; 0: it has none any more.
+uint64_t sec_source_of_peer(int fd);
+
+#endif
