@@ -388,6 +388,12 @@ uint32_t inter_node_round(const struct inter_node *n, const uint8_t job[INTER_ID
     return g ? g->round : UINT32_MAX;
 }
 
+bool inter_node_takes_part(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES],
+                           uint32_t peer) {
+    const struct job *j = find_const(n, job);
+    return j && node_member(j, peer) >= 0;
+}
+
 bool inter_node_weighs(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES]) {
     const struct job *j = find_const(n, job);
     return j && (j->c.robust || j->c.n_members >= 2);

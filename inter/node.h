@@ -238,6 +238,9 @@ void inter_node_path(const struct inter_node *n, uint32_t peer, struct inter_pat
 // Next round of a fragment; UINT32_MAX: no such job.
 uint32_t inter_node_round(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES],
                           uint32_t fragment);
+// Whether a peer is another one of the job's members. False also where no such job is open.
+bool inter_node_takes_part(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES],
+                           uint32_t peer);
 // The sketch (compress/sketch.h) of an update of the open round that has passed the gate: copied. Of what is not known here, nothing.
 void inter_node_sketch(struct inter_node *n, const struct inter_key *k, const float *sketch);
 // Whether norms and directions of updates matter in a job: they are clipped, or compared with each other (two members or more).

@@ -36,6 +36,19 @@ static uint64_t elements_of(void *user, const uint8_t job[INTER_ID_BYTES]) {
     return service_elements_max(user, job);
 }
 
+static bool takes_part(void *user, const uint8_t job[INTER_ID_BYTES], uint32_t peer) {
+    const struct inter_service *s = user;
+    return peer < s->members.n && s->members.m[peer].pub.name[0] &&
+           inter_node_takes_part(s->node, job, peer);
+}
+
+// Of a job that is not open here one cannot say: a cluster of it may be first.
+static void refused(void *user, const uint8_t job[INTER_ID_BYTES], uint32_t peer) {
+    struct inter_service *s = user;
+    if (inter_node_round(s->node, job, 0) != UINT32_MAX)
+        s->cb.fault(s->cb.user, peer, INTER_FAULT_DENIED);
+}
+
 enum neb_status service_create_snapshots(struct inter_service *s) {
     struct inter_snapshots_config c = {s,
                                        s->seal,
@@ -43,7 +56,9 @@ enum neb_status service_create_snapshots(struct inter_service *s) {
                                        close_snapshot,
                                        snapshot_done,
                                        send_snapshot,
-                                       elements_of};
+                                       elements_of,
+                                       takes_part,
+                                       refused};
     return inter_snapshots_create(&c, &s->snapshots);
 }
 

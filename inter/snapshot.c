@@ -61,6 +61,11 @@ enum neb_status inter_snapshots_message(struct inter_snapshots *s, neb_ns now, u
     neb_rd_copy(&r, job, sizeof job);
     if (r.bad || bulk != (type == INTER_SNAPSHOT_DATA))
         return NEB_OK;
+    bool asks = type == INTER_SNAPSHOT_ASK || type == INTER_SNAPSHOT_GET;
+    if (!s->c.takes_part(s->c.user, job, peer)) {
+        s->c.refused(s->c.user, job, peer);
+        return asks ? snapshot_offer_none(s, peer, job) : NEB_OK;
+    }
     enum neb_status st = NEB_OK;
     if (type == INTER_SNAPSHOT_ASK)
         return snapshot_on_ask(s, now, peer, &r, job);

@@ -8,7 +8,8 @@
 //
 // The snapshot, as bytes: header (per fragment: its round, what (θ, v) must digest to, and the commit record that it ends with,
 // signed by a majority), θ, v (fp32, little-endian). Its id is the SHA-256 of the header, so the same id means the same bytes,
-// whoever gives them: a transfer that broke off goes on where it was, after a restart of either side too. Nothing here believes
+// whoever gives them: a transfer that broke off goes on where it was, after a restart of either side too. A state is for the clusters of
+// its job: another member that asks hears what it would hear where there is none, and what it offers is not looked at. Nothing here believes
 // the holder: the records prove themselves, and what θ digests to is compared with the next record of the majority.
 //
 // One thread. Memory: the header, one bit a chunk, one chunk.
@@ -65,6 +66,10 @@ struct inter_snapshots_config {
                             const void *body, size_t m);
     // Parameters of the job's model; UINT64_MAX: not known yet. Nothing larger is taken. NULL: of no job they are.
     uint64_t (*elements)(void *user, const uint8_t job[INTER_ID_BYTES]);
+    // Whether `peer` is a member and one of the job's clusters. Nobody else is given anything, or believed.
+    bool (*takes_part)(void *user, const uint8_t job[INTER_ID_BYTES], uint32_t peer);
+    // One that is not has said something about the job: it was dropped.
+    void (*refused)(void *user, const uint8_t job[INTER_ID_BYTES], uint32_t peer);
 };
 
 struct inter_snapshots;

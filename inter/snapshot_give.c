@@ -76,6 +76,11 @@ static enum neb_status offer(struct inter_snapshots *s, uint32_t peer,
     return st == NEB_ERR_AGAIN ? NEB_OK : st; // it asks again
 }
 
+enum neb_status snapshot_offer_none(struct inter_snapshots *s, uint32_t peer,
+                                    const uint8_t job[INTER_ID_BYTES]) {
+    return offer(s, peer, job, NULL);
+}
+
 static enum neb_status cut(const struct inter_snapshot_source *src, uint64_t at, uint8_t *out,
                            size_t n) {
     const uint64_t lens[3] = {src->header.len, src->len[0], src->len[1]};
@@ -99,15 +104,15 @@ static enum neb_status cut(const struct inter_snapshot_source *src, uint64_t at,
 static enum neb_status give(struct inter_snapshots *s, neb_ns now, const struct wanted *w) {
     struct given *g = find_given(s, w->job, w->id);
     uint8_t sha[INTER_SHA_BYTES];
-    if (!g)
-        return offer(s, w->peer, w->job, NULL); // not pinned any more
+    if (!g || !s->c.takes_part(s->c.user, w->job, w->peer)) // not pinned, or no member, any more
+        return snapshot_offer_none(s, w->peer, w->job);
     uint64_t at = (uint64_t)w->chunk * INTER_SNAPSHOT_CHUNK;
     if (at >= g->total)
         return NEB_OK;
     size_t n = (size_t)snapshot_chunk_bytes(g->total, w->chunk);
     if (cut(&g->source, at, s->chunk, n) != NEB_OK) {
         snapshot_release(s, g);
-        return offer(s, w->peer, w->job, NULL);
+        return snapshot_offer_none(s, w->peer, w->job);
     }
     neb_sha256(s->chunk, n, sha);
     struct neb_buf *b = snapshot_begin(s, INTER_SNAPSHOT_DATA, w->job);
@@ -168,7 +173,8 @@ enum neb_status snapshot_answer(struct inter_snapshots *s, neb_ns now) {
     for (uint32_t i = 0; i < s->n_askers;) {
         struct asker a = s->askers[i];
         struct given *g = NULL;
-        bool over = now - a.at > asker_patience, ready = pin(s, now, a.job, a.begun, &g) == NEB_OK;
+        bool over = now - a.at > asker_patience || !s->c.takes_part(s->c.user, a.job, a.peer),
+             ready = !over && pin(s, now, a.job, a.begun, &g) == NEB_OK;
         if (ready)
             NEB_TRY(offer(s, a.peer, a.job, g));
         if (ready || over)

@@ -86,6 +86,8 @@ NEB_MUST_CHECK enum neb_status snapshot_fetch_tick(struct inter_snapshots *s, st
 
 // snapshot_give.c
 void snapshot_release(struct inter_snapshots *s, struct given *g);
+NEB_MUST_CHECK enum neb_status snapshot_offer_none(struct inter_snapshots *s, uint32_t peer,
+                                                   const uint8_t job[INTER_ID_BYTES]);
 NEB_MUST_CHECK enum neb_status snapshot_on_ask(struct inter_snapshots *s, neb_ns now, uint32_t peer,
                                                struct neb_rd *r, const uint8_t job[INTER_ID_BYTES]);
 NEB_MUST_CHECK enum neb_status snapshot_on_get(struct inter_snapshots *s, neb_ns now, uint32_t peer,

@@ -7,6 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+static bool takes_part(void *user, const uint8_t id[INTER_ID_BYTES], uint32_t peer) {
+    (void)user, (void)peer;
+    return id[0] != 0xff;
+}
+static void refused(void *user, const uint8_t id[INTER_ID_BYTES], uint32_t peer) {
+    (void)user, (void)id, (void)peer;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static const uint8_t job[INTER_ID_BYTES], body[100];
@@ -51,7 +59,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                                        .close = close_source,
                                        .done = done,
                                        .send = put,
-                                       .elements = elements};
+                                       .elements = elements,
+                                       .takes_part = takes_part,
+                                       .refused = refused};
     struct inter_snapshots *s = NULL;
     struct inter_snapshot *header = malloc(sizeof *header);
     struct neb_rd r = neb_rd_make(data, size);

@@ -41,8 +41,10 @@ static struct {
     float *theta, *v;
     uint32_t round; // of what the holder gives
     int opened, closed;
-    int opens_after; // so many times open says that it is not there yet
-    bool silent;     // side 2 says so for ever
+    int opens_after;    // so many times open says that it is not there yet
+    bool silent;        // side 2 says so for ever
+    uint32_t strangers; // peers that are no clusters of the job, bit each
+    int refused;        // what they said
     enum neb_status done;
     int n_done;
     uint64_t header;
@@ -126,9 +128,19 @@ static uint64_t elements(void *user, const uint8_t id[INTER_ID_BYTES]) {
     return known_elements;
 }
 
+static bool takes_part(void *user, const uint8_t id[INTER_ID_BYTES], uint32_t peer) {
+    (void)user;
+    return !memcmp(id, job, sizeof job) && !(W.strangers >> peer & 1);
+}
+static void refused(void *user, const uint8_t id[INTER_ID_BYTES], uint32_t peer) {
+    (void)user, (void)id;
+    assert_true(W.strangers >> peer & 1);
+    W.refused++;
+}
+
 static void start(uint32_t i) {
-    struct inter_snapshots_config c = {&W.side[i], key, open_source, close_source,
-                                       done,       put, elements};
+    struct inter_snapshots_config c = {&W.side[i], key,      open_source, close_source, done,
+                                       put,        elements, takes_part,  refused};
     W.side[i].id = i;
     OK(inter_snapshots_create(&c, &W.side[i].s));
 }
@@ -288,6 +300,72 @@ static void offer(uint64_t total, neb_ns now) { // by 2, by hand
     neb_buf_free(&b);
 }
 
+static void say(uint32_t from, uint32_t to, uint8_t type, const uint8_t id[INTER_SHA_BYTES],
+                const uint32_t *chunk, neb_ns now) {
+    struct neb_buf b = {0};
+    neb_buf_u8(&b, type);
+    neb_buf_add(&b, job, sizeof job);
+    neb_buf_add(&b, id, INTER_SHA_BYTES);
+    if (chunk)
+        neb_buf_u32(&b, *chunk);
+    OK(inter_snapshots_message(W.side[to].s, now, from, false, b.p, b.len));
+    neb_buf_free(&b);
+}
+
+// The one answer that is on its way to a side: none is here.
+static void expect_none(uint32_t to) {
+    static const uint8_t nothing[INTER_SHA_BYTES + 16];
+    assert_int_equal(W.n, 1);
+    assert_int_equal(W.queue[0].to & 0xff, to);
+    assert_false(W.queue[0].bulk);
+    assert_int_equal(W.queue[0].p[0], INTER_SNAPSHOT_OFFER);
+    assert_memory_equal(W.queue[0].p + 1 + INTER_ID_BYTES, nothing, sizeof nothing);
+    free(W.queue[--W.n].p);
+}
+
+// A member that is no cluster of the job asks, also for chunks of what another one is being given: nothing is opened for it, or sent. Nor
+// is what it offers and sends looked at, and who was one and is no more gets nothing more.
+static void test_others_get_nothing(void **state) {
+    (void)state;
+    static const uint8_t none[INTER_SHA_BYTES];
+    uint8_t id[INTER_SHA_BYTES];
+    struct neb_buf header = {0};
+    struct inter_snapshot *s = make(7);
+    inter_snapshot_put(&header, s);
+    neb_sha256(header.p, header.len, id);
+    free(s);
+    neb_buf_free(&header);
+    W.rng = neb_rng_make(1, 0);
+    W.strangers = 1u << 2;
+    say(2, 0, INTER_SNAPSHOT_ASK, none, NULL, NEB_S);
+    expect_none(2);
+    assert_int_equal(W.opened, 0);
+    say(1, 0, INTER_SNAPSHOT_ASK, none, NULL, NEB_S); // a cluster of it
+    assert_int_equal(W.opened, 1);
+    while (W.n)
+        free(W.queue[--W.n].p);
+    say(2, 0, INTER_SNAPSHOT_GET, id, &(uint32_t){0}, NEB_S);
+    expect_none(2);
+    assert_int_equal(W.refused, 2);
+    OK(inter_snapshots_fetch(W.side[1].s, job, at("x"), none_first, 2, false, NEB_S));
+    offer(4000 + 2 * PARAMS * sizeof(float), NEB_S); // of 2
+    assert_false(neb_fs_exists(at("x.part")));
+    assert_int_equal(W.refused, 3);
+    for (uint64_t was = W.data_bytes; W.data_bytes == was;) // what waits for the link
+        say(1, 0, INTER_SNAPSHOT_GET, id, &(uint32_t){3}, NEB_S);
+    while (W.n)
+        free(W.queue[--W.n].p);
+    W.opens_after = 1000; // a newer one, which is being looked for when 1 is revoked
+    say(1, 0, INTER_SNAPSHOT_ASK, none, NULL, 60 * NEB_S);
+    W.strangers |= 1u << 1;
+    W.opens_after = 0;
+    uint64_t was = W.data_bytes;
+    OK(inter_snapshots_tick(W.side[0].s, 60 * NEB_S));
+    assert_int_equal(W.n, 0);
+    assert_int_equal(W.opened, 1);
+    assert_int_equal(W.data_bytes, was);
+}
+
 static uint64_t on_disk(const char *name) {
     struct stat info;
     return stat(at(name), &info) == 0 ? (uint64_t)info.st_blocks * 512 : 0;
@@ -420,7 +498,7 @@ int main(void) {
         TEST(test_nobody_has_one),  TEST(test_too_large),
         TEST(test_no_room),         TEST(test_headers),
         TEST(test_slow_to_open),    TEST(test_late_offers),
-        TEST(test_withdrawn)};
+        TEST(test_withdrawn),       TEST(test_others_get_nothing)};
     // a key of this job
     static const uint8_t handed[SEC_SEAL_HANDED_BYTES] = {[SEC_SEAL_ID_BYTES] = 9};
     int failed = cmocka_run_group_tests_name("in clear", tests, NULL, NULL);
