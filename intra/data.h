@@ -99,8 +99,9 @@ struct intra_build_spec {
     struct intra_source_spec sources[INTRA_SOURCES_MAX];
 };
 typedef void intra_build_progress(void *user, const char *stage, uint64_t done, uint64_t total);
-// Builds the corpus in DIR.building, which then takes DIR's place: a crash leaves the old corpus or the new one, whole. An existing
-// corpus of the same spec and inputs is kept (*skipped).
+// Builds the corpus in DIR.nebula-building, which then takes DIR's place: a crash leaves the old corpus or the new one, whole. An existing
+// corpus of the same spec and inputs is kept (*skipped). NEB_ERR_EXISTS: DIR is neither absent, nor empty, nor a corpus and nothing else;
+// or it holds a source, or the working folder. Then nothing was changed.
 NEB_MUST_CHECK enum neb_status intra_corpus_build(const struct intra_build_spec *spec,
                                                   const char *dir, intra_build_progress *progress,
                                                   void *user, bool *skipped);

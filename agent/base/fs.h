@@ -35,7 +35,7 @@ NEB_MUST_CHECK enum neb_status neb_fs_remove(const char *path); // a file; missi
 NEB_MUST_CHECK enum neb_status neb_fs_remove_tree(const char *path);
 // Folder `from` takes the place of folder `to`, if there is one, durably; what was `to` is removed. A crash, or a failure, leaves the
 // whole old or the whole new folder at `to` (renameat2(2), RENAME_EXCHANGE). Where the file system cannot exchange names (NFS), a
-// crash between two renames leaves the old one at TO.old: neb_fs_mend_dir puts it back.
+// crash between two renames leaves the old one at TO.nebula-old: neb_fs_mend_dir puts it back.
 NEB_MUST_CHECK enum neb_status neb_fs_replace_dir(const char *from, const char *to);
 NEB_MUST_CHECK enum neb_status neb_fs_mend_dir(const char *to); // nothing to mend is fine
 

@@ -45,4 +45,30 @@ grep -q 'digest does not match; use an older one' "$T"/rot/clusters/*/jobs/*/wor
 [[ $(summary '.clusters[0].params_digest' "$T/rot") == "$want" ]] || fail "other parameters after going back one checkpoint"
 "$nebula" eval "$T/garbage.ckpt" --corpus "$T/corpus" >"$T/eval.log" 2>&1 && fail "eval took garbage"
 grep -q 'no checkpoint header' "$T/eval.log" || fail "eval: $(cat "$T/eval.log")"
+# A corpus takes the place of a folder that is absent, empty, or a corpus: of nothing else, and of none that holds its own text.
+build_refused() { # OUT PATTERN; run in $T/b
+    (cd "$T/b" && "$nebula" data build "$T/spec.yaml" --out "$1") >"$T/b.log" 2>&1 && fail "data build --out $1 was not refused"
+    grep -qE "$2" "$T/b.log" || fail "data build --out $1: $(cat "$T/b.log")"
+}
+mkdir -p "$T/b/mine/sub" && echo thesis >"$T/b/mine/sub/thesis.tex" && echo note >"$T/b/plain" && cp -r "$T/corpus" "$T/b/with-notes"
+echo note >"$T/b/with-notes/NOTES"
+mkdir "$T/b/alien" && echo '{"version": 1, "sources": []}' >"$T/b/alien/corpus.json"
+find "$T/b" "$T/text" | sort >"$T/before"
+build_refused mine 'holds sub, which is of no corpus'
+build_refused with-notes 'holds NOTES, which is of no corpus'
+build_refused alien 'holds corpus.json, which is of no corpus'
+build_refused plain '/b/plain is no folder'
+build_refused plain/below 'Not a directory'
+build_refused . 'is the working folder or holds it'
+build_refused / 'is the working folder or holds it'
+build_refused "$T/text" 'holds the text of source gpl'
+build_refused "$T/text/gpl" 'holds the text of source gpl'
+build_refused "$T/text/gpl/corpus" 'lies in source gpl'
+find "$T/b" "$T/text" | sort | cmp - "$T/before" || fail "a build that was refused changed something"
+mkdir "$T/b/empty" && ln -s ../corpus "$T/b/link"
+for out in empty new/below link/; do
+    (cd "$T/b" && "$nebula" data build "$T/spec.yaml" --out "$out") >"$T/b.log" 2>&1 || fail "data build --out $out: $(cat "$T/b.log")"
+done
+[[ -L $T/b/link ]] && cmp "$T/corpus/corpus.json" "$T/b/empty/corpus.json" && cmp "$T/corpus/corpus.json" "$T/b/new/below/corpus.json" ||
+    fail "not the corpus"
 echo "bad input and a full disk are reported, nothing is lost"
