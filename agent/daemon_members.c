@@ -58,7 +58,8 @@ void daemon_tell_members(struct daemon *d, const struct agent_jobrun *j,
     agent_status_names(&j->job, gone, names, sizeof names);
     json_t *list = json_array();
     for (int i = 0; i < j->job.n_clusters; i++)
-        if (listed ? gone >> i & 1 : i != j->self) // who is off the list itself hears of nobody else
+        if (listed ? gone >> i & 1
+                   : i != j->self) // who is off the list itself hears of nobody else
             json_array_append_new(list, json_string(j->job.clusters[i].name));
     json_t *event = json_pack("{s:s,s:s,s:o}", "ev", "members", "job", j->hex, "gone", list);
     if (!listed)

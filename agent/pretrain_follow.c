@@ -50,10 +50,10 @@ void pretrain_on_members(struct run *r, const json_t *event) {
     size_t k;
     r->gone = 0;
     for (int i = 0; i < r->expected; i++) {
-        json_array_foreach(list, k, name)
-            if (json_is_string(name) &&
-                !strcmp(json_string_value(name), r->job.clusters[i].name))
-                r->gone |= (uint16_t)(1u << i);
+        json_array_foreach(list, k,
+                           name) if (json_is_string(name) &&
+                                     !strcmp(json_string_value(name), r->job.clusters[i].name))
+            r->gone |= (uint16_t)(1u << i);
         if (!(r->gone & ~was & (1u << i)) || ends)
             continue;
         snprintf(text, sizeof text, "%s is no member any more; its report is not waited for",

@@ -42,7 +42,7 @@ struct run {
     uint16_t away;     // clusters whose link is down, bit each, as the agent last said
     neb_ns heard, next_follow; // of the job; when the agent is asked for it again
     bool silent, no_more;      // it does not answer, and we said so; it will not report
-    uint16_t gone;  // clusters that are no members any more, bit each: no report of theirs will come
+    uint16_t gone; // clusters that are no members any more, bit each: no report of theirs will come
     char ends[512]; // why the agent has ended the job since; empty: it has not
     int lock_fd; // OUT/.lock: one command a folder; released by the system however this process ends
 };

@@ -34,8 +34,7 @@ static enum neb_status resolve(const char *given, char *out, size_t cap) {
         if (real) {
             int len = snprintf(out, cap, "%s%s", strcmp(real, "/") || !*rest ? real : "", rest);
             free(real);
-            return len < (int)cap ? NEB_OK
-                                  : neb_fail(NEB_ERR_LIMIT, "path too long: %s", given);
+            return len < (int)cap ? NEB_OK : neb_fail(NEB_ERR_LIMIT, "path too long: %s", given);
         }
         char *slash = strrchr(there, '/'), tail[NEB_PATH_MAX];
         struct stat info;

@@ -340,10 +340,11 @@ static enum neb_status revoke_locked(struct sec_hub *h, const char *name) {
     if (i >= 0)
         NEB_TRY(is_self(h, &l.e[i], &self));
     if (self)
-        return neb_fail(NEB_ERR_STATE,
-                        "'%s' is this hub itself, which signs the list and stays on it; to move the "
-                        "hub, take its backup to another node (nebula init --restore)",
-                        name);
+        return neb_fail(
+            NEB_ERR_STATE,
+            "'%s' is this hub itself, which signs the list and stays on it; to move the "
+            "hub, take its backup to another node (nebula init --restore)",
+            name);
     // the invitation first: else one that was used could put the name back
     NEB_TRY(sec_invites_sweep(h->dir, now_s(), name, &left));
     if (i < 0)

@@ -45,6 +45,10 @@ grep -q 'digest does not match; use an older one' "$T"/rot/clusters/*/jobs/*/wor
 [[ $(summary '.clusters[0].params_digest' "$T/rot") == "$want" ]] || fail "other parameters after going back one checkpoint"
 "$nebula" eval "$T/garbage.ckpt" --corpus "$T/corpus" >"$T/eval.log" 2>&1 && fail "eval took garbage"
 grep -q 'no checkpoint header' "$T/eval.log" || fail "eval: $(cat "$T/eval.log")"
+# Without standard streams no file of ours becomes one.
+timeout 90 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 5 --out "$T/closed" <&- >&- 2>&- || fail "a run without standard streams"
+jq -e . "$T/closed/metrics.jsonl" >"$T/closed.json" || fail "what was printed went into metrics.jsonl: $(head -n 2 "$T/closed/metrics.jsonl")"
+
 # A corpus takes the place of a folder that is absent, empty, or a corpus: of nothing else, and of none that holds its own text.
 build_refused() { # OUT PATTERN; run in $T/b
     (cd "$T/b" && "$nebula" data build "$T/spec.yaml" --out "$1") >"$T/b.log" 2>&1 && fail "data build --out $1 was not refused"
