@@ -23,6 +23,8 @@ struct intra_corpus;
 // NEB_ERR_NOT_FOUND: no corpus there; NEB_ERR_FORMAT, NEB_ERR_CORRUPT.
 NEB_MUST_CHECK enum neb_status intra_corpus_open(const char *dir, bool verify,
                                                  struct intra_corpus **out);
+// Whether DIR/tokenizer.model is there and is the one that the tokens are of. NEB_ERR_NOT_FOUND, NEB_ERR_FORMAT.
+NEB_MUST_CHECK enum neb_status intra_corpus_check_tokenizer(const struct intra_corpus *c);
 void intra_corpus_close(struct intra_corpus **c);
 int32_t intra_corpus_vocab(const struct intra_corpus *c);   // pieces
 const char *intra_corpus_dir(const struct intra_corpus *c); // as given to open
