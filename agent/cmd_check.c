@@ -42,7 +42,9 @@ static enum neb_status look_at_corpus(const struct agent_job *job, const struct 
     NEB_TRY(intra_corpus_open(dir, false, &c));
     f->here = true;
     f->vocab = intra_corpus_vocab(c);
-    if (job->model.vocab && job->model.vocab < f->vocab)
+    if (!k->witness && k->launcher != AGENT_LAUNCHER_ATTACH) // else nobody here reads it
+        st = intra_corpus_check_tokenizer(c);
+    if (st == NEB_OK && job->model.vocab && job->model.vocab < f->vocab)
         st = neb_fail(NEB_ERR_INVALID,
                       "model.vocab: %d is below the %d pieces of %s; leave it out or raise it",
                       job->model.vocab, f->vocab, dir);

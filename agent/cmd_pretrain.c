@@ -98,6 +98,8 @@ static enum neb_status on_event(struct run *r, struct agent_ipc_msg *m) {
         st = on_line(r, m->head);
     } else if (!strcmp(ev, "status")) {
         pretrain_on_status(r, m->head);
+    } else if (!strcmp(ev, "members")) {
+        pretrain_on_members(r, m->head);
     } else if (!strcmp(ev, "report")) {
         json_t *report = json_object_get(m->head, "report");
         int i = cluster_index(r, json_string_value(json_object_get(report, "name")));
@@ -111,11 +113,11 @@ static enum neb_status on_event(struct run *r, struct agent_ipc_msg *m) {
     return st;
 }
 
-static int reports_in(const struct run *r) {
-    int n = 0;
+static bool reports_are_in(const struct run *r) {
     for (int i = 0; i < r->expected; i++)
-        n += r->reports[i] != NULL;
-    return n;
+        if (!r->reports[i] && !(r->gone >> i & 1))
+            return false;
+    return true;
 }
 
 // An agent that was killed is started again, as a service manager would; the one we follow is asked anew.
@@ -137,7 +139,7 @@ static enum neb_status follow(struct run *r) {
     struct agent_ipc_msg m;
     bool enough = false;
     r->heard = neb_now();
-    while ((reports_in(r) < r->expected || newer_may_come(r)) && !enough && !r->no_more) {
+    while ((!reports_are_in(r) || newer_may_come(r)) && !enough && !r->no_more) {
         enum neb_status st = agent_ipc_wait(r->ipc, 200 * NEB_MS, &m);
         if (st == NEB_OK)
             NEB_TRY(on_event(r, &m));

@@ -31,6 +31,7 @@ static void add_watcher(struct daemon *d, struct agent_jobrun *j,
                 d, from,
                 json_pack("{s:s,s:s,s:O}", "ev", "report", "job", j->hex, "report", report));
     }
+    daemon_tell_members(d, j, from);
 }
 
 // A command has not heard of its job for a while: this agent may have been started anew meanwhile.

@@ -1,6 +1,7 @@
 // Member lists and keys that change while the agent runs.
 #include "agent/base/log.h"
 #include "agent/daemon_state.h"
+#include "agent/status.h"
 #include "agent/sums.h"
 #include "inter/robust.h"
 
@@ -19,16 +20,56 @@ void daemon_merge_change(struct agent_members_change *all, const struct agent_me
         all->rotated[0] = 0;
 }
 
-// Whether a job can go on after a change: its own site is on the list, and enough of its voters are.
+static bool is_listed(const struct daemon *d) {
+    return sec_members_by_name(agent_members_list(d->trust), daemon_name(d)) != NULL;
+}
+
+// Whether a job can go on after a change: its own site is on the list, and enough of its voters are; by streams alone, both ends of one.
 static bool can_go_on(const struct daemon *d, const struct agent_jobrun *j) {
     const struct sec_members *l = agent_members_list(d->trust);
     int here = 0, voters = 0;
+    uint16_t gone = daemon_gone_clusters(d, j);
+    if (!is_listed(d))
+        return false;
+    if (j->linked && !j->federated) {
+        bool ends[2] = {false, false}; // of a stream: who makes batches, who learns from them
+        for (int i = 0; i < j->job.n_clusters; i++) {
+            enum agent_role r = j->job.clusters[i].role;
+            if (!(gone >> i & 1))
+                ends[r == AGENT_ROLE_DISCRIMINATOR || r == AGENT_ROLE_STUDENT] = true;
+        }
+        return ends[0] && ends[1];
+    }
     for (int i = 0; i < j->job.n_clusters; i++) {
         bool votes = !(j->removed >> i & 1);
         voters += votes;
         here += votes && sec_members_by_name(l, j->job.clusters[i].name);
     }
-    return sec_members_by_name(l, daemon_name(d)) && (!j->federated || here > voters / 2);
+    return !j->federated || here > voters / 2;
+}
+
+void daemon_tell_members(struct daemon *d, const struct agent_jobrun *j,
+                         const struct agent_ipc_client *to) {
+    bool listed = is_listed(d);
+    uint16_t gone = daemon_gone_clusters(d, j);
+    char names[320] = "", why[480];
+    if (!j->linked || !to->len)
+        return;
+    agent_status_names(&j->job, gone, names, sizeof names);
+    json_t *list = json_array();
+    for (int i = 0; i < j->job.n_clusters; i++)
+        if (listed ? gone >> i & 1
+                   : i != j->self) // who is off the list itself hears of nobody else
+            json_array_append_new(list, json_string(j->job.clusters[i].name));
+    json_t *event = json_pack("{s:s,s:s,s:o}", "ev", "members", "job", j->hex, "gone", list);
+    if (!listed)
+        snprintf(why, sizeof why, "%s, the agent's own site, is no member any more",
+                 daemon_name(d));
+    else
+        snprintf(why, sizeof why, "too few of its members are left on the list, without %s", names);
+    if (!can_go_on(d, j))
+        json_object_set_new(event, "ends", json_string(why));
+    daemon_tell(d, to, event);
 }
 
 // Nobody waits for who was revoked; with the profile `robust` that may leave too few to leave anything out.
@@ -101,9 +142,13 @@ enum neb_status daemon_take_members(struct daemon *d) {
         neb_warn("member list version %llu: new members that are let in once no job runs here: %u "
                  "(an agent has room for %d names in its life); all else of it is in use",
                  (unsigned long long)d->members.version, waiting, SEC_MEMBERS_MAX);
-    for (int i = 0; i < AGENT_JOBS_MAX; i++)
-        if (d->jobs[i].used && d->jobs[i].state != AGENT_JOB_ENDED)
-            update_job(d, &d->jobs[i]);
+    for (int i = 0; i < AGENT_JOBS_MAX; i++) {
+        struct agent_jobrun *j = &d->jobs[i];
+        for (int w = 0; j->used && w < AGENT_WATCHERS_MAX; w++)
+            daemon_tell_members(d, j, &j->watchers[w]);
+        if (j->used && j->state != AGENT_JOB_ENDED)
+            update_job(d, j);
+    }
     if (!agent_members_holds(d->trust, sec_identity_public(d->identity)))
         d->rekey_at = listed ? neb_now() + NEB_S : 0; // the others get the list first
     return NEB_OK;

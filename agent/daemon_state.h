@@ -185,5 +185,9 @@ NEB_MUST_CHECK enum neb_status daemon_take_members(struct daemon *d); // the new
 // for one that needs new links, when no job runs
 NEB_MUST_CHECK enum neb_status daemon_renew_service(struct daemon *d);
 NEB_MUST_CHECK enum neb_status daemon_rekey(struct daemon *d); // this member's own new keys
+// Says to who follows a job which of its clusters are no members any more, so that nobody waits for their reports, and, where this
+// ends the job here, why.
+void daemon_tell_members(struct daemon *d, const struct agent_jobrun *j,
+                         const struct agent_ipc_client *to);
 
 #endif

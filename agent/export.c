@@ -10,17 +10,23 @@ static enum neb_status copy(const char *from_dir, const char *from, const char *
     return neb_fs_copy(a, b, 0644);
 }
 
-// The vocabulary, and which corpus it is of.
-static enum neb_status copy_vocabulary(const struct agent_job *job, const char *dir) {
+// The vocabulary, and which corpus it is of. The models are there already: without it they are as good, and it can be put there later.
+static void copy_vocabulary(const struct agent_job *job, const char *dir) {
     const char *corpus = job->clusters[0].corpus[0] ? job->clusters[0].corpus : job->corpus;
     char path[NEB_PATH_MAX];
     bool ours = false; // or it is the attached trainers' own
     for (int i = 0; i < job->n_clusters; i++)
         ours |= !job->clusters[i].witness && job->clusters[i].launcher != AGENT_LAUNCHER_ATTACH;
-    NEB_TRY(agent_corpus_note_write(corpus, dir));
-    NEB_TRY(neb_path(path, sizeof path, corpus, "tokenizer.model"));
-    return ours || neb_fs_exists(path) ? copy(corpus, "tokenizer.model", dir, "tokenizer.model")
-                                       : NEB_OK;
+    if (agent_corpus_note_write(corpus, dir) != NEB_OK)
+        neb_warn("%s does not say which corpus its models learned from: give nebula eval --corpus",
+                 dir);
+    if (neb_path(path, sizeof path, corpus, "tokenizer.model") != NEB_OK ||
+        (!ours && !neb_fs_exists(path)))
+        return;
+    if (copy(corpus, "tokenizer.model", dir, "tokenizer.model") != NEB_OK)
+        neb_warn("the models in %s are whole, but their vocabulary is not there: copy it from a "
+                 "corpus of theirs to %s/tokenizer.model",
+                 dir, dir);
 }
 
 static enum neb_status export_rtd(const struct agent_job *job, char (*dirs)[NEB_PATH_MAX],
@@ -67,11 +73,11 @@ enum neb_status agent_export_models(const struct agent_job *job, char (*dirs)[NE
     char dir[NEB_PATH_MAX];
     NEB_TRY(neb_path(dir, sizeof dir, out, "checkpoint"));
     NEB_TRY(neb_fs_mkdirs(dir, 0755));
-    NEB_TRY(copy_vocabulary(job, dir));
     switch (job->mode) {
-    case AGENT_MODE_RTD: return export_rtd(job, dirs, dir);
-    case AGENT_MODE_DISTILL: return export_distill(job, dirs, dir);
-    case AGENT_MODE_REPLICAS: return copy(dirs[0], "model.ckpt", dir, "model.ckpt");
+    case AGENT_MODE_RTD: NEB_TRY(export_rtd(job, dirs, dir)); break;
+    case AGENT_MODE_DISTILL: NEB_TRY(export_distill(job, dirs, dir)); break;
+    case AGENT_MODE_REPLICAS: NEB_TRY(copy(dirs[0], "model.ckpt", dir, "model.ckpt")); break;
     }
+    copy_vocabulary(job, dir);
     return NEB_OK;
 }

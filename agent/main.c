@@ -1,10 +1,14 @@
 // nebula: one binary, a subcommand per task. Each subcommand is agent/cmd_*.c.
+#include "agent/base/fs.h"
 #include "agent/commands.h"
 
 #include <argp.h>
+#include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 static void usage(FILE *f) {
     fputs("usage: nebula COMMAND [ARGUMENTS]\n\n", f);
@@ -14,7 +18,22 @@ static void usage(FILE *f) {
     fputs("\n'nebula COMMAND --help' explains a command.\n", f);
 }
 
+// What was printed may be lost in a buffer (a full disk): that is no success. Also behind --help, with which argp ends the program.
+static void at_exit(int status, void *unused) {
+    (void)unused;
+    bool lost = ferror(stdout);
+    errno = 0;
+    if (fflush(stdout) == 0 && !lost)
+        return;
+    fprintf(stderr, "nebula: standard output is incomplete: %s\n",
+            errno ? strerror(errno) : "an earlier write failed");
+    if (status == AGENT_EXIT_OK)
+        _exit(AGENT_EXIT_FAILED);
+}
+
 int main(int argc, char **argv) {
+    if (!neb_fs_std_open() || on_exit(at_exit, NULL) != 0)
+        return AGENT_EXIT_FAILED;
     argp_err_exit_status = AGENT_EXIT_USAGE; // argp's own is 64
     if (argc < 2) {
         usage(stderr);

@@ -6,6 +6,9 @@
 //         done, unknown        submit: it ends again from its last checkpoint, and reports
 //         stopped              no report will come: the command ends as after a stop
 //         failed, held         the command ends with an error
+//
+// A cluster whose member was revoked meanwhile reports no more, and is not waited for. Where too few are left the agents end the job, and
+// the command with it.
 #include "agent/base/log.h"
 #include "agent/pretrain_state.h"
 
@@ -37,6 +40,33 @@ static enum neb_status on_follows(struct run *r, const char *state) {
                     "the job is %s at the agent of %s, which was started anew meanwhile; its log "
                     "says more, and --resume goes on with the job",
                     state, r->socket);
+}
+
+void pretrain_on_members(struct run *r, const json_t *event) {
+    const char *ends = json_string_value(json_object_get(event, "ends"));
+    const json_t *list = json_object_get(event, "gone"), *name;
+    uint16_t was = r->gone;
+    char text[512];
+    size_t k;
+    r->gone = 0;
+    for (int i = 0; i < r->expected; i++) {
+        json_array_foreach(list, k,
+                           name) if (json_is_string(name) &&
+                                     !strcmp(json_string_value(name), r->job.clusters[i].name))
+            r->gone |= (uint16_t)(1u << i);
+        if (!(r->gone & ~was & (1u << i)) || ends)
+            continue;
+        snprintf(text, sizeof text, "%s is no member any more; its report is not waited for",
+                 r->job.clusters[i].name);
+        agent_progress_note(r->progress, text);
+    }
+    if (!ends || r->ends[0])
+        return;
+    snprintf(r->ends, sizeof r->ends, "%s", ends);
+    snprintf(text, sizeof text, "the agent ends the job after a checkpoint: %.400s", ends);
+    agent_progress_note(r->progress, text);
+    if (!r->stop_sent)
+        r->stop_sent = neb_now(); // each site's agent does it by itself
 }
 
 enum neb_status pretrain_heard(struct run *r, const struct agent_ipc_msg *m) {

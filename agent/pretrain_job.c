@@ -3,6 +3,7 @@
 #include "agent/model_init.h"
 #include "agent/planner.h"
 #include "agent/pretrain_state.h"
+#include "intra/data.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -36,6 +37,19 @@ static enum neb_status no_corpus(const char *corpus) {
                     "data.corpus: cannot find %s; make it: nebula data build SPEC.yaml --out %s, "
                     "or name another one: --set data.corpus=DIR",
                     corpus, corpus);
+}
+
+// Its vocabulary goes beside the models at the end: that it is there, and the corpus whole, is to be known before.
+static enum neb_status check_corpus(const struct agent_job *job) {
+    const struct agent_cluster *k = &job->clusters[0];
+    const char *dir = k->corpus[0] ? k->corpus : job->corpus;
+    struct intra_corpus *c = NULL;
+    if (k->launcher == AGENT_LAUNCHER_ATTACH || !neb_fs_exists(dir)) // another site's
+        return NEB_OK;
+    NEB_TRY(intra_corpus_open(dir, false, &c));
+    enum neb_status st = intra_corpus_check_tokenizer(c);
+    intra_corpus_close(&c);
+    return st;
 }
 
 // The agents that read the job work in other folders.
@@ -73,6 +87,7 @@ enum neb_status pretrain_load_job(struct run *r) {
     NEB_TRY(agent_job_model_init(&r->job, r->o.job));
     NEB_TRY(agent_job_validate(&r->job, r->o.job));
     NEB_TRY(make_absolute(&r->job));
+    NEB_TRY(check_corpus(&r->job));
     bool reference = r->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS;
     if (r->o.local && r->o.local != r->job.n_clusters)
         return neb_fail(NEB_ERR_INVALID, "--local %d, but the job has %d clusters", r->o.local,

@@ -28,7 +28,7 @@ static void make_summary(const struct run *r, struct agent_summary *s) {
     for (int i = 0; i < (both ? 2 : r->expected); i++) {
         const json_t *p = both ? agent_rtd_report_of(&r->job, r->reports, r->job.clusters[i].role)
                                : r->reports[i];
-        if (!p && !both) // out of reach when the run was stopped
+        if (!p && !both) // out of reach when the run was stopped, or no member any more
             continue;
         struct agent_cluster_summary *c = &s->clusters[s->n_clusters++];
         const char *digest = json_string_value(json_object_get(p, "params_digest"));
@@ -85,21 +85,22 @@ static enum neb_status export_models(const struct run *r) {
 
 int pretrain_finish(struct run *r) {
     struct agent_summary s;
-    int failed = 0, stopped = 0, missing = 0;
+    int failed = 0, stopped = 0, missing = 0, left = 0;
     for (int i = 0; i < r->expected; i++) {
         const char *error = json_string_value(json_object_get(r->reports[i], "error"));
         if (error)
             neb_log(NEB_LOG_ERROR, "cluster %s: %s", r->job.clusters[i].name, error);
         failed += error != NULL;
         stopped += json_is_true(json_object_get(r->reports[i], "stopped"));
-        missing += !r->reports[i];
+        missing += !r->reports[i] && !(r->gone >> i & 1);
+        left += r->reports[i] != NULL;
     }
     if (failed)
         return AGENT_EXIT_FAILED;
     make_summary(r, &s);
-    if (r->job.mode == AGENT_MODE_RTD && !missing)
+    if (r->job.mode == AGENT_MODE_RTD && left == r->expected)
         s.quality = r->quality = agent_rtd_summary(&r->job, r->reports);
-    if (r->job.mode == AGENT_MODE_DISTILL && !missing)
+    if (r->job.mode == AGENT_MODE_DISTILL && left == r->expected)
         s.quality = r->quality = agent_distill_summary(&r->job, r->reports, r->expected);
     if (agent_summary_write(&s, r->out) != NEB_OK || agent_plots_make(r->out) != NEB_OK)
         return AGENT_EXIT_FAILED;
@@ -110,13 +111,20 @@ int pretrain_finish(struct run *r) {
     if (!r->o.json && s.quality && !stopped)
         r->job.mode == AGENT_MODE_RTD ? agent_rtd_print(s.quality, stdout)
                                       : agent_distill_print(s.quality, stdout);
+    if (r->ends[0] && (stopped || missing || !left)) {
+        neb_log(NEB_LOG_ERROR,
+                "the agent ended the job after a checkpoint: %s; once the list has enough of them, "
+                "--resume --out %s goes on with it",
+                r->ends, r->o.out);
+        return AGENT_EXIT_FAILED;
+    }
     if (stopped || missing) {
         if (!r->o.json)
             printf("stopped after a checkpoint; continue with --resume --out %s\n", r->o.out);
         return AGENT_EXIT_INTERRUPTED;
     }
     bool same = true;
-    for (int i = 1; i < r->expected && r->job.mode == AGENT_MODE_REPLICAS &&
+    for (int i = 1; i < s.n_clusters && r->job.mode == AGENT_MODE_REPLICAS &&
                     r->job.sync.scheme == AGENT_SCHEME_FEDERATED;
          i++)
         same = same && !strcmp(s.clusters[i].params_digest, s.clusters[0].params_digest);

@@ -42,6 +42,8 @@ struct run {
     uint16_t away;     // clusters whose link is down, bit each, as the agent last said
     neb_ns heard, next_follow; // of the job; when the agent is asked for it again
     bool silent, no_more;      // it does not answer, and we said so; it will not report
+    uint16_t gone; // clusters that are no members any more, bit each: no report of theirs will come
+    char ends[512]; // why the agent has ended the job since; empty: it has not
     int lock_fd; // OUT/.lock: one command a folder; released by the system however this process ends
 };
 
@@ -61,6 +63,8 @@ NEB_MUST_CHECK enum neb_status pretrain_stop_step(struct run *r, bool *enough);
 
 // pretrain_follow.c
 NEB_MUST_CHECK enum neb_status pretrain_say_submit(struct run *r);
+// Who is still a member, as the agent says.
+void pretrain_on_members(struct run *r, const json_t *event);
 // Whatever comes from the agent. NEB_ERR_STATE (logged): it has ended the job, in a former life, and no report of it will come.
 NEB_MUST_CHECK enum neb_status pretrain_heard(struct run *r, const struct agent_ipc_msg *m);
 void pretrain_ask_anew(struct run *r); // at once: it was started again

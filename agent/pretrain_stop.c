@@ -47,7 +47,7 @@ void pretrain_on_status(struct run *r, const json_t *status) {
 // Whether all that have not reported are out of reach.
 static bool only_away(const struct run *r) {
     for (int i = 0; i < r->expected; i++)
-        if (!r->reports[i] && !(r->away >> i & 1))
+        if (!r->reports[i] && !((r->away | r->gone) >> i & 1))
             return false;
     return true;
 }
@@ -55,7 +55,7 @@ static bool only_away(const struct run *r) {
 static void say_missing(struct run *r) {
     char text[256];
     for (int i = 0; i < r->expected; i++) {
-        if (r->reports[i])
+        if (r->reports[i] || r->gone >> i & 1)
             continue;
         snprintf(text, sizeof text, "%s cannot be reached and has not reported; %s",
                  r->job.clusters[i].name,

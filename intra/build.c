@@ -1,5 +1,5 @@
-// Building a corpus: documents -> vocabulary -> shards. Everything is written into DIR.building, which takes the place of
-// DIR at the end.
+// Building a corpus: documents -> vocabulary -> shards. Everything is written into DIR.nebula-building, which takes
+// the place of DIR at the end.
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "intra/build_state.h"
@@ -157,21 +157,27 @@ static enum neb_status write_corpus(struct build *b, struct kern_pool *pool, con
     return st;
 }
 
+// The corpus, whole, in b->dir.
+static enum neb_status build_aside(struct build *b, const char *inputs) {
+    struct kern_pool *pool = NULL;
+    NEB_TRY(neb_fs_remove_tree(b->dir));
+    NEB_TRY(neb_fs_mkdirs(b->dir, 0755));
+    NEB_TRY(drop_duplicates(b));
+    NEB_TRY(make_tokenizer(b));
+    NEB_TRY(kern_pool_create(b->spec->threads, &pool));
+    enum neb_status st = write_corpus(b, pool, inputs);
+    kern_pool_destroy(&pool);
+    return st;
+}
+
 enum neb_status intra_corpus_build(const struct intra_build_spec *spec, const char *out_dir,
                                    intra_build_progress *progress, void *user, bool *skipped) {
     enum neb_status st = NEB_OK;
     struct build b = {.spec = spec, .progress = progress, .user = user};
-    struct kern_pool *pool = NULL;
     uint8_t sha[INTRA_SHA_BYTES];
     char hex[65], dir[NEB_PATH_MAX];
     *skipped = false;
-    size_t len = strlen(out_dir);
-    while (len > 1 && out_dir[len - 1] == '/') // DIR/.building would lie inside
-        len--;
-    if (snprintf(dir, sizeof dir, "%.*s", (int)len, out_dir) >= (int)sizeof dir ||
-        snprintf(b.dir, sizeof b.dir, "%s.building", dir) >= (int)sizeof b.dir)
-        return neb_fail(NEB_ERR_LIMIT, "path too long: %s", out_dir);
-    NEB_TRY_GOTO(neb_fs_mend_dir(dir), out);
+    NEB_TRY(build_place(&b, out_dir, dir));
     NEB_TRY_GOTO(neb_sha256_create(&b.inputs), out);
     hash_spec(&b);
     NEB_TRY_GOTO(build_read_sources(&b), out);
@@ -181,12 +187,11 @@ enum neb_status intra_corpus_build(const struct intra_build_spec *spec, const ch
         *skipped = true;
         goto out;
     }
-    NEB_TRY_GOTO(neb_fs_remove_tree(b.dir), out);
-    NEB_TRY_GOTO(neb_fs_mkdirs(b.dir, 0755), out);
-    NEB_TRY_GOTO(drop_duplicates(&b), out);
-    NEB_TRY_GOTO(make_tokenizer(&b), out);
-    NEB_TRY_GOTO(kern_pool_create(spec->threads, &pool), out);
-    NEB_TRY_GOTO(write_corpus(&b, pool, hex), out);
+    if ((st = build_aside(&b, hex)) != NEB_OK ||
+        (st = build_place_free(dir)) != NEB_OK) { // somebody may have put something there meanwhile
+        (void)!neb_fs_remove_tree(b.dir);
+        goto out;
+    }
     st = neb_fs_replace_dir(b.dir, dir);
 out:
     for (size_t i = 0; i < b.docs.n; i++) {
@@ -196,7 +201,6 @@ out:
     }
     free(b.docs.p);
     intra_tokenizer_close(&b.tokenizer);
-    kern_pool_destroy(&pool);
     neb_sha256_destroy(&b.inputs);
     return st;
 }

@@ -1,4 +1,4 @@
-// What build.c (vocabulary, the whole), build_read.c (sources to documents) and build_shards.c (documents to shards) share.
+// What build.c (vocabulary, the whole), build_place.c (the folder), build_read.c (sources to documents) and build_shards.c (documents to shards) share.
 // Nobody else includes this.
 #ifndef INTRA_BUILD_STATE_H
 #define INTRA_BUILD_STATE_H
@@ -32,8 +32,15 @@ struct build {
     intra_build_progress *progress;
     void *user;
     struct intra_tokenizer *tokenizer;
-    char dir[NEB_PATH_MAX]; // DIR.building
+    char dir[NEB_PATH_MAX]; // DIR.nebula-building
 };
+
+// Where the corpus is to lie, as an absolute path without links; sets b->dir. NEB_ERR_EXISTS (logged): what is there is no corpus, holds
+// more than one, a source or the working folder. Nothing was removed.
+NEB_MUST_CHECK enum neb_status build_place(struct build *b, const char *given,
+                                           char dir[NEB_PATH_MAX]);
+// Whether a corpus may take this folder's place: there is none, an empty one, or a corpus and nothing else. NEB_ERR_EXISTS (logged).
+NEB_MUST_CHECK enum neb_status build_place_free(const char *dir);
 
 // Appends the documents of all sources to b->docs and what was read to b->inputs.
 NEB_MUST_CHECK enum neb_status build_read_sources(struct build *b);

@@ -3,6 +3,7 @@
 #include "agent/base/rng.h"
 #include "agent/base/sha256.h"
 #include "intra/data.h"
+#include "intra/tokenizer.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -147,6 +148,22 @@ out:
         intra_corpus_close(&c);
     *out = c;
     return st;
+}
+
+enum neb_status intra_corpus_check_tokenizer(const struct intra_corpus *c) {
+    char path[NEB_PATH_MAX];
+    struct intra_tokenizer *t = NULL;
+    NEB_TRY(neb_path(path, sizeof path, c->dir, "tokenizer.model"));
+    if (!neb_fs_exists(path))
+        return neb_fail(NEB_ERR_NOT_FOUND,
+                        "%s is missing: nobody could read what the model says; %s", path, rebuild);
+    NEB_TRY(intra_tokenizer_open(path, &t));
+    int32_t pieces = intra_tokenizer_vocab(t);
+    intra_tokenizer_close(&t);
+    return pieces == c->vocab
+               ? NEB_OK
+               : neb_fail(NEB_ERR_FORMAT, "%s has %d pieces, where corpus.json says %d; %s", path,
+                          pieces, c->vocab, rebuild);
 }
 
 void intra_corpus_close(struct intra_corpus **cp) {

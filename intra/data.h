@@ -23,6 +23,8 @@ struct intra_corpus;
 // NEB_ERR_NOT_FOUND: no corpus there; NEB_ERR_FORMAT, NEB_ERR_CORRUPT.
 NEB_MUST_CHECK enum neb_status intra_corpus_open(const char *dir, bool verify,
                                                  struct intra_corpus **out);
+// Whether DIR/tokenizer.model is there and is the one that the tokens are of. NEB_ERR_NOT_FOUND, NEB_ERR_FORMAT.
+NEB_MUST_CHECK enum neb_status intra_corpus_check_tokenizer(const struct intra_corpus *c);
 void intra_corpus_close(struct intra_corpus **c);
 int32_t intra_corpus_vocab(const struct intra_corpus *c);   // pieces
 const char *intra_corpus_dir(const struct intra_corpus *c); // as given to open
@@ -99,8 +101,9 @@ struct intra_build_spec {
     struct intra_source_spec sources[INTRA_SOURCES_MAX];
 };
 typedef void intra_build_progress(void *user, const char *stage, uint64_t done, uint64_t total);
-// Builds the corpus in DIR.building, which then takes DIR's place: a crash leaves the old corpus or the new one, whole. An existing
-// corpus of the same spec and inputs is kept (*skipped).
+// Builds the corpus in DIR.nebula-building, which then takes DIR's place: a crash leaves the old corpus or the new one, whole. An existing
+// corpus of the same spec and inputs is kept (*skipped). NEB_ERR_EXISTS: DIR is neither absent, nor empty, nor a corpus and nothing else;
+// or it holds a source, or the working folder. Then nothing was changed.
 NEB_MUST_CHECK enum neb_status intra_corpus_build(const struct intra_build_spec *spec,
                                                   const char *dir, intra_build_progress *progress,
                                                   void *user, bool *skipped);

@@ -324,10 +324,27 @@ enum neb_status sec_hub_renew(struct sec_hub *h, const char *name, const uint8_t
     return st;
 }
 
+// Whether this entry of the list is the hub itself: the keys say so, since a restored CA may meet a name that it had before.
+static enum neb_status is_self(const struct sec_hub *h, const struct sec_listed *e, bool *out) {
+    struct sec_cert own;
+    enum neb_status st = sec_federation_cert(h->fed, &own);
+    *out = st == NEB_OK && !memcmp(own.pub.sign, e->m.pub.sign, SEC_KEY_BYTES);
+    return st == NEB_ERR_NOT_FOUND ? NEB_OK : st;
+}
+
 static enum neb_status revoke_locked(struct sec_hub *h, const char *name) {
     unsigned left;
+    bool self = false;
     struct sec_memberlist l = h->fed->list;
     int i = sec_memberlist_find(&l, name);
+    if (i >= 0)
+        NEB_TRY(is_self(h, &l.e[i], &self));
+    if (self)
+        return neb_fail(
+            NEB_ERR_STATE,
+            "'%s' is this hub itself, which signs the list and stays on it; to move the "
+            "hub, take its backup to another node (nebula init --restore)",
+            name);
     // the invitation first: else one that was used could put the name back
     NEB_TRY(sec_invites_sweep(h->dir, now_s(), name, &left));
     if (i < 0)
@@ -345,15 +362,24 @@ enum neb_status sec_hub_revoke(struct sec_hub *h, const char *name) {
 }
 
 static enum neb_status promote_locked(struct sec_hub *h, const char *lost) {
+    bool self;
     struct sec_memberlist l = h->fed->list;
     int i = sec_memberlist_find(&l, lost);
     if (i < 0)
         return neb_fail(NEB_ERR_NOT_FOUND, "no member '%s': see nebula members", lost);
-    if (sec_memberlist_voters(&l) != 2 || !(l.e[i].caps & SEC_CAP_VOTER))
+    NEB_TRY(is_self(h, &l.e[i], &self));
+    if (self)
         return neb_fail(NEB_ERR_STATE,
-                        "promote is for a federation of two voters that lost '%s'; there are %u: "
-                        "three or more elect, and a lost one is revoked",
-                        lost, sec_memberlist_voters(&l));
+                        "'%s' is this hub itself, which is not lost: name the other one", lost);
+    uint32_t voters = sec_memberlist_voters(&l);
+    if (voters != 2)
+        return neb_fail(NEB_ERR_STATE,
+                        "promote is for a federation of two voters that lost '%s'; there %s: %s",
+                        lost, voters == 1 ? "is one" : "are more",
+                        voters == 1 ? "it commits alone already"
+                                    : "three or more elect, and a lost one is revoked");
+    if (!(l.e[i].caps & SEC_CAP_VOTER))
+        return neb_fail(NEB_ERR_STATE, "'%s' has no vote to take: see nebula members", lost);
     l.e[i].caps &= ~(uint32_t)SEC_CAP_VOTER;
     return publish(h, &l, SEC_LIST_PROMOTE, lost);
 }

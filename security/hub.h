@@ -62,9 +62,9 @@ NEB_MUST_CHECK enum neb_status sec_hub_admit(struct sec_hub *h,
 // (rotation) also a new list. NEB_ERR_DENIED: not on the list, or the request has another name.
 NEB_MUST_CHECK enum neb_status sec_hub_renew(struct sec_hub *h, const char *name,
                                              const uint8_t *csr, size_t len, struct neb_buf *cert);
-// NEB_ERR_NOT_FOUND: no such member. Open invitations of the name end too.
+// NEB_ERR_NOT_FOUND: no such member. NEB_ERR_STATE: it is the hub itself. Open invitations of the name end too.
 NEB_MUST_CHECK enum neb_status sec_hub_revoke(struct sec_hub *h, const char *name);
-// Takes the vote of `lost` away, one of exactly two voters. NEB_ERR_STATE otherwise.
+// Takes the vote of `lost` away, one of exactly two voters, which is not the hub. NEB_ERR_STATE otherwise.
 NEB_MUST_CHECK enum neb_status sec_hub_promote(struct sec_hub *h, const char *lost);
 
 #endif

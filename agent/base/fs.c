@@ -48,6 +48,13 @@ enum neb_status neb_path_absolute(char *path, size_t cap, const char *what) {
 
 bool neb_fs_exists(const char *path) { return access(path, F_OK) == 0; }
 
+bool neb_fs_std_open(void) {
+    for (int fd = 0; fd <= 2; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd) // the lowest that is free
+            return false;
+    return true;
+}
+
 enum neb_status neb_fs_mkdirs(const char *path, mode_t mode) {
     char buf[NEB_PATH_MAX];
     size_t n = strlen(path);

@@ -21,6 +21,9 @@ NEB_MUST_CHECK enum neb_status neb_path_home(char *out, size_t cap, const char *
 // Replaces a path by what realpath(3) makes of it; `what` is for the message when there is nothing.
 NEB_MUST_CHECK enum neb_status neb_path_absolute(char *path, size_t cap, const char *what);
 bool neb_fs_exists(const char *path);
+// First thing in a program: where descriptors 0, 1 or 2 are closed, they become /dev/null. Else the first file that is opened would be one of
+// them, and what is printed would be written into it. False: it cannot be opened.
+NEB_MUST_CHECK bool neb_fs_std_open(void);
 // mkdir -p with this mode for new folders.
 NEB_MUST_CHECK enum neb_status neb_fs_mkdirs(const char *path, mode_t mode);
 // Reads a whole file of at most `max` bytes. NEB_ERR_LIMIT when larger. The buffer is replaced.
@@ -38,7 +41,7 @@ NEB_MUST_CHECK enum neb_status neb_fs_remove(const char *path); // a file; missi
 NEB_MUST_CHECK enum neb_status neb_fs_remove_tree(const char *path);
 // Folder `from` takes the place of folder `to`, if there is one, durably; what was `to` is removed. A crash, or a failure, leaves the
 // whole old or the whole new folder at `to` (renameat2(2), RENAME_EXCHANGE). Where the file system cannot exchange names (NFS), a
-// crash between two renames leaves the old one at TO.old: neb_fs_mend_dir puts it back.
+// crash between two renames leaves the old one at TO.nebula-old: neb_fs_mend_dir puts it back.
 NEB_MUST_CHECK enum neb_status neb_fs_replace_dir(const char *from, const char *to);
 NEB_MUST_CHECK enum neb_status neb_fs_mend_dir(const char *to); // nothing to mend is fine
 

@@ -39,7 +39,7 @@ static enum neb_status sync_parent(const char *path) {
 }
 
 static enum neb_status old_name(const char *to, char *out, size_t cap) {
-    return (size_t)snprintf(out, cap, "%s.old", to) < cap
+    return (size_t)snprintf(out, cap, "%s.nebula-old", to) < cap
                ? NEB_OK
                : neb_fail(NEB_ERR_LIMIT, "path too long: %s", to);
 }

@@ -18,6 +18,13 @@ truncate -s -100 "$shard"
 expect cut-shard 1 'train-00000.bin: .* bytes where .* belong: cut short\?' --set data.corpus="$T/cut"
 rm "$shard"
 expect no-shard 1 'train-00000.bin: corpus.json lists it, .*; rebuild the corpus with nebula data build' --set data.corpus="$T/cut"
+cp -r "$T/corpus" "$T/mute" && rm "$T/mute/tokenizer.model"
+expect no-vocabulary 1 'mute/tokenizer.model is missing: .*; rebuild the corpus with nebula data build' --set data.corpus="$T/mute"
+"$nebula" check "$T/job.yaml" --set data.corpus="$T/mute" >"$T/mute.log" 2>&1 && fail "check found nothing wrong"
+grep -q 'tokenizer.model is missing' "$T/mute.log" || fail "check: $(cat "$T/mute.log")"
+echo nonsense >"$T/mute/tokenizer.model"
+expect bad-vocabulary 2 'mute/tokenizer.model' --set data.corpus="$T/mute"
+[[ ! -e $T/bad-vocabulary && ! -e $T/no-vocabulary ]] || fail "a run that did not begin left a folder"
 expect no-corpus 1 'data.corpus: cannot find' --set data.corpus="$T/nowhere"
 expect unknown-key 2 "unknown key \(did you mean 'sync.interval'\?\)" --set sync.intervall=3
 expect bad-wan 2 '.--wan: "nonsense" is not RATE:DELAY' --wan nonsense
@@ -45,4 +52,44 @@ grep -q 'digest does not match; use an older one' "$T"/rot/clusters/*/jobs/*/wor
 [[ $(summary '.clusters[0].params_digest' "$T/rot") == "$want" ]] || fail "other parameters after going back one checkpoint"
 "$nebula" eval "$T/garbage.ckpt" --corpus "$T/corpus" >"$T/eval.log" 2>&1 && fail "eval took garbage"
 grep -q 'no checkpoint header' "$T/eval.log" || fail "eval: $(cat "$T/eval.log")"
+# A vocabulary that is lost while the job runs costs a warning, and not the model.
+cp -r "$T/corpus" "$T/losing"
+(pace 20 && exec timeout 90 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/lost" --set data.corpus="$T/losing") >"$T/lost.log" 2>&1 &
+pid=$!
+wait_step "$T/lost" 3 "$pid" || fail "no steps: $(tail -n 3 "$T/lost.log")"
+rm "$T/losing/tokenizer.model"
+wait "$pid" || fail "the result is lost with the vocabulary: $(tail -n 3 "$T/lost.log")"
+grep -q "warn .*models in $T/lost/checkpoint are whole.*copy it .* to $T/lost/checkpoint/tokenizer.model" "$T/lost.log" && [[ -s $T/lost/checkpoint/model.ckpt ]] ||
+    fail "without its vocabulary: $(tail -n 3 "$T/lost.log")"
+
+# Without standard streams no file of ours becomes one.
+timeout 90 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 5 --out "$T/closed" <&- >&- 2>&- || fail "a run without standard streams"
+jq -e . "$T/closed/metrics.jsonl" >"$T/closed.json" || fail "what was printed went into metrics.jsonl: $(head -n 2 "$T/closed/metrics.jsonl")"
+
+# A corpus takes the place of a folder that is absent, empty, or a corpus: of nothing else, and of none that holds its own text.
+build_refused() { # OUT PATTERN; run in $T/b
+    (cd "$T/b" && "$nebula" data build "$T/spec.yaml" --out "$1") >"$T/b.log" 2>&1 && fail "data build --out $1 was not refused"
+    grep -qE "$2" "$T/b.log" || fail "data build --out $1: $(cat "$T/b.log")"
+}
+mkdir -p "$T/b/mine/sub" && echo thesis >"$T/b/mine/sub/thesis.tex" && echo note >"$T/b/plain" && cp -r "$T/corpus" "$T/b/with-notes"
+echo note >"$T/b/with-notes/NOTES"
+mkdir "$T/b/alien" && echo '{"version": 1, "sources": []}' >"$T/b/alien/corpus.json"
+find "$T/b" "$T/text" | sort >"$T/before"
+build_refused mine 'holds sub, which is of no corpus'
+build_refused with-notes 'holds NOTES, which is of no corpus'
+build_refused alien 'holds corpus.json, which is of no corpus'
+build_refused plain '/b/plain is no folder'
+build_refused plain/below 'Not a directory'
+build_refused . 'is the working folder or holds it'
+build_refused / 'is the working folder or holds it'
+build_refused "$T/text" 'holds the text of source gpl'
+build_refused "$T/text/gpl" 'holds the text of source gpl'
+build_refused "$T/text/gpl/corpus" 'lies in source gpl'
+find "$T/b" "$T/text" | sort | cmp - "$T/before" || fail "a build that was refused changed something"
+mkdir "$T/b/empty" && ln -s ../corpus "$T/b/link"
+for out in empty new/below link/; do
+    (cd "$T/b" && "$nebula" data build "$T/spec.yaml" --out "$out") >"$T/b.log" 2>&1 || fail "data build --out $out: $(cat "$T/b.log")"
+done
+[[ -L $T/b/link ]] && cmp "$T/corpus/corpus.json" "$T/b/empty/corpus.json" && cmp "$T/corpus/corpus.json" "$T/b/new/below/corpus.json" ||
+    fail "not the corpus"
 echo "bad input and a full disk are reported, nothing is lost"

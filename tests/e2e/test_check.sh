@@ -28,6 +28,13 @@ expect 2 'model.vocab: 100 is below the 512 pieces' "$T/job.yaml" --set model.vo
 expect 2 '"ok":false' "$T/job.yaml" --json --set steps=no
 expect 2 'no-such.yaml' "$T/no-such.yaml"
 expect 2 'unrecognized option' "$T/job.yaml" --frobnicate
+# What was printed, and is nowhere, is no success.
+for command in "check $T/job.yaml" "check --help" help --version "completion bash"; do
+    read -ra words <<<"$command"
+    status=0
+    "$nebula" "${words[@]}" >/dev/full 2>"$T/full" || status=$?
+    [[ $status == 1 ]] && grep -q 'standard output is incomplete: No space left' "$T/full" || fail "$command on a full disk: $status, $(cat "$T/full")"
+done
 # Every command calls itself by the name that a user types.
 for command in $("$nebula" help | awk '/^  [a-z]/ { print $1 }'); do
     [[ $("$nebula" "$command" --help) == "Usage: nebula $command "* ]] || fail "nebula $command --help begins otherwise"

@@ -122,7 +122,7 @@ static int set_up(void **state) {
     if (!mkdtemp(dir))
         return -1;
     snprintf(corpus, sizeof corpus, "%s/corpus", dir);
-    snprintf(aside, sizeof aside, "%s.old", corpus);
+    snprintf(aside, sizeof aside, "%s.nebula-old", corpus);
     write_text("few.jsonl", "{\"text\": \"a few words of text\"}\n");
     struct neb_buf b = {0};
     for (int i = 0; i < 60; i++) {

@@ -269,6 +269,8 @@ static int send_command(int argc, char **argv) {
 
 int main(int argc, char **argv) {
     const char *what = argc > 1 ? argv[1] : "";
+    if (!neb_fs_std_open())
+        return 1;
     argc--, argv++;
     if (strcmp(what, "run") == 0 || strcmp(what, "proxy") == 0)
         return emulate(argc, argv, what[0] == 'p');

@@ -621,8 +621,11 @@ static void test_revoke_and_promote(void **state) {
     assert_int_equal(try_join(&used, id, &(struct lie){0}), NEB_ERR_DENIED); // the answer of before
     assert_false(is_member("gone"));
     assert_int_equal(sec_hub_revoke(hub, "gone"), NEB_ERR_NOT_FOUND);
+    uint64_t version = hub->fed->list.version;
+    assert_int_equal(sec_hub_revoke(hub, "hub"), NEB_ERR_STATE); // itself
     assert_true(sec_memberlist_voters(&hub->fed->list) > 2);
     assert_int_equal(sec_hub_promote(hub, "paris"), NEB_ERR_STATE);
+    assert_true(is_member("hub") && hub->fed->list.version == version);
     for (uint32_t i = 0; i < hub->fed->list.n;) {
         char name[SEC_NAME_MAX];
         memcpy(name, hub->fed->list.e[i].m.pub.name, sizeof name);
@@ -632,10 +635,14 @@ static void test_revoke_and_promote(void **state) {
             assert_int_equal(sec_hub_revoke(hub, name), NEB_OK);
     }
     assert_int_equal(sec_hub_promote(hub, "nobody"), NEB_ERR_NOT_FOUND);
+    version = hub->fed->list.version;
+    assert_int_equal(sec_hub_promote(hub, "hub"), NEB_ERR_STATE); // itself, which is not lost
+    assert_int_equal(hub->fed->list.version, version);
     assert_int_equal(sec_hub_promote(hub, "paris"), NEB_OK);
     assert_true(is_member("paris") && sec_memberlist_voters(&hub->fed->list) == 1);
     assert_int_equal(hub->fed->list.why, SEC_LIST_PROMOTE);
     assert_int_equal(sec_hub_promote(hub, "hub"), NEB_ERR_STATE); // the last vote stays
+    assert_int_equal(sec_hub_promote(hub, "paris"), NEB_ERR_STATE);
     sec_identity_destroy(&id);
 }
 

@@ -104,6 +104,14 @@ in_logs 'member list version 17 (join n16)' # each has had that name
 joins n17
 in_logs 'let in once no job runs here: 1 '
 
+# A second job, which comes to its end without a member that is revoked meanwhile.
+timeout 90 "$nebula" pretrain "$T/job.yaml" --home "$T/hub" --out "$T/short" --steps 300 \
+    --set sync.commit_all=false --set sync.grace_s=2 >"$T/short.log" 2>&1 &
+short=$!
+pids+=("$short")
+short_runs() { [[ $(steps_done "$T/short" paris) -gt 5 ]]; }
+within 30 short_runs || fail "the second job does not run: $(tail -n 3 "$T/short.log")"
+
 # revocation: on the hub only; gone at the hub and at paris within 5 s; the job of the two goes on
 at=$(step_of hub)
 "$nebula" revoke rome --dir "$T/hub" >/dev/null
@@ -117,5 +125,21 @@ within 40 more_rounds || fail "no rounds are committed after the revocation"
 ! link_up rome hub || fail "a revoked member is linked"
 sleep 2
 no_peer paris rome && no_peer hub rome || fail "a revoked member came back"
-kill "$run" 2>/dev/null || true
+rc=0
+wait "$short" || rc=$?
+[[ $rc == 0 && -s $T/short/checkpoint/model.ckpt ]] || fail "the second job ended with $rc: $(tail -n 5 "$T/short.log")"
+grep -q 'rome is no member any more; its report is not waited for' "$T/short.log" || fail "nobody says that rome is left out: $(cat "$T/short.log")"
+[[ $(summary '[.clusters[] | "\(.name) \(.steps)"] | join(" ")' "$T/short") == "hub 300 paris 300" ]] || fail "the summary: $(summary .clusters "$T/short")"
+
+# One of three is too few: the job ends after a checkpoint, and the command that follows it says why, soon.
+"$nebula" revoke paris --dir "$T/hub" >/dev/null
+over() { ! kill -0 "$run" 2>/dev/null; }
+within 15 over || fail "the command waits for ever: $(tail -n 3 "$T/run.log")"
+rc=0
+wait "$run" || rc=$?
+[[ $rc == 1 ]] || fail "exit status $rc, not 1: $(tail -n 3 "$T/run.log")"
+grep -q 'the agent ended the job after a checkpoint: too few of its members are left on the list, without paris, rome; .*--resume' "$T/run.log" ||
+    fail "no reason: $(tail -n 3 "$T/run.log")"
+"$nebula" jobs --home "$T/hub" | has 'stopped' || fail "the job cannot go on: $("$nebula" jobs --home "$T/hub")"
+compgen -G "$T/hub/jobs/*/checkpoint/*" >/dev/null && [[ -s $T/run/job.json && -s $T/run/summary.json ]] || fail "nothing is left to go on with"
 echo "lists reach everybody; rotation, renewal, recycling and revocation under a running job"
