@@ -101,6 +101,7 @@ out:
 
 enum neb_status agent_profile_link_rank(bool devices) {
     struct intra_comm *world = NULL;
+    agent_launch_environment();
     NEB_TRY(intra_comm_launched(&world));
     enum neb_status st = devices ? device_link(world) : host_link(world);
     if (st != NEB_OK)
