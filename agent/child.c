@@ -11,6 +11,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+enum { KILLED_S = 10 }; // for a process to be gone after SIGKILL; much memory takes its time
+
 // Between fork and exec: only async-signal-safe calls.
 static _Noreturn void exec_child(const char *const *argv, int in_fd, int log_fd, int out_fd,
                                  pid_t parent) {
@@ -109,7 +111,12 @@ void agent_child_stop(struct agent_child *c, neb_ns grace) {
     neb_warn("%s (pid %d) did not end in %.0f s; killing it", c->what, (int)c->pid,
              neb_seconds(grace));
     agent_child_signal(c, SIGKILL);
-    waitpid(c->pid, &status, 0);
+    for (neb_ns end = neb_now() + KILLED_S * NEB_S; neb_now() < end; neb_sleep(NEB_MS))
+        if (agent_child_ended(c, &status))
+            return;
+    neb_warn("%s (pid %d) does not end although it was killed: it hangs in the kernel, in a driver "
+             "or a disk; left behind",
+             c->what, (int)c->pid);
     c->pid = 0;
 }
 

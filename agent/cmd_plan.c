@@ -20,6 +20,7 @@ enum {
     KEY_PROFILE,
     KEY_MEASURE,
     KEY_LINK,
+    KEY_DEVICE,
     KEY_DEVICE_LINK
 };
 
@@ -32,7 +33,7 @@ struct arguments {
     const char *file, *home;
     struct named sets, sites, ranks, wans;
     int local;
-    bool json, profile, measure, link, device_link;
+    bool json, profile, measure, link, device, device_link;
 };
 
 // Splits NAME=VALUE; index of the cluster of this name.
@@ -260,6 +261,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case KEY_PROFILE: a->profile = true; return 0;
     case KEY_MEASURE: a->measure = true; return 0;
     case KEY_LINK: a->link = true; return 0;
+    case KEY_DEVICE: a->device = true; return 0;
     case KEY_DEVICE_LINK: a->link = a->device_link = true; return 0;
     case KEY_LOCAL:
         a->local = (int)agent_option_whole(state, key, arg, 1, AGENT_CLUSTERS_MAX);
@@ -270,7 +272,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
         a->file = arg;
         return 0;
     case ARGP_KEY_END:
-        if (!a->file && !a->profile && !a->link)
+        if (!a->file && !a->profile && !a->link && !a->device)
             argp_error(state, "give a job file");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
@@ -295,6 +297,7 @@ int cmd_plan(int argc, char **argv) {
         {"measure", KEY_MEASURE, NULL, 0, "measure this machine anew", 0},
         {"profile", KEY_PROFILE, NULL, 0, "print this machine's rates as JSON, for --site", 0},
         {"measure-link", KEY_LINK, NULL, OPTION_HIDDEN, NULL, 0},
+        {"measure-device", KEY_DEVICE, NULL, OPTION_HIDDEN, NULL, 0},
         {"measure-device-link", KEY_DEVICE_LINK, NULL, OPTION_HIDDEN, NULL, 0},
         {"json", 'j', NULL, 0, "machine-readable output", 0},
         {0}};
@@ -311,9 +314,9 @@ int cmd_plan(int argc, char **argv) {
     if (argp_parse(&argp, argc, argv, 0, NULL, &a) != 0)
         return AGENT_EXIT_USAGE;
     enum neb_status st = a.link      ? agent_profile_link_rank(a.device_link)
+                         : a.device  ? agent_profile_device_child()
                          : a.profile ? print_profile(a.measure)
                                      : plan(&a);
-    return st == NEB_OK                                           ? AGENT_EXIT_OK
-           : st == NEB_ERR_LIMIT || st == NEB_ERR_NOMEM || a.link ? AGENT_EXIT_FAILED
-                                                                  : AGENT_EXIT_USAGE;
+    bool failed = st == NEB_ERR_LIMIT || st == NEB_ERR_NOMEM || a.link || a.device;
+    return st == NEB_OK ? AGENT_EXIT_OK : failed ? AGENT_EXIT_FAILED : AGENT_EXIT_USAGE;
 }

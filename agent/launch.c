@@ -177,11 +177,17 @@ static void log_to(const char *dir, int rank) {
     close(fd);
 }
 
+// Kernels are loaded when a rank opens its device and not at their first launch: a load waits for the device, so one behind a collective waits
+// for the other ranks, of which one may wait for this one (CUDA's programming guide, Lazy Loading, Concurrent Execution). CUDA reads this once,
+// at its first call. Before there are threads: setenv.
+void agent_launch_environment(void) { (void)!setenv("CUDA_MODULE_LOADING", "EAGER", 0); }
+
 enum neb_status agent_launch_rank(const char *socket_path, const char *job, int threads,
                                   const char *log_dir) {
     struct intra_comm *world = NULL;
     // a killed mpirun must not leave ranks behind, stopped ones neither
     prctl(PR_SET_PDEATHSIG, SIGKILL);
+    agent_launch_environment();
     NEB_TRY(intra_comm_launched(&world));
     if (log_dir)
         log_to(log_dir, world->rank);

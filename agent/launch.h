@@ -33,6 +33,8 @@ void agent_launch_pair(const char *exe, const char *command, const char *option,
 // number; without LOG_DIR (NULL), or on a machine that has no such folder, to its launcher. Returns when the job is done.
 NEB_MUST_CHECK enum neb_status agent_launch_rank(const char *socket_path, const char *job,
                                                  int threads, const char *log_dir);
+// What a process that becomes a rank has in its environment unless its user has set it: CUDA_MODULE_LOADING=EAGER.
+void agent_launch_environment(void);
 // Where to look when a worker of `ranks` ranks has ended: of a mesh, the logs of its ranks and of its launcher.
 void agent_launch_logs(int ranks, const char *log_dir, char *out, size_t cap);
 

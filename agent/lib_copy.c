@@ -1,6 +1,10 @@
 // CUDA memory is copied through the driver that the trainer has loaded itself (libcuda.so.1): it needs no toolkit here, and
-// works whatever CUDA runtime the trainer brings along. The copy runs in the context that owns the pointer and waits for the
-// device first: kernels of the last optimiser step may still write to it.
+// works whatever CUDA runtime the trainer brings along. The copy waits for the device first: kernels of the last optimiser step may still write
+// to it.
+//
+// In which context: this thread need not have one, and the one that is current may be another device's. Memory of cuMemAlloc knows its own.
+// Memory that belongs to a device and to no context (cudaMallocAsync, and what is mapped, which is how PyTorch's expandable segments are
+// made) says NULL: that of a CUDA runtime's program is the device's primary one, held until the handle is closed.
 #include "agent/lib_copy.h"
 #include "agent/base/bytes.h"
 #include "intra/safetensors_half.h"
@@ -9,17 +13,32 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { POINTER_ATTRIBUTE_CONTEXT = 1 }; // CU_POINTER_ATTRIBUTE_CONTEXT of cuda.h
+enum { DEVICES = 64 };
+// CU_POINTER_ATTRIBUTE_… and CU_MEMORYTYPE_HOST of cuda.h
+enum { ATTRIBUTE_CONTEXT = 1, ATTRIBUTE_MEMORY_TYPE = 2, ATTRIBUTE_DEVICE_ORDINAL = 9 };
+enum { MEMORY_TYPE_HOST = 1 };
 
-struct lib_copy {
-    struct neb_buf scratch;
-    void *cuda;
+struct driver {
     int (*pointer_attribute)(void *data, int attribute, unsigned long long p);
     int (*push)(void *context);
     int (*pop)(void **context);
     int (*synchronize)(void);
     int (*to_host)(void *dst, unsigned long long src, size_t bytes);
     int (*to_device)(unsigned long long dst, const void *src, size_t bytes);
+    int (*device)(int *device, int ordinal);
+    int (*primary_retain)(void **context, int device);
+    int (*primary_release)(int device);
+    int (*error_name)(int error, const char **name);
+};
+
+struct lib_copy {
+    struct neb_buf scratch;
+    void *cuda; // NULL: not loaded
+    struct driver d;
+    struct {
+        void *context; // NULL: not held
+        int device;
+    } primary[DEVICES]; // by ordinal
 };
 
 enum neb_status lib_copy_create(struct lib_copy **out) {
@@ -27,14 +46,18 @@ enum neb_status lib_copy_create(struct lib_copy **out) {
     return *out ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory attaching");
 }
 
-void lib_copy_destroy(struct lib_copy **c) {
-    if (*c) {
-        neb_buf_free(&(*c)->scratch);
-        if ((*c)->cuda)
-            dlclose((*c)->cuda);
-    }
-    free(*c);
-    *c = NULL;
+void lib_copy_destroy(struct lib_copy **cp) {
+    struct lib_copy *c = *cp;
+    if (!c)
+        return;
+    neb_buf_free(&c->scratch);
+    for (int i = 0; i < DEVICES; i++)
+        if (c->primary[i].context)
+            c->d.primary_release(c->primary[i].device);
+    if (c->cuda)
+        dlclose(c->cuda);
+    free(c);
+    *cp = NULL;
 }
 
 bool lib_copy_known(int dtype, int place) {
@@ -42,11 +65,21 @@ bool lib_copy_known(int dtype, int place) {
            (place == NEBULA_HOST || place == NEBULA_CUDA);
 }
 
-enum neb_status lib_copy_need_cuda(struct lib_copy *c) {
-    static const char *const names[] = {"cuPointerGetAttribute", "cuCtxPushCurrent_v2",
-                                        "cuCtxPopCurrent_v2",    "cuCtxSynchronize",
-                                        "cuMemcpyDtoH_v2",       "cuMemcpyHtoD_v2"};
-    void *at[6];
+static enum neb_status load(struct lib_copy *c) {
+    struct driver *d = &c->d;
+    const struct {
+        const char *name;
+        void *at; // a function pointer
+    } calls[] = {{"cuPointerGetAttribute", &d->pointer_attribute},
+                 {"cuCtxPushCurrent_v2", &d->push},
+                 {"cuCtxPopCurrent_v2", &d->pop},
+                 {"cuCtxSynchronize", &d->synchronize},
+                 {"cuMemcpyDtoH_v2", &d->to_host},
+                 {"cuMemcpyHtoD_v2", &d->to_device},
+                 {"cuDeviceGet", &d->device},
+                 {"cuDevicePrimaryCtxRetain", &d->primary_retain},
+                 {"cuDevicePrimaryCtxRelease_v2", &d->primary_release},
+                 {"cuGetErrorName", &d->error_name}};
     if (c->cuda)
         return NEB_OK;
     void *cuda = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -54,37 +87,82 @@ enum neb_status lib_copy_need_cuda(struct lib_copy *c) {
         return neb_fail(NEB_ERR_UNSUPPORTED,
                         "a CUDA tensor is registered, but there is no CUDA driver here: %s",
                         dlerror());
-    for (int i = 0; i < 6; i++)
-        if (!(at[i] = dlsym(cuda, names[i]))) {
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        void *at = dlsym(cuda, calls[i].name);
+        if (!at) {
             dlclose(cuda);
-            return neb_fail(NEB_ERR_UNSUPPORTED, "the CUDA driver lacks %s", names[i]);
+            return neb_fail(NEB_ERR_UNSUPPORTED, "the CUDA driver lacks %s", calls[i].name);
         }
-    // POSIX: a symbol's address is a function's
-    memcpy(&c->pointer_attribute, &at[0], sizeof at[0]);
-    memcpy(&c->push, &at[1], sizeof at[1]);
-    memcpy(&c->pop, &at[2], sizeof at[2]);
-    memcpy(&c->synchronize, &at[3], sizeof at[3]);
-    memcpy(&c->to_host, &at[4], sizeof at[4]);
-    memcpy(&c->to_device, &at[5], sizeof at[5]);
+        memcpy(calls[i].at, &at, sizeof at); // POSIX: a symbol's address is a function's
+    }
     c->cuda = cuda;
     return NEB_OK;
 }
 
+static const char *name_of(const struct lib_copy *c, int error) {
+    const char *name = NULL;
+    return c->d.error_name(error, &name) == 0 && name ? name : "an unknown error";
+}
+
+static enum neb_status primary_of(struct lib_copy *c, int ordinal, void **context) {
+    if (ordinal < 0 || ordinal >= DEVICES)
+        return neb_fail(NEB_ERR_UNSUPPORTED, "a CUDA tensor is on device %d; 0 to %d are possible",
+                        ordinal, DEVICES - 1);
+    *context = c->primary[ordinal].context;
+    if (*context)
+        return NEB_OK;
+    int device = 0, e = c->d.device(&device, ordinal);
+    if (e == 0)
+        e = c->d.primary_retain(context, device);
+    if (e)
+        return neb_fail(NEB_ERR_IO, "a CUDA tensor's device %d gives no context: CUDA says %s (%d)",
+                        ordinal, name_of(c, e), e);
+    c->primary[ordinal].context = *context;
+    c->primary[ordinal].device = device;
+    return NEB_OK;
+}
+
+// Of memory of a device; all else is the caller's mistake.
+static enum neb_status context_of(struct lib_copy *c, unsigned long long p, void **context) {
+    unsigned type = 0;
+    int ordinal = -1, e = c->d.pointer_attribute(&type, ATTRIBUTE_MEMORY_TYPE, p);
+    if (e || type == MEMORY_TYPE_HOST)
+        return neb_fail(NEB_ERR_INVALID,
+                        "%#llx is registered as CUDA memory, but %s; memory of the host is "
+                        "registered as NEBULA_HOST",
+                        p,
+                        e ? "the driver does not know it: it is of the host, or was freed"
+                          : "it is pinned memory of the host");
+    if (c->d.pointer_attribute(context, ATTRIBUTE_CONTEXT, p) == 0 && *context)
+        return NEB_OK;
+    if ((e = c->d.pointer_attribute(&ordinal, ATTRIBUTE_DEVICE_ORDINAL, p)))
+        return neb_fail(NEB_ERR_IO, "on which device %#llx is: CUDA says %s (%d)", p, name_of(c, e),
+                        e);
+    return primary_of(c, ordinal, context);
+}
+
+enum neb_status lib_copy_check(struct lib_copy *c, const void *data) {
+    void *context = NULL;
+    NEB_TRY(load(c));
+    return context_of(c, (unsigned long long)(uintptr_t)data, &context);
+}
+
 static enum neb_status cuda_copy(struct lib_copy *c, void *host, void *device, size_t bytes,
                                  bool read) {
+    const struct driver *d = &c->d;
     unsigned long long p = (unsigned long long)(uintptr_t)device;
     void *context = NULL, *was;
-    int e = c->pointer_attribute(&context, POINTER_ATTRIBUTE_CONTEXT, p);
-    if (e == 0)
-        e = c->push(context);
-    if (e)
-        return neb_fail(NEB_ERR_IO,
-                        "a registered pointer is not CUDA memory any more (CUDA error %d)", e);
-    e = c->synchronize();
-    if (e == 0)
-        e = read ? c->to_host(host, p, bytes) : c->to_device(p, host, bytes);
-    c->pop(&was);
-    return e ? neb_fail(NEB_ERR_IO, "copying %zu bytes of a CUDA tensor: CUDA error %d", bytes, e)
+    NEB_ASSERT(c->cuda); // lib_copy_check came first
+    NEB_TRY(context_of(c, p, &context));
+    int e = d->push(context);
+    if (e == 0) {
+        e = d->synchronize();
+        if (e == 0)
+            e = read ? d->to_host(host, p, bytes) : d->to_device(p, host, bytes);
+        d->pop(&was);
+    }
+    return e ? neb_fail(NEB_ERR_IO, "copying %zu bytes of a CUDA tensor: CUDA says %s (%d)", bytes,
+                        name_of(c, e), e)
              : NEB_OK;
 }
 

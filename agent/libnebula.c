@@ -113,7 +113,7 @@ int nebula_register(struct nebula *n, const char *name, int32_t row0, int32_t ro
             n->shards[k].row0 < row0 + rows)
             return lib_fail(NEBULA_ERR_INVALID, "nebula_register(%s): row %d is registered already",
                             name, row0 > n->shards[k].row0 ? row0 : n->shards[k].row0);
-    if (place == NEBULA_CUDA && (s = lib_pass(lib_copy_need_cuda(n->copy))) != NEBULA_OK)
+    if (place == NEBULA_CUDA && (s = lib_pass(lib_copy_check(n->copy, data))) != NEBULA_OK)
         return s;
     struct shard *more = realloc(n->shards, (n->n_shards + 1) * sizeof *more);
     if (!more)

@@ -107,7 +107,7 @@ NEBULA_EXPORT int nebula_tensor_at(struct nebula *n, int32_t i, struct nebula_te
 // until the handle is closed, and must not move. Every row of every tensor must be registered exactly once before
 // nebula_begin; one call a tensor where it is not sharded.
 // ERRORS  NEBULA_ERR_INVALID: the job has no such tensor, cols differ, rows are outside it or registered already, data is
-//         NULL, unknown dtype or place. NEBULA_ERR_STATE: after nebula_begin.
+//         NULL, unknown dtype or place; NEBULA_CUDA, but data is not a device's memory. NEBULA_ERR_STATE: after nebula_begin.
 // EXAMPLE nebula_register(n, "model.norm.weight", 0, 1, 64, NEBULA_F32, NEBULA_HOST, weights);
 NEBULA_EXPORT int nebula_register(struct nebula *n, const char *name, int32_t row0, int32_t rows,
                                   int32_t cols, int dtype, int place, void *data);

@@ -105,6 +105,19 @@ static json_t *device_json(struct agent_profile *p) {
 // By enum inter_wan_place: where a codec's rates are of.
 static const char *const places[] = {"host", "device"};
 
+static json_t *rates_json(const struct inter_wan_rates *r) {
+    return json_pack("{s:f,s:f,s:f}", "encode", r->encode, "decode", r->decode, "settle",
+                     r->settle);
+}
+
+json_t *agent_profile_device_to_json(const struct agent_profile *p) {
+    struct agent_profile copy = *p;
+    json_t *codecs = json_array();
+    for (int i = 0; i < AGENT_PROFILE_CODECS && p->rates.device.count; i++)
+        json_array_append_new(codecs, rates_json(&p->codecs[i].at[INTER_WAN_DEVICE]));
+    return json_pack("{s:o,s:o}", "device", device_json(&copy), "codecs", codecs);
+}
+
 json_t *agent_profile_to_json(const struct agent_profile *p) {
     struct agent_profile copy = *p;
     json_t *codecs = json_array(),
@@ -120,9 +133,7 @@ json_t *agent_profile_to_json(const struct agent_profile *p) {
         json_t *x = json_pack("{s:s,s:f,s:f,s:f}", "name", c->name, "bits", c->bits, "rel_error",
                               c->rel_error, "density", c->density);
         for (int at = 0; at < (p->rates.device.count ? 2 : 1); at++)
-            json_object_set_new(x, places[at],
-                                json_pack("{s:f,s:f,s:f}", "encode", c->at[at].encode, "decode",
-                                          c->at[at].decode, "settle", c->at[at].settle));
+            json_object_set_new(x, places[at], rates_json(&c->at[at]));
         json_array_append_new(codecs, x);
     }
     json_object_set_new(o, "codecs", codecs);
@@ -154,6 +165,12 @@ static enum neb_status take_text(const json_t *o, const char *name, const char *
     return NEB_OK;
 }
 
+static enum neb_status take_rates(const json_t *o, const char *where, struct inter_wan_rates *r) {
+    NEB_TRY(take_figure(json_object_get(o, "encode"), "encode", false, where, &r->encode));
+    NEB_TRY(take_figure(json_object_get(o, "decode"), "decode", false, where, &r->decode));
+    return take_figure(json_object_get(o, "settle"), "settle", false, where, &r->settle);
+}
+
 static enum neb_status take_codecs(const json_t *list, const char *where,
                                    struct agent_profile *out) {
     if (json_array_size(list) != AGENT_PROFILE_CODECS)
@@ -166,13 +183,8 @@ static enum neb_status take_codecs(const json_t *list, const char *where,
         NEB_TRY(
             take_figure(json_object_get(o, "rel_error"), "rel_error", true, where, &c->rel_error));
         NEB_TRY(take_figure(json_object_get(o, "density"), "density", true, where, &c->density));
-        for (int at = 0; at < (out->rates.device.count ? 2 : 1); at++) {
-            const json_t *of = json_object_get(o, places[at]);
-            struct inter_wan_rates *r = &c->at[at];
-            NEB_TRY(take_figure(json_object_get(of, "encode"), "encode", false, where, &r->encode));
-            NEB_TRY(take_figure(json_object_get(of, "decode"), "decode", false, where, &r->decode));
-            NEB_TRY(take_figure(json_object_get(of, "settle"), "settle", false, where, &r->settle));
-        }
+        for (int at = 0; at < (out->rates.device.count ? 2 : 1); at++)
+            NEB_TRY(take_rates(json_object_get(o, places[at]), where, &c->at[at]));
     }
     return NEB_OK;
 }
@@ -205,6 +217,15 @@ static enum neb_status take_device(const json_t *o, const char *where, struct ag
                               type_lists[i].n, false, where,
                               number_at(out, at + type_lists[i].at)));
     }
+    return NEB_OK;
+}
+
+enum neb_status agent_profile_device_parse(const json_t *o, const char *where,
+                                           struct agent_profile *p) {
+    const json_t *codecs = json_object_get(o, "codecs");
+    NEB_TRY(take_device(json_object_get(o, "device"), where, p));
+    for (size_t i = 0; i < AGENT_PROFILE_CODECS && p->rates.device.count; i++)
+        NEB_TRY(take_rates(json_array_get(codecs, i), where, &p->codecs[i].at[INTER_WAN_DEVICE]));
     return NEB_OK;
 }
 
@@ -276,25 +297,20 @@ static enum neb_status kept_path(char *out, size_t cap) {
     return neb_path(out, cap, dir, name);
 }
 
-// The kept one has no device, and now there is one: it was measured where its driver did not run, or a worker had it.
-static bool device_came(const struct agent_profile *p) {
-    struct kern_device *D = NULL;
-    char why[KERN_WHY_MAX];
-    bool came = !p->rates.device.count && kern_device_open(0, why, &D) == NEB_OK;
-    kern_device_close(&D);
-    return came;
-}
-
 enum neb_status agent_profile_get(bool anew, struct agent_profile *out, bool *kept) {
     char path[NEB_PATH_MAX];
-    bool place = kept_path(path, sizeof path) == NEB_OK,
-         old = place && !anew && neb_fs_exists(path) && agent_profile_load(path, out) == NEB_OK;
-    *kept = old && !device_came(out);
+    bool place = kept_path(path, sizeof path) == NEB_OK;
+    *kept = place && !anew && neb_fs_exists(path) && agent_profile_load(path, out) == NEB_OK;
+    if (*kept && !out->rates.device.count) {
+        // now there may be one: it was measured where its driver did not run, or a worker had it
+        NEB_TRY(agent_profile_find_device(out));
+        *kept = !out->rates.device.count;
+    } else if (!*kept) {
+        neb_info("measuring this machine (about ten seconds)");
+        NEB_TRY(agent_profile_measure(out));
+    }
     if (*kept)
         return NEB_OK;
-    if (!old)
-        neb_info("measuring this machine (about ten seconds)");
-    NEB_TRY(old ? agent_profile_find_device(out) : agent_profile_measure(out));
     json_t *o = agent_profile_to_json(out);
     char *text = json_dumps(o, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
     if (!place || !text || neb_fs_write(path, text, strlen(text), 0644) != NEB_OK)

@@ -4,6 +4,7 @@
 // JSON goes from site to site: `nebula plan --profile` prints it, `--site NAME=FILE` takes it.
 #ifndef AGENT_PROFILE_H
 #define AGENT_PROFILE_H
+#include "agent/base/clock.h"
 #include "agent/base/status.h"
 #include "inter/wan_cost.h"
 #include "intra/cost.h"
@@ -27,8 +28,15 @@ struct agent_profile {
 NEB_MUST_CHECK enum neb_status agent_profile_measure(struct agent_profile *out);
 // Those of logits: logits, soft, draws, labels. Part of agent_profile_measure.
 NEB_MUST_CHECK enum neb_status agent_profile_logits(struct kern *K, struct intra_rates *r);
-// This machine's devices, if it has any: sets p->device and its rates. Part of agent_profile_measure.
+// The link between two ranks of this machine; 0 where none can be measured. Part of agent_profile_measure.
+void agent_profile_find_link(struct agent_profile *p);
+// This machine's devices, if it has any: sets p->device and its rates. Part of agent_profile_measure. The device is opened by a child
+// (below), never in this process. One that cannot be measured is as none: that is said in the log.
 NEB_MUST_CHECK enum neb_status agent_profile_find_device(struct agent_profile *p);
+// Its part that starts `EXE plan --measure-device`, and kills it after `timeout`.
+void agent_profile_device_apart(const char *exe, neb_ns timeout, struct agent_profile *p);
+// `nebula plan --measure-device`: prints one line, agent_profile_device_to_json. Without a device its "device" is null.
+NEB_MUST_CHECK enum neb_status agent_profile_device_child(void);
 // Of a device, in both types; some seconds. NEB_ERR_NOMEM, or what the device says.
 NEB_MUST_CHECK enum neb_status agent_profile_device(struct kern_device *D,
                                                     struct intra_device_rates *r);
@@ -45,6 +53,10 @@ extern const char *const agent_profile_codecs[AGENT_PROFILE_CODECS];
 NEB_MUST_CHECK enum neb_status agent_profile_get(bool anew, struct agent_profile *out, bool *kept);
 
 json_t *agent_profile_to_json(const struct agent_profile *p); // new reference; NULL: out of memory
+// What is of the device in it: {"device": …, "codecs": [rates, …]}; and back, into a profile with its other figures.
+json_t *agent_profile_device_to_json(const struct agent_profile *p);
+NEB_MUST_CHECK enum neb_status agent_profile_device_parse(const json_t *o, const char *where,
+                                                          struct agent_profile *p);
 // From another site: NEB_ERR_FORMAT unless every figure is there, finite and possible; `where` names the file.
 NEB_MUST_CHECK enum neb_status agent_profile_parse(const char *text, size_t len, const char *where,
                                                    struct agent_profile *out);

@@ -3,14 +3,10 @@
 #include "agent/base/clock.h"
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
-#include "agent/child.h"
-#include "agent/launch.h"
 #include "agent/profile.h"
 #include "agent/profile_clock.h"
-#include "intra/comm.h"
 
 #include <math.h>
-#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -22,8 +18,6 @@ enum {
     FLOATS = 1 << 23, // of each array
     SEQ = 256,
     WEIGHT_SIDE = 512,
-    LINK_FLOATS = 1 << 20,
-    LINK_TIMEOUT_S = 30,
 };
 
 struct bench {
@@ -198,139 +192,6 @@ static enum neb_status measure_rates(struct intra_rates *r) {
     return st;
 }
 
-// ---- the link between two ranks ------------------------------------------------------------------------------
-
-static bool watch(void *ctx, bool first) {
-    struct intra_comm *c = ctx;
-    return c->ops->look(c, first) == NEB_OK;
-}
-
-// n sums of one number: in D's queue, each between two ops, as tensor-parallel ranks have them; or, D NULL, one call each.
-static enum neb_status small_sums(struct intra_comm *c, struct kern_device *D, float *x, int n) {
-    for (int k = 0; k < n; k++) {
-        if (!D) {
-            NEB_TRY(c->ops->all_reduce(c, x, 1, INTRA_COMM_F32, INTRA_COMM_SUM));
-            continue;
-        }
-        D->ops->scale(D, x, 1, 1);
-        NEB_TRY(c->ops->enqueue(c, INTRA_COMM_ALL_REDUCE, x, 1, INTRA_COMM_F32, INTRA_COMM_SUM,
-                                D->ops->queue(D)));
-    }
-    if (!D)
-        return NEB_OK;
-    NEB_TRY(D->ops->finish(D));
-    return c->ops->look(c, true);
-}
-
-// x (LINK_FLOATS), in the memory that c reduces.
-static enum neb_status time_link(struct intra_comm *c, struct kern_device *D, float *x) {
-    double best = INFINITY, small = INFINITY;
-    for (int i = 0; i < 8; i++) {
-        enum { MANY = 50 };
-        neb_ns from = neb_now();
-        NEB_TRY(c->ops->all_reduce(c, x, LINK_FLOATS, INTRA_COMM_F32, INTRA_COMM_SUM));
-        best = fmin(best, neb_seconds(neb_now() - from));
-        from = neb_now();
-        NEB_TRY(small_sums(c, D, x, MANY));
-        small = fmin(small, neb_seconds(neb_now() - from) / MANY);
-    }
-    // Two ranks: each sends as many bytes as the array has. In two messages over TCP; on devices it is one call.
-    if (c->rank == 0)
-        printf("{\"link\": %.6g, \"link_s\": %.6g}\n", 4.0 * LINK_FLOATS / best,
-               D ? small : small / 2);
-    fflush(stdout);
-    return NEB_OK;
-}
-
-static enum neb_status host_link(struct intra_comm *world) {
-    float *x = calloc(LINK_FLOATS, sizeof *x);
-    enum neb_status st =
-        x ? time_link(world, NULL, x) : neb_fail(NEB_ERR_NOMEM, "out of memory measuring the link");
-    free(x);
-    return st;
-}
-
-// Every rank on a device of its own, over NCCL, as intra/team.c joins them.
-static enum neb_status device_link(struct intra_comm *world) {
-    struct kern_device *D = NULL;
-    struct intra_comm *nccl = NULL;
-    void *x = NULL;
-    int index;
-    enum neb_status st = NEB_OK;
-    NEB_TRY(kern_device_index(true, &index));
-    NEB_TRY(kern_device_open(index, NULL, &D));
-    NEB_TRY_GOTO(D->ops->alloc(D, LINK_FLOATS * sizeof(float), &x), out);
-    D->ops->zero(D, x, LINK_FLOATS * sizeof(float));
-    NEB_TRY_GOTO(D->ops->finish(D), out);
-    NEB_TRY_GOTO(intra_comm_nccl(world, D->index, LINK_TIMEOUT_S * 1000, &nccl), out);
-    D->watch = watch;
-    D->watch_ctx = nccl;
-    NEB_TRY_GOTO(time_link(nccl, D, x), out);
-out:
-    if (st != NEB_OK && nccl)
-        nccl->ops->abort(nccl);
-    D->watch = NULL;
-    intra_comm_destroy(&nccl);
-    D->ops->release(D, x);
-    kern_device_close(&D);
-    return st;
-}
-
-enum neb_status agent_profile_link_rank(bool devices) {
-    struct intra_comm *world = NULL;
-    NEB_TRY(intra_comm_launched(&world));
-    enum neb_status st = devices ? device_link(world) : host_link(world);
-    if (st != NEB_OK)
-        world->ops->abort(world);
-    intra_comm_destroy(&world);
-    return st;
-}
-
-// Everything the child says until it ends; false after the timeout.
-static bool read_all(int fd, char *out, size_t cap) {
-    size_t n = 0;
-    neb_ns end = neb_now() + LINK_TIMEOUT_S * NEB_S;
-    while (n + 1 < cap && neb_now() < end) {
-        struct pollfd p = {.fd = fd, .events = POLLIN};
-        if (poll(&p, 1, 200) <= 0)
-            continue;
-        ssize_t k = read(fd, out + n, cap - 1 - n);
-        if (k <= 0)
-            break;
-        n += (size_t)k;
-    }
-    out[n] = 0;
-    return n > 0 && neb_now() < end;
-}
-
-// What cannot be measured stays 0: then the planner proposes one rank.
-static void measure_link(const char *option, double *link_out, double *link_s_out) {
-    struct agent_launch launch;
-    struct agent_child child = {0};
-    char exe[NEB_PATH_MAX], text[512] = "";
-    int fd = -1;
-    *link_out = *link_s_out = 0;
-    if (agent_self_path(exe, sizeof exe) != NEB_OK)
-        return;
-    agent_launch_pair(exe, "plan", option, &launch);
-    if (agent_child_start(&child, "measuring ranks", launch.argv, NULL, &fd) != NEB_OK)
-        return;
-    json_t *o =
-        read_all(fd, text, sizeof text) ? json_loads(text, JSON_DISABLE_EOF_CHECK, NULL) : NULL;
-    double link = json_number_value(json_object_get(o, "link")),
-           link_s = json_number_value(json_object_get(o, "link_s"));
-    if (link > 0 && link_s > 0 && isfinite(link) && isfinite(link_s)) {
-        *link_out = link;
-        *link_s_out = link_s;
-    } else {
-        neb_warn("plan: the link between two ranks could not be measured; meshes of several ranks "
-                 "are not judged");
-    }
-    json_decref(o);
-    close(fd);
-    agent_child_stop(&child, 5 * NEB_S);
-}
-
 static enum neb_status measure_sync(double *out) {
     char path[] = "/var/tmp/nebula-plan-XXXXXX";
     int fd = mkstemp(path);
@@ -365,29 +226,7 @@ enum neb_status agent_profile_measure(struct agent_profile *p) {
         st = agent_profile_codec(agent_profile_codecs[i], pool, &p->codecs[i]);
     kern_pool_destroy(&pool);
     NEB_TRY(st);
-    measure_link("--measure-link", &p->rates.link, &p->rates.link_s);
+    agent_profile_find_link(p);
     NEB_TRY(measure_sync(&p->sync_s));
     return agent_profile_find_device(p);
-}
-
-enum neb_status agent_profile_find_device(struct agent_profile *p) {
-    struct kern_device *D = NULL;
-    struct intra_device_rates *r = &p->rates.device;
-    char why[KERN_WHY_MAX];
-    *r = (struct intra_device_rates){0};
-    for (int i = 0; i < AGENT_PROFILE_CODECS; i++)
-        p->codecs[i].at[INTER_WAN_DEVICE] = (struct inter_wan_rates){0};
-    p->device[0] = 0;
-    if (kern_device_open(0, why, &D) != NEB_OK)
-        return NEB_OK;
-    neb_info("measuring %s (some seconds)", D->name);
-    enum neb_status st = agent_profile_device(D, r);
-    for (int i = 0; i < AGENT_PROFILE_CODECS && st == NEB_OK; i++)
-        st = agent_profile_codec_device(D, &p->codecs[i]);
-    if (st == NEB_OK)
-        snprintf(p->device, sizeof p->device, "%s", D->name);
-    kern_device_close(&D);
-    if (st == NEB_OK && r->count > 1)
-        measure_link("--measure-device-link", &r->link, &r->link_s);
-    return st;
 }

@@ -73,6 +73,11 @@ static enum neb_status choose_object(char path[NEB_PATH_MAX], char *text, size_t
     return NEB_OK;
 }
 
+bool kern_device_likely(void) {
+    char path[NEB_PATH_MAX], text[NEB_PATH_MAX + 512];
+    return choose_object(path, text, sizeof text) == NEB_OK;
+}
+
 // The object stays loaded: the driver keeps threads that cannot be unloaded.
 static enum neb_status open_object(int index, struct kern_device **out, char *text, size_t cap) {
     char path[NEB_PATH_MAX];

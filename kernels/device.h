@@ -256,6 +256,8 @@ NEB_MUST_CHECK enum neb_status kern_device_index(bool of_several, int *out);
 NEB_MUST_CHECK enum neb_status kern_device_open(int index, char why[KERN_WHY_MAX],
                                                 struct kern_device **out);
 void kern_device_close(struct kern_device **D); // NULL-safe
+// Whether there is an object and, for CUDA's, a driver: then it may be worth a process that opens a device. Opens none itself.
+bool kern_device_likely(void);
 
 // What the object exports as kern_cuda_open. text: of the failure.
 enum { KERN_DEVICE_VERSION = 6 };

@@ -21,7 +21,11 @@ run() { # NAME options…
     digests_equal "$T/$name"
     round_digests_equal "$T/$name"
 }
+# Of how many ranks kernels are loaded this way before anything is launched.
+loading() { cat "$T/$1"/clusters/alpha/jobs/*/rank-*.log | grep -c "CUDA_MODULE_LOADING $2\$" || true; }
+export EMU_COUNT=1
 run mesh
+[[ $(loading mesh EAGER) == 2 ]] || fail "kernels are not loaded before collectives: $(cat "$T"/mesh/clusters/alpha/jobs/*/rank-*.log)"
 [[ $(summary '.clusters[0].device' "$T/mesh") == "cuda (emulated, fp32)" ]] || fail "device: $(summary '.clusters[0].device' "$T/mesh")"
 cat "$T"/mesh/clusters/alpha/jobs/*/rank-0.log | has "2 ranks: dp 2, pp 1, tp 1" || fail "other ranks"
 # Both hold the same parameters: the devices' evaluation is the processor's but for rounding.
@@ -31,7 +35,8 @@ jq -e 'all(.clusters[]; .loss_last < .loss_first)' "$T/mesh/summary.json" >/dev/
 
 place() { echo "$(summary '.clusters[0].device' "$T/$1") $(cat "$T/$1"/clusters/alpha/jobs/*/rank-0.log)"; }
 sed -i 's/device: cuda, precision: fp32,/device: auto, precision: fp32,/' "$T/job.yaml"
-run auto
+CUDA_MODULE_LOADING=LAZY run auto # the user's word counts
+[[ $(loading auto LAZY) == 2 ]] || fail "CUDA_MODULE_LOADING of the user is not kept: $(cat "$T"/auto/clusters/alpha/jobs/*/rank-*.log)"
 [[ $(place auto) == "cuda (emulated, fp32) "*"training on emulated in fp32"* ]] || fail "auto, with a device a rank: $(place auto)"
 [[ $(summary '.clusters[0].params_digest' "$T/auto") == "$(summary '.clusters[0].params_digest' "$T/mesh")" ]] || fail "auto and cuda have other parameters"
 EMU_WITHOUT=1 run lack

@@ -31,6 +31,18 @@ jq -e '.device | .name == "emulated" and .count == 2 and .link > 0 and .memory >
     fail "the profile's device: $(jq .device "$T/here.json")"
 grep -q 'measuring emulated' "$T/plan.err" && ! grep -q 'measuring this machine' "$T/plan.err" || fail "what is measured: $(cat "$T/plan.err")"
 
+# A driver that takes its process with it takes the one that measures: the plan is made, of processors, and says why.
+mkdir "$T/crash"
+cp "$BUILD/nebula" "$T/crash/"
+echo 'void kern_cuda_open(void) { __builtin_trap(); }' | cc -shared -fPIC -x c - -o "$T/crash/libnebula_device.so"
+nebula=$T/crash/nebula
+cp -r "$T/cache" "$T/cache.crash"
+jq '.device = null' "$T/here.json" >"$(echo "$T"/cache.crash/nebula/plan-*.json)"
+XDG_CACHE_HOME=$T/cache.crash plan "$T/both.yaml" >"$T/crash.txt"
+grep -q 'the device cannot be measured: killed by signal' "$T/plan.err" && [[ $(grep -c 'device: cuda IS NOT RECKONED WITH' "$T/crash.txt") == 2 ]] ||
+    fail "a driver that crashes: $(cat "$T/plan.err" "$T/crash.txt")"
+nebula=$T/bin/nebula
+
 plan "$T/both.yaml" >"$T/both.txt"
 ! grep -q measuring "$T/plan.err" || fail "rates are measured twice"
 grep -q 'device 2 x emulated: products up to' "$T/both.txt" && [[ $(grep -c '^  alpha on emulated in bf16: mesh' "$T/both.txt") == 2 ]] &&

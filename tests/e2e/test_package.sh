@@ -3,6 +3,14 @@
 . "$(dirname "$0")/lib.sh"
 cmake --install "$BUILD" --prefix "$T/prefix" >"$T/install.log" 2>&1 || fail "install: $(tail -n 3 "$T/install.log")"
 "$T/prefix/bin/nebula" --version | has '^nebula [0-9]' || fail "the installed program does not run"
+# Objects that are loaded at run time keep the folders of what they were linked with: CUDA's and NCCL's are in none that ld.so knows.
+folders() { readelf -d "$1" | sed -n 's/.*(R\(UN\)\?PATH).*\[\(.*\)\]/\2/p' | tr ':' '\n' | sed '/^$/d' | sort -u; }
+for so in "$BUILD"/libnebula_{cuda,nccl,mpi}.so; do
+    [[ -f $so ]] || continue
+    lost=$(comm -23 <(folders "$so") <(folders "$T/prefix/lib/nebula/${so##*/}"))
+    [[ -z $lost ]] || fail "${so##*/} does not look in $lost once it is installed"
+    folders "$T/prefix/lib/nebula/${so##*/}" | has "^$BUILD" && fail "${so##*/} is installed with a path of the build folder"
+done
 command -v cpack >/dev/null && command -v dpkg-deb >/dev/null || skip "cpack or dpkg-deb is missing"
 (cd "$BUILD" && cpack -G DEB -B "$T/package" >"$T/cpack.log" 2>&1) || fail "cpack: $(tail -n 5 "$T/cpack.log")"
 deb=$(echo "$T"/package/*.deb)

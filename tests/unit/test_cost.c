@@ -1,5 +1,6 @@
 // intra/cost, agent/planner (inter/wan_cost: test_wan_cost.c): sizes are those of models that are made; times follow from rates by arithmetic
 // that can be checked by hand; what is chosen is never slower than what it was chosen from.
+#include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "agent/planner.h"
@@ -11,6 +12,7 @@
 #include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static void test_sizes_are_the_models(void **state) {
     (void)state;
@@ -407,6 +409,88 @@ static void test_profile(void **state) {
     json_decref(o);
 }
 
+// ---- a device is measured by a child -----------------------------------------------------------------------------
+
+static char said[2048];
+static void listen(void *user, enum neb_log_level level, const char *text) {
+    (void)user, (void)level;
+    snprintf(said + strlen(said), sizeof said - strlen(said), "%s\n", text);
+}
+
+static struct agent_profile with_device(void) {
+    struct agent_profile p = {.device = "a card"};
+    struct intra_device_rates *d = &p.rates.device;
+    *d = (struct intra_device_rates){.count = 2, .memory = 8e10};
+    d->op_s = d->wait_s = 1e-6;
+    d->up = d->down = 2e10;
+    for (int t = 0; t < 2; t++) {
+        struct intra_type_rates *of = &d->of[t];
+        double *at[] = {of->gemm[0], of->attn_fwd[0], of->attn_bwd[0]};
+        const int n[] = {INTRA_COST_TOKENS * INTRA_COST_SIDES, INTRA_COST_TOKENS * INTRA_COST_HEADS,
+                         INTRA_COST_TOKENS * INTRA_COST_HEADS};
+        for (int i = 0; i < 3; i++)
+            for (int k = 0; k < n[i]; k++)
+                at[i][k] = 1e14 / 3 + k;
+        of->rows = of->logits = of->update = 1e12 / 3;
+    }
+    for (int i = 0; i < AGENT_PROFILE_CODECS; i++)
+        p.codecs[i].at[INTER_WAN_DEVICE] = (struct inter_wan_rates){1e11 / 3 + i, 2e11, 3e11};
+    return p;
+}
+
+// What the child is, as a shell script, and what is said of it. "": nothing.
+static void apart(const char *script, neb_ns timeout, const char *why, struct agent_profile *p) {
+    char dir[] = "/tmp/nebula-cost-XXXXXX", exe[NEB_PATH_MAX];
+    assert_non_null(mkdtemp(dir));
+    assert_int_equal(neb_path(exe, sizeof exe, dir, "child"), NEB_OK);
+    assert_int_equal(neb_fs_write(exe, script, strlen(script), 0700), NEB_OK);
+    *p = with_device();
+    said[0] = 0;
+    neb_log_set_sink(listen, NULL);
+    neb_ns from = neb_now();
+    agent_profile_device_apart(exe, timeout, p);
+    neb_log_set_sink(NULL, NULL);
+    if (*why ? !strstr(said, why) : said[0])
+        fail_msg("\"%s\" is said, not \"%s\"", said, why);
+    assert_true(neb_now() - from < 60 * NEB_S); // the one that hangs would take 600
+    assert_int_equal(remove(exe), 0);
+    assert_int_equal(rmdir(dir), 0);
+}
+
+static void test_device_by_a_child(void **state) {
+    (void)state;
+    static const struct {
+        const char *script, *why;
+    } none[] = {
+        {"#!/bin/sh\n[ \"$1 $2\" = 'plan --measure-device' ] && "
+         "echo '{\"device\": null, \"codecs\": []}'\n",
+         ""},
+        {"#!/bin/sh\nexit 3\n", "cannot be measured: exit status 3"},
+        {"#!/bin/sh\nkill -SEGV $$\n", "cannot be measured: killed by signal 11"},
+        {"#!/bin/sh\necho '{\"device\": {\"count\": 1}, \"codecs\": []}'\n", "name is missing"},
+    };
+    struct agent_profile p;
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
+        apart(none[i].script, 50 * NEB_S, none[i].why, &p);
+        assert_int_equal(p.rates.device.count, 0);
+        assert_true(!p.device[0] && p.codecs[2].at[INTER_WAN_DEVICE].encode == 0);
+    }
+    apart("#!/bin/sh\nexec sleep 600\n", 100 * NEB_MS, "cannot be measured: no answer in", &p);
+    assert_int_equal(p.rates.device.count, 0);
+
+    struct agent_profile card = with_device();
+    char script[16384];
+    json_t *o = agent_profile_device_to_json(&card);
+    char *text = json_dumps(o, JSON_COMPACT);
+    snprintf(script, sizeof script, "#!/bin/sh\necho '%s'\n", text);
+    free(text);
+    json_decref(o);
+    apart(script, 50 * NEB_S, "", &p);
+    assert_string_equal(p.device, "a card");
+    assert_memory_equal(&p.rates.device, &card.rates.device, sizeof card.rates.device);
+    assert_memory_equal(p.codecs, card.codecs, sizeof card.codecs);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sizes_are_the_models),
@@ -419,6 +503,7 @@ int main(void) {
         cmocka_unit_test(test_roles),
         cmocka_unit_test(test_links),
         cmocka_unit_test(test_profile),
+        cmocka_unit_test(test_device_by_a_child),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -21,6 +21,8 @@ struct emu_stream {
     struct emu_stream_head head;
 };
 static long waits; // of the host, in calls that wait
+static const char
+    *loading;      // of kernels: CUDA reads the variable once, here at a program's first call
 static long early; // of those, for an event that kernels are still behind
 
 static const char *own_rank(void) { // as mpirun or torchrun say it
@@ -30,6 +32,8 @@ static const char *own_rank(void) { // as mpirun or torchrun say it
 
 // EMU_WITHOUT: the rank that has no device. EMU_DEVICES: how many there are, of which only the calls' numbers know.
 cudaError_t cudaGetDeviceCount(int *n) {
+    if (!loading)
+        loading = getenv("CUDA_MODULE_LOADING") ? getenv("CUDA_MODULE_LOADING") : "DEFAULT";
     const char *without = getenv("EMU_WITHOUT"), *rank = own_rank(), *all = getenv("EMU_DEVICES");
     *n = without && rank && !strcmp(without, rank) ? 0 : all ? (int)strtol(all, NULL, 10) : 1;
     return cudaSuccess;
@@ -149,14 +153,15 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags) {
     (*out)->head = (struct emu_stream_head){push, passed, busy, goes_on};
     return cudaSuccess;
 }
-// EMU_COUNT=1: says how often the host has waited, how often for what kernels were still behind, and how much memory was taken at most.
+// EMU_COUNT=1: says how often the host has waited, how often for what kernels were still behind, how much memory was taken at most, and how
+// kernels would have been loaded.
 cudaError_t cudaStreamDestroy(cudaStream_t s) {
     const char *counts = getenv("EMU_COUNT"), *rank = own_rank();
     if (counts && *counts == '1')
         fprintf(stderr,
                 "emulated device of rank %s: the host has waited %ld times, %ld with kernels "
-                "behind, of memory %zu bytes were taken\n",
-                rank ? rank : "0", waits, early, most_taken);
+                "behind, of memory %zu bytes were taken; CUDA_MODULE_LOADING %s\n",
+                rank ? rank : "0", waits, early, most_taken, loading ? loading : "");
     free(s);
     return cudaSuccess;
 }

@@ -1,0 +1,128 @@
+// Between a trainer's CUDA memory and the host (agent/lib_copy.h), over a driver that is not one (fake_cuda.h): in the context that the memory is
+// of, or, where it is of none, in the device's primary one; what is current on the thread stays; what is no device's memory is told of.
+#include "agent/base/log.h"
+#include "agent/lib_copy.h"
+#include "tests/unit/fake_cuda.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { N = 5 };
+static float there[4][N], back[N];
+static uint16_t half[N];
+static const float x[N] = {1, -2, 3.5f, 0, 1024};
+
+static char said[1024];
+static void listen(void *user, enum neb_log_level level, const char *text) {
+    (void)user, (void)level;
+    snprintf(said, sizeof said, "%s", text);
+}
+
+static struct lib_copy *start(void) {
+    struct lib_copy *c;
+    neb_log_set_sink(listen, NULL);
+    assert_int_equal(lib_copy_create(&c), NEB_OK);
+    return c;
+}
+
+// There and back, with this one current.
+static void both_ways(struct lib_copy *c, void *device, int dtype, int current) {
+    fake_cuda_make_current(current);
+    int was = fake_cuda_current();
+    assert_int_equal(lib_copy_check(c, device), NEB_OK);
+    memset(back, 0, sizeof back);
+    assert_int_equal(lib_copy_write(c, device, x, N, dtype, NEBULA_CUDA), NEB_OK);
+    assert_int_equal(lib_copy_read(c, back, device, N, dtype, NEBULA_CUDA), NEB_OK);
+    assert_memory_equal(back, x, sizeof x);
+    assert_int_equal(fake_cuda_current(), was);
+}
+
+static void test_contexts(void **state) {
+    (void)state;
+    struct lib_copy *c = start();
+    fake_cuda_add(there[0], sizeof there[0], FAKE_OF_CONTEXT, 0);
+    fake_cuda_add(there[1], sizeof there[1], FAKE_OF_CONTEXT, 1);
+    fake_cuda_add(there[2], sizeof there[2], FAKE_OF_DEVICE, 2);
+    fake_cuda_add(half, sizeof half, FAKE_OF_DEVICE, 3);
+    for (int current = -1; current < 3; current++) {
+        both_ways(c, there[0], NEBULA_F32, current);
+        both_ways(c, there[1], NEBULA_F32, current);
+    }
+    for (int d = 0; d < 4;
+         d++) // whose context is at hand costs no other: each is memory on the device
+        assert_int_equal(fake_cuda_held(d), 0);
+    for (int current = -1; current < 3; current++) {
+        both_ways(c, there[2], NEBULA_F32, current);
+        both_ways(c, half, NEBULA_BF16, current);
+    }
+    assert_int_equal(fake_cuda_held(2), 1); // once, and until the end
+    assert_int_equal(fake_cuda_held(3), 1);
+    lib_copy_destroy(&c);
+    assert_null(c);
+    assert_int_equal(fake_cuda_held(2) + fake_cuda_held(3), 0);
+    for (int i = 0; i < 3; i++)
+        fake_cuda_forget(there[i]);
+    fake_cuda_forget(half);
+}
+
+static void refused(enum neb_status got, enum neb_status st, const char *why) {
+    assert_int_equal(got, st);
+    if (!strstr(said, why))
+        fail_msg("\"%s\" is said, not \"%s\"", said, why);
+    said[0] = 0;
+}
+
+static void test_no_device_memory(void **state) {
+    (void)state;
+    struct lib_copy *c = start();
+    fake_cuda_add(there[0], sizeof there[0], FAKE_PINNED, 0);
+    fake_cuda_add(there[1], sizeof there[1], FAKE_OF_DEVICE, 1);
+    refused(lib_copy_check(c, there[0]), NEB_ERR_INVALID, "pinned memory of the host");
+    refused(lib_copy_check(c, there[2]), NEB_ERR_INVALID, "the driver does not know it");
+    assert_int_equal(lib_copy_check(c, there[1]), NEB_OK);
+    assert_int_equal(lib_copy_write(c, there[1], x, N, NEBULA_F32, NEBULA_CUDA), NEB_OK);
+    fake_cuda_forget(there[1]); // the trainer has freed it
+    refused(lib_copy_read(c, back, there[1], N, NEBULA_F32, NEBULA_CUDA), NEB_ERR_INVALID,
+            "or was freed");
+    lib_copy_destroy(&c);
+    fake_cuda_forget(there[0]);
+}
+
+static void test_failures(void **state) {
+    (void)state;
+    static const struct {
+        const char *call, *why;
+    } cases[] = {
+        {"cuDevicePrimaryCtxRetain", "gives no context: CUDA says CUDA_ERROR_UNKNOWN (999)"},
+        {"cuCtxPushCurrent_v2", "copying 20 bytes of a CUDA tensor: CUDA says"},
+        {"cuMemcpyDtoH_v2", "copying 20 bytes of a CUDA tensor: CUDA says"}};
+    struct lib_copy *c = start();
+    fake_cuda_add(there[0], sizeof there[0], FAKE_OF_CONTEXT, 0);
+    fake_cuda_add(there[1], sizeof there[1], FAKE_OF_DEVICE, 1);
+    both_ways(c, there[0], NEBULA_F32, 0);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        fake_cuda_make_current(0);
+        fake_cuda_fail(cases[i].call);
+        refused(lib_copy_read(c, back, there[1], N, NEBULA_F32, NEBULA_CUDA), NEB_ERR_IO,
+                cases[i].why);
+        fake_cuda_fail(NULL);
+        assert_int_equal(fake_cuda_current(), 1);
+    }
+    both_ways(c, there[1], NEBULA_F32, 0); // and it goes on
+    lib_copy_destroy(&c);
+    for (int i = 0; i < 2; i++)
+        fake_cuda_forget(there[i]);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_contexts),
+        cmocka_unit_test(test_no_device_memory),
+        cmocka_unit_test(test_failures),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
