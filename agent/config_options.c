@@ -165,7 +165,8 @@ const struct config_option config_options[] = {
     {"sync.tune.error_max", T_FLOAT, AT(sync.tune.error_max), 0.01, 10, "0.65", NULL,
      "relative error up to which a dense codec may be chosen"},
     {"wan.rate_limit", T_STRING, AT(rate_limit), 0, 0, "", NULL,
-     "what a cluster sends at most, also by local time: 20mbit; 100mbit 08:00-18:00=20mbit"},
+     "what a cluster sends at most, also by local time: 20mbit; 100mbit 08:00-18:00=20mbit; at the "
+     "site that submits it in all, at others for this job"},
     {"rtd.mask_rate", T_FLOAT, AT(rtd.mask_rate), 0.001, 0.9, "0.15", NULL,
      "share of tokens that is masked"},
     {"rtd.lambda", T_FLOAT, AT(rtd.lambda), 1e-6, 1e6, "1", NULL,

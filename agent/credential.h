@@ -7,6 +7,9 @@
 //
 // A pipe leaves nothing on disk, in the environment or in `ps`. Secrets are made anew with every worker, lie in locked memory and are
 // wiped. The seal key is the job's (security/seal_key.h): it opens nothing of another job's.
+//
+// This keeps apart what is said for jobs, not processes: a worker runs as the agent's user, which may give commands on another connection
+// and read HOME (security/README.md, "What is not protected").
 #ifndef AGENT_CREDENTIAL_H
 #define AGENT_CREDENTIAL_H
 #include "agent/base/status.h"

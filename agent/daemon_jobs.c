@@ -94,7 +94,7 @@ void daemon_job_forget(struct daemon *d, struct agent_jobrun *j) {
         inter_streams_close(inter_service_streams(d->service), j->id, false) != NEB_OK)
         neb_warn("streams of job %s could not be closed", j->job.name);
     if (d->service)
-        inter_service_limit(d->service, j->id, NULL);
+        inter_service_limit(d->service, j->id, NULL, false);
     agent_sums_close(&j->sums);
     agent_lines_destroy(&j->lines);
     json_decref(j->spec);
@@ -186,7 +186,8 @@ static enum neb_status recall_totals(struct daemon *d, struct agent_jobrun *j) {
     struct agent_job_record r;
     struct inter_rate_limit limit;
     NEB_TRY(inter_rate_limit_parse(j->job.rate_limit, &limit));
-    inter_service_limit(d->service, j->id, &limit);
+    // another member's job is no reason for this site's others to wait
+    inter_service_limit(d->service, j->id, &limit, !j->owner[0]);
     enum neb_status st = agent_jobs_find(inter_service_ledger(d->service), j->hex, &r);
     if (st != NEB_OK && st != NEB_ERR_NOT_FOUND)
         return st;
@@ -322,7 +323,7 @@ void daemon_job_end(struct daemon *d, struct agent_jobrun *j, const char *state)
         j->suspended = false; // it had ended by itself when the agent was told to go down
         daemon_job_save(d, j, state);
     }
-    inter_service_limit(d->service, j->id, NULL);
+    inter_service_limit(d->service, j->id, NULL, false);
     // its rounds stay open: a member that was away may still ask for the last
     j->state = AGENT_JOB_ENDED;
     neb_info("job %s: %s", j->job.name, state);

@@ -1,7 +1,9 @@
 #include "agent/policy.h"
 
 #include "agent/base/fs.h"
+#include "agent/base/number.h"
 #include "agent/job_model.h"
+#include "agent/job_needs.h"
 #include "security/seal.h"
 
 #include <errno.h>
@@ -11,14 +13,15 @@
 
 enum { POLICY_BYTES_MAX = 16 * 1024 };
 
-static const struct {
+static const struct choice {
     const char *name;
-    enum intra_trainable_mode mode;
+    int value;
 } modes[] = {{"full", INTRA_TRAIN_FULL},
              {"lora", INTRA_TRAIN_LORA},
              {"bitfit", INTRA_TRAIN_BITFIT},
-             {"last_layers", INTRA_TRAIN_LAST_LAYERS}};
-enum { MODES = sizeof modes / sizeof modes[0] };
+             {"last_layers", INTRA_TRAIN_LAST_LAYERS}},
+  devices[] = {{"cpu", AGENT_DEVICE_CPU}, {"cuda", AGENT_DEVICE_CUDA}};
+enum { MODES = sizeof modes / sizeof *modes, DEVICES = sizeof devices / sizeof *devices };
 
 // ---- reading --------------------------------------------------------------------------------------------------
 
@@ -38,18 +41,19 @@ static bool strings(const json_t *a, char *rows, size_t cap, int *n) {
     return true;
 }
 
-static bool trainable(const json_t *a, unsigned *bits) {
+// Some of `known`, as bits of their values.
+static bool choices(const json_t *a, const struct choice *known, int n_known, unsigned *bits) {
     char names[AGENT_POLICY_LIST][32];
     int n;
     if (!strings(a, names[0], sizeof names[0], &n))
         return false;
     for (int i = 0; i < n; i++) {
         int k = 0;
-        while (k < MODES && strcmp(names[i], modes[k].name) != 0)
+        while (k < n_known && strcmp(names[i], known[k].name) != 0)
             k++;
-        if (k == MODES)
+        if (k == n_known)
             return false;
-        *bits |= 1u << modes[k].mode;
+        *bits |= 1u << known[k].value;
     }
     return true;
 }
@@ -59,35 +63,61 @@ static bool count(const json_t *v, int64_t *out) {
     return !v || (json_is_integer(v) && *out > 0);
 }
 
-enum neb_status agent_policy_parse(const char *text, size_t len, const char *what,
-                                   struct agent_policy *out) {
-    static const char *const known[] = {"format", "members", "data", "trainable"};
+// Bytes: a number, or "20G".
+static bool size(const json_t *v, int64_t *out) {
+    uint64_t bytes = 0;
+    if (!json_is_string(v))
+        return count(v, out);
+    bool ok = neb_number_size(json_string_value(v), 1, INT64_MAX, &bytes);
+    *out = (int64_t)bytes;
+    return ok;
+}
+
+// The keys that are one number. NULL: all are right.
+static const char *read_limits(const json_t *root, struct agent_policy *out) {
     const struct {
         const char *key;
         int64_t *at;
-    } limits[] = {{"threads", &out->threads}, {"ranks", &out->ranks},
-                  {"steps", &out->steps},     {"parameters", &out->parameters},
-                  {"jobs", &out->jobs},       {"jobs_per_member", &out->jobs_per_member}};
-    enum { KNOWN = sizeof known / sizeof *known, LIMITS = sizeof limits / sizeof *limits };
-    const char *key, *bad = NULL;
+        bool size;
+    } limits[] = {{"threads", &out->threads, false},
+                  {"ranks", &out->ranks, false},
+                  {"steps", &out->steps, false},
+                  {"parameters", &out->parameters, false},
+                  {"tokens_per_step", &out->tokens_per_step, false},
+                  {"memory", &out->memory, true},
+                  {"device_memory", &out->device_memory, true},
+                  {"disk", &out->disk, true},
+                  {"jobs", &out->jobs, false},
+                  {"jobs_per_member", &out->jobs_per_member, false}};
+    static const char *const others[] = {"format", "members", "data", "trainable", "devices"};
+    enum { LIMITS = sizeof limits / sizeof *limits, OTHERS = sizeof others / sizeof *others };
+    size_t known = 0;
+    for (size_t i = 0; i < OTHERS; i++)
+        known += json_object_get(root, others[i]) != NULL;
+    for (size_t i = 0; i < LIMITS; i++) {
+        const json_t *v = json_object_get(root, limits[i].key);
+        known += v != NULL;
+        if (limits[i].size && !size(v, limits[i].at))
+            return "\"memory\", \"device_memory\" and \"disk\" are numbers of bytes above 0, or "
+                   "such as \"20G\"";
+        if (!limits[i].size && !count(v, limits[i].at))
+            return "\"threads\", \"ranks\", \"steps\", \"parameters\", \"tokens_per_step\", "
+                   "\"jobs\" and \"jobs_per_member\" are numbers above 0";
+    }
+    return known == json_object_size(root) ? NULL : "has an unknown key";
+}
+
+enum neb_status agent_policy_parse(const char *text, size_t len, const char *what,
+                                   struct agent_policy *out) {
     json_error_t e;
-    json_t *v, *root = json_loadb(text, len, JSON_REJECT_DUPLICATES, &e);
+    json_t *root = json_loadb(text, len, JSON_REJECT_DUPLICATES, &e);
     *out = (struct agent_policy){.present = true};
     if (!json_is_object(root)) {
         json_decref(root);
         return neb_fail(NEB_ERR_FORMAT, "%s:%d: %s", what, root ? 1 : e.line,
                         root ? "an object is expected" : e.text);
     }
-    json_object_foreach(root, key, v) {
-        bool found = false;
-        for (size_t i = 0; i < KNOWN + LIMITS && !found; i++)
-            found = !strcmp(key, i < KNOWN ? known[i] : limits[i - KNOWN].key);
-        bad = found ? bad : "has an unknown key";
-    }
-    for (size_t i = 0; i < LIMITS; i++)
-        if (!count(json_object_get(root, limits[i].key), limits[i].at))
-            bad = "\"threads\", \"ranks\", \"steps\", \"parameters\", \"jobs\" and "
-                  "\"jobs_per_member\" are numbers above 0";
+    const char *bad = read_limits(root, out);
     if (json_integer_value(json_object_get(root, "format")) != 1)
         bad = "\"format\": 1 is expected";
     else if (!strings(json_object_get(root, "members"), out->members[0], SEC_NAME_MAX,
@@ -95,8 +125,10 @@ enum neb_status agent_policy_parse(const char *text, size_t len, const char *wha
         bad = "\"members\" is a list of 1 to 16 names";
     else if (!strings(json_object_get(root, "data"), out->data[0], NEB_PATH_MAX, &out->n_data))
         bad = "\"data\" is a list of 1 to 16 folders";
-    else if (!trainable(json_object_get(root, "trainable"), &out->trainable))
+    else if (!choices(json_object_get(root, "trainable"), modes, MODES, &out->trainable))
         bad = "\"trainable\" is a list out of full, lora, bitfit, last_layers";
+    else if (!choices(json_object_get(root, "devices"), devices, DEVICES, &out->devices))
+        bad = "\"devices\" is a list out of cpu, cuda";
     json_decref(root);
     return bad ? neb_fail(NEB_ERR_FORMAT, "%s: %s", what, bad) : NEB_OK;
 }
@@ -207,6 +239,60 @@ static bool limits_ok(const struct agent_policy *p, const struct agent_job *job,
     return false;
 }
 
+// Of the corpus that the cluster trains on here; 0: it is not there, or the job says model.vocab itself.
+static int32_t vocab_of(const struct agent_job *job, int self) {
+    char index[NEB_PATH_MAX];
+    const char *own = job->clusters[self].corpus, *dir = own[0] ? own : job->corpus;
+    struct intra_corpus *c = NULL;
+    if (job->model.vocab || neb_path(index, sizeof index, dir, "corpus.json") != NEB_OK ||
+        !neb_fs_exists(index) || intra_corpus_open(dir, false, &c) != NEB_OK)
+        return 0;
+    int32_t vocab = intra_corpus_vocab(c);
+    intra_corpus_close(&c);
+    return vocab;
+}
+
+static bool too_much(double need, int64_t given, const char *what, char *why, size_t cap) {
+    if (!given || need <= (double)given)
+        return false;
+    snprintf(why, cap, "the job needs about %.3g GB %s, at most %.3g GB are given", need / 1e9,
+             what, (double)given / 1e9);
+    return true;
+}
+
+// What has to be reckoned, of the site's own corpus too: after its paths were found good.
+static bool needs_ok(const struct agent_policy *p, const struct agent_job *job, int self, char *why,
+                     size_t cap) {
+    struct agent_needs n;
+    if (!(p->tokens_per_step || p->memory || p->device_memory || p->disk || p->devices) ||
+        job->clusters[self].witness)
+        return true;
+    bool reckon = p->memory || p->device_memory || p->disk;
+    int32_t vocab = reckon ? vocab_of(job, self) : 0;
+    agent_job_needs(job, self, vocab, &n);
+    bool denied = (n.on_processors && !(p->devices >> AGENT_DEVICE_CPU & 1)) ||
+                  (n.on_devices && !(p->devices >> AGENT_DEVICE_CUDA & 1));
+    if (p->devices && denied)
+        snprintf(why, cap, "\"devices\" lists %s alone, the job's cluster says device: %s",
+                 p->devices >> AGENT_DEVICE_CPU & 1 ? "cpu" : "cuda",
+                 !n.on_processors ? "cuda"
+                 : n.on_devices   ? "auto"
+                                  : "cpu");
+    else if (p->tokens_per_step && n.step_tokens > (double)p->tokens_per_step)
+        snprintf(why, cap, "a step of the job has %.0f tokens, at most %lld are given",
+                 n.step_tokens, (long long)p->tokens_per_step);
+    else if (reckon && !job->model.vocab && !vocab)
+        snprintf(
+            why, cap,
+            "what the job needs cannot be reckoned: it does not say model.vocab, and its corpus "
+            "is not here");
+    else if (!too_much(n.memory, p->memory, "of memory", why, cap) &&
+             !too_much(n.device_memory, p->device_memory, "of each device's memory", why, cap) &&
+             !too_much(n.disk, p->disk, "on disk", why, cap))
+        return true;
+    return false;
+}
+
 bool agent_policy_admits(const struct agent_policy *p, const struct agent_job *job, int self,
                          const char *from, const struct agent_policy_load *running, char *why,
                          size_t cap) {
@@ -222,7 +308,8 @@ bool agent_policy_admits(const struct agent_policy *p, const struct agent_job *j
     else if (p->trainable && !(p->trainable >> job->trainable.mode & 1))
         snprintf(reason, sizeof reason, "\"trainable\" does not list what the job trains");
     else if (limits_ok(p, job, self, running, reason, sizeof reason) &&
-             data_ok(p, job, self, reason, sizeof reason))
+             data_ok(p, job, self, reason, sizeof reason) &&
+             needs_ok(p, job, self, reason, sizeof reason))
         return true;
     snprintf(why, cap, "the policy of site \"%s\" does not admit the job: %s (policy.json)",
              job->clusters[self].name, reason);

@@ -10,7 +10,16 @@
 //      "steps": 100000,                   at most, of a job
 //      "parameters": 1000000000,          at most, of the model that this site trains; embedding and output count where the job says
 //                                         model.vocab
+//      "tokens_per_step": 1048576,        at most, of this site's cluster in a step (batch x accumulate x seq_len)
+//      "memory": "64G",                   at most, of this site's worker, about, in the machine's memory
+//      "device_memory": "20G",            likewise in each device's
+//      "disk": "200G",                    at most, of what a job keeps here, about: checkpoints, snapshots, models, labels (updates:
+//                                         nebula agent --blobs-max)
+//      "devices": ["cpu", "cuda"],        where it may train; "device: auto" is either
 //      "jobs": 4, "jobs_per_member": 1}   at most at a time, of all other members and of each
+//
+// Sizes are numbers of bytes, or as --blobs-max takes them. What a job needs is reckoned as nebula plan does (job_needs.h); memory and
+// devices of a trainer that attaches are the site's own affair.
 //
 // Unknown keys are refused, as is a file that others can write to: a policy that is misread is worse than none.
 //
@@ -30,7 +39,9 @@ struct agent_policy {
     char members[AGENT_POLICY_LIST][SEC_NAME_MAX];
     char data[AGENT_POLICY_LIST][NEB_PATH_MAX];
     unsigned trainable; // bit per enum intra_trainable_mode; 0: any
+    unsigned devices;   // bit per enum agent_device, of cpu and cuda; 0: any
     int64_t threads, ranks, steps, parameters, jobs, jobs_per_member; // 0: any
+    int64_t tokens_per_step, memory, device_memory, disk;             // 0: any
 };
 
 // Jobs of other members that run at this site.

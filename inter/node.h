@@ -107,7 +107,7 @@ enum inter_event_kind {
                     // INTER_NO_MEMBER to SEND_COMMIT: the record is not here
     INTER_EV_COMMIT_READ, // key, record (NULL: not here): answer to INTER_ACT_READ_COMMIT
     INTER_EV_LEAVE,       // key.job: this member is about to go; nobody shall wait for it
-    INTER_EV_SEND_FAILED, // peer, key, chunk: the link's queue is full: not sent
+    INTER_EV_SEND_FAILED, // peer, key, chunk: the link's queue is full: not sent; ok: there is room, the job's own limit holds it back
 };
 struct inter_event {
     enum inter_event_kind kind;

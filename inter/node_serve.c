@@ -193,7 +193,8 @@ void node_on_send_failed(struct step *s) {
     t->payload_sent -= len;
     t->payload_resent -= inter_sender_repeats(&v->out, s->e->chunk) ? len : 0;
     inter_sender_unsend(&v->out, s->e->chunk);
-    inter_estimate_full(&s->n->paths[s->e->peer].estimate, s->now);
+    if (!s->e->ok) // else it says nothing of the path
+        inter_estimate_full(&s->n->paths[s->e->peer].estimate, s->now);
 }
 
 void node_serves_tick(struct step *s, struct job *j) {

@@ -96,7 +96,7 @@ enum neb_status inter_service_create(const struct inter_service_config *c,
     NEB_TRY_GOTO(inter_node_create(&s->crypto, &s->node), fail);
     NEB_TRY_GOTO(open_link(s), fail);
     s->limit = c->limit;
-    struct inter_streams_config streams = {c->dir, &s->crypto, &s->link, c->seal};
+    struct inter_streams_config streams = {c->dir, &s->crypto, &s->link, &s->limits, c->seal};
     NEB_TRY_GOTO(inter_streams_create(&streams, &s->streams), fail);
     NEB_TRY_GOTO(service_create_snapshots(s), fail);
     s->next_tick = neb_now() + tick_interval;
@@ -175,32 +175,17 @@ bool inter_service_verify(struct inter_service *s, uint32_t peer, const char *co
 }
 
 void inter_service_limit(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
-                         const struct inter_rate_limit *limit) {
-    int i = 0;
-    while (i < s->n_limits && memcmp(s->limits[i].job, job, INTER_ID_BYTES))
-        i++;
+                         const struct inter_rate_limit *limit, bool whole) {
+    inter_job_limits_set(&s->limits, job, limit, whole);
     s->next_limit = 0;
-    if (!limit || !inter_rate_limit_any(limit)) {
-        if (i < s->n_limits)
-            s->limits[i] = s->limits[--s->n_limits];
-        return;
-    }
-    if (i == LIMITS_MAX)
-        return;
-    memcpy(s->limits[i].job, job, INTER_ID_BYTES);
-    s->limits[i].limit = *limit;
-    s->n_limits = i == s->n_limits ? i + 1 : s->n_limits;
 }
 
-// The smallest of all that hold now. Looked at every second: a limit may begin at any minute.
+// Looked at every second: a limit may begin at any minute.
 static void apply_limit(struct inter_service *s, neb_ns now) {
     int minute = inter_rate_minute(neb_wall_now());
-    uint64_t bps = inter_rate_limit_at(&s->limit, minute);
-    for (int i = 0; i < s->n_limits; i++) {
-        uint64_t other = inter_rate_limit_at(&s->limits[i].limit, minute);
-        bps = other && (!bps || other < bps) ? other : bps;
-    }
-    inter_link_limit(s->link, bps);
+    uint64_t own = inter_rate_limit_at(&s->limit, minute),
+             jobs = inter_job_limits_apply(&s->limits, now, minute);
+    inter_link_limit(s->link, own && (!jobs || own < jobs) ? own : jobs);
     s->next_limit = now + NEB_S;
 }
 
@@ -210,7 +195,9 @@ enum neb_status inter_service_process(struct inter_service *s) {
         apply_limit(s, now);
     NEB_TRY(inter_link_process(s->link, service_on_event, s));
     now = neb_now();
-    if ((now >= s->next_tick || inter_link_resumes(s->link)) && s->st == NEB_OK) {
+    bool resumes = inter_link_resumes(s->link);
+    resumes = inter_job_limits_resumes(&s->limits, now) || resumes;
+    if ((now >= s->next_tick || resumes) && s->st == NEB_OK) {
         s->next_tick = now + tick_interval;
         service_step(s, &(struct inter_event){.kind = INTER_EV_TICK,
                                               .peer = s->self < SEC_MEMBERS_MAX ? s->self : 0});
@@ -233,8 +220,9 @@ size_t inter_service_poll_items(const struct inter_service *s, zmq_pollitem_t *i
 }
 
 neb_ns inter_service_next_deadline(const struct inter_service *s) {
-    neb_ns link = inter_link_next_deadline(s->link);
-    return link < s->next_tick ? link : s->next_tick;
+    neb_ns next = inter_link_next_deadline(s->link), due = inter_job_limits_due(&s->limits);
+    next = due < next ? due : next;
+    return next < s->next_tick ? next : s->next_tick;
 }
 
 struct inter_ledger *inter_service_ledger(struct inter_service *s) {

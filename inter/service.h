@@ -123,9 +123,10 @@ NEB_MUST_CHECK enum neb_status inter_service_submit(struct inter_service *s,
 NEB_MUST_CHECK enum neb_status inter_service_deliver(struct inter_service *s,
                                                      const uint8_t job[INTER_ID_BYTES],
                                                      uint32_t fragment, uint32_t round);
-// A job's own limit; the smaller one of all that are open and of the member's counts. NULL: none any more.
+// A job's own limit (job_limits.h); whole: of all that this member sends, where the smallest counts, its own one included. NULL: none
+// any more.
 void inter_service_limit(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
-                         const struct inter_rate_limit *limit);
+                         const struct inter_rate_limit *limit, bool whole);
 // This member is about to go: the others shall not wait for it.
 void inter_service_job_leave(struct inter_service *s, const uint8_t job[INTER_ID_BYTES]);
 // False: no such job.

@@ -28,8 +28,22 @@ static void queue_event(struct inter_service *s, const struct inter_event *e) {
     s->n_pending++;
 }
 
+enum neb_status service_send_bulk(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
+                                  uint32_t peer, const void *head, size_t n, const void *body,
+                                  size_t m, bool *held) {
+    bool pass = inter_job_limits_pass(&s->limits, job, neb_now());
+    if (held)
+        *held = !pass;
+    if (!pass)
+        return NEB_ERR_AGAIN;
+    NEB_TRY(inter_link_send2(s->link, peer, INTER_BULK, head, n, body, m));
+    inter_job_limits_sent(&s->limits, job, inter_tcp_wire_bytes(1 + n + m));
+    return NEB_OK;
+}
+
 static enum neb_status send_chunk(struct inter_service *s, const struct inter_action *a) {
     uint8_t sha[INTER_SHA_BYTES], *head = s->actions.bytes.p + a->at;
+    bool held = false;
     if (!s->is_mapped || !inter_key_equal(&s->mapped_key, &a->key)) {
         service_unmap(s);
         enum neb_status st = inter_ledger_has_blob(s->ledger, &a->key)
@@ -47,13 +61,15 @@ static enum neb_status send_chunk(struct inter_service *s, const struct inter_ac
     NEB_ASSERT(a->offset + a->len <= s->mapped.len);
     neb_sha256(s->mapped.p + a->offset, a->len, sha);
     memcpy(head + a->size - 8, sha, 8); // the header's last field
-    enum neb_status st = inter_link_send2(s->link, a->peer, INTER_BULK, head, a->size,
-                                          s->mapped.p + a->offset, a->len);
+    enum neb_status st = service_send_bulk(s, a->key.job, a->peer, head, a->size,
+                                           s->mapped.p + a->offset, a->len, &held);
     if (st != NEB_ERR_AGAIN)
         return st;
-    queue_event(
-        s, &(struct inter_event){
-               .kind = INTER_EV_SEND_FAILED, .peer = a->peer, .key = a->key, .chunk = a->chunk});
+    queue_event(s, &(struct inter_event){.kind = INTER_EV_SEND_FAILED,
+                                         .peer = a->peer,
+                                         .key = a->key,
+                                         .chunk = a->chunk,
+                                         .ok = held});
     return NEB_OK;
 }
 

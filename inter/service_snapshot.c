@@ -28,8 +28,10 @@ static void snapshot_done(void *user, const uint8_t job[INTER_ID_BYTES], enum ne
 static enum neb_status send_snapshot(void *user, uint32_t peer, bool bulk, const void *head,
                                      size_t n, const void *body, size_t m) {
     struct inter_service *s = user;
-    return bulk ? inter_link_send2(s->link, peer, INTER_BULK, head, n, body, m)
-                : inter_link_send(s->link, peer, INTER_CONTROL, head, n);
+    if (!bulk)
+        return inter_link_send(s->link, peer, INTER_CONTROL, head, n);
+    NEB_ASSERT(n > INTER_ID_BYTES); // its type, and the job
+    return service_send_bulk(s, (const uint8_t *)head + 1, peer, head, n, body, m, NULL);
 }
 
 static uint64_t elements_of(void *user, const uint8_t job[INTER_ID_BYTES]) {

@@ -7,9 +7,10 @@
 //                                               service_snapshot.c: inter/snapshot.h
 #ifndef INTER_SERVICE_STATE_H
 #define INTER_SERVICE_STATE_H
+#include "inter/job_limits.h"
 #include "inter/service.h"
 
-enum { LIMITS_MAX = 16, ARRIVALS_MAX = 8 };
+enum { ARRIVALS_MAX = 8 };
 
 struct pending { // events that actions gave rise to
     struct inter_event e;
@@ -68,11 +69,7 @@ struct inter_service {
     struct neb_buf arrived; // a chunk that is read back
     neb_ns next_tick, next_resend, next_limit;
     struct inter_rate_limit limit;
-    struct {
-        uint8_t job[INTER_ID_BYTES];
-        struct inter_rate_limit limit;
-    } limits[LIMITS_MAX];
-    int n_limits;
+    struct inter_job_limits limits;
     struct inter_snapshots *snapshots;
     bool up[SEC_MEMBERS_MAX];
     struct inter_key mapped_key; // the blob that is being sent: mapped once, not once a chunk
@@ -122,6 +119,11 @@ void service_arrival_end(struct inter_service *s, const struct inter_key *k);
 void service_arrivals_free(struct inter_service *s);
 
 // service_actions.c
+// On the bulk channel, for a job: NEB_ERR_AGAIN also where its own limit holds it back; *held says which, unless NULL.
+NEB_MUST_CHECK enum neb_status service_send_bulk(struct inter_service *s,
+                                                 const uint8_t job[INTER_ID_BYTES], uint32_t peer,
+                                                 const void *head, size_t n, const void *body,
+                                                 size_t m, bool *held);
 // Hands the node an event and carries out all that comes of it; what goes wrong is in s->st.
 void service_step(struct inter_service *s, const struct inter_event *event);
 NEB_MUST_CHECK enum neb_status service_deliver(struct inter_service *s,

@@ -125,17 +125,18 @@ static enum neb_status give(struct inter_snapshots *s, neb_ns now, const struct 
     return s->c.send(s->c.user, w->peer, true, b->p, b->len, s->chunk, n);
 }
 
-// What the link does not take waits, for as long as the other side does.
+// What the link does not take waits, for as long as the other side does; and with it what is behind it, of its job, to the same peer.
 enum neb_status snapshot_pump(struct inter_snapshots *s, neb_ns now) {
     uint32_t kept = 0;
-    uint64_t full = 0; // peers whose queue is full, bit each
     for (uint32_t i = 0; i < s->n_queue; i++) {
-        const struct wanted *w = &s->queue[i];
-        enum neb_status st = full >> (w->peer & 63) & 1 ? NEB_ERR_AGAIN : give(s, now, w);
+        const struct wanted w = s->queue[i];
+        bool behind = false;
+        for (uint32_t k = 0; k < kept && !behind; k++)
+            behind = s->queue[k].peer == w.peer && !memcmp(s->queue[k].job, w.job, sizeof w.job);
+        enum neb_status st = behind ? NEB_ERR_AGAIN : give(s, now, &w);
         if (st == NEB_ERR_AGAIN) {
-            full |= 1ull << (w->peer & 63);
-            if (now - w->at < chunk_patience)
-                s->queue[kept++] = *w;
+            if (now - w.at < chunk_patience)
+                s->queue[kept++] = w;
         } else if (st != NEB_OK) {
             return st;
         }

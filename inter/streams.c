@@ -69,6 +69,9 @@ void inter_streams_listen(struct inter_streams *s, const struct inter_streams_ca
 static enum neb_status send_batch(struct inter_streams *s, struct inter_stream *t, uint64_t seq,
                                   bool *sent) {
     const struct inter_stream_config *c = inter_stream_config_of(t);
+    *sent = false;
+    if (!inter_job_limits_pass(s->c.limits, c->key.job, neb_now()))
+        return NEB_OK;
     enum neb_status st = inter_spool_get(s->spool, &c->key, seq, &s->body);
     if (st == NEB_ERR_NOT_FOUND)
         return neb_fail(NEB_ERR_CORRUPT, "%s/streams.db: batch %llu of stream %u is gone", s->dir,
@@ -81,6 +84,9 @@ static enum neb_status send_batch(struct inter_streams *s, struct inter_stream *
     st = inter_link_send2(*s->c.link, c->peer, INTER_BULK, s->head.p, s->head.len, s->body.p,
                           s->body.len);
     *sent = st == NEB_OK;
+    if (*sent)
+        inter_job_limits_sent(s->c.limits, c->key.job,
+                              inter_tcp_wire_bytes(1 + s->head.len + s->body.len));
     return st == NEB_ERR_AGAIN ? NEB_OK : st;
 }
 

@@ -2,6 +2,7 @@
 // which passes on what comes from the link; the daemon passes on what comes from workers. One thread.
 #ifndef INTER_STREAMS_H
 #define INTER_STREAMS_H
+#include "inter/job_limits.h"
 #include "inter/link.h"
 #include "inter/stream_spool.h"
 
@@ -36,6 +37,7 @@ struct inter_streams_config {
     const char *dir; // of the spool, which is opened with the first producer
     const struct inter_node_crypto *crypto;
     struct inter_link *const *link;  // the service's: it opens another one when keys are rotated
+    struct inter_job_limits *limits; // likewise: each stream's job may have one of its own
     const struct sec_seal_key *seal; // of the spool, borrowed; NULL: in clear
 };
 // c is copied, what it points to borrowed. NEB_ERR_NOMEM; NEB_ERR_LIMIT: dir is too long.

@@ -325,17 +325,33 @@ void cost_memory_sum(const struct intra_cost_job *j, struct intra_cost *c) {
     c->host_bytes = c->rank_bytes * j->ranks_a_host + c->owner_bytes;
 }
 
-void intra_cost_step(const struct intra_cost_job *j, const struct intra_rates *r,
-                     struct intra_cost *out) {
-    NEB_ASSERT(j->ranks_a_host >= 1 && j->share > 0 && j->batch >= 1 && j->micros >= 1);
-    // As the replicas take it (team.c): where dp does not divide the micro-batches, they are cut smaller.
-    struct intra_cost_job as_run = *j;
+// As the replicas take it (team.c): where dp does not divide the micro-batches, they are cut smaller. 0: they cannot be.
+static int32_t as_replicas_run(const struct intra_cost_job *j, struct intra_cost_job *out) {
+    NEB_ASSERT(j->ranks_a_host >= 1 && j->batch >= 1 && j->micros >= 1);
     int32_t sequences = j->batch * j->micros,
             batch = intra_mesh_batch(sequences, j->batch, j->mesh.dp);
+    *out = *j;
     if (batch) {
-        as_run.batch = batch;
-        as_run.micros = sequences / batch;
+        out->batch = batch;
+        out->micros = sequences / batch;
     }
+    return batch;
+}
+
+void intra_cost_memory(const struct intra_cost_job *j, struct intra_cost *out) {
+    struct intra_cost_job as_run;
+    (void)as_replicas_run(j, &as_run);
+    *out = (struct intra_cost){0};
+    cost_memory(&as_run, out);
+    if (j->device)
+        cost_device_memory(&as_run, out);
+}
+
+void intra_cost_step(const struct intra_cost_job *j, const struct intra_rates *r,
+                     struct intra_cost *out) {
+    struct intra_cost_job as_run;
+    NEB_ASSERT(j->share > 0);
+    int32_t batch = as_replicas_run(j, &as_run);
     *out = (struct intra_cost){0};
     cost_exchange(j, r, out);
     if (j->device) {

@@ -142,6 +142,8 @@ bool intra_cost_mesh_fits(const struct intra_mesh_config *mesh, const struct int
 // rates->link (of devices: theirs) 0 with several ranks, or more ranks a host than devices: every time is INFINITY.
 void intra_cost_step(const struct intra_cost_job *j, const struct intra_rates *r,
                      struct intra_cost *out);
+// Only the memory, which no rate is needed for; without the exchange's state: j->outer is not looked at.
+void intra_cost_memory(const struct intra_cost_job *j, struct intra_cost *out);
 
 // A side of a stream (modes rtd and distill), which is one rank: some positions meet the output layer, some have their
 // logits formed once more, to draw tokens from them or to label them.

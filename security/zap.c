@@ -2,6 +2,7 @@
 
 #include "agent/base/clock.h"
 #include "agent/base/log.h"
+#include "security/refusals.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -13,7 +14,7 @@
 
 #define ENDPOINT "inproc://zeromq.zap.01" // RFC 27
 
-enum { SEEN_MAX = 256, FIELD_MAX = 256 };
+enum { FIELD_MAX = 256 };
 
 struct sec_zap {
     void *socket; // REP; used by the thread only, once it runs
@@ -23,9 +24,7 @@ struct sec_zap {
     atomic_ullong refused;
     pthread_mutex_t lock; // members
     struct sec_members members;
-    uint8_t seen[SEEN_MAX][SEC_KEY_BYTES]; // keys already logged; thread only
-    uint32_t n_seen;
-    neb_ns last_log;
+    struct sec_refusals refusals; // thread only
 };
 
 struct request {
@@ -70,17 +69,26 @@ static bool request_read(void *s, struct request *q) {
 }
 
 static void log_refused(struct sec_zap *z, const struct request *q) {
-    for (uint32_t i = 0; i < z->n_seen; i++)
-        if (!memcmp(z->seen[i], q->key, SEC_KEY_BYTES))
-            return;
-    neb_ns now = neb_now();
-    if (z->n_seen == SEEN_MAX || (z->last_log && now - z->last_log < NEB_S))
-        return; // a flood of fresh keys fills neither memory nor the log
-    memcpy(z->seen[z->n_seen++], q->key, SEC_KEY_BYTES);
-    z->last_log = now;
     char text[41] = "";
+    if (!sec_refusals_add(&z->refusals, neb_now(), q->key))
+        return;
     zmq_z85_encode(text, q->key, SEC_KEY_BYTES);
     neb_warn("%s refused: key %s is not on the list", z->domain, text);
+}
+
+static void log_others(struct sec_zap *z) {
+    char text[SEC_REFUSALS_TEXT];
+    neb_ns now = neb_now();
+    if (now < sec_refusals_due(&z->refusals))
+        return;
+    sec_refusals_sum(&z->refusals, now, text);
+    neb_warn("%s refused: %s that are not on the list", z->domain, text);
+}
+
+// Until the line about them is due, in ms; -1: there is none.
+static long until_log(const struct sec_zap *z) {
+    neb_ns due = sec_refusals_due(&z->refusals), now = neb_now();
+    return due == INT64_MAX ? -1 : due > now ? (long)((due - now) / NEB_MS) + 1 : 0;
 }
 
 static void answer(struct sec_zap *z) {
@@ -112,9 +120,11 @@ static void *zap_main(void *arg) {
     struct sec_zap *z = arg;
     zmq_pollitem_t items[2] = {{.socket = z->socket, .events = ZMQ_POLLIN},
                                {.fd = z->stop, .events = ZMQ_POLLIN}};
-    while (!items[1].revents)
-        if (zmq_poll(items, 2, -1) > 0 && items[0].revents)
+    while (!items[1].revents) {
+        if (zmq_poll(items, 2, until_log(z)) > 0 && items[0].revents)
             answer(z);
+        log_others(z);
+    }
     zmq_unbind(z->socket, ENDPOINT); // at once: zmq_close alone frees the name some time later
     zmq_close(z->socket);
     return NULL;

@@ -2,8 +2,7 @@
 // admits by CURVE exactly the keys of the trust list set for a domain. Closed by default: no list,
 // no entry; NULL and PLAIN are refused. The User-Id of an admitted connection is its key in Z85: a name
 // may change hands, a key does not.
-// A refused key is logged once, at most one line a second over all keys; the peer is told nothing
-// but 400.
+// What the log says of refused keys is bounded (refusals.h); the peer is told nothing but 400.
 //
 // Create it before any CURVE server socket of the context binds; destroy it before the context
 // ends. Threads: all calls are thread-safe.

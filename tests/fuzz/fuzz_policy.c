@@ -4,7 +4,10 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static struct agent_policy p;
-    struct agent_job job = {.n_clusters = 1, .model.n_heads = 1};
+    static const struct intra_model_config model = {
+        .vocab = 16, .n_layers = 1, .d_model = 8, .n_heads = 2, .n_kv_heads = 1, .d_ff = 16};
+    struct agent_job job = {
+        .n_clusters = 1, .model = model, .batch = 2, .accumulate = 1, .seq_len = 8, .steps = 4};
     struct agent_policy_load running = {1, 1};
     char why[256];
     if (agent_policy_parse((const char *)data, size, "policy.json", &p) == NEB_OK)

@@ -33,10 +33,15 @@ policy '{"format": 1, "data": ["/nowhere"]}'
 refused 'not below a folder'
 policy '{"format": 1, "trainable": ["lora"]}'
 refused '"trainable" does not list'
+policy '{"format": 1, "tokens_per_step": 255}'
+refused 'has 256 tokens, at most 255'
+policy '{"format": 1, "memory": "1M"}' # of the vocabulary that its corpus has
+refused 'of memory, at most 0.001 GB'
 policy '{"format": 1'
 if timeout 60 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/outx" >"$T/runx.log" 2>&1; then fail "ran with a broken policy"; fi
 grep -q 'cannot be read' "$T/runx.log" || fail "no reason for a broken policy"
-policy "{\"format\": 1, \"members\": [\"alpha\"], \"data\": [\"$T\"], \"trainable\": [\"full\"], \"threads\": 1}"
+policy "{\"format\": 1, \"members\": [\"alpha\"], \"data\": [\"$T\"], \"trainable\": [\"full\"], \"threads\": 1, \"tokens_per_step\": 256,
+    \"memory\": \"4G\", \"disk\": \"1G\"}"
 timeout 100 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/ok" >"$T/ok.log" 2>&1 || fail "an admitted job did not run: $(tail -n 3 "$T/ok.log")"
 digests_equal "$T/ok"
 echo "a site's policy refuses what it does not admit, and says so to both"

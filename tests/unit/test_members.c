@@ -2,6 +2,7 @@
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "security/members.h"
+#include "security/refusals.h"
 #include "tests/testing.h"
 
 #include <setjmp.h>
@@ -211,11 +212,47 @@ static int teardown(void **state) {
     return neb_fs_remove_tree(dir) == NEB_OK ? 0 : -1;
 }
 
+// A flood of fresh keys for an hour, and after it one more: what is written is bounded, everything is counted, and the one gets its line.
+static void test_refusals(void **state) {
+    (void)state;
+    static struct sec_refusals r;
+    uint8_t key[SEC_KEY_BYTES] = {0};
+    char text[SEC_REFUSALS_TEXT];
+    neb_ns now = 5 * NEB_S, end = now + 3600 * NEB_S;
+    uint64_t told = 0, counted = 0, came = 0;
+    unsigned sums = 0;
+    for (; now < end; now += NEB_S / 10) {
+        memcpy(key, &came, sizeof came);
+        came++;
+        told += sec_refusals_add(&r, now, key);
+        if (now < sec_refusals_due(&r))
+            continue;
+        sec_refusals_sum(&r, now, text);
+        counted += strtoull(text, NULL, 10);
+        sums++;
+        assert_non_null(strstr(text, "of at least 256 keys in 60 s"));
+    }
+    assert_true(told >= 59 * SEC_REFUSALS_LINES && told <= 61 * SEC_REFUSALS_LINES);
+    assert_true(sums >= 58 && sums <= 60);
+    assert_int_equal(told + counted + r.more, came);
+    sec_refusals_sum(&r, now, text);
+    assert_true(sec_refusals_due(&r) == INT64_MAX);
+    // a site whose key is not on the list dials every second: named at once, then summed up once an hour
+    now += 120 * NEB_S;
+    memset(key, 0xee, sizeof key);
+    assert_true(sec_refusals_add(&r, now, key));
+    for (int i = 1; i < 3600; i++)
+        assert_false(sec_refusals_add(&r, now + i * NEB_S, key));
+    assert_true(sec_refusals_due(&r) == now + 3600 * NEB_S);
+    sec_refusals_sum(&r, now + 3600 * NEB_S, text);
+    assert_string_equal(text, "3599 more connections of 1 key in 3599 s");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_order_independent), cmocka_unit_test(test_add_remove),
         cmocka_unit_test(test_load_save),         cmocka_unit_test(test_parse_strict),
-        cmocka_unit_test(test_endpoints),
+        cmocka_unit_test(test_endpoints),         cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

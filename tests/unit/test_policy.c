@@ -1,8 +1,12 @@
 // agent/policy: what a site's operator admits, and files that must not be believed.
 #include "agent/base/fs.h"
 #include "agent/distill_cache.h"
+#include "agent/job_needs.h"
+#include "agent/planner.h"
 #include "agent/policy.h"
+#include "tests/unit/cost_fixture.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -256,6 +260,115 @@ static void test_limits(void **state) {
     assert_false(admits(&p, &j, "hub", "parameters"));
 }
 
+static bool limited(const char *key, double bytes, const struct agent_job *j, const char *reason) {
+    char text[128];
+    snprintf(text, sizeof text, "{\"format\": 1, \"%s\": %.0f}", key, bytes);
+    struct agent_policy p = parse(text);
+    return admits(&p, j, "hub", reason);
+}
+
+static struct agent_job small_job(void) {
+    struct agent_job j = job_of("/data");
+    j.model = (struct intra_model_config){.vocab = 1000,
+                                          .n_layers = 4,
+                                          .d_model = 64,
+                                          .n_heads = 4,
+                                          .n_kv_heads = 2,
+                                          .d_ff = 128,
+                                          .tied = true};
+    j.batch = 4;
+    j.accumulate = 2;
+    j.seq_len = 64;
+    j.steps = 100;
+    j.checkpoint_keep = 2;
+    j.clusters[0].device = AGENT_DEVICE_CPU;
+    return j;
+}
+
+// Few parameters, and a batch or sequence that no machine holds.
+static void test_needs(void **state) {
+    (void)state;
+    struct agent_job j = small_job(), huge = j, long_one = j, rounds = j, wide = j, kept = j;
+    struct agent_needs n, more;
+    running = (struct agent_policy_load){0};
+    assert_true(limited("tokens_per_step", 512, &j, ""));
+    assert_false(limited("tokens_per_step", 511, &j, "has 512 tokens, at most 511"));
+    huge.batch = huge.accumulate = 65536;
+    huge.seq_len = 1 << 20;
+    assert_false(limited("tokens_per_step", 1e15, &huge, "has 4503599627370496 tokens"));
+    assert_false(limited("memory", 1e12, &huge, "GB of memory, at most 1e+03 GB"));
+    agent_job_needs(&j, 0, 0, &n);
+    assert_true(limited("memory", ceil(n.memory), &j, ""));
+    assert_false(limited("memory", floor(n.memory * 0.99), &j, "of memory, at most"));
+    // as nebula plan reckons it, the exchange's state included
+    struct intra_rates rates = even_host(1e9);
+    struct intra_cost_job cost = {.model = agent_planner_model(&j, 0),
+                                  .mesh = {1, 1, 1},
+                                  .batch = 4,
+                                  .seq_len = 64,
+                                  .micros = 2,
+                                  .ranks_a_host = 1,
+                                  .share = 1,
+                                  .fragments = 1};
+    struct intra_cost planned;
+    intra_cost_step(&cost, &rates, &planned);
+    assert_true(n.memory == planned.host_bytes && n.device_memory == 0);
+    rounds.n_clusters = 2;
+    cost.outer = true;
+    intra_cost_step(&cost, &rates, &planned);
+    agent_job_needs(&rounds, 0, 0, &more);
+    assert_true(more.memory > 0.9 * planned.host_bytes && more.memory < 1.2 * planned.host_bytes);
+    // ranks of one machine add up; four times the sequence takes four times the activations
+    wide.clusters[0].mesh.dp = 2;
+    agent_job_needs(&wide, 0, 0, &more);
+    assert_true(more.memory > 1.5 * n.memory);
+    long_one.seq_len *= 4;
+    agent_job_needs(&long_one, 0, 0, &more);
+    assert_true(more.memory - n.memory > 3 * planned.acts_bytes * 0.99);
+    // two generations, one being written, and the model: parameters, moments
+    struct intra_cost_params params = intra_cost_count(&cost.model, &j.trainable);
+    assert_true(n.disk == 3 * 12.0 * (double)params.all + 4.0 * (double)params.all);
+    kept.checkpoint_keep = 16;
+    assert_true(limited("disk", n.disk, &j, ""));
+    assert_false(limited("disk", n.disk, &kept, "on disk, at most"));
+    // without model.vocab it is the corpus that says, and there is none
+    j.model.vocab = 0;
+    assert_false(limited("memory", 1e12, &j, "cannot be reckoned"));
+    assert_true(limited("tokens_per_step", 512, &j, ""));
+}
+
+static void test_devices(void **state) {
+    (void)state;
+    struct agent_job j = small_job(), any = j, cuda = j, attach = j, watch = j, rtd = j;
+    struct agent_policy cpu = parse("{\"format\": 1, \"devices\": [\"cpu\"]}"),
+                        gpu = parse("{\"format\": 1, \"devices\": [\"cuda\"]}"),
+                        both = parse("{\"format\": 1, \"devices\": [\"cuda\", \"cpu\"]}");
+    struct agent_needs n;
+    any.clusters[0].device = AGENT_DEVICE_AUTO;
+    cuda.clusters[0].device = AGENT_DEVICE_CUDA;
+    assert_true(admits(&cpu, &j, "hub", "") && admits(&gpu, &cuda, "hub", "") &&
+                admits(&both, &any, "hub", ""));
+    assert_false(admits(&cpu, &any, "hub",
+                        "\"devices\" lists cpu alone, the job's cluster says "
+                        "device: auto"));
+    assert_false(admits(&cpu, &cuda, "hub", "says device: cuda"));
+    assert_false(admits(&gpu, &j, "hub", "\"devices\" lists cuda alone"));
+    assert_false(admits(&gpu, &any, "hub", "says device: auto"));
+    agent_job_needs(&cuda, 0, 0, &n);
+    assert_true(n.device_memory > 0 && n.memory > 0);
+    assert_false(limited("device_memory", 1000, &cuda, "of each device's memory"));
+    assert_true(limited("device_memory", 1000, &j, ""));
+    rtd.mode = AGENT_MODE_RTD; // which opens no device, whatever it says
+    rtd.clusters[0].device = AGENT_DEVICE_AUTO;
+    rtd.clusters[0].role = AGENT_ROLE_GENERATOR;
+    assert_true(admits(&cpu, &rtd, "hub", ""));
+    // a trainer of the site's own, and who only votes
+    attach.clusters[0].launcher = AGENT_LAUNCHER_ATTACH;
+    watch.clusters[0].witness = true;
+    assert_true(limited("memory", 1, &attach, "") && admits(&gpu, &attach, "hub", ""));
+    assert_true(limited("disk", 1, &watch, "") && limited("tokens_per_step", 1, &watch, ""));
+}
+
 static void test_strict(void **state) {
     (void)state;
     static const char *const bad[] = {"",
@@ -274,6 +387,14 @@ static void test_strict(void **state) {
                                       "{\"format\": 1, \"steps\": 0}",
                                       "{\"format\": 1, \"parameters\": 1.5}",
                                       "{\"format\": 1, \"jobs\": -1}",
+                                      "{\"format\": 1, \"tokens_per_step\": \"4K\"}",
+                                      "{\"format\": 1, \"memory\": 0}",
+                                      "{\"format\": 1, \"memory\": \"64X\"}",
+                                      "{\"format\": 1, \"disk\": \"\"}",
+                                      "{\"format\": 1, \"disk\": 1.5}",
+                                      "{\"format\": 1, \"max_memory\": 1}",
+                                      "{\"format\": 1, \"devices\": [\"gpu\"]}",
+                                      "{\"format\": 1, \"devices\": []}",
                                       "{\"format\": 1, \"jobs_per_member\": \"1\"}",
                                       "{\"format\": 1, \"format\": 1}",
                                       "{\"format\": 1} x"};
@@ -335,7 +456,8 @@ int main(void) {
         cmocka_unit_test(test_admits),      cmocka_unit_test(test_every_path),
         cmocka_unit_test(test_whose_path),  cmocka_unit_test(test_yet_to_be_made),
         cmocka_unit_test(test_limits),      cmocka_unit_test(test_labels_on_disk),
-        cmocka_unit_test(test_strict),      cmocka_unit_test(test_file),
+        cmocka_unit_test(test_strict),      cmocka_unit_test(test_needs),
+        cmocka_unit_test(test_devices),     cmocka_unit_test(test_file),
         cmocka_unit_test(test_signed_bytes)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

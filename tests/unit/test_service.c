@@ -447,6 +447,42 @@ static void test_snapshots_of_others(void **state) {
     assert_int_equal(bert.denied, 1);
 }
 
+// Another member's job brings along a limit that nothing gets through: its own updates wait, this site's job does not.
+static void test_limit_of_another(void **state) {
+    (void)state;
+    struct inter_rate_limit slow = {.bps = 4000000}, quick = {.bps = 80000000};
+    uint8_t theirs[INTER_ID_BYTES];
+    memcpy(theirs, job, sizeof theirs);
+    inter_service_limit(anna.s, theirs, &slow, false); // 8 s for an update
+    open_job(&anna);
+    open_job(&bert);
+    neb_ns start_at = neb_now();
+    submit(&anna, 0, 0);
+    submit(&bert, 0, 0);
+    job[0]++;
+    open_job(&anna);
+    open_job(&bert);
+    submit(&anna, 1, 0);
+    submit(&bert, 1, 0);
+    UNTIL(anna.commits[1] == 1 && bert.commits[1] == 1);
+    assert_true(neb_now() - start_at < 6 * NEB_S);
+    assert_int_equal(anna.commits[0], 0);
+    start_at = neb_now();
+    inter_service_limit(anna.s, theirs, &quick, false); // 0.4 s, from when it is looked at
+    UNTIL(anna.commits[0] == 1 && bert.commits[0] == 1);
+    assert_true(neb_now() - start_at > NEB_S / 5);
+    // where it is this site's own, all of it waits, and the smallest counts
+    struct inter_job_limits l = {0};
+    inter_job_limits_set(&l, theirs, &slow, true);
+    inter_job_limits_set(&l, job, &quick, true);
+    assert_int_equal(inter_job_limits_apply(&l, 0, 0), slow.bps);
+    assert_true(inter_job_limits_pass(&l, theirs, 0));
+    inter_job_limits_set(&l, theirs, NULL, false);
+    assert_int_equal(inter_job_limits_apply(&l, 0, 0), quick.bps);
+    assert_true(inter_job_limits_due(&l) == INT64_MAX);
+    job[0]--;
+}
+
 // A job's bound is known however many others were opened, and forgotten when it is closed.
 static void test_bounds(void **state) {
     (void)state;
@@ -477,7 +513,8 @@ int main(void) {
                                        TEST(test_wrong_messages),
                                        TEST(test_many_messages),
                                        TEST(test_bounds),
-                                       TEST(test_snapshots_of_others)};
+                                       TEST(test_snapshots_of_others),
+                                       TEST(test_limit_of_another)};
     static const char *const names[] = {"anna", "bert"};
     if (!mkdtemp(root) || sec_init() != NEB_OK)
         return 1;

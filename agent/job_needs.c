@@ -1,0 +1,132 @@
+#include "agent/job_needs.h"
+
+#include "agent/distill.h"
+#include "agent/job_model.h"
+#include "intra/cost.h"
+
+#include <math.h>
+
+// As intra/cost_exchange.c, which lays the model out for it: θ, v, u and θ_m at the send; what encoding holds of an element, and of a
+// unit.
+static const double EXCHANGE_BYTES = 4 * 4, FRAME_BYTES = 6, UNIT_BYTES = 1.1e6;
+// A teacher's labels of a position: as they are used, and as they are kept, an entry
+static const double LABELS_BYTES = 64 * 4 * 4, LABEL_BYTES = 4;
+enum { UNITS = 9, UNITS_LORA = 14, UNITS_BESIDE = 3 }; // of a block at most; of the rest
+enum { SNAPSHOTS = 2 };                                // one that arrives, one that others take
+
+static bool one_process(const struct agent_job *j) {
+    return j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS;
+}
+
+static bool exchanges(const struct agent_job *j, int self) {
+    return j->sync.scheme == AGENT_SCHEME_FEDERATED && j->n_clusters > 1 &&
+           (j->mode == AGENT_MODE_REPLICAS ||
+            (agent_distill_federates(j) && !agent_job_only_votes(j, self)));
+}
+
+// The model of a part; *t: what of it learns.
+static struct intra_model_config model_of(const struct agent_job *j, enum agent_role role,
+                                          int32_t vocab, struct intra_trainable *t) {
+    vocab = j->model.vocab ? j->model.vocab : vocab;
+    *t = j->trainable;
+    switch (role) {
+    case AGENT_ROLE_GENERATOR:
+        return agent_job_model(j, &j->rtd.shape, vocab + 1, KERN_MASK_BIDIRECTIONAL);
+    case AGENT_ROLE_DISCRIMINATOR:
+        return agent_job_model(j, NULL, vocab + 1, KERN_MASK_BIDIRECTIONAL);
+    case AGENT_ROLE_TEACHER: // one that does not learn has no more than parameters
+        *t = (struct intra_trainable){.mode =
+                                          j->distill.learn ? INTRA_TRAIN_FULL : INTRA_TRAIN_BITFIT};
+        return agent_job_model(j, &j->distill.shape, vocab, KERN_MASK_PREFIX);
+    default: return agent_job_model(j, NULL, vocab, j->model.mask);
+    }
+}
+
+static double exchange_bytes(const struct intra_cost_job *x) {
+    bool lora = x->trainable.mode == INTRA_TRAIN_LORA;
+    return (EXCHANGE_BYTES + FRAME_BYTES) *
+               (double)intra_cost_count(&x->model, &x->trainable).trainable +
+           UNIT_BYTES * ((lora ? UNITS_LORA : UNITS) * x->model.n_layers + UNITS_BESIDE);
+}
+
+static int32_t at_least_one(int32_t n) { return n > 1 ? n : 1; }
+
+static struct intra_cost_job cost_job(const struct agent_job *j, int self, enum agent_role role,
+                                      int32_t vocab) {
+    const struct agent_cluster *c = &j->clusters[self];
+    struct intra_cost_job x = {.batch = at_least_one(c->batch ? c->batch : j->batch),
+                               .seq_len = j->seq_len,
+                               .copy = j->checkpoint_every && j->checkpoint_copy,
+                               .share = 1};
+    int64_t micros = (int64_t)j->batch * j->accumulate / x.batch;
+    x.model = model_of(j, role, vocab, &x.trainable);
+    x.mesh = (struct intra_mesh_config){at_least_one(c->mesh.dp), at_least_one(c->mesh.pp),
+                                        at_least_one(c->mesh.tp)};
+    x.micros = at_least_one((int32_t)fmin((double)micros, INT32_MAX / x.batch));
+    x.recompute = c->recompute ? c->recompute == AGENT_RECOMPUTE_ON : j->recompute;
+    x.ranks_a_host = c->launcher == AGENT_LAUNCHER_LOCAL ? x.mesh.dp * x.mesh.pp * x.mesh.tp : 1;
+    return x;
+}
+
+// Of one part, beside what is there: on the processors, on devices, or the most of both where that is open.
+static void add_memory(const struct agent_job *j, int self, enum agent_role role, int32_t vocab,
+                       struct agent_needs *n) {
+    const struct agent_cluster *c = &j->clusters[self];
+    struct intra_cost_job x = cost_job(j, self, role, vocab);
+    struct intra_cost cost;
+    double ranks = (double)x.mesh.dp * x.mesh.pp * x.mesh.tp, host = 0, device = 0,
+           learn = (double)intra_cost_count(&x.model, &x.trainable).trainable,
+           exchange = exchanges(j, self) ? exchange_bytes(&x) : 0;
+    if (n->on_processors) {
+        x.type = c->precision == AGENT_PRECISION_BF16 ? KERN_BF16 : KERN_F32;
+        intra_cost_memory(&x, &cost);
+        host = cost.host_bytes;
+    }
+    if (n->on_devices) {
+        x.device = true;
+        x.type = c->precision == AGENT_PRECISION_FP32 ? KERN_F32 : KERN_BF16;
+        intra_cost_memory(&x, &cost);
+        host = fmax(host, cost.host_bytes);
+        device = cost.device_bytes +
+                 (c->outer_state == AGENT_OUTER_DEVICE ? EXCHANGE_BYTES * learn / ranks : 0);
+    }
+    if (role == AGENT_ROLE_TEACHER || role == AGENT_ROLE_STUDENT)
+        host += LABELS_BYTES * x.batch * x.seq_len;
+    n->memory += host + exchange;
+    n->device_memory += device;
+}
+
+static void add_disk(const struct agent_job *j, int self, enum agent_role role, int32_t vocab,
+                     struct agent_needs *n) {
+    struct intra_trainable t;
+    struct intra_model_config m = model_of(j, role, vocab, &t);
+    struct intra_cost_params p = intra_cost_count(&m, &t);
+    bool outer = exchanges(j, self);
+    double state = 4 * (double)p.all + (8 + (outer ? EXCHANGE_BYTES : 0)) * (double)p.trainable;
+    // those that are kept, one that is being written, and the model at the end
+    n->disk += state * (j->checkpoint_keep + 1 + (outer ? SNAPSHOTS : 0)) + 4 * (double)p.all;
+    if (role == AGENT_ROLE_STUDENT && j->distill.cache[0])
+        n->disk += (double)j->steps * n->step_tokens * LABEL_BYTES *
+                   fmax(1, fmax(j->distill.k, j->distill.k_max));
+}
+
+void agent_job_needs(const struct agent_job *j, int self, int32_t vocab, struct agent_needs *n) {
+    const struct agent_cluster *c = &j->clusters[self];
+    *n = (struct agent_needs){0};
+    if (c->witness)
+        return;
+    n->step_tokens = (double)j->batch * j->accumulate * j->seq_len;
+    bool own = c->launcher == AGENT_LAUNCHER_ATTACH; // what it takes is its own affair
+    bool roles = j->mode != AGENT_MODE_REPLICAS;     // these modes use no devices
+    n->step_tokens *= one_process(j) && !roles ? j->n_clusters : 1;
+    n->on_devices = !own && !roles && c->device != AGENT_DEVICE_CPU;
+    n->on_processors = !own && (roles || c->device != AGENT_DEVICE_CUDA);
+    for (int i = 0; i < j->n_clusters; i++) {
+        // one process of a mode with roles has all of them
+        if (i != self && !(one_process(j) && roles))
+            continue;
+        if (!own)
+            add_memory(j, self, j->clusters[i].role, vocab, n);
+        add_disk(j, self, j->clusters[i].role, vocab, n);
+    }
+}
