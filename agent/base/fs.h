@@ -26,7 +26,10 @@ bool neb_fs_exists(const char *path);
 NEB_MUST_CHECK bool neb_fs_std_open(void);
 // mkdir -p with this mode for new folders.
 NEB_MUST_CHECK enum neb_status neb_fs_mkdirs(const char *path, mode_t mode);
-// Reads a whole file of at most `max` bytes. NEB_ERR_LIMIT when larger. The buffer is replaced.
+// To read, line by line: a regular file, or the pipe of a shell ("<(command)", "/dev/stdin"). NEB_ERR_INVALID: anything else; a named
+// pipe is refused, and not waited for.
+NEB_MUST_CHECK enum neb_status neb_fs_stream_open(const char *path, FILE **out);
+// Reads a whole file of at most `max` bytes. NEB_ERR_LIMIT when larger; NEB_ERR_INVALID: no regular file. The buffer is replaced.
 NEB_MUST_CHECK enum neb_status neb_fs_read(const char *path, size_t max, struct neb_buf *out);
 // Writes path atomically and durably; on failure the old file is untouched and nothing is left beside it.
 NEB_MUST_CHECK enum neb_status neb_fs_write(const char *path, const void *p, size_t n, mode_t mode);

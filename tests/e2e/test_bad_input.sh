@@ -62,6 +62,26 @@ wait "$pid" || fail "the result is lost with the vocabulary: $(tail -n 3 "$T/los
 grep -q "warn .*models in $T/lost/checkpoint are whole.*copy it .* to $T/lost/checkpoint/tokenizer.model" "$T/lost.log" && [[ -s $T/lost/checkpoint/model.ckpt ]] ||
     fail "without its vocabulary: $(tail -n 3 "$T/lost.log")"
 
+# A named pipe is no file, and nobody waits for who might write to it.
+mkfifo "$T/pipe"
+mkdir "$T/piped" && cp "$T/corpus/corpus.json" "$T/piped" && mkfifo "$T/piped/tokenizer.model"
+sed "s|format: text, path: $T/text/gpl|format: jsonl, field: text, path: $T/pipe|" "$T/spec.yaml" >"$T/piped.yaml"
+no_pipe() {
+    local rc=0
+    timeout 10 "$nebula" "$@" >"$T/p.log" 2>&1 || rc=$?
+    [[ $rc == 1 || $rc == 2 ]] && grep -qE '(pipe|model)(:| is) not a regular file' "$T/p.log" || fail "nebula $*: $rc, $(cat "$T/p.log")"
+}
+no_pipe check "$T/pipe"
+no_pipe pretrain "$T/pipe" --local 2
+no_pipe plan "$T/pipe"
+no_pipe data build "$T/pipe" --out "$T/p"
+no_pipe data build "$T/piped.yaml" --out "$T/p"
+no_pipe eval "$T/pipe" --corpus "$T/corpus"
+no_pipe generate "$T/lost/checkpoint" --tokenizer "$T/piped/tokenizer.model" --prompt x
+"$nebula" check /dev/stdin <"$T/job.yaml" >"$T/p.log" 2>&1 || fail "check /dev/stdin: $(cat "$T/p.log")"
+"$nebula" generate "$T/lost/checkpoint" --tokenizer <(cat "$T/corpus/tokenizer.model") --prompt x --tokens 1 >"$T/p.log" 2>&1 ||
+    fail "a vocabulary from a command: $(cat "$T/p.log")"
+
 # Without standard streams no file of ours becomes one.
 timeout 90 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 5 --out "$T/closed" <&- >&- 2>&- || fail "a run without standard streams"
 jq -e . "$T/closed/metrics.jsonl" >"$T/closed.json" || fail "what was printed went into metrics.jsonl: $(head -n 2 "$T/closed/metrics.jsonl")"
