@@ -83,6 +83,8 @@ enum neb_status agent_ipc_listen(void *zctx, const char *path, struct agent_ipc 
 }
 
 enum neb_status agent_ipc_connect(void *zctx, const char *path, struct agent_ipc **out) {
+    if (access(path, R_OK | W_OK) != 0 && errno != ENOENT) // ZeroMQ would try again for ever
+        return neb_fail_errno("cannot reach the agent at %s", path);
     return ipc_open(zctx, path, false, out);
 }
 

@@ -46,7 +46,9 @@ enum neb_status neb_path_absolute(char *path, size_t cap, const char *what) {
     return fits ? NEB_OK : neb_fail(NEB_ERR_LIMIT, "%s: path too long", what);
 }
 
-bool neb_fs_exists(const char *path) { return access(path, F_OK) == 0; }
+bool neb_fs_exists(const char *path) {
+    return access(path, F_OK) == 0 || (errno != ENOENT && errno != ENOTDIR);
+}
 
 bool neb_fs_std_open(void) {
     for (int fd = 0; fd <= 2; fd++)

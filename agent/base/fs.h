@@ -20,6 +20,7 @@ NEB_MUST_CHECK enum neb_status neb_path_home(char *out, size_t cap, const char *
                                              const char *what);
 // Replaces a path by what realpath(3) makes of it; `what` is for the message when there is nothing.
 NEB_MUST_CHECK enum neb_status neb_path_absolute(char *path, size_t cap, const char *what);
+// False: it is certain that nothing is there. True also where that cannot be known (no permission): who opens it learns why.
 bool neb_fs_exists(const char *path);
 // First thing in a program: where descriptors 0, 1 or 2 are closed, they become /dev/null. Else the first file that is opened would be one of
 // them, and what is printed would be written into it. False: it cannot be opened.

@@ -30,6 +30,15 @@ expect unknown-key 2 "unknown key \(did you mean 'sync.interval'\?\)" --set sync
 expect bad-wan 2 '.--wan: "nonsense" is not RATE:DELAY' --wan nonsense
 mkdir -p "$T/other" && cp -r "$T/corpus/." "$T/other/" && sed -i 's/"gpl"/"gnu"/' "$T/other/corpus.json"
 expect other-source 1 'has no source "gpl"' --set data.corpus="$T/other"
+expect other-source 0 'e2e \(replicas\)' --steps 5 # a run that has made no step is none: its folder is free
+mkdir "$T/no-agent" && touch "$T/no-agent/mine"
+for out in no-agent no-agent-2; do
+    timeout 20 "$nebula" pretrain "$T/job.yaml" --home "$T/nowhere" --out "$T/$out" >"$T/none.log" 2>&1 && fail "a run without an agent"
+    grep -q 'no agent at' "$T/none.log" || fail "no agent: $(cat "$T/none.log")"
+done
+[[ $(ls -A "$T/no-agent") == mine && ! -e $T/no-agent-2 ]] || fail "a run that did not start left: $(ls -A "$T"/no-agent*)"
+ln -s loop "$T/loop"
+expect no-way 1 'Too many levels of symbolic links' --set data.corpus="$T/loop" # not: there is no such corpus
 printf 'not a checkpoint' >"$T/garbage.ckpt"
 expect bad-init 1 'garbage.ckpt: no checkpoint header' --set init_from="$T/garbage.ckpt"
 
