@@ -61,7 +61,8 @@ enum neb_status neb_fs_mkdirs(const char *path, mode_t mode) {
     char buf[NEB_PATH_MAX];
     size_t n = strlen(path);
     if (n == 0 || n >= sizeof buf)
-        return neb_fail(NEB_ERR_INVALID, "cannot create folder: path is empty or too long");
+        return neb_fail(n ? NEB_ERR_LIMIT : NEB_ERR_INVALID, "cannot create folder \"%.60s%s\": %s",
+                        path, n > 60 ? "…" : "", n ? "the path is too long" : "it has no name");
     memcpy(buf, path, n + 1);
     for (char *p = buf + 1;; p++) {
         if (*p && *p != '/')

@@ -37,6 +37,10 @@ for out in no-agent no-agent-2; do
     grep -q 'no agent at' "$T/none.log" || fail "no agent: $(cat "$T/none.log")"
 done
 [[ $(ls -A "$T/no-agent") == mine && ! -e $T/no-agent-2 ]] || fail "a run that did not start left: $(ls -A "$T"/no-agent*)"
+long=$T/$(printf 'x%.0s' {1..90})
+timeout 20 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$long" >"$T/long.log" 2>&1 && fail "a socket's path of more than 107 characters"
+grep -q "socket path longer than 107 bytes: $long/clusters/alpha/agent.sock; choose a shorter --home or --out" "$T/long.log" || fail "--out: $(cat "$T/long.log")"
+[[ ! -e $long ]] || fail "a run that did not start left $(find "$long")"
 ln -s loop "$T/loop"
 expect no-way 1 'Too many levels of symbolic links' --set data.corpus="$T/loop" # not: there is no such corpus
 printf 'not a checkpoint' >"$T/garbage.ckpt"

@@ -52,6 +52,7 @@ sleep 3 # mallory has tried several times by now
 refusals=$(grep -ci 'refused' "$T/a.log" || true)
 [[ $refusals == 1 ]] || fail "$refusals log lines about the stranger, one is right: $(cat "$T/a.log")"
 "$nebula" status --home "$T/x" --json | jq -e '.peers[0].up == false' >/dev/null || fail "mallory got in"
+"$nebula" status --home "$T/x" | has 'link: not up since this agent started' || fail "a link that never was: $("$nebula" status --home "$T/x")"
 
 # A job that names a cluster nobody knows is refused with a reason.
 sed 's/name: beta/name: gamma/' "$T/job.yaml" >"$T/other.yaml"
