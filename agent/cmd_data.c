@@ -95,6 +95,9 @@ static enum neb_status each_pair(struct reader *r, yaml_node_t *map, const char 
         const char *key = text_of(k);
         if (!key)
             return bad(r, k, what, "a key must be a word");
+        for (yaml_node_pair_t *q = map->data.mapping.pairs.start; q < p; q++)
+            if (!strcmp(text_of(yaml_document_get_node(&r->doc, q->key)), key))
+                return bad(r, k, key, "given twice");
         NEB_TRY(take(r, key, k, v, into));
     }
     return NEB_OK;
@@ -242,6 +245,12 @@ static enum neb_status load_spec(const char *path, struct intra_build_spec *s) {
         if (st == NEB_OK && !s->n_sources)
             st = neb_fail(NEB_ERR_INVALID, "%s: sources: is missing; %s", path, spec_help);
         yaml_document_delete(&r.doc);
+        if (st == NEB_OK && yaml_parser_load(&parser, &r.doc)) {
+            const yaml_node_t *root = yaml_document_get_root_node(&r.doc);
+            if (root)
+                st = bad(&r, root, "spec", "a second document begins here; a file holds one");
+            yaml_document_delete(&r.doc);
+        }
     }
     yaml_parser_delete(&parser);
     neb_buf_free(&b);
