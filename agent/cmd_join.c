@@ -1,6 +1,7 @@
 // nebula join, members, rotate: what every member of a federation does.
 #include "agent/base/clock.h"
 #include "agent/base/fs.h"
+#include "agent/base/log.h"
 #include "agent/cmd_options.h"
 #include "security/enrol.h"
 #include "security/rotate.h"
@@ -84,6 +85,22 @@ static enum neb_status members(const struct options *o) {
 
 // ---- join, rotate ------------------------------------------------------------------------------
 
+// Where nobody has an address there is nobody to dial. It is no error: others may join that have one.
+static void warn_unlinked(const char *home, const char *self) {
+    struct sec_federation *f = NULL;
+    bool reachable = false;
+    if (sec_federation_open(home, &f) != NEB_OK)
+        return; // it said why, and has nothing to do with who joined
+    for (uint32_t i = 0; i < f->list.n; i++)
+        reachable = reachable || f->list.e[i].m.endpoint[0];
+    if (!reachable)
+        neb_warn("no member of the federation has an address, so no link is possible yet: the hub "
+                 "gives its own with nebula init --link, a member with nebula join --endpoint; "
+                 "'%s' can be revoked, invited and joined again",
+                 self);
+    sec_federation_destroy(&f);
+}
+
 static enum neb_status join(const struct options *o) {
     char home[NEB_PATH_MAX];
     struct sec_token t = {.name = ""};
@@ -96,8 +113,10 @@ static enum neb_status join(const struct options *o) {
         st = neb_fail(NEB_ERR_DENIED, "the token is for '%s', not for '%s'", t.name, o->name);
     if (st == NEB_OK)
         st = sec_enrol_join(home, &t, o->endpoint ? o->endpoint : "");
-    if (st == NEB_OK)
+    if (st == NEB_OK) {
         printf("joined as '%s'\n", t.name);
+        warn_unlinked(home, t.name);
+    }
     sodium_memzero(&t, sizeof t);
     return st;
 }

@@ -46,6 +46,14 @@ within 10 link_up hub paris || fail "the link does not come up"
 cmp -s <("$nebula" members --dir "$T/hub") <("$nebula" members --dir "$T/paris") || fail "members differ"
 openssl verify -CAfile "$T/paris/federation/ca.pem" "$T/paris/federation/member.pem" >/dev/null || fail "certificate"
 
+# where nobody takes connections, joining says so
+"$nebula" init --name quiet --listen "127.0.0.1:$((port + 3))" --member alone --dir "$T/alone" >/dev/null
+agent alone
+within 10 answers alone || fail "the second hub's agent does not start"
+"$nebula" join "$("$nebula" invite shy --dir "$T/alone")" --dir "$T/shy" >/dev/null 2>"$T/err" || fail "join"
+grep -q 'no member of the federation has an address, so no link is possible yet' "$T/err" || fail "no word of it: $(cat "$T/err")"
+within 10 grep -q 'no link with shy is possible' "$T/alone.log" || fail "the hub says nothing: $(cat "$T/alone.log")"
+
 # what must fail, with a reason and without a trace
 if "$nebula" join "$token" --dir "$T/thief" 2>"$T/err"; then fail "a used token joined again"; fi
 grep -q 'refused' "$T/err" || fail "no reason: $(cat "$T/err")"
