@@ -3,6 +3,7 @@
 #include "agent/base/log.h"
 #include "agent/base/number.h"
 #include "agent/commands.h"
+#include "agent/json.h"
 #include "agent/progress.h"
 #include "intra/data.h"
 
@@ -383,10 +384,15 @@ int cmd_data(int argc, char **argv) {
     bool skipped = false;
     if (argp_parse(&argp, argc, argv, 0, NULL, &a) != 0)
         return AGENT_EXIT_USAGE;
-    if (load_spec(a.spec, &spec) != NEB_OK)
+    if (load_spec(a.spec, &spec) != NEB_OK) {
+        if (a.json)
+            agent_json_print_error();
         return AGENT_EXIT_USAGE;
+    }
     struct show show = {.json = a.json, .terminal = isatty(STDOUT_FILENO)};
     if (intra_corpus_build(&spec, a.out, show_progress, &show, &skipped) != NEB_OK) {
+        if (a.json)
+            agent_json_print_error();
         say_recipe(&spec);
         return AGENT_EXIT_FAILED;
     }

@@ -212,8 +212,9 @@ int cmd_logs(int argc, char **argv) {
         fputs("nebula logs: give the id that nebula jobs shows\n", stderr);
         return AGENT_EXIT_USAGE;
     }
-    if (find_log(&o, path, sizeof path) != NEB_OK)
-        return AGENT_EXIT_FAILED;
+    enum neb_status st = find_log(&o, path, sizeof path);
+    if (st != NEB_OK)
+        return agent_exit_of_input(st);
     FILE *f = fopen(path, "r");
     if (!f)
         return agent_exit_of(neb_fail_errno("cannot open %s", path));

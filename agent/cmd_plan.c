@@ -339,6 +339,9 @@ int cmd_plan(int argc, char **argv) {
     enum neb_status st = a.link      ? agent_profile_link_rank(a.device_link)
                          : a.profile ? print_profile(a.measure)
                                      : plan(&a);
+    // what does not fit has been printed, as an object
+    if (st != NEB_OK && st != NEB_ERR_LIMIT && a.json)
+        agent_json_print_error();
     return st == NEB_OK                                           ? AGENT_EXIT_OK
            : st == NEB_ERR_LIMIT || st == NEB_ERR_NOMEM || a.link ? AGENT_EXIT_FAILED
                                                                   : AGENT_EXIT_USAGE;

@@ -4,6 +4,7 @@
 //           clusters/NAME/…   homes of the agents, with --local
 #include "agent/base/log.h"
 #include "agent/cmd_options.h"
+#include "agent/json.h"
 #include "agent/pretrain_state.h"
 #include "agent/report.h"
 #include "agent/wan_spec.h"
@@ -330,6 +331,8 @@ int cmd_pretrain(int argc, char **argv) {
     int rc = st == NEB_ERR_INVALID || st == NEB_ERR_FORMAT ? AGENT_EXIT_USAGE : AGENT_EXIT_FAILED;
     if (st == NEB_OK && follow(r) == NEB_OK)
         rc = pretrain_finish(r);
+    if (r->o.json && rc != AGENT_EXIT_OK && rc != AGENT_EXIT_INTERRUPTED)
+        agent_json_print_error();
     tear_down(r);
     return rc;
 }

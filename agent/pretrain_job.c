@@ -74,7 +74,9 @@ static enum neb_status make_absolute(struct agent_job *j) {
 
 enum neb_status pretrain_load_job(struct run *r) {
     char assignment[128];
-    NEB_TRY(agent_job_load(r->o.job, &r->job));
+    enum neb_status st = agent_job_load(r->o.job, &r->job);
+    if (st != NEB_OK) // also where there is no such file: as nebula check
+        return st == NEB_ERR_NOMEM ? st : NEB_ERR_INVALID;
     for (int i = 0; i < r->o.n_sets; i++)
         NEB_TRY(agent_job_set(&r->job, r->o.sets[i]));
     if (r->o.steps) {

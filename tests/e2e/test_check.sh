@@ -33,6 +33,33 @@ expect 2 "$T/empty.yaml:6: data.corpus: is empty" "$T/empty.yaml"
 expect 2 "$T/both.yaml:$(($(wc -l <"$T/job.yaml") + 2)): a second document begins here" "$T/both.yaml"
 expect 2 'model.vocab: 100 is below the 512 pieces' "$T/job.yaml" --set model.vocab=100
 expect 2 '"ok":false' "$T/job.yaml" --json --set steps=no
+status_of() { # STATUS command…: what every command's exit status says (agent/README.md); with --json the last line is an object that says why
+    local rc=0 want=$1
+    shift
+    timeout 20 "$nebula" "$@" >"$T/status.out" 2>"$T/status.err" </dev/null || rc=$?
+    [[ $rc == "$want" ]] || fail "nebula $*: exit status $rc, not $want: $(cat "$T/status.err")"
+    [[ -s $T/status.err || $1 == check ]] || fail "nebula $*: fails without a word"
+    [[ " $* " != *' --json '* ]] || tail -n 1 "$T/status.out" | jq -e '(.ok | not) and (.error | length > 5)' >/dev/null || fail "nebula $*: $(cat "$T/status.out")"
+}
+none=$T/none
+for c in "check $none --json" "plan $none --json" "pretrain $none --local 2 --json" "data build $none --out $none.c --json" \
+    "init --home $none --name x" "init --home $none --name x --listen foo" "join foo --home $none" "members --fetch foo --home $none" \
+    "rotate foo --home $none" "logs zz --home $none" "id --name A! --home $none" "stop" "invite --home $none"; do
+    read -ra words <<<"$c"
+    status_of 2 "${words[@]}"
+done
+for c in "pretrain $T/job.yaml --home $none --out $T/none-run --json" "status --home $none" "rotate localhost:1 --home $none" "members --home $none" \
+    "ledger verify $none" "data build $T/spec.yaml --out $T/spec.yaml --json"; do
+    read -ra words <<<"$c"
+    status_of 1 "${words[@]}"
+done
+# An init that fails leaves nothing behind, and can be made anew under another name.
+mkdir "$T/hub" && : >"$T/backup"
+status_of 1 init --home "$T/hub" --name acme --listen 127.0.0.1:7443 --member one --backup "$T/backup"
+[[ ! $(ls -A "$T/hub") && -f $T/backup ]] || fail "init left: $(ls -A "$T/hub")"
+status_of 2 init --home "$T/hub/new" --name 'acme!' --listen 127.0.0.1:7443 --member one
+[[ ! $(ls -A "$T/hub") ]] || fail "init left: $(ls -A "$T/hub")"
+"$nebula" init --home "$T/hub" --name acme --listen 127.0.0.1:7443 --member two >/dev/null || fail "init after one that failed"
 expect 2 'no-such.yaml' "$T/no-such.yaml"
 spec_refused() { # TEXT SED-EXPRESSION
     local rc=0
