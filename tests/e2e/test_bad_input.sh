@@ -95,6 +95,17 @@ no_pipe generate "$T/lost/checkpoint" --tokenizer "$T/piped/tokenizer.model" --p
 "$nebula" generate "$T/lost/checkpoint" --tokenizer <(cat "$T/corpus/tokenizer.model") --prompt x --tokens 1 >"$T/p.log" 2>&1 ||
     fail "a vocabulary from a command: $(cat "$T/p.log")"
 
+# The program may be replaced, or go, while it runs: what it starts afterwards is still found.
+mkdir "$T/bin" && cp "$nebula" "$T/bin/nebula"
+ln -s "$BUILD"/*.so "$T/bin/" 2>/dev/null || true
+(pace 5 && exec timeout 90 "$T/bin/nebula" pretrain "$T/job.yaml" --local 2 --out "$T/gone" --steps 200) >"$T/gone.log" 2>&1 &
+pid=$!
+wait_step "$T/gone" 3 "$pid" || fail "no steps: $(tail -n 3 "$T/gone.log")"
+rm "$T/bin/nebula"
+kill -KILL "$(pgrep -f "nebula agent --home $T/gone/clusters/beta ")" # the command starts it again, and that its worker
+wait "$pid" || fail "a run whose program was removed: $(tail -n 3 "$T/gone.log")"
+digests_equal "$T/gone"
+
 # Without standard streams no file of ours becomes one.
 timeout 90 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 5 --out "$T/closed" <&- >&- 2>&- || fail "a run without standard streams"
 jq -e . "$T/closed/metrics.jsonl" >"$T/closed.json" || fail "what was printed went into metrics.jsonl: $(head -n 2 "$T/closed/metrics.jsonl")"
