@@ -149,18 +149,33 @@ enum neb_status agent_child_read_json(int fd, neb_ns timeout, json_t **out) {
     return *out ? NEB_OK : NEB_ERR_TIMEOUT;
 }
 
-enum neb_status agent_self_path(char *out, size_t cap) {
-    ssize_t n = readlink("/proc/self/exe", out, cap - 1);
+static const char own_exe[] = "/proc/self/exe";
+
+// Where the program was started from. One that was replaced meanwhile (an upgrade, a build) has " (deleted)" behind its name.
+static enum neb_status started_from(char *out, size_t cap) {
+    static const char deleted[] = " (deleted)";
+    ssize_t n = readlink(own_exe, out, cap - 1);
     if (n < 0)
-        return neb_fail_errno("cannot read /proc/self/exe");
+        return neb_fail_errno("cannot read %s", own_exe);
     out[n] = 0;
+    size_t tail = sizeof deleted - 1;
+    if ((size_t)n > tail && !strcmp(out + n - tail, deleted) && access(out, F_OK) != 0)
+        out[n - (ssize_t)tail] = 0;
+    return NEB_OK;
+}
+
+enum neb_status agent_self_path(char *out, size_t cap) {
+    NEB_TRY(started_from(out, cap));
+    if (access(out, X_OK) !=
+        0) // nothing has taken its place: whoever execs this gets what runs here
+        snprintf(out, cap, "%s", own_exe);
     return NEB_OK;
 }
 
 enum neb_status agent_helper_path(const char *name, char *out, size_t cap) {
     static const char *const places[] = {"", "../libexec/nebula/"};
     char self[NEB_PATH_MAX], file[NEB_PATH_MAX];
-    NEB_TRY(agent_self_path(self, sizeof self));
+    NEB_TRY(started_from(self, sizeof self));
     char *slash = strrchr(self, '/');
     NEB_ASSERT(slash);
     *slash = 0;

@@ -3,6 +3,7 @@
 #include "agent/base/log.h"
 #include "agent/base/number.h"
 #include "agent/commands.h"
+#include "agent/json.h"
 #include "agent/progress.h"
 #include "intra/data.h"
 
@@ -95,6 +96,9 @@ static enum neb_status each_pair(struct reader *r, yaml_node_t *map, const char 
         const char *key = text_of(k);
         if (!key)
             return bad(r, k, what, "a key must be a word");
+        for (yaml_node_pair_t *q = map->data.mapping.pairs.start; q < p; q++)
+            if (!strcmp(text_of(yaml_document_get_node(&r->doc, q->key)), key))
+                return bad(r, k, key, "given twice");
         NEB_TRY(take(r, key, k, v, into));
     }
     return NEB_OK;
@@ -242,6 +246,12 @@ static enum neb_status load_spec(const char *path, struct intra_build_spec *s) {
         if (st == NEB_OK && !s->n_sources)
             st = neb_fail(NEB_ERR_INVALID, "%s: sources: is missing; %s", path, spec_help);
         yaml_document_delete(&r.doc);
+        if (st == NEB_OK && yaml_parser_load(&parser, &r.doc)) {
+            const yaml_node_t *root = yaml_document_get_root_node(&r.doc);
+            if (root)
+                st = bad(&r, root, "spec", "a second document begins here; a file holds one");
+            yaml_document_delete(&r.doc);
+        }
     }
     yaml_parser_delete(&parser);
     neb_buf_free(&b);
@@ -374,10 +384,15 @@ int cmd_data(int argc, char **argv) {
     bool skipped = false;
     if (argp_parse(&argp, argc, argv, 0, NULL, &a) != 0)
         return AGENT_EXIT_USAGE;
-    if (load_spec(a.spec, &spec) != NEB_OK)
+    if (load_spec(a.spec, &spec) != NEB_OK) {
+        if (a.json)
+            agent_json_print_error();
         return AGENT_EXIT_USAGE;
+    }
     struct show show = {.json = a.json, .terminal = isatty(STDOUT_FILENO)};
     if (intra_corpus_build(&spec, a.out, show_progress, &show, &skipped) != NEB_OK) {
+        if (a.json)
+            agent_json_print_error();
         say_recipe(&spec);
         return AGENT_EXIT_FAILED;
     }

@@ -1,5 +1,6 @@
 // nebula init, invite, revoke, promote: what only the hub of a federation does.
 #include "agent/base/fs.h"
+#include "agent/base/log.h"
 #include "agent/base/number.h"
 #include "agent/cmd_options.h"
 #include "security/hub.h"
@@ -103,43 +104,77 @@ static enum neb_status own_identity(const char *home, const char *name, struct s
     return NEB_OK;
 }
 
-static enum neb_status make_ca(const struct options *o, const char *home) {
-    char code[SEC_CODE_TEXT], path[NEB_PATH_MAX];
-    if (o->restore) {
-        fputs("recovery code: ", stderr);
-        if (!fgets(code, sizeof code, stdin))
-            return neb_fail(NEB_ERR_INVALID, "no recovery code on standard input");
-        enum neb_status st = sec_ca_restore(home, o->restore, code);
-        sodium_memzero(code, sizeof code);
-        return st;
-    }
-    NEB_TRY(neb_path(path, sizeof path, home, "ca-backup"));
-    const char *backup = o->backup ? o->backup : path;
-    enum neb_status st = sec_ca_create(home, o->name, backup, code);
-    if (st == NEB_OK)
-        printf("backup of the CA's key: %s\n"
-               "  Move it off this host; it opens only with this recovery code, shown once:\n"
-               "  %s\n",
-               backup, code);
-    sodium_memzero(code, sizeof code);
-    return st;
+// code: of the new backup, to be shown; of one that is restored, asked for.
+static enum neb_status make_ca(const struct options *o, const char *home, const char *backup,
+                               char code[SEC_CODE_TEXT]) {
+    if (!o->restore)
+        return sec_ca_create(home, o->name, backup, code);
+    fputs("recovery code: ", stderr);
+    if (!fgets(code, SEC_CODE_TEXT, stdin))
+        return neb_fail(NEB_ERR_INVALID, "no recovery code on standard input");
+    return sec_ca_restore(home, o->restore, code);
+}
+
+enum { MADE_BY_INIT = 4 };
+static const char *const made_by_init[MADE_BY_INIT] = {"keys", "identity", "ca", "federation"};
+
+// What an init that fails has to leave as it was.
+struct before {
+    bool home, backup, part[MADE_BY_INIT];
+};
+
+static void look(const char *home, const char *backup, struct before *b) {
+    char path[NEB_PATH_MAX];
+    b->home = neb_fs_exists(home);
+    b->backup = neb_fs_exists(backup);
+    for (int i = 0; i < MADE_BY_INIT; i++)
+        b->part[i] =
+            neb_path(path, sizeof path, home, made_by_init[i]) != NEB_OK || neb_fs_exists(path);
+}
+
+static void undo(const char *home, const char *backup, const struct before *b) {
+    char path[NEB_PATH_MAX];
+    bool all = b->backup || neb_fs_remove(backup) == NEB_OK;
+    for (int i = 0; i < MADE_BY_INIT; i++)
+        all = (b->part[i] || (neb_path(path, sizeof path, home, made_by_init[i]) == NEB_OK &&
+                              neb_fs_remove_tree(path) == NEB_OK)) &&
+              all;
+    if (!b->home)
+        rmdir(home);
+    if (!all) // it said which
+        neb_warn("what this init has made in %s is no federation: remove it", home);
 }
 
 static enum neb_status init(const struct options *o) {
-    char home[NEB_PATH_MAX];
+    char home[NEB_PATH_MAX], path[NEB_PATH_MAX], code[SEC_CODE_TEXT] = "";
     struct sec_hub_settings s;
     struct sec_public self;
+    struct before b;
+    enum neb_status st;
     if (!o->listen || (!o->name == !o->restore))
         return neb_fail(NEB_ERR_INVALID, "init needs --listen, and --name or --restore");
     NEB_TRY(sec_init());
     NEB_TRY(init_settings(o, &s));
     NEB_TRY(sec_home(o->common.home, home, sizeof home));
-    NEB_TRY(own_identity(home, o->member, &self));
-    NEB_TRY(make_ca(o, home));
-    NEB_TRY(sec_hub_create(home, &s, &self, o->link ? o->link : ""));
+    NEB_TRY(neb_path(path, sizeof path, home, "ca-backup"));
+    const char *backup = o->backup ? o->backup : path;
+    look(home, backup, &b);
+    NEB_TRY_GOTO(own_identity(home, o->member, &self), out);
+    NEB_TRY_GOTO(make_ca(o, home, backup, code), out);
+    NEB_TRY_GOTO(sec_hub_create(home, &s, &self, o->link ? o->link : ""), out);
+    if (!o->restore)
+        printf("backup of the CA's key: %s\n"
+               "  Move it off this host; it opens only with this recovery code, shown once:\n"
+               "  %s\n",
+               backup, code);
     printf("this node is '%s', hub of the federation; enrolment at %s once nebula agent runs\n",
            self.name, s.reach);
-    return fflush(stdout) == 0 ? NEB_OK : neb_fail_errno("stdout");
+    st = fflush(stdout) == 0 ? NEB_OK : neb_fail_errno("stdout");
+out:
+    sodium_memzero(code, sizeof code);
+    if (st != NEB_OK) // also where the code was not shown: nobody could open the backup
+        undo(home, backup, &b);
+    return st;
 }
 
 int cmd_init(int argc, char **argv) {
@@ -164,7 +199,7 @@ int cmd_init(int argc, char **argv) {
     struct options o = {0};
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
         return AGENT_EXIT_USAGE;
-    return agent_exit_of(init(&o));
+    return agent_exit_of_input(init(&o));
 }
 
 // ---- invite, revoke, promote -------------------------------------------------------------------
@@ -206,7 +241,7 @@ static int run(int argc, char **argv, const struct argp *argp,
     struct options o = {.common.takes = AGENT_TAKES_ONE};
     if (argp_parse(argp, argc, argv, 0, NULL, &o) != 0)
         return AGENT_EXIT_USAGE;
-    return agent_exit_of(what(&o));
+    return agent_exit_of_input(what(&o));
 }
 
 int cmd_invite(int argc, char **argv) {

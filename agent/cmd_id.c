@@ -64,5 +64,5 @@ int cmd_id(int argc, char **argv) {
     struct options o = {0};
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
         return AGENT_EXIT_USAGE;
-    return agent_exit_of(show(&o));
+    return agent_exit_of_input(show(&o));
 }

@@ -9,6 +9,7 @@
 #include "security/identity.h"
 
 #include <dirent.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -86,7 +87,9 @@ int cmd_stop(int argc, char **argv) {
     static const struct argp argp = {.options = home_only,
                                      .parser = agent_parse_option,
                                      .args_doc = "JOB-ID",
-                                     .doc = "Stops a job on all its clusters after a checkpoint."};
+                                     .doc =
+                                         "Stops a job on all its clusters after a checkpoint. The "
+                                         "first characters of the id will do."};
     struct agent_options o = {.takes = AGENT_MAY_TAKE_ONE};
     return argp_parse(&argp, argc, argv, 0, NULL, &o) == 0 ? order("stop", &o) : AGENT_EXIT_USAGE;
 }
@@ -144,7 +147,8 @@ static enum neb_status choose_log(const struct log_options *o, const char *dir, 
 // The folder under jobs/ whose name begins with the id given; jobs are hexadecimal, so nothing else can be named.
 static enum neb_status find_log(const struct log_options *l, char *out, size_t cap) {
     const struct agent_options *o = &l->common;
-    char home[NEB_PATH_MAX], jobs[NEB_PATH_MAX], dir[NEB_PATH_MAX], name[NEB_PATH_MAX] = "";
+    char home[NEB_PATH_MAX], jobs[NEB_PATH_MAX], dir[NEB_PATH_MAX], names[400] = "";
+    char name[NAME_MAX + 1] = "";
     int hits = 0;
     if (!*o->arg || strspn(o->arg, "0123456789abcdef") != strlen(o->arg))
         return neb_fail(NEB_ERR_INVALID, "\"%s\" is no job id; nebula jobs lists them", o->arg);
@@ -155,13 +159,14 @@ static enum neb_status find_log(const struct log_options *l, char *out, size_t c
         return neb_fail_errno("cannot read %s", jobs);
     for (struct dirent *e; (e = readdir(d));)
         if (!strncmp(e->d_name, o->arg, strlen(o->arg))) {
-            hits++;
+            size_t n = strlen(names);
             snprintf(name, sizeof name, "%s", e->d_name);
+            snprintf(names + n, sizeof names - n, "%s%s", hits++ ? ", " : "", name);
         }
     closedir(d);
     if (hits != 1)
-        return neb_fail(NEB_ERR_NOT_FOUND, "%s has %s job whose id begins with %s", jobs,
-                        hits ? "more than one" : "no", o->arg);
+        return neb_fail(NEB_ERR_NOT_FOUND, "%s has %s job whose id begins with %s%s%s", jobs,
+                        hits ? "more than one" : "no", o->arg, hits ? ": " : "", names);
     NEB_TRY(neb_path(dir, sizeof dir, jobs, name));
     return choose_log(l, dir, out, cap);
 }
@@ -207,8 +212,9 @@ int cmd_logs(int argc, char **argv) {
         fputs("nebula logs: give the id that nebula jobs shows\n", stderr);
         return AGENT_EXIT_USAGE;
     }
-    if (find_log(&o, path, sizeof path) != NEB_OK)
-        return AGENT_EXIT_FAILED;
+    enum neb_status st = find_log(&o, path, sizeof path);
+    if (st != NEB_OK)
+        return agent_exit_of_input(st);
     FILE *f = fopen(path, "r");
     if (!f)
         return agent_exit_of(neb_fail_errno("cannot open %s", path));

@@ -1,6 +1,7 @@
 // nebula join, members, rotate: what every member of a federation does.
 #include "agent/base/clock.h"
 #include "agent/base/fs.h"
+#include "agent/base/log.h"
 #include "agent/cmd_options.h"
 #include "security/enrol.h"
 #include "security/rotate.h"
@@ -63,13 +64,17 @@ static enum neb_status print_list(const struct sec_federation *f) {
     return fflush(stdout) == 0 ? NEB_OK : neb_fail_errno("stdout");
 }
 
+static enum neb_status open_federation(const char *home, struct sec_federation **out) {
+    enum neb_status st = sec_federation_open(home, out);
+    return st == NEB_ERR_NOT_FOUND
+               ? neb_fail(st, "%s is in no federation: nebula join, or nebula init", home)
+               : st;
+}
+
 static enum neb_status show(const char *home) {
     struct sec_federation *f = NULL;
-    enum neb_status st = sec_federation_open(home, &f);
-    if (st == NEB_ERR_NOT_FOUND)
-        return neb_fail(st, "%s is in no federation: nebula join, or nebula init", home);
-    NEB_TRY(st);
-    st = print_list(f);
+    NEB_TRY(open_federation(home, &f));
+    enum neb_status st = print_list(f);
     sec_federation_destroy(&f);
     return st;
 }
@@ -77,6 +82,8 @@ static enum neb_status show(const char *home) {
 static enum neb_status members(const struct options *o) {
     char home[NEB_PATH_MAX];
     NEB_TRY(home_of(o, home));
+    if (o->fetch && !sec_endpoint_valid(o->fetch))
+        return neb_fail(NEB_ERR_INVALID, "--fetch takes HOST:PORT");
     if (o->fetch)
         NEB_TRY(sec_enrol_renew(home, o->fetch, NULL));
     return show(home);
@@ -84,27 +91,52 @@ static enum neb_status members(const struct options *o) {
 
 // ---- join, rotate ------------------------------------------------------------------------------
 
+// Where nobody has an address there is nobody to dial. It is no error: others may join that have one.
+static void warn_unlinked(const char *home, const char *self) {
+    struct sec_federation *f = NULL;
+    bool reachable = false;
+    if (sec_federation_open(home, &f) != NEB_OK)
+        return; // it said why, and has nothing to do with who joined
+    for (uint32_t i = 0; i < f->list.n; i++)
+        reachable = reachable || f->list.e[i].m.endpoint[0];
+    if (!reachable)
+        neb_warn("no member of the federation has an address, so no link is possible yet: the hub "
+                 "gives its own with nebula init --link, a member with nebula join --endpoint; "
+                 "'%s' can be revoked, invited and joined again",
+                 self);
+    sec_federation_destroy(&f);
+}
+
 static enum neb_status join(const struct options *o) {
     char home[NEB_PATH_MAX];
     struct sec_token t = {.name = ""};
     NEB_TRY(home_of(o, home));
     if (o->endpoint && !sec_endpoint_valid(o->endpoint))
         return neb_fail(NEB_ERR_INVALID, "--endpoint takes HOST:PORT");
-    NEB_TRY(sec_token_parse(o->common.arg, &t));
-    enum neb_status st = NEB_OK;
+    enum neb_status st = sec_token_parse(o->common.arg, &t);
+    if (st == NEB_ERR_FORMAT || st == NEB_ERR_CORRUPT)
+        return NEB_ERR_INVALID; // what was typed is no token; it said so
+    NEB_TRY(st);
     if (o->name && strcmp(o->name, t.name) != 0)
         st = neb_fail(NEB_ERR_DENIED, "the token is for '%s', not for '%s'", t.name, o->name);
     if (st == NEB_OK)
         st = sec_enrol_join(home, &t, o->endpoint ? o->endpoint : "");
-    if (st == NEB_OK)
+    if (st == NEB_OK) {
         printf("joined as '%s'\n", t.name);
+        warn_unlinked(home, t.name);
+    }
     sodium_memzero(&t, sizeof t);
     return st;
 }
 
 static enum neb_status rotate(const struct options *o) {
     char home[NEB_PATH_MAX];
+    struct sec_federation *f = NULL;
     NEB_TRY(home_of(o, home));
+    if (!sec_endpoint_valid(o->common.arg))
+        return neb_fail(NEB_ERR_INVALID, "rotate takes the hub's enrolment endpoint, HOST:PORT");
+    NEB_TRY(open_federation(home, &f));
+    sec_federation_destroy(&f);
     NEB_TRY(sec_rotate(home, o->common.arg));
     puts("new keys are in use: restart this agent; the other members take the new list");
     return NEB_OK;
@@ -123,9 +155,9 @@ static int run(int argc, char **argv, const struct argp *argp, enum agent_takes 
         o.common.arg = token;
         enum neb_status st = what(&o);
         sodium_memzero(token, sizeof token);
-        return agent_exit_of(st);
+        return agent_exit_of_input(st);
     }
-    return agent_exit_of(what(&o));
+    return agent_exit_of_input(what(&o));
 }
 
 int cmd_join(int argc, char **argv) {

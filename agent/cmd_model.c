@@ -389,6 +389,10 @@ int cmd_eval(int argc, char **argv) {
         fputs("nebula eval: the only task is translate\n", stderr);
         return AGENT_EXIT_USAGE;
     }
+    if (!o.task && (o.beam != 1 || o.out)) {
+        fputs("nebula eval: --beam and --out are of --task translate\n", stderr);
+        return AGENT_EXIT_USAGE;
+    }
     if (!o.logits && !o.corpus) {
         if (agent_corpus_note_read(o.checkpoint, corpus, sizeof corpus) != NEB_OK)
             return AGENT_EXIT_USAGE;

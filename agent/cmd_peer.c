@@ -132,5 +132,5 @@ int cmd_peer(int argc, char **argv) {
         st = peer_remove(&p, o.args[1]);
     else if (st == NEB_OK)
         st = peer_list(&p);
-    return agent_exit_of(st);
+    return agent_exit_of_input(st);
 }

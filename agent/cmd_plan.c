@@ -11,6 +11,7 @@
 
 enum {
     SETS_MAX = 64,
+    RANKS_MAX = 1024, // as --ranks says
     VOCAB_ASSUMED = 32000,
     KEY_WAN = 256,
     KEY_HOME,
@@ -55,6 +56,20 @@ static enum neb_status cluster_of(const struct agent_job *job, const char *optio
                                                : "N");
 }
 
+// What can be wrong with the options is said before anything is measured.
+static enum neb_status check_names(const struct arguments *a, const struct agent_job *job) {
+    const char *value;
+    int32_t i;
+    for (int k = 0; k < a->sites.n; k++)
+        NEB_TRY(cluster_of(job, "--site", a->sites.sets[k], &i, &value));
+    for (int k = 0; k < a->ranks.n; k++)
+        NEB_TRY(cluster_of(job, "--ranks", a->ranks.sets[k], &i, &value));
+    for (int k = 0; k < a->wans.n; k++)
+        if (strchr(a->wans.sets[k], '='))
+            NEB_TRY(cluster_of(job, "--wan", a->wans.sets[k], &i, &value));
+    return NEB_OK;
+}
+
 static enum neb_status find_sites(const struct arguments *a, const struct agent_job *job,
                                   struct plan_machines *m) {
     const char *value;
@@ -67,11 +82,10 @@ static enum neb_status find_sites(const struct arguments *a, const struct agent_
     }
     NEB_TRY(agent_planner_sites(job, a->local, a->measure, m->sites, &m->kept));
     for (int k = 0; k < a->ranks.n; k++) {
-        uint64_t n;
+        uint64_t n = 0; // parse_option has looked at it
         NEB_TRY(cluster_of(job, "--ranks", a->ranks.sets[k], &i, &value));
-        if (!neb_number_whole(value, 1, 1024, &n))
-            return neb_fail(NEB_ERR_INVALID, "--ranks %s: not in 1..1024", a->ranks.sets[k]);
-        m->sites[i].ranks = (int32_t)n;
+        if (neb_number_whole(value, 1, RANKS_MAX, &n))
+            m->sites[i].ranks = (int32_t)n;
     }
     return NEB_OK;
 }
@@ -226,6 +240,7 @@ static enum neb_status plan(const struct arguments *a) {
     static struct agent_job job; // large
     static struct plan_machines m;
     NEB_TRY(load(a, a->file, &job));
+    NEB_TRY(check_names(a, &job));
     NEB_TRY(find_sites(a, &job, &m));
     NEB_TRY(find_links(a, &job, &m));
     NEB_TRY(find_vocab(&job, &m));
@@ -251,13 +266,24 @@ static void add(struct named *list, const char *text, struct argp_state *state) 
 
 static error_t parse_option(int key, char *arg, struct argp_state *state) {
     struct arguments *a = state->input;
+    const char *eq = arg ? strchr(arg, '=') : NULL, *value = eq ? eq + 1 : arg;
+    struct agent_wan wan;
+    uint64_t n;
     switch (key) {
     case 'j': a->json = true; return 0;
     case 's': add(&a->sets, arg, state); return 0;
-    case KEY_WAN: add(&a->wans, arg, state); return 0;
+    case KEY_WAN:
+        if (agent_wan_parse(value, "--wan", &wan) != NEB_OK) // it said why
+            agent_option_refuse(state, key, arg, "[CLUSTER=]RATE:DELAY[:LOSS]");
+        add(&a->wans, arg, state);
+        return 0;
     case KEY_HOME: a->home = arg; return 0;
     case KEY_SITE: add(&a->sites, arg, state); return 0;
-    case KEY_RANKS: add(&a->ranks, arg, state); return 0;
+    case KEY_RANKS:
+        if (!neb_number_whole(value, 1, RANKS_MAX, &n))
+            agent_option_refuse(state, key, arg, "CLUSTER=N with N from 1 to 1024");
+        add(&a->ranks, arg, state);
+        return 0;
     case KEY_PROFILE: a->profile = true; return 0;
     case KEY_MEASURE: a->measure = true; return 0;
     case KEY_LINK: a->link = true; return 0;
@@ -317,6 +343,9 @@ int cmd_plan(int argc, char **argv) {
                          : a.device  ? agent_profile_device_child()
                          : a.profile ? print_profile(a.measure)
                                      : plan(&a);
+    // what does not fit has been printed, as an object
+    if (st != NEB_OK && st != NEB_ERR_LIMIT && a.json)
+        agent_json_print_error();
     bool failed = st == NEB_ERR_LIMIT || st == NEB_ERR_NOMEM || a.link || a.device;
     return st == NEB_OK ? AGENT_EXIT_OK : failed ? AGENT_EXIT_FAILED : AGENT_EXIT_USAGE;
 }

@@ -4,6 +4,7 @@
 //           clusters/NAME/…   homes of the agents, with --local
 #include "agent/base/log.h"
 #include "agent/cmd_options.h"
+#include "agent/json.h"
 #include "agent/pretrain_state.h"
 #include "agent/report.h"
 #include "agent/wan_spec.h"
@@ -79,6 +80,7 @@ static enum neb_status on_line(struct run *r, const json_t *event) {
     if (r->odd_since && says_stopped(r->reports[i]))
         r->odd_since = neb_now();
     NEB_TRY(agent_metrics_add(r->metrics, neb_now() - late, json_incref(line)));
+    r->stepped |= !strcmp(kind, "step");
     agent_progress_metrics(r->progress, i, line);
     agent_tensorboard_line(r->tensorboard, i, line, neb_wall_now() - late);
     if (!strcmp(kind, "fault")) {
@@ -271,6 +273,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
 static void tear_down(struct run *r) {
     if (r->o.local)
         agent_local_stop(&r->local);
+    pretrain_undo_out(r);
     agent_ipc_destroy(&r->ipc);
     if (r->zctx)
         zmq_ctx_term(r->zctx);
@@ -324,9 +327,12 @@ int cmd_pretrain(int argc, char **argv) {
     sigaction(SIGINT, &sa, NULL);
     sigaction(SIGTERM, &sa, NULL);
     enum neb_status st = set_up(r);
+    r->over = st != NEB_OK && st != NEB_ERR_TIMEOUT; // an agent that is slow may have taken it
     int rc = st == NEB_ERR_INVALID || st == NEB_ERR_FORMAT ? AGENT_EXIT_USAGE : AGENT_EXIT_FAILED;
     if (st == NEB_OK && follow(r) == NEB_OK)
         rc = pretrain_finish(r);
+    if (r->o.json && rc != AGENT_EXIT_OK && rc != AGENT_EXIT_INTERRUPTED)
+        agent_json_print_error();
     tear_down(r);
     return rc;
 }

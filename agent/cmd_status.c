@@ -25,9 +25,13 @@ static const char *text_of(const json_t *o, const char *key, const char *def) {
 static void print_peer(FILE *f, const json_t *o) {
     char sent[32], recv[32], rate[32], since[32];
     bool up = json_is_true(json_object_get(o, "up"));
-    fprintf(f, "\npeer: %s\n  endpoint: %s\n  link: %s for %s\n", text_of(o, "name", "?"),
-            text_of(o, "endpoint", "(dials us)"), up ? "up" : "DOWN",
-            agent_human_time(real(o, "since_s"), since, sizeof since));
+    fprintf(f, "\npeer: %s\n  endpoint: %s\n  link: ", text_of(o, "name", "?"),
+            text_of(o, "endpoint", "(dials us)"));
+    if (json_is_number(json_object_get(o, "since_s")))
+        fprintf(f, "%s for %s\n", up ? "up" : "DOWN",
+                agent_human_time(real(o, "since_s"), since, sizeof since));
+    else
+        fprintf(f, "not up since this agent started\n");
     if (up)
         fprintf(f, "  round trip: %.1f ms\n", real(o, "rtt_ms"));
     if (real(o, "goodput_bps") > 0)

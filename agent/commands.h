@@ -19,6 +19,11 @@ static inline int agent_exit_of(enum neb_status st) {
     return st == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
 }
 
+// Of a command whose NEB_ERR_INVALID is about what was typed.
+static inline int agent_exit_of_input(enum neb_status st) {
+    return st == NEB_ERR_INVALID ? AGENT_EXIT_USAGE : agent_exit_of(st);
+}
+
 struct agent_command {
     const char *name;
     const char *summary;               // NULL: internal, not listed

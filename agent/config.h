@@ -191,8 +191,13 @@ enum agent_auto {
     AGENT_AUTO_MESH = 32, // every cluster's; in a job each has its own
 };
 
+enum { AGENT_KEYS_MAX = 256 }; // options that a job has at most
+
 struct agent_job {
     uint32_t autos; // enum agent_auto; never travels
+    // Where the job file has each key (by its row in the table of options), and clusters, for complaints about what does not fit together; 0: it
+    // does not have it. They never travel.
+    uint16_t lines[AGENT_KEYS_MAX], clusters_line;
     char name[AGENT_NAME_MAX + 1];
     enum agent_mode mode;
     int64_t seed;

@@ -41,29 +41,33 @@ static enum neb_status validate_meshes(const struct agent_job *j, const char *fi
     for (int32_t i = 0; i < j->n_clusters; i++) {
         const struct agent_cluster *c = &j->clusters[i];
         if (c->device == AGENT_DEVICE_CPU && c->outer_state == AGENT_OUTER_DEVICE)
-            return COMPLAIN(file, "clusters.outer_state",
-                            "cluster %s: device needs device: cuda; remove it, or set host",
-                            c->name);
+            return COMPLAIN_OF(j, file, "clusters.outer_state",
+                               "cluster %s: device needs device: cuda; remove it, or set host",
+                               c->name);
         if (c->device == AGENT_DEVICE_CPU && c->cuda_graphs == AGENT_GRAPHS_ON)
-            return COMPLAIN(file, "clusters.cuda_graphs",
-                            "cluster %s: on needs device: cuda; remove it, or set off", c->name);
+            return COMPLAIN_OF(j, file, "clusters.cuda_graphs",
+                               "cluster %s: on needs device: cuda; remove it, or set off", c->name);
         if (agent_cluster_ranks(c) == 1)
             continue;
         if (c->mesh.tp > 1 && c->cuda_graphs == AGENT_GRAPHS_ON)
-            return COMPLAIN(file, "clusters.cuda_graphs",
-                            "cluster %s: on needs tp 1, as a communicator whose collectives are in "
-                            "a graph cannot be given up while it hangs; remove it, or set off",
-                            c->name);
+            return COMPLAIN_OF(
+                j, file, "clusters.cuda_graphs",
+                "cluster %s: on needs tp 1, as a communicator whose collectives are in "
+                "a graph cannot be given up while it hangs; remove it, or set off",
+                c->name);
         if (agent_cluster_ranks(c) > MESH_RANKS_MAX)
-            return COMPLAIN(file, "clusters.mesh", "cluster %s: %d ranks, at most %d are possible",
-                            c->name, agent_cluster_ranks(c), MESH_RANKS_MAX);
+            return COMPLAIN_OF(j, file, "clusters.mesh",
+                               "cluster %s: %d ranks, at most %d are possible", c->name,
+                               agent_cluster_ranks(c), MESH_RANKS_MAX);
         if (intra_mesh_check(&c->mesh, &m) != NEB_OK)
-            return COMPLAIN(file, "clusters.mesh", "cluster %s cannot run this model", c->name);
+            return COMPLAIN_OF(j, file, "clusters.mesh", "cluster %s cannot run this model",
+                               c->name);
         if ((int64_t)j->accumulate * j->batch % c->mesh.dp)
-            return COMPLAIN(file, "clusters.mesh",
-                            "cluster %s: dp %d does not divide the sequences of a step, data.batch "
-                            "%d x data.accumulate %d; the replicas get equal shares",
-                            c->name, c->mesh.dp, j->batch, j->accumulate);
+            return COMPLAIN_OF(
+                j, file, "clusters.mesh",
+                "cluster %s: dp %d does not divide the sequences of a step, data.batch "
+                "%d x data.accumulate %d; the replicas get equal shares",
+                c->name, c->mesh.dp, j->batch, j->accumulate);
     }
     return NEB_OK;
 }
@@ -77,22 +81,24 @@ static enum neb_status validate_micro_batches(const struct agent_job *j, const c
         if (!c->batch && !c->recompute)
             continue;
         if (j->mode != AGENT_MODE_REPLICAS || j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
-            return COMPLAIN(file, key,
-                            "cluster %s: all clusters have the job's micro-batches in modes rtd "
-                            "and distill and with sync.scheme: synchronous; remove it",
-                            c->name);
+            return COMPLAIN_OF(j, file, key,
+                               "cluster %s: all clusters have the job's micro-batches in modes rtd "
+                               "and distill and with sync.scheme: synchronous; remove it",
+                               c->name);
         if (c->launcher == AGENT_LAUNCHER_ATTACH || c->witness)
-            return COMPLAIN(file, key, "cluster %s: %s; remove it", c->name,
-                            c->witness ? "a witness trains nothing"
-                                       : "the trainer that attaches cuts its steps as it likes");
+            return COMPLAIN_OF(j, file, key, "cluster %s: %s; remove it", c->name,
+                               c->witness ? "a witness trains nothing"
+                                          : "the trainer that attaches cuts its steps as it likes");
         if (c->batch && sequences % c->batch)
-            return COMPLAIN(file, key,
-                            "cluster %s: %d does not divide the sequences of a step, data.batch %d "
-                            "x data.accumulate %d",
-                            c->name, c->batch, j->batch, j->accumulate);
+            return COMPLAIN_OF(
+                j, file, key,
+                "cluster %s: %d does not divide the sequences of a step, data.batch %d "
+                "x data.accumulate %d",
+                c->name, c->batch, j->batch, j->accumulate);
         if (c->batch && sequences / c->batch > CONFIG_BATCH_MAX)
-            return COMPLAIN(file, key, "cluster %s: %d makes more than %d micro-batches of a step",
-                            c->name, c->batch, CONFIG_BATCH_MAX);
+            return COMPLAIN_OF(j, file, key,
+                               "cluster %s: %d makes more than %d micro-batches of a step", c->name,
+                               c->batch, CONFIG_BATCH_MAX);
     }
     return NEB_OK;
 }
@@ -132,8 +138,8 @@ static enum neb_status validate_heads(const struct agent_job *j, const struct ag
     int32_t width = x->d_model ? x->d_model : j->model.d_model,
             heads = x->n_heads ? x->n_heads : j->model.n_heads;
     if ((x->d_model || x->n_heads) && (width % heads || width / heads % 2 || width / heads > 256))
-        return COMPLAIN(file, key, "%d over %d heads is not an even number in 2..256", width,
-                        heads);
+        return COMPLAIN_OF(j, file, key, "%d over %d heads is not an even number in 2..256", width,
+                           heads);
     return NEB_OK;
 }
 
@@ -155,15 +161,15 @@ static enum neb_status validate_auto_roles(const struct agent_job *j, const char
     for (int i = 0; i < j->n_clusters; i++) {
         const struct agent_cluster *c = &j->clusters[i];
         if (c->role_auto && j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
-            return COMPLAIN(file, "clusters.role",
-                            "cluster %s: auto, but sync.scheme synchronous is one process: say "
-                            "which role it has",
-                            c->name);
+            return COMPLAIN_OF(j, file, "clusters.role",
+                               "cluster %s: auto, but sync.scheme synchronous is one process: say "
+                               "which role it has",
+                               c->name);
         if (c->role_auto && c->n_sources)
-            return COMPLAIN(file, "clusters.sources",
-                            "cluster %s: sources are the generator's; with role auto leave them "
-                            "out, or say which role it has",
-                            c->name);
+            return COMPLAIN_OF(j, file, "clusters.sources",
+                               "cluster %s: sources are the generator's; with role auto leave them "
+                               "out, or say which role it has",
+                               c->name);
     }
     return NEB_OK;
 }
@@ -173,7 +179,7 @@ static enum neb_status validate_rtd(const struct agent_job *j, const char *file)
     int d = agent_job_role(j, AGENT_ROLE_DISCRIMINATOR);
     for (int i = 0; j->mode != AGENT_MODE_RTD && i < j->n_clusters; i++)
         if ((j->clusters[i].role || j->clusters[i].role_auto) && j->mode != AGENT_MODE_DISTILL)
-            return COMPLAIN(file, "clusters.role", "only modes rtd and distill have roles");
+            return COMPLAIN_OF(j, file, "clusters.role", "only modes rtd and distill have roles");
     if (j->mode != AGENT_MODE_RTD)
         return NEB_OK;
     // auto is whatever is missing
@@ -182,36 +188,38 @@ static enum neb_status validate_rtd(const struct agent_job *j, const char *file)
         count_roles(j, AGENT_ROLE_GENERATOR) + count_roles(j, AGENT_ROLE_DISCRIMINATOR) +
                 count_auto(j) !=
             2)
-        return COMPLAIN(file, "clusters",
-                        "mode rtd takes two, one with role generator, one with role discriminator; "
-                        "or auto");
+        return COMPLAIN_OF(
+            j, file, "clusters",
+            "mode rtd takes two, one with role generator, one with role discriminator; "
+            "or auto");
     NEB_TRY(validate_auto_roles(j, file));
     for (int i = 0; i < 2; i++)
         if (agent_cluster_ranks(&j->clusters[i]) > 1 || j->clusters[i].mesh_auto ||
             j->clusters[i].launcher == AGENT_LAUNCHER_ATTACH)
-            return COMPLAIN(file, "clusters.mesh",
-                            "cluster %s: mode rtd trains on one rank of its own",
-                            j->clusters[i].name);
+            return COMPLAIN_OF(j, file, "clusters.mesh",
+                               "cluster %s: mode rtd trains on one rank of its own",
+                               j->clusters[i].name);
     if (d >= 0 && j->clusters[d].n_sources)
-        return COMPLAIN(file, "clusters.sources",
-                        "cluster %s: the generator's sources count, in the order of their names",
-                        j->clusters[d].name);
+        return COMPLAIN_OF(j, file, "clusters.sources",
+                           "cluster %s: the generator's sources count, in the order of their names",
+                           j->clusters[d].name);
     if (j->sync.scheme == AGENT_SCHEME_NONE)
-        return COMPLAIN(file, "sync.scheme",
-                        "none: mode rtd takes federated, or synchronous for one process");
+        return COMPLAIN_OF(j, file, "sync.scheme",
+                           "none: mode rtd takes federated, or synchronous for one process");
     if (j->trainable.mode != INTRA_TRAIN_FULL || j->trainable.freeze_embeddings ||
         j->init_from[0] || j->model_init[0])
-        return COMPLAIN(file, "trainable", "mode rtd trains everything, from nothing");
+        return COMPLAIN_OF(j, file, "trainable", "mode rtd trains everything, from nothing");
     if (j->autos)
-        return COMPLAIN(file, "mode", "mode rtd takes auto for clusters.role alone");
+        return COMPLAIN_OF(j, file, "mode", "mode rtd takes auto for clusters.role alone");
     int32_t cycle =
         r->generator_steps > r->discriminator_steps ? r->generator_steps : r->discriminator_steps;
     if (r->share_embeddings && ((r->shape.d_model && r->shape.d_model != j->model.d_model) ||
                                 r->share_embeddings % cycle || r->share_embeddings < r->ahead))
-        return COMPLAIN(file, "rtd.share_embeddings",
-                        "takes one width for both models, and a multiple of the ratio's %d steps, "
-                        "not below rtd.ahead %d",
-                        cycle, r->ahead);
+        return COMPLAIN_OF(
+            j, file, "rtd.share_embeddings",
+            "takes one width for both models, and a multiple of the ratio's %d steps, "
+            "not below rtd.ahead %d",
+            cycle, r->ahead);
     return validate_heads(j, &r->shape, "rtd.generator.d_model", file);
 }
 
@@ -225,61 +233,63 @@ static enum neb_status validate_distill(const struct agent_job *j, const char *f
     students += teachers || !autos ? autos : autos - 1; // one of them teaches, if nobody else does
     teachers += !teachers && autos;
     if (j->autos)
-        return COMPLAIN(file, "mode", "mode distill takes auto for clusters.role alone");
+        return COMPLAIN_OF(j, file, "mode", "mode distill takes auto for clusters.role alone");
     for (int i = 0; i < j->n_clusters; i++) {
         if (agent_cluster_ranks(&j->clusters[i]) > 1 || j->clusters[i].mesh_auto)
-            return COMPLAIN(file, "clusters.mesh", "cluster %s: mode distill trains on one rank",
-                            j->clusters[i].name);
+            return COMPLAIN_OF(j, file, "clusters.mesh",
+                               "cluster %s: mode distill trains on one rank", j->clusters[i].name);
         if (j->clusters[i].n_sources)
-            return COMPLAIN(file, "clusters.sources",
-                            "cluster %s: mode distill takes all sources of the corpus",
-                            j->clusters[i].name);
+            return COMPLAIN_OF(j, file, "clusters.sources",
+                               "cluster %s: mode distill takes all sources of the corpus",
+                               j->clusters[i].name);
     }
     if (teachers > 1 || students < 1 || teachers + students != j->n_clusters)
-        return COMPLAIN(file, "clusters.role",
-                        "mode distill takes at most one teacher, and students for the rest");
+        return COMPLAIN_OF(j, file, "clusters.role",
+                           "mode distill takes at most one teacher, and students for the rest");
     if (j->clusters[0].role != AGENT_ROLE_STUDENT && j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
-        return COMPLAIN(file, "clusters", "synchronous: list the student first");
+        return COMPLAIN_OF(j, file, "clusters", "synchronous: list the student first");
     if (teachers && j->sync.scheme == AGENT_SCHEME_NONE)
-        return COMPLAIN(file, "sync.scheme", "none: labels could not travel");
+        return COMPLAIN_OF(j, file, "sync.scheme", "none: labels could not travel");
     if (teachers && students > 1 && j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
-        return COMPLAIN(file, "sync.scheme", "synchronous: one student in one process");
+        return COMPLAIN_OF(j, file, "sync.scheme", "synchronous: one student in one process");
     if (teachers && !d->k && j->sync.scheme != AGENT_SCHEME_SYNCHRONOUS)
-        return COMPLAIN(file, "distill.k",
-                        "0: all logits need sync.scheme: synchronous; else 1..64");
+        return COMPLAIN_OF(j, file, "distill.k",
+                           "0: all logits need sync.scheme: synchronous; else 1..64");
     if ((d->k_min && d->k_min > d->k) || (d->k_max && d->k_max < d->k) ||
         (!d->k && (d->k_min || d->k_max)))
-        return COMPLAIN(file, "distill.k", "%d is not within k_min %d and k_max %d", d->k, d->k_min,
-                        d->k_max);
+        return COMPLAIN_OF(j, file, "distill.k", "%d is not within k_min %d and k_max %d", d->k,
+                           d->k_min, d->k_max);
     if (d->federate && (students < 2 || d->relay || j->sync.scheme != AGENT_SCHEME_FEDERATED ||
                         (teachers && j->clusters[j->n_clusters - 1].role != AGENT_ROLE_TEACHER &&
                          !j->clusters[j->n_clusters - 1].role_auto)))
-        return COMPLAIN(file, "distill.federate",
-                        "needs two students or more, sync.scheme: federated, no relay, and the "
-                        "teacher as the last of the clusters");
+        return COMPLAIN_OF(j, file, "distill.federate",
+                           "needs two students or more, sync.scheme: federated, no relay, and the "
+                           "teacher as the last of the clusters");
     if (d->relay && (!teachers || d->pushed || j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS))
-        return COMPLAIN(file, "distill.relay", "needs a teacher, and shards that all read");
+        return COMPLAIN_OF(j, file, "distill.relay", "needs a teacher, and shards that all read");
     if (d->pushed && j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
-        return COMPLAIN(file, "distill.push_text", "synchronous: nothing travels in one process");
+        return COMPLAIN_OF(j, file, "distill.push_text",
+                           "synchronous: nothing travels in one process");
     if (teachers && !d->teacher[0] && !d->learn)
-        return COMPLAIN(file, "distill.teacher.init",
-                        "a teacher that does not learn needs a checkpoint");
+        return COMPLAIN_OF(j, file, "distill.teacher.init",
+                           "a teacher that does not learn needs a checkpoint");
     return validate_heads(j, &d->shape, "distill.teacher.d_model", file);
 }
 
 static enum neb_status validate_shape(const struct agent_job *j, const char *file) {
     if (!j->model.head_dim && j->model.d_model % j->model.n_heads)
-        return COMPLAIN(file, "model.d_model", "%d is not a multiple of n_heads %d; set head_dim",
-                        j->model.d_model, j->model.n_heads);
+        return COMPLAIN_OF(j, file, "model.d_model",
+                           "%d is not a multiple of n_heads %d; set head_dim", j->model.d_model,
+                           j->model.n_heads);
     int32_t kv = j->model.n_kv_heads ? j->model.n_kv_heads : j->model.n_heads;
     int32_t head_dim = j->model.head_dim ? j->model.head_dim : j->model.d_model / j->model.n_heads;
     if (j->model.n_heads % kv)
-        return COMPLAIN(file, "model.n_kv_heads", "%d does not divide n_heads %d", kv,
-                        j->model.n_heads);
+        return COMPLAIN_OF(j, file, "model.n_kv_heads", "%d does not divide n_heads %d", kv,
+                           j->model.n_heads);
     if (head_dim % 2 || head_dim < 2 || head_dim > 256)
-        return COMPLAIN(file, "model.head_dim",
-                        "%d is not an even number in 2..256; choose d_model, n_heads or head_dim",
-                        head_dim);
+        return COMPLAIN_OF(
+            j, file, "model.head_dim",
+            "%d is not an even number in 2..256; choose d_model, n_heads or head_dim", head_dim);
     return NEB_OK;
 }
 
@@ -289,51 +299,52 @@ static enum neb_status validate_tune(const struct agent_job *j, const char *file
     if (t->mode == AGENT_TUNE_FIXED)
         return NEB_OK;
     if (rung < 0 || rung < t->finest || rung > t->coarsest)
-        return COMPLAIN(file, "sync.tune",
-                        "auto starts from sync.codec, and %s is not between %s and %s "
-                        "(sync.tune.finest, coarsest)",
-                        j->sync.codec, config_rung_names[t->finest],
-                        config_rung_names[t->coarsest]);
+        return COMPLAIN_OF(j, file, "sync.tune",
+                           "auto starts from sync.codec, and %s is not between %s and %s "
+                           "(sync.tune.finest, coarsest)",
+                           j->sync.codec, config_rung_names[t->finest],
+                           config_rung_names[t->coarsest]);
     if (t->overlap_max && (t->overlap_max < j->sync.overlap || t->overlap_max >= j->sync.interval))
-        return COMPLAIN(file, "sync.tune.overlap_max",
-                        "%d must be at least sync.overlap %d and below sync.interval %d",
-                        t->overlap_max, j->sync.overlap, j->sync.interval);
+        return COMPLAIN_OF(j, file, "sync.tune.overlap_max",
+                           "%d must be at least sync.overlap %d and below sync.interval %d",
+                           t->overlap_max, j->sync.overlap, j->sync.interval);
     if (t->interval_max && t->interval_max < j->sync.interval)
-        return COMPLAIN(file, "sync.tune.interval_max", "%d must not be below sync.interval %d",
-                        t->interval_max, j->sync.interval);
+        return COMPLAIN_OF(j, file, "sync.tune.interval_max",
+                           "%d must not be below sync.interval %d", t->interval_max,
+                           j->sync.interval);
     return NEB_OK;
 }
 
 // Names, witnesses, and enough that train for the gate.
 static enum neb_status validate_clusters(const struct agent_job *j, const char *file) {
     if (j->n_clusters < 1)
-        return COMPLAIN(file, "clusters", "is missing: list at least one, with a name");
+        return COMPLAIN_OF(j, file, "clusters", "is missing: list at least one, with a name");
     for (int32_t i = 0; i < j->n_clusters; i++)
         for (int32_t k = 0; k < i; k++)
             if (!strcmp(j->clusters[i].name, j->clusters[k].name))
-                return COMPLAIN(file, "clusters.name", "\"%s\" is given to two clusters",
-                                j->clusters[i].name);
+                return COMPLAIN_OF(j, file, "clusters.name", "\"%s\" is given to two clusters",
+                                   j->clusters[i].name);
     int32_t data = 0;
     for (int32_t i = 0; i < j->n_clusters; i++)
         data += !j->clusters[i].witness;
     for (int32_t i = 1; i < j->n_clusters; i++)
         if (j->clusters[i - 1].witness && !j->clusters[i].witness)
-            return COMPLAIN(file, "clusters.witness", "\"%s\" trains: list it before the witnesses",
-                            j->clusters[i].name);
+            return COMPLAIN_OF(j, file, "clusters.witness",
+                               "\"%s\" trains: list it before the witnesses", j->clusters[i].name);
     if (data < j->n_clusters && (data < 2 || j->n_clusters < 3))
-        return COMPLAIN(
-            file, "clusters.witness",
+        return COMPLAIN_OF(
+            j, file, "clusters.witness",
             "a witness helps two or more clusters that train to elect a leader; here are %d", data);
     if (j->sync.gate == AGENT_GATE_ROBUST && (data < INTER_ROBUST_MEMBERS || data < j->n_clusters))
-        return COMPLAIN(
-            file, "sync.gate",
+        return COMPLAIN_OF(
+            j, file, "sync.gate",
             "robust needs %d clusters that train, and no witness, to outvote one bad one; "
             "here are %d of %d: use trusted, or more clusters",
             INTER_ROBUST_MEMBERS, data, j->n_clusters);
     const char *key;
     char text[512];
     if (j->sync.gate == AGENT_GATE_PRIVATE && !agent_private_allows(j, &key, text, sizeof text))
-        return COMPLAIN(file, key, "%s", text);
+        return COMPLAIN_OF(j, file, key, "%s", text);
     return NEB_OK;
 }
 
@@ -342,66 +353,67 @@ static enum neb_status validate_attach(const struct agent_job *j, const char *fi
         if (j->clusters[i].launcher != AGENT_LAUNCHER_ATTACH)
             continue;
         if (!j->model.vocab)
-            return COMPLAIN(file, "model.vocab",
-                            "is missing: \"%s\" has launcher attach, and its trainer "
-                            "brings no corpus to take it from",
-                            j->clusters[i].name);
+            return COMPLAIN_OF(j, file, "model.vocab",
+                               "is missing: \"%s\" has launcher attach, and its trainer "
+                               "brings no corpus to take it from",
+                               j->clusters[i].name);
         if (agent_cluster_ranks(&j->clusters[i]) > 1)
-            return COMPLAIN(file, "clusters.mesh",
-                            "\"%s\" has launcher attach: its trainer has ranks of its own",
-                            j->clusters[i].name);
+            return COMPLAIN_OF(j, file, "clusters.mesh",
+                               "\"%s\" has launcher attach: its trainer has ranks of its own",
+                               j->clusters[i].name);
         if (j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
-            return COMPLAIN(file, "clusters.launcher",
-                            "attach does not go with sync.scheme synchronous");
+            return COMPLAIN_OF(j, file, "clusters.launcher",
+                               "attach does not go with sync.scheme synchronous");
     }
     return NEB_OK;
 }
 
 static enum neb_status validate_eval(const struct agent_job *j, const char *file) {
     if (j->eval_every && j->mode != AGENT_MODE_REPLICAS)
-        return COMPLAIN(file, "eval.every_steps",
-                        "%d: modes rtd and distill measure at the end; leave it out",
-                        j->eval_every);
+        return COMPLAIN_OF(j, file, "eval.every_steps",
+                           "%d: modes rtd and distill measure at the end; leave it out",
+                           j->eval_every);
     return NEB_OK;
 }
 
 static enum neb_status validate_sync(const struct agent_job *j, const char *file) {
     struct inter_rate_limit limit;
     if (inter_rate_limit_parse(j->rate_limit, &limit) != NEB_OK) // it said why
-        return COMPLAIN(file, "wan.rate_limit",
-                        "\"%s\" is not a rate such as 20mbit, or 100mbit 08:00-18:00=20mbit",
-                        j->rate_limit);
+        return COMPLAIN_OF(j, file, "wan.rate_limit",
+                           "\"%s\" is not a rate such as 20mbit, or 100mbit 08:00-18:00=20mbit",
+                           j->rate_limit);
     if (j->sync.early_steps % j->sync.early_interval)
-        return COMPLAIN(file, "sync.early_steps", "%d is not a multiple of sync.early_interval %d",
-                        j->sync.early_steps, j->sync.early_interval);
+        return COMPLAIN_OF(j, file, "sync.early_steps",
+                           "%d is not a multiple of sync.early_interval %d", j->sync.early_steps,
+                           j->sync.early_interval);
     if (j->sync.early_steps &&
         (j->sync.overlap >= j->sync.early_interval || j->sync.fragments > j->sync.early_interval))
-        return COMPLAIN(file, "sync.early_interval",
-                        "%d must be above sync.overlap %d and at least sync.fragments %d",
-                        j->sync.early_interval, j->sync.overlap, j->sync.fragments);
+        return COMPLAIN_OF(j, file, "sync.early_interval",
+                           "%d must be above sync.overlap %d and at least sync.fragments %d",
+                           j->sync.early_interval, j->sync.overlap, j->sync.fragments);
     struct agent_wan link;
     if (j->sync.link[0] && agent_wan_parse(j->sync.link, "sync.link", &link) != NEB_OK)
-        return COMPLAIN(file, "sync.link", "\"%s\" does not describe a link", j->sync.link);
+        return COMPLAIN_OF(j, file, "sync.link", "\"%s\" does not describe a link", j->sync.link);
     // What is auto holds a default, which the planner replaces: no conflict with what is written.
     bool chosen = !(j->autos & (AGENT_AUTO_INTERVAL | AGENT_AUTO_OVERLAP));
     if (chosen && j->sync.overlap >= j->sync.interval)
-        return COMPLAIN(file, "sync.overlap", "%d must be below sync.interval %d", j->sync.overlap,
-                        j->sync.interval);
+        return COMPLAIN_OF(j, file, "sync.overlap", "%d must be below sync.interval %d",
+                           j->sync.overlap, j->sync.interval);
     if (chosen && j->sync.fragments > j->sync.interval)
-        return COMPLAIN(file, "sync.fragments", "%d must not be above sync.interval %d",
-                        j->sync.fragments, j->sync.interval);
+        return COMPLAIN_OF(j, file, "sync.fragments", "%d must not be above sync.interval %d",
+                           j->sync.fragments, j->sync.interval);
     return NEB_OK;
 }
 
 static enum neb_status validate_trainable(const struct agent_job *j, const char *file) {
     if (j->trainable.mode == INTRA_TRAIN_LORA &&
         (j->trainable.lora_rank < 1 || !j->trainable.lora_targets))
-        return COMPLAIN(file, "trainable.rank",
-                        "lora needs a rank of 1 or more and at least one target");
+        return COMPLAIN_OF(j, file, "trainable.rank",
+                           "lora needs a rank of 1 or more and at least one target");
     if (j->trainable.mode == INTRA_TRAIN_LAST_LAYERS &&
         (j->trainable.last_layers < 1 || j->trainable.last_layers > j->model.n_layers))
-        return COMPLAIN(file, "trainable.n", "%d is not in 1..%d", j->trainable.last_layers,
-                        j->model.n_layers);
+        return COMPLAIN_OF(j, file, "trainable.n", "%d is not in 1..%d", j->trainable.last_layers,
+                           j->model.n_layers);
     return NEB_OK;
 }
 

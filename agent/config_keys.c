@@ -19,6 +19,31 @@ bool config_is_section(const char *path) {
     return false;
 }
 
+// The first line of a key, or of what a section holds; 0: the file has none.
+static unsigned line_of(const struct agent_job *job, const char *path, size_t n) {
+    unsigned line = n >= 8 && !strncmp(path, "clusters", 8) ? job->clusters_line : 0;
+    for (int i = 0; i < config_n_options; i++) {
+        const char *key = config_options[i].path;
+        bool within = !strncmp(key, path, n) && (!key[n] || key[n] == '.');
+        if (within && job->lines[i] && (!line || job->lines[i] < line))
+            line = job->lines[i];
+    }
+    return line;
+}
+
+const char *config_line(const struct agent_job *job, const char *file, const char *path,
+                        char out[NEB_PATH_MAX + 16]) {
+    size_t n = strlen(path);
+    unsigned line = line_of(job, path, n);
+    for (; !line && n; n--) // a key that is not there has a place where it would be
+        if (path[n] == '.')
+            line = line_of(job, path, n);
+    if (!line)
+        return file;
+    snprintf(out, NEB_PATH_MAX + 16, "%s:%u", file, line);
+    return out;
+}
+
 // Edits (insert, delete, change, swap neighbours) between short keys, for "did you mean".
 static int distance(const char *a, const char *b) {
     enum { MAX = 64 };
@@ -69,6 +94,18 @@ enum neb_status config_unknown_key(const char *where, const char *path) {
     return COMPLAIN(where, path, "unknown key; configs/README.md lists all keys");
 }
 
+// "model=3": its keys are what is set.
+static enum neb_status section_as_value(const char *path) {
+    char keys[512] = "";
+    size_t n = strlen(path);
+    for (int i = 0; i < config_n_options; i++) {
+        size_t at = strlen(keys);
+        if (!strncmp(config_options[i].path, path, n) && config_options[i].path[n] == '.')
+            snprintf(keys + at, sizeof keys - at, "%s%s", at ? ", " : "", config_options[i].path);
+    }
+    return COMPLAIN("--set", path, "is a section; set one of its keys: %s", keys);
+}
+
 enum neb_status agent_job_set(struct agent_job *job, const char *assignment) {
     char path[128];
     const char *eq = strchr(assignment, '=');
@@ -79,8 +116,13 @@ enum neb_status agent_job_set(struct agent_job *job, const char *assignment) {
     const struct config_option *o = config_option(!strcmp(path, "trainable")   ? "trainable.mode"
                                                   : !strcmp(path, "sync.tune") ? "sync.tune.mode"
                                                                                : path);
+    if (!o && !strncmp(path, "clusters", 8))
+        return COMPLAIN("--set", path, "is a list, which only the job file has: change it there");
+    if (!o && config_is_section(path))
+        return section_as_value(path);
     if (!o)
         return config_unknown_key("--set", path);
+    job->lines[o - config_options] = 0; // the file's value is none any more
     if (o->type != T_TARGETS && o->type != T_FREEZE)
         return config_set_written(job, o, eq + 1, "--set");
     char list[128], *save = NULL;

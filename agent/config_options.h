@@ -32,7 +32,7 @@ struct config_option {
 };
 
 enum {
-    CONFIG_OPTIONS_MAX = 256,
+    CONFIG_OPTIONS_MAX = AGENT_KEYS_MAX,
     MESH_AXIS_MAX = 1024,
     MESH_RANKS_MAX = 1024,
     CONFIG_BATCH_MAX = 65536
@@ -58,6 +58,12 @@ NEB_MUST_CHECK enum neb_status config_unknown_key(const char *where, const char 
 
 // config_value.c. `where` is "job.yaml:12", for complaints.
 #define COMPLAIN(where, path, ...) config_complain(where, path, __VA_ARGS__)
+// About keys that do not fit together: names the line of `path`, a key or a section, in the job file.
+#define COMPLAIN_OF(job, file, path, ...)                                                          \
+    config_complain(config_line((job), (file), (path), (char[NEB_PATH_MAX + 16]){0}), path,        \
+                    __VA_ARGS__)
+const char *config_line(const struct agent_job *job, const char *file, const char *path,
+                        char out[NEB_PATH_MAX + 16]);
 // NEB_ERR_INVALID, after one line: "job.yaml:12: model.n_heads: ..."
 NEB_MUST_CHECK __attribute__((format(printf, 3, 4))) enum neb_status
 config_complain(const char *where, const char *path, const char *fmt, ...);

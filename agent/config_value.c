@@ -59,8 +59,11 @@ static enum neb_status set_number(struct agent_job *job, const struct config_opt
 
 enum neb_status config_set_text(char *p, size_t size, const char *path, const char *text,
                                 const char *where, bool name) {
+    const struct config_option *o = config_option(path);
     if (strlen(text) >= size)
         return COMPLAIN(where, path, "longer than %zu bytes", size - 1);
+    if (!*text && o && !o->preset)
+        return COMPLAIN(where, path, "is empty (%s)", o->help);
     if (name &&
         (!*text || !strcmp(text, ".") || !strcmp(text, "..") || // they become folders
          strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") !=

@@ -18,6 +18,10 @@ static const char *where_of(const struct walk *w, const yaml_node_t *n, char *ou
     return out;
 }
 
+static uint16_t line_number(const yaml_node_t *n) {
+    return n->start_mark.line < UINT16_MAX ? (uint16_t)(n->start_mark.line + 1) : 0;
+}
+
 static const char *scalar(const yaml_node_t *n) {
     return n->type == YAML_SCALAR_NODE &&
                    strlen((const char *)n->data.scalar.value) == n->data.scalar.length
@@ -30,6 +34,7 @@ static enum neb_status set_option_node(struct walk *w, const struct config_optio
     if (w->seen[o - config_options])
         return COMPLAIN(where, o->path, "given twice");
     w->seen[o - config_options] = true;
+    w->job->lines[o - config_options] = line_number(value);
     if (o->type == T_TARGETS || o->type == T_FREEZE) {
         if (value->type != YAML_SEQUENCE_NODE)
             return config_set(w->job, o, "", where);
@@ -213,6 +218,7 @@ static enum neb_status walk_clusters(struct walk *w, yaml_node_t *seq, const cha
     if (seq->type != YAML_SEQUENCE_NODE)
         return COMPLAIN(where, "clusters", "must be a list of mappings with keys %s",
                         config_cluster_keys);
+    w->job->clusters_line = line_number(seq);
     for (yaml_node_item_t *i = seq->data.sequence.items.start; i < seq->data.sequence.items.top;
          i++) {
         if (w->job->n_clusters == AGENT_CLUSTERS_MAX)
@@ -269,23 +275,40 @@ static enum neb_status walk_document(struct walk *w) {
     return agent_job_validate(w->job, w->file);
 }
 
+// Behind "---" another job could begin, which nobody would run.
+static enum neb_status no_second(yaml_parser_t *parser, const char *file) {
+    yaml_document_t doc;
+    if (!yaml_parser_load(parser, &doc))
+        return neb_fail(NEB_ERR_FORMAT, "%s:%zu: not valid YAML: %s", file,
+                        parser->problem_mark.line + 1,
+                        parser->problem ? parser->problem : "unreadable");
+    const yaml_node_t *root = yaml_document_get_root_node(&doc);
+    size_t line = root ? root->start_mark.line + 1 : 0;
+    yaml_document_delete(&doc);
+    return root
+               ? neb_fail(NEB_ERR_INVALID,
+                          "%s:%zu: a second document begins here; a file holds one job", file, line)
+               : NEB_OK;
+}
+
 enum neb_status agent_job_parse(const char *text, size_t len, const char *file,
                                 struct agent_job *out) {
     yaml_parser_t parser;
     yaml_document_t doc;
     enum neb_status st;
-    const char *slash = strrchr(file, '/');
     config_defaults(out);
     if (!yaml_parser_initialize(&parser))
         return neb_fail(NEB_ERR_NOMEM, "out of memory reading %s", file);
     yaml_parser_set_input_string(&parser, (const unsigned char *)text, len);
     if (!yaml_parser_load(&parser, &doc)) {
-        st = neb_fail(NEB_ERR_FORMAT, "%s:%zu: not valid YAML: %s", slash ? slash + 1 : file,
+        st = neb_fail(NEB_ERR_FORMAT, "%s:%zu: not valid YAML: %s", file,
                       parser.problem_mark.line + 1, parser.problem ? parser.problem : "unreadable");
     } else {
-        struct walk w = {.doc = &doc, .file = slash ? slash + 1 : file, .job = out};
+        struct walk w = {.doc = &doc, .file = file, .job = out};
         st = walk_document(&w);
         yaml_document_delete(&doc);
+        if (st == NEB_OK)
+            st = no_second(&parser, file);
     }
     yaml_parser_delete(&parser);
     return st;

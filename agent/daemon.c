@@ -236,6 +236,7 @@ enum neb_status agent_daemon_run(const struct agent_daemon_config *c) {
     if (st == NEB_OK) {
         neb_info("agent is ready%s%s", c->listen ? ", listening on " : "",
                  c->listen ? c->listen : "");
+        daemon_warn_unlinked(d);
         agent_notify("READY=1");
         st = loop(d);
     }

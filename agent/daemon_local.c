@@ -272,25 +272,32 @@ static void on_checkpoint(struct daemon *d, struct agent_jobrun *j, struct agent
 }
 
 // A job that is held is in the ledger only; given up, it is stopped like any other.
-static void give_up_held(struct daemon *d, const struct agent_ipc_client *from, const char *id) {
-    struct agent_job_record r;
-    bool held = agent_jobs_find(inter_service_ledger(d->service), id, &r) == NEB_OK &&
-                !strcmp(r.state, "held");
-    snprintf(r.state, sizeof r.state, "stopped");
-    if (held && agent_jobs_put(inter_service_ledger(d->service), &r, NULL) == NEB_OK)
+static void give_up_held(struct daemon *d, const struct agent_ipc_client *from,
+                         struct agent_job_record *r) {
+    bool held = !strcmp(r->state, "held");
+    snprintf(r->state, sizeof r->state, "stopped");
+    if (held && agent_jobs_put(inter_service_ledger(d->service), r, NULL) == NEB_OK)
         daemon_answer(d, from, true, "it was held; now it is stopped, at this site");
     else
-        daemon_answer(d, from, false, held ? "the ledger could not be written" : "no such job");
-    agent_job_record_clear(&r);
+        daemon_answer(d, from, false,
+                      held ? "the ledger could not be written" : "the job does not run");
 }
 
 static void on_stop_request(struct daemon *d, const struct agent_ipc_client *from,
                             struct agent_ipc_msg *m) {
-    struct agent_jobrun *j = daemon_job(d, agent_ipc_str(m, "job", NULL));
-    if (!j) {
-        give_up_held(d, from, agent_ipc_str(m, "job", ""));
+    char why[512];
+    struct agent_job_record r;
+    if (agent_jobs_choose(inter_service_ledger(d->service), agent_ipc_str(m, "job", ""), &r, why,
+                          sizeof why) != NEB_OK) {
+        daemon_answer(d, from, false, why);
         return;
     }
+    struct agent_jobrun *j = daemon_job(d, r.hex);
+    if (!j)
+        give_up_held(d, from, &r);
+    agent_job_record_clear(&r);
+    if (!j)
+        return;
     for (int i = 0; i < j->job.n_clusters; i++)
         if (i != j->self && j->job.sync.scheme != AGENT_SCHEME_SYNCHRONOUS)
             daemon_post(d, j->peers[i], AGENT_MSG_STOP, json_pack("{s:s}", "id", j->hex), true);
@@ -304,12 +311,9 @@ static void on_resume_request(struct daemon *d, const struct agent_ipc_client *f
                               struct agent_ipc_msg *m, bool anew) {
     char why[512];
     struct agent_job_record r;
-    enum neb_status st =
-        agent_jobs_find(inter_service_ledger(d->service), agent_ipc_str(m, "job", ""), &r);
-    if (st != NEB_OK) {
-        daemon_answer(d, from, false,
-                      st == NEB_ERR_INVALID ? "more than one job's id begins so"
-                                            : "no such job; nebula jobs lists them");
+    if (agent_jobs_choose(inter_service_ledger(d->service), agent_ipc_str(m, "job", ""), &r, why,
+                          sizeof why) != NEB_OK) {
+        daemon_answer(d, from, false, why);
         return;
     }
     struct agent_jobrun *j = daemon_job(d, r.hex);

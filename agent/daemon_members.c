@@ -24,6 +24,23 @@ static bool is_listed(const struct daemon *d) {
     return sec_members_by_name(agent_members_list(d->trust), daemon_name(d)) != NULL;
 }
 
+void daemon_warn_unlinked(const struct daemon *d) {
+    const struct sec_members *l = agent_members_list(d->trust);
+    char names[320] = "";
+    for (uint32_t i = 0; i < l->n && !d->c->listen; i++) {
+        size_t n = strlen(names);
+        const char *name = l->m[i].pub.name;
+        if (name[0] && strcmp(name, daemon_name(d)) != 0 && !l->m[i].endpoint[0])
+            snprintf(names + n, sizeof names - n, "%s%s", n ? ", " : "", name);
+    }
+    if (names[0])
+        neb_warn("no link with %s is possible: this agent takes no connections (no --listen), and "
+                 "the list has no address to dial there; of each two sites one has to start its "
+                 "agent with --listen and be listed with its address (nebula join --endpoint, "
+                 "nebula init --link, nebula peer add)",
+                 names);
+}
+
 // Whether a job can go on after a change: its own site is on the list, and enough of its voters are; by streams alone, both ends of one.
 static bool can_go_on(const struct daemon *d, const struct agent_jobrun *j) {
     const struct sec_members *l = agent_members_list(d->trust);
@@ -129,6 +146,7 @@ enum neb_status daemon_take_members(struct daemon *d) {
     }
     if (!c.changed)
         return NEB_OK;
+    daemon_warn_unlinked(d);
     agent_spread_list(&d->spread, d->up); // before anybody is cut off: who is revoked shall know
     NEB_TRY(inter_service_process(d->service));
     bool listed = sec_members_by_name(agent_members_list(d->trust), daemon_name(d));

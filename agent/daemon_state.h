@@ -184,6 +184,7 @@ void daemon_merge_change(struct agent_members_change *all, const struct agent_me
 NEB_MUST_CHECK enum neb_status daemon_take_members(struct daemon *d); // the newer list
 // for one that needs new links, when no job runs
 NEB_MUST_CHECK enum neb_status daemon_renew_service(struct daemon *d);
+void daemon_warn_unlinked(const struct daemon *d); // of members with whom neither side can connect
 NEB_MUST_CHECK enum neb_status daemon_rekey(struct daemon *d); // this member's own new keys
 // Says to who follows a job which of its clusters are no members any more, so that nobody waits for their reports, and, where this
 // ends the job here, why.

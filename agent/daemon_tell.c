@@ -351,17 +351,18 @@ json_t *daemon_status(struct daemon *d) {
         json_array_append_new(
             peers,
             json_pack(
-                "{s:f,s:f,s:I,s:I,s:s,s:s,s:b,s:f,s:f,s:f,s:I,s:I,s:I,s:I,s:s,s:f,s:I,s:I,s:I}",
+                "{s:f,s:f,s:I,s:I,s:s,s:s,s:b,s:o,s:f,s:f,s:I,s:I,s:I,s:I,s:s,s:f,s:I,s:I,s:I}",
                 "tx_bps", rate.tx_bps, "rx_bps", rate.rx_bps, "refused", (json_int_t)s.link.refused,
                 "connects", (json_int_t)s.link.connects, "name", d->members.m[i].pub.name,
                 "endpoint", d->members.m[i].endpoint, "up", d->up[i], "since_s",
-                neb_seconds(neb_now() - s.link.since), "rtt_ms", neb_seconds(s.link.rtt) * 1e3,
-                "goodput_bps", s.path.goodput_bps, "sent_bytes", (json_int_t)s.link.sent_bytes,
-                "recv_bytes", (json_int_t)s.link.recv_bytes, "resent_bytes",
-                (json_int_t)s.path.payload_resent, "recycled", (json_int_t)s.link.recycled,
-                "congestion", s.link.congestion, "clock_offset_s", neb_seconds(s.link.clock_offset),
-                "bulk_used", (json_int_t)s.link.bulk_used, "bulk_open",
-                (json_int_t)s.link.bulk_open, "window_bytes", (json_int_t)s.path.window));
+                s.link.since ? json_real(neb_seconds(neb_now() - s.link.since)) : json_null(),
+                "rtt_ms", neb_seconds(s.link.rtt) * 1e3, "goodput_bps", s.path.goodput_bps,
+                "sent_bytes", (json_int_t)s.link.sent_bytes, "recv_bytes",
+                (json_int_t)s.link.recv_bytes, "resent_bytes", (json_int_t)s.path.payload_resent,
+                "recycled", (json_int_t)s.link.recycled, "congestion", s.link.congestion,
+                "clock_offset_s", neb_seconds(s.link.clock_offset), "bulk_used",
+                (json_int_t)s.link.bulk_used, "bulk_open", (json_int_t)s.link.bulk_open,
+                "window_bytes", (json_int_t)s.path.window));
     }
     for (int i = 0; i < AGENT_JOBS_MAX; i++) {
         static const char *const names[] = {"running", "stopping", "ended"};

@@ -30,13 +30,19 @@ int64_t agent_ipc_int(const struct agent_ipc_msg *m, const char *key, int64_t de
     return json_is_integer(v) ? json_integer_value(v) : def;
 }
 
+enum neb_status agent_ipc_path_fits(const char *path) {
+    const size_t cap = sizeof(((struct sockaddr_un *)0)->sun_path);
+    return strlen(path) < cap
+               ? NEB_OK
+               : neb_fail(NEB_ERR_LIMIT,
+                          "socket path longer than %zu bytes: %s; choose a shorter --home or --out",
+                          cap - 1, path);
+}
+
 static enum neb_status ipc_open(void *zctx, const char *path, bool server, struct agent_ipc **out) {
     char endpoint[sizeof(((struct sockaddr_un *)0)->sun_path) + 8];
     int linger = 1000, queue = 4096, one = 1;
-    if (strlen(path) >= sizeof(((struct sockaddr_un *)0)->sun_path))
-        return neb_fail(NEB_ERR_LIMIT,
-                        "socket path longer than %zu bytes: %s; choose a shorter --home or --out",
-                        sizeof(((struct sockaddr_un *)0)->sun_path) - 1, path);
+    NEB_TRY(agent_ipc_path_fits(path));
     snprintf(endpoint, sizeof endpoint, "ipc://%s", path);
     struct agent_ipc *s = calloc(1, sizeof *s);
     if (!s)
@@ -83,6 +89,8 @@ enum neb_status agent_ipc_listen(void *zctx, const char *path, struct agent_ipc 
 }
 
 enum neb_status agent_ipc_connect(void *zctx, const char *path, struct agent_ipc **out) {
+    if (access(path, R_OK | W_OK) != 0 && errno != ENOENT) // ZeroMQ would try again for ever
+        return neb_fail_errno("cannot reach the agent at %s", path);
     return ipc_open(zctx, path, false, out);
 }
 

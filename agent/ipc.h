@@ -67,6 +67,8 @@ int64_t agent_ipc_int(const struct agent_ipc_msg *m, const char *key, int64_t de
 
 // one socket, server or client; one thread. NEB_ERR_IO: the path cannot be bound, or is no socket's
 struct agent_ipc;
+// Whether a socket can have this path. NEB_ERR_LIMIT: the system's bound is some 100 characters; logged, with what to do.
+NEB_MUST_CHECK enum neb_status agent_ipc_path_fits(const char *path);
 NEB_MUST_CHECK enum neb_status agent_ipc_listen(void *zctx, const char *path,
                                                 struct agent_ipc **out);
 NEB_MUST_CHECK enum neb_status agent_ipc_connect(void *zctx, const char *path,

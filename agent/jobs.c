@@ -81,6 +81,39 @@ enum neb_status agent_jobs_find(struct inter_ledger *l, const char *prefix,
     return st;
 }
 
+struct listing {
+    const char *prefix;
+    char *out;
+    size_t cap;
+};
+
+static void add_like(void *user, const uint8_t id[INTER_ID_BYTES], const char *spec,
+                     const char *state) {
+    struct listing *l = user;
+    struct agent_job_record r;
+    size_t n = strlen(l->out);
+    agent_job_record_read(id, spec, state, &r);
+    const char *name = json_string_value(json_object_get(r.spec, "job"));
+    if (!strncmp(r.hex, l->prefix, strlen(l->prefix)))
+        snprintf(l->out + n, l->cap - n, "%s%s (%s, %s)", n ? ", " : "", r.hex, name ? name : "?",
+                 r.state);
+    agent_job_record_clear(&r);
+}
+
+enum neb_status agent_jobs_choose(struct inter_ledger *l, const char *prefix,
+                                  struct agent_job_record *out, char *why, size_t cap) {
+    char like[400] = "";
+    enum neb_status st = agent_jobs_find(l, prefix, out);
+    if (st == NEB_ERR_NOT_FOUND)
+        snprintf(why, cap, "no job's id begins with \"%.40s\"; nebula jobs lists them", prefix);
+    else if (st == NEB_ERR_INVALID &&
+             inter_ledger_jobs(l, add_like, &(struct listing){prefix, like, sizeof like}) == NEB_OK)
+        snprintf(why, cap, "more than one job's id begins with \"%.40s\": %s", prefix, like);
+    else if (st != NEB_OK)
+        snprintf(why, cap, "the ledger could not be read; the agent's log says why");
+    return st;
+}
+
 enum neb_status agent_jobs_put(struct inter_ledger *l, const struct agent_job_record *r,
                                const char *why) {
     uint8_t id[INTER_ID_BYTES];

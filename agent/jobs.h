@@ -115,6 +115,10 @@ NEB_MUST_CHECK enum neb_status agent_jobs_put(struct inter_ledger *l,
 // The one job whose id begins so; to be cleared. NEB_ERR_NOT_FOUND; NEB_ERR_INVALID: more than one; and the ledger's errors.
 NEB_MUST_CHECK enum neb_status agent_jobs_find(struct inter_ledger *l, const char *prefix,
                                                struct agent_job_record *out);
+// The same of what somebody typed; *why says what is wrong with it, and which jobs it may mean.
+NEB_MUST_CHECK enum neb_status agent_jobs_choose(struct inter_ledger *l, const char *prefix,
+                                                 struct agent_job_record *out, char *why,
+                                                 size_t cap);
 // A row of the ledger; to be cleared. spec NULL: damaged.
 void agent_job_record_read(const uint8_t id[INTER_ID_BYTES], const char *spec, const char *state,
                            struct agent_job_record *out);

@@ -1,4 +1,5 @@
 #include "agent/json.h"
+#include "agent/base/log.h"
 #include "agent/base/plain.h"
 
 #include <stdlib.h>
@@ -11,6 +12,14 @@ static bool is_plain(const char *key) {
     bool same = s && !strcmp(s, key);
     free(s);
     return same;
+}
+
+void agent_json_print_error(void) {
+    char text[1024];
+    neb_last_error(text, sizeof text);
+    json_t *o = json_pack("{s:b, s:s}", "ok", 0, "error", text);
+    agent_json_print(o, JSON_COMPACT);
+    json_decref(o);
 }
 
 void agent_json_plain(json_t *v) {

@@ -25,4 +25,7 @@ static inline void agent_json_print(const json_t *o, size_t flags) {
     putchar('\n');
 }
 
+// With --json a failure is an object too: {"ok":false,"error":TEXT}, of the error that was logged last.
+void agent_json_print_error(void);
+
 #endif

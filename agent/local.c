@@ -155,12 +155,14 @@ static enum neb_status make_keys(const struct agent_job *job, struct agent_local
                                  const char *dir, struct sec_public *pub) {
     for (int i = 0; i < l->n; i++) {
         struct sec_identity *id = NULL;
-        char clusters[NEB_PATH_MAX], keys[NEB_PATH_MAX];
+        char clusters[NEB_PATH_MAX], path[NEB_PATH_MAX];
         NEB_TRY(neb_path(clusters, sizeof clusters, dir, "clusters"));
         NEB_TRY(neb_path(l->homes[i], sizeof l->homes[i], clusters, job->clusters[i].name));
+        NEB_TRY(neb_path(path, sizeof path, l->homes[i], "agent.sock"));
+        NEB_TRY(agent_ipc_path_fits(path));
         NEB_TRY(neb_fs_mkdirs(l->homes[i], 0700));
-        NEB_TRY(neb_path(keys, sizeof keys, l->homes[i], "keys"));
-        if (neb_fs_exists(keys))
+        NEB_TRY(neb_path(path, sizeof path, l->homes[i], "keys"));
+        if (neb_fs_exists(path))
             NEB_TRY(sec_identity_load(l->homes[i], &id));
         else
             NEB_TRY(sec_identity_create(l->homes[i], job->clusters[i].name, &id));

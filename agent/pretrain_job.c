@@ -3,6 +3,7 @@
 #include "agent/model_init.h"
 #include "agent/planner.h"
 #include "agent/pretrain_state.h"
+#include "agent/report.h"
 #include "intra/data.h"
 
 #include <fcntl.h>
@@ -73,7 +74,9 @@ static enum neb_status make_absolute(struct agent_job *j) {
 
 enum neb_status pretrain_load_job(struct run *r) {
     char assignment[128];
-    NEB_TRY(agent_job_load(r->o.job, &r->job));
+    enum neb_status st = agent_job_load(r->o.job, &r->job);
+    if (st != NEB_OK) // also where there is no such file: as nebula check
+        return st == NEB_ERR_NOMEM ? st : NEB_ERR_INVALID;
     for (int i = 0; i < r->o.n_sets; i++)
         NEB_TRY(agent_job_set(&r->job, r->o.sets[i]));
     if (r->o.steps) {
@@ -150,6 +153,7 @@ static enum neb_status take_up(struct run *r, const char *path) {
 enum neb_status pretrain_open_out(struct run *r) {
     char path[NEB_PATH_MAX];
     uint8_t id[AGENT_JOB_ID_BYTES];
+    r->made_out = !neb_fs_exists(r->o.out);
     NEB_TRY(neb_fs_mkdirs(r->o.out, 0755));
     snprintf(r->out, sizeof r->out, "%s", r->o.out);
     NEB_TRY(neb_path_absolute(r->out, sizeof r->out, "--out"));
@@ -174,5 +178,20 @@ enum neb_status pretrain_open_out(struct run *r) {
     if (getrandom(id, sizeof id, 0) != sizeof id)
         return neb_fail_errno("cannot draw a job id");
     neb_hex(id, sizeof id, r->id);
+    r->made_job = true;
     return write_job(r, path);
+}
+
+void pretrain_undo_out(struct run *r) {
+    static const char *const files[] = {"metrics.jsonl", "job.json", ".lock"};
+    char path[NEB_PATH_MAX];
+    if (!r->made_job || !r->over || r->stepped)
+        return;
+    agent_metrics_close(&r->metrics);
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        if (neb_path(path, sizeof path, r->out, files[i]) == NEB_OK &&
+            neb_fs_remove(path) != NEB_OK)
+            return; // it said so
+    if (r->made_out)
+        rmdir(r->out); // unless agents have left logs there
 }

@@ -95,6 +95,7 @@ int pretrain_finish(struct run *r) {
         missing += !r->reports[i] && !(r->gone >> i & 1);
         left += r->reports[i] != NULL;
     }
+    r->over = failed && !missing;
     if (failed)
         return AGENT_EXIT_FAILED;
     make_summary(r, &s);

@@ -34,6 +34,9 @@ struct run {
     json_t *reports[AGENT_CLUSTERS_MAX];   // (expected) NULL: not here yet
     int64_t had[AGENT_CLUSTERS_MAX];       // of another cluster: the number of its last line
     int expected;                          // clusters that train, which come first
+    bool made_out, made_job; // this command has made the folder of --out, and job.json in it
+    bool stepped;            // some cluster has made a step
+    bool over;               // the job cannot go on: it was not taken, or has failed everywhere
     neb_ns start;
     neb_ns stop_sent;  // 0: not stopped by us
     neb_ns away_since; // that all who have not reported are out of reach
@@ -52,6 +55,8 @@ NEB_MUST_CHECK enum neb_status pretrain_load_job(struct run *r);
 // Locks --out. A new run writes job.json, id and job; --resume must mean the same job, but for what
 // agent_job_differs lets change, and takes its id.
 NEB_MUST_CHECK enum neb_status pretrain_open_out(struct run *r);
+// A new run that is over before it made a step is none: the folder is as it was, but for logs that say why, and takes another one.
+void pretrain_undo_out(struct run *r);
 
 // pretrain_stop.c
 bool pretrain_must_stop(const struct run *r);

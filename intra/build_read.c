@@ -158,9 +158,8 @@ static enum neb_status read_lines(struct build *b, int32_t source,
     enum neb_status st = NEB_OK;
     char *line = NULL;
     size_t cap = 0, number = 0;
-    FILE *f = fopen(s->path, "r");
-    if (!f)
-        return neb_fail_errno("cannot open %s", s->path);
+    FILE *f = NULL;
+    NEB_TRY(neb_fs_stream_open(s->path, &f));
     for (ssize_t len; st == NEB_OK && (len = getline(&line, &cap, f)) > 0;) {
         number++;
         if (line[len - 1] == '\n')

@@ -6,6 +6,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <sys/stat.h>
 #include <string>
 #include <vector>
 
@@ -13,7 +14,19 @@ struct intra_tokenizer {
     sentencepiece::SentencePieceProcessor processor;
 };
 
+// A named pipe would be waited for, and a device read without end. The pipe of a shell, "<(command)", has no name.
+static bool is_readable(const char *path) {
+    struct stat info;
+    if (stat(path, &info) != 0 || S_ISREG(info.st_mode))
+        return true; // what is wrong with it is said by who opens it
+    char *named = realpath(path, nullptr);
+    std::free(named);
+    return S_ISFIFO(info.st_mode) && !named;
+}
+
 enum neb_status intra_tokenizer_open(const char *model_path, struct intra_tokenizer **out) try {
+    if (!is_readable(model_path))
+        return neb_fail(NEB_ERR_FORMAT, "cannot load the vocabulary %s: not a regular file", model_path);
     auto *t = new intra_tokenizer;
     auto status = t->processor.Load(model_path);
     if (!status.ok()) {

@@ -46,7 +46,9 @@ enum neb_status neb_path_absolute(char *path, size_t cap, const char *what) {
     return fits ? NEB_OK : neb_fail(NEB_ERR_LIMIT, "%s: path too long", what);
 }
 
-bool neb_fs_exists(const char *path) { return access(path, F_OK) == 0; }
+bool neb_fs_exists(const char *path) {
+    return access(path, F_OK) == 0 || (errno != ENOENT && errno != ENOTDIR);
+}
 
 bool neb_fs_std_open(void) {
     for (int fd = 0; fd <= 2; fd++)
@@ -59,7 +61,8 @@ enum neb_status neb_fs_mkdirs(const char *path, mode_t mode) {
     char buf[NEB_PATH_MAX];
     size_t n = strlen(path);
     if (n == 0 || n >= sizeof buf)
-        return neb_fail(NEB_ERR_INVALID, "cannot create folder: path is empty or too long");
+        return neb_fail(n ? NEB_ERR_LIMIT : NEB_ERR_INVALID, "cannot create folder \"%.60s%s\": %s",
+                        path, n > 60 ? "…" : "", n ? "the path is too long" : "it has no name");
     memcpy(buf, path, n + 1);
     for (char *p = buf + 1;; p++) {
         if (*p && *p != '/')
@@ -89,10 +92,39 @@ enum neb_status neb_fs_private(const char *path, bool make) {
     return st;
 }
 
+// To read. A named pipe that nobody writes to would let open(2) wait for ever; who reads it says what is no file.
+static int open_at_once(const char *path) { return open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); }
+
+// The pipe of a shell, "<(command)" or "| nebula … /dev/stdin", has no name in the file system.
+static bool is_shell_pipe(const char *path, const struct stat *info) {
+    char *real = S_ISFIFO(info->st_mode) ? realpath(path, NULL) : NULL;
+    bool named = real != NULL;
+    free(real);
+    return S_ISFIFO(info->st_mode) && !named;
+}
+
+enum neb_status neb_fs_stream_open(const char *path, FILE **out) {
+    struct stat info;
+    enum neb_status st = NEB_OK;
+    int fd = open_at_once(path), flags;
+    if (fd < 0)
+        return neb_fail_errno("cannot open %s", path);
+    if (fstat(fd, &info) != 0)
+        st = neb_fail_errno("cannot stat %s", path);
+    else if (!S_ISREG(info.st_mode) && !is_shell_pipe(path, &info))
+        st = neb_fail(NEB_ERR_INVALID, "%s is not a regular file", path);
+    else if ((flags = fcntl(fd, F_GETFL)) < 0 || fcntl(fd, F_SETFL, flags & ~O_NONBLOCK) != 0 ||
+             !(*out = fdopen(fd, "r")))
+        st = neb_fail_errno("cannot read %s", path);
+    if (st != NEB_OK)
+        close(fd);
+    return st;
+}
+
 enum neb_status neb_fs_read(const char *path, size_t max, struct neb_buf *out) {
     enum neb_status st = NEB_OK;
     struct stat info;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open_at_once(path);
     if (fd < 0)
         return neb_fail_errno("cannot open %s", path);
     if (fstat(fd, &info) != 0) {
@@ -304,7 +336,7 @@ enum neb_status neb_fs_remove_tree(const char *path) {
 enum neb_status neb_map_open(const char *path, struct neb_map *out) {
     struct stat info;
     *out = (struct neb_map){0};
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open_at_once(path);
     if (fd < 0)
         return neb_fail_errno("cannot open %s", path);
     enum neb_status st = NEB_OK;

@@ -20,13 +20,17 @@ NEB_MUST_CHECK enum neb_status neb_path_home(char *out, size_t cap, const char *
                                              const char *what);
 // Replaces a path by what realpath(3) makes of it; `what` is for the message when there is nothing.
 NEB_MUST_CHECK enum neb_status neb_path_absolute(char *path, size_t cap, const char *what);
+// False: it is certain that nothing is there. True also where that cannot be known (no permission): who opens it learns why.
 bool neb_fs_exists(const char *path);
 // First thing in a program: where descriptors 0, 1 or 2 are closed, they become /dev/null. Else the first file that is opened would be one of
 // them, and what is printed would be written into it. False: it cannot be opened.
 NEB_MUST_CHECK bool neb_fs_std_open(void);
 // mkdir -p with this mode for new folders.
 NEB_MUST_CHECK enum neb_status neb_fs_mkdirs(const char *path, mode_t mode);
-// Reads a whole file of at most `max` bytes. NEB_ERR_LIMIT when larger. The buffer is replaced.
+// To read, line by line: a regular file, or the pipe of a shell ("<(command)", "/dev/stdin"). NEB_ERR_INVALID: anything else; a named
+// pipe is refused, and not waited for.
+NEB_MUST_CHECK enum neb_status neb_fs_stream_open(const char *path, FILE **out);
+// Reads a whole file of at most `max` bytes. NEB_ERR_LIMIT when larger; NEB_ERR_INVALID: no regular file. The buffer is replaced.
 NEB_MUST_CHECK enum neb_status neb_fs_read(const char *path, size_t max, struct neb_buf *out);
 // Writes path atomically and durably; on failure the old file is untouched and nothing is left beside it.
 NEB_MUST_CHECK enum neb_status neb_fs_write(const char *path, const void *p, size_t n, mode_t mode);

@@ -30,6 +30,19 @@ expect unknown-key 2 "unknown key \(did you mean 'sync.interval'\?\)" --set sync
 expect bad-wan 2 '.--wan: "nonsense" is not RATE:DELAY' --wan nonsense
 mkdir -p "$T/other" && cp -r "$T/corpus/." "$T/other/" && sed -i 's/"gpl"/"gnu"/' "$T/other/corpus.json"
 expect other-source 1 'has no source "gpl"' --set data.corpus="$T/other"
+expect other-source 0 'e2e \(replicas\)' --steps 5 # a run that has made no step is none: its folder is free
+mkdir "$T/no-agent" && touch "$T/no-agent/mine"
+for out in no-agent no-agent-2; do
+    timeout 20 "$nebula" pretrain "$T/job.yaml" --home "$T/nowhere" --out "$T/$out" >"$T/none.log" 2>&1 && fail "a run without an agent"
+    grep -q 'no agent at' "$T/none.log" || fail "no agent: $(cat "$T/none.log")"
+done
+[[ $(ls -A "$T/no-agent") == mine && ! -e $T/no-agent-2 ]] || fail "a run that did not start left: $(ls -A "$T"/no-agent*)"
+long=$T/$(printf 'x%.0s' {1..90})
+timeout 20 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$long" >"$T/long.log" 2>&1 && fail "a socket's path of more than 107 characters"
+grep -q "socket path longer than 107 bytes: $long/clusters/alpha/agent.sock; choose a shorter --home or --out" "$T/long.log" || fail "--out: $(cat "$T/long.log")"
+[[ ! -e $long ]] || fail "a run that did not start left $(find "$long")"
+ln -s loop "$T/loop"
+expect no-way 1 'Too many levels of symbolic links' --set data.corpus="$T/loop" # not: there is no such corpus
 printf 'not a checkpoint' >"$T/garbage.ckpt"
 expect bad-init 1 'garbage.ckpt: no checkpoint header' --set init_from="$T/garbage.ckpt"
 
@@ -61,6 +74,37 @@ rm "$T/losing/tokenizer.model"
 wait "$pid" || fail "the result is lost with the vocabulary: $(tail -n 3 "$T/lost.log")"
 grep -q "warn .*models in $T/lost/checkpoint are whole.*copy it .* to $T/lost/checkpoint/tokenizer.model" "$T/lost.log" && [[ -s $T/lost/checkpoint/model.ckpt ]] ||
     fail "without its vocabulary: $(tail -n 3 "$T/lost.log")"
+
+# A named pipe is no file, and nobody waits for who might write to it.
+mkfifo "$T/pipe"
+mkdir "$T/piped" && cp "$T/corpus/corpus.json" "$T/piped" && mkfifo "$T/piped/tokenizer.model"
+sed "s|format: text, path: $T/text/gpl|format: jsonl, field: text, path: $T/pipe|" "$T/spec.yaml" >"$T/piped.yaml"
+no_pipe() {
+    local rc=0
+    timeout 10 "$nebula" "$@" >"$T/p.log" 2>&1 || rc=$?
+    [[ $rc == 1 || $rc == 2 ]] && grep -qE '(pipe|model)(:| is) not a regular file' "$T/p.log" || fail "nebula $*: $rc, $(cat "$T/p.log")"
+}
+no_pipe check "$T/pipe"
+no_pipe pretrain "$T/pipe" --local 2
+no_pipe plan "$T/pipe"
+no_pipe data build "$T/pipe" --out "$T/p"
+no_pipe data build "$T/piped.yaml" --out "$T/p"
+no_pipe eval "$T/pipe" --corpus "$T/corpus"
+no_pipe generate "$T/lost/checkpoint" --tokenizer "$T/piped/tokenizer.model" --prompt x
+"$nebula" check /dev/stdin <"$T/job.yaml" >"$T/p.log" 2>&1 || fail "check /dev/stdin: $(cat "$T/p.log")"
+"$nebula" generate "$T/lost/checkpoint" --tokenizer <(cat "$T/corpus/tokenizer.model") --prompt x --tokens 1 >"$T/p.log" 2>&1 ||
+    fail "a vocabulary from a command: $(cat "$T/p.log")"
+
+# The program may be replaced, or go, while it runs: what it starts afterwards is still found.
+mkdir "$T/bin" && cp "$nebula" "$T/bin/nebula"
+ln -s "$BUILD"/*.so "$T/bin/" 2>/dev/null || true
+(pace 5 && exec timeout 90 "$T/bin/nebula" pretrain "$T/job.yaml" --local 2 --out "$T/gone" --steps 200) >"$T/gone.log" 2>&1 &
+pid=$!
+wait_step "$T/gone" 3 "$pid" || fail "no steps: $(tail -n 3 "$T/gone.log")"
+rm "$T/bin/nebula"
+kill -KILL "$(pgrep -f "nebula agent --home $T/gone/clusters/beta ")" # the command starts it again, and that its worker
+wait "$pid" || fail "a run whose program was removed: $(tail -n 3 "$T/gone.log")"
+digests_equal "$T/gone"
 
 # Without standard streams no file of ours becomes one.
 timeout 90 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 5 --out "$T/closed" <&- >&- 2>&- || fail "a run without standard streams"

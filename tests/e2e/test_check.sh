@@ -24,9 +24,55 @@ expect 2 "key.yaml:5: modle: unknown key (did you mean 'model'?)" "$T/key.yaml"
 sed 's/^job:.*/job: ../' "$T/job.yaml" >"$T/name.yaml"
 expect 2 'job: ".." is not a name' "$T/name.yaml"
 expect 2 '--set: sync.interval: 0 is not in 1..1e+09' "$T/job.yaml" --set sync.interval=0
+expect 2 '--set: model: is a section; set one of its keys: model.init, model.vocab' "$T/job.yaml" --set model=3
+expect 2 '--set: clusters: is a list' "$T/job.yaml" --set clusters=a
+expect 2 'data.corpus: is empty' "$T/job.yaml" --set data.corpus=
+sed 's/corpus: [^,]*,/corpus: "",/' "$T/job.yaml" >"$T/empty.yaml"
+expect 2 "$T/empty.yaml:6: data.corpus: is empty" "$T/empty.yaml"
+{ cat "$T/job.yaml" && echo '---' && cat "$T/job.yaml"; } >"$T/both.yaml"
+expect 2 "$T/both.yaml:$(($(wc -l <"$T/job.yaml") + 2)): a second document begins here" "$T/both.yaml"
 expect 2 'model.vocab: 100 is below the 512 pieces' "$T/job.yaml" --set model.vocab=100
 expect 2 '"ok":false' "$T/job.yaml" --json --set steps=no
+status_of() { # STATUS command…: what every command's exit status says (agent/README.md); with --json the last line is an object that says why
+    local rc=0 want=$1
+    shift
+    timeout 20 "$nebula" "$@" >"$T/status.out" 2>"$T/status.err" </dev/null || rc=$?
+    [[ $rc == "$want" ]] || fail "nebula $*: exit status $rc, not $want: $(cat "$T/status.err")"
+    [[ -s $T/status.err || $1 == check ]] || fail "nebula $*: fails without a word"
+    [[ " $* " != *' --json '* ]] || tail -n 1 "$T/status.out" | jq -e '(.ok | not) and (.error | length > 5)' >/dev/null || fail "nebula $*: $(cat "$T/status.out")"
+}
+none=$T/none
+for c in "check $none --json" "plan $none --json" "pretrain $none --local 2 --json" "data build $none --out $none.c --json" \
+    "init --home $none --name x" "init --home $none --name x --listen foo" "join foo --home $none" "members --fetch foo --home $none" \
+    "rotate foo --home $none" "logs zz --home $none" "id --name A! --home $none" "stop" "invite --home $none"; do
+    read -ra words <<<"$c"
+    status_of 2 "${words[@]}"
+done
+for c in "pretrain $T/job.yaml --home $none --out $T/none-run --json" "status --home $none" "rotate localhost:1 --home $none" "members --home $none" \
+    "ledger verify $none" "data build $T/spec.yaml --out $T/spec.yaml --json"; do
+    read -ra words <<<"$c"
+    status_of 1 "${words[@]}"
+done
+# An init that fails leaves nothing behind, and can be made anew under another name.
+mkdir "$T/hub" && : >"$T/backup"
+status_of 1 init --home "$T/hub" --name acme --listen 127.0.0.1:7443 --member one --backup "$T/backup"
+[[ ! $(ls -A "$T/hub") && -f $T/backup ]] || fail "init left: $(ls -A "$T/hub")"
+status_of 2 init --home "$T/hub/new" --name 'acme!' --listen 127.0.0.1:7443 --member one
+[[ ! $(ls -A "$T/hub") ]] || fail "init left: $(ls -A "$T/hub")"
+"$nebula" init --home "$T/hub" --name acme --listen 127.0.0.1:7443 --member two >/dev/null || fail "init after one that failed"
 expect 2 'no-such.yaml' "$T/no-such.yaml"
+spec_refused() { # TEXT SED-EXPRESSION
+    local rc=0
+    sed "$2" "$T/spec.yaml" >"$T/bad-spec.yaml"
+    "$nebula" data build "$T/bad-spec.yaml" --out "$T/none" >"$T/spec.log" 2>&1 || rc=$?
+    [[ $rc == 2 && ! -e $T/none ]] && grep -qF "$1" "$T/spec.log" || fail "data build, $2: $rc, $(cat "$T/spec.log")"
+}
+spec_refused 'bad-spec.yaml:5: seed: given twice' 's/^seed: 1/&\nseed: 2/'
+spec_refused 'bad-spec.yaml:2: size: given twice' 's/{size: 512,/{size: 512, size: 513,/'
+spec_refused 'spec: a second document begins here' '$a---\nname: more'
+rc=0
+"$nebula" eval "$T/none" --corpus "$T/corpus" --beam 3 >"$T/beam.log" 2>&1 || rc=$?
+[[ $rc == 2 ]] && grep -q -- '--beam and --out are of --task translate' "$T/beam.log" || fail "eval --beam without a task: $(cat "$T/beam.log")"
 expect 2 'unrecognized option' "$T/job.yaml" --frobnicate
 # What was printed, and is nowhere, is no success.
 for command in "check $T/job.yaml" "check --help" help --version "completion bash"; do

@@ -27,6 +27,11 @@ has "data.corpus: cannot find elsewhere.*nebula data build SPEC.yaml --out elsew
 
 # Corpora with the sources of the real ones.
 make_corpus
+for tool in install-deps corpus-manpages corpus-parallel; do
+    rc=0
+    "$configs/$tool" --bogus >"$T/run.log" 2>&1 || rc=$?
+    [[ $rc == 2 ]] && has "unknown option '--bogus'" "$T/run.log" || fail "$tool --bogus: $rc, $(cat "$T/run.log")"
+done
 sed "s/^sources:.*/sources:/; /^  - /d" "$T/spec.yaml" >"$T/four.yaml"
 for l in en de fr es; do echo "  - {name: $l, format: text, path: $T/text/$([[ $l == en ]] && echo gpl || echo other)}"; done >>"$T/four.yaml"
 "$nebula" data build "$T/four.yaml" --out "$HOME/.cache/nebula/manpages-small" >"$T/data.log" 2>&1 || fail "data build: $(cat "$T/data.log")"

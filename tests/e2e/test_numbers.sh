@@ -21,6 +21,7 @@ refused() { # COMMAND OPTION VALUE
     out=$(timeout 20 "$nebula" "${words[@]}" "$2=$3" 2>&1 </dev/null) || rc=$?
     [[ $rc == 2 ]] || fail "nebula $1 $2='$3': exit status $rc, not 2: $out"
     [[ $out == *"$2"* ]] || fail "nebula $1 $2='$3': does not name the option: $out"
+    [[ $out != *measuring* ]] || fail "nebula $1 $2='$3': is refused only after the machine was measured: $out"
     [[ -z $3 || $out == *"$3"* ]] || fail "nebula $1 $2='$3': does not name the value: $out"
     said=$((said + 1))
 }
@@ -42,6 +43,11 @@ done
 for must in agent:--connections bench:--threads eval:--windows generate:--temperature generate:--top-k import:--max-seq \
     export:--shard-size invite:--ttl logs:--lines plan:--ranks plan:--wan pretrain:--steps pretrain:--wan 'eval --task=probe:--seed'; do
     [[ "$found " == *" $must "* ]] || fail "$must was not looked at:$found"
+done
+for link in 100mbit:80ms:100% 100mbit:80ms:100.5% 100mbit:61s 0mbit:1ms; do
+    refused plan --wan "$link"
+    refused plan --wan "paris=$link"
+    refused pretrain --wan "$link"
 done
 # Hidden, and those of the tools beside the program.
 check bench --end N

@@ -23,7 +23,7 @@ id=$("$nebula" jobs --home "$T/a" --json | jq -r '.[0].id')
 
 stop_and_resume() { # where it is stopped, where it is resumed, what happens in between
     local at
-    "$nebula" stop "$id" --home "$T/$1" >/dev/null || fail "nebula stop at $1"
+    "$nebula" stop "${id:0:8}" --home "$T/$1" >/dev/null || fail "nebula stop at $1"
     wait_for 60 "the stop at a" is a stopped
     wait_for 60 "the stop at b" is b stopped
     at=$(step b)

@@ -20,6 +20,7 @@ b=$("$nebula" id --home "$T/b" --name beta) || fail "nebula id"
 "$nebula" peer add "$b" - --home "$T/a" >/dev/null || fail "peer add"
 "$nebula" peer add "$a" "127.0.0.1:$port" --home "$T/b" >/dev/null || fail "peer add"
 "$nebula" peer add "$a" "127.0.0.1:$port" --home "$T/x" >/dev/null || fail "peer add"   # mallory knows alpha; alpha not mallory
+"$nebula" peer add "$b" - --home "$T/x" >/dev/null || fail "peer add"
 
 "$nebula" agent --home "$T/a" --listen "127.0.0.1:$port" >"$T/a.log" 2>&1 & pids+=($!)
 "$nebula" agent --home "$T/b" >"$T/b.log" 2>&1 & pids+=($!)
@@ -52,6 +53,9 @@ sleep 3 # mallory has tried several times by now
 refusals=$(grep -ci 'refused' "$T/a.log" || true)
 [[ $refusals == 1 ]] || fail "$refusals log lines about the stranger, one is right: $(cat "$T/a.log")"
 "$nebula" status --home "$T/x" --json | jq -e '.peers[0].up == false' >/dev/null || fail "mallory got in"
+grep -q 'no link with beta is possible: this agent takes no connections (no --listen)' "$T/x.log" || fail "two that only dial: $(cat "$T/x.log")"
+! grep -q 'no link with' "$T/a.log" "$T/b.log" || fail "a link is up that is said to be impossible"
+"$nebula" status --home "$T/x" | has 'link: not up since this agent started' || fail "a link that never was: $("$nebula" status --home "$T/x")"
 
 # A job that names a cluster nobody knows is refused with a reason.
 sed 's/name: beta/name: gamma/' "$T/job.yaml" >"$T/other.yaml"

@@ -50,12 +50,20 @@ openssl verify -CAfile "$T/paris/federation/ca.pem" "$T/paris/federation/member.
 
 grep -q "chmod 700 $T/paris" "$T/paris.log" || fail "a home open to others is not mentioned"
 ! grep -q 'chmod 700' "$T/hub.log" || fail "the hub's home is closed, and its agent warns"
-"$nebula" id --home "$T/alone" --name alone >/dev/null 2>&1
-"$nebula" peer add "$("$nebula" id --home "$T/hub")" - --home "$T/alone" >/dev/null
-"$nebula" seal init "$T/alone/seal.key" --home "$T/alone" >/dev/null
+"$nebula" id --home "$T/lone" --name lone >/dev/null 2>&1
+"$nebula" peer add "$("$nebula" id --home "$T/hub")" - --home "$T/lone" >/dev/null
+"$nebula" seal init "$T/lone/seal.key" --home "$T/lone" >/dev/null
 chmod 700 "$T/paris"
-open=$(find "$T/hub" "$T/paris" "$T/alone" -perm /077)
+open=$(find "$T/hub" "$T/paris" "$T/lone" -perm /077)
 [[ ! $open ]] || fail "others can read $open"
+
+# where nobody takes connections, joining says so
+"$nebula" init --name quiet --listen "127.0.0.1:$((port + 3))" --member alone --dir "$T/alone" >/dev/null
+agent alone
+within 10 answers alone || fail "the second hub's agent does not start"
+"$nebula" join "$("$nebula" invite shy --dir "$T/alone")" --dir "$T/shy" >/dev/null 2>"$T/err" || fail "join"
+grep -q 'no member of the federation has an address, so no link is possible yet' "$T/err" || fail "no word of it: $(cat "$T/err")"
+within 10 grep -q 'no link with shy is possible' "$T/alone.log" || fail "the hub says nothing: $(cat "$T/alone.log")"
 
 # what must fail, with a reason and without a trace
 if "$nebula" join "$token" --dir "$T/thief" 2>"$T/err"; then fail "a used token joined again"; fi

@@ -2,6 +2,7 @@
 #include "tests/unit/ledger_fixture.h"
 
 #include "agent/commands.h"
+#include "agent/jobs.h"
 #include "inter/evidence.h"
 #include "security/members.h"
 
@@ -288,12 +289,36 @@ static void test_unknown_signers(void **state) {
     neb_buf_free(&out);
 }
 
+// What nebula stop, resume and rejoin take for a job: the beginning of one id.
+static void test_choose_job(void **state) {
+    (void)state;
+    static const uint8_t other[INTER_ID_BYTES] = {0xab, 9};
+    struct inter_ledger *l = NULL;
+    struct agent_job_record r;
+    char why[512] = "";
+    OK(inter_ledger_open(home, &l));
+    OK(inter_ledger_put_job(l, other, spec, "{\"state\": \"stopped\", \"home\": \"\"}"));
+    OK(agent_jobs_choose(l, "ab09", &r, why, sizeof why));
+    assert_string_equal(r.hex, "ab090000000000000000000000000000");
+    assert_string_equal(r.state, "stopped");
+    agent_job_record_clear(&r);
+    assert_int_equal(agent_jobs_choose(l, "ab", &r, why, sizeof why), NEB_ERR_INVALID);
+    assert_non_null(strstr(why, "more than one job's id begins with \"ab\": "));
+    assert_non_null(strstr(why, "ab010203000000000000000000000000 (two, "));
+    assert_non_null(strstr(why, "ab090000000000000000000000000000 (two, stopped)"));
+    assert_int_equal(agent_jobs_choose(l, "ac", &r, why, sizeof why), NEB_ERR_NOT_FOUND);
+    assert_non_null(strstr(why, "no job's id begins with \"ac\""));
+    assert_int_equal(agent_jobs_choose(l, "", &r, why, sizeof why), NEB_ERR_NOT_FOUND);
+    inter_ledger_close(&l);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, make_home, drop_home)
 
 int main(void) {
-    const struct CMUnitTest tests[] = {TEST(test_well),     TEST(test_show),
-                                       TEST(test_evidence), TEST(test_damaged),
-                                       TEST(test_forged),   TEST(test_unknown_signers)};
+    const struct CMUnitTest tests[] = {TEST(test_well),      TEST(test_show),
+                                       TEST(test_evidence),  TEST(test_damaged),
+                                       TEST(test_forged),    TEST(test_unknown_signers),
+                                       TEST(test_choose_job)};
     if (!mkdtemp(root) || sec_init() != NEB_OK)
         return 1;
     neb_log_set_sink(testing_drop, NULL);
