@@ -76,6 +76,7 @@ struct inter_job_config {
     bool commit_all;  // never commit without every data member
     neb_ns grace;     // how long a slow member is waited for
     uint64_t epoch;   // of this node's ledger, not 0; later ledgers have greater ones
+    uint64_t day;     // time of day, ns since 1970, when it is opened: bounds terms
     uint32_t peers[INTER_MEMBERS_MAX]; // link peer of each member (of self: unused)
     uint32_t fragments;
     uint32_t merge_after; // S
@@ -160,6 +161,7 @@ enum inter_fault {
     INTER_FAULT_BEHIND,  // blobs that this node needs are on no other member any more
     INTER_FAULT_LIED,    // evidence that a member has signed what no honest one does
     INTER_FAULT_SPLIT,   // members have committed different records for one round
+    INTER_FAULT_TERMS, // of this node: it would ask for a term, and for some time there is none for it (INTER_TERM_MAX)
     INTER_FAULTS
 };
 const char *inter_fault_name(enum inter_fault f);
