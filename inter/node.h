@@ -21,11 +21,17 @@
 // A commit carries the signatures of the majority that accepted it, so it proves itself, whoever passes it on.
 //
 // Leaders (three or more members). A term belongs to member term % n. A member that has not heard its leader for some
-// seconds asks for the next term of its own (ELECT); a voter that hears no leader either promises (PROMISE): nothing below
+// seconds, while most others say that they hear none either, asks for the next term of its own (ELECT); a voter that hears no leader promises (PROMISE): nothing below
 // that term is accepted any more, and says for every fragment which round is open there and what it has accepted in it.
 // With a majority of promises the new leader leads; in a round where somebody had accepted something, it proposes that same
 // value again, the one of the highest term; it never proposes below the highest round that it was told of. This is
 // Paxos with one ballot for all fragments of a job (Lamport, "Paxos Made Simple"). With two members, member 0 leads for ever.
+//
+// Terms that are only said (in beats, which nobody signs) raise none and make nobody a leader: who leads is whom this node has promised its
+// term. Whoever asks takes a term above those of the majority that it hopes for, whatever the rest say. A leader gives way when those who say
+// that they are beyond its term leave too few to vote for it, or when for some time too few of enough that are there follow it (check quorum and
+// pre-vote: Ongaro, "Consensus: Bridging Theory and Practice", 6.2, 9.6; here both are in the beats). Whoever was away while the others promised
+// is asked by the leader itself. How far terms can be driven up is bounded by the time of day (INTER_TERM_MAX).
 //
 // Memory. A voter that lost its disk must not vote as if it had never voted. Every ledger has an epoch that grows with
 // each new ledger; members remember each other's. A node votes once every other member has said that it knows it under its

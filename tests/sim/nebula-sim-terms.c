@@ -32,7 +32,7 @@ static uint32_t honest_term(const struct sim *s) {
 static uint32_t some_term(struct sim *s) {
     struct sim_liar *l = s->liar;
     uint32_t last = inter_term_last(sim_day(s)), n = s->o.members, top = honest_term(s);
-    switch (below(l, 6)) {
+    switch (l->one_kind ? l->one_kind - 1 : below(l, 6)) {
     case 0: return UINT32_MAX - (uint32_t)below(l, 300);
     case 1: return INTER_TERM_MAX - (uint32_t)below(l, 2 * n);
     case 2: return last - n + (uint32_t)below(l, 2 * n);
@@ -138,6 +138,7 @@ void sim_liar_terms_set_up(struct sim *s) {
     l->on_terms =
         neb_rng_make(s->o.seed, 0x7e); // of its own: other seeds stay as they were without it
     l->terms = s->o.terms ? 0.8 : below(l, 2) ? neb_rng_unit(&l->on_terms) * 0.5 : 0;
+    l->one_kind = below(l, 2) ? 1 + below(l, 6) : 0;
 }
 
 void sim_liar_on_terms(struct sim *s, uint8_t from, uint8_t *p, size_t *len) {

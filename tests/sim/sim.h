@@ -206,6 +206,7 @@ struct sim_liar {
     double have, alter, replay, leak, forget; // probabilities
     double terms;                             // that it lies about one
     struct neb_rng on_terms;
+    uint64_t one_kind; // always the same lie, from 1; 0: one after the other
     struct {
         size_t len;
         uint8_t bytes[1 << 13];
