@@ -296,6 +296,11 @@ void daemon_on_fault(void *user, uint32_t peer, enum inter_fault f) {
     else if (f == INTER_FAULT_RENEWED)
         neb_warn("%s came back with an empty ledger; its votes count again once it has caught up",
                  d->members.m[peer].pub.name);
+    else if (f == INTER_FAULT_TERMS)
+        neb_log(NEB_LOG_ERROR,
+                "a job needs a new leader, and there is no term left for one: this host's clock is "
+                "far behind the others', or a member has used terms up (a liar). Rounds wait; set "
+                "the clock right, or stop the job and begin another one with its checkpoint");
     else if (f == INTER_FAULT_BEHIND || f == INTER_FAULT_LIED || f == INTER_FAULT_SPLIT)
         neb_debug("%s", inter_fault_name(f)); // said below, or elsewhere
     else if (d->faults[f] == 1)

@@ -183,7 +183,8 @@ static bool get_statement(struct neb_rd *r, struct inter_statement *s) {
     else if (!get_promise(r, s))
         return false;
     neb_rd_copy(r, s->promise.sig, sizeof s->promise.sig);
-    return !r->bad && s->fragment < INTER_FRAGMENTS_MAX;
+    return !r->bad && s->fragment < INTER_FRAGMENTS_MAX && s->term <= INTER_TERM_MAX &&
+           s->promise.vote_term <= INTER_TERM_MAX;
 }
 
 bool inter_evidence_get(struct neb_rd *r, struct inter_evidence *e) {

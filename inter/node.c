@@ -9,7 +9,7 @@
 const char *inter_fault_name(enum inter_fault f) {
     static const char *const names[] = {
         "malformed", "denied", "replay",  "corrupt", "second_digest", "refused", "diverged",
-        "renewed",   "forged", "outlier", "behind",  "lied",          "split"};
+        "renewed",   "forged", "outlier", "behind",  "lied",          "split",   "terms"};
     _Static_assert(sizeof names / sizeof *names == INTER_FAULTS, "a name for every fault");
     return f < INTER_FAULTS ? names[f] : "unknown";
 }

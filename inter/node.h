@@ -21,11 +21,17 @@
 // A commit carries the signatures of the majority that accepted it, so it proves itself, whoever passes it on.
 //
 // Leaders (three or more members). A term belongs to member term % n. A member that has not heard its leader for some
-// seconds asks for the next term of its own (ELECT); a voter that hears no leader either promises (PROMISE): nothing below
+// seconds, while most others say that they hear none either, asks for the next term of its own (ELECT); a voter that hears no leader promises (PROMISE): nothing below
 // that term is accepted any more, and says for every fragment which round is open there and what it has accepted in it.
 // With a majority of promises the new leader leads; in a round where somebody had accepted something, it proposes that same
 // value again, the one of the highest term; it never proposes below the highest round that it was told of. This is
 // Paxos with one ballot for all fragments of a job (Lamport, "Paxos Made Simple"). With two members, member 0 leads for ever.
+//
+// Terms that are only said (in beats, which nobody signs) raise none and make nobody a leader: who leads is whom this node has promised its
+// term. Whoever asks takes a term above those of the majority that it hopes for, whatever the rest say. A leader gives way when those who say
+// that they are beyond its term leave too few to vote for it, or when for some time too few of enough that are there follow it (check quorum and
+// pre-vote: Ongaro, "Consensus: Bridging Theory and Practice", 6.2, 9.6; here both are in the beats). Whoever was away while the others promised
+// is asked by the leader itself. How far terms can be driven up is bounded by the time of day (INTER_TERM_MAX).
 //
 // Memory. A voter that lost its disk must not vote as if it had never voted. Every ledger has an epoch that grows with
 // each new ledger; members remember each other's. A node votes once every other member has said that it knows it under its
@@ -76,6 +82,7 @@ struct inter_job_config {
     bool commit_all;  // never commit without every data member
     neb_ns grace;     // how long a slow member is waited for
     uint64_t epoch;   // of this node's ledger, not 0; later ledgers have greater ones
+    uint64_t day;     // time of day, ns since 1970, when it is opened: bounds terms
     uint32_t peers[INTER_MEMBERS_MAX]; // link peer of each member (of self: unused)
     uint32_t fragments;
     uint32_t merge_after; // S
@@ -160,6 +167,7 @@ enum inter_fault {
     INTER_FAULT_BEHIND,  // blobs that this node needs are on no other member any more
     INTER_FAULT_LIED,    // evidence that a member has signed what no honest one does
     INTER_FAULT_SPLIT,   // members have committed different records for one round
+    INTER_FAULT_TERMS, // of this node: it would ask for a term, and for some time there is none for it (INTER_TERM_MAX)
     INTER_FAULTS
 };
 const char *inter_fault_name(enum inter_fault f);

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-enum { BEAT_LEADS = 1, BEAT_JOINED = 2, BEAT_LEAVES = 4 };
+enum { BEAT_LEADS = 1, BEAT_JOINED = 2, BEAT_LEAVES = 4, BEAT_FOLLOWS = 8 };
 enum promise_kind { PROMISE_TERM, PROMISE_RECOVERY };
 
 void node_store_standing(struct step *s, struct job *j) {
@@ -11,6 +11,22 @@ void node_store_standing(struct step *s, struct job *j) {
 }
 
 void node_step_down(struct job *j) { j->leads = j->asks = false; }
+
+// The last term that this node takes part in.
+static uint32_t term_last(const struct step *s, const struct job *j) {
+    return inter_term_last(j->c.day + (uint64_t)(j->born ? s->now - j->born : 0));
+}
+
+// No honest member says one beyond this, whatever its clock.
+static bool term_absurd(const struct step *s, const struct job *j, uint32_t term) {
+    uint32_t last = term_last(s, j);
+    return term > INTER_TERM_MAX || (term > last && term - last > INTER_TERMS_AHEAD);
+}
+
+static bool hears_leader(const struct step *s, const struct job *j) {
+    return j->leads ||
+           (j->leader >= 0 && j->leader_heard && s->now - j->leader_heard < leader_sticky);
+}
 
 bool node_vote_counts(const struct job *j, uint8_t m, uint64_t epoch) {
     return epoch && j->standing.epochs[m] == epoch && !(j->standing.renewed >> m & 1);
@@ -26,8 +42,9 @@ void node_beat(struct step *s, struct job *j, uint8_t m) {
             reaches |= (uint16_t)BIT(k);
     neb_buf_add(b, j->c.id, sizeof j->c.id);
     neb_buf_u32(b, j->standing.term);
-    neb_buf_u8(b, (uint8_t)((j->leads ? BEAT_LEADS : 0) | (j->standing.joined ? BEAT_JOINED : 0) |
-                            (j->leaving ? BEAT_LEAVES : 0)));
+    neb_buf_u8(b,
+               (uint8_t)((j->leads ? BEAT_LEADS : 0) | (j->standing.joined ? BEAT_JOINED : 0) |
+                         (j->leaving ? BEAT_LEAVES : 0) | (hears_leader(s, j) ? BEAT_FOLLOWS : 0)));
     neb_buf_u64(b, j->standing.epoch);
     neb_buf_u64(b, j->standing.epochs[m]); // what we know it under
     neb_buf_u16(b, reaches);
@@ -87,61 +104,100 @@ static void forget_holdings(struct job *j, uint8_t m) {
         }
 }
 
+static void say_elect_to(struct step *s, struct job *j, enum promise_kind kind, uint8_t m) {
+    struct neb_buf *b = node_begin(s, MSG_ELECT);
+    neb_buf_add(b, j->c.id, sizeof j->c.id);
+    neb_buf_u8(b, (uint8_t)kind);
+    neb_buf_u32(b, j->standing.term);
+    neb_buf_u64(b, j->standing.epoch);
+    node_send(s, j, m);
+}
+
+struct beat {
+    uint8_t job[INTER_ID_BYTES];
+    uint32_t term, fragments;
+    uint8_t flags;
+    uint64_t epoch, known; // known: under which it knows this node
+    uint16_t reaches, liars;
+};
+
+static bool beat_get(struct neb_rd *r, struct beat *b) {
+    neb_rd_copy(r, b->job, sizeof b->job);
+    b->term = neb_rd_u32(r);
+    b->flags = neb_rd_u8(r);
+    b->epoch = neb_rd_u64(r);
+    b->known = neb_rd_u64(r);
+    b->reaches = neb_rd_u16(r);
+    b->fragments = neb_rd_u32(r);
+    b->liars = neb_rd_u16(r);
+    return !r->bad && b->epoch && b->fragments <= INTER_FRAGMENTS_MAX &&
+           b->term <= INTER_TERM_MAX && neb_rd_left(r) == (4 + HEAD_BYTES) * (size_t)b->fragments;
+}
+
+// Nobody has signed it. So it changes no term here, and makes nobody a leader but whom this node has promised the term; what a leader and
+// whoever asks for a term make of it is below (replaced, wanted_term).
+static void take_term(struct step *s, struct job *j, uint8_t m, const struct beat *b) {
+    uint32_t term = j->standing.term;
+    bool lies = j->liars >> m & 1;
+    j->members[m].term = b->term;
+    j->members[m].follows = b->flags & BEAT_FOLLOWS;
+    if (b->flags & BEAT_LEADS && !lies && b->term == term && term % j->c.n_members == m) {
+        j->leader = m;
+        j->leader_heard = s->now;
+    }
+    // It was away when the others promised: without a promise it neither hears the leader nor counts for it.
+    if (j->leads && b->term < term && b->flags & BEAT_JOINED &&
+        !((j->liars | j->standing.renewed) >> m & 1))
+        say_elect_to(s, j, PROMISE_TERM, m);
+}
+
+static void take_rounds(struct step *s, struct job *j, uint8_t m, struct neb_rd *r) {
+    for (uint32_t f = 0; f < j->c.fragments; f++) {
+        struct fragment *g = &j->fragments[f];
+        uint32_t round = j->members[m].rounds[f] = neb_rd_u32(r);
+        uint8_t head[HEAD_BYTES];
+        neb_rd_copy(r, head, sizeof head);
+        compare_heads(s, j, g, round, head, m);
+        if (round > g->round && !g->decided)
+            node_say_pull(s, j, g, m);
+    }
+}
+
 void node_on_beat(struct step *s, struct neb_rd *r) {
-    uint8_t id[INTER_ID_BYTES];
-    neb_rd_copy(r, id, sizeof id);
-    uint32_t term = neb_rd_u32(r);
-    uint8_t flags = neb_rd_u8(r);
-    uint64_t epoch = neb_rd_u64(r), known = neb_rd_u64(r);
-    uint16_t reaches = neb_rd_u16(r);
-    uint32_t fragments = neb_rd_u32(r);
-    uint16_t liars = neb_rd_u16(r);
-    size_t left = neb_rd_left(r);
-    if (r->bad || !epoch || fragments > INTER_FRAGMENTS_MAX ||
-        left != (4 + HEAD_BYTES) * (size_t)fragments) {
+    struct beat b;
+    if (!beat_get(r, &b)) {
         node_fault(s, INTER_FAULT_MALFORMED);
         return;
     }
-    struct job *j = node_find_job(s->n, id);
+    struct job *j = node_find_job(s->n, b.job);
     int m = j ? node_member(j, s->from) : -1;
-    if (m < 0 || fragments != j->c.fragments)
+    if (m < 0 || b.fragments != j->c.fragments)
         return;
-    if (!epoch_stands(s, j, (uint8_t)m, epoch, flags & BEAT_JOINED)) {
+    if (term_absurd(s, j, b.term)) {
+        node_fault(s, INTER_FAULT_MALFORMED);
+        return;
+    }
+    if (!epoch_stands(s, j, (uint8_t)m, b.epoch, b.flags & BEAT_JOINED)) {
         node_fault(s, INTER_FAULT_REPLAY);
         return;
     }
     struct member *x = &j->members[m];
-    if (epoch > x->epoch && x->epoch)
+    if (b.epoch > x->epoch && x->epoch)
         forget_holdings(j, (uint8_t)m);
-    x->epoch = epoch;
+    x->epoch = b.epoch;
     x->heard = s->now;
-    x->reaches = reaches;
-    x->leaves = flags & BEAT_LEAVES;
-    x->knows_me |= known == j->standing.epoch;
-    if (known && known < j->standing.epoch && !j->standing.joined) {
+    x->reaches = b.reaches;
+    x->leaves = b.flags & BEAT_LEAVES;
+    x->knows_me |= b.known == j->standing.epoch;
+    if (b.known && b.known < j->standing.epoch && !j->standing.joined) {
         j->recovers = j->lost = true;
         j->knew_older |= (uint16_t)BIT(m);
     }
-    j->seen_term = term > j->seen_term ? term : j->seen_term;
-    if (term > j->standing.term && j->leads)
-        node_step_down(j); // it will not accept what we propose any more
+    take_term(s, j, (uint8_t)m, &b);
     for (uint8_t k = 0; k < j->c.n_members; k++)
-        if ((j->liars & ~liars) >> k & 1)
+        if ((j->liars & ~b.liars) >> k & 1)
             node_say_evidence(s, j, k, (uint8_t)m);
-    if (flags & BEAT_LEADS && !(j->liars >> m & 1) && term >= j->standing.term &&
-        term % j->c.n_members == (uint32_t)m) {
-        j->leader = m;
-        j->leader_heard = s->now;
-    }
-    for (uint32_t f = 0; f < fragments; f++) {
-        struct fragment *g = &j->fragments[f];
-        uint8_t head[HEAD_BYTES];
-        x->rounds[f] = neb_rd_u32(r);
-        neb_rd_copy(r, head, sizeof head);
-        compare_heads(s, j, g, x->rounds[f], head, (uint8_t)m);
-        if (x->rounds[f] > g->round && !g->decided)
-            node_say_pull(s, j, g, (uint8_t)m);
-    }
+    take_rounds(s, j, (uint8_t)m, r);
 }
 
 // ---- promises -------------------------------------------------------------------------------------------------
@@ -174,16 +230,9 @@ static void begin_collecting(struct job *j) {
 
 static void say_elect(struct step *s, struct job *j, enum promise_kind kind) {
     uint64_t all = j->c.fragments == 64 ? UINT64_MAX : (1ull << j->c.fragments) - 1;
-    for (uint8_t m = 0; m < j->c.n_members; m++) {
-        if (m == j->c.self || j->members[m].told == all)
-            continue;
-        struct neb_buf *b = node_begin(s, MSG_ELECT);
-        neb_buf_add(b, j->c.id, sizeof j->c.id);
-        neb_buf_u8(b, (uint8_t)kind);
-        neb_buf_u32(b, j->standing.term);
-        neb_buf_u64(b, j->standing.epoch);
-        node_send(s, j, m);
-    }
+    for (uint8_t m = 0; m < j->c.n_members; m++)
+        if (m != j->c.self && j->members[m].told != all)
+            say_elect_to(s, j, kind, m);
 }
 
 static void say_promises(struct step *s, struct job *j, enum promise_kind kind, uint8_t to) {
@@ -207,18 +256,27 @@ static void say_promises(struct step *s, struct job *j, enum promise_kind kind, 
     }
 }
 
+// Whether this node, which has promised less, may promise `term` to m, whose it is: it hears no leader, and m has not had a term just
+// now that it made nothing of. One beyond the last is for a clock that goes before this one's: in a moment; or a liar's, and never.
+static bool may_promise(const struct step *s, const struct job *j, uint8_t m, uint32_t term) {
+    neb_ns before = j->members[m].promised;
+    return !(hears_leader(s, j) && (j->leads || j->leader != m)) && term <= term_last(s, j) &&
+           !(before && s->now - before < promise_pause);
+}
+
 void node_on_elect(struct step *s, struct neb_rd *r) {
     uint8_t id[INTER_ID_BYTES];
     neb_rd_copy(r, id, sizeof id);
     uint8_t kind = neb_rd_u8(r);
     uint32_t term = neb_rd_u32(r);
     uint64_t epoch = neb_rd_u64(r);
-    if (!neb_rd_done(r) || kind > PROMISE_RECOVERY) {
+    struct job *j = node_find_job(s->n, id);
+    int m = j ? node_member(j, s->from) : -1;
+    if (!neb_rd_done(r) || kind > PROMISE_RECOVERY || term > INTER_TERM_MAX ||
+        (m >= 0 && term_absurd(s, j, term))) {
         node_fault(s, INTER_FAULT_MALFORMED);
         return;
     }
-    struct job *j = node_find_job(s->n, id);
-    int m = j ? node_member(j, s->from) : -1;
     if (m < 0 || !j->standing.joined)
         return;
     if (kind == PROMISE_RECOVERY) {
@@ -235,13 +293,15 @@ void node_on_elect(struct step *s, struct neb_rd *r) {
     }
     if (!node_vote_counts(j, (uint8_t)m, epoch))
         return; // its beat has not come yet
-    bool heard = j->leads || (j->leader >= 0 && j->leader != m && j->leader_heard &&
-                              s->now - j->leader_heard < leader_sticky);
-    if (term < j->standing.term || (term > j->standing.term && heard))
+    if (term < j->standing.term ||
+        (term > j->standing.term && !may_promise(s, j, (uint8_t)m, term)))
         return;
     if (term > j->standing.term) {
+        struct member *x = &j->members[m];
+        bool vain = x->promised && s->now - x->promised < 2 * leader_silent;
+        j->asked_at = vain ? j->asked_at : s->now; // others have their turn
+        x->promised = s->now;
         j->standing.term = term;
-        j->asked_at = s->now;
         node_step_down(j);
         node_store_standing(s, j);
     }
@@ -282,7 +342,8 @@ static bool promise_get(struct neb_rd *r, struct promised *x) {
     p->round = neb_rd_u32(r);
     uint8_t voted = neb_rd_u8(r);
     p->voted = voted;
-    if (voted > 1 || x->kind > PROMISE_RECOVERY || (voted && !inter_record_get(r, &x->vote)))
+    if (voted > 1 || x->kind > PROMISE_RECOVERY || p->term > INTER_TERM_MAX ||
+        (voted && !inter_record_get(r, &x->vote)))
         r->bad = true;
     neb_rd_copy(r, p->sig, sizeof p->sig);
     return neb_rd_done(r);
@@ -343,6 +404,11 @@ void node_on_promise(struct step *s, struct neb_rd *r) {
     int m = j ? node_member(j, s->from) : -1;
     if (!g || m < 0 || j->liars >> m & 1)
         return;
+    if (term_absurd(s, j,
+                    x.p.term)) { // also of a recovery: it would be this node's own from then on
+        node_fault(s, INTER_FAULT_MALFORMED);
+        return;
+    }
     if (!promise_check(s, j, g, (uint8_t)m, &x, &asked)) {
         node_fault(s, INTER_FAULT_DENIED);
         return;
@@ -352,9 +418,10 @@ void node_on_promise(struct step *s, struct neb_rd *r) {
     node_compare_vote(s, j, g, &asked);
     if (j->liars >> m & 1)
         return;
-    bool wanted = x.kind == PROMISE_RECOVERY ? j->recovers && !j->standing.joined
-                                             : j->asks && x.p.term == j->standing.term &&
-                                                   node_vote_counts(j, (uint8_t)m, x.p.epoch);
+    bool wanted =
+        x.kind == PROMISE_RECOVERY
+            ? j->recovers && !j->standing.joined && x.p.term <= term_last(s, j)
+            : j->asks && x.p.term == j->standing.term && node_vote_counts(j, (uint8_t)m, x.p.epoch);
     if (wanted)
         promise_count(s, j, g, (uint8_t)m, &x);
 }
@@ -407,10 +474,44 @@ static void join_tick(struct step *s, struct job *j) {
     join(s, j);
 }
 
-static void ask(struct step *s, struct job *j) {
-    uint32_t n = j->c.n_members,
-             above = j->standing.term > j->seen_term ? j->standing.term : j->seen_term;
-    j->standing.term = above + 1 + (j->c.self + n - (above + 1) % n) % n;
+// The lowest term that so many of `with` have not gone beyond that they are a majority, this node among them. What the others of them
+// say does not matter, and one that lies about its own is as good as one that is not there.
+static uint32_t known_term(const struct job *j, uint32_t with) {
+    uint32_t lowest = UINT32_MAX;
+    for (uint8_t k = 0; k < j->c.n_members; k++) {
+        uint32_t term = j->members[k].term, votes = BIT(j->c.self);
+        for (uint8_t m = 0; m < j->c.n_members && with >> k & 1 && k != j->c.self; m++)
+            votes |= with >> m & 1 && j->members[m].term <= term ? BIT(m) : 0;
+        if (node_majority(j, votes) && term < lowest)
+            lowest = term;
+    }
+    return lowest > j->standing.term && lowest < UINT32_MAX ? lowest : j->standing.term;
+}
+
+// The next term of this node's own. False: there is none at this time of day. That is said where it lasts: a clock that is far behind the
+// others', or the end of all terms.
+static bool next_term(struct step *s, struct job *j, uint32_t with, uint32_t *out) {
+    uint32_t n = j->c.n_members, above = known_term(j, with);
+    *out = above + 1 + (j->c.self + n - (above + 1) % n) % n;
+    if (*out <= term_last(s, j)) {
+        j->no_term_at = 0;
+        j->no_term = false;
+        return true;
+    }
+    j->no_term_at = j->no_term_at ? j->no_term_at : s->now;
+    if (!j->no_term && s->now - j->no_term_at >= no_term_patience) {
+        j->no_term = true;
+        node_fault(s, INTER_FAULT_TERMS);
+    }
+    return false;
+}
+
+// with: bit per member: whose promises it hopes for
+static bool ask(struct step *s, struct job *j, uint32_t with) {
+    uint32_t term;
+    if (!next_term(s, j, with, &term))
+        return false;
+    j->standing.term = term;
     j->asks = true;
     j->leads = false;
     j->leader = -1;
@@ -423,6 +524,7 @@ static void ask(struct step *s, struct job *j) {
     }
     node_store_standing(s, j);
     say_elect(s, j, PROMISE_TERM);
+    return true;
 }
 
 // A leader that was told of a round which nobody is in any more: whoever was has lost its disk since, was revoked, or lied. The round before may be
@@ -440,20 +542,54 @@ static bool misled(const struct job *j) {
     return false;
 }
 
+// Members that are here and whose votes count.
+static uint32_t electors(const struct step *s, const struct job *j) {
+    uint32_t live = BIT(j->c.self);
+    for (uint8_t m = 0; m < j->c.n_members; m++)
+        live |= node_live(s, j, m) && !((j->standing.renewed | j->liars) >> m & 1) ? BIT(m) : 0;
+    return live;
+}
+
+// A leader gives way where it cannot lead: to those who say that they have promised a later term, when the rest are too few to vote for
+// anything; and where for some time too few follow it, of enough that are here. Otherwise one voice would be enough to stop any round.
+static bool replaced(const struct step *s, struct job *j) {
+    uint32_t here = electors(s, j), beyond = 0, follow = BIT(j->c.self);
+    for (uint8_t m = 0; m < j->c.n_members; m++) {
+        const struct member *x = &j->members[m];
+        if (m == j->c.self || !(here >> m & 1))
+            continue;
+        beyond |= x->term > j->standing.term ? BIT(m) : 0;
+        follow |= x->term == j->standing.term && x->follows ? BIT(m) : 0;
+    }
+    if (!node_majority(j, node_everyone(j) & ~beyond))
+        return true;
+    if (node_majority(j, follow) || !node_majority(j, here))
+        j->unfollowed_at = 0;
+    else if (!j->unfollowed_at)
+        j->unfollowed_at = s->now;
+    return j->unfollowed_at && s->now - j->unfollowed_at >= unfollowed;
+}
+
+static void lead_tick(struct step *s, struct job *j) {
+    if (replaced(s, j)) {
+        j->unfollowed_at = 0;
+        node_step_down(j);
+    } else if (s->now - j->asked_at > leader_silent && misled(j)) {
+        (void)ask(s, j, electors(s, j));
+    }
+}
+
 static void elect_tick(struct step *s, struct job *j) {
     uint32_t n = j->c.n_members, term = j->standing.term;
     if ((j->c.removed | j->liars) >> j->c.self & 1 || node_parted(j) || node_fixed_leader(j))
         return;
-    if (n < 3) {
-        if (!j->leads) { // the survivor of two: its own promise is the majority
-            ask(s, j);
+    if (n < 3) { // the survivor of two: its own promise is the majority
+        if (!j->leads && ask(s, j, BIT(j->c.self)))
             lead(s, j);
-        }
         return;
     }
     if (j->leads) {
-        if (s->now - j->asked_at > leader_silent && misled(j))
-            ask(s, j);
+        lead_tick(s, j);
         return;
     }
     neb_ns since = j->leader_heard > j->asked_at ? j->leader_heard : j->asked_at;
@@ -461,14 +597,12 @@ static void elect_tick(struct step *s, struct job *j) {
     uint32_t rank = (j->c.self + n - (term + 1) % n) % n + (node_is_witness(j) ? n : 0);
     if (s->now - since < leader_silent + (neb_ns)rank * stagger)
         return;
-    uint32_t live = 0;
+    // Whoever hears a leader promises nothing: without enough others a term would be used up, and this node bound to it, for nothing.
+    uint32_t with = electors(s, j);
     for (uint8_t m = 0; m < n; m++)
-        live |=
-            node_live(s, j, m) && (m == j->c.self || !((j->standing.renewed | j->liars) >> m & 1))
-                ? BIT(m)
-                : 0;
-    if (node_majority(j, live))
-        ask(s, j);
+        with &= m != j->c.self && j->members[m].follows ? ~BIT(m) : UINT32_MAX;
+    if (node_majority(j, with))
+        (void)ask(s, j, with);
 }
 
 void node_elect_tick(struct step *s, struct job *j) {

@@ -242,6 +242,7 @@ void node_vote(struct step *s, struct job *j, struct fragment *g, const struct i
     g->vote = *r;
     g->accepted = 0;
     inter_record_hash(r, g->vote_hash);
+    j->members[r->leader].promised = 0;
     if (r->term > j->standing.term) {
         j->standing.term = r->term;
         node_step_down(j);
@@ -339,7 +340,7 @@ void node_on_accept(struct step *s, struct neb_rd *r) {
     a.epoch = neb_rd_u64(r);
     size_t body = r->off - 1; // behind the type
     neb_rd_copy(r, a.sig, sizeof a.sig);
-    if (!neb_rd_done(r)) {
+    if (!neb_rd_done(r) || term > INTER_TERM_MAX) {
         node_fault(s, INTER_FAULT_MALFORMED);
         return;
     }

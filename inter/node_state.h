@@ -43,6 +43,10 @@ static const neb_ns want_soon = 300 * NEB_MS, want_late = 6 * NEB_S;
 static const neb_ns serve_idle = 120 * NEB_S; // a transfer that nobody takes is dropped
 static const neb_ns leader_silent = 4 * NEB_S, stagger = NEB_S; // when to ask for a term
 static const neb_ns leader_sticky = 3 * NEB_S; // who has just heard the leader promises nothing
+// nothing more to whoever was promised a term just now and has proposed nothing in it; it asks again after leader_silent, others by then
+static const neb_ns promise_pause = 3 * NEB_S;
+// a leader that so few follow, although enough are there; a term that is waited for
+static const neb_ns unfollowed = 8 * NEB_S, no_term_patience = 10 * NEB_S;
 // for the record in which two histories differ first
 static const neb_ns parted_patience = 10 * NEB_S;
 
@@ -118,6 +122,10 @@ struct member {
     bool leaves, knows_me; // knows_me: it has said that it knows this node under its present epoch
     uint64_t told;         // fragments of the election or recovery under way, bit each
     uint32_t rounds[INTER_FRAGMENTS_MAX]; // open there, as it says
+    // by its newest beat, and nobody's word but its own
+    uint32_t term;
+    bool follows;    // it hears a leader, or leads
+    neb_ns promised; // a term, last; 0: never, or it has proposed since
 };
 
 struct job {
@@ -134,7 +142,7 @@ struct job {
     bool recovers;       // its disk was lost: the others are asked what they have accepted
     uint16_t knew_older; // bit per member: by whose word
     bool lost;           // that was so since this node opened the job
-    uint32_t recovered_term, seen_term;
+    uint32_t recovered_term;
     bool leaving;
     uint16_t liars; // bit per member: evidence is here
     struct inter_evidence evidence[INTER_MEMBERS_MAX];
@@ -145,6 +153,9 @@ struct job {
     uint32_t other_from;       // peer
     int leader;                // heard last, -1: none
     neb_ns leader_heard, next_beat, asked_at, born;
+    neb_ns unfollowed_at; // leads: since when too few follow; 0: enough do
+    neb_ns no_term_at;    // since when this node would ask for a term, and has none; 0: it has
+    bool no_term;         // that was said
 };
 
 struct path {

@@ -99,6 +99,7 @@ enum neb_status inter_service_job_open(struct inter_service *s,
         return st;
     // Later ledgers have greater epochs: nanoseconds since 1970 are, while head nodes keep roughly to the time of day.
     c.epoch = st == NEB_OK ? standing.epoch : (uint64_t)neb_wall_now();
+    c.day = (uint64_t)neb_wall_now();
     NEB_TRY(inter_node_job_open(s->node, &c));
     if (st == NEB_OK)
         inter_node_restore_standing(s->node, &standing);

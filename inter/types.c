@@ -10,10 +10,20 @@ bool inter_key_equal(const struct inter_key *a, const struct inter_key *b) {
            a->attempt == b->attempt && !memcmp(a->job, b->job, sizeof a->job);
 }
 
+// Seconds since 2025; 1 where the clock is before.
+static uint64_t seconds_since(uint64_t day) {
+    const uint64_t since = 1735689600, seconds = day / 1000000000u;
+    return seconds > since ? seconds - since : 1;
+}
+
 uint32_t inter_attempt_first(uint64_t epoch) {
-    const uint64_t since = 1735689600, most = (1u << 30) - 1, seconds = epoch / 1000000000u;
-    uint64_t n = seconds > since ? seconds - since : 1; // before: the clock is wrong
+    const uint64_t most = (1u << 30) - 1, n = seconds_since(epoch);
     return (uint32_t)(n < most ? n : most) * (INTER_AGAIN_MAX + 1);
+}
+
+uint32_t inter_term_last(uint64_t day) {
+    uint64_t last = seconds_since(day) * INTER_TERMS_A_SECOND + INTER_TERMS_AHEAD;
+    return (uint32_t)(last < INTER_TERM_MAX ? last : INTER_TERM_MAX);
 }
 
 void inter_key_put(struct neb_buf *b, const struct inter_key *k) {
@@ -209,7 +219,8 @@ static bool get_promises(struct neb_rd *r, struct inter_record *c) {
         neb_rd_copy(r, p->vote_hash, sizeof p->vote_hash);
         neb_rd_copy(r, p->sig, sizeof p->sig);
         const struct inter_promise *before = i ? p - 1 : NULL;
-        if (p->member >= INTER_MEMBERS_MAX || voted > 1 ||
+        if (p->member >= INTER_MEMBERS_MAX || voted > 1 || p->term > INTER_TERM_MAX ||
+            p->vote_term > INTER_TERM_MAX ||
             (before &&
              (p->term > before->term || (p->term == before->term && p->member <= before->member))))
             return false;
@@ -267,9 +278,9 @@ bool inter_record_get(struct neb_rd *r, struct inter_record *c) {
             return false;
     }
     neb_rd_copy(r, c->sig, sizeof c->sig);
-    return get_accepts(r, c) && !r->bad && c->fragment < INTER_FRAGMENTS_MAX &&
-           c->leader < INTER_MEMBERS_MAX && c->flags <= INTER_MERGE && c->eta >= 0 &&
-           c->eta <= 10 && c->mu >= 0 && c->mu < 1;
+    return get_accepts(r, c) && !r->bad && c->term <= INTER_TERM_MAX &&
+           c->fragment < INTER_FRAGMENTS_MAX && c->leader < INTER_MEMBERS_MAX &&
+           c->flags <= INTER_MERGE && c->eta >= 0 && c->eta <= 10 && c->mu >= 0 && c->mu < 1;
 }
 
 void inter_record_hash(const struct inter_record *r, uint8_t out[INTER_SHA_BYTES]) {
@@ -320,5 +331,5 @@ bool inter_standing_get(struct neb_rd *r, struct inter_standing *s) {
     s->renewed = neb_rd_u16(r);
     for (int i = 0; i < INTER_MEMBERS_MAX; i++)
         s->epochs[i] = neb_rd_u64(r);
-    return known && neb_rd_done(r);
+    return known && s->term <= INTER_TERM_MAX && neb_rd_done(r);
 }

@@ -22,6 +22,15 @@ enum {
 #define INTER_TOKENS_MAX (1ull << 56) // behind one update, exclusive
 #define INTER_OTHERS_MAX (1ull << 60) // sums of them stop here
 
+// Terms (inter/node.h) only rise, and none is above INTER_TERM_MAX, in no message, record or ledger: whoever adds members to one does
+// not wrap. A liar could use them up at once; so nobody takes part in a term beyond the last one of its time of day: four a second
+// since 2025, until 2059, and INTER_TERMS_AHEAD for a clock that is wrong. Members fill at most four a second: each asks after
+// four silent seconds, for one of the next n. All members have the same bound, but for their clocks: to whatever term one honest member
+// was brought, the others follow it.
+#define INTER_TERM_MAX (UINT32_MAX - 255)
+enum { INTER_TERMS_A_SECOND = 4, INTER_TERMS_AHEAD = 1 << 16 };
+uint32_t inter_term_last(uint64_t day); // day: ns since 1970
+
 struct inter_key {
     uint8_t job[INTER_ID_BYTES];
     uint32_t round, fragment;

@@ -44,8 +44,11 @@ enum {
     MSG_ACCEPT = 5,
     MSG_COMMIT = 6,
     MSG_CHUNK = 8,
-    MSG_BEAT = 9
+    MSG_BEAT = 9,
+    MSG_ELECT = 10,
+    MSG_PROMISE = 11
 };
+enum { BEAT_LEADS = 1, BEAT_JOINED = 2, BEAT_FOLLOWS = 8 }; // inter/node_elect.c
 
 struct site {
     int who;
@@ -67,11 +70,12 @@ static struct sec_members list;
 static uint32_t index_of[SITES];
 static uint8_t job[INTER_ID_BYTES] = {9, 9};
 static struct site sites[SITES];
-static struct inter_link *bare; // mallory without a service
-static void (*each_pass)(void); // of what she does meanwhile
-static bool robust;             // the job's profile
-static bool wants_all;          // commit_all
-static bool awaits;             // honest gates learn later what an update holds: tell_shape
+static struct inter_link *bare;        // mallory without a service
+static struct inter_standing standing; // of her ledger, by then
+static void (*each_pass)(void);        // of what she does meanwhile
+static bool robust;                    // the job's profile
+static bool wants_all;                 // commit_all
+static bool awaits;                    // honest gates learn later what an update holds: tell_shape
 static bool bare_up[SITES];
 static struct frame frames[4096];
 static size_t n_frames;
@@ -354,8 +358,29 @@ static inline void say(uint32_t to, enum inter_channel channel, const void *p, s
 
 static inline void become_bare(void) {
     all_three();
+    OK(inter_ledger_get_standing(inter_service_ledger(sites[MALLORY].s), job, &standing));
     inter_service_destroy(&sites[MALLORY].s);
     connect_bare();
+}
+
+static inline void say_beat(int to, uint32_t term, uint8_t flags) {
+    struct neb_buf b = {0};
+    uint8_t head[INTER_SHA_BYTES] = {0};
+    neb_buf_u8(&b, MSG_BEAT);
+    neb_buf_add(&b, job, sizeof job);
+    neb_buf_u32(&b, term);
+    neb_buf_u8(&b, flags);
+    neb_buf_u64(&b, standing.epoch);
+    neb_buf_u64(&b, standing.epochs[to]);
+    neb_buf_u16(&b, 1 << ANNA | 1 << BERT);
+    neb_buf_u32(&b, 1);
+    neb_buf_u16(&b, 0); // evidence against nobody
+    neb_buf_u32(&b, sites[to].commits);
+    if (sites[to].commits) // as whoever she speaks to has it
+        inter_record_hash(&sites[to].last, head);
+    neb_buf_add(&b, head, 16);
+    (void)!inter_link_send(bare, index_of[to], INTER_CONTROL, b.p, b.len);
+    neb_buf_free(&b);
 }
 
 // ---- manifests and chunks by hand -----------------------------------------------------------------------------

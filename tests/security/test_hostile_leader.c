@@ -7,7 +7,6 @@
 #include "inter/tune.h"
 #include "inter/weights.h"
 
-static struct inter_standing standing; // of her ledger
 static neb_ns next_beat;
 
 // ---- a leader by hand -----------------------------------------------------------------------------------------
@@ -16,34 +15,14 @@ static void beat(void) {
     if (neb_now() < next_beat)
         return;
     next_beat = neb_now() + 300 * NEB_MS;
-    for (int to = ANNA; to <= BERT; to++) {
-        struct neb_buf b = {0};
-        neb_buf_u8(&b, MSG_BEAT);
-        neb_buf_add(&b, job, sizeof job);
-        neb_buf_u32(&b, 0); // term
-        neb_buf_u8(&b, 3);  // leads, votes
-        neb_buf_u64(&b, standing.epoch);
-        neb_buf_u64(&b, standing.epochs[to]);
-        neb_buf_u16(&b, 1 << ANNA | 1 << BERT);
-        neb_buf_u32(&b, 1);
-        neb_buf_u16(&b, 0); // evidence against nobody
-        neb_buf_u32(&b, sites[to].commits);
-        uint8_t head[INTER_SHA_BYTES] = {0};
-        if (sites[to].commits) // as whoever she speaks to has it
-            inter_record_hash(&sites[to].last, head);
-        neb_buf_add(&b, head, 16);
-        (void)!inter_link_send(bare, index_of[to], INTER_CONTROL, b.p, b.len);
-        neb_buf_free(&b);
-    }
+    for (int to = ANNA; to <= BERT; to++)
+        say_beat(to, 0, BEAT_LEADS | BEAT_JOINED | BEAT_FOLLOWS);
 }
 
 static void lead(void) {
-    all_three();
-    OK(inter_ledger_get_standing(inter_service_ledger(sites[MALLORY].s), job, &standing));
+    become_bare();
     assert_int_equal(standing.term, 0);
-    inter_service_destroy(&sites[MALLORY].s);
     next_beat = 0;
-    connect_bare();
     each_pass = beat;
 }
 

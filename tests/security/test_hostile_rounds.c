@@ -1,6 +1,9 @@
 // Mallory says other things to one than to another, or says them too often: attempt upon attempt of an update, two updates signed under
-// one key. Whoever was told something else than the record says takes what the record says, and everybody goes on.
+// one key. Whoever was told something else than the record says takes what the record says, and everybody goes on. Or she says terms that
+// suit her: nobody gives way to her, and nobody is brought to the end of all terms.
 #include "tests/security/hostile_fixture.h"
+
+#include "agent/base/clock.h"
 
 #include <dirent.h>
 
@@ -124,10 +127,159 @@ static void test_two_digests(void **state) {
     expect_sound(&sites[BERT]);
 }
 
+// ---- terms ----------------------------------------------------------------------------------------------------
+
+static neb_ns next_lie;
+static uint32_t lies;
+
+static uint32_t hers(uint32_t term) { return term - term % SITES - SITES + MALLORY; }
+
+static void say_elect(int to, uint32_t term) {
+    struct neb_buf b = {0};
+    neb_buf_u8(&b, MSG_ELECT);
+    neb_buf_add(&b, job, sizeof job);
+    neb_buf_u8(&b, 0); // she wants it
+    neb_buf_u32(&b, term);
+    neb_buf_u64(&b, standing.epoch);
+    say(index_of[to], INTER_CONTROL, b.p, b.len);
+    neb_buf_free(&b);
+}
+
+static void say_promise(int to, uint32_t term) {
+    struct inter_promise p = {
+        .member = MALLORY, .term = term, .epoch = standing.epoch, .round = sites[to].commits};
+    struct neb_buf b = {0};
+    inter_promise_put_body(&b, job, 0, &p);
+    OK(sec_sign(ids[MALLORY], SEC_CONTEXT_PROMISE, b.p, b.len, p.sig));
+    neb_buf_clear(&b);
+    neb_buf_u8(&b, MSG_PROMISE);
+    neb_buf_add(&b, job, sizeof job);
+    neb_buf_u8(&b, 0);
+    neb_buf_u32(&b, p.term);
+    neb_buf_u64(&b, p.epoch);
+    neb_buf_u32(&b, 0); // fragment
+    neb_buf_u32(&b, p.round);
+    neb_buf_u8(&b, 0); // she has accepted nothing
+    neb_buf_add(&b, p.sig, sizeof p.sig);
+    say(index_of[to], INTER_CONTROL, b.p, b.len);
+    neb_buf_free(&b);
+}
+
+static void say_accept(int to, uint32_t term) {
+    struct inter_record r = {.round = sites[to].commits, .term = term};
+    uint8_t hash[INTER_SHA_BYTES] = {1}, sig[INTER_SIG_BYTES];
+    struct neb_buf b = {0};
+    memcpy(r.job, job, sizeof job);
+    neb_buf_u8(&b, MSG_ACCEPT);
+    inter_accept_put_body(&b, &r, hash, standing.epoch);
+    OK(sec_sign(ids[MALLORY], SEC_CONTEXT_ACCEPT, b.p + 1, b.len - 1, sig));
+    neb_buf_add(&b, sig, sizeof sig);
+    say(index_of[to], INTER_CONTROL, b.p, b.len);
+    neb_buf_free(&b);
+}
+
+static void say_proposal(int to, uint32_t term) { // the last record once more, in a term of hers
+    struct inter_record r = sites[to].last;
+    struct neb_buf b = {0};
+    r.term = term;
+    r.leader = MALLORY;
+    inter_record_put_body(&b, &r);
+    OK(sec_sign(ids[MALLORY], SEC_CONTEXT_RECORD, b.p, b.len, r.sig));
+    neb_buf_clear(&b);
+    neb_buf_u8(&b, MSG_PROPOSE);
+    inter_record_put(&b, &r);
+    neb_buf_u64(&b, standing.epoch);
+    neb_buf_u8(&b, 0); // no manifests
+    say(index_of[to], INTER_CONTROL, b.p, b.len);
+    neb_buf_free(&b);
+}
+
+static struct inter_job_status status_of(int who) {
+    struct inter_job_status st;
+    assert_true(inter_service_job_status(sites[who].s, job, &st));
+    return st;
+}
+
+// Huge ones, the last that there is, the last of this time of day, always a little more than the last time. She says that she leads, asks,
+// promises and votes. Anna leads on, and nobody is at another term than before.
+static void lie(void) {
+    if (neb_now() < next_lie)
+        return;
+    next_lie = neb_now() + 50 * NEB_MS;
+    const uint32_t last = inter_term_last((uint64_t)neb_wall_now());
+    const uint32_t terms[] = {UINT32_MAX, 2,        INTER_TERM_MAX, last, INTER_TERM_MAX + 1,
+                              1,          3 * lies, last + 1000,    0,    INTER_TERM_MAX - 9};
+    uint32_t term = terms[lies++ % (sizeof terms / sizeof terms[0])], own = hers(term + SITES);
+    for (int to = ANNA; to <= BERT; to++) {
+        say_beat(to, lies & 1 ? term : own, BEAT_JOINED | (lies & 2 ? BEAT_LEADS : 0));
+        say_elect(to, own);
+        say_promise(to, own);
+        say_accept(to, own);
+        say_proposal(to, own);
+        say_beat(to, 0, BEAT_JOINED | BEAT_FOLLOWS); // she is there
+        assert_int_equal(status_of(to).term, 0);
+    }
+    assert_true(status_of(ANNA).leads && status_of(BERT).leader == ANNA);
+}
+
+static void test_terms(void **state) {
+    (void)state;
+    become_bare();
+    UNTIL(status_of(BERT).leader == ANNA);
+    next_lie = lies = 0;
+    each_pass = lie;
+    honest_round();
+    honest_round();
+    UNTIL(lies > 40);
+    each_pass = NULL;
+    // One by one: what is beyond all terms is malformed, in whatever it is said.
+    static void (*const says[])(int, uint32_t) = {say_elect, say_promise, say_accept, say_proposal};
+    for (size_t i = 0; i < sizeof says / sizeof says[0]; i++) {
+        go_for(50 * NEB_MS); // what is under way
+        uint64_t before = sites[BERT].faults[INTER_FAULT_MALFORMED];
+        says[i](BERT, hers(INTER_TERM_MAX));
+        says[i](BERT, hers(INTER_TERM_MAX + 4));
+        UNTIL(sites[BERT].faults[INTER_FAULT_MALFORMED] == before + (i < 2 ? 2 : 1));
+    }
+    expect_sound(&sites[ANNA]);
+    expect_sound(&sites[BERT]);
+}
+
+// Anna is away, and bert hears no leader: whoever asks is promised a term, but none beyond those that there can be by now. Mallory makes
+// nothing of it. When anna is back she and bert go on, in a term above.
+static void test_terms_leaderless(void **state) {
+    (void)state;
+    become_bare();
+    inter_service_destroy(&sites[ANNA].s);
+    uint64_t before = sites[BERT].faults[INTER_FAULT_MALFORMED];
+    uint32_t last = inter_term_last((uint64_t)neb_wall_now()), highest = hers(last);
+    say_beat(BERT, 0, BEAT_JOINED);
+    say_elect(BERT, hers(INTER_TERM_MAX));
+    say_elect(BERT, hers(last + 2 * INTER_TERMS_AHEAD));
+    UNTIL(sites[BERT].faults[INTER_FAULT_MALFORMED] == before + 2);
+    for (neb_ns next = 0, end = neb_now() + 60 * NEB_S;
+         status_of(BERT).term < highest && neb_now() < end; go())
+        if (neb_now() > next) { // until he hears anna no more
+            next = neb_now() + 100 * NEB_MS;
+            say_elect(BERT, hers(last + INTER_TERMS_AHEAD)); // not yet
+            say_elect(BERT, highest);
+        }
+    assert_int_equal(status_of(BERT).term, highest);
+    start(&sites[ANNA]);
+    open_job(&sites[ANNA]);
+    honest_round();
+    assert_true(sites[ANNA].last.term > highest &&
+                sites[ANNA].last.term <= inter_term_last((uint64_t)neb_wall_now()));
+    expect_sound(&sites[ANNA]);
+    expect_sound(&sites[BERT]);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_many_attempts, open_sites, close_sites),
         cmocka_unit_test_setup_teardown(test_missed, open_sites, close_sites),
-        cmocka_unit_test_setup_teardown(test_two_digests, open_sites, close_sites)};
+        cmocka_unit_test_setup_teardown(test_two_digests, open_sites, close_sites),
+        cmocka_unit_test_setup_teardown(test_terms, open_sites, close_sites),
+        cmocka_unit_test_setup_teardown(test_terms_leaderless, open_sites, close_sites)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

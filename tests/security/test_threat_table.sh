@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Every row of the threat model (security/README.md) names tests that exist: LABEL_NAME is tests/LABEL/test_NAME.c or .sh, with its cases
-# behind it, and fuzz_NAME a fuzz target with a corpus. The check is run on broken copies too, which it must refuse.
+# behind it (of sim_sim: options of the simulator), and fuzz_NAME a fuzz target with a corpus. The check is run on broken copies too, which it must refuse.
 set -euo pipefail
 : "${SOURCE:?set SOURCE to the source folder}"
 T=$(mktemp -d /tmp/nebula-threats-XXXXXX)
@@ -20,11 +20,14 @@ check() { # README: prints what is wrong
                     echo "row $rows: no fuzz target \"$name\" with a corpus"
                 continue
                 ;;
-            nebula-sim-liar) file=$SOURCE/tests/sim/$name.c ;;
             *) file=$(compgen -G "$SOURCE/tests/${name%%_*}/test_${name#*_}.*" || true) ;;
             esac
             [[ -f $file ]] || { echo "row $rows: $name stands for no file"; continue; }
             for case in ${cases//,/}; do
+                if [[ $name == sim_sim ]]; then # the options that it runs the simulator with
+                    grep -q "^\"\$sim\" --$case " "$file" || echo "row $rows: ${file#"$SOURCE"/} does not run --$case"
+                    continue
+                fi
                 grep -q "^static void test_$case(" "$file" || echo "row $rows: ${file#"$SOURCE"/} has no test_$case"
             done
         done <<<"${cell//; /$'\n'}"
@@ -45,5 +48,6 @@ broken 's/`fuzz_token` \|/`fuzz_tokens` |/'
 broken 's/`security_harden` not_dumpable/-/'
 broken 's/(\| )`security_hostile[a-z_]*` replay/\1`hostile` replay/'
 broken 's/`security_flood`/`security_floods`/'
+broken 's/`sim_sim` liar/`sim_sim` lair/'
 broken 's/\| `security_promote` \|/| by hand |/'
 echo "every row of the threat model names tests that exist"

@@ -15,8 +15,8 @@ struct signer {
     uint8_t who;
 };
 
-static void mix_sign(uint8_t who, const char *context, const uint8_t *p, size_t n,
-                     uint8_t sig[INTER_SIG_BYTES]) {
+void sim_sign(uint8_t who, const char *context, const uint8_t *p, size_t n,
+              uint8_t sig[INTER_SIG_BYTES]) {
     uint64_t h = 0x9e3779b97f4a7c15ull * (who + 1u), w;
     for (; *context; context++)
         h = neb_mix64(h ^ (uint8_t)*context);
@@ -34,7 +34,7 @@ static void mix_sign(uint8_t who, const char *context, const uint8_t *p, size_t 
 
 static bool sign(void *user, const char *context, const void *msg, size_t len,
                  uint8_t sig[INTER_SIG_BYTES]) {
-    mix_sign(*(const uint8_t *)user, context, msg, len, sig);
+    sim_sign(*(const uint8_t *)user, context, msg, len, sig);
     return true;
 }
 
@@ -42,7 +42,7 @@ static bool verify(void *user, uint32_t peer, const char *context, const void *m
                    const uint8_t sig[INTER_SIG_BYTES]) {
     uint8_t want[INTER_SIG_BYTES];
     (void)user;
-    mix_sign((uint8_t)peer, context, msg, len, want);
+    sim_sign((uint8_t)peer, context, msg, len, want);
     return !memcmp(want, sig, sizeof want);
 }
 
@@ -379,6 +379,7 @@ static void carry_out(struct sim *s, uint8_t i, const struct inter_actions *a,
     case INTER_ACT_STORE_STANDING:
         if (!before_store(s, i))
             break;
+        sim_check_standing(s, i, &x->standing);
         h->disk.standing = x->standing;
         h->disk.has_standing = true;
         after_store(s, i, true);
@@ -505,7 +506,8 @@ void sim_host_boot(struct sim *s, uint8_t i) {
         .grace = 10 * NEB_S,
         .robust = s->o.robust,
         .awaits_shape = true,
-        .epoch = h->disk.epoch};
+        .epoch = h->disk.epoch,
+        .day = sim_day(s)};
     for (uint8_t m = 0; m < s->o.members; m++) {
         c.peers[m] = m;
         if (s->h[m].witness)
@@ -569,7 +571,7 @@ void sim_host_submit(struct sim *s, uint8_t i, uint32_t f, const struct inter_ma
     m.chunk_bytes = INTER_CHUNK_MIN;
     struct neb_buf b = {0};
     inter_manifest_put_body(&b, &m);
-    mix_sign(h->id, "nebula manifest v1", b.p, b.len, m.sig);
+    sim_sign(h->id, "nebula manifest v1", b.p, b.len, m.sig);
     neb_buf_free(&b);
     if (!before_store(s, i))
         return;

@@ -51,9 +51,16 @@ void sim_liar_set_up(struct sim *s) {
     l->replay = degree(s, 0.2);
     l->leak = degree(s, 0.2);
     l->forget = degree(s, 0.1);
+    if (s->o.terms) {
+        l->one_update = true;
+        l->have = l->alter = l->replay = l->leak = l->forget = 0;
+    }
     struct sim_host *h = &s->h[l->twin];
     *h = s->h[l->who];
     h->id = l->who;
+    sim_liar_terms_set_up(s);
+    if (s->o.terms) // one brain
+        return;
     sim_liar_shuffle(s);
     if (neb_rng_below(&s->rng, 3) == 0) // once all have been heard, and vote
         l->siege = (neb_ns)(4 + neb_rng_below(&s->rng, 20)) * NEB_S;
@@ -112,6 +119,7 @@ bool sim_liar_says(struct sim *s, uint8_t from, uint8_t to, uint8_t *p, size_t *
         return false;
     if (type == MSG_CHUNK)
         return true;
+    sim_liar_on_terms(s, from, p, len);
     if (happens(s, l->replay) && l->n_past) {
         size_t k = neb_rng_below(&s->rng, l->n_past < SIM_PAST ? l->n_past : SIM_PAST);
         remember(l, p, *len);

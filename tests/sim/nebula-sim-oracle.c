@@ -23,6 +23,17 @@ void sim_check_vote(struct sim *s, uint8_t i, const struct inter_record *r) {
     sim_fail(s, "more than 8 different proposals for round %u", r->round);
 }
 
+// Terms only rise, and no lie takes one beyond what the time of day lets it be (a node's clock drifts).
+void sim_check_standing(struct sim *s, uint8_t i, const struct inter_standing *st) {
+    const struct sim_disk *d = &s->h[i].disk;
+    if (sim_lies(s, i))
+        return;
+    if (d->has_standing && st->term < d->standing.term)
+        sim_fail(s, "host %u falls from term %u to %u", i, d->standing.term, st->term);
+    if (st->term > inter_term_last(sim_day(s) + (uint64_t)s->now / 8))
+        sim_fail(s, "host %u is at term %u", i, st->term);
+}
+
 void sim_check_blob(struct sim *s, uint8_t i, const struct inter_manifest *m) {
     const struct inter_key *k = &m->key;
     uint32_t *attempts = s->oracle->attempts[k->fragment][k->round][k->member];
@@ -153,6 +164,9 @@ void sim_check_commit(struct sim *s, uint8_t i, const struct inter_record *r) {
         r->round ? s->h[i].disk.rounds[r->fragment][r->round - 1] : NULL;
     if (r->round && !(before && before->committed))
         sim_fail(s, "host %u commits round %u before %u", i, r->round, r->round - 1);
+    if (s->o.terms && s->liar->who && r->term)
+        sim_fail(s, "host %u commits round %u of term %u: the first leader was deposed", i,
+                 r->round, r->term);
     if (s->split.on)
         return; // what counts from here on is that they find out
     if (!s->oracle->commits[r->fragment][r->round].known)

@@ -5,6 +5,8 @@
 //       slow and killed workers, planned leaves, refused updates, loss, duplication and reordering
 //   nebula-sim --liar …
 //       the same with one member that lies (nebula-sim-liar.c)
+//   nebula-sim --terms …
+//       no faults, but one member lies about terms and nothing else (nebula-sim-terms.c), and is not revoked
 //   nebula-sim --pace …
 //       no faults, but links and workers unlike each other: rounds must not wait for what is not slow
 //   nebula-sim --exhaustive single|double [--members M] [--rounds R]
@@ -204,12 +206,13 @@ static void report(const struct sim_options *o, const struct totals *sum, bool g
 }
 
 int main(int argc, char **argv) {
-    static const struct option options[] = {
-        {"seed", 1, NULL, 's'},      {"seeds", 1, NULL, 'k'},      {"members", 1, NULL, 'm'},
-        {"witnesses", 1, NULL, 'w'}, {"rounds", 1, NULL, 'r'},     {"fragments", 1, NULL, 'f'},
-        {"jobs", 1, NULL, 'j'},      {"exhaustive", 1, NULL, 'x'}, {"trace", 0, NULL, 't'},
-        {"liar", 0, NULL, 'l'},      {"orderly", 0, NULL, 'o'},    {"pace", 0, NULL, 'p'},
-        {NULL, 0, NULL, 0}};
+    static const struct option options[] = {{"seed", 1, NULL, 's'},    {"seeds", 1, NULL, 'k'},
+                                            {"members", 1, NULL, 'm'}, {"witnesses", 1, NULL, 'w'},
+                                            {"rounds", 1, NULL, 'r'},  {"fragments", 1, NULL, 'f'},
+                                            {"jobs", 1, NULL, 'j'},    {"exhaustive", 1, NULL, 'x'},
+                                            {"trace", 0, NULL, 't'},   {"liar", 0, NULL, 'l'},
+                                            {"orderly", 0, NULL, 'o'}, {"pace", 0, NULL, 'p'},
+                                            {"terms", 0, NULL, 'y'},   {NULL, 0, NULL, 0}};
     struct sim_options o = {.seed = 1, .rounds = 8, .chaos = true};
     uint64_t count = 1, jobs = 2;
     bool exhaustive = false, pairs = false, good = true;
@@ -225,6 +228,10 @@ int main(int argc, char **argv) {
         case 't': o.trace = true; break;
         case 'o': o.orderly = true; break;
         case 'l': o.liar = true; break;
+        case 'y':
+            o.liar = o.terms = true;
+            o.chaos = false;
+            break;
         case 'p':
             o.pace = true;
             o.chaos = false;
@@ -239,7 +246,7 @@ int main(int argc, char **argv) {
             fprintf(stderr,
                     "usage: nebula-sim [--seed N] [--seeds K] [--members M] [--witnesses W] "
                     "[--rounds R] [--fragments F] [--jobs J] [--exhaustive single|double] "
-                    "[--liar] [--orderly] [--pace] [--trace]\n");
+                    "[--liar] [--terms] [--orderly] [--pace] [--trace]\n");
             return 2;
         }
     }

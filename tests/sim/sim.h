@@ -4,6 +4,7 @@
 //     nebula-sim-host.c     one agent: carries out the core's actions on a modelled disk; boots from what that disk holds
 //     nebula-sim-worker.c   one worker: integers for tensors, so that no update can be lost or counted twice unnoticed
 //     nebula-sim-liar.c     a member that lies: two brains behind one key, and what it does to messages
+//     nebula-sim-terms.c    what it says about terms
 //     nebula-sim-oracle.c   invariants after every store and merge; recomputes the parameters from the commits
 //     nebula-sim-dump.c     where everybody stands, when a run fails
 //     nebula-sim.c          seeds, exhaustive faults, the command line
@@ -48,8 +49,10 @@ struct sim_point {
 struct sim_options {
     uint64_t seed;
     uint32_t members, witnesses, rounds, fragments;
-    bool chaos;   // random faults by seed
-    bool liar;    // one member lies
+    bool chaos; // random faults by seed
+    bool liar;  // one member lies
+    bool
+        terms; // about terms alone, all the time, and nothing else is wrong: rounds go on, and an honest leader leads on
     bool robust;  // the gate's profile
     bool pace;    // no faults; links and workers unlike: nothing waits for what is not slow
     bool orderly; // no loss, duplication or reordering inside a session
@@ -201,6 +204,9 @@ struct sim_liar {
     neb_ns divided;                           // until then the two sides do not hear each other
     bool gone;                                // revoked: faults are over
     double have, alter, replay, leak, forget; // probabilities
+    double terms;                             // that it lies about one
+    struct neb_rng on_terms;
+    uint64_t one_kind; // always the same lie, from 1; 0: one after the other
     struct {
         size_t len;
         uint8_t bytes[1 << 13];
@@ -278,6 +284,9 @@ void sim_note(struct sim *s, const char *what, int64_t a, int64_t b, int64_t c, 
               int64_t e);
 __attribute__((format(printf, 2, 3), noreturn)) void sim_fail(struct sim *s, const char *fmt, ...);
 neb_ns sim_clock(const struct sim *s, const struct sim_host *h);
+static inline uint64_t sim_day(const struct sim *s) { // ns since 1970: of the first day of 2025
+    return 1735689600u * (uint64_t)NEB_S + (uint64_t)s->now;
+}
 
 // nebula-sim-host.c
 void sim_host_boot(struct sim *s, uint8_t i);
@@ -285,6 +294,9 @@ void sim_host_stop(struct sim *s, uint8_t i);
 void sim_host_step(struct sim *s, uint8_t i, const struct inter_event *e);
 void sim_host_submit(struct sim *s, uint8_t i, uint32_t f, const struct inter_manifest *m,
                      const int64_t words[SIM_WORDS + 1]);
+// As member `who`, whoever that is.
+void sim_sign(uint8_t who, const char *context, const uint8_t *p, size_t n,
+              uint8_t sig[INTER_SIG_BYTES]);
 struct sim_round *sim_disk_round(struct sim *s, struct sim_disk *d, uint32_t f, uint32_t round);
 const struct sim_blob *sim_disk_blob(const struct sim_round *r, uint8_t member, uint32_t attempt);
 void sim_disk_lose(struct sim *s, uint8_t i);
@@ -307,6 +319,11 @@ void sim_liar_revoked(struct sim *s);
 // Whether a liar's update that no honest member has is in a decided record: nobody can go on.
 bool sim_liar_stuck(const struct sim *s);
 
+// nebula-sim-terms.c
+void sim_liar_terms_set_up(struct sim *s);
+// Of a message that its host `from` is about to send: it may become another one. bytes: (SIM_BLOB).
+void sim_liar_on_terms(struct sim *s, uint8_t from, uint8_t *bytes, size_t *len);
+
 // nebula-sim-worker.c
 void sim_work(struct sim *s, uint8_t i);
 void sim_worker_boot(struct sim *s, uint8_t i);
@@ -319,6 +336,7 @@ void sim_produced(uint64_t seed, uint8_t member, uint32_t f, int64_t steps, int6
 
 // nebula-sim-oracle.c
 void sim_check_vote(struct sim *s, uint8_t i, const struct inter_record *r);
+void sim_check_standing(struct sim *s, uint8_t i, const struct inter_standing *st);
 void sim_check_blob(struct sim *s, uint8_t i, const struct inter_manifest *m);
 void sim_check_commit(struct sim *s, uint8_t i, const struct inter_record *r);
 void sim_check_worker(struct sim *s, uint8_t i, uint32_t f);

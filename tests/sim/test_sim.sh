@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The federation in virtual time: every single fault of an undisturbed run, every pair of two rounds of two members, and random
-# faults from a seed that is new in every run and printed.
+# faults, and lies, from a seed that is new in every run and printed.
 set -euo pipefail
 sim=$BUILD/nebula-sim
 for members in 2 3; do
@@ -16,4 +16,6 @@ for seed in 72379 263 1286 7579927165023 14445840339261 3000097539 5000069545; d
 done
 seed=${NEBULA_SIM_SEED:-$((RANDOM * 32768 * 32768 + RANDOM * 32768 + RANDOM))}
 "$sim" --seed "$seed" --seeds "${NEBULA_SIM_SEEDS:-3000}"
+"$sim" --liar --seed "$seed" --seeds "${NEBULA_SIM_LIAR_SEEDS:-200}"
+"$sim" --terms --seed "$seed" --seeds "${NEBULA_SIM_LIAR_SEEDS:-100}"
 "$(dirname "$0")/mutants" '^(early_forgotten|one_copy|cursor_forgotten|former_life_unknown)$' # all of them: by hand, some minutes

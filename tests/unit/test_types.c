@@ -332,6 +332,44 @@ static void test_standing(void **state) {
     neb_buf_free(&b);
 }
 
+// None above INTER_TERM_MAX is read, wherever it stands: nobody who adds members to one wraps.
+static void test_terms(void **state) {
+    (void)state;
+    const uint64_t second = 1000000000, since = 1735689600;
+    struct inter_standing st = {.term = INTER_TERM_MAX, .epoch = 1}, got;
+    struct inter_record r = a_record(3), back;
+    struct neb_buf b = {0};
+    for (int beyond = 0; beyond < 5; beyond++) {
+        struct inter_record x = r;
+        x.term = INTER_TERM_MAX + (beyond == 1);
+        x.n_promises = 1;
+        x.promises[0] = (struct inter_promise){.member = 1,
+                                               .voted = true,
+                                               .term = INTER_TERM_MAX + (beyond == 2),
+                                               .vote_term = INTER_TERM_MAX + (beyond == 3)};
+        if (beyond == 4)
+            x.term = x.promises[0].term = x.promises[0].vote_term = UINT32_MAX;
+        neb_buf_clear(&b);
+        inter_record_put(&b, &x);
+        struct neb_rd in = neb_rd_make(b.p, b.len);
+        assert_int_equal(inter_record_get(&in, &back), !beyond);
+        st.term = INTER_TERM_MAX + (uint32_t)beyond;
+        neb_buf_clear(&b);
+        inter_standing_put(&b, &st);
+        in = neb_rd_make(b.p, b.len);
+        assert_int_equal(inter_standing_get(&in, &got), !beyond);
+    }
+    neb_buf_free(&b);
+    assert_true(INTER_TERM_MAX <= UINT32_MAX - 2 * INTER_MEMBERS_MAX);
+    // Where the clock stands before 2025 it is the first second; later ones give four terms each, and there is an end.
+    assert_int_equal(inter_term_last(0), INTER_TERMS_AHEAD + 4);
+    assert_int_equal(inter_term_last(since * second), INTER_TERMS_AHEAD + 4);
+    assert_int_equal(inter_term_last((since + 86400) * second), INTER_TERMS_AHEAD + 4 * 86400);
+    assert_true(inter_term_last((since + 33 * 31557600ull) * second) < INTER_TERM_MAX);
+    assert_int_equal(inter_term_last((since + 35 * 31557600ull) * second), INTER_TERM_MAX);
+    assert_int_equal(inter_term_last(UINT64_MAX), INTER_TERM_MAX);
+}
+
 static void test_key(void **state) {
     (void)state;
     struct inter_key k = a_manifest().key, got;
@@ -385,6 +423,7 @@ int main(void) {
                                        cmocka_unit_test(test_record_limits),
                                        cmocka_unit_test(test_hash_and_body),
                                        cmocka_unit_test(test_standing),
+                                       cmocka_unit_test(test_terms),
                                        cmocka_unit_test(test_key),
                                        cmocka_unit_test(test_attempts)};
     return cmocka_run_group_tests(tests, NULL, NULL);

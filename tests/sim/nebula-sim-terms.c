@@ -1,0 +1,169 @@
+// What a liar says about terms: huge ones, the last that there is, the last of this time of day, always one a little higher, old ones. In
+// beats, which nobody signs, and signed by it as an honest member would sign them: when it asks for a term, promises, votes, proposes.
+// Who has heard no leader for a while is told at once to promise it a term; it then makes nothing of that.
+#include "inter/node_state.h"
+#include "security/sign.h"
+#include "tests/sim/sim.h"
+
+#include <string.h>
+
+enum {
+    LEADS = 1,
+    KIND_AT = 1 + INTER_ID_BYTES,
+    TERM_AT_BEAT = KIND_AT,
+    TERM_AT_ELECT = KIND_AT + 1
+};
+enum { TERM_PROMISE, RECOVERY_PROMISE };
+
+// Before, nobody would know it, and all wait: who leads first has not begun to.
+static const neb_ns lies_from = 4 * NEB_S;
+
+static uint64_t below(struct sim_liar *l, uint64_t n) { return neb_rng_below(&l->on_terms, n); }
+
+// The highest of the honest.
+static uint32_t honest_term(const struct sim *s) {
+    uint32_t top = 0;
+    for (uint8_t i = 0; i < s->o.members; i++)
+        if (!sim_lies(s, i) && s->h[i].alive && s->h[i].node->jobs[0].standing.term > top)
+            top = s->h[i].node->jobs[0].standing.term;
+    return top;
+}
+
+static uint32_t some_term(struct sim *s) {
+    struct sim_liar *l = s->liar;
+    uint32_t last = inter_term_last(sim_day(s)), n = s->o.members, top = honest_term(s);
+    switch (l->one_kind ? l->one_kind - 1 : below(l, 6)) {
+    case 0: return UINT32_MAX - (uint32_t)below(l, 300);
+    case 1: return INTER_TERM_MAX - (uint32_t)below(l, 2 * n);
+    case 2: return last - n + (uint32_t)below(l, 2 * n);
+    case 3: return last + INTER_TERMS_AHEAD - n + (uint32_t)below(l, 2 * n);
+    case 4: return (uint32_t)below(l, top + 1);
+    default: return top + 1 + (uint32_t)below(l, 2 * n);
+    }
+}
+
+static uint32_t own_term(struct sim *s) { // whose it may ask for
+    uint32_t t = some_term(s), n = s->o.members;
+    t -= t % n;
+    return t <= UINT32_MAX - n ? t + s->liar->who : t - n + s->liar->who;
+}
+
+static void put(uint8_t *p, size_t *len, const struct neb_buf *b) {
+    if (b->len <= SIM_BLOB)
+        memcpy(p, b->p, *len = b->len);
+}
+
+static const struct job *brain(const struct sim *s, uint8_t from) {
+    return &s->h[from].node->jobs[0];
+}
+
+static void say_elect(struct sim *s, uint8_t from, struct neb_buf *b) {
+    const struct job *j = brain(s, from);
+    neb_buf_u8(b, MSG_ELECT);
+    neb_buf_add(b, j->c.id, sizeof j->c.id);
+    neb_buf_u8(b, below(s->liar, 8) ? TERM_PROMISE : RECOVERY_PROMISE);
+    neb_buf_u32(b, own_term(s));
+    neb_buf_u64(b, j->standing.epoch);
+}
+
+static void say_promise(struct sim *s, uint8_t from, struct neb_buf *b) {
+    const struct job *j = brain(s, from);
+    uint32_t f = (uint32_t)below(s->liar, s->o.fragments);
+    const struct fragment *g = &j->fragments[f];
+    struct inter_promise p = {.member = s->liar->who,
+                              .term = some_term(s),
+                              .epoch = j->standing.epoch,
+                              .round = g->round,
+                              .voted = g->voted,
+                              .vote_term = g->voted ? g->vote.term : 0};
+    struct neb_buf body = {0};
+    if (g->voted)
+        memcpy(p.vote_hash, g->vote_hash, sizeof p.vote_hash);
+    inter_promise_put_body(&body, j->c.id, f, &p);
+    sim_sign(p.member, SEC_CONTEXT_PROMISE, body.p, body.len, p.sig);
+    neb_buf_free(&body);
+    neb_buf_u8(b, MSG_PROMISE);
+    neb_buf_add(b, j->c.id, sizeof j->c.id);
+    neb_buf_u8(b, below(s->liar, 2) ? TERM_PROMISE : RECOVERY_PROMISE);
+    neb_buf_u32(b, p.term);
+    neb_buf_u64(b, p.epoch);
+    neb_buf_u32(b, f);
+    neb_buf_u32(b, p.round);
+    neb_buf_u8(b, p.voted);
+    if (p.voted)
+        inter_record_put(b, &g->vote);
+    neb_buf_add(b, p.sig, sizeof p.sig);
+}
+
+// ACCEPT: | type | job | round | fragment | term | hash | epoch | signature |
+static void say_accept(struct sim *s, const uint8_t *p, size_t len, struct neb_buf *b) {
+    enum { TERM_AT = 1 + INTER_ID_BYTES + 8, SIG_AT = TERM_AT + 4 + INTER_SHA_BYTES + 8 };
+    uint8_t sig[INTER_SIG_BYTES];
+    if (len != SIG_AT + INTER_SIG_BYTES)
+        return;
+    neb_buf_add(b, p, SIG_AT);
+    neb_put_u32(b->p + TERM_AT, some_term(s));
+    sim_sign(s->liar->who, SEC_CONTEXT_ACCEPT, b->p + 1, SIG_AT - 1, sig);
+    neb_buf_add(b, sig, sizeof sig);
+}
+
+// A proposal of hers in another term, with her own vote; of a commit the others' votes stay as they are, for the term that they were for.
+static void say_record(struct sim *s, const uint8_t *p, size_t len, struct neb_buf *b) {
+    struct neb_rd r = neb_rd_make(p, len);
+    struct inter_record c;
+    struct neb_buf body = {0};
+    uint8_t hash[INTER_SHA_BYTES], type = neb_rd_u8(&r);
+    if (!inter_record_get(&r, &c))
+        return;
+    c.term = own_term(s);
+    c.leader = s->liar->who;
+    inter_record_put_body(&body, &c);
+    sim_sign(c.leader, SEC_CONTEXT_RECORD, body.p, body.len, c.sig);
+    inter_record_hash(&c, hash);
+    for (uint8_t i = 0; i < c.n_accepts; i++) {
+        if (c.accepts[i].member != c.leader)
+            continue;
+        neb_buf_clear(&body);
+        inter_accept_put_body(&body, &c, hash, c.accepts[i].epoch);
+        sim_sign(c.leader, SEC_CONTEXT_ACCEPT, body.p, body.len, c.accepts[i].sig);
+    }
+    neb_buf_free(&body);
+    neb_buf_u8(b, type);
+    inter_record_put(b, &c);
+    neb_buf_add(b, p + r.off, len - r.off);
+}
+
+void sim_liar_terms_set_up(struct sim *s) {
+    struct sim_liar *l = s->liar;
+    l->on_terms =
+        neb_rng_make(s->o.seed, 0x7e); // of its own: other seeds stay as they were without it
+    l->terms = s->o.terms ? 0.8 : below(l, 2) ? neb_rng_unit(&l->on_terms) * 0.5 : 0;
+    l->one_kind = below(l, 2) ? 1 + below(l, 6) : 0;
+}
+
+void sim_liar_on_terms(struct sim *s, uint8_t from, uint8_t *p, size_t *len) {
+    struct sim_liar *l = s->liar;
+    struct neb_buf b = {0};
+    if (s->now < lies_from || !l->terms || neb_rng_unit(&l->on_terms) >= l->terms)
+        return;
+    switch (p[0]) {
+    case MSG_BEAT:
+        switch (below(l, 4)) {
+        case 0: say_elect(s, from, &b); break;
+        case 1: say_promise(s, from, &b); break;
+        default:
+            neb_put_u32(p + TERM_AT_BEAT, below(l, 2) ? some_term(s) : own_term(s));
+            p[TERM_AT_BEAT + 4] ^= below(l, 2) ? LEADS : 0;
+        }
+        break;
+    case MSG_ELECT: neb_put_u32(p + TERM_AT_ELECT, own_term(s)); break;
+    case MSG_PROMISE: say_promise(s, from, &b); break;
+    case MSG_ACCEPT: say_accept(s, p, *len, &b); break;
+    case MSG_PROPOSE:
+    case MSG_COMMIT: say_record(s, p, *len, &b); break;
+    default: break;
+    }
+    if (b.len && !b.oom)
+        put(p, len, &b);
+    neb_buf_free(&b);
+}

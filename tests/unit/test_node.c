@@ -1,0 +1,300 @@
+// Who may move a node's term, and whom it takes for its leader: one member of the job as a pure state machine, the others by hand, time as
+// it is told. Keys fit always; what signatures prove is in test_evidence.c, whole federations are in tests/sim.
+#include "inter/node_state.h"
+#include "tests/testing.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define OK(x) assert_int_equal((x), NEB_OK)
+
+enum { LEADS = 1, JOINED = 2, FOLLOWS = 8, EPOCH = 70, MEMBERS = 5 };
+enum { TERM_PROMISE, RECOVERY_PROMISE };
+
+static const uint8_t job_id[INTER_ID_BYTES] = {7};
+static struct inter_node *node;
+static struct inter_actions actions;
+static neb_ns now;
+static uint32_t faults[INTER_FAULTS], asked, promised; // messages said since the last look
+
+static bool sign(void *user, const char *context, const void *msg, size_t len,
+                 uint8_t sig[INTER_SIG_BYTES]) {
+    (void)user, (void)context, (void)msg, (void)len;
+    memset(sig, 0, INTER_SIG_BYTES);
+    return true;
+}
+static bool verify(void *user, uint32_t peer, const char *context, const void *msg, size_t len,
+                   const uint8_t sig[INTER_SIG_BYTES]) {
+    (void)user, (void)peer, (void)context, (void)msg, (void)len, (void)sig;
+    return true;
+}
+
+static void step(const struct inter_event *e) {
+    OK(inter_node_step(node, now, e, &actions));
+    for (size_t i = 0; i < actions.n; i++) {
+        const struct inter_action *a = &actions.list[i];
+        uint8_t type = a->kind == INTER_ACT_SEND ? actions.bytes.p[a->at] : 0;
+        if (a->kind == INTER_ACT_FAULT)
+            faults[a->fault]++;
+        asked += type == MSG_ELECT;
+        promised += type == MSG_PROMISE;
+    }
+}
+
+// Member `self` of MEMBERS, which has promised `term`, all links up.
+static void begin(uint8_t self, uint32_t term, bool joined) {
+    const struct inter_node_crypto crypto = {NULL, sign, verify};
+    struct inter_job_config c = {.n_members = MEMBERS,
+                                 .self = self,
+                                 .fragments = 1,
+                                 .epoch = EPOCH,
+                                 .merge_after = 3,
+                                 .eta = 1,
+                                 .tune = {.start_interval = 10}};
+    struct inter_standing st = {.term = term, .joined = joined, .epoch = EPOCH};
+    memcpy(c.id, job_id, sizeof job_id);
+    memcpy(st.job, job_id, sizeof job_id);
+    for (uint8_t m = 0; m < MEMBERS; m++) {
+        c.peers[m] = m;
+        st.epochs[m] = m == self ? 0 : EPOCH;
+    }
+    now = NEB_S;
+    memset(faults, 0, sizeof faults);
+    inter_node_destroy(&node);
+    OK(inter_node_create(&crypto, &node));
+    OK(inter_node_job_open(node, &c));
+    inter_node_restore_standing(node, &st);
+    for (uint8_t m = 0; m < MEMBERS; m++)
+        if (m != self)
+            step(&(struct inter_event){.kind = INTER_EV_PEER_UP, .peer = m});
+    asked = promised = 0;
+}
+
+static struct inter_job_status status(void) {
+    struct inter_job_status st;
+    assert_true(inter_node_job_status(node, job_id, now, &st));
+    return st;
+}
+
+static void message(uint8_t from, struct neb_buf *b) {
+    assert_false(b->oom);
+    step(
+        &(struct inter_event){.kind = INTER_EV_MESSAGE, .peer = from, .data = b->p, .len = b->len});
+    neb_buf_free(b);
+}
+
+static void beat(uint8_t from, uint32_t term, uint8_t flags) {
+    static const uint8_t head[HEAD_BYTES];
+    struct neb_buf b = {0};
+    neb_buf_u8(&b, MSG_BEAT);
+    neb_buf_add(&b, job_id, sizeof job_id);
+    neb_buf_u32(&b, term);
+    neb_buf_u8(&b, flags);
+    neb_buf_u64(&b, EPOCH);
+    neb_buf_u64(&b, flags & JOINED ? EPOCH : EPOCH - 1); // else: it knew this node's former disk
+    neb_buf_u16(&b, (1 << MEMBERS) - 1);
+    neb_buf_u32(&b, 1);
+    neb_buf_u16(&b, 0);
+    neb_buf_u32(&b, 0);
+    neb_buf_add(&b, head, sizeof head);
+    message(from, &b);
+}
+
+static void elect(uint8_t from, uint32_t term) {
+    struct neb_buf b = {0};
+    neb_buf_u8(&b, MSG_ELECT);
+    neb_buf_add(&b, job_id, sizeof job_id);
+    neb_buf_u8(&b, TERM_PROMISE);
+    neb_buf_u32(&b, term);
+    neb_buf_u64(&b, EPOCH);
+    message(from, &b);
+}
+
+static void promise(uint8_t from, uint8_t kind, uint32_t term) {
+    static const uint8_t sig[INTER_SIG_BYTES];
+    struct neb_buf b = {0};
+    neb_buf_u8(&b, MSG_PROMISE);
+    neb_buf_add(&b, job_id, sizeof job_id);
+    neb_buf_u8(&b, kind);
+    neb_buf_u32(&b, term);
+    neb_buf_u64(&b, EPOCH);
+    neb_buf_u32(&b, 0); // fragment
+    neb_buf_u32(&b, 0); // round
+    neb_buf_u8(&b, 0);  // it has accepted nothing
+    neb_buf_add(&b, sig, sizeof sig);
+    message(from, &b);
+}
+
+// Some seconds, in which the others say this each second: by member, of all but this one.
+static void pass(int seconds, const uint32_t terms[MEMBERS], const uint8_t flags[MEMBERS]) {
+    for (int i = 0; i < 5 * seconds; i++) {
+        now += NEB_S / 5;
+        step(&(struct inter_event){.kind = INTER_EV_TICK});
+        for (uint8_t m = 0; m < MEMBERS && i % 5 == 0; m++)
+            if (flags[m])
+                beat(m, terms[m], flags[m]);
+    }
+}
+
+// ---- leaders --------------------------------------------------------------------------------------------------
+
+static const uint8_t all_follow[] = {0, JOINED | FOLLOWS, JOINED | FOLLOWS, JOINED | FOLLOWS,
+                                     JOINED | FOLLOWS};
+
+static void test_one_voice(void **state) {
+    (void)state;
+    begin(0, 0, true);
+    pass(3, (const uint32_t[]){0, 0, 0, 0, 0}, all_follow);
+    // One claims more and more, then two; the rest are a majority.
+    for (uint32_t i = 0; i < 8; i++)
+        pass(2, (const uint32_t[]){0, 1u << 2 * i, 0, 0, 0},
+             (const uint8_t[]){0, JOINED | LEADS, JOINED | FOLLOWS, JOINED | FOLLOWS,
+                               JOINED | FOLLOWS});
+    pass(20, (const uint32_t[]){0, 6, 6, 0, 0}, all_follow);
+    assert_true(status().leads && status().term == 0);
+    // Three of five: nothing that it proposes can be accepted. It does not ask at once: they hear the other one.
+    pass(2, (const uint32_t[]){0, 6, 6, 6, 0}, all_follow);
+    assert_true(!status().leads && status().term == 0 && !asked);
+}
+
+// Some are beyond, and of the others too many are not there: the leader asks for a term above.
+static void test_too_few(void **state) {
+    (void)state;
+    const uint32_t terms[] = {0, 61, 7, 0, 0};
+    begin(0, 0, true);
+    pass(3, (const uint32_t[]){0, 0, 0, 0, 0}, all_follow);
+    pass(6, terms, (const uint8_t[]){0, JOINED, JOINED, JOINED | FOLLOWS, 0});
+    assert_true(status().leads); // 4 was just here
+    pass(8, terms, (const uint8_t[]){0, JOINED, JOINED, JOINED, 0});
+    assert_false(status().leads);
+    assert_true(asked);
+    assert_int_equal(status().term, 10); // 0's next beyond 7: 61 is not needed for three of five
+}
+
+static void test_unfollowed(void **state) {
+    (void)state;
+    const uint32_t terms[MEMBERS] = {0};
+    begin(0, 0, true);
+    pass(3, terms, all_follow);
+    pass(7, terms, (const uint8_t[]){0, JOINED | FOLLOWS, JOINED, JOINED, JOINED});
+    assert_true(status().leads); // it may be a hiccup
+    pass(3, terms, (const uint8_t[]){0, JOINED | FOLLOWS, JOINED, JOINED, JOINED});
+    assert_true(asked && status().term == MEMBERS);
+    // With too few to lead at all there is nobody to give way to.
+    begin(0, 0, true);
+    pass(3, terms, all_follow);
+    pass(30, terms, (const uint8_t[]){0, JOINED, 0, 0, 0});
+    assert_true(status().leads);
+}
+
+// ---- who is believed ------------------------------------------------------------------------------------------
+
+static void test_false_leader(void **state) {
+    (void)state;
+    begin(1, 0, true);
+    const uint32_t terms[] = {0, 0, 502, 0, 0};
+    const uint8_t flags[] = {JOINED | LEADS | FOLLOWS, 0, JOINED | LEADS, JOINED | FOLLOWS,
+                             JOINED | FOLLOWS};
+    pass(10, terms, flags);
+    assert_true(status().leader == 0 && status().term == 0 && !asked);
+    // Nor does it keep others from electing when the leader is gone: most hear none.
+    pass(9, terms, (const uint8_t[]){0, 0, JOINED | LEADS, JOINED, JOINED});
+    assert_true(asked && status().term == 1);
+}
+
+// Whoever does not hear the leader asks for nothing while most others do.
+static void test_alone(void **state) {
+    (void)state;
+    begin(1, 0, true);
+    pass(60, (const uint32_t[]){0, 0, 0, 0, 0},
+         (const uint8_t[]){0, 0, JOINED | FOLLOWS, JOINED | FOLLOWS, JOINED});
+    assert_true(!asked && status().term == 0);
+}
+
+// ---- promises -------------------------------------------------------------------------------------------------
+
+static void test_promises(void **state) {
+    (void)state;
+    const uint32_t none[MEMBERS] = {0}, last = INTER_TERMS_AHEAD + 4; // the clock says 1970
+    begin(1, 0, true);
+    pass(1, none, (const uint8_t[]){JOINED | LEADS, 0, JOINED, JOINED, JOINED});
+    elect(2, 2);
+    assert_int_equal(status().term, 0);                             // it hears the leader
+    pass(3, none, (const uint8_t[]){0, 0, JOINED, JOINED, JOINED}); // and does not yet ask itself
+    asked = promised = 0;
+    elect(2, last - last % MEMBERS + 7); // beyond the last
+    assert_true(status().term == 0 && !promised && !faults[INTER_FAULT_MALFORMED]);
+    elect(2, INTER_TERM_MAX - INTER_TERM_MAX % MEMBERS - 3);
+    elect(2, UINT32_MAX - UINT32_MAX % MEMBERS - 3);
+    assert_int_equal(faults[INTER_FAULT_MALFORMED], 2);
+    beat(2, UINT32_MAX, JOINED);
+    beat(2, INTER_TERM_MAX, JOINED);
+    promise(2, TERM_PROMISE, INTER_TERM_MAX + 1);
+    assert_int_equal(faults[INTER_FAULT_MALFORMED], 5);
+    elect(2, 7);
+    assert_true(status().term == 7 && promised == 1);
+    elect(2, 12); // it has made nothing of that one yet
+    assert_int_equal(status().term, 7);
+    elect(3, 13);
+    assert_int_equal(status().term, 13);
+    now += 4 * NEB_S;
+    elect(2, 17);
+    assert_int_equal(status().term, 17);
+    elect(2, 7); // terms do not fall
+    assert_int_equal(status().term, 17);
+}
+
+// What a member without a memory is told is its own from then on.
+static void test_recovery(void **state) {
+    (void)state;
+    const uint32_t none[MEMBERS] = {0};
+    begin(1, 0, false);
+    pass(2, none, (const uint8_t[]){4, 0, 4, 4, 4}); // they know a former disk
+    assert_true(status().lost && asked);
+    promise(0, RECOVERY_PROMISE, 20);
+    promise(2, RECOVERY_PROMISE, INTER_TERM_MAX);
+    assert_int_equal(faults[INTER_FAULT_MALFORMED], 1);
+    promise(2, RECOVERY_PROMISE, INTER_TERMS_AHEAD + 1000); // nor this
+    promise(3, RECOVERY_PROMISE, 21);
+    promise(4, RECOVERY_PROMISE, 20);
+    pass(2, none, (const uint8_t[]){JOINED, 0, JOINED, JOINED, JOINED});
+    assert_true(!status().votes && status().term == 0);
+    promise(2, RECOVERY_PROMISE, 22);
+    pass(1, none, (const uint8_t[]){JOINED, 0, JOINED, JOINED, JOINED});
+    assert_true(status().votes && status().term == 22);
+}
+
+// No term is left: nothing is stored, nothing wraps, and it is said, once.
+static void test_no_term(void **state) {
+    (void)state;
+    const uint32_t terms[MEMBERS] = {0};
+    const uint8_t lost[] = {JOINED, 0, JOINED, JOINED, JOINED};
+    const uint32_t ends[] = {INTER_TERM_MAX, INTER_TERMS_AHEAD + 4};
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
+        begin(1, ends[i], true);
+        pass(9, terms, lost);
+        assert_false(faults[INTER_FAULT_TERMS]);
+        pass(60, terms, lost);
+        assert_int_equal(faults[INTER_FAULT_TERMS], 1);
+        assert_true(status().term == ends[i] && !asked);
+    }
+}
+
+static int done(void **state) {
+    (void)state;
+    inter_node_destroy(&node);
+    inter_actions_free(&actions);
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_one_voice),  cmocka_unit_test(test_too_few),
+        cmocka_unit_test(test_unfollowed), cmocka_unit_test(test_false_leader),
+        cmocka_unit_test(test_alone),      cmocka_unit_test(test_promises),
+        cmocka_unit_test(test_recovery),   cmocka_unit_test(test_no_term)};
+    return cmocka_run_group_tests(tests, NULL, done);
+}
