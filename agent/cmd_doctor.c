@@ -10,6 +10,7 @@
 #include "inter/socket_profile.h"
 #include "inter/transfer.h"
 #include "security/identity.h"
+#include "security/locked.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -80,6 +81,13 @@ static void look_at_peers(struct doctor *d, const json_t *status, const struct o
     json_array_foreach((json_t *)(uintptr_t)peers, i, p) doctor_peer(d, p);
 }
 
+// What an agent that is started here will find.
+static void look_at_locking(struct doctor *d) {
+    const size_t keys_and_streams = 1 << 20; // more than a sealing agent was seen to lock
+    sec_locked_init();
+    doctor_keys(d, sec_locked_room(keys_and_streams), sec_locked_limit());
+}
+
 static void print_checks(const struct doctor *d) {
     json_t *c;
     size_t i;
@@ -115,6 +123,12 @@ static enum neb_status examine(struct doctor *d, const struct options *o, const 
     struct doctor_path path;
     (void)doctor_path(peers, o->peer, &path);
     doctor_machine(d, home, running ? (int)json_array_size(peers) : 1, need, &path);
+    const json_t *locked = running ? json_object_get(m.head, "keys_locked") : NULL;
+    if (json_is_boolean(locked)) // by its own limit, which need not be this command's
+        doctor_keys(d, json_is_true(locked),
+                    json_integer_value(json_object_get(m.head, "lockable_bytes")));
+    else
+        look_at_locking(d);
     if (running) {
         doctor_add(d, "agent", DOCTOR_OK, "", "%s answers",
                    json_string_value(json_object_get(m.head, "name")));

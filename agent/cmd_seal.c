@@ -5,6 +5,7 @@
 #include "agent/seal.h"
 #include "intra/checkpoint_parts.h"
 #include "security/identity.h"
+#include "security/locked.h"
 #include "security/seal_key.h"
 
 #include <argp.h>
@@ -32,7 +33,7 @@ static void print_key(const char *path, const struct sec_seal_key *k) {
 // Twice, from the terminal or from a pipe's two lines.
 static enum neb_status read_passphrase(char *out, size_t cap) {
     struct termios was;
-    char *again = sodium_malloc(cap);
+    char *again = sec_locked_alloc(cap);
     bool terminal = tcgetattr(STDIN_FILENO, &was) == 0, got = again != NULL;
     if (terminal) {
         struct termios quiet = was;
@@ -62,7 +63,7 @@ static enum neb_status init(const struct options *o) {
     struct sec_seal_key *k = NULL;
     NEB_TRY(sec_home(o->home, home, sizeof home));
     NEB_TRY(neb_fs_mkdirs(home, 0700));
-    if (o->passphrase && !(passphrase = sodium_malloc(SEC_SEAL_PASSPHRASE_MAX)))
+    if (o->passphrase && !(passphrase = sec_locked_alloc(SEC_SEAL_PASSPHRASE_MAX)))
         return neb_fail(NEB_ERR_NOMEM, "out of memory for a passphrase");
     enum neb_status st = passphrase ? read_passphrase(passphrase, SEC_SEAL_PASSPHRASE_MAX) : NEB_OK;
     if (st == NEB_OK)

@@ -2,6 +2,7 @@
 #include "agent/base/bytes.h"
 #include "agent/base/fs.h"
 #include "agent/harden.h"
+#include "security/locked.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -28,7 +29,7 @@ static_assert(sizeof(struct agent_credential) == 8 + AGENT_SECRET_BYTES + 8 +
 
 // NULL: out of memory, logged.
 static struct agent_credential *new_credential(void) {
-    struct agent_credential *c = sec_seal_init() == NEB_OK ? sodium_malloc(sizeof *c) : NULL;
+    struct agent_credential *c = sec_seal_init() == NEB_OK ? sec_locked_alloc(sizeof *c) : NULL;
     if (!c)
         return NULL;
     sodium_memzero(c, sizeof *c);

@@ -133,13 +133,14 @@ static void update_job(struct daemon *d, struct agent_jobrun *j) {
 }
 
 // A newer member list takes effect at once, while jobs run: links of who was revoked are cut, new members are let in (where there is no
-// room for more names: once no job runs). Two lists of one version stop everything.
+// room for more names: once no job runs). Lists that do not follow from each other stop everything.
 enum neb_status daemon_take_members(struct daemon *d) {
     struct agent_members_change c = d->change;
     d->changes = false;
     d->change = (struct agent_members_change){.changed = false};
     if (c.forked) {
-        neb_log(NEB_LOG_ERROR, "jobs stop: the CA has signed two member lists of one version");
+        neb_log(NEB_LOG_ERROR,
+                "jobs stop: the CA has signed member lists that do not follow from each other");
         for (int i = 0; i < AGENT_JOBS_MAX; i++)
             if (d->jobs[i].used)
                 daemon_job_stop(d, &d->jobs[i]);

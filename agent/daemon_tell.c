@@ -7,6 +7,7 @@
 #include "agent/report.h"
 #include "agent/status.h"
 #include "agent/sums.h"
+#include "security/locked.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -377,6 +378,8 @@ json_t *daemon_status(struct daemon *d) {
     }
     json_object_set_new(root, "version", json_integer(1));
     json_object_set_new(root, "refused", refused(d));
+    json_object_set_new(root, "keys_locked", json_boolean(sec_locked_all()));
+    json_object_set_new(root, "lockable_bytes", json_integer(sec_locked_limit()));
     json_object_set_new(root, "updates", updates(d));
     json_object_set_new(root, "faults", agent_status_faults(d->faults));
     json_object_set_new(root, "events", agent_view_events(d->view));

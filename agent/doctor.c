@@ -122,6 +122,17 @@ void doctor_user(struct doctor *d, bool root) {
                root ? "root" : "no root");
 }
 
+void doctor_keys(struct doctor *d, bool locked, int64_t limit) {
+    if (locked)
+        doctor_add(d, "keys in memory", DOCTOR_OK, "", "locked: they are not swapped out");
+    else
+        doctor_add(d, "keys in memory", DOCTOR_WARN,
+                   "LimitMEMLOCK=infinity in the agent's unit (configs/systemd), or ulimit -l "
+                   "before it starts",
+                   "may be swapped out to disk: of %lld KiB that may be locked none are left",
+                   (long long)(limit < 0 ? 0 : limit / 1024));
+}
+
 void doctor_clock(struct doctor *d, int synchronised) {
     doctor_add(d, "clock", synchronised == 1 ? DOCTOR_OK : DOCTOR_WARN,
                synchronised == 1 ? ""

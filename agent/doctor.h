@@ -38,6 +38,8 @@ void doctor_buffers(struct doctor *d, int64_t recv_max, int64_t send_max,
 void doctor_files(struct doctor *d, int64_t limit, int peers);
 void doctor_disk(struct doctor *d, const char *dir, int64_t free_bytes, int64_t need_bytes);
 void doctor_user(struct doctor *d, bool root);
+// locked: the keys of the agent, or of one that were started here, are in memory that is not swapped. limit: of locked memory, bytes; -1: none is set.
+void doctor_keys(struct doctor *d, bool locked, int64_t limit);
 // synchronised: 1 when the system says that its clock is.
 void doctor_clock(struct doctor *d, int synchronised);
 // setting: /sys/kernel/mm/transparent_hugepage/enabled, "": not there. trains: this machine's processors may have to.

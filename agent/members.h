@@ -22,9 +22,9 @@ const struct sec_members *agent_members_list(const struct agent_members *m);
 int agent_members_fd(const struct agent_members *m); // -1: never anything to do
 
 struct agent_members_change {
-    bool changed;               // there is a newer list
-    bool revoked;               // and a member or its keys are gone from it
-    bool forked;                // the CA has signed two lists of one version: nothing may go on
+    bool changed; // there is a newer list
+    bool revoked; // and a member or its keys are gone from it
+    bool forked;  // the CA has signed lists that do not follow from each other: nothing may go on
     char rotated[SEC_NAME_MAX]; // whose keys were replaced by rotation, and nobody else's; or empty
 };
 // Reads the signed list again (SIGHUP). A list that is refused leaves the present one in use.

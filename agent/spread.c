@@ -8,6 +8,8 @@
 enum { STAND_BYTES = 8 + NEB_SHA256_BYTES };
 // a peer costs us no more than two signatures a second
 static const neb_ns look_every = 500 * NEB_MS;
+// one whose lists are of another history has said so, and the log too
+static const neb_ns look_every_forked = 10 * NEB_S;
 
 void agent_spread_stand(struct agent_spread *s, const bool *up) {
     const struct sec_federation *f = agent_members_federation(s->members);
@@ -32,7 +34,8 @@ void agent_spread_list(struct agent_spread *s, const bool *up) {
             send_list(s, i);
 }
 
-// Two different lists of one version: the peer sends its own, which proves the fork here, and the other way round.
+// Two different lists of one version: the peer sends its own, which proves the fork here, and the other way round. Where a fork is proven to this
+// side only, by a newer list that does not follow from ours, ours proves it to the peer.
 static void on_stand(struct agent_spread *s, uint32_t peer, struct neb_rd *r) {
     const struct sec_federation *f = agent_members_federation(s->members);
     uint8_t digest[NEB_SHA256_BYTES];
@@ -40,7 +43,7 @@ static void on_stand(struct agent_spread *s, uint32_t peer, struct neb_rd *r) {
     neb_rd_copy(r, digest, sizeof digest);
     if (!neb_rd_done(r))
         neb_warn("a malformed message about member lists was dropped");
-    else if (version < f->list.version ||
+    else if (version < f->list.version || s->forked[peer] ||
              (version == f->list.version && memcmp(digest, f->digest, sizeof digest) != 0))
         send_list(s, peer);
 }
@@ -58,9 +61,10 @@ bool agent_spread_message(struct agent_spread *s, uint32_t peer, uint32_t kind, 
         return true;
     }
     neb_ns now = neb_now();
-    if (s->took[peer] && now - s->took[peer] < look_every)
+    if (s->took[peer] && now - s->took[peer] < (s->forked[peer] ? look_every_forked : look_every))
         return true; // it is sent again
     s->took[peer] = now;
     agent_members_apply(s->members, p, n, out);
+    s->forked[peer] = out->forked || (s->forked[peer] && !out->changed);
     return true;
 }

@@ -3,10 +3,10 @@
 //
 //     A: version 8 ── LIST_STAND{8, digest} ──► B: version 7
 //     A            ◄── LIST_STAND{7, digest} ── B
-//     A            ── LIST{signed bytes} ─────► B  checks CA, version and predecessor; fsyncs; uses it; tells others
+//     A            ── LIST{signed bytes} ─────► B  checks CA, version and history; fsyncs; uses it; tells others
 //
 // So a revocation that one agent learns of is in use on all that can be reached, over however many hops, within a few
-// seconds; a member that was away has it when it comes back. Two lists of one version are a fork: nobody may go on.
+// seconds; a member that was away has it when it comes back. Lists that do not follow from each other are a fork: nobody may go on.
 #ifndef AGENT_SPREAD_H
 #define AGENT_SPREAD_H
 #include "agent/members.h"
@@ -16,6 +16,7 @@ struct agent_spread {
     struct agent_members *members;
     struct inter_service *service;
     neb_ns took[SEC_MEMBERS_MAX]; // when a list of each peer was last looked at
+    bool forked[SEC_MEMBERS_MAX]; // it was no list that ours follows from, or the other way round
 };
 
 // Says to every peer that is up (up: by peer) what this agent has.

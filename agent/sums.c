@@ -3,6 +3,7 @@
 #include "agent/base/log.h"
 #include "agent/daemon.h"
 #include "inter/sums.h"
+#include "security/locked.h"
 #include "security/seal.h"
 #include "security/sign.h"
 
@@ -156,9 +157,9 @@ enum neb_status agent_sums_open(const struct agent_sums_config *c, struct agent_
     s->c.dir = NULL;
     s->n = (uint8_t)c->job->job.n_clusters;
     s->crypto = (struct inter_node_crypto){s, sign_as, verify_as};
-    s->keys = sodium_malloc((size_t)s->n * SEC_SUM_KEY_BYTES);
+    s->keys = sec_locked_alloc((size_t)s->n * SEC_SUM_KEY_BYTES);
     if (!s->keys) {
-        st = neb_fail(NEB_ERR_NOMEM, "no locked memory for the keys of masked sums (ulimit -l)");
+        st = neb_fail(NEB_ERR_NOMEM, "out of memory for the keys of masked sums");
         goto fail;
     }
     sodium_memzero(s->keys, (size_t)s->n * SEC_SUM_KEY_BYTES);

@@ -2,6 +2,7 @@
 
 #include "agent/base/fs.h"
 #include "security/federation.h"
+#include "security/locked.h"
 
 #include <openssl/x509v3.h>
 #include <sodium.h>
@@ -18,8 +19,8 @@ enum {
 static const char key_magic[MAGIC_BYTES] = "nebca1", backup_magic[MAGIC_BYTES] = "nebcabk1";
 
 struct sec_ca {
-    uint8_t *secret;    // 64: seed and public key; sodium_malloc
-    uint8_t *seal;      // sodium_malloc
+    uint8_t *secret;    // 64: seed and public key; sec_locked_alloc
+    uint8_t *seal;      // sec_locked_alloc
     struct neb_buf der; // its certificate
 };
 
@@ -49,9 +50,9 @@ static enum neb_status key_store(const char *home, const uint8_t *secret) {
     NEB_TRY(neb_fs_mkdirs(dir, 0700));
     NEB_TRY(ca_path(home, "ca.key", path));
     NEB_TRY(seal_path(home, seal_file));
-    uint8_t *seal = sodium_malloc(SEC_SEAL_KEY_BYTES);
+    uint8_t *seal = sec_locked_alloc(SEC_SEAL_KEY_BYTES);
     if (!seal)
-        return neb_fail(NEB_ERR_NOMEM, "no locked memory for keys: raise 'ulimit -l'");
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for keys");
     enum neb_status st = sec_secret_read(seal_file, seal, SEC_SEAL_KEY_BYTES, &n);
     if (st == NEB_ERR_NOT_FOUND) {
         randombytes_buf(seal, n = SEC_SEAL_KEY_BYTES);
@@ -83,9 +84,9 @@ static enum neb_status key_load(const char *home, struct sec_ca *ca) {
                         seal_file);
     NEB_TRY(st);
     // a buffer of its own: the key pair must not be written over the seed it is made of
-    uint8_t *seed = sodium_malloc(SEC_KEY_BYTES);
+    uint8_t *seed = sec_locked_alloc(SEC_KEY_BYTES);
     if (!seed)
-        return neb_fail(NEB_ERR_NOMEM, "no locked memory for keys: raise 'ulimit -l'");
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for keys");
     st = sec_unseal(ca->seal, raw + MAGIC_BYTES, sizeof raw - MAGIC_BYTES, seed);
     if (st == NEB_OK)
         crypto_sign_seed_keypair(pub, ca->secret, seed);
@@ -100,11 +101,11 @@ static enum neb_status alloc(struct sec_ca **out) {
     struct sec_ca *ca = calloc(1, sizeof *ca);
     if (!ca)
         return neb_fail(NEB_ERR_NOMEM, "CA");
-    ca->secret = sodium_malloc(crypto_sign_SECRETKEYBYTES);
-    ca->seal = sodium_malloc(SEC_SEAL_KEY_BYTES);
+    ca->secret = sec_locked_alloc(crypto_sign_SECRETKEYBYTES);
+    ca->seal = sec_locked_alloc(SEC_SEAL_KEY_BYTES);
     if (!ca->secret || !ca->seal) {
         sec_ca_destroy(&ca);
-        return neb_fail(NEB_ERR_NOMEM, "no locked memory for keys: raise 'ulimit -l'");
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for keys");
     }
     *out = ca;
     return NEB_OK;
@@ -306,9 +307,9 @@ enum neb_status sec_ca_create(const char *home, const char *name, const char *ba
     if (neb_fs_exists(path))
         return neb_fail(NEB_ERR_EXISTS, "%s: this node is in a federation already", path);
     NEB_TRY(sec_openssl_init());
-    uint8_t *secret = sodium_malloc(crypto_sign_SECRETKEYBYTES);
+    uint8_t *secret = sec_locked_alloc(crypto_sign_SECRETKEYBYTES);
     if (!secret)
-        return neb_fail(NEB_ERR_NOMEM, "no locked memory for keys: raise 'ulimit -l'");
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for keys");
     crypto_sign_keypair(pub, secret);
     NEB_TRY_GOTO(self_sign(secret, name, &der), out);
     NEB_TRY_GOTO(backup_write(backup, secret, &der, code), out);
@@ -322,9 +323,9 @@ out:
 enum neb_status sec_ca_restore(const char *home, const char *backup, const char *code) {
     size_t n = 0;
     NEB_TRY(sec_openssl_init());
-    uint8_t *plain = sodium_malloc(BACKUP_MAX);
+    uint8_t *plain = sec_locked_alloc(BACKUP_MAX);
     if (!plain)
-        return neb_fail(NEB_ERR_NOMEM, "no locked memory for keys: raise 'ulimit -l'");
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for keys");
     enum neb_status st = backup_open(backup, code, plain, &n);
     if (st == NEB_OK)
         st = install(home, plain, plain + SEC_KEY_BYTES, n - SEC_KEY_BYTES);

@@ -2,6 +2,7 @@
 
 #include "agent/base/fs.h"
 #include "agent/base/sha256.h"
+#include "security/locked.h"
 
 #include <openssl/err.h>
 #include <openssl/evp.h>
@@ -15,8 +16,13 @@ enum { SECURE_HEAP = 64 * 1024, SECURE_MIN = 64, PEM_MAX = 16 * 1024 };
 
 enum neb_status sec_openssl_init(void) {
     NEB_TRY(sec_init());
-    if (!CRYPTO_secure_malloc_initialized() && !CRYPTO_secure_malloc_init(SECURE_HEAP, SECURE_MIN))
-        return neb_fail(NEB_ERR_NOMEM, "no locked memory for keys: raise 'ulimit -l'");
+    if (CRYPTO_secure_malloc_initialized())
+        return NEB_OK;
+    int got = CRYPTO_secure_malloc_init(SECURE_HEAP, SECURE_MIN);
+    if (!got)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for keys");
+    if (got == 2) // it is there, and could not be locked
+        sec_locked_failed(0);
     return NEB_OK;
 }
 

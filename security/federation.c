@@ -13,11 +13,13 @@
 #include <unistd.h>
 
 enum { SEEN_BYTES = 8 + 8 + NEB_SHA256_BYTES };
-static const uint8_t seen_magic[8] = {0x6e, 0x65, 0x62, 0x73, 0x65, 0x65, 0x6e, 0x31}; // "nebseen1"
+static const char seen_magic[] = "nebseen2",
+                  old_seen_magic[] = "nebseen1"; // of a list without history
 
 struct seen {
     uint64_t version; // 0: none
     uint8_t digest[NEB_SHA256_BYTES];
+    bool history; // it had one
 };
 
 static enum neb_status file(const struct sec_federation *f, const char *name,
@@ -26,7 +28,7 @@ static enum neb_status file(const struct sec_federation *f, const char *name,
 }
 
 static enum neb_status seen_read(const struct sec_federation *f, struct seen *out) {
-    char path[NEB_PATH_MAX], front[8];
+    char path[NEB_PATH_MAX], front[8] = "";
     struct neb_buf b = {0};
     *out = (struct seen){0};
     NEB_TRY(file(f, "seen", path));
@@ -37,7 +39,9 @@ static enum neb_status seen_read(const struct sec_federation *f, struct seen *ou
     neb_rd_copy(&r, front, sizeof front);
     out->version = neb_rd_u64(&r);
     neb_rd_copy(&r, out->digest, sizeof out->digest);
-    if (st == NEB_OK && (!neb_rd_done(&r) || memcmp(front, seen_magic, 8) != 0 || !out->version))
+    out->history = !memcmp(front, seen_magic, sizeof front);
+    if (st == NEB_OK && (!neb_rd_done(&r) || !out->version ||
+                         (!out->history && memcmp(front, old_seen_magic, sizeof front) != 0)))
         st = neb_fail(NEB_ERR_FORMAT, "%s: damaged: restore it from a backup", path);
     neb_buf_free(&b);
     return st;
@@ -47,36 +51,64 @@ static enum neb_status seen_write(const struct sec_federation *f, const struct s
     char path[NEB_PATH_MAX];
     uint8_t raw[SEEN_BYTES];
     NEB_TRY(file(f, "seen", path));
-    memcpy(raw, seen_magic, 8);
+    memcpy(raw, s->history ? seen_magic : old_seen_magic, 8);
     neb_put_u64(raw + 8, s->version);
     memcpy(raw + 16, s->digest, sizeof s->digest);
     return neb_fs_write(path, raw, sizeof raw, 0600);
 }
 
+#define REPAIR                                                                                     \
+    "on a member that has the wrong one: stop the agent, copy federation/members.neb and "         \
+    "federation/seen of a member that has the right one (nebula members shows digests), start it"
+#define FORKED "the hub's folder was restored or copied, or its CA is in other hands: stop one; "
+
+// Of one version there are two; theirs NULL: they hide it.
 static enum neb_status forked(uint64_t version, const uint8_t *ours, const uint8_t *theirs) {
-    char a[2 * NEB_SHA256_BYTES + 1], b[2 * NEB_SHA256_BYTES + 1];
+    char a[2 * NEB_SHA256_BYTES + 1], b[2 * NEB_SHA256_BYTES + 1] = "not in its history";
     neb_hex(ours, NEB_SHA256_BYTES, a);
-    neb_hex(theirs, NEB_SHA256_BYTES, b);
+    if (theirs)
+        neb_hex(theirs, NEB_SHA256_BYTES, b);
     return neb_fail(NEB_ERR_CORRUPT,
                     "member list: two lists of version %llu are signed by the CA: digest %s is in "
-                    "use here, the other is %s: the hub's folder was restored or copied; stop one",
+                    "use here, the other is %s: " FORKED REPAIR,
                     (unsigned long long)version, a, b);
 }
 
+// Whether a newer list follows from the one that was seen.
+static enum neb_status follows(const struct seen *s, const struct sec_memberlist *l) {
+    const uint8_t *was = sec_memberlist_former(l, s->version);
+    if (was && memcmp(was, s->digest, sizeof s->digest) != 0)
+        return forked(s->version, s->digest, was);
+    if (!s->history)
+        return NEB_OK; // nor need it have been in anybody's
+    // A hub's history grows with each version, and no hub goes back to lists without.
+    if (l->old || (!was && l->version - s->version <= SEC_MEMBERLIST_HISTORY))
+        return forked(s->version, s->digest, NULL);
+    if (!was)
+        return neb_fail(NEB_ERR_CORRUPT,
+                        "member list: version %llu is so far ahead of %llu, which was in use here, "
+                        "that its history (%d versions) cannot say whether it follows from it: "
+                        "refused; if it is right: " REPAIR,
+                        (unsigned long long)l->version, (unsigned long long)s->version,
+                        SEC_MEMBERLIST_HISTORY);
+    return NEB_OK;
+}
+
 // The rules of the header; `fresh` says that the list is newer than what was seen.
-static enum neb_status judge(const struct seen *s, const struct sec_memberlist *l,
-                             const uint8_t digest[NEB_SHA256_BYTES], bool *fresh) {
+static enum neb_status judge(const struct sec_federation *f, const struct seen *s,
+                             const struct sec_memberlist *l, const uint8_t digest[NEB_SHA256_BYTES],
+                             bool *fresh) {
+    const uint8_t *ours = l->version == s->version ? s->digest : NULL;
+    if (!ours && f->list.version == s->version)
+        ours = sec_memberlist_former(&f->list, l->version);
     *fresh = l->version > s->version;
+    if (ours && memcmp(digest, ours, NEB_SHA256_BYTES) != 0)
+        return forked(l->version, ours, digest);
     if (l->version < s->version)
         return neb_fail(NEB_ERR_DENIED,
                         "member list: version %llu is older than %llu, which was in use: refused",
                         (unsigned long long)l->version, (unsigned long long)s->version);
-    if (l->version == s->version && memcmp(digest, s->digest, sizeof s->digest) != 0)
-        return forked(l->version, s->digest, digest);
-    if (s->version && l->version == s->version + 1 &&
-        memcmp(l->previous, s->digest, sizeof s->digest) != 0)
-        return forked(s->version, s->digest, l->previous);
-    return NEB_OK;
+    return *fresh && s->version ? follows(s, l) : NEB_OK;
 }
 
 static enum neb_status keep(struct sec_federation *f, const uint8_t *p, size_t len,
@@ -98,9 +130,9 @@ static enum neb_status take(struct sec_federation *f, const uint8_t *p, size_t l
     bool fresh;
     NEB_TRY(sec_memberlist_verify(p, len, f->ca_key, &l));
     NEB_TRY(seen_read(f, &seen));
-    now.version = l.version;
+    now = (struct seen){.version = l.version, .history = !l.old};
     sec_memberlist_digest(p, len, now.digest);
-    NEB_TRY(judge(&seen, &l, now.digest, &fresh));
+    NEB_TRY(judge(f, &seen, &l, now.digest, &fresh));
     NEB_TRY(file(f, "members.neb", path));
     if (store && fresh && sec_former_keep(f->dir, &f->list, &l) != NEB_OK)
         neb_warn("the keys of who is on the list no more are not kept: what they signed cannot be "

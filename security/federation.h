@@ -5,7 +5,7 @@
 //     members.neb   the newest signed member list (memberlist.h)
 //     hub           where the hub's enrolment endpoint was last reached
 //     former.json   signing keys of who is on it no more (former.h)
-//     seen          highest version that was ever in use here, and its digest
+//     seen          highest version that was ever in use here, its digest, whether it had a history
 //
 // A list takes effect only once both files hold it: first the list, then `seen`, each fsynced. After
 // a crash between the two the list on disk is newer than `seen` and is taken.
@@ -13,8 +13,15 @@
 //     version < seen                        a roll-back: NEB_ERR_DENIED
 //     version = seen, same digest           nothing new: NEB_OK
 //     version = seen, another digest        a fork: NEB_ERR_CORRUPT, names both digests
-//     version = seen + 1, other predecessor a fork: NEB_ERR_CORRUPT
-//     otherwise, signed by the CA           taken
+//     version < seen, not of our history    a fork as well: ours does not follow from it
+//     version > seen, ours in its history   taken
+//     version > seen, not in its history    a fork: NEB_ERR_CORRUPT
+//     its history does not reach to ours    NEB_ERR_CORRUPT: more than SEC_MEMBERLIST_HISTORY versions
+//                                           were missed, or somebody made it so that nobody can tell
+//     and ours had no history               taken: they are of before there were any
+//
+// Nothing that is refused as NEB_ERR_CORRUPT heals by a later version: an operator has to say which
+// list is right, by copying members.neb and seen from a member that has it while the agent is down.
 //
 // Who can write to this folder can roll back both files; that is outside what this protects.
 // Threads: one user at a time.

@@ -1,5 +1,7 @@
 #include "security/hand.h"
 
+#include "security/locked.h"
+
 #include <sodium.h>
 #include <string.h>
 
@@ -14,7 +16,7 @@ _Static_assert(SEC_SEAL_HANDED_BYTES + crypto_box_SEALBYTES == SEC_HAND_BOX_BYTE
 static enum neb_status room(struct sec_hand **out) {
     NEB_TRY(sec_seal_init());
     // it ends at a page: keeps it aligned
-    struct sec_hand *h = *out = sodium_malloc((sizeof *h + 15) & ~(size_t)15);
+    struct sec_hand *h = *out = sec_locked_alloc((sizeof *h + 15) & ~(size_t)15);
     if (!h)
         return neb_fail(NEB_ERR_NOMEM, "out of memory for a key's way to another rank");
     sodium_memzero(h, sizeof *h);

@@ -114,10 +114,7 @@ static void unlock(int fd) { close(fd); }
 static enum neb_status publish(struct sec_hub *h, struct sec_memberlist *l, enum sec_list_why why,
                                const char *subject) {
     struct neb_buf b = {0};
-    memcpy(l->previous, h->fed->digest, sizeof l->previous);
-    if (!l->version)
-        memset(l->previous, 0, sizeof l->previous);
-    l->version++;
+    sec_memberlist_succeed(l, h->fed->digest);
     l->issued = now_s();
     l->why = why;
     snprintf(l->subject, sizeof l->subject, "%s", subject);

@@ -3,6 +3,7 @@
 #include "agent/base/bytes.h"
 #include "agent/base/fs.h"
 #include "agent/base/sha256.h"
+#include "security/locked.h"
 #include "security/seal.h"
 
 #include <sodium.h>
@@ -32,8 +33,8 @@ enum {
 
 struct sec_identity {
     struct sec_public pub;
-    uint8_t *curve_secret; // 32, sodium_malloc
-    uint8_t *sign_secret;  // 64, sodium_malloc
+    uint8_t *curve_secret; // 32, sec_locked_alloc
+    uint8_t *sign_secret;  // 64, sec_locked_alloc
 };
 
 enum neb_status sec_init(void) {
@@ -166,11 +167,11 @@ static enum neb_status identity_alloc(struct sec_identity **out) {
     struct sec_identity *id = calloc(1, sizeof *id);
     if (!id)
         return neb_fail(NEB_ERR_NOMEM, "identity");
-    id->curve_secret = sodium_malloc(SEC_KEY_BYTES);
-    id->sign_secret = sodium_malloc(crypto_sign_SECRETKEYBYTES);
+    id->curve_secret = sec_locked_alloc(SEC_KEY_BYTES);
+    id->sign_secret = sec_locked_alloc(crypto_sign_SECRETKEYBYTES);
     if (!id->curve_secret || !id->sign_secret) {
         sec_identity_destroy(&id);
-        return neb_fail(NEB_ERR_NOMEM, "no locked memory for keys: raise 'ulimit -l'");
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for keys");
     }
     *out = id;
     return NEB_OK;
@@ -212,11 +213,9 @@ static void host_name(char out[SEC_NAME_MAX]) {
 
 // Two key files in locked memory. NULL or not, the caller's to free.
 static enum neb_status files_alloc(uint8_t **curve, uint8_t **sign) {
-    *curve = sodium_malloc(FILE_BYTES);
-    *sign = sodium_malloc(FILE_BYTES);
-    return *curve && *sign
-               ? NEB_OK
-               : neb_fail(NEB_ERR_NOMEM, "no locked memory for keys: raise 'ulimit -l'");
+    *curve = sec_locked_alloc(FILE_BYTES);
+    *sign = sec_locked_alloc(FILE_BYTES);
+    return *curve && *sign ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory for keys");
 }
 
 enum neb_status sec_identity_create(const char *home, const char *name, struct sec_identity **out) {

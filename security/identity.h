@@ -8,7 +8,7 @@
 // The public part is one line to hand to the other side, safe to print and to mail:
 //     nebid1:NAME:<curve key>:<signing key>:<checksum>      base64url without padding
 //
-// Secrets live in locked, guarded memory (sodium_malloc), left out of core dumps and wiped on
+// Secrets live in locked, guarded memory (locked.h), left out of core dumps and wiped on
 // destroy. Threads: an identity is read-only after create/load and may be shared.
 #ifndef SEC_IDENTITY_H
 #define SEC_IDENTITY_H

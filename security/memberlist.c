@@ -3,7 +3,16 @@
 #include <sodium.h>
 #include <string.h>
 
-static const char magic[8] = "nebml1";
+static const char magic[8] = "nebml2", old_magic[8] = "nebml1";
+enum {
+    HEAD_MAX = 8 + SEC_FEDERATION_BYTES + 8 + 8 + 1 + SEC_MEMBERLIST_HISTORY * NEB_SHA256_BYTES +
+               1 + 2 + SEC_NAME_MAX - 1 + 1,
+    ENTRY_MAX = 2 + SEC_NAME_MAX - 1 + 2 + SEC_ENDPOINT_MAX - 1 + 2 * SEC_KEY_BYTES + 1 + 1 + 4,
+};
+_Static_assert(HEAD_MAX + SEC_MEMBERS_MAX * ENTRY_MAX + SEC_SIGN_BYTES == 14077 &&
+                   14077 <= SEC_MEMBERLIST_MAX,
+               "every list fits");
+
 static const char *const role_names[] = {"data", "witness"};
 static const char *const why_names[] = {"init", "join", "revoke", "rotate", "promote"};
 
@@ -47,10 +56,20 @@ static bool clash(const struct sec_listed *a, const struct sec_listed *b) {
            !memcmp(a->m.pub.sign, b->m.pub.sign, SEC_KEY_BYTES);
 }
 
+// At least the version before, and none from before the first.
+static bool history_valid(const struct sec_memberlist *l) {
+    if (l->n_history > (l->old ? 1 : SEC_MEMBERLIST_HISTORY) || l->n_history > l->version - 1 ||
+        (l->version > 1 && !l->n_history))
+        return false;
+    for (uint32_t i = 0; i < l->n_history; i++)
+        if (sodium_is_zero(l->history[i], sizeof l->history[i]))
+            return false;
+    return true;
+}
+
 static bool list_valid(const struct sec_memberlist *l) {
     if (!l->version || l->issued < 0 || l->n > SEC_MEMBERS_MAX ||
-        (unsigned)l->why >= SEC_LIST_WHYS || !sec_name_valid(l->subject) ||
-        (l->version == 1) != !!sodium_is_zero(l->previous, sizeof l->previous))
+        (unsigned)l->why >= SEC_LIST_WHYS || !sec_name_valid(l->subject) || !history_valid(l))
         return false;
     for (uint32_t i = 0; i < l->n; i++) {
         if (!entry_valid(&l->e[i]) ||
@@ -65,15 +84,25 @@ static bool list_valid(const struct sec_memberlist *l) {
 
 // ---- bytes -------------------------------------------------------------------------------------
 
+static void format_history(const struct sec_memberlist *l, struct neb_buf *out) {
+    static const uint8_t none[NEB_SHA256_BYTES];
+    if (l->old) {
+        neb_buf_add(out, l->n_history ? l->history[0] : none, sizeof none);
+        return;
+    }
+    neb_buf_u8(out, (uint8_t)l->n_history);
+    neb_buf_add(out, l->history, l->n_history * sizeof l->history[0]);
+}
+
 enum neb_status sec_memberlist_format(const struct sec_memberlist *l, struct neb_buf *out) {
     if (!list_valid(l))
         return neb_fail(NEB_ERR_INVALID, "member list: a field is out of range");
     neb_buf_clear(out);
-    neb_buf_add(out, magic, sizeof magic);
+    neb_buf_add(out, l->old ? old_magic : magic, sizeof magic);
     neb_buf_add(out, l->federation, sizeof l->federation);
     neb_buf_u64(out, l->version);
     neb_buf_u64(out, (uint64_t)l->issued);
-    neb_buf_add(out, l->previous, sizeof l->previous);
+    format_history(l, out);
     neb_buf_u8(out, (uint8_t)l->why);
     neb_buf_str(out, l->subject);
     neb_buf_u8(out, (uint8_t)l->n);
@@ -91,6 +120,14 @@ enum neb_status sec_memberlist_format(const struct sec_memberlist *l, struct neb
     return neb_buf_check(out);
 }
 
+static void read_history(struct neb_rd *r, struct sec_memberlist *l) {
+    uint32_t n = l->old ? 1 : neb_rd_u8(r);
+    for (uint32_t i = 0; i < n; i++)
+        neb_rd_copy(r, l->history[i], sizeof l->history[i]);
+    l->n_history =
+        l->old && l->version == 1 && sodium_is_zero(l->history[0], NEB_SHA256_BYTES) ? 0 : n;
+}
+
 static void read_entry(struct neb_rd *r, struct sec_listed *e) {
     neb_rd_str(r, e->m.pub.name, sizeof e->m.pub.name);
     neb_rd_str(r, e->m.endpoint, sizeof e->m.endpoint);
@@ -106,12 +143,13 @@ enum neb_status sec_memberlist_parse(const uint8_t *p, size_t len, struct sec_me
     struct neb_rd r = neb_rd_make(p, len);
     char front[sizeof magic];
     neb_rd_copy(&r, front, sizeof front);
-    if (len > SEC_MEMBERLIST_MAX || r.bad || memcmp(front, magic, sizeof magic) != 0)
+    l.old = !r.bad && !memcmp(front, old_magic, sizeof front);
+    if (len > SEC_MEMBERLIST_MAX || r.bad || (!l.old && memcmp(front, magic, sizeof front) != 0))
         return neb_fail(NEB_ERR_FORMAT, "member list: not one");
     neb_rd_copy(&r, l.federation, sizeof l.federation);
     l.version = neb_rd_u64(&r);
     l.issued = (int64_t)neb_rd_u64(&r);
-    neb_rd_copy(&r, l.previous, sizeof l.previous);
+    read_history(&r, &l);
     l.why = (enum sec_list_why)neb_rd_u8(&r);
     neb_rd_str(&r, l.subject, sizeof l.subject);
     l.n = neb_rd_u8(&r);
@@ -141,6 +179,22 @@ enum neb_status sec_memberlist_verify(const uint8_t *p, size_t len,
 }
 
 // ---- contents ----------------------------------------------------------------------------------
+
+const uint8_t *sec_memberlist_former(const struct sec_memberlist *l, uint64_t version) {
+    bool reaches = version < l->version && l->version - version <= l->n_history;
+    return reaches ? l->history[l->version - version - 1] : NULL;
+}
+
+void sec_memberlist_succeed(struct sec_memberlist *l, const uint8_t digest[NEB_SHA256_BYTES]) {
+    if (l->version) {
+        if (l->n_history < SEC_MEMBERLIST_HISTORY)
+            l->n_history++;
+        memmove(l->history[1], l->history[0], (l->n_history - 1) * sizeof l->history[0]);
+        memcpy(l->history[0], digest, sizeof l->history[0]);
+    }
+    l->version++;
+    l->old = false;
+}
 
 int sec_memberlist_find(const struct sec_memberlist *l, const char *name) {
     for (uint32_t i = 0; i < l->n; i++)

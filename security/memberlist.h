@@ -1,13 +1,20 @@
 // The signed member list: who belongs to a federation, as its CA says.
 //
-//     "nebml1" 2 bytes 0 | federation 16 | version u64 | issued u64 (seconds since 1970)
-//     | previous 32 (digest of the version before; zero for version 1) | why u8 | subject str | n u8
-//     | n times: name str, endpoint str, curve 32, sign 32, role u8, connect u8, caps u32
+//     "nebml2" 2 bytes 0 | federation 16 | version u64 | issued u64 (seconds since 1970)
+//     | h u8 | h times: digest 32 (of versions version - 1, version - 2, ...) | why u8 | subject str
+//     | n u8 | n times: name str, endpoint str, curve 32, sign 32, role u8, connect u8, caps u32
 //     | signature 64 (Ed25519ph by the CA, context SEC_CONTEXT_MEMBERLIST, over all before it)
 //
 // str: u16 length and bytes; integers little-endian. Canonical: members ascend by signing key, no
 // name and no key twice, every field in its range, nothing behind the signature; so a list has one
 // digest (SHA-256 of all its bytes), and two lists of one version with two digests are a fork.
+//
+// The digests are the list's history: whoever has a former version sees whether this one follows
+// from it, however many were missed in between, up to SEC_MEMBERLIST_HISTORY. A history never gets
+// shorter by a new version, but for what is beyond that. federation.h says what is made of it.
+//
+// Lists of before there was a history, "nebml1", are read as well: instead of "h u8 | digests" they
+// have the one digest of the version before, zero for version 1. Nobody writes them any more.
 //
 // Threads: plain values.
 #ifndef SEC_MEMBERLIST_H
@@ -19,7 +26,10 @@
 
 #define SEC_CONTEXT_MEMBERLIST "nebula member list v1"
 
-enum { SEC_MEMBERLIST_MAX = 16 * 1024 }; // bytes
+enum {
+    SEC_MEMBERLIST_MAX = 16 * 1024, // bytes; the largest there can be has 14,077
+    SEC_MEMBERLIST_HISTORY = 255,   // digests
+};
 
 enum sec_role {
     SEC_ROLE_DATA,    // trains
@@ -50,7 +60,9 @@ struct sec_memberlist {
     uint8_t federation[SEC_FEDERATION_BYTES];
     uint64_t version; // 1 or more
     int64_t issued;
-    uint8_t previous[NEB_SHA256_BYTES];
+    bool old; // "nebml1"
+    uint32_t n_history;
+    uint8_t history[SEC_MEMBERLIST_HISTORY][NEB_SHA256_BYTES]; // the version before first
     enum sec_list_why why;
     char subject[SEC_NAME_MAX];
     uint32_t n;
@@ -73,6 +85,11 @@ NEB_MUST_CHECK enum neb_status sec_memberlist_verify(const uint8_t *p, size_t le
                                                      const uint8_t ca_key[SEC_KEY_BYTES],
                                                      struct sec_memberlist *out);
 void sec_memberlist_digest(const uint8_t *p, size_t len, uint8_t out[NEB_SHA256_BYTES]);
+
+// Digest of a former version; NULL: its history does not reach back to it.
+const uint8_t *sec_memberlist_former(const struct sec_memberlist *l, uint64_t version);
+// Makes the list the version after itself. digest: of what it was; not looked at for version 0.
+void sec_memberlist_succeed(struct sec_memberlist *l, const uint8_t digest[NEB_SHA256_BYTES]);
 
 // Puts a member into its place. NEB_ERR_EXISTS: its name or a key is another's; NEB_ERR_LIMIT.
 NEB_MUST_CHECK enum neb_status sec_memberlist_insert(struct sec_memberlist *l,

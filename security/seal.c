@@ -1,6 +1,7 @@
 #include "security/seal.h"
 
 #include "agent/base/fs.h"
+#include "security/locked.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -15,6 +16,7 @@ enum { CODE_BYTES = 20, CODE_CHARS = 32, NONCE = crypto_secretbox_NONCEBYTES };
 static const char alphabet[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
 
 enum neb_status sec_seal_init(void) {
+    sec_locked_init();
     return sodium_init() < 0
                ? neb_fail(NEB_ERR_UNSUPPORTED, "libsodium cannot start: no random source")
                : NEB_OK;

@@ -19,7 +19,8 @@ enum {
     SEC_CODE_TEXT = 40, // room for a recovery code with its end: eight groups of four, A-Z 2-7
 };
 
-// Starts libsodium and nothing else: for processes that seal without being an agent. sec_init also forbids debuggers.
+// Starts libsodium, and lets it lock what the system allows (locked.h): for processes that seal without being an agent. sec_init also
+// forbids debuggers.
 NEB_MUST_CHECK enum neb_status sec_seal_init(void);
 
 // Reads a secret file of at most cap bytes into buf (locked memory of the caller's).

@@ -3,6 +3,7 @@
 #include "agent/base/bytes.h"
 #include "agent/base/log.h"
 #include "agent/base/vault.h"
+#include "security/locked.h"
 #include "security/seal_stream.h"
 
 #include <sodium.h>
@@ -28,7 +29,7 @@ struct sec_chunks { // in locked memory
 
 // NULL: out of memory, or no libsodium; it was logged.
 static struct sec_chunks *new_chunks(void) {
-    struct sec_chunks *c = sec_seal_init() == NEB_OK ? sodium_malloc(sizeof *c) : NULL;
+    struct sec_chunks *c = sec_seal_init() == NEB_OK ? sec_locked_alloc(sizeof *c) : NULL;
     if (c)
         sodium_memzero(c, sizeof *c);
     else

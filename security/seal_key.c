@@ -2,6 +2,7 @@
 
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
+#include "security/locked.h"
 
 #include <errno.h>
 #include <sodium.h>
@@ -23,13 +24,9 @@ struct sec_seal_key { // in locked memory
 };
 
 static void *locked(size_t n) {
-    void *p = sodium_malloc(n); // guarded, left out of core dumps
-    if (!p)
-        return NULL;
-    if (sodium_mlock(p, n) != 0)
-        neb_warn("a seal key may be swapped out: no memory can be locked (%s); raise ulimit -l",
-                 strerror(errno));
-    sodium_memzero(p, n);
+    void *p = sec_locked_alloc(n);
+    if (p)
+        sodium_memzero(p, n);
     return p;
 }
 

@@ -1,6 +1,7 @@
 #include "security/seal_stream.h"
 
 #include "agent/base/vault.h"
+#include "security/locked.h"
 
 #include <inttypes.h>
 #include <sodium.h>
@@ -39,7 +40,7 @@ enum neb_status sec_stream_create(const struct sec_seal_key *k,
                                   const uint8_t context[SEC_SEAL_CONTEXT_BYTES],
                                   sec_stream_put *put, void *user, struct sec_stream_writer **out) {
     *out = NULL;
-    struct sec_stream_writer *w = sodium_malloc(sizeof *w);
+    struct sec_stream_writer *w = sec_locked_alloc(sizeof *w);
     if (!w)
         return neb_fail(NEB_ERR_NOMEM, "out of memory for sealing");
     sodium_memzero(w, sizeof *w);
@@ -185,7 +186,7 @@ enum neb_status sec_stream_open(const struct sec_seal_key *k, const char *name, 
     size_t states = (size_t)(chunks / STRIDE + 1) * sizeof(stream_state);
     // it ends at a page: keeps it aligned
     size_t bytes = (sizeof(struct sec_stream_reader) + states + 15) & ~(size_t)15;
-    struct sec_stream_reader *r = sodium_malloc(bytes);
+    struct sec_stream_reader *r = sec_locked_alloc(bytes);
     if (!r)
         return neb_fail(NEB_ERR_NOMEM, "out of memory opening %s", name);
     sodium_memzero(r, bytes);

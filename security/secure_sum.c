@@ -1,5 +1,7 @@
 #include "security/secure_sum.h"
 
+#include "security/locked.h"
+
 #include <math.h>
 #include <sodium.h>
 #include <string.h>
@@ -49,9 +51,9 @@ enum neb_status sec_sum_create(uint8_t n, uint8_t self, const uint8_t keys[][SEC
     if (n < 3 || n > SEC_MEMBERS_MAX || self >= n)
         return neb_fail(NEB_ERR_INVALID, "secure sum: %u members; 3 to %d can hide a summand", n,
                         SEC_MEMBERS_MAX);
-    struct sec_sum *s = sodium_malloc(sizeof *s);
+    struct sec_sum *s = sec_locked_alloc(sizeof *s);
     if (!s)
-        return neb_fail(NEB_ERR_NOMEM, "secure sum: no locked memory (ulimit -l)");
+        return neb_fail(NEB_ERR_NOMEM, "secure sum: out of memory for keys");
     sodium_memzero(s, sizeof *s);
     s->n = n;
     s->self = self;

@@ -1,6 +1,7 @@
 #include "security/vault.h"
 
 #include "agent/base/file.h"
+#include "security/locked.h"
 #include "security/seal_chunks.h"
 #include "security/seal_stream.h"
 
@@ -73,7 +74,7 @@ static enum neb_status open_chunks(const struct sec_vault *v, const char *path, 
     enum neb_status st = NEB_OK;
     if (n > len || sec_chunks_at(c, n) != len)
         st = neb_fail(NEB_ERR_CORRUPT, "%s: %zu bytes, its front says otherwise", path, len);
-    else if (!(r = sodium_malloc((sizeof *r + sec_chunks_bytes(c) + 15) & ~(size_t)15)))
+    else if (!(r = sec_locked_alloc((sizeof *r + sec_chunks_bytes(c) + 15) & ~(size_t)15)))
         st = neb_fail(NEB_ERR_NOMEM, "out of memory opening %s", path);
     if (st != NEB_OK) {
         sec_chunks_destroy(&c);
@@ -103,7 +104,7 @@ static enum neb_status open_reader(void *ctx, const char *path, const uint8_t *p
     }
     struct sec_stream_reader *s = NULL;
     NEB_TRY(sec_stream_open(v->key, path, p, len, &s));
-    if (!(r = sodium_malloc(sizeof *r))) {
+    if (!(r = sec_locked_alloc(sizeof *r))) {
         sec_stream_close(&s);
         return neb_fail(NEB_ERR_NOMEM, "out of memory opening %s", path);
     }

@@ -1,10 +1,32 @@
-// Signed member lists. What is accepted is canonical: its bytes come out again as they went in; and
-// inserting, dropping and comparing members keep to the limits.
+// Signed member lists. What is accepted is canonical: its bytes come out again as they went in;
+// inserting, dropping and comparing members keep to the limits, and so do the next versions' histories.
 #include "security/memberlist.h"
 
 #include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+// Of a list of these bytes; it becomes the version after itself.
+static void histories(struct sec_memberlist *l, const uint8_t *p, size_t len) {
+    uint8_t digest[NEB_SHA256_BYTES];
+    struct sec_memberlist again;
+    struct neb_buf b = {0};
+    uint64_t was = l->version;
+    NEB_ASSERT(!sec_memberlist_former(l, was) && !sec_memberlist_former(l, 0));
+    NEB_ASSERT(was == 1 || sec_memberlist_former(l, was - 1) == l->history[0]);
+    NEB_ASSERT(!sec_memberlist_former(l, was - l->n_history - 1));
+    if (was == UINT64_MAX)
+        return;
+    sec_memberlist_digest(p, len, digest);
+    sec_memberlist_succeed(l, digest);
+    NEB_ASSERT(l->version == was + 1 &&
+               !memcmp(sec_memberlist_former(l, was), digest, sizeof digest));
+    NEB_ASSERT(sec_memberlist_format(l, &b) == NEB_OK && b.len <= SEC_MEMBERLIST_MAX);
+    NEB_ASSERT(sec_memberlist_parse(b.p, b.len, &again) == NEB_OK);
+    NEB_ASSERT(again.n_history == l->n_history && !again.old);
+    NEB_ASSERT(!memcmp(again.history, l->history, l->n_history * sizeof digest));
+    neb_buf_free(&b);
+}
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct sec_memberlist l, less;
@@ -18,6 +40,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     NEB_ASSERT(sec_memberlist_format(&l, &b) == NEB_OK);
     NEB_ASSERT(b.len == size && !memcmp(b.p, data, size));
     neb_buf_free(&b);
+    less = l;
+    histories(&less, data, size);
     sec_memberlist_members(&l, &m);
     NEB_ASSERT(m.n == l.n && l.n <= SEC_MEMBERS_MAX);
     if (!l.n)

@@ -70,6 +70,10 @@ static void test_judgements(void **state) {
     expect("ok", "");
     doctor_user(&d, true);
     expect("warn", "a user of its own");
+    doctor_keys(&d, true, 8 << 20);
+    expect("ok", "");
+    doctor_keys(&d, false, 64 << 10);
+    expect("warn", "LimitMEMLOCK");
     doctor_clock(&d, 1);
     expect("ok", "");
     doctor_clock(&d, 0);

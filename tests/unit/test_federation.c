@@ -1,0 +1,259 @@
+// security/federation: which signed lists a member takes, and which it knows for a fork.
+#include "agent/base/fault.h"
+#include "agent/base/fs.h"
+#include "agent/base/log.h"
+#include "security/hub.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static char dir[] = "/tmp/nebula-federation-XXXXXX";
+static struct sec_hub *hub; // signs what it never would
+static struct neb_buf logged;
+
+static void collect(void *user, enum neb_log_level level, const char *text) {
+    (void)user, (void)level;
+    neb_buf_add(&logged, text, strlen(text));
+}
+
+static bool was_logged(const char *text) {
+    return logged.len && memmem(logged.p, logged.len, text, strlen(text));
+}
+
+static const char *home(const char *name) {
+    static char path[NEB_PATH_MAX];
+    assert_int_equal(neb_path(path, sizeof path, dir, name), NEB_OK);
+    return path;
+}
+
+static void sign_list(const struct sec_memberlist *l, struct neb_buf *b) {
+    assert_int_equal(sec_memberlist_format(l, b), NEB_OK);
+    size_t n = b->len - SEC_SIGN_BYTES;
+    assert_int_equal(sec_ca_sign(hub->ca, SEC_CONTEXT_MEMBERLIST, b->p, n, b->p + n), NEB_OK);
+}
+
+// A list with its bytes and digest, and versions after it; by a second line of them, forks.
+struct version {
+    struct sec_memberlist l;
+    struct neb_buf b;
+    uint8_t digest[NEB_SHA256_BYTES];
+};
+
+static void sign_version(struct version *v) {
+    sign_list(&v->l, &v->b);
+    sec_memberlist_digest(v->b.p, v->b.len, v->digest);
+}
+
+static void go_on(struct version *v, unsigned versions, int64_t later) {
+    for (unsigned i = 0; i < versions; i++) {
+        sec_memberlist_succeed(&v->l, v->digest);
+        v->l.issued += later;
+        sign_version(v);
+    }
+}
+
+static enum neb_status offer(struct sec_federation *f, const struct version *v) {
+    return sec_federation_apply(f, v->b.p, v->b.len, NULL);
+}
+
+// A home in the hub's federation that has this list. A list is taken as it is where there is none.
+static struct sec_federation *home_with(const char *name, const struct version *v) {
+    struct sec_federation *f = NULL;
+    assert_int_equal(sec_federation_create(home(name), hub->fed->ca.p, hub->fed->ca.len, &f),
+                     NEB_OK);
+    assert_int_equal(offer(f, v), NEB_OK);
+    return f;
+}
+
+static struct version first_version(bool old) {
+    struct version v = {.l = hub->fed->list};
+    v.l.version = 1;
+    v.l.n_history = 0;
+    v.l.old = old;
+    sign_version(&v);
+    return v;
+}
+
+static void test_rules(void **state) {
+    (void)state;
+    struct sec_federation *f = NULL;
+    struct neb_buf old = {0}, b = {0};
+    char a[65], z[65], path[NEB_PATH_MAX];
+    uint8_t digest[NEB_SHA256_BYTES];
+    bool changed;
+    struct version first = first_version(false);
+    f = home_with("list", &first);
+    neb_buf_add(&old, f->signed_list.p, f->signed_list.len);
+    struct sec_memberlist l = f->list;
+
+    // a fork of this version: both digests are named
+    l.issued++;
+    sign_list(&l, &b);
+    sec_memberlist_digest(b.p, b.len, digest);
+    neb_hex(digest, sizeof digest, a);
+    neb_hex(f->digest, sizeof f->digest, z);
+    assert_int_equal(sec_federation_apply(f, b.p, b.len, &changed), NEB_ERR_CORRUPT);
+    assert_true(was_logged(a) && was_logged(z));
+    // a successor of another predecessor
+    sec_memberlist_succeed(&l, digest);
+    sign_list(&l, &b);
+    assert_int_equal(sec_federation_apply(f, b.p, b.len, &changed), NEB_ERR_CORRUPT);
+    // the right successor: altered, then as it is
+    memcpy(l.history[0], f->digest, sizeof l.history[0]);
+    sign_list(&l, &b);
+    for (size_t i = 0; i < b.len; i += 7) {
+        b.p[i] ^= 1;
+        assert_int_not_equal(sec_federation_apply(f, b.p, b.len, &changed), NEB_OK);
+        b.p[i] ^= 1;
+    }
+    assert_int_equal(sec_federation_apply(f, b.p, b.len, &changed), NEB_OK);
+    assert_true(changed);
+    assert_int_equal(sec_federation_apply(f, b.p, b.len, &changed), NEB_OK);
+    assert_false(changed);
+    // roll-back: by message, and by putting the old file back
+    assert_int_equal(sec_federation_apply(f, old.p, old.len, &changed), NEB_ERR_DENIED);
+    sec_federation_destroy(&f);
+    assert_int_equal(neb_path(path, sizeof path, home("list"), "federation/members.neb"), NEB_OK);
+    assert_int_equal(neb_fs_write(path, old.p, old.len, 0600), NEB_OK);
+    assert_int_equal(sec_federation_open(home("list"), &f), NEB_ERR_DENIED);
+    assert_int_equal(neb_fs_remove(path), NEB_OK);
+    assert_int_equal(sec_federation_open(home("list"), &f), NEB_ERR_DENIED);
+    // a power cut between the two files: the newer list on disk is taken
+    assert_int_equal(neb_fs_write(path, b.p, b.len, 0600), NEB_OK);
+    assert_int_equal(sec_federation_open(home("list"), &f), NEB_OK);
+    l = f->list;
+    sec_memberlist_succeed(&l, f->digest);
+    sign_list(&l, &b);
+    neb_fault_arm("fs.write:2");
+    assert_int_not_equal(sec_federation_apply(f, b.p, b.len, &changed), NEB_OK);
+    neb_fault_arm(NULL);
+    sec_federation_destroy(&f);
+    assert_int_equal(sec_federation_open(home("list"), &f), NEB_OK);
+    assert_int_equal(f->list.version, l.version);
+    sec_federation_destroy(&f);
+    neb_buf_free(&old);
+    neb_buf_free(&b);
+    neb_buf_free(&first.b);
+}
+
+// Versions that this member missed do not hide that a list is of another history: nor does a history that is cut short, or left out.
+static void test_history(void **state) {
+    (void)state;
+    struct version a = first_version(false), b = first_version(false);
+    go_on(&a, 4, 1);
+    struct sec_federation *f = home_with("history-a", &a);
+    go_on(&b, 3, 1);
+    go_on(&b, 1, 2);
+    go_on(&b, 2, 1); // version 7, of another version 5
+    struct sec_federation *g = home_with("history-b", &b);
+    assert_int_equal(f->list.version, 5);
+    assert_int_equal(offer(f, &b), NEB_ERR_CORRUPT);
+    assert_true(was_logged("two lists of version 5"));
+    assert_int_equal(f->list.version, 5);
+    assert_int_equal(offer(g, &a), NEB_ERR_CORRUPT); // and the other way round, by the older one
+    sec_federation_destroy(&g);
+    struct version old = a;
+    old.b = (struct neb_buf){0};
+    go_on(&a, 2, 1);
+    struct version cut = {.l = a.l};
+    cut.l.n_history = 1;
+    sign_version(&cut);
+    assert_int_equal(offer(f, &cut), NEB_ERR_CORRUPT);
+    cut.l.old = true;
+    sign_version(&cut);
+    assert_int_equal(offer(f, &cut), NEB_ERR_CORRUPT);
+    assert_int_equal(offer(f, &a), NEB_OK); // 7, after 5
+    sign_version(&old);
+    assert_int_equal(offer(f, &old), NEB_ERR_DENIED); // its own past is a roll-back, no fork
+    sec_federation_destroy(&f);
+    assert_int_equal(sec_federation_open(home("history-a"), &f), NEB_OK);
+    go_on(&a, SEC_MEMBERLIST_HISTORY, 1);
+    assert_int_equal(offer(f, &a), NEB_OK); // as far back as a history reaches
+    assert_int_equal(f->list.n_history, SEC_MEMBERLIST_HISTORY);
+    go_on(&a, SEC_MEMBERLIST_HISTORY + 1, 1);
+    assert_int_equal(offer(f, &a), NEB_ERR_CORRUPT);
+    assert_true(was_logged("so far ahead of 262"));
+    sec_federation_destroy(&f);
+    neb_buf_free(&a.b), neb_buf_free(&b.b), neb_buf_free(&cut.b), neb_buf_free(&old.b);
+}
+
+static void go_on_without(struct version *v, unsigned versions) { // as hubs did
+    for (unsigned i = 0; i < versions; i++) {
+        sec_memberlist_succeed(&v->l, v->digest);
+        v->l.n_history = 1;
+        v->l.old = true;
+        sign_version(v);
+    }
+}
+
+// Lists of before there was a history: nothing can be told of a gap between them, or of one to the first that has a history.
+// After that one, none without is believed.
+static void test_without_history(void **state) {
+    (void)state;
+    struct version v = first_version(true), fork = {.l = v.l};
+    struct sec_federation *f = home_with("history-old", &v);
+    fork.l.issued++;
+    sign_version(&fork);
+    go_on_without(&fork, 1);
+    assert_int_equal(offer(f, &fork), NEB_ERR_CORRUPT); // 2, of another 1
+    go_on_without(&v, 1);
+    assert_int_equal(offer(f, &v), NEB_OK);
+    go_on_without(&v, 2);
+    assert_int_equal(offer(f, &v), NEB_OK); // 4, after 2
+    go_on_without(&v, 2);
+    fork.l = v.l;
+    go_on(&v, 1, 0);
+    assert_int_equal(v.l.n_history, 2); // 7 by a newer hub: it knows of 6 and 5
+    assert_int_equal(offer(f, &v), NEB_OK);
+    sec_federation_destroy(&f);
+    assert_int_equal(sec_federation_open(home("history-old"), &f), NEB_OK);
+    go_on_without(&fork, 5);
+    assert_int_equal(offer(f, &fork), NEB_ERR_CORRUPT);
+    fork.l = v.l;
+    memcpy(fork.digest, v.digest, sizeof v.digest);
+    go_on_without(&fork, 1); // even one that says to follow
+    assert_int_equal(offer(f, &fork), NEB_ERR_CORRUPT);
+    assert_int_equal(f->list.version, 7);
+    go_on(&v, 2, 0);
+    assert_int_equal(offer(f, &v), NEB_OK);
+    sec_federation_destroy(&f);
+    neb_buf_free(&v.b), neb_buf_free(&fork.b);
+}
+
+static int setup(void **state) {
+    (void)state;
+    char hub_home[NEB_PATH_MAX], backup[NEB_PATH_MAX], code[SEC_CODE_TEXT];
+    struct sec_hub_settings s = {"127.0.0.1:7443", "127.0.0.1:7443"};
+    struct sec_identity *id;
+    neb_log_set_sink(collect, NULL);
+    assert_non_null(mkdtemp(dir));
+    assert_int_equal(neb_path(hub_home, sizeof hub_home, dir, "hub"), NEB_OK);
+    assert_int_equal(neb_path(backup, sizeof backup, dir, "backup"), NEB_OK);
+    assert_int_equal(sec_identity_create(hub_home, "hub", &id), NEB_OK);
+    assert_int_equal(sec_ca_create(hub_home, "acme", backup, code), NEB_OK);
+    assert_int_equal(sec_hub_create(hub_home, &s, sec_identity_public(id), ""), NEB_OK);
+    assert_int_equal(sec_hub_open(hub_home, &hub), NEB_OK);
+    sec_identity_destroy(&id);
+    return 0;
+}
+
+static int teardown(void **state) {
+    (void)state;
+    sec_hub_destroy(&hub);
+    neb_log_set_sink(NULL, NULL);
+    neb_buf_free(&logged);
+    return neb_fs_remove_tree(dir) == NEB_OK ? 0 : -1;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rules),
+        cmocka_unit_test(test_history),
+        cmocka_unit_test(test_without_history),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
