@@ -275,37 +275,65 @@ void daemon_on_peer(void *user, uint32_t peer, bool up) {
     }
 }
 
+static const char *blamed(const struct daemon *d, uint32_t peer, enum inter_fault f) {
+    if (peer < d->members.n && d->members.m[peer].pub.name[0])
+        return d->members.m[peer].pub.name;
+    if (peer == INTER_PEER_NONE)
+        return f == INTER_FAULT_CORRUPT ? "more than one member" : daemon_name(d);
+    return "a former member";
+}
+
+// What a member has signed is its own, whoever has passed it on; anything else is of whoever sent it.
+static void say_first(const char *name, enum inter_fault f) {
+    if (f == INTER_FAULT_SECOND)
+        neb_warn(
+            "%s has signed a second update, or proposal, in the place of one; further ones are "
+            "counted",
+            name);
+    else if (f == INTER_FAULT_FORGED)
+        neb_warn("an update that %s has signed says what the job cannot give and was dropped; "
+                 "further ones are counted",
+                 name);
+    else if (f == INTER_FAULT_CORRUPT)
+        neb_warn("bytes from %s are not those of the update that they were sent for, and are asked "
+                 "for again; further ones are counted",
+                 name);
+    else
+        neb_warn("a %s message from %s was dropped; further ones are counted", inter_fault_name(f),
+                 name);
+}
+
 void daemon_on_fault(void *user, uint32_t peer, enum inter_fault f) {
     struct daemon *d = user;
+    const char *name = blamed(d, peer, f);
     d->faults[f]++;
     char text[96];
     snprintf(text, sizeof text, "%s message or state", inter_fault_name(f));
     // others are counted
     if (d->faults[f] == 1 || f == INTER_FAULT_DIVERGED || f == INTER_FAULT_REFUSED)
-        agent_view_event(d->view, NULL, d->members.m[peer].pub.name, text,
-                         neb_seconds(neb_wall_now()));
+        agent_view_event(d->view, NULL, name, text, neb_seconds(neb_wall_now()));
     if (f == INTER_FAULT_DIVERGED)
-        neb_log(NEB_LOG_ERROR, "parameters of %s differ from ours after the same commits",
-                d->members.m[peer].pub.name);
+        neb_log(NEB_LOG_ERROR,
+                "parameters of %s differ from ours, or the others', after the same commits", name);
     else if (f == INTER_FAULT_OUTLIER)
         neb_warn(
             "an update of %s stands out, by its size or its direction, from the others of its "
             "round; of two members by its size from its own former ones, or since both have "
             "pointed against each other for four rounds: then one of them may be turned around",
-            d->members.m[peer].pub.name);
+            name);
     else if (f == INTER_FAULT_RENEWED)
         neb_warn("%s came back with an empty ledger; its votes count again once it has caught up",
-                 d->members.m[peer].pub.name);
+                 name);
     else if (f == INTER_FAULT_TERMS)
         neb_log(NEB_LOG_ERROR,
                 "a job needs a new leader, and there is no term left for one: this host's clock is "
                 "far behind the others', or a member has used terms up (a liar). Rounds wait; set "
                 "the clock right, or stop the job and begin another one with its checkpoint");
-    else if (f == INTER_FAULT_BEHIND || f == INTER_FAULT_LIED || f == INTER_FAULT_SPLIT)
+    else if (f == INTER_FAULT_BEHIND || f == INTER_FAULT_LIED || f == INTER_FAULT_SPLIT ||
+             f == INTER_FAULT_REFUSED)
         neb_debug("%s", inter_fault_name(f)); // said below, or elsewhere
     else if (d->faults[f] == 1)
-        neb_warn("a %s message from %s was dropped; further ones are counted", inter_fault_name(f),
-                 d->members.m[peer].pub.name);
+        say_first(name, f);
 }
 
 // The job may not be among the daemon's yet: what its ledger holds is told while it is opened.
@@ -339,7 +367,7 @@ void daemon_on_split(void *user, uint32_t peer, const struct inter_key *round) {
              "majority's signatures: members' parameters have parted, and nothing more is applied. "
              "Proven to have signed both: %s. On the hub: nebula revoke NAME; then, at the one "
              "cluster whose side is given up: nebula rejoin %.8s",
-             d->members.m[peer].pub.name, round->round, round->fragment,
+             blamed(d, peer, INTER_FAULT_SPLIT), round->round, round->fragment,
              liars[0] ? liars : "(nobody yet)", j->hex);
     neb_log(NEB_LOG_ERROR, "job %s: %s", j->job.name, text);
     daemon_job_fail(d, j, text);

@@ -13,7 +13,7 @@ enum { AGENT_JOBS_MAX = 8, AGENT_WATCHERS_MAX = 8, AGENT_RESTARTS_MAX = 3 };
 
 // In the place of a peer: the cluster's member, or the submitter, is on the list no more. From SEC_MEMBERS_MAX on likewise, but what that
 // member signed can be checked (inter_service_former).
-enum { AGENT_PEER_NONE = INTER_PEERS_MAX - 1 };
+enum { AGENT_PEER_NONE = INTER_PEER_NONE };
 
 enum agent_job_state { AGENT_JOB_RUNNING, AGENT_JOB_STOPPING, AGENT_JOB_ENDED };
 

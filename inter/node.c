@@ -47,10 +47,18 @@ struct inter_action *node_act(struct step *s, enum inter_action_kind kind) {
     return x;
 }
 
-void node_fault(struct step *s, enum inter_fault f) {
+void node_blame(struct step *s, uint32_t peer, enum inter_fault f) {
     struct inter_action *a = node_act(s, INTER_ACT_FAULT);
-    a->peer = s->from;
+    a->peer = peer;
     a->fault = f;
+}
+
+void node_fault(struct step *s, enum inter_fault f) {
+    node_blame(s, f == INTER_FAULT_REPLAY ? s->e->peer : s->from, f);
+}
+
+void node_blame_author(struct step *s, const struct job *j, uint8_t m, enum inter_fault f) {
+    node_blame(s, m == j->c.self ? INTER_PEER_NONE : j->c.peers[m], f);
 }
 
 struct job *node_find_job(struct inter_node *n, const uint8_t id[INTER_ID_BYTES]) {
@@ -320,8 +328,8 @@ enum neb_status inter_node_restore_manifest(struct inter_node *n, const struct i
                             (t->whole ? BIT(j->c.self) : 0u));
     t->refusers = (uint16_t)(t->refused ? BIT(j->c.self) : 0);
     NEB_TRY(inter_bitmap_init(&t->got, inter_chunks(m->bytes, m->chunk_bytes)));
-    if (got)
-        (void)inter_bitmap_merge(&t->got, got->bits, (got->n + 7) / 8);
+    if (got && inter_bitmap_merge(&t->got, got->bits, (got->n + 7) / 8) && t->got.set)
+        t->senders = node_everyone(j);
     return NEB_OK; // it is served when a member comes up
 }
 
@@ -392,6 +400,13 @@ bool inter_node_takes_part(const struct inter_node *n, const uint8_t job[INTER_I
                            uint32_t peer) {
     const struct job *j = find_const(n, job);
     return j && node_member(j, peer) >= 0;
+}
+
+uint32_t inter_node_peer(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES],
+                         uint8_t member) {
+    const struct job *j = find_const(n, job);
+    return j && member < j->c.n_members && member != j->c.self ? j->c.peers[member]
+                                                               : INTER_PEER_NONE;
 }
 
 bool inter_node_weighs(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES]) {

@@ -58,7 +58,8 @@
 #include "inter/transfer.h"
 #include "inter/tune.h"
 
-enum { INTER_PEERS_MAX = 32 }; // places in a job's peers
+// Places in a job's peers; the last one is nobody's.
+enum { INTER_PEERS_MAX = 32, INTER_PEER_NONE = INTER_PEERS_MAX - 1 };
 
 // In the name of others: of messages that a third member passes on.
 #define INTER_CONTEXT_FORWARD "nebula forward v1"
@@ -109,7 +110,7 @@ enum inter_event_kind {
     INTER_EV_MESSAGE,   // peer, bulk?, data: one message of types 1..31
     INTER_EV_SUBMIT, // manifest (signed by this node; its blob is durable already); a greater attempt takes the
                      // place of an earlier one of the round, unless that is voted for already
-    INTER_EV_BLOB_DONE, // key, ok, refused: answer to INTER_ACT_BLOB_FINISH
+    INTER_EV_BLOB_DONE, // key, ok, refused, no_room: answer to INTER_ACT_BLOB_FINISH
     INTER_EV_SERVE, // peer, key, manifest (NULL: not here): answer to INTER_ACT_SERVE; with key.member
                     // INTER_NO_MEMBER to SEND_COMMIT: the record is not here
     INTER_EV_COMMIT_READ, // key, record (NULL: not here): answer to INTER_ACT_READ_COMMIT
@@ -120,6 +121,7 @@ struct inter_event {
     enum inter_event_kind kind;
     uint32_t peer;
     bool bulk, ok, refused; // refused: the blob is whole, but the gate does not let it pass
+    bool no_room;           // its bytes could not be kept
     const uint8_t *data;
     size_t len;
     const struct inter_manifest *manifest;
@@ -144,7 +146,7 @@ enum inter_action_kind {
     INTER_ACT_BLOB_WRITE, // key, offset, bytes (view into the event)
     INTER_ACT_BLOB_FINISH, // manifest: verify SHA-256 and content, make durable; answer with BLOB_DONE
     INTER_ACT_DELIVER,     // record: tell the worker
-    INTER_ACT_FAULT,       // peer, fault
+    INTER_ACT_FAULT,       // peer (who is to blame), fault
     INTER_ACT_STORE_EVIDENCE, // evidence, peer: that member has lied; once a member
     INTER_ACT_READ_COMMIT,    // key.job/round/fragment: answer with INTER_EV_COMMIT_READ
     // key.job/round/fragment, peer: it has another record of the round than this node, and both carry a majority's accepts. Nothing
@@ -153,18 +155,27 @@ enum inter_action_kind {
     INTER_ACT_START_ANEW, // peer: inter_link_start_anew
     INTER_ACT_BEHIND, // key.job/round/fragment: nobody has what this node needs to go on: it needs a snapshot
 };
+// Updates, records and votes may come through others than their author. To blame is
+//     by the bytes     whoever sent them here: no signature of anybody else covers what is wrong. Of a message in an envelope that is its
+//                      origin, who signed the envelope; but whoever passed it on where it is an old one said again.
+//     by what they say whoever signed them: they reach others through honest members too
+//     nobody           INTER_PEER_NONE
 enum inter_fault {
+    // by the bytes
     INTER_FAULT_MALFORMED, // a message that does not parse: dropped
     INTER_FAULT_DENIED,    // a signature or sender that does not fit: dropped
     INTER_FAULT_REPLAY,    // old or repeated: dropped
-    INTER_FAULT_CORRUPT,   // a chunk or blob whose digest does not match: asked for again
+    // a chunk or blob whose digest does not match: asked for again. NONE: its chunks came from several members
+    INTER_FAULT_CORRUPT,
+    // by what they say
     INTER_FAULT_SECOND, // a member signed a second digest under one update key: that of the record counts
-    INTER_FAULT_REFUSED,  // an update whose content the gate refuses
-    INTER_FAULT_DIVERGED, // members computed different parameters from the same commits
-    INTER_FAULT_RENEWED,  // a member came back with an empty disk
-    INTER_FAULT_FORGED,   // a weight or a size that the job cannot give
+    INTER_FAULT_REFUSED, // an update whose content the gate refuses
+    // Members computed different parameters from the same commits: each that differs from this one, or, for a witness, from most.
+    INTER_FAULT_DIVERGED,
+    INTER_FAULT_RENEWED, // a member came back with an empty disk
+    INTER_FAULT_FORGED,  // a weight, a size or a number of updates that the job cannot give
     INTER_FAULT_OUTLIER, // an update was committed that stands out from the others (inter/outlier.h)
-    INTER_FAULT_BEHIND,  // blobs that this node needs are on no other member any more
+    INTER_FAULT_BEHIND,  // blobs that this node needs are on no other member any more (NONE)
     INTER_FAULT_LIED,    // evidence that a member has signed what no honest one does
     INTER_FAULT_SPLIT,   // members have committed different records for one round
     INTER_FAULT_TERMS, // of this node: it would ask for a term, and for some time there is none for it (INTER_TERM_MAX)
@@ -249,6 +260,9 @@ uint32_t inter_node_round(const struct inter_node *n, const uint8_t job[INTER_ID
 // Whether a peer is another one of the job's members. False also where no such job is open.
 bool inter_node_takes_part(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES],
                            uint32_t peer);
+// The peer that a member of the job is; INTER_PEER_NONE: no such job or member, or this node.
+uint32_t inter_node_peer(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES],
+                         uint8_t member);
 // The sketch (compress/sketch.h) of an update of the open round that has passed the gate: copied. Of what is not known here, nothing.
 void inter_node_sketch(struct inter_node *n, const struct inter_key *k, const float *sketch);
 // Whether norms and directions of updates matter in a job: they are clipped, or compared with each other (two members or more).

@@ -176,12 +176,14 @@ static bool statement_fits(struct inter_node *n, const struct job *j,
            signed_by(n, j, t->promise.member, inter_statement_context(t), t->promise.sig);
 }
 
-void node_take_evidence(struct step *s, struct job *j, const struct inter_evidence *e) {
+bool node_take_evidence(struct step *s, struct job *j, const struct inter_evidence *e) {
     uint8_t m = inter_evidence_member(e);
-    if (m >= j->c.n_members || m == j->c.self || j->liars >> m & 1 ||
-        memcmp(e->a.job, j->c.id, sizeof j->c.id) || !inter_statements_conflict(&e->a, &e->b) ||
-        !statement_fits(s->n, j, &e->a) || !statement_fits(s->n, j, &e->b))
-        return;
+    if (m < j->c.n_members && (m == j->c.self || j->liars >> m & 1))
+        return true; // nothing new
+    if (m >= j->c.n_members || memcmp(e->a.job, j->c.id, sizeof j->c.id) ||
+        !inter_statements_conflict(&e->a, &e->b) || !statement_fits(s->n, j, &e->a) ||
+        !statement_fits(s->n, j, &e->b))
+        return false;
     j->liars |= (uint16_t)BIT(m);
     j->evidence[m] = *e;
     if (j->leader == m) { // another one is elected
@@ -191,12 +193,11 @@ void node_take_evidence(struct step *s, struct job *j, const struct inter_eviden
     struct inter_action *a = node_act(s, INTER_ACT_STORE_EVIDENCE);
     a->peer = j->c.peers[m];
     a->evidence = *e;
-    a = node_act(s, INTER_ACT_FAULT);
-    a->peer = j->c.peers[m];
-    a->fault = INTER_FAULT_LIED;
+    node_blame_author(s, j, m, INTER_FAULT_LIED);
     for (uint8_t k = 0; k < j->c.n_members; k++)
         if (k != m)
             node_say_evidence(s, j, m, k);
+    return true;
 }
 
 void node_on_evidence(struct step *s, struct neb_rd *r) {
@@ -206,8 +207,8 @@ void node_on_evidence(struct step *s, struct neb_rd *r) {
         return;
     }
     struct job *j = node_find_job(s->n, e.a.job);
-    if (j && node_member(j, s->from) >= 0)
-        node_take_evidence(s, j, &e);
+    if (j && node_member(j, s->from) >= 0 && !node_take_evidence(s, j, &e))
+        node_fault(s, INTER_FAULT_DENIED); // nobody may be accused by it
 }
 
 void node_compare(struct step *s, struct job *j, const struct inter_record *x,
@@ -215,7 +216,7 @@ void node_compare(struct step *s, struct job *j, const struct inter_record *x,
     struct inter_evidence found[INTER_MEMBERS_MAX];
     size_t n = inter_evidence_find(x, y, found);
     for (size_t i = 0; i < n; i++)
-        node_take_evidence(s, j, &found[i]);
+        (void)node_take_evidence(s, j, &found[i]);
 }
 
 void node_compare_vote(struct step *s, struct job *j, const struct fragment *g,
@@ -264,9 +265,7 @@ static void say_split(struct step *s, struct job *j, uint32_t peer, uint32_t fra
     a->peer = peer;
     a->key = (struct inter_key){.round = round, .fragment = fragment};
     memcpy(a->key.job, j->c.id, sizeof a->key.job);
-    a = node_act(s, INTER_ACT_FAULT);
-    a->peer = peer;
-    a->fault = INTER_FAULT_SPLIT;
+    node_blame(s, peer, INTER_FAULT_SPLIT);
 }
 
 // Of the round in which both differ first, or of one behind it. Whose record it is counts: a liar may show one that no honest member

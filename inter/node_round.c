@@ -13,7 +13,8 @@ static const char record_context[] = SEC_CONTEXT_RECORD, accept_context[] = SEC_
 void node_clear_round(struct job *j, struct fragment *g) {
     for (uint8_t m = 0; m < j->c.n_members; m++)
         node_clear_slot(&g->slots[m]);
-    g->voted = g->decided = g->waits = g->diverged = g->has_own = false;
+    g->voted = g->decided = g->waits = g->has_own = false;
+    g->diverged = 0;
     g->has_best = g->has_best && g->best.round > g->round; // of a round still to be caught up with
     g->accepted = 0;
     g->ready_since = 0;
@@ -83,11 +84,8 @@ static void flag_outliers(struct step *s, const struct job *j, struct fragment *
     uint16_t odd = inter_outliers(r, norms, sketches) | flag_by_past(j, g, r, norms) |
                    flag_pair(j, g, r, sketches);
     for (uint8_t m = 0; m < j->c.n_members; m++)
-        if (odd >> m & 1 && m != j->c.self) {
-            struct inter_action *a = node_act(s, INTER_ACT_FAULT);
-            a->peer = j->c.peers[m];
-            a->fault = INTER_FAULT_OUTLIER;
-        }
+        if (odd >> m & 1 && m != j->c.self)
+            node_blame_author(s, j, m, INTER_FAULT_OUTLIER);
 }
 
 // ---- committing -----------------------------------------------------------------------------------------------

@@ -67,6 +67,7 @@ struct slot {      // one member's update in the open round
     bool sought;                // somebody was asked
     uint8_t asked;              // member asked last
     struct inter_bitmap got;    // while it arrives
+    uint16_t senders;           // bit per member: whose chunks those are; of before a restart: all
     neb_ns moved;               // last progress, or last time somebody was asked
     // since its manifest is here, until all live data members held it; 0: before this start, not yet
     neb_ns began, spread;
@@ -102,7 +103,7 @@ struct fragment {
     struct inter_record best;
     uint16_t early; // bit per member: its update of a later round came before this ended here
     neb_ns said, ready_since; // last repetition; since when enough updates are durable for a commit
-    bool diverged;            // told about this round
+    uint16_t diverged;        // bit per member: told about this round
 };
 
 struct serve { // one blob on its way to one member
@@ -183,7 +184,9 @@ struct step { // what one step carries along
 
 // node.c
 struct inter_action *node_act(struct step *s, enum inter_action_kind kind);
-void node_fault(struct step *s, enum inter_fault f);
+void node_blame(struct step *s, uint32_t peer, enum inter_fault f);
+void node_fault(struct step *s, enum inter_fault f); // of whoever sent what is looked at
+void node_blame_author(struct step *s, const struct job *j, uint8_t m, enum inter_fault f);
 struct job *node_find_job(struct inter_node *n, const uint8_t id[INTER_ID_BYTES]);
 struct fragment *node_find_fragment(struct job *j, uint32_t f);
 int node_member(const struct job *j, uint32_t peer); // -1: not of this job
@@ -249,8 +252,8 @@ void node_on_evidence(struct step *s, struct neb_rd *r);
 void node_on_commit_read(struct step *s);
 void node_parted_tick(struct step *s, struct job *j);
 void node_say_evidence(struct step *s, struct job *j, uint8_t liar, uint8_t to);
-// Checks signatures; what is new is stored and handed on.
-void node_take_evidence(struct step *s, struct job *j, const struct inter_evidence *e);
+// Checks signatures; what is new is stored and handed on. False: it proves nothing.
+bool node_take_evidence(struct step *s, struct job *j, const struct inter_evidence *e);
 // Of two records of one fragment, whose statements need not have been checked.
 void node_compare(struct step *s, struct job *j, const struct inter_record *x,
                   const struct inter_record *y);

@@ -48,10 +48,47 @@ void node_second_update(struct step *s, struct job *j, const struct inter_manife
     struct inter_evidence e = {inter_said_update(former), inter_said_update(m)};
     if (!inter_statements_conflict(&e.a, &e.b))
         return;
-    node_take_evidence(s, j, &e);
-    struct inter_action *a = node_act(s, INTER_ACT_FAULT);
-    a->peer = m->key.member == j->c.self ? s->from : j->c.peers[m->key.member];
-    a->fault = INTER_FAULT_SECOND;
+    (void)node_take_evidence(s, j, &e);
+    node_blame_author(s, j, m->key.member, INTER_FAULT_SECOND);
+}
+
+static bool same_parameters(const struct slot *a, const struct slot *b) {
+    return a->m.digest[0] == b->m.digest[0] && a->m.digest[1] == b->m.digest[1];
+}
+
+// Whose parameters are compared with: this node's own, once its update is here; a witness has none, and takes those that most have, or no
+// more than half (NULL) where it cannot be said who is right. False: not yet.
+static bool compared_with(const struct job *j, const struct fragment *g, const struct slot **out) {
+    const struct slot *own = &g->slots[j->c.self];
+    *out = own;
+    if (own->known || !node_is_witness(j))
+        return own->known;
+    *out = NULL;
+    for (uint8_t m = 0; m < j->c.n_members; m++) {
+        int known = 0, same = 0;
+        for (uint8_t k = 0; k < j->c.n_members; k++) {
+            known += g->slots[k].known;
+            same += g->slots[k].known && same_parameters(&g->slots[m], &g->slots[k]);
+        }
+        if (g->slots[m].known && 2 * same > known)
+            *out = &g->slots[m];
+    }
+    return true;
+}
+
+// Members that computed different parameters from the same commits. Whoever passed their manifests on has no part in it.
+static void check_digests(struct step *s, const struct job *j, struct fragment *g) {
+    const struct slot *right;
+    if (!compared_with(j, g, &right))
+        return;
+    for (uint8_t m = 0; m < j->c.n_members; m++) {
+        const struct slot *t = &g->slots[m];
+        if (!t->known || m == j->c.self || g->diverged >> m & 1 ||
+            (right && same_parameters(right, t)))
+            continue;
+        g->diverged |= (uint16_t)BIT(m);
+        node_blame_author(s, j, m, INTER_FAULT_DIVERGED);
+    }
 }
 
 // ---- this member's own update ---------------------------------------------------------------------------------
@@ -81,6 +118,7 @@ void node_on_submit(struct step *s) {
             return;
     for (uint8_t k = 0; k < j->c.n_members; k++)
         node_say_manifest(s, j, m, k);
+    check_digests(s, j, g);
     node_try_propose(s, j, g);
 }
 
@@ -94,22 +132,6 @@ bool node_verify_manifest(struct inter_node *n, const struct job *j,
     inter_manifest_put_body(&n->scratch, m);
     return n->crypto.verify(n->crypto.user, j->c.peers[m->key.member], manifest_context,
                             n->scratch.p, n->scratch.len, m->sig);
-}
-
-// Members that computed different parameters from the same commits.
-static void check_digests(struct step *s, const struct job *j, struct fragment *g) {
-    const struct slot *first = NULL;
-    for (uint8_t m = 0; m < j->c.n_members; m++) {
-        const struct slot *t = &g->slots[m];
-        if (!t->known)
-            continue;
-        if (first && !g->diverged &&
-            (first->m.digest[0] != t->m.digest[0] || first->m.digest[1] != t->m.digest[1])) {
-            g->diverged = true;
-            node_fault(s, INTER_FAULT_DIVERGED);
-        }
-        first = first ? first : t;
-    }
 }
 
 static enum neb_status take_manifest(struct step *s, struct job *j, struct fragment *g,
@@ -200,7 +222,7 @@ void node_on_manifest(struct step *s, struct neb_rd *r) {
         return;
     }
     if (!same && !node_possible(j, g, &m)) {
-        node_fault(s, INTER_FAULT_FORGED);
+        node_blame_author(s, j, m.key.member, INTER_FAULT_FORGED);
         return;
     }
     if (known && !same)
@@ -208,7 +230,7 @@ void node_on_manifest(struct step *s, struct neb_rd *r) {
     if (t->known && !same && !replaces(g, t, &m))
         return;
     if (!same && t->attempts >= INTER_ATTEMPTS_MAX && !is_sought(g, &m)) {
-        node_fault(s, INTER_FAULT_FORGED);
+        node_blame_author(s, j, m.key.member, INTER_FAULT_FORGED);
         return;
     }
     if (!same && (s->st = take_manifest(s, j, g, &m)) != NEB_OK)
@@ -293,6 +315,7 @@ void node_on_chunk(struct step *s, struct neb_rd *r) {
         a->offset = (uint64_t)chunk * t->m.chunk_bytes;
         a->view = data;
         a->len = len;
+        t->senders |= (uint16_t)BIT(from);
         s->n->paths[s->from].stats.payload_received += len;
         t->moved = s->now;
     } else {
@@ -316,6 +339,13 @@ static void held_by(const struct step *s, const struct job *j, struct slot *t, u
         t->spread = s->now;
 }
 
+// The bytes are not those that their author signed: whoever sent them all has sent others.
+static void blame_senders(struct step *s, const struct job *j, const struct slot *t) {
+    bool one = node_count(t->senders) == 1;
+    node_blame(s, one ? j->c.peers[__builtin_ctz(t->senders)] : INTER_PEER_NONE,
+               INTER_FAULT_CORRUPT);
+}
+
 void node_on_blob_done(struct step *s) {
     struct job *j = node_find_job(s->n, s->e->key.job);
     struct fragment *g = node_find_fragment(j, s->e->key.fragment);
@@ -326,12 +356,17 @@ void node_on_blob_done(struct step *s) {
         return;
     t->checking = false;
     if (!s->e->ok && !s->e->refused) { // the whole does not match its digest: start over
+        if (!s->e->no_room)
+            blame_senders(s, j, t);
         if (t->got.bits)
             memset(t->got.bits, 0, (t->got.n + 7) / 8);
         t->got.set = 0;
+        t->senders = 0;
         node_say_state_all(s, j, t);
         return;
     }
+    if (s->e->refused && s->e->key.member != j->c.self)
+        node_blame_author(s, j, s->e->key.member, INTER_FAULT_REFUSED);
     t->whole = s->e->ok;
     t->norm = s->e->norm;
     t->refused = s->e->refused;
@@ -419,7 +454,7 @@ static void behind(struct step *s, struct job *j, const struct fragment *g) {
     struct inter_action *a = node_act(s, INTER_ACT_BEHIND);
     a->key = (struct inter_key){.round = g->round, .fragment = node_index(j, g)};
     memcpy(a->key.job, j->c.id, sizeof a->key.job);
-    node_fault(s, INTER_FAULT_BEHIND);
+    node_blame(s, INTER_PEER_NONE, INTER_FAULT_BEHIND);
 }
 
 void node_on_gone(struct step *s, struct neb_rd *r) {

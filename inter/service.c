@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FORMER_END = INTER_PEERS_MAX - 1 }; // the last place is nobody's
+enum { FORMER_END = INTER_PEER_NONE };
 static const neb_ns tick_interval = 200 * NEB_MS, resend_interval = 3 * NEB_S;
 
 bool service_sign(void *user, const char *context, const void *msg, size_t len,

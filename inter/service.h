@@ -23,6 +23,7 @@ struct inter_service_callbacks {
     // A message of another agent. Reliable ones come exactly once and in order of sending.
     void (*message)(void *user, uint32_t peer, uint32_t kind, const uint8_t *p, size_t n);
     void (*peer)(void *user, uint32_t peer, bool up);
+    // peer: who is to blame (enum inter_fault); one of inter_service_former, and INTER_PEER_NONE, too.
     void (*fault)(void *user, uint32_t peer, enum inter_fault f);
     // What this member needs to catch up is on no other member any more: it needs a snapshot. Said again while it is so.
     void (*behind)(void *user, const uint8_t job[INTER_ID_BYTES]);
@@ -76,7 +77,7 @@ NEB_MUST_CHECK bool inter_service_verify(struct inter_service *s, uint32_t peer,
                                          const char *context, const void *msg, size_t len,
                                          const uint8_t sig[INTER_SIG_BYTES]);
 // A member that was on the list before this service was made: what it signed is still checked, and nobody is let in by it. *peer: its place
-// in a job's peers, beyond all of the list's; INTER_PEERS_MAX - 1 is no one's. NEB_ERR_LIMIT.
+// in a job's peers, beyond all of the list's. NEB_ERR_LIMIT.
 NEB_MUST_CHECK enum neb_status inter_service_former(struct inter_service *s, const char *name,
                                                     const uint8_t sign[SEC_KEY_BYTES],
                                                     uint32_t *peer);

@@ -112,12 +112,11 @@ static enum neb_status finish_blob(struct inter_service *s, const struct inter_m
         NEB_TRY(service_gate(s, m, &done.ok, &done.norm));
         service_arrival_end(s, &m->key);
         done.refused = !done.ok;
-        if (done.refused)
-            s->cb.fault(s->cb.user, m->key.member, INTER_FAULT_REFUSED);
     } else if (st == NEB_ERR_CORRUPT) {
         service_arrival_begin(s, m); // all of it comes again
     } else if (st == NEB_ERR_NOT_FOUND) {
         NEB_TRY(open_part(s, m)); // there was no room for it: it comes again
+        done.no_room = true;
     } else {
         return st;
     }

@@ -125,6 +125,15 @@ static const char *fault_of(struct inter_service *s, const struct inter_manifest
     return NULL;
 }
 
+const char *service_author(const struct inter_service *s, const struct inter_key *k) {
+    uint32_t peer = inter_node_peer(s->node, k->job, k->member);
+    if (peer < s->members.n && s->members.m[peer].pub.name[0])
+        return s->members.m[peer].pub.name;
+    if (peer < INTER_PEER_NONE && s->former[peer].name[0])
+        return s->former[peer].name;
+    return "this member";
+}
+
 enum neb_status service_gate(struct inter_service *s, const struct inter_manifest *m, bool *pass,
                              float *norm) {
     struct cmp_update_stats stats = {.norm = 0};
@@ -139,7 +148,7 @@ enum neb_status service_gate(struct inter_service *s, const struct inter_manifes
     *norm = stats.norm > 1e-30 ? stats.norm < 1e30 ? (float)stats.norm : 1e30f : 1e-30f;
     if (fault)
         neb_log(NEB_LOG_ERROR,
-                "update of member %u for round %u refused by the gate, %s; it counts nothing",
-                m->key.member, m->key.round, fault);
+                "update of %s for round %u refused by the gate, %s; it counts nothing",
+                service_author(s, &m->key), m->key.round, fault);
     return NEB_OK;
 }

@@ -100,6 +100,9 @@ bool service_verify(void *user, uint32_t peer, const char *context, const void *
 NEB_MUST_CHECK enum neb_status service_gate(struct inter_service *s, const struct inter_manifest *m,
                                             bool *pass, float *norm);
 
+// Who made an update: the name on the list, or the one that a revoked member had.
+const char *service_author(const struct inter_service *s, const struct inter_key *k);
+
 // The job is closed: what its updates may hold is said again when it is opened.
 void service_unbound(struct inter_service *s, const uint8_t job[INTER_ID_BYTES]);
 uint64_t service_elements_max(const struct inter_service *s, const uint8_t job[INTER_ID_BYTES]);

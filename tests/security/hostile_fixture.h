@@ -56,7 +56,7 @@ struct site {
     struct inter_service *s;
     uint32_t commits;
     struct inter_record last;
-    uint64_t faults[INTER_FAULTS];
+    uint64_t faults[INTER_FAULTS], blamed[INTER_FAULTS][INTER_PEERS_MAX];
 };
 struct frame { // as mallory got it
     uint32_t from;
@@ -97,8 +97,13 @@ static inline void on_message(void *user, uint32_t peer, uint32_t kind, const ui
 static inline void on_peer(void *user, uint32_t peer, bool up) { (void)user, (void)peer, (void)up; }
 static inline void on_fault(void *user, uint32_t peer, enum inter_fault f) {
     struct site *x = user;
-    (void)peer;
+    assert_true(peer < INTER_PEERS_MAX);
     x->faults[f]++;
+    x->blamed[f][peer]++;
+}
+// What was found of a kind was all of one member's doing.
+static inline bool only_hers(const struct site *x, enum inter_fault f) {
+    return x->faults[f] && x->blamed[f][index_of[MALLORY]] == x->faults[f];
 }
 
 static inline void start(struct site *x) {

@@ -26,6 +26,8 @@ static void test_bad_updates(void **state) {
         const struct inter_entry *e = entry_of(&sites[ANNA].last, MALLORY);
         assert_true(!e || e->verdict == INTER_REJECTED);
     }
+    assert_true(only_hers(&sites[ANNA], INTER_FAULT_REFUSED));
+    assert_true(only_hers(&sites[BERT], INTER_FAULT_REFUSED));
     UNTIL(sites[MALLORY].commits == sites[ANNA].commits);
     all_three(); // an honest one of hers counts as ever
     assert_true(entry_of(&sites[ANNA].last, MALLORY)->verdict == INTER_ACCEPTED);
@@ -57,6 +59,7 @@ static void test_huge_norm(void **state) {
     assert_true(e && e->verdict == INTER_ACCEPTED && e->clip == 1);
     assert_true(sites[ANNA].faults[INTER_FAULT_OUTLIER] == 1 &&
                 sites[BERT].faults[INTER_FAULT_OUTLIER] == 1);
+    assert_true(only_hers(&sites[ANNA], INTER_FAULT_OUTLIER));
 }
 
 // More tokens than the steps behind them, more steps than the job has, steps that were counted before, a size beyond the model's.

@@ -1,0 +1,333 @@
+// Whom a node blames. Updates, records and messages come through others than their author: who sent bytes that nobody signed so is blamed
+// for the bytes, who signed them for what they say (enum inter_fault). Member 1 is the one that passes on; this node is member 2.
+#include "agent/base/sha256.h"
+#include "inter/node.h"
+#include "security/sign.h"
+#include "tests/testing.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define OK(x) assert_int_equal((x), NEB_OK)
+
+enum { AUTHOR, OTHER, SELF, THIRD, MEMBERS };
+enum { CHUNK = INTER_CHUNK_MIN, BYTES = 2 * CHUNK, STEP_TOKENS = 100 };
+// inter/node_state.h
+enum {
+    MSG_MANIFEST = 1,
+    MSG_COMMIT = 6,
+    MSG_CHUNK = 8,
+    MSG_BEAT = 9,
+    MSG_GONE = 13,
+    MSG_FORWARD,
+    MSG_EVIDENCE
+};
+
+// No member's place in the job is its peer: to take one for the other is to blame somebody else.
+static const uint32_t peers[MEMBERS] = {13, 11, 12, 10};
+static const uint8_t job[INTER_ID_BYTES] = {3, 1};
+static struct inter_node *node;
+static struct inter_actions out;
+static neb_ns now;
+
+static bool fake_sign(void *user, const char *context, const void *msg, size_t len,
+                      uint8_t sig[INTER_SIG_BYTES]) {
+    (void)user, (void)context, (void)msg, (void)len;
+    memset(sig, (int)peers[SELF], INTER_SIG_BYTES);
+    return true;
+}
+static bool fake_verify(void *user, uint32_t peer, const char *context, const void *msg, size_t len,
+                        const uint8_t sig[INTER_SIG_BYTES]) {
+    (void)user, (void)context, (void)msg, (void)len;
+    return sig[0] == peer;
+}
+static const struct inter_node_crypto crypto = {NULL, fake_sign, fake_verify};
+
+static void open_job(uint16_t witnesses) {
+    struct inter_job_config c = {.n_members = MEMBERS,
+                                 .self = SELF,
+                                 .witnesses = witnesses,
+                                 .epoch = 5,
+                                 .peers = {peers[0], peers[1], peers[2], peers[3]},
+                                 .fragments = 1,
+                                 .merge_after = 4,
+                                 .steps = 1000,
+                                 .step_tokens = STEP_TOKENS,
+                                 .tune = {.start_interval = 10}};
+    memcpy(c.id, job, sizeof job);
+    OK(inter_node_create(&crypto, &node));
+    OK(inter_node_job_open(node, &c));
+}
+
+static int set_up(void **state) {
+    (void)state;
+    now = 100 * NEB_S;
+    open_job(0);
+    return 0;
+}
+static int tear_down(void **state) {
+    (void)state;
+    inter_node_destroy(&node);
+    inter_actions_free(&out);
+    return 0;
+}
+
+static void step(const struct inter_event *e) { OK(inter_node_step(node, now, e, &out)); }
+
+static void hear(int from, bool bulk, const struct neb_buf *b) {
+    step(&(struct inter_event){
+        .kind = INTER_EV_MESSAGE, .peer = peers[from], .bulk = bulk, .data = b->p, .len = b->len});
+}
+
+// What was found in the last step: this, by this peer, and nothing else.
+static void blames(enum inter_fault f, uint32_t peer) {
+    int n = 0;
+    for (size_t i = 0; i < out.n; i++)
+        if (out.list[i].kind == INTER_ACT_FAULT && out.list[i].fault != INTER_FAULT_LIED) {
+            assert_string_equal(inter_fault_name(out.list[i].fault), inter_fault_name(f));
+            assert_int_equal(out.list[i].peer, peer);
+            n++;
+        }
+    assert_int_equal(n, 1);
+}
+static void blames_nobody(void) {
+    for (size_t i = 0; i < out.n; i++)
+        assert_int_not_equal(out.list[i].kind, INTER_ACT_FAULT);
+}
+
+static const uint8_t *blob_of(int seed) {
+    static uint8_t blob[BYTES];
+    memset(blob, seed, sizeof blob);
+    return blob;
+}
+
+static struct inter_manifest manifest(int author, uint32_t attempt, int seed) {
+    struct inter_manifest m = {.key = {.member = (uint8_t)author, .attempt = attempt},
+                               .bytes = BYTES,
+                               .chunk_bytes = CHUNK,
+                               .tokens = 10 * STEP_TOKENS,
+                               .step = 10,
+                               .steps = 10,
+                               .digest = {7, 8}};
+    memcpy(m.key.job, job, sizeof job);
+    neb_sha256(blob_of(seed), BYTES, m.sha256);
+    memset(m.sig, (int)peers[author], sizeof m.sig);
+    return m;
+}
+
+static void show(int from, const struct inter_manifest *m) {
+    struct neb_buf b = {0};
+    neb_buf_u8(&b, MSG_MANIFEST);
+    inter_manifest_put(&b, m);
+    hear(from, false, &b);
+    neb_buf_free(&b);
+}
+
+static void send_chunk(int from, const struct inter_manifest *m, uint32_t i, int seed, bool whole) {
+    struct neb_buf b = {0};
+    uint8_t sha[INTER_SHA_BYTES];
+    neb_sha256(blob_of(seed), CHUNK, sha);
+    sha[0] ^= !whole;
+    neb_buf_u8(&b, MSG_CHUNK);
+    inter_key_put(&b, &m->key);
+    neb_buf_u32(&b, i);
+    neb_buf_add(&b, sha, 8);
+    neb_buf_add(&b, blob_of(seed), CHUNK);
+    hear(from, true, &b);
+    neb_buf_free(&b);
+}
+
+static void finished(const struct inter_manifest *m, bool ok, bool refused) {
+    step(&(struct inter_event){.kind = INTER_EV_BLOB_DONE,
+                               .peer = peers[SELF],
+                               .key = m->key,
+                               .ok = ok,
+                               .refused = refused});
+}
+
+// What an update says is its author's, who has signed it: no weight, size or number of attempts is put on whoever passed it on.
+static void test_manifests(void **state) {
+    (void)state;
+    struct inter_manifest m = manifest(AUTHOR, 0, 1), good = m;
+    m.sig[0] ^= 1;
+    show(OTHER, &m);
+    blames(INTER_FAULT_DENIED, peers[OTHER]);
+    m = good;
+    m.tokens *= 100;
+    show(OTHER, &m);
+    blames(INTER_FAULT_FORGED, peers[AUTHOR]);
+    for (uint32_t a = 0; a < INTER_ATTEMPTS_MAX; a++) {
+        m = manifest(AUTHOR, a, 1);
+        show(OTHER, &m);
+        blames_nobody();
+    }
+    m = manifest(AUTHOR, INTER_ATTEMPTS_MAX, 1);
+    show(OTHER, &m);
+    blames(INTER_FAULT_FORGED, peers[AUTHOR]);
+    m = manifest(AUTHOR, INTER_ATTEMPTS_MAX - 1, 2); // another one in the last one's place
+    show(OTHER, &m);
+    blames(INTER_FAULT_SECOND, peers[AUTHOR]);
+}
+
+// Of bytes whose whole is not what was signed: who sent all of them; of several it is not known which. Of bytes that are, their author.
+static void test_blobs(void **state) {
+    (void)state;
+    struct inter_manifest m = manifest(AUTHOR, 0, 1);
+    show(OTHER, &m);
+    send_chunk(OTHER, &m, 0, 1, false);
+    blames(INTER_FAULT_CORRUPT, peers[OTHER]);
+    send_chunk(OTHER, &m, 0, 9, true);
+    send_chunk(OTHER, &m, 1, 9, true);
+    finished(&m, false, false);
+    blames(INTER_FAULT_CORRUPT, peers[OTHER]);
+    send_chunk(AUTHOR, &m, 0, 1, true);
+    send_chunk(OTHER, &m, 1, 9, true);
+    finished(&m, false, false);
+    blames(INTER_FAULT_CORRUPT, INTER_PEER_NONE);
+    send_chunk(AUTHOR, &m, 0, 9, true);
+    send_chunk(AUTHOR, &m, 1, 9, true);
+    finished(&m, false, false);
+    blames(INTER_FAULT_CORRUPT, peers[AUTHOR]);
+    send_chunk(OTHER, &m, 0, 1, true);
+    send_chunk(OTHER, &m, 1, 1, true);
+    finished(&m, false, true); // by the gate
+    blames(INTER_FAULT_REFUSED, peers[AUTHOR]);
+}
+
+static struct inter_manifest differing(int author) {
+    struct inter_manifest m = manifest(author, 0, author);
+    m.digest[1]++;
+    return m;
+}
+
+// Whose parameters are not this member's, whoever passes it on, and whichever of the two updates is here first.
+static void test_parameters(void **state) {
+    (void)state;
+    struct inter_manifest a = differing(AUTHOR), own = manifest(SELF, 0, 3),
+                          o = manifest(OTHER, 0, 2);
+    show(OTHER, &o);
+    show(OTHER, &a); // who is right is not known yet
+    blames_nobody();
+    own.key.attempt = inter_node_attempt(node, job);
+    step(&(struct inter_event){.kind = INTER_EV_SUBMIT, .peer = peers[SELF], .manifest = &own});
+    blames(INTER_FAULT_DIVERGED, peers[AUTHOR]);
+    show(OTHER, &a);
+    blames_nobody(); // said once
+    struct inter_manifest t = differing(THIRD);
+    show(OTHER, &t);
+    blames(INTER_FAULT_DIVERGED, peers[THIRD]);
+}
+
+// A witness has no parameters: those of most others count.
+static void test_parameters_at_a_witness(void **state) {
+    (void)state;
+    inter_node_destroy(&node);
+    open_job(1u << SELF);
+    struct inter_manifest a = differing(AUTHOR), o = manifest(OTHER, 0, 2),
+                          t = manifest(THIRD, 0, 3);
+    show(OTHER, &o);
+    show(OTHER, &t);
+    blames_nobody();
+    show(OTHER, &a);
+    blames(INTER_FAULT_DIVERGED, peers[AUTHOR]);
+}
+
+static void envelope(struct neb_buf *b, int from, const struct neb_buf *inner) {
+    uint8_t sig[INTER_SIG_BYTES];
+    memset(sig, (int)peers[from], sizeof sig);
+    neb_buf_clear(b);
+    neb_buf_u8(b, MSG_FORWARD);
+    neb_buf_add(b, sig, sizeof sig);
+    neb_buf_add(b, job, sizeof job);
+    neb_buf_u8(b, (uint8_t)from);
+    neb_buf_u8(b, SELF);
+    neb_buf_add(b, inner->p, inner->len);
+}
+
+static void beat(struct neb_buf *b, uint64_t epoch) {
+    static const uint8_t head[16];
+    neb_buf_clear(b);
+    neb_buf_u8(b, MSG_BEAT);
+    neb_buf_add(b, job, sizeof job);
+    neb_buf_u32(b, 0);
+    neb_buf_u8(b, 2); // joined
+    neb_buf_u64(b, epoch);
+    neb_buf_u64(b, 5);
+    neb_buf_u16(b, 0);
+    neb_buf_u32(b, 1);
+    neb_buf_u16(b, 0);
+    neb_buf_u32(b, 0);
+    neb_buf_add(b, head, sizeof head);
+}
+
+// In an envelope: what its origin wrote is that one's; what was said before and is passed on again, of whoever does that.
+static void test_envelopes(void **state) {
+    (void)state;
+    struct neb_buf inner = {0}, b = {0};
+    beat(&inner, 9);
+    envelope(&b, AUTHOR, &inner);
+    hear(OTHER, false, &b);
+    blames_nobody();
+    beat(&inner, 8); // of a life before
+    envelope(&b, AUTHOR, &inner);
+    hear(OTHER, false, &b);
+    blames(INTER_FAULT_REPLAY, peers[OTHER]);
+    inner.len--;
+    envelope(&b, AUTHOR, &inner);
+    hear(OTHER, false, &b);
+    blames(INTER_FAULT_MALFORMED, peers[AUTHOR]);
+    b.p[1] ^= 1; // its signature
+    hear(OTHER, false, &b);
+    blames(INTER_FAULT_DENIED, peers[OTHER]);
+    neb_buf_free(&inner);
+    neb_buf_free(&b);
+}
+
+// A commit that no majority has signed, and evidence that proves nothing, are of whoever shows them.
+static void test_what_proves_nothing(void **state) {
+    (void)state;
+    struct neb_buf b = {0};
+    struct inter_record r = {.n = 1, .eta = 1, .n_plans = MEMBERS};
+    struct inter_manifest first = manifest(AUTHOR, 0, 1), second = manifest(AUTHOR, 0, 2);
+    memcpy(r.job, job, sizeof job);
+    r.entries[0] = (struct inter_entry){.member = OTHER, .bytes = BYTES, .clip = 1};
+    memset(r.sig, (int)peers[r.leader], sizeof r.sig); // its leader has: member 0
+    neb_buf_u8(&b, MSG_COMMIT);
+    inter_record_put(&b, &r);
+    hear(OTHER, false, &b);
+    blames(INTER_FAULT_DENIED, peers[OTHER]);
+    second.sig[0] ^= 1; // the author has signed only the first
+    struct inter_evidence e = {inter_said_update(&first), inter_said_update(&second)};
+    neb_buf_clear(&b);
+    neb_buf_u8(&b, MSG_EVIDENCE);
+    inter_evidence_put(&b, &e);
+    hear(OTHER, false, &b);
+    blames(INTER_FAULT_DENIED, peers[OTHER]);
+    neb_buf_free(&b);
+}
+
+// What this member lacks is nobody's fault.
+static void test_behind(void **state) {
+    (void)state;
+    struct neb_buf b = {0};
+    struct inter_key k = {.member = INTER_NO_MEMBER};
+    memcpy(k.job, job, sizeof job);
+    neb_buf_u8(&b, MSG_GONE);
+    inter_key_put(&b, &k);
+    hear(OTHER, false, &b);
+    blames(INTER_FAULT_BEHIND, INTER_PEER_NONE);
+    neb_buf_free(&b);
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+int main(void) {
+    const struct CMUnitTest tests[] = {TEST(test_manifests),  TEST(test_blobs),
+                                       TEST(test_parameters), TEST(test_parameters_at_a_witness),
+                                       TEST(test_envelopes),  TEST(test_what_proves_nothing),
+                                       TEST(test_behind)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
