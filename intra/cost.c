@@ -159,8 +159,9 @@ bool cost_head_learns(const struct intra_cost_job *j) {
 // What the last stage has besides: output layer and loss.
 static void head(struct cost_sum *s, const struct intra_cost_job *j, double n) {
     const struct intra_model_config *m = &j->model;
-    double V = (double)m->vocab / j->mesh.tp;
-    cost_product(s, n, V, m->d_model, cost_head_learns(j) ? 3 : 2);
+    double V = (double)m->vocab / j->mesh.tp,
+           rows = s->device ? cost_logits_rows(s->r, j, n) : n; // a device fills with a block's
+    cost_product(s, rows, V, m->d_model, (cost_head_learns(j) ? 3 : 2) * n / rows);
     cost_rows(s, n * 8 * m->d_model, 4);
     s->seconds += n * V / (s->share * (s->device ? s->device->logits : s->r->logits));
 }
@@ -358,7 +359,7 @@ void intra_cost_step(const struct intra_cost_job *j, const struct intra_rates *r
         NEB_ASSERT(r->device.count > 0);
         cost_device_times(&as_run, r, out);
         cost_memory(&as_run, out);
-        cost_device_memory(&as_run, out);
+        cost_device_memory(&as_run, r, out);
         if (!batch)
             out->step_s = INFINITY;
         return;

@@ -8,7 +8,6 @@
 enum {
     HEADS_WIDTH = 256,            // of the attention that was measured
     ALIGN = 256,                  // of arrays in device memory
-    LOGITS_BYTES = 256 << 20,     // about, of one block of logits (device_state.h)
     WORKSPACE_BYTES = 32 << 20,   // of products (kernels/cuda/gemm.c)
     STAGE_BYTES = 2 * (16 << 20), // pinned, for parameters and moments
     CHUNK_BYTES = 32,
@@ -125,6 +124,11 @@ void cost_device_times(const struct intra_cost_job *j, const struct intra_rates 
         c->step_s = INFINITY;
 }
 
+double cost_logits_rows(const struct intra_rates *r, const struct intra_cost_job *j, double n) {
+    return kern_logits_rows(r->device.memory, (j->model.vocab + j->mesh.tp - 1) / j->mesh.tp,
+                            j->type, (int)n);
+}
+
 // ---- memory --------------------------------------------------------------------------------------------------
 
 static double up(double bytes) { // as carved
@@ -160,15 +164,11 @@ static double block_bytes(const struct sizes *s) {
            up(s->t * s->n * s->f);
 }
 
-// Rows of logits at once.
-static double logit_rows(const struct sizes *s) {
-    double row = s->t * 8 * ceil(s->vocab / 8), rows = floor(LOGITS_BYTES / row / 64) * 64;
-    return fmin(fmax(rows, 64), s->n);
-}
-
-static double scratch_bytes(const struct intra_cost_job *j, const struct sizes *s, bool last) {
+static double scratch_bytes(const struct intra_cost_job *j, const struct intra_rates *r,
+                            const struct sizes *s, bool last) {
     double rank = j->trainable.mode == INTRA_TRAIN_LORA ? j->trainable.lora_rank : 0,
-           rows = logit_rows(s), stream = s->t * s->n * s->d, own = 4 * s->own * s->d,
+           rows = cost_logits_rows(r, j, s->n), stream = s->t * s->n * s->d,
+           own = 4 * s->own * s->d,
            bytes = s->cut ? up(s->t * s->room * s->d) : up(stream); // y, or r
     bytes += s->cut || s->staged ? up(4 * s->room * s->d) : 0;
     bytes += 2 * up(own) + up(4 * s->own) + up(s->t * s->own * s->d); // hf, dh, rstdf, dy
@@ -182,17 +182,19 @@ static double scratch_bytes(const struct intra_cost_job *j, const struct sizes *
     return bytes;
 }
 
-static double acts_bytes(const struct intra_cost_job *j, int32_t stage) {
+static double acts_bytes(const struct intra_cost_job *j, const struct intra_rates *r,
+                         int32_t stage) {
     struct sizes s = sizes_of(j);
     int32_t layers = j->model.n_layers / j->mesh.pp,
             micros = (j->micros + j->mesh.dp - 1) / j->mesh.dp,
             flight = intra_pipe_in_flight(stage, j->mesh.pp, micros);
     double inputs = flight * (layers * up(4 * s.own * s.d) + up(4 * (5 * s.n + 3))),
            blocks = block_bytes(&s) * (j->recompute ? 1 : layers * flight);
-    return inputs + blocks + scratch_bytes(j, &s, stage == j->mesh.pp - 1);
+    return inputs + blocks + scratch_bytes(j, r, &s, stage == j->mesh.pp - 1);
 }
 
-void cost_device_memory(const struct intra_cost_job *j, struct intra_cost *c) {
+void cost_device_memory(const struct intra_cost_job *j, const struct intra_rates *r,
+                        struct intra_cost *c) {
     double learn, params = cost_stage_params(j, &learn), tokens = (double)j->batch * j->seq_len;
     // The host has parameters, gradients and moments as ever, no activations, and pinned buffers.
     c->rank_bytes += STAGE_BYTES + 2 * 20 * tokens - c->acts_bytes;
@@ -200,7 +202,7 @@ void cost_device_memory(const struct intra_cost_job *j, struct intra_cost *c) {
     c->params_bytes = 4 * (params + learn) + (j->type == KERN_F32 ? 0 : 2 * params) +
                       CHUNK_BYTES * learn / j->mesh.dp / KERN_CHUNK +
                       up(4.0 * j->seq_len * j->model.head_dim);
-    c->acts_bytes = fmax(acts_bytes(j, 0), acts_bytes(j, j->mesh.pp - 1));
+    c->acts_bytes = fmax(acts_bytes(j, r, 0), acts_bytes(j, r, j->mesh.pp - 1));
     c->workspace_bytes = WORKSPACE_BYTES;
     c->device_bytes =
         c->params_bytes + c->optim_bytes + c->acts_bytes + c->outer_bytes + c->workspace_bytes;

@@ -37,6 +37,7 @@ struct intra_device_config {
     bool recompute;
     // The model's mesh once more, over communicators that take device memory; borrowed. NULL: one rank
     const struct intra_mesh *mesh;
+    size_t least_bytes; // memory of the smallest of its ranks' devices; 0: of D
 };
 // m and o are borrowed; parameters and moments are pushed. NEB_ERR_NOMEM says how much is wanted and how much there is;
 // NEB_ERR_UNSUPPORTED for a model that the kernels do not take.

@@ -140,13 +140,11 @@ struct device_batch device_batch_in(void *room, size_t n) {
         .grad_scale = end};
 }
 
-// The same on all ranks of a tensor-parallel group, whose parts of the vocabulary may differ by one.
+// The same on all ranks of a tensor-parallel group, whose parts of the vocabulary may differ by one, and whose devices in size.
 static int logit_rows(const struct intra_device *d) {
     int tp = intra_mesh_tp(d->c.mesh), vocab = (d->m->c.vocab + tp - 1) / tp;
-    size_t row = (size_t)kern_logits_ld(vocab) * kern_type_bytes(d->c.type),
-           rows = DEVICE_LOGITS_BYTES / row / 64 * 64, n = device_tokens(d);
-    rows = rows < 64 ? 64 : rows;
-    return (int)(rows < n ? rows : n);
+    size_t memory = d->c.least_bytes ? d->c.least_bytes : d->c.D->total_bytes;
+    return kern_logits_rows((double)memory, vocab, d->c.type, (int)device_tokens(d));
 }
 
 static enum neb_status pinned(struct intra_device *d) {

@@ -8,7 +8,6 @@
 enum {
     DEVICE_SLOTS = 2,                // pinned buffers that take turns
     DEVICE_STAGE_BYTES = 16 << 20,   // of each, for parameters and moments
-    DEVICE_LOGITS_BYTES = 256 << 20, // about, of one block of logits
     DEVICE_PIECES = 8,               // places in backward where a reduction of gradients may begin
     // places in the queue (kern_device_ops.mark)
     MARK_BATCH = 0,   // and the next: a batch's buffer was read

@@ -200,6 +200,9 @@ static enum neb_status join_devices(struct intra_team *m, const struct hello *h,
     NEB_TRY(share_lack(m, lack));
     if (lack->status)
         return NEB_OK;
+    uint64_t least = ~(uint64_t)c->device->total_bytes; // the largest of these
+    NEB_TRY(m->world->ops->all_reduce(m->world, &least, 1, INTRA_COMM_U64, INTRA_COMM_MAX));
+    c->device_least = (size_t)~least;
     lack->status =
         (int32_t)intra_comm_nccl(m->world, c->device->index, DEVICE_TIMEOUT_MS, &m->nccl);
     if (lack->status)

@@ -40,16 +40,18 @@ enum neb_status intra_trainer_create(const struct intra_trainer_config *c, struc
                  fail);
     NEB_TRY_GOTO(intra_optim_create(&c->optim, t->model, &t->optim), fail);
     if (c->device)
-        NEB_TRY_GOTO(intra_device_create(&(struct intra_device_config){.D = c->device,
-                                                                       .type = c->device_type,
-                                                                       .batch = c->batch,
-                                                                       .seq_len = c->seq_len,
-                                                                       .micros = c->accumulate,
-                                                                       .recompute = c->recompute,
-                                                                       .graphs = c->device_graphs,
-                                                                       .mesh = c->device_mesh},
-                                         t->model, t->optim, &t->device),
-                     fail);
+        NEB_TRY_GOTO(
+            intra_device_create(&(struct intra_device_config){.D = c->device,
+                                                              .type = c->device_type,
+                                                              .batch = c->batch,
+                                                              .seq_len = c->seq_len,
+                                                              .micros = c->accumulate,
+                                                              .recompute = c->recompute,
+                                                              .graphs = c->device_graphs,
+                                                              .mesh = c->device_mesh,
+                                                              .least_bytes = c->device_least},
+                                t->model, t->optim, &t->device),
+            fail);
     else
         NEB_TRY_GOTO(
             intra_acts_create(t->model, c->batch, c->seq_len, true, c->recompute, &t->acts), fail);

@@ -33,6 +33,7 @@ struct intra_trainer_config {
     enum kern_type device_type; // T; without a device: of products (kern_cpu_bf16)
     // with a device and a mesh: the same mesh over communicators that take device memory; borrowed
     const struct intra_mesh *device_mesh;
+    size_t device_least; // memory of the smallest of its ranks' devices; 0: of `device`
 };
 
 struct intra_step_stats { // the same on all ranks of a mesh

@@ -18,6 +18,22 @@ extern void (*const kern_device_needs[])(void);
 void (*const kern_device_needs[])(void) = {(void (*)(void))neb_fail,
                                            (void (*)(void))neb_assert_failed};
 
+// dW reads and writes V x d floats a block and computes 2 x rows x V x d: on an H100 (800 TFLOP/s, 3 TB/s) memory takes as long as the
+// product at 1,100 rows and a quarter of it at LOGITS_ROWS, where more rows no longer pay.
+enum { LOGITS_ROWS = 4096, LOGITS_ROWS_LEAST = 64, LOGITS_SHARE = 32 };
+int kern_logits_rows(double memory_bytes, int V, enum kern_type t, int n) {
+    double row = (double)kern_logits_ld(V) * (double)kern_type_bytes(t),
+           room = memory_bytes / LOGITS_SHARE / row;
+    int least = LOGITS_ROWS_LEAST,
+        most = room < LOGITS_ROWS ? (int)room / least * least : LOGITS_ROWS;
+    if (most < least)
+        most = least;
+    if (n <= most)
+        return n;
+    int blocks = (n - 1) / most + 1, even = (n - 1) / blocks + 1;
+    return (even - 1) / least * least + least; // at most `most`, which is a multiple too
+}
+
 void kern_buckets_fill(struct kern_buckets *b, const int32_t *ids, int n, int32_t *next) {
     int32_t used = 0;
     for (int i = 0; i < n; i++) // next: how often each id was seen, …

@@ -65,6 +65,10 @@ struct kern_device_vocab {
 
 // Row stride of logits, so that rows stay aligned whatever the vocabulary.
 static inline int kern_logits_ld(int V) { return (V + 7) / 8 * 8; }
+// Rows of logits that kern_device_head and kern_device_vocab should have room for, of n on a device of so many bytes: blocks of one size, as
+// few as a share of its memory allows, and none longer than pays. A property of the device, not of what is free now: the gradient of w is
+// added up block by block, and its bits are to be the same after a restart.
+int kern_logits_rows(double memory_bytes, int V, enum kern_type t, int n);
 
 // Parts of parameter tensors, at most KERN_CHUNK elements each, in the order of the arena. One array on the device serves
 // clipping and AdamW.

@@ -26,6 +26,15 @@ __host__ __device__ static inline struct attn_mask attn_mask_of(int T, enum kern
 __host__ __device__ static inline bool attn_sees(struct attn_mask m, int i, int j) {
     return i < m.T && j < m.T && (j <= i || j < m.prefix);
 }
+// The same as one comparison, for a row of a tile: query i sees key j when j is below this …
+__host__ __device__ static inline int attn_row_end(struct attn_mask m, int i) {
+    int end = i + 1 > m.prefix ? i + 1 : m.prefix;
+    return i < m.T ? end : 0;
+}
+// … and key j is seen by query i, of those below T, when i is no less than this.
+__host__ __device__ static inline int attn_row_start(struct attn_mask m, int j) {
+    return j >= m.T ? m.T : j < m.prefix ? 0 : j;
+}
 // Queries i0 .. i0 + n - 1 see no key at or beyond this.
 __host__ __device__ static inline int attn_keys_end(struct attn_mask m, int i0, int n) {
     int end = i0 + n < m.T ? i0 + n : m.T;

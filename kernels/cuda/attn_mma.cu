@@ -1,4 +1,4 @@
-// Attention in bf16 on tensor cores, head_dim 32, 64 or 128: never a (T, T) matrix, as in FlashAttention (arXiv 2205.14135,
+// Attention in bf16 on tensor cores, head_dim 32, 64, 96 or 128: never a (T, T) matrix, as in FlashAttention (arXiv 2205.14135,
 // 2307.08691). Scores, softmax and all sums are fp32; what a product reads is bf16.
 //
 // A block of four warps owns 128 rows with head_dim 64, two atoms of 16 a warp (else 64 and one), and walks through tiles of rows of the
@@ -17,8 +17,8 @@
 // A fragment of the other side is loaded once for two atoms: 512 bytes, four turns of shared memory, for four mma instead of two, so
 // that the tensor cores' rate and not shared memory's bounds a tile (README.md, "What the compiler says").
 //
-// Rows in shared memory are HD + 8 elements apart: 16 bytes more than a multiple of 64, so that the eight rows of an
-// ldmatrix fall into different banks. Rows beyond T arrive as zeros and are masked.
+// Rows in shared memory are HD + 8 elements apart: an odd number of 16 bytes, so that the eight rows of an ldmatrix fall into
+// different banks, whatever HD. Rows beyond T arrive as zeros and are masked.
 #include "kernels/cuda/attn_tiles.cuh"
 #include "kernels/cuda/launch.h"
 
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(THREADS)
 #pragma unroll
             for (int a = 0; a < ATOMS; a++) {
                 if (!all)
-                    hide<KEYS>(s[a], m, row + 16 * a, j0 + col);
+                    hide<KEYS>(s[a], m, row + 16 * a, j0 + col, -INFINITY);
                 soften<HD, KEYS>(s[a], acc[a], max[a], sum[a], c);
             }
             times<HD, KEYS>(acc, s, values);
@@ -170,18 +170,16 @@ __global__ void __launch_bounds__(THREADS)
             times_transposed<HD, STEP>(dp, grads, values);
             bool all = attn_all_seen(m, mine, n_mine, j0, STEP);
 #pragma unroll
-            for (int a = 0; a < ATOMS; a++)
+            for (int a = 0; a < ATOMS; a++) {
 #pragma unroll
                 for (int n = 0; n < STEP / 8; n++)
 #pragma unroll
-                    for (int e = 0; e < 4; e++) {
-                        float p = fast_exp2(s[a][n][e] * c - l[a][e / 2]);
-                        if (!all &&
-                            !attn_sees(m, row + 16 * a + e / 2 * 8, j0 + n * 8 + col + e % 2))
-                            s[a][n][e] = 0;
-                        else
-                            s[a][n][e] = p * (dp[a][n][e] - dl[a][e / 2]);
-                    }
+                    for (int e = 0; e < 4; e++)
+                        s[a][n][e] =
+                            fast_exp2(s[a][n][e] * c - l[a][e / 2]) * (dp[a][n][e] - dl[a][e / 2]);
+                if (!all)
+                    hide<STEP>(s[a], m, row + 16 * a, j0 + col, 0.0f);
+            }
             times<HD, STEP>(acc, s, keys);
         }
         __syncthreads();
@@ -257,18 +255,18 @@ __global__ void __launch_bounds__(THREADS)
             times_transposed<HD, STEP>(dp, values, grads);
             bool all = attn_all_seen(m, i0, STEP, mine, n_mine);
 #pragma unroll
-            for (int a = 0; a < ATOMS; a++)
+            for (int a = 0; a < ATOMS; a++) {
 #pragma unroll
                 for (int n = 0; n < STEP / 8; n++)
 #pragma unroll
                     for (int e = 0; e < 4; e++) {
                         int i = n * 8 + col + e % 2; // query in the tile
-                        float p = fast_exp2(s[a][n][e] * c - l[i]);
-                        if (!all && !attn_sees(m, i0 + i, row + 16 * a + e / 2 * 8))
-                            p = 0;
-                        s[a][n][e] = p;
-                        dp[a][n][e] = p * (dp[a][n][e] - dl[i]);
+                        s[a][n][e] = fast_exp2(s[a][n][e] * c - l[i]);
+                        dp[a][n][e] = s[a][n][e] * (dp[a][n][e] - dl[i]);
                     }
+                if (!all)
+                    hide_queries<STEP>(s[a], dp[a], m, row + 16 * a, i0 + col);
+            }
             times<HD, STEP>(acc_v, s, grads);
             times<HD, STEP>(acc_k, dp, queries);
         }
@@ -288,7 +286,7 @@ __global__ void __launch_bounds__(THREADS)
 
 bool kern_cu_attn_mma_takes(const struct kern_attn *a, const void *const p[], int n_p,
                             const int ld[], int n_ld) {
-    bool ok = (a->head_dim == 32 || a->head_dim == 64 || a->head_dim == 128) && a->B > 0 &&
+    bool ok = a->head_dim > 0 && a->head_dim <= 128 && a->head_dim % 32 == 0 && a->B > 0 &&
               a->B <= 65535 && a->n_heads <= 65535 && a->T > 0 && a->n_heads % a->n_kv_heads == 0 &&
               attn_mask_given(a);
     for (int i = 0; i < n_p; i++)
@@ -344,6 +342,7 @@ cudaError_t kern_cu_attn_fwd_mma(const struct kern_attn *a, void *out, int ldo, 
     switch (a->head_dim) {
     case 32: return fwd_hd<32>(a, to, ldo, lse, qb, ldq, kb, ldk, vb, ldv, s);
     case 64: return fwd_hd<64>(a, to, ldo, lse, qb, ldq, kb, ldk, vb, ldv, s);
+    case 96: return fwd_hd<96>(a, to, ldo, lse, qb, ldq, kb, ldk, vb, ldv, s);
     case 128: return fwd_hd<128>(a, to, ldo, lse, qb, ldq, kb, ldk, vb, ldv, s);
     default: return cudaErrorInvalidValue;
     }
@@ -359,6 +358,7 @@ cudaError_t kern_cu_attn_bwd_mma(const struct kern_attn *a, void *dq, void *dk, 
     switch (a->head_dim) {
     case 32: return bwd_hd<32>(a, gq, gk, gv, ob, ldo, lse, qb, ldq, kb, ldk, vb, ldv, delta, s);
     case 64: return bwd_hd<64>(a, gq, gk, gv, ob, ldo, lse, qb, ldq, kb, ldk, vb, ldv, delta, s);
+    case 96: return bwd_hd<96>(a, gq, gk, gv, ob, ldo, lse, qb, ldq, kb, ldk, vb, ldv, delta, s);
     case 128: return bwd_hd<128>(a, gq, gk, gv, ob, ldo, lse, qb, ldq, kb, ldk, vb, ldv, delta, s);
     default: return cudaErrorInvalidValue;
     }

@@ -9,11 +9,17 @@ enum { WARPS = 4, THREADS = WARPS * WARP, PAD = 8 };
 // ROWS rows from `first` on of x (row stride ld) into room (ROWS, HD + PAD); zeros at and beyond T.
 template <int HD, int ROWS>
 __device__ static inline void fetch(bf16 *room, const bf16 *x, int ld, int first, int T) {
-    const int per = HD / 8; // pieces of 16 bytes a row
-    for (int i = (int)threadIdx.x; i < ROWS * per; i += THREADS) {
-        int r = i / per, c = i % per * 8;
-        bool valid = first + r < T;
-        cp_async16(room + r * (HD + PAD) + c, x + (size_t)(valid ? first + r : 0) * ld + c, valid);
+    // Pieces of 16 bytes a row, and threads that share one: the power of two in it, so that a thread keeps its column.
+    const int per = HD / 8, side = per & -per, at_once = THREADS / side;
+    static_assert(ROWS % at_once == 0, "every thread has as many pieces");
+    int row = (int)threadIdx.x / side, c = (int)threadIdx.x % side * 8;
+#pragma unroll
+    for (int r = 0; r < ROWS; r += at_once) {
+        bool valid = first + row + r < T;
+        const bf16 *from = x + (size_t)(valid ? first + row + r : 0) * ld + c;
+#pragma unroll
+        for (int k = 0; k < HD; k += side * 8)
+            cp_async16(room + (row + r) * (HD + PAD) + c + k, from + k, valid);
     }
 }
 
@@ -135,15 +141,32 @@ __device__ static inline float row_sum(float x) {
     return x + __shfl_xor_sync(ALL_LANES, x, 2);
 }
 
-// Scores of keys that a query does not see: -inf. row: this lane's first query of the atom; at: its first key.
+// Of keys that a query does not see: `none` in their place. row: this lane's first query of the atom; at: its first key.
 template <int KEYS>
-__device__ static inline void hide(float (&s)[KEYS / 8][4], struct attn_mask m, int row, int at) {
+__device__ static inline void hide(float (&s)[KEYS / 8][4], struct attn_mask m, int row, int at,
+                                   float none) {
 #pragma unroll
-    for (int n = 0; n < KEYS / 8; n++)
+    for (int e = 0; e < 4; e++) {
+        int end = attn_row_end(m, row + e / 2 * 8) - at;
 #pragma unroll
-        for (int e = 0; e < 4; e++)
-            if (!attn_sees(m, row + e / 2 * 8, at + n * 8 + e % 2))
-                s[n][e] = -INFINITY;
+        for (int n = 0; n < KEYS / 8; n++)
+            s[n][e] = n * 8 + e % 2 < end ? s[n][e] : none;
+    }
+}
+// The other way round: queries that do not see a key have 0 in both. row: this lane's first key; at: its first query. Queries beyond T come as
+// zeros, so that what they add is 0.
+template <int QUERIES>
+__device__ static inline void hide_queries(float (&p)[QUERIES / 8][4], float (&ds)[QUERIES / 8][4],
+                                           struct attn_mask m, int row, int at) {
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+        int start = attn_row_start(m, row + e / 2 * 8) - at;
+#pragma unroll
+        for (int n = 0; n < QUERIES / 8; n++) {
+            p[n][e] = n * 8 + e % 2 >= start ? p[n][e] : 0.0f;
+            ds[n][e] = n * 8 + e % 2 >= start ? ds[n][e] : 0.0f;
+        }
+    }
 }
 
 // One step of the online softmax of an atom: scores become weights, what was summed up so far follows the rows' new maxima. max and

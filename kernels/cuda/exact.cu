@@ -13,6 +13,29 @@ enum { THREADS = 256, GRID_MOST = 1 << 14 };
 
 static unsigned grid_for(size_t n) { return blocks_for(n, THREADS, GRID_MOST); }
 
+// Arrays as 16-byte vectors from `head` on, and what is before and behind them, one by one. Parts of larger arrays begin anywhere, but all of them
+// at the same place; where they do not, all is `rest`.
+enum { V = 4 };
+struct cut {
+    size_t head, vectors, rest;
+};
+static struct cut cut_of(size_t n, const float *a, const float *b, const float *c) {
+    size_t off = (uintptr_t)a % 16 / sizeof(float), head = off ? V - off : 0;
+    struct cut out = {0, 0, n};
+    bool same = (uintptr_t)a % 16 == (uintptr_t)b % 16 && (uintptr_t)a % 16 == (uintptr_t)c % 16;
+    if (same && n >= head + V) {
+        out.head = head;
+        out.vectors = (n - head) / V;
+        out.rest = n - out.vectors * V;
+    }
+    return out;
+}
+static size_t turns(struct cut c) { return c.vectors > c.rest ? c.vectors : c.rest; }
+// The k-th of the rest.
+__device__ static inline size_t rest_at(struct cut c, size_t k) {
+    return k < c.head ? k : k + c.vectors * V;
+}
+
 __global__ void add_rows(float *acc, const float *x, const float *w, size_t n, uint32_t cols) {
     EACH(i, n) {
         size_t row;
@@ -28,16 +51,32 @@ __global__ void add_scaled(float *acc, const float *x, float w, size_t n) {
         acc[i] = acc[i] + p;
     }
 }
+__device__ static inline void step_one(float &theta, float &v, float delta, float eta, float mu) {
+    float mv = mu * v;
+    float nv = mv + delta;
+    float look = mu * nv;
+    float step = delta + look;
+    float move = eta * step;
+    v = nv;
+    theta = theta - move;
+}
 __global__ void outer_step(float *theta, float *v, const float *delta, float eta, float mu,
-                           size_t n) {
-    EACH(i, n) {
-        float mv = mu * v[i];
-        float nv = mv + delta[i];
-        float look = mu * nv;
-        float step = delta[i] + look;
-        float move = eta * step;
-        v[i] = nv;
-        theta[i] = theta[i] - move;
+                           struct cut c) {
+    EACH(i, c.vectors) {
+        size_t at = c.head + i * V;
+        float x[V], y[V], d[V];
+        load<float, V>(x, theta + at);
+        load<float, V>(y, v + at);
+        load<float, V>(d, delta + at);
+#pragma unroll
+        for (int e = 0; e < V; e++)
+            step_one(x[e], y[e], d[e], eta, mu);
+        store<float, V>(theta + at, x);
+        store<float, V>(v + at, y);
+    }
+    EACH(k, c.rest) {
+        size_t at = rest_at(c, k);
+        step_one(theta[at], v[at], delta[at], eta, mu);
     }
 }
 __global__ void pseudo_gradient(float *u, const float *theta, const float *theta_m, float beta,
@@ -65,15 +104,30 @@ __device__ static inline uint64_t mix64(uint64_t x) { // neb_mix64 of agent/base
     return x ^ x >> 31;
 }
 
+#define GOLDEN 0x9e3779b97f4a7c15ull
+__device__ static inline void digest_one(uint64_t &lo, uint64_t &hi, float theta, float v,
+                                         uint64_t where) {
+    uint64_t bits = (uint64_t)__float_as_uint(theta) << 32 | __float_as_uint(v);
+    lo += mix64(bits ^ where);
+    hi += mix64((bits + where) * 0xd1342543de82ef95ull + 0x2545f4914f6cdd1dull);
+}
 __global__ void digest(struct kern_digest *sum, const float *theta, const float *v,
-                       uint64_t first_index, size_t n) {
+                       uint64_t first_index, struct cut c) {
     __shared__ uint64_t room[2][THREADS];
     uint64_t lo = 0, hi = 0;
-    EACH(i, n) {
-        uint64_t bits = (uint64_t)__float_as_uint(theta[i]) << 32 | __float_as_uint(v[i]),
-                 where = (first_index + i + 1) * 0x9e3779b97f4a7c15ull;
-        lo += mix64(bits ^ where);
-        hi += mix64((bits + where) * 0xd1342543de82ef95ull + 0x2545f4914f6cdd1dull);
+    EACH(i, c.vectors) {
+        size_t at = c.head + i * V;
+        float x[V], y[V];
+        load<float, V>(x, theta + at);
+        load<float, V>(y, v + at);
+        uint64_t where = (first_index + at + 1) * GOLDEN;
+#pragma unroll
+        for (int e = 0; e < V; e++)
+            digest_one(lo, hi, x[e], y[e], where + e * GOLDEN);
+    }
+    EACH(k, c.rest) {
+        size_t at = rest_at(c, k);
+        digest_one(lo, hi, theta[at], v[at], (first_index + at + 1) * GOLDEN);
     }
     room[0][threadIdx.x] = lo;
     room[1][threadIdx.x] = hi;
@@ -110,7 +164,8 @@ cudaError_t kern_cu_exact_add_scaled(float *acc, const float *x, float w, size_t
 }
 cudaError_t kern_cu_exact_outer_step(float *theta, float *v, const float *delta, float eta,
                                      float mu, size_t n, cudaStream_t s) {
-    LAUNCH_EACH(outer_step, n, theta, v, delta, eta, mu, n);
+    struct cut c = cut_of(n, theta, v, delta);
+    LAUNCH_EACH(outer_step, turns(c), theta, v, delta, eta, mu, c);
 }
 cudaError_t kern_cu_exact_pseudo_gradient(float *u, const float *theta, const float *theta_m,
                                           float beta, size_t n, cudaStream_t s) {
@@ -125,5 +180,6 @@ cudaError_t kern_cu_exact_rebase(float *theta_m, const float *theta, const float
 }
 cudaError_t kern_cu_exact_digest(struct kern_digest *sum, const float *theta, const float *v,
                                  uint64_t first_index, size_t n, cudaStream_t s) {
-    LAUNCH_EACH(digest, n, sum, theta, v, first_index, n);
+    struct cut c = cut_of(n, theta, v, v);
+    LAUNCH_EACH(digest, turns(c), sum, theta, v, first_index, c);
 }

@@ -2,6 +2,9 @@
 // owns a row and goes over it twice: the maximum and the sum of exponentials together (each thread keeps its own pair and
 // corrects the sum when its maximum grows), then the gradient. What a NaN or an infinity among the logits makes of the sum
 // reaches the loss. The gap between the end of a row and the next (ld > V) is read and masked, and with learn zeroed.
+//
+// What differs between logits of one row is kept out of the loops, so that their threads go one way: vectors that reach beyond the row come
+// behind them, and the target's logit is written once more by the thread that wrote it.
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/prim.cuh"
 
@@ -11,14 +14,13 @@ struct peak { // sum of exp(z - max)
     float max, sum;
 };
 
+// What is taken off before a power. Of nothing, or of minus infinities alone, whose sum is then 0, or NaN as it was: 0.
+__device__ static inline float peak_base(float max) { return max == -INFINITY ? 0.0f : max; }
+
 __device__ static inline struct peak peak_join(struct peak a, struct peak b) {
     struct peak out = {fmaxf(a.max, b.max), 0.0f};
-    // nothing on either side, or only minus infinities: their sum is 0, or NaN as it was
-    if (out.max == -INFINITY) {
-        out.sum = a.sum + b.sum;
-        return out;
-    }
-    out.sum = a.sum * expf(a.max - out.max) + b.sum * expf(b.max - out.max);
+    float base = peak_base(out.max);
+    out.sum = a.sum * expf(a.max - base) + b.sum * expf(b.max - base);
     return out;
 }
 
@@ -46,19 +48,21 @@ template <int V> __device__ static inline void peak_add(struct peak &p, const fl
 #pragma unroll
     for (int i = 0; i < V; i++)
         top = fmaxf(top, z[i]);
-    if (top == -INFINITY) { // only minus infinities so far, or NaN, which must not be lost
-#pragma unroll
-        for (int i = 0; i < V; i++)
-            if (z[i] != z[i])
-                p.sum = z[i];
-        return;
-    }
-    float sum = p.sum * expf(p.max - top);
+    float base = peak_base(top), sum = p.sum * expf(p.max - base);
 #pragma unroll
     for (int i = 0; i < V; i++)
-        sum += expf(z[i] - top);
+        sum += expf(z[i] - base);
     p.max = top;
     p.sum = sum;
+}
+
+// A vector at j of which only some are of the row; beyond is whatever was there.
+template <class T, int V>
+__device__ static inline void load_end(float (&x)[V], const T *z, int j, int n_vocab) {
+    load<T, V>(x, z + j);
+#pragma unroll
+    for (int i = 0; i < V; i++)
+        x[i] = j + i < n_vocab ? x[i] : -INFINITY;
 }
 
 template <class T, int V>
@@ -77,30 +81,43 @@ __global__ void loss_rows(T *logits, int n_vocab, int ld, const int32_t *targets
         return;
     }
     struct peak p = {-INFINITY, 0.0f};
-    for (int j = (int)threadIdx.x * V; j < n_vocab; j += THREADS * V) {
+    int j = (int)threadIdx.x * V;
+    for (; j + V <= n_vocab; j += THREADS * V) {
         float x[V];
         load<T, V>(x, z + j);
-#pragma unroll
-        for (int i = 1; i < V; i++) // beyond the row is whatever was there
-            x[i] = j + i < n_vocab ? x[i] : -INFINITY;
+        peak_add<V>(p, x);
+    }
+    if (j < n_vocab) { // of one thread
+        float x[V];
+        load_end<T, V>(x, z, j, n_vocab);
         peak_add<V>(p, x);
     }
     p = block_peak(p, room);
+    float wanted = wide(z[target]);
     if (threadIdx.x == 0)
-        losses[row] = p.max + logf(p.sum) - wide(z[target]);
+        losses[row] = p.max + logf(p.sum) - wanted;
     __syncthreads(); // the target's logit is read before it is overwritten
     if (!learn)
         return;
     float by = *grad_scale, factor = by / p.sum;
-    for (int j = (int)threadIdx.x * V; j < ld; j += THREADS * V) {
+    for (j = (int)threadIdx.x * V; j + V <= n_vocab; j += THREADS * V) {
         float x[V];
         load<T, V>(x, z + j);
 #pragma unroll
         for (int i = 0; i < V; i++)
-            x[i] = j + i < n_vocab ? expf(x[i] - p.max) * factor - (j + i == target ? by : 0.0f)
-                                   : 0.0f;
+            x[i] = expf(x[i] - p.max) * factor;
         store<T, V>(z + j, x);
     }
+    for (; j < ld; j += THREADS * V) {
+        float x[V];
+        load<T, V>(x, z + j);
+#pragma unroll
+        for (int i = 0; i < V; i++)
+            x[i] = j + i < n_vocab ? expf(x[i] - p.max) * factor : 0.0f;
+        store<T, V>(z + j, x);
+    }
+    if ((int)threadIdx.x == target / V % THREADS)
+        z[target] = Narrow<T>::of(expf(wanted - p.max) * factor - by);
 }
 
 template <class T>

@@ -122,6 +122,27 @@ static void exact_ops(struct bits *b, size_t n, bool hard) {
     free(was);
 }
 
+// A part of larger arrays, which begins anywhere; apart: one of them elsewhere. What is before and behind it stays.
+static void exact_part(struct bits *b, size_t n, size_t at, size_t apart) {
+    const struct kern_device_ops *K = b->D->ops;
+    size_t all = n + 16, bytes = all * sizeof(float);
+    float *theta = values(b, all, true), *v = values(b, all, true), *delta = values(b, all, true);
+    float *dt = device(b, theta, bytes), *dv = device(b, v, bytes), *dd = device(b, delta, bytes);
+    void *sum = device(b, NULL, sizeof(struct kern_digest));
+    struct kern_digest want = kern_digest_part(theta + at, v + at + apart, 5, n);
+    K->zero(b->D, sum, sizeof want);
+    K->exact_digest(b->D, sum, dt + at, dv + at + apart, 5, n);
+    same(b, "digest of a part", n, &want, sum, sizeof want);
+    kern_exact_outer_step(theta + at, v + at, delta + at + apart, 0.7f, 0.9f, n);
+    K->exact_outer_step(b->D, dt + at, dv + at, dd + at + apart, 0.7f, 0.9f, n);
+    same(b, "outer step of a part, θ", n, theta, dt, bytes);
+    same(b, "outer step of a part, v", n, v, dv, bytes);
+    K->release(b->D, dd);
+    free(theta);
+    free(v);
+    free(delta);
+}
+
 static float step_of(const float *x, size_t n, int levels) { // compress/codec.c
     bool finite;
     float max = kern_absmax(x, n, &finite), rms = levels == 1 ? kern_rms(x, n) : 0;
@@ -277,6 +298,13 @@ int device_exact_run(struct kern_device *D, bool large, FILE *report, int *n) {
         topk(&b, 1000, 64, 1, kind);
         topk(&b, 777, 1024, 33, kind);
     }
+    for (size_t size = 1; size < 14;
+         size += 1 + size / 6) // heads, vectors and ends of every length
+        for (size_t at = 0; at < 5; at++) {
+            exact_part(&b, size, at, 0);
+            exact_part(&b, size, at, 3);
+        }
+    exact_part(&b, 2077, 3, 0);
     if (large) {
         exact_ops(&b, (3 << 20) + 5, true);
         blocks(&b, (3 << 20) + 5, 128, 6, true);

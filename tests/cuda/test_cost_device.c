@@ -119,6 +119,7 @@ static void test_memory(void **state) {
     struct intra_model_config m = small;
     (void)state;
     rates.device.count = 8;
+    rates.device.memory = (double)D->total_bytes;
     for (int type = 0; type < 2; type++)
         for (int again = 0; again < 2; again++)
             for (int tp = 1; tp <= 4; tp *= 2)
@@ -138,6 +139,20 @@ static void test_memory(void **state) {
         struct intra_cost_job j = job_of(&m, 1, 1, 1, 2, 1, (enum kern_type)type);
         check_memory(&j);
     }
+    // Blocks are longer on a larger card: all rows in one, several, the least.
+    static const double cards[] = {64e9, 6e8, 1e8};
+    double all = (double)D->total_bytes, first = 0;
+    for (size_t i = 0; i < sizeof cards / sizeof *cards; i++) {
+        struct intra_cost_job j = job_of(&m, 1, 1, 1, 1, 2, KERN_BF16);
+        j.seq_len = 200;
+        rates.device.memory = cards[i];
+        D->total_bytes = (size_t)cards[i];
+        check_memory(&j);
+        assert_true(!i || allocated(&j, 0) < first - 140e3 * 64);
+        first = allocated(&j, 0);
+    }
+    rates.device.memory = all;
+    D->total_bytes = (size_t)all;
     m = small;
     m.max_seq = 61;
     m.n_layers = 3;

@@ -39,6 +39,12 @@ CUDA_MODULE_LOADING=LAZY run auto # the user's word counts
 [[ $(loading auto LAZY) == 2 ]] || fail "CUDA_MODULE_LOADING of the user is not kept: $(cat "$T"/auto/clusters/alpha/jobs/*/rank-*.log)"
 [[ $(place auto) == "cuda (emulated, fp32) "*"training on emulated in fp32"* ]] || fail "auto, with a device a rank: $(place auto)"
 [[ $(summary '.clusters[0].params_digest' "$T/auto") == "$(summary '.clusters[0].params_digest' "$T/mesh")" ]] || fail "auto and cuda have other parameters"
+# One of two tensor-parallel ranks has so small a card that its logits would come in two blocks, the other's in one: they reduce between blocks.
+cp "$T/job.yaml" "$T/even.yaml"
+sed -i 's/seq_len: 32, batch: 2/seq_len: 64, batch: 2/; s/mesh: {dp: 2, tp: 1}/mesh: {dp: 1, tp: 2}/' "$T/job.yaml"
+EMU_CARD=1:100000 run unequal --steps 3
+[[ $(summary '.clusters[0].device' "$T/unequal") == "cuda (emulated, fp32)" ]] || fail "unequal cards: $(place unequal)"
+mv "$T/even.yaml" "$T/job.yaml"
 EMU_WITHOUT=1 run lack
 [[ $(place lack) == "cpu "*"training on processors, as not every rank has a device: rank 1: no CUDA device"* ]] || fail "auto, without a device: $(place lack)"
 [[ $(place lack | grep -c 'training on') == 1 ]] || fail "more than one line says on what it trains: $(place lack)"

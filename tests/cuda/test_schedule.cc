@@ -25,6 +25,11 @@ static void test_masks(void **) {
                         assert_int_equal(attn_sees(m, i, j),
                                          j <= i || kind == KERN_MASK_BIDIRECTIONAL ||
                                              (kind == KERN_MASK_PREFIX && j < prefix));
+                for (int i = 0; i < T + 3; i++) // rows and keys that are not there too
+                    for (int j = 0; j < T + 3; j++) {
+                        assert_int_equal(j < attn_row_end(m, i), attn_sees(m, i, j));
+                        assert_true(i >= T || (i >= attn_row_start(m, j)) == attn_sees(m, i, j));
+                    }
                 for (int i0 = 0; i0 < T; i0 += 5)
                     for (int n = 1; n < 12; n += 3, cases++) {
                         int last = -1, first = T;

@@ -44,6 +44,29 @@ static struct intra_cost cost_of(const struct intra_cost_job *j, const struct in
     return c;
 }
 
+static void test_rows_of_logits(void **state) {
+    (void)state;
+    static const struct {
+        double memory;
+        int V, n, rows;
+        enum kern_type t;
+    } cases[] = {
+        {80e9, 50304, 1 << 20, 4096, KERN_BF16}, // as many as pay
+        {80e9, 256000, 1 << 20, 4096, KERN_BF16},
+        {24e9, 256000, 1 << 19, 1408, KERN_BF16}, // its share
+        {80e9, 50304, 100, 100, KERN_F32},        // all there are
+        {80e9, 50304, 4160, 2112, KERN_BF16},     // not 4,096 and a rest
+        {1e6, 256000, 1000, 64, KERN_F32},        // the least
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_int_equal(kern_logits_rows(cases[i].memory, cases[i].V, cases[i].t, cases[i].n),
+                         cases[i].rows);
+    for (int n = 1; n < 20000; n += 37) { // never more room than the share, nor a block too many
+        int rows = kern_logits_rows(24e9, 256000, KERN_BF16, n), most = 1408;
+        assert_true(rows <= most && (n + rows - 1) / rows == (n + most - 1) / most);
+    }
+}
+
 static void test_seconds(void **state) {
     (void)state;
     struct intra_rates r = even_rates();
@@ -331,9 +354,13 @@ static void test_places(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_seconds),        cmocka_unit_test(test_meshes),
-        cmocka_unit_test(test_exchange),       cmocka_unit_test(test_exchange_of_a_mesh),
-        cmocka_unit_test(test_work_of_owners), cmocka_unit_test(test_choice),
+        cmocka_unit_test(test_rows_of_logits),
+        cmocka_unit_test(test_seconds),
+        cmocka_unit_test(test_meshes),
+        cmocka_unit_test(test_exchange),
+        cmocka_unit_test(test_exchange_of_a_mesh),
+        cmocka_unit_test(test_work_of_owners),
+        cmocka_unit_test(test_choice),
         cmocka_unit_test(test_places),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -46,12 +46,21 @@ static int is_there(int device) {
 cudaError_t cudaSetDevice(int device) {
     return is_there(device) ? cudaSuccess : cudaErrorInvalidValue;
 }
+// RANK:BYTES of a variable, of this rank; 0: not set, or of another one.
+static size_t bytes_of(const char *name) {
+    const char *memory = getenv(name), *rank = own_rank();
+    size_t n = rank ? strlen(rank) : 0;
+    return !memory || !rank || strncmp(memory, rank, n) != 0 || memory[n] != ':'
+               ? 0
+               : strtoull(memory + n + 1, NULL, 10);
+}
+// EMU_CARD=RANK:BYTES: that rank's device is said to be so large.
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device) {
     memset(out, 0, sizeof *out);
     memcpy(out->name, "emulated", 9);
     out->major = 9;
     out->multiProcessorCount = 4;
-    out->totalGlobalMem = (size_t)1 << 30;
+    out->totalGlobalMem = bytes_of("EMU_CARD") ? bytes_of("EMU_CARD") : (size_t)1 << 30;
     out->sharedMemPerBlockOptin = 227 << 10;
     return is_there(device) ? cudaSuccess : cudaErrorInvalidValue;
 }
@@ -63,11 +72,8 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
 // EMU_MEMORY=RANK:BYTES: what that rank's device has, of which this much is taken.
 static size_t taken, most_taken;
 static int fits(size_t bytes) {
-    const char *memory = getenv("EMU_MEMORY"), *rank = own_rank();
-    size_t n = rank ? strlen(rank) : 0;
-    if (!memory || !rank || strncmp(memory, rank, n) || memory[n] != ':')
-        return 1;
-    return taken + bytes <= strtoull(memory + n + 1, NULL, 10);
+    size_t most = bytes_of("EMU_MEMORY");
+    return !most || taken + bytes <= most;
 }
 
 static cudaError_t take(void **out, size_t bytes) {
