@@ -160,7 +160,8 @@ bool cost_head_learns(const struct intra_cost_job *j) {
 static void head(struct cost_sum *s, const struct intra_cost_job *j, double n) {
     const struct intra_model_config *m = &j->model;
     double V = (double)m->vocab / j->mesh.tp,
-           rows = s->device ? cost_logits_rows(s->r, j, n) : n; // a device fills with a block's
+           rows = s->device ? cost_logits_rows(s->r->device.memory, j, n)
+                            : n; // a device fills with a block's
     cost_product(s, rows, V, m->d_model, (cost_head_learns(j) ? 3 : 2) * n / rows);
     cost_rows(s, n * 8 * m->d_model, 4);
     s->seconds += n * V / (s->share * (s->device ? s->device->logits : s->r->logits));
@@ -345,7 +346,7 @@ void intra_cost_memory(const struct intra_cost_job *j, struct intra_cost *out) {
     *out = (struct intra_cost){0};
     cost_memory(&as_run, out);
     if (j->device)
-        cost_device_memory(&as_run, out);
+        cost_device_memory(&as_run, INFINITY, out); // blocks of logits as long as pays
 }
 
 void intra_cost_step(const struct intra_cost_job *j, const struct intra_rates *r,
@@ -359,7 +360,7 @@ void intra_cost_step(const struct intra_cost_job *j, const struct intra_rates *r
         NEB_ASSERT(r->device.count > 0);
         cost_device_times(&as_run, r, out);
         cost_memory(&as_run, out);
-        cost_device_memory(&as_run, r, out);
+        cost_device_memory(&as_run, r->device.memory, out);
         if (!batch)
             out->step_s = INFINITY;
         return;

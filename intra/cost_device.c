@@ -124,9 +124,9 @@ void cost_device_times(const struct intra_cost_job *j, const struct intra_rates 
         c->step_s = INFINITY;
 }
 
-double cost_logits_rows(const struct intra_rates *r, const struct intra_cost_job *j, double n) {
-    return kern_logits_rows(r->device.memory, (j->model.vocab + j->mesh.tp - 1) / j->mesh.tp,
-                            j->type, (int)n);
+double cost_logits_rows(double memory, const struct intra_cost_job *j, double n) {
+    return kern_logits_rows(memory, (j->model.vocab + j->mesh.tp - 1) / j->mesh.tp, j->type,
+                            (int)n);
 }
 
 // ---- memory --------------------------------------------------------------------------------------------------
@@ -164,10 +164,10 @@ static double block_bytes(const struct sizes *s) {
            up(s->t * s->n * s->f);
 }
 
-static double scratch_bytes(const struct intra_cost_job *j, const struct intra_rates *r,
-                            const struct sizes *s, bool last) {
+static double scratch_bytes(const struct intra_cost_job *j, double memory, const struct sizes *s,
+                            bool last) {
     double rank = j->trainable.mode == INTRA_TRAIN_LORA ? j->trainable.lora_rank : 0,
-           rows = cost_logits_rows(r, j, s->n), stream = s->t * s->n * s->d,
+           rows = cost_logits_rows(memory, j, s->n), stream = s->t * s->n * s->d,
            own = 4 * s->own * s->d,
            bytes = s->cut ? up(s->t * s->room * s->d) : up(stream); // y, or r
     bytes += s->cut || s->staged ? up(4 * s->room * s->d) : 0;
@@ -182,19 +182,17 @@ static double scratch_bytes(const struct intra_cost_job *j, const struct intra_r
     return bytes;
 }
 
-static double acts_bytes(const struct intra_cost_job *j, const struct intra_rates *r,
-                         int32_t stage) {
+static double acts_bytes(const struct intra_cost_job *j, double memory, int32_t stage) {
     struct sizes s = sizes_of(j);
     int32_t layers = j->model.n_layers / j->mesh.pp,
             micros = (j->micros + j->mesh.dp - 1) / j->mesh.dp,
             flight = intra_pipe_in_flight(stage, j->mesh.pp, micros);
     double inputs = flight * (layers * up(4 * s.own * s.d) + up(4 * (5 * s.n + 3))),
            blocks = block_bytes(&s) * (j->recompute ? 1 : layers * flight);
-    return inputs + blocks + scratch_bytes(j, r, &s, stage == j->mesh.pp - 1);
+    return inputs + blocks + scratch_bytes(j, memory, &s, stage == j->mesh.pp - 1);
 }
 
-void cost_device_memory(const struct intra_cost_job *j, const struct intra_rates *r,
-                        struct intra_cost *c) {
+void cost_device_memory(const struct intra_cost_job *j, double memory, struct intra_cost *c) {
     double learn, params = cost_stage_params(j, &learn), tokens = (double)j->batch * j->seq_len;
     // The host has parameters, gradients and moments as ever, no activations, and pinned buffers.
     c->rank_bytes += STAGE_BYTES + 2 * 20 * tokens - c->acts_bytes;
@@ -202,7 +200,7 @@ void cost_device_memory(const struct intra_cost_job *j, const struct intra_rates
     c->params_bytes = 4 * (params + learn) + (j->type == KERN_F32 ? 0 : 2 * params) +
                       CHUNK_BYTES * learn / j->mesh.dp / KERN_CHUNK +
                       up(4.0 * j->seq_len * j->model.head_dim);
-    c->acts_bytes = fmax(acts_bytes(j, r, 0), acts_bytes(j, r, j->mesh.pp - 1));
+    c->acts_bytes = fmax(acts_bytes(j, memory, 0), acts_bytes(j, memory, j->mesh.pp - 1));
     c->workspace_bytes = WORKSPACE_BYTES;
     c->device_bytes =
         c->params_bytes + c->optim_bytes + c->acts_bytes + c->outer_bytes + c->workspace_bytes;

@@ -37,10 +37,10 @@ double cost_device_attention(const struct cost_sum *s, const struct intra_cost_j
                              double flops, bool backward);
 void cost_device_times(const struct intra_cost_job *j, const struct intra_rates *r,
                        struct intra_cost *c);
-void cost_device_memory(const struct intra_cost_job *j, const struct intra_rates *r,
-                        struct intra_cost *c);
+// memory: bytes of a device, INFINITY: not known
+void cost_device_memory(const struct intra_cost_job *j, double memory, struct intra_cost *c);
 // Of n tokens, as many as a block of logits has (kern_logits_rows).
-double cost_logits_rows(const struct intra_rates *r, const struct intra_cost_job *j, double n);
+double cost_logits_rows(double memory, const struct intra_cost_job *j, double n);
 // Of the exchange: shares, memory, ways of parameters. Before cost_memory, which adds them up.
 void cost_exchange(const struct intra_cost_job *j, const struct intra_rates *r,
                    struct intra_cost *c);
