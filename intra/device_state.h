@@ -6,9 +6,9 @@
 #include "intra/seqpar.h"
 
 enum {
-    DEVICE_SLOTS = 2,                // pinned buffers that take turns
-    DEVICE_STAGE_BYTES = 16 << 20,   // of each, for parameters and moments
-    DEVICE_PIECES = 8,               // places in backward where a reduction of gradients may begin
+    DEVICE_SLOTS = 2,              // pinned buffers that take turns
+    DEVICE_STAGE_BYTES = 16 << 20, // of each, for parameters and moments
+    DEVICE_PIECES = 8,             // places in backward where a reduction of gradients may begin
     // places in the queue (kern_device_ops.mark)
     MARK_BATCH = 0,   // and the next: a batch's buffer was read
     MARK_STAGE = 2,   // and the next: a staging buffer was read or written
