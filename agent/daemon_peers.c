@@ -325,7 +325,7 @@ void daemon_on_fault(void *user, uint32_t peer, enum inter_fault f) {
         neb_warn("%s came back with an empty ledger; its votes count again once it has caught up",
                  name);
     else if (f == INTER_FAULT_BEHIND || f == INTER_FAULT_LIED || f == INTER_FAULT_SPLIT ||
-             f == INTER_FAULT_REFUSED)
+             f == INTER_FAULT_REFUSED || f == INTER_FAULT_NO_ROOM)
         neb_debug("%s", inter_fault_name(f)); // said below, or elsewhere
     else if (d->faults[f] == 1)
         say_first(name, f);

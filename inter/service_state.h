@@ -67,6 +67,8 @@ struct inter_service {
     uint64_t arrivals_clock;
     struct neb_buf arrived; // a chunk that is read back
     neb_ns next_tick, next_resend, next_limit;
+    bool no_room; // for updates of others, when last one was to be kept
+    neb_ns no_room_said;
     struct inter_rate_limit limit;
     struct {
         uint8_t job[INTER_ID_BYTES];
@@ -129,6 +131,8 @@ void service_arrivals_free(struct inter_service *s);
 void service_step(struct inter_service *s, const struct inter_event *event);
 NEB_MUST_CHECK enum neb_status service_deliver(struct inter_service *s,
                                                const struct inter_record *r);
+// Whether the disk has room for updates of others: said when that changes.
+void service_say_room(struct inter_service *s, bool room);
 // the blob that is being sent: before any may be removed
 void service_unmap(struct inter_service *s);
 
