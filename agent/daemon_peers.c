@@ -330,7 +330,7 @@ void daemon_on_fault(void *user, uint32_t peer, enum inter_fault f) {
                 "far behind the others', or a member has used terms up (a liar). Rounds wait; set "
                 "the clock right, or stop the job and begin another one with its checkpoint");
     else if (f == INTER_FAULT_BEHIND || f == INTER_FAULT_LIED || f == INTER_FAULT_SPLIT ||
-             f == INTER_FAULT_REFUSED)
+             f == INTER_FAULT_REFUSED || f == INTER_FAULT_NO_ROOM)
         neb_debug("%s", inter_fault_name(f)); // said below, or elsewhere
     else if (d->faults[f] == 1)
         say_first(name, f);

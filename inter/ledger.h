@@ -118,12 +118,16 @@ typedef void inter_ledger_each_chain(void *user, const struct inter_chain *c);
 NEB_MUST_CHECK enum neb_status inter_ledger_chains(struct inter_ledger *l,
                                                    inter_ledger_each_chain *fn, void *user);
 
-// Whole blob at once (this node's own update), before its manifest. NEB_ERR_EXISTS: other bytes under this key.
+// Room that updates leave on the disk: what the ledger writes to go on (votes, commits, standings) is small, and a disk that is full for it
+// ends the agent. 16 MiB hold some ten thousand of them, and SQLite's log of 4 MiB twice. A member's own update may take half of it: its job
+// can end with an error, which is written too.
+enum { INTER_LEDGER_RESERVE = 16 << 20, INTER_LEDGER_RESERVE_OWN = 8 << 20 };
+// Whole blob at once (this node's own update), before its manifest. NEB_ERR_EXISTS: other bytes under this key. NEB_ERR_NOSPC.
 NEB_MUST_CHECK enum neb_status
 inter_ledger_put_blob(struct inter_ledger *l, const struct inter_key *key, const void *p, size_t n);
 // A blob that arrives in chunks, after its manifest. got: filled with what an earlier run left on disk. One at a time of each member
 // and fragment: what arrives of another attempt or round goes, as does its file. NEB_ERR_LIMIT: more than eight jobs of the largest
-// size have.
+// size have. NEB_ERR_NOSPC (not logged where it is for the reserve).
 NEB_MUST_CHECK enum neb_status inter_ledger_part_open(struct inter_ledger *l,
                                                       const struct inter_manifest *m,
                                                       struct inter_bitmap *got);
@@ -143,6 +147,9 @@ void inter_ledger_part_hashed(struct inter_ledger *l, const struct inter_manifes
 // Verifies SHA-256, syncs, renames. NEB_ERR_CORRUPT: not the manifest's blob; the part is emptied.
 NEB_MUST_CHECK enum neb_status inter_ledger_part_finish(struct inter_ledger *l,
                                                         const struct inter_manifest *m);
+// What has arrived of a blob goes: it cannot be kept. Of none that is whole.
+NEB_MUST_CHECK enum neb_status inter_ledger_part_discard(struct inter_ledger *l,
+                                                         const struct inter_key *key);
 // Nothing of the job arrives for now; what has is kept on disk.
 void inter_ledger_parts_close(struct inter_ledger *l, const uint8_t job[INTER_ID_BYTES]);
 bool inter_ledger_has_blob(struct inter_ledger *l, const struct inter_key *key);

@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 
 // ---- names ----------------------------------------------------------------------------------------------------
 
@@ -51,6 +52,13 @@ bool inter_blob_parse(const char *name, struct inter_key *k, const char **suffix
 uint64_t inter_blob_bytes(const char *path) {
     struct stat info;
     return stat(path, &info) == 0 ? (uint64_t)info.st_size : 0;
+}
+
+bool inter_blob_fits(const struct inter_ledger *l, uint64_t bytes, uint64_t reserve) {
+    struct statvfs v;
+    if (neb_fault("ledger.room"))
+        return false;
+    return statvfs(l->blobs, &v) != 0 || v.f_bavail * (uint64_t)v.f_frsize >= bytes + reserve;
 }
 
 enum neb_status inter_blob_remove(const char *path) {
@@ -174,6 +182,11 @@ enum neb_status inter_ledger_put_blob(struct inter_ledger *l, const struct inter
         return st;
     }
     NEB_TRY(inter_blob_make_room(l, n));
+    if (!inter_blob_fits(l, n, INTER_LEDGER_RESERVE_OWN))
+        return neb_fail(
+            NEB_ERR_NOSPC,
+            "ledger %s: an update of %zu bytes would leave less than %d MiB on its disk", l->dir, n,
+            INTER_LEDGER_RESERVE_OWN >> 20);
     st = write_blob(l, key, path, p, n);
     l->used += inter_blob_bytes(path);
     return st;

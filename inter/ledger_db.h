@@ -60,6 +60,8 @@ NEB_MUST_CHECK enum neb_status inter_db_begin(struct inter_ledger *l);
 NEB_MUST_CHECK enum neb_status inter_db_end(struct inter_ledger *l, enum neb_status st);
 
 NEB_MUST_CHECK enum neb_status inter_chain_put(struct inter_ledger *l, const struct inter_chain *c);
+// False: no room for so many bytes beside `reserve` (INTER_LEDGER_RESERVE). Also where the disk does not say.
+bool inter_blob_fits(const struct inter_ledger *l, uint64_t bytes, uint64_t reserve);
 // Deletes a fragment's manifests and votes of rounds below `round`, within a transaction.
 NEB_MUST_CHECK enum neb_status inter_db_forget(struct inter_ledger *l,
                                                const uint8_t job[INTER_ID_BYTES], uint32_t fragment,

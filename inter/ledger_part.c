@@ -215,6 +215,9 @@ enum neb_status inter_ledger_part_open(struct inter_ledger *l, const struct inte
         return neb_fail(NEB_ERR_LIMIT, "ledger %s: no room for one more of %zu blobs that arrive",
                         l->dir, l->n_parts);
     NEB_TRY(inter_blob_make_room(l, m->bytes));
+    // sealed, it is copied when all is here
+    if (!inter_blob_fits(l, (l->seal ? 2 : 1) * (uint64_t)m->bytes, INTER_LEDGER_RESERVE))
+        return NEB_ERR_NOSPC;
     NEB_TRY(inter_blob_path(l, &m->key, ".part", path, sizeof path));
     NEB_TRY(inter_blob_path(l, &m->key, ".map", map, sizeof map));
     *p = (struct inter_part){
@@ -230,6 +233,10 @@ enum neb_status inter_ledger_part_open(struct inter_ledger *l, const struct inte
     }
     l->used += m->bytes;
     return NEB_OK;
+}
+
+enum neb_status inter_ledger_part_discard(struct inter_ledger *l, const struct inter_key *key) {
+    return inter_ledger_has_blob(l, key) ? NEB_OK : inter_blob_discard(l, key);
 }
 
 void inter_ledger_parts_close(struct inter_ledger *l, const uint8_t job[INTER_ID_BYTES]) {

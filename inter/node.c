@@ -7,9 +7,10 @@
 #include <string.h>
 
 const char *inter_fault_name(enum inter_fault f) {
-    static const char *const names[] = {
-        "malformed", "denied", "replay",  "corrupt", "second_digest", "refused", "diverged",
-        "renewed",   "forged", "outlier", "behind",  "lied",          "split",   "terms"};
+    static const char *const names[] = {"malformed",     "denied",  "replay",   "corrupt",
+                                        "second_digest", "refused", "diverged", "renewed",
+                                        "forged",        "outlier", "no_room",  "behind",
+                                        "lied",          "split",   "terms"};
     _Static_assert(sizeof names / sizeof *names == INTER_FAULTS, "a name for every fault");
     return f < INTER_FAULTS ? names[f] : "unknown";
 }
@@ -183,6 +184,7 @@ enum neb_status inter_node_step(struct inter_node *n, neb_ns now, const struct i
     case INTER_EV_MESSAGE: node_message(&s, e->data, e->len, e->bulk); break;
     case INTER_EV_SUBMIT: node_on_submit(&s); break;
     case INTER_EV_BLOB_DONE: node_on_blob_done(&s); break;
+    case INTER_EV_BLOB_ROOM: node_on_blob_room(&s); break;
     case INTER_EV_SERVE: node_on_serve(&s); break;
     case INTER_EV_COMMIT_READ: node_on_commit_read(&s); break;
     case INTER_EV_LEAVE: on_leave(&s); break;
@@ -331,6 +333,12 @@ enum neb_status inter_node_restore_manifest(struct inter_node *n, const struct i
     if (got && inter_bitmap_merge(&t->got, got->bits, (got->n + 7) / 8) && t->got.set)
         t->senders = node_everyone(j);
     return NEB_OK; // it is served when a member comes up
+}
+
+void inter_node_restore_no_room(struct inter_node *n, const struct inter_key *k) {
+    struct fragment *g = node_find_fragment(node_find_job(n, k->job), k->fragment);
+    if (g && k->member < INTER_MEMBERS_MAX && inter_key_equal(&g->slots[k->member].m.key, k))
+        g->slots[k->member].no_room = true;
 }
 
 void inter_node_restore_norm(struct inter_node *n, const struct inter_key *k, float norm) {

@@ -111,6 +111,9 @@ enum inter_event_kind {
     INTER_EV_SUBMIT, // manifest (signed by this node; its blob is durable already); a greater attempt takes the
                      // place of an earlier one of the round, unless that is voted for already
     INTER_EV_BLOB_DONE, // key, ok, refused, no_room: answer to INTER_ACT_BLOB_FINISH
+    // key, ok: whether there is room for the blob. After INTER_ACT_BLOB_OPEN; not ok also when a manifest or chunks could not be kept. What had
+    // arrived is gone then, and it is opened again later.
+    INTER_EV_BLOB_ROOM,
     INTER_EV_SERVE, // peer, key, manifest (NULL: not here): answer to INTER_ACT_SERVE; with key.member
                     // INTER_NO_MEMBER to SEND_COMMIT: the record is not here
     INTER_EV_COMMIT_READ, // key, record (NULL: not here): answer to INTER_ACT_READ_COMMIT
@@ -175,9 +178,11 @@ enum inter_fault {
     INTER_FAULT_RENEWED, // a member came back with an empty disk
     INTER_FAULT_FORGED,  // a weight, a size or a number of updates that the job cannot give
     INTER_FAULT_OUTLIER, // an update was committed that stands out from the others (inter/outlier.h)
-    INTER_FAULT_BEHIND,  // blobs that this node needs are on no other member any more (NONE)
-    INTER_FAULT_LIED,    // evidence that a member has signed what no honest one does
-    INTER_FAULT_SPLIT,   // members have committed different records for one round
+    // The disk has no room for an update (NONE): it is taken when there is.
+    INTER_FAULT_NO_ROOM,
+    INTER_FAULT_BEHIND, // blobs that this node needs are on no other member any more (NONE)
+    INTER_FAULT_LIED,   // evidence that a member has signed what no honest one does
+    INTER_FAULT_SPLIT,  // members have committed different records for one round
     INTER_FAULT_TERMS, // of this node: it would ask for a term, and for some time there is none for it (INTER_TERM_MAX)
     INTER_FAULTS
 };
@@ -231,6 +236,8 @@ NEB_MUST_CHECK enum neb_status inter_node_restore_manifest(struct inter_node *n,
                                                            const struct inter_manifest *m,
                                                            enum inter_holding h,
                                                            const struct inter_bitmap *got);
+// There was no room for it: it is opened again.
+void inter_node_restore_no_room(struct inter_node *n, const struct inter_key *k);
 // Of this node's own update: its gate would refuse it. It then votes for a record that does.
 void inter_node_own_bad(struct inter_node *n, const struct inter_key *k);
 // norm: L2 of the decoded update, 0: not known.

@@ -228,7 +228,7 @@ void node_repeat(struct step *s, struct job *j, struct fragment *g, uint8_t m) {
         node_say_manifest(s, j, &own->m, m);
     for (uint8_t k = 0; k < j->c.n_members; k++) {
         const struct slot *t = &g->slots[k];
-        if (t->known && (t->whole || t->refused || k == m) && !node_is_witness(j))
+        if (t->known && (t->whole || t->refused || (k == m && !t->no_room)) && !node_is_witness(j))
             node_say_state(s, j, t, m);
     }
     if (g->decided)

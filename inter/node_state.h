@@ -40,6 +40,8 @@ static const neb_ns repeat_after = 2 * NEB_S; // what is open is said again
 static const neb_ns chunk_timeout = 10 * NEB_S;
 // no progress from a source: ask (another) one
 static const neb_ns want_soon = 300 * NEB_MS, want_late = 6 * NEB_S;
+// until a blob that the disk had no room for is opened again: a try is a look at the disk, and one transfer in vain where that says wrong
+static const neb_ns room_first = 5 * NEB_S, room_last = 60 * NEB_S;
 static const neb_ns serve_idle = 120 * NEB_S; // a transfer that nobody takes is dropped
 static const neb_ns leader_silent = 4 * NEB_S, stagger = NEB_S; // when to ask for a term
 static const neb_ns leader_sticky = 3 * NEB_S; // who has just heard the leader promises nothing
@@ -55,6 +57,9 @@ struct slot {      // one member's update in the open round
     bool whole;    // blob is durable here, and passed the gate
     bool checking; // BLOB_FINISH is under way
     bool refused;  // by the gate
+    // The disk has no room for it: what arrives is dropped, and it is opened again at room_at, later each time.
+    bool no_room;
+    neb_ns room_at, room_wait;
     struct inter_manifest m;
     uint8_t attempts;           // taken in this round
     bool bad;                   // of this node's own: its gate would refuse it
@@ -289,6 +294,7 @@ void node_on_state(struct step *s, struct neb_rd *r);
 void node_on_chunk(struct step *s, struct neb_rd *r);
 void node_on_gone(struct step *s, struct neb_rd *r);
 void node_on_blob_done(struct step *s);
+void node_on_blob_room(struct step *s);
 void node_transfer_tick(struct step *s, struct job *j);
 // A proposal that waits to be judged and is one of a leader of before, or of a liar: what is known beside it counts again.
 void node_drop_pending(struct step *s, struct job *j, struct fragment *g);

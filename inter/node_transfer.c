@@ -134,6 +134,12 @@ bool node_verify_manifest(struct inter_node *n, const struct job *j,
                             n->scratch.p, n->scratch.len, m->sig);
 }
 
+static void open_blob(struct step *s, const struct fragment *g, const struct inter_manifest *m) {
+    node_act(s, is_sought(g, m) ? INTER_ACT_REPLACE_MANIFEST : INTER_ACT_STORE_MANIFEST)->manifest =
+        *m;
+    node_act(s, INTER_ACT_BLOB_OPEN)->manifest = *m;
+}
+
 static enum neb_status take_manifest(struct step *s, struct job *j, struct fragment *g,
                                      const struct inter_manifest *m) {
     struct slot *t = &g->slots[m->key.member];
@@ -155,11 +161,8 @@ static enum neb_status take_manifest(struct step *s, struct job *j, struct fragm
     if (m->key.member != j->c.self)
         t->holders |= (uint16_t)BIT(m->key.member);
     t->began = t->moved = g->said = s->now;
-    if (!node_is_witness(j)) { // which holds no updates: its votes are all it keeps
-        node_act(s, is_sought(g, m) ? INTER_ACT_REPLACE_MANIFEST : INTER_ACT_STORE_MANIFEST)
-            ->manifest = *m;
-        node_act(s, INTER_ACT_BLOB_OPEN)->manifest = *m;
-    }
+    if (!node_is_witness(j)) // which holds no updates: its votes are all it keeps
+        open_blob(s, g, m);
     return NEB_OK;
 }
 
@@ -235,7 +238,7 @@ void node_on_manifest(struct step *s, struct neb_rd *r) {
     }
     if (!same && (s->st = take_manifest(s, j, g, &m)) != NEB_OK)
         return;
-    if (!node_is_witness(j))
+    if (!node_is_witness(j) && !t->no_room) // or it would all be sent again
         node_say_state(s, j, t, (uint8_t)from);
     check_digests(s, j, g);
     node_try_propose(s, j, g);
@@ -307,6 +310,10 @@ void node_on_chunk(struct step *s, struct neb_rd *r) {
         node_fault(s, INTER_FAULT_CORRUPT); // not acknowledged: it comes again
         return;
     }
+    if (t->no_room) { // once: it is asked for again when there is
+        say_ack(s, j, &k, chunk, (uint8_t)from);
+        return;
+    }
     bool news = inter_bitmap_set(&t->got, chunk);
     if (news) {
         struct inter_action *a = node_act(s, INTER_ACT_BLOB_WRITE);
@@ -346,25 +353,67 @@ static void blame_senders(struct step *s, const struct job *j, const struct slot
                INTER_FAULT_CORRUPT);
 }
 
-void node_on_blob_done(struct step *s) {
-    struct job *j = node_find_job(s->n, s->e->key.job);
-    struct fragment *g = node_find_fragment(j, s->e->key.fragment);
-    if (!g || g->round != s->e->key.round || s->e->key.member >= j->c.n_members)
+static void nothing_here(struct slot *t) {
+    if (t->got.bits)
+        memset(t->got.bits, 0, (t->got.n + 7) / 8);
+    t->got.set = 0;
+    t->senders = 0;
+    t->checking = false;
+}
+
+static void lose_room(struct step *s, struct slot *t) {
+    nothing_here(t);
+    if (!t->no_room)
+        node_blame(s, INTER_PEER_NONE, INTER_FAULT_NO_ROOM);
+    t->no_room = true;
+    t->room_wait = t->room_wait ? 2 * t->room_wait : room_first;
+    t->room_wait = t->room_wait < room_last ? t->room_wait : room_last;
+    t->room_at = s->now + t->room_wait;
+}
+
+// The update of an event, if it is the one that is known here.
+static struct slot *slot_of_event(struct step *s, struct job **j, struct fragment **g) {
+    const struct inter_key *k = &s->e->key;
+    *j = node_find_job(s->n, k->job);
+    *g = node_find_fragment(*j, k->fragment);
+    if (!*g || (*g)->round != k->round || k->member >= (*j)->c.n_members)
+        return NULL;
+    struct slot *t = &(*g)->slots[k->member];
+    return t->known && inter_key_equal(&t->m.key, k) ? t : NULL;
+}
+
+void node_on_blob_room(struct step *s) {
+    struct job *j;
+    struct fragment *g;
+    struct slot *t = slot_of_event(s, &j, &g);
+    if (!t || t->whole || t->refused)
         return;
-    struct slot *t = &g->slots[s->e->key.member];
-    if (!t->known || !inter_key_equal(&t->m.key, &s->e->key))
+    if (!s->e->ok) {
+        lose_room(s, t);
+    } else if (t->no_room) {
+        t->no_room = false;
+        node_say_state_all(s, j, t);
+    }
+}
+
+void node_on_blob_done(struct step *s) {
+    struct job *j;
+    struct fragment *g;
+    struct slot *t = slot_of_event(s, &j, &g);
+    if (!t)
         return;
     t->checking = false;
+    if (s->e->no_room) {
+        lose_room(s, t);
+        return;
+    }
     if (!s->e->ok && !s->e->refused) { // the whole does not match its digest: start over
-        if (!s->e->no_room)
-            blame_senders(s, j, t);
-        if (t->got.bits)
-            memset(t->got.bits, 0, (t->got.n + 7) / 8);
-        t->got.set = 0;
-        t->senders = 0;
+        blame_senders(s, j, t);
+        nothing_here(t);
         node_say_state_all(s, j, t);
         return;
     }
+    t->no_room = false; // it was here already
     if (s->e->refused && s->e->key.member != j->c.self)
         node_blame_author(s, j, s->e->key.member, INTER_FAULT_REFUSED);
     t->whole = s->e->ok;
@@ -492,7 +541,8 @@ static void want(struct step *s, struct job *j, struct fragment *g, uint8_t m) {
     bool sought = listed(g, m, &k), fits = !sought || (t->known && is_sought(g, &t->m));
     uint16_t from = sought ? node_data(j) : (uint16_t)(t->holders | t->hints);
     bool complete = t->known && t->got.bits && t->got.set == t->got.n;
-    if (t->checking || (fits && (t->whole || t->refused || complete)) || (g->decided && !sought))
+    if (t->checking || (fits && (t->no_room || t->whole || t->refused || complete)) ||
+        (g->decided && !sought))
         return;
     from &= (uint16_t) ~(BIT(j->c.self) | t->gone);
     for (uint8_t x = 0; x < j->c.n_members; x++)
@@ -539,6 +589,10 @@ void node_transfer_tick(struct step *s, struct job *j) {
                 may_judge(j, g, t)) { // all had arrived before a restart, or before this gate knew
                 t->checking = true;
                 node_act(s, INTER_ACT_BLOB_FINISH)->manifest = t->m;
+            }
+            if (t->no_room && s->now >= t->room_at) {
+                t->room_at = s->now + room_last; // or when it is answered
+                open_blob(s, g, &t->m);
             }
             want(s, j, g, m);
         }

@@ -89,15 +89,76 @@ static void send_record(struct inter_service *s, const struct inter_action *a) {
         neb_debug("a commit record could not be sent yet");
 }
 
-// Where there is no room its chunks are dropped, and asked for again when all have come: what peers send is no reason to end.
+// ---- updates that arrive ----------------------------------------------------------------------------------------
+
+// Errors of these are no reason to end: what others send is asked for again when there is room.
+static bool is_no_room(enum neb_status st) { return st == NEB_ERR_NOSPC || st == NEB_ERR_LIMIT; }
+
+void service_say_room(struct inter_service *s, bool room) {
+    const neb_ns quiet = 60 * NEB_S; // a disk that is now full, now not
+    neb_ns now = neb_now();
+    if (room == !s->no_room)
+        return;
+    s->no_room = !room;
+    if (!room && (!s->no_room_said || now - s->no_room_said > quiet)) {
+        neb_warn("no room for updates of others (%d MiB of the disk are left free): they are taken "
+                 "when there is",
+                 INTER_LEDGER_RESERVE >> 20);
+        s->no_room_said = now;
+    } else if (room && s->no_room_said) {
+        neb_info("there is room for updates of others again");
+    }
+}
+
+static void tell_room(struct inter_service *s, const struct inter_key *k, bool room) {
+    if (!room)
+        service_say_room(s, false);
+    queue_event(s, &(struct inter_event){.kind = INTER_EV_BLOB_ROOM,
+                                         .peer = s->self < SEC_MEMBERS_MAX ? s->self : 0,
+                                         .key = *k,
+                                         .ok = room});
+}
+
+// What is here of it goes: the disk is needed.
+static enum neb_status give_up(struct inter_service *s, const struct inter_key *k) {
+    service_arrival_end(s, k);
+    return inter_ledger_part_discard(s->ledger, k);
+}
+
+// Its manifest could not be stored before: nothing is kept that the ledger does not know.
+static bool is_stored(struct inter_service *s, const struct inter_manifest *m) {
+    struct inter_manifest stored;
+    return inter_ledger_find_manifest(s->ledger, &m->key, &stored) == NEB_OK &&
+           !memcmp(stored.sha256, m->sha256, sizeof stored.sha256);
+}
+
 static enum neb_status open_part(struct inter_service *s, const struct inter_manifest *m) {
     struct inter_bitmap none;
     NEB_TRY(inter_bitmap_init(&none, inter_chunks(m->bytes, m->chunk_bytes)));
-    enum neb_status st = inter_ledger_part_open(s->ledger, m, &none);
+    enum neb_status st =
+        is_stored(s, m) ? inter_ledger_part_open(s->ledger, m, &none) : NEB_ERR_NOSPC;
     inter_bitmap_free(&none);
     if (st == NEB_OK)
         service_arrival_begin(s, m);
-    return st == NEB_ERR_LIMIT ? NEB_OK : st;
+    else if (is_no_room(st))
+        NEB_TRY(give_up(s, &m->key));
+    else
+        return st;
+    tell_room(s, &m->key, st == NEB_OK);
+    return NEB_OK;
+}
+
+static enum neb_status write_part(struct inter_service *s, const struct inter_action *a) {
+    enum neb_status st = inter_ledger_part_write(s->ledger, &a->key, a->offset, a->view, a->len);
+    if (st == NEB_OK)
+        service_arrival_chunk(s, &a->key, a->offset, a->view, a->len);
+    else if (is_no_room(st))
+        NEB_TRY(give_up(s, &a->key));
+    else if (st != NEB_ERR_NOT_FOUND)
+        return st;
+    if (st != NEB_OK)
+        tell_room(s, &a->key, false);
+    return NEB_OK;
 }
 
 static enum neb_status finish_blob(struct inter_service *s, const struct inter_manifest *m) {
@@ -108,14 +169,17 @@ static enum neb_status finish_blob(struct inter_service *s, const struct inter_m
             inter_ledger_part_hashed(s->ledger, m);
         st = inter_ledger_part_finish(s->ledger, m);
     }
+    if (is_no_room(st))
+        NEB_TRY(give_up(s, &m->key));
+    if (is_no_room(st) || st == NEB_OK) // a whole one could be kept: not only begun
+        service_say_room(s, st == NEB_OK);
     if (st == NEB_OK) {
         NEB_TRY(service_gate(s, m, &done.ok, &done.norm));
         service_arrival_end(s, &m->key);
         done.refused = !done.ok;
     } else if (st == NEB_ERR_CORRUPT) {
-        service_arrival_begin(s, m); // all of it comes again
-    } else if (st == NEB_ERR_NOT_FOUND) {
-        NEB_TRY(open_part(s, m)); // there was no room for it: it comes again
+        service_arrival_begin(s, m);                        // all of it comes again
+    } else if (is_no_room(st) || st == NEB_ERR_NOT_FOUND) { // there was none for it
         done.no_room = true;
     } else {
         return st;
@@ -125,7 +189,7 @@ static enum neb_status finish_blob(struct inter_service *s, const struct inter_m
 }
 
 static enum neb_status open_blob(struct inter_service *s, const struct inter_manifest *m) {
-    if (inter_ledger_has_blob(s->ledger, &m->key)) // from an earlier life of this key
+    if (inter_ledger_has_blob(s->ledger, &m->key) && is_stored(s, m)) // from an earlier life of it
         return finish_blob(s, m);
     return open_part(s, m);
 }
@@ -169,6 +233,14 @@ static enum neb_status read_commit(struct inter_service *s, const struct inter_a
     return st == NEB_ERR_NOT_FOUND ? NEB_OK : st;
 }
 
+// The manifest of another one's update that there is no room for: opening its blob tells the node (is_stored).
+static enum neb_status of_others(const struct inter_service *s, const struct inter_action *a,
+                                 enum neb_status st) {
+    const struct inter_key *k = &a->manifest.key;
+    bool own = inter_node_peer(s->node, k->job, k->member) == INTER_PEER_NONE;
+    return !own && is_no_room(st) ? NEB_OK : st;
+}
+
 static enum neb_status carry_out(struct inter_service *s, const struct inter_action *a) {
     enum neb_status st;
     switch (a->kind) {
@@ -178,21 +250,18 @@ static enum neb_status carry_out(struct inter_service *s, const struct inter_act
     case INTER_ACT_SEND_CHUNK: return send_chunk(s, a);
     case INTER_ACT_START_ANEW: inter_link_start_anew(s->link, a->peer); return NEB_OK;
     case INTER_ACT_SEND_COMMIT: send_record(s, a); return NEB_OK;
-    case INTER_ACT_STORE_MANIFEST: return inter_ledger_put_manifest(s->ledger, &a->manifest);
+    case INTER_ACT_STORE_MANIFEST:
+        return of_others(s, a, inter_ledger_put_manifest(s->ledger, &a->manifest));
     case INTER_ACT_REPLACE_MANIFEST:
         if (s->is_mapped && inter_key_equal(&s->mapped_key, &a->manifest.key))
             service_unmap(s);
-        return inter_ledger_replace_manifest(s->ledger, &a->manifest);
+        return of_others(s, a, inter_ledger_replace_manifest(s->ledger, &a->manifest));
     case INTER_ACT_STORE_VOTE: return inter_ledger_put_vote(s->ledger, &a->record);
     case INTER_ACT_STORE_COMMIT: return inter_ledger_put_commit(s->ledger, &a->record);
     case INTER_ACT_STORE_STANDING: return inter_ledger_put_standing(s->ledger, &a->standing);
     case INTER_ACT_SERVE: return serve(s, a);
     case INTER_ACT_BLOB_OPEN: return open_blob(s, &a->manifest);
-    case INTER_ACT_BLOB_WRITE:
-        st = inter_ledger_part_write(s->ledger, &a->key, a->offset, a->view, a->len);
-        if (st == NEB_OK)
-            service_arrival_chunk(s, &a->key, a->offset, a->view, a->len);
-        return st == NEB_ERR_NOT_FOUND ? NEB_OK : st;
+    case INTER_ACT_BLOB_WRITE: return write_part(s, a);
     case INTER_ACT_BLOB_FINISH: return finish_blob(s, &a->manifest);
     case INTER_ACT_DELIVER: return service_deliver(s, &a->record);
     case INTER_ACT_FAULT: s->cb.fault(s->cb.user, a->peer, a->fault); return NEB_OK;

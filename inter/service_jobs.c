@@ -24,6 +24,7 @@ static enum neb_status restore_manifest(struct inter_service *s, const struct in
     bool durable = inter_ledger_has_blob(s->ledger, &m->key), pass = true;
     struct inter_bitmap got = {0};
     enum neb_status st = NEB_OK;
+    bool no_room = false;
     if (own && !durable)
         return NEB_OK; // stored before its blob in a crash: the worker submits again
     float norm = 0;
@@ -36,7 +37,8 @@ static enum neb_status restore_manifest(struct inter_service *s, const struct in
         st = inter_ledger_part_open(s->ledger, m, &got);
         if (st == NEB_OK)
             service_arrival_begin(s, m);
-        st = st == NEB_ERR_LIMIT ? NEB_OK : st; // it comes again
+        no_room = st == NEB_ERR_LIMIT || st == NEB_ERR_NOSPC;
+        st = no_room ? NEB_OK : st; // it comes again
     }
     enum inter_holding h = !durable ? INTER_HOLD_PART
                            : pass   ? INTER_HOLD_WHOLE
@@ -44,6 +46,10 @@ static enum neb_status restore_manifest(struct inter_service *s, const struct in
     if (st == NEB_OK)
         st = inter_node_restore_manifest(s->node, m, h, own || durable ? NULL : &got);
     inter_bitmap_free(&got);
+    if (no_room) {
+        service_say_room(s, false);
+        inter_node_restore_no_room(s->node, &m->key);
+    }
     inter_node_restore_norm(s->node, &m->key, norm);
     if (own && !own_good)
         inter_node_own_bad(s->node, &m->key);

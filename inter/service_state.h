@@ -68,6 +68,8 @@ struct inter_service {
     uint64_t arrivals_clock;
     struct neb_buf arrived; // a chunk that is read back
     neb_ns next_tick, next_resend, next_limit;
+    bool no_room; // for updates of others, when last one was to be kept
+    neb_ns no_room_said;
     struct inter_rate_limit limit;
     struct inter_job_limits limits;
     struct inter_snapshots *snapshots;
@@ -131,6 +133,8 @@ NEB_MUST_CHECK enum neb_status service_send_bulk(struct inter_service *s,
 void service_step(struct inter_service *s, const struct inter_event *event);
 NEB_MUST_CHECK enum neb_status service_deliver(struct inter_service *s,
                                                const struct inter_record *r);
+// Whether the disk has room for updates of others: said when that changes.
+void service_say_room(struct inter_service *s, bool room);
 // the blob that is being sent: before any may be removed
 void service_unmap(struct inter_service *s);
 

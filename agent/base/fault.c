@@ -13,7 +13,7 @@ enum { PLANS_MAX = 4 };
 
 static struct plan {
     char point[64];
-    bool prefix, kill;
+    bool prefix, kill, each;
     long nth;
     long longer_ms; // each time; never fails then
     atomic_long seen;
@@ -33,6 +33,7 @@ static void add_plan(const char *spec, size_t len) {
     char *end = NULL;
     p->nth = colon ? strtol(colon + 1, &end, 10) : 1;
     p->longer_ms = colon && colon[1] == '+' ? p->nth : 0;
+    p->each = colon && colon[1] == '*';
     p->kill = end && strncmp(end, ":kill", 5) == 0;
     atomic_store(&p->seen, 0);
     n_plans++;
@@ -58,7 +59,7 @@ static bool hit(struct plan *p, const char *point) {
         neb_sleep(p->longer_ms * NEB_MS);
         return false;
     }
-    if (!match || atomic_fetch_add(&p->seen, 1) + 1 != p->nth)
+    if (!match || (!p->each && atomic_fetch_add(&p->seen, 1) + 1 != p->nth))
         return false;
     if (p->kill)
         raise(SIGKILL);

@@ -27,6 +27,7 @@
 
 struct totals {
     uint64_t runs, messages, stores, committed, rejected, merges, returns, snapshots, taken_over;
+    uint64_t no_room;
     uint64_t splits, caught, stuck;
     double seconds, detected;
 };
@@ -37,6 +38,7 @@ static void add(struct totals *t, const struct sim_result *r) {
     t->stores += r->stores;
     t->committed += r->committed;
     t->snapshots += r->snapshots;
+    t->no_room += r->no_room;
     t->taken_over += r->taken_over;
     t->rejected += r->rejected;
     t->merges += r->merges;
@@ -171,6 +173,7 @@ static bool end_job(int fd, struct totals *sum) {
         sum->stores += t.stores;
         sum->committed += t.committed;
         sum->snapshots += t.snapshots;
+        sum->no_room += t.no_room;
         sum->taken_over += t.taken_over;
         sum->rejected += t.rejected;
         sum->merges += t.merges;
@@ -188,15 +191,16 @@ static bool end_job(int fd, struct totals *sum) {
 static void report(const struct sim_options *o, const struct totals *sum, bool good, double wall) {
     printf("%llu runs from seed %llu, %s: %.0f virtual hours, %llu messages, %llu stores, %llu "
            "commits "
-           "(%llu merge rounds, %llu returns), %llu refused updates, %llu snapshots, %llu former "
-           "lives; %.1f s, %.0f runs a minute\n",
+           "(%llu merge rounds, %llu returns), %llu refused updates, %llu without room, %llu "
+           "snapshots, %llu "
+           "former lives; %.1f s, %.0f runs a minute\n",
            (unsigned long long)sum->runs, (unsigned long long)o->seed,
            good ? "no violation" : "VIOLATION", sum->seconds / 3600,
            (unsigned long long)sum->messages, (unsigned long long)sum->stores,
            (unsigned long long)sum->committed, (unsigned long long)sum->merges,
            (unsigned long long)sum->returns, (unsigned long long)sum->rejected,
-           (unsigned long long)sum->snapshots, (unsigned long long)sum->taken_over, wall,
-           60 * (double)sum->runs / wall);
+           (unsigned long long)sum->no_room, (unsigned long long)sum->snapshots,
+           (unsigned long long)sum->taken_over, wall, 60 * (double)sum->runs / wall);
     if (o->liar)
         printf("with a liar: named in %llu runs; in %llu of them members had parted, and all knew "
                "within "

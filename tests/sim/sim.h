@@ -65,6 +65,7 @@ struct sim_result {
     uint32_t committed, rejected, merges; // rounds times fragments; refused updates; merge rounds
     uint32_t returns; // updates of members that were away for longer than others, in them
     uint32_t snapshots;
+    uint32_t no_room;    // times that a disk had no room for an update, or a part of one
     uint32_t taken_over; // updates of a former life that were committed while a later one trained
     double seconds;      // virtual
     uint32_t splits, caught; // runs in which honest members parted; in which the liar was named

@@ -1,5 +1,6 @@
 // inter/service: two agents' services in one process over loopback. Updates become commits on both, through restarts in the
 // middle of a round; messages arrive once and in order, also after a ledger was lost.
+#include "agent/base/fault.h"
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
@@ -33,6 +34,7 @@ struct site {
     char text[256];         // messages, in order
     int opened, unanswered; // snapshots: looked for; asked others for in vain
     int denied;             // what the other one said
+    int no_room;            // updates that there was none for
 };
 
 static char root[] = "/tmp/nebula-service-XXXXXX";
@@ -74,10 +76,15 @@ static void on_peer(void *user, uint32_t peer, bool up) {
 
 static void on_fault(void *user, uint32_t peer, enum inter_fault f) {
     struct site *x = user;
+    x->denied += f == INTER_FAULT_DENIED;
+    x->no_room += f == INTER_FAULT_NO_ROOM;
+    if (f == INTER_FAULT_NO_ROOM) {
+        assert_int_equal(peer, INTER_PEER_NONE);
+        return;
+    }
     assert_int_equal(peer, index_of[!x->who]);
     // what comes twice after a restart; nothing worse, but where a test counts it
     assert_true(f == INTER_FAULT_REPLAY || f == INTER_FAULT_DENIED);
-    x->denied += f == INTER_FAULT_DENIED;
 }
 
 static enum neb_status on_snapshot_open(void *user, const uint8_t id[INTER_ID_BYTES],
@@ -483,6 +490,52 @@ static void test_limit_of_another(void **state) {
     job[0]--;
 }
 
+static int said_full, said_room;
+static void count_room(void *user, enum neb_log_level level, const char *line) {
+    (void)user, (void)level;
+    said_full += strstr(line, "no room for updates of others") != NULL;
+    said_room += strstr(line, "there is room for updates of others") != NULL;
+}
+
+// Disks without room for what others send, when it is opened, when chunks of it are written, and when the agent starts: the agents stay, say
+// it once, and go on when there is room. Their own updates are refused to the worker.
+static void test_full_disk(void **state) {
+    (void)state;
+    struct inter_manifest own = {.key = {.round = 1}, .tokens = 1, .step = 20, .steps = 10};
+    memcpy(own.key.job, job, sizeof job);
+    said_full = said_room = 0;
+    neb_log_set_sink(count_room, NULL);
+    open_job(&anna);
+    open_job(&bert);
+    submit(&anna, 0, 0);
+    submit(&bert, 0, 0);
+    submit(&anna, 1, 0);
+    submit(&bert, 1, 0);
+    neb_fault_arm("ledger.blob:*");
+    UNTIL(anna.no_room == 2 && bert.no_room == 2);
+    neb_fault_arm("ledger.room:*");
+    stop(&bert);
+    start(&bert);
+    open_job(&bert);
+    go_for(NEB_S);
+    assert_int_equal(anna.commits[0] + anna.commits[1] + bert.commits[0] + bert.commits[1], 0);
+    neb_fault_arm(NULL);
+    UNTIL(anna.commits[0] && anna.commits[1] && bert.commits[0] && bert.commits[1]);
+    assert_int_equal(said_full, 3); // of each agent's life one
+    assert_int_equal(said_room, 2);
+    neb_fault_arm("ledger.room:*");
+    assert_int_equal(inter_service_submit(anna.s, &own, "x", 1), NEB_ERR_NOSPC);
+    neb_fault_arm(NULL);
+    submit(&anna, 0, 1);
+    submit(&bert, 0, 1);
+    UNTIL(anna.commits[0] == 2 && bert.commits[0] == 2);
+    neb_log_set_sink(testing_drop, NULL);
+    stop(&anna);
+    stop(&bert);
+    expect_sound(&anna, 3);
+    expect_sound(&bert, 3);
+}
+
 // A job's bound is known however many others were opened, and forgotten when it is closed.
 static void test_bounds(void **state) {
     (void)state;
@@ -514,7 +567,8 @@ int main(void) {
                                        TEST(test_many_messages),
                                        TEST(test_bounds),
                                        TEST(test_snapshots_of_others),
-                                       TEST(test_limit_of_another)};
+                                       TEST(test_limit_of_another),
+                                       TEST(test_full_disk)};
     static const char *const names[] = {"anna", "bert"};
     if (!mkdtemp(root) || sec_init() != NEB_OK)
         return 1;
