@@ -168,7 +168,7 @@ enum neb_status agent_self_path(char *out, size_t cap) {
     NEB_TRY(started_from(out, cap));
     if (access(out, X_OK) !=
         0) // nothing has taken its place: whoever execs this gets what runs here
-        snprintf(out, cap, "%s", own_exe);
+        snprintf(out, cap, "/proc/%ld/exe", (long)getpid());
     return NEB_OK;
 }
 

@@ -36,7 +36,8 @@ void agent_child_signal(const struct agent_child *c, int sig);
 const char *agent_child_reason(int status, char *buf, size_t cap);
 // One line of JSON that a child writes, read from stdout_fd. NEB_ERR_TIMEOUT: it did not come, or was none.
 NEB_MUST_CHECK enum neb_status agent_child_read_json(int fd, neb_ns timeout, json_t **out);
-// Path of the nebula binary; of the one in its place, where it was replaced while it runs; "/proc/self/exe" where it is gone.
+// Path of the nebula binary; of the one in its place, where it was replaced while it runs; "/proc/PID/exe" where it is gone, which works as long as
+// this process lives.
 NEB_MUST_CHECK enum neb_status agent_self_path(char *out, size_t cap);
 // Path of a program that belongs to nebula (wanlink): beside it in a build folder, in its ../libexec/nebula where it is installed.
 // NEB_ERR_NOT_FOUND: neither.

@@ -37,8 +37,13 @@ static enum neb_status look_at_corpus(const struct agent_job *job, const struct 
     enum neb_status st = NEB_OK;
     *f = (struct found){0};
     NEB_TRY(neb_path(index, sizeof index, dir, "corpus.json"));
-    if (!neb_fs_exists(index))
+    if (!neb_fs_exists(index)) {
+        if (!k->witness && k->launcher != AGENT_LAUNCHER_ATTACH)
+            neb_warn("cluster %s: there is no corpus in %s on this machine; it must be where the "
+                     "cluster trains (nebula data build SPEC.yaml --out %s)",
+                     k->name, dir, dir);
         return NEB_OK;
+    }
     NEB_TRY(intra_corpus_open(dir, false, &c));
     f->here = true;
     f->vocab = intra_corpus_vocab(c);

@@ -362,9 +362,14 @@ int cmd_eval(int argc, char **argv) {
          "whose held-out text to score (default: that of the run which left the checkpoint)", 0},
         {"windows", 'w', "N", 0, "windows a source (default: all)", 0},
         {"seq-len", 'T', "N", 0, "tokens a window (default: the model's longest, 4096 at most)", 0},
-        {"task", 'a', "translate", 0, "translate the corpus's test pairs, and print chrF", 0},
+        {"task", 'a', "TASK", 0,
+         "instead of the loss. translate: translate the corpus's test pairs, and print chrF. "
+         "probe: a linear probe on hidden states, which has options of its own: nebula eval "
+         "--task=probe --help",
+         0},
         {"beam", 'b', "N", 0, "of the translations (default 1: greedy)", 0},
-        {"out", 'o', "DIR", 0, "for hypotheses.txt, references.txt and sources.txt", 0},
+        {"out", 'o', "DIR", 0, "of translate: for hypotheses.txt, references.txt and sources.txt",
+         0},
         {"logits", 'l', NULL, 0, "instead: print the logits of --ids, a line a position", 0},
         {"ids", 'i', "IDS", 0, "token ids, such as \"1 2 3\"", 0},
         {"merge-lora", 'm', NULL, 0, "merge adapters first", 0},
@@ -374,7 +379,9 @@ int cmd_eval(int argc, char **argv) {
     static const struct argp argp = {.options = table,
                                      .parser = parse_option,
                                      .args_doc = "CHECKPOINT",
-                                     .doc = "Held-out loss of a checkpoint, by source."};
+                                     .doc =
+                                         "Held-out loss of a checkpoint, by source; or how well it "
+                                         "does a task (--task)."};
     struct options o = {.beam = 1};
     char corpus[NEB_PATH_MAX];
     for (int i = 1; i < argc; i++) // tasks with options of their own
@@ -386,7 +393,7 @@ int cmd_eval(int argc, char **argv) {
         return AGENT_EXIT_USAGE;
     }
     if (o.task && (strcmp(o.task, "translate") || o.logits)) {
-        fputs("nebula eval: the only task is translate\n", stderr);
+        fputs("nebula eval: --task is translate or probe\n", stderr);
         return AGENT_EXIT_USAGE;
     }
     if (!o.task && (o.beam != 1 || o.out)) {

@@ -287,6 +287,16 @@ static void tear_down(struct run *r) {
     free(r);
 }
 
+#define EXITS                                                                                      \
+    "\vExit status: 0 done, 1 failed, 2 usage, 3 stopped after a checkpoint (Ctrl-C; continue "    \
+    "with --resume)."
+static const char pretrain_doc[] = "Trains one model on the job's clusters." EXITS,
+                  distill_doc[] =
+                      "Trains students on their clusters with the labels of a teacher on another "
+                      "one: a job of mode distill (configs/distill-translate.yaml). What it leaves "
+                      "in --out is the same as of nebula pretrain, which takes the same jobs: "
+                      "checkpoint/model.ckpt is the first student's." EXITS;
+
 int cmd_distill(int argc, char **argv) { return cmd_pretrain(argc, argv); }
 
 int cmd_pretrain(int argc, char **argv) {
@@ -309,13 +319,11 @@ int cmd_pretrain(int argc, char **argv) {
          "with --local: the agents seal what they write with it (nebula seal)", 0},
         {"json", 'j', NULL, 0, "one JSON object a line instead of the display", 0},
         {0}};
-    static const struct argp argp = {.options = table,
-                                     .parser = parse_option,
-                                     .args_doc = "JOB.yaml",
-                                     .doc =
-                                         "Trains one model on the job's clusters.\vExit status: 0 "
-                                         "done, 1 failed, 2 usage, 3 stopped after a "
-                                         "checkpoint (Ctrl-C; continue with --resume)."};
+    bool distill = !strcmp(argv[0], "nebula distill");
+    const struct argp argp = {.options = table,
+                              .parser = parse_option,
+                              .args_doc = "JOB.yaml",
+                              .doc = distill ? distill_doc : pretrain_doc};
     struct run *r = calloc(1, sizeof *r);
     if (!r)
         return AGENT_EXIT_FAILED;

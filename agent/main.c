@@ -4,6 +4,7 @@
 
 #include <argp.h>
 #include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +16,7 @@ static void usage(FILE *f) {
     for (const struct agent_command *c = agent_commands; c->name; c++)
         if (c->summary)
             fprintf(f, "  %-10s %s\n", c->name, c->summary);
-    fputs("\n'nebula COMMAND --help' explains a command.\n", f);
+    fputs("\n'nebula help COMMAND' or 'nebula COMMAND --help' explains a command.\n", f);
 }
 
 // What was printed may be lost in a buffer (a full disk): that is no success. Also behind --help, with which argp ends the program.
@@ -37,26 +38,30 @@ int main(int argc, char **argv) {
     argp_err_exit_status = AGENT_EXIT_USAGE; // argp's own is 64
     if (argc < 2) {
         usage(stderr);
-        return 2;
+        return AGENT_EXIT_USAGE;
     }
-    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) {
+    bool help = !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help");
+    if (help && argc == 2) {
         usage(stdout);
-        return 0;
+        return AGENT_EXIT_OK;
     }
-    if (!strcmp(argv[1], "--version")) {
+    if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "version")) {
         puts("nebula " NEBULA_VERSION);
-        return 0;
+        return AGENT_EXIT_OK;
     }
+    const char *which = argv[help ? 2 : 1];
     for (const struct agent_command *c = agent_commands; c->name; c++)
-        if (!strcmp(argv[1], c->name)) {
-            char name[32]; // what usage and errors begin with
+        if (!strcmp(which, c->name)) {
+            char name[32], option[] = "--help"; // name: what usage and errors begin with
             snprintf(name, sizeof name, "nebula %s", c->name);
+            if (help)
+                return c->run(2, (char *[]){name, option, NULL});
             argv[1] = name;
             if (c->home)
                 umask(077);
             return c->run(argc - 1, argv + 1);
         }
-    fprintf(stderr, "nebula: unknown command '%s'\n", argv[1]);
+    fprintf(stderr, "nebula: unknown command '%s'\n", which);
     usage(stderr);
-    return 2;
+    return AGENT_EXIT_USAGE;
 }

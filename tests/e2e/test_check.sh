@@ -94,4 +94,14 @@ expect 0 'stream    400 batches of about' "$configs/rtd-two-clusters.yaml"
 rm -r "$T/corpus" # another site's: no error, but no size either
 expect 0 'not on this machine' "$T/job.yaml"
 expect 0 'size unknown' "$T/job.yaml"
+expect 0 "warn  cluster beta: there is no corpus in $T/corpus on this machine; it must be where the cluster trains" "$T/job.yaml"
+for want in 'help:usage: nebula COMMAND' 'help pretrain:Usage: nebula pretrain ' 'version:nebula 0.' 'distill --help:labels of a teacher' \
+    'eval --help:nebula eval --task=probe --help' 'eval --task probe --help:--train=LANGUAGE'; do
+    read -ra words <<<"${want%%:*}"
+    out=$("$nebula" "${words[@]}") || fail "nebula ${want%%:*}"
+    [[ $(tr -s ' \n' ' ' <<<"$out") == *"${want#*:}"* ]] || fail "nebula ${want%%:*}: $out"
+done
+rc=0
+"$nebula" help frobnicate >"$T/help.log" 2>&1 || rc=$?
+[[ $rc == 2 ]] && grep -q "unknown command 'frobnicate'" "$T/help.log" || fail "help of what is not there: $rc"
 echo "check: all as expected"

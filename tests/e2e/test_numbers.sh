@@ -8,7 +8,7 @@ cd "$T"
 # What the placeholders of --help stand for that is no number. Another one is a number until it stands here.
 text() {
     case $1 in
-    DIR | FILE | CKPT | NAME | TEXT | TYPE | CODEC | ROLE | LANGUAGE | translate | probe | PATH=VALUE | CLUSTER=FILE) ;;
+    DIR | FILE | CKPT | NAME | TEXT | TYPE | CODEC | ROLE | LANGUAGE | TASK | probe | PATH=VALUE | CLUSTER=FILE) ;;
     HOST:PORT | '[HOST:]PORT' | 'ADDRESS[:PORT]') ;; # addresses
     *) return 1 ;;
     esac
@@ -72,7 +72,8 @@ takes() { # WHAT IS SAID, command…
     [[ $out == *"$what"* ]] || fail "nebula $*: not '$what' but $out"
 }
 takes 'nowhere' generate nowhere --ids "1, 2 3" --tokens 0 --top-k 0 --temperature 1e-1 --seed 18446744073709551615
-takes 'nowhere' eval nowhere --corpus nowhere --windows 0 --seq-len 4096 --beam 4
+takes 'nowhere' eval nowhere --corpus nowhere --windows 0 --seq-len 4096
+takes 'nowhere' eval nowhere --corpus nowhere --task translate --windows 0 --beam 4
 takes 'nowhere' export nowhere there --shard-size 1.5GB
 takes 'not the hub' invite somebody --ttl 30m
 echo "$said refusals of:$found"
