@@ -33,6 +33,21 @@ uint64_t agent_job_step_tokens(const struct agent_job *j) {
            (foreign ? AGENT_FOREIGN_TOKENS : 1);
 }
 
+// Of a step, before anything multiplies them.
+static enum neb_status validate_step(const struct agent_job *j, const char *file) {
+    if ((int64_t)j->batch * j->seq_len > INTRA_MICRO_TOKENS_MAX)
+        return COMPLAIN_OF(
+            j, file, "data.batch",
+            "%d of data.seq_len %d are more than %d tokens a micro-batch; lower one, "
+            "and raise data.accumulate",
+            j->batch, j->seq_len, INTRA_MICRO_TOKENS_MAX);
+    if ((int64_t)j->batch * j->accumulate > CONFIG_SEQUENCES_MAX)
+        return COMPLAIN_OF(j, file, "data.accumulate",
+                           "%d times data.batch %d are more than %d sequences a step",
+                           j->accumulate, j->batch, CONFIG_SEQUENCES_MAX);
+    return NEB_OK;
+}
+
 // What the mesh of every cluster has to divide.
 static enum neb_status validate_meshes(const struct agent_job *j, const char *file) {
     struct intra_model_config m = j->model;
@@ -418,6 +433,7 @@ static enum neb_status validate_trainable(const struct agent_job *j, const char 
 }
 
 enum neb_status agent_job_validate(const struct agent_job *j, const char *file) {
+    NEB_TRY(validate_step(j, file));
     NEB_TRY(validate_clusters(j, file));
     if (j->model_init[0] &&
         !(j->model.n_layers && j->model.d_model && j->model.n_heads && j->model.d_ff))

@@ -35,7 +35,8 @@ enum {
     CONFIG_OPTIONS_MAX = AGENT_KEYS_MAX,
     MESH_AXIS_MAX = 1024,
     MESH_RANKS_MAX = 1024,
-    CONFIG_BATCH_MAX = 65536
+    CONFIG_BATCH_MAX = 65536,
+    CONFIG_SEQUENCES_MAX = 1 << 24, // of a step: batch x accumulate
 };
 extern const struct config_option config_options[];
 extern const int config_n_options;

@@ -22,7 +22,7 @@ enum neb_status intra_trainer_create(const struct intra_trainer_config *c, struc
                                      struct intra_trainer **out) {
     enum neb_status st = NEB_OK;
     if (c->batch < 1 || c->seq_len < 1 || c->accumulate < 1 ||
-        (int64_t)c->batch * c->seq_len > 1 << 24)
+        (int64_t)c->batch * c->seq_len > INTRA_MICRO_TOKENS_MAX)
         return neb_fail(
             NEB_ERR_INVALID,
             "data: batch %d x seq_len %d x accumulate %d: each at least 1, and at most 2^24 "

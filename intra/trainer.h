@@ -16,6 +16,8 @@
 #include "intra/optim.h"
 #include "intra/pipe.h"
 
+enum { INTRA_MICRO_TOKENS_MAX = 1 << 24 }; // batch x seq_len
+
 struct intra_trainer_config {
     struct intra_model_config model;
     struct intra_trainable trainable;

@@ -113,6 +113,12 @@ static void test_complaints(void **state) {
          "int3, "
          "int2, "
          "topk[:K/CHUNK[:4]]"},
+        {"seq_len: 128, batch: 4", "seq_len: 1048576, batch: 17",
+         "dir/job.yaml:4: data.batch: 17 of data.seq_len 1048576 are more than 16777216 tokens a "
+         "micro-batch; lower one, and raise data.accumulate"},
+        {"batch: 4", "batch: 65536, accumulate: 32768",
+         "dir/job.yaml:4: data.accumulate: 32768 times data.batch 65536 are more than 16777216 "
+         "sequences a step"},
         {"n_kv_heads: 2", "n_kv_heads: 3",
          "dir/job.yaml:3: model.n_kv_heads: 3 does not divide n_heads 4"},
         {"d_model: 128", "d_model: 12",
