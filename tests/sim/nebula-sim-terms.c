@@ -144,7 +144,7 @@ void sim_liar_terms_set_up(struct sim *s) {
 void sim_liar_on_terms(struct sim *s, uint8_t from, uint8_t *p, size_t *len) {
     struct sim_liar *l = s->liar;
     struct neb_buf b = {0};
-    if (s->now < lies_from || !l->terms || neb_rng_unit(&l->on_terms) >= l->terms)
+    if (s->now < lies_from || l->terms <= 0 || neb_rng_unit(&l->on_terms) >= l->terms)
         return;
     switch (p[0]) {
     case MSG_BEAT:

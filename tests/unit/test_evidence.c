@@ -175,6 +175,17 @@ static void test_bytes(void **state) {
         neb_buf_free(&b);
         neb_buf_free(&again);
     }
+    for (uint32_t beyond = 0; beyond < 2; beyond++) { // beyond all terms
+        const struct inter_evidence e = {
+            said(INTER_SAID_ACCEPT, 7, INTER_TERM_MAX + beyond, 1, 'x'),
+            said(INTER_SAID_ACCEPT, 7, INTER_TERM_MAX + beyond, 1, 'y')};
+        struct neb_buf b = {0};
+        struct inter_evidence got;
+        inter_evidence_put(&b, &e);
+        struct neb_rd r = neb_rd_make(b.p, b.len);
+        assert_int_equal(inter_evidence_get(&r, &got), !beyond);
+        neb_buf_free(&b);
+    }
 }
 
 static void test_promises_in_a_record(void **state) {

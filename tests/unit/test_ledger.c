@@ -273,6 +273,10 @@ static void test_begin_anew(void **state) {
         assert_true(got.epoch == 77 && !got.joined && !got.term);
         reopen();
     }
+    memcpy(st.job, fx_job, sizeof st.job);
+    st.term = INTER_TERM_MAX + 1; // nobody goes on from there
+    OK(inter_ledger_put_standing(l, &st));
+    assert_int_equal(inter_ledger_get_standing(l, fx_job, &got), NEB_ERR_CORRUPT);
     for (uint32_t i = 0; i < 2; i++)
         OK(fx_round(l, 0, i));
 }

@@ -214,6 +214,27 @@ static void test_alone(void **state) {
     assert_true(!asked && status().term == 0);
 }
 
+// Whoever was away while the others promised is asked by the leader, until it has promised; not who is beyond.
+static void test_left_out(void **state) {
+    (void)state;
+    begin(0, 6, true);
+    pass(9, (const uint32_t[]){0, 6, 6, 6, 0}, (const uint8_t[]){0, JOINED, JOINED, JOINED, 0});
+    assert_int_equal(status().term, 10);
+    promise(1, TERM_PROMISE, 10);
+    promise(2, TERM_PROMISE, 11); // no promise of this term
+    assert_false(status().leads);
+    promise(2, TERM_PROMISE, 10);
+    assert_true(status().leads);
+    asked = 0;
+    beat(1, 10, JOINED | FOLLOWS);
+    beat(4, 12, JOINED);
+    beat(4, 0, 0); // its ledger is new: it collects first
+    assert_int_equal(asked, 0);
+    beat(3, 6, JOINED);
+    beat(3, 6, JOINED);
+    assert_int_equal(asked, 2);
+}
+
 // ---- promises -------------------------------------------------------------------------------------------------
 
 static void test_promises(void **state) {
@@ -294,7 +315,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one_voice),  cmocka_unit_test(test_too_few),
         cmocka_unit_test(test_unfollowed), cmocka_unit_test(test_false_leader),
-        cmocka_unit_test(test_alone),      cmocka_unit_test(test_promises),
-        cmocka_unit_test(test_recovery),   cmocka_unit_test(test_no_term)};
+        cmocka_unit_test(test_alone),      cmocka_unit_test(test_left_out),
+        cmocka_unit_test(test_promises),   cmocka_unit_test(test_recovery),
+        cmocka_unit_test(test_no_term)};
     return cmocka_run_group_tests(tests, NULL, done);
 }
