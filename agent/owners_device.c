@@ -4,6 +4,7 @@
 //     cut tensors    gathered on the host (owners.c), uploaded into a room of the device, and fetched from there after a merge
 #include "agent/base/log.h"
 #include "agent/owners_state.h"
+#include "kernels/device_stage.h"
 
 #include <stdlib.h>
 
@@ -15,8 +16,8 @@ enum neb_status owners_upload(struct agent_owners *o, int32_t f) {
     for (int32_t i = 0; o->device && i < o->n; i++)
         if (of_fragment(o, i, f) && !owners_in_place(o, i)) {
             int32_t k = o->local[i];
-            o->device->ops->upload(o->device, o->there[k], o->theta_m[k],
-                                   owners_unit_size(o, i) * sizeof(float));
+            kern_stage_up(o->device, o->there[k], o->theta_m[k],
+                          owners_unit_size(o, i) * sizeof(float));
         }
     return NEB_OK;
 }
@@ -27,10 +28,10 @@ enum neb_status owners_download(struct agent_owners *o, int32_t f) {
     for (int32_t i = 0; i < o->n; i++)
         if (of_fragment(o, i, f)) {
             int32_t k = o->local[i];
-            o->device->ops->download(o->device, o->theta_m[k], o->there[k],
-                                     owners_unit_size(o, i) * sizeof(float));
+            kern_stage_down(o->device, o->theta_m[k], o->there[k],
+                            owners_unit_size(o, i) * sizeof(float));
         }
-    return o->device->ops->finish(o->device);
+    return kern_stage_end(o->device);
 }
 
 // ---- there and back -------------------------------------------------------------------------------------------

@@ -22,8 +22,12 @@ enum neb_status cmp_device_create(struct kern_device *D, struct cmp_device **out
     if (!c)
         return neb_fail(NEB_ERR_NOMEM, "out of memory creating a codec on %s", D->name);
     c->D = D;
-    *out = c;
-    return NEB_OK;
+    enum neb_status st = kern_stage_take(D);
+    if (st == NEB_OK)
+        *out = c;
+    else
+        free(c);
+    return st;
 }
 
 void cmp_device_destroy(struct cmp_device **cp) {
@@ -32,6 +36,7 @@ void cmp_device_destroy(struct cmp_device **cp) {
         return;
     (void)c->D->ops->finish(c->D);
     c->D->ops->release(c->D, c->room);
+    kern_stage_give(c->D);
     neb_buf_free(&c->list);
     free(c);
     *cp = NULL;
@@ -71,11 +76,12 @@ static enum neb_status largest(struct cmp_device *c, const float *x, size_t n, f
     return NEB_OK;
 }
 
+// It is there after kern_stage_end.
 static enum neb_status fetch(struct cmp_device *c, struct neb_buf *to, const void *from, size_t n) {
     uint8_t *p = neb_buf_grow(to, n);
     if (n && !p)
         return neb_buf_check(to);
-    c->D->ops->download(c->D, p, from, n);
+    kern_stage_down(c->D, p, from, n);
     return NEB_OK;
 }
 
@@ -108,7 +114,7 @@ static enum neb_status encode_topk(struct cmp_device *c, struct cmp_work *w, str
     NEB_TRY(neb_buf_reserve(&c->list, all * (sizeof(float) + sizeof(uint16_t))));
     NEB_TRY(fetch(c, &c->list, values, all * sizeof(float)));
     NEB_TRY(fetch(c, &c->list, idx, all * sizeof(uint16_t)));
-    NEB_TRY(c->D->ops->finish(c->D));
+    NEB_TRY(kern_stage_end(c->D));
     for (size_t i = 0; i < chunks; i++) {
         size_t len = i + 1 == chunks ? last : k->chunk, entries = cmp_frame_chunk_k(k, len);
         memcpy(w->values, c->list.p + i * k->k * sizeof(float), entries * sizeof(float));
@@ -143,7 +149,7 @@ static enum neb_status encode_on_host(struct cmp_device *c, struct cmp_work *w,
                                       struct neb_buf *out) {
     neb_buf_clear(&c->list);
     NEB_TRY(fetch(c, &c->list, x, n * sizeof *x));
-    NEB_TRY(c->D->ops->finish(c->D));
+    NEB_TRY(kern_stage_end(c->D));
     return cmp_encode(w, codec, (const float *)(const void *)c->list.p, n, out);
 }
 
@@ -164,10 +170,10 @@ enum neb_status cmp_device_encode(struct cmp_device *c, struct cmp_work *w,
     for (int i = 0; i < CMP_STREAMS_MAX; i++)
         neb_buf_clear(&w->stream[i]);
     unsigned was = kern_exact_enter();
-    enum neb_status st = encode(c, w, &h, x, n, max);
+    enum neb_status st = encode(c, w, &h, x, n, max), end = kern_stage_end(c->D); // either way
     kern_exact_leave(was);
     NEB_TRY(st);
-    NEB_TRY(c->D->ops->finish(c->D));
+    NEB_TRY(end);
     return cmp_frame_put_all(w, out, &h, codec->zstd_level);
 }
 
@@ -183,8 +189,8 @@ static enum neb_status decode_blocks(struct cmp_device *c, struct cmp_work *w, s
     NEB_TRY(cmp_frame_get_stream(w, r, h, bytes, bytes, &w->stream[1]));
     NEB_TRY(streams(c, blocks, bytes, &scales, &codes));
     flag = (uint32_t *)(void *)c->room;
-    c->D->ops->upload(c->D, scales, w->stream[0].p, blocks);
-    c->D->ops->upload(c->D, codes, w->stream[1].p, bytes);
+    kern_stage_up(c->D, scales, w->stream[0].p, blocks);
+    kern_stage_up(c->D, codes, w->stream[1].p, bytes);
     c->D->ops->decode_blocks(c->D, out, scales, codes, n, h->codec.block, four, h->top, flag);
     if (n)
         c->D->ops->download(c->D, &bad, flag, sizeof bad);
@@ -205,8 +211,8 @@ static enum neb_status decode_topk(struct cmp_device *c, struct cmp_work *w, str
                                .values = (float *)(void *)(c->list.p + m * sizeof(uint32_t))};
     NEB_TRY(cmp_frame_get_topk(w, r, h, n, &to));
     NEB_TRY(streams(c, m * sizeof *to.at, m * sizeof *to.values, &at, &values));
-    c->D->ops->upload(c->D, at, to.at, m * sizeof *to.at);
-    c->D->ops->upload(c->D, values, to.values, m * sizeof *to.values);
+    kern_stage_up(c->D, at, to.at, m * sizeof *to.at);
+    kern_stage_up(c->D, values, to.values, m * sizeof *to.values);
     c->D->ops->scatter(c->D, out, n, (uint32_t *)(void *)at, (float *)(void *)values, m);
     return c->D->ops->finish(c->D);
 }
@@ -218,12 +224,12 @@ static enum neb_status decode_plain(struct cmp_device *c, struct cmp_work *w, st
     float max;
     NEB_TRY(cmp_frame_get_stream(w, r, NULL, wide ? n * 4 : n, wide ? n * 4 : n, &w->stream[0]));
     if (wide) {
-        c->D->ops->upload(c->D, out, w->stream[0].p, n * 4);
+        kern_stage_up(c->D, out, w->stream[0].p, n * 4);
     } else {
         NEB_TRY(cmp_frame_get_stream(w, r, NULL, n, n, &w->stream[1]));
         NEB_TRY(streams(c, n, n, &high, &low));
-        c->D->ops->upload(c->D, high, w->stream[0].p, n);
-        c->D->ops->upload(c->D, low, w->stream[1].p, n);
+        kern_stage_up(c->D, high, w->stream[0].p, n);
+        kern_stage_up(c->D, low, w->stream[1].p, n);
         c->D->ops->bf16_join(c->D, out, high, low, n);
     }
     NEB_TRY(largest(c, out, n, &max, &finite));

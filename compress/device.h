@@ -4,7 +4,7 @@
 #ifndef CMP_DEVICE_H
 #define CMP_DEVICE_H
 #include "compress/codec.h"
-#include "kernels/device.h"
+#include "kernels/device_stage.h"
 
 struct cmp_device;
 // Room on the device grows to the largest array and stays. D is borrowed.

@@ -115,8 +115,8 @@ enum neb_status inter_outer_pull(struct inter_outer *o) {
         return NEB_OK;
     arrays(o, host, device);
     for (int i = 0; i < 4; i++)
-        ops(o->device)->download(o->device->D, host[i], device[i], o->n * sizeof(float));
-    return ops(o->device)->finish(o->device->D);
+        kern_stage_down(o->device->D, host[i], device[i], o->n * sizeof(float));
+    return kern_stage_end(o->device->D);
 }
 
 enum neb_status inter_outer_push(struct inter_outer *o) {
@@ -125,14 +125,14 @@ enum neb_status inter_outer_push(struct inter_outer *o) {
         return NEB_OK;
     arrays(o, host, device);
     for (int i = 0; i < 4; i++)
-        ops(o->device)->upload(o->device->D, device[i], host[i], o->n * sizeof(float));
-    return ops(o->device)->finish(o->device->D);
+        kern_stage_up(o->device->D, device[i], host[i], o->n * sizeof(float));
+    return kern_stage_end(o->device->D);
 }
 
 enum neb_status outer_device_fetch_u(struct inter_outer *o, struct outer_slot *s) {
     struct outer_device *d = o->device;
-    ops(d)->download(d->D, s->mean, d->u + s->at, s->n * sizeof(float));
-    return ops(d)->finish(d->D);
+    kern_stage_down(d->D, s->mean, d->u + s->at, s->n * sizeof(float));
+    return kern_stage_end(d->D);
 }
 
 // ---- rounds ---------------------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ static enum neb_status add_part(struct outer_apply *j, struct outer_slot *s, siz
     float *weights = s->weights + p * s->u.rows;
     for (uint32_t row = 0; part->clip != 1 && row < s->u.rows; row++)
         weights[row] = weights[row] * part->clip;
-    ops(d)->upload(d->D, d->weights, weights, s->u.rows * sizeof(float));
+    kern_stage_up(d->D, d->weights, weights, s->u.rows * sizeof(float));
     ops(d)->exact_add_rows(d->D, acc, d->part, d->weights, s->u.rows, s->u.cols);
     return NEB_OK;
 }
@@ -185,7 +185,7 @@ enum neb_status outer_device_sum(struct outer_apply *j) {
         NEB_TRY(outer_read_counts(j, s));
         if (j->o->c.robust) { // a trimmed mean sorts: on the host
             NEB_TRY(outer_sum_robust(j, s));
-            ops(d)->upload(d->D, d->acc + s->at, s->mean, s->n * sizeof(float));
+            kern_stage_up(d->D, d->acc + s->at, s->mean, s->n * sizeof(float));
             continue;
         }
         ops(d)->zero(d->D, d->acc + s->at, s->n * sizeof(float));
@@ -297,11 +297,8 @@ void outer_device_adopt(struct inter_outer *o, int32_t f, const float *theta, co
     const struct outer_fragment *g = &o->fragments[f];
     for (int32_t i = 0; i < g->n; i++) {
         const struct outer_slot *s = &o->slots[g->units[i]];
-        ops(d)->upload(d->D, d->theta + s->at, theta + s->at, s->n * sizeof(float));
-        ops(d)->upload(d->D, d->v + s->at, v + s->at, s->n * sizeof(float));
+        kern_stage_up(d->D, d->theta + s->at, theta + s->at, s->n * sizeof(float));
+        kern_stage_up(d->D, d->v + s->at, v + s->at, s->n * sizeof(float));
     }
-    outer_device_reject(o, f);
-    // theta and v are the caller's, who may free them, and not every machine has copied them when an upload returns. What failed
-    // says so at the next call that can.
-    (void)ops(d)->finish(d->D);
+    outer_device_reject(o, f); // what failed says so at the next call that can
 }

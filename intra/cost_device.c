@@ -2,14 +2,14 @@
 // as device_memory.c carves it.
 #include "intra/cost_parts.h"
 #include "intra/pipe_schedule.h"
+#include "kernels/device_stage.h"
 
 #include <math.h>
 
 enum {
-    HEADS_WIDTH = 256,            // of the attention that was measured
-    ALIGN = 256,                  // of arrays in device memory
-    WORKSPACE_BYTES = 32 << 20,   // of products (kernels/cuda/gemm.c)
-    STAGE_BYTES = 2 * (16 << 20), // pinned, for parameters and moments
+    HEADS_WIDTH = 256,          // of the attention that was measured
+    ALIGN = 256,                // of arrays in device memory
+    WORKSPACE_BYTES = 32 << 20, // of products (kernels/cuda/gemm.c)
     CHUNK_BYTES = 32,
     PRODUCTS = 3, // that a measured product stands for: forward, dx, dW
     KERNELS_ATTN_FWD = 1,
@@ -195,7 +195,7 @@ static double acts_bytes(const struct intra_cost_job *j, double memory, int32_t 
 void cost_device_memory(const struct intra_cost_job *j, double memory, struct intra_cost *c) {
     double learn, params = cost_stage_params(j, &learn), tokens = (double)j->batch * j->seq_len;
     // The host has parameters, gradients and moments as ever, no activations, and pinned buffers.
-    c->rank_bytes += STAGE_BYTES + 2 * 20 * tokens - c->acts_bytes;
+    c->rank_bytes += KERN_STAGE_BUFFERS * KERN_STAGE_BYTES + 2 * 20 * tokens - c->acts_bytes;
     c->host_bytes = c->rank_bytes * j->ranks_a_host + c->owner_bytes;
     c->params_bytes = 4 * (params + learn) + (j->type == KERN_F32 ? 0 : 2 * params) +
                       CHUNK_BYTES * learn / j->mesh.dp / KERN_CHUNK +

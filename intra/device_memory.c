@@ -1,5 +1,6 @@
 // Memory of a model on an accelerator: one piece of the device's, and pinned buffers of the host's.
 #include "intra/device_state.h"
+#include "kernels/device_stage.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -151,10 +152,10 @@ static enum neb_status pinned(struct intra_device *d) {
     const struct kern_device_ops *K = device_ops(d);
     size_t tensors = (size_t)d->m->n_all_tensors;
     void *p = NULL;
-    for (int i = 0; i < DEVICE_SLOTS; i++) {
+    for (int i = 0; i < DEVICE_SLOTS; i++)
         NEB_TRY(K->alloc_pinned(d->c.D, device_batch_bytes(device_tokens(d)), &d->batch_pinned[i]));
-        NEB_TRY(K->alloc_pinned(d->c.D, DEVICE_STAGE_BYTES, &d->stage[i]));
-    }
+    NEB_TRY(kern_stage_take(d->c.D));
+    d->staged = true;
     NEB_TRY(K->alloc_pinned(d->c.D, tensors * sizeof(float), &p));
     d->factors_pinned = p;
     NEB_TRY(K->alloc_pinned(d->c.D, (tensors + 2) * sizeof(double), &p));
@@ -193,10 +194,10 @@ void device_release(struct intra_device *d) {
     free(d->next);
     K->release_pinned(d->c.D, d->sums_pinned);
     K->release_pinned(d->c.D, d->factors_pinned);
-    for (int i = 0; i < DEVICE_SLOTS; i++) {
-        K->release_pinned(d->c.D, d->stage[i]);
+    if (d->staged)
+        kern_stage_give(d->c.D);
+    for (int i = 0; i < DEVICE_SLOTS; i++)
         K->release_pinned(d->c.D, d->batch_pinned[i]);
-    }
     K->release(d->c.D, d->arena);
     for (int i = 0; d->acts && i < d->n_acts; i++)
         free(d->acts[i].blocks);

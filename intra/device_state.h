@@ -6,12 +6,10 @@
 #include "intra/seqpar.h"
 
 enum {
-    DEVICE_SLOTS = 2,              // pinned buffers that take turns
-    DEVICE_STAGE_BYTES = 16 << 20, // of each, for parameters and moments
-    DEVICE_PIECES = 8,             // places in backward where a reduction of gradients may begin
+    DEVICE_SLOTS = 2,  // pinned buffers that take turns
+    DEVICE_PIECES = 8, // places in backward where a reduction of gradients may begin
     // places in the queue (kern_device_ops.mark)
     MARK_BATCH = 0,   // and the next: a batch's buffer was read
-    MARK_STAGE = 2,   // and the next: a staging buffer was read or written
     MARK_CAME = 4,    // and the next: what a neighbour sent was read
     MARK_LEAVING = 6, // and the next: what goes to a neighbour was written
     MARK_PIECE = 8,   // DEVICE_PIECES: backward has passed a piece of the gradients
@@ -79,7 +77,7 @@ struct intra_device {
     void *batch_pinned[DEVICE_SLOTS];
     bool batch_used[DEVICE_SLOTS];
     int turn;
-    void *stage[DEVICE_SLOTS];
+    bool staged; // the device's stage is taken
     float *factors_pinned;
     double *sums_pinned;
     int32_t *next; // (V) scratch of kern_buckets_fill

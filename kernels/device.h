@@ -108,7 +108,8 @@ struct kern_device_ops {
     void (*release)(struct kern_device *D, void *p);                           // NULL-safe
     enum neb_status (*alloc_pinned)(struct kern_device *D, size_t bytes, void **out); // host memory
     void (*release_pinned)(struct kern_device *D, void *p);
-    // Enqueued. Pinned host memory must stay as it is until a later mark was waited for.
+    // Enqueued. Pinned host memory must stay as it is until a later mark was waited for. What is not pinned and not small goes through
+    // device_stage.h.
     void (*upload)(struct kern_device *D, void *dst, const void *src, size_t bytes);
     void (*download)(struct kern_device *D, void *dst, const void *src, size_t bytes);
     void (*copy)(struct kern_device *D, void *dst, const void *src, size_t bytes); // on the device
@@ -235,7 +236,8 @@ struct kern_device_ops {
     void (*destroy)(struct kern_device *D);
 };
 
-enum { KERN_MARKS = 20 };
+struct kern_stage;
+enum { KERN_MARKS = 20 }; // the last two: device_stage.c
 
 struct kern_device {
     const struct kern_device_ops *ops;
@@ -248,6 +250,7 @@ struct kern_device {
     // from ever getting there has been ended. NULL: nothing could.
     bool (*watch)(void *ctx, bool first);
     void *watch_ctx;
+    struct kern_stage *stage; // device_stage.h; NULL: nobody has taken it
     void *ctx;
 };
 
@@ -264,7 +267,7 @@ void kern_device_close(struct kern_device **D); // NULL-safe
 bool kern_device_likely(void);
 
 // What the object exports as kern_cuda_open. text: of the failure.
-enum { KERN_DEVICE_VERSION = 6 };
+enum { KERN_DEVICE_VERSION = 7 };
 typedef enum neb_status kern_device_opener(int version, int index, struct kern_device **out,
                                            char *text, size_t text_cap);
 

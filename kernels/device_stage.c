@@ -1,0 +1,108 @@
+#include "kernels/device_stage.h"
+#include "agent/base/log.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MARK = KERN_MARKS - KERN_STAGE_BUFFERS }; // and the next: a buffer was read or written
+
+struct kern_stage {
+    int users, turn;
+    struct {
+        char *pinned;
+        void *host; // where its content goes to; NULL: it went up
+        size_t bytes;
+        bool busy;
+    } buffer[KERN_STAGE_BUFFERS];
+};
+
+static void release(struct kern_device *D) {
+    for (int i = 0; i < KERN_STAGE_BUFFERS; i++)
+        D->ops->release_pinned(D, D->stage->buffer[i].pinned);
+    free(D->stage);
+    D->stage = NULL;
+}
+
+enum neb_status kern_stage_take(struct kern_device *D) {
+    if (D->stage) {
+        D->stage->users++;
+        return NEB_OK;
+    }
+    struct kern_stage *s = D->stage = calloc(1, sizeof *s);
+    if (!s)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for transfers to %s", D->name);
+    for (int i = 0; i < KERN_STAGE_BUFFERS; i++) {
+        void *p = NULL;
+        enum neb_status st = D->ops->alloc_pinned(D, KERN_STAGE_BYTES, &p);
+        if (st != NEB_OK) {
+            release(D);
+            return st;
+        }
+        s->buffer[i].pinned = p;
+    }
+    s->users = 1;
+    return NEB_OK;
+}
+
+void kern_stage_give(struct kern_device *D) {
+    NEB_ASSERT(D->stage && D->stage->users > 0);
+    if (--D->stage->users)
+        return;
+    (void)D->ops->finish(D);
+    release(D);
+}
+
+static void settle(struct kern_device *D, int i) {
+    struct kern_stage *s = D->stage;
+    if (!s->buffer[i].busy)
+        return;
+    D->ops->wait(D, MARK + i);
+    if (s->buffer[i].host)
+        memcpy(s->buffer[i].host, s->buffer[i].pinned, s->buffer[i].bytes);
+    s->buffer[i].busy = false;
+}
+
+// The buffer whose turn it is, empty.
+static int next(struct kern_device *D) {
+    int i = D->stage->turn;
+    D->stage->turn = (i + 1) % KERN_STAGE_BUFFERS;
+    settle(D, i);
+    return i;
+}
+
+static void went(struct kern_device *D, int i, void *host, size_t bytes) {
+    D->ops->mark(D, MARK + i);
+    D->stage->buffer[i].host = host;
+    D->stage->buffer[i].bytes = bytes;
+    D->stage->buffer[i].busy = true;
+}
+
+static size_t piece(size_t left) { return left < KERN_STAGE_BYTES ? left : KERN_STAGE_BYTES; }
+
+void kern_stage_up(struct kern_device *D, void *device, const void *host, size_t bytes) {
+    NEB_ASSERT(D->stage);
+    for (size_t at = 0, n; at < bytes; at += n) {
+        int i = next(D);
+        n = piece(bytes - at);
+        memcpy(D->stage->buffer[i].pinned, (const char *)host + at, n);
+        D->ops->upload(D, (char *)device + at, D->stage->buffer[i].pinned, n);
+        went(D, i, NULL, n);
+    }
+}
+
+void kern_stage_down(struct kern_device *D, void *host, const void *device, size_t bytes) {
+    NEB_ASSERT(D->stage);
+    for (size_t at = 0, n; at < bytes; at += n) {
+        int i = next(D);
+        n = piece(bytes - at);
+        D->ops->download(D, D->stage->buffer[i].pinned, (const char *)device + at, n);
+        went(D, i, (char *)host + at, n);
+    }
+}
+
+enum neb_status kern_stage_end(struct kern_device *D) {
+    NEB_ASSERT(D->stage);
+    for (int i = 0; i < KERN_STAGE_BUFFERS; i++)
+        settle(D, (D->stage->turn + i) % KERN_STAGE_BUFFERS);
+    return D->ops->finish(D);
+}
