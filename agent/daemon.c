@@ -36,6 +36,7 @@ static void telemetry(struct daemon *d) {
                 daemon_tell(d, &j->client, json_pack("{s:s}", "ev", "stop"));
         }
     daemon_tell_blobs(d);
+    daemon_say_quiet(d);
     if (d->web)
         agent_status_publish(d->web, d->view, daemon_status(d));
     agent_notify("WATCHDOG=1");

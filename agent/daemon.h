@@ -40,7 +40,7 @@ enum agent_message {
     // peer that came back
     AGENT_MSG_JOB = 1,
     AGENT_MSG_STOP,    // reliable: {"id"}, from a cluster of the job, as the next three
-    AGENT_MSG_REFUSED, // reliable: {"id", "reason"}
+    AGENT_MSG_REFUSED, // {"id", "reason"}; once, as the answer to a JOB
     AGENT_MSG_REPORT,  // reliable: {"id", "report"}, to home
     // {"id", "lines": [{"n", "line", "late_s"}]} (agent/lines.h), to home: telemetry; reliable where the link is down and the agent, or
     // the job, ends

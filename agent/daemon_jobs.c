@@ -175,10 +175,7 @@ static bool policy_admits(struct daemon *d, const struct agent_jobrun *j, char *
         running.jobs += counts;
         running.of_member += counts && !strcmp(other->owner, j->owner);
     }
-    bool ok = agent_policy_admits(&p, &j->job, j->self, j->owner, &running, why, cap);
-    if (!ok)
-        neb_warn("job %s of %s refused: %s", j->job.name, j->owner, why);
-    return ok;
+    return agent_policy_admits(&p, &j->job, j->self, j->owner, &running, why, cap);
 }
 
 // The job's limit of rate; and what its earlier runs have sent and received counts too.

@@ -56,8 +56,23 @@ static uint32_t named_home(const struct daemon *d, const json_t *body, uint32_t 
 static const char not_signed[] =
     "the job specification is not signed by the member that submits it";
 
+// Said once, and not kept: a member that asks without end would fill this one's ledger by the answers. Where the link breaks over it the job
+// is offered again with the next one.
 static void refuse(struct daemon *d, uint32_t peer, const char *hex, const char *why) {
-    daemon_post(d, peer, AGENT_MSG_REFUSED, json_pack("{s:s,s:s}", "id", hex, "reason", why), true);
+    daemon_post(d, peer, AGENT_MSG_REFUSED, json_pack("{s:s,s:s}", "id", hex, "reason", why),
+                false);
+    if (daemon_quiet_says(d, QUIET_OFFERS))
+        neb_warn("job %.8s of %s refused: %s", hex, d->members.m[peer].pub.name, why);
+}
+
+// Whether one more offer of a job is looked at. One that comes unasked is not answered either; of the others the answer is due.
+static bool looks_at(struct daemon *d, uint32_t peer, const char *hex, bool again) {
+    if (neb_bucket_take(&d->offers[peer], neb_now(), 1, DAEMON_OFFERS_BURST,
+                        DAEMON_OFFERS_A_SECOND))
+        return true;
+    if (!again)
+        refuse(d, peer, hex, "too many jobs were offered at once");
+    return false;
 }
 
 static bool is_cluster(const struct agent_jobrun *j, uint32_t peer) {
@@ -120,6 +135,8 @@ static void on_job(struct daemon *d, uint32_t peer, const char *hex, const json_
     char why[512];
     bool again = json_is_true(json_object_get(body, "again")),
          resume = json_is_true(json_object_get(body, "resume"));
+    if (!looks_at(d, peer, hex, again))
+        return;
     uint32_t home = again || resume ? named_home(d, body, peer) : peer;
     struct agent_job_record known;
     enum neb_status st = daemon_job_recall(d, hex, &known);
@@ -147,6 +164,8 @@ static void on_job(struct daemon *d, uint32_t peer, const char *hex, const json_
 static void on_refused(struct daemon *d, struct agent_jobrun *j, const char *from,
                        const json_t *body) {
     const char *reason = json_string_value(json_object_get(body, "reason"));
+    if (j->state != AGENT_JOB_RUNNING)
+        return; // it was said, and the job stops
     neb_warn("job %s: %s refuses it: %s", j->job.name, from, reason ? reason : "no reason given");
     daemon_publish_report(
         d, j, json_pack("{s:s,s:s}", "name", from, "error", reason ? reason : "refused"));
@@ -332,7 +351,7 @@ void daemon_on_fault(void *user, uint32_t peer, enum inter_fault f) {
     else if (f == INTER_FAULT_BEHIND || f == INTER_FAULT_LIED || f == INTER_FAULT_SPLIT ||
              f == INTER_FAULT_REFUSED || f == INTER_FAULT_NO_ROOM)
         neb_debug("%s", inter_fault_name(f)); // said below, or elsewhere
-    else if (d->faults[f] == 1)
+    else if (agent_quiet_says(&d->said_faults[f], neb_now(), 1))
         say_first(name, f);
 }
 

@@ -16,13 +16,28 @@
 // with it until it has ended (hashes of updates, inter/service_jobs.c; snapshots, agent/snapshot.h).
 #ifndef AGENT_DAEMON_STATE_H
 #define AGENT_DAEMON_STATE_H
+#include "agent/base/bucket.h"
 #include "agent/daemon.h"
 #include "agent/daemon_streams.h"
 #include "agent/jobs.h"
 #include "agent/members.h"
+#include "agent/quiet.h"
 #include "agent/renew.h"
 #include "agent/spread.h"
 #include "agent/view.h"
+
+// What members can make happen without end, and is said once a minute (agent/quiet.h); texts in daemon_tell.c.
+enum daemon_quiet { QUIET_OFFERS, QUIET_LINES, QUIET_UNSTORED, QUIET_N };
+
+// What a member may ask for of jobs, beside its messages as such (enum inter_message_limit).
+enum daemon_limit {
+    // Jobs that it offers, goes on with, or offers again after an outage: each costs a signature, a look through the ledger, an answer. An honest
+    // one has eight at a time, and offers them again with each new link; what is more is refused, or not answered where it comes unasked.
+    DAEMON_OFFERS_BURST = 64,
+    DAEMON_OFFERS_A_SECOND = 4,
+    // Refusals that are said in the log one by one: what an operator tries in a minute.
+    DAEMON_OFFERS_SAID = 16,
+};
 
 struct daemon {
     const struct agent_daemon_config *c;
@@ -51,6 +66,8 @@ struct daemon {
     struct agent_jobrun jobs[AGENT_JOBS_MAX];
     bool up[INTER_PEERS_MAX]; // false for who is on the list no more
     uint64_t faults[INTER_FAULTS];
+    struct agent_quiet said_faults[INTER_FAULTS], quiet[QUIET_N];
+    struct neb_bucket offers[SEC_MEMBERS_MAX];
     neb_ns next_telemetry, looked_at; // looked_at: for workers that hang
     struct agent_view *view;          // what status, page and metrics show
     struct agent_web *web;            // NULL: no page
@@ -84,6 +101,9 @@ void daemon_lines_due(struct daemon *d, struct agent_jobrun *j); // those that w
 void daemon_store_lines(struct daemon *d, struct agent_jobrun *j);
 void daemon_note_fault(struct daemon *d, struct agent_jobrun *j, const char *text); // a line
 void daemon_say_fault(struct daemon *d, struct agent_jobrun *j, const char *text); // in the log too
+// It happens; true: to be said in full.
+bool daemon_quiet_says(struct daemon *d, enum daemon_quiet what);
+void daemon_say_quiet(struct daemon *d); // once a second: what is due of that
 // Other clusters that are heard; *expected: enough of them for a commit.
 int daemon_peers_alive(const struct daemon *d, const struct agent_jobrun *j, bool *expected);
 // other clusters that are still members

@@ -33,9 +33,31 @@ void daemon_post(struct daemon *d, uint32_t peer, enum agent_message kind, json_
     }
     if (!reliable)
         inter_service_tell(d->service, peer, kind, text, strlen(text));
-    else if (inter_service_send(d->service, peer, kind, text, strlen(text)) != NEB_OK)
-        neb_warn("a message to %s could not be stored", d->members.m[peer].pub.name);
+    else if (inter_service_send(d->service, peer, kind, text, strlen(text)) != NEB_OK &&
+             daemon_quiet_says(d, QUIET_UNSTORED))
+        neb_warn("a message to %s could not be stored: too much waits for it, or the disk is full",
+                 d->members.m[peer].pub.name);
     free(text);
+}
+
+bool daemon_quiet_says(struct daemon *d, enum daemon_quiet what) {
+    return agent_quiet_says(&d->quiet[what], neb_now(),
+                            what == QUIET_OFFERS ? (unsigned)DAEMON_OFFERS_SAID : 1u);
+}
+
+void daemon_say_quiet(struct daemon *d) {
+    static const char *const texts[QUIET_N] = {
+        [QUIET_OFFERS] = "more jobs of others were refused",
+        [QUIET_LINES] = "more messages about the progress of jobs were dropped",
+        [QUIET_UNSTORED] = "more messages to others could not be stored"};
+    uint64_t n;
+    for (int i = 0; i < QUIET_N; i++)
+        if ((n = agent_quiet_due(&d->quiet[i], neb_now())))
+            neb_warn("%llu %s", (unsigned long long)n, texts[i]);
+    for (enum inter_fault f = 0; f < INTER_FAULTS; f++)
+        if ((n = agent_quiet_due(&d->said_faults[f], neb_now())))
+            neb_warn("%llu more of the kind \"%s\" since it was last said", (unsigned long long)n,
+                     inter_fault_name(f));
 }
 
 void daemon_unpost_stop(struct daemon *d, const struct agent_jobrun *j) {

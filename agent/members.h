@@ -24,6 +24,7 @@ int agent_members_fd(const struct agent_members *m); // -1: never anything to do
 struct agent_members_change {
     bool changed; // there is a newer list
     bool revoked; // and a member or its keys are gone from it
+    bool refused; // what was read is no list of this federation, or an older one, or forked
     bool forked;  // the CA has signed lists that do not follow from each other: nothing may go on
     char rotated[SEC_NAME_MAX]; // whose keys were replaced by rotation, and nobody else's; or empty
 };

@@ -6,10 +6,12 @@
 #include <string.h>
 
 enum { STAND_BYTES = 8 + NEB_SHA256_BYTES };
-// a peer costs us no more than two signatures a second
-static const neb_ns look_every = 500 * NEB_MS;
+// A peer costs us no more than two signatures, and two lists, a second: it says where it stands, and we what we have, once a second. One whose
+// list was refused, which an honest one's is where a newer one has just come from another, has the next one looked at after two seconds: a revocation is in use within five.
+static const neb_ns look_every = 500 * NEB_MS, look_after_refused = 2 * NEB_S,
+                    send_every = 500 * NEB_MS;
 // one whose lists are of another history has said so, and the log too
-static const neb_ns look_every_forked = 10 * NEB_S;
+static const neb_ns look_after_forked = 10 * NEB_S;
 
 void agent_spread_stand(struct agent_spread *s, const bool *up) {
     const struct sec_federation *f = agent_members_federation(s->members);
@@ -24,6 +26,7 @@ void agent_spread_stand(struct agent_spread *s, const bool *up) {
 }
 
 static void send_list(struct agent_spread *s, uint32_t peer) {
+    s->sends[peer] = neb_now() + send_every;
     const struct sec_federation *f = agent_members_federation(s->members);
     inter_service_tell(s->service, peer, AGENT_MSG_LIST, f->signed_list.p, f->signed_list.len);
 }
@@ -41,10 +44,14 @@ static void on_stand(struct agent_spread *s, uint32_t peer, struct neb_rd *r) {
     uint8_t digest[NEB_SHA256_BYTES];
     uint64_t version = neb_rd_u64(r);
     neb_rd_copy(r, digest, sizeof digest);
-    if (!neb_rd_done(r))
-        neb_warn("a malformed message about member lists was dropped");
-    else if (version < f->list.version || s->forked[peer] ||
-             (version == f->list.version && memcmp(digest, f->digest, sizeof digest) != 0))
+    if (!neb_rd_done(r)) {
+        if (agent_quiet_says(&s->malformed, neb_now(), 1))
+            neb_warn("a malformed message of %s about member lists was dropped; further ones are "
+                     "counted",
+                     inter_service_members(s->service)->m[peer].pub.name);
+    } else if (neb_now() >= s->sends[peer] &&
+               (version < f->list.version || s->forked[peer] ||
+                (version == f->list.version && memcmp(digest, f->digest, sizeof digest) != 0)))
         send_list(s, peer);
 }
 
@@ -61,10 +68,12 @@ bool agent_spread_message(struct agent_spread *s, uint32_t peer, uint32_t kind, 
         return true;
     }
     neb_ns now = neb_now();
-    if (s->took[peer] && now - s->took[peer] < (s->forked[peer] ? look_every_forked : look_every))
+    if (now < s->looks[peer])
         return true; // it is sent again
-    s->took[peer] = now;
     agent_members_apply(s->members, p, n, out);
     s->forked[peer] = out->forked || (s->forked[peer] && !out->changed);
+    s->looks[peer] = now + (s->forked[peer] ? look_after_forked
+                            : out->refused  ? look_after_refused
+                                            : look_every);
     return true;
 }

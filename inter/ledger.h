@@ -202,18 +202,24 @@ NEB_MUST_CHECK enum neb_status inter_ledger_jobs(struct inter_ledger *l, inter_l
 // together with the epoch of the ledger that gave it.
 
 uint64_t inter_ledger_epoch(const struct inter_ledger *l); // random, made with the ledger; not 0
-// *previous: number of the message to this peer that waits before it; 0: none does.
+// *previous: number of the message to this peer that waits before it; 0: none does. NEB_ERR_LIMIT (not logged): so many messages, or bytes,
+// wait already that it would be more than `most` (NULL: no limit) says of this peer, or of all.
+struct inter_outbox_limit {
+    uint64_t messages, bytes, messages_all, bytes_all;
+};
 NEB_MUST_CHECK enum neb_status inter_ledger_post(struct inter_ledger *l, const char *peer,
                                                  uint32_t kind, const void *p, size_t n,
+                                                 const struct inter_outbox_limit *most,
                                                  uint64_t *seq, uint64_t *previous);
 NEB_MUST_CHECK enum neb_status inter_ledger_posted(struct inter_ledger *l, const char *peer,
                                                    uint64_t seq); // acknowledged up to seq
 // Takes back messages to this peer of this very kind and body that it has not acknowledged; it may have taken them all the same.
 NEB_MUST_CHECK enum neb_status inter_ledger_unpost(struct inter_ledger *l, const char *peer,
                                                    uint32_t kind, const void *p, size_t n);
-typedef void inter_ledger_message(void *user, uint64_t seq, uint32_t kind, const uint8_t *p,
+// False: no more.
+typedef bool inter_ledger_message(void *user, uint64_t seq, uint32_t kind, const uint8_t *p,
                                   size_t n);
-// All that this peer has not acknowledged, by number.
+// What this peer has not acknowledged, by number.
 NEB_MUST_CHECK enum neb_status inter_ledger_pending(struct inter_ledger *l, const char *peer,
                                                     inter_ledger_message *fn, void *user);
 // Last number taken of a peer's ledger of this epoch; 0: none.

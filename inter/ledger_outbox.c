@@ -18,8 +18,31 @@ static enum neb_status fetch_u64(struct inter_ledger *l, const char *sql, const 
     return st;
 }
 
+static enum neb_status has_room(struct inter_ledger *l, const char *peer, size_t n,
+                                const struct inter_outbox_limit *most) {
+    sqlite3_stmt *s = NULL;
+    bool row = false;
+    NEB_TRY(
+        inter_db_prepare(l, &s,
+                         "SELECT count(*), total(length(body)), count(*) FILTER (WHERE peer=?1), "
+                         "total(length(body)) FILTER (WHERE peer=?1) FROM outbox",
+                         "t", peer));
+    enum neb_status st = inter_db_next(l, s, &row);
+    if (st == NEB_OK && row &&
+        ((uint64_t)sqlite3_column_int64(s, 0) >= most->messages_all ||
+         (uint64_t)sqlite3_column_int64(s, 1) + n > most->bytes_all ||
+         (uint64_t)sqlite3_column_int64(s, 2) >= most->messages ||
+         (uint64_t)sqlite3_column_int64(s, 3) + n > most->bytes))
+        st = NEB_ERR_LIMIT;
+    sqlite3_finalize(s);
+    return st;
+}
+
 enum neb_status inter_ledger_post(struct inter_ledger *l, const char *peer, uint32_t kind,
-                                  const void *p, size_t n, uint64_t *seq, uint64_t *previous) {
+                                  const void *p, size_t n, const struct inter_outbox_limit *most,
+                                  uint64_t *seq, uint64_t *previous) {
+    if (most)
+        NEB_TRY(has_room(l, peer, n, most));
     NEB_TRY(fetch_u64(l, "SELECT max(seq) FROM outbox WHERE peer=? AND seq<=?", peer, INT64_MAX,
                       previous));
     NEB_TRY(inter_db_run(l, "store a message", "INSERT INTO outbox(peer, kind, body) VALUES(?,?,?)",
@@ -48,8 +71,9 @@ enum neb_status inter_ledger_pending(struct inter_ledger *l, const char *peer,
                              "t", peer));
     enum neb_status st;
     while ((st = inter_db_next(l, s, &row)) == NEB_OK && row)
-        fn(user, (uint64_t)sqlite3_column_int64(s, 0), (uint32_t)sqlite3_column_int64(s, 1),
-           sqlite3_column_blob(s, 2), (size_t)sqlite3_column_bytes(s, 2));
+        if (!fn(user, (uint64_t)sqlite3_column_int64(s, 0), (uint32_t)sqlite3_column_int64(s, 1),
+                sqlite3_column_blob(s, 2), (size_t)sqlite3_column_bytes(s, 2)))
+            break;
     sqlite3_finalize(s);
     return st;
 }

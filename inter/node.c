@@ -7,10 +7,10 @@
 #include <string.h>
 
 const char *inter_fault_name(enum inter_fault f) {
-    static const char *const names[] = {"malformed",     "denied",  "replay",   "corrupt",
-                                        "second_digest", "refused", "diverged", "renewed",
-                                        "forged",        "outlier", "no_room",  "behind",
-                                        "lied",          "split",   "terms"};
+    static const char *const names[] = {"malformed", "denied",        "replay",  "flood",
+                                        "corrupt",   "second_digest", "refused", "diverged",
+                                        "renewed",   "forged",        "outlier", "no_room",
+                                        "behind",    "lied",          "split",   "terms"};
     _Static_assert(sizeof names / sizeof *names == INTER_FAULTS, "a name for every fault");
     return f < INTER_FAULTS ? names[f] : "unknown";
 }

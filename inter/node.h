@@ -168,6 +168,7 @@ enum inter_fault {
     INTER_FAULT_MALFORMED, // a message that does not parse: dropped
     INTER_FAULT_DENIED,    // a signature or sender that does not fit: dropped
     INTER_FAULT_REPLAY,    // old or repeated: dropped
+    INTER_FAULT_FLOOD,     // more messages than an honest member sends (inter/service.h): dropped
     // a chunk or blob whose digest does not match: asked for again. NONE: its chunks came from several members
     INTER_FAULT_CORRUPT,
     // by what they say

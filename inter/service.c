@@ -8,7 +8,7 @@
 #include <string.h>
 
 enum { FORMER_END = INTER_PEER_NONE };
-static const neb_ns tick_interval = 200 * NEB_MS, resend_interval = 3 * NEB_S;
+static const neb_ns tick_interval = 200 * NEB_MS;
 
 bool service_sign(void *user, const char *context, const void *msg, size_t len,
                   uint8_t sig[INTER_SIG_BYTES]) {
@@ -206,12 +206,9 @@ enum neb_status inter_service_process(struct inter_service *s) {
     }
     if (s->st == NEB_OK)
         s->st = inter_snapshots_tick(s->snapshots, now);
-    if (now >= s->next_resend) {
-        s->next_resend = now + resend_interval;
-        for (uint32_t i = 0; i < s->members.n && s->st == NEB_OK; i++)
-            if (s->up[i])
-                s->st = service_resend(s, i);
-    }
+    for (uint32_t i = 0; i < s->members.n && s->st == NEB_OK; i++)
+        if (s->up[i])
+            s->st = service_resend(s, i);
     return s->st;
 }
 

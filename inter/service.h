@@ -154,14 +154,42 @@ NEB_MUST_CHECK enum neb_status inter_service_prune(struct inter_service *s,
                                                    const uint8_t job[INTER_ID_BYTES],
                                                    uint32_t fragment, uint32_t round);
 
-enum { INTER_MESSAGE_MAX = 60 << 10 };
-// Kept in the ledger until the peer has it, so also across restarts. NEB_ERR_LIMIT: more than INTER_MESSAGE_MAX, or no such peer.
+// What messages between agents may cost, so that no member can make another one write, compute or send without end. Honest ones stay below:
+// an agent has eight jobs at a time, a message is 60 KiB at most, and of each job there are its specification, a stop, a refusal or a report,
+// and the lines of metrics of an outage, 1 MiB in 22 messages (agent/lines.h).
+enum inter_message_limit {
+    INTER_MESSAGE_MAX = 60 << 10,
+    // Reliable ones that wait for one peer, and for all. Eight jobs make 200 messages of 9 MiB; a job that runs here cannot be ended and followed
+    // by another one of that member's while the link to it is down. More is not stored.
+    INTER_OUTBOX_MESSAGES = 512,
+    INTER_OUTBOX_BYTES = 16 << 20,
+    INTER_OUTBOX_MESSAGES_ALL = 8 * INTER_OUTBOX_MESSAGES,
+    INTER_OUTBOX_BYTES_ALL = 8 * INTER_OUTBOX_BYTES,
+    // Of those, under way at once; the others follow what is acknowledged. A peer that acknowledges nothing gets as many after 3 s, 6 s, … 48 s.
+    INTER_RESEND_MESSAGES = 32,
+    INTER_RESEND_BYTES = 2 << 20,
+    // Reliable ones that are taken of one peer: at once, a second. Each is a write that is synced. What comes beyond is neither taken nor
+    // acknowledged, and said again: nothing is lost. The window above is less than what is taken at once.
+    INTER_TAKEN_BURST = 200,
+    INTER_TAKEN_A_SECOND = 50,
+    INTER_TAKEN_BYTES_BURST = 8 << 20,
+    INTER_TAKEN_BYTES_A_SECOND = 1 << 20,
+    // Telemetry that is taken of one peer. Eight jobs: lines of metrics in 20 messages and 256 KiB a second each (agent/lines.h), and after an
+    // outage 40 messages and 1 MiB; member lists, two a second; of masked sums 12 KiB a round and fragment, of 64 fragments at once and, in
+    // all, some hundreds a second at most. What comes beyond is dropped, and counted.
+    INTER_TOLD_BURST = 4000,
+    INTER_TOLD_A_SECOND = 1000,
+    INTER_TOLD_BYTES_BURST = 32 << 20,
+    INTER_TOLD_BYTES_A_SECOND = 8 << 20,
+};
+// Kept in the ledger until the peer has it, so also across restarts. NEB_ERR_LIMIT: more than INTER_MESSAGE_MAX, no such peer, or
+// more than INTER_OUTBOX_… wait (then not logged).
 NEB_MUST_CHECK enum neb_status inter_service_send(struct inter_service *s, uint32_t peer,
                                                   uint32_t kind, const void *p, size_t n);
 // Takes it back where the peer has not acknowledged it: same kind, same bytes.
 NEB_MUST_CHECK enum neb_status inter_service_unsend(struct inter_service *s, uint32_t peer,
                                                     uint32_t kind, const void *p, size_t n);
-// Sent once if the peer is up, or not at all: for telemetry.
+// Sent once if the peer is up, or not at all: for telemetry, and answers that are asked for again.
 void inter_service_tell(struct inter_service *s, uint32_t peer, uint32_t kind, const void *p,
                         size_t n);
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 enum { MSG_APP = 32, MSG_APP_ACK = 33, MSG_TELL = 34 };
+static const neb_ns resend_first = 3 * NEB_S, resend_last = 48 * NEB_S;
 
 // | MSG_APP u8 | epoch of the sender's ledger u64 | seq u64 | previous u64 | kind u32 | body |
 // previous: the message that waits before this one, 0 when none does. A receiver that has not taken it drops this one,
@@ -13,39 +14,69 @@ enum { MSG_APP = 32, MSG_APP_ACK = 33, MSG_TELL = 34 };
 struct resend {
     struct inter_service *s;
     uint32_t peer;
-    uint64_t previous;
+    uint64_t previous, after; // only messages behind `after` are sent
+    uint32_t n;               // of the window
+    size_t bytes;
 };
 
-static void resend_one(void *user, uint64_t seq, uint32_t kind, const uint8_t *p, size_t n) {
+static bool resend_one(void *user, uint64_t seq, uint32_t kind, const uint8_t *p, size_t n) {
     struct resend *r = user;
+    struct service_mail *mail = &r->s->mail[r->peer];
     struct neb_buf *b = &r->s->out;
-    neb_buf_clear(b);
-    neb_buf_u8(b, MSG_APP);
-    neb_buf_u64(b, inter_ledger_epoch(r->s->ledger));
-    neb_buf_u64(b, seq);
-    neb_buf_u64(b, r->previous);
-    neb_buf_u32(b, kind);
-    neb_buf_add(b, p, n);
-    if (!b->oom && inter_link_send(r->s->link, r->peer, INTER_CONTROL, b->p, b->len) != NEB_OK)
-        neb_debug("a message waits for the link");
+    r->bytes += n;
+    if (r->n++ == INTER_RESEND_MESSAGES || r->bytes > INTER_RESEND_BYTES)
+        return false; // what is acknowledged makes room for the rest
+    if (seq > r->after) {
+        neb_buf_clear(b);
+        neb_buf_u8(b, MSG_APP);
+        neb_buf_u64(b, inter_ledger_epoch(r->s->ledger));
+        neb_buf_u64(b, seq);
+        neb_buf_u64(b, r->previous);
+        neb_buf_u32(b, kind);
+        neb_buf_add(b, p, n);
+        if (!b->oom && inter_link_send(r->s->link, r->peer, INTER_CONTROL, b->p, b->len) != NEB_OK)
+            neb_debug("a message waits for the link");
+        mail->sent = seq > mail->sent ? seq : mail->sent;
+    }
     r->previous = seq;
+    return true;
+}
+
+// The window of what waits, from its first message behind `after` on.
+static enum neb_status send_window(struct inter_service *s, uint32_t peer, uint64_t after) {
+    struct resend r = {.s = s, .peer = peer, .after = after};
+    return inter_ledger_pending(s->ledger, s->members.m[peer].pub.name, resend_one, &r);
+}
+
+// The link is up anew, or something was acknowledged: what is lost is soon said again.
+static void soon_again(struct inter_service *s, uint32_t peer) {
+    s->mail[peer].wait = resend_first;
+    s->mail[peer].next = neb_now() + resend_first;
 }
 
 enum neb_status service_resend(struct inter_service *s, uint32_t peer) {
-    struct resend r = {s, peer, 0};
-    return inter_ledger_pending(s->ledger, s->members.m[peer].pub.name, resend_one, &r);
+    struct service_mail *m = &s->mail[peer];
+    neb_ns now = neb_now();
+    if (now < m->next)
+        return NEB_OK;
+    m->wait = m->wait && m->wait < resend_last ? 2 * m->wait : m->wait ? m->wait : resend_first;
+    m->next = now + m->wait;
+    return send_window(s, peer, 0);
 }
 
 enum neb_status inter_service_send(struct inter_service *s, uint32_t peer, uint32_t kind,
                                    const void *p, size_t n) {
+    static const struct inter_outbox_limit most = {INTER_OUTBOX_MESSAGES, INTER_OUTBOX_BYTES,
+                                                   INTER_OUTBOX_MESSAGES_ALL,
+                                                   INTER_OUTBOX_BYTES_ALL};
     uint64_t seq, previous;
     if (n > INTER_MESSAGE_MAX || peer >= s->members.n || peer == s->self)
         return neb_fail(NEB_ERR_LIMIT, "message of %zu bytes to member %u", n, peer);
-    NEB_TRY(inter_ledger_post(s->ledger, s->members.m[peer].pub.name, kind, p, n, &seq, &previous));
-    struct resend r = {s, peer, previous};
-    if (s->up[peer])
-        resend_one(&r, seq, kind, p, n);
-    return NEB_OK;
+    NEB_TRY(inter_ledger_post(s->ledger, s->members.m[peer].pub.name, kind, p, n, &most, &seq,
+                              &previous));
+    if (!previous) // nothing else waits, and paces it
+        soon_again(s, peer);
+    return s->up[peer] ? send_window(s, peer, s->mail[peer].sent) : NEB_OK;
 }
 
 enum neb_status inter_service_unsend(struct inter_service *s, uint32_t peer, uint32_t kind,
@@ -68,15 +99,21 @@ void inter_service_tell(struct inter_service *s, uint32_t peer, uint32_t kind, c
         neb_debug("telemetry dropped: the control queue is full");
 }
 
-// Two hundred at once, then fifty a second. What is dropped beyond that its sender says again, in order.
-static bool affordable(struct inter_service *s, uint32_t peer) {
-    const double most = 200, a_second = 50;
-    neb_ns now = neb_now(), since = s->messages[peer].at;
-    double left = s->messages[peer].left + neb_seconds(now - since) * a_second;
-    left = !since || left > most ? most : left;
-    s->messages[peer].at = now;
-    s->messages[peer].left = left >= 1 ? left - 1 : left;
-    return left >= 1;
+// Whether one more message of n bytes is taken of the peer (enum inter_message_limit).
+static bool affordable(struct inter_service *s, uint32_t peer, bool told, size_t n) {
+    double most = told ? INTER_TOLD_BURST : INTER_TAKEN_BURST,
+           a_second = told ? INTER_TOLD_A_SECOND : INTER_TAKEN_A_SECOND,
+           most_bytes = told ? INTER_TOLD_BYTES_BURST : INTER_TAKEN_BYTES_BURST,
+           bytes_a_second = told ? INTER_TOLD_BYTES_A_SECOND : INTER_TAKEN_BYTES_A_SECOND;
+    struct service_mail *m = &s->mail[peer];
+    neb_ns now = neb_now();
+    if (neb_bucket_left(&m->bytes[told], now, most_bytes, bytes_a_second) >= (double)n &&
+        neb_bucket_take(&m->messages[told], now, 1, most, a_second)) {
+        neb_bucket_use(&m->bytes[told], now, (double)n, most_bytes, bytes_a_second);
+        return true;
+    }
+    s->cb.fault(s->cb.user, peer, INTER_FAULT_FLOOD);
+    return false;
 }
 
 static enum neb_status on_app(struct inter_service *s, uint32_t peer, struct neb_rd *r) {
@@ -85,7 +122,7 @@ static enum neb_status on_app(struct inter_service *s, uint32_t peer, struct neb
     uint32_t kind = neb_rd_u32(r);
     size_t n = neb_rd_left(r);
     const uint8_t *p = neb_rd_view(r, n);
-    if (r->bad || seq == 0 || seq > INT64_MAX || previous >= seq || !affordable(s, peer))
+    if (r->bad || seq == 0 || seq > INT64_MAX || previous >= seq || !affordable(s, peer, false, n))
         return NEB_OK;
     NEB_TRY(inter_ledger_taken(s->ledger, name, epoch, &last));
     if (seq > last && previous > last)
@@ -107,11 +144,24 @@ static void on_link(struct inter_service *s, uint32_t peer, bool up) {
     s->up[peer] = up;
     service_step(
         s, &(struct inter_event){.kind = up ? INTER_EV_PEER_UP : INTER_EV_PEER_DOWN, .peer = peer});
-    if (up && s->st == NEB_OK)
-        s->st = service_resend(s, peer);
+    if (up && s->st == NEB_OK) {
+        soon_again(s, peer);
+        s->st = send_window(s, peer, 0);
+    }
     if (s->st == NEB_OK)
         s->st = inter_streams_peer(s->streams, peer, up);
     s->cb.peer(s->cb.user, peer, up);
+}
+
+// Only of what was sent: else there is nothing to remove, and nothing that follows it.
+static enum neb_status on_ack(struct inter_service *s, uint32_t peer, uint64_t seq) {
+    struct service_mail *m = &s->mail[peer];
+    if (seq > m->sent || seq <= m->acked)
+        return NEB_OK;
+    NEB_TRY(inter_ledger_posted(s->ledger, s->members.m[peer].pub.name, seq));
+    m->acked = seq;
+    soon_again(s, peer);
+    return send_window(s, peer, m->sent);
 }
 
 // Messages of this file.
@@ -122,13 +172,13 @@ static enum neb_status on_own(struct inter_service *s, const struct inter_link_e
     case MSG_APP_ACK: {
         uint64_t epoch = neb_rd_u64(&r), seq = neb_rd_u64(&r);
         bool ours = neb_rd_done(&r) && epoch == inter_ledger_epoch(s->ledger);
-        return ours ? inter_ledger_posted(s->ledger, s->members.m[e->peer].pub.name, seq) : NEB_OK;
+        return ours ? on_ack(s, e->peer, seq) : NEB_OK;
     }
     case MSG_TELL: {
         uint32_t kind = neb_rd_u32(&r);
         size_t n = neb_rd_left(&r);
         const uint8_t *p = neb_rd_view(&r, n);
-        if (!r.bad)
+        if (!r.bad && affordable(s, e->peer, true, n))
             s->cb.message(s->cb.user, e->peer, kind, p, n);
         return NEB_OK;
     }

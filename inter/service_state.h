@@ -7,6 +7,7 @@
 //                                               service_snapshot.c: inter/snapshot.h
 #ifndef INTER_SERVICE_STATE_H
 #define INTER_SERVICE_STATE_H
+#include "agent/base/bucket.h"
 #include "inter/job_limits.h"
 #include "inter/service.h"
 
@@ -40,6 +41,13 @@ struct service_arrival { // an update that arrives, as far as it is checked (ser
     uint8_t digest[INTER_SHA_BYTES]; // once at == bytes
 };
 
+// Messages of and to one peer, by enum inter_message_limit; in pairs: reliable ones, telemetry.
+struct service_mail {
+    struct neb_bucket messages[2], bytes[2]; // taken
+    uint64_t sent, acked;                    // newest reliable one to it, since this service began
+    neb_ns next, wait;                       // when the window is sent again; after how long then
+};
+
 struct inter_service {
     struct inter_service_callbacks cb;
     const struct sec_identity *identity;
@@ -67,7 +75,7 @@ struct inter_service {
     struct service_arrival arrivals[ARRIVALS_MAX];
     uint64_t arrivals_clock;
     struct neb_buf arrived; // a chunk that is read back
-    neb_ns next_tick, next_resend, next_limit;
+    neb_ns next_tick, next_limit;
     bool no_room; // for updates of others, when last one was to be kept
     neb_ns no_room_said;
     struct inter_rate_limit limit;
@@ -81,10 +89,7 @@ struct inter_service {
     // (n_bounds), owned: of open jobs whose worker has said how large its model is
     struct service_bound *bounds;
     size_t n_bounds;
-    struct { // what a peer's messages may still cost: each taken one is a write that is synced
-        neb_ns at;
-        double left;
-    } messages[SEC_MEMBERS_MAX];
+    struct service_mail mail[SEC_MEMBERS_MAX];
     // what updates of a fragment must hold, as this member's own worker said
     struct service_shape *shapes;
     size_t n_shapes;

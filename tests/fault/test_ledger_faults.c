@@ -138,7 +138,7 @@ static enum neb_status reopen(void) {
 
 static enum neb_status post(const char *text) {
     uint64_t seq, previous;
-    return inter_ledger_post(l, "anna", 1, text, strlen(text), &seq, &previous);
+    return inter_ledger_post(l, "anna", 1, text, strlen(text), NULL, &seq, &previous);
 }
 
 static enum neb_status begin_anew(void) {
@@ -248,9 +248,10 @@ static void check_vote(uint32_t round, enum step put, enum step drop, enum step 
         assert_int_equal(r.term, done(again) ? 2 : 1);
 }
 
-static void count_message(void *user, uint64_t seq, uint32_t kind, const uint8_t *p, size_t n) {
+static bool count_message(void *user, uint64_t seq, uint32_t kind, const uint8_t *p, size_t n) {
     (void)seq, (void)kind, (void)p;
     *(size_t *)user += n == 3;
+    return true;
 }
 
 static void check_job(void *user, const uint8_t id[INTER_ID_BYTES], const char *spec,

@@ -73,7 +73,7 @@ static void make(void) {
     NEB_ASSERT(inter_ledger_put_standing(l, &st) == NEB_OK);
     NEB_ASSERT(inter_ledger_put_job(l, fx_job, "{\"job\": \"x\"}", "{\"state\": \"running\"}") ==
                NEB_OK);
-    NEB_ASSERT(inter_ledger_post(l, "paris", 34, "stop", 4, &seq, &previous) == NEB_OK);
+    NEB_ASSERT(inter_ledger_post(l, "paris", 34, "stop", 4, NULL, &seq, &previous) == NEB_OK);
     for (uint32_t round = 0; round < 3; round++)
         put_round(l, round, round < 2);
     inter_ledger_close(&l);

@@ -72,10 +72,11 @@ static void step(void) {
     zmq_pollitem_t items[256];
     size_t n = 0;
     for (int i = ANNA; i < N; i++)
-        n += inter_service_poll_items(services[i], items + n, 256 - n);
+        n += services[i] ? inter_service_poll_items(services[i], items + n, 256 - n) : 0;
     zmq_poll(items, (int)n, 10);
     for (int i = ANNA; i < N; i++)
-        assert_int_equal(inter_service_process(services[i]), NEB_OK);
+        if (services[i])
+            assert_int_equal(inter_service_process(services[i]), NEB_OK);
 }
 
 static void say(int who, enum agent_message kind, json_t *body) {
@@ -376,6 +377,53 @@ static void test_tokens(void **state) {
     assert_true(forged() > before);
 }
 
+// ---- floods -----------------------------------------------------------------------------------------------------
+
+static int said(const char *text) { // lines of the agent's log
+    struct neb_buf b = {0};
+    int n = 0;
+    assert_int_equal(neb_fs_read(log_path, 1 << 24, &b), NEB_OK);
+    neb_buf_u8(&b, 0);
+    for (const char *at = (const char *)b.p; (at = strstr(at, text)); at++)
+        n++;
+    neb_buf_free(&b);
+    return n;
+}
+
+static void count_waiting(void *user, const char *peer, uint64_t messages, uint64_t bytes) {
+    (void)bytes;
+    if (!strcmp(peer, names[MALLORY]))
+        *(uint64_t *)user += messages;
+}
+
+// Jobs without end, of a member that takes no answer: what is refused is said once, looked at so often, and nothing of it is kept for her.
+static void test_offers_without_end(void **state) {
+    (void)state;
+    enum { MANY = 150 };
+    struct inter_ledger *l = NULL;
+    uint64_t waiting = 0;
+    int before = said("of mallory refused");
+    for (int i = 0; i < MANY; i++) {
+        char hex[33];
+        snprintf(hex, sizeof hex, "%032x", 0x1000 + i);
+        say(MALLORY, AGENT_MSG_JOB, json_pack("{s:s,s:{},s:s}", "id", hex, "spec", "sig", ""));
+    }
+    for (neb_ns end = neb_now() + 20 * NEB_S;
+         !strstr(refused[MALLORY], "too many jobs") && neb_now() < end;)
+        step();
+    assert_non_null(strstr(refused[MALLORY], "too many jobs"));
+    refused[MALLORY][0] = 0;
+    assert_in_range(said("of mallory refused") - before, 0, 16);
+    inter_service_destroy(&services[MALLORY]); // she acknowledges nothing more
+    for (neb_ns end = neb_now() + 5 * NEB_S;
+         said("link to mallory is down") == 0 && neb_now() < end;)
+        step();
+    assert_int_equal(inter_ledger_open_readonly(homes[SITE], &l), NEB_OK);
+    assert_int_equal(inter_ledger_outbox(l, count_waiting, &waiting), NEB_OK);
+    inter_ledger_close(&l);
+    assert_int_equal(waiting, 0);
+}
+
 // ---- set-up ---------------------------------------------------------------------------------------------------
 
 static void run_agent(void) {
@@ -466,6 +514,7 @@ int main(void) {
                                        cmocka_unit_test(test_lost_disk),
                                        cmocka_unit_test(test_told),
                                        cmocka_unit_test(test_local),
-                                       cmocka_unit_test(test_tokens)};
+                                       cmocka_unit_test(test_tokens),
+                                       cmocka_unit_test(test_offers_without_end)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

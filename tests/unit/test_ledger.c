@@ -508,11 +508,12 @@ struct seen {
     char text[64];
 };
 
-static void on_message(void *user, uint64_t seq, uint32_t kind, const uint8_t *p, size_t n) {
+static bool on_message(void *user, uint64_t seq, uint32_t kind, const uint8_t *p, size_t n) {
     struct seen *s = user;
     s->seq[s->n++ & 7] = seq;
     size_t at = strlen(s->text);
     snprintf(s->text + at, sizeof s->text - at, "%u:%.*s ", kind, (int)n, (const char *)p);
+    return s->n < 7;
 }
 
 static struct seen pending(const char *peer) {
@@ -531,11 +532,11 @@ static void test_messages_out(void **state) {
     (void)state;
     uint64_t a, b, c, d, previous;
     char text[64] = "";
-    OK(inter_ledger_post(l, "anna", 1, "one", 3, &a, &previous));
+    OK(inter_ledger_post(l, "anna", 1, "one", 3, NULL, &a, &previous));
     assert_int_equal(previous, 0);
-    OK(inter_ledger_post(l, "bert", 2, "", 0, &b, &previous));
+    OK(inter_ledger_post(l, "bert", 2, "", 0, NULL, &b, &previous));
     assert_int_equal(previous, 0);
-    OK(inter_ledger_post(l, "anna", 3, "two", 3, &c, &previous));
+    OK(inter_ledger_post(l, "anna", 3, "two", 3, NULL, &c, &previous));
     assert_int_equal(previous, a);
     reopen();
     struct seen s = pending("anna");
@@ -546,10 +547,10 @@ static void test_messages_out(void **state) {
     OK(inter_ledger_posted(l, "anna", a));
     OK(inter_ledger_posted(l, "anna", a));
     assert_string_equal(pending("anna").text, "3:two ");
-    OK(inter_ledger_post(l, "anna", 9, "stop", 4, &d, &previous));
+    OK(inter_ledger_post(l, "anna", 9, "stop", 4, NULL, &d, &previous));
     // another kind, another body, another peer: kept
-    OK(inter_ledger_post(l, "anna", 8, "stop", 4, &d, &previous));
-    OK(inter_ledger_post(l, "anna", 9, "stops", 5, &d, &previous));
+    OK(inter_ledger_post(l, "anna", 8, "stop", 4, NULL, &d, &previous));
+    OK(inter_ledger_post(l, "anna", 9, "stops", 5, NULL, &d, &previous));
     OK(inter_ledger_unpost(l, "bert", 9, "stop", 4));
     assert_string_equal(pending("anna").text, "3:two 9:stop 8:stop 9:stops ");
     OK(inter_ledger_unpost(l, "anna", 9, "stop", 4));
@@ -560,9 +561,29 @@ static void test_messages_out(void **state) {
     reopen();
     assert_int_equal(pending("anna").n, 0);
     assert_int_equal(pending("bert").n, 0);
-    OK(inter_ledger_post(l, "anna", 1, "x", 1, &d, &previous)); // never a number twice
+    OK(inter_ledger_post(l, "anna", 1, "x", 1, NULL, &d, &previous)); // never a number twice
     assert_true(d > c);
     assert_int_equal(previous, 0);
+}
+
+// As many messages and bytes as may wait for one, and for all; what is acknowledged makes room.
+static void test_outbox_limits(void **state) {
+    (void)state;
+    static const struct inter_outbox_limit most = {2, 10, 4, 14};
+    uint64_t a, b, previous;
+    OK(inter_ledger_post(l, "anna", 1, "one", 3, &most, &a, &previous));
+    assert_int_equal(inter_ledger_post(l, "anna", 1, "12345678", 8, &most, &b, &previous),
+                     NEB_ERR_LIMIT);
+    OK(inter_ledger_post(l, "anna", 1, "1234567", 7, &most, &b, &previous));
+    assert_int_equal(inter_ledger_post(l, "anna", 1, "", 0, &most, &b, &previous), NEB_ERR_LIMIT);
+    assert_int_equal(inter_ledger_post(l, "bert", 1, "12345", 5, &most, &b, &previous),
+                     NEB_ERR_LIMIT);
+    OK(inter_ledger_post(l, "bert", 1, "1", 1, &most, &b, &previous));
+    OK(inter_ledger_post(l, "carl", 1, "1", 1, &most, &b, &previous));
+    assert_int_equal(inter_ledger_post(l, "dora", 1, "", 0, &most, &b, &previous), NEB_ERR_LIMIT);
+    assert_string_equal(pending("anna").text, "1:one 1:1234567 ");
+    OK(inter_ledger_posted(l, "anna", a));
+    OK(inter_ledger_post(l, "dora", 1, "", 0, &most, &b, &previous));
 }
 
 static uint64_t taken(const char *peer, uint64_t epoch) {
@@ -642,7 +663,7 @@ static void test_one_writer(void **state) {
     assert_true(inter_ledger_epoch(looks) == inter_ledger_epoch(l));
     assert_int_not_equal(fx_put_commit(looks, 0, 2), NEB_OK);
     assert_int_not_equal(fx_put_vote(looks, 0, 2), NEB_OK);
-    assert_int_not_equal(inter_ledger_post(looks, "anna", 1, "", 0, &a, &b), NEB_OK);
+    assert_int_not_equal(inter_ledger_post(looks, "anna", 1, "", 0, NULL, &a, &b), NEB_OK);
     inter_ledger_close(&looks);
     OK(fx_round(l, 0, 2));
 }
@@ -679,6 +700,7 @@ int main(void) {
                                        TEST(test_cap),
                                        TEST(test_cap_and_checkpoints),
                                        TEST(test_messages_out),
+                                       TEST(test_outbox_limits),
                                        TEST(test_messages_in),
                                        TEST(test_epoch),
                                        TEST(test_jobs),

@@ -76,7 +76,7 @@ static int make_home(void **state) {
     for (uint32_t r = 0; r < 3; r++)
         commit(l, r, previous);
     OK(inter_ledger_prune(l, fx_job, 0, 1));
-    OK(inter_ledger_post(l, "bert", 1, "hello", 5, &seq, &before));
+    OK(inter_ledger_post(l, "bert", 1, "hello", 5, NULL, &seq, &before));
     inter_ledger_close(&l);
     return 0;
 }

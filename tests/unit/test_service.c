@@ -21,7 +21,7 @@
 
 #define OK(x) assert_int_equal((x), NEB_OK)
 
-enum { ELEMENTS = 1 << 20, FRAGMENTS = 2 }; // 4 MiB an update
+enum { ELEMENTS = 1 << 20, FRAGMENTS = 2, TOLD = 77 }; // 4 MiB an update
 
 struct site {
     int who; // 0 anna, dials; 1 bert, listens
@@ -31,10 +31,12 @@ struct site {
     uint32_t commits[FRAGMENTS]; // delivered
     uint8_t last[INTER_SHA_BYTES];
     uint64_t blob_bytes;
-    char text[256];         // messages, in order
-    int opened, unanswered; // snapshots: looked for; asked others for in vain
-    int denied;             // what the other one said
-    int no_room;            // updates that there was none for
+    char text[256];            // messages, in order
+    int opened, unanswered;    // snapshots: looked for; asked others for in vain
+    int denied;                // what the other one said
+    int no_room;               // updates that there was none for
+    int floods;                // messages beyond what is taken
+    uint64_t told, told_bytes; // telemetry of kind TOLD
 };
 
 static char root[] = "/tmp/nebula-service-XXXXXX";
@@ -64,6 +66,10 @@ static void on_commit(void *user, const struct inter_record *r, const struct neb
 static void on_message(void *user, uint32_t peer, uint32_t kind, const uint8_t *p, size_t n) {
     struct site *x = user;
     assert_int_equal(peer, index_of[!x->who]);
+    x->told += kind == TOLD;
+    x->told_bytes += kind == TOLD ? n : 0;
+    if (kind == TOLD)
+        return;
     size_t at = strlen(x->text);
     snprintf(x->text + at, sizeof x->text - at, "%u:%.*s ", kind, (int)n, (const char *)p);
 }
@@ -84,7 +90,8 @@ static void on_fault(void *user, uint32_t peer, enum inter_fault f) {
     }
     assert_int_equal(peer, index_of[!x->who]);
     // what comes twice after a restart; nothing worse, but where a test counts it
-    assert_true(f == INTER_FAULT_REPLAY || f == INTER_FAULT_DENIED);
+    assert_true(f == INTER_FAULT_REPLAY || f == INTER_FAULT_DENIED || f == INTER_FAULT_FLOOD);
+    x->floods += f == INTER_FAULT_FLOOD;
 }
 
 static enum neb_status on_snapshot_open(void *user, const uint8_t id[INTER_ID_BYTES],
@@ -330,11 +337,19 @@ static void test_messages(void **state) {
 struct rogue {
     struct inter_link *l;
     bool up;
+    uint64_t heard, epoch, newest; // reliable messages, and their numbers
 };
 
 static void on_rogue(void *user, const struct inter_link_event *e) {
     struct rogue *r = user;
     r->up |= e->kind == INTER_LINK_UP;
+    if (e->kind != INTER_LINK_MSG || !e->len || e->data[0] != 32)
+        return;
+    struct neb_rd in = neb_rd_make(e->data + 1, e->len - 1);
+    r->heard++;
+    r->epoch = neb_rd_u64(&in);
+    uint64_t seq = neb_rd_u64(&in);
+    r->newest = seq > r->newest ? seq : r->newest;
 }
 
 static void rogue_go(struct rogue *r, neb_ns time) {
@@ -342,6 +357,17 @@ static void rogue_go(struct rogue *r, neb_ns time) {
         OK(inter_link_process(r->l, on_rogue, r));
         go();
     }
+}
+
+static struct rogue rogue(void) { // anna's keys in other hands
+    struct rogue r = {.up = false};
+    struct inter_link_config c = {.identity = ids[0], .members = &list};
+    stop(&anna);
+    OK(inter_link_create(&c, &r.l));
+    for (int i = 0; i < 100 && !r.up; i++)
+        rogue_go(&r, 50 * NEB_MS);
+    assert_true(r.up);
+    return r;
 }
 
 static void rogue_says(struct rogue *r, uint64_t epoch, uint64_t seq, uint64_t previous,
@@ -360,13 +386,7 @@ static void rogue_says(struct rogue *r, uint64_t epoch, uint64_t seq, uint64_t p
 
 static void test_wrong_messages(void **state) {
     (void)state;
-    struct rogue r = {.up = false};
-    struct inter_link_config c = {.identity = ids[0], .members = &list};
-    stop(&anna); // her keys in other hands
-    OK(inter_link_create(&c, &r.l));
-    for (int i = 0; i < 100 && !r.up; i++)
-        rogue_go(&r, 50 * NEB_MS);
-    assert_true(r.up);
+    struct rogue r = rogue();
     send(&bert, 1, "waits");
     for (size_t cut = 2; cut < 30; cut++)
         rogue_says(&r, 1, 1, 0, cut);
@@ -398,14 +418,8 @@ static void test_wrong_messages(void **state) {
 static void test_many_messages(void **state) {
     (void)state;
     enum { MANY = 600 };
-    struct rogue r = {.up = false};
-    struct inter_link_config c = {.identity = ids[0], .members = &list};
+    struct rogue r = rogue();
     uint64_t last = 0;
-    stop(&anna);
-    OK(inter_link_create(&c, &r.l));
-    for (int i = 0; i < 100 && !r.up; i++)
-        rogue_go(&r, 50 * NEB_MS);
-    assert_true(r.up);
     neb_ns start_at = neb_now();
     // as a sender repeats what is not acknowledged
     for (int pass = 0; pass < 200 && last < MANY; pass++) {
@@ -424,8 +438,107 @@ static void test_many_messages(void **state) {
     }
     assert_int_equal(last, MANY);
     assert_true(neb_now() - start_at > (MANY - 200) / 50 * NEB_S * 9 / 10);
+    assert_true(bert.floods > 0);
     inter_link_destroy(&r.l);
     start(&anna);
+}
+
+// Telemetry of so many bytes, until `end`, as fast as it goes.
+static void tell_on(struct rogue *r, size_t n, neb_ns end) {
+    static const uint8_t zeros[INTER_MESSAGE_MAX];
+    struct neb_buf b = {0};
+    neb_buf_u8(&b, 34);
+    neb_buf_u32(&b, TOLD);
+    neb_buf_add(&b, zeros, n);
+    bert.told = bert.told_bytes = 0;
+    while (neb_now() < end) {
+        for (int i = 0; i < 2000 && inter_link_send(r->l, index_of[1], INTER_CONTROL, b.p, b.len) !=
+                                        NEB_ERR_AGAIN;
+             i++)
+            ;
+        rogue_go(r, NEB_MS);
+    }
+    rogue_go(r, 200 * NEB_MS);
+    neb_buf_free(&b);
+}
+
+// Telemetry is taken by number and by bytes, and no more than that however much comes. What an honest agent says at once is.
+static void test_told_without_end(void **state) {
+    (void)state;
+    struct rogue r = rogue();
+    neb_ns from = neb_now();
+    tell_on(&r, 1, from + NEB_S);
+    double passed = neb_seconds(neb_now() - from);
+    assert_true(bert.floods > 0);
+    assert_in_range(bert.told, INTER_TOLD_BURST, INTER_TOLD_BURST + INTER_TOLD_A_SECOND * passed);
+    from = neb_now();
+    tell_on(&r, INTER_MESSAGE_MAX, from + 1500 * NEB_MS);
+    passed = neb_seconds(neb_now() - from);
+    assert_in_range(bert.told_bytes, INTER_TOLD_BYTES_BURST / 2,
+                    INTER_TOLD_BYTES_BURST + INTER_TOLD_BYTES_A_SECOND * passed);
+    assert_true(bert.told < INTER_TOLD_A_SECOND); // it was the bytes that counted
+    inter_link_destroy(&r.l);
+    start(&anna);
+}
+
+// Of what waits for a peer so many are under way, however many there are; who acknowledges hears the rest at once, who does not hears them
+// seldom, and what it says to have had of what was not sent is not believed.
+static void test_window(void **state) {
+    (void)state;
+    enum { MANY = 100 };
+    struct rogue r;
+    stop(&anna);
+    for (int i = 0; i < MANY; i++)
+        send(&bert, 1, "x");
+    r = rogue();
+    rogue_go(&r, 4 * NEB_S);
+    assert_in_range(r.heard, INTER_RESEND_MESSAGES, 2 * INTER_RESEND_MESSAGES);
+    for (uint64_t had = 0; r.newest < MANY && had != r.newest;) {
+        struct neb_buf ack = {0};
+        had = r.newest;
+        neb_buf_u8(&ack, 33);
+        neb_buf_u64(&ack, r.epoch);
+        neb_buf_u64(&ack, MANY); // of which it has not heard most
+        (void)!inter_link_send(r.l, index_of[1], INTER_CONTROL, ack.p, ack.len);
+        neb_put_u64(ack.p + 9, had);
+        OK(inter_link_send(r.l, index_of[1], INTER_CONTROL, ack.p, ack.len));
+        neb_buf_free(&ack);
+        rogue_go(&r, 300 * NEB_MS);
+    }
+    assert_int_equal(r.newest, MANY);
+    assert_true(r.heard < 2 * MANY);
+    inter_link_destroy(&r.l);
+    start(&anna);
+}
+
+// An honest peer hears all of it in order, and soon.
+static void test_window_moves(void **state) {
+    (void)state;
+    enum { MANY = 150 };
+    UNTIL(anna.up && bert.up);
+    stop(&anna);
+    UNTIL(!bert.up);
+    for (int i = 0; i < MANY; i++)
+        OK(inter_service_send(bert.s, index_of[0], TOLD, "x", 1));
+    start(&anna);
+    UNTIL(anna.up);
+    neb_ns from = neb_now();
+    UNTIL(anna.told == MANY);
+    assert_true(neb_now() - from < 10 * NEB_S);
+    assert_int_equal(anna.floods, 0);
+}
+
+// What waits for a peer that does not come has an end, and the agent none.
+static void test_full_outbox(void **state) {
+    (void)state;
+    static const uint8_t zeros[INTER_MESSAGE_MAX];
+    enum { MOST = INTER_OUTBOX_BYTES / INTER_MESSAGE_MAX };
+    stop(&anna);
+    for (int i = 0; i < MOST; i++)
+        OK(inter_service_send(bert.s, index_of[0], 1, zeros, sizeof zeros));
+    assert_int_equal(inter_service_send(bert.s, index_of[0], 1, zeros, sizeof zeros),
+                     NEB_ERR_LIMIT);
+    go_for(100 * NEB_MS);
 }
 
 // Anna is a member, and asks for the state of a job: of one that she is no cluster of, of one that she is.
@@ -568,7 +681,11 @@ int main(void) {
                                        TEST(test_bounds),
                                        TEST(test_snapshots_of_others),
                                        TEST(test_limit_of_another),
-                                       TEST(test_full_disk)};
+                                       TEST(test_full_disk),
+                                       TEST(test_told_without_end),
+                                       TEST(test_window),
+                                       TEST(test_window_moves),
+                                       TEST(test_full_outbox)};
     static const char *const names[] = {"anna", "bert"};
     if (!mkdtemp(root) || sec_init() != NEB_OK)
         return 1;
