@@ -11,6 +11,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+static const char own_exe[] = "/proc/self/exe";
+
 enum { KILLED_S = 10 }; // for a process to be gone after SIGKILL; much memory takes its time
 
 // Between fork and exec: only async-signal-safe calls.
@@ -37,6 +39,8 @@ static _Noreturn void exec_child(const char *const *argv, int in_fd, int log_fd,
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     execv(argv[0], (char *const *)(uintptr_t)argv);
+    if (!strncmp(argv[0], "/proc/", 6)) // agent_self_path: of a parent that shows nothing of itself (PR_SET_DUMPABLE)
+        execv(own_exe, (char *const *)(uintptr_t)argv);
     _exit(127);
 }
 
@@ -148,8 +152,6 @@ enum neb_status agent_child_read_json(int fd, neb_ns timeout, json_t **out) {
     *out = json_loads(line, JSON_DISABLE_EOF_CHECK, NULL);
     return *out ? NEB_OK : NEB_ERR_TIMEOUT;
 }
-
-static const char own_exe[] = "/proc/self/exe";
 
 // Where the program was started from. One that was replaced meanwhile (an upgrade, a build) has " (deleted)" behind its name.
 static enum neb_status started_from(char *out, size_t cap) {

@@ -171,6 +171,7 @@ static enum neb_status submit(struct run *r) {
                         r->job.n_clusters);
     NEB_TRY(agent_ipc_connect(r->zctx, r->socket, &r->ipc));
     NEB_TRY(pretrain_say_submit(r));
+    r->asked = true;
     for (neb_ns end = neb_now() + 15 * NEB_S; neb_now() < end;) {
         enum neb_status st = agent_ipc_wait(r->ipc, NEB_S, &m);
         if (st == NEB_ERR_TIMEOUT || st == NEB_ERR_INTERRUPTED)
@@ -180,8 +181,8 @@ static enum neb_status submit(struct run *r) {
             NEB_TRY(on_event(r, &m));
             continue;
         }
-        bool ok = json_is_true(json_object_get(m.head, "ok"));
-        if (!ok)
+        r->asked = json_is_true(json_object_get(m.head, "ok"));
+        if (!r->asked)
             st = neb_fail(NEB_ERR_INVALID, "the agent refuses the job: %s",
                           agent_ipc_str(&m, "text", "?"));
         agent_ipc_msg_clear(&m);
@@ -335,7 +336,7 @@ int cmd_pretrain(int argc, char **argv) {
     sigaction(SIGINT, &sa, NULL);
     sigaction(SIGTERM, &sa, NULL);
     enum neb_status st = set_up(r);
-    r->over = st != NEB_OK && st != NEB_ERR_TIMEOUT; // an agent that is slow may have taken it
+    r->over = st != NEB_OK && !r->asked;
     int rc = st == NEB_ERR_INVALID || st == NEB_ERR_FORMAT ? AGENT_EXIT_USAGE : AGENT_EXIT_FAILED;
     if (st == NEB_OK && follow(r) == NEB_OK)
         rc = pretrain_finish(r);

@@ -104,6 +104,11 @@ static enum neb_status validate_micro_batches(const struct agent_job *j, const c
             return COMPLAIN_OF(j, file, key, "cluster %s: %s; remove it", c->name,
                                c->witness ? "a witness trains nothing"
                                           : "the trainer that attaches cuts its steps as it likes");
+        if ((int64_t)c->batch * j->seq_len > INTRA_MICRO_TOKENS_MAX)
+            return COMPLAIN_OF(j, file, key,
+                               "cluster %s: %d of data.seq_len %d are more than %d tokens a "
+                               "micro-batch",
+                               c->name, c->batch, j->seq_len, INTRA_MICRO_TOKENS_MAX);
         if (c->batch && sequences % c->batch)
             return COMPLAIN_OF(
                 j, file, key,

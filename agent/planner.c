@@ -141,8 +141,9 @@ static struct agent_planned best_of(struct search *s, int32_t i) {
     bool any = false;
     for (int32_t batch = s->sequences; batch >= 1; batch--)
         for (int again = 0; again < 2; again++) {
-            bool size = c->batch ? batch == c->batch
-                                 : s->free & AGENT_AUTO_BATCH || batch == s->job->batch,
+            bool open = s->free & AGENT_AUTO_BATCH &&
+                        (int64_t)batch * s->job->seq_len <= INTRA_MICRO_TOKENS_MAX,
+                 size = c->batch ? batch == c->batch : open || batch == s->job->batch,
                  keep = c->recompute
                             ? (again == 1) == (c->recompute == AGENT_RECOMPUTE_ON)
                             : s->free & AGENT_AUTO_RECOMPUTE || (again == 1) == s->job->recompute;
