@@ -346,6 +346,7 @@ int cmd_plan(int argc, char **argv) {
     // what does not fit has been printed, as an object
     if (st != NEB_OK && st != NEB_ERR_LIMIT && a.json)
         agent_json_print_error();
-    bool failed = st == NEB_ERR_LIMIT || st == NEB_ERR_NOMEM || a.link || a.device;
+    bool failed =
+        st == NEB_ERR_LIMIT || st == NEB_ERR_NOMEM || st == NEB_ERR_NOSPC || a.link || a.device;
     return st == NEB_OK ? AGENT_EXIT_OK : failed ? AGENT_EXIT_FAILED : AGENT_EXIT_USAGE;
 }

@@ -283,9 +283,10 @@ static enum neb_status no_second(yaml_parser_t *parser, const char *file) {
                         parser->problem_mark.line + 1,
                         parser->problem ? parser->problem : "unreadable");
     const yaml_node_t *root = yaml_document_get_root_node(&doc);
+    bool second = root && !(root->type == YAML_SCALAR_NODE && !root->data.scalar.length);
     size_t line = root ? root->start_mark.line + 1 : 0;
     yaml_document_delete(&doc);
-    return root
+    return second // a bare "---" at the end begins nothing
                ? neb_fail(NEB_ERR_INVALID,
                           "%s:%zu: a second document begins here; a file holds one job", file, line)
                : NEB_OK;

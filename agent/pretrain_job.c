@@ -45,7 +45,10 @@ static enum neb_status check_corpus(const struct agent_job *job) {
     const struct agent_cluster *k = &job->clusters[0];
     const char *dir = k->corpus[0] ? k->corpus : job->corpus;
     struct intra_corpus *c = NULL;
-    if (k->launcher == AGENT_LAUNCHER_ATTACH || !neb_fs_exists(dir)) // another site's
+    char index[NEB_PATH_MAX];
+    NEB_TRY(neb_path(index, sizeof index, dir, "corpus.json"));
+    if (k->launcher == AGENT_LAUNCHER_ATTACH || !neb_fs_exists(dir) ||
+        (k->corpus[0] && !neb_fs_exists(index))) // another site's
         return NEB_OK;
     NEB_TRY(intra_corpus_open(dir, false, &c));
     enum neb_status st = intra_corpus_check_tokenizer(c);

@@ -187,6 +187,7 @@ enum neb_status intra_corpus_build(const struct intra_build_spec *spec, const ch
         *skipped = true;
         goto out;
     }
+    NEB_TRY_GOTO(build_place_free(dir), out);
     if ((st = build_aside(&b, hex)) != NEB_OK ||
         (st = build_place_free(dir)) != NEB_OK) { // somebody may have put something there meanwhile
         (void)!neb_fs_remove_tree(b.dir);

@@ -28,7 +28,7 @@ static enum neb_status resolve(const char *given, char *out, size_t cap) {
         return neb_fail(NEB_ERR_LIMIT, "path too long: %s", given);
     for (;;) {
         size_t n = strlen(there);
-        while (n > 1 && there[n - 1] == '/')
+        while (n > 1 && (there[n - 1] == '/' || (there[n - 1] == '.' && there[n - 2] == '/')))
             there[--n] = 0;
         char *real = realpath(there, NULL);
         if (real) {
@@ -128,5 +128,9 @@ enum neb_status build_place(struct build *b, const char *given, char dir[NEB_PAT
                             dir, s->name, s->path);
     }
     NEB_TRY(neb_fs_mend_dir(dir));
-    return build_place_free(dir);
+    json_t *sources = sources_of(dir);
+    bool corpus =
+        sources != NULL; // which stays, with whatever else is there, if it is what would be built
+    json_decref(sources);
+    return corpus ? NEB_OK : build_place_free(dir);
 }

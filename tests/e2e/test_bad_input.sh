@@ -120,6 +120,8 @@ echo note >"$T/b/with-notes/NOTES"
 mkdir "$T/b/alien" && echo '{"version": 1, "sources": []}' >"$T/b/alien/corpus.json"
 find "$T/b" "$T/text" | sort >"$T/before"
 build_refused mine 'holds sub, which is of no corpus'
+(cd "$T/b" && "$nebula" data build "$T/spec.yaml" --out with-notes) >"$T/b.log" 2>&1 || fail "a corpus that needs no building: $(cat "$T/b.log")"
+sed -i 's/"inputs": "./"inputs": "x/' "$T/b/with-notes/corpus.json"
 build_refused with-notes 'holds NOTES, which is of no corpus'
 build_refused alien 'holds corpus.json, which is of no corpus'
 build_refused plain '/b/plain is no folder'
@@ -131,7 +133,7 @@ build_refused "$T/text/gpl" 'holds the text of source gpl'
 build_refused "$T/text/gpl/corpus" 'lies in source gpl'
 find "$T/b" "$T/text" | sort | cmp - "$T/before" || fail "a build that was refused changed something"
 mkdir "$T/b/empty" && ln -s ../corpus "$T/b/link"
-for out in empty new/below link/; do
+for out in empty new/below/. link/; do
     (cd "$T/b" && "$nebula" data build "$T/spec.yaml" --out "$out") >"$T/b.log" 2>&1 || fail "data build --out $out: $(cat "$T/b.log")"
 done
 [[ -L $T/b/link ]] && cmp "$T/corpus/corpus.json" "$T/b/empty/corpus.json" && cmp "$T/corpus/corpus.json" "$T/b/new/below/corpus.json" ||

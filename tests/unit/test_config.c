@@ -41,6 +41,9 @@ static void test_good(void **state) {
     assert_string_equal(j.clusters[0].sources[1].name, "es");
     assert_true(j.clusters[0].sources[1].weight == 0.5f);
     assert_int_equal(j.trainable.lora_targets, INTRA_LORA_Q | INTRA_LORA_V);
+    char ended[sizeof good + 8];
+    snprintf(ended, sizeof ended, "%s---\n", good);
+    assert_int_equal(parse(ended, &j), NEB_OK);
 }
 
 static void test_complaints(void **state) {
