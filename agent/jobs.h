@@ -1,6 +1,7 @@
 // The jobs of an agent: their state, their worker, and who is told about them.
 #ifndef AGENT_JOBS_H
 #define AGENT_JOBS_H
+#include "agent/base/bucket.h"
 #include "agent/child.h"
 #include "agent/config.h"
 #include "agent/credential.h"
@@ -36,10 +37,12 @@ struct agent_jobrun {
     uint32_t peers[AGENT_CLUSTERS_MAX]; // link peer of each cluster (of self: unused)
     bool federated;                     // rounds are exchanged
     struct agent_sums *sums;            // profile `private` (agent/sums.h); NULL otherwise
-    bool linked;                     // other clusters are exchanged with: by rounds, or by streams
-    bool local;                      // submitted here: reports of all clusters come here
-    uint32_t home;                   // peer that submitted it, unless local
-    struct agent_lines *lines;       // owned: of metrics, for home; NULL: local, or none yet
+    bool linked;               // other clusters are exchanged with: by rounds, or by streams
+    bool local;                // submitted here: reports of all clusters come here
+    uint32_t home;             // peer that submitted it, unless local
+    struct agent_lines *lines; // owned: of metrics, for home; NULL: local, or none yet
+    // local: what each cluster's lines and reports may still cost (AGENT_LINES_TAKEN): by number, by bytes
+    struct neb_bucket told_lines[AGENT_CLUSTERS_MAX], told_bytes[AGENT_CLUSTERS_MAX];
     int64_t had[AGENT_CLUSTERS_MAX]; // local: the last line of each cluster, by its number; 0: none
     char owner[SEC_NAME_MAX]; // that member's name, which stays when it is revoked; "": local
     bool adopted;  // the owner is no member any more, and this site's operator has gone on with it

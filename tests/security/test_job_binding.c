@@ -7,6 +7,7 @@
 #include "agent/config.h"
 #include "agent/daemon.h"
 #include "agent/ipc.h"
+#include "agent/lines.h"
 #include "agent/policy.h"
 #include "agent/tune.h"
 #include "inter/service.h"
@@ -256,6 +257,50 @@ static void test_lost_disk(void **state) {
     check_job(lost, "honest, running of anna");
 }
 
+static int said(const char *text) { // lines of the agent's log
+    struct neb_buf b = {0};
+    int n = 0;
+    assert_int_equal(neb_fs_read(log_path, 1 << 24, &b), NEB_OK);
+    neb_buf_u8(&b, 0);
+    for (const char *at = (const char *)b.p; (at = strstr(at, text)); at++)
+        n++;
+    neb_buf_free(&b);
+    return n;
+}
+
+// A cluster of the job that tells of its progress without end, in long lines: who follows the job gets no more than AGENT_LINES_TAKEN says.
+static void hear_without_end(struct agent_ipc **c) {
+    enum { LONG = 40 << 10, MANY = 400 };
+    static char text[LONG + 1];
+    uint64_t got = 0;
+    neb_ns from = neb_now();
+    struct agent_ipc_msg m = {0};
+    memset(text, 'x', LONG);
+    for (int i = 0; i < MANY || neb_now() < from + 2 * NEB_S; i++) {
+        json_t *o = json_pack("{s:s,s:[{s:i,s:{s:s,s:s}}]}", "id", sites, "lines", "n", 100 + i,
+                              "line", "kind", "note", "text", text);
+        char *body = json_dumps(o, JSON_COMPACT);
+        if (i < MANY)
+            inter_service_tell(services[BERT], index_of[SITE], AGENT_MSG_METRICS, body,
+                               strlen(body));
+        free(body);
+        json_decref(o);
+        step();
+        while (agent_ipc_wait(*c, 0, &m) == NEB_OK) {
+            const char *t =
+                json_string_value(json_object_get(json_object_get(m.head, "line"), "text"));
+            got += t && t[0] == 'x' ? strlen(t) : 0;
+            agent_ipc_msg_clear(&m);
+        }
+    }
+    double passed = neb_seconds(neb_now() - from);
+    agent_ipc_destroy(c);
+    assert_in_range(got, AGENT_LINES_BYTES_BURST,
+                    AGENT_LINES_TAKEN *
+                        (AGENT_LINES_BYTES_BURST + AGENT_LINES_BYTES_A_SECOND * passed));
+    assert_int_equal(said("tells more of its progress"), 1);
+}
+
 // What others tell of a job that was submitted here counts from its clusters only.
 static void test_told(void **state) {
     (void)state;
@@ -302,7 +347,7 @@ static void test_told(void **state) {
     assert_true(heard);
     assert_int_equal(lines, 1);
     assert_int_equal(odd, 1);
-    agent_ipc_destroy(&c);
+    hear_without_end(&c);
 }
 
 // An id that belongs to another member's job is no id for one of this site.
@@ -378,17 +423,6 @@ static void test_tokens(void **state) {
 }
 
 // ---- floods -----------------------------------------------------------------------------------------------------
-
-static int said(const char *text) { // lines of the agent's log
-    struct neb_buf b = {0};
-    int n = 0;
-    assert_int_equal(neb_fs_read(log_path, 1 << 24, &b), NEB_OK);
-    neb_buf_u8(&b, 0);
-    for (const char *at = (const char *)b.p; (at = strstr(at, text)); at++)
-        n++;
-    neb_buf_free(&b);
-    return n;
-}
 
 static void count_waiting(void *user, const char *peer, uint64_t messages, uint64_t bytes) {
     (void)bytes;
