@@ -121,6 +121,15 @@ NEB_MUST_CHECK enum neb_status agent_jobs_find(struct inter_ledger *l, const cha
 // A row of the ledger; to be cleared. spec NULL: damaged.
 void agent_job_record_read(const uint8_t id[INTER_ID_BYTES], const char *spec, const char *state,
                            struct agent_job_record *out);
+// Ended jobs of other members beyond the `most` newest of each, by when they were written last: (*n) of them, to be freed; NULL: none. Those
+// that run or are held, this member's own, and what its operator went on with for a member that is gone are none of them.
+struct agent_ended_job {
+    uint8_t id[AGENT_JOB_ID_BYTES];
+    char home[SEC_NAME_MAX];
+    int64_t at; // ms since 1970; 0: of a program that did not note it
+};
+NEB_MUST_CHECK enum neb_status agent_jobs_ended(struct inter_ledger *l, size_t most,
+                                                struct agent_ended_job **out, size_t *n);
 void agent_job_record_clear(struct agent_job_record *r);
 
 #endif

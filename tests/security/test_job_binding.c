@@ -36,7 +36,7 @@ static const char annas[] = "11111111111111111111111111111111",
                   sites[] = "22222222222222222222222222222222",
                   lost[] = "33333333333333333333333333333333";
 
-enum { SITE, ANNA, BERT, MALLORY, N };
+enum { SITE, ANNA, BERT, MALLORY, N, ENDED = 2 };
 static const char *const names[] = {"site", "anna", "bert", "mallory"};
 static char dir[] = "/tmp/nebula-binding-XXXXXX", homes[N][64], path[128], log_path[128];
 static pid_t agent;
@@ -156,10 +156,11 @@ static struct agent_ipc *client(void) {
 
 // What `nebula jobs` says of it: "running of anna".
 static void check_job(const char *hex, const char *want) {
-    char is[128] = "absent";
+    char is[128] = "";
     size_t i;
     json_t *j;
     for (neb_ns end = neb_now() + 20 * NEB_S; strcmp(is, want) != 0 && neb_now() < end; step()) {
+        snprintf(is, sizeof is, "absent");
         struct agent_ipc *c = client();
         struct agent_ipc_msg m = {0};
         assert_int_equal(agent_ipc_send(c, NULL, json_pack("{s:s}", "op", "jobs"), NULL, 0),
@@ -458,10 +459,32 @@ static void test_offers_without_end(void **state) {
     assert_int_equal(waiting, 0);
 }
 
+// Submitted and stopped, again and again: the newest stay, of what was before nothing.
+static void test_ended_without_end(void **state) {
+    (void)state;
+    enum { MANY = ENDED + 2 };
+    char hex[MANY][33], folder[256];
+    for (int i = 0; i < MANY; i++) {
+        snprintf(hex[i], sizeof hex[i], "%032x", 0x4000 + i);
+        say(BERT, AGENT_MSG_JOB, offer(hex[i], "loop", BERT, "bert", NULL));
+        check_job(hex[i], "loop, running of bert");
+        say(BERT, AGENT_MSG_STOP, json_pack("{s:s}", "id", hex[i]));
+        check_job(hex[i], "loop, stopped of bert");
+        neb_sleep(1100 * NEB_MS); // which is older is known by the second
+    }
+    for (int i = 0; i < MANY; i++) {
+        check_job(hex[i], i < MANY - ENDED ? "absent" : "loop, stopped of bert");
+        snprintf(folder, sizeof folder, "%s/jobs/%s", homes[SITE], hex[i]);
+        assert_true(neb_fs_exists(folder) == (i >= MANY - ENDED));
+    }
+    check_job(annas, "honest, running of anna");
+}
+
 // ---- set-up ---------------------------------------------------------------------------------------------------
 
 static void run_agent(void) {
-    struct agent_daemon_config c = {.home = homes[SITE], .listen = "127.0.0.1:*"};
+    struct agent_daemon_config c = {
+        .home = homes[SITE], .listen = "127.0.0.1:*", .ended_max = ENDED};
     int fd = open(log_path, O_WRONLY | O_CREAT | O_APPEND, 0600);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     dup2(fd, STDERR_FILENO);
@@ -549,6 +572,7 @@ int main(void) {
                                        cmocka_unit_test(test_told),
                                        cmocka_unit_test(test_local),
                                        cmocka_unit_test(test_tokens),
+                                       cmocka_unit_test(test_ended_without_end),
                                        cmocka_unit_test(test_offers_without_end)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }
