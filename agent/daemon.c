@@ -37,6 +37,7 @@ static void telemetry(struct daemon *d) {
         }
     daemon_tell_blobs(d);
     daemon_say_quiet(d);
+    daemon_drop_ended(d);
     if (d->web)
         agent_status_publish(d->web, d->view, daemon_status(d));
     agent_notify("WATCHDOG=1");
@@ -149,6 +150,8 @@ static void look_at_workers(struct daemon *d) {
             j->ended_at = 0;
             daemon_worker_ended(d, j, j->end_status);
         }
+        if (j->used)
+            daemon_lines_due(d, j);
         daemon_job_resume_due(d, j);
     }
 }
@@ -230,6 +233,7 @@ enum neb_status agent_daemon_run(const struct agent_daemon_config *c) {
         return neb_fail(NEB_ERR_NOMEM, "out of memory starting the agent");
     d->c = c;
     d->signal_fd = -1;
+    d->ended_due = true;
     d->renew = (struct agent_renew){.exe = d->exe, .home = c->home, .before_days = c->renew_days};
     enum neb_status st = set_up(d);
     if (st == NEB_OK)

@@ -26,6 +26,7 @@ struct agent_daemon_config {
     struct agent_web_config page; // listen NULL: no status page
     uint64_t
         blobs_max; // bytes of updates in HOME/blobs, as far as the ledger may drop any; 0: no limit
+    unsigned ended_max; // ended jobs that are kept of each other member; 0: DAEMON_ENDED_MAX
     // file; NULL: what HOME/seal.json or the systemd credential says (agent/seal.h)
     const char *seal_key;
     // may be NULL; set when SIGTERM found a job running, which goes on when the agent is started again

@@ -323,6 +323,7 @@ void daemon_job_end(struct daemon *d, struct agent_jobrun *j, const char *state)
     inter_service_limit(d->service, j->id, NULL, false);
     // its rounds stay open: a member that was away may still ask for the last
     j->state = AGENT_JOB_ENDED;
+    d->ended_due = true;
     neb_info("job %s: %s", j->job.name, state);
 }
 

@@ -75,11 +75,17 @@ static bool looks_at(struct daemon *d, uint32_t peer, const char *hex, bool agai
     return false;
 }
 
+// n_clusters: none.
+static int cluster_of(const struct agent_jobrun *j, uint32_t peer) {
+    int k = 0;
+    while (k < j->job.n_clusters && (k == j->self || j->peers[k] != peer))
+        k++;
+    return k;
+}
+
 static bool is_cluster(const struct agent_jobrun *j, uint32_t peer) {
-    bool found = false;
-    for (int i = 0; i < j->job.n_clusters && j->job.sync.scheme != AGENT_SCHEME_SYNCHRONOUS; i++)
-        found |= i != j->self && j->peers[i] == peer;
-    return found;
+    return j->job.sync.scheme != AGENT_SCHEME_SYNCHRONOUS &&
+           cluster_of(j, peer) < j->job.n_clusters;
 }
 
 // The same of a job that has ended: by name.
@@ -172,32 +178,53 @@ static void on_refused(struct daemon *d, struct agent_jobrun *j, const char *fro
     daemon_job_stop(d, j);
 }
 
+// Whether what another cluster tells of a job that was submitted here is passed on: lines and reports go to whoever follows it, and there to disk.
+static bool passes_on(struct daemon *d, struct agent_jobrun *j, int cluster, size_t lines,
+                      size_t bytes) {
+    enum {
+        BYTES_MOST = AGENT_LINES_TAKEN * AGENT_LINES_BYTES_BURST,
+        BYTES_A_SECOND = AGENT_LINES_TAKEN * AGENT_LINES_BYTES_A_SECOND
+    };
+    neb_ns now = neb_now();
+    if (neb_bucket_left(&j->told_bytes[cluster], now, BYTES_MOST, BYTES_A_SECOND) >=
+            (double)bytes &&
+        neb_bucket_take(&j->told_lines[cluster], now, (double)lines,
+                        AGENT_LINES_TAKEN * AGENT_LINES_BURST,
+                        AGENT_LINES_TAKEN * AGENT_LINES_A_SECOND)) {
+        neb_bucket_use(&j->told_bytes[cluster], now, (double)bytes, BYTES_MOST, BYTES_A_SECOND);
+        return true;
+    }
+    if (daemon_quiet_says(d, QUIET_LINES))
+        neb_warn("job %s: %s tells more of its progress than a cluster can make; what is beyond "
+                 "that is dropped",
+                 j->job.name, j->job.clusters[cluster].name);
+    return false;
+}
+
 // Of another cluster, of a job that was submitted here. Who it is from is not for it to say.
-static void on_report(struct daemon *d, struct agent_jobrun *j, const char *from,
-                      const json_t *body) {
+static void on_report(struct daemon *d, struct agent_jobrun *j, uint32_t peer, const char *from,
+                      const json_t *body, size_t bytes) {
     json_t *report = json_object_get(body, "report");
-    if (!j->local || !json_is_object(report))
+    if (!j->local || !json_is_object(report) || !passes_on(d, j, cluster_of(j, peer), 1, bytes))
         return;
     json_object_set_new(report, "name", json_string(from));
     daemon_publish_report(d, j, json_incref(report));
 }
 static void on_lines(struct daemon *d, struct agent_jobrun *j, uint32_t peer, const char *from,
-                     const json_t *body) {
+                     const json_t *body, size_t bytes) {
     const double latest_s = 365 * 86400;
+    const json_t *lines = json_object_get(body, "lines");
+    int k = cluster_of(j, peer);
     json_t *o;
     size_t i;
-    if (!j->local)
+    if (!j->local || !passes_on(d, j, k, json_array_size(lines), bytes))
         return;
-    json_array_foreach(json_object_get(body, "lines"), i, o) {
+    json_array_foreach(lines, i, o) {
         json_t *line = json_object_get(o, "line");
         double late_s = json_number_value(json_object_get(o, "late_s"));
         int64_t n = json_integer_value(json_object_get(o, "n"));
-        bool again = false; // sent twice, as the first time was in doubt
-        for (int k = 0; k < j->job.n_clusters; k++)
-            if (k != j->self && j->peers[k] == peer) {
-                again = late_s > 0 && n <= j->had[k];
-                j->had[k] = again ? j->had[k] : n;
-            }
+        bool again = late_s > 0 && n <= j->had[k]; // sent twice, as the first time was in doubt
+        j->had[k] = again ? j->had[k] : n;
         if (!json_is_object(line) || again)
             continue;
         json_object_set_new(line, "cluster", json_string(from));
@@ -246,9 +273,9 @@ void daemon_on_message(void *user, uint32_t peer, uint32_t kind, const uint8_t *
     else if (kind == AGENT_MSG_REFUSED && j)
         on_refused(d, j, from, body);
     else if (kind == AGENT_MSG_METRICS && j)
-        on_lines(d, j, peer, from, body);
+        on_lines(d, j, peer, from, body, n);
     else if (kind == AGENT_MSG_REPORT && j)
-        on_report(d, j, from, body);
+        on_report(d, j, peer, from, body, n);
     json_decref(body);
 }
 

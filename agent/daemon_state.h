@@ -9,6 +9,7 @@
 //     daemon_jobs.c      the life of a job and its worker
 //     daemon_rejoin.c    a job whose state is given up for the others'
 //     daemon_hang.c      workers that hang
+//     daemon_ended.c     jobs of others that have ended, and how many are kept
 //     daemon_members.c   member lists and keys that change
 //     daemon_tell.c      what is told: to clients, workers, other agents, the page   ── out
 //
@@ -37,6 +38,9 @@ enum daemon_limit {
     DAEMON_OFFERS_A_SECOND = 4,
     // Refusals that are said in the log one by one: what an operator tries in a minute.
     DAEMON_OFFERS_SAID = 16,
+    // Jobs of each other member that have ended and are kept, with their folders: one a working day for a year. Its oldest go, no other's, and
+    // none of this site's.
+    DAEMON_ENDED_MAX = 256,
 };
 
 struct daemon {
@@ -72,7 +76,8 @@ struct daemon {
     struct agent_view *view;          // what status, page and metrics show
     struct agent_web *web;            // NULL: no page
     bool stopping;
-    bool changes; // a peer's list was taken; acted upon outside of the service's own calls
+    bool ended_due; // a job of another member has ended, or did before this start
+    bool changes;   // a peer's list was taken; acted upon outside of the service's own calls
     struct agent_members_change change;
 };
 
@@ -188,6 +193,9 @@ void daemon_on_peer(void *user, uint32_t peer, bool up);
 void daemon_on_fault(void *user, uint32_t peer, enum inter_fault f);
 void daemon_on_lied(void *user, uint32_t peer, const struct inter_evidence *e);
 void daemon_on_split(void *user, uint32_t peer, const struct inter_key *round);
+
+// daemon_ended.c
+void daemon_drop_ended(struct daemon *d); // once a second
 
 // daemon_hang.c
 void daemon_look_for_hangs(struct daemon *d); // once a second

@@ -153,7 +153,10 @@ void daemon_publish_report(struct daemon *d, struct agent_jobrun *j, json_t *rep
     tell_watchers(d, j,
                   json_pack("{s:s,s:s,s:O}", "ev", "report", "job", j->hex, "report", report));
     if (!j->local) {
-        daemon_store_lines(d, j); // who has all reports waits for no more lines
+        if (j->lines) // who has all reports waits for no more lines
+            agent_lines_hurry(j->lines);
+        daemon_lines_due(d, j);
+        daemon_store_lines(d, j);
         daemon_post(d, j->home, AGENT_MSG_REPORT,
                     json_pack("{s:s,s:O}", "id", j->hex, "report", report), true);
     }

@@ -1,5 +1,6 @@
 #include "agent/jobs.h"
 #include "agent/base/bytes.h"
+#include "agent/base/clock.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -117,11 +118,11 @@ enum neb_status agent_jobs_choose(struct inter_ledger *l, const char *prefix,
 enum neb_status agent_jobs_put(struct inter_ledger *l, const struct agent_job_record *r,
                                const char *why) {
     uint8_t id[INTER_ID_BYTES];
-    json_t *s =
-        json_pack("{s:s,s:I,s:I,s:I,s:I,s:s,s:s,s:b,s:s}", "state", r->state, "sent",
-                  (json_int_t)r->wan.sent, "recv", (json_int_t)r->wan.recv, "messages",
-                  (json_int_t)r->wan.messages, "payload", (json_int_t)r->wan.payload, "home",
-                  r->home, "sig", r->sig, "adopted", r->adopted, "why", why ? why : "");
+    json_t *s = json_pack("{s:s,s:I,s:I,s:I,s:I,s:I,s:s,s:s,s:b,s:s}", "state", r->state, "at",
+                          (json_int_t)(neb_wall_now() / NEB_MS), "sent", (json_int_t)r->wan.sent,
+                          "recv", (json_int_t)r->wan.recv, "messages", (json_int_t)r->wan.messages,
+                          "payload", (json_int_t)r->wan.payload, "home", r->home, "sig", r->sig,
+                          "adopted", r->adopted, "why", why ? why : "");
     char *spec = json_dumps(r->spec, JSON_COMPACT), *text = json_dumps(s, JSON_COMPACT);
     enum neb_status st = spec && text && neb_unhex(r->hex, id, sizeof id)
                              ? inter_ledger_put_job(l, id, spec, text)
@@ -129,6 +130,71 @@ enum neb_status agent_jobs_put(struct inter_ledger *l, const struct agent_job_re
     free(spec);
     free(text);
     json_decref(s);
+    return st;
+}
+
+struct ended {
+    struct agent_ended_job *list; // owned
+    size_t n, cap;
+    bool oom;
+};
+
+static void note_ended(void *user, const uint8_t id[INTER_ID_BYTES], const char *spec,
+                       const char *state) {
+    struct ended *e = user;
+    json_t *st = json_loads(state, 0, NULL);
+    const char *what = json_string_value(json_object_get(st, "state")),
+               *home = json_string_value(json_object_get(st, "home"));
+    (void)spec;
+    bool over =
+        what && (!strcmp(what, "done") || !strcmp(what, "stopped") || !strcmp(what, "failed"));
+    if (over && home && *home && !json_is_true(json_object_get(st, "adopted"))) {
+        if (e->n == e->cap) {
+            size_t cap = e->cap ? 2 * e->cap : 64;
+            struct agent_ended_job *all = realloc(e->list, cap * sizeof *all);
+            e->oom = e->oom || !all;
+            e->list = all ? all : e->list;
+            e->cap = all ? cap : e->cap;
+        }
+        if (e->n < e->cap) {
+            struct agent_ended_job *x = &e->list[e->n++];
+            *x = (struct agent_ended_job){.at = json_integer_value(json_object_get(st, "at"))};
+            memcpy(x->id, id, sizeof x->id);
+            snprintf(x->home, sizeof x->home, "%s", home);
+        }
+    }
+    json_decref(st);
+}
+
+// By member, the newest first.
+static int by_age(const void *pa, const void *pb) {
+    const struct agent_ended_job *a = pa, *b = pb;
+    int c = strcmp(a->home, b->home);
+    c = c ? c : (a->at < b->at) - (a->at > b->at);
+    return c ? c : memcmp(a->id, b->id, sizeof a->id);
+}
+
+enum neb_status agent_jobs_ended(struct inter_ledger *l, size_t most, struct agent_ended_job **out,
+                                 size_t *n) {
+    struct ended e = {.list = NULL};
+    size_t kept = 0, of_one = 0;
+    enum neb_status st = inter_ledger_jobs(l, note_ended, &e);
+    if (st == NEB_OK && e.oom)
+        st = neb_fail(NEB_ERR_NOMEM, "out of memory for jobs that have ended");
+    if (e.n)
+        qsort(e.list, e.n, sizeof *e.list, by_age);
+    for (size_t i = 0; i < e.n; i++) {
+        of_one = i && !strcmp(e.list[i].home, e.list[i - 1].home) ? of_one + 1 : 0;
+        if (of_one >= most)
+            e.list[kept++] = e.list[i];
+    }
+    if (st != NEB_OK || !kept) {
+        free(e.list);
+        e.list = NULL;
+        kept = 0;
+    }
+    *out = e.list;
+    *n = kept;
     return st;
 }
 

@@ -1,6 +1,7 @@
 // The jobs of an agent: their state, their worker, and who is told about them.
 #ifndef AGENT_JOBS_H
 #define AGENT_JOBS_H
+#include "agent/base/bucket.h"
 #include "agent/child.h"
 #include "agent/config.h"
 #include "agent/credential.h"
@@ -36,10 +37,12 @@ struct agent_jobrun {
     uint32_t peers[AGENT_CLUSTERS_MAX]; // link peer of each cluster (of self: unused)
     bool federated;                     // rounds are exchanged
     struct agent_sums *sums;            // profile `private` (agent/sums.h); NULL otherwise
-    bool linked;                     // other clusters are exchanged with: by rounds, or by streams
-    bool local;                      // submitted here: reports of all clusters come here
-    uint32_t home;                   // peer that submitted it, unless local
-    struct agent_lines *lines;       // owned: of metrics, for home; NULL: local, or none yet
+    bool linked;               // other clusters are exchanged with: by rounds, or by streams
+    bool local;                // submitted here: reports of all clusters come here
+    uint32_t home;             // peer that submitted it, unless local
+    struct agent_lines *lines; // owned: of metrics, for home; NULL: local, or none yet
+    // local: what each cluster's lines and reports may still cost (AGENT_LINES_TAKEN): by number, by bytes
+    struct neb_bucket told_lines[AGENT_CLUSTERS_MAX], told_bytes[AGENT_CLUSTERS_MAX];
     int64_t had[AGENT_CLUSTERS_MAX]; // local: the last line of each cluster, by its number; 0: none
     char owner[SEC_NAME_MAX]; // that member's name, which stays when it is revoked; "": local
     bool adopted;  // the owner is no member any more, and this site's operator has gone on with it
@@ -122,6 +125,15 @@ NEB_MUST_CHECK enum neb_status agent_jobs_choose(struct inter_ledger *l, const c
 // A row of the ledger; to be cleared. spec NULL: damaged.
 void agent_job_record_read(const uint8_t id[INTER_ID_BYTES], const char *spec, const char *state,
                            struct agent_job_record *out);
+// Ended jobs of other members beyond the `most` newest of each, by when they were written last: (*n) of them, to be freed; NULL: none. Those
+// that run or are held, this member's own, and what its operator went on with for a member that is gone are none of them.
+struct agent_ended_job {
+    uint8_t id[AGENT_JOB_ID_BYTES];
+    char home[SEC_NAME_MAX];
+    int64_t at; // ms since 1970; 0: of a program that did not note it
+};
+NEB_MUST_CHECK enum neb_status agent_jobs_ended(struct inter_ledger *l, size_t most,
+                                                struct agent_ended_job **out, size_t *n);
 void agent_job_record_clear(struct agent_job_record *r);
 
 #endif

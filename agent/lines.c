@@ -1,4 +1,5 @@
 #include "agent/lines.h"
+#include "agent/base/bucket.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -24,8 +25,9 @@ struct agent_lines {
     int64_t sure_n; // of the last one that was told long before the link went down
     int64_t late_n; // of the last one that waited, or may be sent twice
     size_t bytes;
-    bool waits;            // for the link, or for what the other one had
-    neb_ns up_at;          // 0: the link is down
+    bool waits;                                   // for the link, or for what the other one had
+    neb_ns up_at;                                 // 0: the link is down
+    struct neb_bucket messages, sent, sent_bytes; // what may be sent now
     unsigned spacing, due; // in an outage: of so many steps one is kept, after so many more
 };
 
@@ -93,7 +95,7 @@ static void thin(struct agent_lines *l) {
     }
     l->count = kept;
     l->next = next;
-    if (kept == was || l->spacing >= SPACING_MAX)
+    if (!l->waits || kept == was || l->spacing >= SPACING_MAX)
         return;
     l->spacing *= 2;
     l->due = l->spacing - 1;
@@ -107,7 +109,9 @@ static bool is_full(const struct agent_lines *l, size_t more) {
 static void make_room(struct agent_lines *l, neb_ns now, size_t bytes) {
     while (!l->waits && l->count && now - at(l, 0)->at > kept_when_up)
         drop_first(l);
-    if (l->waits && is_full(l, bytes) && l->others <= AGENT_LINES_MAX / 2)
+    while (!l->waits && l->next && is_full(l, bytes))
+        drop_first(l); // was sent
+    if (is_full(l, bytes) && l->others <= AGENT_LINES_MAX / 2)
         thin(l);
     while (is_full(l, bytes))
         drop_one(l);
@@ -153,12 +157,27 @@ void agent_lines_had(struct agent_lines *l, int64_t had) {
         l->next++;
 }
 
-static json_t *next(struct agent_lines *l, neb_ns now, size_t max_bytes) {
+static bool may_send(struct agent_lines *l, neb_ns now, size_t bytes) {
+    bytes = bytes < AGENT_LINES_BYTES_MAX ? bytes : (size_t)AGENT_LINES_BYTES_MAX;
+    if (neb_bucket_left(&l->sent_bytes, now, AGENT_LINES_BYTES_BURST, AGENT_LINES_BYTES_A_SECOND) <
+            (double)bytes ||
+        !neb_bucket_take(&l->sent, now, 1, AGENT_LINES_BURST, AGENT_LINES_A_SECOND))
+        return false;
+    neb_bucket_use(&l->sent_bytes, now, (double)bytes, AGENT_LINES_BYTES_BURST,
+                   AGENT_LINES_BYTES_A_SECOND);
+    return true;
+}
+
+void agent_lines_hurry(struct agent_lines *l) {
+    l->messages = l->sent = l->sent_bytes = (struct neb_bucket){0};
+}
+
+static json_t *next(struct agent_lines *l, neb_ns now, size_t max_bytes, bool paced) {
     json_t *list = NULL;
     for (size_t bytes = 0; l->next < l->count; l->next++) {
         const struct entry *e = at(l, l->next);
         int64_t age_ms = (now - e->at) / NEB_MS;
-        if (list && bytes + e->bytes > max_bytes)
+        if ((list && bytes + e->bytes > max_bytes) || (paced && !may_send(l, now, e->bytes)))
             break;
         bytes += e->bytes;
         list = list ? list : json_array();
@@ -173,7 +192,11 @@ static json_t *next(struct agent_lines *l, neb_ns now, size_t max_bytes) {
 json_t *agent_lines_next(struct agent_lines *l, neb_ns now, size_t max_bytes) {
     if (l->waits && l->up_at && now - l->up_at > told_by) // what it had to say was lost
         agent_lines_had(l, 0);
-    return l->waits ? NULL : next(l, now, max_bytes);
+    if (l->waits || l->next == l->count ||
+        !neb_bucket_take(&l->messages, now, 1, AGENT_LINES_MESSAGES_BURST,
+                         AGENT_LINES_MESSAGES_A_SECOND))
+        return NULL;
+    return next(l, now, max_bytes, true);
 }
 
 json_t *agent_lines_take(struct agent_lines *l, neb_ns now, size_t max_bytes) {
@@ -183,7 +206,7 @@ json_t *agent_lines_take(struct agent_lines *l, neb_ns now, size_t max_bytes) {
         drop_first(l);
     l->next = 0;
     l->late_n = l->last_n;
-    json_t *list = next(l, now, max_bytes);
+    json_t *list = next(l, now, max_bytes, false);
     while (l->next)
         drop_first(l);
     return list;

@@ -96,15 +96,32 @@ enum neb_status inter_ledger_begin_at(struct inter_ledger *l, const uint8_t job[
     return inter_blob_sweep(l);
 }
 
-enum neb_status inter_ledger_begin_anew(struct inter_ledger *l, const struct inter_standing *st) {
+// Its rounds, within a transaction.
+static enum neb_status clear_job(struct inter_ledger *l, const uint8_t job[INTER_ID_BYTES]) {
     static const char *const tables[] = {"record", "chain", "manifest", "vote", "promise", "saved"};
     char sql[64];
-    NEB_TRY(inter_db_begin(l));
     enum neb_status rc = inter_db_make_saved(l);
     for (size_t i = 0; i < sizeof tables / sizeof tables[0] && rc == NEB_OK; i++) {
         snprintf(sql, sizeof sql, "DELETE FROM %s WHERE job=?", tables[i]);
-        rc = inter_db_run(l, "begin a job anew", sql, "b", INTER_JOB(st->job));
+        rc = inter_db_run(l, "clear a job", sql, "b", INTER_JOB(job));
     }
+    return rc;
+}
+
+enum neb_status inter_ledger_drop_job(struct inter_ledger *l, const uint8_t job[INTER_ID_BYTES]) {
+    NEB_TRY(inter_db_begin(l));
+    enum neb_status rc = clear_job(l, job);
+    if (rc == NEB_OK)
+        rc = inter_db_run(l, "drop a job", "DELETE FROM standing WHERE job=?", "b", INTER_JOB(job));
+    if (rc == NEB_OK)
+        rc = inter_db_run(l, "drop a job", "DELETE FROM job WHERE id=?", "b", INTER_JOB(job));
+    NEB_TRY(inter_db_end(l, rc));
+    return inter_blob_sweep(l);
+}
+
+enum neb_status inter_ledger_begin_anew(struct inter_ledger *l, const struct inter_standing *st) {
+    NEB_TRY(inter_db_begin(l));
+    enum neb_status rc = clear_job(l, st->job);
     if (rc == NEB_OK)
         rc = inter_ledger_put_standing(l, st);
     NEB_TRY(inter_db_end(l, rc));

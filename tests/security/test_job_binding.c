@@ -7,6 +7,7 @@
 #include "agent/config.h"
 #include "agent/daemon.h"
 #include "agent/ipc.h"
+#include "agent/lines.h"
 #include "agent/policy.h"
 #include "agent/tune.h"
 #include "inter/service.h"
@@ -35,7 +36,7 @@ static const char annas[] = "11111111111111111111111111111111",
                   sites[] = "22222222222222222222222222222222",
                   lost[] = "33333333333333333333333333333333";
 
-enum { SITE, ANNA, BERT, MALLORY, N };
+enum { SITE, ANNA, BERT, MALLORY, N, ENDED = 2 };
 static const char *const names[] = {"site", "anna", "bert", "mallory"};
 static char dir[] = "/tmp/nebula-binding-XXXXXX", homes[N][64], path[128], log_path[128];
 static pid_t agent;
@@ -155,10 +156,11 @@ static struct agent_ipc *client(void) {
 
 // What `nebula jobs` says of it: "running of anna".
 static void check_job(const char *hex, const char *want) {
-    char is[128] = "absent";
+    char is[128] = "";
     size_t i;
     json_t *j;
     for (neb_ns end = neb_now() + 20 * NEB_S; strcmp(is, want) != 0 && neb_now() < end; step()) {
+        snprintf(is, sizeof is, "absent");
         struct agent_ipc *c = client();
         struct agent_ipc_msg m = {0};
         assert_int_equal(agent_ipc_send(c, NULL, json_pack("{s:s}", "op", "jobs"), NULL, 0),
@@ -256,6 +258,50 @@ static void test_lost_disk(void **state) {
     check_job(lost, "honest, running of anna");
 }
 
+static int said(const char *text) { // lines of the agent's log
+    struct neb_buf b = {0};
+    int n = 0;
+    assert_int_equal(neb_fs_read(log_path, 1 << 24, &b), NEB_OK);
+    neb_buf_u8(&b, 0);
+    for (const char *at = (const char *)b.p; (at = strstr(at, text)); at++)
+        n++;
+    neb_buf_free(&b);
+    return n;
+}
+
+// A cluster of the job that tells of its progress without end, in long lines: who follows the job gets no more than AGENT_LINES_TAKEN says.
+static void hear_without_end(struct agent_ipc **c) {
+    enum { LONG = 40 << 10, MANY = 400 };
+    static char text[LONG + 1];
+    uint64_t got = 0;
+    neb_ns from = neb_now();
+    struct agent_ipc_msg m = {0};
+    memset(text, 'x', LONG);
+    for (int i = 0; i < MANY || neb_now() < from + 2 * NEB_S; i++) {
+        json_t *o = json_pack("{s:s,s:[{s:i,s:{s:s,s:s}}]}", "id", sites, "lines", "n", 100 + i,
+                              "line", "kind", "note", "text", text);
+        char *body = json_dumps(o, JSON_COMPACT);
+        if (i < MANY)
+            inter_service_tell(services[BERT], index_of[SITE], AGENT_MSG_METRICS, body,
+                               strlen(body));
+        free(body);
+        json_decref(o);
+        step();
+        while (agent_ipc_wait(*c, 0, &m) == NEB_OK) {
+            const char *t =
+                json_string_value(json_object_get(json_object_get(m.head, "line"), "text"));
+            got += t && t[0] == 'x' ? strlen(t) : 0;
+            agent_ipc_msg_clear(&m);
+        }
+    }
+    double passed = neb_seconds(neb_now() - from);
+    agent_ipc_destroy(c);
+    assert_in_range(got, AGENT_LINES_BYTES_BURST,
+                    AGENT_LINES_TAKEN *
+                        (AGENT_LINES_BYTES_BURST + AGENT_LINES_BYTES_A_SECOND * passed));
+    assert_int_equal(said("tells more of its progress"), 1);
+}
+
 // What others tell of a job that was submitted here counts from its clusters only.
 static void test_told(void **state) {
     (void)state;
@@ -302,7 +348,7 @@ static void test_told(void **state) {
     assert_true(heard);
     assert_int_equal(lines, 1);
     assert_int_equal(odd, 1);
-    agent_ipc_destroy(&c);
+    hear_without_end(&c);
 }
 
 // An id that belongs to another member's job is no id for one of this site.
@@ -379,17 +425,6 @@ static void test_tokens(void **state) {
 
 // ---- floods -----------------------------------------------------------------------------------------------------
 
-static int said(const char *text) { // lines of the agent's log
-    struct neb_buf b = {0};
-    int n = 0;
-    assert_int_equal(neb_fs_read(log_path, 1 << 24, &b), NEB_OK);
-    neb_buf_u8(&b, 0);
-    for (const char *at = (const char *)b.p; (at = strstr(at, text)); at++)
-        n++;
-    neb_buf_free(&b);
-    return n;
-}
-
 static void count_waiting(void *user, const char *peer, uint64_t messages, uint64_t bytes) {
     (void)bytes;
     if (!strcmp(peer, names[MALLORY]))
@@ -424,10 +459,32 @@ static void test_offers_without_end(void **state) {
     assert_int_equal(waiting, 0);
 }
 
+// Submitted and stopped, again and again: the newest stay, of what was before nothing.
+static void test_ended_without_end(void **state) {
+    (void)state;
+    enum { MANY = ENDED + 2 };
+    char hex[MANY][33], folder[256];
+    for (int i = 0; i < MANY; i++) {
+        snprintf(hex[i], sizeof hex[i], "%032x", 0x4000 + i);
+        say(BERT, AGENT_MSG_JOB, offer(hex[i], "loop", BERT, "bert", NULL));
+        check_job(hex[i], "loop, running of bert");
+        say(BERT, AGENT_MSG_STOP, json_pack("{s:s}", "id", hex[i]));
+        check_job(hex[i], "loop, stopped of bert");
+        neb_sleep(1100 * NEB_MS); // which is older is known by the second
+    }
+    for (int i = 0; i < MANY; i++) {
+        check_job(hex[i], i < MANY - ENDED ? "absent" : "loop, stopped of bert");
+        snprintf(folder, sizeof folder, "%s/jobs/%s", homes[SITE], hex[i]);
+        assert_true(neb_fs_exists(folder) == (i >= MANY - ENDED));
+    }
+    check_job(annas, "honest, running of anna");
+}
+
 // ---- set-up ---------------------------------------------------------------------------------------------------
 
 static void run_agent(void) {
-    struct agent_daemon_config c = {.home = homes[SITE], .listen = "127.0.0.1:*"};
+    struct agent_daemon_config c = {
+        .home = homes[SITE], .listen = "127.0.0.1:*", .ended_max = ENDED};
     int fd = open(log_path, O_WRONLY | O_CREAT | O_APPEND, 0600);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     dup2(fd, STDERR_FILENO);
@@ -515,6 +572,7 @@ int main(void) {
                                        cmocka_unit_test(test_told),
                                        cmocka_unit_test(test_local),
                                        cmocka_unit_test(test_tokens),
+                                       cmocka_unit_test(test_ended_without_end),
                                        cmocka_unit_test(test_offers_without_end)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

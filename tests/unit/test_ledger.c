@@ -281,6 +281,41 @@ static void test_begin_anew(void **state) {
         OK(fx_round(l, 0, i));
 }
 
+static void count_job(void *user, const uint8_t id[INTER_ID_BYTES], const char *spec,
+                      const char *state) {
+    (void)id, (void)spec, (void)state;
+    ++*(int *)user;
+}
+
+// Of a dropped job nothing is left, of another one all.
+static void test_drop_job(void **state) {
+    (void)state;
+    uint8_t other[INTER_ID_BYTES];
+    struct inter_standing st = {.epoch = 77};
+    struct inter_record r;
+    int jobs = 0;
+    memcpy(st.job, fx_job, sizeof st.job);
+    memcpy(other, fx_job, sizeof other);
+    other[0] ^= 1;
+    for (uint32_t i = 0; i < 2; i++)
+        OK(fx_round(l, 0, i));
+    OK(inter_ledger_put_standing(l, &st));
+    OK(inter_ledger_put_job(l, fx_job, "spec", "stopped"));
+    OK(inter_ledger_put_job(l, other, "spec", "stopped"));
+    OK(inter_ledger_drop_job(l, other));
+    OK(inter_ledger_last_commit(l, fx_job, 0, &r));
+    assert_true(inter_ledger_used(l) > 0);
+    OK(inter_ledger_drop_job(l, fx_job));
+    OK(inter_ledger_drop_job(l, fx_job)); // again is fine
+    reopen();
+    assert_int_equal(inter_ledger_used(l), 0);
+    assert_int_equal(inter_ledger_last_commit(l, fx_job, 0, &r), NEB_ERR_NOT_FOUND);
+    assert_int_equal(inter_ledger_get_standing(l, fx_job, &st), NEB_ERR_NOT_FOUND);
+    OK(inter_ledger_jobs(l, count_job, &jobs));
+    assert_int_equal(jobs, 0);
+    OK(fx_round(l, 0, 0)); // as if it had never been
+}
+
 static void test_arriving(void **state) {
     (void)state;
     struct inter_key k = fx_key(0, 0, 1);
@@ -694,6 +729,7 @@ int main(void) {
                                        TEST(test_one_record_a_round),
                                        TEST(test_begin_at),
                                        TEST(test_begin_anew),
+                                       TEST(test_drop_job),
                                        TEST(test_arriving),
                                        TEST(test_swept_at_opening),
                                        TEST(test_prune),

@@ -314,10 +314,48 @@ static void test_choose_job(void **state) {
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, make_home, drop_home)
 
+static void put_ended(struct inter_ledger *l, uint8_t n, const char *text) {
+    uint8_t id[INTER_ID_BYTES] = {0xee, n};
+    OK(inter_ledger_put_job(l, id, "{}", text));
+}
+
+// Which ended jobs go: the oldest of each other member, counted apart; none that runs or is held, and none of this site's.
+static void test_ended_jobs(void **state) {
+    (void)state;
+    struct inter_ledger *l = NULL;
+    struct agent_ended_job *gone = NULL;
+    size_t n = 0;
+    OK(inter_ledger_open(home, &l));
+    put_ended(l, 1, "{\"state\": \"done\", \"home\": \"bert\", \"at\": 10}");
+    put_ended(l, 2, "{\"state\": \"stopped\", \"home\": \"bert\"}"); // of before times were noted
+    put_ended(l, 3, "{\"state\": \"failed\", \"home\": \"bert\", \"at\": 30}");
+    put_ended(l, 4, "{\"state\": \"done\", \"home\": \"bert\", \"at\": 20}");
+    put_ended(l, 5, "{\"state\": \"running\", \"home\": \"bert\", \"at\": 1}");
+    put_ended(l, 6, "{\"state\": \"held\", \"home\": \"bert\", \"at\": 1}");
+    put_ended(l, 7, "{\"state\": \"done\", \"home\": \"carl\", \"at\": 2}");
+    put_ended(l, 8, "{\"state\": \"done\", \"home\": \"carl\", \"at\": 1}");
+    for (uint8_t i = 9; i < 19; i++)
+        put_ended(l, i, "{\"state\": \"done\", \"home\": \"\", \"at\": 1}");
+    put_ended(l, 19, "{\"state\": \"done\", \"home\": \"bert\", \"at\": 1, \"adopted\": true}");
+    put_ended(l, 20, "no state");
+    OK(agent_jobs_ended(l, 2, &gone, &n));
+    assert_int_equal(n, 2);
+    assert_int_equal(gone[0].id[1], 1);
+    assert_int_equal(gone[1].id[1], 2);
+    free(gone);
+    OK(agent_jobs_ended(l, 4, &gone, &n));
+    assert_true(n == 0 && !gone);
+    inter_ledger_close(&l);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {TEST(test_well),      TEST(test_show),
-                                       TEST(test_evidence),  TEST(test_damaged),
-                                       TEST(test_forged),    TEST(test_unknown_signers),
+    const struct CMUnitTest tests[] = {TEST(test_well),
+                                       TEST(test_ended_jobs),
+                                       TEST(test_show),
+                                       TEST(test_evidence),
+                                       TEST(test_damaged),
+                                       TEST(test_forged),
+                                       TEST(test_unknown_signers),
                                        TEST(test_choose_job)};
     if (!mkdtemp(root) || sec_init() != NEB_OK)
         return 1;

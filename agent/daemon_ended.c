@@ -1,0 +1,44 @@
+// Jobs of other members that have ended: their folders, rounds and updates are kept for whoever needs them yet, but not without end. Each job
+// that is submitted and stopped leaves something, and who does so again and again would fill a disk.
+#include "agent/base/fs.h"
+#include "agent/base/log.h"
+#include "agent/daemon_state.h"
+
+#include <stdlib.h>
+
+// The row of the ledger goes last: where something stays, it is tried again.
+static enum neb_status drop(struct daemon *d, const struct agent_ended_job *e, const char *hex) {
+    struct agent_jobrun *j = daemon_job(d, hex);
+    char dir[NEB_PATH_MAX], jobs[NEB_PATH_MAX];
+    if (j && j->state != AGENT_JOB_ENDED)
+        return NEB_OK; // goes on just now
+    if (j)
+        daemon_job_forget(d, j);
+    NEB_TRY(neb_path(jobs, sizeof jobs, d->c->home, "jobs"));
+    NEB_TRY(neb_path(dir, sizeof dir, jobs, hex));
+    if (neb_fs_exists(dir))
+        NEB_TRY(neb_fs_remove_tree(dir));
+    NEB_TRY(inter_streams_close(inter_service_streams(d->service), e->id, true));
+    return inter_service_job_drop(d->service, e->id);
+}
+
+void daemon_drop_ended(struct daemon *d) {
+    size_t n = 0, most = d->c->ended_max ? d->c->ended_max : (size_t)DAEMON_ENDED_MAX;
+    struct agent_ended_job *list = NULL;
+    if (!d->ended_due)
+        return;
+    d->ended_due = false;
+    if (agent_jobs_ended(inter_service_ledger(d->service), most, &list, &n) != NEB_OK)
+        neb_warn("which jobs have ended is not known; none is removed");
+    for (size_t i = 0; i < n; i++) {
+        char hex[2 * AGENT_JOB_ID_BYTES + 1];
+        neb_hex(list[i].id, sizeof list[i].id, hex);
+        if (drop(d, &list[i], hex) == NEB_OK)
+            neb_info("job %.8s of %s has ended and is removed: %zu newer ones of that member are "
+                     "kept",
+                     hex, list[i].home, most);
+        else
+            neb_warn("job %.8s of %s has ended and could not be removed", hex, list[i].home);
+    }
+    free(list);
+}
