@@ -150,6 +150,7 @@ struct job {
     bool lost;           // that was so since this node opened the job
     uint32_t recovered_term;
     bool leaving;
+    bool held;      // by its own limit of rate: no chunk of it leaves before the next tick
     uint16_t liars; // bit per member: evidence is here
     struct inter_evidence evidence[INTER_MEMBERS_MAX];
     uint16_t parted; // bit per member: has shown a record that is not in this node's history
