@@ -65,12 +65,14 @@ static void refuse(struct daemon *d, uint32_t peer, const char *hex, const char 
         neb_warn("job %.8s of %s refused: %s", hex, d->members.m[peer].pub.name, why);
 }
 
-// Whether one more offer of a job is looked at. One that comes unasked is not answered either; of the others the answer is due.
+// Whether one more offer of a job is looked at. One that comes unasked is not answered either; of the others the answer is due, but where the
+// job runs here: behind an outage come all that were submitted in it, and the last one was offered again before them.
 static bool looks_at(struct daemon *d, uint32_t peer, const char *hex, bool again) {
     if (neb_bucket_take(&d->offers[peer], neb_now(), 1, DAEMON_OFFERS_BURST,
                         DAEMON_OFFERS_A_SECOND))
         return true;
-    if (!again)
+    const struct agent_jobrun *j = daemon_job(d, hex);
+    if (!again && !(j && j->state == AGENT_JOB_RUNNING))
         refuse(d, peer, hex, "too many jobs were offered at once");
     return false;
 }
