@@ -65,12 +65,14 @@ static void refuse(struct daemon *d, uint32_t peer, const char *hex, const char 
         neb_warn("job %.8s of %s refused: %s", hex, d->members.m[peer].pub.name, why);
 }
 
-// Whether one more offer of a job is looked at. One that comes unasked is not answered either; of the others the answer is due.
+// Whether one more offer of a job is looked at. One that comes unasked is not answered either; of the others the answer is due, but where the
+// job runs here: behind an outage come all that were submitted in it, and the last one was offered again before them.
 static bool looks_at(struct daemon *d, uint32_t peer, const char *hex, bool again) {
     if (neb_bucket_take(&d->offers[peer], neb_now(), 1, DAEMON_OFFERS_BURST,
                         DAEMON_OFFERS_A_SECOND))
         return true;
-    if (!again)
+    const struct agent_jobrun *j = daemon_job(d, hex);
+    if (!again && !(j && j->state == AGENT_JOB_RUNNING))
         refuse(d, peer, hex, "too many jobs were offered at once");
     return false;
 }
@@ -352,13 +354,21 @@ static void say_first(const char *name, enum inter_fault f) {
 void daemon_on_fault(void *user, uint32_t peer, enum inter_fault f) {
     struct daemon *d = user;
     const char *name = blamed(d, peer, f);
+    bool elsewhere = f == INTER_FAULT_BEHIND || f == INTER_FAULT_LIED || f == INTER_FAULT_SPLIT ||
+                     f == INTER_FAULT_REFUSED || f == INTER_FAULT_NO_ROOM; // is it said
+    // what is said of one member is said of each
+    bool each = f == INTER_FAULT_DIVERGED || f == INTER_FAULT_OUTLIER || f == INTER_FAULT_RENEWED;
+    bool say = !elsewhere &&
+               agent_quiet_says(&d->said_faults[f], neb_now(), each ? INTER_MEMBERS_MAX : 1u);
     d->faults[f]++;
     char text[96];
     snprintf(text, sizeof text, "%s message or state", inter_fault_name(f));
     // others are counted
-    if (d->faults[f] == 1 || f == INTER_FAULT_DIVERGED || f == INTER_FAULT_REFUSED)
+    if (d->faults[f] == 1 || (f == INTER_FAULT_DIVERGED && say) || f == INTER_FAULT_REFUSED)
         agent_view_event(d->view, NULL, name, text, neb_seconds(neb_wall_now()));
-    if (f == INTER_FAULT_DIVERGED)
+    if (!say)
+        neb_debug("%s", inter_fault_name(f));
+    else if (f == INTER_FAULT_DIVERGED)
         neb_log(NEB_LOG_ERROR,
                 "parameters of %s differ from ours, or the others', after the same commits", name);
     else if (f == INTER_FAULT_OUTLIER)
@@ -375,10 +385,7 @@ void daemon_on_fault(void *user, uint32_t peer, enum inter_fault f) {
                 "a job needs a new leader, and there is no term left for one: this host's clock is "
                 "far behind the others', or a member has used terms up (a liar). Rounds wait; set "
                 "the clock right, or stop the job and begin another one with its checkpoint");
-    else if (f == INTER_FAULT_BEHIND || f == INTER_FAULT_LIED || f == INTER_FAULT_SPLIT ||
-             f == INTER_FAULT_REFUSED || f == INTER_FAULT_NO_ROOM)
-        neb_debug("%s", inter_fault_name(f)); // said below, or elsewhere
-    else if (agent_quiet_says(&d->said_faults[f], neb_now(), 1))
+    else
         say_first(name, f);
 }
 

@@ -63,7 +63,7 @@ struct inter_sent { // what is remembered of a chunk when it leaves
 
 // A chunk leaves. flying: bytes that travel already.
 struct inter_sent inter_estimate_sent(struct inter_estimate *e, neb_ns now, uint64_t flying);
-// There is more to send than the window, or the link, takes: what flies now tells what the path can do.
+// There is more to send than the window, or the link, takes: what flies now tells what the path can do. now 0: there was not.
 void inter_estimate_full(struct inter_estimate *e, neb_ns now);
 // It was acknowledged for the first time. *sent NULL: not known when it left (of an earlier connection).
 // last: nothing else travels.

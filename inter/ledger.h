@@ -123,7 +123,7 @@ NEB_MUST_CHECK enum neb_status inter_ledger_chains(struct inter_ledger *l,
 
 // Room that updates leave on the disk: what the ledger writes to go on (votes, commits, standings) is small, and a disk that is full for it
 // ends the agent. 16 MiB hold some ten thousand of them, and SQLite's log of 4 MiB twice. A member's own update may take half of it: its job
-// can end with an error, which is written too.
+// can end with an error, which is written too; so may the chunks of what was let in while there was more.
 enum { INTER_LEDGER_RESERVE = 16 << 20, INTER_LEDGER_RESERVE_OWN = 8 << 20 };
 // Whole blob at once (this node's own update), before its manifest. NEB_ERR_EXISTS: other bytes under this key. NEB_ERR_NOSPC.
 NEB_MUST_CHECK enum neb_status

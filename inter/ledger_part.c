@@ -257,6 +257,10 @@ enum neb_status inter_ledger_part_write(struct inter_ledger *l, const struct int
     if (!p)
         return NEB_ERR_NOT_FOUND;
     NEB_ASSERT(offset % p->chunk_bytes == 0 && offset + n <= p->bytes);
+    // Several that were opened beside each other, or with what a worker writes, may be too many. With the bound of opening the last chunk of one
+    // that just fitted would be refused for what the file system itself needs, each time anew.
+    if (!inter_blob_fits(l, n, INTER_LEDGER_RESERVE_OWN))
+        return NEB_ERR_NOSPC;
     NEB_TRY(use_file(l, p, NULL, 0));
     uint32_t i = (uint32_t)(offset / p->chunk_bytes);
     if (p->seal) {

@@ -140,6 +140,7 @@ static void on_tick(struct step *s) {
         struct job *j = &s->n->jobs[i];
         if (!j->open)
             continue;
+        j->held = false;
         node_elect_tick(s, j);
         node_parted_tick(s, j);
         node_serves_tick(s, j);
@@ -188,7 +189,11 @@ enum neb_status inter_node_step(struct inter_node *n, neb_ns now, const struct i
     case INTER_EV_SERVE: node_on_serve(&s); break;
     case INTER_EV_COMMIT_READ: node_on_commit_read(&s); break;
     case INTER_EV_LEAVE: on_leave(&s); break;
-    case INTER_EV_SEND_FAILED: node_on_send_failed(&s); return s.st; // no pump: the queue is full
+    case INTER_EV_SEND_FAILED:
+        node_on_send_failed(&s);
+        if (!e->ok)
+            return s.st; // no pump: the queue is full
+        break;
     }
     for (int i = 0; i < JOBS_MAX && s.st == NEB_OK; i++)
         if (n->jobs[i].open)

@@ -177,13 +177,17 @@ void node_on_beat(struct step *s, struct neb_rd *r) {
         node_fault(s, INTER_FAULT_MALFORMED);
         return;
     }
-    if (!epoch_stands(s, j, (uint8_t)m, b.epoch, b.flags & BEAT_JOINED)) {
+    struct member *x = &j->members[m];
+    bool anew = x->epoch && b.epoch > x->epoch;
+    if ((anew && x->anew_at && s->now - x->anew_at < anew_pause) ||
+        !epoch_stands(s, j, (uint8_t)m, b.epoch, b.flags & BEAT_JOINED)) {
         node_fault(s, INTER_FAULT_REPLAY);
         return;
     }
-    struct member *x = &j->members[m];
-    if (b.epoch > x->epoch && x->epoch)
+    if (anew) {
+        x->anew_at = s->now;
         forget_holdings(j, (uint8_t)m);
+    }
     x->epoch = b.epoch;
     x->heard = s->now;
     x->reaches = b.reaches;

@@ -74,7 +74,7 @@ static uint64_t flying_to(const struct inter_node *n, uint32_t peer) {
 // Fills the window of every path. Chunk headers carry the first 8 bytes of the chunk's SHA-256; the shell, which reads
 // the bytes, puts it in: the header's last field is left zero here.
 void node_pump(struct step *s, struct job *j) {
-    for (size_t i = 0; i < j->n_serves; i++) {
+    for (size_t i = 0; i < j->n_serves && !j->held; i++) {
         struct serve *v = &j->serves[i];
         uint32_t peer = j->c.peers[v->to];
         struct path *p = &s->n->paths[peer];
@@ -186,6 +186,9 @@ void node_on_send_failed(struct step *s) {
     struct job *j = node_find_job(s->n, s->e->key.job);
     int m = j ? node_member(j, s->e->peer) : -1;
     struct serve *v = m < 0 ? NULL : find_serve(j, &s->e->key, (uint8_t)m);
+    // Or its chunks would take the window again and again, and no other job's would leave.
+    if (j && s->e->ok)
+        j->held = true;
     if (!v)
         return;
     struct inter_path_stats *t = &s->n->paths[s->e->peer].stats;
@@ -193,8 +196,8 @@ void node_on_send_failed(struct step *s) {
     t->payload_sent -= len;
     t->payload_resent -= inter_sender_repeats(&v->out, s->e->chunk) ? len : 0;
     inter_sender_unsend(&v->out, s->e->chunk);
-    if (!s->e->ok) // else it says nothing of the path
-        inter_estimate_full(&s->n->paths[s->e->peer].estimate, s->now);
+    // Held back, it says nothing of the path; nor does a window that such chunks have filled.
+    inter_estimate_full(&s->n->paths[s->e->peer].estimate, s->e->ok ? 0 : s->now);
 }
 
 void node_serves_tick(struct step *s, struct job *j) {

@@ -49,6 +49,8 @@ static const neb_ns leader_sticky = 3 * NEB_S; // who has just heard the leader 
 static const neb_ns promise_pause = 3 * NEB_S;
 // a leader that so few follow, although enough are there; a term that is waited for
 static const neb_ns unfollowed = 8 * NEB_S, no_term_patience = 10 * NEB_S;
+// between two epochs of one member, each of which is a write that is synced; an honest one has one a disk
+static const neb_ns anew_pause = 2 * NEB_S;
 // for the record in which two histories differ first
 static const neb_ns parted_patience = 10 * NEB_S;
 
@@ -132,6 +134,7 @@ struct member {
     uint32_t term;
     bool follows;    // it hears a leader, or leads
     neb_ns promised; // a term, last; 0: never, or it has proposed since
+    neb_ns anew_at;  // came under a newer epoch, last
 };
 
 struct job {
@@ -150,6 +153,7 @@ struct job {
     bool lost;           // that was so since this node opened the job
     uint32_t recovered_term;
     bool leaving;
+    bool held;      // by its own limit of rate: no chunk of it leaves before the next tick
     uint16_t liars; // bit per member: evidence is here
     struct inter_evidence evidence[INTER_MEMBERS_MAX];
     uint16_t parted; // bit per member: has shown a record that is not in this node's history

@@ -172,10 +172,11 @@ enum inter_message_limit {
     INTER_RESEND_MESSAGES = 32,
     INTER_RESEND_BYTES = 2 << 20,
     // Reliable ones that are taken of one peer: at once, a second. Each is a write that is synced. What comes beyond is neither taken nor
-    // acknowledged, and said again: nothing is lost. The window above is less than what is taken at once.
+    // acknowledged, and said again: nothing is lost. The window above is less than what is taken at once, and so are the 9 MiB of an outage,
+    // which come at once where the link is fast.
     INTER_TAKEN_BURST = 200,
     INTER_TAKEN_A_SECOND = 50,
-    INTER_TAKEN_BYTES_BURST = 8 << 20,
+    INTER_TAKEN_BYTES_BURST = INTER_OUTBOX_BYTES,
     INTER_TAKEN_BYTES_A_SECOND = 1 << 20,
     // Telemetry that is taken of one peer. Eight jobs: lines of metrics in 20 messages and 256 KiB a second each (agent/lines.h), and after an
     // outage 40 messages and 1 MiB; member lists, two a second; of masked sums 12 KiB a round and fragment, of 64 fragments at once and, in

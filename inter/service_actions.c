@@ -41,9 +41,21 @@ enum neb_status service_send_bulk(struct inter_service *s, const uint8_t job[INT
     return NEB_OK;
 }
 
+static void send_failed(struct inter_service *s, const struct inter_action *a, bool held) {
+    queue_event(s, &(struct inter_event){.kind = INTER_EV_SEND_FAILED,
+                                         .peer = a->peer,
+                                         .key = a->key,
+                                         .chunk = a->chunk,
+                                         .ok = held});
+}
+
 static enum neb_status send_chunk(struct inter_service *s, const struct inter_action *a) {
     uint8_t sha[INTER_SHA_BYTES], *head = s->actions.bytes.p + a->at;
     bool held = false;
+    if (!inter_job_limits_pass(&s->limits, a->key.job, neb_now())) { // nothing is hashed in vain
+        send_failed(s, a, true);
+        return NEB_OK;
+    }
     if (!s->is_mapped || !inter_key_equal(&s->mapped_key, &a->key)) {
         service_unmap(s);
         enum neb_status st = inter_ledger_has_blob(s->ledger, &a->key)
@@ -65,11 +77,7 @@ static enum neb_status send_chunk(struct inter_service *s, const struct inter_ac
                                            s->mapped.p + a->offset, a->len, &held);
     if (st != NEB_ERR_AGAIN)
         return st;
-    queue_event(s, &(struct inter_event){.kind = INTER_EV_SEND_FAILED,
-                                         .peer = a->peer,
-                                         .key = a->key,
-                                         .chunk = a->chunk,
-                                         .ok = held});
+    send_failed(s, a, held);
     return NEB_OK;
 }
 

@@ -1,4 +1,4 @@
-// Who may move a node's term, and whom it takes for its leader: one member of the job as a pure state machine, the others by hand, time as
+// Who may move a node's term, and whom it takes for its leader; and whose chunks take a path's window: one member of the job as a pure state machine, the others by hand, time as
 // it is told. Keys fit always; what signatures prove is in test_evidence.c, whole federations are in tests/sim.
 #include "inter/node_state.h"
 #include "tests/testing.h"
@@ -304,6 +304,86 @@ static void test_no_term(void **state) {
     }
 }
 
+// ---- limits of jobs -------------------------------------------------------------------------------------------
+
+static const uint8_t other_id[INTER_ID_BYTES] = {8};
+
+// An update of this member, of which member 1 has nothing yet.
+static void offer(const uint8_t id[INTER_ID_BYTES]) {
+    struct inter_manifest m = {.key = {.member = 0},
+                               .bytes = 8 << 20, // more than the window of a path that is not known
+                               .chunk_bytes = INTER_CHUNK_MIN,
+                               .tokens = 1,
+                               .steps = 1,
+                               .step = 1};
+    uint32_t bits = (inter_chunks(m.bytes, m.chunk_bytes) + 7) / 8;
+    struct neb_buf b = {0};
+    memcpy(m.key.job, id, sizeof m.key.job);
+    step(&(struct inter_event){.kind = INTER_EV_SUBMIT, .manifest = &m, .norm = 1});
+    neb_buf_u8(&b, MSG_STATE);
+    inter_key_put(&b, &m.key);
+    neb_buf_add(&b, m.sha256, STATE_DIGEST);
+    neb_buf_u64(&b, EPOCH);
+    neb_buf_u8(&b, INTER_HOLD_PART);
+    neb_buf_u32(&b, bits);
+    for (uint32_t i = 0; i < bits; i++)
+        neb_buf_u8(&b, 0);
+    neb_buf_u32(&b, 0);
+    neb_buf_u8(&b, 0);
+    message(1, &b);
+}
+
+// As the service does: a limit lets no chunk of job_id go. Returns how many of the other job's left.
+static int carry_out(void) {
+    struct inter_event failed[256];
+    size_t n = 0;
+    int left = 0;
+    for (size_t k = 0; k <= n; k++) {
+        for (size_t i = 0; i < actions.n; i++) {
+            const struct inter_action *a = &actions.list[i];
+            if (a->kind != INTER_ACT_SEND_CHUNK)
+                continue;
+            left += memcmp(a->key.job, job_id, sizeof job_id) != 0;
+            assert_true(n < sizeof failed / sizeof *failed);
+            if (!memcmp(a->key.job, job_id, sizeof job_id))
+                failed[n++] = (struct inter_event){.kind = INTER_EV_SEND_FAILED,
+                                                   .peer = a->peer,
+                                                   .key = a->key,
+                                                   .chunk = a->chunk,
+                                                   .ok = true};
+        }
+        if (k < n)
+            step(&failed[k]);
+    }
+    return left;
+}
+
+// What its own limit holds back of one job takes no window from the other one, which goes the same way.
+static void test_held(void **state) {
+    (void)state;
+    struct inter_job_config c = {.n_members = 2,
+                                 .peers = {0, 1},
+                                 .fragments = 1,
+                                 .epoch = EPOCH,
+                                 .merge_after = 3,
+                                 .eta = 1,
+                                 .tune = {.start_interval = 10}};
+    int left = 0;
+    begin(0, 0, true);
+    memcpy(c.id, other_id, sizeof other_id);
+    OK(inter_node_job_open(node, &c));
+    step(&(struct inter_event){.kind = INTER_EV_PEER_UP, .peer = 1});
+    offer(job_id);
+    left += carry_out();
+    offer(other_id);
+    for (int i = 0; i < 10; i++) {
+        left += carry_out();
+        now += NEB_S / 5;
+        step(&(struct inter_event){.kind = INTER_EV_TICK});
+    }
+    assert_true(left > 4);
+}
+
 static int done(void **state) {
     (void)state;
     inter_node_destroy(&node);
@@ -317,6 +397,6 @@ int main(void) {
         cmocka_unit_test(test_unfollowed), cmocka_unit_test(test_false_leader),
         cmocka_unit_test(test_alone),      cmocka_unit_test(test_left_out),
         cmocka_unit_test(test_promises),   cmocka_unit_test(test_recovery),
-        cmocka_unit_test(test_no_term)};
+        cmocka_unit_test(test_no_term),    cmocka_unit_test(test_held)};
     return cmocka_run_group_tests(tests, NULL, done);
 }
