@@ -36,8 +36,8 @@ struct run {
     int expected;                          // clusters that train, which come first
     bool made_out, made_job; // this command has made the folder of --out, and job.json in it
     bool stepped;            // some cluster has made a step
-    bool asked;              // the agent was asked for the job and has not refused it: it may have it
-    bool over;               // the job cannot go on: it was not taken, or has failed everywhere
+    bool asked; // the agent was asked for the job and has not refused it: it may have it
+    bool over;  // the job cannot go on: it was not taken, or has failed everywhere
     neb_ns start;
     neb_ns stop_sent;  // 0: not stopped by us
     neb_ns away_since; // that all who have not reported are out of reach
