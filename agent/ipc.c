@@ -158,6 +158,14 @@ out:
     return st;
 }
 
+int ipc_recv_frame(void *socket, zmq_msg_t *out) {
+    int n;
+    do
+        n = zmq_msg_recv(out, socket, ZMQ_DONTWAIT);
+    while (n < 0 && zmq_errno() == EINTR);
+    return n;
+}
+
 bool ipc_more_frames(void *socket) {
     int more = 0;
     size_t n = sizeof more;
@@ -169,7 +177,7 @@ void ipc_drop_rest(void *socket) {
     while (ipc_more_frames(socket)) {
         zmq_msg_t f;
         zmq_msg_init(&f);
-        int rc = zmq_msg_recv(&f, socket, ZMQ_DONTWAIT);
+        int rc = ipc_recv_frame(socket, &f);
         zmq_msg_close(&f);
         if (rc < 0)
             break;
@@ -183,7 +191,7 @@ enum neb_status ipc_malformed(void *socket, struct agent_ipc_msg *m) {
 }
 
 enum neb_status ipc_recv_name(void *socket, struct agent_ipc_client *from, zmq_msg_t *first) {
-    if (zmq_msg_recv(first, socket, ZMQ_DONTWAIT) < 0)
+    if (ipc_recv_frame(socket, first) < 0)
         return NEB_ERR_AGAIN;
     // Names that a client has chosen are refused: ZeroMQ's own are five bytes and begin with 0.
     if (zmq_msg_size(first) != OWN_NAME || *(const uint8_t *)zmq_msg_data(first) != 0 ||
@@ -206,7 +214,7 @@ static enum neb_status recv_local(struct agent_ipc *s, struct agent_ipc_client *
     zmq_msg_t f;
     zmq_msg_init(&f);
     enum neb_status st = s->server ? ipc_recv_name(s->socket, from, &f) : NEB_OK;
-    if (st == NEB_OK && zmq_msg_recv(&f, s->socket, ZMQ_DONTWAIT) < 0)
+    if (st == NEB_OK && ipc_recv_frame(s->socket, &f) < 0)
         st = NEB_ERR_AGAIN;
     if (st == NEB_OK)
         st = ipc_parse_head(zmq_msg_data(&f), zmq_msg_size(&f), m);
@@ -218,7 +226,7 @@ static enum neb_status recv_local(struct agent_ipc *s, struct agent_ipc_client *
             return ipc_malformed(s->socket, m);
         zmq_msg_t *part = &m->frames[m->n_parts];
         zmq_msg_init(part);
-        if (zmq_msg_recv(part, s->socket, ZMQ_DONTWAIT) < 0) {
+        if (ipc_recv_frame(s->socket, part) < 0) {
             zmq_msg_close(part);
             break;
         }

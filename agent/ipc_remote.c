@@ -3,6 +3,7 @@
 #include "agent/base/log.h"
 #include "agent/ipc_state.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -70,7 +71,7 @@ static enum neb_status recv_item(void *socket, uint64_t len, zmq_msg_t *out) {
     for (uint64_t at = 0; at < len;) {
         zmq_msg_close(out);
         zmq_msg_init(out);
-        if (!ipc_more_frames(socket) || zmq_msg_recv(out, socket, ZMQ_DONTWAIT) < 0 ||
+        if (!ipc_more_frames(socket) || ipc_recv_frame(socket, out) < 0 ||
             zmq_msg_size(out) != (len - at < AGENT_IPC_FRAME ? len - at : AGENT_IPC_FRAME) ||
             (len > AGENT_IPC_FRAME && !item_grow(&whole, &room, at + zmq_msg_size(out), len))) {
             zmq_msg_close(out);
@@ -108,7 +109,7 @@ static enum neb_status recv_items(void *socket, struct agent_ipc_client *from,
     uint64_t len[ITEMS_MAX];
     uint32_t n = 0;
     zmq_msg_init(&start);
-    bool ok = zmq_msg_recv(&start, socket, ZMQ_DONTWAIT) >= 16 &&
+    bool ok = ipc_recv_frame(socket, &start) >= 16 &&
               !memcmp(zmq_msg_data(&start), magic, sizeof magic) &&
               (!from || take_key(&start, from));
     struct neb_rd r = neb_rd_make(zmq_msg_data(&start), zmq_msg_size(&start));
@@ -146,7 +147,10 @@ enum neb_status ipc_remote_recv(struct agent_ipc *s, struct agent_ipc_client *fr
             return st == NEB_ERR_AGAIN ? st : ipc_malformed(socket, m);
     } else {
         zmq_pollitem_t item = {.socket = socket, .events = ZMQ_POLLIN};
-        if (zmq_poll(&item, 1, 0) <= 0)
+        int n;
+        while ((n = zmq_poll(&item, 1, 0)) < 0 && zmq_errno() == EINTR)
+            ;
+        if (n <= 0)
             return NEB_ERR_AGAIN;
     }
     return recv_items(socket, s->server ? from : NULL, m) == NEB_OK ? NEB_OK

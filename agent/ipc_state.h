@@ -22,6 +22,9 @@ struct agent_ipc {
 
 // One frame, without waiting. NEB_ERR_AGAIN: the other side is gone, or its queue is full.
 NEB_MUST_CHECK enum neb_status ipc_send_frame(void *socket, const void *p, size_t n, bool more);
+// Likewise; its size, or -1: there is none. A signal is no reason to leave the rest of a message behind (a trainer that attaches may have a
+// profiler's a thousand times a second).
+int ipc_recv_frame(void *socket, zmq_msg_t *out);
 bool ipc_more_frames(void *socket);
 // The sender's name, which comes before a message to a server, in the caller's frame. NEB_ERR_AGAIN: there is none; NEB_ERR_FORMAT: not one
 // of ZeroMQ's own.
