@@ -165,10 +165,9 @@ struct job {
     int leader;                // heard last, -1: none
     neb_ns leader_heard, next_beat, asked_at, born;
     neb_ns unfollowed_at; // leads: since when too few follow; 0: enough do
-    neb_ns
-        unled_at; // follows: since when too many are in other terms than its leader; 0: they are not
-    neb_ns no_term_at; // since when this node would ask for a term, and has none; 0: it has
-    bool no_term;      // that was said
+    neb_ns unled_at;      // follows: since when too many are in other terms than its leader; 0: no
+    neb_ns no_term_at;    // since when this node would ask for a term, and has none; 0: it has
+    bool no_term;         // that was said
 };
 
 struct path {
