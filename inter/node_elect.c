@@ -10,7 +10,10 @@ void node_store_standing(struct step *s, struct job *j) {
     node_act(s, INTER_ACT_STORE_STANDING)->standing = j->standing;
 }
 
-void node_step_down(struct job *j) { j->leads = j->asks = false; }
+void node_step_down(struct job *j) {
+    j->leads = j->asks = false;
+    j->unled_at = 0;
+}
 
 // The last term that this node takes part in.
 static uint32_t term_last(const struct step *s, const struct job *j) {
@@ -23,9 +26,14 @@ static bool term_absurd(const struct step *s, const struct job *j, uint32_t term
     return term > INTER_TERM_MAX || (term > last && term - last > INTER_TERMS_AHEAD);
 }
 
+// Its leader has had no majority of promises: for some time so many have been in other terms that the rest are none.
+static bool unled(const struct step *s, const struct job *j) {
+    return j->unled_at && s->now - j->unled_at >= unfollowed;
+}
+
 static bool hears_leader(const struct step *s, const struct job *j) {
-    return j->leads ||
-           (j->leader >= 0 && j->leader_heard && s->now - j->leader_heard < leader_sticky);
+    return j->leads || (j->leader >= 0 && j->leader_heard &&
+                        s->now - j->leader_heard < leader_sticky && !unled(s, j));
 }
 
 bool node_vote_counts(const struct job *j, uint8_t m, uint64_t epoch) {
@@ -554,7 +562,7 @@ static uint32_t electors(const struct step *s, const struct job *j) {
     return live;
 }
 
-// A leader gives way where it cannot lead: to those who say that they have promised a later term, when the rest are too few to vote for
+// A leader gives way where it cannot lead (and asks anew where it proposes in vain, below): to those who say that they have promised a later term, when the rest are too few to vote for
 // anything; and where for some time too few follow it, of enough that are here. Otherwise one voice would be enough to stop any round.
 static bool replaced(const struct step *s, struct job *j) {
     uint32_t here = electors(s, j), beyond = 0, follow = BIT(j->c.self);
@@ -574,13 +582,46 @@ static bool replaced(const struct step *s, struct job *j) {
     return j->unfollowed_at && s->now - j->unfollowed_at >= unfollowed;
 }
 
+// Whose promises a leader hopes for that proposes in vain: for some time too few have accepted, and with those that are bound to a later term,
+// and hear no leader there, they are enough. One of those that say that they follow keeps its vote back: which, nobody knows. 0: it does
+// not propose in vain.
+static uint32_t in_vain(const struct step *s, const struct job *j) {
+    uint32_t here = electors(s, j), bound = 0;
+    for (uint8_t m = 0; m < j->c.n_members; m++)
+        if (here >> m & 1 && j->members[m].term > j->standing.term && !j->members[m].follows)
+            bound |= BIT(m);
+    for (uint32_t f = 0; f < j->c.fragments && bound; f++) {
+        const struct fragment *g = &j->fragments[f];
+        neb_ns since = g->proposed > j->born ? g->proposed : j->born;
+        if (!g->decided && g->voted && g->vote.term == j->standing.term &&
+            s->now - since >= unfollowed && node_majority(j, here & (g->accepted | bound)))
+            return here & (g->accepted | bound);
+    }
+    return 0;
+}
+
 static void lead_tick(struct step *s, struct job *j) {
+    uint32_t with;
     if (replaced(s, j)) {
         j->unfollowed_at = 0;
         node_step_down(j);
+    } else if ((with = in_vain(s, j))) {
+        (void)ask(s, j, with);
     } else if (s->now - j->asked_at > leader_silent && misled(j)) {
         (void)ask(s, j, electors(s, j));
     }
+}
+
+// Whoever promised a term takes it for its owner's lead, with nothing but that one's word for the others' promises. Theirs tell.
+static void follow_tick(const struct step *s, struct job *j) {
+    uint32_t here = electors(s, j), elsewhere = 0;
+    for (uint8_t m = 0; m < j->c.n_members; m++)
+        if (m != j->c.self && here >> m & 1 && j->members[m].term != j->standing.term)
+            elsewhere |= BIT(m);
+    if (j->leader < 0 || node_majority(j, node_everyone(j) & ~elsewhere))
+        j->unled_at = 0;
+    else if (!j->unled_at)
+        j->unled_at = s->now;
 }
 
 static void elect_tick(struct step *s, struct job *j) {
@@ -596,7 +637,9 @@ static void elect_tick(struct step *s, struct job *j) {
         lead_tick(s, j);
         return;
     }
-    neb_ns since = j->leader_heard > j->asked_at ? j->leader_heard : j->asked_at;
+    follow_tick(s, j);
+    neb_ns heard = unled(s, j) ? 0 : j->leader_heard,
+           since = heard > j->asked_at ? heard : j->asked_at;
     since = since > j->born ? since : j->born;
     uint32_t rank = (j->c.self + n - (term + 1) % n) % n + (node_is_witness(j) ? n : 0);
     if (s->now - since < leader_silent + (neb_ns)rank * stagger)

@@ -537,7 +537,7 @@ void node_try_propose(struct step *s, struct job *j, struct fragment *g) {
         return;
     r.accepts[r.n_accepts++] = own; // said with it: who says two of one term is found out
     node_vote(s, j, g, &r);
-    g->said = s->now;
+    g->said = g->proposed = s->now;
     g->accepts[j->c.self] = own;
     g->accepted = (uint16_t)BIT(j->c.self);
     if (node_majority(j, g->accepted)) { // a job of one voter

@@ -108,7 +108,8 @@ struct fragment {
     uint32_t floor; // highest open round that a promise told of: nothing is proposed below
     bool has_best;  // and what was accepted in it, at the highest term
     struct inter_record best;
-    uint16_t early; // bit per member: its update of a later round came before this ended here
+    uint16_t early;  // bit per member: its update of a later round came before this ended here
+    neb_ns proposed; // by this node, last; 0: never since the start
     neb_ns said, ready_since; // last repetition; since when enough updates are durable for a commit
     uint16_t diverged;        // bit per member: told about this round
 };
@@ -164,6 +165,7 @@ struct job {
     int leader;                // heard last, -1: none
     neb_ns leader_heard, next_beat, asked_at, born;
     neb_ns unfollowed_at; // leads: since when too few follow; 0: enough do
+    neb_ns unled_at;      // follows: since when too many are in other terms than its leader; 0: no
     neb_ns no_term_at;    // since when this node would ask for a term, and has none; 0: it has
     bool no_term;         // that was said
 };

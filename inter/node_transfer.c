@@ -56,15 +56,17 @@ static bool same_parameters(const struct slot *a, const struct slot *b) {
     return a->m.digest[0] == b->m.digest[0] && a->m.digest[1] == b->m.digest[1];
 }
 
-// Whose parameters are compared with: this node's own, once its update is here; a witness has none, and takes those that most have, or no
-// more than half (NULL) where it cannot be said who is right. False: not yet.
+// Whose parameters are compared with: this node's own, once its update is here; a witness has none, and takes those that most have. Once all
+// updates are here and no more than half have the same, it cannot be said who is right (NULL). False: not yet.
 static bool compared_with(const struct job *j, const struct fragment *g, const struct slot **out) {
     const struct slot *own = &g->slots[j->c.self];
     *out = own;
     if (own->known || !node_is_witness(j))
         return own->known;
     *out = NULL;
+    uint16_t missing = node_data(j) & (uint16_t)~j->c.gone;
     for (uint8_t m = 0; m < j->c.n_members; m++) {
+        missing &= (uint16_t) ~(g->slots[m].known ? BIT(m) : 0);
         int known = 0, same = 0;
         for (uint8_t k = 0; k < j->c.n_members; k++) {
             known += g->slots[k].known;
@@ -73,7 +75,7 @@ static bool compared_with(const struct job *j, const struct fragment *g, const s
         if (g->slots[m].known && 2 * same > known)
             *out = &g->slots[m];
     }
-    return true;
+    return *out || !missing;
 }
 
 // Members that computed different parameters from the same commits. Whoever passed their manifests on has no part in it.

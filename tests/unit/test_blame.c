@@ -222,13 +222,20 @@ static void test_parameters(void **state) {
     blames(INTER_FAULT_DIVERGED, peers[THIRD]);
 }
 
-// A witness has no parameters: those of most others count.
+// A witness has no parameters: those of most others count, and of two that differ the third decides.
 static void test_parameters_at_a_witness(void **state) {
     (void)state;
     inter_node_destroy(&node);
     open_job(1u << SELF);
     struct inter_manifest a = differing(AUTHOR), o = manifest(OTHER, 0, 2),
                           t = manifest(THIRD, 0, 3);
+    show(OTHER, &a);
+    show(OTHER, &o);
+    blames_nobody();
+    show(OTHER, &t);
+    blames(INTER_FAULT_DIVERGED, peers[AUTHOR]);
+    inter_node_destroy(&node);
+    open_job(1u << SELF);
     show(OTHER, &o);
     show(OTHER, &t);
     blames_nobody();
