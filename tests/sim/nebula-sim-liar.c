@@ -119,7 +119,8 @@ bool sim_liar_says(struct sim *s, uint8_t from, uint8_t to, uint8_t *p, size_t *
         return false;
     if (type == MSG_CHUNK)
         return true;
-    sim_liar_on_terms(s, from, p, len);
+    if (!sim_liar_on_terms(s, from, to, p, len))
+        return false;
     if (happens(s, l->replay) && l->n_past) {
         size_t k = neb_rng_below(&s->rng, l->n_past < SIM_PAST ? l->n_past : SIM_PAST);
         remember(l, p, *len);

@@ -1,6 +1,8 @@
 // What a liar says about terms: huge ones, the last that there is, the last of this time of day, always one a little higher, old ones. In
 // beats, which nobody signs, and signed by it as an honest member would sign them: when it asks for a term, promises, votes, proposes.
 // Who has heard no leader for a while is told at once to promise it a term; it then makes nothing of that.
+// Or it takes votes: some hear nobody but it for some seconds, and promise it a term. From then on it tells the leader that it follows, and
+// those that it leads, or follows too; it votes and promises no more.
 #include "inter/node_state.h"
 #include "security/sign.h"
 #include "tests/sim/sim.h"
@@ -9,6 +11,8 @@
 
 enum {
     LEADS = 1,
+    JOINED = 2,
+    FOLLOWS = 8,
     KIND_AT = 1 + INTER_ID_BYTES,
     TERM_AT_BEAT = KIND_AT,
     TERM_AT_ELECT = KIND_AT + 1
@@ -133,19 +137,64 @@ static void say_record(struct sim *s, const uint8_t *p, size_t len, struct neb_b
     neb_buf_add(b, p + r.off, len - r.off);
 }
 
+// So many that the others are a majority without the liar only once these are free again. Where it says that it leads them, too few to make
+// that true.
+static void choose_captives(struct sim *s) {
+    struct sim_liar *l = s->liar;
+    uint8_t n = (uint8_t)s->o.members, most = n / 2;
+    l->poses = below(l, 2);
+    most = (uint8_t)(most - l->poses);
+    for (uint8_t i = 1; i < n && node_count(l->captives) < most; i++)
+        if (i != l->who)
+            l->captives |= (uint16_t)BIT(i);
+    l->silence = 3 * NEB_S + (neb_ns)below(l, 4000) * NEB_MS;
+    l->silence_end = l->silence + 5 * NEB_S;
+}
+
+bool sim_liar_silences(const struct sim *s, uint8_t from, uint8_t to) {
+    const struct sim_liar *l = s->liar;
+    return l && s->now >= l->silence && s->now < l->silence_end && from != l->who && to != l->who &&
+           (l->captives >> from & 1) != (l->captives >> to & 1);
+}
+
+// False: it says nothing.
+static bool take_votes(struct sim *s, uint8_t from, uint8_t to, uint8_t *p, size_t *len) {
+    struct sim_liar *l = s->liar;
+    uint32_t n = s->o.members, above = honest_term(s) + 1;
+    bool captive = l->captives >> to & 1;
+    if (!l->term)
+        l->term = above + (l->who + n - above % n) % n;
+    if (p[0] == MSG_BEAT && captive && s->now < l->silence_end) {
+        struct neb_buf b = {0};
+        say_elect(s, from, &b);
+        b.p[KIND_AT] = TERM_PROMISE;
+        neb_put_u32(b.p + TERM_AT_ELECT, l->term);
+        put(p, len, &b);
+        neb_buf_free(&b);
+    } else if (p[0] == MSG_BEAT) {
+        neb_put_u32(p + TERM_AT_BEAT, captive ? l->term : s->h[0].node->jobs[0].standing.term);
+        p[TERM_AT_BEAT + 4] = (uint8_t)(JOINED | FOLLOWS | (captive && l->poses ? LEADS : 0));
+    }
+    return p[0] != MSG_ACCEPT && p[0] != MSG_PROMISE && (p[0] != MSG_ELECT || captive);
+}
+
 void sim_liar_terms_set_up(struct sim *s) {
     struct sim_liar *l = s->liar;
     l->on_terms =
         neb_rng_make(s->o.seed, 0x7e); // of its own: other seeds stay as they were without it
     l->terms = s->o.terms ? 0.8 : below(l, 2) ? neb_rng_unit(&l->on_terms) * 0.5 : 0;
     l->one_kind = below(l, 2) ? 1 + below(l, 6) : 0;
+    if (s->o.terms && l->who && below(l, 2)) // member 0 leads first
+        choose_captives(s);
 }
 
-void sim_liar_on_terms(struct sim *s, uint8_t from, uint8_t *p, size_t *len) {
+bool sim_liar_on_terms(struct sim *s, uint8_t from, uint8_t to, uint8_t *p, size_t *len) {
     struct sim_liar *l = s->liar;
     struct neb_buf b = {0};
+    if (l->captives && s->now >= l->silence)
+        return take_votes(s, from, to, p, len);
     if (s->now < lies_from || l->terms <= 0 || neb_rng_unit(&l->on_terms) >= l->terms)
-        return;
+        return true;
     switch (p[0]) {
     case MSG_BEAT:
         switch (below(l, 4)) {
@@ -166,4 +215,5 @@ void sim_liar_on_terms(struct sim *s, uint8_t from, uint8_t *p, size_t *len) {
     if (b.len && !b.oom)
         put(p, len, &b);
     neb_buf_free(&b);
+    return true;
 }

@@ -214,6 +214,8 @@ void sim_transmit(struct sim *s, uint8_t from, uint8_t to, bool bulk, const uint
         memcpy(x->bytes + n, q, m);
     if (sim_lies(s, from) && !sim_liar_says(s, brain, to, x->bytes, &x->len))
         return;
+    if (sim_liar_silences(s, from, to))
+        return;
     uint64_t index = s->r.messages++;
     if (sim_point_hits(s, SIM_CUT_AT_MESSAGE, index)) {
         end_session(s, from, to, 2 * NEB_S);

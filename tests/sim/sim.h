@@ -208,6 +208,11 @@ struct sim_liar {
     double terms;                             // that it lies about one
     struct neb_rng on_terms;
     uint64_t one_kind; // always the same lie, from 1; 0: one after the other
+    // Whose votes it takes from the leader: they hear nobody else from `silence` to `silence_end`, and promise it `term` (0: none yet).
+    uint16_t captives;
+    bool poses; // and then hear that it leads
+    neb_ns silence, silence_end;
+    uint32_t term;
     struct {
         size_t len;
         uint8_t bytes[1 << 13];
@@ -322,8 +327,9 @@ bool sim_liar_stuck(const struct sim *s);
 
 // nebula-sim-terms.c
 void sim_liar_terms_set_up(struct sim *s);
-// Of a message that its host `from` is about to send: it may become another one. bytes: (SIM_BLOB).
-void sim_liar_on_terms(struct sim *s, uint8_t from, uint8_t *bytes, size_t *len);
+// Of a message that its host `from` is about to send: it may become another one; false: none. bytes: (SIM_BLOB).
+bool sim_liar_on_terms(struct sim *s, uint8_t from, uint8_t to, uint8_t *bytes, size_t *len);
+bool sim_liar_silences(const struct sim *s, uint8_t from, uint8_t to); // nothing arrives
 
 // nebula-sim-worker.c
 void sim_work(struct sim *s, uint8_t i);
