@@ -131,8 +131,10 @@ static void compare(struct agent_members *m, const struct sec_memberlist *before
                     enum neb_status st, struct agent_members_change *out) {
     struct sec_memberlist_change diff;
     const struct sec_memberlist *l = &m->fed->list;
-    *out = (struct agent_members_change){.forked = st == NEB_ERR_CORRUPT, .refused = st != NEB_OK};
-    if (st != NEB_OK)
+    *out = (struct agent_members_change){.forked = st == NEB_ERR_CORRUPT,
+                                         .refused = st != NEB_OK,
+                                         .settled = st != NEB_OK && m->fed->settled};
+    if (st != NEB_OK && !out->settled)
         neb_warn("member list version %llu stays in use", (unsigned long long)before->version);
     if (l->version == before->version)
         return;

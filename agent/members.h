@@ -26,6 +26,7 @@ struct agent_members_change {
     bool revoked; // and a member or its keys are gone from it
     bool refused; // what was read is no list of this federation, or an older one, or forked
     bool forked;  // the CA has signed lists that do not follow from each other: nothing may go on
+    bool settled; // refused: of a fork that was known when the agent started
     char rotated[SEC_NAME_MAX]; // whose keys were replaced by rotation, and nobody else's; or empty
 };
 // Reads the signed list again (SIGHUP). A list that is refused leaves the present one in use.

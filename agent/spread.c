@@ -71,7 +71,7 @@ bool agent_spread_message(struct agent_spread *s, uint32_t peer, uint32_t kind, 
     if (now < s->looks[peer])
         return true; // it is sent again
     agent_members_apply(s->members, p, n, out);
-    s->forked[peer] = out->forked || (s->forked[peer] && !out->changed);
+    s->forked[peer] = out->forked || out->settled || (s->forked[peer] && !out->changed);
     s->looks[peer] = now + (s->forked[peer] ? look_after_forked
                             : out->refused  ? look_after_refused
                                             : look_every);

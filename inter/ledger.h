@@ -219,6 +219,10 @@ NEB_MUST_CHECK enum neb_status inter_ledger_posted(struct inter_ledger *l, const
 // Takes back messages to this peer of this very kind and body that it has not acknowledged; it may have taken them all the same.
 NEB_MUST_CHECK enum neb_status inter_ledger_unpost(struct inter_ledger *l, const char *peer,
                                                    uint32_t kind, const void *p, size_t n);
+// Drops what waits for peers that are not listed: nobody will acknowledge it, and it is not for whoever gets their name later.
+typedef bool inter_ledger_listed(void *user, const char *peer);
+NEB_MUST_CHECK enum neb_status inter_ledger_outbox_sweep(struct inter_ledger *l,
+                                                         inter_ledger_listed *listed, void *user);
 // False: no more.
 typedef bool inter_ledger_message(void *user, uint64_t seq, uint32_t kind, const uint8_t *p,
                                   size_t n);

@@ -1,5 +1,8 @@
 // Messages that must arrive, and what was taken of those of others.
 #include "inter/ledger_db.h"
+#include "security/members.h"
+
+#include <stdio.h>
 
 enum { EPOCHS_KEPT = 16 };
 
@@ -61,6 +64,28 @@ enum neb_status inter_ledger_unpost(struct inter_ledger *l, const char *peer, ui
     return inter_db_run(l, "take a message back",
                         "DELETE FROM outbox WHERE peer=? AND kind=? AND body=?", "tib", peer,
                         (int64_t)kind, p, n);
+}
+
+enum neb_status inter_ledger_outbox_sweep(struct inter_ledger *l, inter_ledger_listed *listed,
+                                          void *user) {
+    char peer[SEC_NAME_MAX] = "";
+    enum neb_status st = NEB_OK;
+    bool row = true;
+    for (int64_t from = 0; st == NEB_OK && row;
+         from = 1) { // by name; the first may be an empty one
+        sqlite3_stmt *s = NULL;
+        NEB_TRY(inter_db_prepare(l, &s,
+                                 "SELECT min(peer) FROM outbox WHERE peer>?1 OR ?2=0 HAVING "
+                                 "min(peer) IS NOT NULL",
+                                 "ti", peer, from));
+        st = inter_db_next(l, s, &row);
+        if (st == NEB_OK && row)
+            snprintf(peer, sizeof peer, "%s", (const char *)sqlite3_column_text(s, 0));
+        sqlite3_finalize(s);
+        if (st == NEB_OK && row && !listed(user, peer))
+            st = inter_ledger_posted(l, peer, UINT64_MAX);
+    }
+    return st;
 }
 
 enum neb_status inter_ledger_pending(struct inter_ledger *l, const char *peer,

@@ -60,6 +60,10 @@ enum neb_status inter_service_former(struct inter_service *s, const char *name,
     return NEB_OK;
 }
 
+static bool is_listed(void *user, const char *peer) {
+    return *peer && sec_members_by_name(user, peer);
+}
+
 static enum neb_status open_link(struct inter_service *s) {
     struct inter_link_config c = s->link_config;
     c.members = &s->members;
@@ -92,6 +96,7 @@ enum neb_status inter_service_create(const struct inter_service_config *c,
     NEB_TRY_GOTO(inter_ledger_open(c->dir, &s->ledger), fail);
     s->seal = c->seal;
     inter_ledger_seal(s->ledger, s->seal);
+    NEB_TRY_GOTO(inter_ledger_outbox_sweep(s->ledger, is_listed, &s->members), fail);
     NEB_TRY_GOTO(cmp_work_create(&s->gate), fail);
     NEB_TRY_GOTO(inter_node_create(&s->crypto, &s->node), fail);
     NEB_TRY_GOTO(open_link(s), fail);
@@ -133,7 +138,8 @@ enum neb_status inter_service_reload(struct inter_service *s, const struct sec_m
     NEB_TRY(inter_link_reload(s->link, m, rotated, overlap, waiting));
     s->members = *inter_link_members(s->link);
     remember(s);
-    return NEB_OK;
+    struct sec_members listed = *m;
+    return inter_ledger_outbox_sweep(s->ledger, is_listed, &listed);
 }
 
 const struct sec_members *inter_service_members(const struct inter_service *s) {

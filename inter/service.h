@@ -65,7 +65,7 @@ neb_ns inter_service_next_deadline(const struct inter_service *s);
 NEB_MUST_CHECK enum neb_status inter_service_process(struct inter_service *s);
 
 // Takes a newer member list while jobs run; see inter_link_reload for indices, `rotated`, *waiting
-// and errors.
+// and errors. Messages that wait for who is on it no more are dropped, as they are at the start.
 NEB_MUST_CHECK enum neb_status inter_service_reload(struct inter_service *s,
                                                     const struct sec_members *m,
                                                     const char *rotated, neb_ns overlap,

@@ -59,7 +59,9 @@ static enum neb_status seen_write(const struct sec_federation *f, const struct s
 
 #define REPAIR                                                                                     \
     "on a member that has the wrong one: stop the agent, copy federation/members.neb and "         \
-    "federation/seen of a member that has the right one (nebula members shows digests), start it"
+    "federation/seen of a member that has the right one (nebula members shows digests); then "     \
+    "start "                                                                                       \
+    "the agents of all members anew"
 #define FORKED "the hub's folder was restored or copied, or its CA is in other hands: stop one; "
 
 // Of one version there are two; theirs NULL: they hide it.
@@ -121,6 +123,39 @@ static enum neb_status keep(struct sec_federation *f, const uint8_t *p, size_t l
     return NEB_OK;
 }
 
+// What a list that comes is held against: the one in use, if that is the newest that was.
+static struct sec_branch ours(const struct sec_federation *f, const struct seen *s) {
+    return (struct sec_branch){.list = f->list.version == s->version ? &f->list : NULL,
+                               .version = s->version,
+                               .digest = s->digest};
+}
+
+// Whether an operator has seen this fork, and said which branch is right: it was known when this was opened.
+static bool is_settled(struct sec_federation *f, const struct seen *s,
+                       const struct sec_branch *theirs) {
+    char hex[2 * NEB_SHA256_BYTES + 1];
+    struct sec_branch us = ours(f, s);
+    f->settled = s->version && sec_forks_know(&f->forks, theirs, &us);
+    if (!f->settled || f->said_settled)
+        return f->settled;
+    f->said_settled = true;
+    neb_hex(theirs->digest, NEB_SHA256_BYTES, hex);
+    neb_warn("member list: version %llu, digest %s, is of a fork that was known when this began: "
+             "refused, and nothing stops for that branch any more; further ones are not said. If "
+             "that branch is the right one: " REPAIR,
+             (unsigned long long)theirs->version, hex);
+    return true;
+}
+
+// Whatever is refused as NEB_ERR_CORRUPT is kept first: jobs stop for it.
+static void keep_fork(const struct sec_federation *f, const struct seen *s,
+                      const struct sec_branch *theirs) {
+    struct sec_branch us = ours(f, s);
+    if (sec_forks_keep(f->dir, theirs, &us) != NEB_OK)
+        neb_warn("that fork is not kept: once it is repaired, a list of its other branch stops "
+                 "jobs again");
+}
+
 // store: the bytes are not in the file yet.
 static enum neb_status take(struct sec_federation *f, const uint8_t *p, size_t len, bool store,
                             bool *changed) {
@@ -128,11 +163,18 @@ static enum neb_status take(struct sec_federation *f, const uint8_t *p, size_t l
     struct seen seen, now;
     char path[NEB_PATH_MAX];
     bool fresh;
+    f->settled = false;
     NEB_TRY(sec_memberlist_verify(p, len, f->ca_key, &l));
     NEB_TRY(seen_read(f, &seen));
     now = (struct seen){.version = l.version, .history = !l.old};
     sec_memberlist_digest(p, len, now.digest);
-    NEB_TRY(judge(f, &seen, &l, now.digest, &fresh));
+    const struct sec_branch theirs = {.list = &l, .version = l.version, .digest = now.digest};
+    if (store && is_settled(f, &seen, &theirs)) // what an operator puts into the file is judged
+        return NEB_ERR_DENIED;
+    enum neb_status st = judge(f, &seen, &l, now.digest, &fresh);
+    if (st == NEB_ERR_CORRUPT)
+        keep_fork(f, &seen, &theirs);
+    NEB_TRY(st);
     NEB_TRY(file(f, "members.neb", path));
     if (store && fresh && sec_former_keep(f->dir, &f->list, &l) != NEB_OK)
         neb_warn("the keys of who is on the list no more are not kept: what they signed cannot be "
@@ -227,6 +269,8 @@ enum neb_status sec_federation_open(const char *home, struct sec_federation **ou
     NEB_TRY(make(home, &f));
     enum neb_status st = load_ca(f);
     if (st == NEB_OK)
+        st = sec_forks_load(f->dir, &f->forks);
+    if (st == NEB_OK)
         st = sec_federation_reload(f, NULL);
     if (st != NEB_OK)
         sec_federation_destroy(&f);
@@ -251,6 +295,8 @@ enum neb_status sec_federation_create(const char *home, const uint8_t *ca, size_
         NEB_TRY_GOTO(sec_pem_write(path, ca, ca_len), out);
         st = load_ca(f);
     }
+    if (st == NEB_OK)
+        st = sec_forks_load(f->dir, &f->forks);
     if (st == NEB_OK)
         st = sec_federation_reload(f, NULL);
 out:

@@ -5,6 +5,7 @@
 //     members.neb   the newest signed member list (memberlist.h)
 //     hub           where the hub's enrolment endpoint was last reached
 //     former.json   signing keys of who is on it no more (former.h)
+//     forked        forks of the list that were proven here (forks.h)
 //     seen          highest version that was ever in use here, its digest, whether it had a history
 //
 // A list takes effect only once both files hold it: first the list, then `seen`, each fsynced. After
@@ -20,14 +21,20 @@
 //                                           were missed, or somebody made it so that nobody can tell
 //     and ours had no history               taken: they are of before there were any
 //
+//     any of these, of a branch that was    NEB_ERR_DENIED, said once: whoever started this agent has
+//     known for forked at the start         seen the fork
+//
 // Nothing that is refused as NEB_ERR_CORRUPT heals by a later version: an operator has to say which
 // list is right, by copying members.neb and seen from a member that has it while the agent is down.
+// The branch that is in use when the agent starts again is the right one; the other proves nothing
+// new, neither by an old list nor by one that its hub signs later.
 //
 // Who can write to this folder can roll back both files; that is outside what this protects.
 // Threads: one user at a time.
 #ifndef SEC_FEDERATION_H
 #define SEC_FEDERATION_H
 #include "security/cert.h"
+#include "security/forks.h"
 #include "security/memberlist.h"
 
 struct sec_federation {
@@ -38,6 +45,9 @@ struct sec_federation {
     struct neb_buf signed_list; // bytes of `list`; empty before the first
     struct sec_memberlist list; // version 0 before the first
     uint8_t digest[NEB_SHA256_BYTES];
+    struct sec_forks forks; // known when this was opened
+    bool settled;           // the list that was looked at last is of one of these
+    bool said_settled;
 };
 
 // NEB_ERR_NOT_FOUND (not logged): this home is in no federation. Otherwise the list on disk is

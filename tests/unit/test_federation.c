@@ -224,6 +224,136 @@ static void test_without_history(void **state) {
     neb_buf_free(&v.b), neb_buf_free(&fork.b);
 }
 
+static void again(struct sec_federation **f, const char *name) { // as an agent that starts anew
+    sec_federation_destroy(f);
+    assert_int_equal(sec_federation_open(home(name), f), NEB_OK);
+}
+
+// What of a home is in use, in the place of another's: as an operator does it while the agent is down.
+static void repair(struct sec_federation **wrong, const char *name, const char *right) {
+    char from[NEB_PATH_MAX], to[NEB_PATH_MAX];
+    sec_federation_destroy(wrong);
+    const char *files[] = {"federation/members.neb", "federation/seen"};
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(neb_path(from, sizeof from, home(right), files[i]), NEB_OK);
+        assert_int_equal(neb_path(to, sizeof to, home(name), files[i]), NEB_OK);
+        assert_int_equal(neb_fs_copy(from, to, 0600), NEB_OK);
+    }
+    again(wrong, name);
+}
+
+// A fork that an operator has repaired proves nothing new, to those who were right and to those who were not: neither by the lists that
+// proved it, nor by others of that branch, earlier or later. A fork that was not there yet does.
+static void test_settled(void **state) {
+    (void)state;
+    struct version right = first_version(false), dead = first_version(false), v;
+    go_on(&right, 2, 1);
+    struct sec_federation *f = home_with("settled-right", &right);
+    v = dead; // the branches part after version 1
+    v.b = (struct neb_buf){0};
+    go_on(&v, 1, 5);
+    struct version early = v;
+    early.b = (struct neb_buf){0};
+    sign_version(&early);
+    go_on(&v, 3, 5);
+    struct sec_federation *g = home_with("settled-wrong", &v);
+    go_on(&right, 3, 1); // 6; the other branch has 5
+    assert_int_equal(offer(f, &right), NEB_OK);
+    assert_int_equal(offer(f, &v), NEB_ERR_CORRUPT);
+    assert_int_equal(offer(f, &v), NEB_ERR_CORRUPT); // nobody has said anything yet
+    assert_false(f->settled);
+    assert_int_equal(offer(g, &right), NEB_ERR_CORRUPT);
+    again(&f, "settled-right");
+    repair(&g, "settled-wrong", "settled-right");
+    assert_memory_equal(f->digest, g->digest, sizeof f->digest);
+    neb_buf_clear(&logged);
+    struct sec_federation *both[] = {f, g};
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(offer(both[i], &v), NEB_ERR_DENIED);
+        assert_true(both[i]->settled);
+        assert_true(was_logged("of a fork that was known"));
+        neb_buf_clear(&logged);
+        assert_int_equal(offer(both[i], &early), NEB_ERR_DENIED); // it had not come yet
+        assert_true(both[i]->settled);
+    }
+    go_on(&v, 3, 5); // 8: newer than ours, and it goes on from there
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(offer(both[i], &v), NEB_ERR_DENIED);
+        assert_true(both[i]->settled);
+        assert_false(was_logged("of a fork that was known")); // once
+    }
+    // ours goes on beyond it, and with it what is known
+    struct version other = {.l = right.l};
+    memcpy(other.digest, right.digest, sizeof right.digest);
+    go_on(&right, 4, 1);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(offer(both[i], &right), NEB_OK);
+        assert_false(both[i]->settled);
+        assert_int_equal(offer(both[i], &v), NEB_ERR_DENIED);
+    }
+    // another fork, of the branch that is right: of its history is what this home's list was when the first was proven
+    go_on(&other, 2, 9);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(offer(both[i], &other), NEB_ERR_CORRUPT);
+        assert_false(both[i]->settled);
+    }
+    again(&f, "settled-right");
+    assert_int_equal(offer(f, &other), NEB_ERR_DENIED);
+    assert_int_equal(offer(f, &v), NEB_ERR_DENIED);
+    // one that hides its history is known by itself, and by what says to follow from it
+    struct version cut = {.l = v.l};
+    cut.l.version = 20;
+    cut.l.n_history = 1;
+    memset(cut.l.history[0], 7, sizeof cut.l.history[0]);
+    sign_version(&cut);
+    assert_int_equal(offer(f, &cut), NEB_ERR_CORRUPT);
+    again(&f, "settled-right");
+    assert_int_equal(offer(f, &cut), NEB_ERR_DENIED);
+    go_on(&cut, 1, 1);
+    assert_int_equal(offer(f, &cut), NEB_ERR_DENIED);
+    go_on(&right, 1, 1);
+    assert_int_equal(offer(f, &right), NEB_OK);
+    sec_federation_destroy(&f), sec_federation_destroy(&g);
+    neb_buf_free(&right.b), neb_buf_free(&dead.b), neb_buf_free(&v.b), neb_buf_free(&early.b);
+    neb_buf_free(&other.b), neb_buf_free(&cut.b);
+}
+
+// The file of forks: it holds the newest, and a damaged one is not taken for none.
+static void test_forks_kept(void **state) {
+    (void)state;
+    char path[NEB_PATH_MAX];
+    struct version v = first_version(false), fork[SEC_FORKS_MAX / 2 + 1];
+    struct sec_federation *f = home_with("forks", &v);
+    for (int i = 0; i <= SEC_FORKS_MAX / 2; i++) {
+        fork[i] = (struct version){.l = v.l};
+        fork[i].l.issued += i + 1;
+        sign_version(&fork[i]);
+        assert_int_equal(offer(f, &fork[i]), NEB_ERR_CORRUPT);
+    }
+    again(&f, "forks");
+    assert_int_equal(f->forks.n, SEC_FORKS_MAX / 2 + 2); // ours is the same in each
+    for (int i = 0; i <= SEC_FORKS_MAX / 2; i++) {
+        assert_int_equal(offer(f, &fork[i]), NEB_ERR_DENIED);
+        neb_buf_free(&fork[i].b);
+    }
+    for (int i = 0; i < SEC_FORKS_MAX; i++) {
+        fork[0].l.issued += 100;
+        sign_version(&fork[0]);
+        assert_int_equal(offer(f, &fork[0]), NEB_ERR_CORRUPT);
+    }
+    again(&f, "forks");
+    assert_int_equal(f->forks.n, SEC_FORKS_MAX);
+    assert_int_equal(offer(f, &fork[0]), NEB_ERR_DENIED);
+    sign_version(&fork[1]);
+    assert_int_equal(offer(f, &fork[1]), NEB_ERR_CORRUPT); // long ago
+    assert_int_equal(neb_path(path, sizeof path, home("forks"), "federation/forked"), NEB_OK);
+    assert_int_equal(neb_fs_write(path, "nebfork1 and half a digest", 26, 0600), NEB_OK);
+    sec_federation_destroy(&f);
+    assert_int_equal(sec_federation_open(home("forks"), &f), NEB_ERR_FORMAT);
+    assert_int_equal(neb_fs_remove(path), NEB_OK);
+    neb_buf_free(&v.b), neb_buf_free(&fork[0].b), neb_buf_free(&fork[1].b);
+}
+
 static int setup(void **state) {
     (void)state;
     char hub_home[NEB_PATH_MAX], backup[NEB_PATH_MAX], code[SEC_CODE_TEXT];
@@ -251,9 +381,9 @@ static int teardown(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rules),
-        cmocka_unit_test(test_history),
-        cmocka_unit_test(test_without_history),
+        cmocka_unit_test(test_rules),           cmocka_unit_test(test_history),
+        cmocka_unit_test(test_without_history), cmocka_unit_test(test_settled),
+        cmocka_unit_test(test_forks_kept),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

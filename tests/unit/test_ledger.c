@@ -621,6 +621,33 @@ static void test_outbox_limits(void **state) {
     OK(inter_ledger_post(l, "dora", 1, "", 0, &most, &b, &previous));
 }
 
+static bool is_bert_or_dora(void *user, const char *peer) {
+    ++*(int *)user;
+    return !strcmp(peer, "bert") || !strcmp(peer, "dora");
+}
+
+// Who is on the list no more holds no room, and its messages wait for nobody of its name.
+static void test_outbox_sweep(void **state) {
+    (void)state;
+    static const char *const peers[] = {"dora", "anna", "bert", "", "carl", "anna", "zeno"};
+    static const struct inter_outbox_limit most = {9, 90, 7, 90};
+    uint64_t seq, previous;
+    char text[64] = "";
+    int asked = 0;
+    OK(inter_ledger_outbox_sweep(l, is_bert_or_dora, &asked));
+    assert_int_equal(asked, 0);
+    for (int i = 0; i < 7; i++)
+        OK(inter_ledger_post(l, peers[i], 1, "x", 1, &most, &seq, &previous));
+    assert_int_equal(inter_ledger_post(l, "bert", 1, "y", 1, &most, &seq, &previous),
+                     NEB_ERR_LIMIT);
+    OK(inter_ledger_outbox_sweep(l, is_bert_or_dora, &asked));
+    assert_int_equal(asked, 6); // once each
+    reopen();
+    OK(inter_ledger_outbox(l, on_peer, text));
+    assert_string_equal(text, "bert 1 1;dora 1 1;");
+    OK(inter_ledger_post(l, "bert", 1, "y", 1, &most, &seq, &previous));
+}
+
 static uint64_t taken(const char *peer, uint64_t epoch) {
     uint64_t seq = 99;
     OK(inter_ledger_taken(l, peer, epoch, &seq));
@@ -737,6 +764,7 @@ int main(void) {
                                        TEST(test_cap_and_checkpoints),
                                        TEST(test_messages_out),
                                        TEST(test_outbox_limits),
+                                       TEST(test_outbox_sweep),
                                        TEST(test_messages_in),
                                        TEST(test_epoch),
                                        TEST(test_jobs),

@@ -670,6 +670,42 @@ static void test_bounds(void **state) {
     assert_int_equal(service_elements_max(anna.s, id), 2039);
 }
 
+static void add_messages(void *user, const char *peer, uint64_t messages, uint64_t bytes) {
+    (void)peer, (void)bytes;
+    *(uint64_t *)user += messages;
+}
+
+static uint64_t waits_for_anna(void) {
+    uint64_t n = 0;
+    OK(inter_ledger_outbox(inter_service_ledger(bert.s), add_messages, &n));
+    return n;
+}
+
+// What waits for a member is gone with it from the list, under the service and where it starts after that.
+static void test_outbox_of_former(void **state) {
+    (void)state;
+    struct sec_members all = list, rest = {.version = list.version + 1};
+    uint32_t waiting;
+    for (uint32_t i = 0; i < list.n; i++)
+        if (i != index_of[0])
+            rest.m[rest.n++] = list.m[i];
+    memcpy(rest.federation, list.federation, sizeof rest.federation);
+    stop(&anna);
+    OK(inter_service_send(bert.s, index_of[0], 1, "x", 1));
+    restart(&bert);
+    assert_int_equal(waits_for_anna(), 1);
+    stop(&bert);
+    list = rest;
+    start(&bert);
+    assert_int_equal(waits_for_anna(), 0);
+    stop(&bert);
+    list = all;
+    start(&bert);
+    OK(inter_service_send(bert.s, index_of[0], 1, "x", 1));
+    OK(inter_service_reload(bert.s, &rest, NULL, 0, &waiting));
+    assert_int_equal(waits_for_anna(), 0);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, open_pair, close_pair)
 
 int main(void) {
@@ -685,7 +721,8 @@ int main(void) {
                                        TEST(test_told_without_end),
                                        TEST(test_window),
                                        TEST(test_window_moves),
-                                       TEST(test_full_outbox)};
+                                       TEST(test_full_outbox),
+                                       TEST(test_outbox_of_former)};
     static const char *const names[] = {"anna", "bert"};
     if (!mkdtemp(root) || sec_init() != NEB_OK)
         return 1;
