@@ -7,6 +7,7 @@
 #include "agent/status.h"
 #include "agent/sums.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 // Bound into signatures of jobs. A pair without a CA has none: its sites may know different sets of others.
@@ -56,13 +57,27 @@ static uint32_t named_home(const struct daemon *d, const json_t *body, uint32_t 
 static const char not_signed[] =
     "the job specification is not signed by the member that submits it";
 
+static void refuse_by(struct daemon *d, uint32_t peer, const char *hex, const char *why,
+                      bool reliable) {
+    json_t *body = json_pack("{s:s,s:s}", "id", hex, "reason", why);
+    char *text = reliable ? json_dumps(body, JSON_COMPACT) : NULL;
+    if (text) // one of its kind waits, however often it is asked for: the newest
+        (void)!inter_service_unsend(d->service, peer, AGENT_MSG_REFUSED, text, strlen(text));
+    free(text);
+    daemon_post(d, peer, AGENT_MSG_REFUSED, body, reliable);
+    if (daemon_quiet_says(d, QUIET_OFFERS))
+        neb_warn("job %.8s of %s refused: %s", hex, d->members.m[peer].pub.name, why);
+}
+
 // Said once, and not kept: a member that asks without end would fill this one's ledger by the answers. Where the link breaks over it the job
 // is offered again with the next one.
 static void refuse(struct daemon *d, uint32_t peer, const char *hex, const char *why) {
-    daemon_post(d, peer, AGENT_MSG_REFUSED, json_pack("{s:s,s:s}", "id", hex, "reason", why),
-                false);
-    if (daemon_quiet_says(d, QUIET_OFFERS))
-        neb_warn("job %.8s of %s refused: %s", hex, d->members.m[peer].pub.name, why);
+    refuse_by(d, peer, hex, why, false);
+}
+
+// Of a job that is known here: an offer with the next link is not looked at (on_job), so the answer is kept until it is taken.
+static void refuse_known(struct daemon *d, uint32_t peer, const char *hex, const char *why) {
+    refuse_by(d, peer, hex, why, true);
 }
 
 // Whether one more offer of a job is looked at. One that comes unasked is not answered either; of the others the answer is due, but where the
@@ -111,17 +126,17 @@ static void on_known_job(struct daemon *d, uint32_t peer, uint32_t home, const j
     json_t *spec = json_object_get(body, "spec");
     bool resume = json_is_true(json_object_get(body, "resume"));
     if (!daemon_job_is_same(d, known, spec, home, why, sizeof why)) {
-        refuse(d, peer, known->hex, why);
+        refuse_known(d, peer, known->hex, why);
         return;
     }
     if (resume && !names_cluster(known->spec, d->members.m[peer].pub.name)) {
-        refuse(d, peer, known->hex, "only a cluster of the job goes on with it");
+        refuse_known(d, peer, known->hex, "only a cluster of the job goes on with it");
         return;
     }
     // what was signed when the job first came needs no second look: keys may have been rotated since
     if (!json_equal(known->spec, spec)) {
         if (!job_is_signed(d, home, known->hex, body)) {
-            refuse(d, peer, known->hex, not_signed);
+            refuse_known(d, peer, known->hex, not_signed);
             return;
         }
         sig = json_string_value(json_object_get(body, "sig"));
@@ -130,7 +145,7 @@ static void on_known_job(struct daemon *d, uint32_t peer, uint32_t home, const j
     bool stopping = j && j->state == AGENT_JOB_STOPPING;
     j = daemon_job_accept(d, known->hex, spec, home, why, sizeof why);
     if (!j) {
-        refuse(d, peer, known->hex, why);
+        refuse_known(d, peer, known->hex, why);
         return;
     }
     j->resume_due |= stopping;

@@ -3,6 +3,7 @@
 #include "agent/base/clock.h"
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
+#include "agent/quiet.h"
 #include "security/enrol.h"
 #include "security/former.h"
 
@@ -21,7 +22,11 @@ struct agent_members {
     struct sec_enrol_server *server;
     struct sec_members list;
     int epoll_fd, notify_fd;
+    struct agent_quiet refused, forked; // lists of others
 };
+
+// so many of each are said in a row: the first of a fork says all of it
+static const unsigned few_refused = 4;
 
 static bool holds(const struct sec_members *l, const struct sec_public *p) {
     const struct sec_member *m = sec_members_by_curve(l, p->curve);
@@ -128,13 +133,13 @@ int agent_members_fd(const struct agent_members *m) { return m->epoll_fd; }
 
 // What became of a look at a list, given the one before it.
 static void compare(struct agent_members *m, const struct sec_memberlist *before,
-                    enum neb_status st, struct agent_members_change *out) {
+                    enum neb_status st, bool say, struct agent_members_change *out) {
     struct sec_memberlist_change diff;
     const struct sec_memberlist *l = &m->fed->list;
     *out = (struct agent_members_change){.forked = st == NEB_ERR_CORRUPT,
                                          .refused = st != NEB_OK,
                                          .settled = st != NEB_OK && m->fed->settled};
-    if (st != NEB_OK && !out->settled)
+    if (st != NEB_OK && say && !out->settled)
         neb_warn("member list version %llu stays in use", (unsigned long long)before->version);
     if (l->version == before->version)
         return;
@@ -154,7 +159,7 @@ void agent_members_reload(struct agent_members *m, struct agent_members_change *
     if (!m->fed)
         return;
     struct sec_memberlist before = m->fed->list;
-    compare(m, &before, sec_federation_reload(m->fed, NULL), out);
+    compare(m, &before, sec_federation_reload(m->fed, NULL), true, out);
 }
 
 void agent_members_apply(struct agent_members *m, const uint8_t *p, size_t len,
@@ -163,7 +168,15 @@ void agent_members_apply(struct agent_members *m, const uint8_t *p, size_t len,
     if (!m->fed)
         return;
     struct sec_memberlist before = m->fed->list;
-    compare(m, &before, sec_federation_apply(m->fed, p, len, NULL), out);
+    neb_ns now = neb_now();
+    m->fed->hush = !agent_quiet_would(&m->refused, now, few_refused);
+    m->fed->hush_forks = !agent_quiet_would(&m->forked, now, few_refused);
+    enum neb_status st = sec_federation_apply(m->fed, p, len, NULL);
+    bool settled = m->fed->settled, say = st == NEB_OK || settled;
+    m->fed->hush = m->fed->hush_forks = false; // a file that an operator changes is talked about
+    if (!say)
+        say = agent_quiet_says(st == NEB_ERR_CORRUPT ? &m->forked : &m->refused, now, few_refused);
+    compare(m, &before, st, say, out);
 }
 
 const struct sec_federation *agent_members_federation(const struct agent_members *m) {
@@ -225,8 +238,18 @@ static bool file_changed(struct agent_members *m) {
     }
 }
 
+static void say_quiet(struct agent_members *m) {
+    uint64_t refused = agent_quiet_due(&m->refused, neb_now()),
+             forked = agent_quiet_due(&m->forked, neb_now());
+    if (refused || forked)
+        neb_warn("member lists of others that were refused since it was last said: %llu more, and "
+                 "%llu that do not follow from ours",
+                 (unsigned long long)refused, (unsigned long long)forked);
+}
+
 enum neb_status agent_members_step(struct agent_members *m, struct agent_members_change *out) {
     *out = (struct agent_members_change){.changed = false};
+    say_quiet(m);
     if (m->server)
         NEB_TRY(sec_enrol_server_step(m->server));
     if (m->fed && file_changed(m))

@@ -15,6 +15,11 @@ struct agent_quiet { // all zero: nothing has happened
     uint64_t n;     // not said, since then
 };
 
+// Whether it would be said, if it happened.
+static inline bool agent_quiet_would(const struct agent_quiet *q, neb_ns now, unsigned few) {
+    return q->times < few || (q->said && !q->n && now - q->said >= agent_quiet_for);
+}
+
 // It happens. True: say it, as the first few times after a quiet minute.
 static inline bool agent_quiet_says(struct agent_quiet *q, neb_ns now, unsigned few) {
     if (q->said && !q->n && now - q->said >= agent_quiet_for)

@@ -106,6 +106,8 @@ static enum neb_status judge(const struct sec_federation *f, const struct seen *
     *fresh = l->version > s->version;
     if (ours && memcmp(digest, ours, NEB_SHA256_BYTES) != 0)
         return forked(l->version, ours, digest);
+    if (l->version < s->version && f->hush)
+        return NEB_ERR_DENIED;
     if (l->version < s->version)
         return neb_fail(NEB_ERR_DENIED,
                         "member list: version %llu is older than %llu, which was in use: refused",
@@ -164,14 +166,19 @@ static enum neb_status take(struct sec_federation *f, const uint8_t *p, size_t l
     char path[NEB_PATH_MAX];
     bool fresh;
     f->settled = false;
-    NEB_TRY(sec_memberlist_verify(p, len, f->ca_key, &l));
+    neb_log_hush(f->hush);
+    enum neb_status st = sec_memberlist_verify(p, len, f->ca_key, &l);
+    neb_log_hush(false);
+    NEB_TRY(st);
     NEB_TRY(seen_read(f, &seen));
     now = (struct seen){.version = l.version, .history = !l.old};
     sec_memberlist_digest(p, len, now.digest);
     const struct sec_branch theirs = {.list = &l, .version = l.version, .digest = now.digest};
     if (store && is_settled(f, &seen, &theirs)) // what an operator puts into the file is judged
         return NEB_ERR_DENIED;
-    enum neb_status st = judge(f, &seen, &l, now.digest, &fresh);
+    neb_log_hush(f->hush_forks);
+    st = judge(f, &seen, &l, now.digest, &fresh);
+    neb_log_hush(false);
     if (st == NEB_ERR_CORRUPT)
         keep_fork(f, &seen, &theirs);
     NEB_TRY(st);

@@ -48,6 +48,7 @@ struct sec_federation {
     struct sec_forks forks; // known when this was opened
     bool settled;           // the list that was looked at last is of one of these
     bool said_settled;
+    bool hush, hush_forks; // the caller counts lists that are refused, or prove a fork: not logged
 };
 
 // NEB_ERR_NOT_FOUND (not logged): this home is in no federation. Otherwise the list on disk is

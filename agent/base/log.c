@@ -52,8 +52,14 @@ void neb_log_set_sink(neb_log_sink *sink, void *user) {
     pthread_mutex_unlock(&log_state.lock);
 }
 
+static _Thread_local bool hushed;
+
+void neb_log_hush(bool on) { hushed = on; }
+
 static void log_v(enum neb_log_level level, const char *suffix, const char *fmt, va_list ap) {
     char text[2048];
+    if (hushed)
+        return;
     int n = vsnprintf(text, sizeof text, fmt, ap);
     if (n < 0)
         return;

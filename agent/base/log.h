@@ -1,6 +1,7 @@
 // Log lines to stderr (or a sink): "2026-11-21T05:36:19Z info  agent: paris: link up". Thread-safe.
 #ifndef NEB_LOG_H
 #define NEB_LOG_H
+#include <stdbool.h>
 #include <stddef.h>
 
 enum neb_log_level { NEB_LOG_ERROR, NEB_LOG_WARN, NEB_LOG_INFO, NEB_LOG_DEBUG };
@@ -12,6 +13,9 @@ void neb_log_set_name(const char *name);
 // Replaces stderr: sink(user, level, text without newline). NULL restores stderr. Tests capture errors so.
 typedef void neb_log_sink(void *user, enum neb_log_level level, const char *text);
 void neb_log_set_sink(neb_log_sink *sink, void *user);
+
+// This thread's lines are dropped from now on, or no more: around what is known to be said without end.
+void neb_log_hush(bool on);
 
 // The newest line of error level of this process, for a report that must name the cause; "" when there was none.
 void neb_last_error(char *out, size_t cap);

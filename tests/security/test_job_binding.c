@@ -42,6 +42,7 @@ static char dir[] = "/tmp/nebula-binding-XXXXXX", homes[N][64], path[128], log_p
 static pid_t agent;
 static void *ctx, *contexts[N]; // one ZAP handler each
 static struct sec_identity *ids[N];
+static struct sec_members members;
 static struct inter_service *services[N]; // SITE's is the agent's own
 static uint32_t index_of[N];              // in everybody's list
 static bool up[N];
@@ -67,6 +68,18 @@ static void on_peer(void *user, uint32_t peer, bool is_up) {
 }
 static void on_fault(void *user, uint32_t peer, enum inter_fault f) {
     (void)user, (void)peer, (void)f;
+}
+
+static void start(int i) {
+    static int who[N] = {SITE, ANNA, BERT, MALLORY};
+    struct inter_service_config c = {
+        .dir = homes[i],
+        .identity = ids[i],
+        .members = &members,
+        .n_bulk = 1,
+        .zmq_context = contexts[i],
+        .callbacks = {.user = &who[i], .message = on_message, .peer = on_peer, .fault = on_fault}};
+    assert_int_equal(inter_service_create(&c, &services[i]), NEB_OK);
 }
 
 static void step(void) {
@@ -229,6 +242,61 @@ static void test_ended(void **state) {
     check_job(annas, "honest, running of anna");
 }
 
+static int said(const char *text) { // lines of the agent's log
+    struct neb_buf b = {0};
+    int n = 0;
+    assert_int_equal(neb_fs_read(log_path, 1 << 24, &b), NEB_OK);
+    neb_buf_u8(&b, 0);
+    for (const char *at = (const char *)b.p; (at = strstr(at, text)); at++)
+        n++;
+    neb_buf_free(&b);
+    return n;
+}
+
+struct waiting {
+    const char *of;
+    uint64_t messages;
+};
+
+static void count_waiting(void *user, const char *peer, uint64_t messages, uint64_t bytes) {
+    struct waiting *w = user;
+    (void)bytes;
+    if (!strcmp(peer, w->of))
+        w->messages += messages;
+}
+
+static uint64_t waits_for(int who) { // in the agent's outbox
+    struct inter_ledger *l = NULL;
+    struct waiting w = {.of = names[who]};
+    assert_int_equal(inter_ledger_open_readonly(homes[SITE], &l), NEB_OK);
+    assert_int_equal(inter_ledger_outbox(l, count_waiting, &w), NEB_OK);
+    inter_ledger_close(&l);
+    return w.messages;
+}
+
+// The link breaks over the answer. What is refused of a job that is known here is told with the next one, once.
+static void test_refused_at_last(void **state) {
+    (void)state;
+    int before = said("of bert refused");
+    assert_int_equal(kill(agent, SIGSTOP), 0);
+    for (int i = 0; i < 2; i++)
+        say(BERT, AGENT_MSG_JOB, offer(annas, "forged", BERT, "anna", "resume"));
+    for (neb_ns end = neb_now() + 300 * NEB_MS; neb_now() < end;) // to where the agent reads it
+        step();
+    inter_service_destroy(&services[BERT]);
+    up[BERT] = false;
+    assert_int_equal(kill(agent, SIGCONT), 0);
+    for (neb_ns end = neb_now() + 10 * NEB_S;
+         (said("of bert refused") < before + 2 || !said("link to bert is down")) &&
+         neb_now() < end;)
+        step();
+    assert_int_equal(said("of bert refused"), before + 2);
+    assert_int_equal(waits_for(BERT), 1);
+    start(BERT);
+    wait_refused(BERT, "another job");
+    barrier(BERT); // nothing else was refused
+}
+
 // Where and how clusters train may change, and it is their member that says so.
 static void test_places(void **state) {
     (void)state;
@@ -256,17 +324,6 @@ static void test_lost_disk(void **state) {
     wait_refused(BERT, "not signed by the member that submits it");
     say(BERT, AGENT_MSG_JOB, offer(lost, "honest", ANNA, "anna", "resume"));
     check_job(lost, "honest, running of anna");
-}
-
-static int said(const char *text) { // lines of the agent's log
-    struct neb_buf b = {0};
-    int n = 0;
-    assert_int_equal(neb_fs_read(log_path, 1 << 24, &b), NEB_OK);
-    neb_buf_u8(&b, 0);
-    for (const char *at = (const char *)b.p; (at = strstr(at, text)); at++)
-        n++;
-    neb_buf_free(&b);
-    return n;
 }
 
 // A cluster of the job that tells of its progress without end, in long lines: who follows the job gets no more than AGENT_LINES_TAKEN says.
@@ -425,18 +482,10 @@ static void test_tokens(void **state) {
 
 // ---- floods -----------------------------------------------------------------------------------------------------
 
-static void count_waiting(void *user, const char *peer, uint64_t messages, uint64_t bytes) {
-    (void)bytes;
-    if (!strcmp(peer, names[MALLORY]))
-        *(uint64_t *)user += messages;
-}
-
 // Jobs without end, of a member that takes no answer: what is refused is said once, looked at so often, and nothing of it is kept for her.
 static void test_offers_without_end(void **state) {
     (void)state;
     enum { MANY = 150 };
-    struct inter_ledger *l = NULL;
-    uint64_t waiting = 0;
     int before = said("of mallory refused");
     for (int i = 0; i < MANY; i++) {
         char hex[33];
@@ -453,10 +502,7 @@ static void test_offers_without_end(void **state) {
     for (neb_ns end = neb_now() + 5 * NEB_S;
          said("link to mallory is down") == 0 && neb_now() < end;)
         step();
-    assert_int_equal(inter_ledger_open_readonly(homes[SITE], &l), NEB_OK);
-    assert_int_equal(inter_ledger_outbox(l, count_waiting, &waiting), NEB_OK);
-    inter_ledger_close(&l);
-    assert_int_equal(waiting, 0);
+    assert_int_equal(waits_for(MALLORY), 0);
 }
 
 // Submitted and stopped, again and again: the newest stay, of what was before nothing.
@@ -503,8 +549,6 @@ static uint32_t port_of_agent(void) {
 }
 
 static int setup(void **state) {
-    static int who[N] = {SITE, ANNA, BERT, MALLORY};
-    struct sec_members members = {.n = 0};
     char list[128];
     (void)state;
     assert_non_null(mkdtemp(dir));
@@ -531,15 +575,8 @@ static int setup(void **state) {
                 index_of[i] = k;
     snprintf(members.m[index_of[SITE]].endpoint, SEC_ENDPOINT_MAX, "127.0.0.1:%u", port);
     for (int i = ANNA; i < N; i++) {
-        struct inter_service_config c = {
-            .dir = homes[i],
-            .identity = ids[i],
-            .members = &members,
-            .n_bulk = 1,
-            .zmq_context = contexts[i] = zmq_ctx_new(),
-            .callbacks = {
-                .user = &who[i], .message = on_message, .peer = on_peer, .fault = on_fault}};
-        assert_int_equal(inter_service_create(&c, &services[i]), NEB_OK);
+        contexts[i] = zmq_ctx_new();
+        start(i);
     }
     for (neb_ns end = neb_now() + 20 * NEB_S;
          !(up[ANNA] && up[BERT] && up[MALLORY]) && neb_now() < end;)
@@ -567,6 +604,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_messages_of_others),
                                        cmocka_unit_test(test_running),
                                        cmocka_unit_test(test_ended),
+                                       cmocka_unit_test(test_refused_at_last),
                                        cmocka_unit_test(test_places),
                                        cmocka_unit_test(test_lost_disk),
                                        cmocka_unit_test(test_told),

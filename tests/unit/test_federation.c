@@ -354,6 +354,38 @@ static void test_forks_kept(void **state) {
     neb_buf_free(&v.b), neb_buf_free(&fork[0].b), neb_buf_free(&fork[1].b);
 }
 
+// Who counts what is refused has it not logged; a fork is another matter.
+static void test_hushed(void **state) {
+    (void)state;
+    struct version v = first_version(false), old, fork;
+    go_on(&v, 1, 1);
+    struct sec_federation *f = home_with("hushed", &v);
+    old = first_version(false);
+    fork = (struct version){.l = v.l};
+    fork.l.issued++;
+    sign_version(&fork);
+    for (int quiet = 0; quiet < 2; quiet++) {
+        f->hush = quiet;
+        neb_buf_clear(&logged);
+        assert_int_equal(offer(f, &old), NEB_ERR_DENIED);
+        assert_true(was_logged("is older than") == !quiet);
+        neb_buf_clear(&logged);
+        assert_int_equal(sec_federation_apply(f, v.b.p, v.b.len - 1, NULL), NEB_ERR_FORMAT);
+        assert_true((logged.len == 0) == quiet);
+        assert_int_equal(offer(f, &fork), NEB_ERR_CORRUPT);
+        assert_true(was_logged("two lists of version 2"));
+    }
+    f->hush_forks = true;
+    neb_buf_clear(&logged);
+    assert_int_equal(offer(f, &fork), NEB_ERR_CORRUPT);
+    assert_int_equal(logged.len, 0);
+    f->hush = f->hush_forks = false;
+    assert_int_equal(offer(f, &old), NEB_ERR_DENIED);
+    assert_true(was_logged("is older than"));
+    sec_federation_destroy(&f);
+    neb_buf_free(&v.b), neb_buf_free(&old.b), neb_buf_free(&fork.b);
+}
+
 static int setup(void **state) {
     (void)state;
     char hub_home[NEB_PATH_MAX], backup[NEB_PATH_MAX], code[SEC_CODE_TEXT];
@@ -383,7 +415,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rules),           cmocka_unit_test(test_history),
         cmocka_unit_test(test_without_history), cmocka_unit_test(test_settled),
-        cmocka_unit_test(test_forks_kept),
+        cmocka_unit_test(test_forks_kept),      cmocka_unit_test(test_hushed),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
