@@ -5,6 +5,7 @@
 // next byte; else so many bytes.
 #include "agent/ipc_state.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,6 +22,15 @@ static void set_up(void) {
                (to = zmq_socket(zctx, ZMQ_DEALER)));
     NEB_ASSERT(zmq_bind(to, "inproc://frames") == 0 && zmq_connect(from, "inproc://frames") == 0);
     ipc = (struct agent_ipc){.socket = to, .framed = true};
+}
+
+// libFuzzer's alarm may interrupt it.
+static void put(const void *p, size_t n, int more) {
+    int sent;
+    do
+        sent = zmq_send(from, p, n, more);
+    while (sent < 0 && zmq_errno() == EINTR);
+    NEB_ASSERT(sent == (int)n);
 }
 
 // Takes what is there; the last message, whole and the head's, or none.
@@ -72,12 +82,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
             p = filled, n = sizeof filled, used = size > 0;
         }
         more = word & MORE ? ZMQ_SNDMORE : 0;
-        NEB_ASSERT(zmq_send(from, p, n, more) == (int)n);
+        put(p, n, more);
         sent += n;
         data += used, size -= used;
     }
     if (more)
-        NEB_ASSERT(zmq_send(from, "", 0, 0) == 0);
+        put("", 0, 0);
     while (take(&m)) {
         size_t held = 0;
         for (size_t i = 0; i < m.n_parts; i++)
