@@ -16,6 +16,10 @@ static const neb_ns look_after_forked = 10 * NEB_S;
 void agent_spread_stand(struct agent_spread *s, const bool *up) {
     const struct sec_federation *f = agent_members_federation(s->members);
     uint8_t b[STAND_BYTES];
+    uint64_t unsaid = agent_quiet_due(&s->malformed, neb_now());
+    if (unsaid)
+        neb_warn("%llu more malformed messages about member lists were dropped",
+                 (unsigned long long)unsaid);
     if (!f)
         return;
     neb_put_u64(b, f->list.version);

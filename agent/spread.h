@@ -22,7 +22,7 @@ struct agent_spread {
     struct agent_quiet malformed;
 };
 
-// Says to every peer that is up (up: by peer) what this agent has.
+// Says to every peer that is up (up: by peer) what this agent has: once a second.
 void agent_spread_stand(struct agent_spread *s, const bool *up);
 // Sends the list itself to every peer that is up: after a change.
 void agent_spread_list(struct agent_spread *s, const bool *up);

@@ -7,23 +7,33 @@
 static const char magic[] = "nebfork1";
 enum { MAGIC_BYTES = 8, FILE_MAX = MAGIC_BYTES + SEC_FORKS_MAX * NEB_SHA256_BYTES };
 
+enum neb_status sec_forks_parse(const uint8_t *p, size_t n, const char *what,
+                                struct sec_forks *out) {
+    char front[MAGIC_BYTES] = "";
+    struct neb_rd r = neb_rd_make(p, n);
+    *out = (struct sec_forks){0};
+    neb_rd_copy(&r, front, sizeof front);
+    while (neb_rd_left(&r) && !r.bad && out->n < SEC_FORKS_MAX)
+        neb_rd_copy(&r, out->digest[out->n++], NEB_SHA256_BYTES);
+    if (neb_rd_done(&r) && memcmp(front, magic, sizeof front) == 0)
+        return NEB_OK;
+    *out = (struct sec_forks){0};
+    return neb_fail(NEB_ERR_FORMAT,
+                    "%s: damaged: remove it; forks of the member list that it named stop jobs "
+                    "once more if somebody sends them",
+                    what);
+}
+
 enum neb_status sec_forks_load(const char *dir, struct sec_forks *out) {
-    char path[NEB_PATH_MAX], front[MAGIC_BYTES] = "";
+    char path[NEB_PATH_MAX];
     struct neb_buf b = {0};
     *out = (struct sec_forks){0};
     NEB_TRY(neb_path(path, sizeof path, dir, "forked"));
     if (!neb_fs_exists(path))
         return NEB_OK;
     enum neb_status st = neb_fs_read(path, FILE_MAX, &b);
-    struct neb_rd r = neb_rd_make(b.p, b.len);
-    neb_rd_copy(&r, front, sizeof front);
-    while (st == NEB_OK && neb_rd_left(&r) && !r.bad && out->n < SEC_FORKS_MAX)
-        neb_rd_copy(&r, out->digest[out->n++], NEB_SHA256_BYTES);
-    if (st == NEB_OK && (!neb_rd_done(&r) || memcmp(front, magic, sizeof front) != 0))
-        st = neb_fail(NEB_ERR_FORMAT,
-                      "%s: damaged: remove it; forks of the member list that it named stop jobs "
-                      "once more if somebody sends them",
-                      path);
+    if (st == NEB_OK)
+        st = sec_forks_parse(b.p, b.len, path, out);
     neb_buf_free(&b);
     return st;
 }

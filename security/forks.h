@@ -26,6 +26,9 @@ struct sec_branch {
 
 // None without a file. NEB_ERR_FORMAT, NEB_ERR_IO.
 NEB_MUST_CHECK enum neb_status sec_forks_load(const char *dir, struct sec_forks *out);
+// The same of a file's bytes; what: named in the log. NEB_ERR_FORMAT: damaged, and *out has none.
+NEB_MUST_CHECK enum neb_status sec_forks_parse(const uint8_t *p, size_t n, const char *what,
+                                               struct sec_forks *out);
 // Keeps that `theirs` does not follow from `ours`, nor the other way round. What is in the file already is not written again.
 NEB_MUST_CHECK enum neb_status sec_forks_keep(const char *dir, const struct sec_branch *theirs,
                                               const struct sec_branch *ours);

@@ -1,7 +1,8 @@
-// Files of an agent's home that somebody may have edited or damaged: members.json, federation/former.json, jobs/ID/shape.json, state of jobs in
-// the ledger. What is taken keeps to its limits.
+// Files of an agent's home that somebody may have edited or damaged: members.json, federation/former.json, federation/forked, jobs/ID/shape.json,
+// state of jobs in the ledger. What is taken keeps to its limits.
 #include "agent/jobs.h"
 #include "agent/shape.h"
+#include "security/forks.h"
 #include "security/former.h"
 #include "security/members.h"
 
@@ -31,6 +32,17 @@ static void former(const char *text, size_t n) {
     for (size_t i = 0; i < k; i++)
         NEB_ASSERT(sec_name_valid(all[i].name) && all[i].until > 0 &&
                    sec_former_find(all, k, all[i].name));
+}
+
+// What is taken is in the file, byte for byte.
+static void forks(const uint8_t *p, size_t n) {
+    struct sec_forks f;
+    const size_t magic = 8;
+    if (sec_forks_parse(p, n, "forked", &f) != NEB_OK)
+        NEB_ASSERT(f.n == 0);
+    else
+        NEB_ASSERT(f.n <= SEC_FORKS_MAX && n == magic + f.n * sizeof f.digest[0] &&
+                   !memcmp(f.digest, p + magic, n - magic));
 }
 
 static void shape(const char *text, size_t n) {
@@ -65,6 +77,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     text[size] = 0;
     members(text, size);
     former(text, size);
+    forks(data, size);
     shape(text, size);
     job(text);
     free(text);

@@ -34,7 +34,8 @@ static const char yaml[] =
     "  - {name: bert, launcher: attach, threads: 1}\n";
 static const char annas[] = "11111111111111111111111111111111",
                   sites[] = "22222222222222222222222222222222",
-                  lost[] = "33333333333333333333333333333333";
+                  lost[] = "33333333333333333333333333333333",
+                  unasked[] = "44444444444444444444444444444444";
 
 enum { SITE, ANNA, BERT, MALLORY, N, ENDED = 2 };
 static const char *const names[] = {"site", "anna", "bert", "mallory"};
@@ -47,6 +48,8 @@ static struct inter_service *services[N]; // SITE's is the agent's own
 static uint32_t index_of[N];              // in everybody's list
 static bool up[N];
 static char refused[N][512]; // the last reason that came; "": none since it was asked
+static char refused_id[N][33];
+static unsigned answered_again, refused_running; // what is to have no such answer
 static unsigned barriers;
 static int threads = 1; // of the site, which may change
 
@@ -56,9 +59,14 @@ static void on_message(void *user, uint32_t peer, uint32_t kind, const uint8_t *
     int who = *(int *)user;
     (void)peer;
     json_t *body = json_loadb((const char *)p, n, 0, NULL);
-    const char *reason = json_string_value(json_object_get(body, "reason"));
-    if (kind == AGENT_MSG_REFUSED && reason)
+    const char *reason = json_string_value(json_object_get(body, "reason")),
+               *id = json_string_value(json_object_get(body, "id"));
+    if (kind == AGENT_MSG_REFUSED && reason && id) {
         snprintf(refused[who], sizeof refused[who], "%s", reason);
+        snprintf(refused_id[who], sizeof refused_id[who], "%s", id);
+        answered_again += !strcmp(id, unasked);
+        refused_running += !strcmp(id, annas) && strstr(reason, "too many jobs");
+    }
     json_decref(body);
 }
 static void on_peer(void *user, uint32_t peer, bool is_up) {
@@ -483,15 +491,18 @@ static void test_tokens(void **state) {
 // ---- floods -----------------------------------------------------------------------------------------------------
 
 // Jobs without end, of a member that takes no answer: what is refused is said once, looked at so often, and nothing of it is kept for her.
+static void offer_many(int who, int from, int n) {
+    for (int i = from; i < from + n; i++) {
+        char hex[33];
+        snprintf(hex, sizeof hex, "%032x", i);
+        say(who, AGENT_MSG_JOB, json_pack("{s:s,s:{},s:s}", "id", hex, "spec", "sig", ""));
+    }
+}
+
 static void test_offers_without_end(void **state) {
     (void)state;
-    enum { MANY = 150 };
     int before = said("of mallory refused");
-    for (int i = 0; i < MANY; i++) {
-        char hex[33];
-        snprintf(hex, sizeof hex, "%032x", 0x1000 + i);
-        say(MALLORY, AGENT_MSG_JOB, json_pack("{s:s,s:{},s:s}", "id", hex, "spec", "sig", ""));
-    }
+    offer_many(MALLORY, 0x1000, 150);
     for (neb_ns end = neb_now() + 20 * NEB_S;
          !strstr(refused[MALLORY], "too many jobs") && neb_now() < end;)
         step();
@@ -503,6 +514,27 @@ static void test_offers_without_end(void **state) {
          said("link to mallory is down") == 0 && neb_now() < end;)
         step();
     assert_int_equal(waits_for(MALLORY), 0);
+}
+
+// Behind all those that were submitted in an outage, and are refused, the one that runs here is not; what comes unasked has no answer.
+static void test_offers_behind_many(void **state) {
+    (void)state;
+    char last[33];
+    check_job(annas, "honest, running of anna");
+    offer_many(ANNA, 0x2000, 70);
+    for (int i = 0; i < 8; i++) {
+        say(ANNA, AGENT_MSG_JOB, offer(annas, "honest", ANNA, "anna", NULL));
+        say(ANNA, AGENT_MSG_JOB, offer(unasked, "forged", MALLORY, "anna", "again"));
+    }
+    offer_many(ANNA, 0x3000, 1);
+    snprintf(last, sizeof last, "%032x", 0x3000);
+    for (neb_ns end = neb_now() + 20 * NEB_S;
+         strcmp(refused_id[ANNA], last) != 0 && neb_now() < end;)
+        step();
+    assert_string_equal(refused_id[ANNA], last);
+    assert_int_equal(refused_running, 0);
+    assert_int_equal(answered_again, 0);
+    check_job(annas, "honest, running of anna");
 }
 
 // Submitted and stopped, again and again: the newest stay, of what was before nothing.
@@ -611,6 +643,7 @@ int main(void) {
                                        cmocka_unit_test(test_local),
                                        cmocka_unit_test(test_tokens),
                                        cmocka_unit_test(test_ended_without_end),
+                                       cmocka_unit_test(test_offers_behind_many),
                                        cmocka_unit_test(test_offers_without_end)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -22,7 +22,7 @@ done
 policy() { (umask 077; echo "$1" >"$T/b/policy.json"); }
 refused() { # text
     n=$((${n:-0} + 1))
-    if timeout 60 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/out$n" >"$T/run$n.log" 2>&1; then fail "a job ran against the policy"; fi
+    if timeout 60 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/out$n" >"$T/run$n.log" 2>&1; then fail "a job ran that the policy refuses: $1"; fi
     grep -q "$1" "$T/run$n.log" || fail "the submitter was not told '$1': $(tail -n 4 "$T/run$n.log")"
     grep -q "$1" "$T/b.log" || fail "the site's log does not say '$1'"
     [[ ! -d $T/b/jobs || -z $(ls "$T/b/jobs") ]] || fail "a refused job left something behind"
@@ -35,8 +35,10 @@ policy '{"format": 1, "trainable": ["lora"]}'
 refused '"trainable" does not list'
 policy '{"format": 1, "tokens_per_step": 255}'
 refused 'has 256 tokens, at most 255'
-policy '{"format": 1, "memory": "1M"}' # of the vocabulary that its corpus has
-refused 'of memory, at most 0.001 GB'
+policy '{"format": 1, "memory": "1M"}'
+refused 'of memory, at most 0.001'
+policy '{"format": 1, "disk": 13000000}' # 10.7 MB, and 4.7 of the vocabulary that its corpus has
+refused 'about 0.0154 GB on disk, at most 0.013 GB'
 policy '{"format": 1'
 if timeout 60 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/outx" >"$T/runx.log" 2>&1; then fail "ran with a broken policy"; fi
 grep -q 'cannot be read' "$T/runx.log" || fail "no reason for a broken policy"

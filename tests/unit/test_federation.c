@@ -1,7 +1,9 @@
-// security/federation: which signed lists a member takes, and which it knows for a fork.
+// security/federation: which signed lists a member takes, and which it knows for a fork. agent/spread: how often it does.
 #include "agent/base/fault.h"
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
+#include "agent/daemon.h"
+#include "agent/spread.h"
 #include "security/hub.h"
 
 #include <setjmp.h>
@@ -13,6 +15,7 @@
 
 static char dir[] = "/tmp/nebula-federation-XXXXXX";
 static struct sec_hub *hub; // signs what it never would
+static struct sec_identity *hub_id;
 static struct neb_buf logged;
 
 static void collect(void *user, enum neb_log_level level, const char *text) {
@@ -386,26 +389,203 @@ static void test_hushed(void **state) {
     neb_buf_free(&v.b), neb_buf_free(&old.b), neb_buf_free(&fork.b);
 }
 
+// ---- from member to member --------------------------------------------------------------------------------------
+
+// What agent/spread.c has of inter/service.c, which this program has no other part of.
+static unsigned told[SEC_MEMBERS_MAX][2]; // by peer: LIST_STAND, LIST
+
+void inter_service_tell(struct inter_service *s, uint32_t peer, uint32_t kind, const void *p,
+                        size_t n) {
+    (void)s, (void)p, (void)n;
+    told[peer][kind == AGENT_MSG_LIST]++;
+}
+
+const struct sec_members *inter_service_members(const struct inter_service *s) {
+    static struct sec_members them;
+    (void)s;
+    for (int i = 0; i < SEC_MEMBERS_MAX; i++)
+        snprintf(them.m[i].pub.name, sizeof them.m[i].pub.name, "peer-%d", i);
+    return &them;
+}
+
+static unsigned times_logged(const char *text) {
+    unsigned n = 0;
+    const uint8_t *at = logged.p, *end = logged.p + logged.len;
+    for (; at && (at = memmem(at, (size_t)(end - at), text, strlen(text))); at++)
+        n++;
+    return n;
+}
+
+static struct agent_members *members_with(const char *name, const struct version *v) {
+    struct agent_members *m = NULL;
+    struct sec_federation *f = home_with(name, v);
+    sec_federation_destroy(&f);
+    assert_int_equal(agent_members_open(home(name), hub_id, &m), NEB_OK);
+    return m;
+}
+
+static neb_ns heard_at;
+
+static struct agent_members_change hear_list(struct agent_spread *s, uint32_t peer,
+                                             const struct version *v) {
+    struct agent_members_change c;
+    heard_at = neb_now();
+    assert_true(agent_spread_message(s, peer, AGENT_MSG_LIST, v->b.p, v->b.len, &c));
+    return c;
+}
+
+static void hear_stand(struct agent_spread *s, uint32_t peer, const struct version *v, size_t cut) {
+    struct agent_members_change c;
+    uint8_t b[8 + NEB_SHA256_BYTES];
+    neb_put_u64(b, v->l.version);
+    memcpy(b + 8, v->digest, sizeof v->digest);
+    assert_true(agent_spread_message(s, peer, AGENT_MSG_LIST_STAND, b, sizeof b - cut, &c));
+    assert_false(c.changed || c.refused);
+}
+
+// The next list of the peer is looked at so long after the last one, which has just been heard, and not before.
+static void expect_next_look(struct agent_spread *s, uint32_t peer, neb_ns after,
+                             const struct version *next) {
+    neb_ns left = s->looks[peer] - heard_at;
+    if (left < after || left > after + NEB_S / 4)
+        fail_msg("the next list is looked at after %.3f s, not %.3f", (double)left / NEB_S,
+                 (double)after / NEB_S);
+    s->looks[peer] = neb_now() + after; // a list that was taken was synced meanwhile
+    struct agent_members_change c = hear_list(s, peer, next);
+    assert_false(c.changed || c.refused);
+    s->looks[peer] = 0;
+}
+
+// Each list that is looked at costs a signature: two a second of each peer, fewer of one whose lists are refused.
+static void test_lists_looked_at(void **state) {
+    (void)state;
+    struct version old = first_version(false), a = old, b, fork;
+    a.b = (struct neb_buf){0};
+    go_on(&a, 1, 1);
+    b = fork = (struct version){.l = a.l};
+    memcpy(b.digest, a.digest, sizeof b.digest);
+    go_on(&b, 1, 1);
+    fork.l.issued++;
+    sign_version(&fork);
+    struct agent_members *m = members_with("looks", &old);
+    struct agent_spread s = {.members = m};
+    assert_true(hear_list(&s, 3, &a).changed);
+    expect_next_look(&s, 3, NEB_S / 2, &b);
+    assert_true(hear_list(&s, 3, &old).refused);
+    expect_next_look(&s, 3, 2 * NEB_S, &b);
+    assert_true(hear_list(&s, 3, &fork).forked);
+    expect_next_look(&s, 3, 10 * NEB_S, &b);
+    assert_true(hear_list(&s, 3, &old).refused); // nothing that is refused makes it sooner
+    expect_next_look(&s, 3, 10 * NEB_S, &b);
+    s.looks[3] = neb_now() + NEB_S;
+    assert_true(hear_list(&s, 4, &b).changed);                  // each peer has its own time
+    assert_false(hear_list(&s, SEC_MEMBERS_MAX, &old).refused); // no such peer
+    agent_members_destroy(&m);
+    neb_buf_free(&old.b), neb_buf_free(&a.b), neb_buf_free(&b.b), neb_buf_free(&fork.b);
+}
+
+// Who says that it has an older list, again and again, gets two a second; who has ours or a newer one, none.
+static void test_lists_sent(void **state) {
+    (void)state;
+    static const bool up[SEC_MEMBERS_MAX] = {[1] = true, [3] = true};
+    struct version old = first_version(false), a = old, b, fork;
+    a.b = (struct neb_buf){0};
+    go_on(&a, 1, 1);
+    b = fork = (struct version){.l = a.l};
+    memcpy(b.digest, a.digest, sizeof b.digest);
+    go_on(&b, 1, 1);
+    fork.l.issued++;
+    sign_version(&fork);
+    struct agent_members *m = members_with("sends", &a);
+    struct agent_spread s = {.members = m};
+    memset(told, 0, sizeof told);
+    hear_stand(&s, 3, &a, 0);
+    hear_stand(&s, 3, &b, 0);
+    assert_int_equal(told[3][1], 0);
+    for (int i = 0; i < 5; i++)
+        hear_stand(&s, 3, &old, 0);
+    assert_int_equal(told[3][1], 1);
+    assert_in_range(s.sends[3] - neb_now(), NEB_S / 4, NEB_S / 2);
+    hear_stand(&s, 1, &fork, 0); // another list of our version
+    assert_int_equal(told[1][1], 1);
+    s.sends[3] = s.sends[1] = 0;
+    assert_true(hear_list(&s, 1, &fork).forked);
+    hear_stand(&s, 1, &b, 0); // whose lists are of another history shall hear ours, whatever it has
+    hear_stand(&s, 3, &b, 0);
+    assert_int_equal(told[1][1], 2);
+    assert_int_equal(told[3][1], 1);
+    // every second to all that are up, and at once after a change
+    agent_spread_stand(&s, up);
+    agent_spread_list(&s, up);
+    for (uint32_t i = 0; i < SEC_MEMBERS_MAX; i++) {
+        assert_int_equal(told[i][0], up[i]);
+        assert_int_equal(told[i][1], i == 1 ? 3 : i == 3 ? 2 : 0);
+    }
+    hear_stand(&s, 3, &old, 0); // it has just been sent
+    assert_int_equal(told[3][1], 2);
+    agent_members_destroy(&m);
+    neb_buf_free(&old.b), neb_buf_free(&a.b), neb_buf_free(&b.b), neb_buf_free(&fork.b);
+}
+
+// Messages and lists that are refused without end are a few lines of the log, and a number a minute later. A flood of old ones hides no fork.
+static void test_refused_quietly(void **state) {
+    (void)state;
+    static const bool none[SEC_MEMBERS_MAX];
+    enum { MANY = 30, FEW = 4 };
+    struct version old = first_version(false), a = old, fork;
+    struct agent_members_change c;
+    a.b = (struct neb_buf){0};
+    go_on(&a, 1, 1);
+    fork = (struct version){.l = a.l};
+    fork.l.issued++;
+    sign_version(&fork);
+    struct agent_members *m = members_with("quiet", &a);
+    struct agent_spread s = {.members = m};
+    neb_buf_clear(&logged);
+    for (int i = 0; i < MANY; i++) {
+        hear_stand(&s, 1 + (uint32_t)i % 3, &a, 1 + (size_t)i);
+        s.looks[1] = 0;
+        assert_true(hear_list(&s, 1, &old).refused);
+    }
+    assert_int_equal(times_logged("a malformed message of peer-1 about member lists"), 1);
+    assert_int_equal(times_logged("malformed"), 1);
+    assert_int_equal(times_logged("is older than"), FEW);
+    assert_int_equal(times_logged("stays in use"), FEW);
+    for (int i = 0; i < MANY; i++) {
+        s.looks[1] = 0;
+        assert_true(hear_list(&s, 1, &fork).forked);
+    }
+    assert_int_equal(times_logged("two lists of version 2"), FEW);
+    neb_buf_clear(&logged);
+    agent_spread_stand(&s, none);
+    assert_int_equal(logged.len, 0);
+    s.malformed.said -= agent_quiet_for;
+    agent_spread_stand(&s, none);
+    assert_int_equal(times_logged("29 more malformed messages"), 1);
+    assert_int_equal(agent_members_step(m, &c), NEB_OK);
+    agent_members_destroy(&m);
+    neb_buf_free(&old.b), neb_buf_free(&a.b), neb_buf_free(&fork.b);
+}
+
 static int setup(void **state) {
     (void)state;
     char hub_home[NEB_PATH_MAX], backup[NEB_PATH_MAX], code[SEC_CODE_TEXT];
     struct sec_hub_settings s = {"127.0.0.1:7443", "127.0.0.1:7443"};
-    struct sec_identity *id;
     neb_log_set_sink(collect, NULL);
     assert_non_null(mkdtemp(dir));
     assert_int_equal(neb_path(hub_home, sizeof hub_home, dir, "hub"), NEB_OK);
     assert_int_equal(neb_path(backup, sizeof backup, dir, "backup"), NEB_OK);
-    assert_int_equal(sec_identity_create(hub_home, "hub", &id), NEB_OK);
+    assert_int_equal(sec_identity_create(hub_home, "hub", &hub_id), NEB_OK);
     assert_int_equal(sec_ca_create(hub_home, "acme", backup, code), NEB_OK);
-    assert_int_equal(sec_hub_create(hub_home, &s, sec_identity_public(id), ""), NEB_OK);
+    assert_int_equal(sec_hub_create(hub_home, &s, sec_identity_public(hub_id), ""), NEB_OK);
     assert_int_equal(sec_hub_open(hub_home, &hub), NEB_OK);
-    sec_identity_destroy(&id);
     return 0;
 }
 
 static int teardown(void **state) {
     (void)state;
     sec_hub_destroy(&hub);
+    sec_identity_destroy(&hub_id);
     neb_log_set_sink(NULL, NULL);
     neb_buf_free(&logged);
     return neb_fs_remove_tree(dir) == NEB_OK ? 0 : -1;
@@ -416,6 +596,8 @@ int main(void) {
         cmocka_unit_test(test_rules),           cmocka_unit_test(test_history),
         cmocka_unit_test(test_without_history), cmocka_unit_test(test_settled),
         cmocka_unit_test(test_forks_kept),      cmocka_unit_test(test_hushed),
+        cmocka_unit_test(test_lists_looked_at), cmocka_unit_test(test_lists_sent),
+        cmocka_unit_test(test_refused_quietly),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

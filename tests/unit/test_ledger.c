@@ -34,6 +34,37 @@ static void sql(const char *text) { // from outside; the ledger is closed
     assert_int_equal(sqlite3_close(db), SQLITE_OK);
 }
 
+static const char *const tables[] = {"manifest", "vote",  "promise",  "record",
+                                     "chain",    "saved", "standing", "job"};
+enum { TABLES = sizeof tables / sizeof *tables };
+
+// How many rows each table has of a job. The ledger is closed.
+static void rows_of(const uint8_t job[INTER_ID_BYTES], int rows[TABLES]) {
+    char path[NEB_PATH_MAX], text[128];
+    sqlite3 *db;
+    snprintf(path, sizeof path, "%s/ledger.db", dir);
+    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    for (int i = 0; i < TABLES; i++) {
+        sqlite3_stmt *q;
+        snprintf(text, sizeof text, "SELECT count(*) FROM %s WHERE %s=?", tables[i],
+                 strcmp(tables[i], "job") != 0 ? "job" : "id");
+        assert_int_equal(sqlite3_prepare_v2(db, text, -1, &q, NULL), SQLITE_OK);
+        sqlite3_bind_blob(q, 1, job, INTER_ID_BYTES, SQLITE_STATIC);
+        assert_int_equal(sqlite3_step(q), SQLITE_ROW);
+        rows[i] = sqlite3_column_int(q, 0);
+        sqlite3_finalize(q);
+    }
+    assert_int_equal(sqlite3_close(db), SQLITE_OK);
+}
+
+static void expect_rows(const uint8_t job[INTER_ID_BYTES], const int want[TABLES]) {
+    int rows[TABLES];
+    rows_of(job, rows);
+    for (int i = 0; i < TABLES; i++)
+        if (rows[i] != want[i])
+            fail_msg("table %s has %d rows of the job, not %d", tables[i], rows[i], want[i]);
+}
+
 static void write_file(const struct inter_key *k, const char *suffix) {
     char path[NEB_PATH_MAX];
     fx_file(dir, k, suffix, path);
@@ -293,21 +324,34 @@ static void test_drop_job(void **state) {
     uint8_t other[INTER_ID_BYTES];
     struct inter_standing st = {.epoch = 77};
     struct inter_record r;
-    int jobs = 0;
+    static const int none[TABLES];
+    int jobs = 0, before[TABLES];
     memcpy(st.job, fx_job, sizeof st.job);
     memcpy(other, fx_job, sizeof other);
     other[0] ^= 1;
     for (uint32_t i = 0; i < 2; i++)
         OK(fx_round(l, 0, i));
+    OK(fx_put_vote(l, 0, 2));
+    OK(inter_ledger_saved(l, fx_job, (uint32_t[]){1}, 1));
     OK(inter_ledger_put_standing(l, &st));
     OK(inter_ledger_put_job(l, fx_job, "spec", "stopped"));
     OK(inter_ledger_put_job(l, other, "spec", "stopped"));
+    inter_ledger_close(&l);
+    rows_of(fx_job, before);
+    for (int i = 0; i < TABLES; i++)
+        assert_true(before[i] > 0);
+    OK(inter_ledger_open(dir, &l));
     OK(inter_ledger_drop_job(l, other));
     OK(inter_ledger_last_commit(l, fx_job, 0, &r));
     assert_true(inter_ledger_used(l) > 0);
+    inter_ledger_close(&l);
+    expect_rows(fx_job, before);
+    OK(inter_ledger_open(dir, &l));
     OK(inter_ledger_drop_job(l, fx_job));
     OK(inter_ledger_drop_job(l, fx_job)); // again is fine
-    reopen();
+    inter_ledger_close(&l);
+    expect_rows(fx_job, none);
+    OK(inter_ledger_open(dir, &l));
     assert_int_equal(inter_ledger_used(l), 0);
     assert_int_equal(inter_ledger_last_commit(l, fx_job, 0, &r), NEB_ERR_NOT_FOUND);
     assert_int_equal(inter_ledger_get_standing(l, fx_job, &st), NEB_ERR_NOT_FOUND);
@@ -538,145 +582,6 @@ static void test_cap_and_checkpoints(void **state) {
     assert_int_equal(inter_ledger_used(l), 3 * a_round);
 }
 
-struct seen {
-    uint64_t seq[8], n;
-    char text[64];
-};
-
-static bool on_message(void *user, uint64_t seq, uint32_t kind, const uint8_t *p, size_t n) {
-    struct seen *s = user;
-    s->seq[s->n++ & 7] = seq;
-    size_t at = strlen(s->text);
-    snprintf(s->text + at, sizeof s->text - at, "%u:%.*s ", kind, (int)n, (const char *)p);
-    return s->n < 7;
-}
-
-static struct seen pending(const char *peer) {
-    struct seen s = {.n = 0};
-    OK(inter_ledger_pending(l, peer, on_message, &s));
-    return s;
-}
-
-static void on_peer(void *user, const char *peer, uint64_t messages, uint64_t bytes) {
-    char *text = user;
-    size_t at = strlen(text);
-    snprintf(text + at, 64 - at, "%s %d %d;", peer, (int)messages, (int)bytes);
-}
-
-static void test_messages_out(void **state) {
-    (void)state;
-    uint64_t a, b, c, d, previous;
-    char text[64] = "";
-    OK(inter_ledger_post(l, "anna", 1, "one", 3, NULL, &a, &previous));
-    assert_int_equal(previous, 0);
-    OK(inter_ledger_post(l, "bert", 2, "", 0, NULL, &b, &previous));
-    assert_int_equal(previous, 0);
-    OK(inter_ledger_post(l, "anna", 3, "two", 3, NULL, &c, &previous));
-    assert_int_equal(previous, a);
-    reopen();
-    struct seen s = pending("anna");
-    assert_string_equal(s.text, "1:one 3:two ");
-    assert_true(s.seq[0] == a && s.seq[1] == c && a < b && b < c);
-    OK(inter_ledger_outbox(l, on_peer, text));
-    assert_string_equal(text, "anna 2 6;bert 1 0;");
-    OK(inter_ledger_posted(l, "anna", a));
-    OK(inter_ledger_posted(l, "anna", a));
-    assert_string_equal(pending("anna").text, "3:two ");
-    OK(inter_ledger_post(l, "anna", 9, "stop", 4, NULL, &d, &previous));
-    // another kind, another body, another peer: kept
-    OK(inter_ledger_post(l, "anna", 8, "stop", 4, NULL, &d, &previous));
-    OK(inter_ledger_post(l, "anna", 9, "stops", 5, NULL, &d, &previous));
-    OK(inter_ledger_unpost(l, "bert", 9, "stop", 4));
-    assert_string_equal(pending("anna").text, "3:two 9:stop 8:stop 9:stops ");
-    OK(inter_ledger_unpost(l, "anna", 9, "stop", 4));
-    OK(inter_ledger_unpost(l, "anna", 9, "stop", 4));
-    assert_string_equal(pending("anna").text, "3:two 8:stop 9:stops ");
-    OK(inter_ledger_posted(l, "anna", UINT64_MAX));
-    OK(inter_ledger_posted(l, "bert", c));
-    reopen();
-    assert_int_equal(pending("anna").n, 0);
-    assert_int_equal(pending("bert").n, 0);
-    OK(inter_ledger_post(l, "anna", 1, "x", 1, NULL, &d, &previous)); // never a number twice
-    assert_true(d > c);
-    assert_int_equal(previous, 0);
-}
-
-// As many messages and bytes as may wait for one, and for all; what is acknowledged makes room.
-static void test_outbox_limits(void **state) {
-    (void)state;
-    static const struct inter_outbox_limit most = {2, 10, 4, 14};
-    uint64_t a, b, previous;
-    OK(inter_ledger_post(l, "anna", 1, "one", 3, &most, &a, &previous));
-    assert_int_equal(inter_ledger_post(l, "anna", 1, "12345678", 8, &most, &b, &previous),
-                     NEB_ERR_LIMIT);
-    OK(inter_ledger_post(l, "anna", 1, "1234567", 7, &most, &b, &previous));
-    assert_int_equal(inter_ledger_post(l, "anna", 1, "", 0, &most, &b, &previous), NEB_ERR_LIMIT);
-    assert_int_equal(inter_ledger_post(l, "bert", 1, "12345", 5, &most, &b, &previous),
-                     NEB_ERR_LIMIT);
-    OK(inter_ledger_post(l, "bert", 1, "1", 1, &most, &b, &previous));
-    OK(inter_ledger_post(l, "carl", 1, "1", 1, &most, &b, &previous));
-    assert_int_equal(inter_ledger_post(l, "dora", 1, "", 0, &most, &b, &previous), NEB_ERR_LIMIT);
-    assert_string_equal(pending("anna").text, "1:one 1:1234567 ");
-    OK(inter_ledger_posted(l, "anna", a));
-    OK(inter_ledger_post(l, "dora", 1, "", 0, &most, &b, &previous));
-}
-
-static bool is_bert_or_dora(void *user, const char *peer) {
-    ++*(int *)user;
-    return !strcmp(peer, "bert") || !strcmp(peer, "dora");
-}
-
-// Who is on the list no more holds no room, and its messages wait for nobody of its name.
-static void test_outbox_sweep(void **state) {
-    (void)state;
-    static const char *const peers[] = {"dora", "anna", "bert", "", "carl", "anna", "zeno"};
-    static const struct inter_outbox_limit most = {9, 90, 7, 90};
-    uint64_t seq, previous;
-    char text[64] = "";
-    int asked = 0;
-    OK(inter_ledger_outbox_sweep(l, is_bert_or_dora, &asked));
-    assert_int_equal(asked, 0);
-    for (int i = 0; i < 7; i++)
-        OK(inter_ledger_post(l, peers[i], 1, "x", 1, &most, &seq, &previous));
-    assert_int_equal(inter_ledger_post(l, "bert", 1, "y", 1, &most, &seq, &previous),
-                     NEB_ERR_LIMIT);
-    OK(inter_ledger_outbox_sweep(l, is_bert_or_dora, &asked));
-    assert_int_equal(asked, 6); // once each
-    reopen();
-    OK(inter_ledger_outbox(l, on_peer, text));
-    assert_string_equal(text, "bert 1 1;dora 1 1;");
-    OK(inter_ledger_post(l, "bert", 1, "y", 1, &most, &seq, &previous));
-}
-
-static uint64_t taken(const char *peer, uint64_t epoch) {
-    uint64_t seq = 99;
-    OK(inter_ledger_taken(l, peer, epoch, &seq));
-    return seq;
-}
-
-static void test_messages_in(void **state) {
-    (void)state;
-    const uint64_t old = 0xffffffffffffffffull, new = 3;
-    OK(inter_ledger_take(l, "anna", old, 7));
-    assert_int_equal(taken("anna", old), 7);
-    assert_int_equal(taken("anna", new), 0); // her ledger was made anew
-    assert_int_equal(taken("bert", old), 0);
-    OK(inter_ledger_take(l, "anna", new, 1));
-    OK(inter_ledger_take(l, "anna", old, 6)); // never back
-    reopen();
-    assert_int_equal(taken("anna", old), 7);
-    assert_int_equal(taken("anna", new), 1);
-    assert_int_equal(inter_ledger_take(l, "anna", new, UINT64_MAX), NEB_ERR_INVALID);
-    // Epochs that are made up push out only those of the same peer.
-    OK(inter_ledger_take(l, "bert", 5, 50));
-    for (uint64_t e = 100; e < 116; e++)
-        OK(inter_ledger_take(l, "anna", e, 1));
-    assert_int_equal(taken("anna", old), 0);
-    assert_int_equal(taken("anna", new), 0);
-    assert_int_equal(taken("anna", 100), 1);
-    assert_int_equal(taken("bert", 5), 50);
-}
-
 static void test_epoch(void **state) {
     (void)state;
     uint64_t first = inter_ledger_epoch(l);
@@ -762,10 +667,6 @@ int main(void) {
                                        TEST(test_prune),
                                        TEST(test_cap),
                                        TEST(test_cap_and_checkpoints),
-                                       TEST(test_messages_out),
-                                       TEST(test_outbox_limits),
-                                       TEST(test_outbox_sweep),
-                                       TEST(test_messages_in),
                                        TEST(test_epoch),
                                        TEST(test_jobs),
                                        TEST(test_one_writer),

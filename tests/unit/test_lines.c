@@ -324,7 +324,9 @@ static void test_quiet(void **state) {
     (void)state;
     struct agent_quiet q = {0};
     neb_ns now = 5 * NEB_S;
+    assert_true(agent_quiet_would(&q, now, 2));
     assert_true(agent_quiet_says(&q, now, 2) && agent_quiet_says(&q, now, 2));
+    assert_false(agent_quiet_would(&q, now, 2));
     for (int i = 0; i < 100; i++)
         assert_false(agent_quiet_says(&q, now + NEB_S, 2));
     assert_int_equal(agent_quiet_due(&q, now + 30 * NEB_S), 0);
@@ -332,6 +334,8 @@ static void test_quiet(void **state) {
     assert_int_equal(agent_quiet_due(&q, now + 130 * NEB_S), 0);
     assert_false(agent_quiet_says(&q, now + 62 * NEB_S, 2));
     assert_int_equal(agent_quiet_due(&q, now + 122 * NEB_S), 1);
+    assert_false(agent_quiet_would(&q, now + 181 * NEB_S, 2)); // it was said at 122
+    assert_true(agent_quiet_would(&q, now + 200 * NEB_S, 2));
     assert_true(agent_quiet_says(&q, now + 200 * NEB_S, 2));
 }
 
