@@ -37,6 +37,16 @@ end_now() {
 # Steps of the built-in trainer take so much longer from here on: what has to last, for things to happen meanwhile, lasts without computing.
 pace() { export NEBULA_FAULT=worker.step:+$1; } # MS
 skip() { echo "cannot run here: $*"; exit 77; }
+within() { # SECONDS COMMAND...: it succeeds before they are over
+    local end=$((SECONDS + $1))
+    shift
+    until "$@"; do
+        ((SECONDS < end)) || return 1
+        sleep 0.2
+    done
+}
+# Whether the agent of $T/HOME has a link to PEER.
+link_up() { "$nebula" status --home "$T/$1" --json 2>/dev/null | jq -e --arg n "$2" '.peers[] | select(.name == $n) | .up' >/dev/null 2>&1; }
 
 # Two sources of real English text that every Debian has: licences, in two groups.
 make_corpus() {

@@ -30,7 +30,7 @@ sed -i -e 's/windows: 20/windows: 2/' -e 's/every_steps: 10/every_steps: 100/' "
 
 plan() { timeout 100 "$nebula" plan "$@" 2>"$T/plan.err" || fail "plan $*: $(cat "$T/plan.err")"; }
 of() { jq -r "$2" "$T/$1.json"; }
-within() { # NAME PREDICTED MEASURED LOW HIGH: measured / predicted within bounds
+near() { # NAME PREDICTED MEASURED LOW HIGH: measured / predicted within bounds
     awk -v p="$2" -v m="$3" -v lo="$4" -v hi="$5" 'BEGIN { exit !(p > 0 && m / p >= lo && m / p <= hi) }' ||
         fail "$1: predicted $2, measured $3: not within $4 to $5 times"
     echo "$1: predicted $2, measured $3"
@@ -54,12 +54,12 @@ rate() { summary "$2.stall as \$s | .clusters[] | select(.name == \"beta\") | (.
 plan "$T/rtd.yaml" --local 2 --wan 50mbit:20ms --json >"$T/plan.json"
 train rtd rtd --wan 50mbit:20ms
 [[ $(of plan '.written.stream.bound') == consumer ]] || fail "who holds it up: $(of plan .written.stream)"
-within 'discriminator to generator, seconds a step' "$(of plan '.written.clusters | .[1].step_s / .[0].step_s')" "$(ratio "$(step_s rtd beta)" "$(step_s rtd alpha)")" 0.4 2.5
+near 'discriminator to generator, seconds a step' "$(of plan '.written.clusters | .[1].step_s / .[0].step_s')" "$(ratio "$(step_s rtd beta)" "$(step_s rtd alpha)")" 0.4 2.5
 close 'the generator waits' "$(of plan '.written.clusters[0].wait')" "$(summary '.clusters[0] | .stall_s / (.stall_s + .train_s)' "$T/rtd")"
 close 'the discriminator waits' "$(of plan '.written.clusters[1].wait')" "$(stall rtd .quality.discriminator)"
-within 'bytes a token' "$(of plan '.written.stream.bytes_per_unit')" "$(summary .quality.stream_bytes_per_token "$T/rtd")" 0.85 1.15
+near 'bytes a token' "$(of plan '.written.stream.bytes_per_unit')" "$(summary .quality.stream_bytes_per_token "$T/rtd")" 0.85 1.15
 # What arrives: a loaded machine makes TCP send some of it twice.
-within 'bytes sent' "$(of plan '.written.sent_bytes')" "$(summary '.clusters[1].wan_recv_bytes' "$T/rtd")" 0.6 1.6
+near 'bytes sent' "$(of plan '.written.sent_bytes')" "$(summary '.clusters[1].wan_recv_bytes' "$T/rtd")" 0.6 1.6
 
 # Text over a thin line: its rate sets the pace of tiny models. A batch is 16,384 tokens of some seven bits.
 sed -e 's/n_layers: 3, d_model: 64, n_heads: 4, d_ff: 128/n_layers: 1, d_model: 16, n_heads: 1, d_ff: 16/; s/d_model: 32, n_heads: 2, d_ff: 64/d_model: 16, n_heads: 1, d_ff: 16/' -e 's/seq_len: 64, batch: 16/seq_len: 256, batch: 64/' \
@@ -69,14 +69,14 @@ train thin thin --wan 150kbit:20ms --set rtd.push_text=true --steps 20
 [[ $(of thin '.written.stream.bound') == link ]] || fail "what holds it up: $(of thin .written.stream)"
 # From the run's beginning: batches that travel side by side arrive together. TCP sends up to half of the bytes twice there.
 thin=$(summary '.quality.discriminator.stall as $s | .clusters[] | select(.name == "beta") | .steps / (.train_s + $s.start_s + $s.peer_s + $s.link_s)' "$T/thin")
-within 'batches/s on a thin line' "$(of thin '.written.stream.rate')" "$thin" 0.3 1.6
+near 'batches/s on a thin line' "$(of thin '.written.stream.rate')" "$thin" 0.3 1.6
 awk -v s="$(stall thin .quality.discriminator)" 'BEGIN { exit !(s > 0.25) }' || fail "a thin line was not waited for: $(summary .quality.discriminator "$T/thin")"
 
 # A deep teacher that learns holds up its student.
 plan "$T/distill.yaml" --local 2 --wan 50mbit:20ms --json >"$T/taught.json"
 train taught distill --wan 50mbit:20ms --steps 30
 [[ $(of taught '.written.stream.bound') == producer ]] || fail "who holds it up: $(of taught .written.stream)"
-within 'teacher to student, seconds a step' "$(of taught '.written.clusters | .[0].step_s / .[1].step_s')" "$(ratio "$(step_s taught alpha)" "$(step_s taught beta)")" 0.3 2.5
+near 'teacher to student, seconds a step' "$(of taught '.written.clusters | .[0].step_s / .[1].step_s')" "$(ratio "$(step_s taught alpha)" "$(step_s taught beta)")" 0.3 2.5
 close 'the student waits' "$(of taught '.written.clusters[1].wait')" "$(stall taught .quality.clusters.beta)"
 # Tokens are counted in the corpus, which is here: a step's, padding included.
 jq -e '.corpus_known' "$T/taught.json" >/dev/null || fail "the corpus was not looked at"
@@ -90,7 +90,7 @@ sed -i -e 's/windows: 20/windows: 2/' -e 's/every_steps: 10/every_steps: 100/' "
 plan "$T/frozen.yaml" --local 2 --wan 50mbit:500ms --json >"$T/far.json"
 train far frozen --wan 50mbit:500ms --steps 15
 [[ $(of far '.written.stream.bound') == window ]] || fail "what holds it up: $(of far .written.stream)"
-within 'batches/s over a long way' "$(of far '.written.stream.rate')" "$(rate far .quality.clusters.beta)" 0.4 1.3
+near 'batches/s over a long way' "$(of far '.written.stream.rate')" "$(rate far .quality.clusters.beta)" 0.4 1.3
 jq -e '.proposed.ahead >= 8 and .proposed.stream.bound != "window" and .proposed.stream.rate > 4 * .written.stream.rate' "$T/far.json" >/dev/null ||
     fail "a wider window: $(of far .proposed)"
 # A teacher that only looks makes fewer passes than its student, and has no moments.

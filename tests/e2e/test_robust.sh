@@ -19,14 +19,6 @@ clean_up() { [[ ! ${e:-} ]] || kill -CONT "$e" 2>/dev/null || true; kill -INT "$
 wait_step "$run" 20 "$main" a || fail "no step 20: $(tail -n 3 "$T/away.log")"
 e=$(agent_of e)
 status() { "$nebula" status --home "$run/clusters/a"; }
-within() { # seconds command...
-    local end=$((SECONDS + $1))
-    shift
-    until "$@"; do
-        ((SECONDS < end)) || return 1
-        sleep 0.3
-    done
-}
 waits() { status | grep -q '^  rounds wait for: e$'; }
 goes_on() { ! status | grep -q 'rounds wait for'; }
 said() { grep -q "$1" "$run/metrics.jsonl"; }

@@ -6,7 +6,8 @@
 source "$SOURCE/tests/e2e/lib.sh"
 declare -A pid
 clean_up() {
-    for p in "${pid[@]}" ${run:-}; do kill "$p" 2>/dev/null || true; done
+    [[ ! ${run:-} ]] || end_now "$run" # it would wait a minute for reports of agents that end with it
+    for p in "${pid[@]}"; do kill "$p" 2>/dev/null || true; done
     wait
 }
 port=$((20000 + RANDOM % 11990))
@@ -23,16 +24,7 @@ restart() { # name signal
     agent "$1"
     within 20 answers "$1" || fail "$1 does not come back"
 }
-within() { # seconds command...
-    local end=$((SECONDS + $1))
-    shift
-    until "$@"; do
-        ((SECONDS < end)) || return 1
-        sleep 0.2
-    done
-}
 answers() { "$nebula" status --home "$T/$1" --json >/dev/null 2>&1; }
-link_up() { "$nebula" status --home "$T/$1" --json 2>/dev/null | jq -e --arg n "$2" '.peers[] | select(.name == $n) | .up' >/dev/null 2>&1; }
 step_of() { "$nebula" status --home "$T/$1" --json 2>/dev/null | jq -r '.jobs[0].step // 0'; }
 beyond() { (($(step_of "$1") > $2)); }
 goes_on() { # name

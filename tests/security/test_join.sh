@@ -18,15 +18,10 @@ agent() { # name arguments...
     timeout 120 "$nebula" agent --home "$T/$name" "$@" 2>>"$T/$name.log" &
     pids+=($!)
 }
-within() { # seconds command...
-    local end=$((SECONDS + $1))
-    shift
-    until "$@"; do
-        ((SECONDS < end)) || return 1
-        sleep 0.2
-    done
-}
-link_up() { "$nebula" status --home "$T/$1" 2>/dev/null | grep -A3 "peer: $2" | has 'link: up'; }
+# root's processes lock what they like, but for those without a capability
+few_locks=(prlimit --memlock=65536:65536)
+((EUID)) || few_locks+=(setpriv --bounding-set=-ipc_lock)
+"${few_locks[@]}" true || { echo "no capability can be given up here: what is said where keys are not locked is not checked" && few_locks=(); }
 answers() { "$nebula" status --home "$T/$1" >/dev/null 2>&1; }
 no_peer() { "$nebula" status --home "$T/$1" 2>/dev/null | has "^agent:" && ! "$nebula" status --home "$T/$1" | has "peer: $2"; }
 
@@ -59,8 +54,21 @@ open=$(find "$T/hub" "$T/paris" "$T/lone" -perm /077)
 
 # where nobody takes connections, joining says so
 "$nebula" init --name quiet --listen "127.0.0.1:$((port + 3))" --member alone --dir "$T/alone" >/dev/null
-agent alone
+"${few_locks[@]}" timeout 60 "$nebula" agent --home "$T/alone" 2>>"$T/alone.log" &
+pids+=($!)
 within 10 answers alone || fail "the second hub's agent does not start"
+# an agent that may lock little memory for its keys says so, at its start and to who asks; the doctor before it starts too
+if ((${#few_locks[@]})); then
+    grep -q 'keys may be swapped out to disk: .*limit 64 KiB' "$T/alone.log" || fail "an agent without locked memory does not say so: $(cat "$T/alone.log")"
+    "$nebula" status --home "$T/alone" --json | jq -e '.keys_locked == false and .lockable_bytes == 65536' >/dev/null || fail "status: $("$nebula" status --home "$T/alone" --json)"
+    swapped() { jq -e '.checks[] | select(.name == "keys in memory") | .state == "warn" and (.found | test("of 64 KiB"))' >/dev/null; }
+    "$nebula" doctor --home "$T/alone" --json | swapped || fail "doctor: $("$nebula" doctor --home "$T/alone")"
+    before_start() { "$@" "$nebula" doctor --home "$T/lone" --json 2>/dev/null || true; } # no agent runs there, which fails
+    before_start "${few_locks[@]}" | swapped || fail "doctor before the start: $(before_start "${few_locks[@]}")"
+    if ! before_start env | jq -e '.checks[] | select(.name == "keys in memory") | .state == "warn"' >/dev/null; then
+        "$nebula" status --home "$T/hub" --json | jq -e .keys_locked >/dev/null || fail "an agent that may lock enough says that it cannot"
+    fi
+fi
 "$nebula" join "$("$nebula" invite shy --dir "$T/alone")" --dir "$T/shy" >/dev/null 2>"$T/err" || fail "join"
 grep -q 'no member of the federation has an address, so no link is possible yet' "$T/err" || fail "no word of it: $(cat "$T/err")"
 within 10 grep -q 'no link with shy is possible' "$T/alone.log" || fail "the hub says nothing: $(cat "$T/alone.log")"

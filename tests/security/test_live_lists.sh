@@ -15,15 +15,6 @@ agent() { # name port
     timeout 170 "$nebula" agent --home "$T/$1" --listen "127.0.0.1:$2" --recycle 4 --overlap 60 --renew-before 365 2>>"$T/$1.log" &
     pids+=($!)
 }
-within() { # seconds command...
-    local end=$((SECONDS + $1))
-    shift
-    until "$@"; do
-        ((SECONDS < end)) || return 1
-        sleep 0.2
-    done
-}
-link_up() { "$nebula" status --home "$T/$1" --json 2>/dev/null | jq -e --arg n "$2" '.peers[] | select(.name == $n) | .up' >/dev/null 2>&1; }
 no_peer() { "$nebula" status --home "$T/$1" --json 2>/dev/null | jq -e --arg n "$2" '[.peers[] | select(.name == $n)] == []' >/dev/null 2>&1; }
 version() { "$nebula" members --dir "$T/$1" 2>/dev/null | sed -n 's/^version: \([0-9]*\).*/\1/p'; }
 has_version() { [[ $(version "$1") == "$2" ]]; }

@@ -18,15 +18,6 @@ agent() { # name
     started[$1]=$!
 }
 declare -A started
-within() { # seconds command...
-    local end=$((SECONDS + $1))
-    shift
-    until "$@"; do
-        ((SECONDS < end)) || return 1
-        sleep 0.2
-    done
-}
-link_up() { "$nebula" status --home "$T/$1" --json 2>/dev/null | jq -e --arg n "$2" '.peers[] | select(.name == $n) | .up' >/dev/null 2>&1; }
 state() { "$nebula" jobs --home "$T/$1" --json 2>/dev/null | jq -r '.[0].state'; }
 is() { [[ $(state "$1") == "$2" ]]; }
 ended() { [[ $(state "$1") == failed || $(state "$1") == stopped ]]; }

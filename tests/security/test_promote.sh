@@ -14,15 +14,6 @@ agent() { # home
     pids+=($!)
     last=$!
 }
-within() { # seconds command...
-    local end=$((SECONDS + $1))
-    shift
-    until "$@"; do
-        ((SECONDS < end)) || return 1
-        sleep 0.2
-    done
-}
-link_up() { "$nebula" status --home "$T/$1" --json 2>/dev/null | jq -e --arg n "$2" '.peers[] | select(.name == $n) | .up' >/dev/null 2>&1; }
 step_of() { "$nebula" status --home "$T/$1" --json 2>/dev/null | jq -r '.jobs[0].step // 0'; }
 beyond() { (($(step_of "$1") > $2)); }
 rounds() { grep -c '"kind": *"round"' "$1/metrics.jsonl" || true; }

@@ -16,15 +16,6 @@ agent() { # name port
     timeout 100 "$nebula" agent --home "$T/$1" --listen "127.0.0.1:$2" 2>>"$T/$1.log" &
     pids+=($!)
 }
-within() { # seconds command...
-    local end=$((SECONDS + $1))
-    shift
-    until "$@"; do
-        ((SECONDS < end)) || return 1
-        sleep 0.1
-    done
-}
-link_up() { "$nebula" status --home "$T/$1" --json 2>/dev/null | jq -e --arg n "$2" '.peers[] | select(.name == $n) | .up' >/dev/null 2>&1; }
 follow() { # out job
     timeout 80 "$nebula" pretrain "$2" --home "$T/hub" --out "$T/$1" --steps 1000000 --set checkpoint.every_steps=100000 >"$T/$1.log" 2>&1 &
     follows[$1]=$!
