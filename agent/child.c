@@ -39,8 +39,8 @@ static _Noreturn void exec_child(const char *const *argv, int in_fd, int log_fd,
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     execv(argv[0], (char *const *)(uintptr_t)argv);
-    if (!strncmp(argv[0], "/proc/",
-                 6)) // agent_self_path: of a parent that shows nothing of itself (PR_SET_DUMPABLE)
+    // agent_self_path's, of a parent that shows nothing of itself (PR_SET_DUMPABLE)
+    if (!strncmp(argv[0], "/proc/", 6))
         execv(own_exe, (char *const *)(uintptr_t)argv);
     _exit(127);
 }

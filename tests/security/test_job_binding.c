@@ -490,7 +490,6 @@ static void test_tokens(void **state) {
 
 // ---- floods -----------------------------------------------------------------------------------------------------
 
-// Jobs without end, of a member that takes no answer: what is refused is said once, looked at so often, and nothing of it is kept for her.
 static void offer_many(int who, int from, int n) {
     for (int i = from; i < from + n; i++) {
         char hex[33];
@@ -499,6 +498,7 @@ static void offer_many(int who, int from, int n) {
     }
 }
 
+// Jobs without end, of a member that takes no answer: what is refused is said once, looked at so often, and nothing of it is kept for her.
 static void test_offers_without_end(void **state) {
     (void)state;
     int before = said("of mallory refused");

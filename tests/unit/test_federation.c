@@ -456,17 +456,24 @@ static void expect_next_look(struct agent_spread *s, uint32_t peer, neb_ns after
     s->looks[peer] = 0;
 }
 
+// a follows old, b follows a, and fork is another list of a's version.
+static void make_branches(struct version *old, struct version *a, struct version *b,
+                          struct version *fork) {
+    *old = *a = first_version(false);
+    a->b = (struct neb_buf){0};
+    go_on(a, 1, 1);
+    *b = *fork = (struct version){.l = a->l};
+    memcpy(b->digest, a->digest, sizeof b->digest);
+    go_on(b, 1, 1);
+    fork->l.issued++;
+    sign_version(fork);
+}
+
 // Each list that is looked at costs a signature: two a second of each peer, fewer of one whose lists are refused.
 static void test_lists_looked_at(void **state) {
     (void)state;
-    struct version old = first_version(false), a = old, b, fork;
-    a.b = (struct neb_buf){0};
-    go_on(&a, 1, 1);
-    b = fork = (struct version){.l = a.l};
-    memcpy(b.digest, a.digest, sizeof b.digest);
-    go_on(&b, 1, 1);
-    fork.l.issued++;
-    sign_version(&fork);
+    struct version old, a, b, fork;
+    make_branches(&old, &a, &b, &fork);
     struct agent_members *m = members_with("looks", &old);
     struct agent_spread s = {.members = m};
     assert_true(hear_list(&s, 3, &a).changed);
@@ -488,14 +495,8 @@ static void test_lists_looked_at(void **state) {
 static void test_lists_sent(void **state) {
     (void)state;
     static const bool up[SEC_MEMBERS_MAX] = {[1] = true, [3] = true};
-    struct version old = first_version(false), a = old, b, fork;
-    a.b = (struct neb_buf){0};
-    go_on(&a, 1, 1);
-    b = fork = (struct version){.l = a.l};
-    memcpy(b.digest, a.digest, sizeof b.digest);
-    go_on(&b, 1, 1);
-    fork.l.issued++;
-    sign_version(&fork);
+    struct version old, a, b, fork;
+    make_branches(&old, &a, &b, &fork);
     struct agent_members *m = members_with("sends", &a);
     struct agent_spread s = {.members = m};
     memset(told, 0, sizeof told);

@@ -1,29 +1,7 @@
 // inter/ledger: what is promised stays promised, through closing and opening again.
-#include "tests/unit/ledger_fixture.h"
+#include "tests/unit/ledger_each.h"
 
 #include <sqlite3.h>
-
-static char root[] = "/tmp/nebula-ledger-XXXXXX";
-static char dir[64]; // of this test's ledger
-static struct inter_ledger *l;
-
-static int open_fresh(void **state) {
-    (void)state;
-    static int n;
-    snprintf(dir, sizeof dir, "%s/%d", root, n++);
-    return inter_ledger_open(dir, &l);
-}
-
-static int close_it(void **state) {
-    (void)state;
-    inter_ledger_close(&l);
-    return 0;
-}
-
-static void reopen(void) {
-    inter_ledger_close(&l);
-    OK(inter_ledger_open(dir, &l));
-}
 
 static void sql(const char *text) { // from outside; the ledger is closed
     char path[NEB_PATH_MAX];
@@ -651,8 +629,6 @@ static void test_not_a_ledger(void **state) {
     assert_int_equal(inter_ledger_open(dir, &l), NEB_ERR_CORRUPT);
     assert_null(l);
 }
-
-#define TEST(f) cmocka_unit_test_setup_teardown(f, open_fresh, close_it)
 
 int main(void) {
     const struct CMUnitTest tests[] = {TEST(test_a_round),

@@ -1,27 +1,5 @@
 // inter/ledger: messages for other members, and what was taken of theirs.
-#include "tests/unit/ledger_fixture.h"
-
-static char root[] = "/tmp/nebula-outbox-XXXXXX";
-static char dir[64]; // of this test's ledger
-static struct inter_ledger *l;
-
-static int open_fresh(void **state) {
-    (void)state;
-    static int n;
-    snprintf(dir, sizeof dir, "%s/%d", root, n++);
-    return inter_ledger_open(dir, &l);
-}
-
-static int close_it(void **state) {
-    (void)state;
-    inter_ledger_close(&l);
-    return 0;
-}
-
-static void reopen(void) {
-    inter_ledger_close(&l);
-    OK(inter_ledger_open(dir, &l));
-}
+#include "tests/unit/ledger_each.h"
 
 struct seen {
     uint64_t seq[8], n;
@@ -161,8 +139,6 @@ static void test_messages_in(void **state) {
     assert_int_equal(taken("anna", 100), 1);
     assert_int_equal(taken("bert", 5), 50);
 }
-
-#define TEST(f) cmocka_unit_test_setup_teardown(f, open_fresh, close_it)
 
 int main(void) {
     const struct CMUnitTest tests[] = {TEST(test_messages_out), TEST(test_outbox_limits),

@@ -1,27 +1,5 @@
 // inter/ledger: blobs that arrive, many at once; what takes the place of what.
-#include "tests/unit/ledger_fixture.h"
-
-static char root[] = "/tmp/nebula-parts-XXXXXX";
-static char dir[64]; // of this test's ledger
-static struct inter_ledger *l;
-
-static int open_fresh(void **state) {
-    (void)state;
-    static int n;
-    snprintf(dir, sizeof dir, "%s/%d", root, n++);
-    return inter_ledger_open(dir, &l);
-}
-
-static int close_it(void **state) {
-    (void)state;
-    inter_ledger_close(&l);
-    return 0;
-}
-
-static void reopen(void) {
-    inter_ledger_close(&l);
-    OK(inter_ledger_open(dir, &l));
-}
+#include "tests/unit/ledger_each.h"
 
 static void check_blob(uint32_t fragment, uint32_t round, uint8_t member) {
     uint8_t want[FX_PEER_BYTES];
@@ -126,8 +104,6 @@ static void test_replaced_manifest(void **state) {
     OK(inter_ledger_second(l, &k, &there));
     assert_int_equal(inter_ledger_used(l), 0);
 }
-
-#define TEST(f) cmocka_unit_test_setup_teardown(f, open_fresh, close_it)
 
 int main(void) {
     const struct CMUnitTest tests[] = {TEST(test_arriving_at_once), TEST(test_arriving_limit),

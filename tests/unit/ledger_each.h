@@ -1,0 +1,30 @@
+// Programs of tests of which each has a ledger of its own: l, in dir, in root, which main makes and removes.
+#ifndef LEDGER_EACH_H
+#define LEDGER_EACH_H
+#include "tests/unit/ledger_fixture.h"
+
+static char root[] = "/tmp/nebula-ledger-XXXXXX";
+static char dir[64]; // of this test's ledger
+static struct inter_ledger *l;
+
+static int open_fresh(void **state) {
+    (void)state;
+    static int n;
+    snprintf(dir, sizeof dir, "%s/%d", root, n++);
+    return inter_ledger_open(dir, &l) != NEB_OK;
+}
+
+static int close_it(void **state) {
+    (void)state;
+    inter_ledger_close(&l);
+    return 0;
+}
+
+static void reopen(void) {
+    inter_ledger_close(&l);
+    OK(inter_ledger_open(dir, &l));
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, open_fresh, close_it)
+
+#endif
