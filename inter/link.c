@@ -150,6 +150,14 @@ static void bucket_settle(struct inter_link *l, neb_ns now) {
                     link_conn_settle(l, &l->peers[i].s[w].c[k]);
 }
 
+// One that is revoked is cut off once what was sent to it before has had time to leave.
+static void peer_part(struct inter_link *l, struct peer *p, neb_ns now) {
+    if (p->parts_at && now >= p->parts_at)
+        link_peer_close(l, p);
+    else if (p->parts_at && p->parts_at < l->deadline)
+        l->deadline = p->parts_at;
+}
+
 // When a bulk message that was refused for the limit may pass.
 static neb_ns limit_over(const struct inter_link *l) {
     neb_ns paid = inter_bucket_when(&l->bucket);
@@ -158,7 +166,7 @@ static neb_ns limit_over(const struct inter_link *l) {
 
 static void peer_dialing(struct inter_link *l, struct peer *p, neb_ns now) {
     struct set *d = &p->s[DIALED], *a = &p->s[ACCEPTED];
-    bool may = p->member.endpoint[0] && p->member.connect != SEC_CONNECT_IN && !p->revoked;
+    bool may = p->member.endpoint[0] && p->member.connect != SEC_CONNECT_IN;
     if (!d->session && may && !a->up && now >= p->dial_at)
         link_set_dial(l, p);
     if (!d->session || !a->up || link_prefers_dialed(l, p))
@@ -171,7 +179,7 @@ static void peer_dialing(struct inter_link *l, struct peer *p, neb_ns now) {
 void inter_link_beat(struct inter_link *l) {
     neb_ns now = neb_now();
     for (uint32_t i = 0; i < l->n_peers; i++)
-        for (int w = 0; w < SETS; w++)
+        for (int w = 0; w < SETS && !l->peers[i].revoked; w++)
             set_pulse(l, &l->peers[i].s[w], now);
 }
 
@@ -197,6 +205,10 @@ enum neb_status inter_link_process(struct inter_link *l, inter_link_handler *han
         if (p->self)
             continue;
         link_peer_update(l, p);
+        if (p->revoked) {
+            peer_part(l, p, now);
+            continue;
+        }
         for (int w = 0; w < SETS; w++) {
             set_clean(l, p, w, now);
             set_pulse(l, &p->s[w], now);

@@ -64,7 +64,7 @@ static bool reload_member(struct inter_link *l, const struct sec_member *x, bool
     if (!same && keep_former && !p->revoked) {
         p->former = p->member.pub;
         p->former_until = neb_now() + overlap;
-    } else if (!same) {
+    } else if (!same || p->parts_at) {
         p->former_until = 0;
         link_peer_close(l, p);
     }
@@ -88,9 +88,9 @@ enum neb_status inter_link_reload(struct inter_link *l, const struct sec_members
     l->members.n = l->n_peers;
     for (uint32_t i = 0; i < l->n_peers; i++)
         if (!l->members.m[i].pub.name[0] && !l->peers[i].self) {
-            l->peers[i].revoked = true;
             l->peers[i].former_until = 0;
-            link_peer_close(l, &l->peers[i]);
+            if (!l->peers[i].revoked)
+                link_peer_part(l, &l->peers[i]);
         }
     link_admit(l);
     return NEB_OK;

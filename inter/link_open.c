@@ -79,7 +79,7 @@ static void tell(struct inter_link *l, struct peer *p, enum inter_link_kind kind
 void link_peer_update(struct inter_link *l, struct peer *p) {
     bool up = false;
     for (int w = 0; w < SETS; w++)
-        up = up || p->s[w].up;
+        up = up || (p->s[w].up && !p->revoked);
     if (up == p->up || !l->handler) // outside of process: told by the next one
         return;
     p->up = up;
@@ -248,8 +248,16 @@ void link_router_events(struct inter_link *l) {
 
 // Cuts a peer off, with every connection.
 void link_peer_close(struct inter_link *l, struct peer *p) {
+    p->parts_at = 0;
     for (int w = 0; w < SETS; w++)
         link_set_close(l, p, w);
+}
+
+// ZeroMQ cannot be asked whether it has handed over to the kernel what it was given, and drops it when a connection is cut.
+void link_peer_part(struct inter_link *l, struct peer *p) {
+    p->revoked = true;
+    p->parts_at = neb_now() + PARTING;
+    link_peer_update(l, p);
 }
 
 enum neb_status link_listen(struct inter_link *l, const char *where) {

@@ -51,6 +51,8 @@ bool link_on_frame(struct inter_link *l, struct peer *p, int which, uint32_t ind
                    const uint8_t *b, size_t n) {
     struct set *s = &p->s[which];
     struct neb_rd r = neb_rd_make(b + 1, n - 1);
+    if (p->revoked)
+        return false;
     s->heard = neb_now();
     if (b[0] == DATA)
         return on_data(l, p, s, index, b, n);
@@ -159,8 +161,8 @@ static void router_message(struct inter_link *l, const uint8_t *rid, size_t rid_
     }
     // Names the ROUTER gives start with 0; any other was chosen by the peer, who could then take
     // over another's.
-    if (p->revoked || p->member.connect == SEC_CONNECT_OUT || rid_len != RID_BYTES || rid[0] != 0 ||
-        n == 0) {
+    if ((p->revoked && !p->parts_at) || p->member.connect == SEC_CONNECT_OUT ||
+        rid_len != RID_BYTES || rid[0] != 0 || n == 0) {
         p->refused++;
         kick(fd);
         return;
@@ -172,7 +174,7 @@ static void router_message(struct inter_link *l, const uint8_t *rid, size_t rid_
                 p->refused += !link_on_frame(l, p, w, i, b, n);
                 return;
             }
-    if (!link_on_hello(l, p, rid, fd, b, n)) {
+    if (p->revoked || !link_on_hello(l, p, rid, fd, b, n)) {
         p->refused++;
         kick(fd);
     }

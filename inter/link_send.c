@@ -49,7 +49,7 @@ void link_send_pong(struct inter_link *l, struct set *s, uint64_t t) {
 struct set *link_active(const struct inter_link *l, struct peer *p) {
     int want = link_prefers_dialed(l, p) ? DIALED : ACCEPTED, other = DIALED + ACCEPTED - want;
     const int order[SETS] = {want, want + OLD_DIALED, other, other + OLD_DIALED};
-    for (int i = 0; i < SETS; i++)
+    for (int i = 0; i < SETS && !p->revoked; i++)
         if (p->s[order[i]].up)
             return &p->s[order[i]];
     return NULL;

@@ -49,6 +49,7 @@
 #define RECYCLE         (3600 * NEB_S) // CURVE never rekeys: connections this old are replaced
 #define DRAIN_MIN       (2 * NEB_S)    // of a recycled set, from when its successor came up
 #define DRAIN_MAX       (60 * NEB_S)
+#define PARTING         (1 * NEB_S) // who is revoked still gets that list
 
 enum { HELLO = 1, WELCOME, PING, PONG, BEAT, DATA, RENEW, STRIPES };
 enum {
@@ -98,6 +99,7 @@ struct peer {
     struct sec_public former; // keys before a rotation, good until former_until (0: none)
     neb_ns former_until;
     bool self, revoked, up;
+    neb_ns parts_at; // revoked: nothing is heard or sent, connections are cut then; 0: they are
     struct set s[SETS];
     neb_ns dial_at, since, rtt, clock_offset;
     struct inter_stripes stripes;   // this side sends on the first of them
@@ -154,6 +156,7 @@ void link_set_retire(struct inter_link *l, struct peer *p, int which); // aside,
 void link_set_close(struct inter_link *l, struct peer *p, int which);
 void link_peer_update(struct inter_link *l, struct peer *p); // reports when it came up or went down
 void link_peer_close(struct inter_link *l, struct peer *p);  // with every connection
+void link_peer_part(struct inter_link *l, struct peer *p); // the same, PARTING later: it is revoked
 // of two sets, which one is kept
 bool link_prefers_dialed(const struct inter_link *l, const struct peer *p);
 void link_dial_events(struct inter_link *l, struct peer *p, int which, uint32_t index);

@@ -124,6 +124,8 @@ grep -q 'rome is no member any more; its report is not waited for' "$T/short.log
 
 # One of three is too few: the job ends after a checkpoint, and the command that follows it says why, soon.
 "$nebula" revoke paris --dir "$T/hub" >/dev/null
+# Its only link is to the hub, which cuts it off: it is told first.
+within 5 grep -q 'this member is no longer on the list' "$T/paris.log" || fail "paris was not told that it is revoked: $(tail -n 3 "$T/paris.log")"
 over() { ! kill -0 "$run" 2>/dev/null; }
 within 15 over || fail "the command waits for ever: $(tail -n 3 "$T/run.log")"
 rc=0

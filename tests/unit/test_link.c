@@ -284,19 +284,54 @@ static void test_wrong_server_key(void **state) {
     close_pair(&c, &b);
 }
 
+// `by` takes a list without the member of site `gone`: what it had sent before (that list) still arrives, and nothing of `gone` does any more.
+static void take_off(struct site *by, struct site *gone, const char *name) {
+    struct sec_members m = list;
+    assert_int_equal(sec_members_remove(&m, name), NEB_OK);
+    assert_int_equal(inter_link_send(gone->l, gone->peer, INTER_CONTROL, "before", 6), NEB_OK);
+    UNTIL(gone, by, !strcmp(by->last, "before"), 2);
+    assert_int_equal(inter_link_send(by->l, by->peer, INTER_CONTROL, "the list", 8), NEB_OK);
+    assert_int_equal(inter_link_reload(by->l, &m, NULL, 0, &waiting), NEB_OK);
+    assert_int_equal(inter_link_reload(by->l, &m, NULL, 0, &waiting), NEB_ERR_DENIED); // not newer
+    assert_int_equal(inter_link_send(by->l, by->peer, INTER_CONTROL, "more", 4), NEB_ERR_AGAIN);
+    assert_int_equal(inter_link_send(gone->l, gone->peer, INTER_CONTROL, "after", 5), NEB_OK);
+    step(by, NULL);
+    assert_int_equal(by->down, 1); // at once
+    UNTIL(by, gone, !strcmp(gone->last, "the list"), 2);
+    UNTIL(by, gone, gone->down == 1, 3); // cut, not silent
+    neb_ns end = neb_now() + 2 * NEB_S;
+    while (neb_now() < end)
+        step(by, gone);
+    assert_string_equal(by->last, "before");
+    assert_true(by->up == 1 && gone->up == 1 && by->down == 1);
+}
+
 static void test_revoked(void **state) {
+    (void)state;
+    struct site a, b;
+    pair_up(&a, &b);
+    take_off(&b, &a, "anna"); // whoever listens
+    close_pair(&a, &b);
+    pair_up(&a, &b);
+    take_off(&a, &b, "bert"); // whoever dialled
+    close_pair(&a, &b);
+}
+
+// Back on the list, with the keys it had, before it was cut off: it begins anew.
+static void test_back_soon(void **state) {
     (void)state;
     struct site a, b;
     pair_up(&a, &b);
     struct sec_members m = list;
     assert_int_equal(sec_members_remove(&m, "anna"), NEB_OK);
     assert_int_equal(inter_link_reload(b.l, &m, NULL, 0, &waiting), NEB_OK);
-    assert_int_equal(inter_link_reload(b.l, &m, NULL, 0, &waiting), NEB_ERR_DENIED); // not newer
-    UNTIL(&a, &b, a.down == 1 && b.down == 1, 6);
-    neb_ns end = neb_now() + 2 * NEB_S;
-    while (neb_now() < end)
-        step(&a, &b);
-    assert_true(a.up == 1 && b.up == 1);
+    struct sec_member x = {.pub = *sec_identity_public(ids[0])};
+    assert_int_equal(sec_members_add(&m, &x), NEB_OK);
+    assert_int_equal(inter_link_reload(b.l, &m, NULL, 0, &waiting), NEB_OK);
+    UNTIL(&a, &b, a.up == 2 && b.up == 2, 6);
+    assert_true(a.down == 1 && b.down == 1);
+    assert_int_equal(inter_link_send(b.l, b.peer, INTER_CONTROL, "again", 5), NEB_OK);
+    UNTIL(&a, &b, !strcmp(a.last, "again"), 2);
     close_pair(&a, &b);
 }
 
@@ -761,15 +796,25 @@ static void test_rate_limit(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rate_limit),  cmocka_unit_test(test_bulk_and_control),
-        cmocka_unit_test(test_idle),        cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_restart),     cmocka_unit_test(test_both_dial),
-        cmocka_unit_test(test_unknown_key), cmocka_unit_test(test_wrong_server_key),
-        cmocka_unit_test(test_recycle),     cmocka_unit_test(test_rotated),
-        cmocka_unit_test(test_joined),      cmocka_unit_test(test_revoked),
-        cmocka_unit_test(test_spoof),       cmocka_unit_test(test_garbage),
-        cmocka_unit_test(test_oversize),    cmocka_unit_test(test_first_number),
-        cmocka_unit_test(test_early_bulk),  cmocka_unit_test(test_recycle_while_broken),
+        cmocka_unit_test(test_rate_limit),
+        cmocka_unit_test(test_bulk_and_control),
+        cmocka_unit_test(test_idle),
+        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_restart),
+        cmocka_unit_test(test_both_dial),
+        cmocka_unit_test(test_unknown_key),
+        cmocka_unit_test(test_wrong_server_key),
+        cmocka_unit_test(test_recycle),
+        cmocka_unit_test(test_rotated),
+        cmocka_unit_test(test_joined),
+        cmocka_unit_test(test_revoked),
+        cmocka_unit_test(test_back_soon),
+        cmocka_unit_test(test_spoof),
+        cmocka_unit_test(test_garbage),
+        cmocka_unit_test(test_oversize),
+        cmocka_unit_test(test_first_number),
+        cmocka_unit_test(test_early_bulk),
+        cmocka_unit_test(test_recycle_while_broken),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
