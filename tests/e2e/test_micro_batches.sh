@@ -2,7 +2,7 @@
 # Clusters whose memory is another cut the same step into other micro-batches: the same losses, tokens and data, equal parameters at the end, also when a
 # run is resumed with others; nebula plan proposes them for each cluster's memory, auto fills them in, and what cannot be is refused.
 . "$(dirname "$0")/lib.sh"
-export XDG_CACHE_HOME=$T/cache
+export XDG_CACHE_HOME=$BUILD/rates # measured once, by the test e2e_rates
 make_corpus
 make_job "$T/job.yaml"
 sed -i 's/codec: int4/codec: fp32/; s/batch: 4, accumulate: 1/batch: 4, accumulate: 2/; s/windows: 16/windows: 8/' "$T/job.yaml"

@@ -2,7 +2,7 @@
 # nebula plan: the memory that it says a rank needs, checkpoints' copies included, against what ranks had at most (VmHWM), for one rank, for
 # data and for tensor parallel ones, and without the copy.
 source "$(dirname "$0")/lib.sh"
-export XDG_CACHE_HOME=$T/cache
+export XDG_CACHE_HOME=$BUILD/rates # measured once, by the test e2e_rates
 make_corpus
 make_job "$T/job.yaml"
 sed -i -e 's/n_layers: 2, d_model: 64, n_heads: 4, n_kv_heads: 2, d_ff: 128/n_layers: 6, d_model: 384, n_heads: 6, n_kv_heads: 6, d_ff: 1536/' \

@@ -2,7 +2,7 @@
 # Two agents as on two real sites: keys by `nebula id`, trust by `nebula peer add`, a job submitted to one of them, status
 # as `wg show`, and a stranger whose key nobody added: refused, logged once, told nothing.
 . "$(dirname "$0")/lib.sh"
-export XDG_CACHE_HOME=$T/cache # rates of this machine
+export XDG_CACHE_HOME=$BUILD/rates # measured once, by the test e2e_rates
 make_corpus
 make_job "$T/job.yaml"
 # Below the ports that the kernel gives to clients (32768 and up).
