@@ -68,8 +68,9 @@ static enum neb_status measure_codec(const char *name, double *bits) {
     float *x = malloc(SAMPLE * sizeof *x);
     if (!x)
         return neb_fail(NEB_ERR_NOMEM, "out of memory for a sample of %d values", SAMPLE);
+    neb_rng_normals(&rng, x, SAMPLE);
     for (int i = 0; i < SAMPLE; i++)
-        x[i] = 1e-3f * neb_rng_normal(&rng);
+        x[i] *= 1e-3f;
     NEB_TRY_GOTO(cmp_codec_parse(name, &codec), out);
     NEB_TRY_GOTO(cmp_work_create(&work), out);
     NEB_TRY_GOTO(cmp_encode(work, &codec, x, SAMPLE, &frame), out);

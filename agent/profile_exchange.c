@@ -39,8 +39,9 @@ struct exchange {
 
 static void normal(float *x, size_t n) {
     struct neb_rng r = neb_rng_make(1, 1);
+    neb_rng_normals(&r, x, n);
     for (size_t i = 0; i < n; i++)
-        x[i] = 1e-3f * neb_rng_normal(&r);
+        x[i] *= 1e-3f;
 }
 
 // ---- an exchange's state --------------------------------------------------------------------------------------

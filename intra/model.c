@@ -252,7 +252,19 @@ static uint64_t name_hash(const char *s) { // FNV-1a: a stream number per tensor
     return h;
 }
 
-// Every rank draws the whole tensor's stream and keeps its part.
+// A rank's part of the whole tensor's stream.
+static void draw(const struct intra_tensor *t, struct neb_rng *r, float std, float *p) {
+    uint64_t before = (uint64_t)t->col0, behind = (uint64_t)(t->all_cols - t->col0 - t->cols);
+    neb_rng_skip_normals(r, (uint64_t)t->row0 * (uint64_t)t->all_cols);
+    for (int32_t i = 0; i < t->rows; i++, p += t->cols) {
+        neb_rng_skip_normals(r, before);
+        neb_rng_normals(r, p, (size_t)t->cols);
+        neb_rng_skip_normals(r, behind);
+        for (int32_t c = 0; c < t->cols; c++)
+            p[c] *= std;
+    }
+}
+
 static void init_params(struct intra_model *m, uint64_t seed) {
     for (int32_t i = 0; i < m->n_tensors; i++) {
         const struct intra_tensor *t = &m->tensors[i];
@@ -262,12 +274,10 @@ static void init_params(struct intra_model *m, uint64_t seed) {
             std /= sqrtf(2.0f * (float)m->c.n_layers);
         bool gain = ends_with(t->name, "norm.weight"),
              zero = ends_with(t->name, "bias") || ends_with(t->name, "lora_B.weight");
-        for (int32_t r = 0; r < t->row0 + t->rows; r++)
-            for (int32_t c = 0; c < t->all_cols; c++) {
-                float x = gain ? 1.0f : zero ? 0.0f : std * neb_rng_normal(&rng);
-                if (r >= t->row0 && c >= t->col0 && c < t->col0 + t->cols)
-                    *p++ = x;
-            }
+        if (!gain && !zero)
+            draw(t, &rng, std, p);
+        for (size_t k = 0; (gain || zero) && k < (size_t)t->rows * (size_t)t->cols; k++)
+            p[k] = gain;
     }
 }
 

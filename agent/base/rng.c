@@ -1,6 +1,9 @@
 #include "agent/base/rng.h"
 
 #include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <string.h>
 
 struct neb_rng neb_rng_make(uint64_t seed, uint64_t stream) {
     struct neb_rng r;
@@ -41,40 +44,85 @@ uint64_t neb_rng_below(struct neb_rng *r, uint64_t n) {
 
 double neb_rng_unit(struct neb_rng *r) { return (double)(neb_rng_u64(r) >> 11) * 0x1p-53; }
 
-// log and cos of our own: + - x / and frexp only, so that a model's first parameters have the same bits on all clusters. A
-// C library's may differ in the last place between releases, and between processors with and without FMA.
-static double exact_log(double x) { // x in (0, 1], normal
-    int e;
-    double m = frexp(x, &e), sum = 0; // m in [0.5, 1)
-    if (m < 0.70710678118654752) {
-        m *= 2;
-        e--;
+// log and cos of our own: + - x / only, so that a model's first parameters have the same bits on all clusters. A C library's may
+// differ in the last place between releases, and between processors with and without FMA. Several at once, term by term, so that a
+// compiler makes vectors of them: each operation is one of IEEE 754, the bits are the same.
+enum { LANES = 64 };
+
+static inline void exact_log(double *x, int n) { // x in (0, 1], normal; n <= LANES
+    static const double term[] = {1.0 / 23, 1.0 / 21, 1.0 / 19, 1.0 / 17, 1.0 / 15, 1.0 / 13,
+                                  1.0 / 11, 1.0 / 9,  1.0 / 7,  1.0 / 5,  1.0 / 3,  1.0};
+    double e[LANES], s[LANES], s2[LANES], sum[LANES];
+    for (int i = 0; i < n; i++) {
+        uint64_t bits;
+        memcpy(&bits, &x[i], sizeof bits);
+        int exponent = (int)(bits >> 52) - 1022;
+        bits = (bits & 0xfffffffffffffull) | 0x3fe0000000000000ull;
+        double m, twice; // m in [0.5, 1), x = m 2^exponent
+        memcpy(&m, &bits, sizeof m);
+        twice = 2 * m;
+        bool low = m < 0.70710678118654752;
+        m = low ? twice : m;
+        e[i] = exponent - low;
+        s[i] = (m - 1) / (m + 1); // |s| < 0.172: log m = 2 (s + s^3/3 + s^5/5 + ...)
+        s2[i] = s[i] * s[i];
+        sum[i] = 0;
     }
-    double s = (m - 1) / (m + 1), s2 = s * s; // |s| < 0.172: log m = 2 (s + s^3/3 + s^5/5 + ...)
-    for (int k = 23; k >= 1; k -= 2)
-        sum = sum * s2 + 1.0 / k;
-    return e * 0.69314718055994531 + 2 * s * sum;
+    for (size_t k = 0; k < sizeof term / sizeof *term; k++)
+        for (int i = 0; i < n; i++)
+            sum[i] = sum[i] * s2[i] + term[k];
+    for (int i = 0; i < n; i++)
+        x[i] = e[i] * 0.69314718055994531 + 2 * s[i] * sum[i];
 }
 
-static double exact_cos_turns(double v) { // cos(2 pi v), v in [0, 1)
-    int quarter = (int)(v * 4 + 0.5);
-    // |x| <= pi / 4
-    double x = 6.2831853071795865 * (v - quarter * 0.25), x2 = x * x, cosine = 0, sine = 0;
+// cos(2 pi v), v in [0, 1): of x within pi / 4 of a quarter the series of the cosine, or of the sine, which has other divisors
+static inline void exact_cos_turns(double *v, int n) {
+    double x[LANES], x2[LANES], sum[LANES], sine[LANES]; // sine: 1 or 0
+    int32_t quarter[LANES];
+    for (int i = 0; i < n; i++) {
+        quarter[i] = (int32_t)(v[i] * 4 + 0.5);
+        x[i] = 6.2831853071795865 * (v[i] - quarter[i] * 0.25);
+        x2[i] = x[i] * x[i];
+        sine[i] = quarter[i] & 1;
+        sum[i] = 0;
+    }
     for (int k = 18; k >= 2; k -= 2) {
-        cosine = (1 + cosine) * -x2 / (k * (k - 1));
-        sine = (1 + sine) * -x2 / (k * (k + 1));
+        double cosine_by = k * (k - 1), more = 2 * k;
+        for (int i = 0; i < n; i++)
+            sum[i] = (1 + sum[i]) * -x2[i] / (cosine_by + more * sine[i]);
     }
-    cosine += 1;
-    sine = x * (1 + sine);
-    switch (quarter & 3) {
-    case 0: return cosine;
-    case 1: return -sine;
-    case 2: return -cosine;
-    default: return sine;
+    for (int i = 0; i < n; i++) {
+        double y = (quarter[i] & 1 ? x[i] : 1) * (1 + sum[i]);
+        v[i] = (quarter[i] + 1) & 2 ? -y : y;
     }
+}
+
+// One number needs two draws.
+static inline void normals(struct neb_rng *r, float *out, int n) {
+    double u[LANES], v[LANES];
+    for (int i = 0; i < n; i++) {
+        u[i] = 1.0 - neb_rng_unit(r); // in (0, 1]
+        v[i] = neb_rng_unit(r);
+    }
+    exact_log(u, n);
+    exact_cos_turns(v, n);
+    for (int i = 0; i < n; i++)
+        out[i] = (float)(sqrt(-2.0 * u[i]) * v[i]);
+}
+
+void neb_rng_normals(struct neb_rng *r, float *out, size_t n) {
+    for (; n >= LANES; n -= LANES, out += LANES)
+        normals(r, out, LANES);
+    normals(r, out, (int)n);
+}
+
+void neb_rng_skip_normals(struct neb_rng *r, uint64_t n) {
+    for (uint64_t i = 0; i < 2 * n; i++)
+        neb_rng_u64(r);
 }
 
 float neb_rng_normal(struct neb_rng *r) {
-    double u = 1.0 - neb_rng_unit(r), v = neb_rng_unit(r); // u in (0, 1]
-    return (float)(sqrt(-2.0 * exact_log(u)) * exact_cos_turns(v));
+    float x;
+    normals(r, &x, 1);
+    return x;
 }

@@ -3,6 +3,7 @@
 // Source: Blackman and Vigna, "Scrambled linear pseudorandom number generators", ACM TOMS 2021.
 #ifndef NEB_RNG_H
 #define NEB_RNG_H
+#include <stddef.h>
 #include <stdint.h>
 
 struct neb_rng {
@@ -15,6 +16,8 @@ uint64_t neb_rng_u64(struct neb_rng *r);
 uint64_t neb_rng_below(struct neb_rng *r, uint64_t n); // uniform in [0, n), n > 0
 double neb_rng_unit(struct neb_rng *r);                // uniform in [0, 1), 53 bits
 float neb_rng_normal(struct neb_rng *r); // mean 0, deviation 1; the same bits everywhere (no libm)
+void neb_rng_normals(struct neb_rng *r, float *out, size_t n); // n of these, in half the time
+void neb_rng_skip_normals(struct neb_rng *r, uint64_t n);      // as if n of them were drawn
 
 // Stateless mixing of one word (splitmix64's finaliser): for hashing and per-index randomness.
 static inline uint64_t neb_mix64(uint64_t z) {

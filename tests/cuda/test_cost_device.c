@@ -234,8 +234,9 @@ static struct owner own_part(const struct intra_cost_job *j, int rank, const cha
                                             .cols = (uint32_t)units[i].cols,
                                             .theta_m = units[i].data};
         places[mine] = (struct inter_outer_place){(uint32_t)i, at};
+        neb_rng_normals(&r, units[i].data, elements[i]);
         for (uint64_t k = 0; k < elements[i]; k++)
-            units[i].data[k] = 1e-3f * neb_rng_normal(&r);
+            units[i].data[k] *= 1e-3f;
         assert_int_equal(D->ops->alloc(D, elements[i] * sizeof(float), &p), NEB_OK);
         D->ops->upload(D, p, units[i].data, elements[i] * sizeof(float));
         there[mine++] = p;

@@ -214,6 +214,20 @@ static void test_rng(void **state) {
         hash = neb_mix64(hash ^ bits);
     }
     assert_true(hash == 0xe0bbfabeca293e3eull);
+    // many at once, or left out: the same ones
+    static const size_t counts_at_once[] = {0, 1, 63, 64, 65, 1000};
+    static float some[1000];
+    for (size_t i = 0; i < sizeof counts_at_once / sizeof *counts_at_once; i++) {
+        struct neb_rng many = n, skip = n;
+        neb_rng_normals(&many, some, counts_at_once[i]);
+        neb_rng_skip_normals(&skip, counts_at_once[i]);
+        for (size_t k = 0; k < counts_at_once[i]; k++) {
+            float f = neb_rng_normal(&n);
+            assert_memory_equal(&f, &some[k], sizeof f);
+        }
+        assert_memory_equal(&many, &n, sizeof n);
+        assert_memory_equal(&skip, &n, sizeof n);
+    }
     assert_true(sum / 1e5 > -0.02 && sum / 1e5 < 0.02 && sq / 1e5 > 0.97 && sq / 1e5 < 1.03);
 }
 
