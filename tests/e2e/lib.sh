@@ -133,10 +133,18 @@ round_digests_equal() { # DIR
     rounds_agree "$1/metrics.jsonl"
 }
 
-# How far a run is: the last step of a cluster in its metrics, a half-written line left out. steps_done DIR [CLUSTER, beta]
-steps_done() {
-    jq -s --arg c "${2:-beta}" '[.[] | select(.kind == "step" and .cluster == $c) | .step] | max // 0' <(grep -s "}$" "$1/metrics.jsonl" || true)
+# The largest NUMBER that lines of a KIND in the metrics of a run say, for a cluster or ('') for any; ELSE where there is none. It is asked
+# often, of a file that grows and whose last line may be half written: jq would take as much of the machine as the run.
+largest() { # DIR KIND NUMBER CLUSTER ELSE
+    [[ -e $1/metrics.jsonl ]] || { echo "$5"; return; }
+    awk -v kind="\"kind\":\"$2\"" -v number="\"$3\":" -v cluster="\"cluster\":\"$4\"" -v one="$4" -v most="$5" '
+        /}$/ && index($0, kind) && (one == "" || index($0, cluster)) && match($0, number "[0-9]+") {
+            n = substr($0, RSTART + length(number), RLENGTH - length(number)) + 0
+            if (n > most) most = n
+        }
+        END { print most + 0 }' "$1/metrics.jsonl"
 }
+steps_done() { largest "$1" step step "${2-beta}" 0; } # how far a run is. steps_done DIR [CLUSTER, beta]
 wait_step() { # DIR STEP PID [CLUSTER]; 1: the run has ended, or a minute has passed
     local end=$((SECONDS + 60))
     while ((SECONDS < end)); do

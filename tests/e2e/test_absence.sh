@@ -8,9 +8,7 @@ make_job "$T/job.yaml" "merge_after: 4"
 sed -i 's/steps: 60/steps: 1600/; s/interval: 10/interval: 20/; s/d_model: 64/d_model: 128/; s/d_ff: 128/d_ff: 256/; s/overlap: 0/overlap: 3/; s/every_steps: 20/every_steps: 0/; s/windows: 16/windows: 64/' "$T/job.yaml"
 
 run() { timeout 250 "$nebula" pretrain "$T/job.yaml" --local 2 --wan 50mbit:10ms --out "$1" >"$1.log" 2>&1; }
-last_step() {
-    { cat "$1/metrics.jsonl" 2>/dev/null || true; } | jq -R -s '[split("\n")[] | fromjson? | select(.kind == "step") | .step] | max // 0'
-}
+last_step() { steps_done "$1" ''; }
 
 run "$T/whole" || fail "uninterrupted: $(tail -n 5 "$T/whole.log")"
 run "$T/cut" &

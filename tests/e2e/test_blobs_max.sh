@@ -22,10 +22,7 @@ sed -i -e 's/steps: 60/steps: 900/; s/every_steps: 20/every_steps: 20, keep: 16/
 clusters "$T/job.yaml" a b c
 pace 8
 
-rounds() { # CLUSTER
-    { cat "$run/metrics.jsonl" 2>/dev/null || true; } |
-        jq -R -s --arg c "$1" '[split("\n")[] | fromjson? | select(.kind == "round" and .cluster == $c) | .round] | max // 0'
-}
+rounds() { largest "$run" round round "$1" 0; } # CLUSTER
 wait_rounds() { # CLUSTER ROUNDS
     local i
     for ((i = 0; i < 1500; i++)); do

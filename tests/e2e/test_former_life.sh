@@ -10,10 +10,7 @@ make_job "$T/job.yaml" "grace_s: 600, commit_all: false"
 sed -i -e "s/steps: 60/steps: 3000/; s/interval: 10/interval: 500/" "$T/job.yaml"
 clusters "$T/job.yaml" a b c
 run=$T/run
-rounds() { # CLUSTER
-    { cat "$run/metrics.jsonl" 2>/dev/null || true; } |
-        jq -R -s --arg c "$1" '[split("\n")[] | fromjson? | select(.kind == "round" and .cluster == $c) | .round] | max // -1'
-}
+rounds() { largest "$run" round round "$1" -1; } # CLUSTER
 wait_until() { # WHAT COMMAND…: a minute at most
     local end=$((SECONDS + 60)) what=$1
     shift

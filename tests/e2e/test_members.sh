@@ -14,9 +14,7 @@ job() { # FILE CLUSTERS STEPS
     done
 }
 clean_up() { end_now ${pid:+"$pid"}; }
-rounds() {
-    { cat "$1/metrics.jsonl" 2>/dev/null || true; } | jq -R -s '[split("\n")[] | fromjson? | select(.kind == "round") | .round] | max // 0'
-}
+rounds() { largest "$1" round round '' 0; }
 wait_rounds() { # DIR ROUNDS PID
     local i
     for ((i = 0; i < 1500; i++)); do

@@ -18,7 +18,7 @@ done
 down_at=$(jq -s '[.[] | select(.kind == "step") | .step] | max' "$T/run/metrics.jsonl")
 sleep 9
 grep -q 'link to .* is down' "$T/run/metrics.jsonl" || fail "the outage was not noticed"
-last_step() { jq -s '[.[] | select(.kind == "step") | .step] | max' <(grep '}$' "$T/run/metrics.jsonl"); }
+last_step() { steps_done "$T/run" ''; }
 for ((i = 0; i < 40; i++)); do # more than merge_after intervals alone: a matter of seconds, of more on a loaded machine
     during=$(last_step)
     ((during > down_at + 400)) && break

@@ -10,10 +10,7 @@ make_job "$T/job.yaml" "grace_s: 1, commit_all: false"
 sed -i -e "s/steps: 60/steps: 1600/" "$T/job.yaml"
 clusters "$T/job.yaml" a b c
 run=$T/run
-rounds() { # CLUSTER
-    { cat "$run/metrics.jsonl" 2>/dev/null || true; } |
-        jq -R -s --arg c "$1" '[split("\n")[] | fromjson? | select(.kind == "round" and .cluster == $c) | .round] | max // 0'
-}
+rounds() { largest "$run" round round "$1" 0; } # CLUSTER
 wait_rounds() { # CLUSTER ROUNDS
     local i
     for ((i = 0; i < 1500; i++)); do

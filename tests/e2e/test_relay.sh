@@ -9,7 +9,7 @@ make_job "$T/job.yaml" "grace_s: 120"
 sed -i -e 's/steps: 60/steps: 100000/; s/interval: 10/interval: 20/; s/every_steps: 20/every_steps: 1000/' "$T/job.yaml"
 clusters "$T/job.yaml" a b c
 run=$T/run
-rounds() { { cat "$run/metrics.jsonl" 2>/dev/null || true; } | jq -R -s --arg c "$1" '[split("\n")[] | fromjson? | select(.kind == "round" and .cluster == $c) | .round] | max // 0'; }
+rounds() { largest "$run" round round "$1" 0; } # CLUSTER
 wait_round() { # CLUSTER ROUND
     local end=$((SECONDS + 60))
     until (($(rounds "$1") >= $2)); do

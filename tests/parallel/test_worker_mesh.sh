@@ -92,15 +92,10 @@ long=(--steps 200 --set sync.interval=20 --set log_every=5)
 for name in cut kill; do cp "$T/whole.yaml" "$T/$name.yaml"; done
 run whole "${long[@]}"
 want=$(summary '.clusters[0].params_digest' "$T/whole")
-steps_done() { # the last line may be half written
-    local n
-    n=$(jq -R -s '[split("\n")[] | fromjson? | select(.kind == "step") | .step] | max // 0' "$1/metrics.jsonl" 2>/dev/null) || n=0
-    echo "${n:-0}"
-}
 started() { # NAME STEP: $pid has come this far
     local i
     for ((i = 0; i < 600; i++)); do
-        (($(steps_done "$T/$1") >= $2)) && return 0
+        (($(steps_done "$T/$1" '') >= $2)) && return 0
         kill -0 "$pid" 2>/dev/null || fail "$1 ended before step $2: $(tail -n 3 "$T/$1.log")"
         sleep 0.02
     done
