@@ -138,8 +138,9 @@ uint64_t inter_link_refused(const struct inter_link *l); // handshakes that ZAP 
 
 // Takes a newer member list at once. Members whose names are known keep their index, new ones get
 // the next. A member that is gone, or has other keys, is cut off (DOWN follows at the next
-// process); one that is gone still gets what was sent to it before. rotated: name of the member whose new keys this version brings by rotation: its former
-// ones stay good for `overlap` beside them. NULL: nobody's.
+// process); one that is gone still gets what was sent to it before. rotated: name of the member
+// whose new keys this version brings by rotation: its former ones stay good for `overlap` beside
+// them. NULL: nobody's.
 // *waiting: new members that are not let in, since more names came and went in this link's life than
 // it has room for (SEC_MEMBERS_MAX): only a new link takes them. All else of the list is in use.
 // NEB_ERR_DENIED: not newer.
