@@ -28,12 +28,13 @@ int cmd_jobs(int argc, char **argv) {
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
         return AGENT_EXIT_USAGE;
     if (agent_ask(o.home, json_pack("{s:s}", "op", "jobs"), &m) != NEB_OK)
-        return AGENT_EXIT_FAILED;
+        return agent_json_exit(o.json, AGENT_EXIT_FAILED);
     if (!json_is_array(json_object_get(m.head, "jobs"))) {
-        neb_log(NEB_LOG_ERROR, "%s",
-                agent_ipc_str(&m, "text", "the agent answers with something else"));
+        enum neb_status st =
+            neb_fail(NEB_ERR_FORMAT, "%s",
+                     agent_ipc_str(&m, "text", "the agent answers with something else"));
         agent_ipc_msg_clear(&m);
-        return AGENT_EXIT_FAILED;
+        return agent_json_exit(o.json, agent_exit_of(st));
     }
     if (o.json) {
         agent_json_print(json_object_get(m.head, "jobs"), JSON_COMPACT);

@@ -4,6 +4,7 @@
 #include "agent/cmd_options.h"
 #include "agent/corpus_note.h"
 #include "agent/eval_translate.h"
+#include "agent/json.h"
 #include "agent/seal.h"
 #include "intra/data.h"
 #include "intra/tokenizer.h"
@@ -402,12 +403,12 @@ int cmd_eval(int argc, char **argv) {
     }
     if (!o.logits && !o.corpus) {
         if (agent_corpus_note_read(o.checkpoint, corpus, sizeof corpus) != NEB_OK)
-            return AGENT_EXIT_USAGE;
+            return agent_json_exit(o.json, AGENT_EXIT_USAGE);
         o.corpus = corpus;
     }
     if (o.task)
-        return agent_exit_of(translate(&o));
-    return agent_exit_of(o.logits ? print_logits(&o) : eval(&o));
+        return agent_json_exit(o.json, agent_exit_of(translate(&o)));
+    return agent_json_exit(o.json, agent_exit_of(o.logits ? print_logits(&o) : eval(&o)));
 }
 
 int cmd_generate(int argc, char **argv) {

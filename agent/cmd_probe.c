@@ -2,6 +2,7 @@
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/cmd_options.h"
+#include "agent/json.h"
 #include "agent/probe.h"
 #include "agent/seal.h"
 #include "intra/trainer.h"
@@ -172,5 +173,5 @@ int cmd_eval_probe(int argc, char **argv) {
     struct options o = {.seed = 1};
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
         return AGENT_EXIT_USAGE;
-    return agent_exit_of(probe(&o));
+    return agent_json_exit(o.json, agent_exit_of(probe(&o)));
 }

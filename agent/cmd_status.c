@@ -159,7 +159,7 @@ int cmd_status(int argc, char **argv) {
     if (o.watch)
         return agent_watch(o.common.home, print_status);
     if (agent_ask(o.common.home, json_pack("{s:s}", "op", "status"), &m) != NEB_OK)
-        return AGENT_EXIT_FAILED;
+        return agent_json_exit(o.common.json, AGENT_EXIT_FAILED);
     if (o.common.json) {
         agent_json_print(m.head, JSON_COMPACT);
     } else {

@@ -3,6 +3,7 @@
 #define AGENT_JSON_H
 #include <jansson.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 
 // JSON has no NaN: null for what is not finite. New reference.
@@ -27,5 +28,11 @@ static inline void agent_json_print(const json_t *o, size_t flags) {
 
 // With --json a failure is an object too: {"ok":false,"error":TEXT}, of the error that was logged last.
 void agent_json_print_error(void);
+// rc, behind such an object where it is a failure and the command has --json.
+static inline int agent_json_exit(bool json, int rc) {
+    if (json && rc)
+        agent_json_print_error();
+    return rc;
+}
 
 #endif
