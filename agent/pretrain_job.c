@@ -13,10 +13,11 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-// Trainers that attach may read what they like.
+// Trainers that attach may read what they like, and clusters have corpora of their own.
 static bool needs_corpus(const struct agent_job *job) {
     for (int i = 0; i < job->n_clusters; i++)
-        if (!job->clusters[i].witness && job->clusters[i].launcher != AGENT_LAUNCHER_ATTACH)
+        if (!job->clusters[i].witness && job->clusters[i].launcher != AGENT_LAUNCHER_ATTACH &&
+            !job->clusters[i].corpus[0])
             return true;
     return neb_fs_exists(job->corpus);
 }
@@ -40,16 +41,22 @@ static enum neb_status no_corpus(const char *corpus) {
                     corpus, corpus);
 }
 
-// Its vocabulary goes beside the models at the end: that it is there, and the corpus whole, is to be known before.
-static enum neb_status check_corpus(const struct agent_job *job) {
-    const struct agent_cluster *k = &job->clusters[0];
+// Whole, or said before anything starts: the first cluster's, whose vocabulary goes beside the models at the end, and in a local run all
+// clusters'. One that is not on this machine is another site's.
+static enum neb_status check_corpus(const struct agent_job *job, const struct agent_cluster *k,
+                                    bool local) {
     const char *dir = k->corpus[0] ? k->corpus : job->corpus;
     struct intra_corpus *c = NULL;
     char index[NEB_PATH_MAX];
-    NEB_TRY(neb_path(index, sizeof index, dir, "corpus.json"));
-    if (k->launcher == AGENT_LAUNCHER_ATTACH || !neb_fs_exists(dir) ||
-        (k->corpus[0] && !neb_fs_exists(index))) // another site's
+    if (k->launcher == AGENT_LAUNCHER_ATTACH || k->witness)
         return NEB_OK;
+    NEB_TRY(neb_path(index, sizeof index, dir, "corpus.json"));
+    if (k->corpus[0] && !neb_fs_exists(index))
+        return local ? neb_fail(NEB_ERR_NOT_FOUND,
+                                "clusters.corpus: cluster %s: there is no corpus in %s; make it: "
+                                "nebula data build SPEC.yaml --out %s",
+                                k->name, dir, dir)
+                     : NEB_OK;
     NEB_TRY(intra_corpus_open(dir, false, &c));
     enum neb_status st = intra_corpus_check_tokenizer(c);
     intra_corpus_close(&c);
@@ -62,6 +69,10 @@ static enum neb_status make_absolute(struct agent_job *j) {
         return no_corpus(j->corpus);
     if (needs_corpus(j))
         NEB_TRY(neb_path_absolute(j->corpus, sizeof j->corpus, "data.corpus"));
+    for (int i = 0; i < j->n_clusters; i++)
+        if (j->clusters[i].corpus[0] && neb_fs_exists(j->clusters[i].corpus)) // else another site's
+            NEB_TRY(neb_path_absolute(j->clusters[i].corpus, sizeof j->clusters[i].corpus,
+                                      "clusters.corpus"));
     if (j->init_from[0])
         NEB_TRY(neb_path_absolute(j->init_from, sizeof j->init_from, "init_from"));
     if (j->mode != AGENT_MODE_DISTILL)
@@ -93,11 +104,12 @@ enum neb_status pretrain_load_job(struct run *r) {
     NEB_TRY(agent_job_model_init(&r->job, r->o.job));
     NEB_TRY(agent_job_validate(&r->job, r->o.job));
     NEB_TRY(make_absolute(&r->job));
-    NEB_TRY(check_corpus(&r->job));
     bool reference = r->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS;
     if (r->o.local && r->o.local != r->job.n_clusters)
         return neb_fail(NEB_ERR_INVALID, "--local %d, but the job has %d clusters", r->o.local,
                         r->job.n_clusters);
+    for (int i = 0; i < (r->o.local ? r->job.n_clusters : 1); i++)
+        NEB_TRY(check_corpus(&r->job, &r->job.clusters[i], r->o.local));
     if (reference)
         r->o.local = r->o.local ? 1 : 0;
     long cpus = sysconf(_SC_NPROCESSORS_ONLN);

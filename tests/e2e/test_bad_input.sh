@@ -26,6 +26,18 @@ echo nonsense >"$T/mute/tokenizer.model"
 expect bad-vocabulary 2 'mute/tokenizer.model' --set data.corpus="$T/mute"
 [[ ! -e $T/bad-vocabulary && ! -e $T/no-vocabulary ]] || fail "a run that did not begin left a folder"
 expect no-corpus 1 'data.corpus: cannot find' --set data.corpus="$T/nowhere"
+# Clusters' own corpora: in a local run all are here, by paths from where it is started; else another site's may well not be.
+cp "$T/job.yaml" "$T/written.yaml"
+sed -i "s#{name: beta,#{name: beta, corpus: $T/nowhere,#" "$T/job.yaml"
+expect no-corpus-of-one 1 "clusters.corpus: cluster beta: there is no corpus in $T/nowhere"
+mkdir "$T/elsewhere"
+sed "s#{name: alpha,#{name: alpha, corpus: $T/elsewhere,#" "$T/job.yaml" >"$T/sites.yaml"
+timeout 20 "$nebula" pretrain "$T/sites.yaml" --home "$T/nowhere" --out "$T/no-site" >"$T/none.log" 2>&1 && fail "a run without an agent"
+grep -q 'no agent at' "$T/none.log" || fail "other sites' corpora: $(cat "$T/none.log")"
+sed -i "s#corpus: $T/nowhere,#corpus: mine,#; s#{name: alpha,#{name: alpha, corpus: mine,#" "$T/job.yaml"
+ln -s corpus "$T/mine"
+(cd "$T" && expect own-corpora 0 'e2e \(replicas\)' --steps 5 --set data.corpus=nowhere)
+mv "$T/written.yaml" "$T/job.yaml"
 expect unknown-key 2 "unknown key \(did you mean 'sync.interval'\?\)" --set sync.intervall=3
 expect bad-wan 2 '.--wan: "nonsense" is not RATE:DELAY' --wan nonsense
 mkdir -p "$T/other" && cp -r "$T/corpus/." "$T/other/" && sed -i 's/"gpl"/"gnu"/' "$T/other/corpus.json"
