@@ -168,9 +168,9 @@ enum inter_message_limit {
     INTER_OUTBOX_BYTES = 16 << 20,
     INTER_OUTBOX_MESSAGES_ALL = 8 * INTER_OUTBOX_MESSAGES,
     INTER_OUTBOX_BYTES_ALL = 8 * INTER_OUTBOX_BYTES,
-    // Of those, under way at once; the others follow what is acknowledged. A peer that acknowledges nothing gets as many after 3 s, 6 s, … 48 s.
+    // Of those, under way at once, at most 1.9 MiB; the others follow what is acknowledged. A peer that acknowledges nothing gets as many after
+    // 3 s, 6 s, … 48 s.
     INTER_RESEND_MESSAGES = 32,
-    INTER_RESEND_BYTES = 2 << 20,
     // Reliable ones that are taken of one peer: at once, a second. Each is a write that is synced. What comes beyond is neither taken nor
     // acknowledged, and said again: nothing is lost. The window above is less than what is taken at once, and so are the 9 MiB of an outage,
     // which come at once where the link is fast.

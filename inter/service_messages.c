@@ -16,15 +16,13 @@ struct resend {
     uint32_t peer;
     uint64_t previous, after; // only messages behind `after` are sent
     uint32_t n;               // of the window
-    size_t bytes;
 };
 
 static bool resend_one(void *user, uint64_t seq, uint32_t kind, const uint8_t *p, size_t n) {
     struct resend *r = user;
     struct service_mail *mail = &r->s->mail[r->peer];
     struct neb_buf *b = &r->s->out;
-    r->bytes += n;
-    if (r->n++ == INTER_RESEND_MESSAGES || r->bytes > INTER_RESEND_BYTES)
+    if (r->n++ == INTER_RESEND_MESSAGES)
         return false; // what is acknowledged makes room for the rest
     if (seq > r->after) {
         neb_buf_clear(b);
