@@ -40,10 +40,13 @@ __device__ static float dot(const float *a, const float *b, int D) {
         s += a[e] * b[e];
     return s;
 }
-// acc[o] += sum over the tile's rows of weight (lane = row) * room[row][lane + 32 o]
-__device__ static void add_weighted(float (&acc)[OWN], float weight, const float *room, int D) {
+// acc[o] += sum over the tile's rows from .. to - 1, cut to the tile, of weight (lane = row) * room[row][lane + 32 o]. All other weights are
+// zeros; from and to are the same for all lanes.
+__device__ static void add_weighted(float (&acc)[OWN], float weight, const float *room, int D,
+                                    int from, int to) {
     int lane = (int)threadIdx.x % WARP;
-    for (int r = 0; r < TILE; r++) {
+    to = to < TILE ? to : TILE;
+    for (int r = from > 0 ? from : 0; r < to; r++) {
         float w = __shfl_sync(ALL_LANES, weight, r);
 #pragma unroll
         for (int o = 0; o < OWN; o++)
@@ -89,7 +92,7 @@ __global__ void fwd(struct simple_job J, T *out, int ldo, float *lse, const T *q
 #pragma unroll
         for (int o = 0; o < OWN; o++)
             acc[o] *= shrink;
-        add_weighted(acc, p, values, D);
+        add_weighted(acc, p, values, D, 0, attn_row_end(m, i) - j0);
         max = top;
     }
     if (i >= J.T)
@@ -128,7 +131,7 @@ __global__ void bwd_q(struct simple_job J, T *dq, const T *dout, int ldo, const 
             ds = p * (dot(doi, values + lane * (D + 1), D) - dl) * J.scale;
         }
         __syncwarp();
-        add_weighted(acc, ds, keys, D);
+        add_weighted(acc, ds, keys, D, 0, attn_row_end(m, i) - j0);
     }
     if (i < J.T)
         write_row(dq + (first + i) * ldq + (size_t)h * D, acc, 1.0f, D);
@@ -165,8 +168,9 @@ __global__ void bwd_kv(struct simple_job J, T *dk, T *dv, const T *dout, int ldo
                 ds = p * (dot(vj, grads + lane * (D + 1), D) - delta[at]) * J.scale;
             }
             __syncwarp();
-            add_weighted(acc_v, p, grads, D);
-            add_weighted(acc_k, ds, queries, D);
+            int from = attn_row_start(m, j) - i0, to = J.T - i0;
+            add_weighted(acc_v, p, grads, D, from, to);
+            add_weighted(acc_k, ds, queries, D, from, to);
         }
     if (j >= J.T)
         return;

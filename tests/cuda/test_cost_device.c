@@ -131,6 +131,9 @@ static void test_memory(void **state) {
                         check_memory(&j);
                     }
     // Other shapes: fewer heads for k and v, both ends untied, odd sizes; a vocabulary whose logits do not fit one block.
+    m.d_model = 32;
+    m.head_dim = 8;
+    m.d_ff = 88;
     m.n_kv_heads = 2;
     m.tied = false;
     m.vocab = 70001;

@@ -426,18 +426,20 @@ void mma_bf16_16816(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
     uint32_t give[6] = {a[0], a[1], a[2], a[3], b0, b1};
     const unsigned char *all = warp_gather("mma", give, sizeof give);
     int l = lane();
-    for (int i = 0; i < 4; i++) {
-        int row = l / 4 + (i >= 2 ? 8 : 0), col = l % 4 * 2 + i % 2;
-        double s = 0;
-        for (int k = 0; k < 16; k++) {
-            uint32_t from_a[6], from_b[6];
-            memcpy(from_a, all + 64 * (row % 8 * 4 + k % 8 / 2), sizeof from_a);
-            memcpy(from_b, all + 64 * (col * 4 + k % 8 / 2), sizeof from_b);
-            s += (double)half_of(from_a[(row >= 8) + 2 * (k >= 8)], k % 2) *
-                 (double)half_of(from_b[4 + (k >= 8)], k % 2);
-        }
-        c[i] = (float)((double)c[i] + s);
+    // Rows l / 4 and 8 more of A, columns l % 4 * 2 and 1 more of B, as four lanes hold each of them: pairs along k.
+    double s[4] = {0, 0, 0, 0};
+    for (int k = 0; k < 8; k++) {
+        uint32_t from_a[2], from_b[2];
+        memcpy(from_a, all + SLOT * (l / 4 * 4 + k % 4) + (k >= 4 ? 8 : 0), sizeof from_a);
+        for (int col = 0; col < 2; col++)
+            memcpy(&from_b[col],
+                   all + SLOT * ((l % 4 * 2 + col) * 4 + k % 4) + 16 + (k >= 4 ? 4 : 0), 4);
+        for (int half = 0; half < 2; half++)
+            for (int i = 0; i < 4; i++)
+                s[i] += (double)half_of(from_a[i / 2], half) * (double)half_of(from_b[i % 2], half);
     }
+    for (int i = 0; i < 4; i++)
+        c[i] = (float)((double)c[i] + s[i]);
 }
 
 static void load_matrices(uint32_t r[4], const void *row, bool trans) {
