@@ -19,6 +19,10 @@ want=$((512 * 64 + 2 * (2 * 64 + 2 * 64 * 64 + 2 * 32 * 64 + 3 * 64 * 128) + 64)
 [[ $("$nebula" check "$T/job.yaml" --json | jq .params) == "$want" ]] || fail "parameters are not $want"
 sed 's/name: gpl/name: gnu/' "$T/job.yaml" >"$T/source.yaml"
 expect 2 "cluster alpha: corpus $T/corpus has no source 'gnu'" "$T/source.yaml"
+# A corpus that is not here is said of those that read it: not of a trainer that attaches, nor of a witness.
+sed "s/^model: {/&vocab: 512, /; s/{name: alpha,/{name: alpha, launcher: attach,/; \$a\\  - {name: west, witness: true}" "$T/job.yaml" >"$T/attach.yaml"
+"$nebula" check "$T/attach.yaml" --set data.corpus="$T/nowhere" >"$T/attach.log" 2>&1 || fail "check: $(cat "$T/attach.log")"
+[[ $(grep -o 'cluster [a-z]*: there is no corpus' "$T/attach.log") == 'cluster beta: there is no corpus' ]] || fail "warned of: $(cat "$T/attach.log")"
 sed 's/^model:/modle:/' "$T/job.yaml" >"$T/key.yaml"
 expect 2 "key.yaml:5: modle: unknown key (did you mean 'model'?)" "$T/key.yaml"
 sed 's/^job:.*/job: ../' "$T/job.yaml" >"$T/name.yaml"
@@ -48,7 +52,8 @@ for c in "check $none --json" "plan $none --json" "pretrain $none --local 2 --js
     read -ra words <<<"$c"
     status_of 2 "${words[@]}"
 done
-for c in "pretrain $T/job.yaml --home $none --out $T/none-run --json" "status --home $none" "rotate localhost:1 --home $none" "members --home $none" \
+for c in "pretrain $T/job.yaml --home $none --out $T/none-run --json" "status --home $none --json" "jobs --home $none --json" "eval $none --corpus $T/corpus --json" \
+    "eval $none --task probe --text $none --train en --test en --json" "rotate localhost:1 --home $none" "members --home $none" \
     "ledger verify $none" "data build $T/spec.yaml --out $T/spec.yaml --json"; do
     read -ra words <<<"$c"
     status_of 1 "${words[@]}"
