@@ -5,7 +5,7 @@
 "$BUILD/wanlink" probe >/dev/null 2>&1 || skip "no TUN device or not root"
 make_corpus
 make_job "$T/job.yaml" "merge_after: 4"
-sed -i 's/steps: 60/steps: 1600/; s/interval: 10/interval: 20/; s/d_model: 64/d_model: 128/; s/d_ff: 128/d_ff: 256/; s/overlap: 0/overlap: 3/; s/every_steps: 20/every_steps: 0/; s/windows: 16/windows: 64/' "$T/job.yaml"
+sed -i 's/steps: 60/steps: 800/; s/interval: 10/interval: 10/; s/d_model: 64/d_model: 128/; s/d_ff: 128/d_ff: 256/; s/overlap: 0/overlap: 3/; s/every_steps: 20/every_steps: 0/; s/windows: 16/windows: 64/' "$T/job.yaml"
 
 run() { timeout 250 "$nebula" pretrain "$T/job.yaml" --local 2 --wan 50mbit:10ms --out "$1" >"$1.log" 2>&1; }
 last_step() { steps_done "$1" ''; }
@@ -13,12 +13,12 @@ last_step() { steps_done "$1" ''; }
 run "$T/whole" || fail "uninterrupted: $(tail -n 5 "$T/whole.log")"
 run "$T/cut" &
 pid=$!
-for ((i = 0; i < 600; i++)); do (($(last_step "$T/cut") >= 300)) && break; sleep 0.05; done
+for ((i = 0; i < 600; i++)); do (($(last_step "$T/cut") >= 150)) && break; sleep 0.05; done
 "$BUILD/wanlink" ctl "$T/cut/wan.ctl" down >/dev/null || fail "cannot cut the link"
 down_at=$(last_step "$T/cut")
-for ((i = 0; i < 1200; i++)); do (($(last_step "$T/cut") >= down_at + 380)) && break; sleep 0.05; done
+for ((i = 0; i < 1200; i++)); do (($(last_step "$T/cut") >= down_at + 190)) && break; sleep 0.05; done
 during=$(last_step "$T/cut")
-((during >= down_at + 380)) || fail "training stood still without the link ($down_at to $during)"
+((during >= down_at + 190)) || fail "training stood still without the link ($down_at to $during)"
 "$BUILD/wanlink" ctl "$T/cut/wan.ctl" up >/dev/null || fail "cannot restore the link"
 wait "$pid" || fail "interrupted: $(tail -n 5 "$T/cut.log")"
 digests_equal "$T/cut"
@@ -35,7 +35,7 @@ jq -s -e '
     map(select(.kind == "step")) | group_by(.cluster) | (.[0] | map(.step)) as $alpha |
     length == 2 and all(.[]; map(.step) == $alpha and map(.t) == (map(.t) | sort))' "$T/cut/metrics.jsonl" >/dev/null ||
     fail "step lines of an outage are missing, or out of order"
-jq -s -e --argjson a $((down_at + 100)) --argjson b $((during - 100)) '
+jq -s -e --argjson a $((down_at + 50)) --argjson b $((during - 50)) '
     def t($of; $step): first(.[] | select(.kind == "step" and .cluster == $of and .step == $step)) | .t;
     ([.[].cluster // empty] | unique) as [$x, $y] | t($x; $a) < t($y; $b) and t($y; $a) < t($x; $b)' "$T/cut/metrics.jsonl" >/dev/null ||
     fail "step lines of an outage do not say when they were made"

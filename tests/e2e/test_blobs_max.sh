@@ -20,15 +20,16 @@ port=$((20000 + RANDOM % 11990))
 make_job "$T/job.yaml" "grace_s: 1, commit_all: false"
 sed -i -e 's/steps: 60/steps: 900/; s/every_steps: 20/every_steps: 20, keep: 16/' "$T/job.yaml"
 clusters "$T/job.yaml" a b c
+light "$T/job.yaml"
 pace 8
 
 rounds() { largest "$run" round round "$1" 0; } # CLUSTER
 wait_rounds() { # CLUSTER ROUNDS
     local i
-    for ((i = 0; i < 1500; i++)); do
+    for ((i = 0; i < 600; i++)); do
         (($(rounds "$1") >= $2)) && return 0
         kill -0 "$job" 2>/dev/null || fail "the run ended before round $2 of $1: $(tail -n 3 "$run.log")"
-        sleep 0.04
+        sleep 0.1
     done
     fail "no round $2 of $1 after a minute: $(tail -n 5 "$run.log")"
 }

@@ -8,6 +8,8 @@ stopped=()
 
 make_job "$T/job.yaml" "grace_s: 600, commit_all: false"
 sed -i -e "s/steps: 60/steps: 3000/; s/interval: 10/interval: 500/" "$T/job.yaml"
+light "$T/job.yaml"
+pace 4
 clusters "$T/job.yaml" a b c
 run=$T/run
 rounds() { largest "$run" round round "$1" -1; } # CLUSTER

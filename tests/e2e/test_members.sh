@@ -6,6 +6,7 @@ make_corpus
 
 job() { # FILE CLUSTERS STEPS
     make_job "$1"
+    light "$1"
     sed -i -e "s/steps: 60/steps: $3/" -e '/^  - {name: beta/d' -e '/^  - {name: alpha/d' \
         -e 's/outer: {/grace_s: 20, outer: {/' "$1"
     local i names=abcdef
@@ -13,14 +14,15 @@ job() { # FILE CLUSTERS STEPS
         echo "  - {name: ${names:i:1}, sources: [{name: $( ((i % 2)) && echo gpl || echo other), weight: 1}], threads: 1}" >>"$1"
     done
 }
+pace 8
 clean_up() { end_now ${pid:+"$pid"}; }
 rounds() { largest "$1" round round '' 0; }
 wait_rounds() { # DIR ROUNDS PID
     local i
-    for ((i = 0; i < 1500; i++)); do
+    for ((i = 0; i < 600; i++)); do
         (($(rounds "$1") >= $2)) && return 0
         kill -0 "$3" 2>/dev/null || fail "the run ended before round $2: $(tail -n 3 "$1.log")"
-        sleep 0.04
+        sleep 0.1
     done
     fail "no round $2 in $1 after a minute"
 }

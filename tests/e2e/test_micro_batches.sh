@@ -59,7 +59,7 @@ grep -qE "^  beta: mesh: .*($want|recompute: $again)" "$T/plan.txt" || fail "it 
 # ... and filled in.
 sed "s/batch: 16, accumulate: 1/batch: auto, accumulate: 16/; s/{name: alpha,/{name: alpha, profile: here.json,/; s/{name: beta,/{name: beta, profile: tight.json,/" "$T/job.yaml" >"$T/auto.yaml"
 cd "$T"
-run auto auto --steps 10 --set sync.interval=5 --set eval.windows=1 --set recompute=auto
+run auto auto --steps 2 --set sync.interval=1 --set eval.windows=1 --set recompute=auto
 cd - >/dev/null
 jq -e --slurpfile p "$T/plan.json" '.spec as $j | $p[0].proposed.clusters as $c | $j["data.batch"] == $c[0].batch and ($j.clusters[1].batch // $j["data.batch"]) == $c[1].batch
        and (if $j.clusters[1] | has("recompute") then $j.clusters[1].recompute else $j.recompute end) == $c[1].recompute' "$T/auto/job.json" >/dev/null ||

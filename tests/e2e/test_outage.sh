@@ -5,7 +5,9 @@
 "$BUILD/wanlink" probe >/dev/null 2>&1 || skip "no TUN device or not root"
 make_corpus
 make_job "$T/job.yaml" "merge_after: 2"
-sed -i 's/steps: 60/steps: 3000/; s/interval: 10/interval: 100/; s/every_steps: 20/every_steps: 0/; s/d_model: 64/d_model: 128/; s/d_ff: 128/d_ff: 256/' "$T/job.yaml"
+sed -i 's/steps: 60/steps: 2400/; s/interval: 10/interval: 100/; s/every_steps: 20/every_steps: 0/' "$T/job.yaml"
+light "$T/job.yaml"
+pace 12
 
 timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --wan 50mbit:40ms --out "$T/run" >"$T/run.log" 2>&1 &
 pid=$!

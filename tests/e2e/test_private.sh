@@ -53,6 +53,8 @@ echo "$count masked updates look like noise (an open one: $x)"
 # Four. One agent is killed and comes back at once; another is held for longer than the others wait, so that rounds are summed without it.
 job "$T/four.yaml" 4 private
 sed -i 's/steps: 40/steps: 800/' "$T/four.yaml"
+light "$T/four.yaml"
+pace 8
 clean_up() { end_now ${pid:+"$pid"}; kill -CONT ${held:-} 2>/dev/null || true; }
 timeout 200 "$nebula" pretrain "$T/four.yaml" --local 4 --out "$T/four" >"$T/four.log" 2>&1 &
 pid=$!

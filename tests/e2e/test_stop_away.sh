@@ -6,6 +6,8 @@
 make_corpus
 make_job "$T/job.yaml"
 sed -i 's/steps: 60/steps: 2000/; s/every_steps: 20/every_steps: 0/; s/interval: 10/interval: 50/' "$T/job.yaml"
+light "$T/job.yaml"
+pace 5
 out=$T/run
 state() { "$nebula" status --home "$out/clusters/alpha" --json 2>/dev/null | jq ".peers[0].up"; }
 
