@@ -1,17 +1,31 @@
 #include "agent/base/sha256.h"
 
 #include <openssl/evp.h>
+#include <pthread.h>
 #include <stdlib.h>
 
 struct neb_sha256 {
     EVP_MD_CTX *ctx;
 };
 
+// Looked up once: OpenSSL does it anew for each EVP_sha256(), which takes longer than the digest of a short message.
+static const EVP_MD *found;
+static void find(void) {
+    found = EVP_MD_fetch(NULL, "SHA256", NULL);
+    if (!found)
+        found = EVP_sha256();
+}
+static const EVP_MD *sha256(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    (void)pthread_once(&once, find);
+    return found;
+}
+
 enum neb_status neb_sha256_create(struct neb_sha256 **out) {
     struct neb_sha256 *h = calloc(1, sizeof *h);
     if (h)
         h->ctx = EVP_MD_CTX_new();
-    if (!h || !h->ctx || EVP_DigestInit_ex(h->ctx, EVP_sha256(), NULL) != 1) {
+    if (!h || !h->ctx || EVP_DigestInit_ex(h->ctx, sha256(), NULL) != 1) {
         neb_sha256_destroy(&h);
         return neb_fail(NEB_ERR_NOMEM, "cannot create a SHA-256 context");
     }
@@ -33,9 +47,9 @@ void neb_sha256_add(struct neb_sha256 *h, const void *p, size_t n) {
 
 void neb_sha256_finish(struct neb_sha256 *h, uint8_t out[NEB_SHA256_BYTES]) {
     NEB_ASSERT(EVP_DigestFinal_ex(h->ctx, out, NULL) == 1);
-    NEB_ASSERT(EVP_DigestInit_ex(h->ctx, EVP_sha256(), NULL) == 1);
+    NEB_ASSERT(EVP_DigestInit_ex(h->ctx, sha256(), NULL) == 1);
 }
 
 void neb_sha256(const void *p, size_t n, uint8_t out[NEB_SHA256_BYTES]) {
-    NEB_ASSERT(EVP_Digest(p, n, out, NULL, EVP_sha256(), NULL) == 1);
+    NEB_ASSERT(EVP_Digest(p, n, out, NULL, sha256(), NULL) == 1);
 }
