@@ -33,7 +33,7 @@ kill_agent() { # DIR NAME
     kill -KILL "$pid"
 }
 
-job "$T/three.yaml" 3 1500
+job "$T/three.yaml" 3 700
 timeout 130 "$nebula" pretrain "$T/three.yaml" --local 3 --out "$T/three" >"$T/three.log" 2>&1 &
 pid=$!
 wait_rounds "$T/three" 5 "$pid"
@@ -47,7 +47,7 @@ grep -q 'agent a was killed; started again' "$T/three.log" || fail "nobody says 
 ledgers_verify "$T/three" a b c
 echo "three clusters, leader killed: $(summary '.rounds' "$T/three") rounds, digests equal"
 
-job "$T/five.yaml" 4 1000
+job "$T/five.yaml" 4 500
 echo "  - {name: w, witness: true}" >>"$T/five.yaml"
 timeout 150 "$nebula" pretrain "$T/five.yaml" --local 5 --out "$T/five" >"$T/five.log" 2>&1 &
 pid=$!

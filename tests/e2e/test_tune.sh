@@ -6,10 +6,12 @@
 "$BUILD/wanlink" probe >/dev/null || skip "no emulated WAN"
 make_corpus
 make_job "$T/job.yaml" "tune: auto"
+light "$T/job.yaml"
+pace 80
 out=$T/run
 
 timeout 110 "$nebula" pretrain "$T/job.yaml" --local 2 --wan 200mbit:2ms --steps 100000 --set model.d_model=128 --set model.d_ff=512 \
-    --set data.seq_len=128 --set data.batch=8 --set sync.overlap=3 --set sync.tune.overlap_max=6 --set checkpoint.every_steps=0 \
+    --set sync.overlap=3 --set sync.tune.overlap_max=6 --set checkpoint.every_steps=0 \
     --set sync.tune.coarsest=int2 --out "$out" >"$T/run.log" 2>&1 &
 run=$!
 rounds() { jq -s '[.[] | select(.kind == "round" and .cluster == "alpha") | .round] | max // 0' <(grep -s "}$" "$out/metrics.jsonl" || true); }
@@ -38,6 +40,7 @@ used=$(jq -s "[.[] | select(.kind == \"round\" and .round >= $first + 2) | .code
 round_digests_equal "$out"
 
 # Fixed is fixed: nothing is planned, whatever the link does.
+unset NEBULA_FAULT
 timeout 60 "$nebula" pretrain "$T/job.yaml" --local 2 --wan 1mbit:20ms --steps 30 --set sync.tune=fixed --out "$T/fixed" >"$T/fixed.log" 2>&1 ||
     fail "fixed: $(tail -n 3 "$T/fixed.log")"
 jq -s -e '[.[] | select(.kind == "tune")] | length == 0' "$T/fixed/metrics.jsonl" >/dev/null || fail "a fixed run was tuned"
