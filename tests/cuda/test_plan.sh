@@ -3,6 +3,7 @@
 # profiles carry a device's rates to a machine that has none, and memory, ranks and links of devices count.
 . "$(dirname "$0")/../e2e/lib.sh"
 export XDG_CACHE_HOME=$T/cache
+cp -r "$BUILD/rates" "$T/cache" # of its processors, measured once, by the test e2e_rates
 make_corpus
 make_job "$T/both.yaml"
 sed -i 's/seq_len: 64, batch: 4/seq_len: 64, batch: 2/; s/{name: alpha,/{name: alpha, device: cuda,/; s/{name: beta,/{name: beta, device: cpu,/' "$T/both.yaml"
@@ -25,6 +26,7 @@ near() { # NAME PREDICTED MEASURED LOW HIGH: measured / predicted within bounds
 nebula=$T/bare/nebula
 plan "$T/both.yaml" >"$T/none.txt"
 [[ $(grep -c 'device: cuda IS NOT RECKONED WITH' "$T/none.txt") == 2 ]] || fail "nothing is said of the device: $(cat "$T/none.txt")"
+cp -r "$T/cache" "$T/elsewhere" # of a machine without devices
 nebula=$T/bin/nebula
 plan --profile >"$T/here.json"
 jq -e '.device | .name == "emulated" and .count == 2 and .link > 0 and .memory > 1e9 and (.bf16.gemm | length == 30 and all(. > 0))' "$T/here.json" >/dev/null ||

@@ -3,6 +3,7 @@
 # much of that is the exchange's, against what the emulator gave out in runs; with `auto` and too little room the plan has it on the hosts, as the run has.
 . "$(dirname "$0")/../e2e/lib.sh"
 export XDG_CACHE_HOME=$T/cache
+cp -r "$BUILD/rates" "$T/cache" # of its processors, measured once, by the test e2e_rates
 make_corpus
 make_job "$T/job.yaml"
 sed -i 's/n_layers: 2, d_model: 64/n_layers: 2, d_model: 128/; s/d_ff: 128/d_ff: 512/; s/seq_len: 64, batch: 4/seq_len: 16, batch: 2/; s/{name: beta,/{name: beta, device: cpu,/

@@ -5,7 +5,7 @@
 # sets them.
 source "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/pairs.sh"
-export XDG_CACHE_HOME=$T/xdg
+export XDG_CACHE_HOME=$BUILD/rates # measured once, by the test e2e_rates
 make_corpus
 mv "$T/corpus" "$T/text-corpus"
 make_pairs

@@ -6,7 +6,7 @@
 client=$BUILD/attach_client
 [[ -x $client ]] || skip "attach_client is not built"
 "$BUILD/wanlink" probe >/dev/null || skip "no emulated WAN"
-export XDG_CACHE_HOME=$T/cache
+export XDG_CACHE_HOME=$BUILD/rates # measured once, by the test e2e_rates
 make_corpus
 make_job "$T/job.yaml" "tune: {mode: auto, overlap_max: 8, codec: false}"
 sed -i -e 's/model: {/model: {vocab: 512, /; s/steps: 60/steps: 300/; s/d_model: 64, n_heads: 4, n_kv_heads: 2, d_ff: 128/d_model: 128, n_heads: 4, n_kv_heads: 2, d_ff: 384/' \
