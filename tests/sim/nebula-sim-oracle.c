@@ -6,11 +6,33 @@
 #include "inter/node_state.h"
 #include "tests/sim/sim.h"
 
+#include <stdlib.h>
 #include <string.h>
+
+// Megabytes, of which a run of some rounds uses a few kilobytes: the next run of this process gets it with those cleared.
+struct sim_oracle *sim_oracle(void) {
+    static struct sim_oracle *o;
+    if (!o && !(o = calloc(1, sizeof *o)))
+        abort();
+    for (int f = 0; f < SIM_FRAGMENTS; f++) {
+        memset(o->commits[f], 0, o->used * sizeof *o->commits[f]);
+        memset(o->theta[f], 0, (o->used + 1) * sizeof *o->theta[f]);
+        memset(o->votes[f], 0, o->used * sizeof *o->votes[f]);
+        memset(o->copies[f], 0, o->used * sizeof *o->copies[f]);
+        memset(o->attempts[f], 0, o->used * sizeof *o->attempts[f]);
+        o->top[f] = 0;
+    }
+    o->used = 0;
+    return o;
+}
+static void use(struct sim *s, uint32_t round) {
+    s->oracle->used = round < s->oracle->used ? s->oracle->used : round + 1;
+}
 
 void sim_check_vote(struct sim *s, uint8_t i, const struct inter_record *r) {
     uint8_t hash[INTER_SHA_BYTES];
     inter_record_hash(r, hash);
+    use(s, r->round);
     for (int k = 0; k < 8; k++) {
         uint16_t *voters = &s->oracle->votes[r->fragment][r->round][k].voters;
         uint8_t *known = s->oracle->votes[r->fragment][r->round][k].hash;
@@ -37,6 +59,7 @@ void sim_check_standing(struct sim *s, uint8_t i, const struct inter_standing *s
 void sim_check_blob(struct sim *s, uint8_t i, const struct inter_manifest *m) {
     const struct inter_key *k = &m->key;
     uint32_t *attempts = s->oracle->attempts[k->fragment][k->round][k->member];
+    use(s, k->round);
     for (int x = 0; x < SIM_ATTEMPTS; x++) {
         uint16_t *copies = &s->oracle->copies[k->fragment][k->round][k->member][x];
         if (*copies && attempts[x] != k->attempt)
@@ -113,6 +136,7 @@ static void first_commit(struct sim *s, uint8_t i, const struct inter_record *r,
                  votes);
     if (n != o->top[f])
         sim_fail(s, "round %u of fragment %u committed, %u was open", n, f, o->top[f]);
+    use(s, n);
     o->top[f] = n + 1;
     o->commits[f][n].known = true;
     o->commits[f][n].r = *r;

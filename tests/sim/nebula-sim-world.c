@@ -547,8 +547,9 @@ static void set_up(struct sim *s) {
 void sim_run(const struct sim_options *o, struct sim_result *out) {
     struct sim *s = calloc(1, sizeof *s);
     const neb_ns limit = (o->chaos ? chaos_until : 0) + 240 * NEB_S;
-    if (!s || !(s->oracle = calloc(1, sizeof *s->oracle)))
+    if (!s)
         abort();
+    s->oracle = sim_oracle();
     s->o = *o;
     if (!setjmp(s->on_fail)) {
         set_up(s);
@@ -580,6 +581,5 @@ void sim_run(const struct sim_options *o, struct sim_result *out) {
     for (uint8_t i = 0; i < o->members + (s->liar != NULL); i++)
         sim_host_free(&s->h[i]);
     free(s->liar);
-    free(s->oracle);
     free(s);
 }

@@ -19,6 +19,7 @@
 #include "tests/sim/sim.h"
 
 #include <getopt.h>
+#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -220,6 +221,9 @@ int main(int argc, char **argv) {
     struct sim_options o = {.seed = 1, .rounds = 8, .chaos = true};
     uint64_t count = 1, jobs = 2;
     bool exhaustive = false, pairs = false, good = true;
+    // What a run frees the next one takes: not back to the kernel in between.
+    (void)mallopt(M_MMAP_THRESHOLD, 16 << 20);
+    (void)mallopt(M_TRIM_THRESHOLD, 64 << 20);
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         switch (c) {
         case 's': o.seed = number(optarg, "--seed", UINT64_MAX); break;

@@ -237,6 +237,7 @@ struct sim_oracle {
     uint16_t copies[SIM_FRAGMENTS][SIM_ROUNDS][INTER_MEMBERS_MAX][SIM_ATTEMPTS];
     uint32_t attempts[SIM_FRAGMENTS][SIM_ROUNDS][INTER_MEMBERS_MAX][SIM_ATTEMPTS];
     uint32_t top[SIM_FRAGMENTS]; // rounds committed anywhere
+    uint32_t used;               // rounds from here on are all zeros (of theta, those behind)
 };
 
 struct sim {
@@ -342,6 +343,7 @@ uint64_t sim_tokens_of_step(uint8_t member); // members are unlike
 void sim_produced(uint64_t seed, uint8_t member, uint32_t f, int64_t steps, int64_t out[SIM_WORDS]);
 
 // nebula-sim-oracle.c
+struct sim_oracle *sim_oracle(void); // one, of this process: a run at a time
 void sim_check_vote(struct sim *s, uint8_t i, const struct inter_record *r);
 void sim_check_standing(struct sim *s, uint8_t i, const struct inter_standing *st);
 void sim_check_blob(struct sim *s, uint8_t i, const struct inter_manifest *m);
