@@ -126,7 +126,12 @@ static bool reports_are_in(const struct run *r) {
 static enum neb_status tend_agents(struct run *r) {
     int again = -1;
     char text[128];
-    NEB_TRY(agent_local_tend(&r->local, &again));
+    enum neb_status st = agent_local_tend(&r->local, &interrupted, &again);
+    if (st == NEB_ERR_INTERRUPTED) {
+        pretrain_all_end(r);
+        return NEB_OK;
+    }
+    NEB_TRY(st);
     if (again < 0)
         return NEB_OK;
     snprintf(text, sizeof text, "agent %s was killed; started again", r->job.clusters[again].name);

@@ -3,6 +3,7 @@
 #include "agent/base/log.h"
 #include "agent/daemon_state.h"
 #include "agent/harden.h"
+#include "agent/launch.h"
 #include "agent/seal.h"
 #include "agent/status.h"
 #include "agent/sums.h"
@@ -249,6 +250,8 @@ enum neb_status agent_daemon_run(const struct agent_daemon_config *c) {
         if (d->jobs[i].used) {
             if (d->jobs[i].suspended && c->suspended)
                 *c->suspended = true;
+            if (agent_launch_alone(&d->jobs[i].job.clusters[d->jobs[i].self]))
+                agent_child_signal(&d->jobs[i].worker, SIGKILL); // it minds nothing less
             agent_child_stop(&d->jobs[i].worker, 10 * NEB_S);
             daemon_job_forget(d, &d->jobs[i]);
         }

@@ -3,6 +3,7 @@
 // its ranks, and begins again from its checkpoint as a crashed one does.
 #include "agent/base/log.h"
 #include "agent/daemon_state.h"
+#include "agent/launch.h"
 
 #include <signal.h>
 
@@ -12,8 +13,10 @@ static const neb_ns kill_after = 10 * NEB_S, // of a worker that was told to end
 void daemon_worker_again(struct daemon *d, struct agent_jobrun *j, const char *why) {
     daemon_say_fault(d, j, why);
     j->hung_at = neb_now();
-    // A launcher ends its ranks at SIGTERM, stopped ones too. A process that is itself stopped takes no SIGTERM before it goes on.
-    agent_child_signal(&j->worker, SIGTERM);
+    // A launcher ends its ranks at SIGTERM, stopped ones too. A process that is itself stopped takes no SIGTERM before it goes on; a worker
+    // alone takes none at all.
+    agent_child_signal(&j->worker,
+                       agent_launch_alone(&j->job.clusters[j->self]) ? SIGKILL : SIGTERM);
     agent_child_signal(&j->worker, SIGCONT);
 }
 

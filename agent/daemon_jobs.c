@@ -368,6 +368,14 @@ void daemon_worker_ended(struct daemon *d, struct agent_jobrun *j, int status) {
     }
     if (j->last_step > j->step_at_start)
         j->restarts = 0;
+    if (d->stopping && j->suspended) {
+        // The end of an allocation is told to all processes at once, and a launcher may end its ranks before they have written one.
+        neb_warn("worker of job %s ended (%s) before its checkpoint was whole: it goes on from the "
+                 "one before",
+                 j->job.name, reason);
+        daemon_job_end(d, j, "stopped");
+        return;
+    }
     // Also while the job stops: it ends with a checkpoint and a report of its own.
     bool again = j->state != AGENT_JOB_ENDED && !d->stopping;
     if (j->replaced && again) {

@@ -108,6 +108,10 @@ static enum neb_status slurm_prefix(const struct agent_cluster *c, bool remote, 
     return NEB_OK;
 }
 
+bool agent_launch_alone(const struct agent_cluster *c) {
+    return agent_cluster_ranks(c) == 1 && c->launcher == AGENT_LAUNCHER_LOCAL;
+}
+
 enum neb_status agent_launch_worker(const struct agent_cluster *c, bool remote, const char *exe,
                                     const char *socket_path, const char *job, const char *log_dir,
                                     struct agent_launch *out) {
@@ -115,7 +119,7 @@ enum neb_status agent_launch_worker(const struct agent_cluster *c, bool remote, 
     bool local = c->launcher == AGENT_LAUNCHER_LOCAL;
     long cpus = c->threads ? c->threads : sysconf(_SC_NPROCESSORS_ONLN);
     out->queues = false;
-    if (ranks == 1 && local) {
+    if (agent_launch_alone(c)) {
         append(out, 0, (const char *const[]){exe, "worker", socket_path, job, NULL});
         return NEB_OK;
     }
@@ -145,7 +149,7 @@ static enum neb_status follow(struct intra_comm *world, int threads) {
     char name[32];
     snprintf(name, sizeof name, "rank %d", world->rank);
     neb_log_set_name(name);
-    signal(SIGINT, SIG_IGN); // rank 0 decides when to stop
+    agent_launch_signals();
     NEB_TRY(kern_cpu_create(threads, &K));
     neb_info("pid %d follows rank 0, with %d threads", (int)getpid(), kern_pool_threads(K->pool));
     struct agent_follower own = {.exchange.pool = K->pool};
@@ -181,6 +185,12 @@ static void log_to(const char *dir, int rank) {
 // for the other ranks, of which one may wait for this one (CUDA's programming guide, Lazy Loading, Concurrent Execution). CUDA reads this once,
 // at its first call. Before there are threads: setenv.
 void agent_launch_environment(void) { (void)!setenv("CUDA_MODULE_LOADING", "EAGER", 0); }
+
+void agent_launch_signals(void) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL); // SIGTERM until now
+    signal(SIGINT, SIG_IGN);
+    signal(SIGTERM, SIG_IGN);
+}
 
 enum neb_status agent_launch_rank(const char *socket_path, const char *job, int threads,
                                   const char *log_dir) {

@@ -1,5 +1,6 @@
 #include "agent/local.h"
 #include "agent/base/log.h"
+#include "agent/commands.h"
 #include "agent/ipc.h"
 #include "agent/seal.h"
 #include "security/members.h"
@@ -226,14 +227,28 @@ static enum neb_status start_agent(struct agent_local *l, int i) {
     return agent_child_start(&l->agents[i], name, l->netns[i][0] ? inside : plain, log, NULL);
 }
 
+// Whether it has ended as one that is asked to, and so are we, now or within a second.
+static bool with_us(int status, const volatile sig_atomic_t *asked) {
+    if (WIFEXITED(status)
+            ? WEXITSTATUS(status) != AGENT_EXIT_OK && WEXITSTATUS(status) != AGENT_EXIT_INTERRUPTED
+            : WTERMSIG(status) != SIGTERM)
+        return false;
+    for (neb_ns end = neb_now() + NEB_S; !*asked && neb_now() < end;)
+        neb_sleep(10 * NEB_MS);
+    return *asked;
+}
+
 // Agents that were killed are started again; *again: the first of them by index.
-static enum neb_status restart_killed(struct agent_local *l, int *again) {
+static enum neb_status restart_killed(struct agent_local *l, const volatile sig_atomic_t *asked,
+                                      int *again) {
     int status;
     if (l->wan.pid && agent_child_ended(&l->wan, &status))
-        return ended(l, &l->wan, NULL, status);
+        return with_us(status, asked) ? NEB_ERR_INTERRUPTED : ended(l, &l->wan, NULL, status);
     for (int i = 0; i < l->n; i++) {
         if (!agent_child_ended(&l->agents[i], &status))
             continue;
+        if (with_us(status, asked))
+            return NEB_ERR_INTERRUPTED;
         if (!WIFSIGNALED(status) || ++l->restarts > RESTARTS_MAX)
             return ended(l, &l->agents[i], l->homes[i], status);
         NEB_TRY(start_agent(l, i));
@@ -243,13 +258,14 @@ static enum neb_status restart_killed(struct agent_local *l, int *again) {
 }
 
 // An agent that ends meanwhile is an error; with `again`, one that was killed is started again.
-static enum neb_status wait_ready(struct agent_local *l, int *again) {
+static enum neb_status wait_ready(struct agent_local *l, const volatile sig_atomic_t *asked,
+                                  int *again) {
     neb_ns end = neb_now() + 20 * NEB_S;
     for (int i = 0; i < l->n; i++) {
         char path[NEB_PATH_MAX];
         NEB_TRY(neb_path(path, sizeof path, l->homes[i], "agent.sock"));
         while (!neb_fs_exists(path)) {
-            NEB_TRY(again ? restart_killed(l, again) : check(l));
+            NEB_TRY(again ? restart_killed(l, asked, again) : check(l));
             if (neb_now() > end)
                 return neb_fail(NEB_ERR_TIMEOUT,
                                 "agent in %s did not start within 20 s; see its agent.log",
@@ -287,13 +303,14 @@ enum neb_status agent_local_start(const struct agent_job *job, int n, const char
             NEB_TRY(agent_seal_settings_write(l->homes[i], seal_key));
         NEB_TRY(start_agent(l, i));
     }
-    return wait_ready(l, NULL);
+    return wait_ready(l, NULL, NULL);
 }
 
-enum neb_status agent_local_tend(struct agent_local *l, int *again) {
+enum neb_status agent_local_tend(struct agent_local *l, const volatile sig_atomic_t *asked,
+                                 int *again) {
     *again = -1;
-    NEB_TRY(restart_killed(l, again));
-    return *again < 0 ? NEB_OK : wait_ready(l, again);
+    NEB_TRY(restart_killed(l, asked, again));
+    return *again < 0 ? NEB_OK : wait_ready(l, asked, again);
 }
 
 void agent_local_stop(struct agent_local *l) {

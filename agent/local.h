@@ -5,6 +5,8 @@
 #include "agent/child.h"
 #include "agent/config.h"
 
+#include <signal.h>
+
 struct agent_local {
     int n;
     struct agent_child agents[AGENT_CLUSTERS_MAX];
@@ -23,7 +25,10 @@ NEB_MUST_CHECK enum neb_status agent_local_start(const struct agent_job *job, in
 // SIGTERM to all at once, so that each writes its checkpoint; waits up to 70 s, then kills. Fine after a failed start.
 void agent_local_stop(struct agent_local *l);
 // Starts agents again that were killed by a signal, as a service manager would, and waits until they answer; *again: the first
-// of them, or -1. NEB_ERR_STATE, logged, when a process of it ended in another way, or too often.
-NEB_MUST_CHECK enum neb_status agent_local_tend(struct agent_local *l, int *again);
+// of them, or -1. *asked: set by a handler when this process is asked to end. NEB_ERR_INTERRUPTED, not logged: so were they, and have ended
+// first, as where a scheduler cancels or a service manager stops all of a group. NEB_ERR_STATE when a process of it ended in another way, or
+// too often.
+NEB_MUST_CHECK enum neb_status agent_local_tend(struct agent_local *l,
+                                                const volatile sig_atomic_t *asked, int *again);
 
 #endif

@@ -105,9 +105,9 @@ int pretrain_finish(struct run *r) {
         s.quality = r->quality = agent_distill_summary(&r->job, r->reports, r->expected);
     if (agent_summary_write(&s, r->out) != NEB_OK || agent_plots_make(r->out) != NEB_OK)
         return AGENT_EXIT_FAILED;
-    if (!r->o.json)
+    if (!r->o.json && left)
         agent_summary_print(&s, stdout);
-    else if (agent_summary_print_json(&s, stdout) != NEB_OK)
+    else if (r->o.json && agent_summary_print_json(&s, stdout) != NEB_OK)
         return AGENT_EXIT_FAILED;
     if (!r->o.json && s.quality && !stopped)
         r->job.mode == AGENT_MODE_RTD ? agent_rtd_print(s.quality, stdout)

@@ -31,6 +31,13 @@ enum neb_status pretrain_stop(struct run *r, const char *why) {
     return pretrain_say_stop(r);
 }
 
+void pretrain_all_end(struct run *r) {
+    r->stop_sent = r->stop_sent ? r->stop_sent : neb_now();
+    r->no_more = true;
+    agent_progress_note(r->progress, "the clusters' agents were asked to end as well, each after a "
+                                     "checkpoint; --resume continues");
+}
+
 void pretrain_on_status(struct run *r, const json_t *status) {
     const json_t *peer;
     size_t k;

@@ -4,12 +4,13 @@
 #include "agent/distill.h"
 #include "agent/follow.h"
 #include "agent/job_model.h"
+#include "agent/launch.h"
 #include "agent/rtd.h"
 
 #include <math.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 // ---- set-up ---------------------------------------------------------------------------------------------------
 
@@ -295,7 +296,7 @@ enum neb_status agent_worker_run(const char *socket_path, const char *job, struc
                                  .restore = restore,
                                  .skip = skip};
     w->threads = threads;
-    signal(SIGINT, SIG_IGN); // the agent decides when a worker stops
+    agent_launch_signals();
     enum neb_status st = run(w, socket_path, job);
     // an error, not a crash: starting again would end the same way, so the user is told at once
     if (st != NEB_OK && st != NEB_ERR_AGAIN && w->ipc && !for_others(world, st)) {

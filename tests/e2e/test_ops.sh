@@ -41,9 +41,10 @@ id=$("$nebula" jobs --home "$T/a" --json | jq -r '.[0].id')
 if "$nebula" logs --home "$T/a" ../../etc 2>"$T/err"; then fail "logs of no job"; fi
 if "$nebula" resume --home "$T/a" "${id:0:8}" 2>"$T/err"; then fail "a running job was resumed"; fi
 
-# SIGTERM to beta's agent in the middle of the job.
+# SIGTERM to beta's agent in the middle of the job, and to its worker: Slurm tells every process of an allocation that is cancelled.
 step=$("$nebula" status --home "$T/b" --json | jq '.jobs[0].step')
-kill -TERM "${pid[b]}"
+worker=$(pgrep -f "^[^ ]*nebula worker $T/b/") || fail "no worker of beta"
+kill -TERM "$worker" "${pid[b]}"
 st=0; wait "${pid[b]}" || st=$?
 unset 'pid[b]'
 [[ $st == 3 ]] || fail "exit status $st after SIGTERM with a job: $(tail -n 5 "$T/b.log")"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Ctrl-C while the link to the other cluster is down: the command saves, says which cluster could not be told, and ends within seconds
-# with status 3; --resume then ends with both clusters on the same parameters. Needs root and TUN for the emulated WAN.
+# with status 3; --resume then ends with both clusters on the same parameters. So where every process of a run is asked to end at once. Needs
+# root and TUN for the emulated WAN.
 . "$(dirname "$0")/lib.sh"
 "$BUILD/wanlink" probe >/dev/null 2>&1 || skip "no TUN device or not root"
 make_corpus
@@ -35,4 +36,15 @@ jq -s -e '
     map(select(.kind == "step")) | group_by(.cluster) | (.[0] | map(.step) | unique) as $alpha |
     length == 2 and all(.[]; (map(.step) | unique) == $alpha and ($alpha | length) > 190)' "$out/metrics.jsonl" >/dev/null ||
     fail "step lines of the outage are missing"
+
+# A scheduler that cancels, or a service manager that stops: all are told, and the command's children may be gone before it looks.
+timeout 100 "$nebula" pretrain "$T/job.yaml" --local 2 --wan 50mbit:40ms --out "$T/all" --steps 300 >"$T/all.log" 2>&1 &
+pid=$!
+wait_step "$T/all" 60 "$pid" || fail "no step 60: $(tail -n 3 "$T/all.log")"
+kill -TERM $(pgrep -f "^[^ ]*(nebula|wanlink) .*$T/all")
+rc=0; wait "$pid" || rc=$?
+[[ $rc == 3 ]] && ! grep -q ' error ' "$T/all.log" || fail "exit status $rc where all are asked to end: $(tail -n 3 "$T/all.log")"
+timeout 100 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/all" --steps 300 --resume >"$T/all2.log" 2>&1 || fail "resumed: $(tail -n 3 "$T/all2.log")"
+digests_equal "$T/all"
+[[ $(summary '[.clusters[].steps] == [300, 300]' "$T/all") == true ]] || fail "the resumed run did not make all steps"
 echo "stopped after $took s"
