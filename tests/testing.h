@@ -5,6 +5,15 @@
 #include "agent/base/log.h"
 #include "intra/trainer.h"
 
+// Under AddressSanitizer memory that was given back stays with the process, and mlock does nothing.
+#if defined(__SANITIZE_ADDRESS__)
+#define TESTING_SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define TESTING_SANITIZED 1
+#endif
+#endif
+
 // A sink for neb_log_set_sink: errors that a test provokes are not printed.
 void testing_drop(void *user, enum neb_log_level level, const char *text);
 

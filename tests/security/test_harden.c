@@ -5,6 +5,7 @@
 #include "security/cert.h"
 #include "security/identity.h"
 #include "security/locked.h"
+#include "tests/testing.h"
 
 #include <linux/capability.h>
 #include <setjmp.h>
@@ -134,16 +135,8 @@ static void test_locked(void **state) {
     in_child(openssl_cannot);
 }
 
-#if defined(__SANITIZE_ADDRESS__)
-#define SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
-
 int main(void) {
-#ifdef SANITIZED
+#ifdef TESTING_SANITIZED
     (void)test_not_dumpable, (void)test_locked;
     puts("the leak check of AddressSanitizer attaches to the process, so dumps stay on in this "
          "build");

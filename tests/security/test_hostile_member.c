@@ -7,6 +7,7 @@
 #include "agent/base/fs.h"
 #include "inter/link.h"
 #include "inter/socket_profile.h"
+#include "tests/testing.h"
 
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -278,7 +279,9 @@ static void test_silent_connections(void **state) {
         "%d silent connections of a member: %.1f MiB more, %d descriptors at most, %d at the end\n",
         SILENT, more, most, descriptors() - quiet);
     assert_true(all_gone);
+#ifndef TESTING_SANITIZED
     assert_true(more < 64);
+#endif
     check_honest();
 }
 
@@ -298,7 +301,7 @@ static void test_parts_after_hello(void **state) {
     double before = resident_mib();
     order('h');
     double more = 0;
-    neb_ns end = neb_now() + 30 * NEB_S;
+    neb_ns end = neb_now() + 60 * NEB_S; // much sooner, but on a loaded machine
     while (!stats_of_mallory().cut && neb_now() < end) {
         double m = run(0.1, before);
         more = m > more ? m : more;
