@@ -250,7 +250,7 @@ enum neb_status agent_daemon_run(const struct agent_daemon_config *c) {
         if (d->jobs[i].used) {
             if (d->jobs[i].suspended && c->suspended)
                 *c->suspended = true;
-            if (agent_launch_alone(&d->jobs[i].job.clusters[d->jobs[i].self]))
+            if (agent_launch_own(&d->jobs[i].job.clusters[d->jobs[i].self]))
                 agent_child_signal(&d->jobs[i].worker, SIGKILL); // it minds nothing less
             agent_child_stop(&d->jobs[i].worker, 10 * NEB_S);
             daemon_job_forget(d, &d->jobs[i]);

@@ -14,9 +14,8 @@ void daemon_worker_again(struct daemon *d, struct agent_jobrun *j, const char *w
     daemon_say_fault(d, j, why);
     j->hung_at = neb_now();
     // A launcher ends its ranks at SIGTERM, stopped ones too. A process that is itself stopped takes no SIGTERM before it goes on; a worker
-    // alone takes none at all.
-    agent_child_signal(&j->worker,
-                       agent_launch_alone(&j->job.clusters[j->self]) ? SIGKILL : SIGTERM);
+    // that the agent has started itself takes none at all.
+    agent_child_signal(&j->worker, agent_launch_own(&j->job.clusters[j->self]) ? SIGKILL : SIGTERM);
     agent_child_signal(&j->worker, SIGCONT);
 }
 

@@ -1,6 +1,7 @@
 #include "agent/launch.h"
 #include "agent/base/log.h"
 #include "agent/follow.h"
+#include "agent/ranks.h"
 #include "agent/worker.h"
 
 #include <fcntl.h>
@@ -108,18 +109,16 @@ static enum neb_status slurm_prefix(const struct agent_cluster *c, bool remote, 
     return NEB_OK;
 }
 
-bool agent_launch_alone(const struct agent_cluster *c) {
-    return agent_cluster_ranks(c) == 1 && c->launcher == AGENT_LAUNCHER_LOCAL;
-}
+bool agent_launch_own(const struct agent_cluster *c) { return c->launcher == AGENT_LAUNCHER_LOCAL; }
 
 enum neb_status agent_launch_worker(const struct agent_cluster *c, bool remote, const char *exe,
                                     const char *socket_path, const char *job, const char *log_dir,
                                     struct agent_launch *out) {
     int ranks = agent_cluster_ranks(c), n = 0;
-    bool local = c->launcher == AGENT_LAUNCHER_LOCAL;
+    bool local = agent_launch_own(c);
     long cpus = c->threads ? c->threads : sysconf(_SC_NPROCESSORS_ONLN);
     out->queues = false;
-    if (agent_launch_alone(c)) {
+    if (ranks == 1 && local) {
         append(out, 0, (const char *const[]){exe, "worker", socket_path, job, NULL});
         return NEB_OK;
     }
@@ -149,7 +148,6 @@ static enum neb_status follow(struct intra_comm *world, int threads) {
     char name[32];
     snprintf(name, sizeof name, "rank %d", world->rank);
     neb_log_set_name(name);
-    agent_launch_signals();
     NEB_TRY(kern_cpu_create(threads, &K));
     neb_info("pid %d follows rank 0, with %d threads", (int)getpid(), kern_pool_threads(K->pool));
     struct agent_follower own = {.exchange.pool = K->pool};
@@ -186,17 +184,18 @@ static void log_to(const char *dir, int rank) {
 // at its first call. Before there are threads: setenv.
 void agent_launch_environment(void) { (void)!setenv("CUDA_MODULE_LOADING", "EAGER", 0); }
 
-void agent_launch_signals(void) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL); // SIGTERM until now
+void agent_launch_signals(bool launched) {
+    prctl(PR_SET_PDEATHSIG,
+          SIGKILL); // a killed parent must not leave ranks behind, stopped ones neither
     signal(SIGINT, SIG_IGN);
-    signal(SIGTERM, SIG_IGN);
+    if (!launched || getenv(AGENT_RANKS_VARIABLE))
+        signal(SIGTERM, SIG_IGN);
 }
 
 enum neb_status agent_launch_rank(const char *socket_path, const char *job, int threads,
                                   const char *log_dir) {
     struct intra_comm *world = NULL;
-    // a killed mpirun must not leave ranks behind, stopped ones neither
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    agent_launch_signals(true);
     agent_launch_environment();
     NEB_TRY(intra_comm_launched(&world));
     if (log_dir)

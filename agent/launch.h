@@ -36,10 +36,11 @@ NEB_MUST_CHECK enum neb_status agent_launch_rank(const char *socket_path, const 
 // What a process that becomes a rank has in its environment unless its user has set it: CUDA_MODULE_LOADING=EAGER.
 void agent_launch_environment(void);
 // Of a process that becomes a rank: it ends with its parent, and the agent decides when else. Ctrl-C, and what a scheduler or a service manager
-// sends to every process at the end of an allocation, are nothing to it: the agent has heard it too, and asks for a checkpoint.
-void agent_launch_signals(void);
-// Whether the cluster's worker is one process, that of the agent's own child.
-bool agent_launch_alone(const struct agent_cluster *c);
+// sends to every process at the end of an allocation, are nothing to it: the agent has heard it too, and asks for a checkpoint. launched: by
+// mpirun or srun, whose SIGTERM ends it, unless `nebula ranks` has done it (agent/ranks.h).
+void agent_launch_signals(bool launched);
+// Whether SIGKILL of the agent's child ends all of the cluster's worker at once; a foreign launcher gets SIGTERM first, and ends its ranks.
+bool agent_launch_own(const struct agent_cluster *c);
 // Where to look when a worker of `ranks` ranks has ended: of a mesh, the logs of its ranks and of its launcher.
 void agent_launch_logs(int ranks, const char *log_dir, char *out, size_t cap);
 

@@ -22,6 +22,8 @@ enum {
     AFTER_FAILURE_S = 3,
     AFTER_RANK_0_S = 10,
     AFTER_TERM_S = 5,
+    AFTER_TOLD_S =
+        110, // ranks of a worker leave it to their agent, who was told as well, and may have much to write
 };
 
 struct ranks {
@@ -29,7 +31,8 @@ struct ranks {
     int port;
     pid_t *pids; // (n) 0: ended
     int status;
-    neb_ns term_at, kill_at; // 0: not yet
+    neb_ns told_at, term_at, kill_at; // 0: not yet
+    pid_t parent;
 };
 
 static enum neb_status set(const char *name, const char *value) {
@@ -69,6 +72,7 @@ static void forget_others(void) {
                                         INTRA_TOKEN_VARIABLE,
                                         "OMPI_COMM_WORLD_LOCAL_RANK",
                                         INTRA_LISTENER_VARIABLE,
+                                        AGENT_RANKS_VARIABLE,
                                         "OMPI_COMM_WORLD_LOCAL_SIZE"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         unsetenv(names[i]);
@@ -123,6 +127,7 @@ static enum neb_status start_all(struct ranks *r, char *const *argv) {
     if (listen(r->listener, r->n) != 0)
         return neb_fail_errno("no port for ranks to meet at");
     forget_others();
+    NEB_TRY(set(AGENT_RANKS_VARIABLE, "1"));
     NEB_TRY(set("MASTER_ADDR", "127.0.0.1"));
     NEB_TRY(set_number("MASTER_PORT", r->port));
     NEB_TRY(set_number("WORLD_SIZE", r->n));
@@ -186,11 +191,15 @@ static void watch(struct ranks *r, const sigset_t *signals) {
         neb_ns now = neb_now();
         if (sig == SIGTERM || sig == SIGHUP) {
             r->status = r->status ? r->status : 128 + sig;
-            r->term_at = now;
+            r->told_at = r->told_at ? r->told_at : now;
+            signal_all(r, SIGTERM);
         }
         reap(r);
-        if (r->kill_at && now >= r->kill_at) {
-            signal_all(r, SIGKILL);
+        if (getppid() != r->parent || (r->kill_at && now >= r->kill_at) ||
+            (r->told_at && now >= r->told_at + AFTER_TOLD_S * NEB_S)) {
+            signal_all(
+                r,
+                SIGKILL); // an agent that died may be there again at once, with others in their place
         } else if (r->term_at && now >= r->term_at && !r->kill_at) {
             signal_all(r, SIGTERM);
             r->kill_at = now + AFTER_TERM_S * NEB_S;
@@ -199,7 +208,7 @@ static void watch(struct ranks *r, const sigset_t *signals) {
 }
 
 enum neb_status agent_ranks_run(int ranks, char *const *argv, int *status) {
-    struct ranks r = {.n = ranks, .listener = -1};
+    struct ranks r = {.n = ranks, .listener = -1, .parent = getppid()};
     sigset_t signals;
     NEB_ASSERT(ranks >= 1 && ranks <= AGENT_RANKS_MAX);
     if (!(r.pids = calloc((size_t)ranks, sizeof *r.pids)))

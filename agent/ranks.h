@@ -5,13 +5,17 @@
 //                                              └─ RANK=2
 //
 // Ranks get the variables of torchrun (intra/rank_env.h) and a secret that is made anew each time. They end together: when one
-// fails, or rank 0 is done, the others have a few seconds; when this process is ended or dies, they are. What stands in
+// fails, or rank 0 is done, the others have a few seconds; when this process is told to end or dies, they are. What stands in
 // the environment of another launcher around the agent is not theirs and is taken out.
 #ifndef AGENT_RANKS_H
 #define AGENT_RANKS_H
 #include "agent/base/status.h"
 
 enum { AGENT_RANKS_MAX = 1024 };
+
+// In the environment of ranks that were started this way. Those of a worker leave SIGTERM to their agent (agent/launch.h): they have two
+// minutes, and end at once when this process or its parent dies.
+#define AGENT_RANKS_VARIABLE "NEBULA_RANKS_HERE"
 
 // argv: NULL-terminated; the program is looked for in PATH. *status: 0, or that of the first rank that failed (128 + signal).
 // Errors: nothing runs any more.

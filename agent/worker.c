@@ -296,7 +296,7 @@ enum neb_status agent_worker_run(const char *socket_path, const char *job, struc
                                  .restore = restore,
                                  .skip = skip};
     w->threads = threads;
-    agent_launch_signals();
+    agent_launch_signals(world != NULL);
     enum neb_status st = run(w, socket_path, job);
     // an error, not a crash: starting again would end the same way, so the user is told at once
     if (st != NEB_OK && st != NEB_ERR_AGAIN && w->ipc && !for_others(world, st)) {
