@@ -38,13 +38,19 @@ jq -s -e '
     fail "step lines of the outage are missing"
 
 # A scheduler that cancels, or a service manager that stops: all are told, and the command's children may be gone before it looks.
-timeout 100 "$nebula" pretrain "$T/job.yaml" --local 2 --wan 50mbit:40ms --out "$T/all" --steps 300 >"$T/all.log" 2>&1 &
+sed 's/accumulate: 1/accumulate: 2/; s/{name: alpha,/{name: alpha, mesh: {dp: 2},/' "$T/job.yaml" >"$T/all.yaml"
+timeout 100 "$nebula" pretrain "$T/all.yaml" --local 2 --wan 50mbit:40ms --out "$T/all" --steps 300 >"$T/all.log" 2>&1 &
 pid=$!
 wait_step "$T/all" 60 "$pid" || fail "no step 60: $(tail -n 3 "$T/all.log")"
 kill -TERM $(pgrep -f "^[^ ]*(nebula|wanlink) .*$T/all")
 rc=0; wait "$pid" || rc=$?
 [[ $rc == 3 ]] && ! grep -q ' error ' "$T/all.log" || fail "exit status $rc where all are asked to end: $(tail -n 3 "$T/all.log")"
-timeout 100 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/all" --steps 300 --resume >"$T/all2.log" 2>&1 || fail "resumed: $(tail -n 3 "$T/all2.log")"
+for c in alpha beta; do
+    ! grep -q 'before its checkpoint was whole' "$T/all/clusters/$c/agent.log" || fail "a worker ended first: $(tail -n 3 "$T/all/clusters/$c/agent.log")"
+    newest=$(basename "$(ls "$T/all/clusters/$c"/jobs/*/checkpoint/step-*.ckpt | tail -n 1)")
+    ((10#${newest//[!0-9]/} > 10)) || fail "$c: its last checkpoint is $newest" # every_steps is 0: there is none but this one
+done
+timeout 100 "$nebula" pretrain "$T/all.yaml" --local 2 --out "$T/all" --steps 300 --resume >"$T/all2.log" 2>&1 || fail "resumed: $(tail -n 3 "$T/all2.log")"
 digests_equal "$T/all"
 [[ $(summary '[.clusters[].steps] == [300, 300]' "$T/all") == true ]] || fail "the resumed run did not make all steps"
 echo "stopped after $took s"
