@@ -185,8 +185,8 @@ static void log_to(const char *dir, int rank) {
 void agent_launch_environment(void) { (void)!setenv("CUDA_MODULE_LOADING", "EAGER", 0); }
 
 void agent_launch_signals(bool launched) {
-    prctl(PR_SET_PDEATHSIG,
-          SIGKILL); // a killed parent must not leave ranks behind, stopped ones neither
+    // a killed parent must not leave ranks behind, stopped ones neither
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     signal(SIGINT, SIG_IGN);
     if (!launched || getenv(AGENT_RANKS_VARIABLE))
         signal(SIGTERM, SIG_IGN);
