@@ -62,8 +62,8 @@ void pretrain_undo_out(struct run *r);
 // pretrain_stop.c
 bool pretrain_must_stop(const struct run *r);
 NEB_MUST_CHECK enum neb_status pretrain_stop(struct run *r, const char *why); // once
-void pretrain_all_end(
-    struct run *r); // agents of --local were asked to end as we were: nobody will report
+// Agents of --local were asked to end as we were: nobody will report.
+void pretrain_all_end(struct run *r);
 NEB_MUST_CHECK enum neb_status pretrain_say_stop(struct run *r); // again
 void pretrain_on_status(struct run *r, const json_t *status);    // of the agent that is asked
 // While a run stops. *enough: whoever has not reported is out of reach; go on without. NEB_ERR_TIMEOUT: one within reach is silent.

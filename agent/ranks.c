@@ -22,8 +22,8 @@ enum {
     AFTER_FAILURE_S = 3,
     AFTER_RANK_0_S = 10,
     AFTER_TERM_S = 5,
-    AFTER_TOLD_S =
-        110, // ranks of a worker leave it to their agent, who was told as well, and may have much to write
+    // ranks of a worker leave it to their agent, who was told as well, and may have much to write
+    AFTER_TOLD_S = 110,
 };
 
 struct ranks {
@@ -197,9 +197,8 @@ static void watch(struct ranks *r, const sigset_t *signals) {
         reap(r);
         if (getppid() != r->parent || (r->kill_at && now >= r->kill_at) ||
             (r->told_at && now >= r->told_at + AFTER_TOLD_S * NEB_S)) {
-            signal_all(
-                r,
-                SIGKILL); // an agent that died may be there again at once, with others in their place
+            // an agent that died may be there again at once, with others in their place
+            signal_all(r, SIGKILL);
         } else if (r->term_at && now >= r->term_at && !r->kill_at) {
             signal_all(r, SIGTERM);
             r->kill_at = now + AFTER_TERM_S * NEB_S;
