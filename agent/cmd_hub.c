@@ -5,9 +5,12 @@
 #include "agent/cmd_options.h"
 #include "security/hub.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 struct options {
@@ -125,7 +128,6 @@ struct before {
 
 static void look(const char *home, const char *backup, struct before *b) {
     char path[NEB_PATH_MAX];
-    b->home = neb_fs_exists(home);
     b->backup = neb_fs_exists(backup);
     for (int i = 0; i < MADE_BY_INIT; i++)
         b->part[i] =
@@ -145,8 +147,21 @@ static void undo(const char *home, const char *backup, const struct before *b) {
         neb_warn("what this init has made in %s is no federation: remove it", home);
 }
 
+// A second init at the same time would take the first one's parts for its own, and undo them. *fd: held until it is closed.
+static enum neb_status hold(const char *home, int *fd) {
+    NEB_TRY(neb_fs_mkdirs(home, 0700));
+    *fd = open(home, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (*fd < 0)
+        return neb_fail_errno("%s", home);
+    if (flock(*fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) // NFS locks no folders
+        return NEB_OK;
+    close(*fd);
+    return neb_fail(NEB_ERR_AGAIN, "another nebula init is at work in %s", home);
+}
+
 static enum neb_status init(const struct options *o) {
     char home[NEB_PATH_MAX], path[NEB_PATH_MAX], code[SEC_CODE_TEXT] = "";
+    int fd = -1;
     struct sec_hub_settings s;
     struct sec_public self;
     struct before b;
@@ -158,6 +173,8 @@ static enum neb_status init(const struct options *o) {
     NEB_TRY(sec_home(o->common.home, home, sizeof home));
     NEB_TRY(neb_path(path, sizeof path, home, "ca-backup"));
     const char *backup = o->backup ? o->backup : path;
+    b.home = neb_fs_exists(home);
+    NEB_TRY(hold(home, &fd));
     look(home, backup, &b);
     NEB_TRY_GOTO(own_identity(home, o->member, &self), out);
     NEB_TRY_GOTO(make_ca(o, home, backup, code), out);
@@ -174,6 +191,7 @@ out:
     sodium_memzero(code, sizeof code);
     if (st != NEB_OK) // also where the code was not shown: nobody could open the backup
         undo(home, backup, &b);
+    close(fd);
     return st;
 }
 

@@ -335,7 +335,7 @@ int cmd_plan(int argc, char **argv) {
             "Predicts a job's memory, step time, WAN traffic and stall, and proposes mesh, "
             "micro-batch, recomputation, interval, overlap and codec; for modes rtd and distill "
             "who should take which role, window and labels.\vRates are measured once (about ten "
-            "seconds) and kept. Exit status 0: the job fits; 1: it does not; 2: it is not valid."};
+            "seconds) and kept. Exit status 0: the job fits; 1: it does not, or this cannot be told; 2: it is not valid."};
     struct arguments a = {0};
     if (argp_parse(&argp, argc, argv, 0, NULL, &a) != 0)
         return AGENT_EXIT_USAGE;
@@ -346,7 +346,7 @@ int cmd_plan(int argc, char **argv) {
     // what does not fit has been printed, as an object
     if (st != NEB_OK && st != NEB_ERR_LIMIT && a.json)
         agent_json_print_error();
-    bool failed =
-        st == NEB_ERR_LIMIT || st == NEB_ERR_NOMEM || st == NEB_ERR_NOSPC || a.link || a.device;
+    bool failed = st == NEB_ERR_LIMIT || st == NEB_ERR_NOMEM || st == NEB_ERR_NOSPC ||
+                  st == NEB_ERR_IO || a.link || a.device;
     return st == NEB_OK ? AGENT_EXIT_OK : failed ? AGENT_EXIT_FAILED : AGENT_EXIT_USAGE;
 }

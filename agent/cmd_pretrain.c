@@ -83,9 +83,9 @@ static enum neb_status on_line(struct run *r, const json_t *event) {
     r->stepped |= !strcmp(kind, "step");
     agent_progress_metrics(r->progress, i, line);
     agent_tensorboard_line(r->tensorboard, i, line, neb_wall_now() - late);
-    if (!strcmp(kind, "fault")) {
+    if (!strcmp(kind, "fault") || !strcmp(kind, "note")) {
         const char *what = json_string_value(json_object_get(line, "text"));
-        snprintf(text, sizeof text, "%s: %s", r->job.clusters[i].name, what ? what : "fault");
+        snprintf(text, sizeof text, "%s: %s", r->job.clusters[i].name, what ? what : kind);
         agent_progress_note(r->progress, text);
     }
     return NEB_OK;

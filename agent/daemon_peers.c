@@ -334,7 +334,7 @@ void daemon_on_peer(void *user, uint32_t peer, bool up) {
         char text[160];
         snprintf(text, sizeof text, "link to %s is %s", d->members.m[peer].pub.name,
                  up ? "up" : "down");
-        daemon_note_fault(d, j, text);
+        (up ? daemon_note : daemon_note_fault)(d, j, text);
     }
 }
 

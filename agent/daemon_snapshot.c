@@ -208,7 +208,8 @@ void daemon_on_snapshot_done(void *user, const uint8_t job[INTER_ID_BYTES], enum
         return;
     }
     j->behind_until = j->hopeless_since = 0;
-    daemon_say_fault(d, j, "a snapshot is here; the worker begins again with it");
+    neb_info("job %s: a snapshot is here; the worker begins again with it", j->job.name);
+    daemon_note(d, j, "a snapshot is here; the worker begins again with it");
     if (j->worker.pid) {
         j->replaced = true;
         agent_child_signal(&j->worker, SIGKILL);

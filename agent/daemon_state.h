@@ -104,8 +104,10 @@ void daemon_publish_report(struct daemon *d, struct agent_jobrun *j, json_t *rep
 void daemon_lines_due(struct daemon *d, struct agent_jobrun *j); // those that wait no more
 // Lines that wait for a link go into the ledger: this agent, or the job, comes to its end.
 void daemon_store_lines(struct daemon *d, struct agent_jobrun *j);
-void daemon_note_fault(struct daemon *d, struct agent_jobrun *j, const char *text); // a line
-void daemon_say_fault(struct daemon *d, struct agent_jobrun *j, const char *text); // in the log too
+// A line of metrics that says so: of kind "note", or "fault" where somebody should look; the last one also warns in the log.
+void daemon_note(struct daemon *d, struct agent_jobrun *j, const char *text);
+void daemon_note_fault(struct daemon *d, struct agent_jobrun *j, const char *text);
+void daemon_say_fault(struct daemon *d, struct agent_jobrun *j, const char *text);
 // It happens; true: to be said in full.
 bool daemon_quiet_says(struct daemon *d, enum daemon_quiet what);
 void daemon_say_quiet(struct daemon *d); // once a second: what is due of that

@@ -414,9 +414,18 @@ json_t *daemon_status(struct daemon *d) {
     return root;
 }
 
-void daemon_note_fault(struct daemon *d, struct agent_jobrun *j, const char *text) {
+static void publish_text(struct daemon *d, struct agent_jobrun *j, const char *kind,
+                         const char *text) {
     daemon_publish_line(
-        d, j, json_pack("{s:s,s:s,s:s}", "kind", "fault", "cluster", daemon_name(d), "text", text));
+        d, j, json_pack("{s:s,s:s,s:s}", "kind", kind, "cluster", daemon_name(d), "text", text));
+}
+
+void daemon_note(struct daemon *d, struct agent_jobrun *j, const char *text) {
+    publish_text(d, j, "note", text);
+}
+
+void daemon_note_fault(struct daemon *d, struct agent_jobrun *j, const char *text) {
+    publish_text(d, j, "fault", text);
 }
 
 void daemon_say_fault(struct daemon *d, struct agent_jobrun *j, const char *text) {

@@ -164,8 +164,8 @@ void agent_view_line(struct agent_view *v, const char *job, int interval, const 
                *codec = json_string_value(json_object_get(line, "codec"));
     if (!kind || !name)
         return;
-    if (!strcmp(kind, "fault")) {
-        agent_view_event(v, job, name, text ? text : "fault", unix_s);
+    if (!strcmp(kind, "fault") || !strcmp(kind, "note")) {
+        agent_view_event(v, job, name, text ? text : kind, unix_s);
         return;
     }
     bool eval = !strcmp(kind, "eval");

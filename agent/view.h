@@ -14,7 +14,7 @@ struct agent_view; // one thread. NEB_ERR_NOMEM
 NEB_MUST_CHECK enum neb_status agent_view_create(struct agent_view **out);
 void agent_view_destroy(struct agent_view **v);
 
-// A metrics line ("step", "round", "link", "eval", "fault") of a job's cluster; the line names the cluster. `interval`: the job's H, until
+// A metrics line ("step", "round", "link", "eval", "fault", "note") of a job's cluster; the line names the cluster. `interval`: the job's H, until
 // a round says what it has become. What is malformed is left out. unix_s: time of day, for the axes.
 void agent_view_line(struct agent_view *v, const char *job, int interval, const json_t *line,
                      double unix_s);

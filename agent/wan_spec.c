@@ -34,12 +34,12 @@ enum neb_status agent_wan_parse(const char *text, const char *where, struct agen
     p = p && *p == ':' ? quantity(p + 1, delays, &w.rtt_s) : NULL;
     if (p && *p == ':')
         p = quantity(p + 1, losses, &w.loss);
-    if (!p || *p || !(w.bits_s >= 1e3) || w.bits_s > 1e13 || w.rtt_s > 60 || !(w.loss < 1))
+    if (!p || *p || !(w.bits_s >= 1e3) || w.bits_s > 1e13 || w.rtt_s > 60 || !(w.loss <= 0.5))
         return neb_fail(
             NEB_ERR_INVALID,
             "%s: \"%s\" is not RATE:DELAY[:LOSS], such as 100mbit:80ms:0.1%% (kbit, "
             "mbit or gbit, at least 1kbit; us, ms or s for the round trip, at most 60s; "
-            "loss below 100%%)",
+            "loss at most 50%%)",
             where, text);
     *out = w;
     return NEB_OK;

@@ -64,6 +64,9 @@ status_of 1 init --home "$T/hub" --name acme --listen 127.0.0.1:7443 --member on
 [[ ! $(ls -A "$T/hub") && -f $T/backup ]] || fail "init left: $(ls -A "$T/hub")"
 status_of 2 init --home "$T/hub/new" --name 'acme!' --listen 127.0.0.1:7443 --member one
 [[ ! $(ls -A "$T/hub") ]] || fail "init left: $(ls -A "$T/hub")"
+! flock "$T/hub" "$nebula" init --home "$T/hub" --name acme --listen 127.0.0.1:7443 --member two >/dev/null 2>"$T/err" || fail "two inits at once"
+grep -q 'another nebula init is at work' "$T/err" || fail "two inits at once: $(cat "$T/err")"
+[[ ! $(ls -A "$T/hub") ]] || fail "init beside another one left: $(ls -A "$T/hub")"
 "$nebula" init --home "$T/hub" --name acme --listen 127.0.0.1:7443 --member two >/dev/null || fail "init after one that failed"
 expect 2 'no-such.yaml' "$T/no-such.yaml"
 spec_refused() { # TEXT SED-EXPRESSION

@@ -44,7 +44,7 @@ for must in agent:--connections bench:--threads eval:--windows generate:--temper
     export:--shard-size invite:--ttl logs:--lines plan:--ranks plan:--wan pretrain:--steps pretrain:--wan 'eval --task=probe:--seed'; do
     [[ "$found " == *" $must "* ]] || fail "$must was not looked at:$found"
 done
-for link in 100mbit:80ms:100% 100mbit:80ms:100.5% 100mbit:61s 0mbit:1ms; do
+for link in 100mbit:80ms:100% 100mbit:80ms:99.999% 100mbit:61s 0mbit:1ms; do
     refused plan --wan "$link"
     refused plan --wan "paris=$link"
     refused pretrain --wan "$link"

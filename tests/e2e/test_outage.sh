@@ -19,7 +19,9 @@ done
 "$BUILD/wanlink" ctl "$T/run/wan.ctl" down >/dev/null || fail "cannot cut the link"
 down_at=$(jq -s '[.[] | select(.kind == "step") | .step] | max' "$T/run/metrics.jsonl")
 sleep 9
-grep -q 'link to .* is down' "$T/run/metrics.jsonl" || fail "the outage was not noticed"
+jq -s -e 'def said($k; $t): any(.[]; .kind == $k and ((.text // "") | test($t)));
+    said("fault"; "link to .* is down") and said("note"; "link to .* is up") and (said("fault"; "is up") | not)' \
+    "$T/run/metrics.jsonl" >/dev/null || fail "the outage, or its end, was not noticed"
 last_step() { steps_done "$T/run" ''; }
 for ((i = 0; i < 40; i++)); do # more than merge_after intervals alone: a matter of seconds, of more on a loaded machine
     during=$(last_step)

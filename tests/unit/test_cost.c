@@ -349,6 +349,7 @@ static void test_links(void **state) {
                                       "1mbit:1ms:",
                                       "1mbit:1ms:1",
                                       "1mbit:1ms:100%",
+                                      "1mbit:1ms:50.1%",
                                       "nanmbit:1ms",
                                       "infgbit:1ms",
                                       "1bit:1ms",
