@@ -331,11 +331,11 @@ int cmd_plan(int argc, char **argv) {
         .options = options,
         .parser = parse_option,
         .args_doc = "JOB.yaml",
-        .doc =
-            "Predicts a job's memory, step time, WAN traffic and stall, and proposes mesh, "
-            "micro-batch, recomputation, interval, overlap and codec; for modes rtd and distill "
-            "who should take which role, window and labels.\vRates are measured once (about ten "
-            "seconds) and kept. Exit status 0: the job fits; 1: it does not, or this cannot be told; 2: it is not valid."};
+        .doc = "Predicts a job's memory, step time, WAN traffic and stall, and proposes mesh, "
+               "micro-batch, recomputation, interval, overlap and codec; for modes rtd and distill "
+               "who should take which role, window and labels.\vRates are measured once (about ten "
+               "seconds) and kept. Exit status 0: the job fits; 1: it does not, or this cannot be "
+               "told; 2: it is not valid."};
     struct arguments a = {0};
     if (argp_parse(&argp, argc, argv, 0, NULL, &a) != 0)
         return AGENT_EXIT_USAGE;

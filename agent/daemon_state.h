@@ -28,7 +28,7 @@
 #include "agent/view.h"
 
 // What members can make happen without end, and is said once a minute (agent/quiet.h); texts in daemon_tell.c.
-enum daemon_quiet { QUIET_OFFERS, QUIET_LINES, QUIET_UNSTORED, QUIET_N };
+enum daemon_quiet { QUIET_OFFERS, QUIET_LINES, QUIET_UNSTORED, QUIET_FORKED, QUIET_N };
 
 // What a member may ask for of jobs, beside its messages as such (enum inter_message_limit).
 enum daemon_limit {

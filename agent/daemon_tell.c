@@ -49,7 +49,8 @@ void daemon_say_quiet(struct daemon *d) {
     static const char *const texts[QUIET_N] = {
         [QUIET_OFFERS] = "more jobs of others were refused",
         [QUIET_LINES] = "more messages about the progress of jobs were dropped",
-        [QUIET_UNSTORED] = "more messages to others could not be stored"};
+        [QUIET_UNSTORED] = "more messages to others could not be stored",
+        [QUIET_FORKED] = "more times: the CA's member lists do not follow from each other"};
     uint64_t n;
     for (int i = 0; i < QUIET_N; i++)
         if ((n = agent_quiet_due(&d->quiet[i], neb_now())))

@@ -265,20 +265,34 @@ static void draw(const struct intra_tensor *t, struct neb_rng *r, float std, flo
     }
 }
 
-static void init_params(struct intra_model *m, uint64_t seed) {
-    for (int32_t i = 0; i < m->n_tensors; i++) {
-        const struct intra_tensor *t = &m->tensors[i];
-        struct neb_rng rng = neb_rng_make(seed, name_hash(t->name));
-        float *p = intra_param(m, t), std = 0.02f;
-        if (ends_with(t->name, "o_proj.weight") || ends_with(t->name, "down_proj.weight"))
-            std /= sqrtf(2.0f * (float)m->c.n_layers);
-        bool gain = ends_with(t->name, "norm.weight"),
-             zero = ends_with(t->name, "bias") || ends_with(t->name, "lora_B.weight");
-        if (!gain && !zero)
-            draw(t, &rng, std, p);
-        for (size_t k = 0; (gain || zero) && k < (size_t)t->rows * (size_t)t->cols; k++)
-            p[k] = gain;
-    }
+struct init {
+    struct intra_model *m;
+    uint64_t seed;
+};
+
+static void init_tensor(void *arg, size_t i) {
+    const struct init *o = arg;
+    const struct intra_tensor *t = &o->m->tensors[i];
+    struct neb_rng rng = neb_rng_make(o->seed, name_hash(t->name));
+    float *p = intra_param(o->m, t), std = 0.02f;
+    if (ends_with(t->name, "o_proj.weight") || ends_with(t->name, "down_proj.weight"))
+        std /= sqrtf(2.0f * (float)o->m->c.n_layers);
+    bool gain = ends_with(t->name, "norm.weight"),
+         zero = ends_with(t->name, "bias") || ends_with(t->name, "lora_B.weight");
+    if (!gain && !zero)
+        draw(t, &rng, std, p);
+    for (size_t k = 0; (gain || zero) && k < (size_t)t->rows * (size_t)t->cols; k++)
+        p[k] = gain;
+}
+
+// Each tensor has a stream of its own: a large model's are drawn by all processors.
+static enum neb_status init_params(struct intra_model *m, uint64_t seed) {
+    enum { WORTH_THREADS = 1 << 22 };
+    struct kern_pool *pool;
+    NEB_TRY(kern_pool_create(m->n_params < WORTH_THREADS, &pool)); // 0: one for each processor
+    kern_pool_run(pool, (size_t)m->n_tensors, init_tensor, &(struct init){m, seed});
+    kern_pool_destroy(&pool);
+    return NEB_OK;
 }
 
 // Sizes of this rank's part.
@@ -384,13 +398,12 @@ enum neb_status intra_model_create_on(const struct intra_model_config *c,
     struct intra_model *m = NULL;
     NEB_TRY(layout_on(c, t, mesh, &m));
     enum neb_status st = intra_model_allocate(m, true);
-    if (st != NEB_OK) {
+    if (st == NEB_OK)
+        st = init_params(m, seed);
+    if (st != NEB_OK)
         intra_model_destroy(&m);
-        return st;
-    }
-    init_params(m, seed);
     *out = m;
-    return NEB_OK;
+    return st;
 }
 
 enum neb_status intra_model_create(const struct intra_model_config *c,

@@ -83,9 +83,9 @@ enum neb_status kern_pool_create(int n_threads, struct kern_pool **out) {
     }
     while (p->n_threads < want) {
         if (pthread_create(&p->threads[p->n_threads - 1], NULL, helper, p) != 0) {
+            int started = p->n_threads;
             kern_pool_destroy(&p);
-            return neb_fail(NEB_ERR_NOMEM, "cannot start thread %d of %d", p ? p->n_threads : 0,
-                            want);
+            return neb_fail(NEB_ERR_NOMEM, "cannot start thread %d of %d", started + 1, want);
         }
         p->n_threads++;
     }

@@ -279,7 +279,9 @@ static void test_silent_connections(void **state) {
         "%d silent connections of a member: %.1f MiB more, %d descriptors at most, %d at the end\n",
         SILENT, more, most, descriptors() - quiet);
     assert_true(all_gone);
-#ifndef TESTING_SANITIZED
+#ifdef TESTING_SANITIZED
+    puts("not looked at in this build, where freed memory stays: how much that is");
+#else
     assert_true(more < 64);
 #endif
     check_honest();

@@ -6,6 +6,7 @@
 #include "intra/trainer.h"
 
 #include <math.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -415,6 +416,28 @@ static void test_bad_shapes(void **state) {
     neb_log_set_sink(NULL, NULL);
 }
 
+// A large model's first parameters are drawn by all processors: the same ones as by one.
+static void test_drawn_by_threads(void **state) {
+    (void)state;
+    struct intra_model_config c = small(true, false);
+    struct intra_model *one = NULL, *all = NULL;
+    cpu_set_t before, first;
+    c.d_model = 512, c.d_ff = 1400, c.vocab = 700;
+    assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
+    CPU_ZERO(&first);
+    for (size_t i = 0; i < CPU_SETSIZE && !CPU_COUNT(&first); i++)
+        if (CPU_ISSET(i, &before))
+            CPU_SET(i, &first);
+    assert_int_equal(sched_setaffinity(0, sizeof first, &first), 0);
+    assert_int_equal(intra_model_create(&c, &lora, 7, &one), NEB_OK);
+    assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
+    assert_int_equal(intra_model_create(&c, &lora, 7, &all), NEB_OK);
+    assert_true(all->n_params > 1 << 22);
+    assert_memory_equal(one->params, all->params, all->n_params * sizeof *all->params);
+    intra_model_destroy(&one);
+    intra_model_destroy(&all);
+}
+
 static int set_up(void **state) {
     (void)state;
     return mkdtemp(dir) && kern_ref_create(&K) == NEB_OK ? 0 : -1;
@@ -438,6 +461,7 @@ int main(void) {
         cmocka_unit_test(test_generate),
         cmocka_unit_test(test_schedule),
         cmocka_unit_test(test_bad_shapes),
+        cmocka_unit_test(test_drawn_by_threads),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
