@@ -7,6 +7,7 @@
 #include "agent/plan.h"
 #include "agent/planner.h"
 #include "agent/progress.h"
+#include "agent/update_size.h"
 #include "intra/data.h"
 
 #include <argp.h>
@@ -162,6 +163,8 @@ static enum neb_status check(const struct arguments *a) {
         return neb_fail(NEB_ERR_NOT_FOUND, "init_from: there is no %s", job.init_from);
     NEB_TRY(agent_job_plan(&job, vocab, &plan));
     bool sized = job.model.vocab || vocab;
+    if (job.mode == AGENT_MODE_REPLICAS && job.sync.scheme == AGENT_SCHEME_FEDERATED)
+        NEB_TRY(agent_update_fits(&job, (uint64_t)plan.fragment, 1, (uint64_t)plan.tensor));
     if (a->json)
         print_json(&job, &plan, sized);
     else

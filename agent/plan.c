@@ -12,6 +12,8 @@ static void add(struct agent_plan *p, int64_t *small, int64_t n, int64_t times, 
     if (!trainable)
         return;
     p->trainable += n * times;
+    if (times && n > p->tensor)
+        p->tensor = n;
     if (n < CMP_DENSE_BELOW)
         *small += n * times;
 }
@@ -114,6 +116,8 @@ enum neb_status agent_job_plan(const struct agent_job *job, int32_t vocab, struc
     int64_t small = 0;
     *p = (struct agent_plan){0};
     count_params(job, job->model.vocab ? job->model.vocab : vocab, p, &small);
+    int64_t share = p->trainable / job->sync.fragments;
+    p->fragment = share > p->tensor ? share : p->tensor;
     p->tokens_per_step = (int64_t)job->batch * job->accumulate * job->seq_len;
     p->tokens = job->steps * p->tokens_per_step;
     // Parameters, gradients, two moments; a federated worker also has θ, momentum, residual and the update in flight.

@@ -12,7 +12,9 @@ struct agent_plan {
     double bytes_per_exchange; // encoded update of one cluster, without row counts and transport
     double bytes;              // of all exchanges, per cluster
     double reduction;          // fp32 every step / bytes; NAN when nothing is sent
-    int64_t memory_bytes;      // parameters, gradients, AdamW state and outer state of a worker
+    int64_t tensor,
+        fragment; // elements: of the largest tensor that is trained; of the largest fragment, no fewer
+    int64_t memory_bytes; // parameters, gradients, AdamW state and outer state of a worker
 };
 
 // vocab: of the corpus, used where the job leaves it to the corpus; 0: not known. Encodes a sample to learn what the

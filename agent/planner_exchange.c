@@ -1,6 +1,7 @@
 // The planner's exchanges: what each codec takes every cluster's workers, where its state is, and which codec, interval and overlap follow.
 #include "agent/plan.h"
 #include "agent/planner.h"
+#include "agent/update_size.h"
 
 #include <math.h>
 #include <string.h>
@@ -33,6 +34,7 @@ static enum neb_status codecs_of(const struct agent_job *job, int32_t vocab,
                                  int32_t *own) {
     static struct agent_job with; // large
     struct agent_plan plan;
+    struct cmp_codec codec;
     *own = -1;
     for (int32_t i = 0; i < AGENT_PROFILE_CODECS; i++) {
         out->codecs[i] = site->profile.codecs[i];
@@ -50,6 +52,8 @@ static enum neb_status codecs_of(const struct agent_job *job, int32_t vocab,
         memcpy(with.sync.codec, out->codecs[i].name, sizeof with.sync.codec);
         NEB_TRY(agent_job_plan(&with, vocab, &plan));
         out->codecs[i].bits = plan.bits_per_param;
+        NEB_TRY(cmp_codec_parse(out->codecs[i].name, &codec));
+        out->codecs[i].too_large = !agent_update_possible(job, &codec, (uint64_t)plan.fragment, 1);
     }
     return NEB_OK;
 }
@@ -157,6 +161,8 @@ enum neb_status agent_planner_exchanges(const struct agent_job *job, int32_t voc
     int32_t own;
     NEB_TRY(codecs_of(job, vocab, &sites[0], out, &own));
     NEB_TRY(agent_job_plan(job, vocab, &sizes));
+    if (!(free & AGENT_AUTO_CODEC))
+        NEB_TRY(agent_update_fits(job, (uint64_t)sizes.fragment, 1, (uint64_t)sizes.tensor));
     struct inter_wan_load load = {
         .params = (double)sizes.trainable, .fragments = job->sync.fragments, .work = work};
     if (job->sync.row_weights && job->trainable.mode == INTRA_TRAIN_FULL)

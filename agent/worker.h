@@ -151,13 +151,14 @@ struct agent_worker {
     struct sec_sum *sum;         // profile `private`: what updates are masked with; NULL otherwise
     struct intra_unit *units;
     int32_t n_units;
-    int32_t *fragment;                   // (n_units)
-    bool *wanted;                        // (tensors) scratch
-    struct cmp_codec codec, merge_codec; // the job's
-    double step_s;                       // of a step, lately
-    uint8_t left_out;                    // of every INTER_STEPS_CYCLE steps, as planned
-    int64_t steps_left_out;              // so far
-    int64_t said_step;                   // of the newest line of metrics
+    int32_t *fragment;                          // (n_units)
+    bool *wanted;                               // (tensors) scratch
+    uint64_t fragment_elements, fragment_units; // of the largest fragment
+    struct cmp_codec codec, merge_codec;        // the job's
+    double step_s;                              // of a step, lately
+    uint8_t left_out;                           // of every INTER_STEPS_CYCLE steps, as planned
+    int64_t steps_left_out;                     // so far
+    int64_t said_step;                          // of the newest line of metrics
     struct agent_schedule schedule;
     struct agent_fragment frags[INTER_FRAGMENTS_MAX];
     struct agent_travel travel[INTER_FRAGMENTS_MAX];

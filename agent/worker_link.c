@@ -110,7 +110,11 @@ enum neb_status worker_wait(struct agent_worker *w) {
     neb_ns start = neb_now();
     worker_beat(w, false, 0);
     enum neb_status st = agent_ipc_wait(w->ipc, poll_slice, &m);
-    w->stall_s += neb_seconds(neb_now() - start);
+    double waited_s = neb_seconds(neb_now() - start);
+    w->stall_s += waited_s;
+    for (int32_t f = 0; w->federated && f < w->job.sync.fragments; f++)
+        if (w->frags[f].in_flight && !w->frags[f].arrived && w->step >= w->frags[f].merge_step)
+            w->travel[f].stall_s += waited_s;
     if (st == NEB_OK)
         return on_agent(w, &m);
     return st == NEB_ERR_TIMEOUT || st == NEB_ERR_INTERRUPTED || st == NEB_ERR_FORMAT ? NEB_OK : st;

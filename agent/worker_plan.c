@@ -6,6 +6,7 @@
 // H, and which steps are left out, are taken from the first fragment's records, when that fragment is sent; codec and τ from each
 // fragment's own.
 #include "agent/base/log.h"
+#include "agent/update_size.h"
 #include "agent/worker.h"
 
 void worker_plan_start(struct agent_worker *w) {
@@ -21,8 +22,11 @@ enum neb_status worker_plan_codec(struct agent_worker *w, int32_t f, bool merge,
     struct agent_travel *t = &w->travel[f];
     *out = w->codec;
     t->codec = (uint8_t)inter_rung_of(w->job.sync.codec);
-    if (name) {
-        NEB_TRY(cmp_codec_parse(name, out));
+    struct cmp_codec planned;
+    if (name)
+        NEB_TRY(cmp_codec_parse(name, &planned));
+    if (name && agent_update_possible(&w->job, &planned, w->fragment_elements, w->fragment_units)) {
+        *out = planned;
         t->codec = rung;
     }
     if (merge && (out->id == CMP_INT4 || out->id == CMP_TOPK)) {

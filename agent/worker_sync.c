@@ -1,6 +1,7 @@
 // Fragments of a worker: what is sent, what comes back, when it is merged.
 #include "agent/base/fault.h"
 #include "agent/base/log.h"
+#include "agent/update_size.h"
 #include "agent/worker.h"
 #include "intra/owners.h"
 
@@ -32,6 +33,36 @@ static enum neb_status counts_create(struct worker_counts *c, size_t V) {
     c->out_base = c->in_base + V;
     c->in_sent = c->out_base + V;
     c->out_sent = c->in_sent + V;
+    return NEB_OK;
+}
+
+static enum neb_status choose_codecs(struct agent_worker *w) {
+    uint64_t elements[INTER_FRAGMENTS_MAX] = {0}, units[INTER_FRAGMENTS_MAX] = {0};
+    const struct intra_tensor *last = NULL;
+    uint64_t tensor = 0, largest = 0;
+    int32_t at = 0;
+    for (int32_t i = 0; i < w->n_units; i++) {
+        const struct intra_unit *u = &w->units[i];
+        uint64_t n = (uint64_t)u->rows * (uint64_t)u->cols;
+        tensor = (u->tensor == last ? tensor : 0) + n;
+        last = u->tensor;
+        largest = tensor > largest ? tensor : largest;
+        elements[w->fragment[i]] += n;
+        units[w->fragment[i]]++;
+    }
+    for (int32_t f = 0; f < w->job.sync.fragments; f++)
+        at = elements[f] > elements[at] ? f : at;
+    w->fragment_elements = elements[at];
+    w->fragment_units = units[at];
+    NEB_TRY(agent_update_fits(&w->job, elements[at], units[at], largest));
+    NEB_TRY(cmp_codec_parse(w->job.sync.codec, &w->codec));
+    w->merge_codec = w->codec;
+    if (w->codec.id != CMP_INT4 && w->codec.id != CMP_TOPK)
+        return NEB_OK;
+    // a merge round carries much: 8 bits or finer, where that can be sent
+    NEB_TRY(cmp_codec_parse("int8", &w->merge_codec));
+    if (!agent_update_possible(&w->job, &w->merge_codec, elements[at], units[at]))
+        w->merge_codec = w->codec;
     return NEB_OK;
 }
 
@@ -69,12 +100,8 @@ enum neb_status worker_sync_create(struct agent_worker *w) {
         .robust = s->gate == AGENT_GATE_ROBUST};
     worker_masked_config(w, &c);
     NEB_TRY_GOTO(worker_outer_create(w, &c, units), out);
-    NEB_TRY_GOTO(cmp_codec_parse(s->codec, &w->codec), out);
+    NEB_TRY_GOTO(choose_codecs(w), out);
     worker_plan_start(w);
-    w->merge_codec = w->codec;
-    // a merge round carries much: 8 bits or finer
-    if (w->codec.id == CMP_INT4 || w->codec.id == CMP_TOPK)
-        NEB_TRY_GOTO(cmp_codec_parse("int8", &w->merge_codec), out);
     w->schedule = (struct agent_schedule){.steps = w->job.steps,
                                           .interval = s->interval,
                                           .overlap = s->overlap,

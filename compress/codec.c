@@ -109,6 +109,25 @@ void cmp_codec_name(const struct cmp_codec *c, char *out, size_t cap) {
     }
 }
 
+uint64_t cmp_codec_most(const struct cmp_codec *c, uint64_t n, uint64_t units) {
+    enum {
+        HEADS = 512
+    }; // of a unit: the update's, the frame's, its streams', the last block's scale
+    uint64_t most = units * HEADS + n / 16; // and row counts, a byte for a row of no fewer columns
+    uint64_t chunks = n / c->chunk + units;
+    switch (c->id) {
+    case CMP_FP32: return most + 4 * n;
+    case CMP_BF16: return most + 2 * n;
+    case CMP_INT8: return most + n + n / c->block;
+    case CMP_INT4: return most + n / 2 + n / c->block;
+    case CMP_TOPK: // a scale, gaps, values; small arrays as int8, and vectors, which n / 16 has room for
+        most += n < units * CMP_DENSE_BELOW ? n : units * CMP_DENSE_BELOW;
+        return most + chunks * (2 + c->chunk / CMP_GAP_ESCAPE + c->k) +
+               chunks * c->k * (uint64_t)c->bits / 8;
+    }
+    return most;
+}
+
 // ---- header and streams ---------------------------------------------------------------------------------------
 
 void cmp_frame_put(struct neb_buf *out, const struct cmp_frame *h, int streams) {

@@ -262,7 +262,7 @@ enum neb_status inter_service_submit(struct inter_service *s, const struct inter
     struct inter_manifest m = *given, stored;
     uint32_t open = inter_node_round(s->node, m.key.job, m.key.fragment);
     if (len == 0 || len > INTER_BLOB_MAX)
-        return neb_fail(NEB_ERR_LIMIT, "update of %zu bytes; at most %d", len, INTER_BLOB_MAX);
+        return neb_fail(NEB_ERR_LIMIT, "update of %zu bytes; at most %u", len, INTER_BLOB_MAX);
     if (m.key.attempt > INTER_AGAIN_MAX)
         return neb_fail(NEB_ERR_LIMIT,
                         "update for round %u of fragment %u, taken back %u times; at most %d",

@@ -12,12 +12,15 @@ enum {
     INTER_ID_BYTES = 16,
     INTER_SHA_BYTES = 32,
     INTER_SIG_BYTES = 64,
-    INTER_BLOB_MAX = 1 << 30, // bytes of one update
     INTER_CHUNK_MIN = 16 << 10,
     INTER_CHUNK_MAX = 1 << 20,
     INTER_RECORD_VERSION = 2,   // 2: weights and absences
     INTER_CHUNKS_MAX = 1 << 16, // of one blob: its bitmap fits a control message
 };
+
+// Bytes of one update: just below 4 GiB, so that it fits a u32 when rounded up to chunks, and in 65,536 of them. A job whose fragments
+// can come to more is refused before it trains (agent/plan.h).
+#define INTER_BLOB_MAX 0xfff00000u
 
 #define INTER_TOKENS_MAX (1ull << 56) // behind one update, exclusive
 #define INTER_OTHERS_MAX (1ull << 60) // sums of them stop here

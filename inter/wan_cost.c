@@ -92,7 +92,8 @@ bool inter_wan_choose(const struct inter_wan_path *p, const struct inter_wan_loa
             for (int32_t overlap = 0; overlap < interval && overlap <= interval / 2 + 1;
                  overlap++) {
                 struct inter_wan_plan x;
-                if (c->codec >= 0 ? k != c->codec : too_short(&codecs[k], c, interval))
+                if (c->codec >= 0 ? k != c->codec
+                                  : codecs[k].too_large || too_short(&codecs[k], c, interval))
                     continue;
                 int32_t late = c->overlap >= 0 ? c->overlap : overlap;
                 inter_wan_exchange(p, l, codecs, k, interval, late, &x);

@@ -35,6 +35,7 @@ struct inter_wan_codec { // as measured on values like those of an update
     double bits;                  // a parameter
     double rel_error;             // norm of (x - decoded) / norm of x
     double density;               // share of the entries that an update holds; 0 or 1: all of them
+    bool too_large;               // its updates may be larger than can be sent: not chosen
     struct inter_wan_rates at[2]; // by enum inter_wan_place; 0: there is no device
 };
 

@@ -61,6 +61,7 @@ of_rounds() { jq -s "[.[] | select(.kind == \"round\")] | map(.$2) | sort | .[$3
 near 'seconds until an update of a mesh is committed' "$(jq '.written.exchange | .travel_s + .agree_s' "$T/mesh.json")" "$(of_rounds mesh travel_s 'length / 2 | floor')" 0.6 1.8
 near 'seconds to encode' "$(jq .written.exchange.encode_s "$T/plan.json")" "$(of_rounds out encode_s 0)" 0.2 8
 near 'seconds to merge' "$(jq .written.exchange.merge_s "$T/plan.json")" "$(of_rounds out apply_s 0)" 0.2 8
+jq -s -e '[.[] | select(.kind == "round" and .cluster == "alpha") | .stall_s] | add > 1' "$T/mesh/metrics.jsonl" >/dev/null || fail "rounds of a thin line say nothing of the wait"
 near 'bytes sent by a mesh' "$(jq .written.sent_bytes "$T/mesh.json")" "$(summary '.clusters[1].wan_recv_bytes' "$T/mesh")" 0.7 1.5
 jq -e '.written.clusters | (.[0].mesh == [2, 1, 1]) and (.[1].mesh == [1, 1, 2]) and .[0].dp_bytes > 0 and .[0].tp_bytes == 0 and .[1].tp_bytes > 0 and .[1].dp_bytes == 0
        and .[1].params_bytes < 0.8 * .[0].params_bytes and .[0].exchange_bytes > 0 and .[0].owner_bytes == 0' "$T/mesh.json" >/dev/null || fail "meshes: $(jq .written.clusters "$T/mesh.json")"

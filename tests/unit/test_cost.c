@@ -373,7 +373,7 @@ static void test_profile(void **state) {
     struct agent_profile p = {.host = "h", .isa = "i", .rates = even_host(1e9), .sync_s = 1e-3},
                          back;
     for (int i = 0; i < AGENT_PROFILE_CODECS; i++)
-        p.codecs[i] = (struct inter_wan_codec){"int4", 4, 0.15, 1, {{1e9, 1e9, 1e9}}};
+        p.codecs[i] = (struct inter_wan_codec){"int4", 4, 0.15, 1, false, {{1e9, 1e9, 1e9}}};
     json_t *o = agent_profile_to_json(&p);
     char *text = json_dumps(o, 0);
     assert_int_equal(agent_profile_parse(text, strlen(text), "t", &back), NEB_OK);

@@ -250,7 +250,8 @@ static void test_work_of_owners(void **state) {
     (void)state;
     struct agent_site site = {.share = 1};
     const struct agent_cluster cluster = {.launcher = AGENT_LAUNCHER_LOCAL};
-    const struct inter_wan_codec codec = {"int4", 4, 0.1, 1, {{8e6, 4e6, 2e6}, {4e6, 2e6, 1e6}}};
+    const struct inter_wan_codec codec = {"int4", 4,     0.1,
+                                          1,      false, {{8e6, 4e6, 2e6}, {4e6, 2e6, 1e6}}};
     site.profile.rates = even_rates();
     site.profile.rates.link = 1e12;
     site.profile.rates.link_s = 0;
@@ -317,8 +318,8 @@ static void test_places(void **state) {
         sites[i] = (struct agent_site){.share = 1};
         sites[i].profile.rates = even_rates();
         for (int k = 0; k < AGENT_PROFILE_CODECS; k++)
-            sites[i].profile.codecs[k] =
-                (struct inter_wan_codec){"int4", 4, 0.1, 1, {{1e9, 1e9, 1e9}, {2e9, 2e9, 2e9}}};
+            sites[i].profile.codecs[k] = (struct inter_wan_codec){
+                "int4", 4, 0.1, 1, false, {{1e9, 1e9, 1e9}, {2e9, 2e9, 2e9}}};
     }
     sites[4].profile.rates.device.count = 0;
     assert_int_equal(agent_planner_run(&job, 0, sites, &link, 0, &p), NEB_OK);

@@ -1,5 +1,7 @@
 // agent/plan: counts are those of models that are made; bytes are those of the codec.
+#include "agent/base/log.h"
 #include "agent/plan.h"
+#include "agent/update_size.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -95,7 +97,54 @@ static void test_bytes(void **state) {
     assert_int_equal(with.params - p.params, (200 - 96) * 32);
 }
 
+static void keep(void *user, enum neb_log_level level, const char *text) {
+    (void)level;
+    snprintf(user, 512, "%s", text);
+}
+
+// 7B parameters, a tensor of 131072 x 4096: what can be sent, and what is said where it cannot.
+static void test_updates_that_fit(void **state) {
+    (void)state;
+    enum { BILLION = 1000000000 };
+    static const struct {
+        const char *codec, *fragments, *says; // NULL: it fits
+    } cases[] = {
+        {"sync.codec=int4", "sync.fragments=1", NULL},
+        {"sync.codec=int8", "sync.fragments=1", "sync.fragments: 1"},
+        {"sync.codec=int8", "sync.fragments=2", NULL},
+        {"sync.codec=fp32", "sync.fragments=1", "7 fragments or more would do"},
+        {"sync.codec=fp32", "sync.fragments=7", NULL},
+        {"sync.codec=topk:64/4096", "sync.fragments=1", NULL},
+    };
+    char said[512];
+    neb_log_set_sink(keep, said);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct agent_job j =
+            job_with((const char *const[]){cases[i].codec, cases[i].fragments, NULL});
+        uint64_t largest = 7ull * BILLION / (uint64_t)j.sync.fragments;
+        said[0] = 0;
+        enum neb_status st = agent_update_fits(&j, largest, 500, 131072ull * 4096);
+        assert_int_equal(st, cases[i].says ? NEB_ERR_LIMIT : NEB_OK);
+        if (cases[i].says && !strstr(said, cases[i].says))
+            fail_msg("%s, %s: %s", cases[i].codec, cases[i].fragments, said);
+    }
+    struct agent_job j = job_with(
+        (const char *const[]){"sync.codec=fp32", "sync.interval=80", "sync.fragments=64", NULL});
+    assert_int_equal(agent_update_fits(&j, 1100000000, 80, 1100000000), NEB_ERR_LIMIT);
+    assert_non_null(strstr(said, "a tensor is not cut"));
+    neb_log_set_sink(NULL, NULL);
+    // From the file alone: a fragment has its share of all, and no less than the largest tensor.
+    struct agent_plan p;
+    j = job_with((const char *const[]){"model.vocab=96000", "sync.fragments=4", NULL});
+    assert_int_equal(agent_job_plan(&j, 0, &p), NEB_OK);
+    assert_true(p.tensor == 96000 * 32 && p.fragment == p.tensor);
+    j = job_with((const char *const[]){"sync.fragments=2", NULL});
+    assert_int_equal(agent_job_plan(&j, 0, &p), NEB_OK);
+    assert_true(p.tensor == 96 * 32 && p.fragment == p.trainable / 2);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_counts), cmocka_unit_test(test_bytes)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_counts), cmocka_unit_test(test_bytes),
+                                       cmocka_unit_test(test_updates_that_fit)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -214,11 +214,19 @@ static void test_manifest_limits(void **state) {
     REFUSED(tokens, 1ull << 56);
     REFUSED(flags, INTER_FINAL + 1);
 #undef REFUSED
-    m.bytes = INTER_BLOB_MAX; // 65,536 chunks: just as many as a bitmap may have
+    m.bytes = INTER_CHUNK_MIN * (uint32_t)INTER_CHUNKS_MAX; // just as many as a bitmap may have
     assert_int_equal(inter_chunks(m.bytes, m.chunk_bytes), INTER_CHUNKS_MAX);
     assert_true(manifest_ok(m));
-    m.bytes = 1;
+    m.bytes++;
+    assert_false(manifest_ok(m));
+    m.bytes = INTER_BLOB_MAX;
+    m.chunk_bytes = 64 << 10;
+    assert_int_equal(inter_chunks(m.bytes, m.chunk_bytes), INTER_BLOB_MAX >> 16);
+    assert_true(manifest_ok(m));
     m.chunk_bytes = INTER_CHUNK_MAX;
+    assert_int_equal(inter_chunks(m.bytes, m.chunk_bytes), INTER_BLOB_MAX >> 20);
+    assert_true(manifest_ok(m));
+    m.bytes = 1;
     assert_true(manifest_ok(m));
 }
 
@@ -390,7 +398,7 @@ static void test_key(void **state) {
     assert_int_equal(inter_chunks(1, INTER_CHUNK_MIN), 1);
     assert_int_equal(inter_chunks(INTER_CHUNK_MIN, INTER_CHUNK_MIN), 1);
     assert_int_equal(inter_chunks(INTER_CHUNK_MIN + 1, INTER_CHUNK_MIN), 2);
-    assert_int_equal(inter_chunks(INTER_BLOB_MAX, INTER_CHUNK_MAX), 1024);
+    assert_int_equal(inter_chunks(INTER_BLOB_MAX, INTER_CHUNK_MAX), 4095);
 }
 
 // Of ledgers that were begun in different seconds, no attempt of the one is an attempt of the other, and the later one's are greater.

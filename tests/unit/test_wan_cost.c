@@ -18,8 +18,9 @@ static void near(double a, double b, double rel, const char *what) {
     {                                                                                              \
         { 1e9, 1e9, 1e9 }                                                                          \
     }
-static const struct inter_wan_codec codecs[] = {
-    {"int8", 8, 0.01, 1, EVEN}, {"int4", 4, 0.15, 1, EVEN}, {"topk", 0.2, 0.9, 1.0 / 64, EVEN}};
+static const struct inter_wan_codec codecs[] = {{"int8", 8, 0.01, 1, false, EVEN},
+                                                {"int4", 4, 0.15, 1, false, EVEN},
+                                                {"topk", 0.2, 0.9, 1.0 / 64, false, EVEN}};
 static const struct inter_wan_work work[] = {{0.01, 0.02}, {0.01, 0.02}, {0.01, 0.02}};
 
 static void test_exchange(void **state) {
@@ -90,11 +91,11 @@ static void test_wan_choice(void **state) {
 // step: of those at about 300 times fewer bytes than synchronous fp32, the sparser and more often the better.
 static void test_schemes_rank_as_measured(void **state) {
     (void)state;
-    static const struct inter_wan_codec c[] = {{"int4", 3.1, 0.1, 1, EVEN},
-                                               {"topk:1024/4096", 1.2, 0.53, 0.25, EVEN},
-                                               {"topk:512/4096", 0.75, 0.71, 0.125, EVEN},
-                                               {"topk:256/4096", 0.43, 0.84, 1.0 / 16, EVEN},
-                                               {"topk:64/4096", 0.18, 0.94, 1.0 / 64, EVEN}};
+    static const struct inter_wan_codec c[] = {{"int4", 3.1, 0.1, 1, false, EVEN},
+                                               {"topk:1024/4096", 1.2, 0.53, 0.25, false, EVEN},
+                                               {"topk:512/4096", 0.75, 0.71, 0.125, false, EVEN},
+                                               {"topk:256/4096", 0.43, 0.84, 1.0 / 16, false, EVEN},
+                                               {"topk:64/4096", 0.18, 0.94, 1.0 / 64, false, EVEN}};
     static const struct inter_wan_work nothing[5] = {
         {1e-4, 1e-4}, {1e-4, 1e-4}, {1e-4, 1e-4}, {1e-4, 1e-4}, {1e-4, 1e-4}};
     static const struct {
