@@ -49,8 +49,10 @@ struct agent_source {
 
 enum agent_launcher {
     AGENT_LAUNCHER_LOCAL, // all ranks on the agent's machine, without MPI
-    AGENT_LAUNCHER_MPIRUN, // where mpirun finds hosts: the Slurm allocation, a host file; rank 0 on the agent's
-    AGENT_LAUNCHER_SLURM, // a job step of the allocation that the agent runs in
+    // Where mpirun finds hosts: the Slurm allocation, a host file. Rank 0 is on the agent's host, or on another one with --workers.
+    AGENT_LAUNCHER_MPIRUN,
+    // A job step of the allocation that the agent runs in; with --workers, of an agent that is in none, an allocation of its own.
+    AGENT_LAUNCHER_SLURM,
     AGENT_LAUNCHER_ATTACH, // none is started: the agent waits for a trainer that attaches (libnebula.h)
 };
 
