@@ -49,8 +49,10 @@ struct agent_source {
 
 enum agent_launcher {
     AGENT_LAUNCHER_LOCAL, // all ranks on the agent's machine, without MPI
-    AGENT_LAUNCHER_MPIRUN, // where mpirun finds hosts: the Slurm allocation, a host file; rank 0 on the agent's
-    AGENT_LAUNCHER_SLURM, // a job step of the allocation that the agent runs in
+    // Where mpirun finds hosts: the Slurm allocation, a host file. Rank 0 is on the agent's host, or on another one with --workers.
+    AGENT_LAUNCHER_MPIRUN,
+    // A job step of the allocation that the agent runs in; with --workers, of an agent that is in none, an allocation of its own.
+    AGENT_LAUNCHER_SLURM,
     AGENT_LAUNCHER_ATTACH, // none is started: the agent waits for a trainer that attaches (libnebula.h)
 };
 
@@ -250,8 +252,9 @@ int agent_job_paths(const struct agent_job *job, int self, const char *paths[AGE
 // Canonical JSON (new reference, NULL when out of memory) and back; unknown keys are refused.
 json_t *agent_job_to_json(const struct agent_job *job);
 NEB_MUST_CHECK enum neb_status agent_job_from_json(const json_t *json, struct agent_job *out);
-// Two specifications, but for where and how clusters train: their mesh, launcher (attach is another trainer), threads and device, which
-// a resumed run may change. The first other key that differs, such as "clusters.sources"; NULL: none does.
+// Two specifications, but for where and how clusters train: their mesh, launcher (attach is another trainer), threads, device,
+// precision, cuda_graphs, batch and recompute, which a resumed run may change. The first other key that differs, such as
+// "clusters.sources"; NULL: none does.
 const char *agent_job_differs(const json_t *a, const json_t *b);
 // Prints the table as Markdown: the reference of all keys.
 void agent_job_reference(FILE *out);

@@ -1,4 +1,4 @@
-// The agent as a whole (struct daemon), shared by the daemon_*.c files and by nobody else. Which file has what:
+// The agent as a whole (struct daemon), shared by the daemon_*.c files and by nobody else but tests. Which file has what:
 //
 //     daemon.c           set-up, the loop, signals, the second's telemetry
 //     daemon_local.c     requests on agent.sock: nebula's commands and workers       ── in

@@ -15,10 +15,13 @@
 //
 // Threads: one thread at a time per handle. Processes: one handle a process; only the process that attached may use it
 // (a fork may not). With several ranks, rank 0 attaches and the hooks move shards to and from it.
-// Memory: 5 floats per parameter on the host (θ, v, u, θ_m at the send, a copy of yours in fp32).
+// Memory: 5 floats per parameter on the host (θ, v, u, θ_m at the send, a copy of yours in fp32). Without a checkpoint hook 5 more, and
+// the updates that travel, for the copy of a checkpoint that is written while training goes on (unless the job says checkpoint.copy:
+// false or checkpoint.every_steps: 0; with too little memory training waits for the disk, which the log says).
 //
-// ABI: NEBULA_API counts incompatible changes and is the SONAME's number. Structs begin with their size, so that fields can
-// be added at the end. Names outside NEBULA_/nebula_ are not exported.
+// ABI: NEBULA_API counts incompatible changes and is the SONAME's number. Structs begin with their size. Fields can be added at the end
+// of nebula_step_stats, which may be shorter than the library's; of all others the size must be exactly the library's.
+// Names outside NEBULA_/nebula_ are not exported.
 #ifndef NEBULA_LIBNEBULA_H
 #define NEBULA_LIBNEBULA_H
 #include <math.h>
@@ -40,7 +43,7 @@ enum nebula_status { // every call returns one; what exactly is wrong: nebula_la
     NEBULA_OK = 0,
     // an argument: NULL, unknown name, wrong shape or dtype, a closed handle
     NEBULA_ERR_INVALID = 1,
-    // not in this order: register after begin, step before it; a second trainer; a forked process
+    // not in this order: register after begin, step before it; a second trainer; a forked process; an earlier call failed for good
     NEBULA_ERR_STATE = 2,
     NEBULA_ERR_VERSION = 3,   // header, library and agent are of different versions
     NEBULA_ERR_NOT_FOUND = 4, // no agent, or no such job within the timeout
@@ -54,14 +57,14 @@ enum nebula_place { NEBULA_HOST = 0, NEBULA_CUDA = 1 };
 enum nebula_state {
     NEBULA_TRAIN = 0, // make the next step
     NEBULA_DONE = 1,  // all steps are made, the last exchange is merged: evaluate, close
-    // the job was stopped and saved: close; attach again to go on after `nebula pretrain --resume`
+    // the job was stopped and saved: close; attach again to go on after `nebula pretrain --resume` or `nebula resume`
     NEBULA_STOP = 2,
 };
 
 struct nebula; // a handle
 
-// Called inside nebula_begin, nebula_step and nebula_close on the calling thread; NULL where not needed. None may call the
-// library. A result other than 0 ends the call with NEBULA_ERR_IO.
+// Called inside nebula_begin, nebula_step, nebula_checkpoint and nebula_close on the calling thread; NULL where not needed. None may call
+// the library. A result other than 0 ends the call with NEBULA_ERR_IO.
 struct nebula_hooks {
     void *user;
     // The library is about to read (write == 0) or has written (write == 1) every registered range of tensors
@@ -98,7 +101,7 @@ struct nebula_tensor {  // what the job exchanges, in canonical order
     int32_t fragment;
 };
 // RETURN  NEBULA_OK and *out of tensor i.
-// ERRORS  NEBULA_ERR_INVALID: i is not in [0, nebula_info.tensors).
+// ERRORS  NEBULA_ERR_INVALID: i is not in [0, nebula_info.tensors), or the size is not set.
 // EXAMPLE struct nebula_tensor t = {.size = sizeof t};
 //         for (int32_t i = 0; nebula_tensor_at(n, i, &t) == NEBULA_OK; i++) puts(t.name);
 NEBULA_EXPORT int nebula_tensor_at(struct nebula *n, int32_t i, struct nebula_tensor *out);
@@ -108,6 +111,7 @@ NEBULA_EXPORT int nebula_tensor_at(struct nebula *n, int32_t i, struct nebula_te
 // nebula_begin; one call a tensor where it is not sharded.
 // ERRORS  NEBULA_ERR_INVALID: the job has no such tensor, cols differ, rows are outside it or registered already, data is
 //         NULL, unknown dtype or place; NEBULA_CUDA, but data is not a device's memory. NEBULA_ERR_STATE: after nebula_begin.
+//         NEBULA_ERR_IO: NEBULA_CUDA, but there is no CUDA driver, or it does not give the device. NEBULA_ERR_MEMORY.
 // EXAMPLE nebula_register(n, "model.norm.weight", 0, 1, 64, NEBULA_F32, NEBULA_HOST, weights);
 NEBULA_EXPORT int nebula_register(struct nebula *n, const char *name, int32_t row0, int32_t rows,
                                   int32_t cols, int dtype, int place, void *data);
@@ -126,7 +130,8 @@ NEBULA_EXPORT int nebula_count(struct nebula *n, const int32_t *inputs, const in
 
 // Says that one optimiser step over `tokens` tokens was made (at most eight times what the job's data.batch, accumulate and seq_len come to:
 // tokens are this cluster's weight), and does what is due: reads and submits, merges and writes.
-// After the last step it returns only when the last exchange is merged. Tensors may have changed after it.
+// After the last step it returns only when the last exchange is merged. Tensors may have changed after it. With sync.tune: auto a slow
+// cluster leaves out steps: nebula_info.step then rises by more than one.
 // RETURN  NEBULA_OK and *state, an enum nebula_state.
 // ERRORS  NEBULA_ERR_INVALID: more tokens (nothing was done). NEBULA_ERR_STATE: before nebula_begin, or after DONE or STOP. NEBULA_ERR_IO: a hook or a copy failed; the handle
 //         can only be closed. An agent that is gone is no error: training goes on, and the library attaches again.
@@ -171,12 +176,15 @@ struct nebula_info {
     // of the global parameters now (params_digest): equal on all clusters after the same round
     char digest[33];
 };
-// ERRORS  NEBULA_ERR_INVALID.
+// ERRORS  NEBULA_ERR_INVALID: out is NULL, or its size is not set. NEBULA_ERR_IO: the digest cannot be computed; nebula_last_error has no
+//         text for this.
 NEBULA_EXPORT int nebula_info_get(struct nebula *n, struct nebula_info *out);
 
 // Ends. After DONE or STOP: saves, reports to the agent (eval_loss: NaN when there is none) and writes the final model.
 // Before: detaches; the agent waits for the next trainer, which goes on from the newest checkpoint. *n becomes NULL; the
 // handle is gone whatever is returned. NULL-safe.
+// ERRORS  NEBULA_ERR_STATE: called by a fork of the process that attached. NEBULA_ERR_IO: checkpoint or final model was not written, or a
+//         hook failed.
 NEBULA_EXPORT int nebula_close(struct nebula **n, double eval_loss);
 
 // What was wrong with the last call of this thread that failed: one line, never NULL.

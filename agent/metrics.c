@@ -141,8 +141,8 @@ enum neb_status agent_metrics_text(const json_t *status, struct neb_buf *b) {
     json_array_foreach(jobs, i, o) json_array_foreach(json_object_get(o, "clusters"), k, c)
         codec_sample(b, c, o);
     head(b, "nebula_refused_total", "counter",
-         "Handshakes, enrolments, local messages and messages about masked sums that were turned "
-         "away.");
+         "Handshakes, enrolments, local messages, workers on other hosts and messages about masked "
+         "sums that were turned away.");
     json_object_foreach((json_t *)json_object_get(status, "refused"), kind, v)
         add(b, "nebula_refused_total{what=\"%s\"} %lld\n", kind, (long long)json_integer_value(v));
     head(b, "nebula_faults_total", "counter",

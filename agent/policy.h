@@ -21,7 +21,8 @@
 // Sizes are numbers of bytes, or as --blobs-max takes them. What a job needs is reckoned as nebula plan does (job_needs.h); memory and
 // devices of a trainer that attaches are the site's own affair.
 //
-// Unknown keys are refused, as is a file that others can write to: a policy that is misread is worse than none.
+// Unknown keys are refused, as is a file that is not this user's alone (0600, no link: sec_secret_read): a policy that is misread is worse
+// than none.
 //
 // Job specifications are signed by the member that submits them, over federation, job id and canonical text; they may be
 // passed on by other members, but only their signer can begin a job with them.
@@ -49,7 +50,7 @@ struct agent_policy_load {
     int jobs, of_member; // in all, and of the member that asks
 };
 
-// A missing file leaves out->present false. NEB_ERR_DENIED: open to others; NEB_ERR_FORMAT.
+// A missing file leaves out->present false. NEB_ERR_DENIED: open to others, of another user, or a link; NEB_ERR_FORMAT.
 NEB_MUST_CHECK enum neb_status agent_policy_load(const char *home, struct agent_policy *out);
 NEB_MUST_CHECK enum neb_status agent_policy_parse(const char *text, size_t len, const char *what,
                                                   struct agent_policy *out);

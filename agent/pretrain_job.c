@@ -156,8 +156,8 @@ static enum neb_status take_up(struct run *r, const char *path) {
     } else {
         memcpy(r->id, hex, sizeof r->id);
         if (!json_equal(r->spec, (json_t *)(uintptr_t)spec)) {
-            neb_info(
-                "going on with other meshes, launchers, threads, devices, precisions or graphs");
+            neb_info("going on with other meshes, launchers, threads, devices, precisions, graphs, "
+                     "batches or recomputation");
             st = write_job(r, path);
         }
     }

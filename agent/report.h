@@ -20,12 +20,9 @@
 //
 //     {"t": 12.340, "kind": "step", "cluster": "paris", "step": 120, ...}
 //
-//     step        step, tokens, loss, lr, grad_norm (null: a foreign trainer did not say), tokens_per_s, stall_s, train_s (sums)
-//     round       round, fragment, digest, payload_bytes, codec, interval (H now)
-//     link        sent_bytes, recv_bytes (sums), goodput_bps, rtt_ms, up
-//     eval        step, loss, and sources: {NAME: loss}; held-out, every eval.every_steps of the cluster's own parameters,
-//                 and at the end of those of params_digest
-//     checkpoint, fault, tune, note    free fields, with a reason where there was a decision
+// Kinds: step, round, link, eval, checkpoint, tune, labels; note (something has changed, nothing is to be done) and fault (somebody
+// should look), which have a text. Their fields, with units, are in agent/README.md (metrics.jsonl and summary.json): add new ones
+// there.
 //
 // The writer adds t; kind and cluster are the caller's. Lines are appended whole, so that a reader
 // may follow the file while it grows. Lines of another cluster that a dead link held up come later,

@@ -1,4 +1,4 @@
-// The link as a whole (struct inter_link), shared by the link*.c files and by nobody else:
+// The link as a whole (struct inter_link), shared by the link*.c files and by nobody else but tests:
 //
 //     link.c          created, polled, the pass over all peers, figures
 //     link_open.c     connections and sets: opened, watched, replaced, closed

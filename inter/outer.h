@@ -90,7 +90,7 @@ bool inter_outer_on_device(const struct inter_outer *o);
 // Bytes of the state that it holds: arrays and scratch, without what grows with the updates.
 uint64_t inter_outer_bytes(const struct inter_outer *o);
 
-// Encodes fragment f into out (replaced). counts(user, unit, rows): pointer to (rows) tokens seen of each row of a
+// Encodes fragment f into out (replaced). counts(user, unit): pointer to (rows) tokens seen of each row of a
 // row-weighted unit since the member's last commit. In flight already: again, with what was learned since the send on top; the
 // former bytes may still be the ones that are committed, and settle as well. NEB_ERR_INVALID: a NaN or an infinity.
 typedef const uint64_t *inter_outer_counts(void *user, int32_t unit);

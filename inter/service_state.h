@@ -1,4 +1,4 @@
-// The service as a whole (struct inter_service), shared by the service*.c files and by nobody else:
+// The service as a whole (struct inter_service), shared by the service*.c files and by nobody else but tests:
 //
 //     inter/node.h ── actions ──► service_actions.c ──► ledger, link
 //          ▲                            │ events that they give rise to

@@ -1,5 +1,5 @@
 // What build.c (vocabulary, the whole), build_place.c (the folder), build_read.c (sources to documents) and build_shards.c (documents to shards) share.
-// Nobody else includes this.
+// But for tests, nobody else includes this.
 #ifndef INTRA_BUILD_STATE_H
 #define INTRA_BUILD_STATE_H
 #include "agent/base/fs.h"

@@ -1,4 +1,4 @@
-// Inside the communicator over TCP; for comm_socket*.c alone.
+// Inside the communicator over TCP; for comm_socket*.c alone, and a test.
 //
 //     comm_socket.c          the interface of comm.h: groups, messages
 //     comm_socket_reduce.c   collectives, made of messages
