@@ -156,7 +156,13 @@ static void print_step(const char *name, const struct agent_site *site,
     print_volumes(x);
 }
 
-void plan_print_exchange(const struct agent_planner *p) {
+// With three clusters or more a round is committed without who is late.
+static bool too_late(const struct agent_job *job, const struct agent_planner *p) {
+    return p->n > 2 && p->wan.interval && !job->sync.commit_all &&
+           p->wan.encode_s + p->wan.travel_s > (double)job->sync.grace_s;
+}
+
+void plan_print_exchange(const struct agent_job *job, const struct agent_planner *p) {
     const struct inter_wan_plan *w = &p->wan;
     char a[32], b[32], c[32], d[32], e[32], f[32];
     if (!w->interval)
@@ -170,6 +176,10 @@ void plan_print_exchange(const struct agent_planner *p) {
     printf("    %s an interval and cluster, %.0f %% of the link%s\n",
            agent_human_bytes(w->bytes, f, sizeof f), 100 * w->busy,
            p->carried ? "" : ": MORE THAN IT CARRIES");
+    if (too_late(job, p))
+        printf("    THE OTHERS HAVE AN UPDATE AFTER %s, AND WAIT %g s FOR IT (sync.grace_s): where "
+               "theirs are sooner, it is left out\n",
+               plan_ms(w->encode_s + w->travel_s, d, sizeof d), (double)job->sync.grace_s);
 }
 
 static const double TUNING_PAYS = 0.9; // of the time that a run takes without
@@ -201,7 +211,7 @@ static void print_one(const char *title, const struct agent_job *job, const stru
     for (int32_t i = 0; i < p->n; i++) {
         print_step(job->clusters[i].name, &m->sites[i], &p->clusters[i]);
     }
-    plan_print_exchange(p);
+    plan_print_exchange(job, p);
     print_tuning(job, p);
     printf("  whole run: %s for %lld steps, %s sent a cluster\n",
            isfinite(p->wall_s) && p->wall_s > 0 ? agent_human_time(p->wall_s, a, sizeof a)
@@ -315,16 +325,16 @@ static json_t *step_json(const char *name, const struct agent_planned *x) {
     return o;
 }
 
-json_t *plan_exchange_json(const struct agent_planner *p) {
+json_t *plan_exchange_json(const struct agent_job *job, const struct agent_planner *p) {
     const struct inter_wan_plan *w = &p->wan;
     if (!w->interval)
         return json_null();
-    return json_pack("{s:i,s:i,s:s,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:b}", "interval",
+    return json_pack("{s:i,s:i,s:s,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:b,s:b}", "interval",
                      w->interval, "overlap", w->overlap, "codec", p->codecs[w->codec].name,
                      "bits_per_param", p->codecs[w->codec].bits, "encode_s", w->encode_s,
                      "travel_s", w->travel_s, "agree_s", w->agree_s, "merge_s", w->merge_s,
                      "stall_s", w->stall_s, "bytes", w->bytes, "busy", w->busy, "step_s", w->step_s,
-                     "carried", p->carried);
+                     "carried", p->carried, "late", too_late(job, p));
 }
 
 static json_t *tuning_json(const struct agent_job *job, const struct agent_planner *p) {
@@ -362,7 +372,7 @@ static json_t *plan_json(const struct agent_job *job, const struct plan_machines
         json_array_append_new(clusters, o);
     }
     return json_pack("{s:o,s:o,s:o,s:o,s:o}", "clusters", clusters, "exchange",
-                     plan_exchange_json(p), "tuning", tuning_json(job, p), "wall_s",
+                     plan_exchange_json(job, p), "tuning", tuning_json(job, p), "wall_s",
                      agent_json_number(p->wall_s), "sent_bytes", agent_json_number(p->sent_bytes));
 }
 

@@ -29,8 +29,9 @@ void plan_streams_print_json(const struct plan_streams *p);
 // What both print. ms: "12.3 ms", "1.2 s", "unknown"; buf is returned.
 const char *plan_ms(double s, char *buf, size_t cap);
 void plan_print_machines(const struct agent_job *job, const struct plan_machines *m, int32_t n);
-void plan_print_exchange(const struct agent_planner *p);
-json_t *plan_exchange_json(const struct agent_planner *p); // null: no exchanges
+void plan_print_exchange(const struct agent_job *job, const struct agent_planner *p);
+json_t *plan_exchange_json(const struct agent_job *job,
+                           const struct agent_planner *p); // null: no exchanges
 json_t *plan_machines_json(const struct plan_machines *m, int32_t n);
 json_t *plan_link_json(const struct plan_machines *m, int32_t n); // the worst, and each
 json_t *plan_vocab_json(const struct plan_machines *m);           // null: known

@@ -85,7 +85,7 @@ static void print_one(const char *title, const struct agent_job *job,
         print_side(job, x, i);
     print_stream(job, x);
     if (x->rounds.n)
-        plan_print_exchange(&x->rounds);
+        plan_print_exchange(job, &x->rounds);
     printf("  whole run: %s for %lld batches",
            isfinite(x->wall_s) ? agent_human_time(x->wall_s, a, sizeof a) : "unknown",
            (long long)x->batches);
@@ -152,8 +152,8 @@ static json_t *one_json(const struct agent_job *job, const struct agent_planner_
             f->sent_s, "back_bytes_per_s", f->back_s, "busy", f->busy, "back_busy", f->back_busy,
             "exchange_wait_s", x->exchange_wait_s);
     return json_pack("{s:o,s:o,s:o,s:I,s:o,s:o,s:o}", "clusters", sides, "stream", stream,
-                     "exchange", plan_exchange_json(&x->rounds), "batches", (json_int_t)x->batches,
-                     "wall_s", agent_json_number(x->wall_s), "sent_bytes",
+                     "exchange", plan_exchange_json(job, &x->rounds), "batches",
+                     (json_int_t)x->batches, "wall_s", agent_json_number(x->wall_s), "sent_bytes",
                      agent_json_number(x->sent_bytes), "came_bytes",
                      agent_json_number(x->came_bytes));
 }

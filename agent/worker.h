@@ -192,6 +192,7 @@ struct agent_worker {
     uint64_t all_tokens;
     double loss_first, loss_last;
     double train_s, stall_s, sync_s;
+    uint32_t left_out_rounds;               // in a row, with all links up
     double stall_told;                      // of stall_s, on lines of metrics so far
     uint64_t payload_bytes, payload_params; // of all submitted updates: for bits per parameter
     uint32_t rounds;

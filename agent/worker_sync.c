@@ -387,6 +387,25 @@ static void say_round(struct agent_worker *w, int32_t f, neb_ns start) {
                "interval", agent_schedule_interval(&w->schedule, w->step)));
 }
 
+// Left out again and again though all links are up: its updates are longer under way than the others wait. Said after 4 rounds, 8, 16, …
+static void say_left_out(struct agent_worker *w, int32_t f) {
+    enum { FIRST = 4 };
+    const struct agent_travel *t = &w->travel[f];
+    char text[400];
+    w->left_out_rounds += w->alive == w->others;
+    if (w->left_out_rounds < FIRST || w->left_out_rounds & (w->left_out_rounds - 1))
+        return;
+    snprintf(text, sizeof text,
+             "left out of %u rounds in a row with all links up: the others did not have this "
+             "cluster's update of %.3g MB within %.3g s, and wait %g s for a slow one "
+             "(sync.grace_s). Raise that, or send less: a longer sync.interval, a codec of fewer "
+             "bits, more sync.fragments",
+             w->left_out_rounds, (double)t->blob.len / 1e6, neb_seconds(t->arrived_at - t->sent_at),
+             (double)w->job.sync.grace_s);
+    neb_warn("%s", text);
+    worker_metrics(w, json_pack("{s:s,s:s}", "kind", "fault", "text", text));
+}
+
 enum neb_status worker_merge(struct agent_worker *w, int32_t f) {
     struct agent_fragment *g = &w->frags[f];
     struct agent_travel *t = &w->travel[f];
@@ -402,7 +421,8 @@ enum neb_status worker_merge(struct agent_worker *w, int32_t f) {
     NEB_TRY(worker_outer_merge(w, f, reject, &r));
     if (foreign)
         t->mine = false; // what a former life of this cluster had sent
-    if (t->mine) {       // otherwise tokens and row counts carry over, as the residual does
+    w->left_out_rounds = t->mine ? 0 : w->left_out_rounds;
+    if (t->mine) { // otherwise tokens and row counts carry over, as the residual does
         settle_counts(w, f);
         memcpy(k->counts.in_base, k->counts.in_sent, V * sizeof *k->counts.in_base);
         memcpy(k->counts.out_base, k->counts.out_sent, V * sizeof *k->counts.out_base);
@@ -413,8 +433,10 @@ enum neb_status worker_merge(struct agent_worker *w, int32_t f) {
     if (t->taken_over)
         g->missed = 0;
     else if (g->in_flight &&
-             !t->mine) // late: the next update carries it all, and all that was missed
+             !t->mine) { // late: the next update carries it all, and all that was missed
         g->missed += t->missed + 1;
+        say_left_out(w, f);
+    }
     // the attempt of before the outage was voted for: what was missed comes with the next update
     else if (g->in_flight && t->again && k->tokens_base < t->tokens_at_send)
         g->missed += t->missed;
