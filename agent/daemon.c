@@ -28,6 +28,7 @@ static void telemetry(struct daemon *d) {
             daemon_tell_alive(d, j);
             daemon_tell_link(d, j);
             daemon_tell_waits(d, j);
+            j->updates_stay = j->federated && inter_service_updates_stay(d->service, j->id);
             daemon_trainer_left(d, j, false);
             if (j->behind_until && neb_now() >= j->behind_until) {
                 j->behind_until = neb_now() + 5 * NEB_S;

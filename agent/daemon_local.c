@@ -262,7 +262,8 @@ static void on_checkpoint(struct daemon *d, struct agent_jobrun *j, struct agent
     size_t f;
     on_saved(d, j, json_object_get(m->head, "saved"));
     json_array_foreach(rounds, f, r) {
-        if (j->federated && json_is_integer(r) && f < (size_t)j->job.sync.fragments &&
+        if (!j->updates_stay && j->federated && json_is_integer(r) &&
+            f < (size_t)j->job.sync.fragments &&
             inter_service_prune(d->service, j->id, (uint32_t)f, (uint32_t)json_integer_value(r)) !=
                 NEB_OK)
             neb_warn("old updates of job %s could not be removed", j->job.name);

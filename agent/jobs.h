@@ -71,6 +71,8 @@ struct agent_jobrun {
     // of the job, by the member that submitted it; "" where that is this one
     char sig[2 * INTER_SIG_BYTES + 1];
     bool told_expected, told_lost;
+    bool
+        updates_stay; // somebody is catching up: what a checkpoint leaves over is removed at a later one
     uint64_t taken; // fragments that the job's snapshot.bin is ahead in, bit each
     // checkpoints of a fragment from this round on are not trusted; 0: all are
     uint32_t suspect[INTER_FRAGMENTS_MAX];

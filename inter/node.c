@@ -427,6 +427,19 @@ bool inter_node_weighs(const struct inter_node *n, const uint8_t job[INTER_ID_BY
     return j && (j->c.robust || j->c.n_members >= 2);
 }
 
+bool inter_node_catching_up(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES],
+                            neb_ns now) {
+    enum { BEHIND = 3 }; // rounds: a beat is a second old, and a record travels
+    const struct job *j = find_const(n, job);
+    struct step s = {.n = (struct inter_node *)(uintptr_t)n, .now = now};
+    for (uint8_t m = 0; j && m < j->c.n_members; m++)
+        for (uint32_t f = 0; m != j->c.self && f < j->c.fragments; f++)
+            if (node_data(j) >> m & 1 && !((j->c.gone | j->c.removed) >> m & 1) &&
+                node_live(&s, j, m) && j->members[m].rounds[f] + BEHIND <= j->fragments[f].round)
+                return true;
+    return false;
+}
+
 // Whom the rounds wait for: not heard, and a record cannot do without.
 static uint16_t waits_for(const struct job *j, uint16_t live) {
     uint16_t data = (uint16_t)(node_data(j) & ~j->c.gone), here = data & live;

@@ -275,6 +275,9 @@ uint32_t inter_node_peer(const struct inter_node *n, const uint8_t job[INTER_ID_
 void inter_node_sketch(struct inter_node *n, const struct inter_key *k, const float *sketch);
 // Whether norms and directions of updates matter in a job: they are clipped, or compared with each other (two members or more).
 bool inter_node_weighs(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES]);
+// Whether a member of the job that is here is some rounds behind this node.
+bool inter_node_catching_up(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES],
+                            neb_ns now);
 struct inter_job_status {
     uint32_t term;
     int leader;        // member, -1: none known

@@ -145,6 +145,9 @@ NEB_MUST_CHECK enum neb_status inter_service_snapshot_fetch(struct inter_service
 bool inter_service_snapshot_progress(const struct inter_service *s,
                                      const uint8_t job[INTER_ID_BYTES],
                                      struct inter_snapshot_progress *out);
+// Whether updates of the job are to stay though no checkpoint here needs them: for who takes a snapshot from this agent, and for who is
+// some rounds behind and catches up. To be asked every second; a day in a row at most.
+bool inter_service_updates_stay(struct inter_service *s, const uint8_t job[INTER_ID_BYTES]);
 // Begins the chains of the fragments in which the snapshot is ahead of the ledger, at the records that it carries, which must
 // prove themselves. The job must be closed, and `c` is what it is opened with afterwards. *taken: those fragments, bit each. Again
 // is fine: the same fragments are taken. NEB_ERR_DENIED: a record that no majority has signed.

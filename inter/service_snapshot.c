@@ -76,6 +76,13 @@ bool inter_service_snapshot_progress(const struct inter_service *s,
     return inter_snapshots_progress(s->snapshots, job, out);
 }
 
+bool inter_service_updates_stay(struct inter_service *s, const uint8_t job[INTER_ID_BYTES]) {
+    neb_ns now = neb_now();
+    if (inter_node_catching_up(s->node, job, now))
+        inter_snapshots_catching_up(s->snapshots, now, job);
+    return inter_snapshots_hold(s->snapshots, now, job);
+}
+
 enum neb_status inter_service_snapshot_install(struct inter_service *s,
                                                const struct inter_job_config *c,
                                                const struct inter_snapshot *snapshot,

@@ -90,6 +90,13 @@ struct inter_snapshot_progress {
 // False: none is on its way.
 bool inter_snapshots_progress(const struct inter_snapshots *s, const uint8_t job[INTER_ID_BYTES],
                               struct inter_snapshot_progress *out);
+// A member that is here catches up with the job's rounds, with a snapshot or without.
+void inter_snapshots_catching_up(struct inter_snapshots *s, neb_ns now,
+                                 const uint8_t job[INTER_ID_BYTES]);
+// Whether somebody does, or takes a state of the job from this member, or did until just now: the updates since are wanted next, and
+// shall stay.
+bool inter_snapshots_hold(const struct inter_snapshots *s, neb_ns now,
+                          const uint8_t job[INTER_ID_BYTES]);
 // One message, with its type.
 enum {
     INTER_SNAPSHOT_ASK = 40,

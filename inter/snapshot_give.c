@@ -19,6 +19,45 @@ void snapshot_release(struct inter_snapshots *s, struct given *g) {
     *g = (struct given){0};
 }
 
+// Who has taken a state asks for the updates since it next: over the same link, for which it has as long again. A day in a row, and
+// then none for a day: who takes without end does not fill the others' disks.
+void snapshot_hold(struct inter_snapshots *s, neb_ns now, const uint8_t job[INTER_ID_BYTES],
+                   neb_ns opened) {
+    const neb_ns day = 86400 * NEB_S, least = 2 * NEB_S;
+    struct held *h = NULL;
+    for (int i = 0; i < INTER_SNAPSHOT_JOBS; i++)
+        if (!memcmp(s->held[i].job, job, INTER_ID_BYTES))
+            h = &s->held[i];
+    for (int i = 0; i < INTER_SNAPSHOT_JOBS && !h; i++)
+        if (s->held[i].until < now) {
+            h = &s->held[i];
+            *h = (struct held){0};
+            memcpy(h->job, job, sizeof h->job);
+        }
+    if (!h)
+        return;
+    if (h->until < now && h->from && h->until == h->from + day && now < h->until + day)
+        return;
+    if (h->until < now)
+        h->from = now;
+    neb_ns until = now + least + (now - opened);
+    until = until < h->from + day ? until : h->from + day;
+    h->until = until > h->until ? until : h->until;
+}
+
+void inter_snapshots_catching_up(struct inter_snapshots *s, neb_ns now,
+                                 const uint8_t job[INTER_ID_BYTES]) {
+    snapshot_hold(s, now, job, now);
+}
+
+bool inter_snapshots_hold(const struct inter_snapshots *s, neb_ns now,
+                          const uint8_t job[INTER_ID_BYTES]) {
+    for (int i = 0; i < INTER_SNAPSHOT_JOBS; i++)
+        if (s->held[i].until >= now && !memcmp(s->held[i].job, job, INTER_ID_BYTES))
+            return true;
+    return false;
+}
+
 static struct given *find_given(struct inter_snapshots *s, const uint8_t job[INTER_ID_BYTES],
                                 const uint8_t *id) {
     for (int i = 0; i < INTER_SNAPSHOT_JOBS; i++)
@@ -122,6 +161,7 @@ static enum neb_status give(struct inter_snapshots *s, neb_ns now, const struct 
     NEB_TRY(neb_buf_check(b));
     NEB_ASSERT(b->len == DATA_HEAD);
     g->taken = now;
+    snapshot_hold(s, now, w->job, g->opened);
     return s->c.send(s->c.user, w->peer, true, b->p, b->len, s->chunk, n);
 }
 
@@ -174,6 +214,7 @@ enum neb_status snapshot_answer(struct inter_snapshots *s, neb_ns now) {
     for (uint32_t i = 0; i < s->n_askers;) {
         struct asker a = s->askers[i];
         struct given *g = NULL;
+        snapshot_hold(s, now, a.job, a.at);
         bool over = now - a.at > asker_patience || !s->c.takes_part(s->c.user, a.job, a.peer),
              ready = !over && pin(s, now, a.job, a.begun, &g) == NEB_OK;
         if (ready)

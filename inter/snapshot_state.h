@@ -39,6 +39,10 @@ struct given { // a state that others may take
     uint64_t total;
     neb_ns opened, taken; // taken: last chunk; 0: none yet
 };
+struct held { // updates of a job since the state that is, or was just now, given
+    uint8_t job[INTER_ID_BYTES];
+    neb_ns from, until; // 0: none
+};
 struct asker { // waits for a state that is being opened
     neb_ns at;
     uint32_t peer;
@@ -53,6 +57,7 @@ struct inter_snapshots {
     struct inter_snapshots_config c;
     struct fetch fetches[INTER_SNAPSHOT_JOBS];
     struct given given[INTER_SNAPSHOT_JOBS];
+    struct held held[INTER_SNAPSHOT_JOBS];
     struct asker askers[PEERS];
     uint32_t n_askers;
     struct wanted queue[QUEUE_MAX];
@@ -85,6 +90,9 @@ NEB_MUST_CHECK enum neb_status snapshot_fetch_tick(struct inter_snapshots *s, st
                                                    neb_ns now);
 
 // snapshot_give.c
+// Somebody takes the state, which was opened then, or waits for it.
+void snapshot_hold(struct inter_snapshots *s, neb_ns now, const uint8_t job[INTER_ID_BYTES],
+                   neb_ns opened);
 void snapshot_release(struct inter_snapshots *s, struct given *g);
 NEB_MUST_CHECK enum neb_status snapshot_offer_none(struct inter_snapshots *s, uint32_t peer,
                                                    const uint8_t job[INTER_ID_BYTES]);

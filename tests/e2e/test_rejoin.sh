@@ -7,7 +7,7 @@ clean_up() { kill -CONT ${stopped[@]:-} 2>/dev/null || true; end_now ${pid:+"$pi
 stopped=()
 
 make_job "$T/job.yaml" "grace_s: 1, commit_all: false"
-sed -i -e "s/steps: 60/steps: 1600/" "$T/job.yaml"
+sed -i -e "s/steps: 60/steps: 2400/" "$T/job.yaml"
 light "$T/job.yaml"
 pace 8
 clusters "$T/job.yaml" a b c
@@ -71,13 +71,13 @@ before=$(snapshots b)
 round=$(rounds a)
 stopped=("$(agent_of b)" "$(worker_of b)")
 kill -STOP "${stopped[@]}"
-wait_rounds a $((round + 15))
+wait_rounds a $((round + 60)) # also for longer than it counts as here
 kill -CONT "${stopped[@]}"
 stopped=()
 round=$(rounds a)
 wait_rounds b $((round + 5))
 wait_snapshot b "$before" "an absence"
-echo "b away for 15 rounds: at round $(rounds b) again"
+echo "b away for 60 rounds: at round $(rounds b) again"
 
 wait "$pid" || fail "run failed: $(tail -n 5 "$run.log")"
 digests_equal "$run"

@@ -385,6 +385,49 @@ static void test_slow_to_open(void **state) {
     assert_in_range(now / NEB_S, 30, 100);
 }
 
+// Updates since a state that is being looked for or taken stay, and for as long again as the taking took; nobody holds them for more than a day.
+static void test_updates_stay(void **state) {
+    (void)state;
+    static const uint8_t other[INTER_ID_BYTES] = {10};
+    neb_ns start = NEB_S, now = start;
+    W.opens_after = 40; // looked for during four seconds
+    OK(inter_snapshots_fetch(W.side[1].s, job, at("x"), zero, 1, false, now));
+    assert_false(inter_snapshots_hold(W.side[0].s, now, job));
+    now = run(now, 1);
+    assert_int_equal(W.n_done, 0);
+    assert_true(inter_snapshots_hold(W.side[0].s, now, job));
+    assert_false(inter_snapshots_hold(W.side[0].s, now, other));
+    assert_false(inter_snapshots_hold(W.side[1].s, now, job));
+    W.loss = 0.2;
+    neb_ns end = run(now, INT32_MAX);
+    check_whole(7);
+    neb_ns took = end - now;
+    assert_true(took > NEB_S);
+    assert_true(inter_snapshots_hold(W.side[0].s, end + took / 2, job));
+    assert_false(inter_snapshots_hold(W.side[0].s, end + 2 * took + 10 * NEB_S, job));
+    // Who asks without end.
+    const neb_ns hour = 3600 * NEB_S;
+    uint8_t begun[INTER_SHA_BYTES] = {0};
+    start = now = end + 100 * hour;
+    for (bool held; now < start + 60 * hour; now += 60 * NEB_S) {
+        struct neb_buf b = {0};
+        W.opens_after = 1 << 30;
+        neb_buf_u8(&b, INTER_SNAPSHOT_ASK);
+        neb_buf_add(&b, job, sizeof job);
+        neb_buf_add(&b, begun, sizeof begun);
+        OK(inter_snapshots_message(W.side[0].s, now, 1, false, b.p, b.len));
+        neb_buf_free(&b);
+        for (int k = 0; k < 60; k++)
+            OK(inter_snapshots_tick(W.side[0].s, now + k * NEB_S));
+        held = inter_snapshots_hold(W.side[0].s, now + 60 * NEB_S, job);
+        neb_ns since = now - start;
+        if (since < 23 * hour || (since > 49 * hour && since < 60 * hour))
+            assert_true(held);
+        else if (since > 25 * hour && since < 47 * hour)
+            assert_false(held);
+    }
+}
+
 static int open_files(void) {
     int n = 0;
     DIR *d = opendir("/proc/self/fd");
@@ -493,12 +536,13 @@ static void test_headers(void **state) {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(test_over_a_bad_link), TEST(test_goes_on_after_a_restart),
-        TEST(test_a_newer_one),     TEST(test_header_only),
-        TEST(test_nobody_has_one),  TEST(test_too_large),
-        TEST(test_no_room),         TEST(test_headers),
-        TEST(test_slow_to_open),    TEST(test_late_offers),
-        TEST(test_withdrawn),       TEST(test_others_get_nothing)};
+        TEST(test_over_a_bad_link),   TEST(test_goes_on_after_a_restart),
+        TEST(test_a_newer_one),       TEST(test_header_only),
+        TEST(test_nobody_has_one),    TEST(test_too_large),
+        TEST(test_no_room),           TEST(test_headers),
+        TEST(test_slow_to_open),      TEST(test_updates_stay),
+        TEST(test_late_offers),       TEST(test_withdrawn),
+        TEST(test_others_get_nothing)};
     // a key of this job
     static const uint8_t handed[SEC_SEAL_HANDED_BYTES] = {[SEC_SEAL_ID_BYTES] = 9};
     int failed = cmocka_run_group_tests_name("in clear", tests, NULL, NULL);
