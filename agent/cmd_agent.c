@@ -85,7 +85,7 @@ int cmd_agent(int argc, char **argv) {
         {"listen", 'l', "HOST:PORT", 0, "accept other agents here; without it, only dial", 0},
         {"workers", KEY_WORKERS, "ADDRESS[:PORT]", 0,
          "ranks that mpirun or srun starts on other hosts of this cluster reach the agent here: an "
-         "address or interface of their network; encrypted, with keys of each job",
+         "address or interface of their network; encrypted, with keys made for each worker",
          0},
         {"recycle", KEY_RECYCLE, "SECONDS", 0,
          "replace connections of this age by fresh ones (default 3600)", 0},

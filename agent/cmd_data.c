@@ -39,8 +39,11 @@ static enum neb_status take_number(const struct reader *r, yaml_node_t *n, const
                                    double min, double max, double *out) {
     const char *t = text_of(n);
     *out = 0;
-    if (!t || !neb_number_real(t, min, max, out))
-        return bad(r, n, key, "not a number in its range");
+    if (!t || !neb_number_real(t, min, max, out)) {
+        char why[64];
+        snprintf(why, sizeof why, "not a number in %.10g..%.10g", min, max);
+        return bad(r, n, key, why);
+    }
     return NEB_OK;
 }
 

@@ -110,7 +110,7 @@ static enum neb_status examine(struct doctor *d, const struct options *o, const 
     struct agent_job *job = calloc(1, sizeof *job);
     int64_t need = 0;
     if (!job)
-        return neb_fail(NEB_ERR_NOMEM, "doctor");
+        return neb_fail(NEB_ERR_NOMEM, "out of memory: doctor");
     bool good = true;
     if (o->common.arg && job_needs(o->common.arg, job, &need) != NEB_OK) {
         char text[400];

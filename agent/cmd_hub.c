@@ -72,7 +72,7 @@ static enum neb_status reach_default(const char *listen, char out[SEC_ENDPOINT_M
     const char *port = strrchr(listen, ':');
     bool any = !strncmp(listen, "0.0.0.0:", 8) || !strncmp(listen, "[::]:", 5);
     if (any && gethostname(host, sizeof host - 1) != 0)
-        return neb_fail_errno("gethostname");
+        return neb_fail_errno("the name of this host (gethostname)");
     snprintf(out, SEC_ENDPOINT_MAX, "%s%s", any ? host : listen, any ? port : "");
     return sec_endpoint_valid(out) ? NEB_OK
                                    : neb_fail(NEB_ERR_INVALID,
@@ -200,7 +200,8 @@ int cmd_init(int argc, char **argv) {
         HOME_OPTIONS,
         {"name", 'n', "NAME", 0, "name of the new federation", 0},
         {"listen", 'l', "HOST:PORT", 0, "where the agent takes enrolments, as 0.0.0.0:7443", 0},
-        {"reach", KEY_REACH, "HOST:PORT", 0, "the same as others see it (default: this host)", 0},
+        {"reach", KEY_REACH, "HOST:PORT", 0,
+         "the enrolment endpoint as others see it (default: this host)", 0},
         {"link", KEY_LINK, "HOST:PORT", 0, "where other agents reach this one (default: it dials)",
          0},
         {"member", KEY_MEMBER, "NAME", 0, "name of this node (default: the host's)", 0},
@@ -265,8 +266,10 @@ static int run(int argc, char **argv, const struct argp *argp,
 int cmd_invite(int argc, char **argv) {
     static const struct argp_option table[] = {
         HOME_OPTIONS,
-        {"ttl", 't', "TIME", 0, "how long the token is good for, as 30m, 24h, 7d (default 24h)", 0},
-        {"role", 'r', "ROLE", 0, "data (trains, the default) or witness (only votes)", 0},
+        {"ttl", 't', "TIME", 0,
+         "how long the token is good for, as 30m, 24h, 7d (default 24h, at most 30d)", 0},
+        {"role", 'r', "ROLE", 0,
+         "data (trains, the default) or witness (only votes: no job makes it train)", 0},
         {0}};
     static const struct argp argp = {
         .options = table,

@@ -32,7 +32,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
 
 static enum neb_status home_of(const struct options *o, char home[NEB_PATH_MAX]) {
     if (signal(SIGPIPE, SIG_IGN) == SIG_ERR)
-        return neb_fail_errno("SIGPIPE");
+        return neb_fail_errno("SIGPIPE cannot be ignored");
     NEB_TRY(sec_init());
     return sec_home(o->common.home, home, NEB_PATH_MAX);
 }
@@ -142,7 +142,8 @@ static enum neb_status rotate(const struct options *o) {
     NEB_TRY(open_federation(home, &f));
     sec_federation_destroy(&f);
     NEB_TRY(sec_rotate(home, o->common.arg));
-    puts("new keys are in use: restart this agent; the other members take the new list");
+    puts("new keys are made: a running agent takes them within seconds, its jobs go on; the other "
+         "members take the new list");
     return NEB_OK;
 }
 

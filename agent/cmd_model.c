@@ -414,7 +414,8 @@ int cmd_eval(int argc, char **argv) {
 int cmd_generate(int argc, char **argv) {
     static const struct argp_option table[] = {
         {"prompt", 'p', "TEXT", 0, "what to continue", 0},
-        {"ids", 'i', "IDS", 0, "the same as token ids; ids are printed, no tokenizer is needed", 0},
+        {"ids", 'i', "IDS", 0,
+         "what to continue, as token ids; ids are printed, no tokenizer is needed", 0},
         {"tokens", 'n', "N", 0, "how many to add (default 64)", 0},
         {"temperature", 't', "T", 0, "0: always the likeliest (default 0.8)", 0},
         {"top-k", 'k', "K", 0, "only of the K likeliest (default 40)", 0},

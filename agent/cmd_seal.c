@@ -147,7 +147,8 @@ static enum neb_status open_file(const struct options *o) {
     if (!o->key)
         return neb_fail(NEB_ERR_INVALID, "nebula seal open: give --seal-key FILE");
     if (neb_fs_exists(o->args[2]))
-        return neb_fail(NEB_ERR_EXISTS, "%s exists", o->args[2]);
+        return neb_fail(NEB_ERR_EXISTS, "%s exists already: name a file that is not there",
+                        o->args[2]);
     NEB_TRY(agent_seal_option(o->key, &v));
     enum neb_status st = open_parts(sec_vault_of(v), o->args[1], o->args[2]);
     if (st == NEB_OK)

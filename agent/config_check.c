@@ -214,8 +214,7 @@ static enum neb_status validate_rtd(const struct agent_job *j, const char *file)
             "or auto");
     NEB_TRY(validate_auto_roles(j, file));
     for (int i = 0; i < 2; i++)
-        if (agent_cluster_ranks(&j->clusters[i]) > 1 || j->clusters[i].mesh_auto ||
-            j->clusters[i].launcher == AGENT_LAUNCHER_ATTACH)
+        if (agent_cluster_ranks(&j->clusters[i]) > 1 || j->clusters[i].mesh_auto)
             return COMPLAIN_OF(j, file, "clusters.mesh",
                                "cluster %s: mode rtd trains on one rank of its own",
                                j->clusters[i].name);
@@ -372,6 +371,9 @@ static enum neb_status validate_attach(const struct agent_job *j, const char *fi
     for (int32_t i = 0; i < j->n_clusters; i++) {
         if (j->clusters[i].launcher != AGENT_LAUNCHER_ATTACH)
             continue;
+        if (j->mode != AGENT_MODE_REPLICAS)
+            return COMPLAIN_OF(j, file, "clusters.launcher",
+                               "\"%s\": attach goes with mode replicas alone", j->clusters[i].name);
         if (!j->model.vocab)
             return COMPLAIN_OF(j, file, "model.vocab",
                                "is missing: \"%s\" has launcher attach, and its trainer "

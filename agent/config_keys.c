@@ -91,7 +91,7 @@ enum neb_status config_unknown_key(const char *where, const char *path) {
         snprintf(best, sizeof best, "clusters");
     if (best[0])
         return COMPLAIN(where, path, "unknown key (did you mean '%s'?)", best);
-    return COMPLAIN(where, path, "unknown key; configs/README.md lists all keys");
+    return COMPLAIN(where, path, "unknown key; nebula check --reference lists all keys");
 }
 
 // "model=3": its keys are what is set.
@@ -179,7 +179,9 @@ void agent_job_reference(FILE *f) {
     }
     fprintf(
         f,
-        "| `clusters` | **required** | 1 to %d | list of {%s}; sources: {NAME: WEIGHT} or a "
+        "| `clusters` | **required** | 1 to %d | list of {%s}; name: the agent's; threads: of the "
+        "worker (mpirun, slurm: of each rank), 0 to 256, 0: all processors; corpus: in place of "
+        "data.corpus; witness: votes and trains nothing; sources: {NAME: WEIGHT} or a "
         "list of {name, weight}, relative; "
         "none: all of the corpus by size; mesh: {dp, pp, tp}, ranks of the cluster's worker "
         "(default 1 each; dp must divide batch x accumulate, pp model.n_layers, tp heads and "

@@ -46,7 +46,7 @@ static enum neb_status set_number(struct agent_job *job, const struct config_opt
     bool below = whole ? v < o->min : (float)v < (float)o->min,
          above = whole ? v > o->max : (float)v > (float)o->max;
     if (below || above)
-        return COMPLAIN(where, o->path, "%s is not in %g..%g", text, o->min, o->max);
+        return COMPLAIN(where, o->path, "%s is not in %.10g..%.10g", text, o->min, o->max);
     char *p = (char *)job + o->at;
     if (o->type == T_INT32)
         memcpy(p, &(int32_t){(int32_t)v}, sizeof(int32_t));

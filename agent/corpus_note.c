@@ -64,6 +64,8 @@ enum neb_status agent_corpus_note_read(const char *checkpoint, char *out, size_t
     struct neb_buf text = {0};
     enum neb_status st = NEB_OK;
     NEB_TRY(note_path(checkpoint, note, sizeof note));
+    if (!neb_fs_exists(checkpoint))
+        return neb_fail(NEB_ERR_NOT_FOUND, "there is no %s", checkpoint);
     if (!neb_fs_exists(note))
         return neb_fail(NEB_ERR_NOT_FOUND,
                         "give --corpus DIR: there is no %s to say which corpus the model learned",

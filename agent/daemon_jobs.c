@@ -144,6 +144,14 @@ enum neb_status daemon_map_clusters(const struct daemon *d, struct agent_jobrun 
                 name, daemon_name(d));
             return NEB_ERR_NOT_FOUND;
         }
+        if (!known && !agent_job_only_votes(&j->job, i) &&
+            agent_members_only_votes(d->trust, name)) {
+            snprintf(why, cap,
+                     "cluster \"%s\" was invited as a witness, which trains nothing: give it "
+                     "{witness: true} in the job, or invite it anew as data",
+                     name);
+            return NEB_ERR_DENIED;
+        }
         j->peers[i] = peer;
     }
     if (j->self < 0) {

@@ -19,7 +19,7 @@ static const double clock_warn_s = 0.5, clock_fail_s = 30;
 
 enum neb_status doctor_init(struct doctor *d) {
     *d = (struct doctor){.checks = json_array()};
-    return d->checks ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "doctor");
+    return d->checks ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory: doctor");
 }
 
 void doctor_free(struct doctor *d) {

@@ -126,7 +126,7 @@ enum neb_status agent_jobs_put(struct inter_ledger *l, const struct agent_job_re
     char *spec = json_dumps(r->spec, JSON_COMPACT), *text = json_dumps(s, JSON_COMPACT);
     enum neb_status st = spec && text && neb_unhex(r->hex, id, sizeof id)
                              ? inter_ledger_put_job(l, id, spec, text)
-                             : neb_fail(NEB_ERR_NOMEM, "job %.8s", r->hex);
+                             : neb_fail(NEB_ERR_NOMEM, "out of memory: job %.8s", r->hex);
     free(spec);
     free(text);
     json_decref(s);

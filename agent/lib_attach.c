@@ -10,6 +10,8 @@
 static enum neb_status find_agent(const char *agent, char *out, size_t cap) {
     char home[NEB_PATH_MAX];
     agent = agent ? agent : getenv("NEBULA_AGENT");
+    if (!agent || !*agent)
+        agent = getenv("NEBULA_HOME");
     if (!agent || !*agent) {
         const char *user = getenv("HOME");
         if (!user || !*user)

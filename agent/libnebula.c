@@ -216,6 +216,8 @@ static enum neb_status step(struct nebula *n, const struct nebula_step_stats *s)
     }
 }
 
+int64_t nebula_step_count(const struct nebula *n) { return n ? n->w.step : 0; }
+
 int nebula_step_with(struct nebula *n, const struct nebula_step_stats *stats, int *state) {
     LIB_POINT;
     struct nebula_step_stats known = NEBULA_STEP_STATS_INIT;

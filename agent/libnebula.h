@@ -162,6 +162,9 @@ struct nebula_step_stats {
 NEBULA_EXPORT int nebula_step_with(struct nebula *n, const struct nebula_step_stats *stats,
                                    int *state);
 
+// Steps made, with those left out: nebula_info.step, at no cost (that computes a digest of all parameters). 0 where n is NULL.
+NEBULA_EXPORT int64_t nebula_step_count(const struct nebula *n);
+
 // Writes a checkpoint, and returns when it is on disk (besides those of checkpoint.every_steps). ERRORS NEBULA_ERR_STATE, NEBULA_ERR_IO.
 NEBULA_EXPORT int nebula_checkpoint(struct nebula *n);
 

@@ -56,10 +56,11 @@ static enum neb_status load_signed(struct agent_members *m) {
                         (unsigned long long)m->list.version, m->fed->name, me->name);
     int64_t now = neb_wall_now() / NEB_S;
     if (sec_federation_cert(m->fed, &cert) == NEB_OK &&
-        cert.not_after - now < SEC_MEMBER_DAYS * 86400 / 3 * 2)
-        neb_warn(
-            "this member's certificate ends in %lld days: run nebula members --fetch HOST:PORT",
-            (long long)((cert.not_after - now) / 86400));
+        cert.not_after - now < SEC_MEMBER_DAYS * 86400 / 4)
+        neb_warn("this member's certificate ends in %lld days and was not renewed: the agent tries "
+                 "that by itself where it knows its hub (renew.log), nebula members --fetch "
+                 "HOST:PORT does it by hand",
+                 (long long)((cert.not_after - now) / 86400));
     return NEB_OK;
 }
 
@@ -94,7 +95,7 @@ enum neb_status agent_members_open(const char *home, const struct sec_identity *
                                    struct agent_members **out) {
     struct agent_members *m = calloc(1, sizeof *m);
     if (!m)
-        return neb_fail(NEB_ERR_NOMEM, "members");
+        return neb_fail(NEB_ERR_NOMEM, "out of memory: members");
     m->identity = identity;
     m->epoll_fd = m->notify_fd = -1;
     enum neb_status st = sec_federation_open(home, &m->fed);
@@ -177,6 +178,11 @@ void agent_members_apply(struct agent_members *m, const uint8_t *p, size_t len,
     if (!say)
         say = agent_quiet_says(st == NEB_ERR_CORRUPT ? &m->forked : &m->refused, now, few_refused);
     compare(m, &before, st, say, out);
+}
+
+bool agent_members_only_votes(const struct agent_members *m, const char *name) {
+    int i = m->fed ? sec_memberlist_find(&m->fed->list, name) : -1;
+    return i >= 0 && m->fed->list.e[i].role == SEC_ROLE_WITNESS;
 }
 
 const struct sec_federation *agent_members_federation(const struct agent_members *m) {

@@ -34,6 +34,8 @@ void agent_members_reload(struct agent_members *m, struct agent_members_change *
 // The same with signed bytes from another member, which are stored first.
 void agent_members_apply(struct agent_members *m, const uint8_t *p, size_t len,
                          struct agent_members_change *out);
+// Whether the member was invited as a witness: it trains in no job.
+bool agent_members_only_votes(const struct agent_members *m, const char *name);
 const struct sec_federation *agent_members_federation(const struct agent_members *m); // or NULL
 // Of a hub: what its enrolment has refused since the agent began, or was given new keys.
 uint64_t agent_members_refused(const struct agent_members *m);

@@ -104,7 +104,9 @@ static const char *read_limits(const json_t *root, struct agent_policy *out) {
             return "\"threads\", \"ranks\", \"steps\", \"parameters\", \"tokens_per_step\", "
                    "\"jobs\" and \"jobs_per_member\" are numbers above 0";
     }
-    return known == json_object_size(root) ? NULL : "has an unknown key";
+    return known == json_object_size(root)
+               ? NULL
+               : "has a key that is none of its (security/README.md has them)";
 }
 
 enum neb_status agent_policy_parse(const char *text, size_t len, const char *what,
@@ -140,7 +142,7 @@ enum neb_status agent_policy_load(const char *home, struct agent_policy *out) {
     NEB_TRY(neb_path(path, sizeof path, home, "policy.json"));
     char *text = malloc(POLICY_BYTES_MAX);
     if (!text)
-        return neb_fail(NEB_ERR_NOMEM, "%s", path);
+        return neb_fail(NEB_ERR_NOMEM, "out of memory: %s", path);
     enum neb_status st = sec_secret_read(path, text, POLICY_BYTES_MAX, &len);
     if (st == NEB_OK)
         st = agent_policy_parse(text, len, path, out);
@@ -321,7 +323,7 @@ enum neb_status agent_job_signed_bytes(const uint8_t federation[SEC_FEDERATION_B
                                        struct neb_buf *out) {
     char *text = json_dumps(spec, JSON_COMPACT | JSON_SORT_KEYS);
     if (!text)
-        return neb_fail(NEB_ERR_NOMEM, "job specification");
+        return neb_fail(NEB_ERR_NOMEM, "out of memory: job specification");
     neb_buf_clear(out);
     neb_buf_add(out, federation, SEC_FEDERATION_BYTES);
     neb_buf_add(out, id, AGENT_JOB_ID_BYTES);

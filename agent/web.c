@@ -315,7 +315,7 @@ static enum neb_status load_secrets(struct server *s, const struct agent_web_con
     if (s->guard.wide && !c->token)
         return neb_fail(NEB_ERR_INVALID,
                         "--page %s: beyond this machine the page needs --page-token FILE (make one "
-                        "with openssl rand -hex 32 >FILE)",
+                        "with (umask 077; openssl rand -hex 32 >FILE))",
                         c->listen);
     if (c->token)
         NEB_TRY(agent_web_guard_token(&s->guard, c->token));

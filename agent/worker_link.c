@@ -186,7 +186,9 @@ enum neb_status worker_attach(struct agent_worker *w, const char *socket_path, c
     else
         st = agent_job_from_json(json_object_get(m.head, "spec"), &w->job);
     if (st == NEB_OK && w->cluster >= w->job.n_clusters)
-        st = neb_fail(NEB_ERR_FORMAT, "cluster %d of %d", w->cluster, w->job.n_clusters);
+        st = neb_fail(NEB_ERR_FORMAT,
+                      "the agent names cluster %d, the job has %d: do both run the same version?",
+                      w->cluster, w->job.n_clusters);
     if (st == NEB_OK && access(dir, W_OK) != 0)
         st = neb_fail(NEB_ERR_IO,
                       "rank 0 cannot write to %s, the job's folder: %s; on another host than the "

@@ -327,7 +327,7 @@ enum neb_status inter_link_create(const struct inter_link_config *cfg, struct in
     NEB_TRY(sec_init());
     struct inter_link *l = calloc(1, sizeof *l);
     if (!l)
-        return neb_fail(NEB_ERR_NOMEM, "link");
+        return neb_fail(NEB_ERR_NOMEM, "out of memory: link");
     l->cfg = *cfg;
     l->cfg.chunk_bytes = cfg->chunk_bytes ? cfg->chunk_bytes : (size_t)1 << 20;
     l->cfg.bulk_queue_bytes = cfg->bulk_queue_bytes ? cfg->bulk_queue_bytes : (size_t)64 << 20;

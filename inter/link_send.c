@@ -96,7 +96,7 @@ enum neb_status inter_link_send2(struct inter_link *l, uint32_t peer, enum inter
         return NEB_ERR_AGAIN;
     zmq_msg_t m;
     if (zmq_msg_init_size(&m, n) != 0)
-        return neb_fail(NEB_ERR_NOMEM, "link: message of %zu bytes", n);
+        return neb_fail(NEB_ERR_NOMEM, "out of memory: link: message of %zu bytes", n);
     uint8_t *b = zmq_msg_data(&m);
     b[0] = DATA;
     if (hlen)

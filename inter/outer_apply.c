@@ -27,7 +27,8 @@ enum neb_status outer_sum_robust(const struct outer_apply *j, struct outer_slot 
     size_t n = j->r->n, rows = s->u.rows;
     float clip[INTER_PARTS_MAX], *all = malloc(n * (s->n + rows) * sizeof *all),
                                  *w = all + n * s->n;
-    enum neb_status st = all ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "robust mean of %zu updates", n);
+    enum neb_status st =
+        all ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory: robust mean of %zu updates", n);
     for (size_t p = 0; p < n && st == NEB_OK; p++) {
         clip[p] = j->r->parts[p].clip;
         st = cmp_decode(s->work, s->views[p].frame, s->views[p].frame_len, all + p * s->n, s->n);

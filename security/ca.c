@@ -100,7 +100,7 @@ static enum neb_status alloc(struct sec_ca **out) {
     NEB_TRY(sec_openssl_init());
     struct sec_ca *ca = calloc(1, sizeof *ca);
     if (!ca)
-        return neb_fail(NEB_ERR_NOMEM, "CA");
+        return neb_fail(NEB_ERR_NOMEM, "out of memory: CA");
     ca->secret = sec_locked_alloc(crypto_sign_SECRETKEYBYTES);
     ca->seal = sec_locked_alloc(SEC_SEAL_KEY_BYTES);
     if (!ca->secret || !ca->seal) {

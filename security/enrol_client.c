@@ -155,7 +155,7 @@ static enum neb_status connect_once(const char *endpoint, const uint8_t pin[SEC_
                                     struct sec_enrol_client **out) {
     struct sec_enrol_client *c = calloc(1, sizeof *c);
     if (!c)
-        return neb_fail(NEB_ERR_NOMEM, "enrolment");
+        return neb_fail(NEB_ERR_NOMEM, "out of memory: enrolment");
     c->fd = -1;
     c->endpoint = endpoint;
     memcpy(c->pin, pin, sizeof c->pin);

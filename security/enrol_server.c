@@ -464,7 +464,7 @@ enum neb_status sec_enrol_server_create(struct sec_hub *hub, const struct sec_id
     enum neb_status st;
     struct sec_enrol_server *s = calloc(1, sizeof *s);
     if (!s)
-        return neb_fail(NEB_ERR_NOMEM, "enrolment");
+        return neb_fail(NEB_ERR_NOMEM, "out of memory: enrolment");
     s->hub = hub;
     s->self = self;
     s->listen_fd = s->epoll_fd = s->timer_fd = -1;

@@ -258,7 +258,7 @@ static enum neb_status make(const char *home, struct sec_federation **out) {
         f->dir = strdup(dir);
     if (!f || !f->dir) {
         free(f);
-        return neb_fail(NEB_ERR_NOMEM, "federation");
+        return neb_fail(NEB_ERR_NOMEM, "out of memory: federation");
     }
     *out = f;
     return NEB_OK;

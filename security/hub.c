@@ -25,8 +25,8 @@ static enum neb_status settings_write(const char *dir, const struct sec_hub_sett
     NEB_TRY(neb_path(path, sizeof path, dir, "hub.json"));
     json_t *root = json_pack("{s:s,s:s}", "listen", s->listen, "reach", s->reach);
     char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
-    enum neb_status st =
-        text ? neb_fs_write(path, text, strlen(text), 0600) : neb_fail(NEB_ERR_NOMEM, "%s", path);
+    enum neb_status st = text ? neb_fs_write(path, text, strlen(text), 0600)
+                              : neb_fail(NEB_ERR_NOMEM, "out of memory: %s", path);
     free(text);
     json_decref(root);
     return st;
@@ -69,7 +69,7 @@ static enum neb_status open_parts(const char *home, struct sec_hub **out) {
     struct sec_hub *h = calloc(1, sizeof *h);
     if (!h || !(h->dir = strdup(dir))) {
         free(h);
-        return neb_fail(NEB_ERR_NOMEM, "hub");
+        return neb_fail(NEB_ERR_NOMEM, "out of memory: hub");
     }
     NEB_TRY_GOTO(sec_ca_open(home, &h->ca), out);
     st = sec_federation_open(home, &h->fed);

@@ -166,7 +166,7 @@ static enum neb_status key_write(const char *path, const char *magic, uint8_t *f
 static enum neb_status identity_alloc(struct sec_identity **out) {
     struct sec_identity *id = calloc(1, sizeof *id);
     if (!id)
-        return neb_fail(NEB_ERR_NOMEM, "identity");
+        return neb_fail(NEB_ERR_NOMEM, "out of memory: identity");
     id->curve_secret = sec_locked_alloc(SEC_KEY_BYTES);
     id->sign_secret = sec_locked_alloc(crypto_sign_SECRETKEYBYTES);
     if (!id->curve_secret || !id->sign_secret) {

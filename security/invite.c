@@ -84,8 +84,8 @@ enum neb_status sec_invite_store(const char *dir, const struct sec_invite *v) {
         json_object_set_new(root, "listed", json_boolean(v->listed));
     }
     char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
-    enum neb_status st =
-        text ? neb_fs_write(path, text, strlen(text), 0600) : neb_fail(NEB_ERR_NOMEM, "%s", path);
+    enum neb_status st = text ? neb_fs_write(path, text, strlen(text), 0600)
+                              : neb_fail(NEB_ERR_NOMEM, "out of memory: %s", path);
     free(text);
     json_decref(root);
     return st;

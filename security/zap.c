@@ -135,7 +135,7 @@ enum neb_status sec_zap_create(void *zmq_context, const char *domain, struct sec
         return neb_fail(NEB_ERR_INVALID, "zap: bad domain '%s'", domain);
     struct sec_zap *z = calloc(1, sizeof *z);
     if (!z)
-        return neb_fail(NEB_ERR_NOMEM, "zap");
+        return neb_fail(NEB_ERR_NOMEM, "out of memory: zap");
     snprintf(z->domain, sizeof z->domain, "%s", domain);
     pthread_mutex_init(&z->lock, NULL);
     int linger = 0;

@@ -85,6 +85,7 @@ def _load():
     lib.nebula_begin.argtypes = lib.nebula_checkpoint.argtypes = [ctypes.c_void_p]
     lib.nebula_count.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
     lib.nebula_step_with.argtypes = [ctypes.c_void_p, ctypes.POINTER(_StepStats), ctypes.POINTER(ctypes.c_int)]
+    lib.nebula_step_count.argtypes, lib.nebula_step_count.restype = [ctypes.c_void_p], ctypes.c_int64
     lib.nebula_info_get.argtypes = [ctypes.c_void_p, ctypes.POINTER(_Info)]
     lib.nebula_close.argtypes = [ctypes.POINTER(ctypes.c_void_p), ctypes.c_double]
     api = ctypes.c_int()
@@ -244,7 +245,8 @@ class Federation:
         self._slots, self._keep, self._order = {}, [], []
         for name, tensor in items:
             self._slots[name] = _Slot(name, tensor, self._ranks)
-        self._hooks = (_MOVE(self._move), _CHECKPOINT(self._checkpoint_hook))
+        # without a hook for checkpoints the agent copies and trains on (checkpoint.copy)
+        self._hooks = (_MOVE(self._move), _CHECKPOINT(self._checkpoint_hook) if on_checkpoint else _CHECKPOINT())
         self._lead(lambda: self._start(agent, job, timeout, threads))
 
     # Rank 0 runs `work`, during which hooks may call the others; they serve until it is over.
@@ -377,7 +379,7 @@ class Federation:
             stats = _StepStats(ctypes.sizeof(_StepStats), int(tokens), float(loss), float(lr), float(grad_norm), float(eval_loss))
             self._call(_lib.nebula_step_with, self._handle, ctypes.byref(stats), ctypes.byref(state))
             self._state = state.value
-            self._step += 1
+            self._step = _lib.nebula_step_count(self._handle)  # with sync.tune auto it may have passed over some
         self._lead(work)
 
     def checkpoint(self):

@@ -22,6 +22,7 @@ for f in lib/systemd/system/nebula-agent.service share/man/man1/nebula.1 share/b
     share/fish/vendor_completions.d/nebula.fish share/nebula/slurm/agent.sbatch share/nebula/grafana/nebula.json; do
     [[ -s $T/root/usr/$f ]] || fail "the package lacks $f"
 done
+grep -q '^ExecStart=/usr/bin/nebula agent' "$T/root/usr/lib/systemd/system/nebula-agent.service" || fail "the unit starts another program"
 find "$T/root" -perm /022 ! -type l | has . && fail "writable for others: $(find "$T/root" -perm /022 ! -type l | head -n 3)"
 grep -rIl "$SOURCE\|$BUILD" "$T/root" && fail "files name the build folder"
 

@@ -74,6 +74,15 @@ fi
 grep -q 'no member of the federation has an address, so no link is possible yet' "$T/err" || fail "no word of it: $(cat "$T/err")"
 within 10 grep -q 'no link with shy is possible' "$T/alone.log" || fail "the hub says nothing: $(cat "$T/alone.log")"
 
+# who was invited as a witness trains in no job
+"$nebula" join "$("$nebula" invite watch --role witness --dir "$T/hub")" --dir "$T/watch" >/dev/null || fail "join of a witness"
+agent watch
+within 10 link_up hub watch || fail "the link to the witness does not come up"
+make_job "$T/job.yaml"
+sed -i 's/name: alpha/name: hub/; s/name: beta/name: watch/; s/model: {/model: {vocab: 512, /; s/threads: 1/&, launcher: attach/' "$T/job.yaml"
+if timeout 30 "$nebula" pretrain "$T/job.yaml" --home "$T/hub" --out "$T/none" >"$T/err" 2>&1; then fail "a witness was made to train"; fi
+grep -q '"watch" was invited as a witness' "$T/err" || fail "no word of the witness: $(tail -n 3 "$T/err")"
+
 # what must fail, with a reason and without a trace
 if "$nebula" join "$token" --dir "$T/thief" 2>"$T/err"; then fail "a used token joined again"; fi
 grep -q 'refused' "$T/err" || fail "no reason: $(cat "$T/err")"

@@ -112,10 +112,9 @@ static void test_complaints(void **state) {
         {"steps: 300\n", "steps: 300\ntrainable: lora\n",
          "dir/job.yaml:3: trainable.rank: lora needs a rank of 1 or more and at least one target"},
         {"steps: 300\n", "steps: 300\nsync: {codec: int9}\n",
-         "dir/job.yaml:3: sync.codec: \"int9\" is not one of: fp32, bf16, int8, int4[:BLOCK], "
-         "int3, "
-         "int2, "
-         "topk[:K/CHUNK[:4]]"},
+         "dir/job.yaml:3: sync.codec: \"int9\" is not one of: fp32, bf16, int8, int4, int3 or "
+         "int2[:BLOCK] (8..65535, default 128), topk[:K/CHUNK[:2 or :4]] (CHUNK 64..65536, default "
+         "64/4096, 2 bits)"},
         {"seq_len: 128, batch: 4", "seq_len: 1048576, batch: 17",
          "dir/job.yaml:4: data.batch: 17 of data.seq_len 1048576 are more than 16777216 tokens a "
          "micro-batch; lower one, and raise data.accumulate"},
