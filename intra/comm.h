@@ -12,8 +12,8 @@
 //   Replicated parameters stay equal because of it. Between different group sizes results differ by rounding.
 // - One thread uses a communicator and those split from it.
 // - Errors: NEB_ERR_IO (the library or a peer failed; logged here), NEB_ERR_TIMEOUT (nccl, socket: a peer did not come in
-//   time), NEB_ERR_LIMIT (a size the library cannot take), NEB_ERR_STATE (after abort). After any error but LIMIT the
-//   group is lost: abort it, and start again from a checkpoint.
+//   time), NEB_ERR_NOMEM, NEB_ERR_STATE (after abort). After any error the group is lost: abort it, and start again from a checkpoint.
+// - Arrays and messages may be as long as memory: what a library cannot take at once goes in pieces, with the same result.
 #ifndef INTRA_COMM_H
 #define INTRA_COMM_H
 #include "agent/base/status.h"
@@ -63,8 +63,9 @@ struct intra_comm_ops {
     // received with exactly its size and tag. nccl ignores tags and sizes that differ: there the order alone pairs
     // messages, and a receive waits for this rank's earlier sends of the same communicator; so ranks must not send in a
     // circle before they receive, and none sends to itself.
-    // send does not wait for the receiver; the buffer is the library's until wait() returns. wait on a zeroed or
-    // finished send returns at once; it clears *s also on failure.
+    // send does not wait for the receiver; the buffer is the library's until wait() returns, which for a long message
+    // may be when its receiver takes it. wait on a zeroed or finished send returns at once; it clears *s also on failure.
+    // socket: messages that nobody waits for, while their rank is waited for with something else, are kept, 4 GiB of them.
     enum neb_status (*send)(struct intra_comm *c, const void *x, size_t bytes, int to, int tag,
                             struct intra_comm_send *s);
     enum neb_status (*wait)(struct intra_comm *c, struct intra_comm_send *s);

@@ -16,11 +16,7 @@ static enum neb_status send(struct intra_comm *c, const void *x, size_t bytes, i
     out->handle = NULL;
     NEB_ASSERT(to >= 0 && to < c->size);
     NEB_TRY(socket_usable(g->hub));
-    if (bytes > SOCKET_MESSAGE_MAX)
-        return neb_fail(NEB_ERR_LIMIT,
-                        "ranks: a message of %zu bytes on %d ranks, at most %zu are possible; use "
-                        "more ranks",
-                        bytes, c->size, SOCKET_MESSAGE_MAX);
+    NEB_ASSERT(bytes <= SOCKET_MESSAGE_MAX); // no buffer is as large
     if (to == c->rank)
         return socket_keep(g->hub, g->id, tag, x, bytes);
     struct socket_send *s = malloc(sizeof *s);
@@ -29,7 +25,7 @@ static enum neb_status send(struct intra_comm *c, const void *x, size_t bytes, i
     out->handle = s;
     socket_post_send(g->hub, g->ranks[to], g->id, SOCKET_MESSAGE, tag, x, bytes, s);
     s->to = g->ranks[to];
-    enum neb_status st = socket_look(g->hub);
+    enum neb_status st = socket_push(g->hub, s->to);
     if (st != NEB_OK) {
         free(s);
         out->handle = NULL;

@@ -11,12 +11,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
 enum { RANKS_MAX = 8, N = 5000 };
+
+// In place of the C library's: counts.
+static long receives;
+ssize_t recv(int fd, void *x, size_t n, int flags) {
+    receives++;
+    return syscall(SYS_recvfrom, fd, x, n, flags, NULL, NULL);
+}
 
 struct outcome { // of one rank
     bool there;
@@ -428,12 +436,49 @@ static void test_rank_order(void **state) {
     }
 }
 
+// ---- looking --------------------------------------------------------------------------------------------------
+
+// Two ranks talk, six others have nothing to say: nobody asks those each time.
+static enum neb_status two_talk(struct world *w, int rank) {
+    enum { ROUNDS = 500, BYTES = 1000 };
+    struct intra_comm *c = NULL;
+    uint8_t x[BYTES] = {0};
+    NEB_TRY(join(w, rank, &c));
+    enum neb_status st = c->ops->barrier(c);
+    long before = receives;
+    for (int i = 0; i < 2 * ROUNDS && rank < 2 && st == NEB_OK; i++) {
+        struct intra_comm_send s = {0};
+        if (i % 2 == rank)
+            st = c->ops->send(c, x, BYTES, 1 - rank, 3, &s);
+        else
+            st = c->ops->recv(c, x, BYTES, 1 - rank, 3);
+        if (st == NEB_OK)
+            st = c->ops->wait(c, &s);
+    }
+    if (st == NEB_OK && receives - before > 4 * ROUNDS)
+        st = neb_fail(NEB_ERR_LIMIT, "%ld receives for %d messages", receives - before, ROUNDS);
+    if (st == NEB_OK)
+        st = c->ops->barrier(c);
+    intra_comm_destroy(&c);
+    return st;
+}
+
+static void test_idle_connections(void **state) {
+    (void)state;
+    struct outcome o[RANKS_MAX];
+    struct world w = make_world(8);
+    run(&w, 0xff, two_talk, o);
+    for (int k = 0; k < 8; k++)
+        if (!o[k].there || o[k].st != NEB_OK)
+            fail_msg("rank %d: %s: %s", k, neb_status_name(o[k].st), o[k].text);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_missing_rank), cmocka_unit_test(test_rank_ends_while_starting),
         cmocka_unit_test(test_strangers),    cmocka_unit_test(test_one_fails),
         cmocka_unit_test(test_last_words),   cmocka_unit_test(test_agreed_failure),
-        cmocka_unit_test(test_rank_order),
+        cmocka_unit_test(test_rank_order),   cmocka_unit_test(test_idle_connections),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
