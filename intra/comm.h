@@ -113,12 +113,15 @@ struct intra_comm_socket_config {
     int rank, size;
     const char *host; // of rank 0: name or address
     int port;
-    bool one_host;                // all ranks share a host: nothing listens beyond it
-    int listener;                 // rank 0: a socket that listens already, taken over; -1: none
-    const uint8_t *token;         // (32)
-    int64_t start_ms, timeout_ms; // until all are there; of any later wait. 0: 2 and 10 minutes
+    bool one_host;        // all ranks share a host: nothing listens beyond it
+    int listener;         // rank 0: a socket that listens already, taken over; -1: none
+    const uint8_t *token; // (32)
+    // Since the last rank has come (for rank 0, which shows nobody else, five times that); until all are there; of any later wait. 0: 2,
+    // 30 and 10 minutes
+    int64_t start_ms, start_max_ms, timeout_ms;
 };
-// NEB_ERR_TIMEOUT: not all ranks came within start_ms, says which; NEB_ERR_DENIED: who answers does not know the token.
+// Who is missing is logged while it is waited for. A rank that has come and ends ends the wait, as does a launcher that ends its ranks.
+// NEB_ERR_TIMEOUT: not all ranks came in time, says which; NEB_ERR_DENIED: who answers does not know the token.
 NEB_MUST_CHECK enum neb_status intra_comm_socket(const struct intra_comm_socket_config *c,
                                                  struct intra_comm **out);
 // As the environment says: intra/rank_env.h, the token as 64 hexadecimal digits, and for rank 0 perhaps a listener's descriptor; the

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { START_MS = 120000, TIMEOUT_MS = 600000, LOST_MS = 500 };
+enum { START_MS = 120000, START_MAX_MS = 1800000, TIMEOUT_MS = 600000, LOST_MS = 500 };
 
 // ---- messages -------------------------------------------------------------------------------------------------
 
@@ -193,6 +193,8 @@ enum neb_status intra_comm_socket(const struct intra_comm_socket_config *config,
     struct intra_comm_socket_config c = *config;
     struct socket_hub *hub = NULL;
     c.start_ms = c.start_ms ? c.start_ms : START_MS;
+    c.start_max_ms = c.start_max_ms ? c.start_max_ms : START_MAX_MS;
+    c.start_max_ms = c.start_max_ms > c.start_ms ? c.start_max_ms : c.start_ms;
     c.timeout_ms = c.timeout_ms ? c.timeout_ms : TIMEOUT_MS;
     NEB_ASSERT(c.size >= 1 && c.size <= INTRA_RANKS_MAX && c.rank >= 0 && c.rank < c.size);
     NEB_TRY(socket_hub_create(c.rank, c.size, c.timeout_ms, &hub));
