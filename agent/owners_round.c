@@ -46,6 +46,16 @@ static int32_t among_own(const struct agent_owners *o, int32_t f, int32_t unit) 
     return unit >= 0 && o->local[unit] >= 0 ? k : -1;
 }
 
+// What rank r says to send of its units takes no more memory than any codec makes of them.
+static enum neb_status believable(const struct agent_owners *o, int r, uint64_t bytes) {
+    enum { PER_ELEMENT = 16, BESIDES = 1 << 20 };
+    uint64_t most = o->load[r] * PER_ELEMENT + BESIDES;
+    return bytes <= most ? NEB_OK
+                         : neb_fail(NEB_ERR_FORMAT,
+                                    "rank %d announces %llu bytes of an update, %llu are possible",
+                                    r, (unsigned long long)bytes, (unsigned long long)most);
+}
+
 // All parts at rank 0, in o->pieces.
 static enum neb_status collect(struct agent_owners *o, float mine, float *error) {
     struct encoded e = {o->pieces[0].len, mine};
@@ -57,6 +67,7 @@ static enum neb_status collect(struct agent_owners *o, float mine, float *error)
     for (int r = 1; r < o->ranks; r++) {
         struct neb_buf *b = &o->pieces[r];
         NEB_TRY(owners_take(o, &e, sizeof e, r, OWNERS_TAG_SIZES));
+        NEB_TRY(believable(o, r, e.bytes));
         neb_buf_clear(b);
         NEB_TRY(neb_buf_reserve(b, e.bytes));
         NEB_TRY(owners_take(o, b->p, e.bytes, r, OWNERS_TAG_FRAMES));
@@ -160,6 +171,7 @@ static enum neb_status pass_parts(struct agent_owners *o, uint32_t n) {
         return NEB_OK;
     uint64_t all = 0;
     NEB_TRY(owners_take(o, o->sizes, head, 0, OWNERS_TAG_SIZES));
+    // Rank 0, which has let them pass the gate, holds as much itself.
     for (uint32_t p = 0; p < n; p++)
         all += o->sizes[p];
     neb_buf_clear(&o->pieces[0]);

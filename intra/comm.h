@@ -12,8 +12,8 @@
 //   Replicated parameters stay equal because of it. Between different group sizes results differ by rounding.
 // - One thread uses a communicator and those split from it.
 // - Errors: NEB_ERR_IO (the library or a peer failed; logged here), NEB_ERR_TIMEOUT (nccl, socket: a peer did not come in
-//   time), NEB_ERR_LIMIT (a size the library cannot take), NEB_ERR_STATE (after abort). After any error but LIMIT the
-//   group is lost: abort it, and start again from a checkpoint.
+//   time), NEB_ERR_NOMEM, NEB_ERR_STATE (after abort). After any error the group is lost: abort it, and start again from a checkpoint.
+// - Arrays and messages may be as long as memory: what a library cannot take at once goes in pieces, with the same result.
 #ifndef INTRA_COMM_H
 #define INTRA_COMM_H
 #include "agent/base/status.h"
@@ -63,8 +63,9 @@ struct intra_comm_ops {
     // received with exactly its size and tag. nccl ignores tags and sizes that differ: there the order alone pairs
     // messages, and a receive waits for this rank's earlier sends of the same communicator; so ranks must not send in a
     // circle before they receive, and none sends to itself.
-    // send does not wait for the receiver; the buffer is the library's until wait() returns. wait on a zeroed or
-    // finished send returns at once; it clears *s also on failure.
+    // send does not wait for the receiver; the buffer is the library's until wait() returns, which for a long message
+    // may be when its receiver takes it. wait on a zeroed or finished send returns at once; it clears *s also on failure.
+    // socket: messages that nobody waits for, while their rank is waited for with something else, are kept, 4 GiB of them.
     enum neb_status (*send)(struct intra_comm *c, const void *x, size_t bytes, int to, int tag,
                             struct intra_comm_send *s);
     enum neb_status (*wait)(struct intra_comm *c, struct intra_comm_send *s);
@@ -112,12 +113,15 @@ struct intra_comm_socket_config {
     int rank, size;
     const char *host; // of rank 0: name or address
     int port;
-    bool one_host;                // all ranks share a host: nothing listens beyond it
-    int listener;                 // rank 0: a socket that listens already, taken over; -1: none
-    const uint8_t *token;         // (32)
-    int64_t start_ms, timeout_ms; // until all are there; of any later wait. 0: 2 and 10 minutes
+    bool one_host;        // all ranks share a host: nothing listens beyond it
+    int listener;         // rank 0: a socket that listens already, taken over; -1: none
+    const uint8_t *token; // (32)
+    // Since the last rank has come (for rank 0, which shows nobody else, five times that); until all are there; of any later wait. 0: 2,
+    // 30 and 10 minutes
+    int64_t start_ms, start_max_ms, timeout_ms;
 };
-// NEB_ERR_TIMEOUT: not all ranks came within start_ms, says which; NEB_ERR_DENIED: who answers does not know the token.
+// Who is missing is logged while it is waited for. A rank that has come and ends ends the wait, as does a launcher that ends its ranks.
+// NEB_ERR_TIMEOUT: not all ranks came in time, says which; NEB_ERR_DENIED: who answers does not know the token.
 NEB_MUST_CHECK enum neb_status intra_comm_socket(const struct intra_comm_socket_config *c,
                                                  struct intra_comm **out);
 // As the environment says: intra/rank_env.h, the token as 64 hexadecimal digits, and for rank 0 perhaps a listener's descriptor; the

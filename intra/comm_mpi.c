@@ -1,8 +1,15 @@
 // Collectives over MPI, in host memory. Built as an object of its own (libnebula_mpi.so), so that only hosts with MPI
 // need it. Errors are returned, not fatal: MPI_ERRORS_RETURN on every communicator; what MPI says goes into the log.
+//
+// MPI's counts are int, and what its libraries add up of them inside often is, too. What is longer than COUNT_MAX goes in pieces:
+//
+//     a message                      COUNT_MAX bytes | COUNT_MAX bytes | … | less than that, perhaps nothing
+//     all-reduce, reduce, broadcast  piece by piece
+//     reduce-scatter, all-gather     rows of all ranks together above COUNT_MAX: a reduce to, or broadcast from, each row's rank
+//
+// A message's last piece is the one that is not full, so that a receiver who expects another size notices.
 #include "intra/comm.h"
 
-#include <limits.h>
 #include <mpi.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +19,12 @@ struct mpi {
     bool world; // of this process: ends MPI when destroyed
 };
 
-enum { COUNT_MAX = 1 << 30 }; // elements or bytes of one MPI call, whose counts are int
+// Tests have an object with smaller ones (tests/CMakeLists.txt).
+#ifndef COUNT_MAX
+#define COUNT_MAX (1 << 30) // elements or bytes of one call
+#define ROW_PIECE                                                                                  \
+    (1 << 26) // elements of a row that are reduced at once: MPI takes memory for as many
+#endif
 
 static struct mpi *mpi_of(struct intra_comm *c) { return c->ctx; }
 
@@ -56,29 +68,24 @@ static enum neb_status reduce(struct intra_comm *c, float *x, size_t n, int root
     return NEB_OK;
 }
 
-static enum neb_status fits(struct intra_comm *c, size_t n, const char *what) {
-    if (n <= COUNT_MAX)
-        return NEB_OK;
-    return neb_fail(NEB_ERR_LIMIT,
-                    "MPI: %s of %zu elements a rank on %d ranks, at most %d are possible; use more "
-                    "ranks",
-                    what, n, c->size, COUNT_MAX);
+static bool at_once(const struct intra_comm *c, size_t n) {
+    return n <= COUNT_MAX / (size_t)c->size;
 }
 
 static enum neb_status reduce_scatter(struct intra_comm *c, float *x, size_t n) {
-    NEB_TRY(fits(c, n, "reduce-scatter"));
-    NEB_TRY(checked(
-        c, MPI_Reduce_scatter_block(MPI_IN_PLACE, x, (int)n, MPI_FLOAT, MPI_SUM, mpi_of(c)->comm),
-        "reduce-scatter"));
-    memmove(x + (size_t)c->rank * n, x, n * sizeof *x); // in place, MPI leaves it in front
+    if (at_once(c, n)) {
+        NEB_TRY(checked(
+            c,
+            MPI_Reduce_scatter_block(MPI_IN_PLACE, x, (int)n, MPI_FLOAT, MPI_SUM, mpi_of(c)->comm),
+            "reduce-scatter"));
+        memmove(x + (size_t)c->rank * n, x, n * sizeof *x); // in place, MPI leaves it in front
+        return NEB_OK;
+    }
+    for (int row = 0; row < c->size; row++)
+        for (size_t at = 0; at < n; at += ROW_PIECE)
+            NEB_TRY(
+                reduce(c, x + (size_t)row * n + at, n - at < ROW_PIECE ? n - at : ROW_PIECE, row));
     return NEB_OK;
-}
-
-static enum neb_status all_gather(struct intra_comm *c, float *x, size_t n) {
-    NEB_TRY(fits(c, n, "all-gather"));
-    return checked(
-        c, MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, x, (int)n, MPI_FLOAT, mpi_of(c)->comm),
-        "all-gather");
 }
 
 static enum neb_status broadcast(struct intra_comm *c, void *x, size_t bytes, int root) {
@@ -91,45 +98,73 @@ static enum neb_status broadcast(struct intra_comm *c, void *x, size_t bytes, in
     return NEB_OK;
 }
 
-static enum neb_status send(struct intra_comm *c, const void *x, size_t bytes, int to, int tag,
-                            struct intra_comm_send *s) {
-    NEB_ASSERT(to >= 0 && to < c->size);
-    NEB_TRY(fits(c, bytes, "send"));
-    MPI_Request *r = malloc(sizeof *r);
-    s->handle = NULL;
-    if (!r)
-        return neb_fail(NEB_ERR_NOMEM, "out of memory for a send of %zu bytes", bytes);
-    enum neb_status st =
-        checked(c, MPI_Isend(x, (int)bytes, MPI_BYTE, to, tag, mpi_of(c)->comm, r), "send");
-    if (st == NEB_OK)
-        s->handle = r;
-    else
-        free(r);
-    return st;
+static enum neb_status all_gather(struct intra_comm *c, float *x, size_t n) {
+    if (at_once(c, n))
+        return checked(c,
+                       MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, x, (int)n, MPI_FLOAT,
+                                     mpi_of(c)->comm),
+                       "all-gather");
+    for (int row = 0; row < c->size; row++)
+        NEB_TRY(broadcast(c, x + (size_t)row * n, n * sizeof *x, row));
+    return NEB_OK;
 }
 
-static enum neb_status wait_send(struct intra_comm *c, struct intra_comm_send *s) {
-    MPI_Request *r = s->handle;
-    if (!r)
-        return NEB_OK;
-    enum neb_status st = checked(c, MPI_Wait(r, MPI_STATUS_IGNORE), "send");
-    free(r);
-    s->handle = NULL;
+// A message on its way.
+struct sending {
+    size_t n; // pieces that were begun
+    MPI_Request pieces[];
+};
+
+static size_t piece_at(size_t bytes, size_t at) {
+    return bytes - at < COUNT_MAX ? bytes - at : COUNT_MAX;
+}
+
+static enum neb_status send(struct intra_comm *c, const void *x, size_t bytes, int to, int tag,
+                            struct intra_comm_send *out) {
+    size_t n = bytes / COUNT_MAX + 1;
+    struct sending *s = malloc(sizeof *s + n * sizeof s->pieces[0]);
+    NEB_ASSERT(to >= 0 && to < c->size);
+    out->handle = NULL;
+    if (!s)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for a send of %zu bytes", bytes);
+    for (s->n = 0; s->n < n; s->n++) {
+        size_t at = s->n * COUNT_MAX;
+        int rc = MPI_Isend((const char *)x + at, (int)piece_at(bytes, at), MPI_BYTE, to, tag,
+                           mpi_of(c)->comm, &s->pieces[s->n]);
+        if (rc != MPI_SUCCESS) { // the group is lost; those before it are the library's for good
+            free(s);
+            return checked(c, rc, "send");
+        }
+    }
+    out->handle = s;
+    return NEB_OK;
+}
+
+static enum neb_status wait_send(struct intra_comm *c, struct intra_comm_send *out) {
+    struct sending *s = out->handle;
+    enum neb_status st = NEB_OK;
+    out->handle = NULL;
+    for (size_t i = 0; s && i < s->n && st == NEB_OK; i++)
+        st = checked(c, MPI_Wait(&s->pieces[i], MPI_STATUS_IGNORE), "send");
+    free(s);
     return st;
 }
 
 static enum neb_status recv(struct intra_comm *c, void *x, size_t bytes, int from, int tag) {
-    MPI_Status got;
-    int n = 0;
     NEB_ASSERT(from >= 0 && from < c->size);
-    NEB_TRY(fits(c, bytes, "receive"));
-    NEB_TRY(
-        checked(c, MPI_Recv(x, (int)bytes, MPI_BYTE, from, tag, mpi_of(c)->comm, &got), "receive"));
-    NEB_TRY(checked(c, MPI_Get_count(&got, MPI_BYTE, &n), "receive"));
-    if ((size_t)n != bytes)
-        return neb_fail(NEB_ERR_IO,
-                        "message from rank %d with tag %d has %d bytes, %zu were expected", from,
-                        tag, n, bytes);
+    for (size_t i = 0; i <= bytes / COUNT_MAX; i++) {
+        size_t at = i * COUNT_MAX, want = piece_at(bytes, at);
+        MPI_Status got;
+        int n = 0;
+        NEB_TRY(checked(
+            c, MPI_Recv((char *)x + at, (int)want, MPI_BYTE, from, tag, mpi_of(c)->comm, &got),
+            "receive"));
+        NEB_TRY(checked(c, MPI_Get_count(&got, MPI_BYTE, &n), "receive"));
+        if ((size_t)n != want)
+            return neb_fail(NEB_ERR_IO,
+                            "message from rank %d with tag %d has %zu bytes, %zu were expected",
+                            from, tag, at + (size_t)n, bytes);
+    }
     return NEB_OK;
 }
 

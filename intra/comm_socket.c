@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { START_MS = 120000, TIMEOUT_MS = 600000, LOST_MS = 500 };
+enum { START_MS = 120000, START_MAX_MS = 1800000, TIMEOUT_MS = 600000, LOST_MS = 500 };
 
 // ---- messages -------------------------------------------------------------------------------------------------
 
@@ -16,11 +16,7 @@ static enum neb_status send(struct intra_comm *c, const void *x, size_t bytes, i
     out->handle = NULL;
     NEB_ASSERT(to >= 0 && to < c->size);
     NEB_TRY(socket_usable(g->hub));
-    if (bytes > SOCKET_MESSAGE_MAX)
-        return neb_fail(NEB_ERR_LIMIT,
-                        "ranks: a message of %zu bytes on %d ranks, at most %zu are possible; use "
-                        "more ranks",
-                        bytes, c->size, SOCKET_MESSAGE_MAX);
+    NEB_ASSERT(bytes <= SOCKET_MESSAGE_MAX); // no buffer is as large
     if (to == c->rank)
         return socket_keep(g->hub, g->id, tag, x, bytes);
     struct socket_send *s = malloc(sizeof *s);
@@ -29,7 +25,7 @@ static enum neb_status send(struct intra_comm *c, const void *x, size_t bytes, i
     out->handle = s;
     socket_post_send(g->hub, g->ranks[to], g->id, SOCKET_MESSAGE, tag, x, bytes, s);
     s->to = g->ranks[to];
-    enum neb_status st = socket_look(g->hub);
+    enum neb_status st = socket_push(g->hub, s->to);
     if (st != NEB_OK) {
         free(s);
         out->handle = NULL;
@@ -197,6 +193,8 @@ enum neb_status intra_comm_socket(const struct intra_comm_socket_config *config,
     struct intra_comm_socket_config c = *config;
     struct socket_hub *hub = NULL;
     c.start_ms = c.start_ms ? c.start_ms : START_MS;
+    c.start_max_ms = c.start_max_ms ? c.start_max_ms : START_MAX_MS;
+    c.start_max_ms = c.start_max_ms > c.start_ms ? c.start_max_ms : c.start_ms;
     c.timeout_ms = c.timeout_ms ? c.timeout_ms : TIMEOUT_MS;
     NEB_ASSERT(c.size >= 1 && c.size <= INTRA_RANKS_MAX && c.rank >= 0 && c.rank < c.size);
     NEB_TRY(socket_hub_create(c.rank, c.size, c.timeout_ms, &hub));

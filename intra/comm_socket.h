@@ -2,7 +2,8 @@
 //
 //     comm_socket.c          the interface of comm.h: groups, messages
 //     comm_socket_reduce.c   collectives, made of messages
-//     comm_socket_io.c       frames over the connections, one thread, nothing but poll(2)
+//     comm_socket_io.c       frames over the connections, one thread, nothing but poll(2): of a hundred connections only those are
+//                            read that have something
 //     comm_socket_start.c    ranks find and prove themselves to each other; all connections
 //
 // A frame, little-endian:
@@ -10,7 +11,11 @@
 //     group u32 | kind u32 | tag i32 | bytes u64 | payload
 //
 // Each pair of ranks has one connection. What is sent is written whenever any call waits. A rank reads from all, but from a rank that
-// no call waits for only until EARLY_SOFT bytes of it lie here unclaimed: then TCP makes that rank wait.
+// no call waits for only until EARLY_SOFT bytes of it lie here unclaimed, and no message above EARLY_ALONE at all: then TCP makes that
+// rank wait.
+//
+// A message may be as long as memory: it goes from the sender's buffer into the receiver's. Only what comes before anybody waits for it
+// takes memory by its sender's word, EARLY_MAX bytes of each rank at most.
 #ifndef INTRA_COMM_SOCKET_H
 #define INTRA_COMM_SOCKET_H
 #include "agent/base/clock.h"
@@ -24,8 +29,9 @@ enum {
     SOCKET_PIECE_BYTES = 128 << 10, // of a collective, that travels and is added at once
     SOCKET_PIECES = 3,              // of them on their way
 };
-#define SOCKET_MESSAGE_MAX ((size_t)1 << 30) // bytes, as over MPI
+#define SOCKET_MESSAGE_MAX (((size_t)1 << 40) - 1) // bytes: what says more is garbage
 #define SOCKET_EARLY_SOFT  ((size_t)4 << 20)
+#define SOCKET_EARLY_ALONE ((size_t)64 << 20)
 #define SOCKET_EARLY_MAX   ((size_t)4 << 30)
 
 enum socket_kind { SOCKET_MESSAGE = 1, SOCKET_COLLECTIVE, SOCKET_BYE, SOCKET_GIVES_UP };
@@ -70,6 +76,8 @@ struct socket_peer {
     struct socket_recv *posted, **posted_end;
     struct socket_early *early, **early_end;
     size_t early_bytes;
+    bool asked;  // somebody looks for a message of it: also behind others
+    bool full;   // TCP takes nothing more for it, until poll says otherwise
     uint8_t *rx; // read, not looked at: rx_at..rx_len
     size_t rx_at, rx_len;
     // The message whose payload comes now: `left` bytes to `at` (NULL: dropped)
@@ -84,6 +92,7 @@ struct socket_hub {
     int64_t timeout_ms;
     struct socket_peer *peers; // (size)
     struct pollfd *fds;        // (size)
+    neb_ns looked_at;          // when all were looked at last
     uint32_t next_group;
     enum neb_status failed; // of the first failure; every later call returns it
     bool gave_up, parting;
@@ -119,7 +128,9 @@ NEB_MUST_CHECK enum neb_status socket_wait_recv(struct socket_hub *hub, int from
 NEB_MUST_CHECK enum neb_status socket_disagree(struct socket_hub *hub, int peer, const char *what);
 // One look at all connections; never blocks.
 NEB_MUST_CHECK enum neb_status socket_look(struct socket_hub *hub);
-// The same, then: has a message come?
+// Writes what `peer` takes at once. And a look at all, but not with every call.
+NEB_MUST_CHECK enum neb_status socket_push(struct socket_hub *hub, int peer);
+// Has a message come? Looks at `from`, and at all, but not with every call.
 NEB_MUST_CHECK enum neb_status socket_is_there(struct socket_hub *hub, int from, uint32_t group,
                                                int32_t tag, bool *out);
 // A message to oneself.

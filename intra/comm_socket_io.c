@@ -18,6 +18,8 @@ enum {
     GOODBYE_MS = 10000,
     // after which one that is gone is missed by those too whom the others keep waiting
     GONE_MS = 2000,
+    // those whom no call waits for are looked at so often while others keep this rank busy: what fits a connection's buffers meanwhile
+    OTHERS_US = 100,
 };
 
 // ---- failing --------------------------------------------------------------------------------------------------
@@ -165,13 +167,15 @@ static enum neb_status begin_frame(struct socket_hub *hub, int peer, bool *waits
         p->into = r;
         p->at = r->bytes == bytes ? r->x : NULL;
     } else {
-        if (!p->posted && p->early_bytes + bytes > SOCKET_EARLY_SOFT && p->early) {
+        bool much = p->early_bytes + bytes > SOCKET_EARLY_SOFT;
+        if (!p->posted && !p->asked && much && (p->early || bytes > SOCKET_EARLY_ALONE)) {
             *waits = true;
             return NEB_OK;
         }
         if (p->early_bytes + bytes > SOCKET_EARLY_MAX)
-            return lose(hub, peer, NEB_ERR_IO,
-                        "sends more than this rank keeps: nobody here waits for it");
+            return lose(
+                hub, peer, NEB_ERR_IO,
+                "sends more than this rank keeps: it is waited for, but for something else");
         struct socket_early *e = malloc(sizeof *e + bytes);
         if (!e)
             return neb_fail(NEB_ERR_NOMEM, "out of memory for a message of %llu bytes of rank %d",
@@ -277,7 +281,8 @@ static enum neb_status write_some(struct socket_hub *hub, int peer, bool *moved)
                     (struct iovec){(void *)(uintptr_t)(s->x + body), s->bytes - body};
         }
         ssize_t n = sendmsg(p->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        p->full = n < 0 && errno == EAGAIN;
+        if (p->full || (n < 0 && errno == EINTR))
             return NEB_OK;
         if (n < 0 && (errno == EPIPE || errno == ECONNRESET) && !held(p))
             return NEB_OK; // what it said before it went may still be here, and says more
@@ -304,34 +309,76 @@ static enum neb_status write_some(struct socket_hub *hub, int peer, bool *moved)
 
 // ---- waiting --------------------------------------------------------------------------------------------------
 
-static enum neb_status look_at_peers(struct socket_hub *hub, bool *moved) {
-    enum neb_status st = NEB_OK;
-    for (int i = 0; i < hub->size && st == NEB_OK; i++) {
-        if (hub->peers[i].fd >= 0)
-            st = write_some(hub, i, moved);
-        if (hub->peers[i].fd >= 0 && st == NEB_OK)
-            st = read_some(hub, i, moved);
-    }
+static enum neb_status note(struct socket_hub *hub, enum neb_status st) {
     if (hub->failed == NEB_OK)
         hub->failed = st;
     return st;
 }
 
-enum neb_status socket_look(struct socket_hub *hub) {
-    bool moved = false;
-    return look_at_peers(hub, &moved);
+// Without asking first whether there is something: for a rank that is waited for.
+static enum neb_status look_at_peer(struct socket_hub *hub, int peer, bool *moved) {
+    struct socket_peer *p = &hub->peers[peer];
+    enum neb_status st = NEB_OK;
+    if (p->fd >= 0 && p->out && !p->full)
+        st = write_some(hub, peer, moved);
+    if (p->fd >= 0 && st == NEB_OK)
+        st = read_some(hub, peer, moved);
+    return note(hub, st);
 }
 
-static void sleep_until_something(struct socket_hub *hub, neb_ns end) {
-    nfds_t n = 0;
-    int64_t ms = (end - neb_now()) / NEB_MS + 1;
+// To whoever takes it, and whether a message may be read by now that had to wait: neither needs the kernel to say so.
+static enum neb_status look_within(struct socket_hub *hub, bool *moved) {
     for (int i = 0; i < hub->size; i++) {
         struct socket_peer *p = &hub->peers[i];
-        short events = (short)((held(p) ? 0 : POLLIN) | (p->out ? POLLOUT : 0));
-        if (p->fd >= 0 && events)
-            hub->fds[n++] = (struct pollfd){.fd = p->fd, .events = events};
+        if (p->fd >= 0 && p->out && !p->full)
+            NEB_TRY(write_some(hub, i, moved));
+        if (p->fd >= 0 && held(p))
+            NEB_TRY(look_at(hub, i, moved));
     }
-    (void)poll(hub->fds, n, (int)(ms < 1 ? 1 : ms < 1000 ? ms : 1000));
+    return NEB_OK;
+}
+
+// All connections. If nothing moves at once, waits for something until `end`, a second at most (0: does not wait).
+static enum neb_status look_at_peers(struct socket_hub *hub, neb_ns end, bool *moved) {
+    enum neb_status st = look_within(hub, moved);
+    int64_t ms = *moved || !end ? 0 : (end - neb_now()) / NEB_MS + 1;
+    for (int i = 0; i < hub->size; i++) {
+        const struct socket_peer *p = &hub->peers[i];
+        short events = (short)((held(p) ? 0 : POLLIN) | (p->out ? POLLOUT : 0));
+        hub->fds[i] = (struct pollfd){.fd = events ? p->fd : -1, .events = events};
+    }
+    int n = st == NEB_OK ? poll(hub->fds, (nfds_t)hub->size,
+                                (int)(ms < 0      ? 0
+                                      : ms < 1000 ? ms
+                                                  : 1000))
+                         : 0;
+    for (int i = 0; n > 0 && i < hub->size && st == NEB_OK; i++) {
+        struct socket_peer *p = &hub->peers[i];
+        short events = hub->fds[i].fd < 0 ? 0 : hub->fds[i].revents;
+        if (events & ~POLLIN && p->fd >= 0 && p->out)
+            st = write_some(hub, i, moved);
+        if (events & ~POLLOUT && p->fd >= 0 && st == NEB_OK)
+            st = read_some(hub, i, moved);
+    }
+    hub->looked_at = neb_now();
+    return note(hub, st);
+}
+
+enum neb_status socket_look(struct socket_hub *hub) {
+    bool moved = false;
+    return look_at_peers(hub, 0, &moved);
+}
+
+static enum neb_status look_sometimes(struct socket_hub *hub, bool *moved) {
+    return neb_now() - hub->looked_at < OTHERS_US * NEB_US ? NEB_OK : look_at_peers(hub, 0, moved);
+}
+
+enum neb_status socket_push(struct socket_hub *hub, int peer) {
+    struct socket_peer *p = &hub->peers[peer];
+    bool moved = false;
+    if (p->fd >= 0 && p->out && !p->full)
+        NEB_TRY(note(hub, write_some(hub, peer, &moved)));
+    return look_sometimes(hub, &moved);
 }
 
 // pending: of a message from `peer` (incoming), or to it.
@@ -340,7 +387,9 @@ static enum neb_status wait_for(struct socket_hub *hub, const bool *pending, int
     neb_ns end = 0;
     while (*pending) {
         bool moved = false;
-        NEB_TRY(look_at_peers(hub, &moved));
+        NEB_TRY(look_at_peer(hub, peer, &moved));
+        if (*pending && moved)
+            NEB_TRY(look_sometimes(hub, &moved));
         if (!*pending)
             break;
         if (hopeless(hub, peer, incoming))
@@ -358,7 +407,10 @@ static enum neb_status wait_for(struct socket_hub *hub, const bool *pending, int
                      (double)hub->timeout_ms / 1e3);
             return lose(hub, peer, NEB_ERR_TIMEOUT, why);
         }
-        sleep_until_something(hub, hub->gone_at ? hub->gone_at + GONE_MS * NEB_MS : end);
+        neb_ns until = hub->gone_at ? hub->gone_at + GONE_MS * NEB_MS : end;
+        NEB_TRY(look_at_peers(hub, until, &moved));
+        if (moved)
+            end = neb_now() + hub->timeout_ms * NEB_MS;
     }
     return NEB_OK;
 }
@@ -387,8 +439,14 @@ enum neb_status socket_wait_recv(struct socket_hub *hub, int from, struct socket
 enum neb_status socket_is_there(struct socket_hub *hub, int from, uint32_t group, int32_t tag,
                                 bool *out) {
     struct socket_peer *p = &hub->peers[from];
+    bool moved = false;
     *out = false;
-    NEB_TRY(socket_look(hub));
+    p->asked = true;
+    enum neb_status st = look_at_peer(hub, from, &moved);
+    if (st == NEB_OK)
+        st = look_sometimes(hub, &moved);
+    p->asked = false;
+    NEB_TRY(st);
     for (const struct socket_early *e = p->early; e && !*out; e = e->next)
         *out = e->group == group && e->kind == SOCKET_MESSAGE && e->tag == tag;
     return *out || from == hub->rank || !hopeless(hub, from, true) ? NEB_OK : lose_gone(hub, from);
@@ -519,13 +577,11 @@ static void part(struct socket_hub *hub) {
             socket_post_send(hub, i, 0, SOCKET_BYE, 0, NULL, 0, &byes[i]);
     while (some && neb_now() < end) {
         bool moved = false;
-        if (look_at_peers(hub, &moved) != NEB_OK)
-            break;
         some = false;
         for (int i = 0; i < hub->size; i++)
             some = some || (hub->peers[i].fd >= 0 && (byes[i].pending || !hub->peers[i].bye));
-        if (some && !moved)
-            sleep_until_something(hub, end);
+        if (some && look_at_peers(hub, end, &moved) != NEB_OK)
+            break;
     }
     for (int i = 0; i < hub->size; i++) // no pointer to byes stays
         hub->peers[i].out = NULL;

@@ -11,6 +11,9 @@
 //     HMAC(token, 'c' hello nonce) ──►
 //
 // Whoever accepts serves all who knock at once, each for a few seconds, so that one who says nothing holds up nobody.
+//
+// Ranks of a large job come minutes apart: a hundred of them load one program from a slow disk. So the time is counted from the last that
+// came, and who is missing is said meanwhile. Who has met rank 0 waits for as long as that does, and learns of its end.
 #include "agent/base/bytes.h"
 #include "agent/base/log.h"
 #include "agent/base/sha256.h"
@@ -36,6 +39,9 @@ enum {
     KNOCK_MS = 5000,
     RETRY_MS = 50,
     STRANGERS_TOLD = 3,
+    ROOT_TIMES = 5,  // start_ms, for rank 0: of the others that come nothing is seen before
+    TELL_MS = 10000, // or a quarter of start_ms: who is missing; then after twice as long each time
+    TELL_MOST_MS = 120000,
     ALIVE_AFTER_S = 15, // a host that vanished is noticed by the kernel
     ALIVE_EACH_S = 5,
     ALIVE_TIMES = 4,
@@ -44,7 +50,9 @@ enum {
 struct start {
     struct socket_hub *hub;
     const struct intra_comm_socket_config *c;
-    neb_ns end;
+    neb_ns begin, end;
+    neb_ns came;             // when the last one came, or the wait began
+    neb_ns tell, tell_after; // who is missing
     int listener;
     int *ports;                         // (size) rank 0: where the others listen
     struct sockaddr_storage *addresses; // (size) likewise, as seen from here
@@ -54,6 +62,25 @@ struct start {
 static int left_ms(neb_ns end) {
     int64_t ms = (end - neb_now()) / NEB_MS;
     return ms < 0 ? 0 : ms < 1000000 ? (int)ms : 1000000;
+}
+
+// Waits from now on, `ms` since the last that comes and start_max_ms at most.
+static void wait_on(struct start *s, int64_t ms) {
+    neb_ns now = neb_now(), most = s->begin + s->c->start_max_ms * NEB_MS;
+    s->came = now;
+    s->end = now + ms * NEB_MS;
+    s->end = s->end < most ? s->end : most;
+}
+
+// Time to say what is waited for?
+static bool tells(struct start *s) {
+    neb_ns now = neb_now();
+    if (now < s->tell)
+        return false;
+    s->tell_after =
+        2 * s->tell_after < TELL_MOST_MS * NEB_MS ? 2 * s->tell_after : TELL_MOST_MS * NEB_MS;
+    s->tell = now + s->tell_after;
+    return true;
 }
 
 // ---- proofs ---------------------------------------------------------------------------------------------------
@@ -262,12 +289,18 @@ static enum neb_status join(struct start *s, const struct sockaddr_storage *a, i
             close(fd);
         if (st != NEB_ERR_AGAIN && st != NEB_ERR_TIMEOUT)
             return st;
-        if (neb_now() >= s->end)
+        neb_ns now = neb_now();
+        if (now >= s->end)
             return neb_fail(NEB_ERR_TIMEOUT,
                             "ranks: rank %d of %d could not join rank %d (port %d%s%s) in %.1f s: "
                             "it was not started, or a firewall is between",
                             s->hub->rank, s->hub->size, to, port_of(a), to ? "" : " of ",
-                            to ? "" : c->host, (double)c->start_ms / 1e3);
+                            to ? "" : c->host, neb_seconds(now - s->came));
+        if (tells(s))
+            neb_info("ranks: rank %d of %d waits for rank %d (port %d%s%s), which does not answer "
+                     "yet: %.0f s so far, %.0f s at most",
+                     s->hub->rank, s->hub->size, to, port_of(a), to ? "" : " of ",
+                     to ? "" : c->host, neb_seconds(now - s->came), neb_seconds(s->end - s->came));
         neb_sleep(RETRY_MS * NEB_MS);
     }
 }
@@ -335,6 +368,7 @@ static enum neb_status hear(struct start *s, struct knock *k) {
         s->hub->peers[rank].fd = k->fd;
         set_up(k->fd);
         k->fd = -1;
+        wait_on(s, s->c->start_ms);
     }
     return NEB_OK;
 }
@@ -354,13 +388,29 @@ static void take_knock(struct start *s, struct knock *knocks) {
     *k = (struct knock){.fd = fd, .end = neb_now() + KNOCK_MS * NEB_MS, .from = from};
 }
 
-// "ranks 1, 3"
-static void missing(const struct start *s, char *list, size_t cap) {
+// "ranks 1, 3, 7-12"; "…" where there are more. How many there are.
+static int missing(const struct start *s, char *list, size_t cap) {
+    const struct socket_peer *p = s->hub->peers;
     int n = 0;
+    bool cut = false;
     size_t len = (size_t)snprintf(list, cap, "ranks ");
-    for (int i = s->hub->rank + 1; i < s->hub->size && len + 24 < cap; i++)
-        if (s->hub->peers[i].fd < 0)
-            len += (size_t)snprintf(list + len, cap - len, "%s%d", n++ ? ", " : "", i);
+    for (int i = s->hub->rank + 1, last; i < s->hub->size; i = last + 1) {
+        last = i;
+        if (p[i].fd >= 0)
+            continue;
+        while (last + 1 < s->hub->size && p[last + 1].fd < 0)
+            last++;
+        cut = cut || len + 32 > cap;
+        if (!cut)
+            len += (size_t)snprintf(list + len, cap - len, "%s%d", n ? ", " : "", i);
+        if (!cut && last > i)
+            len +=
+                (size_t)snprintf(list + len, cap - len, "%s%d", last == i + 1 ? ", " : "-", last);
+        n += last - i + 1;
+    }
+    if (cut)
+        snprintf(list + len, cap - len, ", …");
+    return n;
 }
 
 // One round of waiting. *more: ranks are missing.
@@ -379,13 +429,17 @@ static enum neb_status serve(struct start *s, struct knock *knocks, struct pollf
     if (!*more)
         return NEB_OK;
     char list[160];
-    missing(s, list, sizeof list);
-    int ms = left_ms(s->end);
+    int ms = left_ms(s->end), absent = missing(s, list, sizeof list);
     if (ms == 0)
         return neb_fail(NEB_ERR_TIMEOUT,
-                        "ranks: rank %d of %d waited %.1f s for %s to connect: not started, or "
-                        "ended before; the logs there say why",
-                        hub->rank, hub->size, (double)s->c->start_ms / 1e3, list);
+                        "ranks: rank %d of %d waited %.1f s for %s to connect, since the last one "
+                        "came (%d of %d are missing): not started, or ended before; the logs there "
+                        "say why",
+                        hub->rank, hub->size, neb_seconds(s->end - s->came), list, absent,
+                        hub->size);
+    if (tells(s))
+        neb_info("ranks: rank %d waits for %s to connect (%d of %d are missing)", hub->rank, list,
+                 absent, hub->size);
     (void)poll(fds, n, ms < 200 ? ms : 200);
     for (int i = 0; i < KNOCKS; i++)
         if (knocks[i].fd >= 0 && fds[1 + i].revents)
@@ -472,8 +526,9 @@ static enum neb_status join_all(struct start *s, uint8_t *table) {
     struct sockaddr_storage own, root, a;
     socklen_t own_len = sizeof own, root_len = sizeof root;
     int fd = hub->peers[0].fd;
-    s->end += KNOCK_MS * NEB_MS; // rank 0, which knows more, is to be the first to give up
-    enum neb_status st = move_all(fd, table, (size_t)hub->size * ENTRY, false, s->end);
+    // rank 0, which knows more, is to be the first to give up; it began when this rank had met it, or before
+    neb_ns end = neb_now() + (s->c->start_max_ms + KNOCK_MS) * NEB_MS;
+    enum neb_status st = move_all(fd, table, (size_t)hub->size * ENTRY, false, end);
     if (st != NEB_OK)
         return neb_fail(st == NEB_ERR_TIMEOUT ? st : NEB_ERR_IO,
                         "ranks: rank %d of %d: rank 0 %s while the ranks started; its log says why",
@@ -482,6 +537,8 @@ static enum neb_status join_all(struct start *s, uint8_t *table) {
     if (getsockname(fd, (struct sockaddr *)&own, &own_len) != 0 ||
         getpeername(fd, (struct sockaddr *)&root, &root_len) != 0)
         return neb_fail_errno("ranks: a connection without address");
+    s->begin = neb_now(); // all are there
+    wait_on(s, s->c->start_ms);
     for (int to = 1; to < hub->rank; to++) {
         NEB_TRY(entry(table + (size_t)to * ENTRY, &own, &root, &a));
         NEB_TRY(join(s, &a, to, false));
@@ -509,13 +566,15 @@ static enum neb_status lead(struct start *s) {
         NEB_TRY(listen_at(&own, s->c->one_host || loopback(&own), s->c->port, &s->listener));
     }
     NEB_TRY(accept_all(s));
+    s->begin = neb_now();
+    wait_on(s, s->c->start_ms);
     return give_table(s);
 }
 
 enum neb_status socket_start(struct socket_hub *hub, const struct intra_comm_socket_config *c) {
     struct start s = {.hub = hub,
                       .c = c,
-                      .end = neb_now() + c->start_ms * NEB_MS,
+                      .begin = neb_now(),
                       .listener = c->listener,
                       .ports = calloc((size_t)hub->size, sizeof *s.ports),
                       .addresses = calloc((size_t)hub->size, sizeof *s.addresses)};
@@ -523,6 +582,9 @@ enum neb_status socket_start(struct socket_hub *hub, const struct intra_comm_soc
         s.ports && s.addresses
             ? NEB_OK
             : neb_fail(NEB_ERR_NOMEM, "out of memory starting %d ranks", hub->size);
+    s.tell_after = (c->start_ms / 4 < TELL_MS ? c->start_ms / 4 : TELL_MS) * NEB_MS;
+    s.tell = s.begin + s.tell_after;
+    wait_on(&s, c->start_ms * (hub->rank == 0 ? 1 : ROOT_TIMES));
     if (st == NEB_OK && hub->size > 1)
         st = hub->rank == 0 ? lead(&s) : follow(&s);
     if (s.listener >= 0)

@@ -320,17 +320,17 @@ static enum neb_status save_mesh(const struct intra_trainer *t, struct intra_ckp
     if (owner && !whole->params)
         st = intra_model_allocate(whole, false); // kept: the next checkpoint wants it too
     NEB_TRY_GOTO(intra_whole_agree(t->c.mesh, st), out);
-    NEB_TRY_GOTO(intra_whole_params(t->model, whole), out);
-    NEB_TRY_GOTO(gather_moments(t, t->optim->m, s.m), out);
-    NEB_TRY_GOTO(gather_moments(t, t->optim->v, s.v), out);
-    NEB_TRY_GOTO(intra_trainer_counts(t, s.input, s.target), out);
+    NEB_TRY_GOTO(trainer_kept(t, intra_whole_params(t->model, whole)), out);
+    NEB_TRY_GOTO(trainer_kept(t, gather_moments(t, t->optim->m, s.m)), out);
+    NEB_TRY_GOTO(trainer_kept(t, gather_moments(t, t->optim->v, s.v)), out);
+    NEB_TRY_GOTO(trainer_kept(t, intra_trainer_counts(t, s.input, s.target)), out);
     if (owner)
         st = intra_model_save(whole, w);
     if (owner && st == NEB_OK)
         st = save_rest(t, w, s.m, s.v, s.input, s.target);
     if (t->extra) {
         enum neb_status put = t->extra->put(t->extra->user, s.writer, w, &st);
-        NEB_TRY_GOTO(put, out);
+        NEB_TRY_GOTO(trainer_kept(t, put), out);
     }
     st = intra_whole_agree(t->c.mesh, st);
 out:

@@ -1,6 +1,7 @@
 #include "intra/trainer_parts.h"
 #include "agent/base/log.h"
 #include "intra/checkpoint_async.h"
+#include "intra/trainer_whole.h"
 #include "intra/whole.h"
 
 #include <stdlib.h>
@@ -271,7 +272,7 @@ enum neb_status intra_trainer_save_parts(const struct intra_trainer *t, struct i
     deal(&p);
     NEB_TRY_GOTO(intra_whole_agree(mesh, begin_part(&p, w, path)), out);
     enum neb_status written = NEB_OK;
-    NEB_TRY_GOTO(put_tensors(&p, &written), out);
+    NEB_TRY_GOTO(trainer_kept(t, put_tensors(&p, &written)), out);
     if (p.world->rank == 0 && written == NEB_OK)
         written = note_parts(&p, w);
     st = intra_whole_agree(mesh, written);

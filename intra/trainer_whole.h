@@ -14,6 +14,12 @@ NEB_MUST_CHECK enum neb_status trainer_read_rest(const struct intra_trainer *t,
                                                  const struct intra_ckpt *c, uint64_t steps[2],
                                                  uint64_t *input, uint64_t *target);
 NEB_MUST_CHECK enum neb_status trainer_push_all(struct intra_trainer *t);
+// Of a part of a save that the ranks do not agree upon: whoever fails there leaves others waiting for it, and has to end. (After a failure that
+// all know of they may train on.)
+static inline enum neb_status trainer_kept(const struct intra_trainer *t, enum neb_status st) {
+    intra_model_keep(t->model, st);
+    return st;
+}
 
 // trainer_whole.c
 // Rank 0 reads; the others get their parts from it. Collective; one status for all.

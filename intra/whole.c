@@ -1,4 +1,5 @@
 #include "intra/whole.h"
+#include "agent/base/fault.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -78,6 +79,8 @@ static enum neb_status room(const struct range *g, float **out) {
 
 static enum neb_status post(struct intra_comm *c, const float *x, size_t n, int to, int tag) {
     struct intra_comm_send s = {0};
+    if (neb_fault("whole.send"))
+        return neb_fail(NEB_ERR_NOMEM, "no memory to send a tensor (fault)");
     NEB_TRY(c->ops->send(c, x, n * sizeof *x, to, tag, &s));
     return c->ops->wait(c, &s);
 }

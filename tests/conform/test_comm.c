@@ -1,6 +1,7 @@
 // One suite for every communicator: alone (self, one rank), started by mpirun with "mpi" or "nccl DEVICE" as arguments
 // (test_comm_mpi.sh, test_comm_nccl.sh: 1, 2 and 4 ranks), or by `nebula ranks` with "socket" (test_comm_socket.sh). Every rank checks
-// every result.
+// every result. "mpi pieces": over an object that cuts messages after 4000 bytes and collectives after 4000 elements of all ranks
+// (tests/CMakeLists.txt), as the object that is installed does after a gibi.
 #include "agent/base/log.h"
 #include "intra/comm.h"
 
@@ -10,14 +11,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
 static struct intra_comm *C;
+static bool pieces;
 
-enum { SIZES = 6 };
-static const size_t sizes[SIZES] = {
-    0, 1, 3, 64, 1000, 100003}; // short, odd, and long enough for other algorithms
+// Short, odd, long enough for other algorithms, and around the pieces of "mpi pieces"
+static const size_t sizes[] = {0, 1, 3, 64, 999, 1000, 1001, 2000, 4001, 100003};
+enum { SIZES = sizeof sizes / sizeof sizes[0] };
 
 // A value that differs by rank and place, with bits to round.
 static float value(int rank, size_t i) {
@@ -129,6 +133,45 @@ static void test_scatter_gather(void **state) {
     }
 }
 
+// Numbers whose sums are exact in any order: what is cut into pieces has the very bits of what is not.
+static float whole_number(int rank, size_t i) {
+    return (float)((i * 7 + (size_t)rank * 31) % 1021) - 510;
+}
+
+static float sum_of(size_t i) {
+    float sum = 0;
+    for (int r = 0; r < C->size; r++)
+        sum += whole_number(r, i);
+    return sum;
+}
+
+static void test_exact(void **state) {
+    (void)state;
+    for (int s = 0; s < SIZES; s++) {
+        size_t n = sizes[s], all = n * (size_t)C->size, own = n * (size_t)C->rank;
+        float *x = need(all * sizeof *x), *y = need(all * sizeof *y), *sums = need(all * sizeof *x);
+        for (size_t i = 0; i < all; i++) {
+            x[i] = y[i] = whole_number(C->rank, i);
+            sums[i] = sum_of(i);
+        }
+        assert_int_equal(C->ops->all_reduce(C, x, all, INTRA_COMM_F32, INTRA_COMM_SUM), NEB_OK);
+        assert_memory_equal(x, sums, all * sizeof *x);
+        assert_int_equal(C->ops->reduce_scatter(C, y, n), NEB_OK);
+        assert_memory_equal(y + own, sums + own, n * sizeof *y);
+        for (size_t i = 0; i < all; i++)
+            y[i] = i >= own && i < own + n ? sums[i] : -1;
+        assert_int_equal(C->ops->all_gather(C, y, n), NEB_OK);
+        assert_memory_equal(y, sums, all * sizeof *y);
+        for (size_t i = 0; i < all; i++)
+            y[i] = C->rank == C->size - 1 ? sums[i] : -1;
+        assert_int_equal(C->ops->broadcast(C, y, all * sizeof *y, C->size - 1), NEB_OK);
+        assert_memory_equal(y, sums, all * sizeof *y);
+        free(x);
+        free(y);
+        free(sums);
+    }
+}
+
 static void test_broadcast(void **state) {
     (void)state;
     for (int root = 0; root < C->size; root++) {
@@ -219,6 +262,120 @@ static void test_wrong_size(void **state) {
     assert_int_equal(C->ops->wait(C, &send), NEB_OK);
 }
 
+// Messages around a piece and of several, all with one tag and on their way at once: none takes another's bytes. Then sizes that differ,
+// by a byte, by a piece, and where one is of several.
+static void test_pieces(void **state) {
+    (void)state;
+    static const size_t bytes[] = {0, 3999, 4000, 4001, 1, 8000, 7999, 12001, 4000};
+    static const size_t differ[][2] = {{3999, 4000}, {4000, 4001}, {4000, 3999}, {4000, 8000},
+                                       {8000, 4000}, {4001, 3},    {0, 4000}};
+    enum {
+        N = sizeof bytes / sizeof bytes[0],
+        DIFFER = sizeof differ / sizeof differ[0],
+        MOST = 12001
+    };
+    int to = (C->rank + 1) % C->size, from = (C->rank + C->size - 1) % C->size;
+    unsigned char *out = need((size_t)N * MOST), *in = need(MOST);
+    struct intra_comm_send send[N] = {{0}};
+    if (nccl())
+        goto out; // a circle
+    for (size_t i = 0; i < N; i++) {
+        for (size_t k = 0; k < bytes[i]; k++)
+            out[i * MOST + k] = (unsigned char)(i * 50 + k * 3 + (size_t)C->rank);
+        assert_int_equal(C->ops->send(C, out + i * MOST, bytes[i], to, 11, &send[i]), NEB_OK);
+    }
+    for (size_t i = 0; i < N; i++) {
+        assert_int_equal(C->ops->recv(C, in, bytes[i], from, 11), NEB_OK);
+        for (size_t k = 0; k < bytes[i]; k++)
+            assert_true(in[k] == (unsigned char)(i * 50 + k * 3 + (size_t)from));
+    }
+    for (size_t i = 0; i < N; i++)
+        assert_int_equal(C->ops->wait(C, &send[i]), NEB_OK);
+    for (size_t i = 0; i < DIFFER; i++) {
+        int tag = 100 + (int)i; // what is left of a message that did not fit belongs to nobody
+        assert_int_equal(C->ops->send(C, out, differ[i][0], to, tag, &send[0]), NEB_OK);
+        assert_int_equal(C->ops->recv(C, in, differ[i][1], from, tag), NEB_ERR_IO);
+        assert_int_equal(C->ops->wait(C, &send[0]), NEB_OK);
+    }
+out:
+    free(out);
+    free(in);
+}
+
+// `bytes` of addresses, which are one window of memory again and again: more than a test may take.
+enum { WINDOW = 16 << 20 };
+static unsigned char *mirrors(size_t bytes) {
+    int fd = memfd_create("window", 0);
+    unsigned char *p = mmap(NULL, bytes + WINDOW, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(fd >= 0 && p != MAP_FAILED && ftruncate(fd, WINDOW) == 0);
+    for (size_t at = 0; at < bytes; at += WINDOW)
+        assert_true(mmap(p + at, WINDOW, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) ==
+                    p + at);
+    close(fd);
+    return p;
+}
+
+// More than a gibibyte in one message, while the receiver is at something else, and another one behind it.
+static void test_gibibyte(void **state) {
+    (void)state;
+    const size_t bytes = ((size_t)1 << 30) + 3 * (size_t)WINDOW + 12345;
+    if (C->size != 2 || nccl() || pieces)
+        skip(); // once is enough; too many pieces
+    struct intra_comm_send s[2] = {{0}};
+    unsigned char *p = mirrors(bytes), last = 5;
+    double sum = 1;
+    if (C->rank == 0) {
+        for (size_t i = 0; i < WINDOW; i++)
+            p[i] = (unsigned char)(i * 7 + i / 4099);
+        assert_int_equal(C->ops->send(C, p, bytes, 1, 4, &s[0]), NEB_OK);
+        assert_int_equal(C->ops->send(C, &last, 1, 1, 4, &s[1]), NEB_OK);
+    } else {
+        usleep(300000);
+        assert_int_equal(C->ops->recv(C, p, bytes, 0, 4), NEB_OK);
+        for (size_t i = 0; i < WINDOW; i++)
+            assert_true(p[i] == (unsigned char)(i * 7 + i / 4099));
+        last = 0;
+        assert_int_equal(C->ops->recv(C, &last, 1, 0, 4), NEB_OK);
+        assert_int_equal(last, 5);
+    }
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(C->ops->wait(C, &s[i]), NEB_OK);
+    assert_int_equal(C->ops->all_reduce(C, &sum, 1, INTRA_COMM_F64, INTRA_COMM_SUM), NEB_OK);
+    assert_true(sum == 2);
+    munmap(p, bytes + WINDOW);
+}
+
+// A message is found behind others that nobody has received, however long they are.
+static void test_poll_behind(void **state) {
+    (void)state;
+    enum { LONG = 5 << 20, N = 3 };
+    int to = (C->rank + 1) % C->size, from = (C->rank + C->size - 1) % C->size;
+    unsigned char *out = need(LONG), *in = need(LONG), x = 1;
+    struct intra_comm_send s[N] = {{0}};
+    bool ready = false;
+    if (!C->ops->poll)
+        goto out;
+    memset(out, 1 + C->rank, LONG);
+    for (int i = 0; i < N; i++)
+        assert_int_equal(
+            C->ops->send(C, i < N - 1 ? out : &x, i < N - 1 ? LONG : 1, to, 20 + i, &s[i]), NEB_OK);
+    for (int i = 0; !ready && i < 5000; i++) {
+        assert_int_equal(C->ops->poll(C, from, 20 + N - 1, &ready), NEB_OK);
+        usleep(1000);
+    }
+    assert_true(ready);
+    assert_int_equal(C->ops->recv(C, &x, 1, from, 20 + N - 1), NEB_OK);
+    for (int i = 0; i < N - 1; i++) {
+        assert_int_equal(C->ops->recv(C, in, LONG, from, 20 + i), NEB_OK);
+        assert_true(in[0] == 1 + from && in[LONG - 1] == 1 + from);
+    }
+    for (int i = 0; i < N; i++)
+        assert_int_equal(C->ops->wait(C, &s[i]), NEB_OK);
+out:
+    free(out);
+    free(in);
+}
+
 static void test_split(void **state) {
     (void)state;
     struct intra_comm *part = NULL, *pair = NULL;
@@ -296,12 +453,15 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_ring),           cmocka_unit_test(test_tags),
         cmocka_unit_test(test_wrong_size),     cmocka_unit_test(test_poll),
         cmocka_unit_test(test_chain),          cmocka_unit_test(test_split),
-        cmocka_unit_test(test_barrier),
+        cmocka_unit_test(test_barrier),        cmocka_unit_test(test_exact),
+        cmocka_unit_test(test_pieces),         cmocka_unit_test(test_poll_behind),
+        cmocka_unit_test(test_gibibyte),
     };
     int failed = 77;
     const char *which = argc > 1 ? argv[1] : "self";
     struct intra_comm *boot = NULL;
     bool gpu = !strcmp(which, "nccl");
+    pieces = argc > 2 && !strcmp(argv[2], "pieces");
     enum neb_status st = !strcmp(which, "self")     ? intra_comm_self(&boot)
                          : !strcmp(which, "socket") ? intra_comm_socket_env(&boot)
                                                     : intra_comm_launched(&boot);

@@ -1,18 +1,28 @@
 #!/usr/bin/env bash
-# The suite of test_comm.c over MPI with 1, 2 and 4 ranks on this machine.
+# The suite of test_comm.c over MPI with 1, 2 and 4 ranks on this machine; once more where messages and collectives go in pieces, with an
+# object that cuts them after few bytes.
 set -euo pipefail
 source "$(dirname "$0")/../parallel/lib.sh"
 
 need_mpi
-for n in 1 2 4; do
-    ranks "$n" "$BUILD/tests/conform_comm" mpi >"$work/out" 2>&1 || {
+suite() { # RANKS PROGRAM ARGS...
+    local n=$1 r
+    ranks "$@" >"$work/out" 2>&1 || {
         cat "$work/out"
-        echo "conform_comm failed over MPI with $n ranks"
+        echo "conform_comm failed over MPI with $n ranks (${*:3})"
         exit 1
     }
     # Every rank has run the whole suite, and in a world of the right size.
     for ((r = 0; r < n; r++)); do
-        grep -q "^mpi: rank $r of $n$" "$work/out" || { cat "$work/out"; echo "rank $r of $n did not run"; exit 1; }
+        grep -q "^mpi: rank $r of $n" "$work/out" || { cat "$work/out"; echo "rank $r of $n did not run"; exit 1; }
     done
-    echo "$n ranks: $(grep -o '\[  PASSED  \] [0-9]* test' "$work/out" | sort | uniq -c | xargs)"
+    echo "$n ranks (${*:3}): $(grep -o '\[  PASSED  \] [0-9]* test' "$work/out" | sort | uniq -c | xargs)"
+}
+for n in 1 2 4; do
+    suite "$n" "$BUILD/tests/conform_comm" mpi
+done
+mpi_pieces
+cp "$BUILD/tests/conform_comm" "$work/bin/"
+for n in 1 2 3 4; do
+    suite "$n" "$work/bin/conform_comm" mpi pieces
 done

@@ -40,6 +40,13 @@ emulated() {
     export EMU_LATE=1 EMU_NCCL_SHARED_DEVICE=1 # every process has one emulated device, of the same number
 }
 
+# mpi_pieces: programs in $work/bin have an MPI object that cuts messages and collectives after few bytes (tests/CMakeLists.txt).
+mpi_pieces() {
+    need_mpi
+    mkdir -p "$work/bin"
+    cp "${MPI_PIECES:?}" "$work/bin/libnebula_mpi.so"
+}
+
 # agrees WHAT: $work/out against $work/one. A loss may differ by $loss_bound of it (1e-4), the first by a hundredth of that.
 agrees() {
     awk -v what="$1" -v bound="${loss_bound:-1e-4}" '

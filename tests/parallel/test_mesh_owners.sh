@@ -138,3 +138,22 @@ ranks 3 bash -c '[[ $RANK != 2 ]] || cd "$0"; exec "$@"' "$work/elsewhere" "$pro
 (($(find . -name '*.part' | wc -l) == 1)) && [[ -z $(ls "$work/elsewhere") ]] || { ls -l . "$work/elsewhere"; echo "rank 2 has written where nobody reads"; exit 1; }
 goes_on "$work/seen/step.ckpt" "saved by two of three ranks"
 echo "checkpoints of the exchange pass from mesh to mesh"
+# Frames and rows of several messages of the library, which cuts them: over MPI, where there is one.
+if [[ -e ${MPI_PIECES:-} ]] && command -v mpirun >/dev/null; then
+    mpi_pieces
+    cp "$program" "$work/bin/"
+    program=$work/bin/mesh_owners launcher=mpi
+    for options in "codec=int4" "codec=fp32 fragments=3 robust=1"; do
+        # shellcheck disable=SC2206
+        o=($options)
+        one "${o[@]}" >"$work/want" 2>/dev/null
+        for m in 2x1x1 1x2x2; do
+            on "$m" "${o[@]}" >"$work/got" 2>"$work/err" || { cat "$work/err"; echo "$m ($options), in pieces: failed"; exit 1; }
+            same "$work/want" "$work/got" "$m ($options): in pieces another update, digest or parameter"
+        done
+    done
+    on 1x2x2 first=5 rounds=6 load="$work/one.ckpt" >"$work/got" 2>"$work/err" || { cat "$work/err"; echo "1x2x2, in pieces: cannot load"; exit 1; }
+    one first=5 rounds=6 load="$work/one.ckpt" >"$work/want" 2>/dev/null
+    same "$work/want" "$work/got" "1x2x2, in pieces: goes on with something else"
+    echo "an exchange in pieces is that of one rank"
+fi

@@ -60,3 +60,28 @@ before=$(ls "$work"/t.ckpt.*.part)
 mesh 2x1x2 steps=1 save="$work/t.ckpt" shards=1 >/dev/null
 for f in $before; do [[ -e $f ]] || { echo "$f: a second save has replaced a part of the first"; exit 1; }; done
 (($(ls "$work"/t.ckpt.*.part | wc -l) == 6)) || { ls "$work"; echo "not three parts of each save"; exit 1; }
+# A follower that cannot send what the owner or another rank is to write ends, and so do those that wait for it: in seconds, not when their
+# patience is over.
+launcher=socket
+for shards in 0 1; do
+    start=$SECONDS
+    # shellcheck disable=SC2016
+    if ranks 4 bash -c '[[ $RANK != 3 ]] || export NEBULA_FAULT=whole.send:1; exec "$@"' - \
+        "$BUILD/mesh_train" 1 2 2 team=1 steps=0 save="$work/left.ckpt" shards="$shards" >"$work/out" 2>&1; then echo "a tensor that was not sent was not missed"; exit 1; fi
+    grep -q 'no memory to send a tensor' "$work/out" && ((SECONDS - start < 15)) ||
+        { cat "$work/out"; echo "shards=$shards: after $((SECONDS - start)) s a rank still waited for what another could not send"; exit 1; }
+done
+# Tensors that are longer than a message of the library: pieces.
+mpi_pieces
+cp "$BUILD/mesh_train" "$work/bin/"
+mesh_train=$work/bin/mesh_train launcher=mpi
+for m in 2x1x1 1x2x2; do
+    for shards in 0 1; do
+        mesh "$m" steps=0 load="$work/one.ckpt" save="$work/p.ckpt" shards=$shards >/dev/null
+        timeout 30 "$BUILD/mesh_train" 0 0 0 steps=0 load="$work/p.ckpt" save="$work/again.ckpt" >/dev/null
+        same "$work/one.ckpt" "$work/again.ckpt" "$m, shards=$shards: in pieces another checkpoint"
+    done
+done
+timeout 30 "$BUILD/mesh_train" 0 0 0 steps=3 >"$work/one"
+mesh 2x1x2 steps=3 >"$work/out"
+agrees "steps of dp 2, tp 2 in pieces"

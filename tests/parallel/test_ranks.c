@@ -11,12 +11,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
 enum { RANKS_MAX = 8, N = 5000 };
+
+// In place of the C library's: counts.
+static long receives;
+ssize_t recv(int fd, void *x, size_t n, int flags) {
+    receives++;
+    return syscall(SYS_recvfrom, fd, x, n, flags, NULL, NULL);
+}
 
 struct outcome { // of one rank
     bool there;
@@ -27,7 +35,7 @@ struct outcome { // of one rank
 
 struct world {
     int size, port, listener;
-    int64_t start_ms, timeout_ms;
+    int64_t start_ms, start_max_ms, timeout_ms;
     uint8_t token[SOCKET_TOKEN_BYTES];
 };
 
@@ -60,14 +68,18 @@ static enum neb_status join(struct world *w, int rank, struct intra_comm **out) 
                                                .listener = rank == 0 ? w->listener : -1,
                                                .token = w->token,
                                                .start_ms = w->start_ms,
+                                               .start_max_ms = w->start_max_ms,
                                                .timeout_ms = w->timeout_ms};
     if (rank != 0)
         close(w->listener);
     return intra_comm_socket(&c, out);
 }
 
+static char told[400]; // of ranks that are waited for, the last time
 static void silent(void *user, enum neb_log_level level, const char *text) {
-    (void)user, (void)level, (void)text;
+    (void)user, (void)level;
+    if (strstr(text, " waits for rank"))
+        snprintf(told, sizeof told, "%s", text);
 }
 
 // Ranks that are not in `ranks` are not started.
@@ -139,6 +151,65 @@ static void test_missing_rank(void **state) {
     assert_int_equal(o[1].st, NEB_ERR_TIMEOUT);
     says(&o[1], "rank 1 of 2 could not join rank 0");
     assert_true(o[1].s < 10);
+}
+
+// One after the other, further apart in all than start_ms: rank 0 waits on while ranks come, and says for whom.
+enum { APART_MS = 1200 };
+static enum neb_status comes_late(struct world *w, int rank) {
+    neb_sleep(rank * APART_MS * NEB_MS);
+    NEB_TRY(only_start(w, rank));
+    if (rank == 0 && (!strstr(told, "rank 0 waits for ranks ") || !strstr(told, "3 to connect (")))
+        return neb_fail(NEB_ERR_NOT_FOUND, "it was told: %s", told);
+    return NEB_OK;
+}
+
+static void test_ranks_that_trickle_in(void **state) {
+    (void)state;
+    struct outcome o[RANKS_MAX];
+    struct world w = make_world(4);
+    w.start_ms = 2000;
+    run(&w, 0xf, comes_late, o);
+    for (int k = 0; k < 4; k++)
+        if (!o[k].there || o[k].st != NEB_OK)
+            fail_msg("rank %d: %s: %s", k, neb_status_name(o[k].st), o[k].text);
+    w = make_world(4);
+    w.start_ms = 2000;
+    w.start_max_ms = 3000; // rank 2 has come by then, 3 has not
+    run(&w, 0xf, comes_late, o);
+    assert_int_equal(o[0].st, NEB_ERR_TIMEOUT);
+    says(&o[0], "for ranks 3 to connect");
+    assert_true(o[0].s >= 2.9 && o[0].s < 15);
+    assert_int_not_equal(o[1].st, NEB_OK);
+    says(&o[1], "rank 0");
+}
+
+// Many that are missing are named by ranges; rank 0 may be late, too.
+static enum neb_status late_root(struct world *w, int rank) {
+    if (rank == 0)
+        neb_sleep(1500 * NEB_MS);
+    enum neb_status st = only_start(w, rank);
+    if (rank == 1 && st == NEB_OK && !strstr(told, "rank 1 of 2 waits for rank 0"))
+        return neb_fail(NEB_ERR_NOT_FOUND, "it was told: %s", told);
+    return st;
+}
+
+static void test_late_root(void **state) {
+    (void)state;
+    struct outcome o[RANKS_MAX];
+    struct world w = make_world(8);
+    w.start_ms = 700;
+    run(&w, 0x9, only_start, o);
+    assert_int_equal(o[0].st, NEB_ERR_TIMEOUT);
+    says(&o[0], "for ranks 1, 2, 4-7 to connect");
+    says(&o[0], "6 of 8 are missing");
+    w = make_world(2);
+    w.start_ms = 1000;
+    close(w.listener); // rank 0 opens it itself, later
+    w.listener = -1;
+    run(&w, 0x3, late_root, o);
+    for (int k = 0; k < 2; k++)
+        if (!o[k].there || o[k].st != NEB_OK)
+            fail_msg("rank %d: %s: %s", k, neb_status_name(o[k].st), o[k].text);
 }
 
 static enum neb_status dies_starting(struct world *w, int rank) {
@@ -428,12 +499,55 @@ static void test_rank_order(void **state) {
     }
 }
 
+// ---- looking --------------------------------------------------------------------------------------------------
+
+// Two ranks talk, six others have nothing to say: nobody asks those each time.
+static enum neb_status two_talk(struct world *w, int rank) {
+    enum { ROUNDS = 500, BYTES = 1000 };
+    struct intra_comm *c = NULL;
+    uint8_t x[BYTES] = {0};
+    NEB_TRY(join(w, rank, &c));
+    enum neb_status st = c->ops->barrier(c);
+    long before = receives;
+    for (int i = 0; i < 2 * ROUNDS && rank < 2 && st == NEB_OK; i++) {
+        struct intra_comm_send s = {0};
+        if (i % 2 == rank)
+            st = c->ops->send(c, x, BYTES, 1 - rank, 3, &s);
+        else
+            st = c->ops->recv(c, x, BYTES, 1 - rank, 3);
+        if (st == NEB_OK)
+            st = c->ops->wait(c, &s);
+    }
+    if (st == NEB_OK && receives - before > 4 * ROUNDS)
+        st = neb_fail(NEB_ERR_LIMIT, "%ld receives for %d messages", receives - before, ROUNDS);
+    if (st == NEB_OK)
+        st = c->ops->barrier(c);
+    intra_comm_destroy(&c);
+    return st;
+}
+
+static void test_idle_connections(void **state) {
+    (void)state;
+    struct outcome o[RANKS_MAX];
+    struct world w = make_world(8);
+    run(&w, 0xff, two_talk, o);
+    for (int k = 0; k < 8; k++)
+        if (!o[k].there || o[k].st != NEB_OK)
+            fail_msg("rank %d: %s: %s", k, neb_status_name(o[k].st), o[k].text);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_missing_rank), cmocka_unit_test(test_rank_ends_while_starting),
-        cmocka_unit_test(test_strangers),    cmocka_unit_test(test_one_fails),
-        cmocka_unit_test(test_last_words),   cmocka_unit_test(test_agreed_failure),
+        cmocka_unit_test(test_missing_rank),
+        cmocka_unit_test(test_rank_ends_while_starting),
+        cmocka_unit_test(test_ranks_that_trickle_in),
+        cmocka_unit_test(test_late_root),
+        cmocka_unit_test(test_strangers),
+        cmocka_unit_test(test_one_fails),
+        cmocka_unit_test(test_last_words),
+        cmocka_unit_test(test_agreed_failure),
         cmocka_unit_test(test_rank_order),
+        cmocka_unit_test(test_idle_connections),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
