@@ -49,4 +49,12 @@ grep -q '^Two clusters, one on the device: ok' "$T/out" || { cat "$T/out"; echo 
 rc=0
 "$T/bundle/run" --report "$T/parts" >"$T/out" || rc=$?
 [[ $rc == 1 ]] && grep -q '^| Codecs | ok |' "$T/out" && grep -q '^| speed | \*\*not run\*\* |' "$T/out" || { cat "$T/out"; echo "another report"; exit 1; }
+# A bundle carries no part of the C library: another machine's loader has its own.
+if [[ -e $BUILD/libnebula_cuda.so ]] && dpkg -L libc6 >"$T/libc" 2>/dev/null; then
+    BUILD=$BUILD "$SOURCE/tests/gpu/run" --bundle "$T/packed" >"$T/out" || { cat "$T/out"; echo "no bundle"; exit 1; }
+    tar -tzf "$T/packed/lib.tar.gz" | sed 's,.*/,,' | sort >"$T/carried"
+    grep -q libopenblas "$T/carried" || { cat "$T/carried"; echo "a bundle without libraries"; exit 1; }
+    theirs=$(sed 's,.*/,,' "$T/libc" | grep '\.so' | sort -u | comm -12 - "$T/carried")
+    [[ -z $theirs ]] || { echo "the bundle carries parts of the C library: $theirs"; exit 1; }
+fi
 echo "parts run and join"
