@@ -8,7 +8,9 @@
 //
 // One stream a communicator: its operations run in the order of the calls on every rank. So a receive waits for the sends
 // before it on this communicator; ranks that send in a circle before they receive would wait for each other. Pipelines
-// send down and up over two communicators (mesh.h), where there is no circle.
+// send down and up over two communicators (mesh.h), where there is no circle. A communicator's first message from one rank to another
+// connects the two, which takes a call of each: that send returns when the other receives, so first messages of several communicators are
+// received in the order in which they are sent.
 //
 // Operations may also go into a queue of the caller's (enqueue), where the device orders them between his kernels and no host waits. A
 // hanging one is found where the host waits anyway: here for an earlier one, so that it is never far ahead (a full queue would block

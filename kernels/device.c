@@ -15,7 +15,7 @@ static const char cuda_object[] = "libnebula_cuda.so", cuda_driver[] = "libcuda.
 
 // What the object calls of base must be in the program, also where it calls nothing of it itself.
 extern void (*const kern_device_needs[])(void);
-void (*const kern_device_needs[])(void) = {(void (*)(void))neb_fail,
+void (*const kern_device_needs[])(void) = {(void (*)(void))neb_fail, (void (*)(void))neb_log,
                                            (void (*)(void))neb_assert_failed};
 
 // dW reads and writes V x d floats a block and computes 2 x rows x V x d: on an H100 (800 TFLOP/s, 3 TB/s) memory takes as long as the

@@ -143,7 +143,7 @@ struct kern_device_ops {
 
     // ---- training. t: type of void * operands.
     // As kern.h; a and b are of type t, c of type tc. bias (n) T is added to the rows of the product (NULL: none; with
-    // one, beta is 0 and tc is t).
+    // one, beta is 0 and tc is t). Sums are fp32 until they are C, however a library cuts k.
     void (*gemm)(struct kern_device *D, enum kern_type t, enum kern_type tc, enum kern_trans ta,
                  enum kern_trans tb, int m, int n, int k, float alpha, const void *a, int lda,
                  const void *b, int ldb, float beta, void *c, int ldc, const void *bias);
@@ -197,7 +197,7 @@ struct kern_device_ops {
     void (*scale)(struct kern_device *D, float *y, float a, size_t n);
     void (*add)(struct kern_device *D, float *y, const float *x, size_t n);
 
-    // ---- the exact path and codecs (exact.h, quant.h): the CPU's bits
+    // ---- the exact path and codecs (exact.h, quant.h): the CPU's bits, but for those of a NaN, which is one here where it is one there
     void (*exact_add_rows)(struct kern_device *D, float *acc, const float *x, const float *w,
                            size_t rows, size_t cols);
     void (*exact_add_scaled)(struct kern_device *D, float *acc, const float *x, float w, size_t n);

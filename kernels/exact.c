@@ -100,6 +100,10 @@ void kern_exact_rebase(float *theta_m, const float *theta, const float *sent, si
     kern_exact_leave(was);
 }
 
+static inline uint32_t one_nan(uint32_t u) {
+    return (u & 0x7fffffffu) > 0x7f800000u ? (uint32_t)KERN_DIGEST_NAN : u;
+}
+
 KERN_CLONES struct kern_digest kern_digest_part(const float *theta, const float *v,
                                                 uint64_t first_index, size_t n) {
     uint64_t lo = 0, hi = 0;
@@ -107,6 +111,8 @@ KERN_CLONES struct kern_digest kern_digest_part(const float *theta, const float 
         uint32_t a, b;
         memcpy(&a, &theta[i], sizeof a);
         memcpy(&b, &v[i], sizeof b);
+        a = one_nan(a);
+        b = one_nan(b);
         uint64_t bits = (uint64_t)a << 32 | b,
                  where = (first_index + i + 1) * 0x9e3779b97f4a7c15ull;
         lo += neb_mix64(bits ^ where);

@@ -4,6 +4,11 @@
 // sets -ffp-contract=off), no flush to zero. Wider vectors change nothing, since every element is computed alone.
 // Each function sets the rounding state it needs and restores the caller's; code that computes exactly without them
 // (codecs) brackets itself with kern_exact_enter and kern_exact_leave.
+//
+// A NaN's bits are not promised: inf - inf is 0xffc00000 on x86, 0x7fc00000 on ARM and 0x7fffffff in CUDA. Encoders refuse what is not
+// finite and decoders give nothing else, so no NaN is ever sent; but sums of finite values can pass the largest float (updates of
+// a member that means harm, or whose training has diverged), and inf - inf follows. That happens at the same elements on every member. So that
+// none of them is taken for a liar because of its processor, the digest takes every NaN for the same one.
 #ifndef KERN_EXACT_H
 #define KERN_EXACT_H
 #include <stddef.h>
@@ -30,7 +35,9 @@ void kern_exact_residual(float *u, const float *d, size_t n);
 void kern_exact_rebase(float *theta_m, const float *theta, const float *sent, size_t n);
 
 // Canonical 128-bit digest of (theta, v): a sum over elements of two independent 64-bit mixes of (global index, bits), so
-// that it does not depend on how tensors are cut or in which order parts are added. Parts add with kern_digest_add.
+// that it does not depend on how tensors are cut or in which order parts are added. Parts add with kern_digest_add. Every NaN counts as
+// KERN_DIGEST_NAN.
+enum { KERN_DIGEST_NAN = 0x7fc00000 };
 struct kern_digest {
     uint64_t lo, hi;
 };

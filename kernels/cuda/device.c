@@ -212,13 +212,18 @@ static bool known(struct kern_device *D, const struct kern_cu_product *p) {
         kern_cu_record_fail(&of(D)->recorder, "a product", "it has not run before");
     return !broken(D);
 }
-static void product(struct kern_device *D, const struct kern_cu_product *p) {
-    const char *wrong = known(D, p) ? kern_cu_gemm_run(of(D)->gemm, p, of(D)->s) : NULL;
+// False: it has no kernel with sums, nothing was enqueued, and nothing is wrong.
+static bool product(struct kern_device *D, const struct kern_cu_product *p) {
+    const char *wrong =
+        known(D, p) ? kern_cu_gemm_run(of(D)->gemm, p, of(D)->s, recording(D)) : NULL;
+    if (wrong == kern_cu_gemm_no_sums)
+        return false;
     if (wrong && recording(D))
         kern_cu_record_fail(&of(D)->recorder, "a product", wrong);
     else if (wrong)
         of(D)->failed = neb_fail(NEB_ERR_IO, "%s: %s: %d x %d x %d, %s", D->name, wrong, p->m, p->n,
                                  p->k, p->t == KERN_BF16 ? "bf16" : "fp32");
+    return true;
 }
 static void gemm(struct kern_device *D, enum kern_type t, enum kern_type tc, enum kern_trans ta,
                  enum kern_trans tb, int m, int n, int k, float alpha, const void *a, int lda,
@@ -239,7 +244,7 @@ static void gemm(struct kern_device *D, enum kern_type t, enum kern_type tc, enu
                                 .b = b,
                                 .bias = bias,
                                 .c = c};
-    product(D, &p);
+    (void)product(D, &p); // without sums
 }
 
 static void cast(struct kern_device *D, enum kern_type t, void *out, const float *x, size_t n) {
@@ -342,14 +347,13 @@ static void gemm_grads(struct kern_device *D, enum kern_type t, int m, int n, in
     p.sums = scratch(D, (size_t)m * sizeof(float));
     if (!known(D, &p))
         return;
-    if (kern_cu_gemm_takes(of(D)->gemm, &p)) {
-        product(D, &p);
+    if (product(D, &p)) {
         RUN(D, "bias gradient", kern_cu_add(db, p.sums, (size_t)m, of(D)->s));
         return;
     }
     p.sums = NULL;
     bias_bwd(D, t, db, dy, k, m);
-    product(D, &p);
+    (void)product(D, &p); // without sums
 }
 
 static void loss_total(struct kern_device *D, double *total, const float *losses, int n) {

@@ -1,7 +1,7 @@
 // The exact path on the device (kernels/exact.h): the CPU's bits. Compiled with -fmad=false -ftz=false -prec-div=true
 // -prec-sqrt=true, so that a product and a sum round twice, denormals stay, and division and roots round to nearest; the
 // compiler may then change nothing about one element's arithmetic, and elements do not meet, but for the digest, whose sums
-// are of integers.
+// are of integers. A NaN is one too, with bits of its own (0x7fffffff).
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/prim.cuh"
 
@@ -104,10 +104,13 @@ __device__ static inline uint64_t mix64(uint64_t x) { // neb_mix64 of agent/base
     return x ^ x >> 31;
 }
 
+__device__ static inline uint32_t one_nan(float x) {
+    return x != x ? (uint32_t)KERN_DIGEST_NAN : __float_as_uint(x);
+}
 #define GOLDEN 0x9e3779b97f4a7c15ull
 __device__ static inline void digest_one(uint64_t &lo, uint64_t &hi, float theta, float v,
                                          uint64_t where) {
-    uint64_t bits = (uint64_t)__float_as_uint(theta) << 32 | __float_as_uint(v);
+    uint64_t bits = (uint64_t)one_nan(theta) << 32 | one_nan(v);
     lo += mix64(bits ^ where);
     hi += mix64((bits + where) * 0xd1342543de82ef95ull + 0x2545f4914f6cdd1dull);
 }

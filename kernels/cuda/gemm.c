@@ -1,15 +1,18 @@
 // Matrix products by cuBLASLt. It thinks in columns: our row-major C = op(A) op(B) is its C^T = op(B)^T op(A)^T, so A and B
 // change places and keep their transposition. The bias is its epilogue, and so are the sums of op(A)'s rows over k: of its second
 // operand, one for each column of its result (BGRADB). For each shape the library's heuristics are asked once, with the alignment that the
-// pointers really have; also that they have nothing is kept: gemm_any.cu has a kernel then.
+// pointers really have; also that they have nothing is kept: gemm_any.cu has a kernel then. So it has where the library refuses to launch what
+// its heuristics found, before it has enqueued anything.
 #include "kernels/cuda/gemm.h"
+#include "agent/base/log.h"
 #include "kernels/cuda/launch.h"
 
 #include <cublasLt.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { PLANS = 256, WORKSPACE_BYTES = 32 << 20, ALIGN_MOST = 256 };
+enum { PLANS = 256, WORKSPACE_BYTES = 32 << 20, ALIGN_MOST = 256, TEXT_MOST = 128 };
 
 struct key { // all that a plan depends on; no padding, compared as bytes
     int32_t t, tc, ta, tb, m, n, k, lda, ldb, ldc, beta, bias, sums, align_a, align_b, align_c;
@@ -28,7 +31,10 @@ struct kern_cu_gemm {
     void *workspace;
     struct plan plans[PLANS];
     int used, next; // next: whose place is taken when all are used
+    char wrong[TEXT_MOST];
 };
+
+const char kern_cu_gemm_no_sums[] = "cuBLASLt has no kernel for a product with sums";
 
 const char *kern_cu_gemm_create(struct kern_cu_gemm **out) {
     struct kern_cu_gemm *g = calloc(1, sizeof *g);
@@ -129,6 +135,15 @@ static bool describe(struct plan *out, const struct kern_cu_product *p) {
                CUBLAS_STATUS_SUCCESS;
 }
 
+// Parts of a sum over k are added up in fp32 (device.h): where the output is bf16, neither in it nor in its type. Where it is fp32 all ways are
+// good.
+static bool sums_in_fp32(cublasLtMatmulPreference_t want, const struct key *key) {
+    uint32_t ways = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    return key->tc != KERN_BF16 ||
+           cublasLtMatmulPreferenceSetAttribute(want, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                                                &ways, sizeof ways) == CUBLAS_STATUS_SUCCESS;
+}
+
 static bool choose(struct kern_cu_gemm *g, struct plan *out, const struct key *key) {
     cublasLtMatmulPreference_t want = NULL;
     cublasLtMatmulHeuristicResult_t found;
@@ -137,6 +152,7 @@ static bool choose(struct kern_cu_gemm *g, struct plan *out, const struct key *k
              c = (uint32_t)key->align_c; // places changed, as above
     int n = 0;
     bool ok = cublasLtMatmulPreferenceCreate(&want) == CUBLAS_STATUS_SUCCESS &&
+              sums_in_fp32(want, key) &&
               cublasLtMatmulPreferenceSetAttribute(want, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                                    &workspace,
                                                    sizeof workspace) == CUBLAS_STATUS_SUCCESS &&
@@ -158,18 +174,18 @@ static bool choose(struct kern_cu_gemm *g, struct plan *out, const struct key *k
     return ok;
 }
 
-static const struct plan *find(const struct kern_cu_gemm *g, const struct key *key) {
+static int find(const struct kern_cu_gemm *g, const struct key *key) { // -1: not there
     for (int i = 0; i < g->used; i++)
         if (!memcmp(&g->plans[i].key, key, sizeof *key))
-            return &g->plans[i];
-    return NULL;
+            return i;
+    return -1;
 }
 
-static const struct plan *plan_for(struct kern_cu_gemm *g, const struct kern_cu_product *p) {
+static struct plan *plan_for(struct kern_cu_gemm *g, const struct kern_cu_product *p) {
     struct key key = key_of(p);
-    const struct plan *known = find(g, &key);
-    if (known)
-        return known;
+    int known = find(g, &key);
+    if (known >= 0)
+        return &g->plans[known];
     struct plan *to = &g->plans[g->used < PLANS ? g->used : g->next];
     if (g->used < PLANS)
         g->used++;
@@ -189,25 +205,48 @@ bool kern_cu_gemm_takes(struct kern_cu_gemm *g, const struct kern_cu_product *p)
 }
 bool kern_cu_gemm_knows(const struct kern_cu_gemm *g, const struct kern_cu_product *p) {
     struct key key = key_of(p);
-    return find(g, &key) != NULL;
+    return find(g, &key) >= 0;
+}
+
+static const char *wrong(struct kern_cu_gemm *g, const char *what, int status) {
+    snprintf(g->wrong, sizeof g->wrong, "%s (status %d)", what, status);
+    return g->wrong;
+}
+
+// Of no library: slow, and right.
+static const char *run_any(struct kern_cu_gemm *g, const struct kern_cu_product *p,
+                           cudaStream_t s) {
+    if (p->sums)
+        return kern_cu_gemm_no_sums;
+    cudaError_t e = kern_cu_gemm_any(p, s);
+    return e == cudaSuccess ? NULL : wrong(g, "no kernel takes a product's shape", (int)e);
 }
 
 const char *kern_cu_gemm_run(struct kern_cu_gemm *g, const struct kern_cu_product *p,
-                             cudaStream_t s) {
-    if (p->m == 0 || p->n == 0)
-        return NULL;
+                             cudaStream_t s, bool capturing) {
+    if (p->m == 0 || p->n == 0) // nothing to do, but for sums
+        return p->sums ? kern_cu_gemm_no_sums : NULL;
     if (p->k == 0)
         return "a product over an empty dimension";
-    const struct plan *plan = plan_for(g, p);
-    if (plan->none && p->sums)
-        return "cuBLASLt has no kernel for a product with sums";
-    if (plan->none) // of no library: slow, and right
-        return kern_cu_gemm_any(p, s) == cudaSuccess ? NULL : "no kernel takes a product's shape";
+    struct plan *plan = plan_for(g, p);
+    if (plan->none)
+        return run_any(g, p, s);
     if (!epilogue(plan->op, p))
         return "cuBLASLt does not take a bias";
-    return cublasLtMatmul(g->lt, plan->op, &p->alpha, p->b, plan->a, p->a, plan->b, &p->beta, p->c,
-                          plan->c, p->c, plan->c, &plan->algo, g->workspace, WORKSPACE_BYTES,
-                          s) == CUBLAS_STATUS_SUCCESS
-               ? NULL
-               : "a product by cuBLASLt failed";
+    cublasStatus_t got =
+        cublasLtMatmul(g->lt, plan->op, &p->alpha, p->b, plan->a, p->a, plan->b, &p->beta, p->c,
+                       plan->c, p->c, plan->c, &plan->algo, g->workspace, WORKSPACE_BYTES, s);
+    if (got == CUBLAS_STATUS_SUCCESS)
+        return NULL;
+    // These two come from looking at the arguments: nothing was enqueued.
+    bool refused = got == CUBLAS_STATUS_NOT_SUPPORTED || got == CUBLAS_STATUS_INVALID_VALUE;
+    if (!refused || capturing)
+        return wrong(g, "a product by cuBLASLt failed", (int)got);
+    plan->none = true;
+    neb_warn("cuBLASLt found a kernel for a product of %d x %d x %d (%s to %s%s) and does not "
+             "launch it, status %d: from now on %s",
+             p->m, p->n, p->k, p->t == KERN_BF16 ? "bf16" : "fp32",
+             p->tc == KERN_BF16 ? "bf16" : "fp32", p->sums ? ", with sums" : "", (int)got,
+             p->sums ? "sums have a kernel of their own" : "a slower one of ours computes it");
+    return run_any(g, p, s);
 }

@@ -29,10 +29,16 @@ void kern_cu_gemm_destroy(struct kern_cu_gemm **g);
 bool kern_cu_gemm_takes(struct kern_cu_gemm *g, const struct kern_cu_product *p);
 // Was it asked before, and is the answer still there? Nothing is asked while a stream is captured.
 bool kern_cu_gemm_knows(const struct kern_cu_gemm *g, const struct kern_cu_product *p);
-// Enqueues. Plans are made at the first use of a shape and kept. Where the library has no kernel ours is taken (gemm_any.cu),
-// but not with sums.
+// Enqueues. Plans are made at the first use of a shape and kept. Where the library has no kernel ours is taken (gemm_any.cu), also
+// where it finds one and then refuses to launch it, which is said once a shape and kept with the plan. Not so:
+//
+//     with sums           kern_cu_gemm_no_sums, by its address: nothing was enqueued, and the product without sums may go on
+//     capturing           a refusal spoils what is being captured: it would hold another kernel than the plain way had
+//
+// NULL, or what went wrong: g's, until the next call.
+extern const char kern_cu_gemm_no_sums[];
 const char *kern_cu_gemm_run(struct kern_cu_gemm *g, const struct kern_cu_product *p,
-                             cudaStream_t s);
+                             cudaStream_t s, bool capturing);
 
 // Any shape and alignment, bias too, no sums: cudaErrorInvalidValue where rows overlap or the types do not go together.
 cudaError_t kern_cu_gemm_any(const struct kern_cu_product *p, cudaStream_t s);

@@ -6,14 +6,15 @@
 
 enum { THREADS = 256, GRID_MOST = 1 << 16 };
 
-__device__ static double block_sum(double x, double *room) { // for thread 0
+// For thread 0. The others read nothing of room behind the last barrier: thread 0 still writes there.
+__device__ static double block_sum(double x, double *room) {
     room[threadIdx.x] = x;
     for (int half = THREADS / 2; half; half /= 2) {
         __syncthreads();
         if ((int)threadIdx.x < half)
             room[threadIdx.x] += room[threadIdx.x + half];
     }
-    return room[0];
+    return threadIdx.x == 0 ? room[0] : 0;
 }
 
 __global__ void sumsq_chunks(const struct kern_chunk *chunks, const float *grads, double *partial) {

@@ -1,51 +1,53 @@
 // Bit by bit: the exact path and the codecs' arithmetic on a device against the CPU's, on ordinary values and on what is
-// hard for them (denormals, zeros of both signs, extremes, ties).
+// hard for them (denormals, zeros of both signs, extremes, ties). Sums of extremes overflow, and inf - inf follows: NaNs have to be at the
+// same places, and may have other bits (kernels/exact.h).
 #include "agent/base/rng.h"
 #include "kernels/quant.h"
-#include "tests/cuda/device_matrix.h"
+#include "tests/cuda/device_case.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 struct bits {
+    struct device_case k;
     struct kern_device *D;
     FILE *report;
     struct neb_rng rng;
+    const struct exact_case *c;
     int n, failed;
 };
 
-static void *must(void *p) {
-    if (!p) {
-        fprintf(stderr, "out of memory\n");
-        abort();
-    }
-    return p;
-}
-static void *host(size_t bytes) { return must(calloc(1, bytes + 64)); }
+static void *host(struct bits *b, size_t bytes) { return device_case_host(&b->k, bytes); }
 static void *device(struct bits *b, const void *from, size_t bytes) {
-    void *p;
-    if (b->D->ops->alloc(b->D, bytes + 64, &p) != NEB_OK)
-        abort();
+    void *p = device_case_room(&b->k, bytes + 64);
     if (from)
         b->D->ops->upload(b->D, p, from, bytes);
     return p;
 }
 static void fetch(struct bits *b, void *to, const void *from, size_t bytes) {
     b->D->ops->download(b->D, to, from, bytes);
-    if (b->D->ops->finish(b->D) != NEB_OK)
-        abort();
+    device_case_wait(&b->k);
 }
 
-// want against what lies at `on`, which is freed.
-static void same(struct bits *b, const char *what, size_t n, const void *want, void *on,
-                 size_t bytes) {
-    unsigned char *got = host(bytes);
-    fetch(b, got, on, bytes);
-    bool good = !memcmp(got, want, bytes);
+static bool both_nan(const unsigned char *a, const unsigned char *b) {
+    float x, y;
+    memcpy(&x, a, sizeof x);
+    memcpy(&y, b, sizeof y);
+    return x != x && y != y;
+}
+
+// want against what lies at `on`. item: 4 of floats, of which a NaN is equal to any other; else 1.
+static void compare(struct bits *b, const char *what, size_t n, const void *want, const void *on,
+                    size_t bytes, size_t item) {
+    const unsigned char *x = want;
+    unsigned char *got = host(b, bytes);
     size_t at = 0;
-    while (!good && at < bytes && got[at] == ((const unsigned char *)want)[at])
-        at++;
+    fetch(b, got, on, bytes);
+    while (at < bytes &&
+           (!memcmp(got + at, x + at, item) || (item == 4 && both_nan(got + at, x + at))))
+        at += item;
+    bool good = at >= bytes;
     b->n++;
     b->failed += !good;
     if (!good)
@@ -53,8 +55,14 @@ static void same(struct bits *b, const char *what, size_t n, const void *want, v
                at, bytes);
     if (b->report)
         fprintf(b->report, "| %s | %zu | %s |\n", what, n, good ? "equal" : "**differs**");
-    b->D->ops->release(b->D, on);
-    free(got);
+}
+static void same(struct bits *b, const char *what, size_t n, const void *want, const void *on,
+                 size_t bytes) {
+    compare(b, what, n, want, on, bytes, 1);
+}
+static void same_floats(struct bits *b, const char *what, size_t n, const float *want,
+                        const void *on, size_t floats) {
+    compare(b, what, n, want, on, floats * sizeof *want, sizeof *want);
 }
 
 // hard: every kind of finite float; else values like an update's.
@@ -62,7 +70,7 @@ static float *values(struct bits *b, size_t n, bool hard) {
     static const uint32_t special[] = {0x00000000, 0x80000000, 0x00000001, 0x80000001, 0x007fffff,
                                        0x00800000, 0x80800000, 0x7f7fffff, 0xff7fffff, 0x3f800000,
                                        0x33800000, 0x00400000, 0x4b400000, 0xcb400001};
-    float *x = host(n * sizeof *x);
+    float *x = host(b, n * sizeof *x);
     for (size_t i = 0; i < n; i++) {
         x[i] = 0.01f * neb_rng_normal(&b->rng);
         if (!hard)
@@ -104,22 +112,20 @@ static void exact_ops(struct bits *b, size_t n, bool hard) {
     K->exact_outer_step(b->D, dt, dv, dd, 0.9f, 0.6f, n);
     kern_exact_residual(u, w, n);
     K->exact_residual(b->D, du, dw, n);
-    float *was = host(bytes);
+    float *was = host(b, bytes);
     fetch(b, was, keep, bytes);
     kern_exact_rebase(was, theta, delta, n);
     K->exact_rebase(b->D, keep, dt, dd, n);
-    same(b, "outer step, θ", n, theta, dt, bytes);
-    same(b, "outer step, v", n, v, dv, bytes);
-    same(b, "weighted sum", n, delta, dd, bytes);
-    same(b, "pseudo-gradient and residual", n, u, du, bytes);
-    same(b, "rebase", n, was, keep, bytes);
-    K->release(b->D, dw);
-    free(theta);
-    free(v);
-    free(delta);
-    free(u);
-    free(w);
-    free(was);
+    same_floats(b, "outer step, θ", n, theta, dt, n);
+    same_floats(b, "outer step, v", n, v, dv, n);
+    same_floats(b, "weighted sum", n, delta, dd, n);
+    same_floats(b, "pseudo-gradient and residual", n, u, du, n);
+    same_floats(b, "rebase", n, was, keep, n);
+    // What a round's record says of it, also of what is no longer finite.
+    K->zero(b->D, sum, 16);
+    K->exact_digest(b->D, sum, dt, dv, 5, n);
+    want = kern_digest_part(theta, v, 5, n);
+    same(b, "digest after the outer step", n, &want, sum, sizeof want);
 }
 
 // A part of larger arrays, which begins anywhere; apart: one of them elsewhere. What is before and behind it stays.
@@ -135,12 +141,8 @@ static void exact_part(struct bits *b, size_t n, size_t at, size_t apart) {
     same(b, "digest of a part", n, &want, sum, sizeof want);
     kern_exact_outer_step(theta + at, v + at, delta + at + apart, 0.7f, 0.9f, n);
     K->exact_outer_step(b->D, dt + at, dv + at, dd + at + apart, 0.7f, 0.9f, n);
-    same(b, "outer step of a part, θ", n, theta, dt, bytes);
-    same(b, "outer step of a part, v", n, v, dv, bytes);
-    K->release(b->D, dd);
-    free(theta);
-    free(v);
-    free(delta);
+    same_floats(b, "outer step of a part, θ", n, theta, dt, all);
+    same_floats(b, "outer step of a part, v", n, v, dv, all);
 }
 
 static float step_of(const float *x, size_t n, int levels) { // compress/codec.c
@@ -153,9 +155,9 @@ static void blocks(struct bits *b, size_t n, uint32_t block, int levels, bool ha
     const struct kern_device_ops *K = b->D->ops;
     bool four = levels < 8, finite;
     size_t n_blocks = (n + block - 1) / block, code_bytes = four ? (n + 1) / 2 : n;
-    float *x = values(b, n, hard), *back = host(n * sizeof *back);
-    uint8_t *scales = host(n_blocks), *packed = host(code_bytes);
-    int8_t *codes = host(n);
+    float *x = values(b, n, hard), *back = host(b, n * sizeof *back);
+    uint8_t *scales = host(b, n_blocks), *packed = host(b, code_bytes);
+    int8_t *codes = host(b, n);
     for (size_t i = 0; n > 300 && i < 150; i++)
         x[i] = 0; // a block of zeros
     unsigned csr = kern_exact_enter();
@@ -186,7 +188,7 @@ static void blocks(struct bits *b, size_t n, uint32_t block, int levels, bool ha
     same(b, name, n, packed, dc, code_bytes);
     const uint32_t none = 0, some = 1;
     same(b, "its largest", n, &max_bits, dm, 4);
-    same(b, "its decoding", n, back, dout, n * 4);
+    same_floats(b, "its decoding", n, back, dout, n);
     same(b, "its check", n, &none, bad, 4);
     // A code out of range must be seen, wherever it is.
     packed[neb_rng_below(&b->rng, code_bytes)] = four ? 0x07 : 0x80;
@@ -195,44 +197,32 @@ static void blocks(struct bits *b, size_t n, uint32_t block, int levels, bool ha
     K->decode_blocks(b->D, dout, ds, dc, n, block, four, top, worse);
     same(b, "a code out of range", n, &some, worse, 4);
     same(b, "its scales", n, scales, ds, n_blocks);
-    K->release(b->D, dout);
-    K->release(b->D, dc);
-    K->release(b->D, dx);
-    free(x);
-    free(back);
-    free(scales);
-    free(packed);
-    free(codes);
 }
 
 static void bf16_planes(struct bits *b, size_t n) {
-    float *x = values(b, n, true), *back = host(n * 4);
-    uint8_t *planes = host(2 * n);
+    float *x = values(b, n, true), *back = host(b, n * 4);
+    uint8_t *planes = host(b, 2 * n);
     kern_bf16_split(planes, planes + n, x, n);
     kern_bf16_join(back, planes, planes + n, n);
     void *dx = device(b, x, n * 4), *dp = device(b, NULL, 2 * n), *dout = device(b, NULL, n * 4);
     b->D->ops->bf16_split(b->D, dp, (uint8_t *)dp + n, dx, n);
     b->D->ops->bf16_join(b->D, dout, dp, (uint8_t *)dp + n, n);
     same(b, "bf16 planes", n, planes, dp, 2 * n);
-    same(b, "bf16 decoding", n, back, dout, n * 4);
-    b->D->ops->release(b->D, dx);
-    free(x);
-    free(back);
-    free(planes);
+    same_floats(b, "bf16 decoding", n, back, dout, n);
 }
 
 static void topk(struct bits *b, size_t n, uint32_t chunk, uint32_t k, int kind) {
     size_t chunks = (n + chunk - 1) / chunk, last = n - (chunks - 1) * chunk;
     uint32_t k_last = (uint32_t)((k * last + chunk - 1) / chunk);
-    float *x = values(b, n, kind == 1), *want_v = host(chunks * k * 4);
-    uint16_t *want = host(chunks * k * 2);
-    uint32_t *scratch = host(8 * 65536), *at = host(chunks * k * 4);
+    float *x = values(b, n, kind == 1), *want_v = host(b, chunks * k * 4);
+    uint16_t *want = host(b, chunks * k * 2);
+    uint32_t *scratch = host(b, 8 * 65536), *at = host(b, chunks * k * 4);
     size_t m = 0;
     for (size_t i = 0; kind == 2 && i < n; i++)
         x[i] = (float)neb_rng_below(&b->rng, 3) - 1; // ties everywhere
     for (size_t i = 0; kind == 3 && i < n; i++)      // rows nobody saw, and one large element
         x[i] = i % 1024 > 90 ? 0 : i % 4096 == 7 ? 1e9f : x[i];
-    float *sparse = host(n * 4), *list = host(chunks * k * 4);
+    float *sparse = host(b, n * 4), *list = host(b, chunks * k * 4);
     for (size_t c = 0; c < chunks; c++) {
         size_t take = c + 1 == chunks ? k_last : k;
         kern_topk(want + c * k, x + c * chunk, c + 1 == chunks ? last : chunk, take, scratch);
@@ -257,60 +247,94 @@ static void topk(struct bits *b, size_t n, uint32_t chunk, uint32_t k, int kind)
              : kind      ? ", extremes"
                          : "");
     same(b, name, n, want, di, chunks * k * 2);
-    same(b, "its values", n, want_v, dv, chunks * k * 4);
-    same(b, "its decoding", n, sparse, dout, n * 4);
-    b->D->ops->release(b->D, dx);
-    b->D->ops->release(b->D, da);
-    b->D->ops->release(b->D, dl);
-    free(x);
-    free(want);
-    free(want_v);
-    free(scratch);
-    free(at);
-    free(sparse);
-    free(list);
+    same_floats(b, "its values", n, want_v, dv, chunks * k);
+    same_floats(b, "its decoding", n, sparse, dout, n);
 }
 
-int device_exact_run(struct kern_device *D, bool large, FILE *report, int *n) {
-    struct bits b = {.D = D, .report = report, .rng = neb_rng_make(21, 9)};
+struct exact_case {
+    enum { OPS, PART, BLOCKS, PLANES, TOPK } what;
+    size_t n;
+    bool hard;
+    uint32_t block, k; // of topk: chunk, entries of one
+    int how;           // levels, or kind of values
+    size_t at, apart;
+};
+static void run(void *ctx) {
+    struct bits *b = ctx;
+    const struct exact_case *c = b->c;
+    b->D = b->k.D;
+    switch (c->what) {
+    case OPS: exact_ops(b, c->n, c->hard); break;
+    case PART: exact_part(b, c->n, c->at, c->apart); break;
+    case BLOCKS: blocks(b, c->n, c->block, c->how, c->hard); break;
+    case PLANES: bf16_planes(b, c->n); break;
+    case TOPK: topk(b, c->n, c->block, c->k, c->how); break;
+    }
+}
+static void one(struct bits *b, struct device_checks *all, struct exact_case c) {
+    static const char *const names[] = {"the exact path", "a part of arrays", "blocks",
+                                        "bf16 planes", "topk"};
+    if (!device_case_due(all))
+        return;
+    // the same values whichever case is the first
+    b->rng = neb_rng_make(21, 9 + (uint64_t)all->next);
+    b->c = &c;
+    bool ran = device_case_run(&b->k, all, run, b);
+    device_case_end(&b->k, ran);
+    if (ran)
+        return;
+    b->n++;
+    b->failed++;
+    printf("%s of %zu elements: the device failed\n", names[c.what], c.n);
+    if (b->report)
+        fprintf(b->report, "| %s | %zu | **failed** |\n", names[c.what], c.n);
+}
+
+#define ONE(...) one(&b, c, (struct exact_case){__VA_ARGS__})
+#define BLOCKS_OF(size, block_, levels, hard_)                                                     \
+    ONE(.what = BLOCKS, .n = size, .block = block_, .how = levels, .hard = hard_)
+#define TOPK_OF(size, chunk, k_, kind)                                                             \
+    ONE(.what = TOPK, .n = size, .block = chunk, .k = k_, .how = kind)
+int device_exact_run(struct device_checks *c, int *n) {
+    struct bits b = {.report = c->report};
     static const size_t sizes[] = {1, 127, 1000, 4099};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        exact_ops(&b, sizes[i], false);
-        exact_ops(&b, sizes[i], true);
-        bf16_planes(&b, sizes[i]);
+        ONE(.what = OPS, .n = sizes[i]);
+        ONE(.what = OPS, .n = sizes[i], .hard = true);
+        ONE(.what = PLANES, .n = sizes[i]);
         static const int levels[] = {127, 6, 3, 1};
         for (size_t k = 0; k < 4; k++) {
-            blocks(&b, sizes[i], 128, levels[k], false);
-            blocks(&b, sizes[i], 128, levels[k], true);
-            blocks(&b, sizes[i], 64, levels[k], false);
-            blocks(&b, sizes[i], k ? 10 : 9, levels[k], true);
-            blocks(&b, sizes[i], 65535, levels[k], true);
+            BLOCKS_OF(sizes[i], 128, levels[k], false);
+            BLOCKS_OF(sizes[i], 128, levels[k], true);
+            BLOCKS_OF(sizes[i], 64, levels[k], false);
+            BLOCKS_OF(sizes[i], k ? 10 : 9, levels[k], true);
+            BLOCKS_OF(sizes[i], 65535, levels[k], true);
         }
     }
     for (int kind = 0; kind < 4; kind++) {
-        topk(&b, 20000, 4096, 64, kind);
-        topk(&b, 8192, 4096, 256, kind);
-        topk(&b, 8200, 4096, 512, kind);
-        topk(&b, 4096, 4096, 65, kind);
-        topk(&b, 8192, 4096, 1500, kind); // no floor
-        topk(&b, 12288, 4096, 1, kind);
-        topk(&b, 4096, 4096, 4096, kind);
-        topk(&b, 1000, 64, 1, kind);
-        topk(&b, 777, 1024, 33, kind);
+        TOPK_OF(20000, 4096, 64, kind);
+        TOPK_OF(8192, 4096, 256, kind);
+        TOPK_OF(8200, 4096, 512, kind);
+        TOPK_OF(4096, 4096, 65, kind);
+        TOPK_OF(8192, 4096, 1500, kind); // no floor
+        TOPK_OF(12288, 4096, 1, kind);
+        TOPK_OF(4096, 4096, 4096, kind);
+        TOPK_OF(1000, 64, 1, kind);
+        TOPK_OF(777, 1024, 33, kind);
     }
     for (size_t size = 1; size < 14;
          size += 1 + size / 6) // heads, vectors and ends of every length
         for (size_t at = 0; at < 5; at++) {
-            exact_part(&b, size, at, 0);
-            exact_part(&b, size, at, 3);
+            ONE(.what = PART, .n = size, .at = at);
+            ONE(.what = PART, .n = size, .at = at, .apart = 3);
         }
-    exact_part(&b, 2077, 3, 0);
-    if (large) {
-        exact_ops(&b, (3 << 20) + 5, true);
-        blocks(&b, (3 << 20) + 5, 128, 6, true);
-        blocks(&b, 3 << 20, 128, 127, false);
-        topk(&b, 3 << 20, 4096, 64, 0);
-        topk(&b, 200000, 65536, 1000, 1);
+    ONE(.what = PART, .n = 2077, .at = 3);
+    if (c->large) {
+        ONE(.what = OPS, .n = (3 << 20) + 5, .hard = true);
+        BLOCKS_OF((3 << 20) + 5, 128, 6, true);
+        BLOCKS_OF(3 << 20, 128, 127, false);
+        TOPK_OF(3 << 20, 4096, 64, 0);
+        TOPK_OF(200000, 65536, 1000, 1);
     }
     *n = b.n;
     return b.failed;

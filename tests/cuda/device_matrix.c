@@ -1,5 +1,6 @@
 #include "tests/cuda/device_matrix.h"
 #include "agent/base/rng.h"
+#include "tests/cuda/device_case.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -16,7 +17,10 @@ struct array {
     bool out;
 };
 
+struct op_case;
 struct run {
+    struct device_case k;
+    const struct op_case *op;
     struct kern_device *D;
     struct kern *ref;
     struct neb_rng rng;
@@ -25,15 +29,8 @@ struct run {
     struct array a[ARRAYS];
     int n;
     int shift;
+    bool whole; // no guard was touched
 };
-
-static void *must(void *p) {
-    if (!p) {
-        fprintf(stderr, "out of memory\n");
-        abort();
-    }
-    return p;
-}
 
 static float round_to(enum kern_type t, float x) {
     uint32_t u;
@@ -47,7 +44,7 @@ static float round_to(enum kern_type t, float x) {
 
 static void to_device(struct run *r, struct array *a) {
     size_t item = kern_type_bytes(a->t), all = a->bytes + 2 * GUARD_BYTES;
-    unsigned char *image = must(malloc(all));
+    unsigned char *image = device_case_host(&r->k, all);
     memset(image, GUARD_BYTE, all);
     for (size_t i = 0; i < a->n; i++) {
         uint32_t u;
@@ -56,9 +53,7 @@ static void to_device(struct run *r, struct array *a) {
         memcpy(image + GUARD_BYTES + (a->shift + i) * item, &u, item);
     }
     r->D->ops->upload(r->D, a->room, image, all);
-    if (r->D->ops->finish(r->D) != NEB_OK)
-        abort();
-    free(image);
+    device_case_wait(&r->k);
 }
 
 static struct array *array(struct run *r, enum kern_type t, size_t n, bool out) {
@@ -67,11 +62,8 @@ static struct array *array(struct run *r, enum kern_type t, size_t n, bool out) 
     struct array *a = &r->a[r->n++];
     *a = (struct array){.t = t, .n = n, .out = out, .shift = (size_t)r->shift};
     a->bytes = (n + a->shift) * kern_type_bytes(t);
-    a->host = must(malloc((n + 1) * sizeof *a->host));
-    void *room;
-    if (r->D->ops->alloc(r->D, a->bytes + 2 * GUARD_BYTES, &room) != NEB_OK)
-        abort();
-    a->room = room;
+    a->host = device_case_host(&r->k, n * sizeof *a->host);
+    a->room = device_case_room(&r->k, a->bytes + 2 * GUARD_BYTES);
     return a;
 }
 static void *dev(const struct array *a) {
@@ -116,44 +108,33 @@ static struct array *number(struct run *r, float x) {
     return ints(r, &bits, 1);
 }
 static int32_t *ids(struct run *r, int n, int V) {
-    int32_t *x = must(malloc(((size_t)n + 1) * sizeof *x));
+    int32_t *x = device_case_host(&r->k, (size_t)n * sizeof *x);
     for (int i = 0; i < n; i++)
         x[i] = (int32_t)neb_rng_below(&r->rng, (uint64_t)V);
     return x;
 }
 
-// Reads everything back; false when a guard was touched.
-static bool collect(struct run *r) {
-    bool whole = true;
+// Reads everything back.
+static void collect(struct run *r) {
+    r->whole = true;
     for (int i = 0; i < r->n; i++) {
         struct array *a = &r->a[i];
         size_t item = kern_type_bytes(a->t), all = a->bytes + 2 * GUARD_BYTES;
-        unsigned char *image = must(malloc(all));
+        unsigned char *image = device_case_host(&r->k, all);
         r->D->ops->download(r->D, image, a->room, all);
-        if (r->D->ops->finish(r->D) != NEB_OK)
-            abort();
+        device_case_wait(&r->k);
         for (size_t k = 0; k < GUARD_BYTES + a->shift * item; k++)
-            whole = whole && image[k] == GUARD_BYTE;
+            r->whole = r->whole && image[k] == GUARD_BYTE;
         for (size_t k = GUARD_BYTES + a->bytes; k < all; k++)
-            whole = whole && image[k] == GUARD_BYTE;
-        a->got = must(malloc((a->n + 1) * sizeof *a->got));
+            r->whole = r->whole && image[k] == GUARD_BYTE;
+        a->got = device_case_host(&r->k, a->n * sizeof *a->got);
         for (size_t k = 0; k < a->n; k++) {
             uint32_t u = 0;
             memcpy(&u, image + GUARD_BYTES + (a->shift + k) * item, item);
             u = item == 2 ? u << 16 : u;
             memcpy(&a->got[k], &u, 4);
         }
-        free(image);
     }
-    return whole;
-}
-static void clear(struct run *r) {
-    for (int i = 0; i < r->n; i++) {
-        r->D->ops->release(r->D, r->a[i].room);
-        free(r->a[i].host);
-        free(r->a[i].got);
-    }
-    r->n = 0;
 }
 
 // ---- the ops --------------------------------------------------------------------------------------------------
@@ -218,18 +199,16 @@ static void op_embed_fwd(struct run *r) { // n d V elsewhere
             r->ref->ops->embed_fwd(r->ref, y->host + (size_t)k * width, table->host, at + k, 1,
                                    d[1]);
     r->D->ops->embed_fwd(r->D, dev(y), dev(table), dev(i), d[0], d[1]);
-    free(at);
 }
 static void op_embed_bwd(struct run *r) { // likewise
     const int *d = r->d;
     size_t n = (size_t)d[0];
-    int32_t *at = ids(r, d[0], d[2]), *next = must(calloc((size_t)d[2], 4)),
-            *room = must(malloc((3 * n + 2) * 4));
+    int32_t *at = ids(r, d[0], d[2]), *next = device_case_host(&r->k, (size_t)d[2] * 4),
+            *room = device_case_host(&r->k, (3 * n + 2) * 4);
     struct kern_buckets b = {
         .ids = room, .start = room + n, .rows = room + 2 * n + 1, .used = room + 3 * n + 1};
     for (size_t k = 0; d[3] && k < n; k += (size_t)d[3])
         at[k] = -1;
-    memset(room, 0, (3 * n + 2) * 4);
     kern_buckets_fill(&b, at, d[0], next);
     struct array *dout = input(r, KERN_F32, n * d[1], 1),
                  *table = added(r, KERN_F32, (size_t)d[2] * d[1]), *i = ints(r, room, 3 * n + 2);
@@ -243,9 +222,6 @@ static void op_embed_bwd(struct run *r) { // likewise
         &(struct kern_buckets){
             .used = on + 3 * n + 1, .ids = on, .start = on + n, .rows = on + 2 * n + 1},
         d[0], d[1]);
-    free(at);
-    free(next);
-    free(room);
 }
 static void op_rms_fwd(struct run *r) { // n d residual (2: fp32) in-place
     const int *d = r->d;
@@ -359,7 +335,6 @@ static void op_attn_fwd(struct run *r) {
                           h + c.k, c.ld);
     r->D->ops->attn_fwd(r->D, r->t, &c.on, dev(out), c.ldo, dev(lse), dev(c.qkv), c.ld,
                         part(c.qkv, c.q), c.ld, part(c.qkv, c.k), c.ld);
-    free(c.prefix);
 }
 static void op_attn_bwd(struct run *r) {
     struct attn_case c = attn_case(r);
@@ -381,21 +356,18 @@ static void op_attn_bwd(struct run *r) {
     r->D->ops->attn_bwd(r->D, r->t, &c.on, dev(g), part(g, c.q), part(g, c.k), dev(dout), dev(out),
                         c.ldo, dev(lse), dev(c.qkv), c.ld, part(c.qkv, c.q), c.ld, part(c.qkv, c.k),
                         c.ld, dev(delta));
-    free(c.prefix);
 }
 
 // How many bytes between a row's end and the next are not 0.
 static float gaps(struct run *r, const struct array *z, size_t rows, size_t V) {
     size_t item = kern_type_bytes(r->t), ld = (size_t)kern_logits_ld((int)V);
-    unsigned char *at = must(malloc(z->n * item));
+    unsigned char *at = device_case_host(&r->k, z->n * item);
     float left = 0;
     r->D->ops->download(r->D, at, dev(z), z->n * item);
-    if (r->D->ops->finish(r->D) != NEB_OK)
-        abort();
+    device_case_wait(&r->k);
     for (size_t i = 0; i < rows; i++)
         for (size_t k = (i * ld + V) * item; k < (i + 1) * ld * item; k++)
             left += at[k] != 0;
-    free(at);
     return left;
 }
 
@@ -447,8 +419,7 @@ static void op_head(struct run *r) { // n d V ignored(%) frozen rows learn
                                                     .losses = dev(losses),
                                                     .total = dev(total)});
     r->D->ops->download(r->D, &sum, dev(total), sizeof sum);
-    if (r->D->ops->finish(r->D) != NEB_OK)
-        abort();
+    device_case_wait(&r->k);
     // The sum beside the losses it is of, as one more output.
     struct array *both = array(r, KERN_F32, 2, true);
     both->host[0] = (float)sum;
@@ -456,7 +427,6 @@ static void op_head(struct run *r) { // n d V ignored(%) frozen rows learn
     to_device(r, both);
     both->host[0] = (float)want;
     both->host[1] = 0;
-    free(t);
 }
 
 // A rank's columns of logits, between two reductions whose results are made here: maxima, sums, then loss and gradient.
@@ -465,7 +435,7 @@ static void op_vocab(struct run *r) { // n columns V row0 learn
     size_t n = (size_t)d[0], cols = (size_t)d[1], V = (size_t)d[2], row0 = (size_t)d[3],
            ld = (size_t)kern_logits_ld(d[1]);
     int32_t *t = ids(r, d[0], d[2]);
-    float *whole = must(malloc(n * V * sizeof *whole));
+    float *whole = device_case_host(&r->k, n * V * sizeof *whole);
     for (size_t i = 0; i < n * V; i++)
         whole[i] = round_to(r->t, 3 * neb_rng_normal(&r->rng));
     for (size_t i = 0; i < n; i += 4)
@@ -526,8 +496,6 @@ static void op_vocab(struct run *r) { // n columns V row0 learn
     r->D->ops->vocab_sum(r->D, r->t, &v);
     v.sums = dev(all);
     r->D->ops->vocab_loss(r->D, r->t, &v);
-    free(whole);
-    free(t);
 }
 
 // Several tensors with gaps between them, as chunks.
@@ -573,8 +541,7 @@ static void op_update(struct run *r) { // tensors size unaligned part
     to_device(r, sums);
     r->D->ops->sumsq(r->D, dev(on), n_chunks, dev(starts), d[0], dev(g), dev(sums));
     r->D->ops->download(r->D, got, dev(sums), (size_t)d[0] * sizeof *got);
-    if (r->D->ops->finish(r->D) != NEB_OK)
-        abort();
+    device_case_wait(&r->k);
     struct array *norms = array(r, KERN_F32, T_MAX, true);
     memset(norms->host, 0, T_MAX * 4);
     for (int i = 0; i < d[0]; i++)
@@ -758,41 +725,55 @@ static void shape_text(const int *d, char *out, size_t cap) {
         at += (size_t)snprintf(out + at, cap - at, "%s%d", i ? " " : "", d[i]);
 }
 
-static bool run_case(struct kern_device *D, struct kern *ref, const struct op_case *c,
-                     enum kern_type t, FILE *report) {
-    struct run r = {
-        .D = D, .ref = ref, .rng = neb_rng_make(11, 4), .t = t, .d = c->d, .shift = c->d[DIMS - 1]};
+static void run_and_collect(void *ctx) {
+    struct run *r = ctx;
+    r->D = r->k.D;
+    r->op->run(r);
+    collect(r);
+}
+
+static bool run_case(struct device_checks *all, struct kern *ref, const struct op_case *c,
+                     enum kern_type t) {
+    struct run r = {.op = c,
+                    .ref = ref,
+                    .rng = neb_rng_make(11, 4),
+                    .t = t,
+                    .d = c->d,
+                    .shift = c->d[DIMS - 1]};
+    const char *type = t ? "bf16" : "fp32";
     double worst = 0;
     char shape[80];
-    bool good = true;
-    c->run(&r);
-    bool guards = collect(&r);
-    for (int i = 0; i < r.n; i++)
+    bool ran = device_case_run(&r.k, all, run_and_collect, &r);
+    for (int i = 0; ran && i < r.n; i++)
         if (r.a[i].out)
             worst = fmax(worst, distance(&r.a[i]));
-    clear(&r);
+    bool good = ran && r.whole && worst <= c->bound[t];
+    device_case_end(&r.k, ran);
     shape_text(c->d, shape, sizeof shape);
-    good = guards && worst <= c->bound[t];
-    if (!good)
-        printf("%s (%s) in %s: off by %g, allowed %g%s\n", c->name, shape, t ? "bf16" : "fp32",
-               worst, c->bound[t], guards ? "" : "; wrote outside of an array");
-    if (report)
-        fprintf(report, "| %s | %s | %s | %.2g | %.2g | %s |\n", c->name, shape,
-                t ? "bf16" : "fp32", worst, c->bound[t], good ? "ok" : "**wrong**");
+    if (!ran)
+        printf("%s (%s) in %s: the device failed\n", c->name, shape, type);
+    else if (!good)
+        printf("%s (%s) in %s: off by %g, allowed %g%s\n", c->name, shape, type, worst, c->bound[t],
+               r.whole ? "" : "; wrote outside of an array");
+    if (all->report && !ran)
+        fprintf(all->report, "| %s | %s | %s | | | **failed** |\n", c->name, shape, type);
+    else if (all->report)
+        fprintf(all->report, "| %s | %s | %s | %.2g | %.2g | %s |\n", c->name, shape, type, worst,
+                c->bound[t], good ? "ok" : "**wrong**");
     return good;
 }
 
-int device_matrix_run(struct kern_device *D, bool large, FILE *report, int *n) {
+int device_matrix_run(struct device_checks *c, int *n) {
     struct kern *ref = NULL;
     int failed = 0;
     *n = 0;
     if (kern_ref_create(&ref) != NEB_OK)
-        abort();
+        return 1;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int t = 0; t < 2; t++) {
-            if ((cases[i].large && !large) || cases[i].bound[t] < 0)
+            if ((cases[i].large && !c->large) || cases[i].bound[t] < 0 || !device_case_due(c))
                 continue;
-            failed += !run_case(D, ref, &cases[i], (enum kern_type)t, report);
+            failed += !run_case(c, ref, &cases[i], (enum kern_type)t);
             ++*n;
         }
     kern_destroy(&ref);

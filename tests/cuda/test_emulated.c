@@ -1,9 +1,11 @@
 // The CUDA kernels on the emulated device: the op matrix, in several orders of the threads, each of which must give the same
-// bits; and that the emulator itself notices what it is there for.
+// bits; also where cuBLASLt does not launch what it found, and with CUDA's NaNs; that a device which fails, or is lost, costs the matrix
+// one case; and that the emulator itself notices what it is there for.
 #include "tests/cuda/device_matrix.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -13,17 +15,22 @@
 
 kern_device_opener kern_cuda_open;
 extern unsigned long long emu_seed;
+extern long emu_launch_fails;
+extern int emu_launch_loses, emu_lost;
 
+static enum neb_status again(struct kern_device **D) {
+    char text[256] = "";
+    return kern_cuda_open(KERN_DEVICE_VERSION, 0, D, text, sizeof text);
+}
 static struct kern_device *open_emulated(void) {
     struct kern_device *D = NULL;
-    char text[256] = "";
-    assert_int_equal(kern_cuda_open(KERN_DEVICE_VERSION, 0, &D, text, sizeof text), NEB_OK);
+    assert_int_equal(again(&D), NEB_OK);
     return D;
 }
 
 static void test_matrix(void **state) {
     (void)state;
-    struct kern_device *D = open_emulated();
+    struct device_checks c = {.D = open_emulated(), .reopen = again};
 #ifdef __SANITIZE_ADDRESS__
     const unsigned long long seeds = 1; // it is what looks then, and slow
 #else
@@ -32,16 +39,16 @@ static void test_matrix(void **state) {
     for (unsigned long long seed = 0; seed < seeds; seed++) {
         int n = 0;
         emu_seed = seed;
-        assert_int_equal(device_matrix_run(D, false, NULL, &n), 0);
+        assert_int_equal(device_matrix_run(&c, &n), 0);
         assert_true(n > 100);
     }
-    kern_device_close(&D);
-    assert_null(D);
+    kern_device_close(&c.D);
+    assert_null(c.D);
 }
 
 static void test_exact(void **state) {
     (void)state;
-    struct kern_device *D = open_emulated();
+    struct device_checks c = {.D = open_emulated(), .reopen = again};
 #ifdef __SANITIZE_ADDRESS__
     const unsigned long long last = 1;
 #else
@@ -50,11 +57,129 @@ static void test_exact(void **state) {
     for (unsigned long long seed = 1; seed <= last; seed++) {
         int n = 0;
         emu_seed = seed;
-        assert_int_equal(device_exact_run(D, false, NULL, &n), 0);
+        assert_int_equal(device_exact_run(&c, &n), 0);
         assert_true(n > 500);
     }
     emu_seed = 1;
-    kern_device_close(&D);
+    kern_device_close(&c.D);
+}
+
+// CUDA's arithmetic has one NaN, 0x7fffffff, where this processor's has others: the same exact path with that one.
+static const struct kern_device_ops *plain;
+static void as_cuda(struct kern_device *D, float *x, size_t n) {
+    const uint32_t nan = 0x7fffffff;
+    assert_int_equal(plain->finish(D), NEB_OK);
+    for (size_t i = 0; i < n; i++)
+        if (x[i] != x[i])
+            memcpy(&x[i], &nan, sizeof nan); // the emulated device's memory is the host's
+}
+static void add_rows(struct kern_device *D, float *acc, const float *x, const float *w, size_t rows,
+                     size_t cols) {
+    plain->exact_add_rows(D, acc, x, w, rows, cols);
+    as_cuda(D, acc, rows * cols);
+}
+static void add_scaled(struct kern_device *D, float *acc, const float *x, float w, size_t n) {
+    plain->exact_add_scaled(D, acc, x, w, n);
+    as_cuda(D, acc, n);
+}
+static void outer_step(struct kern_device *D, float *theta, float *v, const float *delta, float eta,
+                       float mu, size_t n) {
+    plain->exact_outer_step(D, theta, v, delta, eta, mu, n);
+    as_cuda(D, theta, n);
+    as_cuda(D, v, n);
+}
+static void pseudo_gradient(struct kern_device *D, float *u, const float *theta,
+                            const float *theta_m, float beta, size_t n) {
+    plain->exact_pseudo_gradient(D, u, theta, theta_m, beta, n);
+    as_cuda(D, u, n);
+}
+static void residual(struct kern_device *D, float *u, const float *d, size_t n) {
+    plain->exact_residual(D, u, d, n);
+    as_cuda(D, u, n);
+}
+static void rebase(struct kern_device *D, float *theta_m, const float *theta, const float *sent,
+                   size_t n) {
+    plain->exact_rebase(D, theta_m, theta, sent, n);
+    as_cuda(D, theta_m, n);
+}
+static void test_nans(void **state) {
+    (void)state;
+    struct device_checks c = {.D = open_emulated(), .reopen = again};
+    plain = c.D->ops;
+    struct kern_device_ops other = *plain;
+    other.exact_add_rows = add_rows;
+    other.exact_add_scaled = add_scaled;
+    other.exact_outer_step = outer_step;
+    other.exact_pseudo_gradient = pseudo_gradient;
+    other.exact_residual = residual;
+    other.exact_rebase = rebase;
+    c.D->ops = &other;
+    int n = 0;
+    assert_int_equal(device_exact_run(&c, &n), 0);
+    c.D->ops = plain;
+    kern_device_close(&c.D);
+}
+
+// Every product by our own kernel, in each case after the library's refusal: sums too have one then.
+static void test_not_launched(void **state) {
+    struct device_checks c = {.D = open_emulated(), .reopen = again};
+    int n = 0;
+    (void)state;
+    setenv("EMU_LAUNCH", "15", 1);
+    assert_int_equal(device_matrix_run(&c, &n), 0);
+    unsetenv("EMU_LAUNCH");
+    kern_device_close(&c.D);
+}
+
+// Both runs. Says how many of the report's lines have `mark`.
+static int run_both(struct device_checks *c, int *failed, int *n, const char *mark) {
+    char *text = NULL;
+    size_t bytes = 0;
+    int m = 0, marks = 0;
+    c->report = open_memstream(&text, &bytes);
+    assert_non_null(c->report);
+    *failed = device_matrix_run(c, n);
+    *failed += device_exact_run(c, &m);
+    *n += m;
+    assert_int_equal(fclose(c->report), 0);
+    for (char *at = text; (at = strstr(at, mark)); at++)
+        marks++;
+    free(text);
+    return marks;
+}
+static void test_goes_on(void **state) {
+    static const long places[] = {1, 900}; // launches, in either run
+    int all, n, failed, more;
+    (void)state;
+    emu_seed = 0;
+    // The process loses its device: it ends there, and another one goes on behind that case.
+    struct device_checks c = {.D = open_emulated(), .reopen = again};
+    emu_launch_fails = 60;
+    emu_launch_loses = 1;
+    assert_int_equal(run_both(&c, &failed, &n, "**failed** |"), 1);
+    assert_int_equal(failed, 1);
+    assert_true(c.gone && !c.D && c.next > 1);
+    emu_lost = emu_launch_loses = 0;
+    struct device_checks d = {.D = open_emulated(), .reopen = again, .from = c.next};
+    assert_int_equal(run_both(&d, &failed, &more, "**"), 0);
+    assert_int_equal(failed, 0);
+    assert_true(n + more > 700 && n < 100 && d.next > c.next);
+    all = n + more;
+    c = (struct device_checks){.D = d.D, .reopen = again};
+    // An error that a device opened anew does not have: all other cases are run.
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        c.next = 0;
+        emu_launch_fails = places[i];
+        assert_int_equal(run_both(&c, &failed, &n, "**failed** |"), 1);
+        assert_int_equal(emu_launch_fails, 0);
+        assert_int_equal(failed, 1);
+        assert_int_equal(c.next, d.next);
+        assert_true(n <= all && n > all - 8); // a case of the exact path is several comparisons
+        assert_false(c.gone);
+        assert_int_equal(c.D->ops->finish(c.D), NEB_OK);
+    }
+    kern_device_close(&c.D);
+    emu_seed = 1;
 }
 
 static void test_open(void **state) {
@@ -97,9 +222,9 @@ static void test_sticky_errors(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_open),
-        cmocka_unit_test(test_matrix),
-        cmocka_unit_test(test_exact),
+        cmocka_unit_test(test_open),          cmocka_unit_test(test_matrix),
+        cmocka_unit_test(test_exact),         cmocka_unit_test(test_nans),
+        cmocka_unit_test(test_not_launched),  cmocka_unit_test(test_goes_on),
         cmocka_unit_test(test_sticky_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

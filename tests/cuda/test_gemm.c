@@ -1,10 +1,12 @@
 // kernels/cuda/gemm.c over the emulated cuBLASLt: more products than it keeps plans of, all transpositions and types, gaps between rows,
-// operands and biases of every alignment; sums along with a product; and what it says when there is no kernel.
+// operands and biases of every alignment; sums along with a product, and sums over k that bf16 could not hold; what it says when there is no
+// kernel, and what it does where there is one that is not launched.
 #include "kernels/cuda/gemm.h"
 
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -60,7 +62,7 @@ static void check(struct kern_cu_gemm *g, struct kern_cu_product p, bool has_bia
     p.b = b;
     p.c = c;
     p.bias = has_bias ? bias : NULL;
-    assert_null(kern_cu_gemm_run(g, &p, NULL));
+    assert_null(kern_cu_gemm_run(g, &p, NULL, false));
     assert_int_equal(cudaStreamSynchronize(NULL), cudaSuccess);
     for (int row = 0; row < p.m; row++)
         for (int col = 0; col < p.ldc; col++) {
@@ -190,7 +192,7 @@ static void sums(struct kern_cu_gemm *g, enum kern_type t, enum kern_type tc, in
     p.sums = at;
     assert_true(kern_cu_gemm_takes(g, &p));
     assert_true(kern_cu_gemm_knows(g, &p));
-    assert_null(kern_cu_gemm_run(g, &p, NULL));
+    assert_null(kern_cu_gemm_run(g, &p, NULL, false));
     assert_int_equal(cudaStreamSynchronize(NULL), cudaSuccess);
     for (int row = 0; row < M; row++) {
         float all = 0;
@@ -248,13 +250,13 @@ static void test_no_sums(void **state) {
     assert_false(kern_cu_gemm_knows(g, &p));
     setenv("EMU_NO_SUMS", "1", 1);
     assert_false(kern_cu_gemm_takes(g, &p));
-    assert_non_null(kern_cu_gemm_run(g, &p, NULL));
+    assert_ptr_equal(kern_cu_gemm_run(g, &p, NULL, false), kern_cu_gemm_no_sums);
     unsetenv("EMU_NO_SUMS");
     assert_true(kern_cu_gemm_knows(g, &p));
     assert_false(kern_cu_gemm_takes(g, &p)); // the answer of then
     p.sums = NULL;
     assert_true(kern_cu_gemm_takes(g, &p));
-    assert_null(kern_cu_gemm_run(g, &p, NULL));
+    assert_null(kern_cu_gemm_run(g, &p, NULL, false));
     assert_int_equal(cudaStreamSynchronize(NULL), cudaSuccess);
     kern_cu_gemm_destroy(&g);
 }
@@ -287,6 +289,90 @@ static void test_no_products(void **state) {
     kern_cu_gemm_destroy(&g);
 }
 
+// What a kernel was found for, and is not launched: the same numbers by ours, and nobody asks the library again. With sums the product
+// goes on without; while a stream is captured nothing is taken in its place.
+static void test_not_launched(void **state) {
+    struct kern_cu_gemm *g = NULL;
+    void *at;
+    float x[64] = {0}, s[4];
+    const struct kern_cu_product q = {.ta = KERN_T,
+                                      .m = 4,
+                                      .n = 4,
+                                      .k = 4,
+                                      .lda = 4,
+                                      .ldb = 4,
+                                      .ldc = 4,
+                                      .alpha = 1,
+                                      .beta = 1,
+                                      .a = x,
+                                      .b = x + 16,
+                                      .c = x + 32};
+    struct kern_cu_product p = q;
+    (void)state;
+    for (int status = 7; status <= 15; status += 8) {
+        char text[8];
+        assert_null(kern_cu_gemm_create(&g));
+        assert_int_equal(cudaMalloc(&at, 4 * ROOM), cudaSuccess);
+        room = at;
+        snprintf(text, sizeof text, "%d", status);
+        setenv("EMU_LAUNCH", text, 1);
+        for (int i = 0; i < PRODUCTS; i++)
+            one(g, i);
+        p.sums = s;
+        assert_true(kern_cu_gemm_takes(g, &p));
+        assert_non_null(strstr(kern_cu_gemm_run(g, &p, NULL, true), text)); // captured: no other
+        assert_true(kern_cu_gemm_takes(g, &p));
+        assert_ptr_equal(kern_cu_gemm_run(g, &p, NULL, false), kern_cu_gemm_no_sums);
+        unsetenv("EMU_LAUNCH");
+        assert_false(kern_cu_gemm_takes(g, &p));
+        assert_ptr_equal(kern_cu_gemm_run(g, &p, NULL, true), kern_cu_gemm_no_sums);
+        p = q;
+        assert_null(kern_cu_gemm_run(g, &p, NULL, false));
+        assert_int_equal(cudaFree(at), cudaSuccess);
+        kern_cu_gemm_destroy(&g);
+    }
+    // Any other status may come after something was enqueued.
+    assert_null(kern_cu_gemm_create(&g));
+    setenv("EMU_LAUNCH", "13", 1);
+    assert_string_equal(kern_cu_gemm_run(g, &p, NULL, false),
+                        "a product by cuBLASLt failed (status 13)");
+    unsetenv("EMU_LAUNCH");
+    assert_true(kern_cu_gemm_takes(g, &p));
+    kern_cu_gemm_destroy(&g);
+}
+
+// 256 + 1 is 256 in bf16, which a sum in two parts must not meet: 256 + 1 - 256 + 0.
+static void test_sums_in_fp32(void **state) {
+    static const float row[] = {256, 1, -256, 0};
+    struct kern_cu_gemm *g = NULL;
+    _Alignas(16) char a[16], b[16], c[16];
+    (void)state;
+    for (size_t k = 0; k < 4; k++) {
+        put(KERN_BF16, a, k, row[k]);
+        put(KERN_BF16, b, k, 1);
+    }
+    assert_null(kern_cu_gemm_create(&g));
+    for (int tc = 0; tc < 2; tc++) {
+        struct kern_cu_product p = {.t = KERN_BF16,
+                                    .tc = tc ? KERN_BF16 : KERN_F32,
+                                    .m = 1,
+                                    .n = 1,
+                                    .k = 4,
+                                    .lda = 4,
+                                    .ldb = 1,
+                                    .ldc = 1,
+                                    .alpha = 1,
+                                    .a = a,
+                                    .b = b,
+                                    .c = c};
+        assert_true(kern_cu_gemm_takes(g, &p));
+        assert_null(kern_cu_gemm_run(g, &p, NULL, false));
+        assert_int_equal(cudaStreamSynchronize(NULL), cudaSuccess);
+        assert_true(get(p.tc, c, 0) == 1);
+    }
+    kern_cu_gemm_destroy(&g);
+}
+
 static void test_refusals(void **state) {
     (void)state;
     struct kern_cu_gemm *g = NULL;
@@ -294,26 +380,28 @@ static void test_refusals(void **state) {
     assert_null(kern_cu_gemm_create(&g));
     struct kern_cu_product p = {
         .m = 4, .n = 4, .lda = 4, .ldb = 4, .ldc = 4, .a = x, .b = x, .c = x};
-    assert_non_null(kern_cu_gemm_run(g, &p, NULL)); // over nothing
+    assert_non_null(kern_cu_gemm_run(g, &p, NULL, false)); // over nothing
     p.n = 0;
-    assert_null(kern_cu_gemm_run(g, &p, NULL)); // nothing to do
+    assert_null(kern_cu_gemm_run(g, &p, NULL, false)); // nothing to do
     p.n = p.k = 4;
     p.tc = KERN_BF16; // of fp32: there is no such product
     for (int i = 0; i < 2; i++)
-        assert_string_equal(kern_cu_gemm_run(g, &p, NULL), "no kernel takes a product's shape");
+        assert_string_equal(kern_cu_gemm_run(g, &p, NULL, false),
+                            "no kernel takes a product's shape (status 1)");
     p.tc = KERN_F32;
     p.ldc = 3; // columns that overlap
-    assert_non_null(kern_cu_gemm_run(g, &p, NULL));
+    assert_non_null(kern_cu_gemm_run(g, &p, NULL, false));
     p.ldc = 4;
-    assert_null(kern_cu_gemm_run(g, &p, NULL));
+    assert_null(kern_cu_gemm_run(g, &p, NULL, false));
     assert_int_equal(cudaStreamSynchronize(NULL), cudaSuccess);
     kern_cu_gemm_destroy(&g);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_products),    cmocka_unit_test(test_plans),
-        cmocka_unit_test(test_sums),        cmocka_unit_test(test_no_sums),
-        cmocka_unit_test(test_no_products), cmocka_unit_test(test_refusals)};
+        cmocka_unit_test(test_products),     cmocka_unit_test(test_plans),
+        cmocka_unit_test(test_sums),         cmocka_unit_test(test_no_sums),
+        cmocka_unit_test(test_no_products),  cmocka_unit_test(test_not_launched),
+        cmocka_unit_test(test_sums_in_fp32), cmocka_unit_test(test_refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -159,6 +159,9 @@ static void test_marks(void **state) {
     refused("too many marks");
 }
 
+static void nothing(void) { // y += 0, by a product
+    K->gemm(D, KERN_F32, KERN_F32, KERN_N, KERN_N, 1, 1, 1, 0, x, 1, x, 1, 1, y, 1, NULL);
+}
 static void spoilt(int how) {
     float host[N];
     struct kern_device_adamw none = {.moments_at = 1, .n_chunks = 1}; // no kernel takes it
@@ -177,21 +180,27 @@ static void spoilt(int how) {
     case 7:
         K->bias_bwd(D, KERN_F32, y, x, 1, 32 * N); // more scratch than ever
         break;
+    case 8: // the library does not launch now what it launched before
+        setenv("EMU_LAUNCH", "15", 1);
+        nothing();
+        unsetenv("EMU_LAUNCH");
+        break;
     }
     K->scale(D, x, 100, N); // not recorded, and not run
 }
 
 static void test_refusals(void **state) {
-    static const char *const reasons[] = {"not while recording",      "not while recording",
-                                          "not while recording",      "when stream is capturing",
-                                          "when stream is capturing", "AdamW",
-                                          "not run before",           "growing scratch"};
+    static const char *const reasons[] = {
+        "not while recording",      "not while recording",      "not while recording",
+        "when stream is capturing", "when stream is capturing", "AdamW",
+        "not run before",           "growing scratch",          "status 15"};
     (void)state;
     put(x, 1);
     put(y, 1);
     K->mark(D, 0);
     K->mark(D, 1);
-    for (int how = 0; how < 8; how++) {
+    nothing();
+    for (int how = 0; how < 9; how++) {
         spoilt(how);
         refused(reasons[how]);
         assert_true(get(x) == 1 && get(y) == 1);

@@ -5,7 +5,6 @@
 #include "agent/base/rng.h"
 #include "intra/trainer.h"
 
-int gpu_ops(struct kern_device *D, bool large);
 int gpu_train(struct kern_device *D);
 int gpu_graphs(struct kern_device *D);
 int gpu_epilogues(struct kern_device *D);

@@ -1,22 +1,34 @@
-// gpu_check ops [small] | train | graphs | epilogues | codec [LOG2] | speed SHAPE [BATCH [STEPS]] | nccl RANKS | device
-// Exit status: 0 all well, 1 something is wrong, 77 there is no GPU here (the reason is printed).
+// gpu_check ops [small] [FROM] | train | graphs | epilogues | codec [LOG2] | speed SHAPE [BATCH [STEPS]] | nccl RANKS | device
+// Exit status: 0 all well, 1 something is wrong, 3 the device is lost to this process and ops goes on in another one with the case
+// that the last line names (next=FROM), 77 there is no GPU here (the reason is printed).
 #include "tests/cuda/device_matrix.h"
 #include "tests/gpu/gpu.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-int gpu_ops(struct kern_device *D, bool large) {
+enum { LOST = 3 };
+
+static enum neb_status reopen(struct kern_device **D) { return kern_device_open(0, NULL, D); }
+
+// With an exit status. D: another one after a failure, or NULL.
+static int ops(struct kern_device **D, bool large, int from) {
+    struct device_checks c = {
+        .D = *D, .reopen = reopen, .large = large, .report = stdout, .from = from};
     int n = 0, m = 0;
     printf("| op | shape | type | error | allowed | |\n| --- | --- | --- | --- | --- | --- |\n");
-    int failed = device_matrix_run(D, large, stdout, &n);
+    int failed = device_matrix_run(&c, &n);
     printf("\n%d cases, %d wrong. Error: largest difference / (1 + largest value) against the "
            "reference in double.\n\n",
            n, failed);
     printf("| codec and exact path | elements | bits |\n| --- | --- | --- |\n");
-    int other = device_exact_run(D, large, stdout, &m);
+    int other = device_exact_run(&c, &m);
     printf("\n%d comparisons with the CPU's bits, %d differ.\n\n", m, other);
-    return failed + other;
+    *D = c.D;
+    if (c.gone)
+        printf("next=%d\n", c.next);
+    return c.gone ? LOST : failed + other != 0;
 }
 
 static int run(struct kern_device *D, int argc, char **argv) {
@@ -26,8 +38,6 @@ static int run(struct kern_device *D, int argc, char **argv) {
         printf("%s, %.1f GB\n", D->name, (double)D->total_bytes * 1e-9);
         return 0;
     }
-    if (!strcmp(what, "ops"))
-        return gpu_ops(D, argc < 3 || strcmp(argv[2], "small"));
     if (!strcmp(what, "train"))
         return gpu_train(D);
     if (!strcmp(what, "graphs"))
@@ -38,15 +48,17 @@ static int run(struct kern_device *D, int argc, char **argv) {
         return gpu_codec(D, (size_t)1 << (argc > 2 ? atoi(argv[2]) : 28));
     if (!strcmp(what, "speed") && argc > 2)
         return gpu_speed(D, argv[2], number, steps ? steps : 20);
-    fprintf(stderr,
-            "gpu_check: ops [small], train, graphs, epilogues, codec [LOG2], speed SHAPE [BATCH "
-            "[STEPS]], nccl RANKS, "
-            "device\n");
+    fprintf(
+        stderr,
+        "gpu_check: ops [small] [FROM], train, graphs, epilogues, codec [LOG2], speed SHAPE [BATCH "
+        "[STEPS]], nccl RANKS, "
+        "device\n");
     return 1;
 }
 
 int main(int argc, char **argv) {
     struct kern_device *D = NULL;
+    setvbuf(stdout, NULL, _IOLBF, 0); // a device that ends the process takes no lines with it
     if (argc < 2) {
         fprintf(stderr, "gpu_check: what to check?\n");
         return 1;
@@ -55,9 +67,11 @@ int main(int argc, char **argv) {
         return gpu_nccl(argc > 2 ? atoi(argv[2]) : 2);
     if (kern_device_open(0, NULL, &D) != NEB_OK)
         return 77;
-    int failed = run(D, argc, argv);
-    if (D->ops->finish(D) != NEB_OK)
-        failed++;
+    bool small = argc > 2 && !strcmp(argv[2], "small"), all = !strcmp(argv[1], "ops");
+    int status = all ? ops(&D, !small, argc > 2 + small ? atoi(argv[2 + small]) : 0)
+                     : run(D, argc, argv) != 0;
+    if (D && D->ops->finish(D) != NEB_OK && !status)
+        status = 1;
     kern_device_close(&D);
-    return failed != 0;
+    return status;
 }

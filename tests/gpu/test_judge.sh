@@ -56,6 +56,7 @@ grep -q '^| tokens/s, 124m | 410000 | PyTorch was not measured | \*\*MISSED\*\* 
 
 # tests/gpu/run takes the judge's word, here of a bundle whose gpu_check prints a report's lines.
 mkdir "$T/bundle" "$T/path"
+touch "$T/bundle/libnebula_cuda.so"
 cp "$here/run" "$here/judge" "$here/../parallel/lib.sh" "$T/bundle/"
 printf '#!/bin/sh\necho "GPU 0: none"\n' >"$T/path/nvidia-smi"
 cat >"$T/path/python3" <<'SH'
@@ -68,8 +69,12 @@ printf '#!/bin/bash\ntrap "" TERM\n[[ $2 != racecheck ]] || sleep 60\n' >"$T/pat
 cat >"$T/bundle/gpu_check" <<'SH'
 #!/bin/sh
 case $1 in
-device) grep -q there "$(dirname "$0")/lib/library" || exit 1; echo "a fake" ;;
-ops) [ -z "$OPS_FAIL" ] || exit 3; echo "all kernels" ;;
+device) [ -z "$NO_DEVICE" ] || { echo "libcublasLt.so.13: cannot open"; exit 77; }
+    grep -q there "$(dirname "$0")/lib/library" || exit 1; echo "a fake" ;;
+ops) [ -z "$OPS_FAIL" ] || exit 3
+    echo "kernels from ${2:-0}"
+    if [ "${2:-0}" -lt "${LOSES_UNTIL:-0}" ]; then echo "next=$(($2 + 7))"; exit 3; fi
+    exit "${OPS_STATUS:-0}" ;;
 codec) grep -E 'code( \||, )' "$FIGURES" ;;
 speed) grep "^| $2 " "$FIGURES" ;;
 nccl) echo "no NCCL"; exit 1 ;;
@@ -106,6 +111,25 @@ NO_TORCH=1 run 0 "$T/good" --part torch --into "$T/torch"
 OPS_FAIL=1 run 1 "$T/good" --quick
 says '^| Kernels against the reference | \*\*failed, exit status 3\*\* |'
 run 0 "$T/good" --quick
+# A GPU that is there and cannot be opened is no machine without one; nor is one that cannot be opened later.
+NO_DEVICE=1 run 1 "$T/good" --quick
+for what in 'GPU 0: none cannot be opened: libcublasLt.so.13: cannot open' '^LD_LIBRARY_PATH=.*/bundle/lib' 'libnebula_cuda.so'; do
+    grep -q "$what" "$T/err" || { echo "FAILED: not said: $what"; cat "$T/err"; exit 1; }
+done
+OPS_STATUS=77 run 1 "$T/good" --quick
+says '^| Kernels against the reference | \*\*failed, exit status 1\*\* |'
+# A process that loses the device costs one case, and the run; ten of them are enough.
+LOSES_UNTIL=20 run 1 "$T/good" --quick
+says '^| Kernels against the reference | \*\*failed, exit status 1\*\* |'
+says '^3 processes lost the device'
+for from in 0 7 14 21; do says "^kernels from $from$"; done
+LOSES_UNTIL=1000 run 1 "$T/good" --quick
+says '^| Kernels against the reference | \*\*failed, exit status 3\*\* |'
+says '^kernels from 70$'
+! grep -q '^kernels from 77$' "$T/out" || { echo "FAILED: too many processes"; exit 1; }
+mv "$T/bundle/libnebula_cuda.so" "$T/object"
+run 77 "$T/good" --quick
+mv "$T/object" "$T/bundle/libnebula_cuda.so"
 
 # A machine without NCCL: meshes are not there, which is no failure; one that fails for another reason is.
 printf '#!/bin/sh\n' >"$T/bundle/mesh_train"
@@ -173,20 +197,33 @@ for wrong in 2x1x1 1x1x2 1x2x1; do
 done
 rm "$T/bundle/mesh_train" "$T/bundle/nebula" "$T/bundle/libnebula_nccl.so"
 
-# Parts, one command each, joined afterwards: the same report; what is missing, was cut off or failed shows.
+# Parts, in several calls, joined afterwards: the same report; what is missing, was cut off or failed shows. A call leaves one file.
 parts=$T/parts
 for part in ops train graphs codec nccl speed torch mesh clusters; do run 0 "$T/good" --part $part --into "$parts"; done
 run 1 "$T/good" --report "$parts"
 says '^| sanitizers | \*\*not run\*\* |'
 run 0 "$T/good" --part sanitizers:memcheck --part sanitizers:synccheck --part sanitizers:initcheck --into "$parts"
 run 1 "$T/good" --report "$parts"
-says '^| sanitizers-racecheck | \*\*not run\*\* |'
+says '^| sanitizers:racecheck | \*\*not run\*\* |'
 run 0 "$T/good" --part sanitizers --into "$parts"
 run 0 "$T/good" --report "$parts"
 says '^# On a GPU'
+says '^a fake; driver'
 says '^| compute-sanitizer racecheck | ok |'
 says '^0 of 16 goals are missed'
-! grep -q '<!-- row' "$T/out" || { echo "FAILED: rows of the table show twice"; exit 1; }
+! grep -q '<!--' "$T/out" || { echo "FAILED: marks show"; exit 1; }
+cp "$T/out" "$T/report"
+run 0 "$T/good" --report "$parts" --to "$T/written"
+[[ ! -s $T/out ]] && cmp "$T/report" "$T/written" || { echo "FAILED: not the same report in a file"; exit 1; }
+run 0 "$T/good" --part ops --part train --part graphs --part codec --part speed --part torch --into "$T/one"
+run 0 "$T/good" --part nccl --part clusters --part mesh --into "$T/two"
+run 0 "$T/good" --part sanitizers --into "$T/three"
+(($(find "$T/one" "$T/two" "$T/three" -type f | wc -l) == 3)) || { echo "FAILED: not a file a call"; find "$T/one" "$T/two" "$T/three"; exit 1; }
+chmod -R a-w "$T/one" "$T/two" # where calls are made, what comes back is read-only
+run 0 "$T/good" --report "$T/one" "$T/two" "$T"/three/sanitizers.md
+chmod -R u+w "$T/one" "$T/two"
+sed -i 's/ [0-9]* |$//' "$T/report" "$T/out" # seconds
+cmp "$T/report" "$T/out" || { echo "FAILED: three calls report something else than ten"; diff "$T/report" "$T/out"; exit 1; }
 mv "$parts/speed.md" "$T/kept"
 run 1 "$T/good" --report "$parts"
 says '^| speed | \*\*not run\*\* |'
@@ -194,8 +231,13 @@ says '^| Goals | \*\*missed\*\* |'
 grep -v '^<!-- row' "$T/kept" >"$parts/speed.md"
 run 1 "$T/good" --report "$parts"
 says '^| speed | \*\*cut off\*\* |'
+grep -v '^<!-- end speed' "$T/kept" >"$parts/speed.md" # behind its first step
+run 1 "$T/good" --report "$parts"
+says '^| Training speed, 124m | ok |'
+says '^| speed | \*\*cut off\*\* |'
 run 1 "$T/good" --part no-such-part
 run 1 "$T/good" --report "$T/no-such-folder"
+run 1 "$T/good" --report
 
 # A part ends in its time, whatever its steps do; those behind it are told.
 cp "$T/slow" "$T/path/compute-sanitizer"
@@ -205,4 +247,8 @@ run 1 "$T/good" --part sanitizers --into "$parts"
 says '^compute-sanitizer memcheck: ok'
 says '^compute-sanitizer racecheck: \*\*not done in'
 says '^compute-sanitizer initcheck: \*\*not done in 0 s'
+# So does a call, whatever its parts' time: what is behind the limit is told.
+run 1 "$T/good" --part sanitizers --part ops --limit 7 --into "$parts"
+says '^compute-sanitizer memcheck: ok'
+says '^Kernels against the reference: \*\*not done in 0 s'
 echo "every goal can be missed, and fails the run; parts end in time, and join"

@@ -279,6 +279,38 @@ static void test_avx512(void **state) {
         skip();
 }
 
+// Members whose processors make other NaNs say the same of what has diverged; an infinity is no NaN, and a NaN is told from a number.
+static void digest_nans(const struct table *t) {
+    static const uint32_t nans[] = {0xffc00000, 0x7fc00000, 0x7fffffff, 0x7f800001, 0xff800001};
+    enum { M = 37 };
+    float theta[M], v[M];
+    for (size_t i = 0; i < M; i++)
+        theta[i] = v[i] = (float)i;
+    const struct kern_digest number = t->digest(theta, v, 3, M);
+    for (size_t at = 0; at < M; at++)
+        for (int which = 0; which < 2; which++) {
+            float *x = which ? &v[at] : &theta[at], was = *x;
+            struct kern_digest d[2];
+            for (size_t k = 0; k < sizeof nans / sizeof *nans; k++) {
+                memcpy(x, &nans[k], sizeof *x);
+                d[k > 0] = t->digest(theta, v, 3, M);
+                assert_true(d[k > 0].lo == d[0].lo && d[k > 0].hi == d[0].hi);
+            }
+            assert_true(d[0].lo != number.lo && d[0].hi != number.hi);
+            for (int sign = -1; sign < 2; sign += 2) {
+                *x = (float)sign * INFINITY;
+                d[1] = t->digest(theta, v, 3, M);
+                assert_true(d[1].lo != d[0].lo && d[1].hi != d[0].hi);
+            }
+            *x = was;
+        }
+}
+static void test_digest_nans(void **state) {
+    (void)state;
+    digest_nans(&library);
+    digest_nans(&plain_table);
+}
+
 // A caller may round upwards and flush denormals (a library in its process did that): nothing changes, and the caller
 // finds its state as it was.
 static void test_rounding_state_of_the_caller(void **state) {
@@ -336,6 +368,7 @@ static void test_rounding_state_of_the_caller(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_digest_nans),
         cmocka_unit_test(test_plain),
         cmocka_unit_test(test_avx2),
         cmocka_unit_test(test_avx512),

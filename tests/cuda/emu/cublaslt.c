@@ -5,6 +5,8 @@
 // - an algorithm is good for the descriptors, alignments and workspace that the heuristics were asked with, and nothing else
 // - descriptors are read when a call is made, matrices and bias when the queue comes to it
 // - sums of B are not for every shape and type: with EMU_NO_SUMS in the environment for none
+// - whoever allows it to add up parts of a sum in the output's type gets that: two parts, each rounded
+// - what the heuristics found need not be launched: with EMU_LAUNCH=STATUS it is refused with that status
 // - no heuristics while a stream is captured
 // - what beta 0 and the gaps between columns let it leave unread, it does not read
 #include <cublasLt.h>
@@ -30,12 +32,14 @@ struct layout {
 struct preference {
     uint64_t workspace;
     uint32_t align[4]; // of A, B, C, D
+    uint32_t reduction;
 };
 // An algorithm: what it was made for.
 struct made_for {
     uint64_t shape; // a hash of all descriptors
     uint64_t workspace;
     uint32_t align[5]; // and of the bias; 0: none
+    uint32_t rounds;   // parts of sums to D's type
 };
 
 static const struct desc *desc_of(cublasLtMatmulDesc_t d) {
@@ -99,7 +103,7 @@ cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataT
 }
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t l) { return destroy(l); }
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *out) {
-    struct preference p = {0, {256, 256, 256, 256}};
+    struct preference p = {0, {256, 256, 256, 256}, CUBLASLT_REDUCTION_SCHEME_MASK};
     cublasStatus_t st = create(out, sizeof p);
     if (st == CUBLAS_STATUS_SUCCESS)
         memcpy(*out, &p, sizeof p);
@@ -112,6 +116,8 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t t
     struct preference *p = (struct preference *)(void *)to;
     if (what == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES)
         return take(&p->workspace, sizeof p->workspace, from, bytes);
+    if (what == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK)
+        return take(&p->reduction, sizeof p->reduction, from, bytes);
     if (what < CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES ||
         what > CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES)
         return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -188,7 +194,10 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmul
         .shape = hash_of(&p),
         .workspace = want->workspace < WANTS_BYTES ? want->workspace : WANTS_BYTES,
         .align = {want->align[0], want->align[1], want->align[2], want->align[3],
-                  p.d.epilogue == CUBLASLT_EPILOGUE_DEFAULT ? 0 : alignment_of(p.d.bias)}};
+                  p.d.epilogue == CUBLASLT_EPILOGUE_DEFAULT ? 0 : alignment_of(p.d.bias)},
+        .rounds = p.out.type == CUDA_R_16BF &&
+                  (want->reduction & (CUBLASLT_REDUCTION_SCHEME_INPLACE |
+                                      CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE)) != 0};
     uint32_t element = p.a.type == CUDA_R_16BF ? 2 : 4, result = p.out.type == CUDA_R_16BF ? 2 : 4;
     if (f.align[0] < element || f.align[1] < element || f.align[2] < result || f.align[3] < result)
         return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -210,6 +219,7 @@ struct job {
     const char *a, *b, *c;
     char *out;
     float alpha, beta;
+    bool rounds;
 };
 
 static float get(int32_t type, const char *p, uint64_t i) {
@@ -235,6 +245,17 @@ static void put(int32_t type, char *p, uint64_t i, float f) {
         memcpy(p + 4 * i, &u, 4);
     }
 }
+static double rounded(int32_t type, double x) {
+    char room[4];
+    put(type, room, 0, (float)x);
+    return (double)get(type, room, 0);
+}
+static double dot(const float *x, const float *y, uint64_t n) {
+    double sum = 0;
+    for (uint64_t l = 0; l < n; l++)
+        sum += (double)x[l] * (double)y[l];
+    return sum;
+}
 // Rows of k numbers, one a row of op(X) or, for the right operand, a column.
 static float *unfold(const char *x, const struct layout *l, bool by_column, uint64_t rows,
                      uint64_t k) {
@@ -255,9 +276,10 @@ static void run(const void *with) {
     for (uint64_t col = 0; col < p->n; col++)
         for (uint64_t row = 0; row < p->m; row++) {
             const float *x = a + row * p->k, *y = b + col * p->k;
-            double sum = 0;
-            for (uint64_t l = 0; l < p->k; l++)
-                sum += (double)x[l] * (double)y[l];
+            uint64_t half = p->k / 2;
+            double sum = j.rounds ? rounded(p->out.type, dot(x, y, half)) +
+                                        rounded(p->out.type, dot(x + half, y + half, p->k - half))
+                                  : dot(x, y, p->k);
             sum *= (double)j.alpha;
             if (j.beta != 0)
                 sum += (double)j.beta * (double)get(p->c.type, j.c, col * p->c.ld + row);
@@ -293,6 +315,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d, const 
     if (f.shape != hash_of(&j.p) || workspace_bytes < f.workspace ||
         (uintptr_t)workspace % WORKSPACE_ALIGN)
         return CUBLAS_STATUS_INVALID_VALUE;
+    const char *status = getenv("EMU_LAUNCH");
+    if (status)
+        return (cublasStatus_t)strtol(status, NULL, 10);
+    j.rounds = f.rounds;
     memcpy(&j.alpha, alpha, sizeof j.alpha);
     memcpy(&j.beta, beta, sizeof j.beta);
     return emu_enqueue(s, run, &j, sizeof j) == cudaSuccess ? CUBLAS_STATUS_SUCCESS

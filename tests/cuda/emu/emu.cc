@@ -27,6 +27,11 @@ void emu_switch(void **save, void *load);
 // tests set it; 0: fibers run in order. Bits 0 and 1: `apart` and `at_once` below
 unsigned long long emu_seed = 1;
 cudaError_t emu_last_error = cudaSuccess;
+// A kernel reads memory that is not there. emu_launch_fails: from 1, the launch, counted down, that is one; 0: none. With emu_launch_loses the
+// process is without a device from then on, as with CUDA, until emu_lost is 0 again. EMU_LOSES=N in the environment: the same of every
+// process at its N-th launch.
+long emu_launch_fails;
+int emu_launch_loses, emu_lost;
 }
 
 namespace emu {
@@ -312,6 +317,21 @@ cudaError_t enqueue(cudaStream_t s, std::function<void()> job) {
     return cudaSuccess;
 }
 
+static bool goes_wrong() {
+    static bool read;
+    const char *loses = getenv("EMU_LOSES");
+    if (!read && loses) {
+        emu_launch_fails = strtol(loses, nullptr, 10);
+        emu_launch_loses = 1;
+    }
+    read = true;
+    if (emu_launch_fails > 0 && --emu_launch_fails == 0) {
+        emu_lost = emu_launch_loses;
+        return true;
+    }
+    return emu_lost;
+}
+
 void launch(const char *what, const void *kernel, dim3 grid, dim3 block, size_t shared_bytes,
             cudaStream_t s, const std::function<void()> &f) {
     size_t n = (size_t)block.x * block.y * block.z;
@@ -324,7 +344,9 @@ void launch(const char *what, const void *kernel, dim3 grid, dim3 block, size_t 
         emu_last_error = cudaErrorInvalidConfiguration;
         return;
     }
-    cudaError_t e = enqueue(s, [=] { run_grid(what, grid, block, shared_bytes, f); });
+    cudaError_t e = goes_wrong()
+                        ? cudaErrorIllegalAddress
+                        : enqueue(s, [=] { run_grid(what, grid, block, shared_bytes, f); });
     if (e != cudaSuccess)
         emu_last_error = e;
 }

@@ -1,7 +1,8 @@
 // NCCL's calls between processes of one machine, for tests without a GPU: every communicator is a piece of memory that its ranks
 // share, which they find by the name in the unique identifier. As strict as NCCL's manual, where the library itself may be kinder:
 // a send ends when it is received, a communicator in progress takes no calls, two ranks of a host do not share a device (a rank's
-// host is what NCCL_HOSTID says), and a rank does not send to itself.
+// host is what NCCL_HOSTID says), and a rank does not send to itself. A communicator's first message from one rank to another connects
+// the two: the call is in progress until the other has made its own.
 //
 //     all ranks have read the areas ──► own part into own area ──► all ranks have written ──► result out of the areas, in the
 //     of the round before                                                                    order of the ranks: the same bits
@@ -30,6 +31,7 @@ struct seat { // what one rank says
 };
 struct mail { // from one rank to another
     atomic_ulong sent, taken;
+    atomic_bool called[2]; // by whom it comes to, from whom
     size_t bytes;
     char piece[PIECE];
 };
@@ -39,7 +41,7 @@ struct shared {
     char areas[]; // (size, PIECE), then (size, size) of struct mail
 };
 
-enum phase { READY, STARTS, SPLITS, ENDS };
+enum phase { READY, STARTS, SPLITS, CONNECTS, ENDS };
 struct ncclComm {
     struct shared *s;
     size_t bytes;
@@ -49,6 +51,7 @@ struct ncclComm {
     const char *call; // the last
     int looks;        // until it is through
     ncclResult_t state;
+    const atomic_bool *other; // while it connects
     unsigned long round, splits;
     struct ncclComm *child, **child_out; // while it splits
 };
@@ -157,6 +160,8 @@ static void advance(struct ncclComm *c) {
             c->child = NULL;
             c->phase = READY;
         }
+    } else if (c->phase == CONNECTS && atomic_load(c->other)) {
+        c->phase = READY;
     } else if (c->phase == ENDS && !emu_streams_have(c) && atomic_load(&c->s->left) >= c->size) {
         c->phase = READY;
     }
@@ -504,7 +509,11 @@ static ncclResult_t post(struct ncclComm *c, bool sends, void *x, size_t bytes, 
                           .x = x,
                           .bytes = bytes};
     emu_stream_push(s, &p->op);
-    return c->looks ? ncclInProgress : ncclSuccess;
+    atomic_store(&p->m->called[sends], true);
+    c->other = &p->m->called[!sends];
+    if (!hangs(c) && !atomic_load(c->other))
+        c->phase = CONNECTS;
+    return c->looks || c->phase != READY ? ncclInProgress : ncclSuccess;
 }
 ncclResult_t ncclSend(const void *in, size_t n, ncclDataType_t t, int to, ncclComm_t c,
                       cudaStream_t s) {

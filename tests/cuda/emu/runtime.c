@@ -11,6 +11,7 @@
 #include <time.h>
 
 extern cudaError_t emu_last_error;
+extern int emu_lost;
 
 struct emu_event {
     struct timespec at;
@@ -44,7 +45,9 @@ static int is_there(int device) {
     return device >= 0 && device < n;
 }
 cudaError_t cudaSetDevice(int device) {
-    return is_there(device) ? cudaSuccess : cudaErrorInvalidValue;
+    return emu_lost           ? cudaErrorIllegalAddress
+           : is_there(device) ? cudaSuccess
+                              : cudaErrorInvalidValue;
 }
 // RANK:BYTES of a variable, of this rank; 0: not set, or of another one.
 static size_t bytes_of(const char *name) {
@@ -77,8 +80,8 @@ static int fits(size_t bytes) {
 }
 
 static cudaError_t take(void **out, size_t bytes) {
-    if (emu_forbidden())
-        return cudaErrorStreamCaptureUnsupported;
+    if (emu_lost || emu_forbidden())
+        return emu_lost ? cudaErrorIllegalAddress : cudaErrorStreamCaptureUnsupported;
     *out = aligned_alloc(256, (bytes + 255) / 256 * 256);
     if (!*out)
         return cudaErrorMemoryAllocation;
@@ -173,8 +176,8 @@ cudaError_t cudaStreamDestroy(cudaStream_t s) {
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t s) {
     (void)s;
-    if (emu_forbidden())
-        return cudaErrorStreamCaptureUnsupported;
+    if (emu_lost || emu_forbidden())
+        return emu_lost ? cudaErrorIllegalAddress : cudaErrorStreamCaptureUnsupported;
     waits++;
     emu_run_until(emu_position());
     return cudaSuccess;
@@ -283,6 +286,7 @@ cudaError_t cudaGetLastError(void) {
 cudaError_t cudaPeekAtLastError(void) { return emu_last_error; }
 const char *cudaGetErrorString(cudaError_t e) {
     return e == cudaSuccess                     ? "no error"
+           : e == cudaErrorIllegalAddress       ? "an illegal memory access was encountered"
            : e == cudaErrorMemoryAllocation     ? "out of memory"
            : e == cudaErrorInvalidConfiguration ? "invalid configuration argument"
            : e == cudaErrorStreamCaptureUnsupported
