@@ -5,6 +5,7 @@
 #include "intra/data.h"
 #include "intra/tokenizer.h"
 
+#include <endian.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
@@ -201,21 +202,58 @@ int32_t intra_corpus_find(const struct intra_corpus *c, const char *name) {
     return -1;
 }
 
-// One token; ids outside the vocabulary (a damaged shard that was not verified) become 0 rather than an index out of range.
-static int32_t token_at(const struct intra_corpus *c, const struct split *p, uint64_t at) {
-    size_t k = 0;
-    while (k + 1 < p->n_shards && at >= p->shards[k + 1].first)
-        k++;
-    const uint8_t *b = p->shards[k].tokens + (at - p->shards[k].first) * (uint64_t)c->width;
-    uint32_t v = c->width == 2 ? (uint32_t)b[0] | (uint32_t)b[1] << 8
-                               : (uint32_t)b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 |
-                                     (uint32_t)b[3] << 24;
-    return v < (uint32_t)c->vocab ? (int32_t)v : 0;
+// The shard that token `at` lies in: the last one that begins at or before it.
+static size_t shard_of(const struct split *p, uint64_t at) {
+    size_t low = 0, high = p->n_shards;
+    NEB_ASSERT(at < p->tokens);
+    while (high - low > 1) {
+        size_t middle = low + (high - low) / 2;
+        if (p->shards[middle].first <= at)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+// Ids outside the vocabulary (a damaged shard that was not verified) become 0 rather than an index out of range. Widths apart, and
+// whole words by memcpy: compilers make vectors of both loops.
+static void widen(const uint8_t *from, int32_t width, uint32_t vocab, size_t n, int32_t *out) {
+    if (width == 2) {
+        for (size_t i = 0; i < n; i++) {
+            uint16_t v;
+            memcpy(&v, from + 2 * i, sizeof v);
+            v = le16toh(v);
+            out[i] = v < vocab ? v : 0;
+        }
+        return;
+    }
+    for (size_t i = 0; i < n; i++) {
+        uint32_t v;
+        memcpy(&v, from + 4 * i, sizeof v);
+        v = le32toh(v);
+        out[i] = v < vocab ? (int32_t)v : 0;
+    }
+}
+
+void intra_corpus_copy(const struct intra_corpus *c, int32_t source, enum intra_split split,
+                       uint64_t at, size_t n, int32_t *ids) {
+    const struct split *p = &c->sources[source].splits[split];
+    NEB_ASSERT(n <= p->tokens && at <= p->tokens - n);
+    for (size_t k = n ? shard_of(p, at) : 0; n; k++) {
+        const struct shard *s = &p->shards[k];
+        uint64_t skip = at - s->first, left = s->n - skip;
+        size_t run = left < n ? (size_t)left : n;
+        widen(s->tokens + skip * (uint64_t)c->width, c->width, (uint32_t)c->vocab, run, ids);
+        ids += run, at += run, n -= run;
+    }
 }
 
 int32_t intra_corpus_token(const struct intra_corpus *c, int32_t source, enum intra_split split,
                            uint64_t at) {
-    return token_at(c, &c->sources[source].splits[split], at);
+    int32_t id;
+    intra_corpus_copy(c, source, split, at, 1, &id);
+    return id;
 }
 
 uint64_t intra_corpus_windows(const struct intra_corpus *c, int32_t source, enum intra_split split,
@@ -226,14 +264,11 @@ uint64_t intra_corpus_windows(const struct intra_corpus *c, int32_t source, enum
 
 void intra_corpus_window(const struct intra_corpus *c, int32_t source, enum intra_split split,
                          int32_t seq_len, uint64_t k, int32_t *tokens, int32_t *targets) {
-    const struct split *p = &c->sources[source].splits[split];
     uint64_t at = k * (uint64_t)seq_len;
-    int32_t next = token_at(c, p, at);
-    for (int32_t i = 0; i < seq_len; i++) {
-        tokens[i] = next;
-        next = token_at(c, p, at + (uint64_t)i + 1);
-        targets[i] = next;
-    }
+    size_t n = (size_t)seq_len;
+    intra_corpus_copy(c, source, split, at, n, tokens);
+    memcpy(targets, tokens + 1, (n - 1) * sizeof *targets);
+    intra_corpus_copy(c, source, split, at + n, 1, targets + n - 1);
 }
 
 // ---- sampler --------------------------------------------------------------------------------------------------

@@ -62,7 +62,9 @@ void intra_sampler_restore(struct intra_sampler *s, const uint64_t cursor[INTRA_
 // Evaluation: how many whole windows a split of a source holds; and window k of them, in order, as the sampler gives it.
 uint64_t intra_corpus_windows(const struct intra_corpus *c, int32_t source, enum intra_split split,
                               int32_t seq_len);
-// Token `at` of a split, of all its shards.
+// n tokens of a split from `at` on, over the ends of its shards, all of which lie in it; and one.
+void intra_corpus_copy(const struct intra_corpus *c, int32_t source, enum intra_split split,
+                       uint64_t at, size_t n, int32_t *ids);
 int32_t intra_corpus_token(const struct intra_corpus *c, int32_t source, enum intra_split split,
                            uint64_t at);
 void intra_corpus_window(const struct intra_corpus *c, int32_t source, enum intra_split split,

@@ -1,0 +1,212 @@
+// Corpora of hundreds of gigabytes, as far as a small machine can tell: many shards.
+#include "agent/base/clock.h"
+#include "agent/base/fs.h"
+#include "agent/base/log.h"
+#include "agent/base/rng.h"
+#include "agent/base/sha256.h"
+#include "intra/data.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+static char dir[] = "/tmp/nebula-scale-XXXXXX";
+static char message[1024];
+
+static void capture(void *user, enum neb_log_level level, const char *text) {
+    (void)user;
+    if (level == NEB_LOG_ERROR)
+        snprintf(message, sizeof message, "%s", text);
+}
+
+static double cpu_seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+// ---- corpora by hand, after the words of data.h -----------------------------------------------------------------
+
+struct made {
+    char folder[NEB_PATH_MAX];
+    int32_t vocab, sources;
+    uint64_t seed;
+    size_t shards;
+    // tokens of shard k of any source
+    uint64_t (*size)(size_t k);
+};
+
+// What lies there; a few are of no vocabulary.
+static uint32_t raw_id(const struct made *m, int32_t source, uint64_t at) {
+    uint64_t most = (uint64_t)(m->vocab + m->vocab / 64);
+    if (m->vocab <= 65536 && most > 65536)
+        most = 65536;
+    return (uint32_t)(neb_mix64(m->seed + at * 64 + (uint64_t)source) % most);
+}
+static int32_t id(const struct made *m, int32_t source, uint64_t at) {
+    uint32_t raw = raw_id(m, source, at);
+    return raw < (uint32_t)m->vocab ? (int32_t)raw : 0;
+}
+
+static void write_plain(const char *path, const void *p, size_t n) { // thousands: without fsync
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    assert_int_equal(fwrite(p, 1, n, f), n);
+    assert_int_equal(fclose(f), 0);
+}
+
+static void write_shard(const struct made *m, int32_t source, size_t k, uint64_t at,
+                        struct neb_buf *json) {
+    char path[NEB_PATH_MAX + 64], file[64], hex[65], entry[256];
+    uint8_t sha[INTRA_SHA_BYTES];
+    struct neb_buf tokens = {0}, shard = {0};
+    uint64_t n = m->size(k);
+    for (uint64_t i = 0; i < n; i++)
+        if (m->vocab <= 65536)
+            neb_buf_u16(&tokens, (uint16_t)raw_id(m, source, at + i));
+        else
+            neb_buf_u32(&tokens, raw_id(m, source, at + i));
+    neb_sha256(tokens.p, tokens.len, sha);
+    neb_hex(sha, sizeof sha, hex);
+    neb_buf_add(&shard, "NEBSHRD", 8);
+    neb_buf_u32(&shard, 1);
+    neb_buf_u32(&shard, m->vocab <= 65536 ? 2 : 4);
+    neb_buf_u64(&shard, n);
+    neb_buf_add(&shard, sha, sizeof sha);
+    neb_buf_u64(&shard, 0);
+    neb_buf_add(&shard, tokens.p, tokens.len);
+    snprintf(file, sizeof file, "s%d/train-%05zu.bin", source, k);
+    snprintf(path, sizeof path, "%s/%s", m->folder, file);
+    write_plain(path, shard.p, shard.len);
+    int len =
+        snprintf(entry, sizeof entry, "%s{\"file\": \"%s\", \"tokens\": %llu, \"sha256\": \"%s\"}",
+                 k ? ", " : "", file, (unsigned long long)n, hex);
+    neb_buf_add(json, entry, (size_t)len);
+    neb_buf_free(&tokens);
+    neb_buf_free(&shard);
+}
+
+static uint64_t make(struct made *m, const char *name) {
+    char path[NEB_PATH_MAX + 64], head[128];
+    struct neb_buf json = {0};
+    uint64_t at = 0;
+    snprintf(m->folder, sizeof m->folder, "%s/%s", dir, name);
+    int n = snprintf(head, sizeof head, "{\"version\": 1, \"vocab\": %d, \"sources\": [", m->vocab);
+    neb_buf_add(&json, head, (size_t)n);
+    for (int32_t s = 0; s < m->sources; s++) {
+        snprintf(path, sizeof path, "%s/s%d", m->folder, s);
+        assert_int_equal(neb_fs_mkdirs(path, 0755), NEB_OK);
+        n = snprintf(head, sizeof head, "%s{\"name\": \"s%d\", \"valid\": [], \"train\": [",
+                     s ? ", " : "", s);
+        neb_buf_add(&json, head, (size_t)n);
+        at = 0;
+        for (size_t k = 0; k < m->shards; at += m->size(k++))
+            write_shard(m, s, k, at, &json);
+        neb_buf_add(&json, "]}", 2);
+    }
+    neb_buf_add(&json, "]}", 2);
+    snprintf(path, sizeof path, "%s/corpus.json", m->folder);
+    write_plain(path, json.p, json.len);
+    neb_buf_free(&json);
+    return at;
+}
+
+static struct intra_corpus *opened(const struct made *m) {
+    struct intra_corpus *c = NULL;
+    assert_int_equal(intra_corpus_open(m->folder, false, &c), NEB_OK);
+    return c;
+}
+
+// ---- windows over the ends of shards ---------------------------------------------------------------------------
+
+enum { T = 64 };
+
+static uint64_t ragged(size_t k) { return neb_mix64(k) % 3 ? neb_mix64(k) % 97 : 0; }
+
+static void check_windows(int32_t vocab, const char *name) {
+    struct made m = {.vocab = vocab, .sources = 1, .seed = 5, .shards = 200, .size = ragged};
+    uint64_t tokens = make(&m, name);
+    struct intra_corpus *c = opened(&m);
+    int32_t x[T], y[T];
+    assert_int_equal(intra_corpus_tokens(c, 0, INTRA_TRAIN), tokens);
+    uint64_t windows = intra_corpus_windows(c, 0, INTRA_TRAIN, T);
+    assert_true(windows > 50);
+    for (uint64_t k = 0; k < windows; k++) {
+        intra_corpus_window(c, 0, INTRA_TRAIN, T, k, x, y);
+        for (uint64_t i = 0; i < T; i++) {
+            assert_int_equal(x[i], id(&m, 0, k * T + i));
+            assert_int_equal(y[i], id(&m, 0, k * T + i + 1));
+        }
+    }
+    for (uint64_t at = 0; at < tokens; at++)
+        assert_int_equal(intra_corpus_token(c, 0, INTRA_TRAIN, at), id(&m, 0, at));
+    intra_corpus_window(c, 0, INTRA_TRAIN, 1, 3, x, y); // the shortest there is
+    assert_int_equal(x[0], id(&m, 0, 3));
+    assert_int_equal(y[0], id(&m, 0, 4));
+    intra_corpus_close(&c);
+}
+
+static void test_windows_over_shards(void **state) {
+    (void)state;
+    check_windows(500, "narrow");
+    check_windows(65536, "full"); // all values of 16 bits are ids
+    check_windows(90000, "wide");
+}
+
+static uint64_t few_tokens(size_t k) {
+    (void)k;
+    return 33;
+}
+static uint64_t all_tokens(size_t k) {
+    (void)k;
+    return 4000 * 33;
+}
+
+static double seconds_a_pass(const struct made *m, int passes) {
+    struct intra_corpus *c = opened(m);
+    uint64_t windows = intra_corpus_windows(c, 0, INTRA_TRAIN, T);
+    int32_t x[T], y[T];
+    double start = cpu_seconds();
+    for (int i = 0; i < passes; i++)
+        for (uint64_t k = 0; k < windows; k++)
+            intra_corpus_window(c, 0, INTRA_TRAIN, T, k, x, y);
+    double seconds = (cpu_seconds() - start) / passes;
+    intra_corpus_close(&c);
+    return seconds;
+}
+
+// 1e11 tokens are 1,500 shards. A search from the first one for every token made this 500 times as long.
+static void test_many_shards_cost_little(void **state) {
+    (void)state;
+    struct made one = {.vocab = 500, .sources = 1, .shards = 1, .size = all_tokens},
+                many = {.vocab = 500, .sources = 1, .shards = 4000, .size = few_tokens};
+    assert_int_equal(make(&one, "one"), make(&many, "many"));
+    double in_one = seconds_a_pass(&one, 20), in_many = seconds_a_pass(&many, 5);
+    print_message("a window in 1 shard %.0f ns, in 4000 shards of half its size %.0f ns\n",
+                  1e9 * in_one / (4000 * 33 / T), 1e9 * in_many / (4000 * 33 / T));
+    assert_true(in_many < 60 * in_one);
+}
+
+static int set_up(void **state) {
+    (void)state;
+    neb_log_set_sink(capture, NULL);
+    return mkdtemp(dir) ? 0 : -1;
+}
+
+static int tear_down(void **state) {
+    (void)state;
+    return neb_fs_remove_tree(dir) == NEB_OK ? 0 : -1;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_windows_over_shards),
+        cmocka_unit_test(test_many_shards_cost_little),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
