@@ -287,7 +287,10 @@ struct intra_sampler {
     struct stream streams[INTRA_SOURCES_MAX];
     double total_weight;
     uint64_t draws;
+    uint64_t begins[INTRA_SOURCES_MAX]; // the first draw word that takes stream i or a later one
 };
+
+enum { WORD_BITS = 53 }; // of a hash, that a source is drawn by
 
 // A permutation of [0, n) without a table: a four-round Feistel network over the next even number of bits, walked until
 // the value falls inside (at most a few steps, since the domain is below 4n).
@@ -306,6 +309,37 @@ static uint64_t permute(uint64_t i, uint64_t n, uint64_t key) {
         i = l << half | r;
     } while (i >= n);
     return i;
+}
+
+// The number of draw k is word_of(base_of(s) + k), of WORD_BITS bits.
+static uint64_t base_of(const struct intra_sampler *s) {
+    return neb_mix64(s->c.seed * 0x9e3779b97f4a7c15ull + (uint64_t)s->c.index + 1);
+}
+static uint64_t word_of(uint64_t at) { return neb_mix64(at) >> (64 - WORD_BITS); }
+
+// Which stream that number takes, by weight.
+static int32_t stream_of(const struct intra_sampler *s, uint64_t word) {
+    double u = (double)word * 0x1p-53 * s->total_weight;
+    int32_t pick = 0;
+    while (pick + 1 < s->n && u >= s->streams[pick].weight)
+        u -= s->streams[pick++].weight;
+    return pick;
+}
+
+// stream_of is monotone, since each rounding in it is: where each stream begins is found once, so that to skip a draw costs a hash and
+// no floating point, and comes to the same stream.
+static void find_begins(struct intra_sampler *s) {
+    for (int32_t i = 1; i < INTRA_SOURCES_MAX; i++) { // above n none does
+        uint64_t low = s->begins[i - 1], high = 1ull << WORD_BITS;
+        while (low < high) {
+            uint64_t middle = low + (high - low) / 2;
+            if (stream_of(s, middle) >= i)
+                high = middle;
+            else
+                low = middle + 1;
+        }
+        s->begins[i] = low;
+    }
 }
 
 enum neb_status intra_sampler_create(const struct intra_corpus *c,
@@ -334,6 +368,7 @@ enum neb_status intra_sampler_create(const struct intra_corpus *c,
         }
         s->total_weight += t->weight;
     }
+    find_begins(s);
     *out = s;
     return NEB_OK;
 }
@@ -344,13 +379,7 @@ void intra_sampler_destroy(struct intra_sampler **s) {
 }
 
 void intra_sampler_next(struct intra_sampler *s, int32_t *tokens, int32_t *targets) {
-    uint64_t word = neb_mix64(
-        neb_mix64(s->c.seed * 0x9e3779b97f4a7c15ull + (uint64_t)s->c.index + 1) + s->draws++);
-    double u = (double)(word >> 11) * 0x1p-53 * s->total_weight;
-    int32_t pick = 0;
-    while (pick + 1 < s->n && u >= s->streams[pick].weight)
-        u -= s->streams[pick++].weight;
-    struct stream *t = &s->streams[pick];
+    struct stream *t = &s->streams[stream_of(s, word_of(base_of(s) + s->draws++))];
     uint64_t epoch = t->taken / t->own,
              position = t->taken % t->own * (uint64_t)s->c.n + (uint64_t)s->c.index;
     t->taken++;
@@ -360,6 +389,27 @@ void intra_sampler_next(struct intra_sampler *s, int32_t *tokens, int32_t *targe
     intra_corpus_window(s->corpus, t->source, INTRA_TRAIN, s->c.seq_len,
                         permute(position, t->windows, key), tokens, targets);
 }
+
+void intra_sampler_skip(struct intra_sampler *s, uint64_t n) {
+    if (s->n == 1) {
+        s->streams[0].taken += n;
+        s->draws += n;
+        return;
+    }
+    int32_t top = 1;
+    while (2 * top < s->n)
+        top *= 2;
+    uint64_t base = base_of(s) + s->draws;
+    for (uint64_t k = 0; k < n; k++) {
+        uint64_t word = word_of(base + k);
+        int32_t pick = 0;
+        for (int32_t step = top; step; step >>= 1) // which way cannot be foretold: without branches
+            pick += step & -(int32_t)(word >= s->begins[pick + step]);
+        s->streams[pick].taken++;
+    }
+    s->draws += n;
+}
+_Static_assert((INTRA_SOURCES_MAX & (INTRA_SOURCES_MAX - 1)) == 0, "a bisection stays within");
 
 void intra_sampler_save(const struct intra_sampler *s, uint64_t cursor[INTRA_CURSOR_WORDS]) {
     memset(cursor, 0, sizeof *cursor * INTRA_CURSOR_WORDS);

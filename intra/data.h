@@ -54,6 +54,9 @@ NEB_MUST_CHECK enum neb_status intra_sampler_create(const struct intra_corpus *c
 void intra_sampler_destroy(struct intra_sampler **s);
 // tokens, targets: (seq_len); targets are tokens shifted by one
 void intra_sampler_next(struct intra_sampler *s, int32_t *tokens, int32_t *targets);
+// As n calls of next, without reading: no token is touched. One source: at once. Several: which of them a draw takes is hashed from
+// its number alone, so n hashes are computed (10^9 draws in seconds).
+void intra_sampler_skip(struct intra_sampler *s, uint64_t n);
 // Position: draws so far and windows taken of every source, as 64-bit words.
 enum { INTRA_CURSOR_WORDS = 1 + INTRA_SOURCES_MAX };
 void intra_sampler_save(const struct intra_sampler *s, uint64_t cursor[INTRA_CURSOR_WORDS]);

@@ -1,4 +1,4 @@
-// Corpora of hundreds of gigabytes, as far as a small machine can tell: many shards.
+// Corpora of hundreds of gigabytes, as far as a small machine can tell: many shards, many draws that nobody makes.
 #include "agent/base/clock.h"
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
@@ -192,6 +192,102 @@ static void test_many_shards_cost_little(void **state) {
     assert_true(in_many < 60 * in_one);
 }
 
+// ---- draws that nobody makes -----------------------------------------------------------------------------------
+
+static uint64_t some_tokens(size_t k) { return 300 + 40 * k; }
+
+static void assert_same(struct intra_sampler *a, struct intra_sampler *b) {
+    uint64_t x[INTRA_CURSOR_WORDS], y[INTRA_CURSOR_WORDS];
+    intra_sampler_save(a, x);
+    intra_sampler_save(b, y);
+    assert_memory_equal(x, y, sizeof x);
+}
+
+static void check_skip(const struct intra_corpus *c, const struct intra_sampler_config *cfg) {
+    static const uint64_t lengths[] = {1, 0, 2, 63, 64, 1000, 4097, 1, 20000};
+    struct intra_sampler *drawn = NULL, *skipped = NULL;
+    int32_t x[T], y[T], x2[T], y2[T];
+    assert_int_equal(intra_sampler_create(c, cfg, &drawn), NEB_OK);
+    assert_int_equal(intra_sampler_create(c, cfg, &skipped), NEB_OK);
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        for (uint64_t k = 0; k < lengths[i]; k++)
+            intra_sampler_next(drawn, x, y);
+        intra_sampler_skip(skipped, lengths[i]);
+        assert_same(drawn, skipped);
+        for (int k = 0; k < 5; k++) {
+            intra_sampler_next(drawn, x, y);
+            intra_sampler_next(skipped, x2, y2);
+            assert_memory_equal(x, x2, (size_t)cfg->seq_len * sizeof *x);
+            assert_memory_equal(y, y2, (size_t)cfg->seq_len * sizeof *y);
+        }
+    }
+    assert_same(drawn, skipped);
+    intra_sampler_destroy(&drawn);
+    intra_sampler_destroy(&skipped);
+}
+
+static void test_skipped_is_drawn(void **state) {
+    (void)state;
+    struct made m = {.vocab = 500, .sources = 64, .seed = 9, .shards = 3, .size = some_tokens};
+    make(&m, "sources");
+    struct intra_corpus *c = opened(&m);
+    struct intra_sampler_config all = {.seed = 11, .seq_len = 32, .n = 1},
+                                one = {.seed = 3,
+                                       .seq_len = T,
+                                       .index = 2,
+                                       .n = 3,
+                                       .n_sources = 1,
+                                       .sources = {7},
+                                       .weights = {0.1f}},
+                                three = {.seed = 12,
+                                         .seq_len = T,
+                                         .index = 1,
+                                         .n = 2,
+                                         .n_sources = 3,
+                                         .sources = {5, 0, 9},
+                                         .weights = {0.7f, 1e-7f, 0.3f}},
+                                uneven = {.seed = 4, .seq_len = 16, .n = 4, .n_sources = 64};
+    for (int i = 0; i < 64; i++) {
+        uneven.sources[i] = 63 - i;
+        uneven.weights[i] = i % 9 ? 1.0f / (float)(1 + i * i) : 0.05f * (float)i;
+    }
+    check_skip(c, &all);
+    check_skip(c, &one);
+    check_skip(c, &three);
+    check_skip(c, &uneven);
+    intra_corpus_close(&c);
+}
+
+// What a cluster that lost its disk has behind it: 10^12 tokens.
+static void test_skipping_reads_nothing(void **state) {
+    (void)state;
+    struct made m = {.vocab = 500, .sources = 3, .seed = 2, .shards = 3, .size = some_tokens};
+    make(&m, "behind");
+    struct intra_corpus *c = opened(&m);
+    struct intra_sampler_config cfg = {.seed = 1, .seq_len = T, .n = 1, .n_sources = 1};
+    struct intra_sampler *s = NULL;
+    uint64_t cursor[INTRA_CURSOR_WORDS];
+    cfg.weights[0] = 1;
+    assert_int_equal(intra_sampler_create(c, &cfg, &s), NEB_OK);
+    intra_sampler_skip(s, 1ull << 50);
+    intra_sampler_skip(s, 3);
+    intra_sampler_save(s, cursor);
+    assert_int_equal(cursor[0], (1ull << 50) + 3);
+    assert_int_equal(cursor[1], (1ull << 50) + 3);
+    intra_sampler_destroy(&s);
+    cfg.n_sources = 0; // of all three
+    assert_int_equal(intra_sampler_create(c, &cfg, &s), NEB_OK);
+    double start = cpu_seconds();
+    intra_sampler_skip(s, 10000000);
+    double seconds = cpu_seconds() - start;
+    intra_sampler_save(s, cursor);
+    assert_int_equal(cursor[0], 10000000);
+    assert_int_equal(cursor[1] + cursor[2] + cursor[3], 10000000);
+    print_message("10^7 draws of a mixture are skipped in %.0f ms\n", 1e3 * seconds);
+    intra_sampler_destroy(&s);
+    intra_corpus_close(&c);
+}
+
 static int set_up(void **state) {
     (void)state;
     neb_log_set_sink(capture, NULL);
@@ -207,6 +303,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_windows_over_shards),
         cmocka_unit_test(test_many_shards_cost_little),
+        cmocka_unit_test(test_skipped_is_drawn),
+        cmocka_unit_test(test_skipping_reads_nothing),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
