@@ -140,6 +140,7 @@ static void draw(struct agent_worker *w, struct intra_sampler *s) {
     for (int32_t b = 0; b < w->job.batch; b++)
         intra_sampler_next(s, w->tokens + (size_t)b * w->job.seq_len,
                            w->targets + (size_t)b * w->job.seq_len);
+    intra_sampler_ahead(s, w->job.batch); // read while this one is trained on
 }
 
 // As if n steps had been drawn. Nothing is read: a cluster that lost its disk may have a million steps behind it.

@@ -10,6 +10,8 @@
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 enum { SHARD_HEADER_BYTES = 64, SHARDS_MAX = 4096 };
 static const char shard_magic[8] = "NEBSHRD";
@@ -40,6 +42,11 @@ struct intra_corpus {
 
 static const char rebuild[] = "rebuild the corpus with nebula data build";
 
+// How the system is to read a map. What becomes of an advice does not matter.
+static void advise(const uint8_t *p, size_t len, int how) {
+    (void)!madvise((void *)(uintptr_t)p, len, how);
+}
+
 static enum neb_status open_shard(struct intra_corpus *c, struct shard *s, const char *file,
                                   uint64_t tokens, const char *sha_hex, bool verify) {
     char path[NEB_PATH_MAX], magic[8];
@@ -49,6 +56,8 @@ static enum neb_status open_shard(struct intra_corpus *c, struct shard *s, const
         return neb_fail(NEB_ERR_NOT_FOUND,
                         "%s: corpus.json lists it, but there is no such file; %s", path, rebuild);
     NEB_TRY(neb_map_open(path, &s->map));
+    // Windows lie anywhere, and so do headers: with each the system would read what follows, as much as megabytes.
+    advise(s->map.p, s->map.len, MADV_RANDOM);
     struct neb_rd r = neb_rd_make(s->map.p, s->map.len);
     neb_rd_copy(&r, magic, sizeof magic);
     uint32_t version = neb_rd_u32(&r), width = neb_rd_u32(&r);
@@ -64,10 +73,12 @@ static enum neb_status open_shard(struct intra_corpus *c, struct shard *s, const
     if (!neb_unhex(sha_hex, sha, sizeof sha))
         return neb_fail(NEB_ERR_FORMAT, "%s/corpus.json: %s has no valid digest", c->dir, file);
     if (verify) {
+        advise(s->map.p, s->map.len, MADV_SEQUENTIAL);
         neb_sha256(s->map.p + SHARD_HEADER_BYTES, s->map.len - SHARD_HEADER_BYTES, got);
         if (memcmp(got, sha, sizeof sha))
             return neb_fail(NEB_ERR_CORRUPT, "%s: digest does not match corpus.json; %s", path,
                             rebuild);
+        advise(s->map.p, s->map.len, MADV_RANDOM);
     }
     s->tokens = s->map.p + SHARD_HEADER_BYTES;
     s->n = n;
@@ -256,6 +267,22 @@ int32_t intra_corpus_token(const struct intra_corpus *c, int32_t source, enum in
     return id;
 }
 
+void intra_corpus_ahead(const struct intra_corpus *c, int32_t source, enum intra_split split,
+                        uint64_t at, uint64_t n) {
+    const struct split *p = &c->sources[source].splits[split];
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    NEB_ASSERT(n <= p->tokens && at <= p->tokens - n);
+    for (size_t k = n ? shard_of(p, at) : 0; n; k++) {
+        const struct shard *s = &p->shards[k];
+        uint64_t skip = at - s->first, left = s->n - skip, run = left < n ? left : n;
+        const uint8_t *from = s->tokens + skip * (uint64_t)c->width;
+        size_t before = (uintptr_t)from % page;
+        if (run)
+            advise(from - before, before + (size_t)run * (size_t)c->width, MADV_WILLNEED);
+        at += run, n -= run;
+    }
+}
+
 uint64_t intra_corpus_windows(const struct intra_corpus *c, int32_t source, enum intra_split split,
                               int32_t seq_len) {
     uint64_t n = c->sources[source].splits[split].tokens;
@@ -378,7 +405,8 @@ void intra_sampler_destroy(struct intra_sampler **s) {
     *s = NULL;
 }
 
-void intra_sampler_next(struct intra_sampler *s, int32_t *tokens, int32_t *targets) {
+// The next draw: which source's window, and which of them.
+static uint64_t take(struct intra_sampler *s, int32_t *source) {
     struct stream *t = &s->streams[stream_of(s, word_of(base_of(s) + s->draws++))];
     uint64_t epoch = t->taken / t->own,
              position = t->taken % t->own * (uint64_t)s->c.n + (uint64_t)s->c.index;
@@ -386,8 +414,24 @@ void intra_sampler_next(struct intra_sampler *s, int32_t *tokens, int32_t *targe
     // The permutation is the same on all clusters: it depends on seed, source and epoch only.
     uint64_t key =
         neb_mix64(s->c.seed ^ neb_mix64((uint64_t)t->source + 1) ^ neb_mix64(epoch << 20 | 0xfeed));
-    intra_corpus_window(s->corpus, t->source, INTRA_TRAIN, s->c.seq_len,
-                        permute(position, t->windows, key), tokens, targets);
+    *source = t->source;
+    return permute(position, t->windows, key);
+}
+
+void intra_sampler_next(struct intra_sampler *s, int32_t *tokens, int32_t *targets) {
+    int32_t source;
+    uint64_t k = take(s, &source);
+    intra_corpus_window(s->corpus, source, INTRA_TRAIN, s->c.seq_len, k, tokens, targets);
+}
+
+void intra_sampler_ahead(const struct intra_sampler *s, int32_t n) {
+    struct intra_sampler later = *s;
+    int32_t source;
+    for (int32_t i = 0; i < n; i++) {
+        uint64_t k = take(&later, &source);
+        intra_corpus_ahead(s->corpus, source, INTRA_TRAIN, k * (uint64_t)s->c.seq_len,
+                           (uint64_t)s->c.seq_len + 1);
+    }
 }
 
 void intra_sampler_skip(struct intra_sampler *s, uint64_t n) {

@@ -54,6 +54,9 @@ NEB_MUST_CHECK enum neb_status intra_sampler_create(const struct intra_corpus *c
 void intra_sampler_destroy(struct intra_sampler **s);
 // tokens, targets: (seq_len); targets are tokens shifted by one
 void intra_sampler_next(struct intra_sampler *s, int32_t *tokens, int32_t *targets);
+// Has the system begin to read the next n windows from the disk, for the caller that will draw them after a step: a corpus may be larger
+// than the memory.
+void intra_sampler_ahead(const struct intra_sampler *s, int32_t n);
 // As n calls of next, without reading: no token is touched. One source: at once. Several: which of them a draw takes is hashed from
 // its number alone, so n hashes are computed (10^9 draws in seconds).
 void intra_sampler_skip(struct intra_sampler *s, uint64_t n);
@@ -68,6 +71,9 @@ uint64_t intra_corpus_windows(const struct intra_corpus *c, int32_t source, enum
 // n tokens of a split from `at` on, over the ends of its shards, all of which lie in it; and one.
 void intra_corpus_copy(const struct intra_corpus *c, int32_t source, enum intra_split split,
                        uint64_t at, size_t n, int32_t *ids);
+// Has the system begin to read them from the disk. Without, what is not in memory is read page by page as it is touched.
+void intra_corpus_ahead(const struct intra_corpus *c, int32_t source, enum intra_split split,
+                        uint64_t at, uint64_t n);
 int32_t intra_corpus_token(const struct intra_corpus *c, int32_t source, enum intra_split split,
                            uint64_t at);
 void intra_corpus_window(const struct intra_corpus *c, int32_t source, enum intra_split split,

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { INDEX_TOKENS = 4096 }; // looked through at a time
+enum { INDEX_TOKENS = 4096, AHEAD_TOKENS = 1 << 20 }; // looked through at a time; read ahead
 
 struct pair {
     uint64_t at; // first token in its split
@@ -84,6 +84,9 @@ static enum neb_status index_source(struct intra_pairs *p, int32_t source) {
     struct pair x = {.source = source};
     int32_t ids[INDEX_TOKENS];
     for (uint64_t i = 0; i < total; i++) {
+        if (i % AHEAD_TOKENS == 0)
+            intra_corpus_ahead(p->corpus, source, p->split, i,
+                               total - i < 2 * AHEAD_TOKENS ? total - i : 2 * AHEAD_TOKENS);
         if (i % INDEX_TOKENS == 0)
             intra_corpus_copy(p->corpus, source, p->split, i,
                               total - i < INDEX_TOKENS ? (size_t)(total - i) : INDEX_TOKENS, ids);

@@ -6,12 +6,14 @@
 #include "agent/base/sha256.h"
 #include "intra/data.h"
 
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
+#include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -288,6 +290,75 @@ static void test_skipping_reads_nothing(void **state) {
     intra_corpus_close(&c);
 }
 
+// ---- draws ahead of their time ---------------------------------------------------------------------------------
+
+enum { WIDE_T = 2048, DISK_SHARDS = 3 };
+
+static uint64_t large(size_t k) { return 6000000 + k; }
+
+static size_t cold_pages(uint8_t *const *maps, const size_t *lens) { // of all shards
+    static unsigned char in[4096];
+    size_t cold = 0;
+    for (int k = 0; k < DISK_SHARDS; k++) {
+        assert_int_equal(mincore(maps[k], lens[k], in), 0);
+        for (size_t i = 0; i < (lens[k] + 4095) / 4096; i++)
+            cold += !(in[i] & 1);
+    }
+    return cold;
+}
+
+// The system has read what is drawn next before it is drawn, and nothing else: not what lies around it.
+static void test_windows_ahead_are_read(void **state) {
+    (void)state;
+    struct made m = {.vocab = 500, .sources = 1, .seed = 2, .shards = DISK_SHARDS, .size = large};
+    struct intra_sampler_config cfg = {.seed = 1, .seq_len = WIDE_T, .n = 1};
+    struct intra_sampler *s = NULL;
+    uint8_t *maps[DISK_SHARDS];
+    size_t lens[DISK_SHARDS], all = 0;
+    int32_t x[WIDE_T], y[WIDE_T];
+    make(&m, "disk");
+    for (int k = 0; k < DISK_SHARDS; k++) {
+        char path[NEB_PATH_MAX + 64];
+        snprintf(path, sizeof path, "%s/s0/train-%05d.bin", m.folder, k);
+        int fd = open(path, O_RDWR | O_CLOEXEC);
+        assert_true(fd >= 0);
+        assert_int_equal(fdatasync(fd), 0); // what is to be written stays in memory
+        (void)!posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+        lens[k] = 64 + 2 * large((size_t)k);
+        maps[k] = mmap(NULL, lens[k], PROT_READ, MAP_SHARED, fd, 0);
+        assert_true(maps[k] != MAP_FAILED);
+        close(fd);
+        all += (lens[k] + 4095) / 4096;
+    }
+    struct intra_corpus *c = opened(&m);
+    assert_int_equal(intra_sampler_create(c, &cfg, &s), NEB_OK);
+    size_t before = cold_pages(maps, lens), after = before;
+    if (before < all / 2) {
+        print_message("this file system keeps all in memory: %zu of %zu pages\n", all - before,
+                      all);
+    } else {
+        intra_sampler_ahead(s, 8);
+        for (int i = 0; i < 1000 && before - after < 8;
+             i++) { // 8 windows of 4 KiB are 16 pages at most
+            neb_sleep(10 * NEB_MS);
+            after = cold_pages(maps, lens);
+        }
+        neb_sleep(50 * NEB_MS);
+        size_t ahead = cold_pages(maps, lens);
+        for (int i = 0; i < 8; i++)
+            intra_sampler_next(s, x, y);
+        size_t drawn = cold_pages(maps, lens);
+        print_message("%zu of %zu pages were cold, %zu once read ahead, %zu once drawn\n", before,
+                      all, ahead, drawn);
+        assert_in_range(before - ahead, 8, 64); // not megabytes
+        assert_true(drawn >= ahead);
+    }
+    for (int k = 0; k < DISK_SHARDS; k++)
+        munmap(maps[k], lens[k]);
+    intra_sampler_destroy(&s);
+    intra_corpus_close(&c);
+}
+
 static int set_up(void **state) {
     (void)state;
     neb_log_set_sink(capture, NULL);
@@ -305,6 +376,7 @@ int main(void) {
         cmocka_unit_test(test_many_shards_cost_little),
         cmocka_unit_test(test_skipped_is_drawn),
         cmocka_unit_test(test_skipping_reads_nothing),
+        cmocka_unit_test(test_windows_ahead_are_read),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
