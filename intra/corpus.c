@@ -13,7 +13,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { SHARD_HEADER_BYTES = 64, SHARDS_MAX = 4096 };
+enum { SHARD_HEADER_BYTES = 64 };
 static const char shard_magic[8] = "NEBSHRD";
 
 struct shard {
@@ -37,6 +37,7 @@ struct intra_corpus {
     char dir[NEB_PATH_MAX];
     int32_t vocab, width, n; // width: bytes of a token
     uint8_t digest[INTRA_SHA_BYTES];
+    size_t n_shards; // of all sources
     struct source sources[INTRA_SOURCES_MAX];
 };
 
@@ -89,8 +90,12 @@ static enum neb_status open_split(struct intra_corpus *c, struct split *p, const
                                   bool verify) {
     size_t i;
     json_t *item;
-    if (!json_is_array(list) || json_array_size(list) > SHARDS_MAX)
+    if (!json_is_array(list))
         return neb_fail(NEB_ERR_FORMAT, "%s/corpus.json: a split is not a list of shards", c->dir);
+    c->n_shards += json_array_size(list);
+    if (c->n_shards > INTRA_SHARDS_MAX)
+        return neb_fail(NEB_ERR_LIMIT, "%s/corpus.json: more than %d shards", c->dir,
+                        INTRA_SHARDS_MAX);
     if (!(p->shards = calloc(json_array_size(list) + 1, sizeof *p->shards)))
         return neb_fail(NEB_ERR_NOMEM, "out of memory opening %s", c->dir);
     json_array_foreach(list, i, item) {

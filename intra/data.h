@@ -17,10 +17,14 @@
 
 enum intra_split { INTRA_TRAIN, INTRA_VALID, INTRA_TEST, INTRA_SPLITS };
 enum { INTRA_SOURCES_MAX = 64, INTRA_SHA_BYTES = 32, INTRA_SOURCE_NAME_MAX = 63 };
+// Of a corpus, all sources and splits together. Each is mapped as long as the corpus is open, which keeps what is read whole where the folder
+// is replaced meanwhile; Linux allows a process 65,530 maps (vm.max_map_count). A shard as data build makes them has 64 Mi tokens, so that
+// is 2.2e12 tokens; their list, corpus.json, then has 8 MB of the 16 that are read.
+enum { INTRA_SHARDS_MAX = 32768 };
 
 struct intra_corpus;
 // verify: also the SHA-256 of every shard. A missing, cut or damaged shard is named with what was expected and found.
-// NEB_ERR_NOT_FOUND: no corpus there; NEB_ERR_FORMAT, NEB_ERR_CORRUPT.
+// NEB_ERR_NOT_FOUND: no corpus there; NEB_ERR_FORMAT, NEB_ERR_CORRUPT; NEB_ERR_LIMIT: more than INTRA_SHARDS_MAX.
 NEB_MUST_CHECK enum neb_status intra_corpus_open(const char *dir, bool verify,
                                                  struct intra_corpus **out);
 // Whether DIR/tokenizer.model is there and is the one that the tokens are of. NEB_ERR_NOT_FOUND, NEB_ERR_FORMAT.

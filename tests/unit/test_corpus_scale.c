@@ -17,7 +17,8 @@
 
 #include <cmocka.h>
 
-static char dir[] = "/tmp/nebula-scale-XXXXXX";
+// Thousands of files in memory; one corpus on a disk.
+static char dir[] = "/dev/shm/nebula-scale-XXXXXX", disk[] = "/tmp/nebula-scale-XXXXXX";
 static char message[1024];
 
 static void capture(void *user, enum neb_log_level level, const char *text) {
@@ -39,6 +40,8 @@ struct made {
     int32_t vocab, sources;
     uint64_t seed;
     size_t shards;
+    bool on_disk;
+    bool one_file; // listed for all of them
     // tokens of shard k of any source
     uint64_t (*size)(size_t k);
 };
@@ -82,9 +85,10 @@ static void write_shard(const struct made *m, int32_t source, size_t k, uint64_t
     neb_buf_add(&shard, sha, sizeof sha);
     neb_buf_u64(&shard, 0);
     neb_buf_add(&shard, tokens.p, tokens.len);
-    snprintf(file, sizeof file, "s%d/train-%05zu.bin", source, k);
+    snprintf(file, sizeof file, "s%d/train-%05zu.bin", source, m->one_file ? 0 : k);
     snprintf(path, sizeof path, "%s/%s", m->folder, file);
-    write_plain(path, shard.p, shard.len);
+    if (!m->one_file || k == 0)
+        write_plain(path, shard.p, shard.len);
     int len =
         snprintf(entry, sizeof entry, "%s{\"file\": \"%s\", \"tokens\": %llu, \"sha256\": \"%s\"}",
                  k ? ", " : "", file, (unsigned long long)n, hex);
@@ -97,7 +101,7 @@ static uint64_t make(struct made *m, const char *name) {
     char path[NEB_PATH_MAX + 64], head[128];
     struct neb_buf json = {0};
     uint64_t at = 0;
-    snprintf(m->folder, sizeof m->folder, "%s/%s", dir, name);
+    snprintf(m->folder, sizeof m->folder, "%s/%s", m->on_disk ? disk : dir, name);
     int n = snprintf(head, sizeof head, "{\"version\": 1, \"vocab\": %d, \"sources\": [", m->vocab);
     neb_buf_add(&json, head, (size_t)n);
     for (int32_t s = 0; s < m->sources; s++) {
@@ -192,6 +196,32 @@ static void test_many_shards_cost_little(void **state) {
     print_message("a window in 1 shard %.0f ns, in 4000 shards of half its size %.0f ns\n",
                   1e9 * in_one / (4000 * 33 / T), 1e9 * in_many / (4000 * 33 / T));
     assert_true(in_many < 60 * in_one);
+}
+
+static uint64_t one_token(size_t k) {
+    (void)k;
+    return 1;
+}
+
+// As many shards as a corpus may have, and one more.
+static void test_limit_of_shards(void **state) {
+    (void)state;
+    struct made most = {.vocab = 500,
+                        .sources = 2,
+                        .shards = INTRA_SHARDS_MAX / 2,
+                        .one_file = true,
+                        .size = one_token},
+                more = most;
+    more.sources = 1;
+    more.shards = INTRA_SHARDS_MAX + 1;
+    make(&most, "most");
+    struct intra_corpus *c = opened(&most);
+    assert_int_equal(intra_corpus_tokens(c, 1, INTRA_TRAIN), INTRA_SHARDS_MAX / 2);
+    assert_int_equal(intra_corpus_token(c, 1, INTRA_TRAIN, 9999), id(&most, 1, 0));
+    intra_corpus_close(&c);
+    make(&more, "more");
+    assert_int_equal(intra_corpus_open(more.folder, false, &c), NEB_ERR_LIMIT);
+    assert_non_null(strstr(message, "more than 32768 shards"));
 }
 
 // ---- draws that nobody makes -----------------------------------------------------------------------------------
@@ -316,7 +346,8 @@ static void test_windows_ahead_are_read(void **state) {
     uint8_t *maps[DISK_SHARDS];
     size_t lens[DISK_SHARDS], all = 0;
     int32_t x[WIDE_T], y[WIDE_T];
-    make(&m, "disk");
+    m.on_disk = true;
+    make(&m, "corpus");
     for (int k = 0; k < DISK_SHARDS; k++) {
         char path[NEB_PATH_MAX + 64];
         snprintf(path, sizeof path, "%s/s0/train-%05d.bin", m.folder, k);
@@ -362,18 +393,19 @@ static void test_windows_ahead_are_read(void **state) {
 static int set_up(void **state) {
     (void)state;
     neb_log_set_sink(capture, NULL);
-    return mkdtemp(dir) ? 0 : -1;
+    return mkdtemp(dir) && mkdtemp(disk) ? 0 : -1;
 }
 
 static int tear_down(void **state) {
     (void)state;
-    return neb_fs_remove_tree(dir) == NEB_OK ? 0 : -1;
+    return neb_fs_remove_tree(dir) == NEB_OK && neb_fs_remove_tree(disk) == NEB_OK ? 0 : -1;
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_windows_over_shards),
         cmocka_unit_test(test_many_shards_cost_little),
+        cmocka_unit_test(test_limit_of_shards),
         cmocka_unit_test(test_skipped_is_drawn),
         cmocka_unit_test(test_skipping_reads_nothing),
         cmocka_unit_test(test_windows_ahead_are_read),
