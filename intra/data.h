@@ -112,6 +112,7 @@ struct intra_build_spec {
     int32_t holdout_per_mille; // of documents, by hash of their name (files) or text
     int32_t test_per_mille;    // likewise, apart from these: for the last measurement
     int32_t threads;
+    int32_t shard_tokens; // 0: 64 Mi; fewer for tests
     int32_t n_sources;
     struct intra_source_spec sources[INTRA_SOURCES_MAX];
 };
