@@ -135,8 +135,8 @@ static enum neb_status build(struct build *b, const char *dir, bool *skipped) {
     uint8_t sha[INTRA_SHA_BYTES];
     char hex[65];
     NEB_TRY(neb_sha256_create(&b->inputs));
-    NEB_TRY(build_chunk_create(b));
     NEB_TRY(kern_pool_create(b->spec->threads, &b->pool));
+    NEB_TRY(build_chunk_create(b));
     hash_spec(b);
     NEB_TRY(read_all(b));
     neb_sha256_finish(b->inputs, sha);

@@ -1,5 +1,6 @@
 // Documents in chunks. Reading is one thread's; what costs (JSON, hashes, tokens) is all threads' work on a whole chunk; and then its
-// documents are gone through in order. Where chunks end depends on the sources alone, so that the second reading has the same ones.
+// documents are gone through in order. Where chunks end depends on sources and threads alone: the second reading has the
+// same ones.
 #include "intra/build_state.h"
 
 #include <stdlib.h>
@@ -14,6 +15,10 @@ uint64_t build_hash(const void *p, size_t n) {
 
 enum neb_status build_chunk_create(struct build *b) {
     json_object_seed(0); // before several threads ask for it
+    size_t bytes = (size_t)kern_pool_threads(b->pool) * BUILD_CHUNK_THREAD_BYTES;
+    b->chunk.bytes_max = bytes < BUILD_CHUNK_BYTES_MIN   ? BUILD_CHUNK_BYTES_MIN
+                         : bytes > BUILD_CHUNK_BYTES_MAX ? BUILD_CHUNK_BYTES_MAX
+                                                         : bytes;
     b->chunk.docs = calloc(BUILD_CHUNK_DOCS, sizeof *b->chunk.docs);
     return b->chunk.docs ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory building a corpus");
 }
@@ -96,5 +101,5 @@ enum neb_status build_add(struct build *b, const struct build_text *t) {
     }
     NEB_TRY(neb_buf_check(&c->text));
     c->docs[c->n++] = d;
-    return c->n == BUILD_CHUNK_DOCS || c->text.len >= BUILD_CHUNK_BYTES ? build_flush(b) : NEB_OK;
+    return c->n == BUILD_CHUNK_DOCS || c->text.len >= c->bytes_max ? build_flush(b) : NEB_OK;
 }

@@ -239,27 +239,29 @@ enum neb_status build_read_source(struct build *b, int32_t i) {
     return build_flush(b);
 }
 
-// Errors are for the reading to find.
-static uint64_t bytes_of(const char *path) {
+// False: it could not be looked at. That is for the reading to say.
+static bool add_bytes(const char *path, uint64_t *bytes) {
     struct stat info;
-    uint64_t bytes = 0;
     if (stat(path, &info) != 0)
-        return 0;
-    if (S_ISREG(info.st_mode))
-        return (uint64_t)info.st_size;
-    DIR *d = S_ISDIR(info.st_mode) ? opendir(path) : NULL;
-    for (struct dirent *e; d && (e = readdir(d));) {
+        return false;
+    if (!S_ISDIR(info.st_mode)) {
+        *bytes += S_ISREG(info.st_mode) ? (uint64_t)info.st_size : 0;
+        return true;
+    }
+    DIR *d = opendir(path);
+    bool good = d != NULL;
+    for (struct dirent *e; good && (e = readdir(d));) {
         char name[NEB_PATH_MAX];
-        if (e->d_name[0] != '.' &&
-            snprintf(name, sizeof name, "%s/%s", path, e->d_name) < (int)sizeof name)
-            bytes += bytes_of(name);
+        if (e->d_name[0] != '.')
+            good = snprintf(name, sizeof name, "%s/%s", path, e->d_name) < (int)sizeof name &&
+                   add_bytes(name, bytes);
     }
     if (d)
         closedir(d);
-    return bytes;
+    return good;
 }
 
 void build_measure(struct build *b) {
     for (int32_t i = 0; i < b->spec->n_sources; i++)
-        b->total += bytes_of(b->spec->sources[i].path);
+        (void)add_bytes(b->spec->sources[i].path, &b->total);
 }

@@ -8,9 +8,9 @@
 //     build_sample.c  the lines that the vocabulary is trained on
 //     build_shards.c  tokens to shards
 //
-// No text outlives its chunk. A build holds BUILD_CHUNK_BYTES of it, or one document if that is longer, with its tokens; a shard of each
-// split; the sample; and of every document 2 bits, beside 8 bytes in a hash table while its source is read (11 to 21 with what is free
-// in the table, 32 while that grows).
+// No text outlives its chunk. A build holds a chunk's text, or one document if that is longer, with its tokens; a shard of each split; the
+// sample; the names in a folder; and of every document 2 bits, beside 8 bytes in a hash table while its source is read (11 to 21 with
+// what is free in the table, 32 while that grows).
 #ifndef INTRA_BUILD_STATE_H
 #define INTRA_BUILD_STATE_H
 #include "agent/base/fs.h"
@@ -22,7 +22,13 @@
 
 #include <jansson.h>
 
-enum { BUILD_CHUNK_DOCS = 4096, BUILD_CHUNK_BYTES = 32 << 20 };
+// Of a chunk: documents; bytes of text for each thread, so that long documents occupy them all, too; bytes at least and at most.
+enum {
+    BUILD_CHUNK_DOCS = 16384,
+    BUILD_CHUNK_THREAD_BYTES = 16 << 20,
+    BUILD_CHUNK_BYTES_MIN = 32 << 20,
+    BUILD_CHUNK_BYTES_MAX = 1 << 30
+};
 
 struct doc {
     size_t at, given;   // what the source gave, in the chunk's text, and its length
@@ -45,7 +51,7 @@ struct doc {
 struct chunk {
     struct neb_buf text; // texts and targets, each with a NUL behind it
     struct doc *docs;    // (BUILD_CHUNK_DOCS)
-    size_t n;
+    size_t n, bytes_max;
 };
 
 struct build_notes {
