@@ -1,6 +1,7 @@
 // nebula bench WHAT: figures of this machine, each beside its limit measured in the same call.
 #include "agent/bench_checkpoint.h"
 #include "agent/bench_codec.h"
+#include "agent/bench_data.h"
 #include "agent/bench_kernels.h"
 #include "agent/bench_link.h"
 #include "agent/bench_mesh.h"
@@ -75,8 +76,9 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
         if (!o->what ||
             (strcmp(o->what, "codec") && strcmp(o->what, "kernels") && strcmp(o->what, "round") &&
              strcmp(o->what, "train") && strcmp(o->what, "link") && strcmp(o->what, "checkpoint") &&
-             strcmp(o->what, "seal")))
-            argp_error(state, "bench what? checkpoint, codec, kernels, link, round, seal or train");
+             strcmp(o->what, "data") && strcmp(o->what, "seal")))
+            argp_error(state,
+                       "bench what? checkpoint, codec, data, kernels, link, round, seal or train");
         if (o->bf16 && (o->mesh || strcmp(o->what, "train")))
             argp_error(state, "--precision bf16 is for bench train without --mesh");
         return 0;
@@ -107,12 +109,13 @@ int cmd_bench(int argc, char **argv) {
         {"congestion", KEY_CONGESTION, "NAME", 0, "link: TCP's algorithm (default: as an agent)",
          0},
         {"end", KEY_END, "N", OPTION_HIDDEN, NULL, 0},
-        {"dir", KEY_DIR, "DIR", 0, "checkpoint: where to write (default: a temporary folder)", 0},
+        {"dir", KEY_DIR, "DIR", 0, "checkpoint, data: where to write (default: a temporary folder)",
+         0},
         {0}};
     static const struct argp argp = {
         .options = table,
         .parser = parse_option,
-        .args_doc = "checkpoint|codec|kernels|link|round|seal|train",
+        .args_doc = "checkpoint|codec|data|kernels|link|round|seal|train",
         .doc = "Measures this machine. Every line names its limit (memcpy, "
                "sgemm) from the same call and the ratio to it."};
     struct options o = {.link.end = -1};
@@ -124,6 +127,8 @@ int cmd_bench(int argc, char **argv) {
         st = bench_codec(o.json, o.params, o.threads, o.input, o.codec);
     else if (!strcmp(o.what, "checkpoint"))
         st = bench_checkpoint(o.json, o.params, o.threads, o.link.dir);
+    else if (!strcmp(o.what, "data"))
+        st = bench_data(o.json, o.link.dir);
     else if (!strcmp(o.what, "round"))
         st = bench_round(o.json, o.params, o.threads, o.codec ? o.codec : "int4", &digest);
     else if (!strcmp(o.what, "seal"))

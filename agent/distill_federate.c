@@ -18,7 +18,7 @@ static enum neb_status restore(struct agent_worker *w, const struct intra_ckpt *
 static enum neb_status skip(struct agent_worker *w, int64_t n) {
     struct agent_distill_state *x = agent_distill_state(w->distill->side);
     x->step += n;
-    intra_optim_skip(agent_distill_trainer(w->distill->side)->optim, (int32_t)n);
+    intra_optim_skip(agent_distill_trainer(w->distill->side)->optim, n);
     return NEB_OK;
 }
 

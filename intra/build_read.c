@@ -5,112 +5,114 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
-enum { DOC_BYTES_MAX = 64 << 20 };
+enum { DOC_BYTES_MAX = 64 << 20, BLOCK_BYTES = 1 << 20 };
 
-uint64_t build_hash(const void *p, size_t n) {
-    uint8_t sha[INTRA_SHA_BYTES];
-    neb_sha256(p, n, sha);
-    struct neb_rd r = neb_rd_make(sha, sizeof sha);
-    return neb_rd_u64(&r);
-}
-
-static enum neb_status add_doc(struct build *b, int32_t source, const char *text, size_t len,
-                               uint64_t name_hash) {
-    while (len && (text[len - 1] == '\n' || text[len - 1] == ' '))
-        len--;
-    if (!len)
-        return NEB_OK;
-    if (b->docs.n == b->docs.cap) {
-        size_t cap = b->docs.cap ? 2 * b->docs.cap : 1024;
-        struct doc *p = realloc(b->docs.p, cap * sizeof *p);
-        if (!p)
-            return neb_fail(NEB_ERR_NOMEM, "out of memory after %zu documents", b->docs.n);
-        b->docs.p = p;
-        b->docs.cap = cap;
-    }
-    char *copy = malloc(len + 1);
-    if (!copy)
-        return neb_fail(NEB_ERR_NOMEM, "out of memory after %zu documents", b->docs.n);
-    memcpy(copy, text, len);
-    copy[len] = 0;
-    neb_sha256_add(b->inputs, text, len);
-    b->docs.p[b->docs.n++] =
-        (struct doc){.text = copy, .len = len, .source = source, .name_hash = name_hash};
-    return NEB_OK;
+// One document, if it is not empty.
+static enum neb_status add_text(struct build *b, const char *text, size_t len, const char *name,
+                                size_t line) {
+    return build_add(b, &(struct build_text){.text = text, .len = len, .name = name, .line = line});
 }
 
 // A pair, cleaned: split by its message, so that it is held out in all languages and directions or in none.
-static enum neb_status add_pair(struct build *b, int32_t source, const char *message,
-                                const char *translation) {
-    const struct intra_source_spec *s = &b->spec->sources[source];
+static enum neb_status add_pair(struct build *b, const char *message, const char *translation) {
+    const struct intra_source_spec *s = &b->spec->sources[b->source];
     const char *from = s->reverse ? translation : message, *to = s->reverse ? message : translation;
-    size_t tag = strlen(s->tag), n = strlen(from), before = b->docs.n;
-    char *text = malloc(tag + n + 1), *target = strdup(to);
-    enum neb_status st = text && target ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory");
-    if (st == NEB_OK) {
-        memcpy(text, s->tag, tag);
-        memcpy(text + tag, from, n + 1);
-        st = add_doc(b, source, text, tag + n, build_hash(message, strlen(message)));
-    }
-    free(text);
-    if (st != NEB_OK || b->docs.n == before) {
-        free(target);
-        return st;
-    }
-    neb_sha256_add(b->inputs, target, strlen(target) + 1);
-    b->docs.p[before].target = target;
-    return NEB_OK;
+    return build_add(
+        b, &(struct build_text){
+               .tag = s->tag, .text = from, .len = strlen(from), .target = to, .name = message});
 }
 
-struct po_target {
-    struct build *b;
-    int32_t source;
-};
 static enum neb_status on_po_pair(void *user, const char *message, const char *translation) {
-    struct po_target *t = user;
-    return add_pair(t->b, t->source, message, translation);
+    return add_pair(user, message, translation);
 }
 
-static enum neb_status read_po(struct build *b, int32_t source, const char *path) {
+static enum neb_status read_po(struct build *b, const char *path) {
     struct neb_buf f = {0};
-    struct po_target t = {b, source};
     enum neb_status st = neb_fs_read(path, DOC_BYTES_MAX, &f);
     if (st == NEB_OK)
-        st = intra_po_read((const char *)f.p, f.len, path, on_po_pair, &t);
+        st = intra_po_read((const char *)f.p, f.len, path, on_po_pair, b);
+    b->done += f.len;
     neb_buf_free(&f);
     return st;
 }
 
-static enum neb_status read_file(struct build *b, int32_t source, const char *path,
-                                 bool one_document) {
+// A file of a folder is one document. Translations of a page carry the same name: they fall into the same split.
+static enum neb_status read_document(struct build *b, const char *path) {
     struct neb_buf f = {0};
-    if (b->spec->sources[source].format == INTRA_PO)
-        return read_po(b, source, path);
+    const char *slash = strrchr(path, '/');
     enum neb_status st = neb_fs_read(path, DOC_BYTES_MAX, &f);
-    if (st == NEB_OK && one_document) {
-        const char *base = strrchr(path, '/');
-        base =
-            base
-                ? base + 1
-                : path; // translations of a page carry the same name: they fall into the same split
-        st = add_doc(b, source, (const char *)f.p, f.len, build_hash(base, strlen(base)));
-    }
-    for (size_t at = 0;
-         st == NEB_OK && !one_document && at < f.len;) { // blank lines separate documents
-        const char *p = (const char *)f.p + at, *end = memmem(p, f.len - at, "\n\n", 2);
-        size_t len = end ? (size_t)(end - p) : f.len - at;
-        st = add_doc(b, source, p, len, build_hash(p, len));
+    if (st == NEB_OK)
+        st = add_text(b, (const char *)f.p, f.len, slash ? slash + 1 : path, 0);
+    b->done += f.len;
+    neb_buf_free(&f);
+    return st;
+}
+
+// The documents that end in `f`, or at the file's end; what is left of f begins the next one.
+static enum neb_status take_paragraphs(struct build *b, const char *path, struct neb_buf *f,
+                                       bool end) {
+    size_t at = 0;
+    const char *gap;
+    while (at < f->len && (gap = memmem(f->p + at, f->len - at, "\n\n", 2))) {
+        size_t len = (size_t)(gap - (const char *)f->p) - at;
+        NEB_TRY(add_text(b, (const char *)f->p + at, len, NULL, 0));
         at += len + 2;
     }
-    neb_buf_free(&f);
+    memmove(f->p, f->p + at, f->len - at);
+    f->len -= at;
+    if (f->len > DOC_BYTES_MAX)
+        return neb_fail(NEB_ERR_LIMIT,
+                        "%s: a document of more than %d bytes (a blank line ends one)", path,
+                        DOC_BYTES_MAX);
+    return end && f->len ? add_text(b, (const char *)f->p, f->len, NULL, 0) : NEB_OK;
+}
+
+// A file of documents between blank lines.
+static enum neb_status read_paragraphs(struct build *b, const char *path) {
+    struct neb_buf text = {0};
+    struct stat info;
+    enum neb_status st = NEB_OK;
+    FILE *f = NULL;
+    NEB_TRY(neb_fs_stream_open(path, &f));
+    if (fstat(fileno(f), &info) != 0 || !S_ISREG(info.st_mode))
+        st = neb_fail(NEB_ERR_INVALID, "%s is not a regular file", path);
+    for (bool end = false; st == NEB_OK && !end;) {
+        size_t had = text.len, got;
+        if ((st = neb_buf_reserve(&text, BLOCK_BYTES)) != NEB_OK)
+            break;
+        got = fread(text.p + had, 1, BLOCK_BYTES, f);
+        text.len += got;
+        b->done += got;
+        end = got < BLOCK_BYTES;
+        if (ferror(f))
+            st = neb_fail_errno("cannot read %s", path);
+        else
+            st = take_paragraphs(b, path, &text, end);
+    }
+    fclose(f);
+    neb_buf_free(&text);
     return st;
 }
 
-static enum neb_status read_folder(struct build *b, int32_t source, const char *dir) {
+static enum neb_status read_lines(struct build *b, const char *path);
+
+static enum neb_status read_entry(struct build *b, const char *path) {
+    switch (b->spec->sources[b->source].format) {
+    case INTRA_TEXT: return read_document(b, path);
+    case INTRA_PO: return read_po(b, path);
+    case INTRA_JSONL:
+    case INTRA_TSV: break;
+    }
+    return read_lines(b, path);
+}
+
+static enum neb_status read_folder(struct build *b, const char *dir) {
     struct dirent **names = NULL;
     enum neb_status st = NEB_OK;
     int n = scandir(dir, &names, NULL, alphasort); // sorted: the same corpus on every machine
@@ -124,9 +126,9 @@ static enum neb_status read_folder(struct build *b, int32_t source, const char *
             if (st == NEB_OK && stat(path, &info) != 0)
                 st = neb_fail_errno("cannot stat %s", path);
             else if (st == NEB_OK && S_ISDIR(info.st_mode))
-                st = read_folder(b, source, path);
+                st = read_folder(b, path);
             else if (st == NEB_OK && S_ISREG(info.st_mode))
-                st = read_file(b, source, path, true);
+                st = read_entry(b, path);
         }
         free(names[i]);
     }
@@ -142,75 +144,124 @@ static char *column(char *line, int32_t n) { // NULL: there are fewer
     return line;
 }
 
-static enum neb_status read_tsv_pair(struct build *b, int32_t source,
-                                     const struct intra_source_spec *s, char *line, size_t number) {
-    char *from = column(line, s->column), *to = column(line, s->target_column);
+static enum neb_status read_tsv(struct build *b, const char *path, char *line, size_t number) {
+    const struct intra_source_spec *s = &b->spec->sources[b->source];
+    char *from = column(line, s->column), *to = s->parallel ? column(line, s->target_column) : from;
     if (!from || !to)
-        return neb_fail(NEB_ERR_FORMAT, "%s:%zu: fewer than %d columns", s->path, number,
-                        (s->column > s->target_column ? s->column : s->target_column) + 1);
+        return neb_fail(
+            NEB_ERR_FORMAT, "%s:%zu: fewer than %d columns", path, number,
+            (s->parallel && s->target_column > s->column ? s->target_column : s->column) + 1);
     from[strcspn(from, "\t")] = 0;
+    if (!s->parallel)
+        return add_text(b, from, strlen(from), NULL, number);
     to[strcspn(to, "\t")] = 0;
-    return intra_po_clean(from, to) ? add_pair(b, source, from, to) : NEB_OK;
+    return intra_po_clean(from, to) ? add_pair(b, from, to) : NEB_OK;
 }
 
-static enum neb_status read_lines(struct build *b, int32_t source,
-                                  const struct intra_source_spec *s) {
+// What comes through a pipe comes once: it is put aside, in a file that has no name and ends with the build.
+static enum neb_status put_aside(struct build *b, FILE **aside) {
+    char path[NEB_PATH_MAX];
+    NEB_TRY(neb_fs_mkdirs(b->dir, 0755));
+    NEB_TRY(neb_path(path, sizeof path, b->dir, "pipe-XXXXXX"));
+    int fd = mkostemp(path, O_CLOEXEC);
+    if (fd < 0)
+        return neb_fail_errno("cannot create %s", path);
+    (void)unlink(path);
+    *aside = fdopen(fd, "w+");
+    if (!*aside)
+        close(fd);
+    return *aside ? NEB_OK : neb_fail_errno("cannot create %s", path);
+}
+
+// The file, and where its lines are to be put aside too; or what was put aside.
+static enum neb_status open_lines(struct build *b, const char *path, FILE **f, FILE **aside) {
+    struct stat info;
+    *aside = NULL;
+    if (b->pipes[b->source]) {
+        *f = b->pipes[b->source];
+        b->pipes[b->source] = NULL;
+        rewind(*f);
+        return NEB_OK;
+    }
+    NEB_TRY(neb_fs_stream_open(path, f));
+    enum neb_status st = NEB_OK;
+    if (!b->again && (fstat(fileno(*f), &info) != 0 || !S_ISREG(info.st_mode)))
+        st = put_aside(b, &b->pipes[b->source]);
+    if (st != NEB_OK)
+        fclose(*f);
+    *aside = b->pipes[b->source];
+    return st;
+}
+
+static enum neb_status read_lines(struct build *b, const char *path) {
+    bool jsonl = b->spec->sources[b->source].format == INTRA_JSONL;
     enum neb_status st = NEB_OK;
     char *line = NULL;
     size_t cap = 0, number = 0;
-    FILE *f = NULL;
-    NEB_TRY(neb_fs_stream_open(s->path, &f));
+    FILE *f = NULL, *aside = NULL;
+    NEB_TRY(open_lines(b, path, &f, &aside));
+    b->file = path;
     for (ssize_t len; st == NEB_OK && (len = getline(&line, &cap, f)) > 0;) {
         number++;
+        b->done += (uint64_t)len;
+        if (aside && fwrite(line, 1, (size_t)len, aside) != (size_t)len)
+            st = neb_fail_errno("cannot put %s aside", path);
         if (line[len - 1] == '\n')
             line[--len] = 0;
-        if (!len)
-            continue;
-        if (s->format == INTRA_JSONL) {
-            json_t *o = json_loadb(line, (size_t)len, 0, NULL);
-            const json_t *v = json_object_get(o, s->field);
-            if (!json_is_string(v))
-                st = neb_fail(NEB_ERR_FORMAT, "%s:%zu: no text in field \"%s\"", s->path, number,
-                              s->field);
-            else
-                st = add_doc(b, source, json_string_value(v), json_string_length(v),
-                             build_hash(json_string_value(v), json_string_length(v)));
-            json_decref(o);
-            continue;
-        }
-        char *at = column(line, s->column);
-        if (s->parallel) {
-            st = read_tsv_pair(b, source, s, line, number);
-            continue;
-        }
-        if (!at)
-            st = neb_fail(NEB_ERR_FORMAT, "%s:%zu: fewer than %d columns", s->path, number,
-                          s->column + 1);
-        else
-            st = add_doc(b, source, at, strcspn(at, "\t"), build_hash(at, strcspn(at, "\t")));
+        if (len && st == NEB_OK)
+            st = jsonl ? add_text(b, line, (size_t)len, NULL, number)
+                       : read_tsv(b, path, line, number);
     }
+    if (st == NEB_OK && ferror(f))
+        st = neb_fail_errno("cannot read %s", path);
+    if (st == NEB_OK && aside && fflush(aside) != 0)
+        st = neb_fail_errno("cannot put %s aside", path);
+    if (st == NEB_OK)
+        st = build_flush(b); // whose complaints name this file
+    b->file = NULL;
     free(line);
     fclose(f);
     return st;
 }
 
-enum neb_status build_read_sources(struct build *b) {
-    for (int32_t i = 0; i < b->spec->n_sources; i++) {
-        const struct intra_source_spec *s = &b->spec->sources[i];
-        struct stat info;
-        size_t before = b->docs.n;
-        neb_sha256_add(b->inputs, s->name, strlen(s->name) + 1);
-        b->progress(b->user, "reading", (uint64_t)i, (uint64_t)b->spec->n_sources);
-        if (stat(s->path, &info) != 0)
-            return neb_fail_errno("source %s: cannot read %s", s->name, s->path);
-        if (s->format == INTRA_JSONL || s->format == INTRA_TSV)
-            NEB_TRY(read_lines(b, i, s));
-        else if (S_ISDIR(info.st_mode))
-            NEB_TRY(read_folder(b, i, s->path));
-        else
-            NEB_TRY(read_file(b, i, s->path, false));
-        if (b->docs.n == before)
-            return neb_fail(NEB_ERR_INVALID, "source %s: %s holds no documents", s->name, s->path);
+enum neb_status build_read_source(struct build *b, int32_t i) {
+    const struct intra_source_spec *s = &b->spec->sources[i];
+    struct stat info;
+    b->source = i;
+    if (stat(s->path, &info) != 0)
+        return neb_fail_errno("source %s: cannot read %s", s->name, s->path);
+    if (S_ISDIR(info.st_mode))
+        NEB_TRY(read_folder(b, s->path));
+    else if (s->format == INTRA_TEXT)
+        NEB_TRY(read_paragraphs(b, s->path));
+    else
+        NEB_TRY(read_entry(b, s->path));
+    return build_flush(b);
+}
+
+// False: it could not be looked at. That is for the reading to say.
+static bool add_bytes(const char *path, uint64_t *bytes) {
+    struct stat info;
+    if (stat(path, &info) != 0)
+        return false;
+    if (!S_ISDIR(info.st_mode)) {
+        *bytes += S_ISREG(info.st_mode) ? (uint64_t)info.st_size : 0;
+        return true;
     }
-    return NEB_OK;
+    DIR *d = opendir(path);
+    bool good = d != NULL;
+    for (struct dirent *e; good && (e = readdir(d));) {
+        char name[NEB_PATH_MAX];
+        if (e->d_name[0] != '.')
+            good = snprintf(name, sizeof name, "%s/%s", path, e->d_name) < (int)sizeof name &&
+                   add_bytes(name, bytes);
+    }
+    if (d)
+        closedir(d);
+    return good;
+}
+
+void build_measure(struct build *b) {
+    for (int32_t i = 0; i < b->spec->n_sources; i++)
+        (void)add_bytes(b->spec->sources[i].path, &b->total);
 }

@@ -1,8 +1,20 @@
-// What build.c (vocabulary, the whole), build_place.c (the folder), build_read.c (sources to documents) and build_shards.c (documents to shards) share.
-// But for tests, nobody else includes this.
+// What the files of a build share. But for tests, nobody else includes this.
+//
+//     build.c         the whole: two readings, the vocabulary between them
+//     build_place.c   the folder
+//     build_read.c    sources as documents, one after the other, the same both times
+//     build_chunk.c   chunks of them: parsed, hashed and encoded by all threads, gone through in order
+//     build_notes.c   what the first reading leaves for the second
+//     build_sample.c  the lines that the vocabulary is trained on
+//     build_shards.c  tokens to shards
+//
+// No text outlives its chunk. A build holds a chunk's text, or one document if that is longer, with its tokens; a shard of each split; the
+// sample; the names in a folder; and of every document 2 bits, beside 8 bytes in a hash table while its source is read (11 to 21 with
+// what is free in the table, 32 while that grows).
 #ifndef INTRA_BUILD_STATE_H
 #define INTRA_BUILD_STATE_H
 #include "agent/base/fs.h"
+#include "agent/base/rng.h"
 #include "agent/base/sha256.h"
 #include "intra/data.h"
 #include "intra/tokenizer.h"
@@ -10,29 +22,101 @@
 
 #include <jansson.h>
 
+// Of a chunk: documents; bytes of text for each thread, so that long documents occupy them all, too; bytes at least and at most.
+enum {
+    BUILD_CHUNK_DOCS = 16384,
+    BUILD_CHUNK_THREAD_BYTES = 16 << 20,
+    BUILD_CHUNK_BYTES_MIN = 32 << 20,
+    BUILD_CHUNK_BYTES_MAX = 1 << 30
+};
+
 struct doc {
-    char *text; // owned
-    size_t len;
+    size_t at, given;   // what the source gave, in the chunk's text, and its length
+    size_t target_at;   // of parallel text, in the chunk's text; else 0
+    size_t line;        // of its file
+    bool named;         // name_hash is of a name; else of the text
     uint64_t name_hash; // decides the split
-    int32_t source;
-    char *target; // owned; of parallel text, else NULL
-    int32_t *ids; // (n) owned, after encoding
+    // what all threads make of it
+    enum neb_status st;
+    json_t *parsed; // owned; jsonl: holds the text. NULL: there is none
+    char *text;     // without blanks at its end; not owned
+    size_t len;     // 0: no document
+    char *target;   // NULL: no parallel text
+    uint64_t text_hash, target_hash;
+    uint8_t verdict;
+    uint8_t *tokens; // owned, in the width of the corpus, EOS at the end
     size_t n;
 };
 
-struct docs {
-    struct doc *p;
-    size_t n, cap;
+struct chunk {
+    struct neb_buf text; // texts and targets, each with a NUL behind it
+    struct doc *docs;    // (BUILD_CHUNK_DOCS)
+    size_t n, bytes_max;
+};
+
+struct build_notes {
+    // of the source that is read: hashes of its documents, open addressing, 0 is free
+    uint64_t *seen;
+    size_t n_seen, cap_seen;
+    bool seen_zero;
+    // of every document that is not empty, in order: its split, or BUILD_DUPLICATE; four a byte
+    uint8_t *verdicts;
+    uint64_t n_docs, cap_docs;
+    uint64_t *chunks; // (n_chunks) a hash of all that is in it
+    size_t n_chunks, cap_chunks;
+    uint64_t docs_end[INTRA_SOURCES_MAX];   // documents up to the end of each source
+    uint64_t text_bytes[INTRA_SOURCES_MAX]; // that are encoded
+    // the second reading
+    uint64_t doc;
+    size_t chunk;
+};
+enum { BUILD_DUPLICATE = INTRA_SPLITS };
+_Static_assert(BUILD_DUPLICATE < 4, "two bits");
+
+struct build_sample {
+    bool wanted;
+    struct neb_rng rng;
+    double share;   // lines wanted of each source
+    uint64_t lines; // of the source that is read
+    struct build_line {
+        double number; // it stays if this is below share / lines
+        size_t at, len;
+    } * p;
+    size_t n, cap, first, prune_at; // first: of this source
+    struct neb_buf text;
+};
+
+struct shard_out { // one split of one source
+    struct neb_buf tokens;
+    uint64_t n, text_bytes;
+    int32_t shards;
+    json_t *list;
 };
 
 struct build {
     const struct intra_build_spec *spec;
-    struct docs docs;
+    struct kern_pool *pool;
     struct neb_sha256 *inputs; // digest of everything read
     intra_build_progress *progress;
     void *user;
-    struct intra_tokenizer *tokenizer;
     char dir[NEB_PATH_MAX]; // DIR.nebula-building
+    struct chunk chunk;
+    struct build_notes notes;
+    struct build_sample sample;
+    // reading
+    enum neb_status (*take_chunk)(struct build *b); // what becomes of one: it is noted, or encoded
+    bool again;                                     // for the second time
+    int32_t source;                                 // that is read
+    const char *file;                               // of it
+    uint64_t done, total;                           // bytes
+    FILE *pipes
+        [INTRA_SOURCES_MAX]; // what came through a pipe, in a file without a name; NULL: no pipe
+    // the second reading: shards
+    struct intra_tokenizer *tokenizer;
+    int32_t width; // bytes of a token
+    struct shard_out out[INTRA_SPLITS];
+    uint64_t tokens_made, text_made; // of the source
+    int64_t shards;                  // of all
 };
 
 // Where the corpus is to lie, as an absolute path without links; sets b->dir. NEB_ERR_EXISTS (logged): what is there is no corpus, holds
@@ -42,11 +126,44 @@ NEB_MUST_CHECK enum neb_status build_place(struct build *b, const char *given,
 // Whether a corpus may take this folder's place: there is none, an empty one, or a corpus and nothing else. NEB_ERR_EXISTS (logged).
 NEB_MUST_CHECK enum neb_status build_place_free(const char *dir);
 
-// Appends the documents of all sources to b->docs and what was read to b->inputs.
-NEB_MUST_CHECK enum neb_status build_read_sources(struct build *b);
+// build_read.c
+// Bytes of all sources, as far as they can be known, into b->total.
+void build_measure(struct build *b);
+// Every document of source i to build_add; the last chunk is worked on when it returns.
+NEB_MUST_CHECK enum neb_status build_read_source(struct build *b, int32_t i);
+
+// build_chunk.c
+NEB_MUST_CHECK enum neb_status build_chunk_create(struct build *b);
+void build_chunk_destroy(struct build *b);
 uint64_t build_hash(const void *p, size_t n);
-// Encodes b->docs, frees each one's text, writes the shards, and appends one object a source to sources. width: bytes of a token.
-NEB_MUST_CHECK enum neb_status build_encode_all(struct build *b, struct kern_pool *pool,
-                                                json_t *sources, int width);
+struct build_text {
+    const char *tag, *text,
+        *target; // tag: put before the text, or NULL; target: of a pair, or NULL
+    size_t len, line;
+    const char *name; // what decides the split; NULL: the text
+};
+// Copies it. A chunk that it fills goes to take_chunk.
+NEB_MUST_CHECK enum neb_status build_add(struct build *b, const struct build_text *t);
+NEB_MUST_CHECK enum neb_status build_flush(struct build *b); // a chunk that is not full
+
+// build_notes.c
+NEB_MUST_CHECK enum neb_status build_note_chunk(struct build *b);
+NEB_MUST_CHECK enum neb_status build_note_source_end(struct build *b);
+// The verdicts of the chunk's documents. NEB_ERR_STATE (logged): it is not what was read the first time.
+NEB_MUST_CHECK enum neb_status build_recall_chunk(struct build *b);
+NEB_MUST_CHECK enum neb_status build_recall_source_end(struct build *b);
+void build_notes_free(struct build_notes *n);
+
+// build_sample.c
+void build_sample_start(struct build *b);
+NEB_MUST_CHECK enum neb_status build_sample_doc(struct build_sample *s, const struct doc *d);
+void build_sample_source_end(struct build_sample *s);
+// Writes it to path, and frees it.
+NEB_MUST_CHECK enum neb_status build_sample_write(struct build_sample *s, const char *path);
+void build_sample_free(struct build_sample *s);
+
+// build_shards.c
+// Reads all sources again, writes their shards, and appends one object a source to sources.
+NEB_MUST_CHECK enum neb_status build_encode_all(struct build *b, json_t *sources);
 
 #endif

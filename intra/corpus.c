@@ -5,12 +5,15 @@
 #include "intra/data.h"
 #include "intra/tokenizer.h"
 
+#include <endian.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
-enum { SHARD_HEADER_BYTES = 64, SHARDS_MAX = 4096 };
+enum { SHARD_HEADER_BYTES = 64 };
 static const char shard_magic[8] = "NEBSHRD";
 
 struct shard {
@@ -34,10 +37,16 @@ struct intra_corpus {
     char dir[NEB_PATH_MAX];
     int32_t vocab, width, n; // width: bytes of a token
     uint8_t digest[INTRA_SHA_BYTES];
+    size_t n_shards; // of all sources
     struct source sources[INTRA_SOURCES_MAX];
 };
 
 static const char rebuild[] = "rebuild the corpus with nebula data build";
+
+// How the system is to read a map. What becomes of an advice does not matter.
+static void advise(const uint8_t *p, size_t len, int how) {
+    (void)!madvise((void *)(uintptr_t)p, len, how);
+}
 
 static enum neb_status open_shard(struct intra_corpus *c, struct shard *s, const char *file,
                                   uint64_t tokens, const char *sha_hex, bool verify) {
@@ -48,6 +57,8 @@ static enum neb_status open_shard(struct intra_corpus *c, struct shard *s, const
         return neb_fail(NEB_ERR_NOT_FOUND,
                         "%s: corpus.json lists it, but there is no such file; %s", path, rebuild);
     NEB_TRY(neb_map_open(path, &s->map));
+    // Windows lie anywhere, and so do headers: with each the system would read what follows, as much as megabytes.
+    advise(s->map.p, s->map.len, MADV_RANDOM);
     struct neb_rd r = neb_rd_make(s->map.p, s->map.len);
     neb_rd_copy(&r, magic, sizeof magic);
     uint32_t version = neb_rd_u32(&r), width = neb_rd_u32(&r);
@@ -63,10 +74,12 @@ static enum neb_status open_shard(struct intra_corpus *c, struct shard *s, const
     if (!neb_unhex(sha_hex, sha, sizeof sha))
         return neb_fail(NEB_ERR_FORMAT, "%s/corpus.json: %s has no valid digest", c->dir, file);
     if (verify) {
+        advise(s->map.p, s->map.len, MADV_SEQUENTIAL);
         neb_sha256(s->map.p + SHARD_HEADER_BYTES, s->map.len - SHARD_HEADER_BYTES, got);
         if (memcmp(got, sha, sizeof sha))
             return neb_fail(NEB_ERR_CORRUPT, "%s: digest does not match corpus.json; %s", path,
                             rebuild);
+        advise(s->map.p, s->map.len, MADV_RANDOM);
     }
     s->tokens = s->map.p + SHARD_HEADER_BYTES;
     s->n = n;
@@ -77,8 +90,12 @@ static enum neb_status open_split(struct intra_corpus *c, struct split *p, const
                                   bool verify) {
     size_t i;
     json_t *item;
-    if (!json_is_array(list) || json_array_size(list) > SHARDS_MAX)
+    if (!json_is_array(list))
         return neb_fail(NEB_ERR_FORMAT, "%s/corpus.json: a split is not a list of shards", c->dir);
+    c->n_shards += json_array_size(list);
+    if (c->n_shards > INTRA_SHARDS_MAX)
+        return neb_fail(NEB_ERR_LIMIT, "%s/corpus.json: more than %d shards", c->dir,
+                        INTRA_SHARDS_MAX);
     if (!(p->shards = calloc(json_array_size(list) + 1, sizeof *p->shards)))
         return neb_fail(NEB_ERR_NOMEM, "out of memory opening %s", c->dir);
     json_array_foreach(list, i, item) {
@@ -201,21 +218,74 @@ int32_t intra_corpus_find(const struct intra_corpus *c, const char *name) {
     return -1;
 }
 
-// One token; ids outside the vocabulary (a damaged shard that was not verified) become 0 rather than an index out of range.
-static int32_t token_at(const struct intra_corpus *c, const struct split *p, uint64_t at) {
-    size_t k = 0;
-    while (k + 1 < p->n_shards && at >= p->shards[k + 1].first)
-        k++;
-    const uint8_t *b = p->shards[k].tokens + (at - p->shards[k].first) * (uint64_t)c->width;
-    uint32_t v = c->width == 2 ? (uint32_t)b[0] | (uint32_t)b[1] << 8
-                               : (uint32_t)b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 |
-                                     (uint32_t)b[3] << 24;
-    return v < (uint32_t)c->vocab ? (int32_t)v : 0;
+// The shard that token `at` lies in: the last one that begins at or before it.
+static size_t shard_of(const struct split *p, uint64_t at) {
+    size_t low = 0, high = p->n_shards;
+    NEB_ASSERT(at < p->tokens);
+    while (high - low > 1) {
+        size_t middle = low + (high - low) / 2;
+        if (p->shards[middle].first <= at)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+// Ids outside the vocabulary (a damaged shard that was not verified) become 0 rather than an index out of range. Widths apart, and
+// whole words by memcpy: compilers make vectors of both loops.
+static void widen(const uint8_t *from, int32_t width, uint32_t vocab, size_t n, int32_t *out) {
+    if (width == 2) {
+        for (size_t i = 0; i < n; i++) {
+            uint16_t v;
+            memcpy(&v, from + 2 * i, sizeof v);
+            v = le16toh(v);
+            out[i] = v < vocab ? v : 0;
+        }
+        return;
+    }
+    for (size_t i = 0; i < n; i++) {
+        uint32_t v;
+        memcpy(&v, from + 4 * i, sizeof v);
+        v = le32toh(v);
+        out[i] = v < vocab ? (int32_t)v : 0;
+    }
+}
+
+void intra_corpus_copy(const struct intra_corpus *c, int32_t source, enum intra_split split,
+                       uint64_t at, size_t n, int32_t *ids) {
+    const struct split *p = &c->sources[source].splits[split];
+    NEB_ASSERT(n <= p->tokens && at <= p->tokens - n);
+    for (size_t k = n ? shard_of(p, at) : 0; n; k++) {
+        const struct shard *s = &p->shards[k];
+        uint64_t skip = at - s->first, left = s->n - skip;
+        size_t run = left < n ? (size_t)left : n;
+        widen(s->tokens + skip * (uint64_t)c->width, c->width, (uint32_t)c->vocab, run, ids);
+        ids += run, at += run, n -= run;
+    }
 }
 
 int32_t intra_corpus_token(const struct intra_corpus *c, int32_t source, enum intra_split split,
                            uint64_t at) {
-    return token_at(c, &c->sources[source].splits[split], at);
+    int32_t id;
+    intra_corpus_copy(c, source, split, at, 1, &id);
+    return id;
+}
+
+void intra_corpus_ahead(const struct intra_corpus *c, int32_t source, enum intra_split split,
+                        uint64_t at, uint64_t n) {
+    const struct split *p = &c->sources[source].splits[split];
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    NEB_ASSERT(n <= p->tokens && at <= p->tokens - n);
+    for (size_t k = n ? shard_of(p, at) : 0; n; k++) {
+        const struct shard *s = &p->shards[k];
+        uint64_t skip = at - s->first, left = s->n - skip, run = left < n ? left : n;
+        const uint8_t *from = s->tokens + skip * (uint64_t)c->width;
+        size_t before = (uintptr_t)from % page;
+        if (run)
+            advise(from - before, before + (size_t)run * (size_t)c->width, MADV_WILLNEED);
+        at += run, n -= run;
+    }
 }
 
 uint64_t intra_corpus_windows(const struct intra_corpus *c, int32_t source, enum intra_split split,
@@ -226,14 +296,11 @@ uint64_t intra_corpus_windows(const struct intra_corpus *c, int32_t source, enum
 
 void intra_corpus_window(const struct intra_corpus *c, int32_t source, enum intra_split split,
                          int32_t seq_len, uint64_t k, int32_t *tokens, int32_t *targets) {
-    const struct split *p = &c->sources[source].splits[split];
     uint64_t at = k * (uint64_t)seq_len;
-    int32_t next = token_at(c, p, at);
-    for (int32_t i = 0; i < seq_len; i++) {
-        tokens[i] = next;
-        next = token_at(c, p, at + (uint64_t)i + 1);
-        targets[i] = next;
-    }
+    size_t n = (size_t)seq_len;
+    intra_corpus_copy(c, source, split, at, n, tokens);
+    memcpy(targets, tokens + 1, (n - 1) * sizeof *targets);
+    intra_corpus_copy(c, source, split, at + n, 1, targets + n - 1);
 }
 
 // ---- sampler --------------------------------------------------------------------------------------------------
@@ -252,7 +319,10 @@ struct intra_sampler {
     struct stream streams[INTRA_SOURCES_MAX];
     double total_weight;
     uint64_t draws;
+    uint64_t begins[INTRA_SOURCES_MAX]; // the first draw word that takes stream i or a later one
 };
+
+enum { WORD_BITS = 53 }; // of a hash, that a source is drawn by
 
 // A permutation of [0, n) without a table: a four-round Feistel network over the next even number of bits, walked until
 // the value falls inside (at most a few steps, since the domain is below 4n).
@@ -271,6 +341,37 @@ static uint64_t permute(uint64_t i, uint64_t n, uint64_t key) {
         i = l << half | r;
     } while (i >= n);
     return i;
+}
+
+// The number of draw k is word_of(base_of(s) + k), of WORD_BITS bits.
+static uint64_t base_of(const struct intra_sampler *s) {
+    return neb_mix64(s->c.seed * 0x9e3779b97f4a7c15ull + (uint64_t)s->c.index + 1);
+}
+static uint64_t word_of(uint64_t at) { return neb_mix64(at) >> (64 - WORD_BITS); }
+
+// Which stream that number takes, by weight.
+static int32_t stream_of(const struct intra_sampler *s, uint64_t word) {
+    double u = (double)word * 0x1p-53 * s->total_weight;
+    int32_t pick = 0;
+    while (pick + 1 < s->n && u >= s->streams[pick].weight)
+        u -= s->streams[pick++].weight;
+    return pick;
+}
+
+// stream_of is monotone, since each rounding in it is: where each stream begins is found once, so that to skip a draw costs a hash and
+// no floating point, and comes to the same stream.
+static void find_begins(struct intra_sampler *s) {
+    for (int32_t i = 1; i < INTRA_SOURCES_MAX; i++) { // above n none does
+        uint64_t low = s->begins[i - 1], high = 1ull << WORD_BITS;
+        while (low < high) {
+            uint64_t middle = low + (high - low) / 2;
+            if (stream_of(s, middle) >= i)
+                high = middle;
+            else
+                low = middle + 1;
+        }
+        s->begins[i] = low;
+    }
 }
 
 enum neb_status intra_sampler_create(const struct intra_corpus *c,
@@ -299,6 +400,7 @@ enum neb_status intra_sampler_create(const struct intra_corpus *c,
         }
         s->total_weight += t->weight;
     }
+    find_begins(s);
     *out = s;
     return NEB_OK;
 }
@@ -308,23 +410,55 @@ void intra_sampler_destroy(struct intra_sampler **s) {
     *s = NULL;
 }
 
-void intra_sampler_next(struct intra_sampler *s, int32_t *tokens, int32_t *targets) {
-    uint64_t word = neb_mix64(
-        neb_mix64(s->c.seed * 0x9e3779b97f4a7c15ull + (uint64_t)s->c.index + 1) + s->draws++);
-    double u = (double)(word >> 11) * 0x1p-53 * s->total_weight;
-    int32_t pick = 0;
-    while (pick + 1 < s->n && u >= s->streams[pick].weight)
-        u -= s->streams[pick++].weight;
-    struct stream *t = &s->streams[pick];
+// The next draw: which source's window, and which of them.
+static uint64_t take(struct intra_sampler *s, int32_t *source) {
+    struct stream *t = &s->streams[stream_of(s, word_of(base_of(s) + s->draws++))];
     uint64_t epoch = t->taken / t->own,
              position = t->taken % t->own * (uint64_t)s->c.n + (uint64_t)s->c.index;
     t->taken++;
     // The permutation is the same on all clusters: it depends on seed, source and epoch only.
     uint64_t key =
         neb_mix64(s->c.seed ^ neb_mix64((uint64_t)t->source + 1) ^ neb_mix64(epoch << 20 | 0xfeed));
-    intra_corpus_window(s->corpus, t->source, INTRA_TRAIN, s->c.seq_len,
-                        permute(position, t->windows, key), tokens, targets);
+    *source = t->source;
+    return permute(position, t->windows, key);
 }
+
+void intra_sampler_next(struct intra_sampler *s, int32_t *tokens, int32_t *targets) {
+    int32_t source;
+    uint64_t k = take(s, &source);
+    intra_corpus_window(s->corpus, source, INTRA_TRAIN, s->c.seq_len, k, tokens, targets);
+}
+
+void intra_sampler_ahead(const struct intra_sampler *s, int32_t n) {
+    struct intra_sampler later = *s;
+    int32_t source;
+    for (int32_t i = 0; i < n; i++) {
+        uint64_t k = take(&later, &source);
+        intra_corpus_ahead(s->corpus, source, INTRA_TRAIN, k * (uint64_t)s->c.seq_len,
+                           (uint64_t)s->c.seq_len + 1);
+    }
+}
+
+void intra_sampler_skip(struct intra_sampler *s, uint64_t n) {
+    if (s->n == 1) {
+        s->streams[0].taken += n;
+        s->draws += n;
+        return;
+    }
+    int32_t top = 1;
+    while (2 * top < s->n)
+        top *= 2;
+    uint64_t base = base_of(s) + s->draws;
+    for (uint64_t k = 0; k < n; k++) {
+        uint64_t word = word_of(base + k);
+        int32_t pick = 0;
+        for (int32_t step = top; step; step >>= 1) // which way cannot be foretold: without branches
+            pick += step & -(int32_t)(word >= s->begins[pick + step]);
+        s->streams[pick].taken++;
+    }
+    s->draws += n;
+}
+_Static_assert((INTRA_SOURCES_MAX & (INTRA_SOURCES_MAX - 1)) == 0, "a bisection stays within");
 
 void intra_sampler_save(const struct intra_sampler *s, uint64_t cursor[INTRA_CURSOR_WORDS]) {
     memset(cursor, 0, sizeof *cursor * INTRA_CURSOR_WORDS);

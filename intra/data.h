@@ -17,10 +17,14 @@
 
 enum intra_split { INTRA_TRAIN, INTRA_VALID, INTRA_TEST, INTRA_SPLITS };
 enum { INTRA_SOURCES_MAX = 64, INTRA_SHA_BYTES = 32, INTRA_SOURCE_NAME_MAX = 63 };
+// Of a corpus, all sources and splits together. Each is mapped as long as the corpus is open, which keeps what is read whole where the folder
+// is replaced meanwhile; Linux allows a process 65,530 maps (vm.max_map_count). A shard as data build makes them has 64 Mi tokens, so that
+// is 2.2e12 tokens; their list, corpus.json, then has 8 MB of the 16 that are read.
+enum { INTRA_SHARDS_MAX = 32768 };
 
 struct intra_corpus;
 // verify: also the SHA-256 of every shard. A missing, cut or damaged shard is named with what was expected and found.
-// NEB_ERR_NOT_FOUND: no corpus there; NEB_ERR_FORMAT, NEB_ERR_CORRUPT.
+// NEB_ERR_NOT_FOUND: no corpus there; NEB_ERR_FORMAT, NEB_ERR_CORRUPT; NEB_ERR_LIMIT: more than INTRA_SHARDS_MAX.
 NEB_MUST_CHECK enum neb_status intra_corpus_open(const char *dir, bool verify,
                                                  struct intra_corpus **out);
 // Whether DIR/tokenizer.model is there and is the one that the tokens are of. NEB_ERR_NOT_FOUND, NEB_ERR_FORMAT.
@@ -54,6 +58,12 @@ NEB_MUST_CHECK enum neb_status intra_sampler_create(const struct intra_corpus *c
 void intra_sampler_destroy(struct intra_sampler **s);
 // tokens, targets: (seq_len); targets are tokens shifted by one
 void intra_sampler_next(struct intra_sampler *s, int32_t *tokens, int32_t *targets);
+// Has the system begin to read the next n windows from the disk, for the caller that will draw them after a step: a corpus may be larger
+// than the memory.
+void intra_sampler_ahead(const struct intra_sampler *s, int32_t n);
+// As n calls of next, without reading: no token is touched. One source: at once. Several: which of them a draw takes is hashed from
+// its number alone, so n hashes are computed (10^9 draws in seconds).
+void intra_sampler_skip(struct intra_sampler *s, uint64_t n);
 // Position: draws so far and windows taken of every source, as 64-bit words.
 enum { INTRA_CURSOR_WORDS = 1 + INTRA_SOURCES_MAX };
 void intra_sampler_save(const struct intra_sampler *s, uint64_t cursor[INTRA_CURSOR_WORDS]);
@@ -62,7 +72,12 @@ void intra_sampler_restore(struct intra_sampler *s, const uint64_t cursor[INTRA_
 // Evaluation: how many whole windows a split of a source holds; and window k of them, in order, as the sampler gives it.
 uint64_t intra_corpus_windows(const struct intra_corpus *c, int32_t source, enum intra_split split,
                               int32_t seq_len);
-// Token `at` of a split, of all its shards.
+// n tokens of a split from `at` on, over the ends of its shards, all of which lie in it; and one.
+void intra_corpus_copy(const struct intra_corpus *c, int32_t source, enum intra_split split,
+                       uint64_t at, size_t n, int32_t *ids);
+// Has the system begin to read them from the disk. Without, what is not in memory is read page by page as it is touched.
+void intra_corpus_ahead(const struct intra_corpus *c, int32_t source, enum intra_split split,
+                        uint64_t at, uint64_t n);
 int32_t intra_corpus_token(const struct intra_corpus *c, int32_t source, enum intra_split split,
                            uint64_t at);
 void intra_corpus_window(const struct intra_corpus *c, int32_t source, enum intra_split split,
@@ -75,7 +90,7 @@ struct intra_source_spec {
     char name[INTRA_SOURCE_NAME_MAX + 1];
     enum intra_format format;
     // text: a folder (every regular file below is a document) or a file (documents are separated by blank lines); jsonl, tsv:
-    // a file
+    // a file, a pipe of the shell, or a folder (the lines of every regular file below, in the order of names)
     char path[4096];
     char field[64]; // jsonl: the text's key
     int32_t column; // tsv: the text's column, from 0
@@ -97,13 +112,16 @@ struct intra_build_spec {
     int32_t holdout_per_mille; // of documents, by hash of their name (files) or text
     int32_t test_per_mille;    // likewise, apart from these: for the last measurement
     int32_t threads;
+    int32_t shard_tokens; // 0: 64 Mi; fewer for tests
     int32_t n_sources;
     struct intra_source_spec sources[INTRA_SOURCES_MAX];
 };
+// done and total: bytes of the sources, for the stages "reading" and "encoding".
 typedef void intra_build_progress(void *user, const char *stage, uint64_t done, uint64_t total);
 // Builds the corpus in DIR.nebula-building, which then takes DIR's place: a crash leaves the old corpus or the new one, whole. An existing
 // corpus of the same spec and inputs is kept (*skipped). NEB_ERR_EXISTS: DIR is neither absent, nor empty, nor a corpus and nothing else;
-// or it holds a source, or the working folder. Then nothing was changed.
+// or it holds a source, or the working folder. NEB_ERR_STATE: a source has changed between its two readings. NEB_ERR_LIMIT: more than
+// INTRA_SHARDS_MAX shards, which is known once the first one is full. Then nothing was changed.
 NEB_MUST_CHECK enum neb_status intra_corpus_build(const struct intra_build_spec *spec,
                                                   const char *dir, intra_build_progress *progress,
                                                   void *user, bool *skipped);

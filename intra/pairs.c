@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { INDEX_TOKENS = 4096, AHEAD_TOKENS = 1 << 20 }; // looked through at a time; read ahead
+
 struct pair {
     uint64_t at; // first token in its split
     int32_t n, prefix, source;
@@ -80,8 +82,15 @@ static enum neb_status add(struct intra_pairs *p, const struct pair *x) {
 static enum neb_status index_source(struct intra_pairs *p, int32_t source) {
     uint64_t total = intra_corpus_tokens(p->corpus, source, p->split);
     struct pair x = {.source = source};
+    int32_t ids[INDEX_TOKENS];
     for (uint64_t i = 0; i < total; i++) {
-        int32_t id = intra_corpus_token(p->corpus, source, p->split, i);
+        if (i % AHEAD_TOKENS == 0)
+            intra_corpus_ahead(p->corpus, source, p->split, i,
+                               total - i < 2 * AHEAD_TOKENS ? total - i : 2 * AHEAD_TOKENS);
+        if (i % INDEX_TOKENS == 0)
+            intra_corpus_copy(p->corpus, source, p->split, i,
+                              total - i < INDEX_TOKENS ? (size_t)(total - i) : INDEX_TOKENS, ids);
+        int32_t id = ids[i % INDEX_TOKENS];
         if (x.n++ == 0)
             x.at = i;
         if (id == p->bos && !x.prefix)
@@ -196,8 +205,7 @@ uint64_t intra_pairs_batches(const struct intra_pairs *p) {
 int32_t intra_pairs_get(const struct intra_pairs *p, uint64_t i, int32_t *ids, int32_t *prefix,
                         int32_t *source) {
     const struct pair *x = &p->pairs[i];
-    for (int32_t t = 0; t < x->n; t++)
-        ids[t] = intra_corpus_token(p->corpus, x->source, p->split, x->at + (uint64_t)t);
+    intra_corpus_copy(p->corpus, x->source, p->split, x->at, (size_t)x->n, ids);
     *prefix = x->prefix;
     if (source)
         *source = x->source;

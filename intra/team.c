@@ -29,7 +29,7 @@ enum {
 };
 
 struct message { // what goes to all ranks before each action; ranks run the same program
-    int32_t order, n;
+    int64_t order, n;
 };
 
 struct hello { // first of all its size, which another build has another of; 0: nothing comes of it
@@ -66,9 +66,9 @@ static enum neb_status spread(struct intra_team *m, void *x, size_t bytes) {
 }
 
 // Messages, not a broadcast: a rank that waits for one can sleep.
-static enum neb_status give(struct intra_team *m, enum order order, int32_t n) {
+static enum neb_status give(struct intra_team *m, enum order order, int64_t n) {
     const struct intra_comm_ops *ops = m->world->ops;
-    struct message x = {(int32_t)order, n};
+    struct message x = {(int64_t)order, n};
     for (int to = 1; to < m->world->size; to++) {
         struct intra_comm_send s = {0};
         NEB_TRY(ops->send(m->world, &x, sizeof x, to, ORDER_TAG, &s));
@@ -346,7 +346,7 @@ static enum neb_status follow_order(struct intra_team *m, bool *end) {
     switch ((enum order)x.order) {
     case ORDER_END: return NEB_OK;
     case ORDER_STEP: return do_step(m, &stats);
-    case ORDER_EVAL: return follow_eval(m, x.n);
+    case ORDER_EVAL: return follow_eval(m, (int)x.n);
     case ORDER_SAVE: (void)!intra_trainer_save(m->trainer, NULL); return m->trainer->model->failed;
     case ORDER_RESTORE: return intra_trainer_restore(m->trainer, NULL);
     case ORDER_PULL: return do_move(m, true);
@@ -355,10 +355,11 @@ static enum neb_status follow_order(struct intra_team *m, bool *end) {
     case ORDER_MODEL: return intra_trainer_save_model(m->trainer, NULL);
     case ORDER_CALL:
         if (m->follower)
-            return m->follower->called(m->follower->user, m, x.n);
+            return m->follower->called(m->follower->user, m, (int32_t)x.n);
         break;
     }
-    return neb_fail(NEB_ERR_STATE, "order %d from the owner is none of this program's", x.order);
+    return neb_fail(NEB_ERR_STATE, "order %d from the owner is none of this program's",
+                    (int)x.order);
 }
 
 enum neb_status intra_team_serve(struct intra_comm *world, struct kern *K,
@@ -430,7 +431,7 @@ enum neb_status intra_team_update(struct intra_team *m, struct intra_step_stats 
     return do_step(m, out);
 }
 
-enum neb_status intra_team_skip(struct intra_team *m, int32_t n) {
+enum neb_status intra_team_skip(struct intra_team *m, int64_t n) {
     if (m->world)
         NEB_TRY(give(m, ORDER_SKIP, n));
     intra_optim_skip(m->trainer->optim, n);

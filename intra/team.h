@@ -59,7 +59,7 @@ void intra_team_micro(struct intra_team *team, const int32_t *tokens, const int3
 NEB_MUST_CHECK enum neb_status intra_team_update(struct intra_team *team,
                                                  struct intra_step_stats *out);
 // n steps that this cluster does not make: schedules go on behind them. The caller moves the data cursor.
-NEB_MUST_CHECK enum neb_status intra_team_skip(struct intra_team *team, int32_t n);
+NEB_MUST_CHECK enum neb_status intra_team_skip(struct intra_team *team, int64_t n);
 // As intra_trainer_eval, _save and _restore; the owner alone has files.
 NEB_MUST_CHECK enum neb_status intra_team_eval(struct intra_team *team, const int32_t *tokens,
                                                const int32_t *targets, int n, double *loss);

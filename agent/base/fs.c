@@ -347,7 +347,12 @@ enum neb_status neb_map_open(const char *path, struct neb_map *out) {
     } else if (info.st_size > 0) {
         void *p = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (p == MAP_FAILED)
-            st = neb_fail_errno("cannot map %s", path);
+            st = errno == ENOMEM
+                     ? neb_fail(NEB_ERR_NOMEM,
+                                "cannot map %s: no address space, or more maps than this system "
+                                "allows a process (sysctl vm.max_map_count)",
+                                path)
+                     : neb_fail_errno("cannot map %s", path);
         else
             *out = (struct neb_map){.p = p, .len = (size_t)info.st_size};
     }

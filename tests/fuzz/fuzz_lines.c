@@ -1,5 +1,5 @@
 // Text from anywhere, as a corpus is built of it: JSONL, TSV, TSV with a translation, paragraphs. What is taken is what was there: documents
-// are no longer than the input, and end where they say.
+// are no longer than the input, and end where they say; and a second reading finds the same ones.
 //
 // Input: a byte that chooses the format, then the file.
 #include "intra/build_state.h"
@@ -16,9 +16,34 @@ static void progress(void *user, const char *stage, uint64_t done, uint64_t tota
     NEB_ASSERT(done <= total);
 }
 
+static size_t input_bytes;
+
+static enum neb_status first(struct build *b) {
+    for (size_t i = 0; i < b->chunk.n; i++) {
+        const struct doc *d = &b->chunk.docs[i];
+        if (!d->len)
+            continue;
+        NEB_ASSERT(d->st == NEB_OK && d->len <= input_bytes && d->text[d->len] == 0);
+        NEB_ASSERT(!d->target || strlen(d->target) <= input_bytes);
+        NEB_ASSERT(!!d->target == b->spec->sources[0].parallel);
+    }
+    return build_note_chunk(b);
+}
+
+static enum neb_status second(struct build *b) {
+    NEB_ASSERT(build_recall_chunk(b) == NEB_OK);
+    return NEB_OK;
+}
+
+static void start(struct build *b) {
+    NEB_ASSERT(neb_sha256_create(&b->inputs) == NEB_OK && kern_pool_create(1, &b->pool) == NEB_OK &&
+               build_chunk_create(b) == NEB_OK);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static int fd = -1;
-    static struct intra_build_spec spec;
+    static struct intra_build_spec spec = {.train_lines = 3};
+    static struct build b;
     struct intra_source_spec *s = &spec.sources[0];
     if (fd < 0) {
         fd = memfd_create("lines", MFD_CLOEXEC);
@@ -37,18 +62,24 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     s->target_column = 0;
     s->reverse = data[0] & 4;
     NEB_ASSERT(ftruncate(fd, 0) == 0 && pwrite(fd, data + 1, size - 1, 0) == (ssize_t)(size - 1));
-    struct build b = {.spec = &spec, .progress = progress};
-    NEB_ASSERT(neb_sha256_create(&b.inputs) == NEB_OK);
-    (void)!build_read_sources(&b);
-    for (size_t i = 0; i < b.docs.n; i++) {
-        const struct doc *d = &b.docs.p[i];
-        NEB_ASSERT(d->len > 0 && d->len <= size && d->text[d->len] == 0);
-        NEB_ASSERT(!d->target || strlen(d->target) <= size);
-        NEB_ASSERT(!!d->target == s->parallel);
-        free(d->text);
-        free(d->target);
+    input_bytes = size;
+    if (!b.spec) {
+        b.spec = &spec;
+        b.progress = progress;
+        start(&b);
     }
-    free(b.docs.p);
-    neb_sha256_destroy(&b.inputs);
+    b.again = false;
+    b.done = b.total = 0;
+    b.take_chunk = first;
+    build_sample_start(&b);
+    if (build_read_source(&b, 0) == NEB_OK && build_note_source_end(&b) == NEB_OK) {
+        b.again = true;
+        b.take_chunk = second;
+        NEB_ASSERT(build_read_source(&b, 0) == NEB_OK && build_recall_source_end(&b) == NEB_OK);
+    }
+    b.chunk.n = 0; // a reading that failed left what it had
+    neb_buf_clear(&b.chunk.text);
+    build_notes_free(&b.notes);
+    build_sample_free(&b.sample);
     return 0;
 }
