@@ -87,6 +87,7 @@ static enum neb_status on_line(struct run *r, const json_t *event) {
         const char *what = json_string_value(json_object_get(line, "text"));
         snprintf(text, sizeof text, "%s: %s", r->job.clusters[i].name, what ? what : kind);
         agent_progress_note(r->progress, text);
+        r->stop_heard = r->stop_sent ? neb_now() : 0;
     }
     return NEB_OK;
 }
