@@ -76,8 +76,9 @@ struct daemon {
     neb_ns next_telemetry, looked_at; // looked_at: for workers that hang
     struct agent_view *view;          // what status, page and metrics show
     struct agent_web *web;            // NULL: no page
-    bool stopping, stop_now;          // told to end; a second time: at once
-    neb_ns stop_at;                   // then
+    bool stopping, stop_now;          // told to end; and a second time: at once
+    bool parent_told;                 // by who started it
+    neb_ns stop_at;                   // told first
     bool ended_due;                   // a job of another member has ended, or did before this start
     bool changes; // a peer's list was taken; acted upon outside of the service's own calls
     struct agent_members_change change;
@@ -207,9 +208,9 @@ void daemon_look_for_hangs(struct daemon *d); // once a second
 void daemon_worker_again(struct daemon *d, struct agent_jobrun *j, const char *why);
 
 // daemon_stop.c
-void daemon_stop(struct daemon *d, int signal); // told to end
-bool daemon_stop_waits(struct daemon *d);       // for a job to end, which still may
-void daemon_tell_stop(struct daemon *d);        // once a second
+void daemon_stop(struct daemon *d, int signal, bool from_parent); // told to end
+bool daemon_stop_waits(struct daemon *d); // for a job to end, which still may
+void daemon_tell_stop(struct daemon *d);  // once a second
 
 // daemon_local.c
 void daemon_on_local(struct daemon *d, const struct agent_ipc_client *from,

@@ -28,9 +28,13 @@ static neb_ns within(const struct daemon *d) {
     return d->c->stop_within ? d->c->stop_within : AGENT_STOP_WITHIN_S * NEB_S;
 }
 
-void daemon_stop(struct daemon *d, int signal) {
+// What comes within seconds of the first, or for the first time from who started this agent (a script that passes it on; nebula pretrain, which
+// was told by the terminal as this agent was), is one and the same word.
+void daemon_stop(struct daemon *d, int signal, bool from_parent) {
     neb_ns now = neb_now();
-    if (d->stopping && now - d->stop_at > again && daemon_busy(d)) {
+    bool same = now - d->stop_at <= again || (from_parent && !d->parent_told);
+    d->parent_told |= from_parent;
+    if (d->stopping && !same && daemon_busy(d)) {
         neb_warn(
             "told to end a second time: whatever jobs are writing is left, and they go on from the "
             "checkpoint before");

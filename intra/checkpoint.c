@@ -415,8 +415,9 @@ static enum neb_status open_ckpt(const struct neb_vault *vault, const char *path
         st = verify_all(c);
     c->vault = NULL;
     if (st == NEB_OK) {
-        *c->reading =
-            (struct neb_moving){.what = "reading", .path = c->path, .total = all_bytes(c)};
+        // who does not verify takes a part, or says himself how far he is
+        *c->reading = (struct neb_moving){
+            .what = verify ? "reading" : NULL, .path = c->path, .total = all_bytes(c)};
         *out = c;
     } else {
         intra_ckpt_close(&c);
