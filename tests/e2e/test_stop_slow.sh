@@ -10,6 +10,14 @@ sed -i 's/d_model: 64/d_model: 256/; s/d_ff: 128/d_ff: 512/' "$T/job.yaml" # 16 
 light "$T/job.yaml"
 pair # an agent alone is none; beta's is never started
 job=(--home "$T/a" --set steps=100000 --set log_every=1 --set data.corpus="$T/corpus")
+if command -v python3 >/dev/null; then # in the service manager's place
+    python3 -u -c 'import socket, sys
+s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+s.bind(sys.argv[1])
+while True: print(s.recv(4096).decode())' "$T/notify" >"$T/notified" 2>/dev/null & manager=$!
+    export NOTIFY_SOCKET=$T/notify
+fi
+clean_up() { [[ ! ${manager:-} ]] || kill "$manager"; stop_agents; }
 run() { # MS-A-WRITE OPTION…: an agent, on a disk that slow, whose job makes steps
     local ms=$1
     shift
@@ -36,6 +44,7 @@ stop true
 grep -q 'stops: [0-9.]* [kM]*B of its checkpoint are still to be written' "$T/a.log" || fail "nobody says how far it is: $(tail -n 5 "$T/a.log")"
 saved=$(find "$T/a/jobs" -name 'step-*.ckpt' | sed 's/.*step-0*\([0-9]*\).ckpt/\1/' | sort -n | tail -n 1)
 [[ $saved ]] || fail "no checkpoint: $(tail -n 5 "$T/a.log")"
+[[ ! ${manager:-} ]] || grep -q '^EXTEND_TIMEOUT_USEC=[6-8][0-9]\{7\}$' "$T/notified" || fail "the service manager was not asked for time: $(sort "$T/notified" | uniq -c)"
 grep -q 'suspended after a checkpoint' "$T/a.log" || fail "not suspended: $(tail -n 5 "$T/a.log")"
 
 # Again from there; the operator's bound is less than the disk needs.
