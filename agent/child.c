@@ -105,14 +105,23 @@ void agent_child_signal(const struct agent_child *c, int sig) {
         kill(c->pid, sig);
 }
 
+bool agent_child_wait(struct agent_child *c, neb_ns end) {
+    int status;
+    while (c->pid && !agent_child_ended(c, &status)) {
+        if (neb_now() >= end)
+            return false;
+        neb_sleep(10 * NEB_MS);
+    }
+    return true;
+}
+
 void agent_child_stop(struct agent_child *c, neb_ns grace) {
     int status;
     if (!c->pid)
         return;
     agent_child_signal(c, SIGTERM);
-    for (neb_ns end = neb_now() + grace; neb_now() < end; neb_sleep(10 * NEB_MS))
-        if (agent_child_ended(c, &status))
-            return;
+    if (agent_child_wait(c, neb_now() + grace))
+        return;
     neb_warn("%s (pid %d) did not end in %.0f s; killing it", c->what, (int)c->pid,
              neb_seconds(grace));
     agent_child_signal(c, SIGKILL);

@@ -27,6 +27,8 @@ NEB_MUST_CHECK enum neb_status agent_child_start_fed(struct agent_child *c, cons
                                                      int in_fd);
 // True once the child has ended; *status as from waitpid. Never blocks.
 bool agent_child_ended(struct agent_child *c, int *status);
+// Until it has ended, or `end`: false. True at once where it is not running.
+bool agent_child_wait(struct agent_child *c, neb_ns end);
 // SIGTERM, up to `grace` to end, then SIGKILL. Reaps it, unless it hangs in the kernel, where no signal reaches it: after ten seconds it is
 // left behind with a warning. Fine when not running.
 void agent_child_stop(struct agent_child *c, neb_ns grace);

@@ -15,7 +15,7 @@ struct options {
     const char *home, *listen, *workers;
     const char *congestion;
     unsigned n_bulk;
-    unsigned recycle_s, overlap_s, renew_days;
+    unsigned recycle_s, overlap_s, renew_days, stop_s;
     struct agent_web_config page;
     struct inter_rate_limit limit;
     const char *seal_key;
@@ -33,7 +33,8 @@ enum {
     KEY_CONGESTION,
     KEY_SEAL,
     KEY_WORKERS,
-    KEY_BLOBS
+    KEY_BLOBS,
+    KEY_STOP
 };
 
 static const uint64_t BLOBS_MIN = 1000000, BLOBS_MAX = UINT64_C(1) << 60;
@@ -52,6 +53,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case KEY_RECYCLE: o->recycle_s = number(state, key, arg, WEEK_S); return 0;
     case KEY_OVERLAP: o->overlap_s = number(state, key, arg, WEEK_S); return 0;
     case KEY_RENEW: o->renew_days = number(state, key, arg, RENEW_DAYS_MAX); return 0;
+    case KEY_STOP: o->stop_s = number(state, key, arg, WEEK_S); return 0;
     case 'p': o->page.listen = arg; return 0;
     case OPT_TOKEN: o->page.token = arg; return 0;
     case OPT_CERT: o->page.cert = arg; return 0;
@@ -109,6 +111,11 @@ int cmd_agent(int argc, char **argv) {
         {"seal-key", KEY_SEAL, "FILE", 0, "seal what lies on disk with this key (nebula seal)", 0},
         {"blobs-max", KEY_BLOBS, "SIZE", 0,
          "keep at most so much of updates, as 20G (default: all back to the oldest checkpoint)", 0},
+        {"stop-within", KEY_STOP, "SECONDS", 0,
+         "once told to end, wait so long for checkpoints that are being written, as long as they "
+         "grow "
+         "(default 3600)",
+         0},
         {"verbose", 'v', NULL, 0, "log more", 0},
         {0}};
     static const struct argp argp = {
@@ -137,6 +144,7 @@ int cmd_agent(int argc, char **argv) {
                                     .recycle = (neb_ns)o.recycle_s * NEB_S,
                                     .overlap = (neb_ns)o.overlap_s * NEB_S,
                                     .renew_days = (int)o.renew_days,
+                                    .stop_within = (neb_ns)o.stop_s * NEB_S,
                                     .page = o.page,
                                     .suspended = &suspended};
     if (agent_daemon_run(&c) != NEB_OK)

@@ -79,7 +79,8 @@ static enum neb_status on_line(struct run *r, const json_t *event) {
     }
     if (r->odd_since && says_stopped(r->reports[i]))
         r->odd_since = neb_now();
-    NEB_TRY(agent_metrics_add(r->metrics, neb_now() - late, json_incref(line)));
+    if (agent_metrics_wants(r->metrics, i, neb_now() - late, line))
+        NEB_TRY(agent_metrics_add(r->metrics, neb_now() - late, json_incref(line)));
     r->stepped |= !strcmp(kind, "step");
     agent_progress_metrics(r->progress, i, line);
     agent_tensorboard_line(r->tensorboard, i, line, neb_wall_now() - late);
@@ -87,6 +88,7 @@ static enum neb_status on_line(struct run *r, const json_t *event) {
         const char *what = json_string_value(json_object_get(line, "text"));
         snprintf(text, sizeof text, "%s: %s", r->job.clusters[i].name, what ? what : kind);
         agent_progress_note(r->progress, text);
+        r->stop_heard = r->stop_sent ? neb_now() : 0;
     }
     return NEB_OK;
 }

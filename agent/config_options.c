@@ -250,7 +250,9 @@ const struct config_option config_options[] = {
     {"hang_after_s", T_FLOAT, AT(hang_after_s), 0, 1e6, "60", NULL,
      "a worker that is silent for so long, and for 20 of its steps, is ended and begins again from "
      "its checkpoint; what is no "
-     "step (start, exchange, evaluation, checkpoint) may take 30 times as long; 0: never"},
+     "step (start, exchange, evaluation, checkpoint) may take 30 times as long, and any time while "
+     "bytes of "
+     "a file move; 0: never"},
     {"log_every", T_INT32, AT(log_every), 1, 1e9, "10", NULL, "inner steps a line of metrics"},
 };
 const int config_n_options = sizeof config_options / sizeof config_options[0];

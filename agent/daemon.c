@@ -21,6 +21,7 @@ static const neb_ns telemetry_interval = NEB_S;
 
 static void telemetry(struct daemon *d) {
     daemon_look_for_hangs(d);
+    daemon_tell_stop(d);
     agent_spread_stand(&d->spread, d->up);
     for (int i = 0; i < AGENT_JOBS_MAX; i++)
         if (d->jobs[i].used && d->jobs[i].state != AGENT_JOB_ENDED) {
@@ -80,15 +81,7 @@ static void on_signal(struct daemon *d) {
             daemon_merge_change(&d->change, &change);
             d->changes = true;
         } else if (info.ssi_signo != SIGCHLD) {
-            d->stopping = true;
-            agent_notify("STOPPING=1");
-            for (int i = 0; i < AGENT_JOBS_MAX; i++)
-                if (d->jobs[i].used) {
-                    // SIGTERM is a reboot, or the end of an allocation; SIGINT somebody who wants it to end
-                    if (info.ssi_signo == SIGTERM && d->jobs[i].state == AGENT_JOB_RUNNING)
-                        d->jobs[i].suspended = true;
-                    daemon_job_stop(d, &d->jobs[i]);
-                }
+            daemon_stop(d, (int)info.ssi_signo, (pid_t)info.ssi_pid == getppid());
         }
 }
 
@@ -159,13 +152,10 @@ static void look_at_workers(struct daemon *d) {
 }
 
 static enum neb_status loop(struct daemon *d) {
-    neb_ns give_up = 0;
-    while (!d->stopping || (daemon_busy(d) && neb_now() < give_up)) {
+    while (!d->stopping || daemon_stop_waits(d)) {
         NEB_TRY(wait_for_work(d));
         on_signal(d);
         NEB_TRY(look_at_members(d));
-        if (d->stopping && !give_up)
-            give_up = neb_now() + 60 * NEB_S;
         take_local(d);
         NEB_TRY(inter_service_process(d->service));
         look_at_workers(d);

@@ -13,6 +13,8 @@
 #include "agent/web.h"
 #include "inter/rate_limit.h"
 
+enum { AGENT_STOP_WITHIN_S = 3600 };
+
 struct agent_daemon_config {
     const char *home;       // folder with keys and members
     const char *listen;     // "HOST:PORT"; NULL: dial only
@@ -29,10 +31,13 @@ struct agent_daemon_config {
     unsigned ended_max; // ended jobs that are kept of each other member; 0: DAEMON_ENDED_MAX
     // file; NULL: what HOME/seal.json or the systemd credential says (agent/seal.h)
     const char *seal_key;
+    neb_ns
+        stop_within; // once told to end: for checkpoints that are being written; 0: AGENT_STOP_WITHIN_S
     // may be NULL; set when SIGTERM found a job running, which goes on when the agent is started again
     bool *suspended;
 };
-// Runs until SIGTERM or SIGINT: workers are stopped after a checkpoint. NEB_OK after an orderly end.
+// Runs until SIGTERM or SIGINT: workers are stopped after a checkpoint, for which it waits as long as bytes of it move, within stop_within; a
+// second signal, five seconds later or more, ends it at once. NEB_OK after an orderly end.
 NEB_MUST_CHECK enum neb_status agent_daemon_run(const struct agent_daemon_config *c);
 
 // Messages between agents (inter_service kinds).

@@ -358,6 +358,14 @@ static void on_list_request(struct daemon *d, const struct agent_ipc_client *fro
     json_decref(jobs);
 }
 
+static void on_beat(struct agent_jobrun *j, const struct agent_ipc_msg *m) {
+    json_int_t left = json_integer_value(json_object_get(m->head, "left"));
+    j->allow_s = json_number_value(json_object_get(m->head, "allow_s"));
+    j->left = left > 0 ? (uint64_t)left : 0;
+    if (json_is_true(json_object_get(m->head, "moves")))
+        j->moved_at = j->beat_at;
+}
+
 // Requests of the worker of a job; false: none of those.
 static bool on_worker(struct daemon *d, struct agent_jobrun *j, const struct agent_ipc_client *from,
                       const char *op, struct agent_ipc_msg *m) {
@@ -365,7 +373,7 @@ static bool on_worker(struct daemon *d, struct agent_jobrun *j, const struct age
     if (!strcmp(op, "hello"))
         daemon_tell(d, from, json_pack("{s:s}", "ev", "hello"));
     else if (!strcmp(op, "beat"))
-        j->allow_s = json_number_value(json_object_get(m->head, "allow_s"));
+        on_beat(j, m);
     else if (!strcmp(op, "detach"))
         daemon_trainer_left(d, j, true);
     else if (!strcmp(op, "update"))

@@ -9,6 +9,7 @@
 //     daemon_jobs.c      the life of a job and its worker
 //     daemon_rejoin.c    a job whose state is given up for the others'
 //     daemon_hang.c      workers that hang
+//     daemon_stop.c      how long an agent that is told to end waits for checkpoints
 //     daemon_ended.c     jobs of others that have ended, and how many are kept
 //     daemon_members.c   member lists and keys that change
 //     daemon_tell.c      what is told: to clients, workers, other agents, the page   ── out
@@ -75,9 +76,11 @@ struct daemon {
     neb_ns next_telemetry, looked_at; // looked_at: for workers that hang
     struct agent_view *view;          // what status, page and metrics show
     struct agent_web *web;            // NULL: no page
-    bool stopping;
-    bool ended_due; // a job of another member has ended, or did before this start
-    bool changes;   // a peer's list was taken; acted upon outside of the service's own calls
+    bool stopping, stop_now;          // told to end; and a second time: at once
+    bool parent_told;                 // by who started it
+    neb_ns stop_at;                   // told first
+    bool ended_due;                   // a job of another member has ended, or did before this start
+    bool changes; // a peer's list was taken; acted upon outside of the service's own calls
     struct agent_members_change change;
 };
 
@@ -203,6 +206,11 @@ void daemon_drop_ended(struct daemon *d); // once a second
 void daemon_look_for_hangs(struct daemon *d); // once a second
 // The worker is ended, with all its ranks, and begins again from its checkpoint.
 void daemon_worker_again(struct daemon *d, struct agent_jobrun *j, const char *why);
+
+// daemon_stop.c
+void daemon_stop(struct daemon *d, int signal, bool from_parent); // told to end
+bool daemon_stop_waits(struct daemon *d); // for a job to end, which still may
+void daemon_tell_stop(struct daemon *d);  // once a second
 
 // daemon_local.c
 void daemon_on_local(struct daemon *d, const struct agent_ipc_client *from,

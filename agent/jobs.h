@@ -59,6 +59,10 @@ struct agent_jobrun {
     // of the worker: when it last said something, for how long it may then say nothing, and when it was ended for that (0: it was not)
     neb_ns beat_at, hung_at;
     double allow_s;
+    // of the worker: when it last said that bytes of a file move; of its checkpoint, those that are left (0: not known), and when that was said
+    neb_ns moved_at, left_said;
+    uint64_t left;
+    bool given_up;                    // its checkpoint is not waited for any more
     bool queues;                      // the worker's launcher may still wait for hosts
     int64_t last_step, step_at_start; // progress resets the count of restarts
     int told_alive, told_others;      // to the worker

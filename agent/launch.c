@@ -1,5 +1,6 @@
 #include "agent/launch.h"
 #include "agent/base/log.h"
+#include "agent/base/moved.h"
 #include "agent/follow.h"
 #include "agent/ranks.h"
 #include "agent/worker.h"
@@ -143,6 +144,13 @@ void agent_launch_pair(const char *exe, const char *command, const char *option,
     append(out, ranks_prefix(exe, 2, out), (const char *const[]){exe, command, option, NULL});
 }
 
+// What moves bytes here is work to those who wait for this rank.
+static void at_work(void *user) {
+    struct intra_comm *world = user;
+    if (world->ops->alive)
+        world->ops->alive(world);
+}
+
 static enum neb_status follow(struct intra_comm *world, int threads) {
     struct kern *K = NULL;
     char name[32];
@@ -152,7 +160,9 @@ static enum neb_status follow(struct intra_comm *world, int threads) {
     neb_info("pid %d follows rank 0, with %d threads", (int)getpid(), kern_pool_threads(K->pool));
     struct agent_follower own = {.exchange.pool = K->pool};
     struct intra_team_follower f = {agent_follow, agent_follow_end, &own};
+    neb_moved_listen(at_work, world);
     enum neb_status st = intra_team_serve(world, K, &f);
+    neb_moved_listen(NULL, NULL);
     sec_vault_destroy(&own.vault);
     kern_destroy(&K);
     return st;

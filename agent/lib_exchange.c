@@ -2,6 +2,8 @@
 #include "agent/base/log.h"
 #include "agent/lib_state.h"
 
+#include <string.h>
+
 static enum neb_status copy_shards(struct nebula *n, bool write, const bool *wanted) {
     for (size_t i = 0; i < n->n_shards; i++) {
         const struct shard *s = &n->shards[i];
@@ -31,6 +33,8 @@ static enum neb_status call_move(struct nebula *n, bool write, const bool *wante
 }
 
 static enum neb_status pull(struct agent_worker *w, const bool *wanted) {
+    struct nebula *n = w->foreign;
+    n->reads++;
     NEB_TRY(call_move(w->foreign, false, wanted));
     return copy_shards(w->foreign, false, wanted);
 }
@@ -51,6 +55,8 @@ static enum neb_status save(struct agent_worker *w, struct intra_ckpt_writer *ou
 
 static enum neb_status restore(struct agent_worker *w, const struct intra_ckpt *c) {
     uint64_t V = (uint64_t)w->trainer->c.model.vocab;
+    struct nebula *n = w->foreign;
+    n->reads++;
     NEB_TRY(
         intra_ckpt_read(c, "attached.params", INTRA_F32, w->model->n_params, 1, w->model->params));
     NEB_TRY(intra_ckpt_read(c, "attached.inputs", INTRA_U64, V, 1, w->trainer->input_counts));
@@ -142,6 +148,7 @@ enum neb_status lib_settle(struct nebula *n) {
 enum neb_status lib_begin(struct nebula *n) {
     struct agent_worker *w = &n->w;
     enum neb_status st = worker_restore(w);
+    memset(n->digests, 0, sizeof n->digests);
     if (st == NEB_OK)
         neb_info("going on from step %lld", (long long)w->step);
     else if (st != NEB_ERR_NOT_FOUND)

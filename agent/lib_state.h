@@ -27,7 +27,14 @@ struct nebula {
     char socket[NEB_PATH_MAX], job[NEB_PATH_MAX];
     pid_t owner; // that attached
     bool begun, failed;
-    int state;       // enum nebula_state
+    int state;      // enum nebula_state
+    uint64_t reads; // how often parameters came into the model
+    struct {        // of what all share: what nebula_info says, and of what it was computed
+        struct kern_digest d;
+        bool known, finished;
+        uint32_t version, round;
+        uint64_t reads; // of a job without exchange
+    } digests[INTER_FRAGMENTS_MAX];
     neb_ns step_end; // when the last call returned: what follows is the trainer's time
 };
 

@@ -266,6 +266,38 @@ int nebula_checkpoint(struct nebula *n) {
     return end_call(n, st == NEB_OK ? worker_save_wait(&n->w) : st);
 }
 
+// As worker_params_digest; computed of what has changed since the last call, since trainers ask at each step and of a large model all of it
+// takes seconds.
+static enum neb_status params_digest(struct nebula *n, char hex[33]) {
+    struct agent_worker *w = &n->w;
+    struct kern_digest sum = {0, 0};
+    uint8_t b[16];
+    for (int32_t f = 0; f < (w->federated ? w->job.sync.fragments : 1); f++) {
+        const struct agent_fragment *g = &w->frags[f];
+        uint32_t version = w->federated ? inter_outer_version(w->outer, f) : 0;
+        bool same = n->digests[f].known && n->digests[f].version == version &&
+                    n->digests[f].round == g->round && n->digests[f].finished == g->finished &&
+                    (w->federated || n->digests[f].reads == n->reads);
+        if (!same) {
+            n->digests[f].version = version;
+            n->digests[f].round = g->round;
+            n->digests[f].finished = g->finished;
+            n->digests[f].reads = n->reads;
+            if (w->federated)
+                NEB_TRY(worker_outer_digest(w, f, &n->digests[f].d));
+            else
+                n->digests[f].d =
+                    kern_digest_part(w->model->params, w->model->params, 0, w->model->n_params);
+            n->digests[f].known = true;
+        }
+        sum = kern_digest_add(sum, n->digests[f].d);
+    }
+    neb_put_u64(b, sum.lo);
+    neb_put_u64(b + 8, sum.hi);
+    neb_hex(b, sizeof b, hex);
+    return NEB_OK;
+}
+
 int nebula_info_get(struct nebula *n, struct nebula_info *out) {
     int s = usable(n, "nebula_info_get");
     if (s)
@@ -293,7 +325,7 @@ int nebula_info_get(struct nebula *n, struct nebula_info *out) {
                                 .others = w->alive};
     snprintf(out->dir, sizeof out->dir, "%.1023s", w->dir);
     snprintf(out->corpus, sizeof out->corpus, "%.1023s", corpus[0] ? corpus : j->corpus);
-    if (worker_params_digest(w, out->digest) != NEB_OK)
+    if (params_digest(n, out->digest) != NEB_OK)
         return NEBULA_ERR_IO;
     return NEBULA_OK;
 }

@@ -1,6 +1,7 @@
 #include "agent/local.h"
 #include "agent/base/log.h"
 #include "agent/commands.h"
+#include "agent/daemon.h"
 #include "agent/ipc.h"
 #include "agent/seal.h"
 #include "security/members.h"
@@ -314,10 +315,13 @@ enum neb_status agent_local_tend(struct agent_local *l, const volatile sig_atomi
 }
 
 void agent_local_stop(struct agent_local *l) {
-    for (int i = 0; i < l->n; i++) // all at once: each may have a checkpoint to write
+    neb_ns end = neb_now() + (AGENT_STOP_WITHIN_S + 20) * NEB_S;
+    for (int i = 0; i < l->n;
+         i++) // all at once, as each may have a checkpoint to write; and once, as twice ends it
         agent_child_signal(&l->agents[i], SIGTERM);
     for (int i = 0; i < l->n; i++)
-        agent_child_stop(&l->agents[i], 70 * NEB_S);
+        if (!agent_child_wait(&l->agents[i], end))
+            agent_child_stop(&l->agents[i], 0);
     agent_child_stop(&l->wan, 5 * NEB_S);
     if (l->wan_stdout >= 0)
         close(l->wan_stdout);

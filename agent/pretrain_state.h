@@ -40,6 +40,7 @@ struct run {
     bool over;  // the job cannot go on: it was not taken, or has failed everywhere
     neb_ns start;
     neb_ns stop_sent;  // 0: not stopped by us
+    neb_ns stop_heard; // when a cluster last had something to tell since
     neb_ns away_since; // that all who have not reported are out of reach
     neb_ns next_ask;   // for the agent's status, while the run stops
     neb_ns odd_since;  // that a cluster is done and another one says that it was stopped; 0: not so

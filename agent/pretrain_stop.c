@@ -1,6 +1,7 @@
 // Ending a run before its last step: Ctrl-C, SIGTERM, or a cluster that failed and that the others would wait for.
 //
-// Every cluster is told to stop after a checkpoint, and reports. One that is within reach gets a minute for it; for one whose
+// Every cluster is told to stop after a checkpoint, and reports. One that is within reach gets a minute for it, and more as long as its agent
+// says that the checkpoint is being written (agent/daemon_stop.c); for one whose
 // link is down nobody waits longer than some seconds: its agent is told when it is back, or, with --local, goes down with us.
 #include "agent/base/log.h"
 #include "agent/pretrain_state.h"
@@ -77,10 +78,11 @@ enum neb_status pretrain_stop_step(struct run *r, bool *enough) {
     *enough = false;
     if (!r->stop_sent)
         return NEB_OK;
-    if (now > r->stop_sent + patience)
+    if (now > (r->stop_heard > r->stop_sent ? r->stop_heard : r->stop_sent) + patience)
         return neb_fail(
             NEB_ERR_TIMEOUT,
-            "not all clusters reported within 60 s of the stop; their agents' logs say more");
+            "not all clusters reported within 60 s of the stop, or of what was heard of their "
+            "checkpoints last; their agents' logs say more");
     if (!only_away(r)) {
         r->away_since = now;
     } else if (now - r->away_since > patience_away) {

@@ -22,8 +22,6 @@ enum {
     AFTER_FAILURE_S = 3,
     AFTER_RANK_0_S = 10,
     AFTER_TERM_S = 5,
-    // ranks of a worker leave it to their agent, who was told as well, and may have much to write
-    AFTER_TOLD_S = 110,
 };
 
 struct ranks {
@@ -31,7 +29,7 @@ struct ranks {
     int port;
     pid_t *pids; // (n) 0: ended
     int status;
-    neb_ns told_at, term_at, kill_at; // 0: not yet
+    neb_ns term_at, kill_at; // 0: not yet
     pid_t parent;
 };
 
@@ -191,12 +189,11 @@ static void watch(struct ranks *r, const sigset_t *signals) {
         neb_ns now = neb_now();
         if (sig == SIGTERM || sig == SIGHUP) {
             r->status = r->status ? r->status : 128 + sig;
-            r->told_at = r->told_at ? r->told_at : now;
+            // no time limit: ranks of a worker leave it to their agent, which ends this process when it has waited enough (agent/daemon_stop.c)
             signal_all(r, SIGTERM);
         }
         reap(r);
-        if (getppid() != r->parent || (r->kill_at && now >= r->kill_at) ||
-            (r->told_at && now >= r->told_at + AFTER_TOLD_S * NEB_S)) {
+        if (getppid() != r->parent || (r->kill_at && now >= r->kill_at)) {
             // an agent that died may be there again at once, with others in their place
             signal_all(r, SIGKILL);
         } else if (r->term_at && now >= r->term_at && !r->kill_at) {

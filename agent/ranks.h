@@ -13,8 +13,8 @@
 
 enum { AGENT_RANKS_MAX = 1024 };
 
-// In the environment of ranks that were started this way. Those of a worker leave SIGTERM to their agent (agent/launch.h): they have two
-// minutes, and end at once when this process or its parent dies.
+// In the environment of ranks that were started this way. Those of a worker leave SIGTERM to their agent (agent/launch.h), and
+// end at once when this process or its parent dies.
 #define AGENT_RANKS_VARIABLE "NEBULA_RANKS_HERE"
 
 // argv: NULL-terminated; the program is looked for in PATH. *status: 0, or that of the first rank that failed (128 + signal).

@@ -1,6 +1,7 @@
 #include "agent/report.h"
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
+#include "agent/config.h"
 #include "agent/progress.h"
 
 #include <errno.h>
@@ -14,34 +15,52 @@
 // ---- metrics.jsonl
 // ----------------------------------------------------------------------------------
 
+enum { TAIL_BYTES = 1 << 20, LINK_PARTS = 600, LINK_RARE_S = 30 };
+
 struct agent_metrics {
     int fd;
     off_t end; // after the last whole line
     neb_ns start;
     double offset_s; // t of the last line that an earlier run wrote
+    struct link_line {
+        double t; // of the last one that was written; 0: none
+        bool up;
+    } links[AGENT_CLUSTERS_MAX];
     char path[NEB_PATH_MAX];
 };
 
-// Length of the whole lines at the front, and the t of the last of them that has one.
+// The newest t of the whole lines among n bytes.
+static double newest(const char *p, size_t n) {
+    double t = 0;
+    for (const char *end = memrchr(p, '\n', n); end && p < end;) {
+        const char *next = memchr(p, '\n', (size_t)(end - p) + 1);
+        json_t *o = json_loadb(p, (size_t)(next - p), 0, NULL);
+        const json_t *v = json_object_get(o, "t");
+        if (json_is_number(v) && json_number_value(v) > t)
+            t = json_number_value(v);
+        json_decref(o);
+        p = next + 1;
+    }
+    return t;
+}
+
+// Length of the whole lines at the front, and the newest t: of the last TAIL_BYTES, since the file of a long run has millions of lines, and
+// only those that a dead link held up are not in order. Half a line at the front of the tail is none.
 static enum neb_status find_end(const char *path, off_t *end, double *t) {
-    FILE *f = fopen(path, "r");
-    char *line = NULL;
-    size_t cap = 0;
-    ssize_t n;
+    struct neb_map map;
     *end = 0;
     *t = 0;
-    if (!f)
-        return errno == ENOENT ? NEB_OK : neb_fail_errno("cannot read %s", path);
-    while ((n = getline(&line, &cap, f)) > 0 && line[n - 1] == '\n') {
-        json_t *o = json_loadb(line, (size_t)n, 0, NULL);
-        const json_t *v = json_object_get(o, "t");
-        if (json_is_number(v) && json_number_value(v) > *t)
-            *t = json_number_value(v);
-        json_decref(o);
-        *end += n;
+    if (!neb_fs_exists(path))
+        return NEB_OK;
+    NEB_TRY(neb_map_open(path, &map));
+    const char *p = (const char *)map.p, *last = map.len ? memrchr(p, '\n', map.len) : NULL;
+    if (last) {
+        size_t whole = (size_t)(last - p) + 1, at = whole > TAIL_BYTES ? whole - TAIL_BYTES : 0;
+        const char *from = at ? (const char *)memchr(p + at, '\n', whole - at) + 1 : p;
+        *end = (off_t)whole;
+        *t = newest(from, whole - (size_t)(from - p));
     }
-    free(line);
-    fclose(f);
+    neb_map_close(&map);
     return NEB_OK;
 }
 
@@ -80,6 +99,21 @@ void agent_metrics_close(struct agent_metrics **mp) {
 
 double agent_metrics_seconds(const struct agent_metrics *m, neb_ns now) {
     return m->offset_s + neb_seconds(now - m->start);
+}
+
+bool agent_metrics_wants(struct agent_metrics *m, int cluster, neb_ns now, const json_t *line) {
+    struct link_line *last = &m->links[cluster];
+    const char *kind = json_string_value(json_object_get(line, "kind"));
+    bool up = json_is_true(json_object_get(line, "up"));
+    double t = agent_metrics_seconds(m, now), apart = t / LINK_PARTS;
+    if (!kind || strcmp(kind, "link") != 0)
+        return true;
+    // lines come about once a second, not to the millisecond
+    if (last->t > 0 && up == last->up && apart > 1 &&
+        t - last->t < (apart < LINK_RARE_S ? apart : LINK_RARE_S))
+        return false;
+    *last = (struct link_line){t, up};
+    return true;
 }
 
 // pwrite at the known end: a short write is repeated, a failed one leaves no half line behind.

@@ -35,6 +35,10 @@ struct agent_metrics; // one open file; one thread
 NEB_MUST_CHECK enum neb_status agent_metrics_open(const char *path, bool resume, neb_ns now,
                                                   struct agent_metrics **out);
 void agent_metrics_close(struct agent_metrics **m);
+// Whether a line of cluster 0 … AGENT_CLUSTERS_MAX - 1 is to be added. All but those about its link are: of these there is one each second,
+// which who looks on wants to see, and 60 days of them nobody. So they are farther apart the longer the run lasts, by a 600th of it, up to
+// 30 s; that a link went, or came back, is always to be added.
+bool agent_metrics_wants(struct agent_metrics *m, int cluster, neb_ns now, const json_t *line);
 // Takes over (steals) line, an object, made at `now`; sets its t, of lines from before this run to
 // its beginning. NEB_ERR_IO or NEB_ERR_NOSPC: nothing, or not the whole line, was written; the part
 // is cut off again. NEB_ERR_INVALID: not an object with a kind.

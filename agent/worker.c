@@ -236,6 +236,7 @@ static enum neb_status report(struct agent_worker *w) {
 static enum neb_status run(struct agent_worker *w, const char *socket_path, const char *job) {
     NEB_TRY(agent_credential_read(STDIN_FILENO, &w->credential));
     NEB_TRY(worker_attach(w, socket_path, job));
+    worker_listen(w);
     neb_log_set_name(w->job.clusters[w->cluster].name);
     if (w->job.mode == AGENT_MODE_RTD)
         return agent_rtd_run(w);
@@ -307,7 +308,10 @@ enum neb_status agent_worker_run(const char *socket_path, const char *job, struc
                           NULL) != NEB_OK)
             neb_warn("the agent could not be told");
     }
-    intra_ckpt_async_destroy(&w->saver); // a checkpoint that is being written becomes whole
+    if (w->saver) // a checkpoint that is being written becomes whole
+        intra_ckpt_async_wait(w->saver);
+    worker_listen(NULL);
+    intra_ckpt_async_destroy(&w->saver);
     worker_sync_destroy(w);
     intra_team_destroy(&w->team);
     kern_device_close(&w->device);

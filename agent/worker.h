@@ -205,6 +205,7 @@ struct agent_worker {
     // agent
     neb_ns beat_at; // what it was told last by worker_beat, and when
     double beat_allow_s;
+    bool beat_step;      // a step was last begun, and nothing else since
     bool stepped;        // this process has made a step: it knows how long they take
     neb_ns heard, asked; // of a foreign trainer: when the agent last said something, was last asked
     bool orphan;         // the agent does not know this worker (it was started anew)
@@ -235,6 +236,9 @@ NEB_MUST_CHECK enum neb_status worker_wait(struct agent_worker *w); // up to 200
 // times what one takes, hang_after_s at least; before what is no step 30 x hang_after_s, or as long as 20 x `steps` steps take.
 enum { WORKER_HANG_STEPS = 20, WORKER_HANG_OTHER = 30 };
 void worker_beat(struct agent_worker *w, bool step, double steps);
+// From now on, and in this thread, whatever moves bytes (agent/base/moved.h) is work, to the agent and to the other ranks: as long as some move,
+// nothing that is no step hangs. NULL: no more.
+void worker_listen(struct agent_worker *w);
 // All that is to be done between two steps. *ready: the next step may begin.
 NEB_MUST_CHECK enum neb_status worker_exchange(struct agent_worker *w, bool *ready);
 // Up to 15 s at the start, until all other clusters are connected or the job stops.

@@ -1,6 +1,7 @@
 // A worker and its agent: messages, and what is sent and merged between two steps. The built-in worker (worker.c) and
 // libnebula (libnebula.c) run this same code; they differ in who makes the steps.
 #include "agent/base/log.h"
+#include "agent/base/moved.h"
 #include "agent/json.h"
 #include "agent/worker.h"
 
@@ -33,6 +34,17 @@ void worker_say_eval(struct agent_worker *w, double loss, json_t *by_source) {
                                 "loss", agent_json_number(loss), "sources", by_source));
 }
 
+// moves: bytes were moved since the last one.
+static void say_beat(struct agent_worker *w, bool moves) {
+    json_t *beat =
+        json_pack("{s:s,s:f,s:b}", "op", "beat", "allow_s", w->beat_allow_s, "moves", moves);
+    uint64_t left = w->saver ? intra_ckpt_async_left(w->saver) : 0;
+    if (left)
+        json_object_set_new(beat, "left", json_integer((json_int_t)left));
+    if (agent_ipc_send(w->ipc, NULL, beat, NULL, 0) != NEB_OK)
+        neb_debug("a beat was dropped");
+}
+
 void worker_beat(struct agent_worker *w, bool step, double steps) {
     double least_s = (double)w->job.hang_after_s,
            allow_s = WORKER_HANG_STEPS * (step ? 1 : steps) * w->step_s, last_s = w->beat_allow_s;
@@ -40,14 +52,32 @@ void worker_beat(struct agent_worker *w, bool step, double steps) {
     if (!step || !w->stepped)
         least_s *= WORKER_HANG_OTHER;
     allow_s = allow_s > least_s ? allow_s : least_s;
+    w->beat_step = step;
     bool alike = allow_s < 1.5 * last_s && allow_s > last_s / 1.5;
     if (w->foreign || !(least_s > 0) || (alike && now - w->beat_at < NEB_S))
         return;
     w->beat_at = now;
     w->beat_allow_s = allow_s;
-    if (agent_ipc_send(w->ipc, NULL, json_pack("{s:s,s:f}", "op", "beat", "allow_s", allow_s), NULL,
-                       0) != NEB_OK)
-        neb_debug("a beat was dropped");
+    say_beat(w, false);
+}
+
+static void moved(void *user) {
+    struct agent_worker *w = user;
+    neb_ns now = neb_now();
+    if (w->beat_step)
+        return; // whose time is known
+    if (w->world && w->world->ops->alive)
+        w->world->ops->alive(w->world);
+    if (now - w->beat_at < NEB_S)
+        return;
+    w->beat_at = now;
+    say_beat(w, true);
+}
+
+void worker_listen(struct agent_worker *w) {
+    if (w)
+        worker_beat(w, false, 0);
+    neb_moved_listen(w ? moved : NULL, w);
 }
 
 void worker_set_lost(struct agent_worker *w, bool lost) {

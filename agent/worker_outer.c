@@ -110,19 +110,29 @@ enum neb_status worker_outer_restore(struct agent_worker *w, const struct intra_
     return st == NEB_OK && !w->mesh ? inter_outer_push(w->outer) : st;
 }
 
+// Fragment f of an array that begins at `at`, to where the exchange has it: no other memory, which a large model would not leave.
+static enum neb_status read_fragment(const struct agent_worker *w, int32_t f,
+                                     const struct neb_file *file, uint64_t at, float *to) {
+    for (int32_t i = 0; i < w->n_units; i++) {
+        const struct intra_unit *u = &w->units[i];
+        size_t from = inter_outer_unit_at(w->outer, i);
+        if (w->fragment[i] == f)
+            NEB_TRY(neb_file_read(file, at + from * sizeof *to, to + from,
+                                  (size_t)u->rows * (size_t)u->cols * sizeof *to));
+    }
+    return NEB_OK;
+}
+
 enum neb_status worker_outer_adopt(struct agent_worker *w, int32_t f, uint32_t version,
                                    const struct neb_file *file, uint64_t at, uint64_t n) {
+    struct inter_outer_array arrays[INTER_OUTER_ARRAYS];
     if (w->mesh)
         return w->mesh->adopt(w, f, version, file, at, n);
-    float *both = malloc(2 * n * sizeof *both); // aligned, which the file is not
-    enum neb_status st =
-        both ? neb_file_read(file, at, both, 2 * n * sizeof *both)
-             : neb_fail(NEB_ERR_NOMEM, "out of memory for a snapshot of %llu parameters",
-                        (unsigned long long)n);
-    if (st == NEB_OK)
-        inter_outer_adopt(w->outer, f, both, both + n, version);
-    free(both);
-    return st;
+    inter_outer_arrays(w->outer, arrays);
+    NEB_TRY(read_fragment(w, f, file, at, arrays[0].p));
+    NEB_TRY(read_fragment(w, f, file, at + n * sizeof *arrays[0].p, arrays[1].p));
+    inter_outer_adopt(w->outer, f, arrays[0].p, arrays[1].p, version);
+    return NEB_OK;
 }
 
 enum neb_status worker_outer_adopted(struct agent_worker *w) {

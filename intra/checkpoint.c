@@ -1,5 +1,7 @@
 #include "intra/checkpoint.h"
+#include "agent/base/fault.h"
 #include "agent/base/log.h"
+#include "agent/base/moved.h"
 #include "agent/base/sha256.h"
 #include "intra/checkpoint_parts.h"
 
@@ -35,6 +37,7 @@ struct intra_ckpt_writer {
     bool may_split;
     uint64_t token; // of its parts
     uint32_t parts;
+    _Atomic uint64_t *written; // borrowed; NULL: nobody asks
 };
 
 static void put_header(uint8_t h[HEADER_BYTES], uint64_t index_at, uint64_t index_len, uint32_t n) {
@@ -130,7 +133,17 @@ enum neb_status intra_ckpt_add(struct intra_ckpt_writer *w, const char *name,
             w->failed = w->sink(w->user, name, dtype, rows, cols, data, bytes);
         return w->failed;
     }
-    neb_sha256_add(w->sha, data, bytes);
+    const uint8_t *at = data;
+    for (uint64_t left = bytes; left;) { // by pieces: the disk works while the next is hashed
+        size_t n = left < NEB_MOVED_PIECE ? (size_t)left : NEB_MOVED_PIECE;
+        neb_sha256_add(w->sha, at, n);
+        if (w->failed == NEB_OK)
+            w->failed = neb_fs_writer_add(w->file, at, n);
+        at += n;
+        left -= n;
+        if (w->written)
+            *w->written += n;
+    }
     neb_sha256_finish(w->sha, digest);
     neb_buf_str(&w->index, name);
     neb_buf_u8(&w->index, (uint8_t)dtype);
@@ -141,8 +154,6 @@ enum neb_status intra_ckpt_add(struct intra_ckpt_writer *w, const char *name,
     w->n++;
     uint64_t pad = (ALIGN - bytes % ALIGN) % ALIGN;
     w->at += bytes + pad;
-    if (w->failed == NEB_OK)
-        w->failed = neb_fs_writer_add(w->file, data, bytes);
     if (w->failed == NEB_OK)
         w->failed = neb_fs_writer_add(w->file, zeros, pad);
     return w->failed;
@@ -158,6 +169,9 @@ const char *intra_ckpt_split_path(const struct intra_ckpt_writer *w) {
 bool intra_ckpt_is_sink(const struct intra_ckpt_writer *w) { return w->sink != NULL; }
 bool intra_ckpt_seals(const struct intra_ckpt_writer *w) { return w->seals; }
 uint64_t intra_ckpt_bytes(const struct intra_ckpt_writer *w) { return w->bytes; }
+void intra_ckpt_watch(struct intra_ckpt_writer *w, _Atomic uint64_t *written) {
+    w->written = written;
+}
 
 // Trailer: the header again, now filled, then the digest over index and trailer header.
 enum neb_status intra_ckpt_commit(struct intra_ckpt_writer *w) {
@@ -167,7 +181,7 @@ enum neb_status intra_ckpt_commit(struct intra_ckpt_writer *w) {
     NEB_TRY(neb_buf_check(&w->names));
     if (w->sink)
         return NEB_OK;
-    NEB_TRY(intra_parts_wait(w->path, w->token, w->parts));
+    NEB_TRY(intra_parts_wait(w->path, w->token, w->parts, INTRA_PARTS_IDLE_S * NEB_S));
     put_header(header, w->at, w->index.len, w->n);
     neb_sha256_add(w->sha, w->index.p, w->index.len);
     neb_sha256_add(w->sha, header, sizeof header);
@@ -189,6 +203,7 @@ struct intra_ckpt {
     struct intra_ckpt_section *sections; // of all files
     void **copies;                       // (n) of sections of a sealed file; NULL: not made
     uint32_t n;
+    struct neb_moving *reading; // of an opened one: says how far it is
 };
 
 static enum neb_status damaged(const char *path, const char *what) {
@@ -336,14 +351,36 @@ static enum neb_status open_parts(struct intra_ckpt *c) {
     return NEB_OK;
 }
 
-static enum neb_status verify_all(const struct intra_ckpt *c) {
+static void digest_section(const struct neb_file *file, const struct intra_ckpt_section *s,
+                           struct neb_sha256 *sha, struct neb_moving *m, uint8_t out[32]) {
+    const uint8_t *p = neb_file_view(file) + s->at;
+    for (uint64_t left = s->bytes; left;) {
+        size_t n = left < NEB_MOVED_PIECE ? (size_t)left : NEB_MOVED_PIECE;
+        (void)neb_fault("file.read"); // a slow disk
+        neb_sha256_add(sha, p, n);
+        neb_moving_add(m, n);
+        p += n;
+        left -= n;
+    }
+    neb_sha256_finish(sha, out);
+}
+
+static uint64_t all_bytes(const struct intra_ckpt *c) {
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < c->n; i++)
+        sum += c->sections[i].bytes;
+    return sum;
+}
+
+static enum neb_status verify_with(const struct intra_ckpt *c, struct neb_sha256 *sha) {
+    struct neb_moving m = {.what = "verifying", .path = c->path, .total = all_bytes(c)};
     for (uint32_t i = 0; i < c->n; i++) {
         const struct intra_ckpt_section *s = &c->sections[i];
         const struct neb_file *file = c->files[s->part].f;
         uint8_t got[32];
-        if (neb_file_sealed(file)) // authenticated as it is read
+        if (neb_file_sealed(file)) // authenticated as it was opened
             continue;
-        neb_sha256(neb_file_view(file) + s->at, s->bytes, got);
+        digest_section(file, s, sha, &m, got);
         if (memcmp(got, s->sha256, sizeof got))
             return neb_fail(NEB_ERR_CORRUPT,
                             "checkpoint %s%s: section '%s' at offset %" PRIu64
@@ -351,6 +388,14 @@ static enum neb_status verify_all(const struct intra_ckpt *c) {
                             c->path, s->part ? " (in a part)" : "", s->name, s->at);
     }
     return NEB_OK;
+}
+
+static enum neb_status verify_all(const struct intra_ckpt *c) {
+    struct neb_sha256 *sha = NULL;
+    NEB_TRY(neb_sha256_create(&sha));
+    enum neb_status st = verify_with(c, sha);
+    neb_sha256_destroy(&sha);
+    return st;
 }
 
 static enum neb_status open_ckpt(const struct neb_vault *vault, const char *path, bool parts,
@@ -363,15 +408,20 @@ static enum neb_status open_ckpt(const struct neb_vault *vault, const char *path
     enum neb_status st = open_file(c, path);
     if (st == NEB_OK && parts)
         st = open_parts(c);
-    if (st == NEB_OK && !(c->copies = calloc(c->n ? c->n : 1, sizeof *c->copies)))
+    if (st == NEB_OK && (!(c->copies = calloc(c->n ? c->n : 1, sizeof *c->copies)) ||
+                         !(c->reading = calloc(1, sizeof *c->reading))))
         st = neb_fail(NEB_ERR_NOMEM, "out of memory opening %s", path);
     if (st == NEB_OK && verify)
         st = verify_all(c);
     c->vault = NULL;
-    if (st == NEB_OK)
+    if (st == NEB_OK) {
+        // who does not verify takes a part, or says himself how far he is
+        *c->reading = (struct neb_moving){
+            .what = verify ? "reading" : NULL, .path = c->path, .total = all_bytes(c)};
         *out = c;
-    else
+    } else {
         intra_ckpt_close(&c);
+    }
     return st;
 }
 
@@ -395,6 +445,7 @@ void intra_ckpt_close(struct intra_ckpt **cp) {
         for (uint32_t i = 0; (*cp)->copies && i < (*cp)->n; i++)
             free((*cp)->copies[i]);
         free((*cp)->copies);
+        free((*cp)->reading);
         free((*cp)->sections);
     }
     free(*cp);
@@ -430,8 +481,17 @@ bool intra_ckpt_sealed(const struct intra_ckpt *c) { return neb_file_sealed(c->f
 
 enum neb_status intra_ckpt_range(const struct intra_ckpt *c, const struct intra_ckpt_section *s,
                                  uint64_t at, void *dst, size_t n) {
+    uint8_t *to = dst;
     NEB_ASSERT(at <= s->bytes && n <= s->bytes - at);
-    return neb_file_read(c->files[s->part].f, s->at + at, dst, n);
+    while (n) {
+        size_t piece = n < NEB_MOVED_PIECE ? n : NEB_MOVED_PIECE;
+        NEB_TRY(neb_file_read(c->files[s->part].f, s->at + at, to, piece));
+        neb_moving_add(c->reading, piece);
+        to += piece;
+        at += piece;
+        n -= piece;
+    }
+    return NEB_OK;
 }
 
 const char *intra_ckpt_path(const struct intra_ckpt *c) { return c->path; }

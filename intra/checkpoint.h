@@ -43,6 +43,8 @@ const char *intra_ckpt_split_path(const struct intra_ckpt_writer *w); // NULL: o
 bool intra_ckpt_is_sink(const struct intra_ckpt_writer *w);
 bool intra_ckpt_seals(const struct intra_ckpt_writer *w);
 uint64_t intra_ckpt_bytes(const struct intra_ckpt_writer *w); // of the sections so far
+// Bytes of sections are added to *written as they go into the file, which another thread may look at; borrowed.
+void intra_ckpt_watch(struct intra_ckpt_writer *w, _Atomic uint64_t *written);
 // A file with parts waits for them first.
 NEB_MUST_CHECK enum neb_status intra_ckpt_commit(struct intra_ckpt_writer *w);
 // without commit: nothing is left behind

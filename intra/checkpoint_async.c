@@ -1,11 +1,14 @@
 #include "intra/checkpoint_async.h"
 #include "agent/base/clock.h"
+#include "agent/base/moved.h"
 #include "intra/checkpoint_parts.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { ALIGN = 64, PIECE = 4 << 20 }; // bytes; a piece is what one task copies
 
@@ -37,13 +40,15 @@ struct intra_ckpt_async {
     neb_ns begun, submitted;
     enum neb_status st;
     struct intra_ckpt_async_result result;
+    _Atomic uint64_t written; // of the copy
 };
 
 // ---- the writer -----------------------------------------------------------------------------------------------
 
-static enum neb_status write_copy(const struct intra_ckpt_async *a) {
+static enum neb_status write_copy(struct intra_ckpt_async *a) {
     struct intra_ckpt_writer *w = NULL;
     NEB_TRY(intra_ckpt_create_in(a->vault, a->path, &w));
+    intra_ckpt_watch(w, &a->written);
     enum neb_status st = NEB_OK;
     for (uint32_t i = 0; i < a->n && st == NEB_OK; i++) {
         const struct section *s = &a->sections[i];
@@ -138,6 +143,13 @@ static enum neb_status copy_section(void *user, const char *name, enum intra_dty
     return NEB_OK;
 }
 
+// Not 0: calloc would promise pages that are not there yet.
+static void touch_piece(void *arg, size_t i) {
+    const struct copy_job *j = arg;
+    size_t at = i * PIECE;
+    memset(j->dst + at, 1, j->n - at < PIECE ? j->n - at : PIECE);
+}
+
 // ---- the caller's side -----------------------------------------------------------------------------------------
 
 enum neb_status intra_ckpt_async_create(const struct neb_vault *vault, struct kern_pool *pool,
@@ -154,10 +166,15 @@ enum neb_status intra_ckpt_async_create(const struct neb_vault *vault, struct ke
         free(a);
         return NEB_ERR_NOMEM;
     }
-    if (touched)
-        memset(a->memory, 1, touched); // not 0: calloc would promise pages that are not there yet
+    struct copy_job pages = {.dst = a->memory, .n = touched};
+    if (touched) // on all threads: to make that many pages takes one of them minutes
+        kern_pool_run(pool, (touched + PIECE - 1) / PIECE, touch_piece, &pages);
+    pthread_condattr_t by;
+    pthread_condattr_init(&by);
+    pthread_condattr_setclock(&by, CLOCK_MONOTONIC);
     pthread_mutex_init(&a->lock, NULL);
-    pthread_cond_init(&a->changed, NULL);
+    pthread_cond_init(&a->changed, &by);
+    pthread_condattr_destroy(&by);
     a->started = start_thread(a) == 0;
     if (!a->started) {
         intra_ckpt_async_destroy(&a);
@@ -187,10 +204,28 @@ void intra_ckpt_async_destroy(struct intra_ckpt_async **ap) {
 }
 
 void intra_ckpt_async_wait(struct intra_ckpt_async *a) {
+    uint64_t seen = neb_moved();
     pthread_mutex_lock(&a->lock);
-    while (a->phase == SUBMITTED)
-        pthread_cond_wait(&a->changed, &a->lock);
+    while (a->phase == SUBMITTED) {
+        struct timespec end;
+        clock_gettime(CLOCK_MONOTONIC, &end);
+        end.tv_sec++;
+        if (pthread_cond_timedwait(&a->changed, &a->lock, &end) != ETIMEDOUT || neb_moved() == seen)
+            continue;
+        pthread_mutex_unlock(&a->lock);
+        seen = neb_moved();
+        neb_moved_add(0); // the thread is at work
+        pthread_mutex_lock(&a->lock);
+    }
     pthread_mutex_unlock(&a->lock);
+}
+
+uint64_t intra_ckpt_async_left(struct intra_ckpt_async *a) {
+    uint64_t written = a->written;
+    pthread_mutex_lock(&a->lock);
+    uint64_t all = a->phase == SUBMITTED ? a->result.bytes : 0;
+    pthread_mutex_unlock(&a->lock);
+    return all > written ? all - written : 0;
 }
 
 enum neb_status intra_ckpt_async_begin(struct intra_ckpt_async *a, struct intra_ckpt_writer **out) {
@@ -198,6 +233,7 @@ enum neb_status intra_ckpt_async_begin(struct intra_ckpt_async *a, struct intra_
     a->n = 0;
     a->len = 0;
     a->result = (struct intra_ckpt_async_result){0};
+    a->written = 0;
     a->begun = neb_now();
     return intra_ckpt_create_sink(copy_section, a, a->vault != NULL, out);
 }

@@ -41,7 +41,10 @@ NEB_MUST_CHECK enum neb_status intra_ckpt_async_begin(struct intra_ckpt_async *a
 NEB_MUST_CHECK enum neb_status intra_ckpt_async_submit(struct intra_ckpt_async *a,
                                                        struct intra_ckpt_writer **w,
                                                        const char *dir, const char *path, int keep);
+// While the thread moves bytes, this one tells (agent/base/moved.h).
 void intra_ckpt_async_wait(struct intra_ckpt_async *a);
+// Bytes of the copy that are still to be written.
+uint64_t intra_ckpt_async_left(struct intra_ckpt_async *a);
 // What became of the checkpoint that was submitted, once. NEB_ERR_NOT_FOUND: none was; NEB_ERR_AGAIN: it is being written
 // (neither is logged); NEB_OK: it is durable; else why it is not, logged by the writer: older generations are untouched.
 NEB_MUST_CHECK enum neb_status intra_ckpt_async_result(struct intra_ckpt_async *a,

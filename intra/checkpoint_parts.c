@@ -1,6 +1,6 @@
 #include "intra/checkpoint_parts.h"
-#include "agent/base/clock.h"
 #include "agent/base/log.h"
+#include "agent/base/moved.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -8,6 +8,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { TOKEN_DIGITS = 16 };
 
@@ -55,13 +56,62 @@ static bool given_up(const char *path) {
     return failed_path(path, mark, sizeof mark) == NEB_OK && neb_fs_exists(mark);
 }
 
-enum neb_status intra_parts_wait(const char *file, uint64_t token, uint32_t n) {
-    neb_ns start = neb_now();
+// Of parts from the k-th on, finished or not.
+static uint64_t bytes_of(const char *file, uint64_t token, uint32_t k, uint32_t n) {
+    uint64_t sum = 0;
+    for (; k <= n; k++) {
+        char path[NEB_PATH_MAX];
+        struct stat info;
+        size_t len;
+        if (intra_part_path(file, token, k, path, sizeof path - sizeof ".tmp") != NEB_OK)
+            continue;
+        if (stat(path, &info) != 0) {
+            len = strlen(path);
+            memcpy(path + len, ".tmp", sizeof ".tmp");
+            if (stat(path, &info) != 0)
+                continue;
+        }
+        sum += (uint64_t)info.st_size;
+    }
+    return sum;
+}
+
+struct growth { // of the parts that are waited for
+    uint64_t bytes;
+    neb_ns at, looked, said; // when it was seen last; when they were looked at, and said
+};
+
+// Whether they have not grown for too long.
+static bool stands_still(struct growth *g, const char *file, uint64_t token, uint32_t k, uint32_t n,
+                         neb_ns idle) {
+    neb_ns now = neb_now();
+    if (now - g->looked < (idle < 4 * NEB_S ? idle / 4 : NEB_S))
+        return false;
+    uint64_t bytes = bytes_of(file, token, k, n);
+    if (bytes > g->bytes) {
+        neb_moved_add(bytes - g->bytes);
+        g->at = now;
+    }
+    g->bytes = bytes;
+    g->looked = now;
+    if (now - g->said > 10 * NEB_S) {
+        neb_info("%s: waiting for the parts of other ranks, %" PRIu32 " of %" PRIu32
+                 " are there, of the others %.1f GB",
+                 file, k - 1, n, (double)bytes * 1e-9);
+        g->said = now;
+    }
+    return now - g->at > idle;
+}
+
+enum neb_status intra_parts_wait(const char *file, uint64_t token, uint32_t n, neb_ns idle) {
+    neb_ns now = neb_now();
+    struct growth g = {.at = now, .looked = now, .said = now};
     for (uint32_t k = 1; k <= n;) {
         char path[NEB_PATH_MAX];
         NEB_TRY(intra_part_path(file, token, k, path, sizeof path));
         if (neb_fs_exists(path)) {
             k++;
+            g = (struct growth){.at = neb_now(), .looked = g.looked, .said = g.said};
             continue;
         }
         if (given_up(path))
@@ -69,11 +119,12 @@ enum neb_status intra_parts_wait(const char *file, uint64_t token, uint32_t n) {
                             "%s could not be written: that rank's log says why; the checkpoint "
                             "before is untouched",
                             path);
-        if (neb_now() - start > INTRA_PARTS_WAIT_S * NEB_S)
+        if (stands_still(&g, file, token, k, n, idle))
             return neb_fail(NEB_ERR_TIMEOUT,
-                            "%s was not written within %d s: look at that rank's log and disk; the "
-                            "checkpoint before is untouched",
-                            path, INTRA_PARTS_WAIT_S);
+                            "%s is not there, and of what is missing nothing was written for %.0f "
+                            "s: look at that rank's log and disk; the checkpoint before is "
+                            "untouched",
+                            path, neb_seconds(idle));
         neb_sleep(10 * NEB_MS);
     }
     return NEB_OK;

@@ -18,13 +18,18 @@
 // All ranks must see the folder: intra_trainer_save finds out which do, and the others' share is written by those.
 #ifndef INTRA_CHECKPOINT_PARTS_H
 #define INTRA_CHECKPOINT_PARTS_H
+#include "agent/base/clock.h"
 #include "intra/checkpoint.h"
 
 #include <dirent.h>
 
 #define INTRA_PARTS_SECTION                                                                        \
     "checkpoint.parts" // u64: token and n of the file; token, number and n of a part (older builds: without n)
-enum { INTRA_PARTS_MAX = 4096, INTRA_PARTS_WAIT_S = 600 };
+enum {
+    INTRA_PARTS_MAX = 4096,
+    // No byte more of any part. Long: over NFS a file's length may be seen a minute late, and the fsync of the last one takes its time.
+    INTRA_PARTS_IDLE_S = 600,
+};
 
 NEB_MUST_CHECK enum neb_status intra_part_path(const char *file, uint64_t token, uint32_t number,
                                                char *out, size_t cap);
@@ -41,8 +46,10 @@ NEB_MUST_CHECK enum neb_status intra_part_sign(struct intra_ckpt_writer *w,
                                                const struct intra_part *part);
 // Tells whoever waits for the part at `path` that it will not come. Nothing where path is no part's.
 void intra_part_give_up(const char *path);
-// Until n parts are there. NEB_ERR_IO: one was given up; NEB_ERR_TIMEOUT names the one that is not: its rank has died, or its disk is full.
-NEB_MUST_CHECK enum neb_status intra_parts_wait(const char *file, uint64_t token, uint32_t n);
+// Until n parts are there, for as long as those that are not there yet grow. NEB_ERR_IO: one was given up; NEB_ERR_TIMEOUT: for `idle` none has
+// grown; names one that is missing: its rank has died, or its disk hangs.
+NEB_MUST_CHECK enum neb_status intra_parts_wait(const char *file, uint64_t token, uint32_t n,
+                                                neb_ns idle);
 // Removes parts in `dir` that no file names, and half-written ones. A sealed file is authenticated whole to be read, so it is asked only where
 // parts of several tokens lie beside it; what is left over then goes with its generation.
 NEB_MUST_CHECK enum neb_status intra_parts_prune(const struct neb_vault *vault, const char *dir);

@@ -87,6 +87,9 @@ struct intra_comm_ops {
     // Optional (NULL: false). Has a call failed because another rank died, gave up or hangs? Then this rank's own failure says
     // nothing, and starting all of them again may help.
     bool (*lost)(struct intra_comm *c);
+    // Optional (NULL: nobody waits with a time limit, or not for what lasts). This rank is at work at something long, such as a file: those
+    // that wait for it wait on. Costs a look at the clock, mostly. Not collective; does nothing from within a call.
+    void (*alive)(struct intra_comm *c);
     // Frees c. Collective over its ranks in good order; after an error or abort any rank may call it alone.
     void (*destroy)(struct intra_comm *c);
 };
@@ -145,7 +148,7 @@ static inline size_t intra_comm_type_bytes(enum intra_comm_type t) {
 
 // What a loadable object exports: intra_comm_mpi_open and intra_comm_nccl_open. `version` guards against an object of
 // another build.
-enum { INTRA_COMM_VERSION = 4 };
+enum { INTRA_COMM_VERSION = 5 };
 typedef enum neb_status intra_comm_mpi_opener(int version, struct intra_comm **out);
 typedef enum neb_status intra_comm_nccl_opener(int version, struct intra_comm *boot, int device,
                                                int64_t timeout_ms, struct intra_comm **out);

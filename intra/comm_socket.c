@@ -148,6 +148,8 @@ out:
 
 static void give_up(struct intra_comm *c) { socket_hub_give_up(socket_group_of(c)->hub); }
 
+static void alive(struct intra_comm *c) { socket_alive(socket_group_of(c)->hub); }
+
 // What failed may have been over another communicator of the same ranks: one that died is noticed here within a moment.
 static bool lost(struct intra_comm *c) {
     struct socket_hub *hub = socket_group_of(c)->hub;
@@ -183,6 +185,7 @@ static const struct intra_comm_ops socket_ops = {
     .split = split,
     .abort = give_up,
     .lost = lost,
+    .alive = alive,
     .destroy = destroy,
 };
 

@@ -34,7 +34,13 @@ enum {
 #define SOCKET_EARLY_ALONE ((size_t)64 << 20)
 #define SOCKET_EARLY_MAX   ((size_t)4 << 30)
 
-enum socket_kind { SOCKET_MESSAGE = 1, SOCKET_COLLECTIVE, SOCKET_BYE, SOCKET_GIVES_UP };
+enum socket_kind {
+    SOCKET_MESSAGE = 1,
+    SOCKET_COLLECTIVE,
+    SOCKET_BYE,
+    SOCKET_GIVES_UP,
+    SOCKET_ALIVE // its sender is at work outside of any call: who waits for it waits on
+};
 
 // A message on its way out. Belongs to whoever waits for it; zeroed: nothing is on its way.
 struct socket_send {
@@ -85,6 +91,7 @@ struct socket_peer {
     uint8_t *at;
     struct socket_recv *into;
     struct socket_early *aside;
+    struct socket_send alive;
 };
 
 struct socket_hub {
@@ -104,6 +111,7 @@ struct socket_hub {
     // while a call waits: for whom, and in what
     const char *what;
     int waits_for;
+    neb_ns alive_at; // when this rank last said that it is at work
 };
 
 // ---- comm_socket_io.c ----
@@ -112,6 +120,7 @@ NEB_MUST_CHECK enum neb_status socket_hub_create(int rank, int size, int64_t tim
 // Closes everything. polite: says goodbye and waits, bounded, until the others have read all and done the same.
 void socket_hub_destroy(struct socket_hub **hub, bool polite);
 void socket_hub_give_up(struct socket_hub *hub);
+void socket_alive(struct socket_hub *hub); // intra_comm_ops.alive
 // Queue a message to `to`, or the wait for one from `from`. s, r and the buffers stay the caller's and where they are until socket_wait_*.
 void socket_post_send(struct socket_hub *hub, int to, uint32_t group, enum socket_kind kind,
                       int32_t tag, const void *x, size_t bytes, struct socket_send *s);

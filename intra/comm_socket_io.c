@@ -1,6 +1,7 @@
 // Frames over the connections: all are looked at whichever of them a call waits for, since a rank that only wrote could wait for one
 // that does the same.
 #include "agent/base/bytes.h"
+#include "agent/base/moved.h"
 #include "intra/comm_socket.h"
 
 #include <errno.h>
@@ -20,6 +21,7 @@ enum {
     GONE_MS = 2000,
     // those whom no call waits for are looked at so often while others keep this rank busy: what fits a connection's buffers meanwhile
     OTHERS_US = 100,
+    ALIVE_PARTS = 100, // how often one says within the time limit that it is at work
 };
 
 // ---- failing --------------------------------------------------------------------------------------------------
@@ -150,7 +152,7 @@ static enum neb_status begin_frame(struct socket_hub *hub, int peer, bool *waits
     int32_t tag = (int32_t)neb_rd_u32(&rd);
     uint64_t bytes = neb_rd_u64(&rd);
     *waits = false;
-    if (kind < SOCKET_MESSAGE || kind > SOCKET_GIVES_UP || bytes > SOCKET_MESSAGE_MAX ||
+    if (kind < SOCKET_MESSAGE || kind > SOCKET_ALIVE || bytes > SOCKET_MESSAGE_MAX ||
         (kind >= SOCKET_BYE && bytes))
         return lose(hub, peer, NEB_ERR_IO, "sends what is no frame: is it of another build?");
     if (kind == SOCKET_GIVES_UP) {
@@ -158,7 +160,9 @@ static enum neb_status begin_frame(struct socket_hub *hub, int peer, bool *waits
         return NEB_OK;
     }
     struct socket_recv *r = waiting_for(p, group, kind, tag);
-    if (kind == SOCKET_BYE) {
+    if (kind == SOCKET_ALIVE) {
+        ; // that it came is all that it says
+    } else if (kind == SOCKET_BYE) {
         p->bye = true;
     } else if (r) {
         if (kind == SOCKET_COLLECTIVE && (r->tag != tag || r->bytes != bytes))
@@ -397,8 +401,10 @@ static enum neb_status wait_for(struct socket_hub *hub, const bool *pending, int
         neb_ns now = neb_now();
         if (moved || !end)
             end = now + hub->timeout_ms * NEB_MS;
-        if (moved)
+        if (moved) {
+            neb_moved_add(0);
             continue;
+        }
         if (now >= end) {
             char why[128];
             snprintf(why, sizeof why,
@@ -564,6 +570,24 @@ void socket_hub_give_up(struct socket_hub *hub) {
         shutdown(p->fd, SHUT_WR);
     }
     hub->gave_up = true;
+}
+
+// Not from within a call that waits, which would be for another rank: whose turn it is says it.
+void socket_alive(struct socket_hub *hub) {
+    neb_ns now = neb_now();
+    if (hub->what || hub->gave_up || hub->failed != NEB_OK ||
+        now - hub->alive_at < hub->timeout_ms * NEB_MS / ALIVE_PARTS)
+        return;
+    hub->alive_at = now;
+    for (int i = 0; i < hub->size; i++) {
+        struct socket_peer *p = &hub->peers[i];
+        bool moved = false;
+        if (p->fd < 0)
+            continue;
+        if (!p->alive.pending) // else the one before has not left yet
+            socket_post_send(hub, i, 0, SOCKET_ALIVE, 0, NULL, 0, &p->alive);
+        (void)!write_some(hub, i, &moved);
+    }
 }
 
 // A connection that is closed with something unread is reset, and what the other has not read yet is lost.

@@ -1,5 +1,6 @@
 #include "security/seal_stream.h"
 
+#include "agent/base/moved.h"
 #include "agent/base/vault.h"
 #include "security/locked.h"
 
@@ -164,11 +165,13 @@ static enum neb_status open_all(struct sec_stream_reader *r, const struct sec_se
     sodium_memzero(r->clear, SEC_SEAL_KEY_BYTES);
     if (rc != 0)
         return damaged(name, 0);
+    struct neb_moving m = {.what = "opening", .path = name, .total = r->len};
     for (uint64_t i = 0; i < r->chunks; i++) {
         if (i % STRIDE == 0)
             r->kept[i / STRIDE] = r->state;
         if (!pull(r))
             return damaged(name, i);
+        neb_moving_add(&m, chunk_bytes(r, i));
     }
     return NEB_OK;
 }

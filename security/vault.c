@@ -1,6 +1,7 @@
 #include "security/vault.h"
 
 #include "agent/base/file.h"
+#include "agent/base/moved.h"
 #include "security/locked.h"
 #include "security/seal_chunks.h"
 #include "security/seal_stream.h"
@@ -81,8 +82,11 @@ static enum neb_status open_chunks(const struct sec_vault *v, const char *path, 
         return st;
     }
     *r = (struct reader){.chunks = c, .sealed = p};
-    for (uint64_t i = 0; i < n && st == NEB_OK; i++)
+    struct neb_moving m = {.what = "opening", .path = path, .total = len};
+    for (uint64_t i = 0; i < n && st == NEB_OK; i++) {
         st = unseal_chunk(r, i, path);
+        neb_moving_add(&m, sec_chunks_bytes(c));
+    }
     if (st != NEB_OK) {
         close_reader(r);
         return st;

@@ -1,4 +1,6 @@
 #include "agent/base/file.h"
+#include "agent/base/fault.h"
+#include "agent/base/moved.h"
 
 #include <stdlib.h>
 
@@ -46,10 +48,19 @@ bool neb_file_sealed(const struct neb_file *f) { return f->ops; }
 const uint8_t *neb_file_view(const struct neb_file *f) { return f->ops ? NULL : f->map.p; }
 
 enum neb_status neb_file_read(const struct neb_file *f, uint64_t at, void *dst, size_t n) {
+    uint8_t *out = dst;
     NEB_ASSERT(at <= f->len && n <= f->len - at);
-    if (f->ops)
-        return f->ops->read(f->reader, at, dst, n);
-    if (n)
-        memcpy(dst, f->map.p + at, n);
+    while (n) {
+        size_t piece = n < NEB_MOVED_PIECE ? n : NEB_MOVED_PIECE;
+        (void)neb_fault("file.read"); // a slow disk
+        if (f->ops)
+            NEB_TRY(f->ops->read(f->reader, at, out, piece));
+        else
+            memcpy(out, f->map.p + at, piece);
+        neb_moved_add(piece);
+        out += piece;
+        at += piece;
+        n -= piece;
+    }
     return NEB_OK;
 }

@@ -15,7 +15,7 @@ uint64_t neb_file_len(const struct neb_file *f); // in clear
 bool neb_file_sealed(const struct neb_file *f);
 // The whole of it, until close; NULL: it is sealed (or empty), read it.
 const uint8_t *neb_file_view(const struct neb_file *f);
-// Exactly n bytes from `at`, which must lie within the file.
+// Exactly n bytes from `at`, which must lie within the file; of many it tells as it goes (agent/base/moved.h).
 NEB_MUST_CHECK enum neb_status neb_file_read(const struct neb_file *f, uint64_t at, void *dst,
                                              size_t n);
 

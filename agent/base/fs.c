@@ -1,5 +1,6 @@
 #include "agent/base/fs.h"
 #include "agent/base/fault.h"
+#include "agent/base/moved.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -10,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { WRITE_BUFFER_BYTES = 1 << 20 };
+enum { WRITE_BUFFER_BYTES = 1 << 20, PUSH_BYTES = 64 << 20 };
 
 enum neb_status neb_path(char *out, size_t cap, const char *dir, const char *name) {
     int n = snprintf(out, cap, "%s/%s", dir, name);
@@ -185,6 +186,7 @@ struct neb_fs_writer {
     char path[NEB_PATH_MAX], tmp[NEB_PATH_MAX];
     uint8_t *buf;
     size_t len;
+    uint64_t written, pushed;          // to the file; of that, known to be on disk
     const struct neb_vault_ops *vault; // NULL: in clear
     void *seal;
 };
@@ -219,15 +221,36 @@ fail:
     return st;
 }
 
+// What was written goes to disk piece by piece, one behind the other, and not all of it in the fsync at the end, which tells nobody how far
+// it is: on a machine with much memory that would be the whole file. Where a file system cannot do this, fsync does it all. What it reports here
+// fsync does not report again.
+static enum neb_status keep_going(struct neb_fs_writer *w) {
+    if (w->written - w->pushed < 2 * PUSH_BYTES)
+        return NEB_OK;
+    bool failed = sync_file_range(w->fd, (off_t)w->pushed, PUSH_BYTES,
+                                  SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE |
+                                      SYNC_FILE_RANGE_WAIT_AFTER) != 0 &&
+                  (errno == EIO || errno == ENOSPC || errno == EDQUOT);
+    if (failed)
+        return neb_fail_errno("cannot write %s (%s is unchanged)", w->tmp, w->path);
+    w->pushed += PUSH_BYTES;
+    (void)sync_file_range(w->fd, (off_t)w->pushed, PUSH_BYTES, SYNC_FILE_RANGE_WRITE);
+    return NEB_OK;
+}
+
 static enum neb_status write_all(struct neb_fs_writer *w, const uint8_t *p, size_t n) {
     while (n) {
-        ssize_t k = neb_fault("fs.write") ? (errno = ENOSPC, -1) : write(w->fd, p, n);
+        size_t piece = n < NEB_MOVED_PIECE ? n : NEB_MOVED_PIECE;
+        ssize_t k = neb_fault("fs.write") ? (errno = ENOSPC, -1) : write(w->fd, p, piece);
         if (k < 0 && errno == EINTR)
             continue;
         if (k < 0)
             return neb_fail_errno("cannot write %s (%s is unchanged)", w->tmp, w->path);
         p += k;
         n -= (size_t)k;
+        w->written += (uint64_t)k;
+        NEB_TRY(keep_going(w));
+        neb_moved_add((uint64_t)k);
     }
     return NEB_OK;
 }

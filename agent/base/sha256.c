@@ -1,4 +1,5 @@
 #include "agent/base/sha256.h"
+#include "agent/base/moved.h"
 
 #include <openssl/evp.h>
 #include <pthread.h>
@@ -42,7 +43,12 @@ void neb_sha256_destroy(struct neb_sha256 **h) {
 }
 
 void neb_sha256_add(struct neb_sha256 *h, const void *p, size_t n) {
-    NEB_ASSERT(EVP_DigestUpdate(h->ctx, p, n) == 1);
+    const uint8_t *at = p;
+    for (; n > NEB_MOVED_PIECE; at += NEB_MOVED_PIECE, n -= NEB_MOVED_PIECE) {
+        NEB_ASSERT(EVP_DigestUpdate(h->ctx, at, NEB_MOVED_PIECE) == 1);
+        neb_moved_add(NEB_MOVED_PIECE);
+    }
+    NEB_ASSERT(EVP_DigestUpdate(h->ctx, at, n) == 1);
 }
 
 void neb_sha256_finish(struct neb_sha256 *h, uint8_t out[NEB_SHA256_BYTES]) {

@@ -11,6 +11,7 @@
 struct neb_sha256; // one running hash
 NEB_MUST_CHECK enum neb_status neb_sha256_create(struct neb_sha256 **out);
 void neb_sha256_destroy(struct neb_sha256 **h);
+// Of much it tells as it goes (agent/base/moved.h).
 void neb_sha256_add(struct neb_sha256 *h, const void *p, size_t n);
 // Gives the digest and resets the hash for the next use.
 void neb_sha256_finish(struct neb_sha256 *h, uint8_t out[NEB_SHA256_BYTES]);

@@ -366,6 +366,45 @@ static void test_one_fails(void **state) {
     }
 }
 
+// Rank 0 reads a file for three times as long as the others wait for it: it says that it is at work, and they wait. One that says nothing is given up.
+static bool at_work;
+
+static enum neb_status long_work(struct world *w, int rank) {
+    struct intra_comm *c = NULL;
+    float x[N] = {1};
+    NEB_TRY(join(w, rank, &c));
+    enum neb_status st = c->ops->barrier(c);
+    if (rank == 0)
+        for (neb_ns end = neb_now() + 3 * w->timeout_ms * NEB_MS; neb_now() < end;) {
+            if (at_work)
+                c->ops->alive(c);
+            neb_sleep(5 * NEB_MS);
+        }
+    if (st == NEB_OK)
+        st = c->ops->broadcast(c, x, sizeof x, 0);
+    if (st != NEB_OK)
+        c->ops->abort(c);
+    intra_comm_destroy(&c);
+    return st;
+}
+
+static void test_long_work(void **state) {
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct outcome o[RANKS_MAX];
+        struct world w = make_world(3);
+        at_work = i == 0;
+        w.timeout_ms = 1500;
+        run(&w, 0x7, long_work, o);
+        for (int k = 1; k < 3; k++) {
+            if (at_work)
+                assert_int_equal(o[k].st, NEB_OK);
+            else
+                assert_true(o[k].st == NEB_ERR_TIMEOUT || o[k].st == NEB_ERR_IO);
+        }
+    }
+}
+
 // A message that was sent arrives, though its sender has ended, and left something unread.
 static enum neb_status last_words(struct world *w, int rank) {
     enum { BYTES = 3 << 20 };
@@ -544,6 +583,7 @@ int main(void) {
         cmocka_unit_test(test_late_root),
         cmocka_unit_test(test_strangers),
         cmocka_unit_test(test_one_fails),
+        cmocka_unit_test(test_long_work),
         cmocka_unit_test(test_last_words),
         cmocka_unit_test(test_agreed_failure),
         cmocka_unit_test(test_rank_order),

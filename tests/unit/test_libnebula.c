@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -83,13 +84,13 @@ static void *serve(void *arg) {
     return NULL;
 }
 
-static int start(void **state) {
+static int start_with(void **state, const char *text) {
     struct agent *a = calloc(1, sizeof *a);
     strcpy(a->dir, "/tmp/nebula-lib-XXXXXX");
     assert_non_null(mkdtemp(a->dir));
     snprintf(a->path, sizeof a->path, "%s/agent.sock", a->dir);
     struct agent_jobrun *j = &a->jobs[0];
-    assert_int_equal(agent_job_parse(yaml, sizeof yaml - 1, "t.yaml", &j->job), NEB_OK);
+    assert_int_equal(agent_job_parse(text, strlen(text), "t.yaml", &j->job), NEB_OK);
     j->spec = agent_job_to_json(&j->job);
     j->used = true;
     memset(j->hex, 'a', 32);
@@ -101,6 +102,15 @@ static int start(void **state) {
     assert_int_equal(pthread_create(&a->thread, NULL, serve, a), 0);
     *state = a;
     return 0;
+}
+
+static int start(void **state) { return start_with(state, yaml); }
+static int start_large(void **state) {
+    char text[sizeof yaml + 64], *at = strstr(strcpy(text, yaml), "d_model: 8, ");
+    memmove(at + strlen("d_model: 512, "), at + strlen("d_model: 8, "),
+            strlen(at + strlen("d_model: 8, ")) + 1);
+    memcpy(at, "d_model: 512, ", strlen("d_model: 512, "));
+    return start_with(state, text);
 }
 
 static int stop(void **state) {
@@ -300,6 +310,39 @@ static void test_steps_and_resume(void **state) {
     assert_true(saved >= 2);
 }
 
+// A model of which all of the digest takes long: it is computed once, and again when parameters came in, not at each question.
+static void test_info_often(void **state) {
+    struct agent *a = *state;
+    enum { ASKED = 200 };
+    struct nebula_info info = {.size = sizeof info}, again = info;
+    struct nebula_tensor t = {.size = sizeof t};
+    struct nebula *n = attached(a);
+    int s;
+    size_t all = 0, at = 0;
+    for (int32_t i = 0; nebula_tensor_at(n, i, &t) == NEBULA_OK; i++)
+        all += (size_t)t.rows * (size_t)t.cols;
+    float *memory = calloc(all, sizeof *memory);
+    assert_non_null(memory);
+    register_all(n, memory, NULL);
+    assert_int_equal(nebula_begin(n), NEBULA_OK);
+    clock_t start = clock();
+    assert_int_equal(nebula_info_get(n, &info), NEBULA_OK);
+    clock_t one = clock() - start;
+    start = clock();
+    for (int i = 0; i < ASKED; i++)
+        assert_int_equal(nebula_info_get(n, &again), NEBULA_OK);
+    assert_true(clock() - start < ASKED / 4 * one);
+    assert_string_equal(info.digest, again.digest);
+    assert_int_equal(nebula_step(n, 8, 1, &s), NEBULA_OK);
+    for (at = 0; at < all; at += 1000)
+        memory[at] += 1;
+    assert_int_equal(nebula_checkpoint(n), NEBULA_OK); // reads them
+    assert_int_equal(nebula_info_get(n, &again), NEBULA_OK);
+    assert_string_not_equal(info.digest, again.digest);
+    assert_int_equal(nebula_close(&n, (double)NAN), NEBULA_OK);
+    free(memory);
+}
+
 // In a program that has chosen a locale with a decimal comma.
 static void test_decimal_comma(void **state) {
     struct agent *a = *state;
@@ -352,6 +395,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_agent_of_another_version, start, stop),
         cmocka_unit_test_setup_teardown(test_register_errors, start, stop),
         cmocka_unit_test_setup_teardown(test_steps_and_resume, start, stop),
+        cmocka_unit_test_setup_teardown(test_info_often, start_large, stop),
         cmocka_unit_test_setup_teardown(test_decimal_comma, start, stop),
         cmocka_unit_test_setup_teardown(test_closed_forked_failed, start, stop),
     };

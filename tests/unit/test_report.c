@@ -13,6 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 static char dir[] = "/tmp/nebula-rep'ort-XXXXXX"; // a quote: paths reach gnuplot
@@ -99,6 +101,51 @@ static void test_metrics(void **state) {
 }
 
 // A disk that is full in the middle of a line: an error, and a file of whole lines.
+// 60 days: of a link's line a second a handful of megabytes are kept, every one of the first minutes, and whenever it went or came. The end of
+// such a file is found without reading it.
+static void test_metrics_long(void **state) {
+    (void)state;
+    struct agent_metrics *m = NULL;
+    enum { DAY_S = 86400 };
+    int64_t kept = 0, early = 0;
+    json_t *up = json_pack("{s:s,s:b}", "kind", "link", "up", 1),
+           *down = json_pack("{s:s,s:b}", "kind", "link", "up", 0),
+           *step = json_pack("{s:s}", "kind", "step");
+    assert_int_equal(agent_metrics_open(in_dir("long.jsonl"), false, 0, &m), NEB_OK);
+    for (int64_t s = 1; s <= 60 * DAY_S; s++) {
+        bool wants = agent_metrics_wants(m, 1, s * NEB_S, up);
+        kept += wants;
+        early += wants && s <= 600;
+    }
+    assert_int_equal(early, 600);
+    assert_true(kept > 60 * DAY_S / 31 && kept < 60 * DAY_S / 29 + 4000);
+    assert_true(agent_metrics_wants(m, 1, (60 * DAY_S + 1) * NEB_S, down));
+    assert_true(agent_metrics_wants(m, 1, (60 * DAY_S + 2) * NEB_S, up));
+    assert_false(agent_metrics_wants(m, 1, (60 * DAY_S + 3) * NEB_S, up));
+    assert_true(agent_metrics_wants(m, 0, (60 * DAY_S + 3) * NEB_S, up)); // of another cluster
+    assert_true(agent_metrics_wants(m, 1, (60 * DAY_S + 3) * NEB_S, step));
+    json_decref(up), json_decref(down), json_decref(step);
+    agent_metrics_close(&m);
+
+    // half a million lines; the last one cut by a crash, one before it late
+    FILE *f = fopen(in_dir("long.jsonl"), "w");
+    for (int i = 0; i < 500000; i++)
+        fprintf(f, "{\"t\":%d.5,\"kind\":\"link\",\"cluster\":\"paris\",\"up\":true}\n", i);
+    fprintf(f, "{\"t\":17,\"kind\":\"link\"}\n");
+    long whole = ftell(f);
+    fprintf(f, "{\"t\":500001");
+    fclose(f);
+    clock_t before = clock();
+    assert_int_equal(agent_metrics_open(in_dir("long.jsonl"), true, 100 * NEB_S, &m), NEB_OK);
+    double took = (double)(clock() - before) / CLOCKS_PER_SEC;
+    assert_true(took < 0.3); // all of it takes half a second of an idle machine, and more
+    assert_true(fabs(agent_metrics_seconds(m, 101 * NEB_S) - 500000.5) < 1e-6);
+    agent_metrics_close(&m);
+    struct stat info;
+    assert_int_equal(stat(in_dir("long.jsonl"), &info), 0);
+    assert_int_equal(info.st_size, whole);
+}
+
 static void test_metrics_full(void **state) {
     (void)state;
     struct agent_metrics *m;
@@ -350,9 +397,10 @@ static void test_plots_missing(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_metrics),      cmocka_unit_test(test_metrics_full),
-        cmocka_unit_test(test_summary_file), cmocka_unit_test(test_summary_table),
-        cmocka_unit_test(test_plots),        cmocka_unit_test(test_plots_missing),
+        cmocka_unit_test(test_metrics),       cmocka_unit_test(test_metrics_full),
+        cmocka_unit_test(test_metrics_long),  cmocka_unit_test(test_summary_file),
+        cmocka_unit_test(test_summary_table), cmocka_unit_test(test_plots),
+        cmocka_unit_test(test_plots_missing),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -1,0 +1,221 @@
+// What lasts tells that it goes on: whoever verifies, reads or writes a large checkpoint, waits for one that is being written, or for the parts of
+// other ranks. And what does not go on is noticed.
+#include "agent/base/fault.h"
+#include "agent/base/log.h"
+#include "agent/base/moved.h"
+#include "agent/base/sha256.h"
+#include "intra/checkpoint_async.h"
+#include "intra/checkpoint_parts.h"
+#include "tests/testing.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { SECTIONS = 8, WORDS = 1 << 20 }; // of 8 MiB: two pieces each
+
+static char dir[64], path[128];
+static uint64_t *words; // (WORDS)
+
+struct heard {
+    int n;
+    neb_ns last, longest; // that nothing was heard
+};
+
+static void hear(void *user) {
+    struct heard *h = user;
+    neb_ns now = neb_now();
+    h->longest = now - h->last > h->longest ? now - h->last : h->longest;
+    h->last = now;
+    h->n++;
+    neb_moved_add(0); // not called from within itself
+}
+
+static struct heard listen(void) { return (struct heard){.last = neb_now()}; }
+
+static void write_it(void) {
+    struct intra_ckpt_writer *w = NULL;
+    char name[16];
+    assert_int_equal(intra_ckpt_create(path, &w), NEB_OK);
+    for (int i = 0; i < SECTIONS; i++) {
+        snprintf(name, sizeof name, "s%d", i);
+        words[0] = (uint64_t)i;
+        assert_int_equal(intra_ckpt_add(w, name, INTRA_U64, WORDS, 1, words), NEB_OK);
+    }
+    assert_int_equal(intra_ckpt_commit(w), NEB_OK);
+    intra_ckpt_writer_destroy(&w);
+}
+
+// A disk of 30 ms a piece: hundreds in all, and never much longer than one without a word.
+static void test_checkpoint(void **state) {
+    (void)state;
+    struct intra_ckpt *c = NULL;
+    uint64_t before = neb_moved(), bytes = (uint64_t)SECTIONS * WORDS * sizeof *words;
+    struct heard h = listen();
+    neb_moved_listen(hear, &h);
+    neb_fault_arm("fs.write:+30");
+    write_it();
+    neb_fault_arm(NULL);
+    assert_true(neb_moved() - before >= bytes);
+    assert_true(h.n >= 2 * SECTIONS);
+    assert_true(h.longest < 400 * NEB_MS);
+    h = listen();
+    before = neb_moved();
+    neb_fault_arm("file.read:+30");
+    neb_ns start = neb_now();
+    assert_int_equal(intra_ckpt_open(path, true, &c), NEB_OK);
+    assert_true(neb_now() - start > 400 * NEB_MS);
+    assert_true(h.n >= 2 * SECTIONS && h.longest < 400 * NEB_MS);
+    h = listen();
+    assert_int_equal(intra_ckpt_read(c, "s7", INTRA_U64, WORDS, 1, words), NEB_OK);
+    assert_int_equal(words[0], 7);
+    assert_true(h.n >= 2);
+    neb_fault_arm(NULL);
+    intra_ckpt_close(&c);
+    neb_moved_listen(NULL, NULL);
+    assert_true(neb_moved() - before >= bytes + WORDS * sizeof *words);
+}
+
+// By pieces it is the same digest.
+static void test_digest(void **state) {
+    (void)state;
+    struct neb_sha256 *sha = NULL;
+    uint8_t whole[NEB_SHA256_BYTES], pieces[NEB_SHA256_BYTES];
+    size_t n = WORDS * sizeof *words - 3;
+    for (size_t i = 0; i < WORDS; i++)
+        words[i] = i * 0x9e3779b97f4a7c15u;
+    assert_int_equal(neb_sha256_create(&sha), NEB_OK);
+    neb_sha256_add(sha, words, n);
+    neb_sha256_finish(sha, pieces);
+    neb_sha256_destroy(&sha);
+    neb_sha256(words, n, whole);
+    assert_memory_equal(whole, pieces, sizeof whole);
+}
+
+static char said[8][256];
+static int n_said;
+static void keep(void *user, enum neb_log_level level, const char *text) {
+    (void)user, (void)level;
+    if (n_said < 8)
+        snprintf(said[n_said++], sizeof said[0], "%s", text);
+}
+
+static void test_says(void **state) {
+    (void)state;
+    struct neb_moving m = {.what = "verifying", .path = "x", .total = 4000000000u};
+    neb_log_set_sink(keep, NULL);
+    neb_moving_add(&m, 1);
+    assert_int_equal(n_said, 0); // what is over in seconds needs no word
+    m.start -= 20 * NEB_S;
+    m.said -= 20 * NEB_S;
+    neb_moving_add(&m, 999999999u);
+    neb_moving_add(&m, 1000000);
+    neb_log_set_sink(NULL, NULL);
+    assert_int_equal(n_said, 1);
+    assert_string_equal(said[0], "verifying x: 25 %, 1.0 of 4.0 GB, 50 MB/s, 60 s left");
+}
+
+// The thread writes, who waits for it tells; and how much is left goes down.
+static void test_wait(void **state) {
+    (void)state;
+    struct kern_pool *pool = NULL;
+    struct intra_ckpt_async *a = NULL;
+    struct intra_ckpt_writer *w = NULL;
+    struct intra_ckpt_async_result r;
+    struct heard h = listen();
+    const uint64_t bytes = WORDS * sizeof *words;
+    assert_int_equal(kern_pool_create(2, &pool), NEB_OK);
+    assert_int_equal(intra_ckpt_async_create(NULL, pool, bytes, bytes, &a), NEB_OK);
+    assert_int_equal(intra_ckpt_async_left(a), 0);
+    assert_int_equal(intra_ckpt_async_begin(a, &w), NEB_OK);
+    assert_int_equal(intra_ckpt_add(w, "x", INTRA_U64, WORDS, 1, words), NEB_OK);
+    neb_fault_arm("fs.write:+900");
+    assert_int_equal(intra_ckpt_async_submit(a, &w, dir, path, 0), NEB_OK);
+    assert_int_equal(intra_ckpt_async_left(a), bytes);
+    neb_moved_listen(hear, &h);
+    intra_ckpt_async_wait(a);
+    neb_moved_listen(NULL, NULL);
+    neb_fault_arm(NULL);
+    assert_true(h.n >= 1);
+    assert_int_equal(intra_ckpt_async_left(a), 0);
+    assert_int_equal(intra_ckpt_async_result(a, &r), NEB_OK);
+    intra_ckpt_async_destroy(&a);
+    kern_pool_destroy(&pool);
+}
+
+// ---- parts ----------------------------------------------------------------------------------------------------
+
+enum { TOKEN = 7 };
+static const neb_ns idle = 400 * NEB_MS;
+
+struct rank { // writes its part
+    int pieces;
+    bool whole;
+};
+
+static void *grow(void *arg) {
+    const struct rank *r = arg;
+    char part[NEB_PATH_MAX], half[NEB_PATH_MAX + 8];
+    assert_int_equal(intra_part_path(path, TOKEN, 1, part, sizeof part), NEB_OK);
+    snprintf(half, sizeof half, "%s.tmp", part);
+    FILE *f = fopen(half, "w");
+    assert_non_null(f);
+    for (int i = 0; i < r->pieces; i++) {
+        neb_sleep(100 * NEB_MS);
+        fputs("a piece", f);
+        fflush(f);
+    }
+    fclose(f);
+    if (r->whole)
+        assert_int_equal(rename(half, part), 0);
+    return NULL;
+}
+
+static enum neb_status wait_for(struct rank r, double *seconds) {
+    pthread_t thread;
+    neb_ns start = neb_now();
+    assert_int_equal(pthread_create(&thread, NULL, grow, &r), 0);
+    enum neb_status st = intra_parts_wait(path, TOKEN, 1, idle);
+    *seconds = neb_seconds(neb_now() - start);
+    pthread_join(thread, NULL);
+    assert_int_equal(intra_parts_prune(NULL, dir), NEB_OK);
+    return st;
+}
+
+// For as long as it grows, several times the time that it may stand still; and no longer.
+static void test_parts(void **state) {
+    (void)state;
+    double s;
+    uint64_t before = neb_moved();
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(wait_for((struct rank){.pieces = 15, .whole = true}, &s), NEB_OK);
+    assert_true(s > 3 * neb_seconds(idle));
+    assert_true(neb_moved() > before); // who waits for whoever waits for it hears that it goes on
+    n_said = 0;
+    neb_log_set_sink(keep, NULL);
+    assert_int_equal(wait_for((struct rank){.pieces = 3, .whole = false}, &s), NEB_ERR_TIMEOUT);
+    neb_log_set_sink(NULL, NULL);
+    assert_non_null(strstr(said[0], "nothing was written for 0 s"));
+    assert_true(s < 20);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_checkpoint),
+                                       cmocka_unit_test(test_says), cmocka_unit_test(test_digest),
+                                       cmocka_unit_test(test_wait), cmocka_unit_test(test_parts)};
+    strcpy(dir, "/tmp/nebula-moved-XXXXXX");
+    if (!mkdtemp(dir) || !(words = calloc(WORDS, sizeof *words)))
+        return 1;
+    snprintf(path, sizeof path, "%s/step-000000000001.ckpt", dir);
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    free(words);
+    if (neb_fs_remove_tree(dir) != NEB_OK)
+        return 1;
+    return failed;
+}
