@@ -8,7 +8,7 @@
 
 // As intra/cost_exchange.c, which lays the model out for it: θ, v, u and θ_m at the send; what encoding holds of an element, and of a
 // unit.
-static const double EXCHANGE_BYTES = 4 * 4, FRAME_BYTES = 6, UNIT_BYTES = 1.1e6;
+static const double EXCHANGE_BYTES = 4 * 4, FRAME_BYTES = 2, UNIT_BYTES = 1.1e6;
 // A teacher's labels of a position: as they are used, and as they are kept, an entry
 static const double LABELS_BYTES = 64 * 4 * 4, LABEL_BYTES = 4;
 enum { UNITS = 9, UNITS_LORA = 14, UNITS_BESIDE = 3 }; // of a block at most; of the rest
@@ -44,7 +44,7 @@ static struct intra_model_config model_of(const struct agent_job *j, enum agent_
 
 static double exchange_bytes(const struct intra_cost_job *x) {
     bool lora = x->trainable.mode == INTRA_TRAIN_LORA;
-    return (EXCHANGE_BYTES + FRAME_BYTES) *
+    return (EXCHANGE_BYTES + (1 + x->members) * FRAME_BYTES) *
                (double)intra_cost_count(&x->model, &x->trainable).trainable +
            UNIT_BYTES * ((lora ? UNITS_LORA : UNITS) * x->model.n_layers + UNITS_BESIDE);
 }
@@ -59,6 +59,7 @@ static struct intra_cost_job cost_job(const struct agent_job *j, int self, enum 
                                .copy = j->checkpoint_every && j->checkpoint_copy,
                                .share = 1};
     int64_t micros = (int64_t)j->batch * j->accumulate / x.batch;
+    x.members = agent_job_exchanging(j);
     x.model = model_of(j, role, vocab, &x.trainable);
     x.mesh = (struct intra_mesh_config){at_least_one(c->mesh.dp), at_least_one(c->mesh.pp),
                                         at_least_one(c->mesh.tp)};

@@ -182,7 +182,8 @@ enum neb_status agent_planner_run(const struct agent_job *job, int32_t vocab,
                                      .copy = job->checkpoint_every && job->checkpoint_copy,
                                      .outer = federated,
                                      .outer_single = job->sync.gate == AGENT_GATE_PRIVATE,
-                                     .fragments = job->sync.fragments};
+                                     .fragments = job->sync.fragments,
+                                     .members = agent_job_exchanging(job)};
     for (int32_t i = 0; i < out->n; i++)
         out->clusters[i] = best_of(&s, i);
     if (federated)

@@ -89,6 +89,7 @@ struct intra_cost_job {
     bool outer;
     bool outer_single;    // but all of it on the first
     int32_t fragments;    // of the exchange, 0 is 1
+    int32_t members;      // clusters whose updates are merged, 0 is 2
     bool copy;            // each rank keeps one of its part of a checkpoint (checkpoint_async.h)
     int32_t ranks_a_host; // that share the machine of the rates; at least 1
     // of the machine that this cluster gets, (0, 1]; of its devices, where it has them

@@ -16,9 +16,9 @@
 enum { DEVICE_FLOATS = COST_EXCHANGE_FLOATS + 1 }; // and the sum of updates
 // Of the largest unit an element: codes, or indices and values.
 static const double CODEC_BYTES = 1.25;
-// On the host, for encoding and what was encoded: zstd's of a unit; of an element, by int4 or an eighth of the entries, for an update made and
-// two merged, or for one and the unit that is merged on a device.
-static const double UNIT_BYTES = 1.1e6, FRAME_BYTES = 6, FRAME_BYTES_DEVICE = 3;
+// On the host, for encoding and what was encoded: zstd's of a unit; of an element, by int4 or an eighth of the entries, of each update: the one
+// made and those merged, one of each member; half of it where they are merged unit by unit on a device.
+static const double UNIT_BYTES = 1.1e6, FRAME_BYTES = 2, FRAME_BYTES_DEVICE = 1;
 
 struct rank_share {
     double own, units, largest, rows; // elements of its units; rows: the most of a unit
@@ -183,6 +183,7 @@ static struct busiest busiest_of(const struct shares *s) {
     const struct intra_mesh_config *k = &s->j->mesh;
     struct busiest b = {0};
     bool there = s->j->device && s->j->outer_device;
+    double updates = 1 + (s->j->members > 0 ? s->j->members : 2);
     for (int32_t r = 0; r < s->ranks; r++) {
         const struct rank_share *x = &s->of[r];
         if (x->own > b.own)
@@ -195,8 +196,9 @@ static struct busiest busiest_of(const struct shares *s) {
         b.scattered = fmax(b.scattered, fmax(x->given, x->taken));
         b.host = fmax(b.host, 4 * ((COST_EXCHANGE_FLOATS + (there ? 1 : 0)) * x->own +
                                    (s->ranks > 1 ? x->room : 0)));
-        b.frames = fmax(b.frames, UNIT_BYTES * x->units +
-                                      (there ? FRAME_BYTES_DEVICE : FRAME_BYTES) * x->own);
+        b.frames =
+            fmax(b.frames, UNIT_BYTES * x->units +
+                               updates * (there ? FRAME_BYTES_DEVICE : FRAME_BYTES) * x->own);
         b.device = fmax(b.device, 4 * (DEVICE_FLOATS * x->own + x->largest + x->rows +
                                        (s->ranks > 1 ? x->device_room : 0)) +
                                       CODEC_BYTES * x->largest);

@@ -147,10 +147,9 @@ static size_t allocated(void) {
     return m.uordblks + m.hblkhd;
 }
 
-// The state and frames of a rank against what the allocator gave out, after an update was encoded and two were merged.
-static void test_memory_of_frames(void **state) {
-    (void)state;
-    enum { UNITS = 64 };
+// The state and frames of a rank against what the allocator gave out, after an update was encoded and those of all members were merged.
+static void frames_of(int32_t members) {
+    enum { UNITS = 64, MEMBERS = 16 };
     struct intra_model_config c = model;
     struct intra_trainable t = {.mode = INTRA_TRAIN_FULL};
     struct intra_rates r = even_host(1e9);
@@ -171,6 +170,7 @@ static void test_memory_of_frames(void **state) {
     struct intra_cost cost;
     j.model = c;
     j.outer = true;
+    j.members = members;
     intra_cost_step(&j, &r, &cost);
     assert_int_equal(kern_pool_create(1, &pool), NEB_OK);
     assert_int_equal(intra_model_create(&c, &t, 1, &m), NEB_OK);
@@ -187,18 +187,28 @@ static void test_memory_of_frames(void **state) {
         m->params[i] += 1e-3f * neb_rng_normal(&rng);
     assert_int_equal(cmp_codec_parse("int4", &codec), NEB_OK);
     assert_int_equal(inter_outer_encode(o, 0, &codec, NULL, NULL, &blob), NEB_OK);
-    const struct inter_outer_part parts[2] = {{blob.p, blob.len, 1, 1, true, 0},
-                                              {blob.p, blob.len, 1, 1, false, 0}};
-    const struct inter_outer_round round = {.parts = parts, .n = 2, .eta = 1};
+    struct inter_outer_part parts[MEMBERS];
+    for (int32_t i = 0; i < members; i++) // as a worker keeps them, each in memory of its own
+        parts[i] = (struct inter_outer_part){
+            memcpy(malloc(blob.len), blob.p, blob.len), blob.len, 1, 1, i == 0, 0};
+    const struct inter_outer_round round = {.parts = parts, .n = (size_t)members, .eta = 1};
     assert_int_equal(inter_outer_apply(o, 0, &round, &digest), NEB_OK);
     double held = (double)allocated() - (double)before;
     if (held > 0) // sanitizers have an allocator of their own
         near(cost.exchange_bytes + cost.frames_bytes, held, 0.15, "the exchange's memory");
+    for (int32_t i = 0; i < members; i++)
+        free((void *)(uintptr_t)parts[i].blob);
     inter_outer_destroy(&o);
     neb_buf_free(&blob);
     free(units);
     intra_model_destroy(&m);
     kern_pool_destroy(&pool);
+}
+
+static void test_memory_of_frames(void **state) {
+    (void)state;
+    frames_of(2);
+    frames_of(8);
 }
 
 static void test_flops_and_bytes(void **state) {
