@@ -391,17 +391,19 @@ static void say_round(struct agent_worker *w, int32_t f, neb_ns start) {
 static void say_left_out(struct agent_worker *w, int32_t f) {
     enum { FIRST = 4 };
     const struct agent_travel *t = &w->travel[f];
-    char text[400];
+    char text[256];
+    double took = neb_seconds(t->arrived_at - t->sent_at);
+    if (took < (double)w->job.sync.grace_s) // a round of before, while it catches up
+        return;
     w->left_out_rounds += w->alive == w->others;
     if (w->left_out_rounds < FIRST || w->left_out_rounds & (w->left_out_rounds - 1))
         return;
-    snprintf(text, sizeof text,
-             "left out of %u rounds in a row with all links up: the others did not have this "
-             "cluster's update of %.3g MB within %.3g s, and wait %g s for a slow one "
-             "(sync.grace_s). Raise that, or send less: a longer sync.interval, a codec of fewer "
-             "bits, more sync.fragments",
-             w->left_out_rounds, (double)t->blob.len / 1e6, neb_seconds(t->arrived_at - t->sent_at),
-             (double)w->job.sync.grace_s);
+    snprintf(
+        text, sizeof text,
+        "left out of %u rounds in a row with all links up: the others had not all of its %.3g MB "
+        "after %.3g s, and wait sync.grace_s, %g s. Raise that, or send less (sync.interval, "
+        "codec, fragments)",
+        w->left_out_rounds, (double)t->blob.len / 1e6, took, (double)w->job.sync.grace_s);
     neb_warn("%s", text);
     worker_metrics(w, json_pack("{s:s,s:s}", "kind", "fault", "text", text));
 }

@@ -49,6 +49,7 @@ within() { # SECONDS COMMAND...: it succeeds before they are over
 }
 # Whether the agent of $T/HOME has a link to PEER.
 link_up() { "$nebula" status --home "$T/$1" --json 2>/dev/null | jq -e --arg n "$2" '.peers[] | select(.name == $n) | .up' >/dev/null 2>&1; }
+is_away() { ! link_up "$1" "$2"; } # and updates do not stay for it any more
 
 # Two sources of real English text that every Debian has: licences, in two groups.
 make_corpus() {

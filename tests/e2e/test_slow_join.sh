@@ -31,7 +31,8 @@ for what in "nebula agent --home $run/clusters/c " "nebula worker .*$run/cluster
     stopped+=("$(pgrep -f "$what" | head -n 1)")
 done
 kill -STOP "${stopped[@]}"
-wait_rounds a $(($(rounds a) + 60)) # behind what the others keep
+within 30 is_away run/clusters/a c && within 30 is_away run/clusters/b c || fail "c is stopped, and its links are up"
+wait_rounds a $(($(rounds a) + 40)) # behind what the others keep
 for from in 0 1; do "$BUILD/wanlink" ctl "$run/wan.ctl" "rate 1mbit $from 2" >/dev/null || fail "cannot slow the link"; done
 kill -CONT "${stopped[@]}"
 stopped=()

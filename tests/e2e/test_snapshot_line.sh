@@ -21,6 +21,7 @@ for what in "nebula agent --home $run/clusters/c " "nebula worker .*$run/cluster
     stopped+=("$(pgrep -f "$what" | head -n 1)")
 done
 kill -STOP "${stopped[@]}"
+within 30 is_away run/clusters/a c && within 30 is_away run/clusters/b c || fail "c is stopped, and its links are up"
 within 60 reaches a $(($(rounds a) + 12)) || fail "the others do not go on: $(tail -n 3 "$run.log")" # behind what they keep
 for from in 0 1; do "$BUILD/wanlink" ctl "$run/wan.ctl" "rate 2500kbit $from 2" >/dev/null || fail "cannot slow the link"; done
 kill -CONT "${stopped[@]}"
