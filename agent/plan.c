@@ -116,7 +116,7 @@ enum neb_status agent_job_plan(const struct agent_job *job, int32_t vocab, struc
     int64_t small = 0;
     *p = (struct agent_plan){0};
     count_params(job, job->model.vocab ? job->model.vocab : vocab, p, &small);
-    int64_t share = p->trainable / job->sync.fragments;
+    int64_t share = p->trainable / (job->sync.fragments > 1 ? job->sync.fragments : 1);
     p->fragment = share > p->tensor ? share : p->tensor;
     p->tokens_per_step = (int64_t)job->batch * job->accumulate * job->seq_len;
     p->tokens = job->steps * p->tokens_per_step;
