@@ -501,16 +501,17 @@ static ncclResult_t post(struct ncclComm *c, bool sends, void *x, size_t bytes, 
         return ncclSystemError;
     int from = sends ? c->rank : peer, to = sends ? peer : c->rank;
     char *mails = c->s->areas + (size_t)c->size * PIECE;
+    struct mail *m = (struct mail *)(void *)mails + (from * c->size + to);
     *p = (struct message){.op = {.run = hangs(c) ? never
                                         : sends  ? run_send
                                                  : run_receive,
                                  .of = c},
-                          .m = (struct mail *)(void *)mails + (from * c->size + to),
+                          .m = m,
                           .x = x,
                           .bytes = bytes};
-    emu_stream_push(s, &p->op);
-    atomic_store(&p->m->called[sends], true);
-    c->other = &p->m->called[!sends];
+    emu_stream_push(s, &p->op); // which may run it at once, and free it
+    atomic_store(&m->called[sends], true);
+    c->other = &m->called[!sends];
     if (!hangs(c) && !atomic_load(c->other))
         c->phase = CONNECTS;
     return c->looks || c->phase != READY ? ncclInProgress : ncclSuccess;
