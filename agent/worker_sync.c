@@ -393,9 +393,10 @@ static void say_left_out(struct agent_worker *w, int32_t f) {
     const struct agent_travel *t = &w->travel[f];
     char text[256];
     double took = neb_seconds(t->arrived_at - t->sent_at);
-    if (took < (double)w->job.sync.grace_s) // a round of before, while it catches up
+    // a link is down, or it catches up with a round of before
+    if (w->alive < w->others || took < (double)w->job.sync.grace_s)
         return;
-    w->left_out_rounds += w->alive == w->others;
+    w->left_out_rounds++;
     if (w->left_out_rounds < FIRST || w->left_out_rounds & (w->left_out_rounds - 1))
         return;
     snprintf(

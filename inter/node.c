@@ -435,7 +435,8 @@ bool inter_node_catching_up(const struct inter_node *n, const uint8_t job[INTER_
     for (uint8_t m = 0; j && m < j->c.n_members; m++)
         for (uint32_t f = 0; m != j->c.self && f < j->c.fragments; f++)
             if (node_data(j) >> m & 1 && !((j->c.gone | j->c.removed) >> m & 1) &&
-                node_live(&s, j, m) && j->members[m].rounds[f] + BEHIND <= j->fragments[f].round)
+                node_live(&s, j, m) && j->fragments[f].round >= BEHIND &&
+                j->members[m].rounds[f] <= j->fragments[f].round - BEHIND) // any number: its word
                 return true;
     return false;
 }
