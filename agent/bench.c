@@ -1,7 +1,5 @@
 #include "agent/bench.h"
 
-#include "agent/base/status.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -10,6 +8,18 @@ double bench_cpu_seconds(void) {
     struct timespec t;
     NEB_ASSERT(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t) == 0);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+enum neb_status bench_folder(const char *dir, char out[NEB_PATH_MAX], bool *own) {
+    const char *tmp = getenv("TMPDIR");
+    *own = false;
+    if (dir) {
+        snprintf(out, NEB_PATH_MAX, "%s", dir);
+        return neb_fs_mkdirs(dir, 0700);
+    }
+    snprintf(out, NEB_PATH_MAX, "%s/nebula-bench-XXXXXX", tmp && *tmp ? tmp : "/tmp");
+    *own = mkdtemp(out) != NULL;
+    return *own ? NEB_OK : neb_fail_errno("cannot make a folder %s", out);
 }
 
 static int ascending(const void *x, const void *y) {

@@ -4,7 +4,7 @@
 //     {"bench": "codec", "case": "int4 encode t1", "value": 1.9, "unit": "GB/s", "limit": 11.2, "limit_is": "memcpy", "ratio": 0.17}
 #ifndef AGENT_BENCH_H
 #define AGENT_BENCH_H
-#include "agent/base/status.h"
+#include "agent/base/fs.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -21,6 +21,8 @@ struct bench_field { // a further number of a line
 double bench_cpu_seconds(void);
 void bench_sort(double *v, size_t n);     // ascending, in place
 double bench_median(double *v, size_t n); // sorts them; n at least 1
+// Where to write: dir, made if it is not there, or (NULL) a new one in $TMPDIR, *own: to be removed.
+NEB_MUST_CHECK enum neb_status bench_folder(const char *dir, char out[NEB_PATH_MAX], bool *own);
 
 void bench_line_with(bool json, const char *bench, const char *case_, double value,
                      const char *unit, double limit, const char *limit_is,

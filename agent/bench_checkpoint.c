@@ -64,16 +64,7 @@ static enum neb_status write_aside(struct bench *b, int64_t step, double *copy_s
 
 static enum neb_status set_up(struct bench *b, int threads, const char *dir) {
     const size_t bytes = ARRAYS * b->params * sizeof(float);
-    if (dir) {
-        snprintf(b->dir, sizeof b->dir, "%s", dir);
-        NEB_TRY(neb_fs_mkdirs(dir, 0700));
-    } else {
-        const char *tmp = getenv("TMPDIR");
-        snprintf(b->dir, sizeof b->dir, "%s/nebula-bench-XXXXXX", tmp && *tmp ? tmp : "/tmp");
-        if (!mkdtemp(b->dir))
-            return neb_fail_errno("cannot make a folder %s", b->dir);
-        b->own_dir = true;
-    }
+    NEB_TRY(bench_folder(dir, b->dir, &b->own_dir));
     NEB_TRY(kern_pool_create(threads, &b->pool));
     if (b->params > SIZE_MAX / (ARRAYS * sizeof(float)) || !(b->state = malloc(bytes)) ||
         intra_ckpt_async_create(NULL, b->pool, bytes + 4096, 0, &b->a) != NEB_OK)

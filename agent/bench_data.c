@@ -179,16 +179,7 @@ static enum neb_status measure(struct bench *b) {
 
 static enum neb_status set_up(struct bench *b, const char *dir) {
     const size_t n = (size_t)BATCH * WINDOW;
-    if (dir) {
-        snprintf(b->dir, sizeof b->dir, "%s", dir);
-        NEB_TRY(neb_fs_mkdirs(dir, 0700));
-    } else {
-        const char *tmp = getenv("TMPDIR");
-        snprintf(b->dir, sizeof b->dir, "%s/nebula-bench-XXXXXX", tmp && *tmp ? tmp : "/tmp");
-        if (!mkdtemp(b->dir))
-            return neb_fail_errno("cannot make a folder %s", b->dir);
-        b->own_dir = true;
-    }
+    NEB_TRY(bench_folder(dir, b->dir, &b->own_dir));
     NEB_TRY(neb_path(b->corpus, sizeof b->corpus, b->dir, "bench-corpus"));
     b->tokens = calloc(n, sizeof *b->tokens);
     b->targets = calloc(n, sizeof *b->targets);
