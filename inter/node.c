@@ -429,15 +429,12 @@ bool inter_node_weighs(const struct inter_node *n, const uint8_t job[INTER_ID_BY
 
 bool inter_node_catching_up(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES],
                             neb_ns now) {
-    enum { BEHIND = 3 }; // rounds: a beat is a second old, and a record travels
     const struct job *j = find_const(n, job);
     struct step s = {.n = (struct inter_node *)(uintptr_t)n, .now = now};
+    uint16_t data = j ? (uint16_t)(node_data(j) & ~(j->c.gone | j->c.removed)) : 0;
     for (uint8_t m = 0; j && m < j->c.n_members; m++)
-        for (uint32_t f = 0; m != j->c.self && f < j->c.fragments; f++)
-            if (node_data(j) >> m & 1 && !((j->c.gone | j->c.removed) >> m & 1) &&
-                node_live(&s, j, m) && j->fragments[f].round >= BEHIND &&
-                j->members[m].rounds[f] <= j->fragments[f].round - BEHIND) // any number: its word
-                return true;
+        if (data >> m & 1 && m != j->c.self && j->members[m].behind && node_live(&s, j, m))
+            return true;
     return false;
 }
 

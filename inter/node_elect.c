@@ -160,6 +160,8 @@ static void take_term(struct step *s, struct job *j, uint8_t m, const struct bea
 }
 
 static void take_rounds(struct step *s, struct job *j, uint8_t m, struct neb_rd *r) {
+    enum { BEHIND = 3 }; // rounds: a record travels
+    j->members[m].behind = false;
     for (uint32_t f = 0; f < j->c.fragments; f++) {
         struct fragment *g = &j->fragments[f];
         uint32_t round = j->members[m].rounds[f] = neb_rd_u32(r);
@@ -168,6 +170,8 @@ static void take_rounds(struct step *s, struct job *j, uint8_t m, struct neb_rd 
         compare_heads(s, j, g, round, head, m);
         if (round > g->round && !g->decided)
             node_say_pull(s, j, g, m);
+        // any number: its word
+        j->members[m].behind |= g->round >= BEHIND && round <= g->round - BEHIND;
     }
 }
 

@@ -91,7 +91,7 @@ static void message(uint8_t from, struct neb_buf *b) {
     neb_buf_free(b);
 }
 
-static void beat(uint8_t from, uint32_t term, uint8_t flags) {
+static void beat_at(uint8_t from, uint32_t term, uint8_t flags, uint32_t round) {
     static const uint8_t head[HEAD_BYTES];
     struct neb_buf b = {0};
     neb_buf_u8(&b, MSG_BEAT);
@@ -103,9 +103,12 @@ static void beat(uint8_t from, uint32_t term, uint8_t flags) {
     neb_buf_u16(&b, (1 << MEMBERS) - 1);
     neb_buf_u32(&b, 1);
     neb_buf_u16(&b, 0);
-    neb_buf_u32(&b, 0);
+    neb_buf_u32(&b, round);
     neb_buf_add(&b, head, sizeof head);
     message(from, &b);
+}
+static void beat(uint8_t from, uint32_t term, uint8_t flags) {
+    beat_at(from, term, flags, 0);
 }
 
 static void elect(uint8_t from, uint32_t term) {
@@ -416,6 +419,25 @@ static void test_no_term(void **state) {
 static const uint8_t other_id[INTER_ID_BYTES] = {8};
 
 // An update of this member, of which member 1 has nothing yet.
+// Behind is who was so when it last said its round: not by the rounds that were made since.
+static void test_catching_up(void **state) {
+    (void)state;
+    begin(0, 0, true);
+    uint32_t *round = &node_find_job(node, job_id)->fragments[0].round;
+    beat(1, 0, JOINED | FOLLOWS);
+    *round = 20;
+    assert_false(inter_node_catching_up(node, job_id, now));
+    beat(1, 0, JOINED | FOLLOWS);
+    assert_true(inter_node_catching_up(node, job_id, now));
+    assert_false(inter_node_catching_up(node, job_id, now + 60 * NEB_S)); // not here any more
+    beat_at(1, 0, JOINED | FOLLOWS, 18);
+    assert_false(inter_node_catching_up(node, job_id, now));
+    beat_at(1, 0, JOINED | FOLLOWS, 17);
+    assert_true(inter_node_catching_up(node, job_id, now));
+    beat_at(1, 0, JOINED | FOLLOWS, UINT32_MAX);
+    assert_false(inter_node_catching_up(node, job_id, now));
+}
+
 static void offer(const uint8_t id[INTER_ID_BYTES]) {
     struct inter_manifest m = {.key = {.member = 0},
                                .bytes = 8 << 20, // more than the window of a path that is not known
@@ -511,6 +533,7 @@ int main(void) {
                                        cmocka_unit_test(test_promises),
                                        cmocka_unit_test(test_recovery),
                                        cmocka_unit_test(test_no_term),
+                                       cmocka_unit_test(test_catching_up),
                                        cmocka_unit_test(test_held)};
     return cmocka_run_group_tests(tests, NULL, done);
 }
