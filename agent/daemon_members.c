@@ -135,6 +135,12 @@ static void update_job(struct daemon *d, struct agent_jobrun *j) {
 // A newer member list takes effect at once, while jobs run: links of who was revoked are cut, new members are let in (where there is no
 // room for more names: once no job runs). Lists that do not follow from each other stop everything.
 enum neb_status daemon_take_members(struct daemon *d) {
+    // Before anybody is cut off: who is revoked shall know. What the links bring meanwhile may be a newer list, which is passed on like this one.
+    for (uint64_t told = 0; d->change.changed && told < agent_members_list(d->trust)->version;) {
+        told = agent_members_list(d->trust)->version;
+        agent_spread_list(&d->spread, d->up);
+        NEB_TRY(inter_service_process(d->service));
+    }
     struct agent_members_change c = d->change;
     d->changes = false;
     d->change = (struct agent_members_change){.changed = false};
@@ -149,8 +155,6 @@ enum neb_status daemon_take_members(struct daemon *d) {
     if (!c.changed)
         return NEB_OK;
     daemon_warn_unlinked(d);
-    agent_spread_list(&d->spread, d->up); // before anybody is cut off: who is revoked shall know
-    NEB_TRY(inter_service_process(d->service));
     bool listed = sec_members_by_name(agent_members_list(d->trust), daemon_name(d));
     uint32_t waiting;
     NEB_TRY(inter_service_reload(d->service, agent_members_list(d->trust),

@@ -91,6 +91,23 @@ in_logs() { # of hub and paris
 }
 for i in {4..16}; do joins "n$i"; done
 in_logs 'member list version 17 (join n16)' # each has had that name
+
+# Two lists at once: one that paris finds in its file, and one that the link brings while it passes the first one on.
+process_of() { pgrep -f "^$nebula agent --home $T/$1 "; }
+stopped=("$(process_of hub)" "$(process_of paris)")
+kill -STOP "${stopped[@]}"
+"$nebula" revoke n14 --dir "$T/hub" >/dev/null
+cp "$T/hub/federation/members.neb" "$T/paris/federation/members.new"
+mv "$T/paris/federation/members.new" "$T/paris/federation/members.neb"
+"$nebula" revoke n15 --dir "$T/hub" >/dev/null
+kill -CONT "${stopped[0]}"
+within 5 grep -q 'member list version 19' "$T/hub.log" || fail "hub does not read its file"
+sleep 0.5 # the link
+kill -CONT "${stopped[1]}"
+in_logs 'member list version 19 (revoke n15)'
+sleep 0.5
+kill -0 "${stopped[1]}" || fail "paris ended: $(tail -n 2 "$T/paris.log")"
+
 "$nebula" revoke n16 --dir "$T/hub" >/dev/null
 joins n17
 in_logs 'let in once no job runs here: 1 '
