@@ -1,6 +1,7 @@
 // The loop of the agent: what it waits for, in which order it looks, how it starts and ends. See daemon_state.h for where the
 // rest is.
 #include "agent/base/log.h"
+#include "agent/base/moved.h"
 #include "agent/daemon_state.h"
 #include "agent/harden.h"
 #include "agent/launch.h"
@@ -17,7 +18,7 @@
 #include <unistd.h>
 
 enum { POLL_MAX = 1100 }; // 66 a peer when all bulk connections are open
-static const neb_ns telemetry_interval = NEB_S;
+static const neb_ns telemetry_interval = NEB_S, beat_every = 500 * NEB_MS;
 
 static void telemetry(struct daemon *d) {
     daemon_look_for_hangs(d);
@@ -70,6 +71,17 @@ enum neb_status daemon_start_service(struct daemon *d) {
     agent_streams_listen(&d->streams);
     d->spread = (struct agent_spread){.members = d->trust, .service = d->service};
     return NEB_OK;
+}
+
+// This thread reads, copies or hashes something large: those who wait for it hear that it is there. Not when it ends, nor between two links.
+static void moved(void *user) {
+    struct daemon *d = user;
+    neb_ns now = neb_now();
+    if (!d->service || now - d->beat_at < beat_every)
+        return;
+    d->beat_at = now;
+    inter_service_beat(d->service);
+    agent_notify("WATCHDOG=1");
 }
 
 static void on_signal(struct daemon *d) {
@@ -228,6 +240,7 @@ enum neb_status agent_daemon_run(const struct agent_daemon_config *c) {
     d->ended_due = true;
     d->renew = (struct agent_renew){.exe = d->exe, .home = c->home, .before_days = c->renew_days};
     enum neb_status st = set_up(d);
+    neb_moved_listen(moved, d);
     if (st == NEB_OK)
         st = daemon_resume_jobs(d);
     if (st == NEB_OK) {
@@ -237,6 +250,7 @@ enum neb_status agent_daemon_run(const struct agent_daemon_config *c) {
         agent_notify("READY=1");
         st = loop(d);
     }
+    neb_moved_listen(NULL, NULL);
     for (int i = 0; i < AGENT_JOBS_MAX; i++)
         if (d->jobs[i].used) {
             if (d->jobs[i].suspended && c->suspended)

@@ -74,6 +74,7 @@ struct daemon {
     struct agent_quiet said_faults[INTER_FAULTS], quiet[QUIET_N];
     struct neb_bucket offers[SEC_MEMBERS_MAX];
     neb_ns next_telemetry, looked_at; // looked_at: for workers that hang
+    neb_ns beat_at;                   // in the midst of something long, last
     struct agent_view *view;          // what status, page and metrics show
     struct agent_web *web;            // NULL: no page
     bool stopping, stop_now;          // told to end; and a second time: at once

@@ -1,6 +1,8 @@
 #include "agent/ipc.h"
+#include "agent/base/fault.h"
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
+#include "agent/base/moved.h"
 #include "agent/ipc_state.h"
 
 #include <errno.h>
@@ -119,17 +121,44 @@ void *agent_ipc_socket(const struct agent_ipc *s) { return s->socket; }
 
 void *agent_ipc_remote_socket(const struct agent_ipc *s) { return s->remote; }
 
+static enum neb_status failed(int e) {
+    return e == EAGAIN || e == EHOSTUNREACH
+               ? NEB_ERR_AGAIN
+               : neb_fail(NEB_ERR_IO, "local socket: %s", zmq_strerror(e));
+}
+
 enum neb_status ipc_send_frame(void *socket, const void *p, size_t n, bool more) {
-    for (;;) {
-        if (zmq_send(socket, p, n, ZMQ_DONTWAIT | (more ? ZMQ_SNDMORE : 0)) >= 0)
-            return NEB_OK;
-        int e = zmq_errno();
-        if (e == EINTR)
-            continue;
-        if (e == EAGAIN || e == EHOSTUNREACH)
-            return NEB_ERR_AGAIN;
-        return neb_fail(NEB_ERR_IO, "local socket: %s", zmq_strerror(e));
+    while (zmq_send(socket, p, n, ZMQ_DONTWAIT | (more ? ZMQ_SNDMORE : 0)) < 0)
+        if (zmq_errno() != EINTR)
+            return failed(zmq_errno());
+    return NEB_OK;
+}
+
+// A large part, copied piece by piece: an agent's copies of updates for its worker count as moved (agent/base/moved.h). A worker's do not,
+// as who listens there sends on this very socket, in the midst of a message.
+static enum neb_status send_part(struct agent_ipc *s, const struct agent_ipc_part *part,
+                                 bool more) {
+    zmq_msg_t m;
+    if (!s->server || part->len <= NEB_MOVED_PIECE)
+        return ipc_send_frame(s->socket, part->p, part->len, more);
+    if (zmq_msg_init_size(&m, part->len) != 0)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for a local message of %zu bytes", part->len);
+    uint8_t *to = zmq_msg_data(&m);
+    const uint8_t *from = part->p;
+    for (size_t at = 0, n; at < part->len; at += n) {
+        n = part->len - at < NEB_MOVED_PIECE ? part->len - at : NEB_MOVED_PIECE;
+        (void)neb_fault("ipc.copy"); // from a slow disk
+        memcpy(to + at, from + at, n);
+        neb_moved_add(n);
     }
+    int rc;
+    do
+        rc = zmq_msg_send(&m, s->socket, ZMQ_DONTWAIT | (more ? ZMQ_SNDMORE : 0));
+    while (rc < 0 && zmq_errno() == EINTR);
+    int e = zmq_errno();
+    if (rc < 0)
+        zmq_msg_close(&m);
+    return rc >= 0 ? NEB_OK : failed(e);
 }
 
 enum neb_status agent_ipc_send(struct agent_ipc *s, const struct agent_ipc_client *to, json_t *head,
@@ -147,11 +176,11 @@ enum neb_status agent_ipc_send(struct agent_ipc *s, const struct agent_ipc_clien
     if (st == NEB_OK && s->server)
         st = ipc_send_frame(socket, to->id, to->len, true);
     if (st == NEB_OK && framed)
-        st = ipc_remote_send(socket, text, strlen(text), parts, n_parts);
+        st = ipc_remote_send(socket, text, strlen(text), parts, n_parts, s->server);
     else if (st == NEB_OK) {
         NEB_TRY_GOTO(ipc_send_frame(socket, text, strlen(text), n_parts > 0), out);
         for (size_t i = 0; i < n_parts; i++)
-            NEB_TRY_GOTO(ipc_send_frame(socket, parts[i].p, parts[i].len, i + 1 < n_parts), out);
+            NEB_TRY_GOTO(send_part(s, &parts[i], i + 1 < n_parts), out);
     }
 out:
     free(text);

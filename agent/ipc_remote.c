@@ -1,6 +1,7 @@
 // Workers on other hosts: the messages of ipc.h over TCP with CURVE, and the worker's end. The agent's: ipc_remote_listen.c.
 #include "agent/base/bytes.h"
 #include "agent/base/log.h"
+#include "agent/base/moved.h"
 #include "agent/ipc_state.h"
 
 #include <errno.h>
@@ -16,16 +17,18 @@ enum {
 
 // ---- one message ----------------------------------------------------------------------------------------------
 
-static enum neb_status send_item(void *socket, const void *p, size_t len, bool last) {
+static enum neb_status send_item(void *socket, const void *p, size_t len, bool last, bool counts) {
     for (size_t at = 0, n; at < len; at += n) {
         n = len - at < AGENT_IPC_FRAME ? len - at : AGENT_IPC_FRAME;
         NEB_TRY(ipc_send_frame(socket, (const uint8_t *)p + at, n, !last || at + n < len));
+        if (counts)
+            neb_moved_add(n);
     }
     return NEB_OK;
 }
 
 enum neb_status ipc_remote_send(void *socket, const void *head, size_t head_len,
-                                const struct agent_ipc_part *parts, size_t n_parts) {
+                                const struct agent_ipc_part *parts, size_t n_parts, bool counts) {
     uint8_t start[START_MAX];
     size_t last = n_parts; // item with the last byte: an empty one has no frame
     while (last > 0 && parts[last - 1].len == 0)
@@ -36,9 +39,9 @@ enum neb_status ipc_remote_send(void *socket, const void *head, size_t head_len,
     for (size_t i = 0; i < n_parts; i++)
         neb_put_u64(start + 16 + 8 * i, parts[i].len);
     NEB_TRY(ipc_send_frame(socket, start, 16 + 8 * n_parts, true));
-    NEB_TRY(send_item(socket, head, head_len, last == 0));
+    NEB_TRY(send_item(socket, head, head_len, last == 0, counts));
     for (size_t i = 0; i < last; i++)
-        NEB_TRY(send_item(socket, parts[i].p, parts[i].len, i + 1 == last));
+        NEB_TRY(send_item(socket, parts[i].p, parts[i].len, i + 1 == last, counts));
     return NEB_OK;
 }
 

@@ -35,8 +35,10 @@ void ipc_drop_rest(void *socket);
 NEB_MUST_CHECK enum neb_status ipc_malformed(void *socket, struct agent_ipc_msg *m);
 NEB_MUST_CHECK enum neb_status ipc_parse_head(const void *p, size_t n, struct agent_ipc_msg *m);
 
+// counts: what is sent, as moved (agent/base/moved.h)
 NEB_MUST_CHECK enum neb_status ipc_remote_send(void *socket, const void *head, size_t head_len,
-                                               const struct agent_ipc_part *parts, size_t n_parts);
+                                               const struct agent_ipc_part *parts, size_t n_parts,
+                                               bool counts);
 NEB_MUST_CHECK enum neb_status ipc_remote_recv(struct agent_ipc *s, struct agent_ipc_client *from,
                                                struct agent_ipc_msg *m);
 #endif

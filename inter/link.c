@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Lost connections: control takes its set down, a bulk connection is dialled again alone.
+// Lost connections: control takes its set down, a bulk connection is dialled again alone. now: when this pass began to read. Silence is judged by
+// that, as what it was called for may have taken seconds, and what came meanwhile is read in the next.
 static void set_clean(struct inter_link *l, struct peer *p, int which, neb_ns now) {
     struct set *s = &p->s[which];
     if (!s->session)
@@ -184,6 +185,7 @@ void inter_link_beat(struct inter_link *l) {
 }
 
 enum neb_status inter_link_process(struct inter_link *l, inter_link_handler *handler, void *user) {
+    neb_ns began = neb_now();
     l->handler = handler;
     l->user = user;
     link_router_events(l);
@@ -210,7 +212,7 @@ enum neb_status inter_link_process(struct inter_link *l, inter_link_handler *han
             continue;
         }
         for (int w = 0; w < SETS; w++) {
-            set_clean(l, p, w, now);
+            set_clean(l, p, w, began);
             set_pulse(l, &p->s[w], now);
             neb_ns next = set_due(&p->s[w], now);
             if (next < l->deadline)
@@ -220,7 +222,7 @@ enum neb_status inter_link_process(struct inter_link *l, inter_link_handler *han
         peer_dialing(l, p, now);
         peer_stripes(l, p, now);
     }
-    link_guard(l, now);
+    link_guard(l, began);
     bucket_settle(l, now);
     if (l->limited && limit_over(l) < l->deadline)
         l->deadline = limit_over(l);

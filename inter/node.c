@@ -173,11 +173,38 @@ static void on_leave(struct step *s) {
         node_beat(s, j, m);
 }
 
+static void shift(neb_ns *since, neb_ns by) { *since += *since ? by : 0; }
+
+// Silence and patience are counted in time in which this node was there to hear: what the others said meanwhile has yet to be read, and nobody
+// is taken for dead, left out of a round or asked for a new term for that.
+static void was_away(struct inter_node *n, neb_ns by) {
+    for (int i = 0; i < JOBS_MAX; i++) {
+        struct job *j = &n->jobs[i];
+        if (!j->open)
+            continue;
+        neb_ns *const all[] = {&j->leader_heard,  &j->asked_at, &j->born,
+                               &j->unfollowed_at, &j->unled_at, &j->no_term_at};
+        for (size_t k = 0; k < sizeof all / sizeof all[0]; k++)
+            shift(all[k], by);
+        for (uint8_t m = 0; m < j->c.n_members; m++)
+            shift(&j->members[m].heard, by);
+        for (uint32_t f = 0; f < j->c.fragments; f++)
+            shift(&j->fragments[f].ready_since, by);
+    }
+}
+
+bool inter_node_is_beat(const void *message, size_t len) {
+    return len > 0 && *(const uint8_t *)message == MSG_BEAT;
+}
+
 enum neb_status inter_node_step(struct inter_node *n, neb_ns now, const struct inter_event *e,
                                 struct inter_actions *out) {
     struct step s = {.n = n, .now = now, .e = e, .from = e->peer, .out = out};
     inter_actions_clear(out);
     NEB_ASSERT(e->peer < PEERS_MAX);
+    if (n->stepped && now - n->stepped > away)
+        was_away(n, now - n->stepped);
+    n->stepped = now;
     switch (e->kind) {
     case INTER_EV_TICK: on_tick(&s); break;
     case INTER_EV_PEER_UP: on_peer(&s, true); break;

@@ -49,6 +49,8 @@ static const neb_ns leader_sticky = 3 * NEB_S; // who has just heard the leader 
 static const neb_ns promise_pause = 3 * NEB_S;
 // a leader that so few follow, although enough are there; a term that is waited for
 static const neb_ns unfollowed = 8 * NEB_S, no_term_patience = 10 * NEB_S;
+// No step for so long, where one has a tick every 200 ms: this side was busy or stopped, and others cannot have been heard
+static const neb_ns away = NEB_S;
 // between two epochs of one member, each of which is a write that is synced; an honest one has one a disk
 static const neb_ns anew_pause = 2 * NEB_S;
 // for the record in which two histories differ first
@@ -132,7 +134,8 @@ struct member {
     uint64_t told;         // fragments of the election or recovery under way, bit each
     uint32_t rounds[INTER_FRAGMENTS_MAX]; // open there, as it says
     // by its newest beat, and nobody's word but its own
-    bool behind; // some rounds, when that came: a look between beats would count the rounds made since
+    bool
+        behind; // some rounds, when that came: a look between beats would count the rounds made since
     uint32_t term;
     bool follows;    // it hears a leader, or leads
     neb_ns promised; // a term, last; 0: never, or it has proposed since
@@ -182,6 +185,7 @@ struct inter_node {
     struct job jobs[JOBS_MAX];
     struct path paths[PEERS_MAX];
     struct neb_buf scratch, envelope;
+    neb_ns stepped;           // last
     struct inter_action sink; // written when the list cannot grow; the step then reports it
 };
 

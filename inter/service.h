@@ -61,6 +61,8 @@ void inter_service_destroy(struct inter_service **s);
 // As of the link (inter/link.h).
 size_t inter_service_poll_items(const struct inter_service *s, zmq_pollitem_t *items, size_t cap);
 neb_ns inter_service_next_deadline(const struct inter_service *s);
+// Says to all peers that this member is there, within a callback too: for whoever does something that takes longer than they would wait.
+void inter_service_beat(struct inter_service *s);
 // An error is one that the agent cannot go on with: its disk.
 NEB_MUST_CHECK enum neb_status inter_service_process(struct inter_service *s);
 

@@ -1,5 +1,6 @@
 // Carries out what the node decides: the one place where its actions meet disk and link, in order; and what comes of them goes
 // back to it as events.
+#include "agent/base/fault.h"
 #include "agent/base/log.h"
 #include "agent/base/sha256.h"
 #include "compress/update.h"
@@ -169,28 +170,45 @@ static enum neb_status write_part(struct inter_service *s, const struct inter_ac
     return NEB_OK;
 }
 
+struct finish {
+    const struct inter_manifest *m;
+    bool pass;
+    float norm;
+    enum neb_status kept; // of the bytes; service_gate is the other one
+};
+
+// The disk has to have it all, and sealed it is written once more; one that was not followed is read and unpacked whole.
+static enum neb_status keep_and_weigh(struct inter_service *s, void *arg) {
+    struct finish *x = arg;
+    if (!inter_ledger_has_blob(s->ledger, &x->m->key)) {
+        if (service_arrival_whole(s, x->m))
+            inter_ledger_part_hashed(s->ledger, x->m);
+        (void)neb_fault("service.finish"); // a disk that takes its time
+        x->kept = inter_ledger_part_finish(s->ledger, x->m);
+    }
+    return x->kept == NEB_OK ? service_gate(s, x->m, &x->pass, &x->norm) : NEB_OK;
+}
+
 static enum neb_status finish_blob(struct inter_service *s, const struct inter_manifest *m) {
     struct inter_event done = {.kind = INTER_EV_BLOB_DONE, .key = m->key};
-    enum neb_status st = NEB_OK;
-    if (!inter_ledger_has_blob(s->ledger, &m->key)) {
-        if (service_arrival_whole(s, m))
-            inter_ledger_part_hashed(s->ledger, m);
-        st = inter_ledger_part_finish(s->ledger, m);
-    }
-    if (is_no_room(st))
+    struct finish x = {.m = m};
+    enum neb_status st = service_apart(s, m->bytes, keep_and_weigh, &x);
+    if (is_no_room(x.kept))
         NEB_TRY(give_up(s, &m->key));
-    if (is_no_room(st) || st == NEB_OK) // a whole one could be kept: not only begun
-        service_say_room(s, st == NEB_OK);
-    if (st == NEB_OK) {
-        NEB_TRY(service_gate(s, m, &done.ok, &done.norm));
+    if (is_no_room(x.kept) || x.kept == NEB_OK) // a whole one could be kept: not only begun
+        service_say_room(s, x.kept == NEB_OK);
+    if (x.kept == NEB_OK) {
+        NEB_TRY(st);
         service_arrival_end(s, &m->key);
+        done.ok = x.pass;
+        done.norm = x.norm;
         done.refused = !done.ok;
-    } else if (st == NEB_ERR_CORRUPT) {
-        service_arrival_begin(s, m);                        // all of it comes again
-    } else if (is_no_room(st) || st == NEB_ERR_NOT_FOUND) { // there was none for it
+    } else if (x.kept == NEB_ERR_CORRUPT) {
+        service_arrival_begin(s, m);                                // all of it comes again
+    } else if (is_no_room(x.kept) || x.kept == NEB_ERR_NOT_FOUND) { // there was none for it
         done.no_room = true;
     } else {
-        return st;
+        return x.kept;
     }
     queue_event(s, &done);
     return NEB_OK;
@@ -254,6 +272,8 @@ static enum neb_status carry_out(struct inter_service *s, const struct inter_act
     switch (a->kind) {
     case INTER_ACT_SEND:
         st = inter_link_send(s->link, a->peer, INTER_CONTROL, s->actions.bytes.p + a->at, a->size);
+        if (st == NEB_OK && inter_node_is_beat(s->actions.bytes.p + a->at, a->size))
+            service_beat_said(s, a->peer, s->actions.bytes.p + a->at, a->size);
         return st == NEB_ERR_AGAIN ? NEB_OK : st; // the node says it again
     case INTER_ACT_SEND_CHUNK: return send_chunk(s, a);
     case INTER_ACT_START_ANEW: inter_link_start_anew(s->link, a->peer); return NEB_OK;
@@ -294,8 +314,9 @@ void service_step(struct inter_service *s, const struct inter_event *event) {
     struct inter_event e = *event;
     struct inter_manifest m;
     for (size_t done = 0;;) {
+        s->stepped = neb_now();
         if (s->st == NEB_OK)
-            s->st = inter_node_step(s->node, neb_now(), &e, &s->actions);
+            s->st = inter_node_step(s->node, s->stepped, &e, &s->actions);
         for (size_t i = 0; i < s->actions.n && s->st == NEB_OK; i++)
             s->st = carry_out(s, &s->actions.list[i]);
         if (done == s->n_pending || s->st != NEB_OK)

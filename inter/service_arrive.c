@@ -15,6 +15,7 @@
 //
 // A few arrivals are followed at once, each with memory for its largest unit; the one that has waited longest gives way, and is
 // checked whole at its end, as is what was on disk when the agent started.
+#include "agent/base/moved.h"
 #include "agent/base/sha256.h"
 #include "compress/check.h"
 #include "inter/service_state.h"
@@ -83,6 +84,7 @@ static void read_back(struct inter_service *s, struct service_arrival *a) {
                 inter_ledger_part_read(s->ledger, &a->key, i, s->arrived.p) == NEB_OK;
         if (a->on)
             feed(a, s->arrived.p, n);
+        neb_moved_add(n); // behind a hole there may be much
     }
 }
 

@@ -159,6 +159,7 @@ void inter_service_job_close(struct inter_service *s, const uint8_t job[INTER_ID
     inter_node_job_close(s->node, job);
     inter_ledger_parts_close(s->ledger, job);
     service_unbound(s, job);
+    service_beats_end(s, job);
 }
 
 enum neb_status inter_service_deliver(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
@@ -180,42 +181,17 @@ static void *hash(void *arg) {
     return NULL;
 }
 
-// What may take seconds of a large update runs in a thread, and this one waits for it; meanwhile it says to all peers that it is there, or
-// they would take its links for dead. Nothing but the link is touched then.
-static const neb_ns beat_while_waiting = 500 * NEB_MS;
-enum { LARGE = 1 << 20 };
-struct work {
-    enum neb_status (*run)(struct inter_service *s, struct work *w);
-    struct inter_service *s;
+struct own {
     struct inter_manifest *m;
     const void *blob;
     size_t len;
     bool pass;
     float norm;
-    enum neb_status st;
 };
-static void *work_run(void *arg) {
-    struct work *w = arg;
-    w->st = w->run(w->s, w);
-    return NULL;
-}
-static enum neb_status work_wait(struct work *w) {
-    pthread_t thread;
-    if (w->len < LARGE || pthread_create(&thread, NULL, work_run, w) != 0) {
-        work_run(w);
-        return w->st;
-    }
-    for (;;) {
-        neb_ns at = neb_now() + beat_while_waiting;
-        struct timespec until = {.tv_sec = at / NEB_S, .tv_nsec = at % NEB_S};
-        if (pthread_clockjoin_np(thread, NULL, CLOCK_MONOTONIC, &until) == 0)
-            return w->st;
-        inter_link_beat(w->s->link);
-    }
-}
 
 // Own update on disk, and its digest: while the disk works, another thread hashes. Nothing can leave before both are there.
-static enum neb_status store_and_hash(struct inter_service *s, struct work *w) {
+static enum neb_status store_and_hash(struct inter_service *s, void *arg) {
+    const struct own *w = arg;
     struct hashing h = {w->blob, w->len, w->m->sha256};
     pthread_t thread;
     bool apart = pthread_create(&thread, NULL, hash, &h) == 0;
@@ -227,18 +203,18 @@ static enum neb_status store_and_hash(struct inter_service *s, struct work *w) {
         pthread_join(thread, NULL);
     return st;
 }
-static enum neb_status weigh(struct inter_service *s, struct work *w) {
+static enum neb_status weigh(struct inter_service *s, void *arg) {
+    struct own *w = arg;
     return service_gate(s, w->m, &w->pass, &w->norm);
 }
 
 // Ours is not ours to refuse: its norm is what is wanted, and where nobody weighs or compares norms not even that. The manifest
 // is on its way by now, so that this costs no time of the round.
-static enum neb_status weigh_own(struct inter_service *s, struct work *w) {
+static enum neb_status weigh_own(struct inter_service *s, struct own *w) {
     const struct inter_manifest *m = w->m;
     if (!inter_node_weighs(s->node, m->key.job))
         return NEB_OK;
-    w->run = weigh;
-    NEB_TRY(work_wait(w));
+    NEB_TRY(service_apart(s, w->len, weigh, w));
     inter_node_restore_norm(s->node, &m->key, w->norm);
     if (!w->pass)
         inter_node_own_bad(s->node, &m->key);
@@ -290,8 +266,8 @@ enum neb_status inter_service_submit(struct inter_service *s, const struct inter
             NEB_ERR_INVALID,
             "update for round %u of fragment %u: %llu tokens, or a measure, that no update has",
             m.key.round, m.key.fragment, (unsigned long long)m.tokens);
-    struct work w = {.run = store_and_hash, .s = s, .m = &m, .blob = blob, .len = len};
-    NEB_TRY(work_wait(&w));
+    struct own w = {.m = &m, .blob = blob, .len = len};
+    NEB_TRY(service_apart(s, len, store_and_hash, &w));
     neb_buf_clear(&s->out);
     inter_manifest_put_body(&s->out, &m);
     NEB_TRY(neb_buf_check(&s->out));

@@ -89,6 +89,14 @@ struct inter_service {
     // (n_bounds), owned: of open jobs whose worker has said how large its model is
     struct service_bound *bounds;
     size_t n_bounds;
+    // (n_beats), owned: the node's last one for each job to each peer
+    struct service_beat {
+        uint32_t peer;
+        neb_ns at;
+        struct neb_buf bytes;
+    } * beats;
+    size_t n_beats;
+    neb_ns stepped, beaten; // the node, last; its beats, said again last
     struct service_mail mail[SEC_MEMBERS_MAX];
     // what updates of a fragment must hold, as this member's own worker said
     struct service_shape *shapes;
@@ -101,6 +109,16 @@ bool service_sign(void *user, const char *context, const void *msg, size_t len,
                   uint8_t sig[INTER_SIG_BYTES]);
 bool service_verify(void *user, uint32_t peer, const char *context, const void *msg, size_t len,
                     const uint8_t sig[INTER_SIG_BYTES]);
+
+// service_busy.c
+// A beat of the node's to a peer, which has gone: it is said again while this side is busy.
+void service_beat_said(struct inter_service *s, uint32_t peer, const void *beat, size_t len);
+void service_beats_end(struct inter_service *s, const uint8_t job[INTER_ID_BYTES]);
+void service_beats_free(struct inter_service *s);
+// run(s, arg) and its status, the peers being told meanwhile that this member is there where an update has that many bytes.
+typedef enum neb_status service_work(struct inter_service *s, void *arg);
+NEB_MUST_CHECK enum neb_status service_apart(struct inter_service *s, uint64_t bytes,
+                                             service_work *run, void *arg);
 
 // service_gate.c
 // Structure, finiteness and scale of every frame, before an update may become part of a commit.

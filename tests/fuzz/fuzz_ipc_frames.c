@@ -54,7 +54,8 @@ static void send_again(struct agent_ipc_msg *m) {
     while (take(&again)) // what waits behind it: one message of an input is enough
         agent_ipc_msg_clear(&again);
     char *text = json_dumps(m->head, JSON_COMPACT);
-    NEB_ASSERT(text && ipc_remote_send(from, text, strlen(text), m->parts, m->n_parts) == NEB_OK);
+    NEB_ASSERT(text &&
+               ipc_remote_send(from, text, strlen(text), m->parts, m->n_parts, false) == NEB_OK);
     NEB_ASSERT(take(&again));
     expect_same(m, &again);
     agent_ipc_msg_clear(&again);
@@ -96,7 +97,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         send_again(&m);
         agent_ipc_msg_clear(&m);
     }
-    NEB_ASSERT(ipc_remote_send(from, "{\"op\":\"beat\"}", 13, NULL, 0) == NEB_OK && take(&m));
+    NEB_ASSERT(ipc_remote_send(from, "{\"op\":\"beat\"}", 13, NULL, 0, false) == NEB_OK &&
+               take(&m));
     NEB_ASSERT(!strcmp(agent_ipc_str(&m, "op", ""), "beat"));
     agent_ipc_msg_clear(&m);
     return 0;

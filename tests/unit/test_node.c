@@ -107,9 +107,7 @@ static void beat_at(uint8_t from, uint32_t term, uint8_t flags, uint32_t round) 
     neb_buf_add(&b, head, sizeof head);
     message(from, &b);
 }
-static void beat(uint8_t from, uint32_t term, uint8_t flags) {
-    beat_at(from, term, flags, 0);
-}
+static void beat(uint8_t from, uint32_t term, uint8_t flags) { beat_at(from, term, flags, 0); }
 
 static void elect(uint8_t from, uint32_t term) {
     struct neb_buf b = {0};
@@ -438,6 +436,26 @@ static void test_catching_up(void **state) {
     assert_false(inter_node_catching_up(node, job_id, now));
 }
 
+// Busy for longer than a silent member counts as here: what the others said meanwhile has yet to be read.
+static void test_busy(void **state) {
+    (void)state;
+    begin(0, 0, true);
+    struct job *j = node_find_job(node, job_id);
+    pass(3, (const uint32_t[]){0, 0, 0, 0, 0}, all_follow);
+    j->fragments[0].round = 20;
+    j->fragments[0].ready_since = now - NEB_S;
+    beat(1, 0, JOINED | FOLLOWS); // behind
+    now += 30 * NEB_S;
+    step(&(struct inter_event){.kind = INTER_EV_TICK});
+    assert_true(inter_node_catching_up(node, job_id, now));
+    assert_true(status().leads && !asked);
+    assert_in_range(now - j->fragments[0].ready_since, 1, 3 * NEB_S);
+    pass(4, (const uint32_t[MEMBERS]){0}, (const uint8_t[MEMBERS]){0});
+    assert_true(inter_node_catching_up(node, job_id, now));
+    pass(4, (const uint32_t[MEMBERS]){0}, (const uint8_t[MEMBERS]){0});
+    assert_false(inter_node_catching_up(node, job_id, now));
+}
+
 static void offer(const uint8_t id[INTER_ID_BYTES]) {
     struct inter_manifest m = {.key = {.member = 0},
                                .bytes = 8 << 20, // more than the window of a path that is not known
@@ -534,6 +552,7 @@ int main(void) {
                                        cmocka_unit_test(test_recovery),
                                        cmocka_unit_test(test_no_term),
                                        cmocka_unit_test(test_catching_up),
+                                       cmocka_unit_test(test_busy),
                                        cmocka_unit_test(test_held)};
     return cmocka_run_group_tests(tests, NULL, done);
 }
