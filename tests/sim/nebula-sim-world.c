@@ -314,6 +314,7 @@ static void boot(struct sim *s, uint8_t i) {
         return;
     if (sim_lies(s, i) && s->liar->gone)
         return;
+    s->h[i].busy_until = 0;
     inter_node_destroy(&s->h[i].node); // kept until now: a crash may come from inside its own step
     sim_host_boot(s, i);
     if (sim_lies(s, i)) { // one member to all others: one ledger's epoch
@@ -448,8 +449,43 @@ static void one_fault(struct sim *s) {
     }
 }
 
+// Busy, or stopped: what comes meanwhile is handled afterwards, in order. Links stay up.
+static void stall(struct sim *s) {
+    uint8_t i = (uint8_t)neb_rng_below(&s->rng, s->o.members);
+    if (s->hunts && neb_rng_below(&s->rng, 2))
+        i = leader_or(s, i);
+    neb_ns lasts = between(s, 200 * NEB_MS, 15 * NEB_S);
+    if (!s->h[i].alive || s->h[i].busy_until > s->now)
+        return;
+    sim_note(s, "stalls", i, lasts / NEB_MS, 0, 0, 0);
+    s->h[i].busy_until = s->now + lasts;
+}
+
+static bool waits(struct sim *s, const struct sim_event *e) {
+    neb_ns until = 0;
+    switch (e->kind) {
+    case SIM_CONNECT: until = s->h[e->b].busy_until; // fall through
+    case SIM_TICK:
+    case SIM_WORK:
+    case SIM_MESSAGE:
+    case SIM_NOTICE:
+    case SIM_BOOT_WORKER:
+    case SIM_SNAPSHOT: until = until > s->h[e->a].busy_until ? until : s->h[e->a].busy_until; break;
+    case SIM_BOOT:
+    case SIM_CHAOS: break;
+    }
+    if (until <= s->now)
+        return false;
+    struct sim_event later = *e;
+    later.at = until;
+    push(s, later);
+    return true;
+}
+
 static void on_chaos(struct sim *s) {
     if (s->now < chaos_until && !s->split.on) {
+        if (s->stalls && chance(s, 0.3))
+            stall(s);
         if (s->liar && s->liar->siege && s->now >= s->liar->siege)
             sim_liar_shuffle(s);
         else
@@ -538,6 +574,7 @@ static void set_up(struct sim *s) {
     if (s->o.liar)
         sim_liar_set_up(s);
     s->hunts = s->o.chaos && neb_rng_below(&s->rng, 3) == 0;
+    s->stalls = s->o.chaos && !s->liar && neb_mix64(s->o.seed + 99) % 4 == 0;
     for (uint8_t i = 0; i < s->o.members; i++)
         boot(s, i);
     if (s->o.chaos)
@@ -556,6 +593,8 @@ void sim_run(const struct sim_options *o, struct sim_result *out) {
         while (s->n_heap && s->now < limit && !all_finished(s) && !sim_check_split(s)) {
             struct sim_event e = pop(s);
             s->now = e.at;
+            if (waits(s, &e))
+                continue;
             handle(s, &e);
             free(e.m);
         }

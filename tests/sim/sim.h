@@ -179,6 +179,7 @@ struct sim_host {
     bool split;                        // it knows that members have parted
     uint32_t submitted[SIM_FRAGMENTS]; // of a liar: rounds, the next one
     uint64_t crash_in;                 // stores until a crash; 0: none
+    neb_ns busy_until;                 // it handles nothing before
 };
 
 struct sim_link { // of a pair, i < j
@@ -257,6 +258,7 @@ struct sim {
     double loss, twice, swap,
         stale;        // probabilities inside a session; of a message that outlives it
     bool hunts;       // this seed goes for the leader
+    bool stalls;      // in this one agents are busy or stopped for some seconds
     struct {          // what happens when the next message of a type has arrived
         uint8_t type; // 0: nothing is planned
         uint32_t skip;
