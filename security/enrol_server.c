@@ -25,7 +25,7 @@
 #include <unistd.h>
 
 enum { EVENTS = 32, ACCEPTS = 128, BACKLOG = 128, TICK_MS = 250 };
-static const neb_ns context_age = 24 * 3600 * NEB_S;
+static const neb_ns context_age = 24 * 3600 * NEB_S, again_after = 600 * NEB_S;
 
 enum phase { FREE, ACCEPTED, HANDSHAKE, REQUEST, ANSWER };
 
@@ -408,8 +408,10 @@ static void expire(struct sec_enrol_server *s) {
 enum neb_status sec_enrol_server_step(struct sec_enrol_server *s) {
     struct epoll_event events[EVENTS];
     expire(s);
-    if (neb_now() - s->ctx_made > context_age)
-        NEB_TRY(renew_context(s));
+    if (neb_now() - s->ctx_made > context_age && renew_context(s) != NEB_OK) {
+        neb_warn("enrolment goes on with its former TLS certificate; a new one is tried again");
+        s->ctx_made += again_after;
+    }
     int n = epoll_wait(s->epoll_fd, events, EVENTS, 0);
     if (n < 0 && errno != EINTR)
         return neb_fail_errno("enrolment: epoll");
