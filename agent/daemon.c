@@ -47,6 +47,21 @@ static void telemetry(struct daemon *d) {
     agent_notify("WATCHDOG=1");
 }
 
+// This thread reads, copies or hashes something large: those who wait for it hear that it is there. Not when it ends, nor between two links.
+static void moved(void *user) {
+    struct daemon *d = user;
+    neb_ns now = neb_now();
+    if (!d->service || now - d->beat_at < beat_every)
+        return;
+    d->beat_at = now;
+    inter_service_beat(d->service);
+}
+
+static void busy(void *user) {
+    (void)user;
+    agent_notify("WATCHDOG=1");
+}
+
 enum neb_status daemon_start_service(struct daemon *d) {
     d->members = *agent_members_list(d->trust);
     struct inter_service_config s = {
@@ -62,7 +77,7 @@ enum neb_status daemon_start_service(struct daemon *d) {
         .seal = sec_vault_key(d->vault),
         .callbacks = {d, daemon_on_screen, daemon_on_commit, daemon_on_message, daemon_on_peer,
                       daemon_on_fault, daemon_on_behind, daemon_on_snapshot_open,
-                      daemon_on_snapshot_close, daemon_on_snapshot_done, daemon_on_lied,
+                      daemon_on_snapshot_close, daemon_on_snapshot_done, daemon_on_lied, busy,
                       daemon_on_split}};
     NEB_TRY(inter_service_create(&s, &d->service));
     if (d->c->blobs_max)
@@ -71,17 +86,6 @@ enum neb_status daemon_start_service(struct daemon *d) {
     agent_streams_listen(&d->streams);
     d->spread = (struct agent_spread){.members = d->trust, .service = d->service};
     return NEB_OK;
-}
-
-// This thread reads, copies or hashes something large: those who wait for it hear that it is there. Not when it ends, nor between two links.
-static void moved(void *user) {
-    struct daemon *d = user;
-    neb_ns now = neb_now();
-    if (!d->service || now - d->beat_at < beat_every)
-        return;
-    d->beat_at = now;
-    inter_service_beat(d->service);
-    agent_notify("WATCHDOG=1");
 }
 
 static void on_signal(struct daemon *d) {

@@ -14,8 +14,8 @@
 //     daemon_members.c   member lists and keys that change
 //     daemon_tell.c      what is told: to clients, workers, other agents, the page   ── out
 //
-// One thread, one loop: nothing here is locked, and no call blocks. What takes long has a thread of its own, which shares nothing
-// with it until it has ended (hashes of updates, inter/service_jobs.c; snapshots, agent/snapshot.h).
+// One thread, one loop: nothing here is locked, and no call blocks. What takes long has a thread of its own, which either shares
+// nothing with it until it has ended (snapshots, agent/snapshot.h), or is waited for, beating (inter/service_busy.c).
 #ifndef AGENT_DAEMON_STATE_H
 #define AGENT_DAEMON_STATE_H
 #include "agent/base/bucket.h"

@@ -134,31 +134,46 @@ enum neb_status ipc_send_frame(void *socket, const void *p, size_t n, bool more)
     return NEB_OK;
 }
 
-// A large part, copied piece by piece: an agent's copies of updates for its worker count as moved (agent/base/moved.h). A worker's do not,
-// as who listens there sends on this very socket, in the midst of a message.
-static enum neb_status send_part(struct agent_ipc *s, const struct agent_ipc_part *part,
-                                 bool more) {
-    zmq_msg_t m;
-    if (!s->server || part->len <= NEB_MOVED_PIECE)
-        return ipc_send_frame(s->socket, part->p, part->len, more);
-    if (zmq_msg_init_size(&m, part->len) != 0)
+// A copy of a part. An agent's copies of large updates for its worker count as moved (agent/base/moved.h), piece by piece; a worker's do not.
+static enum neb_status copy_part(const struct agent_ipc *s, const struct agent_ipc_part *part,
+                                 zmq_msg_t *out) {
+    if (zmq_msg_init_size(out, part->len) != 0)
         return neb_fail(NEB_ERR_NOMEM, "out of memory for a local message of %zu bytes", part->len);
-    uint8_t *to = zmq_msg_data(&m);
+    uint8_t *to = zmq_msg_data(out);
     const uint8_t *from = part->p;
     for (size_t at = 0, n; at < part->len; at += n) {
         n = part->len - at < NEB_MOVED_PIECE ? part->len - at : NEB_MOVED_PIECE;
-        (void)neb_fault("ipc.copy"); // from a slow disk
         memcpy(to + at, from + at, n);
+        if (!s->server || part->len <= NEB_MOVED_PIECE)
+            continue;
+        (void)neb_fault("ipc.copy"); // from a slow disk
         neb_moved_add(n);
     }
-    int rc;
-    do
-        rc = zmq_msg_send(&m, s->socket, ZMQ_DONTWAIT | (more ? ZMQ_SNDMORE : 0));
-    while (rc < 0 && zmq_errno() == EINTR);
-    int e = zmq_errno();
-    if (rc < 0)
-        zmq_msg_close(&m);
-    return rc >= 0 ? NEB_OK : failed(e);
+    return NEB_OK;
+}
+
+// All parts are there before the first frame leaves: half a message would be the beginning of the next one.
+static enum neb_status send_local(struct agent_ipc *s, const struct agent_ipc_client *to,
+                                  const char *text, const struct agent_ipc_part *parts,
+                                  size_t n_parts) {
+    zmq_msg_t copies[AGENT_IPC_PARTS_MAX];
+    size_t n = 0, sent = 0;
+    enum neb_status st = NEB_OK;
+    for (; n < n_parts && st == NEB_OK; n += st == NEB_OK)
+        st = copy_part(s, &parts[n], &copies[n]);
+    if (st == NEB_OK && s->server)
+        st = ipc_send_frame(s->socket, to->id, to->len, true);
+    if (st == NEB_OK)
+        st = ipc_send_frame(s->socket, text, strlen(text), n > 0);
+    while (sent < n && st == NEB_OK)
+        if (zmq_msg_send(&copies[sent], s->socket,
+                         ZMQ_DONTWAIT | (sent + 1 < n ? ZMQ_SNDMORE : 0)) >= 0)
+            sent++;
+        else if (zmq_errno() != EINTR)
+            st = failed(zmq_errno());
+    for (; sent < n; sent++)
+        zmq_msg_close(&copies[sent]);
+    return st;
 }
 
 enum neb_status agent_ipc_send(struct agent_ipc *s, const struct agent_ipc_client *to, json_t *head,
@@ -171,18 +186,16 @@ enum neb_status agent_ipc_send(struct agent_ipc *s, const struct agent_ipc_clien
         return neb_fail(NEB_ERR_NOMEM, "out of memory writing a local message");
     bool framed = s->server ? to->remote : s->framed;
     void *socket = s->server && framed ? s->remote : s->socket;
-    if (!socket)
+    if (!framed)
+        st = send_local(s, to, text, parts, n_parts);
+    else if (!socket)
         st = NEB_ERR_AGAIN; // it was never ours
-    if (st == NEB_OK && s->server)
-        st = ipc_send_frame(socket, to->id, to->len, true);
-    if (st == NEB_OK && framed)
-        st = ipc_remote_send(socket, text, strlen(text), parts, n_parts, s->server);
-    else if (st == NEB_OK) {
-        NEB_TRY_GOTO(ipc_send_frame(socket, text, strlen(text), n_parts > 0), out);
-        for (size_t i = 0; i < n_parts; i++)
-            NEB_TRY_GOTO(send_part(s, &parts[i], i + 1 < n_parts), out);
+    else {
+        if (s->server)
+            st = ipc_send_frame(socket, to->id, to->len, true);
+        if (st == NEB_OK)
+            st = ipc_remote_send(socket, text, strlen(text), parts, n_parts, s->server);
     }
-out:
     free(text);
     return st;
 }

@@ -75,10 +75,10 @@ static void set_beat(struct inter_link *l, struct set *s, neb_ns now) {
     s->said = s->acks_at = now;
 }
 
-static void set_pulse(struct inter_link *l, struct set *s, neb_ns now) {
+static void set_pulse(struct inter_link *l, struct set *s, neb_ns now, bool pings) {
     if (!s->up)
         return;
-    if (now >= ping_due(s) && link_send_time(l, &s->c[0], PING, (uint64_t)now)) {
+    if (pings && now >= ping_due(s) && link_send_time(l, &s->c[0], PING, (uint64_t)now)) {
         s->pinged = s->said = now;
         s->pings++;
     }
@@ -181,7 +181,7 @@ void inter_link_beat(struct inter_link *l) {
     neb_ns now = neb_now();
     for (uint32_t i = 0; i < l->n_peers; i++)
         for (int w = 0; w < SETS && !l->peers[i].revoked; w++)
-            set_pulse(l, &l->peers[i].s[w], now);
+            set_pulse(l, &l->peers[i].s[w], now, false); // an answer would be read too late
 }
 
 enum neb_status inter_link_process(struct inter_link *l, inter_link_handler *handler, void *user) {
@@ -213,7 +213,7 @@ enum neb_status inter_link_process(struct inter_link *l, inter_link_handler *han
         }
         for (int w = 0; w < SETS; w++) {
             set_clean(l, p, w, began);
-            set_pulse(l, &p->s[w], now);
+            set_pulse(l, &p->s[w], now, true);
             neb_ns next = set_due(&p->s[w], now);
             if (next < l->deadline)
                 l->deadline = next;

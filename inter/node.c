@@ -175,26 +175,45 @@ static void on_leave(struct step *s) {
 
 static void shift(neb_ns *since, neb_ns by) { *since += *since ? by : 0; }
 
-// Silence and patience are counted in time in which this node was there to hear: what the others said meanwhile has yet to be read, and nobody
-// is taken for dead, left out of a round or asked for a new term for that.
-static void was_away(struct inter_node *n, neb_ns by) {
-    for (int i = 0; i < JOBS_MAX; i++) {
-        struct job *j = &n->jobs[i];
-        if (!j->open)
-            continue;
-        neb_ns *const all[] = {&j->leader_heard,  &j->asked_at, &j->born,
-                               &j->unfollowed_at, &j->unled_at, &j->no_term_at};
-        for (size_t k = 0; k < sizeof all / sizeof all[0]; k++)
-            shift(all[k], by);
-        for (uint8_t m = 0; m < j->c.n_members; m++)
-            shift(&j->members[m].heard, by);
-        for (uint32_t f = 0; f < j->c.fragments; f++)
-            shift(&j->fragments[f].ready_since, by);
-    }
+static void excuse(neb_ns *heard, uint8_t *times, neb_ns by) {
+    if (*times == EXCUSED_MAX)
+        return;
+    ++*times;
+    shift(heard, by);
 }
 
-bool inter_node_is_beat(const void *message, size_t len) {
-    return len > 0 && *(const uint8_t *)message == MSG_BEAT;
+// Silence and patience are counted in time in which this node was there to hear: what the others said meanwhile has yet to be read, and nobody
+// is taken for dead, left out of a round, asked again or asked for a new term for that.
+static void was_away(struct job *j, neb_ns now, neb_ns by) {
+    neb_ns *const all[] = {&j->asked_at, &j->unfollowed_at, &j->unled_at, &j->no_term_at};
+    for (size_t k = 0; k < sizeof all / sizeof all[0]; k++)
+        shift(all[k], by);
+    excuse(&j->leader_heard, &j->leader_excused, by);
+    for (uint8_t m = 0; m < j->c.n_members; m++)
+        excuse(&j->members[m].heard, &j->members[m].excused, by);
+    for (uint32_t f = 0; f < j->c.fragments; f++) {
+        struct fragment *g = &j->fragments[f];
+        shift(&g->ready_since, by);
+        shift(&g->proposed, by);
+        for (uint8_t m = 0; m < j->c.n_members; m++)
+            shift(&g->slots[m].moved, by);
+    }
+    for (size_t i = 0; i < j->n_serves; i++)
+        j->serves[i].out.patient_until = now + away;
+}
+
+bool inter_node_is_beat(const uint8_t *message, size_t len, struct inter_node_beat *out) {
+    struct neb_rd r = neb_rd_make(message, len);
+    uint8_t type = neb_rd_u8(&r);
+    *out = (struct inter_node_beat){.to = INTER_NO_MEMBER};
+    if (type == MSG_FORWARD) {
+        (void)neb_rd_view(&r, INTER_SIG_BYTES + INTER_ID_BYTES + 1); // from this member
+        out->to = neb_rd_u8(&r);
+        type = neb_rd_u8(&r);
+    }
+    neb_rd_copy(&r, out->job, sizeof out->job);
+    out->term = neb_rd_u32(&r);
+    return !r.bad && type == MSG_BEAT;
 }
 
 enum neb_status inter_node_step(struct inter_node *n, neb_ns now, const struct inter_event *e,
@@ -202,8 +221,9 @@ enum neb_status inter_node_step(struct inter_node *n, neb_ns now, const struct i
     struct step s = {.n = n, .now = now, .e = e, .from = e->peer, .out = out};
     inter_actions_clear(out);
     NEB_ASSERT(e->peer < PEERS_MAX);
-    if (n->stepped && now - n->stepped > away)
-        was_away(n, now - n->stepped);
+    for (int i = 0; i < JOBS_MAX && n->stepped && now - n->stepped > away; i++)
+        if (n->jobs[i].open)
+            was_away(&n->jobs[i], now, now - n->stepped);
     n->stepped = now;
     switch (e->kind) {
     case INTER_EV_TICK: on_tick(&s); break;
@@ -454,10 +474,17 @@ bool inter_node_weighs(const struct inter_node *n, const uint8_t job[INTER_ID_BY
     return j && (j->c.robust || j->c.n_members >= 2);
 }
 
+// Who is asked between two steps that lie far apart does not count that time either.
+static struct step looked_at(const struct inter_node *n, neb_ns now) {
+    bool was_away = n->stepped && now - n->stepped > away;
+    return (struct step){.n = (struct inter_node *)(uintptr_t)n,
+                         .now = was_away ? n->stepped : now};
+}
+
 bool inter_node_catching_up(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES],
                             neb_ns now) {
     const struct job *j = find_const(n, job);
-    struct step s = {.n = (struct inter_node *)(uintptr_t)n, .now = now};
+    struct step s = looked_at(n, now);
     uint16_t data = j ? (uint16_t)(node_data(j) & ~(j->c.gone | j->c.removed)) : 0;
     for (uint8_t m = 0; j && m < j->c.n_members; m++)
         if (data >> m & 1 && m != j->c.self && j->members[m].behind && node_live(&s, j, m))
@@ -483,7 +510,7 @@ bool inter_node_job_status(const struct inter_node *n, const uint8_t job[INTER_I
     const struct job *j = find_const(n, job);
     if (!j)
         return false;
-    struct step s = {.n = (struct inter_node *)(uintptr_t)n, .now = now};
+    struct step s = looked_at(n, now);
     *out = (struct inter_job_status){.term = j->standing.term,
                                      .leader = j->leads ? j->c.self : j->leader,
                                      .leads = j->leads,

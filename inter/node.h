@@ -275,8 +275,14 @@ uint32_t inter_node_peer(const struct inter_node *n, const uint8_t job[INTER_ID_
 void inter_node_sketch(struct inter_node *n, const struct inter_key *k, const float *sketch);
 // Whether norms and directions of updates matter in a job: they are clipped, or compared with each other (two members or more).
 bool inter_node_weighs(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES]);
-// Whether it is one that says no more than that this node is there and where it stands: it may be said again while the node is not stepped.
-bool inter_node_is_beat(const void *message, size_t len);
+// Whether a message of this node's says no more than that it is there and where it stands. It may be said again while the node cannot be
+// stepped, in the same term.
+struct inter_node_beat {
+    uint8_t job[INTER_ID_BYTES];
+    uint8_t to; // the member whom the peer is to pass it on to, or INTER_NO_MEMBER
+    uint32_t term;
+};
+bool inter_node_is_beat(const uint8_t *message, size_t len, struct inter_node_beat *out);
 // Whether a member of the job that is here is some rounds behind this node.
 bool inter_node_catching_up(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES],
                             neb_ns now);

@@ -152,6 +152,7 @@ static void take_term(struct step *s, struct job *j, uint8_t m, const struct bea
     if (b->flags & BEAT_LEADS && !lies && b->term == term && term % j->c.n_members == m) {
         j->leader = m;
         j->leader_heard = s->now;
+        j->leader_excused = 0;
     }
     // It was away when the others promised: without a promise it neither hears the leader nor counts for it.
     if (j->leads && b->term < term && b->flags & BEAT_JOINED &&
@@ -202,6 +203,7 @@ void node_on_beat(struct step *s, struct neb_rd *r) {
     }
     x->epoch = b.epoch;
     x->heard = s->now;
+    x->excused = 0;
     x->reaches = b.reaches;
     x->leaves = b.flags & BEAT_LEAVES;
     x->knows_me |= b.known == j->standing.epoch;

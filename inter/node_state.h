@@ -49,8 +49,10 @@ static const neb_ns leader_sticky = 3 * NEB_S; // who has just heard the leader 
 static const neb_ns promise_pause = 3 * NEB_S;
 // a leader that so few follow, although enough are there; a term that is waited for
 static const neb_ns unfollowed = 8 * NEB_S, no_term_patience = 10 * NEB_S;
-// No step for so long, where one has a tick every 200 ms: this side was busy or stopped, and others cannot have been heard
+// No step for so long, where one has a tick every 200 ms: this side was busy or stopped, and others cannot have been heard. Several such times
+// may be in one pass over the links, in which updates are finished; one who is not heard between more of them is silent.
 static const neb_ns away = NEB_S;
+enum { EXCUSED_MAX = 4 };
 // between two epochs of one member, each of which is a write that is synced; an honest one has one a disk
 static const neb_ns anew_pause = 2 * NEB_S;
 // for the record in which two histories differ first
@@ -125,6 +127,7 @@ struct serve { // one blob on its way to one member
 
 struct member {
     neb_ns heard;     // last beat; 0: never since the start
+    uint8_t excused;  // times that this node was away itself since then
     uint16_t reaches; // bit per member, as it says
     // of its ledger, by the newest beat; what it said to hold under an older one is gone
     uint64_t epoch;
@@ -167,6 +170,7 @@ struct job {
     struct inter_record other; // parted: of another member, to be compared with this node's own
     uint32_t other_from;       // peer
     int leader;                // heard last, -1: none
+    uint8_t leader_excused;    // like a member's
     neb_ns leader_heard, next_beat, asked_at, born;
     neb_ns unfollowed_at; // leads: since when too few follow; 0: enough do
     neb_ns unled_at;      // follows: since when too many are in other terms than its leader; 0: no

@@ -35,6 +35,8 @@ struct inter_service_callbacks {
                           const char *part, uint64_t header_bytes);
     // A member has signed what no honest one does: once, when it is found out, and again when a job with such evidence is opened. May be NULL.
     void (*lied)(void *user, uint32_t peer, const struct inter_evidence *e);
+    // This side is busy with something large: called every half second or so meanwhile, on the service's thread, while bytes move. May be NULL.
+    void (*busy)(void *user);
     // This member and `peer` have committed different records for the round, and commit no more. May be NULL.
     void (*split)(void *user, uint32_t peer, const struct inter_key *round);
 };
@@ -61,7 +63,8 @@ void inter_service_destroy(struct inter_service **s);
 // As of the link (inter/link.h).
 size_t inter_service_poll_items(const struct inter_service *s, zmq_pollitem_t *items, size_t cap);
 neb_ns inter_service_next_deadline(const struct inter_service *s);
-// Says to all peers that this member is there, within a callback too: for whoever does something that takes longer than they would wait.
+// Says to all peers that this member is there, within a callback too: for whoever does something that takes longer than they would wait. What
+// hangs is not covered for long: links stay up, but after half a minute in which no bytes were moved (agent/base/moved.h) others may go on without it.
 void inter_service_beat(struct inter_service *s);
 // An error is one that the agent cannot go on with: its disk.
 NEB_MUST_CHECK enum neb_status inter_service_process(struct inter_service *s);

@@ -259,12 +259,13 @@ static enum neb_status read_commit(struct inter_service *s, const struct inter_a
     return st == NEB_ERR_NOT_FOUND ? NEB_OK : st;
 }
 
-// The manifest of another one's update that there is no room for: opening its blob tells the node (is_stored).
+// The manifest of another one's update that there is no room for, or a third one under a key of which its member has signed two: opening its blob
+// tells the node (is_stored).
 static enum neb_status of_others(const struct inter_service *s, const struct inter_action *a,
                                  enum neb_status st) {
     const struct inter_key *k = &a->manifest.key;
     bool own = inter_node_peer(s->node, k->job, k->member) == INTER_PEER_NONE;
-    return !own && is_no_room(st) ? NEB_OK : st;
+    return !own && (is_no_room(st) || st == NEB_ERR_EXISTS) ? NEB_OK : st;
 }
 
 static enum neb_status carry_out(struct inter_service *s, const struct inter_action *a) {
@@ -272,8 +273,8 @@ static enum neb_status carry_out(struct inter_service *s, const struct inter_act
     switch (a->kind) {
     case INTER_ACT_SEND:
         st = inter_link_send(s->link, a->peer, INTER_CONTROL, s->actions.bytes.p + a->at, a->size);
-        if (st == NEB_OK && inter_node_is_beat(s->actions.bytes.p + a->at, a->size))
-            service_beat_said(s, a->peer, s->actions.bytes.p + a->at, a->size);
+        if (st == NEB_OK)
+            service_said(s, a->peer, s->actions.bytes.p + a->at, a->size);
         return st == NEB_ERR_AGAIN ? NEB_OK : st; // the node says it again
     case INTER_ACT_SEND_CHUNK: return send_chunk(s, a);
     case INTER_ACT_START_ANEW: inter_link_start_anew(s->link, a->peer); return NEB_OK;
@@ -286,7 +287,9 @@ static enum neb_status carry_out(struct inter_service *s, const struct inter_act
         return of_others(s, a, inter_ledger_replace_manifest(s->ledger, &a->manifest));
     case INTER_ACT_STORE_VOTE: return inter_ledger_put_vote(s->ledger, &a->record);
     case INTER_ACT_STORE_COMMIT: return inter_ledger_put_commit(s->ledger, &a->record);
-    case INTER_ACT_STORE_STANDING: return inter_ledger_put_standing(s->ledger, &a->standing);
+    case INTER_ACT_STORE_STANDING:
+        service_beats_end(s, a->standing.job, a->standing.term);
+        return inter_ledger_put_standing(s->ledger, &a->standing);
     case INTER_ACT_SERVE: return serve(s, a);
     case INTER_ACT_BLOB_OPEN: return open_blob(s, &a->manifest);
     case INTER_ACT_BLOB_WRITE: return write_part(s, a);

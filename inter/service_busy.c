@@ -1,11 +1,13 @@
 // While this side is busy with something large, and neither reads nor steps the node: the others hear that it is there, or they would take
 // its links for dead, and it for one whom no round waits for.
 //
-//     runs apart:      a thread works, this one waits and beats              all that waits for the disk
+//     runs apart:      a thread works, this one waits and beats              an update that is written, finished, weighed
 //     on this thread:  whoever moves many bytes is asked to beat between     agent/base/moved.h, the agent's listener
 //                      them: inter_service_beat
 //
-// The node's own beats are said again as they were: it has not moved since, and a beat is no more than a member's word about itself.
+// The node's own beats are said again as they were: a beat is no more than a member's word about itself, and what it has promised since takes
+// them back.
+#include "agent/base/moved.h"
 #include "inter/service_state.h"
 
 #include <pthread.h>
@@ -14,49 +16,50 @@
 #include <time.h>
 
 static const neb_ns beat_while_waiting = 500 * NEB_MS, again_every = NEB_S;
-// before this side became busy: one that has not been said for longer is of a job that is over, or for a peer that is away
+// before the last step: one that was not said for longer is of a job that is over, or for a peer that is away
 static const neb_ns current = 3 * NEB_S;
-enum { LARGE = 1 << 20, BEATS_MAX = 1024, JOB_AT = 1 };
+// of the others, while no bytes are moved: a disk that hangs must not hold up their rounds
+static const neb_ns patience = 30 * NEB_S;
+enum { LARGE = 1 << 20, BEATS_MAX = 1024 };
 
-static struct service_beat *find_beat(const struct inter_service *s, uint32_t peer,
-                                      const uint8_t *beat) {
+static struct service_beat *find_beat(const struct inter_service *s, const struct service_beat *b) {
     for (size_t i = 0; i < s->n_beats; i++)
-        if (s->beats[i].peer == peer &&
-            !memcmp(s->beats[i].bytes.p + JOB_AT, beat + JOB_AT, INTER_ID_BYTES))
+        if (s->beats[i].peer == b->peer && s->beats[i].about.to == b->about.to &&
+            !memcmp(s->beats[i].about.job, b->about.job, INTER_ID_BYTES))
             return &s->beats[i];
     return NULL;
 }
 
-// A new place, or one that is of no use any more; NULL: no memory, and it is not said again.
-static struct service_beat *place_for(struct inter_service *s, neb_ns now) {
+// A free place, or one that is of no use any more; NULL: no memory, and it is not said again.
+static struct service_beat *place_for(struct inter_service *s) {
     for (size_t i = 0; i < s->n_beats; i++)
-        if (now - s->beats[i].at > current)
+        if (s->beats[i].peer == INTER_PEER_NONE || s->stepped - s->beats[i].at > current)
             return &s->beats[i];
     struct service_beat *all =
         s->n_beats < BEATS_MAX ? realloc(s->beats, (s->n_beats + 1) * sizeof *all) : NULL;
     if (!all)
         return NULL;
     s->beats = all;
-    all[s->n_beats] = (struct service_beat){0};
+    all[s->n_beats] = (struct service_beat){.peer = INTER_PEER_NONE};
     return &all[s->n_beats++];
 }
 
-void service_beat_said(struct inter_service *s, uint32_t peer, const void *beat, size_t len) {
-    NEB_ASSERT(len >= JOB_AT + INTER_ID_BYTES);
-    neb_ns now = neb_now();
-    struct service_beat *b = find_beat(s, peer, beat);
-    if (!b && !(b = place_for(s, now)))
+void service_said(struct inter_service *s, uint32_t peer, const uint8_t *message, size_t len) {
+    struct service_beat b = {.peer = peer, .at = neb_now()}, *at;
+    if (!inter_node_is_beat(message, len, &b.about) ||
+        (!(at = find_beat(s, &b)) && !(at = place_for(s))))
         return;
-    neb_buf_clear(&b->bytes);
-    neb_buf_add(&b->bytes, beat, len);
-    b->peer = b->bytes.oom ? INTER_PEER_NONE : peer;
-    b->at = now;
+    b.bytes = at->bytes;
+    neb_buf_clear(&b.bytes);
+    neb_buf_add(&b.bytes, message, len);
+    *at = b;
+    if (b.bytes.oom)
+        at->peer = INTER_PEER_NONE;
 }
 
-void service_beats_end(struct inter_service *s, const uint8_t job[INTER_ID_BYTES]) {
+void service_beats_end(struct inter_service *s, const uint8_t job[INTER_ID_BYTES], uint32_t term) {
     for (size_t i = 0; i < s->n_beats; i++)
-        if (s->beats[i].peer != INTER_PEER_NONE &&
-            !memcmp(s->beats[i].bytes.p + JOB_AT, job, INTER_ID_BYTES))
+        if (s->beats[i].about.term != term && !memcmp(s->beats[i].about.job, job, INTER_ID_BYTES))
             s->beats[i].peer = INTER_PEER_NONE;
 }
 
@@ -66,19 +69,37 @@ void service_beats_free(struct inter_service *s) {
     free(s->beats);
 }
 
+// Whether what this side is busy with gets on.
+static bool gets_on(struct inter_service *s, neb_ns now) {
+    uint64_t moved = neb_moved();
+    if (moved != s->moved || s->stepped > s->moved_at) {
+        s->moved = moved;
+        s->moved_at = now;
+    }
+    return now - s->moved_at < patience;
+}
+
+static void say_again(struct inter_service *s, neb_ns now) {
+    s->beaten = now;
+    for (size_t i = 0; i < s->n_beats; i++) {
+        struct service_beat *b = &s->beats[i];
+        if (b->peer < s->members.n && s->up[b->peer] && s->stepped - b->at < current &&
+            inter_link_send(s->link, b->peer, INTER_CONTROL, b->bytes.p, b->bytes.len) == NEB_OK)
+            b->at = now; // a second time of this kind may follow before the node's next
+    }
+}
+
 void inter_service_beat(struct inter_service *s) {
     neb_ns now = neb_now();
     if (!s->link)
         return;
-    if (now - s->beaten >= again_every)
-        for (size_t i = 0; i < s->n_beats; i++) {
-            const struct service_beat *b = &s->beats[i];
-            if (b->peer < s->members.n && s->up[b->peer] && s->stepped - b->at < current &&
-                inter_link_send(s->link, b->peer, INTER_CONTROL, b->bytes.p, b->bytes.len) ==
-                    NEB_OK)
-                s->beaten = now;
-        }
     inter_link_beat(s->link);
+    if (!gets_on(s, now))
+        return;
+    if (now - s->beaten >= again_every)
+        say_again(s, now);
+    if (s->cb.busy)
+        s->cb.busy(s->cb.user);
 }
 
 struct apart {
@@ -105,6 +126,6 @@ enum neb_status service_apart(struct inter_service *s, uint64_t bytes, service_w
         struct timespec until = {.tv_sec = at / NEB_S, .tv_nsec = at % NEB_S};
         if (pthread_clockjoin_np(thread, NULL, CLOCK_MONOTONIC, &until) == 0)
             return a.st;
-        inter_service_beat(s); // nothing but the link is touched
+        inter_service_beat(s); // nothing but the link and these beats is touched
     }
 }

@@ -19,19 +19,28 @@ void inter_service_job_gone(struct inter_service *s, const uint8_t job[INTER_ID_
     inter_node_job_gone(s->node, job, gone);
 }
 
+struct weighing {
+    const struct inter_manifest *m;
+    bool pass;
+    float norm;
+};
+static enum neb_status weigh(struct inter_service *s, void *arg) {
+    struct weighing *w = arg;
+    return service_gate(s, w->m, &w->pass, &w->norm);
+}
+
 static enum neb_status restore_manifest(struct inter_service *s, const struct inter_manifest *m,
                                         bool own) {
-    bool durable = inter_ledger_has_blob(s->ledger, &m->key), pass = true;
+    bool durable = inter_ledger_has_blob(s->ledger, &m->key);
+    struct weighing w = {.m = m, .pass = true};
     struct inter_bitmap got = {0};
     enum neb_status st = NEB_OK;
     bool no_room = false;
     if (own && !durable)
         return NEB_OK; // stored before its blob in a crash: the worker submits again
-    float norm = 0;
     if (durable && (!own || inter_node_weighs(s->node, m->key.job)))
-        NEB_TRY(service_gate(s, m, &pass, &norm));
-    bool own_good = pass;
-    pass = pass || own;
+        NEB_TRY(service_apart(s, m->bytes, weigh, &w));
+    bool pass = w.pass || own;
     if (!own && !durable) {
         NEB_TRY(inter_bitmap_init(&got, inter_chunks(m->bytes, m->chunk_bytes)));
         st = inter_ledger_part_open(s->ledger, m, &got);
@@ -50,8 +59,8 @@ static enum neb_status restore_manifest(struct inter_service *s, const struct in
         service_say_room(s, false);
         inter_node_restore_no_room(s->node, &m->key);
     }
-    inter_node_restore_norm(s->node, &m->key, norm);
-    if (own && !own_good)
+    inter_node_restore_norm(s->node, &m->key, w.norm);
+    if (own && !w.pass)
         inter_node_own_bad(s->node, &m->key);
     return st;
 }
@@ -159,7 +168,7 @@ void inter_service_job_close(struct inter_service *s, const uint8_t job[INTER_ID
     inter_node_job_close(s->node, job);
     inter_ledger_parts_close(s->ledger, job);
     service_unbound(s, job);
-    service_beats_end(s, job);
+    service_beats_end(s, job, INTER_TERM_MAX);
 }
 
 enum neb_status inter_service_deliver(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
@@ -185,8 +194,6 @@ struct own {
     struct inter_manifest *m;
     const void *blob;
     size_t len;
-    bool pass;
-    float norm;
 };
 
 // Own update on disk, and its digest: while the disk works, another thread hashes. Nothing can leave before both are there.
@@ -203,20 +210,16 @@ static enum neb_status store_and_hash(struct inter_service *s, void *arg) {
         pthread_join(thread, NULL);
     return st;
 }
-static enum neb_status weigh(struct inter_service *s, void *arg) {
-    struct own *w = arg;
-    return service_gate(s, w->m, &w->pass, &w->norm);
-}
 
 // Ours is not ours to refuse: its norm is what is wanted, and where nobody weighs or compares norms not even that. The manifest
 // is on its way by now, so that this costs no time of the round.
-static enum neb_status weigh_own(struct inter_service *s, struct own *w) {
-    const struct inter_manifest *m = w->m;
+static enum neb_status weigh_own(struct inter_service *s, const struct inter_manifest *m) {
+    struct weighing w = {.m = m};
     if (!inter_node_weighs(s->node, m->key.job))
         return NEB_OK;
-    NEB_TRY(service_apart(s, w->len, weigh, w));
-    inter_node_restore_norm(s->node, &m->key, w->norm);
-    if (!w->pass)
+    NEB_TRY(service_apart(s, m->bytes, weigh, &w));
+    inter_node_restore_norm(s->node, &m->key, w.norm);
+    if (!w.pass)
         inter_node_own_bad(s->node, &m->key);
     service_step(s, &(struct inter_event){.kind = INTER_EV_TICK, .peer = 0}); // it can go on
     return s->st;
@@ -275,7 +278,7 @@ enum neb_status inter_service_submit(struct inter_service *s, const struct inter
         return neb_fail(NEB_ERR_DENIED, "cannot sign an update");
     service_step(s,
                  &(struct inter_event){.kind = INTER_EV_SUBMIT, .manifest = &m, .peer = s->self});
-    return s->st == NEB_OK ? weigh_own(s, &w) : s->st;
+    return s->st == NEB_OK ? weigh_own(s, &m) : s->st;
 }
 
 enum neb_status inter_service_prune(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],

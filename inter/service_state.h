@@ -91,12 +91,15 @@ struct inter_service {
     size_t n_bounds;
     // (n_beats), owned: the node's last one for each job to each peer
     struct service_beat {
-        uint32_t peer;
+        uint32_t peer; // INTER_PEER_NONE: free
+        struct inter_node_beat about;
         neb_ns at;
         struct neb_buf bytes;
     } * beats;
     size_t n_beats;
     neb_ns stepped, beaten; // the node, last; its beats, said again last
+    uint64_t moved;         // bytes, when they were last seen to be more
+    neb_ns moved_at;
     struct service_mail mail[SEC_MEMBERS_MAX];
     // what updates of a fragment must hold, as this member's own worker said
     struct service_shape *shapes;
@@ -111,9 +114,10 @@ bool service_verify(void *user, uint32_t peer, const char *context, const void *
                     const uint8_t sig[INTER_SIG_BYTES]);
 
 // service_busy.c
-// A beat of the node's to a peer, which has gone: it is said again while this side is busy.
-void service_beat_said(struct inter_service *s, uint32_t peer, const void *beat, size_t len);
-void service_beats_end(struct inter_service *s, const uint8_t job[INTER_ID_BYTES]);
+// If a message of the node's, which has gone to a peer, is a beat: it is said again while this side is busy.
+void service_said(struct inter_service *s, uint32_t peer, const uint8_t *message, size_t len);
+// The job's standing is another one, or it is closed (INTER_TERM_MAX): those of other terms are not said again.
+void service_beats_end(struct inter_service *s, const uint8_t job[INTER_ID_BYTES], uint32_t term);
 void service_beats_free(struct inter_service *s);
 // run(s, arg) and its status, the peers being told meanwhile that this member is there where an update has that many bytes.
 typedef enum neb_status service_work(struct inter_service *s, void *arg);

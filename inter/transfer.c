@@ -147,6 +147,8 @@ void inter_sender_link_lost(struct inter_sender *s) {
 
 void inter_sender_expire(struct inter_sender *s, neb_ns now, neb_ns timeout) {
     uint32_t flew = s->flying.set;
+    if (now < s->patient_until)
+        return;
     for (uint32_t i = 0; s->flying.set && i < s->flying.n; i++)
         if (inter_bitmap_has(&s->flying, i) && now - s->sent[i].at > timeout << s->backoff)
             unfly(s, i);

@@ -1,5 +1,6 @@
 #include "agent/base/fault.h"
 #include "agent/base/clock.h"
+#include "agent/base/log.h"
 
 #include <signal.h>
 #include <stdatomic.h>
@@ -12,7 +13,7 @@ bool neb_fault_armed;
 enum { PLANS_MAX = 4 };
 
 static struct plan {
-    char point[64];
+    char point[64], only[64]; // only: in the process that has this name in its log; "": in all
     bool prefix, kill, each;
     long nth;
     long longer_ms; // each time; never fails then
@@ -27,6 +28,14 @@ static void add_plan(const char *spec, size_t len) {
     struct plan *p = &plans[n_plans];
     if (n == 0 || n >= sizeof p->point)
         return;
+    p->only[0] = 0;
+    const char *at = memchr(spec, '@', n);
+    if (at) {
+        snprintf(p->only, sizeof p->only, "%.*s", (int)(n - 1 - (size_t)(at - spec)), at + 1);
+        n = (size_t)(at - spec);
+        if (n == 0)
+            return;
+    }
     memcpy(p->point, spec, n);
     p->prefix = p->point[n - 1] == '*';
     p->point[p->prefix ? n - 1 : n] = 0;
@@ -55,6 +64,7 @@ __attribute__((constructor)) static void fault_init(void) { neb_fault_arm(getenv
 static bool hit(struct plan *p, const char *point) {
     bool match =
         p->prefix ? strncmp(point, p->point, strlen(p->point)) == 0 : strcmp(point, p->point) == 0;
+    match = match && (!p->only[0] || neb_log_is_named(p->only));
     if (match && p->longer_ms > 0) {
         neb_sleep(p->longer_ms * NEB_MS);
         return false;

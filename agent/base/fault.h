@@ -5,6 +5,7 @@
 //     NEBULA_FAULT=fs.*:3            the 3rd of any point that starts with "fs."
 //     NEBULA_FAULT=fs.write:*        each fails, as on a disk that is full
 //     NEBULA_FAULT=a:1,b:2:kill      both (at most 4)
+//     NEBULA_FAULT=fs.sync@b:2       only where the log says b: in that cluster's agent and worker
 //     NEBULA_FAULT=worker.step:+20   each takes 20 ms longer and does not fail: what a test wants to last need not be computed
 #ifndef NEB_FAULT_H
 #define NEB_FAULT_H

@@ -45,6 +45,13 @@ void neb_log_set_name(const char *name) {
     pthread_mutex_unlock(&log_state.lock);
 }
 
+bool neb_log_is_named(const char *name) {
+    pthread_mutex_lock(&log_state.lock);
+    bool is = !strcmp(log_state.name, name);
+    pthread_mutex_unlock(&log_state.lock);
+    return is;
+}
+
 void neb_log_set_sink(neb_log_sink *sink, void *user) {
     pthread_mutex_lock(&log_state.lock);
     log_state.sink = sink;

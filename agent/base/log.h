@@ -10,6 +10,7 @@ enum neb_log_level { NEB_LOG_ERROR, NEB_LOG_WARN, NEB_LOG_INFO, NEB_LOG_DEBUG };
 void neb_log_set_level(enum neb_log_level level);
 // Prefix of every line, such as "agent paris"; copied, cut at 47 bytes. Default none.
 void neb_log_set_name(const char *name);
+bool neb_log_is_named(const char *name);
 // Replaces stderr: sink(user, level, text without newline). NULL restores stderr. Tests capture errors so.
 typedef void neb_log_sink(void *user, enum neb_log_level level, const char *text);
 void neb_log_set_sink(neb_log_sink *sink, void *user);

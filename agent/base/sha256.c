@@ -57,5 +57,12 @@ void neb_sha256_finish(struct neb_sha256 *h, uint8_t out[NEB_SHA256_BYTES]) {
 }
 
 void neb_sha256(const void *p, size_t n, uint8_t out[NEB_SHA256_BYTES]) {
-    NEB_ASSERT(EVP_Digest(p, n, out, NULL, sha256(), NULL) == 1);
+    struct neb_sha256 *h = NULL;
+    if (n <= NEB_MOVED_PIECE || neb_sha256_create(&h) != NEB_OK) {
+        NEB_ASSERT(EVP_Digest(p, n, out, NULL, sha256(), NULL) == 1);
+        return;
+    }
+    neb_sha256_add(h, p, n); // large: in pieces, which are counted
+    neb_sha256_finish(h, out);
+    neb_sha256_destroy(&h);
 }

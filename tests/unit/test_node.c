@@ -416,7 +416,6 @@ static void test_no_term(void **state) {
 
 static const uint8_t other_id[INTER_ID_BYTES] = {8};
 
-// An update of this member, of which member 1 has nothing yet.
 // Behind is who was so when it last said its round: not by the rounds that were made since.
 static void test_catching_up(void **state) {
     (void)state;
@@ -456,6 +455,7 @@ static void test_busy(void **state) {
     assert_false(inter_node_catching_up(node, job_id, now));
 }
 
+// An update of this member, of which member 1 has nothing yet.
 static void offer(const uint8_t id[INTER_ID_BYTES]) {
     struct inter_manifest m = {.key = {.member = 0},
                                .bytes = 8 << 20, // more than the window of a path that is not known
