@@ -59,7 +59,8 @@ static void moved(void *user) {
 
 static void busy(void *user) {
     (void)user;
-    agent_notify("WATCHDOG=1");
+    agent_notify(
+        "WATCHDOG=1\nEXTEND_TIMEOUT_USEC=60000000"); // the latter of its start, in which it looks at what is on disk
 }
 
 enum neb_status daemon_start_service(struct daemon *d) {
@@ -200,7 +201,8 @@ static enum neb_status take_signals(sigset_t *set) {
             return neb_fail_errno("sigaction");
     }
     sigprocmask(SIG_BLOCK, set, NULL);
-    return NEB_OK;
+    // Who reads the log may go away, and who asks to join may hang up: neither ends jobs.
+    return signal(SIGPIPE, SIG_IGN) != SIG_ERR ? NEB_OK : neb_fail_errno("SIGPIPE");
 }
 
 static enum neb_status set_up(struct daemon *d) {

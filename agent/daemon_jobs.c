@@ -352,6 +352,9 @@ void daemon_job_stop(struct daemon *d, struct agent_jobrun *j) {
     else if (agent_attach_waits(j)) {
         daemon_job_fail(d, j, "stopped while no trainer was attached");
         daemon_job_end(d, j, "stopped");
+    } else if (j->job.clusters[j->self].witness) { // nothing of its own is to be saved
+        daemon_witness_report(d, j, true);
+        daemon_job_end(d, j, "stopped");
     }
 }
 

@@ -57,6 +57,10 @@ static void on_submit_job(struct daemon *d, const struct agent_ipc_client *from,
     const char *hex = agent_ipc_str(m, "id", "");
     json_t *spec = json_object_get(m->head, "spec");
     struct agent_job_record known;
+    if (d->stopping) {
+        daemon_answer(d, from, false, "the agent is ending; submit it when it is back");
+        return;
+    }
     bool is_new = daemon_job_recall(d, hex, &known) != NEB_OK,
          ok = is_new || daemon_job_is_same(d, &known, spec, UINT32_MAX, why, sizeof why);
     agent_job_record_clear(&known);

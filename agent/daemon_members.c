@@ -204,8 +204,7 @@ enum neb_status daemon_rekey(struct daemon *d) {
         if (j->used && j->sums)
             agent_sums_rekey(j->sums, next);
     }
-    if (st == NEB_OK)
-        st = agent_members_rekey(d->trust, next);
+    agent_members_rekey(d->trust, next);
     sec_identity_destroy(&former);
     neb_info("this member's new keys are in use");
     return st;

@@ -158,7 +158,7 @@ static void on_job(struct daemon *d, uint32_t peer, const char *hex, const json_
     char why[512];
     bool again = json_is_true(json_object_get(body, "again")),
          resume = json_is_true(json_object_get(body, "resume"));
-    if (!looks_at(d, peer, hex, again))
+    if (d->stopping || !looks_at(d, peer, hex, again)) // each new link offers it anew
         return;
     uint32_t home = again || resume ? named_home(d, body, peer) : peer;
     struct agent_job_record known;

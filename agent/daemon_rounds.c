@@ -64,6 +64,15 @@ enum neb_status daemon_open_rounds(struct daemon *d, struct agent_jobrun *j) {
     return NEB_OK;
 }
 
+void daemon_witness_report(struct daemon *d, struct agent_jobrun *j, bool stopped) {
+    j->reported = true;
+    json_decref(j->report);
+    j->report =
+        json_pack("{s:s,s:b,s:b}", "name", daemon_name(d), "witness", true, "stopped", stopped);
+    if (!j->suspended)
+        daemon_publish_report(d, j, json_incref(j->report));
+}
+
 // A witness trains nothing: for it the job is over when every fragment has seen its last round.
 static void witness_commit(struct daemon *d, struct agent_jobrun *j, const struct inter_record *r,
                            bool final) {
@@ -71,10 +80,7 @@ static void witness_commit(struct daemon *d, struct agent_jobrun *j, const struc
     j->finals |= final ? 1ull << r->fragment : 0;
     if (j->finals != all || j->state == AGENT_JOB_ENDED)
         return;
-    j->reported = true;
-    json_decref(j->report);
-    j->report = json_pack("{s:s,s:b}", "name", daemon_name(d), "witness", true);
-    daemon_publish_report(d, j, json_incref(j->report));
+    daemon_witness_report(d, j, false);
     daemon_job_end(d, j, "done");
 }
 

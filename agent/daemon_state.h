@@ -104,6 +104,7 @@ void daemon_publish_line(struct daemon *d, struct agent_jobrun *j, json_t *line)
 // One of another cluster, for local watchers: by its number there, made so long ago.
 void daemon_pass_line(struct daemon *d, struct agent_jobrun *j, json_t *line, int64_t n,
                       double late_s);
+void daemon_witness_report(struct daemon *d, struct agent_jobrun *j, bool stopped);
 void daemon_publish_report(struct daemon *d, struct agent_jobrun *j, json_t *report);
 void daemon_lines_due(struct daemon *d, struct agent_jobrun *j); // those that wait no more
 // Lines that wait for a link go into the ledger: this agent, or the job, comes to its end.

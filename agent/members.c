@@ -21,6 +21,7 @@ struct agent_members {
     struct sec_hub *hub;        // NULL: not the hub
     struct sec_enrol_server *server;
     struct sec_members list;
+    neb_ns again_at; // hub without a server: when it tries to listen again
     int epoll_fd, notify_fd;
     struct agent_quiet refused, forked; // lists of others
 };
@@ -79,16 +80,19 @@ static enum neb_status watch(struct agent_members *m) {
     return watch_fd(m, m->notify_fd);
 }
 
+static enum neb_status start_enrolment(struct agent_members *m) {
+    NEB_TRY(sec_enrol_server_create(m->hub, m->identity, m->hub->settings.listen, &m->server));
+    return watch_fd(m, sec_enrol_server_fd(m->server));
+}
+
 static enum neb_status open_hub(struct agent_members *m, const char *home) {
     enum neb_status st = sec_hub_open(home, &m->hub);
     if (st == NEB_ERR_NOT_FOUND)
         return NEB_OK;
     NEB_TRY(st);
-    if (signal(SIGPIPE, SIG_IGN) == SIG_ERR)
-        return neb_fail_errno("SIGPIPE");
-    NEB_TRY(sec_enrol_server_create(m->hub, m->identity, m->hub->settings.listen, &m->server));
+    NEB_TRY(start_enrolment(m));
     neb_info("hub of federation '%s': enrolment on %s", m->fed->name, m->hub->settings.listen);
-    return watch_fd(m, sec_enrol_server_fd(m->server));
+    return NEB_OK;
 }
 
 enum neb_status agent_members_open(const char *home, const struct sec_identity *identity,
@@ -220,13 +224,20 @@ bool agent_members_holds(const struct agent_members *m, const struct sec_public 
     return holds(&m->list, p);
 }
 
-enum neb_status agent_members_rekey(struct agent_members *m, const struct sec_identity *identity) {
+void agent_members_rekey(struct agent_members *m, const struct sec_identity *identity) {
     m->identity = identity;
-    if (!m->server)
-        return NEB_OK;
     sec_enrol_server_destroy(&m->server); // leaves the epoll set with its descriptor
-    NEB_TRY(sec_enrol_server_create(m->hub, identity, m->hub->settings.listen, &m->server));
-    return watch_fd(m, sec_enrol_server_fd(m->server));
+    m->again_at = 0;
+}
+
+// After a rotation. Jobs run: where it cannot listen at once they go on, and it tries again.
+static void serve_enrolment(struct agent_members *m) {
+    if (!m->hub || m->server || neb_now() < m->again_at)
+        return;
+    if (start_enrolment(m) == NEB_OK)
+        return;
+    sec_enrol_server_destroy(&m->server);
+    m->again_at = neb_now() + 5 * NEB_S;
 }
 
 static bool file_changed(struct agent_members *m) {
@@ -256,6 +267,7 @@ static void say_quiet(struct agent_members *m) {
 enum neb_status agent_members_step(struct agent_members *m, struct agent_members_change *out) {
     *out = (struct agent_members_change){.changed = false};
     say_quiet(m);
+    serve_enrolment(m);
     if (m->server)
         NEB_TRY(sec_enrol_server_step(m->server));
     if (m->fed && file_changed(m))

@@ -49,8 +49,8 @@ bool agent_members_hub(const struct agent_members *m, char out[SEC_ENDPOINT_MAX]
 // The list holds this member with exactly these keys.
 bool agent_members_holds(const struct agent_members *m, const struct sec_public *p);
 // This member's keys have been rotated; identity is borrowed from now on, in place of the former one.
-NEB_MUST_CHECK enum neb_status agent_members_rekey(struct agent_members *m,
-                                                   const struct sec_identity *identity);
+// Enrolment, where this is the hub, goes on with them.
+void agent_members_rekey(struct agent_members *m, const struct sec_identity *identity);
 // Does what is due without waiting; reloads when the file changed.
 NEB_MUST_CHECK enum neb_status agent_members_step(struct agent_members *m,
                                                   struct agent_members_change *out);

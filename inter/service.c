@@ -140,7 +140,9 @@ enum neb_status inter_service_reload(struct inter_service *s, const struct sec_m
     s->members = *inter_link_members(s->link);
     remember(s);
     struct sec_members listed = *m;
-    return inter_ledger_outbox_sweep(s->ledger, is_listed, &listed);
+    if (inter_ledger_outbox_sweep(s->ledger, is_listed, &listed) != NEB_OK)
+        neb_warn("messages for members that were revoked are removed at the next start");
+    return NEB_OK;
 }
 
 const struct sec_members *inter_service_members(const struct inter_service *s) {

@@ -62,16 +62,18 @@ static enum neb_status send_chunk(struct inter_service *s, const struct inter_ac
         enum neb_status st = inter_ledger_has_blob(s->ledger, &a->key)
                                  ? inter_ledger_map_blob(s->ledger, &a->key, &s->mapped)
                                  : NEB_ERR_NOT_FOUND;
-        if (st == NEB_ERR_NOT_FOUND) { // removed since the transfer began
-            queue_event(
-                s, &(struct inter_event){.kind = INTER_EV_SERVE, .peer = a->peer, .key = a->key});
-            return NEB_OK;
-        }
-        NEB_TRY(st);
         s->mapped_key = a->key;
-        s->is_mapped = true;
+        s->is_mapped = st == NEB_OK;
     }
-    NEB_ASSERT(a->offset + a->len <= s->mapped.len);
+    // Removed since the transfer began; cut short, or not to be read any more: it is one update of one job, which others may still have.
+    if (!s->is_mapped || a->offset + a->len > s->mapped.len) {
+        if (s->is_mapped)
+            neb_warn("ledger: an update of round %u is shorter than it was", a->key.round);
+        service_unmap(s);
+        queue_event(s,
+                    &(struct inter_event){.kind = INTER_EV_SERVE, .peer = a->peer, .key = a->key});
+        return NEB_OK;
+    }
     neb_sha256(s->mapped.p + a->offset, a->len, sha);
     memcpy(head + a->size - 8, sha, 8); // the header's last field
     enum neb_status st = service_send_bulk(s, a->key.job, a->peer, head, a->size,
@@ -236,18 +238,17 @@ static enum neb_status serve(struct inter_service *s, const struct inter_action 
 
 enum neb_status service_deliver(struct inter_service *s, const struct inter_record *r) {
     struct neb_map blobs[INTER_MEMBERS_MAX] = {{0}};
-    enum neb_status st = NEB_OK;
-    for (uint8_t i = 0; i < r->n && st == NEB_OK; i++) {
+    for (uint8_t i = 0; i < r->n; i++) {
         struct inter_key k = inter_entry_key(r, i);
-        // A witness has none; an old one may have been removed.
-        if (r->entries[i].verdict == INTER_ACCEPTED && inter_ledger_has_blob(s->ledger, &k))
-            st = inter_ledger_map_blob(s->ledger, &k, &blobs[i]);
+        // A witness has none; an old one may have been removed. One that cannot be read is not here either.
+        if (r->entries[i].verdict == INTER_ACCEPTED && inter_ledger_has_blob(s->ledger, &k) &&
+            inter_ledger_map_blob(s->ledger, &k, &blobs[i]) != NEB_OK)
+            blobs[i] = (struct neb_map){0};
     }
-    if (st == NEB_OK)
-        s->cb.commit(s->cb.user, r, blobs);
+    s->cb.commit(s->cb.user, r, blobs);
     for (uint8_t i = 0; i < r->n; i++)
         neb_map_close(&blobs[i]);
-    return st;
+    return NEB_OK;
 }
 
 static enum neb_status read_commit(struct inter_service *s, const struct inter_action *a) {

@@ -127,7 +127,10 @@ static enum neb_status on_app(struct inter_service *s, uint32_t peer, struct neb
         return NEB_OK; // it overtook one, which is sent again
     if (seq > last) {
         // Taken first: a crash in between loses the message for the caller, who asks again; twice would be worse.
-        NEB_TRY(inter_ledger_take(s->ledger, name, epoch, seq));
+        enum neb_status took = inter_ledger_take(s->ledger, name, epoch, seq);
+        if (took == NEB_ERR_NOSPC)
+            return NEB_OK; // no receipt: it comes again
+        NEB_TRY(took);
         s->cb.message(s->cb.user, peer, kind, p, n);
     }
     neb_buf_clear(&s->out);
@@ -156,7 +159,10 @@ static enum neb_status on_ack(struct inter_service *s, uint32_t peer, uint64_t s
     struct service_mail *m = &s->mail[peer];
     if (seq > m->sent || seq <= m->acked)
         return NEB_OK;
-    NEB_TRY(inter_ledger_posted(s->ledger, s->members.m[peer].pub.name, seq));
+    enum neb_status st = inter_ledger_posted(s->ledger, s->members.m[peer].pub.name, seq);
+    if (st == NEB_ERR_NOSPC)
+        return NEB_OK; // it is sent once more, and acknowledged again
+    NEB_TRY(st);
     m->acked = seq;
     soon_again(s, peer);
     return send_window(s, peer, m->sent);

@@ -61,3 +61,14 @@ digests_equal "$T/five"
 round_digests_equal "$T/five"
 for c in a d w; do "$nebula" ledger verify "$T/five/clusters/$c" >"$T/verify.log" 2>&1 || fail "ledger of $c: $(cat "$T/verify.log")"; done
 echo "five members, one a witness, two killed: $(summary '.rounds' "$T/five") rounds, digests equal"
+
+# A job that is stopped ends at its witness too, which has nothing to save.
+job "$T/stopped.yaml" 2 100000
+echo "  - {name: w, witness: true}" >>"$T/stopped.yaml"
+timeout 100 "$nebula" pretrain "$T/stopped.yaml" --local 3 --out "$T/stopped" >"$T/stopped.log" 2>&1 &
+pid=$!
+wait_rounds "$T/stopped" 2 "$pid"
+"$nebula" stop "$(basename "$T"/stopped/clusters/a/jobs/*)" --home "$T/stopped/clusters/a" >/dev/null || fail "the job cannot be stopped"
+within 20 grep -q ': stopped' "$T/stopped/clusters/w/agent.log" || fail "the witness goes on with a job that was stopped: $(tail -n 3 "$T/stopped/clusters/w/agent.log")"
+wait "$pid" || true
+echo "a job with a witness stopped: it is over there, too"

@@ -11,6 +11,7 @@
 #include "security/sign.h"
 #include "tests/testing.h"
 
+#include <glob.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -294,6 +295,27 @@ static void test_restarts_in_a_round(void **state) {
 
 static void send(struct site *x, uint32_t kind, const char *text) {
     OK(inter_service_send(x->s, index_of[!x->who], kind, text, strlen(text)));
+}
+
+// What a disk has lost of one update costs its round, and no agent: neither the one that is asked for it, nor the one that is to hand it on.
+static void test_cut_blob(void **state) {
+    (void)state;
+    char pattern[NEB_PATH_MAX];
+    glob_t found;
+    stop(&bert);
+    open_job(&anna);
+    submit(&anna, 0, 0);
+    snprintf(pattern, sizeof pattern, "%s/blobs/*.blob", anna.dir);
+    assert_int_equal(glob(pattern, 0, NULL, &found), 0);
+    assert_int_equal(found.gl_pathc, 1);
+    assert_int_equal(truncate(found.gl_pathv[0], 1000), 0);
+    globfree(&found);
+    start(&bert);
+    open_job(&bert);
+    UNTIL(anna.up && bert.up);
+    go_for(2 * NEB_S);
+    send(&anna, 1, "alive");
+    UNTIL(!strcmp(bert.text, "1:alive "));
 }
 
 static void test_messages(void **state) {
@@ -709,20 +731,12 @@ static void test_outbox_of_former(void **state) {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, open_pair, close_pair)
 
 int main(void) {
-    const struct CMUnitTest tests[] = {TEST(test_rounds),
-                                       TEST(test_restarts_in_a_round),
-                                       TEST(test_messages),
-                                       TEST(test_wrong_messages),
-                                       TEST(test_many_messages),
-                                       TEST(test_bounds),
-                                       TEST(test_snapshots_of_others),
-                                       TEST(test_limit_of_another),
-                                       TEST(test_full_disk),
-                                       TEST(test_told_without_end),
-                                       TEST(test_window),
-                                       TEST(test_window_moves),
-                                       TEST(test_full_outbox),
-                                       TEST(test_outbox_of_former)};
+    const struct CMUnitTest tests[] = {
+        TEST(test_rounds),       TEST(test_restarts_in_a_round), TEST(test_cut_blob),
+        TEST(test_messages),     TEST(test_wrong_messages),      TEST(test_many_messages),
+        TEST(test_bounds),       TEST(test_snapshots_of_others), TEST(test_limit_of_another),
+        TEST(test_full_disk),    TEST(test_told_without_end),    TEST(test_window),
+        TEST(test_window_moves), TEST(test_full_outbox),         TEST(test_outbox_of_former)};
     static const char *const names[] = {"anna", "bert"};
     if (!mkdtemp(root) || sec_init() != NEB_OK)
         return 1;
