@@ -8,7 +8,8 @@ make_job "$T/job.yaml" "grace_s: 60, commit_all: false"
 sed -i -e 's/d_model: 64/d_model: 384/; s/d_ff: 128/d_ff: 768/; s/codec: int4/codec: fp32/; s/steps: 60/steps: 20/' "$T/job.yaml"
 light "$T/job.yaml"
 clusters "$T/job.yaml" a b c
-NEBULA_FAULT=service.submit@a:+5500,service.finish@a:+5500,ipc.copy@a:+900 timeout 170 "$nebula" pretrain "$T/job.yaml" --local 3 --out "$T/run" >"$T/run.log" 2>&1 ||
+# the steps last long enough for all to have met before the first update
+NEBULA_FAULT=worker.step:+300,service.submit@a:+5500,service.finish@a:+5500,ipc.copy@a:+900 timeout 170 "$nebula" pretrain "$T/job.yaml" --local 3 --out "$T/run" >"$T/run.log" 2>&1 ||
     fail "the run: $(tail -n 5 "$T/run.log")"
 digests_equal "$T/run"
 round_digests_equal "$T/run"
