@@ -28,7 +28,7 @@ static void look(struct daemon *d, struct agent_jobrun *j) {
             agent_child_signal(&j->worker, SIGKILL);
         return;
     }
-    if (silent_s <= j->allow_s || (j->queues && !j->client.len))
+    if (silent_s <= j->allow_s || j->queues)
         return;
     snprintf(text, sizeof text,
              j->reported ? "the worker hangs: %.0f s after its report, %.0f s at most were to be "

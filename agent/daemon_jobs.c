@@ -352,6 +352,8 @@ void daemon_job_stop(struct daemon *d, struct agent_jobrun *j) {
     else if (agent_attach_waits(j)) {
         daemon_job_fail(d, j, "stopped while no trainer was attached");
         daemon_job_end(d, j, "stopped");
+    } else if (j->queues && j->worker.pid) { // it cannot be told: it ends with its launcher
+        agent_child_signal(&j->worker, SIGTERM);
     } else if (j->job.clusters[j->self].witness) { // nothing of its own is to be saved
         daemon_witness_report(d, j, true);
         daemon_job_end(d, j, "stopped");
@@ -375,6 +377,11 @@ void daemon_worker_ended(struct daemon *d, struct agent_jobrun *j, int status) {
                        error                                                 ? "failed"
                        : json_is_true(json_object_get(j->report, "stopped")) ? "stopped"
                                                                              : "done");
+        return;
+    }
+    if (j->queues && j->state == AGENT_JOB_STOPPING) {
+        daemon_job_fail(d, j, "stopped while its launcher waited for hosts");
+        daemon_job_end(d, j, "stopped");
         return;
     }
     if (j->last_step > j->step_at_start)

@@ -115,6 +115,7 @@ static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
         return;
     }
     j->client = *from;
+    j->queues = false;
     if (from->remote)
         neb_info("job %s: rank 0 runs on another host, %s", j->job.name, from->address);
     daemon_job_dir(d, j, dir, sizeof dir);
