@@ -10,6 +10,7 @@
 #include "agent/base/moved.h"
 #include "inter/service_state.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -107,25 +108,51 @@ struct apart {
     service_work *run;
     void *arg;
     enum neb_status st;
+    pthread_mutex_t lock;
+    pthread_cond_t over;
+    bool is_over;
 };
 
 static void *start(void *arg) {
     struct apart *a = arg;
     a->st = a->run(a->s, a->arg);
+    pthread_mutex_lock(&a->lock);
+    a->is_over = true;
+    pthread_cond_signal(&a->over);
+    pthread_mutex_unlock(&a->lock);
     return NULL;
+}
+
+static bool is_over_by(struct apart *a, neb_ns at) {
+    struct timespec until = {.tv_sec = at / NEB_S, .tv_nsec = at % NEB_S};
+    pthread_mutex_lock(&a->lock);
+    while (!a->is_over && pthread_cond_timedwait(&a->over, &a->lock, &until) != ETIMEDOUT)
+        ;
+    bool over = a->is_over;
+    pthread_mutex_unlock(&a->lock);
+    return over;
 }
 
 enum neb_status service_apart(struct inter_service *s, uint64_t bytes, service_work *run,
                               void *arg) {
     struct apart a = {.s = s, .run = run, .arg = arg};
+    pthread_condattr_t monotonic;
     pthread_t thread;
-    if (bytes < LARGE || pthread_create(&thread, NULL, start, &a) != 0)
+    if (bytes < LARGE)
         return run(s, arg);
-    for (;;) {
-        neb_ns at = neb_now() + beat_while_waiting;
-        struct timespec until = {.tv_sec = at / NEB_S, .tv_nsec = at % NEB_S};
-        if (pthread_clockjoin_np(thread, NULL, CLOCK_MONOTONIC, &until) == 0)
-            return a.st;
-        inter_service_beat(s); // nothing but the link and these beats is touched
+    pthread_mutex_init(&a.lock, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&a.over, &monotonic);
+    if (pthread_create(&thread, NULL, start, &a) == 0) {
+        while (!is_over_by(&a, neb_now() + beat_while_waiting))
+            inter_service_beat(s); // nothing but the link and these beats is touched
+        pthread_join(thread, NULL);
+    } else {
+        a.st = run(s, arg);
     }
+    pthread_cond_destroy(&a.over);
+    pthread_condattr_destroy(&monotonic);
+    pthread_mutex_destroy(&a.lock);
+    return a.st;
 }
