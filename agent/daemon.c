@@ -57,10 +57,10 @@ static void moved(void *user) {
     inter_service_beat(d->service);
 }
 
+// The timeout is that of its start, in which it looks at what is on disk.
 static void busy(void *user) {
     (void)user;
-    agent_notify(
-        "WATCHDOG=1\nEXTEND_TIMEOUT_USEC=60000000"); // the latter of its start, in which it looks at what is on disk
+    agent_notify("WATCHDOG=1\nEXTEND_TIMEOUT_USEC=60000000");
 }
 
 enum neb_status daemon_start_service(struct daemon *d) {

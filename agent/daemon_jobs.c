@@ -379,7 +379,7 @@ void daemon_worker_ended(struct daemon *d, struct agent_jobrun *j, int status) {
                                                                              : "done");
         return;
     }
-    if (j->queues && j->state == AGENT_JOB_STOPPING) {
+    if (j->queues && j->state == AGENT_JOB_STOPPING && !j->suspended) {
         daemon_job_fail(d, j, "stopped while its launcher waited for hosts");
         daemon_job_end(d, j, "stopped");
         return;

@@ -476,9 +476,8 @@ bool inter_node_weighs(const struct inter_node *n, const uint8_t job[INTER_ID_BY
 
 // Who is asked between two steps that lie far apart does not count that time either.
 static struct step looked_at(const struct inter_node *n, neb_ns now) {
-    bool was_away = n->stepped && now - n->stepped > away;
-    return (struct step){.n = (struct inter_node *)(uintptr_t)n,
-                         .now = was_away ? n->stepped : now};
+    bool absent = n->stepped && now - n->stepped > away;
+    return (struct step){.n = (struct inter_node *)(uintptr_t)n, .now = absent ? n->stepped : now};
 }
 
 bool inter_node_catching_up(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES],

@@ -137,8 +137,7 @@ struct member {
     uint64_t told;         // fragments of the election or recovery under way, bit each
     uint32_t rounds[INTER_FRAGMENTS_MAX]; // open there, as it says
     // by its newest beat, and nobody's word but its own
-    bool
-        behind; // some rounds, when that came: a look between beats would count the rounds made since
+    bool behind; // some rounds, when that came: later, rounds made since would count too
     uint32_t term;
     bool follows;    // it hears a leader, or leads
     neb_ns promised; // a term, last; 0: never, or it has proposed since
