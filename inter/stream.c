@@ -234,8 +234,8 @@ static void on_up(struct inter_stream *s) {
     s->met = false;
     s->blocked = 0;
     if (s->c.role == INTER_STREAM_PRODUCER) {
-        s->session =
-            0; // the consumer's clock may have been set back, and nothing of an older one comes over this link
+        // The consumer's clock may have been set back, and nothing of an older session comes over this link.
+        s->session = 0;
         s->sent = s->have; // what was under way may be lost
         s->widened = s->high;
         inter_stream_path_reset(s->path, s->have);
