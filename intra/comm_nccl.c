@@ -34,6 +34,7 @@ enum { AHEAD = 64, ABORT_S = 5 };
 
 struct nccl {
     ncclComm_t comm; // NULL once aborted
+    bool aborting;   // and nobody waits for the end of that any more
     cudaStream_t stream, copies;
     int64_t timeout_ms;
     neb_ns end; // of the present call
@@ -60,7 +61,8 @@ static void give_up(struct intra_comm *c) {
     if (n->comm && pthread_create(&thread, NULL, abort_comm, n->comm) == 0) {
         (void)clock_gettime(CLOCK_REALTIME, &end);
         end.tv_sec += ABORT_S;
-        if (pthread_timedjoin_np(thread, NULL, &end) != 0)
+        n->aborting = pthread_timedjoin_np(thread, NULL, &end) != 0;
+        if (n->aborting)
             (void)pthread_detach(thread);
     } else if (n->comm) {
         abort_comm(n->comm);
@@ -465,9 +467,12 @@ static enum neb_status split(struct intra_comm *c, int color, int key, struct in
     NEB_TRY(make(nccl_of(c)->timeout_ms, 0, 1, &part));
     struct nccl *n = nccl_of(part);
     config.blocking = 0;
-    // n->comm is NULL until the split is through, or c was given up: then it is what there was of it.
-    enum neb_status st =
-        settle(c, ncclCommSplit(nccl_of(c)->comm, color, key, &n->comm, &config), "split");
+    // A split is in progress on c also where the call says that all is well (2.28), and n->comm is written by a thread of NCCL's when it is
+    // through, or c was given up: then it is what there was of it.
+    ncclResult_t r = ncclCommSplit(nccl_of(c)->comm, color, key, &n->comm, &config);
+    enum neb_status st = settle(c, r == ncclSuccess ? ncclInProgress : r, "split");
+    if (nccl_of(c)->aborting)
+        return st; // that thread may still come, so what it writes to stays
     if (st == NEB_OK)
         st = settle(part, ncclInProgress, "split");
     if (st == NEB_OK && (ncclCommUserRank(n->comm, &part->rank) != ncclSuccess ||

@@ -233,7 +233,7 @@ ncclResult_t ncclCommSplit(ncclComm_t c, int color, int key, ncclComm_t *out,
     atomic_store(&mine->splits, c->splits);
     c->phase = SPLITS;
     c->child_out = out;
-    return ncclInProgress;
+    return ncclSuccess; // as 2.28 does, whose manual has ncclInProgress: only ncclCommGetAsyncError tells
 }
 ncclResult_t ncclCommFinalize(ncclComm_t c) {
     EMU_ALONE;
