@@ -378,7 +378,9 @@ static void op_head(struct run *r) { // n d V ignored(%) frozen rows learn
     for (int i = 0; i < d[0]; i++)
         if ((int)neb_rng_below(&r->rng, 100) < d[3])
             t[i] = KERN_IGNORE;
-    struct array *x = input(r, r->t, n * d[1], 1), *w = input(r, r->t, (size_t)d[2] * d[1], 1),
+    // Logits of a model's size, 3 or so. What bf16 makes of those near 50 is off by an eighth, and powers of them likewise.
+    float size = fminf(1, 3 / sqrtf((float)d[1]));
+    struct array *x = input(r, r->t, n * d[1], 1), *w = input(r, r->t, (size_t)d[2] * d[1], size),
                  *dx = d[6] ? written(r, r->t, n * d[1]) : NULL,
                  *dw = d[6] && !d[4] ? added(r, KERN_F32, (size_t)d[2] * d[1]) : NULL,
                  *losses = written(r, KERN_F32, n), *targets = ints(r, t, n), *by = number(r, 0.7f);
@@ -684,13 +686,13 @@ static const struct op_case {
      false,
      {1, 129, 2, 1, 32, KERN_MASK_CAUSAL, 8, 0}},
     {"head_loss", op_head, {1e-5, 1e-2}, false, {1, 3, 2, 0, 0, 4, 1}},
-    {"head_loss", op_head, {1e-5, 2e-2}, false, {37, 33, 501, 0, 0, 16, 1}},
+    {"head_loss", op_head, {1e-5, 1e-2}, false, {37, 33, 501, 0, 0, 16, 1}},
     {"head_loss", op_head, {1e-5, 1e-2}, false, {30, 16, 1003, 0, 0, 30, 1}},
     {"head_loss some ignored", op_head, {1e-5, 1e-2}, false, {50, 24, 512, 40, 0, 20, 1}},
     {"head_loss all ignored", op_head, {1e-7, 1e-7}, false, {20, 8, 50, 100, 0, 7, 1}},
     {"head_loss frozen weight", op_head, {1e-5, 1e-2}, false, {50, 31, 100, 15, 1, 64, 1}},
     {"head_loss only loss", op_head, {1e-5, 1e-2}, false, {50, 31, 600, 15, 0, 11, 0}},
-    {"head_loss", op_head, {1e-5, 2e-2}, true, {700, 64, 50257, 10, 0, 256, 1}},
+    {"head_loss", op_head, {1e-5, 1e-2}, true, {700, 64, 50257, 10, 0, 256, 1}},
     {"vocab", op_vocab, {1e-5, 1e-2}, false, {5, 1, 3, 1, 1}},
     {"vocab", op_vocab, {1e-5, 1e-2}, false, {37, 501, 1100, 400, 1}},
     {"vocab", op_vocab, {1e-5, 1e-2}, false, {9, 2000, 2500, 0, 1}},
