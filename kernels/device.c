@@ -19,8 +19,8 @@ void (*const kern_device_needs[])(void) = {(void (*)(void))neb_fail, (void (*)(v
                                            (void (*)(void))neb_assert_failed};
 
 // dW reads and writes V x d floats a block and computes 2 x rows x V x d: on an H100 (800 TFLOP/s, 3 TB/s) memory takes as long as the
-// product at 1,100 rows and a quarter of it at LOGITS_ROWS, where more rows no longer pay.
-enum { LOGITS_ROWS = 4096, LOGITS_ROWS_LEAST = 64, LOGITS_SHARE = 32 };
+// product at 1,100 rows and an eighth of it at LOGITS_ROWS, where more rows no longer pay.
+enum { LOGITS_ROWS = 8192, LOGITS_ROWS_LEAST = 64, LOGITS_SHARE = 32 };
 int kern_logits_rows(double memory_bytes, int V, enum kern_type t, int n) {
     double row = (double)kern_logits_ld(V) * (double)kern_type_bytes(t),
            room = memory_bytes / LOGITS_SHARE / row;

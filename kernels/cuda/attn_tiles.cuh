@@ -4,7 +4,6 @@
 #include "kernels/cuda/attn.cuh"
 
 enum { WARPS = 4, THREADS = WARPS * WARP, PAD = 8 };
-#define LOG2_E 1.44269504088896340736f
 
 // ROWS rows from `first` on of x (row stride ld) into room (ROWS, HD + PAD); zeros at and beyond T.
 template <int HD, int ROWS>

@@ -51,11 +51,11 @@ static void test_rows_of_logits(void **state) {
         int V, n, rows;
         enum kern_type t;
     } cases[] = {
-        {80e9, 50304, 1 << 20, 4096, KERN_BF16}, // as many as pay
-        {80e9, 256000, 1 << 20, 4096, KERN_BF16},
+        {80e9, 50304, 1 << 20, 8192, KERN_BF16}, // as many as pay
+        {80e9, 256000, 1 << 20, 4864, KERN_BF16},
         {24e9, 256000, 1 << 19, 1408, KERN_BF16}, // its share
         {80e9, 50304, 100, 100, KERN_F32},        // all there are
-        {80e9, 50304, 4160, 2112, KERN_BF16},     // not 4,096 and a rest
+        {80e9, 50304, 8256, 4160, KERN_BF16},     // not 8,192 and a rest
         {1e6, 256000, 1000, 64, KERN_F32},        // the least
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)

@@ -67,6 +67,14 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device) {
     out->sharedMemPerBlockOptin = 227 << 10;
     return is_there(device) ? cudaSuccess : cudaErrorInvalidValue;
 }
+cudaError_t cudaGetDevice(int *device) {
+    *device = 0;
+    return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr a, int device) {
+    *value = a == cudaDevAttrReservedSharedMemoryPerBlock ? 1 << 10 : 228 << 10;
+    return is_there(device) ? cudaSuccess : cudaErrorInvalidValue;
+}
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
     *free_bytes = *total_bytes = (size_t)1 << 30;
     return cudaSuccess;
