@@ -154,7 +154,7 @@ static void run_attn_bwd(struct bench *b) {
     b->K->attn_bwd(b->D, b->t, &s, b->x[1], typed(b, 1, WIDTH), typed(b, 1, 2 * WIDTH),
                    typed(b, 2, n * WIDTH), b->x[2], WIDTH, floats(b, 3, 0), b->x[0], ld,
                    typed(b, 0, WIDTH), ld, typed(b, 0, 2 * WIDTH), ld,
-                   floats(b, 3, n * (size_t)s.n_heads));
+                   floats(b, 3, n * (size_t)s.n_heads), NULL);
 }
 
 static void measure_products(struct bench *b, struct intra_type_rates *r) {

@@ -216,7 +216,6 @@ static void block_bwd(struct intra_device *d, struct device_acts *a, int32_t l,
     const struct kern_device_ops *K = device_ops(d);
     struct kern_device *D = d->c.D;
     const struct intra_layer *y = &d->m->layers[l];
-    const struct intra_model_config *c = &d->m->local;
     struct device_block *b = &a->blocks[l - d->m->layer0];
     struct kern_attn at = attn_shape(d, s);
     size_t k = (size_t)s->q, v = k + (size_t)s->kv;
@@ -231,9 +230,7 @@ static void block_bwd(struct intra_device *d, struct device_acts *a, int32_t l,
                &y->lora[3], 1);
     K->attn_bwd(D, s->t, &at, d->dqkv, device_at(d, d->dqkv, k), device_at(d, d->dqkv, v), d->datt,
                 b->att, s->q, b->lse, b->qkv, s->qkv, device_at(d, b->qkv, k), s->qkv,
-                device_at(d, b->qkv, v), s->qkv, d->delta);
-    K->rope(D, s->t, d->dqkv, s->qkv, d->rope, s->n, s->T, c->n_heads + c->n_kv_heads, c->head_dim,
-            true);
+                device_at(d, b->qkv, v), s->qkv, d->delta, d->rope);
     bool through = below || y->norm1->trainable;
     norm_again(d, b->y1, b->rstd1, b->h1, y->norm1, s, y->q, &y->lora[0], 3);
     linear_bwd_in(d, d->dqkv, b->y1, s->qkv, y->q, y->q_bias, &y->lora[0], 3, through, s);

@@ -168,14 +168,14 @@ struct kern_device_ops {
                         int d);
     void (*rope)(struct kern_device *D, enum kern_type t, void *x, int ld, const float *cos_sin,
                  int n, int T, int heads, int head_dim, bool inverse);
-    // s->prefix_len is a device pointer.
+    // s->prefix_len is a device pointer. cos_sin: dq and dk are the gradients of q and k before their rope (NULL: as they are).
     void (*attn_fwd)(struct kern_device *D, enum kern_type t, const struct kern_attn *s, void *out,
                      int ldo, float *lse, const void *q, int ldq, const void *k, int ldk,
                      const void *v, int ldv);
     void (*attn_bwd)(struct kern_device *D, enum kern_type t, const struct kern_attn *s, void *dq,
                      void *dk, void *dv, const void *dout, const void *out, int ldo,
                      const float *lse, const void *q, int ldq, const void *k, int ldk,
-                     const void *v, int ldv, float *delta);
+                     const void *v, int ldv, float *delta, const float *cos_sin);
     void (*swiglu_fwd)(struct kern_device *D, enum kern_type t, void *y, const void *gu, int n,
                        int f);
     void (*swiglu_bwd)(struct kern_device *D, enum kern_type t, void *dgu, const void *dy,

@@ -114,8 +114,8 @@ __global__ void __launch_bounds__(THREADS)
 template <int HD>
 __global__ void __launch_bounds__(THREADS)
     bwd_q(struct mma_job J, bf16 *dq, const bf16 *dout, int ldo, const float *lse,
-          const float *delta, const bf16 *q, int ldq, const bf16 *k, int ldk, const bf16 *v,
-          int ldv) {
+          const float *delta, const bf16 *q, int ldq, const bf16 *k, int ldk, const bf16 *v, int ldv,
+          const float *cos_sin) {
     KERN_DYNAMIC_SHARED(room);
     const int ATOMS = Cut<HD>::atoms, BLOCK = Cut<HD>::block, STEP = Cut<HD>::keys_bwd,
               tile = STEP * (HD + PAD);
@@ -186,9 +186,12 @@ __global__ void __launch_bounds__(THREADS)
     }
     cp_async_wait<0>();
 #pragma unroll
-    for (int a = 0; a < ATOMS; a++)
+    for (int a = 0; a < ATOMS; a++) {
+        if (cos_sin)
+            turn_back<HD>(acc[a], cos_sin, row + 16 * a, J.T);
         write_out<HD>(dq + first * ldq + (size_t)h * HD, ldq, row + 16 * a, J.T, acc[a], J.scale,
                       J.scale);
+    }
 }
 
 // Own: K, V. Stream: Q, dO with their lse and delta, of all query heads that read this key/value head.
@@ -196,7 +199,7 @@ template <int HD>
 __global__ void __launch_bounds__(THREADS)
     bwd_kv(struct mma_job J, bf16 *dk, bf16 *dv, const bf16 *dout, int ldo, const float *lse,
            const float *delta, const bf16 *q, int ldq, const bf16 *k, int ldk, const bf16 *v,
-           int ldv) {
+           int ldv, const float *cos_sin) {
     KERN_DYNAMIC_SHARED(room);
     const int ATOMS = Cut<HD>::atoms, BLOCK = Cut<HD>::block, STEP = Cut<HD>::queries,
               tile = STEP * (HD + PAD);
@@ -275,6 +278,8 @@ __global__ void __launch_bounds__(THREADS)
     cp_async_wait<0>();
 #pragma unroll
     for (int a = 0; a < ATOMS; a++) {
+        if (cos_sin)
+            turn_back<HD>(acc_k[a], cos_sin, row + 16 * a, J.T);
         write_out<HD>(dk + first * ldk + (size_t)g * HD, ldk, row + 16 * a, J.T, acc_k[a], J.scale,
                       J.scale);
         write_out<HD>(dv + first * ldv + (size_t)g * HD, ldv, row + 16 * a, J.T, acc_v[a], 1.0f,
@@ -318,7 +323,8 @@ static cudaError_t fwd_hd(const struct kern_attn *a, bf16 *out, int ldo, float *
 template <int HD>
 static cudaError_t bwd_hd(const struct kern_attn *a, bf16 *dq, bf16 *dk, bf16 *dv, const bf16 *dout,
                           int ldo, const float *lse, const bf16 *q, int ldq, const bf16 *k, int ldk,
-                          const bf16 *v, int ldv, const float *delta, cudaStream_t s) {
+                          const bf16 *v, int ldv, const float *delta, const float *cos_sin,
+                          cudaStream_t s) {
     const size_t own = 2 * Cut<HD>::block, row = (HD + PAD) * sizeof(bf16),
                  for_q = (own + 4 * Cut<HD>::keys_bwd) * row,
                  for_kv = (own + 4 * Cut<HD>::queries) * row + 4 * Cut<HD>::queries * sizeof(float);
@@ -328,9 +334,9 @@ static cudaError_t bwd_hd(const struct kern_attn *a, bf16 *dq, bf16 *dk, bf16 *d
     if (e != cudaSuccess)
         return e;
     KERN_LAUNCH(bwd_q<HD>, grid_of(a, Cut<HD>::block, a->n_heads), THREADS, for_q, s, job_of(a), dq,
-                dout, ldo, lse, delta, q, ldq, k, ldk, v, ldv);
+                dout, ldo, lse, delta, q, ldq, k, ldk, v, ldv, cos_sin);
     KERN_LAUNCH(bwd_kv<HD>, grid_of(a, Cut<HD>::block, a->n_kv_heads), THREADS, for_kv, s,
-                job_of(a), dk, dv, dout, ldo, lse, delta, q, ldq, k, ldk, v, ldv);
+                job_of(a), dk, dv, dout, ldo, lse, delta, q, ldq, k, ldk, v, ldv, cos_sin);
     return cudaGetLastError();
 }
 
@@ -351,15 +357,15 @@ cudaError_t kern_cu_attn_fwd_mma(const struct kern_attn *a, void *out, int ldo, 
 cudaError_t kern_cu_attn_bwd_mma(const struct kern_attn *a, void *dq, void *dk, void *dv,
                                  const void *dout, int ldo, const float *lse, const void *q,
                                  int ldq, const void *k, int ldk, const void *v, int ldv,
-                                 const float *delta, cudaStream_t s) {
+                                 const float *delta, const float *cos_sin, cudaStream_t s) {
     const bf16 *qb = (const bf16 *)q, *kb = (const bf16 *)k, *vb = (const bf16 *)v,
                *ob = (const bf16 *)dout;
     bf16 *gq = (bf16 *)dq, *gk = (bf16 *)dk, *gv = (bf16 *)dv;
     switch (a->head_dim) {
-    case 32: return bwd_hd<32>(a, gq, gk, gv, ob, ldo, lse, qb, ldq, kb, ldk, vb, ldv, delta, s);
-    case 64: return bwd_hd<64>(a, gq, gk, gv, ob, ldo, lse, qb, ldq, kb, ldk, vb, ldv, delta, s);
-    case 96: return bwd_hd<96>(a, gq, gk, gv, ob, ldo, lse, qb, ldq, kb, ldk, vb, ldv, delta, s);
-    case 128: return bwd_hd<128>(a, gq, gk, gv, ob, ldo, lse, qb, ldq, kb, ldk, vb, ldv, delta, s);
+    case 32: return bwd_hd<32>(a, gq, gk, gv, ob, ldo, lse, qb, ldq, kb, ldk, vb, ldv, delta, cos_sin, s);
+    case 64: return bwd_hd<64>(a, gq, gk, gv, ob, ldo, lse, qb, ldq, kb, ldk, vb, ldv, delta, cos_sin, s);
+    case 96: return bwd_hd<96>(a, gq, gk, gv, ob, ldo, lse, qb, ldq, kb, ldk, vb, ldv, delta, cos_sin, s);
+    case 128: return bwd_hd<128>(a, gq, gk, gv, ob, ldo, lse, qb, ldq, kb, ldk, vb, ldv, delta, cos_sin, s);
     default: return cudaErrorInvalidValue;
     }
 }

@@ -130,6 +130,27 @@ __device__ static inline void write_out(bf16 *x, int ld, int row, int T,
     }
 }
 
+// A gradient behind rope becomes the one before it, of rows row, row + 8 of this lane: halves of a row are HD / 16 tiles apart, in the same lane.
+template <int HD>
+__device__ static inline void turn_back(float (&acc)[HD / 8][4], const float *cos_sin, int row,
+                                        int T) {
+    int col = (int)threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int n = 0; n < HD / 16; n++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            float c[4];
+            int at = row + 8 * e < T ? row + 8 * e : 0;
+            load<float, 4>(c, cos_sin + ((size_t)at * (HD / 2) + n * 8 + col) * 2);
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                float a = acc[n][2 * e + i], b = acc[n + HD / 16][2 * e + i];
+                acc[n][2 * e + i] = a * c[2 * i] + b * c[2 * i + 1];
+                acc[n + HD / 16][2 * e + i] = b * c[2 * i] - a * c[2 * i + 1];
+            }
+        }
+}
+
 // Over the four lanes that share a row.
 __device__ static inline float row_max(float x) {
     x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 1));

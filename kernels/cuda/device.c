@@ -296,18 +296,24 @@ static void attn_fwd(struct kern_device *D, enum kern_type t, const struct kern_
 static void attn_bwd(struct kern_device *D, enum kern_type t, const struct kern_attn *s, void *dq,
                      void *dk, void *dv, const void *dout, const void *out, int ldo,
                      const float *lse, const void *q, int ldq, const void *k, int ldk,
-                     const void *v, int ldv, float *delta) {
-    const void *const p[] = {dout, q, k, v, dq, dk, dv};
+                     const void *v, int ldv, float *delta, const float *cos_sin) {
+    const void *const p[] = {dout, q, k, v, dq, dk, dv, cos_sin};
+    const int rows = s->B * s->T;
     const int ld[] = {ldo, ldq, ldk, ldv};
     RUN(D, "attention gradient", kern_cu_attn_delta(t, s, delta, dout, out, ldo, of(D)->s));
-    if (by_tensor_cores(t, s, p, 7, ld))
+    if (by_tensor_cores(t, s, p, 8, ld)) {
         RUN(D, "attention gradient",
             kern_cu_attn_bwd_mma(s, dq, dk, dv, dout, ldo, lse, q, ldq, k, ldk, v, ldv, delta,
-                                 of(D)->s));
-    else
-        RUN(D, "attention gradient",
-            kern_cu_attn_bwd_simple(t, s, dq, dk, dv, dout, ldo, lse, q, ldq, k, ldk, v, ldv, delta,
-                                    of(D)->s));
+                                 cos_sin, of(D)->s));
+        return;
+    }
+    RUN(D, "attention gradient",
+        kern_cu_attn_bwd_simple(t, s, dq, dk, dv, dout, ldo, lse, q, ldq, k, ldk, v, ldv, delta,
+                                of(D)->s));
+    if (cos_sin) {
+        rope(D, t, dq, ldq, cos_sin, rows, s->T, s->n_heads, s->head_dim, true);
+        rope(D, t, dk, ldk, cos_sin, rows, s->T, s->n_kv_heads, s->head_dim, true);
+    }
 }
 static void swiglu_fwd(struct kern_device *D, enum kern_type t, void *y, const void *gu, int n,
                        int f) {

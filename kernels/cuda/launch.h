@@ -36,7 +36,7 @@ size_t kern_cu_bias_bwd_scratch(int n, int d); // floats
 cudaError_t kern_cu_bias_bwd(enum kern_type t, float *db, const void *dy, int n, int d,
                              float *scratch, cudaStream_t s);
 
-// ---- attn_simple.cu: every head_dim, both types; attn_mma.cu: tensor cores
+// ---- attn_simple.cu: every head_dim, both types; attn_mma.cu: tensor cores. cos_sin: as in kern_device_ops.attn_bwd
 bool kern_cu_attn_mma_takes(const struct kern_attn *a, const void *const p[], int n_p,
                             const int ld[], int n_ld); // bf16 operands
 cudaError_t kern_cu_attn_fwd_mma(const struct kern_attn *a, void *out, int ldo, float *lse,
@@ -45,7 +45,7 @@ cudaError_t kern_cu_attn_fwd_mma(const struct kern_attn *a, void *out, int ldo, 
 cudaError_t kern_cu_attn_bwd_mma(const struct kern_attn *a, void *dq, void *dk, void *dv,
                                  const void *dout, int ldo, const float *lse, const void *q,
                                  int ldq, const void *k, int ldk, const void *v, int ldv,
-                                 const float *delta, cudaStream_t s);
+                                 const float *delta, const float *cos_sin, cudaStream_t s);
 cudaError_t kern_cu_attn_delta(enum kern_type t, const struct kern_attn *a, float *delta,
                                const void *dout, const void *out, int ldo, cudaStream_t s);
 cudaError_t kern_cu_attn_fwd_simple(enum kern_type t, const struct kern_attn *a, void *out, int ldo,

@@ -211,7 +211,57 @@ static unsigned norm_blocks(int n, int d) {
 }
 size_t kern_cu_rmsnorm_bwd_scratch(int n, int d) { return (size_t)norm_blocks(n, d) * d; }
 
-template <class T, int V>
+//
+// TURNS: a lane's vectors of a row (d <= 32 V TURNS), which it reads once and keeps, all of them under way at once; 0: a row of any length is
+// read twice, the second time from cache.
+template <class T, int V, int TURNS>
+__device__ static inline void rmsnorm_bwd_kept(float *dh, T *dh_t, float *mine, const T *dy,
+                                               const float *h, const float *w, float scale,
+                                               bool sums, int d) {
+    int own = (int)threadIdx.x % WARP * V;
+    float a[TURNS][V], b[TURNS][V], to[TURNS][V], dot = 0;
+#pragma unroll
+    for (int k = 0; k < TURNS; k++) {
+        int j = own + k * WARP * V;
+        if (j < d) {
+            load<T, V>(a[k], dy + j);
+            load<float, V>(b[k], h + j);
+            load<float, V>(to[k], dh + j);
+        }
+    }
+#pragma unroll
+    for (int k = 0; k < TURNS; k++) {
+        int j = own + k * WARP * V;
+        if (j < d) {
+            float g[V];
+            load<float, V>(g, w + j);
+#pragma unroll
+            for (int i = 0; i < V; i++)
+                dot += a[k][i] * g[i] * b[k][i];
+        }
+    }
+    float mean = warp_sum(dot) * scale / (float)d;
+#pragma unroll
+    for (int k = 0; k < TURNS; k++) {
+        int j = own + k * WARP * V;
+        if (j < d) {
+            float g[V];
+            load<float, V>(g, w + j);
+#pragma unroll
+            for (int i = 0; i < V; i++) {
+                float unit = b[k][i] * scale;
+                to[k][i] += scale * (a[k][i] * g[i] - unit * mean);
+                if (sums)
+                    mine[j + i] += a[k][i] * unit;
+            }
+            store<float, V>(dh + j, to[k]);
+            if (dh_t)
+                store<T, V>(dh_t + j, to[k]);
+        }
+    }
+}
+
+template <class T, int V, int TURNS>
 __global__ void rmsnorm_bwd(float *dh, T *dh_t, float *sums, const T *dy, const float *h,
                             const float *w, const float *rstd, int n, int d) {
     KERN_DYNAMIC_SHARED(room);
@@ -227,6 +277,11 @@ __global__ void rmsnorm_bwd(float *dh, T *dh_t, float *sums, const T *dy, const 
          row += (size_t)gridDim.x * warps) {
         size_t at = row * d;
         float scale = rstd[row], dot = 0;
+        if constexpr (TURNS > 0) {
+            rmsnorm_bwd_kept<T, V, TURNS>(dh + at, dh_t ? dh_t + at : nullptr, mine, dy + at,
+                                          h + at, w, scale, sums, d);
+            continue;
+        }
         for (int j = lane * V; j < d; j += WARP * V) {
             float a[V], g[V], b[V];
             load<T, V>(a, dy + at + j);
@@ -293,18 +348,18 @@ __global__ void add_columns(float *out, const float *partial, int rows, int d) {
 }
 static unsigned column_blocks(int d) { return (unsigned)((d + WARP - 1) / WARP); }
 
-template <class T, int V>
+template <class T, int V, int TURNS>
 static cudaError_t rmsnorm_bwd_v(float *dh, T *dh_t, float *sums, const T *dy, const float *h,
                                  const float *w, const float *rstd, int n, int d, cudaStream_t s) {
     size_t shared = sums ? (size_t)norm_warps(d) * d * sizeof(float) : 0;
     if (shared > NORM_SHARED_PLAIN) {
         cudaError_t e =
-            cudaFuncSetAttribute((const void *)rmsnorm_bwd<T, V>,
+            cudaFuncSetAttribute((const void *)rmsnorm_bwd<T, V, TURNS>,
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
         if (e != cudaSuccess)
             return e;
     }
-    KERN_LAUNCH((rmsnorm_bwd<T, V>), norm_blocks(n, d), (unsigned)norm_warps(d) * WARP, shared, s,
+    KERN_LAUNCH((rmsnorm_bwd<T, V, TURNS>), norm_blocks(n, d), (unsigned)norm_warps(d) * WARP, shared, s,
                 dh, dh_t, sums, dy, h, w, rstd, n, d);
     return cudaGetLastError();
 }
@@ -314,8 +369,11 @@ static cudaError_t rmsnorm_bwd_t(float *dh, T *dh_t, float *sums, const T *dy, c
                                  const float *w, const float *rstd, int n, int d, cudaStream_t s) {
     bool four = d % 4 == 0 && aligned_to(dh, 16) && aligned_to(dh_t, 4 * sizeof(T)) &&
                 aligned_to(dy, 4 * sizeof(T)) && aligned_to(h, 16) && aligned_to(w, 16);
-    return four ? rmsnorm_bwd_v<T, 4>(dh, dh_t, sums, dy, h, w, rstd, n, d, s)
-                : rmsnorm_bwd_v<T, 1>(dh, dh_t, sums, dy, h, w, rstd, n, d, s);
+    const int turn = 4 * WARP;
+    return !four           ? rmsnorm_bwd_v<T, 1, 0>(dh, dh_t, sums, dy, h, w, rstd, n, d, s)
+           : d <= 6 * turn ? rmsnorm_bwd_v<T, 4, 6>(dh, dh_t, sums, dy, h, w, rstd, n, d, s)
+           : d <= 8 * turn ? rmsnorm_bwd_v<T, 4, 8>(dh, dh_t, sums, dy, h, w, rstd, n, d, s)
+                           : rmsnorm_bwd_v<T, 4, 0>(dh, dh_t, sums, dy, h, w, rstd, n, d, s);
 }
 
 cudaError_t kern_cu_rmsnorm_bwd(enum kern_type t, float *dh, void *dh_t, float *dw, const void *dy,

@@ -353,9 +353,18 @@ static void op_attn_bwd(struct run *r) {
     r->ref->ops->attn_bwd(r->ref, &c.s, g->host, g->host + c.q, g->host + c.k, dout->host,
                           out->host, c.ldo, lse->host, h, c.ld, h + c.q, c.ld, h + c.k, c.ld,
                           delta->host);
+    struct array *cs = NULL;
+    if (r->d[8]) {
+        r->shift = 0;
+        cs = array(r, KERN_F32, (size_t)c.s.T * c.s.head_dim, false);
+        kern_rope_table(cs->host, c.s.T, c.s.head_dim, 10000);
+        to_device(r, cs);
+        r->ref->ops->rope(r->ref, g->host, c.ld, cs->host, (int)c.rows, c.s.T,
+                          c.s.n_heads + c.s.n_kv_heads, c.s.head_dim, true);
+    }
     r->D->ops->attn_bwd(r->D, r->t, &c.on, dev(g), part(g, c.q), part(g, c.k), dev(dout), dev(out),
                         c.ldo, dev(lse), dev(c.qkv), c.ld, part(c.qkv, c.q), c.ld, part(c.qkv, c.k),
-                        c.ld, dev(delta));
+                        c.ld, dev(delta), dev(cs));
 }
 
 // How many bytes between a row's end and the next are not 0.
@@ -644,6 +653,8 @@ static const struct op_case {
     {"rmsnorm_bwd", op_rms_bwd, {1e-5, 5e-3}, false, {300, 129, 0, 1}},
     {"rmsnorm_bwd", op_rms_bwd, {1e-5, 5e-3}, false, {65, 256, 1, 1}},
     {"rmsnorm_bwd", op_rms_bwd, {1e-5, 5e-3}, false, {70, 128, 0, 1, 0, 0, 0, 0, 1}},
+    {"rmsnorm_bwd", op_rms_bwd, {1e-5, 5e-3}, false, {13, 900, 0, 1}},
+    {"rmsnorm_bwd", op_rms_bwd, {1e-5, 5e-3}, false, {12, 1028, 1, 1}},
     {"rmsnorm_bwd", op_rms_bwd, {1e-5, 5e-3}, false, {3, 13000, 0, 0}},
     {"rmsnorm_bwd", op_rms_bwd, {2e-5, 5e-3}, true, {5000, 1024, 0, 1}},
     {"rope", op_rope, {1e-6, 5e-3}, false, {6, 3, 1, 2, 0, 1}},
@@ -680,6 +691,16 @@ static const struct op_case {
     ATTN(true, 2, 300, 4, 2, 128, KERN_MASK_CAUSAL, 1, 0),
     ATTN(true, 2, 300, 4, 2, 96, KERN_MASK_CAUSAL, 1, 0),
     ATTN(true, 2, 513, 3, 1, 64, KERN_MASK_PREFIX, 1, 0),
+#define ATTN_ROPE(large, ...)                                                                      \
+    {                                                                                              \
+        "attn_bwd and rope", op_attn_bwd, {2e-5, 1e-2}, large, { __VA_ARGS__, 1 }                  \
+    }
+    ATTN_ROPE(false, 2, 65, 4, 2, 18, KERN_MASK_CAUSAL, 2, 0),
+    ATTN_ROPE(false, 1, 130, 4, 1, 64, KERN_MASK_CAUSAL, 1, 8),
+    ATTN_ROPE(false, 3, 140, 2, 2, 32, KERN_MASK_PREFIX, 2, 0),
+    ATTN_ROPE(false, 2, 131, 2, 1, 96, KERN_MASK_PREFIX, 1, 8),
+    ATTN_ROPE(false, 1, 100, 1, 1, 128, KERN_MASK_BIDIRECTIONAL, 1, 0),
+    ATTN_ROPE(true, 2, 513, 3, 1, 64, KERN_MASK_PREFIX, 1, 0),
     {"attn_fwd, large scores",
      op_attn_fwd,
      {1e-4, 2e-2},
