@@ -114,8 +114,8 @@ __global__ void __launch_bounds__(THREADS)
 template <int HD>
 __global__ void __launch_bounds__(THREADS)
     bwd_q(struct mma_job J, bf16 *dq, const bf16 *dout, int ldo, const float *lse,
-          const float *delta, const bf16 *q, int ldq, const bf16 *k, int ldk, const bf16 *v, int ldv,
-          const float *cos_sin) {
+          const float *delta, const bf16 *q, int ldq, const bf16 *k, int ldk, const bf16 *v,
+          int ldv, const float *cos_sin) {
     KERN_DYNAMIC_SHARED(room);
     const int ATOMS = Cut<HD>::atoms, BLOCK = Cut<HD>::block, STEP = Cut<HD>::keys_bwd,
               tile = STEP * (HD + PAD);
@@ -362,10 +362,18 @@ cudaError_t kern_cu_attn_bwd_mma(const struct kern_attn *a, void *dq, void *dk, 
                *ob = (const bf16 *)dout;
     bf16 *gq = (bf16 *)dq, *gk = (bf16 *)dk, *gv = (bf16 *)dv;
     switch (a->head_dim) {
-    case 32: return bwd_hd<32>(a, gq, gk, gv, ob, ldo, lse, qb, ldq, kb, ldk, vb, ldv, delta, cos_sin, s);
-    case 64: return bwd_hd<64>(a, gq, gk, gv, ob, ldo, lse, qb, ldq, kb, ldk, vb, ldv, delta, cos_sin, s);
-    case 96: return bwd_hd<96>(a, gq, gk, gv, ob, ldo, lse, qb, ldq, kb, ldk, vb, ldv, delta, cos_sin, s);
-    case 128: return bwd_hd<128>(a, gq, gk, gv, ob, ldo, lse, qb, ldq, kb, ldk, vb, ldv, delta, cos_sin, s);
+    case 32:
+        return bwd_hd<32>(a, gq, gk, gv, ob, ldo, lse, qb, ldq, kb, ldk, vb, ldv, delta, cos_sin,
+                          s);
+    case 64:
+        return bwd_hd<64>(a, gq, gk, gv, ob, ldo, lse, qb, ldq, kb, ldk, vb, ldv, delta, cos_sin,
+                          s);
+    case 96:
+        return bwd_hd<96>(a, gq, gk, gv, ob, ldo, lse, qb, ldq, kb, ldk, vb, ldv, delta, cos_sin,
+                          s);
+    case 128:
+        return bwd_hd<128>(a, gq, gk, gv, ob, ldo, lse, qb, ldq, kb, ldk, vb, ldv, delta, cos_sin,
+                           s);
     default: return cudaErrorInvalidValue;
     }
 }

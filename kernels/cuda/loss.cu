@@ -24,7 +24,9 @@ template <> struct Powers<float> {
     __device__ static inline float power(float z, float base) { return expf(z - base); }
 };
 template <> struct Powers<bf16> {
-    __device__ static inline float base(float max) { return max == -INFINITY ? 0.0f : max * LOG2_E; }
+    __device__ static inline float base(float max) {
+        return max == -INFINITY ? 0.0f : max * LOG2_E;
+    }
     __device__ static inline float power(float z, float base) {
         return fast_exp2(z * LOG2_E - base);
     }
@@ -185,12 +187,10 @@ static cudaError_t room_of(size_t *bytes) {
 
 template <class T, int V>
 static cudaError_t loss_rows_v(T *z, int n, int n_vocab, int ld, int turns, const int32_t *targets,
-                               const float *grad_scale, bool learn, float *losses,
-                               cudaStream_t s) {
+                               const float *grad_scale, bool learn, float *losses, cudaStream_t s) {
     size_t shared = (size_t)turns * THREADS * V * sizeof(T);
-    cudaError_t e =
-        cudaFuncSetAttribute((const void *)loss_rows<T, V>,
-                             cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+    cudaError_t e = cudaFuncSetAttribute((const void *)loss_rows<T, V>,
+                                         cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
     if (e != cudaSuccess)
         return e;
     KERN_LAUNCH((loss_rows<T, V>), (unsigned)n, THREADS, shared, s, z, n_vocab, ld, turns, targets,
@@ -200,8 +200,7 @@ static cudaError_t loss_rows_v(T *z, int n, int n_vocab, int ld, int turns, cons
 
 template <class T>
 static cudaError_t loss_rows_t(T *z, int n, int n_vocab, int ld, const int32_t *targets,
-                               const float *grad_scale, bool learn, float *losses,
-                               cudaStream_t s) {
+                               const float *grad_scale, bool learn, float *losses, cudaStream_t s) {
     const int V = 16 / (int)sizeof(T);
     size_t bytes = 0;
     if (ld % V != 0 || !aligned_to(z, 16))

@@ -12,7 +12,7 @@
 #endif
 
 enum { WARP = 32 };
-#define LOG2_E 1.44269504088896340736f
+#define LOG2_E    1.44269504088896340736f
 #define ALL_LANES 0xffffffffu
 
 // bfloat16: the upper half of an fp32.

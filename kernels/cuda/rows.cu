@@ -211,9 +211,7 @@ static unsigned norm_blocks(int n, int d) {
 }
 size_t kern_cu_rmsnorm_bwd_scratch(int n, int d) { return (size_t)norm_blocks(n, d) * d; }
 
-//
-// TURNS: a lane's vectors of a row (d <= 32 V TURNS), which it reads once and keeps, all of them under way at once; 0: a row of any length is
-// read twice, the second time from cache.
+// A row of up to 32 V TURNS, which a lane reads once, all its vectors under way together, and keeps.
 template <class T, int V, int TURNS>
 __device__ static inline void rmsnorm_bwd_kept(float *dh, T *dh_t, float *mine, const T *dy,
                                                const float *h, const float *w, float scale,
@@ -261,6 +259,43 @@ __device__ static inline void rmsnorm_bwd_kept(float *dh, T *dh_t, float *mine, 
     }
 }
 
+// A row of any length, read twice, the second time from cache.
+template <class T, int V>
+__device__ static inline void rmsnorm_bwd_twice(float *dh, T *dh_t, float *mine, const T *dy,
+                                                const float *h, const float *w, float scale,
+                                                bool sums, int d) {
+    int own = (int)threadIdx.x % WARP * V;
+    float dot = 0;
+    for (int j = own; j < d; j += WARP * V) {
+        float a[V], g[V], b[V];
+        load<T, V>(a, dy + j);
+        load<float, V>(g, w + j);
+        load<float, V>(b, h + j);
+#pragma unroll
+        for (int i = 0; i < V; i++)
+            dot += a[i] * g[i] * b[i];
+    }
+    float mean = warp_sum(dot) * scale / (float)d;
+    for (int j = own; j < d; j += WARP * V) {
+        float a[V], g[V], b[V], to[V];
+        load<T, V>(a, dy + j);
+        load<float, V>(g, w + j);
+        load<float, V>(b, h + j);
+        load<float, V>(to, dh + j);
+#pragma unroll
+        for (int i = 0; i < V; i++) {
+            float unit = b[i] * scale;
+            to[i] += scale * (a[i] * g[i] - unit * mean);
+            if (sums)
+                mine[j + i] += a[i] * unit;
+        }
+        store<float, V>(dh + j, to);
+        if (dh_t)
+            store<T, V>(dh_t + j, to);
+    }
+}
+
+// TURNS 0: of any length
 template <class T, int V, int TURNS>
 __global__ void rmsnorm_bwd(float *dh, T *dh_t, float *sums, const T *dy, const float *h,
                             const float *w, const float *rstd, int n, int d) {
@@ -276,39 +311,12 @@ __global__ void rmsnorm_bwd(float *dh, T *dh_t, float *sums, const T *dy, const 
     for (size_t row = (size_t)blockIdx.x * warps + warp; row < (size_t)n;
          row += (size_t)gridDim.x * warps) {
         size_t at = row * d;
-        float scale = rstd[row], dot = 0;
-        if constexpr (TURNS > 0) {
+        if constexpr (TURNS > 0)
             rmsnorm_bwd_kept<T, V, TURNS>(dh + at, dh_t ? dh_t + at : nullptr, mine, dy + at,
-                                          h + at, w, scale, sums, d);
-            continue;
-        }
-        for (int j = lane * V; j < d; j += WARP * V) {
-            float a[V], g[V], b[V];
-            load<T, V>(a, dy + at + j);
-            load<float, V>(g, w + j);
-            load<float, V>(b, h + at + j);
-#pragma unroll
-            for (int i = 0; i < V; i++)
-                dot += a[i] * g[i] * b[i];
-        }
-        float mean = warp_sum(dot) * scale / (float)d;
-        for (int j = lane * V; j < d; j += WARP * V) {
-            float a[V], g[V], b[V], to[V];
-            load<T, V>(a, dy + at + j);
-            load<float, V>(g, w + j);
-            load<float, V>(b, h + at + j);
-            load<float, V>(to, dh + at + j);
-#pragma unroll
-            for (int i = 0; i < V; i++) {
-                float unit = b[i] * scale;
-                to[i] += scale * (a[i] * g[i] - unit * mean);
-                if (sums)
-                    mine[j + i] += a[i] * unit;
-            }
-            store<float, V>(dh + at + j, to);
-            if (dh_t)
-                store<T, V>(dh_t + at + j, to);
-        }
+                                          h + at, w, rstd[row], sums, d);
+        else
+            rmsnorm_bwd_twice<T, V>(dh + at, dh_t ? dh_t + at : nullptr, mine, dy + at, h + at, w,
+                                    rstd[row], sums, d);
     }
     if (!sums)
         return; // all threads
@@ -359,8 +367,8 @@ static cudaError_t rmsnorm_bwd_v(float *dh, T *dh_t, float *sums, const T *dy, c
         if (e != cudaSuccess)
             return e;
     }
-    KERN_LAUNCH((rmsnorm_bwd<T, V, TURNS>), norm_blocks(n, d), (unsigned)norm_warps(d) * WARP, shared, s,
-                dh, dh_t, sums, dy, h, w, rstd, n, d);
+    KERN_LAUNCH((rmsnorm_bwd<T, V, TURNS>), norm_blocks(n, d), (unsigned)norm_warps(d) * WARP,
+                shared, s, dh, dh_t, sums, dy, h, w, rstd, n, d);
     return cudaGetLastError();
 }
 

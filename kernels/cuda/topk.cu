@@ -30,6 +30,7 @@ enum {
     TURNS = CHUNK / THREADS / 4, // of four elements a thread
     FLOOR_SHIFT = 23 - 4,        // sixteenths of an octave
     SHORT = 512,                 // a list for one warp
+    LISTED = 4,                  // neighbours of a longer one that a thread has
     FEW = THREADS / 4,           // k for which threads are the groups, and
     MANY = THREADS * TURNS,      // the largest for which their turns are
     BLOCKS = 6                   // a multiprocessor
@@ -202,6 +203,36 @@ __device__ static void write_by_block(const S &from, uint32_t n, struct cut c, u
     }
 }
 
+// The same of a list of no more than LISTED * THREADS, of which a thread has LISTED neighbours.
+__device__ static void write_listed(const struct listed &from, uint32_t n, struct cut c,
+                                    uint16_t *idx, float *values, struct room *r) {
+    uint32_t warp = threadIdx.x / WARP, first = threadIdx.x * LISTED, d[LISTED], mine = 0;
+#pragma unroll
+    for (uint32_t q = 0; q < LISTED; q++) {
+        d[q] = first + q < n ? from.distance(first + q) : ~0u; // above every limit
+        mine += d[q] < c.limit ? 1u : d[q] == c.limit ? 1u << 16 : 0u;
+    }
+    uint32_t upto = warp_sum_upto(mine), before = upto - mine; // chosen below, ties above
+    if (threadIdx.x % WARP == WARP - 1)
+        r->sums[0][warp] = upto;
+    __syncthreads();
+#pragma unroll
+    for (uint32_t w = 0; w < WARPS; w++)
+        before += w < warp ? r->sums[0][w] : 0;
+    uint32_t to = before & 0xffff, ties = before >> 16;
+    to += ties < c.ties ? ties : c.ties;
+#pragma unroll
+    for (uint32_t q = 0; q < LISTED; q++) {
+        bool tie = d[q] == c.limit;
+        if (d[q] < c.limit || (tie && ties < c.ties)) {
+            idx[to] = from.index(first + q);
+            values[to] = from.value(first + q);
+            to++;
+        }
+        ties += tie;
+    }
+}
+
 // k groups have an element at or above it: a thread's elements are one for a small k, else its turns are one each, of four.
 // most is the largest of this thread's u (magnitudes), top the block's. The counts are 0.
 __device__ static uint32_t floor_of(const Vec<uint32_t, 4> (&u)[TURNS], uint32_t most, uint32_t top,
@@ -303,7 +334,10 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     if (n > SHORT) {
         if (n > k)
             c = kth<true>(list, n, k, bits, &r);
-        write_by_block(list, n, c, idx, values, &r);
+        if (n <= LISTED * THREADS)
+            write_listed(list, n, c, idx, values, &r);
+        else
+            write_by_block(list, n, c, idx, values, &r);
     } else if (tid < WARP) {
         if (n > k)
             c = kth<false>(list, n, k, bits, &r);

@@ -710,7 +710,11 @@ static const struct op_case {
     {"head_loss", op_head, {1e-5, 1e-2}, false, {37, 33, 501, 0, 0, 16, 1}},
     {"head_loss", op_head, {1e-5, 1e-2}, false, {30, 16, 1003, 0, 0, 30, 1}},
     {"head_loss kept", op_head, {1e-5, 1e-2}, false, {5, 16, 9001, 20, 0, 5, 1}},
-    {"head_loss half kept", op_head, {3e-5, 1e-2}, false, {3, 8, 60004, 0, 0, 2, 1}}, // sums of 60,004
+    {"head_loss half kept",
+     op_head,
+     {3e-5, 1e-2},
+     false,
+     {3, 8, 60004, 0, 0, 2, 1}}, // sums of 60,004
     {"head_loss some ignored", op_head, {1e-5, 1e-2}, false, {50, 24, 512, 40, 0, 20, 1}},
     {"head_loss all ignored", op_head, {1e-7, 1e-7}, false, {20, 8, 50, 100, 0, 7, 1}},
     {"head_loss frozen weight", op_head, {1e-5, 1e-2}, false, {50, 31, 100, 15, 1, 64, 1}},
