@@ -1,19 +1,24 @@
 // Top-k on the device, the processor's choice (kern_topk of kernels/quant.h): of every chunk the k largest magnitudes, ties to the
 // lower index, in the order of the indices. Magnitudes are compared as integers, values are copied: no option of the exact path matters. A block has a chunk.
 //
-// topk_chunks, whole chunks of 4,096: read once, into shared memory; a thread keeps the magnitudes of its 16 in registers.
+// topk_few, whole chunks of 4,096 and no more than 64 of them: read once, into shared memory; a thread keeps the magnitudes of its
+// 16 in registers.
 //
 //     1  the largest of each thread, and of the block
-//     2  k groups of elements (a thread's 16, or for more than 64 of a chunk four of them) have one at or above the k-th largest of
-//        the groups' largest, so no other is chosen: that is the floor, to a sixteenth of an octave, from a histogram of the
-//        distances from the block's largest. More than 1,024 of a chunk: none
+//     2  k threads have an element at or above the k-th largest of the threads' largest, so no other is chosen: that is the
+//        floor, to a sixteenth of an octave, from a histogram of the distances from the block's largest
 //     3  a bit an element: is it at or above the floor (64 of 4,096 normal values: some 100 are)? Where they are goes to a list,
 //        in order: the threads' counts, four to a word, are summed up over the warp and then over the block
 //     4  in the list the k-th smallest distance, eight bits a turn from the highest that any has; one turn or two, mostly
 //     5  the list's chosen go to their places, in order
 //
-// The first warp does 4 and 5 of a short list, without waiting for the others. topk_any takes any chunk up to 65,536: 4 and 5
-// with the chunk itself as the list, read anew in each turn.
+// The first warp does 4 and 5 of a short list, without waiting for the others.
+//
+// topk_many, for more of a chunk: a list would be half as long as the chunk, so 4 is done with all elements, from registers: a
+// histogram of distances, to a 32nd of an octave, then as in 4 among those of one bin; the chosen gather in shared memory. Distances
+// of eight octaves and more share a bin: if the k-th is one of them, 4 goes over the chunk from its first bit.
+//
+// topk_any takes any chunk up to 65,536: 4 and 5 with the chunk itself as the list, read anew in each turn.
 //
 // scatter is the way back: a tile of the array a block, zeros and entries in one pass.
 //
@@ -29,10 +34,9 @@ enum {
     CHUNK = 4096,
     TURNS = CHUNK / THREADS / 4, // of four elements a thread
     FLOOR_SHIFT = 23 - 4,        // sixteenths of an octave
+    COARSE = 23 - 5,             // 32nds of one
     SHORT = 512,                 // a list for one warp
-    LISTED = 4,                  // neighbours of a longer one that a thread has
-    FEW = THREADS / 4,           // k for which threads are the groups, and
-    MANY = THREADS * TURNS,      // the largest for which their turns are
+    FEW = 64,                    // the largest k of topk_few
     BLOCKS = 6                   // a multiprocessor
 };
 
@@ -203,61 +207,28 @@ __device__ static void write_by_block(const S &from, uint32_t n, struct cut c, u
     }
 }
 
-// The same of a list of no more than LISTED * THREADS, of which a thread has LISTED neighbours.
-__device__ static void write_listed(const struct listed &from, uint32_t n, struct cut c,
-                                    uint16_t *idx, float *values, struct room *r) {
-    uint32_t warp = threadIdx.x / WARP, first = threadIdx.x * LISTED, d[LISTED], mine = 0;
-#pragma unroll
-    for (uint32_t q = 0; q < LISTED; q++) {
-        d[q] = first + q < n ? from.distance(first + q) : ~0u; // above every limit
-        mine += d[q] < c.limit ? 1u : d[q] == c.limit ? 1u << 16 : 0u;
-    }
-    uint32_t upto = warp_sum_upto(mine), before = upto - mine; // chosen below, ties above
-    if (threadIdx.x % WARP == WARP - 1)
-        r->sums[0][warp] = upto;
-    __syncthreads();
-#pragma unroll
-    for (uint32_t w = 0; w < WARPS; w++)
-        before += w < warp ? r->sums[0][w] : 0;
-    uint32_t to = before & 0xffff, ties = before >> 16;
-    to += ties < c.ties ? ties : c.ties;
-#pragma unroll
-    for (uint32_t q = 0; q < LISTED; q++) {
-        bool tie = d[q] == c.limit;
-        if (d[q] < c.limit || (tie && ties < c.ties)) {
-            idx[to] = from.index(first + q);
-            values[to] = from.value(first + q);
-            to++;
-        }
-        ties += tie;
-    }
-}
-
-// k groups have an element at or above it: a thread's elements are one for a small k, else its turns are one each, of four.
-// most is the largest of this thread's u (magnitudes), top the block's. The counts are 0.
-__device__ static uint32_t floor_of(const Vec<uint32_t, 4> (&u)[TURNS], uint32_t most, uint32_t top,
-                                    uint32_t k, struct room *r) {
-#pragma unroll
-    for (int j = 0; j < TURNS; j++) {
-        if (j > 0 && k <= FEW)
-            break;
-        uint32_t largest = 0;
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            largest = u[j].x[i] > largest ? u[j].x[i] : largest;
-        uint32_t bin = (top - (k <= FEW ? most : largest)) >> FLOOR_SHIFT;
-        atomicAdd(&r->count[bin < RADIX ? bin : RADIX - 1], 1u);
-    }
+// k threads have an element at or above it. most is the largest of this thread's magnitudes, top the block's. The counts are 0.
+__device__ static uint32_t floor_of(uint32_t most, uint32_t top, uint32_t k, struct room *r) {
+    uint32_t bin = (top - most) >> FLOOR_SHIFT;
+    atomicAdd(&r->count[bin < RADIX ? bin : RADIX - 1], 1u);
     __syncthreads();
     if (threadIdx.x < WARP)
         find_bin(r, k);
     __syncthreads();
-    uint32_t beyond = (r->bin + 1) << FLOOR_SHIFT; // k groups have a smaller distance
+    uint32_t beyond = (r->bin + 1) << FLOOR_SHIFT; // k threads have a smaller distance
     return r->bin == RADIX - 1 || beyond > top ? 0 : top - beyond + 1;
 }
 
-// The list of those whose bit is set in a thread's `set`, in order; bit 4 j + i is element own + 128 j + i. How many there are.
-__device__ static uint32_t list_set(uint16_t *at, uint32_t set, uint32_t own, struct room *r) {
+// Elements of a block's threads: a warp has neighbours, 128 a turn, four a lane. Bit 4 j + i of a set is element own + 128 j + i.
+__device__ static inline uint32_t own_first() {
+    return threadIdx.x / WARP * (CHUNK / WARPS) + threadIdx.x % WARP * 4;
+}
+__device__ static inline uint32_t own_at(uint32_t own, int e) {
+    return own + e / 4 * WARP * 4 + e % 4;
+}
+
+// Of each turn, how many of the block's sets come before this thread's; and how many there are. sums: of the warps.
+__device__ static uint32_t rank_set(uint32_t (&to)[TURNS], uint32_t set, uint32_t (&sums)[WARPS]) {
     uint32_t warp = threadIdx.x / WARP, mine = 0; // a byte a turn: of a warp's 128 elements in it
 #pragma unroll
     for (int j = 0; j < TURNS; j++)
@@ -266,20 +237,24 @@ __device__ static uint32_t list_set(uint16_t *at, uint32_t set, uint32_t own, st
              of_warp = (all & 255) + (all >> 8 & 255) + (all >> 16 & 255) + (all >> 24),
              before = upto - mine, base = 0, n = 0;
     if (threadIdx.x % WARP == 0)
-        r->sums[1][warp] = of_warp;
+        sums[warp] = of_warp;
     __syncthreads();
 #pragma unroll
     for (uint32_t w = 0; w < WARPS; w++) {
-        base += w < warp ? r->sums[1][w] : 0;
-        n += r->sums[1][w];
+        base += w < warp ? sums[w] : 0;
+        n += sums[w];
     }
-    // of each turn: where in the list this thread's first goes
-    uint32_t to[TURNS];
 #pragma unroll
     for (int j = 0; j < TURNS; j++) {
         to[j] = base + (before >> 8 * j & 255);
         base += all >> 8 * j & 255;
     }
+    return n;
+}
+
+// The list of those whose bit is set, in order. How many there are.
+__device__ static uint32_t list_set(uint16_t *at, uint32_t set, uint32_t own, struct room *r) {
+    uint32_t to[TURNS], n = rank_set(to, set, r->sums[1]);
 #pragma unroll
     for (int j = 0; j < TURNS; j++)
         for (uint32_t left = set >> 4 * j & 15; left; left &= left - 1)
@@ -288,17 +263,28 @@ __device__ static uint32_t list_set(uint16_t *at, uint32_t set, uint32_t own, st
     return n;
 }
 
+// A thread's largest, and the block's. The counts are 0 behind it.
+__device__ static inline uint32_t block_top(uint32_t most, struct room *r) {
+    uint32_t top = 0, of_warp = __reduce_max_sync(ALL_LANES, most);
+    if (threadIdx.x % WARP == 0)
+        r->sums[0][threadIdx.x / WARP] = of_warp;
+    r->count[threadIdx.x] = 0; // THREADS == RADIX
+    __syncthreads();
+#pragma unroll
+    for (int w = 0; w < WARPS; w++)
+        top = r->sums[0][w] > top ? r->sums[0][w] : top;
+    return top;
+}
+
 __global__ void __launch_bounds__(THREADS, BLOCKS)
-    topk_chunks(uint16_t *idx, float *values, const float *x, uint32_t k) {
+    topk_few(uint16_t *idx, float *values, const float *x, uint32_t k) {
     __shared__ struct room r;
     __shared__ Vec<uint32_t, 4> chunk[CHUNK / 4];
     __shared__ uint16_t at[CHUNK];
-    // A warp has neighbouring elements: 128 a turn, four a lane.
-    uint32_t tid = threadIdx.x, own = tid / WARP * (CHUNK / WARPS) + tid % WARP * 4;
+    uint32_t own = own_first(), most = 0, set = 0;
     const Vec<uint32_t, 4> *p =
         reinterpret_cast<const Vec<uint32_t, 4> *>(x + (size_t)blockIdx.x * CHUNK + own);
     Vec<uint32_t, 4> u[TURNS];
-    uint32_t most = 0, top = 0, floor = 0, set = 0;
 #pragma unroll
     for (int j = 0; j < TURNS; j++)
         u[j] = p[j * WARP];
@@ -311,17 +297,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
             most = u[j].x[i] > most ? u[j].x[i] : most;
         }
     }
-    uint32_t of_warp = __reduce_max_sync(ALL_LANES, most);
-    if (tid % WARP == 0)
-        r.sums[0][tid / WARP] = of_warp;
-    r.count[tid] = 0; // THREADS == RADIX
-    __syncthreads();
-#pragma unroll
-    for (int w = 0; w < WARPS; w++)
-        top = r.sums[0][w] > top ? r.sums[0][w] : top;
-    if (k <= MANY)
-        floor = floor_of(u, most, top, k, &r);
-        // The sign of floor - 1 - u: neither has more than 31 bits.
+    uint32_t top = block_top(most, &r), floor = floor_of(most, top, k, &r);
+    // The sign of floor - 1 - u: neither has more than 31 bits.
 #pragma unroll
     for (int e = TURNS * 4 - 1; e >= 0; e--)
         set = __funnelshift_l(floor - 1 - u[e / 4].x[e % 4], set, 1);
@@ -334,15 +311,128 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     if (n > SHORT) {
         if (n > k)
             c = kth<true>(list, n, k, bits, &r);
-        if (n <= LISTED * THREADS)
-            write_listed(list, n, c, idx, values, &r);
-        else
-            write_by_block(list, n, c, idx, values, &r);
-    } else if (tid < WARP) {
+        write_by_block(list, n, c, idx, values, &r);
+    } else if (threadIdx.x < WARP) {
         if (n > k)
             c = kth<false>(list, n, k, bits, &r);
         write_by_warp(list, n, c, idx, values);
     }
+}
+
+// u: distances. Among the block's elements whose distance begins with the bin that was found, the one that is needed.
+__device__ static struct cut kth_of_bin(const Vec<uint32_t, 4> (&u)[TURNS], struct room *r) {
+    uint32_t prefix = r->bin, need = r->left, whole = r->whole;
+    int bits = COARSE;
+    while (!whole && bits > 0) {
+        int shift = bits > RADIX_BITS ? bits - RADIX_BITS : 0;
+        uint32_t mask = (1u << (bits - shift)) - 1;
+        r->count[threadIdx.x] = 0;
+        __syncthreads(); // which also parts what was read of find_bin's answer from its next
+#pragma unroll
+        for (int e = 0; e < TURNS * 4; e++) {
+            uint32_t d = u[e / 4].x[e % 4];
+            if (d >> bits == prefix)
+                atomicAdd(&r->count[d >> shift & mask], 1u);
+        }
+        __syncthreads();
+        if (threadIdx.x < WARP)
+            find_bin(r, need);
+        __syncthreads();
+        prefix = prefix << (bits - shift) | r->bin;
+        need = r->left;
+        whole = r->whole;
+        bits = shift;
+    }
+    struct cut all = {(prefix + 1) << bits, 0}, some = {prefix, need};
+    return whole ? all : some;
+}
+
+struct gathered { // a chunk's distances
+    const uint32_t *x;
+    __device__ uint32_t distance(uint32_t i) const { return x[i]; }
+};
+
+// pairs: indices can be written two at once.
+__global__ void __launch_bounds__(THREADS, BLOCKS - 1)
+    topk_many(uint16_t *idx, float *values, const float *x, uint32_t k, bool pairs) {
+    __shared__ struct room r;
+    __shared__ Vec<uint32_t, 4> room_4[CHUNK / 4];
+    __shared__ Vec<uint16_t, 2> at_2[CHUNK / 2];
+    uint32_t *gather = reinterpret_cast<uint32_t *>(room_4);
+    uint16_t *at = reinterpret_cast<uint16_t *>(at_2);
+    uint32_t own = own_first(), most = 0, set = 0, to[TURNS];
+    const Vec<uint32_t, 4> *p =
+        reinterpret_cast<const Vec<uint32_t, 4> *>(x + (size_t)blockIdx.x * CHUNK + own);
+    Vec<uint32_t, 4> u[TURNS];
+#pragma unroll
+    for (int j = 0; j < TURNS; j++)
+        u[j] = p[j * WARP];
+#pragma unroll
+    for (int e = 0; e < TURNS * 4; e++) {
+        uint32_t m = magnitude(u[e / 4].x[e % 4]);
+        most = m > most ? m : most;
+    }
+    // From here on an element is how far it is from the largest, and its sign.
+    uint32_t top = block_top(most, &r), signs = 0;
+#pragma unroll
+    for (int e = TURNS * 4 - 1; e >= 0; e--) {
+        signs = __funnelshift_l(u[e / 4].x[e % 4], signs, 1);
+        u[e / 4].x[e % 4] = top - magnitude(u[e / 4].x[e % 4]);
+    }
+    struct cut c = {0, k}; // of zeros alone, which would all meet in one bin
+    if (top > 0) {
+#pragma unroll
+        for (int e = 0; e < TURNS * 4; e++) {
+            uint32_t bin = u[e / 4].x[e % 4] >> COARSE;
+            atomicAdd(&r.count[bin < RADIX ? bin : RADIX - 1], 1u);
+        }
+        __syncthreads();
+        if (threadIdx.x < WARP)
+            find_bin(&r, k);
+        __syncthreads();
+        if (r.bin < RADIX - 1) {
+            c = kth_of_bin(u, &r);
+        } else {
+#pragma unroll
+            for (int j = 0; j < TURNS; j++)
+                room_4[own / 4 + j * WARP] = u[j];
+            __syncthreads();
+            struct gathered all = {gather};
+            c = kth<true>(all, CHUNK, k, 31, &r);
+        }
+    }
+    // The sign of distance - limit: neither has more than 31 bits, or the limit is 2^31 and above all.
+#pragma unroll
+    for (int e = TURNS * 4 - 1; e >= 0; e--)
+        set = __funnelshift_l(u[e / 4].x[e % 4] - c.limit, set, 1);
+    if (c.ties) { // the block
+        uint32_t same = 0;
+#pragma unroll
+        for (int e = 0; e < TURNS * 4; e++)
+            same |= (u[e / 4].x[e % 4] == c.limit ? 1u : 0u) << e;
+        (void)rank_set(to, same, r.sums[0]);
+#pragma unroll
+        for (int e = 0; e < TURNS * 4; e++)
+            if (same >> e & 1 && to[e / 4]++ < c.ties)
+                set |= 1u << e;
+    }
+    (void)rank_set(to, set, r.sums[1]);
+#pragma unroll
+    for (int e = 0; e < TURNS * 4; e++)
+        if (set >> e & 1) {
+            uint32_t place = to[e / 4]++;
+            gather[place] = (top - u[e / 4].x[e % 4]) | (signs >> e) << 31;
+            at[place] = (uint16_t)own_at(own, e);
+        }
+    __syncthreads();
+    idx += (size_t)blockIdx.x * k;
+    values += (size_t)blockIdx.x * k;
+    for (uint32_t i = threadIdx.x; i < k; i += THREADS)
+        values[i] = __uint_as_float(gather[i]);
+    for (uint32_t i = threadIdx.x; pairs && i < k / 2; i += THREADS)
+        reinterpret_cast<Vec<uint16_t, 2> *>(idx)[i] = at_2[i];
+    for (uint32_t i = threadIdx.x; !pairs && i < k; i += THREADS)
+        idx[i] = at[i];
 }
 
 // Chunk blockIdx.x of x and of the output; k_last of the last.
@@ -368,8 +458,11 @@ cudaError_t kern_cu_topk(uint16_t *idx, float *values, const float *x, size_t n,
         return cudaErrorInvalidValue;
     if (chunk == CHUNK && aligned_to(x, 16))
         whole = last == CHUNK && k_last == k ? chunks : chunks - 1;
-    if (whole)
-        KERN_LAUNCH(topk_chunks, (unsigned)whole, THREADS, 0, s, idx, values, x, k);
+    if (whole && k <= FEW)
+        KERN_LAUNCH(topk_few, (unsigned)whole, THREADS, 0, s, idx, values, x, k);
+    else if (whole)
+        KERN_LAUNCH(topk_many, (unsigned)whole, THREADS, 0, s, idx, values, x, k,
+                    k % 2 == 0 && aligned_to(idx, 4));
     if (whole < chunks)
         KERN_LAUNCH(topk_any, (unsigned)(chunks - whole), THREADS, 0, s, idx + whole * k,
                     values + whole * k, x + whole * chunk, n - whole * chunk, chunk, k, k_last);
