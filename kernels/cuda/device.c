@@ -281,12 +281,19 @@ static bool by_tensor_cores(enum kern_type t, const struct kern_attn *s, const v
                             int n_p, const int ld[4]) {
     return t == KERN_BF16 && kern_cu_attn_mma_takes(s, p, n_p, ld, 4);
 }
+static bool by_warp_groups(struct kern_device *D, enum kern_type t, const struct kern_attn *s,
+                           const void *const p[], int n_p, const int ld[4]) {
+    return of(D)->hopper && t == KERN_BF16 && kern_cu_attn_wgmma_takes(s, p, n_p, ld, 4);
+}
 static void attn_fwd(struct kern_device *D, enum kern_type t, const struct kern_attn *s, void *out,
                      int ldo, float *lse, const void *q, int ldq, const void *k, int ldk,
                      const void *v, int ldv) {
     const void *const p[] = {out, q, k, v};
     const int ld[] = {ldo, ldq, ldk, ldv};
-    if (by_tensor_cores(t, s, p, 4, ld))
+    if (by_warp_groups(D, t, s, p, 4, ld))
+        RUN(D, "attention",
+            kern_cu_attn_fwd_wgmma(s, out, ldo, lse, q, ldq, k, ldk, v, ldv, of(D)->s));
+    else if (by_tensor_cores(t, s, p, 4, ld))
         RUN(D, "attention",
             kern_cu_attn_fwd_mma(s, out, ldo, lse, q, ldq, k, ldk, v, ldv, of(D)->s));
     else
@@ -297,9 +304,15 @@ static void attn_bwd(struct kern_device *D, enum kern_type t, const struct kern_
                      void *dk, void *dv, const void *dout, const void *out, int ldo,
                      const float *lse, const void *q, int ldq, const void *k, int ldk,
                      const void *v, int ldv, float *delta, const float *cos_sin) {
-    const void *const p[] = {dout, q, k, v, dq, dk, dv, cos_sin};
+    const void *const p[] = {dout, q, k, v, dq, dk, dv, cos_sin, out};
     const int rows = s->B * s->T;
     const int ld[] = {ldo, ldq, ldk, ldv};
+    if (by_warp_groups(D, t, s, p, 9, ld)) {
+        RUN(D, "attention gradient",
+            kern_cu_attn_bwd_wgmma(s, dq, dk, dv, dout, out, ldo, lse, q, ldq, k, ldk, v, ldv,
+                                   delta, cos_sin, of(D)->s));
+        return;
+    }
     RUN(D, "attention gradient", kern_cu_attn_delta(t, s, delta, dout, out, ldo, of(D)->s));
     if (by_tensor_cores(t, s, p, 8, ld)) {
         RUN(D, "attention gradient",

@@ -46,6 +46,16 @@ cudaError_t kern_cu_attn_bwd_mma(const struct kern_attn *a, void *dq, void *dk, 
                                  const void *dout, int ldo, const float *lse, const void *q,
                                  int ldq, const void *k, int ldk, const void *v, int ldv,
                                  const float *delta, const float *cos_sin, cudaStream_t s);
+// attn_wgmma.cu: Hopper's, head_dim 64. delta is written here
+bool kern_cu_attn_wgmma_takes(const struct kern_attn *a, const void *const p[], int n_p,
+                              const int ld[], int n_ld);
+cudaError_t kern_cu_attn_fwd_wgmma(const struct kern_attn *a, void *out, int ldo, float *lse,
+                                   const void *q, int ldq, const void *k, int ldk, const void *v,
+                                   int ldv, cudaStream_t s);
+cudaError_t kern_cu_attn_bwd_wgmma(const struct kern_attn *a, void *dq, void *dk, void *dv,
+                                   const void *dout, const void *out, int ldo, const float *lse,
+                                   const void *q, int ldq, const void *k, int ldk, const void *v,
+                                   int ldv, float *delta, const float *cos_sin, cudaStream_t s);
 cudaError_t kern_cu_attn_delta(enum kern_type t, const struct kern_attn *a, float *delta,
                                const void *dout, const void *out, int ldo, cudaStream_t s);
 cudaError_t kern_cu_attn_fwd_simple(enum kern_type t, const struct kern_attn *a, void *out, int ldo,

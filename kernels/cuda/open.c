@@ -67,6 +67,7 @@ enum neb_status kern_cuda_open(int version, int index, struct kern_device **out,
     snprintf(D->name, sizeof D->name, "%.63s", p.name);
     D->total_bytes = p.totalGlobalMem;
     D->tensor_cores_bf16 = true;
+    c->hopper = p.major == 9 && p.minor == 0;
     D->norm_most = (int)(p.sharedMemPerBlockOptin / sizeof(float));
     cudaError_t e = set_up(c, &wrong);
     if (e == cudaSuccess && !wrong) {

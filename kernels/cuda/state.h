@@ -6,6 +6,7 @@
 
 struct cuda {
     cudaStream_t s;
+    bool hopper; // compute capability 9.0, whose own instructions attn_wgmma.cu has
     cudaEvent_t marks[KERN_MARKS];
     struct kern_cu_gemm *gemm;
     void *scratch; // of one op at a time; grows

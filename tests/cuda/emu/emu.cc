@@ -46,6 +46,13 @@ struct copy {
     int group;
 };
 
+struct product { // of a warp group, this lane's part: two rows
+    float *d;
+    float a[2][16];
+    uintptr_t b;
+    bool turned, first, committed;
+};
+
 struct warp {
     unsigned char slots[2][WARP][SLOT];
 };
@@ -59,6 +66,7 @@ struct fiber {
     warp *warp_of;
     std::vector<copy> copies;
     int groups; // committed so far
+    std::vector<product> products;
 #ifdef EMU_UCONTEXT
     ucontext_t context;
 #else
@@ -140,6 +148,8 @@ static void enter() {
         for (const copy &c : running->copies)
             if (c.bytes)
                 stop("ends with an asynchronous copy that nobody waited for");
+    if (!running->products.empty())
+        stop("ends with a product that nobody waited for");
     running->state = ENDED;
     leave();
     abort();
@@ -155,6 +165,7 @@ static void prepare(size_t i) {
     f.lane = (int)(i % WARP);
     f.warp_of = &warps[i / WARP];
     f.copies.clear();
+    f.products.clear();
     f.groups = 0;
     f.state = RUNS;
     f.turn = 0;
@@ -383,8 +394,9 @@ static void carry_out(const copy &c) {
 }
 
 void copy_later(void *dst, const void *src, size_t bytes, size_t zero_bytes) {
-    if ((uintptr_t)dst % 16 || (bytes && (uintptr_t)src % 16))
-        stop("an asynchronous copy of 16 bytes that is not aligned to them");
+    size_t of = bytes + zero_bytes; // 4 or 16
+    if ((uintptr_t)dst % of || (bytes && (uintptr_t)src % of))
+        stop("an asynchronous copy that is not aligned to its size");
     running->copies.push_back({dst, src, bytes, zero_bytes, running->groups});
     if (at_once)
         carry_out(running->copies.back());
@@ -463,6 +475,58 @@ void mma_bf16_16816(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
     for (int i = 0; i < 4; i++)
         c[i] = (float)((double)c[i] + s[i]);
 }
+
+namespace emu {
+void wgmma(float *d, const uint32_t a[4], const void *b, bool turned, bool first) {
+    const unsigned char *all = warp_gather("wgmma", a, 16);
+    product p = {d, {}, (uintptr_t)b, turned, first, false};
+    if (blockDim.x % 128)
+        stop("wgmma in a block that is not of warp groups");
+    for (int k = 0; k < 16; k++)
+        for (int half = 0; half < 2; half++) {
+            uint32_t from;
+            memcpy(&from, all + SLOT * (lane() / 4 * 4 + k % 8 / 2) + (k / 8 * 2 + half) * 4, 4);
+            p.a[half][k] = half_of(from, k % 2);
+        }
+    running->products.push_back(p);
+}
+void wgmma_fence() {
+    char none = 0;
+    (void)warp_gather("wgmma.fence", &none, 1);
+}
+void wgmma_commit() {
+    char none = 0;
+    (void)warp_gather("wgmma.commit_group", &none, 1);
+    for (product &p : running->products)
+        p.committed = true;
+}
+// Element (column, k) of b. Eight rows of a tile are 1,024 bytes; the swizzle is of the address.
+static float tile_element(const product &p, int column, int k) {
+    int row = p.turned ? k : column, at = p.turned ? column : k;
+    uintptr_t from = p.b + (uintptr_t)(row * 128 + at * 2);
+    uint16_t bits;
+    from ^= (from >> 7 & 7) << 4;
+    memcpy(&bits, (const void *)from, sizeof bits);
+    return half_of(bits, 0);
+}
+void wgmma_wait() {
+    char none = 0;
+    (void)warp_gather("wgmma.wait_group", &none, 1);
+    for (const product &p : running->products) {
+        if (!p.committed)
+            stop("wgmma.wait_group before wgmma.commit_group");
+        for (int n = 0; n < 8; n++)
+            for (int i = 0; i < 4; i++) {
+                double sum = p.first ? 0.0 : (double)p.d[4 * n + i];
+                for (int k = 0; k < 16; k++)
+                    sum += (double)p.a[i / 2][k] *
+                           (double)tile_element(p, 8 * n + lane() % 4 * 2 + i % 2, k);
+                p.d[4 * n + i] = (float)sum;
+            }
+    }
+    running->products.clear();
+}
+} // namespace emu
 
 static void load_matrices(uint32_t r[4], const void *row, bool trans) {
     if ((uintptr_t)row % 16)

@@ -57,11 +57,13 @@ static size_t bytes_of(const char *name) {
                ? 0
                : strtoull(memory + n + 1, NULL, 10);
 }
-// EMU_CARD=RANK:BYTES: that rank's device is said to be so large.
+// EMU_CARD=RANK:BYTES: that rank's device is said to be so large. EMU_MAJOR: its compute capability, without Hopper's instructions where
+// that is not 9.
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device) {
     memset(out, 0, sizeof *out);
     memcpy(out->name, "emulated", 9);
-    out->major = 9;
+    const char *major = getenv("EMU_MAJOR");
+    out->major = major ? (int)strtol(major, NULL, 10) : 9;
     out->multiProcessorCount = 4;
     out->totalGlobalMem = bytes_of("EMU_CARD") ? bytes_of("EMU_CARD") : (size_t)1 << 30;
     out->sharedMemPerBlockOptin = 227 << 10;
