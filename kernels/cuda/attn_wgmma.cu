@@ -21,13 +21,7 @@
 #include "kernels/cuda/attn_wgmma.cuh"
 #include "kernels/cuda/launch.h"
 
-enum {
-    HD = TILE_COLUMNS,
-    GROUPS = 2,
-    BLOCK = GROUPS * TILE_ROWS,
-    BLOCK_THREADS = GROUPS * 128,
-    SLOTS = 4
-};
+enum { HD = TILE_COLUMNS, GROUP = 128, SLOTS = 4 }; // GROUP: threads of a warp group
 
 struct wgmma_job {
     int T, n_heads, group;
@@ -42,16 +36,27 @@ static struct wgmma_job job_of(const struct kern_attn *a) {
     return j;
 }
 
-// 64 rows from `first` on of x into a tile; zeros at and beyond T.
-__device__ static inline void bring_tile(bf16 *tile, const bf16 *x, int ld, int first, int T) {
-    const int at_once = BLOCK_THREADS / 8;
-    int row = (int)threadIdx.x / 8, c = (int)threadIdx.x % 8 * 8;
+// Rows of one side on their way into tiles, 64 at a time: a thread's row and column in all of them. Rows at and beyond T become zeros.
+struct stream {
+    const bf16 *x; // of the next tile, this thread's first row
+    int ld, left;  // rows from there up to T
+};
+__device__ static inline int own_row() { return (int)threadIdx.x / 8; }
+__device__ static inline int own_column() { return (int)threadIdx.x % 8 * 8; }
+__device__ static inline struct stream stream_of(const bf16 *x, int ld, int first, int T) {
+    struct stream s = {x + (size_t)(first + own_row()) * ld + own_column(), ld,
+                       T - first - own_row()};
+    return s;
+}
+template <int GROUPS> __device__ static inline void bring_tile(bf16 *tile, const struct stream &s) {
+    bf16 *to = tile + tile_at(own_row(), own_column()); // rows of a thread are multiples of 8 apart
 #pragma unroll
-    for (int r = 0; r < TILE_ROWS; r += at_once) {
-        bool valid = first + row + r < T;
-        cp_async16(tile + tile_at(row + r, c), x + (size_t)(valid ? first + row + r : 0) * ld + c,
-                   valid);
-    }
+    for (int r = 0; r < TILE_ROWS; r += GROUPS * GROUP / 8)
+        cp_async16(to + r * TILE_COLUMNS, s.x + (ptrdiff_t)r * s.ld, r < s.left);
+}
+__device__ static inline void stream_on(struct stream &s, int rows) {
+    s.x += (ptrdiff_t)rows * s.ld;
+    s.left -= rows;
 }
 
 // A warp's own 16 rows of x as A: row is this lane's first. Zeros at and beyond T.
@@ -80,56 +85,86 @@ __device__ static inline void pack_rows(uint32_t (&a)[4][4], const float (&p)[8]
 }
 
 // s (64 own rows, 64 rows of the tile) = own tile^T
-__device__ static inline void scores(float (&s)[8][4], const uint32_t (&own)[4][4],
-                                     const bf16 *tile) {
+__device__ static inline void scores(float (&s)[8][4], const uint32_t (&own)[4][4], tile_ref tile) {
     wgmma_64_64_16<false, true>(s, own[0], tile);
 #pragma unroll
     for (int k = 1; k < 4; k++)
-        wgmma_64_64_16<false, false>(s, own[k], tile + k * 16);
+        wgmma_64_64_16<false, false>(s, own[k], tile_on(tile, k * 16));
 }
 // acc (64 own rows, head_dim) += p tile
 __device__ static inline void add_rows(float (&acc)[8][4], const uint32_t (&p)[4][4],
-                                       const bf16 *tile) {
+                                       tile_ref tile) {
 #pragma unroll
     for (int k = 0; k < 4; k++)
-        wgmma_64_64_16<true, false>(acc, p[k], tile + k * 16 * TILE_COLUMNS);
+        wgmma_64_64_16<true, false>(acc, p[k], tile_on(tile, k * 16 * TILE_COLUMNS));
 }
 
 // Where a thread is.
 struct place {
-    int mine, row, col, h,
-        b; // mine: its group's first row; row: its own first; col: of accumulators and of A
+    int mine, warp_row, row; // the first row of its group, of its warp, its own
+    int col;                 // of accumulators and of A
+    int h, b;
 };
 __device__ static inline struct place place_of(int first) {
-    int group = (int)threadIdx.x / 128, warp = (int)threadIdx.x / WARP % 4,
+    int group = (int)threadIdx.x / GROUP, warp = (int)threadIdx.x / WARP % 4,
         lane = (int)threadIdx.x % WARP;
     struct place p;
     p.mine = first + group * TILE_ROWS;
-    p.row = p.mine + warp * 16 + lane / 4;
+    p.warp_row = p.mine + warp * 16;
+    p.row = p.warp_row + lane / 4;
     p.col = lane % 4 * 2;
     p.h = (int)blockIdx.y;
     p.b = (int)blockIdx.z;
     return p;
 }
 
+// A warp's 16 rows of accumulators, times a factor a row, to x: by way of shared memory, so that eight lanes write a row's 128 bytes. Nothing at
+// and beyond T. row: the warp's first.
+__device__ static inline void write_rows(bf16 *x, int ld, int row, int T, const float (&acc)[8][4],
+                                         float f0, float f1, bf16 *slots) {
+    int lane = (int)threadIdx.x % WARP, r = lane / 4, col = lane % 4 * 2;
+    bf16 *room = slots + (int)threadIdx.x / WARP * 16 * TILE_COLUMNS;
+#pragma unroll
+    for (int n = 0; n < 8; n++) {
+        *reinterpret_cast<uint32_t *>(room + tile_at(r, n * 8) + col) =
+            pack_bf16(acc[n][0] * f0, acc[n][1] * f0);
+        *reinterpret_cast<uint32_t *>(room + tile_at(r + 8, n * 8) + col) =
+            pack_bf16(acc[n][2] * f1, acc[n][3] * f1);
+    }
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < 16; i += 4) {
+        int at = i + lane / 8, c = lane % 8 * 8;
+        if (row + at < T)
+            *reinterpret_cast<Vec<uint32_t, 4> *>(x + (size_t)(row + at) * ld + c) =
+                *reinterpret_cast<const Vec<uint32_t, 4> *>(room + tile_at(at, c));
+    }
+    __syncwarp(); // read before the next are written
+}
+
 // grid: (blocks of queries, heads, B). The longest rows of a causal mask come first.
-__global__ void __launch_bounds__(BLOCK_THREADS, 2)
+template <int GROUPS>
+__global__ void __launch_bounds__(GROUPS *GROUP, 4 / GROUPS)
     fwd_64(struct wgmma_job J, bf16 *out, int ldo, float *lse, const bf16 *q, int ldq,
            const bf16 *k, int ldk, const bf16 *v, int ldv) {
     KERN_DYNAMIC_SHARED(room);
+    const int BLOCK = GROUPS * TILE_ROWS;
     bf16 *slots = reinterpret_cast<bf16 *>(tiles_from(room));
+    const tile_ref tile0 = tile_refer(slots);
     int i0 = (int)(gridDim.x - 1 - blockIdx.x) * BLOCK;
     struct place p = place_of(i0);
     struct attn_mask m = attn_mask_of(J.T, J.kind, J.prefix_len, p.b);
     size_t first = (size_t)p.b * J.T;
-    const bf16 *kh = k + first * ldk + (size_t)(p.h / J.group) * HD,
-               *vh = v + first * ldv + (size_t)(p.h / J.group) * HD;
     int tiles = (attn_keys_end(m, i0, BLOCK) + TILE_ROWS - 1) / TILE_ROWS;
+    struct stream next_k = stream_of(k + first * ldk + (size_t)(p.h / J.group) * HD, ldk, 0, J.T),
+                  next_v = stream_of(v + first * ldv + (size_t)(p.h / J.group) * HD, ldv, 0, J.T);
     auto bring = [&](int t) {
         bf16 *to = slots + t % SLOTS * 2 * TILE;
         if (t < tiles) {
-            bring_tile(to, kh, ldk, t * TILE_ROWS, J.T);
-            bring_tile(to + TILE, vh, ldv, t * TILE_ROWS, J.T);
+            bring_tile<GROUPS>(to, next_k);
+            bring_tile<GROUPS>(to + TILE, next_v);
+            stream_on(next_k, TILE_ROWS);
+            stream_on(next_v, TILE_ROWS);
         }
         cp_async_commit(); // an empty group at the end, so that the count below is right
     };
@@ -144,7 +179,7 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 2)
         fence_tiles();
         __syncthreads();
         bring(t + 2);
-        const bf16 *keys = slots + t % SLOTS * 2 * TILE, *values = keys + TILE;
+        tile_ref keys = tile_on(tile0, t % SLOTS * 2 * TILE), values = tile_on(keys, TILE);
         int j0 = t * TILE_ROWS;
         if (attn_none_seen(m, p.mine, TILE_ROWS, j0)) { // by this group; nor any later one
             wgmma_wait(); // for what is left of t - 1, whose slot is the next but one to be filled
@@ -169,8 +204,9 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 2)
     wgmma_wait();
     wgmma_settled(acc);
     float sum0 = row_sum(sum[0]), sum1 = row_sum(sum[1]);
-    write_out<HD>(out + first * ldo + (size_t)p.h * HD, ldo, p.row, J.T, acc, 1.0f / sum0,
-                  1.0f / sum1);
+    __syncthreads(); // the slots are free
+    write_rows(out + first * ldo + (size_t)p.h * HD, ldo, p.warp_row, J.T, acc, 1.0f / sum0,
+               1.0f / sum1, slots);
     float *to = lse + ((size_t)p.b * J.n_heads + p.h) * J.T;
     if (p.col == 0 && p.row < J.T)
         to[p.row] = max[0] * J.scale + logf(sum0);
@@ -185,24 +221,29 @@ __device__ static inline float pair_dot(uint32_t a, uint32_t b) {
 }
 
 // Own: Q, dO. Stream: K, V. delta (B, heads, T) is written for bwd_kv_64, which comes behind.
-__global__ void __launch_bounds__(BLOCK_THREADS, 1)
+template <int GROUPS>
+__global__ void __launch_bounds__(GROUPS *GROUP, 3 / GROUPS)
     bwd_q_64(struct wgmma_job J, bf16 *dq, const bf16 *dout, const bf16 *out, int ldo,
              const float *lse, float *delta, const bf16 *q, int ldq, const bf16 *k, int ldk,
              const bf16 *v, int ldv, const float *cos_sin) {
     KERN_DYNAMIC_SHARED(room);
+    const int BLOCK = GROUPS * TILE_ROWS;
     bf16 *slots = reinterpret_cast<bf16 *>(tiles_from(room));
+    const tile_ref tile0 = tile_refer(slots);
     int i0 = (int)(gridDim.x - 1 - blockIdx.x) * BLOCK;
     struct place p = place_of(i0);
     struct attn_mask m = attn_mask_of(J.T, J.kind, J.prefix_len, p.b);
     size_t first = (size_t)p.b * J.T, line = ((size_t)p.b * J.n_heads + p.h) * J.T;
-    const bf16 *kh = k + first * ldk + (size_t)(p.h / J.group) * HD,
-               *vh = v + first * ldv + (size_t)(p.h / J.group) * HD;
     int tiles = (attn_keys_end(m, i0, BLOCK) + TILE_ROWS - 1) / TILE_ROWS;
+    struct stream next_k = stream_of(k + first * ldk + (size_t)(p.h / J.group) * HD, ldk, 0, J.T),
+                  next_v = stream_of(v + first * ldv + (size_t)(p.h / J.group) * HD, ldv, 0, J.T);
     auto bring = [&](int t) {
         bf16 *to = slots + t % SLOTS * 2 * TILE;
         if (t < tiles) {
-            bring_tile(to, kh, ldk, t * TILE_ROWS, J.T);
-            bring_tile(to + TILE, vh, ldv, t * TILE_ROWS, J.T);
+            bring_tile<GROUPS>(to, next_k);
+            bring_tile<GROUPS>(to + TILE, next_v);
+            stream_on(next_k, TILE_ROWS);
+            stream_on(next_v, TILE_ROWS);
         }
         cp_async_commit();
     };
@@ -232,7 +273,7 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 1)
         fence_tiles();
         __syncthreads();
         bring(t + 2);
-        const bf16 *keys = slots + t % SLOTS * 2 * TILE, *values = keys + TILE;
+        tile_ref keys = tile_on(tile0, t % SLOTS * 2 * TILE), values = tile_on(keys, TILE);
         int j0 = t * TILE_ROWS;
         if (attn_none_seen(m, p.mine, TILE_ROWS, j0)) {
             wgmma_wait();
@@ -257,22 +298,31 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 1)
         wgmma_fence();
         add_rows(acc, slopes, keys);
         wgmma_commit();
+        if (GROUPS == 1) {
+            wgmma_wait();
+            wgmma_settled(acc);
+        }
     }
     cp_async_wait<0>();
     wgmma_wait();
     wgmma_settled(acc);
     if (cos_sin)
         turn_back<HD>(acc, cos_sin, p.row, J.T);
-    write_out<HD>(dq + first * ldq + (size_t)p.h * HD, ldq, p.row, J.T, acc, J.scale, J.scale);
+    __syncthreads();
+    write_rows(dq + first * ldq + (size_t)p.h * HD, ldq, p.warp_row, J.T, acc, J.scale, J.scale,
+               slots);
 }
 
 // Own: K, V. Stream: Q, dO with their lse and delta, of all query heads that read this key/value head.
-__global__ void __launch_bounds__(BLOCK_THREADS, 1)
+template <int GROUPS>
+__global__ void __launch_bounds__(GROUPS *GROUP, 2 / GROUPS)
     bwd_kv_64(struct wgmma_job J, bf16 *dk, bf16 *dv, const bf16 *dout, int ldo, const float *lse,
               const float *delta, const bf16 *q, int ldq, const bf16 *k, int ldk, const bf16 *v,
               int ldv, const float *cos_sin) {
     KERN_DYNAMIC_SHARED(room);
+    const int BLOCK = GROUPS * TILE_ROWS;
     bf16 *slots = reinterpret_cast<bf16 *>(tiles_from(room));
+    const tile_ref tile0 = tile_refer(slots);
     float *stats =
         reinterpret_cast<float *>(slots + SLOTS * 2 * TILE); // (SLOTS, 2, TILE_ROWS): lse, delta
     int j0 = (int)blockIdx.x * BLOCK;
@@ -281,21 +331,36 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     size_t first = (size_t)p.b * J.T;
     int from = attn_queries_start(m, j0) / TILE_ROWS,
         a_head = (J.T + TILE_ROWS - 1) / TILE_ROWS - from, tiles = a_head * J.group;
-    // Tile t: head h * group + t / a_head, queries from (from + t % a_head) * TILE_ROWS on.
+    // Tiles of a head from row `from` of tiles on, then those of the next. next_at: the tile of its head that is brought next.
+    int next_at = 0, of_stats = (int)threadIdx.x % TILE_ROWS;
+    struct stream next_q = stream_of(q + first * ldq + (size_t)p.h * J.group * HD, ldq,
+                                     from * TILE_ROWS, J.T),
+                  next_do = stream_of(dout + first * ldo + (size_t)p.h * J.group * HD, ldo,
+                                      from * TILE_ROWS, J.T);
+    const float *next_stats = (threadIdx.x < TILE_ROWS ? lse : delta) +
+                              ((size_t)p.b * J.n_heads + (size_t)p.h * J.group) * J.T +
+                              from * TILE_ROWS + of_stats;
+    int left_stats = J.T - from * TILE_ROWS - of_stats;
     auto bring = [&](int t) {
         bf16 *to = slots + t % SLOTS * 2 * TILE;
-        float *at = stats + t % SLOTS * 2 * TILE_ROWS;
         if (t < tiles) {
-            int h = p.h * J.group + t / a_head, i0 = (from + t % a_head) * TILE_ROWS,
-                i = (int)threadIdx.x % TILE_ROWS;
-            size_t line = ((size_t)p.b * J.n_heads + h) * J.T;
-            bool valid = i0 + i < J.T;
-            bring_tile(to, q + first * ldq + (size_t)h * HD, ldq, i0, J.T);
-            bring_tile(to + TILE, dout + first * ldo + (size_t)h * HD, ldo, i0, J.T);
+            bring_tile<GROUPS>(to, next_q);
+            bring_tile<GROUPS>(to + TILE, next_do);
             if (threadIdx.x < 2 * TILE_ROWS)
-                cp_async4(at + threadIdx.x,
-                          (threadIdx.x < TILE_ROWS ? lse : delta) + line + (valid ? i0 + i : 0),
-                          valid);
+                cp_async4(stats + t % SLOTS * 2 * TILE_ROWS + threadIdx.x, next_stats,
+                          left_stats > 0);
+            int rows = TILE_ROWS;
+            if (++next_at == a_head) { // on to the next head
+                next_at = 0;
+                rows -= a_head * TILE_ROWS;
+                next_q.x += HD;
+                next_do.x += HD;
+                next_stats += J.T;
+            }
+            stream_on(next_q, rows);
+            stream_on(next_do, rows);
+            next_stats += rows;
+            left_stats -= rows;
         }
         cp_async_commit();
     };
@@ -305,14 +370,16 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     own_rows(keys, k + first * ldk + (size_t)p.h * HD, ldk, p.row, J.T);
     own_rows(values, v + first * ldv + (size_t)p.h * HD, ldv, p.row, J.T);
     float c = J.scale * LOG2_E, acc_k[8][4] = {{0}}, acc_v[8][4] = {{0}}, s[8][4], dp[8][4];
+    int at = 0; // the tile of its head
     for (int t = 0; t < tiles; t++) {
         cp_async_wait<1>();
         fence_tiles();
         __syncthreads();
         bring(t + 2);
-        const bf16 *queries = slots + t % SLOTS * 2 * TILE, *grads = queries + TILE;
+        tile_ref queries = tile_on(tile0, t % SLOTS * 2 * TILE), grads = tile_on(queries, TILE);
         const float *l = stats + t % SLOTS * 2 * TILE_ROWS + p.col, *dl = l + TILE_ROWS;
-        int i0 = (from + t % a_head) * TILE_ROWS;
+        int i0 = (from + at) * TILE_ROWS;
+        at = at + 1 == a_head ? 0 : at + 1;
         if (attn_none_seen(m, i0, TILE_ROWS, p.mine)) { // of this group's keys
             wgmma_wait();
             continue;
@@ -352,8 +419,10 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     wgmma_settled(acc_v);
     if (cos_sin)
         turn_back<HD>(acc_k, cos_sin, p.row, J.T);
-    write_out<HD>(dk + first * ldk + (size_t)p.h * HD, ldk, p.row, J.T, acc_k, J.scale, J.scale);
-    write_out<HD>(dv + first * ldv + (size_t)p.h * HD, ldv, p.row, J.T, acc_v, 1.0f, 1.0f);
+    __syncthreads();
+    write_rows(dk + first * ldk + (size_t)p.h * HD, ldk, p.warp_row, J.T, acc_k, J.scale, J.scale,
+               slots);
+    write_rows(dv + first * ldv + (size_t)p.h * HD, ldv, p.warp_row, J.T, acc_v, 1.0f, 1.0f, slots);
 }
 
 // ---- launches -------------------------------------------------------------------------------------------------
@@ -363,42 +432,73 @@ bool kern_cu_attn_wgmma_takes(const struct kern_attn *a, const void *const p[], 
     return a->head_dim == HD && kern_cu_attn_mma_takes(a, p, n_p, ld, n_ld);
 }
 
-static dim3 grid_of(const struct kern_attn *a, int heads) {
-    return dim3((unsigned)((a->T + BLOCK - 1) / BLOCK), (unsigned)heads, (unsigned)a->B);
+static dim3 grid_of(const struct kern_attn *a, int groups, int heads) {
+    int block = groups * TILE_ROWS;
+    return dim3((unsigned)((a->T + block - 1) / block), (unsigned)heads, (unsigned)a->B);
 }
 static const size_t tiles_bytes = TILE_ALIGN + SLOTS * 2 * TILE * sizeof(bf16),
                     stats_bytes = SLOTS * 2 * TILE_ROWS * sizeof(float);
 static cudaError_t shared_for(const void *kernel, size_t bytes) {
     return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
 }
+template <int GROUPS>
+static cudaError_t fwd_groups(const struct kern_attn *a, bf16 *out, int ldo, float *lse,
+                              const bf16 *q, int ldq, const bf16 *k, int ldk, const bf16 *v,
+                              int ldv, cudaStream_t s) {
+    cudaError_t e = shared_for((const void *)fwd_64<GROUPS>, tiles_bytes);
+    if (e != cudaSuccess)
+        return e;
+    KERN_LAUNCH(fwd_64<GROUPS>, grid_of(a, GROUPS, a->n_heads), GROUPS * GROUP, tiles_bytes, s,
+                job_of(a), out, ldo, lse, q, ldq, k, ldk, v, ldv);
+    return cudaGetLastError();
+}
+template <int GROUPS>
+static cudaError_t bwd_q_groups(const struct kern_attn *a, bf16 *dq, const bf16 *dout,
+                                const bf16 *out, int ldo, const float *lse, float *delta,
+                                const bf16 *q, int ldq, const bf16 *k, int ldk, const bf16 *v,
+                                int ldv, const float *cos_sin, cudaStream_t s) {
+    cudaError_t e = shared_for((const void *)bwd_q_64<GROUPS>, tiles_bytes);
+    if (e != cudaSuccess)
+        return e;
+    KERN_LAUNCH(bwd_q_64<GROUPS>, grid_of(a, GROUPS, a->n_heads), GROUPS * GROUP, tiles_bytes, s,
+                job_of(a), dq, dout, out, ldo, lse, delta, q, ldq, k, ldk, v, ldv, cos_sin);
+    return cudaGetLastError();
+}
+template <int GROUPS>
+static cudaError_t bwd_kv_groups(const struct kern_attn *a, bf16 *dk, bf16 *dv, const bf16 *dout,
+                                 int ldo, const float *lse, const float *delta, const bf16 *q,
+                                 int ldq, const bf16 *k, int ldk, const bf16 *v, int ldv,
+                                 const float *cos_sin, cudaStream_t s) {
+    const size_t shared = tiles_bytes + stats_bytes;
+    cudaError_t e = shared_for((const void *)bwd_kv_64<GROUPS>, shared);
+    if (e != cudaSuccess)
+        return e;
+    KERN_LAUNCH(bwd_kv_64<GROUPS>, grid_of(a, GROUPS, a->n_kv_heads), GROUPS * GROUP, shared, s,
+                job_of(a), dk, dv, dout, ldo, lse, delta, q, ldq, k, ldk, v, ldv, cos_sin);
+    return cudaGetLastError();
+}
+
+// How many groups a block has, as a card (H100, T 1,024) was fastest: with two, half the bytes of the other side are fetched; with one,
+// three blocks of bwd_q_64 fit, and none waits for another's group.
+enum { FWD_GROUPS = 2, BWD_Q_GROUPS = 1, BWD_KV_GROUPS = 2 };
 
 cudaError_t kern_cu_attn_fwd_wgmma(const struct kern_attn *a, void *out, int ldo, float *lse,
                                    const void *q, int ldq, const void *k, int ldk, const void *v,
                                    int ldv, cudaStream_t s) {
-    cudaError_t e = shared_for((const void *)fwd_64, tiles_bytes);
-    if (e != cudaSuccess)
-        return e;
-    KERN_LAUNCH(fwd_64, grid_of(a, a->n_heads), BLOCK_THREADS, tiles_bytes, s, job_of(a),
-                (bf16 *)out, ldo, lse, (const bf16 *)q, ldq, (const bf16 *)k, ldk, (const bf16 *)v,
-                ldv);
-    return cudaGetLastError();
+    return fwd_groups<FWD_GROUPS>(a, (bf16 *)out, ldo, lse, (const bf16 *)q, ldq, (const bf16 *)k,
+                                  ldk, (const bf16 *)v, ldv, s);
 }
 
 cudaError_t kern_cu_attn_bwd_wgmma(const struct kern_attn *a, void *dq, void *dk, void *dv,
                                    const void *dout, const void *out, int ldo, const float *lse,
                                    const void *q, int ldq, const void *k, int ldk, const void *v,
                                    int ldv, float *delta, const float *cos_sin, cudaStream_t s) {
-    const size_t for_kv = tiles_bytes + stats_bytes;
-    cudaError_t e = shared_for((const void *)bwd_q_64, tiles_bytes);
-    if (e == cudaSuccess)
-        e = shared_for((const void *)bwd_kv_64, for_kv);
+    const bf16 *qb = (const bf16 *)q, *kb = (const bf16 *)k, *vb = (const bf16 *)v,
+               *gb = (const bf16 *)dout;
+    cudaError_t e = bwd_q_groups<BWD_Q_GROUPS>(a, (bf16 *)dq, gb, (const bf16 *)out, ldo, lse,
+                                               delta, qb, ldq, kb, ldk, vb, ldv, cos_sin, s);
     if (e != cudaSuccess)
         return e;
-    KERN_LAUNCH(bwd_q_64, grid_of(a, a->n_heads), BLOCK_THREADS, tiles_bytes, s, job_of(a),
-                (bf16 *)dq, (const bf16 *)dout, (const bf16 *)out, ldo, lse, delta, (const bf16 *)q,
-                ldq, (const bf16 *)k, ldk, (const bf16 *)v, ldv, cos_sin);
-    KERN_LAUNCH(bwd_kv_64, grid_of(a, a->n_kv_heads), BLOCK_THREADS, for_kv, s, job_of(a),
-                (bf16 *)dk, (bf16 *)dv, (const bf16 *)dout, ldo, lse, (const float *)delta,
-                (const bf16 *)q, ldq, (const bf16 *)k, ldk, (const bf16 *)v, ldv, cos_sin);
-    return cudaGetLastError();
+    return bwd_kv_groups<BWD_KV_GROUPS>(a, (bf16 *)dk, (bf16 *)dv, gb, ldo, lse, delta, qb, ldq, kb,
+                                        ldk, vb, ldv, cos_sin, s);
 }

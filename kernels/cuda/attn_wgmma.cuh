@@ -26,11 +26,16 @@ __device__ static inline unsigned char *tiles_from(unsigned char *room) {
     uint32_t at = (uint32_t)__cvta_generic_to_shared(room);
     return room + (TILE_ALIGN - at % TILE_ALIGN) % TILE_ALIGN;
 }
-// Start address, 1,024 bytes from eight rows to the next, swizzle of 128 bytes. All in units of 16 bytes.
-__device__ static inline uint64_t tile_desc(const bf16 *at) {
-    uint32_t from = (uint32_t)__cvta_generic_to_shared(at);
-    return (uint64_t)(from >> 4 & 0x3fff) | (uint64_t)1 << 16 | (uint64_t)(1024 >> 4) << 32 |
+// Where a product begins: start address, 1,024 bytes from eight rows to the next, swizzle of 128 bytes; addresses in units of 16 bytes.
+typedef uint64_t tile_ref;
+__device__ static inline tile_ref tile_refer(const bf16 *tile) {
+    uint32_t from = (uint32_t)__cvta_generic_to_shared(tile);
+    return (uint64_t)(from >> 4) | (uint64_t)1 << 16 | (uint64_t)(1024 >> 4) << 32 |
            (uint64_t)1 << 62;
+}
+// So many elements on: whole tiles, whole eights of rows, or 16 columns.
+__device__ static inline tile_ref tile_on(tile_ref t, int elements) {
+    return t + (uint32_t)(elements * (int)sizeof(bf16) / 16);
 }
 __device__ static inline void wgmma_fence() {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -55,8 +60,7 @@ __device__ static inline void fence_tiles() {
 }
 // d (64, 64) += a (64, 16) b, or = where FIRST; a as in mma_bf16_16816, of each warp's 16 rows. b: from this row or column of its tile on.
 template <bool TURNED, bool FIRST>
-__device__ static inline void wgmma_64_64_16(float (&d)[8][4], const uint32_t (&a)[4],
-                                             const bf16 *b) {
+__device__ static inline void wgmma_64_64_16(float (&d)[8][4], const uint32_t (&a)[4], tile_ref b) {
     if constexpr (FIRST)
         asm volatile("{ .reg .pred p; setp.eq.u32 p, 0, 1;\n"
                      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
@@ -71,7 +75,7 @@ __device__ static inline void wgmma_64_64_16(float (&d)[8][4], const uint32_t (&
                        "=&f"(d[5][0]), "=&f"(d[5][1]), "=&f"(d[5][2]), "=&f"(d[5][3]),
                        "=&f"(d[6][0]), "=&f"(d[6][1]), "=&f"(d[6][2]), "=&f"(d[6][3]),
                        "=&f"(d[7][0]), "=&f"(d[7][1]), "=&f"(d[7][2]), "=&f"(d[7][3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(tile_desc(b)), "n"(TURNED));
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(TURNED));
     else
         asm volatile("{ .reg .pred p; setp.eq.u32 p, 0, 0;\n"
                      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
@@ -85,7 +89,7 @@ __device__ static inline void wgmma_64_64_16(float (&d)[8][4], const uint32_t (&
                        "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]), "+f"(d[6][0]),
                        "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]), "+f"(d[7][0]), "+f"(d[7][1]),
                        "+f"(d[7][2]), "+f"(d[7][3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(tile_desc(b)), "n"(TURNED));
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(TURNED));
 }
 // Four bytes of shared memory, as cp_async16 does sixteen.
 __device__ static inline void cp_async4(void *dst, const void *src, bool valid) {
@@ -98,10 +102,13 @@ __device__ static inline void cp_async4(void *dst, const void *src, bool valid) 
 static inline unsigned char *tiles_from(unsigned char *room) {
     return room + (TILE_ALIGN - (uintptr_t)room % TILE_ALIGN) % TILE_ALIGN;
 }
+typedef const bf16 *tile_ref;
+static inline tile_ref tile_refer(const bf16 *tile) { return tile; }
+static inline tile_ref tile_on(tile_ref t, int elements) { return t + elements; }
 static inline void wgmma_settled(float (&)[8][4]) {}
 static inline void fence_tiles() {}
 template <bool TURNED, bool FIRST>
-static inline void wgmma_64_64_16(float (&d)[8][4], const uint32_t (&a)[4], const bf16 *b) {
+static inline void wgmma_64_64_16(float (&d)[8][4], const uint32_t (&a)[4], tile_ref b) {
     emu::wgmma(&d[0][0], a, b, TURNED, FIRST);
 }
 static inline void wgmma_fence() { emu::wgmma_fence(); }
