@@ -27,11 +27,13 @@ __device__ static inline unsigned char *tiles_from(unsigned char *room) {
     return room + (TILE_ALIGN - at % TILE_ALIGN) % TILE_ALIGN;
 }
 // Where a product begins: start address, 1,024 bytes from eight rows to the next, swizzle of 128 bytes; addresses in units of 16 bytes.
-typedef uint64_t tile_ref;
+// This is the lower half, the upper one is the same for all.
+typedef uint32_t tile_ref;
 __device__ static inline tile_ref tile_refer(const bf16 *tile) {
-    uint32_t from = (uint32_t)__cvta_generic_to_shared(tile);
-    return (uint64_t)(from >> 4) | (uint64_t)1 << 16 | (uint64_t)(1024 >> 4) << 32 |
-           (uint64_t)1 << 62;
+    return (uint32_t)__cvta_generic_to_shared(tile) >> 4 | 1u << 16;
+}
+__device__ static inline uint64_t tile_desc(tile_ref t) {
+    return (uint64_t)(1u << 30 | 1024 >> 4) << 32 | t;
 }
 // So many elements on: whole tiles, whole eights of rows, or 16 columns.
 __device__ static inline tile_ref tile_on(tile_ref t, int elements) {
@@ -75,7 +77,7 @@ __device__ static inline void wgmma_64_64_16(float (&d)[8][4], const uint32_t (&
                        "=&f"(d[5][0]), "=&f"(d[5][1]), "=&f"(d[5][2]), "=&f"(d[5][3]),
                        "=&f"(d[6][0]), "=&f"(d[6][1]), "=&f"(d[6][2]), "=&f"(d[6][3]),
                        "=&f"(d[7][0]), "=&f"(d[7][1]), "=&f"(d[7][2]), "=&f"(d[7][3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(TURNED));
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(tile_desc(b)), "n"(TURNED));
     else
         asm volatile("{ .reg .pred p; setp.eq.u32 p, 0, 0;\n"
                      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
@@ -89,7 +91,7 @@ __device__ static inline void wgmma_64_64_16(float (&d)[8][4], const uint32_t (&
                        "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]), "+f"(d[6][0]),
                        "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]), "+f"(d[7][0]), "+f"(d[7][1]),
                        "+f"(d[7][2]), "+f"(d[7][3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(TURNED));
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(tile_desc(b)), "n"(TURNED));
 }
 // Four bytes of shared memory, as cp_async16 does sixteen.
 __device__ static inline void cp_async4(void *dst, const void *src, bool valid) {
