@@ -143,7 +143,7 @@ enum neb_status inter_spool_get(struct inter_spool *s, const struct inter_stream
     sqlite3_stmt *q = NULL;
     NEB_TRY(prepare(s, "SELECT body FROM batch WHERE job=? AND stream=? AND seq=?", k->job, k->id,
                     (int64_t)seq, &q));
-    int rc = sqlite3_step(q);
+    int rc = neb_fault("spool.read") ? SQLITE_IOERR : sqlite3_step(q);
     enum neb_status st = rc == SQLITE_ROW    ? NEB_OK
                          : rc == SQLITE_DONE ? NEB_ERR_NOT_FOUND
                                              : db_fail(s, "read a batch");

@@ -17,6 +17,7 @@ struct inter_streams {
     struct neb_buf body, head;
     bool up[SEC_MEMBERS_MAX];
     uint64_t session; // last given out
+    bool unreadable;  // why the last step failed: a batch could not be read from the spool
 };
 
 static bool same_key(const struct inter_stream_key *a, const struct inter_stream_key *b) {
@@ -73,6 +74,7 @@ static enum neb_status send_batch(struct inter_streams *s, struct inter_stream *
     if (!inter_job_limits_pass(s->c.limits, c->key.job, neb_now()))
         return NEB_OK;
     enum neb_status st = inter_spool_get(s->spool, &c->key, seq, &s->body);
+    s->unreadable = st != NEB_OK;
     if (st == NEB_ERR_NOT_FOUND)
         return neb_fail(NEB_ERR_CORRUPT, "%s/streams.db: batch %llu of stream %u is gone", s->dir,
                         (unsigned long long)seq, c->key.id);
@@ -184,6 +186,7 @@ static enum neb_status step(struct inter_streams *s, struct inter_stream *t,
                             const struct inter_stream_event *e) {
     // the first batch that the link did not take: it and those after it come again
     uint64_t failed = UINT64_MAX;
+    s->unreadable = false;
     NEB_TRY(inter_stream_step(t, neb_now(), e, &s->actions));
     for (size_t i = 0; i < s->actions.n; i++) {
         const struct inter_stream_action *a = &s->actions.list[i];
@@ -333,6 +336,21 @@ enum neb_status inter_streams_close(struct inter_streams *s, const uint8_t job[I
     return forget && s->spool ? inter_spool_forget(s->spool, job) : NEB_OK;
 }
 
+// A step of what is not asked for by a worker, who would get its error. A batch that cannot be read ends the stream and with it the job, whose
+// worker is told, also when it opens the stream again: it is read then too. All else is for the agent.
+static enum neb_status step_alone(struct inter_streams *s, struct inter_stream *t,
+                                  const struct inter_stream_event *e) {
+    char text[300];
+    enum neb_status st = step(s, t, e);
+    if (st == NEB_OK || !s->unreadable)
+        return st;
+    neb_last_error(text, sizeof text);
+    if (s->cb.refused)
+        s->cb.refused(s->cb.user, &inter_stream_config_of(t)->key, text);
+    drop_stream(s, t);
+    return NEB_OK;
+}
+
 bool inter_streams_stats(const struct inter_streams *s, const struct inter_stream_key *k,
                          struct inter_stream_stats *out) {
     const struct inter_stream *t = find_stream(s, k);
@@ -348,23 +366,25 @@ enum neb_status inter_streams_message(struct inter_streams *s, uint32_t peer, bo
     // not open here yet, or of a stranger to the stream
     if (!t || inter_stream_config_of(t)->peer != peer)
         return NEB_OK;
-    return step(s, t,
-                &(struct inter_stream_event){
-                    .kind = INTER_STREAM_EV_MESSAGE, .bulk = bulk, .data = p, .len = n});
+    return step_alone(s, t,
+                      &(struct inter_stream_event){
+                          .kind = INTER_STREAM_EV_MESSAGE, .bulk = bulk, .data = p, .len = n});
 }
 
 enum neb_status inter_streams_peer(struct inter_streams *s, uint32_t peer, bool up) {
     s->up[peer] = up;
-    for (int i = 0; i < s->n; i++)
+    for (int i = s->n; i-- > 0;) // backwards: it may be dropped
         if (inter_stream_config_of(s->list[i])->peer == peer)
-            NEB_TRY(step(s, s->list[i],
-                         &(struct inter_stream_event){.kind = up ? INTER_STREAM_EV_PEER_UP
-                                                                 : INTER_STREAM_EV_PEER_DOWN}));
+            NEB_TRY(
+                step_alone(s, s->list[i],
+                           &(struct inter_stream_event){.kind = up ? INTER_STREAM_EV_PEER_UP
+                                                                   : INTER_STREAM_EV_PEER_DOWN}));
     return NEB_OK;
 }
 
 enum neb_status inter_streams_tick(struct inter_streams *s) {
-    for (int i = 0; i < s->n; i++)
-        NEB_TRY(step(s, s->list[i], &(struct inter_stream_event){.kind = INTER_STREAM_EV_TICK}));
+    for (int i = s->n; i-- > 0;)
+        NEB_TRY(
+            step_alone(s, s->list[i], &(struct inter_stream_event){.kind = INTER_STREAM_EV_TICK}));
     return NEB_OK;
 }

@@ -73,7 +73,8 @@ NEB_MUST_CHECK enum neb_status inter_streams_close(struct inter_streams *s,
 bool inter_streams_stats(const struct inter_streams *s, const struct inter_stream_key *k,
                          struct inter_stream_stats *out);
 
-// From the service. An error is one that the agent cannot go on with: its disk.
+// From the service. A batch that cannot be read ends its stream, and the callbacks are told why (refused). An error is one that the agent
+// cannot go on with.
 NEB_MUST_CHECK enum neb_status inter_streams_message(struct inter_streams *s, uint32_t peer,
                                                      bool bulk, const uint8_t *p, size_t n);
 NEB_MUST_CHECK enum neb_status inter_streams_peer(struct inter_streams *s, uint32_t peer, bool up);

@@ -267,7 +267,7 @@ void kern_device_close(struct kern_device **D); // NULL-safe
 bool kern_device_likely(void);
 
 // What the object exports as kern_cuda_open. text: of the failure.
-enum { KERN_DEVICE_VERSION = 7 };
+enum { KERN_DEVICE_VERSION = 8 };
 typedef enum neb_status kern_device_opener(int version, int index, struct kern_device **out,
                                            char *text, size_t text_cap);
 

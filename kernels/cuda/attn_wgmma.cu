@@ -1,8 +1,8 @@
-// Attention in bf16 with Hopper's tensor-core instructions (attn_wgmma.cuh), head_dim 64: what attn_mma.cu does, where a multiprocessor can do
-// it in half the time. Compiled for compute capability 9.0 alone, which open.c asks for.
+// Attention in bf16 with Hopper's tensor-core instructions (attn_wgmma.cuh), head_dim 64: what attn_mma.cu does, in
+// seven tenths of the time. Compiled for compute capability 9.0 alone, which open.c asks for.
 //
-// A block of two warp groups owns 128 rows, 64 each, and walks through tiles of 64 rows of the other side, which arrive in shared memory
-// two tiles ahead by asynchronous copies. Own rows are in registers for all of it:
+// A block of one or two warp groups (chosen below) owns 64 rows a group, and walks through tiles of 64 rows of the other side, which arrive
+// in shared memory two tiles ahead by asynchronous copies. Own rows are in registers for all of it:
 //
 //     fwd     owns queries      streams K, V      S = Q K^T, online softmax, O += P V
 //     bwd_q   owns queries      streams K, V      S, dP = dO V^T, dS = P (dP - delta), dQ += dS K; also delta = rowsum(dO * O)
@@ -299,6 +299,7 @@ __global__ void __launch_bounds__(GROUPS *GROUP, 3 / GROUPS)
         add_rows(acc, slopes, keys);
         wgmma_commit();
         if (GROUPS == 1) {
+            // Other blocks go on meanwhile, and slopes need no registers beside s and dp: three blocks fit.
             wgmma_wait();
             wgmma_settled(acc);
         }

@@ -82,6 +82,17 @@ grep -q 'cannot store a batch: disk full' "$T/full.log" || fail "full disk: $(ta
 run "$T/job.yaml" "$T/full" --resume
 [[ $(digests "$T/full") == "$want" ]] || fail "after a full disk: $(digests "$T/full"), undisturbed: $want"
 
+# A batch that cannot be read again, likewise: that ends the job with the reason, and not the generator's agent, which tells of it. Reads are for
+# the worker's put, the other side's message or a tick, as it happens.
+for nth in 3 5 8 11; do
+    rm -rf "$T/unread"
+    if NEBULA_FAULT=spool.read:$nth timeout 100 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/unread" >"$T/unread.log" 2>&1; then fail "trained without a batch"; fi
+    grep -q 'cannot read a batch' "$T/unread.log" || fail "a batch was not read: $(tail -n 3 "$T/unread.log")"
+    grep -q 'job rtd: failed' "$T/unread/clusters/alpha/agent.log" || fail "its agent ended: $(tail -n 3 "$T/unread/clusters/alpha/agent.log")"
+done
+run "$T/job.yaml" "$T/unread" --resume
+[[ $(digests "$T/unread") == "$want" ]] || fail "after a batch that was not read: $(digests "$T/unread"), undisturbed: $want"
+
 # The text travels too: the same models, and less than two bytes a token. Two batches to one step of the generator also agree.
 job "$T/push.yaml" "push_text: true"
 run "$T/push.yaml" "$T/push"
