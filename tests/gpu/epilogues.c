@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { ROUNDS = 30, WARM = 5, FROM = KERN_MARKS - 2, TO = KERN_MARKS - 1 };
+enum { ROUNDS = 30, WARM = 5 };
 
 struct grads {
     int m, n, k;
@@ -17,7 +17,7 @@ static double time_ms(struct kern_device *D, const struct grads *g, bool fused) 
     const struct kern_device_ops *K = D->ops;
     double best = INFINITY;
     for (int i = -WARM; i < ROUNDS; i++) {
-        K->mark(D, FROM);
+        K->mark(D, GPU_FROM);
         if (fused) {
             K->gemm_grads(D, KERN_BF16, g->m, g->n, g->k, g->dy, g->x, g->n, g->dw, g->db);
         } else {
@@ -25,9 +25,9 @@ static double time_ms(struct kern_device *D, const struct grads *g, bool fused) 
             K->gemm(D, KERN_BF16, KERN_F32, KERN_T, KERN_N, g->m, g->n, g->k, 1, g->dy, g->m, g->x,
                     g->n, 1, g->dw, g->n, NULL);
         }
-        K->mark(D, TO);
-        K->wait(D, TO);
-        double ms = K->elapsed_ms(D, FROM, TO);
+        K->mark(D, GPU_TO);
+        K->wait(D, GPU_TO);
+        double ms = K->elapsed_ms(D, GPU_FROM, GPU_TO);
         best = i >= 0 && ms < best ? ms : best;
     }
     return best;

@@ -5,6 +5,9 @@
 #include "agent/base/rng.h"
 #include "intra/trainer.h"
 
+// Marks of the queue that neither the trainer has (intra/device_state.h) nor device_stage.c.
+enum { GPU_FROM = 2, GPU_TO = 3 };
+
 int gpu_train(struct kern_device *D);
 int gpu_graphs(struct kern_device *D);
 int gpu_epilogues(struct kern_device *D);

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WARM = 4, PASSES = 40, SIDES = 2, FROM = KERN_MARKS - 2, TO = KERN_MARKS - 1 };
+enum { WARM = 4, PASSES = 40, SIDES = 2 };
 
 struct side {
     double device_ms[PASSES], host_ms[PASSES], step_ms[PASSES], loss[WARM + PASSES];
@@ -38,12 +38,12 @@ static bool train(struct kern_device *D, struct intra_trainer_config c, struct k
         gpu_draw(&r, &c, x, y);
         well = ops->finish(D) == NEB_OK;
         neb_ns from = neb_now();
-        ops->mark(D, FROM);
+        ops->mark(D, GPU_FROM);
         intra_trainer_micro(t, x, y);
-        ops->mark(D, TO);
+        ops->mark(D, GPU_TO);
         double host = neb_seconds(neb_now() - from) * 1e3;
-        ops->wait(D, TO);
-        double device = ops->elapsed_ms(D, FROM, TO);
+        ops->wait(D, GPU_TO);
+        double device = ops->elapsed_ms(D, GPU_FROM, GPU_TO);
         intra_trainer_update(t, &s);
         well = well && ops->finish(D) == NEB_OK && s.status == NEB_OK;
         out->loss[i + WARM] = s.loss;
