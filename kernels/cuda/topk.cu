@@ -410,13 +410,13 @@ __global__ void __launch_bounds__(THREADS, BLOCKS - 1)
 #pragma unroll
         for (int e = 0; e < TURNS * 4; e++)
             same |= (u[e / 4].x[e % 4] == c.limit ? 1u : 0u) << e;
-        (void)rank_set(to, same, r.sums[0]);
+        (void)rank_set(to, same, r.sums[1]); // of zeros alone, sums[0] may still be read
 #pragma unroll
         for (int e = 0; e < TURNS * 4; e++)
             if (same >> e & 1 && to[e / 4]++ < c.ties)
                 set |= 1u << e;
     }
-    (void)rank_set(to, set, r.sums[1]);
+    (void)rank_set(to, set, r.sums[0]);
 #pragma unroll
     for (int e = 0; e < TURNS * 4; e++)
         if (set >> e & 1) {

@@ -222,6 +222,8 @@ static void topk(struct bits *b, size_t n, uint32_t chunk, uint32_t k, int kind)
         x[i] = (float)neb_rng_below(&b->rng, 3) - 1; // ties everywhere
     for (size_t i = 0; kind == 3 && i < n; i++)      // rows nobody saw, and one large element
         x[i] = i % 1024 > 90 ? 0 : i % 4096 == 7 ? 1e9f : x[i];
+    for (size_t i = 0; kind == 4 && i < n; i++) // chunks of them
+        x[i] = i / 4096 % 3 == 1 ? x[i] : i % 3 ? 0.0f : -0.0f;
     float *sparse = host(b, n * 4), *list = host(b, chunks * k * 4);
     for (size_t c = 0; c < chunks; c++) {
         size_t take = c + 1 == chunks ? k_last : k;
@@ -242,7 +244,8 @@ static void topk(struct bits *b, size_t n, uint32_t chunk, uint32_t k, int kind)
     b->D->ops->scatter(b->D, dout, n, da, dl, m);
     char name[64];
     snprintf(name, sizeof name, "topk:%u/%u%s", k, chunk,
-             kind == 3   ? ", rows of zeros"
+             kind == 4   ? ", zeros"
+             : kind == 3 ? ", rows of zeros"
              : kind == 2 ? ", ties"
              : kind      ? ", extremes"
                          : "");
@@ -311,12 +314,12 @@ int device_exact_run(struct device_checks *c, int *n) {
             BLOCKS_OF(sizes[i], 65535, levels[k], true);
         }
     }
-    for (int kind = 0; kind < 4; kind++) {
+    for (int kind = 0; kind < 5; kind++) {
         TOPK_OF(20000, 4096, 64, kind);
         TOPK_OF(8192, 4096, 256, kind);
         TOPK_OF(8200, 4096, 512, kind);
         TOPK_OF(4096, 4096, 65, kind);
-        TOPK_OF(8192, 4096, 1500, kind); // no floor
+        TOPK_OF(8192, 4096, 1500, kind);
         TOPK_OF(12288, 4096, 1, kind);
         TOPK_OF(4096, 4096, 4096, kind);
         TOPK_OF(1000, 64, 1, kind);
