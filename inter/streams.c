@@ -74,7 +74,7 @@ static enum neb_status send_batch(struct inter_streams *s, struct inter_stream *
     if (!inter_job_limits_pass(s->c.limits, c->key.job, neb_now()))
         return NEB_OK;
     enum neb_status st = inter_spool_get(s->spool, &c->key, seq, &s->body);
-    s->unreadable = st != NEB_OK;
+    s->unreadable = st != NEB_OK && st != NEB_ERR_NOMEM;
     if (st == NEB_ERR_NOT_FOUND)
         return neb_fail(NEB_ERR_CORRUPT, "%s/streams.db: batch %llu of stream %u is gone", s->dir,
                         (unsigned long long)seq, c->key.id);
@@ -218,6 +218,15 @@ static bool same_config(const struct inter_stream_config *a, const struct inter_
     return same;
 }
 
+static void drop_stream(struct inter_streams *s, struct inter_stream *t) {
+    int kept = 0;
+    for (int i = 0; i < s->n; i++)
+        if (s->list[i] != t)
+            s->list[kept++] = s->list[i];
+    s->n = kept;
+    inter_stream_destroy(&t);
+}
+
 enum neb_status inter_streams_open(struct inter_streams *s, const struct inter_stream_config *c) {
     struct inter_stream *t = find_stream(s, &c->key);
     if (t && same_config(inter_stream_config_of(t), c))
@@ -240,8 +249,10 @@ enum neb_status inter_streams_open(struct inter_streams *s, const struct inter_s
     }
     s->list[s->n++] = t;
     if (s->up[c->peer])
-        return step(s, t, &(struct inter_stream_event){.kind = INTER_STREAM_EV_PEER_UP});
-    return NEB_OK;
+        st = step(s, t, &(struct inter_stream_event){.kind = INTER_STREAM_EV_PEER_UP});
+    if (st != NEB_OK)
+        drop_stream(s, t); // it is read again at the next opening
+    return st;
 }
 
 static enum neb_status tell(struct inter_streams *s, const struct inter_stream_key *k,
@@ -250,15 +261,6 @@ static enum neb_status tell(struct inter_streams *s, const struct inter_stream_k
     if (!t)
         return neb_fail(NEB_ERR_NOT_FOUND, "stream %u is not open", k->id);
     return step(s, t, e);
-}
-
-static void drop_stream(struct inter_streams *s, struct inter_stream *t) {
-    int kept = 0;
-    for (int i = 0; i < s->n; i++)
-        if (s->list[i] != t)
-            s->list[kept++] = s->list[i];
-    s->n = kept;
-    inter_stream_destroy(&t);
 }
 
 enum neb_status inter_streams_put(struct inter_streams *s, const struct inter_stream_key *k,

@@ -146,8 +146,9 @@ static void block_backward(struct cost_sum *s, const struct intra_cost_job *j, d
     cost_product(s, n, 2 * f, d, times);
     cost_product(s, n, d, f, times);
     attention(s, j, n, true);
-    // With tensor parallelism both norms are computed again.
-    cost_rows(s, n * ((tp > 1 ? 14 : 8) * d / tp + 2 * (q + kv) + 5 * f), OPS_BWD);
+    // With tensor parallelism both norms are computed again. A device's attention turns q's and k's gradients back itself.
+    double turned = s->device ? 0 : 2 * (q + kv);
+    cost_rows(s, n * ((tp > 1 ? 14 : 8) * d / tp + turned + 5 * f), OPS_BWD);
 }
 
 bool cost_head_learns(const struct intra_cost_job *j) {

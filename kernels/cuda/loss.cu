@@ -189,10 +189,6 @@ template <class T, int V>
 static cudaError_t loss_rows_v(T *z, int n, int n_vocab, int ld, int turns, const int32_t *targets,
                                const float *grad_scale, bool learn, float *losses, cudaStream_t s) {
     size_t shared = (size_t)turns * THREADS * V * sizeof(T);
-    cudaError_t e = cudaFuncSetAttribute((const void *)loss_rows<T, V>,
-                                         cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
-    if (e != cudaSuccess)
-        return e;
     KERN_LAUNCH((loss_rows<T, V>), (unsigned)n, THREADS, shared, s, z, n_vocab, ld, turns, targets,
                 grad_scale, learn, losses);
     return cudaGetLastError();
@@ -206,6 +202,9 @@ static cudaError_t loss_rows_t(T *z, int n, int n_vocab, int ld, const int32_t *
     if (ld % V != 0 || !aligned_to(z, 16))
         return loss_rows_v<T, 1>(z, n, n_vocab, ld, 0, targets, grad_scale, learn, losses, s);
     cudaError_t e = learn ? room_of(&bytes) : cudaSuccess;
+    if (e == cudaSuccess && learn) // always as much: no call's limit is lowered by another
+        e = cudaFuncSetAttribute((const void *)loss_rows<T, V>,
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     if (e != cudaSuccess)
         return e;
     int whole = n_vocab / (THREADS * V), fit = (int)(bytes / (THREADS * 16));
