@@ -15,7 +15,7 @@
 //     accumulator (16, 8), lane l: rows l/4, l/4 + 8, columns 2(l%4), +1     two neighbours make A (16, 16)
 //
 // A fragment of the other side is loaded once for two atoms: 512 bytes, four turns of shared memory, for four mma instead of two, so
-// that the tensor cores' rate and not shared memory's bounds a tile (README.md, "What the compiler says").
+// that the tensor cores' rate and not shared memory's bounds a tile (README.md, "What a card says").
 //
 // Rows in shared memory are HD + 8 elements apart: an odd number of 16 bytes, so that the eight rows of an ldmatrix fall into
 // different banks, whatever HD. Rows beyond T arrive as zeros and are masked.

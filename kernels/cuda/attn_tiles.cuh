@@ -1,4 +1,4 @@
-// What a tile of attn_mma.cu is made of: rows from global memory, fragments, the two products, the online softmax.
+// What a tile of attn_mma.cu is made of, and what attn_wgmma.cu does to accumulators: rows from global memory, fragments, the two products, the online softmax.
 #ifndef KERN_CUDA_ATTN_TILES_CUH
 #define KERN_CUDA_ATTN_TILES_CUH
 #include "kernels/cuda/attn.cuh"
