@@ -342,6 +342,12 @@ void daemon_job_fail(struct daemon *d, struct agent_jobrun *j, const char *text)
     daemon_publish_report(d, j, json_incref(j->report));
 }
 
+void daemon_job_end_untrained(struct daemon *d, struct agent_jobrun *j, const char *why) {
+    if (!j->suspended)
+        daemon_job_fail(d, j, why);
+    daemon_job_end(d, j, "stopped");
+}
+
 void daemon_job_stop(struct daemon *d, struct agent_jobrun *j) {
     j->resume_due = false;
     if (j->state != AGENT_JOB_RUNNING)
@@ -349,10 +355,9 @@ void daemon_job_stop(struct daemon *d, struct agent_jobrun *j) {
     j->state = AGENT_JOB_STOPPING;
     if (j->client.len)
         daemon_tell(d, &j->client, json_pack("{s:s}", "ev", "stop"));
-    else if (agent_attach_waits(j)) {
-        daemon_job_fail(d, j, "stopped while no trainer was attached");
-        daemon_job_end(d, j, "stopped");
-    } else if (j->queues && j->worker.pid) { // it cannot be told: it ends with its launcher
+    else if (agent_attach_waits(j))
+        daemon_job_end_untrained(d, j, "stopped while no trainer was attached");
+    else if (j->queues && j->worker.pid) { // it cannot be told: it ends with its launcher
         agent_child_signal(&j->worker, SIGTERM);
     } else if (j->job.clusters[j->self].witness) { // nothing of its own is to be saved
         daemon_witness_report(d, j, true);
@@ -379,9 +384,8 @@ void daemon_worker_ended(struct daemon *d, struct agent_jobrun *j, int status) {
                                                                              : "done");
         return;
     }
-    if (j->queues && j->state == AGENT_JOB_STOPPING && !j->suspended) {
-        daemon_job_fail(d, j, "stopped while its launcher waited for hosts");
-        daemon_job_end(d, j, "stopped");
+    if (j->queues && j->state == AGENT_JOB_STOPPING) {
+        daemon_job_end_untrained(d, j, "stopped while its launcher waited for hosts");
         return;
     }
     if (j->last_step > j->step_at_start)

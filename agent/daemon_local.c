@@ -240,10 +240,8 @@ void daemon_trainer_left(struct daemon *d, struct agent_jobrun *j, bool said_so)
     if (j->state == AGENT_JOB_ENDED || !agent_attach_left(j, said_so))
         return;
     daemon_note_fault(d, j, "the attached trainer is gone");
-    if (j->state == AGENT_JOB_STOPPING) {
-        daemon_job_fail(d, j, "stopped while no trainer was attached");
-        daemon_job_end(d, j, "stopped");
-    }
+    if (j->state == AGENT_JOB_STOPPING)
+        daemon_job_end_untrained(d, j, "stopped while no trainer was attached");
 }
 
 // What the worker's newest checkpoint holds, for --blobs-max. While a snapshot is being given the one that it was made of counts: whoever

@@ -159,6 +159,8 @@ struct agent_jobrun *daemon_job_accept(struct daemon *d, const char *hex, json_t
 void daemon_job_took(struct daemon *d, struct agent_jobrun *j, uint32_t home, const char *sig);
 void daemon_job_stop(struct daemon *d, struct agent_jobrun *j); // after a checkpoint
 void daemon_job_end(struct daemon *d, struct agent_jobrun *j, const char *state);
+// stopped before a worker was there to say so; suspended: nobody hears of it
+void daemon_job_end_untrained(struct daemon *d, struct agent_jobrun *j, const char *why);
 // says so; does not end it
 void daemon_job_fail(struct daemon *d, struct agent_jobrun *j, const char *text);
 void daemon_job_forget(struct daemon *d, struct agent_jobrun *j); // frees its place

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # A job is stopped while one cluster's launcher still waits for hosts in Slurm's queue: nothing is left in the queue, and nothing queues again.
+# Where its agent is told to end instead (SIGTERM, a reboot), the job is not over: it queues again, or waits for its trainer, when the agent is back.
 # In srun's place is a script that waits as it does, and ends when it is told to.
 source "$(dirname "$0")/lib.sh"
 source "$(dirname "$0")/sites.sh"
@@ -19,8 +20,12 @@ clean_up() {
 }
 make_corpus
 pair
-PATH=$T/path:$PATH timeout 100 "$nebula" agent --home "$T/a" --listen "127.0.0.1:$port" --workers 127.0.0.1 2>>"$T/a.log" &
-pids+=($!)
+start_alpha() {
+    PATH=$T/path:$PATH timeout 100 "$nebula" agent --home "$T/a" --listen "127.0.0.1:$port" --workers 127.0.0.1 2>>"$T/a.log" &
+    alpha=$!
+    pids+=("$alpha")
+}
+start_alpha
 timeout 100 "$nebula" agent --home "$T/b" 2>>"$T/b.log" &
 pids+=($!)
 wait_for 20 "the agents" link_up a beta
@@ -39,4 +44,37 @@ has 'stopped while its launcher waited for hosts' "$T/run.log" || fail "no reaso
 sleep 1
 [[ $(wc -l <"$T/queued") == 1 ]] || fail "it queued again"
 ! pgrep -f 'sleep 317.25' >/dev/null || fail "a launcher is left in the queue"
-echo "stopped while srun waited: nothing is left in the queue"
+
+reboot() { # what has to be so again
+    kill -TERM "$alpha" # timeout passes it on
+    wait "$alpha" && rc=0 || rc=$?
+    ((rc == 0 || rc == 3)) || fail "an agent that was told to end: status $rc: $(tail -n 3 "$T/a.log")"
+    ! pgrep -f 'sleep 317.25' >/dev/null || fail "a launcher outlives its agent"
+    start_alpha
+    wait_for 20 "beta's link" link_up b alpha
+    wait_for 20 "$*" "$@"
+    kill -0 "$submitted" 2>/dev/null || fail "the job ended with its agent: $(tail -n 3 "$T/again.log")"
+}
+submit() {
+    timeout 80 "$nebula" pretrain "$T/job.yaml" --home "$T/b" --out "$T/again" >"$T/again.log" 2>&1 &
+    submitted=$!
+    pids+=("$submitted")
+}
+runs() { "$nebula" jobs --home "$T/a" --json | jq -e 'any(.[]; .state == "running")'; }
+queued() { [[ $(wc -l <"$T/queued") == "$1" ]]; }
+stop() { # the reason that is given
+    "$nebula" stop "$("$nebula" jobs --home "$T/a" --json | jq -r '.[] | select(.state == "running").id')" --home "$T/a" >/dev/null || fail "the job cannot be stopped"
+    wait "$submitted" && fail "a cluster that never trained ended as if all were well" || true
+    has "$1" "$T/again.log" || fail "no reason: $(tail -n 3 "$T/again.log")"
+}
+submit
+wait_for 20 "srun" queued 2
+reboot queued 3
+stop 'stopped while its launcher waited for hosts'
+sed -i 's/mesh: {dp: 2}, launcher: slurm/launcher: attach/; s/model: {/model: {vocab: 512, /' "$T/job.yaml"
+rm -rf "$T/again"
+submit
+wait_for 20 "the job that waits for a trainer" runs
+reboot runs
+stop 'stopped while no trainer was attached'
+echo "stopped while srun waited: nothing is left in the queue; a reboot while it waits, or a trainer is waited for, is not the end of the job"
