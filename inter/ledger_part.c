@@ -331,24 +331,26 @@ static enum neb_status finish_sealed(struct inter_ledger *l, struct inter_part *
     struct neb_fs_writer *w = NULL;
     struct neb_sha256 *sha = NULL;
     uint8_t digest[INTER_SHA_BYTES], *clear = malloc(p->chunk_bytes);
-    *good = true;
     if (!clear)
         return neb_fail(NEB_ERR_NOMEM, "out of memory for an update that has arrived");
     NEB_TRY_GOTO(neb_sha256_create(&sha), out);
     NEB_TRY_GOTO(neb_fs_writer_open(path, 0600, &w), out);
     NEB_TRY_GOTO(sec_vault_seal_writer(l->seal, m->key.job, w), out);
-    for (uint32_t i = 0; i < inter_chunks(m->bytes, m->chunk_bytes) && *good; i++) {
+    for (uint32_t i = 0; i < inter_chunks(m->bytes, m->chunk_bytes); i++) {
         size_t n = sec_chunks_len(p->seal, i);
-        *good = read_at(p, l->sealed.p, n + SEC_CHUNKS_EXTRA, sec_chunks_at(p->seal, i)) &&
-                sec_chunks_unseal(p->seal, i, l->sealed.p, clear) == NEB_OK;
-        if (!*good)
-            break;
+        if (!read_at(p, l->sealed.p, n + SEC_CHUNKS_EXTRA, sec_chunks_at(p->seal, i)) ||
+            sec_chunks_unseal(p->seal, i, l->sealed.p, clear) != NEB_OK) {
+            // sealed here: whoever sent it has no part in this
+            st =
+                neb_fail(NEB_ERR_IO, "ledger %s: a chunk that arrived cannot be read back", l->dir);
+            goto out;
+        }
         if (!p->hashed) // each chunk is authenticated by its seal
             neb_sha256_add(sha, clear, n);
         NEB_TRY_GOTO(neb_fs_writer_add(w, clear, n), out);
     }
     neb_sha256_finish(sha, digest);
-    *good = *good && (p->hashed || !memcmp(digest, m->sha256, sizeof digest));
+    *good = p->hashed || !memcmp(digest, m->sha256, sizeof digest);
     if (*good)
         st = neb_fs_writer_commit(w);
 out:

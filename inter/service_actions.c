@@ -105,29 +105,39 @@ static void send_record(struct inter_service *s, const struct inter_action *a) {
 // Errors of these are no reason to end: what others send is asked for again when there is room.
 static bool is_no_room(enum neb_status st) { return st == NEB_ERR_NOSPC || st == NEB_ERR_LIMIT; }
 
-void service_say_room(struct inter_service *s, bool room) {
+// Of an arriving update's own file also what a disk does that fails now and then, or a process with too many files open: nothing is lost by
+// asking for it again. (The ledger's database is no such file.)
+bool service_not_kept(enum neb_status st) { return is_no_room(st) || st == NEB_ERR_IO; }
+
+void service_say_room(struct inter_service *s, enum neb_status kept) {
     const neb_ns quiet = 60 * NEB_S; // a disk that is now full, now not
     neb_ns now = neb_now();
+    bool room = kept == NEB_OK;
+    char why[256];
     if (room == !s->no_room)
         return;
     s->no_room = !room;
     if (!room && (!s->no_room_said || now - s->no_room_said > quiet)) {
-        neb_warn("no room for updates of others (%d MiB of the disk are left free): they are taken "
-                 "when there is",
-                 INTER_LEDGER_RESERVE >> 20);
+        neb_last_error(why, sizeof why);
+        if (kept == NEB_ERR_IO)
+            neb_warn("updates of others cannot be kept (%s): they are asked for again", why);
+        else
+            neb_warn("no room for updates of others (%d MiB of the disk are left free): they are "
+                     "taken when there is",
+                     INTER_LEDGER_RESERVE >> 20);
         s->no_room_said = now;
     } else if (room && s->no_room_said) {
         neb_info("there is room for updates of others again");
     }
 }
 
-static void tell_room(struct inter_service *s, const struct inter_key *k, bool room) {
-    if (!room)
-        service_say_room(s, false);
+static void tell_room(struct inter_service *s, const struct inter_key *k, enum neb_status kept) {
+    if (kept != NEB_OK)
+        service_say_room(s, kept);
     queue_event(s, &(struct inter_event){.kind = INTER_EV_BLOB_ROOM,
                                          .peer = s->self < SEC_MEMBERS_MAX ? s->self : 0,
                                          .key = *k,
-                                         .ok = room});
+                                         .ok = kept == NEB_OK});
 }
 
 // What is here of it goes: the disk is needed.
@@ -151,25 +161,21 @@ static enum neb_status open_part(struct inter_service *s, const struct inter_man
     inter_bitmap_free(&none);
     if (st == NEB_OK)
         service_arrival_begin(s, m);
-    else if (is_no_room(st))
-        NEB_TRY(give_up(s, &m->key));
-    else
+    else if (!service_not_kept(st))
         return st;
-    tell_room(s, &m->key, st == NEB_OK);
-    return NEB_OK;
+    tell_room(s, &m->key, st);
+    return st == NEB_OK ? NEB_OK : give_up(s, &m->key);
 }
 
 static enum neb_status write_part(struct inter_service *s, const struct inter_action *a) {
     enum neb_status st = inter_ledger_part_write(s->ledger, &a->key, a->offset, a->view, a->len);
     if (st == NEB_OK)
         service_arrival_chunk(s, &a->key, a->offset, a->view, a->len);
-    else if (is_no_room(st))
-        NEB_TRY(give_up(s, &a->key));
-    else if (st != NEB_ERR_NOT_FOUND)
+    else if (!service_not_kept(st) && st != NEB_ERR_NOT_FOUND)
         return st;
     if (st != NEB_OK)
-        tell_room(s, &a->key, false);
-    return NEB_OK;
+        tell_room(s, &a->key, st);
+    return service_not_kept(st) ? give_up(s, &a->key) : NEB_OK;
 }
 
 struct finish {
@@ -182,12 +188,10 @@ struct finish {
 // The disk has to have it all, and sealed it is written once more; one that was not followed is read and unpacked whole.
 static enum neb_status keep_and_weigh(struct inter_service *s, void *arg) {
     struct finish *x = arg;
-    if (!inter_ledger_has_blob(s->ledger, &x->m->key)) {
-        if (service_arrival_whole(s, x->m))
-            inter_ledger_part_hashed(s->ledger, x->m);
-        (void)neb_fault("service.finish"); // a disk that takes its time
-        x->kept = inter_ledger_part_finish(s->ledger, x->m);
-    }
+    if (service_arrival_whole(s, x->m))
+        inter_ledger_part_hashed(s->ledger, x->m);
+    (void)neb_fault("service.finish"); // a disk that takes its time
+    x->kept = inter_ledger_part_finish(s->ledger, x->m);
     return x->kept == NEB_OK ? service_gate(s, x->m, &x->pass, &x->norm) : NEB_OK;
 }
 
@@ -195,10 +199,11 @@ static enum neb_status finish_blob(struct inter_service *s, const struct inter_m
     struct inter_event done = {.kind = INTER_EV_BLOB_DONE, .key = m->key};
     struct finish x = {.m = m};
     enum neb_status st = service_apart(s, m->bytes, keep_and_weigh, &x);
-    if (is_no_room(x.kept))
+    bool not_kept = service_not_kept(x.kept);
+    if (not_kept || x.kept == NEB_OK) // a whole one could be kept: not only begun
+        service_say_room(s, x.kept);
+    if (not_kept)
         NEB_TRY(give_up(s, &m->key));
-    if (is_no_room(x.kept) || x.kept == NEB_OK) // a whole one could be kept: not only begun
-        service_say_room(s, x.kept == NEB_OK);
     if (x.kept == NEB_OK) {
         NEB_TRY(st);
         service_arrival_end(s, &m->key);
@@ -206,8 +211,8 @@ static enum neb_status finish_blob(struct inter_service *s, const struct inter_m
         done.norm = x.norm;
         done.refused = !done.ok;
     } else if (x.kept == NEB_ERR_CORRUPT) {
-        service_arrival_begin(s, m);                                // all of it comes again
-    } else if (is_no_room(x.kept) || x.kept == NEB_ERR_NOT_FOUND) { // there was none for it
+        service_arrival_begin(s, m);                      // all of it comes again
+    } else if (not_kept || x.kept == NEB_ERR_NOT_FOUND) { // there was none for it
         done.no_room = true;
     } else {
         return x.kept;

@@ -35,7 +35,7 @@ static enum neb_status restore_manifest(struct inter_service *s, const struct in
     struct weighing w = {.m = m, .pass = true};
     struct inter_bitmap got = {0};
     enum neb_status st = NEB_OK;
-    bool no_room = false;
+    enum neb_status kept = NEB_OK;
     if (own && !durable)
         return NEB_OK; // stored before its blob in a crash: the worker submits again
     if (durable && (!own || inter_node_weighs(s->node, m->key.job)))
@@ -46,8 +46,8 @@ static enum neb_status restore_manifest(struct inter_service *s, const struct in
         st = inter_ledger_part_open(s->ledger, m, &got);
         if (st == NEB_OK)
             service_arrival_begin(s, m);
-        no_room = st == NEB_ERR_LIMIT || st == NEB_ERR_NOSPC;
-        st = no_room ? NEB_OK : st; // it comes again
+        kept = service_not_kept(st) ? st : NEB_OK;
+        st = kept == NEB_OK ? st : NEB_OK; // it comes again
     }
     enum inter_holding h = !durable ? INTER_HOLD_PART
                            : pass   ? INTER_HOLD_WHOLE
@@ -55,8 +55,8 @@ static enum neb_status restore_manifest(struct inter_service *s, const struct in
     if (st == NEB_OK)
         st = inter_node_restore_manifest(s->node, m, h, own || durable ? NULL : &got);
     inter_bitmap_free(&got);
-    if (no_room) {
-        service_say_room(s, false);
+    if (kept != NEB_OK) {
+        service_say_room(s, kept);
         inter_node_restore_no_room(s->node, &m->key);
     }
     inter_node_restore_norm(s->node, &m->key, w.norm);

@@ -160,8 +160,10 @@ NEB_MUST_CHECK enum neb_status service_send_bulk(struct inter_service *s,
 void service_step(struct inter_service *s, const struct inter_event *event);
 NEB_MUST_CHECK enum neb_status service_deliver(struct inter_service *s,
                                                const struct inter_record *r);
-// Whether the disk has room for updates of others: said when that changes.
-void service_say_room(struct inter_service *s, bool room);
+// Whether an update of another member could not be kept here, which is no reason to end: it is asked for again.
+bool service_not_kept(enum neb_status st);
+// How the last one fared: said when that changes.
+void service_say_room(struct inter_service *s, enum neb_status kept);
 // the blob that is being sent: before any may be removed
 void service_unmap(struct inter_service *s);
 

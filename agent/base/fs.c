@@ -176,7 +176,8 @@ enum neb_status neb_fs_sync_dir(const char *dir) {
     int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
         return neb_fail_errno("cannot open folder %s", dir);
-    enum neb_status st = fsync(fd) == 0 ? NEB_OK : neb_fail_errno("cannot sync folder %s", dir);
+    int rc = neb_fault("fs.folder") ? (errno = EIO, -1) : fsync(fd);
+    enum neb_status st = rc == 0 ? NEB_OK : neb_fail_errno("cannot sync folder %s", dir);
     close(fd);
     return st;
 }

@@ -671,6 +671,39 @@ static void test_full_disk(void **state) {
     expect_sound(&bert, 3);
 }
 
+static int said_sick;
+static void count_sick(void *user, enum neb_log_level level, const char *line) {
+    (void)user, (void)level;
+    said_sick += strstr(line, "updates of others cannot be kept (") != NULL;
+    said_room += strstr(line, "there is room for updates of others") != NULL;
+}
+
+// Disks that fail where updates of others are opened, synced or renamed: no agent ends; each says what failed, and asks again.
+static void test_sick_disk(void **state) {
+    static const char *const points[] = {"ledger.sync:*", "ledger.rename:*", "fs.folder:*"};
+    (void)state;
+    open_job(&anna);
+    open_job(&bert);
+    for (uint32_t i = 0; i < sizeof points / sizeof *points; i++) {
+        int before[2] = {anna.no_room, bert.no_room};
+        said_sick = said_room = 0;
+        neb_log_set_sink(count_sick, NULL);
+        submit(&anna, 0, i);
+        submit(&bert, 0, i);
+        neb_fault_arm(points[i]);
+        UNTIL(anna.no_room > before[0] || bert.no_room > before[1]);
+        neb_fault_arm(NULL);
+        UNTIL(anna.commits[0] == i + 1 && bert.commits[0] == i + 1);
+        neb_log_set_sink(testing_drop, NULL);
+        assert_true(said_sick || i); // after that a minute is quiet
+        assert_true(said_room);
+    }
+    stop(&anna);
+    stop(&bert);
+    expect_sound(&anna, 3);
+    expect_sound(&bert, 3);
+}
+
 // A job's bound is known however many others were opened, and forgotten when it is closed.
 static void test_bounds(void **state) {
     (void)state;
@@ -732,11 +765,12 @@ static void test_outbox_of_former(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(test_rounds),       TEST(test_restarts_in_a_round), TEST(test_cut_blob),
-        TEST(test_messages),     TEST(test_wrong_messages),      TEST(test_many_messages),
-        TEST(test_bounds),       TEST(test_snapshots_of_others), TEST(test_limit_of_another),
-        TEST(test_full_disk),    TEST(test_told_without_end),    TEST(test_window),
-        TEST(test_window_moves), TEST(test_full_outbox),         TEST(test_outbox_of_former)};
+        TEST(test_rounds),          TEST(test_restarts_in_a_round), TEST(test_cut_blob),
+        TEST(test_messages),        TEST(test_wrong_messages),      TEST(test_many_messages),
+        TEST(test_bounds),          TEST(test_snapshots_of_others), TEST(test_limit_of_another),
+        TEST(test_full_disk),       TEST(test_sick_disk),           TEST(test_told_without_end),
+        TEST(test_window),          TEST(test_window_moves),        TEST(test_full_outbox),
+        TEST(test_outbox_of_former)};
     static const char *const names[] = {"anna", "bert"};
     if (!mkdtemp(root) || sec_init() != NEB_OK)
         return 1;
