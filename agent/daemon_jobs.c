@@ -260,7 +260,13 @@ static void set_home(const struct daemon *d, struct agent_jobrun *j, uint32_t ho
 static struct agent_jobrun *accept_job(struct daemon *d, const char *hex, json_t *spec,
                                        uint32_t home, const char *owner, char *why, size_t cap) {
     char name[SEC_NAME_MAX];
+    uint8_t id[AGENT_JOB_ID_BYTES];
     snprintf(name, sizeof name, "%s", owner); // of what is forgotten below
+    if (!hex || !neb_unhex(hex, id, sizeof id)) {
+        snprintf(why, cap, "a job's id is %d hexadecimal digits in small letters",
+                 2 * AGENT_JOB_ID_BYTES);
+        return NULL;
+    }
     struct agent_jobrun *j = daemon_job(d, hex);
     if (j && j->state != AGENT_JOB_ENDED)
         return place_anew(d, j, spec, why, cap); // said twice
@@ -275,9 +281,9 @@ static struct agent_jobrun *accept_job(struct daemon *d, const char *hex, json_t
     if (j->used)
         daemon_job_forget(d, j);
     snprintf(why, cap, "agent \"%s\" cannot run the job; its log says why", daemon_name(d));
-    if (!hex || !neb_unhex(hex, j->id, sizeof j->id) ||
-        agent_job_from_json(spec, &j->job) != NEB_OK)
+    if (agent_job_from_json(spec, &j->job) != NEB_OK)
         return NULL;
+    memcpy(j->id, id, sizeof id);
     memcpy(j->hex, hex, sizeof j->hex);
     set_home(d, j, home, name);
     if (daemon_map_clusters(d, j, is_known(d, hex), why, cap) != NEB_OK ||

@@ -169,9 +169,7 @@ void neb_hex(const void *src, size_t n, char *out) {
 static int hex_digit(char c) {
     if (c >= '0' && c <= '9')
         return c - '0';
-    if (c >= 'a' && c <= 'f')
-        return c - 'a' + 10;
-    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
 bool neb_unhex(const char *text, void *dst, size_t n) {

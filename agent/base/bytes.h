@@ -64,7 +64,8 @@ void neb_put_u64(uint8_t *p, uint64_t v);
 
 // Hexadecimal text of n bytes; out needs 2n + 1.
 void neb_hex(const void *src, size_t n, char *out);
-// Parses exactly 2n hexadecimal digits; false otherwise.
+// Parses exactly 2n hexadecimal digits as neb_hex writes them; false otherwise. Capitals are none: ids are compared as texts, and the same
+// bytes must not have two.
 NEB_MUST_CHECK bool neb_unhex(const char *text, void *dst, size_t n);
 
 #endif

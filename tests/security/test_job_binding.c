@@ -28,11 +28,11 @@
 static const char yaml[] =
     "job: %s\nsteps: 40\nmodel: {vocab: 16, n_layers: 1, d_model: 8, n_heads: 2, n_kv_heads: 1, "
     "d_ff: 16, tied: true}\n"
-    "data: {corpus: /nowhere, seq_len: 8, batch: 1}\noptim: {lr: 0.1}\nsync: {interval: 10}\n"
+    "data: {corpus: /nowhere, seq_len: 8, batch: 1}\noptim: {lr: 0.1}\nsync: {%s}\n"
     "clusters:\n  - {name: site, launcher: attach, threads: %d}\n"
     "  - {name: anna, launcher: attach, threads: 1}\n"
     "  - {name: bert, launcher: attach, threads: 1}\n";
-static const char annas[] = "11111111111111111111111111111111",
+static const char annas[] = "1111111111111111111111111111cafe",
                   sites[] = "22222222222222222222222222222222",
                   lost[] = "33333333333333333333333333333333",
                   unasked[] = "44444444444444444444444444444444";
@@ -52,6 +52,7 @@ static char refused_id[N][33];
 static unsigned answered_again, refused_running; // what is to have no such answer
 static unsigned barriers;
 static int threads = 1; // of the site, which may change
+static bool alone;      // the job's clusters exchange nothing
 
 // ---- the members ----------------------------------------------------------------------------------------------
 
@@ -132,7 +133,8 @@ static void barrier(int who) {
 static json_t *spec(const char *name) {
     char text[1024];
     struct agent_job *job = calloc(1, sizeof *job);
-    int n = snprintf(text, sizeof text, yaml, name, threads);
+    int n =
+        snprintf(text, sizeof text, yaml, name, alone ? "scheme: none" : "interval: 10", threads);
     assert_int_equal(agent_job_parse(text, (size_t)n, "t.yaml", job), NEB_OK);
     json_t *o = agent_job_to_json(job);
     free(job);
@@ -200,6 +202,17 @@ static void check_job(const char *hex, const char *want) {
     assert_string_equal(is, want);
 }
 
+static int said(const char *text) { // lines of the agent's log
+    struct neb_buf b = {0};
+    int n = 0;
+    assert_int_equal(neb_fs_read(log_path, 1 << 24, &b), NEB_OK);
+    neb_buf_u8(&b, 0);
+    for (const char *at = (const char *)b.p; (at = strstr(at, text)); at++)
+        n++;
+    neb_buf_free(&b);
+    return n;
+}
+
 // ---- tests ----------------------------------------------------------------------------------------------------
 
 static void test_messages_of_others(void **state) {
@@ -226,6 +239,23 @@ static void test_running(void **state) {
     check_job(annas, "honest, running of anna");
 }
 
+// The same bytes in other letters are no other id: not beside the job that runs, nor in its rounds.
+static void test_capitals(void **state) {
+    (void)state;
+    for (alone = false;; alone = true) {
+        json_t *o = offer(annas, "forged", MALLORY, "mallory", NULL);
+        json_object_set_new(o, "id", json_string("1111111111111111111111111111CAFE"));
+        say(MALLORY, AGENT_MSG_JOB, o);
+        barrier(MALLORY);
+        check_job("1111111111111111111111111111CAFE", "absent");
+        check_job(annas, "honest, running of anna");
+        if (alone)
+            break;
+    }
+    alone = false;
+    assert_int_equal(said("job forged"), 0);
+}
+
 // Under the id of one that has ended.
 static void test_ended(void **state) {
     (void)state;
@@ -248,17 +278,6 @@ static void test_ended(void **state) {
     check_job(annas, "honest, stopped of anna");
     say(ANNA, AGENT_MSG_JOB, offer(annas, "honest", ANNA, "anna", NULL)); // pretrain --resume
     check_job(annas, "honest, running of anna");
-}
-
-static int said(const char *text) { // lines of the agent's log
-    struct neb_buf b = {0};
-    int n = 0;
-    assert_int_equal(neb_fs_read(log_path, 1 << 24, &b), NEB_OK);
-    neb_buf_u8(&b, 0);
-    for (const char *at = (const char *)b.p; (at = strstr(at, text)); at++)
-        n++;
-    neb_buf_free(&b);
-    return n;
 }
 
 struct waiting {
@@ -635,6 +654,7 @@ static int teardown(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_messages_of_others),
                                        cmocka_unit_test(test_running),
+                                       cmocka_unit_test(test_capitals),
                                        cmocka_unit_test(test_ended),
                                        cmocka_unit_test(test_refused_at_last),
                                        cmocka_unit_test(test_places),

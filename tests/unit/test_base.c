@@ -182,6 +182,7 @@ static void test_sha256_vector(void **state) {
     assert_true(neb_unhex(hex, d2, sizeof d2));
     assert_memory_equal(d, d2, sizeof d);
     assert_false(neb_unhex("0g", d2, 1));
+    assert_false(neb_unhex("0A", d2, 1));
     assert_false(neb_unhex("00", d2, 2));
 }
 
