@@ -277,9 +277,10 @@ static enum neb_status run(struct agent_worker *w, const char *socket_path, cons
 }
 
 // Did it fail because another rank did? Then that one's failure counts: as a crash, after which all ranks start again.
-static bool for_others(struct intra_comm *world, enum neb_status st) {
+static bool for_others(const struct agent_worker *w, enum neb_status st) {
+    struct intra_comm *world = w->world;
     return (st == NEB_ERR_IO || st == NEB_ERR_TIMEOUT || st == NEB_ERR_STATE) && world &&
-           world->ops->lost && world->ops->lost(world);
+           (intra_team_lost(w->team) || (world->ops->lost && world->ops->lost(world)));
 }
 
 enum neb_status agent_worker_run(const char *socket_path, const char *job, struct intra_comm *world,
@@ -301,7 +302,7 @@ enum neb_status agent_worker_run(const char *socket_path, const char *job, struc
     agent_launch_signals(world != NULL);
     enum neb_status st = run(w, socket_path, job);
     // an error, not a crash: starting again would end the same way, so the user is told at once
-    if (st != NEB_OK && st != NEB_ERR_AGAIN && w->ipc && !for_others(world, st)) {
+    if (st != NEB_OK && st != NEB_ERR_AGAIN && w->ipc && !for_others(w, st)) {
         char text[1024];
         neb_last_error(text, sizeof text);
         if (worker_report(w, json_pack("{s:s}", "error", text[0] ? text : neb_status_name(st)),

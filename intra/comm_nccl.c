@@ -38,6 +38,8 @@ struct nccl {
     cudaStream_t stream, copies;
     int64_t timeout_ms;
     neb_ns end; // of the present call
+    bool lost,
+        *said; // said: where one that was split from this one, or it itself, says that it broke
     struct {
         cudaEvent_t passed;
         const char *what; // NULL: none
@@ -80,12 +82,16 @@ static enum neb_status begin(struct intra_comm *c, const char *what) {
                                        "NCCL: %s on a communicator that was given up before", what);
 }
 
+// NCCL, a device or a peer: which of them broke it no rank can tell.
+static bool lost(struct intra_comm *c) { return nccl_of(c)->lost; }
+
 static enum neb_status broken(struct intra_comm *c, ncclResult_t r, const char *what) {
     const char *more = ncclGetLastError(nccl_of(c)->comm);
     bool has = more && *more;
     enum neb_status st =
         neb_fail(NEB_ERR_IO, "NCCL: %s failed on rank %d of %d: %s%s%s%s", what, c->rank, c->size,
                  ncclGetErrorString(r), has ? " (" : "", has ? more : "", has ? ")" : "");
+    *nccl_of(c)->said = true;
     give_up(c);
     return st;
 }
@@ -96,6 +102,7 @@ static enum neb_status late(struct intra_comm *c, const char *what) {
                  "NCCL: %s on rank %d of %d has not ended after %lld ms: a rank or its network is "
                  "gone, or the ranks disagree on what comes next",
                  what, c->rank, c->size, (long long)nccl_of(c)->timeout_ms);
+    *nccl_of(c)->said = true;
     give_up(c);
     return st;
 }
@@ -104,6 +111,7 @@ static enum neb_status cuda_failed(struct intra_comm *c, cudaError_t e, const ch
     enum neb_status st =
         neb_fail(e == cudaErrorMemoryAllocation ? NEB_ERR_NOMEM : NEB_ERR_IO,
                  "NCCL: %s on rank %d: CUDA says: %s", what, c->rank, cudaGetErrorString(e));
+    *nccl_of(c)->said |= st == NEB_ERR_IO;
     give_up(c);
     return st;
 }
@@ -425,6 +433,7 @@ static enum neb_status make(int64_t timeout_ms, int rank, int size, struct intra
         return neb_fail(NEB_ERR_NOMEM, "out of memory creating a communicator");
     }
     n->timeout_ms = timeout_ms;
+    n->said = &n->lost;
     set_end(n);
     *c = (struct intra_comm){.ops = &nccl_ops, .ctx = n, .rank = rank, .size = size};
     int least = 0, most = 0; // a reduction is not to wait until backward's blocks are through
@@ -466,6 +475,7 @@ static enum neb_status split(struct intra_comm *c, int color, int key, struct in
     NEB_TRY(begin(c, "split"));
     NEB_TRY(make(nccl_of(c)->timeout_ms, 0, 1, &part));
     struct nccl *n = nccl_of(part);
+    n->said = nccl_of(c)->said;
     config.blocking = 0;
     // A split is in progress on c also where the call says that all is well (2.28), and n->comm is written by a thread of NCCL's when it is
     // through, or c was given up: then it is what there was of it.
@@ -502,6 +512,7 @@ static const struct intra_comm_ops nccl_ops = {
     .barrier = barrier,
     .split = split,
     .abort = give_up,
+    .lost = lost,
     .destroy = destroy,
 };
 

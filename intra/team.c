@@ -282,6 +282,10 @@ static void free_team(struct intra_team **mp) {
     *mp = NULL;
 }
 
+bool intra_team_lost(const struct intra_team *m) {
+    return m && m->nccl && m->nccl->ops->lost(m->nccl);
+}
+
 enum neb_status intra_team_create(const struct intra_trainer_config *c,
                                   const struct intra_mesh_config *mesh, struct intra_comm *world,
                                   struct kern *K, struct intra_team **out) {

@@ -29,6 +29,9 @@ NEB_MUST_CHECK enum neb_status intra_team_create(const struct intra_trainer_conf
                                                  const struct intra_mesh_config *mesh,
                                                  struct intra_comm *world, struct kern *K,
                                                  struct intra_team **out);
+// Has a step failed in what devices say to one another? Which rank, device or cable was the reason no rank can tell: starting all of them
+// again may help. NULL-safe.
+bool intra_team_lost(const struct intra_team *team);
 // Tells the others to end. NULL-safe.
 void intra_team_destroy(struct intra_team **team);
 // Every other rank: follows until the owner ends the team. NEB_OK also when the owner ended for a failure of its own.

@@ -99,6 +99,23 @@ for want in "replicas dp:\ 2 1" "tensors tp:\ 2 0"; do
     echo "$name: rank $3 was killed, and the bits are those of a run in peace"
 done
 
+# NCCL tells rank 0 of an error, which may be anybody's: the ranks begin again, the job goes on.
+job error "dp: 2" device
+export EMU_NCCL_ERROR=$T/error.now
+start error "${streaming[@]}" &
+pid=$!
+for ((i = 0; i < 900; i++)); do
+    ls "$T"/error/clusters/alpha/jobs/*/checkpoint/step-*.ckpt >/dev/null 2>&1 && break
+    kill -0 "$pid" 2>/dev/null || fail "it ended before its first checkpoint: $(tail -n 3 "$T/error.log")"
+    sleep 0.1
+done
+touch "$EMU_NCCL_ERROR"
+wait "$pid" || fail "an error of NCCL ended the job: $(tail -n 5 "$T/error.log")"
+[[ ! -e $EMU_NCCL_ERROR ]] || fail "the error came too late to be met"
+logs error 0 | has 'going on from step' || fail "error: nothing was begun again"
+alike error replicas
+echo "error: NCCL told rank 0 of one, and the bits are those of a run in peace"
+
 job tuned "dp: 2" device
 run tuned --steps 20 --set sync.interval=5 --set sync.tune=auto
 on_devices tuned 2
