@@ -525,6 +525,9 @@ void node_on_gone(struct step *s, struct neb_rd *r) {
             behind(s, j, g);
         return;
     }
+    struct inter_key wanted = k;
+    if (listed(g, k.member, &wanted) && wanted.attempt != k.attempt)
+        return; // asked for before it was known what is sought
     struct slot *t = &g->slots[k.member];
     uint16_t others = (uint16_t)(node_data(j) & ~BIT(j->c.self));
     t->hints &= (uint16_t)~BIT(m);

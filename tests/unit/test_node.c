@@ -530,6 +530,34 @@ static void test_held(void **state) {
     assert_true(left > 4);
 }
 
+static void gone(uint32_t attempt) { // member 0 has none of its updates with this one
+    struct inter_key k = {.member = 0, .attempt = attempt};
+    struct neb_buf b = {0};
+    memcpy(k.job, job_id, sizeof k.job);
+    neb_buf_u8(&b, MSG_GONE);
+    inter_key_put(&b, &k);
+    message(0, &b);
+    for (int i = 0; i < 40; i++) {
+        now += NEB_S / 5;
+        step(&(struct inter_event){.kind = INTER_EV_TICK});
+    }
+}
+
+// Whoever was asked for any update of a member, and has gone on by then, says that there is none. That is no word of the one which the record
+// lists, though it comes behind the record: this node is not behind all others.
+static void test_gone(void **state) {
+    (void)state;
+    begin_of(2, 0, 1, 0, true);
+    struct fragment *g = &node_find_job(node, job_id)->fragments[0];
+    g->decided = true;
+    g->decision.n = 1;
+    g->decision.entries[0] = (struct inter_entry){.attempt = 5, .verdict = INTER_ACCEPTED};
+    gone(ANY_ATTEMPT);
+    assert_int_equal(faults[INTER_FAULT_BEHIND], 0);
+    gone(5);
+    assert_int_equal(faults[INTER_FAULT_BEHIND], 1);
+}
+
 static int done(void **state) {
     (void)state;
     inter_node_destroy(&node);
@@ -538,20 +566,14 @@ static int done(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_one_voice),
-                                       cmocka_unit_test(test_too_few),
-                                       cmocka_unit_test(test_captured_votes),
-                                       cmocka_unit_test(test_not_in_vain),
-                                       cmocka_unit_test(test_unled),
-                                       cmocka_unit_test(test_unfollowed),
-                                       cmocka_unit_test(test_false_leader),
-                                       cmocka_unit_test(test_alone),
-                                       cmocka_unit_test(test_left_out),
-                                       cmocka_unit_test(test_promises),
-                                       cmocka_unit_test(test_recovery),
-                                       cmocka_unit_test(test_no_term),
-                                       cmocka_unit_test(test_catching_up),
-                                       cmocka_unit_test(test_busy),
-                                       cmocka_unit_test(test_held)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_one_voice),      cmocka_unit_test(test_too_few),
+        cmocka_unit_test(test_captured_votes), cmocka_unit_test(test_not_in_vain),
+        cmocka_unit_test(test_unled),          cmocka_unit_test(test_unfollowed),
+        cmocka_unit_test(test_false_leader),   cmocka_unit_test(test_alone),
+        cmocka_unit_test(test_left_out),       cmocka_unit_test(test_promises),
+        cmocka_unit_test(test_recovery),       cmocka_unit_test(test_no_term),
+        cmocka_unit_test(test_catching_up),    cmocka_unit_test(test_busy),
+        cmocka_unit_test(test_held),           cmocka_unit_test(test_gone)};
     return cmocka_run_group_tests(tests, NULL, done);
 }
