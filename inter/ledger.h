@@ -99,6 +99,11 @@ NEB_MUST_CHECK enum neb_status inter_ledger_get_vote(struct inter_ledger *l,
                                                      const uint8_t job[INTER_ID_BYTES],
                                                      uint32_t fragment, uint32_t round,
                                                      struct inter_record *out);
+// Whether the newest record, or the vote, is the one that was stored: NEB_ERR_CORRUPT where its row was altered, or newer ones are gone.
+NEB_MUST_CHECK enum neb_status inter_ledger_is_head(struct inter_ledger *l,
+                                                    const struct inter_record *newest);
+NEB_MUST_CHECK enum neb_status inter_ledger_is_vote(struct inter_ledger *l,
+                                                    const struct inter_record *vote);
 
 // What this node promised of a job as a voter; NEB_ERR_NOT_FOUND (not logged) when nothing yet.
 NEB_MUST_CHECK enum neb_status inter_ledger_put_standing(struct inter_ledger *l,
@@ -147,9 +152,12 @@ NEB_MUST_CHECK enum neb_status inter_ledger_part_read(struct inter_ledger *l,
 // The caller has found the manifest's digest over the bytes as they were written, in this run, or read back: they need not be read
 // once more to be hashed.
 void inter_ledger_part_hashed(struct inter_ledger *l, const struct inter_manifest *m);
-// Verifies SHA-256, syncs, renames. NEB_ERR_CORRUPT: not the manifest's blob; the part is emptied.
+// Verifies SHA-256, syncs, renames. NEB_ERR_CORRUPT: not the manifest's blob; the part is emptied. NEB_ERR_IO: the disk's fault.
 NEB_MUST_CHECK enum neb_status inter_ledger_part_finish(struct inter_ledger *l,
                                                         const struct inter_manifest *m);
+// All of an update's bytes go; its manifest stays.
+NEB_MUST_CHECK enum neb_status inter_ledger_discard(struct inter_ledger *l,
+                                                    const struct inter_key *key);
 // What has arrived of a blob goes: it cannot be kept. Of none that is whole.
 NEB_MUST_CHECK enum neb_status inter_ledger_part_discard(struct inter_ledger *l,
                                                          const struct inter_key *key);

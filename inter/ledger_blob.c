@@ -80,6 +80,10 @@ enum neb_status inter_blob_discard(struct inter_ledger *l, const struct inter_ke
     return NEB_OK;
 }
 
+enum neb_status inter_ledger_discard(struct inter_ledger *l, const struct inter_key *key) {
+    return inter_blob_discard(l, key);
+}
+
 // Whether the database still promises an update's files.
 static enum neb_status promised(struct inter_ledger *l, const struct inter_key *k, bool *out) {
     struct neb_buf b = {0};

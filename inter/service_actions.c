@@ -241,14 +241,34 @@ static enum neb_status serve(struct inter_service *s, const struct inter_action 
     return NEB_OK;
 }
 
-enum neb_status service_deliver(struct inter_service *s, const struct inter_record *r) {
+bool service_is_blob(const struct neb_map *map, uint32_t bytes,
+                     const uint8_t sha256[INTER_SHA_BYTES]) {
+    uint8_t sha[INTER_SHA_BYTES];
+    neb_sha256(map->p, map->len, sha);
+    return map->len == bytes && !memcmp(sha, sha256, sizeof sha);
+}
+
+// Whether an update goes to the worker: not one that changed since it came.
+static bool is_entry(const struct inter_entry *e, const struct neb_map *map) {
+    bool same = service_is_blob(map, e->bytes, e->sha256);
+    if (!same)
+        neb_warn("ledger: the update of member %u is damaged and is not used; nebula ledger verify "
+                 "says more",
+                 e->member);
+    return same;
+}
+
+enum neb_status service_deliver(struct inter_service *s, const struct inter_record *r, bool again) {
     struct neb_map blobs[INTER_MEMBERS_MAX] = {{0}};
     for (uint8_t i = 0; i < r->n; i++) {
         struct inter_key k = inter_entry_key(r, i);
         // A witness has none; an old one may have been removed. One that cannot be read is not here either.
-        if (r->entries[i].verdict == INTER_ACCEPTED && inter_ledger_has_blob(s->ledger, &k) &&
-            inter_ledger_map_blob(s->ledger, &k, &blobs[i]) != NEB_OK)
+        if (r->entries[i].verdict != INTER_ACCEPTED || !inter_ledger_has_blob(s->ledger, &k))
+            continue;
+        if (inter_ledger_map_blob(s->ledger, &k, &blobs[i]) != NEB_OK)
             blobs[i] = (struct neb_map){0};
+        else if (again && !is_entry(&r->entries[i], &blobs[i]))
+            neb_map_close(&blobs[i]);
     }
     s->cb.commit(s->cb.user, r, blobs);
     for (uint8_t i = 0; i < r->n; i++)
@@ -300,7 +320,7 @@ static enum neb_status carry_out(struct inter_service *s, const struct inter_act
     case INTER_ACT_BLOB_OPEN: return open_blob(s, &a->manifest);
     case INTER_ACT_BLOB_WRITE: return write_part(s, a);
     case INTER_ACT_BLOB_FINISH: return finish_blob(s, &a->manifest);
-    case INTER_ACT_DELIVER: return service_deliver(s, &a->record);
+    case INTER_ACT_DELIVER: return service_deliver(s, &a->record, false);
     case INTER_ACT_FAULT: s->cb.fault(s->cb.user, a->peer, a->fault); return NEB_OK;
     case INTER_ACT_STORE_EVIDENCE:
         if (s->cb.lied)

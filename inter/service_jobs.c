@@ -29,13 +29,47 @@ static enum neb_status weigh(struct inter_service *s, void *arg) {
     return service_gate(s, w->m, &w->pass, &w->norm);
 }
 
+// Bytes that changed while they lay on the disk are none. Nobody else's fault: they come again, and one's own is computed again.
+static bool is_whole(struct inter_service *s, const struct inter_manifest *m) {
+    struct neb_map map;
+    if (!inter_ledger_has_blob(s->ledger, &m->key))
+        return false;
+    bool whole = inter_ledger_map_blob(s->ledger, &m->key, &map) == NEB_OK;
+    if (whole) {
+        whole = service_is_blob(&map, m->bytes, m->sha256);
+        neb_map_close(&map);
+    }
+    if (!whole)
+        neb_warn("ledger: the update of member %u for round %u of fragment %u is damaged and is "
+                 "not used; nebula ledger verify says more",
+                 m->key.member, m->key.round, m->key.fragment);
+    return whole;
+}
+
+// Nor is a manifest that its member did not sign: passed on, it would be taken for a forgery of ours.
+static bool is_signed(struct inter_service *s, const struct inter_manifest *m, uint32_t peer) {
+    neb_buf_clear(&s->out);
+    inter_manifest_put_body(&s->out, m);
+    bool good = neb_buf_check(&s->out) == NEB_OK &&
+                service_verify(s, peer, SEC_CONTEXT_MANIFEST, s->out.p, s->out.len, m->sig);
+    if (!good)
+        neb_warn("ledger: the manifest of member %u for round %u of fragment %u does not carry "
+                 "that member's signature and is not used; nebula ledger verify says more",
+                 m->key.member, m->key.round, m->key.fragment);
+    return good;
+}
+
 static enum neb_status restore_manifest(struct inter_service *s, const struct inter_manifest *m,
-                                        bool own) {
-    bool durable = inter_ledger_has_blob(s->ledger, &m->key);
+                                        uint32_t peer, bool own) {
+    bool durable = is_whole(s, m);
     struct weighing w = {.m = m, .pass = true};
     struct inter_bitmap got = {0};
     enum neb_status st = NEB_OK;
     enum neb_status kept = NEB_OK;
+    if (!is_signed(s, m, peer))
+        return NEB_OK;
+    if (!durable && inter_ledger_has_blob(s->ledger, &m->key))
+        NEB_TRY(inter_ledger_discard(s->ledger, &m->key));
     if (own && !durable)
         return NEB_OK; // stored before its blob in a crash: the worker submits again
     if (durable && (!own || inter_node_weighs(s->node, m->key.job)))
@@ -70,9 +104,10 @@ static enum neb_status restore_fragment(struct inter_service *s, const struct in
     struct inter_record r;
     struct inter_manifest m;
     enum neb_status st = inter_ledger_last_commit(s->ledger, c->id, f, &r);
-    if (st == NEB_OK)
+    if (st == NEB_OK) {
+        NEB_TRY(inter_ledger_is_head(s->ledger, &r));
         inter_node_restore_commit(s->node, &r);
-    else if (st != NEB_ERR_NOT_FOUND)
+    } else if (st != NEB_ERR_NOT_FOUND)
         return st;
     uint32_t round = inter_node_round(s->node, c->id, f);
     for (uint8_t i = 0; i < c->n_members; i++) {
@@ -80,13 +115,15 @@ static enum neb_status restore_fragment(struct inter_service *s, const struct in
         memcpy(k.job, c->id, sizeof k.job);
         st = inter_ledger_get_manifest(s->ledger, &k, &m);
         if (st == NEB_OK)
-            st = restore_manifest(s, &m, i == c->self);
+            st = restore_manifest(s, &m, i == c->self ? s->self : c->peers[i], i == c->self);
         if (st != NEB_OK && st != NEB_ERR_NOT_FOUND)
             return st;
     }
     st = inter_ledger_get_vote(s->ledger, c->id, f, round, &r);
-    if (st == NEB_OK)
+    if (st == NEB_OK) {
+        NEB_TRY(inter_ledger_is_vote(s->ledger, &r));
         inter_node_restore_vote(s->node, &r);
+    }
     return st == NEB_ERR_NOT_FOUND ? NEB_OK : st;
 }
 
@@ -175,7 +212,7 @@ enum neb_status inter_service_deliver(struct inter_service *s, const uint8_t job
                                       uint32_t fragment, uint32_t round) {
     struct inter_record r;
     enum neb_status st = inter_ledger_get_commit(s->ledger, job, fragment, round, &r);
-    return st == NEB_OK ? service_deliver(s, &r) : st == NEB_ERR_NOT_FOUND ? NEB_OK : st;
+    return st == NEB_OK ? service_deliver(s, &r, true) : st == NEB_ERR_NOT_FOUND ? NEB_OK : st;
 }
 
 struct hashing {

@@ -158,8 +158,11 @@ NEB_MUST_CHECK enum neb_status service_send_bulk(struct inter_service *s,
                                                  size_t m, bool *held);
 // Hands the node an event and carries out all that comes of it; what goes wrong is in s->st.
 void service_step(struct inter_service *s, const struct inter_event *event);
+// again: its updates have lain on the disk, and are hashed once more.
 NEB_MUST_CHECK enum neb_status service_deliver(struct inter_service *s,
-                                               const struct inter_record *r);
+                                               const struct inter_record *r, bool again);
+bool service_is_blob(const struct neb_map *map, uint32_t bytes,
+                     const uint8_t sha256[INTER_SHA_BYTES]);
 // Whether an update of another member could not be kept here, which is no reason to end: it is asked for again.
 bool service_not_kept(enum neb_status st);
 // How the last one fared: said when that changes.

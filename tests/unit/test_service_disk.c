@@ -1,0 +1,210 @@
+// inter/service over disks that are full, that fail, or that give back other bytes than were written.
+#include "inter/ledger_db.h"
+#include "service_fixture.h"
+
+#include <sqlite3.h>
+
+static int said_full, said_room;
+static void count_room(void *user, enum neb_log_level level, const char *line) {
+    (void)user, (void)level;
+    said_full += strstr(line, "no room for updates of others") != NULL;
+    said_room += strstr(line, "there is room for updates of others") != NULL;
+}
+
+// Disks without room for what others send, when it is opened, when chunks of it are written, and when the agent starts: the agents stay, say
+// it once, and go on when there is room. Their own updates are refused to the worker.
+static void test_full_disk(void **state) {
+    (void)state;
+    struct inter_manifest own = {.key = {.round = 1}, .tokens = 1, .step = 20, .steps = 10};
+    memcpy(own.key.job, job, sizeof job);
+    said_full = said_room = 0;
+    neb_log_set_sink(count_room, NULL);
+    open_job(&anna);
+    open_job(&bert);
+    submit(&anna, 0, 0);
+    submit(&bert, 0, 0);
+    submit(&anna, 1, 0);
+    submit(&bert, 1, 0);
+    neb_fault_arm("ledger.blob:*");
+    UNTIL(anna.no_room == 2 && bert.no_room == 2);
+    neb_fault_arm("ledger.room:*");
+    stop(&bert);
+    start(&bert);
+    open_job(&bert);
+    go_for(NEB_S);
+    assert_int_equal(anna.commits[0] + anna.commits[1] + bert.commits[0] + bert.commits[1], 0);
+    neb_fault_arm(NULL);
+    UNTIL(anna.commits[0] && anna.commits[1] && bert.commits[0] && bert.commits[1]);
+    assert_int_equal(said_full, 3); // of each agent's life one
+    assert_int_equal(said_room, 2);
+    neb_fault_arm("ledger.room:*");
+    assert_int_equal(inter_service_submit(anna.s, &own, "x", 1), NEB_ERR_NOSPC);
+    neb_fault_arm(NULL);
+    submit(&anna, 0, 1);
+    submit(&bert, 0, 1);
+    UNTIL(anna.commits[0] == 2 && bert.commits[0] == 2);
+    neb_log_set_sink(testing_drop, NULL);
+    stop(&anna);
+    stop(&bert);
+    expect_sound(&anna, 3);
+    expect_sound(&bert, 3);
+}
+
+static int said_sick;
+static void count_sick(void *user, enum neb_log_level level, const char *line) {
+    (void)user, (void)level;
+    said_sick += strstr(line, "updates of others cannot be kept (") != NULL;
+    said_room += strstr(line, "there is room for updates of others") != NULL;
+}
+
+// Disks that fail where updates of others are opened, synced or renamed: no agent ends; each says what failed, and asks again.
+static void test_sick_disk(void **state) {
+    static const char *const points[] = {"ledger.sync:*", "ledger.rename:*", "fs.folder:*"};
+    (void)state;
+    open_job(&anna);
+    open_job(&bert);
+    for (uint32_t i = 0; i < sizeof points / sizeof *points; i++) {
+        int before[2] = {anna.no_room, bert.no_room};
+        said_sick = said_room = 0;
+        neb_log_set_sink(count_sick, NULL);
+        submit(&anna, 0, i);
+        submit(&bert, 0, i);
+        neb_fault_arm(points[i]);
+        UNTIL(anna.no_room > before[0] || bert.no_room > before[1]);
+        neb_fault_arm(NULL);
+        UNTIL(anna.commits[0] == i + 1 && bert.commits[0] == i + 1);
+        neb_log_set_sink(testing_drop, NULL);
+        assert_true(said_sick || i); // after that a minute is quiet
+        assert_true(said_room);
+    }
+    stop(&anna);
+    stop(&bert);
+    expect_sound(&anna, 3);
+    expect_sound(&bert, 3);
+}
+
+static int said_damaged;
+static void count_damaged(void *user, enum neb_log_level level, const char *line) {
+    (void)user, (void)level;
+    said_damaged += strstr(line, "is damaged and is not used") != NULL;
+}
+
+static void flip_byte(const struct site *x, struct inter_key k) { // of an update, in the middle
+    char path[NEB_PATH_MAX];
+    struct inter_manifest m;
+    struct neb_buf b = {0};
+    struct inter_ledger *l = NULL;
+    OK(inter_ledger_open(x->dir, &l));
+    OK(inter_ledger_get_manifest(l, &k, &m));
+    OK(inter_blob_path(l, &m.key, ".blob", path, sizeof path));
+    inter_ledger_close(&l);
+    OK(neb_fs_read(path, 1ull << 26, &b));
+    b.p[b.len / 2] ^= 1;
+    OK(neb_fs_write(path, b.p, b.len, 0600));
+    neb_buf_free(&b);
+}
+
+static struct inter_key key_of(uint8_t member, uint32_t round) {
+    struct inter_key k = {.member = member, .round = round};
+    memcpy(k.job, job, sizeof job);
+    return k;
+}
+
+static bool has_update(const struct site *x, uint8_t member, uint32_t round) {
+    struct inter_key k = key_of(member, round);
+    struct inter_manifest m;
+    return inter_ledger_get_manifest(inter_service_ledger(x->s), &k, &m) == NEB_OK &&
+           inter_ledger_has_blob(inter_service_ledger(x->s), &m.key);
+}
+
+// Updates that changed while they lay on a disk: another member's comes again, one's own is made again, and one of a round that is over
+// is not handed to the worker.
+static void test_altered_updates(void **state) {
+    (void)state;
+    said_damaged = 0;
+    open_job(&anna);
+    open_job(&bert);
+    submit(&anna, 0, 0);
+    UNTIL(has_update(&bert, 0, 0));
+    neb_log_set_sink(count_damaged, NULL);
+    stop(&bert);
+    flip_byte(&bert, key_of(0, 0));
+    start(&bert);
+    open_job(&bert);
+    assert_int_equal(said_damaged, 1);
+    assert_false(has_update(&bert, 0, 0));
+    UNTIL(has_update(&bert, 0, 0));
+    stop(&anna);
+    flip_byte(&anna, key_of(0, 0));
+    start(&anna);
+    open_job(&anna);
+    assert_int_equal(said_damaged, 2);
+    submit(&anna, 0, 0);
+    submit(&bert, 0, 0);
+    UNTIL(anna.commits[0] == 1 && bert.commits[0] == 1);
+    assert_memory_equal(anna.last, bert.last, sizeof anna.last);
+    stop(&bert);
+    expect_sound(&anna, 1);
+    expect_sound(&bert, 1);
+    flip_byte(&bert, key_of(0, 0));
+    start(&bert);
+    open_job(&bert);
+    bert.may_miss = true;
+    OK(inter_service_deliver(bert.s, job, 0, 0));
+    assert_int_equal(bert.missing, 1);
+    assert_int_equal(said_damaged, 3);
+    neb_log_set_sink(testing_drop, NULL);
+}
+
+static void alter(const struct site *x, const char *sql) {
+    char path[128];
+    sqlite3 *db = NULL;
+    snprintf(path, sizeof path, "%s/ledger.db", x->dir);
+    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, sql, NULL, NULL, NULL), SQLITE_OK);
+    assert_true(sqlite3_changes(db) > 0);
+    sqlite3_close(db);
+}
+
+static void refuses(struct site *x) {
+    struct inter_job_config c = job_config(x);
+    start(x);
+    assert_int_equal(inter_service_job_open(x->s, &c), NEB_ERR_CORRUPT);
+}
+
+// Rows that somebody altered: no job goes on from them. A manifest with another word of its member's is none.
+static void test_altered_rows(void **state) {
+    (void)state;
+    open_job(&anna);
+    open_job(&bert);
+    for (uint32_t round = 0; round < 2; round++) {
+        submit(&anna, 0, round);
+        submit(&bert, 0, round);
+        UNTIL(anna.commits[0] == round + 1 && bert.commits[0] == round + 1);
+    }
+    submit(&anna, 0, 2);
+    UNTIL(has_update(&bert, 0, 2));
+    stop(&bert);
+    alter(&bert, "UPDATE manifest SET body=CAST(substr(body,1,length(body)-1)||x'ff' AS BLOB) "
+                 "WHERE round=2 AND member=0");
+    start(&bert);
+    open_job(&bert);
+    submit(&bert, 0, 2);
+    UNTIL(anna.commits[0] == 3 && bert.commits[0] == 3);
+    stop(&bert);
+    alter(&bert, "UPDATE record SET body=(SELECT body FROM record AS r WHERE r.round=1 AND "
+                 "r.fragment=0) WHERE round=2 AND fragment=0");
+    refuses(&bert);
+    stop(&bert);
+    alter(&bert, "DELETE FROM record WHERE round=2");
+    refuses(&bert);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {TEST(test_full_disk), TEST(test_sick_disk),
+                                       TEST(test_altered_updates), TEST(test_altered_rows)};
+    if (!set_up())
+        return 1;
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    return !tear_down() || failed;
+}
