@@ -35,6 +35,7 @@ static void at_exit(int status, void *unused) {
 int main(int argc, char **argv) {
     if (!neb_fs_std_open() || on_exit(at_exit, NULL) != 0)
         return AGENT_EXIT_FAILED;
+    neb_map_watch();
     argp_err_exit_status = AGENT_EXIT_USAGE; // argp's own is 64
     if (argc < 2) {
         usage(stderr);

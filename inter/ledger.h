@@ -167,6 +167,9 @@ bool inter_ledger_has_blob(struct inter_ledger *l, const struct inter_key *key);
 // In clear, whole; a sealed one is opened into memory. NEB_ERR_DENIED: sealed with another key, or no key is here.
 NEB_MUST_CHECK enum neb_status
 inter_ledger_map_blob(struct inter_ledger *l, const struct inter_key *key, struct neb_map *out);
+// The same, and all of it is in memory: NEB_ERR_IO where the disk does not give it back.
+NEB_MUST_CHECK enum neb_status
+inter_ledger_read_blob(struct inter_ledger *l, const struct inter_key *key, struct neb_map *out);
 
 // ---- retention: records stay for ever, blobs do not
 

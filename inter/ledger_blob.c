@@ -208,6 +208,17 @@ enum neb_status inter_ledger_map_blob(struct inter_ledger *l, const struct inter
     return sec_vault_map(l->seal, path, out);
 }
 
+enum neb_status inter_ledger_read_blob(struct inter_ledger *l, const struct inter_key *key,
+                                       struct neb_map *out) {
+    char path[NEB_PATH_MAX];
+    NEB_TRY(inter_blob_path(l, key, ".blob", path, sizeof path));
+    NEB_TRY(sec_vault_map(l->seal, path, out));
+    enum neb_status st = neb_map_read(out, path);
+    if (st != NEB_OK)
+        neb_map_close(out);
+    return st;
+}
+
 // ---- a second digest under one key ------------------------------------------------------------------------------
 
 // Made where it is first needed: most ledgers never have one.

@@ -241,21 +241,35 @@ static enum neb_status serve(struct inter_service *s, const struct inter_action 
     return NEB_OK;
 }
 
-bool service_is_blob(const struct neb_map *map, uint32_t bytes,
-                     const uint8_t sha256[INTER_SHA_BYTES]) {
+struct reading {
+    const struct inter_key *key;
+    uint32_t bytes;
+    const uint8_t *sha256;
+    struct neb_map *out;
+};
+
+static enum neb_status read_and_hash(struct inter_service *s, void *arg) {
+    const struct reading *x = arg;
     uint8_t sha[INTER_SHA_BYTES];
-    neb_sha256(map->p, map->len, sha);
-    return map->len == bytes && !memcmp(sha, sha256, sizeof sha);
+    NEB_TRY(inter_ledger_read_blob(s->ledger, x->key, x->out));
+    neb_sha256(x->out->p, x->out->len, sha);
+    return x->out->len == x->bytes && !memcmp(sha, x->sha256, sizeof sha) ? NEB_OK
+                                                                          : NEB_ERR_CORRUPT;
 }
 
-// Whether an update goes to the worker: not one that changed since it came.
-static bool is_entry(const struct inter_entry *e, const struct neb_map *map) {
-    bool same = service_is_blob(map, e->bytes, e->sha256);
-    if (!same)
-        neb_warn("ledger: the update of member %u is damaged and is not used; nebula ledger verify "
-                 "says more",
-                 e->member);
-    return same;
+enum neb_status service_read_blob(struct inter_service *s, const struct inter_key *key,
+                                  uint32_t bytes, const uint8_t sha256[INTER_SHA_BYTES],
+                                  struct neb_map *out) {
+    struct reading x = {key, bytes, sha256, out};
+    *out = (struct neb_map){0};
+    enum neb_status st = service_apart(s, bytes, read_and_hash, &x);
+    if (st == NEB_OK)
+        return NEB_OK;
+    neb_map_close(out);
+    neb_warn("ledger: the update of member %u for round %u of fragment %u is damaged and is not "
+             "used; nebula ledger verify says more",
+             key->member, key->round, key->fragment);
+    return st;
 }
 
 enum neb_status service_deliver(struct inter_service *s, const struct inter_record *r, bool again) {
@@ -265,10 +279,11 @@ enum neb_status service_deliver(struct inter_service *s, const struct inter_reco
         // A witness has none; an old one may have been removed. One that cannot be read is not here either.
         if (r->entries[i].verdict != INTER_ACCEPTED || !inter_ledger_has_blob(s->ledger, &k))
             continue;
-        if (inter_ledger_map_blob(s->ledger, &k, &blobs[i]) != NEB_OK)
+        const struct inter_entry *e = &r->entries[i];
+        enum neb_status st = again ? service_read_blob(s, &k, e->bytes, e->sha256, &blobs[i])
+                                   : inter_ledger_map_blob(s->ledger, &k, &blobs[i]);
+        if (st != NEB_OK)
             blobs[i] = (struct neb_map){0};
-        else if (again && !is_entry(&r->entries[i], &blobs[i]))
-            neb_map_close(&blobs[i]);
     }
     s->cb.commit(s->cb.user, r, blobs);
     for (uint8_t i = 0; i < r->n; i++)

@@ -34,15 +34,8 @@ static bool is_whole(struct inter_service *s, const struct inter_manifest *m) {
     struct neb_map map;
     if (!inter_ledger_has_blob(s->ledger, &m->key))
         return false;
-    bool whole = inter_ledger_map_blob(s->ledger, &m->key, &map) == NEB_OK;
-    if (whole) {
-        whole = service_is_blob(&map, m->bytes, m->sha256);
-        neb_map_close(&map);
-    }
-    if (!whole)
-        neb_warn("ledger: the update of member %u for round %u of fragment %u is damaged and is "
-                 "not used; nebula ledger verify says more",
-                 m->key.member, m->key.round, m->key.fragment);
+    bool whole = service_read_blob(s, &m->key, m->bytes, m->sha256, &map) == NEB_OK;
+    neb_map_close(&map);
     return whole;
 }
 

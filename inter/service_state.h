@@ -161,8 +161,11 @@ void service_step(struct inter_service *s, const struct inter_event *event);
 // again: its updates have lain on the disk, and are hashed once more.
 NEB_MUST_CHECK enum neb_status service_deliver(struct inter_service *s,
                                                const struct inter_record *r, bool again);
-bool service_is_blob(const struct neb_map *map, uint32_t bytes,
-                     const uint8_t sha256[INTER_SHA_BYTES]);
+// An update that has lain on the disk: NEB_OK, in memory, and with this digest; else *out is empty, and it was said.
+NEB_MUST_CHECK enum neb_status service_read_blob(struct inter_service *s,
+                                                 const struct inter_key *key, uint32_t bytes,
+                                                 const uint8_t sha256[INTER_SHA_BYTES],
+                                                 struct neb_map *out);
 // Whether an update of another member could not be kept here, which is no reason to end: it is asked for again.
 bool service_not_kept(enum neb_status st);
 // How the last one fared: said when that changes.

@@ -356,36 +356,3 @@ enum neb_status neb_fs_remove_tree(const char *path) {
         return neb_fail_errno("cannot remove %s", path);
     return NEB_OK;
 }
-
-enum neb_status neb_map_open(const char *path, struct neb_map *out) {
-    struct stat info;
-    *out = (struct neb_map){0};
-    int fd = open_at_once(path);
-    if (fd < 0)
-        return neb_fail_errno("cannot open %s", path);
-    enum neb_status st = NEB_OK;
-    if (fstat(fd, &info) != 0) {
-        st = neb_fail_errno("cannot stat %s", path);
-    } else if (!S_ISREG(info.st_mode)) {
-        st = neb_fail(NEB_ERR_INVALID, "%s is not a regular file", path);
-    } else if (info.st_size > 0) {
-        void *p = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (p == MAP_FAILED)
-            st = errno == ENOMEM
-                     ? neb_fail(NEB_ERR_NOMEM,
-                                "cannot map %s: no address space, or more maps than this system "
-                                "allows a process (sysctl vm.max_map_count)",
-                                path)
-                     : neb_fail_errno("cannot map %s", path);
-        else
-            *out = (struct neb_map){.p = p, .len = (size_t)info.st_size};
-    }
-    close(fd);
-    return st;
-}
-
-void neb_map_close(struct neb_map *m) {
-    if (m->p)
-        munmap((void *)(uintptr_t)m->p, m->len);
-    *m = (struct neb_map){0};
-}

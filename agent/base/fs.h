@@ -67,6 +67,10 @@ struct neb_map {
     size_t len;
 };
 NEB_MUST_CHECK enum neb_status neb_map_open(const char *path, struct neb_map *out);
+// All of it into memory now, so far as there is room. NEB_ERR_IO: some of it cannot be read, which otherwise ends whoever looks (SIGBUS).
+NEB_MUST_CHECK enum neb_status neb_map_read(const struct neb_map *m, const char *path);
 void neb_map_close(struct neb_map *m);
+// From here on such an end says first which file it was. Once, before there are threads.
+void neb_map_watch(void);
 
 #endif
