@@ -126,8 +126,12 @@ int main(int argc, char **argv) {
         s.eval_loss = (step + 1) % 40 ? NEBULA_UNKNOWN : loss; // two in a run
         check(step % 2 ? nebula_step_with(n, &s, &state) : nebula_step(n, 256, loss, &state),
               "nebula_step");
+        if (nebula_step_count(n) <= step)
+            return 5;
     }
     check(nebula_info_get(n, &info), "nebula_info_get");
+    if (nebula_step_count(n) != info.step || nebula_step_count(NULL) != 0)
+        return 5;
     double mean = 0, count = 0;
     for (int i = 0; i < tensors; i++)
         for (size_t k = 0; k < sizes[i]; k++)
