@@ -318,7 +318,8 @@ int cmd_plan(int argc, char **argv) {
          "a cluster's machine, as plan --profile printed it there (default: clusters.profile, else "
          "this machine)",
          0},
-        {"ranks", KEY_RANKS, "CLUSTER=N", 0, "propose a mesh of N ranks (default: the fastest)", 0},
+        {"ranks", KEY_RANKS, "CLUSTER=N", 0,
+         "propose a mesh of N ranks (default: clusters.ranks, else the fastest)", 0},
         {"set", 's', "PATH=VALUE", 0, "change a key, such as sync.interval=10", 0},
         {"measure", KEY_MEASURE, NULL, 0, "measure this machine anew", 0},
         {"profile", KEY_PROFILE, NULL, 0, "print this machine's rates as JSON, for --site", 0},

@@ -98,6 +98,8 @@ struct agent_cluster {
     int32_t threads;
     struct intra_mesh_config mesh; // ranks of the worker; 0 counts as 1
     bool mesh_auto; // to be filled in by the planner (planner.h) before the job travels
+    // With mesh_auto and a launcher of several hosts: how many ranks there are, for the planner; never travels, as the mesh says it then. 0: not said
+    int32_t ranks;
     enum agent_launcher launcher;
     enum agent_device device;
     enum agent_precision precision;

@@ -22,7 +22,7 @@ const char *const config_target_names[] = {"q", "k", "v", "o", "gate", "up", "do
 
 // Of a cluster, which has no rows below:
 const char config_cluster_keys[] =
-    "name, role, witness, threads, corpus, sources, mesh, launcher, "
+    "name, role, witness, threads, corpus, sources, mesh, ranks, launcher, "
     "device, precision, outer_state, cuda_graphs, batch, recompute, profile";
 const char *const config_launcher_names[] = {"local", "mpirun", "slurm", "attach", NULL};
 const char *const config_device_names[] = {"auto", "cpu", "cuda", NULL};

@@ -2,9 +2,18 @@
 #include "agent/base/number.h"
 #include "agent/config_options.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <yaml.h>
+
+static const struct cluster_number {
+    const char *key;
+    size_t at;
+    uint32_t min, max;
+} cluster_numbers[] = {{"batch", offsetof(struct agent_cluster, batch), 1, CONFIG_BATCH_MAX},
+                       {"ranks", offsetof(struct agent_cluster, ranks), 1, MESH_RANKS_MAX},
+                       {"threads", offsetof(struct agent_cluster, threads), 0, 256}};
 
 struct walk {
     yaml_document_t *doc;
@@ -146,9 +155,44 @@ static enum neb_status walk_mesh(struct walk *w, struct intra_mesh_config *mesh,
     return NEB_OK;
 }
 
+// A key of a cluster that is a whole number. NULL: it is none of these.
+static const struct cluster_number *number_of(const char *key) {
+    for (size_t i = 0; key && i < sizeof cluster_numbers / sizeof *cluster_numbers; i++)
+        if (!strcmp(key, cluster_numbers[i].key))
+            return &cluster_numbers[i];
+    return NULL;
+}
+
+static enum neb_status set_number(struct agent_cluster *c, const struct cluster_number *o,
+                                  const char *text, const char *where) {
+    char path[32];
+    uint64_t n;
+    snprintf(path, sizeof path, "clusters.%s", o->key);
+    if (!neb_number_whole(text, o->min, o->max, &n))
+        return COMPLAIN(where, path, "\"%s\" is not in %u..%u", text, o->min, o->max);
+    *(int32_t *)(void *)((char *)c + o->at) = (int32_t)n;
+    return NEB_OK;
+}
+
+// How many ranks there are on hosts that only their launcher knows has to be said: auto would come to one. Of launcher local the
+// planner finds it, of a mesh it follows: what is said twice can differ.
+static enum neb_status ranks_fit(const struct agent_cluster *c, const char *where) {
+    bool hosts = c->launcher == AGENT_LAUNCHER_MPIRUN || c->launcher == AGENT_LAUNCHER_SLURM;
+    if (c->ranks && !(c->mesh_auto && hosts))
+        return COMPLAIN(where, "clusters.ranks",
+                        "goes with mesh: auto and launcher: mpirun or slurm; %s, so remove it",
+                        c->mesh_auto ? "with others the planner finds how many are fastest"
+                                     : "else the mesh says how many there are");
+    if (c->mesh_auto && hosts && !c->ranks && !c->witness)
+        return COMPLAIN(where, "clusters.ranks",
+                        "is missing: with launcher: %s nobody but you knows how many ranks there "
+                        "are for mesh: auto; add ranks: N, or say the mesh, such as {dp: 4, tp: 2}",
+                        config_launcher_names[c->launcher]);
+    return NEB_OK;
+}
+
 static enum neb_status walk_cluster(struct walk *w, struct agent_cluster *c, yaml_node_t *map) {
     char at[NEB_PATH_MAX + 32];
-    uint64_t n;
     c->mesh = (struct intra_mesh_config){1, 1, 1};
     where_of(w, map, at, sizeof at);
     if (map->type != YAML_MAPPING_NODE)
@@ -197,21 +241,14 @@ static enum neb_status walk_cluster(struct walk *w, struct agent_cluster *c, yam
             if (strcmp(text, "true") && strcmp(text, "false"))
                 return COMPLAIN(at, "clusters.recompute", "\"%s\" is neither true nor false", text);
             c->recompute = text[0] == 't' ? AGENT_RECOMPUTE_ON : AGENT_RECOMPUTE_OFF;
-        } else if (key && text && !strcmp(key, "batch")) {
-            if (!neb_number_whole(text, 1, CONFIG_BATCH_MAX, &n))
-                return COMPLAIN(at, "clusters.batch", "\"%s\" is not in 1..%d", text,
-                                CONFIG_BATCH_MAX);
-            c->batch = (int32_t)n;
-        } else if (key && text && !strcmp(key, "threads")) {
-            if (!neb_number_whole(text, 0, 256, &n))
-                return COMPLAIN(at, "clusters.threads", "\"%s\" is not in 0..256", text);
-            c->threads = (int32_t)n;
-        } else
+        } else if (text && number_of(key))
+            NEB_TRY(set_number(c, number_of(key), text, at));
+        else
             return COMPLAIN(at, "clusters", "unknown key '%s'; allowed: %s", key ? key : "?",
                             config_cluster_keys);
     }
     where_of(w, map, at, sizeof at);
-    return c->name[0] ? NEB_OK : COMPLAIN(at, "clusters.name", "is missing");
+    return c->name[0] ? ranks_fit(c, at) : COMPLAIN(at, "clusters.name", "is missing");
 }
 
 static enum neb_status walk_clusters(struct walk *w, yaml_node_t *seq, const char *where) {

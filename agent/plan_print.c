@@ -117,6 +117,11 @@ static void print_step(const char *name, const struct agent_site *site,
                        const struct agent_planned *x) {
     const struct intra_cost *c = &x->cost;
     char step[32], a[32], on[96] = "";
+    if (x->no_mesh) {
+        printf("  %s: NO MESH OF %d RANKS divides the model and the %d sequences of a step\n", name,
+               x->no_mesh, x->job.micros * x->job.batch);
+        return;
+    }
     if (x->job.device)
         snprintf(on, sizeof on, " on %s in %s", site->profile.device,
                  x->job.type == KERN_BF16 ? "bf16" : "fp32");

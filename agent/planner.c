@@ -48,9 +48,10 @@ double agent_planner_share(const struct agent_cluster *c, const struct agent_sit
 }
 
 static bool better(const struct agent_planned *a, const struct agent_planned *b) {
-    return a->fits != b->fits ? a->fits
-           : a->fits          ? a->cost.step_s < b->cost.step_s * 0.999
-                              : a->cost.host_bytes + a->cost.device_bytes <
+    return a->fits != b->fits           ? a->fits
+           : !a->no_mesh != !b->no_mesh ? !a->no_mesh
+           : a->fits                    ? a->cost.step_s < b->cost.step_s * 0.999
+                                        : a->cost.host_bytes + a->cost.device_bytes <
                            b->cost.host_bytes + b->cost.device_bytes;
 }
 
@@ -106,6 +107,7 @@ static struct agent_planned with_ranks(const struct search *s, int32_t i, int32_
         x.job.outer_device = false; // the workers do the same
         x.fits = intra_cost_choose(&choice, &site->profile.rates, &x.job, &x.cost);
     }
+    x.no_mesh = x.job.mesh.dp * x.job.mesh.pp * x.job.mesh.tp == ranks ? 0 : ranks;
     x.bf16_gain = bf16_gain(&x, &site->profile.rates);
     return x;
 }
@@ -116,7 +118,8 @@ static struct agent_planned on_cluster(const struct search *s, int32_t i) {
     if (!(s->free & AGENT_AUTO_MESH) && !c->mesh_auto)
         return with_ranks(s, i, agent_cluster_ranks(c), true);
     bool local = c->launcher == AGENT_LAUNCHER_LOCAL;
-    int32_t given = s->sites[i].ranks, cards = s->sites[i].profile.rates.device.count,
+    int32_t given = s->sites[i].ranks ? s->sites[i].ranks : c->ranks,
+            cards = s->sites[i].profile.rates.device.count,
             here = c->device != AGENT_DEVICE_CPU && cards
                        ? cards
                        : (int32_t)fmax(1, s->sites[i].profile.rates.processors *
@@ -226,6 +229,7 @@ void agent_planner_apply(const struct agent_planner *p, uint32_t free, struct ag
         if (free & AGENT_AUTO_MESH || job->clusters[i].mesh_auto) {
             job->clusters[i].mesh = p->clusters[i].job.mesh;
             job->clusters[i].mesh_auto = false;
+            job->clusters[i].ranks = 0; // the mesh says it now
         }
     if (p->wan.interval) {
         job->sync.interval = p->wan.interval;

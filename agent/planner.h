@@ -18,13 +18,16 @@ struct agent_site {        // what is known of a cluster's machines
     bool other;          // its profile is from a file
     double share;        // of the machine: 1, or 1/N with --local N
     double device_share; // of a device: 1, or less where clusters of --local share it; 0 is 1
-    int32_t ranks;       // to be used; 0: as many as is fastest on the machine
+    // to be used whatever the job says; 0: as its cluster says, else as many as is fastest on the machine
+    int32_t ranks;
 };
 
 struct agent_planned {
     struct intra_cost_job job;
     struct intra_cost cost;
     bool fits;
+    int32_t
+        no_mesh; // so many ranks were wanted, and no mesh of them divides the model and the sequences of a step; 0: one does
     bool no_device; // device: cuda, but nothing is known of one: reckoned with processors
     bool no_bf16;   // precision: bf16, but these processors have none: reckoned in fp32
     // On processors: its steps in fp32 are so many times as long as in bf16, whichever it is in; 0: not known

@@ -35,6 +35,18 @@ sed 's/corpus: [^,]*,/corpus: "",/' "$T/job.yaml" >"$T/empty.yaml"
 expect 2 "$T/empty.yaml:6: data.corpus: is empty" "$T/empty.yaml"
 { cat "$T/job.yaml" && echo '---' && cat "$T/job.yaml"; } >"$T/both.yaml"
 expect 2 "$T/both.yaml:$(($(wc -l <"$T/job.yaml") + 2)): a second document begins here" "$T/both.yaml"
+# How many ranks mpirun or Slurm has nobody can guess, and one is not what was meant; no command does.
+for launcher in mpirun slurm; do
+    sed "s/{name: alpha,/{name: alpha, mesh: auto, launcher: $launcher,/" "$T/job.yaml" >"$T/ranks.yaml"
+    for command in check plan "pretrain --local 2 --out $T/none"; do
+        read -ra words <<<"$command"
+        status=0
+        "$nebula" "${words[@]}" "$T/ranks.yaml" >"$T/ranks.log" 2>&1 || status=$?
+        [[ $status == 2 ]] && grep -q "ranks.yaml:12: clusters.ranks: is missing: with launcher: $launcher .*add ranks: N" "$T/ranks.log" || fail "$command, mesh: auto with $launcher: $status, $(cat "$T/ranks.log")"
+    done
+    sed -i 's/mesh: auto,/mesh: auto, ranks: 4,/' "$T/ranks.yaml"
+    expect 0 'job e2e is fine' "$T/ranks.yaml"
+done
 expect 2 'model.vocab: 100 is below the 512 pieces' "$T/job.yaml" --set model.vocab=100
 expect 2 '"ok":false' "$T/job.yaml" --json --set steps=no
 status_of() { # STATUS command…: what every command's exit status says (agent/README.md); with --json the last line is an object that says why

@@ -99,6 +99,20 @@ jq -e --slurpfile run "$T/auto/job.json" '$run[0].spec as $j | .written as $p | 
     fail "auto: planned $(jq -c '.written.exchange, .written.clusters[0]' "$T/auto.json"), ran $(jq -c .spec "$T/auto/job.json")"
 ! grep -q auto "$T/auto/job.json" || fail "auto travels: $(cat "$T/auto/job.json")"
 
+# mesh: auto has more ranks than one where that is faster, here as every operation costs the same whatever its size; with hosts of its own as many
+# as the job says, and none if they divide nothing.
+jq '.processors = 4 | .op_s = 0.01 | .link = 1e12 | .link_s = 1e-9' "$T/here.json" >"$T/four.json"
+sed -e 's/batch: 8, accumulate: 1/batch: 1, accumulate: 8/; s/threads: 1/threads: 4/' -e "s|{name: alpha,|{name: alpha, mesh: auto, profile: $T/four.json,|" -e "s|{name: beta,|{name: beta, mesh: auto, launcher: mpirun, ranks: RANKS, profile: $T/four.json,|" "$T/job.yaml" >"$T/ranks.yaml"
+sed 's/RANKS/2/' "$T/ranks.yaml" >"$T/two.yaml"
+sed 's/RANKS/7/' "$T/ranks.yaml" >"$T/seven.yaml"
+plan "$T/two.yaml" --wan $wan --json >"$T/two.json"
+jq -e '[.written.clusters[].mesh | .[0] * .[1] * .[2]] == [4, 2]' "$T/two.json" >/dev/null || fail "meshes of auto: $(jq -c '[.written.clusters[].mesh]' "$T/two.json")"
+plan "$T/two.yaml" --wan $wan --ranks beta=4 --json | jq -e '.written.clusters[1].mesh | .[0] * .[1] * .[2] == 4' >/dev/null || fail "--ranks does not count"
+sed '/name: beta/d' "$T/two.yaml" >"$T/four.yaml"
+train four 1 $wan four --steps 2 --set sync.scheme=none
+jq -e '.spec.clusters[0].mesh | .[0] * .[1] * .[2] == 4' "$T/four/job.json" >/dev/null || fail "auto trains on $(jq -c '.spec.clusters[0]' "$T/four/job.json")"
+grep -q '4 ranks: dp' "$T"/four/clusters/alpha/jobs/*/rank-0.log || fail "not four ranks: $(cat "$T"/four/clusters/alpha/jobs/*/*.log)"
+
 # Every job that comes with the sources, here without its corpus, which it says.
 shipped=0
 for f in "$(dirname "$0")"/../../configs/*.yaml; do
@@ -132,6 +146,8 @@ jq -e '[.written, .proposed] | all(.[].clusters; .[0].device_reckoned and (.[1].
 plan "$T/cuda.yaml" --wan $wan >"$T/cuda.txt"
 [[ $(grep -A 2 '^  beta: mesh' "$T/cuda.txt" | grep -c 'device: cuda IS NOT RECKONED WITH') == 2 && $(grep -c 'IS NOT RECKONED' "$T/cuda.txt") == 2 ]] || fail "nothing is said of the device: $(cat "$T/cuda.txt")"
 refuse 1 'does not fit' plan "$T/job.yaml" --site "beta=$T/tiny.json"
+refuse 1 'beta: NO MESH OF 7 RANKS divides the model and the 8 sequences of a step' plan "$T/seven.yaml" --wan $wan
+refuse 2 'clusters.ranks: cluster beta: no mesh of 7 ranks divides' pretrain "$T/seven.yaml" --local 2 --out "$T/none"
 # Products in bf16: said where it pays, reckoned with where the job says so, and said where processors cannot.
 jq '.gemm_bf16 = (.gemm | map(. * 2)) | .attn_fwd_bf16 = (.attn_fwd | map(. * 2)) | .attn_bwd_bf16 = (.attn_bwd | map(. * 2)) | .to_bf16 = 1e9' "$T/here.json" >"$T/twice.json"
 jq '.gemm_bf16 = (.gemm | map(. / 2)) | .attn_fwd_bf16 = (.attn_fwd | map(. / 2)) | .attn_bwd_bf16 = (.attn_bwd | map(. / 2)) | .to_bf16 = 1e9' "$T/here.json" >"$T/half.json"

@@ -87,6 +87,13 @@ variants() {
             fail "$key: one rank has $a, replicas of single rows $b"
     done
 }
+# auto: as many ranks as the job says there are, whatever their launcher finds.
+if [[ $launcher == mpirun ]]; then
+    job "$T/auto.yaml" "auto, ranks: 4" "auto, ranks: 2"
+    XDG_CACHE_HOME=$BUILD/rates run auto # of this machine, measured by the test e2e_rates
+    jq -e '[.spec.clusters[].mesh | .[0] * .[1] * .[2]] == [4, 2]' "$T/auto/job.json" >/dev/null || fail "auto: $(jq -c '[.spec.clusters[].mesh]' "$T/auto/job.json")"
+    cat "$T"/auto/clusters/alpha/jobs/*/rank-0.log | has '4 ranks: dp' || fail "auto: other ranks"
+fi
 [[ $launcher == mpirun ]] || variants # no matter of what starts the ranks, and those of MPI poll while they wait
 
 # Interrupted and resumed, and with a killed worker: the same bits as undisturbed.

@@ -65,7 +65,8 @@ static void test_complaints(void **state) {
         {"threads: 2", "thread: 2",
          "dir/job.yaml:7: clusters: unknown key 'thread'; allowed: name, role, witness, threads, "
          "corpus, sources, "
-         "mesh, launcher, device, precision, outer_state, cuda_graphs, batch, recompute, profile"},
+         "mesh, ranks, launcher, device, precision, outer_state, cuda_graphs, batch, recompute, "
+         "profile"},
         {"threads: 2", "mesh: {dp: 2, cp: 2}",
          "dir/job.yaml:7: clusters.mesh: unknown key 'cp'; allowed: dp, pp, tp"},
         {"threads: 2", "mesh: {tp: 0}",
@@ -74,6 +75,19 @@ static void test_complaints(void **state) {
          "dir/job.yaml:7: clusters.mesh: cluster paris: 4096 ranks, at most 1024 are possible"},
         {"threads: 2", "mesh: {tp: 3}",
          "dir/job.yaml:7: clusters.mesh: cluster paris cannot run this model"},
+        {"threads: 2", "mesh: auto, launcher: slurm",
+         "dir/job.yaml:7: clusters.ranks: is missing: with launcher: slurm nobody but you knows "
+         "how "
+         "many ranks there are for mesh: auto; add ranks: N, or say the mesh, such as {dp: 4, tp: "
+         "2}"},
+        {"threads: 2", "mesh: auto, launcher: mpirun, ranks: 0",
+         "dir/job.yaml:7: clusters.ranks: \"0\" is not in 1..1024"},
+        {"threads: 2", "mesh: auto, ranks: 4",
+         "dir/job.yaml:7: clusters.ranks: goes with mesh: auto and launcher: mpirun or slurm; with "
+         "others the planner finds how many are fastest, so remove it"},
+        {"threads: 2", "mesh: {dp: 4}, launcher: mpirun, ranks: 4",
+         "dir/job.yaml:7: clusters.ranks: goes with mesh: auto and launcher: mpirun or slurm; else "
+         "the mesh says how many there are, so remove it"},
         {"threads: 2", "launcher: srun",
          "dir/job.yaml:7: clusters.launcher: \"srun\" is not one of: local, mpirun, slurm, attach"},
         {"threads: 2", "device: gpu",
@@ -383,12 +397,14 @@ static void test_auto(void **state) {
         "model: {vocab: 96, n_layers: 2, d_model: 32, n_heads: 4, d_ff: 80}\n"
         "data: {corpus: c, seq_len: 16, batch: auto, accumulate: 8}\noptim: {lr: 1e-3}\n"
         "sync: {interval: auto, overlap: auto, codec: auto, fragments: 40, link: 10mbit:50ms}\n"
-        "clusters: [{name: a, mesh: auto}, {name: b}]\n";
+        "clusters: [{name: a, mesh: auto}, {name: b},\n"
+        "  {name: c, ranks: 8, mesh: auto, launcher: slurm}]\n";
     static struct agent_job j, back;
     assert_int_equal(agent_job_parse(text, strlen(text), "job.yaml", &j), NEB_OK);
     assert_int_equal(j.autos, AGENT_AUTO_BATCH | AGENT_AUTO_RECOMPUTE | AGENT_AUTO_INTERVAL |
                                   AGENT_AUTO_OVERLAP | AGENT_AUTO_CODEC);
     assert_true(j.clusters[0].mesh_auto && !j.clusters[1].mesh_auto && j.batch == 1);
+    assert_true(j.clusters[2].mesh_auto && j.clusters[2].ranks == 8);
     assert_int_equal(agent_job_set(&j, "sync.codec=int8"), NEB_OK);
     assert_int_equal(agent_job_set(&j, "sync.overlap=2"), NEB_OK);
     assert_int_equal(agent_job_set(&j, "sync.interval=50"), NEB_OK);

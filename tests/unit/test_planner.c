@@ -1,11 +1,8 @@
 // agent/planner: what a plan chose gets into the job, and nothing else does.
 #include "agent/planner.h"
+#include "tests/unit/cost_fixture.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static const struct intra_mesh_config first = {.dp = 2, .pp = 1, .tp = 1},
                                       second = {.dp = 1, .pp = 2, .tp = 4};
@@ -107,11 +104,61 @@ static void test_the_rest_stays(void **state) {
     assert_false(j.clusters[1].mesh_auto);
 }
 
+static int ranks(const struct intra_mesh_config *m) { return m->dp * m->pp * m->tp; }
+
+// auto: of a launcher with hosts of its own as many ranks as the cluster says, or what asks for the plan; on one machine as many as are
+// fastest, here where every operation costs the same whatever its size.
+static void test_ranks(void **state) {
+    (void)state;
+    static struct agent_job j; // large
+    static struct agent_site sites[AGENT_CLUSTERS_MAX];
+    static struct agent_planner p;
+    static const char text[] =
+        "job: j\nsteps: 100\n"
+        "model: {vocab: 512, n_layers: 4, d_model: 64, n_heads: 8, n_kv_heads: 4, d_ff: 160}\n"
+        "data: {corpus: c, seq_len: 32, batch: 1, accumulate: 8}\noptim: {lr: 1e-3}\n"
+        "sync: {scheme: none}\n"
+        "clusters: [{name: a, mesh: auto, launcher: mpirun, ranks: 4},\n"
+        "  {name: b, mesh: auto, launcher: slurm, ranks: 8}, {name: c, mesh: auto},\n"
+        "  {name: d, mesh: auto, launcher: mpirun, ranks: 7}]\n";
+    const struct agent_wan link = {1e9, 1e-3, 0};
+    assert_int_equal(agent_job_parse(text, strlen(text), "job.yaml", &j), NEB_OK);
+    for (int i = 0; i < j.n_clusters; i++) {
+        sites[i] = (struct agent_site){.share = 1};
+        sites[i].profile.rates = even_host(1e12);
+        sites[i].profile.rates.processors = 4;
+        sites[i].profile.rates.op_s = 1e-2;
+    }
+    assert_int_equal(agent_planner_run(&j, 0, sites, &link, j.autos, &p), NEB_OK);
+    assert_int_equal(ranks(&p.clusters[0].job.mesh), 4);
+    assert_int_equal(ranks(&p.clusters[1].job.mesh), 8);
+    assert_int_equal(ranks(&p.clusters[2].job.mesh), 4);
+    assert_true(p.clusters[0].fits && p.clusters[1].fits && p.clusters[2].fits);
+    assert_true(!p.clusters[0].no_mesh && !p.clusters[2].no_mesh);
+    // Seven divide neither the sequences nor the model, and less memory would be no help.
+    assert_true(p.clusters[3].no_mesh == 7 && !p.clusters[3].fits);
+    sites[0].ranks = 2;
+    sites[2].ranks = 1;
+    assert_int_equal(agent_planner_run(&j, 0, sites, &link, j.autos, &p), NEB_OK);
+    assert_int_equal(ranks(&p.clusters[0].job.mesh), 2);
+    assert_int_equal(ranks(&p.clusters[2].job.mesh), 1);
+    // What was said is the mesh now, and the job that travels is valid.
+    j.n_clusters = p.n = 3;
+    agent_planner_apply(&p, j.autos, &j);
+    assert_true(ranks(&j.clusters[1].mesh) == 8 && !j.clusters[1].ranks &&
+                !j.clusters[1].mesh_auto);
+    json_t *spec = agent_job_to_json(&j);
+    assert_int_equal(agent_job_from_json(spec, &j), NEB_OK);
+    assert_int_equal(agent_cluster_ranks(&j.clusters[1]), 8);
+    json_decref(spec);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_is_taken_over),
         cmocka_unit_test(test_each_cluster),
         cmocka_unit_test(test_the_rest_stays),
+        cmocka_unit_test(test_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
