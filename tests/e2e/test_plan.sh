@@ -47,6 +47,17 @@ plan "$T/job.yaml" --local 2 --wan $wan >"$T/plan.txt"
 ! grep -q measuring "$T/plan.err" || fail "rates are measured twice"
 grep -q 'measured before' "$T/plan.txt" && grep -q 'to take it over' "$T/plan.txt" || fail "plan says: $(cat "$T/plan.txt")"
 
+# ... as text too, of the job as written and as proposed: what a rank holds, what a step takes, the way of an update, and what is waited for.
+said() { # TIMES REGULAR-EXPRESSION
+    [[ $(grep -cE "$2" "$T/plan.txt") == "$1" ]] || fail "plan does not say $1 times '$2': $(cat "$T/plan.txt")"
+}
+time='[0-9][0-9.e+]* m?s' size='[0-9][0-9.]* [kMGT]?B'
+said 2 "^  alpha: mesh \\{dp: 1, pp: 1, tp: 1\\}, [0-9]+ x [0-9]+ sequences.*: step $time, [0-9]+ tokens/s \\(compute $time, update $time\\)\$"
+said 4 "^    memory of a rank $size: parameters and gradients $size, moments $size, activations $size, exchange $size, its codec and frames $size, a checkpoint's copy $size\$"
+said 2 "^  exchange every [0-9]+ steps by [^ ]+ \\([0-9.]+ bits a parameter\\), merged [0-9]+ steps later: encode $time \\| travel $time \\| agree $time \\| merge $time; waits $time an interval\$"
+said 1 "^  exchange every 10 steps by int4 .*, merged 2 steps later: "
+said 2 "^    $size an interval and cluster, [0-9.]+ % of the link\$"
+
 # Ranks of a mesh over TCP, and a line so thin that training waits for it: what is waited at an exchange, what a rank holds. An exchange
 # takes seconds there, whatever else the machine does. Which cluster the other one waits for besides is its load: the lesser wait counts.
 make_job "$T/mesh.yaml"
