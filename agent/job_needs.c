@@ -65,7 +65,8 @@ static struct intra_cost_job cost_job(const struct agent_job *j, int self, enum 
                                         at_least_one(c->mesh.tp)};
     x.micros = at_least_one((int32_t)fmin((double)micros, INT32_MAX / x.batch));
     x.recompute = c->recompute ? c->recompute == AGENT_RECOMPUTE_ON : j->recompute;
-    x.ranks_a_host = c->launcher == AGENT_LAUNCHER_LOCAL ? x.mesh.dp * x.mesh.pp * x.mesh.tp : 1;
+    // however they are started: mpirun without a list of hosts, and Slurm on one node, put them all there
+    x.ranks_a_host = x.mesh.dp * x.mesh.pp * x.mesh.tp;
     return x;
 }
 

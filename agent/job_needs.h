@@ -7,8 +7,8 @@
 
 struct agent_needs {
     double step_tokens; // of the cluster, in one step
-    // Bytes of the worker: in the machine's memory, of all its ranks there; in that of each device. 0: of a trainer of the site's own, and
-    // where no device is used.
+    // Bytes of the worker: in a machine's memory, of all its ranks, which may all be there; in that of each device. 0: of a trainer of the
+    // site's own, and where no device is used.
     double memory, device_memory;
     double disk; // bytes of checkpoints, snapshots, models and labels; updates are --blobs-max's
     bool on_processors, on_devices; // where it may train

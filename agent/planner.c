@@ -56,8 +56,8 @@ static bool better(const struct agent_planned *a, const struct agent_planned *b)
 }
 
 // On devices, as worker_device_open and take_devices (intra/team.c) decide: with auto where every rank has one. What is known of
-// machines is that they have them, not that they are free.
-static void place(const struct search *s, int32_t i, struct agent_planned *x) {
+// machines is that they have them, not that they are free. Ranks on several hosts fill them, a device each.
+static void place(const struct search *s, int32_t i, int32_t ranks, struct agent_planned *x) {
     const struct agent_cluster *c = &s->job->clusters[i];
     const struct agent_site *site = &s->sites[i];
     int32_t count = site->profile.rates.device.count;
@@ -70,6 +70,8 @@ static void place(const struct search *s, int32_t i, struct agent_planned *x) {
         return;
     }
     x->job.device = true;
+    if (c->launcher != AGENT_LAUNCHER_LOCAL && ranks > x->job.ranks_a_host)
+        x->job.ranks_a_host = ranks < count ? ranks : count;
     x->job.type = c->precision == AGENT_PRECISION_FP32 ? KERN_F32 : KERN_BF16;
     x->job.share = device_share(site);
     x->job.outer_device =
@@ -92,9 +94,10 @@ static struct agent_planned with_ranks(const struct search *s, int32_t i, int32_
     struct agent_planned x = {.job = s->base};
     x.job.mesh =
         (struct intra_mesh_config){of_axis(c->mesh.dp), of_axis(c->mesh.pp), of_axis(c->mesh.tp)};
+    // on several hosts' processors one each: how many their launcher puts on one is not known
     x.job.ranks_a_host = c->launcher == AGENT_LAUNCHER_LOCAL ? ranks : 1;
     x.job.share = agent_planner_share(c, site);
-    place(s, i, &x);
+    place(s, i, ranks, &x);
     struct intra_cost_choice choice = {.ranks = ranks,
                                        .sequences = s->sequences,
                                        .fix_mesh = fix,

@@ -77,8 +77,12 @@ static double seconds(const struct agent_planned *x, const struct agent_site *s,
     if (x->job.device && x->job.outer_device)
         return x->cost.owner_params / (rate * x->job.share) +
                x->cost.owner_units * waits * r->device.wait_s;
-    double threads =
-        fmax(1, r->processors * agent_planner_share(c, s) / fmax(1, x->job.ranks_a_host));
+    // On one machine the ranks share what the cluster has; on several hosts each has as many threads as it is told, of what there are for it.
+    double given = r->processors * agent_planner_share(c, s), n = fmax(1, x->job.ranks_a_host),
+           threads = c->launcher == AGENT_LAUNCHER_LOCAL
+                         ? given / n
+                         : fmin(given, r->processors * s->share / n);
+    threads = fmax(1, threads);
     return fmax(x->cost.owner_params / threads, x->cost.owner_largest) / (rate / r->processors);
 }
 

@@ -353,6 +353,58 @@ static void test_places(void **state) {
     assert_true(p.clusters[1].fits && p.clusters[1].job.device && !p.clusters[1].job.outer_device);
 }
 
+// Ranks that mpirun or Slurm starts fill hosts, a device each: a host has as many of them as it has devices, if there are so many, and holds all
+// their memory. Of processors nobody knows how many share a host.
+static void test_hosts(void **state) {
+    (void)state;
+    static struct agent_job job;
+    static struct agent_site sites[AGENT_CLUSTERS_MAX];
+    static const char text[] =
+        "job: j\nsteps: 100\n"
+        "model: {vocab: 512, n_layers: 4, d_model: 64, n_heads: 8, n_kv_heads: 4, d_ff: 160}\n"
+        "data: {corpus: c, seq_len: 32, batch: 1, accumulate: 8}\noptim: {lr: 1e-3}\n"
+        "sync: {scheme: none}\n"
+        "clusters: [{name: a, device: cuda, launcher: slurm, mesh: {dp: 8}},\n"
+        "  {name: b, launcher: mpirun, mesh: {dp: 2}},\n"
+        "  {name: c, device: cpu, launcher: slurm, mesh: {dp: 8}},\n"
+        "  {name: d, device: cuda, mesh: {dp: 4}}]\n";
+    const struct agent_wan link = {1e9, 1e-3, 0};
+    struct agent_planner p;
+    assert_int_equal(agent_job_parse(text, strlen(text), "job.yaml", &job), NEB_OK);
+    for (int i = 0; i < 4; i++) {
+        sites[i] = (struct agent_site){.share = 1};
+        sites[i].profile.rates = even_rates();
+        sites[i].profile.rates.device.count = 4;
+    }
+    assert_int_equal(agent_planner_run(&job, 0, sites, &link, 0, &p), NEB_OK);
+    assert_int_equal(p.clusters[0].job.ranks_a_host, 4);
+    assert_int_equal(p.clusters[1].job.ranks_a_host, 2);
+    assert_int_equal(p.clusters[2].job.ranks_a_host, 1);
+    assert_int_equal(p.clusters[3].job.ranks_a_host, 4);
+    for (int i = 0; i < 4; i++)
+        near(p.clusters[i].cost.host_bytes,
+             p.clusters[i].job.ranks_a_host * p.clusters[i].cost.rank_bytes, 1e-9,
+             "memory of a host's ranks");
+    // Memory for one of the four is not enough.
+    sites[0].profile.rates.memory = 2 * p.clusters[0].cost.rank_bytes;
+    assert_true(p.clusters[0].fits && isfinite(p.clusters[0].cost.step_s));
+    assert_int_equal(agent_planner_run(&job, 0, sites, &link, 0, &p), NEB_OK);
+    assert_true(!p.clusters[0].fits);
+    // Each has the threads that it is told, as long as there are so many for it.
+    struct agent_planned x = {.job = {.ranks_a_host = 4, .mesh = {8, 1, 1}},
+                              .cost = {.owner_params = 8e3}};
+    struct inter_wan_codec codec = {.bits = 8, .at[INTER_WAN_HOST] = {8e3, 8e3, 8e3}};
+    double alone = 0;
+    for (int threads = 0; threads < 5;
+         threads++) { // of 8 processors, two a rank; the rate is that of all
+        job.clusters[0].threads = threads;
+        double s = agent_planner_work(&x, &sites[0], &job.clusters[0], &codec, 0, 1).encode_s;
+        alone = threads == 1 ? s : alone;
+        if (threads > 1)
+            assert_true(s < 0.6 * alone && s > 0.4 * alone);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rows_of_logits),
@@ -363,6 +415,7 @@ int main(void) {
         cmocka_unit_test(test_work_of_owners),
         cmocka_unit_test(test_choice),
         cmocka_unit_test(test_places),
+        cmocka_unit_test(test_hosts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

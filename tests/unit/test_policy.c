@@ -322,6 +322,13 @@ static void test_needs(void **state) {
     wide.clusters[0].mesh.dp = 2;
     agent_job_needs(&wide, 0, 0, &more);
     assert_true(more.memory > 1.5 * n.memory);
+    // and so may those that mpirun or Slurm puts on one
+    double together = more.memory;
+    for (int l = AGENT_LAUNCHER_MPIRUN; l <= AGENT_LAUNCHER_SLURM; l++) {
+        wide.clusters[0].launcher = (enum agent_launcher)l;
+        agent_job_needs(&wide, 0, 0, &more);
+        assert_true(more.memory == together);
+    }
     long_one.seq_len *= 4;
     agent_job_needs(&long_one, 0, 0, &more);
     assert_true(more.memory - n.memory > 3 * planned.acts_bytes * 0.99);
