@@ -122,6 +122,15 @@ ledgers_verify() { # RUN CLUSTER…
 summary() { jq -r "$1" "$2/summary.json"; } # summary FILTER DIR
 digests_equal() { [[ $(summary '[.clusters[].params_digest] | unique | length' "$1") == 1 ]] || fail "digests differ in $1"; }
 
+# Figures of all clusters of two runs (a tab between them) that differ by no more than BOUND. What is no number differs: a NaN equals everything to mawk.
+figures_near() { # BOUND FIGURES FIGURES
+    awk -v bound="$1" -v a="$2" -v b="$3" 'BEGIN {
+        n = split(a, x, "\t")
+        if (!n || split(b, y, "\t") != n) exit 1
+        for (i = 1; i <= n; i++) { d = x[i] - y[i]; if (x[i] !~ /^-?[0-9]/ || y[i] !~ /^-?[0-9]/ || d > bound || d < -bound) exit 1 }
+    }'
+}
+
 # The digests of every round, one line each, must be the same on all clusters. A line that a killed process left half-written is none.
 rounds_agree() { # METRICS
     local odd

@@ -16,7 +16,7 @@ near() { # NAME NAME: losses of both runs
     local key a b
     for key in loss_last eval_loss; do
         a=$(summary "[.clusters[].$key] | @tsv" "$T/$1") b=$(summary "[.clusters[].$key] | @tsv" "$T/$2")
-        awk -v a="$a" -v b="$b" 'BEGIN { n = split(a, x, "\t"); split(b, y, "\t"); for (i = 1; i <= n; i++) { d = x[i] - y[i]; if (d > 0.05 || d < -0.05) exit 1 } }' ||
+        figures_near 0.05 "$a" "$b" ||
             fail "$key: $1 has $a, $2 $b"
     done
 }

@@ -21,7 +21,7 @@ open=$(find "$T/fed/clusters" -perm /077)
 [[ ! $open ]] || fail "others can read $open"
 jq -e '.job == "e2e" and .mode == "replicas" and .rounds == 6 and .params > 0 and .trainable_params == .params and .wall_s > 0
        and (.clusters | length == 2) and .wire_bits_per_param > 1 and .reduction_vs_sync_fp32 > 10
-       and all(.clusters[]; .steps == 60 and .tokens == 15360 and .loss_last < .loss_first - 0.5 and .eval_loss > 0
+       and all(.clusters[]; .steps == 60 and .tokens == 15360 and .loss_last > 0 and .loss_last < .loss_first - 0.5 and .eval_loss > 0
                and .stall_s >= 0 and .train_s > 0 and .wan_sent_bytes > 10000 and .wan_recv_bytes > 10000
                and (.params_digest | length == 32) and (.device | length > 0) and (.name | length > 0))' \
     "$T/fed/summary.json" >/dev/null || fail "summary.json: $(cat "$T/fed/summary.json")"
@@ -81,7 +81,7 @@ run() { # NAME options…: a shorter run with other settings
         fail "$name: $(tail -n 3 "$T/$name.log")"
     digests_equal "$T/$name"
     round_digests_equal "$T/$name"
-    jq -e 'all(.clusters[]; .loss_last < .loss_first + 0.2)' "$T/$name/summary.json" >/dev/null || fail "$name: the loss rose"
+    jq -e 'all(.clusters[]; .loss_last > 0 and .loss_last < .loss_first + 0.2)' "$T/$name/summary.json" >/dev/null || fail "$name: the loss rose"
 }
 for codec in fp32 bf16 int8 topk:64/4096; do run "codec-${codec%%[:/]*}" --set "sync.codec=$codec"; done
 run overlap --set sync.overlap=2 --set sync.fragments=2

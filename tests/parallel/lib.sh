@@ -47,26 +47,43 @@ mpi_pieces() {
     cp "${MPI_PIECES:?}" "$work/bin/libnebula_mpi.so"
 }
 
+# What the comparisons below share: whether fields from the FROM-th on are numbers. A NaN equals everything to mawk, and so does what is
+# reckoned from one; a field that is not there is none.
+numbers='function odd(from, i) { for (i = from; i <= NF; i++) if ($i !~ /^-?[0-9]/) return 1; return NF < from }
+    function far(a, b) { d = (a - b) / b; return d < 0 ? -d : d }'
+
 # agrees WHAT: $work/out against $work/one. A loss may differ by $loss_bound of it (1e-4), the first by a hundredth of that.
 agrees() {
-    awk -v what="$1" -v bound="${loss_bound:-1e-4}" '
-        function far(a, b) { d = (a - b) / b; return d < 0 ? -d : d }
+    awk -v what="$1" -v bound="${loss_bound:-1e-4}" "$numbers"'
+        odd(2) || NF != ($1 == "eval" ? 2 : 4) { print what ": " (NR == FNR ? "one rank" : "the mesh") " says: " $0; bad = 1; next }
         NR == FNR { loss[$1] = $2; norm[$1] = $3; clipped[$1] = $4; want++; next }
+        !($1 in loss) { print what ": step " $1 " of the mesh alone, or twice"; bad = 1; next }
         {
             n++
             e = far($2, loss[$1]); if (e > worst) worst = e
             if (e > ($1 == "0" ? bound / 100 : bound)) { print what ": step " $1 ": loss " $2 ", one rank has " loss[$1]; bad = 1 }
-            if ($1 == "eval") next
             c = $4 - clipped[$1]
-            if (far($3, norm[$1]) > 10 * bound || c > 1 || c < -1) {
+            if ($1 != "eval" && (far($3, norm[$1]) > 10 * bound || c > 1 || c < -1)) {
                 print what ": step " $1 ": gradient norm " $3 ", clipped " $4 "; one rank has " norm[$1] ", " clipped[$1]; bad = 1
             }
+            delete loss[$1]
         }
         END {
-            if (n != want) { print what ": " n " lines, one rank printed " want; bad = 1 }
+            if (n != want || !want) { print what ": " n + 0 " lines, one rank printed " want + 0; bad = 1 }
             if (!bad) printf "%-44s largest difference of a loss %.1e\n", what, worst
             exit bad
         }' "$work/one" "$work/out"
+}
+
+# losses_agree WHAT BOUND WANT GOT: the losses alone, of two files, the first by $first_bound, if that is set.
+losses_agree() {
+    awk -v what="$1" -v bound="$2" -v first="${first_bound:-$2}" "$numbers"'
+        odd(2) { print what ": " FILENAME ": " $0; bad = 1; next }
+        NR == FNR { want[$1] = $2; n++; next }
+        !($1 in want) { print what ": step " $1 " was not made by one rank, or twice here"; bad = 1; next }
+        far($2, want[$1]) > (FNR == 1 ? first : bound) { print what ": step " $1 ": " $2 ", one rank has " want[$1]; bad = 1 }
+        { delete want[$1]; made++ }
+        END { if (made != n || !n) { print what ": " made + 0 " of " n + 0 " steps were made"; bad = 1 } exit bad }' "$3" "$4"
 }
 
 # meshes OPTIONS MESH...: each mesh (DPxPPxTP) against one rank; the first that differs ends it, also where set -e does not count (a && b).

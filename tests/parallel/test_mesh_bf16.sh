@@ -12,8 +12,7 @@ loss_bound=1e-2
 "$mesh_train" 0 0 0 steps=50 products=bf16 >"$work/bf16"
 "$mesh_train" 0 0 0 steps=50 >"$work/fp32"
 ! cmp -s "$work/bf16" "$work/fp32" || { echo "products=bf16 changes nothing"; exit 1; }
-awk 'NR == FNR { want[$1] = $2; next } { d = ($2 - want[$1]) / want[$1]; if (d > 0.01 || d < -0.01) { print "step " $1 ": loss " $2 ", in fp32 " want[$1]; exit 1 } }' \
-    "$work/fp32" "$work/bf16"
+losses_agree "bf16 beside fp32" 0.01 "$work/fp32" "$work/bf16"
 "$mesh_train" 1 1 1 steps=50 products=bf16 | cmp - "$work/bf16"
 # Blocks computed again come out the same.
 "$mesh_train" 0 0 0 steps=50 products=bf16 recompute=1 | cmp - "$work/bf16"

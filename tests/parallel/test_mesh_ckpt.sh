@@ -22,18 +22,14 @@ for options in "clip=adagc bias=1 recompute=1" "tied=1" "trainable=lora"; do
     # A mesh saves what one rank would, and another mesh goes on from there: the losses are those of one rank.
     mesh 2x1x2 steps=6 save="$work/mesh.ckpt" "${o[@]}" >/dev/null
     mesh 2x2x1 steps=6 load="$work/mesh.ckpt" "${o[@]}" >"$work/out"
-    awk 'NR == FNR { want[$1] = $2; n++; next }
-         { d = ($2 - want[$1]) / want[$1]; if (d < 0) d = -d; if (d > 1e-5) { print "step " $1 ": " $2 ", one rank has " want[$1]; bad = 1 } n-- }
-         END { if (n) print "not all steps were made"; exit bad || n }' "$work/on" "$work/out"
+    losses_agree "2x2x1 ($options)" 1e-5 "$work/on" "$work/out"
     # Written on tp 2 x pp 2, read by dp 4 and by one rank: the same parameters, and losses that go on as one.
     mesh 1x2x2 steps=6 save="$work/cut.ckpt" "${o[@]}" >/dev/null
     timeout 30 "$BUILD/mesh_train" 0 0 0 steps=6 load="$work/cut.ckpt" "${o[@]}" >"$work/on"
     mesh 4x1x1 steps=0 load="$work/cut.ckpt" save="$work/again.ckpt" "${o[@]}" >/dev/null
     same "$work/cut.ckpt" "$work/again.ckpt" "4x1x1 ($options): other parameters than tp 2 x pp 2 has written"
     mesh 4x1x1 steps=6 load="$work/cut.ckpt" "${o[@]}" >"$work/out"
-    awk 'NR == FNR { want[$1] = $2; n++; next }
-         { d = ($2 - want[$1]) / want[$1]; if (d < 0) d = -d; if (d > (FNR == 1 ? 1e-6 : 1e-5)) { print "step " $1 ": " $2 ", one rank has " want[$1]; bad = 1 } n-- }
-         END { if (n) print "not all steps were made"; exit bad || n }' "$work/on" "$work/out"
+    first_bound=1e-6 losses_agree "4x1x1 ($options)" 1e-5 "$work/on" "$work/out"
     # The same mesh, the same bits: 3 + 3 steps are 6.
     mesh 2x2x2 steps=6 save="$work/a.ckpt" "${o[@]}" >/dev/null
     mesh 2x2x2 steps=3 save="$work/b.ckpt" "${o[@]}" >/dev/null
@@ -50,9 +46,7 @@ done
 # More replicas than micro-batches: these are cut into rows, and the step is the same.
 timeout 30 "$BUILD/mesh_train" 0 0 0 steps=3 >"$work/on"
 mesh 16x1x1 steps=3 team=1 >"$work/out"
-awk 'NR == FNR { want[$1] = $2; n++; next }
-     { d = ($2 - want[$1]) / want[$1]; if (d < 0) d = -d; if (d > 1e-5) { print "step " $1 " of 16 replicas: " $2 ", one rank has " want[$1]; bad = 1 } n-- }
-     END { if (n) print "not all steps were made"; exit bad || n }' "$work/on" "$work/out"
+losses_agree "16 replicas" 1e-5 "$work/on" "$work/out"
 echo "16 replicas make the step of 8 micro-batches"
 
 # No such file; another model; no room: every rank ends, and the reason is said. Under mpirun, which ends ranks its own way.

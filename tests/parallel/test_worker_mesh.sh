@@ -65,7 +65,7 @@ done
 grep -q "4 ranks: dp 2, pp 1, tp 2" "$T/ranks" && grep -q "2 ranks: dp 1, pp 2, tp 1" "$T/ranks" || fail "other ranks: $(cat "$T/ranks")"
 for key in loss_first loss_last eval_loss; do
     a=$(summary "[.clusters[].$key] | @tsv" "$T/one") b=$(summary "[.clusters[].$key] | @tsv" "$T/mesh")
-    awk -v a="$a" -v b="$b" 'BEGIN { n = split(a, x, "\t"); split(b, y, "\t"); for (i = 1; i <= n; i++) { d = x[i] - y[i]; if (d > 0.02 || d < -0.02) exit 1 } }' ||
+    figures_near 0.02 "$a" "$b" ||
         fail "$key: one rank has $a, the meshes $b"
 done
 jq -e 'all(.clusters[]; .steps == 20 and .tokens == 5120)' "$T/mesh/summary.json" >/dev/null || fail "summary.json: $(cat "$T/mesh/summary.json")"
@@ -83,7 +83,7 @@ variants() {
     run rows
     for key in loss_first loss_last; do
         a=$(summary "[.clusters[].$key] | @tsv" "$T/one") b=$(summary "[.clusters[].$key] | @tsv" "$T/rows")
-        awk -v a="$a" -v b="$b" 'BEGIN { n = split(a, x, "\t"); split(b, y, "\t"); for (i = 1; i <= n; i++) { d = x[i] - y[i]; if (d > 0.02 || d < -0.02) exit 1 } }' ||
+        figures_near 0.02 "$a" "$b" ||
             fail "$key: one rank has $a, replicas of single rows $b"
     done
 }
