@@ -113,6 +113,12 @@ started_by() {
     done
     fail "the run has not started"
 }
+# Whether a cluster of the local run DIR has a checkpoint; and that its worker went on from one, which final parameters do not tell: from nothing a
+# run comes to the same bits.
+saved() { compgen -G "$1/clusters/$2/jobs/*/checkpoint/step-*.ckpt" >/dev/null; } # DIR CLUSTER
+went_on() {                                                                      # DIR CLUSTER LOG
+    cat "$1/clusters/$2"/jobs/*/"$3" | has 'going on from step [1-9]' || fail "$2 began from nothing: $(cat "$1/clusters/$2"/jobs/*/"$3")"
+}
 ledgers_verify() { # RUN CLUSTER…
     local r=$1 c
     shift

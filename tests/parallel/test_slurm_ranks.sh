@@ -57,7 +57,7 @@ want=$(summary '.clusters[0].params_digest' "$T/whole")
 run kill slurm & pid=$!
 for ((i = 0; i < 3000; i++)); do
     n=$(jq -R -s '[split("\n")[] | fromjson? | select(.kind == "step") | .step] | max // 0' "$T/kill/metrics.jsonl" 2>/dev/null) || n=0
-    ((${n:-0} >= 40)) && break
+    ((${n:-0} >= 40)) && saved "$T/kill" alpha && break
     kill -0 "$pid" 2>/dev/null || break
     sleep 0.02
 done
@@ -68,6 +68,7 @@ wait "$pid" || fail "the run with a killed rank failed: $(tail -n 5 "$T/kill.log
 grep -q '"fault"' "$T/kill/metrics.jsonl" || fail "nobody noticed that a rank was killed"
 digests_equal "$T/kill"
 [[ $(summary '.clusters[0].params_digest' "$T/kill") == "$want" ]] || fail "after kill -9 of a rank the parameters differ"
+went_on "$T/kill" alpha rank-0.log
 sleep 0.5
 ! pgrep -f "nebula worker .*$T/" >/dev/null || fail "ranks are left: $(pgrep -af "nebula worker .*$T/")"
 echo "without MPI, tasks of Slurm are ranks over TCP"

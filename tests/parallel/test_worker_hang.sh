@@ -17,6 +17,7 @@ pid=$!
 stopped() { # CLUSTER STEP PATTERN: SIGSTOP to the last process that was started so
     local victim
     wait_step "$T/stop" "$2" "$pid" "$1" || fail "the run does not come to step $2 of $1: $(tail -n 3 "$T/stop.log")"
+    within 20 saved "$T/stop" "$1" || fail "no checkpoint of $1 at step $2"
     victim=$(pgrep -f "$3" | sort -n | tail -n 1)
     [[ -n $victim ]] || fail "no process of $1 found"
     kill -STOP "$victim"
@@ -32,6 +33,8 @@ stopped beta 85 "nebula worker $T/stop/clusters/beta/"
 wait "$pid" || fail "the run with hanging workers failed: $(tail -n 5 "$T/stop.log")"
 digests_equal "$T/stop"
 [[ $(summary '.clusters[0].params_digest' "$T/stop") == "$(summary '.clusters[0].params_digest' "$T/whole")" ]] || fail "other parameters than undisturbed"
+went_on "$T/stop" alpha rank-0.log
+went_on "$T/stop" beta worker.log
 grep -q 'alpha: the worker hangs: nothing was heard of it for [0-9]* s, where [0-9]* s were to be expected' "$T/stop.log" || fail "no line: $(cat "$T/stop.log")"
 # Of a worker that hangs when it has said its last word, nothing is lost; its job ends all the same.
 NEBULA_FAULT=worker.end:+300000 timeout 60 "$nebula" pretrain "$T/job.yaml" --out "$T/end" "${options[@]}" >"$T/end.log" 2>&1 || fail "a worker that does not end: $(tail -n 5 "$T/end.log")"

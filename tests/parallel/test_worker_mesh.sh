@@ -119,16 +119,19 @@ rc=0; wait "$pid" || rc=$?
 [[ $rc == 3 ]] || fail "exit status $rc after an interrupt, not 3: $(tail -n 3 "$T/cut.log")"
 run cut --resume "${long[@]}"
 [[ $(summary '.clusters[0].params_digest' "$T/cut") == "$want" ]] || fail "the resumed run has other parameters"
+for name in alpha beta; do went_on "$T/cut" $name rank-0.log; done
 
 timeout 120 "$nebula" pretrain "$T/kill.yaml" --local 2 --out "$T/kill" "${long[@]}" >"$T/kill.log" 2>&1 &
 pid=$!
 started kill 50
+within 20 saved "$T/kill" alpha || fail "no checkpoint at step 50"
 victim=$(pgrep -f "nebula worker $T/kill/clusters/alpha/.* --rank" | sort -n | tail -n 1) # any of its ranks
 [[ -n $victim ]] || fail "no rank of alpha found"
 kill -KILL "$victim"
 wait "$pid" || fail "the run with a killed rank failed: $(tail -n 5 "$T/kill.log")"
 digests_equal "$T/kill"
 [[ $(summary '.clusters[0].params_digest' "$T/kill") == "$want" ]] || fail "after kill -9 of a rank the parameters differ"
+went_on "$T/kill" alpha rank-0.log
 sleep 0.5
 ! pgrep -f "nebula worker $T/" >/dev/null || fail "ranks are left: $(pgrep -af "nebula worker $T/")"
 

@@ -34,7 +34,7 @@ refused() { # KEY FILE OPTIONS…
     if "$nebula" pretrain "$T/$file.yaml" --out "$T/cut" --resume "${options[@]}" "$@" >"$T/bad.log" 2>&1; then fail "resumed with another $key"; fi
     grep -q "begun with another job: $key differs" "$T/bad.log" || fail "another $key: $(cat "$T/bad.log")"
 }
-refused optim.lr then --set optim.lr=0.002
+refused optim.lr "then" --set optim.lr=0.002
 sed 's/name: gpl, weight: 1/name: gpl, weight: 2/' "$T/then.yaml" >"$T/sources.yaml"
 refused clusters.sources sources
 
