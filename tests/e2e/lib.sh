@@ -126,7 +126,9 @@ ledgers_verify() { # RUN CLUSTER…
 }
 
 summary() { jq -r "$1" "$2/summary.json"; } # summary FILTER DIR
-digests_equal() { [[ $(summary '[.clusters[].params_digest] | unique | length' "$1") == 1 ]] || fail "digests differ in $1"; }
+digests_equal() { # DIR: and there are some
+    jq -e '[.clusters[].params_digest] | unique | length == 1 and (.[0] | type == "string" and length > 0)' "$1/summary.json" >/dev/null || fail "digests differ in $1: $(summary "[.clusters[].params_digest] | tostring" "$1")"
+}
 
 # Figures of all clusters of two runs (a tab between them) that differ by no more than BOUND. What is no number differs: a NaN equals everything to mawk.
 figures_near() { # BOUND FIGURES FIGURES
@@ -144,9 +146,9 @@ rounds_agree() { # METRICS
         | select([.[].digest] | unique | length > 1) | "round \(.[0].round): " + ([.[] | "\(.cluster) \(.digest)"] | join(", "))')
     [[ ! $odd ]] || fail "digests differ in $1: $odd"
 }
-# And at least one round was reported by two clusters.
+# And at least one round was reported by two clusters, with its digest.
 round_digests_equal() { # DIR
-    jq -s -e '[.[] | select(.kind == "round")] | group_by([.round, .fragment]) | any([.[].cluster] | unique | length > 1)' \
+    jq -s -e '[.[] | select(.kind == "round" and (.digest // "" | length > 0))] | group_by([.round, .fragment]) | any([.[].cluster] | unique | length > 1)' \
         "$1/metrics.jsonl" >/dev/null || fail "no round of two clusters in $1/metrics.jsonl"
     rounds_agree "$1/metrics.jsonl"
 }
