@@ -165,6 +165,9 @@ static void print_sockets(bool json) {
         printf("before HELLO             %8d  listen          bytes; then, or after %d ms, or as "
                "the oldest of %d, a connection is cut\n",
                INTER_NAMELESS_BYTES, INTER_NAMELESS_MS, INTER_NAMELESS_MAX);
+        printf("without HELLO, of one    %8d  listen          connections of an address at once, "
+               "then %d a second; who opens more is not heard for a while\n",
+               INTER_NAMELESS_BURST, INTER_NAMELESS_SECOND);
         printf("unread of one peer       %8d  all             MiB beyond the 65 that an honest one "
                "sends ahead: its fullest connection is cut\n",
                INTER_PEER_SLACK_BYTES >> 20);

@@ -232,8 +232,8 @@ void link_router_events(struct inter_link *l) {
     uint16_t event;
     int fd;
     while (l->router_mon && monitor_read(l->router_mon, &event, &fd)) {
-        if (event == ZMQ_EVENT_ACCEPTED) {
-            link_guard_accepted(l, fd);
+        if (event == ZMQ_EVENT_ACCEPTED || event == ZMQ_EVENT_LISTENING) {
+            (event == ZMQ_EVENT_ACCEPTED ? link_guard_accepted : link_guard_listens)(l, fd);
             continue;
         }
         link_guard_left(l, fd);
@@ -275,8 +275,9 @@ enum neb_status link_listen(struct inter_link *l, const char *where) {
     if (set_int(l->router, ZMQ_ZAP_ENFORCE_DOMAIN, 1) != 0)
         return neb_fail(NEB_ERR_IO, "listen: ZAP_ENFORCE_DOMAIN: %s", zmq_strerror(zmq_errno()));
 #endif
-    l->router_mon =
-        monitor(l, l->router, ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED);
+    l->router_mon = monitor(l, l->router,
+                            ZMQ_EVENT_LISTENING | ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED |
+                                ZMQ_EVENT_CLOSED);
     if (!l->router_mon || zmq_bind(l->router, endpoint) != 0)
         return neb_fail(NEB_ERR_IO, "cannot listen on %s: %s", where, zmq_strerror(zmq_errno()));
     size_t n = sizeof endpoint;

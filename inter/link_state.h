@@ -35,6 +35,8 @@
 #include "inter/rate_limit.h"
 #include "inter/socket_profile.h"
 #include "inter/stripes.h"
+#include "inter/syn_filter.h"
+#include "security/source_rate.h"
 #include "security/zap.h"
 
 #define ZAP_DOMAIN      "link"
@@ -133,6 +135,14 @@ struct inter_link {
     } nameless[INTER_NAMELESS_MAX]; // accepted, and no HELLO yet
     uint32_t n_nameless;
     uint64_t cut_nameless;
+    struct sec_source_rate rate; // of connections that come, but for those that said HELLO
+    int listener;                // our duplicate of ZeroMQ's descriptor; -1: none
+    struct {
+        uint64_t from;
+        neb_ns until;
+    } kept_out[INTER_SYN_FILTER_MAX]; // they came too often
+    uint32_t n_kept_out;
+    uint64_t refused_rate;
     neb_ns guard_at;
     inter_link_handler *handler; // during process
     void *user;
@@ -185,6 +195,7 @@ bool link_on_hello(struct inter_link *l, struct peer *p, const uint8_t *rid, int
                    const uint8_t *b, size_t n);
 
 // link_guard.c
+void link_guard_listens(struct inter_link *l, int zmq_fd);  // ZeroMQ listens with this
 void link_guard_accepted(struct inter_link *l, int zmq_fd); // the listener has a new connection
 void link_guard_left(struct inter_link *l, int zmq_fd);     // it is gone
 void link_guard_read(struct conn *c, size_t n);             // a message of n bytes was read from it

@@ -37,6 +37,11 @@ enum {
     INTER_NAMELESS_MAX = 1024,
     INTER_NAMELESS_BYTES = 64 << 10, // that one of them may send
     INTER_NAMELESS_MS = 5000,        // that one of them may stay
+    // connections from one source (security/source.h) that do not come to HELLO: so many at once, then so many a second. Fifteen members
+    // behind one address have 495 at most.
+    INTER_NAMELESS_BURST = 1024,
+    INTER_NAMELESS_SECOND = 64,
+    INTER_KEPT_OUT_MS = 1000, // who came more often: the kernel drops its requests so long
     // held of one peer beyond what an honest one has unacknowledged: then its fullest connection is cut
     INTER_PEER_SLACK_BYTES = 32 << 20,
 };

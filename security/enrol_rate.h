@@ -3,33 +3,25 @@
 // A TLS handshake costs the hub 0.36 ms of processor time before it knows who asks; to close the connection instead, 0.02
 // (2026-11-25, tests/security/test_enrol.c). Two bounds stand before it:
 //
-//     a source (source.h)   SEC_RATE_BURST at once, then SEC_RATE_SECOND a second: a flood takes nobody else's share
-//     all together          processor time: SEC_RATE_PERCENT of a core, and SEC_RATE_SAVED_MS more after a rest
+//     a source (source_rate.h)   SEC_RATE_BURST at once, then SEC_RATE_SECOND a second
+//     all together               processor time: SEC_RATE_PERCENT of a core, and SEC_RATE_SAVED_MS more after a rest
 //
 // The second one is charged what handshakes, requests and proofs have cost by the thread's own clock, so it means the same on every
 // machine. What has begun is not cut short for it.
-//
-// Sources are counted in buckets by a hash that no stranger knows: the memory is fixed, and whose bucket a flood shares is chance.
 #ifndef SEC_ENROL_RATE_H
 #define SEC_ENROL_RATE_H
-#include "agent/base/clock.h"
-
-#include <stdbool.h>
-#include <stdint.h>
+#include "security/source_rate.h"
 
 enum {
     SEC_RATE_SECOND = 4, // of one source
     SEC_RATE_BURST = 64,
     SEC_RATE_PERCENT = 5, // of a core, all sources
     SEC_RATE_SAVED_MS = 200,
-    SEC_RATE_BUCKETS = 4096,
-    SEC_RATE_KEY_BYTES = 16,
 };
 
 struct sec_enrol_rate {
-    uint8_t key[SEC_RATE_KEY_BYTES];
-    neb_ns paid;                   // when what all have cost is paid for
-    neb_ns next[SEC_RATE_BUCKETS]; // when the handshakes that its sources had are
+    struct sec_source_rate sources;
+    neb_ns paid; // when what all have cost is paid for
 };
 
 void sec_enrol_rate_init(struct sec_enrol_rate *r);

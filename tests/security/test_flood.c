@@ -1,28 +1,40 @@
 // What a stranger who cannot authenticate costs two members that exchange data: 500 idle connections (less than twice the time, under 64
-// MiB), half-finished greetings, and frames of 512 MiB claimed before authentication (under 16 MiB).
+// MiB), half-finished greetings, frames of 512 MiB claimed before authentication (under 16 MiB), and whole handshakes with unknown keys
+// without end (less than twice the time, under 32 MiB, and no more of them than are allowed).
 #include "agent/base/clock.h"
 #include "agent/base/fs.h"
-#include "inter/link.h"
+#include "inter/link_state.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
-enum { IDLE = 500, CLAIMS = 16, CHUNK = 256 << 10 };
+enum { IDLE = 500, CLAIMS = 16, CHUNK = 256 << 10, PAIRS = 5, PAIRS_MAX = 20, AT_ONCE = 32 };
 static char dir[] = "/tmp/nebula-flood-XXXXXX";
 static struct sec_identity *ids[2];
 static struct inter_link *links[2];
+static struct sec_members list;
 static uint32_t peers[2];
+static pid_t stranger;
+static struct orders { // to the stranger
+    _Atomic uint32_t port;
+    _Atomic bool go;
+} * orders;
 static uint64_t got;
 static unsigned ups, downs;
 
@@ -59,13 +71,23 @@ static double exchange(void) {
     return neb_seconds(neb_now() - start);
 }
 
-static double best_exchange(int times) {
-    double best = exchange();
-    for (int i = 1; i < times; i++) {
-        double s = exchange();
-        best = s < best ? s : best;
+static double least(double a, double b) { return a < b ? a : b; }
+
+// Less than twice the time, by the best of several looks at either, one behind the other: other work on this machine comes and goes. flooded: a
+// look while the flood is there; < 0: it was not, all the time. Returns the time without.
+static double check_twice(double (*quiet)(void), double (*flooded)(int look), const char *what) {
+    double best[2] = {1e9, 1e9};
+    int looks = 0;
+    for (int i = 0; i < PAIRS_MAX && (looks < PAIRS || best[1] >= 2 * best[0]); i++) {
+        best[0] = least(best[0], quiet());
+        double took = flooded(i);
+        looks += took >= 0;
+        best[1] = took >= 0 ? least(best[1], took) : best[1];
     }
-    return best;
+    printf("%.3f s alone, %.3f s beside %s\n", best[0], best[1], what);
+    assert_true(looks >= PAIRS);
+    assert_true(best[1] < 2 * best[0]);
+    return best[0];
 }
 
 static double resident_mib(void) {
@@ -77,37 +99,75 @@ static double resident_mib(void) {
     return (double)pages * (double)sysconf(_SC_PAGESIZE) / (1 << 20);
 }
 
-static int dial(void) {
+// From 127.0.0.2 and so on.
+static int dial(int stranger_at) {
     struct sockaddr_in to = {.sin_family = AF_INET,
-                             .sin_port = htons((uint16_t)inter_link_port(links[1]))};
+                             .sin_port = htons((uint16_t)inter_link_port(links[1]))},
+                       from = {.sin_family = AF_INET};
     to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    from.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 1 + (uint32_t)stranger_at);
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     assert_true(fd >= 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&from, sizeof from), 0);
     if (connect(fd, (struct sockaddr *)&to, sizeof to) != 0)
         assert_int_equal(errno, EINPROGRESS);
     return fd;
 }
 
-static void test_idle_connections(void **state) {
-    (void)state;
+static bool is_open(int fd) {
+    char skip[512];
+    ssize_t n;
+    while ((n = recv(fd, skip, sizeof skip, 0)) > 0)
+        ;
+    return n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
+}
+
+static bool all_come(const int *fds, int n) {
+    for (int i = 0; i < n; i++) {
+        struct pollfd p = {.fd = fds[i], .events = POLLOUT};
+        if (poll(&p, 1, 0) != 1 || (p.revents & (POLLERR | POLLHUP)))
+            return false;
+    }
+    return true;
+}
+
+static double idle_before, idle_more;
+
+// They stay for 3 s, so each look has others, from another address. One that takes longer does not count.
+static double beside_idle(int look) {
     static int fds[IDLE];
-    best_exchange(2);
-    double before = resident_mib(), quiet = best_exchange(3);
+    neb_ns began = neb_now();
     for (int i = 0; i < IDLE; i++) {
-        fds[i] = dial();
-        if (i % 3 == 0) // one in three has begun a greeting
-            (void)!send(fds[i], "\xff\0\0\0\0\0\0\0\1\x7f\3", 11, MSG_NOSIGNAL);
+        fds[i] = dial(1 + look);
         if (i % 50 == 49)
             step();
     }
-    double flooded = best_exchange(3), after = resident_mib();
-    printf("48 MiB: %.3f s alone, %.3f s beside %d idle connections; %.1f MiB more\n", quiet,
-           flooded, IDLE, after - before);
-    assert_true(flooded < 2 * quiet + 0.05);
-    assert_true(after - before < 64);
-    assert_true(ups == 2 && downs == 0);
+    while (!all_come(fds, IDLE) && neb_now() - began < 2 * NEB_S)
+        step();
+    for (int i = 0; i < IDLE; i += 3) // one in three has begun a greeting
+        (void)!send(fds[i], "\xff\0\0\0\0\0\0\0\1\x7f\3", 11, MSG_NOSIGNAL);
+    double took = exchange(), more = resident_mib() - idle_before;
+    int open = 0;
+    for (int i = 0; i < IDLE; i++)
+        open += is_open(fds[i]);
+    bool in_time = neb_now() - began < 2900 * NEB_MS;
+    if (in_time)
+        assert_int_equal(open, IDLE);
+    idle_more = more > idle_more ? more : idle_more;
     for (int i = 0; i < IDLE; i++)
         close(fds[i]);
+    return in_time ? took : -1;
+}
+
+static void test_idle_connections(void **state) {
+    (void)state;
+    exchange();
+    exchange();
+    idle_before = resident_mib();
+    check_twice(exchange, beside_idle, "500 idle connections");
+    printf("%.1f MiB more\n", idle_more);
+    assert_true(idle_more < 64);
+    assert_true(ups == 2 && downs == 0);
 }
 
 // A true ZMTP 3.0 CURVE greeting, then a frame said to have 512 MiB, and as much of it as the other side takes.
@@ -120,10 +180,11 @@ static void test_claimed_frames(void **state) {
     memcpy(greeting + 12, "CURVE", 5);
     greeting[64] = 6;        // a long command frame
     greeting[65 + 4] = 0x20; // of 0x20000000 bytes, big-endian
-    best_exchange(2);
+    exchange();
+    exchange();
     double before = resident_mib();
     for (int i = 0; i < CLAIMS; i++)
-        fds[i] = dial();
+        fds[i] = dial(0);
     neb_ns end = neb_now() + 2 * NEB_S;
     for (int i = 0; i < 20; i++)
         step();
@@ -146,9 +207,128 @@ static void test_claimed_frames(void **state) {
         close(fds[i]);
 }
 
+// ---- handshakes -------------------------------------------------------------------------------------------------
+
+// Another process, so that what it computes and holds is not counted; at 127.0.0.2. Each connection has a key of its own that nobody knows, and
+// is given up some 32 ms later.
+static void handshake_for_ever(const uint8_t *server) {
+    void *ctx = zmq_ctx_new(), *s[AT_ONCE] = {0};
+    for (unsigned i = 0;; i = (i + 1) % AT_ONCE) {
+        char pub[41], secret[41], where[64];
+        int never = -1, at_once = 0;
+        while (!orders->go)
+            usleep(1000);
+        if (s[i])
+            zmq_close(s[i]);
+        snprintf(where, sizeof where, "tcp://127.0.0.2:0;127.0.0.1:%u", (unsigned)orders->port);
+        zmq_curve_keypair(pub, secret);
+        s[i] = zmq_socket(ctx, ZMQ_DEALER);
+        zmq_setsockopt(s[i], ZMQ_RECONNECT_IVL, &never, sizeof never);
+        zmq_setsockopt(s[i], ZMQ_LINGER, &at_once, sizeof at_once);
+        zmq_setsockopt(s[i], ZMQ_CURVE_SERVERKEY, server, SEC_KEY_BYTES);
+        zmq_setsockopt(s[i], ZMQ_CURVE_PUBLICKEY, pub, sizeof pub);
+        zmq_setsockopt(s[i], ZMQ_CURVE_SECRETKEY, secret, sizeof secret);
+        if (zmq_connect(s[i], where) != 0)
+            _exit(1);
+        usleep(1000);
+    }
+}
+
+static pid_t start_stranger(void) {
+    orders = mmap(NULL, sizeof *orders, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (orders == MAP_FAILED)
+        return -1;
+    pid_t p = fork();
+    if (p == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        handshake_for_ever(sec_identity_public(ids[1])->curve);
+    }
+    return p;
+}
+
+static double five(void) {
+    double s = 0;
+    for (int i = 0; i < 5; i++)
+        s += exchange();
+    return s;
+}
+
+static neb_ns flooded_ns;
+static uint64_t flooded_handshakes, flooded_cut;
+
+static double beside_handshakes(int look) {
+    (void)look;
+    uint64_t was = inter_link_refused(links[1]), cut = links[1]->refused_rate;
+    neb_ns began = neb_now();
+    orders->go = true;
+    double took = five();
+    orders->go = false;
+    flooded_ns += neb_now() - began;
+    flooded_handshakes += inter_link_refused(links[1]) - was;
+    flooded_cut += links[1]->refused_rate - cut;
+    return took;
+}
+
+static void open_link(int i, const char *from) {
+    if (i == 0)
+        snprintf(list.m[peers[0]].endpoint, SEC_ENDPOINT_MAX, "%s127.0.0.1:%u", from,
+                 inter_link_port(links[1]));
+    struct inter_link_config c = {
+        .identity = ids[i], .members = &list, .listen = i ? "127.0.0.1:*" : NULL, .n_bulk = 2};
+    assert_int_equal(inter_link_create(&c, &links[i]), NEB_OK);
+}
+
+// Anna comes back, from there. How long that takes.
+static double come_back(const char *from) {
+    inter_link_destroy(&links[0]);
+    ups = downs = 0;
+    neb_ns began = neb_now();
+    open_link(0, from);
+    while (ups < 2 && neb_now() - began < 20 * NEB_S)
+        step();
+    assert_int_equal(ups, 2);
+    return neb_seconds(neb_now() - began);
+}
+
+static void test_handshakes(void **state) {
+    (void)state;
+    exchange();
+    exchange();
+    double before = resident_mib();
+    orders->port = inter_link_port(links[1]);
+    orders->go = true;
+    neb_ns began = neb_now();
+    while (!links[1]->refused_rate && neb_now() - began < 60 * NEB_S)
+        step();
+    double until = neb_seconds(neb_now() - began);
+    printf("%llu handshakes in %.1f s until the first connection was refused\n",
+           (unsigned long long)inter_link_refused(links[1]), until);
+    assert_true(links[1]->refused_rate > 0);
+    assert_true(inter_link_refused(links[1]) > INTER_NAMELESS_BURST / 4); // they were whole ones
+
+    check_twice(five, beside_handshakes, "handshakes without end");
+    double s = neb_seconds(flooded_ns), more = resident_mib() - before;
+    printf("%.0f of them a second, %.0f connections cut, %.1f MiB more\n",
+           (double)flooded_handshakes / s, (double)flooded_cut / s, more);
+    // twice what is allowed: some come before the kernel was told, and what was saved up while the flood rested
+    assert_true((double)flooded_handshakes < 2 * INTER_NAMELESS_SECOND * (2 * s + 1));
+    if (inter_syn_filter(links[1]->listener, NULL,
+                         0)) // the kernel keeps them out, and not this process one by one
+        assert_true((double)flooded_cut < INTER_NAMELESS_SECOND * (2 * s + 1));
+    assert_true(more < 32);
+    assert_true(ups == 2 && downs == 0);
+
+    orders->go = true;
+    double beside = come_back("");
+    orders->go = false;
+    printf("a member comes back in %.2f s beside them, in %.2f s from their address once they are "
+           "over\n",
+           beside, come_back("127.0.0.2:0;"));
+    exchange();
+}
+
 static int setup(void **state) {
     struct rlimit r;
-    struct sec_members m[1] = {{.n = 0}};
     (void)state;
     if (getrlimit(RLIMIT_NOFILE, &r) == 0 && r.rlim_cur < 4096) {
         r.rlim_cur = r.rlim_max < 4096 ? r.rlim_max : 4096;
@@ -161,18 +341,15 @@ static int setup(void **state) {
         assert_int_equal(neb_path(home, sizeof home, dir, i ? "b" : "a"), NEB_OK);
         assert_int_equal(sec_identity_create(home, i ? "bert" : "anna", &ids[i]), NEB_OK);
         x.pub = *sec_identity_public(ids[i]);
-        assert_int_equal(sec_members_add(&m[0], &x), NEB_OK);
+        assert_int_equal(sec_members_add(&list, &x), NEB_OK);
     }
+    if ((stranger = start_stranger()) < 0)
+        return -1;
     for (int i = 1; i >= 0; i--) {
         for (uint32_t k = 0; k < 2; k++)
-            if (strcmp(m[0].m[k].pub.name, i ? "bert" : "anna") != 0)
+            if (strcmp(list.m[k].pub.name, i ? "bert" : "anna") != 0)
                 peers[i] = k;
-        if (i == 0)
-            snprintf(m[0].m[peers[0]].endpoint, SEC_ENDPOINT_MAX, "127.0.0.1:%u",
-                     inter_link_port(links[1]));
-        struct inter_link_config c = {
-            .identity = ids[i], .members = &m[0], .listen = i ? "127.0.0.1:*" : NULL, .n_bulk = 2};
-        assert_int_equal(inter_link_create(&c, &links[i]), NEB_OK);
+        open_link(i, "");
     }
     neb_ns end = neb_now() + 20 * NEB_S;
     while (ups < 2 && neb_now() < end)
@@ -182,6 +359,8 @@ static int setup(void **state) {
 
 static int teardown(void **state) {
     (void)state;
+    kill(stranger, SIGKILL);
+    waitpid(stranger, NULL, 0);
     for (int i = 0; i < 2; i++) {
         inter_link_destroy(&links[i]);
         sec_identity_destroy(&ids[i]);
@@ -191,6 +370,7 @@ static int teardown(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_idle_connections),
-                                       cmocka_unit_test(test_claimed_frames)};
+                                       cmocka_unit_test(test_claimed_frames),
+                                       cmocka_unit_test(test_handshakes)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -24,7 +24,17 @@
 
 #include <cmocka.h>
 
-enum { ANNA, BERT, MALLORY, N, SILENT = 300, PARTS = 400, PART = 1 << 20, FLOOD = 1200 };
+enum {
+    ANNA,
+    BERT,
+    MALLORY,
+    N,
+    SILENT = 300,
+    PARTS = 400,
+    PART = 1 << 20,
+    FLOOD = 1200,
+    ADDRESSES = 4
+};
 static char dir[] = "/tmp/nebula-hostile-XXXXXX";
 static struct sec_identity *ids[N];
 static struct inter_link *links[2]; // of anna, who listens, and bert
@@ -58,14 +68,18 @@ static void one_message_in_parts(void *s) {
             _exit(1);
 }
 
-// FLOOD connections from 127.0.0.2, which say nothing.
+// FLOOD connections from ADDRESSES addresses, other ones each time, which say nothing. A single one would be kept out before it has filled
+// the table (test_flood.c).
 static void flood(uint32_t port) {
-    struct sockaddr_in from = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(0x7f000002)},
+    static uint32_t first = 0x7f000002;
+    struct sockaddr_in from = {.sin_family = AF_INET},
                        to = {.sin_family = AF_INET,
                              .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
                              .sin_port = htons((uint16_t)port)};
+    first += ADDRESSES;
     for (int i = 0; i < FLOOD; i++) {
         int fd = socket(AF_INET, SOCK_STREAM, 0);
+        from.sin_addr.s_addr = htonl(first + (uint32_t)(i % ADDRESSES));
         if (fd < 0 || bind(fd, (struct sockaddr *)&from, sizeof from) != 0 ||
             connect(fd, (struct sockaddr *)&to, sizeof to) != 0)
             _exit(1);
@@ -202,7 +216,7 @@ static bool is_welcomed(void *s, neb_ns within) {
     return false;
 }
 
-// One address opens more connections than may be nameless. A member at another one whose handshake takes all that time is older than they
+// A few addresses open more connections than may be nameless. A member at another one whose handshake takes all that time is older than they
 // are, and is not the one that gives way. False: this machine was too slow; they were not enough, or the member's own time was over.
 static bool outlives_flood(void *ctx) {
     neb_ns start = neb_now();
@@ -220,14 +234,14 @@ static bool outlives_flood(void *ctx) {
     say_hello(early);
     bool welcomed = is_welcomed(early, 2 * NEB_S);
     zmq_close(early);
-    printf("%d connections of one address: %d descriptors here\n", FLOOD, most);
+    printf("%d connections of %d addresses: %d descriptors here\n", FLOOD, ADDRESSES, most);
     bool full = most >= 2 * INTER_NAMELESS_MAX;
     if (full && !slow)
         assert_true(welcomed);
     return full && welcomed;
 }
 
-static void test_flood_of_one_address(void **state) {
+static void test_flood_of_few_addresses(void **state) {
     (void)state;
     void *ctx = zmq_ctx_new();
     int quiet = descriptors(), tries = 0;
@@ -379,7 +393,7 @@ static int teardown(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_flood_of_one_address), cmocka_unit_test(test_silent_connections),
+        cmocka_unit_test(test_flood_of_few_addresses), cmocka_unit_test(test_silent_connections),
         cmocka_unit_test(test_parts_before_hello), cmocka_unit_test(test_parts_after_hello)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -1,0 +1,14 @@
+// Requests for a connection (SYN) that the kernel drops for a listening socket, by where they come from: who floods costs this process
+// nothing then, and hears nothing. Connections that are there are not touched. A classic BPF program (Linux's
+// Documentation/networking/filter.rst), which needs no privilege.
+#ifndef INTER_SYN_FILTER_H
+#define INTER_SYN_FILTER_H
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { INTER_SYN_FILTER_MAX = 64 };
+
+// From now on those of these n sources (security/source.h) are dropped, of no others. False: this kernel cannot.
+bool inter_syn_filter(int listener, const uint64_t *from, uint32_t n);
+
+#endif

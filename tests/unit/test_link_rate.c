@@ -1,0 +1,174 @@
+// How often strangers may come to a link's port: the rate of each source, and the kernel's filter that keeps out who came too often, by IPv4
+// and IPv6, and nobody else; connections that are there are not touched.
+#include "inter/socket_profile.h"
+#include "inter/syn_filter.h"
+#include "security/identity.h"
+#include "security/source.h"
+#include "security/source_rate.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <poll.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static void test_rate(void **state) {
+    (void)state;
+    static struct sec_source_rate r;
+    neb_ns now = 1000 * NEB_S;
+    int n = 0;
+    assert_int_equal(sec_init(), NEB_OK);
+    sec_source_rate_init(&r, INTER_NAMELESS_SECOND, INTER_NAMELESS_BURST);
+    for (int i = 0; i < 2 * INTER_NAMELESS_BURST; i++)
+        n += sec_source_rate_take(&r, 7, now);
+    assert_int_equal(n, INTER_NAMELESS_BURST);
+    assert_true(sec_source_rate_take(&r, 8, now)); // another one
+    sec_source_rate_give_back(&r, 7);
+    assert_true(sec_source_rate_take(&r, 7, now));
+    assert_false(sec_source_rate_take(&r, 7, now));
+    n = 0;
+    for (int ms = 0; ms < 10000; ms++)
+        n += sec_source_rate_take(&r, 7, now + ms * NEB_MS);
+    assert_in_range(n, 10 * INTER_NAMELESS_SECOND - 1, 10 * INTER_NAMELESS_SECOND);
+    // fifteen members that come all at once, each connection to its HELLO, again and again
+    for (int round = 0; round < 100; round++) {
+        for (int i = 0; i < 15 * 33; i++)
+            assert_true(sec_source_rate_take(&r, 9, now));
+        for (int i = 0; i < 15 * 33; i++)
+            sec_source_rate_give_back(&r, 9);
+    }
+}
+
+static int listen_on(int family) {
+    struct sockaddr_in four = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_addr = in6addr_any};
+    bool is_four = family == AF_INET;
+    int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0), off = 0;
+    if (fd < 0)
+        return -1;
+    if (!is_four)
+        setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+    if (bind(fd, is_four ? (void *)&four : (void *)&six, is_four ? sizeof four : sizeof six) != 0 ||
+        listen(fd, 64) != 0) {
+        close(fd);
+        return -1;
+    }
+    return fd;
+}
+
+static struct sockaddr_storage address_of(const char *text, uint16_t port) {
+    struct sockaddr_storage a = {0};
+    struct sockaddr_in *four = (void *)&a;
+    struct sockaddr_in6 *six = (void *)&a;
+    if (inet_pton(AF_INET, text, &four->sin_addr) == 1) {
+        a.ss_family = AF_INET;
+        four->sin_port = port;
+    } else {
+        assert_int_equal(inet_pton(AF_INET6, text, &six->sin6_addr), 1);
+        a.ss_family = AF_INET6;
+        six->sin6_port = port;
+    }
+    return a;
+}
+
+static uint64_t source(const char *text) {
+    struct sockaddr_storage a = address_of(text, 0);
+    return sec_source_of(&a);
+}
+
+// A connection that was asked for from there.
+static int dial(int listener, const char *from, const char *to) {
+    struct sockaddr_storage l, a = address_of(from, 0);
+    socklen_t n = sizeof l, size = a.ss_family == AF_INET ? sizeof(struct sockaddr_in)
+                                                          : sizeof(struct sockaddr_in6);
+    assert_int_equal(getsockname(listener, (struct sockaddr *)&l, &n), 0);
+    struct sockaddr_storage b = address_of(to, ((struct sockaddr_in *)(void *)&l)->sin_port);
+    int fd = socket(a.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    assert_true(fd >= 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&a, size), 0);
+    if (connect(fd, (struct sockaddr *)&b, size) != 0)
+        assert_int_equal(errno, EINPROGRESS);
+    return fd;
+}
+
+static bool is_there(int fd, int ms) {
+    struct pollfd p = {.fd = fd, .events = POLLOUT};
+    int error = 0;
+    socklen_t n = sizeof error;
+    return poll(&p, 1, ms) == 1 && getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &n) == 0 && !error;
+}
+
+static bool comes(int listener, const char *from, const char *to) {
+    int fd = dial(listener, from, to);
+    bool there = is_there(fd, 400);
+    close(fd);
+    return there;
+}
+
+static bool can_filter(int listener) {
+    uint64_t from = source("127.0.0.2");
+    if (inter_syn_filter(listener, &from, 1))
+        return true;
+    printf("this kernel filters no sockets\n");
+    return false;
+}
+
+static void test_ipv4(void **state) {
+    (void)state;
+    int l = listen_on(AF_INET);
+    assert_true(l >= 0);
+    int before = dial(l, "127.0.0.2", "127.0.0.1");
+    assert_true(is_there(before, 5000));
+    int held = accept(l, NULL, NULL);
+    assert_true(held >= 0);
+    if (!can_filter(l))
+        skip();
+    int late = dial(l, "127.0.0.2", "127.0.0.1");
+    assert_false(is_there(late, 400));
+    assert_true(comes(l, "127.0.0.3", "127.0.0.1"));
+    char b[2];
+    assert_int_equal(send(before, "x", 1, 0), 1); // the one that was there goes on
+    assert_int_equal(recv(held, b, sizeof b, 0), 1);
+    assert_true(inter_syn_filter(l, NULL, 0));
+    assert_true(is_there(late, 5000)); // its kernel has asked again
+    uint64_t many[INTER_SYN_FILTER_MAX];
+    for (uint32_t i = 0; i < INTER_SYN_FILTER_MAX; i++) {
+        char text[32];
+        snprintf(text, sizeof text, i % 2 ? "127.0.1.%u" : "2001:db8:0:%u::1", i);
+        many[i] = source(text);
+    }
+    assert_true(inter_syn_filter(l, many, INTER_SYN_FILTER_MAX));
+    assert_false(comes(l, "127.0.1.63", "127.0.0.1"));
+    assert_true(comes(l, "127.0.1.62", "127.0.0.1"));
+    close(before), close(held), close(late), close(l);
+}
+
+static void test_ipv6(void **state) {
+    (void)state;
+    int l = listen_on(AF_INET6);
+    if (l < 0 || !can_filter(l) || !comes(l, "::1", "::1")) {
+        printf("there is no IPv6 here\n");
+        skip();
+    }
+    assert_false(comes(l, "127.0.0.2", "127.0.0.1")); // a port for both
+    assert_true(comes(l, "127.0.0.3", "127.0.0.1"));
+    uint64_t from[2] = {source("::7"), source("2001:db8::1")}; // ::1 is of that network
+    assert_true(inter_syn_filter(l, from, 2));
+    assert_false(comes(l, "::1", "::1"));
+    assert_true(comes(l, "127.0.0.2", "127.0.0.1"));
+    assert_true(inter_syn_filter(l, from + 1, 1));
+    assert_true(comes(l, "::1", "::1"));
+    close(l);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rate), cmocka_unit_test(test_ipv4),
+                                       cmocka_unit_test(test_ipv6)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
