@@ -1,5 +1,6 @@
 #include "security/ca.h"
 
+#include "agent/base/fault.h"
 #include "agent/base/fs.h"
 #include "security/federation.h"
 #include "security/locked.h"
@@ -13,6 +14,7 @@ enum {
     MAGIC_BYTES = 8,
     KEY_FILE = MAGIC_BYTES + SEC_KEY_BYTES + SEC_SEAL_EXTRA,
     DAY_S = 24 * 3600,
+    BRIEF_S = 180, // where a test wants a certificate that ends soon
     EARLY_S = 300, // clocks differ
     BACKUP_MAX = MAGIC_BYTES + SEC_SEAL_SALT_BYTES + SEC_KEY_BYTES + SEC_CERT_MAX + SEC_SEAL_EXTRA,
 };
@@ -184,12 +186,12 @@ static enum neb_status sign_cert(const uint8_t *seed, X509 *c) {
 }
 
 static enum neb_status end_entity(const struct sec_ca *ca, const struct sec_public *p,
-                                  const char *cn, EVP_PKEY *key, const char *usage, int days,
+                                  const char *cn, EVP_PKEY *key, const char *usage, long seconds,
                                   X509 **out) {
     enum neb_status st = NEB_OK;
     const uint8_t *at = ca->der.p;
     X509 *c = X509_new(), *issuer = d2i_X509(NULL, &at, (long)ca->der.len);
-    if (!c || !issuer || !key || !frame(c, NID_commonName, cn, (long)days * DAY_S) ||
+    if (!c || !issuer || !key || !frame(c, NID_commonName, cn, seconds) ||
         !X509_set_pubkey(c, key) || !X509_set_issuer_name(c, X509_get_subject_name(issuer))) {
         st = neb_fail(NEB_ERR_IO, "certificate cannot be made: %s", sec_openssl_error());
         goto out;
@@ -211,7 +213,8 @@ enum neb_status sec_ca_issue(const struct sec_ca *ca, const struct sec_public *p
                              struct neb_buf *der) {
     X509 *c = NULL;
     EVP_PKEY *key = EVP_PKEY_new_raw_public_key(EVP_PKEY_ED25519, NULL, p->sign, SEC_KEY_BYTES);
-    enum neb_status st = end_entity(ca, p, p->name, key, "clientAuth", SEC_MEMBER_DAYS, &c);
+    long seconds = neb_fault("ca.brief") ? BRIEF_S : (long)SEC_MEMBER_DAYS * DAY_S;
+    enum neb_status st = end_entity(ca, p, p->name, key, "clientAuth", seconds, &c);
     if (st == NEB_OK)
         st = sec_x509_der(c, der);
     X509_free(c);
@@ -221,7 +224,8 @@ enum neb_status sec_ca_issue(const struct sec_ca *ca, const struct sec_public *p
 
 enum neb_status sec_ca_issue_server(const struct sec_ca *ca, const struct sec_public *hub,
                                     EVP_PKEY *tls_key, X509 **out) {
-    return end_entity(ca, hub, "nebula enrolment", tls_key, "serverAuth", SEC_SERVER_DAYS, out);
+    return end_entity(ca, hub, "nebula enrolment", tls_key, "serverAuth",
+                      (long)SEC_SERVER_DAYS * DAY_S, out);
 }
 
 static enum neb_status self_sign(const uint8_t *seed, const char *name, struct neb_buf *der) {
