@@ -3,6 +3,7 @@
 #include "agent/base/log.h"
 #include "agent/web_guard.h"
 #include "agent/web_tls.h"
+#include "security/locked.h"
 
 #include <arpa/inet.h>
 #include <ctype.h>
@@ -47,7 +48,7 @@ struct connection {
 struct server { // with one certificate, as long as that is not renewed
     struct agent_web *web;
     struct MHD_Daemon *daemon;
-    struct agent_web_guard guard;
+    struct agent_web_guard *guard; // sec_locked_alloc
     struct agent_web_tls tls;
     int listening; // its socket once it no longer accepts, closed after its end; -1: it does
 };
@@ -156,7 +157,7 @@ static enum MHD_Result answer(struct MHD_Connection *c, unsigned code, const cha
 static enum MHD_Result log_in(const struct server *s, struct MHD_Connection *c) {
     char cookie[192];
     snprintf(cookie, sizeof cookie, AGENT_WEB_COOKIE "=%s; Path=/; HttpOnly; SameSite=Strict%s",
-             s->guard.cookie, s->web->secure ? "; Secure" : "");
+             s->guard->cookie, s->web->secure ? "; Secure" : "");
     struct MHD_Response *r = MHD_create_response_from_buffer(0, NULL, MHD_RESPMEM_PERSISTENT);
     if (!r)
         return MHD_NO;
@@ -201,7 +202,7 @@ static enum MHD_Result on_request(void *user, struct MHD_Connection *c, const ch
         .authorization = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Authorization"),
         .cookies = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Cookie"),
         .query_token = MHD_lookup_connection_value(c, MHD_GET_ARGUMENT_KIND, "token")};
-    switch (agent_web_judge(&s->guard, &ask)) {
+    switch (agent_web_judge(s->guard, &ask)) {
     case AGENT_WEB_PASS: return serve(s->web, c, path);
     case AGENT_WEB_LOGIN: return log_in(s, c);
     case AGENT_WEB_METHOD:
@@ -279,7 +280,7 @@ static enum neb_status start_server(struct server *s, const struct address *a, i
     unsigned flags = MHD_USE_POLL_INTERNAL_THREAD | MHD_USE_ERROR_LOG | MHD_USE_ITC |
                      (w->secure ? MHD_USE_TLS : 0u) | (a->v6 ? MHD_USE_DUAL_STACK : 0u);
     struct MHD_OptionItem tls[] = {{MHD_OPTION_HTTPS_MEM_CERT, 0, s->tls.cert.p},
-                                   {MHD_OPTION_HTTPS_MEM_KEY, 0, s->tls.key.p},
+                                   {MHD_OPTION_HTTPS_MEM_KEY, 0, s->tls.key},
                                    {MHD_OPTION_HTTPS_PRIORITIES, 0, (void *)(uintptr_t)priorities},
                                    {MHD_OPTION_END, 0, NULL}};
     static struct MHD_OptionItem none[] = {{MHD_OPTION_END, 0, NULL}};
@@ -309,23 +310,23 @@ static enum neb_status start_server(struct server *s, const struct address *a, i
 static enum neb_status load_secrets(struct server *s, const struct agent_web_config *c,
                                     const struct address *a) {
     struct agent_web *w = s->web;
-    s->guard.wide = !agent_web_is_loopback(a->host);
+    s->guard->wide = !agent_web_is_loopback(a->host);
     if (!c->cert != !c->key)
         return neb_fail(NEB_ERR_INVALID, "--page-cert and --page-key go together");
-    if (s->guard.wide && !c->token)
+    if (s->guard->wide && !c->token)
         return neb_fail(NEB_ERR_INVALID,
                         "--page %s: beyond this machine the page needs --page-token FILE (make one "
                         "with (umask 077; openssl rand -hex 32 >FILE))",
                         c->listen);
     if (c->token)
-        NEB_TRY(agent_web_guard_token(&s->guard, c->token));
+        NEB_TRY(agent_web_guard_token(s->guard, c->token));
     if (c->cert) {
         NEB_TRY(agent_web_tls_files(&w->files, c->cert, c->key));
         NEB_TRY(agent_web_tls_load(c->cert, c->key, &s->tls));
-    } else if (s->guard.wide)
+    } else if (s->guard->wide)
         NEB_TRY(agent_web_tls_own(c->home, a->host, &s->tls, &w->files));
     w->secure = s->tls.x509 != NULL;
-    s->guard.cert = s->tls.x509;
+    s->guard->cert = s->tls.x509;
     return NEB_OK;
 }
 
@@ -344,8 +345,13 @@ static void say_where(const struct agent_web *w, const struct address *a) {
 
 static struct server *make_server(struct agent_web *w) {
     struct server *s = calloc(1, sizeof *s);
-    if (s)
-        *s = (struct server){.web = w, .listening = -1};
+    if (!s || !(s->guard = sec_locked_alloc(sizeof *s->guard))) {
+        free(s);
+        return NULL;
+    }
+    memset(s->guard, 0, sizeof *s->guard);
+    s->web = w;
+    s->listening = -1;
     return s;
 }
 
@@ -358,7 +364,7 @@ static void end_server(struct server **sp) {
     if (s->listening >= 0)
         close(s->listening);
     agent_web_tls_free(&s->tls);
-    sodium_memzero(&s->guard, sizeof s->guard);
+    sodium_free(s->guard);
     free(s);
     *sp = NULL;
 }
@@ -389,8 +395,8 @@ static void take_renewed(struct agent_web *w, neb_ns now) {
     enum neb_status st =
         next ? agent_web_tls_load(w->files.cert, w->files.key, &next->tls) : NEB_ERR_NOMEM;
     if (st == NEB_OK) {
-        next->guard = w->now->guard;
-        next->guard.cert = next->tls.x509;
+        *next->guard = *w->now->guard;
+        next->guard->cert = next->tls.x509;
         st = replace_server(w, next, now);
     }
     if (st == NEB_OK) {

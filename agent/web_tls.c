@@ -1,6 +1,7 @@
 #include "agent/web_tls.h"
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
+#include "security/locked.h"
 #include "security/seal.h"
 
 #include <openssl/bio.h>
@@ -38,21 +39,22 @@ static enum neb_status read_pem(const char *path, struct neb_buf *b) {
 }
 
 // A key as all others: of this user, closed to everybody else. The file may be named by a link, as those that are renewed often are.
-static enum neb_status read_key(const char *path, struct neb_buf *b) {
-    uint8_t *p = malloc(PEM_BYTES_MAX);
+static enum neb_status read_key(const char *path, char **out) {
+    struct stat s;
     char *real = realpath(path, NULL);
-    size_t n = 0;
-    enum neb_status st = !p      ? neb_fail(NEB_ERR_NOMEM, "out of memory reading %s", path)
-                         : !real ? neb_fail_errno("%s", path)
-                                 : sec_secret_read(real, p, PEM_BYTES_MAX, &n);
-    if (st == NEB_OK) {
-        neb_buf_add(b, p, n);
-        neb_buf_add(b, "", 1);
-        st = neb_buf_check(b);
+    enum neb_status st = NEB_OK;
+    size_t n = 0, cap = 0;
+    if (!real || stat(real, &s) != 0) {
+        st = neb_fail_errno("%s", path);
+        goto out;
     }
-    if (p)
-        sodium_memzero(p, PEM_BYTES_MAX);
-    free(p);
+    cap = s.st_size < PEM_BYTES_MAX ? (size_t)s.st_size : PEM_BYTES_MAX; // larger: refused
+    if (!(*out = sec_locked_alloc(cap + 1)))
+        st = neb_fail(NEB_ERR_NOMEM, "out of memory reading %s", path);
+    NEB_TRY_GOTO(st, out);
+    NEB_TRY_GOTO(sec_secret_read(real, *out, cap, &n), out);
+    (*out)[n] = 0;
+out:
     free(real);
     return st;
 }
@@ -75,7 +77,7 @@ enum neb_status agent_web_tls_load(const char *cert_path, const char *key_path,
     NEB_TRY_GOTO(read_pem(cert_path, &out->cert), out);
     NEB_TRY_GOTO(read_key(key_path, &out->key), out);
     c = BIO_new_mem_buf(out->cert.p, (int)out->cert.len - 1);
-    k = BIO_new_mem_buf(out->key.p, (int)out->key.len - 1);
+    k = BIO_new_mem_buf(out->key, -1);
     st = c && k ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory for %s", cert_path);
     NEB_TRY_GOTO(st, out);
     if (!(out->x509 = PEM_read_bio_X509(c, NULL, no_passphrase, NULL)))
@@ -99,9 +101,8 @@ out:
 }
 
 void agent_web_tls_free(struct agent_web_tls *t) {
-    if (t->key.p)
-        sodium_memzero(t->key.p, t->key.cap);
-    neb_buf_free(&t->key);
+    sodium_free(t->key);
+    t->key = NULL;
     neb_buf_free(&t->cert);
     X509_free(t->x509);
     t->x509 = NULL;

@@ -11,8 +11,9 @@
 enum { AGENT_WEB_FINGERPRINT = 32 * 3 }; // "AB:CD:…" and its end
 
 struct agent_web_tls {
-    struct neb_buf cert, key; // PEM, ended by 0; cert may be a chain, the page's own first
-    X509 *x509;               // the page's own
+    struct neb_buf cert; // PEM, ended by 0; may be a chain, the page's own first
+    char *key;           // PEM, sec_locked_alloc
+    X509 *x509;          // the page's own
 };
 
 // Where a pair lies, to see that it was renewed.

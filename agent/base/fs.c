@@ -186,7 +186,8 @@ struct neb_fs_writer {
     int fd;
     char path[NEB_PATH_MAX], tmp[NEB_PATH_MAX];
     uint8_t *buf;
-    size_t len;
+    size_t len, most;                  // in buf; the most that was
+    bool secret;                       // for this user alone: it may be a key
     uint64_t written, pushed;          // to the file; of that, known to be on disk
     const struct neb_vault_ops *vault; // NULL: in clear
     void *seal;
@@ -200,6 +201,7 @@ enum neb_status neb_fs_writer_open(const char *path, mode_t mode, struct neb_fs_
         return neb_fail(NEB_ERR_NOMEM, "out of memory opening %s", path);
     }
     w->fd = -1;
+    w->secret = !(mode & 077);
     if (strlen(path) + 5 > sizeof w->path) {
         st = neb_fail(NEB_ERR_LIMIT, "path too long: %s", path);
         goto fail;
@@ -268,6 +270,7 @@ static enum neb_status add_bytes(void *user, const void *src, size_t n) {
     if (n)
         memcpy(w->buf + w->len, p, n);
     w->len += n;
+    w->most = w->len > w->most ? w->len : w->most;
     return NEB_OK;
 }
 
@@ -316,6 +319,8 @@ void neb_fs_writer_destroy(struct neb_fs_writer **wp) {
     }
     if (w->vault)
         w->vault->drop(w->seal);
+    if (w->secret)
+        explicit_bzero(w->buf, w->most);
     free(w->buf);
     free(w);
     *wp = NULL;

@@ -4,6 +4,8 @@
 #include "agent/web.h"
 #include "agent/web_guard.h"
 #include "agent/web_tls.h"
+#include "security/locked.h"
+#include "security/seal.h"
 #include "tests/testing.h"
 
 #include <arpa/inet.h>
@@ -255,6 +257,45 @@ static struct agent_web *start(const char *token_file, uint16_t *port) {
     return w;
 }
 
+#ifndef TESTING_SANITIZED // where mlock does nothing
+static long locked_kib(void) {
+    char line[128];
+    long n = -1;
+    FILE *f = fopen("/proc/self/status", "r");
+    assert_non_null(f);
+    while (fgets(line, sizeof line, f))
+        if (sscanf(line, "VmLck: %ld", &n) == 1)
+            break;
+    fclose(f);
+    return n;
+}
+
+// The page's key, and its token while it is served, lie in locked memory, which is given back.
+static void test_locked(void **state) {
+    const struct folder *f = *state;
+    struct agent_web_tls t;
+    struct agent_web_tls_files files;
+    struct agent_web *w;
+    uint16_t port;
+    char path[NEB_PATH_MAX];
+    in_folder(f, "token", token, path);
+    long before = locked_kib();
+    assert_int_equal(agent_web_tls_own(f->path, "127.0.0.1", &t, &files), NEB_OK);
+    if (!sec_locked_all()) {
+        agent_web_tls_free(&t);
+        puts("this process may lock too little");
+        skip();
+    }
+    assert_true(locked_kib() > before);
+    agent_web_tls_free(&t);
+    assert_int_equal(locked_kib(), before);
+    w = start(path, &port);
+    assert_true(locked_kib() > before);
+    agent_web_stop(&w);
+    assert_int_equal(locked_kib(), before);
+}
+#endif
+
 // Sends bytes, reads until the server closes; the whole answer as text.
 static void exchange(uint16_t port, const char *send_text, char *out, size_t cap) {
     struct sockaddr_in a = {
@@ -345,14 +386,22 @@ static void test_config(void **state) {
     assert_null(w);
 }
 
+static int init(void **state) {
+    (void)state;
+    return sec_seal_init() == NEB_OK ? 0 : -1;
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_hosts),
         cmocka_unit_test_setup_teardown(test_tokens, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_certificate, make_folder, remove_folder),
+#ifndef TESTING_SANITIZED
+        cmocka_unit_test_setup_teardown(test_locked, make_folder, remove_folder),
+#endif
         cmocka_unit_test_setup_teardown(test_renewal, make_folder, remove_folder),
         cmocka_unit_test(test_server),
         cmocka_unit_test_setup_teardown(test_config, make_folder, remove_folder),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, init, NULL);
 }
