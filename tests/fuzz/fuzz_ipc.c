@@ -4,18 +4,11 @@
 //
 // Input: lines. The first byte says who speaks (T: who has the trainer's secret; C: a command; W: the agent, to a worker), the second one
 // what goes along (k: the secret, u: an update, 0 to 9: so many parts), the rest is the head. A lone T attaches it.
-#include "agent/base/fs.h"
-#include "agent/base/log.h"
-#include "agent/daemon_state.h"
-#include "agent/status.h"
 #include "agent/worker.h"
 #include "compress/update.h"
-#include "inter/ledger_verify.h"
-#include "security/sign.h"
+#include "tests/fuzz/agent.h"
 
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -27,23 +20,15 @@ static const char yaml[] =
     "clusters:\n  - {name: anna, launcher: attach, threads: 1}\n  - {name: bert, threads: 1}\n";
 static const char hex[] = "aabbccddeeff00112233445566778899";
 
-static char root[64], home[80], list[96];
-static struct sec_identity *ids[2];
-static struct agent_daemon_config config = {.home = home};
 static struct agent_job parsed;
 static json_t *spec;
 static struct neb_buf update;
-static void *zctx;
 
 // ---- once -----------------------------------------------------------------------------------------------------
 
-static void remove_all(void) {
+static void free_made(void) {
     json_decref(spec);
     neb_buf_free(&update);
-    for (int k = 0; k < 2; k++)
-        sec_identity_destroy(&ids[k]);
-    if (neb_fs_remove_tree(root) != NEB_OK)
-        neb_warn("%s stays", root);
 }
 
 static void make_update(void) {
@@ -59,88 +44,26 @@ static void make_update(void) {
 }
 
 static void set_up(void) {
-    static const char *const names[2] = {"anna", "bert"};
     static struct sec_members m;
-    snprintf(root, sizeof root, "%s/nebula-fuzz-ipc-XXXXXX",
-             access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
-    NEB_ASSERT(sec_init() == NEB_OK && mkdtemp(root));
+    char list[96];
+    agent_set_up();
     for (int k = 0; k < 2; k++) {
-        char dir[96];
-        snprintf(dir, sizeof dir, "%s/%s", root, names[k]);
-        NEB_ASSERT(sec_identity_create(dir, names[k], &ids[k]) == NEB_OK);
-        struct sec_member x = {.pub = *sec_identity_public(ids[k])};
+        struct sec_member x = {.pub = *sec_identity_public(agent_ids[k])};
         NEB_ASSERT(sec_members_add(&m, &x) == NEB_OK);
     }
-    snprintf(home, sizeof home, "%s/home", root);
-    snprintf(list, sizeof list, "%s/members.json", home);
-    NEB_ASSERT(neb_fs_mkdirs(home, 0700) == NEB_OK && sec_members_save(list, &m) == NEB_OK);
+    snprintf(list, sizeof list, "%s/members.json", agent_home);
+    NEB_ASSERT(sec_members_save(list, &m) == NEB_OK);
     NEB_ASSERT(agent_job_parse(yaml, sizeof yaml - 1, "t.yaml", &parsed) == NEB_OK);
     NEB_ASSERT((spec = agent_job_to_json(&parsed)) != NULL);
-    NEB_ASSERT((zctx = zmq_ctx_new()) != NULL);
     make_update();
-    atexit(remove_all);
+    atexit(free_made);
 }
-
-// ---- the agent ------------------------------------------------------------------------------------------------
 
 static struct daemon *begin(void) {
-    struct daemon *d = calloc(1, sizeof *d);
+    struct daemon *d = agent_begin();
     char why[512];
-    NEB_ASSERT(d);
-    d->c = &config;
-    d->signal_fd = -1;
-    d->zctx = zctx;
-    d->identity = ids[0];
-    NEB_ASSERT(agent_view_create(&d->view) == NEB_OK);
-    NEB_ASSERT(agent_members_open(home, d->identity, &d->trust) == NEB_OK);
-    snprintf(d->exe, sizeof d->exe, "/bin/false");
-    NEB_ASSERT(daemon_start_service(d) == NEB_OK);
-    NEB_ASSERT(neb_path(d->socket_path, sizeof d->socket_path, home, "agent.sock") == NEB_OK);
-    NEB_ASSERT(agent_ipc_listen(zctx, d->socket_path, &d->ipc) == NEB_OK);
-    d->streams.ipc = d->ipc;
     NEB_ASSERT(daemon_job_accept(d, hex, spec, UINT32_MAX, why, sizeof why) != NULL);
     return d;
-}
-
-static void end(struct daemon *d) {
-    for (int i = 0; i < AGENT_JOBS_MAX; i++)
-        if (d->jobs[i].used)
-            daemon_job_forget(d, &d->jobs[i]);
-    agent_view_destroy(&d->view);
-    agent_ipc_destroy(&d->ipc);
-    inter_service_destroy(&d->service);
-    agent_members_destroy(&d->trust);
-    free(d);
-    // all but the list
-    static const char *const made[] = {"ledger.db",     "ledger.db-wal", "ledger.db-shm",
-                                       "ledger.lock",   "streams.db",    "streams.db-wal",
-                                       "streams.db-shm"};
-    char path[NEB_PATH_MAX];
-    for (size_t i = 0; i < sizeof made / sizeof *made; i++)
-        if (neb_path(path, sizeof path, home, made[i]) == NEB_OK)
-            (void)unlink(path);
-    (void)(neb_path(path, sizeof path, home, "jobs") == NEB_OK && neb_fs_remove_tree(path));
-    (void)(neb_path(path, sizeof path, home, "blobs") == NEB_OK && neb_fs_remove_tree(path));
-}
-
-static enum neb_status signed_by(void *user, const uint8_t id[INTER_ID_BYTES], uint8_t member,
-                                 const char *context, const void *msg, size_t len,
-                                 const uint8_t sig[INTER_SIG_BYTES]) {
-    (void)user, (void)id;
-    NEB_ASSERT(member < 2);
-    return sec_verify(sec_identity_public(ids[member])->sign, context, msg, len, sig);
-}
-
-static void expect_sound(struct daemon *d) {
-    struct inter_ledger_counts counts;
-    const struct inter_ledger_check check = {NULL, signed_by, NULL, NULL};
-    NEB_ASSERT(inter_service_process(d->service) == NEB_OK);
-    NEB_ASSERT(inter_ledger_verify(inter_service_ledger(d->service), &check, &counts) == NEB_OK);
-    json_t *status = daemon_status(d);
-    char *text = status ? json_dumps(status, JSON_COMPACT) : NULL;
-    NEB_ASSERT(text);
-    free(text);
-    json_decref(status);
 }
 
 // ---- what is said ---------------------------------------------------------------------------------------------
@@ -202,7 +125,7 @@ static void free_worker(struct agent_worker *w) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    if (!zctx)
+    if (!agent_zctx)
         set_up();
     struct daemon *d = begin();
     struct agent_worker *w = a_worker();
@@ -223,8 +146,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         data += n + (end_of != NULL);
         size -= n + (end_of != NULL);
     }
-    expect_sound(d);
+    agent_expect_sound(d);
     free_worker(w);
-    end(d);
+    agent_end(d);
     return 0;
 }
