@@ -1,11 +1,11 @@
 // nebula data build SPEC.yaml: text into a corpus.
+#include "agent/cmd_data.h"
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/base/number.h"
 #include "agent/commands.h"
 #include "agent/json.h"
 #include "agent/progress.h"
-#include "intra/data.h"
 
 #include <argp.h>
 #include <stdlib.h>
@@ -217,7 +217,7 @@ static enum neb_status top_pair(struct reader *r, const char *key, yaml_node_t *
     return NEB_OK;
 }
 
-static enum neb_status load_spec(const char *path, struct intra_build_spec *s) {
+enum neb_status agent_recipe_load(const char *path, struct intra_build_spec *s) {
     struct neb_buf b = {0};
     yaml_parser_t parser;
     struct reader r = {.file = path};
@@ -387,7 +387,7 @@ int cmd_data(int argc, char **argv) {
     bool skipped = false;
     if (argp_parse(&argp, argc, argv, 0, NULL, &a) != 0)
         return AGENT_EXIT_USAGE;
-    if (load_spec(a.spec, &spec) != NEB_OK) {
+    if (agent_recipe_load(a.spec, &spec) != NEB_OK) {
         if (a.json)
             agent_json_print_error();
         return AGENT_EXIT_USAGE;
