@@ -1,7 +1,6 @@
 // C++, since the library has no C interface; exceptions do not leave this file.
 #include "intra/hf_tokenizer.h"
-
-#include <sentencepiece_processor.h>
+#include "intra/tokenizer_load.h"
 
 #include <cstdio>
 
@@ -11,9 +10,7 @@ static void name(const sentencepiece::SentencePieceProcessor &p, int id, char ou
 
 enum neb_status intra_hf_special_ids(const char *path, struct intra_hf_special *out) try {
     sentencepiece::SentencePieceProcessor p;
-    auto status = p.Load(path);
-    if (!status.ok())
-        return neb_fail(NEB_ERR_FORMAT, "%s is no SentencePiece vocabulary: %s", path, status.ToString().c_str());
+    NEB_TRY(intra_tokenizer_load(path, &p));
     *out = {};
     out->vocab = p.GetPieceSize();
     out->bos = p.bos_id();

@@ -1,11 +1,15 @@
 // The one C++ file: SentencePiece has no C interface. Exceptions do not leave it.
 #include "intra/tokenizer.h"
+#include "intra/tokenizer_load.h"
 
-#include <sentencepiece_processor.h>
 #include <sentencepiece_trainer.h>
 
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <iterator>
+#include <memory>
 #include <sys/stat.h>
 #include <string>
 #include <vector>
@@ -24,19 +28,110 @@ static bool is_readable(const char *path) {
     return S_ISFIFO(info.st_mode) && !named;
 }
 
-enum neb_status intra_tokenizer_open(const char *model_path, struct intra_tokenizer **out) try {
-    if (!is_readable(model_path))
-        return neb_fail(NEB_ERR_FORMAT, "cannot load the vocabulary %s: not a regular file", model_path);
-    auto *t = new intra_tokenizer;
-    auto status = t->processor.Load(model_path);
-    if (!status.ok()) {
-        delete t;
-        return neb_fail(NEB_ERR_FORMAT, "cannot load the vocabulary %s: %s", model_path, status.ToString().c_str());
+// ---- tables of characters (tokenizer_load.h) ------------------------------------------------------------------
+
+static bool take_varint(absl::string_view *p, uint64_t *out) {
+    *out = 0;
+    for (unsigned shift = 0; shift < 64 && !p->empty(); shift += 7) {
+        const uint64_t byte = static_cast<uint8_t>(p->front());
+        p->remove_prefix(1);
+        *out |= (byte & 0x7f) << shift;
+        if (byte < 0x80)
+            return true;
     }
-    *out = t;
+    return false;
+}
+
+// The next field of a protocol buffer; of one that has bytes, these. Groups, which no model has, are refused.
+static bool take_field(absl::string_view *p, uint64_t *field, absl::string_view *bytes) {
+    uint64_t tag, n;
+    *bytes = absl::string_view();
+    if (!take_varint(p, &tag) || tag > UINT32_MAX)
+        return false;
+    *field = tag >> 3;
+    switch (tag & 7) {
+    case 0: return take_varint(p, &n);
+    case 1: n = 8; break;
+    case 5: n = 4; break;
+    case 2:
+        if (take_varint(p, &n))
+            break;
+        return false;
+    default: return false;
+    }
+    if (n > p->size())
+        return false;
+    *bytes = p->substr(0, n);
+    p->remove_prefix(n);
+    return true;
+}
+
+static uint32_t unit_at(absl::string_view units, size_t i) {
+    uint32_t u;
+    std::memcpy(&u, units.data() + 4 * i, sizeof u); // as the library reads it
+    return u;
+}
+
+static bool charsmap_holds(absl::string_view map) {
+    if (map.size() < 4)
+        return map.empty();
+    const size_t bytes = unit_at(map, 0);
+    if (bytes >= map.size() - 4 || map.back())
+        return false;
+    const absl::string_view units = map.substr(4, bytes);
+    const size_t n = bytes / 4, texts = map.size() - 4 - bytes;
+    for (size_t i = 0; i < n; i++) {
+        const uint32_t u = unit_at(units, i);
+        const size_t children = i ^ ((u >> 10) << ((u >> 9 & 1) * 8));
+        if (i && u >> 31)
+            continue; // a value: no byte leads to it
+        if ((children | 0xff) >= n || ((u >> 8 & 1) && (unit_at(units, children) & INT32_MAX) >= texts))
+            return false;
+    }
+    return true;
+}
+
+static bool charsmaps_hold(absl::string_view model) {
+    enum { NORMALIZER = 3, DENORMALIZER = 5, CHARSMAP = 2 };
+    uint64_t field, inner;
+    absl::string_view spec, bytes;
+    while (!model.empty()) {
+        if (!take_field(&model, &field, &spec))
+            return false;
+        while ((field == NORMALIZER || field == DENORMALIZER) && !spec.empty())
+            if (!take_field(&spec, &inner, &bytes) || (inner == CHARSMAP && !charsmap_holds(bytes)))
+                return false;
+    }
+    return true;
+}
+
+// ---- the interface --------------------------------------------------------------------------------------------
+
+enum neb_status intra_tokenizer_load(const char *path, sentencepiece::SentencePieceProcessor *out) try {
+    if (!is_readable(path))
+        return neb_fail(NEB_ERR_FORMAT, "cannot load the vocabulary %s: not a regular file", path);
+    std::ifstream file(path, std::ios::binary);
+    const std::string model((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+    if (!file.is_open() || file.bad())
+        return neb_fail(NEB_ERR_FORMAT, "cannot load the vocabulary %s: %s", path, std::strerror(errno));
+    if (!charsmaps_hold(model))
+        return neb_fail(NEB_ERR_FORMAT, "cannot load the vocabulary %s: it is damaged", path);
+    const auto status = out->LoadFromSerializedProto(model);
+    return status.ok() ? NEB_OK
+                       : neb_fail(NEB_ERR_FORMAT, "cannot load the vocabulary %s: %s", path, status.ToString().c_str());
+} catch (const std::bad_alloc &) {
+    return neb_fail(NEB_ERR_NOMEM, "out of memory loading the vocabulary %s", path);
+} catch (const std::exception &e) { // the library's, of a piece that it cannot have
+    return neb_fail(NEB_ERR_FORMAT, "cannot load the vocabulary %s: %s", path, e.what());
+}
+
+enum neb_status intra_tokenizer_open(const char *model_path, struct intra_tokenizer **out) try {
+    auto t = std::make_unique<intra_tokenizer>();
+    NEB_TRY(intra_tokenizer_load(model_path, &t->processor));
+    *out = t.release();
     return NEB_OK;
-} catch (const std::exception &e) {
-    return neb_fail(NEB_ERR_NOMEM, "cannot load the vocabulary %s: %s", model_path, e.what());
+} catch (const std::bad_alloc &) {
+    return neb_fail(NEB_ERR_NOMEM, "out of memory loading the vocabulary %s", model_path);
 }
 
 void intra_tokenizer_close(struct intra_tokenizer **t) {
