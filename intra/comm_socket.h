@@ -26,6 +26,7 @@
 enum {
     SOCKET_HEADER_BYTES = 20,
     SOCKET_TOKEN_BYTES = 32,
+    SOCKET_ENTRY_BYTES = 20,        // of rank 0's table: family u16, port u16, address
     SOCKET_PIECE_BYTES = 128 << 10, // of a collective, that travels and is added at once
     SOCKET_PIECES = 3,              // of them on their way
 };
@@ -126,7 +127,8 @@ void socket_post_send(struct socket_hub *hub, int to, uint32_t group, enum socke
                       int32_t tag, const void *x, size_t bytes, struct socket_send *s);
 void socket_post_recv(struct socket_hub *hub, int from, uint32_t group, enum socket_kind kind,
                       int32_t tag, void *x, size_t bytes, struct socket_recv *r);
-// r is no longer waited for.
+// r, of a message from this rank itself, is no longer waited for. One from another rank, of which a part may be here, is waited for until the
+// hub fails, and r and its buffer may go once it has: nothing is read then.
 void socket_unpost(struct socket_hub *hub, int from, struct socket_recv *r);
 // Until it is no longer pending. NEB_ERR_TIMEOUT: not a byte moved for timeout_ms; NEB_ERR_IO: a rank is gone, or gave up.
 NEB_MUST_CHECK enum neb_status socket_wait_send(struct socket_hub *hub, int to,
@@ -153,6 +155,12 @@ NEB_MUST_CHECK enum neb_status socket_usable(const struct socket_hub *hub);
 // Fills hub->peers[].fd.
 NEB_MUST_CHECK enum neb_status socket_start(struct socket_hub *hub,
                                             const struct intra_comm_socket_config *c);
+// Where another rank listens, by rank 0's table, for a rank that is at `own` and has rank 0 at `root`. NEB_ERR_FORMAT.
+struct sockaddr_storage;
+NEB_MUST_CHECK enum neb_status socket_start_entry(const uint8_t e[SOCKET_ENTRY_BYTES],
+                                                  const struct sockaddr_storage *own,
+                                                  const struct sockaddr_storage *root,
+                                                  struct sockaddr_storage *out);
 
 // ---- comm_socket.c, comm_socket_reduce.c ----
 struct socket_group {

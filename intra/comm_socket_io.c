@@ -498,6 +498,7 @@ void socket_post_recv(struct socket_hub *hub, int from, uint32_t group, enum soc
 }
 
 void socket_unpost(struct socket_hub *hub, int from, struct socket_recv *r) {
+    NEB_ASSERT(from == hub->rank);
     finish_recv(&hub->peers[from], r);
 }
 

@@ -34,7 +34,7 @@ enum {
     NONCE = 32,
     MAC = NEB_SHA256_BYTES,
     HELLO = 5 * 4 + NONCE,
-    ENTRY = 20, // of the table: family u16, port u16, address
+    ENTRY = SOCKET_ENTRY_BYTES,
     KNOCKS = 64,
     KNOCK_MS = 5000,
     RETRY_MS = 50,
@@ -501,8 +501,10 @@ static enum neb_status give_table(struct start *s) {
     return st;
 }
 
-static enum neb_status entry(const uint8_t *e, const struct sockaddr_storage *own,
-                             const struct sockaddr_storage *root, struct sockaddr_storage *out) {
+enum neb_status socket_start_entry(const uint8_t e[SOCKET_ENTRY_BYTES],
+                                   const struct sockaddr_storage *own,
+                                   const struct sockaddr_storage *root,
+                                   struct sockaddr_storage *out) {
     struct neb_rd rd = neb_rd_make(e, ENTRY);
     uint32_t head = neb_rd_u32(&rd);
     memset(out, 0, sizeof *out);
@@ -540,7 +542,7 @@ static enum neb_status join_all(struct start *s, uint8_t *table) {
     s->begin = neb_now(); // all are there
     wait_on(s, s->c->start_ms);
     for (int to = 1; to < hub->rank; to++) {
-        NEB_TRY(entry(table + (size_t)to * ENTRY, &own, &root, &a));
+        NEB_TRY(socket_start_entry(table + (size_t)to * ENTRY, &own, &root, &a));
         NEB_TRY(join(s, &a, to, false));
     }
     return NEB_OK;
