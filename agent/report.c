@@ -29,6 +29,9 @@ struct agent_metrics {
     char path[NEB_PATH_MAX];
 };
 
+// Seconds of a run, thirty years: what says more is damaged, and none would fit behind it.
+static const double latest_s = 1e9;
+
 // The newest t of the whole lines among n bytes.
 static double newest(const char *p, size_t n) {
     double t = 0;
@@ -36,7 +39,7 @@ static double newest(const char *p, size_t n) {
         const char *next = memchr(p, '\n', (size_t)(end - p) + 1);
         json_t *o = json_loadb(p, (size_t)(next - p), 0, NULL);
         const json_t *v = json_object_get(o, "t");
-        if (json_is_number(v) && json_number_value(v) > t)
+        if (json_number_value(v) > t && json_number_value(v) < latest_s)
             t = json_number_value(v);
         json_decref(o);
         p = next + 1;
