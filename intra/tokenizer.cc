@@ -76,7 +76,7 @@ static bool charsmap_holds(absl::string_view map) {
     if (map.size() < 4)
         return map.empty();
     const size_t bytes = unit_at(map, 0);
-    if (bytes >= map.size() - 4 || map.back())
+    if (bytes < 4 || bytes >= map.size() - 4 || map.back())
         return false;
     const absl::string_view units = map.substr(4, bytes);
     const size_t n = bytes / 4, texts = map.size() - 4 - bytes;
