@@ -63,6 +63,12 @@ static void busy(void *user) {
     agent_notify("WATCHDOG=1\nEXTEND_TIMEOUT_USEC=60000000");
 }
 
+static bool signed_before(void *user, const char *name, const char *context, const void *msg,
+                          size_t len, const uint8_t sig[INTER_SIG_BYTES]) {
+    struct daemon *d = user;
+    return agent_members_signed_before(d->trust, name, context, msg, len, sig);
+}
+
 enum neb_status daemon_start_service(struct daemon *d) {
     d->members = *agent_members_list(d->trust);
     struct inter_service_config s = {
@@ -79,7 +85,7 @@ enum neb_status daemon_start_service(struct daemon *d) {
         .callbacks = {d, daemon_on_screen, daemon_on_commit, daemon_on_message, daemon_on_peer,
                       daemon_on_fault, daemon_on_behind, daemon_on_snapshot_open,
                       daemon_on_snapshot_close, daemon_on_snapshot_done, daemon_on_lied, busy,
-                      daemon_on_split}};
+                      daemon_on_split, signed_before}};
     NEB_TRY(inter_service_create(&s, &d->service));
     if (d->c->blobs_max)
         NEB_TRY(inter_ledger_set_cap(inter_service_ledger(d->service), d->c->blobs_max));

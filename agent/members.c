@@ -6,6 +6,7 @@
 #include "agent/quiet.h"
 #include "security/enrol.h"
 #include "security/former.h"
+#include "security/sign.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -207,6 +208,20 @@ bool agent_members_former(const struct agent_members *m, const char *name,
         memcpy(sign, f->sign, SEC_KEY_BYTES);
     free(all);
     return f != NULL;
+}
+
+bool agent_members_signed_before(const struct agent_members *m, const char *name,
+                                 const char *context, const void *msg, size_t len,
+                                 const uint8_t sig[SEC_SIGN_BYTES]) {
+    struct sec_former *all = m->fed ? calloc(SEC_FORMER_MAX, sizeof *all) : NULL;
+    size_t n = 0;
+    bool found = false;
+    if (all && sec_former_load(m->fed->dir, all, &n) == NEB_OK)
+        for (size_t i = 0; i < n && !found; i++)
+            found = !strcmp(all[i].name, name) &&
+                    sec_verify(all[i].sign, context, msg, len, sig) == NEB_OK;
+    free(all);
+    return found;
 }
 
 bool agent_members_lost(const struct agent_members *m, const char *name) {

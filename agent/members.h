@@ -8,6 +8,7 @@
 #include "security/federation.h"
 #include "security/identity.h"
 #include "security/members.h"
+#include "security/sign.h"
 
 struct agent_members;
 
@@ -42,6 +43,10 @@ uint64_t agent_members_refused(const struct agent_members *m);
 // The signing key that a member had when it was on the list last. False: not known, as in a pair without a CA.
 bool agent_members_former(const struct agent_members *m, const char *name,
                           uint8_t sign[SEC_KEY_BYTES]);
+// Whether one of the keys that it had before, on any version of the list, signed this.
+bool agent_members_signed_before(const struct agent_members *m, const char *name,
+                                 const char *context, const void *msg, size_t len,
+                                 const uint8_t sig[SEC_SIGN_BYTES]);
 // On the list, but without a vote: of two, the one that `nebula promote` gave up.
 bool agent_members_lost(const struct agent_members *m, const char *name);
 // Where the hub's enrolment endpoint is; false: not known.

@@ -39,6 +39,9 @@ struct inter_service_callbacks {
     void (*busy)(void *user);
     // This member and `peer` have committed different records for the round, and commit no more. May be NULL.
     void (*split)(void *user, uint32_t peer, const struct inter_key *round);
+    // Optional. Whether a key that this member had before a rotation signed it: what it said in a round that was open then stands.
+    bool (*signed_before)(void *user, const char *name, const char *context, const void *msg,
+                          size_t len, const uint8_t sig[INTER_SIG_BYTES]);
 };
 
 struct inter_service_config {

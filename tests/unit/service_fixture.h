@@ -35,6 +35,7 @@ struct site {
     uint64_t blob_bytes;
     bool may_miss; // updates, where they are handed over again
     int missing;
+    int asked_of_before;       // whether a former key signed something
     char text[256];            // messages, in order
     int opened, unanswered;    // snapshots: looked for; asked others for in vain
     int denied;                // what the other one said
@@ -104,6 +105,16 @@ static inline void on_fault(void *user, uint32_t peer, enum inter_fault f) {
     x->floods += f == INTER_FAULT_FLOOD;
 }
 
+static inline bool on_signed_before(void *user, const char *name, const char *context,
+                                    const void *msg, size_t len,
+                                    const uint8_t sig[INTER_SIG_BYTES]) {
+    struct site *x = user;
+    (void)context, (void)msg, (void)len, (void)sig;
+    assert_string_equal(name, x->who ? "anna" : "bert");
+    x->asked_of_before++;
+    return false;
+}
+
 static inline enum neb_status on_snapshot_open(void *user, const uint8_t id[INTER_ID_BYTES],
                                                struct inter_snapshot_source *out) {
     struct site *x = user;
@@ -128,6 +139,7 @@ static inline void start(struct site *x) {
                                                    .message = on_message,
                                                    .peer = on_peer,
                                                    .fault = on_fault,
+                                                   .signed_before = on_signed_before,
                                                    .snapshot_open = on_snapshot_open,
                                                    .snapshot_done = on_snapshot_done}};
     OK(inter_service_create(&c, &x->s));

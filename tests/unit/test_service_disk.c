@@ -189,6 +189,7 @@ static void test_altered_rows(void **state) {
                  "WHERE round=2 AND member=0");
     start(&bert);
     open_job(&bert);
+    assert_int_equal(bert.asked_of_before, 1);
     submit(&bert, 0, 2);
     UNTIL(anna.commits[0] == 3 && bert.commits[0] == 3);
     stop(&bert);
