@@ -1,6 +1,6 @@
 // inter/service: two agents' services in one process over loopback. Updates become commits on both, through restarts in the
 // middle of a round; messages arrive once and in order, also after a ledger was lost.
-#include "service_fixture.h"
+#include "tests/unit/service_fixture.h"
 
 // ---- tests ----------------------------------------------------------------------------------------------------
 

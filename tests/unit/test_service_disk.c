@@ -1,6 +1,6 @@
 // inter/service over disks that are full, that fail, or that give back other bytes than were written.
 #include "inter/ledger_db.h"
-#include "service_fixture.h"
+#include "tests/unit/service_fixture.h"
 
 #include <sqlite3.h>
 
