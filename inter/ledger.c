@@ -254,6 +254,22 @@ enum neb_status inter_ledger_put_manifest(struct inter_ledger *l, const struct i
     return inter_db_end(l, st);
 }
 
+enum neb_status inter_ledger_forget_manifest(struct inter_ledger *l, const struct inter_key *k) {
+    NEB_TRY(inter_db_begin(l));
+    enum neb_status st = inter_db_run(l, "forget a manifest",
+                                      "DELETE FROM manifest WHERE job=? AND fragment=? AND "
+                                      "round=? AND member=? AND attempt=?",
+                                      "biiii", INTER_JOB(k->job), (int64_t)k->fragment,
+                                      (int64_t)k->round, (int64_t)k->member, (int64_t)k->attempt);
+    if (st == NEB_OK)
+        st = inter_db_run(l, "count a manifest",
+                          "UPDATE promise SET manifests=manifests-1 WHERE job=? AND fragment=? AND "
+                          "round=?",
+                          "bii", INTER_JOB(k->job), (int64_t)k->fragment, (int64_t)k->round);
+    NEB_TRY(inter_db_end(l, st));
+    return inter_blob_discard(l, k);
+}
+
 enum neb_status inter_ledger_get_manifest(struct inter_ledger *l, const struct inter_key *k,
                                           struct inter_manifest *out) {
     struct neb_buf b = {0};

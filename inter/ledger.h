@@ -99,11 +99,19 @@ NEB_MUST_CHECK enum neb_status inter_ledger_get_vote(struct inter_ledger *l,
                                                      const uint8_t job[INTER_ID_BYTES],
                                                      uint32_t fragment, uint32_t round,
                                                      struct inter_record *out);
-// Whether the newest record, or the vote, is the one that was stored: NEB_ERR_CORRUPT where its row was altered, or newer ones are gone.
+// Whether the newest record of a fragment, or the vote of a round (NULL: there is none), is what was stored last: NEB_ERR_CORRUPT where a row was
+// altered, or is gone.
 NEB_MUST_CHECK enum neb_status inter_ledger_is_head(struct inter_ledger *l,
+                                                    const uint8_t job[INTER_ID_BYTES],
+                                                    uint32_t fragment,
                                                     const struct inter_record *newest);
 NEB_MUST_CHECK enum neb_status inter_ledger_is_vote(struct inter_ledger *l,
+                                                    const uint8_t job[INTER_ID_BYTES],
+                                                    uint32_t fragment, uint32_t round,
                                                     const struct inter_record *vote);
+// A manifest that was altered, and its update, were never here.
+NEB_MUST_CHECK enum neb_status inter_ledger_forget_manifest(struct inter_ledger *l,
+                                                            const struct inter_key *key);
 
 // What this node promised of a job as a voter; NEB_ERR_NOT_FOUND (not logged) when nothing yet.
 NEB_MUST_CHECK enum neb_status inter_ledger_put_standing(struct inter_ledger *l,
@@ -167,7 +175,7 @@ bool inter_ledger_has_blob(struct inter_ledger *l, const struct inter_key *key);
 // In clear, whole; a sealed one is opened into memory. NEB_ERR_DENIED: sealed with another key, or no key is here.
 NEB_MUST_CHECK enum neb_status
 inter_ledger_map_blob(struct inter_ledger *l, const struct inter_key *key, struct neb_map *out);
-// The same, and all of it is in memory: NEB_ERR_IO where the disk does not give it back.
+// The same, and all of it has been read: NEB_ERR_CORRUPT also where the disk does not give it back.
 NEB_MUST_CHECK enum neb_status
 inter_ledger_read_blob(struct inter_ledger *l, const struct inter_key *key, struct neb_map *out);
 

@@ -208,15 +208,22 @@ enum neb_status inter_ledger_map_blob(struct inter_ledger *l, const struct inter
     return sec_vault_map(l->seal, path, out);
 }
 
+// The file as it lies there first: what unseals or looks into it would end with a page that cannot be read.
+static enum neb_status can_be_read(const char *path) {
+    struct neb_map m;
+    NEB_TRY(neb_map_open(path, &m));
+    enum neb_status st = neb_map_read(&m, path) == NEB_OK ? NEB_OK : NEB_ERR_CORRUPT;
+    neb_map_close(&m);
+    return st;
+}
+
 enum neb_status inter_ledger_read_blob(struct inter_ledger *l, const struct inter_key *key,
                                        struct neb_map *out) {
     char path[NEB_PATH_MAX];
+    *out = (struct neb_map){0};
     NEB_TRY(inter_blob_path(l, key, ".blob", path, sizeof path));
-    NEB_TRY(sec_vault_map(l->seal, path, out));
-    enum neb_status st = neb_map_read(out, path);
-    if (st != NEB_OK)
-        neb_map_close(out);
-    return st;
+    NEB_TRY(can_be_read(path));
+    return sec_vault_map(l->seal, path, out);
 }
 
 // ---- a second digest under one key ------------------------------------------------------------------------------

@@ -59,41 +59,49 @@ enum neb_status inter_ledger_chains(struct inter_ledger *l, inter_ledger_each_ch
 }
 
 static enum neb_status altered(const struct inter_ledger *l, const char *what,
-                               const struct inter_record *r) {
+                               const uint8_t job[INTER_ID_BYTES], uint32_t fragment) {
     char hex[2 * INTER_ID_BYTES + 1];
-    neb_hex(r->job, sizeof r->job, hex);
+    neb_hex(job, INTER_ID_BYTES, hex);
     return neb_fail(NEB_ERR_CORRUPT,
-                    "ledger %s/ledger.db: the %s of job %.8s, fragment %u, round %u is not the one "
-                    "that was stored; the job does not go on from it: nebula ledger verify says "
-                    "what else was changed",
-                    l->dir, what, hex, r->fragment, r->round);
+                    "ledger %s/ledger.db: the %s of job %.8s, fragment %u, is not the one that was "
+                    "stored; the job does not go on from it: nebula ledger verify says what else "
+                    "was changed",
+                    l->dir, what, hex, fragment);
 }
 
-enum neb_status inter_ledger_is_head(struct inter_ledger *l, const struct inter_record *r) {
+enum neb_status inter_ledger_is_head(struct inter_ledger *l, const uint8_t job[INTER_ID_BYTES],
+                                     uint32_t fragment, const struct inter_record *r) {
     struct inter_chain c;
     uint8_t hash[INTER_SHA_BYTES];
-    inter_record_hash(r, hash);
-    enum neb_status st = inter_ledger_chain(l, r->job, r->fragment, &c);
+    enum neb_status st = inter_ledger_chain(l, job, fragment, &c);
     if (st != NEB_OK && st != NEB_ERR_NOT_FOUND)
         return st;
-    bool head = st == NEB_OK && r->round + 1 == c.next && !memcmp(hash, c.head, sizeof hash);
-    return head ? NEB_OK : altered(l, "newest record", r);
+    bool known = st == NEB_OK, same = !known || c.next == c.first; // no record yet
+    if (r) {
+        inter_record_hash(r, hash);
+        same = known && r->round + 1 == c.next && !memcmp(hash, c.head, sizeof hash);
+    }
+    return same ? NEB_OK : altered(l, "newest record", job, fragment);
 }
 
-enum neb_status inter_ledger_is_vote(struct inter_ledger *l, const struct inter_record *r) {
+enum neb_status inter_ledger_is_vote(struct inter_ledger *l, const uint8_t job[INTER_ID_BYTES],
+                                     uint32_t fragment, uint32_t round,
+                                     const struct inter_record *r) {
     struct neb_buf b = {0};
     uint8_t hash[INTER_SHA_BYTES];
-    inter_record_hash(r, hash);
-    enum neb_status st =
-        inter_db_fetch(l, &b,
-                       "SELECT vote FROM promise WHERE job=? AND fragment=? AND "
-                       "round=? AND vote IS NOT NULL",
-                       "bii", INTER_JOB(r->job), (int64_t)r->fragment, (int64_t)r->round);
-    bool same = st == NEB_OK && b.len == sizeof hash && !memcmp(b.p, hash, sizeof hash);
+    enum neb_status st = inter_db_fetch(l, &b,
+                                        "SELECT vote FROM promise WHERE job=? AND fragment=? AND "
+                                        "round=? AND vote IS NOT NULL",
+                                        "bii", INTER_JOB(job), (int64_t)fragment, (int64_t)round);
+    bool same = st == NEB_ERR_NOT_FOUND && !r;
+    if (r) {
+        inter_record_hash(r, hash);
+        same = st == NEB_OK && b.len == sizeof hash && !memcmp(b.p, hash, sizeof hash);
+    }
     neb_buf_free(&b);
     if (st != NEB_OK && st != NEB_ERR_NOT_FOUND)
         return st;
-    return same ? NEB_OK : altered(l, "vote", r);
+    return same ? NEB_OK : altered(l, "vote", job, fragment);
 }
 
 enum neb_status inter_chain_put(struct inter_ledger *l, const struct inter_chain *c) {

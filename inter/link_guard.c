@@ -21,7 +21,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-static const neb_ns guard_every = 100 * NEB_MS;
+static const neb_ns guard_every = 100 * NEB_MS, say_who_every = 600 * NEB_S;
 // at least what ZMTP and CURVE add to a message, and to a connection
 enum { FRAMING = 128, FIRST = 4096 };
 
@@ -43,7 +43,8 @@ static void forget(struct inter_link *l, uint32_t i, bool cut) {
 
 // It is a member's: that is no charge on whom it came from.
 static void is_known(struct inter_link *l, uint32_t i) {
-    sec_source_rate_give_back(&l->rate, l->nameless[i].from);
+    if (l->nameless[i].from)
+        sec_source_rate_give_back(&l->rate, l->nameless[i].from);
     forget(l, i, false);
 }
 
@@ -99,16 +100,21 @@ static void let_in(struct inter_link *l, neb_ns now) {
     filter(l);
 }
 
-static void say_who(int fd) {
+static void say_who(struct inter_link *l, int fd, neb_ns now) {
     struct sockaddr_storage a;
     socklen_t n = sizeof a;
     char host[64] = "an address";
+    l->refused_rate++;
+    if (l->refused_said && now - l->refused_said < say_who_every)
+        return;
+    l->refused_said = now;
     if (getpeername(fd, (struct sockaddr *)&a, &n) == 0)
         (void)!getnameinfo((struct sockaddr *)&a, n, host, sizeof host, NULL, 0, NI_NUMERICHOST);
     neb_warn(
         "link: %s opens connections without end and does not introduce itself: %d a second are "
-        "heard of it; further ones, and others, are counted",
-        strncmp(host, "::ffff:", 7) ? host : host + 7, INTER_NAMELESS_SECOND);
+        "heard of it (cut since the start, of all addresses: %llu)",
+        strncmp(host, "::ffff:", 7) ? host : host + 7, INTER_NAMELESS_SECOND,
+        (unsigned long long)l->refused_rate);
 }
 
 void link_guard_listens(struct inter_link *l, int zmq_fd) {
@@ -116,6 +122,8 @@ void link_guard_listens(struct inter_link *l, int zmq_fd) {
         l->listener = fcntl(zmq_fd, F_DUPFD_CLOEXEC, 3);
 }
 
+// Where a connection is gone by the time that its event is read, and its number is another's, that one is charged. It is mostly the same
+// stranger's, and a bucket that is full is soon not.
 void link_guard_accepted(struct inter_link *l, int zmq_fd) {
     link_guard_left(l, zmq_fd); // the number is used again
     int fd = fcntl(zmq_fd, F_DUPFD_CLOEXEC, 3);
@@ -124,8 +132,7 @@ void link_guard_accepted(struct inter_link *l, int zmq_fd) {
     neb_ns now = neb_now();
     uint64_t from = sec_source_of_peer(fd);
     if (from && !sec_source_rate_take(&l->rate, from, now)) {
-        if (l->refused_rate++ == 0)
-            say_who(fd);
+        say_who(l, fd, now);
         shutdown(fd, SHUT_RDWR);
         close(fd);
         keep_out(l, from, now);

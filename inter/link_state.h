@@ -143,6 +143,7 @@ struct inter_link {
     } kept_out[INTER_SYN_FILTER_MAX]; // they came too often
     uint32_t n_kept_out;
     uint64_t refused_rate;
+    neb_ns refused_said;
     neb_ns guard_at;
     inter_link_handler *handler; // during process
     void *user;

@@ -105,8 +105,8 @@ static void send_record(struct inter_service *s, const struct inter_action *a) {
 // Errors of these are no reason to end: what others send is asked for again when there is room.
 static bool is_no_room(enum neb_status st) { return st == NEB_ERR_NOSPC || st == NEB_ERR_LIMIT; }
 
-// Of an arriving update's own file also what a disk does that fails now and then, or a process with too many files open: nothing is lost by
-// asking for it again. (The ledger's database is no such file.)
+// Of an arriving update also what a disk does that fails now and then, or a process with too many files open: nothing is lost by asking for it
+// again.
 bool service_not_kept(enum neb_status st) { return is_no_room(st) || st == NEB_ERR_IO; }
 
 void service_say_room(struct inter_service *s, enum neb_status kept) {
@@ -140,10 +140,12 @@ static void tell_room(struct inter_service *s, const struct inter_key *k, enum n
                                          .ok = kept == NEB_OK});
 }
 
-// What is here of it goes: the disk is needed.
-static enum neb_status give_up(struct inter_service *s, const struct inter_key *k) {
+// What is here of it goes: the disk is needed. A file that stays is no more than a hint to the next attempt.
+static void give_up(struct inter_service *s, const struct inter_key *k) {
     service_arrival_end(s, k);
-    return inter_ledger_part_discard(s->ledger, k);
+    if (inter_ledger_part_discard(s->ledger, k) != NEB_OK)
+        neb_warn("ledger: what is here of an update of member %u for round %u cannot be removed",
+                 k->member, k->round);
 }
 
 // Its manifest could not be stored before: nothing is kept that the ledger does not know.
@@ -164,7 +166,9 @@ static enum neb_status open_part(struct inter_service *s, const struct inter_man
     else if (!service_not_kept(st))
         return st;
     tell_room(s, &m->key, st);
-    return st == NEB_OK ? NEB_OK : give_up(s, &m->key);
+    if (st != NEB_OK)
+        give_up(s, &m->key);
+    return NEB_OK;
 }
 
 static enum neb_status write_part(struct inter_service *s, const struct inter_action *a) {
@@ -175,7 +179,9 @@ static enum neb_status write_part(struct inter_service *s, const struct inter_ac
         return st;
     if (st != NEB_OK)
         tell_room(s, &a->key, st);
-    return service_not_kept(st) ? give_up(s, &a->key) : NEB_OK;
+    if (service_not_kept(st))
+        give_up(s, &a->key);
+    return NEB_OK;
 }
 
 struct finish {
@@ -203,7 +209,7 @@ static enum neb_status finish_blob(struct inter_service *s, const struct inter_m
     if (not_kept || x.kept == NEB_OK) // a whole one could be kept: not only begun
         service_say_room(s, x.kept);
     if (not_kept)
-        NEB_TRY(give_up(s, &m->key));
+        give_up(s, &m->key);
     if (x.kept == NEB_OK) {
         NEB_TRY(st);
         service_arrival_end(s, &m->key);
@@ -222,9 +228,22 @@ static enum neb_status finish_blob(struct inter_service *s, const struct inter_m
 }
 
 static enum neb_status open_blob(struct inter_service *s, const struct inter_manifest *m) {
-    if (inter_ledger_has_blob(s->ledger, &m->key) && is_stored(s, m)) // from an earlier life of it
+    struct neb_map map;
+    if (!inter_ledger_has_blob(s->ledger, &m->key) || !is_stored(s, m))
+        return open_part(s, m);
+    // from an earlier life of it
+    enum neb_status st = service_read_blob(s, &m->key, m->bytes, m->sha256, &map);
+    neb_map_close(&map);
+    if (st == NEB_OK)
         return finish_blob(s, m);
-    return open_part(s, m);
+    if (st == NEB_ERR_CORRUPT) {
+        NEB_TRY(inter_ledger_discard(s->ledger, &m->key));
+        return open_part(s, m);
+    }
+    if (!service_not_kept(st))
+        return st;
+    tell_room(s, &m->key, st);
+    return NEB_OK;
 }
 
 static enum neb_status serve(struct inter_service *s, const struct inter_action *a) {
@@ -266,9 +285,10 @@ enum neb_status service_read_blob(struct inter_service *s, const struct inter_ke
     if (st == NEB_OK)
         return NEB_OK;
     neb_map_close(out);
-    neb_warn("ledger: the update of member %u for round %u of fragment %u is damaged and is not "
-             "used; nebula ledger verify says more",
-             key->member, key->round, key->fragment);
+    neb_warn("ledger: the update of member %u for round %u of fragment %u %s and is not used; "
+             "nebula ledger verify says more",
+             key->member, key->round, key->fragment,
+             st == NEB_ERR_CORRUPT ? "is damaged" : "cannot be read");
     return st;
 }
 

@@ -29,14 +29,18 @@ static enum neb_status weigh(struct inter_service *s, void *arg) {
     return service_gate(s, w->m, &w->pass, &w->norm);
 }
 
-// Bytes that changed while they lay on the disk are none. Nobody else's fault: they come again, and one's own is computed again.
-static bool is_whole(struct inter_service *s, const struct inter_manifest *m) {
+// Bytes that changed while they lay on the disk are none, and go. Nobody else's fault: they come again, and one's own is computed again. What
+// only cannot be read now (no memory, no key) is an error, and stays.
+static enum neb_status look_at_blob(struct inter_service *s, const struct inter_manifest *m,
+                                    bool *whole) {
     struct neb_map map;
-    if (!inter_ledger_has_blob(s->ledger, &m->key))
-        return false;
-    bool whole = service_read_blob(s, &m->key, m->bytes, m->sha256, &map) == NEB_OK;
+    *whole = inter_ledger_has_blob(s->ledger, &m->key);
+    if (!*whole)
+        return NEB_OK;
+    enum neb_status st = service_read_blob(s, &m->key, m->bytes, m->sha256, &map);
     neb_map_close(&map);
-    return whole;
+    *whole = st == NEB_OK;
+    return st == NEB_ERR_CORRUPT ? inter_ledger_discard(s->ledger, &m->key) : st;
 }
 
 // Nor is a manifest that its member did not sign: passed on, it would be taken for a forgery of ours.
@@ -57,15 +61,14 @@ static bool is_signed(struct inter_service *s, const struct inter_manifest *m, u
 
 static enum neb_status restore_manifest(struct inter_service *s, const struct inter_manifest *m,
                                         uint32_t peer, bool own) {
-    bool durable = is_whole(s, m);
+    bool durable;
     struct weighing w = {.m = m, .pass = true};
     struct inter_bitmap got = {0};
     enum neb_status st = NEB_OK;
     enum neb_status kept = NEB_OK;
     if (!own && !is_signed(s, m, peer)) // one's own the others judge
-        return NEB_OK;
-    if (!durable && inter_ledger_has_blob(s->ledger, &m->key))
-        NEB_TRY(inter_ledger_discard(s->ledger, &m->key));
+        return inter_ledger_forget_manifest(s->ledger, &m->key);
+    NEB_TRY(look_at_blob(s, m, &durable));
     if (own && !durable)
         return NEB_OK; // stored before its blob in a crash: the worker submits again
     if (durable && (!own || inter_node_weighs(s->node, m->key.job)))
@@ -100,11 +103,11 @@ static enum neb_status restore_fragment(struct inter_service *s, const struct in
     struct inter_record r;
     struct inter_manifest m;
     enum neb_status st = inter_ledger_last_commit(s->ledger, c->id, f, &r);
-    if (st == NEB_OK) {
-        NEB_TRY(inter_ledger_is_head(s->ledger, &r));
-        inter_node_restore_commit(s->node, &r);
-    } else if (st != NEB_ERR_NOT_FOUND)
+    if (st != NEB_OK && st != NEB_ERR_NOT_FOUND)
         return st;
+    NEB_TRY(inter_ledger_is_head(s->ledger, c->id, f, st == NEB_OK ? &r : NULL));
+    if (st == NEB_OK)
+        inter_node_restore_commit(s->node, &r);
     uint32_t round = inter_node_round(s->node, c->id, f);
     for (uint8_t i = 0; i < c->n_members; i++) {
         struct inter_key k = {.round = round, .fragment = f, .member = i};
@@ -116,11 +119,12 @@ static enum neb_status restore_fragment(struct inter_service *s, const struct in
             return st;
     }
     st = inter_ledger_get_vote(s->ledger, c->id, f, round, &r);
-    if (st == NEB_OK) {
-        NEB_TRY(inter_ledger_is_vote(s->ledger, &r));
+    if (st != NEB_OK && st != NEB_ERR_NOT_FOUND)
+        return st;
+    NEB_TRY(inter_ledger_is_vote(s->ledger, c->id, f, round, st == NEB_OK ? &r : NULL));
+    if (st == NEB_OK)
         inter_node_restore_vote(s->node, &r);
-    }
-    return st == NEB_ERR_NOT_FOUND ? NEB_OK : st;
+    return NEB_OK;
 }
 
 static enum neb_status restore_evidence(struct inter_service *s, const struct inter_job_config *c) {
@@ -151,9 +155,15 @@ enum neb_status inter_service_job_open(struct inter_service *s,
     NEB_TRY(inter_node_job_open(s->node, &c));
     if (st == NEB_OK)
         inter_node_restore_standing(s->node, &standing);
-    for (uint32_t f = 0; f < c.fragments; f++)
-        NEB_TRY(restore_fragment(s, &c, f));
-    NEB_TRY(restore_evidence(s, &c));
+    enum neb_status rc = NEB_OK;
+    for (uint32_t f = 0; f < c.fragments && rc == NEB_OK; f++)
+        rc = restore_fragment(s, &c, f);
+    if (rc == NEB_OK)
+        rc = restore_evidence(s, &c);
+    if (rc != NEB_OK) {
+        inter_service_job_close(s, c.id); // not half of it
+        return rc;
+    }
     for (uint32_t i = 0; i < s->members.n; i++) // a job that opens on a link that is up learns so
         if (s->up[i])
             service_step(s, &(struct inter_event){.kind = INTER_EV_PEER_UP, .peer = i});

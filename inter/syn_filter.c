@@ -94,5 +94,11 @@ bool inter_syn_filter(int listener, const uint64_t *from, uint32_t n) {
         }
     end(&p, KEEP);
     struct sock_fprog program = {.len = p.n, .filter = p.step};
-    return setsockopt(listener, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) == 0;
+    for (int again = 0; again < 2; again++) {
+        if (setsockopt(listener, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) == 0)
+            return true;
+        // The old one counts until the new one is there, and a socket's memory may not hold both (net.core.optmem_max).
+        (void)setsockopt(listener, SOL_SOCKET, SO_DETACH_FILTER, &program, sizeof program);
+    }
+    return false;
 }

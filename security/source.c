@@ -26,8 +26,14 @@ uint64_t sec_source_of(const struct sockaddr_storage *a) {
     return v;
 }
 
+// Not getpeername: that knows nobody any more where the other end has reset the connection.
 uint64_t sec_source_of_peer(int fd) {
+    static const socklen_t lengths[] = {sizeof(struct sockaddr_in6), sizeof(struct sockaddr_in)};
     struct sockaddr_storage a = {.ss_family = AF_UNSPEC};
-    socklen_t n = sizeof a;
-    return getpeername(fd, (struct sockaddr *)&a, &n) == 0 ? sec_source_of(&a) : 0;
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        socklen_t n = lengths[i]; // at most what the family has
+        if (getsockopt(fd, SOL_SOCKET, SO_PEERNAME, &a, &n) == 0)
+            return sec_source_of(&a);
+    }
+    return 0;
 }

@@ -1,6 +1,7 @@
 // Read-only maps of whole files. A page that cannot be had, as the disk fails or the file was cut meanwhile, ends the process (SIGBUS);
 // which file it was is said first.
 #include "agent/base/fs.h"
+#include "agent/base/moved.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -96,18 +97,24 @@ enum neb_status neb_map_open(const char *path, struct neb_map *out) {
 }
 
 enum neb_status neb_map_read(const struct neb_map *m, const char *path) {
-    while (m->p && madvise((void *)(uintptr_t)m->p, m->len, MADV_POPULATE_READ) != 0)
-        if (errno == EFAULT || errno == EIO)
+    for (size_t at = 0; at < m->len;) {
+        size_t piece = m->len - at < NEB_MOVED_PIECE ? m->len - at : NEB_MOVED_PIECE;
+        if (madvise((void *)(uintptr_t)(m->p + at), piece, MADV_POPULATE_READ) == 0) {
+            neb_moved_add(piece);
+            at += piece;
+        } else if (errno == EFAULT || errno == EIO) {
             return neb_fail(NEB_ERR_IO, "cannot read %s: its disk fails, or it was cut", path);
-        else if (errno != EINTR && errno != EAGAIN)
+        } else if (errno != EINTR && errno != EAGAIN) {
             break; // a kernel before 5.14: whoever reads it finds out
+        }
+    }
     return NEB_OK;
 }
 
 void neb_map_close(struct neb_map *m) {
-    if (m->p)
+    if (m->p) {
         forget(m);
-    if (m->p)
         munmap((void *)(uintptr_t)m->p, m->len);
+    }
     *m = (struct neb_map){0};
 }

@@ -1,6 +1,6 @@
 // What a stranger who cannot authenticate costs two members that exchange data: 500 idle connections (less than twice the time, under 64
 // MiB), half-finished greetings, frames of 512 MiB claimed before authentication (under 16 MiB), and whole handshakes with unknown keys
-// without end (less than twice the time, under 32 MiB, and no more of them than are allowed).
+// without end (less than twice the time, under 32 MiB, and no more of them than are allowed), also halves of them that are reset.
 #include "agent/base/clock.h"
 #include "agent/base/fs.h"
 #include "inter/link_state.h"
@@ -332,6 +332,29 @@ static void test_handshakes(void **state) {
     exchange();
 }
 
+// Halves of handshakes whose sender resets the connection at once: when it is looked at nobody is at the other end, and yet it is known who was.
+static void test_resets(void **state) {
+    (void)state;
+    static const uint8_t half[64 + 202] = {0xff,     [9] = 0x7f, 3, 0,   'C', 'U', 'R', 'V', 'E',
+                                           [64] = 4, 200,        5, 'H', 'E', 'L', 'L', 'O', 1};
+    const struct linger reset = {.l_onoff = 1};
+    uint64_t was = links[1]->refused_rate;
+    for (int i = 0; i < 8 * INTER_NAMELESS_BURST && links[1]->refused_rate == was; i++) {
+        int fd = dial(7);
+        struct pollfd p = {.fd = fd, .events = POLLOUT};
+        if (poll(&p, 1, 1000) == 1)
+            (void)!send(fd, half, sizeof half, MSG_NOSIGNAL);
+        setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+        close(fd);
+        if (i % 32 == 0)
+            step();
+    }
+    for (neb_ns end = neb_now() + 5 * NEB_S; links[1]->refused_rate == was && neb_now() < end;)
+        step();
+    assert_true(links[1]->refused_rate > was);
+    exchange();
+}
+
 static int setup(void **state) {
     struct rlimit r;
     (void)state;
@@ -374,8 +397,8 @@ static int teardown(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_idle_connections),
-                                       cmocka_unit_test(test_claimed_frames),
-                                       cmocka_unit_test(test_handshakes)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_idle_connections), cmocka_unit_test(test_claimed_frames),
+        cmocka_unit_test(test_handshakes), cmocka_unit_test(test_resets)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -59,7 +59,8 @@ static void count_sick(void *user, enum neb_log_level level, const char *line) {
 
 // Disks that fail where updates of others are opened, synced or renamed: no agent ends; each says what failed, and asks again.
 static void test_sick_disk(void **state) {
-    static const char *const points[] = {"ledger.sync:*", "ledger.rename:*", "fs.folder:*"};
+    static const char *const points[] = {"ledger.sync:*", "ledger.rename:*", "fs.folder:*",
+                                         "ledger.sync:*,ledger.unlink:*"};
     (void)state;
     open_job(&anna);
     open_job(&bert);
@@ -79,8 +80,8 @@ static void test_sick_disk(void **state) {
     }
     stop(&anna);
     stop(&bert);
-    expect_sound(&anna, 3);
-    expect_sound(&bert, 3);
+    expect_sound(&anna, 4);
+    expect_sound(&bert, 4);
 }
 
 static int said_damaged;
@@ -172,38 +173,74 @@ static void refuses(struct site *x) {
     assert_int_equal(inter_service_job_open(x->s, &c), NEB_ERR_CORRUPT);
 }
 
-// Rows that somebody altered: no job goes on from them. A manifest with another word of its member's is none.
+#define ZEROS "00000000000000000000000000000000"
+
+static void next_round(uint32_t round) {
+    submit(&anna, 0, round);
+    submit(&bert, 0, round);
+    UNTIL(anna.commits[0] == round + 1 && bert.commits[0] == round + 1);
+}
+
+// A manifest of the open round that is not what its member signed, and says nothing of another digest either: the true one comes again.
+static void altered_manifest(uint32_t round, const char *sql) {
+    submit(&anna, 0, round);
+    UNTIL(has_update(&bert, 0, round));
+    stop(&bert);
+    alter(&bert, sql);
+    int asked = bert.asked_of_before;
+    start(&bert);
+    open_job(&bert);
+    assert_int_equal(bert.asked_of_before, asked + 1);
+    assert_false(has_update(&bert, 0, round));
+    submit(&bert, 0, round);
+    UNTIL(anna.commits[0] == round + 1 && bert.commits[0] == round + 1);
+}
+
+// Rows that somebody altered, or took away: no job goes on from them.
 static void test_altered_rows(void **state) {
     (void)state;
     open_job(&anna);
     open_job(&bert);
-    for (uint32_t round = 0; round < 2; round++) {
-        submit(&anna, 0, round);
-        submit(&bert, 0, round);
-        UNTIL(anna.commits[0] == round + 1 && bert.commits[0] == round + 1);
-    }
-    submit(&anna, 0, 2);
-    UNTIL(has_update(&bert, 0, 2));
+    next_round(0);
     stop(&bert);
-    alter(&bert, "UPDATE manifest SET body=CAST(substr(body,1,length(body)-1)||x'ff' AS BLOB) "
-                 "WHERE round=2 AND member=0");
+    alter(&bert, "CREATE TABLE kept AS SELECT * FROM record; DELETE FROM record WHERE round=0");
+    refuses(&bert); // there is no other one
+    stop(&bert);
+    alter(&bert, "INSERT INTO record SELECT * FROM kept; DROP TABLE kept; UPDATE chain SET "
+                 "next=next");
     start(&bert);
     open_job(&bert);
-    assert_int_equal(bert.asked_of_before, 1);
-    submit(&bert, 0, 2);
-    UNTIL(anna.commits[0] == 3 && bert.commits[0] == 3);
+    next_round(1);
+    altered_manifest(2, "UPDATE manifest SET body=CAST(substr(body,1,length(body)-1)||x'ff' AS "
+                        "BLOB) WHERE round=2 AND member=0");
+    // behind the key, of 29 bytes, is the digest
+    altered_manifest(3, "UPDATE manifest SET body=CAST(substr(body,1,29)||x'" ZEROS ZEROS
+                        "'||substr(body,62) AS BLOB) WHERE round=3 AND member=0");
     stop(&bert);
+    expect_sound(&bert, 4);
     alter(&bert, "UPDATE record SET body=(SELECT body FROM record AS r WHERE r.round=1 AND "
-                 "r.fragment=0) WHERE round=2 AND fragment=0");
+                 "r.fragment=0) WHERE round=3 AND fragment=0");
     refuses(&bert);
     stop(&bert);
-    alter(&bert, "DELETE FROM record WHERE round=2");
+    alter(&bert, "DELETE FROM record WHERE round=3");
+    refuses(&bert);
+}
+
+// A vote that was given and is not there any more is not given a second time.
+static void test_lost_vote(void **state) {
+    (void)state;
+    open_job(&anna);
+    open_job(&bert);
+    next_round(0);
+    stop(&bert);
+    alter(&bert, "INSERT INTO promise VALUES((SELECT job FROM record LIMIT 1),0,1,0,zeroblob(32))");
     refuses(&bert);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {TEST(test_full_disk), TEST(test_sick_disk),
-                                       TEST(test_altered_updates), TEST(test_altered_rows)};
+                                       TEST(test_altered_updates), TEST(test_altered_rows),
+                                       TEST(test_lost_vote)};
     if (!set_up())
         return 1;
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
