@@ -285,8 +285,7 @@ enum neb_status service_read_blob(struct inter_service *s, const struct inter_ke
     if (st == NEB_OK)
         return NEB_OK;
     neb_map_close(out);
-    neb_warn("ledger: the update of member %u for round %u of fragment %u %s and is not used; "
-             "nebula ledger verify says more",
+    neb_warn("ledger: the update of member %u for round %u of fragment %u %s and is not used",
              key->member, key->round, key->fragment,
              st == NEB_ERR_CORRUPT ? "is damaged" : "cannot be read");
     return st;

@@ -54,7 +54,7 @@ static bool is_signed(struct inter_service *s, const struct inter_manifest *m, u
                                       s->out.p, s->out.len, m->sig)));
     if (!good)
         neb_warn("ledger: the manifest of member %u for round %u of fragment %u does not carry "
-                 "that member's signature and is not used; nebula ledger verify says more",
+                 "that member's signature and is forgotten; the true one is asked for",
                  m->key.member, m->key.round, m->key.fragment);
     return good;
 }

@@ -181,7 +181,7 @@ static void next_round(uint32_t round) {
     UNTIL(anna.commits[0] == round + 1 && bert.commits[0] == round + 1);
 }
 
-// A manifest of the open round that is not what its member signed, and says nothing of another digest either: the true one comes again.
+// A manifest of the open round that is not what its member signed: the true one comes again.
 static void altered_manifest(uint32_t round, const char *sql) {
     submit(&anna, 0, round);
     UNTIL(has_update(&bert, 0, round));
