@@ -36,7 +36,7 @@ static void test_rows(void **state) {
         for (size_t i = 0; i < inter_socket_profile_rows; i++) {
             const struct inter_socket_option *o = &inter_socket_profile[i];
             bool has = o->roles & (unsigned)roles[r].role;
-            // cannot be read; test_link.c sees what it does
+            // cannot be read; test_link_strangers.c sees what it does
             if (o->option == ZMQ_ROUTER_MANDATORY) {
                 assert_int_equal(o->value, 1);
                 continue;

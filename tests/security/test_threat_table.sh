@@ -43,7 +43,7 @@ broken() { # SED: a copy that is no longer true
     [[ -n $(check "$T/README.md") ]] || { echo "not noticed: $1"; exit 1; }
 }
 broken 's/(`security_enrol`) slow_loris/\1 slow_lorries/'
-broken 's/(`unit_link` unknown_key), spoof/\1, spoofs/'
+broken 's/(`unit_link_strangers` unknown_key), spoof/\1, spoofs/'
 broken 's/`fuzz_token` \|/`fuzz_tokens` |/'
 broken 's/`security_harden` not_dumpable/-/'
 broken 's/(\| )`security_hostile[a-z_]*` replay/\1`hostile` replay/'
