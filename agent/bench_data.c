@@ -96,7 +96,7 @@ static enum neb_status write_corpus(const struct bench *b) {
 
 // Opens it; cold: after the system has been asked to forget what it holds of it.
 static enum neb_status open_corpus(struct bench *b, bool cold) {
-    struct intra_sampler_config cfg = {.seed = 1, .seq_len = WINDOW, .n = 1};
+    struct intra_sampler_config cfg = {.seed = 1, .seq_len = WINDOW};
     intra_sampler_destroy(&b->s);
     intra_corpus_close(&b->c);
     for (int k = 0; cold && k < SOURCES * SHARDS; k++) {

@@ -1,5 +1,7 @@
 #include "agent/job_model.h"
 
+#include <string.h>
+
 struct intra_model_config agent_job_model(const struct agent_job *job,
                                           const struct agent_shape *shape, int32_t vocab,
                                           enum kern_mask mask) {
@@ -20,14 +22,39 @@ struct intra_model_config agent_job_model(const struct agent_job *job,
     return m;
 }
 
+static const char *corpus_of(const struct agent_job *job, const struct agent_cluster *c) {
+    return c->corpus[0] ? c->corpus : job->corpus;
+}
+
+static bool draws_from(const struct agent_cluster *c, const char *source) {
+    if (c->witness || c->launcher == AGENT_LAUNCHER_ATTACH) // whose program may read what it likes
+        return false;
+    bool does = c->n_sources == 0;
+    for (int32_t i = 0; i < c->n_sources; i++)
+        does |= !strcmp(c->sources[i].name, source);
+    return does;
+}
+
+struct intra_share agent_job_share(const struct agent_job *job, int cluster, const char *source) {
+    struct intra_share share = {.index = 0, .n = 0};
+    const char *corpus = corpus_of(job, &job->clusters[cluster]);
+    if (job->mode != AGENT_MODE_REPLICAS) // all train on the same windows
+        return share;
+    for (int i = 0; i < job->n_clusters; i++) {
+        const struct agent_cluster *c = &job->clusters[i];
+        bool does = draws_from(c, source) && !strcmp(corpus_of(job, c), corpus);
+        share.index += does && i < cluster;
+        share.n += does;
+    }
+    return share;
+}
+
 enum neb_status agent_job_sampler(const struct agent_job *job, int cluster,
-                                  const struct intra_corpus *corpus, int32_t index, int32_t n,
-                                  struct intra_sampler **out) {
+                                  const struct intra_corpus *corpus, struct intra_sampler **out) {
     const struct agent_cluster *c = &job->clusters[cluster];
     struct intra_sampler_config s = {.seed = (uint64_t)job->seed,
                                      .seq_len = job->seq_len,
-                                     .index = index,
-                                     .n = n,
+                                     .cluster = cluster,
                                      .n_sources = c->n_sources};
     for (int32_t i = 0; i < c->n_sources; i++) {
         s.sources[i] = intra_corpus_find(corpus, c->sources[i].name);
@@ -35,6 +62,9 @@ enum neb_status agent_job_sampler(const struct agent_job *job, int cluster,
         if (s.sources[i] < 0)
             return neb_fail(NEB_ERR_NOT_FOUND, "cluster %s: the corpus %s has no source \"%s\"",
                             c->name, intra_corpus_dir(corpus), c->sources[i].name);
+        s.shares[i] = agent_job_share(job, cluster, c->sources[i].name);
     }
+    for (int32_t i = 0; c->n_sources == 0 && i < intra_corpus_sources(corpus); i++)
+        s.shares[i] = agent_job_share(job, cluster, intra_corpus_source_name(corpus, i));
     return intra_sampler_create(corpus, &s, out);
 }

@@ -8,9 +8,12 @@
 struct intra_model_config agent_job_model(const struct agent_job *job,
                                           const struct agent_shape *shape, int32_t vocab,
                                           enum kern_mask mask);
-// Windows of the sources that a cluster trains on: part `index` of n. NEB_ERR_NOT_FOUND: the corpus lacks one of them.
+// Which of a source's windows are a cluster's: those that train on the source of that name in the same corpus, as the job names it, divide
+// them in its order. The job alone says so: all sites come to the same.
+struct intra_share agent_job_share(const struct agent_job *job, int cluster, const char *source);
+// Windows of the sources that a cluster trains on, its share of each. NEB_ERR_NOT_FOUND: the corpus lacks one of them.
 NEB_MUST_CHECK enum neb_status agent_job_sampler(const struct agent_job *job, int cluster,
-                                                 const struct intra_corpus *corpus, int32_t index,
-                                                 int32_t n, struct intra_sampler **out);
+                                                 const struct intra_corpus *corpus,
+                                                 struct intra_sampler **out);
 
 #endif

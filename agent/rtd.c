@@ -130,7 +130,7 @@ enum neb_status agent_rtd_create(const struct agent_job *job, enum agent_role ro
     }
     NEB_TRY_GOTO(cmp_tokens_create(&s->wire), fail);
     NEB_TRY_GOTO(agent_job_sampler(&s->job, agent_job_role(&s->job, AGENT_ROLE_GENERATOR),
-                                   s->corpus, 0, 1, &s->sampler),
+                                   s->corpus, &s->sampler),
                  fail);
     NEB_TRY_GOTO(make_trainer(s), fail);
     if (job->rtd.share_embeddings)

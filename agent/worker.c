@@ -66,8 +66,7 @@ static enum neb_status set_up_data(struct agent_worker *w) {
     bool all = w->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS;
     for (int i = 0; i < (all ? w->job.n_clusters : 1); i++, w->n_samplers++) {
         int cluster = all ? i : w->cluster;
-        NEB_TRY(agent_job_sampler(&w->job, cluster, w->corpus, cluster, w->job.n_clusters,
-                                  &w->samplers[i]));
+        NEB_TRY(agent_job_sampler(&w->job, cluster, w->corpus, &w->samplers[i]));
     }
     size_t n = (size_t)w->job.batch * (size_t)w->job.seq_len;
     w->tokens = calloc(n, sizeof *w->tokens);

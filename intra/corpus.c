@@ -327,6 +327,7 @@ void intra_corpus_window(const struct intra_corpus *c, int32_t source, enum intr
 struct stream { // one source
     int32_t source;
     double weight;
+    struct intra_share share;
     uint64_t windows, own; // of the source; of this cluster an epoch
     uint64_t taken;
 };
@@ -364,7 +365,7 @@ static uint64_t permute(uint64_t i, uint64_t n, uint64_t key) {
 
 // The number of draw k is word_of(base_of(s) + k), of WORD_BITS bits.
 static uint64_t base_of(const struct intra_sampler *s) {
-    return neb_mix64(s->c.seed * 0x9e3779b97f4a7c15ull + (uint64_t)s->c.index + 1);
+    return neb_mix64(s->c.seed * 0x9e3779b97f4a7c15ull + (uint64_t)s->c.cluster + 1);
 }
 static uint64_t word_of(uint64_t at) { return neb_mix64(at) >> (64 - WORD_BITS); }
 
@@ -396,8 +397,7 @@ static void find_begins(struct intra_sampler *s) {
 enum neb_status intra_sampler_create(const struct intra_corpus *c,
                                      const struct intra_sampler_config *cfg,
                                      struct intra_sampler **out) {
-    NEB_ASSERT(cfg->n >= 1 && cfg->index >= 0 && cfg->index < cfg->n &&
-               cfg->n_sources <= INTRA_SOURCES_MAX);
+    NEB_ASSERT(cfg->n_sources <= INTRA_SOURCES_MAX);
     struct intra_sampler *s = calloc(1, sizeof *s);
     if (!s)
         return neb_fail(NEB_ERR_NOMEM, "out of memory creating a sampler");
@@ -408,7 +408,9 @@ enum neb_status intra_sampler_create(const struct intra_corpus *c,
         struct stream *t = &s->streams[i];
         t->source = cfg->n_sources ? cfg->sources[i] : i;
         t->windows = intra_corpus_windows(c, t->source, INTRA_TRAIN, cfg->seq_len);
-        t->own = (t->windows + (uint64_t)cfg->n - 1 - (uint64_t)cfg->index) / (uint64_t)cfg->n;
+        t->share = cfg->shares[i].n ? cfg->shares[i] : (struct intra_share){.n = 1};
+        NEB_ASSERT(t->share.index >= 0 && t->share.index < t->share.n);
+        t->own = (t->windows + (uint64_t)(t->share.n - 1 - t->share.index)) / (uint64_t)t->share.n;
         t->weight = cfg->n_sources ? (double)cfg->weights[i] : (double)t->windows;
         if (t->own == 0) {
             enum neb_status st =
@@ -433,7 +435,7 @@ void intra_sampler_destroy(struct intra_sampler **s) {
 static uint64_t take(struct intra_sampler *s, int32_t *source) {
     struct stream *t = &s->streams[stream_of(s, word_of(base_of(s) + s->draws++))];
     uint64_t epoch = t->taken / t->own,
-             position = t->taken % t->own * (uint64_t)s->c.n + (uint64_t)s->c.index;
+             position = t->taken % t->own * (uint64_t)t->share.n + (uint64_t)t->share.index;
     t->taken++;
     // The permutation is the same on all clusters: it depends on seed, source and epoch only.
     uint64_t key =

@@ -39,16 +39,20 @@ const char *intra_corpus_source_name(const struct intra_corpus *c, int32_t sourc
 int32_t intra_corpus_find(const struct intra_corpus *c, const char *name); // -1: no such source
 uint64_t intra_corpus_tokens(const struct intra_corpus *c, int32_t source, enum intra_split split);
 
-// Draws windows: the source by weight, the window by a seeded permutation of the source's windows for every epoch. Cluster
-// `index` of `n` takes the permuted positions p with p mod n = index, so that no two clusters see the same window within an
-// epoch of that source. State is a few numbers: any position is reached in constant time.
+// Draws windows: the source by weight, the window by a seeded permutation of the source's windows for every epoch. Of a source that n
+// clusters share, the one with `index` takes the permuted positions p with p mod n = index, so that no two of them see the same window
+// within an epoch. State is a few numbers: any position is reached in constant time.
+struct intra_share {
+    int32_t index, n; // n 0: nobody else draws from it
+};
 struct intra_sampler_config {
     uint64_t seed;
     int32_t seq_len;
-    int32_t index, n;
+    int32_t cluster;   // clusters draw sources in orders of their own
     int32_t n_sources; // 0: all sources, weighted by their size
     int32_t sources[INTRA_SOURCES_MAX];
     float weights[INTRA_SOURCES_MAX];
+    struct intra_share shares[INTRA_SOURCES_MAX]; // by place in sources, or in the corpus where n_sources is 0
 };
 struct intra_sampler;
 // c is borrowed. NEB_ERR_INVALID: a source has too few tokens for a window of this cluster's own. NEB_ERR_NOMEM.

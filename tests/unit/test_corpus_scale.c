@@ -263,22 +263,22 @@ static void test_skipped_is_drawn(void **state) {
     struct made m = {.vocab = 500, .sources = 64, .seed = 9, .shards = 3, .size = some_tokens};
     make(&m, "sources");
     struct intra_corpus *c = opened(&m);
-    struct intra_sampler_config all = {.seed = 11, .seq_len = 32, .n = 1},
+    struct intra_sampler_config all = {.seed = 11, .seq_len = 32},
                                 one = {.seed = 3,
                                        .seq_len = T,
-                                       .index = 2,
-                                       .n = 3,
+                                       .cluster = 2,
+                                       .shares = {{2, 3}},
                                        .n_sources = 1,
                                        .sources = {7},
                                        .weights = {0.1f}},
                                 three = {.seed = 12,
                                          .seq_len = T,
-                                         .index = 1,
-                                         .n = 2,
+                                         .cluster = 1,
+                                         .shares = {{1, 2}, {0, 0}, {1, 2}},
                                          .n_sources = 3,
                                          .sources = {5, 0, 9},
                                          .weights = {0.7f, 1e-7f, 0.3f}},
-                                uneven = {.seed = 4, .seq_len = 16, .n = 4, .n_sources = 64};
+                                uneven = {.seed = 4, .seq_len = 16, .n_sources = 64};
     for (int i = 0; i < 64; i++) {
         uneven.sources[i] = 63 - i;
         uneven.weights[i] = i % 9 ? 1.0f / (float)(1 + i * i) : 0.05f * (float)i;
@@ -296,7 +296,7 @@ static void test_skipping_reads_nothing(void **state) {
     struct made m = {.vocab = 500, .sources = 3, .seed = 2, .shards = 3, .size = some_tokens};
     make(&m, "behind");
     struct intra_corpus *c = opened(&m);
-    struct intra_sampler_config cfg = {.seed = 1, .seq_len = T, .n = 1, .n_sources = 1};
+    struct intra_sampler_config cfg = {.seed = 1, .seq_len = T, .n_sources = 1};
     struct intra_sampler *s = NULL;
     uint64_t cursor[INTRA_CURSOR_WORDS];
     cfg.weights[0] = 1;
@@ -341,7 +341,7 @@ static size_t cold_pages(uint8_t *const *maps, const size_t *lens) { // of all s
 static void test_windows_ahead_are_read(void **state) {
     (void)state;
     struct made m = {.vocab = 500, .sources = 1, .seed = 2, .shards = DISK_SHARDS, .size = large};
-    struct intra_sampler_config cfg = {.seed = 1, .seq_len = WIDE_T, .n = 1};
+    struct intra_sampler_config cfg = {.seed = 1, .seq_len = WIDE_T};
     struct intra_sampler *s = NULL;
     uint8_t *maps[DISK_SHARDS];
     size_t lens[DISK_SHARDS], all = 0;

@@ -182,8 +182,8 @@ static void test_clusters_are_disjoint_and_cover_an_epoch(void **state) {
     for (int cluster = 0; cluster < 3; cluster++) {
         struct intra_sampler_config cfg = {.seed = 7,
                                            .seq_len = T,
-                                           .index = cluster,
-                                           .n = 3,
+                                           .cluster = cluster,
+                                           .shares = {{cluster, 3}},
                                            .n_sources = 1,
                                            .sources = {0},
                                            .weights = {1}};
@@ -212,8 +212,8 @@ static void test_resume_and_weights(void **state) {
     struct intra_sampler *a = NULL, *b = NULL;
     struct intra_sampler_config cfg = {.seed = 7,
                                        .seq_len = T,
-                                       .index = 1,
-                                       .n = 2,
+                                       .cluster = 1,
+                                       .shares = {{1, 2}, {1, 2}},
                                        .n_sources = 2,
                                        .sources = {0, 1},
                                        .weights = {3, 1}};
@@ -313,7 +313,7 @@ static void test_wide_tokens_are_read(void **state) {
     char folder[NEB_PATH_MAX];
     struct intra_corpus *c = NULL;
     struct intra_sampler *s = NULL;
-    struct intra_sampler_config cfg = {.seed = 3, .seq_len = T, .n = 1};
+    struct intra_sampler_config cfg = {.seed = 3, .seq_len = T};
     int32_t x[T], y[T];
     int wide = 0;
     bool seen[40] = {false};
