@@ -267,8 +267,8 @@ enum neb_status agent_daemon_run(const struct agent_daemon_config *c) {
         if (d->jobs[i].used) {
             if (d->jobs[i].suspended && c->suspended)
                 *c->suspended = true;
-            if (agent_launch_own(&d->jobs[i].job.clusters[d->jobs[i].self]))
-                agent_child_signal(&d->jobs[i].worker, SIGKILL); // it minds nothing less
+            if (d->jobs[i].kill_signal != SIGTERM) // which comes next, and it minds nothing less
+                daemon_worker_kill(&d->jobs[i]);
             agent_child_stop(&d->jobs[i].worker, 10 * NEB_S);
             daemon_job_forget(d, &d->jobs[i]);
         }

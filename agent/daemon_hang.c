@@ -7,27 +7,26 @@
 
 #include <signal.h>
 
-static const neb_ns kill_after = 10 * NEB_S, // of a worker that was told to end
+static const neb_ns kill_after = 10 * NEB_S, // of a worker whose launcher was told to kill it
     own_absence = 5 * NEB_S;                 // between two looks: this agent was stopped itself
 
 void daemon_worker_again(struct daemon *d, struct agent_jobrun *j, const char *why) {
     daemon_say_fault(d, j, why);
-    j->hung_at = neb_now();
-    // A launcher ends its ranks at SIGTERM, stopped ones too. A process that is itself stopped takes no SIGTERM before it goes on; a worker
-    // that the agent has started itself takes none at all.
-    agent_child_signal(&j->worker, agent_launch_own(&j->job.clusters[j->self]) ? SIGKILL : SIGTERM);
-    agent_child_signal(&j->worker, SIGCONT);
+    daemon_worker_kill(j);
+}
+
+void daemon_worker_kill(struct agent_jobrun *j) {
+    j->killed_at = neb_now();
+    agent_child_signal(&j->worker, j->kill_signal);
+    agent_child_signal(
+        &j->worker,
+        SIGCONT); // a launcher that is itself stopped takes no other signal before it goes on
 }
 
 static void look(struct daemon *d, struct agent_jobrun *j) {
     char text[160];
     neb_ns now = neb_now();
     double silent_s = neb_seconds(now - j->beat_at);
-    if (j->hung_at) {
-        if (now - j->hung_at > kill_after)
-            agent_child_signal(&j->worker, SIGKILL);
-        return;
-    }
     if (silent_s <= j->allow_s || j->queues)
         return;
     snprintf(text, sizeof text,
@@ -45,8 +44,14 @@ void daemon_look_for_hangs(struct daemon *d) {
     d->looked_at = now;
     for (int i = 0; i < AGENT_JOBS_MAX; i++) {
         struct agent_jobrun *j = &d->jobs[i];
-        if (!j->used || !j->worker.pid || j->job.mode != AGENT_MODE_REPLICAS ||
-            !(j->job.hang_after_s > 0))
+        if (!j->used || !j->worker.pid)
+            continue;
+        if (j->killed_at) {
+            if (now - j->killed_at > kill_after)
+                agent_child_signal(&j->worker, SIGKILL);
+            continue;
+        }
+        if (j->job.mode != AGENT_MODE_REPLICAS || !(j->job.hang_after_s > 0))
             continue;
         if (blind)
             j->beat_at = now;

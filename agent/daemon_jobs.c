@@ -77,7 +77,8 @@ static enum neb_status start_worker(struct daemon *d, struct agent_jobrun *j) {
     j->client = (struct agent_ipc_client){0};
     j->step_at_start = j->last_step;
     j->beat_at = neb_now();
-    j->hung_at = 0;
+    j->killed_at = 0;
+    j->kill_signal = launch.kill;
     j->queues = launch.queues;
     j->allow_s = WORKER_HANG_OTHER * (double)j->job.hang_after_s;
     int fd = -1;
@@ -230,7 +231,7 @@ static struct agent_jobrun *place_anew(struct daemon *d, struct agent_jobrun *j,
         neb_info("job %s: its worker begins again with another mesh, launcher or device",
                  j->job.name);
         j->replaced = true;
-        agent_child_signal(&j->worker, SIGKILL);
+        daemon_worker_kill(j);
     }
     return j;
 }

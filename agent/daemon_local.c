@@ -434,7 +434,7 @@ static bool remote_may(struct daemon *d, const struct agent_ipc_client *from,
         return true;
     if (own && attach && !own->client.len && !strcmp(agent_ipc_str(m, "job", ""), own->hex))
         return true;
-    if (own && own->client.remote && own->worker.pid && !own->hung_at)
+    if (own && own->client.remote && own->worker.pid && !own->killed_at)
         daemon_worker_again(d, own,
                             "the connection with the worker, on another host, broke and was made "
                             "anew: what was said meanwhile may be lost, so it is ended and begins "

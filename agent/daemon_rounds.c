@@ -8,7 +8,6 @@
 #include "agent/sums.h"
 #include "agent/tune.h"
 
-#include <signal.h>
 #include <string.h>
 
 // Clusters whose vote a signed membership version took: of two, the one that was given up.
@@ -139,7 +138,7 @@ static void check_divergence(struct daemon *d, struct agent_jobrun *j,
     }
     if (j->worker.pid) {
         j->replaced = true;
-        agent_child_signal(&j->worker, SIGKILL);
+        daemon_worker_kill(j);
     }
 }
 

@@ -4,7 +4,6 @@
 #include "agent/distill.h"
 #include "agent/snapshot.h"
 
-#include <signal.h>
 
 // Data members that are connected, the nearest first.
 static uint32_t holders(const struct daemon *d, const struct agent_jobrun *j,
@@ -212,6 +211,6 @@ void daemon_on_snapshot_done(void *user, const uint8_t job[INTER_ID_BYTES], enum
     daemon_note(d, j, "a snapshot is here; the worker begins again with it");
     if (j->worker.pid) {
         j->replaced = true;
-        agent_child_signal(&j->worker, SIGKILL);
+        daemon_worker_kill(j);
     }
 }

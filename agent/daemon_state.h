@@ -210,6 +210,8 @@ void daemon_drop_ended(struct daemon *d); // once a second
 void daemon_look_for_hangs(struct daemon *d); // once a second
 // The worker is ended, with all its ranks, and begins again from its checkpoint.
 void daemon_worker_again(struct daemon *d, struct agent_jobrun *j, const char *why);
+// With all its ranks, and reaped when they are gone: those that begin in their place find memory and devices free.
+void daemon_worker_kill(struct agent_jobrun *j);
 
 // daemon_stop.c
 void daemon_stop(struct daemon *d, int signal, bool from_parent); // told to end

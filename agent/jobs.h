@@ -56,8 +56,9 @@ struct agent_jobrun {
     struct agent_ipc_client client;      // the worker, once attached
     pid_t trainer;                       // with launcher attach: its process; 0: none
     int restarts;
-    // of the worker: when it last said something, for how long it may then say nothing, and when it was ended for that (0: it was not)
-    neb_ns beat_at, hung_at;
+    // of the worker: when it last said something, for how long it may then say nothing, and when it was killed (0: it was not)
+    neb_ns beat_at, killed_at;
+    int kill_signal; // agent_launch.kill
     double allow_s;
     // of the worker: when it last said that bytes of a file move; of its checkpoint, those that are left (0: not known), and when that was said
     neb_ns moved_at, left_said;

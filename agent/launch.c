@@ -110,15 +110,14 @@ static enum neb_status slurm_prefix(const struct agent_cluster *c, bool remote, 
     return NEB_OK;
 }
 
-bool agent_launch_own(const struct agent_cluster *c) { return c->launcher == AGENT_LAUNCHER_LOCAL; }
-
 enum neb_status agent_launch_worker(const struct agent_cluster *c, bool remote, const char *exe,
                                     const char *socket_path, const char *job, const char *log_dir,
                                     struct agent_launch *out) {
     int ranks = agent_cluster_ranks(c), n = 0;
-    bool local = agent_launch_own(c);
+    bool local = c->launcher == AGENT_LAUNCHER_LOCAL;
     long cpus = c->threads ? c->threads : sysconf(_SC_NPROCESSORS_ONLN);
     out->queues = false;
+    out->kill = !local ? SIGTERM : ranks == 1 ? SIGKILL : AGENT_RANKS_KILL;
     if (ranks == 1 && local) {
         append(out, 0, (const char *const[]){exe, "worker", socket_path, job, NULL});
         return NEB_OK;

@@ -17,6 +17,7 @@ struct agent_launch {
     const char *argv[AGENT_LAUNCH_ARGS];
     char ranks[24], threads[24], cpus[40], output[NEB_PATH_MAX];
     bool queues; // it may wait for hosts, for as long as a batch system likes
+    int kill; // the signal at which it and all its ranks end at once: SIGTERM where a foreign launcher ends them
 };
 // log_dir: where every rank of a mesh gets a log of its own, rank-N.log (agent_launch_rank; slurm: srun writes it). What the
 // launcher itself says is its output, as all that a single rank says. NEB_ERR_UNSUPPORTED: the launcher needs what this machine has
@@ -39,8 +40,6 @@ void agent_launch_environment(void);
 // sends to every process at the end of an allocation, are nothing to it: the agent has heard it too, and asks for a checkpoint. launched: by
 // mpirun or srun, whose SIGTERM ends it, unless `nebula ranks` has done it (agent/ranks.h).
 void agent_launch_signals(bool launched);
-// Whether SIGKILL of the agent's child ends all of the cluster's worker at once; a foreign launcher gets SIGTERM first, and ends its ranks.
-bool agent_launch_own(const struct agent_cluster *c);
 // Where to look when a worker of `ranks` ranks has ended: of a mesh, the logs of its ranks and of its launcher.
 void agent_launch_logs(int ranks, const char *log_dir, char *out, size_t cap);
 

@@ -192,6 +192,10 @@ static void watch(struct ranks *r, const sigset_t *signals) {
             // no time limit: ranks of a worker leave it to their agent, which ends this process when it has waited enough (agent/daemon_stop.c)
             signal_all(r, SIGTERM);
         }
+        if (sig == AGENT_RANKS_KILL) {
+            r->status = r->status ? r->status : 128 + SIGKILL;
+            r->kill_at = now;
+        }
         reap(r);
         if (getppid() != r->parent || (r->kill_at && now >= r->kill_at)) {
             // an agent that died may be there again at once, with others in their place
@@ -214,6 +218,7 @@ enum neb_status agent_ranks_run(int ranks, char *const *argv, int *status) {
     sigaddset(&signals, SIGCHLD);
     sigaddset(&signals, SIGTERM);
     sigaddset(&signals, SIGHUP);
+    sigaddset(&signals, AGENT_RANKS_KILL);
     sigprocmask(SIG_BLOCK, &signals, NULL);
     enum neb_status st = start_all(&r, argv);
     if (r.listener >= 0)

@@ -17,6 +17,9 @@ enum { AGENT_RANKS_MAX = 1024 };
 // end at once when this process or its parent dies.
 #define AGENT_RANKS_VARIABLE "NEBULA_RANKS_HERE"
 
+// Tells `nebula ranks` to kill its ranks. It ends when they are gone: what they held of memory and devices is free by then.
+#define AGENT_RANKS_KILL SIGUSR1
+
 // argv: NULL-terminated; the program is looked for in PATH. *status: 0, or that of the first rank that failed (128 + signal).
 // Errors: nothing runs any more.
 NEB_MUST_CHECK enum neb_status agent_ranks_run(int ranks, char *const *argv, int *status);

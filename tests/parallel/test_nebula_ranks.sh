@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # nebula ranks: what each rank is told, who gets the standard input, and that ranks end together: when one fails, when the launcher is
-# told to end, and when it is killed.
+# told to end, or to kill them, and when it is killed.
 set -euo pipefail
 source "$(dirname "$0")/lib.sh"
 nebula=$BUILD/nebula
@@ -54,16 +54,28 @@ rc=0
 timeout 60 "$nebula" ranks 2 "$work/no-such-program" 2>/dev/null || rc=$?
 [[ $rc == 127 ]] || { echo "exit status $rc without a program"; exit 1; }
 
-for signal in TERM KILL; do
-    "$nebula" ranks 2 sleep "$mark" &
+two() { # program of the ranks, which become sleeps: $pid is their launcher
+    local i
+    "$nebula" ranks 2 "$@" &
     pid=$!
     for ((i = 0; i < 300; i++)); do
-        (($(left | wc -l) == 2)) && break
+        (($(left | wc -l) == 2)) && return
         sleep 0.1
     done
-    (($(left | wc -l) == 2)) || { echo "ranks do not start"; exit 1; }
+    echo "ranks do not start"
+    exit 1
+}
+for signal in TERM KILL; do
+    two sleep "$mark"
     kill -"$signal" "$pid"
     wait "$pid" 2>/dev/null && { echo "SIG$signal is a success"; exit 1; }
     gone "after SIG$signal"
 done
+# An agent that puts others in their place: the launcher ends after them, however they take it.
+two sh -c "trap '' TERM; exec sleep $mark"
+kill -STOP "$(left | head -n 1)"
+kill -USR1 "$pid"
+rc=0
+wait "$pid" || rc=$?
+[[ $rc == 137 && -z $(left) ]] || { echo "killed: exit status $rc, left are $(left)"; exit 1; }
 echo "ranks are told who they are, and end together"
