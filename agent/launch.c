@@ -4,6 +4,8 @@
 #include "agent/follow.h"
 #include "agent/ranks.h"
 #include "agent/worker.h"
+#include "intra/rank_env.h"
+#include "kernels/pool.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -51,6 +53,9 @@ static enum neb_status mpi_prefix(int ranks, struct agent_launch *out, int *used
     for (size_t i = 0; geteuid() == 0 && i < sizeof root / sizeof root[0]; i++)
         out->argv[n++] = root[i];
     out->argv[n++] = "mpirun";
+    out->argv[n++] =
+        "--bind-to"; // its default is one core for each of two ranks, a socket for each of more: ranks have threads
+    out->argv[n++] = "none";
     out->argv[n++] = "-n";
     out->argv[n++] = out->ranks;
     *used = n;
@@ -85,7 +90,14 @@ static enum neb_status slurm_prefix(const struct agent_cluster *c, bool remote, 
         return neb_fail(NEB_ERR_UNSUPPORTED,
                         "launcher: slurm needs srun, which is not in PATH on this machine");
     snprintf(out->ranks, sizeof out->ranks, "--ntasks=%d", ranks);
-    snprintf(out->cpus, sizeof out->cpus, "--cpus-per-task=%d", c->threads);
+    // srun does not take it over from the allocation by itself
+    const char *of_allocation = getenv("SLURM_CPUS_PER_TASK");
+    if (c->threads)
+        snprintf(out->cpus, sizeof out->cpus, "--cpus-per-task=%d", c->threads);
+    else if (of_allocation)
+        snprintf(out->cpus, sizeof out->cpus, "--cpus-per-task=%.20s", of_allocation);
+    else
+        out->cpus[0] = 0;
     if (snprintf(out->output, sizeof out->output, "--output=%s/rank-%%t.log", log_dir) >=
         (int)sizeof out->output)
         return neb_fail(NEB_ERR_LIMIT, "the path of %s is too long for a log", log_dir);
@@ -100,7 +112,7 @@ static enum neb_status slurm_prefix(const struct agent_cluster *c, bool remote, 
            (const char *const[]){out->ranks, out->output, "--open-mode=append",
                                  "--kill-on-bad-exit=1", "--input=0", "--unbuffered", NULL});
     n += 6;
-    if (c->threads)
+    if (out->cpus[0])
         out->argv[n++] = out->cpus;
     if (!mpi)
         out->argv[n++] = "--mpi=none";
@@ -209,6 +221,10 @@ enum neb_status agent_launch_rank(const char *socket_path, const char *job, int 
     NEB_TRY(intra_comm_launched(&world));
     if (log_dir)
         log_to(log_dir, world->rank);
+    if (threads == 0) { // all of the host, which its ranks divide
+        int own = kern_pool_processors() / intra_rank_env_local(environ);
+        threads = own > 0 ? own : 1;
+    }
     enum neb_status st = world->rank == 0 ? agent_worker_run(socket_path, job, world, threads)
                                           : follow(world, threads);
     if (st != NEB_OK)

@@ -109,3 +109,17 @@ enum neb_status intra_rank_env_parse(char *const *env, struct intra_rank_env *ou
     *out = e;
     return NEB_OK;
 }
+
+int intra_rank_env_local(char *const *env) {
+    int n = 1;
+    for (size_t i = 0; i < sizeof conventions / sizeof conventions[0]; i++) {
+        const struct convention *c = &conventions[i];
+        if (!look_up(env, c->rank))
+            continue;
+        if (c->local_size && look_up(env, c->local_size) &&
+            number(env, c->local_size, c->rank, 1, INTRA_RANKS_MAX, &n) != NEB_OK)
+            return 1;
+        return n;
+    }
+    return n;
+}

@@ -30,6 +30,9 @@ struct intra_rank_env {
 // variable that belongs to the one that is set is missing or is no such number. Both are logged with the variable's name.
 NEB_MUST_CHECK enum neb_status intra_rank_env_parse(char *const *env, struct intra_rank_env *out);
 
+// How many ranks share this process's host and are not bound to processors of their own; 1 where the launcher does not say.
+int intra_rank_env_local(char *const *env);
+
 // The first host of Slurm's notation for many: "gpu[03-07,12],login" is gpu03. NEB_ERR_INVALID, logged: not that notation.
 NEB_MUST_CHECK enum neb_status intra_rank_first_host(const char *list, char *out, size_t cap);
 

@@ -60,7 +60,7 @@ static void *helper(void *arg) {
     }
 }
 
-static int processors(void) {
+int kern_pool_processors(void) {
     cpu_set_t set;
     return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
@@ -72,7 +72,7 @@ enum neb_status kern_pool_create(int n_threads, struct kern_pool **out) {
     struct kern_pool *p = calloc(1, sizeof *p);
     if (!p)
         return neb_fail(NEB_ERR_NOMEM, "out of memory creating a thread pool");
-    int want = n_threads ? n_threads : processors();
+    int want = n_threads ? n_threads : kern_pool_processors();
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->wake, NULL);
     p->n_threads = 1;

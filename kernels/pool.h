@@ -14,6 +14,7 @@ struct kern_pool;
 NEB_MUST_CHECK enum neb_status kern_pool_create(int n_threads, struct kern_pool **out);
 void kern_pool_destroy(struct kern_pool **p);
 int kern_pool_threads(const struct kern_pool *p);
+int kern_pool_processors(void); // that this process may use
 // Runs task(arg, i) for i in [0, n_tasks) on all threads and returns when all are done. Not reentrant.
 void kern_pool_run(struct kern_pool *p, size_t n_tasks, void (*task)(void *arg, size_t i),
                    void *arg);

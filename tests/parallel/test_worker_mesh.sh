@@ -11,7 +11,7 @@ if [[ $launcher == mpirun ]]; then
     command -v mpirun >/dev/null || skip "no mpirun on this machine (Debian: openmpi-bin)"
     cp "$BUILD/libnebula_mpi.so" "$T/bin/"
     export OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_btl=self,vader # containers forbid the other transfer
-    export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1
+    export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1
     export ASAN_OPTIONS="detect_leaks=0:${ASAN_OPTIONS:-}" # MPI leaks at its end
 fi
 nebula=$T/bin/nebula

@@ -158,8 +158,25 @@ static void test_first_host(void **state) {
     neb_log_set_sink(NULL, NULL);
 }
 
+// Ranks that divide a host's processors: those that the launcher counts there.
+static void test_local(void **state) {
+    (void)state;
+    char *const mpi[] = {"OMPI_COMM_WORLD_RANK=3", "OMPI_COMM_WORLD_SIZE=4",
+                         "OMPI_COMM_WORLD_LOCAL_SIZE=2", NULL},
+                *const slurm[] = {"SLURM_PROCID=1", "SLURM_NTASKS=4", NULL},
+                *const torch[] = {"OMPI_COMM_WORLD_LOCAL_SIZE=2", "RANK=0", "LOCAL_WORLD_SIZE=8",
+                                  NULL},
+                *const bad[] = {"RANK=0", "LOCAL_WORLD_SIZE=0", NULL}, *const none[] = {NULL};
+    assert_int_equal(intra_rank_env_local(mpi), 2);
+    assert_int_equal(intra_rank_env_local(slurm), 1); // it binds its tasks
+    assert_int_equal(intra_rank_env_local(torch), 8);
+    assert_int_equal(intra_rank_env_local(bad), 1);
+    assert_int_equal(intra_rank_env_local(none), 1);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_good), cmocka_unit_test(test_bad),
-                                       cmocka_unit_test(test_first_host)};
+                                       cmocka_unit_test(test_first_host),
+                                       cmocka_unit_test(test_local)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
