@@ -38,6 +38,7 @@ enum {
     KNOCKS = 64,
     KNOCK_MS = 5000,
     RETRY_MS = 50,
+    ROOT_ADDRESSES = 8,
     STRANGERS_TOLD = 3,
     ROOT_TIMES = 5,  // start_ms, for rank 0: of the others that come nothing is seen before
     TELL_MS = 10000, // or a quarter of start_ms: who is missing; then after twice as long each time
@@ -156,37 +157,75 @@ static bool loopback(const struct sockaddr_storage *a) {
     return ntohl(((const struct sockaddr_in *)a)->sin_addr.s_addr) >> 24 == 127;
 }
 
+static bool names_loopback(const char *host) {
+    struct sockaddr_storage a = {.ss_family = AF_INET};
+    if (inet_pton(AF_INET, host, &((struct sockaddr_in *)&a)->sin_addr) != 1) {
+        a.ss_family = AF_INET6;
+        if (inet_pton(AF_INET6, host, &((struct sockaddr_in6 *)&a)->sin6_addr) != 1)
+            return !strcmp(host, "localhost");
+    }
+    return loopback(&a);
+}
+
+// As IPv6 sockets that take IPv4 as well see it.
+static void plain(struct sockaddr_storage *a) {
+    const struct in6_addr *six = &((struct sockaddr_in6 *)a)->sin6_addr;
+    if (a->ss_family != AF_INET6 || !IN6_IS_ADDR_V4MAPPED(six))
+        return;
+    struct sockaddr_in four = {.sin_family = AF_INET,
+                               .sin_port = ((struct sockaddr_in6 *)a)->sin6_port};
+    memcpy(&four.sin_addr, six->s6_addr + 12, sizeof four.sin_addr);
+    memset(a, 0, sizeof *a);
+    memcpy(a, &four, sizeof four);
+}
+
+// Rank 0's addresses: a name may have several, and not all of them lead there. *n: up to ROOT_ADDRESSES.
 static enum neb_status resolve(const struct intra_comm_socket_config *c,
-                               struct sockaddr_storage *out) {
+                               struct sockaddr_storage *out, int *n) {
     struct addrinfo *found = NULL, hints = {.ai_socktype = SOCK_STREAM};
     int rc = getaddrinfo(c->host, NULL, &hints, &found);
     if (rc != 0)
         return neb_fail(NEB_ERR_NOT_FOUND, "ranks: rank 0's host %s has no address: %s", c->host,
                         gai_strerror(rc));
-    memset(out, 0, sizeof *out);
-    memcpy(out, found->ai_addr, found->ai_addrlen);
+    *n = 0;
+    for (const struct addrinfo *f = found; f && *n < ROOT_ADDRESSES; f = f->ai_next) {
+        memset(&out[*n], 0, sizeof *out);
+        memcpy(&out[*n], f->ai_addr, f->ai_addrlen);
+        set_port(&out[(*n)++], c->port);
+    }
     freeaddrinfo(found);
-    set_port(out, c->port);
     return NEB_OK;
 }
 
-// one_host: at this address; else at all of its family.
-static enum neb_status listen_at(const struct sockaddr_storage *address, bool one_host, int port,
-                                 int *out) {
-    struct sockaddr_storage a = {.ss_family = address->ss_family};
-    const int one = 1;
-    if (one_host)
+static int listener(struct sockaddr_storage *a, int port) { // -1: errno says why
+    const int one = 1, off = 0;
+    set_port(a, port);
+    int fd = socket(a->ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return -1;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    if (a->ss_family == AF_INET6)
+        setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+    if (bind(fd, (struct sockaddr *)a, size_of(a)) == 0 && listen(fd, 1024) == 0)
+        return fd;
+    int error = errno;
+    close(fd);
+    errno = error;
+    return -1;
+}
+
+// At this address; NULL: at all of this host, whatever it resolves its own name to (127.0.1.1 on Debian): who comes proves the token.
+static enum neb_status listen_at(const struct sockaddr_storage *address, int port, int *out) {
+    struct sockaddr_storage a = {.ss_family = AF_INET6};
+    if (address)
         a = *address;
-    set_port(&a, port);
-    int fd = socket(a.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd >= 0)
-        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    if (fd < 0 || bind(fd, (struct sockaddr *)&a, size_of(&a)) != 0 || listen(fd, 1024) != 0) {
-        enum neb_status st = neb_fail_errno("ranks: cannot listen at port %d", port);
-        if (fd >= 0)
-            close(fd);
-        return st;
+    int fd = listener(&a, port);
+    if (fd < 0 && !address) { // a host without IPv6
+        a = (struct sockaddr_storage){.ss_family = AF_INET};
+        fd = listener(&a, port);
     }
+    if (fd < 0)
+        return neb_fail_errno("ranks: cannot listen at port %d", port);
     *out = fd;
     return NEB_OK;
 }
@@ -255,10 +294,12 @@ static enum neb_status introduce(struct start *s, int fd, int to, int port, neb_
     return move_all(fd, mac, sizeof mac, true, end);
 }
 
-static enum neb_status join(struct start *s, const struct sockaddr_storage *a, int to,
-                            bool listens) {
+// At one of these n addresses.
+static enum neb_status join(struct start *s, const struct sockaddr_storage *addresses, int n,
+                            int to, bool listens) {
     const struct intra_comm_socket_config *c = s->c;
-    for (;;) {
+    for (int turn = 0;; turn++) {
+        const struct sockaddr_storage *a = &addresses[turn % n];
         struct sockaddr_storage own;
         socklen_t len = sizeof own;
         int fd = -1;
@@ -270,7 +311,7 @@ static enum neb_status join(struct start *s, const struct sockaddr_storage *a, i
             if (getsockname(fd, (struct sockaddr *)&own, &len) != 0)
                 st = neb_fail_errno("ranks: a connection without address");
             else
-                st = listen_at(&own, c->one_host, 0, &s->listener);
+                st = listen_at(c->one_host ? &own : NULL, 0, &s->listener);
         }
         int port = 0;
         if (st == NEB_OK && s->listener >= 0) {
@@ -380,6 +421,7 @@ static void take_knock(struct start *s, struct knock *knocks) {
     struct knock *k = &knocks[0];
     if (fd < 0)
         return;
+    plain(&from);
     for (int i = 0; i < KNOCKS; i++) // a free place, or that of the first who came
         if (k->fd >= 0 && (knocks[i].fd < 0 || knocks[i].end < k->end))
             k = &knocks[i];
@@ -543,15 +585,16 @@ static enum neb_status join_all(struct start *s, uint8_t *table) {
     wait_on(s, s->c->start_ms);
     for (int to = 1; to < hub->rank; to++) {
         NEB_TRY(socket_start_entry(table + (size_t)to * ENTRY, &own, &root, &a));
-        NEB_TRY(join(s, &a, to, false));
+        NEB_TRY(join(s, &a, 1, to, false));
     }
     return NEB_OK;
 }
 
 static enum neb_status follow(struct start *s) {
-    struct sockaddr_storage root;
-    NEB_TRY(resolve(s->c, &root));
-    NEB_TRY(join(s, &root, 0, true));
+    struct sockaddr_storage root[ROOT_ADDRESSES];
+    int n = 0;
+    NEB_TRY(resolve(s->c, root, &n));
+    NEB_TRY(join(s, root, n, 0, true));
     uint8_t *table = calloc((size_t)s->hub->size, ENTRY);
     enum neb_status st = table
                              ? join_all(s, table)
@@ -562,10 +605,12 @@ static enum neb_status follow(struct start *s) {
 }
 
 static enum neb_status lead(struct start *s) {
-    struct sockaddr_storage own;
+    struct sockaddr_storage own[ROOT_ADDRESSES];
+    int n = 0;
     if (s->listener < 0) {
-        NEB_TRY(resolve(s->c, &own));
-        NEB_TRY(listen_at(&own, s->c->one_host || loopback(&own), s->c->port, &s->listener));
+        NEB_TRY(resolve(s->c, own, &n));
+        bool here = s->c->one_host || names_loopback(s->c->host);
+        NEB_TRY(listen_at(here ? own : NULL, s->c->port, &s->listener));
     }
     NEB_TRY(accept_all(s));
     s->begin = neb_now();
