@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# configs/slurm/agent.sbatch: an agent that was told to end by the time limit or a preemption is put back into the queue, one whose job is
+# cancelled is not, nor one that failed. The agent and Slurm's commands are stand-ins.
+set -euo pipefail
+T=$(mktemp -d)
+trap 'rm -rf "$T"' EXIT
+mkdir "$T/bin"
+# shellcheck disable=SC2016
+printf '#!/bin/sh\n[ ! -e "%s/fails" ] || exit 1\ntrap "exit 3" TERM\n: >"%s/up"\nfor i in $(seq 300); do sleep 0.1; done\n' "$T" "$T" >"$T/bin/nebula"
+printf '#!/bin/sh\ncat "%s/state"\n' "$T" >"$T/bin/squeue"
+printf '#!/bin/sh\necho "$@" >>"%s/scontrol"\n' "$T" >"$T/bin/scontrol"
+chmod +x "$T"/bin/*
+ended() { # STATE WANTED_STATUS WANTED_SCONTROL: the script is sent SIGTERM when its agent is up
+    local rc=0 pid i
+    rm -f "$T/up" "$T/scontrol"
+    : >"$T/scontrol"
+    printf '%s' "$1" >"$T/state"
+    PATH=$T/bin:$PATH SLURM_JOB_ID=7 bash "${SOURCE:?}/configs/slurm/agent.sbatch" & pid=$!
+    for ((i = 0; i < 100; i++)); do
+        [[ -e $T/up || -e $T/fails ]] && break
+        sleep 0.1
+    done
+    [[ -e $T/fails ]] || kill -TERM "$pid"
+    wait "$pid" || rc=$?
+    [[ $rc == "$2" && $(cat "$T/scontrol") == "$3" ]] || { echo "$1: exit status $rc, scontrol was told '$(cat "$T/scontrol")'"; exit 1; }
+}
+ended RUNNING 0 'requeue 7'
+ended PREEMPTED 0 'requeue 7'
+ended CANCELLED 3 ''
+ended COMPLETING 3 ''
+ended '' 3 '' # gone already
+: >"$T/fails"
+ended RUNNING 1 ''
+echo "requeued when Slurm ends it, not when its user does"
