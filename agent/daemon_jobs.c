@@ -56,6 +56,23 @@ static void admit_workers(struct daemon *d, const struct agent_jobrun *starting)
     agent_ipc_remote_admit(d->ipc, (const uint8_t(*)[AGENT_IPC_KEY])keys, n);
 }
 
+// Of the agent's own host: other launchers have hosts of theirs.
+static void choose_gpus(struct daemon *d, struct agent_jobrun *j, char text[AGENT_GPUS_TEXT]) {
+    const struct agent_cluster *c = &j->job.clusters[j->self];
+    daemon_gpus_back(d, j);
+    if (c->launcher == AGENT_LAUNCHER_LOCAL && c->device != AGENT_DEVICE_CPU &&
+        j->job.mode == AGENT_MODE_REPLICAS)
+        j->gpus = agent_gpus_take(&d->gpus, agent_cluster_ranks(c));
+    agent_gpus_text(&d->gpus, j->gpus, text);
+    if (j->gpus)
+        neb_info("job %s: its worker has %s, of %d GPUs", j->job.name, text, d->gpus.n);
+}
+
+void daemon_gpus_back(struct daemon *d, struct agent_jobrun *j) {
+    agent_gpus_give_back(&d->gpus, j->gpus);
+    j->gpus = 0;
+}
+
 static enum neb_status start_worker(struct daemon *d, struct agent_jobrun *j) {
     char dir[NEB_PATH_MAX], log[NEB_PATH_MAX];
     daemon_job_dir(d, j, dir, sizeof dir);
@@ -72,8 +89,10 @@ static enum neb_status start_worker(struct daemon *d, struct agent_jobrun *j) {
         return NEB_OK;
     }
     struct agent_launch launch;
+    char gpus[AGENT_GPUS_TEXT];
+    choose_gpus(d, j, gpus);
     NEB_TRY(agent_launch_worker(&j->job.clusters[j->self], d->c->workers != NULL, d->exe,
-                                d->socket_path, j->hex, dir, &launch));
+                                d->socket_path, j->hex, dir, gpus, &launch));
     j->client = (struct agent_ipc_client){0};
     j->step_at_start = j->last_step;
     j->beat_at = neb_now();
@@ -89,6 +108,7 @@ static enum neb_status start_worker(struct daemon *d, struct agent_jobrun *j) {
 }
 
 void daemon_job_forget(struct daemon *d, struct agent_jobrun *j) {
+    daemon_gpus_back(d, j);
     if (j->federated && d->service)
         inter_service_job_close(d->service, j->id);
     if (d->service &&
@@ -374,6 +394,7 @@ void daemon_job_stop(struct daemon *d, struct agent_jobrun *j) {
 
 void daemon_worker_ended(struct daemon *d, struct agent_jobrun *j, int status) {
     char reason[96], text[NEB_PATH_MAX + 256], dir[NEB_PATH_MAX], logs[NEB_PATH_MAX + 64];
+    daemon_gpus_back(d, j);
     if (!j->reported && inter_streams_detach(d->streams.streams, j->id) != NEB_OK)
         neb_warn("streams of job %s could not be told that the worker is gone", j->job.name);
     if (!agent_attach_waits(j)) {

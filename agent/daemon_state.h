@@ -21,6 +21,7 @@
 #include "agent/base/bucket.h"
 #include "agent/daemon.h"
 #include "agent/daemon_streams.h"
+#include "agent/gpus.h"
 #include "agent/jobs.h"
 #include "agent/members.h"
 #include "agent/quiet.h"
@@ -46,6 +47,7 @@ enum daemon_limit {
 
 struct daemon {
     const struct agent_daemon_config *c;
+    struct agent_gpus gpus; // of this host, that workers are given
     void *zctx;
     struct sec_identity *identity;
     struct sec_vault *vault; // of what lies on disk; NULL: in clear
@@ -212,6 +214,7 @@ void daemon_look_for_hangs(struct daemon *d); // once a second
 void daemon_worker_again(struct daemon *d, struct agent_jobrun *j, const char *why);
 // With all its ranks, and reaped when they are gone: those that begin in their place find memory and devices free.
 void daemon_worker_kill(struct agent_jobrun *j);
+void daemon_gpus_back(struct daemon *d, struct agent_jobrun *j); // its worker is gone
 
 // daemon_stop.c
 void daemon_stop(struct daemon *d, int signal, bool from_parent); // told to end

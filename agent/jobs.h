@@ -59,6 +59,7 @@ struct agent_jobrun {
     // of the worker: when it last said something, for how long it may then say nothing, and when it was killed (0: it was not)
     neb_ns beat_at, killed_at;
     int kill_signal; // agent_launch.kill
+    uint64_t gpus;   // that it was given, bit each
     double allow_s;
     // of the worker: when it last said that bytes of a file move; of its checkpoint, those that are left (0: not known), and when that was said
     neb_ns moved_at, left_said;

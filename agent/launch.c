@@ -27,13 +27,13 @@ static bool in_path(const char *program) {
     return false;
 }
 
-// nebula ranks RANKS; returns how many arguments that is.
-static int ranks_prefix(const char *exe, int ranks, struct agent_launch *out) {
+// nebula ranks RANKS, behind n arguments; returns how many there are then.
+static int ranks_prefix(const char *exe, int ranks, struct agent_launch *out, int n) {
     snprintf(out->ranks, sizeof out->ranks, "%d", ranks);
-    out->argv[0] = exe;
-    out->argv[1] = "ranks";
-    out->argv[2] = out->ranks;
-    return 3;
+    out->argv[n] = exe;
+    out->argv[n + 1] = "ranks";
+    out->argv[n + 2] = out->ranks;
+    return n + 3;
 }
 
 // env … mpirun -n RANKS
@@ -124,18 +124,22 @@ static enum neb_status slurm_prefix(const struct agent_cluster *c, bool remote, 
 
 enum neb_status agent_launch_worker(const struct agent_cluster *c, bool remote, const char *exe,
                                     const char *socket_path, const char *job, const char *log_dir,
-                                    struct agent_launch *out) {
+                                    const char *gpus, struct agent_launch *out) {
     int ranks = agent_cluster_ranks(c), n = 0;
     bool local = c->launcher == AGENT_LAUNCHER_LOCAL;
     long cpus = c->threads ? c->threads : sysconf(_SC_NPROCESSORS_ONLN);
     out->queues = false;
+    if (local && gpus[0]) {
+        append(out, 0, (const char *const[]){"/usr/bin/env", gpus, NULL});
+        n = 2;
+    }
     out->kill = !local ? SIGTERM : ranks == 1 ? SIGKILL : AGENT_RANKS_KILL;
     if (ranks == 1 && local) {
-        append(out, 0, (const char *const[]){exe, "worker", socket_path, job, NULL});
+        append(out, n, (const char *const[]){exe, "worker", socket_path, job, NULL});
         return NEB_OK;
     }
     if (local)
-        n = ranks_prefix(exe, ranks, out);
+        n = ranks_prefix(exe, ranks, out, n);
     else if (c->launcher == AGENT_LAUNCHER_SLURM)
         NEB_TRY(slurm_prefix(c, remote, ranks, log_dir, exe, out, &n));
     else
@@ -152,7 +156,7 @@ enum neb_status agent_launch_worker(const struct agent_cluster *c, bool remote, 
 
 void agent_launch_pair(const char *exe, const char *command, const char *option,
                        struct agent_launch *out) {
-    append(out, ranks_prefix(exe, 2, out), (const char *const[]){exe, command, option, NULL});
+    append(out, ranks_prefix(exe, 2, out, 0), (const char *const[]){exe, command, option, NULL});
 }
 
 // What moves bytes here is work to those who wait for this rank.

@@ -21,11 +21,12 @@ struct agent_launch {
 };
 // log_dir: where every rank of a mesh gets a log of its own, rank-N.log (agent_launch_rank; slurm: srun writes it). What the
 // launcher itself says is its output, as all that a single rank says. NEB_ERR_UNSUPPORTED: the launcher needs what this machine has
-// not: mpirun and a build with MPI; srun and an allocation. remote: the agent listens for workers of other hosts.
+// not: mpirun and a build with MPI; srun and an allocation. remote: the agent listens for workers of other hosts. gpus: those that
+// ranks on this host are to see, as agent_gpus_text says them, or "".
 NEB_MUST_CHECK enum neb_status agent_launch_worker(const struct agent_cluster *c, bool remote,
                                                    const char *exe, const char *socket_path,
                                                    const char *job, const char *log_dir,
-                                                   struct agent_launch *out);
+                                                   const char *gpus, struct agent_launch *out);
 // Two ranks of `nebula COMMAND OPTION` on this machine.
 void agent_launch_pair(const char *exe, const char *command, const char *option,
                        struct agent_launch *out);

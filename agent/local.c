@@ -221,11 +221,26 @@ static enum neb_status start_agent(struct agent_local *l, int i) {
     if (l->netns[i][0])
         NEB_TRY(agent_helper_path("wanlink", wanlink, sizeof wanlink));
     snprintf(name, sizeof name, "%s", l->agents[i].what);
-    const char *const plain[] = {exe,        "agent",      "--home", l->homes[i],
-                                 "--listen", l->listen[i], NULL};
-    const char *const inside[] = {wanlink,  "exec",      l->netns[i], "--",         exe, "agent",
-                                  "--home", l->homes[i], "--listen",  l->listen[i], NULL};
-    return agent_child_start(&l->agents[i], name, l->netns[i][0] ? inside : plain, log, NULL);
+    const char *argv[16];
+    int n = 0;
+    if (l->netns[i][0]) {
+        argv[n++] = wanlink;
+        argv[n++] = "exec";
+        argv[n++] = l->netns[i];
+        argv[n++] = "--";
+    }
+    if (l->gpus[i][0]) {
+        argv[n++] = "/usr/bin/env";
+        argv[n++] = l->gpus[i];
+    }
+    argv[n++] = exe;
+    argv[n++] = "agent";
+    argv[n++] = "--home";
+    argv[n++] = l->homes[i];
+    argv[n++] = "--listen";
+    argv[n++] = l->listen[i];
+    argv[n] = NULL;
+    return agent_child_start(&l->agents[i], name, argv, log, NULL);
 }
 
 // Whether it has ended as one that is asked to, and so are we, now or within a second.
@@ -277,6 +292,16 @@ static enum neb_status wait_ready(struct agent_local *l, const volatile sig_atom
     return NEB_OK;
 }
 
+static void deal_gpus(const struct agent_job *job, struct agent_local *l) {
+    struct agent_gpus g;
+    agent_gpus_find(getenv("CUDA_VISIBLE_DEVICES"), AGENT_GPUS_DRIVER, &g);
+    for (int i = 0; i < l->n; i++) {
+        const struct agent_cluster *c = &job->clusters[i];
+        if (c->device != AGENT_DEVICE_CPU && c->launcher == AGENT_LAUNCHER_LOCAL && !c->witness)
+            agent_gpus_text(&g, agent_gpus_take(&g, agent_cluster_ranks(c)), l->gpus[i]);
+    }
+}
+
 enum neb_status agent_local_start(const struct agent_job *job, int n, const char *dir,
                                   const char *wan, const char *seal_key, struct agent_local *l) {
     static struct places p; // large, and this runs once
@@ -296,6 +321,7 @@ enum neb_status agent_local_start(const struct agent_job *job, int n, const char
         NEB_TRY(place_on_loopback(n, &p));
     }
     NEB_TRY(write_members(l, pub, &p));
+    deal_gpus(job, l);
     for (int i = 0; i < n; i++) {
         snprintf(l->listen[i], sizeof l->listen[i], "%s", p.listen[i]);
         snprintf(l->netns[i], sizeof l->netns[i], "%s", p.netns[i]);

@@ -4,6 +4,7 @@
 #define AGENT_LOCAL_H
 #include "agent/child.h"
 #include "agent/config.h"
+#include "agent/gpus.h"
 
 #include <signal.h>
 
@@ -14,6 +15,7 @@ struct agent_local {
     int wan_stdout;
     char homes[AGENT_CLUSTERS_MAX][NEB_PATH_MAX];
     char listen[AGENT_CLUSTERS_MAX][64], netns[AGENT_CLUSTERS_MAX][64]; // netns: "" on loopback
+    char gpus[AGENT_CLUSTERS_MAX][AGENT_GPUS_TEXT]; // what it sees of several; "": all
     int restarts;
 };
 
