@@ -180,7 +180,8 @@ void agent_job_reference(FILE *f) {
     fprintf(
         f,
         "| `clusters` | **required** | 1 to %d | list of {%s}; name: the agent's; threads: of the "
-        "worker (mpirun, slurm: of each rank), 0 to 256, 0: all processors; corpus: in place of "
+        "worker (mpirun, slurm: of each rank), 0 to 256, 0: all processors, which the ranks of a "
+        "host divide (slurm: those that it gives to the task); corpus: in place of "
         "data.corpus; witness: votes and trains nothing; sources: {NAME: WEIGHT} or a "
         "list of {name, weight}, relative; "
         "none: all of the corpus by size; mesh: {dp, pp, tp}, ranks of the cluster's worker "
@@ -190,7 +191,8 @@ void agent_job_reference(FILE *f) {
         "hosts, over MPI), slurm (a step of the agent's allocation or one of its own; rank 0 on "
         "another host than the agent's: nebula agent --workers) or attach: none is started, "
         "your own training loop attaches through libnebula; device: auto (CUDA where every rank "
-        "has one, else cpu), cpu or cuda (one a rank; modes rtd and distill train on cpu); "
+        "has one, else cpu), cpu or cuda (one a rank, those that fewest other workers of the agent "
+        "have; modes rtd and distill train on cpu); "
         "precision: auto (bf16 on CUDA, fp32 on processors), fp32 or bf16 (on processors: "
         "products, with avx512_bf16); "
         "outer_state: auto (the exchange's state and arithmetic where the cluster trains, if it "
