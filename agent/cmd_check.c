@@ -24,16 +24,17 @@ struct arguments {
     bool json, reference;
 };
 
-struct found { // what there is of a corpus on this machine
-    bool here;
+struct found {       // what there is of a corpus on this machine
+    bool here, read; // read: its cluster trains on it here
     int32_t vocab;
+    uint8_t tokenizer[INTRA_SHA_BYTES];
 };
 
 // A corpus that is not on this machine is no error: the file may be meant for other sites. One that is here must fit.
-static enum neb_status look_at_corpus(const struct agent_job *job, const struct agent_cluster *k,
-                                      struct found *f) {
+static enum neb_status look_at_corpus(const struct agent_job *job, int cluster, struct found *f) {
+    const struct agent_cluster *k = &job->clusters[cluster];
     char index[NEB_PATH_MAX];
-    const char *dir = k->corpus[0] ? k->corpus : job->corpus;
+    const char *dir = agent_job_corpus(job, cluster);
     struct intra_corpus *c = NULL;
     enum neb_status st = NEB_OK;
     *f = (struct found){0};
@@ -48,8 +49,11 @@ static enum neb_status look_at_corpus(const struct agent_job *job, const struct 
     NEB_TRY(intra_corpus_open(dir, false, &c));
     f->here = true;
     f->vocab = intra_corpus_vocab(c);
-    if (!k->witness && k->launcher != AGENT_LAUNCHER_ATTACH) // else nobody here reads it
+    f->read = !k->witness && k->launcher != AGENT_LAUNCHER_ATTACH; // else nobody here reads it
+    if (f->read)
         st = intra_corpus_check_tokenizer(c);
+    if (st == NEB_OK && f->read)
+        st = intra_corpus_tokenizer_digest(c, f->tokenizer);
     if (st == NEB_OK && job->model.vocab && job->model.vocab < f->vocab)
         st = neb_fail(NEB_ERR_INVALID,
                       "model.vocab: %d is below the %d pieces of %s; leave it out or raise it",
@@ -67,9 +71,10 @@ static enum neb_status look_at_corpus(const struct agent_job *job, const struct 
 // One vocabulary for all, or 0 when no corpus is here.
 static enum neb_status look_at_corpora(const struct agent_job *job, struct found *each,
                                        int32_t *vocab) {
+    const struct found *first = NULL;
     *vocab = 0;
     for (int32_t i = 0; i < job->n_clusters; i++) {
-        NEB_TRY(look_at_corpus(job, &job->clusters[i], &each[i]));
+        NEB_TRY(look_at_corpus(job, i, &each[i]));
         if (!each[i].here)
             continue;
         if (*vocab && *vocab != each[i].vocab)
@@ -79,6 +84,14 @@ static enum neb_status look_at_corpora(const struct agent_job *job, struct found
                             "with the same tokenizer",
                             *vocab, each[i].vocab);
         *vocab = each[i].vocab;
+        if (!each[i].read || job->sync.scheme == AGENT_SCHEME_NONE)
+            continue;
+        if (first && memcmp(first->tokenizer, each[i].tokenizer, sizeof first->tokenizer) != 0)
+            return neb_fail(NEB_ERR_INVALID,
+                            "clusters.corpus: cluster %s's corpus has %d pieces like the others', "
+                            "but other ones; build them with the same tokenizer (tokenizer: FILE)",
+                            job->clusters[i].name, each[i].vocab);
+        first = first ? first : &each[i];
     }
     return NEB_OK;
 }
@@ -118,8 +131,7 @@ static void print_people(const char *file, const struct agent_job *job, const st
         printf("  cluster   %s:", k->name);
         for (int32_t s = 0; s < k->n_sources; s++)
             printf("%s %s %g", s ? "," : "", k->sources[s].name, (double)k->sources[s].weight);
-        printf("%s; corpus %s%s\n", k->n_sources ? "" : " all sources",
-               k->corpus[0] ? k->corpus : job->corpus,
+        printf("%s; corpus %s%s\n", k->n_sources ? "" : " all sources", agent_job_corpus(job, i),
                each[i].here ? "" : " (not on this machine)");
     }
 }

@@ -5,6 +5,7 @@
 // libyaml. Every complaint is one line: file:line: key: what is wrong and what is allowed.
 #ifndef AGENT_CONFIG_H
 #define AGENT_CONFIG_H
+#include "agent/base/sha256.h"
 #include "intra/trainer.h"
 
 #include <jansson.h>
@@ -211,6 +212,7 @@ struct agent_job {
     struct intra_trainable trainable;
     struct intra_optim_config optim;
     char corpus[NEB_PATH_MAX];
+    char tokenizer_sha256[2 * NEB_SHA256_BYTES + 1]; // hexadecimal; "": whatever each corpus has
     int32_t seq_len, batch, accumulate;
     bool recompute;
     char init_from[NEB_PATH_MAX];
@@ -241,6 +243,8 @@ NEB_MUST_CHECK enum neb_status agent_job_validate(const struct agent_job *job, c
 const char *agent_role_name(enum agent_role role);
 // Index of the first cluster with this role; -1: none.
 int agent_job_role(const struct agent_job *job, enum agent_role role);
+// The corpus that a cluster trains on: its own, or the job's.
+const char *agent_job_corpus(const struct agent_job *job, int cluster);
 // Clusters whose updates make the rounds; 1 where there are none.
 int32_t agent_job_exchanging(const struct agent_job *job);
 // Tokens of one inner step of a cluster at most: those that the job says, and of trainers that attach, whose batches are their own,

@@ -1,4 +1,5 @@
 // What no single key can tell: whether values fit each other.
+#include "agent/base/bytes.h"
 #include "agent/config_options.h"
 #include "agent/private.h"
 #include "agent/wan_spec.h"
@@ -9,6 +10,11 @@
 #include <string.h>
 
 const char *agent_role_name(enum agent_role role) { return config_role_names[role]; }
+
+const char *agent_job_corpus(const struct agent_job *j, int cluster) {
+    const char *own = j->clusters[cluster].corpus;
+    return own[0] ? own : j->corpus;
+}
 
 int agent_job_role(const struct agent_job *j, enum agent_role role) {
     for (int i = 0; i < j->n_clusters; i++)
@@ -390,6 +396,23 @@ static enum neb_status validate_attach(const struct agent_job *j, const char *fi
     return NEB_OK;
 }
 
+static enum neb_status validate_corpora(const struct agent_job *j, const char *file) {
+    uint8_t sha[NEB_SHA256_BYTES];
+    if (j->tokenizer_sha256[0] && !neb_unhex(j->tokenizer_sha256, sha, sizeof sha))
+        return COMPLAIN_OF(j, file, "data.tokenizer_sha256",
+                           "\"%s\" is no SHA-256 in 64 small hexadecimal digits",
+                           j->tokenizer_sha256);
+    for (int i = 1; j->mode == AGENT_MODE_REPLICAS && j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS &&
+                    i < j->n_clusters;
+         i++)
+        if (!j->clusters[i].witness && strcmp(agent_job_corpus(j, i), agent_job_corpus(j, 0)) != 0)
+            return COMPLAIN_OF(j, file, "clusters.corpus",
+                               "sync.scheme synchronous is one process with one corpus; cluster "
+                               "%s's is another than %s's",
+                               j->clusters[i].name, j->clusters[0].name);
+    return NEB_OK;
+}
+
 static enum neb_status validate_eval(const struct agent_job *j, const char *file) {
     if (j->eval_every && j->mode != AGENT_MODE_REPLICAS)
         return COMPLAIN_OF(j, file, "eval.every_steps",
@@ -452,6 +475,7 @@ enum neb_status agent_job_validate(const struct agent_job *j, const char *file) 
     NEB_TRY(validate_rtd(j, file));
     NEB_TRY(validate_distill(j, file));
     NEB_TRY(validate_attach(j, file));
+    NEB_TRY(validate_corpora(j, file));
     NEB_TRY(validate_eval(j, file));
     NEB_TRY(validate_tune(j, file));
     NEB_TRY(validate_sync(j, file));

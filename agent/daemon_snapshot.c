@@ -4,7 +4,6 @@
 #include "agent/distill.h"
 #include "agent/snapshot.h"
 
-
 // Data members that are connected, the nearest first.
 static uint32_t holders(const struct daemon *d, const struct agent_jobrun *j,
                         uint32_t out[AGENT_CLUSTERS_MAX]) {

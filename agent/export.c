@@ -12,7 +12,7 @@ static enum neb_status copy(const char *from_dir, const char *from, const char *
 
 // The vocabulary, and which corpus it is of. The models are there already: without it they are as good, and it can be put there later.
 static void copy_vocabulary(const struct agent_job *job, const char *dir) {
-    const char *corpus = job->clusters[0].corpus[0] ? job->clusters[0].corpus : job->corpus;
+    const char *corpus = agent_job_corpus(job, 0);
     char path[NEB_PATH_MAX];
     bool ours = false; // or it is the attached trainers' own
     for (int i = 0; i < job->n_clusters; i++)

@@ -1,4 +1,5 @@
 #include "agent/job_model.h"
+#include "agent/base/bytes.h"
 
 #include <string.h>
 
@@ -22,8 +23,22 @@ struct intra_model_config agent_job_model(const struct agent_job *job,
     return m;
 }
 
-static const char *corpus_of(const struct agent_job *job, const struct agent_cluster *c) {
-    return c->corpus[0] ? c->corpus : job->corpus;
+enum neb_status agent_job_vocabulary(const struct agent_job *job, int cluster,
+                                     const struct intra_corpus *corpus) {
+    uint8_t sha[INTRA_SHA_BYTES];
+    char hex[2 * INTRA_SHA_BYTES + 1];
+    if (!job->tokenizer_sha256[0])
+        return NEB_OK;
+    NEB_TRY(intra_corpus_tokenizer_digest(corpus, sha));
+    neb_hex(sha, sizeof sha, hex);
+    if (!strcmp(hex, job->tokenizer_sha256))
+        return NEB_OK;
+    return neb_fail(
+        NEB_ERR_INVALID,
+        "cluster %s: the corpus %s has another vocabulary than the job (tokenizer.model "
+        "is %.12s, the job's %.12s): build all clusters' corpora with one tokenizer "
+        "(tokenizer: FILE in the spec)",
+        job->clusters[cluster].name, intra_corpus_dir(corpus), hex, job->tokenizer_sha256);
 }
 
 static bool draws_from(const struct agent_cluster *c, const char *source) {
@@ -37,12 +52,12 @@ static bool draws_from(const struct agent_cluster *c, const char *source) {
 
 struct intra_share agent_job_share(const struct agent_job *job, int cluster, const char *source) {
     struct intra_share share = {.index = 0, .n = 0};
-    const char *corpus = corpus_of(job, &job->clusters[cluster]);
+    const char *corpus = agent_job_corpus(job, cluster);
     if (job->mode != AGENT_MODE_REPLICAS) // all train on the same windows
         return share;
     for (int i = 0; i < job->n_clusters; i++) {
         const struct agent_cluster *c = &job->clusters[i];
-        bool does = draws_from(c, source) && !strcmp(corpus_of(job, c), corpus);
+        bool does = draws_from(c, source) && !strcmp(agent_job_corpus(job, i), corpus);
         share.index += does && i < cluster;
         share.n += does;
     }

@@ -13,7 +13,7 @@ enum neb_status agent_planner_vocab(const struct agent_job *job, int32_t *vocab)
     *vocab = 0;
     for (int32_t i = 0; i < job->n_clusters && !*vocab; i++) {
         char index[NEB_PATH_MAX];
-        const char *dir = job->clusters[i].corpus[0] ? job->clusters[i].corpus : job->corpus;
+        const char *dir = agent_job_corpus(job, i);
         struct intra_corpus *c = NULL;
         NEB_TRY(neb_path(index, sizeof index, dir, "corpus.json"));
         if (!neb_fs_exists(index))

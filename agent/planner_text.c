@@ -78,7 +78,7 @@ static enum neb_status corpus(const struct agent_job *job, struct agent_planner_
     struct intra_corpus *c = NULL;
     for (int32_t i = 0; i < job->n_clusters && !out->known; i++) {
         char index[NEB_PATH_MAX];
-        const char *dir = job->clusters[i].corpus[0] ? job->clusters[i].corpus : job->corpus;
+        const char *dir = agent_job_corpus(job, i);
         NEB_TRY(neb_path(index, sizeof index, dir, "corpus.json"));
         if (!neb_fs_exists(index))
             continue;

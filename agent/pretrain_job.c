@@ -1,5 +1,7 @@
 // What a run is begun with: the job as file, options and --set make it, and its folder.
+#include "agent/base/bytes.h"
 #include "agent/base/log.h"
+#include "agent/job_model.h"
 #include "agent/model_init.h"
 #include "agent/planner.h"
 #include "agent/pretrain_state.h"
@@ -41,11 +43,22 @@ static enum neb_status no_corpus(const char *corpus) {
                     corpus, corpus);
 }
 
+// The first corpus says which vocabulary is the job's: workers at other sites compare theirs with it.
+static enum neb_status take_vocabulary(struct agent_job *job, int cluster,
+                                       const struct intra_corpus *c) {
+    uint8_t sha[INTRA_SHA_BYTES];
+    if (job->tokenizer_sha256[0])
+        return agent_job_vocabulary(job, cluster, c);
+    NEB_TRY(intra_corpus_tokenizer_digest(c, sha));
+    neb_hex(sha, sizeof sha, job->tokenizer_sha256);
+    return NEB_OK;
+}
+
 // Whole, or said before anything starts: the first cluster's, whose vocabulary goes beside the models at the end, and in a local run all
 // clusters'. One that is not on this machine is another site's.
-static enum neb_status check_corpus(const struct agent_job *job, const struct agent_cluster *k,
-                                    bool local) {
-    const char *dir = k->corpus[0] ? k->corpus : job->corpus;
+static enum neb_status check_corpus(struct agent_job *job, int cluster, bool local) {
+    const struct agent_cluster *k = &job->clusters[cluster];
+    const char *dir = agent_job_corpus(job, cluster);
     struct intra_corpus *c = NULL;
     char index[NEB_PATH_MAX];
     if (k->launcher == AGENT_LAUNCHER_ATTACH || k->witness)
@@ -59,6 +72,8 @@ static enum neb_status check_corpus(const struct agent_job *job, const struct ag
                      : NEB_OK;
     NEB_TRY(intra_corpus_open(dir, false, &c));
     enum neb_status st = intra_corpus_check_tokenizer(c);
+    if (st == NEB_OK && job->mode == AGENT_MODE_REPLICAS && job->sync.scheme != AGENT_SCHEME_NONE)
+        st = take_vocabulary(job, cluster, c);
     intra_corpus_close(&c);
     return st;
 }
@@ -108,8 +123,9 @@ enum neb_status pretrain_load_job(struct run *r) {
     if (r->o.local && r->o.local != r->job.n_clusters)
         return neb_fail(NEB_ERR_INVALID, "--local %d, but the job has %d clusters", r->o.local,
                         r->job.n_clusters);
-    for (int i = 0; i < (r->o.local ? r->job.n_clusters : 1); i++)
-        NEB_TRY(check_corpus(&r->job, &r->job.clusters[i], r->o.local));
+    for (int i = 0; i < r->job.n_clusters; i++)
+        if (i == 0 || r->o.local || !r->job.tokenizer_sha256[0])
+            NEB_TRY(check_corpus(&r->job, i, r->o.local));
     if (reference)
         r->o.local = r->o.local ? 1 : 0;
     long cpus = sysconf(_SC_NPROCESSORS_ONLN);

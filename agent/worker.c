@@ -62,7 +62,8 @@ static void cut_steps(struct agent_job *j, const struct agent_cluster *c) {
 static enum neb_status set_up_data(struct agent_worker *w) {
     const struct agent_cluster *c = &w->job.clusters[w->cluster];
     cut_steps(&w->job, c);
-    NEB_TRY(intra_corpus_open(c->corpus[0] ? c->corpus : w->job.corpus, false, &w->corpus));
+    NEB_TRY(intra_corpus_open(agent_job_corpus(&w->job, w->cluster), false, &w->corpus));
+    NEB_TRY(agent_job_vocabulary(&w->job, w->cluster, w->corpus));
     bool all = w->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS;
     for (int i = 0; i < (all ? w->job.n_clusters : 1); i++, w->n_samplers++) {
         int cluster = all ? i : w->cluster;

@@ -21,7 +21,7 @@ enum neb_status worker_side_open(struct worker_side *x, struct agent_worker *w) 
     w->on_event = on_event;
     w->side = x;
     // The digest that is compared is worth what the shards are: they are read against it.
-    NEB_TRY(intra_corpus_open(c->corpus[0] ? c->corpus : w->job.corpus, true, &w->corpus));
+    NEB_TRY(intra_corpus_open(agent_job_corpus(&w->job, w->cluster), true, &w->corpus));
     NEB_TRY(kern_cpu_create(c->threads, &w->K));
     if (c->precision == AGENT_PRECISION_BF16)
         NEB_TRY(kern_cpu_bf16(w->K));
@@ -37,13 +37,8 @@ void worker_side_close(struct worker_side *x) {
 
 static enum neb_status set_terms(const struct intra_corpus *corpus, bool shards,
                                  struct inter_stream_config *c) {
-    char path[NEB_PATH_MAX];
-    struct neb_map map;
-    NEB_TRY(neb_path(path, sizeof path, intra_corpus_dir(corpus), "tokenizer.model"));
-    NEB_TRY(neb_map_open(path, &map));
     snprintf(c->terms[0].name, sizeof c->terms[0].name, "vocabulary");
-    neb_sha256(map.p, map.len, c->terms[0].sha256);
-    neb_map_close(&map);
+    NEB_TRY(intra_corpus_tokenizer_digest(corpus, c->terms[0].sha256));
     snprintf(c->terms[1].name, sizeof c->terms[1].name, "shards");
     intra_corpus_digest(corpus, c->terms[1].sha256);
     c->n_terms = shards ? 2 : 1;

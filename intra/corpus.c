@@ -186,6 +186,17 @@ out:
     return st;
 }
 
+enum neb_status intra_corpus_tokenizer_digest(const struct intra_corpus *c,
+                                              uint8_t out[INTRA_SHA_BYTES]) {
+    char path[NEB_PATH_MAX];
+    struct neb_map map;
+    NEB_TRY(neb_path(path, sizeof path, c->dir, "tokenizer.model"));
+    NEB_TRY(neb_map_open(path, &map));
+    neb_sha256(map.p, map.len, out);
+    neb_map_close(&map);
+    return NEB_OK;
+}
+
 enum neb_status intra_corpus_check_tokenizer(const struct intra_corpus *c) {
     char path[NEB_PATH_MAX];
     struct intra_tokenizer *t = NULL;

@@ -32,6 +32,9 @@ NEB_MUST_CHECK enum neb_status intra_corpus_check_tokenizer(const struct intra_c
 void intra_corpus_close(struct intra_corpus **c);
 int32_t intra_corpus_vocab(const struct intra_corpus *c);   // pieces
 const char *intra_corpus_dir(const struct intra_corpus *c); // as given to open
+// Of its tokenizer.model: ids mean the same in two corpora where it is equal.
+NEB_MUST_CHECK enum neb_status intra_corpus_tokenizer_digest(const struct intra_corpus *c,
+                                                             uint8_t out[INTRA_SHA_BYTES]);
 // Of corpus.json: equal on two sites when tokenizer and shards are.
 void intra_corpus_digest(const struct intra_corpus *c, uint8_t out[INTRA_SHA_BYTES]);
 int32_t intra_corpus_sources(const struct intra_corpus *c);
