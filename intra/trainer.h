@@ -124,8 +124,8 @@ NEB_MUST_CHECK enum neb_status intra_model_save(const struct intra_model *m,
 NEB_MUST_CHECK enum neb_status intra_model_load(const struct intra_ckpt *c,
                                                 struct intra_model **out);
 // Copies the parameters into m; adapters that the checkpoint lacks keep their initial values. NEB_ERR_INVALID when the
-// checkpoint holds another model (which key, both values) or adapters that m has no place for; another rope_theta, norm_eps
-// or mask warns.
+// checkpoint holds another model (which key, both values), adapters that m has no place for, or adapters of another alpha;
+// another rope_theta, norm_eps or mask warns.
 NEB_MUST_CHECK enum neb_status intra_model_load_params(const struct intra_ckpt *c,
                                                        struct intra_model *m);
 // Tokens seen by all replicas: (V) each. Collective over the data-parallel ranks.

@@ -148,6 +148,12 @@ enum neb_status intra_model_load_params(const struct intra_ckpt *c, struct intra
                         "same targets, or "
                         "start from a checkpoint without adapters",
                         intra_ckpt_path(c));
+    if (had && t.lora_alpha != m->trainable.lora_alpha)
+        return neb_fail(NEB_ERR_INVALID,
+                        "%s holds LoRA adapters of alpha %g, this model scales them by an alpha of "
+                        "%g; set trainable.alpha: %g",
+                        intra_ckpt_path(c), (double)t.lora_alpha, (double)m->trainable.lora_alpha,
+                        (double)t.lora_alpha);
     if (was.rope_theta != m->c.rope_theta || was.norm_eps != m->c.norm_eps || was.mask != m->c.mask)
         neb_warn("%s was trained with another rope_theta, norm_eps or mask (%g, %g, %d; here %g, "
                  "%g, %d)",
