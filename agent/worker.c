@@ -211,7 +211,7 @@ static enum neb_status train(struct agent_worker *w) {
 // ---- the end --------------------------------------------------------------------------------------------------
 
 static enum neb_status report(struct agent_worker *w) {
-    double loss = 0;
+    double loss = NAN;
     char device[96];
     json_t *by_source = json_object();
     bool done = worker_finished(w);
@@ -226,7 +226,7 @@ static enum neb_status report(struct agent_worker *w) {
     }
     worker_device_name(w, device, sizeof device);
     json_t *more = json_pack("{s:o}", "eval_by_source", by_source), *results;
-    if ((st = worker_results(w, device, done ? loss : NAN, done, &results)) != NEB_OK) {
+    if ((st = worker_results(w, device, loss, done, &results)) != NEB_OK) {
         json_decref(more);
         return st;
     }

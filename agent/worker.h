@@ -331,6 +331,7 @@ void worker_device_name(const struct agent_worker *w, char *out, size_t cap);
 
 // worker_eval.c
 // Mean held-out loss over all sources of the corpus, each with the same number of windows (eval.windows); and {source: loss}.
+// NAN where nothing is held out.
 NEB_MUST_CHECK enum neb_status worker_evaluate(struct agent_worker *w, double *loss,
                                                json_t *by_source);
 // eval.every_steps, with a line of metrics

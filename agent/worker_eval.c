@@ -3,6 +3,7 @@
 // parameters, optimiser, data cursor and token counts stay as they are, and its time is not train_s.
 #include "agent/worker.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 // The same windows each time, spread over the whole split; 0 windows: nothing is said of this source.
@@ -41,7 +42,7 @@ enum neb_status worker_evaluate(struct agent_worker *w, double *loss, json_t *by
         sum += l;
         counted++;
     }
-    *loss = counted ? sum / counted : 0;
+    *loss = counted ? sum / counted : NAN;
     return NEB_OK;
 }
 

@@ -34,6 +34,16 @@ rc=0; wait "$pid" || rc=$?
 run halves --steps 300 --set eval.every_steps=7 --resume || fail "resumed: $(tail -n 3 "$T/halves.log")"
 [[ $(summary '.clusters[0].params_digest' "$T/whole") == "$(summary '.clusters[0].params_digest' "$T/halves")" ]] || fail "stopped, resumed and measured: other parameters"
 
+# Nothing held out: the loss is unknown, and not 0.
+sed 's/per_mille: 60/per_mille: 0/' "$T/spec.yaml" >"$T/none.yaml"
+"$nebula" data build "$T/none.yaml" --out "$T/none" >"$T/data.log" 2>&1 || fail "data build: $(tail -n 3 "$T/data.log")"
+run unmeasured --steps 20 --set eval.every_steps=10 --set data.corpus="$T/none" --tensorboard || fail "unmeasured: $(tail -n 3 "$T/unmeasured.log")"
+[[ $(summary '[.clusters[].eval_loss] | tostring' "$T/unmeasured") == '[null,null]' ]] || fail "nothing held out: $(summary '.clusters' "$T/unmeasured")"
+[[ $(evals alpha '[.[] | [.step, .loss, .sources]] | tostring' unmeasured) == '"[[10,null,{}],[20,null,{}]]"' ]] || fail "nothing held out: $(evals alpha . unmeasured)"
+grep -Eq '^alpha +20 +[0-9]+ +[0-9.]+ +[0-9.]+ +- ' "$T/unmeasured.log" || fail "nothing held out: $(tail -n 5 "$T/unmeasured.log")"
+python3 "$here/tfevents.py" "$T/unmeasured/tensorboard" >"$T/scalars" 2>"$T/read" || fail "event files: $(cat "$T/read")"
+[[ $(jq -s '[.[] | select(.tag == "loss/held_out")] | length' "$T/scalars") == 0 ]] || fail "TensorBoard: $(jq -c 'select(.tag == "loss/held_out")' "$T/scalars")"
+
 # The other modes say that they do not.
 sed 's/mode: replicas/mode: rtd/; s/name: alpha, sources.*threads/name: alpha, role: generator, threads/; s/name: beta, sources.*threads/name: beta, role: discriminator, threads/' "$T/job.yaml" >"$T/rtd.yaml"
 "$nebula" check "$T/rtd.yaml" >"$T/taken" 2>&1 || fail "the job itself: $(cat "$T/taken")"
