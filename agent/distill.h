@@ -57,7 +57,8 @@ NEB_MUST_CHECK enum neb_status agent_distill_learn_from(struct agent_distill_sid
 // Step that labels are for; -1: not labels.
 int64_t agent_distill_step_of(const uint8_t *p, size_t n);
 
-// Held-out loss, and translations of up to eval.windows test pairs a source: {"eval_loss", "chrf", "pairs", ...}.
+// Held-out loss, and translations of up to eval.windows test pairs a source: {"eval_loss", "chrf", "pairs", ...}; NAN and null
+// where there are no pairs to measure.
 NEB_MUST_CHECK enum neb_status agent_distill_evaluate(struct agent_distill_side *s, double *loss,
                                                       json_t **quality);
 
@@ -95,7 +96,7 @@ struct agent_translate_result {
     int64_t pairs, tokens;
     double seconds;
 };
-// NEB_ERR_INVALID: the split holds no pairs. chrf: 0 to 100 (intra/translate.h); tokens: of the hypotheses.
+// chrf: 0 to 100 (intra/translate.h), NAN where the split holds no pair that is short enough; tokens: of the hypotheses.
 NEB_MUST_CHECK enum neb_status agent_translate(const struct intra_corpus *corpus,
                                                enum intra_split split, struct kern *K,
                                                const struct intra_model *m,

@@ -4,6 +4,7 @@
 #include "intra/tokenizer.h"
 #include "intra/translate.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -61,11 +62,13 @@ static enum neb_status one_source(struct run *r, const struct intra_corpus *corp
                                   enum intra_split split, int32_t source,
                                   struct agent_translate_result *result) {
     int32_t seq = r->m->c.max_seq;
-    struct intra_pairs_config c = {
-        .seed = 1, .seq_len = seq, .tokens = seq, .n_sources = 1, .sources = {source}};
+    struct intra_pairs_config c = {.seed = 1,
+                                   .seq_len = seq,
+                                   .tokens = seq,
+                                   .n_sources = 1,
+                                   .sources = {source},
+                                   .may_be_empty = true};
     enum neb_status st = NEB_OK;
-    if (!intra_corpus_tokens(corpus, source, split))
-        return NEB_OK;
     NEB_TRY(intra_pairs_create(corpus, split, &c, &r->pairs));
     uint64_t have = intra_pairs_count(r->pairs), n = have;
     if (r->o->max_pairs && (uint64_t)r->o->max_pairs < have)
@@ -96,10 +99,8 @@ enum neb_status agent_translate(const struct intra_corpus *corpus, enum intra_sp
     NEB_TRY_GOTO(intra_decoder_create(K, m, o->beam, &r.d), out);
     for (int32_t i = 0; i < intra_corpus_sources(corpus); i++)
         NEB_TRY_GOTO(one_source(&r, corpus, split, i, out), out);
-    out->chrf = intra_chrf_score(&r.chrf);
+    out->chrf = out->pairs ? intra_chrf_score(&r.chrf) : NAN;
     out->seconds = neb_seconds(neb_now() - start);
-    if (!out->pairs)
-        st = neb_fail(NEB_ERR_INVALID, "%s holds no pairs to translate", intra_corpus_dir(corpus));
 out:
     intra_decoder_destroy(&r.d);
     intra_tokenizer_close(&r.t);

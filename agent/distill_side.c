@@ -3,6 +3,7 @@
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "agent/job_model.h"
+#include "agent/json.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -179,9 +180,11 @@ void agent_distill_destroy(struct agent_distill_side **sp) {
 
 // ---- evaluation -----------------------------------------------------------------------------------------------
 
+// NAN where no pair of the held-out split is short enough.
 static enum neb_status held_out(struct agent_distill_side *s, double *loss) {
     struct intra_pairs *pairs = NULL;
-    struct intra_pairs_config c = {.seed = 1, .seq_len = s->job.seq_len, .tokens = s->budget};
+    struct intra_pairs_config c = {
+        .seed = 1, .seq_len = s->job.seq_len, .tokens = s->budget, .may_be_empty = true};
     struct intra_acts *a = distill_acts(s);
     double sum = 0;
     int64_t count = 0;
@@ -214,11 +217,12 @@ enum neb_status agent_distill_evaluate(struct agent_distill_side *s, double *los
     NEB_TRY(agent_translate(s->corpus, agent_translate_split(s->corpus), s->K,
                             agent_distill_model(s), &o, &r));
     double rows = (double)s->s.label_rows;
-    *quality = json_pack(
-        "{s:f,s:f,s:I,s:i,s:f,s:o,s:f}", "chrf", r.chrf, "eval_loss", *loss, "pairs",
-        (json_int_t)r.pairs, "beam", o.beam, "decode_s", r.seconds, "label_bytes_per_target_token",
-        rows > 0 ? json_real((double)s->s.label_bytes / rows) : json_null(), "taught_share",
-        s->s.targets ? (double)s->s.taught / (double)s->s.targets : 0.0);
+    *quality =
+        json_pack("{s:o,s:o,s:I,s:i,s:f,s:o,s:f}", "chrf", agent_json_number(r.chrf), "eval_loss",
+                  agent_json_number(*loss), "pairs", (json_int_t)r.pairs, "beam", o.beam,
+                  "decode_s", r.seconds, "label_bytes_per_target_token",
+                  rows > 0 ? json_real((double)s->s.label_bytes / rows) : json_null(),
+                  "taught_share", s->s.targets ? (double)s->s.taught / (double)s->s.targets : 0.0);
     return *quality ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory reporting");
 }
 

@@ -1,5 +1,6 @@
 #include "agent/distill_summary.h"
 #include "agent/json.h"
+#include "agent/report.h"
 #include "agent/worker_stream.h"
 
 #include <math.h>
@@ -29,12 +30,16 @@ json_t *agent_distill_summary(const struct agent_job *job, json_t *const *report
 
 void agent_distill_print(const json_t *q, FILE *out) {
     const char *name;
+    char loss[32], chrf[32];
     json_t *c;
-    json_object_foreach(json_object_get(q, "clusters"), name, c) fprintf(
-        out,
-        "%-12s held-out loss %.4f nats a target token, chrF %.2f over %.0f pairs (beam %.0f)\n",
-        name, agent_json_get(c, "eval_loss"), agent_json_get(c, "chrf"), agent_json_get(c, "pairs"),
-        agent_json_get(c, "beam"));
+    json_object_foreach(json_object_get(q, "clusters"), name, c) {
+        double x = agent_json_get(c, "chrf");
+        snprintf(chrf, sizeof chrf, isfinite(x) ? "%.2f" : "-", x);
+        fprintf(out,
+                "%-12s held-out loss %s nats a target token, chrF %s over %.0f pairs (beam %.0f)\n",
+                name, agent_loss_text(agent_json_get(c, "eval_loss"), loss, sizeof loss), chrf,
+                agent_json_get(c, "pairs"), agent_json_get(c, "beam"));
+    }
     json_object_foreach(json_object_get(q, "clusters"), name, c)
         agent_stall_print(name, json_object_get(c, "stall"), out);
     if (isfinite(agent_json_get(q, "label_bytes_per_target_token")))

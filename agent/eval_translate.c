@@ -60,7 +60,11 @@ enum neb_status agent_eval_translate(const struct agent_eval_translate *o) {
     }
     t.max_tokens = m->c.max_seq;
     NEB_TRY_GOTO(agent_translate(corpus, agent_translate_split(corpus), K, m, &t, &r), out);
-    print(&r, o->beam, o->json);
+    if (r.pairs)
+        print(&r, o->beam, o->json);
+    else
+        st = neb_fail(NEB_ERR_INVALID, "%s holds no pairs of at most %d tokens to translate",
+                      o->corpus, m->c.max_seq);
 out:;
     FILE *const files[] = {t.hypotheses, t.references, t.sources};
     for (int i = 0; i < 3; i++) {

@@ -279,7 +279,7 @@ enum neb_status agent_summary_print_json(const struct agent_summary *s, FILE *f)
     return st;
 }
 
-static const char *loss_text(double v, char *buf, size_t cap) {
+const char *agent_loss_text(double v, char *buf, size_t cap) {
     snprintf(buf, cap, isfinite(v) ? "%.4f" : "-", v);
     return buf;
 }
@@ -307,8 +307,9 @@ void agent_summary_print(const struct agent_summary *s, FILE *f) {
         const struct agent_cluster_summary *k = &s->clusters[i];
         double busy = k->train_s + k->stall_s;
         fprintf(f, "%-*s  %9lld %14lld", width, k->name, (long long)k->steps, (long long)k->tokens);
-        fprintf(f, " %8s %8s %8s", loss_text(k->loss_first, a, sizeof a),
-                loss_text(k->loss_last, b, sizeof b), loss_text(k->eval_loss, c, sizeof c));
+        fprintf(f, " %8s %8s %8s", agent_loss_text(k->loss_first, a, sizeof a),
+                agent_loss_text(k->loss_last, b, sizeof b),
+                agent_loss_text(k->eval_loss, c, sizeof c));
         fprintf(f, " %6.1f%% %9s %9s  %.12s\n", busy > 0 ? 100 * k->stall_s / busy : 0,
                 agent_human_bytes((double)k->wan_sent_bytes, a, sizeof a),
                 agent_human_bytes((double)k->wan_recv_bytes, b, sizeof b),

@@ -104,6 +104,8 @@ json_t *agent_summary_to_json(const struct agent_summary *s);
 NEB_MUST_CHECK enum neb_status agent_summary_write(const struct agent_summary *s, const char *dir);
 // The same on one line, for programs that read a run's lines: {"kind": "summary", ...}. NEB_ERR_NOMEM; NEB_ERR_IO.
 NEB_MUST_CHECK enum neb_status agent_summary_print_json(const struct agent_summary *s, FILE *out);
+// Four digits behind the point, or "-" where it is not known. Returns buf.
+const char *agent_loss_text(double loss, char *buf, size_t cap);
 // Two lines about the job and a table with a row a cluster.
 void agent_summary_print(const struct agent_summary *s, FILE *out);
 

@@ -1,5 +1,6 @@
 #include "agent/rtd_summary.h"
 #include "agent/json.h"
+#include "agent/report.h"
 #include "agent/worker_stream.h"
 
 #include <math.h>
@@ -36,11 +37,14 @@ json_t *agent_rtd_summary(const struct agent_job *job, json_t *const *reports) {
 
 void agent_rtd_print(const json_t *q, FILE *out) {
     const json_t *g = json_object_get(q, "generator"), *d = json_object_get(q, "discriminator");
+    char lm[32], detection[32], accuracy[32], auc[32];
     fprintf(out,
-            "held out: masked LM loss %.4f; detection loss %.4f, accuracy %.4f, area under the ROC "
-            "curve %.4f\n",
-            agent_json_get(g, "eval_loss"), agent_json_get(d, "eval_loss"),
-            agent_json_get(d, "eval_accuracy"), agent_json_get(d, "eval_auc"));
+            "held out: masked LM loss %s; detection loss %s, accuracy %s, area under the ROC curve "
+            "%s\n",
+            agent_loss_text(agent_json_get(g, "eval_loss"), lm, sizeof lm),
+            agent_loss_text(agent_json_get(d, "eval_loss"), detection, sizeof detection),
+            agent_loss_text(agent_json_get(d, "eval_accuracy"), accuracy, sizeof accuracy),
+            agent_loss_text(agent_json_get(d, "eval_auc"), auc, sizeof auc));
     agent_stall_print("discriminator", json_object_get(d, "stall"), out);
     fprintf(
         out,

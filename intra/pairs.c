@@ -116,7 +116,7 @@ static enum neb_status index_all(struct intra_pairs *p) {
     int32_t n = p->c.n_sources ? p->c.n_sources : intra_corpus_sources(p->corpus);
     for (int32_t i = 0; i < n; i++)
         NEB_TRY(index_source(p, p->c.n_sources ? p->c.sources[i] : i));
-    return p->n && p->n < UINT32_MAX
+    return (p->n || p->c.may_be_empty) && p->n < UINT32_MAX
                ? NEB_OK
                : neb_fail(NEB_ERR_INVALID,
                           "%s holds no pairs of at most %d tokens in this split (%llu are longer)",
@@ -136,8 +136,8 @@ enum neb_status intra_pairs_create(const struct intra_corpus *corpus, enum intra
     p->c = *c;
     NEB_TRY_GOTO(special_ids(p), out);
     NEB_TRY_GOTO(index_all(p), out);
-    p->order = calloc(p->n, sizeof *p->order);
-    p->batches = calloc(p->n, sizeof *p->batches);
+    p->order = calloc(p->n + 1, sizeof *p->order); // of no bytes there may be none
+    p->batches = calloc(p->n + 1, sizeof *p->batches);
     if (!p->order || !p->batches)
         st = neb_fail(NEB_ERR_NOMEM, "out of memory for %zu pairs", p->n);
 out:
@@ -214,6 +214,7 @@ int32_t intra_pairs_get(const struct intra_pairs *p, uint64_t i, int32_t *ids, i
 
 enum neb_status intra_pairs_draw(struct intra_pairs *p, uint64_t k, struct intra_pair_batch *out) {
     uint64_t per = intra_pairs_batches(p);
+    NEB_ASSERT(per);
     if (p->epoch != k / per)
         plan(p, k / per);
     const struct planned *b = &p->batches[k % per];

@@ -18,6 +18,7 @@ struct intra_pairs_config {
     int32_t tokens;    // of a batch, at most, padding included; at least seq_len
     int32_t n_sources; // 0: all
     int32_t sources[INTRA_SOURCES_MAX];
+    bool may_be_empty; // no pair short enough is no error: what is only measured may lack
 };
 
 enum { INTRA_PAIRS_SEQ_MIN = 16 }; // a batch holds at most tokens / 16 sequences
@@ -30,8 +31,8 @@ struct intra_pair_batch {
 };
 
 struct intra_pairs;
-// NEB_ERR_INVALID: no vocabulary with BOS and EOS, text that is not parallel, or no pair short enough. NEB_ERR_FORMAT: a document
-// without end. NEB_ERR_NOMEM. The corpus is borrowed.
+// NEB_ERR_INVALID: no vocabulary with BOS and EOS, text that is not parallel, or no pair short enough (but for may_be_empty).
+// NEB_ERR_FORMAT: a document without end. NEB_ERR_NOMEM. The corpus is borrowed.
 NEB_MUST_CHECK enum neb_status intra_pairs_create(const struct intra_corpus *corpus,
                                                   enum intra_split split,
                                                   const struct intra_pairs_config *c,
@@ -41,7 +42,7 @@ uint64_t intra_pairs_count(const struct intra_pairs *p);
 uint64_t intra_pairs_skipped(const struct intra_pairs *p); // longer than seq_len
 uint64_t intra_pairs_batches(const struct intra_pairs *p); // of an epoch
 int32_t intra_pairs_eos(const struct intra_pairs *p);
-// Batch k, of epoch k / batches. NEB_ERR_NOMEM only.
+// Batch k, of epoch k / batches; there must be one. NEB_ERR_NOMEM only.
 NEB_MUST_CHECK enum neb_status intra_pairs_draw(struct intra_pairs *p, uint64_t k,
                                                 struct intra_pair_batch *out);
 // Room for any batch of this configuration. NEB_ERR_NOMEM.

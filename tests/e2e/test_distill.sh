@@ -70,6 +70,19 @@ run "$T/full.yaml" 2 "$T/full" --steps 20 --set distill.k=0 --set sync.scheme=sy
 for f in hypotheses references sources; do [[ $(wc -l <"$T/mt/$f.txt") == 10 ]] || fail "$f.txt has $(wc -l <"$T/mt/$f.txt") lines"; done
 diff -q <(tr '[:lower:]' '[:upper:]' <"$T/mt/sources.txt") "$T/mt/references.txt" >/dev/null || fail "sources and references are not pairs"
 
+# A corpus without held-out pairs: the run ends, and what cannot be measured is unknown.
+spec "$T/none.yaml" 1
+sed -i "/^vocabulary:/d; s/per_mille: 40, test_per_mille: 40/per_mille: 0, test_per_mille: 0/" "$T/none.yaml"
+echo "tokenizer: $T/corpus/tokenizer.model" >>"$T/none.yaml"
+"$nebula" data build "$T/none.yaml" --out "$T/none" >"$T/none.log" 2>&1 || fail "data build: $(tail -n 3 "$T/none.log")"
+job "$T/unmeasured.yaml" "$one"
+run "$T/unmeasured.yaml" 1 "$T/unmeasured" --steps 2 --set data.corpus="$T/none"
+jq -e '.quality.clusters.beta | .eval_loss == null and .chrf == null and .pairs == 0' "$T/unmeasured/summary.json" >/dev/null ||
+    fail "nothing held out: $(jq -c .quality "$T/unmeasured/summary.json")"
+grep -q "held-out loss - nats a target token, chrF - over 0 pairs" "$T/unmeasured.log" || fail "nothing held out: $(tail -n 4 "$T/unmeasured.log")"
+if "$nebula" eval "$T/two/checkpoint" --task translate --corpus "$T/none" >"$T/eval.log" 2>&1; then fail "translated no pairs"; fi
+grep -q "holds no pairs of at most 96 tokens to translate" "$T/eval.log" || fail "eval: $(tail -n 2 "$T/eval.log")"
+
 # Other shards; what a job may not ask for.
 spec "$T/spec2.yaml" 1
 sed -i "/^vocabulary:/d; s/per_mille: 40, test/per_mille: 60, test/" "$T/spec2.yaml"

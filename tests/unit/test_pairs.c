@@ -118,6 +118,20 @@ static void splits_hold_a_message_in_both_directions(void **state) {
     intra_tokenizer_close(&t);
 }
 
+// What is only measured may lack; what is trained on may not.
+static void no_pair_is_short_enough(void **state) {
+    (void)state;
+    struct intra_pairs_config c = {.seed = 1, .seq_len = 2, .tokens = TOKENS};
+    struct intra_pairs *p = NULL;
+    assert_int_equal(intra_pairs_create(corpus, INTRA_TRAIN, &c, &p), NEB_ERR_INVALID);
+    assert_null(p);
+    c.may_be_empty = true;
+    assert_int_equal(intra_pairs_create(corpus, INTRA_VALID, &c, &p), NEB_OK);
+    assert_true(intra_pairs_count(p) == 0 && intra_pairs_batches(p) == 0);
+    assert_true(intra_pairs_skipped(p) > 20);
+    intra_pairs_destroy(&p);
+}
+
 static void batches_hold_every_pair_once(void **state) {
     (void)state;
     struct intra_pairs_config c;
@@ -168,6 +182,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(splits_hold_a_message_in_both_directions),
         cmocka_unit_test(batches_hold_every_pair_once),
+        cmocka_unit_test(no_pair_is_short_enough),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
