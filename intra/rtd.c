@@ -203,10 +203,15 @@ double intra_rtd_auc(const float *scores, const int32_t *labels, size_t n) {
     struct scored *s = malloc((n + 1) * sizeof *s);
     double above = 0; // pairs that are in order
     size_t ones = 0, zeros = 0;
-    if (!s)
-        return NAN;
-    for (size_t i = 0; i < n; i++)
+    bool ordered = s != NULL;
+    for (size_t i = 0; ordered && i < n; i++) {
         s[i] = (struct scored){scores[i], labels[i]};
+        ordered = !isnan(scores[i]);
+    }
+    if (!ordered) {
+        free(s);
+        return NAN;
+    }
     qsort(s, n, sizeof *s, by_score);
     for (size_t i = 0, end; i < n; i = end) { // equal scores together
         size_t one = 0, zero = 0;

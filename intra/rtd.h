@@ -50,7 +50,7 @@ struct intra_rtd_head {
 // Sum of losses over counted positions; the same bits for any number of threads.
 double intra_rtd_head(struct kern *K, const struct intra_rtd_head *h, int64_t *count);
 // Chance that a replaced position scores above one that is not (area under the ROC curve; ties count half). NAN where there is
-// but one kind, or no memory.
+// but one kind, a score that is no number, or no memory.
 double intra_rtd_auc(const float *scores, const int32_t *labels, size_t n);
 
 #endif

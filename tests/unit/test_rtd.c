@@ -213,6 +213,7 @@ static void test_auc(void **state) {
     const int32_t l[] = {0, 1, 1, 0, 0};
     assert_true(fabs(intra_rtd_auc(s, l, 5) - 5.5 / 6) < 1e-12); // one pair is tied
     assert_true(isnan(intra_rtd_auc(s, l, 1)));
+    assert_true(isnan(intra_rtd_auc((const float[]){1, NAN, 2}, l, 3)));
 }
 
 int main(void) {
