@@ -8,6 +8,13 @@
 
 enum { ORDERS = 6 };
 
+// What Python's str.split() takes, and so sacrebleu.
+static bool is_space(uint32_t c) {
+    return (c >= 9 && c <= 13) || (c >= 0x1c && c <= ' ') || c == 0x85 || c == 0xa0 ||
+           c == 0x1680 || (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 ||
+           c == 0x202f || c == 0x205f || c == 0x3000;
+}
+
 // Code points without white space; *n of them.
 static uint32_t *code_points(const char *s, size_t *n) {
     uint32_t *out = malloc((strlen(s) + 1) * sizeof *out);
@@ -17,9 +24,7 @@ static uint32_t *code_points(const char *s, size_t *n) {
         uint32_t c = more == 0 ? *p : *p & (0x3fu >> more);
         for (p++; more > 0 && *p >> 6 == 2; more--, p++)
             c = c << 6 | (*p & 0x3f);
-        bool space = c == ' ' || (c >= 9 && c <= 13) || c == 0xa0 || c == 0x3000 ||
-                     (c >= 0x2000 && c <= 0x200a);
-        if (!space)
+        if (!is_space(c))
             out[(*n)++] = c;
     }
     return out;

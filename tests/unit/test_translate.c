@@ -244,11 +244,40 @@ static void chrf_is_sacrebleus(void **state) {
     assert_true(fabs(intra_chrf_score(&c) - 38.7528) < 5e-4);
 }
 
+static void chrf_passes_over_white_space(void **state) {
+    (void)state;
+    // python3 -c 'print(*(hex(c) for c in range(0x110000) if chr(c).isspace()), sep=", ")'
+    static const uint32_t spaces[] = {
+        0x9,    0xa,    0xb,    0xc,    0xd,    0x1c,   0x1d,   0x1e,   0x1f,   0x20,
+        0x85,   0xa0,   0x1680, 0x2000, 0x2001, 0x2002, 0x2003, 0x2004, 0x2005, 0x2006,
+        0x2007, 0x2008, 0x2009, 0x200a, 0x2028, 0x2029, 0x202f, 0x205f, 0x3000};
+    for (uint32_t c = 1, next = 0; c < 0x10000; c++) {
+        bool space = next < sizeof spaces / sizeof *spaces && spaces[next] == c;
+        char text[8] = "a";
+        size_t n = 1;
+        if (c < 0x80) {
+            text[n++] = (char)c;
+        } else {
+            if (c >= 0x800)
+                text[n++] = (char)(0xe0 | c >> 12);
+            text[n++] = (char)(c >= 0x800 ? 0x80 | (c >> 6 & 0x3f) : 0xc0 | c >> 6);
+            text[n++] = (char)(0x80 | (c & 0x3f));
+        }
+        text[n] = 'b';
+        next += space;
+        if ((chrf(text, "ab") > 99.9) != space)
+            fail_msg("U+%04X is %s white space", c, space ? "no" : "taken for");
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(greedy_is_the_forward_pass), cmocka_unit_test(wide_beam_is_exhaustive),
-        cmocka_unit_test(padding_is_not_seen),        cmocka_unit_test(labels_are_the_largest),
+        cmocka_unit_test(greedy_is_the_forward_pass),
+        cmocka_unit_test(wide_beam_is_exhaustive),
+        cmocka_unit_test(padding_is_not_seen),
+        cmocka_unit_test(labels_are_the_largest),
         cmocka_unit_test(chrf_is_sacrebleus),
+        cmocka_unit_test(chrf_passes_over_white_space),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
