@@ -66,6 +66,16 @@ static enum neb_status load_model(const struct options *o, const struct neb_vaul
     return st;
 }
 
+// Logits of a masked language model are good for comparisons; a discriminator has none.
+static enum neb_status fits(const struct options *o, const struct intra_model *m) {
+    if (intra_model_continues(m) || (o->logits && m->c.head == INTRA_HEAD_LM))
+        return NEB_OK;
+    return neb_fail(NEB_ERR_UNSUPPORTED,
+                    "%s is the %s of mode rtd, which predicts no next token; nebula eval --task "
+                    "probe measures its hidden states",
+                    o->checkpoint, m->c.head == INTRA_HEAD_LM ? "generator" : "discriminator");
+}
+
 static enum neb_status load(const struct options *o, struct kern **K, struct intra_model **m) {
     struct sec_vault *vault = NULL;
     neb_log_set_level(NEB_LOG_ERROR);
@@ -73,6 +83,7 @@ static enum neb_status load(const struct options *o, struct kern **K, struct int
     enum neb_status st = load_model(o, sec_vault_of(vault), m);
     sec_vault_destroy(&vault);
     NEB_TRY(st);
+    NEB_TRY(fits(o, *m));
     NEB_TRY(kern_cpu_create(o->threads, K));
     if (o->merge)
         intra_lora_merge(*K, *m);

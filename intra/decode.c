@@ -63,8 +63,9 @@ static enum neb_status allocate(struct intra_decoder *d) {
 
 enum neb_status intra_decoder_create(struct kern *K, const struct intra_model *m, int32_t beam_max,
                                      struct intra_decoder **out) {
-    if (m->mesh || m->c.head != INTRA_HEAD_LM)
-        return neb_fail(NEB_ERR_UNSUPPORTED, "decoding takes a language model on one rank");
+    if (m->mesh || !intra_model_continues(m))
+        return neb_fail(NEB_ERR_UNSUPPORTED,
+                        "decoding takes a model that continues text, on one rank");
     if (beam_max < 1 || beam_max > INTRA_BEAM_MAX)
         return neb_fail(NEB_ERR_INVALID, "beam %d is not in 1..%d", beam_max, INTRA_BEAM_MAX);
     struct intra_decoder *d = calloc(1, sizeof *d);

@@ -176,6 +176,10 @@ static inline bool intra_model_first(const struct intra_model *m) {
 static inline bool intra_model_last(const struct intra_model *m) {
     return intra_mesh_pp_rank(m->mesh) == intra_mesh_pp(m->mesh) - 1;
 }
+// Whether a position says what comes next: not where it sees that (a masked language model), or says something else.
+static inline bool intra_model_continues(const struct intra_model *m) {
+    return m->c.head == INTRA_HEAD_LM && m->c.mask != KERN_MASK_BIDIRECTIONAL;
+}
 // Keeps the first failure of a collective: passes return nothing, and the caller of a step asks once (m->failed).
 static inline void intra_model_keep(struct intra_model *m, enum neb_status st) {
     if (m->failed == NEB_OK)

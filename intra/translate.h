@@ -15,7 +15,7 @@ struct intra_beam_config {
     float alpha;        // length penalty; 0: none
     int32_t eos;
 };
-// Adapters count as trained; a model of several ranks is refused (NEB_ERR_UNSUPPORTED). Both are borrowed. NEB_ERR_INVALID: beam_max is
+// Adapters count as trained; a model of several ranks, or one that does not continue text, is refused (NEB_ERR_UNSUPPORTED). Both are borrowed. NEB_ERR_INVALID: beam_max is
 // not in 1..INTRA_BEAM_MAX; NEB_ERR_NOMEM.
 NEB_MUST_CHECK enum neb_status intra_decoder_create(struct kern *K, const struct intra_model *m,
                                                     int32_t beam_max, struct intra_decoder **out);

@@ -134,6 +134,19 @@ jq -se 'length == 2 and (.[0] | .examples > 50 and .balanced_accuracy > 0.55 and
 [[ $(probe --random) != "$(cat "$T/probe.json")" ]] || fail "the probe of a random model gives the same"
 if probe --train none >/dev/null 2>"$T/none.log"; then fail "a folder that is not there was probed"; fi
 grep -q 'cannot read the folder' "$T/none.log" || fail "no reason: $(cat "$T/none.log")"
+# Neither model has a loss of the next token, or continues text.
+no_lm() { # CHECKPOINT WHAT COMMAND...
+    local rc=0
+    timeout 60 "$nebula" "${@:3}" >"$T/no_lm.log" 2>&1 || rc=$?
+    [[ $rc != 0 ]] && grep -q "$1 is the $2 of mode rtd, .* nebula eval --task probe" "$T/no_lm.log" || fail "${*:3}, status $rc: $(tail -n 2 "$T/no_lm.log")"
+}
+generator=$T/two/checkpoint/generator.ckpt
+no_lm "$T/two/checkpoint" discriminator eval "$T/two/checkpoint" --corpus "$T/corpus" --windows 1
+no_lm "$T/two/checkpoint" discriminator generate "$T/two/checkpoint" --tokenizer "$T/corpus/tokenizer.model" --prompt "This License"
+no_lm "$T/two/checkpoint" discriminator eval "$T/two/checkpoint" --logits --ids "1 2 3"
+no_lm "$generator" generator eval "$generator" --corpus "$T/corpus" --windows 1
+no_lm "$generator" generator generate "$generator" --ids "1 2 3"
+"$nebula" eval "$generator" --logits --ids "1 2 3" >/dev/null || fail "logits of a masked language model"
 ls "$T"/kill/clusters/*/streams.db >/dev/null || fail "no stream was kept on disk"
 open=$(find "$T"/*/clusters -perm /077)
 [[ ! $open ]] || fail "others can read $open"
