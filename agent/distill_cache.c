@@ -1,5 +1,6 @@
 #include "agent/distill_cache.h"
 #include "agent/base/fs.h"
+#include "agent/base/log.h"
 #include "agent/base/sha256.h"
 #include "inter/stream.h"
 
@@ -57,8 +58,30 @@ enum neb_status agent_distill_cache_read(const char *dir, int64_t step, struct n
     return neb_fs_exists(path) ? neb_fs_read(path, INTER_STREAM_BATCH_MAX, out) : NEB_ERR_NOT_FOUND;
 }
 
+// Labels of a job without a teacher are to be of one teacher: what another left behind this step goes.
+static enum neb_status forget_behind(const char *dir, int64_t step) {
+    char path[NEB_PATH_MAX];
+    neb_warn("distill.cache: %s held labels of another teacher or k; they are replaced from step "
+             "%lld on",
+             dir, (long long)step);
+    for (;;) {
+        NEB_TRY(file_of(dir, ++step, path, sizeof path));
+        if (!neb_fs_exists(path))
+            return NEB_OK;
+        NEB_TRY(neb_fs_remove(path));
+    }
+}
+
 enum neb_status agent_distill_cache_write(const char *dir, int64_t step, const void *p, size_t n) {
     char path[NEB_PATH_MAX];
+    struct neb_buf was = {0};
     NEB_TRY(file_of(dir, step, path, sizeof path));
-    return neb_fs_exists(path) ? NEB_OK : neb_fs_write(path, p, n, 0600);
+    enum neb_status st = agent_distill_cache_read(dir, step, &was);
+    bool none = st == NEB_ERR_NOT_FOUND,
+         same = st == NEB_OK && was.len == n && !memcmp(was.p, p, n);
+    neb_buf_free(&was);
+    if (same)
+        return NEB_OK;
+    NEB_TRY(neb_fs_write(path, p, n, 0600));
+    return none ? NEB_OK : forget_behind(dir, step);
 }

@@ -1,6 +1,6 @@
 // Soft labels kept on disk, a file a step: what a student received it can replay, also without the teacher.
 //
-//     DIR/key           digest of what labels depend on: shards, seed, batch, temperature, teacher
+//     DIR/key           digest of what labels depend on: shards, seed, batch, temperature
 //     DIR/00000042.soft the labels of step 42 (agent/distill.h)
 #ifndef AGENT_DISTILL_CACHE_H
 #define AGENT_DISTILL_CACHE_H
@@ -12,7 +12,8 @@ NEB_MUST_CHECK enum neb_status agent_distill_cache_open(const char *dir, const s
 // NEB_ERR_NOT_FOUND (not logged): none for this step.
 NEB_MUST_CHECK enum neb_status agent_distill_cache_read(const char *dir, int64_t step,
                                                         struct neb_buf *out);
-// Atomic and durable; replaces what is there.
+// Atomic and durable. Where other labels of this step are there they are another teacher's, or of another k: these are replaced, those
+// of the steps behind it removed.
 NEB_MUST_CHECK enum neb_status agent_distill_cache_write(const char *dir, int64_t step,
                                                          const void *p, size_t n);
 

@@ -29,6 +29,14 @@ run "$T/replay.yaml" 1 "$T/replay"
 if timeout 60 "$nebula" distill "$T/replay.yaml" --local 1 --out "$T/other" --seed 6 >"$T/other.log" 2>&1; then fail "a cache of another seed was used"; fi
 grep -Eq "there [0-9a-f]{64}, here [0-9a-f]{64}" "$T/other.log" || fail "another cache: $(tail -n 3 "$T/other.log")"
 
+# Another teacher's labels take their place, and none of the first one's stay behind them.
+job "$T/second.yaml" "$both" "teacher: {init: $T/two/checkpoint/model.ckpt}, cache: $T/cache"
+run "$T/second.yaml" 2 "$T/second" --steps 20
+run "$T/replay.yaml" 1 "$T/again" --steps 20
+[[ $(digest "$T/again") == "$(digest "$T/second")" ]] || fail "replayed from the cache: $(digest "$T/again"), with the second teacher: $(digest "$T/second")"
+if timeout 60 "$nebula" distill "$T/replay.yaml" --local 1 --out "$T/mixed" >"$T/mixed.log" 2>&1; then fail "labels of two teachers were used"; fi
+grep -q "no labels of step 20 " "$T/mixed.log" || fail "labels of two teachers: $(tail -n 3 "$T/mixed.log")"
+
 # kill -9 of each worker in turn.
 timeout 120 "$nebula" distill "$T/job.yaml" --local 2 --out "$T/kill" --set distill.cache= >"$T/kill.log" 2>&1 &
 pid=$!
