@@ -42,14 +42,24 @@ static enum neb_status read_po(struct build *b, const char *path) {
     return st;
 }
 
+// Lines that end as on Windows: every "\r\n" from `from` on becomes "\n".
+static void drop_returns(struct neb_buf *f, size_t from) {
+    size_t to = from;
+    for (size_t i = from; i < f->len; i++)
+        if (f->p[i] != '\r' || i + 1 == f->len || f->p[i + 1] != '\n')
+            f->p[to++] = f->p[i];
+    f->len = to;
+}
+
 // A file of a folder is one document. Translations of a page carry the same name: they fall into the same split.
 static enum neb_status read_document(struct build *b, const char *path) {
     struct neb_buf f = {0};
     const char *slash = strrchr(path, '/');
     enum neb_status st = neb_fs_read(path, DOC_BYTES_MAX, &f);
+    b->done += f.len;
+    drop_returns(&f, 0);
     if (st == NEB_OK)
         st = add_text(b, (const char *)f.p, f.len, slash ? slash + 1 : path, 0);
-    b->done += f.len;
     neb_buf_free(&f);
     return st;
 }
@@ -89,6 +99,7 @@ static enum neb_status read_paragraphs(struct build *b, const char *path) {
         got = fread(text.p + had, 1, BLOCK_BYTES, f);
         text.len += got;
         b->done += got;
+        drop_returns(&text, had ? had - 1 : 0); // a block may end between the two
         end = got < BLOCK_BYTES;
         if (ferror(f))
             st = neb_fail_errno("cannot read %s", path);
@@ -207,6 +218,8 @@ static enum neb_status read_lines(struct build *b, const char *path) {
         if (aside && fwrite(line, 1, (size_t)len, aside) != (size_t)len)
             st = neb_fail_errno("cannot put %s aside", path);
         if (line[len - 1] == '\n')
+            line[--len] = 0;
+        if (len && line[len - 1] == '\r')
             line[--len] = 0;
         if (len && st == NEB_OK)
             st = jsonl ? add_text(b, line, (size_t)len, NULL, number)

@@ -283,7 +283,7 @@ static void test_pipe_and_folder(void **state) {
     assert_int_equal(neb_fs_mkdirs(in_dir("parts/more"), 0755), NEB_OK);
     assert_int_equal(neb_fs_read(in_dir("one.jsonl"), 1 << 28, &text), NEB_OK);
     for (size_t at = 0, k = 0; at < text.len; k++) {
-        char name[32];
+        char name[48];
         size_t end = at + text.len / 3 < text.len ? at + text.len / 3 : text.len;
         while (end < text.len && text.p[end - 1] != '\n')
             end++;
@@ -304,6 +304,48 @@ static void test_pipe_and_folder(void **state) {
     assert_non_null(strstr(message, "parts/more/2.jsonl:"));
     neb_buf_free(&text);
     neb_buf_free(&part);
+}
+
+// Lines that end as on Windows give the corpus of lines that end as elsewhere.
+static void windows_lines(enum intra_format format, const char *source, const char *name,
+                          const struct neb_buf *text) {
+    struct intra_build_spec s = spec_of(format, source);
+    struct neb_buf other = {0};
+    snprintf(s.tokenizer, sizeof s.tokenizer, "%s", in_dir("corpus/tokenizer.model"));
+    put(name, text);
+    assert_int_equal(neb_fs_remove_tree(in_dir("unix")), NEB_OK);
+    assert_int_equal(neb_fs_remove_tree(in_dir("windows")), NEB_OK);
+    build(&s, "unix");
+    for (size_t i = 0; i < text->len; i++) {
+        if (text->p[i] == '\n')
+            neb_buf_u8(&other, '\r');
+        neb_buf_u8(&other, text->p[i]);
+    }
+    put(name, &other);
+    build(&s, "windows");
+    same_file("unix/corpus.json", "windows/corpus.json");
+    neb_buf_free(&other);
+}
+
+static void test_windows_lines(void **state) {
+    (void)state;
+    enum { BLOCK = 1 << 20, PARAGRAPHS = 3 * BLOCK / 32 };
+    struct neb_buf text = {0}, lines = {0};
+    char line[64];
+    add(&text, "0"); // so that blocks of the reader end within the ends of paragraphs,
+    for (int i = 0; i < PARAGRAPHS; i++) { // which have 32 bytes with their returns
+        snprintf(line, sizeof line, "%07d wort\n%014d\n\n", i % 1000, i);
+        add(&text, line);
+        snprintf(line, sizeof line, "wort%d\n", i);
+        if (i < 1000)
+            add(&lines, line);
+    }
+    windows_lines(INTRA_TEXT, "windows.txt", "windows.txt", &text);
+    windows_lines(INTRA_TSV, "windows.tsv", "windows.tsv", &lines);
+    assert_int_equal(neb_fs_mkdirs(in_dir("pages"), 0755), NEB_OK);
+    windows_lines(INTRA_TEXT, "pages", "pages/windows.txt", &lines);
+    neb_buf_free(&text);
+    neb_buf_free(&lines);
 }
 
 // ---- memory ------------------------------------------------------------------------------------------------------
@@ -487,7 +529,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_corpus_as_in_memory), cmocka_unit_test(test_pipe_and_folder),
         cmocka_unit_test(test_text_is_not_held),         cmocka_unit_test(test_changed_source),
-        cmocka_unit_test(test_too_many_shards),
+        cmocka_unit_test(test_too_many_shards),          cmocka_unit_test(test_windows_lines),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
