@@ -15,15 +15,17 @@
 static enum neb_status make_tokenizer(struct build *b) {
     char model[NEB_PATH_MAX], prefix[NEB_PATH_MAX], sample[NEB_PATH_MAX];
     long processors = sysconf(_SC_NPROCESSORS_ONLN);
-    struct neb_buf copy = {0};
     const struct intra_build_spec *s = b->spec;
     NEB_TRY(neb_path(model, sizeof model, b->dir, "tokenizer.model"));
     if (s->tokenizer[0]) {
-        NEB_TRY(neb_fs_read(s->tokenizer, 64 << 20, &copy));
-        enum neb_status st = neb_fs_write(model, copy.p, copy.len, 0644);
-        neb_buf_free(&copy);
-        NEB_TRY(st);
-        return intra_tokenizer_open(model, &b->tokenizer);
+        NEB_TRY(neb_fs_write(model, b->vocabulary.p, b->vocabulary.len, 0644));
+        NEB_TRY(intra_tokenizer_open(model, &b->tokenizer));
+        return intra_tokenizer_eos(b->tokenizer) >= 0
+                   ? NEB_OK
+                   : neb_fail(NEB_ERR_INVALID,
+                              "%s has no EOS piece, which ends every document; take a vocabulary "
+                              "that has one",
+                              s->tokenizer);
     }
     b->progress(b->user, "training the vocabulary", 0, 1);
     NEB_TRY(neb_path(prefix, sizeof prefix, b->dir, "tokenizer"));
@@ -51,8 +53,10 @@ static enum neb_status make_tokenizer(struct build *b) {
     return intra_tokenizer_open(model, &b->tokenizer);
 }
 
-static void hash_spec(struct build *b) {
+// The vocabulary by its bytes: another one may have come to the same path.
+static enum neb_status hash_spec(struct build *b) {
     const struct intra_build_spec *s = b->spec;
+    uint8_t sha[INTRA_SHA_BYTES];
     char text[512];
     int n = snprintf(text, sizeof text, "v1 %s %llu %d %s %.9g %d %d %d", s->name,
                      (unsigned long long)s->seed, s->vocab, s->type, s->character_coverage,
@@ -62,7 +66,12 @@ static void hash_spec(struct build *b) {
         neb_sha256_add(b->inputs, &s->test_per_mille, sizeof s->test_per_mille);
     if (s->shard_tokens)
         neb_sha256_add(b->inputs, &s->shard_tokens, sizeof s->shard_tokens);
-    neb_sha256_add(b->inputs, s->tokenizer, strlen(s->tokenizer));
+    if (!s->tokenizer[0])
+        return NEB_OK;
+    NEB_TRY(neb_fs_read(s->tokenizer, 64 << 20, &b->vocabulary));
+    neb_sha256(b->vocabulary.p, b->vocabulary.len, sha);
+    neb_sha256_add(b->inputs, sha, sizeof sha);
+    return NEB_OK;
 }
 
 static bool already_built(const char *dir, const char *inputs) {
@@ -126,6 +135,7 @@ static void free_build(struct build *b) {
     build_sample_free(&b->sample);
     kern_pool_destroy(&b->pool);
     intra_tokenizer_close(&b->tokenizer);
+    neb_buf_free(&b->vocabulary);
     neb_sha256_destroy(&b->inputs);
     free(b);
 }
@@ -137,7 +147,7 @@ static enum neb_status build(struct build *b, const char *dir, bool *skipped) {
     NEB_TRY(neb_sha256_create(&b->inputs));
     NEB_TRY(kern_pool_create(b->spec->threads, &b->pool));
     NEB_TRY(build_chunk_create(b));
-    hash_spec(b);
+    NEB_TRY(hash_spec(b));
     NEB_TRY(read_all(b));
     neb_sha256_finish(b->inputs, sha);
     neb_hex(sha, sizeof sha, hex);

@@ -93,20 +93,31 @@ static enum neb_status put_chunk(struct build_notes *n, uint64_t hash) {
     return NEB_OK;
 }
 
+static enum neb_status no_text(const struct build *b, const struct doc *d) {
+    json_error_t why;
+    json_t *line = build_json(d->text, d->given, &why);
+    enum neb_status st = line ? neb_fail(NEB_ERR_FORMAT, "%s:%zu: no text in field \"%s\"", b->file,
+                                         d->line, b->spec->sources[b->source].field)
+                              : neb_fail(NEB_ERR_FORMAT, "%s:%zu: cannot be read as JSON: %s",
+                                         b->file, d->line, why.text);
+    json_decref(line);
+    return st;
+}
+
 enum neb_status build_note_chunk(struct build *b) {
     struct build_notes *n = &b->notes;
-    const struct intra_source_spec *s = &b->spec->sources[b->source];
     for (size_t i = 0; i < b->chunk.n; i++) {
         const struct doc *d = &b->chunk.docs[i];
         bool fresh;
         if (d->st != NEB_OK)
-            return neb_fail(NEB_ERR_FORMAT, "%s:%zu: no text in field \"%s\"", b->file, d->line,
-                            s->field);
+            return no_text(b, d);
         if (!d->len)
             continue;
         neb_sha256_add(b->inputs, d->text, d->len);
         if (d->target)
             neb_sha256_add(b->inputs, d->target, strlen(d->target) + 1);
+        // the split, by a file's name; and that a document ends here
+        neb_sha256_add(b->inputs, &d->name_hash, sizeof d->name_hash);
         NEB_TRY(see(n, d->text_hash, &fresh));
         NEB_TRY(put_verdict(n, fresh ? split_of(b->spec, d->name_hash) : BUILD_DUPLICATE));
         if (!fresh)

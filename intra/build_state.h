@@ -97,6 +97,7 @@ struct build {
     const struct intra_build_spec *spec;
     struct kern_pool *pool;
     struct neb_sha256 *inputs; // digest of everything read
+    struct neb_buf vocabulary; // the file of a given one
     intra_build_progress *progress;
     void *user;
     char dir[NEB_PATH_MAX]; // DIR.nebula-building
@@ -136,6 +137,8 @@ NEB_MUST_CHECK enum neb_status build_read_source(struct build *b, int32_t i);
 NEB_MUST_CHECK enum neb_status build_chunk_create(struct build *b);
 void build_chunk_destroy(struct build *b);
 uint64_t build_hash(const void *p, size_t n);
+// A line of JSON, as sources may have it. NULL: none; *why (may be NULL) says so.
+json_t *build_json(const char *text, size_t len, json_error_t *why);
 struct build_text {
     const char *tag, *text,
         *target; // tag: put before the text, or NULL; target: of a pair, or NULL

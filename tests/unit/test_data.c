@@ -428,6 +428,109 @@ static void test_jsonl_and_tsv(void **state) {
     intra_corpus_close(&c);
 }
 
+static void put(const char *name, const char *text) {
+    char path[NEB_PATH_MAX];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    assert_int_equal(neb_fs_write(path, text, strlen(text), 0644), NEB_OK);
+}
+
+static bool is_kept(const struct intra_build_spec *s) { // the corpus that is there
+    char out[NEB_PATH_MAX];
+    bool skipped;
+    snprintf(out, sizeof out, "%s/anew", dir);
+    assert_int_equal(intra_corpus_build(s, out, quiet, NULL, &skipped), NEB_OK);
+    return skipped;
+}
+
+// Another vocabulary at the same path, another name of a page (which decides its split), another end of a document.
+static void test_what_is_built_anew(void **state) {
+    (void)state;
+    char from[NEB_PATH_MAX], to[NEB_PATH_MAX];
+    struct intra_build_spec s = spec;
+    struct intra_tokenizer_train train = {
+        .vocab = 290, .type = "bpe", .character_coverage = 1, .byte_fallback = true, .threads = 1};
+    snprintf(s.tokenizer, sizeof s.tokenizer, "%s/given.model", dir);
+    assert_int_equal(neb_path(from, sizeof from, corpus_dir, "tokenizer.model"), NEB_OK);
+    assert_int_equal(neb_fs_copy(from, s.tokenizer, 0644), NEB_OK);
+    write_text("pages/a.txt", 1, 12);
+    write_text("pages/b.txt", 2, 12);
+    snprintf(s.sources[0].path, sizeof s.sources[0].path, "%s/pages", dir);
+    snprintf(s.sources[1].path, sizeof s.sources[1].path, "%s/ends.txt", dir);
+    put("ends.txt", "the file\n\nthe kernel\n");
+    assert_false(is_kept(&s));
+    assert_true(is_kept(&s));
+    snprintf(from, sizeof from, "%s/pages/a.txt", dir);
+    snprintf(to, sizeof to, "%s/given", dir);
+    assert_int_equal(intra_tokenizer_train(from, to, &train), NEB_OK);
+    assert_false(is_kept(&s));
+    assert_true(is_kept(&s));
+    snprintf(to, sizeof to, "%s/pages/aa.txt", dir); // the order stays
+    assert_int_equal(rename(from, to), 0);
+    assert_false(is_kept(&s));
+    assert_true(is_kept(&s));
+    put("ends.txt", "the filethe kernel\n");
+    assert_false(is_kept(&s));
+}
+
+// Documents end with an EOS: a vocabulary without one would end them with no token at all.
+static void test_vocabulary_without_eos(void **state) {
+    (void)state;
+    char path[NEB_PATH_MAX];
+    struct neb_buf model = {0};
+    struct intra_build_spec s = spec;
+    bool skipped;
+    assert_int_equal(neb_path(path, sizeof path, corpus_dir, "tokenizer.model"), NEB_OK);
+    assert_int_equal(neb_fs_read(path, 1 << 26, &model), NEB_OK);
+    char *piece = memmem(model.p, model.len, "</s>", 4);
+    assert_non_null(piece);
+    piece[2] = 'x';
+    snprintf(s.tokenizer, sizeof s.tokenizer, "%s/endless.model", dir);
+    assert_int_equal(neb_fs_write(s.tokenizer, model.p, model.len, 0644), NEB_OK);
+    snprintf(path, sizeof path, "%s/endless", dir);
+    neb_log_set_sink(capture, NULL);
+    assert_int_equal(intra_corpus_build(&s, path, quiet, NULL, &skipped), NEB_ERR_INVALID);
+    assert_non_null(strstr(message, "endless.model has no EOS piece"));
+    neb_log_set_sink(NULL, NULL);
+    assert_false(neb_fs_exists(path));
+    neb_buf_free(&model);
+}
+
+// What other programs write: ids of 64 bits without a sign, a NUL in the text. And what is wrong with a line is said.
+static void test_foreign_jsonl(void **state) {
+    (void)state;
+    char out[NEB_PATH_MAX];
+    struct intra_build_spec s = spec;
+    struct intra_tokenizer *t = NULL;
+    struct intra_corpus *c = NULL;
+    char *text = NULL;
+    bool skipped;
+    int32_t ids[64];
+    s.n_sources = 1;
+    s.holdout_per_mille = 0;
+    s.sources[0].format = INTRA_JSONL;
+    snprintf(s.sources[0].field, sizeof s.sources[0].field, "text");
+    snprintf(s.sources[0].path, sizeof s.sources[0].path, "%s/foreign.jsonl", dir);
+    snprintf(s.tokenizer, sizeof s.tokenizer, "%s/corpus/tokenizer.model", dir);
+    snprintf(out, sizeof out, "%s/foreign", dir);
+    put("foreign.jsonl", "{\"id\": 18446744073709551615, \"text\": \"the\\u0000file\\u0000\"}\n");
+    assert_int_equal(intra_corpus_build(&s, out, quiet, NULL, &skipped), NEB_OK);
+    assert_int_equal(intra_corpus_open(out, true, &c), NEB_OK);
+    uint64_t n = intra_corpus_tokens(c, 0, INTRA_TRAIN);
+    assert_in_range(n, 2, 64);
+    intra_corpus_copy(c, 0, INTRA_TRAIN, 0, n, ids);
+    assert_int_equal(intra_tokenizer_open(s.tokenizer, &t), NEB_OK);
+    assert_int_equal(intra_tokenizer_decode(t, ids, n, &text), NEB_OK);
+    assert_string_equal(text, "the file");
+    free(text);
+    intra_tokenizer_close(&t);
+    intra_corpus_close(&c);
+    put("foreign.jsonl", "{\"text\": \"the file\"}\n{\"text\": \"the \n");
+    neb_log_set_sink(capture, NULL);
+    assert_int_equal(intra_corpus_build(&s, out, quiet, NULL, &skipped), NEB_ERR_FORMAT);
+    assert_non_null(strstr(message, "foreign.jsonl:2: cannot be read as JSON: premature end"));
+    neb_log_set_sink(NULL, NULL);
+}
+
 static int set_up(void **state) {
     (void)state;
     return mkdtemp(dir) ? 0 : -1;
@@ -446,6 +549,9 @@ int main(void) {
         cmocka_unit_test(test_clusters_are_disjoint_and_cover_an_epoch),
         cmocka_unit_test(test_resume_and_weights),
         cmocka_unit_test(test_jsonl_and_tsv),
+        cmocka_unit_test(test_what_is_built_anew),
+        cmocka_unit_test(test_vocabulary_without_eos),
+        cmocka_unit_test(test_foreign_jsonl),
         cmocka_unit_test(test_wide_tokens_are_read),
         cmocka_unit_test(test_wide_tokens_are_written),
         cmocka_unit_test(test_damaged_shards),
