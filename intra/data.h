@@ -97,7 +97,7 @@ struct intra_source_spec {
     char name[INTRA_SOURCE_NAME_MAX + 1];
     enum intra_format format;
     // text: a folder (every regular file below is a document) or a file (documents are separated by blank lines); jsonl, tsv:
-    // a file, a pipe of the shell, or a folder (the lines of every regular file below, in the order of names)
+    // a file, a pipe of the shell, or a folder (the lines of every regular file below, in the order of names). "\r\n" ends a line, too.
     char path[4096];
     char field[64]; // jsonl: the text's key
     int32_t column; // tsv: the text's column, from 0
@@ -110,7 +110,7 @@ struct intra_source_spec {
 struct intra_build_spec {
     char name[INTRA_SOURCE_NAME_MAX + 1];
     uint64_t seed;
-    char tokenizer[4096]; // reuse this model; empty: train one
+    char tokenizer[4096]; // reuse this model, which has an EOS piece; empty: train one
     int32_t vocab;
     char type[16]; // "unigram" or "bpe"
     double character_coverage;
@@ -127,8 +127,9 @@ struct intra_build_spec {
 typedef void intra_build_progress(void *user, const char *stage, uint64_t done, uint64_t total);
 // Builds the corpus in DIR.nebula-building, which then takes DIR's place: a crash leaves the old corpus or the new one, whole. An existing
 // corpus of the same spec and inputs is kept (*skipped). NEB_ERR_EXISTS: DIR is neither absent, nor empty, nor a corpus and nothing else;
-// or it holds a source, or the working folder. NEB_ERR_STATE: a source has changed between its two readings. NEB_ERR_LIMIT: more than
-// INTRA_SHARDS_MAX shards, which is known once the first one is full. Then nothing was changed.
+// or it holds a source, or the working folder. NEB_ERR_INVALID: a vocabulary without an EOS piece. NEB_ERR_STATE: a source has changed
+// between its two readings. NEB_ERR_LIMIT: more than INTRA_SHARDS_MAX shards, which is known once the first one is full. Then nothing
+// was changed.
 NEB_MUST_CHECK enum neb_status intra_corpus_build(const struct intra_build_spec *spec,
                                                   const char *dir, intra_build_progress *progress,
                                                   void *user, bool *skipped);
