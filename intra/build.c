@@ -137,6 +137,7 @@ static void free_build(struct build *b) {
     intra_tokenizer_close(&b->tokenizer);
     neb_buf_free(&b->vocabulary);
     neb_sha256_destroy(&b->inputs);
+    neb_fs_release(b->dir, &b->lock);
     free(b);
 }
 
@@ -168,6 +169,7 @@ enum neb_status intra_corpus_build(const struct intra_build_spec *spec, const ch
     if (!b)
         return neb_fail(NEB_ERR_NOMEM, "out of memory building a corpus");
     b->spec = spec;
+    b->lock = -1;
     b->progress = progress;
     b->user = user;
     enum neb_status st = build_place(b, out_dir, dir);

@@ -10,14 +10,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-// Whether `path` is `folder` or lies in it. Both are absolute.
-static bool within(const char *path, const char *folder) {
-    size_t n = strlen(folder);
-    while (n && folder[n - 1] == '/')
-        n--;
-    return !strncmp(path, folder, n) && (path[n] == '/' || !path[n]);
-}
-
 // What realpath(3) makes of `given`, of which the last names need not be there yet.
 static enum neb_status resolve(const char *given, char *out, size_t cap) {
     char there[NEB_PATH_MAX], rest[NEB_PATH_MAX] = "";
@@ -103,10 +95,10 @@ enum neb_status build_place_free(const char *dir) {
 
 enum neb_status build_place(struct build *b, const char *given, char dir[NEB_PATH_MAX]) {
     NEB_TRY(resolve(given, dir, NEB_PATH_MAX));
-    if (snprintf(b->dir, sizeof b->dir, "%s.nebula-building", dir) >= (int)sizeof b->dir)
+    if (snprintf(b->dir, sizeof b->dir, "%s" NEB_FS_ASIDE, dir) >= (int)sizeof b->dir)
         return neb_fail(NEB_ERR_LIMIT, "path too long: %s", given);
     char *here = realpath(".", NULL);
-    bool inside = here && within(here, dir);
+    bool inside = here && neb_path_within(here, dir);
     free(here);
     if (inside)
         return neb_fail(NEB_ERR_EXISTS,
@@ -115,8 +107,8 @@ enum neb_status build_place(struct build *b, const char *given, char dir[NEB_PAT
     for (int32_t i = 0; i < b->spec->n_sources; i++) {
         const struct intra_source_spec *s = &b->spec->sources[i];
         char *text = realpath(s->path, NULL);
-        bool lost = text && (within(text, dir) || within(text, b->dir)),
-             read = text && within(dir, text);
+        bool lost = text && (neb_path_within(text, dir) || neb_path_within(text, b->dir)),
+             read = text && neb_path_within(dir, text);
         free(text);
         if (lost)
             return neb_fail(NEB_ERR_EXISTS,
@@ -127,6 +119,7 @@ enum neb_status build_place(struct build *b, const char *given, char dir[NEB_PAT
                             "%s lies in source %s (%s), which would be read as text the next time",
                             dir, s->name, s->path);
     }
+    NEB_TRY(neb_fs_hold(b->dir, &b->lock));
     NEB_TRY(neb_fs_mend_dir(dir));
     json_t *sources = sources_of(dir);
     bool corpus =

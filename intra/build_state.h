@@ -101,6 +101,7 @@ struct build {
     intra_build_progress *progress;
     void *user;
     char dir[NEB_PATH_MAX]; // DIR.nebula-building
+    int lock;               // on it; -1: none
     struct chunk chunk;
     struct build_notes notes;
     struct build_sample sample;
@@ -120,7 +121,8 @@ struct build {
     int64_t shards;                  // of all
 };
 
-// Where the corpus is to lie, as an absolute path without links; sets b->dir. NEB_ERR_EXISTS (logged): what is there is no corpus, holds
+// Where the corpus is to lie, as an absolute path without links; sets b->dir and b->lock. NEB_ERR_AGAIN (logged): another
+// process builds there. NEB_ERR_EXISTS (logged): what is there is no corpus, holds
 // more than one, a source or the working folder. Nothing was removed.
 NEB_MUST_CHECK enum neb_status build_place(struct build *b, const char *given,
                                            char dir[NEB_PATH_MAX]);

@@ -20,7 +20,7 @@ struct exporting {
     int32_t n;
     struct intra_st_writer *w;
     uint64_t done, total; // bytes of the checkpoint
-    char aside[NEB_PATH_MAX];
+    struct intra_hf_aside aside;
 };
 
 static bool is_adapter(const struct intra_tensor *t) { return strstr(t->name, ".lora_") != NULL; }
@@ -81,7 +81,7 @@ static enum neb_status open_writer(struct exporting *x) {
             specs[i].shape[0] = (uint64_t)t->cols;
     }
     if (st == NEB_OK)
-        st = intra_st_writer_create(x->aside, adapter ? "adapter_model" : "model", specs, x->n,
+        st = intra_st_writer_create(x->aside.path, adapter ? "adapter_model" : "model", specs, x->n,
                                     x->e->dtype, adapter ? 0 : x->e->shard_bytes, &x->w);
     free(specs);
     free(names);
@@ -192,7 +192,7 @@ static enum neb_status write_tokenizer(const struct exporting *x, struct intra_h
     if (ids->vocab > x->m->c.vocab)
         return neb_fail(NEB_ERR_INVALID, "%s has %d pieces, the model %d: not its vocabulary",
                         x->e->tokenizer, ids->vocab, x->m->c.vocab);
-    NEB_TRY(neb_path(to, sizeof to, x->aside, "tokenizer.model"));
+    NEB_TRY(neb_path(to, sizeof to, x->aside.path, "tokenizer.model"));
     NEB_TRY(neb_fs_copy(x->e->tokenizer, to, 0644));
     json_t *o = json_pack("{s:s,s:b,s:b,s:b,s:i}", "tokenizer_class", "SentencePieceBackend",
                           "add_bos_token", 0, "add_eos_token", 0, "legacy", 1, "model_max_length",
@@ -204,7 +204,7 @@ static enum neb_status write_tokenizer(const struct exporting *x, struct intra_h
     for (size_t i = 0; i < 3; i++)
         json_object_set_new(o, tokens[i].key,
                             *tokens[i].text ? json_string(tokens[i].text) : json_null());
-    return intra_hf_write_json(x->aside, "tokenizer_config.json", o);
+    return intra_hf_write_json(x->aside.path, "tokenizer_config.json", o);
 }
 
 static bool has_tokenizer(const struct exporting *x) {
@@ -212,8 +212,8 @@ static bool has_tokenizer(const struct exporting *x) {
     char path[NEB_PATH_MAX];
     bool found = false;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        found = found ||
-                (neb_path(path, sizeof path, x->aside, names[i]) == NEB_OK && neb_fs_exists(path));
+        found = found || (neb_path(path, sizeof path, x->aside.path, names[i]) == NEB_OK &&
+                          neb_fs_exists(path));
     return found;
 }
 
@@ -221,7 +221,7 @@ static bool has_tokenizer(const struct exporting *x) {
 static enum neb_status check_tokenizer(const struct exporting *x) {
     char theirs[NEB_PATH_MAX];
     bool same = true;
-    NEB_TRY(neb_path(theirs, sizeof theirs, x->aside, "tokenizer.model"));
+    NEB_TRY(neb_path(theirs, sizeof theirs, x->aside.path, "tokenizer.model"));
     if (x->e->tokenizer && neb_fs_exists(theirs))
         NEB_TRY(intra_hf_same_file(x->e->tokenizer, theirs, &same));
     return same ? NEB_OK
@@ -238,7 +238,7 @@ static enum neb_status write_config_like(struct exporting *x, const char *dtype)
     NEB_TRY(intra_hf_config_read(x->e->like, &x->config));
     NEB_TRY(neb_path(path, sizeof path, x->e->like, "config.json"));
     NEB_TRY(intra_hf_config_same(&x->config, &x->m->c, path));
-    NEB_TRY(intra_hf_copy_files(x->e->like, x->aside));
+    NEB_TRY(intra_hf_copy_files(x->e->like, x->aside.path));
     NEB_TRY(check_tokenizer(x));
     if (!has_tokenizer(x)) {
         struct intra_hf_special ids;
@@ -249,14 +249,14 @@ static enum neb_status write_config_like(struct exporting *x, const char *dtype)
         return neb_fail(NEB_ERR_FORMAT, "%s:%d: %.160s", path, e.line, e.text);
     json_object_set_new(o, json_object_get(o, "dtype") ? "dtype" : "torch_dtype",
                         json_string(dtype));
-    return intra_hf_write_json(x->aside, "config.json", o);
+    return intra_hf_write_json(x->aside.path, "config.json", o);
 }
 
 static enum neb_status write_config(struct exporting *x) {
     const char *dtype = x->e->dtype == INTRA_ST_F32 ? "float32" : "bfloat16";
     struct intra_hf_special ids;
     if (x->e->what == INTRA_HF_ADAPTER)
-        return intra_hf_write_json(x->aside, "adapter_config.json",
+        return intra_hf_write_json(x->aside.path, "adapter_config.json",
                                    intra_hf_peft_json(&x->m->trainable, x->e->like));
     if (x->e->like)
         return write_config_like(x, dtype);
@@ -264,7 +264,8 @@ static enum neb_status write_config(struct exporting *x) {
     NEB_TRY(write_tokenizer(x, &ids));
     x->config.bos = ids.bos;
     x->config.eos = ids.eos;
-    return intra_hf_write_json(x->aside, "config.json", intra_hf_config_json(&x->config, dtype));
+    return intra_hf_write_json(x->aside.path, "config.json",
+                               intra_hf_config_json(&x->config, dtype));
 }
 
 // ---- the folder -------------------------------------------------------------------------------------------------
@@ -275,26 +276,26 @@ static enum neb_status write_folder(struct exporting *x) {
     for (int32_t i = 0; i < x->n; i++)
         NEB_TRY(copy_tensor(x, x->list[i]));
     NEB_TRY(intra_st_writer_commit(x->w));
-    return intra_hf_rename(x->aside, x->e->dir);
+    return intra_hf_rename(&x->aside);
 }
 
 enum neb_status intra_hf_export(const struct intra_hf_export *e, struct intra_hf_exported *out) {
     enum neb_status st = NEB_OK;
-    struct exporting x = {.e = e};
+    struct exporting x = {.e = e, .aside = {.lock = -1}};
+    const char *sources[3] = {e->checkpoint, e->like, e->tokenizer};
     *out = (struct intra_hf_exported){0};
     NEB_TRY_GOTO(intra_ckpt_open_in(e->vault, e->checkpoint, false, &x.ckpt), out);
     NEB_TRY_GOTO(intra_hf_layout(x.ckpt, &x.m), out);
     NEB_TRY_GOTO(check_what(&x), out);
     NEB_TRY_GOTO(make_list(&x), out);
-    NEB_TRY_GOTO(intra_hf_aside(e->dir, x.aside, sizeof x.aside), out);
+    NEB_TRY_GOTO(intra_hf_aside(e->dir, sources, &x.aside), out);
     st = write_folder(&x);
-    if (st != NEB_OK && neb_fs_remove_tree(x.aside) != NEB_OK)
-        neb_warn("%s is left over; remove it", x.aside);
     for (int32_t i = 0; i < x.n; i++)
         out->params += intra_tensor_size(x.list[i]);
     out->shards = x.w ? intra_st_writer_shards(x.w) : 0;
 out:
     intra_st_writer_destroy(&x.w);
+    intra_hf_aside_end(&x.aside, st != NEB_OK);
     free(x.list);
     intra_model_destroy(&x.m);
     intra_ckpt_close(&x.ckpt);

@@ -1,4 +1,5 @@
 // What import and export share: copies of small files, the folder made aside, and the model description of a checkpoint.
+#include "agent/base/log.h"
 #include "agent/base/sha256.h"
 #include "intra/hf.h"
 
@@ -57,31 +58,52 @@ enum neb_status intra_hf_write_json(const char *dir, const char *name, json_t *t
     return st;
 }
 
-enum neb_status intra_hf_aside(const char *dir, char *aside, size_t cap) {
+enum neb_status intra_hf_aside(const char *dir, const char *const sources[3],
+                               struct intra_hf_aside *a) {
+    struct stat info;
     size_t n = strlen(dir);
     while (n > 1 && dir[n - 1] == '/') // "out/" is out
         n--;
-    if (n == 0 || n + sizeof ".partial" > cap)
+    if (n == 0 || n + sizeof NEB_FS_ASIDE > sizeof a->path)
         return neb_fail(NEB_ERR_LIMIT, "path empty or too long: %s", dir);
-    snprintf(aside, cap, "%.*s", (int)n, dir);
-    struct stat info;
-    if (lstat(aside, &info) == 0)
+    snprintf(a->dir, sizeof a->dir, "%.*s", (int)n, dir);
+    snprintf(a->path, sizeof a->path, "%.*s" NEB_FS_ASIDE, (int)n, dir);
+    for (int i = 0; i < 3; i++) {
+        char *aside = realpath(a->path, NULL),
+             *from = sources[i] ? realpath(sources[i], NULL) : NULL;
+        bool lost = aside && from && neb_path_within(from, aside);
+        free(aside);
+        free(from);
+        if (lost)
+            return neb_fail(
+                NEB_ERR_EXISTS,
+                "%s is removed when %s is made, and %s lies in it: move it, or name another folder",
+                a->path, a->dir, sources[i]);
+    }
+    NEB_TRY(neb_fs_hold(a->path, &a->lock));
+    if (lstat(a->dir, &info) == 0)
         return neb_fail(NEB_ERR_EXISTS, "%s is already there; name a new folder, or remove it",
-                        aside);
-    memcpy(aside + n, ".partial", sizeof ".partial");
-    NEB_TRY(neb_fs_remove_tree(aside)); // left by one that was killed
-    return neb_fs_mkdirs(aside, 0755);
+                        a->dir);
+    NEB_TRY(neb_fs_remove_tree(a->path)); // left by one that was killed
+    return neb_fs_mkdirs(a->path, 0755);
 }
 
-enum neb_status intra_hf_rename(const char *aside, const char *dir) {
-    char parent[NEB_PATH_MAX], to[NEB_PATH_MAX];
-    NEB_TRY(neb_fs_sync_dir(aside));
-    snprintf(to, sizeof to, "%.*s", (int)(strlen(aside) - strlen(".partial")), aside);
+enum neb_status intra_hf_rename(const struct intra_hf_aside *a) {
+    char parent[NEB_PATH_MAX];
+    NEB_TRY(neb_fs_sync_dir(a->path));
     // A file, or a folder with something in it, that came meanwhile stays: rename refuses.
-    if (rename(aside, to) != 0)
-        return neb_fail_errno("cannot rename %s to %s", aside, dir);
-    NEB_TRY(neb_path(parent, sizeof parent, to, ".."));
+    if (rename(a->path, a->dir) != 0)
+        return neb_fail_errno("cannot rename %s to %s", a->path, a->dir);
+    NEB_TRY(neb_path(parent, sizeof parent, a->dir, ".."));
     return neb_fs_sync_dir(parent);
+}
+
+void intra_hf_aside_end(struct intra_hf_aside *a, bool failed) {
+    if (a->lock < 0)
+        return;
+    if (failed && neb_fs_remove_tree(a->path) != NEB_OK)
+        neb_warn("%s is left over; remove it", a->path);
+    neb_fs_release(a->path, &a->lock);
 }
 
 // The section "model.config" as intra_model_save() writes it: intra_model_load() would read all parameters too.

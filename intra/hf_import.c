@@ -17,7 +17,7 @@ struct importing {
     struct intra_st *base, *adapter; // adapter NULL: none
     struct intra_model *m;           // layout only
     uint64_t done, total;            // bytes
-    char aside[NEB_PATH_MAX];
+    struct intra_hf_aside aside;
 };
 
 // ---- names and shapes -------------------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ static enum neb_status write_checkpoint(struct importing *p) {
     struct intra_ckpt_writer *w = NULL;
     // A model without tensors writes its description only; its tensors follow one by one.
     const struct intra_model shell = {.c = p->m->c, .trainable = p->m->trainable};
-    NEB_TRY(neb_path(path, sizeof path, p->aside, "model.ckpt"));
+    NEB_TRY(neb_path(path, sizeof path, p->aside.path, "model.ckpt"));
     NEB_TRY(intra_ckpt_create(path, &w));
     NEB_TRY_GOTO(intra_model_save(&shell, w), out);
     for (int32_t i = 0; i < p->m->n_tensors; i++)
@@ -198,11 +198,11 @@ static enum neb_status open_all(struct importing *p) {
 static enum neb_status copy_files(struct importing *p) {
     char hf[NEB_PATH_MAX], from[NEB_PATH_MAX], to[NEB_PATH_MAX];
     struct intra_hf_special special;
-    NEB_TRY(neb_path(hf, sizeof hf, p->aside, "hf"));
+    NEB_TRY(neb_path(hf, sizeof hf, p->aside.path, "hf"));
     NEB_TRY(neb_fs_mkdirs(hf, 0755));
     NEB_TRY(intra_hf_copy_files(p->i->dir, hf));
     NEB_TRY(neb_path(from, sizeof from, p->i->dir, "tokenizer.model"));
-    NEB_TRY(neb_path(to, sizeof to, p->aside, "tokenizer.model"));
+    NEB_TRY(neb_path(to, sizeof to, p->aside.path, "tokenizer.model"));
     p->out->tokenizer = neb_fs_exists(from);
     if (!p->out->tokenizer) {
         neb_warn("%s has no SentencePiece tokenizer.model: the weights are imported, but text must "
@@ -226,18 +226,18 @@ static enum neb_status copy_files(struct importing *p) {
 
 enum neb_status intra_hf_import(const struct intra_hf_import *i, struct intra_hf_imported *out) {
     enum neb_status st = NEB_OK;
-    struct importing p = {.i = i, .out = out};
+    struct importing p = {.i = i, .out = out, .aside = {.lock = -1}};
+    const char *sources[3] = {i->dir, i->adapter};
     *out = (struct intra_hf_imported){0};
     NEB_TRY_GOTO(open_all(&p), out);
-    NEB_TRY_GOTO(intra_hf_aside(i->out, p.aside, sizeof p.aside), out);
+    NEB_TRY_GOTO(intra_hf_aside(i->out, sources, &p.aside), out);
     st = copy_files(&p);
     if (st == NEB_OK)
         st = write_checkpoint(&p);
     if (st == NEB_OK)
-        st = intra_hf_rename(p.aside, i->out);
-    if (st != NEB_OK && neb_fs_remove_tree(p.aside) != NEB_OK)
-        neb_warn("%s is left over; remove it", p.aside);
+        st = intra_hf_rename(&p.aside);
 out:
+    intra_hf_aside_end(&p.aside, st != NEB_OK);
     intra_st_close(&p.adapter);
     intra_st_close(&p.base);
     intra_model_destroy(&p.m);

@@ -47,6 +47,13 @@ enum neb_status neb_path_absolute(char *path, size_t cap, const char *what) {
     return fits ? NEB_OK : neb_fail(NEB_ERR_LIMIT, "%s: path too long", what);
 }
 
+bool neb_path_within(const char *path, const char *folder) {
+    size_t n = strlen(folder);
+    while (n && folder[n - 1] == '/')
+        n--;
+    return !strncmp(path, folder, n) && (path[n] == '/' || !path[n]);
+}
+
 bool neb_fs_exists(const char *path) {
     return access(path, F_OK) == 0 || (errno != ENOENT && errno != ENOTDIR);
 }

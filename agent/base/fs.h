@@ -20,6 +20,8 @@ NEB_MUST_CHECK enum neb_status neb_path_home(char *out, size_t cap, const char *
                                              const char *what);
 // Replaces a path by what realpath(3) makes of it; `what` is for the message when there is nothing.
 NEB_MUST_CHECK enum neb_status neb_path_absolute(char *path, size_t cap, const char *what);
+// Whether `path` is `folder` or lies in it. Both are absolute, without links.
+bool neb_path_within(const char *path, const char *folder);
 // False: it is certain that nothing is there. True also where that cannot be known (no permission): who opens it learns why.
 bool neb_fs_exists(const char *path);
 // First thing in a program: where descriptors 0, 1 or 2 are closed, they become /dev/null. Else the first file that is opened would be one of
@@ -48,6 +50,13 @@ NEB_MUST_CHECK enum neb_status neb_fs_remove_tree(const char *path);
 // crash between two renames leaves the old one at TO.nebula-old: neb_fs_mend_dir puts it back.
 NEB_MUST_CHECK enum neb_status neb_fs_replace_dir(const char *from, const char *to);
 NEB_MUST_CHECK enum neb_status neb_fs_mend_dir(const char *to); // nothing to mend is fine
+
+// A folder is made at DIR and this, and takes its name when it is whole.
+#define NEB_FS_ASIDE ".nebula-building"
+// One process at a time makes the folder `aside`: ASIDE.lock is there, and locked, until it is released; *fd -1 where nobody can make
+// anything. Folders above are made. NEB_ERR_AGAIN (logged): another one makes it.
+NEB_MUST_CHECK enum neb_status neb_fs_hold(const char *aside, int *fd);
+void neb_fs_release(const char *aside, int *fd);
 
 // A large file written in pieces: to PATH.tmp, then commit makes it PATH. destroy without commit removes it.
 struct neb_fs_writer;

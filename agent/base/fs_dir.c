@@ -1,4 +1,4 @@
-// A folder that takes another's place. rename(2) replaces files, but no folder that holds something.
+// A folder that is made aside, by one process, and takes another's place. rename(2) replaces files, but no folder that holds something.
 #include "agent/base/fault.h"
 #include "agent/base/fs.h"
 
@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <ftw.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -27,15 +28,17 @@ static enum neb_status move(const char *from, const char *to) {
     return NEB_OK;
 }
 
-static enum neb_status sync_parent(const char *path) {
-    char parent[NEB_PATH_MAX];
+static const char *parent_of(const char *path, char out[NEB_PATH_MAX]) {
     const char *slash = strrchr(path, '/');
     if (!slash)
-        return neb_fs_sync_dir(".");
-    if (slash == path)
-        return neb_fs_sync_dir("/");
-    snprintf(parent, sizeof parent, "%.*s", (int)(slash - path), path);
-    return neb_fs_sync_dir(parent);
+        return ".";
+    snprintf(out, NEB_PATH_MAX, "%.*s", slash == path ? 1 : (int)(slash - path), path);
+    return out;
+}
+
+static enum neb_status sync_parent(const char *path) {
+    char parent[NEB_PATH_MAX];
+    return neb_fs_sync_dir(parent_of(path, parent));
 }
 
 static enum neb_status old_name(const char *to, char *out, size_t cap) {
@@ -84,4 +87,45 @@ enum neb_status neb_fs_mend_dir(const char *to) {
         return NEB_OK;
     NEB_TRY(move(old, to));
     return sync_parent(to);
+}
+
+static enum neb_status lock_name(const char *aside, char out[NEB_PATH_MAX]) {
+    return snprintf(out, NEB_PATH_MAX, "%s.lock", aside) < NEB_PATH_MAX
+               ? NEB_OK
+               : neb_fail(NEB_ERR_LIMIT, "path too long: %s", aside);
+}
+
+enum neb_status neb_fs_hold(const char *aside, int *fd) {
+    char path[NEB_PATH_MAX], parent[NEB_PATH_MAX];
+    struct stat held, named;
+    *fd = -1;
+    NEB_TRY(lock_name(aside, path));
+    NEB_TRY(neb_fs_mkdirs(parent_of(aside, parent), 0755));
+    if (access(parent_of(aside, parent), W_OK) != 0)
+        return NEB_OK; // who tries to make something there learns why not
+    for (;;) {
+        *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
+        if (*fd < 0)
+            return neb_fail_errno("cannot open %s", path);
+        bool busy = flock(*fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+        // Who held it before has removed it, and a third one may hold the next.
+        if (!busy && fstat(*fd, &held) == 0 && lstat(path, &named) == 0 &&
+            held.st_ino == named.st_ino)
+            return NEB_OK;
+        close(*fd);
+        *fd = -1;
+        if (busy)
+            return neb_fail(NEB_ERR_AGAIN,
+                            "another nebula makes %s; wait for it, or name another folder", aside);
+    }
+}
+
+void neb_fs_release(const char *aside, int *fd) {
+    char path[NEB_PATH_MAX];
+    if (*fd < 0)
+        return;
+    if (lock_name(aside, path) == NEB_OK)
+        unlink(path); // held until here: nobody else can have made it
+    close(*fd);
+    *fd = -1;
 }

@@ -45,7 +45,7 @@ refused() { # STATUS TEXT command…: fails so, and leaves nothing
     timeout 60 "$nebula" "$@" >"$T/refused.log" 2>&1 || rc=$?
     [[ $rc == "$status" ]] || fail "$*: status $rc, expected $status: $(cat "$T/refused.log")"
     grep -qF -- "$text" "$T/refused.log" || fail "$*: no '$text': $(cat "$T/refused.log")"
-    [[ ! -e $T/no && ! -e $T/no.partial ]] || fail "$*: left something behind"
+    [[ ! -e $T/no && ! -e $T/no.nebula-building && ! -e $T/no.nebula-building.lock ]] || fail "$*: left something behind"
 }
 refused 2 "Usage" import "$T/hf"
 refused 2 "--dtype" export "$T/back" "$T/no" --dtype fp8
@@ -72,9 +72,38 @@ refused 1 "another tokenizer.model" export "$T/back" "$T/no" --like "$T/next-hf"
 
 # Killed in the middle: nothing under its name, and the next one is not in the way of it.
 if (NEBULA_FAULT=fs.write:5:kill timeout 60 "$nebula" import "$T/next-hf" --out "$T/killed") >/dev/null 2>&1; then fail "was not killed"; fi
-[[ ! -e $T/killed && -e $T/killed.partial ]] || fail "a killed import left $(ls "$T")"
+[[ ! -e $T/killed && -e $T/killed.nebula-building ]] || fail "a killed import left $(ls "$T")"
 "$nebula" import "$T/next-hf" --out "$T/killed" >/dev/null 2>&1 || fail "import after a killed one"
-[[ ! -e $T/killed.partial ]] || fail "the killed one's folder stayed"
+! compgen -G "$T/killed.*" >/dev/null || fail "what the killed one left stayed"
+
+# Folders of other people stay, whatever they are called; and nothing is made from a folder that making it removes.
+cp -r "$T/next-hf" "$T/base.partial"
+"$nebula" import "$T/base.partial" --out "$T/base" >/dev/null 2>&1 || fail "import of a folder called .partial"
+"$nebula" export "$T/base" "$T/like" --like "$T/base.partial" >/dev/null 2>&1 || fail "export like a folder called .partial"
+diff -r "$T/next-hf" "$T/base.partial" >&2 || fail "an import changed the folder it read"
+[[ -s $T/base/tokenizer.model && -s $T/base/hf/config.json ]] || fail "an import lacks files: $(ls -R "$T/base")"
+cp -r "$T/next-hf" "$T/no.nebula-building"
+while read -ra command; do
+    rc=0
+    timeout 60 "$nebula" "${command[@]}" >"$T/within.log" 2>&1 || rc=$?
+    [[ $rc == 1 && $(<"$T/within.log") == *"lies in it"* ]] || fail "${command[*]}: status $rc: $(<"$T/within.log")"
+done <<END
+import $T/no.nebula-building --out $T/no
+export $T/base $T/no/ --like $T/no.nebula-building
+export $T/base $T/no --tokenizer $T/no.nebula-building/tokenizer.model
+END
+diff -r "$T/next-hf" "$T/no.nebula-building" >&2 || fail "a refused import changed the folder it would have read"
+rm -r "$T/no.nebula-building"
+
+# Two at once: the second says so, and the first comes to its end.
+exec 8>"$T/no.nebula-building.lock"
+flock 8
+rc=0
+timeout 60 "$nebula" import "$T/next-hf" --out "$T/no" >"$T/twice.log" 2>&1 || rc=$?
+[[ $rc == 1 && ! -e $T/no && $(<"$T/twice.log") == *"another nebula makes"* ]] || fail "a second import: status $rc: $(<"$T/twice.log")"
+exec 8>&-
+"$nebula" import "$T/next-hf" --out "$T/no" >/dev/null 2>&1 || fail "import once the other is done"
+rm -r "$T/no"
 
 printf 'X' | dd of="$T/back/model.ckpt" bs=1 seek=100000 conv=notrunc status=none
 refused 1 "digest does not match; use an older one" export "$T/back" "$T/no"

@@ -480,8 +480,6 @@ static void test_changed_source(void **state) {
                  NEB_ERR_NOT_FOUND, "cannot read");
 }
 
-// ---- more shards than a corpus may have --------------------------------------------------------------------------
-
 static uint64_t encoded; // bytes of text
 
 static void how_far(void *user, const char *stage, uint64_t done, uint64_t total) {
@@ -489,6 +487,43 @@ static void how_far(void *user, const char *stage, uint64_t done, uint64_t total
     if (!strcmp(stage, "encoding"))
         encoded = done;
 }
+
+// ---- two at once -------------------------------------------------------------------------------------------------
+
+struct second { // begun while the first one encodes
+    enum neb_status st;
+    bool done, skipped;
+};
+
+static void begin_second(void *user, const char *stage, uint64_t done, uint64_t total) {
+    struct second *t = user;
+    (void)done, (void)total;
+    if (strcmp(stage, "encoding") || t->done)
+        return;
+    t->done = true;
+    struct intra_build_spec s = spec_of(INTRA_JSONL, "one.jsonl");
+    t->st = intra_corpus_build(&s, in_dir("both"), how_far, NULL, &t->skipped);
+}
+
+static void test_two_at_once(void **state) {
+    (void)state;
+    struct intra_build_spec s = spec_of(INTRA_JSONL, "one.jsonl");
+    struct second t = {.done = false};
+    struct intra_corpus *c = NULL;
+    bool skipped;
+    assert_int_equal(intra_corpus_build(&s, in_dir("both"), begin_second, &t, &skipped), NEB_OK);
+    assert_true(t.done);
+    assert_int_equal(t.st, NEB_ERR_AGAIN);
+    if (!strstr(message, "another nebula makes"))
+        fail_msg("%s", message);
+    assert_int_equal(intra_corpus_open(in_dir("both"), true, &c), NEB_OK);
+    intra_corpus_close(&c);
+    assert_false(neb_fs_exists(in_dir("both.nebula-building")));
+    assert_false(neb_fs_exists(in_dir("both.nebula-building.lock")));
+    assert_int_equal(neb_fs_remove_tree(in_dir("both")), NEB_OK);
+}
+
+// ---- more shards than a corpus may have --------------------------------------------------------------------------
 
 static void test_too_many_shards(void **state) {
     (void)state;
@@ -527,9 +562,13 @@ static int tear_down(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_corpus_as_in_memory), cmocka_unit_test(test_pipe_and_folder),
-        cmocka_unit_test(test_text_is_not_held),         cmocka_unit_test(test_changed_source),
-        cmocka_unit_test(test_too_many_shards),          cmocka_unit_test(test_windows_lines),
+        cmocka_unit_test(test_same_corpus_as_in_memory),
+        cmocka_unit_test(test_pipe_and_folder),
+        cmocka_unit_test(test_text_is_not_held),
+        cmocka_unit_test(test_changed_source),
+        cmocka_unit_test(test_two_at_once),
+        cmocka_unit_test(test_too_many_shards),
+        cmocka_unit_test(test_windows_lines),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -327,7 +327,8 @@ static void test_folders(void **state) {
                      all[i].says);
         assert_int_equal(neb_fs_exists(in(path, "out/model.ckpt")), st == NEB_OK);
         assert_int_equal(neb_fs_exists(in(path, "out")), st == NEB_OK);
-        assert_false(neb_fs_exists(in(path, "out.partial")));
+        assert_false(neb_fs_exists(in(path, "out.nebula-building")));
+        assert_false(neb_fs_exists(in(path, "out.nebula-building.lock")));
         if (st == NEB_OK) { // no vocabulary: said so, and imported all the same
             assert_false(r.tokenizer);
             assert_non_null(strstr(warning, "tokenised elsewhere"));
