@@ -1,4 +1,5 @@
 #include "agent/bench.h"
+#include "agent/base/log.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,16 +11,27 @@ double bench_cpu_seconds(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-enum neb_status bench_folder(const char *dir, char out[NEB_PATH_MAX], bool *own) {
+enum neb_status bench_folder(const char *dir, char out[NEB_PATH_MAX]) {
     const char *tmp = getenv("TMPDIR");
-    *own = false;
-    if (dir) {
-        snprintf(out, NEB_PATH_MAX, "%s", dir);
-        return neb_fs_mkdirs(dir, 0700);
+    enum neb_status st = NEB_OK;
+    out[0] = 0;
+    if (dir)
+        NEB_TRY(neb_fs_mkdirs(dir, 0700));
+    NEB_TRY(neb_path(out, NEB_PATH_MAX,
+                     dir           ? dir
+                     : tmp && *tmp ? tmp
+                                   : "/tmp",
+                     "nebula-bench-XXXXXX"));
+    if (!mkdtemp(out)) {
+        st = neb_fail_errno("cannot make a folder %s", out);
+        out[0] = 0;
     }
-    snprintf(out, NEB_PATH_MAX, "%s/nebula-bench-XXXXXX", tmp && *tmp ? tmp : "/tmp");
-    *own = mkdtemp(out) != NULL;
-    return *own ? NEB_OK : neb_fail_errno("cannot make a folder %s", out);
+    return st;
+}
+
+void bench_folder_remove(const char *path) {
+    if (*path && neb_fs_remove_tree(path) != NEB_OK)
+        neb_warn("%s was left behind", path);
 }
 
 static int ascending(const void *x, const void *y) {

@@ -21,8 +21,9 @@ struct bench_field { // a further number of a line
 double bench_cpu_seconds(void);
 void bench_sort(double *v, size_t n);     // ascending, in place
 double bench_median(double *v, size_t n); // sorts them; n at least 1
-// Where to write: dir, made if it is not there, or (NULL) a new one in $TMPDIR, *own: to be removed.
-NEB_MUST_CHECK enum neb_status bench_folder(const char *dir, char out[NEB_PATH_MAX], bool *own);
+// Where to write: a new folder in dir, which is made if it is not there, or (NULL) in $TMPDIR. out is "" on failure.
+NEB_MUST_CHECK enum neb_status bench_folder(const char *dir, char out[NEB_PATH_MAX]);
+void bench_folder_remove(const char *path); // "": nothing; a failure is a warning
 
 void bench_line_with(bool json, const char *bench, const char *case_, double value,
                      const char *unit, double limit, const char *limit_is,

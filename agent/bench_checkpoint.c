@@ -1,6 +1,5 @@
 #include "agent/bench_checkpoint.h"
 #include "agent/base/clock.h"
-#include "agent/base/log.h"
 #include "agent/bench.h"
 #include "intra/checkpoint_async.h"
 
@@ -15,7 +14,6 @@ struct bench {
     struct kern_pool *pool;
     struct intra_ckpt_async *a;
     char dir[NEB_PATH_MAX];
-    bool own_dir;
     double now_s[TIMES], copy_s[TIMES], write_s[TIMES], memcpy_s[TIMES];
 };
 
@@ -64,7 +62,7 @@ static enum neb_status write_aside(struct bench *b, int64_t step, double *copy_s
 
 static enum neb_status set_up(struct bench *b, int threads, const char *dir) {
     const size_t bytes = ARRAYS * b->params * sizeof(float);
-    NEB_TRY(bench_folder(dir, b->dir, &b->own_dir));
+    NEB_TRY(bench_folder(dir, b->dir));
     NEB_TRY(kern_pool_create(threads, &b->pool));
     if (b->params > SIZE_MAX / (ARRAYS * sizeof(float)) || !(b->state = malloc(bytes)) ||
         intra_ckpt_async_create(NULL, b->pool, bytes + 4096, 0, &b->a) != NEB_OK)
@@ -116,7 +114,6 @@ enum neb_status bench_checkpoint(bool json, size_t params, int threads, const ch
     intra_ckpt_async_destroy(&b.a);
     kern_pool_destroy(&b.pool);
     free(b.state);
-    if (b.own_dir && neb_fs_remove_tree(b.dir) != NEB_OK)
-        neb_warn("%s was left behind", b.dir);
+    bench_folder_remove(b.dir);
     return st;
 }

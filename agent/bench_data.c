@@ -1,7 +1,6 @@
 #include "agent/bench_data.h"
 #include "agent/base/clock.h"
 #include "agent/base/fs.h"
-#include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "agent/bench.h"
 #include "intra/data.h"
@@ -23,8 +22,8 @@ enum {
 };
 
 struct bench {
-    bool json, own_dir;
-    char dir[NEB_PATH_MAX], corpus[NEB_PATH_MAX];
+    bool json;
+    char dir[NEB_PATH_MAX];
     struct intra_corpus *c;
     struct intra_sampler *s;
     int32_t *tokens, *targets, *copy; // (BATCH, WINDOW)
@@ -48,7 +47,7 @@ static enum neb_status write_shard(const struct bench *b, int k, struct neb_buf 
         neb_buf_u16(bytes, (uint16_t)(neb_mix64((uint64_t)k * SHARD_TOKENS + i) % VOCAB));
     NEB_TRY(neb_buf_check(bytes));
     shard_name(name, sizeof name, k);
-    NEB_TRY(neb_path(path, sizeof path, b->corpus, name));
+    NEB_TRY(neb_path(path, sizeof path, b->dir, name));
     return neb_fs_write(path, bytes->p, bytes->len, 0600);
 }
 
@@ -73,7 +72,7 @@ static enum neb_status write_corpus(const struct bench *b) {
                      s ? "," : "", s);
         neb_buf_add(&text, line, (size_t)n);
         snprintf(line, sizeof line, "s%d", s);
-        st = neb_path(folder, sizeof folder, b->corpus, line);
+        st = neb_path(folder, sizeof folder, b->dir, line);
         if (st == NEB_OK)
             st = neb_fs_mkdirs(folder, 0700);
         for (int k = s * SHARDS; k < (s + 1) * SHARDS && st == NEB_OK; k++) {
@@ -86,7 +85,7 @@ static enum neb_status write_corpus(const struct bench *b) {
     if (st == NEB_OK)
         st = neb_buf_check(&text);
     if (st == NEB_OK)
-        st = neb_path(line, sizeof line, b->corpus, "corpus.json");
+        st = neb_path(line, sizeof line, b->dir, "corpus.json");
     if (st == NEB_OK)
         st = neb_fs_write(line, text.p, text.len, 0600);
     neb_buf_free(&text);
@@ -102,14 +101,14 @@ static enum neb_status open_corpus(struct bench *b, bool cold) {
     for (int k = 0; cold && k < SOURCES * SHARDS; k++) {
         char name[64], path[NEB_PATH_MAX];
         shard_name(name, sizeof name, k);
-        NEB_TRY(neb_path(path, sizeof path, b->corpus, name));
+        NEB_TRY(neb_path(path, sizeof path, b->dir, name));
         int fd = open(path, O_RDONLY | O_CLOEXEC);
         if (fd < 0)
             return neb_fail_errno("cannot open %s", path);
         (void)!posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
         close(fd);
     }
-    NEB_TRY(intra_corpus_open(b->corpus, false, &b->c));
+    NEB_TRY(intra_corpus_open(b->dir, false, &b->c));
     return intra_sampler_create(b->c, &cfg, &b->s);
 }
 
@@ -179,8 +178,7 @@ static enum neb_status measure(struct bench *b) {
 
 static enum neb_status set_up(struct bench *b, const char *dir) {
     const size_t n = (size_t)BATCH * WINDOW;
-    NEB_TRY(bench_folder(dir, b->dir, &b->own_dir));
-    NEB_TRY(neb_path(b->corpus, sizeof b->corpus, b->dir, "bench-corpus"));
+    NEB_TRY(bench_folder(dir, b->dir));
     b->tokens = calloc(n, sizeof *b->tokens);
     b->targets = calloc(n, sizeof *b->targets);
     b->copy = calloc(n, sizeof *b->copy);
@@ -199,8 +197,6 @@ enum neb_status bench_data(bool json, const char *dir) {
     free(b.tokens);
     free(b.targets);
     free(b.copy);
-    const char *left = b.own_dir ? b.dir : b.corpus;
-    if (*left && neb_fs_remove_tree(left) != NEB_OK)
-        neb_warn("%s was left behind", left);
+    bench_folder_remove(b.dir);
     return st;
 }

@@ -5,7 +5,7 @@
 
 #include <stdbool.h>
 
-// A corpus of 64 Mi tokens in 256 shards, in dir (NULL: a temporary folder), which goes with the call. Lines: windows of 1024 that are
+// A corpus of 64 Mi tokens in 256 shards, in a new folder in dir (NULL: $TMPDIR), which goes with the call. Lines: windows of 1024 that are
 // in memory, in GB/s of what is filled, beside a memcpy of as much by one thread; to ask for one ahead; windows that are on the disk,
 // drawn at once and drawn 50 ms after they were asked for; draws of a mixture that are passed over.
 NEB_MUST_CHECK enum neb_status bench_data(bool json, const char *dir);

@@ -109,7 +109,9 @@ int cmd_bench(int argc, char **argv) {
         {"congestion", KEY_CONGESTION, "NAME", 0, "link: TCP's algorithm (default: as an agent)",
          0},
         {"end", KEY_END, "N", OPTION_HIDDEN, NULL, 0},
-        {"dir", KEY_DIR, "DIR", 0, "checkpoint, data: where to write (default: a temporary folder)",
+        {"dir", KEY_DIR, "DIR", 0,
+         "checkpoint, data: where to make a folder to write to, which is removed (default: "
+         "$TMPDIR)",
          0},
         {0}};
     static const struct argp argp = {

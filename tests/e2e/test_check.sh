@@ -80,6 +80,14 @@ status_of 2 init --home "$T/hub/new" --name 'acme!' --listen 127.0.0.1:7443 --me
 grep -q 'another nebula init is at work' "$T/err" || fail "two inits at once: $(cat "$T/err")"
 [[ ! $(ls -A "$T/hub") ]] || fail "init beside another one left: $(ls -A "$T/hub")"
 "$nebula" init --home "$T/hub" --name acme --listen 127.0.0.1:7443 --member two >/dev/null || fail "init after one that failed"
+# What a bench writes goes into a folder of its own, and with it: what was in DIR stays.
+mkdir -p "$T/bench/bench-corpus"
+for step in 1 2 3; do echo "$step" >"$T/bench/step-00000000000$step.ckpt"; done
+echo mine >"$T/bench/bench-corpus/corpus.json"
+cp -r "$T/bench" "$T/bench-was"
+"$nebula" bench checkpoint --params 1000 --dir "$T/bench" >"$T/bench.log" 2>&1 || fail "bench checkpoint: $(cat "$T/bench.log")"
+(NEBULA_FAULT=fs.write:3 status_of 1 bench data --dir "$T/bench")
+diff -r "$T/bench-was" "$T/bench" >&2 || fail "bench --dir changed what was there"
 expect 2 'no-such.yaml' "$T/no-such.yaml"
 spec_refused() { # TEXT SED-EXPRESSION
     local rc=0
