@@ -26,13 +26,10 @@ static enum neb_status peers_load(const char *home_given, struct peers *p) {
     NEB_TRY(sec_init());
     NEB_TRY(sec_home(home_given, home, sizeof home));
     NEB_TRY(neb_path(p->path, sizeof p->path, home, "members.json"));
-    enum neb_status st = sec_identity_load(home, &id);
-    if (st == NEB_ERR_NOT_FOUND)
-        return neb_fail(st, "no identity in %s: make one with nebula id", home);
-    NEB_TRY(st);
+    NEB_TRY(sec_identity_need(home, &id));
     p->self = *sec_identity_public(id);
     sec_identity_destroy(&id);
-    st = sec_members_load(p->path, 0, &p->list);
+    enum neb_status st = sec_members_load(p->path, 0, &p->list);
     if (st != NEB_OK && st != NEB_ERR_NOT_FOUND)
         return st;
     const struct sec_member *me = sec_members_by_curve(&p->list, p->self.curve);

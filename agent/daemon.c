@@ -220,7 +220,7 @@ static enum neb_status set_up(struct daemon *d) {
     NEB_TRY(agent_view_create(&d->view));
     NEB_TRY(agent_self_path(d->exe, sizeof d->exe));
     agent_gpus_find(getenv("CUDA_VISIBLE_DEVICES"), AGENT_GPUS_DRIVER, &d->gpus);
-    NEB_TRY(sec_identity_load(d->c->home, &d->identity));
+    NEB_TRY(sec_identity_need(d->c->home, &d->identity));
     NEB_TRY(agent_seal_open(d->c->home, d->c->seal_key, &d->vault));
     neb_log_set_name(daemon_name(d));
     NEB_TRY(agent_members_open(d->c->home, d->identity, &d->trust));

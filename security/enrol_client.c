@@ -359,7 +359,7 @@ enum neb_status sec_enrol_renew(const char *home, const char *hub,
     struct sec_enrol_client *c = NULL;
     struct neb_buf csr = {0}, answer = {0};
     struct sec_enrol_request q = {.kind = SEC_ENROL_RENEW};
-    NEB_TRY(sec_identity_load(home, &id));
+    NEB_TRY(sec_identity_need(home, &id));
     const struct sec_identity *keys = next ? next : id;
     NEB_TRY_GOTO(sec_federation_open(home, &f), out);
     NEB_TRY_GOTO(sec_csr_make(keys, NULL, &csr), out);

@@ -298,6 +298,13 @@ out:
     return st;
 }
 
+enum neb_status sec_identity_need(const char *home, struct sec_identity **out) {
+    enum neb_status st = sec_identity_load(home, out);
+    return st == NEB_ERR_NOT_FOUND
+               ? neb_fail(st, "no identity in %s: make one with nebula id, or nebula join", home)
+               : st;
+}
+
 void sec_identity_destroy(struct sec_identity **id) {
     if (!id || !*id)
         return;

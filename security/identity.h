@@ -45,6 +45,8 @@ NEB_MUST_CHECK enum neb_status sec_identity_create(const char *home, const char 
 // NEB_ERR_NOT_FOUND (not logged): no keys there. NEB_ERR_DENIED: a key file is a link, not ours or
 // open to others; NEB_ERR_CORRUPT: checksum, or keys and public line do not belong together.
 NEB_MUST_CHECK enum neb_status sec_identity_load(const char *home, struct sec_identity **out);
+// For who cannot do without: that there are no keys is logged, too.
+NEB_MUST_CHECK enum neb_status sec_identity_need(const char *home, struct sec_identity **out);
 void sec_identity_destroy(struct sec_identity **id);
 
 const struct sec_public *sec_identity_public(const struct sec_identity *id);

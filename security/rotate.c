@@ -58,7 +58,7 @@ enum neb_status sec_rotate(const char *home, const char *hub) {
     NEB_TRY(places_of(home, &p));
     if (neb_fs_exists(p.new_line) && !neb_fs_exists(p.new_keys))
         return swap(home, &p); // the keys were moved, the line was not
-    NEB_TRY(sec_identity_load(home, &id));
+    NEB_TRY(sec_identity_need(home, &id));
     st = sec_identity_load(p.stage, &next);
     if (st == NEB_ERR_NOT_FOUND)
         st = sec_identity_create(p.stage, sec_identity_public(id)->name, &next);

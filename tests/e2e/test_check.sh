@@ -70,6 +70,11 @@ for c in "pretrain $T/job.yaml --home $none --out $T/none-run --json" "status --
     read -ra words <<<"$c"
     status_of 1 "${words[@]}"
 done
+for c in agent "members --fetch localhost:1" "peer list"; do # which agents that run as root say something else before
+    read -ra words <<<"$c"
+    status_of 1 "${words[@]}" --home "$none"
+    grep -q "no identity in $none: make one with nebula id, or nebula join" "$T/status.err" || fail "$c without keys: $(cat "$T/status.err")"
+done
 # An init that fails leaves nothing behind, and can be made anew under another name.
 mkdir "$T/hub" && : >"$T/backup"
 status_of 1 init --home "$T/hub" --name acme --listen 127.0.0.1:7443 --member one --backup "$T/backup"
