@@ -92,20 +92,37 @@ static enum neb_status load(const struct options *o, struct kern **K, struct int
 
 static enum neb_status eval_source(const struct options *o, struct kern *K, struct intra_model *m,
                                    struct intra_acts *acts, const struct intra_corpus *c, int32_t T,
-                                   int32_t source, double *mean) {
+                                   int32_t source, double *mean, int64_t *count) {
     int32_t x[EVAL_SEQ_MAX], y[EVAL_SEQ_MAX];
     uint64_t have = intra_corpus_windows(c, source, INTRA_VALID, T);
     uint64_t n = o->windows && (uint64_t)o->windows < have ? (uint64_t)o->windows : have;
     double sum = 0, loss;
-    int64_t count = 0, k;
+    int64_t k;
+    *count = 0;
     for (uint64_t i = 0; i < n; i++) {
         intra_corpus_window(c, source, INTRA_VALID, T, i * have / n, x, y);
         intra_model_pass(K, m, acts, x, y, 1, T, 0, &loss, &k);
         sum += loss;
-        count += k;
+        *count += k;
     }
-    *mean = count ? sum / (double)count : NAN;
-    return NEB_OK;
+    *mean = *count ? sum / (double)*count : 0;
+    return isfinite(*mean) ? NEB_OK
+                           : neb_fail(NEB_ERR_STATE,
+                                      "%s: the loss on %s is not a finite number: the model has "
+                                      "diverged; take an older checkpoint",
+                                      o->checkpoint, intra_corpus_source_name(c, source));
+}
+
+static void print_loss(bool json, const char *kind, const char *source, double loss) {
+    double perplexity = exp(loss); // of a model that is as good as lost: more than a double holds
+    if (!json) {
+        printf("%-12s loss %.4f nats a token, perplexity %.2f\n", source, loss, perplexity);
+        return;
+    }
+    json_t *line = json_pack("{s:s,s:s,s:o,s:o}", "kind", kind, "source", source, "loss",
+                             agent_json_number(loss), "perplexity", agent_json_number(perplexity));
+    agent_json_print(line, 0);
+    json_decref(line);
 }
 
 static enum neb_status eval(const struct options *o) {
@@ -132,26 +149,18 @@ static enum neb_status eval(const struct options *o) {
     NEB_TRY_GOTO(intra_acts_create(m, 1, T, false, false, &acts), out);
     for (int32_t i = 0; i < intra_corpus_sources(c); i++) {
         double mean;
-        NEB_TRY_GOTO(eval_source(o, K, m, acts, c, T, i, &mean), out);
-        if (isnan(mean))
+        int64_t count;
+        NEB_TRY_GOTO(eval_source(o, K, m, acts, c, T, i, &mean, &count), out);
+        if (!count)
             continue;
-        if (o->json)
-            printf("{\"kind\": \"source\", \"source\": \"%s\", \"loss\": %.6f, \"perplexity\": "
-                   "%.4f}\n",
-                   intra_corpus_source_name(c, i), mean, exp(mean));
-        else
-            printf("%-12s loss %.4f nats a token, perplexity %.2f\n",
-                   intra_corpus_source_name(c, i), mean, exp(mean));
+        print_loss(o->json, "source", intra_corpus_source_name(c, i), mean);
         sum += mean;
         counted++;
     }
     if (!counted)
         st = neb_fail(NEB_ERR_INVALID, "%s holds no held-out windows of %d tokens", o->corpus, T);
     else
-        printf(o->json ? "{\"kind\": \"summary\", \"source\": \"mean\", \"loss\": %.6f, "
-                         "\"perplexity\": %.4f}\n"
-                       : "mean         loss %.4f nats a token, perplexity %.2f\n",
-               sum / counted, exp(sum / counted));
+        print_loss(o->json, "summary", "mean", sum / counted);
 out:
     intra_acts_destroy(&acts);
     intra_corpus_close(&c);

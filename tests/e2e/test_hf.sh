@@ -70,6 +70,23 @@ make_corpus_again() { sed 's/size: 512/size: 500/' "$T/spec.yaml" >"$T/spec2.yam
 make_corpus_again >/dev/null 2>&1 || fail "second corpus"
 refused 1 "another tokenizer.model" export "$T/back" "$T/no" --like "$T/next-hf" --tokenizer "$T/corpus2/tokenizer.model"
 
+# A model that is lost: what is no number is null, or an error that says so, and never a fault of the corpus.
+gain() { # BYTES: as fp32, all of the last norm's
+    local f=$T/lost/model.safetensors head at
+    rm -rf "$T/lost" "$T/lost-back"
+    "$nebula" export "$T/next/checkpoint" "$T/lost" >/dev/null 2>&1 || fail "export of a model to be lost"
+    head=$(od -An -t u8 -N 8 "$f" | tr -d ' ')
+    at=$((8 + head + $(dd if="$f" bs=1 skip=8 count="$head" status=none | jq '."model.norm.weight".data_offsets[0]')))
+    for ((k = 0; k < 64; k++)); do printf '%b' "$1"; done | dd of="$f" bs=1 seek="$at" conv=notrunc status=none
+    "$nebula" import "$T/lost" --out "$T/lost-back" >/dev/null 2>&1 || fail "import of a lost model"
+}
+gain '\x00\x24\x74\x49' # 1e6: finite losses, but no perplexity
+"$nebula" eval "$T/lost-back" --corpus "$T/corpus" --windows 2 --json >"$T/lost.json" || fail "eval of a bad model"
+jq -s -e 'length == 3 and all(.[]; .loss > 710 and .perplexity == null)' "$T/lost.json" >/dev/null || fail "losses beyond exp: $(cat "$T/lost.json")"
+gain '\x99\x76\x96\x7e' # 1e38
+refused 1 "the loss on gpl is not a finite number: the model has diverged" eval "$T/lost-back" --corpus "$T/corpus" --windows 2
+refused 1 '"ok":false' eval "$T/lost-back" --corpus "$T/corpus" --windows 2 --json
+
 # Killed in the middle: nothing under its name, and the next one is not in the way of it.
 if (NEBULA_FAULT=fs.write:5:kill timeout 60 "$nebula" import "$T/next-hf" --out "$T/killed") >/dev/null 2>&1; then fail "was not killed"; fi
 [[ ! -e $T/killed && -e $T/killed.nebula-building ]] || fail "a killed import left $(ls "$T")"
