@@ -54,7 +54,11 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case KEY_OVERLAP: o->overlap_s = number(state, key, arg, WEEK_S); return 0;
     case KEY_RENEW: o->renew_days = number(state, key, arg, RENEW_DAYS_MAX); return 0;
     case KEY_STOP: o->stop_s = number(state, key, arg, WEEK_S); return 0;
-    case 'p': o->page.listen = arg; return 0;
+    case 'p':
+        if (!agent_web_address_valid(arg)) // it said why
+            agent_option_refuse(state, key, arg, "[HOST:]PORT");
+        o->page.listen = arg;
+        return 0;
     case OPT_TOKEN: o->page.token = arg; return 0;
     case OPT_CERT: o->page.cert = arg; return 0;
     case OPT_KEY: o->page.key = arg; return 0;

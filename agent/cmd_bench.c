@@ -10,6 +10,7 @@
 #include "agent/bench_train.h"
 #include "agent/cmd_options.h"
 #include "agent/wan_spec.h"
+#include "compress/codec.h"
 
 #include <string.h>
 
@@ -40,6 +41,7 @@ static int whole(const struct argp_state *state, int key, const char *arg, int m
 static error_t parse_option(int key, char *arg, struct argp_state *state) {
     struct options *o = state->input;
     struct agent_wan wan;
+    struct cmp_codec codec;
     switch (key) {
     case 'j': o->json = true; return 0;
     case 't': o->threads = whole(state, key, arg, 0, 256); return 0;
@@ -49,7 +51,11 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
         return 0;
     case 'n': o->steps = whole(state, key, arg, 1, 10000); return 0;
     case 'i': o->input = arg; return 0;
-    case 'c': o->codec = arg; return 0;
+    case 'c':
+        if (cmp_codec_parse(arg, &codec) != NEB_OK) // it said what is
+            agent_option_refuse(state, key, arg, "a codec");
+        o->codec = arg;
+        return 0;
     case 'p': o->params = (size_t)agent_option_whole(state, key, arg, 0, 1ull << 40); return 0;
     case KEY_WAN:
         if (agent_wan_parse(arg, "--wan", &wan) != NEB_OK) // it said why

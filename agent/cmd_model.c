@@ -377,6 +377,17 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     }
 }
 
+// The task that has options of its own.
+static bool is_probe(int argc, char **argv) {
+    for (int i = 1; i < argc; i++) {
+        bool apart = !strcmp(argv[i], "--task") || !strcmp(argv[i], "-a");
+        if (!strcmp(argv[i], "--task=probe") || !strcmp(argv[i], "-aprobe") ||
+            (apart && i + 1 < argc && !strcmp(argv[i + 1], "probe")))
+            return true;
+    }
+    return false;
+}
+
 int cmd_eval(int argc, char **argv) {
     static const struct argp_option table[] = {
         {"corpus", 'c', "DIR", 0,
@@ -405,10 +416,8 @@ int cmd_eval(int argc, char **argv) {
                                          "does a task (--task)."};
     struct options o = {.beam = 1};
     char corpus[NEB_PATH_MAX];
-    for (int i = 1; i < argc; i++) // tasks with options of their own
-        if (!strcmp(argv[i], "--task=probe") ||
-            (!strcmp(argv[i], "--task") && i + 1 < argc && !strcmp(argv[i + 1], "probe")))
-            return cmd_eval_probe(argc, argv);
+    if (is_probe(argc, argv))
+        return cmd_eval_probe(argc, argv);
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0 || (o.logits && !o.ids)) {
         fputs("nebula eval: --logits needs --ids IDS\n", stderr);
         return AGENT_EXIT_USAGE;

@@ -122,9 +122,9 @@ out:
 static error_t parse_option(int key, char *arg, struct argp_state *state) {
     struct options *o = state->input;
     switch (key) {
-    case 'k': o->task = arg; return 0;
+    case 'a': o->task = arg; return 0;
     case 'x': o->text = arg; return 0;
-    case 'a': o->train = arg; return 0;
+    case 't': o->train = arg; return 0;
     case 'b':
         if (o->n_tests == TESTS_MAX)
             argp_error(state, "at most %d --test", TESTS_MAX);
@@ -152,10 +152,10 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
 
 int cmd_eval_probe(int argc, char **argv) {
     static const struct argp_option table[] = {
-        {"task", 'k', "probe", 0, "this", 0},
+        {"task", 'a', "probe", 0, "this", 0},
         {"text", 'x', "DIR", 0,
          "folder with a folder NAME.SECTION.txt a language (configs/corpus-manpages makes one)", 0},
-        {"train", 'a', "LANGUAGE", 0, "folder to train on: one half of its pages", 0},
+        {"train", 't', "LANGUAGE", 0, "folder to train on: one half of its pages", 0},
         {"test", 'b', "LANGUAGE", 0,
          "folder to test on: the other half of its pages; may be repeated", 0},
         {"tokenizer", 'v', "FILE", 0, "default: tokenizer.model beside the checkpoint", 0},

@@ -144,8 +144,6 @@ static enum neb_status open_parts(const struct neb_vault *v, const char *from, c
 
 static enum neb_status open_file(const struct options *o) {
     struct sec_vault *v = NULL;
-    if (!o->key)
-        return neb_fail(NEB_ERR_INVALID, "nebula seal open: give --seal-key FILE");
     if (neb_fs_exists(o->args[2]))
         return neb_fail(NEB_ERR_EXISTS, "%s exists already: name a file that is not there",
                         o->args[2]);
@@ -173,6 +171,8 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
         if (!(((!strcmp(what, "init") || !strcmp(what, "id")) && o->n == 2) ||
               (!strcmp(what, "open") && o->n == 3)))
             argp_usage(state);
+        if (!strcmp(what, "open") && !o->key)
+            argp_error(state, "open: give --seal-key FILE");
         return 0;
     }
     default: return ARGP_ERR_UNKNOWN;

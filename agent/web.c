@@ -110,6 +110,11 @@ static enum neb_status parse_address(const char *listen, struct address *a) {
     return NEB_OK;
 }
 
+bool agent_web_address_valid(const char *listen) {
+    struct address a;
+    return parse_address(listen, &a) == NEB_OK;
+}
+
 // ---- answers: in the server's thread --------------------------------------------------------------------------
 
 static void add_headers(struct MHD_Response *r, const char *type) {

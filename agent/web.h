@@ -28,6 +28,9 @@ struct agent_web_config {
     const char *home; // of the agent: its own certificate
 };
 
+// Whether `listen` is one that the page can have; else why not is logged.
+bool agent_web_address_valid(const char *listen);
+
 struct agent_web;
 // NEB_ERR_INVALID: the address, one of cert and key alone, no token beyond loopback; NEB_ERR_IO: port; else: a file.
 NEB_MUST_CHECK enum neb_status agent_web_start(const struct agent_web_config *c,

@@ -60,7 +60,9 @@ status_of() { # STATUS command…: what every command's exit status says (agent/
 none=$T/none
 for c in "check $none --json" "plan $none --json" "pretrain $none --local 2 --json" "data build $none --out $none.c --json" \
     "init --home $none --name x" "init --home $none --name x --listen foo" "join foo --home $none" "members --fetch foo --home $none" \
-    "rotate foo --home $none" "logs zz --home $none" "id --name A! --home $none" "stop" "invite --home $none"; do
+    "rotate foo --home $none" "logs zz --home $none" "id --name A! --home $none" "stop" "invite --home $none" "seal open $none $none.c" \
+    "bench codec --codec foo" "agent --page 99999 --home $none" "agent --page example.org:80 --home $none" \
+    "eval $none -a probe" "eval $none -aprobe"; do
     read -ra words <<<"$c"
     status_of 2 "${words[@]}"
 done
@@ -74,6 +76,10 @@ for c in agent "members --fetch localhost:1" "peer list"; do # which agents that
     read -ra words <<<"$c"
     status_of 1 "${words[@]}" --home "$none"
     grep -q "no identity in $none: make one with nebula id, or nebula join" "$T/status.err" || fail "$c without keys: $(cat "$T/status.err")"
+done
+for c in "-a probe" -aprobe "--task probe" --task=probe; do
+    read -ra words <<<"$c"
+    status_of 1 eval "$none" "${words[@]}" --text "$none" -t en --test en
 done
 # An init that fails leaves nothing behind, and can be made anew under another name.
 mkdir "$T/hub" && : >"$T/backup"
