@@ -201,10 +201,6 @@ static enum neb_status submit(struct run *r) {
 static enum neb_status set_up(struct run *r) {
     char path[NEB_PATH_MAX], home[NEB_PATH_MAX], jobs[NEB_PATH_MAX];
     NEB_TRY(pretrain_load_job(r));
-    if (!r->o.out) {
-        snprintf(r->default_out, sizeof r->default_out, "out/%s", r->job.name);
-        r->o.out = r->default_out;
-    }
     NEB_TRY(pretrain_open_out(r));
     NEB_TRY(neb_path(path, sizeof path, r->out, "metrics.jsonl"));
     r->start = neb_now();

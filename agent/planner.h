@@ -114,6 +114,10 @@ NEB_MUST_CHECK enum neb_status agent_planner_measured(const char *home, const st
 // --local, else what the agent of `home` has measured. NEB_ERR_INVALID: exchanges are to be chosen and nothing is known of the link.
 NEB_MUST_CHECK enum neb_status agent_planner_resolve(struct agent_job *job, int local,
                                                      const char *link, const char *home);
+bool agent_planner_is_open(const struct agent_job *job); // something in it says auto
+// What says auto in the job of a run that goes on takes what was chosen when it began: link and machine are measured anew, and another
+// choice would be another job. What the two do not agree on otherwise still says auto.
+void agent_planner_take(const struct agent_job *chosen, struct agent_job *job);
 // Vocabulary of the first corpus that is on this machine; 0: none is.
 NEB_MUST_CHECK enum neb_status agent_planner_vocab(const struct agent_job *job, int32_t *vocab);
 

@@ -39,6 +39,8 @@ static bool any_auto(const struct agent_job *job) {
     return any;
 }
 
+bool agent_planner_is_open(const struct agent_job *job) { return any_role(job) || any_auto(job); }
+
 // Clusters of --local that take this machine's device take the same one.
 static void share_device(const struct agent_job *job, struct agent_site *sites) {
     int32_t takers = 0;
@@ -215,4 +217,44 @@ enum neb_status agent_planner_resolve(struct agent_job *job, int local, const ch
     agent_planner_apply(&plan, job->autos, job);
     tell(&plan, sites, job);
     return agent_job_validate(job, "auto");
+}
+
+// ---- a run that goes on --------------------------------------------------------------------------------------
+
+static void take_cluster(const struct agent_cluster *was, uint32_t autos, struct agent_cluster *c) {
+    if (c->role_auto && was->role) {
+        c->role = was->role;
+        c->role_auto = false;
+    }
+    if (c->mesh_auto && (!c->ranks || c->ranks == agent_cluster_ranks(was))) {
+        c->mesh = was->mesh;
+        c->mesh_auto = false;
+        c->ranks = 0;
+    }
+    if (autos & AGENT_AUTO_BATCH && !c->batch)
+        c->batch = was->batch;
+    if (autos & AGENT_AUTO_RECOMPUTE && !c->recompute)
+        c->recompute = was->recompute;
+}
+
+void agent_planner_take(const struct agent_job *chosen, struct agent_job *job) {
+    uint32_t autos = job->autos;
+    if (chosen->batch * chosen->accumulate != job->batch * job->accumulate)
+        autos &= ~(uint32_t)AGENT_AUTO_BATCH;
+    if (autos & AGENT_AUTO_BATCH) {
+        job->batch = chosen->batch;
+        job->accumulate = chosen->accumulate;
+    }
+    if (autos & AGENT_AUTO_RECOMPUTE)
+        job->recompute = chosen->recompute;
+    if (autos & AGENT_AUTO_INTERVAL)
+        job->sync.interval = chosen->sync.interval;
+    if (autos & AGENT_AUTO_OVERLAP)
+        job->sync.overlap = chosen->sync.overlap;
+    if (autos & AGENT_AUTO_CODEC)
+        memcpy(job->sync.codec, chosen->sync.codec, sizeof job->sync.codec);
+    job->autos &= ~autos;
+    for (int32_t i = 0; i < job->n_clusters && i < chosen->n_clusters; i++)
+        if (!strcmp(job->clusters[i].name, chosen->clusters[i].name))
+            take_cluster(&chosen->clusters[i], autos, &job->clusters[i]);
 }

@@ -101,6 +101,23 @@ static enum neb_status make_absolute(struct agent_job *j) {
     return neb_path_absolute(j->distill.cache, sizeof j->distill.cache, "distill.cache");
 }
 
+// With --resume: of what says auto, what job.json in --out says. Where there is none, pretrain_open_out complains.
+static enum neb_status take_chosen(struct run *r) {
+    static struct agent_job chosen; // large
+    char path[NEB_PATH_MAX];
+    if (!r->o.resume || !agent_planner_is_open(&r->job))
+        return NEB_OK;
+    NEB_TRY(neb_path(path, sizeof path, r->o.out, "job.json"));
+    json_t *was = json_load_file(path, 0, NULL), *spec = json_object_get(was, "spec");
+    enum neb_status st = spec ? agent_job_from_json(spec, &chosen) : NEB_OK;
+    if (spec && st == NEB_OK) {
+        agent_planner_take(&chosen, &r->job);
+        st = agent_job_validate(&r->job, path);
+    }
+    json_decref(was);
+    return st;
+}
+
 enum neb_status pretrain_load_job(struct run *r) {
     char assignment[128];
     enum neb_status st = agent_job_load(r->o.job, &r->job);
@@ -134,6 +151,11 @@ enum neb_status pretrain_load_job(struct run *r) {
             r->job.clusters[i].threads = cpus / r->o.local > 0 ? (int32_t)(cpus / r->o.local) : 1;
     if (reference && r->o.local) // it has the machine to itself
         r->job.clusters[0].threads = (int32_t)cpus;
+    if (!r->o.out) {
+        snprintf(r->default_out, sizeof r->default_out, "out/%s", r->job.name);
+        r->o.out = r->default_out;
+    }
+    NEB_TRY(take_chosen(r));
     NEB_TRY(agent_planner_resolve(&r->job, r->o.local, r->o.wan, r->o.home));
     r->expected = 0; // reports: of the clusters that train, which come first
     for (int i = 0; i < r->job.n_clusters; i++)

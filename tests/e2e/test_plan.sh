@@ -109,6 +109,14 @@ jq -e --slurpfile run "$T/auto/job.json" '$run[0].spec as $j | .written as $p | 
        and $p.clusters[0].batch == $j["data.batch"] and $p.clusters[0].accumulate == $j["data.accumulate"]' "$T/auto.json" >/dev/null ||
     fail "auto: planned $(jq -c '.written.exchange, .written.clusters[0]' "$T/auto.json"), ran $(jq -c .spec "$T/auto/job.json")"
 ! grep -q auto "$T/auto/job.json" || fail "auto travels: $(cat "$T/auto/job.json")"
+# It goes on with the same choice, although link and machine are others by now, or nothing is known of them.
+cp "$T/auto/job.json" "$T/auto.was"
+for now in "--wan 1mbit:300ms" ""; do
+    read -ra words <<<"$now"
+    XDG_CACHE_HOME=$T/cache2 timeout 200 "$nebula" pretrain "$T/auto.yaml" --local 2 "${words[@]}" --steps 40 --set recompute=auto --out "$T/auto" --resume >"$T/auto2.log" 2>&1 ||
+        fail "auto, resumed with '$now': $(tail -n 5 "$T/auto2.log")"
+    cmp "$T/auto.was" "$T/auto/job.json" || fail "auto, resumed with '$now': chose anew"
+done
 
 # mesh: auto has more ranks than one where that is faster, here as every operation costs the same whatever its size; with hosts of its own as many
 # as the job says, and none if they divide nothing.
@@ -148,6 +156,7 @@ refuse 2 'CLUSTER=FILE' plan "$T/job.yaml" --site "gamma=$T/here.json"
 jq 'del(.processors)' "$T/here.json" >"$T/bad.json"
 refuse 2 'processors' plan "$T/job.yaml" --site "beta=$T/bad.json"
 refuse 2 'sync.link' pretrain "$T/auto.yaml" --out "$T/none"
+refuse 2 'seed differs' pretrain "$T/auto.yaml" --local 2 --steps 40 --seed 9 --set recompute=auto --out "$T/auto" --resume
 jq '.memory = 1e7' "$T/here.json" >"$T/tiny.json"
 # Rates of devices there are none of, and it says so.
 sed 's/{name: beta,/{name: beta, device: cuda,/' "$T/job.yaml" >"$T/cuda.yaml"

@@ -153,12 +153,51 @@ static void test_ranks(void **state) {
     json_decref(spec);
 }
 
+// A run that goes on has what was chosen when it began, where the job says auto and nothing else has changed.
+static void test_chosen_before(void **state) {
+    (void)state;
+    static struct agent_job was, j;
+    static struct agent_planner p;
+    chosen(&p);
+    p.clusters[1].job.batch = 3;
+    p.clusters[1].job.recompute = false;
+    written(&was);
+    was.autos = AGENT_AUTO_BATCH | AGENT_AUTO_RECOMPUTE | AGENT_AUTO_INTERVAL | AGENT_AUTO_OVERLAP |
+                AGENT_AUTO_CODEC;
+    for (int i = 0; i < 2; i++) {
+        snprintf(was.clusters[i].name, sizeof was.clusters[i].name, "c%d", i);
+        was.clusters[i].mesh_auto = was.clusters[i].role_auto = true;
+    }
+    j = was;
+    agent_planner_apply(&p, was.autos, &was);
+    was.clusters[0].role = AGENT_ROLE_STUDENT;
+    was.clusters[1].role = AGENT_ROLE_TEACHER;
+    assert_true(agent_planner_is_open(&j));
+    struct agent_job same = j, more = j, renamed = j, part = j;
+    agent_planner_take(&was, &same);
+    is(&same, 6, 4, true, 37, 5, "topk:512/4096");
+    same_mesh(&same.clusters[1].mesh, &second);
+    assert_true(same.clusters[0].role == AGENT_ROLE_STUDENT && same.clusters[1].batch == 3 &&
+                same.clusters[1].recompute == AGENT_RECOMPUTE_OFF);
+    assert_false(agent_planner_is_open(&same));
+    more.accumulate = 5; // other steps: another job, and it is not made to look like the same
+    agent_planner_take(&was, &more);
+    assert_true(more.autos == AGENT_AUTO_BATCH && more.batch == 8 && more.accumulate == 5);
+    snprintf(renamed.clusters[1].name, sizeof renamed.clusters[1].name, "other");
+    renamed.clusters[0].ranks = 8; // it had two
+    agent_planner_take(&was, &renamed);
+    assert_true(renamed.clusters[0].mesh_auto && renamed.clusters[1].mesh_auto &&
+                renamed.clusters[1].role_auto);
+    part.autos = AGENT_AUTO_OVERLAP;
+    agent_planner_take(&was, &part);
+    is(&part, 8, 3, false, 10, 5, "int4");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all_is_taken_over),
-        cmocka_unit_test(test_each_cluster),
-        cmocka_unit_test(test_the_rest_stays),
-        cmocka_unit_test(test_ranks),
+        cmocka_unit_test(test_all_is_taken_over), cmocka_unit_test(test_each_cluster),
+        cmocka_unit_test(test_the_rest_stays),    cmocka_unit_test(test_ranks),
+        cmocka_unit_test(test_chosen_before),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
