@@ -131,7 +131,9 @@ static enum neb_status find_links(const struct arguments *a, const struct agent_
 }
 
 static enum neb_status load(const struct arguments *a, const char *file, struct agent_job *job) {
-    NEB_TRY(agent_job_load(file, job));
+    enum neb_status st = agent_job_load(file, job);
+    if (st != NEB_OK) // also where there is no such file, or a huge one: as nebula check
+        return st == NEB_ERR_NOMEM ? st : NEB_ERR_INVALID;
     for (int i = 0; i < a->sets.n; i++)
         NEB_TRY(agent_job_set(job, a->sets.sets[i]));
     NEB_TRY(agent_job_model_init(job, file));
@@ -142,8 +144,9 @@ static enum neb_status load(const struct arguments *a, const char *file, struct 
     return NEB_OK;
 }
 
+// *printed: the plan was, also where the job does not fit.
 static enum neb_status plan_replicas(const struct arguments *a, const struct agent_job *job,
-                                     const struct plan_machines *m) {
+                                     const struct plan_machines *m, bool *printed) {
     static struct agent_job open; // large
     struct agent_planner written, proposed;
     int32_t vocab;
@@ -158,6 +161,7 @@ static enum neb_status plan_replicas(const struct arguments *a, const struct age
     }
     NEB_TRY(agent_planner_run(&open, vocab, m->sites, &m->link, all, &proposed));
     (a->json ? plan_print_json : plan_print)(job, m, &written, &proposed);
+    *printed = true;
     for (int32_t i = 0; i < written.n; i++)
         if (!written.clusters[i].fits && !proposed.clusters[i].fits)
             return neb_fail(NEB_ERR_LIMIT, "cluster %s: the job does not fit, whatever is chosen",
@@ -194,7 +198,7 @@ static bool all_fit(const struct agent_planner_streams *x) {
 }
 
 static enum neb_status plan_streams(const struct arguments *a, struct agent_job *job,
-                                    const struct plan_machines *m) {
+                                    const struct plan_machines *m, bool *printed) {
     static struct agent_job best; // large
     static struct plan_streams p;
     bool open[AGENT_CLUSTERS_MAX], any[AGENT_CLUSTERS_MAX], autos = false, roles = false;
@@ -219,6 +223,7 @@ static enum neb_status plan_streams(const struct arguments *a, struct agent_job 
     p.best = &best;
     p.machines = m;
     (a->json ? plan_streams_print_json : plan_streams_print)(&p);
+    *printed = true;
     return all_fit(&p.written) || all_fit(&p.proposed)
                ? NEB_OK
                : neb_fail(NEB_ERR_LIMIT, "the job does not fit, whoever takes which role");
@@ -236,7 +241,7 @@ static enum neb_status find_vocab(struct agent_job *job, struct plan_machines *m
     return NEB_OK;
 }
 
-static enum neb_status plan(const struct arguments *a) {
+static enum neb_status plan(const struct arguments *a, bool *printed) {
     static struct agent_job job; // large
     static struct plan_machines m;
     NEB_TRY(load(a, a->file, &job));
@@ -244,7 +249,8 @@ static enum neb_status plan(const struct arguments *a) {
     NEB_TRY(find_sites(a, &job, &m));
     NEB_TRY(find_links(a, &job, &m));
     NEB_TRY(find_vocab(&job, &m));
-    return job.mode == AGENT_MODE_REPLICAS ? plan_replicas(a, &job, &m) : plan_streams(a, &job, &m);
+    return job.mode == AGENT_MODE_REPLICAS ? plan_replicas(a, &job, &m, printed)
+                                           : plan_streams(a, &job, &m, printed);
 }
 
 static enum neb_status print_profile(bool measure) {
@@ -338,14 +344,14 @@ int cmd_plan(int argc, char **argv) {
                "seconds) and kept. Exit status 0: the job fits; 1: it does not, or this cannot be "
                "told; 2: it is not valid."};
     struct arguments a = {0};
+    bool printed = false;
     if (argp_parse(&argp, argc, argv, 0, NULL, &a) != 0)
         return AGENT_EXIT_USAGE;
     enum neb_status st = a.link      ? agent_profile_link_rank(a.device_link)
                          : a.device  ? agent_profile_device_child()
                          : a.profile ? print_profile(a.measure)
-                                     : plan(&a);
-    // what does not fit has been printed, as an object
-    if (st != NEB_OK && st != NEB_ERR_LIMIT && a.json)
+                                     : plan(&a, &printed);
+    if (st != NEB_OK && !printed && a.json)
         agent_json_print_error();
     bool failed = st == NEB_ERR_LIMIT || st == NEB_ERR_NOMEM || st == NEB_ERR_NOSPC ||
                   st == NEB_ERR_IO || a.link || a.device;

@@ -58,7 +58,9 @@ status_of() { # STATUS command…: what every command's exit status says (agent/
     [[ " $* " != *' --json '* ]] || tail -n 1 "$T/status.out" | jq -e '(.ok | not) and (.error | length > 5)' >/dev/null || fail "nebula $*: $(cat "$T/status.out")"
 }
 none=$T/none
-for c in "check $none --json" "plan $none --json" "pretrain $none --local 2 --json" "data build $none --out $none.c --json" \
+{ cat "$T/job.yaml" && head -c 1100000 /dev/zero | tr '\0' '#'; } >"$T/huge.yaml"
+head -c 70000 /dev/zero | tr '\0' ' ' >"$T/huge.json"
+for c in "check $T/huge.yaml --json" "plan $T/huge.yaml --json" "pretrain $T/huge.yaml --local 2 --json" "check $none --json" "plan $none --json" "pretrain $none --local 2 --json" "data build $none --out $none.c --json" \
     "init --home $none --name x" "init --home $none --name x --listen foo" "join foo --home $none" "members --fetch foo --home $none" \
     "rotate foo --home $none" "logs zz --home $none" "id --name A! --home $none" "stop" "invite --home $none" "seal open $none $none.c" \
     "bench codec --codec foo" "agent --page 99999 --home $none" "agent --page example.org:80 --home $none" \
@@ -66,7 +68,7 @@ for c in "check $none --json" "plan $none --json" "pretrain $none --local 2 --js
     read -ra words <<<"$c"
     status_of 2 "${words[@]}"
 done
-for c in "pretrain $T/job.yaml --home $none --out $T/none-run --json" "status --home $none --json" "jobs --home $none --json" "eval $none --corpus $T/corpus --json" \
+for c in "pretrain $T/job.yaml --home $none --out $T/none-run --json" "plan $T/job.yaml --site alpha=$T/huge.json --json" "status --home $none --json" "jobs --home $none --json" "eval $none --corpus $T/corpus --json" \
     "eval $none --task probe --text $none --train en --test en --json" "rotate localhost:1 --home $none" "members --home $none" \
     "ledger verify $none" "data build $T/spec.yaml --out $T/spec.yaml --json"; do
     read -ra words <<<"$c"
