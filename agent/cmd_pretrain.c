@@ -87,7 +87,8 @@ static enum neb_status on_line(struct run *r, const json_t *event) {
     if (!strcmp(kind, "fault") || !strcmp(kind, "note")) {
         const char *what = json_string_value(json_object_get(line, "text"));
         snprintf(text, sizeof text, "%s: %s", r->job.clusters[i].name, what ? what : kind);
-        agent_progress_note(r->progress, text);
+        if (!r->o.json) // it was printed
+            agent_progress_note(r->progress, text);
         r->stop_heard = r->stop_sent ? neb_now() : 0;
     }
     return NEB_OK;
@@ -205,6 +206,8 @@ static enum neb_status set_up(struct run *r) {
     NEB_TRY(neb_path(path, sizeof path, r->out, "metrics.jsonl"));
     r->start = neb_now();
     NEB_TRY(agent_metrics_open(path, r->o.resume, r->start, &r->metrics));
+    if (r->o.json)
+        agent_metrics_show(r->metrics, stdout);
     if (r->o.tensorboard)
         NEB_TRY(
             agent_tensorboard_create(r->out, &r->job, r->expected, r->o.resume, &r->tensorboard));

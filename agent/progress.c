@@ -66,11 +66,6 @@ void agent_progress_metrics(struct agent_progress *p, int cluster, const json_t 
     const char *kind = json_string_value(json_object_get(line, "kind"));
     struct agent_sample *s = &p->samples[cluster];
     int64_t sent = (int64_t)s->sent_bytes, recv = (int64_t)s->recv_bytes;
-    if (p->kind == AGENT_PROGRESS_JSON) {
-        json_dumpf(line, p->out, JSON_COMPACT);
-        fputc('\n', p->out);
-        fflush(p->out);
-    }
     if (!kind)
         return;
     if (!strcmp(kind, "step")) {

@@ -1,4 +1,5 @@
-// How a job goes, on a terminal (redrawn in place), as plain lines, or as JSON lines.
+// How a job goes, on a terminal (redrawn in place) or as plain lines. With JSON lines, which are those of metrics.jsonl
+// (agent_metrics_show), it is not drawn.
 #ifndef AGENT_PROGRESS_H
 #define AGENT_PROGRESS_H
 #include "agent/base/clock.h"
@@ -29,7 +30,7 @@ NEB_MUST_CHECK enum neb_status agent_progress_create(enum agent_progress_kind ki
 void agent_progress_destroy(struct agent_progress **p);
 // to be filled in
 struct agent_sample *agent_progress_sample(struct agent_progress *p, int cluster);
-// Takes over what a metrics line says about a cluster; in JSON mode prints the line.
+// Takes over what a metrics line says about a cluster.
 void agent_progress_metrics(struct agent_progress *p, int cluster, const json_t *line);
 // Redraws when it is time to; `force` always.
 void agent_progress_draw(struct agent_progress *p, neb_ns now, bool force);

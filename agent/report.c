@@ -26,6 +26,7 @@ struct agent_metrics {
         double t; // of the last one that was written; 0: none
         bool up;
     } links[AGENT_CLUSTERS_MAX];
+    FILE *show; // NULL: nobody looks on
     char path[NEB_PATH_MAX];
 };
 
@@ -138,6 +139,8 @@ static enum neb_status append(struct agent_metrics *m, const char *text, size_t 
     return NEB_OK;
 }
 
+void agent_metrics_show(struct agent_metrics *m, FILE *f) { m->show = f; }
+
 enum neb_status agent_metrics_add(struct agent_metrics *m, neb_ns now, json_t *line) {
     enum neb_status st = NEB_OK;
     char *text = NULL;
@@ -157,6 +160,10 @@ enum neb_status agent_metrics_add(struct agent_metrics *m, neb_ns now, json_t *l
     size_t n = strlen(text);
     text[n] = '\n'; // in place of the end: append() takes a length
     st = append(m, text, n + 1);
+    if (st == NEB_OK && m->show) {
+        fwrite(text, 1, n + 1, m->show);
+        fflush(m->show);
+    }
 out:
     free(text);
     json_decref(whole);

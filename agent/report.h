@@ -35,6 +35,8 @@ struct agent_metrics; // one open file; one thread
 NEB_MUST_CHECK enum neb_status agent_metrics_open(const char *path, bool resume, neb_ns now,
                                                   struct agent_metrics **out);
 void agent_metrics_close(struct agent_metrics **m);
+void agent_metrics_show(struct agent_metrics *m,
+                        FILE *f); // every line that is added goes there too
 // Whether a line of cluster 0 … AGENT_CLUSTERS_MAX - 1 is to be added. All but those about its link are: of these there is one each second,
 // which who looks on wants to see, and 60 days of them nobody. So they are farther apart the longer the run lasts, by a 600th of it, up to
 // 30 s; that a link went, or came back, is always to be added.

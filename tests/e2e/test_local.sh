@@ -13,6 +13,8 @@ summary_last() { # FILE: each of its lines is a JSON object with a kind; only th
 umask 022 # what most have: files of an agent are for its user alone all the same
 timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/fed" --json >"$T/fed.jsonl" 2>"$T/fed.log" || fail "federated run: $(tail -n 3 "$T/fed.log")"
 summary_last "$T/fed.jsonl"
+head -n -1 "$T/fed.jsonl" | cmp - "$T/fed/metrics.jsonl" || fail "--json prints other lines than metrics.jsonl has"
+jq -s -e 'all(.[]; (.t | type == "number") and (.kind | type == "string") and (.cluster | type == "string"))' "$T/fed/metrics.jsonl" >/dev/null || fail "a line lacks t, kind or cluster"
 [[ $(tail -n 1 "$T/fed.jsonl" | jq -cS 'del(.kind)') == "$(jq -cS . "$T/fed/summary.json")" ]] || fail "the last line is not what summary.json holds"
 digests_equal "$T/fed"
 round_digests_equal "$T/fed"

@@ -149,14 +149,11 @@ static void test_json(void **state) {
     step(&s, 0, 10, 7);
     agent_progress_note(s.p, "berlin: \"gone\"");
     agent_progress_draw(s.p, 99 * NEB_S, true);
-    char *next = strchr(s.text, '\n') + 1;
-    json_t *a = json_loadb(s.text, (size_t)(next - s.text), 0, NULL),
-           *b = json_loads(next, 0, NULL);
-    assert_int_equal(json_integer_value(json_object_get(a, "step")), 10);
-    assert_string_equal(json_string_value(json_object_get(b, "text")), "berlin: \"gone\"");
-    assert_int_equal(count(s.text, "\n"), 2);
-    json_decref(a);
-    json_decref(b);
+    json_t *note =
+        json_loads(s.text, 0, NULL); // lines of metrics.jsonl are printed by who writes them
+    assert_string_equal(json_string_value(json_object_get(note, "text")), "berlin: \"gone\"");
+    assert_int_equal(count(s.text, "\n"), 1);
+    json_decref(note);
     end(&s);
 }
 
