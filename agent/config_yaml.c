@@ -19,7 +19,7 @@ struct walk {
     yaml_document_t *doc;
     const char *file;
     struct agent_job *job;
-    bool seen[CONFIG_OPTIONS_MAX];
+    bool seen[CONFIG_OPTIONS_MAX], clusters_seen;
 };
 
 static const char *where_of(const struct walk *w, const yaml_node_t *n, char *out, size_t cap) {
@@ -36,6 +36,18 @@ static const char *scalar(const yaml_node_t *n) {
                    strlen((const char *)n->data.scalar.value) == n->data.scalar.length
                ? (const char *)n->data.scalar.value
                : NULL;
+}
+
+// What a key said before would be lost without a word.
+static enum neb_status given_once(const struct walk *w, const yaml_node_t *map,
+                                  const yaml_node_pair_t *p, const char *path) {
+    char at[NEB_PATH_MAX + 32];
+    const yaml_node_t *k = yaml_document_get_node(w->doc, p->key);
+    const char *key = scalar(k), *before;
+    for (const yaml_node_pair_t *q = map->data.mapping.pairs.start; key && q < p; q++)
+        if ((before = scalar(yaml_document_get_node(w->doc, q->key))) && !strcmp(before, key))
+            return COMPLAIN(where_of(w, k, at, sizeof at), path, "%s given twice", key);
+    return NEB_OK;
 }
 
 static enum neb_status set_option_node(struct walk *w, const struct config_option *o,
@@ -95,6 +107,7 @@ static enum neb_status walk_source_item(struct walk *w, struct agent_cluster *c,
          p++) {
         const char *key = scalar(yaml_document_get_node(w->doc, p->key)),
                    *text = scalar(yaml_document_get_node(w->doc, p->value));
+        NEB_TRY(given_once(w, map, p, "clusters.sources"));
         if (key && !strcmp(key, "name"))
             name = text;
         else if (key && !strcmp(key, "weight"))
@@ -144,6 +157,7 @@ static enum neb_status walk_mesh(struct walk *w, struct intra_mesh_config *mesh,
                         : !strcmp(key, "tp") ? &mesh->tp
                                              : NULL;
         uint64_t n;
+        NEB_TRY(given_once(w, map, p, "clusters.mesh"));
         if (!axis)
             return COMPLAIN(where, "clusters.mesh", "unknown key '%s'; allowed: dp, pp, tp",
                             key ? key : "?");
@@ -204,6 +218,7 @@ static enum neb_status walk_cluster(struct walk *w, struct agent_cluster *c, yam
                     *v = yaml_document_get_node(w->doc, p->value);
         const char *key = scalar(k), *text = scalar(v);
         where_of(w, k, at, sizeof at);
+        NEB_TRY(given_once(w, map, p, "clusters"));
         if (key && !strcmp(key, "sources"))
             NEB_TRY(walk_sources(w, c, v, at));
         else if (key && text && !strcmp(key, "mesh") && !strcmp(text, "auto"))
@@ -255,6 +270,9 @@ static enum neb_status walk_clusters(struct walk *w, yaml_node_t *seq, const cha
     if (seq->type != YAML_SEQUENCE_NODE)
         return COMPLAIN(where, "clusters", "must be a list of mappings with keys %s",
                         config_cluster_keys);
+    if (w->clusters_seen)
+        return COMPLAIN(where, "clusters", "given twice");
+    w->clusters_seen = true;
     w->job->clusters_line = line_number(seq);
     for (yaml_node_item_t *i = seq->data.sequence.items.start; i < seq->data.sequence.items.top;
          i++) {
