@@ -32,6 +32,20 @@ for tool in install-deps corpus-manpages corpus-parallel; do
     "$configs/$tool" --bogus >"$T/run.log" 2>&1 || rc=$?
     [[ $rc == 2 ]] && has "unknown option '--bogus'" "$T/run.log" || fail "$tool --bogus: $rc, $(cat "$T/run.log")"
 done
+# The scripts write where their user stands, need no HOME, and an option at the end wants its value. Here with a program that does nothing.
+mkdir -p "$T/repo/build" "$T/stands" && cp -r "$configs" "$T/repo/configs"
+for tool in corpus-manpages corpus-parallel; do printf '#!/bin/sh\n' >"$T/repo/configs/$tool"; done
+printf '#!/bin/sh\n[ "$1" = data ]\n' | tee "$T/repo/build/wanlink" >"$T/repo/build/nebula"
+chmod +x "$T/repo/build/"*
+for tool in quickstart compare codec-compare stall-compare absence-compare distill-compare; do
+    rc=0
+    "$configs/$tool" --out >"$T/run.log" 2>&1 || rc=$?
+    [[ $rc == 2 ]] && has "$tool: --out needs a value" "$T/run.log" || fail "$tool --out: $rc, $(cat "$T/run.log")"
+    [[ $tool != quickstart ]] || mkdir -p "$T/stands/of-$tool/alone" # a run, which it sees before it builds anything
+    (cd "$T/stands" && env -u HOME timeout 60 "$T/repo/configs/$tool" --out "of-$tool") >"$T/run.log" 2>&1 && fail "$tool without a program"
+    [[ $tool != quickstart ]] || has "of-$tool holds a run already" "$T/run.log" || fail "$tool does not look where its user stands: $(cat "$T/run.log")"
+    [[ -d $T/stands/of-$tool && ! -e $T/repo/of-$tool ]] || fail "$tool --out lies elsewhere: $(cat "$T/run.log")"
+done
 sed "s/^sources:.*/sources:/; /^  - /d" "$T/spec.yaml" >"$T/four.yaml"
 for l in en de fr es; do echo "  - {name: $l, format: text, path: $T/text/$([[ $l == en ]] && echo gpl || echo other)}"; done >>"$T/four.yaml"
 "$nebula" data build "$T/four.yaml" --out "$HOME/.cache/nebula/manpages-small" >"$T/data.log" 2>&1 || fail "data build: $(cat "$T/data.log")"
