@@ -55,7 +55,8 @@ struct intra_sampler_config {
     int32_t n_sources; // 0: all sources, weighted by their size
     int32_t sources[INTRA_SOURCES_MAX];
     float weights[INTRA_SOURCES_MAX];
-    struct intra_share shares[INTRA_SOURCES_MAX]; // by place in sources, or in the corpus where n_sources is 0
+    struct intra_share
+        shares[INTRA_SOURCES_MAX]; // by place in sources, or in the corpus where n_sources is 0
 };
 struct intra_sampler;
 // c is borrowed. NEB_ERR_INVALID: a source has too few tokens for a window of this cluster's own. NEB_ERR_NOMEM.
