@@ -27,7 +27,7 @@ static void telemetry(struct daemon *d) {
     for (int i = 0; i < AGENT_JOBS_MAX; i++)
         if (d->jobs[i].used && d->jobs[i].state != AGENT_JOB_ENDED) {
             struct agent_jobrun *j = &d->jobs[i];
-            daemon_tell_alive(d, j);
+            daemon_tell_alive(d, j, false);
             daemon_tell_link(d, j);
             daemon_tell_waits(d, j);
             j->updates_stay = j->federated && inter_service_updates_stay(d->service, j->id);

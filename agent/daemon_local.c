@@ -370,11 +370,11 @@ static void on_beat(struct agent_jobrun *j, const struct agent_ipc_msg *m) {
 }
 
 // Requests of the worker of a job; false: none of those.
-static bool on_worker(struct daemon *d, struct agent_jobrun *j, const struct agent_ipc_client *from,
-                      const char *op, struct agent_ipc_msg *m) {
+static bool on_worker(struct daemon *d, struct agent_jobrun *j, const char *op,
+                      struct agent_ipc_msg *m) {
     j->beat_at = neb_now();
     if (!strcmp(op, "hello"))
-        daemon_tell(d, from, json_pack("{s:s}", "ev", "hello"));
+        daemon_tell_alive(d, j, true);
     else if (!strcmp(op, "beat"))
         on_beat(j, m);
     else if (!strcmp(op, "detach"))
@@ -456,7 +456,7 @@ void daemon_on_local(struct daemon *d, const struct agent_ipc_client *from,
         daemon_answer(d, from, false, "not by this connection");
         return;
     }
-    if (j && !attach ? on_worker(d, j, from, op, m) : on_command(d, from, op, m))
+    if (j && !attach ? on_worker(d, j, op, m) : on_command(d, from, op, m))
         return;
     count_stranger(
         d,

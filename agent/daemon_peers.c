@@ -323,7 +323,7 @@ void daemon_on_peer(void *user, uint32_t peer, bool up) {
         struct agent_jobrun *j = &d->jobs[i];
         if (!j->used || j->state == AGENT_JOB_ENDED || !j->linked)
             continue;
-        daemon_tell_alive(d, j);
+        daemon_tell_alive(d, j, false);
         // it may have lost its disk, or not have had the job yet
         for (int k = 0; up && k < j->job.n_clusters; k++)
             if (k != j->self && j->peers[k] == peer) {

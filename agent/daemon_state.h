@@ -126,8 +126,8 @@ int daemon_peers_left(const struct daemon *d, const struct agent_jobrun *j);
 bool daemon_catching_up(const struct daemon *d, const struct agent_jobrun *j);
 // First attempt of the present ledger (inter_job_status); 0: the job takes part in no rounds yet.
 uint32_t daemon_attempts(const struct daemon *d, const struct agent_jobrun *j);
-// to the worker, when it has changed
-void daemon_tell_alive(struct daemon *d, struct agent_jobrun *j);
+// to the worker: who is there, when it has changed or was asked for
+void daemon_tell_alive(struct daemon *d, struct agent_jobrun *j, bool asked);
 void daemon_tell_link(struct daemon *d, struct agent_jobrun *j);  // a line of metrics
 void daemon_tell_waits(struct daemon *d, struct agent_jobrun *j); // whom rounds wait for
 void daemon_tell_blobs(struct daemon *d); // what --blobs-max costs, in the log

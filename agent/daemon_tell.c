@@ -202,15 +202,14 @@ uint32_t daemon_attempts(const struct daemon *d, const struct agent_jobrun *j) {
     return j->federated && inter_service_job_status(d->service, j->id, &st) ? st.attempts : 0;
 }
 
-// Tells the worker when it has changed who is there.
-void daemon_tell_alive(struct daemon *d, struct agent_jobrun *j) {
+void daemon_tell_alive(struct daemon *d, struct agent_jobrun *j, bool asked) {
     bool expected;
     int alive = daemon_peers_alive(d, j, &expected);
     int others = daemon_peers_left(d, j);
     bool lost = daemon_catching_up(d, j);
-    if (!j->client.len || !j->linked ||
-        (alive == j->told_alive && others == j->told_others && expected == j->told_expected &&
-         lost == j->told_lost))
+    bool changed = alive != j->told_alive || others != j->told_others ||
+                   expected != j->told_expected || lost != j->told_lost;
+    if (!j->client.len || !(asked || (j->linked && changed)))
         return;
     j->told_alive = alive;
     j->told_others = others;

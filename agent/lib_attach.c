@@ -163,6 +163,8 @@ int nebula_attach(const struct nebula_attach_options *o, struct nebula **out) {
         return lib_fail(NEBULA_ERR_MEMORY, "nebula_attach: out of memory");
     n->owner = getpid();
     n->hooks = o->hooks;
+    n->ask_after = 2 * NEB_S;
+    n->silent_after = 10 * NEB_S;
     n->w.saved_step = -1;
     n->w.loss_first = n->w.loss_last = NAN; // no step yet
     n->w.foreign = n;

@@ -103,22 +103,24 @@ static enum neb_status on_return(struct nebula *n) {
 
 // An agent that is silent is asked now and then; without it nothing is expected, so that training goes on.
 static enum neb_status tend_agent(struct nebula *n) {
-    static const neb_ns ask = 2 * NEB_S, silent = 10 * NEB_S;
     struct agent_worker *w = &n->w;
     neb_ns now = neb_now();
     if (w->returned)
         NEB_TRY(on_return(n));
-    if (w->orphan || now - w->asked > ask) {
+    if (w->orphan || now - w->asked > n->ask_after) {
         w->asked = now;
+        w->unanswered = w->unanswered ? w->unanswered : now;
         enum neb_status st =
             w->orphan ? attach_again(n)
                       : agent_ipc_send(w->ipc, NULL, json_pack("{s:s}", "op", "hello"), NULL, 0);
         if (st != NEB_OK && st != NEB_ERR_AGAIN)
             return st;
     }
-    if (w->expected && now - w->heard > silent && now - w->asked < ask) {
-        neb_warn("the agent at %s has not answered for %d s; training goes on without exchanges",
-                 n->socket, (int)(silent / NEB_S));
+    // counted from the question: a trainer that was busy itself has asked nothing
+    if (w->expected && w->unanswered && now - w->unanswered > n->silent_after) {
+        neb_warn("the agent at %s has not answered for %d s; training goes on without exchanges "
+                 "until it does",
+                 n->socket, (int)((now - w->unanswered) / NEB_S));
         w->expected = false;
         w->alive = 0;
     }
@@ -162,6 +164,6 @@ enum neb_status lib_begin(struct nebula *n) {
         NEB_TRY(w->frags[f].in_flight ? worker_resubmit(w, f) : worker_ask(w, f));
     if (w->federated)
         NEB_TRY(worker_wait_for_peers(w));
-    w->heard = w->asked = neb_now();
+    w->asked = neb_now();
     return lib_settle(n);
 }

@@ -35,6 +35,8 @@ struct nebula {
         uint32_t version, round;
         uint64_t reads; // of a job without exchange
     } digests[INTER_FRAGMENTS_MAX];
+    // a word of the agent is asked for so often, and so long after a question without an answer nothing is expected of it
+    neb_ns ask_after, silent_after;
     neb_ns step_end; // when the last call returned: what follows is the trainer's time
 };
 

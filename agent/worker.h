@@ -205,11 +205,12 @@ struct agent_worker {
     // agent
     neb_ns beat_at; // what it was told last by worker_beat, and when
     double beat_allow_s;
-    bool beat_step;      // a step was last begun, and nothing else since
-    bool stepped;        // this process has made a step: it knows how long they take
-    neb_ns heard, asked; // of a foreign trainer: when the agent last said something, was last asked
-    bool orphan;         // the agent does not know this worker (it was started anew)
-    bool returned;       // it does again
+    bool beat_step; // a step was last begun, and nothing else since
+    bool stepped;   // this process has made a step: it knows how long they take
+    // of a foreign trainer: when the agent was last asked for a word; since when it owes one, 0: it has said something since
+    neb_ns asked, unanswered;
+    bool orphan;   // the agent does not know this worker (it was started anew)
+    bool returned; // it does again
     struct agent_ipc *ipc;
     void *zctx;
     struct agent_credential *credential; // owned

@@ -92,20 +92,20 @@ void worker_set_lost(struct agent_worker *w, bool lost) {
 static void set_peers(struct agent_worker *w, const struct agent_ipc_msg *m) {
     w->alive = (int)agent_ipc_int(m, "alive", 0);
     w->others = (int)agent_ipc_int(m, "others", w->job.n_clusters - 1);
+    w->expected = json_is_true(json_object_get(m->head, "expected"));
 }
 
 static enum neb_status on_agent(struct agent_worker *w, struct agent_ipc_msg *m) {
     const char *ev = agent_ipc_str(m, "ev", "");
     bool taken = false;
-    w->heard = neb_now();
+    w->unanswered = 0;
     enum neb_status st = w->on_event ? w->on_event(w, m, &taken) : NEB_OK;
     if (st != NEB_OK || taken)
         ; // it was a mode's own
     else if (!strcmp(ev, "commit") && w->federated)
         st = worker_take_commit(w, m);
     else if (!strcmp(ev, "peers"))
-        set_peers(w, m), w->expected = json_is_true(json_object_get(m->head, "expected")),
-                         w->attempts = (uint32_t)agent_ipc_int(m, "attempts", 0),
+        set_peers(w, m), w->attempts = (uint32_t)agent_ipc_int(m, "attempts", 0),
                          worker_set_lost(w, json_is_true(json_object_get(m->head, "lost")) &&
                                                 (w->adopts || !w->restored));
     else if (!strcmp(ev, "stop"))
@@ -115,7 +115,6 @@ static enum neb_status on_agent(struct agent_worker *w, struct agent_ipc_msg *m)
     else if (!strcmp(ev, "job") && w->foreign) {
         w->returned = true;
         set_peers(w, m);
-        w->expected = json_is_true(json_object_get(m->head, "expected"));
         w->stop = json_is_true(json_object_get(m->head, "stop"));
     }
     agent_ipc_msg_clear(m);
@@ -194,7 +193,6 @@ enum neb_status worker_attach(struct agent_worker *w, const char *socket_path, c
     const char *dir = agent_ipc_str(&m, "dir", "");
     w->cluster = (int)agent_ipc_int(&m, "cluster", -1);
     set_peers(w, &m);
-    w->expected = json_is_true(json_object_get(m.head, "expected"));
     w->lost = json_is_true(json_object_get(m.head, "lost"));
     w->attempts = (uint32_t)agent_ipc_int(&m, "attempts", 0);
     json_t *taken = json_object_get(m.head, "taken"), *suspect = json_object_get(m.head, "suspect"),

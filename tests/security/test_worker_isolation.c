@@ -129,7 +129,9 @@ static void test_one_job(void **state) {
     }
     assert_int_equal(strangers() - before, 1 + 7);
     m = ask(c, json_pack("{s:s}", "op", "hello"), NULL, 0); // it is still the worker of its own
-    assert_string_equal(agent_ipc_str(&m, "ev", ""), "hello");
+    assert_string_equal(agent_ipc_str(&m, "ev", ""), "peers");
+    assert_int_equal(agent_ipc_int(&m, "alive", -1), 0); // said again, though nothing has changed
+    assert_true(json_is_false(json_object_get(m.head, "expected")));
     agent_ipc_msg_clear(&m);
     // or the agent waits for it at its end
     assert_int_equal(agent_ipc_send(c, NULL, json_pack("{s:s}", "op", "detach"), NULL, 0), NEB_OK);

@@ -2,6 +2,7 @@
 #include "agent/attach.h"
 #include "agent/base/fs.h"
 #include "agent/ipc.h"
+#include "agent/lib_state.h"
 #include "agent/libnebula.h"
 
 #include <locale.h>
@@ -29,6 +30,8 @@ struct agent { // answers as a daemon does, in a thread
     char dir[64], path[96];
     pthread_t thread;
     atomic_bool end, taken, reported;
+    atomic_bool mute;  // it does not answer to "hello"
+    atomic_int others; // other clusters that it hears, enough for a commit
     // lines of metrics: steps that say lr and grad_norm, or null for both; held-out losses
     atomic_int with_lr, without_lr, evals;
     struct agent_jobrun jobs[AGENT_JOBS_MAX];
@@ -66,15 +69,17 @@ static void *serve(void *arg) {
         else if (!strcmp(op, "attach") && agent_attach_admit(j, &from, &m, why, sizeof why)) {
             j->client = from;
             answer = json_pack("{s:s,s:O,s:i,s:s,s:i,s:b,s:b}", "ev", "job", "spec", j->spec,
-                               "cluster", 0, "dir", a->dir, "alive", 0, "expected", 0, "stop", 0);
+                               "cluster", 0, "dir", a->dir, "alive", (int)a->others, "expected",
+                               a->others > 0, "stop", 0);
         } else if (!strcmp(op, "metrics"))
             count_line(a, json_object_get(m.head, "line"));
         else if (!strcmp(op, "detach"))
             assert_true(agent_attach_left(j, true));
         else if (!strcmp(op, "report"))
             a->reported = true;
-        else if (!strcmp(op, "hello"))
-            answer = json_pack("{s:s}", "ev", "hello");
+        else if (!strcmp(op, "hello") && !a->mute)
+            answer = json_pack("{s:s,s:i,s:b}", "ev", "peers", "alive", (int)a->others, "expected",
+                               a->others > 0);
         if (answer)
             assert_int_equal(agent_ipc_send(ipc, &from, answer, NULL, 0), NEB_OK);
         agent_ipc_msg_clear(&m);
@@ -343,6 +348,37 @@ static void test_info_often(void **state) {
     free(memory);
 }
 
+static bool hears(struct nebula *n, int others) {
+    for (int i = 0; i < 500 && n->w.alive != others; i++) {
+        neb_sleep(10 * NEB_MS);
+        assert_int_equal(lib_settle(n), NEB_OK);
+    }
+    return n->w.alive == others && n->w.expected == (others > 0);
+}
+
+// A trainer that was long at a step has asked nothing meanwhile, and goes on expecting the agent's exchanges. An agent that owes an answer
+// for long is not waited for until its next word.
+static void test_long_step(void **state) {
+    struct agent *a = *state;
+    static float memory[4096];
+    int s = -1;
+    a->others = 1;
+    struct nebula *n = attached(a);
+    register_all(n, memory, NULL);
+    assert_int_equal(nebula_begin(n), NEBULA_OK);
+    n->ask_after = 20 * NEB_MS;
+    n->silent_after = 300 * NEB_MS;
+    neb_sleep(2 * n->silent_after);
+    assert_int_equal(nebula_step(n, 8, 1, &s), NEBULA_OK);
+    assert_int_equal(n->w.alive, 1);
+    assert_true(n->w.expected);
+    a->mute = true;
+    assert_true(hears(n, 0));
+    a->mute = false;
+    assert_true(hears(n, 1));
+    assert_int_equal(nebula_close(&n, (double)NAN), NEBULA_OK);
+}
+
 // In a program that has chosen a locale with a decimal comma.
 static void test_decimal_comma(void **state) {
     struct agent *a = *state;
@@ -396,6 +432,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_register_errors, start, stop),
         cmocka_unit_test_setup_teardown(test_steps_and_resume, start, stop),
         cmocka_unit_test_setup_teardown(test_info_often, start_large, stop),
+        cmocka_unit_test_setup_teardown(test_long_step, start, stop),
         cmocka_unit_test_setup_teardown(test_decimal_comma, start, stop),
         cmocka_unit_test_setup_teardown(test_closed_forked_failed, start, stop),
     };
