@@ -226,7 +226,8 @@ NEB_MUST_CHECK enum neb_status agent_worker_run(const char *socket_path, const c
                                                 struct intra_comm *world, int threads);
 
 // worker_link.c
-// socket_path and job as the agent gives them. Fills job, cluster, dir.
+// socket_path and job as the agent gives them. Fills job, cluster, dir. NEB_ERR_AGAIN: a built-in worker's agent does not answer (half an
+// hour on its own host, as long as it is there; else 10 s); NEB_ERR_TIMEOUT: a foreign one's, for 10 s.
 NEB_MUST_CHECK enum neb_status worker_attach(struct agent_worker *w, const char *socket_path,
                                              const char *job);
 // Asks the agent again to be attached; the answer comes as any message.

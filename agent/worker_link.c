@@ -179,6 +179,27 @@ static enum neb_status reach_agent(struct agent_worker *w, const char *socket_pa
     return agent_ipc_remote_connect(w->zctx, r, &w->ipc);
 }
 
+// An agent can be busy, with GBs of an open round. On its host a worker waits for as long as the agent waits for a worker's first word
+// (WORKER_HANG_OTHER times the usual hang_after_s). NEB_ERR_AGAIN: ends as a crash does, since a report would be read after the attach,
+// as the job's error.
+static enum neb_status await_job(struct agent_worker *w, const char *socket_path, const char *at,
+                                 struct agent_ipc_msg *m) {
+    const neb_ns slice = 10 * NEB_S, end = neb_now() + 30 * 60 * NEB_S;
+    bool beside = !w->foreign && at == socket_path;
+    enum neb_status st = agent_ipc_wait(w->ipc, slice, m);
+    while (beside && (st == NEB_ERR_TIMEOUT || st == NEB_ERR_INTERRUPTED) && neb_now() < end &&
+           agent_ipc_is_here(socket_path)) {
+        if (w->world && w->world->ops->alive)
+            w->world->ops->alive(w->world);
+        st = agent_ipc_wait(w->ipc, slice, m);
+    }
+    if (st == NEB_OK)
+        return NEB_OK;
+    return neb_fail(st == NEB_ERR_TIMEOUT && !w->foreign ? NEB_ERR_AGAIN : st,
+                    "no answer from the agent at %s%s", at,
+                    at == socket_path ? "" : "; is the way there open, also in firewalls?");
+}
+
 enum neb_status worker_attach(struct agent_worker *w, const char *socket_path, const char *job) {
     struct agent_ipc_msg m;
     const char *at;
@@ -186,10 +207,8 @@ enum neb_status worker_attach(struct agent_worker *w, const char *socket_path, c
         return neb_fail(NEB_ERR_NOMEM, "cannot create a ZeroMQ context");
     NEB_TRY(reach_agent(w, socket_path, &at));
     NEB_TRY(worker_hello(w, job));
-    enum neb_status st = agent_ipc_wait(w->ipc, 10 * NEB_S, &m);
-    if (st != NEB_OK)
-        return neb_fail(st, "no answer from the agent at %s%s", at,
-                        at == socket_path ? "" : "; is the way there open, also in firewalls?");
+    NEB_TRY(await_job(w, socket_path, at, &m));
+    enum neb_status st = NEB_OK;
     const char *dir = agent_ipc_str(&m, "dir", "");
     w->cluster = (int)agent_ipc_int(&m, "cluster", -1);
     set_peers(w, &m);

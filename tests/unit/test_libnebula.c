@@ -30,8 +30,10 @@ struct agent { // answers as a daemon does, in a thread
     char dir[64], path[96];
     pthread_t thread;
     atomic_bool end, taken, reported;
-    atomic_bool mute;  // it does not answer to "hello"
-    atomic_int others; // other clusters that it hears, enough for a commit
+    atomic_bool gone;    // it ends when a worker attaches, without an answer
+    atomic_long busy_ms; // before it answers to an attach
+    atomic_bool mute;    // it does not answer to "hello"
+    atomic_int others;   // other clusters that it hears, enough for a commit
     // lines of metrics: steps that say lr and grad_norm, or null for both; held-out losses
     atomic_int with_lr, without_lr, evals;
     struct agent_jobrun jobs[AGENT_JOBS_MAX];
@@ -66,8 +68,12 @@ static void *serve(void *arg) {
         json_t *answer = NULL;
         if (!strcmp(op, "attachable"))
             answer = agent_attach_find(a->jobs, &m);
-        else if (!strcmp(op, "attach") && agent_attach_admit(j, &from, &m, why, sizeof why)) {
+        else if (!strcmp(op, "attach") && a->gone)
+            a->end = true;
+        else if (!strcmp(op, "attach") && (!json_is_true(json_object_get(m.head, "foreign")) ||
+                                           agent_attach_admit(j, &from, &m, why, sizeof why))) {
             j->client = from;
+            neb_sleep(a->busy_ms * NEB_MS);
             answer = json_pack("{s:s,s:O,s:i,s:s,s:i,s:b,s:b}", "ev", "job", "spec", j->spec,
                                "cluster", 0, "dir", a->dir, "alive", (int)a->others, "expected",
                                a->others > 0, "stop", 0);
@@ -379,6 +385,30 @@ static void test_long_step(void **state) {
     assert_int_equal(nebula_close(&n, (double)NAN), NEBULA_OK);
 }
 
+static enum neb_status attach_worker(const struct agent *a, struct agent_worker *w) {
+    for (int i = 0; i < 5000 && !agent_ipc_is_here(a->path); i++)
+        neb_sleep(NEB_MS);
+    assert_int_equal(agent_credential_find(a->path, a->jobs[0].hex, &w->credential), NEB_OK);
+    enum neb_status st = worker_attach(w, a->path, a->jobs[0].hex);
+    agent_ipc_destroy(&w->ipc);
+    zmq_ctx_term(w->zctx);
+    sec_vault_destroy(&w->vault);
+    agent_credential_destroy(&w->credential);
+    return st;
+}
+
+// A built-in worker waits for an agent that is busy with something else, as long as it is there.
+static void test_worker_and_busy_agent(void **state) {
+    struct agent *a = *state;
+    struct agent_worker w = {0};
+    a->busy_ms = 11000;
+    assert_int_equal(attach_worker(a, &w), NEB_OK);
+    assert_string_equal(w.job.name, "t");
+    a->gone = true;
+    w = (struct agent_worker){0};
+    assert_int_equal(attach_worker(a, &w), NEB_ERR_AGAIN);
+}
+
 // In a program that has chosen a locale with a decimal comma.
 static void test_decimal_comma(void **state) {
     struct agent *a = *state;
@@ -433,6 +463,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_steps_and_resume, start, stop),
         cmocka_unit_test_setup_teardown(test_info_often, start_large, stop),
         cmocka_unit_test_setup_teardown(test_long_step, start, stop),
+        cmocka_unit_test_setup_teardown(test_worker_and_busy_agent, start, stop),
         cmocka_unit_test_setup_teardown(test_decimal_comma, start, stop),
         cmocka_unit_test_setup_teardown(test_closed_forked_failed, start, stop),
     };
