@@ -61,7 +61,7 @@ static enum neb_status wait_for_job(struct nebula *n, const char *job, double ti
                      : neb_fail(NEB_ERR_NOT_FOUND,
                                 "no agent answers at %s; start it, or set NEBULA_AGENT to its home",
                                 n->socket);
-        if (st == NEB_OK && !found)
+        if (st == NEB_OK && !found && (st = lib_idle(&n->w)) == NEB_OK)
             neb_sleep(200 * NEB_MS);
     }
     agent_ipc_destroy(&ipc);
@@ -152,7 +152,10 @@ int nebula_attach(const struct nebula_attach_options *o, struct nebula **out) {
     if (!o || !out)
         return lib_fail(NEBULA_ERR_INVALID, "nebula_attach: options or out is NULL");
     *out = NULL;
-    if (o->size != sizeof *o || o->api != NEBULA_API)
+    // before there was a wait hook
+    const size_t first = offsetof(struct nebula_attach_options, hooks.wait);
+    struct nebula_attach_options known = {0};
+    if ((o->size != sizeof *o && o->size != first) || o->api != NEBULA_API)
         return lib_fail(
             NEBULA_ERR_VERSION,
             "nebula_attach: the program was built for API %d (options of %zu bytes), the "
@@ -162,7 +165,8 @@ int nebula_attach(const struct nebula_attach_options *o, struct nebula **out) {
     if (!n)
         return lib_fail(NEBULA_ERR_MEMORY, "nebula_attach: out of memory");
     n->owner = getpid();
-    n->hooks = o->hooks;
+    memcpy(&known, o, o->size);
+    n->hooks = known.hooks;
     n->ask_after = 2 * NEB_S;
     n->silent_after = 10 * NEB_S;
     n->w.saved_step = -1;
@@ -170,7 +174,7 @@ int nebula_attach(const struct nebula_attach_options *o, struct nebula **out) {
     n->w.foreign = n;
     n->w.isa = "attached trainer";
     n->w.ops = lib_worker_ops;
-    enum neb_status st = attach(n, o);
+    enum neb_status st = attach(n, &known);
     if (st != NEB_OK) {
         int s = st == NEB_ERR_UNSUPPORTED ? (int)NEBULA_ERR_VERSION : 0;
         int e = lib_pass(st);

@@ -70,8 +70,15 @@ static enum neb_status skip(struct agent_worker *w, int64_t n) {
     return NEB_OK;
 }
 
+enum neb_status lib_idle(struct agent_worker *w) {
+    const struct nebula *n = w->foreign;
+    return n->hooks.wait && n->hooks.wait(n->hooks.user) != 0
+               ? neb_fail(NEB_ERR_INTERRUPTED, "the trainer's wait hook ended the wait")
+               : NEB_OK;
+}
+
 const struct worker_ops lib_worker_ops = {
-    .pull = pull, .push = push, .save = save, .restore = restore, .skip = skip};
+    .pull = pull, .push = push, .save = save, .restore = restore, .skip = skip, .idle = lib_idle};
 
 enum neb_status lib_save_now(struct nebula *n) {
     NEB_TRY(worker_save(&n->w));

@@ -60,6 +60,8 @@ extern const struct worker_ops lib_worker_ops;
 NEB_MUST_CHECK enum neb_status lib_begin(struct nebula *n);
 // all that is due before the next step; sets n->state
 NEB_MUST_CHECK enum neb_status lib_settle(struct nebula *n);
+// the trainer's wait hook
+NEB_MUST_CHECK enum neb_status lib_idle(struct agent_worker *w);
 // a checkpoint, the trainer's with it
 NEB_MUST_CHECK enum neb_status lib_save_now(struct nebula *n);
 

@@ -20,7 +20,8 @@
 // false or checkpoint.every_steps: 0; with too little memory training waits for the disk, which the log says).
 //
 // ABI: NEBULA_API counts incompatible changes and is the SONAME's number. Structs begin with their size. Fields can be added at the end
-// of nebula_step_stats, which may be shorter than the library's; of all others the size must be exactly the library's.
+// of nebula_step_stats and nebula_attach_options (hooks), which may be as short as they once were; of all others the size must be exactly
+// the library's.
 // Names outside NEBULA_/nebula_ are not exported.
 #ifndef NEBULA_LIBNEBULA_H
 #define NEBULA_LIBNEBULA_H
@@ -63,8 +64,8 @@ enum nebula_state {
 
 struct nebula; // a handle
 
-// Called inside nebula_begin, nebula_step, nebula_checkpoint and nebula_close on the calling thread; NULL where not needed. None may call
-// the library. A result other than 0 ends the call with NEBULA_ERR_IO.
+// Called inside nebula_attach (wait alone), nebula_begin, nebula_step, nebula_checkpoint and nebula_close on the calling thread; NULL where
+// not needed. None may call the library. A result other than 0 ends the call with NEBULA_ERR_IO.
 struct nebula_hooks {
     void *user;
     // The library is about to read (write == 0) or has written (write == 1) every registered range of tensors
@@ -73,6 +74,9 @@ struct nebula_hooks {
     // A checkpoint of this step exists in `dir`: a good moment to save optimiser and data position beside it. With this hook the
     // call waits for the disk; without it checkpoints are copied aside and written while training goes on (checkpoint.copy).
     int (*checkpoint)(void *user, const char *dir, int64_t step);
+    // The library waits, for the agent or for other clusters: called before each piece of that, of at most 10 s. The waits go on after a
+    // signal; a caller whose language handles signals between its own instructions (Python: Ctrl-C) does so here.
+    int (*wait)(void *user);
 };
 
 struct nebula_attach_options {

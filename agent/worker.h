@@ -98,6 +98,8 @@ struct worker_ops { // the trainer beneath
     enum neb_status (*changed)(struct agent_worker *w, const bool *wanted);
     // The checkpoint that was begun last is on disk. NULL: nothing depends on it but updates.
     enum neb_status (*durable)(struct agent_worker *w);
+    // It waits for the agent or for other clusters, up to 200 ms after each call. NULL: nothing to do meanwhile.
+    enum neb_status (*idle)(struct agent_worker *w);
 };
 
 // Where the exchange's state is spread over the ranks of a mesh (worker_mesh.c; agent/owners.h), in place of inter_outer's calls.

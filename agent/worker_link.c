@@ -138,6 +138,8 @@ enum neb_status worker_wait(struct agent_worker *w) {
     struct agent_ipc_msg m;
     neb_ns start = neb_now();
     worker_beat(w, false, 0);
+    if (w->ops.idle)
+        NEB_TRY(w->ops.idle(w));
     enum neb_status st = agent_ipc_wait(w->ipc, poll_slice, &m);
     double waited_s = neb_seconds(neb_now() - start);
     w->stall_s += waited_s;
@@ -340,6 +342,8 @@ enum neb_status worker_wait_for_peers(struct agent_worker *w) {
     const neb_ns patience = 15 * NEB_S;
     struct agent_ipc_msg m;
     for (neb_ns end = neb_now() + patience; w->alive < w->others && !w->stop && neb_now() < end;) {
+        if (w->ops.idle)
+            NEB_TRY(w->ops.idle(w));
         enum neb_status st = agent_ipc_wait(w->ipc, poll_slice, &m);
         if (st == NEB_OK)
             NEB_TRY(on_agent(w, &m));

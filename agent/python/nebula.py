@@ -18,6 +18,8 @@ import ctypes
 import math
 import os
 import pathlib
+import signal
+import threading
 import weakref
 
 API = 1
@@ -36,12 +38,13 @@ class Error(RuntimeError):
 
 _MOVE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_int32, ctypes.c_int32)
 _CHECKPOINT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int64)
+_WAIT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 
 
 class _Options(ctypes.Structure):
     _fields_ = [("size", ctypes.c_size_t), ("api", ctypes.c_int), ("agent", ctypes.c_char_p), ("job", ctypes.c_char_p),
                 ("timeout_s", ctypes.c_double), ("threads", ctypes.c_int), ("user", ctypes.c_void_p), ("move", _MOVE),
-                ("checkpoint", _CHECKPOINT)]
+                ("checkpoint", _CHECKPOINT), ("wait", _WAIT)]
 
 
 class _StepStats(ctypes.Structure):
@@ -234,6 +237,44 @@ class _Slot:
 # ---- the federation ----------------------------------------------------------------------------------------------
 
 
+class _Interrupts:
+    """Ctrl-C while the library runs: held until a hook allows it, or the call is over. Python would raise KeyboardInterrupt with the
+    first instruction of whatever hook comes next, before its try: ctypes prints and drops that, and the library goes on."""
+
+    def __init__(self):
+        self._handler, self._held, self._allowed = None, None, False
+
+    def __enter__(self):
+        handler = signal.getsignal(signal.SIGINT)
+        # Python runs handlers in the main thread alone, and cannot set back one that is not its own
+        self._handler = handler if callable(handler) and threading.current_thread() is threading.main_thread() else None
+        if self._handler:
+            signal.signal(signal.SIGINT, self._on_signal)
+
+    def __exit__(self, *exc):
+        if self._handler:
+            signal.signal(signal.SIGINT, self._handler)
+        self._act()
+
+    def _on_signal(self, number, frame):
+        self._held = (number, frame)
+        if self._allowed:
+            self._act()
+
+    def _act(self):
+        held, self._held = self._held, None
+        if held:
+            self._handler(*held)
+
+    def allow(self, work):
+        try:
+            self._allowed = True
+            self._act()
+            work()
+        finally:
+            self._allowed = False
+
+
 class Federation:
     """Made by attach(). .step_count steps are made of .total; .info() has figures."""
 
@@ -241,12 +282,14 @@ class Federation:
         self._ranks = _Ranks()
         self._handle = ctypes.c_void_p()
         self._state, self._error, self._on_checkpoint = TRAIN, None, on_checkpoint
+        self._interrupts = _Interrupts()
         items = [(_plain_name(k), t) for k, t in (named.items() if hasattr(named, "items") else named)]
         self._slots, self._keep, self._order = {}, [], []
         for name, tensor in items:
             self._slots[name] = _Slot(name, tensor, self._ranks)
         # without a hook for checkpoints the agent copies and trains on (checkpoint.copy)
-        self._hooks = (_MOVE(self._move), _CHECKPOINT(self._checkpoint_hook) if on_checkpoint else _CHECKPOINT())
+        self._hooks = (_MOVE(self._move), _CHECKPOINT(self._checkpoint_hook) if on_checkpoint else _CHECKPOINT(),
+                       _WAIT(lambda _user: self._hook(lambda: None)))
         self._lead(lambda: self._start(agent, job, timeout, threads))
 
     # Rank 0 runs `work`, during which hooks may call the others; they serve until it is over.
@@ -255,10 +298,10 @@ class Federation:
             error = None
             try:
                 work()
-            except Exception as e:  # the others must hear of it
+            except BaseException as e:  # the others must hear of it
                 error = e
             end = ("end", self._state, self._step, self._total, None if error is None else
-                   (getattr(error, "status", 7), str(error)))
+                   (getattr(error, "status", 7), str(error) or type(error).__name__))
             self._ranks.tell(end)
             if error is not None:
                 raise error
@@ -281,31 +324,29 @@ class Federation:
         for name in what[1]:
             (self._slots[name].scatter if what[0] == "scatter" else self._slots[name].gather)(self._ranks)
 
-    def _move(self, _user, write, first, n):
+    def _hook(self, work):
         try:
-            if self._ranks.dist:
-                what = ("scatter" if write else "gather", self._order[first:first + n])
-                self._ranks.tell(what)
-                self._serve(what)
+            self._interrupts.allow(work)
             return 0
-        except Exception as e:
+        except BaseException as e:  # Ctrl-C as well: _call raises it
             self._error = e
             return 1
 
+    def _on_all(self, *what):
+        self._ranks.tell(what)
+        self._serve(what)
+
+    def _move(self, _user, write, first, n):
+        return self._hook(lambda: self._ranks.dist and
+                          self._on_all("scatter" if write else "gather", self._order[first:first + n]))
+
     def _checkpoint_hook(self, _user, folder, step):
-        try:
-            if self._on_checkpoint:
-                what = ("checkpoint", folder.decode(), step)
-                self._ranks.tell(what)
-                self._serve(what)
-            return 0
-        except Exception as e:
-            self._error = e
-            return 1
+        return self._hook(lambda: self._on_all("checkpoint", folder.decode(), step))
 
     def _call(self, function, *args):
         self._error = None
-        status = function(*args)
+        with self._interrupts:
+            status = function(*args)
         if self._error is not None:
             raise self._error
         _check(status)
@@ -313,7 +354,7 @@ class Federation:
     def _start(self, agent, job, timeout, threads):
         o = _Options(size=ctypes.sizeof(_Options), api=API, agent=os.fsencode(agent) if agent else None,
                      job=job.encode() if job else None, timeout_s=timeout, threads=threads, move=self._hooks[0],
-                     checkpoint=self._hooks[1])
+                     checkpoint=self._hooks[1], wait=self._hooks[2])
         self._call(_lib.nebula_attach, ctypes.byref(o), ctypes.byref(self._handle))
         self._close_late = weakref.finalize(self, _abandon, self._handle, os.getpid())
         t = _Tensor(size=ctypes.sizeof(_Tensor))

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Foreign trainers attach through libnebula: two of them; one beside a built-in worker, with the same bits; kill -9 and attach
-# again; a second trainer, a wrong job, a stop.
+# again; a second trainer, a wrong job, a stop; Ctrl-C in a Python loop.
 . "$(dirname "$0")/lib.sh"
 client=$BUILD/attach_client
 [[ -x $client ]] || skip "attach_client is not built"
@@ -78,4 +78,30 @@ rc=0; wait $b || rc=$?
 [[ $rc == 3 ]] || fail "a stopped trainer, status $rc: $(cat "$T/s2.log")"
 rc=0; wait $pid || rc=$?
 [[ $rc == 3 ]] || fail "the stopped job, status $rc: $(tail -n 3 "$T/stop.log")"
-echo "attached trainers: two with a kill -9 and a detach, one beside a built-in worker, a stop: equal digests"
+# Ctrl-C in a Python loop that waits for the other cluster, which has no trainer: it ends, and goes on from its checkpoint; likewise
+# in its hook.
+job "$T/python.yaml" attach attach
+sed -i 's/overlap: 2/overlap: 0/; s/every_steps: 20/every_steps: 5/' "$T/python.yaml"
+loop() { NEBULA_AGENT=$(home python alpha) NEBULA_LIBRARY=$BUILD/libnebula.so.1 PYTHONPATH=$SOURCE/agent/python exec timeout 100 python3 "$SOURCE/tests/e2e/attach_client.py" "${@:2}" >"$T/$1.log" 2>&1; }
+ended() { ! kill -0 "$1" 2>/dev/null; }
+run python & pid=$!
+loop p1 & a=$!
+within 60 grep -qs 'made [1-9]' "$T/p1.log" || fail "no step of the Python loop: $(cat "$T/p1.log")"
+sleep 3 # each step takes 5 ms: now it waits
+kill -INT $a
+within 20 ended $a || fail "Ctrl-C in fed.step was not heard: $(tail -n 1 "$T/p1.log")"
+! wait $a || fail "Ctrl-C in fed.step was no failure: $(cat "$T/p1.log")"
+grep -q '^KeyboardInterrupt' "$T/p1.log" && ! grep -q 'made 80\|ignored' "$T/p1.log" || fail "Ctrl-C in fed.step: $(cat "$T/p1.log")"
+timeout 100 "$client" "$(home python beta)" "" 1 >"$T/p4.log" 2>&1 & b=$!
+loop p2 20 & a=$!
+! wait $a || fail "Ctrl-C in a hook was no failure: $(cat "$T/p2.log")"
+grep -q 'begins at [1-9]' "$T/p2.log" || fail "the Python loop did not go on from its checkpoint: $(cat "$T/p2.log")"
+grep -q '^KeyboardInterrupt' "$T/p2.log" && ! grep -q 'made 20\|ignored' "$T/p2.log" || fail "Ctrl-C in a hook: $(cat "$T/p2.log")"
+loop p3 & a=$!
+wait $a || fail "the Python loop for the third time: $(cat "$T/p3.log")"
+wait $b || fail "the loop beside it: $(cat "$T/p4.log")"
+wait $pid || fail "the job of the Python loop: $(tail -n 3 "$T/python.log")"
+grep -q 'begins at 20' "$T/p3.log" || fail "the Python loop did not go on from its checkpoint: $(cat "$T/p3.log")"
+digests_equal "$T/python"
+grep -q "digest $(summary '.clusters[0].params_digest' "$T/python")" "$T/p3.log" || fail "the Python loop knows another digest: $(tail -n 1 "$T/p3.log")"
+echo "attached trainers: two with a kill -9 and a detach, one beside a built-in worker, a stop, Ctrl-C in Python: equal digests"

@@ -171,6 +171,12 @@ static void register_all(struct nebula *n, float *memory, uint16_t *half) {
     }
 }
 
+static int waits;
+static int third_wait(void *user) { // the first ones let it wait on
+    (void)user;
+    return ++waits == 3;
+}
+
 static void test_attach_errors(void **state) {
     struct agent *a = *state;
     struct nebula_attach_options o = options(a);
@@ -186,6 +192,16 @@ static void test_attach_errors(void **state) {
     o.job = "other";
     o.timeout_s = 0.1;
     SAYS(nebula_attach(&o, &n), NEBULA_ERR_NOT_FOUND, "\"other\"");
+    o.timeout_s = 60;
+    o.hooks.wait = third_wait;
+    SAYS(nebula_attach(&o, &n), NEBULA_ERR_IO, "wait hook ended the wait");
+    assert_int_equal(waits, 3);
+    o.size = offsetof(struct nebula_attach_options, hooks.wait); // of a program without that hook
+    o.timeout_s = 0.1;
+    SAYS(nebula_attach(&o, &n), NEBULA_ERR_NOT_FOUND, "\"other\"");
+    assert_int_equal(waits, 3);
+    o = options(a);
+    o.timeout_s = 0.1;
     o.agent = "/nowhere/agent.sock";
     SAYS(nebula_attach(&o, &n), NEBULA_ERR_NOT_FOUND, "/nowhere/agent.sock");
     n = attached(a);
@@ -265,7 +281,7 @@ static void test_steps_and_resume(void **state) {
     struct nebula_info info = {.size = sizeof info};
     struct nebula *n = NULL;
     int s = -1, good[] = {0, 15}, bad[] = {0, 16}, skip[] = {-1, -1};
-    o.hooks = (struct nebula_hooks){NULL, on_move, on_checkpoint};
+    o.hooks = (struct nebula_hooks){.move = on_move, .checkpoint = on_checkpoint};
     moved = saved = 0;
     assert_int_equal(nebula_attach(&o, &n), NEBULA_OK);
     register_all(n, memory, half);

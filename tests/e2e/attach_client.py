@@ -1,0 +1,36 @@
+"""A Python loop without PyTorch and NumPy, for test_attach.sh: the tensors of its job, which it does not change.
+usage: attach_client.py [STEP]   ($NEBULA_AGENT); STEP: Ctrl-C comes in the hook for this step's checkpoint"""
+import array
+import math
+import signal
+import sys
+import time
+
+import nebula
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what is in its background with SIGINT ignored
+D, FF, KV, VOCAB = 64, 128, 32, 512
+
+
+def zeros(*shape):
+    return memoryview(array.array("f", bytes(4 * math.prod(shape)))).cast("B").cast("f", shape)
+
+
+def saved(_folder, step):
+    if step == int(sys.argv[1]):
+        signal.raise_signal(signal.SIGINT)
+
+
+layer = {"self_attn.q_proj": (D, D), "self_attn.k_proj": (KV, D), "self_attn.v_proj": (KV, D), "self_attn.o_proj": (D, D),
+         "mlp.gate_proj": (FF, D), "mlp.up_proj": (FF, D), "mlp.down_proj": (D, FF), "input_layernorm": (D,),
+         "post_attention_layernorm": (D,)}
+shapes = {"model.embed_tokens": (VOCAB, D), "model.norm": (D,),
+          **{f"model.layers.{i}.{name}": shape for i in range(2) for name, shape in layer.items()}}
+with nebula.attach({f"{name}.weight": zeros(*shape) for name, shape in shapes.items()},
+                   on_checkpoint=saved if sys.argv[1:] else None) as fed:
+    print(f"begins at {fed.step_count}", flush=True)
+    for step in fed.steps():
+        time.sleep(0.005)
+        fed.step(tokens=256, loss=1)
+        print(f"made {fed.step_count}", flush=True)
+    print(f"digest {fed.info()['digest']}", flush=True)
