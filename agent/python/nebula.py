@@ -15,6 +15,7 @@ libnebula.so is looked for at $NEBULA_LIBRARY, beside this file, in ../build and
 fail with is in libnebula.h; failures are raised as nebula.Error with that text.
 """
 import ctypes
+import datetime
 import math
 import os
 import pathlib
@@ -153,13 +154,15 @@ class _Ranks:
     """What the ranks of torch.distributed share; with one process there is nothing to do."""
 
     def __init__(self):
-        self.dist, self.rank, self.size = None, 0, 1
+        self.dist, self.rank, self.size, self.words = None, 0, 1, None
         try:
             import sys
             if "torch" in sys.modules:
                 import torch.distributed as dist
                 if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
                     self.dist, self.rank, self.size = dist, dist.get_rank(), dist.get_world_size()
+                    # a word may take as long as the other clusters do; the loop's own group gives up after minutes (NCCL: 10)
+                    self.words = dist.new_group(backend="gloo", timeout=datetime.timedelta(days=30))
         except ImportError:
             pass
 
@@ -167,7 +170,7 @@ class _Ranks:
         """Rank 0 says what is to be done; the others hear it."""
         if self.dist:
             box = [what]
-            self.dist.broadcast_object_list(box, src=0)
+            self.dist.broadcast_object_list(box, src=0, group=self.words)
             return box[0]
         return what
 
@@ -190,7 +193,7 @@ class _Slot:
             if local.dim() > 2:
                 raise Error(1, f"{name}: {local.dim()} dimensions; tensors have one or two")
             sizes = [None] * ranks.size
-            dist.all_gather_object(sizes, local.shape[0])
+            dist.all_gather_object(sizes, local.shape[0], group=ranks.words)
             self.sizes = sizes
             self.row0 = sum(sizes[:ranks.rank])
             if sum(sizes) != self.shape[0]:
@@ -282,7 +285,7 @@ class Federation:
         self._ranks = _Ranks()
         self._handle = ctypes.c_void_p()
         self._state, self._error, self._on_checkpoint = TRAIN, None, on_checkpoint
-        self._interrupts = _Interrupts()
+        self._interrupts, self._closed = _Interrupts(), False
         items = [(_plain_name(k), t) for k, t in (named.items() if hasattr(named, "items") else named)]
         self._slots, self._keep, self._order = {}, [], []
         for name, tensor in items:
@@ -402,13 +405,14 @@ class Federation:
         a, b = (_ids(x) for x in (inputs, targets))
         if self._ranks.dist:
             parts = [None] * self._ranks.size if self._ranks.rank == 0 else None
-            self._ranks.dist.gather_object((a.tobytes(), b.tobytes()), parts, dst=0)
-            if self._ranks.rank:
-                return
+            self._ranks.dist.gather_object((a.tobytes(), b.tobytes()), parts, dst=0, group=self._ranks.words)
+        else:
+            parts = [(a.tobytes(), b.tobytes())]
+
+        def work():
             for x, y in parts:
                 _check(_lib.nebula_count(self._handle, x, y, len(x) // 4))
-            return
-        _check(_lib.nebula_count(self._handle, a.tobytes(), b.tobytes(), len(a)))
+        self._lead(work)
 
     def step(self, tokens, loss=math.nan, lr=math.nan, grad_norm=math.nan, eval_loss=math.nan):
         """One optimiser step over `tokens` tokens (of all ranks) was made. Parameters may have changed when it returns.
@@ -434,14 +438,12 @@ class Federation:
 
     def close(self, eval_loss=math.nan):
         """Reports and ends. Before the job's end it detaches: the agent waits for the next trainer."""
-        if self._ranks.rank or not self._handle:
-            if self._ranks.rank:
-                self._lead(None)
+        if self._closed:
             return
+        self._closed = True
 
         def work():
-            if hasattr(self, "_close_late"):
-                self._close_late.detach()
+            self._close_late.detach()
             self._call(_lib.nebula_close, ctypes.byref(self._handle), float(eval_loss))
         self._lead(work)
 

@@ -135,6 +135,18 @@ def fsdp(work):
     ddp(work, "train_fsdp.py", "fsdp")
 
 
+def ranks(work):
+    job = Job(work, steps=40, overlap=0)
+    job.loop("paris", here / "ranks.py", ranks=2)
+    for _ in range(600):
+        if job.step("paris") >= 1 or job.loops[0].poll() is not None:
+            break
+        time.sleep(0.1)
+    time.sleep(30)  # its ranks wait for berlin, for longer than their own group would
+    job.loop("berlin", here / "ranks.py")
+    equal("ranks", job.end(120))
+
+
 def loss_of_ratio(fours, alone, federated):
     """What federating loses, in per cent: (first quartile, median, third quartile, standard error of the median) over the fours."""
     lost = [100 * (1 - f[federated] / f[alone]) for f in fours]
@@ -172,7 +184,7 @@ def cost(work):
            f"differ by {noise[0]:.1f} to {noise[2]:.1f} % (quartiles); {statistics.median(f[0] for f in fours):.0f} tokens/s alone")
 
 
-cases = {f.__name__: f for f in (plain, mixed, kill, ddp, fsdp, cost)}
+cases = {f.__name__: f for f in (plain, mixed, kill, ddp, fsdp, ranks, cost)}
 for name in sys.argv[1:] or cases:
     with tempfile.TemporaryDirectory(prefix="nebula-torch-") as folder:
         try:
