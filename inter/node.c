@@ -195,6 +195,7 @@ static void was_away(struct job *j, neb_ns now, neb_ns by) {
         struct fragment *g = &j->fragments[f];
         shift(&g->ready_since, by);
         shift(&g->proposed, by);
+        shift(&g->bare_at, by);
         for (uint8_t m = 0; m < j->c.n_members; m++)
             shift(&g->slots[m].moved, by);
     }
@@ -525,9 +526,11 @@ bool inter_node_job_status(const struct inter_node *n, const uint8_t job[INTER_I
             out->live |= (uint16_t)BIT(m);
         if (node_direct(&s, j, m))
             out->direct |= (uint16_t)BIT(m);
-        for (uint32_t f = 0; f < j->c.fragments; f++)
-            if (j->members[m].rounds[f] > j->fragments[f].round + out->lag)
-                out->lag = j->members[m].rounds[f] - j->fragments[f].round;
+    }
+    for (uint32_t f = 0; f < j->c.fragments; f++) {
+        const struct fragment *g = &j->fragments[f];
+        uint32_t lag = node_proven_round(g) - g->round;
+        out->lag = lag > out->lag ? lag : out->lag;
     }
     out->waits = waits_for(j, out->live);
     return true;

@@ -299,7 +299,8 @@ struct inter_job_status {
     uint16_t renewed;      // bit per member: came back with an empty ledger and has not caught up
     bool split;            // INTER_ACT_SPLIT: the job's members have parted
     uint16_t waits; // bit per member: not heard, and without it no round can end; 0: rounds can
-    uint32_t lag;   // rounds that the fragment furthest behind has to catch up
+    // Rounds that the fragment furthest behind has to catch up, as records have shown that a majority has signed: nobody's word.
+    uint32_t lag;
 };
 // False: no such job.
 bool inter_node_job_status(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES],

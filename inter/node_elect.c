@@ -69,13 +69,8 @@ void node_beat(struct step *s, struct job *j, uint8_t m) {
 static void compare_heads(struct step *s, struct job *j, struct fragment *g, uint32_t round,
                           const uint8_t head[HEAD_BYTES], uint8_t m) {
     const uint8_t *own = node_head(g, round);
-    if (!round || !own || !memcmp(own, head, HEAD_BYTES))
-        return;
-    struct neb_buf *b = node_begin(s, MSG_PULL);
-    neb_buf_add(b, j->c.id, sizeof j->c.id);
-    neb_buf_u32(b, node_index(j, g));
-    neb_buf_u32(b, round - 1);
-    node_send(s, j, m);
+    if (round && own && memcmp(own, head, HEAD_BYTES))
+        node_say_pull_of(s, j, g, round - 1, m);
 }
 
 // A member under another epoch than before has lost its disk. Until it says that it has recovered, its votes do not count;
@@ -171,6 +166,8 @@ static void take_rounds(struct step *s, struct job *j, uint8_t m, struct neb_rd 
         compare_heads(s, j, g, round, head, m);
         if (round > g->round && !g->decided)
             node_say_pull(s, j, g, m);
+        if (round > g->round + 1 && round > node_proven_round(g)) // so far its word
+            node_say_pull_of(s, j, g, round - 1, m);
         // any number: its word
         j->members[m].behind |= g->round >= BEHIND && round <= g->round - BEHIND;
     }

@@ -246,13 +246,8 @@ void node_new_head(struct fragment *g) {
 static void ask_before(struct step *s, struct job *j, const struct fragment *g, uint32_t round,
                        uint32_t peer) {
     int m = node_member(j, peer);
-    if (m < 0 || !round)
-        return;
-    struct neb_buf *b = node_begin(s, MSG_PULL);
-    neb_buf_add(b, j->c.id, sizeof j->c.id);
-    neb_buf_u32(b, node_index(j, g));
-    neb_buf_u32(b, round - 1);
-    node_send(s, j, (uint8_t)m);
+    if (m >= 0 && round)
+        node_say_pull_of(s, j, g, round - 1, (uint8_t)m);
 }
 
 // Said once: this node's operator is needed.

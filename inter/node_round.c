@@ -17,7 +17,8 @@ void node_clear_round(struct job *j, struct fragment *g) {
     g->diverged = 0;
     g->has_best = g->has_best && g->best.round > g->round; // of a round still to be caught up with
     g->accepted = 0;
-    g->ready_since = 0;
+    g->pulled = g->bare = 0;
+    g->ready_since = g->bare_at = 0;
 }
 
 bool node_lists(const struct inter_record *r, const struct inter_manifest *m) {
@@ -151,6 +152,20 @@ static bool known_as(const struct fragment *g, const struct inter_record *c) {
     return !head || !memcmp(head, hash, HEAD_BYTES);
 }
 
+// A record that comes before those between: it shows how far others are.
+static void take_later(struct step *s, struct job *j, struct fragment *g,
+                       const struct inter_record *c, uint8_t from) {
+    if (c->round >= g->proven) {
+        if (!node_verify_record(s->n, j, c) || !node_proven(s->n, j, c)) {
+            node_fault(s, INTER_FAULT_DENIED);
+            return;
+        }
+        g->proven = c->round + 1;
+    }
+    if (!node_parted(j))
+        node_say_pull(s, j, g, from);
+}
+
 void node_on_commit(struct step *s, struct neb_rd *r) {
     struct inter_record c;
     if (!inter_record_get(r, &c) || !neb_rd_done(r)) {
@@ -163,8 +178,7 @@ void node_on_commit(struct step *s, struct neb_rd *r) {
     if (!g || from < 0)
         return;
     if (c.round > g->round) {
-        if (!node_parted(j))
-            node_say_pull(s, j, g, (uint8_t)from);
+        take_later(s, j, g, &c, (uint8_t)from);
         return;
     }
     bool over = c.round < g->round || g->decided;

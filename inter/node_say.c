@@ -198,12 +198,18 @@ void node_say_key(struct step *s, struct job *j, enum message type, const struct
     node_send(s, j, to);
 }
 
-void node_say_pull(struct step *s, struct job *j, const struct fragment *g, uint8_t to) {
+void node_say_pull_of(struct step *s, struct job *j, const struct fragment *g, uint32_t round,
+                      uint8_t to) {
     struct neb_buf *b = node_begin(s, MSG_PULL);
     neb_buf_add(b, j->c.id, sizeof j->c.id);
     neb_buf_u32(b, node_index(j, g));
-    neb_buf_u32(b, g->round);
+    neb_buf_u32(b, round);
     node_send(s, j, to);
+}
+
+void node_say_pull(struct step *s, struct job *j, struct fragment *g, uint8_t to) {
+    g->pulled |= (uint16_t)BIT(to);
+    node_say_pull_of(s, j, g, g->round, to);
 }
 
 void node_answer_old(struct step *s, const struct job *j, uint32_t round, uint32_t f) {

@@ -112,6 +112,11 @@ struct fragment {
     uint32_t floor; // highest open round that a promise told of: nothing is proposed below
     bool has_best;  // and what was accepted in it, at the highest term
     struct inter_record best;
+    // Open round behind the newest record that was shown to be a majority's: others are as far. What they say themselves proves nothing.
+    uint32_t proven;
+    uint16_t pulled; // bit per member: asked for the open round's record
+    uint16_t bare;   // and has answered that it has none any more;
+    neb_ns bare_at;  // since the first such answer
     uint16_t early;  // bit per member: its update of a later round came before this ended here
     neb_ns proposed; // by this node, last; 0: never since the start
     neb_ns said, ready_since; // last repetition; since when enough updates are durable for a commit
@@ -236,6 +241,11 @@ static inline bool node_fixed_leader(const struct job *j) {
 static inline const struct inter_record *node_sought(const struct fragment *g) {
     return g->decided ? &g->decision : g->waits ? &g->pending : NULL;
 }
+// The open round that a member can have, as far as records have shown; at least this node's own.
+static inline uint32_t node_proven_round(const struct fragment *g) {
+    uint32_t own = g->round + g->decided;
+    return g->proven > own ? g->proven : own;
+}
 static inline uint32_t node_index(const struct job *j, const struct fragment *g) {
     return (uint32_t)(g - j->fragments);
 }
@@ -262,7 +272,10 @@ void node_say_record_all(struct step *s, struct job *j, enum message type,
                          const struct inter_record *r);
 void node_say_key(struct step *s, struct job *j, enum message type, const struct inter_key *k,
                   uint8_t member); // WANT, GONE
-void node_say_pull(struct step *s, struct job *j, const struct fragment *g, uint8_t member);
+void node_say_pull(struct step *s, struct job *j, struct fragment *g, uint8_t member);
+// For the record of any round.
+void node_say_pull_of(struct step *s, struct job *j, const struct fragment *g, uint32_t round,
+                      uint8_t member);
 void node_answer_old(struct step *s, const struct job *j, uint32_t round, uint32_t f);
 void node_repeat(struct step *s, struct job *j, struct fragment *g, uint8_t member);
 

@@ -508,6 +508,23 @@ static void behind(struct step *s, struct job *j, const struct fragment *g) {
     node_blame(s, INTER_PEER_NONE, INTER_FAULT_BEHIND);
 }
 
+// Member m, asked for the open round's record, has none. That is one member's word: this node is behind once a record of a later round is
+// proof that there was one, and whoever is here and says to be further has no other answer, or for some time none.
+static void no_record(struct step *s, struct job *j, struct fragment *g, uint8_t m) {
+    if (g->decided || !(g->pulled >> m & 1))
+        return;
+    g->bare |= (uint16_t)BIT(m);
+    g->bare_at = g->bare_at ? g->bare_at : s->now;
+    uint16_t others = 0;
+    for (uint8_t k = 0; k < j->c.n_members; k++)
+        if (node_direct(s, j, k) && node_live(s, j, k) &&
+            j->members[k].rounds[node_index(j, g)] > g->round)
+            others |= (uint16_t)BIT(k);
+    others &= (uint16_t) ~(g->bare | j->c.gone | j->liars);
+    if (g->proven > g->round && (!others || s->now - g->bare_at >= want_late))
+        behind(s, j, g);
+}
+
 void node_on_gone(struct step *s, struct neb_rd *r) {
     struct inter_key k;
     inter_key_get(r, &k);
@@ -521,8 +538,7 @@ void node_on_gone(struct step *s, struct neb_rd *r) {
     if (!g || m < 0 || k.round != g->round)
         return;
     if (k.member == INTER_NO_MEMBER) { // it does not even have the record
-        if (!g->decided)
-            behind(s, j, g);
+        no_record(s, j, g, (uint8_t)m);
         return;
     }
     struct inter_key wanted = k;

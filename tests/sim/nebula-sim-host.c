@@ -430,6 +430,10 @@ static void carry_out(struct sim *s, uint8_t i, const struct inter_actions *a,
         break;
     case INTER_ACT_DELIVER: break; // the worker reads the ledger
     case INTER_ACT_BEHIND:
+        if (!sim_lies(s, i) && !h->node->jobs[0].fragments[x->key.fragment].decided &&
+            s->oracle->top[x->key.fragment] <= x->key.round)
+            sim_fail(s, "host %u asks for a snapshot, and nobody is beyond round %u", i,
+                     x->key.round);
         if (!h->fetching)
             sim_post(s, (neb_ns)(1 + neb_rng_below(&s->rng, 4)) * NEB_S, SIM_SNAPSHOT, i, 0,
                      h->boot);

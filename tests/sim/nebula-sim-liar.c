@@ -20,6 +20,8 @@ bool sim_lies(const struct sim *s, uint8_t i) {
     return s->liar && (i == s->liar->who || i == s->liar->twin);
 }
 
+static bool says_far(struct sim_liar *l) { return neb_rng_unit(&l->on_terms) < l->far; }
+
 static bool happens(struct sim *s, double p) { return p > 0 && neb_rng_unit(&s->rng) < p; }
 
 // Some of the lies, each to some degree: the others must be found out without them.
@@ -106,6 +108,25 @@ static void say_have(uint8_t *p, size_t *len) {
     *len = HOLDING + 5 + BEHIND;
 }
 
+// BEAT: | type | job | term | flags | two epochs | reaches | fragments | liars | a fragment's round, head |…: it is rounds ahead.
+static void say_far(struct sim *s, uint8_t *p, size_t len) {
+    enum { FRAGMENTS = 1 + INTER_ID_BYTES + 4 + 1 + 8 + 8 + 2, ROUNDS = FRAGMENTS + 4 + 2 };
+    uint64_t ahead = neb_rng_below(&s->liar->on_terms, 2) ? 1 : 1000000;
+    for (size_t at = ROUNDS; at + 4 <= len; at += 4 + HEAD_BYTES) {
+        struct neb_rd r = neb_rd_make(p + at, 4);
+        neb_put_u32(p + at,
+                    neb_rd_u32(&r) + (uint32_t)(1 + neb_rng_below(&s->liar->on_terms, ahead)));
+    }
+}
+
+// Of a STATE | key | … |: that it has no record of that round any more, whether it was asked or not.
+static void say_gone(uint8_t *p, size_t *len) {
+    enum { MEMBER = 1 + INTER_ID_BYTES + 4 + 4, KEY_END = MEMBER + 1 + 4 };
+    p[0] = MSG_GONE;
+    p[MEMBER] = INTER_NO_MEMBER;
+    *len = KEY_END;
+}
+
 static void remember(struct sim_liar *l, const uint8_t *p, size_t len) {
     size_t k = l->n_past++ % SIM_PAST;
     l->past[k].len = len <= sizeof l->past[k].bytes ? len : 0;
@@ -133,6 +154,10 @@ bool sim_liar_says(struct sim *s, uint8_t from, uint8_t to, uint8_t *p, size_t *
     remember(l, p, *len);
     if (type == MSG_STATE && happens(s, l->have))
         say_have(p, len);
+    else if (type == MSG_STATE && says_far(l))
+        say_gone(p, len);
+    if (type == MSG_BEAT && says_far(l))
+        say_far(s, p, *len);
     if (type != MSG_BEAT && type != MSG_FORWARD &&
         happens(s, l->alter)) // who passes it on would be blamed
         p[neb_rng_below(&s->rng, *len)] ^= (uint8_t)(1 + neb_rng_below(&s->rng, 255));

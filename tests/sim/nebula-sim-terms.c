@@ -186,6 +186,7 @@ void sim_liar_terms_set_up(struct sim *s) {
     l->one_kind = below(l, 2) ? 1 + below(l, 6) : 0;
     if (s->o.terms && l->who && below(l, 2)) // member 0 leads first
         choose_captives(s);
+    l->far = below(l, 3) ? 0 : neb_rng_unit(&l->on_terms);
 }
 
 bool sim_liar_on_terms(struct sim *s, uint8_t from, uint8_t to, uint8_t *p, size_t *len) {

@@ -207,6 +207,7 @@ struct sim_liar {
     bool gone;                                // revoked: faults are over
     double have, alter, replay, leak, forget; // probabilities
     double terms;                             // that it lies about one
+    double far; // that it says to be rounds ahead, and that the others' are gone
     struct neb_rng on_terms;
     uint64_t one_kind; // always the same lie, from 1; 0: one after the other
     // Whose votes it takes from the leader: they hear nobody else from `silence` to `silence_end`, and promise it `term` (0: none yet).

@@ -255,7 +255,7 @@ static void envelope(struct neb_buf *b, int from, const struct neb_buf *inner) {
     neb_buf_add(b, inner->p, inner->len);
 }
 
-static void beat(struct neb_buf *b, uint64_t epoch) {
+static void beat_at(struct neb_buf *b, uint64_t epoch, uint32_t round) {
     static const uint8_t head[16];
     neb_buf_clear(b);
     neb_buf_u8(b, MSG_BEAT);
@@ -267,9 +267,10 @@ static void beat(struct neb_buf *b, uint64_t epoch) {
     neb_buf_u16(b, 0);
     neb_buf_u32(b, 1);
     neb_buf_u16(b, 0);
-    neb_buf_u32(b, 0);
+    neb_buf_u32(b, round);
     neb_buf_add(b, head, sizeof head);
 }
+static void beat(struct neb_buf *b, uint64_t epoch) { beat_at(b, epoch, 0); }
 
 // In an envelope: what its origin wrote is that one's; what was said before and is passed on again, of whoever does that.
 static void test_envelopes(void **state) {
@@ -317,15 +318,88 @@ static void test_what_proves_nothing(void **state) {
     neb_buf_free(&b);
 }
 
-// What this member lacks is nobody's fault.
-static void test_behind(void **state) {
-    (void)state;
+// `from` says that it is at this round, and that it has no record of the first any more.
+static void says_gone(int from, uint32_t round) {
     struct neb_buf b = {0};
     struct inter_key k = {.member = INTER_NO_MEMBER};
     memcpy(k.job, job, sizeof job);
+    if (round) {
+        beat_at(&b, 5, round);
+        hear(from, false, &b);
+        neb_buf_clear(&b);
+    }
     neb_buf_u8(&b, MSG_GONE);
     inter_key_put(&b, &k);
-    hear(OTHER, false, &b);
+    hear(from, false, &b);
+    neb_buf_free(&b);
+}
+
+// A record of round 19 with a majority's accepts, or with one too few.
+static void shows_record(int from, int n_accepts) {
+    struct neb_buf b = {0};
+    struct inter_record r = {
+        .round = 19, .n = 1, .eta = 1, .n_plans = MEMBERS, .n_accepts = (uint8_t)n_accepts};
+    memcpy(r.job, job, sizeof job);
+    r.entries[0] = (struct inter_entry){.member = OTHER, .bytes = BYTES, .clip = 1};
+    memset(r.sig, (int)peers[r.leader], sizeof r.sig);
+    for (int i = 0; i < n_accepts; i++) {
+        r.accepts[i] = (struct inter_accept){.member = (uint8_t)(i + (i >= SELF)), .epoch = 5};
+        memset(r.accepts[i].sig, (int)peers[r.accepts[i].member], INTER_SIG_BYTES);
+    }
+    neb_buf_u8(&b, MSG_COMMIT);
+    inter_record_put(&b, &r);
+    hear(from, false, &b);
+    neb_buf_free(&b);
+}
+
+static uint32_t lag(void) {
+    struct inter_job_status st;
+    assert_true(inter_node_job_status(node, job, now, &st));
+    return st.lag;
+}
+
+// What this member lacks is nobody's fault, and no one member's word: others are further when a record shows it, and the one that is missing
+// is gone when all of them say so.
+static void test_behind(void **state) {
+    (void)state;
+    says_gone(OTHER, 0); // it was not asked
+    blames_nobody();
+    step(&(struct inter_event){.kind = INTER_EV_PEER_UP, .peer = peers[OTHER]});
+    step(&(struct inter_event){.kind = INTER_EV_PEER_UP, .peer = peers[THIRD]});
+    says_gone(OTHER, 1000000);
+    blames_nobody();
+    assert_int_equal(lag(), 0);
+    shows_record(OTHER, 2);
+    blames(INTER_FAULT_DENIED, peers[OTHER]);
+    assert_int_equal(lag(), 0);
+    shows_record(OTHER, 3);
+    assert_int_equal(lag(), 20);
+    struct neb_buf b = {0};
+    beat_at(&b, 5, 20);
+    hear(THIRD, false, &b); // it is further as well, and may have it
+    neb_buf_free(&b);
+    says_gone(OTHER, 0);
+    blames_nobody();
+    says_gone(THIRD, 0);
+    blames(INTER_FAULT_BEHIND, INTER_PEER_NONE);
+}
+
+// Whoever says to be further and does not answer keeps nobody waiting for long.
+static void test_behind_without_answer(void **state) {
+    (void)state;
+    struct neb_buf b = {0};
+    step(&(struct inter_event){.kind = INTER_EV_PEER_UP, .peer = peers[OTHER]});
+    step(&(struct inter_event){.kind = INTER_EV_PEER_UP, .peer = peers[THIRD]});
+    shows_record(OTHER, 3);
+    for (int i = 0; i < 7; i++) {
+        neb_buf_clear(&b);
+        beat_at(&b, 5, 20);
+        hear(THIRD, false, &b);
+        says_gone(OTHER, 20);
+        if (i < 6)
+            blames_nobody();
+        now += NEB_S;
+    }
     blames(INTER_FAULT_BEHIND, INTER_PEER_NONE);
     neb_buf_free(&b);
 }
@@ -335,6 +409,6 @@ int main(void) {
     const struct CMUnitTest tests[] = {TEST(test_manifests),  TEST(test_blobs),
                                        TEST(test_parameters), TEST(test_parameters_at_a_witness),
                                        TEST(test_envelopes),  TEST(test_what_proves_nothing),
-                                       TEST(test_behind)};
+                                       TEST(test_behind),     TEST(test_behind_without_answer)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
