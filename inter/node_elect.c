@@ -217,7 +217,8 @@ void node_on_beat(struct step *s, struct neb_rd *r) {
 
 // ---- promises -------------------------------------------------------------------------------------------------
 
-// What a promise or recovery tells of a fragment: the highest open round, and in it what was accepted at the highest term.
+// What a promise or recovery tells of a fragment, of a round that records have shown to be possible: the highest open one, and in it what was
+// accepted at the highest term.
 static void merge(struct fragment *g, uint32_t round, const struct inter_record *vote) {
     if (round > g->floor) {
         g->floor = round;
@@ -437,7 +438,9 @@ void node_on_promise(struct step *s, struct neb_rd *r) {
         x.kind == PROMISE_RECOVERY
             ? j->recovers && !j->standing.joined && x.p.term <= term_last(s, j)
             : j->asks && x.p.term == j->standing.term && node_vote_counts(j, (uint8_t)m, x.p.epoch);
-    if (wanted)
+    if (wanted && x.p.round > node_proven_round(g)) // its word, until it shows the record before it
+        node_say_pull_of(s, j, g, x.p.round - 1, (uint8_t)m);
+    else if (wanted)
         promise_count(s, j, g, (uint8_t)m, &x);
 }
 
@@ -474,9 +477,13 @@ static void join_tick(struct step *s, struct job *j) {
     if (j->recovers && !(j->knew_older & ~(j->c.gone | j->liars))) // a liar's word
         j->recovers = j->lost = false;
     if (j->recovers) {
-        if (!j->asked_at || s->now - j->asked_at >= repeat_after) {
-            if (!j->asked_at)
+        uint16_t without = j->c.removed | j->c.gone;
+        bool anew =
+            !j->asked_at || j->told_without != without; // what they told of nobody else may have
+        if (anew || s->now - j->asked_at >= repeat_after) {
+            if (anew)
                 begin_collecting(j);
+            j->told_without = without;
             j->asked_at = s->now;
             say_elect(s, j, PROMISE_RECOVERY);
         }

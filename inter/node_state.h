@@ -158,11 +158,12 @@ struct job {
     struct member members[INTER_MEMBERS_MAX];
     struct serve *serves;
     size_t n_serves, cap_serves;
-    bool leads;          // at standing.term
-    bool asks;           // for standing.term: promises are being collected
-    bool recovers;       // its disk was lost: the others are asked what they have accepted
-    uint16_t knew_older; // bit per member: by whose word
-    bool lost;           // that was so since this node opened the job
+    bool leads;            // at standing.term
+    bool asks;             // for standing.term: promises are being collected
+    bool recovers;         // its disk was lost: the others are asked what they have accepted
+    uint16_t knew_older;   // bit per member: by whose word
+    bool lost;             // that was so since this node opened the job
+    uint16_t told_without; // bit per member: no member any more when the others began to tell
     uint32_t recovered_term;
     bool leaving;
     bool held;      // by its own limit of rate: no chunk of it leaves before the next tick

@@ -154,7 +154,7 @@ bool sim_liar_says(struct sim *s, uint8_t from, uint8_t to, uint8_t *p, size_t *
     remember(l, p, *len);
     if (type == MSG_STATE && happens(s, l->have))
         say_have(p, len);
-    else if (type == MSG_STATE && says_far(l))
+    else if (type == MSG_STATE && !s->o.terms && says_far(l)) // there it owes the others its word
         say_gone(p, len);
     if (type == MSG_BEAT && says_far(l))
         say_far(s, p, *len);

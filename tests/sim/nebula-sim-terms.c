@@ -74,14 +74,18 @@ static void say_promise(struct sim *s, uint8_t from, struct neb_buf *b) {
     const struct job *j = brain(s, from);
     uint32_t f = (uint32_t)below(s->liar, s->o.fragments);
     const struct fragment *g = &j->fragments[f];
+    // as was asked, but of a round that nobody is in
+    uint32_t far =
+        neb_rng_unit(&s->liar->on_terms) < s->liar->far ? 1 + (uint32_t)below(s->liar, 1000000) : 0;
+    bool voted = g->voted && !far;
     struct inter_promise p = {.member = s->liar->who,
-                              .term = some_term(s),
+                              .term = far ? j->standing.term : some_term(s),
                               .epoch = j->standing.epoch,
-                              .round = g->round,
-                              .voted = g->voted,
-                              .vote_term = g->voted ? g->vote.term : 0};
+                              .round = g->round + far,
+                              .voted = voted,
+                              .vote_term = voted ? g->vote.term : 0};
     struct neb_buf body = {0};
-    if (g->voted)
+    if (voted)
         memcpy(p.vote_hash, g->vote_hash, sizeof p.vote_hash);
     inter_promise_put_body(&body, j->c.id, f, &p);
     sim_sign(p.member, SEC_CONTEXT_PROMISE, body.p, body.len, p.sig);

@@ -119,7 +119,7 @@ static void elect(uint8_t from, uint32_t term) {
     message(from, &b);
 }
 
-static void promise(uint8_t from, uint8_t kind, uint32_t term) {
+static void promise_at(uint8_t from, uint8_t kind, uint32_t term, uint32_t round) {
     static const uint8_t sig[INTER_SIG_BYTES];
     struct neb_buf b = {0};
     neb_buf_u8(&b, MSG_PROMISE);
@@ -128,9 +128,23 @@ static void promise(uint8_t from, uint8_t kind, uint32_t term) {
     neb_buf_u32(&b, term);
     neb_buf_u64(&b, EPOCH);
     neb_buf_u32(&b, 0); // fragment
-    neb_buf_u32(&b, 0); // round
-    neb_buf_u8(&b, 0);  // it has accepted nothing
+    neb_buf_u32(&b, round);
+    neb_buf_u8(&b, 0); // it has accepted nothing
     neb_buf_add(&b, sig, sizeof sig);
+    message(from, &b);
+}
+static void promise(uint8_t from, uint8_t kind, uint32_t term) { promise_at(from, kind, term, 0); }
+
+// A record with the accepts of all.
+static void show_record(uint8_t from, uint32_t round) {
+    struct inter_record r = {.round = round, .n = 1, .eta = 1, .n_plans = MEMBERS};
+    struct neb_buf b = {0};
+    memcpy(r.job, job_id, sizeof r.job);
+    r.entries[0] = (struct inter_entry){.bytes = 1, .clip = 1};
+    for (r.n_accepts = 0; r.n_accepts < MEMBERS; r.n_accepts++)
+        r.accepts[r.n_accepts] = (struct inter_accept){.member = r.n_accepts, .epoch = EPOCH};
+    neb_buf_u8(&b, MSG_COMMIT);
+    inter_record_put(&b, &r);
     message(from, &b);
 }
 
@@ -396,6 +410,58 @@ static void test_recovery(void **state) {
     assert_true(status().votes && status().term == 22);
 }
 
+// A promise that tells of a later round than records have shown is a word: it does not count, and keeps nobody from leading.
+static void test_far_promise(void **state) {
+    (void)state;
+    const uint8_t flags[] = {0, JOINED, JOINED | LEADS, JOINED, 0};
+    begin(0, 0, true);
+    pass(3, (const uint32_t[MEMBERS]){0}, all_follow);
+    pass(10, (const uint32_t[]){0, 1, 1, 1, 0}, flags);
+    assert_int_equal(status().term, 5);
+    promise_at(2, TERM_PROMISE, 5, 1000000000);
+    promise(1, TERM_PROMISE, 5);
+    assert_false(status().leads);
+    promise(3, TERM_PROMISE, 5);
+    assert_true(status().leads);
+    assert_int_equal(node->jobs[0].fragments[0].floor, 0);
+    // One that shows the record before its round counts.
+    begin(0, 0, true);
+    pass(3, (const uint32_t[MEMBERS]){0}, all_follow);
+    pass(10, (const uint32_t[]){0, 1, 1, 1, 0}, flags);
+    promise_at(2, TERM_PROMISE, 5, 8);
+    show_record(2, 7);
+    promise_at(2, TERM_PROMISE, 5, 8); // it is asked again each second
+    promise(1, TERM_PROMISE, 5);
+    assert_true(status().leads);
+    assert_int_equal(node->jobs[0].fragments[0].floor, 8);
+}
+
+// Nor does it keep a member without a memory waiting once its author is no member any more; nor does a round that only that one had.
+static void test_far_recovery(void **state) {
+    (void)state;
+    const uint32_t none[MEMBERS] = {0};
+    const uint8_t flags[] = {JOINED, 0, JOINED, JOINED, JOINED};
+    for (int proven = 0; proven < 2; proven++) {
+        begin(1, 0, false);
+        pass(2, none, (const uint8_t[]){4, 0, 4, 4, 4}); // they know a former disk
+        if (proven)
+            show_record(2, 7);
+        promise_at(2, RECOVERY_PROMISE, 3, proven ? 8 : 1000000000);
+        for (uint8_t m = 0; m < MEMBERS; m++)
+            if (m != 1 && m != 2)
+                promise(m, RECOVERY_PROMISE, 3);
+        pass(4, none, flags);
+        assert_false(status().votes);
+        inter_node_job_gone(node, job_id, 1 << 2);
+        pass(1, none, flags);
+        for (uint8_t m = 0; m < MEMBERS; m++)
+            if (m != 1 && m != 2)
+                promise(m, RECOVERY_PROMISE, 3);
+        pass(1, none, flags);
+        assert_true(status().votes);
+    }
+}
+
 // No term is left: nothing is stored, nothing wraps, and it is said, once.
 static void test_no_term(void **state) {
     (void)state;
@@ -572,7 +638,8 @@ int main(void) {
         cmocka_unit_test(test_unled),          cmocka_unit_test(test_unfollowed),
         cmocka_unit_test(test_false_leader),   cmocka_unit_test(test_alone),
         cmocka_unit_test(test_left_out),       cmocka_unit_test(test_promises),
-        cmocka_unit_test(test_recovery),       cmocka_unit_test(test_no_term),
+        cmocka_unit_test(test_recovery),       cmocka_unit_test(test_far_promise),
+        cmocka_unit_test(test_far_recovery),   cmocka_unit_test(test_no_term),
         cmocka_unit_test(test_catching_up),    cmocka_unit_test(test_busy),
         cmocka_unit_test(test_held),           cmocka_unit_test(test_gone)};
     return cmocka_run_group_tests(tests, NULL, done);
