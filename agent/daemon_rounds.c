@@ -2,6 +2,7 @@
 #include "agent/base/log.h"
 #include "agent/daemon_state.h"
 #include "agent/distill.h"
+#include "agent/divergence.h"
 #include "agent/measure.h"
 #include "agent/shape.h"
 #include "agent/snapshot.h"
@@ -83,25 +84,13 @@ static void witness_commit(struct daemon *d, struct agent_jobrun *j, const struc
     daemon_job_end(d, j, "done");
 }
 
-// Whether this member's parameters differ from what most contributors had; with as many against as for it, also: both recompute.
-// *others: somebody else's do.
-// *all: nobody has most on its side.
-static bool diverged(const struct inter_record *r, int self, bool *others, bool *all) {
-    int mine = -1, agree = 0, most = 0;
-    *others = false;
-    for (uint8_t i = 0; i < r->n; i++)
-        mine = r->entries[i].member == self ? i : mine;
-    for (uint8_t i = 0; i < r->n; i++) {
-        int same = 0;
-        for (uint8_t k = 0; k < r->n; k++)
-            same +=
-                !memcmp(r->entries[i].digest, r->entries[k].digest, sizeof r->entries[i].digest);
-        *others = *others || 2 * same < r->n;
-        agree = i == mine ? same : agree;
-        most = same > most ? same : most;
-    }
-    *all = 2 * most <= r->n;
-    return mine >= 0 && 2 * agree <= r->n && r->n > 1;
+// Clusters that have updates, and are members still.
+static int contributors(const struct daemon *d, const struct agent_jobrun *j) {
+    uint16_t gone = daemon_gone_clusters(d, j) | daemon_removed_clusters(d, j);
+    int n = 0;
+    for (int i = 0; i < j->job.n_clusters; i++)
+        n += !agent_job_only_votes(&j->job, i) && !(gone >> i & 1);
+    return n;
 }
 
 // Every contributor says with its update what its parameters digested to. Who differs computes them again: from a checkpoint of
@@ -110,19 +99,18 @@ static void check_divergence(struct daemon *d, struct agent_jobrun *j,
                              const struct inter_record *r) {
     enum { DIVERGENCES_MAX = 3 };
     char text[256];
-    bool others, all;
     if (!r->round || !j->federated || j->state != AGENT_JOB_RUNNING)
         return;
-    bool own = diverged(r, j->self, &others, &all);
-    if (others && !own)
+    struct agent_divergence x = agent_divergence_of(r, j->self, contributors(d, j));
+    if (x.others && !x.own)
         daemon_say_fault(d, j,
                          "another member's parameters differ from ours and most others'; it "
                          "computes them again");
-    if (!own || j->replaced || (j->suspect[r->fragment] && r->round <= j->suspect[r->fragment]))
+    if (!x.own || j->replaced || (j->suspect[r->fragment] && r->round <= j->suspect[r->fragment]))
         return;
     d->faults[INTER_FAULT_DIVERGED]++;
     j->suspect[r->fragment] = r->round;
-    j->all_doubt = all;
+    j->all_doubt = x.all;
     snprintf(text, sizeof text,
              "ERROR: after round %u of fragment %u the parameters of this cluster differ from the "
              "others' though all applied "
