@@ -7,6 +7,7 @@
 #include "agent/launch.h"
 #include "agent/lines.h"
 #include "agent/policy.h"
+#include "agent/private.h"
 #include "agent/sums.h"
 #include "agent/worker.h"
 
@@ -179,9 +180,11 @@ enum neb_status daemon_map_clusters(const struct daemon *d, struct agent_jobrun 
         snprintf(why, cap, "agent \"%s\" is none of the job's clusters", daemon_name(d));
         return NEB_ERR_INVALID;
     }
-    if (gone && 2 * (voters - gone) <= voters) { // as of a running job: daemon_members.c
-        snprintf(why, cap, "too few of its members are left on the list: %d of %d", voters - gone,
-                 voters);
+    bool enough = agent_private_has_enough(&j->job, daemon_gone_clusters(d, j));
+    if (gone &&
+        (2 * (voters - gone) <= voters || !enough)) { // as of a running job: daemon_members.c
+        snprintf(why, cap, "too few of its members are left on the list: %d of %d%s", voters - gone,
+                 voters, enough ? "" : "; sums of the gate \"private\" of so few cannot be read");
         return NEB_ERR_DENIED;
     }
     return NEB_OK;

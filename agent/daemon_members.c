@@ -1,6 +1,7 @@
 // Member lists and keys that change while the agent runs.
 #include "agent/base/log.h"
 #include "agent/daemon_state.h"
+#include "agent/private.h"
 #include "agent/status.h"
 #include "agent/sums.h"
 #include "inter/robust.h"
@@ -62,7 +63,8 @@ static bool can_go_on(const struct daemon *d, const struct agent_jobrun *j) {
         voters += votes;
         here += votes && sec_members_by_name(l, j->job.clusters[i].name);
     }
-    return !j->federated || here > voters / 2;
+    return !j->federated ||
+           (here > voters / 2 && agent_private_has_enough(&j->job, gone | j->removed));
 }
 
 void daemon_tell_members(struct daemon *d, const struct agent_jobrun *j,
@@ -83,7 +85,11 @@ void daemon_tell_members(struct daemon *d, const struct agent_jobrun *j,
         snprintf(why, sizeof why, "%s, the agent's own site, is no member any more",
                  daemon_name(d));
     else
-        snprintf(why, sizeof why, "too few of its members are left on the list, without %s", names);
+        snprintf(why, sizeof why, "too few of its members are left on the list, without %s%s",
+                 names,
+                 agent_private_has_enough(&j->job, gone | j->removed)
+                     ? ""
+                     : ": sums of the gate \"private\" of so few cannot be read");
     if (!can_go_on(d, j))
         json_object_set_new(event, "ends", json_string(why));
     daemon_tell(d, to, event);

@@ -8,6 +8,7 @@
 #include "agent/status.h"
 #include "agent/sums.h"
 #include "security/locked.h"
+#include "security/secure_sum.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -290,21 +291,47 @@ void daemon_tell_link(struct daemon *d, struct agent_jobrun *j) {
                                   (json_int_t)resent, "stripes", (json_int_t)stripes));
 }
 
+// Of who is there and sends nothing: once each, since a cluster that is only slow is waited for in every round.
+static void tell_owing(struct daemon *d, struct agent_jobrun *j, uint16_t owing) {
+    char names[320] = "", text[480];
+    if (!(owing & ~j->owing_told))
+        return;
+    j->owing_told |= owing;
+    agent_status_names(&j->job, owing, names, sizeof names);
+    snprintf(text, sizeof text,
+             "a round waits for the update of %s, which is heard of and has sent none in "
+             "sync.grace_s (%g s) after the others; where that lasts, the hub can revoke it",
+             names, j->job.sync.grace_s);
+    daemon_say_fault(d, j, text);
+}
+
+static void reason_to_wait(const struct agent_jobrun *j, char *out, size_t cap) {
+    const char *why = "";
+    if (j->job.sync.gate == AGENT_GATE_ROBUST)
+        why = ": with the gate \"robust\" a round needs five updates";
+    else if (j->job.sync.commit_all)
+        why = ": with sync.commit_all a round needs everybody";
+    snprintf(out, cap, "%s", why);
+    if (j->job.sync.gate == AGENT_GATE_PRIVATE)
+        snprintf(out, cap, ": with the gate \"private\" a round needs %d of the %d updates",
+                 sec_sum_least((uint8_t)j->job.n_clusters), j->job.n_clusters);
+}
+
 // Rounds stand still until certain clusters are heard again: said when that begins, and when it is over.
 void daemon_tell_waits(struct daemon *d, struct agent_jobrun *j) {
     struct inter_job_status st;
-    char names[320] = "", text[480];
+    char names[320] = "", why[96], text[480];
     if (!j->federated || !inter_service_job_status(d->service, j->id, &st) ||
-        st.waits == j->waits_told || !j->last_step) // at the start nobody has been heard yet
+        !j->last_step) // at the start nobody has been heard yet
+        return;
+    tell_owing(d, j, st.owing);
+    if (st.waits == j->waits_told)
         return;
     j->waits_told = st.waits;
     agent_status_names(&j->job, st.waits, names, sizeof names);
+    reason_to_wait(j, why, sizeof why);
     if (st.waits)
-        snprintf(text, sizeof text, "rounds wait for %s, not heard of%s", names,
-                 j->job.sync.gate == AGENT_GATE_ROBUST
-                     ? ": with the gate \"robust\" a round needs five updates"
-                 : j->job.sync.commit_all ? ": with sync.commit_all a round needs everybody"
-                                          : "");
+        snprintf(text, sizeof text, "rounds wait for %s, not heard of%s", names, why);
     else
         snprintf(text, sizeof text, "rounds go on: nobody is waited for any more");
     daemon_say_fault(d, j, text);

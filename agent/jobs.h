@@ -73,6 +73,7 @@ struct agent_jobrun {
     bool link_told_up;                // and whether all others were connected
     uint16_t removed;                 // clusters that a membership version removed, bit each
     uint16_t gone;                    // of `robust`: revoked ones that the operator was told of
+    uint16_t owing_told;              // and whose update a round waited for
     uint16_t waits_told;              // clusters that the operator was told rounds wait for
     // of the job, by the member that submitted it; "" where that is this one
     char sig[2 * INTER_SIG_BYTES + 1];

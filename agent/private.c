@@ -1,4 +1,5 @@
 #include "agent/private.h"
+#include "security/secure_sum.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -8,6 +9,11 @@ float agent_private_range(const struct agent_job *j) {
                         ? j->sync.early_interval
                         : j->sync.interval;
     return j->sync.private_range > 0 ? j->sync.private_range : j->optim.schedule.lr * (float)steps;
+}
+
+bool agent_private_has_enough(const struct agent_job *j, uint16_t gone) {
+    return j->sync.gate != AGENT_GATE_PRIVATE ||
+           j->n_clusters - __builtin_popcount(gone) >= sec_sum_least((uint8_t)j->n_clusters);
 }
 
 bool agent_private_allows(const struct agent_job *j, const char **key, char *text, size_t cap) {

@@ -495,11 +495,7 @@ bool inter_node_catching_up(const struct inter_node *n, const uint8_t job[INTER_
 // Whom the rounds wait for: not heard, and a record cannot do without.
 static uint16_t waits_for(const struct job *j, uint16_t live) {
     uint16_t data = (uint16_t)(node_data(j) & ~j->c.gone), here = data & live;
-    int least = node_count(node_data(j)) < 2 ? 1 : 2;
-    if (j->c.robust && least < node_robust_least(j))
-        least = node_robust_least(j);
-    if (j->c.commit_all)
-        least = node_count(data);
+    int least = j->c.commit_all ? node_count(data) : node_least(j);
     if (node_count(here) >= least && node_majority(j, live))
         return 0;
     return (uint16_t)(node_everyone(j) & ~live & ~j->c.gone & ~j->c.removed);
@@ -533,6 +529,7 @@ bool inter_node_job_status(const struct inter_node *n, const uint8_t job[INTER_I
         out->lag = lag > out->lag ? lag : out->lag;
     }
     out->waits = waits_for(j, out->live);
+    out->owing = node_owing(&s, j);
     return true;
 }
 

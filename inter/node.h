@@ -299,6 +299,8 @@ struct inter_job_status {
     uint16_t renewed;      // bit per member: came back with an empty ledger and has not caught up
     bool split;            // INTER_ACT_SPLIT: the job's members have parted
     uint16_t waits; // bit per member: not heard, and without it no round can end; 0: rounds can
+    uint16_t
+        owing; // bit per member: heard, but a round needs its update, which has been missing for longer than the grace
     // Rounds that the fragment furthest behind has to catch up, as records have shown that a majority has signed: nobody's word.
     uint32_t lag;
 };
@@ -306,7 +308,7 @@ struct inter_job_status {
 bool inter_node_job_status(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES],
                            neb_ns now, struct inter_job_status *out);
 // Members that a newer list holds no more: their votes count as before, of whoever is left most must agree, but no round waits for an update
-// of theirs, be it by commit_all or because the profile `robust` wants five.
+// of theirs, be it by commit_all or because the profile `robust` wants five; `private` takes as many as ever.
 void inter_node_job_gone(struct inter_node *n, const uint8_t job[INTER_ID_BYTES], uint16_t gone);
 // Whether a record carries the signatures of a majority of the voters of the job that `c` describes.
 bool inter_node_proves(struct inter_node *n, const struct inter_job_config *c,

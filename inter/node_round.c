@@ -445,6 +445,39 @@ static bool returns_alone(const struct step *s, const struct job *j, const struc
     return false;
 }
 
+int node_least(const struct job *j) {
+    int least = node_count(node_data(j)) < 2 ? 1 : 2;
+    if (j->c.robust && least < node_robust_least(j))
+        least = node_robust_least(j);
+    if (j->c.masked && least < sec_sum_least(j->c.n_members))
+        least = sec_sum_least(j->c.n_members);
+    return least;
+}
+
+uint16_t node_owing(const struct step *s, const struct job *j) {
+    uint16_t owing = 0;
+    for (uint32_t f = 0; f < j->c.fragments; f++) {
+        const struct fragment *g = &j->fragments[f];
+        uint16_t ready = 0, absent = 0;
+        bool last = true;
+        neb_ns since = j->born;
+        for (uint8_t m = 0; m < j->c.n_members && !g->decided; m++) {
+            const struct slot *t = &g->slots[m];
+            if (eligible(j, t, m)) {
+                ready |= (uint16_t)BIT(m);
+                last = last && t->m.flags & INTER_FINAL;
+                since = t->began > since ? t->began : since;
+            } else if (node_data(j) & ~j->c.gone & BIT(m) && m != j->c.self && node_live(s, j, m)) {
+                absent |= (uint16_t)BIT(m);
+            }
+        }
+        bool needed = node_count(ready) < node_least(j) || j->c.commit_all || last;
+        if (ready && needed && s->now - since > j->c.grace)
+            owing |= absent;
+    }
+    return owing;
+}
+
 // Which updates the next record is to hold; 0: not yet.
 static uint16_t choose(struct step *s, const struct job *j, struct fragment *g) {
     uint16_t ready = 0, live = live_data(s, j);
@@ -457,12 +490,10 @@ static uint16_t choose(struct step *s, const struct job *j, struct fragment *g) 
         if (live >> m & 1 && (!here || (live & ~(t->holders | t->refusers))))
             complete = false;
     }
-    int least = node_count(node_data(j)) < 2 ? 1 : 2, good = 0;
+    int least = node_least(j), good = 0;
     for (uint8_t m = 0; m < j->c.n_members; m++)
         good += ready >> m & 1 && !no_good(j, &g->slots[m], m);
-    if (j->c.robust && least < node_robust_least(j))
-        least = node_robust_least(j);
-    if (node_count(ready) < least || (j->c.masked && good < sec_sum_least(j->c.n_members))) {
+    if (node_count(ready) < least || (j->c.masked && good < least)) {
         g->ready_since = 0;
         return 0;
     }

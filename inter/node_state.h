@@ -356,6 +356,10 @@ void node_on_commit(struct step *s, struct neb_rd *r);
 void node_on_pull(struct step *s, struct neb_rd *r);
 void node_clear_round(struct job *j, struct fragment *g);
 void node_vote(struct step *s, struct job *j, struct fragment *g, const struct inter_record *r);
+// Updates that a record must list.
+int node_least(const struct job *j);
+// Bit per data member that is here: its update has been missing for longer than the grace, and no record can do without it.
+uint16_t node_owing(const struct step *s, const struct job *j);
 bool node_verify_record(struct inter_node *n, const struct job *j, const struct inter_record *r);
 // node_check.c
 // UNKNOWN: not before its bytes are here

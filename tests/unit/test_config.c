@@ -1,6 +1,7 @@
 // agent/config: what a wrong job file is told, and that YAML, --set and JSON agree.
 #include "agent/base/log.h"
 #include "agent/config.h"
+#include "agent/private.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -397,6 +398,19 @@ static void test_bounds_travel(void **state) {
 }
 
 // Keys that the planner fills in: known until a number comes, never in what travels.
+// Of sums that need so many, how many may be revoked.
+static void test_private_has_enough(void **state) {
+    (void)state;
+    struct agent_job j = {.n_clusters = 3};
+    assert_true(agent_private_has_enough(&j, 1));
+    j.sync.gate = AGENT_GATE_PRIVATE;
+    assert_true(agent_private_has_enough(&j, 0));
+    assert_false(agent_private_has_enough(&j, 1));
+    j.n_clusters = 5;
+    assert_true(agent_private_has_enough(&j, 1 << 4));
+    assert_false(agent_private_has_enough(&j, 1 << 4 | 1));
+}
+
 static void test_auto(void **state) {
     (void)state;
     static const char text[] =
@@ -429,16 +443,13 @@ static void test_auto(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_good),
-                                       cmocka_unit_test(test_complaints),
-                                       cmocka_unit_test(test_auto),
-                                       cmocka_unit_test(test_places),
-                                       cmocka_unit_test(test_differs),
-                                       cmocka_unit_test(test_set),
-                                       cmocka_unit_test(test_json_round_trip),
-                                       cmocka_unit_test(test_sources),
-                                       cmocka_unit_test(test_bounds_travel),
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_good),          cmocka_unit_test(test_complaints),
+        cmocka_unit_test(test_auto),          cmocka_unit_test(test_private_has_enough),
+        cmocka_unit_test(test_places),        cmocka_unit_test(test_differs),
+        cmocka_unit_test(test_set),           cmocka_unit_test(test_json_round_trip),
+        cmocka_unit_test(test_sources),       cmocka_unit_test(test_bounds_travel),
 
-                                       cmocka_unit_test(test_early_interval)};
+        cmocka_unit_test(test_early_interval)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -478,6 +478,58 @@ static void test_no_term(void **state) {
     }
 }
 
+// ---- whom rounds wait for -------------------------------------------------------------------------------------
+
+// Masked sums need all members but one.
+static void test_waits_private(void **state) {
+    (void)state;
+    begin(0, 0, true);
+    node->jobs[0].c.masked = true;
+    pass(3, (const uint32_t[MEMBERS]){0}, all_follow);
+    pass(6, (const uint32_t[MEMBERS]){0},
+         (const uint8_t[]){0, JOINED | FOLLOWS, JOINED | FOLLOWS, JOINED | FOLLOWS, 0});
+    assert_int_equal(status().waits, 0);
+    pass(6, (const uint32_t[MEMBERS]){0},
+         (const uint8_t[]){0, JOINED | FOLLOWS, JOINED | FOLLOWS, 0, 0});
+    assert_int_equal(status().waits, 1 << 3 | 1 << 4);
+    inter_node_job_gone(node, job_id, 1 << 4);
+    assert_int_equal(status().waits, 1 << 3);
+}
+
+static void has_update(uint8_t m, uint8_t flags) {
+    struct slot *t = &node->jobs[0].fragments[0].slots[m];
+    t->known = true;
+    t->m.flags = flags;
+    t->holders = 3;
+    t->began = now;
+}
+
+// Who is heard but sends nothing: where a record cannot do without its update, and for longer than a slow one is waited for.
+static void test_owing(void **state) {
+    (void)state;
+    enum { TRUSTED, ALL, PRIVATE, LAST, KINDS };
+    for (int kind = 0; kind < KINDS; kind++) {
+        begin(0, 0, true);
+        struct job *j = &node->jobs[0];
+        j->leads = false;
+        j->c.grace = 5 * NEB_S;
+        j->c.commit_all = kind == ALL;
+        j->c.masked = kind == PRIVATE;
+        pass(9, (const uint32_t[MEMBERS]){0}, all_follow);
+        assert_int_equal(status().owing, 0); // nobody has sent anything
+        for (uint8_t m = 0; m < 3; m++)
+            has_update(m, kind == LAST ? INTER_FINAL : 0);
+        pass(4, (const uint32_t[MEMBERS]){0}, all_follow);
+        assert_int_equal(status().owing, 0);
+        pass(2, (const uint32_t[MEMBERS]){0}, all_follow);
+        assert_int_equal(status().owing, kind == TRUSTED ? 0 : 1 << 3 | 1 << 4);
+        inter_node_job_gone(node, job_id, 1 << 3);
+        assert_int_equal(status().owing, kind == TRUSTED ? 0 : 1 << 4);
+        has_update(4, 0);
+        assert_int_equal(status().owing, 0);
+    }
+}
+
 // ---- limits of jobs -------------------------------------------------------------------------------------------
 
 static const uint8_t other_id[INTER_ID_BYTES] = {8};
@@ -640,6 +692,7 @@ int main(void) {
         cmocka_unit_test(test_left_out),       cmocka_unit_test(test_promises),
         cmocka_unit_test(test_recovery),       cmocka_unit_test(test_far_promise),
         cmocka_unit_test(test_far_recovery),   cmocka_unit_test(test_no_term),
+        cmocka_unit_test(test_waits_private),  cmocka_unit_test(test_owing),
         cmocka_unit_test(test_catching_up),    cmocka_unit_test(test_busy),
         cmocka_unit_test(test_held),           cmocka_unit_test(test_gone)};
     return cmocka_run_group_tests(tests, NULL, done);
