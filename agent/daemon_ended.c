@@ -5,6 +5,19 @@
 #include "agent/daemon_state.h"
 
 #include <stdlib.h>
+#include <string.h>
+
+// The keys of masked sums follow from the members' and the id: under the same one masks would repeat, and a second life's open the
+// first one's.
+static bool id_is_for_ever(struct daemon *d, const char *hex) {
+    struct agent_job_record r;
+    if (daemon_job_recall(d, hex, &r) != NEB_OK)
+        return true; // what cannot be read may be one
+    const char *gate = json_string_value(json_object_get(r.spec, "sync.gate"));
+    bool private = gate && !strcmp(gate, "private");
+    agent_job_record_clear(&r);
+    return private;
+}
 
 // The row of the ledger goes last: where something stays, it is tried again.
 static enum neb_status drop(struct daemon *d, const struct agent_ended_job *e, const char *hex) {
@@ -19,7 +32,7 @@ static enum neb_status drop(struct daemon *d, const struct agent_ended_job *e, c
     if (neb_fs_exists(dir))
         NEB_TRY(neb_fs_remove_tree(dir));
     NEB_TRY(inter_streams_close(inter_service_streams(d->service), e->id, true));
-    return inter_service_job_drop(d->service, e->id);
+    return inter_service_job_drop(d->service, e->id, id_is_for_ever(d, hex));
 }
 
 void daemon_drop_ended(struct daemon *d) {

@@ -267,6 +267,22 @@ static bool is_known(struct daemon *d, const char *hex) {
     return known;
 }
 
+// Of a job that has ended here and was removed (daemon_ended.c).
+static bool was_removed(struct daemon *d, const uint8_t id[AGENT_JOB_ID_BYTES], const char *hex,
+                        char *why, size_t cap) {
+    bool dropped = true;
+    if (is_known(d, hex) ||
+        (inter_ledger_was_dropped(inter_service_ledger(d->service), id, &dropped) == NEB_OK &&
+         !dropped))
+        return false;
+    snprintf(
+        why, cap,
+        "a job of this id has ended at agent \"%s\" and was removed, and an id is one job's for "
+        "good: submit it as a new job, with another --out",
+        daemon_name(d));
+    return true;
+}
+
 static void set_home(const struct daemon *d, struct agent_jobrun *j, uint32_t home,
                      const char *owner) {
     if (home != j->home)
@@ -292,6 +308,8 @@ static struct agent_jobrun *accept_job(struct daemon *d, const char *hex, json_t
         return NULL;
     }
     struct agent_jobrun *j = daemon_job(d, hex);
+    if (!j && was_removed(d, id, hex, why, cap))
+        return NULL;
     if (j && j->state != AGENT_JOB_ENDED)
         return place_anew(d, j, spec, why, cap); // said twice
     if (j)

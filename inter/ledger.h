@@ -75,9 +75,13 @@ NEB_MUST_CHECK enum neb_status inter_ledger_begin_at(struct inter_ledger *l,
 // all of it or nothing. What proves lies stays. Of a job that is not open.
 NEB_MUST_CHECK enum neb_status inter_ledger_begin_anew(struct inter_ledger *l,
                                                        const struct inter_standing *st);
-// Removes a job that is not open: all that is said of it above but what proves lies, its blobs, and its row (inter_ledger_put_job).
-NEB_MUST_CHECK enum neb_status inter_ledger_drop_job(struct inter_ledger *l,
-                                                     const uint8_t job[INTER_ID_BYTES]);
+// Removes a job that is not open: all that is said of it above but what proves lies, its blobs, and its row (inter_ledger_put_job). Its id
+// stays known: the newest INTER_DROPPED_MAX, and those that are to be for ever, as another job must never have them.
+enum { INTER_DROPPED_MAX = 1 << 17 };
+NEB_MUST_CHECK enum neb_status
+inter_ledger_drop_job(struct inter_ledger *l, const uint8_t job[INTER_ID_BYTES], bool for_ever);
+NEB_MUST_CHECK enum neb_status
+inter_ledger_was_dropped(struct inter_ledger *l, const uint8_t job[INTER_ID_BYTES], bool *out);
 // These give NEB_ERR_NOT_FOUND (not logged) when there is none.
 NEB_MUST_CHECK enum neb_status inter_ledger_get_commit(struct inter_ledger *l,
                                                        const uint8_t job[INTER_ID_BYTES],

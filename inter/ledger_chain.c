@@ -154,9 +154,43 @@ static enum neb_status clear_job(struct inter_ledger *l, const uint8_t job[INTER
     return rc;
 }
 
-enum neb_status inter_ledger_drop_job(struct inter_ledger *l, const uint8_t job[INTER_ID_BYTES]) {
+// Ids of jobs that were removed, oldest first. Made where it is first needed: ledgers of older builds lack it.
+static enum neb_status make_dropped(struct inter_ledger *l) {
+    return inter_db_run(l, "make a table",
+                        "CREATE TABLE IF NOT EXISTS dropped(seq INTEGER PRIMARY KEY AUTOINCREMENT, "
+                        "job BLOB NOT NULL UNIQUE, for_ever INT NOT NULL)",
+                        "");
+}
+
+static enum neb_status note_dropped(struct inter_ledger *l, const uint8_t job[INTER_ID_BYTES],
+                                    bool for_ever) {
+    NEB_TRY(make_dropped(l));
+    NEB_TRY(inter_db_run(l, "note a job that is dropped",
+                         "INSERT OR IGNORE INTO dropped(job, for_ever) VALUES(?,?)", "bi",
+                         INTER_JOB(job), (int64_t)for_ever));
+    return inter_db_run(l, "forget jobs that were dropped",
+                        "DELETE FROM dropped WHERE for_ever=0 AND seq<=(SELECT max(seq) FROM "
+                        "dropped)-?",
+                        "i", (int64_t)INTER_DROPPED_MAX);
+}
+
+enum neb_status inter_ledger_was_dropped(struct inter_ledger *l, const uint8_t job[INTER_ID_BYTES],
+                                         bool *out) {
+    sqlite3_stmt *s = NULL;
+    *out = false;
+    NEB_TRY(make_dropped(l));
+    NEB_TRY(inter_db_prepare(l, &s, "SELECT 1 FROM dropped WHERE job=?", "b", INTER_JOB(job)));
+    enum neb_status st = inter_db_next(l, s, out);
+    sqlite3_finalize(s);
+    return st;
+}
+
+enum neb_status inter_ledger_drop_job(struct inter_ledger *l, const uint8_t job[INTER_ID_BYTES],
+                                      bool for_ever) {
     NEB_TRY(inter_db_begin(l));
-    enum neb_status rc = clear_job(l, job);
+    enum neb_status rc = note_dropped(l, job, for_ever);
+    if (rc == NEB_OK)
+        rc = clear_job(l, job);
     if (rc == NEB_OK)
         rc = inter_db_run(l, "drop a job", "DELETE FROM standing WHERE job=?", "b", INTER_JOB(job));
     if (rc == NEB_OK)

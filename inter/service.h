@@ -121,8 +121,8 @@ void inter_service_job_close(struct inter_service *s, const uint8_t job[INTER_ID
 NEB_MUST_CHECK enum neb_status inter_service_job_renew(struct inter_service *s,
                                                        const uint8_t job[INTER_ID_BYTES]);
 // Removes all that the ledger has of a job that is not open (inter_ledger_drop_job). NEB_ERR_STATE: it is.
-NEB_MUST_CHECK enum neb_status inter_service_job_drop(struct inter_service *s,
-                                                      const uint8_t job[INTER_ID_BYTES]);
+NEB_MUST_CHECK enum neb_status
+inter_service_job_drop(struct inter_service *s, const uint8_t job[INTER_ID_BYTES], bool for_ever);
 // Takes this member's update: fills in digest, chunk size and signature, stores, sends. key.attempt: how often the member
 // has sent this round's update before and now takes it back for a newer one, up to INTER_AGAIN_MAX (NEB_ERR_LIMIT). Repeating it is fine: what the
 // ledger holds under the key stands; if the round is over, its commit is delivered again. NEB_ERR_STATE: the round is not open yet; NEB_ERR_INVALID: numbers that no

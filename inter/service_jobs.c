@@ -185,11 +185,12 @@ enum neb_status inter_service_job_renew(struct inter_service *s,
     return inter_ledger_begin_anew(s->ledger, &st);
 }
 
-enum neb_status inter_service_job_drop(struct inter_service *s, const uint8_t job[INTER_ID_BYTES]) {
+enum neb_status inter_service_job_drop(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
+                                       bool for_ever) {
     if (inter_node_round(s->node, job, 0) != UINT32_MAX)
         return neb_fail(NEB_ERR_STATE, "a job that is open cannot be removed");
     service_unmap(s);
-    return inter_ledger_drop_job(s->ledger, job);
+    return inter_ledger_drop_job(s->ledger, job, for_ever);
 }
 
 void inter_service_job_judges(struct inter_service *s, const uint8_t job[INTER_ID_BYTES]) {

@@ -574,6 +574,10 @@ static void test_ended_without_end(void **state) {
         snprintf(folder, sizeof folder, "%s/jobs/%s", homes[SITE], hex[i]);
         assert_true(neb_fs_exists(folder) == (i >= MANY - ENDED));
     }
+    // its id stays that job's: under it masks of sums would repeat
+    say(BERT, AGENT_MSG_JOB, offer(hex[0], "loop", BERT, "bert", NULL));
+    wait_refused(BERT, "was removed");
+    check_job(hex[0], "absent");
     check_job(annas, "honest, running of anna");
 }
 

@@ -304,6 +304,7 @@ static void test_drop_job(void **state) {
     struct inter_record r;
     static const int none[TABLES];
     int jobs = 0, before[TABLES];
+    bool dropped;
     memcpy(st.job, fx_job, sizeof st.job);
     memcpy(other, fx_job, sizeof other);
     other[0] ^= 1;
@@ -319,17 +320,21 @@ static void test_drop_job(void **state) {
     for (int i = 0; i < TABLES; i++)
         assert_true(before[i] > 0);
     OK(inter_ledger_open(dir, &l));
-    OK(inter_ledger_drop_job(l, other));
+    OK(inter_ledger_drop_job(l, other, false));
     OK(inter_ledger_last_commit(l, fx_job, 0, &r));
     assert_true(inter_ledger_used(l) > 0);
     inter_ledger_close(&l);
     expect_rows(fx_job, before);
     OK(inter_ledger_open(dir, &l));
-    OK(inter_ledger_drop_job(l, fx_job));
-    OK(inter_ledger_drop_job(l, fx_job)); // again is fine
+    OK(inter_ledger_was_dropped(l, fx_job, &dropped));
+    assert_false(dropped);
+    OK(inter_ledger_drop_job(l, fx_job, true));
+    OK(inter_ledger_drop_job(l, fx_job, true)); // again is fine
     inter_ledger_close(&l);
     expect_rows(fx_job, none);
     OK(inter_ledger_open(dir, &l));
+    OK(inter_ledger_was_dropped(l, fx_job, &dropped));
+    assert_true(dropped);
     assert_int_equal(inter_ledger_used(l), 0);
     assert_int_equal(inter_ledger_last_commit(l, fx_job, 0, &r), NEB_ERR_NOT_FOUND);
     assert_int_equal(inter_ledger_get_standing(l, fx_job, &st), NEB_ERR_NOT_FOUND);
