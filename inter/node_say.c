@@ -106,15 +106,18 @@ void node_on_forward(struct step *s, struct neb_rd *r) {
         return;
     }
     // one hop: only its origin gives it to us, and only to its end do we give it
-    if (to != j->c.self) {
-        struct neb_buf whole = {.p = (uint8_t *)(uintptr_t)r->p, .len = r->len};
-        if (node_member(j, s->e->peer) == from && node_direct(s, j, to))
-            put_on_link(s, j->c.peers[to], &whole);
+    bool passes = to != j->c.self;
+    if (passes && (node_member(j, s->e->peer) != from || !node_direct(s, j, to)))
         return;
-    }
+    // also of what is passed on: whoever gets it blames who passed it
     if (!s->n->crypto.verify(s->n->crypto.user, j->c.peers[from], forward_context, r->p + body,
                              r->len - body, sig)) {
         node_fault(s, INTER_FAULT_DENIED);
+        return;
+    }
+    if (passes) {
+        struct neb_buf whole = {.p = (uint8_t *)(uintptr_t)r->p, .len = r->len};
+        put_on_link(s, j->c.peers[to], &whole);
         return;
     }
     s->from = j->c.peers[from];

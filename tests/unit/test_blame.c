@@ -243,7 +243,7 @@ static void test_parameters_at_a_witness(void **state) {
     blames(INTER_FAULT_DIVERGED, peers[AUTHOR]);
 }
 
-static void envelope(struct neb_buf *b, int from, const struct neb_buf *inner) {
+static void envelope_to(struct neb_buf *b, int from, int to, const struct neb_buf *inner) {
     uint8_t sig[INTER_SIG_BYTES];
     memset(sig, (int)peers[from], sizeof sig);
     neb_buf_clear(b);
@@ -251,8 +251,11 @@ static void envelope(struct neb_buf *b, int from, const struct neb_buf *inner) {
     neb_buf_add(b, sig, sizeof sig);
     neb_buf_add(b, job, sizeof job);
     neb_buf_u8(b, (uint8_t)from);
-    neb_buf_u8(b, SELF);
+    neb_buf_u8(b, (uint8_t)to);
     neb_buf_add(b, inner->p, inner->len);
+}
+static void envelope(struct neb_buf *b, int from, const struct neb_buf *inner) {
+    envelope_to(b, from, SELF, inner);
 }
 
 static void beat_at(struct neb_buf *b, uint64_t epoch, uint32_t round) {
@@ -291,6 +294,31 @@ static void test_envelopes(void **state) {
     b.p[1] ^= 1; // its signature
     hear(OTHER, false, &b);
     blames(INTER_FAULT_DENIED, peers[OTHER]);
+    neb_buf_free(&inner);
+    neb_buf_free(&b);
+}
+
+static int sent_to(int to) {
+    int n = 0;
+    for (size_t i = 0; i < out.n; i++)
+        n += out.list[i].kind == INTER_ACT_SEND && out.list[i].peer == peers[to];
+    return n;
+}
+
+// What this node passes on it answers for: nothing whose origin has not signed it.
+static void test_passing_on(void **state) {
+    (void)state;
+    struct neb_buf inner = {0}, b = {0};
+    step(&(struct inter_event){.kind = INTER_EV_PEER_UP, .peer = peers[THIRD]});
+    beat(&inner, 9);
+    envelope_to(&b, AUTHOR, THIRD, &inner);
+    hear(AUTHOR, false, &b);
+    blames_nobody();
+    assert_int_equal(sent_to(THIRD), 1);
+    b.p[1] ^= 1; // its signature
+    hear(AUTHOR, false, &b);
+    blames(INTER_FAULT_DENIED, peers[AUTHOR]);
+    assert_int_equal(sent_to(THIRD), 0);
     neb_buf_free(&inner);
     neb_buf_free(&b);
 }
@@ -406,9 +434,14 @@ static void test_behind_without_answer(void **state) {
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 int main(void) {
-    const struct CMUnitTest tests[] = {TEST(test_manifests),  TEST(test_blobs),
-                                       TEST(test_parameters), TEST(test_parameters_at_a_witness),
-                                       TEST(test_envelopes),  TEST(test_what_proves_nothing),
-                                       TEST(test_behind),     TEST(test_behind_without_answer)};
+    const struct CMUnitTest tests[] = {TEST(test_manifests),
+                                       TEST(test_blobs),
+                                       TEST(test_parameters),
+                                       TEST(test_parameters_at_a_witness),
+                                       TEST(test_envelopes),
+                                       TEST(test_passing_on),
+                                       TEST(test_what_proves_nothing),
+                                       TEST(test_behind),
+                                       TEST(test_behind_without_answer)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
