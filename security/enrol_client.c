@@ -304,6 +304,11 @@ static enum neb_status take_answer(const char *home, const char *hub, const stru
                                    const uint8_t pin[SEC_PIN_BYTES], const struct sec_public *me) {
     struct sec_enrol_answer a;
     NEB_TRY(sec_enrol_answer_parse(b->p, b->len, &a));
+    if (a.code == SEC_ENROL_LATER)
+        return neb_fail(NEB_ERR_AGAIN,
+                        "the hub gives a member new keys once an hour, and '%s' has just had some: "
+                        "try again in %u min",
+                        me->name, (a.wait_s + 59) / 60);
     if (a.code != SEC_ENROL_OK)
         return neb_fail(NEB_ERR_DENIED, "the hub refused '%s'; the log of its agent says why",
                         me->name);

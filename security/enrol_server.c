@@ -237,7 +237,9 @@ static const char *check_pop(struct sec_enrol_server *s, const struct sec_enrol_
     return NULL;
 }
 
-static const char *decide(struct sec_enrol_server *s, struct conn *c, struct neb_buf *cert) {
+// wait_s: when a member's refusal ends; 0: it does not.
+static const char *decide(struct sec_enrol_server *s, struct conn *c, struct neb_buf *cert,
+                          uint32_t *wait_s) {
     static const char label[] = "EXPORTER-Channel-Binding";
     uint8_t exporter[SEC_EXPORTER_BYTES];
     struct sec_enrol_request q;
@@ -255,7 +257,7 @@ static const char *decide(struct sec_enrol_server *s, struct conn *c, struct neb
         return why;
     enum neb_status st = q.kind == SEC_ENROL_JOIN
                              ? sec_hub_admit(s->hub, q.id, q.csr, q.csr_len, q.endpoint, cert)
-                             : sec_hub_renew(s->hub, q.name, q.csr, q.csr_len, cert);
+                             : sec_hub_renew(s->hub, q.name, q.csr, q.csr_len, cert, wait_s);
     return st == NEB_OK ? NULL : "see the line above";
 }
 
@@ -263,9 +265,10 @@ static void answer(struct sec_enrol_server *s, struct conn *c) {
     struct neb_buf cert = {0};
     const struct sec_federation *f = s->hub->fed;
     struct sec_enrol_answer a = {.code = SEC_ENROL_REFUSED};
-    const char *why = decide(s, c, &cert);
+    const char *why = decide(s, c, &cert, &a.wait_s);
     if (why) {
         log_refused(s, c, why);
+        a.code = a.wait_s ? SEC_ENROL_LATER : SEC_ENROL_REFUSED;
     } else {
         a = (struct sec_enrol_answer){.code = SEC_ENROL_OK,
                                       .cert = cert.p,

@@ -91,6 +91,8 @@ enum neb_status sec_enrol_answer_make(const struct sec_enrol_answer *a, struct n
         neb_buf_add(out, a->ca, a->ca_len);
         neb_buf_u32(out, (uint32_t)a->list_len);
         neb_buf_add(out, a->list, a->list_len);
+    } else if (a->code == SEC_ENROL_LATER) {
+        neb_buf_u32(out, a->wait_s);
     }
     NEB_TRY(neb_buf_check(out));
     neb_put_u32(out->p, (uint32_t)(out->len - 4));
@@ -111,8 +113,11 @@ enum neb_status sec_enrol_answer_parse(const uint8_t *p, size_t len, struct sec_
         a.cert = take(&r, &a.cert_len);
         a.ca = take(&r, &a.ca_len);
         a.list = take(&r, &a.list_len);
+    } else if (code == SEC_ENROL_LATER) {
+        a.code = SEC_ENROL_LATER;
+        a.wait_s = neb_rd_u32(&r);
     }
-    if (!neb_rd_done(&r) || code > SEC_ENROL_REFUSED)
+    if (!neb_rd_done(&r) || code > SEC_ENROL_LATER)
         return neb_fail(NEB_ERR_FORMAT, "enrolment: the hub's answer is damaged");
     *out = a;
     return NEB_OK;

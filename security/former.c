@@ -73,8 +73,17 @@ static void add(struct sec_former *all, size_t *n, const struct sec_public *p, u
             memmove(&all[i], &all[i + 1], (--*n - i) * sizeof *all); // it was back meanwhile
             break;
         }
-    if (*n == SEC_FORMER_MAX)
-        memmove(all, all + 1, --*n * sizeof *all);
+    size_t of_one = 0,
+           oldest = 0; // of one name so many that others' stay, however often it has new keys
+    for (size_t i = *n; i-- > 0;)
+        if (!strcmp(all[i].name, p->name)) {
+            of_one++;
+            oldest = i;
+        }
+    if (of_one >= SEC_FORMER_OF_ONE || *n == SEC_FORMER_MAX) {
+        oldest = of_one >= SEC_FORMER_OF_ONE ? oldest : 0;
+        memmove(&all[oldest], &all[oldest + 1], (--*n - oldest) * sizeof *all);
+    }
     struct sec_former *f = &all[(*n)++];
     *f = (struct sec_former){.until = until};
     snprintf(f->name, sizeof f->name, "%s", p->name);

@@ -9,7 +9,7 @@
 #define SEC_FORMER_H
 #include "security/memberlist.h"
 
-enum { SEC_FORMER_MAX = 256 }; // then the oldest go
+enum { SEC_FORMER_MAX = 256, SEC_FORMER_OF_ONE = 8 }; // then the oldest go, of all or of a name
 
 struct sec_former {
     char name[SEC_NAME_MAX];

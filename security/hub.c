@@ -4,6 +4,7 @@
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "security/invite.h"
+#include "security/rotated.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -292,31 +293,44 @@ enum neb_status sec_hub_admit(struct sec_hub *h, const uint8_t id[SEC_INVITE_ID_
 
 // ---- members -----------------------------------------------------------------------------------
 
+static enum neb_status rotate_locked(struct sec_hub *h, struct sec_memberlist *l, uint32_t i,
+                                     const struct sec_public *p, uint32_t *wait) {
+    struct sec_listed e = l->e[i];
+    NEB_TRY(sec_rotated_wait(h->dir, p->name, now_s(), wait));
+    if (*wait)
+        return neb_fail(NEB_ERR_AGAIN,
+                        "rotation: '%s' had new keys within the last hour: refused for %u s",
+                        p->name, *wait);
+    e.m.pub = *p;
+    sec_memberlist_drop(l, i);
+    NEB_TRY(sec_memberlist_insert(l, &e));
+    NEB_TRY(publish(h, l, SEC_LIST_ROTATE, p->name));
+    neb_info("%s has new keys: member list version %llu", p->name, (unsigned long long)l->version);
+    // behind it: a crash in between allows one more, and refuses nobody whose keys are not listed
+    return sec_rotated_note(h->dir, p->name, now_s());
+}
+
 static enum neb_status renew_locked(struct sec_hub *h, const char *name, const struct sec_public *p,
-                                    struct neb_buf *cert) {
+                                    struct neb_buf *cert, uint32_t *wait) {
     struct sec_memberlist l = h->fed->list;
     int i = sec_memberlist_find(&l, name);
     if (i < 0 || strcmp(p->name, name) != 0)
         return neb_fail(NEB_ERR_DENIED, "renewal: '%s' asks as '%s': refused", name, p->name);
-    struct sec_listed e = l.e[i];
-    if (memcmp(e.m.pub.curve, p->curve, SEC_KEY_BYTES) != 0 ||
-        memcmp(e.m.pub.sign, p->sign, SEC_KEY_BYTES) != 0) {
-        e.m.pub = *p;
-        sec_memberlist_drop(&l, (uint32_t)i);
-        NEB_TRY(sec_memberlist_insert(&l, &e));
-        NEB_TRY(publish(h, &l, SEC_LIST_ROTATE, name));
-        neb_info("%s has new keys: member list version %llu", name, (unsigned long long)l.version);
-    }
+    const struct sec_public *now = &l.e[i].m.pub;
+    if (memcmp(now->curve, p->curve, SEC_KEY_BYTES) != 0 ||
+        memcmp(now->sign, p->sign, SEC_KEY_BYTES) != 0)
+        NEB_TRY(rotate_locked(h, &l, (uint32_t)i, p, wait));
     return sec_ca_issue(h->ca, p, cert);
 }
 
 enum neb_status sec_hub_renew(struct sec_hub *h, const char *name, const uint8_t *csr, size_t len,
-                              struct neb_buf *cert) {
+                              struct neb_buf *cert, uint32_t *wait) {
     struct sec_public p;
     int fd;
+    *wait = 0;
     NEB_TRY(sec_csr_parse(csr, len, &p));
     NEB_TRY(lock(h, &fd));
-    enum neb_status st = renew_locked(h, name, &p, cert);
+    enum neb_status st = renew_locked(h, name, &p, cert, wait);
     unlock(fd);
     return st;
 }

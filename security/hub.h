@@ -60,8 +60,10 @@ NEB_MUST_CHECK enum neb_status sec_hub_admit(struct sec_hub *h,
                                              struct neb_buf *cert);
 // A member asks again with a proof by its signing key: same keys give a new certificate, other keys
 // (rotation) also a new list. NEB_ERR_DENIED: not on the list, or the request has another name.
+// NEB_ERR_AGAIN: it has had other keys within the hour (rotated.h), and may in *wait seconds (else 0).
 NEB_MUST_CHECK enum neb_status sec_hub_renew(struct sec_hub *h, const char *name,
-                                             const uint8_t *csr, size_t len, struct neb_buf *cert);
+                                             const uint8_t *csr, size_t len, struct neb_buf *cert,
+                                             uint32_t *wait);
 // NEB_ERR_NOT_FOUND: no such member. NEB_ERR_STATE: it is the hub itself. Open invitations of the name end too.
 NEB_MUST_CHECK enum neb_status sec_hub_revoke(struct sec_hub *h, const char *name);
 // Takes the vote of `lost` away, one of exactly two voters, which is not the hub. NEB_ERR_STATE otherwise.

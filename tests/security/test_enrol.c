@@ -202,6 +202,11 @@ static void test_renew_and_rotate(void **state) {
     int i = sec_memberlist_find(&hub->fed->list, "rome");
     assert_memory_equal(hub->fed->list.e[i].m.pub.sign, sec_identity_public(after)->sign,
                         SEC_KEY_BYTES);
+    // others only an hour later: each is a version of the list
+    version = hub->fed->list.version;
+    assert_int_equal(sec_rotate(home("rome"), endpoint), NEB_ERR_AGAIN);
+    assert_int_equal(hub->fed->list.version, version);
+    assert_true(is_member("rome"));
     // the new keys may renew, the old ones no more
     assert_int_equal(sec_enrol_renew(home("rome"), endpoint, NULL), NEB_OK);
     assert_int_equal(neb_fs_remove_tree(home("rome/keys")), NEB_OK);

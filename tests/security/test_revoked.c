@@ -117,18 +117,41 @@ static void test_file(void **state) {
     OK(sec_former_load(dir, all, &n));
     assert_int_equal(n, 2);
     assert_int_equal(all[n - 1].until, 4);
-    for (uint64_t v = 5; v < 5 + SEC_FORMER_MAX; v++) { // the oldest go
-        a.e[2].m.pub.sign[1] = (uint8_t)v;
-        a.e[2].m.pub.sign[2] = (uint8_t)(v >> 8);
-        b.version = v;
-        OK(sec_former_keep(dir, &a, &b));
-    }
-    OK(sec_former_load(dir, all, &n));
-    assert_int_equal(n, SEC_FORMER_MAX);
-    assert_int_equal(all[n - 1].until, 4 + SEC_FORMER_MAX);
     OK(neb_fs_write(path, "{\"format\": 1, \"former\": [{}]}", 29, 0600));
     assert_int_equal(sec_former_load(dir, all, &n), NEB_ERR_FORMAT);
     assert_int_equal(n, 0);
+}
+
+// However often one has new keys, others' stay; of all of them the oldest go.
+static void test_many_keys(void **state) {
+    (void)state;
+    static struct sec_former all[SEC_FORMER_MAX];
+    char dir[128];
+    size_t n;
+    struct sec_memberlist before = {.n = 1}, after = {.n = 0};
+    struct sec_public *p = &before.e[0].m.pub;
+    *p = *sec_identity_public(ids[0]);
+    snprintf(dir, sizeof dir, "%s/many", root);
+    OK(neb_fs_mkdirs(dir, 0700));
+    after.version = 1;
+    OK(sec_former_keep(dir, &before, &after));
+    *p = *sec_identity_public(ids[1]);
+    for (after.version = 2; after.version < 2 + SEC_FORMER_MAX; after.version++) {
+        p->sign[1] = (uint8_t)after.version;
+        p->sign[2] = (uint8_t)(after.version >> 8);
+        OK(sec_former_keep(dir, &before, &after));
+    }
+    OK(sec_former_load(dir, all, &n));
+    assert_int_equal(n, 1 + SEC_FORMER_OF_ONE);
+    assert_non_null(sec_former_find(all, n, sec_identity_public(ids[0])->name));
+    assert_memory_equal(sec_former_find(all, n, p->name)->sign, p->sign, SEC_KEY_BYTES);
+    for (unsigned i = 0; i < SEC_FORMER_MAX; i++, after.version++) {
+        snprintf(p->name, sizeof p->name, "m%u", i);
+        OK(sec_former_keep(dir, &before, &after));
+    }
+    OK(sec_former_load(dir, all, &n));
+    assert_int_equal(n, SEC_FORMER_MAX);
+    assert_int_equal(all[n - 1].until, after.version - 1);
 }
 
 int main(void) {
@@ -136,6 +159,6 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_under_the_agent, open_sites, close_sites),
         cmocka_unit_test_setup_teardown(test_agent_anew, open_sites, close_sites),
         cmocka_unit_test_setup_teardown(test_nobodys_key, open_sites, close_sites),
-        cmocka_unit_test(test_file)};
+        cmocka_unit_test(test_file), cmocka_unit_test(test_many_keys)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

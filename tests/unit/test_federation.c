@@ -5,6 +5,7 @@
 #include "agent/daemon.h"
 #include "agent/spread.h"
 #include "security/hub.h"
+#include "security/rotated.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -592,13 +593,39 @@ static int teardown(void **state) {
     return neb_fs_remove_tree(dir) == NEB_OK ? 0 : -1;
 }
 
+// When a member may have new keys again.
+static void test_rotated(void **state) {
+    (void)state;
+    char place[] = "/tmp/nebula-rotated-XXXXXX";
+    const int64_t t0 = 1764144000;
+    uint32_t wait;
+    assert_non_null(mkdtemp(place));
+    assert_int_equal(sec_rotated_wait(place, "rome", t0, &wait), NEB_OK);
+    assert_int_equal(wait, 0);
+    assert_int_equal(sec_rotated_note(place, "rome", t0), NEB_OK);
+    assert_int_equal(sec_rotated_note(place, "paris", t0 + 1800), NEB_OK);
+    assert_int_equal(sec_rotated_wait(place, "rome", t0 + 1800, &wait), NEB_OK);
+    assert_int_equal(wait, SEC_ROTATE_EVERY - 1800);
+    assert_int_equal(sec_rotated_wait(place, "berlin", t0 + 1800, &wait), NEB_OK);
+    assert_int_equal(wait, 0);
+    assert_int_equal(sec_rotated_wait(place, "rome", t0 + SEC_ROTATE_EVERY, &wait), NEB_OK);
+    assert_int_equal(wait, 0);
+    assert_int_equal(sec_rotated_wait(place, "rome", t0 - 10, &wait),
+                     NEB_OK); // of a clock that was ahead
+    assert_int_equal(wait, 0);
+    assert_int_equal(sec_rotated_note(place, "rome", t0 + SEC_ROTATE_EVERY), NEB_OK);
+    assert_int_equal(sec_rotated_wait(place, "paris", t0 + SEC_ROTATE_EVERY, &wait), NEB_OK);
+    assert_int_equal(wait, 1800); // what is of the hour stays
+    assert_int_equal(neb_fs_remove_tree(place), NEB_OK);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rules),           cmocka_unit_test(test_history),
         cmocka_unit_test(test_without_history), cmocka_unit_test(test_settled),
         cmocka_unit_test(test_forks_kept),      cmocka_unit_test(test_hushed),
         cmocka_unit_test(test_lists_looked_at), cmocka_unit_test(test_lists_sent),
-        cmocka_unit_test(test_refused_quietly),
+        cmocka_unit_test(test_refused_quietly), cmocka_unit_test(test_rotated),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
