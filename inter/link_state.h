@@ -19,7 +19,8 @@
 //     DATA    the caller's bytes
 //
 // ZeroMQ does not tell how much it holds. The BEATs do: what was sent and not acknowledged is the
-// queue, wherever it sits (ZeroMQ, kernel, wire, peer), and it is bounded by bytes.
+// queue, wherever it sits (ZeroMQ, kernel, wire, peer), and it is bounded by bytes. A peer may
+// acknowledge what it has not read: then what its kernel has not taken (TCP_INFO) is the queue.
 //
 // A BEAT is also what a side says that has nothing to say: one frame of 36 bytes with its encryption, every 1.5 s of its own
 // silence. PINGs only measure, and get rarer. So a link that idles costs 24 bytes a second each way, and one that carries small
@@ -76,6 +77,7 @@ struct conn {
     neb_ns hello_at;        // dialler: when HELLO went out; 0: not yet
     neb_ns retry_at;        // dialler: open again at; 0: not waiting
     uint64_t sent, acked;   // data bytes
+    uint64_t framed, taken; // bytes on the wire: given to ZeroMQ; that the peer's kernel has taken
     uint64_t recvd, recv_acked;
     uint64_t read;            // at least the bytes on the wire of what was read
     struct inter_meter meter; // IP bytes, against a limit

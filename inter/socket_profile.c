@@ -12,6 +12,8 @@ const struct inter_socket_option inter_socket_profile[] = {
         "who has not authenticated by then is closed"),
     ROW(ZMQ_RCVHWM, "messages", INTER_SOCKET_ALL, 64,
         "a connection's queue here; by bytes: link_guard.c"),
+    ROW(ZMQ_SNDHWM, "messages", INTER_SOCKET_ALL, 1000,
+        "as many small ones as come at once; by bytes: link_send.c"),
     ROW(ZMQ_LINGER, "ms", INTER_SOCKET_ALL, 0, "what was not acknowledged is sent again anyway"),
     ROW(ZMQ_IMMEDIATE, "", INTER_SOCKET_ALL, 1,
         "nothing is queued for a connection that is not there"),

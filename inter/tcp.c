@@ -18,6 +18,15 @@ struct inter_tcp_counts inter_tcp_counts(int fd) {
                                      ti.tcpi_segs_in};
 }
 
+uint64_t inter_tcp_taken(int fd) {
+    struct tcp_info ti;
+    socklen_t n = sizeof ti;
+    memset(&ti, 0, sizeof ti);
+    if (fd < 0 || getsockopt(fd, IPPROTO_TCP, TCP_INFO, &ti, &n) != 0)
+        return 0;
+    return ti.tcpi_bytes_acked;
+}
+
 bool inter_tcp_set_congestion(int fd, const char *name) {
     const char *want = name ? name : "bbr";
     return fd >= 0 &&
@@ -59,6 +68,12 @@ void inter_tcp_would_use(const char *name, char out[INTER_TCP_NAME_MAX]) {
     inter_tcp_congestion(fd, out);
     if (fd >= 0)
         close(fd);
+}
+
+uint64_t inter_tcp_frame_bytes(uint64_t n) {
+    enum { CURVE = 33, SHORT = 2, LONG = 9 }; // ZMTP's header has one byte for a length, or eight
+    n += CURVE;
+    return n + (n <= UINT8_MAX ? SHORT : LONG);
 }
 
 uint64_t inter_tcp_wire_bytes(uint64_t n) {

@@ -20,6 +20,9 @@ struct inter_tcp_counts { // since the connection was made
 };
 struct inter_tcp_counts inter_tcp_counts(int fd); // zeros when fd is no connection
 
+uint64_t
+inter_tcp_taken(int fd); // bytes that the other end's kernel has acknowledged; 0: not known
+
 // Sets the algorithm; NULL: bbr, and where the system does not permit it, what it has. True: it is set.
 bool inter_tcp_set_congestion(int fd, const char *name);
 // The connection's algorithm forgets what it has learned, and begins as on a new connection: BBR in its start-up, others in slow start.
@@ -32,5 +35,7 @@ bool inter_tcp_may_use(const char *name);
 void inter_tcp_would_use(const char *name, char out[INTER_TCP_NAME_MAX]);
 // Bytes that a message of n bytes takes on the wire: ZMTP and CURVE frames, TCP and IP headers.
 uint64_t inter_tcp_wire_bytes(uint64_t n);
+// The same without TCP and IP headers, to the byte.
+uint64_t inter_tcp_frame_bytes(uint64_t n);
 
 #endif

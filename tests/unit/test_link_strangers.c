@@ -211,6 +211,70 @@ static void test_garbage(void **state) {
     close_pair(&a, &b);
 }
 
+// Sends bulk to a peer for as long as it is taken, 256 MiB at most, while that one claims after each message that it has read
+// all. Returns what was taken.
+static uint64_t feed(struct site *b, uint32_t peer, void *control) {
+    enum { MESSAGE = 1 << 20, MOST = 256 };
+    static uint8_t data[MESSAGE];
+    uint64_t taken = 0;
+    for (neb_ns end = neb_now() + 2 * NEB_S; neb_now() < end && taken < (uint64_t)MOST * MESSAGE;) {
+        if (inter_link_send(b->l, peer, INTER_BULK, data, sizeof data) == NEB_OK)
+            taken += sizeof data;
+        uint8_t beat[10] = {BEAT, 1};
+        neb_put_u64(beat + 2, b->l->peers[peer].s[ACCEPTED].c[1].sent);
+        zmq_send(control, beat, sizeof beat, ZMQ_DONTWAIT);
+        step(b, NULL);
+    }
+    return taken;
+}
+
+// A member that acknowledges what it has not read is given no more than one that acknowledges nothing.
+static void test_acknowledges_all(void **state) {
+    (void)state;
+    enum { QUEUE = 8 << 20, KERNEL = 24 << 20 }; // and what its own side has taken
+    struct site b = {.id = ids[1], .peer = index_of(&list, 0)};
+    struct inter_link_config cfg = {.identity = ids[1],
+                                    .members = &list,
+                                    .listen = "127.0.0.1:*",
+                                    .n_bulk = 1,
+                                    .bulk_queue_bytes = QUEUE};
+    assert_int_equal(inter_link_create(&cfg, &b.l), NEB_OK);
+    void *ctx = zmq_ctx_new(), *s[2];
+    for (uint8_t i = 0; i < 2; i++) {
+        uint8_t hello[10] = {HELLO, 1, 0, 0, 0, 0, 0, 0, 0, i}, answer[10];
+        int one = 1;
+        s[i] = raw_dealer(ctx, 0, 1, inter_link_port(b.l), NULL);
+        zmq_setsockopt(s[i], ZMQ_RCVHWM, &one, sizeof one);
+        zmq_send(s[i], hello, sizeof hello, 0);
+        bool welcome = false;
+        UNTIL(&b, NULL, welcome |= zmq_recv(s[i], answer, sizeof answer, ZMQ_DONTWAIT) > 0, 5);
+    }
+    assert_in_range(feed(&b, b.peer, s[0]), QUEUE, QUEUE + KERNEL);
+    zmq_close(s[0]);
+    zmq_close(s[1]);
+    zmq_ctx_term(ctx);
+    inter_link_destroy(&b.l);
+}
+
+// Bytes that the kernel counts are told from those that ZeroMQ still has by what its frames take.
+static void test_frames_to_the_byte(void **state) {
+    (void)state;
+    struct site a, b;
+    static const uint8_t data[600];
+    pair_up(&a, &b);
+    struct conn *c = &link_active(b.l, &b.l->peers[b.peer])->c[1];
+    UNTIL(&a, &b, c->open, 5);
+    b.l->peers[b.peer].stripes.use = 1;
+    for (neb_ns end = neb_now() + 500 * NEB_MS; neb_now() < end;) // its WELCOME is acknowledged
+        step(&a, &b);
+    uint64_t before = inter_tcp_taken(c->fd) - c->framed;
+    for (size_t n = 1; n <= sizeof data; n++)
+        assert_int_equal(inter_link_send(b.l, b.peer, INTER_BULK, data, n), NEB_OK);
+    UNTIL(&a, &b, inter_tcp_taken(c->fd) - c->framed == before, 5);
+    assert_true(c->sent > sizeof data * sizeof data / 2);
+    close_pair(&a, &b);
+}
+
 #ifdef __SANITIZE_ADDRESS__ // keeps what was freed for a while
 enum { OVERSIZE_KIB = 640 * 1024 };
 #else
@@ -249,9 +313,14 @@ static void test_oversize(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_unknown_key), cmocka_unit_test(test_wrong_server_key),
-        cmocka_unit_test(test_spoof),       cmocka_unit_test(test_garbage),
-        cmocka_unit_test(test_oversize),    cmocka_unit_test(test_early_bulk),
+        cmocka_unit_test(test_unknown_key),
+        cmocka_unit_test(test_wrong_server_key),
+        cmocka_unit_test(test_spoof),
+        cmocka_unit_test(test_garbage),
+        cmocka_unit_test(test_oversize),
+        cmocka_unit_test(test_early_bulk),
+        cmocka_unit_test(test_acknowledges_all),
+        cmocka_unit_test(test_frames_to_the_byte),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
