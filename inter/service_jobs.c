@@ -280,6 +280,15 @@ static bool readable(const struct inter_manifest *m) {
     return good;
 }
 
+static enum neb_status sign_manifest(struct inter_service *s, struct inter_manifest *m) {
+    neb_buf_clear(&s->out);
+    inter_manifest_put_body(&s->out, m);
+    NEB_TRY(neb_buf_check(&s->out));
+    return service_sign(s, SEC_CONTEXT_MANIFEST, s->out.p, s->out.len, m->sig)
+               ? NEB_OK
+               : neb_fail(NEB_ERR_DENIED, "cannot sign an update");
+}
+
 enum neb_status inter_service_submit(struct inter_service *s, const struct inter_manifest *given,
                                      const void *blob, size_t len) {
     struct inter_manifest m = *given, stored;
@@ -297,8 +306,8 @@ enum neb_status inter_service_submit(struct inter_service *s, const struct inter
     if (m.key.round < open)
         return inter_service_deliver(s, m.key.job, m.key.fragment, m.key.round);
     m.key.attempt += inter_node_attempt(s->node, m.key.job);
-    if (inter_ledger_find_manifest(s->ledger, &m.key, &stored) == NEB_OK &&
-        inter_ledger_has_blob(s->ledger, &m.key)) {
+    bool promised = inter_ledger_find_manifest(s->ledger, &m.key, &stored) == NEB_OK;
+    if (promised && inter_ledger_has_blob(s->ledger, &m.key)) {
         neb_sha256(blob, len, m.sha256);
         if (memcmp(stored.sha256, m.sha256, sizeof m.sha256))
             neb_warn("round %u: the worker computed other bytes than before its restart; those of "
@@ -315,11 +324,10 @@ enum neb_status inter_service_submit(struct inter_service *s, const struct inter
             m.key.round, m.key.fragment, (unsigned long long)m.tokens);
     struct own w = {.m = &m, .blob = blob, .len = len};
     NEB_TRY(service_apart(s, len, store_and_hash, &w));
-    neb_buf_clear(&s->out);
-    inter_manifest_put_body(&s->out, &m);
-    NEB_TRY(neb_buf_check(&s->out));
-    if (!service_sign(s, SEC_CONTEXT_MANIFEST, s->out.p, s->out.len, m.sig))
-        return neb_fail(NEB_ERR_DENIED, "cannot sign an update");
+    if (promised && !memcmp(stored.sha256, m.sha256, sizeof m.sha256))
+        m = stored; // its bytes were lost with a bad sector: a second signature under its key would be proof of a lie
+    else
+        NEB_TRY(sign_manifest(s, &m));
     service_step(s,
                  &(struct inter_event){.kind = INTER_EV_SUBMIT, .manifest = &m, .peer = s->self});
     return s->st == NEB_OK ? weigh_own(s, &m) : s->st;

@@ -207,13 +207,13 @@ static inline void go_for(neb_ns time) {
 
 // ---- updates --------------------------------------------------------------------------------------------------
 
-static inline void submit(struct site *x, uint32_t fragment, uint32_t round) {
+static inline void submit_of(struct site *x, uint32_t fragment, uint32_t round, uint64_t tokens) {
     static float data[ELEMENTS];
     struct neb_buf b = {0};
     struct cmp_work *w = NULL;
     struct cmp_codec codec;
     struct cmp_unit_shape shape = {.unit = 0, .rows = 1024, .cols = ELEMENTS / 1024};
-    struct inter_manifest m = {.key = {.round = round, .fragment = fragment}, .tokens = 10};
+    struct inter_manifest m = {.key = {.round = round, .fragment = fragment}, .tokens = tokens};
     memcpy(m.key.job, job, sizeof job);
     m.key.member = (uint8_t)x->who;
     for (uint32_t i = 0; i < ELEMENTS; i++) // no two bytes alike: zstd finds nothing
@@ -228,6 +228,10 @@ static inline void submit(struct site *x, uint32_t fragment, uint32_t round) {
     OK(inter_service_submit(x->s, &m, b.p, b.len)); // said twice
     neb_buf_free(&b);
     cmp_work_destroy(&w);
+}
+
+static inline void submit(struct site *x, uint32_t fragment, uint32_t round) {
+    submit_of(x, fragment, round, 10);
 }
 
 static inline enum neb_status signed_by(void *user, const uint8_t id[INTER_ID_BYTES],
