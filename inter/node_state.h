@@ -77,6 +77,8 @@ struct slot {      // one member's update in the open round
     uint16_t gone;              // who was asked and does not have it
     bool sought;                // somebody was asked
     uint8_t asked;              // member asked last
+    uint16_t may_send;          // bit per member: was asked in this round; its owner may anyway
+    bool single;                // several sent bytes that do not fit together: only `asked` may
     struct inter_bitmap got;    // while it arrives
     uint16_t senders;           // bit per member: whose chunks those are; of before a restart: all
     neb_ns moved;               // last progress, or last time somebody was asked

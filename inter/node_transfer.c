@@ -146,6 +146,7 @@ static enum neb_status take_manifest(struct step *s, struct job *j, struct fragm
                                      const struct inter_manifest *m) {
     struct slot *t = &g->slots[m->key.member];
     uint16_t hints = t->hint_attempt == m->key.attempt ? t->hints : 0;
+    uint16_t may_send = t->may_send;
     uint8_t attempts = t->attempts;
     for (size_t i = j->n_serves; i-- > 0;) // of another digest under this key
         if (inter_key_equal(&j->serves[i].m.key, &m->key) && !same_digest(&j->serves[i].m, m))
@@ -160,6 +161,7 @@ static enum neb_status take_manifest(struct step *s, struct job *j, struct fragm
     t->attempts = (uint8_t)(attempts + (attempts < UINT8_MAX));
     t->m = *m;
     t->holders = hints;
+    t->may_send = may_send;
     if (m->key.member != j->c.self)
         t->holders |= (uint16_t)BIT(m->key.member);
     t->began = t->moved = g->said = s->now;
@@ -277,6 +279,12 @@ static bool may_judge(const struct job *j, const struct fragment *g, const struc
     return j->judges || (g->decided && node_lists(&g->decision, &t->m));
 }
 
+// Whoever is not asked could put its own bytes between those of others, who would bring all of it in vain.
+static bool may_send(const struct slot *t, uint8_t from) {
+    bool ever = from == t->m.key.member || t->may_send >> from & 1;
+    return ever && (!t->single || from == t->asked);
+}
+
 static bool chunk_is_whole(const uint8_t *data, size_t len, uint64_t check) {
     uint8_t sha[INTER_SHA_BYTES];
     neb_sha256(data, len, sha);
@@ -304,6 +312,12 @@ void node_on_chunk(struct step *s, struct neb_rd *r) {
     struct slot *t = chunk_slot(s, j, &k, chunk, (uint8_t)from);
     if (!t)
         return;
+    if (!may_send(t, (uint8_t)from)) {
+        node_fault(s,
+                   INTER_FAULT_REPLAY); // or was asked before a snapshot took the place of all this
+        say_ack(s, j, &k, chunk, (uint8_t)from);
+        return;
+    }
     if (chunk >= t->got.n || len != inter_chunk_length(t->m.bytes, t->m.chunk_bytes, chunk)) {
         node_fault(s, INTER_FAULT_MALFORMED);
         return;
@@ -348,19 +362,31 @@ static void held_by(const struct step *s, const struct job *j, struct slot *t, u
         t->spread = s->now;
 }
 
-// The bytes are not those that their author signed: whoever sent them all has sent others.
-static void blame_senders(struct step *s, const struct job *j, const struct slot *t) {
-    bool one = node_count(t->senders) == 1;
-    node_blame(s, one ? j->c.peers[__builtin_ctz(t->senders)] : INTER_PEER_NONE,
-               INTER_FAULT_CORRUPT);
-}
-
 static void nothing_here(struct slot *t) {
     if (t->got.bits)
         memset(t->got.bits, 0, (t->got.n + 7) / 8);
     t->got.set = 0;
     t->senders = 0;
     t->checking = false;
+}
+
+// The bytes are not those that their author signed: whoever sent them all has sent others. Of several it is not known who has,
+// so the next ones come from one, its owner where that can be heard.
+static void start_over(struct step *s, struct job *j, struct slot *t) {
+    bool one = node_count(t->senders) == 1;
+    uint8_t owner = t->m.key.member;
+    node_blame(s, one ? j->c.peers[__builtin_ctz(t->senders)] : INTER_PEER_NONE,
+               INTER_FAULT_CORRUPT);
+    nothing_here(t);
+    if (one && !t->single) {
+        node_say_state_all(s, j, t);
+    } else if (!one && node_direct(s, j, owner)) {
+        t->asked = owner;
+        node_say_state(s, j, t, owner);
+    } else {
+        t->moved = 0; // the next one is asked at once
+    }
+    t->single = t->single || !one;
 }
 
 static void lose_room(struct step *s, struct slot *t) {
@@ -410,9 +436,7 @@ void node_on_blob_done(struct step *s) {
         return;
     }
     if (!s->e->ok && !s->e->refused) { // the whole does not match its digest: start over
-        blame_senders(s, j, t);
-        nothing_here(t);
-        node_say_state_all(s, j, t);
+        start_over(s, j, t);
         return;
     }
     t->no_room = false; // it was here already
@@ -590,6 +614,7 @@ static void want(struct step *s, struct job *j, struct fragment *g, uint8_t m) {
     while (!(from >> t->asked & 1));
     t->moved = s->now;
     t->sought = true;
+    t->may_send |= (uint16_t)BIT(t->asked);
     if (!sought) {
         k = (struct inter_key){.round = g->round, .fragment = node_index(j, g), .member = m};
         memcpy(k.job, j->c.id, sizeof k.job);

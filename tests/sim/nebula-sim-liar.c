@@ -8,6 +8,7 @@
 // two updates under one key. Who is talked to by which changes while the run goes on; some messages come from both. On top of that, by
 // seed: it says that it holds what it does not, changes what it passes on, says old messages again, and forgets what others told it
 // when it leads. It is revoked when faults are over.
+#include "agent/base/sha256.h"
 #include "inter/node_state.h"
 #include "tests/sim/sim.h"
 
@@ -53,9 +54,10 @@ void sim_liar_set_up(struct sim *s) {
     l->replay = degree(s, 0.2);
     l->leak = degree(s, 0.2);
     l->forget = degree(s, 0.1);
+    l->push = degree(s, 1);
     if (s->o.terms) {
         l->one_update = true;
-        l->have = l->alter = l->replay = l->leak = l->forget = 0;
+        l->have = l->alter = l->replay = l->leak = l->forget = l->push = 0;
     }
     struct sim_host *h = &s->h[l->twin];
     *h = s->h[l->who];
@@ -82,6 +84,28 @@ void sim_liar_shuffle(struct sim *s) {
     sim_note(s, "liar", s->liar->who, s->liar->side, s->liar->divided / NEB_S, 0, 0);
 }
 
+// The last chunk of an update of another member, in good form, before its owner gets there.
+static void push_false(struct sim *s, const struct sim_message *m) {
+    struct inter_manifest x;
+    struct neb_rd r = neb_rd_make(m->bytes + 1, m->len - 1);
+    if (!inter_manifest_get(&r, &x) || !happens(s, s->liar->push))
+        return;
+    uint8_t chunk[SIM_BLOB] = {1}, sha[INTER_SHA_BYTES];
+    uint32_t last = inter_chunks(x.bytes, x.chunk_bytes) - 1,
+             n = inter_chunk_length(x.bytes, x.chunk_bytes, last);
+    struct neb_buf b = {0};
+    neb_sha256(chunk, n, sha);
+    neb_buf_u8(&b, MSG_CHUNK);
+    inter_key_put(&b, &x.key);
+    neb_buf_u32(&b, last);
+    neb_buf_add(&b, sha, 8);
+    for (uint8_t to = 0; to < s->o.members; to++)
+        if (!sim_lies(s, to) && to != x.key.member)
+            sim_transmit(s, s->liar->side >> to & 1 ? s->liar->twin : s->liar->who, to, true, b.p,
+                         b.len, chunk, n);
+    neb_buf_free(&b);
+}
+
 // Beats are for both: each knows who is there.
 void sim_liar_hears(struct sim *s, const struct sim_message *m) {
     struct inter_event e = {.kind = INTER_EV_MESSAGE,
@@ -95,6 +119,8 @@ void sim_liar_hears(struct sim *s, const struct sim_message *m) {
         sim_host_step(s, s->liar->who, &e);
     if (twin || both)
         sim_host_step(s, s->liar->twin, &e);
+    if (m->bytes[0] == MSG_MANIFEST)
+        push_false(s, m);
 }
 
 // | STATE | key | digest | epoch | holding | u32 length | bits | what the path carries | : it has all of it.

@@ -206,6 +206,7 @@ struct sim_liar {
     neb_ns divided;                           // until then the two sides do not hear each other
     bool gone;                                // revoked: faults are over
     double have, alter, replay, leak, forget; // probabilities
+    double push;                              // false chunks of an update that it has just heard of
     double terms;                             // that it lies about one
     double far; // that it says to be rounds ahead, and that the others' are gone
     struct neb_rng on_terms;

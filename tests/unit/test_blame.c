@@ -19,9 +19,11 @@ enum { CHUNK = INTER_CHUNK_MIN, BYTES = 2 * CHUNK, STEP_TOKENS = 100 };
 // inter/node_state.h
 enum {
     MSG_MANIFEST = 1,
+    MSG_STATE,
     MSG_COMMIT = 6,
     MSG_CHUNK = 8,
     MSG_BEAT = 9,
+    MSG_WANT = 12,
     MSG_GONE = 13,
     MSG_FORWARD,
     MSG_EVIDENCE
@@ -173,11 +175,100 @@ static void test_manifests(void **state) {
     blames(INTER_FAULT_SECOND, peers[AUTHOR]);
 }
 
+static void link_up(int who) {
+    step(&(struct inter_event){.kind = INTER_EV_PEER_UP, .peer = peers[who]});
+}
+
+// A member has an update whole, and is asked for it once the author has been too slow.
+static void ask(int who, const struct inter_manifest *m) {
+    struct neb_buf b = {0};
+    neb_buf_u8(&b, MSG_STATE);
+    inter_key_put(&b, &m->key);
+    neb_buf_add(&b, m->sha256, 8);
+    neb_buf_u64(&b, 9);
+    neb_buf_u8(&b, INTER_HOLD_WHOLE);
+    neb_buf_u32(&b, 0);
+    neb_buf_u32(&b, 0);
+    neb_buf_u8(&b, 0);
+    hear(who, false, &b);
+    neb_buf_free(&b);
+    bool asked = false;
+    for (int k = 0; k < 100 && !asked; k++) {
+        now += 200 * NEB_MS;
+        step(&(struct inter_event){.kind = INTER_EV_TICK});
+        for (size_t i = 0; i < out.n; i++)
+            asked |= out.list[i].kind == INTER_ACT_SEND && out.list[i].peer == peers[who] &&
+                     out.bytes.p[out.list[i].at] == MSG_WANT;
+    }
+    assert_true(asked);
+}
+
+static bool said_state(int to) {
+    for (size_t i = 0; i < out.n; i++)
+        if (out.list[i].kind == INTER_ACT_SEND && out.list[i].peer == peers[to] &&
+            out.bytes.p[out.list[i].at] == MSG_STATE)
+            return true;
+    return false;
+}
+
+static bool keeps_a_chunk(void) {
+    for (size_t i = 0; i < out.n; i++)
+        if (out.list[i].kind == INTER_ACT_BLOB_WRITE)
+            return true;
+    return false;
+}
+
+// Who has not been asked brings nothing of another's update: its false chunk before the author's would undo all that one sends.
+static void test_unasked(void **state) {
+    (void)state;
+    struct inter_manifest m = manifest(AUTHOR, 0, 1);
+    link_up(AUTHOR);
+    link_up(OTHER);
+    show(AUTHOR, &m);
+    send_chunk(OTHER, &m, 1, 9, true);
+    blames(INTER_FAULT_REPLAY, peers[OTHER]);
+    assert_false(keeps_a_chunk());
+    send_chunk(AUTHOR, &m, 1, 1, true);
+    assert_true(keeps_a_chunk());
+    blames_nobody();
+    ask(OTHER, &m);
+    send_chunk(OTHER, &m, 0, 1, true);
+    assert_true(keeps_a_chunk());
+    blames_nobody();
+}
+
+// After bytes of several that do not fit together, they come from one: its author first, then whoever is asked. That one is to blame.
+static void test_one_after_several(void **state) {
+    (void)state;
+    struct inter_manifest m = manifest(AUTHOR, 0, 1);
+    link_up(AUTHOR);
+    link_up(OTHER);
+    show(AUTHOR, &m);
+    ask(OTHER, &m);
+    send_chunk(AUTHOR, &m, 0, 1, true);
+    send_chunk(OTHER, &m, 1, 9, true);
+    finished(&m, false, false);
+    blames(INTER_FAULT_CORRUPT, INTER_PEER_NONE);
+    assert_true(said_state(AUTHOR) && !said_state(OTHER));
+    send_chunk(OTHER, &m, 1, 9, true);
+    blames(INTER_FAULT_REPLAY, peers[OTHER]);
+    assert_false(keeps_a_chunk());
+    send_chunk(AUTHOR, &m, 0, 1, true);
+    assert_true(keeps_a_chunk());
+    ask(OTHER, &m); // the author sends no more
+    send_chunk(AUTHOR, &m, 1, 1, true);
+    assert_false(keeps_a_chunk());
+    send_chunk(OTHER, &m, 1, 1, true);
+    assert_true(keeps_a_chunk());
+}
+
 // Of bytes whose whole is not what was signed: who sent all of them; of several it is not known which. Of bytes that are, their author.
 static void test_blobs(void **state) {
     (void)state;
     struct inter_manifest m = manifest(AUTHOR, 0, 1);
     show(OTHER, &m);
+    link_up(OTHER);
+    ask(OTHER, &m);
     send_chunk(OTHER, &m, 0, 1, false);
     blames(INTER_FAULT_CORRUPT, peers[OTHER]);
     send_chunk(OTHER, &m, 0, 9, true);
@@ -188,10 +279,13 @@ static void test_blobs(void **state) {
     send_chunk(OTHER, &m, 1, 9, true);
     finished(&m, false, false);
     blames(INTER_FAULT_CORRUPT, INTER_PEER_NONE);
+    link_up(AUTHOR);
+    ask(AUTHOR, &m);
     send_chunk(AUTHOR, &m, 0, 9, true);
     send_chunk(AUTHOR, &m, 1, 9, true);
     finished(&m, false, false);
     blames(INTER_FAULT_CORRUPT, peers[AUTHOR]);
+    ask(OTHER, &m);
     send_chunk(OTHER, &m, 0, 1, true);
     send_chunk(OTHER, &m, 1, 1, true);
     finished(&m, false, true); // by the gate
@@ -442,6 +536,8 @@ int main(void) {
                                        TEST(test_passing_on),
                                        TEST(test_what_proves_nothing),
                                        TEST(test_behind),
-                                       TEST(test_behind_without_answer)};
+                                       TEST(test_behind_without_answer),
+                                       TEST(test_unasked),
+                                       TEST(test_one_after_several)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
