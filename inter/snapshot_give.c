@@ -12,6 +12,8 @@ enum {
 // Not replaced by a newer one: so long after the last chunk that somebody took; and until somebody takes the first one, longer than a member
 // waits before it asks again, as what took long to open must still be there then.
 static const neb_ns in_use_for = 3 * NEB_S, fresh_for = 20 * NEB_S;
+// Nor after those, however slowly it is taken, while the updates since it stay; where they do not, nobody could go on from an old one.
+static const neb_ns young_for = 600 * NEB_S;
 static const neb_ns asker_patience = 600 * NEB_S;
 
 void snapshot_release(struct inter_snapshots *s, struct given *g) {
@@ -67,8 +69,9 @@ static struct given *find_given(struct inter_snapshots *s, const uint8_t job[INT
     return NULL;
 }
 
-static bool stays(const struct given *g, neb_ns now) {
-    return g->taken ? now - g->taken < in_use_for : now - g->opened < fresh_for;
+static bool stays(const struct inter_snapshots *s, const struct given *g, neb_ns now) {
+    bool in_use = g->taken ? now - g->taken < in_use_for : now - g->opened < fresh_for;
+    return in_use && (now - g->opened < young_for || inter_snapshots_hold(s, now, g->job));
 }
 
 // The newest state, unless an older one is being taken by somebody, was opened just now, or is the one that the asker has begun to
@@ -77,7 +80,7 @@ static enum neb_status pin(struct inter_snapshots *s, neb_ns now, const uint8_t 
                            const uint8_t begun[INTER_SHA_BYTES], struct given **out) {
     struct given *g = find_given(s, job, NULL);
     *out = g;
-    if (g && (stays(g, now) || !memcmp(g->id, begun, sizeof g->id)))
+    if (g && (stays(s, g, now) || !memcmp(g->id, begun, sizeof g->id)))
         return NEB_OK;
     struct inter_snapshot_source source;
     enum neb_status st = s->c.open(s->c.user, job, &source);
@@ -235,11 +238,14 @@ enum neb_status snapshot_on_get(struct inter_snapshots *s, neb_ns now, uint32_t 
     w.chunk = neb_rd_u32(r);
     if (!neb_rd_done(r))
         return NEB_OK;
-    for (uint32_t i = 0; i < s->n_queue; i++)
+    uint32_t waiting = 0;
+    for (uint32_t i = 0; i < s->n_queue; i++) {
+        waiting += s->queue[i].peer == peer;
         if (s->queue[i].peer == peer && s->queue[i].chunk == w.chunk &&
             !memcmp(s->queue[i].id, w.id, sizeof w.id))
             return NEB_OK; // asked again before its turn
-    if (s->n_queue < QUEUE_MAX)
+    }
+    if (waiting < SHARE_MAX && s->n_queue < QUEUE_MAX)
         s->queue[s->n_queue++] = w;
     return snapshot_pump(s, now);
 }

@@ -7,8 +7,9 @@
 
 enum {
     PEERS = 16,
-    WINDOW_MAX = 64, // chunks asked for at once: 16 MiB
-    QUEUE_MAX = 256, // chunks that others wait for
+    WINDOW_MAX = 64,            // chunks asked for at once: 16 MiB
+    SHARE_MAX = 2 * WINDOW_MAX, // chunks that one other waits for: of two jobs
+    QUEUE_MAX = PEERS * SHARE_MAX,
 };
 static const neb_ns chunk_patience = 10 * NEB_S; // of one that was asked for, on either side
 

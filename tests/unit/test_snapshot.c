@@ -43,6 +43,7 @@ static struct {
     int opened, closed;
     int opens_after;    // so many times open says that it is not there yet
     bool silent;        // side 2 says so for ever
+    bool takes_nothing; // side 2: its link is full
     uint32_t strangers; // peers that are no clusters of the job, bit each
     int refused;        // what they said
     enum neb_status done;
@@ -107,7 +108,8 @@ static void done(void *user, const uint8_t id[INTER_ID_BYTES], enum neb_status s
 static enum neb_status put(void *user, uint32_t peer, bool bulk, const void *head, size_t n,
                            const void *body, size_t m) {
     const struct side *e = user;
-    if (W.n + 2 > QUEUE || (bulk && neb_rng_below(&W.rng, 5) == 0))
+    if (W.n + 2 > QUEUE || (bulk && peer == 2 && W.takes_nothing) ||
+        (bulk && neb_rng_below(&W.rng, 5) == 0))
         return NEB_ERR_AGAIN;
     if ((double)neb_rng_below(&W.rng, 1000) < W.loss * 1000)
         return NEB_OK;
@@ -312,6 +314,15 @@ static void say(uint32_t from, uint32_t to, uint8_t type, const uint8_t id[INTER
     neb_buf_free(&b);
 }
 
+static void id_of(uint32_t round, uint8_t id[INTER_SHA_BYTES]) {
+    struct neb_buf header = {0};
+    struct inter_snapshot *s = make(round);
+    inter_snapshot_put(&header, s);
+    neb_sha256(header.p, header.len, id);
+    free(s);
+    neb_buf_free(&header);
+}
+
 // The one answer that is on its way to a side: none is here.
 static void expect_none(uint32_t to) {
     static const uint8_t nothing[INTER_SHA_BYTES + 16];
@@ -329,12 +340,7 @@ static void test_others_get_nothing(void **state) {
     (void)state;
     static const uint8_t none[INTER_SHA_BYTES];
     uint8_t id[INTER_SHA_BYTES];
-    struct neb_buf header = {0};
-    struct inter_snapshot *s = make(7);
-    inter_snapshot_put(&header, s);
-    neb_sha256(header.p, header.len, id);
-    free(s);
-    neb_buf_free(&header);
+    id_of(7, id);
     W.rng = neb_rng_make(1, 0);
     W.strangers = 1u << 2;
     say(2, 0, INTER_SNAPSHOT_ASK, none, NULL, NEB_S);
@@ -364,6 +370,69 @@ static void test_others_get_nothing(void **state) {
     assert_int_equal(W.n, 0);
     assert_int_equal(W.opened, 1);
     assert_int_equal(W.data_bytes, was);
+}
+
+// One that asks for chunks without end and takes none: who takes does not wait for it.
+static void test_takes_nothing(void **state) {
+    (void)state;
+    static const uint8_t none[INTER_SHA_BYTES];
+    uint8_t id[INTER_SHA_BYTES];
+    id_of(7, id);
+    neb_ns now = NEB_S;
+    W.takes_nothing = true;
+    say(2, 0, INTER_SNAPSHOT_ASK, none, NULL, now);
+    OK(inter_snapshots_fetch(W.side[1].s, job, at("x"), zero, 1, false, now));
+    for (int k = 0; k < 60 && !W.n_done; k++, now += 500 * NEB_MS) {
+        say(2, 0, INTER_SNAPSHOT_GET, id, &(uint32_t){5000}, now); // what waited too long goes,
+        for (uint32_t chunk = 0; chunk < 600; chunk++)             // and one that is there is first
+            say(2, 0, INTER_SNAPSHOT_GET, id, &chunk, now);
+        while (W.n && !W.n_done)
+            deliver(now);
+        for (int i = 0; i < 2; i++)
+            OK(inter_snapshots_tick(W.side[i].s, now));
+    }
+    check_whole(7);
+}
+
+static void take_one(const uint8_t id[INTER_SHA_BYTES], neb_ns now) { // 2 of 0
+    uint64_t was = W.data_bytes;
+    for (int k = 0; k < 100 && W.data_bytes == was; k++) {
+        say(2, 0, INTER_SNAPSHOT_GET, id, &(uint32_t){3}, now);
+        OK(inter_snapshots_tick(W.side[0].s, now)); // what the link did not take
+    }
+    assert_true(W.data_bytes > was);
+    while (W.n)
+        free(W.queue[--W.n].p);
+}
+
+// States opened, once 1 has asked for one while 2 was taking one.
+static int opened_for(const uint8_t taken[INTER_SHA_BYTES], neb_ns now) {
+    static const uint8_t none[INTER_SHA_BYTES];
+    take_one(taken, now);
+    say(1, 0, INTER_SNAPSHOT_ASK, none, NULL, now + NEB_S);
+    while (W.n)
+        free(W.queue[--W.n].p);
+    return W.opened;
+}
+
+// One that takes a state for ever keeps it from being replaced as long as the updates since it are kept, a day; after that no longer than
+// others can go on from it.
+static void test_takes_for_ever(void **state) {
+    (void)state;
+    static const uint8_t none[INTER_SHA_BYTES];
+    const neb_ns hour = 3600 * NEB_S;
+    uint8_t id[INTER_SHA_BYTES];
+    id_of(7, id);
+    neb_ns start = NEB_S, now = start;
+    say(2, 0, INTER_SNAPSHOT_ASK, none, NULL, start);
+    for (; now < start + 20 * hour; now += NEB_S + (now - start) / 2)
+        take_one(id, now);
+    assert_int_equal(opened_for(id, start + 23 * hour), 1);
+    W.round = 9;
+    assert_int_equal(opened_for(id, now = start + 25 * hour), 2);
+    id_of(9, id);
+    assert_int_equal(opened_for(id, now + 300 * NEB_S), 2);
+    assert_int_equal(opened_for(id, now + 700 * NEB_S), 3);
 }
 
 static uint64_t on_disk(const char *name) {
@@ -535,14 +604,21 @@ static void test_headers(void **state) {
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(test_over_a_bad_link),   TEST(test_goes_on_after_a_restart),
-        TEST(test_a_newer_one),       TEST(test_header_only),
-        TEST(test_nobody_has_one),    TEST(test_too_large),
-        TEST(test_no_room),           TEST(test_headers),
-        TEST(test_slow_to_open),      TEST(test_updates_stay),
-        TEST(test_late_offers),       TEST(test_withdrawn),
-        TEST(test_others_get_nothing)};
+    const struct CMUnitTest tests[] = {TEST(test_over_a_bad_link),
+                                       TEST(test_goes_on_after_a_restart),
+                                       TEST(test_a_newer_one),
+                                       TEST(test_header_only),
+                                       TEST(test_nobody_has_one),
+                                       TEST(test_too_large),
+                                       TEST(test_no_room),
+                                       TEST(test_headers),
+                                       TEST(test_slow_to_open),
+                                       TEST(test_updates_stay),
+                                       TEST(test_late_offers),
+                                       TEST(test_withdrawn),
+                                       TEST(test_others_get_nothing),
+                                       TEST(test_takes_nothing),
+                                       TEST(test_takes_for_ever)};
     // a key of this job
     static const uint8_t handed[SEC_SEAL_HANDED_BYTES] = {[SEC_SEAL_ID_BYTES] = 9};
     int failed = cmocka_run_group_tests_name("in clear", tests, NULL, NULL);
