@@ -252,6 +252,10 @@ static void say_elect(struct step *s, struct job *j, enum promise_kind kind) {
 }
 
 static void say_promises(struct step *s, struct job *j, enum promise_kind kind, uint8_t to) {
+    neb_ns *answered = &j->members[to].answered[kind];
+    if (*answered && s->now - *answered < answer_pause)
+        return;
+    *answered = s->now;
     for (uint32_t f = 0; f < j->c.fragments; f++) {
         const struct fragment *g = &j->fragments[f];
         struct inter_promise p;

@@ -62,25 +62,27 @@ void node_serves_round_over(struct step *s, struct job *j, const struct fragment
     }
 }
 
-static uint64_t flying_to(const struct inter_node *n, uint32_t peer) {
-    uint64_t total = 0;
+// What flies to each peer, of all jobs.
+static void count_flying(const struct inter_node *n, uint64_t total[PEERS_MAX]) {
+    memset(total, 0, PEERS_MAX * sizeof *total);
     for (int i = 0; i < JOBS_MAX; i++)
         for (size_t k = 0; n->jobs[i].open && k < n->jobs[i].n_serves; k++)
-            if (n->jobs[i].c.peers[n->jobs[i].serves[k].to] == peer)
-                total += n->jobs[i].serves[k].out.flying_bytes;
-    return total;
+            total[n->jobs[i].c.peers[n->jobs[i].serves[k].to]] +=
+                n->jobs[i].serves[k].out.flying_bytes;
 }
 
 // Fills the window of every path. Chunk headers carry the first 8 bytes of the chunk's SHA-256; the shell, which reads
 // the bytes, puts it in: the header's last field is left zero here.
 void node_pump(struct step *s, struct job *j) {
+    uint64_t flying[PEERS_MAX];
+    count_flying(s->n, flying);
     for (size_t i = 0; i < j->n_serves && !j->held; i++) {
         struct serve *v = &j->serves[i];
         uint32_t peer = j->c.peers[v->to];
         struct path *p = &s->n->paths[peer];
         if (!p->up || !v->out.ready)
             continue;
-        uint64_t elsewhere = flying_to(s->n, peer) - v->out.flying_bytes;
+        uint64_t elsewhere = flying[peer] - v->out.flying_bytes;
         if (!elsewhere && !v->out.flying_bytes && !inter_sender_done(&v->out) &&
             inter_estimate_anew(&p->estimate, s->now))
             node_act(s, INTER_ACT_START_ANEW)->peer = peer;
@@ -104,6 +106,7 @@ void node_pump(struct step *s, struct job *j) {
             if (s->st != NEB_OK)
                 return;
         }
+        flying[peer] = elsewhere + v->out.flying_bytes;
     }
 }
 
@@ -137,7 +140,9 @@ void node_on_ack(struct step *s, struct neb_rd *r) {
     if (!v)
         return; // of a transfer that is over
     struct path *p = &s->n->paths[s->from];
-    uint64_t elsewhere = flying_to(s->n, s->from) - v->out.flying_bytes;
+    uint64_t flying[PEERS_MAX];
+    count_flying(s->n, flying);
+    uint64_t elsewhere = flying[s->from] - v->out.flying_bytes;
     (void)inter_sender_ack(&v->out, chunk, elsewhere, &p->estimate, s->now);
     v->moved = s->now;
 }
@@ -166,6 +171,16 @@ void node_on_want(struct step *s, struct neb_rd *r) {
     a->key = k;
 }
 
+// Of rounds that are over a member asks for one at a time, of each update: what it was being sent of others is wanted no more.
+static void serves_of_before(struct job *j, const struct inter_key *k, uint8_t to) {
+    for (size_t i = j->n_serves; i-- > 0;) {
+        const struct inter_key *x = &j->serves[i].m.key;
+        if (j->serves[i].to == to && x->fragment == k->fragment && x->member == k->member &&
+            !inter_key_equal(x, k) && x->round < j->fragments[k->fragment].round)
+            node_serve_remove(j, i);
+    }
+}
+
 void node_on_serve(struct step *s) {
     const struct inter_key *k = &s->e->key;
     struct job *j = node_find_job(s->n, k->job);
@@ -177,9 +192,11 @@ void node_on_serve(struct step *s) {
         if (v)
             node_serve_remove(j, (size_t)(v - j->serves));
         node_say_key(s, j, MSG_GONE, k, (uint8_t)m);
-    } else if ((s->st = node_serve_add(s, j, (uint8_t)m, s->e->manifest)) == NEB_OK) {
-        node_say_manifest(s, j, s->e->manifest, (uint8_t)m);
+        return;
     }
+    serves_of_before(j, k, (uint8_t)m);
+    if ((s->st = node_serve_add(s, j, (uint8_t)m, s->e->manifest)) == NEB_OK)
+        node_say_manifest(s, j, s->e->manifest, (uint8_t)m);
 }
 
 void node_on_send_failed(struct step *s) {

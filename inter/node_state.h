@@ -55,6 +55,8 @@ static const neb_ns away = NEB_S;
 enum { EXCUSED_MAX = 4 };
 // between two epochs of one member, each of which is a write that is synced; an honest one has one a disk
 static const neb_ns anew_pause = 2 * NEB_S;
+// between two answers to one that asks for a term or recovers, each a signature a fragment; it asks again after repeat_after
+static const neb_ns answer_pause = NEB_S;
 // for the record in which two histories differ first
 static const neb_ns parted_patience = 10 * NEB_S;
 
@@ -149,6 +151,8 @@ struct member {
     bool follows;    // it hears a leader, or leads
     neb_ns promised; // a term, last; 0: never, or it has proposed since
     neb_ns anew_at;  // came under a newer epoch, last
+    // was told all that this node has accepted, last: for a term, for its own recovery
+    neb_ns answered[2];
 };
 
 struct job {

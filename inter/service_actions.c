@@ -355,7 +355,10 @@ static enum neb_status carry_out(struct inter_service *s, const struct inter_act
     case INTER_ACT_BLOB_WRITE: return write_part(s, a);
     case INTER_ACT_BLOB_FINISH: return finish_blob(s, &a->manifest);
     case INTER_ACT_DELIVER: return service_deliver(s, &a->record, false);
-    case INTER_ACT_FAULT: s->cb.fault(s->cb.user, a->peer, a->fault); return NEB_OK;
+    case INTER_ACT_FAULT:
+        service_charge_fault(s, a->peer, a->fault);
+        s->cb.fault(s->cb.user, a->peer, a->fault);
+        return NEB_OK;
     case INTER_ACT_STORE_EVIDENCE:
         if (s->cb.lied)
             s->cb.lied(s->cb.user, a->peer, &a->evidence);

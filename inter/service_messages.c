@@ -114,6 +114,21 @@ static bool affordable(struct inter_service *s, uint32_t peer, bool told, size_t
     return false;
 }
 
+// The same for control messages of rounds, streams and snapshots.
+static bool keeps_pace(struct inter_service *s, uint32_t peer) {
+    if (neb_bucket_take(&s->mail[peer].rounds, neb_now(), 1, INTER_ROUNDS_BURST,
+                        INTER_ROUNDS_A_SECOND))
+        return true;
+    s->cb.fault(s->cb.user, peer, INTER_FAULT_FLOOD);
+    return false;
+}
+
+void service_charge_fault(struct inter_service *s, uint32_t peer, enum inter_fault f) {
+    if (peer < SEC_MEMBERS_MAX && (f == INTER_FAULT_MALFORMED || f == INTER_FAULT_DENIED))
+        neb_bucket_use(&s->mail[peer].rounds, neb_now(), INTER_ROUNDS_BAD, INTER_ROUNDS_BURST,
+                       INTER_ROUNDS_A_SECOND);
+}
+
 static enum neb_status on_app(struct inter_service *s, uint32_t peer, struct neb_rd *r) {
     const char *name = s->members.m[peer].pub.name;
     uint64_t epoch = neb_rd_u64(r), seq = neb_rd_u64(r), previous = neb_rd_u64(r), last;
@@ -196,8 +211,11 @@ void service_on_event(void *user, const struct inter_link_event *e) {
     uint8_t type = e->len ? e->data[0] : 0;
     if (s->st != NEB_OK)
         return;
+    bool own = type >= MSG_APP && type <= MSG_TELL;
     if (e->kind != INTER_LINK_MSG)
         on_link(s, e->peer, e->kind == INTER_LINK_UP);
+    else if (!bulk && !own && !keeps_pace(s, e->peer))
+        return;
     else if (type == INTER_MSG_STREAM)
         s->st = inter_streams_message(s->streams, e->peer, bulk, e->data, e->len);
     else if (inter_snapshot_is(type))

@@ -44,6 +44,7 @@ struct service_arrival { // an update that arrives, as far as it is checked (ser
 // Messages of and to one peer, by enum inter_message_limit; in pairs: reliable ones, telemetry.
 struct service_mail {
     struct neb_bucket messages[2], bytes[2]; // taken
+    struct neb_bucket rounds;                // and of rounds, streams, snapshots
     uint64_t sent, acked;                    // newest reliable one to it, since this service began
     neb_ns next, wait;                       // when the window is sent again; after how long then
 };
@@ -176,6 +177,8 @@ void service_unmap(struct inter_service *s);
 // service_messages.c
 void service_on_event(void *user, const struct inter_link_event *e); // of the link
 NEB_MUST_CHECK enum neb_status service_resend(struct inter_service *s, uint32_t peer);
+// What a message costs its sender beside its place, where it was no good.
+void service_charge_fault(struct inter_service *s, uint32_t peer, enum inter_fault f);
 
 // service_snapshot.c
 NEB_MUST_CHECK enum neb_status service_create_snapshots(struct inter_service *s);

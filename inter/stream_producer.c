@@ -6,6 +6,8 @@
 static const neb_ns patience_least = 20 * NEB_S, patience_most = 600 * NEB_S;
 static const double patience_margin = 3, unknown_bps = 256e3; // before anything was acknowledged
 enum { VAIN_MAX = 5 };
+// Batches that are saved leave the spool so often at most: each time is a write that is synced, and an honest consumer has a checkpoint to say.
+static const neb_ns drop_pause = NEB_S;
 
 static uint64_t room_limit(const struct inter_stream *s) {
     uint64_t most = s->applied + s->window_batches, disk = s->base + s->c.spool_batches;
@@ -96,6 +98,14 @@ static void widen(struct inter_stream *s, const struct inter_stream_grant *g) {
     s->widened = s->sent;
 }
 
+static void drop_saved(struct inter_stream *s) {
+    if (s->durable <= s->base || (s->dropped && s->now - s->dropped < drop_pause))
+        return;
+    s->dropped = s->now;
+    stream_ring_drop(s, s->durable);
+    stream_act(s, INTER_STREAM_ACT_DROP)->seq = s->base;
+}
+
 void stream_on_grant(struct inter_stream *s, const struct inter_stream_grant *g) {
     if (g->session < s->session)
         return;
@@ -121,13 +131,8 @@ void stream_on_grant(struct inter_stream *s, const struct inter_stream_grant *g)
     s->sent = s->sent < s->have ? s->have : s->sent;
     s->window_batches = g->window_batches < s->window ? g->window_batches : s->window;
     s->window_bytes = g->window_bytes < s->c.window_bytes ? g->window_bytes : s->c.window_bytes;
-    if (g->durable > s->durable) {
-        s->durable = g->durable;
-        if (s->durable > s->base) {
-            stream_ring_drop(s, s->durable);
-            stream_act(s, INTER_STREAM_ACT_DROP)->seq = s->base;
-        }
-    }
+    s->durable = g->durable > s->durable ? g->durable : s->durable;
+    drop_saved(s);
     s->lost = s->lost && s->have < s->base;
     if (s->have < s->base && !s->lost) { // an older checkpoint than the oldest it had spoken of
         struct inter_stream_action *a = stream_act(s, INTER_STREAM_ACT_LOST);
@@ -157,6 +162,8 @@ void stream_producer_tick(struct inter_stream *s) {
         s->moved = s->now;
         s->vain += s->vain < VAIN_MAX;
     }
+    drop_saved(s);
     if (!s->lost)
         stream_pump(s);
+    stream_say_room(s, false);
 }

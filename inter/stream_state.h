@@ -45,7 +45,8 @@ struct inter_stream {
     neb_ns moved, blocked; // last progress of `have` or first send; nothing is sent before
     uint32_t vain;         // how often in a row batches were sent again and nothing came of it
     uint64_t room_said, durable_said;
-    bool lost; // said in this session
+    neb_ns dropped; // from the spool, last; 0: never
+    bool lost;      // said in this session
     struct inter_stream_path *path;
     // consumer
     bool attached;

@@ -109,15 +109,16 @@ static void beat_at(uint8_t from, uint32_t term, uint8_t flags, uint32_t round) 
 }
 static void beat(uint8_t from, uint32_t term, uint8_t flags) { beat_at(from, term, flags, 0); }
 
-static void elect(uint8_t from, uint32_t term) {
+static void elect_of(uint8_t from, uint8_t kind, uint32_t term) {
     struct neb_buf b = {0};
     neb_buf_u8(&b, MSG_ELECT);
     neb_buf_add(&b, job_id, sizeof job_id);
-    neb_buf_u8(&b, TERM_PROMISE);
+    neb_buf_u8(&b, kind);
     neb_buf_u32(&b, term);
     neb_buf_u64(&b, EPOCH);
     message(from, &b);
 }
+static void elect(uint8_t from, uint32_t term) { elect_of(from, TERM_PROMISE, term); }
 
 static void promise_at(uint8_t from, uint8_t kind, uint32_t term, uint32_t round) {
     static const uint8_t sig[INTER_SIG_BYTES];
@@ -462,6 +463,18 @@ static void test_far_recovery(void **state) {
     }
 }
 
+// An answer is a signature for each fragment, the question thirty bytes: who asks without end is answered once a second.
+static void test_asked_without_end(void **state) {
+    (void)state;
+    begin(0, 0, true);
+    for (int i = 0; i < 1000; i++) {
+        elect_of(1, RECOVERY_PROMISE, 0);
+        elect_of(2, RECOVERY_PROMISE, 0);
+        now += 2 * NEB_MS;
+    }
+    assert_int_equal(promised, 4);
+}
+
 // No term is left: nothing is stored, nothing wraps, and it is said, once.
 static void test_no_term(void **state) {
     (void)state;
@@ -676,6 +689,26 @@ static void test_gone(void **state) {
     assert_int_equal(faults[INTER_FAULT_BEHIND], 1);
 }
 
+// Of rounds that are over a member asks for one at a time: what it was being sent of another one is given up.
+static void test_wants_all(void **state) {
+    (void)state;
+    begin_of(3, 0, 1, 0, true);
+    struct job *j = node_find_job(node, job_id);
+    j->fragments[0].round = 100;
+    for (uint32_t i = 0; i < 100; i++) {
+        struct inter_manifest m = {.key = {.round = i, .member = (uint8_t)(i % 3)},
+                                   .bytes = 1 << 10,
+                                   .chunk_bytes = INTER_CHUNK_MIN};
+        memcpy(m.key.job, job_id, sizeof job_id);
+        for (uint8_t to = 0; to < 3; to += 2)
+            step(&(struct inter_event){
+                .kind = INTER_EV_SERVE, .peer = to, .key = m.key, .manifest = &m});
+    }
+    assert_int_equal(j->n_serves, 2 * 3);
+    for (size_t i = 0; i < j->n_serves; i++)
+        assert_in_range(j->serves[i].m.key.round, 97, 99);
+}
+
 static int done(void **state) {
     (void)state;
     inter_node_destroy(&node);
@@ -684,16 +717,27 @@ static int done(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_voice),      cmocka_unit_test(test_too_few),
-        cmocka_unit_test(test_captured_votes), cmocka_unit_test(test_not_in_vain),
-        cmocka_unit_test(test_unled),          cmocka_unit_test(test_unfollowed),
-        cmocka_unit_test(test_false_leader),   cmocka_unit_test(test_alone),
-        cmocka_unit_test(test_left_out),       cmocka_unit_test(test_promises),
-        cmocka_unit_test(test_recovery),       cmocka_unit_test(test_far_promise),
-        cmocka_unit_test(test_far_recovery),   cmocka_unit_test(test_no_term),
-        cmocka_unit_test(test_waits_private),  cmocka_unit_test(test_owing),
-        cmocka_unit_test(test_catching_up),    cmocka_unit_test(test_busy),
-        cmocka_unit_test(test_held),           cmocka_unit_test(test_gone)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_one_voice),
+                                       cmocka_unit_test(test_too_few),
+                                       cmocka_unit_test(test_captured_votes),
+                                       cmocka_unit_test(test_not_in_vain),
+                                       cmocka_unit_test(test_unled),
+                                       cmocka_unit_test(test_unfollowed),
+                                       cmocka_unit_test(test_false_leader),
+                                       cmocka_unit_test(test_alone),
+                                       cmocka_unit_test(test_left_out),
+                                       cmocka_unit_test(test_promises),
+                                       cmocka_unit_test(test_recovery),
+                                       cmocka_unit_test(test_far_promise),
+                                       cmocka_unit_test(test_far_recovery),
+                                       cmocka_unit_test(test_no_term),
+                                       cmocka_unit_test(test_waits_private),
+                                       cmocka_unit_test(test_owing),
+                                       cmocka_unit_test(test_catching_up),
+                                       cmocka_unit_test(test_busy),
+                                       cmocka_unit_test(test_held),
+                                       cmocka_unit_test(test_gone),
+                                       cmocka_unit_test(test_asked_without_end),
+                                       cmocka_unit_test(test_wants_all)};
     return cmocka_run_group_tests(tests, NULL, done);
 }

@@ -264,6 +264,45 @@ static void test_told_without_end(void **state) {
     start(&anna);
 }
 
+// Messages of rounds without end, some thousands in a row, until `end`.
+static uint64_t say_on(struct rogue *r, const struct neb_buf *b, neb_ns end) {
+    uint64_t said = 0;
+    while (neb_now() < end) {
+        for (int i = 0;
+             i < 4000 && inter_link_send(r->l, index_of[1], INTER_CONTROL, b->p, b->len) == NEB_OK;
+             i++)
+            said++;
+        rogue_go(r, NEB_MS);
+    }
+    rogue_go(r, 300 * NEB_MS);
+    return said;
+}
+
+// A manifest that nobody signed costs a look at its signature: so many of them, and no more. What is good counts less, and it is not
+// without end either.
+static void test_rounds_without_end(void **state) {
+    (void)state;
+    struct rogue r = rogue();
+    struct neb_buf b = {0};
+    struct inter_manifest m = {
+        .bytes = 1 << 20, .chunk_bytes = INTER_CHUNK_MIN, .tokens = 10, .step = 10, .steps = 10};
+    memcpy(m.key.job, job, sizeof job);
+    open_job(&bert);
+    neb_buf_u8(&b, 1); // inter/node_state.h: MANIFEST
+    inter_manifest_put(&b, &m);
+    bert.denied = bert.floods = 0;
+    neb_ns from = neb_now();
+    uint64_t said = say_on(&r, &b, from + 2 * NEB_S);
+    double most = (INTER_ROUNDS_BURST + INTER_ROUNDS_A_SECOND * neb_seconds(neb_now() - from)) /
+                  INTER_ROUNDS_BAD;
+    assert_true(said > 2 * most); // or nothing was tried
+    assert_in_range(bert.denied, INTER_ROUNDS_BURST / INTER_ROUNDS_BAD / 2, most + 1);
+    assert_true(bert.floods > 0 && bert.up);
+    neb_buf_free(&b);
+    inter_link_destroy(&r.l);
+    start(&anna);
+}
+
 // Of what waits for a peer so many are under way, however many there are; who acknowledges hears the rest at once, who does not hears them
 // seldom, and what it says to have had of what was not sent is not believed.
 static void test_window(void **state) {
@@ -444,13 +483,21 @@ static void test_outbox_of_former(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {TEST(test_rounds),           TEST(test_restarts_in_a_round),
-                                       TEST(test_cut_blob),         TEST(test_messages),
-                                       TEST(test_wrong_messages),   TEST(test_many_messages),
-                                       TEST(test_bounds),           TEST(test_snapshots_of_others),
-                                       TEST(test_limit_of_another), TEST(test_told_without_end),
-                                       TEST(test_window),           TEST(test_window_moves),
-                                       TEST(test_full_outbox),      TEST(test_outbox_of_former)};
+    const struct CMUnitTest tests[] = {TEST(test_rounds),
+                                       TEST(test_restarts_in_a_round),
+                                       TEST(test_cut_blob),
+                                       TEST(test_messages),
+                                       TEST(test_wrong_messages),
+                                       TEST(test_many_messages),
+                                       TEST(test_bounds),
+                                       TEST(test_snapshots_of_others),
+                                       TEST(test_limit_of_another),
+                                       TEST(test_told_without_end),
+                                       TEST(test_window),
+                                       TEST(test_window_moves),
+                                       TEST(test_full_outbox),
+                                       TEST(test_outbox_of_former),
+                                       TEST(test_rounds_without_end)};
     if (!set_up())
         return 1;
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

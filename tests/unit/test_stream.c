@@ -582,6 +582,44 @@ static void test_lost(void **state) {
     inter_stream_destroy(&out);
 }
 
+// Each time that batches leave the spool is a write that is synced: a consumer that says to have saved one more, again and again, causes one
+// a second.
+static void test_saved_often(void **state) {
+    (void)state;
+    struct inter_stream *out = make(INTER_STREAM_PRODUCER);
+    struct inter_stream_actions a = {0};
+    struct inter_stream_key k = config(INTER_STREAM_PRODUCER).key;
+    struct neb_buf b = {0};
+    uint8_t batch[10] = {0};
+    uint64_t drops = 0, below = 0;
+    for (uint64_t seq = 0; seq < 20; seq++)
+        assert_int_equal(inter_stream_step(out, 0,
+                                           &(struct inter_stream_event){.kind = INTER_STREAM_EV_PUT,
+                                                                        .seq = seq,
+                                                                        .data = batch,
+                                                                        .len = sizeof batch},
+                                           &a),
+                         NEB_OK);
+    for (uint64_t saved = 1; saved <= 20; saved++) {
+        neb_buf_clear(&b);
+        inter_stream_put_grant(&b, &k, &(struct inter_stream_grant){5, 20, 20, saved, 6, 700});
+        feed(out, &a, false, &b);
+        for (size_t i = 0; i < a.n; i++)
+            drops += a.list[i].kind == INTER_STREAM_ACT_DROP;
+    }
+    assert_int_equal(drops, 1);
+    assert_int_equal(inter_stream_step(out, 3 * NEB_S,
+                                       &(struct inter_stream_event){.kind = INTER_STREAM_EV_TICK},
+                                       &a),
+                     NEB_OK);
+    for (size_t i = 0; i < a.n; i++)
+        below = a.list[i].kind == INTER_STREAM_ACT_DROP ? a.list[i].seq : below;
+    assert_int_equal(below, 20);
+    neb_buf_free(&b);
+    inter_stream_actions_free(&a);
+    inter_stream_destroy(&out);
+}
+
 static void test_limits(void **state) {
     (void)state;
     struct inter_stream *s = NULL;
@@ -790,7 +828,8 @@ int main(void) {
         cmocka_unit_test(test_refused_data), cmocka_unit_test(test_refused_puts),
         cmocka_unit_test(test_terms),        cmocka_unit_test(test_lost),
         cmocka_unit_test(test_spool),        cmocka_unit_test(test_sealed),
-        cmocka_unit_test(test_calm),         cmocka_unit_test(test_troubled),
+        cmocka_unit_test(test_saved_often),  cmocka_unit_test(test_calm),
+        cmocka_unit_test(test_troubled),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
