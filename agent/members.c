@@ -22,6 +22,8 @@ struct agent_members {
     struct sec_hub *hub;        // NULL: not the hub
     struct sec_enrol_server *server;
     struct sec_members list;
+    struct sec_former former[SEC_FORMER_MAX]; // of fed, as of this list
+    size_t n_former;
     neb_ns again_at; // hub without a server: when it tries to listen again
     int epoll_fd, notify_fd;
     struct agent_quiet refused, forked; // lists of others
@@ -47,10 +49,17 @@ static enum neb_status load_pair(struct agent_members *m, const char *home) {
     return st;
 }
 
+// Without those keys what they signed is not taken, which is said; nothing else depends on them.
+static void take_list(struct agent_members *m) {
+    sec_memberlist_members(&m->fed->list, &m->list);
+    if (sec_former_load(m->fed->dir, m->former, &m->n_former) != NEB_OK)
+        m->n_former = 0;
+}
+
 static enum neb_status load_signed(struct agent_members *m) {
     const struct sec_public *me = sec_identity_public(m->identity);
     struct sec_cert cert;
-    sec_memberlist_members(&m->fed->list, &m->list);
+    take_list(m);
     if (!holds(&m->list, me))
         return neb_fail(NEB_ERR_DENIED,
                         "member list version %llu of federation '%s' does not hold '%s' with its "
@@ -150,7 +159,7 @@ static void compare(struct agent_members *m, const struct sec_memberlist *before
     if (l->version == before->version)
         return;
     sec_memberlist_diff(before, l, &diff);
-    sec_memberlist_members(l, &m->list);
+    take_list(m);
     out->changed = true;
     out->revoked = diff.removed > 0;
     if (l->why == SEC_LIST_ROTATE && l->version == before->version + 1)
@@ -200,28 +209,20 @@ uint64_t agent_members_refused(const struct agent_members *m) {
 
 bool agent_members_former(const struct agent_members *m, const char *name,
                           uint8_t sign[SEC_KEY_BYTES]) {
-    const struct sec_former *f = NULL;
-    struct sec_former *all = m->fed ? calloc(SEC_FORMER_MAX, sizeof *all) : NULL;
-    size_t n = 0;
-    if (all && sec_former_load(m->fed->dir, all, &n) == NEB_OK &&
-        (f = sec_former_find(all, n, name)))
+    const struct sec_former *f = sec_former_find(m->former, m->n_former, name);
+    if (f)
         memcpy(sign, f->sign, SEC_KEY_BYTES);
-    free(all);
     return f != NULL;
 }
 
 bool agent_members_signed_before(const struct agent_members *m, const char *name,
                                  const char *context, const void *msg, size_t len,
                                  const uint8_t sig[SEC_SIGN_BYTES]) {
-    struct sec_former *all = m->fed ? calloc(SEC_FORMER_MAX, sizeof *all) : NULL;
-    size_t n = 0;
-    bool found = false;
-    if (all && sec_former_load(m->fed->dir, all, &n) == NEB_OK)
-        for (size_t i = 0; i < n && !found; i++)
-            found = !strcmp(all[i].name, name) &&
-                    sec_verify(all[i].sign, context, msg, len, sig) == NEB_OK;
-    free(all);
-    return found;
+    for (size_t i = 0; i < m->n_former; i++)
+        if (!strcmp(m->former[i].name, name) &&
+            sec_verify(m->former[i].sign, context, msg, len, sig) == NEB_OK)
+            return true;
+    return false;
 }
 
 bool agent_members_lost(const struct agent_members *m, const char *name) {

@@ -310,9 +310,9 @@ bool inter_node_job_status(const struct inter_node *n, const uint8_t job[INTER_I
 // Members that a newer list holds no more: their votes count as before, of whoever is left most must agree, but no round waits for an update
 // of theirs, be it by commit_all or because the profile `robust` wants five; `private` takes as many as ever.
 void inter_node_job_gone(struct inter_node *n, const uint8_t job[INTER_ID_BYTES], uint16_t gone);
-// Whether a record carries the signatures of a majority of the voters of the job that `c` describes.
+// Whether a record carries the signatures of a majority of the voters of the job that `c` describes. Accepts that do not fit are dropped.
 bool inter_node_proves(struct inter_node *n, const struct inter_job_config *c,
-                       const struct inter_record *r);
+                       struct inter_record *r);
 // No update of the job is larger than this. What claims to be is not taken.
 void inter_node_job_bound(struct inter_node *n, const uint8_t job[INTER_ID_BYTES],
                           uint64_t blob_bytes);

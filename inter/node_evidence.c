@@ -32,14 +32,17 @@ bool node_accept_fits(struct inter_node *n, const struct job *j, const struct in
                             n->scratch.len, a->sig);
 }
 
-// Whether a record proves that a majority of the job's voters had it on disk.
-bool node_proven(struct inter_node *n, const struct job *j, const struct inter_record *r) {
+// One that does not fit may be of keys that this member, which was away, has never heard of.
+bool node_proven(struct inter_node *n, const struct job *j, struct inter_record *r) {
     uint32_t votes = 0;
+    uint8_t kept = 0;
     for (uint8_t i = 0; i < r->n_accepts; i++) {
         if (!node_accept_fits(n, j, r, &r->accepts[i]))
-            return false;
+            continue;
         votes |= BIT(r->accepts[i].member);
+        r->accepts[kept++] = r->accepts[i];
     }
+    r->n_accepts = kept;
     return node_majority(j, votes);
 }
 
@@ -51,7 +54,7 @@ bool node_proven_without_liars(const struct job *j, const struct inter_record *r
 }
 
 bool inter_node_proves(struct inter_node *n, const struct inter_job_config *c,
-                       const struct inter_record *r) {
+                       struct inter_record *r) {
     struct job j = {.c = *c}; // of a job that is not open
     return !memcmp(r->job, c->id, sizeof r->job) && node_verify_record(n, &j, r) &&
            node_proven(n, &j, r);

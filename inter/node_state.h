@@ -315,8 +315,9 @@ bool node_promise_fits(struct inter_node *n, const struct job *j, const struct i
 // Whether the promises that a record of a term above 0 carries left its leader free to propose it.
 bool node_justified(struct inter_node *n, const struct job *j, const struct inter_record *r);
 void node_add_promises(const struct job *j, const struct fragment *g, struct inter_record *r);
-// Whether the accepts that a record carries are a majority's, and all of them good; or would be one's without those of liars.
-bool node_proven(struct inter_node *n, const struct job *j, const struct inter_record *r);
+// Whether those of the accepts that a record carries which are good are a majority's: the others are dropped; or would be one's without those of
+// liars.
+bool node_proven(struct inter_node *n, const struct job *j, struct inter_record *r);
 bool node_proven_without_liars(const struct job *j, const struct inter_record *r);
 // Whether an accept of r that its leader signed is among r's.
 bool node_leader_voted(struct inter_node *n, const struct job *j, const struct inter_record *r);

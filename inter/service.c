@@ -25,16 +25,20 @@ static bool verify_member(struct inter_service *s, uint32_t peer, const char *co
            (former && sec_verify(former->sign, context, msg, len, sig) == NEB_OK);
 }
 
-// For the node. Manifests, records and votes of a member that was revoked since stand: others may have them already, and the round that they
-// belong to would never end. It can say nothing new: no link takes it, and nothing is passed on for it.
+// For the node. Manifests, records, votes and promises of a member stand that was revoked since, or has other keys: others may have them already,
+// a leader says the promises of its election with every proposal, and whoever was away learns of all of it late. A former key says nothing new:
+// no link takes it, and no envelope that it signs.
 bool service_verify(void *user, uint32_t peer, const char *context, const void *msg, size_t len,
                     const uint8_t sig[INTER_SIG_BYTES]) {
     struct inter_service *s = user;
-    bool gone = peer >= s->members.n || !s->members.m[peer].pub.name[0];
-    if (!gone || !strcmp(context, INTER_CONTEXT_FORWARD))
-        return verify_member(s, peer, context, msg, len, sig);
-    return peer < INTER_PEERS_MAX && s->former[peer].name[0] &&
-           sec_verify(s->former[peer].sign, context, msg, len, sig) == NEB_OK;
+    if (verify_member(s, peer, context, msg, len, sig))
+        return true;
+    if (!strcmp(context, INTER_CONTEXT_FORWARD) || peer >= INTER_PEERS_MAX)
+        return false;
+    const struct service_former *f = &s->former[peer]; // who is on the list has this key still
+    return f->name[0] && (sec_verify(f->sign, context, msg, len, sig) == NEB_OK ||
+                          (s->cb.signed_before &&
+                           s->cb.signed_before(s->cb.user, f->name, context, msg, len, sig)));
 }
 
 static void remember(struct inter_service *s) {

@@ -39,7 +39,8 @@ struct inter_service_callbacks {
     void (*busy)(void *user);
     // This member and `peer` have committed different records for the round, and commit no more. May be NULL.
     void (*split)(void *user, uint32_t peer, const struct inter_key *round);
-    // Optional. Whether a key that this member had before a rotation signed it: what it said in a round that was open then stands.
+    // Optional. Whether a key that this member had before, on any list, signed it: updates, records, votes and promises of that time stand, for who
+    // was away too. No envelope is opened by it, and no link.
     bool (*signed_before)(void *user, const char *name, const char *context, const void *msg,
                           size_t len, const uint8_t sig[INTER_SIG_BYTES]);
 };

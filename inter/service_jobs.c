@@ -48,10 +48,7 @@ static bool is_signed(struct inter_service *s, const struct inter_manifest *m, u
     neb_buf_clear(&s->out);
     inter_manifest_put_body(&s->out, m);
     bool good = neb_buf_check(&s->out) == NEB_OK &&
-                (service_verify(s, peer, SEC_CONTEXT_MANIFEST, s->out.p, s->out.len, m->sig) ||
-                 (s->cb.signed_before &&
-                  s->cb.signed_before(s->cb.user, service_author(s, &m->key), SEC_CONTEXT_MANIFEST,
-                                      s->out.p, s->out.len, m->sig)));
+                service_verify(s, peer, SEC_CONTEXT_MANIFEST, s->out.p, s->out.len, m->sig);
     if (!good)
         neb_warn("ledger: the manifest of member %u for round %u of fragment %u does not carry "
                  "that member's signature and is forgotten; the true one is asked for",

@@ -90,19 +90,20 @@ enum neb_status inter_service_snapshot_install(struct inter_service *s,
     *taken = 0;
     for (uint32_t f = 0; f < snapshot->fragments; f++) {
         const struct inter_snapshot_part *p = &snapshot->parts[f];
+        struct inter_record last = p->last;
         struct inter_chain chain = {0};
         enum neb_status st = inter_ledger_chain(s->ledger, c->id, f, &chain);
         if (st != NEB_OK && st != NEB_ERR_NOT_FOUND)
             return st;
         bool ahead = p->round > chain.next,
              before = p->round && chain.next && chain.first + 1 == p->round;
-        if (p->round && !inter_node_proves(s->node, c, &p->last))
+        if (p->round && !inter_node_proves(s->node, c, &last))
             return neb_fail(NEB_ERR_DENIED,
                             "the snapshot's record of round %u is not signed by a majority",
                             p->last.round);
         if (ahead) {
             NEB_TRY(inter_ledger_begin_at(s->ledger, c->id, f, p->last.round, p->last.previous));
-            NEB_TRY(inter_ledger_put_commit(s->ledger, &p->last));
+            NEB_TRY(inter_ledger_put_commit(s->ledger, &last));
         }
         if (ahead || before) // the updates of that record are not here
             NEB_TRY(inter_ledger_prune(s->ledger, c->id, f, p->round));

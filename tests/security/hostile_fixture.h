@@ -75,7 +75,10 @@ static struct inter_standing standing; // of her ledger, by then
 static void (*each_pass)(void);        // of what she does meanwhile
 static bool robust;                    // the job's profile
 static bool wants_all;                 // commit_all
-static bool awaits;                    // honest gates learn later what an update holds: tell_shape
+// of a key that its member had before a rotation; NULL: nobody knows one
+static bool (*signed_before)(void *user, const char *name, const char *context, const void *msg,
+                             size_t len, const uint8_t sig[INTER_SIG_BYTES]);
+static bool awaits; // honest gates learn later what an update holds: tell_shape
 static bool bare_up[SITES];
 static struct frame frames[4096];
 static size_t n_frames;
@@ -115,7 +118,8 @@ static inline void start(struct site *x) {
                                                    .commit = on_commit,
                                                    .message = on_message,
                                                    .peer = on_peer,
-                                                   .fault = on_fault}};
+                                                   .fault = on_fault,
+                                                   .signed_before = signed_before}};
     OK(inter_service_create(&c, &x->s));
     if (x->who != MALLORY) { // the port that was found is kept over restarts
         snprintf(x->listen, sizeof x->listen, "127.0.0.1:%u", inter_service_port(x->s));

@@ -1,9 +1,10 @@
-// A member is revoked in the middle of a round: its update, and its vote, are at one of the others already and not yet at the other one, which
-// must be able to check them all the same, or the round of those who are left would never end. What the revoked one signs from then on reaches
-// nobody. And of the file that keeps the keys of who is on the list no more.
+// A member is revoked, or gets new keys, in the middle of a round: its update, and its vote, are at one of the others already and not yet at the
+// other one, which must be able to check them all the same, or the round of those who are left would never end. What the former key signs from
+// then on reaches nobody. And of the file that keeps those keys.
 #define HOSTILE_ORDER ANNA, BERT, MALLORY // who is honest here, and revoked
 #include "tests/security/hostile_fixture.h"
 
+#include "inter/service_state.h"
 #include "security/former.h"
 
 static uint32_t waiting; // of a reload
@@ -15,6 +16,49 @@ static struct sec_members without_mallory(void) {
         if (i != index_of[MALLORY])
             m.m[m.n++] = list.m[i];
     return m;
+}
+
+static bool by_mallorys_former_key(void *user, const char *name, const char *context,
+                                   const void *msg, size_t len,
+                                   const uint8_t sig[INTER_SIG_BYTES]) {
+    (void)user;
+    return !strcmp(name, "mallory") &&
+           sec_verify(sec_identity_public(ids[MALLORY])->sign, context, msg, len, sig) == NEB_OK;
+}
+
+// Mallory has new keys, and the overlap is over, or there was none: bert takes the update that she signed before, and she signs no envelope by that
+// key any more.
+static void test_rotated(void **state) {
+    (void)state;
+    struct sec_members renewed = list;
+    struct inter_manifest there = {.key = {.round = 1, .member = MALLORY}}, held;
+    struct inter_service *bert;
+    uint8_t sig[INTER_SIG_BYTES];
+    memcpy(there.key.job, job, sizeof job);
+    all_three();
+    inter_service_destroy(&sites[BERT].s);
+    submit(&sites[MALLORY], GOOD);
+    submit(&sites[ANNA], GOOD);
+    UNTIL(inter_ledger_get_manifest(inter_service_ledger(sites[ANNA].s), &there.key, &held) ==
+              NEB_OK &&
+          inter_ledger_has_blob(inter_service_ledger(sites[ANNA].s), &held.key));
+    inter_service_destroy(&sites[MALLORY].s);
+    renewed.version++;
+    renewed.m[index_of[MALLORY]].pub.sign[0] ^= 1;
+    renewed.m[index_of[MALLORY]].pub.curve[0] ^= 1;
+    signed_before = by_mallorys_former_key;
+    start(&sites[BERT]);
+    signed_before = NULL;
+    bert = sites[BERT].s;
+    open_job(&sites[BERT]);
+    OK(inter_service_reload(sites[ANNA].s, &renewed, NULL, 0, &waiting));
+    OK(inter_service_reload(bert, &renewed, NULL, 0, &waiting));
+    OK(sec_sign(ids[MALLORY], INTER_CONTEXT_FORWARD, "x", 1, sig));
+    assert_false(service_verify(bert, index_of[MALLORY], INTER_CONTEXT_FORWARD, "x", 1, sig));
+    submit(&sites[BERT], GOOD);
+    UNTIL(sites[BERT].commits == 2);
+    assert_non_null(entry_of(&sites[BERT].last, MALLORY));
+    assert_int_equal(sites[BERT].faults[INTER_FAULT_DENIED], 0);
 }
 
 // Mallory's update is at anna; bert was away. Then mallory is revoked, and bert comes back: with the list that he had (it changes under him), or
@@ -159,6 +203,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_under_the_agent, open_sites, close_sites),
         cmocka_unit_test_setup_teardown(test_agent_anew, open_sites, close_sites),
         cmocka_unit_test_setup_teardown(test_nobodys_key, open_sites, close_sites),
-        cmocka_unit_test(test_file), cmocka_unit_test(test_many_keys)};
+        cmocka_unit_test_setup_teardown(test_rotated, open_sites, close_sites),
+        cmocka_unit_test(test_file),
+        cmocka_unit_test(test_many_keys)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -1,5 +1,5 @@
 // Who may move a node's term, and whom it takes for its leader; and whose chunks take a path's window: one member of the job as a pure state machine, the others by hand, time as
-// it is told. Keys fit always; what signatures prove is in test_evidence.c, whole federations are in tests/sim.
+// it is told. Keys fit, but for those of one who has others since; what signatures prove is in test_evidence.c, whole federations are in tests/sim.
 #include "inter/node_state.h"
 #include "tests/testing.h"
 
@@ -19,6 +19,7 @@ static struct inter_node *node;
 static struct inter_actions actions;
 static neb_ns now;
 static uint32_t faults[INTER_FAULTS], asked, promised; // messages said since the last look
+static uint32_t unknown_key = INTER_PEER_NONE;         // what this member signed cannot be checked
 
 static bool sign(void *user, const char *context, const void *msg, size_t len,
                  uint8_t sig[INTER_SIG_BYTES]) {
@@ -28,8 +29,8 @@ static bool sign(void *user, const char *context, const void *msg, size_t len,
 }
 static bool verify(void *user, uint32_t peer, const char *context, const void *msg, size_t len,
                    const uint8_t sig[INTER_SIG_BYTES]) {
-    (void)user, (void)peer, (void)context, (void)msg, (void)len, (void)sig;
-    return true;
+    (void)user, (void)context, (void)msg, (void)len, (void)sig;
+    return peer != unknown_key;
 }
 
 static void step(const struct inter_event *e) {
@@ -231,6 +232,28 @@ static void accept(uint8_t from) {
 }
 
 static uint32_t round_now(void) { return inter_node_round(node, job_id, 0); }
+
+// Of a record with all accepts this member, whose disk is new, can check those of two: a majority. Of one more it knows no key any more.
+static void test_key_of_before(void **state) {
+    (void)state;
+    const uint8_t signers[] = {0, 1, 3, 4};
+    begin_of(MEMBERS, 30, 0, 0, true);
+    propose();
+    struct inter_record r = node->jobs[0].fragments[0].vote;
+    r.n_accepts = 0;
+    for (size_t i = 0; i < sizeof signers; i++)
+        r.accepts[r.n_accepts++] = (struct inter_accept){.member = signers[i], .epoch = EPOCH};
+    for (unknown_key = 4; unknown_key >= 3; unknown_key--) {
+        struct neb_buf b = {0};
+        begin_of(MEMBERS, 30, 2, 0, true);
+        inter_node_commit_message(&b, &r);
+        message(1, &b);
+        assert_true(round_now() == (unknown_key == 4) &&
+                    faults[INTER_FAULT_DENIED] == !round_now());
+        r.n_accepts = 3;
+    }
+    unknown_key = INTER_PEER_NONE;
+}
 
 // A liar, 2, was promised a later term by some who did not hear the leader for a while. It tells the leader that it follows, and does not
 // vote: with theirs captured there is no majority. Once a proposal is that old, a term above theirs.
@@ -738,6 +761,8 @@ int main(void) {
                                        cmocka_unit_test(test_held),
                                        cmocka_unit_test(test_gone),
                                        cmocka_unit_test(test_asked_without_end),
-                                       cmocka_unit_test(test_wants_all)};
+                                       cmocka_unit_test(test_wants_all),
+                                       cmocka_unit_test(test_key_of_before),
+                                       cmocka_unit_test(test_without_worker)};
     return cmocka_run_group_tests(tests, NULL, done);
 }
