@@ -508,8 +508,8 @@ bool inter_node_job_status(const struct inter_node *n, const uint8_t job[INTER_I
         return false;
     struct step s = looked_at(n, now);
     *out = (struct inter_job_status){.term = j->standing.term,
-                                     .leader = j->leads ? j->c.self : j->leader,
-                                     .leads = j->leads,
+                                     .leader = node_leads(j) ? j->c.self : j->leader,
+                                     .leads = node_leads(j),
                                      .removed = j->c.removed,
                                      .lost = j->lost,
                                      .liars = j->liars,

@@ -32,8 +32,8 @@ static bool unled(const struct step *s, const struct job *j) {
 }
 
 static bool hears_leader(const struct step *s, const struct job *j) {
-    return j->leads || (j->leader >= 0 && j->leader_heard &&
-                        s->now - j->leader_heard < leader_sticky && !unled(s, j));
+    return node_leads(j) || (j->leader >= 0 && j->leader_heard &&
+                             s->now - j->leader_heard < leader_sticky && !unled(s, j));
 }
 
 bool node_vote_counts(const struct job *j, uint8_t m, uint64_t epoch) {
@@ -51,7 +51,7 @@ void node_beat(struct step *s, struct job *j, uint8_t m) {
     neb_buf_add(b, j->c.id, sizeof j->c.id);
     neb_buf_u32(b, j->standing.term);
     neb_buf_u8(b,
-               (uint8_t)((j->leads ? BEAT_LEADS : 0) | (j->standing.joined ? BEAT_JOINED : 0) |
+               (uint8_t)((node_leads(j) ? BEAT_LEADS : 0) | (j->standing.joined ? BEAT_JOINED : 0) |
                          (j->leaving ? BEAT_LEAVES : 0) | (hears_leader(s, j) ? BEAT_FOLLOWS : 0)));
     neb_buf_u64(b, j->standing.epoch);
     neb_buf_u64(b, j->standing.epochs[m]); // what we know it under
@@ -648,10 +648,13 @@ static void elect_tick(struct step *s, struct job *j) {
         return;
     }
     if (j->leads) {
-        lead_tick(s, j);
+        if (j->judges)
+            lead_tick(s, j);
         return;
     }
     follow_tick(s, j);
+    if (!j->judges)
+        return;
     neb_ns heard = unled(s, j) ? 0 : j->leader_heard,
            since = heard > j->asked_at ? heard : j->asked_at;
     since = since > j->born ? since : j->born;

@@ -244,6 +244,10 @@ static inline bool node_majority(const struct job *j, uint32_t votes) {
 static inline bool node_fixed_leader(const struct job *j) {
     return j->c.n_members < 3 && !j->c.removed;
 }
+// A data member whose worker has never attached proposes nothing of its own: it is no leader, but where there can be no other.
+static inline bool node_leads(const struct job *j) {
+    return j->leads && (j->judges || node_fixed_leader(j));
+}
 // What this node must have the updates of: they are asked for, whatever else their members have sent since.
 static inline const struct inter_record *node_sought(const struct fragment *g) {
     return g->decided ? &g->decision : g->waits ? &g->pending : NULL;

@@ -556,8 +556,8 @@ void sim_host_boot(struct sim *s, uint8_t i) {
     sim_post(s, 0, SIM_TICK, i, 0, h->boot);
     if (h->disk.knows_shape)
         inter_node_job_judges(h->node, c.id);
-    // In some runs the first worker of a cluster comes late (of a fresh disk: after it had one).
-    if (s->o.seed % 8 == 4 && !s->o.pace && !h->witness && !h->disk.knows_shape)
+    // In some runs the first worker of a cluster comes late (of a fresh disk: after it had one): until then it does not lead.
+    if (s->o.seed % 8 == 4 && !s->o.pace && !s->o.terms && !h->witness && !h->disk.knows_shape)
         sim_post(s, (neb_ns)(neb_mix64(s->o.seed + i) % 10) * NEB_S, SIM_BOOT_WORKER, i, 0,
                  h->boot);
     else

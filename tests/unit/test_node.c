@@ -313,6 +313,33 @@ static void test_not_in_vain(void **state) {
     assert_true(status().leads && !asked && round_now() == 1);
 }
 
+// A data member whose worker never came (it waits for hosts, or for a trainer) proposes nothing, and keeps nobody from leading.
+static void test_without_worker(void **state) {
+    (void)state;
+    const uint32_t terms[MEMBERS] = {0};
+    const uint8_t unled[] = {0, JOINED, JOINED, JOINED, JOINED};
+    begin(0, 0, true);
+    node->jobs[0].judges = false;
+    pass(30, terms, unled);
+    assert_true(status().leader == -1 && !status().leads && !asked);
+    elect(1, 1);
+    assert_true(promised && status().term == 1);
+    begin(0, 0, true); // it comes before anybody has asked
+    node->jobs[0].judges = false;
+    pass(30, terms, unled);
+    inter_node_job_judges(node, job_id);
+    pass(1, terms, unled);
+    assert_true(status().leads);
+
+    begin(1, 0, true);
+    node->jobs[0].judges = false;
+    pass(30, terms, (const uint8_t[]){JOINED, 0, JOINED, JOINED, JOINED});
+    assert_false(asked);
+    inter_node_job_judges(node, job_id);
+    pass(1, terms, (const uint8_t[]){JOINED, 0, JOINED, JOINED, JOINED});
+    assert_true(asked && status().term == 1);
+}
+
 // ---- who is believed ------------------------------------------------------------------------------------------
 
 static void test_false_leader(void **state) {
