@@ -42,10 +42,10 @@ NEB_MUST_CHECK enum neb_status agent_daemon_run(const struct agent_daemon_config
 
 // Messages between agents (inter_service kinds).
 enum agent_message {
-    // {"id", "spec", "home", "sig"}, reliable, from home; with "resume": from any cluster of the job; unreliable with "again": to a
+    // {"id", "spec", "home", "sig", "run"}, reliable, from home; with "resume": from any cluster of the job; unreliable with "again": to a
     // peer that came back
     AGENT_MSG_JOB = 1,
-    AGENT_MSG_STOP,    // reliable: {"id"}, from a cluster of the job, as the next three
+    AGENT_MSG_STOP,    // reliable: {"id", "run"}, from a cluster of the job, as the next three
     AGENT_MSG_REFUSED, // {"id", "reason"}; once, as the answer to a JOB
     AGENT_MSG_REPORT,  // reliable: {"id", "report"}, to home
     // {"id", "lines": [{"n", "line", "late_s"}]} (agent/lines.h), to home: telemetry; reliable where the link is down and the agent, or

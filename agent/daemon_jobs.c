@@ -36,7 +36,7 @@ void daemon_job_dir(const struct daemon *d, const struct agent_jobrun *j, char *
 
 void daemon_job_save(struct daemon *d, struct agent_jobrun *j, const char *state) {
     struct agent_job_record r = {
-        .spec = j->spec, .adopted = j->adopted, .wan = daemon_wan_bytes(d, j)};
+        .spec = j->spec, .adopted = j->adopted, .wan = daemon_wan_bytes(d, j), .run = j->run};
     memcpy(r.hex, j->hex, sizeof r.hex);
     snprintf(r.home, sizeof r.home, "%s", j->local ? "" : j->owner);
     snprintf(r.sig, sizeof r.sig, "%s", j->sig);
@@ -210,8 +210,8 @@ static bool policy_admits(struct daemon *d, const struct agent_jobrun *j, char *
     return agent_policy_admits(&p, &j->job, j->self, j->owner, &running, why, cap);
 }
 
-// The job's limit of rate; and what its earlier runs have sent and received counts too.
-static enum neb_status recall_totals(struct daemon *d, struct agent_jobrun *j) {
+// The job's limit of rate; and what its earlier runs have sent and received counts too, and when the last one began.
+static enum neb_status recall_runs(struct daemon *d, struct agent_jobrun *j) {
     struct agent_job_record r;
     struct inter_rate_limit limit;
     NEB_TRY(inter_rate_limit_parse(j->job.rate_limit, &limit));
@@ -221,6 +221,7 @@ static enum neb_status recall_totals(struct daemon *d, struct agent_jobrun *j) {
     if (st != NEB_OK && st != NEB_ERR_NOT_FOUND)
         return st;
     j->wan_before = r.wan;
+    j->run = r.run;
     agent_job_record_clear(&r);
     j->wan_base = daemon_link_totals(d, j);
     return NEB_OK;
@@ -296,6 +297,19 @@ static void set_home(const struct daemon *d, struct agent_jobrun *j, uint32_t ho
                                  : "");
 }
 
+// A place that nobody has, or that of the job which has ended longest ago: members that were away may still ask for its last rounds. NULL: all run.
+static struct agent_jobrun *place_of(struct daemon *d) {
+    struct agent_jobrun *best = NULL;
+    for (int i = 0; i < AGENT_JOBS_MAX; i++) {
+        struct agent_jobrun *j = &d->jobs[i];
+        if (!j->used)
+            return j;
+        if (j->state == AGENT_JOB_ENDED && (!best || j->over_at < best->over_at))
+            best = j;
+    }
+    return best;
+}
+
 // home AGENT_PEER_NONE: of `owner`, which is no member any more.
 static struct agent_jobrun *accept_job(struct daemon *d, const char *hex, json_t *spec,
                                        uint32_t home, const char *owner, char *why, size_t cap) {
@@ -314,9 +328,7 @@ static struct agent_jobrun *accept_job(struct daemon *d, const char *hex, json_t
         return place_anew(d, j, spec, why, cap); // said twice
     if (j)
         daemon_job_forget(d, j);
-    for (int i = 0; i < AGENT_JOBS_MAX && !j; i++)
-        j = d->jobs[i].used && d->jobs[i].state != AGENT_JOB_ENDED ? NULL : &d->jobs[i];
-    if (!j) {
+    if (!j && !(j = place_of(d))) {
         snprintf(why, cap, "agent \"%s\" runs %d jobs already", daemon_name(d), AGENT_JOBS_MAX);
         return NULL;
     }
@@ -337,7 +349,7 @@ static struct agent_jobrun *accept_job(struct daemon *d, const char *hex, json_t
     j->federated =
         j->linked && (j->job.mode == AGENT_MODE_REPLICAS || agent_distill_federates(&j->job));
     bool witness = j->job.clusters[j->self].witness;
-    if ((j->linked && recall_totals(d, j) != NEB_OK) ||
+    if ((j->linked && recall_runs(d, j) != NEB_OK) ||
         (j->federated && daemon_open_rounds(d, j) != NEB_OK) ||
         (!witness && start_worker(d, j) != NEB_OK)) {
         char text[400];
@@ -365,6 +377,13 @@ void daemon_job_took(struct daemon *d, struct agent_jobrun *j, uint32_t home, co
     daemon_job_save(d, j, "running");
 }
 
+void daemon_job_goes_on(struct daemon *d, struct agent_jobrun *j, int64_t run) {
+    if (j->linked)
+        daemon_unpost_stop(d, j);
+    j->run = run > j->run ? run : j->run;
+    daemon_job_save(d, j, "running");
+}
+
 void daemon_job_end(struct daemon *d, struct agent_jobrun *j, const char *state) {
     if (j->suspended && !strcmp(state, "stopped")) {
         // the agent goes down: the others need not wait, and it goes on when it is back
@@ -379,6 +398,7 @@ void daemon_job_end(struct daemon *d, struct agent_jobrun *j, const char *state)
     inter_service_limit(d->service, j->id, NULL, false);
     // its rounds stay open: a member that was away may still ask for the last
     j->state = AGENT_JOB_ENDED;
+    j->over_at = neb_now();
     d->ended_due = true;
     neb_info("job %s: %s", j->job.name, state);
 }
@@ -401,6 +421,8 @@ void daemon_job_stop(struct daemon *d, struct agent_jobrun *j) {
     if (j->state != AGENT_JOB_RUNNING)
         return;
     j->state = AGENT_JOB_STOPPING;
+    if (!j->suspended) // whatever happens to this agent until the checkpoint is whole
+        daemon_job_save(d, j, "stopping");
     if (j->client.len)
         daemon_tell(d, &j->client, json_pack("{s:s}", "ev", "stop"));
     else if (agent_attach_waits(j))
@@ -563,9 +585,27 @@ static void hold(struct daemon *d, struct agent_job_record *r, const char *why) 
         neb_warn("that job %.8s is held could not be stored", r->hex);
 }
 
+// Those that were being stopped when this agent went down: with the checkpoint that they have.
+static enum neb_status end_stopping(struct daemon *d) {
+    struct to_resume t = {.state = "stopping"};
+    enum neb_status st = inter_ledger_jobs(inter_service_ledger(d->service), collect_running, &t);
+    for (int i = 0; i < t.n; i++) {
+        struct agent_job_record *r = &t.jobs[i];
+        snprintf(r->state, sizeof r->state, "stopped");
+        if (st == NEB_OK)
+            st = agent_jobs_put(inter_service_ledger(d->service), r, NULL);
+        neb_info("job %.8s was being stopped when this agent went down: it is, with its last "
+                 "checkpoint",
+                 r->hex);
+        agent_job_record_clear(r);
+    }
+    return st;
+}
+
 enum neb_status daemon_resume_jobs(struct daemon *d) {
     struct to_resume t = {.state = "running"};
     char why[512];
+    NEB_TRY(end_stopping(d));
     enum neb_status st = inter_ledger_jobs(inter_service_ledger(d->service), collect_running, &t);
     t.state = "held"; // in the places that are left
     if (st == NEB_OK)

@@ -51,6 +51,11 @@ static void on_follow(struct daemon *d, const struct agent_ipc_client *from,
     agent_job_record_clear(&r);
 }
 
+static int64_t next_run(const struct agent_jobrun *j) {
+    int64_t now = neb_wall_now() / NEB_MS;
+    return now > j->run ? now : j->run + 1;
+}
+
 static void on_submit_job(struct daemon *d, const struct agent_ipc_client *from,
                           struct agent_ipc_msg *m) {
     char why[512];
@@ -71,11 +76,11 @@ static void on_submit_job(struct daemon *d, const struct agent_ipc_client *from,
         return;
     }
     j->local = true;
+    daemon_job_goes_on(d, j, next_run(j));
     daemon_answer(d, from, true, j->hex);
     add_watcher(d, j, from);
     if (j->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
         return; // one process does it all
-    daemon_unpost_stop(d, j);
     for (int i = 0; i < j->job.n_clusters; i++)
         if (i != j->self)
             daemon_post(d, j->peers[i], AGENT_MSG_JOB, daemon_signed_job(d, j), true);
@@ -302,10 +307,10 @@ static void on_stop_request(struct daemon *d, const struct agent_ipc_client *fro
     agent_job_record_clear(&r);
     if (!j)
         return;
+    daemon_job_stop(d, j);
     for (int i = 0; i < j->job.n_clusters; i++)
         if (i != j->self && j->job.sync.scheme != AGENT_SCHEME_SYNCHRONOUS)
-            daemon_post(d, j->peers[i], AGENT_MSG_STOP, json_pack("{s:s}", "id", j->hex), true);
-    daemon_job_stop(d, j);
+            daemon_post(d, j->peers[i], AGENT_MSG_STOP, daemon_stop_message(j), true);
     daemon_answer(d, from, true, "stopping after a checkpoint");
 }
 
@@ -327,8 +332,7 @@ static void on_resume_request(struct daemon *d, const struct agent_ipc_client *f
         daemon_answer(d, from, false, runs ? "the job runs, or is still stopping" : why);
     } else if ((j = daemon_job(d, r.hex))->adopted) {
         // the others judge by their own operators' words: none but its member could ask them
-        if (j->linked)
-            daemon_unpost_stop(d, j);
+        daemon_job_goes_on(d, j, next_run(j));
         snprintf(why, sizeof why,
                  "resumed here, by this site's word: \"%s\", which "
                  "submitted it, is no member any more; where else it is held or stopped, that "
@@ -336,8 +340,7 @@ static void on_resume_request(struct daemon *d, const struct agent_ipc_client *f
                  j->owner);
         daemon_answer(d, from, true, why);
     } else {
-        if (j->linked)
-            daemon_unpost_stop(d, j);
+        daemon_job_goes_on(d, j, next_run(j));
         for (int i = 0; i < j->job.n_clusters && j->job.sync.scheme != AGENT_SCHEME_SYNCHRONOUS;
              i++)
             if (i != j->self) {

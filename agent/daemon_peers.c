@@ -16,7 +16,7 @@ static const uint8_t *federation_id(const struct daemon *d) {
     return agent_members_federation(d->trust) ? d->members.federation : none;
 }
 
-// {"id", "spec", "home", "sig"}: a job for another site, signed by the member that submitted it.
+// {"id", "spec", "home", "sig", "run"}: a job for another site, signed (but for the last) by the member that submitted it.
 json_t *daemon_signed_job(struct daemon *d, const struct agent_jobrun *j) {
     struct neb_buf b = {0};
     uint8_t sig[SEC_SIGN_BYTES];
@@ -25,8 +25,9 @@ json_t *daemon_signed_job(struct daemon *d, const struct agent_jobrun *j) {
         sec_sign(d->identity, AGENT_CONTEXT_JOB, b.p, b.len, sig) == NEB_OK)
         neb_hex(sig, sizeof sig, hex);
     neb_buf_free(&b);
-    return json_pack("{s:s,s:O,s:s,s:s}", "id", j->hex, "spec", j->spec, "home",
-                     j->local ? daemon_name(d) : j->owner, "sig", j->local ? hex : j->sig);
+    return json_pack("{s:s,s:O,s:s,s:s,s:I}", "id", j->hex, "spec", j->spec, "home",
+                     j->local ? daemon_name(d) : j->owner, "sig", j->local ? hex : j->sig, "run",
+                     (json_int_t)j->run);
 }
 
 // Whether home (UINT32_MAX: this member) has signed this job, whoever passes it on.
@@ -117,6 +118,13 @@ static bool names_cluster(const json_t *spec, const char *name) {
     return false;
 }
 
+// Which run of the job a message is about; 0: it does not say, or what no clock would.
+static int64_t run_of(const json_t *body) {
+    const int64_t day_ms = 86400 * 1000;
+    int64_t run = json_integer_value(json_object_get(body, "run"));
+    return run > 0 && run <= neb_wall_now() / NEB_MS + day_ms ? run : 0;
+}
+
 // A job that was here before: the same, of the same member, begun again by that one, or gone on with by one of its clusters. Where its
 // clusters train may be new (agent_job_differs), in that member's words only.
 static void on_known_job(struct daemon *d, uint32_t peer, uint32_t home, const json_t *body,
@@ -125,6 +133,7 @@ static void on_known_job(struct daemon *d, uint32_t peer, uint32_t home, const j
     const char *sig = known->sig;
     json_t *spec = json_object_get(body, "spec");
     bool resume = json_is_true(json_object_get(body, "resume"));
+    int64_t run = run_of(body);
     if (!daemon_job_is_same(d, known, spec, home, why, sizeof why)) {
         refuse_known(d, peer, known->hex, why);
         return;
@@ -133,6 +142,8 @@ static void on_known_job(struct daemon *d, uint32_t peer, uint32_t home, const j
         refuse_known(d, peer, known->hex, "only a cluster of the job goes on with it");
         return;
     }
+    if (resume && run && run <= known->run)
+        return; // of a run that was stopped, or gone on with, since
     // what was signed when the job first came needs no second look: keys may have been rotated since
     if (!json_equal(known->spec, spec)) {
         if (!job_is_signed(d, home, known->hex, body)) {
@@ -151,6 +162,33 @@ static void on_known_job(struct daemon *d, uint32_t peer, uint32_t home, const j
     j->resume_due |= stopping;
     if (!j->local)
         daemon_job_took(d, j, home, sig);
+    daemon_job_goes_on(d, j, run);
+}
+
+// Of another cluster of the job, or of a member that may be one of a job that has not come yet.
+static void on_stop(struct daemon *d, struct agent_jobrun *j, uint32_t peer, const char *hex,
+                    int64_t run) {
+    struct agent_job_record known;
+    if (j && (!run || run >= j->run)) {
+        daemon_job_stop(d, j);
+    } else if (!j && daemon_job_recall(d, hex, &known) == NEB_ERR_NOT_FOUND) {
+        struct daemon_early_stop *e =
+            &d->early_stops[peer][d->n_early_stops[peer]++ % AGENT_JOBS_MAX];
+        snprintf(e->hex, sizeof e->hex, "%s", hex);
+        e->run = run;
+    } else if (!j) {
+        agent_job_record_clear(&known);
+    }
+}
+
+static bool was_stopped(const struct daemon *d, const struct agent_jobrun *j) {
+    for (int k = 0; k < j->job.n_clusters; k++)
+        for (int i = 0; i < AGENT_JOBS_MAX && agent_job_has_peer(j, k); i++) {
+            const struct daemon_early_stop *e = &d->early_stops[j->peers[k]][i];
+            if (!strcmp(e->hex, j->hex) && (!e->run || e->run >= j->run))
+                return true;
+        }
+    return false;
 }
 
 // A job that another agent submits, goes on with, or (again) offers because this one may have lost it.
@@ -178,10 +216,15 @@ static void on_job(struct daemon *d, uint32_t peer, const char *hex, const json_
     }
     struct agent_jobrun *j =
         daemon_job_accept(d, hex, json_object_get(body, "spec"), home, why, sizeof why);
-    if (!j)
+    if (!j) {
         refuse(d, peer, hex, why);
-    else if (!j->local)
+        return;
+    }
+    if (!j->local)
         daemon_job_took(d, j, home, json_string_value(json_object_get(body, "sig")));
+    daemon_job_goes_on(d, j, run_of(body));
+    if (was_stopped(d, j))
+        daemon_job_stop(d, j);
 }
 
 static void on_refused(struct daemon *d, struct agent_jobrun *j, const char *from,
@@ -285,8 +328,8 @@ void daemon_on_message(void *user, uint32_t peer, uint32_t kind, const uint8_t *
         j = NULL;
     if (kind == AGENT_MSG_JOB && hex)
         on_job(d, peer, hex, body);
-    else if (kind == AGENT_MSG_STOP && j)
-        daemon_job_stop(d, j);
+    else if (kind == AGENT_MSG_STOP && hex)
+        on_stop(d, j, peer, hex, run_of(body));
     else if (kind == AGENT_MSG_REFUSED && j)
         on_refused(d, j, from, body);
     else if (kind == AGENT_MSG_METRICS && j)

@@ -75,6 +75,12 @@ struct daemon {
     uint64_t faults[INTER_FAULTS];
     struct agent_quiet said_faults[INTER_FAULTS], quiet[QUIET_N];
     struct neb_bucket offers[SEC_MEMBERS_MAX];
+    // Of each member its newest stops of jobs that are not known here (yet: the job waits at another agent).
+    struct daemon_early_stop {
+        char hex[2 * AGENT_JOB_ID_BYTES + 1];
+        int64_t run;
+    } early_stops[SEC_MEMBERS_MAX][AGENT_JOBS_MAX];
+    unsigned n_early_stops[SEC_MEMBERS_MAX];
     neb_ns next_telemetry, looked_at; // looked_at: for workers that hang
     neb_ns beat_at;                   // in the midst of something long, last
     struct agent_view *view;          // what status, page and metrics show
@@ -99,6 +105,7 @@ void daemon_tell(struct daemon *d, const struct agent_ipc_client *to, json_t *he
 void daemon_answer(struct daemon *d, const struct agent_ipc_client *to, bool ok, const char *text);
 void daemon_post(struct daemon *d, uint32_t peer, enum agent_message kind, json_t *body,
                  bool reliable);
+json_t *daemon_stop_message(const struct agent_jobrun *j);
 // The job goes on: a stop that an outage kept from the others must not reach them later.
 void daemon_unpost_stop(struct daemon *d, const struct agent_jobrun *j);
 // A line of metrics for everybody who follows the job: local watchers, and the agent where it was submitted.
@@ -160,6 +167,8 @@ struct agent_jobrun *daemon_job_accept(struct daemon *d, const char *hex, json_t
                                        uint32_t home, char *why, size_t cap);
 void daemon_job_took(struct daemon *d, struct agent_jobrun *j, uint32_t home, const char *sig);
 void daemon_job_stop(struct daemon *d, struct agent_jobrun *j); // after a checkpoint
+// It was submitted anew, or gone on with, as run `run`: a stop that waits for a link is taken back.
+void daemon_job_goes_on(struct daemon *d, struct agent_jobrun *j, int64_t run);
 void daemon_job_end(struct daemon *d, struct agent_jobrun *j, const char *state);
 // stopped before a worker was there to say so; suspended: nobody hears of it
 void daemon_job_end_untrained(struct daemon *d, struct agent_jobrun *j, const char *why);
@@ -197,7 +206,7 @@ NEB_MUST_CHECK bool daemon_job_renew(struct daemon *d, const struct agent_job_re
                                      size_t cap);
 
 // daemon_peers.c
-// {"id", "spec", "home", "sig"}; NULL: out of memory
+// {"id", "spec", "home", "sig", "run"}; NULL: out of memory
 json_t *daemon_signed_job(struct daemon *d, const struct agent_jobrun *j);
 void daemon_on_message(void *user, uint32_t peer, uint32_t kind, const uint8_t *p, size_t n);
 void daemon_on_peer(void *user, uint32_t peer, bool up);

@@ -62,8 +62,12 @@ void daemon_say_quiet(struct daemon *d) {
                      inter_fault_name(f));
 }
 
+json_t *daemon_stop_message(const struct agent_jobrun *j) {
+    return json_pack("{s:s,s:I}", "id", j->hex, "run", (json_int_t)j->run);
+}
+
 void daemon_unpost_stop(struct daemon *d, const struct agent_jobrun *j) {
-    json_t *body = json_pack("{s:s}", "id", j->hex);
+    json_t *body = daemon_stop_message(j);
     char *text = json_dumps(body, JSON_COMPACT);
     json_decref(body);
     for (int i = 0; text && i < j->job.n_clusters; i++)

@@ -51,6 +51,7 @@ void agent_job_record_read(const uint8_t id[INTER_ID_BYTES], const char *spec, c
     // whose it is must be known, or it does not run
     snprintf(r->state, sizeof r->state, "%s", what && home ? what : "");
     r->adopted = json_is_true(json_object_get(st, "adopted"));
+    r->run = json_integer_value(json_object_get(st, "run"));
     r->wan = (struct agent_wan_bytes){.sent = count(st, "sent"),
                                       .recv = count(st, "recv"),
                                       .messages = count(st, "messages"),
@@ -118,11 +119,11 @@ enum neb_status agent_jobs_choose(struct inter_ledger *l, const char *prefix,
 enum neb_status agent_jobs_put(struct inter_ledger *l, const struct agent_job_record *r,
                                const char *why) {
     uint8_t id[INTER_ID_BYTES];
-    json_t *s = json_pack("{s:s,s:I,s:I,s:I,s:I,s:I,s:s,s:s,s:b,s:s}", "state", r->state, "at",
+    json_t *s = json_pack("{s:s,s:I,s:I,s:I,s:I,s:I,s:s,s:s,s:b,s:s,s:I}", "state", r->state, "at",
                           (json_int_t)(neb_wall_now() / NEB_MS), "sent", (json_int_t)r->wan.sent,
                           "recv", (json_int_t)r->wan.recv, "messages", (json_int_t)r->wan.messages,
                           "payload", (json_int_t)r->wan.payload, "home", r->home, "sig", r->sig,
-                          "adopted", r->adopted, "why", why ? why : "");
+                          "adopted", r->adopted, "why", why ? why : "", "run", (json_int_t)r->run);
     char *spec = json_dumps(r->spec, JSON_COMPACT), *text = json_dumps(s, JSON_COMPACT);
     enum neb_status st = spec && text && neb_unhex(r->hex, id, sizeof id)
                              ? inter_ledger_put_job(l, id, spec, text)

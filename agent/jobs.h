@@ -49,6 +49,10 @@ struct agent_jobrun {
     bool orphaned; // the operator was told that the owner is no member any more
     enum agent_job_state state;
     bool suspended; // stopped because the agent goes down: goes on when it is back
+    neb_ns over_at; // since when it has ended
+    // When it was submitted, or gone on with, last, wherever that was, ms since 1970, each later than the one before; 0: not known. Stops of
+    // the runs before, and other sites' words that they have gone on with those, may come late and do not count.
+    int64_t run;
     struct agent_child worker;
     struct agent_credential *credential; // owned: of the present worker, or of whoever attaches
     int end_status;                      // of a worker that has ended,
@@ -117,8 +121,9 @@ struct agent_job_record {
     char home[SEC_NAME_MAX];           // who submitted it, "" for here
     char sig[2 * INTER_SIG_BYTES + 1]; // that member's over it; "" for here
     bool adopted;                      // as in struct agent_jobrun
-    // running, done, stopped, failed; held: it would run, but this site does not let it begin again
+    // running, stopping, done, stopped, failed; held: it would run, but this site does not let it begin again
     char state[12];
+    int64_t run; // as in struct agent_jobrun
     struct agent_wan_bytes wan;
 };
 // Writes it. why: of a job that is held; NULL for others.

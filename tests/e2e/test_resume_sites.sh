@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # nebula stop and nebula resume between two real agents: a job that was stopped at one site goes on at both, whichever site asks for it, the
-# submitter's agent or the other one, also after both agents were started anew; and each time it is still the submitter's job.
+# submitter's agent or the other one, also after both agents were started anew; and each time it is still the submitter's job. A stop outlives
+# the agent, and one of a run that was gone on with since, which comes late, stops nothing.
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/sites.sh"
 make_corpus
@@ -51,5 +52,45 @@ stop_and_resume a b restart
 "$nebula" stop "$id" --home "$T/a" >/dev/null || fail "the last stop"
 wait_for 60 "the last stop at a" is a stopped
 wait_for 60 "the last stop at b" is b stopped
+
+# Beta's agent is killed while the checkpoint is written: what was stopped stays so.
+"$nebula" resume "$id" --home "$T/a" >/dev/null || fail "resume before beta's disk is slow"
+wait_for 60 "beta runs" is b running
+kill -TERM "${pid[b]}"
+wait "${pid[b]}" || true
+NEBULA_FAULT=fs.write:+2000 start_beta
+at=$(step a)
+wait_for 60 "steps with beta's slow disk" beyond a $((at + 20))
+"$nebula" stop "$id" --home "$T/a" >/dev/null || fail "the stop of a slow disk"
+wait_for 20 "beta hears of the stop" is b stopping
+kill -KILL "${pid[b]}"
+wait "${pid[b]}" || true
+start_beta
+wait_for 20 "beta's agent" says b '.version == 1'
+is b stopped || fail "the stop did not survive beta's agent: $(state b)"
+wait_for 60 "the stop at a" is a stopped
+
+# Beta is away when alpha stops the job, alpha when beta stops it too and goes on: alpha's stop comes behind that.
+"$nebula" resume "$id" --home "$T/a" >/dev/null || fail "resume before beta is away"
+wait_for 60 "beta runs" is b running
+kill -TERM "${pid[b]}"
+wait "${pid[b]}" || true
+"$nebula" stop "$id" --home "$T/a" >/dev/null || fail "the stop that waits"
+wait_for 60 "alpha alone is stopped" is a stopped
+kill -INT "${pid[a]}"
+wait "${pid[a]}" || true
+start_beta
+wait_for 20 "beta goes on by itself" is b running
+"$nebula" stop "$id" --home "$T/b" >/dev/null || fail "the stop at b"
+wait_for 60 "beta is stopped" is b stopped
+"$nebula" resume "$id" --home "$T/b" >/dev/null || fail "resume at b"
+at=$(step b)
+start_alpha
+wait_for 60 "alpha goes on too" is a running
+wait_for 60 "steps of both" beyond b $((at + 100))
+is a running && is b running || fail "a late stop: $(state a) at alpha, $(state b) at beta"
+"$nebula" stop "$id" --home "$T/a" >/dev/null || fail "the last stop of all"
+wait_for 60 "the end at a" is a stopped
+wait_for 60 "the end at b" is b stopped
 "$nebula" ledger verify "$T/a" >/dev/null && "$nebula" ledger verify "$T/b" >/dev/null || fail "nebula ledger verify"
 echo "a job goes on at both sites, whichever of them is asked"
