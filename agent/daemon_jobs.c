@@ -254,8 +254,7 @@ static struct agent_jobrun *place_anew(struct daemon *d, struct agent_jobrun *j,
     if (moved && j->worker.pid) {
         neb_info("job %s: its worker begins again with another mesh, launcher or device",
                  j->job.name);
-        j->replaced = true;
-        daemon_worker_kill(j);
+        daemon_worker_replace(d, j);
     }
     return j;
 }
@@ -432,6 +431,19 @@ void daemon_job_stop(struct daemon *d, struct agent_jobrun *j) {
     } else if (j->job.clusters[j->self].witness) { // nothing of its own is to be saved
         daemon_witness_report(d, j, true);
         daemon_job_end(d, j, "stopped");
+    }
+}
+
+void daemon_worker_replace(struct daemon *d, struct agent_jobrun *j) {
+    if (j->worker.pid) {
+        j->replaced = true;
+        daemon_worker_kill(j);
+    } else if (j->client.len && agent_attach_waits(j)) {
+        j->replaced = true;
+        daemon_tell(d, &j->client, json_pack("{s:s}", "ev", "again"));
+        daemon_say_fault(d, j,
+                         "the attached trainer is told to attach again, for another state of its "
+                         "parameters; until then this cluster takes no part");
     }
 }
 

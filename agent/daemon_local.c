@@ -121,6 +121,8 @@ static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
     }
     j->client = *from;
     j->queues = false;
+    if (agent_attach_waits(j)) // it begins with what there is now
+        j->replaced = false;
     if (from->remote)
         neb_info("job %s: rank 0 runs on another host, %s", j->job.name, from->address);
     daemon_job_dir(d, j, dir, sizeof dir);

@@ -124,10 +124,7 @@ static void check_divergence(struct daemon *d, struct agent_jobrun *j,
         daemon_job_stop(d, j);
         return;
     }
-    if (j->worker.pid) {
-        j->replaced = true;
-        daemon_worker_kill(j);
-    }
+    daemon_worker_replace(d, j);
 }
 
 // What a record has for this site's worker.

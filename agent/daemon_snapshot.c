@@ -208,8 +208,5 @@ void daemon_on_snapshot_done(void *user, const uint8_t job[INTER_ID_BYTES], enum
     j->behind_until = j->hopeless_since = 0;
     neb_info("job %s: a snapshot is here; the worker begins again with it", j->job.name);
     daemon_note(d, j, "a snapshot is here; the worker begins again with it");
-    if (j->worker.pid) {
-        j->replaced = true;
-        daemon_worker_kill(j);
-    }
+    daemon_worker_replace(d, j);
 }

@@ -176,6 +176,8 @@ void daemon_job_end_untrained(struct daemon *d, struct agent_jobrun *j, const ch
 void daemon_job_fail(struct daemon *d, struct agent_jobrun *j, const char *text);
 void daemon_job_forget(struct daemon *d, struct agent_jobrun *j); // frees its place
 void daemon_worker_ended(struct daemon *d, struct agent_jobrun *j, int status);
+// Its worker begins again with another state; an attached trainer is told to attach again.
+void daemon_worker_replace(struct daemon *d, struct agent_jobrun *j);
 // Which member each of the job's clusters is. known: this agent has run it before; AGENT_PEER_NONE then where a member is on the list no
 // more. NEB_ERR_NOT_FOUND, NEB_ERR_INVALID, NEB_ERR_DENIED (too few are left): *why.
 NEB_MUST_CHECK enum neb_status daemon_map_clusters(const struct daemon *d, struct agent_jobrun *j,

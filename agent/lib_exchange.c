@@ -140,6 +140,11 @@ enum neb_status lib_settle(struct nebula *n) {
         NEB_TRY(worker_drain(w));
         NEB_TRY(tend_agent(n));
         NEB_TRY(worker_exchange(w, &ready));
+        if (w->again)
+            return neb_fail(NEB_ERR_STATE,
+                            "the others' state takes the place of this cluster's: close the "
+                            "handle, attach again, and go on from the step that nebula_begin "
+                            "finds");
         if (worker_finished(w)) {
             n->state = NEBULA_DONE;
             return NEB_OK;

@@ -141,7 +141,8 @@ static int all_registered(const struct nebula *n) {
 static int end_call(struct nebula *n, enum neb_status st) {
     n->step_end = neb_now();
     n->failed = st != NEB_OK;
-    return lib_pass(st);
+    int s = lib_pass(st);
+    return s && n->w.again ? (int)NEBULA_ERR_AGAIN : s;
 }
 
 int nebula_begin(struct nebula *n) {

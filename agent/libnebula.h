@@ -51,6 +51,9 @@ enum nebula_status { // every call returns one; what exactly is wrong: nebula_la
     NEBULA_ERR_AGENT = 5,     // the agent refused, or sent what cannot be understood
     NEBULA_ERR_MEMORY = 6,
     NEBULA_ERR_IO = 7, // checkpoint folder, CUDA copy
+    // this cluster was away for so long, or its parameters differ so, that it goes on with a state that the agent has fetched: close, attach
+    // again (in the same process or another), and go on from the step and with the parameters that nebula_begin gives
+    NEBULA_ERR_AGAIN = 8,
 };
 
 enum nebula_dtype { NEBULA_F32 = 0, NEBULA_BF16 = 1 };
@@ -123,7 +126,7 @@ NEBULA_EXPORT int nebula_register(struct nebula *n, const char *name, int32_t ro
 // Writes the parameters to start from into the registered memory: the job's (seed or init_from) at step 0, or those of the
 // newest checkpoint. nebula_info says from which step to go on.
 // ERRORS  NEBULA_ERR_INVALID: rows that are not registered (the first is named). NEBULA_ERR_STATE: called twice.
-//         NEBULA_ERR_IO: a checkpoint exists but cannot be used.
+//         NEBULA_ERR_IO: a checkpoint exists but cannot be used. NEBULA_ERR_AGAIN.
 NEBULA_EXPORT int nebula_begin(struct nebula *n);
 
 // Token ids of a batch (input, and what is predicted; negative targets are skipped): rows of embedding and output are
@@ -137,7 +140,7 @@ NEBULA_EXPORT int nebula_count(struct nebula *n, const int32_t *inputs, const in
 // After the last step it returns only when the last exchange is merged. Tensors may have changed after it. With sync.tune: auto a slow
 // cluster leaves out steps: nebula_info.step then rises by more than one.
 // RETURN  NEBULA_OK and *state, an enum nebula_state.
-// ERRORS  NEBULA_ERR_INVALID: more tokens (nothing was done). NEBULA_ERR_STATE: before nebula_begin, or after DONE or STOP. NEBULA_ERR_IO: a hook or a copy failed; the handle
+// ERRORS  NEBULA_ERR_INVALID: more tokens (nothing was done). NEBULA_ERR_STATE: before nebula_begin, or after DONE or STOP. NEBULA_ERR_AGAIN: close, and attach again. NEBULA_ERR_IO: a hook or a copy failed; the handle
 //         can only be closed. An agent that is gone is no error: training goes on, and the library attaches again.
 NEBULA_EXPORT int nebula_step(struct nebula *n, uint64_t tokens, double loss, int *state);
 

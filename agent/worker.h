@@ -202,6 +202,7 @@ struct agent_worker {
     int others;    // that could be: who was revoked is not waited for
     bool expected; // enough of them for a commit
     bool stop;
+    bool again;           // attached trainer: the agent has another state for it
     const char *isa;      // of the arithmetic that trains, for checkpoints
     const char *products; // of processors, where they are not in fp32; static
     // agent

@@ -110,6 +110,8 @@ static enum neb_status on_agent(struct agent_worker *w, struct agent_ipc_msg *m)
                                                 (w->adopts || !w->restored));
     else if (!strcmp(ev, "stop"))
         w->stop = true;
+    else if (!strcmp(ev, "again"))
+        w->again = true;
     else if (!strcmp(ev, "answer") && w->foreign && !json_is_true(json_object_get(m->head, "ok")))
         w->orphan = true;
     else if (!strcmp(ev, "job") && w->foreign) {

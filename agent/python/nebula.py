@@ -27,10 +27,12 @@ API = 1
 F32, BF16 = 0, 1
 HOST, CUDA = 0, 1
 TRAIN, DONE, STOP = 0, 1, 2
+AGAIN = 8  # Error.status
 
 
 class Error(RuntimeError):
-    """A call of libnebula failed; .status is its enum nebula_status."""
+    """A call of libnebula failed; .status is its enum nebula_status. AGAIN: this cluster goes on with another state (it was
+    away for long, say): close, attach again, and go on from .step_count."""
 
     def __init__(self, status, text):
         super().__init__(text)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Foreign trainers attach through libnebula: two of them; one beside a built-in worker, with the same bits; kill -9 and attach
-# again; a second trainer, a wrong job, a stop; Ctrl-C in a Python loop.
+# again; a second trainer, a wrong job, a stop; Ctrl-C in a Python loop; one that was away for longer than the others keep updates.
 . "$(dirname "$0")/lib.sh"
 client=$BUILD/attach_client
 [[ -x $client ]] || skip "attach_client is not built"
@@ -104,4 +104,26 @@ wait $pid || fail "the job of the Python loop: $(tail -n 3 "$T/python.log")"
 grep -q 'begins at 20' "$T/p3.log" || fail "the Python loop did not go on from its checkpoint: $(cat "$T/p3.log")"
 digests_equal "$T/python"
 grep -q "digest $(summary '.clusters[0].params_digest' "$T/python")" "$T/p3.log" || fail "the Python loop knows another digest: $(tail -n 1 "$T/p3.log")"
+
+# Gamma and its trainer are away for longer than the others keep updates: a snapshot is fetched, and the trainer told to attach again.
+job "$T/away.yaml" local local
+sed -i 's/steps: 80/steps: 100000/; s/every_steps: [0-9]*/every_steps: 10/; s/sync: {/sync: {commit_all: false, grace_s: 0.5, /' "$T/away.yaml"
+echo '  - {name: gamma, sources: [{name: gpl, weight: 1}], threads: 1, launcher: attach}' >>"$T/away.yaml"
+pace 20
+timeout 150 "$nebula" pretrain "$T/away.yaml" --local 3 --out "$T/away" >"$T/away.log" 2>&1 & pid=$!
+clean_up() { kill -CONT ${stopped[@]:-} 2>/dev/null || true; end_now "$pid" ${a:+"$a"}; }
+timeout 120 "$client" "$(home away gamma)" "" 0 >"$T/g.log" 2>&1 & a=$!
+rounds() { largest "$T/away" round round "$1" 0; }
+reaches() { (($(rounds "$1") >= $2)); }
+within 60 reaches gamma 4 || fail "no rounds of an attached trainer: $(tail -n 3 "$T/away.log" "$T/g.log")"
+stopped=("$(pgrep -f "^[^ ]*nebula agent --home $(home away gamma) ")" "$(pgrep -P "$a")")
+kill -STOP "${stopped[@]}"
+within 60 reaches alpha $(($(rounds alpha) + 40)) || fail "the others do not go on: $(tail -n 3 "$T/away.log")"
+kill -CONT "${stopped[@]}"
+stopped=()
+rc=0; wait $a || rc=$?
+[[ $rc == 18 ]] && grep -q 'close the handle, attach again' "$T/g.log" || fail "a trainer that was away, status $rc: $(cat "$T/g.log")"
+round=$(rounds alpha)
+timeout 120 "$client" "$(home away gamma)" "" 0 >"$T/g2.log" 2>&1 & a=$!
+within 60 reaches gamma "$round" || fail "it does not catch up: $(tail -n 3 "$T/away.log" "$T/g2.log")"
 echo "attached trainers: two with a kill -9 and a detach, one beside a built-in worker, a stop, Ctrl-C in Python: equal digests"

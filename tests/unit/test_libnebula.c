@@ -30,10 +30,11 @@ struct agent { // answers as a daemon does, in a thread
     char dir[64], path[96];
     pthread_t thread;
     atomic_bool end, taken, reported;
-    atomic_bool gone;    // it ends when a worker attaches, without an answer
-    atomic_long busy_ms; // before it answers to an attach
-    atomic_bool mute;    // it does not answer to "hello"
-    atomic_int others;   // other clusters that it hears, enough for a commit
+    atomic_bool gone;        // it ends when a worker attaches, without an answer
+    atomic_long busy_ms;     // before it answers to an attach
+    atomic_bool mute;        // it does not answer to "hello"
+    atomic_int others;       // other clusters that it hears, enough for a commit
+    atomic_bool other_state; // it tells the trainer to attach again
     // lines of metrics: steps that say lr and grad_norm, or null for both; held-out losses
     atomic_int with_lr, without_lr, evals;
     struct agent_jobrun jobs[AGENT_JOBS_MAX];
@@ -88,6 +89,11 @@ static void *serve(void *arg) {
                                a->others > 0);
         if (answer)
             assert_int_equal(agent_ipc_send(ipc, &from, answer, NULL, 0), NEB_OK);
+        if (a->other_state && j->client.len && !strcmp(op, "metrics")) {
+            a->other_state = false;
+            answer = json_pack("{s:s}", "ev", "again");
+            assert_int_equal(agent_ipc_send(ipc, &j->client, answer, NULL, 0), NEB_OK);
+        }
         agent_ipc_msg_clear(&m);
     }
     agent_ipc_destroy(&ipc);
@@ -471,6 +477,29 @@ static void test_closed_forked_failed(void **state) {
     assert_int_equal(nebula_close(&n, 0), NEBULA_OK);
 }
 
+// The agent has fetched another state for this cluster: a call says so, and who attaches again goes on.
+static void test_another_state(void **state) {
+    struct agent *a = *state;
+    static float memory[4096];
+    struct nebula *n = attached(a);
+    int s = 0, status = NEBULA_OK;
+    register_all(n, memory, NULL);
+    assert_int_equal(nebula_begin(n), NEBULA_OK);
+    a->other_state = true;
+    for (int i = 0; i < 3 && status == NEBULA_OK; i++) {
+        status = nebula_step(n, 8, 1, &s);
+        neb_sleep(300 * NEB_MS);
+    }
+    SAYS(status, NEBULA_ERR_AGAIN, "attach again");
+    SAYS(nebula_step(n, 8, 1, &s), NEBULA_ERR_STATE, "an earlier call failed");
+    assert_int_equal(nebula_close(&n, 0), NEBULA_OK);
+    n = attached(a);
+    register_all(n, memory, NULL);
+    assert_int_equal(nebula_begin(n), NEBULA_OK);
+    assert_int_equal(nebula_step(n, 8, 1, &s), NEBULA_OK);
+    assert_int_equal(nebula_close(&n, 0), NEBULA_OK);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_attach_errors, start, stop),
@@ -482,6 +511,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_worker_and_busy_agent, start, stop),
         cmocka_unit_test_setup_teardown(test_decimal_comma, start, stop),
         cmocka_unit_test_setup_teardown(test_closed_forked_failed, start, stop),
+        cmocka_unit_test_setup_teardown(test_another_state, start, stop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
