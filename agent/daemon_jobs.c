@@ -339,8 +339,8 @@ static struct agent_jobrun *accept_job(struct daemon *d, const char *hex, json_t
     memcpy(j->id, id, sizeof id);
     memcpy(j->hex, hex, sizeof j->hex);
     set_home(d, j, home, name);
-    if (daemon_map_clusters(d, j, is_known(d, hex), why, cap) != NEB_OK ||
-        !policy_admits(d, j, why, cap))
+    bool known = is_known(d, hex);
+    if (daemon_map_clusters(d, j, known, why, cap) != NEB_OK || !policy_admits(d, j, why, cap))
         return NULL;
     j->used = true;
     j->spec = json_incref(spec);
@@ -349,6 +349,7 @@ static struct agent_jobrun *accept_job(struct daemon *d, const char *hex, json_t
         j->linked && (j->job.mode == AGENT_MODE_REPLICAS || agent_distill_federates(&j->job));
     bool witness = j->job.clusters[j->self].witness;
     if ((j->linked && recall_runs(d, j) != NEB_OK) ||
+        (j->federated && !known && daemon_job_without_ledger(d, j) != NEB_OK) ||
         (j->federated && daemon_open_rounds(d, j) != NEB_OK) ||
         (!witness && start_worker(d, j) != NEB_OK)) {
         char text[400];

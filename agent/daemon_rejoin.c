@@ -50,13 +50,14 @@ static enum neb_status put_aside(const char *dir, const char *former, const char
     return NEB_OK;
 }
 
-// The side that is given up stays readable in DIR/former: checkpoints, and at which steps it merged.
-static enum neb_status clear_dir(const char *dir) {
+// The side that is given up stays readable in DIR/former: checkpoints, and at which steps it merged. *any: there were some.
+static enum neb_status clear_dir(const char *dir, bool *any) {
     static const char *const names[] = {"snapshot.bin", "snapshot.part"};
     char former[NEB_PATH_MAX], path[NEB_PATH_MAX];
     NEB_TRY(neb_path(former, sizeof former, dir, "former"));
     NEB_TRY(neb_path(path, sizeof path, dir, "checkpoint"));
-    if (neb_fs_exists(path)) {
+    *any = neb_fs_exists(path);
+    if (*any) {
         NEB_TRY(neb_fs_remove_tree(former));
         NEB_TRY(neb_fs_mkdirs(former, 0700));
         NEB_TRY(put_aside(dir, former, "checkpoint"));
@@ -70,11 +71,26 @@ static enum neb_status clear_dir(const char *dir) {
     return neb_fs_exists(dir) ? neb_fs_sync_dir(dir) : NEB_OK;
 }
 
+enum neb_status daemon_job_without_ledger(struct daemon *d, const struct agent_jobrun *j) {
+    char dir[NEB_PATH_MAX];
+    bool any;
+    daemon_job_dir(d, j, dir, sizeof dir);
+    NEB_TRY(clear_dir(dir, &any));
+    if (any)
+        neb_warn(
+            "job %s: this site has checkpoints of it, but its ledger does not know it, so what "
+            "they were made of is not known: it goes on with what the others have, as after "
+            "the loss of the disk (jobs/%s/former keeps the checkpoints)",
+            j->job.name, j->hex);
+    return NEB_OK;
+}
+
 bool daemon_job_renew(struct daemon *d, const struct agent_job_record *r, char *why, size_t cap) {
     struct agent_job *job = calloc(1, sizeof *job);
     struct agent_jobrun *j = daemon_job(d, r->hex);
     char dir[NEB_PATH_MAX];
     uint8_t id[AGENT_JOB_ID_BYTES];
+    bool any;
     snprintf(why, cap, "the agent's log says why");
     bool ok = job && neb_unhex(r->hex, id, sizeof id) &&
               agent_job_from_json(r->spec, job) == NEB_OK && may(d, job, why, cap) &&
@@ -85,7 +101,7 @@ bool daemon_job_renew(struct daemon *d, const struct agent_job_record *r, char *
     if (j)
         daemon_job_forget(d, j);
     if (snprintf(dir, sizeof dir, "%s/jobs/%s", d->c->home, r->hex) >= (int)sizeof dir ||
-        clear_dir(dir) != NEB_OK || inter_service_job_renew(d->service, id) != NEB_OK) {
+        clear_dir(dir, &any) != NEB_OK || inter_service_job_renew(d->service, id) != NEB_OK) {
         snprintf(why, cap,
                  "what is here of the job could not be given up; the agent's log says why");
         return false;

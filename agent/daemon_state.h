@@ -207,6 +207,10 @@ void daemon_on_snapshot_done(void *user, const uint8_t job[INTER_ID_BYTES], enum
 NEB_MUST_CHECK bool daemon_job_renew(struct daemon *d, const struct agent_job_record *r, char *why,
                                      size_t cap);
 
+// A job of rounds that is new to the ledger, which may have been lost without the job's folder: its checkpoints say nothing then.
+NEB_MUST_CHECK enum neb_status daemon_job_without_ledger(struct daemon *d,
+                                                         const struct agent_jobrun *j);
+
 // daemon_peers.c
 // {"id", "spec", "home", "sig", "run"}; NULL: out of memory
 json_t *daemon_signed_job(struct daemon *d, const struct agent_jobrun *j);

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # A member that the others' ledgers cannot bring up to date any more begins anew from a snapshot: one whose disk was lost, one
-# whose job folder was lost, and one that was away for longer than updates are kept. Nobody forks, training ends.
+# whose job folder was lost, or its ledger alone, and one that was away for longer than updates are kept. Nobody forks, training ends.
 . "$(dirname "$0")/lib.sh"
 make_corpus
 clean_up() { kill -CONT ${stopped[@]:-} 2>/dev/null || true; end_now ${pid:+"$pid"}; }
 stopped=()
 
 make_job "$T/job.yaml" "grace_s: 1, commit_all: false"
-sed -i -e "s/steps: 60/steps: 2400/" "$T/job.yaml"
+sed -i -e "s/steps: 60/steps: 3000/" "$T/job.yaml"
 light "$T/job.yaml"
 pace 8
 clusters "$T/job.yaml" a b c
@@ -65,6 +65,20 @@ round=$(rounds a)
 wait_rounds c $((round + 10))
 wait_snapshot c "$before" "the loss of a job folder"
 echo "job folder of c lost: at round $(rounds c) again"
+
+# Its ledger alone: the job folder is there, and its checkpoints say nothing any more.
+before=$(snapshots c)
+kill -STOP "$nebula_pid"
+stopped=("$nebula_pid")
+kill -KILL "$(agent_of c)" "$(worker_of c)"
+rm -rf "$run/clusters/c/"{ledger.db,ledger.db-wal,ledger.db-shm,blobs}
+kill -CONT "$nebula_pid"
+stopped=()
+round=$(rounds a)
+wait_rounds c $((round + 10))
+wait_snapshot c "$before" "the loss of a ledger"
+compgen -G "$run/clusters/c/jobs/*/former/checkpoint/*" >/dev/null || fail "its checkpoints are not kept"
+echo "ledger of c lost: at round $(rounds c) again"
 
 # Away, with all its disk, for longer than the others keep updates.
 before=$(snapshots b)
