@@ -116,6 +116,25 @@ static void say_elect_to(struct step *s, struct job *j, enum promise_kind kind, 
     node_send(s, j, m);
 }
 
+// Whom the others know under a later epoch than its own has a new ledger, made while the clock was behind the one that the former was made
+// by: it takes the next, whose attempts are later ones too (inter_attempt_first). All others must say so, as it needs all of them to recover;
+// one that lies would only have to say so to a member that starts.
+static void take_later_epoch(struct step *s, struct job *j) {
+    uint64_t latest = 0;
+    for (uint8_t m = 0; m < j->c.n_members; m++) {
+        uint64_t known = j->members[m].knows_me_by;
+        if (m == j->c.self || (j->c.removed | j->c.gone | j->liars) >> m & 1)
+            continue;
+        if (known <= j->standing.epoch || known > INTER_EPOCH_MAX - NEB_S)
+            return;
+        latest = known > latest ? known : latest;
+    }
+    if (!latest)
+        return;
+    j->standing.epoch = latest + NEB_S;
+    node_store_standing(s, j);
+}
+
 struct beat {
     uint8_t job[INTER_ID_BYTES];
     uint32_t term, fragments;
@@ -203,6 +222,9 @@ void node_on_beat(struct step *s, struct neb_rd *r) {
     x->excused = 0;
     x->reaches = b.reaches;
     x->leaves = b.flags & BEAT_LEAVES;
+    x->knows_me_by = b.known;
+    if (!j->standing.joined)
+        take_later_epoch(s, j);
     x->knows_me |= b.known == j->standing.epoch;
     if (b.known && b.known < j->standing.epoch && !j->standing.joined) {
         j->recovers = j->lost = true;

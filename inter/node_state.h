@@ -143,6 +143,7 @@ struct member {
     uint32_t goodput_kbps; // of its way to the slowest other one, by its newest STATE; 0: unknown
     bool full;             // as in inter/estimate.h
     bool leaves, knows_me; // knows_me: it has said that it knows this node under its present epoch
+    uint64_t knows_me_by;  // under which epoch, by its newest beat; 0: none
     uint64_t told;         // fragments of the election or recovery under way, bit each
     uint32_t rounds[INTER_FRAGMENTS_MAX]; // open there, as it says
     // by its newest beat, and nobody's word but its own

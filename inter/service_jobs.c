@@ -173,8 +173,9 @@ enum neb_status inter_service_job_renew(struct inter_service *s,
     if (inter_node_round(s->node, job, 0) != UINT32_MAX)
         return neb_fail(NEB_ERR_STATE, "a job that is open cannot begin anew");
     enum neb_status rc = inter_ledger_get_standing(s->ledger, job, &was);
-    if (rc == NEB_OK && st.epoch <= was.epoch) // the clock was set back
-        st.epoch = was.epoch + 1;
+    if (rc == NEB_OK &&
+        st.epoch < was.epoch + NEB_S) // the clock was set back; attempts count seconds
+        st.epoch = was.epoch + NEB_S;
     else if (rc != NEB_OK && rc != NEB_ERR_NOT_FOUND)
         return rc;
     memcpy(st.job, job, sizeof st.job);

@@ -47,6 +47,8 @@ bool inter_key_equal(const struct inter_key *a, const struct inter_key *b);
 // one never meet, unless both opened the job within one second; a life that has submitted is older. Never 0, which means any in a WANT.
 enum { INTER_AGAIN_MAX = 3 };
 uint32_t inter_attempt_first(uint64_t epoch);
+// The last epoch that a member lets others say it had (the end of 2054): attempts would end.
+#define INTER_EPOCH_MAX 2682374400000000000ull
 // More attempts of one update are not taken in a round: a member whose disk was lost three times has sent as many.
 enum { INTER_ATTEMPTS_MAX = 4 * (INTER_AGAIN_MAX + 1) };
 

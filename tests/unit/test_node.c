@@ -92,7 +92,8 @@ static void message(uint8_t from, struct neb_buf *b) {
     neb_buf_free(b);
 }
 
-static void beat_at(uint8_t from, uint32_t term, uint8_t flags, uint32_t round) {
+static void beat_known(uint8_t from, uint32_t term, uint8_t flags, uint32_t round,
+                       uint64_t known) { // known: this node's epoch, as that one knows it
     static const uint8_t head[HEAD_BYTES];
     struct neb_buf b = {0};
     neb_buf_u8(&b, MSG_BEAT);
@@ -100,13 +101,17 @@ static void beat_at(uint8_t from, uint32_t term, uint8_t flags, uint32_t round) 
     neb_buf_u32(&b, term);
     neb_buf_u8(&b, flags);
     neb_buf_u64(&b, EPOCH);
-    neb_buf_u64(&b, flags & JOINED ? EPOCH : EPOCH - 1); // else: it knew this node's former disk
+    neb_buf_u64(&b, known);
     neb_buf_u16(&b, (1 << MEMBERS) - 1);
     neb_buf_u32(&b, 1);
     neb_buf_u16(&b, 0);
     neb_buf_u32(&b, round);
     neb_buf_add(&b, head, sizeof head);
     message(from, &b);
+}
+static void beat_at(uint8_t from, uint32_t term, uint8_t flags, uint32_t round) {
+    // not joined: it knew this node's former disk
+    beat_known(from, term, flags, round, flags & JOINED ? EPOCH : EPOCH - 1);
 }
 static void beat(uint8_t from, uint32_t term, uint8_t flags) { beat_at(from, term, flags, 0); }
 
@@ -525,6 +530,31 @@ static void test_asked_without_end(void **state) {
     assert_int_equal(promised, 4);
 }
 
+// A new ledger, made by a clock that is behind: the others know this member under a later epoch, and drop what it says under its own.
+static void test_clock_behind(void **state) {
+    (void)state;
+    const uint64_t former = 1800000000ull * NEB_S;
+    begin(1, 0, false);
+    struct job *j = node_find_job(node, job_id);
+    beat_known(0, 0, JOINED, 0, former);
+    beat_known(2, 0, JOINED, 0, former + 5);
+    beat_known(3, 0, JOINED, 0, former);
+    beat_known(4, 0, JOINED, 0, EPOCH);
+    assert_int_equal(j->standing.epoch, EPOCH); // it may be three that lie
+    beat_known(4, 0, JOINED, 0, UINT64_MAX);
+    assert_int_equal(j->standing.epoch, EPOCH);
+    beat_known(4, 0, JOINED, 0, former);
+    assert_true(status().lost && j->standing.epoch > former + 5);
+    assert_true(status().attempts > inter_attempt_first(former + 5));
+    assert_int_equal(actions.list[0].kind, INTER_ACT_STORE_STANDING);
+    assert_int_equal(actions.list[0].standing.epoch, j->standing.epoch);
+    begin(1, 0, true); // it has a history
+    for (uint8_t m = 0; m < MEMBERS; m++)
+        if (m != 1)
+            beat_known(m, 0, JOINED, 0, former);
+    assert_int_equal(node_find_job(node, job_id)->standing.epoch, EPOCH);
+}
+
 // No term is left: nothing is stored, nothing wraps, and it is said, once.
 static void test_no_term(void **state) {
     (void)state;
@@ -790,6 +820,7 @@ int main(void) {
                                        cmocka_unit_test(test_asked_without_end),
                                        cmocka_unit_test(test_wants_all),
                                        cmocka_unit_test(test_key_of_before),
-                                       cmocka_unit_test(test_without_worker)};
+                                       cmocka_unit_test(test_without_worker),
+                                       cmocka_unit_test(test_clock_behind)};
     return cmocka_run_group_tests(tests, NULL, done);
 }
