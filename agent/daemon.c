@@ -168,8 +168,10 @@ static void look_at_workers(struct daemon *d) {
             j->ended_at = 0;
             daemon_worker_ended(d, j, j->end_status);
         }
-        if (j->used)
+        if (j->used) {
+            daemon_witness_ends(d, j);
             daemon_lines_due(d, j);
+        }
         daemon_job_resume_due(d, j);
     }
 }

@@ -28,6 +28,26 @@ uint16_t daemon_gone_clusters(const struct daemon *d, const struct agent_jobrun 
     return gone;
 }
 
+static bool is_final(const struct inter_record *r) {
+    bool final = true;
+    for (uint8_t i = 0; i < r->n; i++)
+        final = final && r->entries[i].flags & INTER_FINAL;
+    return final;
+}
+
+// What a witness had seen of the job's end before it was started anew: nobody says it again.
+static enum neb_status recall_finals(struct daemon *d, struct agent_jobrun *j) {
+    struct inter_record r;
+    for (uint32_t f = 0; f < (uint32_t)j->job.sync.fragments; f++) {
+        enum neb_status st =
+            inter_ledger_last_commit(inter_service_ledger(d->service), j->id, f, &r);
+        if (st != NEB_OK && st != NEB_ERR_NOT_FOUND)
+            return st;
+        j->finals |= st == NEB_OK && is_final(&r) ? 1ull << f : 0;
+    }
+    return NEB_OK;
+}
+
 enum neb_status daemon_open_rounds(struct daemon *d, struct agent_jobrun *j) {
     struct inter_job_config c = {.n_members = (uint8_t)j->job.n_clusters,
                                  .self = (uint8_t)j->self,
@@ -61,7 +81,7 @@ enum neb_status daemon_open_rounds(struct daemon *d, struct agent_jobrun *j) {
     agent_shape_recall(d->service, j, dir); // before what is on disk passes the gate again
     NEB_TRY(inter_service_job_open(d->service, &c));
     agent_shape_recall(d->service, j, dir); // the open job's bound of sizes
-    return NEB_OK;
+    return j->job.clusters[j->self].witness ? recall_finals(d, j) : NEB_OK;
 }
 
 void daemon_witness_report(struct daemon *d, struct agent_jobrun *j, bool stopped) {
@@ -73,12 +93,10 @@ void daemon_witness_report(struct daemon *d, struct agent_jobrun *j, bool stoppe
         daemon_publish_report(d, j, json_incref(j->report));
 }
 
-// A witness trains nothing: for it the job is over when every fragment has seen its last round.
-static void witness_commit(struct daemon *d, struct agent_jobrun *j, const struct inter_record *r,
-                           bool final) {
+void daemon_witness_ends(struct daemon *d, struct agent_jobrun *j) {
     uint64_t all = j->job.sync.fragments == 64 ? UINT64_MAX : (1ull << j->job.sync.fragments) - 1;
-    j->finals |= final ? 1ull << r->fragment : 0;
-    if (j->finals != all || j->state == AGENT_JOB_ENDED)
+    if (!j->federated || !j->job.clusters[j->self].witness || j->finals != all ||
+        j->state == AGENT_JOB_ENDED)
         return;
     daemon_witness_report(d, j, false);
     daemon_job_end(d, j, "done");
@@ -139,10 +157,9 @@ struct delivery {
 
 static void delivery_fill(struct delivery *x, const struct agent_jobrun *j,
                           const struct inter_record *r, const struct neb_map *blobs) {
-    *x = (struct delivery){.entries = json_array(), .final = true, .whole = true};
+    *x = (struct delivery){.entries = json_array(), .final = is_final(r), .whole = true};
     for (uint8_t i = 0; i < r->n; i++) {
         const struct inter_entry *e = &r->entries[i];
-        x->final = x->final && e->flags & INTER_FINAL;
         x->rejected |= e->member == j->self && e->verdict == INTER_REJECTED;
         if (e->verdict == INTER_REJECTED)
             continue;
@@ -194,7 +211,7 @@ void daemon_on_commit(void *user, const struct inter_record *r, const struct neb
         goto out;
     }
     if (j->job.clusters[j->self].witness)
-        witness_commit(d, j, r, x.final);
+        j->finals |= x.final ? 1ull << r->fragment : 0;
     else
         check_divergence(d, j, r);
     if (j->job.clusters[j->self].role == AGENT_ROLE_TEACHER) // it votes, and merges nothing

@@ -189,6 +189,8 @@ NEB_MUST_CHECK enum neb_status daemon_resume_jobs(struct daemon *d);
 uint16_t daemon_removed_clusters(const struct daemon *d, const struct agent_jobrun *j); // bit each
 uint16_t daemon_gone_clusters(const struct daemon *d, const struct agent_jobrun *j);    // revoked
 NEB_MUST_CHECK enum neb_status daemon_open_rounds(struct daemon *d, struct agent_jobrun *j);
+// A witness trains nothing: for it the job is over when every fragment has seen its last round.
+void daemon_witness_ends(struct daemon *d, struct agent_jobrun *j);
 enum inter_screen daemon_on_screen(void *user, const struct inter_manifest *m, const uint8_t *p,
                                    size_t n);
 void daemon_on_commit(void *user, const struct inter_record *r, const struct neb_map *blobs);

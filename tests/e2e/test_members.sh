@@ -62,6 +62,17 @@ round_digests_equal "$T/five"
 for c in a d w; do "$nebula" ledger verify "$T/five/clusters/$c" >"$T/verify.log" 2>&1 || fail "ledger of $c: $(cat "$T/verify.log")"; done
 echo "five members, one a witness, two killed: $(summary '.rounds' "$T/five") rounds, digests equal"
 
+# The witness's agent was started anew just before the end: its ledger says that there is nothing more to come.
+"$nebula" agent --home "$T/five/clusters/w" >"$T/w.log" 2>&1 &
+witness=$!
+job=$(basename "$T"/five/clusters/a/jobs/*)
+resumed() { "$nebula" resume "$job" --home "$T/five/clusters/w" >/dev/null 2>&1; }
+over() { [[ $("$nebula" jobs --home "$T/five/clusters/w" --json | jq -r '.[0].state') == done ]]; }
+within 20 resumed || fail "the witness's job is not resumed: $(cat "$T/w.log")"
+within 20 over || fail "the witness waits for rounds that are over: $(tail -n 3 "$T/w.log")"
+kill "$witness"
+wait "$witness" || true
+
 # A job that is stopped ends at its witness too, which has nothing to save.
 job "$T/stopped.yaml" 2 100000
 echo "  - {name: w, witness: true}" >>"$T/stopped.yaml"
