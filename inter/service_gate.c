@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SHAPES_MAX = 1024, BLOB_SLACK = 1 << 20 };
+enum { BLOB_SLACK = 1 << 20 };
 
 void inter_service_bound(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
                          uint64_t elements, bool counted) {
@@ -37,6 +37,11 @@ void inter_service_bound(struct inter_service *s, const uint8_t job[INTER_ID_BYT
 }
 
 void service_unbound(struct inter_service *s, const uint8_t job[INTER_ID_BYTES]) {
+    size_t kept = 0;
+    for (size_t i = 0; i < s->n_shapes; i++)
+        if (memcmp(s->shapes[i].job, job, INTER_ID_BYTES))
+            s->shapes[kept++] = s->shapes[i];
+    s->n_shapes = kept;
     for (size_t i = 0; i < s->n_bounds; i++)
         if (!memcmp(s->bounds[i].job, job, INTER_ID_BYTES)) {
             s->bounds[i] = s->bounds[--s->n_bounds];
@@ -67,10 +72,6 @@ enum neb_status inter_service_shape(struct inter_service *s, const uint8_t job[I
                                     uint32_t fragment, uint64_t elements,
                                     const uint8_t sha256[INTER_SHA_BYTES]) {
     struct service_shape *x = shape_of(s, job, fragment);
-    if (!x && s->n_shapes == SHAPES_MAX) { // of jobs that are long over
-        memmove(s->shapes, s->shapes + 1, (SHAPES_MAX - 1) * sizeof *s->shapes);
-        s->n_shapes--;
-    }
     if (!x) {
         struct service_shape *all = realloc(s->shapes, (s->n_shapes + 1) * sizeof *all);
         if (!all)

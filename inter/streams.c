@@ -227,6 +227,14 @@ static void drop_stream(struct inter_streams *s, struct inter_stream *t) {
     inter_stream_destroy(&t);
 }
 
+static enum neb_status open_spool(struct inter_streams *s) {
+    if (s->spool)
+        return NEB_OK;
+    NEB_TRY(inter_spool_open(s->dir, &s->spool));
+    inter_spool_seal(s->spool, s->c.seal);
+    return NEB_OK;
+}
+
 enum neb_status inter_streams_open(struct inter_streams *s, const struct inter_stream_config *c) {
     struct inter_stream *t = find_stream(s, &c->key);
     if (t && same_config(inter_stream_config_of(t), c))
@@ -236,10 +244,8 @@ enum neb_status inter_streams_open(struct inter_streams *s, const struct inter_s
     if (s->n == INTER_STREAMS_MAX || c->peer >= SEC_MEMBERS_MAX)
         return neb_fail(NEB_ERR_LIMIT, "stream %u: %d streams are open, the most there may be",
                         c->key.id, s->n);
-    if (!s->spool && c->role == INTER_STREAM_PRODUCER) {
-        NEB_TRY(inter_spool_open(s->dir, &s->spool));
-        inter_spool_seal(s->spool, s->c.seal);
-    }
+    if (c->role == INTER_STREAM_PRODUCER)
+        NEB_TRY(open_spool(s));
     NEB_TRY(inter_stream_create(c, s->c.crypto, &t));
     enum neb_status st =
         c->role == INTER_STREAM_PRODUCER ? inter_spool_restore(s->spool, t) : NEB_OK;
@@ -335,7 +341,14 @@ enum neb_status inter_streams_close(struct inter_streams *s, const uint8_t job[I
             s->list[kept++] = s->list[i];
     }
     s->n = kept;
-    return forget && s->spool ? inter_spool_forget(s->spool, job) : NEB_OK;
+    if (!forget)
+        return NEB_OK;
+    char path[NEB_PATH_MAX];
+    NEB_TRY(neb_path(path, sizeof path, s->dir, "streams.db"));
+    if (!s->spool && !neb_fs_exists(path))
+        return NEB_OK;
+    NEB_TRY(open_spool(s));
+    return inter_spool_forget(s->spool, job);
 }
 
 // A step of what is not asked for by a worker, who would get its error. A batch that cannot be read ends the stream and with it the job, whose

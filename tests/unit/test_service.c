@@ -444,6 +444,20 @@ static void test_bounds(void **state) {
     assert_true(service_elements_max(anna.s, id) == UINT64_MAX);
     id[0] = 39;
     assert_int_equal(service_elements_max(anna.s, id), 2039);
+    // So are the shapes of its fragments.
+    const uint8_t sha[INTER_SHA_BYTES] = {1};
+    for (uint8_t i = 0; i < 20; i++) {
+        id[0] = i;
+        for (uint32_t f = 0; f < INTER_FRAGMENTS_MAX; f++)
+            OK(inter_service_shape(anna.s, id, f, 10, sha));
+    }
+    assert_int_equal(anna.s->n_shapes, 20 * INTER_FRAGMENTS_MAX);
+    for (uint8_t i = 1; i < 20; i++) {
+        id[0] = i;
+        inter_service_job_close(anna.s, id);
+    }
+    assert_int_equal(anna.s->n_shapes, INTER_FRAGMENTS_MAX);
+    assert_int_equal(anna.s->shapes[0].job[0], 0);
 }
 
 static void add_messages(void *user, const char *peer, uint64_t messages, uint64_t bytes) {

@@ -10,6 +10,7 @@
 #include "inter/stream_seal.h"
 #include "inter/stream_spool.h"
 #include "inter/stream_wire.h"
+#include "inter/streams.h"
 #include "tests/testing.h"
 
 #include <setjmp.h>
@@ -641,6 +642,32 @@ static void test_limits(void **state) {
     neb_log_set_sink(NULL, NULL);
 }
 
+// An agent that was started anew, and whose jobs make no batches any more, still removes those of a job.
+static void test_forget_after_restart(void **state) {
+    (void)state;
+    char dir[] = "/tmp/nebula-spool-XXXXXX", path[64];
+    struct inter_stream_key k = config(INTER_STREAM_PRODUCER).key;
+    struct inter_streams *s = NULL;
+    struct inter_spool *sp = NULL;
+    struct neb_buf b = {0};
+    assert_non_null(mkdtemp(dir));
+    struct inter_streams_config c = {.dir = dir, .crypto = &crypto};
+    assert_int_equal(inter_streams_create(&c, &s), NEB_OK);
+    assert_int_equal(inter_streams_close(s, k.job, true), NEB_OK);
+    snprintf(path, sizeof path, "%s/streams.db", dir);
+    assert_false(neb_fs_exists(path));
+    assert_int_equal(inter_spool_open(dir, &sp), NEB_OK);
+    assert_int_equal(inter_spool_put(sp, &k, 0, "batch", 5), NEB_OK);
+    inter_spool_close(&sp);
+    assert_int_equal(inter_streams_close(s, k.job, true), NEB_OK);
+    inter_streams_destroy(&s);
+    assert_int_equal(inter_spool_open(dir, &sp), NEB_OK);
+    assert_int_equal(inter_spool_get(sp, &k, 0, &b), NEB_ERR_NOT_FOUND);
+    inter_spool_close(&sp);
+    neb_buf_free(&b);
+    assert_int_equal(neb_fs_remove_tree(dir), NEB_OK);
+}
+
 static void test_spool(void **state) {
     (void)state;
     char dir[] = "/tmp/nebula-spool-XXXXXX";
@@ -827,9 +854,9 @@ int main(void) {
         cmocka_unit_test(test_wire),         cmocka_unit_test(test_limits),
         cmocka_unit_test(test_refused_data), cmocka_unit_test(test_refused_puts),
         cmocka_unit_test(test_terms),        cmocka_unit_test(test_lost),
-        cmocka_unit_test(test_spool),        cmocka_unit_test(test_sealed),
-        cmocka_unit_test(test_saved_often),  cmocka_unit_test(test_calm),
-        cmocka_unit_test(test_troubled),
+        cmocka_unit_test(test_spool),        cmocka_unit_test(test_forget_after_restart),
+        cmocka_unit_test(test_sealed),       cmocka_unit_test(test_saved_often),
+        cmocka_unit_test(test_calm),         cmocka_unit_test(test_troubled),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
