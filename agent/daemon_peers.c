@@ -360,7 +360,9 @@ void daemon_on_peer(void *user, uint32_t peer, bool up) {
         neb_info("the link to a revoked member is cut");
         return;
     }
-    neb_info("link to %s is %s", d->members.m[peer].pub.name, up ? "up" : "down");
+    bool say = agent_quiet_says(&d->links[peer], neb_now(), DAEMON_LINKS_SAID);
+    if (say)
+        neb_info("link to %s is %s", d->members.m[peer].pub.name, up ? "up" : "down");
     tend_lines(d, peer, up);
     for (int i = 0; i < AGENT_JOBS_MAX; i++) {
         struct agent_jobrun *j = &d->jobs[i];
@@ -375,6 +377,8 @@ void daemon_on_peer(void *user, uint32_t peer, bool up) {
                 daemon_post(d, peer, AGENT_MSG_JOB, again, false);
             }
         char text[160];
+        if (!say)
+            continue;
         snprintf(text, sizeof text, "link to %s is %s", d->members.m[peer].pub.name,
                  up ? "up" : "down");
         (up ? daemon_note : daemon_note_fault)(d, j, text);

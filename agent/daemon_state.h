@@ -40,6 +40,7 @@ enum daemon_limit {
     DAEMON_OFFERS_A_SECOND = 4,
     // Refusals that are said in the log one by one: what an operator tries in a minute.
     DAEMON_OFFERS_SAID = 16,
+    DAEMON_LINKS_SAID = 16, // times that one came or went
     // Jobs of each other member that have ended and are kept, with their folders: one a working day for a year. Its oldest go, no other's, and
     // none of this site's.
     DAEMON_ENDED_MAX = 256,
@@ -74,6 +75,7 @@ struct daemon {
     bool up[INTER_PEERS_MAX]; // false for who is on the list no more
     uint64_t faults[INTER_FAULTS];
     struct agent_quiet said_faults[INTER_FAULTS], quiet[QUIET_N];
+    struct agent_quiet links[INTER_PEERS_MAX]; // that came and went
     struct neb_bucket offers[SEC_MEMBERS_MAX];
     // Of each member its newest stops of jobs that are not known here (yet: the job waits at another agent).
     struct daemon_early_stop {

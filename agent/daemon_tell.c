@@ -56,6 +56,10 @@ void daemon_say_quiet(struct daemon *d) {
     for (int i = 0; i < QUIET_N; i++)
         if ((n = agent_quiet_due(&d->quiet[i], neb_now())))
             neb_warn("%llu %s", (unsigned long long)n, texts[i]);
+    for (uint32_t i = 0; i < d->members.n; i++)
+        if ((n = agent_quiet_due(&d->links[i], neb_now())))
+            neb_warn("link to %s came or went %llu more times; it is %s", d->members.m[i].pub.name,
+                     (unsigned long long)n, d->up[i] ? "up" : "down");
     for (enum inter_fault f = 0; f < INTER_FAULTS; f++)
         if ((n = agent_quiet_due(&d->said_faults[f], neb_now())))
             neb_warn("%llu more of the kind \"%s\" since it was last said", (unsigned long long)n,

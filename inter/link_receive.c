@@ -109,6 +109,9 @@ bool link_on_hello(struct inter_link *l, struct peer *p, const uint8_t *rid, int
     uint8_t index = neb_rd_u8(&r);
     if (!ok || !neb_rd_done(&r) || index >= CONNS || session == 0 || session < s->session)
         return false;
+    if (session > s->session &&
+        !neb_bucket_take(&p->sessions, neb_now(), 1, SESSIONS_BURST, SESSIONS_A_SECOND))
+        return false; // it dials again
     if (session > s->session && type == RENEW && s->up)
         link_set_retire(l, p, ACCEPTED);
     else if (session > s->session)

@@ -31,6 +31,7 @@
 // down.
 #ifndef INTER_LINK_STATE_H
 #define INTER_LINK_STATE_H
+#include "agent/base/bucket.h"
 #include "agent/base/bytes.h"
 #include "inter/link.h"
 #include "inter/rate_limit.h"
@@ -65,6 +66,9 @@ enum {
     BEAT_ITEM = 9, // bytes of one connection in a BEAT
     BURST = 256,
     CONNS = 1 + INTER_LINK_MAX_BULK,
+    // of one peer's dialling, at once and then a second: each costs signed offers of all that is open
+    SESSIONS_BURST = 30,
+    SESSIONS_A_SECOND = 1,
 };
 
 struct conn {
@@ -106,6 +110,7 @@ struct peer {
     neb_ns parts_at; // revoked: nothing is heard or sent, connections are cut then; 0: they are
     struct set s[SETS];
     neb_ns dial_at, since, rtt, clock_offset;
+    struct neb_bucket sessions;     // that it began
     struct inter_stripes stripes;   // this side sends on the first of them
     uint32_t asked, told;           // connections that the peer wants; that it was asked for
     uint64_t bulk_acked;            // since the last look at the stripes

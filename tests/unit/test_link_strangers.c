@@ -256,6 +256,27 @@ static void test_acknowledges_all(void **state) {
     inter_link_destroy(&b.l);
 }
 
+// A member that begins session upon session comes up a few times, then once a second.
+static void test_flapping(void **state) {
+    (void)state;
+    struct site b = open_site(1, &list, 0, "127.0.0.1:*");
+    void *ctx = zmq_ctx_new();
+    neb_ns from = neb_now();
+    for (uint8_t k = 1; k <= 150; k++) {
+        uint8_t hello[10] = {HELLO, k};
+        void *s = raw_dealer(ctx, 0, 1, inter_link_port(b.l), NULL);
+        zmq_send(s, hello, sizeof hello, 0);
+        for (neb_ns end = neb_now() + 40 * NEB_MS; neb_now() < end;)
+            step(&b, NULL);
+        zmq_close(s);
+    }
+    assert_in_range(b.up, 1,
+                    SESSIONS_BURST + 1 + neb_seconds(neb_now() - from) * SESSIONS_A_SECOND);
+    assert_true(refused_of(&b, b.peer) > 0);
+    zmq_ctx_term(ctx);
+    inter_link_destroy(&b.l);
+}
+
 // Bytes that the kernel counts are told from those that ZeroMQ still has by what its frames take.
 static void test_frames_to_the_byte(void **state) {
     (void)state;
@@ -319,6 +340,7 @@ int main(void) {
         cmocka_unit_test(test_garbage),
         cmocka_unit_test(test_oversize),
         cmocka_unit_test(test_early_bulk),
+        cmocka_unit_test(test_flapping),
         cmocka_unit_test(test_acknowledges_all),
         cmocka_unit_test(test_frames_to_the_byte),
     };
