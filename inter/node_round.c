@@ -153,8 +153,8 @@ static bool known_as(const struct fragment *g, const struct inter_record *c) {
 }
 
 // A record that comes before those between: it shows how far others are.
-static void take_later(struct step *s, struct job *j, struct fragment *g,
-                       const struct inter_record *c, uint8_t from) {
+static void take_later(struct step *s, struct job *j, struct fragment *g, struct inter_record *c,
+                       uint8_t from) {
     if (c->round >= g->proven) {
         if (!node_verify_record(s->n, j, c) || !node_proven(s->n, j, c)) {
             node_fault(s, INTER_FAULT_DENIED);
