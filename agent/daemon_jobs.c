@@ -385,6 +385,7 @@ void daemon_job_goes_on(struct daemon *d, struct agent_jobrun *j, int64_t run) {
 }
 
 void daemon_job_end(struct daemon *d, struct agent_jobrun *j, const char *state) {
+    daemon_gpus_back(d, j);
     if (j->suspended && !strcmp(state, "stopped")) {
         // the agent goes down: the others need not wait, and it goes on when it is back
         daemon_job_save(d, j, "running");
@@ -433,6 +434,15 @@ void daemon_job_stop(struct daemon *d, struct agent_jobrun *j) {
         daemon_witness_report(d, j, true);
         daemon_job_end(d, j, "stopped");
     }
+}
+
+void daemon_job_stop_asked(struct daemon *d, struct agent_jobrun *j) {
+    if (j->state != AGENT_JOB_STOPPING) {
+        daemon_job_stop(d, j);
+        return;
+    }
+    j->suspended = j->resume_due = false;
+    daemon_job_save(d, j, "stopping");
 }
 
 void daemon_worker_replace(struct daemon *d, struct agent_jobrun *j) {
@@ -607,6 +617,13 @@ static enum neb_status end_stopping(struct daemon *d) {
         snprintf(r->state, sizeof r->state, "stopped");
         if (st == NEB_OK)
             st = agent_jobs_put(inter_service_ledger(d->service), r, NULL);
+        const struct sec_member *home =
+            r->home[0] ? sec_members_by_name(&d->members, r->home) : NULL;
+        if (home) // who follows the job there waits for it
+            daemon_post(d, (uint32_t)(home - d->members.m), AGENT_MSG_REPORT,
+                        json_pack("{s:s,s:{s:s,s:b}}", "id", r->hex, "report", "name",
+                                  daemon_name(d), "stopped", 1),
+                        true);
         neb_info("job %.8s was being stopped when this agent went down: it is, with its last "
                  "checkpoint",
                  r->hex);

@@ -309,7 +309,7 @@ static void on_stop_request(struct daemon *d, const struct agent_ipc_client *fro
     agent_job_record_clear(&r);
     if (!j)
         return;
-    daemon_job_stop(d, j);
+    daemon_job_stop_asked(d, j);
     for (int i = 0; i < j->job.n_clusters; i++)
         if (i != j->self && j->job.sync.scheme != AGENT_SCHEME_SYNCHRONOUS)
             daemon_post(d, j->peers[i], AGENT_MSG_STOP, daemon_stop_message(j), true);

@@ -170,7 +170,7 @@ static void on_stop(struct daemon *d, struct agent_jobrun *j, uint32_t peer, con
                     int64_t run) {
     struct agent_job_record known;
     if (j && (!run || run >= j->run)) {
-        daemon_job_stop(d, j);
+        daemon_job_stop_asked(d, j);
     } else if (!j && daemon_job_recall(d, hex, &known) == NEB_ERR_NOT_FOUND) {
         struct daemon_early_stop *e =
             &d->early_stops[peer][d->n_early_stops[peer]++ % AGENT_JOBS_MAX];

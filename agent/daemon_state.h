@@ -169,6 +169,8 @@ struct agent_jobrun *daemon_job_accept(struct daemon *d, const char *hex, json_t
                                        uint32_t home, char *why, size_t cap);
 void daemon_job_took(struct daemon *d, struct agent_jobrun *j, uint32_t home, const char *sig);
 void daemon_job_stop(struct daemon *d, struct agent_jobrun *j); // after a checkpoint
+// Because somebody wants it: it stays stopped, also where it stops already and was to go on, as where this agent goes down.
+void daemon_job_stop_asked(struct daemon *d, struct agent_jobrun *j);
 // It was submitted anew, or gone on with, as run `run`: a stop that waits for a link is taken back.
 void daemon_job_goes_on(struct daemon *d, struct agent_jobrun *j, int64_t run);
 void daemon_job_end(struct daemon *d, struct agent_jobrun *j, const char *state);

@@ -307,7 +307,6 @@ int nebula_info_get(struct nebula *n, struct nebula_info *out) {
         return lib_fail(NEBULA_ERR_INVALID, "nebula_info_get: out is NULL or its size is not set");
     const struct agent_worker *w = &n->w;
     const struct agent_job *j = &w->job;
-    const char *corpus = j->clusters[w->cluster].corpus;
     *out = (struct nebula_info){.size = sizeof *out,
                                 .tensors = n->n_tensors,
                                 .fragments = j->sync.fragments,
@@ -325,7 +324,7 @@ int nebula_info_get(struct nebula *n, struct nebula_info *out) {
                                 .sync_s = w->sync_s,
                                 .others = w->alive};
     snprintf(out->dir, sizeof out->dir, "%.1023s", w->dir);
-    snprintf(out->corpus, sizeof out->corpus, "%.1023s", corpus[0] ? corpus : j->corpus);
+    snprintf(out->corpus, sizeof out->corpus, "%.1023s", agent_job_corpus(j, w->cluster));
     if (params_digest(n, out->digest) != NEB_OK)
         return NEBULA_ERR_IO;
     return NEBULA_OK;

@@ -45,9 +45,9 @@ static enum neb_status no_corpus(const char *corpus) {
 
 // The first corpus says which vocabulary is the job's: workers at other sites compare theirs with it.
 static enum neb_status take_vocabulary(struct agent_job *job, int cluster,
-                                       const struct intra_corpus *c) {
+                                       const struct intra_corpus *c, bool anew) {
     uint8_t sha[INTRA_SHA_BYTES];
-    if (job->tokenizer_sha256[0])
+    if (job->tokenizer_sha256[0] || !anew)
         return agent_job_vocabulary(job, cluster, c);
     NEB_TRY(intra_corpus_tokenizer_digest(c, sha));
     neb_hex(sha, sizeof sha, job->tokenizer_sha256);
@@ -56,7 +56,7 @@ static enum neb_status take_vocabulary(struct agent_job *job, int cluster,
 
 // Whole, or said before anything starts: the first cluster's, whose vocabulary goes beside the models at the end, and in a local run all
 // clusters'. One that is not on this machine is another site's.
-static enum neb_status check_corpus(struct agent_job *job, int cluster, bool local) {
+static enum neb_status check_corpus(struct agent_job *job, int cluster, bool local, bool anew) {
     const struct agent_cluster *k = &job->clusters[cluster];
     const char *dir = agent_job_corpus(job, cluster);
     struct intra_corpus *c = NULL;
@@ -73,7 +73,7 @@ static enum neb_status check_corpus(struct agent_job *job, int cluster, bool loc
     NEB_TRY(intra_corpus_open(dir, false, &c));
     enum neb_status st = intra_corpus_check_tokenizer(c);
     if (st == NEB_OK && job->mode == AGENT_MODE_REPLICAS && job->sync.scheme != AGENT_SCHEME_NONE)
-        st = take_vocabulary(job, cluster, c);
+        st = take_vocabulary(job, cluster, c, anew);
     intra_corpus_close(&c);
     return st;
 }
@@ -101,16 +101,21 @@ static enum neb_status make_absolute(struct agent_job *j) {
     return neb_path_absolute(j->distill.cache, sizeof j->distill.cache, "distill.cache");
 }
 
-// With --resume: of what says auto, what job.json in --out says. Where there is none, pretrain_open_out complains.
-static enum neb_status take_chosen(struct run *r) {
+// With --resume what was chosen when the run began, as job.json in --out says, and not anew: of what says auto, and which vocabulary it is,
+// whatever corpora are on this machine now. *begun: there was such a run; where there is none, pretrain_open_out complains.
+static enum neb_status take_chosen(struct run *r, bool *begun) {
     static struct agent_job chosen; // large
     char path[NEB_PATH_MAX];
-    if (!r->o.resume || !agent_planner_is_open(&r->job))
+    *begun = false;
+    if (!r->o.resume)
         return NEB_OK;
     NEB_TRY(neb_path(path, sizeof path, r->o.out, "job.json"));
     json_t *was = json_load_file(path, 0, NULL), *spec = json_object_get(was, "spec");
     enum neb_status st = spec ? agent_job_from_json(spec, &chosen) : NEB_OK;
-    if (spec && st == NEB_OK) {
+    *begun = spec && st == NEB_OK;
+    if (*begun && !r->job.tokenizer_sha256[0])
+        memcpy(r->job.tokenizer_sha256, chosen.tokenizer_sha256, sizeof chosen.tokenizer_sha256);
+    if (*begun && agent_planner_is_open(&r->job)) {
         agent_planner_take(&chosen, &r->job);
         st = agent_job_validate(&r->job, path);
     }
@@ -120,6 +125,7 @@ static enum neb_status take_chosen(struct run *r) {
 
 enum neb_status pretrain_load_job(struct run *r) {
     char assignment[128];
+    bool begun;
     enum neb_status st = agent_job_load(r->o.job, &r->job);
     if (st != NEB_OK) // also where there is no such file: as nebula check
         return st == NEB_ERR_NOMEM ? st : NEB_ERR_INVALID;
@@ -140,9 +146,14 @@ enum neb_status pretrain_load_job(struct run *r) {
     if (r->o.local && r->o.local != r->job.n_clusters)
         return neb_fail(NEB_ERR_INVALID, "--local %d, but the job has %d clusters", r->o.local,
                         r->job.n_clusters);
+    if (!r->o.out) {
+        snprintf(r->default_out, sizeof r->default_out, "out/%s", r->job.name);
+        r->o.out = r->default_out;
+    }
+    NEB_TRY(take_chosen(r, &begun));
     for (int i = 0; i < r->job.n_clusters; i++)
         if (i == 0 || r->o.local || !r->job.tokenizer_sha256[0])
-            NEB_TRY(check_corpus(&r->job, i, r->o.local));
+            NEB_TRY(check_corpus(&r->job, i, r->o.local, !begun));
     if (reference)
         r->o.local = r->o.local ? 1 : 0;
     long cpus = sysconf(_SC_NPROCESSORS_ONLN);
@@ -151,11 +162,6 @@ enum neb_status pretrain_load_job(struct run *r) {
             r->job.clusters[i].threads = cpus / r->o.local > 0 ? (int32_t)(cpus / r->o.local) : 1;
     if (reference && r->o.local) // it has the machine to itself
         r->job.clusters[0].threads = (int32_t)cpus;
-    if (!r->o.out) {
-        snprintf(r->default_out, sizeof r->default_out, "out/%s", r->job.name);
-        r->o.out = r->default_out;
-    }
-    NEB_TRY(take_chosen(r));
     NEB_TRY(agent_planner_resolve(&r->job, r->o.local, r->o.wan, r->o.home));
     r->expected = 0; // reports: of the clusters that train, which come first
     for (int i = 0; i < r->job.n_clusters; i++)

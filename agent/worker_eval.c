@@ -1,6 +1,7 @@
 // Held-out loss of the built-in trainer: at the end, of the parameters that all clusters share, and with eval.every_steps on the
 // way, of this cluster's own at that step (between two exchanges they differ from the others'). Training is not touched by it:
 // parameters, optimiser, data cursor and token counts stay as they are, and its time is not train_s.
+#include "agent/json.h"
 #include "agent/worker.h"
 
 #include <math.h>
@@ -36,8 +37,8 @@ enum neb_status worker_evaluate(struct agent_worker *w, double *loss, json_t *by
             continue;
         worker_beat(w, false, (double)n / w->job.batch / w->job.accumulate);
         NEB_TRY(evaluate_source(w, i, n, &l));
-        if (json_object_set_new(by_source, intra_corpus_source_name(w->corpus, i), json_real(l)) !=
-            0)
+        if (json_object_set_new(by_source, intra_corpus_source_name(w->corpus, i),
+                                agent_json_number(l)) != 0)
             return neb_fail(NEB_ERR_NOMEM, "out of memory evaluating");
         sum += l;
         counted++;

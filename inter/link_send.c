@@ -65,6 +65,8 @@ static uint64_t conn_queued(struct conn *c) {
     if (c->fd < 0 || c->framed - c->taken <= claimed + ACK_BYTES)
         return claimed;
     c->taken = inter_tcp_taken(c->fd);
+    if (!c->taken) // a system that does not tell: the handshake at least was
+        return claimed;
     if (c->taken > c->framed) // with its handshake, which is no frame of ours
         c->framed = c->taken;
     uint64_t held = c->framed - c->taken;

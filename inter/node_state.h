@@ -55,8 +55,8 @@ static const neb_ns away = NEB_S;
 enum { EXCUSED_MAX = 4 };
 // between two epochs of one member, each of which is a write that is synced; an honest one has one a disk
 static const neb_ns anew_pause = 2 * NEB_S;
-// between two answers to one that asks for a term or recovers, each a signature a fragment; it asks again after repeat_after
-static const neb_ns answer_pause = NEB_S;
+// between two answers to one that asks for a term or recovers, each a signature a fragment; it asks again each second
+static const neb_ns answer_pause = 700 * NEB_MS;
 // for the record in which two histories differ first
 static const neb_ns parted_patience = 10 * NEB_S;
 

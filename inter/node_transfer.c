@@ -306,7 +306,9 @@ void node_on_chunk(struct step *s, struct neb_rd *r) {
     struct job *j = node_find_job(s->n, k.job);
     int from = j ? node_member(j, s->from) : -1;
     if (!node_find_fragment(j, k.fragment) || from < 0) {
-        node_fault(s, INTER_FAULT_DENIED);
+        node_fault(
+            s,
+            INTER_FAULT_REPLAY); // or of a job that is closed here, which its sender cannot know while a window is on its way
         return;
     }
     struct slot *t = chunk_slot(s, j, &k, chunk, (uint8_t)from);

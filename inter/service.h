@@ -198,12 +198,13 @@ enum inter_message_limit {
     INTER_TOLD_BYTES_BURST = 32 << 20,
     INTER_TOLD_BYTES_A_SECOND = 8 << 20,
     // Control messages of rounds, streams and snapshots that are taken of one peer. Of sixteen members and 64 fragments one that comes back says
-    // some thousands at once; nine rounds a second are some hundreds, the acknowledgements of 10 Gbit/s a thousand or two. What comes beyond is
-    // dropped, counted, and said again, as what a link loses. One that does not parse or is not signed by whom it names counts as a hundred:
-    // no honest member sends any, and a signature that is no good costs as much to check as one that is.
-    INTER_ROUNDS_BURST = 40000,
-    INTER_ROUNDS_A_SECOND = 10000,
-    INTER_ROUNDS_BAD = 100,
+    // some thousands at once; nine rounds a second are some hundreds, the acknowledgements of 10 Gbit/s in the smallest chunks, as a link
+    // within a building has them, 76,000. What comes beyond is dropped, counted, and said again, as what a link loses. One that does not parse
+    // or is not signed by whom it names counts as many, a hundred a second: no honest member sends any, and a signature that is no good costs
+    // as much to check as one that is.
+    INTER_ROUNDS_BURST = 160000,
+    INTER_ROUNDS_A_SECOND = 80000,
+    INTER_ROUNDS_BAD = 800,
 };
 // Kept in the ledger until the peer has it, so also across restarts. NEB_ERR_LIMIT: more than INTER_MESSAGE_MAX, no such peer, or
 // more than INTER_OUTBOX_… wait (then not logged).

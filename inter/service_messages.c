@@ -124,7 +124,11 @@ static bool keeps_pace(struct inter_service *s, uint32_t peer) {
 }
 
 void service_charge_fault(struct inter_service *s, uint32_t peer, enum inter_fault f) {
-    if (peer < SEC_MEMBERS_MAX && (f == INTER_FAULT_MALFORMED || f == INTER_FAULT_DENIED))
+    if (peer >= SEC_MEMBERS_MAX || (f != INTER_FAULT_MALFORMED && f != INTER_FAULT_DENIED))
+        return;
+    // No more debt than one makes: what comes on bulk is counted, but not kept out by it, and would add to it without end.
+    if (neb_bucket_left(&s->mail[peer].rounds, neb_now(), INTER_ROUNDS_BURST,
+                        INTER_ROUNDS_A_SECOND) > -INTER_ROUNDS_BAD)
         neb_bucket_use(&s->mail[peer].rounds, neb_now(), INTER_ROUNDS_BAD, INTER_ROUNDS_BURST,
                        INTER_ROUNDS_A_SECOND);
 }

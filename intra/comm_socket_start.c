@@ -256,6 +256,8 @@ static enum neb_status dial(const struct sockaddr_storage *a, neb_ns end, int *o
     int error = 0;
     socklen_t len = sizeof error;
     int fd = socket(a->ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0 && errno == EAFNOSUPPORT) // a host without IPv6: another address may do
+        return NEB_ERR_AGAIN;
     if (fd < 0)
         return neb_fail_errno("ranks: no socket");
     set_up(fd);

@@ -360,8 +360,16 @@ class Federation:
         o = _Options(size=ctypes.sizeof(_Options), api=API, agent=os.fsencode(agent) if agent else None,
                      job=job.encode() if job else None, timeout_s=timeout, threads=threads, move=self._hooks[0],
                      checkpoint=self._hooks[1], wait=self._hooks[2])
-        self._call(_lib.nebula_attach, ctypes.byref(o), ctypes.byref(self._handle))
+        try:
+            self._call(_lib.nebula_attach, ctypes.byref(o), ctypes.byref(self._handle))
+            self._begin()
+        except BaseException: # nobody has this object to close it, and the job takes no second trainer while it is open
+            if self._handle:
+                _lib.nebula_close(ctypes.byref(self._handle), math.nan)
+            raise
         self._close_late = weakref.finalize(self, _abandon, self._handle, os.getpid())
+
+    def _begin(self):
         t = _Tensor(size=ctypes.sizeof(_Tensor))
         for i in range(self.info()["tensors"]):
             self._call(_lib.nebula_tensor_at, self._handle, i, ctypes.byref(t))
