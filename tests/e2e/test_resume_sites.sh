@@ -53,8 +53,9 @@ stop_and_resume a b restart
 wait_for 60 "the last stop at a" is a stopped
 wait_for 60 "the last stop at b" is b stopped
 
-# Beta's agent is killed while the checkpoint is written: what was stopped stays so.
-"$nebula" resume "$id" --home "$T/a" >/dev/null || fail "resume before beta's disk is slow"
+# Beta's agent is killed while the checkpoint is written: what was stopped stays so, and who follows the job hears that it is.
+"$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/run" --resume >"$T/again.log" 2>&1 &
+run=$!
 wait_for 60 "beta runs" is b running
 kill -TERM "${pid[b]}"
 wait "${pid[b]}" || true
@@ -69,6 +70,33 @@ start_beta
 wait_for 20 "beta's agent" says b '.version == 1'
 is b stopped || fail "the stop did not survive beta's agent: $(state b)"
 wait_for 60 "the stop at a" is a stopped
+for ((i = 0; i < 300; i++)); do
+    kill -0 "$run" 2>/dev/null || break
+    sleep 0.1
+done
+! kill -0 "$run" 2>/dev/null || fail "nebula pretrain waits for what beta cannot say any more: $(tail -n 2 "$T/again.log")"
+rc=0
+wait "$run" || rc=$?
+run=
+[[ $rc == 3 ]] || fail "nebula pretrain ended with $rc when beta's agent died while it stopped: $(tail -n 3 "$T/again.log")"
+
+# The stop comes while beta's agent goes down, and would have it go on when it is back.
+"$nebula" resume "$id" --home "$T/a" >/dev/null || fail "resume before beta goes down"
+wait_for 60 "beta runs" is b running
+kill -TERM "${pid[b]}"
+wait "${pid[b]}" || true
+NEBULA_FAULT=fs.write:+2000 start_beta
+at=$(step a)
+wait_for 60 "steps with beta's slow disk" beyond a $((at + 20))
+kill -TERM "${pid[b]}"
+sleep 0.5 # it writes its checkpoint
+"$nebula" stop "$id" --home "$T/a" >/dev/null || fail "the stop of one that goes down"
+wait "${pid[b]}" || true
+start_beta
+wait_for 20 "beta's agent" says b '.version == 1'
+wait_for 20 "the link after that" says a '.peers[0].up'
+sleep 1
+is b stopped || fail "a stop that came while beta's agent went down was lost: $(state b)"
 
 # Beta is away when alpha stops the job, alpha when beta stops it too and goes on: alpha's stop comes behind that.
 "$nebula" resume "$id" --home "$T/a" >/dev/null || fail "resume before beta is away"
