@@ -43,6 +43,14 @@ restart() {
     start_beta
     wait_for 60 "the link after a restart" says a '.peers[0].up'
 }
+slow_disk() { # beta's: each write takes two seconds
+    local at
+    kill -TERM "${pid[b]}"
+    wait "${pid[b]}" || true
+    NEBULA_FAULT=fs.write:+2000 start_beta
+    at=$(step a)
+    wait_for 60 "steps with beta's slow disk" beyond a $((at + 20))
+}
 stop_and_resume b a
 rc=0
 wait "$run" || rc=$?
@@ -57,11 +65,7 @@ wait_for 60 "the last stop at b" is b stopped
 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/run" --resume >"$T/again.log" 2>&1 &
 run=$!
 wait_for 60 "beta runs" is b running
-kill -TERM "${pid[b]}"
-wait "${pid[b]}" || true
-NEBULA_FAULT=fs.write:+2000 start_beta
-at=$(step a)
-wait_for 60 "steps with beta's slow disk" beyond a $((at + 20))
+slow_disk
 "$nebula" stop "$id" --home "$T/a" >/dev/null || fail "the stop of a slow disk"
 wait_for 20 "beta hears of the stop" is b stopping
 kill -KILL "${pid[b]}"
@@ -83,11 +87,7 @@ run=
 # The stop comes while beta's agent goes down, and would have it go on when it is back.
 "$nebula" resume "$id" --home "$T/a" >/dev/null || fail "resume before beta goes down"
 wait_for 60 "beta runs" is b running
-kill -TERM "${pid[b]}"
-wait "${pid[b]}" || true
-NEBULA_FAULT=fs.write:+2000 start_beta
-at=$(step a)
-wait_for 60 "steps with beta's slow disk" beyond a $((at + 20))
+slow_disk
 kill -TERM "${pid[b]}"
 sleep 0.5 # it writes its checkpoint
 "$nebula" stop "$id" --home "$T/a" >/dev/null || fail "the stop of one that goes down"

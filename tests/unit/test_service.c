@@ -259,7 +259,7 @@ static void test_told_without_end(void **state) {
     passed = neb_seconds(neb_now() - from);
     assert_in_range(bert.told_bytes, INTER_TOLD_BYTES_BURST / 2,
                     INTER_TOLD_BYTES_BURST + INTER_TOLD_BYTES_A_SECOND * passed);
-    assert_true(bert.told < INTER_TOLD_A_SECOND * passed); // it was the bytes that counted
+    assert_true((double)bert.told < INTER_TOLD_A_SECOND * passed); // it was the bytes that counted
     inter_link_destroy(&r.l);
     start(&anna);
 }
@@ -295,7 +295,7 @@ static void test_rounds_without_end(void **state) {
     uint64_t said = say_on(&r, &b, from + 2 * NEB_S);
     double most = (INTER_ROUNDS_BURST + INTER_ROUNDS_A_SECOND * neb_seconds(neb_now() - from)) /
                   INTER_ROUNDS_BAD;
-    assert_true(said > 2 * most); // or nothing was tried
+    assert_true((double)said > 2 * most); // or nothing was tried
     assert_in_range(bert.denied, INTER_ROUNDS_BURST / INTER_ROUNDS_BAD / 2, most + 1);
     assert_true(bert.floods > 0 && bert.up);
     neb_buf_free(&b);
