@@ -1,0 +1,185 @@
+// One member of a job as a pure state machine, the others by hand, time as it is told: for test_node*.c. Keys fit, but for those of one who
+// has others since; what signatures prove is in test_evidence.c, whole federations are in tests/sim.
+#ifndef NODE_FIXTURE_H
+#define NODE_FIXTURE_H
+#include "inter/node_state.h"
+#include "tests/testing.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define OK(x) assert_int_equal((x), NEB_OK)
+
+enum { LEADS = 1, JOINED = 2, FOLLOWS = 8, EPOCH = 70, MEMBERS = 5 };
+enum { TERM_PROMISE, RECOVERY_PROMISE };
+
+static const uint8_t job_id[INTER_ID_BYTES] = {7};
+static struct inter_node *node;
+static struct inter_actions actions;
+static neb_ns now;
+static uint32_t faults[INTER_FAULTS], asked, promised; // messages said since the last look
+static uint32_t unknown_key = INTER_PEER_NONE;         // what this member signed cannot be checked
+
+static inline bool sign(void *user, const char *context, const void *msg, size_t len,
+                        uint8_t sig[INTER_SIG_BYTES]) {
+    (void)user, (void)context, (void)msg, (void)len;
+    memset(sig, 0, INTER_SIG_BYTES);
+    return true;
+}
+static inline bool verify(void *user, uint32_t peer, const char *context, const void *msg,
+                          size_t len, const uint8_t sig[INTER_SIG_BYTES]) {
+    (void)user, (void)context, (void)msg, (void)len, (void)sig;
+    return peer != unknown_key;
+}
+
+static inline void step(const struct inter_event *e) {
+    OK(inter_node_step(node, now, e, &actions));
+    for (size_t i = 0; i < actions.n; i++) {
+        const struct inter_action *a = &actions.list[i];
+        uint8_t type = a->kind == INTER_ACT_SEND ? actions.bytes.p[a->at] : 0;
+        if (a->kind == INTER_ACT_FAULT)
+            faults[a->fault]++;
+        asked += type == MSG_ELECT;
+        promised += type == MSG_PROMISE;
+    }
+}
+
+// Member `self` of n, which has promised `term`, all links up.
+static inline void begin_of(uint8_t n, uint16_t witnesses, uint8_t self, uint32_t term,
+                            bool joined) {
+    const struct inter_node_crypto crypto = {NULL, sign, verify};
+    struct inter_job_config c = {.n_members = n,
+                                 .witnesses = witnesses,
+                                 .self = self,
+                                 .fragments = 1,
+                                 .epoch = EPOCH,
+                                 .merge_after = 3,
+                                 .eta = 1,
+                                 .tune = {.start_interval = 10}};
+    struct inter_standing st = {.term = term, .joined = joined, .epoch = EPOCH};
+    memcpy(c.id, job_id, sizeof job_id);
+    memcpy(st.job, job_id, sizeof job_id);
+    for (uint8_t m = 0; m < n; m++) {
+        c.peers[m] = m;
+        st.epochs[m] = m == self ? 0 : EPOCH;
+    }
+    now = NEB_S;
+    memset(faults, 0, sizeof faults);
+    inter_node_destroy(&node);
+    OK(inter_node_create(&crypto, &node));
+    OK(inter_node_job_open(node, &c));
+    inter_node_restore_standing(node, &st);
+    for (uint8_t m = 0; m < n; m++)
+        if (m != self)
+            step(&(struct inter_event){.kind = INTER_EV_PEER_UP, .peer = m});
+    asked = promised = 0;
+}
+
+static inline void begin(uint8_t self, uint32_t term, bool joined) {
+    begin_of(MEMBERS, 0, self, term, joined);
+}
+
+static inline struct inter_job_status status(void) {
+    struct inter_job_status st;
+    assert_true(inter_node_job_status(node, job_id, now, &st));
+    return st;
+}
+
+static inline void message(uint8_t from, struct neb_buf *b) {
+    assert_false(b->oom);
+    step(
+        &(struct inter_event){.kind = INTER_EV_MESSAGE, .peer = from, .data = b->p, .len = b->len});
+    neb_buf_free(b);
+}
+
+static inline void beat_known(uint8_t from, uint32_t term, uint8_t flags, uint32_t round,
+                              uint64_t known) { // known: this node's epoch, as that one knows it
+    static const uint8_t head[HEAD_BYTES];
+    struct neb_buf b = {0};
+    neb_buf_u8(&b, MSG_BEAT);
+    neb_buf_add(&b, job_id, sizeof job_id);
+    neb_buf_u32(&b, term);
+    neb_buf_u8(&b, flags);
+    neb_buf_u64(&b, EPOCH);
+    neb_buf_u64(&b, known);
+    neb_buf_u16(&b, (1 << MEMBERS) - 1);
+    neb_buf_u32(&b, 1);
+    neb_buf_u16(&b, 0);
+    neb_buf_u32(&b, round);
+    neb_buf_add(&b, head, sizeof head);
+    message(from, &b);
+}
+static inline void beat_at(uint8_t from, uint32_t term, uint8_t flags, uint32_t round) {
+    // not joined: it knew this node's former disk
+    beat_known(from, term, flags, round, flags & JOINED ? EPOCH : EPOCH - 1);
+}
+static inline void beat(uint8_t from, uint32_t term, uint8_t flags) {
+    beat_at(from, term, flags, 0);
+}
+
+static inline void elect_of(uint8_t from, uint8_t kind, uint32_t term) {
+    struct neb_buf b = {0};
+    neb_buf_u8(&b, MSG_ELECT);
+    neb_buf_add(&b, job_id, sizeof job_id);
+    neb_buf_u8(&b, kind);
+    neb_buf_u32(&b, term);
+    neb_buf_u64(&b, EPOCH);
+    message(from, &b);
+}
+static inline void elect(uint8_t from, uint32_t term) { elect_of(from, TERM_PROMISE, term); }
+
+static inline void promise_at(uint8_t from, uint8_t kind, uint32_t term, uint32_t round) {
+    static const uint8_t sig[INTER_SIG_BYTES];
+    struct neb_buf b = {0};
+    neb_buf_u8(&b, MSG_PROMISE);
+    neb_buf_add(&b, job_id, sizeof job_id);
+    neb_buf_u8(&b, kind);
+    neb_buf_u32(&b, term);
+    neb_buf_u64(&b, EPOCH);
+    neb_buf_u32(&b, 0); // fragment
+    neb_buf_u32(&b, round);
+    neb_buf_u8(&b, 0); // it has accepted nothing
+    neb_buf_add(&b, sig, sizeof sig);
+    message(from, &b);
+}
+static inline void promise(uint8_t from, uint8_t kind, uint32_t term) {
+    promise_at(from, kind, term, 0);
+}
+
+// A record with the accepts of all.
+static inline void show_record(uint8_t from, uint32_t round) {
+    struct inter_record r = {.round = round, .n = 1, .eta = 1, .n_plans = MEMBERS};
+    struct neb_buf b = {0};
+    memcpy(r.job, job_id, sizeof r.job);
+    r.entries[0] = (struct inter_entry){.bytes = 1, .clip = 1};
+    for (r.n_accepts = 0; r.n_accepts < MEMBERS; r.n_accepts++)
+        r.accepts[r.n_accepts] = (struct inter_accept){.member = r.n_accepts, .epoch = EPOCH};
+    neb_buf_u8(&b, MSG_COMMIT);
+    inter_record_put(&b, &r);
+    message(from, &b);
+}
+
+static const uint8_t all_follow[] = {0, JOINED | FOLLOWS, JOINED | FOLLOWS, JOINED | FOLLOWS,
+                                     JOINED | FOLLOWS};
+
+// Some seconds, in which the others say this each second: by member, of all but this one.
+static inline void pass(int seconds, const uint32_t terms[MEMBERS], const uint8_t flags[MEMBERS]) {
+    for (int i = 0; i < 5 * seconds; i++) {
+        now += NEB_S / 5;
+        step(&(struct inter_event){.kind = INTER_EV_TICK});
+        for (uint8_t m = 0; m < MEMBERS && i % 5 == 0; m++)
+            if (flags[m])
+                beat(m, terms[m], flags[m]);
+    }
+}
+
+static inline int done(void **state) {
+    (void)state;
+    inter_node_destroy(&node);
+    inter_actions_free(&actions);
+    return 0;
+}
+#endif
