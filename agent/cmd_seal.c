@@ -73,9 +73,11 @@ static enum neb_status init(const struct options *o) {
     print_key(o->args[1], k);
     sec_seal_key_destroy(&k);
     NEB_TRY(agent_seal_settings_write(home, o->args[1]));
-    puts("The agent seals checkpoints and updates from its next start on. Keep a copy of the key "
-         "elsewhere: without it what it\n"
-         "sealed is lost.");
+    printf(
+        "The agent of %s seals checkpoints and updates from its next start on. Keep a copy of the "
+        "key elsewhere: without it\n"
+        "what it sealed is lost.\n",
+        home);
     return NEB_OK;
 }
 

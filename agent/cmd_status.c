@@ -50,7 +50,8 @@ static void print_job(FILE *f, const json_t *o) {
     json_t *c;
     size_t i;
     fprintf(f, "\njob: %s\n  id: %s\n  state: %s\n  step: %.0f of %.0f\n", text_of(o, "job", "?"),
-            text_of(o, "id", "?"), text_of(o, "state", "?"), real(o, "step"), real(o, "steps"));
+            text_of(o, "id", "?"), text_of(o, "outcome", text_of(o, "state", "?")), real(o, "step"),
+            real(o, "steps"));
     if (json_object_get(o, "members"))
         fprintf(f, "  members: %.0f of %.0f heard, leader %s\n", real(o, "live"),
                 real(o, "members"), text_of(o, "leader", "(none)"));

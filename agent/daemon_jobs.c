@@ -41,6 +41,7 @@ void daemon_job_save(struct daemon *d, struct agent_jobrun *j, const char *state
     snprintf(r.home, sizeof r.home, "%s", j->local ? "" : j->owner);
     snprintf(r.sig, sizeof r.sig, "%s", j->sig);
     snprintf(r.state, sizeof r.state, "%s", state);
+    memcpy(j->stored, r.state, sizeof j->stored);
     if (agent_jobs_put(inter_service_ledger(d->service), &r, NULL) != NEB_OK)
         neb_warn("the state of job %s could not be stored", j->job.name);
 }
@@ -117,6 +118,7 @@ void daemon_job_forget(struct daemon *d, struct agent_jobrun *j) {
         neb_warn("streams of job %s could not be closed", j->job.name);
     if (d->service)
         inter_service_limit(d->service, j->id, NULL, false);
+    d->sums_refused += agent_sums_refused(j->sums);
     agent_sums_close(&j->sums);
     agent_lines_destroy(&j->lines);
     json_decref(j->spec);
@@ -437,12 +439,14 @@ void daemon_job_stop(struct daemon *d, struct agent_jobrun *j) {
 }
 
 void daemon_job_stop_asked(struct daemon *d, struct agent_jobrun *j) {
-    if (j->state != AGENT_JOB_STOPPING) {
+    bool over = j->state == AGENT_JOB_ENDED;
+    if (over ? !j->suspended : j->state != AGENT_JOB_STOPPING) {
         daemon_job_stop(d, j);
         return;
     }
+    // The agent goes down, and the job would have gone on when it is back.
     j->suspended = j->resume_due = false;
-    daemon_job_save(d, j, "stopping");
+    daemon_job_save(d, j, over ? "stopped" : "stopping");
 }
 
 void daemon_worker_replace(struct daemon *d, struct agent_jobrun *j) {

@@ -270,6 +270,9 @@ static void on_saved(struct daemon *d, struct agent_jobrun *j, const json_t *sav
 static void on_checkpoint(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
     json_t *rounds = json_object_get(m->head, "rounds"), *r;
     size_t f;
+    if (j->linked && j->state == AGENT_JOB_RUNNING)
+        daemon_job_save(d, j,
+                        "running"); // an agent that is killed has counted its bytes until here
     on_saved(d, j, json_object_get(m->head, "saved"));
     json_array_foreach(rounds, f, r) {
         if (!j->updates_stay && j->federated && json_is_integer(r) &&
@@ -309,11 +312,15 @@ static void on_stop_request(struct daemon *d, const struct agent_ipc_client *fro
     agent_job_record_clear(&r);
     if (!j)
         return;
+    bool over = j->state == AGENT_JOB_ENDED && !j->suspended,
+         others = j->job.n_clusters > 1 && j->job.sync.scheme != AGENT_SCHEME_SYNCHRONOUS;
     daemon_job_stop_asked(d, j);
-    for (int i = 0; i < j->job.n_clusters; i++)
-        if (i != j->self && j->job.sync.scheme != AGENT_SCHEME_SYNCHRONOUS)
+    for (int i = 0; others && i < j->job.n_clusters; i++)
+        if (i != j->self)
             daemon_post(d, j->peers[i], AGENT_MSG_STOP, daemon_stop_message(j), true);
-    daemon_answer(d, from, true, "stopping after a checkpoint");
+    snprintf(why, sizeof why, "it has ended here (%s)%s", agent_job_state_name(j),
+             others ? "; clusters where it still runs are told to stop" : "");
+    daemon_answer(d, from, !over || others, over ? why : "stopping after a checkpoint");
 }
 
 // Goes on with a job that was stopped or has failed, here and at the other clusters, whoever submitted it: its signature goes with it.
@@ -358,8 +365,18 @@ static void on_resume_request(struct daemon *d, const struct agent_ipc_client *f
 }
 
 static void on_list_request(struct daemon *d, const struct agent_ipc_client *from) {
-    json_t *jobs = NULL;
-    if (agent_jobs_list(inter_service_ledger(d->service), &jobs) != NEB_OK)
+    json_t *jobs = NULL, *o;
+    size_t i;
+    bool read = agent_jobs_list(inter_service_ledger(d->service), &jobs) == NEB_OK;
+    json_array_foreach(jobs, i, o) {
+        const struct agent_jobrun *j = daemon_job(d, json_string_value(json_object_get(o, "id")));
+        if (!j || j->state == AGENT_JOB_ENDED)
+            continue; // what it sent until its end is in the ledger
+        struct agent_wan_bytes wan = daemon_wan_bytes(d, j);
+        json_object_set_new(o, "sent_bytes", json_integer((json_int_t)wan.sent));
+        json_object_set_new(o, "recv_bytes", json_integer((json_int_t)wan.recv));
+    }
+    if (!read)
         daemon_answer(d, from, false, "the ledger could not be read; the agent's log says why");
     else
         daemon_tell(d, from, json_pack("{s:s,s:O}", "ev", "jobs", "jobs", jobs));

@@ -53,7 +53,7 @@ struct daemon {
     struct sec_identity *identity;
     struct sec_vault *vault; // of what lies on disk; NULL: in clear
     // local messages refused: of processes that are not the worker they claim to be
-    uint64_t strangers;
+    uint64_t strangers, sums_refused; // the second: of jobs that are forgotten
     struct agent_members *trust;
     struct sec_members members; // of trust, as the service has it
     bool members_due; // trust holds members that only a new service can take, or this one no more

@@ -389,7 +389,7 @@ static json_t *updates(const struct daemon *d) {
 
 // What was turned away at each door, before it was a message of a member.
 static json_t *refused(const struct daemon *d) {
-    uint64_t sums = 0;
+    uint64_t sums = d->sums_refused;
     for (int i = 0; i < AGENT_JOBS_MAX; i++)
         sums += d->jobs[i].used ? agent_sums_refused(d->jobs[i].sums) : 0;
     return json_pack("{s:I,s:I,s:I,s:I,s:I}", "handshakes",
@@ -433,6 +433,8 @@ json_t *daemon_status(struct daemon *d) {
         json_t *o = json_pack("{s:s,s:s,s:s,s:I,s:I}", "id", j->hex, "job", j->job.name, "state",
                               names[j->state], "step", (json_int_t)j->last_step, "steps",
                               (json_int_t)j->job.steps);
+        if (j->state == AGENT_JOB_ENDED)
+            json_object_set_new(o, "outcome", json_string(agent_job_state_name(j)));
         agent_status_job(o, j, d->service, d->view);
         json_array_append_new(jobs, o);
     }

@@ -1,5 +1,6 @@
 #include "agent/doctor.h"
 #include "agent/base/clock.h"
+#include "agent/harden.h"
 #include "agent/progress.h"
 #include "inter/tcp.h"
 #include "kernels/kern.h"
@@ -11,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/timex.h>
 #include <unistd.h>
@@ -89,7 +91,8 @@ void doctor_files(struct doctor *d, int64_t limit, int peers) {
         snprintf(advice, sizeof advice, "ulimit -n %lld, or LimitNOFILE= in the agent's unit",
                  (long long)need * 2);
     doctor_add(d, "open files", limit < need ? DOCTOR_WARN : DOCTOR_OK, advice,
-               "limit %lld; %d peers may take %lld", (long long)limit, peers, (long long)need);
+               "limit %lld for an agent that this user starts; %d peers may take %lld",
+               (long long)limit, peers, (long long)need);
 }
 
 void doctor_disk(struct doctor *d, const char *dir, int64_t free_bytes, int64_t need_bytes) {
@@ -244,15 +247,18 @@ void doctor_machine(struct doctor *d, const char *home, int peers, int64_t need_
     char text[128];
     struct rlimit files;
     struct statvfs disk;
+    struct stat owner;
     struct timex clock = {0};
     read_text("/proc/sys/net/ipv4/tcp_congestion_control", text, sizeof text);
     doctor_congestion(d, text, inter_tcp_may_use("bbr"));
     doctor_buffers(d, third_number("/proc/sys/net/ipv4/tcp_rmem"),
                    third_number("/proc/sys/net/ipv4/tcp_wmem"), path);
-    doctor_files(d, getrlimit(RLIMIT_NOFILE, &files) == 0 ? (int64_t)files.rlim_cur : -1, peers);
+    doctor_files(d, getrlimit(RLIMIT_NOFILE, &files) == 0 ? (int64_t)agent_descriptors(&files) : -1,
+                 peers);
     doctor_disk(d, home, statvfs(home, &disk) == 0 ? (int64_t)(disk.f_bavail * disk.f_frsize) : -1,
                 need_bytes);
-    doctor_user(d, geteuid() == 0);
+    // the agent runs as whose home it is; there may be none yet
+    doctor_user(d, (stat(home, &owner) == 0 ? owner.st_uid : geteuid()) == 0);
     doctor_clock(d, adjtimex(&clock) < 0 ? -1 : !(clock.status & STA_UNSYNC));
     int gpus = count_gpus();
     read_text("/sys/kernel/mm/transparent_hugepage/enabled", text, sizeof text);

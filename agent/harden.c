@@ -9,12 +9,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { DESCRIPTORS_MAX = 65536 };
+rlim_t agent_descriptors(const struct rlimit *r) {
+    const rlim_t most = 65536;
+    rlim_t raised = r->rlim_max < most ? r->rlim_max : most;
+    return r->rlim_cur > raised ? r->rlim_cur : raised;
+}
 
 void agent_harden(void) {
     struct rlimit r;
-    if (getrlimit(RLIMIT_NOFILE, &r) == 0 && r.rlim_cur < r.rlim_max) {
-        r.rlim_cur = r.rlim_max < DESCRIPTORS_MAX ? r.rlim_max : DESCRIPTORS_MAX;
+    if (getrlimit(RLIMIT_NOFILE, &r) == 0 && r.rlim_cur < agent_descriptors(&r)) {
+        r.rlim_cur = agent_descriptors(&r);
         if (setrlimit(RLIMIT_NOFILE, &r) != 0)
             neb_warn("the limit of open files stays low: %s", strerror(errno));
     }

@@ -4,9 +4,12 @@
 #ifndef AGENT_HARDEN_H
 #define AGENT_HARDEN_H
 #include <stdbool.h>
+#include <sys/resource.h>
 
 // Failures are logged and survived: each measure is one layer of several.
 void agent_harden(void);
+// The limit of open files that it sets, of those (RLIMIT_NOFILE) that it finds.
+rlim_t agent_descriptors(const struct rlimit *r);
 // A HOME that others can look into is said once, with what to do. What is in it is 0600, but an earlier version, or another program,
 // may have left more open.
 void agent_harden_home(const char *home);

@@ -48,8 +48,9 @@ struct agent_jobrun {
     bool adopted;  // the owner is no member any more, and this site's operator has gone on with it
     bool orphaned; // the operator was told that the owner is no member any more
     enum agent_job_state state;
-    bool suspended; // stopped because the agent goes down: goes on when it is back
-    neb_ns over_at; // since when it has ended
+    bool suspended;  // stopped because the agent goes down: goes on when it is back
+    char stored[12]; // its state in the ledger, as agent_job_record
+    neb_ns over_at;  // since when it has ended
     // When it was submitted, or gone on with, last, wherever that was, ms since 1970, each later than the one before; 0: not known. Stops of
     // the runs before, and other sites' words that they have gone on with those, may come late and do not count.
     int64_t run;
@@ -105,6 +106,9 @@ struct agent_jobrun {
     // by earlier runs of the job; of its links when this run began
     struct agent_wan_bytes wan_before, wan_base;
 };
+
+// running, stopping; of one that has ended here done, stopped, failed or suspended: what people and their alerts are told.
+const char *agent_job_state_name(const struct agent_jobrun *j);
 
 // Whether a cluster is another one whose member is on the list.
 static inline bool agent_job_has_peer(const struct agent_jobrun *j, int cluster) {

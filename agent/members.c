@@ -171,8 +171,11 @@ static void compare(struct agent_members *m, const struct sec_memberlist *before
 
 void agent_members_reload(struct agent_members *m, struct agent_members_change *out) {
     *out = (struct agent_members_change){.changed = false};
-    if (!m->fed)
+    if (!m->fed) {
+        neb_info("this agent is in no federation: members.json (nebula peer add) is read at its "
+                 "start only");
         return;
+    }
     struct sec_memberlist before = m->fed->list;
     compare(m, &before, sec_federation_reload(m->fed, NULL), true, out);
 }

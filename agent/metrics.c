@@ -40,7 +40,9 @@ static const struct metric of_cluster[] = {
     {"step", "nebula_cluster_step", "gauge", "Inner steps done.", 1},
     {"round", "nebula_cluster_round", "gauge", "Last merged round; -1 before the first.", 1},
     {"interval", "nebula_cluster_interval_steps", "gauge", "Inner steps between exchanges (H).", 1},
-    {"tokens_per_s", "nebula_cluster_tokens_per_second", "gauge", "Training throughput.", 1},
+    {"tokens_per_s", "nebula_cluster_tokens_per_second", "gauge",
+     "Training throughput; none where the job has ended.", 1},
+    {"age_s", "nebula_cluster_age_seconds", "gauge", "Since the cluster's last figures.", 1},
     {"stall_s", "nebula_cluster_stall_seconds_total", "counter",
      "Time spent waiting for other clusters.", 1},
     {"train_s", "nebula_cluster_train_seconds_total", "counter", "Time spent training.", 1},
@@ -100,6 +102,21 @@ static void codec_sample(struct neb_buf *b, const json_t *cluster, const json_t 
     add(b, "} 1\n");
 }
 
+static const char *const states[] = {"running", "stopping", "done",
+                                     "stopped", "failed",   "suspended"};
+
+// One sample a state: 1 for the job's own.
+static void state_samples(struct neb_buf *b, const json_t *job) {
+    const char *is = json_string_value(json_object_get(job, "outcome"));
+    is = is ? is : json_string_value(json_object_get(job, "state"));
+    for (size_t i = 0; is && i < COUNT(states); i++) {
+        add(b, "nebula_job_state{");
+        label(b, "job_id", json_object_get(job, "id"), true);
+        label(b, "name", json_object_get(job, "job"), false);
+        add(b, ",state=\"%s\"} %d\n", states[i], !strcmp(is, states[i]));
+    }
+}
+
 static void sample(struct neb_buf *b, const struct metric *m, const json_t *o, const char *what,
                    const json_t *who, const json_t *job) {
     double x;
@@ -131,10 +148,19 @@ enum neb_status agent_metrics_text(const json_t *status, struct neb_buf *b) {
         json_array_foreach(jobs, i, o)
             sample(b, &of_job[m], o, "name", json_object_get(o, "job"), o);
     }
+    head(b, "nebula_job_state", "gauge",
+         "1 for the state that the job has here, 0 for the others.");
+    json_array_foreach(jobs, i, o) state_samples(b, o);
     for (size_t m = 0; m < COUNT(of_cluster); m++) {
         head(b, of_cluster[m].name, of_cluster[m].type, of_cluster[m].help);
-        json_array_foreach(jobs, i, o) json_array_foreach(json_object_get(o, "clusters"), k, c)
-            sample(b, &of_cluster[m], c, "cluster", json_object_get(c, "name"), o);
+        bool counter = !strcmp(of_cluster[m].type, "counter"),
+             rate = !strcmp(of_cluster[m].key, "tokens_per_s");
+        json_array_foreach(jobs, i, o) json_array_foreach(json_object_get(o, "clusters"), k, c) {
+            if (rate && json_object_get(o, "outcome"))
+                continue; // it would stay at the last one
+            sample(b, &of_cluster[m], counter ? json_object_get(c, "counted") : c, "cluster",
+                   json_object_get(c, "name"), o);
+        }
     }
     head(b, "nebula_cluster_codec_info", "gauge",
          "The codec of the last update, as a label; always 1.");

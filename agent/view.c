@@ -16,6 +16,12 @@ struct point {
     int interval, codec; // codec: index into the cluster's names, -1: none yet
 };
 
+// What a line says of a sum, which falls where a worker goes on from a checkpoint or an agent was killed; and what it has grown by while this agent
+// looked on, which never falls.
+struct counted {
+    double last, sum;
+};
+
 enum { CODECS = 8 };
 // Of the history, in this order: codec is text, the others are numbers.
 static const char *const column_names[] = {
@@ -27,7 +33,8 @@ struct course { // of one cluster of one job
     char name[AGENT_NAME_MAX + 1];
     struct point last, *points; // points: owned, AGENT_VIEW_POINTS
     int n;
-    double spacing_s, stall_s, train_s;
+    double spacing_s;
+    struct counted stall_s, train_s, sent_bytes, recv_bytes;
     int64_t round;
     char codecs[CODECS][CODEC];
     int n_codecs;
@@ -45,7 +52,7 @@ struct job_view {
 
 struct event {
     double t;
-    char job[2 * AGENT_JOB_ID_BYTES + 1], cluster[AGENT_NAME_MAX + 1], text[160];
+    char job[2 * AGENT_JOB_ID_BYTES + 1], cluster[AGENT_NAME_MAX + 1], text[512];
 };
 
 struct counter {
@@ -110,7 +117,13 @@ static struct course *course_of(struct job_view *j, const char *name) {
     if (j->n == AGENT_CLUSTERS_MAX)
         return NULL;
     struct course *c = &j->c[j->n];
-    *c = (struct course){.round = -1, .last = {.loss = NAN, .eval_loss = NAN, .codec = -1}};
+    const struct counted none = {.last = NAN};
+    *c = (struct course){.round = -1,
+                         .last = {.loss = NAN, .eval_loss = NAN, .codec = -1},
+                         .stall_s = none,
+                         .train_s = none,
+                         .sent_bytes = none,
+                         .recv_bytes = none};
     c->points = calloc(AGENT_VIEW_POINTS, sizeof *c->points);
     if (!c->points)
         return NULL;
@@ -144,6 +157,18 @@ static void count(const json_t *line, const char *key, double *out) {
     double x = *out;
     number(line, key, &x);
     *out = fabs(x) < 1e15 ? x : *out;
+}
+
+static void counted(struct counted *c, double now) {
+    c->sum += now > c->last ? now - c->last : 0; // not for the first one
+    c->last = now;
+}
+
+static void counted_line(const json_t *line, const char *key, struct counted *c) {
+    double x = NAN;
+    number(line, key, &x);
+    if (fabs(x) < 1e15)
+        counted(c, x);
 }
 
 static int codec_index(struct course *c, const char *name) {
@@ -183,8 +208,12 @@ void agent_view_line(struct agent_view *v, const char *job, int interval, const 
     count(line, "sent_bytes", &c->last.sent_bytes);
     count(line, "recv_bytes", &c->last.recv_bytes);
     if (!strcmp(kind, "step")) { // sums; a round's stall_s is its own
-        number(line, "stall_s", &c->stall_s);
-        number(line, "train_s", &c->train_s);
+        counted_line(line, "stall_s", &c->stall_s);
+        counted_line(line, "train_s", &c->train_s);
+    }
+    if (!strcmp(kind, "link")) {
+        counted_line(line, "sent_bytes", &c->sent_bytes);
+        counted_line(line, "recv_bytes", &c->recv_bytes);
     }
     count(line, "round", &round);
     number(line, "interval", &h);
@@ -201,7 +230,13 @@ void agent_view_event(struct agent_view *v, const char *job, const char *cluster
     e->t = unix_s;
     snprintf(e->job, sizeof e->job, "%s", job ? job : "");
     snprintf(e->cluster, sizeof e->cluster, "%s", cluster ? cluster : "");
-    snprintf(e->text, sizeof e->text, "%s", text);
+    size_t n = (size_t)snprintf(e->text, sizeof e->text, "%s", text);
+    if (n >= sizeof e->text) { // at the end of a character: JSON takes no part of one
+        n = sizeof e->text - 1;
+        while (n && (text[n] & 0xc0) == 0x80)
+            n--;
+        e->text[n] = 0;
+    }
 }
 
 struct agent_view_rate agent_view_rate(struct agent_view *v, uint32_t peer, uint64_t sent,
@@ -224,6 +259,8 @@ struct agent_view_rate agent_view_rate(struct agent_view *v, uint32_t peer, uint
     return c->rate;
 }
 
+static double last_of(const struct counted *c) { return isnan(c->last) ? 0 : c->last; }
+
 static json_t *codec_or_null(const struct course *c, int i) {
     return i < 0 ? json_null() : json_string(c->codecs[i]);
 }
@@ -235,14 +272,17 @@ json_t *agent_view_clusters(const struct agent_view *v, const char *job, double 
         const struct course *c = &j->c[i];
         json_array_append_new(
             list,
-            json_pack("{s:s,s:I,s:o,s:o,s:f,s:f,s:f,s:I,s:o,s:i,s:I,s:I,s:f,s:f}", "name", c->name,
-                      "step", (json_int_t)c->last.step, "loss", agent_json_number(c->last.loss),
-                      "eval_loss", agent_json_number(c->last.eval_loss), "tokens_per_s",
-                      c->last.tokens_per_s, "stall_s", c->stall_s, "train_s", c->train_s, "round",
-                      (json_int_t)c->round, "codec", codec_or_null(c, c->last.codec), "interval",
-                      c->last.interval, "sent_bytes", (json_int_t)c->last.sent_bytes, "recv_bytes",
-                      (json_int_t)c->last.recv_bytes, "goodput_bps", c->last.goodput_bps, "age_s",
-                      unix_s - c->last.t));
+            json_pack(
+                "{s:s,s:I,s:o,s:o,s:f,s:f,s:f,s:I,s:o,s:i,s:I,s:I,s:f,s:f,s:{s:f,s:f,s:f,s:f}}",
+                "name", c->name, "step", (json_int_t)c->last.step, "loss",
+                agent_json_number(c->last.loss), "eval_loss", agent_json_number(c->last.eval_loss),
+                "tokens_per_s", c->last.tokens_per_s, "stall_s", last_of(&c->stall_s), "train_s",
+                last_of(&c->train_s), "round", (json_int_t)c->round, "codec",
+                codec_or_null(c, c->last.codec), "interval", c->last.interval, "sent_bytes",
+                (json_int_t)c->last.sent_bytes, "recv_bytes", (json_int_t)c->last.recv_bytes,
+                "goodput_bps", c->last.goodput_bps, "age_s", unix_s - c->last.t, "counted",
+                "stall_s", c->stall_s.sum, "train_s", c->train_s.sum, "sent_bytes",
+                c->sent_bytes.sum, "recv_bytes", c->recv_bytes.sum));
     }
     return list;
 }

@@ -56,7 +56,14 @@ static void test_last_figures(void **state) {
          "1e300,"
          "\"recv_bytes\":-1e15,\"interval\":1e12}",
          14);
-    json_t *list = agent_view_clusters(v, "ab", 15), *c = json_array_get(list, 0);
+    // a worker that began again from its checkpoint: what was counted stays, and grows on
+    feed(v, "{\"kind\":\"step\",\"cluster\":\"paris\",\"stall_s\":0.5,\"train_s\":1}", 14);
+    feed(v, "{\"kind\":\"step\",\"cluster\":\"paris\",\"stall_s\":1,\"train_s\":5}", 14);
+    json_t *list = agent_view_clusters(v, "ab", 15), *c = json_array_get(list, 0),
+           *counted = json_object_get(c, "counted");
+    assert_true(fabs(json_number_value(json_object_get(counted, "stall_s")) - 0.5) < 1e-12);
+    assert_true(fabs(json_number_value(json_object_get(counted, "train_s")) - 4) < 1e-12);
+    assert_true(fabs(json_number_value(json_object_get(counted, "sent_bytes"))) < 1e-12);
     assert_true(fabs(json_real_value(json_object_get(c, "eval_loss")) - 3.25) < 1e-12);
     assert_int_equal(json_array_size(list), 1);
     assert_string_equal(json_string_value(json_object_get(c, "codec")), "int4");
@@ -160,14 +167,41 @@ static void test_rates(void **state) {
     agent_view_destroy(&v);
 }
 
+// A long one is cut where a character ends.
+static void test_long_event(void **state) {
+    (void)state;
+    struct agent_view *v = NULL;
+    char text[1024];
+    assert_int_equal(agent_view_create(&v), NEB_OK);
+    for (size_t at = 0; at < 2; at++) {
+        memset(text, 'x', sizeof text);
+        for (size_t i = at; i + 2 < sizeof text; i += 2)
+            memcpy(text + i, "\xc3\xa9", 2);
+        text[sizeof text - 1] = 0;
+        agent_view_event(v, "ab", "paris", text, 1);
+    }
+    json_t *list = agent_view_events(v);
+    assert_int_equal(json_array_size(list), 2);
+    for (size_t i = 0; i < 2; i++)
+        assert_in_range(json_string_length(json_object_get(json_array_get(list, i), "text")), 500,
+                        511);
+    json_decref(list);
+    agent_view_destroy(&v);
+}
+
 static void test_metrics_text(void **state) {
     (void)state;
     struct neb_buf b = {0};
     json_t *s = json_loads(
         "{\"name\":\"pa\\\"ris\\n\",\"peers\":[{\"name\":\"b\\\\c\",\"up\":true,\"rtt_ms\":250,"
         "\"goodput_bps\":8e6}],\"jobs\":[{\"id\":\"ab\",\"job\":\"j\",\"step\":3,\"clusters\":"
-        "[{\"name\":\"x\",\"loss\":null,\"round\":2,\"interval\":40,\"codec\":\"int\\\"4\"},{"
-        "\"name\":\"y\",\"codec\":null}]}],\"faults\":{\"denied\":4},\"refused\":{\"enrolments\":7}"
+        "[{\"name\":\"x\",\"loss\":null,\"round\":2,\"interval\":40,\"codec\":\"int\\\"4\","
+        "\"tokens_per_s\":5,"
+        "\"sent_bytes\":9,\"counted\":{\"sent_bytes\":8}},{"
+        "\"name\":\"y\",\"codec\":null}],\"state\":\"running\"},{\"id\":\"cd\",\"job\":\"k\","
+        "\"state\":\"ended\","
+        "\"outcome\":\"failed\",\"clusters\":[{\"name\":\"x\",\"tokens_per_s\":5}]}],\"faults\":{"
+        "\"denied\":4},\"refused\":{\"enrolments\":7}"
         "}",
         0, NULL);
     assert_int_equal(agent_metrics_text(s, &b), NEB_OK);
@@ -181,6 +215,12 @@ static void test_metrics_text(void **state) {
     assert_non_null(strstr(t, "nebula_cluster_interval_steps{job_id=\"ab\",cluster=\"x\"} 40\n"));
     assert_non_null(
         strstr(t, "nebula_cluster_codec_info{job_id=\"ab\",cluster=\"x\",codec=\"int\\\"4\"} 1\n"));
+    assert_non_null(strstr(t, "nebula_cluster_sent_bytes_total{job_id=\"ab\",cluster=\"x\"} 8\n"));
+    assert_non_null(strstr(t, "nebula_cluster_tokens_per_second{job_id=\"ab\",cluster=\"x\"} 5\n"));
+    assert_null(strstr(t, "nebula_cluster_tokens_per_second{job_id=\"cd\"")); // it has ended
+    assert_non_null(strstr(t, "nebula_job_state{job_id=\"ab\",name=\"j\",state=\"running\"} 1\n"));
+    assert_non_null(strstr(t, "nebula_job_state{job_id=\"ab\",name=\"j\",state=\"failed\"} 0\n"));
+    assert_non_null(strstr(t, "nebula_job_state{job_id=\"cd\",name=\"k\",state=\"failed\"} 1\n"));
     assert_null(strstr(t, "cluster=\"y\",codec="));      // it has sent nothing yet
     assert_null(strstr(t, "nebula_cluster_loss_nats{")); // not known: no sample
     assert_non_null(strstr(t, "nebula_faults_total{kind=\"denied\"} 4\n"));
@@ -209,9 +249,12 @@ static void test_notify(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_last_figures),     cmocka_unit_test(test_bad_lines),
-        cmocka_unit_test(test_curve_is_bounded), cmocka_unit_test(test_rates),
-        cmocka_unit_test(test_metrics_text),     cmocka_unit_test(test_notify)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_last_figures),
+                                       cmocka_unit_test(test_bad_lines),
+                                       cmocka_unit_test(test_curve_is_bounded),
+                                       cmocka_unit_test(test_rates),
+                                       cmocka_unit_test(test_metrics_text),
+                                       cmocka_unit_test(test_long_event),
+                                       cmocka_unit_test(test_notify)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
