@@ -62,6 +62,9 @@ enum neb_status daemon_open_rounds(struct daemon *d, struct agent_jobrun *j) {
                                  .awaits_shape = true,
                                  .tune = agent_tune_config(&j->job)};
     c.steps = (uint64_t)j->job.steps;
+    c.least_interval = c.tune.start_interval;
+    if (j->job.sync.early_steps && (uint32_t)j->job.sync.early_interval < c.least_interval)
+        c.least_interval = (uint32_t)j->job.sync.early_interval;
     agent_tune_pace(&j->job, c.pace);
     c.step_tokens = agent_job_step_tokens(&j->job);
     memcpy(c.id, j->id, sizeof c.id);

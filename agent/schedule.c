@@ -45,6 +45,21 @@ static bool turn_of(const struct agent_schedule *s, const struct agent_fragment 
     return any;
 }
 
+// Fragment f is due, and at this step nothing is sent: the fragment whose turn it is travels still.
+static bool missed(const struct agent_schedule *s, const struct agent_fragment *frags, int32_t f,
+                   int64_t step) {
+    int32_t turn = 0;
+    for (int32_t g = 0; g < s->fragments; g++) {
+        if (frags[g].send_step >= step)
+            return false;
+        if (next_in_order(s, &frags[g], g) < next_in_order(s, &frags[turn], turn))
+            turn = g;
+    }
+    const struct agent_fragment *t = &frags[turn];
+    bool merges = t->arrived && step >= t->merge_step;
+    return agent_schedule_due(s, f, step) && t->in_flight && !merges;
+}
+
 enum agent_decision agent_schedule_decide(const struct agent_schedule *s,
                                           const struct agent_fragment *frags, int32_t f,
                                           int64_t step, bool peers_alive, int64_t counted_miss) {
@@ -58,9 +73,10 @@ enum agent_decision agent_schedule_decide(const struct agent_schedule *s,
             return AGENT_MERGE;
         if (last || (ripe && peers_alive))
             return AGENT_WAIT;
-        return counted_miss != step && turn_of(s, frags, f, step) ? AGENT_MISS : AGENT_GO_ON;
+    } else if (last || (turn_of(s, frags, f, step) && step >= frag->committed_step)) {
+        return AGENT_SEND;
     }
-    return last || turn_of(s, frags, f, step) ? AGENT_SEND : AGENT_GO_ON;
+    return counted_miss != step && missed(s, frags, f, step) ? AGENT_MISS : AGENT_GO_ON;
 }
 
 bool agent_schedule_finished(const struct agent_schedule *s, const struct agent_fragment *frags) {

@@ -5,7 +5,8 @@
 //                        └─ travels ─┘             └─ travels ─┘
 //
 // At a due step the fragment whose turn it is in the common order is sent, if its last outcome is known; if it still travels,
-// that is a missed interval: training goes on locally and its next send carries all of it. The order is the same on all
+// that is a missed interval of the one that is due, whether that travels itself or waits for its turn: training goes on locally and its next send
+// carries all of it. The order is the same on all
 // members, whatever their step counts: otherwise one could wait for fragment 0 while another waits for fragment 1, for ever. At the last step every fragment
 // is drained: merged, sent once more with what it learned since, and merged again. A cluster that has drained goes on
 // answering rounds (with nothing new) until every member has declared its last one.
@@ -38,7 +39,9 @@ struct agent_fragment {
     int64_t send_step;   // inner step count at the send
     int64_t merge_step;  // earliest step count of the merge
     int64_t merged_step; // step count of the last merge: local progress exists beyond it
-    uint32_t missed;     // due sends skipped since the last send
+    // Step count behind what is committed of this cluster. Beyond send_step where a run is repeated that had sent more: nothing is sent before it.
+    int64_t committed_step;
+    uint32_t missed; // due sends skipped since the last send
 };
 
 // Fragment f is due after `step` steps: first at its offset, then every interval.
@@ -49,7 +52,7 @@ enum agent_decision {
     AGENT_SEND,
     AGENT_MERGE,
     AGENT_WAIT, // must have the commit before the next inner step
-    AGENT_MISS, // due, but still travelling: count a missed interval (once a due step)
+    AGENT_MISS, // due, and nothing can be sent: count a missed interval (once a due step)
 };
 // H as it is after `step` steps.
 int32_t agent_schedule_interval(const struct agent_schedule *s, int64_t step);

@@ -107,7 +107,7 @@ static bool get_state(struct neb_rd *r, struct agent_worker *w) {
         g->missed = neb_rd_u32(r);
         k->counted_miss = neb_rd_i64(r);
         k->tokens_base = neb_rd_u64(r);
-        k->steps_base = neb_rd_i64(r);
+        k->steps_base = g->committed_step = neb_rd_i64(r);
         k->last_digest.lo = neb_rd_u64(r);
         k->last_digest.hi = neb_rd_u64(r);
         t->tokens = neb_rd_u64(r);

@@ -192,6 +192,16 @@ enum neb_status worker_resubmit(struct agent_worker *w, int32_t f) {
     return agent_ipc_send(w->ipc, NULL, head, &part, 1);
 }
 
+// An update cannot have missed more intervals than its steps hold: of an absence that took several attempts, or a last update that came late again and
+// again, some would be counted twice, and the others would refuse it.
+static uint32_t missed_by(const struct agent_worker *w, uint32_t counted, uint32_t steps) {
+    int32_t least = w->job.sync.interval;
+    if (w->job.sync.early_steps && w->job.sync.early_interval < least)
+        least = w->job.sync.early_interval;
+    uint32_t most = steps / (uint32_t)least + 1;
+    return counted < most ? counted : most;
+}
+
 enum neb_status worker_send(struct agent_worker *w, int32_t f) {
     struct agent_fragment *g = &w->frags[f];
     struct agent_travel *t = &w->travel[f];
@@ -200,7 +210,8 @@ enum neb_status worker_send(struct agent_worker *w, int32_t f) {
     neb_ns start = neb_now();
     worker_beat(w, false, 0);
     t->again = g->in_flight ? t->again + 1 : 0;
-    g->missed += g->in_flight ? t->missed : 0;
+    t->steps = (uint32_t)(w->step - k->steps_base);
+    g->missed = missed_by(w, g->missed + (g->in_flight ? t->missed : 0), t->steps);
     bool merge = g->missed > (uint32_t)w->job.sync.merge_after;
     struct cmp_codec codec;
     NEB_TRY(worker_plan_codec(w, f, merge, &codec));
@@ -211,9 +222,8 @@ enum neb_status worker_send(struct agent_worker *w, int32_t f) {
     size_t V = (size_t)w->trainer->c.model.vocab;
     memcpy(k->counts.in_sent, w->trainer->input_counts, V * sizeof *k->counts.in_sent);
     memcpy(k->counts.out_sent, w->trainer->target_counts, V * sizeof *k->counts.out_sent);
-    t->tokens = w->all_tokens - k->tokens_base;
+    t->tokens = w->all_tokens > k->tokens_base ? w->all_tokens - k->tokens_base : 0;
     t->tokens_at_send = w->all_tokens;
-    t->steps = (uint32_t)(w->step - k->steps_base);
     t->missed = g->missed; // they count for the update that carries what was learned in them
     g->missed = 0;
     g->in_flight = true;
@@ -331,11 +341,12 @@ static void settle_counts(struct agent_worker *w, int32_t f) {
         k->tokens_base += t->parts[i].mine ? t->parts[i].tokens : 0;
         listed |= t->parts[i].mine;
     }
-    if (!listed || k->tokens_base > t->tokens_at_send) // refused
+    // A run that is repeated may have sent more than this one by now: the steps up to there are made once more, and are committed.
+    bool beyond = listed && t->cursor > w->frags[f].send_step;
+    if (!listed || (k->tokens_base > t->tokens_at_send && !beyond)) // refused
         k->tokens_base = t->tokens_at_send;
-    k->steps_base = w->frags[f].send_step;
-    if (listed && t->cursor < k->steps_base)
-        k->steps_base = t->cursor;
+    k->steps_base = listed ? t->cursor : w->frags[f].send_step;
+    w->frags[f].committed_step = k->steps_base;
 }
 
 // Of this cluster's update in a round, 0 to 1.

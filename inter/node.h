@@ -89,6 +89,7 @@ struct inter_job_config {
     uint32_t merge_after; // S
     // of one inner step; of the job: a member's weight is not taken beyond them. 0: not known
     uint64_t step_tokens, steps;
+    uint32_t least_interval; // steps from one send of a fragment to its next, at the least; 0: tune's
     float eta, mu;
     // the learning rate over the job's steps (inter_reach); all zero: not known
     float pace[INTER_PACE];

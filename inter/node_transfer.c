@@ -191,9 +191,10 @@ bool node_possible(const struct job *j, const struct fragment *g, const struct i
     if (!c->step_tokens)
         return true;
     // An interval is missed after its steps were made, and none is shorter than the job's.
-    uint64_t from = g->cursors[m->key.member], made = m->step > from ? m->step - from : 0;
+    uint64_t from = g->cursors[m->key.member], made = m->step > from ? m->step - from : 0,
+             least = c->least_interval ? c->least_interval : c->tune.start_interval;
     return m->steps <= m->step && m->tokens <= c->step_tokens * m->steps &&
-           m->missed <= made / c->tune.start_interval + 2 &&
+           m->missed <= made / least + 2 &&
            node_weight_possible(j, g, m->key.member, m->step, m->tokens);
 }
 

@@ -5,7 +5,7 @@
 "$BUILD/wanlink" probe >/dev/null 2>&1 || skip "no TUN device or not root"
 make_corpus
 make_job "$T/job.yaml" "merge_after: 2"
-sed -i 's/steps: 60/steps: 2400/; s/interval: 10/interval: 100/; s/every_steps: 20/every_steps: 0/' "$T/job.yaml"
+sed -i 's/steps: 60/steps: 2400/; s/interval: 10/interval: 100/; s/every_steps: 20/every_steps: 0/; s/fragments: 1/fragments: 2/' "$T/job.yaml"
 light "$T/job.yaml"
 pace 12
 
@@ -33,5 +33,6 @@ done
 wait "$pid" || fail "run failed: $(tail -n 5 "$T/run.log")"
 digests_equal "$T/run"
 round_digests_equal "$T/run"
-jq -s -e '[.[] | select(.kind == "round" and .merge)] | length >= 1' "$T/run/metrics.jsonl" >/dev/null || fail "no merge round after $((during - down_at)) steps alone"
+jq -s -e '[.[] | select(.kind == "round" and .merge) | .fragment] | unique == [0, 1]' "$T/run/metrics.jsonl" >/dev/null ||
+    fail "no merge round of each fragment after $((during - down_at)) steps alone"
 echo "outage from step $down_at to about $during survived; digests equal"

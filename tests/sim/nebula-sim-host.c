@@ -383,7 +383,7 @@ static void take_fault(struct sim *s, uint8_t i, const struct inter_action *x) {
     if (s->liar && x->fault == INTER_FAULT_DENIED)
         return;
     if (x->fault == INTER_FAULT_DIVERGED || x->fault == INTER_FAULT_DENIED ||
-        x->fault == INTER_FAULT_MALFORMED)
+        x->fault == INTER_FAULT_MALFORMED || x->fault == INTER_FAULT_FORGED)
         sim_fail(s, "host %u reports: %s (member %u)", i, inter_fault_name(x->fault), x->peer);
 }
 
@@ -521,10 +521,13 @@ void sim_host_boot(struct sim *s, uint8_t i) {
         .self = h->id,
         .fragments = s->o.fragments,
         .merge_after = 3,
+        .steps = (uint64_t)s->interval * s->o.rounds,
+        .step_tokens = sim_tokens_of_step((uint8_t)(s->o.members - 1)), // the most of any
+        .least_interval = (uint32_t)s->interval,
         .eta = 1,
         .mu = 0,
         // What a leader plans follows from what it measures: no two propose the same value.
-        .tune = {.start_interval = 16u * (h->boot & 0xff) + i + 1,
+        .tune = {.start_interval = 16u * ((h->boot & 0xff) + 1) + i,
                  .start_overlap = (uint32_t)s->overlap},
         .grace = 10 * NEB_S,
         .robust = s->o.robust,

@@ -220,7 +220,7 @@ void sim_liar_works(struct sim *s, uint8_t i) {
         struct inter_manifest m = {
             .key = {.job = {1}, .round = round, .fragment = f, .member = h->id},
             .tokens = sim_tokens_of_step(h->id),
-            .step = (uint64_t)s->interval * (round + 1),
+            .step = (uint64_t)s->interval * (round < s->o.rounds ? round + 1 : s->o.rounds),
             .steps = (uint32_t)s->interval,
             .flags = INTER_FINAL};
         h->submitted[f] = round + 1;

@@ -81,8 +81,8 @@ static void submit(struct sim *s, uint8_t i, uint32_t f) {
                                        .attempt = w->again[f]},
                                .tokens = w->tokens_sent[f],
                                .step = (uint64_t)w->frags[f].send_step,
-                               .steps = (uint32_t)s->interval,
-                               .missed = w->frags[f].missed > 200 ? 200 : w->frags[f].missed,
+                               .steps = (uint32_t)(w->tokens_sent[f] / sim_tokens_of_step(i)),
+                               .missed = w->missed_sent[f],
                                .flags = w->frags[f].sent_final ? INTER_FINAL : 0};
     for (int k = 0; k < SIM_WORDS; k++)
         words[k] = w->e[f][k] & ~(int64_t)CODEC_LOST_BITS;
@@ -98,8 +98,13 @@ static void send(struct sim *s, uint8_t i, uint32_t f, const struct agent_schedu
         w->e[f][k] += w->p[f][k];
         w->p[f][k] = 0;
     }
-    w->tokens_sent[f] = w->tokens - w->tokens_base[f];
+    w->tokens_sent[f] = w->tokens > w->tokens_base[f] ? w->tokens - w->tokens_base[f] : 0;
     w->again[f] = g->in_flight ? w->again[f] + 1 : 0;
+    w->missed_sent[f] =
+        g->missed + (g->in_flight ? w->missed_sent[f] : 0); // as agent/worker_sync.c does
+    uint64_t most = w->tokens_sent[f] / sim_tokens_of_step(i) / (uint64_t)s->interval + 1;
+    w->missed_sent[f] = w->missed_sent[f] < most ? w->missed_sent[f] : (uint32_t)most;
+    g->missed = 0;
     g->in_flight = true;
     g->arrived = false;
     g->sent_final = w->step >= sched->steps;
@@ -110,12 +115,12 @@ static void send(struct sim *s, uint8_t i, uint32_t f, const struct agent_schedu
         g->merge_step = l->step;
     sim_note(s, "send", i, f, g->round, w->step, g->sent_final);
     submit(s, i, f);
-    g->missed = 0;
 }
 
-// What a former life had sent may have more behind it than this one has seen: then some of what was counted as lost is not.
-static void settle_tokens(struct sim_worker_state *w, uint32_t f, uint64_t committed) {
-    uint64_t most = w->tokens - w->tokens_base[f];
+// What a former life had sent may have more behind it than this one has seen: then some of what was counted as lost is not. What this one had sent before
+// it began again from a checkpoint it sees once more.
+static void settle_tokens(struct sim_worker_state *w, uint32_t f, uint64_t committed, bool former) {
+    uint64_t most = former ? w->tokens - w->tokens_base[f] : committed;
     uint64_t here = committed < most ? committed : most;
     w->tokens_base[f] += here;
     w->tokens_lost[f] -= (int64_t)(committed - here);
@@ -127,7 +132,8 @@ static void merge(struct sim *s, uint8_t i, uint32_t f, bool taken_over) {
     struct sim_worker_state *w = &h->w;
     struct agent_fragment *g = &w->frags[f];
     const struct sim_round *r = h->disk.rounds[f][g->round];
-    bool final = true;
+    bool final = true, mine = false;
+    uint64_t tokens_at_send = w->tokens_base[f] + w->tokens_sent[f];
     const struct sim_log *l = logged(&h->disk, f, g->round);
     if (l && l->step != w->step && !h->disk.jumped)
         sim_fail(s,
@@ -142,8 +148,9 @@ static void merge(struct sim *s, uint8_t i, uint32_t f, bool taken_over) {
     for (uint8_t k = 0; k < r->commit.n; k++) {
         const struct inter_entry *e = &r->commit.entries[k];
         final = final && e->flags & INTER_FINAL;
+        mine = mine || (e->member == i && !taken_over);
         if (e->member == i && !taken_over)
-            settle_tokens(w, f, e->tokens);
+            settle_tokens(w, f, e->tokens, e->attempt / SIM_ATTEMPTS_OF_EPOCH < w->life);
         if (e->verdict == INTER_REJECTED) {
             for (int x = 0; e->member == i && x < SIM_WORDS; x++) {
                 w->dropped[f][x] += w->e[f][x] + w->p[f][x];
@@ -166,6 +173,12 @@ static void merge(struct sim *s, uint8_t i, uint32_t f, bool taken_over) {
         }
     }
     sim_note(s, g->in_flight ? "merge" : "merge of others", i, f, g->round, w->step, final);
+    if (mine)
+        g->committed_step = (int64_t)r->commit.cursors[i];
+    if (g->in_flight && !mine) // late
+        g->missed += w->missed_sent[f] + 1;
+    else if (g->in_flight && w->again[f] && w->tokens_base[f] < tokens_at_send)
+        g->missed += w->missed_sent[f];
     g->in_flight = g->arrived = false;
     g->round++;
     g->merged_step = w->step;

@@ -135,6 +135,7 @@ struct sim_worker_state {
     uint64_t tokens;                     // seen in the steps that it made itself
     uint64_t tokens_base[SIM_FRAGMENTS]; // of them, in committed updates (or refused ones)
     uint64_t tokens_sent[SIM_FRAGMENTS]; // behind the update in flight
+    uint32_t missed_sent[SIM_FRAGMENTS]; // intervals, likewise
     int64_t tokens_lost[SIM_FRAGMENTS];  // of steps that a former life made, and skipped ones
 };
 struct sim_log {

@@ -152,6 +152,24 @@ static void test_outage_counts_missed_intervals(void **state) {
     assert_false(agent_schedule_finished(&r.s, r.frag));
 }
 
+// Each fragment misses its own intervals, whether its update travels or waits for one that does: no more than there were (the others refuse more),
+// and no less (what it learned meanwhile is merged as such).
+static void test_outage_of_fragments(void **state) {
+    (void)state;
+    for (int32_t fragments = 1; fragments <= 8; fragments *= 2)
+        for (int64_t down = 40; down < 60; down++) {
+            static struct run r;
+            start(&r, 400, 16, 3, fragments);
+            for (int64_t step = 0; step <= down + 160; step++)
+                boundary(&r, step, step >= down && step < down + 160);
+            uint32_t missed[8] = {0};
+            for (size_t i = 0; i < r.n; i++)
+                missed[r.log[i].f] += r.log[i].kind == 'x';
+            for (int32_t f = 0; f < fragments; f++)
+                assert_in_range(missed[f], 160 / 16 - 2, 160 / 16);
+        }
+}
+
 // Two members whose steps are far apart (one trained alone for a while): whatever one waits for, the other offers next.
 static void test_unaligned_members_never_wait_for_each_other_in_a_circle(void **state) {
     (void)state;
@@ -236,6 +254,7 @@ int main(void) {
         cmocka_unit_test(test_travelling_at_the_end_is_drained_twice),
         cmocka_unit_test(test_early_steps_have_their_own_interval),
         cmocka_unit_test(test_outage_counts_missed_intervals),
+        cmocka_unit_test(test_outage_of_fragments),
         cmocka_unit_test(test_unaligned_members_never_wait_for_each_other_in_a_circle),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
