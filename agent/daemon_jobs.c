@@ -397,6 +397,8 @@ void daemon_job_end(struct daemon *d, struct agent_jobrun *j, const char *state)
     } else {
         j->suspended = false; // it had ended by itself when the agent was told to go down
         daemon_job_save(d, j, state);
+        if (j->federated && strcmp(state, "done"))
+            inter_service_job_idle(d->service, j->id);
     }
     inter_service_limit(d->service, j->id, NULL, false);
     // its rounds stay open: a member that was away may still ask for the last

@@ -186,10 +186,13 @@ int daemon_peers_alive(const struct daemon *d, const struct agent_jobrun *j, boo
         return 0;
     for (int i = 0; i < j->job.n_clusters; i++) {
         live += st.live >> i & 1;
-        data += st.live >> i & 1 && !agent_job_only_votes(&j->job, i);
+        data += (st.live & ~st.idle) >> i & 1 && !agent_job_only_votes(&j->job, i);
         voters += !(st.removed >> i & 1);
     }
     *expected = live > voters / 2 && data >= (voters < 2 ? 1 : 2);
+    // Rounds of `robust` and `private` need more: without them each trains on. With commit_all, where it waits does not hang on who is silent.
+    if (st.waits && !j->job.sync.commit_all)
+        *expected = false;
     return live - 1;
 }
 
@@ -338,8 +341,11 @@ void daemon_tell_waits(struct daemon *d, struct agent_jobrun *j) {
     j->waits_told = st.waits;
     agent_status_names(&j->job, st.waits, names, sizeof names);
     reason_to_wait(j, why, sizeof why);
+    bool silent = st.waits & ~st.live, ended = st.waits & st.live;
     if (st.waits)
-        snprintf(text, sizeof text, "rounds wait for %s, not heard of%s", names, why);
+        snprintf(text, sizeof text, "rounds wait for %s, %s%s%s%s", names,
+                 silent ? "not heard of" : "", silent && ended ? ", or " : "",
+                 ended ? "whose worker has ended" : "", why);
     else
         snprintf(text, sizeof text, "rounds go on: nobody is waited for any more");
     daemon_say_fault(d, j, text);

@@ -173,6 +173,15 @@ static void on_leave(struct step *s) {
         node_beat(s, j, m);
 }
 
+static void on_idle(struct step *s) {
+    struct job *j = node_find_job(s->n, s->e->key.job);
+    if (!j)
+        return;
+    j->idle = true;
+    for (uint8_t m = 0; m < j->c.n_members; m++)
+        node_beat(s, j, m);
+}
+
 static void shift(neb_ns *since, neb_ns by) { *since += *since ? by : 0; }
 
 static void excuse(neb_ns *heard, uint8_t *times, neb_ns by) {
@@ -237,6 +246,7 @@ enum neb_status inter_node_step(struct inter_node *n, neb_ns now, const struct i
     case INTER_EV_SERVE: node_on_serve(&s); break;
     case INTER_EV_COMMIT_READ: node_on_commit_read(&s); break;
     case INTER_EV_LEAVE: on_leave(&s); break;
+    case INTER_EV_IDLE: on_idle(&s); break;
     case INTER_EV_SEND_FAILED:
         node_on_send_failed(&s);
         if (!e->ok)
@@ -493,12 +503,12 @@ bool inter_node_catching_up(const struct inter_node *n, const uint8_t job[INTER_
 }
 
 // Whom the rounds wait for: not heard, and a record cannot do without.
-static uint16_t waits_for(const struct job *j, uint16_t live) {
-    uint16_t data = (uint16_t)(node_data(j) & ~j->c.gone), here = data & live;
+static uint16_t waits_for(const struct job *j, uint16_t live, uint16_t idle) {
+    uint16_t data = (uint16_t)(node_data(j) & ~j->c.gone), here = (uint16_t)(data & live & ~idle);
     int least = j->c.commit_all ? node_count(data) : node_least(j);
     if (node_count(here) >= least && node_majority(j, live))
         return 0;
-    return (uint16_t)(node_everyone(j) & ~live & ~j->c.gone & ~j->c.removed);
+    return (uint16_t)(node_everyone(j) & (~live | (data & idle)) & ~j->c.gone & ~j->c.removed);
 }
 
 bool inter_node_job_status(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES],
@@ -522,13 +532,15 @@ bool inter_node_job_status(const struct inter_node *n, const uint8_t job[INTER_I
             out->live |= (uint16_t)BIT(m);
         if (node_direct(&s, j, m))
             out->direct |= (uint16_t)BIT(m);
+        if (node_idle(j, m))
+            out->idle |= (uint16_t)BIT(m);
     }
     for (uint32_t f = 0; f < j->c.fragments; f++) {
         const struct fragment *g = &j->fragments[f];
         uint32_t lag = node_proven_round(g) - g->round;
         out->lag = lag > out->lag ? lag : out->lag;
     }
-    out->waits = waits_for(j, out->live);
+    out->waits = waits_for(j, out->live, out->idle);
     out->owing = node_owing(&s, j);
     return true;
 }

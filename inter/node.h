@@ -89,7 +89,8 @@ struct inter_job_config {
     uint32_t merge_after; // S
     // of one inner step; of the job: a member's weight is not taken beyond them. 0: not known
     uint64_t step_tokens, steps;
-    uint32_t least_interval; // steps from one send of a fragment to its next, at the least; 0: tune's
+    uint32_t
+        least_interval; // steps from one send of a fragment to its next, at the least; 0: tune's
     float eta, mu;
     // the learning rate over the job's steps (inter_reach); all zero: not known
     float pace[INTER_PACE];
@@ -119,6 +120,7 @@ enum inter_event_kind {
                     // INTER_NO_MEMBER to SEND_COMMIT: the record is not here
     INTER_EV_COMMIT_READ, // key, record (NULL: not here): answer to INTER_ACT_READ_COMMIT
     INTER_EV_LEAVE,       // key.job: this member is about to go; nobody shall wait for it
+    INTER_EV_IDLE, // key.job: no update of this member comes any more, though it votes on: likewise, but by commit_all
     INTER_EV_SEND_FAILED, // peer, key, chunk: the link's queue is full: not sent; ok: there is room, the job's own limit holds it back
 };
 struct inter_event {
@@ -295,11 +297,13 @@ struct inter_job_status {
     // from this one on: attempts of this node's present ledger; earlier ones are of a lost disk
     uint32_t attempts;
     uint16_t live, direct; // bit per member: heard lately; connected to this node
+    uint16_t idle;         // bit per member: no update of its comes any more, as it says
     uint16_t removed;      // bit per member: by a signed membership version
     uint16_t liars;        // bit per member: there is evidence against it
     uint16_t renewed;      // bit per member: came back with an empty ledger and has not caught up
     bool split;            // INTER_ACT_SPLIT: the job's members have parted
-    uint16_t waits; // bit per member: not heard, and without it no round can end; 0: rounds can
+    uint16_t
+        waits; // bit per member: not heard, or idle, and without it no round can end; 0: rounds can
     uint16_t
         owing; // bit per member: heard, but a round needs its update, which has been missing for longer than the grace
     // Rounds that the fragment furthest behind has to catch up, as records have shown that a majority has signed: nobody's word.

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-enum { BEAT_LEADS = 1, BEAT_JOINED = 2, BEAT_LEAVES = 4, BEAT_FOLLOWS = 8 };
+enum { BEAT_LEADS = 1, BEAT_JOINED = 2, BEAT_LEAVES = 4, BEAT_FOLLOWS = 8, BEAT_IDLE = 16 };
 enum promise_kind { PROMISE_TERM, PROMISE_RECOVERY };
 
 void node_store_standing(struct step *s, struct job *j) {
@@ -52,7 +52,8 @@ void node_beat(struct step *s, struct job *j, uint8_t m) {
     neb_buf_u32(b, j->standing.term);
     neb_buf_u8(b,
                (uint8_t)((node_leads(j) ? BEAT_LEADS : 0) | (j->standing.joined ? BEAT_JOINED : 0) |
-                         (j->leaving ? BEAT_LEAVES : 0) | (hears_leader(s, j) ? BEAT_FOLLOWS : 0)));
+                         (j->leaving ? BEAT_LEAVES : 0) | (hears_leader(s, j) ? BEAT_FOLLOWS : 0) |
+                         (j->idle ? BEAT_IDLE : 0)));
     neb_buf_u64(b, j->standing.epoch);
     neb_buf_u64(b, j->standing.epochs[m]); // what we know it under
     neb_buf_u16(b, reaches);
@@ -222,6 +223,7 @@ void node_on_beat(struct step *s, struct neb_rd *r) {
     x->excused = 0;
     x->reaches = b.reaches;
     x->leaves = b.flags & BEAT_LEAVES;
+    x->idle = b.flags & BEAT_IDLE;
     x->knows_me_by = b.known;
     if (!j->standing.joined)
         take_later_epoch(s, j);

@@ -421,7 +421,7 @@ static bool eligible(const struct job *j, const struct slot *t, uint8_t m) {
 static uint16_t live_data(const struct step *s, const struct job *j) {
     uint16_t live = 0;
     for (uint8_t m = 0; m < j->c.n_members; m++)
-        if (j->c.commit_all || node_live(s, j, m))
+        if (j->c.commit_all || (node_live(s, j, m) && !node_idle(j, m)))
             live |= (uint16_t)BIT(m);
     return live & node_data(j) & (uint16_t)~j->c.gone;
 }
@@ -458,7 +458,7 @@ uint16_t node_owing(const struct step *s, const struct job *j) {
     uint16_t owing = 0;
     for (uint32_t f = 0; f < j->c.fragments; f++) {
         const struct fragment *g = &j->fragments[f];
-        uint16_t ready = 0, absent = 0;
+        uint16_t ready = 0, absent = 0, idle = 0;
         bool last = true;
         neb_ns since = j->born;
         for (uint8_t m = 0; m < j->c.n_members && !g->decided; m++) {
@@ -469,10 +469,12 @@ uint16_t node_owing(const struct step *s, const struct job *j) {
                 since = t->began > since ? t->began : since;
             } else if (node_data(j) & ~j->c.gone & BIT(m) && m != j->c.self && node_live(s, j, m)) {
                 absent |= (uint16_t)BIT(m);
+                idle |= (uint16_t)(node_idle(j, m) ? BIT(m) : 0);
             }
         }
-        bool needed = node_count(ready) < node_least(j) || j->c.commit_all || last;
-        if (ready && needed && s->now - since > j->c.grace)
+        bool needed = node_count(ready) < node_least(j) || j->c.commit_all;
+        absent &= (uint16_t) ~(needed ? 0 : idle);
+        if (ready && (needed || last) && s->now - since > j->c.grace)
             owing |= absent;
     }
     return owing;

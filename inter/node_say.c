@@ -28,6 +28,10 @@ bool node_live(const struct step *s, const struct job *j, uint8_t m) {
            (node_reaches(s, j, m) && x->heard && s->now - x->heard < fresh_for && !x->leaves);
 }
 
+bool node_idle(const struct job *j, uint8_t m) {
+    return m == j->c.self ? j->idle : j->members[m].idle;
+}
+
 struct neb_buf *node_begin(struct step *s, enum message type) {
     neb_buf_clear(&s->n->scratch);
     neb_buf_u8(&s->n->scratch, (uint8_t)type);

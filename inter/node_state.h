@@ -142,6 +142,7 @@ struct member {
     uint64_t epoch;
     uint32_t goodput_kbps; // of its way to the slowest other one, by its newest STATE; 0: unknown
     bool full;             // as in inter/estimate.h
+    bool idle;             // as it says: no update of its comes any more
     bool leaves, knows_me; // knows_me: it has said that it knows this node under its present epoch
     uint64_t knows_me_by;  // under which epoch, by its newest beat; 0: none
     uint64_t told;         // fragments of the election or recovery under way, bit each
@@ -173,6 +174,7 @@ struct job {
     uint16_t told_without; // bit per member: no member any more when the others began to tell
     uint32_t recovered_term;
     bool leaving;
+    bool idle;      // no worker of this member comes any more (INTER_EV_IDLE)
     bool held;      // by its own limit of rate: no chunk of it leaves before the next tick
     uint16_t liars; // bit per member: evidence is here
     struct inter_evidence evidence[INTER_MEMBERS_MAX];
@@ -274,7 +276,9 @@ void node_plan(const struct step *s, const struct job *j, struct fragment *g,
                struct inter_record *r);
 // directly or through a third
 bool node_reaches(const struct step *s, const struct job *j, uint8_t member);
-bool node_live(const struct step *s, const struct job *j, uint8_t member); // and heard lately
+bool node_live(const struct step *s, const struct job *j, uint8_t member);
+bool node_idle(const struct job *j,
+               uint8_t m); // no update of its comes any more // and heard lately
 void node_on_forward(struct step *s, struct neb_rd *r);
 void node_say_manifest(struct step *s, struct job *j, const struct inter_manifest *m,
                        uint8_t member);

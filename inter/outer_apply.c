@@ -197,12 +197,15 @@ enum neb_status inter_outer_apply(struct inter_outer *o, int32_t f,
         total += weight_of(&r->parts[p]);
         job.mine |= r->parts[p].mine;
     }
-    if (total == 0 || total > (1ull << 60))
+    // All have drained, and somebody who had not is gone: what is left of each residual counts alike.
+    bool alike = total == 0;
+    total = alike ? r->n : total;
+    if (total > (1ull << 60))
         return neb_fail(NEB_ERR_FORMAT, "commit: the updates' weights sum to %llu tokens",
                         (unsigned long long)total);
     // float of a 64-bit integer rounds to nearest on every machine; the quotient is one fp32 division.
     for (size_t p = 0; p < r->n; p++) {
-        uint64_t w = weight_of(&r->parts[p]);
+        uint64_t w = alike ? 1 : weight_of(&r->parts[p]);
         job.share[p] = (float)w / (float)total;
         job.scale[p] = w == r->parts[p].tokens || !r->parts[p].tokens
                            ? 1

@@ -142,6 +142,8 @@ void inter_service_limit(struct inter_service *s, const uint8_t job[INTER_ID_BYT
                          const struct inter_rate_limit *limit, bool whole);
 // This member is about to go: the others shall not wait for it.
 void inter_service_job_leave(struct inter_service *s, const uint8_t job[INTER_ID_BYTES]);
+// No worker of this member comes any more, though it votes on: the others shall not wait for its updates.
+void inter_service_job_idle(struct inter_service *s, const uint8_t job[INTER_ID_BYTES]);
 // False: no such job.
 bool inter_service_job_status(const struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
                               struct inter_job_status *out);

@@ -201,6 +201,12 @@ void inter_service_job_leave(struct inter_service *s, const uint8_t job[INTER_ID
     service_step(s, &e);
 }
 
+void inter_service_job_idle(struct inter_service *s, const uint8_t job[INTER_ID_BYTES]) {
+    struct inter_event e = {.kind = INTER_EV_IDLE, .peer = s->self};
+    memcpy(e.key.job, job, sizeof e.key.job);
+    service_step(s, &e);
+}
+
 bool inter_service_job_status(const struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
                               struct inter_job_status *out) {
     return inter_node_job_status(s->node, job, neb_now(), out);

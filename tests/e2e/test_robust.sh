@@ -21,10 +21,13 @@ e=$(agent_of e)
 status() { "$nebula" status --home "$run/clusters/a"; }
 waits() { status | grep -q '^  rounds wait for: e$'; }
 goes_on() { ! status | grep -q 'rounds wait for'; }
+trained_on() { (($(steps_done "$run" a) >= alone + 30)); } # three intervals
 said() { grep -q "$1" "$run/metrics.jsonl"; }
 kill -STOP "$e"
 within 40 waits || fail "status does not say whom rounds wait for: $(status)"
 within 10 said 'rounds wait for e, not heard of: with the gate .* a round needs five updates' || fail "metrics.jsonl does not say it"
+alone=$(steps_done "$run" a) # and nobody stands still
+within 40 trained_on || fail "a waits at step $alone, instead of training on"
 kill -CONT "$e"
 within 40 goes_on || fail "rounds still wait: $(status)"
 within 10 said 'rounds go on' || fail "metrics.jsonl does not say that they go on"

@@ -44,8 +44,11 @@ done
 line=$(grep -m 1 'slower than the others commit' "$run.log") || fail "nobody was refused: $(tail -n 5 "$run.log")"
 brings=$(sed -E 's/.*brings ([0-9.]+) Mbit.*/\1/' <<<"$line") needs=$(sed -E 's/.*need ([0-9.]+) Mbit.*/\1/' <<<"$line")
 awk -v b="$brings" -v n="$needs" 'BEGIN { exit !(b > 0.3 && b < 1.6 && n > b) }' || fail "figures of a 1 Mbit/s link: $line"
+sleep 1
 before=$(rounds a)
-wait_rounds a $((before + 5)) # the others go on
+wait_rounds a $((before + 20)) # the others go on, and do not wait for it in each round: its agent is there, and votes
+jq -R -s -e --argjson from "$before" '[split("\n")[] | fromjson? | select(.kind == "round" and .cluster == "a" and .round > $from) | .t] |
+    [.[1:], .[:-1]] | transpose | map(.[0] - .[1]) | min < 0.45' "$run/metrics.jsonl" >/dev/null || fail "each round waited for the one that was refused"
 kill -INT "$pid"
 rc=0; wait "$pid" || rc=$?
 [[ $rc != 0 ]] || fail "a run that a member was refused in ended as if all were well"

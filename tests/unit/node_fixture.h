@@ -13,7 +13,7 @@
 
 #define OK(x) assert_int_equal((x), NEB_OK)
 
-enum { LEADS = 1, JOINED = 2, FOLLOWS = 8, EPOCH = 70, MEMBERS = 5 };
+enum { LEADS = 1, JOINED = 2, FOLLOWS = 8, IDLE = 16, EPOCH = 70, MEMBERS = 5 };
 enum { TERM_PROMISE, RECOVERY_PROMISE };
 
 static const uint8_t job_id[INTER_ID_BYTES] = {7};

@@ -55,6 +55,40 @@ static void test_owing(void **state) {
 
 // ---- limits of jobs -------------------------------------------------------------------------------------------
 
+// A cluster whose worker comes no more, while its agent votes on: no round waits for it, the last one least of all; but by commit_all, or where a
+// record needs it.
+static void test_idle(void **state) {
+    (void)state;
+    enum { TRUSTED, ALL, PRIVATE, KINDS };
+    const uint32_t terms[MEMBERS] = {0};
+    const uint8_t idle[MEMBERS] = {0, JOINED | FOLLOWS, JOINED | FOLLOWS, JOINED | FOLLOWS,
+                                   JOINED | FOLLOWS | IDLE};
+    for (int kind = 0; kind < KINDS; kind++)
+        for (int gone = 0; gone < 2; gone++) {
+            begin(0, 0, true);
+            struct job *j = &node->jobs[0];
+            j->judges = true;
+            j->c.grace = 5 * NEB_S;
+            j->c.commit_all = kind == ALL;
+            j->c.masked = kind == PRIVATE;
+            pass(3, terms, gone ? idle : all_follow);
+            for (uint8_t m = 0; m < 4; m++) {
+                struct slot *t = &j->fragments[0].slots[m];
+                has_update(m, INTER_FINAL);
+                t->holders = gone ? 15 : 31;
+                t->m.key = (struct inter_key){.member = m};
+                memcpy(t->m.key.job, job_id, sizeof job_id);
+            }
+            pass(20, terms, gone ? idle : all_follow);
+            bool proposes = gone && kind != ALL;
+            assert_int_equal(j->fragments[0].voted, proposes);
+            if (!proposes)
+                assert_int_equal(status().owing, 1 << 4);
+            assert_int_equal(status().idle, gone ? 1 << 4 : 0);
+            assert_int_equal(status().waits, gone && kind == ALL ? 1 << 4 : 0);
+        }
+}
+
 static const uint8_t other_id[INTER_ID_BYTES] = {8};
 
 // Behind is who was so when it last said its round: not by the rounds that were made since.
@@ -222,8 +256,8 @@ static void test_wants_all(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_waits_private), cmocka_unit_test(test_owing),
-        cmocka_unit_test(test_catching_up),   cmocka_unit_test(test_busy),
-        cmocka_unit_test(test_held),          cmocka_unit_test(test_gone),
-        cmocka_unit_test(test_wants_all)};
+        cmocka_unit_test(test_idle),          cmocka_unit_test(test_catching_up),
+        cmocka_unit_test(test_busy),          cmocka_unit_test(test_held),
+        cmocka_unit_test(test_gone),          cmocka_unit_test(test_wants_all)};
     return cmocka_run_group_tests(tests, NULL, done);
 }
