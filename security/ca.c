@@ -324,6 +324,35 @@ out:
     return st;
 }
 
+// Before anything is written. What is there may be the CA of another federation, whose key would be
+// gone; and without the newest list the hub would sign a second version 1.
+static enum neb_status may_restore(const char *home, const uint8_t *ca, size_t len) {
+    char path[NEB_PATH_MAX], list[NEB_PATH_MAX], seen[NEB_PATH_MAX], name[SEC_NAME_MAX];
+    uint8_t key[SEC_KEY_BYTES], pin[SEC_PIN_BYTES], have[SEC_PIN_BYTES];
+    struct neb_buf der = {0};
+    NEB_TRY(sec_ca_cert_parse(ca, len, key, pin, NULL));
+    NEB_TRY(neb_path(path, sizeof path, home, "federation/ca.pem"));
+    NEB_TRY(neb_path(list, sizeof list, home, "federation/members.neb"));
+    NEB_TRY(neb_path(seen, sizeof seen, home, "federation/seen"));
+    enum neb_status st = sec_pem_read(path, &der);
+    if (st == NEB_OK)
+        st = sec_ca_cert_parse(der.p, der.len, key, have, name);
+    if (st == NEB_OK && memcmp(pin, have, sizeof pin) != 0)
+        st = neb_fail(NEB_ERR_EXISTS,
+                      "%s: belongs to federation '%s', which the backup is not of: use another "
+                      "folder (--home)",
+                      path, name);
+    neb_buf_free(&der);
+    if (st != NEB_OK && st != NEB_ERR_NOT_FOUND)
+        return st;
+    if (!neb_fs_exists(list) && !neb_fs_exists(seen))
+        return neb_fail(NEB_ERR_STATE,
+                        "%s: missing: copy federation/members.neb and federation/seen of any "
+                        "member to there first, so that versions go on from its list",
+                        list);
+    return NEB_OK;
+}
+
 enum neb_status sec_ca_restore(const char *home, const char *backup, const char *code) {
     size_t n = 0;
     NEB_TRY(sec_openssl_init());
@@ -331,6 +360,8 @@ enum neb_status sec_ca_restore(const char *home, const char *backup, const char 
     if (!plain)
         return neb_fail(NEB_ERR_NOMEM, "out of memory for keys");
     enum neb_status st = backup_open(backup, code, plain, &n);
+    if (st == NEB_OK)
+        st = may_restore(home, plain + SEC_KEY_BYTES, n - SEC_KEY_BYTES);
     if (st == NEB_OK)
         st = install(home, plain, plain + SEC_KEY_BYTES, n - SEC_KEY_BYTES);
     sodium_free(plain);

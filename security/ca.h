@@ -29,7 +29,9 @@ struct sec_ca;
 // code, to be shown and wiped. NEB_ERR_EXISTS: home has a CA or is in a federation.
 NEB_MUST_CHECK enum neb_status sec_ca_create(const char *home, const char *name, const char *backup,
                                              char code[SEC_CODE_TEXT]);
-// Puts the CA of a backup into home, sealed anew. NEB_ERR_DENIED: another code.
+// Puts the CA of a backup into home, sealed anew. NEB_ERR_DENIED: another code; NEB_ERR_EXISTS: home is
+// in another federation; NEB_ERR_STATE: it has no member list, so the hub could not go on from one.
+// Nothing is changed then.
 NEB_MUST_CHECK enum neb_status sec_ca_restore(const char *home, const char *backup,
                                               const char *code);
 // NEB_ERR_NOT_FOUND (not logged): home is not a hub.

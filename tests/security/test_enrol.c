@@ -654,6 +654,19 @@ static void test_key_files(void **state) {
     }
 }
 
+// What a member would bring to a new hub: the newest list, and with it what was seen.
+static void copy_list(const char *to) {
+    static const char *const files[] = {"federation/members.neb", "federation/seen"};
+    char from[NEB_PATH_MAX], path[NEB_PATH_MAX];
+    assert_int_equal(neb_path(path, sizeof path, to, "federation"), NEB_OK);
+    assert_int_equal(neb_fs_mkdirs(path, 0700), NEB_OK);
+    for (size_t i = 0; i < 2; i++) {
+        assert_int_equal(neb_path(from, sizeof from, hub_home, files[i]), NEB_OK);
+        assert_int_equal(neb_path(path, sizeof path, to, files[i]), NEB_OK);
+        assert_int_equal(neb_fs_copy(from, path, 0600), NEB_OK);
+    }
+}
+
 static void test_backup(void **state) {
     (void)state;
     struct sec_federation *f = NULL;
@@ -661,6 +674,10 @@ static void test_backup(void **state) {
     sec_code_make(wrong);
     assert_int_equal(sec_ca_restore(home("restored"), home("backup"), wrong), NEB_ERR_DENIED);
     assert_int_equal(sec_ca_restore(home("restored"), home("backup"), "short"), NEB_ERR_INVALID);
+    // without a list it would sign a second version 1
+    assert_int_equal(sec_ca_restore(home("restored"), home("backup"), code), NEB_ERR_STATE);
+    assert_false(neb_fs_exists(home("restored")));
+    copy_list(home("restored"));
     assert_int_equal(sec_ca_restore(home("restored"), home("backup"), code), NEB_OK);
     assert_int_equal(sec_federation_open(home("restored"), &f), NEB_OK);
     assert_memory_equal(f->pin, hub->fed->pin, sizeof f->pin);
@@ -668,6 +685,31 @@ static void test_backup(void **state) {
     assert_int_equal(sec_ca_open(home("restored"), &ca), NEB_OK);
     sec_ca_destroy(&ca);
     sec_federation_destroy(&f);
+    // again, as where the seal key was lost
+    assert_int_equal(sec_ca_restore(home("restored"), home("backup"), code), NEB_OK);
+    assert_int_equal(sec_ca_open(home("restored"), &ca), NEB_OK);
+    sec_ca_destroy(&ca);
+}
+
+// A backup is restored over another federation's hub: that one's key stays what it is.
+static void test_backup_of_another(void **state) {
+    (void)state;
+    struct neb_buf before = {0}, after = {0};
+    char other[SEC_CODE_TEXT];
+    struct sec_ca *ca = NULL;
+    assert_int_equal(sec_ca_create(home("other"), "other", home("other-backup"), other), NEB_OK);
+    copy_list(home("other"));
+    assert_int_equal(neb_fs_read(home("other/ca/ca.key"), 4096, &before), NEB_OK);
+    assert_int_equal(sec_ca_restore(home("other"), home("backup"), code), NEB_ERR_EXISTS);
+    assert_int_equal(neb_fs_read(home("other/ca/ca.key"), 4096, &after), NEB_OK);
+    assert_int_equal(before.len, after.len);
+    assert_memory_equal(before.p, after.p, before.len);
+    assert_int_equal(neb_fs_remove_tree(home("other/federation/members.neb")), NEB_OK);
+    assert_int_equal(neb_fs_remove_tree(home("other/federation/seen")), NEB_OK);
+    assert_int_equal(sec_ca_open(home("other"), &ca), NEB_OK);
+    sec_ca_destroy(&ca);
+    neb_buf_free(&before);
+    neb_buf_free(&after);
 }
 
 // ---- all ----------------------------------------------------------------------------------------
@@ -720,6 +762,7 @@ int main(void) {
         cmocka_unit_test(test_handshake_flood),
         cmocka_unit_test(test_key_files),
         cmocka_unit_test(test_backup),
+        cmocka_unit_test(test_backup_of_another),
         cmocka_unit_test(test_revoke_and_promote),
         cmocka_unit_test(test_crash_while_admitting),
         cmocka_unit_test(test_turned_away), // last: its address has no handshakes left
