@@ -118,6 +118,14 @@ static enum neb_status make_ca(const struct options *o, const char *home, const 
     return sec_ca_restore(home, o->restore, code);
 }
 
+static enum neb_status show_code(const char *backup, const char *code) {
+    printf("backup of the CA's key: %s\n"
+           "  Move it off this host; it opens only with this recovery code, shown once:\n"
+           "  %s\n",
+           backup, code);
+    return fflush(stdout) == 0 ? NEB_OK : neb_fail_errno("stdout");
+}
+
 enum { MADE_BY_INIT = 4 };
 static const char *const made_by_init[MADE_BY_INIT] = {"keys", "identity", "ca", "federation"};
 
@@ -178,12 +186,9 @@ static enum neb_status init(const struct options *o) {
     look(home, backup, &b);
     NEB_TRY_GOTO(own_identity(home, o->member, &self), out);
     NEB_TRY_GOTO(make_ca(o, home, backup, code), out);
+    if (!o->restore) // before there is a list: a federation whose code nobody saw has no backup
+        NEB_TRY_GOTO(show_code(backup, code), out);
     NEB_TRY_GOTO(sec_hub_create(home, &s, &self, o->link ? o->link : ""), out);
-    if (!o->restore)
-        printf("backup of the CA's key: %s\n"
-               "  Move it off this host; it opens only with this recovery code, shown once:\n"
-               "  %s\n",
-               backup, code);
     printf("this node is '%s', hub of the federation; enrolment at %s once nebula agent runs\n",
            self.name, s.reach);
     st = fflush(stdout) == 0 ? NEB_OK : neb_fail_errno("stdout");

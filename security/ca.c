@@ -2,6 +2,7 @@
 
 #include "agent/base/fault.h"
 #include "agent/base/fs.h"
+#include "agent/base/sha256.h"
 #include "security/federation.h"
 #include "security/locked.h"
 
@@ -251,12 +252,11 @@ out:
 
 // ---- backup ------------------------------------------------------------------------------------
 
-static enum neb_status backup_write(const char *path, const uint8_t *seed,
-                                    const struct neb_buf *der, char code[SEC_CODE_TEXT]) {
-    uint8_t raw[BACKUP_MAX], key[SEC_SEAL_KEY_BYTES], plain[SEC_KEY_BYTES + SEC_CERT_MAX];
+// Sealed by a fresh code. raw: BACKUP_MAX bytes.
+static enum neb_status backup_make(const uint8_t *seed, const struct neb_buf *der,
+                                   char code[SEC_CODE_TEXT], uint8_t *raw, size_t *len) {
+    uint8_t key[SEC_SEAL_KEY_BYTES], plain[SEC_KEY_BYTES + SEC_CERT_MAX];
     size_t n = SEC_KEY_BYTES + der->len, head = MAGIC_BYTES + SEC_SEAL_SALT_BYTES;
-    if (neb_fs_exists(path))
-        return neb_fail(NEB_ERR_EXISTS, "%s: is there already; a backup replaces nothing", path);
     NEB_ASSERT(der->len <= SEC_CERT_MAX);
     sec_code_make(code);
     memcpy(raw, backup_magic, MAGIC_BYTES);
@@ -267,7 +267,8 @@ static enum neb_status backup_write(const char *path, const uint8_t *seed,
     sec_seal(key, plain, n, raw + head);
     sodium_memzero(key, sizeof key);
     sodium_memzero(plain, sizeof plain);
-    return sec_secret_write(path, raw, head + n + SEC_SEAL_EXTRA);
+    *len = head + n + SEC_SEAL_EXTRA;
+    return NEB_OK;
 }
 
 static enum neb_status backup_open(const char *path, const char *code, uint8_t *plain, size_t *n) {
@@ -288,7 +289,14 @@ static enum neb_status backup_open(const char *path, const char *code, uint8_t *
     return NEB_OK;
 }
 
-// Key first, certificate last: without the certificate there is no CA, and it is made again.
+// ---- making it -----------------------------------------------------------------------------------
+//
+//     ca/begun ─► backup ─► ca/ca.key ─► federation/ca.pem ─► the code is shown ─► list version 1 ─► no ca/begun
+//
+// An init that is cut short before the list has a CA that nobody has heard of, and maybe a backup whose code nobody has seen: with
+// ca/begun there, and no list, all of it is made anew.
+
+// Key first, certificate last: without the certificate there is no CA.
 static enum neb_status install(const char *home, const uint8_t *secret, const uint8_t *der,
                                size_t len) {
     struct sec_federation *f = NULL;
@@ -298,25 +306,89 @@ static enum neb_status install(const char *home, const uint8_t *secret, const ui
     return NEB_OK;
 }
 
+static enum neb_status list_exists(const char *home, bool *out) {
+    char list[NEB_PATH_MAX], seen[NEB_PATH_MAX];
+    NEB_TRY(neb_path(list, sizeof list, home, "federation/members.neb"));
+    NEB_TRY(neb_path(seen, sizeof seen, home, "federation/seen"));
+    *out = neb_fs_exists(list) || neb_fs_exists(seen);
+    return NEB_OK;
+}
+
+// Writes down which backup is about to be made.
+static enum neb_status begin(const char *home, const uint8_t *raw, size_t len) {
+    char dir[NEB_PATH_MAX], path[NEB_PATH_MAX];
+    uint8_t sha[NEB_SHA256_BYTES];
+    NEB_TRY(neb_path(dir, sizeof dir, home, "ca"));
+    NEB_TRY(neb_fs_mkdirs(dir, 0700));
+    NEB_TRY(ca_path(home, "begun", path));
+    neb_sha256(raw, len, sha);
+    return neb_fs_write(path, sha, sizeof sha, 0600);
+}
+
+enum neb_status sec_ca_finish(const char *home) {
+    char path[NEB_PATH_MAX];
+    NEB_TRY(ca_path(home, "begun", path));
+    return neb_fs_exists(path) ? neb_fs_remove(path) : NEB_OK;
+}
+
+// The backup of the init that was cut short goes; any other file stays, and is an error later.
+static enum neb_status backup_forget(const char *begun, const char *backup) {
+    struct neb_buf want = {0}, have = {0};
+    uint8_t sha[NEB_SHA256_BYTES];
+    if (!neb_fs_exists(backup))
+        return NEB_OK;
+    enum neb_status st = neb_fs_read(begun, sizeof sha, &want);
+    if (st == NEB_OK)
+        st = neb_fs_read(backup, BACKUP_MAX, &have);
+    neb_sha256(have.p, have.len, sha);
+    if (st == NEB_OK && want.len == sizeof sha && !memcmp(want.p, sha, sizeof sha))
+        st = neb_fs_remove(backup);
+    neb_buf_free(&want);
+    neb_buf_free(&have);
+    return st == NEB_ERR_LIMIT ? NEB_OK : st;
+}
+
+// Whether a CA can be made here. What an init that was cut short has left is cleared away.
+static enum neb_status make_room(const char *home, const char *backup) {
+    char ca[NEB_PATH_MAX], key[NEB_PATH_MAX], begun[NEB_PATH_MAX];
+    bool list;
+    NEB_TRY(neb_path(ca, sizeof ca, home, "federation/ca.pem"));
+    NEB_TRY(ca_path(home, "ca.key", key));
+    NEB_TRY(ca_path(home, "begun", begun));
+    NEB_TRY(list_exists(home, &list));
+    if (!list && neb_fs_exists(begun)) {
+        NEB_TRY(backup_forget(begun, backup));
+        NEB_TRY(neb_fs_remove(ca));
+    } else if (neb_fs_exists(ca)) {
+        return neb_fail(NEB_ERR_EXISTS, "%s: this node is in a federation already", ca);
+    } else if (neb_fs_exists(key)) {
+        return neb_fail(NEB_ERR_EXISTS, "%s: is the key of a CA, whose federation/ca.pem is gone",
+                        key);
+    }
+    return neb_fs_exists(backup)
+               ? neb_fail(NEB_ERR_EXISTS, "%s: is there already; a backup replaces nothing", backup)
+               : NEB_OK;
+}
+
 enum neb_status sec_ca_create(const char *home, const char *name, const char *backup,
                               char code[SEC_CODE_TEXT]) {
     struct neb_buf der = {0};
-    char path[NEB_PATH_MAX];
-    uint8_t pub[SEC_KEY_BYTES];
+    uint8_t pub[SEC_KEY_BYTES], raw[BACKUP_MAX];
+    size_t len = 0;
     enum neb_status st;
     if (!sec_name_valid(name))
         return neb_fail(NEB_ERR_INVALID, "federation '%s': 1 to %d of a-z 0-9 _ . -", name,
                         SEC_NAME_MAX - 1);
-    NEB_TRY(neb_path(path, sizeof path, home, "federation/ca.pem"));
-    if (neb_fs_exists(path))
-        return neb_fail(NEB_ERR_EXISTS, "%s: this node is in a federation already", path);
+    NEB_TRY(make_room(home, backup));
     NEB_TRY(sec_openssl_init());
     uint8_t *secret = sec_locked_alloc(crypto_sign_SECRETKEYBYTES);
     if (!secret)
         return neb_fail(NEB_ERR_NOMEM, "out of memory for keys");
     crypto_sign_keypair(pub, secret);
     NEB_TRY_GOTO(self_sign(secret, name, &der), out);
-    NEB_TRY_GOTO(backup_write(backup, secret, &der, code), out);
+    NEB_TRY_GOTO(backup_make(secret, &der, code, raw, &len), out);
+    NEB_TRY_GOTO(begin(home, raw, len), out);
+    NEB_TRY_GOTO(sec_secret_write(backup, raw, len), out);
     st = install(home, secret, der.p, der.len);
 out:
     sodium_free(secret);
@@ -324,16 +396,18 @@ out:
     return st;
 }
 
+// ---- restoring it --------------------------------------------------------------------------------
+
 // Before anything is written. What is there may be the CA of another federation, whose key would be
 // gone; and without the newest list the hub would sign a second version 1.
 static enum neb_status may_restore(const char *home, const uint8_t *ca, size_t len) {
-    char path[NEB_PATH_MAX], list[NEB_PATH_MAX], seen[NEB_PATH_MAX], name[SEC_NAME_MAX];
+    char path[NEB_PATH_MAX], name[SEC_NAME_MAX];
     uint8_t key[SEC_KEY_BYTES], pin[SEC_PIN_BYTES], have[SEC_PIN_BYTES];
     struct neb_buf der = {0};
+    bool list;
     NEB_TRY(sec_ca_cert_parse(ca, len, key, pin, NULL));
     NEB_TRY(neb_path(path, sizeof path, home, "federation/ca.pem"));
-    NEB_TRY(neb_path(list, sizeof list, home, "federation/members.neb"));
-    NEB_TRY(neb_path(seen, sizeof seen, home, "federation/seen"));
+    NEB_TRY(list_exists(home, &list));
     enum neb_status st = sec_pem_read(path, &der);
     if (st == NEB_OK)
         st = sec_ca_cert_parse(der.p, der.len, key, have, name);
@@ -345,11 +419,11 @@ static enum neb_status may_restore(const char *home, const uint8_t *ca, size_t l
     neb_buf_free(&der);
     if (st != NEB_OK && st != NEB_ERR_NOT_FOUND)
         return st;
-    if (!neb_fs_exists(list) && !neb_fs_exists(seen))
+    if (!list)
         return neb_fail(NEB_ERR_STATE,
-                        "%s: missing: copy federation/members.neb and federation/seen of any "
-                        "member to there first, so that versions go on from its list",
-                        list);
+                        "%s/federation: holds no member list: copy members.neb and seen of any "
+                        "member's federation folder to there first, so that versions go on",
+                        home);
     return NEB_OK;
 }
 

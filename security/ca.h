@@ -3,6 +3,7 @@
 //     seal.key   0600   32 bytes that open ca.key. As a systemd credential `nebula-ca-seal` it is
 //                       read from $CREDENTIALS_DIRECTORY in its place and is not on this disk
 //     ca.key     0600   "nebca1" 2 bytes 0, and the sealed Ed25519 seed
+//     begun      0600   while it is made: SHA-256 of its backup. Gone once list version 1 is there
 //
 // The CA's certificate lies in HOME/federation/ca.pem like at every member. The backup file holds
 // seed and certificate, sealed by a recovery code of 160 bits (Argon2id) that is shown once: the file
@@ -26,9 +27,12 @@ enum {
 struct sec_ca;
 
 // Makes a CA. backup: where its backup goes (new file; NEB_ERR_EXISTS otherwise); code: its recovery
-// code, to be shown and wiped. NEB_ERR_EXISTS: home has a CA or is in a federation.
+// code, to be shown before the first list is published, and wiped. NEB_ERR_EXISTS: home has a CA or is
+// in a federation. A CA of a call before this one that has no list yet is made anew, with its backup.
 NEB_MUST_CHECK enum neb_status sec_ca_create(const char *home, const char *name, const char *backup,
                                              char code[SEC_CODE_TEXT]);
+// There is a list: from now on it is never made anew.
+NEB_MUST_CHECK enum neb_status sec_ca_finish(const char *home);
 // Puts the CA of a backup into home, sealed anew. NEB_ERR_DENIED: another code; NEB_ERR_EXISTS: home is
 // in another federation; NEB_ERR_STATE: it has no member list, so the hub could not go on from one.
 // Nothing is changed then.

@@ -84,6 +84,8 @@ out:
 enum neb_status sec_hub_open(const char *home, struct sec_hub **out) {
     NEB_TRY(open_parts(home, out));
     enum neb_status st = settings_read((*out)->dir, &(*out)->settings);
+    if (st == NEB_OK && (*out)->fed->list.version) // an init may have ended just before this
+        st = sec_ca_finish(home);
     if (st != NEB_OK)
         sec_hub_destroy(out);
     return st;
@@ -148,8 +150,10 @@ enum neb_status sec_hub_create(const char *home, const struct sec_hub_settings *
     NEB_TRY_GOTO(neb_path(invites, sizeof invites, h->dir, "invites"), out);
     NEB_TRY_GOTO(neb_fs_mkdirs(invites, 0700), out);
     NEB_TRY_GOTO(settings_write(h->dir, s), out);
+    NEB_TRY_GOTO(sec_ca_issue(h->ca, self, &cert), out);
+    NEB_TRY_GOTO(sec_federation_set_cert(h->fed, cert.p, cert.len), out);
     NEB_TRY_GOTO(lock(h, &fd), out);
-    if (!h->fed->list.version) {
+    if (!h->fed->list.version) { // last: with a list it is a federation, and not made anew
         struct sec_memberlist l = {.version = 0};
         struct sec_listed e = entry(self, SEC_ROLE_DATA, link);
         st = sec_memberlist_insert(&l, &e);
@@ -158,9 +162,7 @@ enum neb_status sec_hub_create(const char *home, const struct sec_hub_settings *
     }
     unlock(fd);
     if (st == NEB_OK)
-        st = sec_ca_issue(h->ca, self, &cert);
-    if (st == NEB_OK)
-        st = sec_federation_set_cert(h->fed, cert.p, cert.len);
+        st = sec_ca_finish(home);
 out:
     neb_buf_free(&cert);
     sec_hub_destroy(&h);

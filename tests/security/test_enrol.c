@@ -712,6 +712,62 @@ static void test_backup_of_another(void **state) {
     neb_buf_free(&after);
 }
 
+static enum neb_status init_hub(const char *where, const char *backup,
+                                const struct sec_public *self, char text[SEC_CODE_TEXT]) {
+    struct sec_hub_settings s = {"127.0.0.1:7443", "127.0.0.1:7443"};
+    NEB_TRY(sec_ca_create(where, "cut", backup, text));
+    return sec_hub_create(where, &s, self, "");
+}
+
+// An init is cut short behind each of its files in turn. The same one again makes it anew, as long as there is no list; the code that was
+// shown last opens the backup.
+static void test_init_cut_short(void **state) {
+    (void)state;
+    char first[SEC_CODE_TEXT], second[SEC_CODE_TEXT], spec[32], cut[NEB_PATH_MAX],
+        back[NEB_PATH_MAX];
+    struct sec_hub *h = NULL;
+    struct sec_federation *f = NULL, *g = NULL;
+    enum neb_status st = NEB_ERR_IO;
+    int made_anew = 0;
+    for (int k = 1; st != NEB_OK; k++) {
+        snprintf(spec, sizeof spec, "cut-%d", k);
+        snprintf(cut, sizeof cut, "%s", home(spec));
+        snprintf(spec, sizeof spec, "cut-backup-%d", k);
+        snprintf(back, sizeof back, "%s", home(spec));
+        snprintf(spec, sizeof spec, "fs.folder:%d", k);
+        neb_fault_arm(spec);
+        st = init_hub(cut, back, sec_identity_public(hub_id), first);
+        neb_fault_arm(NULL);
+        enum neb_status again = init_hub(cut, back, sec_identity_public(hub_id), second);
+        assert_true(again == NEB_OK || again == NEB_ERR_EXISTS); // there was a list
+        made_anew += again == NEB_OK;
+        assert_int_equal(sec_hub_open(cut, &h), NEB_OK);
+        assert_int_equal(h->fed->list.version, 1);
+        sec_hub_destroy(&h);
+        assert_int_equal(sec_ca_restore(cut, back, again == NEB_OK ? second : first), NEB_OK);
+        assert_int_equal(init_hub(cut, back, sec_identity_public(hub_id), second), NEB_ERR_EXISTS);
+    }
+    assert_true(made_anew >= 5); // begun, backup, seal.key, ca.key, ca.pem
+    // a hub that has lost its lists is no init that was cut short, and a backup of something else stays
+    assert_int_equal(sec_federation_open(cut, &f), NEB_OK);
+    assert_int_equal(neb_path(back, sizeof back, cut, "federation/members.neb"), NEB_OK);
+    assert_int_equal(neb_fs_remove(back), NEB_OK);
+    assert_int_equal(neb_path(back, sizeof back, cut, "federation/seen"), NEB_OK);
+    assert_int_equal(neb_fs_remove(back), NEB_OK);
+    assert_int_equal(init_hub(cut, home("cut-none"), sec_identity_public(hub_id), second),
+                     NEB_ERR_EXISTS);
+    assert_int_equal(sec_federation_open(cut, &g), NEB_OK);
+    assert_memory_equal(f->pin, g->pin, sizeof f->pin);
+    assert_int_equal(neb_path(back, sizeof back, cut, "federation/ca.pem"), NEB_OK);
+    assert_int_equal(neb_fs_remove(back), NEB_OK); // its key is still there
+    assert_int_equal(init_hub(cut, home("cut-none"), sec_identity_public(hub_id), second),
+                     NEB_ERR_EXISTS);
+    assert_int_equal(sec_ca_create(home("cut-new"), "cut", home("backup"), second), NEB_ERR_EXISTS);
+    assert_false(neb_fs_exists(home("cut-new")));
+    sec_federation_destroy(&f);
+    sec_federation_destroy(&g);
+}
+
 // ---- all ----------------------------------------------------------------------------------------
 
 static struct sec_hub *server_hub;
@@ -763,6 +819,7 @@ int main(void) {
         cmocka_unit_test(test_key_files),
         cmocka_unit_test(test_backup),
         cmocka_unit_test(test_backup_of_another),
+        cmocka_unit_test(test_init_cut_short),
         cmocka_unit_test(test_revoke_and_promote),
         cmocka_unit_test(test_crash_while_admitting),
         cmocka_unit_test(test_turned_away), // last: its address has no handshakes left
