@@ -107,15 +107,21 @@ static enum neb_status own_identity(const char *home, const char *name, struct s
     return NEB_OK;
 }
 
-// code: of the new backup, to be shown; of one that is restored, asked for.
+enum { CODE_LINE = 256 }; // as it is pasted: indented, with other spaces between its groups
+
+// code: of the new backup, to be shown. Of one that is restored it is asked for.
 static enum neb_status make_ca(const struct options *o, const char *home, const char *backup,
                                char code[SEC_CODE_TEXT]) {
     if (!o->restore)
         return sec_ca_create(home, o->name, backup, code);
+    char line[CODE_LINE];
     fputs("recovery code: ", stderr);
-    if (!fgets(code, SEC_CODE_TEXT, stdin))
-        return neb_fail(NEB_ERR_INVALID, "no recovery code on standard input");
-    return sec_ca_restore(home, o->restore, code);
+    setvbuf(stdin, NULL, _IONBF, 0); // no copy of it stays in a buffer
+    enum neb_status st = fgets(line, sizeof line, stdin)
+                             ? sec_ca_restore(home, o->restore, line)
+                             : neb_fail(NEB_ERR_INVALID, "no recovery code on standard input");
+    sodium_memzero(line, sizeof line);
+    return st;
 }
 
 static enum neb_status show_code(const char *backup, const char *code) {

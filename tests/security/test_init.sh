@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# Making a hub, and taking a lost one's place, as an operator types it: an init that is killed behind each of its files and run again; a
+# CA restored from its backup with the code as it was shown, on a new host and by mistake on another hub; an invitation that is withdrawn.
+source "$SOURCE/tests/e2e/lib.sh"
+init() { timeout 60 "$nebula" init --listen 127.0.0.1:7443 "$@"; } # arguments...
+code_in() { grep -E '^ *([A-Z2-7]{4}-){7}[A-Z2-7]{4}$' "$1"; } # FILE: the line, indented as it is
+fails_with() { # TEXT command...
+    local text=$1
+    shift
+    ! "$@" >"$T/out" 2>"$T/err" || fail "$* went well"
+    grep -qF -- "$text" "$T/err" || fail "$*: no word of '$text': $(cat "$T/err")"
+}
+
+# ---- killed: the same init again makes it anew, or a list was there, and the code had been shown
+for ((k = 1, anew = 0, rc = 1; rc != 0; k++)); do
+    h=$T/killed-$k rc=0
+    NEBULA_FAULT=fs.folder:$k:kill init --name acme --member hub --home "$h" >"$T/first" 2>/dev/null || rc=$?
+    again=0
+    init --name acme --member hub --home "$h" >"$T/second" 2>"$T/err" || again=$?
+    if ((again == 0)); then
+        ((anew += 1))
+        cp "$T/second" "$T/first"
+    else
+        grep -q 'in a federation already' "$T/err" || fail "killed at $k, and again: $(cat "$T/err")"
+    fi
+    code_in "$T/first" | init --restore "$h/ca-backup" --home "$h" >/dev/null 2>"$T/err" || fail "killed at $k: the code does not open the backup: $(cat "$T/err")"
+    "$nebula" invite paris --home "$h" >/dev/null || fail "killed at $k: no hub"
+done
+((anew >= 5)) || fail "killed $k times, made anew only $anew times"
+
+# ---- a lost hub
+init --name acme --member hub --home "$T/hub" >"$T/init" || fail "init"
+"$nebula" invite paris --home "$T/hub" >/dev/null || fail "invite"
+restore() { code_in "$T/init" | init --restore "$T/hub/ca-backup" "$@"; } # arguments...
+fails_with 'copy members.neb and seen' restore --home "$T/new"
+[[ ! -e $T/new ]] || fail "a restore that was refused left: $(ls -A "$T/new")"
+mkdir -p "$T/new/federation" && cp "$T/hub/federation/"{members.neb,seen} "$T/new/federation/"
+cp -r "$T/hub/keys" "$T/hub/identity" "$T/new/"
+restore --home "$T/new" >/dev/null 2>"$T/err" || fail "restore: $(cat "$T/err")"
+cmp -s "$T/hub/federation/members.neb" "$T/new/federation/members.neb" || fail "a restored hub signed another list"
+"$nebula" invite rome --home "$T/new" >/dev/null || fail "the restored hub invites nobody"
+fails_with 'does not open it' init --restore "$T/hub/ca-backup" --home "$T/new" <<<'AAAA-AAAA-AAAA-AAAA-AAAA-AAAA-AAAA-AAAA'
+# by mistake where another hub is
+init --name other --member hub --home "$T/other" >/dev/null || fail "init of another hub"
+cp -r "$T/other" "$T/other-was"
+fails_with "belongs to federation 'other'" restore --home "$T/other"
+diff -r "$T/other-was" "$T/other" >&2 || fail "a restore that was refused changed another hub"
+"$nebula" invite oslo --home "$T/other" >/dev/null || fail "the other hub works no more"
+echo "an init was killed $((k - 2)) times, and made anew $anew times"
