@@ -74,8 +74,11 @@ NEB_MUST_CHECK enum neb_status sec_enrol_client_recv(struct sec_enrol_client *c,
 NEB_MUST_CHECK enum neb_status sec_enrol_join(const char *home, const struct sec_token *t,
                                               const char *endpoint);
 // Fetches a new certificate and the newest list. hub: "HOST:PORT"; next: the identity whose keys the
-// certificate shall be for, NULL for the present one.
+// certificate shall be for, NULL for the present one. NEB_ERR_DENIED: refused by the hub.
 NEB_MUST_CHECK enum neb_status sec_enrol_renew(const char *home, const char *hub,
                                                const struct sec_identity *next);
+// The same for and by keys that are not yet this home's own, and may be on the list already.
+NEB_MUST_CHECK enum neb_status sec_enrol_renew_by(const char *home, const char *hub,
+                                                  const struct sec_identity *listed);
 
 #endif

@@ -356,28 +356,39 @@ out:
     return st;
 }
 
-enum neb_status sec_enrol_renew(const char *home, const char *hub,
-                                const struct sec_identity *next) {
+// keys: which the certificate shall be for; signer: one of this home's name that is on the hub's list.
+static enum neb_status renew(const char *home, const char *hub, const struct sec_identity *keys,
+                             const struct sec_identity *signer) {
     enum neb_status st;
-    struct sec_identity *id = NULL;
     struct sec_federation *f = NULL;
     struct sec_enrol_client *c = NULL;
     struct neb_buf csr = {0}, answer = {0};
     struct sec_enrol_request q = {.kind = SEC_ENROL_RENEW};
-    NEB_TRY(sec_identity_need(home, &id));
-    const struct sec_identity *keys = next ? next : id;
-    NEB_TRY_GOTO(sec_federation_open(home, &f), out);
+    NEB_TRY(sec_federation_open(home, &f));
     NEB_TRY_GOTO(sec_csr_make(keys, NULL, &csr), out);
     NEB_TRY_GOTO(sec_enrol_connect(hub, f->pin, &c), out);
-    snprintf(q.name, sizeof q.name, "%s", sec_identity_public(id)->name);
+    snprintf(q.name, sizeof q.name, "%s", sec_identity_public(signer)->name);
     q.csr = csr.p, q.csr_len = csr.len;
-    NEB_TRY_GOTO(ask(c, &q, keys, NULL, id, &answer), out);
+    NEB_TRY_GOTO(ask(c, &q, keys, NULL, signer, &answer), out);
     st = take_answer(home, hub, &answer, f->pin, sec_identity_public(keys));
 out:
     sec_enrol_client_destroy(&c);
     sec_federation_destroy(&f);
-    sec_identity_destroy(&id);
     neb_buf_free(&csr);
     neb_buf_free(&answer);
     return st;
+}
+
+enum neb_status sec_enrol_renew(const char *home, const char *hub,
+                                const struct sec_identity *next) {
+    struct sec_identity *id = NULL;
+    NEB_TRY(sec_identity_need(home, &id));
+    enum neb_status st = renew(home, hub, next ? next : id, id);
+    sec_identity_destroy(&id);
+    return st;
+}
+
+enum neb_status sec_enrol_renew_by(const char *home, const char *hub,
+                                   const struct sec_identity *listed) {
+    return renew(home, hub, listed, listed);
 }

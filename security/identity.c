@@ -187,12 +187,15 @@ static void derive(struct sec_identity *id, const uint8_t *curve_file, const uin
 
 struct paths {
     char dir[NEB_PATH_MAX], curve[NEB_PATH_MAX], sign[NEB_PATH_MAX], text[NEB_PATH_MAX];
+    char next[NEB_PATH_MAX], next_dir[NEB_PATH_MAX]; // of a rotation that is under way (rotate.h)
 };
 
 static enum neb_status paths_make(const char *home, struct paths *p) {
     NEB_TRY(neb_path(p->dir, sizeof p->dir, home, "keys"));
     NEB_TRY(neb_path(p->curve, sizeof p->curve, p->dir, "curve.key"));
     NEB_TRY(neb_path(p->sign, sizeof p->sign, p->dir, "sign.key"));
+    NEB_TRY(neb_path(p->next, sizeof p->next, home, "rotate/identity"));
+    NEB_TRY(neb_path(p->next_dir, sizeof p->next_dir, home, "rotate/keys"));
     return neb_path(p->text, sizeof p->text, home, "identity");
 }
 
@@ -257,6 +260,13 @@ out:
     return st;
 }
 
+#define AGAIN ": nebula rotate was interrupted: run it again"
+
+// Keys and line are exchanged one after the other: between the two they do not belong together.
+static bool in_rotation(const struct paths *p) {
+    return neb_fs_exists(p->next) && (!neb_fs_exists(p->dir) || !neb_fs_exists(p->next_dir));
+}
+
 enum neb_status sec_identity_load(const char *home, struct sec_identity **out) {
     enum neb_status st;
     struct sec_identity *id = NULL;
@@ -280,7 +290,8 @@ enum neb_status sec_identity_load(const char *home, struct sec_identity **out) {
     NEB_TRY_GOTO(sec_public_parse((char *)b.p, &pub), out);
     if (memcmp(pub.curve, id->pub.curve, SEC_KEY_BYTES) != 0 ||
         memcmp(pub.sign, id->pub.sign, SEC_KEY_BYTES) != 0) {
-        st = neb_fail(NEB_ERR_CORRUPT, "%s: does not belong to the keys in %s", p.text, p.dir);
+        st = neb_fail(NEB_ERR_CORRUPT, "%s: does not belong to the keys in %s%s", p.text, p.dir,
+                      in_rotation(&p) ? AGAIN : "");
         goto out;
     }
     id->pub = pub;
@@ -288,8 +299,8 @@ enum neb_status sec_identity_load(const char *home, struct sec_identity **out) {
     id = NULL;
 missing:
     if (st == NEB_ERR_NOT_FOUND) // an identity without its keys is damage, not absence
-        st =
-            neb_fail(NEB_ERR_CORRUPT, "%s: a key file is missing: restore it from a backup", p.dir);
+        st = neb_fail(NEB_ERR_CORRUPT, "%s: a key file is missing%s", p.dir,
+                      in_rotation(&p) ? AGAIN : ": restore it from a backup");
 out:
     neb_buf_free(&b);
     sodium_free(curve);

@@ -1,6 +1,7 @@
 #include "security/rotate.h"
 
 #include "agent/base/fs.h"
+#include "agent/base/log.h"
 #include "security/enrol.h"
 
 #include <string.h>
@@ -50,22 +51,40 @@ static enum neb_status is_listed(const char *home, const struct sec_public *p, b
     return NEB_OK;
 }
 
+// Step 3 has begun: the answer is stored, and no more is wanted of the hub.
+static bool half_swapped(const struct places *p) {
+    return neb_fs_exists(p->new_line) &&
+           (!neb_fs_exists(p->new_keys) || (!neb_fs_exists(p->keys) && neb_fs_exists(p->old)));
+}
+
+// earlier: `next` is of an earlier attempt, whose answer may have been lost on its way.
+static enum neb_status ask_hub(const char *home, const char *hub, const struct sec_identity *next,
+                               bool earlier) {
+    enum neb_status st = sec_enrol_renew(home, hub, next);
+    if (st != NEB_ERR_DENIED || !earlier)
+        return st;
+    neb_info("the keys of an earlier attempt may be on the hub's list already: asked again, signed "
+             "by them");
+    return sec_enrol_renew_by(home, hub, next);
+}
+
 enum neb_status sec_rotate(const char *home, const char *hub) {
     struct places p;
     struct sec_identity *id = NULL, *next = NULL;
     bool listed = false;
     enum neb_status st;
     NEB_TRY(places_of(home, &p));
-    if (neb_fs_exists(p.new_line) && !neb_fs_exists(p.new_keys))
-        return swap(home, &p); // the keys were moved, the line was not
+    if (half_swapped(&p))
+        return swap(home, &p);
     NEB_TRY(sec_identity_need(home, &id));
     st = sec_identity_load(p.stage, &next);
+    bool earlier = st == NEB_OK;
     if (st == NEB_ERR_NOT_FOUND)
         st = sec_identity_create(p.stage, sec_identity_public(id)->name, &next);
     if (st == NEB_OK)
         st = is_listed(home, sec_identity_public(next), &listed);
     if (st == NEB_OK && !listed)
-        st = sec_enrol_renew(home, hub, next);
+        st = ask_hub(home, hub, next, earlier);
     sec_identity_destroy(&id);
     sec_identity_destroy(&next);
     return st == NEB_OK ? swap(home, &p) : st;

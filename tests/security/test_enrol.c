@@ -219,6 +219,71 @@ static void test_renew_and_rotate(void **state) {
     sec_identity_destroy(&after);
 }
 
+static void rotated_to(const char *name, const struct sec_identity *next) {
+    struct sec_identity *now = NULL;
+    assert_int_equal(sec_identity_load(home(name), &now), NEB_OK);
+    assert_memory_equal(sec_identity_public(now), sec_identity_public(next),
+                        sizeof(struct sec_public));
+    assert_true(is_member(name));
+    int i = sec_memberlist_find(&hub->fed->list, name);
+    assert_memory_equal(hub->fed->list.e[i].m.pub.sign, sec_identity_public(next)->sign,
+                        SEC_KEY_BYTES);
+    sec_identity_destroy(&now);
+}
+
+// The hub lists the new keys, and its answer never comes: the same command again has them.
+static void test_rotation_answer_lost(void **state) {
+    (void)state;
+    struct sec_token t = invite("lima", 3600);
+    struct sec_identity *next = NULL;
+    struct neb_buf csr = {0}, cert = {0};
+    uint32_t wait;
+    assert_int_equal(sec_enrol_join(home("lima"), &t, ""), NEB_OK);
+    assert_int_equal(sec_identity_create(home("lima/rotate"), "lima", &next), NEB_OK);
+    assert_int_equal(sec_csr_make(next, NULL, &csr), NEB_OK);
+    assert_int_equal(sec_hub_renew(hub, "lima", csr.p, csr.len, &cert, &wait), NEB_OK);
+    assert_true(is_member("lima"));
+    uint64_t version = hub->fed->list.version;
+    assert_int_equal(sec_rotate(home("lima"), endpoint), NEB_OK);
+    rotated_to("lima", next);
+    assert_int_equal(hub->fed->list.version, version); // a renewal
+    assert_false(neb_fs_exists(home("lima/rotate")));
+    // keys that are not listed get nothing so: who was revoked stays so
+    sec_identity_destroy(&next);
+    assert_int_equal(sec_identity_create(home("lima/rotate"), "lima", &next), NEB_OK);
+    assert_int_equal(sec_hub_revoke(hub, "lima"), NEB_OK);
+    assert_int_equal(sec_rotate(home("lima"), endpoint), NEB_ERR_DENIED);
+    assert_false(is_member("lima"));
+    neb_buf_free(&csr);
+    neb_buf_free(&cert);
+    sec_identity_destroy(&next);
+}
+
+// A power cut behind each of the three renames: the same command again does the others, and asks nobody.
+static void test_rotation_cut_short(void **state) {
+    (void)state;
+    struct sec_identity *next = NULL, *id = NULL;
+    for (int renames = 1; renames <= 2; renames++) {
+        assert_int_equal(neb_fs_remove_tree(home("cut")), NEB_OK);
+        id = NULL;
+        assert_int_equal(sec_identity_create(home("cut"), "cut", &id), NEB_OK);
+        sec_identity_destroy(&id);
+        assert_int_equal(sec_identity_create(home("cut/rotate"), "cut", &next), NEB_OK);
+        assert_int_equal(rename(home("cut/keys"), home("cut/keys.old")), 0);
+        if (renames == 2)
+            assert_int_equal(rename(home("cut/rotate/keys"), home("cut/keys")), 0);
+        assert_int_equal(sec_identity_load(home("cut"), &id), NEB_ERR_CORRUPT);
+        assert_true(was_logged("nebula rotate was interrupted: run it again"));
+        assert_int_equal(sec_rotate(home("cut"), "nowhere.invalid:1"), NEB_OK);
+        assert_int_equal(sec_identity_load(home("cut"), &id), NEB_OK);
+        assert_memory_equal(sec_identity_public(id), sec_identity_public(next),
+                            sizeof(struct sec_public));
+        assert_true(neb_fs_exists(home("cut/keys.old")) && !neb_fs_exists(home("cut/rotate")));
+        sec_identity_destroy(&id);
+        sec_identity_destroy(&next);
+    }
+}
+
 // ---- tokens -----------------------------------------------------------------------------------
 
 static void test_reused_and_expired(void **state) {
@@ -806,6 +871,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_join),
         cmocka_unit_test(test_renew_and_rotate),
+        cmocka_unit_test(test_rotation_answer_lost),
+        cmocka_unit_test(test_rotation_cut_short),
         cmocka_unit_test(test_reused_and_expired),
         cmocka_unit_test(test_wrong_secret_name_pin),
         cmocka_unit_test(test_no_exporter),
