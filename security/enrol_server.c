@@ -25,7 +25,8 @@
 #include <unistd.h>
 
 enum { EVENTS = 32, ACCEPTS = 128, BACKLOG = 128, TICK_MS = 250 };
-static const neb_ns context_age = 24 * 3600 * NEB_S, again_after = 600 * NEB_S;
+static const neb_ns context_age = 24 * 3600 * NEB_S, again_after = 600 * NEB_S,
+                    clock_step = 60 * NEB_S;
 
 enum phase { FREE, ACCEPTED, HANDSHAKE, REQUEST, ANSWER };
 
@@ -47,7 +48,9 @@ struct sec_enrol_server {
     struct sec_hub *hub;
     const struct sec_identity *self;
     SSL_CTX *ctx;
-    neb_ns ctx_made, last_log;
+    neb_ns ctx_made, ctx_again; // made when; not before this, where it could not be made anew
+    neb_ns ctx_clock;           // of the day, less the monotonic one, when it was made
+    neb_ns last_log;
     int listen_fd, epoll_fd, timer_fd;
     uint64_t refused; // requests, and connections that were cut
     struct sec_enrol_rate rate;
@@ -91,6 +94,7 @@ static enum neb_status renew_context(struct sec_enrol_server *s) {
         s->ctx = ctx;
         ctx = NULL;
         s->ctx_made = neb_now();
+        s->ctx_clock = neb_wall_now() - neb_now();
     }
     SSL_CTX_free(ctx);
     X509_free(ca);
@@ -408,12 +412,19 @@ static void expire(struct sec_enrol_server *s) {
     }
 }
 
+// A certificate's times are of the clock that it was made by: a host that was started with a wrong one, and is set right later, would
+// show one that has ended, or has not begun, to everybody who joins.
+static bool is_stale(const struct sec_enrol_server *s) {
+    neb_ns now = neb_now(), moved = neb_wall_now() - now - s->ctx_clock;
+    return now - s->ctx_made > context_age || moved > clock_step || moved < -clock_step;
+}
+
 enum neb_status sec_enrol_server_step(struct sec_enrol_server *s) {
     struct epoll_event events[EVENTS];
     expire(s);
-    if (neb_now() - s->ctx_made > context_age && renew_context(s) != NEB_OK) {
+    if (is_stale(s) && neb_now() >= s->ctx_again && renew_context(s) != NEB_OK) {
         neb_warn("enrolment goes on with its former TLS certificate; a new one is tried again");
-        s->ctx_made += again_after;
+        s->ctx_again = neb_now() + again_after;
     }
     int n = epoll_wait(s->epoll_fd, events, EVENTS, 0);
     if (n < 0 && errno != EINTR)

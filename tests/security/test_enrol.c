@@ -24,6 +24,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -40,6 +41,26 @@ static pthread_t thread;
 static atomic_bool stop;
 static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct neb_buf logged; // all lines of all threads
+
+// ---- the time of day ---------------------------------------------------------------------------
+// Ours in place of libc's, for all of this process and its libraries: a test sets the clock.
+
+static _Atomic int64_t clock_set_s;
+
+int clock_gettime(clockid_t id, struct timespec *t) {
+    int rc = (int)syscall(SYS_clock_gettime, id, t);
+    if (rc == 0 && id == CLOCK_REALTIME)
+        t->tv_sec += atomic_load(&clock_set_s);
+    return rc;
+}
+
+time_t time(time_t *out) {
+    struct timespec t = {0};
+    clock_gettime(CLOCK_REALTIME, &t);
+    if (out)
+        *out = t.tv_sec;
+    return t.tv_sec;
+}
 
 // ---- the hub ----------------------------------------------------------------------------------
 
@@ -281,6 +302,17 @@ static void test_rotation_cut_short(void **state) {
         assert_true(neb_fs_exists(home("cut/keys.old")) && !neb_fs_exists(home("cut/rotate")));
         sec_identity_destroy(&id);
         sec_identity_destroy(&next);
+    }
+}
+
+// The hub's clock is set: the certificate that it shows is of the new time at once.
+static void test_clock_set(void **state) {
+    (void)state;
+    struct sec_token t = invite("bonn", 3600);
+    assert_int_equal(sec_enrol_join(home("bonn"), &t, ""), NEB_OK);
+    for (int days = 10; days >= 0; days -= 10) { // longer than a server's certificate, and back
+        atomic_store(&clock_set_s, days * 24 * 3600);
+        assert_int_equal(sec_enrol_renew(home("bonn"), endpoint, NULL), NEB_OK);
     }
 }
 
@@ -873,6 +905,7 @@ int main(void) {
         cmocka_unit_test(test_renew_and_rotate),
         cmocka_unit_test(test_rotation_answer_lost),
         cmocka_unit_test(test_rotation_cut_short),
+        cmocka_unit_test(test_clock_set),
         cmocka_unit_test(test_reused_and_expired),
         cmocka_unit_test(test_wrong_secret_name_pin),
         cmocka_unit_test(test_no_exporter),
