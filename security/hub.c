@@ -57,6 +57,7 @@ void sec_hub_destroy(struct sec_hub **h) {
         return;
     sec_ca_destroy(&(*h)->ca);
     sec_federation_destroy(&(*h)->fed);
+    free((*h)->home);
     free((*h)->dir);
     free(*h);
     *h = NULL;
@@ -68,8 +69,8 @@ static enum neb_status open_parts(const char *home, struct sec_hub **out) {
     enum neb_status st;
     NEB_TRY(neb_path(dir, sizeof dir, home, "ca"));
     struct sec_hub *h = calloc(1, sizeof *h);
-    if (!h || !(h->dir = strdup(dir))) {
-        free(h);
+    if (!h || !(h->home = strdup(home)) || !(h->dir = strdup(dir))) {
+        sec_hub_destroy(&h);
         return neb_fail(NEB_ERR_NOMEM, "out of memory: hub");
     }
     NEB_TRY_GOTO(sec_ca_open(home, &h->ca), out);
@@ -337,11 +338,13 @@ enum neb_status sec_hub_renew(struct sec_hub *h, const char *name, const uint8_t
     return st;
 }
 
-// Whether this entry of the list is the hub itself: the keys say so, since a restored CA may meet a name that it had before.
+// Whether this entry of the list is the hub itself: its keys say so. A restored CA may meet a name that it had before, and a certificate
+// may be an old one, or gone.
 static enum neb_status is_self(const struct sec_hub *h, const struct sec_listed *e, bool *out) {
-    struct sec_cert own;
-    enum neb_status st = sec_federation_cert(h->fed, &own);
-    *out = st == NEB_OK && !memcmp(own.pub.sign, e->m.pub.sign, SEC_KEY_BYTES);
+    struct sec_identity *id = NULL;
+    enum neb_status st = sec_identity_load(h->home, &id);
+    *out = st == NEB_OK && !memcmp(sec_identity_public(id)->sign, e->m.pub.sign, SEC_KEY_BYTES);
+    sec_identity_destroy(&id);
     return st == NEB_ERR_NOT_FOUND ? NEB_OK : st;
 }
 

@@ -31,7 +31,7 @@ struct sec_hub {
     struct sec_ca *ca;
     struct sec_federation *fed;
     struct sec_hub_settings settings;
-    char *dir; // HOME/ca
+    char *home, *dir; // HOME, HOME/ca
 };
 
 // After sec_ca_create: writes the settings and list version 1 with the hub itself on it. link: where

@@ -653,6 +653,13 @@ static void test_revoke_and_promote(void **state) {
     assert_int_equal(sec_hub_revoke(hub, "gone"), NEB_ERR_NOT_FOUND);
     uint64_t version = hub->fed->list.version;
     assert_int_equal(sec_hub_revoke(hub, "hub"), NEB_ERR_STATE); // itself
+    char own[NEB_PATH_MAX];
+    assert_int_equal(neb_path(own, sizeof own, hub_home, "federation/member.pem"), NEB_OK);
+    for (int damaged = 0; damaged < 2;
+         damaged++) { // and does not depend on its certificate for that
+        assert_int_equal(damaged ? neb_fs_write(own, "x", 1, 0600) : neb_fs_remove(own), NEB_OK);
+        assert_int_equal(sec_hub_revoke(hub, "hub"), NEB_ERR_STATE);
+    }
     assert_true(sec_memberlist_voters(&hub->fed->list) > 2);
     assert_int_equal(sec_hub_promote(hub, "paris"), NEB_ERR_STATE);
     assert_true(is_member("hub") && hub->fed->list.version == version);
