@@ -290,25 +290,32 @@ int cmd_invite(int argc, char **argv) {
     return run(argc, argv, &argp, invite);
 }
 
-static enum neb_status change(const struct options *o,
-                              enum neb_status (*what)(struct sec_hub *, const char *),
-                              const char *did) {
+static void say_version(const struct sec_hub *h, const char *name, const char *did) {
+    printf("%s %s: member list version %llu\n", name, did,
+           (unsigned long long)h->fed->list.version);
+}
+
+static enum neb_status revoke_member(const struct options *o) {
     struct sec_hub *h = NULL;
+    bool member;
     NEB_TRY(hub_open(o->common.home, &h));
-    enum neb_status st = what(h, o->common.arg);
-    if (st == NEB_OK)
-        printf("%s %s: member list version %llu\n", o->common.arg, did,
-               (unsigned long long)h->fed->list.version);
+    enum neb_status st = sec_hub_revoke(h, o->common.arg, &member);
+    if (st == NEB_OK && member)
+        say_version(h, o->common.arg, "is revoked");
+    else if (st == NEB_OK)
+        printf("%s is no member; the open invitations of that name have ended\n", o->common.arg);
     sec_hub_destroy(&h);
     return st;
 }
 
-static enum neb_status revoke_member(const struct options *o) {
-    return change(o, sec_hub_revoke, "is revoked");
-}
-
 static enum neb_status promote(const struct options *o) {
-    return change(o, sec_hub_promote, "votes no more");
+    struct sec_hub *h = NULL;
+    NEB_TRY(hub_open(o->common.home, &h));
+    enum neb_status st = sec_hub_promote(h, o->common.arg);
+    if (st == NEB_OK)
+        say_version(h, o->common.arg, "votes no more");
+    sec_hub_destroy(&h);
+    return st;
 }
 
 int cmd_revoke(int argc, char **argv) {

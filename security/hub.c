@@ -186,11 +186,11 @@ static enum neb_status invite_locked(struct sec_hub *h, const struct sec_token *
                                      enum sec_role role, int64_t ttl_s) {
     struct sec_invite v = {.role = role, .expires = now_s() + ttl_s};
     uint8_t verifier[SEC_VERIFIER_BYTES];
-    unsigned open_ones;
+    struct sec_invites_swept swept;
     if (sec_memberlist_find(&h->fed->list, t->name) >= 0)
         return neb_fail(NEB_ERR_EXISTS, "'%s' is a member already", t->name);
-    NEB_TRY(sec_invites_sweep(h->dir, now_s(), NULL, &open_ones));
-    if (open_ones >= SEC_INVITES_MAX)
+    NEB_TRY(sec_invites_sweep(h->dir, now_s(), NULL, &swept));
+    if (swept.left >= SEC_INVITES_MAX)
         return neb_fail(NEB_ERR_LIMIT, "%d invitations are open: wait until some expire",
                         SEC_INVITES_MAX);
     memcpy(v.id, t->id, sizeof v.id);
@@ -348,8 +348,8 @@ static enum neb_status is_self(const struct sec_hub *h, const struct sec_listed 
     return st == NEB_ERR_NOT_FOUND ? NEB_OK : st;
 }
 
-static enum neb_status revoke_locked(struct sec_hub *h, const char *name) {
-    unsigned left;
+static enum neb_status revoke_locked(struct sec_hub *h, const char *name, bool *member) {
+    struct sec_invites_swept swept;
     bool self = false;
     struct sec_memberlist l = h->fed->list;
     int i = sec_memberlist_find(&l, name);
@@ -362,17 +362,20 @@ static enum neb_status revoke_locked(struct sec_hub *h, const char *name) {
             "hub, take its backup to another node (nebula init --restore)",
             name);
     // the invitation first: else one that was used could put the name back
-    NEB_TRY(sec_invites_sweep(h->dir, now_s(), name, &left));
+    NEB_TRY(sec_invites_sweep(h->dir, now_s(), name, &swept));
+    *member = i >= 0;
     if (i < 0)
-        return neb_fail(NEB_ERR_NOT_FOUND, "no member '%s': see nebula members", name);
+        return swept.ended
+                   ? NEB_OK
+                   : neb_fail(NEB_ERR_NOT_FOUND, "no member '%s': see nebula members", name);
     sec_memberlist_drop(&l, (uint32_t)i);
     return publish(h, &l, SEC_LIST_REVOKE, name);
 }
 
-enum neb_status sec_hub_revoke(struct sec_hub *h, const char *name) {
+enum neb_status sec_hub_revoke(struct sec_hub *h, const char *name, bool *member) {
     int fd;
     NEB_TRY(lock(h, &fd));
-    enum neb_status st = revoke_locked(h, name);
+    enum neb_status st = revoke_locked(h, name, member);
     unlock(fd);
     return st;
 }

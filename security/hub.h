@@ -64,8 +64,9 @@ NEB_MUST_CHECK enum neb_status sec_hub_admit(struct sec_hub *h,
 NEB_MUST_CHECK enum neb_status sec_hub_renew(struct sec_hub *h, const char *name,
                                              const uint8_t *csr, size_t len, struct neb_buf *cert,
                                              uint32_t *wait);
-// NEB_ERR_NOT_FOUND: no such member. NEB_ERR_STATE: it is the hub itself. Open invitations of the name end too.
-NEB_MUST_CHECK enum neb_status sec_hub_revoke(struct sec_hub *h, const char *name);
+// Open invitations of the name end too. *member false: it was none, and there were such. NEB_ERR_NOT_FOUND:
+// neither was there. NEB_ERR_STATE: it is the hub itself.
+NEB_MUST_CHECK enum neb_status sec_hub_revoke(struct sec_hub *h, const char *name, bool *member);
 // Takes the vote of `lost` away, one of exactly two voters, which is not the hub. NEB_ERR_STATE otherwise.
 NEB_MUST_CHECK enum neb_status sec_hub_promote(struct sec_hub *h, const char *lost);
 

@@ -91,28 +91,38 @@ enum neb_status sec_invite_store(const char *dir, const struct sec_invite *v) {
     return st;
 }
 
-enum neb_status sec_invites_sweep(const char *dir, int64_t now, const char *name, unsigned *left) {
+// One file of theirs. What is damaged is removed, and what cannot be read now stays: it may be good.
+static enum neb_status sweep_one(const char *path, int64_t now, const char *name,
+                                 struct sec_invites_swept *n) {
+    struct sec_invite v = {.used = false};
+    enum neb_status st = load_path(path, &v);
+    if (st == NEB_ERR_NOT_FOUND)
+        return NEB_OK;
+    if (st != NEB_OK && st != NEB_ERR_FORMAT && st != NEB_ERR_LIMIT)
+        return st;
+    bool open = st == NEB_OK && v.expires >= now, named = open && name && !strcmp(v.name, name);
+    n->left += open && !named;
+    n->ended += named;
+    return open && !named ? NEB_OK : neb_fs_remove(path);
+}
+
+enum neb_status sec_invites_sweep(const char *dir, int64_t now, const char *name,
+                                  struct sec_invites_swept *out) {
     char folder[NEB_PATH_MAX], path[NEB_PATH_MAX];
     enum neb_status st = NEB_OK;
     struct dirent *e;
-    *left = 0;
+    *out = (struct sec_invites_swept){0};
     NEB_TRY(neb_path(folder, sizeof folder, dir, "invites"));
     DIR *d = opendir(folder);
     if (!d)
         return neb_fail_errno("%s", folder);
     while (st == NEB_OK && (e = readdir(d))) {
         size_t n = strlen(e->d_name);
-        struct sec_invite v = {.used = false};
         if (n < 6 || strcmp(e->d_name + n - 5, ".json") != 0)
             continue;
         st = neb_path(path, sizeof path, folder, e->d_name);
-        if (st != NEB_OK)
-            break;
-        bool readable = load_path(path, &v) == NEB_OK;
-        if (!readable || v.expires < now || (name && !strcmp(v.name, name)))
-            st = neb_fs_remove(path);
-        else
-            ++*left;
+        if (st == NEB_OK)
+            st = sweep_one(path, now, name, out);
     }
     closedir(d);
     return st;

@@ -20,8 +20,13 @@ struct sec_invite {
 NEB_MUST_CHECK enum neb_status
 sec_invite_load(const char *dir, const uint8_t id[SEC_INVITE_ID_BYTES], struct sec_invite *out);
 NEB_MUST_CHECK enum neb_status sec_invite_store(const char *dir, const struct sec_invite *v);
-// Removes those that expired before now, and (name not NULL) all of that name. left: how many stay.
+struct sec_invites_swept {
+    unsigned left, ended; // open ones that stay; open ones of the name, which do not
+};
+
+// Removes those that expired before now, damaged ones, and (name not NULL) all of that name. One that
+// cannot be read ends it, and stays.
 NEB_MUST_CHECK enum neb_status sec_invites_sweep(const char *dir, int64_t now, const char *name,
-                                                 unsigned *left);
+                                                 struct sec_invites_swept *out);
 
 #endif

@@ -163,7 +163,7 @@ static void invite(const uint8_t *p, size_t n) {
     static const char file[] = "invites/0001020304050607.json";
     static const uint8_t id[SEC_INVITE_ID_BYTES] = {0, 1, 2, 3, 4, 5, 6, 7};
     struct sec_invite v, again;
-    unsigned left;
+    struct sec_invites_swept swept;
     put(ca, file, p, n);
     bool good = sec_invite_load(ca, id, &v) == NEB_OK;
     if (good) {
@@ -173,8 +173,8 @@ static void invite(const uint8_t *p, size_t n) {
                    v.expires == again.expires && v.cert_len == again.cert_len &&
                    !memcmp(v.cert, again.cert, v.cert_len));
     }
-    NEB_ASSERT(sec_invites_sweep(ca, 1000, NULL, &left) == NEB_OK);
-    NEB_ASSERT(left == (good && v.expires >= 1000)); // what cannot be read goes
+    NEB_ASSERT(sec_invites_sweep(ca, 1000, NULL, &swept) == NEB_OK);
+    NEB_ASSERT(swept.left == (good && v.expires >= 1000)); // what is damaged goes
 }
 
 static void seen_file(const uint8_t *p, size_t n) {

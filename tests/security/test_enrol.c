@@ -5,6 +5,7 @@
 #include "agent/base/log.h"
 #include "security/enrol.h"
 #include "security/enrol_rate.h"
+#include "security/invite.h"
 #include "security/rotate.h"
 #include "security/source.h"
 
@@ -22,6 +23,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -103,6 +105,11 @@ static struct sec_token invite(const char *name, int64_t ttl_s) {
     assert_int_equal(sec_hub_invite(hub, name, SEC_ROLE_DATA, ttl_s, &t), NEB_OK);
     snprintf(t.endpoint, sizeof t.endpoint, "%s", endpoint);
     return t;
+}
+
+static enum neb_status revoke_now(const char *name) {
+    bool member;
+    return sec_hub_revoke(hub, name, &member);
 }
 
 static bool is_member(const char *name) {
@@ -272,7 +279,7 @@ static void test_rotation_answer_lost(void **state) {
     // keys that are not listed get nothing so: who was revoked stays so
     sec_identity_destroy(&next);
     assert_int_equal(sec_identity_create(home("lima/rotate"), "lima", &next), NEB_OK);
-    assert_int_equal(sec_hub_revoke(hub, "lima"), NEB_OK);
+    assert_int_equal(revoke_now("lima"), NEB_OK);
     assert_int_equal(sec_rotate(home("lima"), endpoint), NEB_ERR_DENIED);
     assert_false(is_member("lima"));
     neb_buf_free(&csr);
@@ -646,19 +653,19 @@ static void test_revoke_and_promote(void **state) {
     struct sec_identity *id = new_identity("gone");
     used = t;
     assert_int_equal(try_join(&t, id, &(struct lie){0}), NEB_OK);
-    assert_int_equal(sec_hub_revoke(hub, "gone"), NEB_OK);
+    assert_int_equal(revoke_now("gone"), NEB_OK);
     assert_false(is_member("gone"));
     assert_int_equal(try_join(&used, id, &(struct lie){0}), NEB_ERR_DENIED); // the answer of before
     assert_false(is_member("gone"));
-    assert_int_equal(sec_hub_revoke(hub, "gone"), NEB_ERR_NOT_FOUND);
+    assert_int_equal(revoke_now("gone"), NEB_ERR_NOT_FOUND);
     uint64_t version = hub->fed->list.version;
-    assert_int_equal(sec_hub_revoke(hub, "hub"), NEB_ERR_STATE); // itself
+    assert_int_equal(revoke_now("hub"), NEB_ERR_STATE); // itself
     char own[NEB_PATH_MAX];
     assert_int_equal(neb_path(own, sizeof own, hub_home, "federation/member.pem"), NEB_OK);
     for (int damaged = 0; damaged < 2;
          damaged++) { // and does not depend on its certificate for that
         assert_int_equal(damaged ? neb_fs_write(own, "x", 1, 0600) : neb_fs_remove(own), NEB_OK);
-        assert_int_equal(sec_hub_revoke(hub, "hub"), NEB_ERR_STATE);
+        assert_int_equal(revoke_now("hub"), NEB_ERR_STATE);
     }
     assert_true(sec_memberlist_voters(&hub->fed->list) > 2);
     assert_int_equal(sec_hub_promote(hub, "paris"), NEB_ERR_STATE);
@@ -669,7 +676,7 @@ static void test_revoke_and_promote(void **state) {
         if (!strcmp(name, "hub") || !strcmp(name, "paris"))
             i++;
         else
-            assert_int_equal(sec_hub_revoke(hub, name), NEB_OK);
+            assert_int_equal(revoke_now(name), NEB_OK);
     }
     assert_int_equal(sec_hub_promote(hub, "nobody"), NEB_ERR_NOT_FOUND);
     version = hub->fed->list.version;
@@ -690,6 +697,21 @@ static void test_revoke_and_promote(void **state) {
     assert_int_equal(
         sec_federation_apply(f, hub->fed->signed_list.p, hub->fed->signed_list.len, NULL), NEB_OK);
     sec_federation_destroy(&f);
+    sec_identity_destroy(&id);
+}
+
+// An invitation that nobody has used is withdrawn by the name.
+static void test_withdrawn(void **state) {
+    (void)state;
+    struct sec_token t = invite("never", 3600);
+    struct sec_identity *id = new_identity("never");
+    bool member = true;
+    uint64_t version = (is_member("never"), hub->fed->list.version);
+    assert_int_equal(sec_hub_revoke(hub, "never", &member), NEB_OK);
+    assert_false(member);
+    assert_int_equal(hub->fed->list.version, version);
+    assert_int_equal(try_join(&t, id, &(struct lie){0}), NEB_ERR_DENIED);
+    assert_int_equal(revoke_now("never"), NEB_ERR_NOT_FOUND); // nor was anything of it left
     sec_identity_destroy(&id);
 }
 
@@ -726,6 +748,30 @@ static void test_crash_while_admitting(void **state) {
         sec_identity_destroy(&one);
         sec_identity_destroy(&two);
     }
+}
+
+// An invitation that cannot be read for now (no descriptor is left) is not gone for that; one that is damaged is.
+static void test_unreadable_invitation(void **state) {
+    (void)state;
+    struct sec_token t = invite("later", 3600);
+    struct sec_invites_swept swept;
+    struct sec_invite v;
+    struct rlimit was, few;
+    char path[NEB_PATH_MAX];
+    int fd = dup(0);
+    assert_true(fd > 0 && getrlimit(RLIMIT_NOFILE, &was) == 0);
+    close(fd);
+    few = (struct rlimit){.rlim_cur = (rlim_t)fd + 1, .rlim_max = was.rlim_max}; // the folder's
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+    enum neb_status st = sec_invites_sweep(hub->dir, 0, NULL, &swept);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &was), 0);
+    assert_int_not_equal(st, NEB_OK);
+    assert_int_equal(sec_invite_load(hub->dir, t.id, &v), NEB_OK);
+    assert_int_equal(neb_path(path, sizeof path, hub->dir, "invites/00.json"), NEB_OK);
+    assert_int_equal(neb_fs_write(path, "{", 1, 0600), NEB_OK);
+    assert_int_equal(sec_invites_sweep(hub->dir, 0, "later", &swept), NEB_OK);
+    assert_false(neb_fs_exists(path));
+    assert_int_equal(swept.ended, 1);
 }
 
 static void test_key_files(void **state) {
@@ -927,6 +973,8 @@ int main(void) {
         cmocka_unit_test(test_backup),
         cmocka_unit_test(test_backup_of_another),
         cmocka_unit_test(test_init_cut_short),
+        cmocka_unit_test(test_withdrawn),
+        cmocka_unit_test(test_unreadable_invitation),
         cmocka_unit_test(test_revoke_and_promote),
         cmocka_unit_test(test_crash_while_admitting),
         cmocka_unit_test(test_turned_away), // last: its address has no handshakes left
