@@ -8,22 +8,28 @@ static const neb_ns look_every = 60 * NEB_S, try_first = 5 * NEB_S, try_every = 
 
 static void ended(const struct agent_members *m, int status) {
     struct sec_cert cert;
-    char reason[96];
-    if (sec_federation_cert(agent_members_federation(m), &cert) != NEB_OK)
-        return;
-    int64_t left = (cert.not_after - neb_wall_now() / NEB_S) / 86400;
+    char reason[96], what[48] = "cannot be read";
+    if (sec_federation_cert(agent_members_federation(m), &cert) == NEB_OK)
+        snprintf(what, sizeof what, "ends in %lld days",
+                 (long long)((cert.not_after - neb_wall_now() / NEB_S) / 86400));
     if (status == 0)
-        neb_info("this member's certificate was renewed; it ends in %lld days", (long long)left);
+        neb_info("this member's certificate was renewed; it %s", what);
     else
-        neb_warn("this member's certificate, which ends in %lld days, could not be renewed (%s): "
-                 "is the hub's agent "
-                 "running? It is tried again; by hand: nebula members --fetch HOST:PORT",
-                 (long long)left, agent_child_reason(status, reason, sizeof reason));
+        neb_warn("this member's certificate, which %s, could not be renewed (%s): is the hub's "
+                 "agent running? It is tried again; by hand: nebula members --fetch HOST:PORT",
+                 what, agent_child_reason(status, reason, sizeof reason));
+}
+
+// Also where it cannot be read, or is not there: a new one mends that.
+static bool is_due(const struct agent_renew *r, const struct sec_federation *f) {
+    struct sec_cert cert;
+    int days = r->before_days ? r->before_days : SEC_MEMBER_DAYS / 3;
+    return sec_federation_cert(f, &cert) != NEB_OK ||
+           cert.not_after - neb_wall_now() / NEB_S <= (int64_t)days * 86400;
 }
 
 void agent_renew_step(struct agent_renew *r, const struct agent_members *m) {
     const struct sec_federation *f = agent_members_federation(m);
-    struct sec_cert cert;
     char hub[SEC_ENDPOINT_MAX], log[NEB_PATH_MAX];
     int status;
     if (!f)
@@ -38,9 +44,7 @@ void agent_renew_step(struct agent_renew *r, const struct agent_members *m) {
     if (now < r->next || r->child.pid)
         return;
     r->next = now + look_every;
-    int days = r->before_days ? r->before_days : SEC_MEMBER_DAYS / 3;
-    if (sec_federation_cert(f, &cert) != NEB_OK ||
-        cert.not_after - neb_wall_now() / NEB_S > (int64_t)days * 86400)
+    if (!is_due(r, f))
         return;
     r->next = now + try_every;
     if (!agent_members_hub(m, hub) || neb_path(log, sizeof log, r->home, "renew.log") != NEB_OK)

@@ -195,7 +195,7 @@ static enum neb_status take(struct sec_federation *f, const uint8_t *p, size_t l
     return l.version > f->list.version ? keep(f, p, len, &l, now.digest) : NEB_OK;
 }
 
-// List and `seen` are two files: processes of one home (agent, command line) take turns.
+// List and `seen` are two files, and all are written by way of a name beside their own: processes of one home (agent, command line) take turns.
 static enum neb_status lock(const struct sec_federation *f, int *fd) {
     char path[NEB_PATH_MAX];
     NEB_TRY(file(f, "lock", path));
@@ -326,9 +326,13 @@ void sec_federation_destroy(struct sec_federation **f) {
 enum neb_status sec_federation_set_cert(struct sec_federation *f, const uint8_t *p, size_t len) {
     struct sec_cert c;
     char path[NEB_PATH_MAX];
+    int fd;
     NEB_TRY(sec_cert_verify(p, len, f->ca.p, f->ca.len, neb_wall_now() / NEB_S, &c));
     NEB_TRY(file(f, "member.pem", path));
-    return sec_pem_write(path, p, len);
+    NEB_TRY(lock(f, &fd));
+    enum neb_status st = sec_pem_write(path, p, len);
+    close(fd);
+    return st;
 }
 
 enum neb_status sec_federation_cert(const struct sec_federation *f, struct sec_cert *out) {
@@ -344,8 +348,12 @@ enum neb_status sec_federation_cert(const struct sec_federation *f, struct sec_c
 
 enum neb_status sec_federation_set_hub(struct sec_federation *f, const char *hub) {
     char path[NEB_PATH_MAX];
+    int fd;
     NEB_TRY(file(f, "hub", path));
-    return neb_fs_write(path, hub, strlen(hub), 0600);
+    NEB_TRY(lock(f, &fd));
+    enum neb_status st = neb_fs_write(path, hub, strlen(hub), 0600);
+    close(fd);
+    return st;
 }
 
 enum neb_status sec_federation_hub(const struct sec_federation *f, char out[SEC_ENDPOINT_MAX]) {

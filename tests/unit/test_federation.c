@@ -3,6 +3,7 @@
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/daemon.h"
+#include "agent/renew.h"
 #include "agent/spread.h"
 #include "security/hub.h"
 #include "security/rotated.h"
@@ -11,6 +12,8 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -569,6 +572,59 @@ static void test_refused_quietly(void **state) {
     neb_buf_free(&old.b), neb_buf_free(&a.b), neb_buf_free(&fork.b);
 }
 
+// Two processes of one home write certificate and hub at once, as an agent's renewal and a command do: each does so whole.
+static void test_written_at_once(void **state) {
+    (void)state;
+    struct version v = first_version(false);
+    struct sec_federation *f = home_with("at-once", &v);
+    struct neb_buf cert = {0};
+    char at[SEC_ENDPOINT_MAX];
+    int status = 0, bad = 0;
+    assert_int_equal(sec_ca_issue(hub->ca, sec_identity_public(hub_id), &cert), NEB_OK);
+    pid_t other = fork();
+    for (int i = 0; i < 40; i++)
+        bad += sec_federation_set_cert(f, cert.p, cert.len) != NEB_OK ||
+               sec_federation_set_hub(f, other ? "a.example:1" : "another.example:2") != NEB_OK;
+    if (!other)
+        _exit(bad != 0);
+    assert_int_equal(waitpid(other, &status, 0), other);
+    assert_int_equal(status, 0);
+    assert_int_equal(bad, 0);
+    assert_int_equal(sec_federation_hub(f, at), NEB_OK);
+    sec_federation_destroy(&f);
+    neb_buf_free(&cert), neb_buf_free(&v.b);
+}
+
+static bool renews(const struct agent_members *m) {
+    struct agent_renew r = {.exe = "/bin/true", .home = dir};
+    agent_renew_step(&r, m);
+    bool yes = r.child.pid != 0;
+    assert_true(agent_child_wait(&r.child, neb_now() + 20 * NEB_S));
+    return yes;
+}
+
+// A certificate with its life before it stays; one that is damaged, or missing, is fetched anew.
+static void test_certificate_due(void **state) {
+    (void)state;
+    struct version v = first_version(false);
+    struct agent_members *m = members_with("due", &v);
+    struct sec_federation *f = NULL;
+    struct neb_buf cert = {0};
+    assert_int_equal(sec_ca_issue(hub->ca, sec_identity_public(hub_id), &cert), NEB_OK);
+    assert_int_equal(sec_federation_open(home("due"), &f), NEB_OK);
+    assert_false(renews(m)); // from nobody
+    assert_int_equal(sec_federation_set_hub(f, "hub.example:7443"), NEB_OK);
+    assert_true(renews(m));
+    assert_int_equal(sec_federation_set_cert(f, cert.p, cert.len), NEB_OK);
+    assert_false(renews(m));
+    assert_int_equal(neb_fs_write(home("due/federation/member.pem"), "-----BEGIN", 10, 0600),
+                     NEB_OK);
+    assert_true(renews(m));
+    sec_federation_destroy(&f);
+    agent_members_destroy(&m);
+    neb_buf_free(&cert), neb_buf_free(&v.b);
+}
+
 static int setup(void **state) {
     (void)state;
     char hub_home[NEB_PATH_MAX], backup[NEB_PATH_MAX], code[SEC_CODE_TEXT];
@@ -625,6 +681,7 @@ int main(void) {
         cmocka_unit_test(test_without_history), cmocka_unit_test(test_settled),
         cmocka_unit_test(test_forks_kept),      cmocka_unit_test(test_hushed),
         cmocka_unit_test(test_lists_looked_at), cmocka_unit_test(test_lists_sent),
+        cmocka_unit_test(test_written_at_once), cmocka_unit_test(test_certificate_due),
         cmocka_unit_test(test_refused_quietly), cmocka_unit_test(test_rotated),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
