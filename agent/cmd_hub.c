@@ -161,7 +161,8 @@ static void undo(const char *home, const char *backup, const struct before *b) {
         neb_warn("what this init has made in %s is no federation: remove it", home);
 }
 
-// A second init at the same time would take the first one's parts for its own, and undo them. *fd: held until it is closed.
+// A second init at the same time would take the first one's parts for its own, and undo them; so it would a first nebula id's keys
+// (sec_identity_first). *fd: held until it is closed.
 static enum neb_status hold(const char *home, int *fd) {
     NEB_TRY(neb_fs_mkdirs(home, 0700));
     *fd = open(home, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -170,7 +171,11 @@ static enum neb_status hold(const char *home, int *fd) {
     if (flock(*fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) // NFS locks no folders
         return NEB_OK;
     close(*fd);
-    return neb_fail(NEB_ERR_AGAIN, "another nebula init is at work in %s", home);
+    return neb_fail(
+        NEB_ERR_AGAIN,
+        "%s is locked: another nebula init is at work in it, or nebula id or join makes "
+        "its keys: try again",
+        home);
 }
 
 static enum neb_status init(const struct options *o) {

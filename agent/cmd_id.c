@@ -27,17 +27,13 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
 static enum neb_status show(const struct options *o) {
     char home[NEB_PATH_MAX], line[SEC_ID_TEXT];
     struct sec_identity *id = NULL;
+    bool made;
     enum neb_status st;
     NEB_TRY(sec_init());
     NEB_TRY(sec_home(o->common.home, home, sizeof home));
-    st = sec_identity_load(home, &id);
-    if (st == NEB_ERR_NOT_FOUND) {
-        NEB_TRY(sec_identity_create(home, o->name, &id));
+    NEB_TRY(sec_identity_first(home, o->name, &id, &made));
+    if (made)
         fprintf(stderr, "made new keys in %s/keys\n", home);
-        st = NEB_OK;
-    }
-    if (st != NEB_OK)
-        return st;
     if (o->name && strcmp(o->name, sec_identity_public(id)->name) != 0) {
         st = neb_fail(NEB_ERR_EXISTS, "the identity in %s is named '%s' already; peers know it so",
                       home, sec_identity_public(id)->name);

@@ -317,15 +317,13 @@ static enum neb_status take_answer(const char *home, const char *hub, const stru
 }
 
 static enum neb_status own_identity(const char *home, const char *name, struct sec_identity **out) {
-    enum neb_status st = sec_identity_load(home, out);
-    if (st == NEB_ERR_NOT_FOUND)
-        return sec_identity_create(home, name, out);
-    NEB_TRY(st);
+    NEB_TRY(sec_identity_first(home, name, out, NULL));
     const char *have = sec_identity_public(*out)->name;
     if (!strcmp(have, name))
         return NEB_OK;
-    st = neb_fail(NEB_ERR_EXISTS, "%s holds the identity '%s', the token is for '%s': %s", home,
-                  have, name, "use another folder (--home) or ask for a token of this name");
+    enum neb_status st =
+        neb_fail(NEB_ERR_EXISTS, "%s holds the identity '%s', the token is for '%s': %s", home,
+                 have, name, "use another folder (--home) or ask for a token of this name");
     sec_identity_destroy(out);
     return st;
 }

@@ -6,9 +6,12 @@
 #include "security/locked.h"
 #include "security/seal.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -306,6 +309,36 @@ out:
     sodium_free(curve);
     sodium_free(sign);
     sec_identity_destroy(&id);
+    return st;
+}
+
+// NFS locks no folders: there it goes on without.
+static enum neb_status lock_home(const char *home, int *fd) {
+    NEB_TRY(neb_fs_mkdirs(home, 0700));
+    *fd = open(home, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (*fd < 0)
+        return neb_fail_errno("%s", home);
+    while (flock(*fd, LOCK_EX) != 0 && errno == EINTR)
+        ;
+    return NEB_OK;
+}
+
+enum neb_status sec_identity_first(const char *home, const char *name, struct sec_identity **out,
+                                   bool *made) {
+    int fd;
+    bool fresh = false;
+    enum neb_status st = sec_identity_load(home, out);
+    if (st == NEB_ERR_NOT_FOUND) { // as it is for whoever is not the first, without waiting
+        NEB_TRY(lock_home(home, &fd));
+        st = sec_identity_load(home, out);
+        if (st == NEB_ERR_NOT_FOUND) {
+            st = sec_identity_create(home, name, out);
+            fresh = st == NEB_OK;
+        }
+        close(fd);
+    }
+    if (made)
+        *made = fresh;
     return st;
 }
 

@@ -3,7 +3,7 @@
 //
 //     HOME/keys/curve.key   0600   "nebkey1c" + 32 secret bytes + 8 bytes of checksum
 //     HOME/keys/sign.key    0600   "nebkey1s" + 32 seed bytes   + 8 bytes of checksum
-//     HOME/identity         0644   the public line below
+//     HOME/identity         0600   the public line below
 //
 // The public part is one line to hand to the other side, safe to print and to mail:
 //     nebid1:NAME:<curve key>:<signing key>:<checksum>      base64url without padding
@@ -39,12 +39,16 @@ NEB_MUST_CHECK enum neb_status sec_init(void);
 NEB_MUST_CHECK enum neb_status sec_home(const char *home, char *out, size_t cap);
 
 // Makes keys in home. name NULL: the host's name, made to fit. NEB_ERR_EXISTS when there are keys
-// already.
+// already. One process at a time: sec_identity_first.
 NEB_MUST_CHECK enum neb_status sec_identity_create(const char *home, const char *name,
                                                    struct sec_identity **out);
 // NEB_ERR_NOT_FOUND (not logged): no keys there. NEB_ERR_DENIED: a key file is a link, not ours or
 // open to others; NEB_ERR_CORRUPT: checksum, or keys and public line do not belong together.
 NEB_MUST_CHECK enum neb_status sec_identity_load(const char *home, struct sec_identity **out);
+// The one that is in home, or a new one; of two processes at once, one makes it (flock of home). made (may
+// be NULL): it was this one. As the two above.
+NEB_MUST_CHECK enum neb_status sec_identity_first(const char *home, const char *name,
+                                                  struct sec_identity **out, bool *made);
 // For who cannot do without: that there are no keys is logged, too.
 NEB_MUST_CHECK enum neb_status sec_identity_need(const char *home, struct sec_identity **out);
 void sec_identity_destroy(struct sec_identity **id);

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <zmq.h>
 
@@ -62,6 +63,48 @@ static void test_round_trip(void **state) {
     path_of(path, dir, "nobody");
     refused(path, NEB_ERR_NOT_FOUND);
     assert_int_equal(sec_identity_create(path, "No Such Name", &c), NEB_ERR_INVALID);
+}
+
+// Several processes use a home for the first time: one makes the keys, and all have the same.
+static void test_first_use_at_once(void **state) {
+    (void)state;
+    enum { PROCESSES = 6, ROUNDS = 4 };
+    for (int round = 0; round < ROUNDS; round++) {
+        char home[NEB_PATH_MAX], name[16];
+        struct sec_identity *id = NULL;
+        struct sec_public got;
+        int at[2], start[2], makers = 0;
+        bool made;
+        snprintf(name, sizeof name, "first-%d", round);
+        path_of(home, dir, name);
+        assert_true(pipe(at) == 0 && pipe(start) == 0);
+        for (int i = 0; i < PROCESSES; i++)
+            if (fork() == 0) {
+                close(start[1]);
+                (void)!read(start[0], name, 1); // all at once
+                snprintf(name, sizeof name, "name-%d", i);
+                if (sec_identity_first(home, name, &id, &made) != NEB_OK)
+                    _exit(1);
+                _exit(write(at[1], sec_identity_public(id), sizeof got) != sizeof got ? 1
+                      : made                                                          ? 2
+                                                                                      : 0);
+            }
+        close(start[0]), close(start[1]), close(at[1]);
+        for (int i = 0, status; i < PROCESSES; i++) {
+            assert_true(wait(&status) > 0 && WIFEXITED(status));
+            assert_int_not_equal(WEXITSTATUS(status), 1);
+            makers += WEXITSTATUS(status) == 2;
+        }
+        assert_int_equal(makers, 1);
+        assert_int_equal(sec_identity_first(home, "another", &id, &made), NEB_OK);
+        assert_false(made);
+        for (int i = 0; i < PROCESSES; i++) {
+            assert_int_equal(read(at[0], &got, sizeof got), sizeof got);
+            assert_memory_equal(&got, sec_identity_public(id), sizeof got);
+        }
+        close(at[0]);
+        sec_identity_destroy(&id);
+    }
 }
 
 // A key file that others may read, or that is a link, is refused for both keys.
@@ -252,9 +295,10 @@ static int teardown(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip),    cmocka_unit_test(test_files_of_others),
-        cmocka_unit_test(test_damaged_files), cmocka_unit_test(test_public_line),
-        cmocka_unit_test(test_signatures),    cmocka_unit_test(test_handler_ends_at_once),
+        cmocka_unit_test(test_round_trip),           cmocka_unit_test(test_first_use_at_once),
+        cmocka_unit_test(test_files_of_others),      cmocka_unit_test(test_damaged_files),
+        cmocka_unit_test(test_public_line),          cmocka_unit_test(test_signatures),
+        cmocka_unit_test(test_handler_ends_at_once),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
