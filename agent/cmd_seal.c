@@ -48,21 +48,27 @@ static enum neb_status read_passphrase(char *out, size_t cap) {
         fputc('\n', stderr);
     }
     enum neb_status st = NEB_OK;
+    if (got) // the second line of a pipe may have no end
+        out[strcspn(out, "\r\n")] = again[strcspn(again, "\r\n")] = 0;
     if (!got)
         st = neb_fail(NEB_ERR_INVALID, "the passphrase is wanted on two lines of standard input");
     else if (strcmp(out, again) != 0)
         st = neb_fail(NEB_ERR_INVALID, "the two passphrases differ");
-    else
-        out[strcspn(out, "\r\n")] = 0;
     sodium_free(again);
     return st;
 }
 
-static enum neb_status init(const struct options *o) {
-    char home[NEB_PATH_MAX], *passphrase = NULL;
+static enum neb_status id(const struct options *o) {
+    struct sec_vault *v = NULL;
+    NEB_TRY(agent_seal_option(o->args[1], &v));
+    print_key(o->args[1], sec_vault_key(v));
+    sec_vault_destroy(&v);
+    return NEB_OK;
+}
+
+static enum neb_status make_key(const struct options *o) {
+    char *passphrase = NULL;
     struct sec_seal_key *k = NULL;
-    NEB_TRY(sec_home(o->home, home, sizeof home));
-    NEB_TRY(neb_fs_mkdirs(home, 0700));
     if (o->passphrase && !(passphrase = sec_locked_alloc(SEC_SEAL_PASSPHRASE_MAX)))
         return neb_fail(NEB_ERR_NOMEM, "out of memory for a passphrase");
     enum neb_status st = passphrase ? read_passphrase(passphrase, SEC_SEAL_PASSPHRASE_MAX) : NEB_OK;
@@ -72,20 +78,22 @@ static enum neb_status init(const struct options *o) {
     NEB_TRY(st);
     print_key(o->args[1], k);
     sec_seal_key_destroy(&k);
+    return NEB_OK;
+}
+
+static enum neb_status init(const struct options *o) {
+    char home[NEB_PATH_MAX];
+    NEB_TRY(sec_home(o->home, home, sizeof home));
+    NEB_TRY(agent_seal_settings_none(home));
+    NEB_TRY(neb_fs_mkdirs(home, 0700));
+    // a key that is there is one of an init that was interrupted, or of another home: it is named, once it has been read
+    NEB_TRY(!o->passphrase && neb_fs_exists(o->args[1]) ? id(o) : make_key(o));
     NEB_TRY(agent_seal_settings_write(home, o->args[1]));
     printf(
         "The agent of %s seals checkpoints and updates from its next start on. Keep a copy of the "
         "key elsewhere: without it\n"
         "what it sealed is lost.\n",
         home);
-    return NEB_OK;
-}
-
-static enum neb_status id(const struct options *o) {
-    struct sec_vault *v = NULL;
-    NEB_TRY(agent_seal_option(o->args[1], &v));
-    print_key(o->args[1], sec_vault_key(v));
-    sec_vault_destroy(&v);
     return NEB_OK;
 }
 
@@ -116,8 +124,15 @@ static enum neb_status open_one(const struct neb_vault *v, const char *from, con
     return st;
 }
 
-// A checkpoint that ranks of a mesh wrote has parts beside it: they go with it.
-static enum neb_status open_parts(const struct neb_vault *v, const char *from, const char *to) {
+// Parts of a checkpoint, in clear beside `to`.
+struct parts {
+    uint64_t token;
+    uint32_t n;
+};
+
+// A checkpoint that ranks of a mesh wrote has parts beside it: they go with it. made: those that were written, also on failure.
+static enum neb_status open_parts(const struct neb_vault *v, const char *from, const char *to,
+                                  struct parts *made) {
     struct neb_file *f = NULL;
     uint8_t head[sizeof INTRA_CKPT_MAGIC] = {0};
     struct intra_ckpt *c = NULL;
@@ -135,24 +150,40 @@ static enum neb_status open_parts(const struct neb_vault *v, const char *from, c
     intra_ckpt_close(&c);
     if (parts[1] > INTRA_PARTS_MAX)
         return neb_fail(NEB_ERR_FORMAT, "%s: a number of parts that is not possible", from);
+    made->token = parts[0];
     for (uint32_t k = 1; k <= parts[1] && st == NEB_OK; k++) {
         char sealed[NEB_PATH_MAX], clear[NEB_PATH_MAX];
         NEB_TRY(intra_part_path(from, parts[0], k, sealed, sizeof sealed));
         NEB_TRY(intra_part_path(to, parts[0], k, clear, sizeof clear));
         st = open_one(v, sealed, clear);
+        made->n = k;
     }
     return st;
 }
 
+// Nothing stays in clear of what was not opened whole.
+static void forget(const char *to, const struct parts *made) {
+    char clear[NEB_PATH_MAX];
+    bool all = neb_fs_remove(to) == NEB_OK;
+    for (uint32_t k = 1; k <= made->n; k++)
+        all = intra_part_path(to, made->token, k, clear, sizeof clear) == NEB_OK &&
+              neb_fs_remove(clear) == NEB_OK && all;
+    if (!all) // it said which
+        neb_warn("some of it is left in clear beside %s: remove it", to);
+}
+
 static enum neb_status open_file(const struct options *o) {
     struct sec_vault *v = NULL;
+    struct parts made = {0};
     if (neb_fs_exists(o->args[2]))
         return neb_fail(NEB_ERR_EXISTS, "%s exists already: name a file that is not there",
                         o->args[2]);
     NEB_TRY(agent_seal_option(o->key, &v));
-    enum neb_status st = open_parts(sec_vault_of(v), o->args[1], o->args[2]);
+    enum neb_status st = open_parts(sec_vault_of(v), o->args[1], o->args[2], &made);
     if (st == NEB_OK)
         st = open_one(sec_vault_of(v), o->args[1], o->args[2]);
+    if (st != NEB_OK)
+        forget(o->args[2], &made);
     sec_vault_destroy(&v);
     return st;
 }
@@ -193,7 +224,8 @@ int cmd_seal(int argc, char **argv) {
                                      .args_doc = "init KEYFILE\nid KEYFILE\nopen SEALED CLEAR",
                                      .doc = "Seals what the agent writes: checkpoints, models, "
                                             "snapshots and updates of its ledger.\v"
-                                            "init makes a key and writes HOME/seal.json, which "
+                                            "init makes a key, or takes the one that is there, "
+                                            "and writes HOME/seal.json, which "
                                             "names it; the agent seals from its next "
                                             "start on. The key file is best kept "
                                             "on another disk than HOME, or given as systemd "

@@ -67,6 +67,19 @@ static enum neb_status read_settings(const char *home, char *key_file, size_t ca
     return st == NEB_ERR_NOT_FOUND ? NEB_ERR_IO : st;
 }
 
+enum neb_status agent_seal_settings_none(const char *home) {
+    char key_file[NEB_PATH_MAX];
+    enum neb_status st = read_settings(home, key_file, sizeof key_file);
+    if (st == NEB_ERR_NOT_FOUND)
+        return NEB_OK;
+    NEB_TRY(st);
+    return neb_fail(
+        NEB_ERR_EXISTS,
+        "%s/seal.json names the key %s, and what is sealed here opens with no other; to "
+        "seal with another one from now on, keep that one and remove seal.json first",
+        home, key_file);
+}
+
 // ---- passphrases ----------------------------------------------------------------------------------------------
 
 static enum neb_status ask_terminal(const char *path, char *out, size_t cap) {

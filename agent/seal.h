@@ -16,6 +16,8 @@ NEB_MUST_CHECK enum neb_status agent_seal_open(const char *home, const char *key
 NEB_MUST_CHECK enum neb_status agent_seal_option(const char *key_file, struct sec_vault **out);
 // HOME/seal.json, 0600, naming key_file by its absolute path.
 NEB_MUST_CHECK enum neb_status agent_seal_settings_write(const char *home, const char *key_file);
+// NEB_ERR_EXISTS: home has a seal.json; says which key it names, and how another one is taken.
+NEB_MUST_CHECK enum neb_status agent_seal_settings_none(const char *home);
 // Parses the text of seal.json; path: NEB_PATH_MAX bytes. NEB_ERR_FORMAT says what is wrong with it.
 NEB_MUST_CHECK enum neb_status agent_seal_settings_parse(const char *text, size_t len,
                                                          const char *what, char *path, size_t cap);

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Making a hub, and taking a lost one's place, as an operator types it: an init that is killed behind each of its files and run again; a
 # CA restored from its backup with the code as it was shown, on a new host and by mistake on another hub; an invitation that is withdrawn.
+# Naming the key that a site seals with: once, and another one only on purpose.
 source "$SOURCE/tests/e2e/lib.sh"
 init() { timeout 60 "$nebula" init --listen 127.0.0.1:7443 "$@"; } # arguments...
 code_in() { grep -E '^ *([A-Z2-7]{4}-){7}[A-Z2-7]{4}$' "$1"; } # FILE: the line, indented as it is
@@ -50,4 +51,23 @@ cp -r "$T/other" "$T/other-was"
 fails_with "belongs to federation 'other'" restore --home "$T/other"
 diff -r "$T/other-was" "$T/other" >&2 || fail "a restore that was refused changed another hub"
 "$nebula" invite oslo --home "$T/other" >/dev/null || fail "the other hub works no more"
+# ---- the key that a site seals with
+seal() { "$nebula" seal init "$@" --home "$T/site"; } # KEYFILE arguments...
+NEBULA_FAULT=fs.rename:2 seal "$T/seal.key" >/dev/null 2>&1 && fail "seal.json was written"
+[[ -s $T/seal.key && ! -e $T/site/seal.json ]] || fail "not interrupted where it should be"
+cp "$T/seal.key" "$T/seal.was"
+seal "$T/seal.key" >"$T/out" || fail "a seal init that was interrupted does not go on"
+cmp -s "$T/seal.key" "$T/seal.was" || fail "the key was replaced"
+[[ $(head -n 1 "$T/out") == "$("$nebula" seal id "$T/seal.key")" ]] || fail "it shows another key: $(cat "$T/out")"
+fails_with "seal.json names the key $T/seal.key" seal "$T/other.key"
+[[ ! -e $T/other.key ]] && grep -qF "$T/seal.key" "$T/site/seal.json" || fail "another key took its place"
+rm "$T/site/seal.json"
+seal "$T/other.key" >/dev/null || fail "no other key on purpose"
+rm "$T/site/seal.json"
+fails_with 'garbage' seal "$(head -c 40 /dev/urandom >"$T/garbage" && chmod 600 "$T/garbage" && echo "$T/garbage")"
+[[ ! -e $T/site/seal.json ]] || fail "it names what is no key"
+printf 'a long passphrase\na long passphrase' | seal "$T/phrase.key" --passphrase >/dev/null 2>"$T/err" || fail "a pipe without an end of its last line: $(cat "$T/err")"
+rm "$T/site/seal.json"
+printf 'a long passphrase\na long passphras\n' | fails_with 'differ' seal "$T/phrase2.key" --passphrase
+
 echo "an init was killed $((k - 2)) times, and made anew $anew times"

@@ -52,6 +52,9 @@ want=$("$nebula" eval "$same" --corpus "$T/corpus" --windows 4)
 [[ $("$nebula" eval "$newest" --corpus "$T/corpus" --windows 4 --seal-key "$T/seal.key") == "$want" ]] || fail "eval of the sealed checkpoint differs"
 "$nebula" seal open "$newest" "$T/opened.ckpt" --seal-key "$T/seal.key" || fail "seal open"
 [[ $("$nebula" eval "$T/opened.ckpt" --corpus "$T/corpus" --windows 4) == "$want" ]] || fail "eval of the opened checkpoint differs"
+# what is not opened whole leaves nothing in clear
+if NEBULA_FAULT=fs.rename:2 "$nebula" seal open "$newest" "$T/half.ckpt" --seal-key "$T/seal.key" >"$T/half.log" 2>&1; then fail "seal open did not fail"; fi
+! compgen -G "$T/half.ckpt*" >/dev/null || fail "left in clear: $(ls "$T"/half.ckpt*)"
 
 own=$(ls "$newest".*.part)
 cp "$own" "$T/own.part"
