@@ -83,7 +83,10 @@ static enum neb_status key_load(const char *home, struct sec_ca *ca) {
         return neb_fail(NEB_ERR_FORMAT, "%s: not a CA key", path);
     enum neb_status st = sec_secret_read(seal_file, ca->seal, SEC_SEAL_KEY_BYTES, &n);
     if (st == NEB_ERR_NOT_FOUND || (st == NEB_OK && n != SEC_SEAL_KEY_BYTES))
-        return neb_fail(NEB_ERR_DENIED, "%s: no seal key there: the CA's key stays closed",
+        return neb_fail(NEB_ERR_DENIED,
+                        "%s: no seal key there: the CA's key stays closed; where it is the systemd "
+                        "credential nebula-ca-seal, run this with systemd-run (security/README.md, "
+                        "Files)",
                         seal_file);
     NEB_TRY(st);
     // a buffer of its own: the key pair must not be written over the seed it is made of

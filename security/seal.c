@@ -41,10 +41,10 @@ static enum neb_status read_all(int fd, const char *path, uint8_t *buf, size_t c
     if (!S_ISREG(sb.st_mode) || (sb.st_uid != geteuid() && !(credential && sb.st_uid == 0)))
         return neb_fail(NEB_ERR_DENIED, "%s: must be a plain file of this user", path);
     if (sb.st_mode & (credential ? 007 : 077))
-        return neb_fail(
-            NEB_ERR_DENIED,
-            "%s: open to others (mode %03o): chmod 600 it, and make new keys if others could read",
-            path, (unsigned)(sb.st_mode & 0777));
+        return neb_fail(NEB_ERR_DENIED,
+                        "%s: open to others (mode %03o): chmod 600 it; if it holds a secret, make "
+                        "a new one, for others may have it",
+                        path, (unsigned)(sb.st_mode & 0777));
     if ((uint64_t)sb.st_size > cap)
         return neb_fail(NEB_ERR_FORMAT, "%s: larger than a file of this kind", path);
     size_t got = 0;

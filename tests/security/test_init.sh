@@ -51,6 +51,12 @@ cp -r "$T/other" "$T/other-was"
 fails_with "belongs to federation 'other'" restore --home "$T/other"
 diff -r "$T/other-was" "$T/other" >&2 || fail "a restore that was refused changed another hub"
 "$nebula" invite oslo --home "$T/other" >/dev/null || fail "the other hub works no more"
+# ---- the CA's seal key as a systemd credential: it is not on the hub's disk, and a shell does not have it
+mkdir -m 700 "$T/credentials" && mv "$T/hub/ca/seal.key" "$T/credentials/nebula-ca-seal"
+fails_with 'credential nebula-ca-seal, run this with systemd-run' "$nebula" invite bonn --home "$T/hub"
+CREDENTIALS_DIRECTORY=$T/credentials "$nebula" invite bonn --home "$T/hub" >/dev/null || fail "invite with the credential"
+CREDENTIALS_DIRECTORY=$T/credentials "$nebula" revoke bonn --home "$T/hub" >/dev/null || fail "revoke with the credential"
+
 # ---- the key that a site seals with
 seal() { "$nebula" seal init "$@" --home "$T/site"; } # KEYFILE arguments...
 NEBULA_FAULT=fs.rename:2 seal "$T/seal.key" >/dev/null 2>&1 && fail "seal.json was written"
