@@ -21,8 +21,7 @@
 enum {
     SEC_CA_YEARS = 10,
     SEC_MEMBER_DAYS = 90, // a member's certificate; renewed once less than a third of it is left
-    SEC_SERVER_DAYS =
-        7, // the enrolment endpoint's, made anew at every start, every day and when the clock is set
+    SEC_SERVER_DAYS = 7,  // the enrolment endpoint's; made anew each day, and when the clock is set
 };
 
 struct sec_ca;

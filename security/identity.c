@@ -328,7 +328,7 @@ enum neb_status sec_identity_first(const char *home, const char *name, struct se
     int fd;
     bool fresh = false;
     enum neb_status st = sec_identity_load(home, out);
-    if (st == NEB_ERR_NOT_FOUND) { // as it is for whoever is not the first, without waiting
+    if (st == NEB_ERR_NOT_FOUND) { // who is not the first waits for nobody
         NEB_TRY(lock_home(home, &fd));
         st = sec_identity_load(home, out);
         if (st == NEB_ERR_NOT_FOUND) {
