@@ -19,6 +19,11 @@ int32_t agent_distill_student(const struct agent_job *j, int cluster) {
     return j->clusters[cluster].role == AGENT_ROLE_STUDENT ? n : -1;
 }
 
+void agent_distill_share(const struct agent_job *j, int32_t *student, int32_t *n) {
+    *student = j->distill.relay ? 0 : *student;
+    *n = j->distill.relay ? 1 : agent_distill_students(j);
+}
+
 int32_t agent_distill_k_min(const struct agent_distill_config *d) {
     return d->k_min ? d->k_min : d->k;
 }

@@ -73,6 +73,8 @@ NEB_MUST_CHECK enum neb_status agent_distill_restore(struct agent_distill_side *
 // Students of a job in the order of its clusters; a cluster's place among them, -1: none.
 int32_t agent_distill_students(const struct agent_job *j);
 int32_t agent_distill_student(const struct agent_job *j, int cluster);
+// Which batches are a student's: number *student of every *n. With distill.relay all have the same.
+void agent_distill_share(const struct agent_job *j, int32_t *student, int32_t *n);
 // Students exchange rounds among themselves; and a cluster that only votes in a job's rounds: a witness, or their teacher.
 bool agent_distill_federates(const struct agent_job *j);
 bool agent_job_only_votes(const struct agent_job *j, int cluster);

@@ -2,18 +2,24 @@
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/base/sha256.h"
+#include "agent/distill.h"
 #include "inter/stream.h"
 
 #include <string.h>
 
-static enum neb_status key_of(const struct agent_job *j, const uint8_t corpus[32], char hex[65]) {
+static enum neb_status key_of(const struct agent_job *j, int32_t student, const uint8_t corpus[32],
+                              char hex[65]) {
     struct neb_buf b = {0};
+    int32_t n;
+    agent_distill_share(j, &student, &n);
     uint8_t sha[32];
     neb_buf_add(&b, corpus, 32);
     neb_buf_i64(&b, j->seed);
     neb_buf_u32(&b, (uint32_t)j->batch);
     neb_buf_u32(&b, (uint32_t)j->seq_len);
     neb_buf_u32(&b, (uint32_t)j->accumulate);
+    neb_buf_u32(&b, (uint32_t)n);
+    neb_buf_u32(&b, (uint32_t)student);
     neb_buf_f32(&b, j->distill.temperature);
     enum neb_status st = neb_buf_check(&b);
     if (st == NEB_OK)
@@ -25,10 +31,10 @@ static enum neb_status key_of(const struct agent_job *j, const uint8_t corpus[32
 }
 
 enum neb_status agent_distill_cache_open(const char *dir, const struct agent_job *j,
-                                         const uint8_t corpus[32]) {
+                                         int32_t student, const uint8_t corpus[32]) {
     char path[NEB_PATH_MAX], hex[65];
     struct neb_buf was = {0};
-    NEB_TRY(key_of(j, corpus, hex));
+    NEB_TRY(key_of(j, student, corpus, hex));
     NEB_TRY(neb_fs_mkdirs(dir, 0700));
     NEB_TRY(neb_path(path, sizeof path, dir, "key"));
     if (!neb_fs_exists(path))
@@ -38,8 +44,9 @@ enum neb_status agent_distill_cache_open(const char *dir, const struct agent_job
     enum neb_status st =
         same ? NEB_OK
              : neb_fail(NEB_ERR_INVALID,
-                        "distill.cache: %s holds labels of other text, seed, batches or "
-                        "temperature: there %.*s, here %s; name another folder",
+                        "distill.cache: %s holds labels of other text, seed, batches, share of "
+                        "the batches among students, or temperature: there %.*s, here %s; name "
+                        "another folder",
                         dir, (int)was.len, (const char *)was.p, hex);
     neb_buf_free(&was);
     return st;

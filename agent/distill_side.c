@@ -123,9 +123,9 @@ enum neb_status agent_distill_create(const struct agent_job *job, enum agent_rol
         return neb_fail(NEB_ERR_NOMEM, "out of memory creating a side");
     s->job = *job;
     s->role = role;
-    s->student = job->distill.relay ? 0 : student;
+    s->student = student;
     s->init = student > 0 && job->distill.relay ? (uint64_t)student << 32 : 0;
-    s->n_students = job->distill.relay ? 1 : agent_distill_students(job);
+    agent_distill_share(job, &s->student, &s->n_students);
     s->budget = job->batch * job->seq_len;
     s->corpus = corpus;
     s->K = K;

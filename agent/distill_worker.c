@@ -85,7 +85,7 @@ static enum neb_status open_cache(struct distill_run *r) {
         return NEB_OK;
     NEB_TRY(neb_path(r->cache, sizeof r->cache, j->distill.cache, j->clusters[r->w->cluster].name));
     intra_corpus_digest(r->w->corpus, digest);
-    return agent_distill_cache_open(r->cache, j, digest);
+    return agent_distill_cache_open(r->cache, j, agent_distill_student(j, r->w->cluster), digest);
 }
 
 static enum neb_status set_up(struct distill_run *r) {

@@ -4,6 +4,7 @@
 #include "agent/job_needs.h"
 #include "agent/planner.h"
 #include "agent/policy.h"
+#include "tests/testing.h"
 #include "tests/unit/cost_fixture.h"
 
 #include <math.h>
@@ -214,7 +215,7 @@ static void test_labels_on_disk(void **state) {
     struct agent_job j = job_of(dir);
     struct stat sb;
     snprintf(folder, sizeof folder, "%s/labels", dir);
-    assert_int_equal(agent_distill_cache_open(folder, &j, corpus), NEB_OK);
+    assert_int_equal(agent_distill_cache_open(folder, &j, 0, corpus), NEB_OK);
     assert_int_equal(agent_distill_cache_write(folder, 7, "labels", 6), NEB_OK);
     assert_int_equal(stat(folder, &sb), 0);
     assert_int_equal(sb.st_mode & 0777, 0700);
@@ -224,6 +225,31 @@ static void test_labels_on_disk(void **state) {
         assert_int_equal(stat(path, &sb), 0);
         assert_int_equal(sb.st_mode & 0777, 0600);
     }
+}
+
+// Which text a step's labels are for is decided by how many students share the batches, and which of them this is: labels of another
+// share are refused, not learned from. With distill.relay all students have the same batches.
+static void test_labels_of_a_share(void **state) {
+    (void)state;
+    static const uint8_t corpus[32];
+    char folder[NEB_PATH_MAX];
+    struct agent_job j = job_of(dir);
+    snprintf(folder, sizeof folder, "%s/share", dir);
+    j.n_clusters = 3;
+    for (int i = 0; i < 3; i++)
+        j.clusters[i].role = i ? AGENT_ROLE_STUDENT : AGENT_ROLE_TEACHER;
+    assert_int_equal(agent_distill_cache_open(folder, &j, 1, corpus), NEB_OK);
+    neb_log_set_sink(testing_drop, NULL);
+    assert_int_equal(agent_distill_cache_open(folder, &j, 0, corpus), NEB_ERR_INVALID);
+    j.n_clusters = 2; // a student alone
+    assert_int_equal(agent_distill_cache_open(folder, &j, 0, corpus), NEB_ERR_INVALID);
+    j.n_clusters = 3;
+    j.distill.relay = true;
+    assert_int_equal(agent_distill_cache_open(folder, &j, 1, corpus), NEB_ERR_INVALID);
+    assert_int_equal(neb_fs_remove_tree(folder), NEB_OK);
+    assert_int_equal(agent_distill_cache_open(folder, &j, 1, corpus), NEB_OK);
+    assert_int_equal(agent_distill_cache_open(folder, &j, 0, corpus), NEB_OK);
+    neb_log_set_sink(NULL, NULL);
 }
 
 static void test_limits(void **state) {
@@ -459,12 +485,17 @@ static int teardown(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_admits),      cmocka_unit_test(test_every_path),
-        cmocka_unit_test(test_whose_path),  cmocka_unit_test(test_yet_to_be_made),
-        cmocka_unit_test(test_limits),      cmocka_unit_test(test_labels_on_disk),
-        cmocka_unit_test(test_strict),      cmocka_unit_test(test_needs),
-        cmocka_unit_test(test_devices),     cmocka_unit_test(test_file),
-        cmocka_unit_test(test_signed_bytes)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_admits),
+                                       cmocka_unit_test(test_every_path),
+                                       cmocka_unit_test(test_whose_path),
+                                       cmocka_unit_test(test_yet_to_be_made),
+                                       cmocka_unit_test(test_limits),
+                                       cmocka_unit_test(test_labels_on_disk),
+                                       cmocka_unit_test(test_labels_of_a_share),
+                                       cmocka_unit_test(test_strict),
+                                       cmocka_unit_test(test_needs),
+                                       cmocka_unit_test(test_devices),
+                                       cmocka_unit_test(test_file),
+                                       cmocka_unit_test(test_signed_bytes)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }
