@@ -30,6 +30,12 @@ static void on_room(void *user, const struct inter_stream_key *k,
          NULL);
 }
 
+static void on_begin(void *user, const struct inter_stream_key *k, uint64_t seq) {
+    tell(user, k,
+         json_pack("{s:s,s:i,s:I}", "ev", "stream-begin", "stream", k->id, "next", (json_int_t)seq),
+         NULL);
+}
+
 static void on_deliver(void *user, const struct inter_stream_key *k, uint64_t seq, const void *p,
                        size_t n, neb_ns age) {
     struct agent_ipc_part part = {p, n};
@@ -56,8 +62,8 @@ static void on_fault(void *user, const struct inter_stream_key *k, enum inter_st
 
 void agent_streams_listen(struct agent_streams *s) {
     inter_streams_listen(s->streams,
-                         &(struct inter_streams_callbacks){s, on_room, on_deliver, on_checkpoint,
-                                                           on_refused, on_fault});
+                         &(struct inter_streams_callbacks){s, on_room, on_begin, on_deliver,
+                                                           on_checkpoint, on_refused, on_fault});
 }
 
 static bool parse_terms(const json_t *list, struct inter_stream_config *c) {
@@ -117,8 +123,10 @@ static enum neb_status on_open(struct agent_streams *s, struct agent_jobrun *j,
     enum neb_status st = parse_open(j, m, &c) && next >= 0
                              ? inter_streams_open(s->streams, &c)
                              : neb_fail(NEB_ERR_FORMAT, "malformed request for a stream");
+    bool anywhere = json_is_true(json_object_get(m->head, "anywhere"));
     if (st == NEB_OK)
-        return inter_streams_attach(s->streams, k, (uint64_t)next);
+        return inter_streams_attach(s->streams, k,
+                                    anywhere ? INTER_STREAM_ANYWHERE : (uint64_t)next);
     return st;
 }
 

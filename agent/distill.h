@@ -8,7 +8,8 @@
 //
 // Student number i of n takes the batches i, i + n, i + 2n … of the corpus. A step's labels:
 // | step u64 | frames of soft labels (compress/softlabel.h), one a micro-batch |. A student without teacher, or whose teacher is
-// lost, trains on cross-entropy alone.
+// lost, trains on cross-entropy alone; so does one of several that are one model (distill.federate) and has lost its disk, for steps whose
+// labels the teacher has forgotten since.
 #ifndef AGENT_DISTILL_H
 #define AGENT_DISTILL_H
 #include "agent/config.h"

@@ -29,6 +29,8 @@ enum neb_status distill_federate(struct distill_run *r) {
     w->trainer = agent_distill_trainer(r->side);
     w->model = w->trainer->model;
     w->job.model = w->model->c;
+    // Without a checkpoint it may have learned before its disk was lost, and the teacher have forgotten those labels since.
+    r->at.labels[0] = INTER_STREAM_ANYWHERE;
     w->ops = (struct worker_ops){.save = save, .restore = restore, .skip = skip};
     NEB_TRY(worker_sync_create(w));
     return worker_tell_shape(w);

@@ -6,7 +6,7 @@
 #include "agent/label_rate.h"
 #include "agent/worker_side.h"
 
-struct distill_cursors { // of a checkpoint: the next batch of each stream
+struct distill_cursors { // of a checkpoint: the next batch of each stream, or INTER_STREAM_ANYWHERE
     uint64_t labels[AGENT_CLUSTERS_MAX], requests[AGENT_CLUSTERS_MAX],
         followers[AGENT_CLUSTERS_MAX];
 };
@@ -28,12 +28,12 @@ struct distill_run {
     struct agent_label_rate rate[AGENT_CLUSTERS_MAX]; // teacher: labels a position for each student
     struct neb_buf batch;
     neb_ns waiting_since; // student; 0: it does not
-    bool said_waiting;
+    bool said_waiting, said_gone;
     uint64_t alone; // steps that were made without labels that should have come
     json_t *quality;
     double eval_loss;
     char cache[NEB_PATH_MAX];  // empty: none
-    struct distill_cursors at; // where each stream goes on, of the checkpoint
+    struct distill_cursors at; // where each stream goes on that is not open yet, of the checkpoint
 };
 
 // This side's part of a checkpoint.

@@ -84,11 +84,15 @@ enum neb_status distill_open_streams(struct distill_run *r) {
     return NEB_OK;
 }
 
+static uint64_t cursor(const struct agent_stream *s, uint64_t unopened) {
+    return !s ? unopened : s->anywhere ? INTER_STREAM_ANYWHERE : s->next;
+}
+
+// A checkpoint is written before the streams are open, too: of a state that was taken over (worker_snapshot.c).
 void distill_cursors(const struct distill_run *r, struct distill_cursors *out) {
-    *out = (struct distill_cursors){{0}, {0}, {0}};
     for (int32_t i = 0; i < AGENT_CLUSTERS_MAX; i++) {
-        out->labels[i] = r->streams[i] ? r->streams[i]->next : 0;
-        out->requests[i] = r->requests[i] ? r->requests[i]->next : 0;
-        out->followers[i] = r->followers[i] ? r->followers[i]->next : 0;
+        out->labels[i] = cursor(r->streams[i], r->at.labels[i]);
+        out->requests[i] = cursor(r->requests[i], r->at.requests[i]);
+        out->followers[i] = cursor(r->followers[i], r->at.followers[i]);
     }
 }

@@ -58,6 +58,25 @@ static enum neb_status pass_on(struct distill_run *r, bool *all) {
     return NEB_OK;
 }
 
+// Labels of this step were forgotten: a former life of this student, whose disk was lost, had learned from them. They are of no use to it
+// where it goes on behind them, otherwise it learns these steps again, from the text.
+static bool labels_gone(struct distill_run *r, int64_t step) {
+    const struct agent_stream *s = r->streams[0];
+    char text[160];
+    if (s->anywhere || (uint64_t)step >= s->next)
+        return false;
+    snprintf(text, sizeof text,
+             "labels of steps %lld to %llu are gone: a former life of this student had them; it "
+             "learns from the text alone there",
+             (long long)step, (unsigned long long)s->next - 1);
+    if (!r->said_gone) {
+        neb_warn("%s", text);
+        worker_metrics(r->w, json_pack("{s:s,s:s}", "kind", "fault", "text", text));
+    }
+    r->said_gone = true;
+    return true;
+}
+
 // Labels that are here, and that every follower has: NEB_ERR_AGAIN while there are none.
 static enum neb_status next_labels(struct distill_run *r, const uint8_t **p, size_t *n) {
     bool all;
@@ -82,6 +101,13 @@ static enum neb_status take_labels(struct distill_run *r, const uint8_t *p, size
     return agent_stream_applied(r->streams[0]);
 }
 
+static enum neb_status learn_alone(struct distill_run *r) {
+    r->alone++;
+    r->streams[0]->waits = 0; // it works
+    NEB_TRY(ask(r));
+    return agent_distill_learn(r->side, NULL, 0);
+}
+
 static enum neb_status learn_once(struct distill_run *r) {
     const uint8_t *p;
     size_t n;
@@ -102,6 +128,8 @@ static enum neb_status learn_once(struct distill_run *r) {
     }
     if (!r->n_streams)
         return agent_distill_learn(r->side, NULL, 0);
+    if (labels_gone(r, step))
+        return learn_alone(r);
     st = next_labels(r, &p, &n);
     if (st == NEB_OK)
         return take_labels(r, p, n, &used);
@@ -109,10 +137,7 @@ static enum neb_status learn_once(struct distill_run *r) {
     bool here = r->streams[0]->next < r->streams[0]->have; // followers have no room
     if (here || !patience_over(r))
         return worker_wait(r->w);
-    r->alone++;
-    r->streams[0]->waits = 0; // it works
-    NEB_TRY(ask(r));
-    return agent_distill_learn(r->side, NULL, 0);
+    return learn_alone(r);
 }
 
 // Rounds are exchanged between steps; *ready: the next one may begin.

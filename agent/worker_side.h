@@ -32,7 +32,7 @@ struct worker_side {
 NEB_MUST_CHECK enum neb_status worker_side_open(struct worker_side *x, struct agent_worker *w);
 void worker_side_close(struct worker_side *x);
 // Adds a stream. c: key.id, type, role, peer, window_batches, window_start and measured; the rest is filled in. Both ends must have the same
-// vocabulary and, with `shards`, the same shards. next: of the checkpoint. *out stays this side's. NEB_ERR_LIMIT: a step makes
+// vocabulary and, with `shards`, the same shards. next: of the checkpoint (agent_stream_open). *out stays this side's. NEB_ERR_LIMIT: a step makes
 // larger batches than streams take.
 NEB_MUST_CHECK enum neb_status worker_side_stream(struct worker_side *x,
                                                   const struct inter_stream_config *c,

@@ -19,12 +19,13 @@ static json_t *terms_json(const struct inter_stream_config *c) {
 static enum neb_status say_open(struct agent_stream *s) {
     const struct inter_stream_config *c = &s->c;
     json_t *head = json_pack(
-        "{s:s,s:i,s:i,s:i,s:i,s:I,s:i,s:i,s:I,s:I,s:I,s:b,s:I,s:o}", "op", "stream-open", "stream",
-        c->key.id, "type", (int)c->type, "role", (int)c->role, "cluster", (int)c->peer,
+        "{s:s,s:i,s:i,s:i,s:i,s:I,s:i,s:i,s:I,s:I,s:I,s:b,s:I,s:b,s:o}", "op", "stream-open",
+        "stream", c->key.id, "type", (int)c->type, "role", (int)c->role, "cluster", (int)c->peer,
         "batch_bytes", (json_int_t)c->batch_bytes, "window_batches", (int)c->window_batches,
         "window_start", (int)c->window_start, "window_bytes", (json_int_t)c->window_bytes,
         "spool_batches", (json_int_t)c->spool_batches, "spool_bytes", (json_int_t)c->spool_bytes,
-        "measured", c->measured, "next", (json_int_t)s->next, "terms", terms_json(c));
+        "measured", c->measured, "next", (json_int_t)s->next, "anywhere", s->anywhere, "terms",
+        terms_json(c));
     if (!head)
         return neb_fail(NEB_ERR_NOMEM, "out of memory opening a stream");
     return agent_ipc_send(s->ipc, NULL, head, NULL, 0);
@@ -37,7 +38,8 @@ enum neb_status agent_stream_open(struct agent_ipc *ipc, const struct inter_stre
         return neb_fail(NEB_ERR_NOMEM, "out of memory opening a stream");
     s->c = *c;
     s->ipc = ipc;
-    s->next = s->have = next;
+    s->anywhere = next == INTER_STREAM_ANYWHERE;
+    s->next = s->have = s->anywhere ? 0 : next;
     s->queue = calloc(c->window_batches ? c->window_batches : 1, sizeof *s->queue);
     s->put_at = calloc(c->window_batches ? c->window_batches : 1, sizeof *s->put_at);
     enum neb_status st = s->queue && s->put_at
@@ -100,8 +102,9 @@ void agent_stall_print(const char *name, const json_t *stall, FILE *out) {
 static void take_batch(struct agent_stream *s, const struct agent_ipc_msg *m) {
     uint64_t seq = (uint64_t)agent_ipc_int(m, "seq", -1);
     if (s->c.role != INTER_STREAM_CONSUMER || m->n_parts != 1 || seq < s->have)
-        return;                                                  // of before an attach
-    if (seq > s->have || seq >= s->next + s->c.window_batches) { // the local socket was full
+        return; // of before an attach
+    // the local socket was full
+    if (s->anywhere || seq > s->have || seq >= s->next + s->c.window_batches) {
         s->have = s->next;
         if (say_open(s) != NEB_OK)
             neb_warn("stream %u: the agent could not be asked for batch %llu again", s->c.key.id,
@@ -119,6 +122,14 @@ static void take_batch(struct agent_stream *s, const struct agent_ipc_msg *m) {
         account(s);
 }
 
+static void take_begin(struct agent_stream *s, const struct agent_ipc_msg *m) {
+    int64_t next = agent_ipc_int(m, "next", -1);
+    if (!s->anywhere || next < 0)
+        return; // said again
+    s->anywhere = false;
+    s->next = s->have = (uint64_t)next;
+}
+
 static void take_path(struct agent_stream *s, const struct agent_ipc_msg *m) {
     s->taken = (uint64_t)agent_ipc_int(m, "applied", 0);
     s->arrived = (uint64_t)agent_ipc_int(m, "have", 0);
@@ -134,6 +145,8 @@ bool agent_stream_event(struct agent_stream *s, const struct agent_ipc_msg *m) {
         return false;
     if (!strcmp(ev, "stream-batch"))
         take_batch(s, m);
+    else if (!strcmp(ev, "stream-begin"))
+        take_begin(s, m);
     else if (!strcmp(ev, "stream-room")) {
         s->limit = (uint64_t)agent_ipc_int(m, "limit", 0);
         s->stored = (uint64_t)agent_ipc_int(m, "stored", 0);

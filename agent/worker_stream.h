@@ -4,7 +4,8 @@
 //       agent_stream_open      ── stream-open ──────►  endpoint; spool restored
 //       agent_stream_put 7     ── stream-put ───────►  on disk, then sent               producer
 //                              ◄─ stream-room ───────  limit, durable
-//                              ◄─ stream-batch 5 ────                                   consumer
+//                              ◄─ stream-begin 5 ────  if it was opened ANYWHERE        consumer
+//                              ◄─ stream-batch 5 ────
 //       agent_stream_next, then
 //       agent_stream_applied   ── stream-applied ───►  credit
 //       agent_stream_saved     ── stream-durable ───►  after a checkpoint is on disk
@@ -34,13 +35,14 @@ struct agent_stream {
     uint64_t limit, stored, durable;
     uint64_t taken, arrived;          // the consumer has applied, and has, what is below
     struct inter_stream_measure path; // producer of a measured stream
-    bool want_checkpoint;             // consumer: save, then agent_stream_saved
-    char refused[320];                // not empty: why the stream cannot go on
-    uint64_t bytes, batches;          // put or applied by this process
-    struct neb_buf *queue;            // consumer: (window_batches) batch n in n % window_batches
-    uint64_t have;                    // consumer: one past the newest in the queue
-    neb_ns *put_at; // (window_batches) when a batch was put, by our clock; 0: not known
-    neb_ns waits;   // since when nothing is here; 0: something is
+    bool anywhere;           // consumer: where it begins is not known yet, and next means nothing
+    bool want_checkpoint;    // consumer: save, then agent_stream_saved
+    char refused[320];       // not empty: why the stream cannot go on
+    uint64_t bytes, batches; // put or applied by this process
+    struct neb_buf *queue;   // consumer: (window_batches) batch n in n % window_batches
+    uint64_t have;           // consumer: one past the newest in the queue
+    neb_ns *put_at;          // (window_batches) when a batch was put, by our clock; 0: not known
+    neb_ns waits;            // since when nothing is here; 0: something is
     // the batch that is being applied; of the one before: put, and how long it took here
     neb_ns begun, last_put, last_took;
     struct agent_stall stall;
@@ -50,7 +52,7 @@ struct agent_stream {
 };
 
 // c.key.job is not read, and c.peer is the other side's cluster index: the agent knows the job and its members. next: of the
-// checkpoint, 0 without one. Sends the request; the answer comes as events.
+// checkpoint, 0 without one; consumer: INTER_STREAM_ANYWHERE, where the producer still has batches. Sends the request; the answer comes as events.
 NEB_MUST_CHECK enum neb_status agent_stream_open(struct agent_ipc *ipc,
                                                  const struct inter_stream_config *c, uint64_t next,
                                                  struct agent_stream **out);

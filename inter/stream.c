@@ -140,9 +140,14 @@ void stream_end_message(struct inter_stream *s, size_t at) {
 }
 
 void stream_say_hello(struct inter_stream *s, bool ask) {
+    bool producer = s->c.role == INTER_STREAM_PRODUCER;
     struct inter_stream_hello h = {.role = (uint8_t)s->c.role,
                                    .type = (uint8_t)s->c.type,
                                    .ask = ask,
+                                   // what is saved leaves the spool a little later
+                                   .base = !producer              ? 0
+                                           : s->durable > s->base ? s->durable
+                                                                  : s->base,
                                    .batch_bytes = s->c.batch_bytes,
                                    .n_terms = s->c.n_terms};
     size_t at = s->out->bytes.len;
@@ -208,7 +213,7 @@ static void on_hello(struct inter_stream *s, const struct inter_stream_hello *h)
     s->met = true;
     s->stats.agreed = !s->refused;
     if (consumer)
-        stream_say_grant(s);
+        stream_met(s, h->base);
     else if (!s->lost)
         stream_pump(s);
 }

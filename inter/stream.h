@@ -19,6 +19,9 @@
 // starts again from a checkpoint puts the same batches again, and what the spool holds under a number stands. So the cursor
 // is the only state that must not be lost, and neither side ever has to go back beyond its own checkpoint.
 //
+// A consumer whose checkpoints are gone, and which can go on without the batches before, attaches ANYWHERE: it begins (BEGIN) where the
+// producer's HELLO says that the spool does, and grants nothing before.
+//
 // Credit. The producer sends batch n when n < applied + window_batches and the bytes from `applied` on fit window_bytes
 // (one batch always fits): what lies in the consumer's memory is bounded, and the producer does not run ahead of it by more.
 // With window_start the window begins there and doubles, up to window_batches, when a grant shows that the consumer had nothing left
@@ -51,6 +54,7 @@ enum {
     INTER_STREAM_TERMS_MAX = 4,
     INTER_STREAM_TERM_NAME = 23, // bytes of its name
 };
+#define INTER_STREAM_ANYWHERE UINT64_MAX // of ATTACH, instead of a cursor
 
 enum inter_stream_type {
     INTER_STREAM_REPLACEMENTS = 1, // compress/replaced.h
@@ -96,7 +100,7 @@ enum inter_stream_event_kind {
     INTER_STREAM_EV_MESSAGE,     // bulk, data, len: one message of this stream, header and all
     INTER_STREAM_EV_PUT,         // producer: seq, data, len
     INTER_STREAM_EV_SEND_FAILED, // producer: seq: the link's queue is full, not sent
-    INTER_STREAM_EV_ATTACH, // consumer: seq is its cursor; session is greater than any before. producer: say ROOM
+    INTER_STREAM_EV_ATTACH, // consumer: seq is its cursor, or ANYWHERE; session is greater than any before. producer: say ROOM
     INTER_STREAM_EV_DETACH,  // consumer: its worker is gone
     INTER_STREAM_EV_APPLIED, // consumer: seq: all below are applied
     INTER_STREAM_EV_DURABLE, // consumer: seq: no checkpoint of its own has a cursor below
@@ -127,6 +131,7 @@ enum inter_stream_action_kind {
     INTER_STREAM_ACT_STORE,   // seq, view, len: durable before anything after it
     INTER_STREAM_ACT_DROP,    // seq: remove what is below; durable at leisure
     INTER_STREAM_ACT_ROOM,    // seq: the producer's worker may put what is below; stored, durable
+    INTER_STREAM_ACT_BEGIN,   // seq: where a consumer that attached ANYWHERE begins
     INTER_STREAM_ACT_DELIVER, // seq, view, len: to the consumer's worker
     INTER_STREAM_ACT_CHECKPOINT, // the consumer's worker shall save: the producer's spool fills
     INTER_STREAM_ACT_TERMS,      // term, ours, theirs: nothing will be sent

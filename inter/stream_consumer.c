@@ -8,7 +8,7 @@ void stream_say_grant(struct inter_stream *s) {
     struct inter_stream_grant g = {s->session,          s->next,          s->applied, s->durable,
                                    s->c.window_batches, s->c.window_bytes};
     size_t at = s->out->bytes.len;
-    if (!s->up || !s->attached)
+    if (!s->up || !s->attached || s->anywhere)
         return;
     inter_stream_put_grant(&s->out->bytes, &s->c.key, &g);
     stream_end_message(s, at);
@@ -31,15 +31,28 @@ void stream_clear_slots(struct inter_stream *s) {
     s->free_from = s->free_to = 0;
 }
 
+static void begin_at(struct inter_stream *s, uint64_t seq) {
+    s->next = s->base = s->applied = s->asked = seq;
+    s->ring_bytes = 0;
+    s->durable = s->durable < seq ? s->durable : seq;
+}
+
 void stream_attach(struct inter_stream *s, const struct inter_stream_event *e) {
     stream_clear_slots(s);
     s->attached = true;
+    s->anywhere = e->seq == INTER_STREAM_ANYWHERE;
     s->session = e->session;
-    s->next = s->base = s->applied = e->seq;
-    s->ring_bytes = 0;
-    s->durable = s->durable < e->seq ? s->durable : e->seq;
-    s->asked = e->seq;
+    begin_at(s, s->anywhere ? s->durable : e->seq); // word of that may still be on its way
     stream_say_hello(s, true);
+    stream_say_grant(s);
+}
+
+void stream_met(struct inter_stream *s, uint64_t base) {
+    if (s->anywhere) {
+        s->anywhere = false;
+        begin_at(s, base > s->next ? base : s->next);
+        stream_act(s, INTER_STREAM_ACT_BEGIN)->seq = s->next;
+    }
     stream_say_grant(s);
 }
 
@@ -58,7 +71,7 @@ static void deliver(struct inter_stream *s, const uint8_t *p, size_t n, neb_ns p
 }
 
 void stream_on_data(struct inter_stream *s, const struct inter_stream_message *m) {
-    if (!s->attached || s->refused) {
+    if (!s->attached || s->anywhere || s->refused) {
         stream_fault(s, INTER_STREAM_FAULT_LATE);
         return;
     }
@@ -142,7 +155,7 @@ void stream_on_durable(struct inter_stream *s, uint64_t seq) {
 void stream_consumer_tick(struct inter_stream *s) {
     if (!s->up || !s->attached)
         return;
-    if (!s->met && s->now - s->hello_at >= STREAM_HELLO_EVERY) {
+    if ((!s->met || s->anywhere) && s->now - s->hello_at >= STREAM_HELLO_EVERY) {
         stream_say_hello(s, true);
         stream_say_grant(s);
     }

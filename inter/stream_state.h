@@ -50,6 +50,7 @@ struct inter_stream {
     struct inter_stream_path *path;
     // consumer
     bool attached;
+    bool anywhere; // attached, but it begins where the producer will say that its spool does
     struct stream_slot *slots; // (window_batches) batch n in n % window_batches
     // slots that the last step delivered: their memory goes at the next one
     uint64_t free_from, free_to;
@@ -86,6 +87,7 @@ void stream_say_grant(struct inter_stream *s);
 void stream_free_delivered(struct inter_stream *s); // what the step before delivered
 void stream_clear_slots(struct inter_stream *s);
 void stream_attach(struct inter_stream *s, const struct inter_stream_event *e);
+void stream_met(struct inter_stream *s, uint64_t base); // the producer has said hello
 void stream_on_data(struct inter_stream *s, const struct inter_stream_message *m);
 void stream_on_applied(struct inter_stream *s, uint64_t seq);
 void stream_on_durable(struct inter_stream *s, uint64_t seq);

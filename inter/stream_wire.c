@@ -19,6 +19,7 @@ void inter_stream_put_hello(struct neb_buf *b, const struct inter_stream_key *k,
     neb_buf_u8(b, h->type);
     neb_buf_u8(b, h->ask);
     neb_buf_u32(b, h->batch_bytes);
+    neb_buf_u64(b, h->base);
     neb_buf_u8(b, (uint8_t)h->n_terms);
     for (uint32_t i = 0; i < h->n_terms; i++) {
         neb_buf_str(b, h->terms[i].name);
@@ -78,9 +79,11 @@ static bool get_hello(struct neb_rd *r, struct inter_stream_hello *h) {
     uint8_t ask = neb_rd_u8(r);
     h->ask = ask == 1;
     h->batch_bytes = neb_rd_u32(r);
+    h->base = neb_rd_u64(r);
     h->n_terms = neb_rd_u8(r);
     if (r->bad || version != INTER_STREAM_VERSION || ask > 1 || h->role > INTER_STREAM_CONSUMER ||
-        h->type == 0 || h->type >= INTER_STREAM_TYPES || h->n_terms > INTER_STREAM_TERMS_MAX)
+        h->type == 0 || h->type >= INTER_STREAM_TYPES || h->n_terms > INTER_STREAM_TERMS_MAX ||
+        h->base > INT64_MAX)
         return false;
     for (uint32_t i = 0; i < h->n_terms; i++) {
         neb_rd_str(r, h->terms[i].name, sizeof h->terms[i].name);

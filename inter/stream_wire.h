@@ -1,7 +1,7 @@
 // Bytes of stream messages. Parsers take hostile bytes: false for whatever does not fit.
 //
 //     all     | INTER_MSG_STREAM u8 | kind u8 | stream u16 | job 16 |
-//     HELLO   | version u8 | role u8 | type u8 | ask u8 | batch_bytes u32 | n u8 | n × (name str, sha256 32) |
+//     HELLO   | version u8 | role u8 | type u8 | ask u8 | batch_bytes u32 | base u64 | n u8 | n × (name str, sha256 32) |
 //     GRANT   | session u64 | have u64 | applied u64 | durable u64 | window_batches u32 | window_bytes u32 |
 //     DATA    | seq u64 | put i64 | signature 64 | the batch    over "job, stream, type, seq, sha256 of the batch"
 //
@@ -13,7 +13,7 @@
 
 enum {
     INTER_MSG_STREAM = 48,
-    INTER_STREAM_VERSION = 2,
+    INTER_STREAM_VERSION = 3,
     INTER_STREAM_HEADER = 20,
     INTER_STREAM_DATA_HEADER = INTER_STREAM_HEADER + 8 + 8 + 64
 };
@@ -25,6 +25,7 @@ struct inter_stream_hello {
     uint8_t role, type;
     bool ask; // answer with yours
     uint32_t batch_bytes, n_terms;
+    uint64_t base; // producer: the oldest batch that it will still have; consumer: 0
     struct inter_stream_term terms[INTER_STREAM_TERMS_MAX];
 };
 struct inter_stream_grant {

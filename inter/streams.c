@@ -164,6 +164,10 @@ static enum neb_status carry_out(struct inter_streams *s, struct inter_stream *t
         if (s->cb.room)
             tell_room(s, t, a);
         return NEB_OK;
+    case INTER_STREAM_ACT_BEGIN:
+        if (s->cb.begin)
+            s->cb.begin(s->cb.user, &c->key, a->seq);
+        return NEB_OK;
     case INTER_STREAM_ACT_DELIVER:
         if (s->cb.deliver)
             s->cb.deliver(s->cb.user, &c->key, a->seq, a->view, a->len, age_of(s, c->peer, a));

@@ -21,6 +21,8 @@ struct inter_stream_room {
 struct inter_streams_callbacks {
     void *user;
     void (*room)(void *user, const struct inter_stream_key *k, const struct inter_stream_room *r);
+    // The consumer attached ANYWHERE: batch seq is its first.
+    void (*begin)(void *user, const struct inter_stream_key *k, uint64_t seq);
     // The consumer's next batch, in order, put `age` ago (-1: not known). It is valid during the call.
     void (*deliver)(void *user, const struct inter_stream_key *k, uint64_t seq, const void *p,
                     size_t n, neb_ns age);
@@ -56,7 +58,7 @@ NEB_MUST_CHECK enum neb_status inter_streams_open(struct inter_streams *s,
 NEB_MUST_CHECK enum neb_status inter_streams_put(struct inter_streams *s,
                                                  const struct inter_stream_key *k, uint64_t seq,
                                                  const void *p, size_t n);
-// The consumer's worker: its cursor, what it has applied, what none of its checkpoints is below (inter/stream.h).
+// The consumer's worker: its cursor (or INTER_STREAM_ANYWHERE), what it has applied, what none of its checkpoints is below (inter/stream.h).
 NEB_MUST_CHECK enum neb_status
 inter_streams_attach(struct inter_streams *s, const struct inter_stream_key *k, uint64_t cursor);
 NEB_MUST_CHECK enum neb_status

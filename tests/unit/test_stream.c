@@ -190,6 +190,80 @@ static void test_lost(void **state) {
     inter_stream_destroy(&out);
 }
 
+static bool find(const struct inter_stream_actions *a, enum inter_stream_action_kind kind,
+                 struct inter_stream_action *out) {
+    for (size_t i = 0; i < a->n; i++)
+        if (a->list[i].kind == kind) {
+            *out = a->list[i];
+            return true;
+        }
+    return false;
+}
+
+// One whose checkpoints are gone attaches anywhere: it says nothing of what it has before the producer has said where its spool begins,
+// which is behind what was saved and not yet dropped. Data that comes before is nobody's.
+static void test_anywhere(void **state) {
+    (void)state;
+    struct inter_stream *in = make(INTER_STREAM_CONSUMER), *out = make(INTER_STREAM_PRODUCER);
+    struct inter_stream_actions a = {0};
+    struct inter_stream_action x = {0};
+    struct inter_stream_message m;
+    struct inter_stream_key k = config(INTER_STREAM_PRODUCER).key;
+    struct neb_buf b = {0};
+    uint8_t batch[10] = {0};
+    inter_stream_restore_base(out, 10);
+    for (uint64_t seq = 10; seq < 14; seq++)
+        assert_int_equal(inter_stream_restore(out, seq, batch, sizeof batch), NEB_OK);
+    assert_int_equal(
+        inter_stream_step(out, NEB_S, &(struct inter_stream_event){.kind = INTER_STREAM_EV_PEER_UP},
+                          &a),
+        NEB_OK);
+    for (uint64_t saved = 11; saved <= 12; saved++) { // only the first is dropped at once
+        neb_buf_clear(&b);
+        inter_stream_put_grant(&b, &k, &(struct inter_stream_grant){1, 12, 12, saved, 6, 700});
+        feed(out, &a, false, &b);
+    }
+    assert_int_equal(
+        inter_stream_step(in, NEB_S, &(struct inter_stream_event){.kind = INTER_STREAM_EV_PEER_UP},
+                          &a),
+        NEB_OK);
+    assert_int_equal(inter_stream_step(in, NEB_S,
+                                       &(struct inter_stream_event){.kind = INTER_STREAM_EV_ATTACH,
+                                                                    .seq = INTER_STREAM_ANYWHERE,
+                                                                    .session = 2},
+                                       &a),
+                     NEB_OK);
+    assert_int_equal(a.n, 1); // a HELLO, and no GRANT
+    neb_buf_clear(&b);
+    neb_buf_add(&b, a.bytes.p + a.list[0].at, a.list[0].size);
+    assert_true(inter_stream_parse(b.p, b.len, &m) && m.kind == INTER_STREAM_HELLO && m.hello.ask);
+    feed(out, &a, false, &b);
+    assert_true(find(&a, INTER_STREAM_ACT_SAY, &x));
+    neb_buf_clear(&b);
+    neb_buf_add(&b, a.bytes.p + x.at, x.size);
+    assert_true(inter_stream_parse(b.p, b.len, &m) && m.hello.base == 12);
+    struct neb_buf data = {0};
+    data_message(out, 0, 10, 0, &data);
+    feed(in, &a, true, &data);
+    assert_int_equal(faults(in, INTER_STREAM_FAULT_LATE), 1);
+    feed(in, &a, false, &b);
+    assert_true(find(&a, INTER_STREAM_ACT_BEGIN, &x) && x.seq == 12);
+    assert_true(find(&a, INTER_STREAM_ACT_SAY, &x));
+    neb_buf_clear(&b);
+    neb_buf_add(&b, a.bytes.p + x.at, x.size);
+    feed(out, &a, false, &b);
+    assert_false(find(&a, INTER_STREAM_ACT_LOST, &x));
+    assert_true(find(&a, INTER_STREAM_ACT_SEND, &x) && x.seq == 12);
+    data_message(out, 12, 10, 0, &data);
+    feed(in, &a, true, &data);
+    assert_true(find(&a, INTER_STREAM_ACT_DELIVER, &x) && x.seq == 12);
+    neb_buf_free(&data);
+    neb_buf_free(&b);
+    inter_stream_actions_free(&a);
+    inter_stream_destroy(&in);
+    inter_stream_destroy(&out);
+}
+
 // Each time that batches leave the spool is a write that is synced: a consumer that says to have saved one more, again and again, causes one
 // a second.
 static void test_saved_often(void **state) {
@@ -360,7 +434,7 @@ static void test_wire(void **state) { // what is written is read; whatever is cu
     (void)state;
     struct inter_stream_key k = config(INTER_STREAM_CONSUMER).key;
     struct inter_stream_hello h = {
-        .role = 1, .type = 2, .ask = true, .batch_bytes = 99, .n_terms = 2};
+        .role = 1, .type = 2, .ask = true, .batch_bytes = 99, .n_terms = 2, .base = 1ull << 40};
     struct inter_stream_message m;
     struct neb_buf b[3] = {{0}};
     uint8_t sig[INTER_SIG_BYTES] = {5};
@@ -371,7 +445,7 @@ static void test_wire(void **state) { // what is written is read; whatever is cu
     inter_stream_put_data(&b[2], &k, 1234567890123, 77, sig);
     neb_buf_add(&b[2], "body", 4);
     assert_true(inter_stream_parse(b[0].p, b[0].len, &m) && m.kind == INTER_STREAM_HELLO &&
-                m.hello.ask);
+                m.hello.ask && m.hello.base == 1ull << 40);
     assert_string_equal(m.hello.terms[1].name, "shards");
     assert_true(inter_stream_parse(b[1].p, b[1].len, &m) && m.grant.have == 9 &&
                 m.grant.window_bytes == 5);
@@ -443,7 +517,7 @@ int main(void) {
         cmocka_unit_test(test_refused_data), cmocka_unit_test(test_refused_puts),
         cmocka_unit_test(test_terms),        cmocka_unit_test(test_lost),
         cmocka_unit_test(test_spool),        cmocka_unit_test(test_sealed),
-        cmocka_unit_test(test_saved_often),
+        cmocka_unit_test(test_saved_often),  cmocka_unit_test(test_anywhere),
 
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

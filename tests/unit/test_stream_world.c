@@ -30,11 +30,14 @@ struct world {
     struct {
         uint64_t cursor, hash;
     } generations[GENERATIONS];
+    uint64_t saved_once; // the newest cursor that was ever in one
     size_t n_saved;
     uint8_t queue[64][200]; // batches handed to the worker
     size_t sizes[64];
     uint64_t queued; // one past the newest
     bool asked;
+    bool forgets,
+        begun; // it loses its checkpoints now and then; begins where the producer said, just now
     uint64_t checkpoints_asked, crashes, lost;
     size_t spool_bytes, spool_bytes_max, held_max;
     struct inter_stream_actions actions;
@@ -65,6 +68,18 @@ static void deliver(struct world *w, const struct inter_stream_action *a) {
     memcpy(w->queue[a->seq % 64], a->view, n);
     w->sizes[a->seq % 64] = n;
     w->queued++;
+}
+
+// Of a worker that has applied all below.
+static uint64_t hash_of(uint64_t below) {
+    uint64_t hash = 0;
+    uint8_t b[200];
+    for (uint64_t s = 0; s < below; s++) {
+        size_t n = body(s, b);
+        for (size_t i = 0; i < n; i++)
+            hash = neb_mix64(hash * 31 + b[i] + 1);
+    }
+    return hash;
 }
 
 static void count_spool(struct world *w) {
@@ -109,6 +124,12 @@ static bool carry_out(struct world *w, bool producer, const struct inter_stream_
     case INTER_STREAM_ACT_ROOM:
         w->limit = a->seq;
         w->stored = a->stored;
+        break;
+    case INTER_STREAM_ACT_BEGIN:
+        assert_true(w->forgets && !w->n_saved && a->seq <= w->saved_once);
+        w->cursor = w->queued = a->seq;
+        w->hash = hash_of(a->seq); // it learned without them
+        w->begun = true;
         break;
     case INTER_STREAM_ACT_DELIVER: deliver(w, a); break;
     case INTER_STREAM_ACT_CHECKPOINT:
@@ -156,8 +177,10 @@ static void tell(struct world *w, bool producer, struct inter_stream_event e) {
 static void attach_consumer(struct world *w) {
     w->queued = w->cursor;
     tell(w, false,
-         (struct inter_stream_event){
-             .kind = INTER_STREAM_EV_ATTACH, .seq = w->cursor, .session = ++w->session});
+         (struct inter_stream_event){.kind = INTER_STREAM_EV_ATTACH,
+                                     .seq = w->forgets && !w->n_saved ? INTER_STREAM_ANYWHERE
+                                                                      : w->cursor,
+                                     .session = ++w->session});
 }
 
 static void restart_producer_worker(struct world *w) {
@@ -170,6 +193,7 @@ static void save_consumer(struct world *w, bool final) {
     w->generations[w->n_saved % GENERATIONS].cursor = w->cursor;
     w->generations[w->n_saved % GENERATIONS].hash = w->hash;
     w->n_saved++;
+    w->saved_once = w->cursor > w->saved_once ? w->cursor : w->saved_once;
     for (int i = 0; final && i < GENERATIONS; i++) // nothing goes back beyond the last one
         w->generations[i].cursor = w->cursor, w->generations[i].hash = w->hash;
     w->asked = false;
@@ -190,6 +214,11 @@ static void restart_consumer_worker(struct world *w) {
     // it says so again, in case that its agent died before it told the other
     if (w->cursor == BATCHES)
         save_consumer(w, true);
+}
+
+static void forget_consumer(struct world *w) { // its disk is lost
+    w->n_saved = 0;
+    restart_consumer_worker(w);
 }
 
 static void flip_link(struct world *w) {
@@ -231,6 +260,9 @@ static void crash_consumer(struct world *w) {
 }
 
 static void apply_one(struct world *w) {
+    if (w->begun && w->cursor == BATCHES) // it says so again
+        save_consumer(w, true);
+    w->begun = false;
     if (w->cursor >= w->queued)
         return;
     for (size_t i = 0; i < w->sizes[w->cursor % 64]; i++)
@@ -282,6 +314,7 @@ static void run_world(uint64_t seed, double trouble) {
     w->rng = neb_rng_make(seed, 1);
     w->lose = seed % 3 == 0 ? 0.02 : 0; // on a link that stays up
     w->twice = trouble > 0 ? 0.05 : 0;
+    w->forgets = seed % 5 == 2;
     assert_int_equal(inter_stream_create(&p, &crypto, &w->out), NEB_OK);
     assert_int_equal(inter_stream_create(&c, &crypto, &w->in), NEB_OK);
     restart_producer_worker(w);
@@ -297,6 +330,8 @@ static void run_world(uint64_t seed, double trouble) {
             restart_producer_worker(w);
         if (unit(w) < trouble / 4)
             restart_consumer_worker(w);
+        if (w->forgets && unit(w) < trouble / 8)
+            forget_consumer(w);
         receive(w, trouble / 4);
         put_one(w, trouble);
         if (unit(w) < speed)
@@ -306,13 +341,7 @@ static void run_world(uint64_t seed, double trouble) {
             tell(w, false, (struct inter_stream_event){.kind = INTER_STREAM_EV_TICK});
         }
     }
-    uint64_t want = 0;
-    uint8_t b[200];
-    for (uint64_t s = 0; s < BATCHES; s++) {
-        size_t n = body(s, b);
-        for (size_t i = 0; i < n; i++)
-            want = neb_mix64(want * 31 + b[i] + 1);
-    }
+    uint64_t want = hash_of(BATCHES);
     if (w->cursor != BATCHES || w->spool_base != BATCHES || w->hash != want || w->lost)
         fail_msg("seed %llu: applied %llu of %d, spool %llu..%llu, put %llu, hash %s, lost %llu",
                  (unsigned long long)seed, (unsigned long long)w->cursor, BATCHES,

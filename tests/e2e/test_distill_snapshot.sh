@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# Students that are one model, and take a snapshot: one that was away for longer than updates are kept, and whose worker is killed before its next
+# checkpoint; one whose job folder was lost, and then its disk. Their labels go on, from where the teacher still has them; nobody forks.
+. "$(dirname "$0")/lib.sh"
+. "$(dirname "$0")/pairs.sh"
+make_pairs
+clean_up() { kill -CONT ${stopped[@]:-} 2>/dev/null || true; end_now ${pid:+"$pid"}; }
+stopped=()
+four="[{name: beta, role: student, threads: 1}, {name: gamma, role: student, threads: 1}, {name: delta, role: student, threads: 1}, {name: alpha, role: teacher, threads: 1}]"
+job "$T/job.yaml" "$four" "teacher: {init: $T/teacher/checkpoint/model.ckpt}, federate: true"
+sed -i 's/batch: 6, accumulate: 2/batch: 1, accumulate: 1/; s/every_steps: 10/every_steps: 40, keep: 2/; s/^log_every: 1/log_every: 5/; s/windows: 20/windows: 2/' "$T/job.yaml"
+echo "sync: {interval: 10, fragments: 1, overlap: 2, codec: int4, grace_s: 1, commit_all: false, outer: {lr: 0.9, momentum: 0.6}}" >>"$T/job.yaml"
+job "$T/teacher.yaml" "$one"
+run "$T/teacher.yaml" 1 "$T/teacher" --steps 5
+
+pace 8
+run=$T/run
+rounds() { largest "$run" round round "$1" 0; } # CLUSTER
+reaches() { (($(rounds "$1") >= $2)) || ! kill -0 "$pid" 2>/dev/null; }
+wait_rounds() { # CLUSTER ROUNDS
+    within 60 reaches "$1" "$2" && (($(rounds "$1") >= $2)) || fail "no round $2 of $1: $(tail -n 5 "$run.log")"
+}
+log_of() { cat "$run/clusters/$1"/jobs/*/worker.log 2>/dev/null; }
+took() { (($(log_of "$1" | grep -c 'taken over from a snapshot') > ${2:-0})); } # CLUSTER BEFORE
+kept() { find "$run/clusters/$1/blobs" -name '*.blob' | wc -l; }
+
+timeout 200 "$nebula" distill "$T/job.yaml" --local 4 --steps 100000 --out "$run" >"$run.log" 2>&1 &
+pid=$!
+for ((i = 0; i < 100; i++)); do
+    nebula_pid=$(pgrep -P "$pid" -f 'nebula distill') && break
+    sleep 0.1
+done
+
+# Away, with all its disk; killed when it has taken the snapshot over, long before its next checkpoint.
+wait_rounds delta 12
+stopped=("$(agent_of delta)" "$(worker_of delta)")
+kill -STOP "${stopped[@]}"
+within 30 is_away run/clusters/beta delta && within 30 is_away run/clusters/gamma delta || fail "delta is stopped, and its links are up"
+wait_rounds beta $(($(rounds beta) + 20))
+kill -CONT "${stopped[@]}"
+stopped=()
+within 30 took delta || fail "no snapshot for delta: $(tail -n 5 "$run.log")"
+sleep 0.2
+kill -KILL "$(worker_of delta)" || true
+wait_rounds delta $(($(rounds beta) + 5))
+echo "delta away: at round $(rounds delta) again"
+
+# The job folder of another one alone: its worker begins anew, until its agent has a snapshot.
+kill -STOP "$(agent_of gamma)"
+stopped=("$(agent_of gamma)")
+kill -KILL "$(worker_of gamma)"
+rm -rf "$run"/clusters/gamma/jobs/*
+kill -CONT "${stopped[@]}"
+stopped=()
+within 30 took gamma || fail "no snapshot for gamma: $(tail -n 5 "$run.log")"
+wait_rounds gamma $(($(rounds beta) + 5))
+echo "job folder of gamma lost: at round $(rounds gamma) again"
+
+# Its whole disk: what is left are its keys.
+kill -STOP "$nebula_pid" # so that its agent is not started again at once
+stopped=("$nebula_pid")
+kill -KILL "$(agent_of gamma)" "$(worker_of gamma)"
+rm -rf "$run/clusters/gamma/"{ledger.db,ledger.db-wal,ledger.db-shm,streams.db,streams.db-wal,streams.db-shm,blobs,jobs}
+kill -CONT "$nebula_pid"
+stopped=()
+within 30 took gamma || fail "no snapshot for gamma: $(tail -n 5 "$run.log")"
+wait_rounds gamma $(($(rounds beta) + 5))
+echo "disk of gamma lost: at round $(rounds gamma) again"
+
+kill -INT "$pid"
+wait "$pid" || true
+pid=
+round_digests_equal "$run"
+for name in beta gamma delta; do
+    ! log_of "$name" | has 'no labels for' || fail "$name had no labels"
+done
+jq -r -R 'fromjson? | select(.kind == "fault" and (.text | test("labels of steps"))) | "\(.cluster): \(.text)"' "$run/metrics.jsonl"
