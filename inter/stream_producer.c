@@ -14,6 +14,11 @@ static uint64_t room_limit(const struct inter_stream *s) {
     uint64_t left = s->c.spool_bytes > s->ring_bytes
                         ? (s->c.spool_bytes - s->ring_bytes) / s->c.batch_bytes
                         : 0;
+    if (s->base == s->next &&
+        s->have > s->next) { // the spool was lost: it begins anew with what is put next
+        disk = s->have + 1;
+        left = disk - s->next;
+    }
     most = disk < most ? disk : most;
     return s->next + left < most ? s->next + left : most;
 }
@@ -68,14 +73,17 @@ void stream_put(struct inter_stream *s, const struct inter_stream_event *e) {
         stream_say_room(s, true);
         return;
     }
-    // the spool was lost, the consumer has all before
-    if (e->seq > s->next && s->base == s->next && e->seq <= s->have)
+    // The spool was lost, the consumer has all before. Where it begins now is stored with the batch: it is read from there.
+    bool moved = e->seq > s->next && s->base == s->next && e->seq <= s->have;
+    if (moved)
         s->base = s->next = e->seq;
     if (e->seq > s->next || e->seq >= s->base + s->c.spool_batches ||
         s->ring_bytes + e->len > s->c.spool_bytes) {
         stream_fault(s, INTER_STREAM_FAULT_OUTSIDE);
         return;
     }
+    if (moved)
+        stream_act(s, INTER_STREAM_ACT_DROP)->seq = s->base;
     struct inter_stream_action *a = stream_act(s, INTER_STREAM_ACT_STORE);
     a->seq = e->seq;
     a->view = e->data;

@@ -24,6 +24,8 @@ struct world {
     struct inter_stream *out;
     uint64_t spool_base, spool_next; // what is on disk
     uint64_t put, saved_put, limit, stored;
+    bool loses;          // its spool, once
+    uint64_t gone_below; // what no spool has any more
     // consumer
     struct inter_stream *in;
     uint64_t session, cursor, hash;
@@ -259,6 +261,23 @@ static void crash_consumer(struct world *w) {
     restart_consumer_worker(w);
 }
 
+// What its oldest checkpoint holds; a consumer goes back no further.
+static uint64_t oldest(const struct world *w) {
+    uint64_t a = w->generations[0].cursor, b = w->generations[1].cursor;
+    return !w->n_saved ? 0 : w->n_saved == 1 || a < b ? a : b;
+}
+
+// Until it has saved what only it has, a consumer that goes back is lost.
+static bool fragile(const struct world *w) { return oldest(w) < w->gone_below; }
+
+// streams.db is removed. The producer's worker goes on where its checkpoint says; the consumer has all before.
+static void lose_spool(struct world *w) {
+    w->loses = false;
+    w->gone_below = w->saved_put;
+    w->spool_base = w->spool_next = 0;
+    crash_producer(w);
+}
+
 static void apply_one(struct world *w) {
     if (w->begun && w->cursor == BATCHES) // it says so again
         save_consumer(w, true);
@@ -300,6 +319,8 @@ static void receive(struct world *w, double trouble) {
         struct inter_stream_event e = {
             .kind = INTER_STREAM_EV_MESSAGE, .bulk = k.bulk, .data = k.p, .len = k.n};
         uint64_t cut = unit(w) < trouble ? neb_rng_below(&w->rng, 4) : UINT64_MAX;
+        if (k.to_consumer && fragile(w))
+            cut = UINT64_MAX;
         if (!step(w, !k.to_consumer, &e, cut)) {
             k.to_consumer ? crash_consumer(w) : crash_producer(w);
             return;
@@ -315,6 +336,7 @@ static void run_world(uint64_t seed, double trouble) {
     w->lose = seed % 3 == 0 ? 0.02 : 0; // on a link that stays up
     w->twice = trouble > 0 ? 0.05 : 0;
     w->forgets = seed % 5 == 2;
+    w->loses = trouble > 0 && seed % 5 == 3;
     assert_int_equal(inter_stream_create(&p, &crypto, &w->out), NEB_OK);
     assert_int_equal(inter_stream_create(&c, &crypto, &w->in), NEB_OK);
     restart_producer_worker(w);
@@ -328,8 +350,11 @@ static void run_world(uint64_t seed, double trouble) {
             flip_link(w);
         if (unit(w) < trouble / 4)
             restart_producer_worker(w);
-        if (unit(w) < trouble / 4)
+        if (unit(w) < trouble / 4 && !fragile(w))
             restart_consumer_worker(w);
+        // before that it could put batches without having heard what the consumer has
+        if (w->loses && w->saved_put > 30 && w->queued >= w->put)
+            lose_spool(w);
         if (w->forgets && unit(w) < trouble / 8)
             forget_consumer(w);
         receive(w, trouble / 4);
