@@ -27,7 +27,8 @@ struct distill_run {
     int64_t labelled[AGENT_CLUSTERS_MAX];             // teacher: next step of each student
     struct agent_label_rate rate[AGENT_CLUSTERS_MAX]; // teacher: labels a position for each student
     struct neb_buf batch;
-    neb_ns waiting_since; // student; 0: it does not
+    neb_ns
+        waiting_since; // student: for labels; teacher: for text that may not come; 0: it does not
     bool said_waiting, said_gone;
     uint64_t alone; // steps that were made without labels that should have come
     json_t *quality;

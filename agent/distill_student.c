@@ -1,4 +1,6 @@
-// The student of mode distill: learns from text and labels, from the cache, or alone.
+// The student of mode distill: learns from text and labels, from the cache, or alone. With distill.when_lost: alone it ends alone, too: where
+// no labels come for patience_s once all its steps are made, it says that it has them all (agent_stream_skip), and the teacher leaves them
+// out when it is back.
 #include "agent/base/log.h"
 #include "agent/distill_cache.h"
 #include "agent/distill_run.h"
@@ -86,6 +88,11 @@ static enum neb_status next_labels(struct distill_run *r, const uint8_t **p, siz
     return st == NEB_OK && !all ? NEB_ERR_AGAIN : st;
 }
 
+// Labels are here, but followers have no room.
+static bool waits_for_followers(const struct distill_run *r) {
+    return r->streams[0]->next < r->streams[0]->have;
+}
+
 // Labels that are here: of this step, or of one that was made without them, which are dropped.
 static enum neb_status take_labels(struct distill_run *r, const uint8_t *p, size_t n, bool *used) {
     int64_t step = agent_distill_step_of(p, n), now = agent_distill_state(r->side)->step;
@@ -134,8 +141,7 @@ static enum neb_status learn_once(struct distill_run *r) {
     if (st == NEB_OK)
         return take_labels(r, p, n, &used);
     NEB_TRY(st == NEB_ERR_AGAIN ? NEB_OK : st);
-    bool here = r->streams[0]->next < r->streams[0]->have; // followers have no room
-    if (here || !patience_over(r))
+    if (waits_for_followers(r) || !patience_over(r))
         return worker_wait(r->w);
     return learn_alone(r);
 }
@@ -153,6 +159,36 @@ static enum neb_status exchange(struct distill_run *r, bool *ready) {
 static bool done(const struct distill_run *r) {
     return r->w->federated ? worker_finished(r->w)
                            : agent_distill_state(r->side)->step >= r->w->job.steps;
+}
+
+// The teacher is gone, and may never come back: it is told, when it does, that no more labels are wanted (distill_teacher.c).
+static enum neb_status let_go(struct distill_run *r) {
+    uint64_t steps = (uint64_t)r->w->job.steps;
+    neb_warn("all steps are made and no labels come: ends without the last %llu",
+             (unsigned long long)(steps - r->streams[0]->next));
+    if (r->requests[0])
+        r->requests[0]->let_go = true;
+    return agent_stream_skip(r->streams[0], steps);
+}
+
+// Labels that come too late, of steps made alone: the teacher shall be able to end.
+static enum neb_status late_labels(struct distill_run *r) {
+    while (!r->w->stop && r->n_streams && r->streams[0]->next < (uint64_t)r->w->job.steps) {
+        const uint8_t *p;
+        size_t n;
+        bool used;
+        NEB_TRY(worker_drain(r->w));
+        enum neb_status st = next_labels(r, &p, &n);
+        if (st == NEB_OK)
+            NEB_TRY(take_labels(r, p, n, &used));
+        else if (st != NEB_ERR_AGAIN)
+            return st;
+        else if (!waits_for_followers(r) && patience_over(r))
+            return let_go(r);
+        else
+            NEB_TRY(worker_wait(r->w));
+    }
+    return NEB_OK;
 }
 
 enum neb_status distill_learn(struct distill_run *r) {
@@ -177,15 +213,5 @@ enum neb_status distill_learn(struct distill_run *r) {
         distill_say_step(r);
         NEB_TRY(distill_maybe_save(r));
     }
-    // Labels that come too late, of steps made alone: the teacher shall be able to end.
-    while (!r->w->stop && r->n_streams && r->streams[0]->next < (uint64_t)r->w->job.steps) {
-        const uint8_t *p;
-        size_t n;
-        NEB_TRY(worker_drain(r->w));
-        enum neb_status st = next_labels(r, &p, &n);
-        NEB_TRY(st == NEB_ERR_AGAIN ? worker_wait(r->w)
-                : st == NEB_OK      ? agent_stream_applied(r->streams[0])
-                                    : st);
-    }
-    return NEB_OK;
+    return late_labels(r);
 }

@@ -1,4 +1,5 @@
 // The teacher of mode distill: labels the batches of its students, as far as each has room.
+#include "agent/base/log.h"
 #include "agent/distill_run.h"
 
 // Stream i has room, and what it is to be filled with is here.
@@ -26,6 +27,33 @@ bool distill_all_labelled(const struct distill_run *r) {
         if (r->labelled[i] < r->w->job.steps)
             return false;
     return true;
+}
+
+// Student i has ended without its last labels (distill_student.c): it has all, as far as it says, and requests nothing more. A teacher
+// that learns goes through their text all the same, as after any restart; where that is the student's to send, as long as it comes.
+static bool wants_no_more(struct distill_run *r, int32_t i) {
+    const struct agent_distill_config *d = &r->w->job.distill;
+    if (r->labelled[i] >= r->w->job.steps || r->streams[i]->durable < (uint64_t)r->w->job.steps)
+        return false;
+    if (!d->learn)
+        return true;
+    if (!r->requests[i] || ready(r, i)) {
+        r->waiting_since = 0;
+        return false;
+    }
+    r->waiting_since = r->waiting_since ? r->waiting_since : neb_now();
+    return neb_seconds(neb_now() - r->waiting_since) >= (double)d->patience_s;
+}
+
+static enum neb_status leave_out(struct distill_run *r, int32_t i) {
+    int64_t left = r->w->job.steps - r->labelled[i];
+    neb_info("%s wants no more labels: the last %lld are not made",
+             r->w->job.clusters[r->student_of[i]].name, (long long)left);
+    agent_distill_state(r->side)->step += left;
+    r->labelled[i] = r->w->job.steps;
+    r->streams[i]->next = (uint64_t)r->w->job.steps;
+    r->waiting_since = 0;
+    return r->requests[i] ? agent_stream_skip(r->requests[i], (uint64_t)r->w->job.steps) : NEB_OK;
 }
 
 // Labels a position for the next batch of stream i, as its link allows.
@@ -72,6 +100,9 @@ static enum neb_status label_next(struct distill_run *r, int32_t i) {
 enum neb_status distill_teach(struct distill_run *r) {
     while (!r->w->stop && !distill_all_labelled(r)) {
         NEB_TRY(worker_drain(r->w));
+        for (int32_t k = 0; k < r->n_streams; k++)
+            if (wants_no_more(r, k))
+                NEB_TRY(leave_out(r, k));
         int32_t i = next_student(r);
         if (i < 0) {
             NEB_TRY(worker_wait(r->w));

@@ -140,7 +140,7 @@ enum neb_status worker_side_newest(const struct worker_side *x, struct intra_ckp
 enum neb_status worker_side_wait_taken(struct worker_side *x) {
     NEB_TRY(worker_save_wait(x->w));
     for (int32_t i = 0; i < x->n_streams; i++)
-        while (!x->w->stop && produces(x->streams[i]) &&
+        while (!x->w->stop && produces(x->streams[i]) && !x->streams[i]->let_go &&
                x->streams[i]->durable < x->streams[i]->next)
             NEB_TRY(wait_more(x));
     return NEB_OK;

@@ -48,7 +48,7 @@ NEB_MUST_CHECK enum neb_status worker_side_start(struct worker_side *x, worker_s
 NEB_MUST_CHECK enum neb_status worker_side_save(struct worker_side *x, int64_t at, bool final);
 NEB_MUST_CHECK enum neb_status worker_side_newest(const struct worker_side *x,
                                                   struct intra_ckpt **out); // NEB_ERR_NOT_FOUND
-// Until the last checkpoint is on disk and all that was put is the others' for good: its agent keeps it only while this worker lives.
+// Until the last checkpoint is on disk and all that was put, but for what was let go, is the others' for good: its agent keeps it only while this worker lives.
 NEB_MUST_CHECK enum neb_status worker_side_wait_taken(struct worker_side *x);
 
 #endif

@@ -211,6 +211,14 @@ enum neb_status agent_stream_applied(struct agent_stream *s) {
     return say(s, "stream-applied", s->next);
 }
 
+enum neb_status agent_stream_skip(struct agent_stream *s, uint64_t next) {
+    NEB_ASSERT(s->c.role == INTER_STREAM_CONSUMER && next >= s->next);
+    s->anywhere = false;
+    s->next = s->have = next;
+    s->waits = 0;
+    return say_open(s);
+}
+
 enum neb_status agent_stream_saved(struct agent_stream *s, uint64_t cursor, int keep, bool final) {
     NEB_ASSERT(keep >= 1 && keep <= AGENT_STREAM_GENERATIONS);
     // not the same generation again

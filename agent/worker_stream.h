@@ -35,7 +35,9 @@ struct agent_stream {
     uint64_t limit, stored, durable;
     uint64_t taken, arrived;          // the consumer has applied, and has, what is below
     struct inter_stream_measure path; // producer of a measured stream
-    bool anywhere;           // consumer: where it begins is not known yet, and next means nothing
+    bool anywhere; // consumer: where it begins is not known yet, and next means nothing
+    bool
+        let_go; // producer: it is of no matter whether the consumer gets what was put (worker_side_wait_taken)
     bool want_checkpoint;    // consumer: save, then agent_stream_saved
     char refused[320];       // not empty: why the stream cannot go on
     uint64_t bytes, batches; // put or applied by this process
@@ -69,6 +71,9 @@ json_t *agent_stream_stall(const struct agent_stream *s);
 // The same for people, of a report; nothing where there is none.
 void agent_stall_print(const char *name, const json_t *stall, FILE *out);
 NEB_MUST_CHECK enum neb_status agent_stream_applied(struct agent_stream *s);
+// Consumer: goes on at batch `next`, and lets those before it go, also such as were not put yet. The producer's worker passes over them
+// as over what is stored.
+NEB_MUST_CHECK enum neb_status agent_stream_skip(struct agent_stream *s, uint64_t next);
 // A checkpoint with this cursor is on disk, one of `keep` generations: batches below the oldest's cursor may go. final:
 // nothing will be started again from an older one.
 NEB_MUST_CHECK enum neb_status agent_stream_saved(struct agent_stream *s, uint64_t cursor, int keep,

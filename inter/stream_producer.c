@@ -25,12 +25,13 @@ static uint64_t room_limit(const struct inter_stream *s) {
 
 void stream_say_room(struct inter_stream *s, bool always) {
     uint64_t limit = room_limit(s);
-    if (!always && limit == s->room_said && s->durable == s->durable_said)
+    if (!always && limit == s->room_said && s->durable == s->durable_said &&
+        s->next == s->stored_said)
         return;
     struct inter_stream_action *a = stream_act(s, INTER_STREAM_ACT_ROOM);
     a->seq = s->room_said = limit;
     a->durable = s->durable_said = s->durable;
-    a->stored = s->next;
+    a->stored = s->stored_said = s->next;
 }
 
 void stream_pump(struct inter_stream *s) {

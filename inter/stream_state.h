@@ -44,7 +44,7 @@ struct inter_stream {
     uint64_t widened; // grants that apply no more tell nothing of the window in force
     neb_ns moved, blocked; // last progress of `have` or first send; nothing is sent before
     uint32_t vain;         // how often in a row batches were sent again and nothing came of it
-    uint64_t room_said, durable_said;
+    uint64_t room_said, durable_said, stored_said;
     neb_ns dropped; // from the spool, last; 0: never
     bool lost;      // said in this session
     struct inter_stream_path *path;

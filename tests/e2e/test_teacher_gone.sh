@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A teacher that disappears: its agent and its worker stand still for OUTAGE_S seconds (12 here; 600 is ten minutes), which the
 # student's side sees as silence. The student uses up what it has, waits, says so once, and goes on to the same bits; the links
-# are down and up again; nothing grows meanwhile.
+# are down and up again; nothing grows meanwhile. One that goes on alone ends without the teacher, which ends too when it is back.
 # shellcheck disable=SC2046,SC2086 # $teacher and $student are several processes each
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/pairs.sh"
@@ -39,3 +39,26 @@ jq -e '.quality.clusters.beta.taught_share == 1' "$out/summary.json" >/dev/null 
 jq -s -e '[.[] | select(.kind == "note" and .cluster == "beta" and .text == "labels come again")] | length >= 1' "$out/metrics.jsonl" >/dev/null ||
     fail "it was not said that labels come again"
 echo "gone for $outage_s s at step $at: waited ($(jq -c .quality.clusters.beta.stall "$out/summary.json")), said so once, ended with the same bits"
+
+# All its steps alone: it does not wait for labels that may never come. The teacher is back later, and makes no more.
+gone_for_good() { # NAME [more keys of the distill section [and of the teacher]]
+    out=$T/$1
+    job "$T/$1.yaml" "$here" "teacher: {init: $T/teacher/checkpoint/model.ckpt${3:+, $3}}, ahead: 4, when_lost: alone, patience_s: 1${2:+, $2}"
+    timeout 120 "$nebula" distill "$T/$1.yaml" --local 2 --steps 80 --out "$out" >"$out.log" 2>&1 &
+    pid=$!
+    wait_step "$out" 20 "$pid" || fail "$1: run ended before step 20: $(tail -n 3 "$out.log")"
+    teacher=$(pgrep -f "nebula (agent|worker) .*$out/clusters/alpha" | tr '\n' ' ')
+    kill -STOP $teacher
+    ended() { grep -q "job distill: done" "$out/clusters/beta/agent.log"; }
+    within 60 ended || fail "$1: the student does not end without its teacher: $(tail -n 3 "$out"/clusters/beta/jobs/*/worker.log)"
+    compgen -G "$out/clusters/beta/jobs/*/model.ckpt" >/dev/null || fail "$1: no model"
+    kill -CONT $teacher
+    wait "$pid" || fail "$1: the teacher did not end: $(tail -n 5 "$out.log")"
+    jq -e '.quality.clusters.beta | .taught_share > 0 and .taught_share < 1 and (.chrf | type == "number")' "$out/summary.json" >/dev/null ||
+        fail "$1: $(jq -c .quality.clusters.beta "$out/summary.json")"
+    grep -h "ends without the last" "$out"/clusters/beta/jobs/*/worker.log || fail "$1: it had all labels: the test shows nothing"
+    grep -h "wants no more labels" "$out"/clusters/alpha/jobs/*/worker.log || fail "$1: the teacher made them all"
+}
+gone_for_good alone
+gone_for_good pushed "push_text: true"
+gone_for_good learns "push_text: true" "learn: true"

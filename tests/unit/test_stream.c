@@ -264,6 +264,50 @@ static void test_anywhere(void **state) {
     inter_stream_destroy(&out);
 }
 
+// A consumer that wants no more begins again behind all that there will ever be: the producer's worker hears that this is stored.
+static void test_wants_no_more(void **state) {
+    (void)state;
+    enum { ALL = 100 };
+    struct inter_stream *in = make(INTER_STREAM_CONSUMER), *out = make(INTER_STREAM_PRODUCER);
+    struct inter_stream_actions a = {0};
+    struct inter_stream_action x = {0};
+    struct inter_stream_key k = config(INTER_STREAM_PRODUCER).key;
+    struct neb_buf b = {0};
+    uint8_t batch[10] = {0};
+    for (uint64_t seq = 0; seq < 4; seq++)
+        assert_int_equal(inter_stream_step(out, NEB_S,
+                                           &(struct inter_stream_event){.kind = INTER_STREAM_EV_PUT,
+                                                                        .seq = seq,
+                                                                        .data = batch,
+                                                                        .len = sizeof batch},
+                                           &a),
+                         NEB_OK);
+    inter_stream_put_grant(&b, &k, &(struct inter_stream_grant){1, 2, 2, 1, 6, 700});
+    feed(out, &a, false, &b); // what is saved was dropped just now
+    const struct inter_stream_event word[] = {
+        {.kind = INTER_STREAM_EV_PEER_UP},
+        {.kind = INTER_STREAM_EV_ATTACH, .seq = ALL, .session = 2},
+        {.kind = INTER_STREAM_EV_DURABLE, .seq = ALL}};
+    for (size_t i = 0; i < sizeof word / sizeof *word; i++)
+        assert_int_equal(inter_stream_step(in, NEB_S, &word[i], &a), NEB_OK);
+    assert_true(find(&a, INTER_STREAM_ACT_SAY, &x));
+    neb_buf_clear(&b);
+    neb_buf_add(&b, a.bytes.p + x.at, x.size);
+    feed(out, &a, false, &b);
+    assert_true(find(&a, INTER_STREAM_ACT_ROOM, &x) && x.durable == ALL);
+    assert_int_equal(inter_stream_step(out, 3 * NEB_S,
+                                       &(struct inter_stream_event){.kind = INTER_STREAM_EV_TICK},
+                                       &a),
+                     NEB_OK);
+    assert_true(find(&a, INTER_STREAM_ACT_DROP, &x) && x.seq == ALL);
+    assert_true(find(&a, INTER_STREAM_ACT_ROOM, &x) && x.stored == ALL && x.durable == ALL);
+    assert_false(find(&a, INTER_STREAM_ACT_SEND, &x));
+    neb_buf_free(&b);
+    inter_stream_actions_free(&a);
+    inter_stream_destroy(&in);
+    inter_stream_destroy(&out);
+}
+
 // Each time that batches leave the spool is a write that is synced: a consumer that says to have saved one more, again and again, causes one
 // a second.
 static void test_saved_often(void **state) {
@@ -513,11 +557,12 @@ static void write_corpus(void) {
 int main(void) {
     write_corpus();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_wire),         cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_refused_data), cmocka_unit_test(test_refused_puts),
-        cmocka_unit_test(test_terms),        cmocka_unit_test(test_lost),
-        cmocka_unit_test(test_spool),        cmocka_unit_test(test_sealed),
-        cmocka_unit_test(test_saved_often),  cmocka_unit_test(test_anywhere),
+        cmocka_unit_test(test_wire),          cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_refused_data),  cmocka_unit_test(test_refused_puts),
+        cmocka_unit_test(test_terms),         cmocka_unit_test(test_lost),
+        cmocka_unit_test(test_spool),         cmocka_unit_test(test_sealed),
+        cmocka_unit_test(test_saved_often),   cmocka_unit_test(test_anywhere),
+        cmocka_unit_test(test_wants_no_more),
 
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
