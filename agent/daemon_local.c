@@ -169,7 +169,9 @@ static void on_update(struct daemon *d, struct agent_jobrun *j, struct agent_ipc
         return;
     }
     enum neb_status st = inter_service_submit(d->service, &mf, m->parts[0].p, m->parts[0].len);
-    if (st != NEB_OK) {
+    if (st == NEB_ERR_NOT_FOUND) {
+        daemon_commit_gone(d, j, mf.key.fragment, mf.key.round);
+    } else if (st != NEB_OK) {
         char text[160];
         snprintf(text, sizeof text, "update of round %u could not be stored: %s", mf.key.round,
                  neb_status_name(st));
@@ -187,8 +189,12 @@ static void on_shape(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_
 // The worker has merged: is the next round committed already?
 static void on_ready(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
     int64_t f = agent_ipc_int(m, "fragment", -1), round = agent_ipc_int(m, "round", -1);
-    if (j->federated && f >= 0 && f < j->job.sync.fragments && round >= 0 &&
-        inter_service_deliver(d->service, j->id, (uint32_t)f, (uint32_t)round) != NEB_OK)
+    if (!j->federated || f < 0 || f >= j->job.sync.fragments || round < 0)
+        return;
+    enum neb_status st = inter_service_deliver(d->service, j->id, (uint32_t)f, (uint32_t)round);
+    if (st == NEB_ERR_NOT_FOUND)
+        daemon_commit_gone(d, j, (uint32_t)f, (uint32_t)round);
+    else if (st != NEB_OK)
         neb_warn("commit of round %lld could not be read", (long long)round);
 }
 

@@ -176,11 +176,12 @@ static void delivery_fill(struct delivery *x, const struct agent_jobrun *j,
 }
 
 // Asked for by a worker whose checkpoints are gone, but the blobs are gone too.
-static void commit_behind(struct daemon *d, struct agent_jobrun *j, const struct inter_record *r) {
+void daemon_commit_gone(struct daemon *d, struct agent_jobrun *j, uint32_t fragment,
+                        uint32_t round) {
     j->behind_until = neb_now() + 5 * NEB_S;
-    j->behind_fragment = r->fragment;
-    j->behind_round = r->round;
-    daemon_on_behind(d, r->job);
+    j->behind_fragment = fragment;
+    j->behind_round = round;
+    daemon_on_behind(d, j->id);
 }
 
 static void deliver(struct daemon *d, struct agent_jobrun *j, const struct inter_record *r,
@@ -220,7 +221,7 @@ void daemon_on_commit(void *user, const struct inter_record *r, const struct neb
     if (j->job.clusters[j->self].role == AGENT_ROLE_TEACHER) // it votes, and merges nothing
         goto out;
     if (j->client.len && !x.whole)
-        commit_behind(d, j, r);
+        daemon_commit_gone(d, j, r->fragment, r->round);
     if (j->sums && x.n && !agent_sums_commit(j->sums, r, blobs, &seeds))
         x.whole = false; // it is delivered again once the sum can be read
     // the worker asks again when it is back

@@ -137,7 +137,8 @@ static void deliver_due(struct agent_sums *s) {
     while (s->n_due) {
         uint32_t fragment = s->due[s->n_due - 1].fragment, round = s->due[s->n_due - 1].round;
         s->n_due--;
-        if (inter_service_deliver(*s->c.service, s->c.job->id, fragment, round) != NEB_OK)
+        enum neb_status st = inter_service_deliver(*s->c.service, s->c.job->id, fragment, round);
+        if (st != NEB_OK && st != NEB_ERR_NOT_FOUND)
             neb_warn("commit of round %u could not be read", round);
     }
 }

@@ -126,13 +126,14 @@ NEB_MUST_CHECK enum neb_status
 inter_service_job_drop(struct inter_service *s, const uint8_t job[INTER_ID_BYTES], bool for_ever);
 // Takes this member's update: fills in digest, chunk size and signature, stores, sends. key.attempt: how often the member
 // has sent this round's update before and now takes it back for a newer one, up to INTER_AGAIN_MAX (NEB_ERR_LIMIT). Repeating it is fine: what the
-// ledger holds under the key stands; if the round is over, its commit is delivered again. NEB_ERR_STATE: the round is not open yet; NEB_ERR_INVALID: numbers that no
+// ledger holds under the key stands; if the round is over, its commit is delivered again, as below. NEB_ERR_STATE: the round is not open yet; NEB_ERR_INVALID: numbers that no
 // manifest may hold;
 // NEB_ERR_LIMIT also for 0 bytes or more than INTER_BLOB_MAX; and the ledger's errors (NEB_ERR_NOSPC).
 NEB_MUST_CHECK enum neb_status inter_service_submit(struct inter_service *s,
                                                     const struct inter_manifest *m,
                                                     const void *blob, size_t len);
-// Hands the commit of a round over again, if there is one: to a worker that asks for it. NEB_OK where there is none.
+// Hands the commit of a round over again, if there is one: to a worker that asks for it. NEB_OK where there is none yet; NEB_ERR_NOT_FOUND (not logged):
+// the round is over, and the ledger, which began from a snapshot, does not reach back to it.
 NEB_MUST_CHECK enum neb_status inter_service_deliver(struct inter_service *s,
                                                      const uint8_t job[INTER_ID_BYTES],
                                                      uint32_t fragment, uint32_t round);

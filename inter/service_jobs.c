@@ -223,7 +223,10 @@ enum neb_status inter_service_deliver(struct inter_service *s, const uint8_t job
                                       uint32_t fragment, uint32_t round) {
     struct inter_record r;
     enum neb_status st = inter_ledger_get_commit(s->ledger, job, fragment, round, &r);
-    return st == NEB_OK ? service_deliver(s, &r, true) : st == NEB_ERR_NOT_FOUND ? NEB_OK : st;
+    if (st != NEB_ERR_NOT_FOUND)
+        return st == NEB_OK ? service_deliver(s, &r, true) : st;
+    uint32_t open = inter_node_round(s->node, job, fragment);
+    return open != UINT32_MAX && round < open ? NEB_ERR_NOT_FOUND : NEB_OK;
 }
 
 struct hashing {

@@ -46,15 +46,18 @@ wait_rounds delta $(($(rounds beta) + 5))
 echo "delta away: at round $(rounds delta) again"
 
 # The job folder of another one alone: its worker begins anew, until its agent has a snapshot.
-kill -STOP "$(agent_of gamma)"
-stopped=("$(agent_of gamma)")
-kill -KILL "$(worker_of gamma)"
-rm -rf "$run"/clusters/gamma/jobs/*
-kill -CONT "${stopped[@]}"
-stopped=()
-within 30 took gamma || fail "no snapshot for gamma: $(tail -n 5 "$run.log")"
-wait_rounds gamma $(($(rounds beta) + 5))
-echo "job folder of gamma lost: at round $(rounds gamma) again"
+lose_folder() { # WHEN
+    kill -STOP "$(agent_of gamma)"
+    stopped=("$(agent_of gamma)")
+    kill -KILL "$(worker_of gamma)"
+    rm -rf "$run"/clusters/gamma/jobs/*
+    kill -CONT "${stopped[@]}"
+    stopped=()
+    within 30 took gamma || fail "no snapshot for gamma, whose job folder was lost$1: $(tail -n 5 "$run.log")"
+    wait_rounds gamma $(($(rounds beta) + 5))
+    echo "job folder of gamma lost$1: at round $(rounds gamma) again"
+}
+lose_folder ''
 
 # Its whole disk: what is left are its keys.
 kill -STOP "$nebula_pid" # so that its agent is not started again at once
@@ -66,6 +69,7 @@ stopped=()
 within 30 took gamma || fail "no snapshot for gamma: $(tail -n 5 "$run.log")"
 wait_rounds gamma $(($(rounds beta) + 5))
 echo "disk of gamma lost: at round $(rounds gamma) again"
+lose_folder ' with a ledger that began from a snapshot'
 
 kill -INT "$pid"
 wait "$pid" || true
