@@ -6,7 +6,7 @@
 static const neb_ns slot = NEB_S / 2, rtt_old = 30 * NEB_S, peak_old = 3600 * NEB_S,
                     pause = NEB_S / 2;
 static const double fallen = 0.5, about = 0.8, slow_burst = 1.5, steadily_slow = 2,
-                    repair_trips = 7, repair_s = 0.2;
+                    repair_trips = 7, repair_s = 0.2, patience_s = 5, patience_trips = 2;
 enum { STEADY = 6 }; // acknowledgements that tell a rate from a silence
 
 static void summarise(struct inter_estimate *e, int64_t epoch) {
@@ -163,5 +163,8 @@ uint64_t inter_estimate_window(const struct inter_estimate *e) {
     double bytes = e->drain_from
                        ? bytes_s * neb_seconds(e->rtt)
                        : bytes_s * (repair_trips * (trip > 0 ? trip : 0) + repair_s) + 2 * chunk;
+    // Where the distance is mostly the time that chunks take on the line: they must not wait behind each other until they count as lost.
+    double most = bytes_s * (patience_s + patience_trips * neb_seconds(e->rtt));
+    bytes = bytes > most ? most : bytes;
     return (uint64_t)(bytes < low ? low : bytes > high ? high : bytes);
 }

@@ -552,8 +552,18 @@ uint32_t inter_node_attempt(const struct inter_node *n, const uint8_t job[INTER_
 
 uint32_t inter_node_chunk_bytes(const struct inter_node *n, uint32_t blob_bytes) {
     const struct inter_estimate *best = &n->paths[0].estimate;
-    for (int i = 1; i < PEERS_MAX; i++)
-        if (n->paths[i].estimate.goodput_bps > best->goodput_bps)
-            best = &n->paths[i].estimate;
-    return inter_estimate_chunk(best, blob_bytes);
+    double slowest = 0;
+    for (int i = 0; i < PEERS_MAX; i++) {
+        const struct inter_estimate *e = &n->paths[i].estimate;
+        if (e->goodput_bps > best->goodput_bps)
+            best = e;
+        if (n->paths[i].up && e->goodput_bps > 0 && (!slowest || e->goodput_bps < slowest))
+            slowest = e->goodput_bps;
+    }
+    uint32_t chunk = inter_estimate_chunk(best, blob_bytes);
+    // Several travel at a time, and none may take so long on the slowest path that it counts as lost.
+    while (slowest > 0 && 8.0 * chunk > slowest && chunk > INTER_CHUNK_MIN &&
+           inter_chunks(blob_bytes, chunk / 2) <= INTER_CHUNKS_MAX)
+        chunk /= 2;
+    return chunk;
 }

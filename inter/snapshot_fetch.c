@@ -12,11 +12,14 @@
 #include <unistd.h>
 
 enum {
-    WINDOW_FIRST = 4,
     MAP_EVERY = 64, // chunks between two writes of the map
 };
 #define TOTAL_MAX (1ull << 42)
-static const neb_ns offer_patience = 10 * NEB_S, idle_patience = 45 * NEB_S;
+static const neb_ns offer_patience = 10 * NEB_S, idle_patience = 100 * NEB_S;
+// Of a chunk that was asked for. One at a time at first, for about as long as 64 kbit/s take for it, and then as long as the last ones took, and more:
+// what is asked for again while it is on its way lies behind itself. No more are asked for than come in some seconds.
+static const neb_ns chunk_first = 30 * NEB_S, chunk_least = 10 * NEB_S, chunk_most = 240 * NEB_S;
+static const neb_ns chunk_quick = 5 * NEB_S, chunk_slow = 10 * NEB_S;
 
 void snapshot_fetch_end(struct fetch *f) {
     if (f->used && f->fd >= 0)
@@ -252,7 +255,8 @@ enum neb_status snapshot_on_offer(struct inter_snapshots *s, neb_ns now, uint32_
     NEB_TRY(st);
     NEB_TRY(write_map(s, f));
     f->offered = true;
-    f->window = WINDOW_FIRST;
+    f->window = 1;
+    f->patience = chunk_first;
     f->n_flights = f->next = 0;
     f->moved = f->since = now;
     return inter_snapshots_tick(s, now);
@@ -285,6 +289,15 @@ static enum neb_status ask_chunks(struct inter_snapshots *s, struct fetch *f, ne
     return NEB_OK;
 }
 
+static void took(struct fetch *f, neb_ns time) {
+    neb_ns want = chunk_least + 4 * time;
+    f->patience = want < chunk_most ? want : chunk_most;
+    if (time < chunk_quick)
+        f->window += f->window < WINDOW_MAX;
+    else if (time > chunk_slow)
+        f->window -= f->window > 1;
+}
+
 enum neb_status snapshot_on_data(struct inter_snapshots *s, neb_ns now, uint32_t peer,
                                  struct neb_rd *r, const uint8_t job[INTER_ID_BYTES]) {
     uint8_t id[INTER_SHA_BYTES], check[8], sha[INTER_SHA_BYTES];
@@ -306,8 +319,8 @@ enum neb_status snapshot_on_data(struct inter_snapshots *s, neb_ns now, uint32_t
     n = want;
     for (uint32_t k = 0; k < f->n_flights; k++)
         if (f->flights[k].chunk == i) {
+            took(f, now - f->flights[k].at);
             f->flights[k] = f->flights[--f->n_flights];
-            f->window += f->window < WINDOW_MAX;
         }
     f->moved = now;
     if (!inter_bitmap_set(&f->got, i))
@@ -351,14 +364,17 @@ enum neb_status snapshot_fetch_tick(struct inter_snapshots *s, struct fetch *f, 
         f->moved = now;
         return NEB_OK;
     }
+    uint32_t flew = f->n_flights;
     for (uint32_t k = 0; k < f->n_flights;) {
-        if (now - f->flights[k].at < chunk_patience) {
+        if (now - f->flights[k].at < f->patience) {
             k++;
             continue;
         }
         f->flights[k] = f->flights[--f->n_flights];
-        f->window = f->window > 3 ? f->window / 2 : 2;
+        f->window = f->window > 1 ? f->window / 2 : 1;
     }
+    if (f->n_flights < flew)
+        f->patience = 2 * f->patience < chunk_most ? 2 * f->patience : chunk_most;
     if (now - f->moved > idle_patience) {
         NEB_TRY(leave_peer(s, f));
         return snapshot_fetch_tick(s, f, now);

@@ -15,6 +15,7 @@ static const neb_ns in_use_for = 3 * NEB_S, fresh_for = 20 * NEB_S;
 // Nor after those, however slowly it is taken, while the updates since it stay; where they do not, nobody could go on from an old one.
 static const neb_ns young_for = 600 * NEB_S;
 static const neb_ns asker_patience = 600 * NEB_S;
+static const neb_ns chunk_patience = 60 * NEB_S; // of one that the link does not take
 
 void snapshot_release(struct inter_snapshots *s, struct given *g) {
     s->c.close(s->c.user, &g->source);
@@ -168,7 +169,7 @@ static enum neb_status give(struct inter_snapshots *s, neb_ns now, const struct 
     return s->c.send(s->c.user, w->peer, true, b->p, b->len, s->chunk, n);
 }
 
-// What the link does not take waits, for as long as the other side does; and with it what is behind it, of its job, to the same peer.
+// What the link does not take waits, about as long as the other side does; and with it what is behind it, of its job, to the same peer.
 enum neb_status snapshot_pump(struct inter_snapshots *s, neb_ns now) {
     uint32_t kept = 0;
     for (uint32_t i = 0; i < s->n_queue; i++) {

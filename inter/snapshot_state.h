@@ -11,7 +11,6 @@ enum {
     SHARE_MAX = 2 * WINDOW_MAX, // chunks that one other waits for: of two jobs
     QUEUE_MAX = PEERS * SHARE_MAX,
 };
-static const neb_ns chunk_patience = 10 * NEB_S; // of one that was asked for, on either side
 
 struct flight { // a chunk that was asked for
     uint32_t chunk;
@@ -29,6 +28,7 @@ struct fetch { // the snapshot of one job that this member takes
     uint32_t next, window, n_flights;
     uint32_t unmapped; // chunks since the map was written
     struct flight flights[WINDOW_MAX];
+    neb_ns patience;         // of a chunk that was asked for
     int fd;                  // of part
     struct sec_chunks *seal; // NULL: in clear
     neb_ns since, moved; // the fetch began, or its offer came; last chunk came, or a peer was asked

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BACKOFF_MAX = 3 };
+enum { PATIENCE_MAX = 3, BACKOFF_MAX = 12 };
 
 enum neb_status inter_bitmap_init(struct inter_bitmap *b, uint32_t n) {
     *b = (struct inter_bitmap){.n = n, .bits = calloc((n + 7) / 8 + 1, 1)};
@@ -76,6 +76,14 @@ static void unfly(struct inter_sender *s, uint32_t i) {
         s->flying_bytes -= inter_chunk_length(s->bytes, s->chunk_bytes, i);
 }
 
+// What has flown for too long may lie in the sender's own queue, and a copy of it lies behind it: less of this blob flies at a time,
+// on a path of which nothing is known one chunk.
+static bool held_back(const struct inter_sender *s, uint64_t window,
+                      const struct inter_estimate *e) {
+    uint64_t own = e->goodput_bps > 0 ? window >> s->backoff : 0;
+    return s->backoff && s->flying_bytes && s->flying_bytes + s->chunk_bytes > own;
+}
+
 int64_t inter_sender_next(struct inter_sender *s, uint64_t window, uint64_t flying_elsewhere,
                           struct inter_estimate *e, neb_ns now) {
     if (!s->ready || inter_sender_done(s) || s->acked.set + s->flying.set == s->acked.n)
@@ -87,6 +95,8 @@ int64_t inter_sender_next(struct inter_sender *s, uint64_t window, uint64_t flyi
         inter_estimate_full(e, now);
         return -1;
     }
+    if (held_back(s, window, e))
+        return -1;
     for (uint32_t k = 0; k < s->acked.n; k++) {
         uint32_t i = (s->next + k) % s->acked.n;
         if (inter_bitmap_has(&s->acked, i) || inter_bitmap_has(&s->flying, i))
@@ -106,6 +116,8 @@ void inter_sender_unsend(struct inter_sender *s, uint32_t chunk) {
     unfly(s, chunk);
     if (!inter_sender_repeats(s, chunk)) // of a repetition the first copy may still come
         clear(&s->left, chunk);
+    if (!inter_bitmap_has(&s->left, chunk))
+        s->sent[chunk] = (struct inter_sent){0};
     s->next = chunk;
 }
 
@@ -113,7 +125,8 @@ bool inter_sender_ack(struct inter_sender *s, uint32_t chunk, uint64_t flying_el
                       struct inter_estimate *e, neb_ns now) {
     if (chunk >= s->acked.n)
         return false;
-    bool plain = inter_bitmap_has(&s->flying, chunk) && !inter_sender_repeats(s, chunk);
+    // also of one that counted as lost and has not left again
+    bool plain = s->sent[chunk].at && !inter_sender_repeats(s, chunk);
     unfly(s, chunk);
     if (!inter_bitmap_set(&s->acked, chunk))
         return false;
@@ -138,6 +151,7 @@ bool inter_sender_state(struct inter_sender *s, const uint8_t *bits, size_t len)
 
 void inter_sender_link_lost(struct inter_sender *s) {
     memset(s->flying.bits, 0, (s->flying.n + 7) / 8);
+    memset(s->sent, 0, s->flying.n * sizeof *s->sent);
     s->flying.set = 0;
     s->flying_bytes = 0;
     s->backoff = 0;
@@ -147,10 +161,11 @@ void inter_sender_link_lost(struct inter_sender *s) {
 
 void inter_sender_expire(struct inter_sender *s, neb_ns now, neb_ns timeout) {
     uint32_t flew = s->flying.set;
+    timeout <<= s->backoff < PATIENCE_MAX ? s->backoff : PATIENCE_MAX;
     if (now < s->patient_until)
         return;
     for (uint32_t i = 0; s->flying.set && i < s->flying.n; i++)
-        if (inter_bitmap_has(&s->flying, i) && now - s->sent[i].at > timeout << s->backoff)
+        if (inter_bitmap_has(&s->flying, i) && now - s->sent[i].at > timeout)
             unfly(s, i);
     if (s->flying.set < flew && s->backoff < BACKOFF_MAX)
         s->backoff++;

@@ -35,9 +35,9 @@ struct inter_sender { // one blob to one peer
     uint64_t flying_bytes;
     // the receiver's state is known since the last (re)connect, or nothing was ever sent
     bool ready;
-    uint8_t backoff;         // doublings of the time after which a chunk counts as lost
+    uint8_t backoff; // times that chunks counted as lost, since one that left once was acknowledged
     neb_ns patient_until;    // none counts as lost before: acknowledgements have yet to be read
-    struct inter_sent *sent; // (n) of those that fly
+    struct inter_sent *sent; // (n) of those that have left on this connection
 };
 // Of a blob of `bytes` (1 or more) in chunks of chunk_bytes, the last one shorter; nothing is acknowledged. NEB_ERR_NOMEM.
 NEB_MUST_CHECK enum neb_status inter_sender_init(struct inter_sender *s, uint32_t bytes,
@@ -60,8 +60,9 @@ bool inter_sender_ack(struct inter_sender *s, uint32_t chunk, uint64_t flying_el
 NEB_MUST_CHECK bool inter_sender_state(struct inter_sender *s, const uint8_t *bits, size_t len);
 // What flew is to be sent again, once the receiver has said anew what it has (`ready`).
 void inter_sender_link_lost(struct inter_sender *s);
-// Chunks that have flown for longer than `timeout` are to be sent again (not before s->patient_until); after each time it is twice as long, up to eight times, until a chunk
-// that left once is acknowledged.
+// Chunks that have flown for longer than `timeout` are to be sent again (not before s->patient_until); after each time it is twice as long, up to eight times, and half as
+// much flies, until a chunk that left once is acknowledged. So a path that is slower than anything known is not filled with copies, which would
+// keep it from ever being known.
 void inter_sender_expire(struct inter_sender *s, neb_ns now, neb_ns timeout);
 static inline bool inter_sender_done(const struct inter_sender *s) {
     return s->acked.set == s->acked.n;
