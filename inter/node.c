@@ -253,9 +253,8 @@ enum neb_status inter_node_step(struct inter_node *n, neb_ns now, const struct i
             return s.st; // no pump: the queue is full
         break;
     }
-    for (int i = 0; i < JOBS_MAX && s.st == NEB_OK; i++)
-        if (n->jobs[i].open)
-            node_pump(&s, &n->jobs[i]);
+    if (s.st == NEB_OK)
+        node_pump(&s);
     return s.st;
 }
 

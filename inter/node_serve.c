@@ -62,51 +62,90 @@ void node_serves_round_over(struct step *s, struct job *j, const struct fragment
     }
 }
 
-// What flies to each peer, of all jobs.
-static void count_flying(const struct inter_node *n, uint64_t total[PEERS_MAX]) {
-    memset(total, 0, PEERS_MAX * sizeof *total);
-    for (int i = 0; i < JOBS_MAX; i++)
-        for (size_t k = 0; n->jobs[i].open && k < n->jobs[i].n_serves; k++)
-            total[n->jobs[i].c.peers[n->jobs[i].serves[k].to]] +=
-                n->jobs[i].serves[k].out.flying_bytes;
+static uint64_t flying_to(const struct job *j, uint32_t peer) {
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < j->n_serves; i++)
+        if (j->c.peers[j->serves[i].to] == peer)
+            bytes += j->serves[i].out.flying_bytes;
+    return bytes;
 }
 
-// Fills the window of every path. Chunk headers carry the first 8 bytes of the chunk's SHA-256; the shell, which reads
-// the bytes, puts it in: the header's last field is left zero here.
-void node_pump(struct step *s, struct job *j) {
-    uint64_t flying[PEERS_MAX];
-    count_flying(s->n, flying);
-    for (size_t i = 0; i < j->n_serves && !j->held; i++) {
+// Chunk headers carry the first 8 bytes of the chunk's SHA-256; the shell, which reads the bytes, puts it in: the header's last field
+// is left zero here.
+static void send_chunk(struct step *s, const struct serve *v, uint32_t peer, uint32_t chunk) {
+    struct path *p = &s->n->paths[peer];
+    struct neb_buf *b = node_begin(s, MSG_CHUNK);
+    inter_key_put(b, &v->m.key);
+    neb_buf_u32(b, chunk);
+    neb_buf_u64(b, 0);
+    struct inter_action *a = node_act(s, INTER_ACT_SEND_CHUNK);
+    a->peer = peer;
+    a->key = v->m.key;
+    a->chunk = chunk;
+    a->offset = (uint64_t)chunk * v->m.chunk_bytes;
+    a->len = inter_chunk_length(v->m.bytes, v->m.chunk_bytes, chunk);
+    a->at = s->out->bytes.len;
+    a->size = b->len;
+    neb_buf_add(&s->out->bytes, b->p, b->len);
+    p->stats.payload_sent += a->len;
+    p->stats.payload_resent += inter_sender_repeats(&v->out, chunk) ? a->len : 0;
+}
+
+// The first of a job's transfers to a peer that has a chunk to send sends it. flying: to the peer, of all jobs.
+static int64_t send_next(struct step *s, struct job *j, uint32_t peer, uint64_t flying) {
+    struct path *p = &s->n->paths[peer];
+    for (size_t i = 0; i < j->n_serves; i++) {
         struct serve *v = &j->serves[i];
-        uint32_t peer = j->c.peers[v->to];
-        struct path *p = &s->n->paths[peer];
-        if (!p->up || !v->out.ready)
+        if (j->c.peers[v->to] != peer || !v->out.ready)
             continue;
-        uint64_t elsewhere = flying[peer] - v->out.flying_bytes;
-        if (!elsewhere && !v->out.flying_bytes && !inter_sender_done(&v->out) &&
-            inter_estimate_anew(&p->estimate, s->now))
+        if (!flying && !inter_sender_done(&v->out) && inter_estimate_anew(&p->estimate, s->now))
             node_act(s, INTER_ACT_START_ANEW)->peer = peer;
-        for (int64_t c; (c = inter_sender_next(&v->out, inter_estimate_window(&p->estimate),
-                                               elsewhere, &p->estimate, s->now)) >= 0;) {
-            struct neb_buf *b = node_begin(s, MSG_CHUNK);
-            inter_key_put(b, &v->m.key);
-            neb_buf_u32(b, (uint32_t)c);
-            neb_buf_u64(b, 0);
-            struct inter_action *a = node_act(s, INTER_ACT_SEND_CHUNK);
-            a->peer = peer;
-            a->key = v->m.key;
-            a->chunk = (uint32_t)c;
-            a->offset = (uint64_t)c * v->m.chunk_bytes;
-            a->len = inter_chunk_length(v->m.bytes, v->m.chunk_bytes, (uint32_t)c);
-            a->at = s->out->bytes.len;
-            a->size = b->len;
-            neb_buf_add(&s->out->bytes, b->p, b->len);
-            p->stats.payload_sent += a->len;
-            p->stats.payload_resent += inter_sender_repeats(&v->out, a->chunk) ? a->len : 0;
-            if (s->st != NEB_OK)
-                return;
+        int64_t c = inter_sender_next(&v->out, inter_estimate_window(&p->estimate),
+                                      flying - v->out.flying_bytes, &p->estimate, s->now);
+        if (c >= 0)
+            send_chunk(s, v, peer, (uint32_t)c);
+        if (c != INTER_SENDER_NONE)
+            return c;
+    }
+    return INTER_SENDER_NONE;
+}
+
+// The job of which least flies is next; when the window does not take its chunk nobody's leaves: smaller ones of another job would
+// keep it full. So each job has its share of a path, whoever began first.
+static void fill_window(struct step *s, uint32_t peer, const bool has[JOBS_MAX],
+                        uint64_t flying[JOBS_MAX]) {
+    bool may[JOBS_MAX];
+    memcpy(may, has, sizeof may);
+    while (s->st == NEB_OK) {
+        uint64_t all = 0;
+        int least = -1;
+        for (int i = 0; i < JOBS_MAX; i++) {
+            all += flying[i];
+            if (may[i] && (least < 0 || flying[i] < flying[least]))
+                least = i;
         }
-        flying[peer] = elsewhere + v->out.flying_bytes;
+        int64_t c = least < 0 ? INTER_SENDER_FULL : send_next(s, &s->n->jobs[least], peer, all);
+        if (c == INTER_SENDER_FULL)
+            return;
+        may[least] = c >= 0;
+        flying[least] = c < 0 ? flying[least] : flying_to(&s->n->jobs[least], peer);
+    }
+}
+
+void node_pump(struct step *s) {
+    struct inter_node *n = s->n;
+    for (uint32_t peer = 0; peer < PEERS_MAX; peer++) {
+        bool has[JOBS_MAX] = {0}, any = false;
+        uint64_t flying[JOBS_MAX] = {0};
+        for (int i = 0; i < JOBS_MAX && n->paths[peer].up; i++) {
+            const struct job *j = &n->jobs[i];
+            if (!j->open || !j->n_serves)
+                continue;
+            flying[i] = flying_to(j, peer);
+            any |= has[i] = !j->held;
+        }
+        if (any)
+            fill_window(s, peer, has, flying);
     }
 }
 
@@ -140,10 +179,10 @@ void node_on_ack(struct step *s, struct neb_rd *r) {
     if (!v)
         return; // of a transfer that is over
     struct path *p = &s->n->paths[s->from];
-    uint64_t flying[PEERS_MAX];
-    count_flying(s->n, flying);
-    uint64_t elsewhere = flying[s->from] - v->out.flying_bytes;
-    (void)inter_sender_ack(&v->out, chunk, elsewhere, &p->estimate, s->now);
+    uint64_t flying = 0;
+    for (int i = 0; i < JOBS_MAX; i++)
+        flying += s->n->jobs[i].open ? flying_to(&s->n->jobs[i], s->from) : 0;
+    (void)inter_sender_ack(&v->out, chunk, flying - v->out.flying_bytes, &p->estimate, s->now);
     v->moved = s->now;
 }
 

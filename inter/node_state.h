@@ -358,7 +358,7 @@ void node_serve_remove(struct job *j, size_t i);
 void node_serves_lost(struct step *s, struct job *j, uint8_t member);
 void node_serves_round_over(struct step *s, struct job *j, const struct fragment *g);
 void node_serves_tick(struct step *s, struct job *j);
-void node_pump(struct step *s, struct job *j); // fills the window of every path
+void node_pump(struct step *s); // fills the window of every path
 
 // node_round.c
 void node_try_propose(struct step *s, struct job *j, struct fragment *g);

@@ -87,16 +87,16 @@ static bool held_back(const struct inter_sender *s, uint64_t window,
 int64_t inter_sender_next(struct inter_sender *s, uint64_t window, uint64_t flying_elsewhere,
                           struct inter_estimate *e, neb_ns now) {
     if (!s->ready || inter_sender_done(s) || s->acked.set + s->flying.set == s->acked.n)
-        return -1;
+        return INTER_SENDER_NONE;
     uint64_t flying = s->flying_bytes + flying_elsewhere;
     // Chunks that were cut for a faster path: three of them, so that the path does not run dry between two.
     uint64_t least = 3 * (uint64_t)s->chunk_bytes;
     if (flying && flying + s->chunk_bytes > (window > least ? window : least)) {
         inter_estimate_full(e, now);
-        return -1;
+        return INTER_SENDER_FULL;
     }
     if (held_back(s, window, e))
-        return -1;
+        return INTER_SENDER_NONE;
     for (uint32_t k = 0; k < s->acked.n; k++) {
         uint32_t i = (s->next + k) % s->acked.n;
         if (inter_bitmap_has(&s->acked, i) || inter_bitmap_has(&s->flying, i))
@@ -109,7 +109,7 @@ int64_t inter_sender_next(struct inter_sender *s, uint64_t window, uint64_t flyi
         s->next = i + 1;
         return i;
     }
-    return -1;
+    return INTER_SENDER_NONE;
 }
 
 void inter_sender_unsend(struct inter_sender *s, uint32_t chunk) {

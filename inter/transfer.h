@@ -43,7 +43,8 @@ struct inter_sender { // one blob to one peer
 NEB_MUST_CHECK enum neb_status inter_sender_init(struct inter_sender *s, uint32_t bytes,
                                                  uint32_t chunk_bytes);
 void inter_sender_free(struct inter_sender *s);
-// Next chunk to send within the window, or -1. flying_elsewhere: of other blobs to the same peer, whose path `e` is.
+enum { INTER_SENDER_NONE = -1, INTER_SENDER_FULL = -2 };
+// Next chunk to send, INTER_SENDER_FULL when the window does not take it, or INTER_SENDER_NONE. flying_elsewhere: of other blobs to the same peer, whose path `e` is.
 int64_t inter_sender_next(struct inter_sender *s, uint64_t window, uint64_t flying_elsewhere,
                           struct inter_estimate *e, neb_ns now);
 void inter_sender_unsend(struct inter_sender *s, uint32_t chunk); // the link would not take it

@@ -205,6 +205,73 @@ static void test_held(void **state) {
     assert_true(left > 4);
 }
 
+// What left of the two jobs in the last step, behind what has left before.
+static void sent_since(struct inter_action left[], size_t *n, size_t most, int of[2]) {
+    for (size_t i = 0; i < actions.n; i++)
+        if (actions.list[i].kind == INTER_ACT_SEND_CHUNK) {
+            assert_true(*n < most);
+            left[(*n)++] = actions.list[i];
+            of[memcmp(actions.list[i].key.job, job_id, sizeof job_id) != 0]++;
+        }
+}
+
+// Of two jobs on one path the one that came later gets its share of what is acknowledged, though the first has filled the window and has more to
+// send all the time.
+static void test_shares_a_path(void **state) {
+    (void)state;
+    enum { MOST = 2 * (8 << 20) / INTER_CHUNK_MIN };
+    static struct inter_action left[MOST];
+    struct inter_job_config c = {.n_members = 2,
+                                 .peers = {0, 1},
+                                 .fragments = 1,
+                                 .epoch = EPOCH,
+                                 .merge_after = 3,
+                                 .eta = 1,
+                                 .tune = {.start_interval = 10}};
+    for (int first = 0; first < 2; first++) {
+        size_t n = 0, acked = 0;
+        int of[2] = {0};
+        begin_of(2, 0, 0, 0, true);
+        memcpy(c.id, other_id, sizeof other_id);
+        OK(inter_node_job_open(node, &c));
+        step(&(struct inter_event){.kind = INTER_EV_PEER_UP, .peer = 1});
+        offer(first ? other_id : job_id);
+        sent_since(left, &n, MOST, of);
+        size_t window = n;
+        assert_true(window > 16);
+        offer(first ? job_id : other_id);
+        sent_since(left, &n, MOST, of);
+        assert_int_equal(n, window);
+        for (; acked < 4 * window; acked++) {
+            struct neb_buf b = {0};
+            now += 10 * NEB_MS;
+            neb_buf_u8(&b, MSG_ACK);
+            inter_key_put(&b, &left[acked].key);
+            neb_buf_u32(&b, left[acked].chunk);
+            message(1, &b);
+            sent_since(left, &n, MOST, of);
+            if (acked == 2 * window)
+                of[0] = of[1] = 0;
+        }
+        assert_true(of[0] + of[1] > (int)window);
+        assert_true(5 * of[0] > 2 * (of[0] + of[1]) && 5 * of[1] > 2 * (of[0] + of[1]));
+    }
+}
+
+// Chunks are cut for the fastest path, but none takes more than a second on the slowest that is there.
+static void test_chunk_bytes(void **state) {
+    (void)state;
+    begin(0, 0, true);
+    node->paths[1].estimate = (struct inter_estimate){.goodput_bps = 1e9, .rtt = 300 * NEB_MS};
+    assert_int_equal(inter_node_chunk_bytes(node, 16 << 20), 1 << 20);
+    node->paths[2].estimate = (struct inter_estimate){.goodput_bps = 250e3, .rtt = 300 * NEB_MS};
+    assert_int_equal(inter_node_chunk_bytes(node, 16 << 20), 16 << 10);
+    assert_true(inter_chunks(INTER_BLOB_MAX, inter_node_chunk_bytes(node, INTER_BLOB_MAX)) <=
+                INTER_CHUNKS_MAX);
+    node->paths[2].up = false;
+    assert_int_equal(inter_node_chunk_bytes(node, 16 << 20), 1 << 20);
+}
+
 static void gone(uint32_t attempt) { // member 0 has none of its updates with this one
     struct inter_key k = {.member = 0, .attempt = attempt};
     struct neb_buf b = {0};
@@ -258,6 +325,7 @@ int main(void) {
         cmocka_unit_test(test_waits_private), cmocka_unit_test(test_owing),
         cmocka_unit_test(test_idle),          cmocka_unit_test(test_catching_up),
         cmocka_unit_test(test_busy),          cmocka_unit_test(test_held),
+        cmocka_unit_test(test_shares_a_path), cmocka_unit_test(test_chunk_bytes),
         cmocka_unit_test(test_gone),          cmocka_unit_test(test_wants_all)};
     return cmocka_run_group_tests(tests, NULL, done);
 }
