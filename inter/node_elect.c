@@ -662,6 +662,19 @@ static void follow_tick(const struct step *s, struct job *j) {
         j->unled_at = s->now;
 }
 
+// There is something that a record could be made of, or one that may have been.
+static bool anything_open(const struct job *j) {
+    for (uint32_t f = 0; f < j->c.fragments; f++) {
+        const struct fragment *g = &j->fragments[f];
+        bool open = g->voted || g->decided;
+        for (uint8_t m = 0; m < j->c.n_members; m++)
+            open |= g->slots[m].known || g->slots[m].hints;
+        if (open)
+            return true;
+    }
+    return false;
+}
+
 static void elect_tick(struct step *s, struct job *j) {
     uint32_t n = j->c.n_members, term = j->standing.term;
     if ((j->c.removed | j->liars) >> j->c.self & 1 || node_parted(j) || node_fixed_leader(j))
@@ -679,6 +692,9 @@ static void elect_tick(struct step *s, struct job *j) {
     follow_tick(s, j);
     if (!j->judges)
         return;
+    // A witness needs no worker, and would lead before theirs come; proposals then go over its link, with no update of its own in them.
+    if (node_is_witness(j) && !anything_open(j))
+        j->asked_at = s->now;
     neb_ns heard = unled(s, j) ? 0 : j->leader_heard,
            since = heard > j->asked_at ? heard : j->asked_at;
     since = since > j->born ? since : j->born;

@@ -173,6 +173,21 @@ static void test_without_worker(void **state) {
     inter_node_job_judges(node, job_id);
     pass(1, terms, (const uint8_t[]){JOINED, 0, JOINED, JOINED, JOINED});
     assert_true(asked && status().term == 1);
+
+    // A witness has none to wait for: it leaves the term to those that have until there is something to lead, and then to them first.
+    const uint8_t others[] = {JOINED, JOINED, JOINED, JOINED, 0};
+    begin_of(MEMBERS, 1 << 4, 4, 0, true);
+    pass(60, terms, others);
+    assert_true(!asked && status().term == 0);
+    elect(1, 1);
+    assert_true(promised && status().term == 1);
+    begin_of(MEMBERS, 1 << 4, 4, 0, true);
+    pass(60, terms, others);
+    node->jobs[0].fragments[0].slots[1].known = true;
+    pass(9, terms, others);
+    assert_false(asked);
+    pass(9, terms, others);
+    assert_true(asked && status().term == 4);
 }
 
 // ---- who is believed ------------------------------------------------------------------------------------------
