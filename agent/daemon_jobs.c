@@ -298,6 +298,9 @@ static void set_home(const struct daemon *d, struct agent_jobrun *j, uint32_t ho
                                  : "");
 }
 
+// What was opened again for one that was away keeps its place so long: others would take it by turns.
+static const neb_ns reopened_for = 60 * NEB_S;
+
 // A place that nobody has, or that of the job which has ended longest ago: members that were away may still ask for its last rounds. NULL: all run.
 static struct agent_jobrun *place_of(struct daemon *d) {
     struct agent_jobrun *best = NULL;
@@ -311,9 +314,10 @@ static struct agent_jobrun *place_of(struct daemon *d) {
     return best;
 }
 
-// home AGENT_PEER_NONE: of `owner`, which is no member any more.
+// home AGENT_PEER_NONE: of `owner`, which is no member any more. over: it has ended here, and is not begun again: only its rounds are open.
 static struct agent_jobrun *accept_job(struct daemon *d, const char *hex, json_t *spec,
-                                       uint32_t home, const char *owner, char *why, size_t cap) {
+                                       uint32_t home, const char *owner, bool over, char *why,
+                                       size_t cap) {
     char name[SEC_NAME_MAX];
     uint8_t id[AGENT_JOB_ID_BYTES];
     snprintf(name, sizeof name, "%s", owner); // of what is forgotten below
@@ -342,7 +346,8 @@ static struct agent_jobrun *accept_job(struct daemon *d, const char *hex, json_t
     memcpy(j->hex, hex, sizeof j->hex);
     set_home(d, j, home, name);
     bool known = is_known(d, hex);
-    if (daemon_map_clusters(d, j, known, why, cap) != NEB_OK || !policy_admits(d, j, why, cap))
+    if (daemon_map_clusters(d, j, known, why, cap) != NEB_OK ||
+        (!over && !policy_admits(d, j, why, cap)))
         return NULL;
     j->used = true;
     j->spec = json_incref(spec);
@@ -353,13 +358,15 @@ static struct agent_jobrun *accept_job(struct daemon *d, const char *hex, json_t
     if ((j->linked && recall_runs(d, j) != NEB_OK) ||
         (j->federated && !known && daemon_job_without_ledger(d, j) != NEB_OK) ||
         (j->federated && daemon_open_rounds(d, j) != NEB_OK) ||
-        (!witness && start_worker(d, j) != NEB_OK)) {
+        (!witness && !over && start_worker(d, j) != NEB_OK)) {
         char text[400];
         neb_last_error(text, sizeof text);
         snprintf(why, cap, "agent \"%s\" cannot run the job: %s", daemon_name(d), text);
         daemon_job_forget(d, j);
         return NULL;
     }
+    if (over)
+        return j;
     daemon_job_save(d, j, "running");
     neb_info("job %s (%.8s) starts", j->job.name, j->hex);
     return j;
@@ -367,7 +374,7 @@ static struct agent_jobrun *accept_job(struct daemon *d, const char *hex, json_t
 
 struct agent_jobrun *daemon_job_accept(struct daemon *d, const char *hex, json_t *spec,
                                        uint32_t home, char *why, size_t cap) {
-    return accept_job(d, hex, spec, home, "", why, cap);
+    return accept_job(d, hex, spec, home, "", false, why, cap);
 }
 
 // Whoever submits a job hears of it, even if another one had offered it before; its signature is passed on with it.
@@ -544,15 +551,41 @@ bool daemon_job_is_same(const struct daemon *d, const struct agent_job_record *r
     return same;
 }
 
+static uint32_t home_of(const struct daemon *d, const struct agent_job_record *r) {
+    const struct sec_member *m = r->home[0] ? sec_members_by_name(&d->members, r->home) : NULL;
+    return m ? (uint32_t)(m - d->members.m) : r->home[0] ? AGENT_PEER_NONE : UINT32_MAX;
+}
+
+void daemon_job_reopen(struct daemon *d, const struct agent_job_record *r) {
+    char why[512];
+    const struct agent_jobrun *place = place_of(d);
+    if (!place || (place->used && neb_now() - place->over_at < reopened_for))
+        return;
+    struct agent_jobrun *j =
+        accept_job(d, r->hex, r->spec, home_of(d, r), r->home, true, why, sizeof why);
+    if (!j) {
+        neb_warn("rounds of job %.8s, which has ended here, are not open again: %s", r->hex, why);
+        return;
+    }
+    inter_service_limit(d->service, j->id, NULL, false);
+    memcpy(j->sig, r->sig, sizeof j->sig);
+    memcpy(j->stored, r->state, sizeof j->stored);
+    j->adopted |= r->adopted;
+    j->state = AGENT_JOB_ENDED;
+    j->over_at = neb_now();
+    j->reopened = true;
+    neb_info("job %s (%.8s) has ended here; its rounds are open again for a cluster that was away",
+             j->job.name, j->hex);
+}
+
 bool daemon_job_resume(struct daemon *d, const struct agent_job_record *r, bool asked, char *why,
                        size_t cap) {
-    const struct sec_member *m = r->home[0] ? sec_members_by_name(&d->members, r->home) : NULL;
-    uint32_t home = m ? (uint32_t)(m - d->members.m) : r->home[0] ? AGENT_PEER_NONE : UINT32_MAX;
+    uint32_t home = home_of(d, r);
     if (home == AGENT_PEER_NONE && !asked && !r->adopted) {
         snprintf(why, cap, "\"%s\", which submitted it, is no member any more", r->home);
         return false;
     }
-    struct agent_jobrun *j = accept_job(d, r->hex, r->spec, home, r->home, why, cap);
+    struct agent_jobrun *j = accept_job(d, r->hex, r->spec, home, r->home, false, why, cap);
     if (j && !j->local)
         daemon_job_took(d, j, home, r->sig);
     return j != NULL;

@@ -40,7 +40,7 @@ static void on_follow(struct daemon *d, const struct agent_ipc_client *from,
     const char *hex = agent_ipc_str(m, "job", ""), *state = "unknown";
     struct agent_jobrun *j = daemon_job(d, hex);
     struct agent_job_record r = {.spec = NULL};
-    if (j) {
+    if (j && !j->reopened) {
         add_watcher(d, j, from);
         state = j->state == AGENT_JOB_ENDED      ? "ended"
                 : j->state == AGENT_JOB_STOPPING ? "stopping"

@@ -202,8 +202,11 @@ static void on_job(struct daemon *d, uint32_t peer, const char *hex, const json_
     struct agent_job_record known;
     enum neb_status st = daemon_job_recall(d, hex, &known);
     if (st != NEB_ERR_NOT_FOUND) {
-        if (st == NEB_OK && !again) // offered again: it runs here, or has ended here
+        if (st == NEB_OK && !again)
             on_known_job(d, peer, home, body, &known);
+        else if (st == NEB_OK && !daemon_job(d, hex) && !strcmp(known.state, "done") &&
+                 names_cluster(known.spec, d->members.m[peer].pub.name))
+            daemon_job_reopen(d, &known); // the others had ended it while that one was away
         agent_job_record_clear(&known);
         return;
     }

@@ -160,6 +160,9 @@ NEB_MUST_CHECK bool daemon_job_is_same(const struct daemon *d, const struct agen
 // site's operator, whose word counts where that member is on the list no more. False: *why.
 NEB_MUST_CHECK bool daemon_job_resume(struct daemon *d, const struct agent_job_record *r,
                                       bool asked, char *why, size_t cap);
+// A job that is done here, and is not among those in memory since this agent was started anew: its rounds are opened, as they stay after a job,
+// for a member that was away and asks for the last ones. Nothing is begun; no place is taken from what ended just now.
+void daemon_job_reopen(struct daemon *d, const struct agent_job_record *r);
 void daemon_job_resume_due(struct daemon *d, struct agent_jobrun *j); // if it is, and has ended
 bool daemon_busy(const struct daemon *d);                             // some job has not ended
 void daemon_job_dir(const struct daemon *d, const struct agent_jobrun *j, char *out, size_t cap);

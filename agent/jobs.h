@@ -48,6 +48,8 @@ struct agent_jobrun {
     bool adopted;  // the owner is no member any more, and this site's operator has gone on with it
     bool orphaned; // the operator was told that the owner is no member any more
     enum agent_job_state state;
+    bool
+        reopened; // it had ended before this agent was started: only its rounds are open, and no report is here
     bool suspended;  // stopped because the agent goes down: goes on when it is back
     char stored[12]; // its state in the ledger, as agent_job_record
     neb_ns over_at;  // since when it has ended

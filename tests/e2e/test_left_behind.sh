@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # One of three is away for the last rounds, trains its steps to the end on its own, and comes back when the others have finished the job without it:
-# what it saves and evaluates is what all have, not what it has learned alone. Needs root and TUN for the emulated WAN.
+# what it saves and evaluates is what all have, not what it has learned alone. The one that it reaches first has been started anew since. Needs root and TUN for the emulated WAN.
 . "$(dirname "$0")/lib.sh"
 "$BUILD/wanlink" probe >/dev/null 2>&1 || skip "no TUN device or not root"
 make_corpus
@@ -24,7 +24,13 @@ for ((i = 0; i < 600; i++)); do
 done
 away || fail "a and b do not finish without c, or c makes no steps on its own: $(tail -n 5 "$run.log")"
 ! done_at c || fail "c finished alone"
-for other in 0 1; do "$BUILD/wanlink" ctl "$run/wan.ctl" "up $other 2" >/dev/null || fail "cannot restore the link"; done
+was=$(agent_of b)
+kill -KILL "$was"
+anew() { local now; now=$(agent_of b) && [[ $now && $now != "$was" ]] && done_at b; }
+within 30 anew || fail "b's agent is not started anew: $(tail -n 5 "$run.log")"
+"$BUILD/wanlink" ctl "$run/wan.ctl" "up 1 2" >/dev/null || fail "cannot restore the link"
+within 60 done_at c || fail "c waits for rounds that b has, whose job had ended when its agent was started anew: $(tail -n 5 "$run.log")"
+"$BUILD/wanlink" ctl "$run/wan.ctl" "up 0 2" >/dev/null || fail "cannot restore the link"
 for ((i = 0; i < 600; i++)); do kill -0 "$pid" 2>/dev/null || break; sleep 0.1; done
 wait "$pid" || fail "exit status $?: $(tail -n 5 "$run.log")"
 pid=
