@@ -11,7 +11,6 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 
 // ---- names ----------------------------------------------------------------------------------------------------
 
@@ -55,10 +54,7 @@ uint64_t inter_blob_bytes(const char *path) {
 }
 
 bool inter_blob_fits(const struct inter_ledger *l, uint64_t bytes, uint64_t reserve) {
-    struct statvfs v;
-    if (neb_fault("ledger.room"))
-        return false;
-    return statvfs(l->blobs, &v) != 0 || v.f_bavail * (uint64_t)v.f_frsize >= bytes + reserve;
+    return !neb_fault("ledger.room") && neb_fs_fits(l->blobs, bytes + reserve);
 }
 
 enum neb_status inter_blob_remove(const char *path) {

@@ -1,14 +1,17 @@
 // The side that fetches a snapshot: asks one peer after the other, keeps a window of chunks under way, and writes PATH.part
 // with PATH.map beside it, so that a transfer that breaks off goes on where it was.
+#include "agent/base/fault.h"
 #include "agent/base/log.h"
 #include "agent/base/sha256.h"
 #include "agent/base/vault.h"
+#include "inter/ledger.h"
 #include "inter/snapshot_state.h"
 #include "security/seal_chunks.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum {
@@ -156,6 +159,11 @@ static uint64_t limit_of(const struct inter_snapshots *s, const struct fetch *f)
                        : f->header;
 }
 
+// Beside what the ledger on the same disk needs to go on: the agent ends where that cannot be written.
+static bool leaves_room(const struct fetch *f, uint64_t bytes) {
+    return !neb_fault("snapshot.room") && neb_fs_fits(f->part, bytes + INTER_LEDGER_RESERVE);
+}
+
 static enum neb_status open_part(struct inter_snapshots *s, struct fetch *f) {
     f->fd = open(f->part, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (f->fd < 0)
@@ -175,8 +183,11 @@ static enum neb_status open_part(struct inter_snapshots *s, struct fetch *f) {
     if (f->total > limit_of(s, f)) // believed, but not before it has come
         return NEB_OK;
     // a full disk is told now, not at the last chunk
-    int rc =
-        posix_fallocate(f->fd, 0, (off_t)(f->seal ? sec_chunks_at(f->seal, f->got.n) : f->total));
+    uint64_t want = f->seal ? sec_chunks_at(f->seal, f->got.n) : f->total;
+    struct stat info;
+    uint64_t here = fstat(f->fd, &info) == 0 ? (uint64_t)info.st_blocks * 512 : 0;
+    bool room = want <= here || leaves_room(f, want - here);
+    int rc = room ? posix_fallocate(f->fd, 0, (off_t)want) : ENOSPC;
     if (rc)
         return neb_fail(rc == ENOSPC || rc == EFBIG ? NEB_ERR_NOSPC : NEB_ERR_IO,
                         "%s: no room for a snapshot of %llu bytes: %s", f->part,
@@ -325,6 +336,12 @@ enum neb_status snapshot_on_data(struct inter_snapshots *s, neb_ns now, uint32_t
     f->moved = now;
     if (!inter_bitmap_set(&f->got, i))
         return NEB_OK;
+    // of one that no room was made for
+    if (f->total > limit_of(s, f) && !leaves_room(f, n))
+        return give_up(s, f,
+                       neb_fail(NEB_ERR_NOSPC,
+                                "%s: a snapshot would leave less than %d MiB on its disk", f->part,
+                                INTER_LEDGER_RESERVE >> 20));
     if (f->seal)
         sec_chunks_seal(f->seal, i, p, s->chunk);
     enum neb_status st =

@@ -111,6 +111,11 @@ enum neb_status inter_spool_put(struct inter_spool *s, const struct inter_stream
     sqlite3_stmt *q = NULL;
     if (neb_fault("spool.write"))
         return neb_fail(NEB_ERR_NOSPC, "%s: cannot store a batch: disk full", s->path);
+    // the ledger is on this disk, too, and the agent ends where that cannot be written
+    if (neb_fault("spool.room") || !neb_fs_fits(s->path, n + INTER_LEDGER_RESERVE_OWN))
+        return neb_fail(NEB_ERR_NOSPC,
+                        "%s: a batch of %zu bytes would leave less than %d MiB on its disk",
+                        s->path, n, INTER_LEDGER_RESERVE_OWN >> 20);
     if (s->key) {
         NEB_TRY(inter_stream_seal(s->key, k, seq, p, n, &s->scratch));
         p = s->scratch.p;

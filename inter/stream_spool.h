@@ -15,7 +15,8 @@ void inter_spool_close(struct inter_spool **s);
 // What is put from here on is sealed; NULL: in clear. Borrowed. Batches in clear are read as well; sealed ones with their key only
 // (NEB_ERR_DENIED, NEB_ERR_CORRUPT of get and restore).
 void inter_spool_seal(struct inter_spool *s, const struct sec_seal_key *key);
-// Durable when it returns. What is there under the number is replaced.
+// Durable when it returns. What is there under the number is replaced. NEB_ERR_NOSPC also where it would take the ledger's room
+// (INTER_LEDGER_RESERVE_OWN).
 NEB_MUST_CHECK enum neb_status inter_spool_put(struct inter_spool *s,
                                                const struct inter_stream_key *k, uint64_t seq,
                                                const void *p, size_t n);

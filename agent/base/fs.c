@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 enum { WRITE_BUFFER_BYTES = 1 << 20, PUSH_BYTES = 64 << 20 };
@@ -56,6 +57,11 @@ bool neb_path_within(const char *path, const char *folder) {
 
 bool neb_fs_exists(const char *path) {
     return access(path, F_OK) == 0 || (errno != ENOENT && errno != ENOTDIR);
+}
+
+bool neb_fs_fits(const char *path, uint64_t bytes) {
+    struct statvfs v;
+    return statvfs(path, &v) != 0 || v.f_bavail * (uint64_t)v.f_frsize >= bytes;
 }
 
 bool neb_fs_std_open(void) {

@@ -24,6 +24,8 @@ NEB_MUST_CHECK enum neb_status neb_path_absolute(char *path, size_t cap, const c
 bool neb_path_within(const char *path, const char *folder);
 // False: it is certain that nothing is there. True also where that cannot be known (no permission): who opens it learns why.
 bool neb_fs_exists(const char *path);
+// Whether the disk of `path`, which is there, has so many bytes free for this user. True also where it does not say.
+bool neb_fs_fits(const char *path, uint64_t bytes);
 // First thing in a program: where descriptors 0, 1 or 2 are closed, they become /dev/null. Else the first file that is opened would be one of
 // them, and what is printed would be written into it. False: it cannot be opened.
 NEB_MUST_CHECK bool neb_fs_std_open(void);

@@ -37,6 +37,7 @@ static void test_private(void **state) {
     assert_int_equal(neb_fs_private(path, false), NEB_OK); // missing, and not wanted
     assert_false(neb_fs_exists(path));
     assert_int_equal(neb_fs_private(path, true), NEB_OK);
+    assert_true(neb_fs_fits(path, 0) && !neb_fs_fits(path, 1ull << 62));
     assert_int_equal(mode_of(path), 0600);
     assert_int_equal(neb_fs_write(path, "kept", 4, 0666), NEB_OK);
     assert_int_equal(mode_of(path), 0666);

@@ -1,4 +1,5 @@
 // Two ends of inter/snapshot.h on a link that drops, doubles and mixes up what it carries; restarts; hostile headers.
+#include "agent/base/fault.h"
 #include "agent/base/fs.h"
 #include "agent/base/rng.h"
 #include "agent/base/sha256.h"
@@ -618,6 +619,24 @@ static void test_no_room(void **state) {
     assert_false(neb_fs_exists(at("x.part")) || neb_fs_exists(at("x.map")));
 }
 
+// There is room, but the ledger needs it: of one that it is made for at once, and of one that is believed as it comes.
+static void test_ledgers_room(void **state) {
+    (void)state;
+    for (int unknown = 0; unknown < 2; unknown++) {
+        known_elements = unknown ? UINT64_MAX : PARAMS;
+        OK(inter_snapshots_fetch(W.side[1].s, job, at("x"), zero, 1, false, NEB_S));
+        if (unknown)
+            run(NEB_S, 2);
+        neb_fault_arm("snapshot.room:*");
+        run(NEB_S, INT32_MAX);
+        neb_fault_arm(NULL);
+        assert_int_equal(W.n_done, unknown + 1);
+        assert_int_equal(W.done, NEB_ERR_NOSPC);
+        assert_false(neb_fs_exists(at("x.part")) || neb_fs_exists(at("x.map")));
+    }
+    known_elements = PARAMS;
+}
+
 static void test_headers(void **state) {
     (void)state;
     struct inter_snapshot *s = make(7), *got = calloc(1, sizeof *got);
@@ -642,15 +661,23 @@ static void test_headers(void **state) {
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(test_over_a_bad_link), TEST(test_goes_on_after_a_restart),
-        TEST(test_a_newer_one),     TEST(test_header_only),
-        TEST(test_nobody_has_one),  TEST(test_too_large),
-        TEST(test_no_room),         TEST(test_headers),
-        TEST(test_slow_to_open),    TEST(test_updates_stay),
-        TEST(test_slow_path),       TEST(test_late_offers),
-        TEST(test_withdrawn),       TEST(test_others_get_nothing),
-        TEST(test_takes_nothing),   TEST(test_takes_for_ever)};
+    const struct CMUnitTest tests[] = {TEST(test_over_a_bad_link),
+                                       TEST(test_goes_on_after_a_restart),
+                                       TEST(test_a_newer_one),
+                                       TEST(test_header_only),
+                                       TEST(test_nobody_has_one),
+                                       TEST(test_too_large),
+                                       TEST(test_no_room),
+                                       TEST(test_ledgers_room),
+                                       TEST(test_headers),
+                                       TEST(test_slow_to_open),
+                                       TEST(test_updates_stay),
+                                       TEST(test_slow_path),
+                                       TEST(test_late_offers),
+                                       TEST(test_withdrawn),
+                                       TEST(test_others_get_nothing),
+                                       TEST(test_takes_nothing),
+                                       TEST(test_takes_for_ever)};
     // a key of this job
     static const uint8_t handed[SEC_SEAL_HANDED_BYTES] = {[SEC_SEAL_ID_BYTES] = 9};
     int failed = cmocka_run_group_tests_name("in clear", tests, NULL, NULL);

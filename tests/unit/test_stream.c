@@ -1,4 +1,5 @@
 // Streams: the wire format, both endpoints by hand, the spool. Whole lives are in test_stream_world.c.
+#include "agent/base/fault.h"
 #include "agent/base/file.h"
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
@@ -383,6 +384,9 @@ static void test_spool(void **state) {
         size_t n = body(seq, bytes);
         assert_int_equal(inter_spool_put(sp, &k, seq, bytes, n), NEB_OK);
     }
+    neb_fault_arm("spool.room:*"); // what is left is the ledger's
+    assert_int_equal(inter_spool_put(sp, &other, 0, "other", 5), NEB_ERR_NOSPC);
+    neb_fault_arm(NULL);
     assert_int_equal(inter_spool_put(sp, &other, 0, "other", 5), NEB_OK);
     assert_int_equal(inter_spool_drop(sp, &k, 4), NEB_OK);
     inter_spool_close(&sp);
