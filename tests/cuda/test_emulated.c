@@ -34,7 +34,7 @@ static void test_matrix(void **state) {
 #ifdef __SANITIZE_ADDRESS__
     const unsigned long long seeds = 1; // it is what looks then, and slow
 #else
-    const unsigned long long seeds = 4;
+    const unsigned long long seeds = getenv("EMU_MAJOR") ? 1 : 4;
 #endif
     for (unsigned long long seed = 0; seed < seeds; seed++) {
         int n = 0;
@@ -227,5 +227,8 @@ int main(void) {
         cmocka_unit_test(test_not_launched),  cmocka_unit_test(test_goes_on),
         cmocka_unit_test(test_sticky_errors),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    // An older card: what has another path there is in the matrix.
+    const struct CMUnitTest older[] = {cmocka_unit_test(test_open), cmocka_unit_test(test_matrix)};
+    return getenv("EMU_MAJOR") ? cmocka_run_group_tests(older, NULL, NULL)
+                               : cmocka_run_group_tests(tests, NULL, NULL);
 }
