@@ -157,7 +157,7 @@ static void look_at_workers(struct daemon *d) {
         struct agent_jobrun *j = &d->jobs[i];
         if (j->sums && agent_sums_tick(j->sums) && j->client.len && neb_now() > j->behind_until) {
             j->behind_until = neb_now() + 5 * NEB_S;
-            j->behind_round = UINT32_MAX;
+            j->behind_any = true;
             daemon_on_behind(d, j->id);
         }
         if (j->used && !j->ended_at && agent_child_ended(&j->worker, &j->end_status))

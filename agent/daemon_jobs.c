@@ -404,7 +404,7 @@ void daemon_job_end(struct daemon *d, struct agent_jobrun *j, const char *state)
     } else {
         j->suspended = false; // it had ended by itself when the agent was told to go down
         daemon_job_save(d, j, state);
-        if (j->federated && strcmp(state, "done"))
+        if (j->federated && (j->unable || !strcmp(state, "failed")))
             inter_service_job_idle(d->service, j->id);
     }
     inter_service_limit(d->service, j->id, NULL, false);
@@ -416,7 +416,7 @@ void daemon_job_end(struct daemon *d, struct agent_jobrun *j, const char *state)
 }
 
 void daemon_job_fail(struct daemon *d, struct agent_jobrun *j, const char *text) {
-    j->reported = true;
+    j->reported = j->unable = true;
     json_decref(j->report);
     j->report = json_pack("{s:s,s:s}", "name", daemon_name(d), "error", text);
     daemon_publish_report(d, j, json_incref(j->report));
@@ -425,6 +425,7 @@ void daemon_job_fail(struct daemon *d, struct agent_jobrun *j, const char *text)
 void daemon_job_end_untrained(struct daemon *d, struct agent_jobrun *j, const char *why) {
     if (!j->suspended)
         daemon_job_fail(d, j, why);
+    j->unable = false;
     daemon_job_end(d, j, "stopped");
 }
 

@@ -62,9 +62,8 @@ enum neb_status daemon_open_rounds(struct daemon *d, struct agent_jobrun *j) {
                                  .awaits_shape = true,
                                  .tune = agent_tune_config(&j->job)};
     c.steps = (uint64_t)j->job.steps;
-    c.least_interval = c.tune.start_interval;
-    if (j->job.sync.early_steps && (uint32_t)j->job.sync.early_interval < c.least_interval)
-        c.least_interval = (uint32_t)j->job.sync.early_interval;
+    c.early_interval = (uint32_t)j->job.sync.early_interval;
+    c.early_steps = (uint64_t)j->job.sync.early_steps;
     agent_tune_pace(&j->job, c.pace);
     c.step_tokens = agent_job_step_tokens(&j->job);
     memcpy(c.id, j->id, sizeof c.id);
@@ -179,8 +178,8 @@ static void delivery_fill(struct delivery *x, const struct agent_jobrun *j,
 void daemon_commit_gone(struct daemon *d, struct agent_jobrun *j, uint32_t fragment,
                         uint32_t round) {
     j->behind_until = neb_now() + 5 * NEB_S;
-    j->behind_fragment = fragment;
-    j->behind_round = round;
+    j->behind |= 1ull << fragment;
+    j->behind_rounds[fragment] = round;
     daemon_on_behind(d, j->id);
 }
 
@@ -195,9 +194,13 @@ static void deliver(struct daemon *d, struct agent_jobrun *j, const struct inter
     if (seeds)
         json_object_set(head, "seeds", seeds);
     // later ones help it nothing
-    if (j->behind_round == UINT32_MAX ||
-        (j->behind_fragment == r->fragment && j->behind_round == r->round))
+    if (j->behind >> r->fragment & 1 && j->behind_rounds[r->fragment] == r->round)
+        j->behind &= ~(1ull << r->fragment);
+    if (j->behind_any || !j->behind) {
         j->behind_until = 0;
+        j->behind = 0;
+        j->behind_any = false;
+    }
     if (agent_ipc_send(d->ipc, &j->client, head, x->parts, x->n) != NEB_OK)
         neb_warn("commit of round %u could not be handed to the worker yet", r->round);
 }

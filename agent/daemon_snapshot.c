@@ -48,7 +48,7 @@ static bool refused(struct daemon *d, struct agent_jobrun *j, const char *dir) {
         return false;
     agent_join_explain(&v, round_bytes, text, sizeof text);
     daemon_say_fault(d, j, text);
-    j->reported = true;
+    j->reported = j->unable = true;
     json_decref(j->report);
     j->report = json_pack("{s:s,s:s,s:b}", "name", daemon_name(d), "error", text, "refused", true);
     daemon_publish_report(d, j, json_incref(j->report));
@@ -159,12 +159,15 @@ void daemon_on_snapshot_close(void *user, struct inter_snapshot_source *s) {
 
 // Not ahead of the ledger, but of the worker: one whose job folder was lost began again, and waits for a round whose updates are gone.
 static bool helps_worker(struct daemon *d, struct agent_jobrun *j, const char *dir) {
-    if (!j->behind_until || j->behind_round == UINT32_MAX ||
-        !agent_snapshot_passes(sec_vault_of(d->vault), inter_service_ledger(d->service), dir,
-                               j->behind_fragment, j->behind_round))
-        return false;
-    j->taken |= 1ull << j->behind_fragment;
-    return true;
+    bool helps = false;
+    for (uint32_t f = 0; j->behind_until && !j->behind_any && f < INTER_FRAGMENTS_MAX; f++)
+        if (j->behind >> f & 1 &&
+            agent_snapshot_passes(sec_vault_of(d->vault), inter_service_ledger(d->service), dir, f,
+                                  j->behind_rounds[f])) {
+            j->taken |= 1ull << f;
+            helps = true;
+        }
+    return helps;
 }
 
 // The job is closed and opened again on what the snapshot says; the worker begins again with it.
@@ -206,6 +209,8 @@ void daemon_on_snapshot_done(void *user, const uint8_t job[INTER_ID_BYTES], enum
         return;
     }
     j->behind_until = j->hopeless_since = 0;
+    j->behind = 0;
+    j->behind_any = false;
     neb_info("job %s: a snapshot is here; the worker begins again with it", j->job.name);
     daemon_note(d, j, "a snapshot is here; the worker begins again with it");
     daemon_worker_replace(d, j);

@@ -332,7 +332,8 @@ static void reason_to_wait(const struct agent_jobrun *j, char *out, size_t cap) 
 void daemon_tell_waits(struct daemon *d, struct agent_jobrun *j) {
     struct inter_job_status st;
     char names[320] = "", why[96], text[480];
-    if (!j->federated || !inter_service_job_status(d->service, j->id, &st) ||
+    if (!j->federated || j->state != AGENT_JOB_RUNNING ||
+        !inter_service_job_status(d->service, j->id, &st) ||
         !j->last_step) // at the start nobody has been heard yet
         return;
     tell_owing(d, j, st.owing);

@@ -50,6 +50,7 @@ struct agent_jobrun {
     enum agent_job_state state;
     bool
         reopened; // it had ended before this agent was started: only its rounds are open, and no report is here
+    bool unable;     // it ends because it cannot go on, not because somebody said so
     bool suspended;  // stopped because the agent goes down: goes on when it is back
     char stored[12]; // its state in the ledger, as agent_job_record
     neb_ns over_at;  // since when it has ended
@@ -97,7 +98,9 @@ struct agent_jobrun {
     // when to look again for a snapshot that the worker needs; 0: it needs none
     neb_ns behind_until;
     // the commit that it asked for and that is gone; round UINT32_MAX: any
-    uint32_t behind_fragment, behind_round;
+    uint64_t behind; // fragments that it asked so for, bit each
+    bool behind_any; // some commit, of `private`: any later one helps
+    uint32_t behind_rounds[INTER_FRAGMENTS_MAX];
     bool replaced;   // the worker was killed to begin with another state: that is no crash
     uint64_t finals; // of a witness: fragments whose last round it has seen, bit each
     bool resume_due; // asked for while it was still stopping: it goes on once it has ended

@@ -45,9 +45,10 @@ static bool turn_of(const struct agent_schedule *s, const struct agent_fragment 
     return any;
 }
 
-// Fragment f is due, and at this step nothing is sent: the fragment whose turn it is travels still.
+// Fragment f is due, and at this step nothing is sent: the fragment whose turn it is travels still, and is not waited for (then it is sent at this
+// step).
 static bool missed(const struct agent_schedule *s, const struct agent_fragment *frags, int32_t f,
-                   int64_t step) {
+                   int64_t step, bool peers_alive) {
     int32_t turn = 0;
     for (int32_t g = 0; g < s->fragments; g++) {
         if (frags[g].send_step >= step)
@@ -56,7 +57,7 @@ static bool missed(const struct agent_schedule *s, const struct agent_fragment *
             turn = g;
     }
     const struct agent_fragment *t = &frags[turn];
-    bool merges = t->arrived && step >= t->merge_step;
+    bool merges = (t->arrived || peers_alive) && step >= t->merge_step;
     return agent_schedule_due(s, f, step) && t->in_flight && !merges;
 }
 
@@ -76,7 +77,8 @@ enum agent_decision agent_schedule_decide(const struct agent_schedule *s,
     } else if (last || (turn_of(s, frags, f, step) && step >= frag->committed_step)) {
         return AGENT_SEND;
     }
-    return counted_miss != step && missed(s, frags, f, step) ? AGENT_MISS : AGENT_GO_ON;
+    return counted_miss != step && missed(s, frags, f, step, peers_alive) ? AGENT_MISS
+                                                                          : AGENT_GO_ON;
 }
 
 bool agent_schedule_finished(const struct agent_schedule *s, const struct agent_fragment *frags) {

@@ -269,8 +269,14 @@ static const struct agent_merge *logged(const struct agent_worker *w, int32_t f)
 
 enum neb_status worker_skip_steps(struct agent_worker *w, int64_t n) {
     NEB_TRY(w->ops.skip(w, n));
-    for (int32_t f = 0; w->federated && f < w->job.sync.fragments; f++)
-        w->kept[f].steps_base += n;
+    for (int32_t f = 0; w->federated && f < w->job.sync.fragments; f++) {
+        int64_t *base = &w->kept[f].steps_base;
+        if (*base <= w->step)
+            *base += n;
+        else if (*base <
+                 w->step + n) // steps that are committed, and would have been made once more
+            *base = w->step + n;
+    }
     w->step += n;
     w->lost_steps += n;
     return NEB_OK;

@@ -195,11 +195,11 @@ enum neb_status worker_resubmit(struct agent_worker *w, int32_t f) {
 // An update cannot have missed more intervals than its steps hold: of an absence that took several attempts, or a last update that came late again and
 // again, some would be counted twice, and the others would refuse it.
 static uint32_t missed_by(const struct agent_worker *w, uint32_t counted, uint32_t steps) {
-    int32_t least = w->job.sync.interval;
-    if (w->job.sync.early_steps && w->job.sync.early_interval < least)
-        least = w->job.sync.early_interval;
-    uint32_t most = steps / (uint32_t)least + 1;
-    return counted < most ? counted : most;
+    const struct agent_sync *s = &w->job.sync;
+    int64_t from = w->step - steps, early = from < s->early_steps ? s->early_steps - from : 0;
+    early = early < steps ? early : steps;
+    int64_t most = (steps - early) / s->interval + (early ? early / s->early_interval : 0) + 1;
+    return counted < most ? counted : (uint32_t)most;
 }
 
 enum neb_status worker_send(struct agent_worker *w, int32_t f) {
@@ -210,7 +210,7 @@ enum neb_status worker_send(struct agent_worker *w, int32_t f) {
     neb_ns start = neb_now();
     worker_beat(w, false, 0);
     t->again = g->in_flight ? t->again + 1 : 0;
-    t->steps = (uint32_t)(w->step - k->steps_base);
+    t->steps = w->step > k->steps_base ? (uint32_t)(w->step - k->steps_base) : 0;
     g->missed = missed_by(w, g->missed + (g->in_flight ? t->missed : 0), t->steps);
     bool merge = g->missed > (uint32_t)w->job.sync.merge_after;
     struct cmp_codec codec;
@@ -345,7 +345,9 @@ static void settle_counts(struct agent_worker *w, int32_t f) {
     bool beyond = listed && t->cursor > w->frags[f].send_step;
     if (!listed || (k->tokens_base > t->tokens_at_send && !beyond)) // refused
         k->tokens_base = t->tokens_at_send;
-    k->steps_base = listed ? t->cursor : w->frags[f].send_step;
+    // that of an update which was refused, too
+    bool later = t->cursor > w->frags[f].send_step;
+    k->steps_base = listed || later ? t->cursor : w->frags[f].send_step;
     w->frags[f].committed_step = k->steps_base;
 }
 
@@ -444,7 +446,7 @@ enum neb_status worker_merge(struct agent_worker *w, int32_t f) {
     NEB_TRY(flip_for_test(w));
     say_round(w, f, start);
     worker_plan_merged(w, f);
-    if (t->taken_over)
+    if (t->taken_over || (t->mine && t->cursor > g->send_step)) // they are in what is committed
         g->missed = 0;
     else if (g->in_flight &&
              !t->mine) { // late: the next update carries it all, and all that was missed

@@ -173,15 +173,6 @@ static void on_leave(struct step *s) {
         node_beat(s, j, m);
 }
 
-static void on_idle(struct step *s) {
-    struct job *j = node_find_job(s->n, s->e->key.job);
-    if (!j)
-        return;
-    j->idle = true;
-    for (uint8_t m = 0; m < j->c.n_members; m++)
-        node_beat(s, j, m);
-}
-
 static void shift(neb_ns *since, neb_ns by) { *since += *since ? by : 0; }
 
 static void excuse(neb_ns *heard, uint8_t *times, neb_ns by) {
@@ -246,7 +237,6 @@ enum neb_status inter_node_step(struct inter_node *n, neb_ns now, const struct i
     case INTER_EV_SERVE: node_on_serve(&s); break;
     case INTER_EV_COMMIT_READ: node_on_commit_read(&s); break;
     case INTER_EV_LEAVE: on_leave(&s); break;
-    case INTER_EV_IDLE: on_idle(&s); break;
     case INTER_EV_SEND_FAILED:
         node_on_send_failed(&s);
         if (!e->ok)
@@ -293,7 +283,7 @@ void inter_node_destroy(struct inter_node **np) {
 enum neb_status inter_node_job_open(struct inter_node *n, const struct inter_job_config *c) {
     if (c->n_members < 1 || c->n_members > INTER_MEMBERS_MAX || c->self >= c->n_members ||
         c->fragments < 1 || c->fragments > INTER_FRAGMENTS_MAX || !c->epoch ||
-        !c->tune.start_interval)
+        !c->tune.start_interval || (c->early_steps && !c->early_interval))
         return neb_fail(NEB_ERR_INVALID, "job: %u members, %u fragments", c->n_members,
                         c->fragments);
     for (uint8_t m = 0; m < c->n_members; m++)
@@ -330,6 +320,12 @@ void inter_node_job_gone(struct inter_node *n, const uint8_t job[INTER_ID_BYTES]
     struct job *j = node_find_job(n, job);
     if (j)
         j->c.gone = gone;
+}
+
+void inter_node_job_idle(struct inter_node *n, const uint8_t job[INTER_ID_BYTES]) {
+    struct job *j = node_find_job(n, job);
+    if (j)
+        j->idle = true;
 }
 
 void inter_node_job_judges(struct inter_node *n, const uint8_t job[INTER_ID_BYTES]) {

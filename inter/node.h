@@ -89,8 +89,9 @@ struct inter_job_config {
     uint32_t merge_after; // S
     // of one inner step; of the job: a member's weight is not taken beyond them. 0: not known
     uint64_t step_tokens, steps;
-    uint32_t
-        least_interval; // steps from one send of a fragment to its next, at the least; 0: tune's
+    // from one send of a fragment to its next, at the least, in the first early_steps steps; afterwards tune.start_interval
+    uint32_t early_interval;
+    uint64_t early_steps;
     float eta, mu;
     // the learning rate over the job's steps (inter_reach); all zero: not known
     float pace[INTER_PACE];
@@ -120,7 +121,6 @@ enum inter_event_kind {
                     // INTER_NO_MEMBER to SEND_COMMIT: the record is not here
     INTER_EV_COMMIT_READ, // key, record (NULL: not here): answer to INTER_ACT_READ_COMMIT
     INTER_EV_LEAVE,       // key.job: this member is about to go; nobody shall wait for it
-    INTER_EV_IDLE, // key.job: no update of this member comes any more, though it votes on: likewise, but by commit_all
     INTER_EV_SEND_FAILED, // peer, key, chunk: the link's queue is full: not sent; ok: there is room, the job's own limit holds it back
 };
 struct inter_event {
@@ -224,6 +224,8 @@ void inter_node_destroy(struct inter_node **n);
 // Restoring after a restart: standing, then per fragment commit, manifests with norms, vote; then carry on with events.
 NEB_MUST_CHECK enum neb_status inter_node_job_open(struct inter_node *n,
                                                    const struct inter_job_config *c);
+// No update of this member comes any more, though it votes on: its next beats say so, and nobody waits for one, but by commit_all.
+void inter_node_job_idle(struct inter_node *n, const uint8_t job[INTER_ID_BYTES]);
 // This member's gate knows what the job's updates hold (awaits_shape).
 void inter_node_job_judges(struct inter_node *n, const uint8_t job[INTER_ID_BYTES]);
 // A signed membership version took the vote from these members (of two: `nebula promote`). Whoever remains goes on without

@@ -174,7 +174,7 @@ struct job {
     uint16_t told_without; // bit per member: no member any more when the others began to tell
     uint32_t recovered_term;
     bool leaving;
-    bool idle;      // no worker of this member comes any more (INTER_EV_IDLE)
+    bool idle;      // no worker of this member comes any more (inter_node_job_idle)
     bool held;      // by its own limit of rate: no chunk of it leaves before the next tick
     uint16_t liars; // bit per member: evidence is here
     struct inter_evidence evidence[INTER_MEMBERS_MAX];
@@ -276,9 +276,8 @@ void node_plan(const struct step *s, const struct job *j, struct fragment *g,
                struct inter_record *r);
 // directly or through a third
 bool node_reaches(const struct step *s, const struct job *j, uint8_t member);
-bool node_live(const struct step *s, const struct job *j, uint8_t member);
-bool node_idle(const struct job *j,
-               uint8_t m); // no update of its comes any more // and heard lately
+bool node_live(const struct step *s, const struct job *j, uint8_t member); // and heard lately
+bool node_idle(const struct job *j, uint8_t member); // no update of its comes any more
 void node_on_forward(struct step *s, struct neb_rd *r);
 void node_say_manifest(struct step *s, struct job *j, const struct inter_manifest *m,
                        uint8_t member);

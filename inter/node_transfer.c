@@ -192,9 +192,11 @@ bool node_possible(const struct job *j, const struct fragment *g, const struct i
         return true;
     // An interval is missed after its steps were made, and none is shorter than the job's.
     uint64_t from = g->cursors[m->key.member], made = m->step > from ? m->step - from : 0,
-             least = c->least_interval ? c->least_interval : c->tune.start_interval;
-    return m->steps <= m->step && m->tokens <= c->step_tokens * m->steps &&
-           m->missed <= made / least + 2 &&
+             early = from < c->early_steps ? c->early_steps - from : 0;
+    early = early < made ? early : made;
+    uint64_t most =
+        (made - early) / c->tune.start_interval + (early ? early / c->early_interval : 0) + 2;
+    return m->steps <= m->step && m->tokens <= c->step_tokens * m->steps && m->missed <= most &&
            node_weight_possible(j, g, m->key.member, m->step, m->tokens);
 }
 

@@ -202,9 +202,7 @@ void inter_service_job_leave(struct inter_service *s, const uint8_t job[INTER_ID
 }
 
 void inter_service_job_idle(struct inter_service *s, const uint8_t job[INTER_ID_BYTES]) {
-    struct inter_event e = {.kind = INTER_EV_IDLE, .peer = s->self};
-    memcpy(e.key.job, job, sizeof e.key.job);
-    service_step(s, &e);
+    inter_node_job_idle(s->node, job); // no step: also called from within one
 }
 
 bool inter_service_job_status(const struct inter_service *s, const uint8_t job[INTER_ID_BYTES],

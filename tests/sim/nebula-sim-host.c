@@ -523,7 +523,8 @@ void sim_host_boot(struct sim *s, uint8_t i) {
         .merge_after = 3,
         .steps = (uint64_t)s->interval * s->o.rounds,
         .step_tokens = sim_tokens_of_step((uint8_t)(s->o.members - 1)), // the most of any
-        .least_interval = (uint32_t)s->interval,
+        .early_interval = (uint32_t)s->interval, // tune's is another in each life
+        .early_steps = (uint64_t)s->interval * s->o.rounds,
         .eta = 1,
         .mu = 0,
         // What a leader plans follows from what it measures: no two propose the same value.

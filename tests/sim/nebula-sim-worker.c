@@ -175,7 +175,9 @@ static void merge(struct sim *s, uint8_t i, uint32_t f, bool taken_over) {
     sim_note(s, g->in_flight ? "merge" : "merge of others", i, f, g->round, w->step, final);
     if (mine)
         g->committed_step = (int64_t)r->commit.cursors[i];
-    if (g->in_flight && !mine) // late
+    if (mine && g->committed_step > g->send_step)
+        g->missed = 0;
+    else if (g->in_flight && !mine) // late
         g->missed += w->missed_sent[f] + 1;
     else if (g->in_flight && w->again[f] && w->tokens_base[f] < tokens_at_send)
         g->missed += w->missed_sent[f];
@@ -243,7 +245,7 @@ static bool expected(struct sim *s, const struct sim_host *h) {
     for (uint8_t m = 0; m < s->o.members; m++)
         data |= s->h[m].witness ? 0u : 1u << m;
     return __builtin_popcount(st.live) > (int)s->o.members / 2 &&
-           __builtin_popcount(st.live & data) >= 2;
+           __builtin_popcount(st.live & data) >= 2 && !st.waits;
 }
 
 static bool holds(const struct inter_record *r, uint8_t member) {
