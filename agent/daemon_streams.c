@@ -57,7 +57,12 @@ static void on_refused(void *user, const struct inter_stream_key *k, const char 
 static void on_fault(void *user, const struct inter_stream_key *k, enum inter_stream_fault f) {
     (void)user;
     // counted in the stream's statistics
-    neb_debug("stream %u: %s", k->id, inter_stream_fault_name(f));
+    if (f == INTER_STREAM_FAULT_VERSION)
+        neb_warn("stream %u: the other cluster's agent speaks another version of streams: run the "
+                 "same version of nebula on both",
+                 k->id);
+    else
+        neb_debug("stream %u: %s", k->id, inter_stream_fault_name(f));
 }
 
 void agent_streams_listen(struct agent_streams *s) {

@@ -46,7 +46,7 @@ enum neb_status agent_distill_cache_open(const char *dir, const struct agent_job
              : neb_fail(NEB_ERR_INVALID,
                         "distill.cache: %s holds labels of other text, seed, batches, share of "
                         "the batches among students, or temperature: there %.*s, here %s; name "
-                        "another folder",
+                        "another folder, or move that one away",
                         dir, (int)was.len, (const char *)was.p, hex);
     neb_buf_free(&was);
     return st;

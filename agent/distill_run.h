@@ -30,7 +30,8 @@ struct distill_run {
     neb_ns
         waiting_since; // student: for labels; teacher: for text that may not come; 0: it does not
     bool said_waiting, said_gone;
-    uint64_t alone; // steps that were made without labels that should have come
+    neb_ns full_since; // teacher: since when no student has had room for labels
+    uint64_t alone;    // steps that were made without labels that should have come
     json_t *quality;
     double eval_loss;
     char cache[NEB_PATH_MAX];  // empty: none

@@ -31,10 +31,12 @@ static bool patience_over(struct distill_run *r) {
     return d->when_lost == AGENT_LOST_ALONE;
 }
 
-// Asks for what is ahead, as far as there is room.
+// Asks for what is ahead, as far as there is room; of a room that is new no more at once than the teacher may be ahead.
 static enum neb_status ask(struct distill_run *r) {
     struct agent_stream *t = r->requests[0];
-    while (t && t->next < t->limit && t->next < (uint64_t)r->w->job.steps) {
+    uint64_t end = t ? t->next + (uint64_t)r->w->job.distill.ahead : 0;
+    end = end < (uint64_t)r->w->job.steps ? end : (uint64_t)r->w->job.steps;
+    while (t && t->next < t->limit && t->next < end) {
         if (t->next < t->stored) { // put before a restart; it stands
             t->next++;
             continue;
@@ -171,16 +173,26 @@ static enum neb_status let_go(struct distill_run *r) {
     return agent_stream_skip(r->streams[0], steps);
 }
 
-// Labels that come too late, of steps made alone: the teacher shall be able to end.
+// Labels that come too late, of steps made alone, or that others ended without this student: nothing is learned any more, they are kept for
+// another time.
+static enum neb_status drop_labels(struct distill_run *r, const uint8_t *p, size_t n) {
+    int64_t step = agent_distill_step_of(p, n);
+    r->waiting_since = 0;
+    if (r->cache[0] && step >= 0)
+        NEB_TRY(agent_distill_cache_write(r->cache, step, p, n));
+    return agent_stream_applied(r->streams[0]);
+}
+
+// The teacher shall be able to end.
 static enum neb_status late_labels(struct distill_run *r) {
+    r->waiting_since = 0; // of the steps made alone
     while (!r->w->stop && r->n_streams && r->streams[0]->next < (uint64_t)r->w->job.steps) {
         const uint8_t *p;
         size_t n;
-        bool used;
         NEB_TRY(worker_drain(r->w));
         enum neb_status st = next_labels(r, &p, &n);
         if (st == NEB_OK)
-            NEB_TRY(take_labels(r, p, n, &used));
+            NEB_TRY(drop_labels(r, p, n));
         else if (st != NEB_ERR_AGAIN)
             return st;
         else if (!waits_for_followers(r) && patience_over(r))

@@ -97,6 +97,22 @@ static enum neb_status label_next(struct distill_run *r, int32_t i) {
     return asked ? agent_stream_applied(r->requests[i]) : NEB_OK;
 }
 
+// A student's agent that was started anew after its part had ended says nothing of its streams any more.
+static void say_full(struct distill_run *r) {
+    char text[200];
+    double waited = r->full_since ? neb_seconds(neb_now() - r->full_since) : 0;
+    r->full_since = r->full_since ? r->full_since : neb_now();
+    if (waited < (double)r->w->job.distill.patience_s || r->said_waiting)
+        return;
+    snprintf(text, sizeof text,
+             "no student has had room for labels for %.0f s: where all have ended (nebula jobs "
+             "there), nebula stop ends this cluster's part",
+             waited);
+    neb_warn("%s", text);
+    worker_metrics(r->w, json_pack("{s:s,s:s}", "kind", "fault", "text", text));
+    r->said_waiting = true;
+}
+
 enum neb_status distill_teach(struct distill_run *r) {
     while (!r->w->stop && !distill_all_labelled(r)) {
         NEB_TRY(worker_drain(r->w));
@@ -105,9 +121,12 @@ enum neb_status distill_teach(struct distill_run *r) {
                 NEB_TRY(leave_out(r, k));
         int32_t i = next_student(r);
         if (i < 0) {
+            say_full(r);
             NEB_TRY(worker_wait(r->w));
             continue;
         }
+        r->full_since = 0;
+        r->said_waiting = false;
         NEB_TRY(label_next(r, i));
         distill_say_step(r);
         NEB_TRY(distill_maybe_save(r));

@@ -6,7 +6,7 @@
 
 const char *inter_stream_fault_name(enum inter_stream_fault f) {
     static const char *const names[] = {"malformed", "denied",   "duplicate", "outside",
-                                        "oversize",  "conflict", "late"};
+                                        "oversize",  "conflict", "version",   "late"};
     return f < INTER_STREAM_FAULTS ? names[f] : "unknown";
 }
 
@@ -221,10 +221,15 @@ static void on_hello(struct inter_stream *s, const struct inter_stream_hello *h)
 static void on_message(struct inter_stream *s, const struct inter_stream_event *e) {
     struct inter_stream_message m;
     bool consumer = s->c.role == INTER_STREAM_CONSUMER;
-    if (!inter_stream_parse(e->data, e->len, &m) ||
-        memcmp(m.key.job, s->c.key.job, sizeof m.key.job) || m.key.id != s->c.key.id ||
-        (m.kind == INTER_STREAM_DATA) != e->bulk || (m.kind == INTER_STREAM_DATA && !consumer) ||
-        (m.kind == INTER_STREAM_GRANT && consumer))
+    if (inter_stream_other_version(e->data, e->len)) {
+        if (!s->said_version)
+            stream_fault(s, INTER_STREAM_FAULT_VERSION);
+        s->said_version = true;
+    } else if (!inter_stream_parse(e->data, e->len, &m) ||
+               memcmp(m.key.job, s->c.key.job, sizeof m.key.job) || m.key.id != s->c.key.id ||
+               (m.kind == INTER_STREAM_DATA) != e->bulk ||
+               (m.kind == INTER_STREAM_DATA && !consumer) ||
+               (m.kind == INTER_STREAM_GRANT && consumer))
         stream_fault(s, INTER_STREAM_FAULT_MALFORMED);
     else if (m.kind == INTER_STREAM_HELLO)
         on_hello(s, &m.hello);
@@ -236,7 +241,7 @@ static void on_message(struct inter_stream *s, const struct inter_stream_event *
 
 static void on_up(struct inter_stream *s) {
     s->up = true;
-    s->met = false;
+    s->met = s->said_version = false;
     s->blocked = 0;
     if (s->c.role == INTER_STREAM_PRODUCER) {
         // The consumer's clock may have been set back, and nothing of an older session comes over this link.

@@ -120,7 +120,8 @@ enum inter_stream_fault {
     INTER_STREAM_FAULT_OUTSIDE, // a batch beyond the window: dropped; a put that leaves a gap or has no room: refused
     INTER_STREAM_FAULT_OVERSIZE, // a batch larger than agreed: refused
     INTER_STREAM_FAULT_CONFLICT, // other bytes under a number that is taken: the first stand
-    INTER_STREAM_FAULT_LATE,     // data for nobody: the worker is away, or of another stream
+    INTER_STREAM_FAULT_VERSION, // the other side's program speaks another version: said once a link
+    INTER_STREAM_FAULT_LATE,    // data for nobody: the worker is away, or of another stream
     INTER_STREAM_FAULTS
 };
 const char *inter_stream_fault_name(enum inter_stream_fault f);

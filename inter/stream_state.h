@@ -28,6 +28,7 @@ struct inter_stream {
     struct inter_stream_actions *out;   // of the step in progress
     struct inter_stream_action nowhere; // where actions go that no memory is left for
     neb_ns now;
+    bool said_version;
     bool up, met, refused;     // connected; its HELLO is here; its terms differ (said once)
     neb_ns hello_at;           // ours, last
     struct stream_entry *ring; // (spool_batches) of [base, next)

@@ -72,6 +72,14 @@ bool inter_stream_parse_key(const uint8_t *p, size_t n, struct inter_stream_key 
     return get_head(&r, &kind, out);
 }
 
+bool inter_stream_other_version(const uint8_t *p, size_t n) {
+    struct neb_rd r = neb_rd_make(p, n);
+    struct inter_stream_key k;
+    uint8_t kind;
+    return get_head(&r, &kind, &k) && kind == INTER_STREAM_HELLO &&
+           neb_rd_u8(&r) != INTER_STREAM_VERSION && !r.bad;
+}
+
 static bool get_hello(struct neb_rd *r, struct inter_stream_hello *h) {
     uint8_t version = neb_rd_u8(r);
     h->role = neb_rd_u8(r);

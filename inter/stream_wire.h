@@ -56,5 +56,7 @@ void inter_stream_put_signed(struct neb_buf *b, const struct inter_stream_key *k
 bool inter_stream_parse(const uint8_t *p, size_t n, struct inter_stream_message *out);
 // Only whose message it is.
 bool inter_stream_parse_key(const uint8_t *p, size_t n, struct inter_stream_key *out);
+// A HELLO of another version than this program's.
+bool inter_stream_other_version(const uint8_t *p, size_t n);
 
 #endif

@@ -401,14 +401,37 @@ out:
 
 // ---- restoring it --------------------------------------------------------------------------------
 
+// A list that another CA has signed is of another federation, whose folder this is, or was copied from.
+static enum neb_status list_is_of(const char *home, const uint8_t key[SEC_KEY_BYTES]) {
+    char path[NEB_PATH_MAX];
+    struct neb_buf list = {0};
+    struct sec_memberlist *l = NULL;
+    NEB_TRY(neb_path(path, sizeof path, home, "federation/members.neb"));
+    if (!neb_fs_exists(path))
+        return NEB_OK; // seen alone
+    enum neb_status st = neb_fs_read(path, SEC_MEMBERLIST_MAX, &list);
+    if (st == NEB_OK && !(l = malloc(sizeof *l)))
+        st = neb_fail(NEB_ERR_NOMEM, "out of memory for a member list");
+    if (st == NEB_OK)
+        st = sec_memberlist_verify(list.p, list.len, key, l);
+    if (st == NEB_ERR_DENIED)
+        st = neb_fail(NEB_ERR_EXISTS,
+                      "%s: is of another federation than the backup: use another folder (--home), "
+                      "or copy the list of this one's members",
+                      path);
+    free(l);
+    neb_buf_free(&list);
+    return st;
+}
+
 // Before anything is written. What is there may be the CA of another federation, whose key would be
 // gone; and without the newest list the hub would sign a second version 1.
 static enum neb_status may_restore(const char *home, const uint8_t *ca, size_t len) {
     char path[NEB_PATH_MAX], name[SEC_NAME_MAX];
-    uint8_t key[SEC_KEY_BYTES], pin[SEC_PIN_BYTES], have[SEC_PIN_BYTES];
+    uint8_t key[SEC_KEY_BYTES], own[SEC_KEY_BYTES], pin[SEC_PIN_BYTES], have[SEC_PIN_BYTES];
     struct neb_buf der = {0};
     bool list;
-    NEB_TRY(sec_ca_cert_parse(ca, len, key, pin, NULL));
+    NEB_TRY(sec_ca_cert_parse(ca, len, own, pin, NULL));
     NEB_TRY(neb_path(path, sizeof path, home, "federation/ca.pem"));
     NEB_TRY(list_exists(home, &list));
     enum neb_status st = sec_pem_read(path, &der);
@@ -427,7 +450,7 @@ static enum neb_status may_restore(const char *home, const uint8_t *ca, size_t l
                         "%s/federation: holds no member list: copy members.neb and seen of any "
                         "member's federation folder to there first, so that versions go on",
                         home);
-    return NEB_OK;
+    return list_is_of(home, own);
 }
 
 enum neb_status sec_ca_restore(const char *home, const char *backup, const char *code) {

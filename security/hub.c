@@ -345,6 +345,14 @@ static enum neb_status is_self(const struct sec_hub *h, const struct sec_listed 
     enum neb_status st = sec_identity_load(h->home, &id);
     *out = st == NEB_OK && !memcmp(sec_identity_public(id)->sign, e->m.pub.sign, SEC_KEY_BYTES);
     sec_identity_destroy(&id);
+    if (*out || (st != NEB_OK && st != NEB_ERR_NOT_FOUND))
+        return st;
+    // those of a nebula rotate that was cut short behind the hub's answer
+    char rotate[NEB_PATH_MAX];
+    NEB_TRY(neb_path(rotate, sizeof rotate, h->home, "rotate"));
+    st = neb_fs_exists(rotate) ? sec_identity_load(rotate, &id) : NEB_ERR_NOT_FOUND;
+    *out = st == NEB_OK && !memcmp(sec_identity_public(id)->sign, e->m.pub.sign, SEC_KEY_BYTES);
+    sec_identity_destroy(&id);
     return st == NEB_ERR_NOT_FOUND ? NEB_OK : st;
 }
 

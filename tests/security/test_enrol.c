@@ -854,6 +854,12 @@ static void test_backup_of_another(void **state) {
     assert_int_equal(neb_fs_read(home("other/ca/ca.key"), 4096, &after), NEB_OK);
     assert_int_equal(before.len, after.len);
     assert_memory_equal(before.p, after.p, before.len);
+    // a list that another CA has signed, where there is no certificate: nothing is written
+    assert_int_equal(neb_fs_mkdirs(home("mixed"), 0700), NEB_OK);
+    copy_list(home("mixed"));
+    assert_int_equal(sec_ca_restore(home("mixed"), home("other-backup"), other), NEB_ERR_EXISTS);
+    assert_false(neb_fs_exists(home("mixed/ca/ca.key")));
+    assert_false(neb_fs_exists(home("mixed/federation/ca.pem")));
     assert_int_equal(neb_fs_remove_tree(home("other/federation/members.neb")), NEB_OK);
     assert_int_equal(neb_fs_remove_tree(home("other/federation/seen")), NEB_OK);
     assert_int_equal(sec_ca_open(home("other"), &ca), NEB_OK);

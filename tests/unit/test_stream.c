@@ -478,6 +478,34 @@ static void test_sealed(void **state) {
     assert_int_equal(neb_fs_remove_tree(dir), NEB_OK);
 }
 
+// A program of another version is told from noise, once a link.
+static void test_other_version(void **state) {
+    (void)state;
+    struct inter_stream *s = make(INTER_STREAM_PRODUCER);
+    struct inter_stream_actions out = {0};
+    struct inter_stream_key k = config(INTER_STREAM_PRODUCER).key;
+    struct inter_stream_hello h = {.role = INTER_STREAM_CONSUMER, .type = INTER_STREAM_SOFT_LABELS};
+    struct neb_buf b = {0};
+    inter_stream_put_hello(&b, &k, &h);
+    assert_false(inter_stream_other_version(b.p, b.len));
+    b.p[4 + INTER_ID_BYTES]--;
+    assert_true(inter_stream_other_version(b.p, b.len));
+    for (uint64_t links = 1; links < 3; links++) {
+        assert_int_equal(
+            inter_stream_step(s, NEB_S,
+                              &(struct inter_stream_event){.kind = INTER_STREAM_EV_PEER_UP}, &out),
+            NEB_OK);
+        for (int i = 0; i < 3; i++)
+            feed(s, &out, false, &b);
+        assert_int_equal(faults(s, INTER_STREAM_FAULT_VERSION), links);
+    }
+    assert_int_equal(faults(s, INTER_STREAM_FAULT_MALFORMED), 0);
+    assert_false(inter_stream_other_version(b.p, 20));
+    neb_buf_free(&b);
+    inter_stream_actions_free(&out);
+    inter_stream_destroy(&s);
+}
+
 static void test_wire(void **state) { // what is written is read; whatever is cut is refused
     (void)state;
     struct inter_stream_key k = config(INTER_STREAM_CONSUMER).key;
@@ -561,12 +589,12 @@ static void write_corpus(void) {
 int main(void) {
     write_corpus();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_wire),          cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_refused_data),  cmocka_unit_test(test_refused_puts),
-        cmocka_unit_test(test_terms),         cmocka_unit_test(test_lost),
-        cmocka_unit_test(test_spool),         cmocka_unit_test(test_sealed),
-        cmocka_unit_test(test_saved_often),   cmocka_unit_test(test_anywhere),
-        cmocka_unit_test(test_wants_no_more),
+        cmocka_unit_test(test_wire),         cmocka_unit_test(test_other_version),
+        cmocka_unit_test(test_limits),       cmocka_unit_test(test_refused_data),
+        cmocka_unit_test(test_refused_puts), cmocka_unit_test(test_terms),
+        cmocka_unit_test(test_lost),         cmocka_unit_test(test_spool),
+        cmocka_unit_test(test_sealed),       cmocka_unit_test(test_saved_often),
+        cmocka_unit_test(test_anywhere),     cmocka_unit_test(test_wants_no_more),
 
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
