@@ -552,7 +552,7 @@ uint32_t inter_node_chunk_bytes(const struct inter_node *n, uint32_t blob_bytes)
         const struct inter_estimate *e = &n->paths[i].estimate;
         if (e->goodput_bps > best->goodput_bps)
             best = e;
-        if (n->paths[i].up && e->goodput_bps > 0 && (!slowest || e->goodput_bps < slowest))
+        if (n->paths[i].up && e->goodput_bps > 0 && (slowest <= 0 || e->goodput_bps < slowest))
             slowest = e->goodput_bps;
     }
     uint32_t chunk = inter_estimate_chunk(best, blob_bytes);
