@@ -338,22 +338,22 @@ enum neb_status sec_hub_renew(struct sec_hub *h, const char *name, const uint8_t
     return st;
 }
 
-// Whether this entry of the list is the hub itself: its keys say so. A restored CA may meet a name that it had before, and a certificate
-// may be an old one, or gone.
-static enum neb_status is_self(const struct sec_hub *h, const struct sec_listed *e, bool *out) {
+// Whether the keys in this home, if there are any, are the entry's.
+static enum neb_status holds(const char *home, const struct sec_listed *e, bool *out) {
     struct sec_identity *id = NULL;
-    enum neb_status st = sec_identity_load(h->home, &id);
-    *out = st == NEB_OK && !memcmp(sec_identity_public(id)->sign, e->m.pub.sign, SEC_KEY_BYTES);
-    sec_identity_destroy(&id);
-    if (*out || (st != NEB_OK && st != NEB_ERR_NOT_FOUND))
-        return st;
-    // those of a nebula rotate that was cut short behind the hub's answer
-    char rotate[NEB_PATH_MAX];
-    NEB_TRY(neb_path(rotate, sizeof rotate, h->home, "rotate"));
-    st = neb_fs_exists(rotate) ? sec_identity_load(rotate, &id) : NEB_ERR_NOT_FOUND;
+    enum neb_status st = sec_identity_load(home, &id);
     *out = st == NEB_OK && !memcmp(sec_identity_public(id)->sign, e->m.pub.sign, SEC_KEY_BYTES);
     sec_identity_destroy(&id);
     return st == NEB_ERR_NOT_FOUND ? NEB_OK : st;
+}
+
+// Whether this entry of the list is the hub itself: its keys say so, or those of a nebula rotate that was cut short behind the hub's answer. A
+// restored CA may meet a name that it had before, and a certificate may be an old one, or gone.
+static enum neb_status is_self(const struct sec_hub *h, const struct sec_listed *e, bool *out) {
+    char rotate[NEB_PATH_MAX];
+    NEB_TRY(neb_path(rotate, sizeof rotate, h->home, "rotate"));
+    enum neb_status st = holds(h->home, e, out);
+    return st != NEB_OK || *out || !neb_fs_exists(rotate) ? st : holds(rotate, e, out);
 }
 
 static enum neb_status revoke_locked(struct sec_hub *h, const char *name, bool *member) {
