@@ -352,8 +352,11 @@ static enum neb_status holds(const char *home, const struct sec_listed *e, bool 
 static enum neb_status is_self(const struct sec_hub *h, const struct sec_listed *e, bool *out) {
     char rotate[NEB_PATH_MAX];
     NEB_TRY(neb_path(rotate, sizeof rotate, h->home, "rotate"));
-    enum neb_status st = holds(h->home, e, out);
-    return st != NEB_OK || *out || !neb_fs_exists(rotate) ? st : holds(rotate, e, out);
+    NEB_TRY(holds(h->home, e, out));
+    if (!*out && neb_fs_exists(rotate) && holds(rotate, e, out) != NEB_OK)
+        neb_warn("%s: half made, and no reason not to revoke anybody; nebula rotate makes it anew",
+                 rotate);
+    return NEB_OK;
 }
 
 static enum neb_status revoke_locked(struct sec_hub *h, const char *name, bool *member) {
