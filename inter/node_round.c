@@ -104,9 +104,9 @@ static bool holds_all(const struct job *j, const struct fragment *g, const struc
 
 static void decide(struct step *s, struct job *j, struct fragment *g,
                    const struct inter_record *r) {
-    (void)j;
     g->decided = true;
     g->decision = *r;
+    node_serves_decided(j, g);
     for (uint8_t m = 0; m < INTER_MEMBERS_MAX; m++) {
         g->slots[m].gone = 0;
         if (!g->slots[m].known)

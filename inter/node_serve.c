@@ -50,8 +50,27 @@ void node_serves_lost(struct step *s, struct job *j, uint8_t member) {
         }
 }
 
+static bool accepts(const struct inter_record *r, const struct inter_manifest *m) {
+    for (uint8_t i = 0; i < r->n; i++)
+        if (r->entries[i].member == m->key.member && r->entries[i].verdict != INTER_ACCEPTED)
+            return false;
+    return node_lists(r, m);
+}
+
+// What the round's record does not accept nobody wants any more: others answer its chunks with nothing, and it would keep the window of the
+// next update, and of all other jobs, until they expire.
+void node_serves_decided(struct job *j, const struct fragment *g) {
+    for (size_t i = j->n_serves; i-- > 0;) {
+        const struct inter_manifest *m = &j->serves[i].m;
+        if (m->key.fragment == node_index(j, g) && m->key.round == g->round &&
+            !accepts(&g->decision, m))
+            node_serve_remove(j, i);
+    }
+}
+
 // A member that still takes an update of this round goes on with it; for one that is away nothing is kept: it will ask.
 void node_serves_round_over(struct step *s, struct job *j, const struct fragment *g) {
+    node_serves_decided(j, g); // one can have been asked for since
     for (size_t i = 0; i < j->n_serves;) {
         const struct serve *v = &j->serves[i];
         if (v->m.key.fragment == node_index(j, g) && v->m.key.round <= g->round &&

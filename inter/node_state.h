@@ -355,6 +355,7 @@ enum neb_status node_serve_add(struct step *s, struct job *j, uint8_t to,
                                const struct inter_manifest *m);
 void node_serve_remove(struct job *j, size_t i);
 void node_serves_lost(struct step *s, struct job *j, uint8_t member);
+void node_serves_decided(struct job *j, const struct fragment *g);
 void node_serves_round_over(struct step *s, struct job *j, const struct fragment *g);
 void node_serves_tick(struct step *s, struct job *j);
 void node_pump(struct step *s); // fills the window of every path

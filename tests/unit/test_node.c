@@ -1,4 +1,5 @@
 // Whom a node's rounds wait for, who counts as behind, and whose chunks take a path's window.
+#include "inter/weights.h"
 #include "tests/unit/node_fixture.h"
 
 // ---- whom rounds wait for -------------------------------------------------------------------------------------
@@ -258,6 +259,61 @@ static void test_shares_a_path(void **state) {
     }
 }
 
+// An update that was too late for its round leaves the path to others; one that the record lists goes on to who still lacks it.
+static void test_left_out(void **state) {
+    (void)state;
+    enum { MOST = 4 * (8 << 20) / INTER_CHUNK_MIN };
+    static struct inter_action left[MOST];
+    struct inter_job_config c = {.n_members = 2,
+                                 .peers = {0, 1},
+                                 .fragments = 1,
+                                 .epoch = EPOCH,
+                                 .merge_after = 3,
+                                 .eta = 1,
+                                 .tune = {.start_interval = 10}};
+    enum { LISTED, REJECTED, OTHERS, KINDS };
+    for (int kind = 0; kind < KINDS; kind++) {
+        size_t n = 0;
+        int of[2] = {0};
+        begin(0, 0, true);
+        memcpy(c.id, other_id, sizeof other_id);
+        OK(inter_node_job_open(node, &c));
+        step(&(struct inter_event){.kind = INTER_EV_PEER_UP, .peer = 1});
+        offer(job_id);
+        sent_since(left, &n, MOST, of);
+        assert_true(of[0] > 0);
+        const struct inter_manifest *own = &node_find_job(node, job_id)->fragments[0].slots[0].m;
+        struct inter_record r = {.n = 1, .eta = 1, .n_plans = MEMBERS};
+        struct neb_buf b = {0};
+        memcpy(r.job, job_id, sizeof r.job);
+        r.entries[0] =
+            (struct inter_entry){.member = kind == OTHERS,
+                                 .bytes = own->bytes,
+                                 .tokens = own->tokens,
+                                 .attempt = own->key.attempt,
+                                 .verdict = kind == REJECTED ? INTER_REJECTED : INTER_ACCEPTED,
+                                 .clip = 1};
+        for (; r.n_accepts < MEMBERS; r.n_accepts++)
+            r.accepts[r.n_accepts] = (struct inter_accept){.member = r.n_accepts, .epoch = EPOCH};
+        inter_weights_fill(&r, node_find_job(node, job_id)->fragments[0].absences);
+        neb_buf_u8(&b, MSG_COMMIT);
+        inter_record_put(&b, &r);
+        message(1, &b);
+        assert_int_equal(node_find_job(node, job_id)->fragments[0].round,
+                         kind != OTHERS); // of which an update has yet to come
+        of[0] = of[1] = 0;
+        offer(other_id);
+        sent_since(left, &n, MOST, of);
+        assert_int_equal(of[1] > 0, kind != LISTED);
+        for (int i = 0; i < 5 * 15; i++) { // what flew has expired
+            now += NEB_S / 5;
+            step(&(struct inter_event){.kind = INTER_EV_TICK});
+            sent_since(left, &n, MOST, of);
+        }
+        assert_int_equal(of[0] > 0, kind == LISTED);
+    }
+}
+
 // Chunks are cut for the fastest path, but none takes more than a second on the slowest that is there.
 static void test_chunk_bytes(void **state) {
     (void)state;
@@ -326,6 +382,7 @@ int main(void) {
         cmocka_unit_test(test_idle),          cmocka_unit_test(test_catching_up),
         cmocka_unit_test(test_busy),          cmocka_unit_test(test_held),
         cmocka_unit_test(test_shares_a_path), cmocka_unit_test(test_chunk_bytes),
-        cmocka_unit_test(test_gone),          cmocka_unit_test(test_wants_all)};
+        cmocka_unit_test(test_gone),          cmocka_unit_test(test_wants_all),
+        cmocka_unit_test(test_left_out)};
     return cmocka_run_group_tests(tests, NULL, done);
 }
