@@ -59,6 +59,7 @@ struct agent_travel {    // a fragment's update on its way, or its commit that w
     bool planned;    // the commit says what this cluster does from the round after the next
     struct inter_plan plan;
     int64_t cursor; // steps of this cluster that the commits up to this one hold
+    bool at_cursor; // tokens_at_send and the counts of the send are of that step (worker_at_cursor)
 };
 
 struct worker_counts { // tokens seen of each row, by a fragment's sends
@@ -278,6 +279,10 @@ NEB_MUST_CHECK enum neb_status worker_merge(struct agent_worker *w, int32_t f);
 // Merges a commit with an update of this cluster's former life, whose state went with its disk. What this life has learned of the
 // fragment is dropped, as it comes from steps that the update has behind it, and the data goes on behind the last of them.
 NEB_MUST_CHECK enum neb_status worker_take_over(struct agent_worker *w, int32_t f);
+// Before what is done between two steps: notes where what is committed ends, if a run that is repeated had sent more than this one.
+void worker_at_cursor(struct agent_worker *w, int32_t f);
+// What counts for the fragment's next update is seen from this step on: tokens, and rows.
+void worker_count_from_here(struct agent_worker *w, int32_t f);
 // Asks the agent for the commit of the fragment's round, if there is one.
 NEB_MUST_CHECK enum neb_status worker_ask(struct agent_worker *w, int32_t f);
 

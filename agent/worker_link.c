@@ -273,9 +273,10 @@ enum neb_status worker_skip_steps(struct agent_worker *w, int64_t n) {
         int64_t *base = &w->kept[f].steps_base;
         if (*base <= w->step)
             *base += n;
-        else if (*base <
-                 w->step + n) // steps that are committed, and would have been made once more
-            *base = w->step + n;
+        else if (*base < w->step + n) {
+            *base = w->step + n; // steps that are committed, and would have been made once more
+            worker_count_from_here(w, f);
+        }
     }
     w->step += n;
     w->lost_steps += n;
@@ -335,6 +336,7 @@ static enum neb_status exchange_one(struct agent_worker *w, int32_t f, bool *mor
 enum neb_status worker_exchange(struct agent_worker *w, bool *ready) {
     *ready = true;
     for (int32_t f = 0; w->federated && f < w->job.sync.fragments; f++) {
+        worker_at_cursor(w, f);
         for (bool more = true; more;)
             NEB_TRY(exchange_one(w, f, &more, ready));
         // A round that an earlier run merged at this step must be merged here too, connected or not.

@@ -43,13 +43,9 @@ static enum neb_status take_fragments(struct agent_worker *w, const struct inter
 }
 
 void worker_begin_counts(struct agent_worker *w, int32_t f) {
-    size_t V = (size_t)w->trainer->c.model.vocab;
     w->frags[f].merged_step = w->frags[f].committed_step = w->step;
-    w->kept[f].tokens_base = w->all_tokens;
     w->kept[f].steps_base = w->step;
-    const struct worker_counts *c = &w->kept[f].counts;
-    memcpy(c->in_base, w->trainer->input_counts, V * sizeof *c->in_base);
-    memcpy(c->out_base, w->trainer->target_counts, V * sizeof *c->out_base);
+    worker_count_from_here(w, f);
 }
 
 enum neb_status worker_adopt_snapshot(struct agent_worker *w, bool has_checkpoint) {

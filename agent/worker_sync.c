@@ -149,6 +149,33 @@ void worker_sync_destroy(struct agent_worker *w) {
     sec_sum_destroy(&w->sum);
 }
 
+static void copy_counts(const struct agent_worker *w, uint64_t *in, uint64_t *out) {
+    size_t V = (size_t)w->trainer->c.model.vocab;
+    memcpy(in, w->trainer->input_counts, V * sizeof *in);
+    memcpy(out, w->trainer->target_counts, V * sizeof *out);
+}
+
+void worker_count_from_here(struct agent_worker *w, int32_t f) {
+    struct worker_fragment *k = &w->kept[f];
+    k->tokens_base = w->all_tokens;
+    copy_counts(w, k->counts.in_base, k->counts.out_base);
+}
+
+// Where a run is repeated that had sent more than this one has by now, and had it committed: at the step of that send tokens and rows are noted, as
+// they were then.
+void worker_at_cursor(struct agent_worker *w, int32_t f) {
+    const struct agent_fragment *g = &w->frags[f];
+    struct agent_travel *t = &w->travel[f];
+    if (g->in_flight && t->here && (t->mine || t->rejected) && t->cursor > g->send_step &&
+        t->cursor == w->step) {
+        t->tokens_at_send = w->all_tokens;
+        copy_counts(w, w->kept[f].counts.in_sent, w->kept[f].counts.out_sent);
+        t->at_cursor = true;
+    } else if (!g->in_flight && g->committed_step > g->send_step && g->committed_step == w->step) {
+        worker_count_from_here(w, f); // merged before it was here
+    }
+}
+
 struct count_source {
     struct agent_worker *w;
     int32_t f;
@@ -219,9 +246,7 @@ enum neb_status worker_send(struct agent_worker *w, int32_t f) {
     t->sent_at = neb_now();
     t->encode_s = neb_seconds(t->sent_at - start);
     t->stall_s = 0;
-    size_t V = (size_t)w->trainer->c.model.vocab;
-    memcpy(k->counts.in_sent, w->trainer->input_counts, V * sizeof *k->counts.in_sent);
-    memcpy(k->counts.out_sent, w->trainer->target_counts, V * sizeof *k->counts.out_sent);
+    copy_counts(w, k->counts.in_sent, k->counts.out_sent);
     t->tokens = w->all_tokens > k->tokens_base ? w->all_tokens - k->tokens_base : 0;
     t->tokens_at_send = w->all_tokens;
     t->missed = g->missed; // they count for the update that carries what was learned in them
@@ -281,7 +306,7 @@ enum neb_status worker_take_commit(struct agent_worker *w, const struct agent_ip
         neb_buf_add(&t->bytes, m->parts[i].p, m->parts[i].len);
     NEB_TRY(neb_buf_check(&t->bytes));
     t->n = (uint32_t)m->n_parts;
-    t->mine = false;
+    t->mine = t->at_cursor = false;
     t->cursor = (int64_t)json_integer_value(json_object_get(m->head, "cursor"));
     t->former = false;
     json_array_foreach(entries, i, e) {
@@ -335,20 +360,28 @@ static bool drop_rejected(struct agent_worker *w, int32_t f) {
 // on top of it still counts. What a former life had sent may have more behind it than this one has seen.
 static void settle_counts(struct agent_worker *w, int32_t f) {
     const struct agent_travel *t = &w->travel[f];
+    struct agent_fragment *g = &w->frags[f];
     struct worker_fragment *k = &w->kept[f];
+    size_t V = (size_t)w->trainer->c.model.vocab;
     bool listed = false;
     for (uint32_t i = 0; i < t->n; i++) {
         k->tokens_base += t->parts[i].mine ? t->parts[i].tokens : 0;
         listed |= t->parts[i].mine;
     }
-    // A run that is repeated may have sent more than this one by now: the steps up to there are made once more, and are committed.
-    bool beyond = listed && t->cursor > w->frags[f].send_step;
-    if (!listed || (k->tokens_base > t->tokens_at_send && !beyond)) // refused
+    // A run that is repeated may have sent more than this one by now, which may have been refused, too: the steps up to there are made once more,
+    // and are committed. Where they are not made yet, worker_at_cursor counts from their end on.
+    bool beyond = t->cursor > g->send_step;
+    k->steps_base = g->committed_step = listed || beyond ? t->cursor : g->send_step;
+    if (beyond && !t->at_cursor) {
+        uint64_t base = k->tokens_base;
+        worker_count_from_here(w, f);
+        k->tokens_base = listed && base < k->tokens_base ? base : k->tokens_base;
+        return;
+    }
+    if (!listed || beyond || k->tokens_base > t->tokens_at_send)
         k->tokens_base = t->tokens_at_send;
-    // that of an update which was refused, too
-    bool later = t->cursor > w->frags[f].send_step;
-    k->steps_base = listed || later ? t->cursor : w->frags[f].send_step;
-    w->frags[f].committed_step = k->steps_base;
+    memcpy(k->counts.in_base, k->counts.in_sent, V * sizeof *k->counts.in_base);
+    memcpy(k->counts.out_base, k->counts.out_sent, V * sizeof *k->counts.out_base);
 }
 
 // Of this cluster's update in a round, 0 to 1.
@@ -428,7 +461,6 @@ enum neb_status worker_merge(struct agent_worker *w, int32_t f) {
     struct worker_fragment *k = &w->kept[f];
     struct inter_outer_round r = {t->parts, t->n, t->eta, t->mu, t->merge, t->all_final, &t->seeds};
     neb_ns start = neb_now();
-    size_t V = (size_t)w->trainer->c.model.vocab;
     bool foreign = !g->in_flight; // others went on without us
     worker_beat(w, false, 0);
     NEB_TRY(worker_log_merge(w, f));
@@ -438,11 +470,8 @@ enum neb_status worker_merge(struct agent_worker *w, int32_t f) {
     if (foreign)
         t->mine = false; // what a former life of this cluster had sent
     w->left_out_rounds = t->mine ? 0 : w->left_out_rounds;
-    if (t->mine) { // otherwise tokens and row counts carry over, as the residual does
+    if (t->mine) // otherwise tokens and row counts carry over, as the residual does
         settle_counts(w, f);
-        memcpy(k->counts.in_base, k->counts.in_sent, V * sizeof *k->counts.in_base);
-        memcpy(k->counts.out_base, k->counts.out_sent, V * sizeof *k->counts.out_base);
-    }
     NEB_TRY(flip_for_test(w));
     say_round(w, f, start);
     worker_plan_merged(w, f);

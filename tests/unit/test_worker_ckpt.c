@@ -1,5 +1,5 @@
 // What a worker's checkpoint holds of an update that is under way: a worker that goes on from it submits the same one, under the same
-// number, and one of a version before is still read.
+// number, and one of a version before is still read. And what counts for the next update where the run before it had sent more.
 #include "agent/worker.h"
 #include "tests/testing.h"
 
@@ -28,6 +28,7 @@ static enum neb_status nothing_restored(struct agent_worker *w, const struct int
 
 static struct agent_worker *make(void) {
     struct agent_worker *w = calloc(1, sizeof *w);
+    char socket_path[NEB_PATH_MAX];
     struct intra_trainer_config t =
         testing_small_trainer((struct intra_trainable){.mode = INTRA_TRAIN_FULL});
     assert_non_null(w);
@@ -35,6 +36,9 @@ static struct agent_worker *make(void) {
     assert_int_equal(kern_cpu_create(1, &w->K), NEB_OK);
     assert_int_equal(intra_trainer_create(&t, w->K, &w->trainer), NEB_OK);
     snprintf(w->dir, sizeof w->dir, "%s", dir);
+    assert_non_null(w->zctx = zmq_ctx_new());
+    assert_int_equal(neb_path(socket_path, sizeof socket_path, dir, "agent.sock"), NEB_OK);
+    assert_int_equal(agent_ipc_connect(w->zctx, socket_path, &w->ipc), NEB_OK); // nobody listens
     w->model = w->trainer->model;
     w->job.model = w->model->c;
     w->federated = true;
@@ -46,7 +50,11 @@ static struct agent_worker *make(void) {
 
 static void destroy(struct agent_worker **wp) {
     struct agent_worker *w = *wp;
+    int linger = 0;
     worker_sync_destroy(w);
+    zmq_setsockopt(agent_ipc_socket(w->ipc), ZMQ_LINGER, &linger, sizeof linger);
+    agent_ipc_destroy(&w->ipc);
+    zmq_ctx_term(w->zctx);
     intra_trainer_destroy(&w->trainer);
     kern_destroy(&w->K);
     if (w->log_file)
@@ -148,9 +156,115 @@ static void test_of_before(void **state) {
     destroy(&other);
 }
 
+// ---- a run that is repeated, and had sent more before -----------------------------------------------------------
+
+enum { F = 1, SENT = 5, COMMITTED = 12, NEXT = 15 }; // steps of a token each
+
+static void train_to(struct agent_worker *w, int64_t step) {
+    bool ready;
+    while (w->step < step) {
+        int32_t row = (int32_t)(w->step % w->trainer->c.model.vocab);
+        w->trainer->input_counts[row]++;
+        w->trainer->target_counts[row]++;
+        w->all_tokens++;
+        w->step++;
+        assert_int_equal(worker_exchange(w, &ready), NEB_OK);
+    }
+}
+
+// Of the fragment's first round, with what had been sent at step COMMITTED after the one of step SENT was taken back.
+static void bring_commit(struct agent_worker *w, bool rejected) {
+    static const char none[1];
+    const struct neb_buf *b = &w->travel[F].blob; // any that is well-formed
+    struct agent_ipc_msg m = {
+        .head = json_pack("{s:s,s:i,s:i,s:i,s:f,s:f,s:b,s:[]}", "ev", "commit", "fragment", F,
+                          "round", 0, "cursor", COMMITTED, "eta", 1.0, "mu", 0.0, "rejected",
+                          rejected, "entries"),
+        .n_parts = !rejected,
+        .parts = {{rejected ? (const void *)none : b->p, rejected ? 0 : b->len}}};
+    if (!rejected)
+        json_array_append_new(json_object_get(m.head, "entries"),
+                              json_pack("{s:i,s:i,s:i,s:f}", "member", w->cluster, "attempt", 1,
+                                        "tokens", COMMITTED, "clip", 1.0));
+    assert_int_equal(worker_take_commit(w, &m), NEB_OK);
+    json_decref(m.head);
+    assert_true(w->travel[F].here);
+}
+
+static uint64_t rows_since_base(const struct agent_worker *w) {
+    const struct worker_counts *c = &w->kept[F].counts;
+    uint64_t rows = 0;
+    for (int32_t r = 0; r < w->trainer->c.model.vocab; r++)
+        rows += c->in_sent[r] - c->in_base[r] + c->out_sent[r] - c->out_base[r];
+    return rows;
+}
+
+static struct agent_worker *through_checkpoint(struct agent_worker *w) {
+    char folder[NEB_PATH_MAX], path[NEB_PATH_MAX];
+    struct agent_worker *next = make();
+    size_t bytes = (size_t)w->trainer->c.model.vocab * sizeof *w->trainer->input_counts;
+    assert_int_equal(neb_path(folder, sizeof folder, dir, "checkpoint"), NEB_OK);
+    assert_int_equal(neb_fs_remove_tree(folder), NEB_OK);
+    assert_int_equal(neb_fs_mkdirs(folder, 0700), NEB_OK);
+    assert_int_equal(intra_ckpt_step_path(folder, w->step, path, sizeof path), NEB_OK);
+    write_checkpoint(w, path);
+    assert_int_equal(worker_restore(next), NEB_OK);
+    assert_int_equal(next->step, w->step);
+    memcpy(next->trainer->input_counts, w->trainer->input_counts, bytes);
+    memcpy(next->trainer->target_counts, w->trainer->target_counts, bytes);
+    destroy(&w);
+    return next;
+}
+
+// Its next update holds the tokens, and the rows, of the steps behind those that are committed: others refuse more rows than tokens, and more tokens
+// than steps. merged: at which step the run before this one did, as its log says; 0: it had not.
+static void repeats(int64_t here, int64_t merged, bool rejected, bool restarts) {
+    struct agent_worker *w = make();
+    char path[NEB_PATH_MAX];
+    struct agent_merge log = {F, 0, merged, false};
+    assert_int_equal(neb_path(path, sizeof path, dir, "merges.log"), NEB_OK);
+    assert_non_null(w->log_file = fopen(path, "w"));
+    assert_non_null(w->log = malloc(sizeof log));
+    w->log[0] = log;
+    w->n_log = merged > 0;
+    train_to(w, here);
+    assert_true(w->frags[F].in_flight && w->frags[F].send_step == SENT);
+    bring_commit(w, rejected);
+    if (restarts) {
+        train_to(w, here + 1);
+        assert_int_equal(w->frags[F].round, 1);
+        w = through_checkpoint(w);
+    }
+    train_to(w, NEXT);
+    const struct agent_fragment *g = &w->frags[F];
+    assert_true(g->in_flight && g->round == 1 && g->send_step == NEXT);
+    assert_int_equal(w->travel[F].steps, NEXT - COMMITTED);
+    assert_in_range(w->travel[F].tokens, 1, NEXT - COMMITTED);
+    assert_in_range(rows_since_base(w), 1, 2 * w->travel[F].tokens);
+    if (here < COMMITTED) {
+        assert_int_equal(w->travel[F].tokens, NEXT - COMMITTED);
+        assert_int_equal(rows_since_base(w), 2 * (NEXT - COMMITTED));
+    }
+    destroy(&w);
+}
+
+static void test_repeated(void **state) {
+    (void)state;
+    neb_log_set_sink(testing_drop, NULL);
+    for (int rejected = 0; rejected < 2; rejected++) {
+        repeats(7, 0, rejected, false);
+        repeats(7, 0, rejected, true);
+        repeats(7, COMMITTED, rejected, false);
+        repeats(7, COMMITTED + 2, rejected, false);
+        repeats(COMMITTED + 1, 0, rejected, false); // it has come late
+    }
+    neb_log_set_sink(NULL, NULL);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_under_way),
-                                       cmocka_unit_test(test_of_before)};
+                                       cmocka_unit_test(test_of_before),
+                                       cmocka_unit_test(test_repeated)};
     if (!mkdtemp(dir))
         return 1;
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
