@@ -349,6 +349,8 @@ NEB_MUST_CHECK enum neb_status worker_eval_when_due(struct agent_worker *w);
 
 // worker_plan.c: what the records plan for this cluster
 void worker_plan_start(struct agent_worker *w);
+// Fragment f is taken over behind this record.
+void worker_plan_taken(struct agent_worker *w, int32_t f, const struct inter_record *last);
 // With what fragment f is to be encoded now; merge: for a merge round, where a codec of 4 bits or a sparse one gives way to a finer one.
 NEB_MUST_CHECK enum neb_status worker_plan_codec(struct agent_worker *w, int32_t f, bool merge,
                                                  struct cmp_codec *out);

@@ -4,7 +4,7 @@
 //
 // Both are known before round r + 1 is sent, on every run of the same steps: plans are part of what resumes bit for bit.
 // H, and which steps are left out, are taken from the first fragment's records, when that fragment is sent; codec and τ from each
-// fragment's own.
+// fragment's own. A snapshot brings its last record alone: what that plans holds one round earlier, too.
 #include "agent/base/log.h"
 #include "agent/update_size.h"
 #include "agent/worker.h"
@@ -13,6 +13,15 @@ void worker_plan_start(struct agent_worker *w) {
     struct inter_tune_config c = agent_tune_config(&w->job);
     for (int32_t f = 0; f < w->job.sync.fragments; f++)
         w->kept[f].plans[0] = w->kept[f].plans[1] = inter_tune_first(&c);
+}
+
+void worker_plan_taken(struct agent_worker *w, int32_t f, const struct inter_record *last) {
+    struct inter_plan *p = w->kept[f].plans;
+    if (w->cluster >= last->n_plans)
+        return;
+    p[0] = p[1] = inter_tune_planned(last, (uint8_t)w->cluster);
+    if (f == 0)
+        w->left_out = p[0].left_out;
 }
 
 enum neb_status worker_plan_codec(struct agent_worker *w, int32_t f, bool merge,

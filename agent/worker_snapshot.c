@@ -35,6 +35,8 @@ static enum neb_status take_fragments(struct agent_worker *w, const struct inter
             (struct agent_fragment){.round = p->round, .send_step = -1, .finished = final};
         w->kept[f].counted_miss = -1;
         w->kept[f].last_digest = d;
+        if (p->round)
+            worker_plan_taken(w, f, &p->last);
         if (p->round && (int64_t)p->last.cursors[w->cluster] > *cursor)
             *cursor = (int64_t)p->last.cursors[w->cluster];
         neb_info("fragment %d taken over from a snapshot, at round %u", f, p->round);

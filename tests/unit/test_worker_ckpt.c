@@ -1,6 +1,7 @@
-// What a worker's checkpoint holds of an update that is under way: a worker that goes on from it submits the same one, under the same
-// number, and one of a version before is still read. And what counts for the next update where the run before it had sent more.
+// A worker that goes on: what its checkpoint holds of an update that is under way, which it submits again under the same number (one of a version
+// before is still read); what counts for its next update where the run before it had sent more; what a snapshot says of the next ones.
 #include "agent/worker.h"
+#include "inter/snapshot.h"
 #include "tests/testing.h"
 
 #include <setjmp.h>
@@ -26,6 +27,11 @@ static enum neb_status nothing_restored(struct agent_worker *w, const struct int
     return NEB_OK;
 }
 
+static enum neb_status nothing_skipped(struct agent_worker *w, int64_t n) {
+    (void)w, (void)n;
+    return NEB_OK;
+}
+
 static struct agent_worker *make(void) {
     struct agent_worker *w = calloc(1, sizeof *w);
     char socket_path[NEB_PATH_MAX];
@@ -43,7 +49,8 @@ static struct agent_worker *make(void) {
     w->job.model = w->model->c;
     w->federated = true;
     w->isa = "any";
-    w->ops = (struct worker_ops){.save = nothing_saved, .restore = nothing_restored};
+    w->ops = (struct worker_ops){
+        .save = nothing_saved, .restore = nothing_restored, .skip = nothing_skipped};
     assert_int_equal(worker_sync_create(w), NEB_OK);
     return w;
 }
@@ -261,10 +268,66 @@ static void test_repeated(void **state) {
     neb_log_set_sink(NULL, NULL);
 }
 
+// ---- a snapshot -------------------------------------------------------------------------------------------------
+
+// The first fragment behind round 2, with what w has of it now.
+static void write_snapshot(struct agent_worker *w) {
+    char path[NEB_PATH_MAX];
+    struct inter_outer_array arrays[INTER_OUTER_ARRAYS];
+    struct inter_snapshot *s = calloc(1, sizeof *s);
+    struct kern_digest d;
+    struct neb_buf b = {0};
+    assert_non_null(s);
+    assert_int_equal(worker_outer_digest(w, 0, &d), NEB_OK);
+    s->elements = w->model->n_all_trainable;
+    s->fragments = 2;
+    s->parts[0] = (struct inter_snapshot_part){
+        .round = 3,
+        .digest = {d.lo, d.hi},
+        .last = {
+            .round = 2,
+            .n = 2,
+            .eta = 1,
+            .entries = {{.clip = 1}, {.member = 1, .clip = 1}},
+            .n_plans = 2,
+            .cursors = {30, 30},
+            .plans = {{.interval = 20, .overlap = 4, .codec = INTER_RUNG_TOPK64, .left_out = 8},
+                      {.interval = 40, .overlap = 7, .codec = INTER_RUNG_INT8}}}};
+    inter_snapshot_put(&b, s);
+    inter_outer_arrays(w->outer, arrays);
+    for (int i = 0; i < 2; i++) // θ, v
+        neb_buf_add(&b, arrays[i].p, arrays[i].n * sizeof *arrays[i].p);
+    assert_int_equal(neb_path(path, sizeof path, dir, "snapshot.bin"), NEB_OK);
+    assert_int_equal(neb_fs_write(path, b.p, b.len, 0600), NEB_OK);
+    neb_buf_free(&b);
+    free(s);
+}
+
+// Who goes on from a snapshot sends as is planned for it, not as the job began.
+static void test_plans_of_snapshot(void **state) {
+    (void)state;
+    char folder[NEB_PATH_MAX];
+    struct agent_worker *w = make(), *lost = make();
+    assert_int_equal(neb_path(folder, sizeof folder, dir, "checkpoint"), NEB_OK);
+    assert_int_equal(neb_fs_remove_tree(folder), NEB_OK);
+    write_snapshot(w);
+    assert_int_equal(worker_restore(lost), NEB_OK);
+    assert_true(lost->frags[0].round == 3 && lost->step == 30);
+    assert_int_equal(lost->left_out, 8);
+    for (int i = 0; i < 2; i++) {
+        const struct inter_plan *p = &lost->kept[0].plans[i], *first = &lost->kept[1].plans[i];
+        assert_true(p->codec == INTER_RUNG_TOPK64 && p->overlap == 4);
+        assert_int_equal(p->interval, 40); // in common with the other cluster
+        assert_true(first->codec == INTER_RUNG_JOB && first->interval == 10);
+    }
+    destroy(&w);
+    destroy(&lost);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_under_way),
-                                       cmocka_unit_test(test_of_before),
-                                       cmocka_unit_test(test_repeated)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_under_way), cmocka_unit_test(test_of_before),
+        cmocka_unit_test(test_repeated), cmocka_unit_test(test_plans_of_snapshot)};
     if (!mkdtemp(dir))
         return 1;
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
