@@ -25,9 +25,9 @@ static bool verify_member(struct inter_service *s, uint32_t peer, const char *co
            (former && sec_verify(former->sign, context, msg, len, sig) == NEB_OK);
 }
 
-// For the node. Manifests, records, votes and promises of a member stand that was revoked since, or has other keys: others may have them already,
-// a leader says the promises of its election with every proposal, and whoever was away learns of all of it late. A former key says nothing new:
-// no link takes it, and no envelope that it signs.
+// For the node, and for masked sums. Manifests, records, votes, promises and seeds of a member stand that was revoked since, or has other keys:
+// others may have them already, a leader says the promises of its election with every proposal, and whoever was away learns of all of it late.
+// A former key says nothing new: no link takes it, and no envelope that it signs.
 bool service_verify(void *user, uint32_t peer, const char *context, const void *msg, size_t len,
                     const uint8_t sig[INTER_SIG_BYTES]) {
     struct inter_service *s = user;
@@ -185,6 +185,11 @@ enum neb_status inter_service_rekey(struct inter_service *s, const struct sec_id
 bool inter_service_verify(struct inter_service *s, uint32_t peer, const char *context,
                           const void *msg, size_t len, const uint8_t sig[INTER_SIG_BYTES]) {
     return verify_member(s, peer, context, msg, len, sig);
+}
+
+bool inter_service_verify_ever(struct inter_service *s, uint32_t peer, const char *context,
+                               const void *msg, size_t len, const uint8_t sig[INTER_SIG_BYTES]) {
+    return service_verify(s, peer, context, msg, len, sig);
 }
 
 void inter_service_limit(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],

@@ -85,6 +85,10 @@ const struct sec_members *inter_service_members(const struct inter_service *s);
 NEB_MUST_CHECK bool inter_service_verify(struct inter_service *s, uint32_t peer,
                                          const char *context, const void *msg, size_t len,
                                          const uint8_t sig[INTER_SIG_BYTES]);
+// The same for what stands for ever: also with those that the member had before (callbacks.signed_before), or when it was on the list.
+NEB_MUST_CHECK bool inter_service_verify_ever(struct inter_service *s, uint32_t peer,
+                                              const char *context, const void *msg, size_t len,
+                                              const uint8_t sig[INTER_SIG_BYTES]);
 // A member that was on the list before this service was made: what it signed is still checked, and nobody is let in by it. *peer: its place
 // in a job's peers, beyond all of the list's. NEB_ERR_LIMIT.
 NEB_MUST_CHECK enum neb_status inter_service_former(struct inter_service *s, const char *name,

@@ -4,8 +4,11 @@
 #define HOSTILE_ORDER ANNA, BERT, MALLORY // who is honest here, and revoked
 #include "tests/security/hostile_fixture.h"
 
+#include "agent/sums.h"
 #include "inter/service_state.h"
+#include "inter/sums.h"
 #include "security/former.h"
+#include "security/secure_sum.h"
 
 static uint32_t waiting; // of a reload
 
@@ -59,6 +62,115 @@ static void test_rotated(void **state) {
     UNTIL(sites[BERT].commits == 2);
     assert_non_null(entry_of(&sites[BERT].last, MALLORY));
     assert_int_equal(sites[BERT].faults[INTER_FAULT_DENIED], 0);
+}
+
+// ---- masked sums ------------------------------------------------------------------------------------------------
+
+static bool sign_by(void *user, const char *context, const void *msg, size_t len,
+                    uint8_t sig[INTER_SIG_BYTES]) {
+    return sec_sign(user, context, msg, len, sig) == NEB_OK;
+}
+static bool verify_none(void *user, uint32_t peer, const char *context, const void *msg, size_t len,
+                        const uint8_t sig[INTER_SIG_BYTES]) {
+    (void)user, (void)peer, (void)context, (void)msg, (void)len, (void)sig;
+    return false;
+}
+static void keep_seeds(void *user, uint8_t member, const void *p, size_t n) {
+    (void)member;
+    neb_buf_clear(user);
+    neb_buf_add(user, p, n);
+}
+
+static void sum_of(int who, struct sec_sum **out) {
+    uint8_t keys[SITES][SEC_SUM_KEY_BYTES] = {{0}};
+    for (int k = 0; k < SITES; k++)
+        if (k != who)
+            OK(sec_sum_pair_key(sec_identity_curve_secret(ids[who]),
+                                sec_identity_public(ids[who])->curve,
+                                sec_identity_public(ids[k])->curve, job, keys[k]));
+    OK(sec_sum_create(SITES, (uint8_t)who, (const uint8_t(*)[SEC_SUM_KEY_BYTES])keys, out));
+}
+
+// What a member reveals of a round: as it has signed it once, whatever keys it has by now.
+static void reveal(int who, struct sec_sum *sum, const struct inter_record *r,
+                   const struct inter_sums_blob *blobs, struct neb_buf *out) {
+    const struct inter_node_crypto crypto = {ids[who], sign_by, verify_none};
+    struct inter_sums_config c = {.n = SITES,
+                                  .self = (uint8_t)who,
+                                  .crypto = &crypto,
+                                  .sum = sum,
+                                  .ops = {.user = out, .send = keep_seeds}};
+    struct inter_sums *s = NULL;
+    memcpy(c.job, job, sizeof job);
+    OK(inter_sums_create(&c, &s));
+    OK(inter_sums_commit(s, neb_now(), r, blobs, NULL, 0));
+    inter_sums_destroy(&s);
+}
+
+// Bert begins again from an old checkpoint, after mallory's rotation: the seeds of a round of before are still good for him.
+static void test_seeds_of_before(void **state) {
+    (void)state;
+    enum { COUNT = 16 };
+    static struct agent_jobrun run;
+    static const int16_t values[COUNT] = {3, -5};
+    struct sec_members renewed = list;
+    struct sec_sum *sums[SITES];
+    struct neb_buf masked[SITES] = {{0}}, seeds = {0};
+    struct inter_sums_blob blobs[SITES];
+    struct neb_map maps[SITES] = {{0}};
+    struct inter_record r = {.n = SITES, .eta = 1};
+    struct agent_sums *bert = NULL;
+    json_t *all = NULL;
+    char dir[128];
+    snprintf(dir, sizeof dir, "%s/sums", root);
+    memcpy(r.job, job, sizeof job);
+    run.self = BERT;
+    run.job.n_clusters = SITES;
+    run.job.sync.fragments = 1;
+    memcpy(run.id, job, sizeof run.id);
+    for (int k = 0; k < SITES; k++) {
+        run.peers[k] = index_of[k];
+        sum_of(k, &sums[k]);
+        OK(sec_sum_mask(sums[k], 0, 0, values, COUNT, &masked[k]));
+        blobs[k] = (struct inter_sums_blob){masked[k].p, masked[k].len};
+        maps[k].p = masked[k].p;
+        maps[k].len = masked[k].len;
+        r.entries[k] =
+            (struct inter_entry){.member = (uint8_t)k, .bytes = (uint32_t)masked[k].len, .clip = 1};
+        neb_sha256(masked[k].p, masked[k].len, r.entries[k].sha256);
+    }
+    inter_service_destroy(&sites[BERT].s);
+    signed_before = by_mallorys_former_key;
+    start(&sites[BERT]);
+    signed_before = NULL;
+    OK(agent_sums_open(&(struct agent_sums_config){&sites[BERT].s, ids[BERT], &list, &run, dir},
+                       &bert));
+    renewed.version++;
+    renewed.m[index_of[MALLORY]].pub.sign[0] ^= 1;
+    renewed.m[index_of[MALLORY]].pub.curve[0] ^= 1;
+    OK(inter_service_reload(sites[BERT].s, &renewed, NULL, 0, &waiting));
+    assert_false(agent_sums_commit(bert, &r, maps, &all));
+    for (int k = 0; k < SITES; k++)
+        if (k != BERT) {
+            reveal(k, sums[k], &r, blobs, &seeds);
+            agent_sums_message(bert, index_of[k], seeds.p, seeds.len);
+        }
+    assert_int_equal(agent_sums_refused(bert), 0);
+    assert_true(agent_sums_commit(bert, &r, maps, &all));
+    json_decref(all);
+    agent_sums_close(&bert);
+    // without the file the part that one had who is on the list no more cannot be made anew
+    OK(neb_fs_remove_tree(dir));
+    run.peers[MALLORY] = SEC_MEMBERS_MAX;
+    assert_int_equal(
+        agent_sums_open(&(struct agent_sums_config){&sites[BERT].s, ids[BERT], &list, &run, dir},
+                        &bert),
+        NEB_ERR_NOT_FOUND);
+    for (int k = 0; k < SITES; k++) {
+        sec_sum_destroy(&sums[k]);
+        neb_buf_free(&masked[k]);
+    }
+    neb_buf_free(&seeds);
 }
 
 // Mallory's update is at anna; bert was away. Then mallory is revoked, and bert comes back: with the list that he had (it changes under him), or
@@ -204,6 +316,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_agent_anew, open_sites, close_sites),
         cmocka_unit_test_setup_teardown(test_nobodys_key, open_sites, close_sites),
         cmocka_unit_test_setup_teardown(test_rotated, open_sites, close_sites),
+        cmocka_unit_test_setup_teardown(test_seeds_of_before, open_sites, close_sites),
         cmocka_unit_test(test_file),
         cmocka_unit_test(test_many_keys)};
     return cmocka_run_group_tests(tests, setup, teardown);
