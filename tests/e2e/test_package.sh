@@ -23,6 +23,8 @@ for f in lib/systemd/system/nebula-agent.service share/man/man1/nebula.1 share/b
     [[ -s $T/root/usr/$f ]] || fail "the package lacks $f"
 done
 grep -q '^ExecStart=/usr/bin/nebula agent' "$T/root/usr/lib/systemd/system/nebula-agent.service" || fail "the unit starts another program"
+# Each of these keeps /dev/nvidia* from workers, the first up to systemd 251.
+if grep -E '^(ProtectClock|PrivateDevices|DevicePolicy|DeviceAllow)=' "$T/root/usr/lib/systemd/system/nebula-agent.service"; then fail "the unit shuts out GPUs"; fi
 find "$T/root" -perm /022 ! -type l | has . && fail "writable for others: $(find "$T/root" -perm /022 ! -type l | head -n 3)"
 grep -rIl "$SOURCE\|$BUILD" "$T/root" && fail "files name the build folder"
 
