@@ -1,5 +1,6 @@
 // The canonical form of a job, as it travels and as its id is made of: JSON, every key, in the order of the table.
 #include "agent/config_options.h"
+#include "kernels/pool.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -143,7 +144,7 @@ static enum neb_status cluster_from_json(const json_t *v, struct agent_cluster *
     if (!name || !corpus || !json_is_integer(threads) || !json_is_object(sources) ||
         !json_is_boolean(witness) || json_object_size(v) != known ||
         json_object_size(sources) > AGENT_SOURCES_MAX || json_integer_value(threads) < 0 ||
-        json_integer_value(threads) > 256)
+        json_integer_value(threads) > KERN_POOL_THREADS_MAX)
         return neb_fail(NEB_ERR_FORMAT, "job specification: malformed cluster");
     NEB_TRY(
         config_set_text(c->name, sizeof c->name, "clusters.name", name, "job specification", true));

@@ -1,5 +1,6 @@
 // Keys: found in the table, "did you mean" for those that are not, set one by one (--set), and printed as the reference.
 #include "agent/config_options.h"
+#include "kernels/pool.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -180,7 +181,7 @@ void agent_job_reference(FILE *f) {
     fprintf(
         f,
         "| `clusters` | **required** | 1 to %d | list of {%s}; name: the agent's; threads: of the "
-        "worker (mpirun, slurm: of each rank), 0 to 256, 0: all processors, which the ranks of a "
+        "worker (mpirun, slurm: of each rank), 0 to %d, 0: all processors, which the ranks of a "
         "host divide (slurm: those that it gives to the task); corpus: in place of "
         "data.corpus; witness: votes and trains nothing; sources: {NAME: WEIGHT} or a "
         "list of {name, weight}, relative; "
@@ -205,5 +206,5 @@ void agent_job_reference(FILE *f) {
         "discriminator (rtd), teacher and student (distill), or auto; "
         "profile: a file with what nebula plan --profile printed on that cluster's machine, for "
         "nebula plan and auto |\n",
-        AGENT_CLUSTERS_MAX, config_cluster_keys);
+        AGENT_CLUSTERS_MAX, config_cluster_keys, KERN_POOL_THREADS_MAX);
 }

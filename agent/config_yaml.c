@@ -1,6 +1,7 @@
 // Job files: YAML, walked with the line of every key at hand.
 #include "agent/base/number.h"
 #include "agent/config_options.h"
+#include "kernels/pool.h"
 
 #include <stddef.h>
 #include <stdlib.h>
@@ -11,9 +12,10 @@ static const struct cluster_number {
     const char *key;
     size_t at;
     uint32_t min, max;
-} cluster_numbers[] = {{"batch", offsetof(struct agent_cluster, batch), 1, CONFIG_BATCH_MAX},
-                       {"ranks", offsetof(struct agent_cluster, ranks), 1, MESH_RANKS_MAX},
-                       {"threads", offsetof(struct agent_cluster, threads), 0, 256}};
+} cluster_numbers[] = {
+    {"batch", offsetof(struct agent_cluster, batch), 1, CONFIG_BATCH_MAX},
+    {"ranks", offsetof(struct agent_cluster, ranks), 1, MESH_RANKS_MAX},
+    {"threads", offsetof(struct agent_cluster, threads), 0, KERN_POOL_THREADS_MAX}};
 
 struct walk {
     yaml_document_t *doc;

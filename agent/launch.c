@@ -127,7 +127,6 @@ enum neb_status agent_launch_worker(const struct agent_cluster *c, bool remote, 
                                     const char *gpus, struct agent_launch *out) {
     int ranks = agent_cluster_ranks(c), n = 0;
     bool local = c->launcher == AGENT_LAUNCHER_LOCAL;
-    long cpus = c->threads ? c->threads : sysconf(_SC_NPROCESSORS_ONLN);
     out->queues = false;
     if (local && gpus[0]) {
         append(out, 0, (const char *const[]){"/usr/bin/env", gpus, NULL});
@@ -144,10 +143,10 @@ enum neb_status agent_launch_worker(const struct agent_cluster *c, bool remote, 
         NEB_TRY(slurm_prefix(c, remote, ranks, log_dir, exe, out, &n));
     else
         NEB_TRY(mpi_prefix(ranks, out, &n));
-    snprintf(out->threads, sizeof out->threads, "%ld",
-             !local              ? (long)c->threads
-             : cpus / ranks >= 1 ? cpus / ranks
-                                 : 1);
+    int threads = c->threads;
+    if (local) // all of a cluster's ranks are here, and divide what it has
+        threads = !threads ? kern_pool_share(ranks) : threads > ranks ? threads / ranks : 1;
+    snprintf(out->threads, sizeof out->threads, "%d", threads);
     append(out, n,
            (const char *const[]){exe, "worker", socket_path, job, "--rank", out->threads,
                                  c->launcher == AGENT_LAUNCHER_SLURM ? NULL : log_dir, NULL});
@@ -225,10 +224,8 @@ enum neb_status agent_launch_rank(const char *socket_path, const char *job, int 
     NEB_TRY(intra_comm_launched(&world));
     if (log_dir)
         log_to(log_dir, world->rank);
-    if (threads == 0) { // all of the host, which its ranks divide
-        int own = kern_pool_processors() / intra_rank_env_local(environ);
-        threads = own > 0 ? own : 1;
-    }
+    if (threads == 0) // all of the host, which its ranks divide
+        threads = kern_pool_share(intra_rank_env_local(environ));
     enum neb_status st = world->rank == 0 ? agent_worker_run(socket_path, job, world, threads)
                                           : follow(world, threads);
     if (st != NEB_OK)

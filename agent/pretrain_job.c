@@ -7,6 +7,7 @@
 #include "agent/pretrain_state.h"
 #include "agent/report.h"
 #include "intra/data.h"
+#include "kernels/pool.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -156,12 +157,11 @@ enum neb_status pretrain_load_job(struct run *r) {
             NEB_TRY(check_corpus(&r->job, i, r->o.local, !begun));
     if (reference)
         r->o.local = r->o.local ? 1 : 0;
-    long cpus = sysconf(_SC_NPROCESSORS_ONLN);
     for (int i = 0; r->o.local && i < r->job.n_clusters; i++)
         if (!r->job.clusters[i].threads)
-            r->job.clusters[i].threads = cpus / r->o.local > 0 ? (int32_t)(cpus / r->o.local) : 1;
+            r->job.clusters[i].threads = kern_pool_share(r->o.local);
     if (reference && r->o.local) // it has the machine to itself
-        r->job.clusters[0].threads = (int32_t)cpus;
+        r->job.clusters[0].threads = kern_pool_share(1);
     NEB_TRY(agent_planner_resolve(&r->job, r->o.local, r->o.wan, r->o.home));
     r->expected = 0; // reports: of the clusters that train, which come first
     for (int i = 0; i < r->job.n_clusters; i++)

@@ -8,7 +8,8 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-enum { POOL_THREADS_MAX = 256, SPIN_ROUNDS = 2000 };
+enum { SPIN_ROUNDS = 2000 };
+_Static_assert(KERN_POOL_THREADS_MAX >= CPU_SETSIZE, "all processors of a machine in one pool");
 
 struct kern_pool {
     int n_threads; // calling thread included
@@ -65,10 +66,15 @@ int kern_pool_processors(void) {
     return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
+int kern_pool_share(int n) {
+    int share = kern_pool_processors() / n;
+    return share > 0 ? share : 1;
+}
+
 enum neb_status kern_pool_create(int n_threads, struct kern_pool **out) {
-    if (n_threads < 0 || n_threads > POOL_THREADS_MAX)
+    if (n_threads < 0 || n_threads > KERN_POOL_THREADS_MAX)
         return neb_fail(NEB_ERR_INVALID, "threads: %d is not in 0..%d (0: all processors)",
-                        n_threads, POOL_THREADS_MAX);
+                        n_threads, KERN_POOL_THREADS_MAX);
     struct kern_pool *p = calloc(1, sizeof *p);
     if (!p)
         return neb_fail(NEB_ERR_NOMEM, "out of memory creating a thread pool");

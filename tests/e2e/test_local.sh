@@ -98,6 +98,9 @@ for name in lora bitfit last frozen; do # only what is trainable is exchanged
 done
 "$nebula" eval "$T/lora/checkpoint" --corpus "$T/corpus" --windows 4 --merge-lora >/dev/null || fail "merged LoRA model"
 timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 10 --set sync.scheme=none --out "$T/none" >"$T/none.log" 2>&1 || fail "scheme none"
-timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 10 --set sync.scheme=synchronous --out "$T/sync" >"$T/sync.log" 2>&1 || fail "scheme synchronous"
+# It has all processors: those that it may use.
+first=$(taskset -cp $$ | sed 's/.*: //; s/[-,].*//')
+timeout 120 taskset -c "$first" "$nebula" pretrain "$T/job.yaml" --local 2 --steps 10 --set sync.scheme=synchronous --out "$T/sync" >"$T/sync.log" 2>&1 || fail "scheme synchronous"
+[[ $(jq '.spec.clusters[0].threads' "$T/sync/job.json") == 1 ]] || fail "on one processor the reference has $(jq '.spec.clusters[0].threads' "$T/sync/job.json") threads"
 [[ $(summary '.clusters | length' "$T/sync") == 1 && $(summary '.clusters[0].tokens' "$T/sync") == 5120 ]] || fail "synchronous reference"
 echo "federated runs leave equal parameters and complete files"

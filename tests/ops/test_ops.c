@@ -5,6 +5,7 @@
 #include "kernels/cpu.h"
 
 #include <math.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -466,13 +467,32 @@ static void test_pool(void **state) {
     kern_pool_destroy(&p);
     assert_null(p);
     kern_pool_destroy(&p);
+    assert_int_equal(kern_pool_create(KERN_POOL_THREADS_MAX + 1, &p), NEB_ERR_INVALID);
+    assert_null(p);
+}
+
+// What processes divide is what they may use, not what the machine has.
+static void test_share(void **state) {
+    (void)state;
+    cpu_set_t before, first;
+    assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
+    assert_int_equal(kern_pool_share(1), CPU_COUNT(&before));
+    assert_int_equal(kern_pool_share(CPU_COUNT(&before)), 1);
+    assert_int_equal(kern_pool_share(2 * CPU_COUNT(&before)), 1);
+    CPU_ZERO(&first);
+    for (size_t i = 0; i < CPU_SETSIZE && !CPU_COUNT(&first); i++)
+        if (CPU_ISSET(i, &before))
+            CPU_SET(i, &first);
+    assert_int_equal(sched_setaffinity(0, sizeof first, &first), 0);
+    assert_int_equal(kern_pool_share(1), 1);
+    assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_matrix),      cmocka_unit_test(test_exp),
         cmocka_unit_test(test_nan_is_seen), cmocka_unit_test(test_isa_choice),
-        cmocka_unit_test(test_pool),
+        cmocka_unit_test(test_pool),        cmocka_unit_test(test_share),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

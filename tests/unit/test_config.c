@@ -340,6 +340,7 @@ static void test_json_round_trip(void **state) {
     j.clusters[0].device = AGENT_DEVICE_CPU;
     j.clusters[1].device = AGENT_DEVICE_CUDA;
     j.clusters[1].precision = AGENT_PRECISION_FP32;
+    j.clusters[1].threads = 768; // of two processors of 192 cores, as --local 1 has it
     json_t *json = agent_job_to_json(&j);
     assert_int_equal(agent_job_from_json(json, &k), NEB_OK);
     assert_memory_equal(&j.clusters, &k.clusters, sizeof j.clusters);
