@@ -168,7 +168,7 @@ static enum neb_status check_hello(const struct hello *h) {
     return intra_mesh_check(&h->mesh, &h->trainer.model);
 }
 
-struct lack { // why a rank's device cannot be used; status NEB_OK: it can
+struct lack { // why a rank cannot take part, or its device; status NEB_OK: it can
     int32_t status, rank;
     char why[KERN_WHY_MAX];
 };
@@ -241,6 +241,20 @@ static enum neb_status take_devices(struct intra_team *m, const struct hello *h,
     return NEB_OK;
 }
 
+// All ranks have a trainer, or none goes on: the owner, who speaks to the user, says what another one's lacks.
+static enum neb_status share_trainer(struct intra_team *m, enum neb_status st) {
+    struct lack lack = {0};
+    if (st == NEB_OK)
+        st = make_room(m);
+    if (st != NEB_OK)
+        neb_last_error(lack.why, sizeof lack.why);
+    lack.status = (int32_t)st;
+    NEB_TRY(share_lack(m, &lack));
+    if (lack.status && lack.rank != 0 && intra_mesh_owner(m->mesh))
+        return neb_fail((enum neb_status)lack.status, "rank %d: %s", (int)lack.rank, lack.why);
+    return (enum neb_status)lack.status;
+}
+
 // A rank's part of the team; h is known to all by now, and was checked by the owner.
 static enum neb_status join(struct intra_team *m, const struct hello *h, struct kern *K) {
     struct intra_trainer_config c = h->trainer;
@@ -254,10 +268,7 @@ static enum neb_status join(struct intra_team *m, const struct hello *h, struct 
     if (h->device)
         NEB_TRY(take_devices(m, h, &c));
     c.accumulate = m->pieces / h->mesh.dp;
-    enum neb_status st = intra_trainer_create(&c, K, &m->trainer);
-    if (st == NEB_OK)
-        st = make_room(m);
-    return intra_whole_agree(m->mesh, st);
+    return share_trainer(m, intra_trainer_create(&c, K, &m->trainer));
 }
 
 static void free_team(struct intra_team **mp) {

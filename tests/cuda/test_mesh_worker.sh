@@ -49,6 +49,10 @@ EMU_WITHOUT=1 run lack
 [[ $(place lack) == "cpu "*"training on processors, as not every rank has a device: rank 1: no CUDA device"* ]] || fail "auto, without a device: $(place lack)"
 [[ $(place lack | grep -c 'training on') == 1 ]] || fail "more than one line says on what it trains: $(place lack)"
 sed -i 's/device: auto, precision: fp32,/device: cuda,/' "$T/job.yaml"
-if EMU_WITHOUT=1 timeout 100 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 6 --out "$T/must" >"$T/must.log" 2>&1; then fail "device: cuda without a device"; fi
-has 'rank 1: no CUDA device.*device: cpu' <"$T/must.log" || fail "no reason: $(cat "$T/must.log")"
+fails() { # NAME REASON: the run's error, not only a rank's log
+    if timeout 100 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 6 --out "$T/$1" >"$T/$1.log" 2>&1; then fail "$1: trained"; fi
+    has "$2" <"$T/$1.log" || fail "$1: no reason: $(cat "$T/$1.log")"
+}
+EMU_WITHOUT=1 fails must 'rank 1: no CUDA device.*device: cpu'
+EMU_MEMORY=1:34000000 fails small 'rank 1: .*of device memory are wanted.*lower data.batch' # products have their room
 echo "a mesh on devices and a cluster on processors train one model"
