@@ -18,7 +18,13 @@ enum neb_status worker_device_open(struct agent_worker *w) {
     enum neb_status st = kern_device_open(index, must ? NULL : why, &w->device);
     if (st != NEB_OK && must)
         return st;
-    if (st != NEB_OK)
+    if (st == NEB_ERR_NOMEM) // as of what training takes there
+        return neb_fail(st, "%s. `device: cpu` trains without a GPU", why);
+    if (st == NEB_ERR_IO)
+        neb_warn("training on processors, as the GPU of this machine cannot be opened: %s; with "
+                 "device: cuda the job fails instead",
+                 why);
+    else if (st != NEB_OK)
         neb_info("training on processors, as there is no device: %s", why);
     else if (c->precision == AGENT_PRECISION_AUTO)
         w->device_type = KERN_BF16;

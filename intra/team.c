@@ -223,14 +223,15 @@ static enum neb_status take_devices(struct intra_team *m, const struct hello *h,
     NEB_TRY(join_devices(m, h, c, &lack));
     if (!lack.status)
         return NEB_OK;
-    if (!c->device_optional)
+    if (!c->device_optional || lack.status == NEB_ERR_NOMEM)
         return owner ? neb_fail((enum neb_status)lack.status,
                                 "rank %d: %s. `device: cpu` trains without a GPU", (int)lack.rank,
                                 lack.why)
                      : (enum neb_status)lack.status;
-    if (owner)
-        neb_info("training on processors, as not every rank has a device: rank %d: %s",
-                 (int)lack.rank, lack.why);
+    if (owner) // one that is there and does not work is worth a look
+        neb_log(lack.status == NEB_ERR_IO ? NEB_LOG_WARN : NEB_LOG_INFO,
+                "training on processors, as not every rank has a device: rank %d: %s",
+                (int)lack.rank, lack.why);
     // one that was made has peers that never came
     if (m->nccl && m->nccl->ops->abort)
         m->nccl->ops->abort(m->nccl);

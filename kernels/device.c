@@ -4,6 +4,7 @@
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 
+#include <dirent.h>
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -94,6 +95,21 @@ bool kern_device_likely(void) {
     return choose_object(path, text, sizeof text) == NEB_OK;
 }
 
+// Has NVIDIA's kernel module a GPU that is not hidden from this process? Then CUDA, which finds none, does not work: a driver that was
+// upgraded under it, device files that are not there or not allowed.
+static bool listed(void) {
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    bool any = false;
+    if (visible && (!*visible || *visible == '-'))
+        return false;
+    DIR *dir = opendir("/proc/driver/nvidia/gpus");
+    for (struct dirent *e; dir && !any && (e = readdir(dir));)
+        any = e->d_name[0] != '.';
+    if (dir)
+        closedir(dir);
+    return any;
+}
+
 // The object stays loaded: the driver keeps threads that cannot be unloaded.
 static enum neb_status open_object(int index, struct kern_device **out, char *text, size_t cap) {
     char path[NEB_PATH_MAX];
@@ -111,7 +127,8 @@ static enum neb_status open_object(int index, struct kern_device **out, char *te
         snprintf(text, cap, "%s has no kern_cuda_open: it is not of this build", path);
         return NEB_ERR_UNSUPPORTED;
     }
-    return s.open(KERN_DEVICE_VERSION, index, out, text, cap);
+    enum neb_status st = s.open(KERN_DEVICE_VERSION, index, out, text, cap);
+    return st != NEB_ERR_NOT_FOUND ? st : listed() ? NEB_ERR_IO : NEB_ERR_UNSUPPORTED;
 }
 
 enum neb_status kern_device_index(bool of_several, int *out) {

@@ -259,15 +259,16 @@ struct kern_device {
 // the same for all. NEB_ERR_INVALID: not a number.
 NEB_MUST_CHECK enum neb_status kern_device_index(bool of_several, int *out);
 // Opens device `index` modulo the number of devices that this process sees. NEB_ERR_UNSUPPORTED: no object, no driver, no such device,
-// or one that is too old; the reason goes to `why`, or with NULL to the log, with a hint.
+// or one that is too old; NEB_ERR_IO: one is there and cannot be opened; NEB_ERR_NOMEM: it, or the host, has too little memory left. The
+// reason goes to `why`, or with NULL to the log, with a hint.
 NEB_MUST_CHECK enum neb_status kern_device_open(int index, char why[KERN_WHY_MAX],
                                                 struct kern_device **out);
 void kern_device_close(struct kern_device **D); // NULL-safe
 // Whether there is an object and, for CUDA's, a driver: then it may be worth a process that opens a device. Opens none itself.
 bool kern_device_likely(void);
 
-// What the object exports as kern_cuda_open. text: of the failure.
-enum { KERN_DEVICE_VERSION = 8 };
+// What the object exports as kern_cuda_open. NEB_ERR_NOT_FOUND: its driver names no device, or does not answer; text: of the failure.
+enum { KERN_DEVICE_VERSION = 9 };
 typedef enum neb_status kern_device_opener(int version, int index, struct kern_device **out,
                                            char *text, size_t text_cap);
 

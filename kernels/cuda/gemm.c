@@ -36,21 +36,24 @@ struct kern_cu_gemm {
 
 const char kern_cu_gemm_no_sums[] = "cuBLASLt has no kernel for a product with sums";
 
-const char *kern_cu_gemm_create(struct kern_cu_gemm **out) {
+enum neb_status kern_cu_gemm_create(struct kern_cu_gemm **out, const char **wrong) {
     struct kern_cu_gemm *g = calloc(1, sizeof *g);
+    *wrong = "out of host memory";
     if (!g)
-        return "out of host memory";
+        return NEB_ERR_NOMEM;
     if (cublasLtCreate(&g->lt) != CUBLAS_STATUS_SUCCESS) {
         free(g);
-        return "cuBLASLt cannot be started";
+        *wrong = "cuBLASLt cannot be started";
+        return NEB_ERR_IO;
     }
     if (cudaMalloc(&g->workspace, WORKSPACE_BYTES) != cudaSuccess) {
         (void)cublasLtDestroy(g->lt);
         free(g);
-        return "out of device memory for cuBLASLt";
+        *wrong = "out of device memory for cuBLASLt";
+        return NEB_ERR_NOMEM;
     }
     *out = g;
-    return NULL;
+    return NEB_OK;
 }
 
 static void forget(struct plan *p) {

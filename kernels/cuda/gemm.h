@@ -22,8 +22,8 @@ struct kern_cu_product {
     void *sums; // (m) written: of op(A)'s rows; alpha is 1
 };
 
-// NULL, or what went wrong (a constant string). destroy is NULL-safe.
-const char *kern_cu_gemm_create(struct kern_cu_gemm **out);
+// NEB_ERR_NOMEM, or NEB_ERR_IO: the library does not start; wrong: what it was, a constant string. destroy is NULL-safe.
+NEB_MUST_CHECK enum neb_status kern_cu_gemm_create(struct kern_cu_gemm **out, const char **wrong);
 void kern_cu_gemm_destroy(struct kern_cu_gemm **g);
 // Does the library have a kernel for this product? sums: not for every shape and type.
 bool kern_cu_gemm_takes(struct kern_cu_gemm *g, const struct kern_cu_product *p);

@@ -4,13 +4,18 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static cudaError_t set_up(struct cuda *c, const char **wrong) {
+static enum neb_status status_of(cudaError_t e) {
+    return e == cudaErrorMemoryAllocation ? NEB_ERR_NOMEM : NEB_ERR_IO;
+}
+
+static enum neb_status set_up(struct cuda *c, const char **wrong) {
     cudaError_t e = cudaStreamCreateWithFlags(&c->s, cudaStreamNonBlocking);
     for (int i = 0; i < KERN_MARKS && e == cudaSuccess; i++)
         e = cudaEventCreateWithFlags(&c->marks[i], 0);
     if (e == cudaSuccess)
-        *wrong = kern_cu_gemm_create(&c->gemm);
-    return e;
+        return kern_cu_gemm_create(&c->gemm, wrong);
+    *wrong = cudaGetErrorString(e);
+    return status_of(e);
 }
 
 // Which device, and whether it can run what is in here.
@@ -23,13 +28,14 @@ static enum neb_status look_at(int index, int *device, int *count, struct cudaDe
     if (e != cudaSuccess || n < 1) {
         snprintf(text, cap, "no CUDA device: %s (is the driver loaded? nvidia-smi says more)",
                  e != cudaSuccess ? cudaGetErrorString(e) : "the driver lists none");
-        return NEB_ERR_UNSUPPORTED;
+        return NEB_ERR_NOT_FOUND;
     }
     *device = index %= n; // as many processes as there are devices get one each
     if ((e = cudaSetDevice(index)) != cudaSuccess ||
         (e = cudaGetDeviceProperties(p, index)) != cudaSuccess) {
-        snprintf(text, cap, "CUDA device %d: %s", index, cudaGetErrorString(e));
-        return NEB_ERR_UNSUPPORTED;
+        snprintf(text, cap, "CUDA device %d: %s (see who uses it: nvidia-smi)", index,
+                 cudaGetErrorString(e));
+        return status_of(e);
     }
     if (p->major < 8) {
         snprintf(text, cap,
@@ -69,13 +75,13 @@ enum neb_status kern_cuda_open(int version, int index, struct kern_device **out,
     D->tensor_cores_bf16 = true;
     c->hopper = p.major == 9 && p.minor == 0;
     D->norm_most = (int)(p.sharedMemPerBlockOptin / sizeof(float));
-    cudaError_t e = set_up(c, &wrong);
-    if (e == cudaSuccess && !wrong) {
+    enum neb_status st = set_up(c, &wrong);
+    if (st == NEB_OK) {
         *out = D;
         return NEB_OK;
     }
-    snprintf(text, text_cap, "CUDA device %d (%s): %s", index, p.name,
-             wrong ? wrong : cudaGetErrorString(e));
+    snprintf(text, text_cap, "CUDA device %d (%s): %s (see who uses it: nvidia-smi)", index, p.name,
+             wrong);
     kern_cu_ops.destroy(D);
-    return NEB_ERR_UNSUPPORTED;
+    return st;
 }

@@ -48,6 +48,9 @@ mv "$T/even.yaml" "$T/job.yaml"
 EMU_WITHOUT=1 run lack
 [[ $(place lack) == "cpu "*"training on processors, as not every rank has a device: rank 1: no CUDA device"* ]] || fail "auto, without a device: $(place lack)"
 [[ $(place lack | grep -c 'training on') == 1 ]] || fail "more than one line says on what it trains: $(place lack)"
+place lack | has ' info .*training on processors' || fail "no device is worth a warning: $(place lack)"
+EMU_REFUSES=1 run refused --steps 3 # it is there
+[[ $(place refused) == "cpu "*" warn "*"training on processors, as not every rank has a device: rank 1: CUDA device 0: unknown error"* ]] || fail "auto, with a device that cannot be opened: $(place refused)"
 sed -i 's/device: auto, precision: fp32,/device: cuda,/' "$T/job.yaml"
 fails() { # NAME REASON: the run's error, not only a rank's log
     if timeout 100 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 6 --out "$T/$1" >"$T/$1.log" 2>&1; then fail "$1: trained"; fi

@@ -30,6 +30,12 @@ sed -i 's/device: cuda,/device: auto, precision: fp32, cuda_graphs: off,/' "$T/j
 run again --set sync.overlap=2
 # Where the exchange's state is changes nothing but what crosses the bus: on the device (as by default), and on the host. Nor do graphs.
 cat "$T"/again/clusters/alpha/jobs/*/worker.log | has "exchange's state is on emulated" || fail "the exchange was not on the device"
+# A device that is there and cannot be opened, or is full, is not the same as none.
+EMU_REFUSES=0 run refused --steps 5
+[[ $(summary '.clusters[0].device' "$T/refused") == cpu* ]] || fail "device: $(summary '.clusters[0].device' "$T/refused")"
+cat "$T"/refused/clusters/alpha/jobs/*/worker.log | has ' warn .*the GPU of this machine cannot be opened: CUDA device 0: unknown error' || fail "no warning: $(cat "$T"/refused/clusters/alpha/jobs/*/worker.log)"
+if EMU_MEMORY=0:1000000 timeout 100 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 5 --out "$T/full" >"$T/full.log" 2>&1; then fail "trained beside a full device"; fi
+has 'out of device memory for cuBLASLt.*device: cpu' <"$T/full.log" || fail "no reason: $(cat "$T/full.log")"
 sed -i 's/precision: fp32, cuda_graphs: off,/precision: fp32, outer_state: host, cuda_graphs: on,/' "$T/job.yaml"
 run host --set sync.overlap=2
 if cat "$T"/host/clusters/alpha/jobs/*/worker.log | has "exchange's state is on"; then fail "outer_state: host, and yet on the device"; fi

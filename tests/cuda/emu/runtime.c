@@ -26,17 +26,21 @@ static const char
     *loading;      // of kernels: CUDA reads the variable once, here at a program's first call
 static long early; // of those, for an event that kernels are still behind
 
-static const char *own_rank(void) { // as mpirun or torchrun say it
-    const char *mpi = getenv("OMPI_COMM_WORLD_RANK");
-    return mpi ? mpi : getenv("RANK");
+static const char *own_rank(void) { // as mpirun or torchrun say it; of one rank 0
+    const char *mpi = getenv("OMPI_COMM_WORLD_RANK"), *rank = mpi ? mpi : getenv("RANK");
+    return rank ? rank : "0";
+}
+static int own_rank_is(const char *name) {
+    const char *rank = getenv(name);
+    return rank && !strcmp(rank, own_rank());
 }
 
-// EMU_WITHOUT: the rank that has no device. EMU_DEVICES: how many there are, of which only the calls' numbers know.
+// EMU_WITHOUT: the rank that has no device. EMU_REFUSES: the one whose device is there and cannot be opened. EMU_DEVICES: how many there are, of which only the calls' numbers know.
 cudaError_t cudaGetDeviceCount(int *n) {
     if (!loading)
         loading = getenv("CUDA_MODULE_LOADING") ? getenv("CUDA_MODULE_LOADING") : "DEFAULT";
-    const char *without = getenv("EMU_WITHOUT"), *rank = own_rank(), *all = getenv("EMU_DEVICES");
-    *n = without && rank && !strcmp(without, rank) ? 0 : all ? (int)strtol(all, NULL, 10) : 1;
+    const char *all = getenv("EMU_DEVICES");
+    *n = own_rank_is("EMU_WITHOUT") ? 0 : all ? (int)strtol(all, NULL, 10) : 1;
     return cudaSuccess;
 }
 static int is_there(int device) {
@@ -45,15 +49,16 @@ static int is_there(int device) {
     return device >= 0 && device < n;
 }
 cudaError_t cudaSetDevice(int device) {
-    return emu_lost           ? cudaErrorIllegalAddress
-           : is_there(device) ? cudaSuccess
-                              : cudaErrorInvalidValue;
+    return emu_lost                     ? cudaErrorIllegalAddress
+           : own_rank_is("EMU_REFUSES") ? cudaErrorUnknown
+           : is_there(device)           ? cudaSuccess
+                                        : cudaErrorInvalidValue;
 }
 // RANK:BYTES of a variable, of this rank; 0: not set, or of another one.
 static size_t bytes_of(const char *name) {
     const char *memory = getenv(name), *rank = own_rank();
-    size_t n = rank ? strlen(rank) : 0;
-    return !memory || !rank || strncmp(memory, rank, n) != 0 || memory[n] != ':'
+    size_t n = strlen(rank);
+    return !memory || strncmp(memory, rank, n) != 0 || memory[n] != ':'
                ? 0
                : strtoull(memory + n + 1, NULL, 10);
 }
@@ -175,12 +180,12 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags) {
 // EMU_COUNT=1: says how often the host has waited, how often for what kernels were still behind, how much memory was taken at most, and how
 // kernels would have been loaded.
 cudaError_t cudaStreamDestroy(cudaStream_t s) {
-    const char *counts = getenv("EMU_COUNT"), *rank = own_rank();
+    const char *counts = getenv("EMU_COUNT");
     if (counts && *counts == '1')
         fprintf(stderr,
                 "emulated device of rank %s: the host has waited %ld times, %ld with kernels "
                 "behind, of memory %zu bytes were taken; CUDA_MODULE_LOADING %s\n",
-                rank ? rank : "0", waits, early, most_taken, loading ? loading : "");
+                own_rank(), waits, early, most_taken, loading ? loading : "");
     free(s);
     return cudaSuccess;
 }
@@ -298,6 +303,7 @@ const char *cudaGetErrorString(cudaError_t e) {
     return e == cudaSuccess                     ? "no error"
            : e == cudaErrorIllegalAddress       ? "an illegal memory access was encountered"
            : e == cudaErrorMemoryAllocation     ? "out of memory"
+           : e == cudaErrorUnknown              ? "unknown error"
            : e == cudaErrorInvalidConfiguration ? "invalid configuration argument"
            : e == cudaErrorStreamCaptureUnsupported
                ? "operation not permitted when stream is capturing"
