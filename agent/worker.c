@@ -283,6 +283,12 @@ static bool for_others(const struct agent_worker *w, enum neb_status st) {
            (intra_team_lost(w->team) || (world->ops->lost && world->ops->lost(world)));
 }
 
+// Did the device fail under a training that went well? Another process gets it anew; where it does not train there either, that one says why.
+static bool device_lost(const struct agent_worker *w, enum neb_status st) {
+    return st == NEB_ERR_IO && w->device && w->stepped &&
+           w->device->ops->finish(w->device) != NEB_OK;
+}
+
 enum neb_status agent_worker_run(const char *socket_path, const char *job, struct intra_comm *world,
                                  int threads) {
     struct agent_worker *w = calloc(1, sizeof *w);
@@ -302,7 +308,8 @@ enum neb_status agent_worker_run(const char *socket_path, const char *job, struc
     agent_launch_signals(world != NULL);
     enum neb_status st = run(w, socket_path, job);
     // an error, not a crash: starting again would end the same way, so the user is told at once
-    if (st != NEB_OK && st != NEB_ERR_AGAIN && w->ipc && !for_others(w, st)) {
+    if (st != NEB_OK && st != NEB_ERR_AGAIN && w->ipc && !for_others(w, st) &&
+        !device_lost(w, st)) {
         char text[1024];
         neb_last_error(text, sizeof text);
         if (worker_report(w, json_pack("{s:s}", "error", text[0] ? text : neb_status_name(st)),
