@@ -198,7 +198,7 @@ void agent_job_reference(FILE *f) {
         "precision: auto (bf16 on CUDA, fp32 on processors), fp32 or bf16 (on processors: "
         "products, with avx512_bf16); "
         "outer_state: auto (the exchange's state and arithmetic where the cluster trains, if it "
-        "fits there), device (of a mesh: each rank's share on its own) "
+        "fits there and leaves half a GB free), device (of a mesh: each rank's share on its own) "
         "or host; cuda_graphs: auto (a pass is recorded and replayed where its first runs show "
         "that this is faster), on (not with tp above 1) or off, the same bits; batch and "
         "recompute: of this cluster "

@@ -77,16 +77,16 @@ static enum neb_status find_places(struct agent_owners *o) {
     return NEB_OK;
 }
 
-static enum neb_status place(struct agent_owners *o) {
+static enum neb_status place(struct agent_owners *o, bool must) {
     o->device = o->train->c.device;
     NEB_TRY(find_places(o));
-    return inter_outer_place(o->outer, o->device, o->there);
+    return inter_outer_place(o->outer, o->device, o->there, must ? 0 : INTER_OUTER_SPARE_BYTES);
 }
 
 enum neb_status owners_do_place(struct agent_owners *o, bool must) {
     if (!o->train->c.device) // of all ranks or of none
         return NEB_OK;
-    enum neb_status st = owners_agree(o, place(o));
+    enum neb_status st = owners_agree(o, place(o, must));
     if (st == NEB_OK) {
         neb_info("the exchange's state is on %s", o->device->name);
         return NEB_OK;

@@ -87,7 +87,9 @@ enum neb_status worker_device_place(struct agent_worker *w) {
         there[i] =
             intra_trainer_on_device(w->trainer, u->tensor) + (size_t)u->row0 * (size_t)u->cols;
     }
-    enum neb_status st = inter_outer_place(w->outer, w->device, there);
+    enum neb_status st =
+        inter_outer_place(w->outer, w->device, there,
+                          c->outer_state == AGENT_OUTER_DEVICE ? 0 : INTER_OUTER_SPARE_BYTES);
     free(there);
     if (st == NEB_OK) {
         w->ops.changed = changed;

@@ -78,10 +78,14 @@ void inter_outer_destroy(struct inter_outer **o);
 // Moves everything to an accelerator, before the first encode: θ, v, u, θ_m at the send and the arithmetic, the codecs' too,
 // are there from now on, with the same bits. theta_m: (units) the worker's parameters there, in place of those of the units.
 // What crosses the bus in a round is the encoded updates and a few numbers a row; the entropy stage stays on the host.
-// Device memory: five floats a parameter and one of the largest unit. NEB_ERR_NOMEM: nothing has changed. D is borrowed.
+// Device memory: five floats a parameter and one of the largest unit; beside them spare_bytes and the codecs' room are to be free, 0: whatever
+// is. NEB_ERR_NOMEM: nothing has changed. D is borrowed.
 struct kern_device;
 NEB_MUST_CHECK enum neb_status inter_outer_place(struct inter_outer *o, struct kern_device *D,
-                                                 float *const *theta_m);
+                                                 float *const *theta_m, size_t spare_bytes);
+// For who may choose another place: what training still takes once the exchange has its memory. Kernels that a worker of one rank loads at their
+// first use, the libraries' too (some 100 MB), partial sums, graphs.
+enum { INTER_OUTER_SPARE_BYTES = 512 << 20 };
 // And back to the host, with what is there; the parameters of the units are then again what inter_outer_create was given. Nothing to do on
 // the host.
 NEB_MUST_CHECK enum neb_status inter_outer_unplace(struct inter_outer *o);

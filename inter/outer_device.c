@@ -41,7 +41,17 @@ static enum neb_status allocate_floats(struct outer_device *d, size_t n, float *
     return NEB_OK;
 }
 
-static enum neb_status allocate(struct inter_outer *o, struct outer_device *d) {
+static enum neb_status leave_free(struct kern_device *D, size_t bytes) {
+    size_t left = D->ops->free_bytes(D);
+    return left >= bytes
+               ? NEB_OK
+               : neb_fail(NEB_ERR_NOMEM,
+                          "%s: beside the exchange's state %.1f GB of device memory are free, and "
+                          "training may take %.1f more",
+                          D->name, (double)left * 1e-9, (double)bytes * 1e-9);
+}
+
+static enum neb_status allocate(struct inter_outer *o, struct outer_device *d, size_t spare_bytes) {
     size_t most = 0, rows = 0;
     void *p = NULL;
     float **const whole[] = {&d->theta, &d->v, &d->u, &d->sent, &d->acc};
@@ -58,11 +68,13 @@ static enum neb_status allocate(struct inter_outer *o, struct outer_device *d) {
     NEB_TRY(allocate_floats(d, rows, &d->weights));
     NEB_TRY(ops(d)->alloc(d->D, ((size_t)o->n_units + 1) * sizeof *d->digests, &p));
     d->digests = p;
+    if (spare_bytes) // and two bytes of each element, which codecs make of it (compress/device.c)
+        NEB_TRY(leave_free(d->D, spare_bytes + 2 * most));
     return cmp_device_create(d->D, &d->codec);
 }
 
 enum neb_status inter_outer_place(struct inter_outer *o, struct kern_device *D,
-                                  float *const *theta_m) {
+                                  float *const *theta_m, size_t spare_bytes) {
     NEB_ASSERT(!o->device);
     size_t units = (size_t)o->n_units; // an owner of a mesh may have none
     struct outer_device *d = calloc(1, sizeof *d);
@@ -76,7 +88,7 @@ enum neb_status inter_outer_place(struct inter_outer *o, struct kern_device *D,
         st = neb_fail(NEB_ERR_NOMEM, "out of memory for the outer state on %s", D->name);
     if (st == NEB_OK) {
         memcpy(d->theta_m, theta_m, units * sizeof *theta_m);
-        st = allocate(o, d);
+        st = allocate(o, d, spare_bytes);
     }
     if (st == NEB_OK) {
         o->device = d;

@@ -123,6 +123,11 @@ static void release_pinned(struct kern_device *D, void *p) {
     if (p)
         (void)cudaFreeHost(p);
 }
+static size_t free_bytes(struct kern_device *D) {
+    size_t left = 0, all = 0;
+    keep(D, cudaMemGetInfo(&left, &all), "asking for its free memory");
+    return left;
+}
 static void transfer(struct kern_device *D, void *dst, const void *src, size_t bytes,
                      enum cudaMemcpyKind kind, const char *what) {
     if (bytes && !broken(D))
@@ -508,6 +513,7 @@ const struct kern_device_ops kern_cu_ops = {
     .release = release,
     .alloc_pinned = alloc_pinned,
     .release_pinned = release_pinned,
+    .free_bytes = free_bytes,
     .upload = upload,
     .download = download,
     .copy = copy,

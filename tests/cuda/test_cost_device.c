@@ -248,7 +248,7 @@ static struct owner own_part(const struct intra_cost_job *j, int rank, const cha
     assert_int_equal(inter_outer_create(&c, u, mine, pool, &o), NEB_OK);
     D->ops = &counting;
     counted = 0;
-    assert_int_equal(inter_outer_place(o, D, there), NEB_OK);
+    assert_int_equal(inter_outer_place(o, D, there, 0), NEB_OK);
     assert_int_equal(exchange(o, codec, members, &out), NEB_OK);
     out.bytes = counted;
     inter_outer_destroy(&o);

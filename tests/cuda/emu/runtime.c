@@ -82,16 +82,19 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr a, int device
     *value = a == cudaDevAttrReservedSharedMemoryPerBlock ? 1 << 10 : 228 << 10;
     return is_there(device) ? cudaSuccess : cudaErrorInvalidValue;
 }
-cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
-    *free_bytes = *total_bytes = (size_t)1 << 30;
-    return cudaSuccess;
-}
 
 // EMU_MEMORY=RANK:BYTES: what that rank's device has, of which this much is taken.
 static size_t taken, most_taken;
 static int fits(size_t bytes) {
     size_t most = bytes_of("EMU_MEMORY");
     return !most || taken + bytes <= most;
+}
+
+cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
+    size_t most = bytes_of("EMU_MEMORY");
+    *total_bytes = most ? most : (size_t)1 << 30;
+    *free_bytes = *total_bytes > taken ? *total_bytes - taken : 0;
+    return cudaSuccess;
 }
 
 static cudaError_t take(void **out, size_t bytes) {
