@@ -22,6 +22,7 @@ SH
 printf '#!/bin/sh\necho "GPU 0: emulated"\n' >"$T/path/nvidia-smi"
 chmod +x "$T/bundle/gpu_check" "$T/path/nvidia-smi"
 cp "$SOURCE/tests/e2e/lib.sh" "$T/bundle/e2e.sh"
+echo abcdef0-dirty >"$T/bundle/commit" # as --bundle leaves it
 # No EMU_NCCL_SHARED_DEVICE: as NCCL does, the emulated one refuses two ranks of one host on a device.
 export NEBULA_GPU_PATIENCE=3000 NEBULA_GPU_STEPS=10 NEBULA_GPU_MESH="steps=1 seq=3" PATH=$T/path:$PATH
 "$T/bundle/run" --part codec --into "$T/parts" >"$T/out" || { cat "$T/out"; exit 1; }
@@ -46,13 +47,26 @@ done
 (($(grep -c 'has not ended after 3000 ms' "$T/out") >= 2)) || { cat "$T/out"; echo "nobody says who stayed away"; exit 1; }
 "$T/bundle/run" --part clusters --into "$T/parts" >"$T/out" || { cat "$T/out"; exit 1; }
 grep -q '^Two clusters, one on the device: ok' "$T/out" || { cat "$T/out"; echo "no two clusters"; exit 1; }
+# PyTorch has the call's time where one shape is asked for: a python3 that says what it was given.
+mkdir "$T/python"
+cat >"$T/python/python3" <<'SH'
+#!/bin/sh
+[ "$1" = -c ] || printf '| torch %s | of %s |\n' "$2" "$(tr '\0' ' ' </proc/$PPID/cmdline)"
+SH
+chmod +x "$T/python/python3"
+PATH=$T/python:$PATH NEBULA_GPU_SHAPES=350m "$T/bundle/run" --part torch --into "$T/torch" >"$T/out" || { cat "$T/out"; exit 1; }
+grep -q '^| torch 350m | of timeout -k 5 \(4[5-9][0-9]\|500\) ' "$T/out" || { cat "$T/out"; echo "one shape has not the call's time"; exit 1; }
+PATH=$T/python:$PATH "$T/bundle/run" --part torch --into "$T/torch" >"$T/out" || { cat "$T/out"; exit 1; }
+(($(grep -c '^| torch [0-9]*m | of timeout -k 5 2[0-9][0-9] ' "$T/out") == 2)) || { cat "$T/out"; echo "two shapes do not share a call's time"; exit 1; }
 rc=0
 "$T/bundle/run" --report "$T/parts" >"$T/out" || rc=$?
+grep -q 'of commit abcdef0-dirty on' "$T/out" || { cat "$T/out"; echo "a report of no commit"; exit 1; }
 [[ $rc == 1 ]] && grep -q '^| Codecs | ok |' "$T/out" && grep -q '^| speed | \*\*not run\*\* |' "$T/out" || { cat "$T/out"; echo "another report"; exit 1; }
 # A bundle carries no part of the C library: another machine's loader has its own.
 if [[ -e $BUILD/libnebula_cuda.so ]] && dpkg -L libc6 >"$T/libc" 2>/dev/null; then
     BUILD=$BUILD "$SOURCE/tests/gpu/run" --bundle "$T/packed" >"$T/out" || { cat "$T/out"; echo "no bundle"; exit 1; }
     tar -tzf "$T/packed/lib.tar.gz" | sed 's,.*/,,' | sort >"$T/carried"
+    [[ $(<"$T/packed/commit") == "$(git -C "$SOURCE" describe --always --dirty --exclude '*' 2>/dev/null || echo unknown)" ]] || { cat "$T/packed/commit"; echo "a bundle of another commit"; exit 1; }
     grep -q libopenblas "$T/carried" || { cat "$T/carried"; echo "a bundle without libraries"; exit 1; }
     theirs=$(sed 's,.*/,,' "$T/libc" | grep '\.so' | sort -u | comm -12 - "$T/carried")
     [[ -z $theirs ]] || { echo "the bundle carries parts of the C library: $theirs"; exit 1; }

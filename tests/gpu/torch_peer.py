@@ -79,6 +79,7 @@ def speed(name, layers, d, heads, ff, batch):
     optim = torch.optim.AdamW([{"params": decay, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0}],
                               lr=1e-3, betas=(0.9, 0.95), fused=True)
     times = []
+    begun = time.perf_counter()
     for i in range(28):
         x, y = tokens(batch), tokens(batch)
         torch.cuda.synchronize()
@@ -90,6 +91,8 @@ def speed(name, layers, d, heads, ff, batch):
         optim.step()
         optim.zero_grad(set_to_none=True)
         torch.cuda.synchronize()
+        if i == 0:  # for a report of one that is cut off
+            print(f"{name}: compiled, and a first step made, in {time.perf_counter() - begun:.0f} s", flush=True)
         if i >= 8:
             times.append(time.perf_counter() - start)
     assert math.isfinite(loss.item())
