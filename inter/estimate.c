@@ -153,11 +153,12 @@ uint32_t inter_estimate_chunk(const struct inter_estimate *e, uint32_t blob_byte
 }
 
 uint64_t inter_estimate_window(const struct inter_estimate *e) {
-    const double low = 64 << 10, high = 64 << 20, unknown = 1 << 20;
+    const double low = 64 << 10, high = 64 << 20;
     const uint32_t usual =
         1u << 30; // larger updates have larger chunks on slow paths (64 KiB, not 16)
     if (e->goodput_bps <= 0 || !e->rtt)
-        return (uint64_t)unknown;
+        return (uint64_t)
+            low; // one chunk: more of them would wait behind it on a slow path, and count as lost
     double bytes_s = e->goodput_bps / 8, chunk = inter_estimate_chunk(e, usual),
            trip = neb_seconds(e->rtt) - chunk / bytes_s; // without its own time on the line
     double bytes = e->drain_from
@@ -167,4 +168,8 @@ uint64_t inter_estimate_window(const struct inter_estimate *e) {
     double most = bytes_s * (patience_s + patience_trips * neb_seconds(e->rtt));
     bytes = bytes > most ? most : bytes;
     return (uint64_t)(bytes < low ? low : bytes > high ? high : bytes);
+}
+
+neb_ns inter_estimate_patience(const struct inter_estimate *e) {
+    return e->rtt ? 10 * NEB_S + 4 * e->rtt : 30 * NEB_S;
 }

@@ -6,6 +6,20 @@
 #include <stdlib.h>
 #include <string.h>
 
+// A message counts as heard when it is whole. On a slow path, where all connections share what passes, that may take longer than silence may last,
+// and a beat waits behind them: what still arrives in the kernel is heard too.
+static void set_listen(struct set *s, neb_ns now) {
+    if (!s->up || now - s->heard < LOOK_EVERY || now - s->looked_at < LOOK_EVERY)
+        return;
+    uint64_t arrived = 0;
+    for (uint32_t i = 0; i < CONNS; i++)
+        arrived += inter_tcp_data_segs(s->c[i].fd);
+    if (s->looked_at >= s->heard && arrived > s->arrived)
+        s->heard = now;
+    s->arrived = arrived;
+    s->looked_at = now;
+}
+
 // Lost connections: control takes its set down, a bulk connection is dialled again alone. now: when this pass began to read. Silence is judged by
 // that, as what it was called for may have taken seconds, and what came meanwhile is read in the next.
 static void set_clean(struct inter_link *l, struct peer *p, int which, neb_ns now) {
@@ -123,19 +137,27 @@ static void peer_forget_former(struct inter_link *l, struct peer *p, neb_ns now)
 // Do more connections fill the link better? The dialler opens them, the listener asks for them.
 static void peer_stripes(struct inter_link *l, struct peer *p, neb_ns now) {
     struct set *s = link_active(l, p);
-    uint64_t queued = 0;
-    for (uint32_t i = 1; s && i < CONNS; i++)
+    uint64_t queued = 0, taken = 0;
+    for (uint32_t i = 1; s && i < CONNS; i++) {
         queued += s->c[i].sent - s->c[i].acked;
+        taken += p->stripes.first ? inter_tcp_taken(s->c[i].fd) : 0;
+    }
+    if (p->stripes.first) { // no whole message has to have crossed
+        p->bulk_acked = taken > p->taken ? taken - p->taken : 0;
+        p->taken = taken;
+        if (queued && now + FIRST_LOOK < l->deadline)
+            l->deadline = now + FIRST_LOOK;
+    }
     if (inter_stripes_step(&p->stripes, now, p->bulk_acked, queued > ACK_BYTES, p->rtt))
         neb_debug("link to %s: sends on %u bulk connections (%.1f Mbit/s before)",
                   p->member.pub.name, p->stripes.use, p->stripes.rate / 1e6);
     p->bulk_acked = 0;
     if (s == &p->s[DIALED])
         link_set_widen(l, p);
-    else if (s && p->told != p->stripes.use) {
-        uint8_t b[2] = {STRIPES, (uint8_t)p->stripes.use};
+    else if (s && p->told != inter_stripes_open(&p->stripes)) {
+        uint8_t b[2] = {STRIPES, (uint8_t)inter_stripes_open(&p->stripes)};
         if (link_send_small(l, &s->c[0], b, sizeof b))
-            p->told = p->stripes.use;
+            p->told = b[1];
     }
 }
 
@@ -212,6 +234,7 @@ enum neb_status inter_link_process(struct inter_link *l, inter_link_handler *han
             continue;
         }
         for (int w = 0; w < SETS; w++) {
+            set_listen(&p->s[w], now);
             set_clean(l, p, w, began);
             set_pulse(l, &p->s[w], now, true);
             neb_ns next = set_due(&p->s[w], now);

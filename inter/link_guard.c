@@ -2,8 +2,8 @@
 // not before its last one: a member could keep memory growing on many connections, or with one message that never ends. TCP_INFO
 // says how many bytes a connection has brought, the link how many of them it has read; the difference is what is held, wherever it is.
 //
-//     accepted ── authenticated (ZeroMQ: within 3 s) ── HELLO ──► one of a peer's connections: counted, in sum bounded
-//        └── no HELLO within 5 s, or more than 64 KiB before it ──► cut; of 1024 such, the oldest of the address that has most
+//     accepted ── authenticated (ZeroMQ: within 8 s) ── HELLO ──► one of a peer's connections: counted, in sum bounded
+//        └── no HELLO within 8 s, or more than 64 KiB before it ──► cut; of 1024 such, the oldest of the address that has most
 //
 // A stranger's handshake costs this process 0.9 ms of processor time, most of it on the I/O thread that members' data go through, and one
 // that repeats an old first half 0.4. So who comes to no HELLO again and again is kept out: by the kernel, since ZeroMQ has begun with a
@@ -217,8 +217,9 @@ void link_guard(struct inter_link *l, neb_ns now) {
             inter_tcp_counts(l->nameless[i].fd).recv <= INTER_NAMELESS_BYTES)
             continue;
         if (l->cut_nameless++ == 0)
-            neb_warn("link: a connection that did not introduce itself is cut (silent for 5 s, or "
-                     "too much before); further ones are counted");
+            neb_warn("link: a connection that did not introduce itself is cut (silent for %d s, or "
+                     "too much before); further ones are counted",
+                     INTER_NAMELESS_MS / 1000);
         forget(l, i--, true);
     }
     let_in(l, now);

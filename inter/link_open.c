@@ -156,14 +156,14 @@ void link_set_dial(struct inter_link *l, struct peer *p) {
     l->last_session = session > l->last_session ? session : l->last_session + 1;
     p->s[DIALED].session = l->last_session;
     p->s[DIALED].heard = p->s[DIALED].pinged = neb_now();
-    for (uint32_t i = 0; i <= p->stripes.use; i++)
+    for (uint32_t i = 0; i <= inter_stripes_open(&p->stripes); i++)
         link_conn_dial(l, p, i);
 }
 
 // More bulk connections, when either side could fill them. Those that are not needed any more stay open, idle.
 void link_set_widen(struct inter_link *l, struct peer *p) {
     struct set *d = &p->s[DIALED];
-    uint32_t want = p->asked > p->stripes.use ? p->asked : p->stripes.use;
+    uint32_t open = inter_stripes_open(&p->stripes), want = p->asked > open ? p->asked : open;
     if (!d->up)
         return;
     for (uint32_t i = 1; i <= want; i++)

@@ -48,6 +48,8 @@
 #define ACK_BYTES       (32 << 10)      // data that is acknowledged at once; less of it is no queue
 #define ACK_DELAY       (4 * NEB_S)     // less of it, at most so late
 #define SILENCE         (4250 * NEB_MS) // nothing heard for so long: the set is down
+#define LOOK_EVERY      (1 * NEB_S)     // of what is not heard: data that comes is no silence
+#define FIRST_LOOK      (50 * NEB_MS)   // between looks at a path of which nothing is known
 #define RETRY_AFTER     (200 * NEB_MS)
 #define DUPLICATE_GRACE (5 * NEB_S)
 #define RECYCLE         (3600 * NEB_S) // CURVE never rekeys: connections this old are replaced
@@ -92,6 +94,8 @@ struct set {
     uint64_t session;     // 0: no set
     bool up;
     neb_ns since, heard, pinged, data_at, acks_at;
+    uint64_t arrived; // segments with data that this side's kernel had at the last look
+    neb_ns looked_at;
     neb_ns said; // this side's last message that the peer hears soon: no large queue is before it
     uint32_t pings; // since it came up
 };
@@ -110,10 +114,12 @@ struct peer {
     neb_ns parts_at; // revoked: nothing is heard or sent, connections are cut then; 0: they are
     struct set s[SETS];
     neb_ns dial_at, since, rtt, clock_offset;
-    struct neb_bucket sessions;     // that it began
-    struct inter_stripes stripes;   // this side sends on the first of them
-    uint32_t asked, told;           // connections that the peer wants; that it was asked for
-    uint64_t bulk_acked;            // since the last look at the stripes
+    struct neb_bucket sessions;   // that it began
+    struct inter_stripes stripes; // this side sends on the first of them
+    uint32_t asked, told;         // connections that the peer wants; that it was asked for
+    uint64_t bulk_acked;          // since the last look at the stripes
+    uint64_t
+        taken; // of the active set's bulk connections, by the peer's kernel; while the stripes begin
     uint64_t message_bytes;         // handed over by the caller
     uint64_t payload_bytes;         // of these the second parts on bulk
     struct inter_tcp_counts closed; // of connections that are gone

@@ -279,7 +279,7 @@ void node_serves_tick(struct step *s, struct job *j) {
     for (size_t i = 0; i < j->n_serves;) {
         struct serve *v = &j->serves[i];
         inter_sender_expire(&v->out, s->now,
-                            chunk_timeout + 4 * s->n->paths[j->c.peers[v->to]].estimate.rtt);
+                            inter_estimate_patience(&s->n->paths[j->c.peers[v->to]].estimate));
         const struct fragment *g = &j->fragments[v->m.key.fragment];
         if (s->now - v->moved > serve_idle && v->m.key.round < g->round)
             node_serve_remove(j, i);

@@ -36,8 +36,6 @@ enum { HEAD_BYTES = 16, HEADS = 16 };
 static const neb_ns beat_every = NEB_S;
 static const neb_ns fresh_for = 5 * NEB_S;    // a member heard within this is live
 static const neb_ns repeat_after = 2 * NEB_S; // what is open is said again
-// of a chunk in flight on a link that stays up, beyond four round trips
-static const neb_ns chunk_timeout = 10 * NEB_S;
 // no progress from a source: ask (another) one
 static const neb_ns want_soon = 300 * NEB_MS, want_late = 6 * NEB_S;
 // until a blob that the disk had no room for is opened again: a try is a look at the disk, and one transfer in vain where that says wrong

@@ -36,7 +36,8 @@ enum {
     // connections that have not said HELLO; of the address that has most, the oldest gives way
     INTER_NAMELESS_MAX = 1024,
     INTER_NAMELESS_BYTES = 64 << 10, // that one of them may send
-    INTER_NAMELESS_MS = 5000,        // that one of them may stay
+    INTER_NAMELESS_MS =
+        8000, // that one of them may stay: four round trips, of up to 1.5 s, and a repetition
     // connections from one source (security/source.h) that do not come to HELLO: so many at once, then so many a second. Fifteen members
     // behind one address have 495 at most.
     INTER_NAMELESS_BURST = 1024,

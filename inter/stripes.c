@@ -1,6 +1,8 @@
 #include "inter/stripes.h"
 
-static const neb_ns hold = 60 * NEB_S, least_measured = 2 * NEB_S;
+static const neb_ns hold = 60 * NEB_S, least_measured = 2 * NEB_S, first_trips = 8,
+                    first_least = NEB_S / 2, first_most = 3 * NEB_S;
+static const uint64_t first_bytes = 32 << 10;
 enum { HOLD_DOUBLINGS = 4 };                   // up to 16 minutes
 static const uint64_t least_bytes = 256 << 10; // small talk says nothing
 static const double gain = 1.10, clear_gain = 1.4, linear = 1.7, fall = 0.67, loss = 0.9,
@@ -8,9 +10,9 @@ static const double gain = 1.10, clear_gain = 1.4, linear = 1.7, fall = 0.67, lo
 enum { QUEUE_MOST = 4, SEGMENT = 1448, SEGMENTS = 4, SEGMENTS_LIKELY = 32 };
 
 void inter_stripes_init(struct inter_stripes *s, uint32_t first, uint32_t max, bool likely) {
-    *s = (struct inter_stripes){.use = first < 1     ? 1
-                                       : first > max ? max
-                                                     : first,
+    bool pinned = first >= max;
+    *s = (struct inter_stripes){.use = pinned ? max : 1,
+                                .first = !pinned && first > 1 ? first : 0,
                                 .max = max,
                                 .likely = likely};
 }
@@ -113,8 +115,27 @@ static bool measured(struct inter_stripes *s, neb_ns now, double rate, neb_ns rt
     return try_more(s, now, times, rtt);
 }
 
+// A window grows from ten segments, so that 32 KiB take three round trips on any path that is not slow, and some more if one is lost. A path
+// that only looks slow has more tried at once.
+static bool first_look(struct inter_stripes *s, neb_ns now, uint64_t acked, bool busy, neb_ns rtt) {
+    s->from_first = s->from_first || !busy ? s->from_first : now;
+    s->bytes += s->from_first ? acked : 0;
+    neb_ns took = now - s->from_first, may = first_least + first_trips * rtt;
+    may = !rtt || may > first_most ? first_most : may;
+    bool slow = s->from_first && took > may;
+    if (!slow && s->bytes < first_bytes)
+        return false;
+    s->likely = s->likely && !slow;
+    s->use = slow ? 1 : s->first;
+    s->bytes = 0;
+    s->first = 0;
+    return !slow;
+}
+
 bool inter_stripes_step(struct inter_stripes *s, neb_ns now, uint64_t acked, bool busy,
                         neb_ns rtt) {
+    if (s->first)
+        return first_look(s, now, acked, busy, rtt);
     neb_ns since = s->last ? now - s->last : 0;
     bool counts = s->was_busy;
     if (!s->last) { // the first ones start too: measured then, any number would look better than they

@@ -15,6 +15,9 @@
 // connection is to have four segments of it (BBR: 32); where it has not, fewer are tried. A tenth less is taken back: under loss even such
 // connections can help.
 //
+// So one connection begins, and the others follow as soon as 32 KiB have crossed, unless these took longer than a path takes on which the first
+// windows of all of them are no queue of seconds (seen: at 64 kbit/s they are one of 12, behind which both sides take each other for dead).
+//
 // It is tried again after the hold, which is twice as long after each trial that gained nothing, up to a quarter of an hour: on a link that is
 // full, every one costs some seconds. A trial that gains, or a rate that falls by a third, makes it a minute again, and the latter also ends
 // it. Where the first number is known to fill most links, the first
@@ -32,6 +35,8 @@ enum { INTER_STRIPES_FIRST = 16, INTER_STRIPES_FIRST_BBR = 8 };
 
 struct inter_stripes {
     uint32_t use, max;   // connections to send on; never above max
+    uint32_t first;      // that follow when the path is not slow; 0: it is known whether it is
+    neb_ns from_first;   // when its first bytes left
     uint32_t from;       // while one is on trial: the number before
     double rate, before; // bit/s: last measurement; of the next smaller number (0: none)
     bool trying;         // use is on trial against before
@@ -51,10 +56,14 @@ struct inter_stripes {
     neb_ns skip; // busy time that is not counted yet: a new connection is still starting
 };
 
-// likely: `first` fills the link as far as is known, as with BBR; more are tried after a minute.
+// likely: `first` fills the link as far as is known, as with BBR; more are tried after a minute. first == max: pinned.
 void inter_stripes_init(struct inter_stripes *s, uint32_t first, uint32_t max, bool likely);
-// Said on every pass: bytes acknowledged since the last call, whether more waits than the link takes, and the round trip.
-// True: the number has changed.
+// Connections to have open: also those that are about to follow.
+static inline uint32_t inter_stripes_open(const struct inter_stripes *s) {
+    return s->first > s->use ? s->first : s->use;
+}
+// Said on every pass: bytes acknowledged since the last call (while `first`: by the peer's kernel), whether more waits than the link takes, and
+// the round trip (0: not known). True: the number has changed.
 bool inter_stripes_step(struct inter_stripes *s, neb_ns now, uint64_t acked, bool busy, neb_ns rtt);
 
 #endif

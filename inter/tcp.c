@@ -8,24 +8,24 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-struct inter_tcp_counts inter_tcp_counts(int fd) {
-    struct tcp_info ti;
+// All zeros when fd is no connection, and past what an older kernel knows.
+static struct tcp_info info(int fd) {
+    struct tcp_info ti = {0};
     socklen_t n = sizeof ti;
-    memset(&ti, 0, sizeof ti);
     if (fd < 0 || getsockopt(fd, IPPROTO_TCP, TCP_INFO, &ti, &n) != 0)
-        return (struct inter_tcp_counts){0};
+        memset(&ti, 0, sizeof ti);
+    return ti;
+}
+
+struct inter_tcp_counts inter_tcp_counts(int fd) {
+    struct tcp_info ti = info(fd);
     return (struct inter_tcp_counts){ti.tcpi_bytes_sent, ti.tcpi_bytes_received, ti.tcpi_segs_out,
                                      ti.tcpi_segs_in};
 }
 
-uint64_t inter_tcp_taken(int fd) {
-    struct tcp_info ti;
-    socklen_t n = sizeof ti;
-    memset(&ti, 0, sizeof ti);
-    if (fd < 0 || getsockopt(fd, IPPROTO_TCP, TCP_INFO, &ti, &n) != 0)
-        return 0;
-    return ti.tcpi_bytes_acked;
-}
+uint64_t inter_tcp_taken(int fd) { return info(fd).tcpi_bytes_acked; }
+
+uint32_t inter_tcp_data_segs(int fd) { return info(fd).tcpi_data_segs_in; }
 
 bool inter_tcp_set_congestion(int fd, const char *name) {
     const char *want = name ? name : "bbr";

@@ -23,6 +23,10 @@ struct inter_tcp_counts inter_tcp_counts(int fd); // zeros when fd is no connect
 uint64_t
 inter_tcp_taken(int fd); // bytes that the other end's kernel has acknowledged; 0: not known
 
+// Segments with data that have come, repeated ones too: a number that grows says that the other end sends. Not its keepalives and
+// acknowledgements, which its kernel sends without it. 0: not known.
+uint32_t inter_tcp_data_segs(int fd);
+
 // Sets the algorithm; NULL: bbr, and where the system does not permit it, what it has. True: it is set.
 bool inter_tcp_set_congestion(int fd, const char *name);
 // The connection's algorithm forgets what it has learned, and begins as on a new connection: BBR in its start-up, others in slow start.

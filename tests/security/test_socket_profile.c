@@ -20,6 +20,15 @@ static int64_t read_back(void *s, const struct inter_socket_option *o) {
     return o->wide ? wide : narrow;
 }
 
+// Whether a role has a row of its own for the option.
+static bool told(enum inter_socket_role role, int option) {
+    for (size_t i = 0; i < inter_socket_profile_rows; i++)
+        if (inter_socket_profile[i].option == option &&
+            inter_socket_profile[i].roles & (unsigned)role)
+            return true;
+    return false;
+}
+
 static void test_rows(void **state) {
     (void)state;
     static const struct {
@@ -41,8 +50,9 @@ static void test_rows(void **state) {
                 assert_int_equal(o->value, 1);
                 continue;
             }
-            assert_int_equal(read_back(s, o),
-                             has ? inter_socket_value(o, chunk) : read_back(plain, o));
+            if (has || !told(roles[r].role, o->option))
+                assert_int_equal(read_back(s, o),
+                                 has ? inter_socket_value(o, chunk) : read_back(plain, o));
             if (r == 0)
                 printf("%-24s %8lld %-22s %s\n", o->name, (long long)o->value, o->unit, o->why);
         }

@@ -368,7 +368,7 @@ static double pass_slowly(struct slow_path *p, int blob, uint32_t bytes, uint32_
     assert_int_equal(inter_sender_init(&s, bytes, chunk), NEB_OK);
     s.ready = true;
     while (!inter_sender_done(&s) && p->now - begin < 20000 * NEB_S) {
-        inter_sender_expire(&s, p->now, 10 * NEB_S + 4 * p->e.rtt); // inter/node_serve.c
+        inter_sender_expire(&s, p->now, inter_estimate_patience(&p->e));
         for (int64_t c;
              (c = inter_sender_next(&s, inter_estimate_window(&p->e), 0, &p->e, p->now)) >= 0;)
             put(p, blob, (uint32_t)c, inter_chunk_length(bytes, chunk, (uint32_t)c));
@@ -386,9 +386,15 @@ static void test_slower_than_patience(void **state) {
     const struct {
         double bps;
         uint32_t bytes, chunk;
-    } all[] = {{64e3, 4 << 20, 64 << 10},   {32e3, 4 << 20, 64 << 10},  {100e3, 4 << 20, 64 << 10},
-               {64e3, 256 << 10, 64 << 10}, {250e3, 16 << 20, 1 << 20}, {100e3, 16 << 20, 1 << 20},
-               {1e6, 16 << 20, 1 << 20}};
+        double within;
+    } all[] = {
+        {64e3, 4 << 20, 64 << 10, 0.2},
+        {32e3, 4 << 20, 64 << 10, 0.2},
+        {100e3, 4 << 20, 64 << 10, 0.2},
+        {64e3, 256 << 10, 64 << 10, 0.5}, // four chunks arrive together, four times: too little to tell better
+        {250e3, 16 << 20, 1 << 20, 0.2},
+        {100e3, 16 << 20, 1 << 20, 0.2},
+        {1e6, 16 << 20, 1 << 20, 0.2}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         double ideal = 8.0 * all[i].bytes / all[i].bps, took;
         memset(&p, 0, sizeof p);
@@ -400,7 +406,7 @@ static void test_slower_than_patience(void **state) {
             if (took > (blob ? 1.3 : 1.4) * ideal)
                 fail_msg("%g bit/s: blob %d took %g s of %g", p.bps, blob, took, ideal);
         }
-        near(p.e.goodput_bps, p.bps, 0.2);
+        near(p.e.goodput_bps, p.bps, all[i].within);
         assert_true(p.sent < 1.1 * 6 * all[i].bytes);
     }
 }
@@ -408,7 +414,7 @@ static void test_slower_than_patience(void **state) {
 static void test_chunks_and_windows(void **state) {
     (void)state;
     struct inter_estimate e = {0};
-    assert_int_equal(inter_estimate_window(&e), 1 << 20);
+    assert_int_equal(inter_estimate_window(&e), 64 << 10);
     assert_int_equal(inter_estimate_chunk(&e, 10 << 20), 64 << 10);
     e.goodput_bps = 2e6;
     e.rtt = 300 * NEB_MS;

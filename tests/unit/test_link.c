@@ -278,9 +278,17 @@ static void test_first_number(void **state) {
         UNTIL(&s[0], &s[1], s[0].up == 1 && s[1].up == 1, 5);
         UNTIL(&s[0], &s[1],
               (assert_int_equal(inter_link_stats(s[0].l, s[0].peer, &t), NEB_OK),
-               t.bulk_open >= 8 && t.bulk_open == t.bulk_used &&
-                   (t.bulk_open == 8 || t.bulk_open == 16) &&
+               t.bulk_open >= 8 && t.bulk_used == 1 && (t.bulk_open == 8 || t.bulk_open == 16) &&
                    (t.bulk_open == 8) == !strcmp(t.congestion, "bbr")),
+              5);
+        // All of them are used once the first 32 KiB have crossed, and not before.
+        static const uint8_t part[16 << 10];
+        for (int k = 0; k < 4; k++)
+            assert_int_equal(inter_link_send(s[0].l, s[0].peer, INTER_BULK, part, sizeof part),
+                             NEB_OK);
+        UNTIL(&s[0], &s[1],
+              (assert_int_equal(inter_link_stats(s[0].l, s[0].peer, &t), NEB_OK),
+               t.bulk_used == t.bulk_open),
               5);
         for (int k = 0; k < 20; k++) // nor does it go on from there by itself
             step(&s[0], &s[1]);

@@ -90,6 +90,35 @@ static void test_start(void **state) {
     assert_int_equal(s.use, 8);
 }
 
+// One connection begins. The first 32 KiB tell a path of 64 kbit/s from one whose window has yet to grow, or that lost a segment; nothing is decided
+// while nothing is sent.
+static void test_first_look(void **state) {
+    (void)state;
+    const struct {
+        double bps, seconds;
+        uint32_t use, open;
+    } paths[] = {
+        {64e3, 1, 1, 8}, {64e3, 5, 1, 1}, {300e3, 1, 8, 8}, {1e6, 1, 8, 8}, {1e9, 0.1, 8, 8}};
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+        struct inter_stripes s;
+        neb_ns now = NEB_S;
+        inter_stripes_init(&s, 8, 32, true);
+        run(&s, &now, 100, 0, 0, false);
+        assert_int_equal(s.use, 1);
+        run(&s, &now, paths[i].seconds, paths[i].bps, paths[i].bps, true);
+        assert_int_equal(s.use, paths[i].use);
+        assert_int_equal(inter_stripes_open(&s), paths[i].open);
+    }
+    // A first segment that was lost for seconds: other numbers are tried at once, and not after the minute of those that are likely to do.
+    struct inter_stripes s;
+    neb_ns now = NEB_S;
+    inter_stripes_init(&s, 8, 32, true);
+    run(&s, &now, 4, 0, 0, true);
+    assert_int_equal(s.use, 1);
+    run(&s, &now, 30, 9e6, 70e6, true);
+    assert_true(s.use >= 8);
+}
+
 // A number that is likely to do is not disturbed for a minute; then it has to prove itself as any other.
 static void test_likely(void **state) {
     (void)state;
@@ -167,6 +196,8 @@ static void test_pauses(void **state) {
     struct inter_stripes s;
     neb_ns now = NEB_S;
     inter_stripes_init(&s, 2, 32, false);
+    run(&s, &now, 1, 9e6, 100e6, true);
+    assert_int_equal(s.use, 2);
     run(&s, &now, 100, 9e6, 100e6, false);
     assert_int_equal(s.use, 2);
     for (int i = 0; i < 100; i++) {
@@ -190,14 +221,11 @@ static void test_bounds(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_as_many_as_help),
-                                       cmocka_unit_test(test_learns_of_a_change),
-                                       cmocka_unit_test(test_trials_get_rare),
-                                       cmocka_unit_test(test_start),
-                                       cmocka_unit_test(test_likely),
-                                       cmocka_unit_test(test_slow_link),
-                                       cmocka_unit_test(test_lumps_are_no_gain),
-                                       cmocka_unit_test(test_pauses),
-                                       cmocka_unit_test(test_bounds)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_as_many_as_help), cmocka_unit_test(test_learns_of_a_change),
+        cmocka_unit_test(test_trials_get_rare), cmocka_unit_test(test_start),
+        cmocka_unit_test(test_likely),          cmocka_unit_test(test_first_look),
+        cmocka_unit_test(test_slow_link),       cmocka_unit_test(test_lumps_are_no_gain),
+        cmocka_unit_test(test_pauses),          cmocka_unit_test(test_bounds)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
