@@ -260,7 +260,7 @@ json_t *agent_job_to_json(const struct agent_job *job);
 NEB_MUST_CHECK enum neb_status agent_job_from_json(const json_t *json, struct agent_job *out);
 // Two specifications, but for where and how clusters train: their mesh, launcher (attach is another trainer), threads, device,
 // precision, cuda_graphs, batch and recompute, which a resumed run may change. The first other key that differs, such as
-// "clusters.sources"; NULL: none does.
+// "clusters.sources", or "the order of clusters.sources"; NULL: none does.
 const char *agent_job_differs(const json_t *a, const json_t *b);
 // Prints the table as Markdown: the reference of all keys.
 void agent_job_reference(FILE *out);

@@ -215,6 +215,17 @@ static bool is_place(const char *key, const json_t *a, const json_t *b) {
     return !strcmp(key, "launcher") && (!x || strcmp(x, "attach")) && (!y || strcmp(y, "attach"));
 }
 
+// Cursors of a checkpoint count windows by a source's place. b may be NULL.
+static bool same_order(const json_t *a, const json_t *b) {
+    void *x = json_object_iter((json_t *)(uintptr_t)a),
+         *y = json_object_iter((json_t *)(uintptr_t)b);
+    while (x && y && !strcmp(json_object_iter_key(x), json_object_iter_key(y))) {
+        x = json_object_iter_next((json_t *)(uintptr_t)a, x);
+        y = json_object_iter_next((json_t *)(uintptr_t)b, y);
+    }
+    return !x && !y;
+}
+
 // Keys of a that b has otherwise; the names are the table's or, of clusters, those that are written here.
 static const char *cluster_differs(const json_t *a, const json_t *b) {
     static const char *const names[] = {
@@ -224,7 +235,10 @@ static const char *cluster_differs(const json_t *a, const json_t *b) {
     json_t *x;
     json_object_foreach((json_t *)(uintptr_t)a, key, x) {
         const json_t *y = json_object_get(b, key);
-        if (json_equal(x, (json_t *)(uintptr_t)y) || is_place(key, x, y))
+        bool equal = json_equal(x, (json_t *)(uintptr_t)y);
+        if (equal && !strcmp(key, "sources") && !same_order(x, y))
+            return "the order of clusters.sources";
+        if (equal || is_place(key, x, y))
             continue;
         for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
             if (!strcmp(names[i] + strlen("clusters."), key))

@@ -230,6 +230,7 @@ static void test_differs(void **state) {
         {"threads: 2", "threads: 2, outer_state: host", "clusters.outer_state"},
         {"threads: 2", "threads: 2, corpus: /tmp/other", "clusters.corpus"},
         {"es: 0.5", "es: 0.6", "clusters.sources"},
+        {"{en: 1, de: 1}", "{de: 1, en: 1}", "the order of clusters.sources"},
         {"name: paris", "name: rome", "clusters.name"},
         {"batch: 4", "batch: 8", "data.batch"},
         {"steps: 300", "steps: 301", "steps"},
