@@ -105,8 +105,7 @@ static void pass(struct agent_distill_side *s, const struct kern_soft *teacher) 
 static void took_step(struct agent_distill_side *s) {
     intra_trainer_update(s->trainer, &s->stats);
     (void)neb_fault("worker.step"); // a step that takes longer
-    s->s.loss_first = s->s.step == 0 ? s->stats.loss : s->s.loss_first;
-    s->s.loss_last = s->s.step == 0 ? s->stats.loss : 0.9 * s->s.loss_last + 0.1 * s->stats.loss;
+    intra_loss_add(&s->s.loss_first, &s->s.loss_last, s->stats.loss);
 }
 
 // The teacher's pass over the batch that is drawn; labels by row.

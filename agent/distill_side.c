@@ -144,6 +144,8 @@ enum neb_status agent_distill_create(const struct agent_job *job, enum agent_rol
                                               .seq_len = job->seq_len,
                                               .tokens = s->budget};
     NEB_TRY_GOTO(role == AGENT_ROLE_TEACHER ? make_teacher(s) : make_student(s), fail);
+    if (s->trainer)
+        s->s.loss_first = s->s.loss_last = NAN; // no step yet
     NEB_TRY_GOTO(allocate(s), fail);
     if (role == AGENT_ROLE_TEACHER)
         NEB_TRY_GOTO(intra_labeller_create(agent_distill_model(s), &s->labeller), fail);

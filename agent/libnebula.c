@@ -201,10 +201,7 @@ static enum neb_status step(struct nebula *n, const struct nebula_step_stats *s)
     worker_step_took(w, seconds);
     w->all_tokens += s->tokens;
     w->step++;
-    if (isfinite(s->loss)) {
-        w->loss_last = isnan(w->loss_first) ? s->loss : 0.9 * w->loss_last + 0.1 * s->loss;
-        w->loss_first = isnan(w->loss_first) ? s->loss : w->loss_first;
-    }
+    intra_loss_add(&w->loss_first, &w->loss_last, s->loss);
     say_step(n, s, seconds);
     for (;;) {
         if (w->job.checkpoint_every && w->step % w->job.checkpoint_every == 0)

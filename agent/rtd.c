@@ -113,6 +113,7 @@ enum neb_status agent_rtd_create(const struct agent_job *job, enum agent_role ro
     s->micro = job->batch * job->seq_len;
     s->n = s->micro * job->accumulate;
     s->events = job->steps;
+    s->s.loss_first = s->s.loss_last = NAN; // no step yet
     plan_eval(s);
     int32_t **const arrays[] = {&s->tokens,    &s->inputs, &s->targets, &s->positions,
                                 &s->masked_at, &s->index,  &s->ids,     &s->window};
@@ -204,8 +205,7 @@ void rtd_took_step(struct agent_rtd_side *s) {
     s->fresh = true;
     s->s.updates++;
     s->s.tokens += (uint64_t)s->n;
-    s->s.loss_first = s->s.updates == 1 ? s->stats.loss : s->s.loss_first;
-    s->s.loss_last = s->s.updates == 1 ? s->stats.loss : 0.9 * s->s.loss_last + 0.1 * s->stats.loss;
+    intra_loss_add(&s->s.loss_first, &s->s.loss_last, s->stats.loss);
 }
 
 // ---- state ----------------------------------------------------------------------------------------------------

@@ -177,9 +177,7 @@ static enum neb_status train_step(struct agent_worker *w) {
     worker_step_took(w, seconds);
     w->all_tokens += (uint64_t)s.tokens;
     w->step++;
-    w->loss_last = isnan(w->loss_first) ? s.loss : w->loss_last;
-    w->loss_first = isnan(w->loss_first) ? s.loss : w->loss_first;
-    w->loss_last = 0.9 * w->loss_last + 0.1 * s.loss; // a single step is noisy
+    intra_loss_add(&w->loss_first, &w->loss_last, s.loss);
     if (w->step / w->job.log_every != w->said_step / w->job.log_every || w->step == w->job.steps ||
         w->step == 1) { // steps between may have been left out
         worker_say_step(w, &s, (double)s.tokens / seconds);

@@ -181,6 +181,13 @@ static void update(struct intra_trainer *t, struct intra_step_stats *out) {
     out->status = t->model->failed;
 }
 
+void intra_loss_add(double *first, double *last, double loss) {
+    if (!isfinite(loss))
+        return;
+    *first = isfinite(*first) ? *first : loss;
+    *last = isfinite(*last) ? 0.9 * *last + 0.1 * loss : loss;
+}
+
 void intra_trainer_update(struct intra_trainer *t, struct intra_step_stats *out) {
     *out = (struct intra_step_stats){0};
     if (t->device)

@@ -90,6 +90,9 @@ void intra_trainer_rest(struct intra_trainer *t);
 // Only counts the tokens of a micro-batch, which another replica trains on (micro counts its own).
 void intra_trainer_count(struct intra_trainer *t, const int32_t *tokens, const int32_t *targets);
 void intra_trainer_update(struct intra_trainer *t, struct intra_step_stats *out);
+// The loss of the first step and of the last ones, as a mean: a single step is noisy. NAN: none yet. A loss that is not finite, whose step
+// was skipped, leaves both alone.
+void intra_loss_add(double *first, double *last, double loss);
 // Mean loss over n windows of seq_len, with the present parameters; training state is untouched (activations are not kept
 // across calls). tokens, targets: (n, seq_len). On a mesh all ranks pass all windows, and replicas share the work.
 double intra_trainer_eval(struct intra_trainer *t, const int32_t *tokens, const int32_t *targets,

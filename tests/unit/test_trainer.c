@@ -140,6 +140,19 @@ static void test_adagc_after_a_skipped_step(void **state) {
     intra_trainer_destroy(&t);
 }
 
+// One step that overflows is not what a run is remembered by.
+static void test_mean_loss(void **state) {
+    (void)state;
+    double first = NAN, last = NAN;
+    const double losses[] = {INFINITY, 4, NAN, 3, -INFINITY};
+    for (size_t i = 0; i < sizeof losses / sizeof losses[0]; i++)
+        intra_loss_add(&first, &last, losses[i]);
+    assert_true(first == 4 && fabs(last - 3.9) < 1e-12);
+    first = last = NAN; // of a checkpoint that took such a step in
+    intra_loss_add(&first, &last, 2);
+    assert_true(first == 2 && last == 2);
+}
+
 // With the second sequence's targets ignored a step is exactly a step on the first: a mean over
 // counted targets.
 static void test_ignored_targets(void **state) {
@@ -398,10 +411,15 @@ static int tear_down(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_adagc_with_lora),   cmocka_unit_test(test_adagc_after_a_skipped_step),
-        cmocka_unit_test(test_ignored_targets),   cmocka_unit_test(test_recompute_is_bit_identical),
-        cmocka_unit_test(test_kinds_of_tensors),  cmocka_unit_test(test_another_models_checkpoint),
-        cmocka_unit_test(test_lying_description), cmocka_unit_test(test_loaded_model_is_for_use),
+        cmocka_unit_test(test_adagc_with_lora),
+        cmocka_unit_test(test_adagc_after_a_skipped_step),
+        cmocka_unit_test(test_mean_loss),
+        cmocka_unit_test(test_ignored_targets),
+        cmocka_unit_test(test_recompute_is_bit_identical),
+        cmocka_unit_test(test_kinds_of_tensors),
+        cmocka_unit_test(test_another_models_checkpoint),
+        cmocka_unit_test(test_lying_description),
+        cmocka_unit_test(test_loaded_model_is_for_use),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
