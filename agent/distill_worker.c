@@ -54,7 +54,7 @@ static enum neb_status add_state(void *user, struct intra_ckpt_writer *out) {
 static enum neb_status save(struct distill_run *r, bool final) {
     if (r->teacher) // the reference is repeated from its start
         return NEB_OK;
-    return worker_side_save(&r->x, agent_distill_state(r->side)->step, final);
+    return worker_side_save(&r->x, agent_distill_state(r->side)->step, 0, final);
 }
 
 static enum neb_status restore(struct distill_run *r) {

@@ -218,6 +218,9 @@ bool agent_rtd_trained(const struct agent_rtd_side *s) {
         e++;
     return e >= s->events;
 }
+int64_t agent_rtd_repeated(const struct agent_rtd_side *s) {
+    return s->s.event > s->events && !s->s.done ? s->s.event - s->events : 0;
+}
 struct intra_trainer *agent_rtd_trainer(struct agent_rtd_side *s) {
     return s->trainer;
 }
@@ -245,12 +248,12 @@ json_t *agent_rtd_quality(const struct agent_rtd_side *s) {
 
 static void put_state(struct neb_buf *b, const struct agent_rtd_side *s) {
     const struct agent_rtd_state *x = &s->s;
-    bool half = x->event > s->events && !x->done;
+    int64_t again = agent_rtd_repeated(s);
     neb_buf_u32(b, 1); // version
     neb_buf_u8(b, (uint8_t)s->role);
     neb_buf_u8(b, x->done);
-    neb_buf_i64(b, half ? s->events : x->event); // evaluation is repeated
-    neb_buf_u64(b, half ? x->seq - (uint64_t)(x->event - s->events) : x->seq);
+    neb_buf_i64(b, x->event - again);
+    neb_buf_u64(b, x->seq - (uint64_t)again); // a batch each
     neb_buf_i64(b, x->updates);
     neb_buf_u64(b, x->tokens);
     neb_buf_u64(b, x->batch_bytes);

@@ -58,6 +58,8 @@ struct agent_rtd_state { // where a side is; plain data
 };
 const struct agent_rtd_state *agent_rtd_state(const struct agent_rtd_side *s);
 bool agent_rtd_trained(const struct agent_rtd_side *s); // all training events are over
+// Events of an evaluation that is not over: a checkpoint is of before them.
+int64_t agent_rtd_repeated(const struct agent_rtd_side *s);
 struct intra_trainer *agent_rtd_trainer(struct agent_rtd_side *s);
 // Of the last update; the caller says it once (`fresh`).
 const struct intra_step_stats *agent_rtd_stats(struct agent_rtd_side *s, bool *fresh);

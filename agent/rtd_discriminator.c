@@ -1,4 +1,5 @@
 // The discriminator: takes batches apart and trains on telling which tokens were replaced.
+#include "agent/base/fault.h"
 #include "agent/rtd_side.h"
 
 #include <math.h>
@@ -112,6 +113,7 @@ static enum neb_status consume_eval(struct agent_rtd_side *s, struct received *b
         s->eval_count = s->eval_right = 0;
         s->n_scores = 0;
     }
+    (void)neb_fault("worker.eval"); // a batch that takes longer
     if (n) {
         put_in(s, b, 0, n);
         intra_model_pass(s->K, s->trainer->model, s->trainer->acts, s->inputs, s->targets,

@@ -50,11 +50,8 @@ static void say_step(struct rtd_run *r, struct agent_rtd_side *side) {
 
 static enum neb_status add_state(void *user, struct intra_ckpt_writer *out) {
     struct rtd_run *r = user;
-    const struct agent_rtd_state *x = agent_rtd_state(r->side);
-    // evaluation is repeated
-    bool again = agent_rtd_trained(r->side) && x->event > r->w->job.steps && !x->done;
     NEB_TRY(agent_rtd_save(r->side, out));
-    if (r->holds && !again)
+    if (r->holds && !agent_rtd_repeated(r->side))
         NEB_TRY(intra_ckpt_add(out, "rtd.batch", INTRA_BYTES, r->batch.len, 1, r->batch.p));
     return r->back ? intra_ckpt_add(out, "rtd.back", INTRA_U64, 1, 1, &r->back->next) : NEB_OK;
 }
@@ -62,7 +59,10 @@ static enum neb_status add_state(void *user, struct intra_ckpt_writer *out) {
 static enum neb_status save(struct rtd_run *r, bool final) {
     if (r->both) // the reference is repeated from its start
         return NEB_OK;
-    return worker_side_save(&r->x, agent_rtd_state(r->side)->event, final);
+    // The discriminator takes the batches of an evaluation again; what the generator consumes is of before it.
+    bool consumes = r->stream->c.role == INTER_STREAM_CONSUMER;
+    uint64_t again = consumes ? (uint64_t)agent_rtd_repeated(r->side) : 0;
+    return worker_side_save(&r->x, agent_rtd_state(r->side)->event, again, final);
 }
 
 static enum neb_status restore(struct rtd_run *r) {

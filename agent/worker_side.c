@@ -116,14 +116,14 @@ enum neb_status worker_side_start(struct worker_side *x, worker_side_add *add, v
     return worker_save_start(x->w);
 }
 
-enum neb_status worker_side_save(struct worker_side *x, int64_t at, bool final) {
+enum neb_status worker_side_save(struct worker_side *x, int64_t at, uint64_t again, bool final) {
     // What a checkpoint says to have put must not be lost with the agent.
     for (int32_t i = 0; i < x->n_streams; i++)
         while (produces(x->streams[i]) && x->streams[i]->stored < x->streams[i]->next)
             NEB_TRY(wait_more(x));
     NEB_TRY(worker_save_wait(x->w)); // the one before, with its cursors
     for (int32_t i = 0; i < x->n_streams; i++) {
-        x->cursors[i] = x->streams[i]->next;
+        x->cursors[i] = x->streams[i]->next - (produces(x->streams[i]) ? 0 : again);
         x->streams[i]->want_checkpoint = false;
     }
     x->final = final;

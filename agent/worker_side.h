@@ -44,8 +44,10 @@ bool worker_side_due(const struct worker_side *x, int64_t at);
 NEB_MUST_CHECK enum neb_status worker_side_start(struct worker_side *x, worker_side_add *add,
                                                  void *user);
 // Begins a checkpoint, once the agent has stored all batches that were put before; it is written while training goes on
-// (worker_save.c). When it is on disk, credit is given by it. final: nothing will be started again from an older one.
-NEB_MUST_CHECK enum neb_status worker_side_save(struct worker_side *x, int64_t at, bool final);
+// (worker_save.c). When it is on disk, credit is given by it. again: so many of the newest batches that were applied are taken once more by
+// who goes on from it. final: nothing will be started again from an older one.
+NEB_MUST_CHECK enum neb_status worker_side_save(struct worker_side *x, int64_t at, uint64_t again,
+                                                bool final);
 NEB_MUST_CHECK enum neb_status worker_side_newest(const struct worker_side *x,
                                                   struct intra_ckpt **out); // NEB_ERR_NOT_FOUND
 // Until the last checkpoint is on disk and all that was put, but for what was let go, is the others' for good: its agent keeps it only while this worker lives.

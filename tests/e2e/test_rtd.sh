@@ -76,6 +76,17 @@ rc=0; wait "$pid" || rc=$?
 run "$T/job.yaml" "$T/cut" --resume
 [[ $(digests "$T/cut") == "$want" ]] || fail "resumed: $(digests "$T/cut"), undisturbed: $want"
 
+# Likewise during the evaluation at the end, where one checkpoint is kept: its batches are there to be taken again.
+NEBULA_FAULT=worker.eval@beta:+1500 timeout 100 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/last" --set checkpoint.keep=1 >"$T/last.log" 2>&1 &
+pid=$!
+wait_step "$T/last" 120 "$pid" || fail "run ended before step 120: $(tail -n 3 "$T/last.log")"
+sleep 2
+kill -INT "$pid"
+rc=0; wait "$pid" || rc=$?
+[[ $rc == 3 ]] || fail "exit status $rc after an interrupt of the evaluation, not 3: $(tail -n 3 "$T/last.log")"
+run "$T/job.yaml" "$T/last" --set checkpoint.keep=1 --resume
+[[ $(digests "$T/last") == "$want" ]] || fail "resumed in the evaluation: $(digests "$T/last"), undisturbed: $want"
+
 # A full disk on the generator's side ends the job with the reason; with room again it goes on.
 if NEBULA_FAULT=spool.write:40 timeout 100 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/full" >"$T/full.log" 2>&1; then fail "trained over a full disk"; fi
 grep -q 'cannot store a batch: disk full' "$T/full.log" || fail "full disk: $(tail -n 3 "$T/full.log")"
