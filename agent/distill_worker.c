@@ -37,11 +37,13 @@ enum neb_status distill_write(struct distill_run *r, struct intra_ckpt_writer *o
     struct distill_cursors at;
     distill_cursors(r, &at);
     agent_distill_state(r->side)->seq = at.labels[0];
+    NEB_TRY(worker_text_save(r->w, out));
     NEB_TRY(agent_distill_save(r->side, out));
     return intra_ckpt_add(out, "distill.cursors", INTRA_U64, sizeof at / sizeof(uint64_t), 1, &at);
 }
 
 enum neb_status distill_read(struct distill_run *r, const struct intra_ckpt *c) {
+    NEB_TRY(worker_text_compare(r->w, c));
     NEB_TRY(agent_distill_restore(r->side, c));
     return intra_ckpt_read(c, "distill.cursors", INTRA_U64, sizeof r->at / sizeof(uint64_t), 1,
                            &r->at);

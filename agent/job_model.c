@@ -83,3 +83,25 @@ enum neb_status agent_job_sampler(const struct agent_job *job, int cluster,
         s.shares[i] = agent_job_share(job, cluster, intra_corpus_source_name(corpus, i));
     return intra_sampler_create(corpus, &s, out);
 }
+
+// In mode rtd both sides draw as the generator does, and pairs are drawn from all sources.
+static bool counts(const struct agent_job *job, int cluster, const char *source) {
+    if (job->mode == AGENT_MODE_DISTILL)
+        return true;
+    if (job->mode == AGENT_MODE_RTD)
+        return draws_from(&job->clusters[agent_job_role(job, AGENT_ROLE_GENERATOR)], source);
+    bool does = false, all = job->sync.scheme == AGENT_SCHEME_SYNCHRONOUS;
+    for (int i = 0; i < job->n_clusters; i++)
+        does |= (all || i == cluster) && draws_from(&job->clusters[i], source);
+    return does;
+}
+
+enum neb_status agent_job_text_digest(const struct agent_job *job, int cluster,
+                                      const struct intra_corpus *corpus,
+                                      uint8_t out[INTRA_SHA_BYTES]) {
+    int32_t sources[INTRA_SOURCES_MAX], n = 0;
+    for (int32_t i = 0; i < intra_corpus_sources(corpus); i++)
+        if (counts(job, cluster, intra_corpus_source_name(corpus, i)))
+            sources[n++] = i;
+    return intra_corpus_text_digest(corpus, sources, n, out);
+}

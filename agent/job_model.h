@@ -18,5 +18,9 @@ struct intra_share agent_job_share(const struct agent_job *job, int cluster, con
 NEB_MUST_CHECK enum neb_status agent_job_sampler(const struct agent_job *job, int cluster,
                                                  const struct intra_corpus *corpus,
                                                  struct intra_sampler **out);
+// Of the text that a cluster's cursors count, and in synchronous training those of all clusters: what it trains on in this corpus.
+NEB_MUST_CHECK enum neb_status agent_job_text_digest(const struct agent_job *job, int cluster,
+                                                     const struct intra_corpus *corpus,
+                                                     uint8_t out[INTRA_SHA_BYTES]);
 
 #endif

@@ -50,6 +50,7 @@ static void say_step(struct rtd_run *r, struct agent_rtd_side *side) {
 
 static enum neb_status add_state(void *user, struct intra_ckpt_writer *out) {
     struct rtd_run *r = user;
+    NEB_TRY(worker_text_save(r->w, out));
     NEB_TRY(agent_rtd_save(r->side, out));
     if (r->holds && !agent_rtd_repeated(r->side))
         NEB_TRY(intra_ckpt_add(out, "rtd.batch", INTRA_BYTES, r->batch.len, 1, r->batch.p));
@@ -70,6 +71,8 @@ static enum neb_status restore(struct rtd_run *r) {
     enum neb_status st = worker_side_newest(&r->x, &c);
     if (st == NEB_ERR_NOT_FOUND)
         return NEB_OK;
+    if (st == NEB_OK)
+        st = worker_text_compare(r->w, c);
     if (st == NEB_OK)
         st = agent_rtd_restore(r->side, c);
     if (st == NEB_OK && r->w->job.rtd.share_embeddings)

@@ -26,6 +26,7 @@ static enum neb_status push(struct agent_worker *w, const bool *wanted) {
 
 static enum neb_status save(struct agent_worker *w, struct intra_ckpt_writer *out) {
     char name[64];
+    NEB_TRY(worker_text_save(w, out));
     for (int i = 0; i < w->n_samplers; i++) {
         uint64_t cursor[INTRA_CURSOR_WORDS];
         intra_sampler_save(w->samplers[i], cursor);
@@ -37,6 +38,7 @@ static enum neb_status save(struct agent_worker *w, struct intra_ckpt_writer *ou
 
 static enum neb_status restore(struct agent_worker *w, const struct intra_ckpt *c) {
     char name[64];
+    NEB_TRY(worker_text_compare(w, c));
     for (int i = 0; i < w->n_samplers; i++) {
         uint64_t cursor[INTRA_CURSOR_WORDS];
         snprintf(name, sizeof name, "data.cursor.%d", i);

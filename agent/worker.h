@@ -9,16 +9,17 @@
 //     worker_masked.c    keys and seeds of masked sums (profile `private`)
 //     worker_outer.c     the exchange's state beneath them, worker_mesh.c spread over several ranks
 //     worker_ckpt.c      what checkpoints hold, and how to go on from one
+//     worker_text.c      whether their cursors count the text that the corpus holds
 //     worker_save.c      when they are written: while training goes on
 //     worker_snapshot.c  how to go on from what others had
 //     worker_side.c      (worker_side.h) a side of modes rtd and distill: streams, checkpoints
 //     worker_stream.c    (worker_stream.h) its end of a stream
 //
-// From worker_link.c to worker_snapshot.c, but for worker_mesh.c, all also runs inside a foreign trainer, through libnebula
+// From worker_link.c to worker_snapshot.c, but for worker_mesh.c and worker_text.c, all also runs inside a foreign trainer, through libnebula
 // (libnebula.h): one code, so that both compute the same bits. What differs is behind struct worker_ops.
 //
-// Bit-identical resume: a checkpoint is taken between two inner steps and holds parameters, optimiser, data cursor, outer
-// state, updates in flight (with their bytes) and the merge log; a restarted worker computes the same steps, submits the
+// Bit-identical resume: a checkpoint is taken between two inner steps and holds parameters, optimiser, data cursor and the digest of
+// the text that it counts, outer state, updates in flight (with their bytes) and the merge log; a restarted worker computes the same steps, submits the
 // same bytes, and merges at the logged steps.
 #ifndef AGENT_WORKER_H
 #define AGENT_WORKER_H
@@ -396,5 +397,13 @@ NEB_MUST_CHECK enum neb_status worker_write_model(struct agent_worker *w,
                                                   const struct intra_model *m, const char *name);
 // merges.log: fragment, round and step, on disk before the merge is used.
 NEB_MUST_CHECK enum neb_status worker_log_merge(struct agent_worker *w, int32_t f);
+
+// worker_text.c
+// The digest of the text that the cursors of a checkpoint count; and a warning, also to who follows the job, where the corpus now holds other
+// text.
+NEB_MUST_CHECK enum neb_status worker_text_save(const struct agent_worker *w,
+                                                struct intra_ckpt_writer *out);
+NEB_MUST_CHECK enum neb_status worker_text_compare(struct agent_worker *w,
+                                                   const struct intra_ckpt *c);
 
 #endif

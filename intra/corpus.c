@@ -21,6 +21,7 @@ struct shard {
     struct neb_map map;
     const uint8_t *tokens; // little-endian
     uint64_t n, first;     // first: tokens of the split before this shard
+    uint8_t sha256[INTRA_SHA_BYTES];
 };
 
 struct split {
@@ -70,7 +71,7 @@ static enum neb_status digest(const char *path, const uint8_t *p, size_t n,
 static enum neb_status open_shard(struct intra_corpus *c, struct shard *s, const char *file,
                                   uint64_t tokens, const char *sha_hex, bool verify) {
     char path[NEB_PATH_MAX], magic[8];
-    uint8_t sha[INTRA_SHA_BYTES], got[INTRA_SHA_BYTES];
+    uint8_t got[INTRA_SHA_BYTES];
     NEB_TRY(neb_path(path, sizeof path, c->dir, file));
     if (!neb_fs_exists(path))
         return neb_fail(NEB_ERR_NOT_FOUND,
@@ -90,12 +91,12 @@ static enum neb_status open_shard(struct intra_corpus *c, struct shard *s, const
     if (n > (UINT64_MAX >> 4) || s->map.len != SHARD_HEADER_BYTES + n * width)
         return neb_fail(NEB_ERR_CORRUPT, "%s: %zu bytes where %" PRIu64 " belong: cut short? %s",
                         path, s->map.len, SHARD_HEADER_BYTES + n * width, rebuild);
-    if (!neb_unhex(sha_hex, sha, sizeof sha))
+    if (!neb_unhex(sha_hex, s->sha256, sizeof s->sha256))
         return neb_fail(NEB_ERR_FORMAT, "%s/corpus.json: %s has no valid digest", c->dir, file);
     if (verify) {
         advise(s->map.p, s->map.len, MADV_SEQUENTIAL);
         NEB_TRY(digest(path, s->map.p + SHARD_HEADER_BYTES, s->map.len - SHARD_HEADER_BYTES, got));
-        if (memcmp(got, sha, sizeof sha))
+        if (memcmp(got, s->sha256, sizeof got))
             return neb_fail(NEB_ERR_CORRUPT, "%s: digest does not match corpus.json; %s", path,
                             rebuild);
         advise(s->map.p, s->map.len, MADV_RANDOM);
@@ -233,6 +234,22 @@ const char *intra_corpus_dir(const struct intra_corpus *c) { return c->dir; }
 void intra_corpus_digest(const struct intra_corpus *c, uint8_t out[INTRA_SHA_BYTES]) {
     memcpy(out, c->digest, INTRA_SHA_BYTES);
 }
+enum neb_status intra_corpus_text_digest(const struct intra_corpus *c, const int32_t *sources,
+                                         int32_t n, uint8_t out[INTRA_SHA_BYTES]) {
+    struct neb_sha256 *sha = NULL;
+    NEB_TRY(neb_sha256_create(&sha));
+    for (int32_t i = 0; i < n; i++) {
+        const struct source *s = &c->sources[sources[i]];
+        const struct split *train = &s->splits[INTRA_TRAIN];
+        neb_sha256_add(sha, s->name, strlen(s->name) + 1);
+        for (size_t k = 0; k < train->n_shards; k++)
+            neb_sha256_add(sha, train->shards[k].sha256, INTRA_SHA_BYTES);
+    }
+    neb_sha256_finish(sha, out);
+    neb_sha256_destroy(&sha);
+    return NEB_OK;
+}
+
 int32_t intra_corpus_sources(const struct intra_corpus *c) { return c->n; }
 const char *intra_corpus_source_name(const struct intra_corpus *c, int32_t i) {
     return c->sources[i].name;

@@ -37,6 +37,11 @@ NEB_MUST_CHECK enum neb_status intra_corpus_tokenizer_digest(const struct intra_
                                                              uint8_t out[INTRA_SHA_BYTES]);
 // Of corpus.json: equal on two sites when tokenizer and shards are.
 void intra_corpus_digest(const struct intra_corpus *c, uint8_t out[INTRA_SHA_BYTES]);
+// Of what windows of these sources (ids, in order) are drawn from: their names and their shards for training. Equal in a corpus that was
+// built anew of the same text, whatever else it holds.
+NEB_MUST_CHECK enum neb_status intra_corpus_text_digest(const struct intra_corpus *c,
+                                                        const int32_t *sources, int32_t n,
+                                                        uint8_t out[INTRA_SHA_BYTES]);
 int32_t intra_corpus_sources(const struct intra_corpus *c);
 const char *intra_corpus_source_name(const struct intra_corpus *c, int32_t source);
 int32_t intra_corpus_find(const struct intra_corpus *c, const char *name); // -1: no such source

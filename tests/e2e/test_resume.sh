@@ -26,6 +26,32 @@ timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/cut" --resume >
 digests_equal "$T/cut"
 [[ $(summary '.clusters[0].params_digest' "$T/cut") == "$want" ]] || fail "the resumed run has other parameters"
 
+# A corpus that was built anew of the same text is the same; with other text in a source the cluster that learns from it says so, and goes on.
+build() { "$nebula" data build "$1" --out "$T/corpus" >"$T/data.log" 2>&1 || fail "data build: $(tail -n 3 "$T/data.log")"; }
+other_text='holds other text than the newest checkpoint'
+cp -r "$T/corpus" "$T/corpus.was" && cp -r "$T/text" "$T/text.was"
+for what in same other; do
+    timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/$what" >"$T/$what.log" 2>&1 &
+    pid=$!
+    wait_step "$T/$what" 60 "$pid" || fail "run ended before step 60: $(tail -n 3 "$T/$what.log")"
+    kill -INT "$pid"
+    wait "$pid" && fail "$what: no interrupt"
+    if [[ $what == same ]]; then
+        rm -rf "$T/corpus" && build "$T/spec.yaml"
+    else
+        sed "/^vocabulary:/d; \$ a tokenizer: $T/corpus.was/tokenizer.model" "$T/spec.yaml" >"$T/spec2.yaml"
+        for i in $(seq 200); do echo "Paragraph $i of a licence that nobody has written yet." >"$T/text/gpl/new-$i.txt"; done
+        build "$T/spec2.yaml"
+    fi
+    timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/$what" --resume >>"$T/$what.log" 2>&1 || fail "$what: $(tail -n 3 "$T/$what.log")"
+    digests_equal "$T/$what"
+done
+[[ $(summary '.clusters[0].params_digest' "$T/same") == "$want" ]] || fail "resumed with the same corpus, the run has other parameters"
+if cat "$T/same.log" "$T/same"/clusters/*/jobs/*/worker.log | has "$other_text"; then fail "the same text was taken for another"; fi
+has "alpha: .*$other_text" "$T/other.log" || fail "other text was not noticed: $(tail -n 5 "$T/other.log")"
+if has "beta: .*$other_text" "$T/other.log"; then fail "a source that beta does not read was missed"; fi
+rm -rf "$T/corpus" "$T/text" && mv "$T/corpus.was" "$T/corpus" && mv "$T/text.was" "$T/text"
+
 # Another job is not resumed over it.
 if timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/cut" --resume --seed 9 >"$T/other.log" 2>&1; then fail "another seed was resumed"; fi
 grep -q 'seed differs' "$T/other.log" || fail "no reason: $(cat "$T/other.log")"
