@@ -7,23 +7,8 @@
 
 // ---- between ranks --------------------------------------------------------------------------------------------
 
-struct failure { // of the first rank that has one
-    int32_t status, rank;
-    char why[400];
-};
-
 enum neb_status owners_agree(struct agent_owners *o, enum neb_status st) {
-    struct failure x = {.status = (int32_t)st, .rank = o->rank};
-    uint64_t first = st != NEB_OK ? (uint64_t)(o->ranks - o->rank) : 0;
-    NEB_TRY(o->world->ops->all_reduce(o->world, &first, 1, INTRA_COMM_U64, INTRA_COMM_MAX));
-    if (!first)
-        return NEB_OK;
-    neb_last_error(x.why, sizeof x.why);
-    int from = o->ranks - (int)first;
-    NEB_TRY(o->world->ops->broadcast(o->world, &x, sizeof x, from));
-    if (o->rank == 0 && from != 0)
-        return neb_fail((enum neb_status)x.status, "rank %d: %s", from, x.why);
-    return (enum neb_status)x.status;
+    return intra_whole_agree(o->train->model->mesh, st);
 }
 
 enum neb_status owners_begin(struct agent_owners *o, enum owners_call call, void *args,

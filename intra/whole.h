@@ -42,8 +42,8 @@ NEB_MUST_CHECK enum neb_status intra_whole_scatter(const struct intra_model *m,
 // All parameters, to whole, which has the whole model's layout and, at the owner, its parameters.
 NEB_MUST_CHECK enum neb_status intra_whole_params(const struct intra_model *m,
                                                   struct intra_model *whole);
-// One status for all ranks, NEB_OK when all have it: what one rank finds out alone (a file that is not there) must not leave
-// the others waiting for it.
+// One status for all ranks, NEB_OK when all have it, else that of the first that has another: what one rank finds out alone (a file that is
+// not there) must not leave the others waiting for it. Rank 0 logs which rank it was, and its last error: it speaks for all.
 NEB_MUST_CHECK enum neb_status intra_whole_agree(const struct intra_mesh *mesh, enum neb_status st);
 
 #endif

@@ -71,6 +71,11 @@ for shards in 0 1; do
     grep -q 'no memory to send a tensor' "$work/out" && ((SECONDS - start < 15)) ||
         { cat "$work/out"; echo "shards=$shards: after $((SECONDS - start)) s a rank still waited for what another could not send"; exit 1; }
 done
+# What one rank alone cannot write: the owner, who speaks for all, says which rank, and why.
+# shellcheck disable=SC2016
+if ranks 4 bash -c '[[ $RANK != 3 ]] || export NEBULA_FAULT=fs.write:1; exec "$@"' - \
+    "$BUILD/mesh_train" 1 2 2 team=1 steps=0 save="$work/unwritten.ckpt" shards=1 >"$work/out" 2>&1; then echo "a part that was not written was not missed"; exit 1; fi
+grep -q 'rank 3: .*: No space left on device' "$work/out" || { cat "$work/out"; echo "the owner does not say what rank 3 could not do"; exit 1; }
 # Tensors that are longer than a message of the library: pieces.
 mpi_pieces
 cp "$BUILD/mesh_train" "$work/bin/"
