@@ -95,7 +95,8 @@ const struct config_option config_options[] = {
     {"recompute", T_BOOL, AT(recompute), 0, 0, "false", NULL,
      "keep block inputs only, compute activations again"},
     {"init_from", T_PATH, AT(init_from), 0, 0, "", NULL,
-     "checkpoint whose parameters to start from"},
+     "checkpoint whose parameters to start from; once the job has checkpoints of its own it is not "
+     "read any more"},
     {"trainable.mode", T_ENUM, AT(trainable.mode), 0, 0, "full", trainable_names,
      "what learns and is exchanged; `trainable: full` is short for it"},
     {"trainable.rank", T_INT32, AT(trainable.lora_rank), 0, 1024, "0", NULL,

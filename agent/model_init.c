@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static enum neb_status fill(struct agent_job *job, const struct intra_model_config *c,
-                            const char *file) {
-    struct intra_model_config *m = &job->model;
+static enum neb_status same_sizes(const struct agent_job *job, const struct intra_model_config *c,
+                                  const char *file) {
+    const struct intra_model_config *m = &job->model;
     const struct {
         const char *key;
         int32_t given, has; // given 0: left out
@@ -26,6 +26,13 @@ static enum neb_status fill(struct agent_job *job, const struct intra_model_conf
             return neb_fail(NEB_ERR_INVALID,
                             "%s: model.%s is %d, that of model.init (%s) is %d; leave it out", file,
                             sizes[i].key, sizes[i].given, job->model_init, sizes[i].has);
+    return NEB_OK;
+}
+
+static enum neb_status fill(struct agent_job *job, const struct intra_model_config *c,
+                            const char *file) {
+    struct intra_model_config *m = &job->model;
+    NEB_TRY(same_sizes(job, c, file));
     if (c->mask != KERN_MASK_CAUSAL)
         return neb_fail(NEB_ERR_UNSUPPORTED, "%s: model.init: %s is no causal language model", file,
                         job->model_init);
@@ -80,4 +87,21 @@ out:
     intra_model_destroy(&m);
     intra_ckpt_close(&c);
     return st;
+}
+
+enum neb_status agent_job_model_kept(struct agent_job *job, const struct agent_job *was,
+                                     const char *file, bool *kept) {
+    const char *from = job->model_init[0] ? job->model_init : job->init_from;
+    *kept = from[0] && was->init_from[0] && !job->model_init[0] == !was->model_init[0] &&
+            !neb_fs_exists(from);
+    if (!*kept)
+        return NEB_OK;
+    neb_info("%s is not there any more: the job goes on from its checkpoints", from);
+    if (job->model_init[0]) {
+        NEB_TRY(same_sizes(job, &was->model, file));
+        job->model = was->model;
+    }
+    memcpy(job->model_init, was->model_init, sizeof job->model_init);
+    memcpy(job->init_from, was->init_from, sizeof job->init_from);
+    return NEB_OK;
 }

@@ -79,8 +79,8 @@ static enum neb_status check_corpus(struct agent_job *job, int cluster, bool loc
     return st;
 }
 
-// The agents that read the job work in other folders.
-static enum neb_status make_absolute(struct agent_job *j) {
+// The agents that read the job work in other folders. init: also what it begins from.
+static enum neb_status make_absolute(struct agent_job *j, bool init) {
     if (needs_corpus(j) && !neb_fs_exists(j->corpus))
         return no_corpus(j->corpus);
     if (needs_corpus(j))
@@ -89,7 +89,7 @@ static enum neb_status make_absolute(struct agent_job *j) {
         if (j->clusters[i].corpus[0] && neb_fs_exists(j->clusters[i].corpus)) // else another site's
             NEB_TRY(neb_path_absolute(j->clusters[i].corpus, sizeof j->clusters[i].corpus,
                                       "clusters.corpus"));
-    if (j->init_from[0])
+    if (j->init_from[0] && init)
         NEB_TRY(neb_path_absolute(j->init_from, sizeof j->init_from, "init_from"));
     if (j->mode != AGENT_MODE_DISTILL)
         return NEB_OK;
@@ -102,31 +102,34 @@ static enum neb_status make_absolute(struct agent_job *j) {
     return neb_path_absolute(j->distill.cache, sizeof j->distill.cache, "distill.cache");
 }
 
-// With --resume what was chosen when the run began, as job.json in --out says, and not anew: of what says auto, and which vocabulary it is,
-// whatever corpora are on this machine now. *begun: there was such a run; where there is none, pretrain_open_out complains.
-static enum neb_status take_chosen(struct run *r, bool *begun) {
-    static struct agent_job chosen; // large
+// With --resume the job as job.json in --out has it. *begun: there was such a run; where there is none, pretrain_open_out complains.
+static enum neb_status load_begun(const struct run *r, struct agent_job *was, bool *begun) {
     char path[NEB_PATH_MAX];
     *begun = false;
     if (!r->o.resume)
         return NEB_OK;
     NEB_TRY(neb_path(path, sizeof path, r->o.out, "job.json"));
-    json_t *was = json_load_file(path, 0, NULL), *spec = json_object_get(was, "spec");
-    enum neb_status st = spec ? agent_job_from_json(spec, &chosen) : NEB_OK;
+    json_t *root = json_load_file(path, 0, NULL), *spec = json_object_get(root, "spec");
+    enum neb_status st = spec ? agent_job_from_json(spec, was) : NEB_OK;
     *begun = spec && st == NEB_OK;
-    if (*begun && !r->job.tokenizer_sha256[0])
-        memcpy(r->job.tokenizer_sha256, chosen.tokenizer_sha256, sizeof chosen.tokenizer_sha256);
-    if (*begun && agent_planner_is_open(&r->job)) {
-        agent_planner_take(&chosen, &r->job);
-        st = agent_job_validate(&r->job, path);
-    }
-    json_decref(was);
+    json_decref(root);
     return st;
 }
 
+// What was chosen when the run began, and not anew: of what says auto, and which vocabulary it is, whatever corpora are on this machine now.
+static enum neb_status take_chosen(struct run *r, const struct agent_job *was) {
+    if (!r->job.tokenizer_sha256[0])
+        memcpy(r->job.tokenizer_sha256, was->tokenizer_sha256, sizeof was->tokenizer_sha256);
+    if (!agent_planner_is_open(&r->job))
+        return NEB_OK;
+    agent_planner_take(was, &r->job);
+    return agent_job_validate(&r->job, r->o.job);
+}
+
 enum neb_status pretrain_load_job(struct run *r) {
+    static struct agent_job was; // large
     char assignment[128];
-    bool begun;
+    bool begun, kept = false;
     enum neb_status st = agent_job_load(r->o.job, &r->job);
     if (st != NEB_OK) // also where there is no such file: as nebula check
         return st == NEB_ERR_NOMEM ? st : NEB_ERR_INVALID;
@@ -140,18 +143,23 @@ enum neb_status pretrain_load_job(struct run *r) {
         snprintf(assignment, sizeof assignment, "seed=%.100s", r->o.seed);
         NEB_TRY(agent_job_set(&r->job, assignment));
     }
-    NEB_TRY(agent_job_model_init(&r->job, r->o.job));
-    NEB_TRY(agent_job_validate(&r->job, r->o.job));
-    NEB_TRY(make_absolute(&r->job));
-    bool reference = r->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS;
-    if (r->o.local && r->o.local != r->job.n_clusters)
-        return neb_fail(NEB_ERR_INVALID, "--local %d, but the job has %d clusters", r->o.local,
-                        r->job.n_clusters);
     if (!r->o.out) {
         snprintf(r->default_out, sizeof r->default_out, "out/%s", r->job.name);
         r->o.out = r->default_out;
     }
-    NEB_TRY(take_chosen(r, &begun));
+    NEB_TRY(load_begun(r, &was, &begun));
+    if (begun)
+        NEB_TRY(agent_job_model_kept(&r->job, &was, r->o.job, &kept));
+    if (!kept)
+        NEB_TRY(agent_job_model_init(&r->job, r->o.job));
+    NEB_TRY(agent_job_validate(&r->job, r->o.job));
+    NEB_TRY(make_absolute(&r->job, !kept));
+    bool reference = r->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS;
+    if (r->o.local && r->o.local != r->job.n_clusters)
+        return neb_fail(NEB_ERR_INVALID, "--local %d, but the job has %d clusters", r->o.local,
+                        r->job.n_clusters);
+    if (begun)
+        NEB_TRY(take_chosen(r, &was));
     for (int i = 0; i < r->job.n_clusters; i++)
         if (i == 0 || r->o.local || !r->job.tokenizer_sha256[0])
             NEB_TRY(check_corpus(&r->job, i, r->o.local, !begun));

@@ -204,6 +204,17 @@ static enum neb_status await_job(struct agent_worker *w, const char *socket_path
                     at == socket_path ? "" : "; is the way there open, also in firewalls?");
 }
 
+// What a job begins from is for its first start: a checkpoint holds all of the model, and that file may be gone by then.
+static enum neb_status choose_start(struct agent_worker *w) {
+    char dir[NEB_PATH_MAX];
+    bool any = false;
+    NEB_TRY(neb_path(dir, sizeof dir, w->dir, "checkpoint"));
+    NEB_TRY(intra_ckpt_any(dir, &any));
+    if (any)
+        w->job.init_from[0] = 0;
+    return NEB_OK;
+}
+
 enum neb_status worker_attach(struct agent_worker *w, const char *socket_path, const char *job) {
     struct agent_ipc_msg m;
     const char *at;
@@ -249,6 +260,8 @@ enum neb_status worker_attach(struct agent_worker *w, const char *socket_path, c
         st = worker_masked_keys(w, json_object_get(m.head, "sums"));
     if (st == NEB_OK)
         memcpy(w->dir, dir, strlen(dir) + 1);
+    if (st == NEB_OK)
+        st = choose_start(w);
     if (st == NEB_OK && w->foreign && m.n_parts)
         st = agent_credential_take_seal(w->credential, m.parts[0].p, m.parts[0].len);
     if (st == NEB_OK)

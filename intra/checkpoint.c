@@ -540,6 +540,15 @@ enum neb_status intra_ckpt_open_latest_in(const struct neb_vault *vault, const c
     return st;
 }
 
+enum neb_status intra_ckpt_any(const char *dir, bool *out) {
+    struct dirent **names = NULL;
+    int n;
+    NEB_TRY(intra_names_list(dir, is_generation, &names, &n));
+    *out = n > 0;
+    intra_names_free(names, n);
+    return NEB_OK;
+}
+
 static enum neb_status remove_but(const char *dir, int (*which)(const struct dirent *e), int keep) {
     struct dirent **names = NULL;
     int n;

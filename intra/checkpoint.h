@@ -92,6 +92,8 @@ NEB_MUST_CHECK enum neb_status intra_ckpt_step_path(const char *dir, int64_t ste
 // vault: opens sealed ones too; may be NULL.
 NEB_MUST_CHECK enum neb_status intra_ckpt_open_latest_in(const struct neb_vault *vault,
                                                          const char *dir, struct intra_ckpt **out);
+// Whether a folder has a checkpoint, be it whole or not. NEB_ERR_IO: the folder is there and cannot be read.
+NEB_MUST_CHECK enum neb_status intra_ckpt_any(const char *dir, bool *out);
 // Removes all but the newest `keep` generations, and what a killed writer left (*.tmp). Only the folder's one writer calls
 // this, with no checkpoint being written. vault: of sealed ones; NULL: what they may need is left alone.
 NEB_MUST_CHECK enum neb_status intra_ckpt_prune(const struct neb_vault *vault, const char *dir,

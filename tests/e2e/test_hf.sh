@@ -30,6 +30,25 @@ digests_equal "$T/next"
 [[ $(summary '.clusters[0].loss_first < 5.5' "$T/next") == true && $(summary '.clusters[0].loss_first > 5.9' "$T/first") == true ]] ||
     fail "first losses: $(summary '.clusters[0].loss_first' "$T/first"), then $(summary '.clusters[0].loss_first' "$T/next")"
 
+# What it starts from is for its first start: gone by then, a worker that is killed and a run that is resumed go on from their checkpoints.
+next() { timeout 120 "$nebula" pretrain "$T/next.yaml" --local 2 --steps 20 --set optim.warmup=20 --set checkpoint.every_steps=4 "$@"; }
+run=$T/gone
+NEBULA_FAULT=worker.step:+250 next --out "$run" >"$run.log" 2>&1 &
+pid=$!
+wait_step "$run" 1 "$pid" && within 30 saved "$run" alpha && within 30 saved "$run" beta || fail "no checkpoint: $(tail -n 3 "$run.log")"
+mv "$T/back" "$T/away"
+kill -KILL "$(worker_of alpha)"
+restarted() { cat "$run"/clusters/alpha/jobs/*/worker.log | has 'going on from step [1-9]'; }
+within 30 restarted || fail "a killed worker did not go on without $T/back: $(tail -n 3 "$run.log")"
+kill -INT "$(started_by "$pid")"
+rc=0; wait "$pid" || rc=$?
+[[ $rc == 3 ]] || fail "exit status $rc after an interrupt, not 3: $(tail -n 3 "$run.log")"
+next --out "$run" --resume >>"$run.log" 2>&1 || fail "resumed without $T/back: $(tail -n 3 "$run.log")"
+[[ $(summary '.clusters[0].params_digest' "$run") == "$(summary '.clusters[0].params_digest' "$T/next")" ]] || fail "resumed without $T/back: other parameters"
+if next --out "$T/never" >"$T/never.log" 2>&1; then fail "a run began from nothing"; fi
+grep -q 'there is no\|cannot' "$T/never.log" || fail "no reason: $(cat "$T/never.log")"
+mv "$T/away" "$T/back"
+
 # Adapters: merged they give the loss of the model with its adapters; as a PEFT folder they come back.
 run lora --set trainable=lora --set trainable.rank=4 --set "init_from=$T/first/checkpoint/model.ckpt" --set optim.lr=0.03
 "$nebula" export "$T/lora/checkpoint" "$T/merged" --merge-lora --like "$T/hf" >/dev/null 2>&1 || fail "export --merge-lora"
