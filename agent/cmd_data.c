@@ -3,6 +3,7 @@
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/base/number.h"
+#include "agent/base/plain.h"
 #include "agent/commands.h"
 #include "agent/json.h"
 #include "agent/progress.h"
@@ -52,7 +53,7 @@ static enum neb_status take_int(const struct reader *r, yaml_node_t *n, const ch
     double v;
     NEB_TRY(take_number(r, n, key, min, max, &v));
     *out = (int32_t)v;
-    return NEB_OK;
+    return *out == v ? NEB_OK : bad(r, n, key, "is not an integer");
 }
 
 static enum neb_status take_text(const struct reader *r, yaml_node_t *n, const char *key, char *out,
@@ -298,14 +299,17 @@ static void show_progress(void *user, const char *stage, uint64_t done, uint64_t
 
 static void print_json(const struct intra_corpus *c, bool skipped, const char *digest) {
     json_t *sources = json_array();
+    char dir[NEB_PATH_MAX];
+    snprintf(dir, sizeof dir, "%s", intra_corpus_dir(c));
+    neb_plain(dir, false); // its name may be no UTF-8, which JSON has to be
     for (int32_t i = 0; i < intra_corpus_sources(c); i++)
         json_array_append_new(
             sources, json_pack("{s:s, s:I, s:I}", "name", intra_corpus_source_name(c, i),
                                "train_tokens", (json_int_t)intra_corpus_tokens(c, i, INTRA_TRAIN),
                                "valid_tokens", (json_int_t)intra_corpus_tokens(c, i, INTRA_VALID)));
-    json_t *o = json_pack("{s:s, s:s, s:i, s:b, s:s, s:o}", "kind", "summary", "corpus",
-                          intra_corpus_dir(c), "vocab", intra_corpus_vocab(c), "unchanged", skipped,
-                          "digest", digest, "sources", sources);
+    json_t *o = json_pack("{s:s, s:s, s:i, s:b, s:s, s:o}", "kind", "summary", "corpus", dir,
+                          "vocab", intra_corpus_vocab(c), "unchanged", skipped, "digest", digest,
+                          "sources", sources);
     json_dumpf(o, stdout, JSON_COMPACT);
     putchar('\n');
     json_decref(o);
@@ -380,7 +384,7 @@ int cmd_data(int argc, char **argv) {
         .args_doc = "build SPEC.yaml",
         .doc = "Makes a corpus from text: trains a SentencePiece vocabulary, "
                "tokenizes, sets documents apart for "
-               "evaluation.\vAn unchanged corpus is kept."};
+               "evaluation.\vAn unchanged corpus is kept; one that is damaged is made again."};
     struct arguments a = {0};
     static struct intra_build_spec spec; // large
     struct intra_corpus *c = NULL;
@@ -400,7 +404,7 @@ int cmd_data(int argc, char **argv) {
         return AGENT_EXIT_FAILED;
     }
     if (intra_corpus_open(a.out, false, &c) != NEB_OK)
-        return AGENT_EXIT_FAILED;
+        return agent_json_exit(a.json, AGENT_EXIT_FAILED);
     if (show.terminal && !a.json)
         putchar('\n');
     print_summary(c, a.json, skipped);

@@ -74,6 +74,18 @@ static enum neb_status hash_spec(struct build *b) {
     return NEB_OK;
 }
 
+// Every error about a damaged corpus advises to build it again: nothing less than a whole one may stay.
+static bool is_whole(const char *dir) {
+    struct intra_corpus *c = NULL;
+    neb_log_hush(true);
+    enum neb_status st = intra_corpus_open(dir, true, &c);
+    if (st == NEB_OK)
+        st = intra_corpus_check_tokenizer(c);
+    neb_log_hush(false);
+    intra_corpus_close(&c);
+    return st == NEB_OK;
+}
+
 static bool already_built(const char *dir, const char *inputs) {
     char path[NEB_PATH_MAX];
     if (neb_path(path, sizeof path, dir, "corpus.json") != NEB_OK || !neb_fs_exists(path))
@@ -82,7 +94,10 @@ static bool already_built(const char *dir, const char *inputs) {
     const char *was = json_string_value(json_object_get(root, "inputs"));
     bool same = was && !strcmp(was, inputs);
     json_decref(root);
-    return same;
+    if (!same || is_whole(dir))
+        return same;
+    neb_warn("the corpus in %s is damaged: building it again", dir);
+    return false;
 }
 
 static enum neb_status write_corpus(struct build *b, const char *inputs) {

@@ -132,10 +132,10 @@ struct intra_build_spec {
 // done and total: bytes of the sources, for the stages "reading" and "encoding".
 typedef void intra_build_progress(void *user, const char *stage, uint64_t done, uint64_t total);
 // Builds the corpus in DIR.nebula-building, which then takes DIR's place: a crash leaves the old corpus or the new one, whole. An existing
-// corpus of the same spec and inputs is kept (*skipped). NEB_ERR_EXISTS: DIR is neither absent, nor empty, nor a corpus and nothing else;
-// or it holds a source, or the working folder. NEB_ERR_INVALID: a vocabulary without an EOS piece. NEB_ERR_STATE: a source has changed
-// between its two readings. NEB_ERR_LIMIT: more than INTRA_SHARDS_MAX shards, which is known once the first one is full. Then nothing
-// was changed.
+// corpus of the same spec and inputs is kept (*skipped) if every file of it is whole. NEB_ERR_EXISTS: DIR is neither absent, nor empty, nor
+// a corpus and nothing else; or it holds a source, or the working folder. NEB_ERR_INVALID: a vocabulary without an EOS piece.
+// NEB_ERR_STATE: a source has changed between its two readings. NEB_ERR_LIMIT: more than INTRA_SHARDS_MAX shards, which is known once the
+// first one is full. Then nothing was changed.
 NEB_MUST_CHECK enum neb_status intra_corpus_build(const struct intra_build_spec *spec,
                                                   const char *dir, intra_build_progress *progress,
                                                   void *user, bool *skipped);

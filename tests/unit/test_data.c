@@ -472,6 +472,35 @@ static void test_what_is_built_anew(void **state) {
     assert_false(is_kept(&s));
 }
 
+// What every error about a damaged corpus advises: the same build again.
+static void test_damage_is_mended(void **state) {
+    (void)state;
+    static const char *const files[] = {"tokenizer.model", "two/train-00000.bin"};
+    char out[NEB_PATH_MAX], path[NEB_PATH_MAX];
+    struct neb_buf was = {0}, now = {0};
+    struct intra_build_spec s = spec;
+    bool skipped;
+    snprintf(out, sizeof out, "%s/mended", dir);
+    assert_int_equal(intra_corpus_build(&s, out, quiet, NULL, &skipped), NEB_OK);
+    for (int i = 0; i < 4; i++) { // each is missing, then has a wrong byte
+        assert_int_equal(neb_path(path, sizeof path, out, files[i % 2]), NEB_OK);
+        assert_int_equal(neb_fs_read(path, 1 << 26, &was), NEB_OK);
+        was.p[was.len / 2 * (size_t)(i % 2)] ^= 1;
+        assert_int_equal(i < 2 ? neb_fs_remove(path) : neb_fs_write(path, was.p, was.len, 0644),
+                         NEB_OK);
+        was.p[was.len / 2 * (size_t)(i % 2)] ^= 1;
+        assert_int_equal(intra_corpus_build(&s, out, quiet, NULL, &skipped), NEB_OK);
+        assert_false(skipped);
+        assert_int_equal(neb_fs_read(path, 1 << 26, &now), NEB_OK);
+        assert_int_equal(now.len, was.len);
+        assert_memory_equal(now.p, was.p, was.len);
+        neb_buf_free(&was);
+        neb_buf_free(&now);
+    }
+    assert_int_equal(intra_corpus_build(&s, out, quiet, NULL, &skipped), NEB_OK);
+    assert_true(skipped);
+}
+
 // Documents end with an EOS: a vocabulary without one would end them with no token at all.
 static void test_vocabulary_without_eos(void **state) {
     (void)state;
@@ -550,6 +579,7 @@ int main(void) {
         cmocka_unit_test(test_resume_and_weights),
         cmocka_unit_test(test_jsonl_and_tsv),
         cmocka_unit_test(test_what_is_built_anew),
+        cmocka_unit_test(test_damage_is_mended),
         cmocka_unit_test(test_vocabulary_without_eos),
         cmocka_unit_test(test_foreign_jsonl),
         cmocka_unit_test(test_wide_tokens_are_read),
