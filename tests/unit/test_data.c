@@ -501,6 +501,25 @@ static void test_damage_is_mended(void **state) {
     assert_true(skipped);
 }
 
+// SentencePiece splits what it takes for a list of files at commas.
+static void test_comma_in_path(void **state) {
+    (void)state;
+    char out[NEB_PATH_MAX], path[NEB_PATH_MAX];
+    struct neb_buf here = {0}, there = {0};
+    bool skipped;
+    put("en", "another text\n");
+    snprintf(out, sizeof out, "%s/en,de", dir);
+    assert_int_equal(intra_corpus_build(&spec, out, quiet, NULL, &skipped), NEB_OK);
+    assert_int_equal(neb_path(path, sizeof path, out, "tokenizer.vocab"), NEB_OK);
+    assert_int_equal(neb_fs_read(path, 1 << 20, &here), NEB_OK);
+    assert_int_equal(neb_path(path, sizeof path, corpus_dir, "tokenizer.vocab"), NEB_OK);
+    assert_int_equal(neb_fs_read(path, 1 << 20, &there), NEB_OK);
+    assert_int_equal(here.len, there.len);
+    assert_memory_equal(here.p, there.p, here.len);
+    neb_buf_free(&here);
+    neb_buf_free(&there);
+}
+
 // Documents end with an EOS: a vocabulary without one would end them with no token at all.
 static void test_vocabulary_without_eos(void **state) {
     (void)state;
@@ -580,6 +599,7 @@ int main(void) {
         cmocka_unit_test(test_jsonl_and_tsv),
         cmocka_unit_test(test_what_is_built_anew),
         cmocka_unit_test(test_damage_is_mended),
+        cmocka_unit_test(test_comma_in_path),
         cmocka_unit_test(test_vocabulary_without_eos),
         cmocka_unit_test(test_foreign_jsonl),
         cmocka_unit_test(test_wide_tokens_are_read),
