@@ -58,6 +58,12 @@ static enum neb_status look_at_corpus(const struct agent_job *job, int cluster, 
         st = neb_fail(NEB_ERR_INVALID,
                       "model.vocab: %d is below the %d pieces of %s; leave it out or raise it",
                       job->model.vocab, f->vocab, dir);
+    if (st == NEB_OK && job->mode == AGENT_MODE_RTD && job->model.vocab &&
+        job->model.vocab != f->vocab + 1)
+        st = neb_fail(NEB_ERR_INVALID,
+                      "model.vocab: %d; mode rtd takes the %d pieces of %s and one more for the "
+                      "mask: leave it out, or set %d",
+                      job->model.vocab, f->vocab, dir, f->vocab + 1);
     for (int32_t i = 0; st == NEB_OK && i < k->n_sources; i++)
         if (intra_corpus_find(c, k->sources[i].name) < 0)
             st = neb_fail(NEB_ERR_INVALID,
@@ -171,8 +177,7 @@ static enum neb_status check(const struct arguments *a) {
     NEB_TRY(agent_job_validate(&job, a->file));
     NEB_TRY(look_at_corpora(&job, each, &vocab));
     NEB_TRY(agent_planner_roles_resolve(&job, 0));
-    if (job.init_from[0] && !neb_fs_exists(job.init_from))
-        return neb_fail(NEB_ERR_NOT_FOUND, "init_from: there is no %s", job.init_from);
+    NEB_TRY(agent_job_init_from(&job));
     NEB_TRY(agent_job_plan(&job, vocab, &plan));
     bool sized = job.model.vocab || vocab;
     if (job.mode == AGENT_MODE_REPLICAS && job.sync.scheme == AGENT_SCHEME_FEDERATED)

@@ -203,6 +203,7 @@ struct agent_job {
     // Where the job file has each key (by its row in the table of options), and clusters, for complaints about what does not fit together; 0: it
     // does not have it. They never travel.
     uint16_t lines[AGENT_KEYS_MAX], clusters_line;
+    bool given[AGENT_KEYS_MAX]; // likewise: by the file or --set
     char name[AGENT_NAME_MAX + 1];
     enum agent_mode mode;
     int64_t seed;
@@ -240,6 +241,8 @@ NEB_MUST_CHECK enum neb_status agent_job_parse(const char *text, size_t len, con
 NEB_MUST_CHECK enum neb_status agent_job_set(struct agent_job *job, const char *assignment);
 // What no single key can tell: head sizes, offsets, clusters.
 NEB_MUST_CHECK enum neb_status agent_job_validate(const struct agent_job *job, const char *file);
+// Whether the job file or --set gives this key.
+bool agent_job_gives(const struct agent_job *job, const char *path);
 const char *agent_role_name(enum agent_role role);
 // Index of the first cluster with this role; -1: none.
 int agent_job_role(const struct agent_job *job, enum agent_role role);

@@ -12,6 +12,10 @@ const struct config_option *config_option(const char *path) {
     return NULL;
 }
 
+bool agent_job_gives(const struct agent_job *job, const char *path) {
+    return job->given[config_option(path) - config_options];
+}
+
 bool config_is_section(const char *path) {
     size_t n = strlen(path);
     for (int i = 0; i < config_n_options; i++)
@@ -124,6 +128,7 @@ enum neb_status agent_job_set(struct agent_job *job, const char *assignment) {
     if (!o)
         return config_unknown_key("--set", path);
     job->lines[o - config_options] = 0; // the file's value is none any more
+    job->given[o - config_options] = true;
     if (o->type != T_TARGETS && o->type != T_FREEZE)
         return config_set_written(job, o, eq + 1, "--set");
     char list[128], *save = NULL;

@@ -54,7 +54,7 @@ const struct config_option config_options[] = {
     {"model.tied", T_BOOL, AT(model.tied), 0, 0, "true", NULL, "output weight is the embedding"},
     {"model.qkv_bias", T_BOOL, AT(model.qkv_bias), 0, 0, "false", NULL,
      "bias on query, key, value"},
-    {"model.rope_theta", T_FLOAT, AT(model.rope_theta), 1, 1e9, "10000", NULL,
+    {"model.rope_theta", T_FLOAT, AT(model.rope_theta), 1.001, 1e9, "10000", NULL,
      "base of the rotary positions"},
     {"model.norm_eps", T_FLOAT, AT(model.norm_eps), 1e-12, 0.1, "1e-5", NULL, "of RMSNorm"},
     {"model.mask", T_ENUM, AT(model.mask), 0, 0, "causal", mask_names, "what a position sees"},
@@ -95,8 +95,9 @@ const struct config_option config_options[] = {
     {"recompute", T_BOOL, AT(recompute), 0, 0, "false", NULL,
      "keep block inputs only, compute activations again"},
     {"init_from", T_PATH, AT(init_from), 0, 0, "", NULL,
-     "checkpoint whose parameters to start from; once the job has checkpoints of its own it is not "
-     "read any more"},
+     "checkpoint whose parameters to start from: file or folder; once the job has checkpoints of "
+     "its own it is "
+     "not read any more"},
     {"trainable.mode", T_ENUM, AT(trainable.mode), 0, 0, "full", trainable_names,
      "what learns and is exchanged; `trainable: full` is short for it"},
     {"trainable.rank", T_INT32, AT(trainable.lora_rank), 0, 1024, "0", NULL,

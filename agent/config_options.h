@@ -85,6 +85,9 @@ NEB_MUST_CHECK enum neb_status config_set_item(struct agent_job *job, const stru
 // A string (name: letters, digits, '-', '_', '.'), and keys of a cluster.
 NEB_MUST_CHECK enum neb_status config_set_text(char *p, size_t size, const char *path,
                                                const char *text, const char *where, bool name);
+// A path that somebody has written here, likewise.
+NEB_MUST_CHECK enum neb_status config_set_path(char *p, size_t size, const char *path,
+                                               const char *text, const char *where);
 NEB_MUST_CHECK enum neb_status config_set_launcher(struct agent_cluster *c, const char *text,
                                                    const char *where);
 NEB_MUST_CHECK enum neb_status config_set_role(struct agent_cluster *c, const char *text,

@@ -78,6 +78,16 @@ enum neb_status config_set_text(char *p, size_t size, const char *path, const ch
     return NEB_OK;
 }
 
+enum neb_status config_set_path(char *p, size_t size, const char *path, const char *text,
+                                const char *where) {
+    char whole[NEB_PATH_MAX];
+    if (strncmp(text, "~/", 2) != 0)
+        return config_set_text(p, size, path, text, where, false);
+    if (neb_path_home(whole, sizeof whole, text, path) != NEB_OK) // it said why
+        return NEB_ERR_INVALID;
+    return config_set_text(p, size, path, whole, where, false);
+}
+
 // Keys that the planner can fill in.
 uint32_t config_auto_bit(const struct config_option *o) {
     static const struct {
@@ -148,12 +158,8 @@ enum neb_status config_set(struct agent_job *job, const struct config_option *o,
 
 enum neb_status config_set_written(struct agent_job *job, const struct config_option *o,
                                    const char *text, const char *where) {
-    char path[NEB_PATH_MAX];
-    if (o->type != T_PATH || strncmp(text, "~/", 2) != 0)
-        return config_set(job, o, text, where);
-    if (neb_path_home(path, sizeof path, text, o->path) != NEB_OK) // it said why
-        return NEB_ERR_INVALID;
-    return config_set(job, o, path, where);
+    return o->type == T_PATH ? config_set_path((char *)job + o->at, o->size, o->path, text, where)
+                             : config_set(job, o, text, where);
 }
 
 void config_clear_list(struct agent_job *job, const struct config_option *o) {

@@ -2,6 +2,7 @@
 #include "agent/base/number.h"
 #include "agent/config_options.h"
 #include "kernels/pool.h"
+#include "security/identity.h"
 
 #include <stddef.h>
 #include <stdlib.h>
@@ -21,7 +22,7 @@ struct walk {
     yaml_document_t *doc;
     const char *file;
     struct agent_job *job;
-    bool seen[CONFIG_OPTIONS_MAX], clusters_seen;
+    bool clusters_seen;
 };
 
 static const char *where_of(const struct walk *w, const yaml_node_t *n, char *out, size_t cap) {
@@ -54,9 +55,9 @@ static enum neb_status given_once(const struct walk *w, const yaml_node_t *map,
 
 static enum neb_status set_option_node(struct walk *w, const struct config_option *o,
                                        yaml_node_t *value, const char *where) {
-    if (w->seen[o - config_options])
+    if (w->job->given[o - config_options])
         return COMPLAIN(where, o->path, "given twice");
-    w->seen[o - config_options] = true;
+    w->job->given[o - config_options] = true;
     w->job->lines[o - config_options] = line_number(value);
     if (o->type == T_TARGETS || o->type == T_FREEZE) {
         if (value->type != YAML_SEQUENCE_NODE)
@@ -207,6 +208,16 @@ static enum neb_status ranks_fit(const struct agent_cluster *c, const char *wher
     return NEB_OK;
 }
 
+// A cluster is called as its agent is.
+static enum neb_status set_name(struct agent_cluster *c, const char *text, const char *where) {
+    if (!sec_name_valid(text))
+        return COMPLAIN(where, "clusters.name",
+                        "\"%s\" is no name of an agent: 1 to %d of a-z 0-9 - _ . that begin with a "
+                        "letter or digit",
+                        text, SEC_NAME_MAX - 1);
+    return config_set_text(c->name, sizeof c->name, "clusters.name", text, where, true);
+}
+
 static enum neb_status walk_cluster(struct walk *w, struct agent_cluster *c, yaml_node_t *map) {
     char at[NEB_PATH_MAX + 32];
     c->mesh = (struct intra_mesh_config){1, 1, 1};
@@ -243,13 +254,11 @@ static enum neb_status walk_cluster(struct walk *w, struct agent_cluster *c, yam
             NEB_TRY(config_set_graphs(c, text, at));
             c->line.cuda_graphs = (int32_t)k->start_mark.line + 1;
         } else if (key && text && !strcmp(key, "name"))
-            NEB_TRY(config_set_text(c->name, sizeof c->name, "clusters.name", text, at, true));
+            NEB_TRY(set_name(c, text, at));
         else if (key && text && !strcmp(key, "corpus"))
-            NEB_TRY(
-                config_set_text(c->corpus, sizeof c->corpus, "clusters.corpus", text, at, false));
+            NEB_TRY(config_set_path(c->corpus, sizeof c->corpus, "clusters.corpus", text, at));
         else if (key && text && !strcmp(key, "profile"))
-            NEB_TRY(config_set_text(c->profile, sizeof c->profile, "clusters.profile", text, at,
-                                    false));
+            NEB_TRY(config_set_path(c->profile, sizeof c->profile, "clusters.profile", text, at));
         else if (key && text && !strcmp(key, "witness")) {
             if (strcmp(text, "true") && strcmp(text, "false"))
                 return COMPLAIN(at, "clusters.witness", "\"%s\" is neither true nor false", text);
@@ -325,7 +334,7 @@ static enum neb_status walk_document(struct walk *w) {
         return COMPLAIN(w->file, "job file", "is empty");
     NEB_TRY(walk_mapping(w, root, "", 0));
     for (int i = 0; i < config_n_options; i++)
-        if (!config_options[i].preset && !w->seen[i] &&
+        if (!config_options[i].preset && !w->job->given[i] &&
             !(w->job->model_init[0] && !strncmp(config_options[i].path, "model.", 6)))
             return COMPLAIN(w->file, config_options[i].path, "is missing (%s)",
                             config_options[i].help);

@@ -44,6 +44,29 @@ static enum neb_status fill(struct agent_job *job, const struct intra_model_conf
     return NEB_OK;
 }
 
+// What has a default is the checkpoint's as well, but where somebody has written something else.
+static enum neb_status same_form(const struct agent_job *job, const struct intra_model_config *c,
+                                 const char *file) {
+    const struct intra_model_config *m = &job->model;
+    const struct {
+        const char *key;
+        double given, has;
+    } values[] = {
+        {"model.rope_theta", (double)m->rope_theta, (double)c->rope_theta},
+        {"model.norm_eps", (double)m->norm_eps, (double)c->norm_eps},
+        {"model.tied", m->tied, c->tied},
+        {"model.qkv_bias", m->qkv_bias, c->qkv_bias},
+    };
+    for (size_t i = 0; i < sizeof values / sizeof values[0]; i++)
+        if (agent_job_gives(job, values[i].key) && values[i].given != values[i].has)
+            return neb_fail(
+                NEB_ERR_INVALID,
+                "%s: %s is %.9g, that of model.init (%s) is %.9g; leave it out, or take "
+                "the parameters alone by init_from, with the shape spelt out",
+                file, values[i].key, values[i].given, job->model_init, values[i].has);
+    return NEB_OK;
+}
+
 // Ids of another vocabulary would be nonsense to the model; that the sizes fit proves nothing.
 static enum neb_status compare_vocabularies(const struct agent_job *job, const char *checkpoint) {
     char beside[NEB_PATH_MAX], corpus[NEB_PATH_MAX];
@@ -62,6 +85,19 @@ static enum neb_status compare_vocabularies(const struct agent_job *job, const c
     return NEB_OK;
 }
 
+enum neb_status agent_job_init_from(struct agent_job *job) {
+    char path[NEB_PATH_MAX];
+    if (!job->init_from[0])
+        return NEB_OK;
+    if (!neb_fs_exists(job->init_from))
+        return neb_fail(NEB_ERR_NOT_FOUND, "init_from: there is no %s", job->init_from);
+    if (agent_checkpoint_file(NULL, job->init_from, path, sizeof path) != NEB_OK) // it said why
+        return neb_fail(NEB_ERR_INVALID, "init_from: %s is no checkpoint to start from",
+                        job->init_from);
+    snprintf(job->init_from, sizeof job->init_from, "%s", path);
+    return neb_path_absolute(job->init_from, sizeof job->init_from, "init_from");
+}
+
 enum neb_status agent_job_model_init(struct agent_job *job, const char *file) {
     char path[NEB_PATH_MAX];
     struct intra_ckpt *c = NULL;
@@ -78,6 +114,7 @@ enum neb_status agent_job_model_init(struct agent_job *job, const char *file) {
     NEB_TRY(neb_path_absolute(path, sizeof path, "model.init"));
     NEB_TRY_GOTO(intra_ckpt_open(path, false, &c), out);
     NEB_TRY_GOTO(intra_hf_layout(c, &m), out);
+    NEB_TRY_GOTO(same_form(job, &m->c, file), out);
     NEB_TRY_GOTO(fill(job, &m->c, file), out);
     snprintf(job->init_from, sizeof job->init_from, "%s", path);
     // the same wherever the job is read

@@ -4,8 +4,8 @@
 #include "agent/config.h"
 
 // When job->model_init is set: fills job->model from the checkpoint, and points job->init_from at its file (absolute path);
-// else nothing. `file` is for messages. NEB_ERR_INVALID when a size that the job gives is not the checkpoint's, or init_from is
-// given too. Warns when sequences are longer than the model's, or the corpus has another vocabulary than the one beside the
+// else nothing. `file` is for messages. NEB_ERR_INVALID when something of the shape that the job gives is not the checkpoint's, or
+// init_from is given too. Warns when sequences are longer than the model's, or the corpus has another vocabulary than the one beside the
 // checkpoint.
 NEB_MUST_CHECK enum neb_status agent_job_model_init(struct agent_job *job, const char *file);
 // The same for a job that goes on and was begun as `was`, where what it began from (model.init or init_from) is not there any more: its
@@ -13,5 +13,8 @@ NEB_MUST_CHECK enum neb_status agent_job_model_init(struct agent_job *job, const
 NEB_MUST_CHECK enum neb_status agent_job_model_kept(struct agent_job *job,
                                                     const struct agent_job *was, const char *file,
                                                     bool *kept);
+// Points init_from, where the job has it, at the checkpoint file that it means (agent_checkpoint_file), by its absolute path.
+// NEB_ERR_NOT_FOUND, NEB_ERR_INVALID: it means none.
+NEB_MUST_CHECK enum neb_status agent_job_init_from(struct agent_job *job);
 
 #endif

@@ -89,8 +89,8 @@ static enum neb_status make_absolute(struct agent_job *j, bool init) {
         if (j->clusters[i].corpus[0] && neb_fs_exists(j->clusters[i].corpus)) // else another site's
             NEB_TRY(neb_path_absolute(j->clusters[i].corpus, sizeof j->clusters[i].corpus,
                                       "clusters.corpus"));
-    if (j->init_from[0] && init)
-        NEB_TRY(neb_path_absolute(j->init_from, sizeof j->init_from, "init_from"));
+    if (init)
+        NEB_TRY(agent_job_init_from(j));
     if (j->mode != AGENT_MODE_DISTILL)
         return NEB_OK;
     if (j->distill.teacher[0])

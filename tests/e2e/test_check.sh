@@ -49,6 +49,12 @@ for launcher in mpirun slurm; do
 done
 expect 2 'model.vocab: 100 is below the 512 pieces' "$T/job.yaml" --set model.vocab=100
 expect 2 '"ok":false' "$T/job.yaml" --json --set steps=no
+sed 's/^mode: .*/mode: rtd/; s/{name: alpha, .*/{name: alpha, role: generator}/; s/{name: beta, .*/{name: beta, role: discriminator}/' "$T/job.yaml" >"$T/rtd.yaml"
+expect 0 'job e2e is fine' "$T/rtd.yaml" --set model.vocab=513
+expect 2 'model.vocab: 512; mode rtd takes the 512 pieces' "$T/rtd.yaml" --set model.vocab=512
+mkdir "$T/empty"
+expect 2 "init_from: $T/empty is no checkpoint to start from" "$T/job.yaml" --set init_from="$T/empty"
+expect 2 "init_from: there is no $T/nowhere" "$T/job.yaml" --set init_from="$T/nowhere"
 status_of() { # STATUS command…: what every command's exit status says (agent/README.md); with --json the last line is an object that says why
     local rc=0 want=$1
     shift

@@ -50,7 +50,7 @@ grep -q 'there is no\|cannot' "$T/never.log" || fail "no reason: $(cat "$T/never
 mv "$T/away" "$T/back"
 
 # Adapters: merged they give the loss of the model with its adapters; as a PEFT folder they come back.
-run lora --set trainable=lora --set trainable.rank=4 --set "init_from=$T/first/checkpoint/model.ckpt" --set optim.lr=0.03
+run lora --set trainable=lora --set trainable.rank=4 --set "init_from=$T/first/checkpoint" --set optim.lr=0.03
 "$nebula" export "$T/lora/checkpoint" "$T/merged" --merge-lora --like "$T/hf" >/dev/null 2>&1 || fail "export --merge-lora"
 "$nebula" export "$T/lora/checkpoint" "$T/adapter" --adapter >/dev/null 2>&1 || fail "export --adapter"
 "$nebula" import "$T/merged" --out "$T/merged-back" >/dev/null 2>&1 || fail "import of the merged model"
@@ -77,6 +77,10 @@ sed -i 's/"rms_norm_eps": 1e-5/"rms_norm_eps": 1e-6/' "$T/merged/config.json"
 refused 1 "rms_norm_eps is 1e-06" export "$T/back" "$T/no" --like "$T/merged"
 sed "s|^model: .*|model: {init: $T/back, n_layers: 4}|" "$T/job.yaml" >"$T/other.yaml"
 refused 2 "model.n_layers is 4, that of model.init" check "$T/other.yaml"
+sed "s|^model: .*|model: {init: $T/back, tied: false}|" "$T/job.yaml" >"$T/untied.yaml"
+refused 2 "model.tied is 0, that of model.init ($T/back) is 1" check "$T/untied.yaml"
+refused 2 "model.rope_theta is 500000, that of model.init" check "$T/next.yaml" --set model.rope_theta=5e5
+timeout 60 "$nebula" check "$T/next.yaml" --set model.rope_theta=10000 --set model.tied=true >"$T/check.log" 2>&1 || fail "the same form: $(cat "$T/check.log")"
 truncate -s -1 "$T/hf/model-00002-of-00003.safetensors"
 refused 1 "model-00002-of-00003.safetensors" import "$T/hf" --out "$T/no"
 for k in 1 3 5; do

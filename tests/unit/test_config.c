@@ -115,6 +115,15 @@ static void test_complaints(void **state) {
         {"fr: 1", "fr: -1",
          "dir/job.yaml:7: clusters.sources: weight of fr must be a number above 0"},
         {"name: paris, ", "", "dir/job.yaml:7: clusters.name: is missing"},
+        {"name: paris", "name: Paris",
+         "dir/job.yaml:7: clusters.name: \"Paris\" is no name of an agent: 1 to 32 of a-z 0-9 - _ "
+         ". "
+         "that begin with a letter or digit"},
+        {"name: paris", "name: paris-which-has-one-letter-more-xx",
+         "dir/job.yaml:7: clusters.name: \"paris-which-has-one-letter-more-xx\" is no name of an "
+         "agent: 1 to 32 of a-z 0-9 - _ . that begin with a letter or digit"},
+        {"n_heads: 4,", "n_heads: 4, rope_theta: 1,",
+         "dir/job.yaml:3: model.rope_theta: 1 is not in 1.001..1000000000"},
         {"lr: 2e-3", "lr: nan", "dir/job.yaml:5: optim.lr: \"nan\" is not a number"},
         {"steps: 300\n", "steps: 300\nmode: rdt\n",
          "dir/job.yaml:3: mode: \"rdt\" is not one of: replicas, rtd, distill"},
@@ -267,6 +276,20 @@ static void test_differs(void **state) {
     }
 }
 
+// "~" is whose file it is, wherever a path stands in it.
+static void test_home(void **state) {
+    (void)state;
+    char text[1024];
+    struct agent_job j;
+    setenv("HOME", "/home/anna", 1);
+    unsetenv("XDG_CACHE_HOME");
+    snprintf(text, sizeof text, "%s  - {name: rome, corpus: ~/.cache/it, profile: ~/rome.json}\n",
+             good);
+    assert_int_equal(parse(text, &j), NEB_OK);
+    assert_string_equal(j.clusters[2].corpus, "/home/anna/.cache/it");
+    assert_string_equal(j.clusters[2].profile, "/home/anna/rome.json");
+}
+
 static void test_set(void **state) {
     (void)state;
     struct agent_job j;
@@ -276,6 +299,8 @@ static void test_set(void **state) {
     assert_int_equal(agent_job_set(&j, "trainable.rank=4"), NEB_OK);
     assert_int_equal(agent_job_set(&j, "trainable.targets=[q, down]"), NEB_OK);
     assert_int_equal(agent_job_set(&j, "sync.codec=topk:64/4096"), NEB_OK);
+    assert_true(agent_job_gives(&j, "sync.codec") && agent_job_gives(&j, "model.d_ff") &&
+                !agent_job_gives(&j, "model.tied"));
     assert_true(j.sync.interval == 10 && j.trainable.mode == INTRA_TRAIN_LORA &&
                 j.trainable.lora_targets == (INTRA_LORA_Q | INTRA_LORA_DOWN));
     neb_log_set_sink(capture, NULL);
@@ -328,6 +353,7 @@ static void test_early_interval(void **state) {
 static void forget_lines(struct agent_job *j) {
     memset(j->lines, 0, sizeof j->lines);
     j->clusters_line = 0;
+    memset(j->given, 0, sizeof j->given);
 }
 
 static void test_json_round_trip(void **state) {
@@ -446,12 +472,11 @@ static void test_auto(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_good),          cmocka_unit_test(test_complaints),
-        cmocka_unit_test(test_auto),          cmocka_unit_test(test_private_has_enough),
-        cmocka_unit_test(test_places),        cmocka_unit_test(test_differs),
-        cmocka_unit_test(test_set),           cmocka_unit_test(test_json_round_trip),
-        cmocka_unit_test(test_sources),       cmocka_unit_test(test_bounds_travel),
-
-        cmocka_unit_test(test_early_interval)};
+        cmocka_unit_test(test_good),    cmocka_unit_test(test_complaints),
+        cmocka_unit_test(test_auto),    cmocka_unit_test(test_private_has_enough),
+        cmocka_unit_test(test_places),  cmocka_unit_test(test_differs),
+        cmocka_unit_test(test_set),     cmocka_unit_test(test_json_round_trip),
+        cmocka_unit_test(test_sources), cmocka_unit_test(test_bounds_travel),
+        cmocka_unit_test(test_home),    cmocka_unit_test(test_early_interval)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
