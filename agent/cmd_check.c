@@ -102,9 +102,53 @@ static enum neb_status look_at_corpora(const struct agent_job *job, struct found
     return NEB_OK;
 }
 
+static void print_rounds(const struct agent_job *job, const struct agent_plan *p, bool sized) {
+    char a[32], b[32], to[48] = "";
+    if (!sized) {
+        printf("  exchange  %lld times by %s, about %.2f bits a parameter\n",
+               (long long)p->exchanges, job->sync.codec, p->bits_per_param);
+        return;
+    }
+    if (p->others > 1)
+        snprintf(to, sizeof to, " to each of %d others", p->others);
+    printf("  exchange  %lld times %s a cluster%s (%s, about %.2f bits a parameter): %s in all, "
+           "%.0f times fewer than synchronous fp32\n",
+           (long long)p->exchanges, agent_human_bytes(p->bytes_per_exchange, a, sizeof a), to,
+           job->sync.codec, p->bits_per_param, agent_human_bytes(p->bytes, b, sizeof b),
+           p->reduction);
+}
+
+// What crosses between clusters.
+static void print_travels(const struct agent_job *job, const struct agent_plan *p, bool sized) {
+    char a[32], b[32];
+    if (job->sync.scheme != AGENT_SCHEME_FEDERATED) {
+        printf("  exchange  none: %s\n", job->sync.scheme == AGENT_SCHEME_NONE
+                                             ? "every cluster trains alone"
+                                             : "the synchronous reference runs in one process");
+        return;
+    }
+    if (job->mode == AGENT_MODE_RTD) {
+        printf("  stream    %lld batches of about %s: %s in all, one way\n",
+               (long long)p->exchanges, agent_human_bytes(p->bytes_per_exchange, a, sizeof a),
+               agent_human_bytes(p->bytes, b, sizeof b));
+        return;
+    }
+    if (p->label_bytes > 0)
+        printf("  labels    of %lld batches for each student, about %.1f B a target token (nebula "
+               "plan reckons the batches)\n",
+               (long long)job->steps, p->label_bytes);
+    if (p->others)
+        print_rounds(job, p, sized);
+    else if (!(p->label_bytes > 0))
+        printf("  exchange  none: %s\n", job->mode == AGENT_MODE_DISTILL
+                                             ? "there is no teacher, and every student is a model "
+                                               "of its own (distill.federate)"
+                                             : "there is one cluster");
+}
+
 static void print_people(const char *file, const struct agent_job *job, const struct found *each,
                          const struct agent_plan *p, bool sized) {
-    char a[32], b[32];
+    char a[32];
     printf("%s: job %s is fine\n", file, job->name);
     if (sized)
         printf("  model     %lld parameters, %lld trained; %s a worker without activations\n",
@@ -114,24 +158,7 @@ static void print_people(const char *file, const struct agent_job *job, const st
         printf("  model     size unknown until the corpus is here: its vocabulary counts\n");
     printf("  training  %lld steps of %lld tokens: %lld tokens a cluster\n", (long long)job->steps,
            (long long)p->tokens_per_step, (long long)p->tokens);
-    if (job->mode == AGENT_MODE_RTD && job->sync.scheme == AGENT_SCHEME_FEDERATED)
-        printf("  stream    %lld batches of about %s: %s in all, one way\n",
-               (long long)p->exchanges, agent_human_bytes(p->bytes_per_exchange, a, sizeof a),
-               agent_human_bytes(p->bytes, b, sizeof b));
-    else if (job->sync.scheme == AGENT_SCHEME_FEDERATED && sized)
-        printf("  exchange  %lld times %s a cluster (%s, about %.2f bits a parameter): %s in all, "
-               "%.0f times fewer than "
-               "synchronous fp32\n",
-               (long long)p->exchanges, agent_human_bytes(p->bytes_per_exchange, a, sizeof a),
-               job->sync.codec, p->bits_per_param, agent_human_bytes(p->bytes, b, sizeof b),
-               p->reduction);
-    else if (job->sync.scheme == AGENT_SCHEME_FEDERATED)
-        printf("  exchange  %lld times by %s, about %.2f bits a parameter\n",
-               (long long)p->exchanges, job->sync.codec, p->bits_per_param);
-    else
-        printf("  exchange  none: %s\n", job->sync.scheme == AGENT_SCHEME_NONE
-                                             ? "every cluster trains alone"
-                                             : "the synchronous reference runs in one process");
+    print_travels(job, p, sized);
     for (int32_t i = 0; i < job->n_clusters; i++) {
         const struct agent_cluster *k = &job->clusters[i];
         printf("  cluster   %s:", k->name);
@@ -147,11 +174,17 @@ static void print_json(const struct agent_job *job, const struct agent_plan *p, 
         json_pack("{s:b, s:s, s:I, s:I, s:I, s:f}", "ok", 1, "job", job->name, "tokens_per_step",
                   (json_int_t)p->tokens_per_step, "tokens", (json_int_t)p->tokens, "exchanges",
                   (json_int_t)p->exchanges, "bits_per_param", p->bits_per_param);
+    if (p->label_bytes > 0) {
+        json_object_set_new(o, "label_batches", json_integer(job->steps));
+        json_object_set_new(o, "label_bytes_per_token", json_real(p->label_bytes));
+    }
     if (sized) {
         json_object_set_new(o, "params", json_integer(p->params));
         json_object_set_new(o, "trainable_params", json_integer(p->trainable));
         json_object_set_new(o, "memory_bytes", json_integer(p->memory_bytes));
         json_object_set_new(o, "exchange_bytes", json_integer((json_int_t)p->bytes_per_exchange));
+    }
+    if (sized && !(p->label_bytes > 0)) { // else the text says how many labels there are
         json_object_set_new(o, "sent_bytes", json_integer((json_int_t)p->bytes));
         json_object_set_new(o, "reduction_vs_sync_fp32",
                             isfinite(p->reduction) ? json_real(p->reduction) : json_null());
@@ -180,7 +213,7 @@ static enum neb_status check(const struct arguments *a) {
     NEB_TRY(agent_job_init_from(&job));
     NEB_TRY(agent_job_plan(&job, vocab, &plan));
     bool sized = job.model.vocab || vocab;
-    if (job.mode == AGENT_MODE_REPLICAS && job.sync.scheme == AGENT_SCHEME_FEDERATED)
+    if (plan.others)
         NEB_TRY(agent_update_fits(&job, (uint64_t)plan.fragment, 1, (uint64_t)plan.tensor));
     if (a->json)
         print_json(&job, &plan, sized);

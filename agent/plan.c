@@ -1,5 +1,7 @@
 #include "agent/plan.h"
 #include "agent/base/rng.h"
+#include "agent/distill.h"
+#include "agent/label_bytes.h"
 #include "compress/codec.h"
 
 #include <math.h>
@@ -112,16 +114,43 @@ static void plan_stream(const struct agent_job *job, int32_t vocab, struct agent
     p->reduction = p->bytes > 0 ? 4 * (double)p->trainable * (double)p->exchanges / p->bytes : NAN;
 }
 
+// Rounds: of all clusters that train, or of students that are one model. An owner sends its update to each of the others.
+static enum neb_status plan_rounds(const struct agent_job *job, int64_t small,
+                                   struct agent_plan *p) {
+    const struct agent_sync *s = &job->sync;
+    p->others = agent_job_exchanging(job) - 1;
+    if (!p->others)
+        return NEB_OK;
+    NEB_TRY(bits_of(job, p, small, &p->bits_per_param));
+    int64_t early = job->steps < s->early_steps ? job->steps : s->early_steps;
+    p->exchanges = (job->steps - early + s->interval - 1) / s->interval + // the last one drains
+                   (early + s->early_interval - 1) / s->early_interval;
+    // A federated worker also has θ, momentum, residual and the update in flight.
+    p->memory_bytes += 16 * p->trainable;
+    p->bytes_per_exchange = p->bits_per_param / 8 * (double)p->trainable;
+    p->bytes = p->bytes_per_exchange * (double)p->exchanges * p->others;
+    return NEB_OK;
+}
+
+// How many target tokens a batch has only the text says.
+static enum neb_status plan_labels(const struct agent_job *job, int32_t vocab,
+                                   struct agent_plan *p) {
+    return agent_job_role(job, AGENT_ROLE_TEACHER) < 0
+               ? NEB_OK
+               : agent_label_bytes(job->distill.k, vocab > 2 ? vocab : 32768,
+                                   (double)job->batch * job->seq_len, &p->label_bytes);
+}
+
 enum neb_status agent_job_plan(const struct agent_job *job, int32_t vocab, struct agent_plan *p) {
     int64_t small = 0;
     *p = (struct agent_plan){0};
-    count_params(job, job->model.vocab ? job->model.vocab : vocab, p, &small);
+    vocab = job->model.vocab ? job->model.vocab : vocab;
+    count_params(job, vocab, p, &small);
     int64_t share = p->trainable / (job->sync.fragments > 1 ? job->sync.fragments : 1);
     p->fragment = share > p->tensor ? share : p->tensor;
     p->tokens_per_step = (int64_t)job->batch * job->accumulate * job->seq_len;
     p->tokens = job->steps * p->tokens_per_step;
-    // Parameters, gradients, two moments; a federated worker also has θ, momentum, residual and the update in flight.
-    p->memory_bytes = 4 * (p->params + 3 * p->trainable);
+    p->memory_bytes = 4 * (p->params + 3 * p->trainable); // parameters, gradients, two moments
     p->reduction = NAN;
     if (job->sync.scheme == AGENT_SCHEME_NONE)
         return NEB_OK;
@@ -132,16 +161,14 @@ enum neb_status agent_job_plan(const struct agent_job *job, int32_t vocab, struc
     if (job->sync.scheme == AGENT_SCHEME_SYNCHRONOUS) {
         p->exchanges = job->steps;
         p->bits_per_param = 32;
+        p->bytes_per_exchange = 4 * (double)p->trainable;
+        p->bytes = p->bytes_per_exchange * (double)p->exchanges;
     } else {
-        NEB_TRY(bits_of(job, p, small, &p->bits_per_param));
-        int64_t early = job->steps < job->sync.early_steps ? job->steps : job->sync.early_steps;
-        p->exchanges = (job->steps - early + job->sync.interval - 1) / job->sync.interval +
-                       (early + job->sync.early_interval - 1) / job->sync.early_interval;
-        // The last one drains what is left.
-        p->memory_bytes += 16 * p->trainable;
+        if (job->mode == AGENT_MODE_DISTILL)
+            NEB_TRY(plan_labels(job, vocab, p));
+        if (job->mode == AGENT_MODE_REPLICAS || agent_distill_federates(job))
+            NEB_TRY(plan_rounds(job, small, p));
     }
-    p->bytes_per_exchange = p->bits_per_param / 8 * (double)p->trainable;
-    p->bytes = p->bytes_per_exchange * (double)p->exchanges;
     if (p->bytes > 0)
         p->reduction = 4 * (double)p->trainable * (double)job->steps / p->bytes;
     return NEB_OK;

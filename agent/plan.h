@@ -9,8 +9,10 @@ struct agent_plan {
     // of the whole model, per cluster (a fragment's are as many); mode rtd: batches
     int64_t exchanges;
     double bits_per_param;     // of the codec, measured on normally distributed values
+    int32_t others;            // that a cluster sends each update to; 0: no updates travel
     double bytes_per_exchange; // encoded update of one cluster, without row counts and transport
-    double bytes;              // of all exchanges, per cluster
+    double bytes;              // of all exchanges, per cluster: to all others
+    double label_bytes;        // mode distill, where labels travel: of a target token; else 0
     double reduction;          // fp32 every step / bytes; NAN when nothing is sent
     int64_t tensor,
         fragment; // elements: of the largest tensor that is trained; of the largest fragment, no fewer
@@ -18,7 +20,7 @@ struct agent_plan {
 };
 
 // vocab: of the corpus, used where the job leaves it to the corpus; 0: not known. Encodes a sample to learn what the
-// codec makes of it, nothing else. Fails with NEB_ERR_NOMEM only: the job must be valid.
+// codec makes of it, nothing else. NEB_ERR_NOMEM; NEB_ERR_INVALID: more labels than pieces. The job must be valid.
 NEB_MUST_CHECK enum neb_status agent_job_plan(const struct agent_job *job, int32_t vocab,
                                               struct agent_plan *out);
 

@@ -14,6 +14,17 @@ expect() { # expect STATUS TEXT arguments of check...
 expect 0 'job e2e is fine' "$T/job.yaml"
 expect 0 'exchange  6 times' "$T/job.yaml"
 expect 0 '"ok":true' "$T/job.yaml" --json
+# An update goes to each of the others; with one cluster, none is made; mode distill sends labels.
+sed '$a\  - {name: gamma, threads: 1}' "$T/job.yaml" >"$T/three.yaml"
+sed '/name: beta/d' "$T/job.yaml" >"$T/one.yaml"
+sed 's/^mode: .*/mode: distill/; s/{name: alpha, .*/{name: alpha, role: student}/; s/{name: beta, .*/{name: beta, role: teacher}/; $a\distill: {teacher: {learn: true}}' "$T/job.yaml" >"$T/distill.yaml"
+expect 0 ' a cluster to each of 2 others (int4' "$T/three.yaml"
+expect 0 'exchange  none: there is one cluster' "$T/one.yaml"
+expect 0 'labels    of 60 batches for each student, about ' "$T/distill.yaml"
+[[ $("$nebula" check "$T/distill.yaml") != *exchange* ]] || fail "mode distill exchanges: $("$nebula" check "$T/distill.yaml")"
+jq -n -e --argjson two "$("$nebula" check "$T/job.yaml" --json)" --argjson three "$("$nebula" check "$T/three.yaml" --json)" --argjson one "$("$nebula" check "$T/one.yaml" --json)" \
+    --argjson labels "$("$nebula" check "$T/distill.yaml" --json)" '($three.sent_bytes / $two.sent_bytes - 2 | fabs < 0.001) and $one.sent_bytes == 0
+       and $labels.exchanges == 0 and $labels.sent_bytes == null and $labels.label_batches == 60 and $labels.label_bytes_per_token > 1' >/dev/null || fail "bytes sent"
 # The vocabulary is the corpus's: 512 pieces x width 64, then two blocks, then the last norm.
 want=$((512 * 64 + 2 * (2 * 64 + 2 * 64 * 64 + 2 * 32 * 64 + 3 * 64 * 128) + 64))
 [[ $("$nebula" check "$T/job.yaml" --json | jq .params) == "$want" ]] || fail "parameters are not $want"

@@ -14,7 +14,7 @@ static const char base[] =
     "job: j\nsteps: 100\n"
     "model: {vocab: 96, n_layers: 3, d_model: 32, n_heads: 4, n_kv_heads: 2, d_ff: 80}\n"
     "data: {corpus: c, seq_len: 16, batch: 4, accumulate: 2}\n"
-    "optim: {lr: 1e-3}\nclusters: [{name: a}]\n";
+    "optim: {lr: 1e-3}\nclusters: [{name: a}, {name: b}]\n";
 
 static struct agent_job job_with(const char *const *sets) {
     struct agent_job j;
@@ -97,6 +97,40 @@ static void test_bytes(void **state) {
     assert_int_equal(with.params - p.params, (200 - 96) * 32);
 }
 
+// An update goes to each other cluster that exchanges; of labels, none does.
+static void test_who_is_sent_to(void **state) {
+    (void)state;
+    struct agent_job j = job_with((const char *const[]){"sync.interval=20", NULL});
+    struct agent_plan two, p;
+    assert_int_equal(agent_job_plan(&j, 0, &two), NEB_OK);
+    assert_true(two.others == 1 && two.bytes == 5 * two.bytes_per_exchange);
+    for (j.n_clusters = 3; j.n_clusters < 6; j.n_clusters++) {
+        assert_int_equal(agent_job_plan(&j, 0, &p), NEB_OK);
+        assert_true(p.bytes == two.bytes * (j.n_clusters - 1));
+        assert_true(fabs(p.reduction * (j.n_clusters - 1) / two.reduction - 1) < 1e-12);
+    }
+    j.n_clusters = 4;
+    j.clusters[3].witness = true; // takes no updates
+    assert_int_equal(agent_job_plan(&j, 0, &p), NEB_OK);
+    assert_true(p.bytes == two.bytes * 2);
+    j.n_clusters = 1;
+    assert_int_equal(agent_job_plan(&j, 0, &p), NEB_OK);
+    assert_true(p.bytes == 0 && p.exchanges == 0 && isnan(p.reduction));
+    assert_true(p.memory_bytes == two.memory_bytes - 16 * two.trainable);
+    j.mode = AGENT_MODE_DISTILL;
+    j.n_clusters = 3;
+    j.clusters[0].role = j.clusters[1].role = AGENT_ROLE_STUDENT;
+    j.clusters[2].role = AGENT_ROLE_TEACHER;
+    assert_int_equal(agent_job_plan(&j, 0, &p), NEB_OK);
+    assert_true(p.others == 0 && p.bytes == 0 && p.label_bytes > 1 && p.label_bytes < 100);
+    j.distill.federate = true; // the students, among themselves
+    assert_int_equal(agent_job_plan(&j, 0, &p), NEB_OK);
+    assert_true(p.bytes == two.bytes && p.memory_bytes == two.memory_bytes && p.label_bytes > 1);
+    j.clusters[2].role = AGENT_ROLE_STUDENT;
+    assert_int_equal(agent_job_plan(&j, 0, &p), NEB_OK);
+    assert_true(p.bytes == two.bytes * 2 && p.label_bytes == 0);
+}
+
 static void keep(void *user, enum neb_log_level level, const char *text) {
     (void)level;
     snprintf(user, 512, "%s", text);
@@ -145,6 +179,7 @@ static void test_updates_that_fit(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_counts), cmocka_unit_test(test_bytes),
+                                       cmocka_unit_test(test_who_is_sent_to),
                                        cmocka_unit_test(test_updates_that_fit)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
