@@ -130,7 +130,7 @@ static enum neb_status find_links(const struct arguments *a, const struct agent_
     return NEB_OK;
 }
 
-static enum neb_status load(const struct arguments *a, const char *file, struct agent_job *job) {
+static enum neb_status load(struct arguments *a, const char *file, struct agent_job *job) {
     enum neb_status st = agent_job_load(file, job);
     if (st != NEB_OK) // also where there is no such file, or a huge one: as nebula check
         return st == NEB_ERR_NOMEM ? st : NEB_ERR_INVALID;
@@ -141,6 +141,8 @@ static enum neb_status load(const struct arguments *a, const char *file, struct 
     if (a->local && a->local != job->n_clusters)
         return neb_fail(NEB_ERR_INVALID, "--local %d, but the job has %d clusters", a->local,
                         job->n_clusters);
+    if (a->local && job->sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
+        a->local = 1; // one process, which has the machine to itself
     return NEB_OK;
 }
 
@@ -152,6 +154,8 @@ static enum neb_status plan_replicas(const struct arguments *a, const struct age
     int32_t vocab;
     uint32_t all = AGENT_AUTO_BATCH | AGENT_AUTO_RECOMPUTE | AGENT_AUTO_INTERVAL |
                    AGENT_AUTO_OVERLAP | AGENT_AUTO_CODEC | AGENT_AUTO_MESH;
+    if (job->sync.gate == AGENT_GATE_PRIVATE) // takes one codec
+        all &= ~(uint32_t)AGENT_AUTO_CODEC;
     NEB_TRY(agent_planner_vocab(job, &vocab));
     NEB_TRY(agent_planner_run(job, vocab, m->sites, &m->link, job->autos, &written));
     open = *job;
@@ -241,7 +245,7 @@ static enum neb_status find_vocab(struct agent_job *job, struct plan_machines *m
     return NEB_OK;
 }
 
-static enum neb_status plan(const struct arguments *a, bool *printed) {
+static enum neb_status plan(struct arguments *a, bool *printed) {
     static struct agent_job job; // large
     static struct plan_machines m;
     NEB_TRY(load(a, a->file, &job));

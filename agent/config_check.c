@@ -2,10 +2,10 @@
 #include "agent/base/bytes.h"
 #include "agent/config_options.h"
 #include "agent/private.h"
+#include "agent/tune.h"
 #include "agent/wan_spec.h"
 #include "inter/rate_limit.h"
 #include "inter/robust.h"
-#include "inter/tune.h"
 
 #include <string.h>
 
@@ -318,25 +318,36 @@ static enum neb_status validate_shape(const struct agent_job *j, const char *fil
     return NEB_OK;
 }
 
+// What is auto holds a default, which the planner replaces: no conflict with what is written.
+static bool is_open(const struct agent_job *j, uint32_t bit) { return j->autos & bit; }
+
 static enum neb_status validate_tune(const struct agent_job *j, const char *file) {
     const struct agent_tune *t = &j->sync.tune;
-    int rung = (int)inter_rung_of(j->sync.codec) - 1;
+    bool no_overlap = is_open(j, AGENT_AUTO_OVERLAP), no_interval = is_open(j, AGENT_AUTO_INTERVAL);
     if (t->mode == AGENT_TUNE_FIXED)
         return NEB_OK;
-    if (rung < 0 || rung < t->finest || rung > t->coarsest)
+    if (t->finest > t->coarsest)
+        return COMPLAIN_OF(j, file, "sync.tune.finest", "%s is coarser than sync.tune.coarsest %s",
+                           config_rung_names[t->finest], config_rung_names[t->coarsest]);
+    if (!is_open(j, AGENT_AUTO_CODEC) && !agent_tune_admits(t, j->sync.codec))
         return COMPLAIN_OF(j, file, "sync.tune",
                            "auto starts from sync.codec, and %s is not between %s and %s "
                            "(sync.tune.finest, coarsest)",
                            j->sync.codec, config_rung_names[t->finest],
                            config_rung_names[t->coarsest]);
-    if (t->overlap_max && (t->overlap_max < j->sync.overlap || t->overlap_max >= j->sync.interval))
+    if (t->overlap_max && ((!no_overlap && t->overlap_max < j->sync.overlap) ||
+                           (!no_interval && t->overlap_max >= j->sync.interval)))
         return COMPLAIN_OF(j, file, "sync.tune.overlap_max",
                            "%d must be at least sync.overlap %d and below sync.interval %d",
                            t->overlap_max, j->sync.overlap, j->sync.interval);
-    if (t->interval_max && t->interval_max < j->sync.interval)
+    if (t->interval_max && !no_interval && t->interval_max < j->sync.interval)
         return COMPLAIN_OF(j, file, "sync.tune.interval_max",
                            "%d must not be below sync.interval %d", t->interval_max,
                            j->sync.interval);
+    if (t->interval_max && t->overlap_max >= t->interval_max)
+        return COMPLAIN_OF(j, file, "sync.tune.overlap_max",
+                           "%d must be below sync.tune.interval_max %d", t->overlap_max,
+                           t->interval_max);
     return NEB_OK;
 }
 
@@ -439,12 +450,11 @@ static enum neb_status validate_sync(const struct agent_job *j, const char *file
     struct agent_wan link;
     if (j->sync.link[0] && agent_wan_parse(j->sync.link, "sync.link", &link) != NEB_OK)
         return COMPLAIN_OF(j, file, "sync.link", "\"%s\" does not describe a link", j->sync.link);
-    // What is auto holds a default, which the planner replaces: no conflict with what is written.
-    bool chosen = !(j->autos & (AGENT_AUTO_INTERVAL | AGENT_AUTO_OVERLAP));
-    if (chosen && j->sync.overlap >= j->sync.interval)
+    bool written = !is_open(j, AGENT_AUTO_INTERVAL);
+    if (written && !is_open(j, AGENT_AUTO_OVERLAP) && j->sync.overlap >= j->sync.interval)
         return COMPLAIN_OF(j, file, "sync.overlap", "%d must be below sync.interval %d",
                            j->sync.overlap, j->sync.interval);
-    if (chosen && j->sync.fragments > j->sync.interval)
+    if (written && j->sync.fragments > j->sync.interval)
         return COMPLAIN_OF(j, file, "sync.fragments", "%d must not be above sync.interval %d",
                            j->sync.fragments, j->sync.interval);
     return NEB_OK;

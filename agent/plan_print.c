@@ -189,7 +189,8 @@ void plan_print_exchange(const struct agent_job *job, const struct agent_planner
 
 static const double TUNING_PAYS = 0.9; // of the time that a run takes without
 static bool tuning_pays(const struct agent_planner *p) {
-    return p->wan.interval && !p->tuning.on && p->tuning.wall_s < TUNING_PAYS * p->wall_s;
+    return p->wan.interval && !p->tuning.on && p->tuning.possible &&
+           p->tuning.wall_s < TUNING_PAYS * p->wall_s;
 }
 
 // Which H, τ and codec each cluster comes to.
@@ -344,9 +345,9 @@ json_t *plan_exchange_json(const struct agent_job *job, const struct agent_plann
 
 static json_t *tuning_json(const struct agent_job *job, const struct agent_planner *p) {
     const struct agent_tuning *t = &p->tuning;
-    json_t *each = json_array();
-    if (!p->wan.interval)
+    if (!p->wan.interval || !(t->on || t->possible))
         return json_null();
+    json_t *each = json_array();
     for (int32_t i = 0; i < p->n; i++) {
         const struct agent_tuned *x = &t->of[i];
         json_array_append_new(

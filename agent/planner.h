@@ -44,7 +44,8 @@ struct agent_tuned {
     double sent_bytes; // of the run
 };
 struct agent_tuning {
-    bool on; // the job says sync.tune: auto
+    bool on;       // the job says sync.tune: auto
+    bool possible; // or could, with this interval, overlap and codec
     double wall_s;
     struct agent_tuned of[AGENT_CLUSTERS_MAX];
 };

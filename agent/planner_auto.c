@@ -71,7 +71,7 @@ enum neb_status agent_planner_sites(const struct agent_job *job, int local, bool
         have = true;
         sites[i].profile = here;
     }
-    if (local)
+    if (local > 1) // one alone, or one process for all
         share_device(job, sites);
     return NEB_OK;
 }
@@ -133,6 +133,13 @@ static enum neb_status link_of(const struct agent_job *job, int local, const cha
     return st;
 }
 
+// What was chosen stands in no line of the file.
+static enum neb_status validate_chosen(struct agent_job *job, const char *where) {
+    memset(job->lines, 0, sizeof job->lines);
+    job->clusters_line = 0;
+    return agent_job_validate(job, where);
+}
+
 // ---- roles ---------------------------------------------------------------------------------------------------
 
 enum neb_status agent_planner_roles_resolve(struct agent_job *job, int local) {
@@ -166,7 +173,7 @@ enum neb_status agent_planner_roles_resolve(struct agent_job *job, int local) {
         job->clusters[i].role = roles[i];
         job->clusters[i].role_auto = false;
     }
-    return agent_job_validate(job, "role: auto");
+    return validate_chosen(job, "role: auto");
 }
 
 // ---- keys ----------------------------------------------------------------------------------------------------
@@ -216,7 +223,7 @@ enum neb_status agent_planner_resolve(struct agent_job *job, int local, const ch
                             job->clusters[i].name);
     agent_planner_apply(&plan, job->autos, job);
     tell(&plan, sites, job);
-    return agent_job_validate(job, "auto");
+    return validate_chosen(job, "auto");
 }
 
 // ---- a run that goes on --------------------------------------------------------------------------------------

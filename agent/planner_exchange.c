@@ -1,6 +1,7 @@
 // The planner's exchanges: what each codec takes every cluster's workers, where its state is, and which codec, interval and overlap follow.
 #include "agent/plan.h"
 #include "agent/planner.h"
+#include "agent/tune.h"
 #include "agent/update_size.h"
 
 #include <math.h>
@@ -53,7 +54,9 @@ static enum neb_status codecs_of(const struct agent_job *job, int32_t vocab,
         NEB_TRY(agent_job_plan(&with, vocab, &plan));
         out->codecs[i].bits = plan.bits_per_param;
         NEB_TRY(cmp_codec_parse(out->codecs[i].name, &codec));
-        out->codecs[i].too_large = !agent_update_possible(job, &codec, (uint64_t)plan.fragment, 1);
+        out->codecs[i].barred = !agent_update_possible(job, &codec, (uint64_t)plan.fragment, 1) ||
+                                (job->sync.tune.mode == AGENT_TUNE_AUTO &&
+                                 !agent_tune_admits(&job->sync.tune, out->codecs[i].name));
     }
     return NEB_OK;
 }
@@ -156,6 +159,44 @@ static double exchanges(const struct agent_job *job, int32_t interval) {
     return ceil(((double)job->steps - early) / interval) + ceil(early / job->sync.early_interval);
 }
 
+// What is free, and within which bounds: agent_job_validate looks at the same again.
+static struct inter_wan_choice choice_of(const struct agent_job *job, uint32_t free, int32_t own) {
+    const struct agent_sync *s = &job->sync;
+    bool tunes = s->tune.mode == AGENT_TUNE_AUTO;
+    struct inter_wan_choice c = {
+        .interval = free & AGENT_AUTO_INTERVAL ? 0 : s->interval,
+        .overlap = free & AGENT_AUTO_OVERLAP ? -1 : s->overlap,
+        .codec = free & AGENT_AUTO_CODEC ? -1 : own,
+        .steps = job->steps,
+        .anticipates = s->anticipate > 0 && !(s->blend > 0),
+        .interval_above = tunes ? s->tune.overlap_max : 0,
+        .interval_most = tunes ? s->tune.interval_max : 0,
+        .overlap_below = tunes && s->tune.overlap_max ? s->tune.overlap_max + 1 : 0,
+    };
+    if (s->early_steps && (!c.overlap_below || s->early_interval < c.overlap_below))
+        c.overlap_below = s->early_interval;
+    return c;
+}
+
+// Of what is free, or else as it is written.
+static enum neb_status choose(const struct agent_job *job, const struct inter_wan_path *path,
+                              const struct inter_wan_load *load, uint32_t free, int32_t own,
+                              struct agent_planner *out) {
+    struct inter_wan_choice c = choice_of(job, free, own);
+    out->carried = inter_wan_choose(path, load, out->codecs, out->n_codecs, &c, &out->wan);
+    if (!out->wan.interval && free & ~job->autos) {
+        c = choice_of(job, job->autos, own);
+        out->carried = inter_wan_choose(path, load, out->codecs, out->n_codecs, &c, &out->wan);
+    }
+    return out->wan.interval
+               ? NEB_OK
+               : neb_fail(NEB_ERR_LIMIT,
+                          "sync: auto finds no codec and interval for %lld steps: dense updates "
+                          "are too large to be sent (more sync.fragments), sparse ones want more "
+                          "rounds, or sync.tune admits none; write sync.codec and sync.interval",
+                          (long long)job->steps);
+}
+
 enum neb_status agent_planner_exchanges(const struct agent_job *job, int32_t vocab,
                                         const struct agent_site *sites, uint32_t free,
                                         struct agent_planner *out) {
@@ -174,18 +215,11 @@ enum neb_status agent_planner_exchanges(const struct agent_job *job, int32_t voc
     struct inter_wan_path path = agent_planner_path(&out->link, sites, out->n);
     for (int32_t i = 0; i < out->n; i++)
         load.step_s = fmax(load.step_s, out->clusters[i].cost.step_s);
-    struct inter_wan_choice c = {
-        .interval = free & AGENT_AUTO_INTERVAL ? 0 : job->sync.interval,
-        .overlap = free & AGENT_AUTO_OVERLAP ? -1 : job->sync.overlap,
-        .codec = free & AGENT_AUTO_CODEC ? -1 : own,
-        .steps = job->steps,
-        .anticipates = job->sync.anticipate > 0 && !(job->sync.blend > 0),
-    };
     // A cluster that cannot run the job leaves nothing to reckon with.
     if (!isfinite(load.step_s))
         return NEB_OK;
     work_of(job, sites, out, &load, work);
-    out->carried = inter_wan_choose(&path, &load, out->codecs, out->n_codecs, &c, &out->wan);
+    NEB_TRY(choose(job, &path, &load, free, own, out));
     for (int32_t i = 0; i < out->n; i++)
         out->clusters[i].wait_s =
             out->wan.stall_s + out->wan.interval * (load.step_s - out->clusters[i].cost.step_s);

@@ -3,6 +3,7 @@
 //
 //     plans of round r ─► each cluster's interval: its steps, encode, wait until all updates are there, merge ─► figures
 //     figures          ─► tuners ─► plans of round r + 2
+#include "agent/base/log.h"
 #include "agent/planner.h"
 #include "agent/tune.h"
 
@@ -126,12 +127,17 @@ void agent_planner_tune(const struct agent_job *job, const struct agent_site *si
     as.sync.interval = p->wan.interval;
     as.sync.overlap = p->wan.overlap;
     memcpy(as.sync.codec, p->codecs[p->wan.codec].name, sizeof as.sync.codec);
+    as.autos = 0;
+    neb_log_hush(true);
+    bool possible = agent_job_validate(&as, "") == NEB_OK;
+    neb_log_hush(false);
     t.c = agent_tune_config(&as);
     members_of(job, sites, load, &t);
     for (int32_t i = 0; i < p->n; i++)
         for (int r = 0; r < AHEAD; r++)
             t.plans[i][r] = inter_tune_first(&t.c);
-    p->tuning = (struct agent_tuning){.on = job->sync.tune.mode == AGENT_TUNE_AUTO};
+    p->tuning =
+        (struct agent_tuning){.on = job->sync.tune.mode == AGENT_TUNE_AUTO, .possible = possible};
     for (int r = 0; steps < (double)job->steps; r++) {
         bool first_half = steps < (double)job->steps / 2;
         if (r < ROUNDS_MAX)

@@ -2,6 +2,11 @@
 
 #include <string.h>
 
+bool agent_tune_admits(const struct agent_tune *t, const char *codec) {
+    int rung = (int)inter_rung_of(codec) - 1;
+    return rung >= 0 && rung >= t->finest && rung <= t->coarsest;
+}
+
 struct inter_tune_config agent_tune_config(const struct agent_job *job) {
     const struct agent_sync *s = &job->sync;
     const struct agent_tune *t = &s->tune;

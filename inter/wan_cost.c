@@ -77,24 +77,35 @@ static bool too_short(const struct inter_wan_codec *codec, const struct inter_wa
            (double)c->steps / interval * codec->density < COVERAGE;
 }
 
+// The shortest interval that may be chosen: one offset for each fragment, and merged before the next.
+static int32_t shortest(const struct inter_wan_load *l, const struct inter_wan_choice *c) {
+    int32_t most = c->interval_above > c->overlap ? c->interval_above : c->overlap;
+    return most + 1 > l->fragments ? most + 1 : l->fragments;
+}
+
 bool inter_wan_choose(const struct inter_wan_path *p, const struct inter_wan_load *l,
                       const struct inter_wan_codec *codecs, int32_t n_codecs,
                       const struct inter_wan_choice *c, struct inter_wan_plan *out) {
     static const int32_t intervals[] = {2,  3,  4,  5,  6,   8,   10,  15,  20,
                                         30, 40, 50, 75, 100, 150, 200, 300, 500};
+    const size_t n = sizeof intervals / sizeof *intervals;
+    const int32_t from = shortest(l, c);
     double least = INFINITY;
     bool carried = false;
-    for (size_t i = 0; i < sizeof intervals / sizeof *intervals; i++) {
-        int32_t interval = c->interval ? c->interval : intervals[i];
-        if (!c->interval && (interval < l->fragments || interval <= c->overlap))
-            continue; // one offset each, and merged before the next
+    for (size_t i = 0; i < n; i++) {
+        int32_t interval = c->interval ? c->interval : intervals[i] > from ? intervals[i] : from;
+        if (!c->interval && ((i + 1 < n && intervals[i + 1] <= from) ||
+                             (c->interval_most && interval > c->interval_most)))
+            continue;
         for (int32_t k = 0; k < n_codecs; k++)
             for (int32_t overlap = 0; overlap < interval && overlap <= interval / 2 + 1;
                  overlap++) {
                 struct inter_wan_plan x;
                 if (c->codec >= 0 ? k != c->codec
-                                  : codecs[k].too_large || too_short(&codecs[k], c, interval))
+                                  : codecs[k].barred || too_short(&codecs[k], c, interval))
                     continue;
+                if (c->overlap < 0 && c->overlap_below && overlap >= c->overlap_below)
+                    break;
                 int32_t late = c->overlap >= 0 ? c->overlap : overlap;
                 inter_wan_exchange(p, l, codecs, k, interval, late, &x);
                 x.cost = x.step_s * weight(&codecs[k], interval, late, c->anticipates);

@@ -35,7 +35,7 @@ struct inter_wan_codec { // as measured on values like those of an update
     double bits;                  // a parameter
     double rel_error;             // norm of (x - decoded) / norm of x
     double density;               // share of the entries that an update holds; 0 or 1: all of them
-    bool too_large;               // its updates may be larger than can be sent: not chosen
+    bool barred;                  // not chosen: too large to be sent, or not what the job admits
     struct inter_wan_rates at[2]; // by enum inter_wan_place; 0: there is no device
 };
 
@@ -78,8 +78,10 @@ struct inter_wan_choice {
     int32_t codec;    // -1: choose
     int64_t steps;    // of the run: an interval is at most an eighth of it, where it is chosen
     bool anticipates; // clusters train on their share of what they have not sent (sync.anticipate)
+    // Bounds of an interval and an overlap that are chosen; 0: none.
+    int32_t interval_above, interval_most, overlap_below;
 };
-// false: even the best uses more than the link can carry; *out is the best all the same.
+// false: even the best uses more than the link can carry; *out is the best all the same, untouched where the bounds leave none.
 bool inter_wan_choose(const struct inter_wan_path *p, const struct inter_wan_load *l,
                       const struct inter_wan_codec *codecs, int32_t n_codecs,
                       const struct inter_wan_choice *c, struct inter_wan_plan *out);

@@ -143,6 +143,27 @@ done
 ((shipped >= 5)) || fail "only $shipped jobs in configs"
 plan "$T/job.yaml" --local 2 --json | jq -e '.vocab_assumed == null' >/dev/null || fail "a corpus that is here is not looked at"
 
+# What is proposed, nebula check takes: private sums have one codec, early intervals and sync.tune bound what may be chosen.
+sed 's/overlap: 2, codec: int4/overlap: 2, row_weights: false, gate: private, codec: bf16/; $a\  - {name: gamma, threads: 1}' "$T/job.yaml" >"$T/private.yaml"
+for c in "$T/private.yaml" "$T/job.yaml --wan 20mbit:500ms --set sync.early_steps=100" "$T/job.yaml --wan 10gbit:1ms --set sync.tune=auto" "$T/auto.yaml --wan 10gbit:1ms --set sync.tune=auto"; do
+    read -ra words <<<"$c"
+    plan "${words[@]}" --json >"$T/taken.json"
+    jq -e '.proposed | .sent_bytes > 0 and .wall_s > 0 and .exchange.interval > 0' "$T/taken.json" >/dev/null || fail "plan $c: $(cat "$T/taken.json")"
+    mapfile -t sets < <(jq -r '.proposed.exchange | "--set", "sync.interval=\(.interval)", "--set", "sync.overlap=\(.overlap)", "--set", "sync.codec=\(.codec)"' "$T/taken.json")
+    [[ ${words[1]:-} != --wan ]] || words=("${words[0]}" "${words[@]:3}")
+    "$nebula" check "${words[@]}" "${sets[@]}" >"$T/taken.log" 2>&1 || fail "what plan $c proposes: $(cat "$T/taken.log")"
+done
+plan "$T/private.yaml" >"$T/taken.txt"
+! grep -q sync.tune "$T/taken.txt" || fail "plan proposes sync.tune: auto with private sums: $(cat "$T/taken.txt")"
+timeout 200 "$nebula" pretrain "$T/auto.yaml" --local 2 --steps 40 --set sync.tune=auto --out "$T/tuned" >"$T/tuned.log" 2>&1 || fail "auto with sync.tune: $(tail -n 3 "$T/tuned.log")"
+# One process has the machine to itself, whatever it stands for.
+sed 's/, threads: 1}/}/' "$T/job.yaml" >"$T/threads.yaml"
+for local in "" "--local 2"; do
+    read -ra words <<<"$local"
+    plan "$T/threads.yaml" "${words[@]}" --set sync.scheme=synchronous --json | jq '.written | .wall_s, .clusters[].fits' >"$T/alone${local:+-local}"
+done
+cmp "$T/alone" "$T/alone-local" || fail "sync.scheme synchronous with --local: $(cat "$T/alone-local")"
+
 refuse() { # STATUS TEXT arguments…
     local want=$1 text=$2 rc=0 out
     shift 2

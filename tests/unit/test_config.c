@@ -466,6 +466,28 @@ static void test_auto(void **state) {
     json_object_set_new(o, "sync.codec", json_string("auto"));
     assert_int_equal(agent_job_from_json(o, &back), NEB_ERR_FORMAT);
     json_decref(o);
+    // What the planner will choose is compared with nothing yet; what is written is.
+    static const struct {
+        const char *sync, *expect; // NULL: fine
+    } with_tune[] = {
+        {"codec: auto, tune: {mode: auto, finest: int3}", NULL},
+        {"interval: auto, tune: {mode: auto, overlap_max: 40}", NULL},
+        {"interval: auto, tune: {mode: auto, interval_max: 20}", NULL},
+        {"interval: 20, overlap: auto, tune: {mode: auto, overlap_max: 20}", "overlap_max: 20"},
+        {"overlap: 5, interval: auto, tune: {mode: auto, overlap_max: 4}", "overlap_max: 4"},
+        {"interval: auto, tune: {mode: auto, overlap_max: 40, interval_max: 40}", "interval_max"},
+        {"codec: auto, tune: {mode: auto, finest: int2, coarsest: int4}", "finest: int2"},
+        {"overlap: auto, interval: 20, fragments: 21", "sync.fragments: 21"},
+    };
+    neb_log_set_sink(capture, NULL);
+    for (size_t i = 0; i < sizeof with_tune / sizeof with_tune[0]; i++) {
+        char job[1024];
+        snprintf(job, sizeof job, "%ssync: {%s}\n", good, with_tune[i].sync);
+        assert_int_equal(parse(job, &back), with_tune[i].expect ? NEB_ERR_INVALID : NEB_OK);
+        if (with_tune[i].expect && !strstr(message, with_tune[i].expect))
+            fail_msg("%s: %s", with_tune[i].sync, message);
+    }
+    neb_log_set_sink(NULL, NULL);
     assert_int_equal(agent_job_set(&j, "sync.link=fast"), NEB_OK); // a text until all is known
     assert_int_equal(agent_job_validate(&j, "job.yaml"), NEB_ERR_INVALID);
 }

@@ -153,6 +153,65 @@ static void test_ranks(void **state) {
     json_decref(spec);
 }
 
+// Codec and interval are within what the job admits, or as it is written; and where that is nothing, it says so.
+static void test_admitted(void **state) {
+    (void)state;
+    static struct agent_job j; // large
+    static struct agent_site sites[AGENT_CLUSTERS_MAX];
+    static struct agent_planner p;
+    static const char *const names[] = {"bf16", "int8",          "int4",          "int3",
+                                        "int2", "topk:512/4096", "topk:256/4096", "topk:64/4096"};
+    static const double errors[] = {0.001, 0.01, 0.15, 0.25, 0.4, 0.7, 0.84, 0.94};
+    static const char text[] =
+        "job: j\nsteps: 1000\n"
+        "model: {vocab: 512, n_layers: 4, d_model: 64, n_heads: 8, n_kv_heads: 4, d_ff: 160}\n"
+        "data: {corpus: c, seq_len: 32, batch: 1, accumulate: 8}\noptim: {lr: 1e-3}\n"
+        "sync: {codec: auto, interval: auto, overlap: auto, tune: auto}\n"
+        "clusters: [{name: a}, {name: b}]\n";
+    const uint32_t all = AGENT_AUTO_INTERVAL | AGENT_AUTO_OVERLAP | AGENT_AUTO_CODEC;
+    const struct agent_wan fast = {10e9, 1e-4, 0}, far = {1e9, 2, 0};
+    assert_int_equal(agent_job_parse(text, strlen(text), "job.yaml", &j), NEB_OK);
+    for (int i = 0; i < 2; i++) {
+        sites[i] = (struct agent_site){.share = 1};
+        sites[i].profile.rates = even_host(4e9);
+        for (int k = 0; k < AGENT_PROFILE_CODECS; k++) {
+            struct inter_wan_codec *c = &sites[i].profile.codecs[k];
+            snprintf(c->name, sizeof c->name, "%s", names[k]);
+            c->density = k < 5 ? 1 : 1.0 / 64;
+            c->rel_error = errors[k];
+            c->at[INTER_WAN_HOST] = (struct inter_wan_rates){1e9, 1e9, 1e9};
+        }
+    }
+    assert_int_equal(agent_planner_run(&j, 0, sites, &fast, all, &p), NEB_OK);
+    assert_string_equal(p.codecs[p.wan.codec].name, "int4"); // the finest of sync.tune
+    agent_planner_apply(&p, all, &j);
+    assert_int_equal(agent_job_validate(&j, "job.yaml"), NEB_OK);
+    j.sync.tune.mode = AGENT_TUNE_FIXED;
+    assert_int_equal(agent_planner_run(&j, 0, sites, &fast, all, &p), NEB_OK);
+    assert_true(p.wan.codec < 2 &&
+                !p.tuning.possible); // finer than sync.tune: auto could begin with
+    assert_int_equal(agent_planner_run(&j, 0, sites, &far, all, &p), NEB_OK);
+    assert_true(p.wan.overlap >= 10);
+    j.sync.early_steps = 100;
+    j.sync.early_interval = 10;
+    assert_int_equal(agent_planner_run(&j, 0, sites, &far, all, &p), NEB_OK);
+    assert_true(p.wan.overlap < 10);
+    // Dense updates are too large, and for sparse ones the run is too short: what is written stays, if something is.
+    j.steps = 20;
+    j.model.d_model = j.model.d_ff = 32768;
+    j.model.n_heads = 128;
+    j.sync.interval = 20;
+    j.sync.overlap = 0;
+    snprintf(j.sync.codec, sizeof j.sync.codec, "topk:64/4096");
+    for (int i = 0; i < 2; i++)
+        sites[i].profile.rates.memory = 1e15;
+    assert_int_equal(agent_planner_run(&j, 0, sites, &fast, all, &p), NEB_OK);
+    assert_true(p.wan.interval == 20);
+    assert_string_equal(p.codecs[p.wan.codec].name, "topk:64/4096");
+    j.autos = AGENT_AUTO_CODEC;
+    assert_int_equal(agent_planner_run(&j, 0, sites, &fast, all, &p), NEB_ERR_LIMIT);
+}
+
 // A run that goes on has what was chosen when it began, where the job says auto and nothing else has changed.
 static void test_chosen_before(void **state) {
     (void)state;
@@ -197,7 +256,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_is_taken_over), cmocka_unit_test(test_each_cluster),
         cmocka_unit_test(test_the_rest_stays),    cmocka_unit_test(test_ranks),
-        cmocka_unit_test(test_chosen_before),
+        cmocka_unit_test(test_chosen_before),     cmocka_unit_test(test_admitted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

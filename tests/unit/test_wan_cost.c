@@ -23,6 +23,15 @@ static const struct inter_wan_codec codecs[] = {{"int8", 8, 0.01, 1, false, EVEN
                                                 {"topk", 0.2, 0.9, 1.0 / 64, false, EVEN}};
 static const struct inter_wan_work work[] = {{0.01, 0.02}, {0.01, 0.02}, {0.01, 0.02}};
 
+static struct inter_wan_choice choice(int32_t interval, int32_t overlap, int32_t codec,
+                                      int64_t steps, bool anticipates) {
+    return (struct inter_wan_choice){.interval = interval,
+                                     .overlap = overlap,
+                                     .codec = codec,
+                                     .steps = steps,
+                                     .anticipates = anticipates};
+}
+
 static void test_exchange(void **state) {
     (void)state;
     struct inter_wan_path p = {.bits_s = 80e6, .rtt_s = 0.1, .members = 2, .connections = 2};
@@ -50,7 +59,8 @@ static void test_wan_choice(void **state) {
     (void)state;
     static const double rates[] = {1e9, 100e6, 10e6, 1e6, 1e5};
     struct inter_wan_load l = {.params = 10e6, .step_s = 0.5, .fragments = 1, .work = work};
-    struct inter_wan_choice any = {0, -1, -1, 10000, true}, fixed = {30, 3, 1, 10000, true};
+    struct inter_wan_choice any = choice(0, -1, -1, 10000, true),
+                            fixed = choice(30, 3, 1, 10000, true);
     double last = INFINITY;
     for (size_t i = 0; i < sizeof rates / sizeof *rates; i++) {
         struct inter_wan_path p = {
@@ -67,7 +77,7 @@ static void test_wan_choice(void **state) {
     // Sparse only where the rounds touch every entry 3.75 times: at H 5, 1,200 steps and not a step less.
     for (int k = 0; k < 2; k++) {
         struct inter_wan_path thin = {.bits_s = 1e5, .rtt_s = 0.05, .members = 2, .connections = 2};
-        struct inter_wan_choice run = {5, 0, -1, 1200 - k, true};
+        struct inter_wan_choice run = choice(5, 0, -1, 1200 - k, true);
         struct inter_wan_plan x;
         inter_wan_choose(&thin, &l, codecs, 3, &run, &x);
         assert_int_equal(x.codec, k ? 1 : 2);
@@ -85,6 +95,41 @@ static void test_wan_choice(void **state) {
     any.steps = 10000;
     (void)inter_wan_choose(&p, &l, codecs, 3, &any, &x);
     assert_true(x.interval >= 16);
+}
+
+// Nothing is chosen beyond the bounds, which may lie between the intervals that are tried; where they leave nothing, nothing is.
+static void test_bounds(void **state) {
+    (void)state;
+    struct inter_wan_load l = {.params = 10e6, .step_s = 0.05, .fragments = 1, .work = work};
+    struct inter_wan_path p = {.bits_s = 20e6, .rtt_s = 0.5, .members = 2, .connections = 2};
+    struct inter_wan_choice c = choice(0, -1, -1, 10000, true);
+    struct inter_wan_plan x = {0};
+    inter_wan_choose(&p, &l, codecs, 3, &c, &x);
+    assert_true(x.overlap >= 10);
+    c.overlap_below = 10;
+    inter_wan_choose(&p, &l, codecs, 3, &c, &x);
+    assert_true(x.overlap < 10);
+    c = choice(0, -1, -1, 10000, true);
+    c.interval_above = 31;
+    c.interval_most = 35;
+    inter_wan_choose(&p, &l, codecs, 3, &c, &x);
+    assert_int_equal(x.interval, 32);
+    c = choice(0, 600, -1, 10000, true); // above all that are tried
+    inter_wan_choose(&p, &l, codecs, 3, &c, &x);
+    assert_true(x.interval == 601 && x.overlap == 600);
+    c.interval_most = 600;
+    x.interval = 0;
+    assert_false(inter_wan_choose(&p, &l, codecs, 3, &c, &x));
+    assert_int_equal(x.interval, 0);
+    struct inter_wan_codec barred[] = {codecs[0], codecs[1], codecs[2]};
+    barred[0].barred = barred[1].barred = true;
+    c = choice(0, -1, -1, 10000, true);
+    inter_wan_choose(&p, &l, barred, 3, &c, &x);
+    assert_int_equal(x.codec, 2);
+    barred[2].barred = true;
+    x.interval = 0;
+    assert_false(inter_wan_choose(&p, &l, barred, 3, &c, &x));
+    assert_int_equal(x.interval, 0);
 }
 
 // Schemes whose loss was measured (configs/COMPARE.md: size small, 1,500 steps, same mix) come in that order where a round trip is short beside a
@@ -108,8 +153,8 @@ static void test_schemes_rank_as_measured(void **state) {
         double last = 0;
         // without it nobody measured a sixty-fourth
         for (size_t i = anticipates ? 0 : 1; i < sizeof best_first / sizeof *best_first; i++) {
-            struct inter_wan_choice at = {best_first[i].interval, 0, best_first[i].codec, 1500,
-                                          anticipates != 0};
+            struct inter_wan_choice at =
+                choice(best_first[i].interval, 0, best_first[i].codec, 1500, anticipates != 0);
             assert_true(inter_wan_choose(&p, &l, c, 5, &at, &x));
             if (x.cost <= last)
                 fail_msg("%s every %d: %g, better than the one before it with %g", c[at.codec].name,
@@ -118,11 +163,12 @@ static void test_schemes_rank_as_measured(void **state) {
         }
     }
     // 1,000 times fewer: a sixty-fourth every 6 steps, not an eighth every 25.
-    struct inter_wan_choice often = {6, 0, 4, 1500, true}, rarely = {25, 0, 2, 1500, true};
+    struct inter_wan_choice often = choice(6, 0, 4, 1500, true),
+                            rarely = choice(25, 0, 2, 1500, true);
     assert_true(inter_wan_choose(&p, &l, c, 5, &often, &x) &&
                 inter_wan_choose(&p, &l, c, 5, &rarely, &y) && x.cost < y.cost);
     // A link that carries a 250th of what fp32 every step takes: something sparse, every few steps; whose round trips are not short: rarely.
-    struct inter_wan_choice any = {0, -1, -1, 1500, true};
+    struct inter_wan_choice any = choice(0, -1, -1, 1500, true);
     p.bits_s = 32 * l.params / 250 / l.step_s;
     assert_true(inter_wan_choose(&p, &l, c, 5, &any, &x));
     if (!(x.codec >= 2 && x.interval <= 8))
@@ -137,6 +183,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_exchange),
         cmocka_unit_test(test_wan_choice),
+        cmocka_unit_test(test_bounds),
         cmocka_unit_test(test_schemes_rank_as_measured),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
