@@ -6,6 +6,7 @@
 // Exit status 0: everything was refused, and cost what it may.
 #include "agent/base/log.h"
 #include "agent/credential.h"
+#include "inter/socket_profile.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -103,7 +104,7 @@ static int open_house(const char *endpoint, const char *pid) {
     EXPECT(text, most < 64);
     int gone = 0;
     for (int i = 0; i < IDLE; i++) {
-        gone += closed_within(idle[i], i ? 100 * NEB_MS : 5 * NEB_S);
+        gone += closed_within(idle[i], i ? 100 * NEB_MS : (INTER_NAMELESS_MS + 2000) * NEB_MS);
         close(idle[i]);
     }
     snprintf(text, sizeof text, "%d of them are closed within seconds", gone);
