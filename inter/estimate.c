@@ -153,12 +153,11 @@ uint32_t inter_estimate_chunk(const struct inter_estimate *e, uint32_t blob_byte
 }
 
 uint64_t inter_estimate_window(const struct inter_estimate *e) {
-    const double low = 64 << 10, high = 64 << 20;
+    const double low = 64 << 10, high = 64 << 20, unknown = 1 << 20;
     const uint32_t usual =
         1u << 30; // larger updates have larger chunks on slow paths (64 KiB, not 16)
     if (e->goodput_bps <= 0 || !e->rtt)
-        return (uint64_t)
-            low; // one chunk: more of them would wait behind it on a slow path, and count as lost
+        return (uint64_t)unknown;
     double bytes_s = e->goodput_bps / 8, chunk = inter_estimate_chunk(e, usual),
            trip = neb_seconds(e->rtt) - chunk / bytes_s; // without its own time on the line
     double bytes = e->drain_from

@@ -79,7 +79,7 @@ void inter_estimate_lost(struct inter_estimate *e);
 
 // Chunk of at most a quarter second of goodput, and small enough that 32 connections all have one in the window; in 16 KiB..1 MiB.
 uint32_t inter_estimate_chunk(const struct inter_estimate *e, uint32_t blob_bytes);
-// Bytes in flight: what the path carries in seven round trips (of nothing: less a chunk's own time) and 200 ms, and two chunks, in 64 KiB..64 MiB; of a path of which nothing is known 64 KiB, a chunk. What came behind a lost segment,
+// Bytes in flight: what the path carries in seven round trips (of nothing: less a chunk's own time) and 200 ms, and two chunks, in 64 KiB..64 MiB; of a path of which nothing is known 1 MiB, of which the link takes what it dares (inter/stripes.h). What came behind a lost segment,
 // or whose acknowledgement did, counts as in flight until that is repaired, which takes three round trips, or TCP's least time-out; meanwhile
 // all connections are to have something to send. At 20 Mbit/s, 200 ms and 1 % loss, eight BBR connections: 17.7 to 18.6 Mbit/s with four
 // bandwidth-delay products, 19.3 to 19.9 with eight (iperf3: 19.3). At most what the path carries in half the time after which a chunk counts

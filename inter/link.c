@@ -20,16 +20,23 @@ static void set_listen(struct set *s, neb_ns now) {
     s->looked_at = now;
 }
 
+// On a slow path a beat that is lost in a full queue is repeated after some times what crosses that queue takes.
+static neb_ns silence(const struct peer *p) {
+    neb_ns may = 4 * (p->rtt > p->last_rtt ? p->rtt : p->last_rtt);
+    return may < SILENCE ? SILENCE : may > SILENCE_MOST ? SILENCE_MOST : may;
+}
+
 // Lost connections: control takes its set down, a bulk connection is dialled again alone. now: when this pass began to read. Silence is judged by
 // that, as what it was called for may have taken seconds, and what came meanwhile is read in the next.
 static void set_clean(struct inter_link *l, struct peer *p, int which, neb_ns now) {
     struct set *s = &p->s[which];
     if (!s->session)
         return;
-    bool down = s->c[0].lost || (s->up && now - s->heard > SILENCE);
+    neb_ns may = silence(p);
+    bool down = s->c[0].lost || (s->up && now - s->heard > may);
     for (uint32_t i = 0; i < CONNS && !down; i++) {
         struct conn *c = &s->c[i];
-        bool unanswered = which == DIALED && c->hello_at && !c->open && now - c->hello_at > SILENCE;
+        bool unanswered = which == DIALED && c->hello_at && !c->open && now - c->hello_at > may;
         if (unanswered && i == 0)
             down = true;
         else if (c->lost || unanswered) {
@@ -40,7 +47,7 @@ static void set_clean(struct inter_link *l, struct peer *p, int which, neb_ns no
         }
     }
     // Accepted bulk connections whose control never came are given up too.
-    if (which == ACCEPTED && !s->up && now - s->heard > SILENCE)
+    if (which == ACCEPTED && !s->up && now - s->heard > may)
         down = true;
     bool denied = s->c[0].denied;
     if (down)
@@ -101,10 +108,10 @@ static void set_pulse(struct inter_link *l, struct set *s, neb_ns now, bool ping
 }
 
 // When this set needs to be looked at again though nothing comes.
-static neb_ns set_due(const struct set *s, neb_ns now) {
+static neb_ns set_due(const struct peer *p, const struct set *s, neb_ns now) {
     if (!s->up)
         return now + RETRY_AFTER;
-    neb_ns ping = ping_due(s), beat = beat_due(s), silent = s->heard + SILENCE + 1,
+    neb_ns ping = ping_due(s), beat = beat_due(s), silent = s->heard + silence(p) + 1,
            due = ping < beat ? ping : beat;
     due = silent < due ? silent : due;
     return due > now ? due : now + 20 * NEB_MS; // it could not be sent
@@ -134,21 +141,35 @@ static void peer_forget_former(struct inter_link *l, struct peer *p, neb_ns now)
     link_peer_close(l, p); // who still uses the old keys does not come back; others do at once
 }
 
+// While it is not known whether the path is slow: what has crossed, as the peer's kernel has it, since no whole message may have. True: more waits
+// than is simply on its way.
+static bool peer_first_look(struct inter_link *l, struct peer *p, const struct set *s, neb_ns now) {
+    uint64_t taken = 0, waits = 0;
+    for (uint32_t i = 1; i < CONNS; i++) {
+        uint64_t n = inter_tcp_taken(s->c[i].fd);
+        taken += n;
+        waits += s->c[i].framed > n ? s->c[i].framed - n : 0;
+    }
+    if (!taken) // a system that does not tell
+        return link_set_queued(s) > ACK_BYTES;
+    p->bulk_acked = s->session == p->taken_of && taken > p->taken ? taken - p->taken : 0;
+    p->taken = taken;
+    p->taken_of = s->session;
+    if (waits > FIRST_WINDOW && now + FIRST_LOOK < l->deadline)
+        l->deadline = now + FIRST_LOOK;
+    return waits > FIRST_WINDOW;
+}
+
 // Do more connections fill the link better? The dialler opens them, the listener asks for them.
 static void peer_stripes(struct inter_link *l, struct peer *p, neb_ns now) {
     struct set *s = link_active(l, p);
-    uint64_t queued = 0, taken = 0;
-    for (uint32_t i = 1; s && i < CONNS; i++) {
+    uint64_t queued = 0;
+    for (uint32_t i = 1; s && i < CONNS; i++)
         queued += s->c[i].sent - s->c[i].acked;
-        taken += p->stripes.first ? inter_tcp_taken(s->c[i].fd) : 0;
-    }
-    if (p->stripes.first) { // no whole message has to have crossed
-        p->bulk_acked = taken > p->taken ? taken - p->taken : 0;
-        p->taken = taken;
-        if (queued && now + FIRST_LOOK < l->deadline)
-            l->deadline = now + FIRST_LOOK;
-    }
-    if (inter_stripes_step(&p->stripes, now, p->bulk_acked, queued > ACK_BYTES, p->rtt))
+    bool busy = queued > ACK_BYTES;
+    if (queued && p->stripes.first)
+        busy = peer_first_look(l, p, s, now);
+    if (inter_stripes_step(&p->stripes, now, p->bulk_acked, busy, p->rtt))
         neb_debug("link to %s: sends on %u bulk connections (%.1f Mbit/s before)",
                   p->member.pub.name, p->stripes.use, p->stripes.rate / 1e6);
     p->bulk_acked = 0;
@@ -237,7 +258,7 @@ enum neb_status inter_link_process(struct inter_link *l, inter_link_handler *han
             set_listen(&p->s[w], now);
             set_clean(l, p, w, began);
             set_pulse(l, &p->s[w], now, true);
-            neb_ns next = set_due(&p->s[w], now);
+            neb_ns next = set_due(p, &p->s[w], now);
             if (next < l->deadline)
                 l->deadline = next;
         }

@@ -109,8 +109,9 @@ enum neb_status inter_link_send2(struct inter_link *l, uint32_t peer, enum inter
         l->limited = true;
         return NEB_ERR_AGAIN;
     }
-    if (!c ||
-        (queued && queued + n > (bulk ? l->cfg.bulk_queue_bytes : l->cfg.control_queue_bytes)))
+    uint64_t room = bulk ? inter_stripes_room(&l->peers[peer].stripes, l->cfg.bulk_queue_bytes)
+                         : l->cfg.control_queue_bytes;
+    if (!c || (queued && queued + n > room))
         return NEB_ERR_AGAIN;
     zmq_msg_t m;
     if (zmq_msg_init_size(&m, n) != 0)

@@ -41,15 +41,18 @@
 #include "security/source_rate.h"
 #include "security/zap.h"
 
-#define ZAP_DOMAIN      "link"
-#define BEAT_EVERY      (1500 * NEB_MS) // of this side's own silence
-#define PING_FIRST      (1 * NEB_S) // the second one after the first, and so on twice as long until
-#define PING_LAST       (16 * NEB_S)
-#define ACK_BYTES       (32 << 10)      // data that is acknowledged at once; less of it is no queue
-#define ACK_DELAY       (4 * NEB_S)     // less of it, at most so late
-#define SILENCE         (4250 * NEB_MS) // nothing heard for so long: the set is down
-#define LOOK_EVERY      (1 * NEB_S)     // of what is not heard: data that comes is no silence
-#define FIRST_LOOK      (50 * NEB_MS)   // between looks at a path of which nothing is known
+#define ZAP_DOMAIN "link"
+#define BEAT_EVERY (1500 * NEB_MS) // of this side's own silence
+#define PING_FIRST (1 * NEB_S)     // the second one after the first, and so on twice as long until
+#define PING_LAST  (16 * NEB_S)
+#define ACK_BYTES  (32 << 10)  // data that is acknowledged at once; less of it is no queue
+#define ACK_DELAY  (4 * NEB_S) // less of it, at most so late
+#define SILENCE                                                                                    \
+    (4250 * NEB_MS) // nothing heard for so long, or for four round trips: the set is down
+#define SILENCE_MOST    (20 * NEB_S)
+#define LOOK_EVERY      (1 * NEB_S) // of what is not heard: data that comes is no silence
+#define FIRST_WINDOW    (16 << 10) // that TCP gives a new connection, and more: what is beyond waits
+#define FIRST_LOOK      (50 * NEB_MS) // between looks at a path of which nothing is known
 #define RETRY_AFTER     (200 * NEB_MS)
 #define DUPLICATE_GRACE (5 * NEB_S)
 #define RECYCLE         (3600 * NEB_S) // CURVE never rekeys: connections this old are replaced
@@ -113,13 +116,13 @@ struct peer {
     bool self, revoked, up;
     neb_ns parts_at; // revoked: nothing is heard or sent, connections are cut then; 0: they are
     struct set s[SETS];
-    neb_ns dial_at, since, rtt, clock_offset;
+    neb_ns dial_at, since, rtt, last_rtt, clock_offset;
     struct neb_bucket sessions;   // that it began
     struct inter_stripes stripes; // this side sends on the first of them
     uint32_t asked, told;         // connections that the peer wants; that it was asked for
     uint64_t bulk_acked;          // since the last look at the stripes
-    uint64_t
-        taken; // of the active set's bulk connections, by the peer's kernel; while the stripes begin
+    uint64_t taken,
+        taken_of; // while the stripes begin: by the peer's kernel, of the bulk connections of this session's set
     uint64_t message_bytes;         // handed over by the caller
     uint64_t payload_bytes;         // of these the second parts on bulk
     struct inter_tcp_counts closed; // of connections that are gone

@@ -1,7 +1,8 @@
 #include "inter/stripes.h"
 
 static const neb_ns hold = 60 * NEB_S, least_measured = 2 * NEB_S, first_trips = 8,
-                    first_least = NEB_S / 2, first_most = 3 * NEB_S;
+                    first_least_trips = 5, first_least = NEB_S / 2, first_most = 3 * NEB_S,
+                    first_pass = 200 * NEB_MS;
 static const uint64_t first_bytes = 32 << 10;
 enum { HOLD_DOUBLINGS = 4 };                   // up to 16 minutes
 static const uint64_t least_bytes = 256 << 10; // small talk says nothing
@@ -63,6 +64,7 @@ static bool try_fewer(struct inter_stripes *s, neb_ns now, neb_ns rtt) {
 static bool measured(struct inter_stripes *s, neb_ns now, double rate, neb_ns rtt) {
     double last = s->rate;
     s->rate = rate;
+    s->slow = false;
     if (s->fewer) {
         s->fewer = false;
         if (rate >= s->before * loss)
@@ -115,21 +117,32 @@ static bool measured(struct inter_stripes *s, neb_ns now, double rate, neb_ns rt
     return try_more(s, now, times, rtt);
 }
 
-// A window grows from ten segments, so that 32 KiB take three round trips on any path that is not slow, and some more if one is lost. A path
-// that only looks slow has more tried at once.
+// A window grows from ten segments, so that 32 KiB take three round trips on any path that is not slow, and some more if one is lost. While more waits
+// than the path takes, of a pass that comes late only as much counts as a pass takes. A path that only looks slow has more tried at once.
 static bool first_look(struct inter_stripes *s, neb_ns now, uint64_t acked, bool busy, neb_ns rtt) {
-    s->from_first = s->from_first || !busy ? s->from_first : now;
-    s->bytes += s->from_first ? acked : 0;
-    neb_ns took = now - s->from_first, may = first_least + first_trips * rtt;
+    neb_ns since = s->last ? now - s->last : 0, may = first_least + first_trips * rtt;
     may = !rtt || may > first_most ? first_most : may;
-    bool slow = s->from_first && took > may;
-    if (!slow && s->bytes < first_bytes)
+    may = may < first_least_trips * rtt ? first_least_trips * rtt : may;
+    s->last = now;
+    if (!s->bytes && !s->was_busy) // nothing was sent
+        s->busy = since = 0;
+    s->bytes += acked;
+    s->busy += s->was_busy && since > first_pass ? first_pass : since;
+    s->was_busy = busy;
+    bool fast = s->bytes >= first_bytes && s->busy <= may, slow = !fast && busy && s->busy > may;
+    if (!fast && !slow && !busy && s->busy > may) // too little was sent
+        s->bytes = 0, s->busy = 0;
+    if (!fast && !slow)
         return false;
-    s->likely = s->likely && !slow;
-    s->use = slow ? 1 : s->first;
+    s->likely = s->likely && fast;
+    s->slow = slow;
+    s->fewer_at = slow ? now + 4 * hold : 0;
+    s->use = fast ? s->first : 1;
     s->bytes = 0;
+    s->busy = s->last = 0;
     s->first = 0;
-    return !slow;
+    s->was_busy = false;
+    return fast;
 }
 
 bool inter_stripes_step(struct inter_stripes *s, neb_ns now, uint64_t acked, bool busy,

@@ -15,7 +15,7 @@
 // connection is to have four segments of it (BBR: 32); where it has not, fewer are tried. A tenth less is taken back: under loss even such
 // connections can help.
 //
-// So one connection begins, and the others follow as soon as 32 KiB have crossed, unless these took longer than a path takes on which the first
+// So one connection begins, with 64 KiB at most under way, and the others follow as soon as 32 KiB have crossed, unless these took longer than a path takes on which the first
 // windows of all of them are no queue of seconds (seen: at 64 kbit/s they are one of 12, behind which both sides take each other for dead).
 //
 // It is tried again after the hold, which is twice as long after each trial that gained nothing, up to a quarter of an hour: on a link that is
@@ -32,11 +32,14 @@
 // Few transfers last long enough to find out by trying. Where a loss makes a connection slow down (CUBIC, Reno), more of them are needed:
 // at 100 Mbit/s, 100 ms and 0.1 % loss 8 carried 80, 16 96; at 20 Mbit/s, 200 ms and 1 % one BBR stream of iperf3 carried 17.8, eight 19.6.
 enum { INTER_STRIPES_FIRST = 16, INTER_STRIPES_FIRST_BBR = 8 };
+enum {
+    INTER_STRIPES_FIRST_BYTES = 64 << 10
+}; // that may be under way before it is known whether the path is slow: 8 s of 64 kbit/s
 
 struct inter_stripes {
     uint32_t use, max;   // connections to send on; never above max
     uint32_t first;      // that follow when the path is not slow; 0: it is known whether it is
-    neb_ns from_first;   // when its first bytes left
+    bool slow;           // they took long, and no rate has been measured since
     uint32_t from;       // while one is on trial: the number before
     double rate, before; // bit/s: last measurement; of the next smaller number (0: none)
     bool trying;         // use is on trial against before
@@ -58,6 +61,11 @@ struct inter_stripes {
 
 // likely: `first` fills the link as far as is known, as with BBR; more are tried after a minute. first == max: pinned.
 void inter_stripes_init(struct inter_stripes *s, uint32_t first, uint32_t max, bool likely);
+// Bytes that may be under way on all of them at once.
+static inline uint64_t inter_stripes_room(const struct inter_stripes *s, uint64_t usual) {
+    return (s->first || s->slow) && usual > INTER_STRIPES_FIRST_BYTES ? INTER_STRIPES_FIRST_BYTES
+                                                                      : usual;
+}
 // Connections to have open: also those that are about to follow.
 static inline uint32_t inter_stripes_open(const struct inter_stripes *s) {
     return s->first > s->use ? s->first : s->use;

@@ -252,7 +252,7 @@ static void test_flood_of_few_addresses(void **state) {
         }
         done = outlives_flood(ctx);
         for (neb_ns end = neb_now() + 20 * NEB_S; descriptors() > quiet + 8 && neb_now() < end;)
-            run(0.1, 0); // silent ones are gone after 5 s
+            run(0.1, 0); // silent ones are gone after 8 s
     }
     order('f');
     // On a loaded machine they take their time to come; counted before they came, they would be over before they began.

@@ -414,7 +414,7 @@ static void test_slower_than_patience(void **state) {
 static void test_chunks_and_windows(void **state) {
     (void)state;
     struct inter_estimate e = {0};
-    assert_int_equal(inter_estimate_window(&e), 64 << 10);
+    assert_int_equal(inter_estimate_window(&e), 1 << 20);
     assert_int_equal(inter_estimate_chunk(&e, 10 << 20), 64 << 10);
     e.goodput_bps = 2e6;
     e.rtt = 300 * NEB_MS;

@@ -108,6 +108,7 @@ static void test_first_look(void **state) {
         run(&s, &now, paths[i].seconds, paths[i].bps, paths[i].bps, true);
         assert_int_equal(s.use, paths[i].use);
         assert_int_equal(inter_stripes_open(&s), paths[i].open);
+        assert_int_equal(inter_stripes_room(&s, 64 << 20), paths[i].use == 1 ? 64 << 10 : 64 << 20);
     }
     // A first segment that was lost for seconds: other numbers are tried at once, and not after the minute of those that are likely to do.
     struct inter_stripes s;
@@ -115,8 +116,15 @@ static void test_first_look(void **state) {
     inter_stripes_init(&s, 8, 32, true);
     run(&s, &now, 4, 0, 0, true);
     assert_int_equal(s.use, 1);
-    run(&s, &now, 30, 9e6, 70e6, true);
+    run(&s, &now, 30, 0.3e6, 3e6, true); // under losses: more of them than a slow link gets
     assert_true(s.use >= 8);
+    assert_int_equal(inter_stripes_room(&s, 64 << 20), 64 << 20);
+    // What crosses at once never waits, and a trickle is no proof.
+    inter_stripes_init(&s, 8, 32, true);
+    run(&s, &now, 60, 16e3, 16e3, false);
+    assert_int_equal(s.use, 1);
+    run(&s, &now, 2, 2e6, 2e6, false);
+    assert_int_equal(s.use, 8);
 }
 
 // A number that is likely to do is not disturbed for a minute; then it has to prove itself as any other.
