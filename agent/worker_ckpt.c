@@ -305,6 +305,8 @@ static enum neb_status restore_newest(struct agent_worker *w, const char *dir) {
         bool good = trusted(w, c);
         enum neb_status st = good ? restore_from(w, c) : NEB_OK;
         intra_ckpt_close(&c);
+        if (st == NEB_ERR_NOT_FOUND) // a section: there is a checkpoint, and half of it is taken
+            return NEB_ERR_FORMAT;
         NEB_TRY(st);
         if (good)
             NEB_TRY(holds_what_it_says(w, &good));

@@ -537,6 +537,11 @@ enum neb_status intra_ckpt_open_latest_in(const struct neb_vault *vault, const c
             neb_warn("%s is not usable; trying the previous checkpoint", path);
     }
     intra_names_free(names, n);
+    if (n > 0 && st == NEB_ERR_NOT_FOUND) // a part: who reads "none" would begin anew
+        return neb_fail(NEB_ERR_CORRUPT,
+                        "no checkpoint in %s is usable: files of them are missing; bring those "
+                        "back, or remove the checkpoints to begin without",
+                        dir);
     return st;
 }
 

@@ -88,7 +88,8 @@ NEB_MUST_CHECK enum neb_status intra_ckpt_read(const struct intra_ckpt *c, const
 NEB_MUST_CHECK enum neb_status intra_ckpt_step_path(const char *dir, int64_t step, char *out,
                                                     size_t cap);
 // Opens the newest checkpoint of a folder that verifies; damaged ones are reported and passed over. NEB_ERR_NOT_FOUND
-// (not logged) when there is none; NEB_ERR_IO when the folder cannot be read; else the failure of the oldest one tried.
+// (not logged) when there is none; NEB_ERR_IO when the folder cannot be read; else the failure of the oldest one tried, NEB_ERR_CORRUPT
+// where a file of it is missing.
 // vault: opens sealed ones too; may be NULL.
 NEB_MUST_CHECK enum neb_status intra_ckpt_open_latest_in(const struct neb_vault *vault,
                                                          const char *dir, struct intra_ckpt **out);

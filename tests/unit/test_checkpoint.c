@@ -4,6 +4,7 @@
 #include "agent/base/log.h"
 #include "agent/base/sha256.h"
 #include "intra/checkpoint_array.h"
+#include "intra/checkpoint_parts.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -262,6 +263,24 @@ static bool there(const char *name) {
     return neb_path(p, sizeof p, dir, name) == NEB_OK && neb_fs_exists(p);
 }
 
+// Of two files, one of which was lost.
+static void put_without_part(const char *name) {
+    const struct intra_part part = {.token = 7, .number = 1, .n = 1};
+    const uint64_t parts[2] = {part.token, part.n};
+    char file[NEB_PATH_MAX], lost[NEB_PATH_MAX];
+    struct intra_ckpt_writer *w = NULL;
+    assert_int_equal(neb_path(file, sizeof file, dir, name), NEB_OK);
+    assert_int_equal(intra_part_create(NULL, file, &part, &w), NEB_OK);
+    assert_int_equal(intra_ckpt_commit(w), NEB_OK);
+    intra_ckpt_writer_destroy(&w);
+    assert_int_equal(intra_ckpt_create(file, &w), NEB_OK);
+    assert_int_equal(intra_ckpt_add(w, INTRA_PARTS_SECTION, INTRA_U64, 2, 1, parts), NEB_OK);
+    assert_int_equal(intra_ckpt_commit(w), NEB_OK);
+    intra_ckpt_writer_destroy(&w);
+    assert_int_equal(intra_part_path(file, part.token, part.number, lost, sizeof lost), NEB_OK);
+    assert_int_equal(neb_fs_remove(lost), NEB_OK);
+}
+
 static void test_folder(void **state) {
     (void)state;
     struct intra_ckpt *c = NULL;
@@ -284,6 +303,8 @@ static void test_folder(void **state) {
                 there("step-99999999999.ckpt"));
     put("step-000000000020.ckpt", false);
     // all damaged: an error, not a fresh start
+    assert_int_equal(intra_ckpt_open_latest_in(NULL, dir, &c), NEB_ERR_CORRUPT);
+    put_without_part("step-000000000020.ckpt");
     assert_int_equal(intra_ckpt_open_latest_in(NULL, dir, &c), NEB_ERR_CORRUPT);
     char file[NEB_PATH_MAX];
     assert_int_equal(neb_path(file, sizeof file, dir, "step-of-the-day.ckpt"), NEB_OK);

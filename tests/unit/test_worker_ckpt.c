@@ -147,6 +147,28 @@ static void test_under_way(void **state) {
     destroy(&w);
 }
 
+static enum neb_status section_missing(struct agent_worker *w, const struct intra_ckpt *c) {
+    uint64_t x;
+    (void)w;
+    return intra_ckpt_read(c, "absent", INTRA_U64, 1, 1, &x);
+}
+
+// "No checkpoint" would have it begin anew, from what is half restored.
+static void test_section_missing(void **state) {
+    (void)state;
+    char path[NEB_PATH_MAX], text[300];
+    struct agent_worker *w = under_way(path), *other = make();
+    write_checkpoint(w, path);
+    other->ops.restore = section_missing;
+    neb_log_set_sink(testing_drop, NULL);
+    assert_int_equal(worker_restore(other), NEB_ERR_FORMAT);
+    neb_log_set_sink(NULL, NULL);
+    neb_last_error(text, sizeof text);
+    assert_non_null(strstr(text, "has no section 'absent'"));
+    destroy(&w);
+    destroy(&other);
+}
+
 static void test_of_before(void **state) {
     (void)state;
     char path[NEB_PATH_MAX], text[300];
@@ -326,8 +348,9 @@ static void test_plans_of_snapshot(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_under_way), cmocka_unit_test(test_of_before),
-        cmocka_unit_test(test_repeated), cmocka_unit_test(test_plans_of_snapshot)};
+        cmocka_unit_test(test_under_way), cmocka_unit_test(test_section_missing),
+        cmocka_unit_test(test_of_before), cmocka_unit_test(test_repeated),
+        cmocka_unit_test(test_plans_of_snapshot)};
     if (!mkdtemp(dir))
         return 1;
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
