@@ -177,31 +177,24 @@ enum neb_status intra_tokenizer_decode(const struct intra_tokenizer *t, const in
     return neb_fail(NEB_ERR_NOMEM, "cannot decode %zu tokens: %s", n, e.what());
 }
 
-// What SentencePiece reads by itself is a list of files, split at commas, which a path may have.
-struct file_lines final : sentencepiece::SentenceIterator {
-    explicit file_lines(const char *path) : file(path, std::ios::binary) { file_lines::Next(); }
-    bool done() const override { return !more; }
-    void Next() override { more = static_cast<bool>(std::getline(file, line)); }
-    const std::string &value() const override { return line; }
-    sentencepiece::util::Status status() const override {
-        return file.is_open() && !file.bad() ? sentencepiece::util::Status()
-                                             : sentencepiece::util::Status(sentencepiece::util::StatusCode::kDataLoss, "its text cannot be read");
-    }
-
-  private:
-    std::ifstream file;
-    std::string line;
-    bool more = false;
-};
+// SentencePiece takes a list of files, in CSV. It keeps that text in the model, by whose bytes jobs know a vocabulary: so a path is quoted only
+// where it has to be.
+static std::string as_csv(const char *path) {
+    std::string quoted = "\"";
+    if (*path != '"' && !std::strchr(path, ','))
+        return path;
+    for (; *path; path++)
+        quoted.append(*path == '"' ? 2 : 1, *path);
+    return quoted + '"';
+}
 
 enum neb_status intra_tokenizer_train(const char *lines_path, const char *prefix, const struct intra_tokenizer_train *c) try {
-    file_lines lines(lines_path);
     auto status = sentencepiece::SentencePieceTrainer::Train(
-        {{"model_prefix", prefix}, {"vocab_size", std::to_string(c->vocab)}, {"model_type", c->type},
+        {{"input", as_csv(lines_path)}, {"model_prefix", prefix}, {"vocab_size", std::to_string(c->vocab)}, {"model_type", c->type},
          {"character_coverage", std::to_string(c->character_coverage)}, {"byte_fallback", c->byte_fallback ? "true" : "false"},
          {"num_threads", std::to_string(c->threads)}, {"minloglevel", "2"}, {"max_sentence_length", "16384"},
          {"hard_vocab_limit", "false"}, {"remove_extra_whitespaces", "false"}, {"user_defined_symbols", std::string("\n") + (c->symbols ? c->symbols : "")},
-         {"normalization_rule_name", "identity"}}, &lines);
+         {"normalization_rule_name", "identity"}});
     if (!status.ok())
         return neb_fail(NEB_ERR_INVALID, "cannot train a vocabulary of %d pieces: %s", c->vocab, status.ToString().c_str());
     return NEB_OK;

@@ -472,6 +472,14 @@ static void test_what_is_built_anew(void **state) {
     assert_false(is_kept(&s));
 }
 
+static struct neb_buf read_of(const char *folder, const char *file) {
+    char path[NEB_PATH_MAX];
+    struct neb_buf b = {0};
+    assert_int_equal(neb_path(path, sizeof path, folder, file), NEB_OK);
+    assert_int_equal(neb_fs_read(path, 1 << 26, &b), NEB_OK);
+    return b;
+}
+
 // What every error about a damaged corpus advises: the same build again.
 static void test_damage_is_mended(void **state) {
     (void)state;
@@ -501,22 +509,26 @@ static void test_damage_is_mended(void **state) {
     assert_true(skipped);
 }
 
-// SentencePiece splits what it takes for a list of files at commas.
-static void test_comma_in_path(void **state) {
+// Jobs know their vocabulary by the bytes of its model, of which the path of the lines is a part: what builds a corpus anew at its old path must
+// bring the same. SentencePiece splits what it takes for a list of files at commas.
+static void test_paths_of_vocabularies(void **state) {
     (void)state;
-    char out[NEB_PATH_MAX], path[NEB_PATH_MAX];
-    struct neb_buf here = {0}, there = {0};
+    static const char *const names[] = {"en,de", "en\"de", "en,\"de\""};
+    char out[NEB_PATH_MAX], as[128];
+    struct neb_buf there = read_of(corpus_dir, "tokenizer.vocab");
     bool skipped;
-    put("en", "another text\n");
-    snprintf(out, sizeof out, "%s/en,de", dir);
-    assert_int_equal(intra_corpus_build(&spec, out, quiet, NULL, &skipped), NEB_OK);
-    assert_int_equal(neb_path(path, sizeof path, out, "tokenizer.vocab"), NEB_OK);
-    assert_int_equal(neb_fs_read(path, 1 << 20, &here), NEB_OK);
-    assert_int_equal(neb_path(path, sizeof path, corpus_dir, "tokenizer.vocab"), NEB_OK);
-    assert_int_equal(neb_fs_read(path, 1 << 20, &there), NEB_OK);
-    assert_int_equal(here.len, there.len);
-    assert_memory_equal(here.p, there.p, here.len);
-    neb_buf_free(&here);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        snprintf(out, sizeof out, "%s/%s", dir, names[i]);
+        assert_int_equal(intra_corpus_build(&spec, out, quiet, NULL, &skipped), NEB_OK);
+        struct neb_buf here = read_of(out, "tokenizer.vocab"),
+                       model = read_of(out, "tokenizer.model");
+        assert_int_equal(here.len, there.len);
+        assert_memory_equal(here.p, there.p, here.len);
+        snprintf(as, sizeof as, "%s/%s.nebula-building/sample.txt", dir, names[i]);
+        assert_non_null(memmem(model.p, model.len, as, strlen(as)));
+        neb_buf_free(&here);
+        neb_buf_free(&model);
+    }
     neb_buf_free(&there);
 }
 
@@ -599,7 +611,7 @@ int main(void) {
         cmocka_unit_test(test_jsonl_and_tsv),
         cmocka_unit_test(test_what_is_built_anew),
         cmocka_unit_test(test_damage_is_mended),
-        cmocka_unit_test(test_comma_in_path),
+        cmocka_unit_test(test_paths_of_vocabularies),
         cmocka_unit_test(test_vocabulary_without_eos),
         cmocka_unit_test(test_foreign_jsonl),
         cmocka_unit_test(test_wide_tokens_are_read),
