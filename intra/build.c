@@ -74,30 +74,66 @@ static enum neb_status hash_spec(struct build *b) {
     return NEB_OK;
 }
 
-// Every error about a damaged corpus advises to build it again: nothing less than a whole one may stay.
-static bool is_whole(const char *dir) {
-    struct intra_corpus *c = NULL;
-    neb_log_hush(true);
-    enum neb_status st = intra_corpus_open(dir, true, &c);
-    if (st == NEB_OK)
-        st = intra_corpus_check_tokenizer(c);
-    neb_log_hush(false);
-    intra_corpus_close(&c);
-    return st == NEB_OK;
+static enum neb_status check_trained(const struct intra_corpus *c, const char *model) {
+    char path[NEB_PATH_MAX];
+    struct neb_map list = {0};
+    struct intra_tokenizer *t = NULL;
+    NEB_TRY(neb_path(path, sizeof path, intra_corpus_dir(c), "tokenizer.vocab"));
+    NEB_TRY(intra_corpus_check_tokenizer(c));
+    NEB_TRY(neb_map_open(path, &list));
+    enum neb_status st = intra_tokenizer_open(model, &t);
+    if (st == NEB_OK && !intra_tokenizer_is_listed(t, (const char *)list.p, list.len))
+        st = neb_fail(NEB_ERR_CORRUPT, "%s: its pieces are not those of %s", model, path);
+    if (t)
+        intra_tokenizer_close(&t);
+    neb_map_close(&list);
+    return st;
 }
 
-static bool already_built(const char *dir, const char *inputs) {
+// corpus.json has no digest of the vocabulary, and gets none: it is itself known by its bytes, also to jobs that began on an earlier build of
+// the same. So a given vocabulary is compared with its file, a trained one with the list beside it.
+static enum neb_status check_vocabulary(const struct build *b, const struct intra_corpus *c) {
+    const struct neb_buf *given = &b->vocabulary;
     char path[NEB_PATH_MAX];
-    if (neb_path(path, sizeof path, dir, "corpus.json") != NEB_OK || !neb_fs_exists(path))
-        return false;
+    struct neb_map model;
+    NEB_TRY(neb_path(path, sizeof path, intra_corpus_dir(c), "tokenizer.model"));
+    NEB_TRY(neb_map_open(path, &model)); // says why it cannot be read, which the library does not
+    bool same = model.len == given->len && given->len && !memcmp(model.p, given->p, given->len);
+    neb_map_close(&model);
+    if (!b->spec->tokenizer[0])
+        return check_trained(c, path);
+    return same
+               ? NEB_OK
+               : neb_fail(NEB_ERR_CORRUPT, "%s is not the vocabulary %s", path, b->spec->tokenizer);
+}
+
+static enum neb_status check_corpus(const struct build *b, const char *dir) {
+    struct intra_corpus *c = NULL;
+    b->progress(b->user, "verifying", 0, 1);
+    NEB_TRY(intra_corpus_open(dir, true, &c));
+    enum neb_status st = check_vocabulary(b, c);
+    intra_corpus_close(&c);
+    return st;
+}
+
+// Every error about a damaged corpus advises to build it again: nothing less than a whole one may stay. One that cannot be read now may be
+// whole, and is not replaced.
+static enum neb_status already_built(const struct build *b, const char *dir, const char *inputs,
+                                     bool *built) {
+    char path[NEB_PATH_MAX];
+    NEB_TRY(neb_path(path, sizeof path, dir, "corpus.json"));
     json_t *root = json_load_file(path, 0, NULL);
     const char *was = json_string_value(json_object_get(root, "inputs"));
-    bool same = was && !strcmp(was, inputs);
+    *built = was && !strcmp(was, inputs);
     json_decref(root);
-    if (!same || is_whole(dir))
-        return same;
+    if (!*built)
+        return NEB_OK;
+    enum neb_status st = check_corpus(b, dir);
+    *built = st == NEB_OK;
+    if (st != NEB_ERR_FORMAT && st != NEB_ERR_CORRUPT && st != NEB_ERR_NOT_FOUND)
+        return st;
     neb_warn("the corpus in %s is damaged: building it again", dir);
-    return false;
+    return NEB_OK;
 }
 
 static enum neb_status write_corpus(struct build *b, const char *inputs) {
@@ -167,10 +203,9 @@ static enum neb_status build(struct build *b, const char *dir, bool *skipped) {
     NEB_TRY(read_all(b));
     neb_sha256_finish(b->inputs, sha);
     neb_hex(sha, sizeof sha, hex);
-    if (already_built(dir, hex)) {
-        *skipped = true;
+    NEB_TRY(already_built(b, dir, hex, skipped));
+    if (*skipped)
         return NEB_OK;
-    }
     NEB_TRY(build_place_free(dir));
     NEB_TRY(build_aside(b, hex));
     return build_place_free(dir); // somebody may have put something there meanwhile

@@ -27,7 +27,7 @@ struct intra_corpus;
 // NEB_ERR_NOT_FOUND: no corpus there; NEB_ERR_FORMAT, NEB_ERR_CORRUPT; NEB_ERR_LIMIT: more than INTRA_SHARDS_MAX.
 NEB_MUST_CHECK enum neb_status intra_corpus_open(const char *dir, bool verify,
                                                  struct intra_corpus **out);
-// Whether DIR/tokenizer.model is there and is the one that the tokens are of. NEB_ERR_NOT_FOUND, NEB_ERR_FORMAT.
+// Whether DIR/tokenizer.model is there, can be loaded, and has as many pieces as the corpus. NEB_ERR_NOT_FOUND, NEB_ERR_FORMAT.
 NEB_MUST_CHECK enum neb_status intra_corpus_check_tokenizer(const struct intra_corpus *c);
 void intra_corpus_close(struct intra_corpus **c);
 int32_t intra_corpus_vocab(const struct intra_corpus *c);   // pieces
@@ -132,7 +132,9 @@ struct intra_build_spec {
 // done and total: bytes of the sources, for the stages "reading" and "encoding".
 typedef void intra_build_progress(void *user, const char *stage, uint64_t done, uint64_t total);
 // Builds the corpus in DIR.nebula-building, which then takes DIR's place: a crash leaves the old corpus or the new one, whole. An existing
-// corpus of the same spec and inputs is kept (*skipped) if every file of it is whole. NEB_ERR_EXISTS: DIR is neither absent, nor empty, nor
+// corpus of the same spec and inputs is kept (*skipped) if it is whole: its shards by their digests, a given vocabulary by its file's bytes,
+// one that was trained by the pieces and scores of tokenizer.vocab. Damage is logged, and mended; where that cannot be told (no memory, no
+// permission, a failing disk), that is the build's failure. NEB_ERR_EXISTS: DIR is neither absent, nor empty, nor
 // a corpus and nothing else; or it holds a source, or the working folder. NEB_ERR_INVALID: a vocabulary without an EOS piece.
 // NEB_ERR_STATE: a source has changed between its two readings. NEB_ERR_LIMIT: more than INTRA_SHARDS_MAX shards, which is known once the
 // first one is full. Then nothing was changed.

@@ -5,6 +5,7 @@
 #include <sentencepiece_trainer.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -175,6 +176,19 @@ enum neb_status intra_tokenizer_decode(const struct intra_tokenizer *t, const in
     return NEB_OK;
 } catch (const std::exception &e) {
     return neb_fail(NEB_ERR_NOMEM, "cannot decode %zu tokens: %s", n, e.what());
+}
+
+bool intra_tokenizer_is_listed(const struct intra_tokenizer *t, const char *list, size_t len) {
+    absl::string_view left(list, len);
+    for (int i = 0; i < t->processor.GetPieceSize(); i++) {
+        const std::string &piece = t->processor.IdToPiece(i);
+        char score[32];
+        const size_t n = static_cast<size_t>(std::snprintf(score, sizeof score, "\t%g\n", static_cast<double>(t->processor.GetScore(i))));
+        if (left.substr(0, piece.size()) != piece || left.substr(piece.size(), n) != absl::string_view(score, n))
+            return false;
+        left.remove_prefix(piece.size() + n);
+    }
+    return left.empty();
 }
 
 // SentencePiece takes a list of files, in CSV. It keeps that text in the model, by whose bytes jobs know a vocabulary: so a path is quoted only

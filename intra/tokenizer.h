@@ -27,6 +27,9 @@ NEB_MUST_CHECK enum neb_status intra_tokenizer_encode(const struct intra_tokeniz
 NEB_MUST_CHECK enum neb_status intra_tokenizer_decode(const struct intra_tokenizer *t,
                                                       const int32_t *ids, size_t n, char **text);
 
+// Whether a list, the text of PREFIX.vocab below, has the pieces of this model and their scores, which it gives to six digits.
+bool intra_tokenizer_is_listed(const struct intra_tokenizer *t, const char *list, size_t len);
+
 struct intra_tokenizer_train {
     int32_t vocab;
     const char *type; // "unigram" or "bpe"
@@ -35,8 +38,8 @@ struct intra_tokenizer_train {
     int32_t threads;
     const char *symbols; // pieces of their own, each after a comma: ",<de>,<fr>"; NULL: none
 };
-// Trains from a file of lines; writes PREFIX.model and PREFIX.vocab. NEB_ERR_INVALID: SentencePiece cannot make such a vocabulary of
-// this text (too few lines for that many pieces).
+// Trains from a file of lines; writes PREFIX.model, whose bytes hold both paths, and PREFIX.vocab. NEB_ERR_INVALID: SentencePiece cannot make
+// such a vocabulary of this text (too few lines for that many pieces).
 NEB_MUST_CHECK enum neb_status intra_tokenizer_train(const char *lines_path, const char *prefix,
                                                      const struct intra_tokenizer_train *c);
 

@@ -10,6 +10,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -480,32 +481,77 @@ static struct neb_buf read_of(const char *folder, const char *file) {
     return b;
 }
 
+static void put_in(const char *folder, const char *file, const struct neb_buf *b) {
+    char path[NEB_PATH_MAX];
+    assert_int_equal(neb_path(path, sizeof path, folder, file), NEB_OK);
+    assert_int_equal(b ? neb_fs_write(path, b->p, b->len, 0644) : neb_fs_remove(path), NEB_OK);
+}
+
+// The file, missing (at NULL), or with another byte where it has `at`, is as before once the same is built again.
+static void mends(const struct intra_build_spec *s, const char *out, const char *file,
+                  const char *at) {
+    struct neb_buf was = read_of(out, file), bad = read_of(out, file);
+    bool skipped = true;
+    if (at) {
+        uint8_t *p = memmem(bad.p, bad.len, at, strlen(at));
+        assert_non_null(p);
+        p[strlen(at) - 1] ^= 1;
+    }
+    put_in(out, file, at ? &bad : NULL);
+    assert_int_equal(intra_corpus_build(s, out, quiet, NULL, &skipped), NEB_OK);
+    assert_false(skipped);
+    struct neb_buf now = read_of(out, file);
+    assert_int_equal(now.len, was.len);
+    assert_memory_equal(now.p, was.p, was.len);
+    neb_buf_free(&was);
+    neb_buf_free(&bad);
+    neb_buf_free(&now);
+    assert_int_equal(intra_corpus_build(s, out, quiet, NULL, &skipped), NEB_OK);
+    assert_true(skipped);
+}
+
 // What every error about a damaged corpus advises: the same build again.
 static void test_damage_is_mended(void **state) {
     (void)state;
-    static const char *const files[] = {"tokenizer.model", "two/train-00000.bin"};
-    char out[NEB_PATH_MAX], path[NEB_PATH_MAX];
-    struct neb_buf was = {0}, now = {0};
+    static const char *const files[] = {"tokenizer.model", "tokenizer.vocab",
+                                        "two/train-00000.bin"};
+    char out[NEB_PATH_MAX];
     struct intra_build_spec s = spec;
     bool skipped;
+    neb_log_set_sink(capture, NULL);
     snprintf(out, sizeof out, "%s/mended", dir);
     assert_int_equal(intra_corpus_build(&s, out, quiet, NULL, &skipped), NEB_OK);
-    for (int i = 0; i < 4; i++) { // each is missing, then has a wrong byte
-        assert_int_equal(neb_path(path, sizeof path, out, files[i % 2]), NEB_OK);
-        assert_int_equal(neb_fs_read(path, 1 << 26, &was), NEB_OK);
-        was.p[was.len / 2 * (size_t)(i % 2)] ^= 1;
-        assert_int_equal(i < 2 ? neb_fs_remove(path) : neb_fs_write(path, was.p, was.len, 0644),
-                         NEB_OK);
-        was.p[was.len / 2 * (size_t)(i % 2)] ^= 1;
-        assert_int_equal(intra_corpus_build(&s, out, quiet, NULL, &skipped), NEB_OK);
-        assert_false(skipped);
-        assert_int_equal(neb_fs_read(path, 1 << 26, &now), NEB_OK);
-        assert_int_equal(now.len, was.len);
-        assert_memory_equal(now.p, was.p, was.len);
-        neb_buf_free(&was);
-        neb_buf_free(&now);
-    }
+    for (int i = 0; i < 3; i++)
+        mends(&s, out, files[i], NULL);
+    mends(&s, out, files[0], "è");
+    assert_non_null(strstr(message, "mended/tokenizer.model: its pieces are not those of "));
+    mends(&s, out, files[2], "NEBSHRD");
+    snprintf(s.tokenizer, sizeof s.tokenizer, "%s/corpus/tokenizer.model", dir);
     assert_int_equal(intra_corpus_build(&s, out, quiet, NULL, &skipped), NEB_OK);
+    assert_false(skipped);
+    mends(&s, out, files[0], "/sample.txt"); // a given one may not differ anywhere
+    neb_log_set_sink(NULL, NULL);
+}
+
+// What cannot be read may be whole: a failing disk, say, is no reason to replace a corpus.
+static void test_unreadable_is_kept(void **state) {
+    (void)state;
+    char out[NEB_PATH_MAX], shard[NEB_PATH_MAX], aside[NEB_PATH_MAX];
+    bool skipped;
+    snprintf(out, sizeof out, "%s/kept", dir);
+    assert_int_equal(intra_corpus_build(&spec, out, quiet, NULL, &skipped), NEB_OK);
+    assert_int_equal(neb_path(shard, sizeof shard, out, "two/train-00000.bin"), NEB_OK);
+    snprintf(aside, sizeof aside, "%s/aside", dir);
+    assert_int_equal(rename(shard, aside), 0);
+    assert_int_equal(neb_fs_mkdirs(shard, 0755), NEB_OK); // as root is refused nothing
+    neb_log_set_sink(capture, NULL);
+    assert_int_equal(intra_corpus_build(&spec, out, quiet, NULL, &skipped), NEB_ERR_INVALID);
+    neb_log_set_sink(NULL, NULL);
+    assert_false(skipped);
+    assert_non_null(strstr(message, "two/train-00000.bin is not a regular file"));
+    assert_int_equal(rmdir(shard), 0);
+    assert_int_equal(rename(aside, shard), 0);
+    assert_int_equal(intra_corpus_build(&spec, out, quiet, NULL, &skipped), NEB_OK);
     assert_true(skipped);
 }
 
@@ -611,6 +657,7 @@ int main(void) {
         cmocka_unit_test(test_jsonl_and_tsv),
         cmocka_unit_test(test_what_is_built_anew),
         cmocka_unit_test(test_damage_is_mended),
+        cmocka_unit_test(test_unreadable_is_kept),
         cmocka_unit_test(test_paths_of_vocabularies),
         cmocka_unit_test(test_vocabulary_without_eos),
         cmocka_unit_test(test_foreign_jsonl),
