@@ -71,10 +71,13 @@ static float *values(struct bits *b, size_t n, bool hard) {
                                        0x00800000, 0x80800000, 0x7f7fffff, 0xff7fffff, 0x3f800000,
                                        0x33800000, 0x00400000, 0x4b400000, 0xcb400001};
     float *x = host(b, n * sizeof *x);
+    if (!hard)
+        neb_rng_normals(&b->rng, x, n);
     for (size_t i = 0; i < n; i++) {
-        x[i] = 0.01f * neb_rng_normal(&b->rng);
-        if (!hard)
+        if (!hard) {
+            x[i] *= 0.01f;
             continue;
+        }
         uint32_t u = (uint32_t)neb_rng_below(&b->rng, 1ull << 32);
         if (neb_rng_below(&b->rng, 4) == 0)
             u = special[neb_rng_below(&b->rng, sizeof special / sizeof *special)];

@@ -72,8 +72,9 @@ static void *dev(const struct array *a) {
 
 static struct array *input(struct run *r, enum kern_type t, size_t n, float size) {
     struct array *a = array(r, t, n, false);
+    neb_rng_normals(&r->rng, a->host, n);
     for (size_t i = 0; i < n; i++)
-        a->host[i] = round_to(t, size * neb_rng_normal(&r->rng));
+        a->host[i] = round_to(t, size * a->host[i]);
     to_device(r, a);
     return a;
 }
@@ -87,8 +88,9 @@ static struct array *written(struct run *r, enum kern_type t, size_t n) {
 }
 static struct array *added(struct run *r, enum kern_type t, size_t n) {
     struct array *a = array(r, t, n, true);
+    neb_rng_normals(&r->rng, a->host, n);
     for (size_t i = 0; i < n; i++)
-        a->host[i] = round_to(t, neb_rng_normal(&r->rng));
+        a->host[i] = round_to(t, a->host[i]);
     to_device(r, a);
     return a;
 }
@@ -447,8 +449,9 @@ static void op_vocab(struct run *r) { // n columns V row0 learn
            ld = (size_t)kern_logits_ld(d[1]);
     int32_t *t = ids(r, d[0], d[2]);
     float *whole = device_case_host(&r->k, n * V * sizeof *whole);
+    neb_rng_normals(&r->rng, whole, n * V);
     for (size_t i = 0; i < n * V; i++)
-        whole[i] = round_to(r->t, 3 * neb_rng_normal(&r->rng));
+        whole[i] = round_to(r->t, 3 * whole[i]);
     for (size_t i = 0; i < n; i += 4)
         t[i] = i % 8 ? KERN_IGNORE : (int32_t)(row0 + i % cols);
     r->shift = 0;

@@ -250,36 +250,47 @@ static double rounded(int32_t type, double x) {
     put(type, room, 0, (float)x);
     return (double)get(type, room, 0);
 }
-static double dot(const float *x, const float *y, uint64_t n) {
-    double sum = 0;
+enum { SIDE = 8 }; // rows of the result at once: as many sums, each of them in order
+
+// x: n times SIDE numbers; y: n
+static void dots(double sums[SIDE], const double *x, const double *y, uint64_t n) {
+    double s[SIDE] = {0};
     for (uint64_t l = 0; l < n; l++)
-        sum += (double)x[l] * (double)y[l];
-    return sum;
+        for (int i = 0; i < SIDE; i++)
+            s[i] += x[l * SIDE + i] * y[l];
+    memcpy(sums, s, sizeof s);
 }
-// Rows of k numbers, one a row of op(X) or, for the right operand, a column.
-static float *unfold(const char *x, const struct layout *l, bool by_column, uint64_t rows,
-                     uint64_t k) {
-    float *y = malloc(rows * k * sizeof *y);
+// Rows of op(X), or for the right operand columns, k numbers each, `side` of them beside each other; there are zeros beyond the last.
+static double *unfold(const char *x, const struct layout *l, bool by_column, uint64_t rows,
+                      uint64_t k, uint64_t side) {
+    double *y = calloc((rows + side - 1) / side * side * k, sizeof *y);
     if (!y)
         abort();
     for (uint64_t i = 0; i < rows; i++)
         for (uint64_t j = 0; j < k; j++)
-            y[i * k + j] = get(l->type, x, by_column ? i * l->ld + j : j * l->ld + i);
+            y[i / side * side * k + j * side + i % side] =
+                (double)get(l->type, x, by_column ? i * l->ld + j : j * l->ld + i);
     return y;
 }
 static void run(const void *with) {
     struct job j;
     memcpy(&j, with, sizeof j);
     const struct product *p = &j.p;
-    float *a = unfold(j.a, &p->a, p->d.ta, p->m, p->k),
-          *b = unfold(j.b, &p->b, !p->d.tb, p->n, p->k);
+    double *a = unfold(j.a, &p->a, p->d.ta, p->m, p->k, SIDE),
+           *b = unfold(j.b, &p->b, !p->d.tb, p->n, p->k, 1);
+    double sums[2][SIDE] = {
+        {0}}; // of two parts of k, of the rows from the last multiple of SIDE on
     for (uint64_t col = 0; col < p->n; col++)
         for (uint64_t row = 0; row < p->m; row++) {
-            const float *x = a + row * p->k, *y = b + col * p->k;
-            uint64_t half = p->k / 2;
-            double sum = j.rounds ? rounded(p->out.type, dot(x, y, half)) +
-                                        rounded(p->out.type, dot(x + half, y + half, p->k - half))
-                                  : dot(x, y, p->k);
+            uint64_t half = j.rounds ? p->k / 2 : 0;
+            const double *x = a + row * p->k, *y = b + col * p->k;
+            if (row % SIDE == 0) {
+                dots(sums[0], x, y, half);
+                dots(sums[1], x + half * SIDE, y + half, p->k - half);
+            }
+            double sum = sums[1][row % SIDE];
+            if (j.rounds)
+                sum = rounded(p->out.type, sums[0][row % SIDE]) + rounded(p->out.type, sum);
             sum *= (double)j.alpha;
             if (j.beta != 0)
                 sum += (double)j.beta * (double)get(p->c.type, j.c, col * p->c.ld + row);
@@ -290,7 +301,7 @@ static void run(const void *with) {
     for (uint64_t col = 0; p->d.epilogue == CUBLASLT_EPILOGUE_BGRADB && col < p->n; col++) {
         double sum = 0;
         for (uint64_t l = 0; l < p->k; l++)
-            sum += (double)b[col * p->k + l];
+            sum += b[col * p->k + l];
         put(p->out.type, (char *)(uintptr_t)p->d.bias, col, (float)sum);
     }
     free(a);

@@ -51,9 +51,12 @@ struct uint4 {
     unsigned x, y, z, w;
 };
 
+#pragma GCC visibility push(                                                                       \
+    hidden) // no table of addresses between kernels and what they call all the time
 namespace emu {
 struct position {
     uint3_ thread, block;
+    int lane;
 };
 extern position *now; // of the thread that runs
 extern dim3 block_dim, grid_dim;
@@ -65,7 +68,7 @@ void block_barrier();
 // All lanes give `in` (size bytes) and get a pointer to what every lane gave, 64 bytes apart; it holds until the lane's next
 // call. `what` names the operation: lanes that come with different ones are an error.
 const unsigned char *warp_gather(const char *what, const void *in, size_t size);
-int lane();
+static inline int lane() { return now->lane; }
 void copy_later(void *dst, const void *src, size_t bytes, size_t zero_bytes);
 void copy_commit();
 void copy_wait(int groups_left);
@@ -84,6 +87,7 @@ template <class T> T from_lane(const char *what, T v, int src) {
     return out;
 }
 } // namespace emu
+#pragma GCC visibility pop
 
 #define threadIdx (emu::now->thread)
 #define blockIdx  (emu::now->block)

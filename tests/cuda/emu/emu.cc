@@ -4,8 +4,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
-#include <memory>
-#include <random>
 #include <vector>
 
 #include "tests/cuda/emu/emu_queue.h"
@@ -23,7 +21,6 @@
 #endif
 
 extern "C" {
-void emu_switch(void **save, void *load);
 // tests set it; 0: fibers run in order. Bits 0 and 1: `apart` and `at_once` below
 unsigned long long emu_seed = 1;
 cudaError_t emu_last_error = cudaSuccess;
@@ -34,10 +31,11 @@ long emu_launch_fails;
 int emu_launch_loses, emu_lost;
 }
 
+#pragma GCC visibility push(hidden)
 namespace emu {
 
 enum { STACK_BYTES = 96 << 10, WARP = 32, SLOT = 64, THREADS_MAX = 1024 };
-enum wait { RUNS, AT_BLOCK, AT_WARP, ENDED };
+enum wait : unsigned char { RUNS, FRESH, AT_BLOCK, AT_WARP, ENDED }; // FRESH: runs, from the start
 
 struct copy {
     void *dst;
@@ -55,49 +53,56 @@ struct product { // of a warp group, this lane's part: two rows
 
 struct warp {
     unsigned char slots[2][WARP][SLOT];
+    int waiting;      // lanes
+    const char *what; // operation they wait in
 };
 
-struct fiber {
-    position at;
-    wait state;
-    int lane;
-    const char *what; // warp operation it waits in
-    int turn;         // of its warp's two sets of slots
-    warp *warp_of;
-    std::vector<copy> copies;
-    int groups; // committed so far
-    std::vector<product> products;
+struct stack {
 #ifdef EMU_UCONTEXT
     ucontext_t context;
 #else
     void *sp;
 #endif
-    std::unique_ptr<unsigned char, decltype(&free)> stack{nullptr, free};
+    unsigned char *room;
+};
+
+struct fiber {
+    position at;
+    int turn; // of its warp's two sets of slots
+    warp *warp_of;
+    stack *on; // none before it begins and after it has ended
+    std::vector<copy> copies;
+    int groups; // committed so far
+    std::vector<product> products;
 };
 
 position *now;
 dim3 block_dim, grid_dim;
 
-static std::vector<fiber> fibers;
-static std::vector<warp> warps;
+static fiber fibers[THREADS_MAX], host; // host: who launches
+static wait states[THREADS_MAX];
+static warp warps[THREADS_MAX / WARP];
 static fiber *running;
-static bool passes_on; // a fiber that waits hands over to the next lane itself
+static size_t threads, at_block, ended;    // of the block; of those
+static unsigned order[THREADS_MAX], place; // threads take turns in this order; who is next
+static size_t lane_at, lane_end; // with `apart`, the lanes of a warp that go on before that
 static const std::function<void()> *body;
 // allocated exactly, so that the address sanitizer sees what passes its end
 static unsigned char *shared_at;
-static struct shared_end {
-    ~shared_end() { free(shared_at); }
-} shared_end;
+// A thread that ends leaves its stack to the next one that begins: where none waits, all have the same.
+static stack stacks[THREADS_MAX], *spare[THREADS_MAX], host_stack;
+static size_t n_stacks, n_spare;
+static struct at_end {
+    ~at_end() {
+        free(shared_at);
+        for (size_t i = 0; i < n_stacks; i++)
+            free(stacks[i].room);
+    }
+} at_end;
 static size_t shared_size;
 static const char *kernel_name = "";
-static std::mt19937_64 rng;
 // warps run far ahead of each other; copies take place when they are issued
 static bool apart, at_once;
-#ifdef EMU_UCONTEXT
-static ucontext_t scheduler;
-#else
-static void *scheduler;
-#endif
 
 void stop(const char *why) {
     fprintf(stderr, "emulated kernel %s, block %u %u %u, thread %u: %s\n", kernel_name,
@@ -106,162 +111,180 @@ void stop(const char *why) {
     abort();
 }
 
-#ifndef EMU_UCONTEXT
-// Saves what a call must keep, changes the stack, restores.
-__asm__(".text\n"
-        ".globl emu_switch\n"
-        ".type emu_switch,@function\n"
-        "emu_switch:\n"
-        "  pushq %rbp\n  pushq %rbx\n  pushq %r12\n  pushq %r13\n  pushq %r14\n  pushq %r15\n"
-        "  movq %rsp, (%rdi)\n"
-        "  movq %rsi, %rsp\n"
-        "  popq %r15\n  popq %r14\n  popq %r13\n  popq %r12\n  popq %rbx\n  popq %rbp\n"
-        "  ret\n"
-        ".size emu_switch,.-emu_switch\n"
-        ".section .note.GNU-stack,\"\",@progbits\n"
-        ".text\n");
-#endif
-
-static void leave() { // to the next lane of the warp, or the scheduler
-    fiber *was = running;
-    if (passes_on)
-        for (int left = WARP - 1 - was->lane; left > 0; left--)
-            if ((++running)->state == RUNS) {
-                now = &running->at;
+// Inline, as half of what the emulator does is to get here: a jump, as all lanes of a warp go on at one place, which the processor then
+// foresees, and no call of its own. What the compiler keeps in registers it saves; 128 bytes below the stack's end are its own.
+__attribute__((always_inline)) static inline void change_stack(stack *from, stack *to) {
 #ifdef EMU_UCONTEXT
-                swapcontext(&was->context, &running->context);
+    swapcontext(&from->context, &to->context);
 #else
-                emu_switch(&was->sp, running->sp);
-#endif
-                return;
-            }
-#ifdef EMU_UCONTEXT
-    swapcontext(&was->context, &scheduler);
-#else
-    emu_switch(&was->sp, scheduler);
-#endif
-}
-
-static void enter() {
-    (*body)();
-    if (!running->copies.empty())
-        for (const copy &c : running->copies)
-            if (c.bytes)
-                stop("ends with an asynchronous copy that nobody waited for");
-    if (!running->products.empty())
-        stop("ends with a product that nobody waited for");
-    running->state = ENDED;
-    leave();
-    abort();
-}
-
-// Tops of the stacks at different places of a page: at the same one, all would share a few lines of the processor's cache.
-static size_t stack_bytes(size_t i) { return STACK_BYTES - (i * 128 + i / WARP * 64) % 4096; }
-
-static void prepare(size_t i) {
-    fiber &f = fibers[i];
-    if (!f.stack)
-        f.stack.reset((unsigned char *)aligned_alloc(4096, STACK_BYTES));
-    f.lane = (int)(i % WARP);
-    f.warp_of = &warps[i / WARP];
-    f.copies.clear();
-    f.products.clear();
-    f.groups = 0;
-    f.state = RUNS;
-    f.turn = 0;
-#ifdef EMU_UCONTEXT
-    getcontext(&f.context);
-    f.context.uc_stack.ss_sp = f.stack.get();
-    f.context.uc_stack.ss_size = stack_bytes(i);
-    f.context.uc_link = nullptr;
-    makecontext(&f.context, (void (*)())enter, 0);
-#else
-    void **sp = (void **)(void *)(f.stack.get() + stack_bytes(i));
-    *--sp =
-        nullptr; // a return address that nothing returns to; keeps the stack aligned as after a call
-    *--sp = (void *)enter;
-    for (int k = 0; k < 6; k++)
-        *--sp = nullptr;
-    f.sp = sp;
-#endif
-}
-
-static void resume(fiber &f) {
-    running = &f;
-    now = &f.at;
-#ifdef EMU_UCONTEXT
-    swapcontext(&scheduler, &f.context);
-#else
-    emu_switch(&scheduler, f.sp);
+    void **save = &from->sp, *load = to->sp;
+    __asm__ volatile("leaq -128(%%rsp), %%rsp\n"
+                     "pushq %%rbp\n  pushq %%rbx\n"
+                     "leaq 1f(%%rip), %%rax\n"
+                     "pushq %%rax\n"
+                     "movq %%rsp, (%[save])\n"
+                     "movq %[load], %%rsp\n"
+                     "popq %%rax\n"
+                     "jmp *%%rax\n"
+                     "1:\n"
+                     "popq %%rbx\n  popq %%rbp\n"
+                     "leaq 128(%%rsp), %%rsp\n"
+                     : [save] "+D"(save), [load] "+S"(load)
+                     :
+                     : "rax", "rcx", "rdx", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15",
+                       "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8",
+                       "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15", "memory",
+                       "cc");
 #endif
 }
 
 // Lets a warp go on when all its lanes have come.
 static bool release_warp(size_t w) {
-    fiber *lanes = &fibers[w * WARP];
-    for (int i = 0; i < WARP; i++)
-        if (lanes[i].state != AT_WARP)
-            return false;
-    for (int i = 0; i < WARP; i++) {
-        now = &lanes[i].at;
-        if (lanes[i].what != lanes->what && strcmp(lanes[i].what, lanes->what))
-            stop("lanes of one warp are in different warp operations");
-        lanes[i].state = RUNS;
-    }
+    if (warps[w].waiting != WARP)
+        return false;
+    warps[w].waiting = 0;
+    memset(&states[w * WARP], RUNS, WARP);
     return true;
 }
 
 // Likewise all warps, and the block when all its threads have come. False at the end.
-static bool release(size_t n) {
+static bool release() {
     bool any = false;
-    size_t at_block = 0, ended = 0;
-    for (size_t i = 0; i < n; i++) {
-        at_block += fibers[i].state == AT_BLOCK;
-        ended += fibers[i].state == ENDED;
-    }
-    for (size_t w = 0; w * WARP < n; w++)
+    for (size_t w = 0; w * WARP < threads; w++)
         any |= release_warp(w);
-    if (!any && at_block && at_block + ended == n) {
+    if (!any && at_block && at_block + ended == threads) {
         if (ended)
             stop("a barrier that some threads have passed by");
-        for (size_t i = 0; i < n; i++)
-            fibers[i].state = RUNS;
+        memset(states, RUNS, threads);
+        at_block = 0;
         any = true;
     }
-    if (!any && ended < n)
+    if (!any && ended < threads)
         stop("threads wait for others that do not come (divergent barrier or warp operation)");
     return any;
 }
 
-static void run_block(size_t n, std::vector<size_t> &order) {
-    memset(shared_at, 0xff, shared_size);
-    for (size_t i = 0; i < n; i++)
-        prepare(i);
-    do {
-        for (size_t i : order) {
-            if (fibers[i].state != RUNS)
-                continue;
-            resume(fibers[i]);
-            // The first lane of a warp brings all of it to where the block has to meet.
-            size_t w = i / WARP;
-            passes_on = apart;
-            do
-                for (size_t k = w * WARP; apart && k < (w + 1) * WARP; k++)
-                    if (fibers[k].state == RUNS)
-                        resume(fibers[k]);
-            while (apart && release_warp(w));
-            passes_on = false;
+// Whose turn it is. With `apart` the first lane of a warp brings all of it to where the block has to meet.
+__attribute__((noinline)) static fiber *next_of_all() {
+    for (;;) {
+        while (lane_end) {
+            while (lane_at < lane_end)
+                if (states[lane_at++] <= FRESH)
+                    return &fibers[lane_at - 1];
+            lane_at = lane_end - WARP;
+            if (!release_warp(lane_at / WARP))
+                lane_end = 0;
         }
-    } while (release(n));
+        while (place < threads) {
+            unsigned i = order[place++];
+            if (states[i] > FRESH)
+                continue;
+            if (apart) {
+                lane_at = i / WARP * WARP;
+                lane_end = lane_at + WARP;
+            }
+            return &fibers[i];
+        }
+        if (!release())
+            return &host;
+        place = 0;
+    }
+}
+__attribute__((always_inline)) static inline fiber *next() {
+    if (lane_at < lane_end && states[lane_at] == RUNS)
+        return &fibers[lane_at++];
+    return next_of_all();
+}
+
+static void enter();
+
+static stack *new_stack() {
+    stack *s = &stacks[n_stacks];
+    // Tops at different places of a page: at the same one, all would share a few lines of the processor's cache.
+    size_t bytes = STACK_BYTES - (n_stacks * 128 + n_stacks / WARP * 64) % 4096;
+    n_stacks++;
+    s->room = (unsigned char *)aligned_alloc(4096, STACK_BYTES);
+    if (!s->room)
+        stop("no memory for a stack");
+#ifdef EMU_UCONTEXT
+    getcontext(&s->context);
+    s->context.uc_stack.ss_sp = s->room;
+    s->context.uc_stack.ss_size = bytes;
+    s->context.uc_link = nullptr;
+    makecontext(&s->context, (void (*)())enter, 0);
+#else
+    void **sp = (void **)(void *)(s->room + bytes);
+    *--sp =
+        nullptr; // a return address that nothing returns to; keeps the stack aligned as after a call
+    *--sp = (void *)enter;
+    s->sp = sp;
+#endif
+    return s;
+}
+
+static void begins(fiber *f, stack *on) {
+    f->on = on;
+    f->turn = f->groups = 0;
+    states[f - fibers] = RUNS;
+}
+
+__attribute__((always_inline)) static inline void go_on(fiber *f) {
+    running = f;
+    now = &f->at;
+}
+
+__attribute__((always_inline)) static inline void leave() {
+    stack *was = running->on;
+    fiber *f = next();
+    if (!f->on)
+        begins(f, n_spare ? spare[--n_spare] : new_stack());
+    go_on(f);
+    if (f->on != was) // a barrier may be its own, of a block of one that is left
+        change_stack(was, f->on);
+}
+
+static void enter() {
+    for (;;) {
+        (*body)();
+        fiber *was = running;
+        if (!was->copies.empty()) {
+            for (const copy &c : was->copies)
+                if (c.bytes)
+                    stop("ends with an asynchronous copy that nobody waited for");
+            was->copies.clear();
+        }
+        if (!was->products.empty())
+            stop("ends with a product that nobody waited for");
+        stack *on = was->on;
+        was->on = nullptr;
+        states[was - fibers] = ENDED;
+        ended++;
+        fiber *f = next();
+        if (!f->on) {
+            begins(f, on);
+            go_on(f);
+            continue;
+        }
+        go_on(f);
+        spare[n_spare++] = on;
+        change_stack(on, f->on);
+    }
+}
+
+static void run_block() {
+    memset(shared_at, 0xff, shared_size);
+    memset(states, FRESH, threads);
+    at_block = ended = place = 0;
+    lane_at = lane_end = 0;
+    running = &host;
+    host.on = &host_stack;
+    leave();
 }
 
 static void run_grid(const char *what, dim3 grid, dim3 block, size_t shared_bytes,
                      const std::function<void()> &f) {
-    size_t n = (size_t)block.x * block.y * block.z;
+    threads = (size_t)block.x * block.y * block.z;
     kernel_name = what;
-    if (fibers.size() < n)
-        fibers.resize(n);
-    warps.resize((n + WARP - 1) / WARP);
     free(shared_at);
     void *room = nullptr;
     if (posix_memalign(&room, 128, shared_bytes ? shared_bytes : 1))
@@ -271,22 +294,31 @@ static void run_grid(const char *what, dim3 grid, dim3 block, size_t shared_byte
     block_dim = block;
     grid_dim = grid;
     body = &f;
-    rng.seed(emu_seed);
+    uint64_t random =
+        emu_seed * 0x9e3779b97f4a7c15u + 1; // xorshift64*: for every block an order of its own
     apart = emu_seed % 2;
     at_once = emu_seed / 2 % 2;
-    std::vector<size_t> order(n);
-    for (size_t i = 0; i < n; i++)
-        order[i] = i;
+    unsigned i = 0;
+    for (unsigned z = 0; z < block.z; z++)
+        for (unsigned y = 0; y < block.y; y++)
+            for (unsigned x = 0; x < block.x; x++, i++) {
+                fibers[i].at.thread = {x, y, z};
+                fibers[i].at.lane = (int)(i % WARP);
+                fibers[i].warp_of = &warps[i / WARP];
+                order[i] = i;
+            }
     for (unsigned z = 0; z < grid.z; z++)
         for (unsigned y = 0; y < grid.y; y++)
             for (unsigned x = 0; x < grid.x; x++) {
-                for (size_t i = n; emu_seed && i > 1; i--)
-                    std::swap(order[i - 1], order[rng() % i]);
-                for (size_t i = 0; i < n; i++)
-                    fibers[i].at = {{(unsigned)(i % block.x), (unsigned)(i / block.x % block.y),
-                                     (unsigned)(i / block.x / block.y)},
-                                    {x, y, z}};
-                run_block(n, order);
+                for (i = (unsigned)threads; emu_seed && i > 1; i--) {
+                    random ^= random >> 12;
+                    random ^= random << 25;
+                    random ^= random >> 27;
+                    std::swap(order[i - 1], order[(random * 0x2545f4914f6cdd1du >> 32) * i >> 32]);
+                }
+                for (i = 0; i < threads; i++)
+                    fibers[i].at.block = {x, y, z};
+                run_block();
             }
     now = nullptr;
 }
@@ -365,26 +397,29 @@ void launch(const char *what, const void *kernel, dim3 grid, dim3 block, size_t 
 unsigned char *dynamic_shared() { return shared_at; }
 
 void block_barrier() {
-    running->state = AT_BLOCK;
+    states[running - fibers] = AT_BLOCK;
+    at_block++;
     leave();
 }
 
-int lane() { return running->lane; }
-
 const unsigned char *warp_gather(const char *what, const void *in, size_t size) {
-    warp &w = *running->warp_of;
-    int turn = running->turn;
-    running->turn ^= 1;
+    fiber *f = running;
+    warp *w = f->warp_of;
+    int turn = f->turn;
+    f->turn ^= 1;
     if (size > SLOT)
         stop("more than a slot holds");
     if (size == 4) // most: not a call
-        memcpy(w.slots[turn][lane()], in, 4);
+        memcpy(w->slots[turn][f->at.lane], in, 4);
     else
-        memcpy(w.slots[turn][lane()], in, size);
-    running->what = what;
-    running->state = AT_WARP;
+        memcpy(w->slots[turn][f->at.lane], in, size);
+    if (!w->waiting++)
+        w->what = what;
+    else if (w->what != what && strcmp(w->what, what))
+        stop("lanes of one warp are in different warp operations");
+    states[f - fibers] = AT_WARP;
     leave();
-    return w.slots[turn][0];
+    return w->slots[turn][0];
 }
 
 static void carry_out(const copy &c) {
@@ -420,6 +455,7 @@ static float half_of(uint32_t pair, int which) {
 }
 
 } // namespace emu
+#pragma GCC visibility pop
 
 using namespace emu;
 
@@ -456,21 +492,26 @@ cudaError_t emu_enqueue(cudaStream_t s, void (*run)(const void *job), const void
     return enqueue(s, [=] { run(kept.data()); });
 }
 
+// Sums of four elements at once: of rows 0 0 1 1 and columns 0 1 0 1 of what a lane has.
+typedef double four __attribute__((vector_size(32)));
+
 void mma_bf16_16816(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
     uint32_t give[6] = {a[0], a[1], a[2], a[3], b0, b1};
     const unsigned char *all = warp_gather("mma", give, sizeof give);
     int l = lane();
     // Rows l / 4 and 8 more of A, columns l % 4 * 2 and 1 more of B, as four lanes hold each of them: pairs along k.
-    double s[4] = {0, 0, 0, 0};
+    four s = {0, 0, 0, 0};
     for (int k = 0; k < 8; k++) {
         uint32_t from_a[2], from_b[2];
         memcpy(from_a, all + SLOT * (l / 4 * 4 + k % 4) + (k >= 4 ? 8 : 0), sizeof from_a);
         for (int col = 0; col < 2; col++)
             memcpy(&from_b[col],
                    all + SLOT * ((l % 4 * 2 + col) * 4 + k % 4) + 16 + (k >= 4 ? 4 : 0), 4);
-        for (int half = 0; half < 2; half++)
-            for (int i = 0; i < 4; i++)
-                s[i] += (double)half_of(from_a[i / 2], half) * (double)half_of(from_b[i % 2], half);
+        for (int half = 0; half < 2; half++) {
+            double r0 = (double)half_of(from_a[0], half), r1 = (double)half_of(from_a[1], half),
+                   c0 = (double)half_of(from_b[0], half), c1 = (double)half_of(from_b[1], half);
+            s += four{r0, r0, r1, r1} * four{c0, c1, c0, c1};
+        }
     }
     for (int i = 0; i < 4; i++)
         c[i] = (float)((double)c[i] + s[i]);
@@ -500,14 +541,18 @@ void wgmma_commit() {
     for (product &p : running->products)
         p.committed = true;
 }
-// Element (column, k) of b. Eight rows of a tile are 1,024 bytes; the swizzle is of the address.
-static float tile_element(const product &p, int column, int k) {
-    int row = p.turned ? k : column, at = p.turned ? column : k;
-    uintptr_t from = p.b + (uintptr_t)(row * 128 + at * 2);
-    uint16_t bits;
-    from ^= (from >> 7 & 7) << 4;
-    memcpy(&bits, (const void *)from, sizeof bits);
-    return half_of(bits, 0);
+// Elements (column, k) and (column + 1, k) of b, k in order. Eight rows of a tile are 1,024 bytes; the swizzle is of the address, and keeps
+// pieces of 16 bytes together: eight of a row.
+static void tile_columns(const product &p, int column, double to[16][2]) {
+    for (int k = 0; k < 16; k++)
+        for (int i = 0; i < 2; i++) {
+            int row = p.turned ? k : column + i, at = p.turned ? column + i : k;
+            uintptr_t from = p.b + (uintptr_t)(row * 128 + at * 2);
+            uint16_t bits;
+            from ^= (from >> 7 & 7) << 4;
+            memcpy(&bits, (const void *)from, sizeof bits);
+            to[k][i] = (double)half_of(bits, 0);
+        }
 }
 void wgmma_wait() {
     char none = 0;
@@ -515,14 +560,23 @@ void wgmma_wait() {
     for (const product &p : running->products) {
         if (!p.committed)
             stop("wgmma.wait_group before wgmma.commit_group");
-        for (int n = 0; n < 8; n++)
-            for (int i = 0; i < 4; i++) {
-                double sum = p.first ? 0.0 : (double)p.d[4 * n + i];
-                for (int k = 0; k < 16; k++)
-                    sum += (double)p.a[i / 2][k] *
-                           (double)tile_element(p, 8 * n + lane() % 4 * 2 + i % 2, k);
-                p.d[4 * n + i] = (float)sum;
-            }
+        four a[16];
+        for (int k = 0; k < 16; k++) {
+            double r0 = (double)p.a[0][k], r1 = (double)p.a[1][k];
+            a[k] = four{r0, r0, r1, r1};
+        }
+        for (int n = 0; n < 8; n++) {
+            double b[16][2];
+            float *d = p.d + 4 * n;
+            four sum = {0, 0, 0, 0};
+            tile_columns(p, 8 * n + lane() % 4 * 2, b);
+            if (!p.first)
+                sum = four{(double)d[0], (double)d[1], (double)d[2], (double)d[3]};
+            for (int k = 0; k < 16; k++)
+                sum += a[k] * four{b[k][0], b[k][1], b[k][0], b[k][1]};
+            for (int i = 0; i < 4; i++)
+                d[i] = (float)sum[i];
+        }
     }
     running->products.clear();
 }
