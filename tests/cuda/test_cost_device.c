@@ -27,8 +27,10 @@ static int open_device(void **state) {
     assert_int_equal(kern_cuda_open(KERN_DEVICE_VERSION, 0, &D, text, sizeof text), NEB_OK);
     return 0;
 }
+static void forget(void);
 static int close_device(void **state) {
     (void)state;
+    forget();
     kern_device_close(&D);
     return 0;
 }
@@ -76,16 +78,43 @@ static struct intra_optim_config adamw(void) {
         .weight_decay = 0.1f};
 }
 
+// A rank's model and its moments, kept for what differs in the device alone.
+static struct kept {
+    struct intra_cost_job of; // type 0, not recomputing
+    int stage;
+    struct intra_mesh mesh;
+    struct intra_model *m;
+    struct intra_optim *o;
+} kept;
+
+static void forget(void) {
+    intra_optim_destroy(&kept.o);
+    intra_model_destroy(&kept.m);
+}
+static const struct kept *model_of(const struct intra_cost_job *j, int stage) {
+    struct intra_optim_config c = adamw();
+    struct intra_cost_job of;
+    memcpy(&of, j, sizeof of); // with what is between its fields
+    of.type = KERN_F32;
+    of.recompute = false;
+    if (kept.o && kept.stage == stage && !memcmp(&kept.of, &of, sizeof of))
+        return &kept;
+    forget();
+    memcpy(&kept.of, &of, sizeof of);
+    kept.stage = stage;
+    kept.mesh = (struct intra_mesh){.c = j->mesh, .pp_rank = stage};
+    assert_int_equal(intra_model_create_on(
+                         &j->model, &j->trainable, 1,
+                         j->mesh.dp * j->mesh.pp * j->mesh.tp > 1 ? &kept.mesh : NULL, &kept.m),
+                     NEB_OK);
+    assert_int_equal(intra_optim_create(&c, kept.m, &kept.o), NEB_OK);
+    return &kept;
+}
+
 // Device memory of the rank at this stage.
 static double allocated(const struct intra_cost_job *j, int stage) {
-    struct intra_mesh mesh = {.c = j->mesh, .pp_rank = stage},
-                      *on = j->mesh.dp * j->mesh.pp * j->mesh.tp > 1 ? &mesh : NULL;
-    struct intra_optim_config c = adamw();
-    struct intra_model *m = NULL;
-    struct intra_optim *o = NULL;
+    const struct kept *k = model_of(j, stage);
     struct intra_device *d = NULL;
-    assert_int_equal(intra_model_create_on(&j->model, &j->trainable, 1, on, &m), NEB_OK);
-    assert_int_equal(intra_optim_create(&c, m, &o), NEB_OK);
     assert_int_equal(
         intra_device_create(
             &(struct intra_device_config){.D = D,
@@ -94,25 +123,37 @@ static double allocated(const struct intra_cost_job *j, int stage) {
                                           .seq_len = j->seq_len,
                                           .micros = (j->micros + j->mesh.dp - 1) / j->mesh.dp,
                                           .recompute = j->recompute,
-                                          .mesh = on},
-            m, o, &d),
+                                          .mesh = k->m->mesh},
+            k->m, k->o, &d),
         NEB_OK);
     double bytes = (double)intra_device_bytes(d);
     intra_device_destroy(&d);
-    intra_optim_destroy(&o);
-    intra_model_destroy(&m);
     return bytes;
 }
 
-static void check_memory(const struct intra_cost_job *j) {
+static void check_predicted(const struct intra_cost_job *j, double bytes) {
     struct intra_cost cost;
     char what[96];
     intra_cost_step(j, &rates, &cost);
     snprintf(what, sizeof what, "memory, dp %d, pp %d, tp %d, %d x %d, %s%s", j->mesh.dp,
              j->mesh.pp, j->mesh.tp, j->micros, j->batch, j->type == KERN_BF16 ? "bf16" : "fp32",
              j->recompute ? ", recomputing" : "");
-    near(cost.device_bytes - cost.workspace_bytes,
-         fmax(allocated(j, 0), allocated(j, j->mesh.pp - 1)), 0.03, what);
+    near(cost.device_bytes - cost.workspace_bytes, bytes, 0.03, what);
+}
+static void check_memory(const struct intra_cost_job *j) { check_predicted(j, allocated(j, 0)); }
+static void check_mesh(const struct intra_model_config *m, int dp, int pp, int tp) {
+    enum { TYPES = 2, KINDS = 4 }; // in fp32 and bf16, with activations kept or recomputed
+    struct intra_cost_job j[KINDS];
+    double bytes[KINDS] = {0};
+    for (int k = 0; k < KINDS; k++) {
+        j[k] = job_of(m, dp, pp, tp, 4, 8, (enum kern_type)(k % TYPES));
+        j[k].recompute = k >= TYPES;
+    }
+    for (int stage = 0; stage<pp; stage += pp> 1 ? pp - 1 : 1)
+        for (int k = 0; k < KINDS; k++)
+            bytes[k] = fmax(bytes[k], allocated(&j[k], stage));
+    for (int k = 0; k < KINDS; k++)
+        check_predicted(&j[k], bytes[k]);
 }
 
 static void test_memory(void **state) {
@@ -120,16 +161,10 @@ static void test_memory(void **state) {
     (void)state;
     rates.device.count = 8;
     rates.device.memory = (double)D->total_bytes;
-    for (int type = 0; type < 2; type++)
-        for (int again = 0; again < 2; again++)
-            for (int tp = 1; tp <= 4; tp *= 2)
-                for (int pp = 1; pp <= 4; pp *= 2)
-                    for (int dp = 1; dp * pp * tp <= 8; dp *= 2) {
-                        struct intra_cost_job j =
-                            job_of(&m, dp, pp, tp, 4, 8, (enum kern_type)type);
-                        j.recompute = again;
-                        check_memory(&j);
-                    }
+    for (int tp = 1; tp <= 4; tp *= 2)
+        for (int pp = 1; pp <= 4; pp *= 2)
+            for (int dp = 1; dp * pp * tp <= 8; dp *= 2)
+                check_mesh(&m, dp, pp, tp);
     // Other shapes: fewer heads for k and v, both ends untied, odd sizes; a vocabulary whose logits do not fit one block.
     m.d_model = 32;
     m.head_dim = 8;
@@ -348,8 +383,8 @@ static void test_seconds(void **state) {
         j.model.n_heads = j.model.n_kv_heads = 2;
         j.model.d_ff = 192;
         j.model.n_layers = 2;
-        j.model.vocab = 4000;
-        check_seconds(&j, "2 x 64, vocabulary 4000");
+        j.model.vocab = 2000;
+        check_seconds(&j, "2 x 64, vocabulary 2000");
     }
 }
 
