@@ -9,11 +9,12 @@ T=$(mktemp -d /tmp/nebula-e2e-XXXXXX)
 # How every test ends: with its own clean_up, if it has one; with a look at every round of every run that is still there, whose digests
 # must be the same on all clusters (but where the test is about their being different: digests_may_differ=1).
 at_end() {
-    local rc=$? m
+    local rc=$? m=()
     trap - EXIT
     ! declare -F clean_up >/dev/null || clean_up || true
     if ((rc == 0)) && [[ ! ${digests_may_differ:-} ]]; then
-        while read -r m; do (rounds_agree "$m") || rc=1; done < <(find "$T" -name metrics.jsonl)
+        mapfile -t m < <(find "$T" -name metrics.jsonl)
+        ((${#m[@]} == 0)) || (rounds_agree "${m[@]}") || rc=1
     fi
     [[ ${KEEP:-} ]] || rm -rf "$T"
     exit "$rc"
@@ -51,27 +52,43 @@ within() { # SECONDS COMMAND...: it succeeds before they are over
 link_up() { "$nebula" status --home "$T/$1" --json 2>/dev/null | jq -e --arg n "$2" '.peers[] | select(.name == $n) | .up' >/dev/null 2>&1; }
 is_away() { ! link_up "$1" "$2"; } # and updates do not stay for it any more
 
-# Two sources of real English text that every Debian has: licences, in two groups.
+# Two sources of real English text that every Debian has: licences, in two groups. Split and built once in a build folder, and again where the
+# program or this file is newer: every test has a copy. A corpus does not hold the paths of its sources.
 make_corpus() {
-    mkdir -p "$T/text/gpl" "$T/text/other"
+    local made=$BUILD/licences
+    (
+        flock 9
+        [[ $made/done -nt $nebula && $made/done -nt ${BASH_SOURCE[0]} ]] && exit
+        rm -rf "$made"
+        split_licences "$made/text"
+        licences_spec "$made/text" >"$made/spec.yaml"
+        "$nebula" data build "$made/spec.yaml" --out "$made/corpus" >"$T/data.log" 2>&1 || fail "data build: $(tail -n 3 "$T/data.log")"
+        touch "$made/done"
+    ) 9>"$made.lock" || exit 1
+    cp -r "$made/text" "$made/corpus" "$T/"
+    licences_spec "$T/text" >"$T/spec.yaml"
+}
+split_licences() { # DIR
+    mkdir -p "$1/gpl" "$1/other"
     local f
     for f in /usr/share/common-licenses/*; do
         [[ -f $f && ! -L $f ]] || continue
         case ${f##*/} in
-        GPL* | LGPL*) csplit -s -z -f "$T/text/gpl/${f##*/}-" -b %03d.txt "$f" '/^$/' '{*}' 2>/dev/null || true ;;
-        *) csplit -s -z -f "$T/text/other/${f##*/}-" -b %03d.txt "$f" '/^$/' '{*}' 2>/dev/null || true ;;
+        GPL* | LGPL*) csplit -s -z -f "$1/gpl/${f##*/}-" -b %03d.txt "$f" '/^$/' '{*}' 2>/dev/null || true ;;
+        *) csplit -s -z -f "$1/other/${f##*/}-" -b %03d.txt "$f" '/^$/' '{*}' 2>/dev/null || true ;;
         esac
     done
-    cat >"$T/spec.yaml" <<YAML
+}
+licences_spec() { # DIR of the text
+    cat <<YAML
 name: licences
 vocabulary: {size: 512, type: bpe, character_coverage: 1.0, train_lines: 100000, byte_fallback: true}
 holdout: {per_mille: 60}
 seed: 1
 sources:
-  - {name: gpl, format: text, path: $T/text/gpl}
-  - {name: other, format: text, path: $T/text/other}
+  - {name: gpl, format: text, path: $1/gpl}
+  - {name: other, format: text, path: $1/other}
 YAML
-    "$nebula" data build "$T/spec.yaml" --out "$T/corpus" >"$T/data.log" 2>&1 || fail "data build: $(tail -n 3 "$T/data.log")"
 }
 
 # make_job FILE [extra lines for the sync section, comma separated]
@@ -139,12 +156,13 @@ figures_near() { # BOUND FIGURES FIGURES
     }'
 }
 
-# The digests of every round, one line each, must be the same on all clusters. A line that a killed process left half-written is none.
-rounds_agree() { # METRICS
+# The digests of every round, one line each, must be the same on all clusters, in each of the files. A line that a killed process left
+# half-written is none. One jq for all, and for lines of rounds only: it takes longer to start than most of them to be read.
+rounds_agree() { # METRICS…
     local odd
-    odd=$(jq -R 'fromjson?' "$1" | jq -s -r '[.[] | select(.kind == "round" and .digest)] | group_by([.round, .fragment])[]
-        | select([.[].digest] | unique | length > 1) | "round \(.[0].round): " + ([.[] | "\(.cluster) \(.digest)"] | join(", "))')
-    [[ ! $odd ]] || fail "digests differ in $1: $odd"
+    odd=$({ grep -aH '"round"' "$@" || true; } | jq -R -n -r '[inputs | capture("^(?<file>[^:]*):(?<line>.*)$") | .file as $file | .line | fromjson? | select(.kind == "round" and .digest) | .file = $file] |
+        group_by([.file, .round, .fragment])[] | select([.[].digest] | unique | length > 1) | "\(.[0].file): round \(.[0].round): " + ([.[] | "\(.cluster) \(.digest)"] | join(", "))') || fail "cannot read $*"
+    [[ ! $odd ]] || fail "digests differ in $odd"
 }
 # And at least one round was reported by two clusters, with its digest.
 round_digests_equal() { # DIR
