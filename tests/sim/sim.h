@@ -118,7 +118,7 @@ struct sim_blob {
 };
 struct sim_round { // of one fragment
     struct sim_blob blobs[INTER_MEMBERS_MAX][SIM_ATTEMPTS];
-    bool voted, committed;
+    bool voted, committed, holds; // holds: a blob, since it was pruned
     struct inter_record vote, commit;
 };
 struct sim_worker_state {
