@@ -173,10 +173,10 @@ round_digests_equal() { # DIR
 
 # The largest NUMBER that lines of a KIND in the metrics of a run say, for a cluster or ('') for any; ELSE where there is none. It is asked
 # often, of a file that grows and whose last line may be half written: jq would take as much of the machine as the run.
-largest() { # DIR KIND NUMBER CLUSTER ELSE
+largest() { # DIR KIND NUMBER CLUSTER ELSE [TEXT, which the line holds]
     [[ -e $1/metrics.jsonl ]] || { echo "$5"; return; }
-    awk -v kind="\"kind\":\"$2\"" -v number="\"$3\":" -v cluster="\"cluster\":\"$4\"" -v one="$4" -v most="$5" '
-        /}$/ && index($0, kind) && (one == "" || index($0, cluster)) && match($0, number "[0-9]+") {
+    awk -v kind="\"kind\":\"$2\"" -v number="\"$3\":" -v cluster="\"cluster\":\"$4\"" -v one="$4" -v most="$5" -v text="${6:-}" '
+        /}$/ && index($0, kind) && (one == "" || index($0, cluster)) && (text == "" || index($0, text)) && match($0, number "[0-9]+") {
             n = substr($0, RSTART + length(number), RLENGTH - length(number)) + 0
             if (n > most) most = n
         }
@@ -188,7 +188,7 @@ wait_step() { # DIR STEP PID [CLUSTER]; 1: the run has ended, or a minute has pa
     while ((SECONDS < end)); do
         (($(steps_done "$1" "${4:-beta}") >= $2)) && return 0
         kill -0 "$3" 2>/dev/null || return 1
-        sleep 0.02
+        sleep 0.04
     done
     return 1
 }

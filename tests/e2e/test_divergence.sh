@@ -7,6 +7,7 @@ make_corpus
 
 for members in 3 2; do
     make_job "$T/job.yaml"
+    light "$T/job.yaml"
     sed -i -e "s/steps: 60/steps: 300/; s/every_steps: 20/every_steps: 20, keep: 4/" "$T/job.yaml"
     names=(a b c)
     clusters "$T/job.yaml" "${names[@]:0:members}"

@@ -12,19 +12,20 @@ job "$T/job.yaml" "$both" "teacher: {init: $T/teacher/checkpoint/model.ckpt}, k_
 out=$T/run
 timeout 150 "$nebula" distill "$T/job.yaml" --local 2 --wan 50mbit:20ms --steps 100000 --set distill.k=32 --out "$out" >"$out.log" 2>&1 &
 pid=$!
-labels() { jq -s "[.[] | select(.kind == \"labels\") | $1]" "$out/metrics.jsonl" 2>/dev/null || echo '[]'; }
+labels() { { grep -s '"kind":"labels".*}$' "$out/metrics.jsonl" || true; } | jq -s "[.[] | $1]"; }
 until_true() { # WHAT COMMAND...
-    local what=$1 i
+    local what=$1 end=$((SECONDS + 45))
     shift
-    for ((i = 0; i < 450; i++)); do
+    while ((SECONDS < end)); do
         "$@" && return
         kill -0 "$pid" 2>/dev/null || fail "the run ended before $what: $(tail -n 3 "$out.log")"
-        sleep 0.1
+        sleep 0.3
     done
     fail "not within 45 s: $what; $(labels '.reason')"
 }
-k_below() { [[ $(labels .k | jq "last // 32 | . <= $1") == true ]]; }
-k_above() { [[ $(labels .k | jq "last // 0 | . > $1") == true ]]; }
+k_now() { { grep -s '"kind":"labels".*}$' "$out/metrics.jsonl" || true; } | sed -nE '$s/.*"k":([0-9]+),.*/\1/p'; }
+k_below() { local k; k=$(k_now); ((${k:-32} <= $1)); }
+k_above() { local k; k=$(k_now); ((${k:-0} > $1)); }
 beyond() { (($(steps_done "$out") > $1)); }
 until_true "a first step" wait_step "$out" 10 "$pid"
 "$BUILD/wanlink" ctl "$out/wan.ctl" rate 300kbit >/dev/null

@@ -8,6 +8,8 @@ clean_up() { end_now ${pid:+"$pid"}; }
 make_job "$T/job.yaml" "grace_s: 1, commit_all: false"
 sed -i -e 's/steps: 60/steps: 400/; s/interval: 10/interval: 20/' "$T/job.yaml"
 clusters "$T/job.yaml" a b c
+light "$T/job.yaml"
+pace 5
 run=$T/run
 "$nebula" pretrain "$T/job.yaml" --local 3 --wan 200mbit:5ms --out "$run" >"$run.log" 2>&1 &
 pid=$!

@@ -6,6 +6,8 @@
 command -v curl >/dev/null || skip "curl is not installed"
 make_corpus
 make_job "$T/job.yaml"
+light "$T/job.yaml"
+pace 8
 pair
 start_alpha; start_beta
 wait_for 30 "the link" says a '.peers[0].up'

@@ -7,6 +7,7 @@
 command -v curl >/dev/null || skip "curl is not installed"
 make_corpus
 make_job "$T/job.yaml"
+light "$T/job.yaml"
 sed -i 's/^steps: 60/log_every: 1\nsteps: 1200/' "$T/job.yaml" # a full curve of each cluster: 400 points
 pair
 (umask 077; openssl rand -hex 32 >"$T/token")

@@ -10,11 +10,9 @@ clean_up() { kill -CONT ${stopped[@]:-} 2>/dev/null || true; end_now ${pid:+"$pi
 make_job "$T/job.yaml" "grace_s: 0.5, commit_all: false"
 sed -i -e 's/steps: 60/steps: 100000/; s/codec: int4/codec: fp32/' "$T/job.yaml"
 clusters "$T/job.yaml" a b c
+light "$T/job.yaml"
 run=$T/run
-rounds() {
-    { cat "$run/metrics.jsonl" 2>/dev/null || true; } |
-        jq -R -s --arg c "$1" '[split("\n")[] | fromjson? | select(.kind == "round" and .cluster == $c) | .round] | max // 0'
-}
+rounds() { largest "$run" round round "$1" 0; } # CLUSTER
 wait_rounds() { # CLUSTER ROUNDS
     local i
     for ((i = 0; i < 600; i++)); do

@@ -14,7 +14,7 @@ timeout 110 "$nebula" pretrain "$T/job.yaml" --local 2 --wan 200mbit:2ms --steps
     --set sync.overlap=3 --set sync.tune.overlap_max=6 --set checkpoint.every_steps=0 \
     --set sync.tune.coarsest=int2 --out "$out" >"$T/run.log" 2>&1 &
 run=$!
-rounds() { jq -s '[.[] | select(.kind == "round" and .cluster == "alpha") | .round] | max // 0' <(grep -s "}$" "$out/metrics.jsonl" || true); }
+rounds() { largest "$out" round round alpha 0; }
 until_round() { # N: waits until a round beyond it was merged
     for ((i = 0; i < 400; i++)); do
         (($(rounds) >= $1)) && return

@@ -38,6 +38,7 @@ agent paris $((port + 2))
 within 20 link_up hub paris || fail "no link"
 within 20 link_up paris hub || fail "no link"
 make_job "$T/job.yaml"
+light "$T/job.yaml"
 clusters "$T/job.yaml" hub paris
 timeout 190 "$nebula" pretrain "$T/job.yaml" --home "$T/hub" --out "$T/run" --steps 100000 >"$T/run.log" 2>&1 &
 run=$!
