@@ -43,6 +43,7 @@ for site in hub paris rome; do # 90 days are fewer than 365
 done
 
 make_job "$T/job.yaml"
+light "$T/job.yaml"
 sed -i '/name: alpha/d; /name: beta/d' "$T/job.yaml"
 cat >>"$T/job.yaml" <<YAML
   - {name: hub, sources: [{name: gpl, weight: 1}], threads: 1}
