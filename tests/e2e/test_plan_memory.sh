@@ -5,7 +5,7 @@ source "$(dirname "$0")/lib.sh"
 export XDG_CACHE_HOME=$BUILD/rates # measured once, by the test e2e_rates
 make_corpus
 make_job "$T/job.yaml"
-sed -i -e 's/n_layers: 2, d_model: 64, n_heads: 4, n_kv_heads: 2, d_ff: 128/n_layers: 4, d_model: 384, n_heads: 6, n_kv_heads: 6, d_ff: 1536/' \
+sed -i -e 's/n_layers: 2, d_model: 64, n_heads: 4, n_kv_heads: 2, d_ff: 128/n_layers: 4, d_model: 320, n_heads: 10, n_kv_heads: 10, d_ff: 1280/' \
     -e 's/every_steps: 20/every_steps: 3/; s/interval: 10/interval: 3/; s/batch: 4, accumulate: 1/batch: 2, accumulate: 2/; s/windows: 16/windows: 2/' "$T/job.yaml"
 
 peak_of() { # NAME: the most that a rank of alpha had, kB
@@ -15,7 +15,7 @@ peak_of() { # NAME: the most that a rank of alpha had, kB
             now=$(awk '/VmHWM/ { print $2 }' "/proc/$p/status" 2>/dev/null || true)
             ((${now:-0} > top)) && top=$now
         done
-        sleep 0.05
+        sleep 0.2
     done
     echo "$top"
 }
