@@ -25,6 +25,8 @@ python3 "$here/tfevents.py" "$T/every/tensorboard" >"$T/scalars" 2>"$T/read" || 
 [[ $(jq -s '[.[] | select(.tag == "loss/held_out" and .run == "alpha") | .step] | tostring' "$T/scalars") == '"[25,50,60]"' ]] || fail "TensorBoard: $(jq -c 'select(.tag == "loss/held_out")' "$T/scalars")"
 
 # Stopped in the middle and resumed: the bits of a run that measures nothing and goes through.
+light "$T/job.yaml"
+sed -i 's/windows: 16/windows: 4/' "$T/job.yaml"
 run whole --steps 300 || fail "whole: $(tail -n 3 "$T/whole.log")"
 run halves --steps 300 --set eval.every_steps=7 & pid=$!
 for ((i = 0; i < 600; i++)); do [[ $(evals alpha length halves 2>/dev/null || echo 0) -gt 2 ]] && break; sleep 0.1; done

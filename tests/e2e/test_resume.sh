@@ -3,6 +3,8 @@
 . "$(dirname "$0")/lib.sh"
 make_corpus
 make_job "$T/job.yaml"
+light "$T/job.yaml"
+pace 4
 sed -i 's/steps: 60/steps: 400/; s/every_steps: 20/every_steps: 30/; s/interval: 10/interval: 20/; s/overlap: 0/overlap: 3/; s/fragments: 1/fragments: 2/; s,codec: int4,codec: topk:512/4096,' "$T/job.yaml"
 
 timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/whole" >"$T/whole.log" 2>&1 || fail "uninterrupted run: $(tail -n 3 "$T/whole.log")"

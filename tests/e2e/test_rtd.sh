@@ -11,7 +11,7 @@ mode: rtd
 seed: 5
 steps: 120
 model: {n_layers: 2, d_model: 64, n_heads: 4, d_ff: 128}
-data: {corpus: $T/corpus, seq_len: 64, batch: 8, accumulate: 2}
+data: {corpus: $T/corpus, seq_len: 64, batch: 4, accumulate: 2}
 optim: {lr: 0.003, warmup: 10, schedule: cosine}
 rtd: {generator: {n_layers: 1, d_model: 32, n_heads: 2, d_ff: 64}${2:+, $2}}
 eval: {windows: 16}
