@@ -98,13 +98,14 @@ if when == "runs":
         f.write("".join(s.hex() + "\n" for _, s in found))
 secrets += [("a worker's credential", bytes.fromhex(x), kept) for x in read(kept).decode().split()]
 assert all(len(s) >= 32 for _, s, _ in secrets), [(n, len(s)) for n, s, _ in secrets]
+secrets = [(name, forms(value), own) for name, value, own in secrets]
 
 wrong, looked, names = set(), 0, {"files": 0, "agent": 0, "worker": 0}
 def look(where, data, path=None):
     global looked
     looked += len(data)
-    for name, value, own in secrets:
-        if path != own and any(f in data for f in forms(value)):
+    for name, written, own in secrets:
+        if path != own and any(f in data for f in written):
             wrong.add(f"{name} is in {where}")
 
 for p, line in processes():
