@@ -5,7 +5,7 @@
 #include "compress/codec.h"
 
 #include <math.h>
-#include <stdlib.h>
+#include <pthread.h>
 
 enum { SLOTS = 7 }; // q k v o gate up down, in the order of the LoRA bits
 
@@ -61,28 +61,31 @@ static void count_params(const struct agent_job *job, int64_t vocab, struct agen
     add(p, small, vocab * d, m->tied ? 0 : 1, full || last);
 }
 
-// Updates are close to normal within a block: what the codec and its entropy stage make of such values.
+// Updates are close to normal within a block: what the codec and its entropy stage make of such values. They are drawn once: a plan asks for
+// one codec after the other.
+enum { SAMPLE = 1 << 18 };
+static float sample[SAMPLE];
+static void draw(void) {
+    struct neb_rng rng = neb_rng_make(1, 1);
+    neb_rng_normals(&rng, sample, SAMPLE);
+    for (int i = 0; i < SAMPLE; i++)
+        sample[i] *= 1e-3f;
+}
+
 static enum neb_status measure_codec(const char *name, double *bits) {
-    enum { SAMPLE = 1 << 18 };
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
     enum neb_status st;
     struct cmp_codec codec;
     struct cmp_work *work = NULL;
     struct neb_buf frame = {0};
-    struct neb_rng rng = neb_rng_make(1, 1);
-    float *x = malloc(SAMPLE * sizeof *x);
-    if (!x)
-        return neb_fail(NEB_ERR_NOMEM, "out of memory for a sample of %d values", SAMPLE);
-    neb_rng_normals(&rng, x, SAMPLE);
-    for (int i = 0; i < SAMPLE; i++)
-        x[i] *= 1e-3f;
+    (void)pthread_once(&once, draw);
     NEB_TRY_GOTO(cmp_codec_parse(name, &codec), out);
     NEB_TRY_GOTO(cmp_work_create(&work), out);
-    NEB_TRY_GOTO(cmp_encode(work, &codec, x, SAMPLE, &frame), out);
+    NEB_TRY_GOTO(cmp_encode(work, &codec, sample, SAMPLE, &frame), out);
     *bits = 8.0 * (double)frame.len / SAMPLE;
 out:
     cmp_work_destroy(&work);
     neb_buf_free(&frame);
-    free(x);
     return st;
 }
 
