@@ -6,6 +6,7 @@
 #include "agent/wan_spec.h"
 #include "inter/rate_limit.h"
 #include "inter/robust.h"
+#include "security/identity.h"
 
 #include <string.h>
 
@@ -355,6 +356,14 @@ static enum neb_status validate_tune(const struct agent_job *j, const char *file
 static enum neb_status validate_clusters(const struct agent_job *j, const char *file) {
     if (j->n_clusters < 1)
         return COMPLAIN_OF(j, file, "clusters", "is missing: list at least one, with a name");
+    // A cluster is called as its agent is; the synchronous reference has one agent.
+    int32_t agents = j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS ? 1 : j->n_clusters;
+    for (int32_t i = 0; i < agents; i++)
+        if (!sec_name_valid(j->clusters[i].name))
+            return COMPLAIN_OF(j, file, "clusters.name",
+                               "\"%s\" is no name of an agent: 1 to %d of a-z 0-9 - _ . that begin "
+                               "with a letter or digit",
+                               j->clusters[i].name, SEC_NAME_MAX - 1);
     for (int32_t i = 0; i < j->n_clusters; i++)
         for (int32_t k = 0; k < i; k++)
             if (!strcmp(j->clusters[i].name, j->clusters[k].name))

@@ -208,16 +208,6 @@ static enum neb_status ranks_fit(const struct agent_cluster *c, const char *wher
     return NEB_OK;
 }
 
-// A cluster is called as its agent is.
-static enum neb_status set_name(struct agent_cluster *c, const char *text, const char *where) {
-    if (!sec_name_valid(text))
-        return COMPLAIN(where, "clusters.name",
-                        "\"%s\" is no name of an agent: 1 to %d of a-z 0-9 - _ . that begin with a "
-                        "letter or digit",
-                        text, SEC_NAME_MAX - 1);
-    return config_set_text(c->name, sizeof c->name, "clusters.name", text, where, true);
-}
-
 static enum neb_status walk_cluster(struct walk *w, struct agent_cluster *c, yaml_node_t *map) {
     char at[NEB_PATH_MAX + 32];
     c->mesh = (struct intra_mesh_config){1, 1, 1};
@@ -254,7 +244,7 @@ static enum neb_status walk_cluster(struct walk *w, struct agent_cluster *c, yam
             NEB_TRY(config_set_graphs(c, text, at));
             c->line.cuda_graphs = (int32_t)k->start_mark.line + 1;
         } else if (key && text && !strcmp(key, "name"))
-            NEB_TRY(set_name(c, text, at));
+            NEB_TRY(config_set_text(c->name, sizeof c->name, "clusters.name", text, at, true));
         else if (key && text && !strcmp(key, "corpus"))
             NEB_TRY(config_set_path(c->corpus, sizeof c->corpus, "clusters.corpus", text, at));
         else if (key && text && !strcmp(key, "profile"))

@@ -290,6 +290,22 @@ static void test_home(void **state) {
     assert_string_equal(j.clusters[2].profile, "/home/anna/rome.json");
 }
 
+// A cluster is called as its agent is. Of the synchronous reference only the first has one.
+static void test_names(void **state) {
+    (void)state;
+    static struct agent_job j;
+    char text[sizeof good + 64];
+    neb_log_set_sink(capture, NULL);
+    const char *at = strstr(good, "berlin");
+    snprintf(text, sizeof text, "%.*sBerlin%s", (int)(at - good), good, at + strlen("berlin"));
+    assert_int_equal(parse(text, &j), NEB_ERR_INVALID);
+    assert_non_null(strstr(message, "\"Berlin\" is no name of an agent"));
+    snprintf(text, sizeof text, "%.*sBerlin%ssync: {scheme: synchronous}\n", (int)(at - good), good,
+             at + strlen("berlin"));
+    assert_int_equal(parse(text, &j), NEB_OK);
+    neb_log_set_sink(NULL, NULL);
+}
+
 static void test_set(void **state) {
     (void)state;
     struct agent_job j;
@@ -499,6 +515,7 @@ int main(void) {
         cmocka_unit_test(test_places),  cmocka_unit_test(test_differs),
         cmocka_unit_test(test_set),     cmocka_unit_test(test_json_round_trip),
         cmocka_unit_test(test_sources), cmocka_unit_test(test_bounds_travel),
-        cmocka_unit_test(test_home),    cmocka_unit_test(test_early_interval)};
+        cmocka_unit_test(test_home),    cmocka_unit_test(test_early_interval),
+        cmocka_unit_test(test_names)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
