@@ -1,5 +1,6 @@
 #include "agent/planner.h"
 #include "agent/plan.h"
+#include "inter/outer.h"
 
 #include <math.h>
 #include <string.h>
@@ -105,9 +106,13 @@ static struct agent_planned with_ranks(const struct search *s, int32_t i, int32_
                                        .fix_recompute = true,
                                        .memory = agent_planner_memory(site),
                                        .device_memory = agent_planner_device_memory(site)};
+    bool may_leave = x.job.outer_device && c->outer_state == AGENT_OUTER_AUTO;
+    if (may_leave) // as the workers' inter_outer_place
+        choice.device_memory -= INTER_OUTER_SPARE_BYTES;
     x.fits = intra_cost_choose(&choice, &site->profile.rates, &x.job, &x.cost);
-    if (!x.fits && x.job.outer_device && c->outer_state == AGENT_OUTER_AUTO) {
+    if (!x.fits && may_leave) {
         x.job.outer_device = false; // the workers do the same
+        choice.device_memory += INTER_OUTER_SPARE_BYTES;
         x.fits = intra_cost_choose(&choice, &site->profile.rates, &x.job, &x.cost);
     }
     x.no_mesh = x.job.mesh.dp * x.job.mesh.pp * x.job.mesh.tp == ranks ? 0 : ranks;

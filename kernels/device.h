@@ -108,7 +108,7 @@ struct kern_device_ops {
     void (*release)(struct kern_device *D, void *p);                           // NULL-safe
     enum neb_status (*alloc_pinned)(struct kern_device *D, size_t bytes, void **out); // host memory
     void (*release_pinned)(struct kern_device *D, void *p);
-    // Of its memory, whoever uses the rest. 0: it cannot say.
+    // Of its memory, whoever uses the rest. 0: none, also where it cannot say.
     size_t (*free_bytes)(struct kern_device *D);
     // Enqueued. Pinned host memory must stay as it is until a later mark was waited for. What is not pinned and not small goes through
     // device_stage.h.

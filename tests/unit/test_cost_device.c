@@ -1,6 +1,7 @@
 // intra/cost_device.c: seconds follow from a device's rates by arithmetic that can be checked by hand, what may be hidden is, and what
 // does not fit is not chosen. Memory is compared with a device's in tests/cuda/test_cost_device.c.
 #include "agent/planner.h"
+#include "inter/outer.h"
 #include "intra/owners.h"
 #include "intra/trainer.h"
 #include "tests/unit/cost_fixture.h"
@@ -347,7 +348,14 @@ static void test_places(void **state) {
     assert_int_equal(m.dp * m.pp * m.tp, 2);
     assert_true(p.clusters[0].job.outer_device &&
                 p.clusters[0].cost.outer_bytes > 0); // each its share
-    // The exchange's state goes to the host where the device has no room for it.
+    // The exchange's state goes to the host where the device has no room for it, or with auto too little beside it.
+    sites[1].profile.rates.device.memory = (c.device_bytes + INTER_OUTER_SPARE_BYTES / 2) / 0.94;
+    assert_int_equal(agent_planner_run(&job, 0, sites, &link, 0, &p), NEB_OK);
+    assert_true(p.clusters[1].fits && p.clusters[1].job.device && !p.clusters[1].job.outer_device);
+    job.clusters[1].outer_state = AGENT_OUTER_DEVICE;
+    assert_int_equal(agent_planner_run(&job, 0, sites, &link, 0, &p), NEB_OK);
+    assert_true(p.clusters[1].fits && p.clusters[1].job.outer_device);
+    job.clusters[1].outer_state = AGENT_OUTER_AUTO;
     sites[1].profile.rates.device.memory = (c.device_bytes - c.outer_bytes / 2) / 0.94;
     assert_int_equal(agent_planner_run(&job, 0, sites, &link, 0, &p), NEB_OK);
     assert_true(p.clusters[1].fits && p.clusters[1].job.device && !p.clusters[1].job.outer_device);
