@@ -11,6 +11,7 @@
 #include "agent/cmd_options.h"
 #include "agent/wan_spec.h"
 #include "compress/codec.h"
+#include "kernels/pool.h"
 
 #include <string.h>
 
@@ -44,7 +45,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     struct cmp_codec codec;
     switch (key) {
     case 'j': o->json = true; return 0;
-    case 't': o->threads = whole(state, key, arg, 0, 256); return 0;
+    case 't': o->threads = whole(state, key, arg, 0, KERN_POOL_THREADS_MAX); return 0;
     case 's':
         if (bench_train_shape_parse(arg, &o->shape) != NEB_OK) // it said why
             agent_option_refuse(state, key, arg, "a shape");

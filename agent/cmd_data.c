@@ -7,6 +7,7 @@
 #include "agent/commands.h"
 #include "agent/json.h"
 #include "agent/progress.h"
+#include "kernels/pool.h"
 
 #include <argp.h>
 #include <stdlib.h>
@@ -191,7 +192,7 @@ static enum neb_status top_pair(struct reader *r, const char *key, yaml_node_t *
         return NEB_OK;
     }
     if (!strcmp(key, "threads"))
-        return take_int(r, v, key, 0, 256, &s->threads);
+        return take_int(r, v, key, 0, KERN_POOL_THREADS_MAX, &s->threads);
     if (!strcmp(key, "tokenizer"))
         return take_path(r, v, key, s->tokenizer, sizeof s->tokenizer);
     if (!strcmp(key, "vocabulary"))

@@ -4,6 +4,7 @@
 #include "agent/progress.h"
 #include "inter/tcp.h"
 #include "kernels/kern.h"
+#include "kernels/pool.h"
 
 #include <dirent.h>
 #include <math.h>
@@ -263,8 +264,8 @@ void doctor_machine(struct doctor *d, const char *home, int peers, int64_t need_
     int gpus = count_gpus();
     read_text("/sys/kernel/mm/transparent_hugepage/enabled", text, sizeof text);
     doctor_pages(d, text, !gpus);
-    doctor_add(d, "processors", DOCTOR_OK, "", "%ld threads, kernels for %s, linear algebra by %s",
-               sysconf(_SC_NPROCESSORS_ONLN), kern_cpu_isa(), kern_cpu_library());
+    doctor_add(d, "processors", DOCTOR_OK, "", "%d threads, kernels for %s, linear algebra by %s",
+               kern_pool_processors(), kern_cpu_isa(), kern_cpu_library());
     doctor_add(d, "GPU", DOCTOR_OK, "",
                gpus ? "%d by the NVIDIA driver" : "%d: training runs on processors", gpus);
 }
