@@ -3,6 +3,7 @@
 # end, evaluations that agree (where the exchange's state is: test_mesh_outer.sh). With `auto` the mesh is on devices if every rank has one; else it is
 # on processors, and rank 0's log says why; with `cuda` it fails then, for the same reason.
 . "$(dirname "$0")/../e2e/lib.sh"
+export CUDA_VISIBLE_DEVICES= # a GPU that this machine has is not the emulator's
 make_corpus
 make_job "$T/job.yaml"
 sed -i 's/seq_len: 64, batch: 4/seq_len: 32, batch: 2/; s/{name: alpha,/{name: alpha, device: cuda, precision: fp32, mesh: {dp: 2, tp: 1},/; s/{name: beta,/{name: beta, device: cpu,/' "$T/job.yaml"

@@ -2,6 +2,7 @@
 # Workers on a device, here the emulated one in place of the CUDA kernels: one cluster trains in bf16 on it and the other on
 # its processors; they exchange, end with equal parameters, and evaluate. Where there is no device, `device: cuda` says why.
 . "$(dirname "$0")/../e2e/lib.sh"
+export CUDA_VISIBLE_DEVICES= # a GPU that this machine has is not the emulator's
 make_corpus
 make_job "$T/job.yaml"
 sed -i 's/seq_len: 64, batch: 4/seq_len: 32, batch: 2/; s/{name: alpha,/{name: alpha, device: cuda,/; s/{name: beta,/{name: beta, device: cpu,/' "$T/job.yaml"
