@@ -223,11 +223,14 @@ static enum neb_status take_devices(struct intra_team *m, const struct hello *h,
     NEB_TRY(join_devices(m, h, c, &lack));
     if (!lack.status)
         return NEB_OK;
-    if (!c->device_optional || lack.status == NEB_ERR_NOMEM)
-        return owner ? neb_fail((enum neb_status)lack.status,
-                                "rank %d: %s. `device: cpu` trains without a GPU", (int)lack.rank,
-                                lack.why)
-                     : (enum neb_status)lack.status;
+    if (!c->device_optional || lack.status == NEB_ERR_NOMEM) {
+        // all know of it and end: not NEB_ERR_IO, as of a rank that was lost, which would start them again
+        enum neb_status st =
+            lack.status == NEB_ERR_IO ? NEB_ERR_UNSUPPORTED : (enum neb_status)lack.status;
+        return owner ? neb_fail(st, "rank %d: %s. `device: cpu` trains without a GPU",
+                                (int)lack.rank, lack.why)
+                     : st;
+    }
     if (owner) // one that is there and does not work is worth a look
         neb_log(lack.status == NEB_ERR_IO ? NEB_LOG_WARN : NEB_LOG_INFO,
                 "training on processors, as not every rank has a device: rank %d: %s",
