@@ -283,10 +283,16 @@ static bool for_others(const struct agent_worker *w, enum neb_status st) {
            (intra_team_lost(w->team) || (world->ops->lost && world->ops->lost(world)));
 }
 
-// Did the device fail under a training that went well? Another process gets it anew; where it does not train there either, that one says why.
-static bool device_lost(const struct agent_worker *w, enum neb_status st) {
-    return st == NEB_ERR_IO && w->device && w->stepped &&
-           w->device->ops->finish(w->device) != NEB_OK;
+// Did the device fail under a training that went well? Another process gets it anew. Where it fails there at the same step, the run has
+// its words all the same.
+static bool device_lost(struct agent_worker *w, enum neb_status st) {
+    char text[1024];
+    if (st != NEB_ERR_IO || !w->device || !w->stepped ||
+        w->device->ops->finish(w->device) == NEB_OK)
+        return false;
+    neb_last_error(text, sizeof text);
+    worker_metrics(w, json_pack("{s:s,s:s}", "kind", "fault", "text", text));
+    return true;
 }
 
 enum neb_status agent_worker_run(const char *socket_path, const char *job, struct intra_comm *world,

@@ -34,6 +34,7 @@ cat "$T"/again/clusters/alpha/jobs/*/worker.log | has "exchange's state is on em
 # One that is lost after some steps of every process costs a restart; one that is lost before the first step ends the job with its words.
 EMU_LOSES=700 run lost --steps 20 --set checkpoint.every_steps=2
 cat "$T"/lost/clusters/alpha/agent.log | has 'worker of job e2e ended .*restart 1 of 3' || fail "no device was lost: $(cat "$T"/lost/clusters/alpha/jobs/*/worker.log)"
+has 'alpha: .*an illegal memory access' <"$T/lost.log" || fail "the run does not say what failed: $(cat "$T/lost.log")"
 if EMU_LOSES=30 timeout 100 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 5 --out "$T/never" >"$T/never.log" 2>&1; then fail "trained on a device that is lost at once"; fi
 has 'cluster alpha: .*an illegal memory access' <"$T/never.log" || fail "no reason: $(cat "$T/never.log")"
 # A device that is there and cannot be opened, or is full, is not the same as none.
