@@ -126,15 +126,26 @@ out:
     return st;
 }
 
+// From a folder, whose newest checkpoint may be another by now, or gone.
+static bool came_from(const char *checkpoint, const char *folder) {
+    char path[NEB_PATH_MAX];
+    snprintf(path, sizeof path, "%s", folder);
+    return neb_path_absolute(path, sizeof path, "init_from") == NEB_OK &&
+           strcmp(path, checkpoint) && neb_path_within(checkpoint, path);
+}
+
 enum neb_status agent_job_model_kept(struct agent_job *job, const struct agent_job *was,
                                      const char *file, bool *kept) {
     const char *from = job->model_init[0] ? job->model_init : job->init_from;
+    bool there = neb_fs_exists(from);
     *kept = from[0] && was->init_from[0] && !job->model_init[0] == !was->model_init[0] &&
-            !neb_fs_exists(from);
+            (!there || came_from(was->init_from, from));
     if (!*kept)
         return NEB_OK;
-    neb_info("%s is not there any more: the job goes on from its checkpoints", from);
+    if (!there)
+        neb_info("%s is not there any more: the job goes on from its checkpoints", from);
     if (job->model_init[0]) {
+        NEB_TRY(same_form(job, &was->model, file));
         NEB_TRY(same_sizes(job, &was->model, file));
         job->model = was->model;
     }

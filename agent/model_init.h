@@ -8,8 +8,9 @@
 // init_from is given too. Warns when sequences are longer than the model's, or the corpus has another vocabulary than the one beside the
 // checkpoint.
 NEB_MUST_CHECK enum neb_status agent_job_model_init(struct agent_job *job, const char *file);
-// The same for a job that goes on and was begun as `was`, where what it began from (model.init or init_from) is not there any more: its
-// checkpoints hold all of the model. *kept: so it is, and there is nothing else to do.
+// The same for a job that goes on and was begun as `was`, where what it began from (model.init or init_from) is not there any more, or is
+// a folder, whose newest checkpoint may be another by now: its own checkpoints hold all of the model. *kept: so it is, and there is
+// nothing else to do. NEB_ERR_INVALID: the job gives another shape than `was` has.
 NEB_MUST_CHECK enum neb_status agent_job_model_kept(struct agent_job *job,
                                                     const struct agent_job *was, const char *file,
                                                     bool *kept);

@@ -43,8 +43,13 @@ within 30 restarted || fail "a killed worker did not go on without $T/back: $(ta
 kill -INT "$(started_by "$pid")"
 rc=0; wait "$pid" || rc=$?
 [[ $rc == 3 ]] || fail "exit status $rc after an interrupt, not 3: $(tail -n 3 "$run.log")"
+if next --out "$run" --resume --set model.rope_theta=5000 >"$run.other" 2>&1; then fail "resumed with another rope_theta"; fi
+has 'model.rope_theta is 5000' <"$run.other" || fail "no reason: $(tail -n 3 "$run.other")"
 next --out "$run" --resume >>"$run.log" 2>&1 || fail "resumed without $T/back: $(tail -n 3 "$run.log")"
 [[ $(summary '.clusters[0].params_digest' "$run") == "$(summary '.clusters[0].params_digest' "$T/next")" ]] || fail "resumed without $T/back: other parameters"
+mkdir "$T/back"
+next --out "$run" --resume >>"$run.log" 2>&1 || fail "resumed with an empty $T/back: $(tail -n 3 "$run.log")"
+rmdir "$T/back"
 if next --out "$T/never" >"$T/never.log" 2>&1; then fail "a run began from nothing"; fi
 grep -q 'there is no\|cannot' "$T/never.log" || fail "no reason: $(cat "$T/never.log")"
 mv "$T/away" "$T/back"
