@@ -75,5 +75,6 @@ takes 'nowhere' generate nowhere --ids "1, 2 3" --tokens 0 --top-k 0 --temperatu
 takes 'nowhere' eval nowhere --corpus nowhere --windows 0 --seq-len 4096
 takes 'nowhere' eval nowhere --corpus nowhere --task translate --windows 0 --beam 4
 takes 'nowhere' export nowhere there --shard-size 1.5GB
+takes 'checkpoint read' bench seal --threads 1024 --params 1000
 takes 'not the hub' invite somebody --ttl 30m
 echo "$said refusals of:$found"
