@@ -20,9 +20,10 @@ static void set_listen(struct set *s, neb_ns now) {
     s->looked_at = now;
 }
 
-// On a slow path a beat that is lost in a full queue is repeated after some times what crosses that queue takes.
+// On a slow path a beat that is lost in a full queue is repeated after some times what crossing that queue takes. The mean: one long round trip is
+// a path that stood still.
 static neb_ns silence(const struct peer *p) {
-    neb_ns may = 4 * (p->rtt > p->last_rtt ? p->rtt : p->last_rtt);
+    neb_ns may = 6 * p->rtt;
     return may < SILENCE ? SILENCE : may > SILENCE_MOST ? SILENCE_MOST : may;
 }
 

@@ -13,7 +13,7 @@
 // A set is up when control has exchanged HELLO and WELCOME. PING/PONG and BEAT{connection, bytes}… go on control, both ways: a
 // BEAT, which acknowledges what came, with every 32 KiB, and after 1.5 s in which this side sent nothing; a PING, for the round
 // trip, every 16 s (at first sooner). A side to which nothing has come for 4.25 s (or
-// four round trips), not even parts of a message, takes the set down.
+// six round trips), not even parts of a message, takes the set down.
 //
 // Who a message is from is what ZAP said about its connection's key (User-Id), never a claim of the
 // peer: routing ids chosen by a peer are refused.

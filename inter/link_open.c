@@ -87,7 +87,7 @@ void link_peer_update(struct inter_link *l, struct peer *p) {
     if (up)
         p->connects++;
     else
-        p->rtt = p->last_rtt = 0;
+        p->rtt = 0;
     tell(l, p, up ? INTER_LINK_UP : INTER_LINK_DOWN);
 }
 

@@ -27,7 +27,6 @@ static bool on_pong(struct peer *p, struct neb_rd *r) {
     neb_ns rtt = now - asked;
     p->clock_offset = day + rtt / 2 - neb_wall_now();
     p->rtt = p->rtt ? (7 * p->rtt + rtt) / 8 : rtt;
-    p->last_rtt = rtt;
     return true;
 }
 

@@ -48,7 +48,7 @@
 #define ACK_BYTES  (32 << 10)  // data that is acknowledged at once; less of it is no queue
 #define ACK_DELAY  (4 * NEB_S) // less of it, at most so late
 #define SILENCE                                                                                    \
-    (4250 * NEB_MS) // nothing heard for so long, or for four round trips: the set is down
+    (4250 * NEB_MS) // nothing heard for so long, or for six round trips: the set is down
 #define SILENCE_MOST    (20 * NEB_S)
 #define LOOK_EVERY      (1 * NEB_S) // of what is not heard: data that comes is no silence
 #define FIRST_WINDOW    (16 << 10) // that TCP gives a new connection, and more: what is beyond waits
@@ -116,7 +116,7 @@ struct peer {
     bool self, revoked, up;
     neb_ns parts_at; // revoked: nothing is heard or sent, connections are cut then; 0: they are
     struct set s[SETS];
-    neb_ns dial_at, since, rtt, last_rtt, clock_offset;
+    neb_ns dial_at, since, rtt, clock_offset;
     struct neb_bucket sessions;   // that it began
     struct inter_stripes stripes; // this side sends on the first of them
     uint32_t asked, told;         // connections that the peer wants; that it was asked for

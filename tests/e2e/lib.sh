@@ -55,17 +55,20 @@ is_away() { ! link_up "$1" "$2"; } # and updates do not stay for it any more
 # Two sources of real English text that every Debian has: licences, in two groups. Split and built once in a build folder, and again where the
 # program or this file is newer: every test has a copy. A corpus does not hold the paths of its sources.
 make_corpus() {
-    local made=$BUILD/licences
+    local made=$BUILD/licences program=$BUILD/nebula
+    [[ -e $program ]] || program=$nebula
     (
-        flock 9
-        [[ $made/done -nt $nebula && $made/done -nt ${BASH_SOURCE[0]} ]] && exit
-        rm -rf "$made"
-        split_licences "$made/text"
-        licences_spec "$made/text" >"$made/spec.yaml"
-        "$nebula" data build "$made/spec.yaml" --out "$made/corpus" >"$T/data.log" 2>&1 || fail "data build: $(tail -n 3 "$T/data.log")"
-        touch "$made/done"
+        flock 9 # also while it is copied: nobody makes it anew then
+        if [[ ! $made/done -nt $program || ! $made/done -nt ${BASH_SOURCE[0]} ]]; then
+            rm -rf "$made"
+            split_licences "$made/text"
+            licences_spec "$made/text" >"$made/spec.yaml"
+            "$nebula" data build "$made/spec.yaml" --out "$made/corpus" >"$T/data.log" 2>&1 || fail "data build: $(tail -n 3 "$T/data.log")"
+            touch "$made/done"
+        fi
+        cp -r "$made/text" "$T/"
+        [[ ! -d $made/corpus ]] || cp -r "$made/corpus" "$T/"
     ) 9>"$made.lock" || exit 1
-    cp -r "$made/text" "$made/corpus" "$T/"
     licences_spec "$T/text" >"$T/spec.yaml"
 }
 split_licences() { # DIR

@@ -43,7 +43,10 @@ plan "$T/job.yaml" --wan $wan "${sites[@]}" --set sync.tune=fixed >"$T/fixed.txt
 # What balance does to it is said of a job that does not ask for it, but not counted.
 jq -e '(.written.tuning.on | not) and .written.wall_s > 300 * 0.115' "$T/fixed.json" >/dev/null || fail "fixed: $(jq -c .written.tuning "$T/fixed.json")"
 jq -e '.written.tuning.on and .written.wall_s == .written.tuning.wall_s' "$T/plan.json" >/dev/null || fail "auto: $(jq -c .written.tuning "$T/plan.json")"
-grep -q 'sync.tune: auto (the run in' "$T/fixed.txt" || fail "it is not proposed: $(cat "$T/fixed.txt")"
+grep -q 'with sync.tune: auto, half-way of' "$T/fixed.txt" || fail "it is not said: $(cat "$T/fixed.txt")"
+# And proposed, where its bound of overlap goes with whatever interval is proposed.
+plan "$T/job.yaml" --wan $wan "${sites[@]}" --set sync.tune=fixed --set sync.tune.overlap_max=0 >"$T/free.txt"
+grep -q 'sync.tune: auto (the run in' "$T/free.txt" || fail "it is not proposed: $(cat "$T/free.txt")"
 
 sed 's/threads: 1/threads: 1, launcher: attach/' "$T/job.yaml" >"$T/attach.yaml"
 timeout 100 "$nebula" pretrain "$T/attach.yaml" --local 2 --wan $wan --out "$T/run" >"$T/run.log" 2>&1 &

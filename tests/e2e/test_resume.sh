@@ -2,6 +2,8 @@
 # A run that was interrupted (Ctrl-C) or whose worker was killed (kill -9) ends with the very bits of a run that was not.
 . "$(dirname "$0")/lib.sh"
 make_corpus
+rm -r "$T/corpus" # it is built again at its path below, and a vocabulary knows the path of its text
+"$nebula" data build "$T/spec.yaml" --out "$T/corpus" >"$T/data.log" 2>&1 || fail "data build: $(tail -n 3 "$T/data.log")"
 make_job "$T/job.yaml"
 light "$T/job.yaml"
 pace 4
