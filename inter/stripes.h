@@ -15,8 +15,9 @@
 // connection is to have four segments of it (BBR: 32); where it has not, fewer are tried. A tenth less is taken back: under loss even such
 // connections can help.
 //
-// So one connection begins, with 64 KiB at most under way, and the others follow as soon as 32 KiB have crossed, unless these took longer than a path takes on which the first
-// windows of all of them are no queue of seconds (seen: at 64 kbit/s they are one of 12, behind which both sides take each other for dead).
+// So one connection begins, with 64 KiB at most under way, and the others follow as soon as 32 KiB have crossed, unless these took longer
+// than on a path where the first windows of all of them are no queue of seconds. (At 64 kbit/s they are one of 12, behind which both sides
+// take each other for dead.)
 //
 // It is tried again after the hold, which is twice as long after each trial that gained nothing, up to a quarter of an hour: on a link that is
 // full, every one costs some seconds. A trial that gains, or a rate that falls by a third, makes it a minute again, and the latter also ends
