@@ -155,6 +155,19 @@ static void offer(const uint8_t id[INTER_ID_BYTES]) {
     message(1, &b);
 }
 
+// A second job, between the same two members.
+static void open_other(void) {
+    struct inter_job_config c = {.n_members = 2,
+                                 .peers = {0, 1},
+                                 .fragments = 1,
+                                 .epoch = EPOCH,
+                                 .merge_after = 3,
+                                 .eta = 1,
+                                 .tune = {.start_interval = 10}};
+    memcpy(c.id, other_id, sizeof other_id);
+    OK(inter_node_job_open(node, &c));
+}
+
 // As the service does: a limit lets no chunk of job_id go. Returns how many of the other job's left.
 static int carry_out(void) {
     struct inter_event failed[256];
@@ -183,17 +196,9 @@ static int carry_out(void) {
 // What its own limit holds back of one job takes no window from the other one, which goes the same way.
 static void test_held(void **state) {
     (void)state;
-    struct inter_job_config c = {.n_members = 2,
-                                 .peers = {0, 1},
-                                 .fragments = 1,
-                                 .epoch = EPOCH,
-                                 .merge_after = 3,
-                                 .eta = 1,
-                                 .tune = {.start_interval = 10}};
     int left = 0;
     begin(0, 0, true);
-    memcpy(c.id, other_id, sizeof other_id);
-    OK(inter_node_job_open(node, &c));
+    open_other();
     step(&(struct inter_event){.kind = INTER_EV_PEER_UP, .peer = 1});
     offer(job_id);
     left += carry_out();
@@ -222,19 +227,11 @@ static void test_shares_a_path(void **state) {
     (void)state;
     enum { MOST = 2 * (8 << 20) / INTER_CHUNK_MIN };
     static struct inter_action left[MOST];
-    struct inter_job_config c = {.n_members = 2,
-                                 .peers = {0, 1},
-                                 .fragments = 1,
-                                 .epoch = EPOCH,
-                                 .merge_after = 3,
-                                 .eta = 1,
-                                 .tune = {.start_interval = 10}};
     for (int first = 0; first < 2; first++) {
         size_t n = 0, acked = 0;
         int of[2] = {0};
         begin_of(2, 0, 0, 0, true);
-        memcpy(c.id, other_id, sizeof other_id);
-        OK(inter_node_job_open(node, &c));
+        open_other();
         step(&(struct inter_event){.kind = INTER_EV_PEER_UP, .peer = 1});
         offer(first ? other_id : job_id);
         sent_since(left, &n, MOST, of);
@@ -264,20 +261,12 @@ static void test_left_out(void **state) {
     (void)state;
     enum { MOST = 4 * (8 << 20) / INTER_CHUNK_MIN };
     static struct inter_action left[MOST];
-    struct inter_job_config c = {.n_members = 2,
-                                 .peers = {0, 1},
-                                 .fragments = 1,
-                                 .epoch = EPOCH,
-                                 .merge_after = 3,
-                                 .eta = 1,
-                                 .tune = {.start_interval = 10}};
     enum { LISTED, REJECTED, OTHERS, KINDS };
     for (int kind = 0; kind < KINDS; kind++) {
         size_t n = 0;
         int of[2] = {0};
         begin(0, 0, true);
-        memcpy(c.id, other_id, sizeof other_id);
-        OK(inter_node_job_open(node, &c));
+        open_other();
         step(&(struct inter_event){.kind = INTER_EV_PEER_UP, .peer = 1});
         offer(job_id);
         sent_since(left, &n, MOST, of);
