@@ -68,6 +68,8 @@ static void end_destroy(struct end *t) {
 
 static void on_event(void *user, const struct inter_link_event *ev) {
     struct end *t = user;
+    if (ev->kind == INTER_LINK_LOST)
+        return; // its chunk is sent again in time
     if (ev->kind != INTER_LINK_MSG) {
         t->done = t->up && ev->kind == INTER_LINK_DOWN; // the other end has what it wanted
         t->up = ev->kind == INTER_LINK_UP;

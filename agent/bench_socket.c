@@ -25,7 +25,7 @@ static void on_event(void *user, const struct inter_link_event *ev) {
     struct end *e = user;
     uint8_t ack[ACK] = {0};
     if (ev->kind != INTER_LINK_MSG) {
-        e->up = ev->kind == INTER_LINK_UP;
+        e->up = ev->kind == INTER_LINK_UP || (e->up && ev->kind == INTER_LINK_LOST);
     } else if (ev->channel == INTER_BULK && ev->len > HEADER) {
         e->got += ev->len - HEADER;
         neb_put_u32(ack, (uint32_t)(ev->len - HEADER));

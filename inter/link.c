@@ -168,9 +168,13 @@ static void peer_stripes(struct inter_link *l, struct peer *p, neb_ns now) {
     for (uint32_t i = 1; s && i < CONNS; i++)
         queued += s->c[i].sent - s->c[i].acked;
     bool busy = queued > ACK_BYTES;
-    if (queued && p->stripes.first)
+    neb_ns rtt = p->rtt, least = 0;
+    if (queued && p->stripes.first) {
         busy = peer_first_look(l, p, s, now);
-    if (inter_stripes_step(&p->stripes, now, p->bulk_acked, busy, p->rtt))
+        least = inter_tcp_least_rtt(s->c[0].fd); // the first answers come behind this link's own handshakes
+        rtt = least && least < rtt ? least : rtt;
+    }
+    if (inter_stripes_step(&p->stripes, now, p->bulk_acked, busy, rtt))
         neb_debug("link to %s: sends on %u bulk connections (%.1f Mbit/s before)",
                   p->member.pub.name, p->stripes.use, p->stripes.rate / 1e6);
     p->bulk_acked = 0;
@@ -266,6 +270,7 @@ enum neb_status inter_link_process(struct inter_link *l, inter_link_handler *han
         peer_recycle(l, p, now);
         peer_dialing(l, p, now);
         peer_stripes(l, p, now);
+        link_tell_lost(l, p);
     }
     link_guard(l, began);
     bucket_settle(l, now);

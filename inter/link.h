@@ -20,7 +20,7 @@
 //
 // Delivery is best effort and unordered between channels: a message that was accepted may be lost
 // when a connection breaks. Whoever needs more acknowledges and repeats (inter/transfer,
-// inter/service).
+// inter/service); LOST says when, and what, if the peer is still there.
 //
 // Threads: a link belongs to one thread (ZeroMQ's own I/O threads and the ZAP thread are inside).
 #ifndef INTER_LINK_H
@@ -44,7 +44,7 @@ enum {
     INTER_LINK_CONTROL_MAX = 64 * 1024 + 4096, // largest control message
 };
 
-enum inter_link_kind { INTER_LINK_UP, INTER_LINK_DOWN, INTER_LINK_MSG };
+enum inter_link_kind { INTER_LINK_UP, INTER_LINK_DOWN, INTER_LINK_MSG, INTER_LINK_LOST };
 
 struct inter_link_event {
     enum inter_link_kind kind;
@@ -52,6 +52,7 @@ struct inter_link_event {
     enum inter_channel channel; // of a MSG
     const uint8_t *data;        // of a MSG; borrowed, valid during the call
     size_t len;
+    uint64_t way; // of a LOST: a connection that broke before all was acknowledged; 0: any may have
 };
 typedef void inter_link_handler(void *user, const struct inter_link_event *e);
 
@@ -108,6 +109,11 @@ NEB_MUST_CHECK enum neb_status inter_link_send(struct inter_link *l, uint32_t pe
 NEB_MUST_CHECK enum neb_status inter_link_send2(struct inter_link *l, uint32_t peer,
                                                 enum inter_channel channel, const void *hdr,
                                                 size_t hlen, const void *data, size_t len);
+// The same, and by which of its connections it goes: never 0, never given to another one.
+NEB_MUST_CHECK enum neb_status inter_link_send_on(struct inter_link *l, uint32_t peer,
+                                                  enum inter_channel channel, const void *hdr,
+                                                  size_t hlen, const void *data, size_t len,
+                                                  uint64_t *way);
 
 // Says to all peers that this member is there, and nothing else: for whoever waits for something that takes longer than they would.
 void inter_link_beat(struct inter_link *l);

@@ -41,6 +41,12 @@ static void retire(struct inter_link *l, struct peer *p, struct conn *c) {
     c->meter = (struct inter_meter){0};
 }
 
+// On a slow path the kernel repeats what was lost after some round trips, and after twice as many: that is no dead connection.
+void link_conn_patience(const struct peer *p, const struct conn *c) {
+    neb_ns least = INTER_UNACKED_MS * NEB_MS, may = 20 * p->rtt;
+    inter_tcp_set_patience(c->fd, may < least ? least : may > UNACKED_MOST ? UNACKED_MOST : may);
+}
+
 void link_conn_watch(struct inter_link *l, struct peer *p, struct conn *c, int zmq_fd) {
     if (c->fd >= 0) {
         retire(l, p, c);
@@ -50,11 +56,23 @@ void link_conn_watch(struct inter_link *l, struct peer *p, struct conn *c, int z
     c->fd = zmq_fd >= 0 ? fcntl(zmq_fd, F_DUPFD_CLOEXEC, 3) : -1;
     if (c->fd >= 0 && !inter_tcp_set_congestion(c->fd, l->cfg.congestion))
         neb_debug("link to %s: congestion control stays the system's", p->member.pub.name);
+    link_conn_patience(p, c);
+}
+
+// Without room for one more it may have been any.
+static void note_lost(struct peer *p, const struct conn *c) {
+    if (c->sent == c->acked)
+        return;
+    p->dropped += c->sent - c->acked;
+    if (p->n_lost < sizeof p->lost / sizeof p->lost[0])
+        p->lost[p->n_lost++] = c->way;
+    else
+        p->lost[0] = 0;
 }
 
 // Ends a connection and forgets it; its final byte count is kept.
 void link_conn_close(struct inter_link *l, struct peer *p, struct conn *c) {
-    p->dropped += c->sent - c->acked;
+    note_lost(p, c);
     if (c->fd >= 0) {
         retire(l, p, c);
         shutdown(c->fd, SHUT_RDWR);
@@ -69,10 +87,16 @@ void link_conn_close(struct inter_link *l, struct peer *p, struct conn *c) {
     *c = (struct conn){.fd = -1, .zmq_fd = -1};
 }
 
-static void tell(struct inter_link *l, struct peer *p, enum inter_link_kind kind) {
-    struct inter_link_event e = {.kind = kind, .peer = (uint32_t)(p - l->peers)};
+static void tell(struct inter_link *l, struct peer *p, enum inter_link_kind kind, uint64_t way) {
+    struct inter_link_event e = {.kind = kind, .peer = (uint32_t)(p - l->peers), .way = way};
     if (l->handler)
         l->handler(l->user, &e);
+}
+
+void link_tell_lost(struct inter_link *l, struct peer *p) {
+    for (uint32_t i = 0; i < p->n_lost; i++)
+        tell(l, p, INTER_LINK_LOST, p->lost[i]);
+    p->n_lost = 0;
 }
 
 // Reports the change when the last set went down or the first came up.
@@ -88,7 +112,8 @@ void link_peer_update(struct inter_link *l, struct peer *p) {
         p->connects++;
     else
         p->rtt = 0;
-    tell(l, p, up ? INTER_LINK_UP : INTER_LINK_DOWN);
+    p->n_lost = 0; // this says more
+    tell(l, p, up ? INTER_LINK_UP : INTER_LINK_DOWN, 0);
 }
 
 void link_set_close(struct inter_link *l, struct peer *p, int which) {
@@ -131,7 +156,7 @@ void link_conn_dial(struct inter_link *l, struct peer *p, uint32_t index) {
     const struct sec_public *me = sec_identity_public(l->cfg.identity);
     char where[SEC_ENDPOINT_MAX + 8];
     snprintf(where, sizeof where, "tcp://%s", p->member.endpoint);
-    *c = (struct conn){.fd = -1, .zmq_fd = -1};
+    *c = (struct conn){.fd = -1, .zmq_fd = -1, .way = ++l->last_way};
     c->sock = zmq_socket(l->ctx, ZMQ_DEALER);
     bool bad =
         !c->sock || !set_options(l, c->sock, index ? INTER_SOCKET_BULK : INTER_SOCKET_CONTROL);

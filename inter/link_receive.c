@@ -20,13 +20,15 @@ static bool on_data(struct inter_link *l, struct peer *p, struct set *s, uint32_
     return s->up;
 }
 
-static bool on_pong(struct peer *p, struct neb_rd *r) {
+static bool on_pong(struct peer *p, const struct set *s, struct neb_rd *r) {
     neb_ns now = neb_now(), asked = neb_rd_i64(r), day = neb_rd_i64(r);
     if (asked < now - 60 * NEB_S || asked > now || day < 0 || day > INT64_MAX / 2)
         return false; // not an answer to a PING of this side's
     neb_ns rtt = now - asked;
     p->clock_offset = day + rtt / 2 - neb_wall_now();
     p->rtt = p->rtt ? (7 * p->rtt + rtt) / 8 : rtt;
+    for (uint32_t i = 0; i < CONNS; i++)
+        link_conn_patience(p, &s->c[i]);
     return true;
 }
 
@@ -61,7 +63,7 @@ bool link_on_frame(struct inter_link *l, struct peer *p, int which, uint32_t ind
     if (b[0] == PING && n == 9)
         return link_send_pong(l, s, neb_rd_u64(&r)), true;
     if (b[0] == PONG && n == 17)
-        return on_pong(p, &r);
+        return on_pong(p, s, &r);
     if (b[0] == BEAT && n <= 1 + BEAT_ITEM * CONNS)
         return on_beat(p, s, &r);
     if (b[0] != STRIPES || n != 2 || which != DIALED)
@@ -120,7 +122,7 @@ bool link_on_hello(struct inter_link *l, struct peer *p, const uint8_t *rid, int
     struct conn *c = &s->c[index];
     if (c->open)
         link_conn_close(l, p, c);
-    *c = (struct conn){.fd = -1, .zmq_fd = -1, .open = true};
+    *c = (struct conn){.fd = -1, .zmq_fd = -1, .open = true, .way = ++l->last_way};
     memcpy(c->rid, rid, RID_BYTES);
     link_conn_watch(l, p, c, fd);
     if (!link_send_hello(l, c, WELCOME, session, index))

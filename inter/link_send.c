@@ -91,8 +91,9 @@ static struct conn *choose(const struct peer *p, struct set *s, bool bulk, uint6
     return c;
 }
 
-enum neb_status inter_link_send2(struct inter_link *l, uint32_t peer, enum inter_channel channel,
-                                 const void *hdr, size_t hlen, const void *data, size_t len) {
+enum neb_status inter_link_send_on(struct inter_link *l, uint32_t peer, enum inter_channel channel,
+                                   const void *hdr, size_t hlen, const void *data, size_t len,
+                                   uint64_t *way) {
     if (peer >= l->n_peers || l->peers[peer].self)
         return neb_fail(NEB_ERR_INVALID, "link: no peer %u", peer);
     bool bulk = channel == INTER_BULK;
@@ -130,7 +131,14 @@ enum neb_status inter_link_send2(struct inter_link *l, uint32_t peer, enum inter
     l->peers[peer].message_bytes += n;
     l->peers[peer].payload_bytes += bulk ? len : 0;
     inter_meter_add(&c->meter, &l->bucket, inter_tcp_wire_bytes(n));
+    *way = c->way;
     return NEB_OK;
+}
+
+enum neb_status inter_link_send2(struct inter_link *l, uint32_t peer, enum inter_channel channel,
+                                 const void *hdr, size_t hlen, const void *data, size_t len) {
+    uint64_t way;
+    return inter_link_send_on(l, peer, channel, hdr, hlen, data, len, &way);
 }
 
 enum neb_status inter_link_send(struct inter_link *l, uint32_t peer, enum inter_channel channel,

@@ -50,6 +50,7 @@
 #define SILENCE                                                                                    \
     (4250 * NEB_MS) // nothing heard for so long, or for six round trips: the set is down
 #define SILENCE_MOST    (20 * NEB_S)
+#define UNACKED_MOST    (60 * NEB_S)
 #define LOOK_EVERY      (1 * NEB_S) // of what is not heard: data that comes is no silence
 #define FIRST_WINDOW    (16 << 10) // that TCP gives a new connection, and more: what is beyond waits
 #define FIRST_LOOK      (50 * NEB_MS) // between looks at a path of which nothing is known
@@ -78,6 +79,7 @@ enum {
 
 struct conn {
     void *sock, *mon;       // DEALER and its monitor; NULL on the listener's side
+    uint64_t way;           // that it is told apart by
     uint8_t rid[RID_BYTES]; // listener's side: the ROUTER's own name for the connection
     int fd, zmq_fd;         // our duplicate, and the number ZeroMQ reports; -1: none
     bool open;              // HELLO and WELCOME done
@@ -128,6 +130,8 @@ struct peer {
     struct inter_tcp_counts closed; // of connections that are gone
     uint64_t connects, refused, dropped, recycled;
     uint64_t held, cut; // bytes that came and are unread; connections that were cut for it
+    uint64_t lost[SETS * CONNS]; // connections that broke before all was acknowledged: not told yet
+    uint32_t n_lost;
 };
 
 struct inter_link {
@@ -139,7 +143,7 @@ struct inter_link {
     struct sec_zap *zap;
     void *router, *router_mon;
     uint32_t port, n_peers, self, mon_serial;
-    uint64_t last_session;
+    uint64_t last_session, last_way;
     neb_ns deadline;
     struct inter_bucket bucket;
     neb_ns settle_at;
@@ -173,6 +177,7 @@ void link_conn_watch(struct inter_link *l, struct peer *p, struct conn *c, int z
 // its final byte count is kept
 void link_conn_close(struct inter_link *l, struct peer *p, struct conn *c);
 void link_conn_settle(struct inter_link *l, struct conn *c); // charges what it has sent
+void link_conn_patience(const struct peer *p, const struct conn *c); // as the round trip has it
 struct inter_tcp_counts link_conn_counts(const struct conn *c);
 void link_counts_add(struct inter_tcp_counts *a, struct inter_tcp_counts b);
 void link_set_dial(struct inter_link *l, struct peer *p);
@@ -182,6 +187,7 @@ void link_set_came_up(struct inter_link *l, struct peer *p, struct set *s);
 void link_set_retire(struct inter_link *l, struct peer *p, int which); // aside, for its successor
 void link_set_close(struct inter_link *l, struct peer *p, int which);
 void link_peer_update(struct inter_link *l, struct peer *p); // reports when it came up or went down
+void link_tell_lost(struct inter_link *l, struct peer *p);   // connections that broke meanwhile
 void link_peer_close(struct inter_link *l, struct peer *p);  // with every connection
 void link_peer_part(struct inter_link *l, struct peer *p); // the same, PARTING later: it is revoked
 // of two sets, which one is kept

@@ -216,7 +216,9 @@ void service_on_event(void *user, const struct inter_link_event *e) {
     if (s->st != NEB_OK)
         return;
     bool own = type >= MSG_APP && type <= MSG_TELL;
-    if (e->kind != INTER_LINK_MSG)
+    if (e->kind == INTER_LINK_LOST)
+        s->st = inter_streams_lost(s->streams, e->peer, e->way);
+    else if (e->kind != INTER_LINK_MSG)
         on_link(s, e->peer, e->kind == INTER_LINK_UP);
     else if (!bulk && !own && !keeps_pace(s, e->peer))
         return;

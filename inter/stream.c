@@ -121,7 +121,7 @@ uint64_t stream_tag_of(const void *p, size_t n) {
 }
 
 void stream_ring_add(struct inter_stream *s, size_t n, uint64_t tag) {
-    *stream_entry_of(s, s->next) = (struct stream_entry){(uint32_t)n, tag, s->now};
+    *stream_entry_of(s, s->next) = (struct stream_entry){(uint32_t)n, tag, s->now, 0};
     s->ring_bytes += n;
     s->next++;
 }
@@ -256,12 +256,6 @@ static void on_up(struct inter_stream *s) {
     }
 }
 
-static void send_failed(struct inter_stream *s, uint64_t seq) {
-    inter_stream_path_unsent(s->path, seq);
-    s->sent = seq < s->sent ? seq : s->sent;
-    s->blocked = s->now + 20 * NEB_MS;
-}
-
 enum neb_status inter_stream_step(struct inter_stream *s, neb_ns now,
                                   const struct inter_stream_event *e,
                                   struct inter_stream_actions *out) {
@@ -280,7 +274,11 @@ enum neb_status inter_stream_step(struct inter_stream *s, neb_ns now,
         NEB_ASSERT(!consumer);
         stream_put(s, e);
         break;
-    case INTER_STREAM_EV_SEND_FAILED: send_failed(s, e->seq); break;
+    case INTER_STREAM_EV_SEND_FAILED: stream_send_failed(s, e->seq); break;
+    case INTER_STREAM_EV_WAY_LOST:
+        if (!consumer)
+            stream_way_lost(s, e->way);
+        break;
     case INTER_STREAM_EV_ATTACH:
         if (consumer)
             stream_attach(s, e);

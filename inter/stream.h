@@ -38,7 +38,8 @@
 // as much as a tenth of a batch, and says nothing that the producer waits for. Where the producer wants to measure the way (`measured`, inter/stream_path.h), also with the first batch after 100 ms and with every 16 KiB.
 //
 // Links lose messages when they break, and control and data overtake each other. Every GRANT holds absolute positions of a
-// session, which begins with each ATTACH; the producer goes back to `have` after a reconnect, or when there is no progress for
+// session, which begins with each ATTACH. Where one connection of a link broke (WAY_LOST), what went on it goes again before anything new;
+// the producer goes back to `have` after a reconnect, or when there is no progress for
 // twenty seconds and three times as long as what is on its way takes at the measured rate (twice as long after each time that was in vain, ten
 // minutes at most): TCP still carries it, and copies only queue before what is new.
 // Data is signed by its producer as update manifests are; control is the link's own authenticated sender's.
@@ -100,6 +101,7 @@ enum inter_stream_event_kind {
     INTER_STREAM_EV_MESSAGE,     // bulk, data, len: one message of this stream, header and all
     INTER_STREAM_EV_PUT,         // producer: seq, data, len
     INTER_STREAM_EV_SEND_FAILED, // producer: seq: the link's queue is full, not sent
+    INTER_STREAM_EV_WAY_LOST,    // way: a connection to the peer broke; 0: any may have
     INTER_STREAM_EV_ATTACH, // consumer: seq is its cursor, or ANYWHERE; session is greater than any before. producer: say ROOM
     INTER_STREAM_EV_DETACH,  // consumer: its worker is gone
     INTER_STREAM_EV_APPLIED, // consumer: seq: all below are applied
@@ -108,7 +110,7 @@ enum inter_stream_event_kind {
 struct inter_stream_event {
     enum inter_stream_event_kind kind;
     bool bulk;
-    uint64_t seq, session;
+    uint64_t seq, session, way;
     const uint8_t *data;
     size_t len;
 };
@@ -179,6 +181,8 @@ NEB_MUST_CHECK enum neb_status inter_stream_step(struct inter_stream *s, neb_ns 
 NEB_MUST_CHECK enum neb_status inter_stream_data_header(const struct inter_stream *s, uint64_t seq,
                                                         neb_ns put_at, const void *p, size_t n,
                                                         struct neb_buf *out);
+// Batch seq was sent, right after its SEND: by which connection (above 0).
+void inter_stream_sent_on(struct inter_stream *s, uint64_t seq, uint64_t way);
 // How long ago batch seq was put; -1: before this endpoint was created.
 neb_ns inter_stream_put_age(const struct inter_stream *s, neb_ns now, uint64_t seq);
 

@@ -49,6 +49,13 @@ void inter_stream_path_sent(struct inter_stream_path *p, neb_ns now, uint64_t se
     p->sent = seq + 1;
 }
 
+void inter_stream_path_again(struct inter_stream_path *p, neb_ns now, uint64_t seq) {
+    if (seq < p->acked || seq >= p->sent)
+        return;
+    mark_of(p, seq)->sent.at = now;
+    mark_of(p, seq)->again = true;
+}
+
 void inter_stream_path_unsent(struct inter_stream_path *p, uint64_t seq) {
     struct inter_path_mark *m = mark_of(p, seq);
     if (m->next == seq + 1)

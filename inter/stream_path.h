@@ -40,6 +40,8 @@ void inter_stream_path_reset(struct inter_stream_path *p, uint64_t next);
 // Batch seq leaves. One that goes again is waited for from now on, as all after it are; but its acknowledgement may be of the first copy, and
 // tells neither round trip nor rate.
 void inter_stream_path_sent(struct inter_stream_path *p, neb_ns now, uint64_t seq, uint32_t bytes);
+// The same for one of those before the newest that a connection took along with it.
+void inter_stream_path_again(struct inter_stream_path *p, neb_ns now, uint64_t seq);
 // The link would not take it.
 void inter_stream_path_unsent(struct inter_stream_path *p, uint64_t seq);
 // The consumer has all below `have`.

@@ -34,13 +34,39 @@ void stream_say_room(struct inter_stream *s, bool always) {
     a->stored = s->stored_said = s->next;
 }
 
+// Of the batches that left and are not acknowledged: the first, and whether the i-th is one.
+static uint64_t first_flying(const struct inter_stream *s) {
+    return s->have > s->base ? s->have : s->base;
+}
+
+static bool has_left(const struct inter_stream *s, uint64_t i) {
+    return i < s->sent && i < s->next;
+}
+
+// What a connection that broke took along. The others may still bring what went on them.
+static void mend_holes(struct inter_stream *s) {
+    for (uint64_t i = first_flying(s); s->holes && has_left(s, i); i++) {
+        if (stream_entry_of(s, i)->way)
+            continue;
+        s->moved = s->now;
+        s->stats.batches++;
+        s->stats.bytes += stream_entry_of(s, i)->bytes;
+        s->stats.resent++;
+        inter_stream_path_again(s->path, s->now, i);
+        stream_act(s, INTER_STREAM_ACT_SEND)->seq = i;
+    }
+    s->holes = false;
+}
+
 void stream_pump(struct inter_stream *s) {
     if (!s->up || !s->met || s->refused || !s->session || s->now < s->blocked)
         return;
     if (s->sent < s->base)
         s->sent = s->base;
+    s->fresh = s->sent;
+    mend_holes(s);
     uint64_t bytes = 0;
-    for (uint64_t i = s->applied > s->base ? s->applied : s->base; i < s->sent && i < s->next; i++)
+    for (uint64_t i = s->applied > s->base ? s->applied : s->base; has_left(s, i); i++)
         bytes += stream_entry_of(s, i)->bytes;
     while (s->sent < s->next && s->sent < s->applied + s->window_batches) {
         uint32_t n = stream_entry_of(s, s->sent)->bytes;
@@ -56,6 +82,28 @@ void stream_pump(struct inter_stream *s) {
         stream_act(s, INTER_STREAM_ACT_SEND)->seq = s->sent++;
         s->high = s->sent > s->high ? s->sent : s->high;
     }
+}
+
+void stream_send_failed(struct inter_stream *s, uint64_t seq) {
+    inter_stream_path_unsent(s->path, seq);
+    s->holes = s->holes || seq < s->fresh;
+    seq = seq < s->fresh ? s->fresh : seq; // what is new went behind what went again
+    s->sent = seq < s->sent ? seq : s->sent;
+    s->blocked = s->now + 20 * NEB_MS;
+}
+
+void inter_stream_sent_on(struct inter_stream *s, uint64_t seq, uint64_t way) {
+    stream_entry_of(s, seq)->way = way;
+}
+
+void stream_way_lost(struct inter_stream *s, uint64_t way) {
+    for (uint64_t i = first_flying(s); has_left(s, i); i++) {
+        struct stream_entry *e = stream_entry_of(s, i);
+        e->way = way && e->way != way ? e->way : 0;
+        s->holes = s->holes || !e->way;
+    }
+    if (!s->lost)
+        stream_pump(s);
 }
 
 void stream_put(struct inter_stream *s, const struct inter_stream_event *e) {
@@ -156,7 +204,7 @@ void stream_on_grant(struct inter_stream *s, const struct inter_stream_grant *g)
 
 static neb_ns patience(const struct inter_stream *s) {
     double bps = inter_stream_path_measure(s->path, s->now).goodput_bps, bits = 0;
-    for (uint64_t i = s->have > s->base ? s->have : s->base; i < s->sent && i < s->next; i++)
+    for (uint64_t i = first_flying(s); has_left(s, i); i++)
         bits += 8.0 * stream_entry_of(s, i)->bytes;
     double own = bps > 0 ? patience_margin * bits / bps : bits / unknown_bps,
            all = (neb_seconds(patience_least) + own) * (1 << s->vain);

@@ -13,6 +13,7 @@ struct stream_entry { // one batch of the spool, or of what the consumer has not
     uint32_t bytes;
     uint64_t tag; // first word of its SHA-256
     neb_ns at;    // producer: when it was put; 0: before
+    uint64_t way; // producer: the connection it was last sent on; 0: it is not there any more
 };
 
 struct stream_slot { // consumer: a batch that came before its turn
@@ -39,6 +40,8 @@ struct inter_stream {
     // producer
     // what the consumer has; next to send; one past all that was ever sent
     uint64_t have, sent, high;
+    bool holes;     // some below `sent` went on connections that are not there any more
+    uint64_t fresh; // `sent` before the last batches left: what was below it went again
     uint32_t window_batches, window_bytes; // in force: the smaller of both sides', and of `window`
     uint32_t window;                       // grows from window_start to window_batches of c
     uint64_t *waited; // (window_batches of c) n at n % window_batches: batch n waited for credit
@@ -81,6 +84,8 @@ void stream_pump(struct inter_stream *s); // sends what credit allows
 void stream_say_room(struct inter_stream *s, bool always);
 void stream_put(struct inter_stream *s, const struct inter_stream_event *e);
 void stream_on_grant(struct inter_stream *s, const struct inter_stream_grant *g);
+void stream_send_failed(struct inter_stream *s, uint64_t seq);
+void stream_way_lost(struct inter_stream *s, uint64_t way);
 void stream_producer_tick(struct inter_stream *s);
 
 // stream_consumer.c

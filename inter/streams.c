@@ -83,12 +83,15 @@ static enum neb_status send_batch(struct inter_streams *s, struct inter_stream *
     neb_ns age = inter_stream_put_age(t, neb_now(), seq);
     NEB_TRY(inter_stream_data_header(t, seq, age < 0 ? 0 : neb_wall_now() - age, s->body.p,
                                      s->body.len, &s->head));
-    st = inter_link_send2(*s->c.link, c->peer, INTER_BULK, s->head.p, s->head.len, s->body.p,
-                          s->body.len);
+    uint64_t way;
+    st = inter_link_send_on(*s->c.link, c->peer, INTER_BULK, s->head.p, s->head.len, s->body.p,
+                            s->body.len, &way);
     *sent = st == NEB_OK;
-    if (*sent)
+    if (*sent) {
+        inter_stream_sent_on(t, seq, way);
         inter_job_limits_sent(s->c.limits, c->key.job,
                               inter_tcp_wire_bytes(1 + s->head.len + s->body.len));
+    }
     return st == NEB_ERR_AGAIN ? NEB_OK : st;
 }
 
@@ -390,15 +393,24 @@ enum neb_status inter_streams_message(struct inter_streams *s, uint32_t peer, bo
                           .kind = INTER_STREAM_EV_MESSAGE, .bulk = bulk, .data = p, .len = n});
 }
 
-enum neb_status inter_streams_peer(struct inter_streams *s, uint32_t peer, bool up) {
-    s->up[peer] = up;
+static enum neb_status step_all_of(struct inter_streams *s, uint32_t peer,
+                                   const struct inter_stream_event *e) {
     for (int i = s->n; i-- > 0;) // backwards: it may be dropped
         if (inter_stream_config_of(s->list[i])->peer == peer)
-            NEB_TRY(
-                step_alone(s, s->list[i],
-                           &(struct inter_stream_event){.kind = up ? INTER_STREAM_EV_PEER_UP
-                                                                   : INTER_STREAM_EV_PEER_DOWN}));
+            NEB_TRY(step_alone(s, s->list[i], e));
     return NEB_OK;
+}
+
+enum neb_status inter_streams_peer(struct inter_streams *s, uint32_t peer, bool up) {
+    s->up[peer] = up;
+    return step_all_of(s, peer,
+                       &(struct inter_stream_event){.kind = up ? INTER_STREAM_EV_PEER_UP
+                                                               : INTER_STREAM_EV_PEER_DOWN});
+}
+
+enum neb_status inter_streams_lost(struct inter_streams *s, uint32_t peer, uint64_t way) {
+    return step_all_of(s, peer,
+                       &(struct inter_stream_event){.kind = INTER_STREAM_EV_WAY_LOST, .way = way});
 }
 
 enum neb_status inter_streams_tick(struct inter_streams *s) {

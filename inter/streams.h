@@ -80,6 +80,9 @@ bool inter_streams_stats(const struct inter_streams *s, const struct inter_strea
 NEB_MUST_CHECK enum neb_status inter_streams_message(struct inter_streams *s, uint32_t peer,
                                                      bool bulk, const uint8_t *p, size_t n);
 NEB_MUST_CHECK enum neb_status inter_streams_peer(struct inter_streams *s, uint32_t peer, bool up);
+// A connection to a peer that is still there broke (INTER_LINK_LOST).
+NEB_MUST_CHECK enum neb_status inter_streams_lost(struct inter_streams *s, uint32_t peer,
+                                                  uint64_t way);
 NEB_MUST_CHECK enum neb_status inter_streams_tick(struct inter_streams *s);
 
 #endif

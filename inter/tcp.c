@@ -27,6 +27,17 @@ uint64_t inter_tcp_taken(int fd) { return info(fd).tcpi_bytes_acked; }
 
 uint32_t inter_tcp_data_segs(int fd) { return info(fd).tcpi_data_segs_in; }
 
+neb_ns inter_tcp_least_rtt(int fd) {
+    uint32_t us = info(fd).tcpi_min_rtt;
+    return us == UINT32_MAX ? 0 : (neb_ns)us * 1000;
+}
+
+void inter_tcp_set_patience(int fd, neb_ns patience) {
+    unsigned ms = (unsigned)(patience / NEB_MS);
+    if (fd >= 0 && setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms) != 0)
+        neb_debug("a connection keeps the patience that it began with");
+}
+
 bool inter_tcp_set_congestion(int fd, const char *name) {
     const char *want = name ? name : "bbr";
     return fd >= 0 &&

@@ -5,6 +5,8 @@
 // first data (the listener from ZMQ_SRCFD, the dialler from its monitor), and a duplicate takes every socket option.
 #ifndef INTER_TCP_H
 #define INTER_TCP_H
+#include "agent/base/clock.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -26,6 +28,12 @@ inter_tcp_taken(int fd); // bytes that the other end's kernel has acknowledged; 
 // Segments with data that have come, repeated ones too: a number that grows says that the other end sends. Not its keepalives and
 // acknowledgements, which its kernel sends without it. 0: not known.
 uint32_t inter_tcp_data_segs(int fd);
+
+// The least round trip that the kernel has seen in the last minutes; 0: not known.
+neb_ns inter_tcp_least_rtt(int fd);
+
+// Bytes that the other end's kernel does not acknowledge end the connection after so long.
+void inter_tcp_set_patience(int fd, neb_ns patience);
 
 // Sets the algorithm; NULL: bbr, and where the system does not permit it, what it has. True: it is set.
 bool inter_tcp_set_congestion(int fd, const char *name);

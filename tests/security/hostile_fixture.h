@@ -160,7 +160,7 @@ static inline void open_job(struct site *x) {
 
 static inline void on_bare(void *user, const struct inter_link_event *e) {
     (void)user;
-    for (int k = 0; k < SITES && e->kind != INTER_LINK_MSG; k++)
+    for (int k = 0; k < SITES && (e->kind == INTER_LINK_UP || e->kind == INTER_LINK_DOWN); k++)
         if (index_of[k] == e->peer)
             bare_up[k] = e->kind == INTER_LINK_UP;
     if (e->kind != INTER_LINK_MSG || n_frames == sizeof frames / sizeof frames[0])

@@ -18,7 +18,8 @@ struct site {
     struct sec_identity *id;
     struct inter_link *l;
     uint32_t peer; // index of the other
-    unsigned up, down, control;
+    unsigned up, down, control, lost;
+    uint64_t lost_way; // the newest
     uint64_t bulk_bytes;
     uint64_t bad;
     char last[64];
@@ -55,6 +56,8 @@ static inline void on_event(void *user, const struct inter_link_event *e) {
     struct site *s = user;
     s->up += e->kind == INTER_LINK_UP;
     s->down += e->kind == INTER_LINK_DOWN;
+    s->lost += e->kind == INTER_LINK_LOST;
+    s->lost_way = e->kind == INTER_LINK_LOST ? e->way : s->lost_way;
     if (e->kind != INTER_LINK_MSG)
         return;
     if (e->channel == INTER_CONTROL) {

@@ -1,6 +1,8 @@
 // inter/link: two members' connections come up, stay, come again, and follow the member list.
 #include "tests/unit/link_fixture.h"
 
+#include <sys/socket.h>
+
 static uint32_t waiting; // of a reload
 
 // What a link costs that idles: both sides are heard of, and it is little.
@@ -183,6 +185,39 @@ static struct sec_members with_new_keys(const struct sec_members *m, int was, in
 
 // New keys by rotation: the connection stays, the former keys are good until the overlap ends and not
 // a moment longer. New keys otherwise: cut off.
+// One of several connections breaks: whoever sent is told which, and nothing of the others. Another one takes its place.
+static void test_way_lost(void **state) {
+    (void)state;
+    enum { BULK = 3 };
+    struct site a, b;
+    static uint8_t chunk[40 * 1024];
+    uint64_t way[BULK], next;
+    for (size_t i = 0; i < sizeof chunk; i++)
+        chunk[i] = (uint8_t)(i * 7);
+    pair_up(&a, &b);
+    struct set *s = link_active(a.l, &a.l->peers[a.peer]);
+    UNTIL(&a, &b, s->c[1].open && s->c[2].open && s->c[3].open, 5);
+    for (int i = 0; i < BULK; i++)
+        assert_int_equal(inter_link_send_on(a.l, a.peer, INTER_BULK, NULL, 0, chunk, sizeof chunk,
+                                            &way[i]),
+                         NEB_OK);
+    assert_true(way[0] && way[0] != way[1] && way[1] != way[2] && way[0] != way[2]);
+    shutdown(s->c[2].fd, SHUT_RDWR);
+    UNTIL(&a, NULL, a.lost == 1, 5); // before the other has acknowledged anything
+    assert_int_equal(a.lost_way, way[1]);
+    UNTIL(&a, &b, b.bulk_bytes >= 2 * sizeof chunk && s->c[2].open, 5);
+    for (int i = 0; i < BULK; i++) {
+        assert_int_equal(inter_link_send_on(a.l, a.peer, INTER_BULK, NULL, 0, chunk, sizeof chunk,
+                                            &next),
+                         NEB_OK);
+        assert_int_not_equal(next, way[1]);
+    }
+    UNTIL(&a, &b, b.bulk_bytes >= (2 + BULK) * sizeof chunk, 5);
+    assert_true(a.lost == 1 && b.lost == 0 && !a.down && !b.down && !b.bad);
+    close_pair(&a, &b);
+    assert_int_equal(a.lost, 1);
+}
+
 static void test_rotated(void **state) {
     (void)state;
     struct site a, b;
@@ -302,6 +337,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_idle),         cmocka_unit_test(test_limits),
         cmocka_unit_test(test_restart),      cmocka_unit_test(test_both_dial),
+        cmocka_unit_test(test_way_lost),
         cmocka_unit_test(test_rotated),      cmocka_unit_test(test_joined),
         cmocka_unit_test(test_revoked),      cmocka_unit_test(test_back_soon),
         cmocka_unit_test(test_first_number), cmocka_unit_test(test_recycle_while_broken),

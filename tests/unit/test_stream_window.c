@@ -289,6 +289,65 @@ static void test_slow_link(void **state) {
     inter_stream_destroy(&out.s);
 }
 
+// What the step sends: the first batch is bit 0.
+static uint64_t sends(struct inter_stream_event e) {
+    uint64_t bits = 0, before = 0;
+    send_some(e);
+    for (size_t i = 0; i < out.a.n; i++)
+        if (out.a.list[i].kind == INTER_STREAM_ACT_SEND) {
+            assert_true(!bits || out.a.list[i].seq > before); // in order
+            before = out.a.list[i].seq;
+            bits |= UINT64_C(1) << before;
+        }
+    return bits;
+}
+
+static uint64_t lost(uint64_t way) {
+    return sends((struct inter_stream_event){.kind = INTER_STREAM_EV_WAY_LOST, .way = way});
+}
+
+static void went(uint64_t batches, uint64_t way) {
+    for (uint64_t i = 0; i < 40; i++)
+        if (batches >> i & 1)
+            inter_stream_sent_on(out.s, i, way);
+}
+
+// A connection breaks, the others stay: what went on it goes again at once, and nothing else.
+static void test_way_lost(void **state) {
+    (void)state;
+    struct inter_stream_stats t;
+    begin_large();
+    assert_int_equal(granted(0), SIDE_BY_SIDE);
+    went(0x55, 1);
+    went(0xaa, 2);
+    assert_int_equal(lost(9), 0); // of another stream's
+    assert_int_equal(lost(2), 0xaa);
+    // The link takes two of them. The others are neither forgotten nor overtaken by what is new.
+    went(0x0a, 3);
+    send_some((struct inter_stream_event){.kind = INTER_STREAM_EV_SEND_FAILED, .seq = 5});
+    assert_int_equal(granted(1), 0); // it has just refused
+    now_ms += 30;
+    assert_int_equal(sends((struct inter_stream_event){.kind = INTER_STREAM_EV_TICK}), 0x1a0);
+    went(0x120, 3);
+    send_some((struct inter_stream_event){.kind = INTER_STREAM_EV_SEND_FAILED, .seq = 7});
+    now_ms += 30;
+    assert_int_equal(sends((struct inter_stream_event){.kind = INTER_STREAM_EV_TICK}), 0x180);
+    went(0x180, 3);
+    assert_int_equal(lost(2), 0);
+    // What was acknowledged does not go again, and what nobody can tell goes all.
+    assert_int_equal(granted(4), 3);
+    went(0xe00, 4);
+    assert_int_equal(lost(3), 0x1a0);
+    went(0x1a0, 4);
+    assert_int_equal(lost(0), 0xff0);
+    went(0xff0, 5);
+    inter_stream_stats(out.s, &t);
+    assert_int_equal(t.resent, 4 + 2 + 2 + 3 + 8); // the ninth had not left at first
+    // Patience begins anew with it: what it went back for is sent once.
+    assert_int_equal(tick_until(now_ms + 19 * 1000), 0);
+    inter_stream_destroy(&out.s);
+}
+
 // Where nothing was ever acknowledged, copies get rarer: five minutes, and then every ten.
 static void test_vain_copies(void **state) {
     (void)state;
@@ -309,6 +368,7 @@ static int tear_down(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_scenes),
                                        cmocka_unit_test(test_slow_link),
+                                       cmocka_unit_test(test_way_lost),
                                        cmocka_unit_test(test_vain_copies)};
     return cmocka_run_group_tests(tests, NULL, tear_down);
 }

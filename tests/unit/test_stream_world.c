@@ -4,10 +4,11 @@
 
 #include <stdlib.h>
 
-enum { BATCHES = 150, QUEUE = 4096, GENERATIONS = 2 };
+enum { BATCHES = 150, QUEUE = 4096, GENERATIONS = 2, WAYS = 3 };
 
 struct packet {
     bool to_consumer, bulk;
+    uint64_t way;
     neb_ns at;
     size_t n;
     uint8_t p[400];
@@ -17,6 +18,7 @@ struct world {
     struct neb_rng rng;
     neb_ns now;
     bool up;
+    uint64_t ways[WAYS], last_way; // connections that batches go by
     double lose, twice;
     struct packet *packets;
     size_t n_packets;
@@ -47,14 +49,15 @@ struct world {
 
 static double unit(struct world *w) { return neb_rng_unit(&w->rng); }
 
-static void post(struct world *w, bool to_consumer, bool bulk, const uint8_t *p, size_t n) {
+static void post(struct world *w, bool to_consumer, uint64_t way, const uint8_t *p, size_t n) {
     int copies = unit(w) < w->twice ? 2 : 1;
     for (int i = 0; i < copies && w->up; i++) {
         if (unit(w) < w->lose)
             continue;
         assert_true(w->n_packets < QUEUE && n <= sizeof w->packets->p);
         struct packet *k = &w->packets[w->n_packets++];
-        *k = (struct packet){to_consumer, bulk, w->now + (neb_ns)(unit(w) * 300e6), n, {0}};
+        *k = (struct packet){
+            to_consumer, way > 0, way, w->now + (neb_ns)(unit(w) * 300e6), n, {0}};
         memcpy(k->p, p, n);
     }
 }
@@ -99,7 +102,7 @@ static bool carry_out(struct world *w, bool producer, const struct inter_stream_
     uint8_t bytes[200];
     switch (a->kind) {
     case INTER_STREAM_ACT_SAY:
-        post(w, !producer ? false : true, false, w->actions.bytes.p + a->at, a->size);
+        post(w, producer, 0, w->actions.bytes.p + a->at, a->size);
         break;
     case INTER_STREAM_ACT_SEND: {
         if (unit(w) < 0.02)
@@ -108,7 +111,9 @@ static bool carry_out(struct world *w, bool producer, const struct inter_stream_
         size_t n = body(a->seq, bytes);
         assert_int_equal(inter_stream_data_header(w->out, a->seq, 5, bytes, n, &b), NEB_OK);
         neb_buf_add(&b, bytes, n);
-        post(w, true, true, b.p, b.len);
+        uint64_t way = w->ways[neb_rng_below(&w->rng, WAYS)];
+        post(w, true, way, b.p, b.len);
+        inter_stream_sent_on(w->out, a->seq, way);
         neb_buf_free(&b);
         break;
     }
@@ -232,6 +237,18 @@ static void flip_link(struct world *w) {
     tell(w, false, (struct inter_stream_event){.kind = k});
 }
 
+// One connection breaks, the link stays up. Now and then too many did for the link to say which.
+static void break_way(struct world *w) {
+    uint64_t *way = &w->ways[neb_rng_below(&w->rng, WAYS)], lost = *way;
+    for (size_t i = 0; i < w->n_packets; i++)
+        if (w->packets[i].way == lost)
+            w->packets[i--] = w->packets[--w->n_packets];
+    *way = ++w->last_way;
+    tell(w, true,
+         (struct inter_stream_event){.kind = INTER_STREAM_EV_WAY_LOST,
+                                     .way = unit(w) < 0.1 ? 0 : lost});
+}
+
 static void break_link(struct world *w) { // an agent that dies takes its connections along
     if (w->up)
         flip_link(w);
@@ -328,12 +345,15 @@ static void receive(struct world *w, double trouble) {
     }
 }
 
-static void run_world(uint64_t seed, double trouble) {
+// breaks: how often a connection does, in 20 ms. How long it took.
+static neb_ns run_world(uint64_t seed, double trouble, double breaks) {
     struct inter_stream_config p = config(INTER_STREAM_PRODUCER), c = config(INTER_STREAM_CONSUMER);
     struct world *w = calloc(1, sizeof *w);
     w->packets = calloc(QUEUE, sizeof *w->packets);
     w->rng = neb_rng_make(seed, 1);
-    w->lose = seed % 3 == 0 ? 0.02 : 0; // on a link that stays up
+    w->lose = breaks <= 0 && seed % 3 == 0 ? 0.02 : 0; // on a link that stays up
+    for (int i = 0; i < WAYS; i++)
+        w->ways[i] = ++w->last_way;
     w->twice = trouble > 0 ? 0.05 : 0;
     w->forgets = seed % 5 == 2;
     w->loses = trouble > 0 && seed % 5 == 3;
@@ -348,6 +368,8 @@ static void run_world(uint64_t seed, double trouble) {
             break;
         if (!w->up ? unit(w) < 0.05 : unit(w) < trouble / 4)
             flip_link(w);
+        if (w->up && unit(w) < breaks + trouble / 4)
+            break_way(w);
         if (unit(w) < trouble / 4)
             restart_producer_worker(w);
         if (unit(w) < trouble / 4 && !fragile(w))
@@ -374,17 +396,29 @@ static void run_world(uint64_t seed, double trouble) {
                  (unsigned long long)w->put, w->hash == want ? "right" : "wrong",
                  (unsigned long long)w->lost);
     assert_true(w->held_max <= 700);
+    neb_ns took = w->now;
     inter_stream_destroy(&w->out);
     inter_stream_destroy(&w->in);
     inter_stream_actions_free(&w->actions);
     free(w->packets);
     free(w);
+    return took;
 }
 
 static void test_calm(void **state) {
     (void)state;
     for (uint64_t seed = 1; seed <= 20; seed++)
-        run_world(seed, 0);
+        run_world(seed, 0, 0);
+}
+
+// Connections that break one by one cost a stream no patience: twenty seconds each would be many minutes.
+static void test_ways_break(void **state) {
+    (void)state;
+    for (uint64_t seed = 1; seed <= 40; seed++) {
+        neb_ns took = run_world(seed, 0, 0.02);
+        if (took > 60 * NEB_S)
+            fail_msg("seed %llu: took %.0f s", (unsigned long long)seed, neb_seconds(took));
+    }
 }
 
 static void test_troubled(void **state) {
@@ -392,11 +426,11 @@ static void test_troubled(void **state) {
     const char *only = getenv("STREAM_SEED"); // repeats one
     uint64_t first = only ? strtoull(only, NULL, 10) : 1, last = only ? first : 400;
     for (uint64_t seed = first; seed <= last; seed++)
-        run_world(seed, seed % 2 ? 0.02 : 0.1);
+        run_world(seed, seed % 2 ? 0.02 : 0.1, 0);
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_calm),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_calm), cmocka_unit_test(test_ways_break),
                                        cmocka_unit_test(test_troubled)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
