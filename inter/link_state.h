@@ -129,7 +129,7 @@ struct peer {
     uint64_t payload_bytes;         // of these the second parts on bulk
     struct inter_tcp_counts closed; // of connections that are gone
     uint64_t connects, refused, dropped, recycled;
-    uint64_t held, cut; // bytes that came and are unread; connections that were cut for it
+    uint64_t held, cut;          // bytes that came and are unread; connections that were cut for it
     uint64_t lost[SETS * CONNS]; // connections that broke before all was acknowledged: not told yet
     uint32_t n_lost;
 };
@@ -176,7 +176,7 @@ void link_conn_dial(struct inter_link *l, struct peer *p, uint32_t index);
 void link_conn_watch(struct inter_link *l, struct peer *p, struct conn *c, int zmq_fd);
 // its final byte count is kept
 void link_conn_close(struct inter_link *l, struct peer *p, struct conn *c);
-void link_conn_settle(struct inter_link *l, struct conn *c); // charges what it has sent
+void link_conn_settle(struct inter_link *l, struct conn *c);         // charges what it has sent
 void link_conn_patience(const struct peer *p, const struct conn *c); // as the round trip has it
 struct inter_tcp_counts link_conn_counts(const struct conn *c);
 void link_counts_add(struct inter_tcp_counts *a, struct inter_tcp_counts b);

@@ -2,8 +2,8 @@
 // that what lies behind them is reached. Whatever the bytes: what a consumer holds stays within its window, what it delivers is
 // in order, and a producer sends only what it has.
 //
-// Input: a sequence of messages, each behind a 2-byte little-endian length, whose highest bit says bulk and the next one
-// "to the producer". The corpus is written by tests/unit/test_stream.c (WRITE_CORPUS=DIR).
+// Input: a sequence of messages, each behind a 2-byte little-endian length, whose highest bit says bulk, the next one
+// "to the producer", and the third that one of two connections (or either) broke before. The corpus is written by tests/unit/test_stream.c (WRITE_CORPUS=DIR).
 #include "inter/stream_wire.h"
 #include "tests/fuzz/trusting.h"
 
@@ -27,6 +27,8 @@ static void feed(struct side *x, struct inter_stream_actions *a, neb_ns now,
             NEB_ASSERT(k->seq == x->expected++ && k->len > 0 && k->view);
         if (k->kind == INTER_STREAM_ACT_SEND)
             NEB_ASSERT(k->seq < x->put);
+        if (k->kind == INTER_STREAM_ACT_SEND)
+            inter_stream_sent_on(x->s, k->seq, 1 + k->seq % 2);
     }
     struct inter_stream_stats t;
     inter_stream_stats(x->s, &t);
@@ -67,9 +69,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     begin(&sides[1], &a, INTER_STREAM_PRODUCER, &trusting);
     for (neb_ns now = NEB_S; neb_rd_left(&r) >= 2; now += 300 * NEB_MS) {
         uint16_t head = neb_rd_u16(&r);
-        size_t n = head & 0x3fff;
+        size_t n = head & 0x1fff;
         n = n < neb_rd_left(&r) ? n : neb_rd_left(&r);
         struct side *x = &sides[head >> 14 & 1];
+        if (head >> 13 & 1)
+            feed(&sides[1], &a, now,
+                 &(struct inter_stream_event){.kind = INTER_STREAM_EV_WAY_LOST, .way = n % 3});
         feed(x, &a, now,
              &(struct inter_stream_event){.kind = INTER_STREAM_EV_MESSAGE,
                                           .bulk = head >> 15,

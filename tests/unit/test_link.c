@@ -198,18 +198,18 @@ static void test_way_lost(void **state) {
     struct set *s = link_active(a.l, &a.l->peers[a.peer]);
     UNTIL(&a, &b, s->c[1].open && s->c[2].open && s->c[3].open, 5);
     for (int i = 0; i < BULK; i++)
-        assert_int_equal(inter_link_send_on(a.l, a.peer, INTER_BULK, NULL, 0, chunk, sizeof chunk,
-                                            &way[i]),
-                         NEB_OK);
+        assert_int_equal(
+            inter_link_send_on(a.l, a.peer, INTER_BULK, NULL, 0, chunk, sizeof chunk, &way[i]),
+            NEB_OK);
     assert_true(way[0] && way[0] != way[1] && way[1] != way[2] && way[0] != way[2]);
     shutdown(s->c[2].fd, SHUT_RDWR);
     UNTIL(&a, NULL, a.lost == 1, 5); // before the other has acknowledged anything
     assert_int_equal(a.lost_way, way[1]);
     UNTIL(&a, &b, b.bulk_bytes >= 2 * sizeof chunk && s->c[2].open, 5);
     for (int i = 0; i < BULK; i++) {
-        assert_int_equal(inter_link_send_on(a.l, a.peer, INTER_BULK, NULL, 0, chunk, sizeof chunk,
-                                            &next),
-                         NEB_OK);
+        assert_int_equal(
+            inter_link_send_on(a.l, a.peer, INTER_BULK, NULL, 0, chunk, sizeof chunk, &next),
+            NEB_OK);
         assert_int_not_equal(next, way[1]);
     }
     UNTIL(&a, &b, b.bulk_bytes >= (2 + BULK) * sizeof chunk, 5);
@@ -335,12 +335,17 @@ static void test_first_number(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_idle),         cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_restart),      cmocka_unit_test(test_both_dial),
+        cmocka_unit_test(test_idle),
+        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_restart),
+        cmocka_unit_test(test_both_dial),
         cmocka_unit_test(test_way_lost),
-        cmocka_unit_test(test_rotated),      cmocka_unit_test(test_joined),
-        cmocka_unit_test(test_revoked),      cmocka_unit_test(test_back_soon),
-        cmocka_unit_test(test_first_number), cmocka_unit_test(test_recycle_while_broken),
+        cmocka_unit_test(test_rotated),
+        cmocka_unit_test(test_joined),
+        cmocka_unit_test(test_revoked),
+        cmocka_unit_test(test_back_soon),
+        cmocka_unit_test(test_first_number),
+        cmocka_unit_test(test_recycle_while_broken),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

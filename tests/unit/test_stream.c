@@ -550,18 +550,21 @@ static void write_corpus(void) {
                                    .batch_bytes = 200,
                                    .n_terms = 1};
     struct inter_stream *out = make(INTER_STREAM_PRODUCER);
-    struct neb_buf m = {0}, to_producer = {0}, to_consumer = {0};
+    struct neb_buf m = {0}, to_producer = {0}, to_consumer = {0}, broken = {0};
     char path[NEB_PATH_MAX];
     h.terms[0] = config(INTER_STREAM_PRODUCER).terms[0];
     inter_stream_put_hello(&m, &k, &h);
     neb_buf_u16(&to_producer, (uint16_t)(m.len | 0x4000));
     neb_buf_add(&to_producer, m.p, m.len);
+    neb_buf_add(&broken, to_producer.p, to_producer.len);
     for (uint64_t i = 0; i < 4; i++) {
         neb_buf_clear(&m);
         inter_stream_put_grant(&m, &k,
                                &(struct inter_stream_grant){2 + i / 3, 2 + i, 1 + i, i, 6, 700});
         neb_buf_u16(&to_producer, (uint16_t)(m.len | 0x4000));
         neb_buf_add(&to_producer, m.p, m.len);
+        neb_buf_u16(&broken, (uint16_t)(m.len | 0x6000));
+        neb_buf_add(&broken, m.p, m.len);
     }
     h.role = INTER_STREAM_PRODUCER;
     neb_buf_clear(&m);
@@ -579,10 +582,13 @@ static void write_corpus(void) {
         assert_int_equal(neb_fs_write(path, to_producer.p, to_producer.len, 0644), NEB_OK);
         assert_int_equal(neb_path(path, sizeof path, dir, "consumer"), NEB_OK);
         assert_int_equal(neb_fs_write(path, to_consumer.p, to_consumer.len, 0644), NEB_OK);
+        assert_int_equal(neb_path(path, sizeof path, dir, "connections-that-break"), NEB_OK);
+        assert_int_equal(neb_fs_write(path, broken.p, broken.len, 0644), NEB_OK);
     }
     neb_buf_free(&m);
     neb_buf_free(&to_producer);
     neb_buf_free(&to_consumer);
+    neb_buf_free(&broken);
     inter_stream_destroy(&out);
 }
 

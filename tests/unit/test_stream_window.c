@@ -366,9 +366,8 @@ static int tear_down(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_scenes),
-                                       cmocka_unit_test(test_slow_link),
-                                       cmocka_unit_test(test_way_lost),
-                                       cmocka_unit_test(test_vain_copies)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_scenes), cmocka_unit_test(test_slow_link),
+        cmocka_unit_test(test_way_lost), cmocka_unit_test(test_vain_copies)};
     return cmocka_run_group_tests(tests, NULL, tear_down);
 }

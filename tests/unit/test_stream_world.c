@@ -56,8 +56,7 @@ static void post(struct world *w, bool to_consumer, uint64_t way, const uint8_t 
             continue;
         assert_true(w->n_packets < QUEUE && n <= sizeof w->packets->p);
         struct packet *k = &w->packets[w->n_packets++];
-        *k = (struct packet){
-            to_consumer, way > 0, way, w->now + (neb_ns)(unit(w) * 300e6), n, {0}};
+        *k = (struct packet){to_consumer, way > 0, way, w->now + (neb_ns)(unit(w) * 300e6), n, {0}};
         memcpy(k->p, p, n);
     }
 }
@@ -101,9 +100,7 @@ static bool carry_out(struct world *w, bool producer, const struct inter_stream_
     struct neb_buf b = {0};
     uint8_t bytes[200];
     switch (a->kind) {
-    case INTER_STREAM_ACT_SAY:
-        post(w, producer, 0, w->actions.bytes.p + a->at, a->size);
-        break;
+    case INTER_STREAM_ACT_SAY: post(w, producer, 0, w->actions.bytes.p + a->at, a->size); break;
     case INTER_STREAM_ACT_SEND: {
         if (unit(w) < 0.02)
             return false; // the link's queue is full
@@ -430,7 +427,8 @@ static void test_troubled(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_calm), cmocka_unit_test(test_ways_break),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_calm),
+                                       cmocka_unit_test(test_ways_break),
                                        cmocka_unit_test(test_troubled)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
