@@ -59,6 +59,7 @@ struct inter_sent { // what is remembered of a chunk when it leaves
     neb_ns at;
     neb_ns delivered_at, newest_sent; // the estimate's at that time
     uint64_t delivered;
+    uint64_t way; // its sender's: the connection it went on; 0: not known
 };
 
 // A chunk leaves. flying: bytes that travel already.

@@ -237,6 +237,7 @@ enum neb_status inter_node_step(struct inter_node *n, neb_ns now, const struct i
     case INTER_EV_SERVE: node_on_serve(&s); break;
     case INTER_EV_COMMIT_READ: node_on_commit_read(&s); break;
     case INTER_EV_LEAVE: on_leave(&s); break;
+    case INTER_EV_WAY_LOST: node_on_way_lost(&s); break;
     case INTER_EV_SEND_FAILED:
         node_on_send_failed(&s);
         if (!e->ok)

@@ -122,6 +122,7 @@ enum inter_event_kind {
     INTER_EV_COMMIT_READ, // key, record (NULL: not here): answer to INTER_ACT_READ_COMMIT
     INTER_EV_LEAVE,       // key.job: this member is about to go; nobody shall wait for it
     INTER_EV_SEND_FAILED, // peer, key, chunk: the link's queue is full: not sent; ok: there is room, the job's own limit holds it back
+    INTER_EV_WAY_LOST, // peer, way: one of the connections to it broke (INTER_LINK_LOST); 0: any may have
 };
 struct inter_event {
     enum inter_event_kind kind;
@@ -134,6 +135,7 @@ struct inter_event {
     const struct inter_record *record;
     struct inter_key key;
     uint32_t chunk;
+    uint64_t way;
     float norm; // SUBMIT, BLOB_DONE: L2 of the decoded update; 0: not known
 };
 
@@ -256,6 +258,9 @@ void inter_node_restore_evidence(struct inter_node *n, const struct inter_eviden
 NEB_MUST_CHECK enum neb_status inter_node_step(struct inter_node *n, neb_ns now,
                                                const struct inter_event *e,
                                                struct inter_actions *out);
+// A chunk (SEND_CHUNK) has left by a connection.
+void inter_node_sent_on(struct inter_node *n, uint32_t peer, const struct inter_key *k,
+                        uint32_t chunk, uint64_t way);
 
 // For status and tests.
 struct inter_path_stats {

@@ -275,6 +275,24 @@ void node_on_send_failed(struct step *s) {
     inter_estimate_full(&s->n->paths[s->e->peer].estimate, s->e->ok ? 0 : s->now);
 }
 
+void inter_node_sent_on(struct inter_node *n, uint32_t peer, const struct inter_key *k,
+                        uint32_t chunk, uint64_t way) {
+    struct job *j = node_find_job(n, k->job);
+    int m = j ? node_member(j, peer) : -1;
+    struct serve *v = m < 0 ? NULL : find_serve(j, k, (uint8_t)m);
+    if (v)
+        inter_sender_sent_on(&v->out, chunk, way);
+}
+
+void node_on_way_lost(struct step *s) {
+    for (int i = 0; i < JOBS_MAX; i++) {
+        struct job *j = &s->n->jobs[i];
+        for (size_t k = 0; j->open && k < j->n_serves; k++)
+            if (j->c.peers[j->serves[k].to] == s->e->peer)
+                inter_sender_way_lost(&j->serves[k].out, s->e->way);
+    }
+}
+
 void node_serves_tick(struct step *s, struct job *j) {
     for (size_t i = 0; i < j->n_serves;) {
         struct serve *v = &j->serves[i];

@@ -346,6 +346,7 @@ void node_on_ack(struct step *s, struct neb_rd *r);
 void node_on_want(struct step *s, struct neb_rd *r);
 void node_on_serve(struct step *s);
 void node_on_send_failed(struct step *s);
+void node_on_way_lost(struct step *s);
 void node_serve_on_state(struct step *s, struct job *j, const struct inter_key *k,
                          const uint8_t digest[STATE_DIGEST], uint8_t from, enum inter_holding h,
                          const uint8_t *bits, uint32_t len);

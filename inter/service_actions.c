@@ -31,13 +31,12 @@ static void queue_event(struct inter_service *s, const struct inter_event *e) {
 
 enum neb_status service_send_bulk(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
                                   uint32_t peer, const void *head, size_t n, const void *body,
-                                  size_t m, bool *held) {
+                                  size_t m, struct service_sent *sent) {
     bool pass = inter_job_limits_pass(&s->limits, job, neb_now());
-    if (held)
-        *held = !pass;
+    *sent = (struct service_sent){.held = !pass};
     if (!pass)
         return NEB_ERR_AGAIN;
-    NEB_TRY(inter_link_send2(s->link, peer, INTER_BULK, head, n, body, m));
+    NEB_TRY(inter_link_send_on(s->link, peer, INTER_BULK, head, n, body, m, &sent->way));
     inter_job_limits_sent(&s->limits, job, inter_tcp_wire_bytes(1 + n + m));
     return NEB_OK;
 }
@@ -52,7 +51,7 @@ static void send_failed(struct inter_service *s, const struct inter_action *a, b
 
 static enum neb_status send_chunk(struct inter_service *s, const struct inter_action *a) {
     uint8_t sha[INTER_SHA_BYTES], *head = s->actions.bytes.p + a->at;
-    bool held = false;
+    struct service_sent sent;
     if (!inter_job_limits_pass(&s->limits, a->key.job, neb_now())) { // nothing is hashed in vain
         send_failed(s, a, true);
         return NEB_OK;
@@ -77,10 +76,12 @@ static enum neb_status send_chunk(struct inter_service *s, const struct inter_ac
     neb_sha256(s->mapped.p + a->offset, a->len, sha);
     memcpy(head + a->size - 8, sha, 8); // the header's last field
     enum neb_status st = service_send_bulk(s, a->key.job, a->peer, head, a->size,
-                                           s->mapped.p + a->offset, a->len, &held);
+                                           s->mapped.p + a->offset, a->len, &sent);
+    if (st == NEB_OK)
+        inter_node_sent_on(s->node, a->peer, &a->key, a->chunk, sent.way);
     if (st != NEB_ERR_AGAIN)
         return st;
-    send_failed(s, a, held);
+    send_failed(s, a, sent.held);
     return NEB_OK;
 }
 

@@ -173,6 +173,12 @@ static void on_link(struct inter_service *s, uint32_t peer, bool up) {
     s->cb.peer(s->cb.user, peer, up);
 }
 
+static void on_lost(struct inter_service *s, uint32_t peer, uint64_t way) {
+    service_step(s, &(struct inter_event){.kind = INTER_EV_WAY_LOST, .peer = peer, .way = way});
+    if (s->st == NEB_OK)
+        s->st = inter_streams_lost(s->streams, peer, way);
+}
+
 // Only of what was sent: else there is nothing to remove, and nothing that follows it.
 static enum neb_status on_ack(struct inter_service *s, uint32_t peer, uint64_t seq) {
     struct service_mail *m = &s->mail[peer];
@@ -217,7 +223,7 @@ void service_on_event(void *user, const struct inter_link_event *e) {
         return;
     bool own = type >= MSG_APP && type <= MSG_TELL;
     if (e->kind == INTER_LINK_LOST)
-        s->st = inter_streams_lost(s->streams, e->peer, e->way);
+        on_lost(s, e->peer, e->way);
     else if (e->kind != INTER_LINK_MSG)
         on_link(s, e->peer, e->kind == INTER_LINK_UP);
     else if (!bulk && !own && !keeps_pace(s, e->peer))

@@ -30,8 +30,9 @@ static enum neb_status send_snapshot(void *user, uint32_t peer, bool bulk, const
     struct inter_service *s = user;
     if (!bulk)
         return inter_link_send(s->link, peer, INTER_CONTROL, head, n);
+    struct service_sent sent;
     NEB_ASSERT(n > INTER_ID_BYTES); // its type, and the job
-    return service_send_bulk(s, (const uint8_t *)head + 1, peer, head, n, body, m, NULL);
+    return service_send_bulk(s, (const uint8_t *)head + 1, peer, head, n, body, m, &sent);
 }
 
 static uint64_t elements_of(void *user, const uint8_t job[INTER_ID_BYTES]) {

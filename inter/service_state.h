@@ -152,11 +152,15 @@ void service_arrival_end(struct inter_service *s, const struct inter_key *k);
 void service_arrivals_free(struct inter_service *s);
 
 // service_actions.c
-// On the bulk channel, for a job: NEB_ERR_AGAIN also where its own limit holds it back; *held says which, unless NULL.
+struct service_sent {
+    bool held;    // not sent: the job's own limit holds it back
+    uint64_t way; // sent: by this connection
+};
+// On the bulk channel, for a job: NEB_ERR_AGAIN also where its own limit holds it back.
 NEB_MUST_CHECK enum neb_status service_send_bulk(struct inter_service *s,
                                                  const uint8_t job[INTER_ID_BYTES], uint32_t peer,
                                                  const void *head, size_t n, const void *body,
-                                                 size_t m, bool *held);
+                                                 size_t m, struct service_sent *sent);
 // Hands the node an event and carries out all that comes of it; what goes wrong is in s->st.
 void service_step(struct inter_service *s, const struct inter_event *event);
 // again: its updates have lain on the disk, and are hashed once more.

@@ -149,6 +149,18 @@ bool inter_sender_state(struct inter_sender *s, const uint8_t *bits, size_t len)
     return true;
 }
 
+void inter_sender_sent_on(struct inter_sender *s, uint32_t chunk, uint64_t way) {
+    s->sent[chunk].way = way;
+}
+
+void inter_sender_way_lost(struct inter_sender *s, uint64_t way) {
+    for (uint32_t i = s->flying.n; s->flying.set && i-- > 0;)
+        if (inter_bitmap_has(&s->flying, i) && (!way || s->sent[i].way == way)) {
+            unfly(s, i);
+            s->next = i;
+        }
+}
+
 void inter_sender_link_lost(struct inter_sender *s) {
     memset(s->flying.bits, 0, (s->flying.n + 7) / 8);
     memset(s->sent, 0, s->flying.n * sizeof *s->sent);

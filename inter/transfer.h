@@ -6,7 +6,8 @@
 //       ── CHUNK i ──►  …window…                       checks, writes, acknowledges
 //       ◄─ ACK i ──
 //
-// A broken link forgets what was in flight, never what was acknowledged. The acknowledgement of a chunk that left twice does not say which copy
+// A broken link forgets what was in flight, never what was acknowledged; where only one of its connections broke, what was in flight on
+// that one. The acknowledgement of a chunk that left twice does not say which copy
 // it is of: no round trip and no rate is learned from it (Karn and Partridge, "Improving Round-Trip Time Estimates in Reliable Transport
 // Protocols", 1987).
 #ifndef INTER_TRANSFER_H
@@ -59,6 +60,10 @@ bool inter_sender_ack(struct inter_sender *s, uint32_t chunk, uint64_t flying_el
 // whose whole blob did not match, holds less than it acknowledged. False (nothing changed): malformed. STATE and ACK
 // travel in order on the control channel, so a STATE never undoes a later ACK.
 NEB_MUST_CHECK bool inter_sender_state(struct inter_sender *s, const uint8_t *bits, size_t len);
+// Which connection a chunk left by (inter_link_send_on), right after it did.
+void inter_sender_sent_on(struct inter_sender *s, uint32_t chunk, uint64_t way);
+// A connection broke (0: any may have): what flew on it is to be sent again, at once.
+void inter_sender_way_lost(struct inter_sender *s, uint64_t way);
 // What flew is to be sent again, once the receiver has said anew what it has (`ready`).
 void inter_sender_link_lost(struct inter_sender *s);
 // Chunks that have flown for longer than `timeout` are to be sent again (not before s->patient_until); after each time it is twice as long, up to eight times, and half as

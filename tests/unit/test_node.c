@@ -211,6 +211,43 @@ static void test_held(void **state) {
     assert_true(left > 4);
 }
 
+// A connection broke and the link is still there: what went on it leaves again in the same step, and only that.
+static void test_way_lost(void **state) {
+    (void)state;
+    enum { MOST = (8 << 20) / INTER_CHUNK_MIN };
+    static uint32_t odd[MOST];
+    size_t n = 0, again = 0;
+    begin(0, 0, true);
+    step(&(struct inter_event){.kind = INTER_EV_PEER_UP, .peer = 1});
+    offer(job_id);
+    for (size_t i = 0; i < actions.n; i++) {
+        const struct inter_action *a = &actions.list[i];
+        if (a->kind != INTER_ACT_SEND_CHUNK)
+            continue;
+        inter_node_sent_on(node, 1, &a->key, a->chunk, 4 + a->chunk % 2);
+        if (a->chunk % 2)
+            odd[n++] = a->chunk;
+    }
+    assert_true(n > 4);
+    step(&(struct inter_event){.kind = INTER_EV_WAY_LOST, .peer = 0, .way = 5}); // another peer's
+    step(&(struct inter_event){.kind = INTER_EV_WAY_LOST, .peer = 1, .way = 9}); // of streams
+    for (size_t i = 0; i < actions.n; i++)
+        assert_int_not_equal(actions.list[i].kind, INTER_ACT_SEND_CHUNK);
+    step(&(struct inter_event){.kind = INTER_EV_WAY_LOST, .peer = 1, .way = 5});
+    for (size_t i = 0; i < actions.n; i++)
+        if (actions.list[i].kind == INTER_ACT_SEND_CHUNK) {
+            assert_true(again < n);
+            assert_int_equal(actions.list[i].chunk, odd[again++]);
+        }
+    assert_int_equal(again, n);
+    struct inter_path_stats t;
+    inter_node_path(node, 1, &t);
+    assert_int_equal(t.payload_resent, n * node_find_job(node, job_id)->serves[0].m.chunk_bytes);
+    step(&(struct inter_event){.kind = INTER_EV_WAY_LOST, .peer = 1, .way = 5});
+    for (size_t i = 0; i < actions.n; i++) // they have left, by no connection that is known
+        assert_int_not_equal(actions.list[i].kind, INTER_ACT_SEND_CHUNK);
+}
+
 // What left of the two jobs in the last step, behind what has left before.
 static void sent_since(struct inter_action left[], size_t *n, size_t most, int of[2]) {
     for (size_t i = 0; i < actions.n; i++)
@@ -369,9 +406,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_waits_private), cmocka_unit_test(test_owing),
         cmocka_unit_test(test_idle),          cmocka_unit_test(test_catching_up),
-        cmocka_unit_test(test_busy),          cmocka_unit_test(test_held),
-        cmocka_unit_test(test_shares_a_path), cmocka_unit_test(test_chunk_bytes),
-        cmocka_unit_test(test_gone),          cmocka_unit_test(test_wants_all),
-        cmocka_unit_test(test_left_out)};
+        cmocka_unit_test(test_busy),          cmocka_unit_test(test_way_lost),
+        cmocka_unit_test(test_held),          cmocka_unit_test(test_shares_a_path),
+        cmocka_unit_test(test_chunk_bytes),   cmocka_unit_test(test_gone),
+        cmocka_unit_test(test_wants_all),     cmocka_unit_test(test_left_out)};
     return cmocka_run_group_tests(tests, NULL, done);
 }

@@ -1,5 +1,7 @@
 // inter/service: two agents' services in one process over loopback. Updates become commits on both, through restarts in the
 // middle of a round; messages arrive once and in order, also after a ledger was lost.
+#include "inter/link_state.h"
+#include "inter/node_state.h"
 #include "tests/unit/service_fixture.h"
 
 // ---- tests ----------------------------------------------------------------------------------------------------
@@ -52,6 +54,49 @@ static void test_restarts_in_a_round(void **state) {
     assert_memory_equal(anna.last, bert.last, sizeof anna.last);
     expect_sound(&anna, 2);
     expect_sound(&bert, 2);
+}
+
+static uint64_t resent_by_anna(void) {
+    struct inter_path_stats t;
+    inter_node_path(anna.s->node, index_of[1], &t);
+    return t.payload_resent;
+}
+
+// The connection that a chunk of anna's is on its way by; NULL: none is.
+static struct conn *way_of_a_chunk(void) {
+    const struct job *j = node_find_job(anna.s->node, job);
+    struct set *s = link_active(anna.s->link, &anna.s->link->peers[index_of[1]]);
+    for (size_t k = 0; k < j->n_serves; k++)
+        for (uint32_t i = 0; i < j->serves[k].out.flying.n; i++)
+            for (uint32_t x = 1; s && x < CONNS; x++)
+                if (inter_bitmap_has(&j->serves[k].out.flying, i) &&
+                    s->c[x].way == j->serves[k].out.sent[i].way)
+                    return &s->c[x];
+    return NULL;
+}
+
+// What the link says of a connection that broke reaches the update that was on its way by it.
+static void test_way_lost(void **state) {
+    (void)state;
+    struct conn *c = NULL;
+    open_job(&anna);
+    open_job(&bert);
+    UNTIL(anna.up && bert.up);
+    submit(&anna, 0, 0);
+    UNTIL((c = way_of_a_chunk()) != NULL);
+    struct inter_link_event e = {
+        .kind = INTER_LINK_LOST, .peer = index_of[1], .way = c->way + 1000};
+    assert_int_equal(resent_by_anna(), 0);
+    service_on_event(anna.s, &e); // of a connection that carried none of it
+    assert_int_equal(resent_by_anna(), 0);
+    e.way = c->way;
+    c->acked = c->sent; // nothing queues on one that is gone
+    service_on_event(anna.s, &e);
+    OK(anna.s->st);
+    assert_true(resent_by_anna() > 0);
+    submit(&bert, 0, 0);
+    UNTIL(anna.commits[0] == 1 && bert.commits[0] == 1); // what came twice does no harm
+    expect_sound(&bert, 1);
 }
 
 static void send(struct site *x, uint32_t kind, const char *text) {
@@ -500,6 +545,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {TEST(test_rounds),
                                        TEST(test_restarts_in_a_round),
                                        TEST(test_cut_blob),
+                                       TEST(test_way_lost),
                                        TEST(test_messages),
                                        TEST(test_wrong_messages),
                                        TEST(test_many_messages),
