@@ -40,6 +40,8 @@ enum neb_status agent_stream_open(struct agent_ipc *ipc, const struct inter_stre
     s->ipc = ipc;
     s->anywhere = next == INTER_STREAM_ANYWHERE;
     s->next = s->have = s->anywhere ? 0 : next;
+    if (s->next) // the checkpoint that it comes from
+        s->saved[s->n_saved++] = s->next;
     s->queue = calloc(c->window_batches ? c->window_batches : 1, sizeof *s->queue);
     s->put_at = calloc(c->window_batches ? c->window_batches : 1, sizeof *s->put_at);
     enum neb_status st = s->queue && s->put_at

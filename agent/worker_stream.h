@@ -48,7 +48,7 @@ struct agent_stream {
     // the batch that is being applied; of the one before: put, and how long it took here
     neb_ns begun, last_put, last_took;
     struct agent_stall stall;
-    // cursors of this process's newest checkpoints, a ring
+    // cursors of the newest checkpoints: of the one that this process began with, and its own; a ring
     uint64_t saved[AGENT_STREAM_GENERATIONS];
     uint64_t n_saved;
 };

@@ -85,7 +85,7 @@ static struct conn *choose(const struct peer *p, struct set *s, bool bulk, uint6
         if (!s->c[i].open || s->c[i].lost)
             continue;
         *queued += q;
-        if (q < least && (!bulk || used++ < p->stripes.use))
+        if (used++ < (bulk ? p->stripes.use : 1) && q < least)
             least = q, c = &s->c[i];
     }
     return c;

@@ -32,8 +32,8 @@ void stream_clear_slots(struct inter_stream *s) {
 }
 
 static void begin_at(struct inter_stream *s, uint64_t seq) {
-    s->next = s->base = s->applied = s->asked = seq;
-    s->ring_bytes = 0;
+    s->next = s->base = s->applied = s->asked = s->kept_from = seq;
+    s->ring_bytes = s->asked_bytes = 0;
     s->durable = s->durable < seq ? s->durable : seq;
 }
 
@@ -53,6 +53,11 @@ void stream_met(struct inter_stream *s, uint64_t base) {
         begin_at(s, base > s->next ? base : s->next);
         stream_act(s, INTER_STREAM_ACT_BEGIN)->seq = s->next;
     }
+    // Before a restart of this side's worker batches were applied that no checkpoint is behind yet: the spool has them still.
+    uint64_t least = s->applied > s->c.spool_batches ? s->applied - s->c.spool_batches : 0;
+    s->kept_from = base > s->durable ? base : s->durable;
+    s->kept_from = s->kept_from < least ? least : s->kept_from;
+    s->kept_from = s->kept_from < s->applied ? s->kept_from : s->applied;
     stream_say_grant(s);
 }
 
@@ -119,13 +124,22 @@ void stream_on_data(struct inter_stream *s, const struct inter_stream_message *m
         stream_say_grant(s);
 }
 
+// From half a spool on, a checkpoint whenever a seventeenth of what is left is applied: so as many fit in as a worker keeps (16 at most), and
+// the oldest of these is newer than what fills the spool. What lies there from before the attach counts as large as it may be.
 static void ask_checkpoint(struct inter_stream *s) {
-    uint64_t unsaved = s->applied - s->base;
-    if (s->applied < s->asked + s->c.spool_batches / 8 + 1 && s->asked > s->base)
+    enum { ASKS = 17 };
+    uint64_t unsaved = s->applied - s->kept_from, most = s->c.spool_batches,
+             before = s->base > s->kept_from ? s->base - s->kept_from : 0,
+             bytes = s->ring_bytes + before * s->c.batch_bytes;
+    if (unsaved <= most / 2 && bytes <= s->c.spool_bytes / 2)
         return;
-    if (unsaved <= s->c.spool_batches / 2 && s->ring_bytes <= s->c.spool_bytes / 2)
+    uint64_t left = unsaved < most ? most - unsaved : 0,
+             left_bytes = bytes < s->c.spool_bytes ? s->c.spool_bytes - bytes : 0;
+    if (s->asked > s->kept_from && s->applied - s->asked <= left / ASKS &&
+        s->asked_bytes <= left_bytes / ASKS)
         return;
     s->asked = s->applied;
+    s->asked_bytes = 0;
     stream_act(s, INTER_STREAM_ACT_CHECKPOINT);
 }
 
@@ -134,7 +148,8 @@ void stream_on_applied(struct inter_stream *s, uint64_t seq) {
         stream_fault(s, INTER_STREAM_FAULT_MALFORMED);
         return;
     }
-    s->applied = seq > s->applied ? seq : s->applied;
+    for (; s->applied < seq; s->applied++)
+        s->asked_bytes += s->applied >= s->base ? stream_entry_of(s, s->applied)->bytes : 0;
     if (s->applied >= s->said.applied + (stream_window_start(&s->c) + 1) / 2)
         stream_say_grant(s);
     ask_checkpoint(s);
@@ -148,6 +163,7 @@ void stream_on_durable(struct inter_stream *s, uint64_t seq) {
     if (seq <= s->durable)
         return;
     s->durable = seq;
+    s->kept_from = s->kept_from < seq ? seq : s->kept_from;
     stream_ring_drop(s, seq);
     stream_say_grant(s);
 }

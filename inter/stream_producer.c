@@ -5,7 +5,9 @@
 // the last of all, since they travel side by side. The rate is a maximum, and other traffic shares the link.
 static const neb_ns patience_least = 20 * NEB_S, patience_most = 600 * NEB_S;
 static const double patience_margin = 3, unknown_bps = 256e3; // before anything was acknowledged
-enum { VAIN_MAX = 5 };
+enum { VAIN_MAX = 5, MENDS_MAX = 8 };
+static const neb_ns mend_pause =
+    500 * NEB_MS; // then twice as long each time, half a minute at most
 // Batches that are saved leave the spool so often at most: each time is a write that is synced, and an honest consumer has a checkpoint to say.
 static const neb_ns drop_pause = NEB_S;
 
@@ -43,12 +45,25 @@ static bool has_left(const struct inter_stream *s, uint64_t i) {
     return i < s->sent && i < s->next;
 }
 
+// Where connections break again and again under the same batch, it goes again ever more rarely.
+static void mends_first(struct inter_stream *s) {
+    bool anew = s->mended != s->have || !s->mends;
+    s->mends = anew ? 1 : s->mends + (s->mends < MENDS_MAX);
+    s->mended = s->have;
+    s->moved = s->now;
+    s->mend_at = anew ? 0 : s->now + (mend_pause << (s->mends - 2));
+}
+
 // What a connection that broke took along. The others may still bring what went on them.
 static void mend_holes(struct inter_stream *s) {
+    if (s->now < s->mend_at)
+        return;
     for (uint64_t i = first_flying(s); s->holes && has_left(s, i); i++) {
         if (stream_entry_of(s, i)->way)
             continue;
-        s->moved = s->now;
+        if (i ==
+            first_flying(s)) // of those behind it nobody knows whether they are what is missing
+            mends_first(s);
         s->stats.batches++;
         s->stats.bytes += stream_entry_of(s, i)->bytes;
         s->stats.resent++;
@@ -179,7 +194,8 @@ void stream_on_grant(struct inter_stream *s, const struct inter_stream_grant *g)
     }
     if (g->have > s->have) {
         s->moved = s->now;
-        s->vain = 0;
+        s->vain = s->mends = 0;
+        s->mend_at = 0;
     }
     s->have = g->have > s->have ? g->have : s->have;
     inter_stream_path_acked(s->path, s->now, s->have);

@@ -40,8 +40,11 @@ struct inter_stream {
     // producer
     // what the consumer has; next to send; one past all that was ever sent
     uint64_t have, sent, high;
-    bool holes;     // some below `sent` went on connections that are not there any more
-    uint64_t fresh; // `sent` before the last batches left: what was below it went again
+    bool holes;      // some below `sent` went on connections that are not there any more
+    uint64_t mended; // `have` when it was last sent again so
+    neb_ns mend_at;  // not before
+    uint32_t mends;  // how often in a row
+    uint64_t fresh;  // `sent` before the last batches left: what was below it went again
     uint32_t window_batches, window_bytes; // in force: the smaller of both sides', and of `window`
     uint32_t window;                       // grows from window_start to window_batches of c
     uint64_t *waited; // (window_batches of c) n at n % window_batches: batch n waited for credit
@@ -60,8 +63,10 @@ struct inter_stream {
     uint64_t free_from, free_to;
     struct inter_stream_grant said;
     neb_ns said_at;
-    uint64_t said_bytes; // delivered then
-    uint64_t asked;      // for a checkpoint, when this was applied
+    uint64_t said_bytes;  // delivered then
+    uint64_t asked;       // for a checkpoint, when this was applied
+    uint64_t asked_bytes; // applied since
+    uint64_t kept_from;   // what the producer's spool begins with, as far as is known here
 };
 
 static inline uint32_t stream_window_start(const struct inter_stream_config *c) {

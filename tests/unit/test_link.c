@@ -183,8 +183,26 @@ static struct sec_members with_new_keys(const struct sec_members *m, int was, in
     return out;
 }
 
-// New keys by rotation: the connection stays, the former keys are good until the overlap ends and not
-// a moment longer. New keys otherwise: cut off.
+// Fewer connections than are open are used: the others stay empty, whatever waits on those.
+static void test_uses_few(void **state) {
+    (void)state;
+    struct site a, b;
+    static uint8_t chunk[40 * 1024];
+    pair_up(&a, &b);
+    struct set *s = link_active(a.l, &a.l->peers[a.peer]);
+    UNTIL(&a, &b, s->c[1].open && s->c[2].open && s->c[3].open, 5);
+    for (uint32_t use = 1; use <= 3; use++) {
+        uint64_t before[4] = {0, s->c[1].sent, s->c[2].sent, s->c[3].sent};
+        a.l->peers[a.peer].stripes.use = use;
+        for (uint32_t i = 0; i < 10 * use; i++) // until as much waits on all that are in use
+            assert_int_equal(inter_link_send(a.l, a.peer, INTER_BULK, chunk, sizeof chunk), NEB_OK);
+        assert_true(s->c[use].sent > before[use]); // nothing waits on it yet
+        for (uint32_t i = use + 1; i <= 3; i++)
+            assert_int_equal(s->c[i].sent, before[i]);
+    }
+    close_pair(&a, &b);
+}
+
 // One of several connections breaks: whoever sent is told which, and nothing of the others. Another one takes its place.
 static void test_way_lost(void **state) {
     (void)state;
@@ -218,6 +236,8 @@ static void test_way_lost(void **state) {
     assert_int_equal(a.lost, 1);
 }
 
+// New keys by rotation: the connection stays, the former keys are good until the overlap ends and not
+// a moment longer. New keys otherwise: cut off.
 static void test_rotated(void **state) {
     (void)state;
     struct site a, b;
@@ -335,17 +355,12 @@ static void test_first_number(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_idle),
-        cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_restart),
-        cmocka_unit_test(test_both_dial),
-        cmocka_unit_test(test_way_lost),
-        cmocka_unit_test(test_rotated),
-        cmocka_unit_test(test_joined),
-        cmocka_unit_test(test_revoked),
-        cmocka_unit_test(test_back_soon),
-        cmocka_unit_test(test_first_number),
-        cmocka_unit_test(test_recycle_while_broken),
+        cmocka_unit_test(test_idle),         cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_restart),      cmocka_unit_test(test_both_dial),
+        cmocka_unit_test(test_uses_few),     cmocka_unit_test(test_way_lost),
+        cmocka_unit_test(test_rotated),      cmocka_unit_test(test_joined),
+        cmocka_unit_test(test_revoked),      cmocka_unit_test(test_back_soon),
+        cmocka_unit_test(test_first_number), cmocka_unit_test(test_recycle_while_broken),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

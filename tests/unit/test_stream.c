@@ -347,6 +347,91 @@ static void test_saved_often(void **state) {
     inter_stream_destroy(&out);
 }
 
+// A consumer that keeps many checkpoints, saves only when it is asked to, and may begin anew in the middle: the spool never fills for good.
+// bytes: a batch; whether the spool's bytes or its batches are the bound.
+static uint64_t runs_through(int keep, size_t bytes, int restart_at) {
+    enum { ALL = 400 };
+    struct inter_stream_config c = config(INTER_STREAM_CONSUMER);
+    struct inter_stream_actions a = {0};
+    struct inter_stream *in = NULL, *out = make(INTER_STREAM_PRODUCER);
+    struct neb_buf b = {0};
+    uint64_t saved[16], n_saved = 0, durable = 0, applied = 0, newest = 0, session = 1;
+    c.spool_batches = 120;
+    c.spool_bytes = bytes > 100 ? 100 * bytes : 120 * 200;
+    assert_int_equal(inter_stream_create(&c, &crypto, &in), NEB_OK);
+    assert_int_equal(
+        inter_stream_step(
+            in, 0, &(struct inter_stream_event){.kind = INTER_STREAM_EV_ATTACH, .session = 1}, &a),
+        NEB_OK);
+    while (applied < ALL && applied - durable < c.spool_batches &&
+           (applied + 1 - durable) * bytes <= c.spool_bytes) { // as the producer's room is
+        if ((int)applied == restart_at && newest) {
+            struct inter_stream_hello h = {.role = INTER_STREAM_PRODUCER,
+                                           .type = c.type,
+                                           .batch_bytes = c.batch_bytes,
+                                           .base = durable,
+                                           .n_terms = 1,
+                                           .terms = {c.terms[0]}};
+            restart_at = -1;
+            applied = saved[0] = newest;
+            n_saved = 1;
+            inter_stream_destroy(&in); // its agent too
+            assert_int_equal(inter_stream_create(&c, &crypto, &in), NEB_OK);
+            assert_int_equal(
+                inter_stream_step(in, 0,
+                                  &(struct inter_stream_event){.kind = INTER_STREAM_EV_ATTACH,
+                                                               .seq = applied,
+                                                               .session = ++session},
+                                  &a),
+                NEB_OK);
+            neb_buf_clear(&b);
+            inter_stream_put_hello(&b, &c.key, &h);
+            feed(in, &a, false, &b);
+        }
+        data_message(out, applied, bytes, 0, &b);
+        feed(in, &a, true, &b);
+        applied++;
+        assert_int_equal(
+            inter_stream_step(
+                in, NEB_S,
+                &(struct inter_stream_event){.kind = INTER_STREAM_EV_APPLIED, .seq = applied}, &a),
+            NEB_OK);
+        bool asked = false;
+        for (size_t i = 0; i < a.n; i++)
+            asked = asked || a.list[i].kind == INTER_STREAM_ACT_CHECKPOINT;
+        if (!asked)
+            continue;
+        newest = saved[n_saved++ % (uint64_t)keep] = applied;
+        if (n_saved < (uint64_t)keep)
+            continue;
+        durable = saved[n_saved % (uint64_t)keep];
+        assert_int_equal(
+            inter_stream_step(
+                in, NEB_S,
+                &(struct inter_stream_event){.kind = INTER_STREAM_EV_DURABLE, .seq = durable}, &a),
+            NEB_OK);
+    }
+    neb_buf_free(&b);
+    inter_stream_actions_free(&a);
+    inter_stream_destroy(&in);
+    inter_stream_destroy(&out);
+    return applied == ALL ? 0 : applied;
+}
+
+static void test_spool_never_fills(void **state) {
+    (void)state;
+    static const int keeps[] = {1, 2, 3, 5, 9, 16};
+    for (size_t i = 0; i < sizeof keeps / sizeof *keeps; i++)
+        for (size_t bytes = 50; bytes <= 200; bytes += 150)
+            for (int restart_at = -1; restart_at < 115; restart_at += 3) {
+                uint64_t stuck = runs_through(keeps[i], bytes, restart_at);
+                if (stuck)
+                    fail_msg("keep %d, batches of %zu bytes, begun anew at %d: stuck behind batch "
+                             "%llu",
+                             keeps[i], bytes, restart_at, (unsigned long long)stuck);
+            }
+}
+
 static void test_limits(void **state) {
     (void)state;
     struct inter_stream *s = NULL;
@@ -595,12 +680,19 @@ static void write_corpus(void) {
 int main(void) {
     write_corpus();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_wire),         cmocka_unit_test(test_other_version),
-        cmocka_unit_test(test_limits),       cmocka_unit_test(test_refused_data),
-        cmocka_unit_test(test_refused_puts), cmocka_unit_test(test_terms),
-        cmocka_unit_test(test_lost),         cmocka_unit_test(test_spool),
-        cmocka_unit_test(test_sealed),       cmocka_unit_test(test_saved_often),
-        cmocka_unit_test(test_anywhere),     cmocka_unit_test(test_wants_no_more),
+        cmocka_unit_test(test_wire),
+        cmocka_unit_test(test_other_version),
+        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_refused_data),
+        cmocka_unit_test(test_refused_puts),
+        cmocka_unit_test(test_terms),
+        cmocka_unit_test(test_lost),
+        cmocka_unit_test(test_spool),
+        cmocka_unit_test(test_sealed),
+        cmocka_unit_test(test_saved_often),
+        cmocka_unit_test(test_spool_never_fills),
+        cmocka_unit_test(test_anywhere),
+        cmocka_unit_test(test_wants_no_more),
 
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

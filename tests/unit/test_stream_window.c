@@ -348,6 +348,24 @@ static void test_way_lost(void **state) {
     inter_stream_destroy(&out.s);
 }
 
+// Whoever breaks connection after connection under one batch gets it again ever more rarely, until it has taken it.
+static void test_way_lost_often(void **state) {
+    (void)state;
+    unsigned sent = 0;
+    begin_large();
+    assert_int_equal(granted(0), SIDE_BY_SIDE);
+    for (int end = now_ms + 60 * 1000; now_ms < end; now_ms += 200) {
+        went(0xff, 1);
+        sent += (unsigned)(lost(1) & 1);
+    }
+    assert_in_range(sent, 4, 10); // of 300
+    went(0xff, 1);
+    assert_int_equal(granted(1), 1); // it goes on at once
+    went(0x1ff, 2);
+    assert_int_equal(lost(2), 0x1fe);
+    inter_stream_destroy(&out.s);
+}
+
 // Where nothing was ever acknowledged, copies get rarer: five minutes, and then every ten.
 static void test_vain_copies(void **state) {
     (void)state;
@@ -368,6 +386,7 @@ static int tear_down(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_scenes), cmocka_unit_test(test_slow_link),
-        cmocka_unit_test(test_way_lost), cmocka_unit_test(test_vain_copies)};
+        cmocka_unit_test(test_way_lost), cmocka_unit_test(test_way_lost_often),
+        cmocka_unit_test(test_vain_copies)};
     return cmocka_run_group_tests(tests, NULL, tear_down);
 }
