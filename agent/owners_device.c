@@ -80,7 +80,8 @@ static enum neb_status find_places(struct agent_owners *o) {
 static enum neb_status place(struct agent_owners *o, bool must) {
     o->device = o->train->c.device;
     NEB_TRY(find_places(o));
-    return inter_outer_place(o->outer, o->device, o->there, must ? 0 : INTER_OUTER_SPARE_BYTES);
+    return inter_outer_place(o->outer, o->device, o->there,
+                             must ? 0 : INTER_OUTER_SPARE_RANKS_BYTES);
 }
 
 enum neb_status owners_do_place(struct agent_owners *o, bool must) {

@@ -16,6 +16,8 @@
 
 enum {
     LINK_FLOATS = 1 << 20,
+    DEVICE_LINK_FLOATS =
+        16 << 20, // what a call costs is nothing beside it, also where the link is NVLink
     LINK_TIMEOUT_S = 30,
     DEVICE_TIMEOUT_S = 120, // some seconds on a card, and what its driver takes to come up
     GRACE_S = 5,
@@ -45,13 +47,14 @@ static enum neb_status small_sums(struct intra_comm *c, struct kern_device *D, f
     return c->ops->look(c, true);
 }
 
-// x (LINK_FLOATS), in the memory that c reduces.
+// x (LINK_FLOATS, on devices DEVICE_LINK_FLOATS), in the memory that c reduces.
 static enum neb_status time_link(struct intra_comm *c, struct kern_device *D, float *x) {
     double best = INFINITY, small = INFINITY;
+    size_t n = D ? DEVICE_LINK_FLOATS : LINK_FLOATS;
     for (int i = 0; i < 8; i++) {
         enum { MANY = 50 };
         neb_ns from = neb_now();
-        NEB_TRY(c->ops->all_reduce(c, x, LINK_FLOATS, INTRA_COMM_F32, INTRA_COMM_SUM));
+        NEB_TRY(c->ops->all_reduce(c, x, n, INTRA_COMM_F32, INTRA_COMM_SUM));
         best = fmin(best, neb_seconds(neb_now() - from));
         from = neb_now();
         NEB_TRY(small_sums(c, D, x, MANY));
@@ -59,7 +62,7 @@ static enum neb_status time_link(struct intra_comm *c, struct kern_device *D, fl
     }
     // Two ranks: each sends as many bytes as the array has. In two messages over TCP; on devices it is one call.
     if (c->rank == 0)
-        printf("{\"link\": %.6g, \"link_s\": %.6g}\n", 4.0 * LINK_FLOATS / best,
+        printf("{\"link\": %.6g, \"link_s\": %.6g}\n", 4.0 * (double)n / best,
                D ? small : small / 2);
     fflush(stdout);
     return NEB_OK;
@@ -82,8 +85,8 @@ static enum neb_status device_link(struct intra_comm *world) {
     enum neb_status st = NEB_OK;
     NEB_TRY(kern_device_index(true, &index));
     NEB_TRY(kern_device_open(index, NULL, &D));
-    NEB_TRY_GOTO(D->ops->alloc(D, LINK_FLOATS * sizeof(float), &x), out);
-    D->ops->zero(D, x, LINK_FLOATS * sizeof(float));
+    NEB_TRY_GOTO(D->ops->alloc(D, DEVICE_LINK_FLOATS * sizeof(float), &x), out);
+    D->ops->zero(D, x, DEVICE_LINK_FLOATS * sizeof(float));
     NEB_TRY_GOTO(D->ops->finish(D), out);
     NEB_TRY_GOTO(intra_comm_nccl(world, D->index, LINK_TIMEOUT_S * 1000, &nccl), out);
     D->watch = watch;

@@ -85,7 +85,11 @@ NEB_MUST_CHECK enum neb_status inter_outer_place(struct inter_outer *o, struct k
                                                  float *const *theta_m, size_t spare_bytes);
 // For who may choose another place: what training still takes once the exchange has its memory. Kernels that a worker of one rank loads at their
 // first use, the libraries' too (some 100 MB), partial sums, graphs.
-enum { INTER_OUTER_SPARE_BYTES = 512 << 20 };
+enum {
+    INTER_OUTER_SPARE_BYTES = 512 << 20,
+    // beside other ranks, whose communicators take their buffers with their first collectives
+    INTER_OUTER_SPARE_RANKS_BYTES = 1536 << 20
+};
 // And back to the host, with what is there; the parameters of the units are then again what inter_outer_create was given. Nothing to do on
 // the host.
 NEB_MUST_CHECK enum neb_status inter_outer_unplace(struct inter_outer *o);

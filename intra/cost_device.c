@@ -14,7 +14,7 @@ enum {
     PRODUCTS = 3, // that a measured product stands for: forward, dx, dW
     KERNELS_ATTN_FWD = 1,
     KERNELS_ATTN_BWD = 3,
-    PIECES = 8,        // of the gradients, that are reduced one by one
+    PIECES = 8, // of the gradients, that are reduced one by one: at least, as many for every rank
     AHEAD_BLOCKS = 10, // whose tensor-parallel collectives are under way at a time
 };
 static const double BACKWARD = 2.0 / 3; // share of a micro-batch's time
@@ -92,10 +92,10 @@ static void data_parallel(const struct intra_cost_job *j, const struct intra_dev
     if (dp == 1)
         return;
     c->dp_bytes = cost_ring_bytes(4 * learn, dp);
-    double half = wire(r, c->dp_bytes / 2, PIECES),
+    double pieces = dp * ceil((double)PIECES / dp), half = wire(r, c->dp_bytes / 2, pieces),
            ahead =
                j->mesh.tp > 1 ? fmin(1, AHEAD_BLOCKS * (double)j->mesh.pp / j->model.n_layers) : 1,
-           hidden = fmin(half * (PIECES - 1) / PIECES, ahead * BACKWARD * slowest);
+           hidden = fmin(half * (pieces - 1) / pieces, ahead * BACKWARD * slowest);
     c->dp_s = half - hidden + wire(r, c->dp_bytes / 2, 1);
 }
 

@@ -1,4 +1,5 @@
 // A model on an accelerator: set-up, micro-batches and evaluation.
+#include "agent/base/log.h"
 #include "intra/device_state.h"
 #include "intra/pipe_schedule.h"
 
@@ -33,6 +34,10 @@ static enum neb_status set_up(struct intra_device *d) {
     const struct kern_device_ops *K = device_ops(d);
     struct kern_device *D = d->c.D;
     const struct intra_model *m = d->m;
+    if (d->c.type == KERN_BF16 && (m->c.head_dim % 32 || m->c.head_dim > 128))
+        neb_warn("heads of %d: attention runs without tensor cores, several times slower; those of "
+                 "32, 64, 96 and 128 run on them",
+                 m->c.head_dim);
     device_tp_create(d);
     d->n_acts =
         intra_pipe_in_flight(intra_mesh_pp_rank(d->c.mesh), intra_mesh_pp(d->c.mesh), d->c.micros);

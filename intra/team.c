@@ -45,6 +45,7 @@ struct intra_team {
     struct kern_device *device;
     struct intra_comm *nccl;
     struct intra_mesh *device_mesh;
+    bool gives_up; // not all ranks come to the end of what is under way between devices
     struct intra_trainer *trainer;
     struct intra_model *model;
     // A step as the caller gives it, and as replicas take it: the same tokens, cut anew where dp does not divide the
@@ -282,9 +283,11 @@ static void free_team(struct intra_team **mp) {
     free(m->tokens);
     free(m->targets);
     free(m->wanted);
-    if (m->nccl && m->trainer && m->trainer->model->failed != NEB_OK) {
+    bool failed = m->gives_up || (m->trainer && m->trainer->model->failed != NEB_OK);
+    if (m->nccl && failed) {
         // the others may not come to the end of their communicators
-        intra_mesh_abort(m->device_mesh);
+        if (m->device_mesh)
+            intra_mesh_abort(m->device_mesh);
         if (m->nccl->ops->abort)
             m->nccl->ops->abort(m->nccl);
     }
@@ -330,6 +333,7 @@ enum neb_status intra_team_create(const struct intra_trainer_config *c,
         return NEB_OK;
     }
 fail:
+    m->gives_up = true;
     free_team(&m);
     return st;
 }
@@ -402,6 +406,7 @@ enum neb_status intra_team_serve(struct intra_comm *world, struct kern *K,
         st = follow_order(m, &end);
     if (follower)
         follower->end(follower->user);
+    m->gives_up = st != NEB_OK;
     free_team(&m);
     return st;
 }

@@ -70,7 +70,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device) {
     const char *major = getenv("EMU_MAJOR");
     out->major = major ? (int)strtol(major, NULL, 10) : 9;
     out->multiProcessorCount = 4;
-    out->totalGlobalMem = bytes_of("EMU_CARD") ? bytes_of("EMU_CARD") : (size_t)1 << 30;
+    out->totalGlobalMem = bytes_of("EMU_CARD") ? bytes_of("EMU_CARD") : (size_t)2 << 30;
     out->sharedMemPerBlockOptin = 227 << 10;
     return is_there(device) ? cudaSuccess : cudaErrorInvalidValue;
 }
@@ -92,7 +92,7 @@ static int fits(size_t bytes) {
 
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
     size_t most = bytes_of("EMU_MEMORY");
-    *total_bytes = most ? most : (size_t)1 << 30;
+    *total_bytes = most ? most : (size_t)2 << 30;
     *free_bytes = *total_bytes > taken ? *total_bytes - taken : 0;
     return cudaSuccess;
 }
