@@ -125,10 +125,9 @@ int cmd_agent(int argc, char **argv) {
     static const struct argp argp = {
         .options = table,
         .parser = parse_option,
-        .doc =
-            "Runs the agent of this cluster until SIGTERM: running jobs are then suspended after a "
-            "checkpoint (exit status 3) and go on when it is started again. Keys: nebula "
-            "id. Other agents: nebula peer add."};
+        .doc = "Runs the agent of this cluster until SIGTERM or Ctrl-C: running jobs are then "
+               "suspended after a checkpoint (exit status 3) and go on when it is started again. "
+               "Keys: nebula id. Other agents: nebula peer add."};
     struct options o = {0};
     char home[NEB_PATH_MAX];
     bool suspended = false;

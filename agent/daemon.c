@@ -104,7 +104,7 @@ static void on_signal(struct daemon *d) {
             daemon_merge_change(&d->change, &change);
             d->changes = true;
         } else if (info.ssi_signo != SIGCHLD) {
-            daemon_stop(d, (int)info.ssi_signo, (pid_t)info.ssi_pid == getppid());
+            daemon_stop(d, (pid_t)info.ssi_pid == getppid());
         }
 }
 

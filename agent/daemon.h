@@ -33,10 +33,10 @@ struct agent_daemon_config {
     const char *seal_key;
     neb_ns
         stop_within; // once told to end: for checkpoints that are being written; 0: AGENT_STOP_WITHIN_S
-    // may be NULL; set when SIGTERM found a job running, which goes on when the agent is started again
+    // may be NULL; set when a signal found a job running, which goes on when the agent is started again
     bool *suspended;
 };
-// Runs until SIGTERM or SIGINT: workers are stopped after a checkpoint, for which it waits as long as bytes of it move, within stop_within; a
+// Runs until SIGTERM or SIGINT: jobs are suspended after a checkpoint, for which it waits as long as bytes of it move, within stop_within; a
 // second signal, five seconds later or more, ends it at once. NEB_OK after an orderly end.
 NEB_MUST_CHECK enum neb_status agent_daemon_run(const struct agent_daemon_config *c);
 

@@ -244,9 +244,9 @@ void daemon_worker_kill(struct agent_jobrun *j);
 void daemon_gpus_back(struct daemon *d, struct agent_jobrun *j); // its worker is gone
 
 // daemon_stop.c
-void daemon_stop(struct daemon *d, int signal, bool from_parent); // told to end
-bool daemon_stop_waits(struct daemon *d); // for a job to end, which still may
-void daemon_tell_stop(struct daemon *d);  // once a second
+void daemon_stop(struct daemon *d, bool from_parent); // told to end
+bool daemon_stop_waits(struct daemon *d);             // for a job to end, which still may
+void daemon_tell_stop(struct daemon *d);              // once a second
 
 // daemon_local.c
 void daemon_on_local(struct daemon *d, const struct agent_ipc_client *from,

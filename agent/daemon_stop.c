@@ -30,7 +30,7 @@ static neb_ns within(const struct daemon *d) {
 
 // What comes within seconds of the first, or for the first time from who started this agent (a script that passes it on; nebula pretrain, which
 // was told by the terminal as this agent was), is one and the same word.
-void daemon_stop(struct daemon *d, int signal, bool from_parent) {
+void daemon_stop(struct daemon *d, bool from_parent) {
     neb_ns now = neb_now();
     bool same = now - d->stop_at <= again || (from_parent && !d->parent_told);
     d->parent_told |= from_parent;
@@ -45,8 +45,8 @@ void daemon_stop(struct daemon *d, int signal, bool from_parent) {
     agent_notify("STOPPING=1");
     for (int i = 0; i < AGENT_JOBS_MAX; i++)
         if (d->jobs[i].used) {
-            // SIGTERM is a reboot, or the end of an allocation; SIGINT somebody who wants it to end
-            if (signal == SIGTERM && d->jobs[i].state == AGENT_JOB_RUNNING)
+            // a reboot, the end of an allocation, Ctrl-C: it is the agent that is to end; jobs are stopped by nebula stop
+            if (d->jobs[i].state == AGENT_JOB_RUNNING)
                 d->jobs[i].suspended = true;
             daemon_job_stop(d, &d->jobs[i]);
         }

@@ -101,8 +101,10 @@ is b stopped || fail "a stop that came while beta's agent went down was lost: $(
 # Beta is away when alpha stops the job, alpha when beta stops it too and goes on: alpha's stop comes behind that.
 "$nebula" resume "$id" --home "$T/a" >/dev/null || fail "resume before beta is away"
 wait_for 60 "beta runs" is b running
-kill -TERM "${pid[b]}"
-wait "${pid[b]}" || true
+kill -INT "${pid[b]}" # as Ctrl-C does: it suspends too
+rc=0
+wait "${pid[b]}" || rc=$?
+[[ $rc == 3 ]] || fail "beta's agent ended with $rc when its job was suspended"
 "$nebula" stop "$id" --home "$T/a" >/dev/null || fail "the stop that waits"
 wait_for 60 "alpha alone is stopped" is a stopped
 kill -INT "${pid[a]}"
