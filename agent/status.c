@@ -16,11 +16,24 @@ void agent_status_names(const struct agent_job *job, uint16_t who, char *out, si
             n += (size_t)snprintf(out + n, cap - n, "%s%s", n ? ", " : "", job->clusters[i].name);
 }
 
+// No worker is there to say anything.
+static void forget_age_of_witnesses(const struct agent_job *job, json_t *clusters) {
+    size_t k;
+    json_t *c;
+    json_array_foreach(clusters, k, c) for (int i = 0; i < job->n_clusters; i++) {
+        const char *name = json_string_value(json_object_get(c, "name"));
+        if (job->clusters[i].witness && name && !strcmp(job->clusters[i].name, name))
+            json_object_set_new(c, "age_s", json_null());
+    }
+}
+
 void agent_status_job(json_t *o, const struct agent_jobrun *j, const struct inter_service *s,
                       const struct agent_view *v) {
     struct inter_job_status st;
     const char *error = json_string_value(json_object_get(j->report, "error"));
-    json_object_set_new(o, "clusters", agent_view_clusters(v, j->hex, neb_seconds(neb_wall_now())));
+    json_t *clusters = agent_view_clusters(v, j->hex, neb_seconds(neb_wall_now()));
+    forget_age_of_witnesses(&j->job, clusters);
+    json_object_set_new(o, "clusters", clusters);
     json_object_set_new(o, "restarts", json_integer(j->restarts));
     json_object_set_new(o, "witness", json_boolean(j->job.clusters[j->self].witness));
     if (error)

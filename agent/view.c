@@ -35,6 +35,7 @@ struct course { // of one cluster of one job
     int n;
     double spacing_s;
     struct counted stall_s, train_s, sent_bytes, recv_bytes;
+    double said; // when its worker last said something: lines about the link are its agent's
     int64_t round;
     char codecs[CODECS][CODEC];
     int n_codecs;
@@ -118,7 +119,8 @@ static struct course *course_of(struct job_view *j, const char *name) {
         return NULL;
     struct course *c = &j->c[j->n];
     const struct counted none = {.last = NAN};
-    *c = (struct course){.round = -1,
+    *c = (struct course){.said = NAN,
+                         .round = -1,
                          .last = {.loss = NAN, .eval_loss = NAN, .codec = -1},
                          .stall_s = none,
                          .train_s = none,
@@ -181,6 +183,11 @@ static int codec_index(struct course *c, const char *name) {
     return c->n_codecs++;
 }
 
+// Lines of a worker without figures for a curve.
+static bool of_worker(const char *kind) {
+    return !strcmp(kind, "checkpoint") || !strcmp(kind, "tune") || !strcmp(kind, "labels");
+}
+
 void agent_view_line(struct agent_view *v, const char *job, int interval, const json_t *line,
                      double unix_s) {
     const char *kind = json_string_value(json_object_get(line, "kind")),
@@ -193,11 +200,16 @@ void agent_view_line(struct agent_view *v, const char *job, int interval, const 
         agent_view_event(v, job, name, text ? text : kind, unix_s);
         return;
     }
-    bool eval = !strcmp(kind, "eval");
-    if (strcmp(kind, "step") && strcmp(kind, "round") && strcmp(kind, "link") && !eval)
+    bool eval = !strcmp(kind, "eval"), link = !strcmp(kind, "link"),
+         figures = eval || link || !strcmp(kind, "step") || !strcmp(kind, "round");
+    if (!figures && !of_worker(kind))
         return;
     struct course *c = course_of(job_of(v, job), name);
     if (!c)
+        return;
+    if (!link || isnan(c->said)) // one of whose worker nothing was ever heard: since the first line
+        c->said = unix_s;
+    if (!figures)
         return;
     double round = (double)c->round, h = c->last.interval ? c->last.interval : interval;
     c->last.t = unix_s;
@@ -211,7 +223,7 @@ void agent_view_line(struct agent_view *v, const char *job, int interval, const 
         counted_line(line, "stall_s", &c->stall_s);
         counted_line(line, "train_s", &c->train_s);
     }
-    if (!strcmp(kind, "link")) {
+    if (link) {
         counted_line(line, "sent_bytes", &c->sent_bytes);
         counted_line(line, "recv_bytes", &c->recv_bytes);
     }
@@ -280,9 +292,9 @@ json_t *agent_view_clusters(const struct agent_view *v, const char *job, double 
                 last_of(&c->train_s), "round", (json_int_t)c->round, "codec",
                 codec_or_null(c, c->last.codec), "interval", c->last.interval, "sent_bytes",
                 (json_int_t)c->last.sent_bytes, "recv_bytes", (json_int_t)c->last.recv_bytes,
-                "goodput_bps", c->last.goodput_bps, "age_s", unix_s - c->last.t, "counted",
-                "stall_s", c->stall_s.sum, "train_s", c->train_s.sum, "sent_bytes",
-                c->sent_bytes.sum, "recv_bytes", c->recv_bytes.sum));
+                "goodput_bps", c->last.goodput_bps, "age_s", unix_s - c->said, "counted", "stall_s",
+                c->stall_s.sum, "train_s", c->train_s.sum, "sent_bytes", c->sent_bytes.sum,
+                "recv_bytes", c->recv_bytes.sum));
     }
     return list;
 }

@@ -14,7 +14,7 @@ struct agent_view; // one thread. NEB_ERR_NOMEM
 NEB_MUST_CHECK enum neb_status agent_view_create(struct agent_view **out);
 void agent_view_destroy(struct agent_view **v);
 
-// A metrics line ("step", "round", "link", "eval", "fault", "note") of a job's cluster; the line names the cluster. `interval`: the job's H, until
+// A metrics line ("step", "round", "link", "eval", "checkpoint", "tune", "labels", "fault", "note") of a job's cluster; the line names the cluster. `interval`: the job's H, until
 // a round says what it has become. What is malformed is left out. unix_s: time of day, for the axes.
 void agent_view_line(struct agent_view *v, const char *job, int interval, const json_t *line,
                      double unix_s);
@@ -31,7 +31,7 @@ struct agent_view_rate agent_view_rate(struct agent_view *v, uint32_t peer, uint
 
 // New references; NULL when out of memory.
 // [{name, step, loss, eval_loss, tokens_per_s, stall_s, train_s, round, codec, interval, sent_bytes, recv_bytes, goodput_bps, age_s, counted}]; age_s:
-// since its last line; counted: {stall_s, train_s, sent_bytes, recv_bytes}, by how much they grew since the first line: these never fall.
+// since its worker's last line (not the agent's own: link, fault, note); counted: {stall_s, train_s, sent_bytes, recv_bytes}, by how much they grew since the first line: these never fall.
 json_t *agent_view_clusters(const struct agent_view *v, const char *job, double unix_s);
 json_t *agent_view_events(const struct agent_view *v); // [{t, job, cluster, text}], newest last
 // {"version": 1, "jobs": [{"id", "clusters": [{"name", "t": […], "loss": […], …}]}], "events"}: columns of equal length, null where

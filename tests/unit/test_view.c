@@ -81,6 +81,36 @@ static void test_last_figures(void **state) {
     assert_null(v);
 }
 
+static double age(const struct agent_view *v, double at) {
+    json_t *list = agent_view_clusters(v, "ab", at);
+    double s = json_number_value(json_object_get(json_array_get(list, 0), "age_s"));
+    json_decref(list);
+    return s;
+}
+
+// An agent goes on to speak of its links, and of a worker that hangs.
+static void test_age_is_of_the_worker(void **state) {
+    (void)state;
+    struct agent_view *v = NULL;
+    assert_int_equal(agent_view_create(&v), NEB_OK);
+    feed(v, "{\"kind\":\"link\",\"cluster\":\"paris\",\"sent_bytes\":1}", 10);
+    feed(v, "{\"kind\":\"link\",\"cluster\":\"paris\",\"sent_bytes\":2}", 40);
+    assert_true(fabs(age(v, 50) - 40) < 1e-12); // nothing was heard of it since the first line
+    static const char *const own[] = {"step", "round", "eval", "checkpoint", "tune", "labels"};
+    for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) {
+        char line[80];
+        double t = 100 * (double)(i + 1);
+        snprintf(line, sizeof line, "{\"kind\":\"%s\",\"cluster\":\"paris\"}", own[i]);
+        feed(v, line, t);
+        assert_true(fabs(age(v, t + 5) - 5) < 1e-12);
+        feed(v, "{\"kind\":\"link\",\"cluster\":\"paris\",\"sent_bytes\":3}", t + 30);
+        feed(v, "{\"kind\":\"fault\",\"cluster\":\"paris\",\"text\":\"it hangs\"}", t + 40);
+        feed(v, "{\"kind\":\"note\",\"cluster\":\"paris\",\"text\":\"queued\"}", t + 40);
+        assert_true(fabs(age(v, t + 50) - 50) < 1e-12);
+    }
+    agent_view_destroy(&v);
+}
+
 // Lines come from other agents: nothing that they say may break the page.
 static void test_bad_lines(void **state) {
     (void)state;
@@ -249,12 +279,10 @@ static void test_notify(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_last_figures),
-                                       cmocka_unit_test(test_bad_lines),
-                                       cmocka_unit_test(test_curve_is_bounded),
-                                       cmocka_unit_test(test_rates),
-                                       cmocka_unit_test(test_metrics_text),
-                                       cmocka_unit_test(test_long_event),
-                                       cmocka_unit_test(test_notify)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_last_figures), cmocka_unit_test(test_age_is_of_the_worker),
+        cmocka_unit_test(test_bad_lines),    cmocka_unit_test(test_curve_is_bounded),
+        cmocka_unit_test(test_rates),        cmocka_unit_test(test_metrics_text),
+        cmocka_unit_test(test_long_event),   cmocka_unit_test(test_notify)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
