@@ -46,12 +46,26 @@ static void print_peer(FILE *f, const json_t *o) {
         fprintf(f, "  refused: %.0f messages\n", real(o, "refused"));
 }
 
+// One that the ledger has and that does not run.
+static void print_aside(FILE *f, const json_t *o, const char *id) {
+    const char *why = text_of(o, "why", NULL);
+    if (why)
+        fprintf(f, "  held: %s\n", why);
+    else
+        fprintf(f, "  failed before this agent was started: nebula logs %.8s\n", id);
+    fprintf(f, "  nebula resume %.8s goes on with it, nebula stop %.8s gives it up\n", id, id);
+}
+
 static void print_job(FILE *f, const json_t *o) {
     json_t *c;
     size_t i;
-    fprintf(f, "\njob: %s\n  id: %s\n  state: %s\n  step: %.0f of %.0f\n", text_of(o, "job", "?"),
-            text_of(o, "id", "?"), text_of(o, "outcome", text_of(o, "state", "?")), real(o, "step"),
-            real(o, "steps"));
+    const char *id = text_of(o, "id", "?"),
+               *state = text_of(o, "outcome", text_of(o, "state", "?"));
+    fprintf(f, "\njob: %s\n  id: %s\n  state: %s\n", text_of(o, "job", "?"), id, state);
+    if (json_object_get(o, "why"))
+        print_aside(f, o, id);
+    else
+        fprintf(f, "  step: %.0f of %.0f\n", real(o, "step"), real(o, "steps"));
     if (json_object_get(o, "members"))
         fprintf(f, "  members: %.0f of %.0f heard, leader %s\n", real(o, "live"),
                 real(o, "members"), text_of(o, "leader", "(none)"));

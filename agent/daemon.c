@@ -252,7 +252,7 @@ enum neb_status agent_daemon_run(const struct agent_daemon_config *c) {
         return neb_fail(NEB_ERR_NOMEM, "out of memory starting the agent");
     d->c = c;
     d->signal_fd = -1;
-    d->ended_due = true;
+    d->ended_due = d->aside_due = true;
     d->renew = (struct agent_renew){.exe = d->exe, .home = c->home, .before_days = c->renew_days};
     enum neb_status st = set_up(d);
     neb_moved_listen(moved, d);
@@ -278,6 +278,7 @@ enum neb_status agent_daemon_run(const struct agent_daemon_config *c) {
     agent_child_stop(&d->renew.child, NEB_S);
     agent_web_stop(&d->web);
     agent_view_destroy(&d->view);
+    json_decref(d->aside);
     agent_ipc_destroy(&d->ipc);
     inter_service_destroy(&d->service);
     agent_members_destroy(&d->trust);

@@ -32,6 +32,7 @@ static enum neb_status drop(struct daemon *d, const struct agent_ended_job *e, c
     if (neb_fs_exists(dir))
         NEB_TRY(neb_fs_remove_tree(dir));
     NEB_TRY(inter_streams_close(inter_service_streams(d->service), e->id, true));
+    d->aside_due = true;
     return inter_service_job_drop(d->service, e->id, id_is_for_ever(d, hex));
 }
 

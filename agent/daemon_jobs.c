@@ -42,6 +42,7 @@ void daemon_job_save(struct daemon *d, struct agent_jobrun *j, const char *state
     snprintf(r.sig, sizeof r.sig, "%s", j->sig);
     snprintf(r.state, sizeof r.state, "%s", state);
     memcpy(j->stored, r.state, sizeof j->stored);
+    d->aside_due = true;
     if (agent_jobs_put(inter_service_ledger(d->service), &r, NULL) != NEB_OK)
         neb_warn("the state of job %s could not be stored", j->job.name);
 }
@@ -644,6 +645,7 @@ static void hold(struct daemon *d, struct agent_job_record *r, const char *why) 
     neb_log(NEB_LOG_ERROR, "%s", text);
     agent_view_event(d->view, NULL, daemon_name(d), text, neb_seconds(neb_wall_now()));
     snprintf(r->state, sizeof r->state, "held");
+    d->aside_due = true;
     if (agent_jobs_put(inter_service_ledger(d->service), r, why) != NEB_OK)
         neb_warn("that job %.8s is held could not be stored", r->hex);
 }

@@ -291,16 +291,19 @@ static void on_checkpoint(struct daemon *d, struct agent_jobrun *j, struct agent
     }
 }
 
-// A job that is held is in the ledger only; given up, it is stopped like any other.
-static void give_up_held(struct daemon *d, const struct agent_ipc_client *from,
-                         struct agent_job_record *r) {
-    bool held = !strcmp(r->state, "held");
+// A job that is held, or had failed when this agent was started, is in the ledger only; given up, it is stopped like any other.
+static void give_up(struct daemon *d, const struct agent_ipc_client *from,
+                    struct agent_job_record *r) {
+    bool held = !strcmp(r->state, "held"), aside = held || !strcmp(r->state, "failed");
     snprintf(r->state, sizeof r->state, "stopped");
-    if (held && agent_jobs_put(inter_service_ledger(d->service), r, NULL) == NEB_OK)
-        daemon_answer(d, from, true, "it was held; now it is stopped, at this site");
+    d->aside_due = true;
+    if (aside && agent_jobs_put(inter_service_ledger(d->service), r, NULL) == NEB_OK)
+        daemon_answer(d, from, true,
+                      held ? "it was held; now it is stopped, at this site"
+                           : "it had failed; now it is stopped, at this site");
     else
         daemon_answer(d, from, false,
-                      held ? "the ledger could not be written" : "the job does not run");
+                      aside ? "the ledger could not be written" : "the job does not run");
 }
 
 static void on_stop_request(struct daemon *d, const struct agent_ipc_client *from,
@@ -314,7 +317,7 @@ static void on_stop_request(struct daemon *d, const struct agent_ipc_client *fro
     }
     struct agent_jobrun *j = daemon_job(d, r.hex);
     if (!j)
-        give_up_held(d, from, &r);
+        give_up(d, from, &r);
     agent_job_record_clear(&r);
     if (!j)
         return;

@@ -91,7 +91,9 @@ struct daemon {
     bool parent_told;                 // by who started it
     neb_ns stop_at;                   // told first
     bool ended_due;                   // a job of another member has ended, or did before this start
-    bool changes; // a peer's list was taken; acted upon outside of the service's own calls
+    json_t *aside;  // owned: jobs that are held or have failed, as agent_jobs_aside; NULL: none yet
+    bool aside_due; // it may be another one by now
+    bool changes;   // a peer's list was taken; acted upon outside of the service's own calls
     struct agent_members_change change;
 };
 

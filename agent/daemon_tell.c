@@ -406,6 +406,22 @@ static json_t *refused(const struct daemon *d) {
                      (json_int_t)sums);
 }
 
+// Behind the jobs in memory: those of the ledger that nobody would miss otherwise, held at a start, or failed before it.
+static void add_aside(struct daemon *d, json_t *jobs) {
+    json_t *list = NULL, *o;
+    size_t i;
+    if (d->aside_due && agent_jobs_aside(inter_service_ledger(d->service), &list) == NEB_OK) {
+        json_decref(d->aside);
+        d->aside = json_incref(list);
+    }
+    json_decref(list);
+    d->aside_due =
+        false; // a ledger that cannot be read is not asked, and complained of, every second
+    json_array_foreach(d->aside, i,
+                       o) if (!daemon_job(d, json_string_value(json_object_get(o, "id"))))
+        json_array_append(jobs, o);
+}
+
 json_t *daemon_status(struct daemon *d) {
     json_t *root = json_pack("{s:s,s:s}", "ev", "status", "name", daemon_name(d)),
            *peers = json_array(), *jobs = json_array();
@@ -445,6 +461,7 @@ json_t *daemon_status(struct daemon *d) {
         agent_status_job(o, j, d->service, d->view);
         json_array_append_new(jobs, o);
     }
+    add_aside(d, jobs);
     json_object_set_new(root, "version", json_integer(1));
     json_object_set_new(root, "refused", refused(d));
     json_object_set_new(root, "keys_locked", json_boolean(sec_locked_all()));

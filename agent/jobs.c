@@ -28,6 +28,56 @@ enum neb_status agent_jobs_list(struct inter_ledger *l, json_t **out) {
     return inter_ledger_jobs(l, list_one, *out);
 }
 
+struct aside {
+    json_t *list;
+    int64_t at[AGENT_ASIDE_MAX]; // of each, when it was written
+};
+
+// Beyond the most, instead of the one that was written first.
+static void add_aside(void *user, const uint8_t id[INTER_ID_BYTES], const char *spec,
+                      const char *state) {
+    struct aside *a = user;
+    json_t *st = json_loads(state, 0, NULL), *sp = NULL;
+    const char *what = json_string_value(json_object_get(st, "state")),
+               *why = json_string_value(json_object_get(st, "why"));
+    int64_t at = json_integer_value(json_object_get(st, "at"));
+    bool held = what && !strcmp(what, "held");
+    size_t n = json_array_size(a->list), k = n;
+    if (!held && (!what || strcmp(what, "failed")))
+        goto out;
+    if (n == AGENT_ASIDE_MAX) {
+        k = 0;
+        for (size_t i = 1; i < n; i++)
+            k = a->at[i] < a->at[k] ? i : k;
+        if (a->at[k] >= at)
+            goto out;
+    }
+    char hex[2 * INTER_ID_BYTES + 1];
+    neb_hex(id, INTER_ID_BYTES, hex);
+    sp = json_loads(spec, 0, NULL);
+    const char *name = json_string_value(json_object_get(sp, "job"));
+    json_t *o = json_pack("{s:s,s:s,s:s,s:s,s:n,s:I,s:[]}", "id", hex, "job", name ? name : "?",
+                          "state", held ? "held" : "ended", "why", why ? why : "", "step", "steps",
+                          (json_int_t)json_integer_value(json_object_get(sp, "steps")), "clusters");
+    if (!held)
+        json_object_set_new(o, "outcome", json_string("failed"));
+    a->at[k] = at;
+    if (k == n)
+        json_array_append_new(a->list, o);
+    else
+        json_array_set_new(a->list, k, o);
+out:
+    json_decref(sp);
+    json_decref(st);
+}
+
+enum neb_status agent_jobs_aside(struct inter_ledger *l, json_t **out) {
+    struct aside a = {.list = json_array()};
+    enum neb_status st = inter_ledger_jobs(l, add_aside, &a);
+    *out = a.list;
+    return st;
+}
+
 const char *agent_job_state_name(const struct agent_jobrun *j) {
     return j->state == AGENT_JOB_RUNNING    ? "running"
            : j->state == AGENT_JOB_STOPPING ? "stopping"

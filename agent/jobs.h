@@ -123,6 +123,10 @@ static inline bool agent_job_has_peer(const struct agent_jobrun *j, int cluster)
 // All jobs that the ledger knows: [{id, job, state, home, why, sent_bytes, recv_bytes}]; home: who submitted it, "" for here; why: of one that
 // is held.
 NEB_MUST_CHECK enum neb_status agent_jobs_list(struct inter_ledger *l, json_t **out);
+// Those of them that somebody should look at: held, and failed, the `AGENT_ASIDE_MAX` written last, in the form of nebula status: [{id, job, state,
+// outcome, why, step, steps, clusters}]; state "held", or "ended" with the outcome "failed"; step: null; clusters: [].
+enum { AGENT_ASIDE_MAX = 32 };
+NEB_MUST_CHECK enum neb_status agent_jobs_aside(struct inter_ledger *l, json_t **out);
 // A job as the ledger has it.
 struct agent_job_record {
     char hex[2 * AGENT_JOB_ID_BYTES + 1];

@@ -103,8 +103,8 @@ static void codec_sample(struct neb_buf *b, const json_t *cluster, const json_t 
     add(b, "} 1\n");
 }
 
-static const char *const states[] = {"running", "stopping", "done",
-                                     "stopped", "failed",   "suspended"};
+static const char *const states[] = {"running", "stopping",  "done", "stopped",
+                                     "failed",  "suspended", "held"};
 
 // One sample a state: 1 for the job's own.
 static void state_samples(struct neb_buf *b, const json_t *job) {

@@ -350,15 +350,55 @@ static void test_ended_jobs(void **state) {
     inter_ledger_close(&l);
 }
 
+// What nebula status and alerts are told of a ledger: jobs that are held or have failed; of many those written last.
+static void test_aside(void **state) {
+    (void)state;
+    struct inter_ledger *l = NULL;
+    json_t *list = NULL, *o;
+    size_t i;
+    OK(inter_ledger_open(home, &l));
+    OK(inter_ledger_put_job(l, (const uint8_t[INTER_ID_BYTES]){0xcc, 1},
+                            "{\"job\": \"one\", \"steps\": 70}",
+                            "{\"state\": \"held\", \"why\": \"no member\", \"at\": 100}"));
+    put_ended(l, 1, "{\"state\": \"failed\", \"at\": 1}");
+    put_ended(l, 2, "{\"state\": \"done\", \"at\": 90}");
+    put_ended(l, 3, "{\"state\": \"running\", \"at\": 90}");
+    put_ended(l, 4, "no state");
+    OK(agent_jobs_aside(l, &list));
+    assert_int_equal(json_array_size(list), 2);
+    json_array_foreach(list, i, o) {
+        const char *name = json_string_value(json_object_get(o, "job"));
+        bool held = !strcmp(name, "one");
+        assert_string_equal(json_string_value(json_object_get(o, "state")),
+                            held ? "held" : "ended");
+        assert_string_equal(json_string_value(json_object_get(o, "why")), held ? "no member" : "");
+        assert_int_equal(json_integer_value(json_object_get(o, "steps")), held ? 70 : 0);
+        assert_true(json_is_null(json_object_get(o, "step")));
+        assert_int_equal(json_array_size(json_object_get(o, "clusters")), 0);
+        const char *outcome = json_string_value(json_object_get(o, "outcome"));
+        assert_true(held ? !outcome : !strcmp(outcome, "failed"));
+    }
+    json_decref(list);
+    for (uint8_t n = 10; n < 10 + AGENT_ASIDE_MAX; n++) { // with the held one, one too many; and 1
+        char text[64];
+        snprintf(text, sizeof text, "{\"state\": \"failed\", \"at\": %d}", n);
+        put_ended(l, n, text);
+    }
+    OK(agent_jobs_aside(l, &list));
+    assert_int_equal(json_array_size(list), AGENT_ASIDE_MAX);
+    json_array_foreach(list, i, o) {
+        const char *hex = json_string_value(json_object_get(o, "id"));
+        assert_true(strncmp(hex, "ee01", 4) && strncmp(hex, "ee0a", 4)); // the oldest are left out
+    }
+    json_decref(list);
+    inter_ledger_close(&l);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {TEST(test_well),
-                                       TEST(test_ended_jobs),
-                                       TEST(test_show),
-                                       TEST(test_evidence),
-                                       TEST(test_damaged),
-                                       TEST(test_forged),
-                                       TEST(test_unknown_signers),
-                                       TEST(test_choose_job)};
+    const struct CMUnitTest tests[] = {
+        TEST(test_well),   TEST(test_aside),           TEST(test_ended_jobs),
+        TEST(test_show),   TEST(test_evidence),        TEST(test_damaged),
+        TEST(test_forged), TEST(test_unknown_signers), TEST(test_choose_job)};
     if (!mkdtemp(root) || sec_init() != NEB_OK)
         return 1;
     neb_log_set_sink(testing_drop, NULL);

@@ -230,7 +230,9 @@ static void test_metrics_text(void **state) {
         "\"sent_bytes\":9,\"counted\":{\"sent_bytes\":8}},{"
         "\"name\":\"y\",\"codec\":null}],\"state\":\"running\"},{\"id\":\"cd\",\"job\":\"k\","
         "\"state\":\"ended\","
-        "\"outcome\":\"failed\",\"clusters\":[{\"name\":\"x\",\"tokens_per_s\":5}]}],\"faults\":{"
+        "\"outcome\":\"failed\",\"clusters\":[{\"name\":\"x\",\"tokens_per_s\":5}]},"
+        "{\"id\":\"ef\",\"job\":\"l\",\"state\":\"held\",\"why\":\"\",\"step\":null,\"steps\":9,"
+        "\"clusters\":[]}],\"faults\":{"
         "\"denied\":4},\"refused\":{\"enrolments\":7}"
         "}",
         0, NULL);
@@ -251,8 +253,11 @@ static void test_metrics_text(void **state) {
     assert_non_null(strstr(t, "nebula_job_state{job_id=\"ab\",name=\"j\",state=\"running\"} 1\n"));
     assert_non_null(strstr(t, "nebula_job_state{job_id=\"ab\",name=\"j\",state=\"failed\"} 0\n"));
     assert_non_null(strstr(t, "nebula_job_state{job_id=\"cd\",name=\"k\",state=\"failed\"} 1\n"));
-    assert_null(strstr(t, "cluster=\"y\",codec="));      // it has sent nothing yet
-    assert_null(strstr(t, "nebula_cluster_loss_nats{")); // not known: no sample
+    assert_non_null(strstr(t, "nebula_job_state{job_id=\"ef\",name=\"l\",state=\"held\"} 1\n"));
+    assert_non_null(strstr(t, "nebula_job_state{job_id=\"ab\",name=\"j\",state=\"held\"} 0\n"));
+    assert_null(strstr(t, "nebula_job_step{job_id=\"ef\"")); // not known
+    assert_null(strstr(t, "cluster=\"y\",codec="));          // it has sent nothing yet
+    assert_null(strstr(t, "nebula_cluster_loss_nats{"));     // not known: no sample
     assert_non_null(strstr(t, "nebula_faults_total{kind=\"denied\"} 4\n"));
     assert_non_null(strstr(t, "nebula_refused_total{what=\"enrolments\"} 7\n"));
     json_decref(s);
