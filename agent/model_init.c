@@ -76,8 +76,15 @@ static enum neb_status compare_vocabularies(const struct agent_job *job, const c
     NEB_TRY(neb_path(corpus, sizeof corpus, beside, "tokenizer.model"));
     memcpy(beside, corpus, sizeof beside);
     NEB_TRY(neb_path(corpus, sizeof corpus, job->corpus, "tokenizer.model"));
-    if (!neb_fs_exists(beside) || !neb_fs_exists(corpus))
+    if (!neb_fs_exists(corpus)) // the job may be meant for other sites
         return NEB_OK;
+    if (!neb_fs_exists(beside)) {
+        neb_warn("model.init: the vocabulary of %s is not known, as there is no %s; that of the "
+                 "corpus (%s) is taken for it. Where it is another, tokens mean something else: "
+                 "put the model's tokenizer.model there, to have them compared",
+                 job->model_init, beside, corpus);
+        return NEB_OK;
+    }
     NEB_TRY(intra_hf_same_file(beside, corpus, &same));
     if (!same)
         neb_warn("the corpus %s has another vocabulary than %s; build it with tokenizer: %s",

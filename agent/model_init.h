@@ -6,7 +6,7 @@
 // When job->model_init is set: fills job->model from the checkpoint, and points job->init_from at its file (absolute path);
 // else nothing. `file` is for messages. NEB_ERR_INVALID when something of the shape that the job gives is not the checkpoint's, or
 // init_from is given too. Warns when sequences are longer than the model's, or the corpus has another vocabulary than the one beside the
-// checkpoint.
+// checkpoint, or there is none beside it.
 NEB_MUST_CHECK enum neb_status agent_job_model_init(struct agent_job *job, const char *file);
 // The same for a job that goes on and was begun as `was`, where what it began from (model.init or init_from) is not there any more, or is
 // a folder, whose newest checkpoint may be another by now: its own checkpoints hold all of the model. *kept: so it is, and there is

@@ -25,6 +25,11 @@ near "$(score "$T/first/checkpoint")" "$(score "$T/back")" 1e-9 "loss after the 
 # A job starts from it, and need not say its shape again; it begins where the first one ended.
 sed "s|^model: .*|model: {init: $T/back}|" "$T/job.yaml" >"$T/next.yaml"
 timeout 60 "$nebula" check "$T/next.yaml" >"$T/check.log" 2>&1 || fail "check: $(cat "$T/check.log")"
+! grep 'vocabulary' "$T/check.log" || fail "the vocabulary is beside the model and the corpus'"
+cp -r "$T/back" "$T/bare" && rm "$T/bare/tokenizer.model"
+timeout 60 "$nebula" check "$T/next.yaml" --set "model.init=$T/bare" >"$T/bare.log" 2>&1 || fail "check: $(cat "$T/bare.log")"
+(($(grep -c "vocabulary of $T/bare/model.ckpt is not known, as there is no $T/bare/tokenizer.model" "$T/bare.log") == 1)) ||
+    fail "a model of an unknown vocabulary, and no word of it: $(cat "$T/bare.log")"
 timeout 120 "$nebula" pretrain "$T/next.yaml" --local 2 --steps 20 --set optim.warmup=20 --out "$T/next" >"$T/next.log" 2>&1 || fail "next: $(tail -n 3 "$T/next.log")"
 digests_equal "$T/next"
 [[ $(summary '.clusters[0].loss_first < 5.5' "$T/next") == true && $(summary '.clusters[0].loss_first > 5.9' "$T/first") == true ]] ||
