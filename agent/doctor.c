@@ -109,7 +109,8 @@ void doctor_disk(struct doctor *d, const char *dir, int64_t free_bytes, int64_t 
     }
     doctor_add(
         d, "disk", s,
-        s ? "free some, or move the agent's home: a full disk stops the job until there is room"
+        s ? "free some, or move the agent's home: on a full disk a checkpoint cannot be written "
+            "and the job fails here; nebula resume goes on with it when there is room"
           : "",
         "%s free under %s; checkpoints of the job take %s",
         agent_human_bytes((double)free_bytes, have, sizeof have), dir,
