@@ -257,7 +257,7 @@ const struct config_option config_options[] = {
      "its checkpoint; what is no "
      "step (start, exchange, evaluation, checkpoint) may take 30 times as long, and any time while "
      "bytes of "
-     "a file move; 0: never"},
+     "a file move; 0: never. Mode replicas: workers of rtd and distill are not watched"},
     {"log_every", T_INT32, AT(log_every), 1, 1e9, "10", NULL, "inner steps a line of metrics"},
 };
 const int config_n_options = sizeof config_options / sizeof config_options[0];
