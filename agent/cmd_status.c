@@ -93,9 +93,12 @@ static void print_job(FILE *f, const json_t *o) {
         fprintf(f, real(c, "round") < 0 ? "-" : "%.0f", real(c, "round"));
         if (json_is_number(json_object_get(c, "loss")))
             fprintf(f, ", loss %.3f", real(c, "loss"));
-        fprintf(f, ", %.0f tokens/s, codec %s, H %.0f, stall %.1f %%\n", real(c, "tokens_per_s"),
+        fprintf(f, ", %.0f tokens/s, codec %s, H %.0f, stall %.1f %%", real(c, "tokens_per_s"),
                 text_of(c, "codec", "-"), real(c, "interval"),
                 stall + train > 0 ? 100 * stall / (stall + train) : 0);
+        if (text_of(c, "device", NULL))
+            fprintf(f, ", on %s", text_of(c, "device", NULL));
+        fputc('\n', f);
     }
 }
 

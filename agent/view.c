@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PEERS = 64, CODEC = 40 };
+enum { PEERS = 64, CODEC = 40, DEVICE = 96 };
 
 struct point {
     double t;
@@ -36,6 +36,7 @@ struct course { // of one cluster of one job
     double spacing_s;
     struct counted stall_s, train_s, sent_bytes, recv_bytes;
     double said; // when its worker last said something: lines about the link are its agent's
+    char device[DEVICE]; // that its worker trains on; "": not known
     int64_t round;
     char codecs[CODECS][CODEC];
     int n_codecs;
@@ -183,6 +184,17 @@ static int codec_index(struct course *c, const char *name) {
     return c->n_codecs++;
 }
 
+// What is too long is cut at the end of a character: JSON takes no part of one.
+static void copy_text(char *to, size_t cap, const char *text) {
+    size_t n = (size_t)snprintf(to, cap, "%s", text);
+    if (n >= cap) {
+        n = cap - 1;
+        while (n && (text[n] & 0xc0) == 0x80)
+            n--;
+        to[n] = 0;
+    }
+}
+
 // Lines of a worker without figures for a curve.
 static bool of_worker(const char *kind) {
     return !strcmp(kind, "checkpoint") || !strcmp(kind, "tune") || !strcmp(kind, "labels");
@@ -193,22 +205,24 @@ void agent_view_line(struct agent_view *v, const char *job, int interval, const 
     const char *kind = json_string_value(json_object_get(line, "kind")),
                *name = json_string_value(json_object_get(line, "cluster")),
                *text = json_string_value(json_object_get(line, "text")),
-               *codec = json_string_value(json_object_get(line, "codec"));
+               *codec = json_string_value(json_object_get(line, "codec")),
+               *device = json_string_value(json_object_get(line, "device"));
     if (!kind || !name)
         return;
-    if (!strcmp(kind, "fault") || !strcmp(kind, "note")) {
+    bool note = !strcmp(kind, "note");
+    if (note || !strcmp(kind, "fault"))
         agent_view_event(v, job, name, text ? text : kind, unix_s);
-        return;
-    }
     bool eval = !strcmp(kind, "eval"), link = !strcmp(kind, "link"),
          figures = eval || link || !strcmp(kind, "step") || !strcmp(kind, "round");
-    if (!figures && !of_worker(kind))
+    if (!figures && !of_worker(kind) && !(note && device))
         return;
     struct course *c = course_of(job_of(v, job), name);
     if (!c)
         return;
     if (!link || isnan(c->said)) // one of whose worker nothing was ever heard: since the first line
         c->said = unix_s;
+    if (note)
+        copy_text(c->device, sizeof c->device, device);
     if (!figures)
         return;
     double round = (double)c->round, h = c->last.interval ? c->last.interval : interval;
@@ -242,13 +256,7 @@ void agent_view_event(struct agent_view *v, const char *job, const char *cluster
     e->t = unix_s;
     snprintf(e->job, sizeof e->job, "%s", job ? job : "");
     snprintf(e->cluster, sizeof e->cluster, "%s", cluster ? cluster : "");
-    size_t n = (size_t)snprintf(e->text, sizeof e->text, "%s", text);
-    if (n >= sizeof e->text) { // at the end of a character: JSON takes no part of one
-        n = sizeof e->text - 1;
-        while (n && (text[n] & 0xc0) == 0x80)
-            n--;
-        e->text[n] = 0;
-    }
+    copy_text(e->text, sizeof e->text, text);
 }
 
 struct agent_view_rate agent_view_rate(struct agent_view *v, uint32_t peer, uint64_t sent,
@@ -285,10 +293,11 @@ json_t *agent_view_clusters(const struct agent_view *v, const char *job, double 
         json_array_append_new(
             list,
             json_pack(
-                "{s:s,s:I,s:o,s:o,s:f,s:f,s:f,s:I,s:o,s:i,s:I,s:I,s:f,s:f,s:{s:f,s:f,s:f,s:f}}",
-                "name", c->name, "step", (json_int_t)c->last.step, "loss",
-                agent_json_number(c->last.loss), "eval_loss", agent_json_number(c->last.eval_loss),
-                "tokens_per_s", c->last.tokens_per_s, "stall_s", last_of(&c->stall_s), "train_s",
+                "{s:s,s:o,s:I,s:o,s:o,s:f,s:f,s:f,s:I,s:o,s:i,s:I,s:I,s:f,s:f,s:{s:f,s:f,s:f,s:f}}",
+                "name", c->name, "device", c->device[0] ? json_string(c->device) : json_null(),
+                "step", (json_int_t)c->last.step, "loss", agent_json_number(c->last.loss),
+                "eval_loss", agent_json_number(c->last.eval_loss), "tokens_per_s",
+                c->last.tokens_per_s, "stall_s", last_of(&c->stall_s), "train_s",
                 last_of(&c->train_s), "round", (json_int_t)c->round, "codec",
                 codec_or_null(c, c->last.codec), "interval", c->last.interval, "sent_bytes",
                 (json_int_t)c->last.sent_bytes, "recv_bytes", (json_int_t)c->last.recv_bytes,

@@ -30,7 +30,7 @@ struct agent_view_rate agent_view_rate(struct agent_view *v, uint32_t peer, uint
                                        uint64_t recv, neb_ns now);
 
 // New references; NULL when out of memory.
-// [{name, step, loss, eval_loss, tokens_per_s, stall_s, train_s, round, codec, interval, sent_bytes, recv_bytes, goodput_bps, age_s, counted}]; age_s:
+// [{name, device, step, loss, eval_loss, tokens_per_s, stall_s, train_s, round, codec, interval, sent_bytes, recv_bytes, goodput_bps, age_s, counted}]; age_s:
 // since its worker's last line (not the agent's own: link, fault, note); counted: {stall_s, train_s, sent_bytes, recv_bytes}, by how much they grew since the first line: these never fall.
 json_t *agent_view_clusters(const struct agent_view *v, const char *job, double unix_s);
 json_t *agent_view_events(const struct agent_view *v); // [{t, job, cluster, text}], newest last

@@ -139,6 +139,7 @@ struct agent_worker {
     struct kern *K;
     struct kern_device *device; // NULL: it trains on the processors
     enum kern_type device_type;
+    char no_device[KERN_WHY_MAX + 64]; // why, with device: auto
     struct intra_corpus *corpus;
     int n_samplers; // 1, or one a cluster for the synchronous reference
     struct intra_sampler *samplers[AGENT_CLUSTERS_MAX];
@@ -329,8 +330,10 @@ void worker_masked_config(const struct agent_worker *w, struct inter_outer_confi
 // where `cuda` cannot be had.
 NEB_MUST_CHECK enum neb_status worker_device_open(struct agent_worker *w);
 bool worker_device_optional(const struct agent_worker *w); // processors will do
-// Once there is a team: gives the device back where other ranks have none.
+// Once there is a team: gives the device back where other ranks have none. Says where it trains.
 void worker_device_settle(struct agent_worker *w);
+// A note, of kind "note" with `device`: where it trains, and why there, if nobody asked for that.
+void worker_tell_device(struct agent_worker *w);
 // Moves the exchange to the device, as the cluster's `outer_state` says; nothing to do on processors.
 NEB_MUST_CHECK enum neb_status worker_device_place(struct agent_worker *w);
 // Says how products are computed, where the cluster's precision asked for bf16 on processors.

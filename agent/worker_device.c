@@ -20,6 +20,11 @@ enum neb_status worker_device_open(struct agent_worker *w) {
         return st;
     if (st == NEB_ERR_NOMEM) // as of what training takes there
         return neb_fail(st, "%s. `device: cpu` trains without a GPU", why);
+    if (st != NEB_OK)
+        snprintf(w->no_device, sizeof w->no_device, "%s: %s",
+                 st == NEB_ERR_IO ? "the GPU of this machine cannot be opened"
+                                  : "there is no device",
+                 why);
     if (st == NEB_ERR_IO)
         neb_warn("training on processors, as the GPU of this machine cannot be opened: %s; with "
                  "device: cuda the job fails instead",
@@ -37,13 +42,25 @@ bool worker_device_optional(const struct agent_worker *w) {
 }
 
 void worker_device_settle(struct agent_worker *w) {
-    if (w->device && !intra_team_device(w->team)) // it said why
+    if (w->device && !intra_team_device(w->team)) { // it said why
         kern_device_close(&w->device);
+        snprintf(w->no_device, sizeof w->no_device,
+                 "the device cannot be used by all ranks; the worker's log says why");
+    }
     if (w->device)
         neb_info("training on %s in %s", w->device->name,
                  w->device_type == KERN_BF16 ? "bf16" : "fp32");
     else
         worker_device_products(w);
+    worker_tell_device(w);
+}
+
+void worker_tell_device(struct agent_worker *w) {
+    char device[96], text[sizeof device + sizeof w->no_device + 32];
+    worker_device_name(w, device, sizeof device);
+    snprintf(text, sizeof text, w->no_device[0] ? "trains on %s, as %s" : "trains on %s", device,
+             w->no_device);
+    worker_metrics(w, json_pack("{s:s,s:s,s:s}", "kind", "note", "device", device, "text", text));
 }
 
 void worker_device_products(struct agent_worker *w) {

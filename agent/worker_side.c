@@ -26,6 +26,7 @@ enum neb_status worker_side_open(struct worker_side *x, struct agent_worker *w) 
     if (c->precision == AGENT_PRECISION_BF16)
         NEB_TRY(kern_cpu_bf16(w->K));
     worker_device_products(w);
+    worker_tell_device(w);
     return NEB_OK;
 }
 

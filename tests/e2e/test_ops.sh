@@ -20,7 +20,7 @@ code() { curl -s -m 10 -o /dev/null -w '%{http_code}' "$@"; }
 get /api/v1/history >/dev/null || fail "history"
 has_curve() { get /api/v1/history | jq -e '.version == 1 and (.jobs[0].clusters | length == 2 and all(.loss | length > 3))'; }
 wait_for 20 "curves" has_curve
-get /api/v1/status | jq -e '.name == "alpha" and .jobs[0].clusters[0].codec == "int4" and .faults.diverged == 0' >/dev/null || fail "status: $(get /api/v1/status)"
+get /api/v1/status | jq -e '.name == "alpha" and .jobs[0].clusters[0].codec == "int4" and (.jobs[0].clusters | all(.device | test("^(cpu|cuda)"))) and .faults.diverged == 0' >/dev/null || fail "status: $(get /api/v1/status)"
 get / | has '<title>Nebula' || fail "page"
 curl -sI -X GET "$url/" | has -i "^content-security-policy: default-src 'none'" || fail "no CSP"
 [[ $(code "$url/nothing") == 404 && $(code -X POST "$url/") == 405 && $(code "$url/../../etc/passwd") == 404 ]] || fail "unknown paths and methods"

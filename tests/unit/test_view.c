@@ -111,6 +111,37 @@ static void test_age_is_of_the_worker(void **state) {
     agent_view_destroy(&v);
 }
 
+// Where a worker trains it says at its start, in a note: that is a word of its own.
+static void test_device(void **state) {
+    (void)state;
+    struct agent_view *v = NULL;
+    char line[400], wide[241];
+    assert_int_equal(agent_view_create(&v), NEB_OK);
+    feed(v, "{\"kind\":\"note\",\"cluster\":\"paris\",\"text\":\"the link is up\"}", 9);
+    feed(v,
+         "{\"kind\":\"note\",\"cluster\":\"paris\",\"text\":\"trains on cpu\",\"device\":\"cpu\"}",
+         10);
+    json_t *list = agent_view_clusters(v, "ab", 12), *c = json_array_get(list, 0);
+    assert_int_equal(json_array_size(list), 1);
+    assert_string_equal(json_string_value(json_object_get(c, "device")), "cpu");
+    assert_true(fabs(json_number_value(json_object_get(c, "age_s")) - 2) < 1e-12);
+    assert_true(json_is_null(json_object_get(c, "loss")));
+    json_decref(list);
+    for (size_t i = 0; i + 1 < sizeof wide; i += 2) // from another agent: too long, cut as a whole
+        memcpy(wide + i, "\xc3\xa9", 2);
+    wide[sizeof wide - 1] = 0;
+    snprintf(line, sizeof line, "{\"kind\":\"note\",\"cluster\":\"paris\",\"device\":\"x%s\"}",
+             wide);
+    feed(v, line, 11);
+    list = agent_view_clusters(v, "ab", 12);
+    assert_in_range(json_string_length(json_object_get(json_array_get(list, 0), "device")), 90, 95);
+    json_decref(list);
+    json_t *events = agent_view_events(v);
+    assert_int_equal(json_array_size(events), 3);
+    json_decref(events);
+    agent_view_destroy(&v);
+}
+
 // Lines come from other agents: nothing that they say may break the page.
 static void test_bad_lines(void **state) {
     (void)state;
@@ -284,10 +315,14 @@ static void test_notify(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_last_figures), cmocka_unit_test(test_age_is_of_the_worker),
-        cmocka_unit_test(test_bad_lines),    cmocka_unit_test(test_curve_is_bounded),
-        cmocka_unit_test(test_rates),        cmocka_unit_test(test_metrics_text),
-        cmocka_unit_test(test_long_event),   cmocka_unit_test(test_notify)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_last_figures),
+                                       cmocka_unit_test(test_age_is_of_the_worker),
+                                       cmocka_unit_test(test_device),
+                                       cmocka_unit_test(test_bad_lines),
+                                       cmocka_unit_test(test_curve_is_bounded),
+                                       cmocka_unit_test(test_rates),
+                                       cmocka_unit_test(test_metrics_text),
+                                       cmocka_unit_test(test_long_event),
+                                       cmocka_unit_test(test_notify)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
