@@ -29,6 +29,20 @@ enum {
 static volatile sig_atomic_t interrupted;
 static void on_interrupt(int sig) { interrupted = sig; }
 
+// A scheduler's end, a time limit or a closed terminal ends this command, and not the job, which other sites train too; Ctrl-C means the job.
+// Agents of --local are our children, and end with us.
+static bool detaches(const struct run *r) {
+    return !r->o.local && (interrupted == SIGTERM || interrupted == SIGHUP);
+}
+
+static void take_signals(void) {
+    struct sigaction sa = {.sa_handler = on_interrupt}, was;
+    sigaction(SIGINT, &sa, NULL);
+    sigaction(SIGTERM, &sa, NULL);
+    if (sigaction(SIGHUP, NULL, &was) == 0 && was.sa_handler != SIG_IGN) // nohup
+        sigaction(SIGHUP, &sa, NULL);
+}
+
 // ---- following it ---------------------------------------------------------------------------------------------
 
 static int cluster_index(const struct run *r, const char *name) {
@@ -155,6 +169,10 @@ static enum neb_status follow(struct run *r) {
             NEB_TRY(on_event(r, &m));
         else if (st != NEB_ERR_TIMEOUT && st != NEB_ERR_INTERRUPTED)
             return st;
+        if (detaches(r)) {
+            r->detached = true;
+            break;
+        }
         if (interrupted)
             NEB_TRY(pretrain_stop(r, "stopping after a checkpoint; --resume continues"));
         if (pretrain_must_stop(r)) // the others would wait for it
@@ -175,9 +193,12 @@ static enum neb_status submit(struct run *r) {
         return neb_fail(NEB_ERR_NOMEM, "cannot create a ZeroMQ context");
     if (!neb_fs_exists(r->socket))
         return neb_fail(NEB_ERR_NOT_FOUND,
-                        "no agent at %s; start one with nebula agent, or use --local %d", r->socket,
-                        r->job.n_clusters);
+                        "no agent at %s; start one with nebula agent, say with --home where "
+                        "one runs, or use --local %d",
+                        r->socket, r->job.n_clusters);
     NEB_TRY(agent_ipc_connect(r->zctx, r->socket, &r->ipc));
+    if (detaches(r))
+        return neb_fail(NEB_ERR_INTERRUPTED, "ended by a signal before the job was submitted");
     NEB_TRY(pretrain_say_submit(r));
     r->asked = true;
     for (neb_ns end = neb_now() + 15 * NEB_S; neb_now() < end;) {
@@ -190,8 +211,11 @@ static enum neb_status submit(struct run *r) {
             continue;
         }
         r->asked = json_is_true(json_object_get(m.head, "ok"));
+        r->self = r->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS
+                      ? 0
+                      : cluster_index(r, agent_ipc_str(&m, "name", ""));
         if (!r->asked)
-            st = neb_fail(NEB_ERR_INVALID, "the agent refuses the job: %s",
+            st = neb_fail(NEB_ERR_STATE, "the agent refuses the job: %s",
                           agent_ipc_str(&m, "text", "?"));
         agent_ipc_msg_clear(&m);
         return st;
@@ -295,14 +319,17 @@ static void tear_down(struct run *r) {
 }
 
 #define EXITS                                                                                      \
-    "\vExit status: 0 done, 1 failed, 2 usage, 3 stopped after a checkpoint (Ctrl-C; continue "    \
-    "with --resume)."
+    "\vExit status: 0 done, 1 failed, 2 usage, 3 stopped after a checkpoint (Ctrl-C, and with "    \
+    "--local SIGTERM or SIGHUP), or detached from a job that goes on at its agents (SIGTERM, "     \
+    "SIGHUP). The same command with --resume goes on, or follows it again."
 static const char pretrain_doc[] = "Trains one model on the job's clusters." EXITS,
                   distill_doc[] =
                       "Trains students on their clusters with the labels of a teacher on another "
                       "one: a job of mode distill (configs/distill-translate.yaml). What it leaves "
                       "in --out is the same as of nebula pretrain, which takes the same jobs: "
-                      "checkpoint/model.ckpt is the first student's." EXITS;
+                      "checkpoint/model.ckpt is the student of the asked agent's cluster, with "
+                      "--local the first one. On a teacher's site there is none: a warning says "
+                      "where it is." EXITS;
 
 int cmd_distill(int argc, char **argv) { return cmd_pretrain(argc, argv); }
 
@@ -338,14 +365,12 @@ int cmd_pretrain(int argc, char **argv) {
         free(r);
         return AGENT_EXIT_USAGE;
     }
-    struct sigaction sa = {.sa_handler = on_interrupt};
-    sigaction(SIGINT, &sa, NULL);
-    sigaction(SIGTERM, &sa, NULL);
+    take_signals();
     enum neb_status st = set_up(r);
     r->over = st != NEB_OK && !r->asked;
     int rc = st == NEB_ERR_INVALID || st == NEB_ERR_FORMAT ? AGENT_EXIT_USAGE : AGENT_EXIT_FAILED;
     if (st == NEB_OK && follow(r) == NEB_OK)
-        rc = pretrain_finish(r);
+        rc = r->detached ? pretrain_detached(r) : pretrain_finish(r);
     if (r->o.json && rc != AGENT_EXIT_OK && rc != AGENT_EXIT_INTERRUPTED)
         agent_json_print_error();
     tear_down(r);

@@ -11,8 +11,9 @@ enum agent_exit {
     AGENT_EXIT_OK = 0, // the command did what was asked
     AGENT_EXIT_FAILED =
         1, // it could not, or what it printed was lost (a full disk); the error was printed
-    AGENT_EXIT_USAGE = 2,       // bad command line or configuration
-    AGENT_EXIT_INTERRUPTED = 3, // stopped on request after a checkpoint; --resume continues
+    AGENT_EXIT_USAGE = 2, // bad command line or configuration
+    // stopped on request after a checkpoint, or detached from agents that go on; --resume continues
+    AGENT_EXIT_INTERRUPTED = 3,
 };
 
 static inline int agent_exit_of(enum neb_status st) {

@@ -77,7 +77,9 @@ static void on_submit_job(struct daemon *d, const struct agent_ipc_client *from,
     }
     j->local = true;
     daemon_job_goes_on(d, j, next_run(j));
-    daemon_answer(d, from, true, j->hex);
+    daemon_tell(d, from,
+                json_pack("{s:s,s:b,s:s,s:s}", "ev", "answer", "ok", 1, "text", j->hex, "name",
+                          daemon_name(d))); // whose cluster's models are here
     add_watcher(d, j, from);
     if (j->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
         return; // one process does it all

@@ -10,13 +10,22 @@ static enum neb_status copy(const char *from_dir, const char *from, const char *
     return neb_fs_copy(a, b, 0644);
 }
 
-// The vocabulary, and which corpus it is of. The models are there already: without it they are as good, and it can be put there later.
-static void copy_vocabulary(const struct agent_job *job, const char *dir) {
-    const char *corpus = agent_job_corpus(job, 0);
-    char path[NEB_PATH_MAX];
-    bool ours = false; // or it is the attached trainers' own
+// The cluster whose corpus goes with the models: one that is here, rather not of an attached trainer. -1: none.
+static int vocabulary_of(const struct agent_job *job, char (*dirs)[NEB_PATH_MAX]) {
+    int found = -1;
     for (int i = 0; i < job->n_clusters; i++)
-        ours |= !job->clusters[i].witness && job->clusters[i].launcher != AGENT_LAUNCHER_ATTACH;
+        if (dirs[i][0] && !job->clusters[i].witness &&
+            (found < 0 || (job->clusters[found].launcher == AGENT_LAUNCHER_ATTACH &&
+                           job->clusters[i].launcher != AGENT_LAUNCHER_ATTACH)))
+            found = i;
+    return found;
+}
+
+// The vocabulary, and which corpus it is of. The models are there already: without it they are as good, and it can be put there later.
+static void copy_vocabulary(const struct agent_job *job, int cluster, const char *dir) {
+    const char *corpus = agent_job_corpus(job, cluster);
+    char path[NEB_PATH_MAX];
+    bool ours = job->clusters[cluster].launcher != AGENT_LAUNCHER_ATTACH; // or the trainer's own
     if (agent_corpus_note_write(corpus, dir) != NEB_OK)
         neb_warn("%s does not say which corpus its models learned from: give nebula eval --corpus",
                  dir);
@@ -29,55 +38,91 @@ static void copy_vocabulary(const struct agent_job *job, const char *dir) {
                  dir, dir);
 }
 
-static enum neb_status export_rtd(const struct agent_job *job, char (*dirs)[NEB_PATH_MAX],
-                                  const char *dir) {
+// What is asked for and is at another site: somebody has to fetch it there.
+static void say_no_model(const struct agent_job *job, int cluster, const char *id,
+                         const char *dir) {
+    neb_warn("%s gets no model.ckpt, which is not at this site: cluster %s has it, as "
+             "HOME/jobs/%s/model.ckpt in its agent's home",
+             dir, job->clusters[cluster].name, id);
+}
+
+static void say_elsewhere(const struct agent_job *job, int cluster, const char *id,
+                          const char *what) {
+    neb_info("the %s is at cluster %s: HOME/jobs/%s/model.ckpt in its agent's home", what,
+             job->clusters[cluster].name, id);
+}
+
+static enum neb_status export_replicas(const struct agent_job *job, const char *id,
+                                       char (*dirs)[NEB_PATH_MAX], const char *dir) {
+    int trains = -1;
+    for (int i = 0; i < job->n_clusters; i++) {
+        if (job->clusters[i].witness)
+            continue;
+        if (dirs[i][0])
+            return copy(dirs[i], "model.ckpt", dir, "model.ckpt");
+        trains = trains < 0 ? i : trains;
+    }
+    if (trains >= 0)
+        say_no_model(job, trains, id, dir);
+    return NEB_OK;
+}
+
+static enum neb_status export_rtd(const struct agent_job *job, const char *id,
+                                  char (*dirs)[NEB_PATH_MAX], const char *dir) {
     bool both = job->sync.scheme == AGENT_SCHEME_SYNCHRONOUS;
     int g = both ? 0 : agent_job_role(job, AGENT_ROLE_GENERATOR),
         d = both ? 0 : agent_job_role(job, AGENT_ROLE_DISCRIMINATOR);
     if (dirs[g][0])
         NEB_TRY(copy(dirs[g], "model.ckpt", dir, "generator.ckpt"));
+    else
+        say_elsewhere(job, g, id, "generator");
     if (dirs[d][0])
         return copy(dirs[d], both ? "discriminator.ckpt" : "model.ckpt", dir, "model.ckpt");
-    neb_info("the discriminator is on cluster %s: jobs/ID/model.ckpt in its agent's home",
-             job->clusters[d].name);
+    say_no_model(job, d, id, dir);
     return NEB_OK;
 }
 
-static enum neb_status export_distill(const struct agent_job *job, char (*dirs)[NEB_PATH_MAX],
-                                      const char *dir) {
+static enum neb_status export_distill(const struct agent_job *job, const char *id,
+                                      char (*dirs)[NEB_PATH_MAX], const char *dir) {
+    bool both = job->sync.scheme == AGENT_SCHEME_SYNCHRONOUS; // one process, one student
     char name[AGENT_NAME_MAX + 8];
+    int student = agent_job_role(job, AGENT_ROLE_STUDENT);
     bool first = true;
     for (int i = 0; i < job->n_clusters; i++) {
+        const char *from = dirs[both ? 0 : i];
         bool teacher = job->clusters[i].role == AGENT_ROLE_TEACHER;
-        snprintf(name, sizeof name, "%s.ckpt", job->clusters[i].name);
-        if (!dirs[i][0] || (teacher && !job->distill.learn)) {
-            if (!teacher)
-                neb_info("student %s: jobs/ID/model.ckpt in its agent's home",
-                         job->clusters[i].name);
+        if (job->clusters[i].witness || (teacher && !job->distill.learn))
             continue;
+        snprintf(name, sizeof name, "%s.ckpt", job->clusters[i].name);
+        if (!from[0]) {
+            if (teacher || i != student) // of that one below
+                say_elsewhere(job, i, id, teacher ? "teacher" : "student");
+        } else if (teacher) {
+            NEB_TRY(copy(from, both ? "teacher.ckpt" : "model.ckpt", dir, "teacher.ckpt"));
+        } else {
+            NEB_TRY(copy(from, "model.ckpt", dir, first ? "model.ckpt" : name));
+            first = false;
         }
-        if (teacher && job->sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
-            NEB_TRY(copy(dirs[0], "teacher.ckpt", dir, "teacher.ckpt"));
-        else
-            NEB_TRY(copy(dirs[i], "model.ckpt", dir,
-                         teacher ? "teacher.ckpt"
-                         : first ? "model.ckpt"
-                                 : name));
-        first = first && teacher;
     }
+    if (student >= 0 && first)
+        say_no_model(job, student, id, dir);
+    else if (student >= 0 && !dirs[both ? 0 : student][0])
+        say_elsewhere(job, student, id, "student");
     return NEB_OK;
 }
 
-enum neb_status agent_export_models(const struct agent_job *job, char (*dirs)[NEB_PATH_MAX],
-                                    const char *out) {
+enum neb_status agent_export_models(const struct agent_job *job, const char *id,
+                                    char (*dirs)[NEB_PATH_MAX], const char *out) {
     char dir[NEB_PATH_MAX];
+    int cluster = vocabulary_of(job, dirs);
     NEB_TRY(neb_path(dir, sizeof dir, out, "checkpoint"));
     NEB_TRY(neb_fs_mkdirs(dir, 0755));
     switch (job->mode) {
-    case AGENT_MODE_RTD: NEB_TRY(export_rtd(job, dirs, dir)); break;
-    case AGENT_MODE_DISTILL: NEB_TRY(export_distill(job, dirs, dir)); break;
-    case AGENT_MODE_REPLICAS: NEB_TRY(copy(dirs[0], "model.ckpt", dir, "model.ckpt")); break;
+    case AGENT_MODE_RTD: NEB_TRY(export_rtd(job, id, dirs, dir)); break;
+    case AGENT_MODE_DISTILL: NEB_TRY(export_distill(job, id, dirs, dir)); break;
+    case AGENT_MODE_REPLICAS: NEB_TRY(export_replicas(job, id, dirs, dir)); break;
     }
-    copy_vocabulary(job, dir);
+    if (cluster >= 0)
+        copy_vocabulary(job, cluster, dir);
     return NEB_OK;
 }

@@ -69,7 +69,8 @@ static void make_summary(const struct run *r, struct agent_summary *s) {
 // The job's folders in the agents' homes, as far as they are here.
 static enum neb_status job_dirs(const struct run *r, char (*dirs)[NEB_PATH_MAX]) {
     char jobs[NEB_PATH_MAX];
-    memcpy(dirs[0], r->model_dir, sizeof dirs[0]); // of the agent that was asked
+    if (!r->o.local && r->self >= 0) // of the agent that was asked
+        memcpy(dirs[r->self], r->model_dir, sizeof dirs[r->self]);
     for (int i = 0; r->o.local && i < r->expected; i++) {
         NEB_TRY(neb_path(jobs, sizeof jobs, r->local.homes[i], "jobs"));
         NEB_TRY(neb_path(dirs[i], sizeof dirs[i], jobs, r->id));
@@ -80,7 +81,7 @@ static enum neb_status job_dirs(const struct run *r, char (*dirs)[NEB_PATH_MAX])
 static enum neb_status export_models(const struct run *r) {
     char dirs[AGENT_CLUSTERS_MAX][NEB_PATH_MAX] = {{0}};
     NEB_TRY(job_dirs(r, dirs));
-    return agent_export_models(&r->job, dirs, r->out);
+    return agent_export_models(&r->job, r->id, dirs, r->out);
 }
 
 int pretrain_finish(struct run *r) {
@@ -135,4 +136,17 @@ int pretrain_finish(struct run *r) {
         return AGENT_EXIT_FAILED;
     }
     return agent_exit_of(export_models(r));
+}
+
+int pretrain_detached(const struct run *r) {
+    const char *option = r->o.home ? " --home " : "", *home = r->o.home ? r->o.home : "";
+    if (r->stop_sent)
+        neb_info("detached while the job stops after a checkpoint; the same command with --resume "
+                 "--out %s goes on with it",
+                 r->o.out);
+    else
+        neb_info("detached: the job goes on at its agents; the same command with --resume --out %s "
+                 "follows it again, nebula stop %s%s%s stops it",
+                 r->o.out, r->id, option, home);
+    return AGENT_EXIT_INTERRUPTED;
 }

@@ -25,6 +25,7 @@ struct run {
     char out[NEB_PATH_MAX], socket[NEB_PATH_MAX];
     char default_out[AGENT_NAME_MAX + 8]; // out/JOB
     char model_dir[NEB_PATH_MAX];         // the job's folder at the agent that is asked
+    int self; // which of the clusters is the asked agent's (synchronous: 0, one process does it all)
     struct agent_local local;
     void *zctx;
     struct agent_ipc *ipc;
@@ -46,6 +47,7 @@ struct run {
     neb_ns odd_since;  // that a cluster is done and another one says that it was stopped; 0: not so
     uint16_t away;     // clusters whose link is down, bit each, as the agent last said
     neb_ns heard, next_follow; // of the job; when the agent is asked for it again
+    bool detached;             // this command ends, and the job goes on
     bool silent, no_more;      // it does not answer, and we said so; it will not report
     uint16_t gone; // clusters that are no members any more, bit each: no report of theirs will come
     char ends[512]; // why the agent has ended the job since; empty: it has not
@@ -82,5 +84,6 @@ NEB_MUST_CHECK enum neb_status pretrain_stay_in_touch(struct run *r);
 
 // pretrain_result.c: the exit status. Clusters without a report are left out of the summary; then the run counts as stopped.
 int pretrain_finish(struct run *r);
+int pretrain_detached(const struct run *r); // likewise, where the job goes on without this command
 
 #endif

@@ -22,8 +22,9 @@ enum neb_status agent_ask(const char *home_given, json_t *request, struct agent_
     NEB_TRY_GOTO(neb_path(path, sizeof path, home, "agent.sock"), out);
     if (!neb_fs_exists(path)) {
         st = neb_fail(NEB_ERR_NOT_FOUND,
-                      "no agent runs in %s (nothing at %s); start one with nebula agent", home,
-                      path);
+                      "no agent runs in %s (nothing at %s); start one with nebula agent, or say "
+                      "with --home where one runs",
+                      home, path);
         goto out;
     }
     zctx = zmq_ctx_new();
