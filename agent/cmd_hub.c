@@ -305,10 +305,13 @@ static enum neb_status revoke_member(const struct options *o) {
     bool member;
     NEB_TRY(hub_open(o->common.home, &h));
     enum neb_status st = sec_hub_revoke(h, o->common.arg, &member);
-    if (st == NEB_OK && member)
+    if (st == NEB_OK && member) {
         say_version(h, o->common.arg, "is revoked");
-    else if (st == NEB_OK)
+        neb_info("jobs go on where most of their voters are left; one of two clusters ends after a "
+                 "checkpoint, which a new job takes up with init_from: HOME/jobs/ID/checkpoint");
+    } else if (st == NEB_OK) {
         printf("%s is no member; the open invitations of that name have ended\n", o->common.arg);
+    }
     sec_hub_destroy(&h);
     return st;
 }
@@ -329,7 +332,12 @@ int cmd_revoke(int argc, char **argv) {
         .options = table,
         .parser = parse_option,
         .args_doc = "NAME",
-        .doc = "Takes a member off the list, and ends open invitations of that name."};
+        .doc =
+            "Takes a member off the list, and ends open invitations of that name.\vIts jobs go on "
+            "where most of their voters are left. One of two clusters ends after a checkpoint: "
+            "start a new job with init_from: HOME/jobs/ID/checkpoint. Where the federation has "
+            "two voters only, nebula promote LOST instead keeps the job running; LOST then "
+            "stays on the list until the job is done."};
     return run(argc, argv, &argp, revoke_member);
 }
 
@@ -340,6 +348,7 @@ int cmd_promote(int argc, char **argv) {
         .parser = parse_option,
         .args_doc = "LOST",
         .doc = "With two voters: takes the vote of the one that is lost, so that the other commits "
-               "alone.\vMake sure that it is lost: two that both go on are a fork."};
+               "alone.\vWhere there are more, revoke it instead: see nebula revoke --help. Make "
+               "sure that it is lost: two that both go on are a fork."};
     return run(argc, argv, &argp, promote);
 }

@@ -179,10 +179,13 @@ enum neb_status agent_job_from_json(const json_t *json, struct agent_job *out) {
     json_t *clusters = json_object_get(json, "clusters");
     if (!json_is_object(json) || json_object_size(json) != (size_t)config_n_options + 1 ||
         !json_is_array(clusters) || json_array_size(clusters) > AGENT_CLUSTERS_MAX)
-        return neb_fail(
-            NEB_ERR_FORMAT,
-            "job specification: not an object of all %d keys; do all agents run the same version?",
-            config_n_options + 1);
+        return neb_fail(NEB_ERR_FORMAT,
+                        "job specification: it does not have exactly the %d keys of this version. "
+                        "All agents of "
+                        "a job run the same one; finish or stop jobs before an upgrade, and begin "
+                        "new ones with "
+                        "init_from: HOME/jobs/ID/checkpoint",
+                        config_n_options + 1);
     for (int k = 0; k < config_n_options; k++) {
         const struct config_option *o = &config_options[k];
         if (!(v = json_object_get(json, o->path)))

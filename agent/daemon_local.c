@@ -310,7 +310,7 @@ static void give_up(struct daemon *d, const struct agent_ipc_client *from,
 
 static void on_stop_request(struct daemon *d, const struct agent_ipc_client *from,
                             struct agent_ipc_msg *m) {
-    char why[512];
+    char why[512], dir[NEB_PATH_MAX];
     struct agent_job_record r;
     if (agent_jobs_choose(inter_service_ledger(d->service), agent_ipc_str(m, "job", ""), &r, why,
                           sizeof why) != NEB_OK) {
@@ -331,7 +331,11 @@ static void on_stop_request(struct daemon *d, const struct agent_ipc_client *fro
             daemon_post(d, j->peers[i], AGENT_MSG_STOP, daemon_stop_message(j), true);
     snprintf(why, sizeof why, "it has ended here (%s)%s", agent_job_state_name(j),
              others ? "; clusters where it still runs are told to stop" : "");
-    daemon_answer(d, from, !over || others, over ? why : "stopping after a checkpoint");
+    if (!over) {
+        daemon_job_dir(d, j, dir, sizeof dir);
+        snprintf(why, sizeof why, "stopping after a checkpoint, here in %.400s/checkpoint", dir);
+    }
+    daemon_answer(d, from, !over || others, why);
 }
 
 // Goes on with a job that was stopped or has failed, here and at the other clusters, whoever submitted it: its signature goes with it.

@@ -8,6 +8,7 @@
 #include "agent/report.h"
 #include "intra/data.h"
 #include "kernels/pool.h"
+#include "security/identity.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -102,15 +103,37 @@ static enum neb_status make_absolute(struct agent_job *j, bool init) {
     return neb_path_absolute(j->distill.cache, sizeof j->distill.cache, "distill.cache");
 }
 
+// What another job can begin with, of the run in --out: its model or its newest checkpoint, as far as it is here.
+static void checkpoint_of(const struct run *r, const char *id, char *out, size_t cap) {
+    char home[NEB_PATH_MAX];
+    snprintf(out, cap, "%s/checkpoint/model.ckpt", r->o.out);
+    for (int i = 0; i < r->job.n_clusters && !neb_fs_exists(out); i++)
+        snprintf(out, cap, "%s/clusters/%s/jobs/%s/checkpoint", r->o.out, r->job.clusters[i].name,
+                 id);
+    if (neb_fs_exists(out))
+        return;
+    if (r->o.local || sec_home(r->o.home, home, sizeof home) != NEB_OK)
+        snprintf(home, sizeof home, "HOME");
+    snprintf(out, cap, "%s/jobs/%s/checkpoint", home, id);
+}
+
 // With --resume the job as job.json in --out has it. *begun: there was such a run; where there is none, pretrain_open_out complains.
 static enum neb_status load_begun(const struct run *r, struct agent_job *was, bool *begun) {
-    char path[NEB_PATH_MAX];
+    char path[NEB_PATH_MAX], from[2 * NEB_PATH_MAX];
     *begun = false;
     if (!r->o.resume)
         return NEB_OK;
     NEB_TRY(neb_path(path, sizeof path, r->o.out, "job.json"));
     json_t *root = json_load_file(path, 0, NULL), *spec = json_object_get(root, "spec");
     enum neb_status st = spec ? agent_job_from_json(spec, was) : NEB_OK;
+    const char *id = json_string_value(json_object_get(root, "id"));
+    if (st != NEB_OK && id) {
+        checkpoint_of(r, id, from, sizeof from);
+        st = neb_fail(st,
+                      "%s is of another version of nebula, or damaged: end the run with the one "
+                      "that began it, or begin a new one in another --out with init_from: %s",
+                      path, from);
+    }
     *begun = spec && st == NEB_OK;
     json_decref(root);
     return st;
@@ -195,16 +218,20 @@ static enum neb_status take_up(struct run *r, const char *path) {
     json_t *was = json_load_file(path, 0, NULL);
     const json_t *spec = json_object_get(was, "spec");
     const char *hex = json_string_value(json_object_get(was, "id")), *key;
+    char from[2 * NEB_PATH_MAX];
+    bool rtd = r->job.mode == AGENT_MODE_RTD; // which begins with nothing
     enum neb_status st = NEB_OK;
     if (!hex || !neb_unhex(hex, id, sizeof id) || !json_is_object(spec)) {
         st = neb_fail(NEB_ERR_FORMAT, "%s is damaged", path);
     } else if ((key = agent_job_differs(r->spec, spec))) {
-        st = neb_fail(NEB_ERR_INVALID,
-                      "%s was begun with another job: %s differs; resume with the same file and "
-                      "options (of clusters, mesh, launcher, threads, device, precision, "
-                      "cuda_graphs, batch and "
-                      "recompute may change)",
-                      r->o.out, key);
+        checkpoint_of(r, hex, from, sizeof from);
+        st =
+            neb_fail(NEB_ERR_INVALID,
+                     "%s was begun with another job: %s differs; resume with the same file and "
+                     "options (of clusters, mesh, launcher, threads, device, precision, "
+                     "cuda_graphs, batch and "
+                     "recompute may change). Another job takes another --out%s%s",
+                     r->o.out, key, rtd ? "" : ", and can begin with init_from: ", rtd ? "" : from);
     } else {
         memcpy(r->id, hex, sizeof r->id);
         if (!json_equal(r->spec, (json_t *)(uintptr_t)spec)) {

@@ -85,6 +85,7 @@ static enum neb_status export_models(const struct run *r) {
 }
 
 int pretrain_finish(struct run *r) {
+    char dir[NEB_PATH_MAX];
     struct agent_summary s;
     int failed = 0, stopped = 0, missing = 0, left = 0;
     for (int i = 0; i < r->expected; i++) {
@@ -116,13 +117,18 @@ int pretrain_finish(struct run *r) {
     if (r->ends[0] && (stopped || missing || !left)) {
         neb_log(NEB_LOG_ERROR,
                 "the agent ended the job after a checkpoint: %s; once the list has enough of them, "
-                "--resume --out %s goes on with it",
-                r->ends, r->o.out);
+                "--resume --out %s goes on with it. The checkpoint is in %s/checkpoint, for "
+                "init_from of a new job",
+                r->ends, r->o.out, r->model_dir);
         return AGENT_EXIT_FAILED;
     }
     if (stopped || missing) {
-        if (!r->o.json)
+        if (!r->o.json) {
             printf("stopped after a checkpoint; continue with --resume --out %s\n", r->o.out);
+            if (neb_path(dir, sizeof dir, r->model_dir, "checkpoint") == NEB_OK &&
+                neb_fs_exists(dir)) // not of a witness
+                printf("the checkpoint is in %s\n", dir);
+        }
         return AGENT_EXIT_INTERRUPTED;
     }
     bool same = true;

@@ -29,11 +29,17 @@ static bool is_adapter(const struct intra_tensor *t) { return strstr(t->name, ".
 
 static enum neb_status check_what(const struct exporting *x) {
     bool lora = x->m->trainable.mode == INTRA_TRAIN_LORA;
-    if (lora && x->e->what == INTRA_HF_MODEL)
-        return neb_fail(NEB_ERR_STATE,
-                        "%s holds LoRA adapters: export them merged into the model, or alone as a "
-                        "PEFT folder",
+    if (!intra_model_continues(x->m))
+        return neb_fail(NEB_ERR_UNSUPPORTED,
+                        "%s is the generator of mode rtd, which predicts no next token; nebula "
+                        "eval --task probe measures its hidden states",
                         x->e->checkpoint);
+    if (lora && x->e->what == INTRA_HF_MODEL)
+        return neb_fail(
+            NEB_ERR_STATE,
+            "%s holds LoRA adapters: export them merged into the model (--merge-lora), or "
+            "alone as a PEFT folder (--adapter)",
+            x->e->checkpoint);
     if (!lora && x->e->what != INTRA_HF_MODEL)
         return neb_fail(NEB_ERR_STATE, "%s holds no LoRA adapters: export the model as it is",
                         x->e->checkpoint);

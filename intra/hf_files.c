@@ -144,6 +144,11 @@ enum neb_status intra_hf_layout(const struct intra_ckpt *k, struct intra_model *
                                 .last_layers = v[14],
                                 .freeze_embeddings = v[15] == 1};
     bool flags = !((v[8] | v[9] | v[15]) & ~1);
+    if (neb_rd_left(&r) == 4 && neb_rd_u32(&r) == INTRA_HEAD_RTD)
+        return neb_fail(NEB_ERR_UNSUPPORTED,
+                        "%s is the discriminator of mode rtd, which predicts no next token; nebula "
+                        "eval --task probe measures its hidden states",
+                        intra_ckpt_path(k));
     if (!neb_rd_done(&r) || !flags || v[10] < 0 || v[10] > KERN_MASK_PREFIX || v[11] < 0 ||
         v[11] > INTRA_TRAIN_LAST_LAYERS)
         return neb_fail(NEB_ERR_FORMAT, "%s: malformed model description", intra_ckpt_path(k));

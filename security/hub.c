@@ -407,7 +407,9 @@ static enum neb_status promote_locked(struct sec_hub *h, const char *lost) {
                         "promote is for a federation of two voters that lost '%s'; there %s: %s",
                         lost, voters == 1 ? "is one" : "are more",
                         voters == 1 ? "it commits alone already"
-                                    : "three or more elect, and a lost one is revoked");
+                                    : "revoke the lost one. Jobs of three clusters or more go on; "
+                                      "one of two ends after a checkpoint, which a new job takes "
+                                      "up with init_from: HOME/jobs/ID/checkpoint");
     if (!(l.e[i].caps & SEC_CAP_VOTER))
         return neb_fail(NEB_ERR_STATE, "'%s' has no vote to take: see nebula members", lost);
     l.e[i].caps &= ~(uint32_t)SEC_CAP_VOTER;
