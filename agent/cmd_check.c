@@ -102,6 +102,26 @@ static enum neb_status look_at_corpora(const struct agent_job *job, struct found
     return NEB_OK;
 }
 
+// Files that clusters begin from are where those train, as corpora are: missing here they are no error. role: whose; none: all that train.
+static void look_for_file(const struct agent_job *job, const char *key, const char *path,
+                          enum agent_role role) {
+    char names[AGENT_CLUSTERS_MAX * (AGENT_NAME_MAX + 2)] = "";
+    size_t at = 0;
+    int n = 0;
+    if (!path[0] || neb_fs_exists(path))
+        return;
+    for (int32_t i = 0; i < job->n_clusters; i++) {
+        const struct agent_cluster *k = &job->clusters[i];
+        if (k->witness || (role && k->role != role))
+            continue;
+        at += (size_t)snprintf(names + at, sizeof names - at, "%s%s", n++ ? ", " : "", k->name);
+    }
+    if (n)
+        neb_warn("cluster%s %s: %s: there is no %s on this machine; it must be where the cluster%s "
+                 "train%s",
+                 n > 1 ? "s" : "", names, key, path, n > 1 ? "s" : "", n > 1 ? "" : "s");
+}
+
 static void print_rounds(const struct agent_job *job, const struct agent_plan *p, bool sized) {
     char a[32], b[32], to[48] = "";
     if (!sized) {
@@ -169,7 +189,17 @@ static void print_people(const char *file, const struct agent_job *job, const st
     }
 }
 
-static void print_json(const struct agent_job *job, const struct agent_plan *p, bool sized) {
+static json_t *clusters_json(const struct agent_job *job, const struct found *each) {
+    json_t *list = json_array();
+    for (int32_t i = 0; i < job->n_clusters; i++)
+        json_array_append_new(list,
+                              json_pack("{s:s, s:s, s:b}", "name", job->clusters[i].name, "corpus",
+                                        agent_job_corpus(job, i), "corpus_here", each[i].here));
+    return list;
+}
+
+static void print_json(const struct agent_job *job, const struct found *each,
+                       const struct agent_plan *p, bool sized, json_t *warnings) {
     json_t *o =
         json_pack("{s:b, s:s, s:I, s:I, s:I, s:f}", "ok", 1, "job", job->name, "tokens_per_step",
                   (json_int_t)p->tokens_per_step, "tokens", (json_int_t)p->tokens, "exchanges",
@@ -189,16 +219,20 @@ static void print_json(const struct agent_job *job, const struct agent_plan *p, 
         json_object_set_new(o, "reduction_vs_sync_fp32",
                             isfinite(p->reduction) ? json_real(p->reduction) : json_null());
     }
+    json_object_set_new(o, "clusters", clusters_json(job, each));
+    json_object_set(o, "warnings", warnings);
     json_object_set_new(o, "spec", agent_job_to_json(job));
     agent_json_print(o, JSON_COMPACT | JSON_REAL_PRECISION(9));
     json_decref(o);
 }
 
-static void drop(void *user, enum neb_log_level level, const char *text) {
-    (void)user, (void)level, (void)text;
+// With --json; errors come at the end, as their own object.
+static void keep_warning(void *user, enum neb_log_level level, const char *text) {
+    if (level == NEB_LOG_WARN)
+        json_array_append_new(user, json_string(text));
 }
 
-static enum neb_status check(const struct arguments *a) {
+static enum neb_status check(const struct arguments *a, json_t *warnings) {
     static struct agent_job job; // large
     struct found each[AGENT_CLUSTERS_MAX];
     struct agent_plan plan;
@@ -210,13 +244,17 @@ static enum neb_status check(const struct arguments *a) {
     NEB_TRY(agent_job_validate(&job, a->file));
     NEB_TRY(look_at_corpora(&job, each, &vocab));
     NEB_TRY(agent_planner_roles_resolve(&job, 0));
-    NEB_TRY(agent_job_init_from(&job));
+    look_for_file(&job, "init_from", job.init_from,
+                  job.mode == AGENT_MODE_DISTILL ? AGENT_ROLE_STUDENT : AGENT_ROLE_NONE);
+    look_for_file(&job, "distill.teacher.init", job.distill.teacher, AGENT_ROLE_TEACHER);
+    if (neb_fs_exists(job.init_from))
+        NEB_TRY(agent_job_init_from(&job));
     NEB_TRY(agent_job_plan(&job, vocab, &plan));
     bool sized = job.model.vocab || vocab;
     if (plan.others)
         NEB_TRY(agent_update_fits(&job, (uint64_t)plan.fragment, 1, (uint64_t)plan.tensor));
     if (a->json)
-        print_json(&job, &plan, sized);
+        print_json(&job, each, &plan, sized, warnings);
     else
         print_people(a->file, &job, each, &plan, sized);
     return NEB_OK;
@@ -265,10 +303,12 @@ int cmd_check(int argc, char **argv) {
         agent_job_reference(stdout);
         return AGENT_EXIT_OK;
     }
+    json_t *warnings = json_array();
     if (a.json)
-        neb_log_set_sink(drop, NULL);
-    enum neb_status st = check(&a);
+        neb_log_set_sink(keep_warning, warnings);
+    enum neb_status st = check(&a, warnings);
     neb_log_set_sink(NULL, NULL);
+    json_decref(warnings);
     if (st != NEB_OK && a.json)
         agent_json_print_error();
     return st == NEB_OK          ? AGENT_EXIT_OK

@@ -65,7 +65,14 @@ expect 0 'job e2e is fine' "$T/rtd.yaml" --set model.vocab=513
 expect 2 'model.vocab: 512; mode rtd takes the 512 pieces' "$T/rtd.yaml" --set model.vocab=512
 mkdir "$T/empty"
 expect 2 "init_from: $T/empty is no checkpoint to start from" "$T/job.yaml" --set init_from="$T/empty"
-expect 2 "init_from: there is no $T/nowhere" "$T/job.yaml" --set init_from="$T/nowhere"
+# Files that are not here are warned of with who needs them, whichever they are; with --json too.
+expect 0 "clusters alpha, beta: init_from: there is no $T/nowhere on this machine" "$T/job.yaml" --set init_from="$T/nowhere"
+expect 0 "cluster alpha: init_from: there is no $T/nowhere on this machine" "$T/distill.yaml" --set init_from="$T/nowhere"
+expect 0 "cluster beta: distill.teacher.init: there is no $T/nowhere on this machine" "$T/distill.yaml" --set distill.teacher.init="$T/nowhere"
+"$nebula" check "$T/distill.yaml" --json --set data.corpus="$T/nowhere" --set model.vocab=512 --set distill.teacher.init="$T/nowhere" >"$T/warned.json" 2>&1 || fail "check --json: $(cat "$T/warned.json")"
+jq -e '(.warnings | length == 3 and any(test("cluster alpha: there is no corpus")) and any(test("cluster beta: distill.teacher.init")))
+       and [.clusters[] | "\(.name) \(.corpus_here)"] == ["alpha false", "beta false"]' "$T/warned.json" >/dev/null || fail "check --json: $(cat "$T/warned.json")"
+"$nebula" check "$T/job.yaml" --json | jq -e '.warnings == [] and all(.clusters[]; .corpus_here)' >/dev/null || fail "check --json of what is all here"
 status_of() { # STATUS command…: what every command's exit status says (agent/README.md); with --json the last line is an object that says why
     local rc=0 want=$1
     shift
