@@ -157,6 +157,8 @@ no_lm "$T/two/checkpoint" discriminator generate "$T/two/checkpoint" --tokenizer
 no_lm "$T/two/checkpoint" discriminator eval "$T/two/checkpoint" --logits --ids "1 2 3"
 no_lm "$generator" generator eval "$generator" --corpus "$T/corpus" --windows 1
 no_lm "$generator" generator generate "$generator" --ids "1 2 3"
+no_lm "$T/two/checkpoint/model.ckpt" discriminator export "$T/two/checkpoint" "$T/no-hf"
+no_lm "$generator" generator export "$generator" "$T/no-hf"
 "$nebula" eval "$generator" --logits --ids "1 2 3" >/dev/null || fail "logits of a masked language model"
 ls "$T"/kill/clusters/*/streams.db >/dev/null || fail "no stream was kept on disk"
 open=$(find "$T"/*/clusters -perm /077)

@@ -108,6 +108,8 @@ in_logs() { # of hub and paris
 }
 for i in {4..16}; do joins "n$i"; done
 in_logs 'member list version 17 (join n16)' # each has had that name
+if "$nebula" promote paris --dir "$T/hub" >"$T/promote.log" 2>&1; then fail "one of many voters was promoted away"; fi
+grep -q 'there are more: revoke the lost one.* init_from: HOME/jobs/ID/checkpoint' "$T/promote.log" || fail "promote: $(cat "$T/promote.log")"
 
 # Two lists at once: one that paris finds in its file, and one that the link brings while it passes the first one on.
 stopped=("$(process_of hub)" "$(process_of paris)")
