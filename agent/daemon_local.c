@@ -331,7 +331,9 @@ static void on_stop_request(struct daemon *d, const struct agent_ipc_client *fro
             daemon_post(d, j->peers[i], AGENT_MSG_STOP, daemon_stop_message(j), true);
     snprintf(why, sizeof why, "it has ended here (%s)%s", agent_job_state_name(j),
              others ? "; clusters where it still runs are told to stop" : "");
-    if (!over) {
+    if (!over && j->job.clusters[j->self].witness)
+        snprintf(why, sizeof why, "stopping after a checkpoint");
+    else if (!over) {
         daemon_job_dir(d, j, dir, sizeof dir);
         snprintf(why, sizeof why, "stopping after a checkpoint, here in %.400s/checkpoint", dir);
     }

@@ -56,7 +56,7 @@ static enum neb_status take_vocabulary(struct agent_job *job, int cluster,
     return NEB_OK;
 }
 
-// Whole, or said before anything starts: the first cluster's, whose vocabulary goes beside the models at the end, and in a local run all
+// Whole, or said before anything starts: the first cluster's, whose vocabulary is the job's, and in a local run all
 // clusters'. One that is not on this machine is another site's.
 static enum neb_status check_corpus(struct agent_job *job, int cluster, bool local, bool anew) {
     const struct agent_cluster *k = &job->clusters[cluster];
