@@ -80,27 +80,33 @@ static enum neb_status check_corpus(struct agent_job *job, int cluster, bool loc
     return st;
 }
 
+// A whole path stays as it was written, links and all: at another site they may lead elsewhere.
+static enum neb_status whole_path(char *path, size_t cap, const char *what) {
+    return path[0] == '/' && neb_fs_exists(path) ? NEB_OK : neb_path_absolute(path, cap, what);
+}
+
 // The agents that read the job work in other folders. init: also what it begins from.
-static enum neb_status make_absolute(struct agent_job *j, bool init) {
+static enum neb_status make_absolute(struct agent_job *j, bool init, bool local) {
     if (needs_corpus(j) && !neb_fs_exists(j->corpus))
         return no_corpus(j->corpus);
     if (needs_corpus(j))
-        NEB_TRY(neb_path_absolute(j->corpus, sizeof j->corpus, "data.corpus"));
+        NEB_TRY(whole_path(j->corpus, sizeof j->corpus, "data.corpus"));
     for (int i = 0; i < j->n_clusters; i++)
         if (j->clusters[i].corpus[0] && neb_fs_exists(j->clusters[i].corpus)) // else another site's
-            NEB_TRY(neb_path_absolute(j->clusters[i].corpus, sizeof j->clusters[i].corpus,
-                                      "clusters.corpus"));
+            NEB_TRY(
+                whole_path(j->clusters[i].corpus, sizeof j->clusters[i].corpus, "clusters.corpus"));
     if (init)
         NEB_TRY(agent_job_init_from(j));
     if (j->mode != AGENT_MODE_DISTILL)
         return NEB_OK;
-    if (j->distill.teacher[0])
-        NEB_TRY(neb_path_absolute(j->distill.teacher, sizeof j->distill.teacher,
-                                  "distill.teacher.init"));
+    bool elsewhere =
+        !local && j->distill.teacher[0] == '/'; // the teacher's site says what is wrong with it
+    if (j->distill.teacher[0] && !elsewhere)
+        NEB_TRY(whole_path(j->distill.teacher, sizeof j->distill.teacher, "distill.teacher.init"));
     if (!j->distill.cache[0])
         return NEB_OK;
     NEB_TRY(neb_fs_mkdirs(j->distill.cache, 0700));
-    return neb_path_absolute(j->distill.cache, sizeof j->distill.cache, "distill.cache");
+    return whole_path(j->distill.cache, sizeof j->distill.cache, "distill.cache");
 }
 
 // What another job can begin with, of the run in --out: its model or its newest checkpoint, as far as it is here.
@@ -176,7 +182,7 @@ enum neb_status pretrain_load_job(struct run *r) {
     if (!kept)
         NEB_TRY(agent_job_model_init(&r->job, r->o.job));
     NEB_TRY(agent_job_validate(&r->job, r->o.job));
-    NEB_TRY(make_absolute(&r->job, !kept));
+    NEB_TRY(make_absolute(&r->job, !kept, r->o.local));
     bool reference = r->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS;
     if (r->o.local && r->o.local != r->job.n_clusters)
         return neb_fail(NEB_ERR_INVALID, "--local %d, but the job has %d clusters", r->o.local,

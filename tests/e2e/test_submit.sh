@@ -6,7 +6,8 @@
 . "$(dirname "$0")/pairs.sh"
 . "$(dirname "$0")/sites.sh"
 make_pairs
-cp -r "$T/corpus" "$T/corpus-b"
+cp -r "$T/corpus" "$T/corpus-other"
+ln -s corpus-other "$T/corpus-b" # a link of that site, which means nothing at another one
 pair
 start_alpha
 start_beta
@@ -26,9 +27,10 @@ noted() { has "  $1/corpus.json" "$ckpt/corpus.sha256" && [[ -s $ckpt/tokenizer.
 job "$T/job.yaml" "[{name: alpha, role: generator, threads: 1}, {name: beta, role: discriminator, corpus: $T/corpus-b, threads: 1}]"
 sed -i 's/^mode: distill/mode: rtd/; /^distill:/d; s/^steps: 60/steps: 4/; s/accumulate: 2/accumulate: 1/; s/warmup: 10/warmup: 2/' "$T/job.yaml"
 site pretrain b rtd-b
+[[ $(jq -r '.spec.clusters[1].corpus' "$T/rtd-b/job.json") == "$T/corpus-b" ]] || fail "a link was followed for all sites: $(jq -c .spec.clusters "$T/rtd-b/job.json")"
 is_model model.ckpt
 has_not generator.ckpt
-noted "$T/corpus-b"
+noted "$T/corpus-other"
 site pretrain a rtd-a
 is_model generator.ckpt
 has_not model.ckpt
@@ -41,7 +43,7 @@ sed -i 's/^steps: 60/steps: 4/; s/accumulate: 2/accumulate: 1/; s/windows: 20/wi
 site distill b distill-b
 is_model model.ckpt
 has_not teacher.ckpt
-noted "$T/corpus-b"
+noted "$T/corpus-other"
 site distill a distill-a
 is_model teacher.ckpt
 has_not model.ckpt
