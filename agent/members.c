@@ -26,6 +26,7 @@ struct agent_members {
     size_t n_former;
     neb_ns again_at; // hub without a server: when it tries to listen again
     int epoll_fd, notify_fd;
+    char pair[NEB_PATH_MAX];            // its file; "": a federation
     struct agent_quiet refused, forked; // lists of others
 };
 
@@ -38,8 +39,8 @@ static bool holds(const struct sec_members *l, const struct sec_public *p) {
 }
 
 static enum neb_status load_pair(struct agent_members *m, const char *home) {
-    char path[NEB_PATH_MAX];
-    NEB_TRY(neb_path(path, sizeof path, home, "members.json"));
+    char *path = m->pair;
+    NEB_TRY(neb_path(path, sizeof m->pair, home, "members.json"));
     enum neb_status st = sec_members_load(path, 0, &m->list);
     if (st == NEB_ERR_NOT_FOUND)
         return neb_fail(st,
@@ -81,12 +82,12 @@ static enum neb_status watch_fd(struct agent_members *m, int fd) {
                                                               : neb_fail_errno("members: epoll");
 }
 
-static enum neb_status watch(struct agent_members *m) {
+static enum neb_status watch(struct agent_members *m, const char *dir) {
     m->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     m->notify_fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
     if (m->epoll_fd < 0 || m->notify_fd < 0 ||
-        inotify_add_watch(m->notify_fd, m->fed->dir, IN_MOVED_TO | IN_CLOSE_WRITE) < 0)
-        return neb_fail_errno("members: cannot watch %s", m->fed->dir);
+        inotify_add_watch(m->notify_fd, dir, IN_MOVED_TO | IN_CLOSE_WRITE) < 0)
+        return neb_fail_errno("members: cannot watch %s", dir);
     return watch_fd(m, m->notify_fd);
 }
 
@@ -114,13 +115,15 @@ enum neb_status agent_members_open(const char *home, const struct sec_identity *
     m->epoll_fd = m->notify_fd = -1;
     enum neb_status st = sec_federation_open(home, &m->fed);
     if (st == NEB_ERR_NOT_FOUND) {
-        st = load_pair(m, home);
+        NEB_TRY_GOTO(load_pair(m, home), out);
+        if (watch(m, home) != NEB_OK)
+            neb_warn("what nebula peer changes takes effect at this agent's next start only");
         goto out;
     }
     if (st != NEB_OK)
         goto out;
     NEB_TRY_GOTO(load_signed(m), out);
-    NEB_TRY_GOTO(watch(m), out);
+    NEB_TRY_GOTO(watch(m, m->fed->dir), out);
     st = open_hub(m, home);
 out:
     if (st != NEB_OK)
@@ -169,11 +172,34 @@ static void compare(struct agent_members *m, const struct sec_memberlist *before
              diff.removed, diff.renewed);
 }
 
+// Its version rises with each nebula peer. One that cannot be read, is older, or lacks this node leaves the present one in use.
+static void reload_pair(struct agent_members *m, struct agent_members_change *out) {
+    struct sec_members l;
+    int added = 0, removed = 0;
+    enum neb_status st = sec_members_load(m->pair, m->list.version, &l);
+    if (st != NEB_OK || !holds(&l, sec_identity_public(m->identity))) {
+        neb_warn("%s: version %llu stays in use%s", m->pair, (unsigned long long)m->list.version,
+                 st == NEB_OK ? ": the one that is there does not hold this node" : "");
+        out->refused = true;
+        return;
+    }
+    if (l.version == m->list.version)
+        return;
+    for (uint32_t i = 0; i < l.n; i++)
+        added += !holds(&m->list, &l.m[i].pub);
+    for (uint32_t i = 0; i < m->list.n; i++)
+        removed += !holds(&l, &m->list.m[i].pub);
+    m->list = l;
+    out->changed = true;
+    out->revoked = removed > 0;
+    neb_info("members.json, version %llu: %d added, %d removed", (unsigned long long)l.version,
+             added, removed);
+}
+
 void agent_members_reload(struct agent_members *m, struct agent_members_change *out) {
     *out = (struct agent_members_change){.changed = false};
     if (!m->fed) {
-        neb_info("this agent is in no federation: members.json (nebula peer add) is read at its "
-                 "start only");
+        reload_pair(m, out);
         return;
     }
     struct sec_memberlist before = m->fed->list;
@@ -228,6 +254,26 @@ bool agent_members_signed_before(const struct agent_members *m, const char *name
     return false;
 }
 
+bool agent_members_signed_as_now(const struct agent_members *m, const char *name,
+                                 const char *context, const void *msg, size_t len,
+                                 const uint8_t sig[SEC_SIGN_BYTES]) {
+    const struct sec_member *now = sec_members_by_name(&m->list, name);
+    if (!now)
+        return false;
+    if (sec_verify(now->pub.sign, context, msg, len, sig) == NEB_OK)
+        return true;
+    for (size_t i = m->n_former; i-- > 0;) {
+        const struct sec_former *f = &m->former[i];
+        if (strcmp(f->name, name) != 0)
+            continue;
+        if (!f->rotated) // what is older was somebody's who left
+            return false;
+        if (sec_verify(f->sign, context, msg, len, sig) == NEB_OK)
+            return true;
+    }
+    return false;
+}
+
 bool agent_members_lost(const struct agent_members *m, const char *name) {
     int i = m->fed ? sec_memberlist_find(&m->fed->list, name) : -1;
     return i >= 0 && !(m->fed->list.e[i].caps & SEC_CAP_VOTER);
@@ -268,7 +314,7 @@ static bool file_changed(struct agent_members *m) {
             return hit;
         for (ssize_t at = 0; at < n;) {
             const struct inotify_event *e = (const struct inotify_event *)(buf + at);
-            hit = hit || (e->len && !strcmp(e->name, "members.neb"));
+            hit = hit || (e->len && !strcmp(e->name, m->fed ? "members.neb" : "members.json"));
             at += (ssize_t)(sizeof *e + e->len);
         }
     }
@@ -289,7 +335,7 @@ enum neb_status agent_members_step(struct agent_members *m, struct agent_members
     serve_enrolment(m);
     if (m->server)
         NEB_TRY(sec_enrol_server_step(m->server));
-    if (m->fed && file_changed(m))
+    if (file_changed(m))
         agent_members_reload(m, out);
     return NEB_OK;
 }

@@ -2,7 +2,7 @@
 // federation, which wins where both are there. On a hub this also runs the enrolment endpoint.
 //
 // One descriptor is readable when there is something to do: a stranger at the endpoint, or a changed
-// list file (written by the endpoint, by nebula revoke, or by whoever distributes lists).
+// list file (written by the endpoint, by nebula revoke, by whoever distributes lists, or by nebula peer).
 #ifndef AGENT_MEMBERS_H
 #define AGENT_MEMBERS_H
 #include "security/federation.h"
@@ -30,7 +30,7 @@ struct agent_members_change {
     bool settled; // refused: of a fork that was known when the agent started
     char rotated[SEC_NAME_MAX]; // whose keys were replaced by rotation, and nobody else's; or empty
 };
-// Reads the signed list again (SIGHUP). A list that is refused leaves the present one in use.
+// Reads the list again (SIGHUP). One that is refused leaves the present one in use.
 void agent_members_reload(struct agent_members *m, struct agent_members_change *out);
 // The same with signed bytes from another member, which are stored first.
 void agent_members_apply(struct agent_members *m, const uint8_t *p, size_t len,
@@ -45,6 +45,11 @@ bool agent_members_former(const struct agent_members *m, const char *name,
                           uint8_t sign[SEC_KEY_BYTES]);
 // Whether one of the keys that it had before, on any version of the list, signed this.
 bool agent_members_signed_before(const struct agent_members *m, const char *name,
+                                 const char *context, const void *msg, size_t len,
+                                 const uint8_t sig[SEC_SIGN_BYTES]);
+// Whether the one who has this name now signed it: with its present key, or with one that it gave up by a rotation. Not so a former holder
+// of the name, who was taken off the list; nor one whose rotation this member did not see happen, between other versions that it missed.
+bool agent_members_signed_as_now(const struct agent_members *m, const char *name,
                                  const char *context, const void *msg, size_t len,
                                  const uint8_t sig[SEC_SIGN_BYTES]);
 // On the list, but without a vote: of two, the one that `nebula promote` gave up.

@@ -11,10 +11,11 @@ enum { FILE_MAX_BYTES = 64 << 10 };
 static bool parse_one(const json_t *o, struct sec_former *f) {
     const char *name = json_string_value(json_object_get(o, "name")),
                *sign = json_string_value(json_object_get(o, "sign"));
-    const json_t *until = json_object_get(o, "until");
-    if (json_object_size(o) != 3 || !name || !sec_name_valid(name) || !sign ||
-        !neb_unhex(sign, f->sign, sizeof f->sign) || !json_is_integer(until) ||
-        json_integer_value(until) < 1)
+    const json_t *until = json_object_get(o, "until"), *rotated = json_object_get(o, "rotated");
+    f->rotated = json_is_true(rotated);
+    if (json_object_size(o) != (rotated ? 4 : 3) || (rotated && !json_is_boolean(rotated)) ||
+        !name || !sec_name_valid(name) || !sign || !neb_unhex(sign, f->sign, sizeof f->sign) ||
+        !json_is_integer(until) || json_integer_value(until) < 1)
         return false;
     snprintf(f->name, sizeof f->name, "%s", name);
     f->until = (uint64_t)json_integer_value(until);
@@ -67,7 +68,15 @@ static bool listed(const struct sec_memberlist *l, const struct sec_public *p) {
     return i >= 0 && !memcmp(l->e[i].m.pub.sign, p->sign, SEC_KEY_BYTES);
 }
 
-static void add(struct sec_former *all, size_t *n, const struct sec_public *p, uint64_t until) {
+// One version may have been missed: who was taken off by it could not have been given another key by the next.
+static bool is_rotation(const struct sec_memberlist *before, const struct sec_memberlist *after,
+                        const char *name) {
+    return after->why == SEC_LIST_ROTATE && !strcmp(after->subject, name) &&
+           after->version - before->version <= 2;
+}
+
+static void add(struct sec_former *all, size_t *n, const struct sec_public *p, uint64_t until,
+                bool rotated) {
     for (size_t i = 0; i < *n; i++)
         if (!strcmp(all[i].name, p->name) && !memcmp(all[i].sign, p->sign, SEC_KEY_BYTES)) {
             memmove(&all[i], &all[i + 1], (--*n - i) * sizeof *all); // it was back meanwhile
@@ -85,7 +94,7 @@ static void add(struct sec_former *all, size_t *n, const struct sec_public *p, u
         memmove(&all[oldest], &all[oldest + 1], (--*n - oldest) * sizeof *all);
     }
     struct sec_former *f = &all[(*n)++];
-    *f = (struct sec_former){.until = until};
+    *f = (struct sec_former){.until = until, .rotated = rotated};
     snprintf(f->name, sizeof f->name, "%s", p->name);
     memcpy(f->sign, p->sign, sizeof f->sign);
 }
@@ -95,8 +104,11 @@ static enum neb_status write_all(const char *dir, const struct sec_former *all, 
     json_t *list = json_array();
     for (size_t i = 0; i < n; i++) {
         neb_hex(all[i].sign, SEC_KEY_BYTES, hex);
-        json_array_append_new(list, json_pack("{s:s,s:s,s:I}", "name", all[i].name, "sign", hex,
-                                              "until", (json_int_t)all[i].until));
+        json_t *o = json_pack("{s:s,s:s,s:I}", "name", all[i].name, "sign", hex, "until",
+                              (json_int_t)all[i].until);
+        if (all[i].rotated)
+            json_object_set_new(o, "rotated", json_true());
+        json_array_append_new(list, o);
     }
     json_t *root = json_pack("{s:i,s:o}", "format", 1, "former", list);
     char *text = root ? json_dumps(root, JSON_INDENT(1)) : NULL;
@@ -124,7 +136,8 @@ enum neb_status sec_former_keep(const char *dir, const struct sec_memberlist *be
     enum neb_status st = sec_former_load(dir, all, &n);
     for (uint32_t i = 0; i < before->n && st == NEB_OK; i++)
         if (!listed(after, &before->e[i].m.pub))
-            add(all, &n, &before->e[i].m.pub, after->version);
+            add(all, &n, &before->e[i].m.pub, after->version,
+                is_rotation(before, after, before->e[i].m.pub.name));
     if (st == NEB_OK)
         st = write_all(dir, all, n);
     free(all);

@@ -4,6 +4,9 @@
 //
 //     {"format": 1, "former": [{"name": "rome", "sign": hex, "until": 7}]}      until: the first version without it; oldest first
 //
+// "rotated": true stands there as well where that version gave the same member another key. It is missing also where the step from the
+// list before leaves open that the name was somebody else's meanwhile.
+//
 // Threads: one user at a time.
 #ifndef SEC_FORMER_H
 #define SEC_FORMER_H
@@ -15,6 +18,7 @@ struct sec_former {
     char name[SEC_NAME_MAX];
     uint8_t sign[SEC_KEY_BYTES];
     uint64_t until;
+    bool rotated;
 };
 
 // Every key of `before` that `after` does not hold under its name. NEB_ERR_FORMAT: the file is damaged; and those of writing.
