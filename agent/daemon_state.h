@@ -76,7 +76,8 @@ struct daemon {
     uint64_t faults[INTER_FAULTS];
     struct agent_quiet said_faults[INTER_FAULTS], quiet[QUIET_N];
     struct agent_quiet links[INTER_PEERS_MAX]; // that came and went
-    struct neb_bucket offers[SEC_MEMBERS_MAX];
+    struct neb_bucket offers[SEC_MEMBERS_MAX],
+        overs[SEC_MEMBERS_MAX]; // the second: daemon_job_over
     // Of each member its newest stops of jobs that are not known here (yet: the job waits at another agent).
     struct daemon_early_stop {
         char hex[2 * AGENT_JOB_ID_BYTES + 1];
@@ -107,7 +108,8 @@ NEB_MUST_CHECK enum neb_status daemon_start_service(struct daemon *d);
 // daemon_tell.c. What is said is stolen (json_t *).
 void daemon_tell(struct daemon *d, const struct agent_ipc_client *to, json_t *head);
 void daemon_answer(struct daemon *d, const struct agent_ipc_client *to, bool ok, const char *text);
-void daemon_post(struct daemon *d, uint32_t peer, enum agent_message kind, json_t *body,
+// False: the link does not take it now, or it could not be stored.
+bool daemon_post(struct daemon *d, uint32_t peer, enum agent_message kind, json_t *body,
                  bool reliable);
 json_t *daemon_stop_message(const struct agent_jobrun *j);
 // The job goes on: a stop that an outage kept from the others must not reach them later.
@@ -178,7 +180,13 @@ void daemon_job_stop(struct daemon *d, struct agent_jobrun *j); // after a check
 void daemon_job_stop_asked(struct daemon *d, struct agent_jobrun *j);
 // It was submitted anew, or gone on with, as run `run`: a stop that waits for a link is taken back.
 void daemon_job_goes_on(struct daemon *d, struct agent_jobrun *j, int64_t run);
+// The same of a job that is known, while this agent ends: it goes on with the next start. spec, sig: as it was said now.
+void daemon_job_later(struct daemon *d, const struct agent_job_record *known, json_t *spec,
+                      const char *sig, int64_t run);
 void daemon_job_end(struct daemon *d, struct agent_jobrun *j, const char *state);
+// A job that is in the ledger only is stopped, and where it was submitted that is heard.
+NEB_MUST_CHECK enum neb_status daemon_job_end_known(struct daemon *d, struct agent_job_record *r,
+                                                    const char *why);
 // stopped before a worker was there to say so; suspended: nobody hears of it
 void daemon_job_end_untrained(struct daemon *d, struct agent_jobrun *j, const char *why);
 // says so; does not end it
@@ -226,6 +234,12 @@ NEB_MUST_CHECK enum neb_status daemon_job_without_ledger(struct daemon *d,
                                                          const struct agent_jobrun *j);
 
 // daemon_peers.c
+// The job is offered again to clusters whose links came up, as far as they take it.
+void daemon_offer_again(struct daemon *d, struct agent_jobrun *j);
+// Whether the job is done here, and the peer a cluster of it, which waits for this one to take what its streams brought.
+bool daemon_job_over(void *user, const uint8_t id[AGENT_JOB_ID_BYTES], uint32_t peer);
+// Whether the member that now has the name of the one who submitted it signed it.
+bool daemon_job_is_of_owner(const struct daemon *d, const struct agent_job_record *r);
 // {"id", "spec", "home", "sig", "run"}; NULL: out of memory
 json_t *daemon_signed_job(struct daemon *d, const struct agent_jobrun *j);
 void daemon_on_message(void *user, uint32_t peer, uint32_t kind, const uint8_t *p, size_t n);

@@ -24,21 +24,21 @@ void daemon_answer(struct daemon *d, const struct agent_ipc_client *to, bool ok,
     daemon_tell(d, to, json_pack("{s:s,s:b,s:s}", "ev", "answer", "ok", ok, "text", text));
 }
 
-void daemon_post(struct daemon *d, uint32_t peer, enum agent_message kind, json_t *body,
+bool daemon_post(struct daemon *d, uint32_t peer, enum agent_message kind, json_t *body,
                  bool reliable) {
     char *text = json_dumps(body, JSON_COMPACT);
     json_decref(body);
     if (!text || peer >= d->members.n || !d->members.m[peer].pub.name[0]) { // revoked
         free(text);
-        return;
+        return false;
     }
-    if (!reliable)
-        inter_service_tell(d->service, peer, kind, text, strlen(text));
-    else if (inter_service_send(d->service, peer, kind, text, strlen(text)) != NEB_OK &&
-             daemon_quiet_says(d, QUIET_UNSTORED))
+    enum neb_status st = reliable ? inter_service_send(d->service, peer, kind, text, strlen(text))
+                                  : inter_service_tell(d->service, peer, kind, text, strlen(text));
+    if (reliable && st != NEB_OK && daemon_quiet_says(d, QUIET_UNSTORED))
         neb_warn("a message to %s could not be stored: too much waits for it, or the disk is full",
                  d->members.m[peer].pub.name);
     free(text);
+    return st == NEB_OK;
 }
 
 bool daemon_quiet_says(struct daemon *d, enum daemon_quiet what) {
@@ -100,21 +100,28 @@ static int other_cluster(const struct agent_jobrun *j, const char *name) {
 
 enum { LINES_BYTES = 48 << 10 }; // of one message
 
-static void send_lines(struct daemon *d, struct agent_jobrun *j, json_t *lines, bool reliable) {
-    daemon_post(d, j->home, AGENT_MSG_METRICS, json_pack("{s:s,s:o}", "id", j->hex, "lines", lines),
-                reliable);
+static bool send_lines(struct daemon *d, struct agent_jobrun *j, json_t *lines, bool reliable) {
+    return daemon_post(d, j->home, AGENT_MSG_METRICS,
+                       json_pack("{s:s,s:o}", "id", j->hex, "lines", lines), reliable);
 }
 
+// Not in front of what rounds need: the next follow once these have crossed.
 void daemon_lines_due(struct daemon *d, struct agent_jobrun *j) {
     json_t *lines;
-    while (j->lines && (lines = agent_lines_next(j->lines, neb_now(), LINES_BYTES)))
-        send_lines(d, j, lines, false);
+    while (j->lines && inter_service_tells(d->service, j->home) &&
+           (lines = agent_lines_next(j->lines, neb_now(), LINES_BYTES))) {
+        int n = (int)json_array_size(lines);
+        if (send_lines(d, j, lines, false))
+            continue;
+        agent_lines_back(j->lines, n);
+        return;
+    }
 }
 
 void daemon_store_lines(struct daemon *d, struct agent_jobrun *j) {
     json_t *lines;
     while (j->lines && (lines = agent_lines_take(j->lines, neb_now(), LINES_BYTES)))
-        send_lines(d, j, lines, true);
+        (void)send_lines(d, j, lines, true); // what is not stored was said
 }
 
 static void tell_line(struct daemon *d, struct agent_jobrun *j, json_t *event, double late_s) {

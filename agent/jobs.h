@@ -79,10 +79,11 @@ struct agent_jobrun {
     neb_ns link_told;                 // when the line about the link last went to another cluster
     uint64_t link_told_bytes;         // sent and received by then
     bool link_told_up;                // and whether all others were connected
-    uint16_t removed;                 // clusters that a membership version removed, bit each
-    uint16_t gone;                    // of `robust`: revoked ones that the operator was told of
-    uint16_t owing_told;              // and whose update a round waited for
-    uint16_t waits_told;              // clusters that the operator was told rounds wait for
+    uint16_t offers_due; // clusters whose link has not taken yet that the job is offered again
+    uint16_t removed;    // clusters that a membership version removed, bit each
+    uint16_t gone;       // of `robust`: revoked ones that the operator was told of
+    uint16_t owing_told; // and whose update a round waited for
+    uint16_t waits_told; // clusters that the operator was told rounds wait for
     // of the job, by the member that submitted it; "" where that is this one
     char sig[2 * INTER_SIG_BYTES + 1];
     bool told_expected, told_lost;

@@ -107,7 +107,7 @@ static bool is_full(const struct agent_lines *l, size_t more) {
 }
 
 static void make_room(struct agent_lines *l, neb_ns now, size_t bytes) {
-    while (!l->waits && l->count && now - at(l, 0)->at > kept_when_up)
+    while (!l->waits && l->next && now - at(l, 0)->at > kept_when_up)
         drop_first(l);
     while (!l->waits && l->next && is_full(l, bytes))
         drop_first(l); // was sent
@@ -199,9 +199,15 @@ json_t *agent_lines_next(struct agent_lines *l, neb_ns now, size_t max_bytes) {
     return next(l, now, max_bytes, true);
 }
 
+void agent_lines_back(struct agent_lines *l, int n) { l->next -= n < l->next ? n : l->next; }
+
 json_t *agent_lines_take(struct agent_lines *l, neb_ns now, size_t max_bytes) {
-    if (!l->waits)
+    if (!l->waits && l->next == l->count)
         return NULL;
+    if (!l->waits) { // should the link break, they come by both ways
+        l->late_n = l->last_n;
+        return next(l, now, max_bytes, false);
+    }
     while (l->count && at(l, 0)->n <= l->sure_n)
         drop_first(l);
     l->next = 0;

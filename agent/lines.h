@@ -2,7 +2,7 @@
 // sent. When it is up again, the other agent says which number it had last, and what came after follows: also what was sent into
 // a link that was dead already. No clock and no socket inside.
 //
-// Memory is bounded: while the link is up a line is kept for half a minute, longer than it takes to notice that it is not. In an outage
+// Memory is bounded: while the link is up a line that was sent is kept for half a minute, longer than it takes to notice that it is not. In an outage
 // at most AGENT_LINES_MAX are kept: when they are too many, every second step is dropped, and of those to come as well, so
 // that the whole outage stays visible. So it is where lines are made quicker than they may be sent. Other lines have half of the room, and whatever steps leave: the oldest go first.
 #ifndef AGENT_LINES_H
@@ -46,10 +46,12 @@ void agent_lines_had(struct agent_lines *l, int64_t had);
 // waited, or may have been sent before, with "late_s", how long ago they were made. They stay kept, and are not due again but by agent_lines_had. NULL: none are, or
 // not so soon (enum agent_lines_limit): asked again from time to time.
 json_t *agent_lines_next(struct agent_lines *l, neb_ns now, size_t max_bytes);
+// The last n that it gave were not taken by the link: they are due again.
+void agent_lines_back(struct agent_lines *l, int n);
 // What follows must not overtake the lines: all that are due may be sent now.
 void agent_lines_hurry(struct agent_lines *l);
-// The same of those that wait for the link, for who stores them until it is up, as for one that does not know what it had; they are
-// forgotten.
+// The same, without a pace, for who stores them: of those that wait for the link, as for one that does not know what it had, and they are
+// forgotten; while it is up, of those that it has not taken.
 json_t *agent_lines_take(struct agent_lines *l, neb_ns now, size_t max_bytes);
 
 #endif

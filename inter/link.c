@@ -368,6 +368,11 @@ enum neb_status inter_link_stats(struct inter_link *l, uint32_t peer,
     return NEB_OK;
 }
 
+uint64_t inter_link_control_queued(struct inter_link *l, uint32_t peer) {
+    const struct set *s = peer < l->n_peers ? link_active(l, &l->peers[peer]) : NULL;
+    return s ? s->c[0].sent - s->c[0].acked : 0;
+}
+
 enum neb_status inter_link_create(const struct inter_link_config *cfg, struct inter_link **out) {
     enum neb_status st;
     const struct sec_public *me = sec_identity_public(cfg->identity);

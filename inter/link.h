@@ -140,6 +140,8 @@ void inter_link_start_anew(struct inter_link *l, uint32_t peer);
 // Of one peer, over all its connections since create. NEB_ERR_INVALID: no such peer.
 NEB_MUST_CHECK enum neb_status inter_link_stats(struct inter_link *l, uint32_t peer,
                                                 struct inter_link_stats *out);
+// Sent to it on control and not acknowledged by its link; 0: it is down, or no such peer.
+uint64_t inter_link_control_queued(struct inter_link *l, uint32_t peer);
 uint32_t inter_link_port(const struct inter_link *l);    // the TCP port listened on; 0: none
 uint64_t inter_link_refused(const struct inter_link *l); // handshakes that ZAP refused
 

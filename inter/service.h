@@ -190,6 +190,9 @@ enum inter_message_limit {
     // Of those, under way at once, at most 1.9 MiB; the others follow what is acknowledged. A peer that acknowledges nothing gets as many after
     // 3 s, 6 s, … 48 s.
     INTER_RESEND_MESSAGES = 32,
+    // Those of the outbox, and telemetry that can wait (inter_service_tells), follow only where no more than this is under way on the control
+    // connection: what rounds say comes behind it, and at 64 kbit/s this is 4 s. It is what a peer's link acknowledges at a time.
+    INTER_TELL_QUEUED = 32 << 10,
     // Reliable ones that are taken of one peer: at once, a second. Each is a write that is synced. What comes beyond is neither taken nor
     // acknowledged, and said again: nothing is lost. The window above is less than what is taken at once, and so are the 9 MiB of an outage,
     // which come at once where the link is fast.
@@ -220,9 +223,12 @@ NEB_MUST_CHECK enum neb_status inter_service_send(struct inter_service *s, uint3
 // Takes it back where the peer has not acknowledged it: same kind, same bytes.
 NEB_MUST_CHECK enum neb_status inter_service_unsend(struct inter_service *s, uint32_t peer,
                                                     uint32_t kind, const void *p, size_t n);
-// Sent once if the peer is up, or not at all: for telemetry, and answers that are asked for again.
-void inter_service_tell(struct inter_service *s, uint32_t peer, uint32_t kind, const void *p,
-                        size_t n);
+// Sent once, or not at all: for telemetry, and answers that are asked for again. NEB_ERR_AGAIN (not logged): the peer is down, or no member
+// any more, or its queue is full; NEB_ERR_LIMIT: more than INTER_MESSAGE_MAX.
+NEB_MUST_CHECK enum neb_status inter_service_tell(struct inter_service *s, uint32_t peer,
+                                                  uint32_t kind, const void *p, size_t n);
+// Whether telemetry that can wait may be told now: the peer is up, and little is queued before it.
+bool inter_service_tells(const struct inter_service *s, uint32_t peer);
 
 // The service's own: valid until destroy.
 struct inter_ledger *inter_service_ledger(struct inter_service *s);

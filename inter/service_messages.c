@@ -14,8 +14,8 @@ static const neb_ns resend_first = 3 * NEB_S, resend_last = 48 * NEB_S;
 struct resend {
     struct inter_service *s;
     uint32_t peer;
-    uint64_t previous, after; // only messages behind `after` are sent
-    uint32_t n;               // of the window
+    uint64_t previous; // message
+    uint32_t n;        // of the window
 };
 
 static bool resend_one(void *user, uint64_t seq, uint32_t kind, const uint8_t *p, size_t n) {
@@ -24,7 +24,10 @@ static bool resend_one(void *user, uint64_t seq, uint32_t kind, const uint8_t *p
     struct neb_buf *b = &r->s->out;
     if (r->n++ == INTER_RESEND_MESSAGES)
         return false; // what is acknowledged makes room for the rest
-    if (seq > r->after) {
+    if (seq > mail->at) {
+        mail->held = !inter_service_tells(r->s, r->peer);
+        if (mail->held)
+            return false;
         neb_buf_clear(b);
         neb_buf_u8(b, MSG_APP);
         neb_buf_u64(b, inter_ledger_epoch(r->s->ledger));
@@ -32,18 +35,29 @@ static bool resend_one(void *user, uint64_t seq, uint32_t kind, const uint8_t *p
         neb_buf_u64(b, r->previous);
         neb_buf_u32(b, kind);
         neb_buf_add(b, p, n);
-        if (!b->oom && inter_link_send(r->s->link, r->peer, INTER_CONTROL, b->p, b->len) != NEB_OK)
+        mail->held =
+            b->oom || inter_link_send(r->s->link, r->peer, INTER_CONTROL, b->p, b->len) != NEB_OK;
+        if (mail->held) {
             neb_debug("a message waits for the link");
+            return false;
+        }
+        mail->at = seq;
         mail->sent = seq > mail->sent ? seq : mail->sent;
     }
     r->previous = seq;
     return true;
 }
 
-// The window of what waits, from its first message behind `after` on.
-static enum neb_status send_window(struct inter_service *s, uint32_t peer, uint64_t after) {
-    struct resend r = {.s = s, .peer = peer, .after = after};
+// The window of what waits, as far as the link has not taken it.
+static enum neb_status send_window(struct inter_service *s, uint32_t peer) {
+    struct resend r = {.s = s, .peer = peer};
+    s->mail[peer].held = false;
     return inter_ledger_pending(s->ledger, s->members.m[peer].pub.name, resend_one, &r);
+}
+
+static enum neb_status send_window_anew(struct inter_service *s, uint32_t peer) {
+    s->mail[peer].at = 0;
+    return send_window(s, peer);
 }
 
 // The link is up anew, or something was acknowledged: what is lost is soon said again.
@@ -55,11 +69,14 @@ static void soon_again(struct inter_service *s, uint32_t peer) {
 enum neb_status service_resend(struct inter_service *s, uint32_t peer) {
     struct service_mail *m = &s->mail[peer];
     neb_ns now = neb_now();
-    if (now < m->next)
+    bool tells = inter_service_tells(s, peer);
+    if (m->held && tells)
+        NEB_TRY(send_window(s, peer));
+    if (now < m->next || !tells) // what was sent is still on its way
         return NEB_OK;
     m->wait = m->wait && m->wait < resend_last ? 2 * m->wait : m->wait ? m->wait : resend_first;
     m->next = now + m->wait;
-    return send_window(s, peer, 0);
+    return send_window_anew(s, peer);
 }
 
 enum neb_status inter_service_send(struct inter_service *s, uint32_t peer, uint32_t kind,
@@ -74,7 +91,7 @@ enum neb_status inter_service_send(struct inter_service *s, uint32_t peer, uint3
                               &previous));
     if (!previous) // nothing else waits, and paces it
         soon_again(s, peer);
-    return s->up[peer] ? send_window(s, peer, s->mail[peer].sent) : NEB_OK;
+    return s->up[peer] ? send_window(s, peer) : NEB_OK;
 }
 
 enum neb_status inter_service_unsend(struct inter_service *s, uint32_t peer, uint32_t kind,
@@ -84,17 +101,23 @@ enum neb_status inter_service_unsend(struct inter_service *s, uint32_t peer, uin
     return inter_ledger_unpost(s->ledger, s->members.m[peer].pub.name, kind, p, n);
 }
 
-void inter_service_tell(struct inter_service *s, uint32_t peer, uint32_t kind, const void *p,
-                        size_t n) {
-    if (n > INTER_MESSAGE_MAX || peer >= s->members.n || !s->up[peer])
-        return;
+bool inter_service_tells(const struct inter_service *s, uint32_t peer) {
+    return peer < s->members.n && s->up[peer] &&
+           inter_link_control_queued(s->link, peer) <= INTER_TELL_QUEUED;
+}
+
+enum neb_status inter_service_tell(struct inter_service *s, uint32_t peer, uint32_t kind,
+                                   const void *p, size_t n) {
+    if (n > INTER_MESSAGE_MAX)
+        return neb_fail(NEB_ERR_LIMIT, "message of %zu bytes to member %u", n, peer);
+    if (peer >= s->members.n || !s->up[peer])
+        return NEB_ERR_AGAIN;
     neb_buf_clear(&s->out);
     neb_buf_u8(&s->out, MSG_TELL);
     neb_buf_u32(&s->out, kind);
     neb_buf_add(&s->out, p, n);
-    if (!s->out.oom &&
-        inter_link_send(s->link, peer, INTER_CONTROL, s->out.p, s->out.len) != NEB_OK)
-        neb_debug("telemetry dropped: the control queue is full");
+    NEB_TRY(neb_buf_check(&s->out));
+    return inter_link_send(s->link, peer, INTER_CONTROL, s->out.p, s->out.len);
 }
 
 // Whether one more message of n bytes is taken of the peer (enum inter_message_limit).
@@ -166,7 +189,7 @@ static void on_link(struct inter_service *s, uint32_t peer, bool up) {
         s, &(struct inter_event){.kind = up ? INTER_EV_PEER_UP : INTER_EV_PEER_DOWN, .peer = peer});
     if (up && s->st == NEB_OK) {
         soon_again(s, peer);
-        s->st = send_window(s, peer, 0);
+        s->st = send_window_anew(s, peer);
     }
     if (s->st == NEB_OK)
         s->st = inter_streams_peer(s->streams, peer, up);
@@ -190,7 +213,7 @@ static enum neb_status on_ack(struct inter_service *s, uint32_t peer, uint64_t s
     NEB_TRY(st);
     m->acked = seq;
     soon_again(s, peer);
-    return send_window(s, peer, m->sent);
+    return send_window(s, peer);
 }
 
 // Messages of this file.

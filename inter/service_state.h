@@ -46,7 +46,9 @@ struct service_mail {
     struct neb_bucket messages[2], bytes[2]; // taken
     struct neb_bucket rounds;                // and of rounds, streams, snapshots
     uint64_t sent, acked;                    // newest reliable one to it, since this service began
-    neb_ns next, wait;                       // when the window is sent again; after how long then
+    uint64_t at; // newest of the window that the link took since it was last sent from its first on
+    bool held;   // the link takes no more of it for now
+    neb_ns next, wait; // when the window is sent again; after how long then
 };
 
 struct inter_service {

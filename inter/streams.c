@@ -306,14 +306,17 @@ enum neb_status inter_streams_put(struct inter_streams *s, const struct inter_st
     return NEB_OK;
 }
 
+// Greater than any before, also of an earlier life.
+static uint64_t next_session(struct inter_streams *s) {
+    uint64_t now = (uint64_t)neb_wall_now();
+    return s->session = now > s->session ? now : s->session + 1;
+}
+
 enum neb_status inter_streams_attach(struct inter_streams *s, const struct inter_stream_key *k,
                                      uint64_t cursor) {
-    uint64_t now = (uint64_t)neb_wall_now();
-    // greater than any before, also of an earlier life
-    s->session = now > s->session ? now : s->session + 1;
     return tell(s, k,
                 &(struct inter_stream_event){
-                    .kind = INTER_STREAM_EV_ATTACH, .seq = cursor, .session = s->session});
+                    .kind = INTER_STREAM_EV_ATTACH, .seq = cursor, .session = next_session(s)});
 }
 
 enum neb_status inter_streams_applied(struct inter_streams *s, const struct inter_stream_key *k,
@@ -381,10 +384,32 @@ bool inter_streams_stats(const struct inter_streams *s, const struct inter_strea
     return t != NULL;
 }
 
+// A producer looks for a consumer whose part is done, and whose agent was started anew since: nobody opens the stream any more. Whatever
+// the producer may have in its spool counts as saved. There is no HELLO of ours, so it asks each second, with where its spool begins, and
+// is told of what it has put meanwhile.
+static enum neb_status answer_over(struct inter_streams *s, uint32_t peer, const uint8_t *p,
+                                   size_t n) {
+    struct inter_stream_message m;
+    if (!s->cb.over || !inter_stream_parse(p, n, &m) || m.kind != INTER_STREAM_HELLO ||
+        m.hello.role != INTER_STREAM_PRODUCER || m.hello.base > INT64_MAX / 2 ||
+        !s->cb.over(s->cb.user, &m.key, peer))
+        return NEB_OK;
+    uint64_t all = m.hello.base + INTER_STREAM_SPOOL_MAX;
+    neb_buf_clear(&s->head);
+    inter_stream_put_grant(&s->head, &m.key,
+                           &(struct inter_stream_grant){next_session(s), all, all, all,
+                                                        INTER_STREAM_WINDOW_MAX, UINT32_MAX});
+    NEB_TRY(neb_buf_check(&s->head));
+    enum neb_status st = inter_link_send(*s->c.link, peer, INTER_CONTROL, s->head.p, s->head.len);
+    return st == NEB_ERR_AGAIN ? NEB_OK : st; // it asks again
+}
+
 enum neb_status inter_streams_message(struct inter_streams *s, uint32_t peer, bool bulk,
                                       const uint8_t *p, size_t n) {
     struct inter_stream_key k;
     struct inter_stream *t = inter_stream_parse_key(p, n, &k) ? find_stream(s, &k) : NULL;
+    if (!t && !bulk)
+        return answer_over(s, peer, p, n);
     // not open here yet, or of a stranger to the stream
     if (!t || inter_stream_config_of(t)->peer != peer)
         return NEB_OK;

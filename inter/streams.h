@@ -31,6 +31,8 @@ struct inter_streams_callbacks {
     // The stream cannot go on; text says why, with both digests or numbers.
     void (*refused)(void *user, const struct inter_stream_key *k, const char *text);
     void (*fault)(void *user, const struct inter_stream_key *k, enum inter_stream_fault f);
+    // Of a stream that is not open here: whether its job has ended here for good, with all that it was to learn, and `peer` is a cluster of it.
+    bool (*over)(void *user, const struct inter_stream_key *k, uint32_t peer);
 };
 
 struct inter_streams;

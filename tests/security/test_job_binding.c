@@ -366,8 +366,8 @@ static void hear_without_end(struct agent_ipc **c) {
                               "line", "kind", "note", "text", text);
         char *body = json_dumps(o, JSON_COMPACT);
         if (i < MANY)
-            inter_service_tell(services[BERT], index_of[SITE], AGENT_MSG_METRICS, body,
-                               strlen(body));
+            (void)!inter_service_tell(services[BERT], index_of[SITE], AGENT_MSG_METRICS, body,
+                                      strlen(body));
         free(body);
         json_decref(o);
         step();

@@ -398,10 +398,11 @@ static void test_hushed(void **state) {
 // What agent/spread.c has of inter/service.c, which this program has no other part of.
 static unsigned told[SEC_MEMBERS_MAX][2]; // by peer: LIST_STAND, LIST
 
-void inter_service_tell(struct inter_service *s, uint32_t peer, uint32_t kind, const void *p,
-                        size_t n) {
+enum neb_status inter_service_tell(struct inter_service *s, uint32_t peer, uint32_t kind,
+                                   const void *p, size_t n) {
     (void)s, (void)p, (void)n;
     told[peer][kind == AGENT_MSG_LIST]++;
+    return NEB_OK;
 }
 
 const struct sec_members *inter_service_members(const struct inter_service *s) {
@@ -650,6 +651,128 @@ static int teardown(void **state) {
 }
 
 // When a member may have new keys again.
+// ---- who signed what before --------------------------------------------------------------------------------------
+
+static const char some_context[] = "nebula test";
+
+static void take(struct agent_members *m, struct version *v, enum sec_list_why why) {
+    struct agent_members_change c;
+    sec_memberlist_succeed(&v->l, v->digest);
+    v->l.why = why;
+    snprintf(v->l.subject, sizeof v->l.subject, "rome");
+    sign_version(v);
+    if (!m)
+        return; // it misses this one
+    agent_members_apply(m, v->b.p, v->b.len, &c);
+    assert_true(c.changed);
+}
+
+static void list_rome(struct version *v, const struct sec_identity *id) {
+    int i = sec_memberlist_find(&v->l, "rome");
+    struct sec_listed e = {.caps = SEC_CAP_ALL};
+    if (i >= 0)
+        sec_memberlist_drop(&v->l, (uint32_t)i);
+    if (!id)
+        return;
+    e.m.pub = *sec_identity_public(id);
+    assert_int_equal(sec_memberlist_insert(&v->l, &e), NEB_OK);
+}
+
+// What a member signed is its own through rotations, as far as this one saw them; not that of who has its name after it was taken off.
+static void test_name_given_anew(void **state) {
+    (void)state;
+    struct sec_identity *id[4];
+    uint8_t sig[4][SEC_SIGN_BYTES];
+    bool as_now[4][4] = {{true}, {true, true}, {false, false, true}, {false, false, false, true}};
+    for (int i = 0; i < 4; i++) {
+        char keys[] = "keys-of-rome-0";
+        keys[sizeof keys - 2] = (char)('0' + i);
+        assert_int_equal(neb_fs_mkdirs(home(keys), 0700), NEB_OK);
+        assert_int_equal(sec_identity_create(home(keys), "rome", &id[i]), NEB_OK);
+        assert_int_equal(sec_sign(id[i], some_context, "job", 3, sig[i]), NEB_OK);
+    }
+    struct version v = first_version(false);
+    struct agent_members *m = members_with("names", &v);
+    for (int now = 0; now < 4; now++) {
+        if (now == 2) { // it was revoked, and another one has been invited
+            list_rome(&v, NULL);
+            take(m, &v, SEC_LIST_REVOKE);
+            assert_false(agent_members_signed_as_now(m, "rome", some_context, "job", 3, sig[1]));
+        }
+        for (int missed = 0; now == 3 && missed < 2; missed++)
+            take(NULL, &v, SEC_LIST_JOIN); // in which the name may have been given to somebody else
+        list_rome(&v, id[now]);
+        take(m, &v, now == 0 || now == 2 ? SEC_LIST_JOIN : SEC_LIST_ROTATE);
+        for (int i = 0; i < 4; i++)
+            assert_int_equal(agent_members_signed_as_now(m, "rome", some_context, "job", 3, sig[i]),
+                             as_now[now][i]);
+        if (now == 1) // after a restart too
+            agent_members_destroy(&m);
+        if (now == 1)
+            assert_int_equal(agent_members_open(home("names"), hub_id, &m), NEB_OK);
+        assert_int_equal(agent_members_signed_as_now(m, "rome", some_context, "job", 3, sig[0]),
+                         as_now[now][0]);
+    }
+    // what is said of a job's rounds stands all the same
+    assert_true(agent_members_signed_before(m, "rome", some_context, "job", 3, sig[0]));
+    assert_false(agent_members_signed_as_now(m, "oslo", some_context, "job", 3, sig[0]));
+    agent_members_destroy(&m);
+    for (int i = 0; i < 4; i++)
+        sec_identity_destroy(&id[i]);
+    neb_buf_free(&v.b);
+}
+
+// ---- without a hub -------------------------------------------------------------------------------------------------
+
+static struct agent_members_change step_pair(struct agent_members *m) {
+    struct agent_members_change c;
+    assert_int_equal(agent_members_step(m, &c), NEB_OK);
+    return c;
+}
+
+// What nebula peer writes is taken while the agent runs; what does not hold this node, or is no list, is not.
+static void test_pair_changes(void **state) {
+    (void)state;
+    struct agent_members *m = NULL;
+    struct agent_members_change c;
+    struct sec_identity *other = NULL;
+    struct sec_members l = {.n = 0}, without;
+    char path[NEB_PATH_MAX];
+    assert_int_equal(neb_fs_mkdirs(home("pair"), 0700), NEB_OK);
+    assert_int_equal(neb_fs_mkdirs(home("pair-other"), 0700), NEB_OK);
+    assert_int_equal(sec_identity_create(home("pair-other"), "oslo", &other), NEB_OK);
+    assert_int_equal(neb_path(path, sizeof path, home("pair"), "members.json"), NEB_OK);
+    struct sec_member add = {.pub = *sec_identity_public(hub_id)};
+    assert_int_equal(sec_members_add(&l, &add), NEB_OK);
+    add.pub = *sec_identity_public(other);
+    assert_int_equal(sec_members_add(&l, &add), NEB_OK);
+    assert_int_equal(sec_members_save(path, &l), NEB_OK);
+    assert_int_equal(agent_members_open(home("pair"), hub_id, &m), NEB_OK);
+    assert_true(agent_members_fd(m) >= 0);
+    assert_false(step_pair(m).changed);
+    assert_int_equal(sec_members_remove(&l, "oslo"), NEB_OK);
+    assert_int_equal(sec_members_save(path, &l), NEB_OK);
+    c = step_pair(m);
+    assert_true(c.changed && c.revoked);
+    assert_null(sec_members_by_name(agent_members_list(m), "oslo"));
+    assert_false(step_pair(m).changed);
+    assert_int_equal(sec_members_add(&l, &add), NEB_OK);
+    assert_int_equal(sec_members_save(path, &l), NEB_OK);
+    c = step_pair(m);
+    assert_true(c.changed && !c.revoked);
+    without = l;
+    assert_int_equal(sec_members_remove(&without, sec_identity_public(hub_id)->name), NEB_OK);
+    assert_int_equal(sec_members_save(path, &without), NEB_OK);
+    c = step_pair(m);
+    assert_true(c.refused && !c.changed);
+    assert_int_equal(neb_fs_write(path, "{", 1, 0600), NEB_OK);
+    c = step_pair(m);
+    assert_true(c.refused && !c.changed);
+    assert_int_equal(agent_members_list(m)->n, 2);
+    agent_members_destroy(&m);
+    sec_identity_destroy(&other);
+}
+
 static void test_rotated(void **state) {
     (void)state;
     char place[] = "/tmp/nebula-rotated-XXXXXX";
@@ -682,7 +805,8 @@ int main(void) {
         cmocka_unit_test(test_forks_kept),      cmocka_unit_test(test_hushed),
         cmocka_unit_test(test_lists_looked_at), cmocka_unit_test(test_lists_sent),
         cmocka_unit_test(test_written_at_once), cmocka_unit_test(test_certificate_due),
-        cmocka_unit_test(test_refused_quietly), cmocka_unit_test(test_rotated),
+        cmocka_unit_test(test_refused_quietly), cmocka_unit_test(test_name_given_anew),
+        cmocka_unit_test(test_pair_changes),    cmocka_unit_test(test_rotated),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

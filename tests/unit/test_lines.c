@@ -77,6 +77,34 @@ static void test_straight_through(void **state) {
     agent_lines_destroy(&l);
 }
 
+// A link that is up and takes nothing: what it has not taken is not given up, however old, and goes another way at the end.
+static void test_not_taken(void **state) {
+    (void)state;
+    struct agent_lines *l;
+    struct home h = {0};
+    assert_int_equal(agent_lines_create(true, 0, &l), NEB_OK);
+    for (int i = 1; i <= 100; i++)
+        add(l, i, i * NEB_S); // more than is kept of what was sent
+    json_t *list = agent_lines_next(l, 100 * NEB_S, 1000);
+    int n = (int)json_array_size(list);
+    assert_in_range(n, 2, 50);
+    json_decref(list);
+    agent_lines_back(l, n); // the link refused them
+    add(l, 101, 101 * NEB_S);
+    list = agent_lines_next(l, 101 * NEB_S, 1000);
+    n = (int)json_array_size(list);
+    deliver(&h, list, true);
+    assert_int_equal(h.first, 1);
+    assert_int_equal(h.n, n);
+    while ((list = agent_lines_take(l, 101 * NEB_S, 1000))) // the job ends
+        deliver(&h, list, true);
+    assert_int_equal(h.n, 101);
+    assert_int_equal(h.last, 101);
+    assert_null(agent_lines_next(l, 200 * NEB_S, 1000));
+    agent_lines_back(l, 1000); // no more than there are
+    agent_lines_destroy(&l);
+}
+
 // The last lines before the link was known to be down were lost in it; none is there twice.
 static void test_outage(void **state) {
     (void)state;
@@ -340,16 +368,12 @@ static void test_quiet(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_straight_through),
-                                       cmocka_unit_test(test_outage),
-                                       cmocka_unit_test(test_outage_in_the_end),
-                                       cmocka_unit_test(test_nobody_knows),
-                                       cmocka_unit_test(test_numbers_go_on),
-                                       cmocka_unit_test(test_long_outage),
-                                       cmocka_unit_test(test_bounded),
-                                       cmocka_unit_test(test_stored),
-                                       cmocka_unit_test(test_many_of_other_kinds),
-                                       cmocka_unit_test(test_too_quick),
-                                       cmocka_unit_test(test_quiet)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_straight_through), cmocka_unit_test(test_not_taken),
+        cmocka_unit_test(test_outage),           cmocka_unit_test(test_outage_in_the_end),
+        cmocka_unit_test(test_nobody_knows),     cmocka_unit_test(test_numbers_go_on),
+        cmocka_unit_test(test_long_outage),      cmocka_unit_test(test_bounded),
+        cmocka_unit_test(test_stored),           cmocka_unit_test(test_many_of_other_kinds),
+        cmocka_unit_test(test_too_quick),        cmocka_unit_test(test_quiet)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -395,6 +395,131 @@ static void test_window_moves(void **state) {
     assert_int_equal(anna.floods, 0);
 }
 
+static uint64_t queued(const struct site *x) {
+    return inter_link_control_queued(x->s->link, index_of[!x->who]);
+}
+
+// Large messages do not fill the connection that rounds need: the next follows when the last has crossed, and none is lost, nor said twice.
+static void test_outbox_in_turn(void **state) {
+    (void)state;
+    static const uint8_t zeros[INTER_MESSAGE_MAX];
+    enum { MANY = 40, MOST = INTER_TELL_QUEUED + INTER_MESSAGE_MAX + 100 };
+    UNTIL(anna.up && bert.up);
+    for (int i = 0; i < MANY; i++) {
+        OK(inter_service_send(bert.s, index_of[0], TOLD, zeros, sizeof zeros));
+        assert_true(queued(&bert) < MOST);
+    }
+    neb_ns end = neb_now() + 30 * NEB_S;
+    while (anna.told < MANY && neb_now() < end) {
+        go();
+        assert_true(queued(&bert) < MOST);
+    }
+    go_for(4 * NEB_S); // what is not acknowledged would be said again
+    assert_int_equal(anna.told, MANY);
+    // the same over a link that comes up anew
+    stop(&anna);
+    UNTIL(!bert.up);
+    for (int i = 0; i < MANY; i++)
+        OK(inter_service_send(bert.s, index_of[0], TOLD, zeros, sizeof zeros));
+    start(&anna);
+    end = neb_now() + 30 * NEB_S;
+    while (anna.told < 2 * MANY && neb_now() < end) {
+        go();
+        assert_true(queued(&bert) < MOST);
+    }
+    assert_int_equal(anna.told, 2 * MANY);
+    assert_int_equal(anna.floods, 0);
+}
+
+// Who tells hears whether the link took it, and that something is before it.
+static void test_told_in_turn(void **state) {
+    (void)state;
+    static const uint8_t zeros[INTER_MESSAGE_MAX];
+    uint64_t n = 0;
+    UNTIL(anna.up && bert.up);
+    for (; inter_service_tells(bert.s, index_of[0]); n++)
+        OK(inter_service_tell(bert.s, index_of[0], TOLD, zeros, sizeof zeros));
+    assert_in_range(n, 1, 2);
+    UNTIL(inter_service_tells(bert.s, index_of[0]));
+    enum neb_status st =
+        NEB_OK; // what does not wait its turn is refused by the full queue, and known to be
+    while ((st = inter_service_tell(bert.s, index_of[0], TOLD, zeros, sizeof zeros)) == NEB_OK)
+        n++;
+    assert_int_equal(st, NEB_ERR_AGAIN);
+    UNTIL(anna.told == n);
+    stop(&anna);
+    UNTIL(!bert.up);
+    assert_false(inter_service_tells(bert.s, index_of[0]));
+    assert_int_equal(inter_service_tell(bert.s, index_of[0], TOLD, zeros, 1), NEB_ERR_AGAIN);
+    assert_false(inter_service_tells(bert.s, SEC_MEMBERS_MAX));
+}
+
+// ---- a stream whose consumer's job is over
+
+struct over {
+    int asked;
+    bool yes;
+    uint64_t durable, stored;
+};
+
+static bool is_over(void *user, const struct inter_stream_key *k, uint32_t peer) {
+    struct over *x = user;
+    assert_memory_equal(k->job, job, sizeof job);
+    assert_int_equal(peer, index_of[0]);
+    x->asked++;
+    return x->yes;
+}
+
+static void on_stream_room(void *user, const struct inter_stream_key *k,
+                           const struct inter_stream_room *r) {
+    struct over *x = user;
+    (void)k;
+    x->durable = r->durable;
+    x->stored = r->stored;
+}
+
+static void put_batches(const struct inter_stream_key *k, uint64_t from, uint64_t to) {
+    for (uint64_t i = from; i < to; i++)
+        OK(inter_streams_put(inter_service_streams(anna.s), k, i, "batch", 5));
+}
+
+// A producer's last batches are the consumer's for good where that one's job is done and nobody opens the stream any more: also what the
+// producer puts after it has heard of that, and after it was started anew. Until the job is done nothing is granted.
+static void test_consumer_is_over(void **state) {
+    (void)state;
+    struct inter_stream_config c = {.key = {.id = 3},
+                                    .type = INTER_STREAM_REPLACEMENTS,
+                                    .role = INTER_STREAM_PRODUCER,
+                                    .peer = index_of[1],
+                                    .batch_bytes = 100,
+                                    .window_batches = 4,
+                                    .window_bytes = 1000,
+                                    .spool_batches = 8,
+                                    .spool_bytes = 10000};
+    struct over there = {0}, here = {0};
+    memcpy(c.key.job, job, sizeof job);
+    inter_streams_listen(inter_service_streams(anna.s),
+                         &(struct inter_streams_callbacks){.user = &here, .room = on_stream_room});
+    inter_streams_listen(inter_service_streams(bert.s),
+                         &(struct inter_streams_callbacks){.user = &there, .over = is_over});
+    OK(inter_streams_open(inter_service_streams(anna.s), &c));
+    put_batches(&c.key, 0, 4);
+    UNTIL(there.asked >= 2);
+    assert_int_equal(here.durable, 0);
+    there.yes = true;
+    UNTIL(here.durable >= 4);
+    put_batches(&c.key, 4, 9); // a worker that goes on from its checkpoint, and no room is short
+    assert_true(here.durable >= 9 && here.stored >= 9);
+    stop(&anna);
+    start(&anna);
+    here = (struct over){0};
+    inter_streams_listen(inter_service_streams(anna.s),
+                         &(struct inter_streams_callbacks){.user = &here, .room = on_stream_room});
+    OK(inter_streams_open(inter_service_streams(anna.s), &c));
+    put_batches(&c.key, 7, 12);
+    UNTIL(here.durable >= 12);
+}
+
 // What waits for a peer that does not come has an end, and the agent none.
 static void test_full_outbox(void **state) {
     (void)state;
@@ -555,6 +680,9 @@ int main(void) {
                                        TEST(test_told_without_end),
                                        TEST(test_window),
                                        TEST(test_window_moves),
+                                       TEST(test_outbox_in_turn),
+                                       TEST(test_told_in_turn),
+                                       TEST(test_consumer_is_over),
                                        TEST(test_full_outbox),
                                        TEST(test_outbox_of_former),
                                        TEST(test_rounds_without_end)};
