@@ -28,6 +28,7 @@ static void telemetry(struct daemon *d) {
         if (d->jobs[i].used && d->jobs[i].state != AGENT_JOB_ENDED) {
             struct agent_jobrun *j = &d->jobs[i];
             daemon_tell_alive(d, j, false);
+            daemon_offer_again(d, j);
             daemon_tell_link(d, j);
             daemon_tell_waits(d, j);
             j->updates_stay = j->federated && inter_service_updates_stay(d->service, j->id);
@@ -89,7 +90,8 @@ enum neb_status daemon_start_service(struct daemon *d) {
     NEB_TRY(inter_service_create(&s, &d->service));
     if (d->c->blobs_max)
         NEB_TRY(inter_ledger_set_cap(inter_service_ledger(d->service), d->c->blobs_max));
-    d->streams = (struct agent_streams){inter_service_streams(d->service), d->ipc, d->jobs};
+    d->streams = (struct agent_streams){inter_service_streams(d->service), d->ipc, d->jobs,
+                                        daemon_job_over, d};
     agent_streams_listen(&d->streams);
     d->spread = (struct agent_spread){.members = d->trust, .service = d->service};
     return NEB_OK;

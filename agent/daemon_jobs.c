@@ -394,6 +394,34 @@ void daemon_job_goes_on(struct daemon *d, struct agent_jobrun *j, int64_t run) {
     daemon_job_save(d, j, "running");
 }
 
+void daemon_job_later(struct daemon *d, const struct agent_job_record *known, json_t *spec,
+                      const char *sig, int64_t run) {
+    struct agent_jobrun *j = daemon_job(d, known->hex);
+    struct agent_job_record r = *known;
+    char kept[sizeof r.sig];
+    snprintf(kept, sizeof kept, "%s", sig ? sig : "");
+    r.spec = spec;
+    r.run = run > r.run ? run : r.run;
+    r.adopted = false;
+    snprintf(r.state, sizeof r.state, "running");
+    memcpy(r.sig, kept, sizeof r.sig);
+    if (!j) {
+        if (agent_jobs_put(inter_service_ledger(d->service), &r, NULL) != NEB_OK)
+            neb_warn("that job %.8s goes on could not be stored", r.hex);
+    } else {
+        if (j->linked)
+            daemon_unpost_stop(d, j);
+        j->suspended = true; // whatever it was stopped for
+        j->run = r.run;
+        j->adopted = false;
+        memcpy(j->sig, r.sig, sizeof j->sig);
+        json_decref(j->spec);
+        j->spec = json_incref(spec); // it ends as what it began as
+        daemon_job_save(d, j, "running");
+    }
+    neb_info("job %.8s is to go on, and this agent ends: it does once the agent is back", r.hex);
+}
+
 void daemon_job_end(struct daemon *d, struct agent_jobrun *j, const char *state) {
     daemon_gpus_back(d, j);
     if (j->suspended && !strcmp(state, "stopped")) {
@@ -553,9 +581,12 @@ bool daemon_job_is_same(const struct daemon *d, const struct agent_job_record *r
     return same;
 }
 
+// AGENT_PEER_NONE: it is no member any more, whoever may have its name now.
 static uint32_t home_of(const struct daemon *d, const struct agent_job_record *r) {
     const struct sec_member *m = r->home[0] ? sec_members_by_name(&d->members, r->home) : NULL;
-    return m ? (uint32_t)(m - d->members.m) : r->home[0] ? AGENT_PEER_NONE : UINT32_MAX;
+    if (!r->home[0])
+        return UINT32_MAX;
+    return m && daemon_job_is_of_owner(d, r) ? (uint32_t)(m - d->members.m) : AGENT_PEER_NONE;
 }
 
 void daemon_job_reopen(struct daemon *d, const struct agent_job_record *r) {
@@ -584,7 +615,12 @@ bool daemon_job_resume(struct daemon *d, const struct agent_job_record *r, bool 
                        size_t cap) {
     uint32_t home = home_of(d, r);
     if (home == AGENT_PEER_NONE && !asked && !r->adopted) {
-        snprintf(why, cap, "\"%s\", which submitted it, is no member any more", r->home);
+        snprintf(why, cap,
+                 sec_members_by_name(&d->members, r->home)
+                     ? "\"%s\", which submitted it, was taken off the list since: it is not signed "
+                       "with the keys of the member that has this name now"
+                     : "\"%s\", which submitted it, is no member any more",
+                 r->home);
         return false;
     }
     struct agent_jobrun *j = accept_job(d, r->hex, r->spec, home, r->home, false, why, cap);
@@ -650,26 +686,28 @@ static void hold(struct daemon *d, struct agent_job_record *r, const char *why) 
         neb_warn("that job %.8s is held could not be stored", r->hex);
 }
 
+enum neb_status daemon_job_end_known(struct daemon *d, struct agent_job_record *r,
+                                     const char *why) {
+    snprintf(r->state, sizeof r->state, "stopped");
+    NEB_TRY(agent_jobs_put(inter_service_ledger(d->service), r, NULL));
+    const struct sec_member *home = r->home[0] ? sec_members_by_name(&d->members, r->home) : NULL;
+    if (home) // who follows the job there waits for it
+        daemon_post(d, (uint32_t)(home - d->members.m), AGENT_MSG_REPORT,
+                    json_pack("{s:s,s:{s:s,s:b}}", "id", r->hex, "report", "name", daemon_name(d),
+                              "stopped", 1),
+                    true);
+    neb_info("job %.8s %s: it is, with its last checkpoint", r->hex, why);
+    return NEB_OK;
+}
+
 // Those that were being stopped when this agent went down: with the checkpoint that they have.
 static enum neb_status end_stopping(struct daemon *d) {
     struct to_resume t = {.state = "stopping"};
     enum neb_status st = inter_ledger_jobs(inter_service_ledger(d->service), collect_running, &t);
     for (int i = 0; i < t.n; i++) {
-        struct agent_job_record *r = &t.jobs[i];
-        snprintf(r->state, sizeof r->state, "stopped");
         if (st == NEB_OK)
-            st = agent_jobs_put(inter_service_ledger(d->service), r, NULL);
-        const struct sec_member *home =
-            r->home[0] ? sec_members_by_name(&d->members, r->home) : NULL;
-        if (home) // who follows the job there waits for it
-            daemon_post(d, (uint32_t)(home - d->members.m), AGENT_MSG_REPORT,
-                        json_pack("{s:s,s:{s:s,s:b}}", "id", r->hex, "report", "name",
-                                  daemon_name(d), "stopped", 1),
-                        true);
-        neb_info("job %.8s was being stopped when this agent went down: it is, with its last "
-                 "checkpoint",
-                 r->hex);
-        agent_job_record_clear(r);
+            st = daemon_job_end_known(d, &t.jobs[i], "was being stopped when this agent went down");
+        agent_job_record_clear(&t.jobs[i]);
     }
     return st;
 }

@@ -222,8 +222,24 @@ static void find_owner(const struct daemon *d, struct agent_jobrun *j) {
         j->home = m ? (uint32_t)(m - d->members.m) : AGENT_PEER_NONE;
 }
 
-enum neb_status daemon_renew_service(struct daemon *d) {
+// An ended job names members by index, and its rounds were closed with the service before: others may still need the last of them.
+static bool open_again(struct daemon *d, struct agent_jobrun *j) {
     char why[512];
+    if (daemon_map_clusters(d, j, false, why, sizeof why) != NEB_OK)
+        return false;
+    find_owner(d, j);
+    if (!j->federated)
+        return true;
+    if (daemon_open_rounds(d, j) != NEB_OK) {
+        neb_warn("rounds of job %s, which has ended here, are not open again", j->job.name);
+        return false;
+    }
+    if (j->unable || !strcmp(j->stored, "failed"))
+        inter_service_job_idle(d->service, j->id);
+    return true;
+}
+
+enum neb_status daemon_renew_service(struct daemon *d) {
     if (!d->members_due || daemon_busy(d) || d->rekey_at)
         return NEB_OK;
     d->members_due = false;
@@ -238,12 +254,9 @@ enum neb_status daemon_renew_service(struct daemon *d) {
         st = daemon_start_service(d);
     }
     NEB_TRY(st);
-    for (int i = 0; i < AGENT_JOBS_MAX; i++) // ended jobs still name members by index
-        if (d->jobs[i].used &&
-            daemon_map_clusters(d, &d->jobs[i], false, why, sizeof why) != NEB_OK)
-            daemon_job_forget(d, &d->jobs[i]);
-        else if (d->jobs[i].used)
-            find_owner(d, &d->jobs[i]);
+    for (int i = 0; i < AGENT_JOBS_MAX; i++)
+        if (d->jobs[i].used && !open_again(d, &d->jobs[i]))
+            daemon_job_forget(d, &d->jobs[i]); // who is away asks for it by its id
     neb_info("links use member list version %llu", (unsigned long long)d->members.version);
     return NEB_OK;
 }

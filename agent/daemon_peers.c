@@ -30,6 +30,16 @@ json_t *daemon_signed_job(struct daemon *d, const struct agent_jobrun *j) {
                      (json_int_t)j->run);
 }
 
+bool daemon_job_is_of_owner(const struct daemon *d, const struct agent_job_record *r) {
+    struct neb_buf b = {0};
+    uint8_t sig[SEC_SIGN_BYTES], id[AGENT_JOB_ID_BYTES];
+    bool ok = neb_unhex(r->sig, sig, sizeof sig) && neb_unhex(r->hex, id, sizeof id) &&
+              agent_job_signed_bytes(federation_id(d), id, r->spec, &b) == NEB_OK &&
+              agent_members_signed_as_now(d->trust, r->home, AGENT_CONTEXT_JOB, b.p, b.len, sig);
+    neb_buf_free(&b);
+    return ok;
+}
+
 // Whether home (UINT32_MAX: this member) has signed this job, whoever passes it on.
 static bool job_is_signed(struct daemon *d, uint32_t home, const char *id_hex, const json_t *body) {
     struct neb_buf b = {0};
@@ -144,13 +154,18 @@ static void on_known_job(struct daemon *d, uint32_t peer, uint32_t home, const j
     }
     if (resume && run && run <= known->run)
         return; // of a run that was stopped, or gone on with, since
-    // what was signed when the job first came needs no second look: keys may have been rotated since
-    if (!json_equal(known->spec, spec)) {
-        if (!job_is_signed(d, home, known->hex, body)) {
-            refuse_known(d, peer, known->hex, not_signed);
-            return;
-        }
+    // What was signed when the job first came needs no second look: keys may have been rotated since. A signature with the present ones is
+    // worth more, and kept.
+    bool is_signed = job_is_signed(d, home, known->hex, body);
+    if (!is_signed && !json_equal(known->spec, spec)) {
+        refuse_known(d, peer, known->hex, not_signed);
+        return;
+    }
+    if (is_signed)
         sig = json_string_value(json_object_get(body, "sig"));
+    if (d->stopping) {
+        daemon_job_later(d, known, spec, sig, run);
+        return;
     }
     struct agent_jobrun *j = daemon_job(d, known->hex);
     bool stopping = j && j->state == AGENT_JOB_STOPPING;
@@ -165,20 +180,52 @@ static void on_known_job(struct daemon *d, uint32_t peer, uint32_t home, const j
     daemon_job_goes_on(d, j, run);
 }
 
+// A job that is in the ledger only: held, or without a place since this agent was started. It would begin again by itself.
+static void stop_known(struct daemon *d, uint32_t peer, struct agent_job_record *r, int64_t run) {
+    const char *scheme = json_string_value(json_object_get(r->spec, "sync.scheme"));
+    bool waits =
+        !strcmp(r->state, "held") || !strcmp(r->state, "running") || !strcmp(r->state, "stopping");
+    bool may = names_cluster(r->spec, d->members.m[peer].pub.name) &&
+               !(scheme && !strcmp(scheme, "synchronous"));
+    if (waits && may && (!run || run >= r->run) &&
+        daemon_job_end_known(d, r, "was stopped at another of its clusters") != NEB_OK)
+        neb_warn("that job %.8s is stopped could not be stored", r->hex);
+}
+
 // Of another cluster of the job, or of a member that may be one of a job that has not come yet.
 static void on_stop(struct daemon *d, struct agent_jobrun *j, uint32_t peer, const char *hex,
                     int64_t run) {
     struct agent_job_record known;
-    if (j && (!run || run >= j->run)) {
+    if (j && (!run || run >= j->run))
         daemon_job_stop_asked(d, j);
-    } else if (!j && daemon_job_recall(d, hex, &known) == NEB_ERR_NOT_FOUND) {
+    if (j || daemon_job(d, hex)) // of this run no more, or not for this member to say
+        return;
+    enum neb_status st = daemon_job_recall(d, hex, &known);
+    if (st == NEB_ERR_NOT_FOUND) {
         struct daemon_early_stop *e =
             &d->early_stops[peer][d->n_early_stops[peer]++ % AGENT_JOBS_MAX];
         snprintf(e->hex, sizeof e->hex, "%s", hex);
         e->run = run;
-    } else if (!j) {
-        agent_job_record_clear(&known);
+        return;
     }
+    if (st == NEB_OK)
+        stop_known(d, peer, &known, run);
+    agent_job_record_clear(&known);
+}
+
+// A look through the ledger each, and an honest member asks again each second.
+bool daemon_job_over(void *user, const uint8_t id[AGENT_JOB_ID_BYTES], uint32_t peer) {
+    struct daemon *d = user;
+    struct agent_job_record r;
+    char hex[2 * AGENT_JOB_ID_BYTES + 1];
+    neb_hex(id, AGENT_JOB_ID_BYTES, hex);
+    if (!neb_bucket_take(&d->overs[peer], neb_now(), 1, DAEMON_OFFERS_BURST,
+                         DAEMON_OFFERS_A_SECOND) ||
+        daemon_job_recall(d, hex, &r) != NEB_OK)
+        return false;
+    bool over = !strcmp(r.state, "done") && names_cluster(r.spec, d->members.m[peer].pub.name);
+    agent_job_record_clear(&r);
+    return over;
 }
 
 static bool was_stopped(const struct daemon *d, const struct agent_jobrun *j) {
@@ -196,7 +243,8 @@ static void on_job(struct daemon *d, uint32_t peer, const char *hex, const json_
     char why[512];
     bool again = json_is_true(json_object_get(body, "again")),
          resume = json_is_true(json_object_get(body, "resume"));
-    if (d->stopping || !looks_at(d, peer, hex, again)) // each new link offers it anew
+    // An offer comes anew with each link. What has a receipt does not: of a job that is known it is kept for the next start.
+    if ((d->stopping && again) || !looks_at(d, peer, hex, again))
         return;
     uint32_t home = again || resume ? named_home(d, body, peer) : peer;
     struct agent_job_record known;
@@ -210,6 +258,8 @@ static void on_job(struct daemon *d, uint32_t peer, const char *hex, const json_
         agent_job_record_clear(&known);
         return;
     }
+    if (d->stopping) // not known here: offered again once this agent is back
+        return;
     if (!job_is_signed(d, home, hex, body)) {
         if (again)
             neb_debug("a job was offered again without its submitter's signature");
@@ -356,6 +406,18 @@ static void tend_lines(struct daemon *d, uint32_t peer, bool up) {
     }
 }
 
+// It may have lost its disk, or not have had the job yet. Said until the link has taken it: behind an outage a full queue may not.
+void daemon_offer_again(struct daemon *d, struct agent_jobrun *j) {
+    for (int k = 0; j->offers_due && k < j->job.n_clusters; k++) {
+        if (!(j->offers_due >> k & 1))
+            continue;
+        json_t *again = d->up[j->peers[k]] ? daemon_signed_job(d, j) : NULL;
+        json_object_set_new(again, "again", json_true());
+        if (!again || daemon_post(d, j->peers[k], AGENT_MSG_JOB, again, false))
+            j->offers_due &= (uint16_t) ~(1u << k);
+    }
+}
+
 void daemon_on_peer(void *user, uint32_t peer, bool up) {
     struct daemon *d = user;
     d->up[peer] = up;
@@ -372,13 +434,10 @@ void daemon_on_peer(void *user, uint32_t peer, bool up) {
         if (!j->used || j->state == AGENT_JOB_ENDED || !j->linked)
             continue;
         daemon_tell_alive(d, j, false);
-        // it may have lost its disk, or not have had the job yet
         for (int k = 0; up && k < j->job.n_clusters; k++)
-            if (k != j->self && j->peers[k] == peer) {
-                json_t *again = daemon_signed_job(d, j);
-                json_object_set_new(again, "again", json_true());
-                daemon_post(d, peer, AGENT_MSG_JOB, again, false);
-            }
+            if (k != j->self && j->peers[k] == peer)
+                j->offers_due |= (uint16_t)(1u << k);
+        daemon_offer_again(d, j);
         char text[160];
         if (!say)
             continue;

@@ -65,10 +65,16 @@ static void on_fault(void *user, const struct inter_stream_key *k, enum inter_st
         neb_debug("stream %u: %s", k->id, inter_stream_fault_name(f));
 }
 
+static bool on_over(void *user, const struct inter_stream_key *k, uint32_t peer) {
+    struct agent_streams *s = user;
+    const struct agent_jobrun *j = job_of(s, k);
+    return (!j || j->state == AGENT_JOB_ENDED) && s->over(s->user, k->job, peer);
+}
+
 void agent_streams_listen(struct agent_streams *s) {
-    inter_streams_listen(s->streams,
-                         &(struct inter_streams_callbacks){s, on_room, on_begin, on_deliver,
-                                                           on_checkpoint, on_refused, on_fault});
+    inter_streams_listen(s->streams, &(struct inter_streams_callbacks){
+                                         s, on_room, on_begin, on_deliver, on_checkpoint,
+                                         on_refused, on_fault, on_over});
 }
 
 static bool parse_terms(const json_t *list, struct inter_stream_config *c) {

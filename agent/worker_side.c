@@ -1,4 +1,5 @@
 #include "agent/worker_side.h"
+#include "agent/base/log.h"
 #include "agent/base/sha256.h"
 
 enum { SPOOL_BATCHES = 4096, WINDOW_BYTES = WORKER_SIDE_WINDOW_BYTES };
@@ -138,11 +139,41 @@ enum neb_status worker_side_newest(const struct worker_side *x, struct intra_ckp
     return intra_ckpt_open_latest_in(worker_vault(x->w), dir, out);
 }
 
+static const neb_ns taken_patience = 60 * NEB_S;
+
+static void say_untaken(struct worker_side *x, const struct agent_stream *s) {
+    char text[320];
+    snprintf(
+        text, sizeof text,
+        "%s has not confirmed the last %llu batches for a minute: it has not saved them yet, or "
+        "is away, or its part of the job was stopped; this cluster waits for it, and nebula "
+        "stop ends that",
+        x->w->job.clusters[s->c.peer].name, (unsigned long long)(s->next - s->durable));
+    neb_warn("%s", text);
+    worker_metrics(x->w, json_pack("{s:s,s:s}", "kind", "fault", "text", text));
+}
+
+static enum neb_status wait_taken(struct worker_side *x, const struct agent_stream *s) {
+    uint64_t sum = 0; // of how far the consumer is
+    neb_ns moved = neb_now();
+    bool said = false;
+    while (!x->w->stop && !s->let_go && s->durable < s->next) {
+        NEB_TRY(wait_more(x));
+        uint64_t now = s->durable + s->taken + s->arrived;
+        moved = now == sum ? moved : neb_now();
+        sum = now;
+        if (!said && neb_now() - moved >= taken_patience) {
+            say_untaken(x, s);
+            said = true;
+        }
+    }
+    return NEB_OK;
+}
+
 enum neb_status worker_side_wait_taken(struct worker_side *x) {
     NEB_TRY(worker_save_wait(x->w));
     for (int32_t i = 0; i < x->n_streams; i++)
-        while (!x->w->stop && produces(x->streams[i]) && !x->streams[i]->let_go &&
-               x->streams[i]->durable < x->streams[i]->next)
-            NEB_TRY(wait_more(x));
+        if (produces(x->streams[i]))
+            NEB_TRY(wait_taken(x, x->streams[i]));
     return NEB_OK;
 }
