@@ -78,6 +78,14 @@ rm "$T/rome/policy.json"
 "$nebula" resume "$id" --home "$T/rome" >/dev/null || fail "resume with another policy"
 goes_on rome || fail "not resumed"
 
+# new keys for the submitter are no reason either
+"$nebula" rotate "$enrol" --dir "$T/paris" >"$T/rotate.log" 2>&1 || fail "rotate: $(cat "$T/rotate.log")"
+keys_in_use() { grep -q "new keys are in use" "$T/paris.log"; }
+within 20 keys_in_use || fail "paris keeps its former keys"
+within 20 link_up rome paris || fail "no link with the new keys"
+restart rome KILL
+goes_on rome && is rome running || fail "a rotation holds the job: $(job rome state)"
+
 # the submitter is revoked: what runs goes on, at both
 "$nebula" revoke paris --dir "$T/hub" >/dev/null
 said() { grep -q 'paris, which submitted it, is no member any more; what runs goes on' "$T/$1.log"; }
@@ -89,6 +97,18 @@ restart rome KILL
 is rome held || fail "a revoked member's job began again: $(job rome state)"
 grep -q 'is held: "paris", which submitted it, is no member any more' "$T/rome.log" || fail "no reason: $(cat "$T/rome.log")"
 [[ $(job rome home) == paris ]] || fail "the job's submitter is now '$(job rome home)'"
+# nor does it come back with the next one who is given that name
+token=$("$nebula" invite paris --ttl 1h --dir "$T/hub")
+within 20 "$nebula" join "$token" --dir "$T/paris2" --endpoint "127.0.0.1:$((port + 5))" >/dev/null || fail "another paris cannot join"
+listed() { "$nebula" status --home "$T/rome" --json | jq -e '[.peers[].name] | index("paris")' >/dev/null; }
+within 20 listed || fail "rome's list has no other paris"
+restart rome KILL
+within 20 listed || fail "rome's list has no other paris, after its restart"
+is rome held || fail "a revoked member's job began again under its name's new holder: $(job rome state)"
+grep -q 'is held: "paris", which submitted it, was taken off the list since' "$T/rome.log" || fail "no reason: $(cat "$T/rome.log")"
+"$nebula" revoke paris --dir "$T/hub" >/dev/null
+unlisted() { ! listed; }
+within 20 unlisted || fail "the other paris stays"
 goes_on hub || fail "hub's worker stopped"
 is hub running || fail "hub's job is $(job hub state)"
 "$nebula" resume "$id" --home "$T/rome" >"$T/resume.log" 2>&1 || fail "the operator's word does not count: $(cat "$T/resume.log")"
