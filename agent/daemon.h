@@ -43,7 +43,7 @@ NEB_MUST_CHECK enum neb_status agent_daemon_run(const struct agent_daemon_config
 // Messages between agents (inter_service kinds).
 enum agent_message {
     // {"id", "spec", "home", "sig", "run"}, reliable, from home; with "resume": from any cluster of the job; unreliable with "again": to a
-    // peer that came back
+    // peer that came back, until the link has taken it
     AGENT_MSG_JOB = 1,
     AGENT_MSG_STOP,    // reliable: {"id", "run"}, from a cluster of the job, as the next three
     AGENT_MSG_REFUSED, // {"id", "reason"}; once, as the answer to a JOB

@@ -615,12 +615,14 @@ bool daemon_job_resume(struct daemon *d, const struct agent_job_record *r, bool 
                        size_t cap) {
     uint32_t home = home_of(d, r);
     if (home == AGENT_PEER_NONE && !asked && !r->adopted) {
-        snprintf(why, cap,
-                 sec_members_by_name(&d->members, r->home)
-                     ? "\"%s\", which submitted it, was taken off the list since: it is not signed "
-                       "with the keys of the member that has this name now"
-                     : "\"%s\", which submitted it, is no member any more",
-                 r->home);
+        snprintf(
+            why, cap,
+            sec_members_by_name(&d->members, r->home)
+                ? "it is not signed with the keys of \"%s\", which submitted it: that name was "
+                  "given to another member since, or its keys were changed while this agent "
+                  "was away"
+                : "\"%s\", which submitted it, is no member any more",
+            r->home);
         return false;
     }
     struct agent_jobrun *j = accept_job(d, r->hex, r->spec, home, r->home, false, why, cap);
