@@ -420,8 +420,11 @@ void inter_node_sketch(struct inter_node *n, const struct inter_key *k, const fl
 void inter_node_own_bad(struct inter_node *n, const struct inter_key *k) {
     struct job *j = node_find_job(n, k->job);
     struct fragment *g = node_find_fragment(j, k->fragment);
-    if (g && k->member == j->c.self && inter_key_equal(&g->slots[k->member].m.key, k))
-        g->slots[k->member].bad = true;
+    if (!g || k->member != j->c.self || !inter_key_equal(&g->slots[k->member].m.key, k))
+        return;
+    g->slots[k->member].bad = true;
+    g->slots[k->member].refusers |= (uint16_t)BIT(k->member);
+    g->said = 0; // the others are told with the next tick
 }
 
 void inter_node_restore_vote(struct inter_node *n, const struct inter_record *r) {

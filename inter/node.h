@@ -246,7 +246,7 @@ NEB_MUST_CHECK enum neb_status inter_node_restore_manifest(struct inter_node *n,
                                                            const struct inter_bitmap *got);
 // There was no room for it: it is opened again.
 void inter_node_restore_no_room(struct inter_node *n, const struct inter_key *k);
-// Of this node's own update: its gate would refuse it. It then votes for a record that does.
+// Of this node's own update: its gate would refuse it. It then says so, and votes for a record that does.
 void inter_node_own_bad(struct inter_node *n, const struct inter_key *k);
 // norm: L2 of the decoded update, 0: not known.
 void inter_node_restore_norm(struct inter_node *n, const struct inter_key *k, float norm);

@@ -6,7 +6,10 @@
 //     from their bytes                verdicts, and the norms that clip factors are made of: for whoever has them
 //
 // A voter that lacks bytes believes a verdict: it votes before they are here, as the two copies of every update ask for. With the
-// profile `robust` it believes nothing, gets the bytes first (struct fragment: pending), and is asked again meanwhile.
+// profile `robust` it believes nothing, gets the bytes first (struct fragment: pending), and is asked again meanwhile. A witness never has
+// bytes: it rejects by what data members have told it, and until then is asked again.
+//
+// A record lists no fewer updates than the job needs for one: with a witness, a leader could commit its own alone.
 //
 // Nor does a data member vote before its own worker has attached once: what the job's updates hold is that worker's word, and a record with an
 // update of another shape is one that no cluster can apply.
@@ -91,11 +94,20 @@ static bool stands_by(const struct job *j, const struct slot *t) {
     return j->c.n_members > 2 && t->whole && !t->bad;
 }
 
+// A witness has no bytes. What data members have said of an update stands against a leader that says otherwise; nothing is rejected
+// before enough of them have. Of two data members that is the owner's word too: who lies about the other's update, or about its own, holds up
+// rounds until it is revoked, and rejects nothing.
+static enum node_judgement of_witness(const struct job *j, const struct inter_record *r,
+                                      const struct inter_entry *e, const struct slot *t) {
+    bool bad = t->known && node_lists(r, &t->m) && node_no_good(j, t, e->member);
+    return bad == (e->verdict == INTER_REJECTED) ? NODE_FAIR : NODE_UNKNOWN;
+}
+
 static enum node_judgement verdict(const struct job *j, const struct fragment *g,
                                    const struct inter_record *r, const struct inter_entry *e) {
     const struct slot *t = &g->slots[e->member];
     if (node_is_witness(j))
-        return NODE_FAIR;
+        return of_witness(j, r, e, t);
     if (!t->known || !node_lists(r, &t->m) || !(t->whole || t->refused))
         return NODE_UNKNOWN;
     if (e->member == j->c.self && e->verdict == INTER_REJECTED)
@@ -105,14 +117,39 @@ static enum node_judgement verdict(const struct job *j, const struct fragment *g
     return t->whole == (e->verdict == INTER_ACCEPTED) ? NODE_FAIR : NODE_UNFAIR;
 }
 
+enum node_judgement node_judge_again(const struct job *j, const struct fragment *g,
+                                     const struct inter_record *r, uint8_t first_leader) {
+    uint8_t hash[INTER_SHA_BYTES];
+    enum node_judgement all = NODE_FAIR;
+    inter_record_hash(r, hash);
+    bool accepted = g->voted && !memcmp(hash, g->vote_hash, sizeof hash);
+    if (accepted || j->c.gone >> first_leader & 1 || j->c.n_members < 3)
+        return NODE_FAIR;
+    for (uint8_t i = 0; i < r->n && all != NODE_UNFAIR; i++) {
+        const struct inter_entry *e = &r->entries[i];
+        enum node_judgement v = e->verdict == INTER_REJECTED ? verdict(j, g, r, e) : NODE_FAIR;
+        bool own = e->member == j->c.self || node_is_witness(j);
+        if (v == NODE_UNFAIR || (v == NODE_UNKNOWN && own))
+            all = v;
+    }
+    return all;
+}
+
+// Of this member's own update its word counts: that it has sent a newer one meanwhile is none.
+static bool rejects_own(const struct job *j, const struct inter_record *r) {
+    for (uint8_t i = 0; i < r->n; i++)
+        if (r->entries[i].member == j->c.self && r->entries[i].verdict == INTER_REJECTED)
+            return j->c.n_members > 2;
+    return false;
+}
+
 enum node_judgement node_judge(const struct job *j, const struct fragment *g,
                                const struct inter_record *r, const struct inter_manifest *given,
                                uint8_t n) {
     float norms[INTER_MEMBERS_MAX];
     bool unknown = false;
     if (!node_follows(j, g, r) || !manifests_agree(j, g, r, given, n) ||
-        (j->c.masked && !inter_sums_allowed(r, j->c.n_members)) ||
-        (j->c.robust && r->n < node_robust_least(j)))
+        (j->c.masked && !inter_sums_allowed(r, j->c.n_members)) || r->n < node_least(j))
         return NODE_UNFAIR;
     for (uint8_t i = 0; i < r->n; i++) {
         enum node_judgement v = verdict(j, g, r, &r->entries[i]);
@@ -121,6 +158,8 @@ enum node_judgement node_judge(const struct job *j, const struct fragment *g,
         unknown = unknown || v == NODE_UNKNOWN;
     }
     if (!j->judges)
+        return NODE_UNKNOWN;
+    if (unknown && (node_is_witness(j) || rejects_own(j, r)))
         return NODE_UNKNOWN;
     if (!j->c.robust)
         return NODE_FAIR;

@@ -18,7 +18,7 @@ void node_clear_round(struct job *j, struct fragment *g) {
     g->has_best = g->has_best && g->best.round > g->round; // of a round still to be caught up with
     g->accepted = 0;
     g->pulled = g->bare = 0;
-    g->ready_since = g->bare_at = 0;
+    g->ready_since = g->bare_at = g->doubted = 0;
 }
 
 bool node_lists(const struct inter_record *r, const struct inter_manifest *m) {
@@ -263,6 +263,16 @@ void node_vote(struct step *s, struct job *j, struct fragment *g, const struct i
     node_act(s, INTER_ACT_STORE_VOTE)->record = *r;
 }
 
+// What a record lists: this node cannot judge it before.
+static void ask_for(struct fragment *g, const struct inter_record *c) {
+    if (g->waits && c->term <= g->pending.term)
+        return;
+    g->waits = true;
+    g->pending = *c;
+    for (uint8_t m = 0; m < INTER_MEMBERS_MAX; m++)
+        g->slots[m].gone = 0;
+}
+
 // Whether to vote for a proposal. One that cannot be judged yet makes this node ask for what it lists; of a term the first.
 static bool judge(struct step *s, struct job *j, struct fragment *g, const struct inter_record *c,
                   const struct inter_manifest *given, uint8_t n_given) {
@@ -275,12 +285,8 @@ static bool judge(struct step *s, struct job *j, struct fragment *g, const struc
     enum node_judgement v = fit ? node_judge(j, g, c, given, n_given) : NODE_UNFAIR;
     if (v == NODE_UNFAIR)
         node_fault(s, INTER_FAULT_DENIED);
-    if (v == NODE_UNKNOWN && (!g->waits || c->term > g->pending.term)) {
-        g->waits = true;
-        g->pending = *c;
-        for (uint8_t m = 0; m < INTER_MEMBERS_MAX; m++)
-            g->slots[m].gone = 0;
-    }
+    if (v == NODE_UNKNOWN && !node_is_witness(j))
+        ask_for(g, c);
     return v == NODE_FAIR;
 }
 
@@ -394,12 +400,12 @@ void node_on_accept(struct step *s, struct neb_rd *r) {
 
 // ---- proposing ------------------------------------------------------------------------------------------------
 
-// Refused by this node's gate. Where this node does not judge (its own update; a witness has no bytes), by that of most others who
-// do: one member's word rejects nothing.
-static bool no_good(const struct job *j, const struct slot *t, uint8_t m) {
+bool node_no_good(const struct job *j, const struct slot *t, uint8_t m) {
     uint16_t others = (uint16_t)(node_data(j) & ~(BIT(m) | BIT(j->c.self) | j->c.gone));
     if (m != j->c.self && !node_is_witness(j))
         return t->known && t->refused;
+    if (node_count(others) < 2 && j->c.n_members > 2)
+        others |= (uint16_t)BIT(m);
     return t->known && t->refusers && 2 * node_count(t->refusers & others) > node_count(others);
 }
 
@@ -407,7 +413,7 @@ static bool no_good(const struct job *j, const struct slot *t, uint8_t m) {
 // it as this node does.
 static bool eligible(const struct job *j, const struct slot *t, uint8_t m) {
     int copies = node_count(t->holders & node_data(j)), want = node_count(node_data(j));
-    bool bad = no_good(j, t, m);
+    bool bad = node_no_good(j, t, m);
     uint16_t against = t->refusers;
     if (bad)
         against = (uint16_t)(t->holders & node_data(j) & ~BIT(m));
@@ -494,7 +500,7 @@ static uint16_t choose(struct step *s, const struct job *j, struct fragment *g) 
     }
     int least = node_least(j), good = 0;
     for (uint8_t m = 0; m < j->c.n_members; m++)
-        good += ready >> m & 1 && !no_good(j, &g->slots[m], m);
+        good += ready >> m & 1 && !node_no_good(j, &g->slots[m], m);
     if (node_count(ready) < least || (j->c.masked && good < least)) {
         g->ready_since = 0;
         return 0;
@@ -524,14 +530,15 @@ static void fill_record(const struct step *s, struct inter_record *r, const stru
             continue;
         const struct slot *t = &g->slots[m];
         struct inter_entry *e = &r->entries[r->n++];
-        *e = (struct inter_entry){.member = m,
-                                  .flags = t->m.flags,
-                                  .verdict = no_good(j, t, m) ? INTER_REJECTED : INTER_ACCEPTED,
-                                  .attempt = t->m.key.attempt,
-                                  .bytes = t->m.bytes,
-                                  .tokens = t->m.tokens,
-                                  .digest = {t->m.digest[0], t->m.digest[1]},
-                                  .clip = 1};
+        *e =
+            (struct inter_entry){.member = m,
+                                 .flags = t->m.flags,
+                                 .verdict = node_no_good(j, t, m) ? INTER_REJECTED : INTER_ACCEPTED,
+                                 .attempt = t->m.key.attempt,
+                                 .bytes = t->m.bytes,
+                                 .tokens = t->m.tokens,
+                                 .digest = {t->m.digest[0], t->m.digest[1]},
+                                 .clip = 1};
         memcpy(e->sha256, t->m.sha256, sizeof t->m.sha256);
         // A run that is repeated may send earlier than its former life did.
         if (t->m.step > r->cursors[m])
@@ -545,6 +552,18 @@ static void fill_record(const struct step *s, struct inter_record *r, const stru
     float norms[INTER_MEMBERS_MAX];
     if (j->c.robust && node_norms_of(g, r, norms))
         inter_robust_clip(r, norms);
+}
+
+// A member that cannot tell yet gets the bytes; a witness, which cannot, leaves the term to somebody who has them.
+static bool may_propose_again(struct step *s, struct job *j, struct fragment *g,
+                              const struct inter_record *r) {
+    enum node_judgement v = node_judge_again(j, g, r, g->best.leader);
+    g->doubted = v != NODE_UNKNOWN ? 0 : g->doubted ? g->doubted : s->now;
+    if (v == NODE_UNKNOWN && !node_is_witness(j))
+        ask_for(g, r);
+    else if (v == NODE_UNKNOWN && s->now - g->doubted >= unfollowed)
+        node_step_down(j);
+    return v == NODE_FAIR;
 }
 
 // The leader: what somebody may have accepted in this round comes first, in this term; otherwise what is ready.
@@ -566,6 +585,9 @@ void node_try_propose(struct step *s, struct job *j, struct fragment *g) {
         g->has_best = false; // no honest voter has accepted it, whatever a promise says
     if (g->has_best && g->best.round == g->round) {
         r = g->best;
+        r.term = j->standing.term;
+        if (!may_propose_again(s, j, g, &r))
+            return;
     } else {
         uint16_t chosen = j->judges ? choose(s, j, g) : 0;
         if (!chosen)

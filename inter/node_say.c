@@ -155,7 +155,9 @@ static void put_state(struct step *s, const struct job *j, const struct slot *t)
     inter_key_put(b, &t->m.key);
     neb_buf_add(b, t->m.sha256, STATE_DIGEST);
     neb_buf_u64(b, j->standing.epoch);
-    neb_buf_u8(b, t->refused ? INTER_HOLD_REFUSED : t->whole ? INTER_HOLD_WHOLE : INTER_HOLD_PART);
+    neb_buf_u8(b, t->refused || t->bad ? INTER_HOLD_REFUSED
+                  : t->whole           ? INTER_HOLD_WHOLE
+                                       : INTER_HOLD_PART);
     neb_buf_u32(b, part ? (t->got.n + 7) / 8 : 0);
     if (part)
         neb_buf_add(b, t->got.bits, (t->got.n + 7) / 8);

@@ -114,6 +114,8 @@ struct fragment {
     uint32_t floor; // highest open round that a promise told of: nothing is proposed below
     bool has_best;  // and what was accepted in it, at the highest term
     struct inter_record best;
+    neb_ns
+        doubted; // since when this node would propose that again, and cannot tell whether it is right; 0: it can
     // Open round behind the newest record that was shown to be a majority's: others are as far. What they say themselves proves nothing.
     uint32_t proven;
     uint16_t pulled; // bit per member: asked for the open round's record
@@ -385,6 +387,10 @@ bool node_follows(const struct job *j, const struct fragment *g, const struct in
 enum node_judgement node_judge(const struct job *j, const struct fragment *g,
                                const struct inter_record *r, const struct inter_manifest *given,
                                uint8_t n);
+// Of a record that has to be proposed again: whether this node would vote for what it rejects. A promise says that it was accepted, and proves
+// nothing; with whoever says so two votes would be enough for it. Once its first leader is revoked, it is as good as any other.
+enum node_judgement node_judge_again(const struct job *j, const struct fragment *g,
+                                     const struct inter_record *r, uint8_t first_leader);
 // Norms of the updates that a record accepts, by member; false: one of them is not known here.
 bool node_norms_of(const struct fragment *g, const struct inter_record *r,
                    float norms[INTER_MEMBERS_MAX]);
@@ -410,6 +416,10 @@ bool node_possible(const struct job *j, const struct fragment *g, const struct i
 // Whether a member that was at g->cursors when its last update was committed can have seen so many tokens by this step.
 bool node_weight_possible(const struct job *j, const struct fragment *g, uint8_t m, uint64_t step,
                           uint64_t tokens);
+// Whether an update is refused: by this node's gate. Where this node does not judge (its own update; a witness has no bytes), by that of most
+// others who do: one member's word rejects nothing. Where there is one other only, its owner has to say so too (REFUSED in its own STATE).
+// Of a job of two members the other one's word is enough: neither can do without it.
+bool node_no_good(const struct job *j, const struct slot *t, uint8_t m);
 // r commits exactly m
 bool node_lists(const struct inter_record *r, const struct inter_manifest *m);
 

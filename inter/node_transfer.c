@@ -265,7 +265,7 @@ static struct slot *chunk_slot(struct step *s, struct job *j, const struct inter
     struct fragment *g = node_find_fragment(j, k->fragment);
     struct slot *t = &g->slots[k->member];
     bool now = k->round == g->round && t->known, same = now && t->m.key.attempt == k->attempt;
-    if (same && !t->whole && t->got.bits)
+    if (same && !t->whole && t->got.bits && !node_is_witness(j)) // which has opened nothing
         return t;
     node_fault(s, INTER_FAULT_REPLAY);
     // not wanted: it need not come again and take the newer one's room

@@ -298,7 +298,7 @@ static void finish_blob(struct sim *s, uint8_t i, const struct inter_manifest *m
         memcpy(b->words, part, sizeof b->words);
         b->whole = true;
         done.norm = 1;
-        done.refused = b->words[SIM_WORDS] == 1;
+        done.refused = b->words[SIM_WORDS] == 1 || sim_liar_rejects(s, i, m->key.member);
         done.ok = !done.refused;
         if (done.ok && !sim_lies(s, i))
             sim_check_blob(s, i, m);
@@ -315,13 +315,14 @@ static void open_blob(struct sim *s, uint8_t i, const struct inter_manifest *m) 
     if (!*part && !(*part = malloc(SIM_BLOB)))
         abort();
     memset(*part, 0, SIM_BLOB);
+    bool refused = b->words[SIM_WORDS] == 1 || sim_liar_rejects(s, i, m->key.member);
     if (b->whole) // from another round of this key's life: it is here already
         sim_host_step(s, i,
                       &(struct inter_event){.kind = INTER_EV_BLOB_DONE,
                                             .key = m->key,
                                             .norm = 1,
-                                            .ok = b->words[SIM_WORDS] != 1,
-                                            .refused = b->words[SIM_WORDS] == 1});
+                                            .ok = !refused,
+                                            .refused = refused});
     else
         tell_room(s, i, &m->key, !is_full(s, i));
 }

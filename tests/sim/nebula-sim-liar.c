@@ -46,7 +46,10 @@ void sim_liar_set_up(struct sim *s) {
     if (!(s->liar = calloc(1, sizeof *s->liar)))
         abort();
     struct sim_liar *l = s->liar;
-    l->who = (uint8_t)(s->o.witnesses ? s->o.members - 1 : neb_rng_below(&s->rng, s->o.members));
+    bool witness = s->o.witnesses && (s->o.terms || neb_mix64(s->o.seed + 5) % 2);
+    l->who = (uint8_t)(witness ? s->o.members - 1
+                               : neb_rng_below(&s->rng, s->o.members - s->o.witnesses));
+    l->rejects = s->o.witnesses && !witness && neb_mix64(s->o.seed + 6) % 4;
     l->twin = (uint8_t)s->o.members;
     l->one_update = neb_rng_below(&s->rng, 3) > 0;
     l->have = degree(s, 0.5);
@@ -238,7 +241,16 @@ void sim_liar_revoked(struct sim *s) {
             inter_node_job_gone(s->h[i].node, job_id, (uint16_t)(1u << s->liar->who));
 }
 
+bool sim_liar_rejects(const struct sim *s, uint8_t i, uint8_t owner) {
+    return sim_lies(s, i) && s->liar->rejects && owner != s->h[i].id;
+}
+
 bool sim_liar_stuck(const struct sim *s) {
+    int data = 0;
+    for (uint8_t i = 0; i < s->o.members; i++)
+        data += !s->h[i].witness && !sim_lies(s, i);
+    if (s->liar->gone && data < 2)
+        return true; // no record without two updates
     for (uint8_t i = 0; i < s->o.members; i++)
         for (uint32_t f = 0; f < s->o.fragments && s->h[i].node && !sim_lies(s, i); f++) {
             const struct fragment *g = &s->h[i].node->jobs[0].fragments[f];
@@ -247,9 +259,9 @@ bool sim_liar_stuck(const struct sim *s) {
                 const struct inter_entry *e =
                     g->decided ? &g->decision.entries[k] : &g->vote.entries[k];
                 bool here = !sim_lies(s, e->member) || e->verdict == INTER_REJECTED;
-                if (e->verdict == INTER_ACCEPTED && !sim_lies(s, e->member) &&
-                    sim_bad_update(s, e->member, f, g->round))
-                    return true; // no good: the leader believed the liar, others refuse it
+                bool bad = sim_bad_update(s, e->member, f, g->round);
+                if (!sim_lies(s, e->member) && bad == (e->verdict == INTER_ACCEPTED))
+                    return true; // the leader believed the liar's word, or its promise; others refuse it
                 for (uint8_t x = 0; x < s->o.members && !here; x++) {
                     const struct sim_blob *b = sim_lies(s, x)
                                                    ? NULL

@@ -58,7 +58,7 @@ static struct sim_options by_seed(const struct sim_options *given, uint64_t seed
     if (!o.members && o.liar) {
         static const uint8_t sizes[] = {3, 3, 3, 4, 4, 5, 5, 6};
         o.members = sizes[z % 8];
-        o.witnesses = z >> 8 & 1 && z >> 9 & 1; // then it is the witness that lies
+        o.witnesses = z >> 8 & 1 && z >> 9 & 1;
         o.robust = o.members >= 5 && !o.witnesses && z >> 10 & 1;
     }
     if (!o.members) {

@@ -206,6 +206,7 @@ struct sim_liar {
     neb_ns siege;                             // when a long division begins; 0: none is to come
     neb_ns divided;                           // until then the two sides do not hear each other
     bool gone;                                // revoked: faults are over
+    bool rejects;                             // all updates of others are no good, it says
     double have, alter, replay, leak, forget; // probabilities
     double push;                              // false chunks of an update that it has just heard of
     double terms;                             // that it lies about one
@@ -330,6 +331,7 @@ void sim_liar_works(struct sim *s, uint8_t i);
 void sim_liar_revoked(struct sim *s);
 // Whether a liar's update that no honest member has is in a decided record: nobody can go on.
 bool sim_liar_stuck(const struct sim *s);
+bool sim_liar_rejects(const struct sim *s, uint8_t i, uint8_t owner);
 
 // nebula-sim-terms.c
 void sim_liar_terms_set_up(struct sim *s);

@@ -402,6 +402,120 @@ static void test_wants_all(void **state) {
         assert_in_range(j->serves[i].m.key.round, 97, 99);
 }
 
+// ---- what a witness votes for ---------------------------------------------------------------------------------
+
+static struct inter_manifest update_of(uint8_t m) {
+    struct inter_manifest u = {
+        .key = {.member = m, .attempt = 1}, .bytes = 100, .chunk_bytes = INTER_CHUNK_MIN};
+    memcpy(u.key.job, job_id, sizeof job_id);
+    return u;
+}
+
+static void say_manifest(uint8_t m) {
+    struct inter_manifest u = update_of(m);
+    struct neb_buf b = {0};
+    neb_buf_u8(&b, MSG_MANIFEST);
+    inter_manifest_put(&b, &u);
+    message(m, &b);
+}
+
+static void say_holding(uint8_t from, uint8_t m, enum inter_holding h) {
+    struct inter_manifest u = update_of(m);
+    struct neb_buf b = {0};
+    neb_buf_u8(&b, MSG_STATE);
+    inter_key_put(&b, &u.key);
+    neb_buf_add(&b, u.sha256, STATE_DIGEST);
+    neb_buf_u64(&b, EPOCH);
+    neb_buf_u8(&b, h);
+    neb_buf_u32(&b, 0);
+    neb_buf_u32(&b, 0);
+    neb_buf_u8(&b, 0);
+    message(from, &b);
+}
+
+// Member 0 leads and lists the updates of the first n; of 1 this verdict. Whether this node votes for it.
+static bool votes_for(uint8_t n, enum inter_verdict of_1) {
+    struct job *j = node_find_job(node, job_id);
+    struct inter_record r = {
+        .n = n, .eta = 1, .n_plans = j->c.n_members, .n_accepts = 1, .accepts = {{.epoch = EPOCH}}};
+    struct neb_buf b = {0};
+    memcpy(r.job, job_id, sizeof r.job);
+    for (uint8_t m = 0; m < n; m++)
+        r.entries[m] = (struct inter_entry){.member = m,
+                                            .attempt = 1,
+                                            .bytes = 100,
+                                            .verdict = (uint8_t)(m == 1 ? of_1 : INTER_ACCEPTED),
+                                            .clip = 1};
+    inter_weights_fill(&r, j->fragments[0].absences);
+    neb_buf_u8(&b, MSG_PROPOSE);
+    inter_record_put(&b, &r);
+    neb_buf_u64(&b, EPOCH);
+    neb_buf_u8(&b, n);
+    for (uint8_t m = 0; m < n; m++) {
+        struct inter_manifest u = update_of(m);
+        inter_manifest_put(&b, &u);
+    }
+    message(0, &b);
+    return j->fragments[0].voted;
+}
+
+// Of two data members and a witness, two are a majority: the witness rejects nothing by the leader's word alone, nor does it commit the
+// leader's own update alone.
+static void test_witness(void **state) {
+    (void)state;
+    enum { WITNESS = 2, BY_WITNESS = 1 << WITNESS };
+    begin_of(3, BY_WITNESS, WITNESS, 0, true);
+    assert_false(votes_for(1, INTER_ACCEPTED));
+    assert_int_equal(faults[INTER_FAULT_DENIED], 1);
+    assert_false(votes_for(2, INTER_REJECTED)); // of which nothing has been heard
+    say_manifest(0);
+    say_manifest(1);
+    assert_false(votes_for(2, INTER_REJECTED));
+    say_holding(0, 1, INTER_HOLD_REFUSED);
+    assert_false(votes_for(2, INTER_REJECTED)); // the leader's word
+    assert_false(node_find_job(node, job_id)->fragments[0].waits);
+    say_holding(1, 1, INTER_HOLD_REFUSED); // and its owner's
+    assert_false(votes_for(2, INTER_ACCEPTED));
+    assert_true(votes_for(2, INTER_REJECTED));
+    assert_int_equal(faults[INTER_FAULT_DENIED], 1); // nobody is blamed for what was not known yet
+    begin_of(3, BY_WITNESS, WITNESS, 0, true);
+    assert_true(votes_for(2, INTER_ACCEPTED));
+    // Of three data members: both others, or one and no more than its word.
+    begin_of(4, 1 << 3, 3, 0, true);
+    say_manifest(1);
+    say_holding(0, 1, INTER_HOLD_REFUSED);
+    say_holding(1, 1, INTER_HOLD_REFUSED);
+    assert_false(votes_for(3, INTER_REJECTED));
+    say_holding(2, 1, INTER_HOLD_REFUSED);
+    assert_true(votes_for(3, INTER_REJECTED));
+}
+
+// Whose own gate would refuse its update says so, to the witness too; and leads a round that rejects it once the other one says the same.
+static void test_own_bad(void **state) {
+    (void)state;
+    for (int bad = 0; bad < 2; bad++) {
+        struct inter_manifest u = update_of(0);
+        begin_of(3, 1 << 2, 0, 0, true);
+        struct fragment *g = &node_find_job(node, job_id)->fragments[0];
+        step(&(struct inter_event){.kind = INTER_EV_SUBMIT, .manifest = &u, .norm = 1});
+        if (bad)
+            inter_node_own_bad(node, &u.key);
+        int said = 0;
+        now += NEB_S; // it has been said just now
+        step(&(struct inter_event){.kind = INTER_EV_TICK});
+        for (size_t i = 0; i < actions.n; i++) {
+            const struct inter_action *a = &actions.list[i];
+            const uint8_t *p = actions.bytes.p + a->at;
+            enum { HOLDING = 1 + 29 + STATE_DIGEST + 8 };
+            said += a->kind == INTER_ACT_SEND && p[0] == MSG_STATE && a->peer == 2 &&
+                    p[HOLDING] == INTER_HOLD_REFUSED;
+        }
+        assert_int_equal(said, bad);
+        say_holding(1, 0, INTER_HOLD_REFUSED);
+        assert_int_equal(node_no_good(node_find_job(node, job_id), &g->slots[0], 0), bad);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_waits_private), cmocka_unit_test(test_owing),
@@ -409,6 +523,7 @@ int main(void) {
         cmocka_unit_test(test_busy),          cmocka_unit_test(test_way_lost),
         cmocka_unit_test(test_held),          cmocka_unit_test(test_shares_a_path),
         cmocka_unit_test(test_chunk_bytes),   cmocka_unit_test(test_gone),
-        cmocka_unit_test(test_wants_all),     cmocka_unit_test(test_left_out)};
+        cmocka_unit_test(test_wants_all),     cmocka_unit_test(test_left_out),
+        cmocka_unit_test(test_witness),       cmocka_unit_test(test_own_bad)};
     return cmocka_run_group_tests(tests, NULL, done);
 }
