@@ -95,11 +95,13 @@ static bool stands_by(const struct job *j, const struct slot *t) {
 }
 
 // A witness has no bytes. What data members have said of an update stands against a leader that says otherwise; nothing is rejected
-// before enough of them have. Of two data members that is the owner's word too: who lies about the other's update, or about its own, holds up
+// before enough of them have, or its owner: of two data members there is nobody else. Who lies about the other's update, or about its own, holds up
 // rounds until it is revoked, and rejects nothing.
 static enum node_judgement of_witness(const struct job *j, const struct inter_record *r,
                                       const struct inter_entry *e, const struct slot *t) {
-    bool bad = t->known && node_lists(r, &t->m) && node_no_good(j, t, e->member);
+    bool listed = t->known && node_lists(r, &t->m), bad = listed && node_no_good(j, t, e->member);
+    if (e->verdict == INTER_REJECTED && listed && t->refusers >> e->member & 1)
+        return NODE_FAIR;
     return bad == (e->verdict == INTER_REJECTED) ? NODE_FAIR : NODE_UNKNOWN;
 }
 

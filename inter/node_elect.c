@@ -484,6 +484,15 @@ static void join(struct step *s, struct job *j) {
     j->asked_at = s->now;
 }
 
+// That the disk was lost, and that it had accepted this, may be one liar's word: it is not accepted while it rejects what this node does not. A
+// member that has bytes may have sent others since: then it believes.
+static bool adopts_in_doubt(const struct job *j, const struct fragment *g) {
+    if (!g->has_best || g->best.round != g->round)
+        return false;
+    enum node_judgement v = node_judge_again(j, g, &g->best, g->best.leader);
+    return v == NODE_UNFAIR || (v == NODE_UNKNOWN && node_is_witness(j));
+}
+
 // What the lost disk had accepted is accepted again: whoever counted on it can go on counting on it.
 static void recover(struct step *s, struct job *j) {
     for (uint8_t m = 0; m < j->c.n_members; m++)
@@ -492,6 +501,9 @@ static void recover(struct step *s, struct job *j) {
     for (uint32_t f = 0; f < j->c.fragments; f++)
         if (j->fragments[f].round < j->fragments[f].floor)
             return; // its commits are on their way
+    for (uint32_t f = 0; f < j->c.fragments; f++)
+        if (adopts_in_doubt(j, &j->fragments[f]))
+            return;
     for (uint32_t f = 0; f < j->c.fragments; f++) {
         struct fragment *g = &j->fragments[f];
         // Also where its commit has come meanwhile: that is not on disk before its updates are, and this node may stop before.

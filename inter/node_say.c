@@ -239,7 +239,7 @@ void inter_node_commit_message(struct neb_buf *out, const struct inter_record *r
 // Says again what a member may have missed.
 void node_repeat(struct step *s, struct job *j, struct fragment *g, uint8_t m) {
     const struct slot *own = &g->slots[j->c.self];
-    if (own->whole && !((own->holders | own->refusers) >> m & 1))
+    if ((own->whole || own->refused) && !((own->holders | own->refusers) >> m & 1))
         node_say_manifest(s, j, &own->m, m);
     for (uint8_t k = 0; k < j->c.n_members; k++) {
         const struct slot *t = &g->slots[k];

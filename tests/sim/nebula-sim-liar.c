@@ -262,6 +262,12 @@ bool sim_liar_stuck(const struct sim *s) {
                 bool bad = sim_bad_update(s, e->member, f, g->round);
                 if (!sim_lies(s, e->member) && bad == (e->verdict == INTER_ACCEPTED))
                     return true; // the leader believed the liar's word, or its promise; others refuse it
+                const struct sim_host *owner = &s->h[e->member];
+                const struct slot *now =
+                    owner->node ? &owner->node->jobs[0].fragments[f].slots[e->member] : NULL;
+                if (s->o.witnesses && e->verdict == INTER_REJECTED && now && now->known &&
+                    now->m.key.attempt > e->attempt)
+                    return true; // the witness has only heard what the others say of a newer one
                 for (uint8_t x = 0; x < s->o.members && !here; x++) {
                     const struct sim_blob *b = sim_lies(s, x)
                                                    ? NULL

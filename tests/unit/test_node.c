@@ -480,11 +480,10 @@ static void test_witness(void **state) {
     assert_int_equal(faults[INTER_FAULT_DENIED], 1); // nobody is blamed for what was not known yet
     begin_of(3, BY_WITNESS, WITNESS, 0, true);
     assert_true(votes_for(2, INTER_ACCEPTED));
-    // Of three data members: both others, or one and no more than its word.
+    // Of three data members: both others, or its owner.
     begin_of(4, 1 << 3, 3, 0, true);
     say_manifest(1);
     say_holding(0, 1, INTER_HOLD_REFUSED);
-    say_holding(1, 1, INTER_HOLD_REFUSED);
     assert_false(votes_for(3, INTER_REJECTED));
     say_holding(2, 1, INTER_HOLD_REFUSED);
     assert_true(votes_for(3, INTER_REJECTED));
