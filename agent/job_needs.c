@@ -18,6 +18,10 @@ static bool one_process(const struct agent_job *j) {
     return j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS;
 }
 
+bool agent_job_runs(const struct agent_job *j, int self, int part) {
+    return part == self || (one_process(j) && j->mode != AGENT_MODE_REPLICAS);
+}
+
 static bool exchanges(const struct agent_job *j, int self) {
     return j->sync.scheme == AGENT_SCHEME_FEDERATED && j->n_clusters > 1 &&
            (j->mode == AGENT_MODE_REPLICAS ||
@@ -26,8 +30,9 @@ static bool exchanges(const struct agent_job *j, int self) {
 
 // The model of a part; *t: what of it learns.
 static struct intra_model_config model_of(const struct agent_job *j, enum agent_role role,
-                                          int32_t vocab, struct intra_trainable *t) {
-    vocab = j->model.vocab ? j->model.vocab : vocab;
+                                          const struct agent_found *found,
+                                          struct intra_trainable *t) {
+    int32_t vocab = j->model.vocab ? j->model.vocab : found->vocab;
     *t = j->trainable;
     switch (role) {
     case AGENT_ROLE_GENERATOR:
@@ -37,9 +42,25 @@ static struct intra_model_config model_of(const struct agent_job *j, enum agent_
     case AGENT_ROLE_TEACHER: // one that does not learn has no more than parameters
         *t = (struct intra_trainable){.mode =
                                           j->distill.learn ? INTRA_TRAIN_FULL : INTRA_TRAIN_BITFIT};
-        return agent_job_model(j, &j->distill.shape, vocab, KERN_MASK_PREFIX);
+        return found->teacher.d_model
+                   ? found->teacher
+                   : agent_job_model(j, &j->distill.shape, vocab, KERN_MASK_PREFIX);
     default: return agent_job_model(j, NULL, vocab, j->model.mask);
     }
+}
+
+double agent_job_parameters(const struct agent_job *j, int self, const struct agent_found *found) {
+    double n = 0;
+    for (int i = 0; i < j->n_clusters; i++) {
+        struct intra_trainable t;
+        if (!agent_job_runs(j, self, i))
+            continue;
+        struct intra_model_config m = model_of(j, j->clusters[i].role, found, &t);
+        double d = m.d_model;
+        n += (double)m.vocab * d * (m.tied ? 1 : 2) +
+             m.n_layers * (2 * d * m.head_dim * (m.n_heads + m.n_kv_heads) + 3 * d * m.d_ff);
+    }
+    return n;
 }
 
 static double exchange_bytes(const struct intra_cost_job *x) {
@@ -52,7 +73,7 @@ static double exchange_bytes(const struct intra_cost_job *x) {
 static int32_t at_least_one(int32_t n) { return n > 1 ? n : 1; }
 
 static struct intra_cost_job cost_job(const struct agent_job *j, int self, enum agent_role role,
-                                      int32_t vocab) {
+                                      const struct agent_found *found) {
     const struct agent_cluster *c = &j->clusters[self];
     struct intra_cost_job x = {.batch = at_least_one(c->batch ? c->batch : j->batch),
                                .seq_len = j->seq_len,
@@ -60,7 +81,7 @@ static struct intra_cost_job cost_job(const struct agent_job *j, int self, enum 
                                .share = 1};
     int64_t micros = (int64_t)j->batch * j->accumulate / x.batch;
     x.members = agent_job_exchanging(j);
-    x.model = model_of(j, role, vocab, &x.trainable);
+    x.model = model_of(j, role, found, &x.trainable);
     x.mesh = (struct intra_mesh_config){at_least_one(c->mesh.dp), at_least_one(c->mesh.pp),
                                         at_least_one(c->mesh.tp)};
     x.micros = at_least_one((int32_t)fmin((double)micros, INT32_MAX / x.batch));
@@ -71,10 +92,10 @@ static struct intra_cost_job cost_job(const struct agent_job *j, int self, enum 
 }
 
 // Of one part, beside what is there: on the processors, on devices, or the most of both where that is open.
-static void add_memory(const struct agent_job *j, int self, enum agent_role role, int32_t vocab,
-                       struct agent_needs *n) {
+static void add_memory(const struct agent_job *j, int self, enum agent_role role,
+                       const struct agent_found *found, struct agent_needs *n) {
     const struct agent_cluster *c = &j->clusters[self];
-    struct intra_cost_job x = cost_job(j, self, role, vocab);
+    struct intra_cost_job x = cost_job(j, self, role, found);
     struct intra_cost cost;
     double ranks = (double)x.mesh.dp * x.mesh.pp * x.mesh.tp, host = 0, device = 0,
            learn = (double)intra_cost_count(&x.model, &x.trainable).trainable,
@@ -98,10 +119,10 @@ static void add_memory(const struct agent_job *j, int self, enum agent_role role
     n->device_memory += device;
 }
 
-static void add_disk(const struct agent_job *j, int self, enum agent_role role, int32_t vocab,
-                     struct agent_needs *n) {
+static void add_disk(const struct agent_job *j, int self, enum agent_role role,
+                     const struct agent_found *found, struct agent_needs *n) {
     struct intra_trainable t;
-    struct intra_model_config m = model_of(j, role, vocab, &t);
+    struct intra_model_config m = model_of(j, role, found, &t);
     struct intra_cost_params p = intra_cost_count(&m, &t);
     bool outer = exchanges(j, self);
     double state = 4 * (double)p.all + (8 + (outer ? EXCHANGE_BYTES : 0)) * (double)p.trainable;
@@ -112,7 +133,8 @@ static void add_disk(const struct agent_job *j, int self, enum agent_role role, 
                    fmax(1, fmax(j->distill.k, j->distill.k_max));
 }
 
-void agent_job_needs(const struct agent_job *j, int self, int32_t vocab, struct agent_needs *n) {
+void agent_job_needs(const struct agent_job *j, int self, const struct agent_found *found,
+                     struct agent_needs *n) {
     const struct agent_cluster *c = &j->clusters[self];
     *n = (struct agent_needs){0};
     if (c->witness)
@@ -124,11 +146,10 @@ void agent_job_needs(const struct agent_job *j, int self, int32_t vocab, struct 
     n->on_devices = !own && !roles && c->device != AGENT_DEVICE_CPU;
     n->on_processors = !own && (roles || c->device != AGENT_DEVICE_CUDA);
     for (int i = 0; i < j->n_clusters; i++) {
-        // one process of a mode with roles has all of them
-        if (i != self && !(one_process(j) && roles))
+        if (!agent_job_runs(j, self, i))
             continue;
         if (!own)
-            add_memory(j, self, j->clusters[i].role, vocab, n);
-        add_disk(j, self, j->clusters[i].role, vocab, n);
+            add_memory(j, self, j->clusters[i].role, found, n);
+        add_disk(j, self, j->clusters[i].role, found, n);
     }
 }

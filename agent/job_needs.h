@@ -1,6 +1,6 @@
 // What a job asks of the site that runs one of its clusters, from its specification alone: for the site's policy (policy.h). About, as
-// `nebula plan` reckons it (intra/cost.h); where a job leaves something open, the most that it can come to. A teacher from a checkpoint counts with the shape that the job says:
-// its file is this site's own. Allocates nothing.
+// `nebula plan` reckons it (intra/cost.h); where a job leaves something open, the most that it can come to. A teacher from a checkpoint has that one's shape,
+// whatever the job says. Allocates nothing.
 #ifndef AGENT_JOB_NEEDS_H
 #define AGENT_JOB_NEEDS_H
 #include "agent/config.h"
@@ -14,7 +14,18 @@ struct agent_needs {
     bool on_processors, on_devices; // where it may train
 };
 
-// job: valid. vocab: of the cluster's corpus, used where the job leaves it open. All 0: the cluster trains nothing (a witness).
-void agent_job_needs(const struct agent_job *job, int self, int32_t vocab, struct agent_needs *out);
+struct agent_found { // what a job leaves open, and this site's own files say
+    int32_t vocab;   // of the cluster's corpus; 0: not known
+    struct intra_model_config
+        teacher; // of the checkpoint distill.teacher.init; d_model 0: there is none
+};
+
+// job: valid. All 0: the cluster trains nothing (a witness).
+void agent_job_needs(const struct agent_job *job, int self, const struct agent_found *found,
+                     struct agent_needs *out);
+// Whether the worker of cluster `self` does the part of another one: one process of a mode with roles has all of them.
+bool agent_job_runs(const struct agent_job *job, int self, int part);
+// Of all models that the worker holds; without embedding and output where the vocabulary is not known.
+double agent_job_parameters(const struct agent_job *job, int self, const struct agent_found *found);
 
 #endif

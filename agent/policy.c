@@ -4,6 +4,8 @@
 #include "agent/base/number.h"
 #include "agent/job_model.h"
 #include "agent/job_needs.h"
+#include "intra/checkpoint.h"
+#include "intra/hf.h"
 #include "security/seal.h"
 
 #include <errno.h>
@@ -201,35 +203,37 @@ static bool data_ok(const struct agent_policy *p, const struct agent_job *job, i
     return true;
 }
 
-// Of the model that cluster `self` trains, by what the job says of it; the corpus's vocabulary is not looked up.
-static double parameters(const struct agent_job *job, int self) {
-    enum agent_role role = job->clusters[self].role;
-    const struct agent_shape *shape = role == AGENT_ROLE_TEACHER     ? &job->distill.shape
-                                      : role == AGENT_ROLE_GENERATOR ? &job->rtd.shape
-                                                                     : NULL;
-    struct intra_model_config m = agent_job_model(job, shape, job->model.vocab, KERN_MASK_CAUSAL);
-    double d = m.d_model;
-    return (double)m.vocab * d * (m.tied ? 1 : 2) +
-           m.n_layers * (2 * d * m.head_dim * (m.n_heads + m.n_kv_heads) + 3 * d * m.d_ff);
+// Whether all that the worker trains is listed. A teacher that learns trains all of its model, whatever the job says of the others'; one that
+// does not trains nothing.
+static bool trainable_ok(const struct agent_policy *p, const struct agent_job *job, int self) {
+    bool ok = true;
+    for (int i = 0; i < job->n_clusters && p->trainable; i++) {
+        bool teacher = job->clusters[i].role == AGENT_ROLE_TEACHER;
+        enum intra_trainable_mode mode = teacher ? INTRA_TRAIN_FULL : job->trainable.mode;
+        if (agent_job_runs(job, self, i) && (!teacher || job->distill.learn))
+            ok = ok && p->trainable >> mode & 1;
+    }
+    return ok;
 }
 
 // What is counted, against its limit. True: within all.
 static bool limits_ok(const struct agent_policy *p, const struct agent_job *job, int self,
                       const struct agent_policy_load *running, char *why, size_t cap) {
     const struct agent_cluster *c = &job->clusters[self];
-    double n = p->parameters ? parameters(job, self) : 0;
-    if (p->threads && (!c->threads || c->threads > p->threads))
-        snprintf(why, cap, "the job asks for %d threads (0: all), at most %lld are given",
-                 c->threads, (long long)p->threads);
+    // each rank that mpirun or Slurm starts has so many; those of launcher: local divide them
+    int64_t each = c->launcher == AGENT_LAUNCHER_MPIRUN || c->launcher == AGENT_LAUNCHER_SLURM
+                       ? agent_cluster_ranks(c)
+                       : 1,
+            threads = each * c->threads;
+    if (p->threads && (!threads || threads > p->threads))
+        snprintf(why, cap, "the job asks for %lld threads (0: all), at most %lld are given",
+                 (long long)threads, (long long)p->threads);
     else if (p->ranks && agent_cluster_ranks(c) > p->ranks)
         snprintf(why, cap, "the job asks for %d ranks, at most %lld are given",
                  agent_cluster_ranks(c), (long long)p->ranks);
     else if (p->steps && job->steps > p->steps)
         snprintf(why, cap, "the job makes %lld steps, at most %lld are given",
                  (long long)job->steps, (long long)p->steps);
-    else if (n > (double)p->parameters)
-        snprintf(why, cap, "the job's model has %.0f parameters, at most %lld are trained", n,
-                 (long long)p->parameters);
     else if (p->jobs && running->jobs >= p->jobs)
         snprintf(why, cap, "%d jobs of other members run, at most %lld do at a time", running->jobs,
                  (long long)p->jobs);
@@ -254,6 +258,29 @@ static int32_t vocab_of(const struct agent_job *job, int self) {
     return vocab;
 }
 
+// The shape of the checkpoint that a teacher of this worker starts from; none: d_model stays 0. False: it cannot be read.
+static bool find_teacher(const struct agent_job *job, int self, struct agent_found *out) {
+    struct intra_ckpt *c = NULL;
+    struct intra_model *m = NULL;
+    struct stat sb;
+    bool here = false;
+    for (int i = 0; i < job->n_clusters; i++)
+        here |= job->clusters[i].role == AGENT_ROLE_TEACHER && agent_job_runs(job, self, i);
+    if (!here || !job->distill.teacher[0])
+        return true;
+    bool ok = stat(job->distill.teacher, &sb) == 0 && S_ISREG(sb.st_mode) &&
+              intra_ckpt_open_index(NULL, job->distill.teacher, &c) == NEB_OK &&
+              intra_hf_layout(c, &m) == NEB_OK;
+    if (ok) {
+        out->teacher = m->c;
+        out->teacher.max_seq = job->seq_len;
+        out->teacher.mask = KERN_MASK_PREFIX;
+    }
+    intra_model_destroy(&m);
+    intra_ckpt_close(&c);
+    return ok;
+}
+
 static bool too_much(double need, int64_t given, const char *what, char *why, size_t cap) {
     if (!given || need <= (double)given)
         return false;
@@ -265,16 +292,29 @@ static bool too_much(double need, int64_t given, const char *what, char *why, si
 // What has to be reckoned, of the site's own corpus too: after its paths were found good.
 static bool needs_ok(const struct agent_policy *p, const struct agent_job *job, int self, char *why,
                      size_t cap) {
+    struct agent_found found = {0};
     struct agent_needs n;
-    if (!(p->tokens_per_step || p->memory || p->device_memory || p->disk || p->devices) ||
+    if (!(p->parameters || p->tokens_per_step || p->memory || p->device_memory || p->disk ||
+          p->devices) ||
         job->clusters[self].witness)
         return true;
     bool reckon = p->memory || p->device_memory || p->disk;
-    int32_t vocab = reckon ? vocab_of(job, self) : 0;
-    agent_job_needs(job, self, vocab, &n);
+    if ((reckon || p->parameters) && !find_teacher(job, self, &found)) {
+        snprintf(why, cap,
+                 "what the job needs cannot be reckoned: \"%s\", its teacher, is no checkpoint "
+                 "that can be read here",
+                 job->distill.teacher);
+        return false;
+    }
+    double parameters = p->parameters ? agent_job_parameters(job, self, &found) : 0;
+    found.vocab = reckon ? vocab_of(job, self) : 0;
+    agent_job_needs(job, self, &found, &n);
     bool denied = (n.on_processors && !(p->devices >> AGENT_DEVICE_CPU & 1)) ||
                   (n.on_devices && !(p->devices >> AGENT_DEVICE_CUDA & 1));
-    if (p->devices && denied)
+    if (parameters > (double)p->parameters)
+        snprintf(why, cap, "the job's model has %.0f parameters, at most %lld are trained",
+                 parameters, (long long)p->parameters);
+    else if (p->devices && denied)
         snprintf(why, cap, "\"devices\" lists %s alone, the job's cluster says device: %s",
                  p->devices >> AGENT_DEVICE_CPU & 1 ? "cpu" : "cuda",
                  !n.on_processors ? "cuda"
@@ -283,7 +323,7 @@ static bool needs_ok(const struct agent_policy *p, const struct agent_job *job, 
     else if (p->tokens_per_step && n.step_tokens > (double)p->tokens_per_step)
         snprintf(why, cap, "a step of the job has %.0f tokens, at most %lld are given",
                  n.step_tokens, (long long)p->tokens_per_step);
-    else if (reckon && !job->model.vocab && !vocab)
+    else if (reckon && !job->model.vocab && !found.vocab)
         snprintf(
             why, cap,
             "what the job needs cannot be reckoned: it does not say model.vocab, and its corpus "
@@ -307,7 +347,7 @@ bool agent_policy_admits(const struct agent_policy *p, const struct agent_job *j
     if (!member)
         snprintf(reason, sizeof reason, "\"%s\" is not among the \"members\" that may submit",
                  from);
-    else if (p->trainable && !(p->trainable >> job->trainable.mode & 1))
+    else if (!trainable_ok(p, job, self))
         snprintf(reason, sizeof reason, "\"trainable\" does not list what the job trains");
     else if (limits_ok(p, job, self, running, reason, sizeof reason) &&
              data_ok(p, job, self, reason, sizeof reason) &&

@@ -6,10 +6,10 @@
 //      "data":      ["/data/nebula"],     every path of the job lies below one of these: corpora, initial models, teachers,
 //                                         folders of labels (those that are not there yet, too)
 //      "trainable": ["lora", "bitfit"],   full, lora, bitfit, last_layers; absent: any
-//      "threads": 8, "ranks": 4,          at most, of this site's worker
+//      "threads": 8, "ranks": 4,          at most, of this site's worker; threads of all its ranks together
 //      "steps": 100000,                   at most, of a job
-//      "parameters": 1000000000,          at most, of the model that this site trains; embedding and output count where the job says
-//                                         model.vocab
+//      "parameters": 1000000000,          at most, of the models that this site's worker holds; embedding and output count where the job
+//                                         says model.vocab, or a teacher's checkpoint does
 //      "tokens_per_step": 1048576,        at most, of this site's cluster in a step (batch x accumulate x seq_len)
 //      "memory": "64G",                   at most, of this site's worker, about, in the machine's memory
 //      "device_memory": "20G",            likewise in each device's

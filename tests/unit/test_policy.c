@@ -4,6 +4,8 @@
 #include "agent/job_needs.h"
 #include "agent/planner.h"
 #include "agent/policy.h"
+#include "intra/checkpoint.h"
+#include "intra/trainer.h"
 #include "tests/testing.h"
 #include "tests/unit/cost_fixture.h"
 
@@ -25,6 +27,7 @@ static struct agent_policy parse(const char *text) {
     return p;
 }
 
+static const struct agent_found unknown; // a site whose own files say nothing
 static struct agent_policy_load running; // beside the job that is judged
 
 static bool admits(const struct agent_policy *p, const struct agent_job *j, const char *from,
@@ -311,6 +314,99 @@ static struct agent_job small_job(void) {
     return j;
 }
 
+// A teacher that learns trains all of its model, whatever the job says of the student's; with both in one process that is this site's too.
+static void test_teacher_trains(void **state) {
+    (void)state;
+    struct agent_policy lora = parse("{\"format\": 1, \"trainable\": [\"lora\"]}"),
+                        both = parse("{\"format\": 1, \"trainable\": [\"lora\", \"full\"]}");
+    struct agent_job j = job_of("/data");
+    running = (struct agent_policy_load){0};
+    j.mode = AGENT_MODE_DISTILL;
+    j.n_clusters = 2;
+    j.trainable.mode = INTRA_TRAIN_LORA;
+    j.clusters[0].role = AGENT_ROLE_TEACHER;
+    j.clusters[1].role = AGENT_ROLE_STUDENT;
+    assert_true(admits(&lora, &j, "hub", ""));
+    j.distill.learn = true;
+    assert_false(admits(&lora, &j, "hub", "\"trainable\" does not list"));
+    assert_true(admits(&both, &j, "hub", ""));
+    j.clusters[0].role = AGENT_ROLE_STUDENT;
+    j.clusters[1].role = AGENT_ROLE_TEACHER;
+    assert_true(admits(&lora, &j, "hub", ""));
+    j.sync.scheme = AGENT_SCHEME_SYNCHRONOUS;
+    assert_false(admits(&lora, &j, "hub", "\"trainable\" does not list"));
+}
+
+// A checkpoint decides about its teacher's shape, not what the job says beside it.
+static void test_teacher_shape(void **state) {
+    (void)state;
+    struct agent_job j = small_job();
+    struct intra_model_config wide = agent_planner_model(&j, 0);
+    struct intra_trainable full = {.mode = INTRA_TRAIN_FULL};
+    struct intra_model *m = NULL;
+    struct intra_ckpt_writer *w = NULL;
+    wide.vocab = j.model.vocab;
+    wide.rope_theta = 10000;
+    wide.norm_eps = 1e-5f;
+    wide.d_model = 256;
+    wide.head_dim = 64;
+    running = (struct agent_policy_load){0};
+    j.mode = AGENT_MODE_DISTILL;
+    j.n_clusters = 2;
+    j.clusters[0].role = AGENT_ROLE_TEACHER;
+    j.clusters[1].role = AGENT_ROLE_STUDENT;
+    double small = agent_job_parameters(&j, 0, &unknown);
+    snprintf(j.distill.teacher, sizeof j.distill.teacher, "%s/teacher.ckpt", dir);
+    neb_log_set_sink(testing_drop, NULL);
+    assert_false(limited("parameters", 1e9, &j, "cannot be reckoned"));
+    assert_int_equal(mkfifo(j.distill.teacher, 0600), 0); // which is waited for by who opens it
+    assert_false(limited("memory", 1e12, &j, "cannot be reckoned"));
+    neb_log_set_sink(NULL, NULL);
+    assert_int_equal(unlink(j.distill.teacher), 0);
+    assert_int_equal(intra_model_layout(&wide, &full, &m), NEB_OK);
+    assert_int_equal(intra_model_allocate(m, false), NEB_OK);
+    assert_int_equal(intra_ckpt_create(j.distill.teacher, &w), NEB_OK);
+    assert_int_equal(intra_model_save(m, w), NEB_OK);
+    assert_int_equal(intra_ckpt_commit(w), NEB_OK);
+    intra_ckpt_writer_destroy(&w);
+    intra_model_destroy(&m);
+    struct agent_found found = {.teacher = wide};
+    double large = agent_job_parameters(&j, 0, &found);
+    assert_true(large > 4 * small);
+    assert_true(limited("parameters", large, &j, ""));
+    assert_false(limited("parameters", large - 1, &j, "parameters, at most"));
+    for (int disk = 0; disk < 2; disk++) {
+        struct agent_needs n, by_job;
+        agent_job_needs(&j, 0, &found, &n);
+        agent_job_needs(&j, 0, &unknown, &by_job);
+        double need = disk ? n.disk : n.memory;
+        assert_true(need > (disk ? by_job.disk : by_job.memory));
+        assert_true(limited(disk ? "disk" : "memory", ceil(need), &j, ""));
+        assert_false(limited(disk ? "disk" : "memory", floor(0.99 * need), &j, "at most"));
+    }
+    // not of this site
+    j.clusters[0].role = AGENT_ROLE_STUDENT;
+    j.clusters[1].role = AGENT_ROLE_TEACHER;
+    assert_true(limited("parameters", small, &j, ""));
+    j.sync.scheme = AGENT_SCHEME_SYNCHRONOUS;
+    assert_false(limited("parameters", large, &j, "parameters, at most"));
+    assert_true(limited("parameters", large + small, &j, ""));
+}
+
+// Each rank that mpirun or Slurm starts has `threads`; those of launcher: local divide them.
+static void test_threads_of_ranks(void **state) {
+    (void)state;
+    struct agent_job j = job_of("/data");
+    running = (struct agent_policy_load){0};
+    j.clusters[0].mesh.dp = 4;
+    assert_true(limited("threads", 2, &j, ""));
+    for (int l = AGENT_LAUNCHER_MPIRUN; l <= AGENT_LAUNCHER_SLURM; l++) {
+        j.clusters[0].launcher = (enum agent_launcher)l;
+        assert_true(limited("threads", 8, &j, ""));
+        assert_false(limited("threads", 7, &j, "asks for 8 threads"));
+    }
+}
+
 // Few parameters, and a batch or sequence that no machine holds.
 static void test_needs(void **state) {
     (void)state;
@@ -323,7 +419,7 @@ static void test_needs(void **state) {
     huge.seq_len = 1 << 20;
     assert_false(limited("tokens_per_step", 1e15, &huge, "has 4503599627370496 tokens"));
     assert_false(limited("memory", 1e12, &huge, "GB of memory, at most 1e+03 GB"));
-    agent_job_needs(&j, 0, 0, &n);
+    agent_job_needs(&j, 0, &unknown, &n);
     assert_true(limited("memory", ceil(n.memory), &j, ""));
     assert_false(limited("memory", floor(n.memory * 0.99), &j, "of memory, at most"));
     // as nebula plan reckons it, the exchange's state included
@@ -342,21 +438,21 @@ static void test_needs(void **state) {
     rounds.n_clusters = 2;
     cost.outer = true;
     intra_cost_step(&cost, &rates, &planned);
-    agent_job_needs(&rounds, 0, 0, &more);
+    agent_job_needs(&rounds, 0, &unknown, &more);
     assert_true(more.memory > 0.9 * planned.host_bytes && more.memory < 1.2 * planned.host_bytes);
     // ranks of one machine add up; four times the sequence takes four times the activations
     wide.clusters[0].mesh.dp = 2;
-    agent_job_needs(&wide, 0, 0, &more);
+    agent_job_needs(&wide, 0, &unknown, &more);
     assert_true(more.memory > 1.5 * n.memory);
     // and so may those that mpirun or Slurm puts on one
     double together = more.memory;
     for (int l = AGENT_LAUNCHER_MPIRUN; l <= AGENT_LAUNCHER_SLURM; l++) {
         wide.clusters[0].launcher = (enum agent_launcher)l;
-        agent_job_needs(&wide, 0, 0, &more);
+        agent_job_needs(&wide, 0, &unknown, &more);
         assert_true(more.memory == together);
     }
     long_one.seq_len *= 4;
-    agent_job_needs(&long_one, 0, 0, &more);
+    agent_job_needs(&long_one, 0, &unknown, &more);
     assert_true(more.memory - n.memory > 3 * planned.acts_bytes * 0.99);
     // two generations, one being written, and the model: parameters, moments
     struct intra_cost_params params = intra_cost_count(&cost.model, &j.trainable);
@@ -387,7 +483,7 @@ static void test_devices(void **state) {
     assert_false(admits(&cpu, &cuda, "hub", "says device: cuda"));
     assert_false(admits(&gpu, &j, "hub", "\"devices\" lists cuda alone"));
     assert_false(admits(&gpu, &any, "hub", "says device: auto"));
-    agent_job_needs(&cuda, 0, 0, &n);
+    agent_job_needs(&cuda, 0, &unknown, &n);
     assert_true(n.device_memory > 0 && n.memory > 0);
     assert_false(limited("device_memory", 1000, &cuda, "of each device's memory"));
     assert_true(limited("device_memory", 1000, &j, ""));
@@ -494,6 +590,9 @@ int main(void) {
                                        cmocka_unit_test(test_labels_of_a_share),
                                        cmocka_unit_test(test_strict),
                                        cmocka_unit_test(test_needs),
+                                       cmocka_unit_test(test_teacher_trains),
+                                       cmocka_unit_test(test_teacher_shape),
+                                       cmocka_unit_test(test_threads_of_ranks),
                                        cmocka_unit_test(test_devices),
                                        cmocka_unit_test(test_file),
                                        cmocka_unit_test(test_signed_bytes)};
