@@ -57,19 +57,46 @@ enum neb_status rtd_share_send(struct rtd_share *s, int64_t x) {
     return cmp_decode(s->work, s->frame.p, s->frame.len, s->ours, n);
 }
 
+static double square(const float *x, size_t n) {
+    double sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += (double)x[i] * (double)x[i];
+    return sum;
+}
+
+// Both sides begin with rows of one size and meet every few events: what is far away beside this side's rows is no embedding that was
+// learned from the same text. A row that is small itself is measured by the block's.
+static enum neb_status near(const struct rtd_share *s, const float *rows, size_t elements) {
+    size_t cols = (size_t)s->model->embed->cols, n = elements / cols;
+    double usual = square(rows, elements) / (double)n, most = RTD_SHARE_AWAY * RTD_SHARE_AWAY;
+    for (size_t r = 0; r < n; r++) {
+        const float *own = rows + r * cols, *other = s->theirs + r * cols;
+        double away = 0;
+        for (size_t i = 0; i < cols; i++) {
+            double d = (double)other[i] - (double)own[i];
+            away += d * d;
+        }
+        if (!(away <= most * fmax(usual, square(own, cols)))) // also what is not finite
+            return neb_fail(NEB_ERR_FORMAT,
+                            "shared embeddings: row %zu of the block is %.3g away from this "
+                            "side's, of which one is %.3g long: is the other side's job this one, "
+                            "and is it in good health?",
+                            r, sqrt(away), sqrt(usual));
+    }
+    return NEB_OK;
+}
+
 enum neb_status rtd_share_take(struct rtd_share *s, int64_t x, const uint8_t *p, size_t n) {
     size_t elements;
     struct cmp_frame_info info;
-    (void)rows_of(s, x, &elements);
+    const float *rows = rows_of(s, x, &elements);
     NEB_TRY(cmp_frame_peek(p, n, &info));
     if (info.n != elements || info.codec.id != CMP_INT8)
         return neb_fail(NEB_ERR_FORMAT,
                         "shared embeddings: a frame of %llu elements; %zu in int8 are due",
                         (unsigned long long)info.n, elements);
     NEB_TRY(cmp_decode(s->work, p, n, s->theirs, elements));
-    for (size_t i = 0; i < elements; i++)
-        if (!isfinite(s->theirs[i]))
-            return neb_fail(NEB_ERR_FORMAT, "shared embeddings: element %zu is not finite", i);
+    NEB_TRY(near(s, rows, elements));
     s->answered = true;
     return NEB_OK;
 }

@@ -16,6 +16,7 @@
 #include "intra/model.h"
 
 enum { RTD_SHARE_BYTES = 64 << 10, RTD_SHARE_FRAME_MAX = 2 * RTD_SHARE_BYTES + 4096 };
+enum { RTD_SHARE_AWAY = 8 }; // of a row, in lengths of this side's: what is further away is refused
 
 struct rtd_share {
     struct cmp_work *work;
@@ -32,7 +33,7 @@ NEB_MUST_CHECK enum neb_status rtd_share_create(struct intra_model *m, struct rt
 void rtd_share_destroy(struct rtd_share **s);
 // Our rows of exchange x, into s->frame and s->ours. NEB_ERR_INVALID: they are not finite.
 NEB_MUST_CHECK enum neb_status rtd_share_send(struct rtd_share *s, int64_t x);
-// Theirs. NEB_ERR_FORMAT (logged): not such rows.
+// Theirs. NEB_ERR_FORMAT (logged): not such rows, or too far away from this side's to be of the same job.
 NEB_MUST_CHECK enum neb_status rtd_share_take(struct rtd_share *s, int64_t x, const uint8_t *p,
                                               size_t n);
 // Half of the way from ours to theirs, added to what the rows are now.

@@ -108,6 +108,42 @@ static void test_refuses(void **state) {
     intra_model_destroy(&a);
 }
 
+// No gate sees what comes by a stream: one exchange must not carry rows off, all of a block or one alone.
+static void test_far_away(void **state) {
+    (void)state;
+    struct intra_model *a = make(1), *b = make(1);
+    struct rtd_share *x = NULL, *y = NULL;
+    struct neb_buf was = {0};
+    assert_int_equal(rtd_share_create(a, &x), NEB_OK);
+    assert_int_equal(rtd_share_create(b, &y), NEB_OK);
+    neb_buf_add(&was, a->params, sizeof(float) * a->n_params);
+    float *rows = b->params + b->embed->at;
+    size_t n = (size_t)y->block * D;
+    const struct {
+        size_t rows; // of the block that are another's
+        float times;
+        enum neb_status st;
+    } cases[] = {{0, 1, NEB_OK},
+                 {(size_t)y->block, -5, NEB_OK}, // turned and grown: seven of its lengths at most
+                 {(size_t)y->block, 20, NEB_ERR_FORMAT},
+                 {(size_t)y->block, 1e37f, NEB_ERR_FORMAT},
+                 {1, 20, NEB_ERR_FORMAT},
+                 {1, -1e37f, NEB_ERR_FORMAT}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        memcpy(rows, a->params + a->embed->at, n * sizeof *rows);
+        for (size_t k = 0; k < cases[i].rows * D; k++)
+            rows[k] *= cases[i].times;
+        assert_int_equal(rtd_share_send(y, 0), NEB_OK);
+        assert_int_equal(rtd_share_take(x, 0, y->frame.p, y->frame.len), cases[i].st);
+        assert_memory_equal(was.p, a->params, was.len);
+    }
+    neb_buf_free(&was);
+    rtd_share_destroy(&x);
+    rtd_share_destroy(&y);
+    intra_model_destroy(&a);
+    intra_model_destroy(&b);
+}
+
 static void test_checkpoint(void **state) {
     (void)state;
     char dir[] = "/tmp/nebula-share-XXXXXX", path[NEB_PATH_MAX];
@@ -140,8 +176,8 @@ static void test_checkpoint(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_comes_together),
-                                       cmocka_unit_test(test_refuses),
-                                       cmocka_unit_test(test_checkpoint)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_comes_together), cmocka_unit_test(test_refuses),
+        cmocka_unit_test(test_far_away), cmocka_unit_test(test_checkpoint)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
