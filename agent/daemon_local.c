@@ -132,16 +132,18 @@ static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
     j->told_others = daemon_peers_left(d, j);
     j->told_expected = expected;
     j->told_lost = daemon_catching_up(d, j);
-    struct agent_ipc_part seal = {0}; // workers have it from their pipe
-    seal.p = agent_credential_seal(j->credential, &seal.len);
+    struct agent_ipc_part parts[2] = {0}, *seal = &parts[0], *sums;
+    seal->p = agent_credential_seal(j->credential, &seal->len);
+    sums = &parts[seal->len && agent_attach_waits(j)]; // workers have the former from their pipe
+    sums->p = agent_sums_keys(j->sums, &sums->len);
     json_t *head = json_pack(
-        "{s:s,s:O,s:i,s:s,s:i,s:i,s:b,s:b,s:b,s:I,s:o,s:o,s:o}", "ev", "job", "spec", j->spec,
+        "{s:s,s:O,s:i,s:s,s:i,s:i,s:b,s:b,s:b,s:I,s:o,s:o,s:b}", "ev", "job", "spec", j->spec,
         "cluster", j->self, "dir", dir, "alive", j->told_alive, "others", j->told_others,
         "expected", expected, "stop", j->state == AGENT_JOB_STOPPING, "lost", j->told_lost,
         "attempts", (json_int_t)daemon_attempts(d, j), "suspect", suspects(j), "taken",
-        agent_snapshot_mask(j->taken, j->job.sync.fragments), "sums", agent_sums_keys(j->sums));
-    if (agent_ipc_send(d->ipc, from, head, &seal, seal.len && agent_attach_waits(j) ? 1 : 0) !=
-        NEB_OK)
+        agent_snapshot_mask(j->taken, j->job.sync.fragments), "sums", sums->len != 0);
+    size_t n_parts = (size_t)(sums - parts) + (sums->len != 0);
+    if (agent_ipc_send(d->ipc, from, head, parts, n_parts) != NEB_OK)
         neb_debug("a worker is gone");
 }
 

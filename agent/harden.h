@@ -1,5 +1,5 @@
 // What an agent gives up and asks for before it touches a key: no core dumps and no debugger of the same user (both would
-// show keys; workers, which hold none, stay debuggable), and as many descriptors as the system allows, so that a flood of half-open
+// show keys; its workers do the same, since exec makes a process dumpable again), and as many descriptors as the system allows, so that a flood of half-open
 // connections does not take those that the ledger needs.
 #ifndef AGENT_HARDEN_H
 #define AGENT_HARDEN_H
@@ -13,8 +13,8 @@ rlim_t agent_descriptors(const struct rlimit *r);
 // A HOME that others can look into is said once, with what to do. What is in it is 0600, but an earlier version, or another program,
 // may have left more open.
 void agent_harden_home(const char *home);
-// For any process that holds a seal key: no core dump, no debugger. ranks: it is one of several MPI processes, which read each other's
-// memory and need to stay debuggable for that; then only core dumps are off.
+// For any process that holds a key or a worker's credentials: no core dump, no debugger. ranks: it is one of several processes, which may read
+// each other's memory (MPI's do) and need to stay debuggable for that; then only core dumps are off.
 void agent_harden_keys(bool ranks);
 
 #endif

@@ -2,6 +2,7 @@
 #include "agent/base/log.h"
 #include "agent/base/moved.h"
 #include "agent/follow.h"
+#include "agent/harden.h"
 #include "agent/ranks.h"
 #include "agent/worker.h"
 #include "intra/rank_env.h"
@@ -222,6 +223,7 @@ enum neb_status agent_launch_rank(const char *socket_path, const char *job, int 
     agent_launch_signals(true);
     agent_launch_environment();
     NEB_TRY(intra_comm_launched(&world));
+    agent_harden_keys(world->size > 1);
     if (log_dir)
         log_to(log_dir, world->rank);
     if (threads == 0) // all of the host, which its ranks divide

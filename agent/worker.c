@@ -3,6 +3,7 @@
 #include "agent/base/log.h"
 #include "agent/distill.h"
 #include "agent/follow.h"
+#include "agent/harden.h"
 #include "agent/job_model.h"
 #include "agent/launch.h"
 #include "agent/rtd.h"
@@ -234,6 +235,7 @@ static enum neb_status report(struct agent_worker *w) {
 }
 
 static enum neb_status run(struct agent_worker *w, const char *socket_path, const char *job) {
+    agent_harden_keys(w->world && w->world->size > 1); // exec has undone what its agent had set
     NEB_TRY(agent_credential_read(STDIN_FILENO, &w->credential));
     NEB_TRY(worker_attach(w, socket_path, job));
     worker_listen(w);

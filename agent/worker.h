@@ -320,7 +320,9 @@ NEB_MUST_CHECK enum neb_status worker_outer_adopt(struct agent_worker *w, int32_
 NEB_MUST_CHECK enum neb_status worker_outer_adopted(struct agent_worker *w);
 
 // worker_masked.c: the profile `private`
-NEB_MUST_CHECK enum neb_status worker_masked_keys(struct agent_worker *w, const json_t *keys);
+// keys: a key a cluster, as agent_sums_keys has them.
+NEB_MUST_CHECK enum neb_status worker_masked_keys(struct agent_worker *w, const void *keys,
+                                                  size_t len);
 NEB_MUST_CHECK enum neb_status worker_masked_seeds(const struct agent_worker *w,
                                                    struct agent_travel *t, const json_t *text);
 void worker_masked_config(const struct agent_worker *w, struct inter_outer_config *c);

@@ -6,6 +6,7 @@
 #include "agent/worker.h"
 
 #include <errno.h>
+#include <sodium.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -95,6 +96,12 @@ static void set_peers(struct agent_worker *w, const struct agent_ipc_msg *m) {
     w->expected = json_is_true(json_object_get(m->head, "expected"));
 }
 
+// Keys that came with the answer to an attach.
+static void wipe_parts(struct agent_ipc_msg *m) {
+    for (size_t i = 0; i < m->n_parts; i++)
+        sodium_memzero((void *)(uintptr_t)m->parts[i].p, m->parts[i].len);
+}
+
 static enum neb_status on_agent(struct agent_worker *w, struct agent_ipc_msg *m) {
     const char *ev = agent_ipc_str(m, "ev", "");
     bool taken = false;
@@ -116,6 +123,7 @@ static enum neb_status on_agent(struct agent_worker *w, struct agent_ipc_msg *m)
         w->orphan = true;
     else if (!strcmp(ev, "job") && w->foreign) {
         w->returned = true;
+        wipe_parts(m); // it has them
         set_peers(w, m);
         w->stop = json_is_true(json_object_get(m->head, "stop"));
     }
@@ -241,6 +249,8 @@ enum neb_status worker_attach(struct agent_worker *w, const char *socket_path, c
             w->taken |= 1ull << i;
     }
     w->stop = json_is_true(json_object_get(m.head, "stop"));
+    bool masked = json_is_true(json_object_get(m.head, "sums"));
+    const struct agent_ipc_part *sums = masked && m.n_parts ? &m.parts[m.n_parts - 1] : NULL;
     if (strcmp(agent_ipc_str(&m, "ev", ""), "job") || w->cluster < 0 || !*dir ||
         strlen(dir) >= sizeof w->dir)
         st = neb_fail(NEB_ERR_STATE, "the agent refuses a trainer for job %s: %s", job,
@@ -257,17 +267,18 @@ enum neb_status worker_attach(struct agent_worker *w, const char *socket_path, c
                       "agent's, both need a file system with it",
                       dir, strerror(errno));
     if (st == NEB_OK)
-        st = worker_masked_keys(w, json_object_get(m.head, "sums"));
+        st = worker_masked_keys(w, sums ? sums->p : NULL, sums ? sums->len : 0);
     if (st == NEB_OK)
         memcpy(w->dir, dir, strlen(dir) + 1);
     if (st == NEB_OK)
         st = choose_start(w);
-    if (st == NEB_OK && w->foreign && m.n_parts)
+    if (st == NEB_OK && w->foreign && m.n_parts > (sums != NULL))
         st = agent_credential_take_seal(w->credential, m.parts[0].p, m.parts[0].len);
     if (st == NEB_OK)
         st = agent_credential_vault(w->credential,
                                     (w->world && !strcmp(w->world->ops->name, "mpi")) || w->foreign,
                                     &w->vault);
+    wipe_parts(&m);
     agent_ipc_msg_clear(&m);
     return st;
 }

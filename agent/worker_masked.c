@@ -5,19 +5,13 @@
 
 #include <string.h>
 
-enum neb_status worker_masked_keys(struct agent_worker *w, const json_t *keys) {
-    uint8_t all[AGENT_CLUSTERS_MAX][SEC_SUM_KEY_BYTES] = {{0}};
-    bool good = json_array_size(keys) == (size_t)w->job.n_clusters;
+enum neb_status worker_masked_keys(struct agent_worker *w, const void *keys, size_t len) {
     if (w->job.sync.gate != AGENT_GATE_PRIVATE || w->job.sync.scheme != AGENT_SCHEME_FEDERATED)
         return NEB_OK;
-    for (int32_t k = 0; good && k < w->job.n_clusters; k++) {
-        const char *hex = json_string_value(json_array_get(keys, (size_t)k));
-        good = k == w->cluster || (hex && neb_unhex(hex, all[k], SEC_SUM_KEY_BYTES));
-    }
-    if (!good)
+    if (len != (size_t)w->job.n_clusters * SEC_SUM_KEY_BYTES)
         return neb_fail(NEB_ERR_FORMAT, "the agent gave no keys for sync.gate: private");
     return sec_sum_create((uint8_t)w->job.n_clusters, (uint8_t)w->cluster,
-                          (const uint8_t(*)[SEC_SUM_KEY_BYTES])all, &w->sum);
+                          (const uint8_t(*)[SEC_SUM_KEY_BYTES])keys, &w->sum);
 }
 
 enum neb_status worker_masked_seeds(const struct agent_worker *w, struct agent_travel *t,
