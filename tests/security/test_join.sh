@@ -111,11 +111,24 @@ grep -q 'chmod 600' "$T/err" || fail "no advice: $(cat "$T/err")"
 chmod 600 "$T/hub/ca/ca.key"
 
 # revocation
+cp -r "$T/paris" "$T/ghost" # with the list that still has it
+rm -f "$T/ghost/agent.sock"
 "$nebula" revoke paris --dir "$T/hub" >/dev/null
 within 5 no_peer hub paris || fail "paris is still a peer 5 s after its revocation"
 within 5 grep -q 'link to hub is down' "$T/paris.log" || fail "paris still has a link"
 sleep 3
 ! link_up paris hub || fail "a revoked member is linked again"
+# It ends by itself, since its link brought it the list. One that goes on with the former list keeps dialling, and is refused.
+refused() { "$nebula" status --home "$T/hub" --json | jq .refused.handshakes; }
+before=$(refused)
+agent ghost
+within 10 answers ghost || fail "the agent of a former list does not start: $(tail -n 3 "$T/ghost.log")"
+"$nebula" members --dir "$T/ghost" | has paris || fail "the former list is gone: nothing was tested"
+refused_more() { (($(refused) > before + 1)); }
+within 20 refused_more || fail "the hub refuses nobody ($before, now $(refused)): $(tail -n 3 "$T/hub.log")"
+kill -0 "${pids[-1]}" || fail "the agent of a former list has ended: $(tail -n 3 "$T/ghost.log")"
+! link_up ghost hub && ! link_up hub paris || fail "a revoked member that dials on has a link"
+kill "${pids[-1]}"
 if "$nebula" members --fetch "$enrol" --dir "$T/paris" >/dev/null 2>&1; then fail "a revoked member renewed"; fi
 
 # SIGHUP: nothing new, nothing ends
