@@ -17,6 +17,24 @@ id=$("$nebula" seal id "$T/seal.key" | awk '{print $2}')
 
 timeout 100 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/clear" >"$T/clear.log" 2>&1 || fail "run in clear: $(tail -n 3 "$T/clear.log")"
 
+# ---- any worker, of an agent that seals nothing too: exec has made it dumpable again, until it reads its credentials
+as_user=()
+((EUID)) || as_user=(setpriv --reuid=65534 --regid=65534 --clear-groups)
+if "${as_user[@]}" "$nebula" --version >/dev/null 2>&1; then
+    mkfifo "$T/nothing"
+    "${as_user[@]}" "$nebula" worker "$T/none.sock" 00 <"$T/nothing" 2>/dev/null &
+    plain=$!
+    exec 8>"$T/nothing"
+    hidden() { [[ $(stat -c %u "/proc/$plain/mem") == 0 && $(stat -c %u "/proc/$plain/cmdline") == 0 ]]; } # root's, not its user's
+    within 5 hidden || fail "a worker stays open to others of its user: $(stat -c '%U %n' "/proc/$plain/mem")"
+    [[ $(awk '/^Uid:/ {print $2}' "/proc/$plain/status") != 0 ]] || fail "it is root's anyway: nothing was tested"
+    [[ $(awk '/Max core file size/ {print $5}' "/proc/$plain/limits") == 0 ]] || fail "a worker may dump core"
+    exec 8>&-
+    wait "$plain" || true # without credentials
+else
+    echo "no other user can run the program here: what a plain worker hides is not checked"
+fi
+
 # ---- sealed, with a worker killed and looked at on the way
 timeout 150 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/run" --seal-key "$T/seal.key" >"$T/run.log" 2>&1 &
 pid=$!
