@@ -358,6 +358,7 @@ static struct agent_jobrun *accept_job(struct daemon *d, const char *hex, json_t
     bool witness = j->job.clusters[j->self].witness;
     if ((j->linked && recall_runs(d, j) != NEB_OK) ||
         (j->federated && !known && daemon_job_without_ledger(d, j) != NEB_OK) ||
+        (j->federated && daemon_proof_forget(d, j) != NEB_OK) ||
         (j->federated && daemon_open_rounds(d, j) != NEB_OK) ||
         (!witness && !over && start_worker(d, j) != NEB_OK)) {
         char text[400];

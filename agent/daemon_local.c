@@ -432,6 +432,8 @@ static bool on_worker(struct daemon *d, struct agent_jobrun *j, const char *op,
         on_report(d, j, m);
     else if (!strcmp(op, "checkpoint"))
         on_checkpoint(d, j, m);
+    else if (!strcmp(op, "snapshot-bad"))
+        daemon_proof_bad(d, j, agent_ipc_str(m, "text", ""));
     else
         return agent_streams_request(&d->streams, j, m);
     return true;

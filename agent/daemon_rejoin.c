@@ -52,7 +52,7 @@ static enum neb_status put_aside(const char *dir, const char *former, const char
 
 // The side that is given up stays readable in DIR/former: checkpoints, and at which steps it merged. *any: there were some.
 static enum neb_status clear_dir(const char *dir, bool *any) {
-    static const char *const names[] = {"snapshot.bin", "snapshot.part"};
+    static const char *const names[] = {"snapshot.bin", "snapshot.new", "snapshot.part"};
     char former[NEB_PATH_MAX], path[NEB_PATH_MAX];
     NEB_TRY(neb_path(former, sizeof former, dir, "former"));
     NEB_TRY(neb_path(path, sizeof path, dir, "checkpoint"));

@@ -121,6 +121,7 @@ static void check_divergence(struct daemon *d, struct agent_jobrun *j,
     char text[256];
     if (!r->round || !j->federated || j->state != AGENT_JOB_RUNNING)
         return;
+    daemon_proof_look_at(d, j, r); // a state that another one gave is not this cluster's fault
     struct agent_divergence x = agent_divergence_of(r, j->self, contributors(d, j));
     if (x.others && !x.own)
         daemon_say_fault(d, j,

@@ -1,4 +1,5 @@
 // Snapshots, both ways: given to members that are too far behind, fetched and taken over when this one is.
+#include "agent/base/fault.h"
 #include "agent/base/log.h"
 #include "agent/daemon_state.h"
 #include "agent/distill.h"
@@ -12,7 +13,7 @@ static uint32_t holders(const struct daemon *d, const struct agent_jobrun *j,
     for (int i = 0; i < j->job.n_clusters; i++) {
         struct inter_peer_stats s;
         if (i == j->self || agent_job_only_votes(&j->job, i) || !d->up[j->peers[i]] ||
-            inter_service_stats(d->service, j->peers[i], &s) != NEB_OK)
+            j->false_givers >> i & 1 || inter_service_stats(d->service, j->peers[i], &s) != NEB_OK)
             continue;
         double rtt = neb_seconds(s.link.rtt);
         uint32_t at = n++;
@@ -97,8 +98,8 @@ void daemon_on_behind(void *user, const uint8_t job[INTER_ID_BYTES]) {
     struct inter_snapshot_progress p;
     uint32_t peers[AGENT_CLUSTERS_MAX], n = j ? holders(d, j, peers) : 0;
     char dir[NEB_PATH_MAX], path[NEB_PATH_MAX];
-    if (!n || j->state != AGENT_JOB_RUNNING || j->replaced ||
-        inter_service_snapshot_progress(d->service, job, &p))
+    if (!n || j->state != AGENT_JOB_RUNNING || j->replaced || daemon_proof_waits(j) ||
+        neb_now() < j->ask_at || inter_service_snapshot_progress(d->service, job, &p))
         return;
     daemon_job_dir(d, j, dir, sizeof dir);
     if (neb_fs_mkdirs(dir, 0700) != NEB_OK ||
@@ -131,7 +132,8 @@ enum neb_status daemon_on_snapshot_open(void *user, const uint8_t job[INTER_ID_B
     struct daemon *d = user;
     struct agent_jobrun *j = daemon_job_by_id(d, job);
     char dir[NEB_PATH_MAX];
-    if (!j || agent_job_only_votes(&j->job, j->self) || j->replaced || stuck(j))
+    if (!j || agent_job_only_votes(&j->job, j->self) || j->replaced || stuck(j) ||
+        neb_fault("snapshot.open"))
         return NEB_ERR_NOT_FOUND; // or its state is in doubt
     struct agent_snapshot_search **s = search_of(d, job);
     if (s && *s && agent_snapshot_search_ended(*s)) {
@@ -170,9 +172,9 @@ static bool helps_worker(struct daemon *d, struct agent_jobrun *j, const char *d
     return helps;
 }
 
-// The job is closed and opened again on what the snapshot says; the worker begins again with it.
+// The job is closed and opened again on what the snapshot says; the worker begins again with it, once the others say the same.
 void daemon_on_snapshot_done(void *user, const uint8_t job[INTER_ID_BYTES], enum neb_status st,
-                             const char *part, uint64_t header_bytes) {
+                             const char *part, uint64_t header_bytes, uint32_t giver) {
     struct daemon *d = user;
     struct agent_jobrun *j = daemon_job_by_id(d, job);
     char dir[NEB_PATH_MAX], text[128];
@@ -208,10 +210,9 @@ void daemon_on_snapshot_done(void *user, const uint8_t job[INTER_ID_BYTES], enum
         daemon_say_fault(d, j, text);
         return;
     }
-    j->behind_until = j->hopeless_since = 0;
-    j->behind = 0;
-    j->behind_any = false;
-    neb_info("job %s: a snapshot is here; the worker begins again with it", j->job.name);
-    daemon_note(d, j, "a snapshot is here; the worker begins again with it");
-    daemon_worker_replace(d, j);
+    // where all compute again, what they had said of their parameters is in doubt itself
+    if (agent_job_only_votes(&j->job, j->self)) // it took the records alone
+        daemon_note(d, j, "a snapshot's records are here");
+    else
+        daemon_proof_begin(d, j, giver, !stuck(j));
 }

@@ -5,6 +5,7 @@
 //     daemon_peers.c     messages of other agents, links that come and go            ── in
 //     daemon_rounds.c    commits, rounds of a job, members that differ               ── in
 //     daemon_snapshot.c  snapshots given and taken                                   ── in
+//     daemon_proof.c     whether a state that was taken is the others'
 //     daemon_streams.c   streams (a narrow header of its own)                        ── in
 //     daemon_jobs.c      the life of a job and its worker
 //     daemon_rejoin.c    a job whose state is given up for the others'
@@ -222,7 +223,23 @@ enum neb_status daemon_on_snapshot_open(void *user, const uint8_t job[INTER_ID_B
 void daemon_on_snapshot_close(void *user, struct inter_snapshot_source *s);
 void daemon_end_searches(struct daemon *d);
 void daemon_on_snapshot_done(void *user, const uint8_t job[INTER_ID_BYTES], enum neb_status st,
-                             const char *part, uint64_t header_bytes);
+                             const char *part, uint64_t header_bytes, uint32_t giver);
+
+// daemon_proof.c
+// What was taken is compared with what the others say, and the worker begins with it when they bear it out. asks: it has to be; giver: a
+// peer, UINT32_MAX: several.
+void daemon_proof_begin(struct daemon *d, struct agent_jobrun *j, uint32_t giver, bool asks);
+// once a second, and when a record has come: acts on what they have said by now
+void daemon_proof_look(struct daemon *d, struct agent_jobrun *j);
+void daemon_proof_look_at(struct daemon *d, struct agent_jobrun *j, const struct inter_record *r);
+static inline bool daemon_proof_waits(const struct agent_jobrun *j) {
+    return j->proof.open && !j->proof.begun;
+}
+// The worker has found that it is not even what it says: it ends, and begins again without.
+void daemon_proof_bad(struct daemon *d, struct agent_jobrun *j, const char *what);
+// At the start of a job: nobody knows any more who gave what was not borne out yet.
+NEB_MUST_CHECK enum neb_status daemon_proof_forget(const struct daemon *d,
+                                                   const struct agent_jobrun *j);
 
 // daemon_rejoin.c
 // Gives up what is here of a job that does not run, rounds and checkpoints: resumed, it begins with the others' state. False: *why.

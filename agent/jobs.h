@@ -7,6 +7,7 @@
 #include "agent/credential.h"
 #include "agent/ipc.h"
 #include "agent/join_rate.h"
+#include "agent/snapshot_proof.h"
 #include "inter/service.h"
 #include "inter/types.h"
 
@@ -96,6 +97,10 @@ struct agent_jobrun {
     bool all_doubt;         // in the last one nobody had a majority on its side: all compute again
     neb_ns hopeless_since;  // nobody has a state to go back to; 0: not so
     struct agent_join join; // the snapshot that is being fetched
+    // the state that came with the last one, and clusters whose states were not the others': not asked again, bit each
+    struct agent_proof proof;
+    uint16_t false_givers;
+    neb_ns ask_at; // nobody is asked for a state before
     // when to look again for a snapshot that the worker needs; 0: it needs none
     neb_ns behind_until;
     // the commit that it asked for and that is gone; round UINT32_MAX: any

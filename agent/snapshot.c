@@ -1,7 +1,9 @@
 #include "agent/snapshot.h"
+#include "agent/base/fault.h"
 #include "agent/base/log.h"
 #include "agent/worker.h"
 #include "intra/checkpoint_array.h"
+#include "kernels/exact.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -13,11 +15,32 @@
 struct pin { // the checkpoint, and the two arrays that are given of it
     struct intra_ckpt *ckpt;
     struct intra_ckpt_array *body[2];
+    bool lies; // for tests: its first parameter is given as another one
 };
+
+static const float lie = 0.25f;
 
 static enum neb_status read_body(void *user, int i, uint64_t at, void *dst, size_t n) {
     const struct pin *p = user;
-    return intra_ckpt_array_bytes(p->body[i], at, dst, n);
+    NEB_TRY(intra_ckpt_array_bytes(p->body[i], at, dst, n));
+    if (p->lies && i == 0 && at == 0 && n >= sizeof lie)
+        memcpy(dst, &lie, sizeof lie);
+    return NEB_OK;
+}
+
+// What a member gives that lies: a false parameter, in the digest too, while it trains on with the true one. Of one fragment.
+static enum neb_status lie_for_test(struct pin *p, struct inter_snapshot *s) {
+    float first[2];
+    if (!neb_fault("snapshot.lie"))
+        return NEB_OK;
+    for (int i = 0; i < 2; i++)
+        NEB_TRY(intra_ckpt_array_bytes(p->body[i], 0, &first[i], sizeof first[i]));
+    struct kern_digest was = kern_digest_part(&first[0], &first[1], 0, 1),
+                       is = kern_digest_part(&lie, &first[1], 0, 1);
+    s->parts[0].digest[0] += is.lo - was.lo;
+    s->parts[0].digest[1] += is.hi - was.hi;
+    p->lies = true;
+    return NEB_OK;
 }
 
 static enum neb_status fill_snapshot(struct inter_ledger *l, struct pin *p,
@@ -42,6 +65,7 @@ static enum neb_status fill_snapshot(struct inter_ledger *l, struct pin *p,
         if (w[0])
             NEB_TRY(inter_ledger_get_commit(l, s->job, f, (uint32_t)w[0] - 1, &s->parts[f].last));
     }
+    NEB_TRY(lie_for_test(p, s));
     inter_snapshot_put(&out->header, s);
     NEB_TRY(neb_buf_check(&out->header));
     out->len[0] = out->len[1] = s->elements * sizeof(float);
@@ -154,13 +178,25 @@ static enum neb_status read_header(const struct neb_vault *vault, const char *pa
     return st;
 }
 
+// The newer one; the path of snapshot.bin where there is neither.
+static enum neb_status find_file(const char *dir, char path[NEB_PATH_MAX]) {
+    NEB_TRY(neb_path(path, NEB_PATH_MAX, dir, "snapshot.new"));
+    return neb_fs_exists(path) ? NEB_OK : neb_path(path, NEB_PATH_MAX, dir, "snapshot.bin");
+}
+
+static enum neb_status rename_in(const char *dir, const char *from, const char *to) {
+    if (rename(from, to) != 0)
+        return neb_fail_errno("cannot rename %s", from);
+    return neb_fs_sync_dir(dir);
+}
+
 enum neb_status agent_snapshot_accept(const struct neb_vault *vault, const char *dir,
                                       uint64_t header_bytes) {
-    char part[NEB_PATH_MAX], bin[NEB_PATH_MAX];
+    char part[NEB_PATH_MAX], fresh[NEB_PATH_MAX];
     struct inter_snapshot *s = NULL;
     uint64_t header = 0;
     NEB_TRY(neb_path(part, sizeof part, dir, "snapshot.part"));
-    NEB_TRY(neb_path(bin, sizeof bin, dir, "snapshot.bin"));
+    NEB_TRY(neb_path(fresh, sizeof fresh, dir, "snapshot.new"));
     enum neb_status st = read_header(vault, part, &header, &s);
     if (st == NEB_OK && header != header_bytes)
         st = neb_fail(NEB_ERR_FORMAT, "%s: its header is %llu bytes long, %llu were said", part,
@@ -170,17 +206,37 @@ enum neb_status agent_snapshot_accept(const struct neb_vault *vault, const char 
         (void)!neb_fs_remove(part);
         return st;
     }
-    if (rename(part, bin) != 0)
-        return neb_fail_errno("cannot rename %s", part);
-    return neb_fs_sync_dir(dir);
+    NEB_TRY(agent_snapshot_drop(dir, true));
+    return rename_in(dir, part, fresh);
+}
+
+enum neb_status agent_snapshot_prove(const char *dir) {
+    char fresh[NEB_PATH_MAX], bin[NEB_PATH_MAX];
+    NEB_TRY(neb_path(fresh, sizeof fresh, dir, "snapshot.new"));
+    NEB_TRY(neb_path(bin, sizeof bin, dir, "snapshot.bin"));
+    return rename_in(dir, fresh, bin);
+}
+
+enum neb_status agent_snapshot_drop(const char *dir, bool all) {
+    char path[NEB_PATH_MAX];
+    NEB_TRY(neb_path(path, sizeof path, dir, "snapshot.new"));
+    NEB_TRY(neb_fs_remove(path));
+    NEB_TRY(neb_path(path, sizeof path, dir, "snapshot.bin"));
+    return all ? neb_fs_remove(path) : NEB_OK;
+}
+
+enum neb_status agent_snapshot_taken(const struct neb_vault *vault, const char *dir,
+                                     struct inter_snapshot **out) {
+    char path[NEB_PATH_MAX];
+    uint64_t header;
+    NEB_TRY(find_file(dir, path));
+    return neb_fs_exists(path) ? read_header(vault, path, &header, out) : NEB_ERR_NOT_FOUND;
 }
 
 uint64_t agent_snapshot_round_bytes(const struct neb_vault *vault, const char *dir, int self) {
-    char path[NEB_PATH_MAX];
     struct inter_snapshot *s = NULL;
-    uint64_t header, bytes = 0;
-    if (neb_path(path, sizeof path, dir, "snapshot.bin") != NEB_OK || !neb_fs_exists(path) ||
-        read_header(vault, path, &header, &s) != NEB_OK)
+    uint64_t bytes = 0;
+    if (agent_snapshot_taken(vault, dir, &s) != NEB_OK)
         return 0;
     for (uint32_t f = 0; f < s->fragments; f++)
         for (uint8_t i = 0; s->parts[f].round && i < s->parts[f].last.n; i++)
@@ -211,7 +267,7 @@ enum neb_status agent_snapshot_install(const struct neb_vault *vault, struct int
     struct inter_snapshot *s = NULL;
     uint64_t header;
     *taken = 0;
-    NEB_TRY(neb_path(bin, sizeof bin, dir, "snapshot.bin"));
+    NEB_TRY(find_file(dir, bin));
     NEB_TRY(neb_path(folder, sizeof folder, dir, "checkpoint"));
     if (!neb_fs_exists(bin))
         return NEB_OK;
@@ -231,12 +287,9 @@ enum neb_status agent_snapshot_install(const struct neb_vault *vault, struct int
 
 bool agent_snapshot_passes(const struct neb_vault *vault, struct inter_ledger *l, const char *dir,
                            uint32_t fragment, uint32_t round) {
-    char bin[NEB_PATH_MAX];
     struct inter_snapshot *s = NULL;
-    uint64_t header;
     uint32_t floor;
-    if (neb_path(bin, sizeof bin, dir, "snapshot.bin") != NEB_OK || !neb_fs_exists(bin) ||
-        read_header(vault, bin, &header, &s) != NEB_OK)
+    if (agent_snapshot_taken(vault, dir, &s) != NEB_OK)
         return false;
     bool passes = fragment < s->fragments && s->parts[fragment].round > round &&
                   inter_ledger_floor(l, s->job, fragment, &floor) == NEB_OK &&
@@ -247,7 +300,7 @@ bool agent_snapshot_passes(const struct neb_vault *vault, struct inter_ledger *l
 
 bool agent_snapshot_useless(const char *dir) {
     char bin[NEB_PATH_MAX], folder[NEB_PATH_MAX];
-    if (neb_path(bin, sizeof bin, dir, "snapshot.bin") != NEB_OK ||
+    if (find_file(dir, bin) != NEB_OK ||
         neb_path(folder, sizeof folder, dir, "checkpoint") != NEB_OK || !neb_fs_exists(folder))
         return false;
     return neb_fs_remove(bin) == NEB_OK;

@@ -1,8 +1,9 @@
 // Snapshots of a job, as the agent gives and takes them (inter/snapshot.h moves the bytes).
 //
 //     given:  the newest checkpoint of the job's worker, mapped: a removed generation stays readable while it is pinned
-//     taken:  DIR/snapshot.part  arrives            ──► DIR/snapshot.bin, the ledger's chains begin at its records
-//             DIR/snapshot.bin   whole, on disk     ──► the worker takes over what it is ahead in, writes a checkpoint, removes it
+//     taken:  DIR/snapshot.part  arrives            ──► DIR/snapshot.new, the ledger's chains begin at its records
+//             DIR/snapshot.new   whole, on disk     ──► DIR/snapshot.bin, once the others bear it out (agent/snapshot_proof.h)
+//             DIR/snapshot.bin                      ──► the worker takes over what it is ahead in, writes a checkpoint, removes it
 #ifndef AGENT_SNAPSHOT_H
 #define AGENT_SNAPSHOT_H
 #include "agent/base/file.h"
@@ -28,10 +29,18 @@ NEB_MUST_CHECK enum neb_status agent_snapshot_open_take(struct agent_snapshot_se
                                                         struct inter_ledger *l,
                                                         struct inter_snapshot_source *out);
 void agent_snapshot_close(struct inter_snapshot_source *s);
-// DIR/snapshot.part has arrived: checks what can be checked before the worker reads it, and makes it DIR/snapshot.bin. After an
-// error the part is gone.
+// DIR/snapshot.part has arrived: checks what can be checked before the worker reads it, and makes it DIR/snapshot.new, in the place of any
+// that came before. After an error the part is gone.
 NEB_MUST_CHECK enum neb_status agent_snapshot_accept(const struct neb_vault *vault, const char *dir,
                                                      uint64_t header_bytes);
+// DIR/snapshot.new is what the others have: it becomes DIR/snapshot.bin.
+NEB_MUST_CHECK enum neb_status agent_snapshot_prove(const char *dir);
+// Or it is not, or nobody knows any more who gave it: gone. all: snapshot.bin too.
+NEB_MUST_CHECK enum neb_status agent_snapshot_drop(const char *dir, bool all);
+// The header of the newer one of both; freed by the caller. NEB_ERR_NOT_FOUND (not logged): there is none.
+NEB_MUST_CHECK enum neb_status agent_snapshot_taken(const struct neb_vault *vault, const char *dir,
+                                                    struct inter_snapshot **out);
+// What is said of DIR/snapshot.bin from here on is said of the newer one of both.
 // Installs DIR/snapshot.bin, if there is one, in the ledger; before the job is opened with `c`. *taken: fragments that it is ahead
 // in, bit each; 0 without one. A witness needs it no longer then: removed.
 NEB_MUST_CHECK enum neb_status agent_snapshot_install(const struct neb_vault *vault,

@@ -389,7 +389,8 @@ NEB_MUST_CHECK enum neb_status worker_write_checkpoint(struct agent_worker *w,
 NEB_MUST_CHECK enum neb_status worker_restore(struct agent_worker *w);
 // What is learned in the n steps up to w->step + n is not made here, or was lost: data and schedules go on behind them.
 NEB_MUST_CHECK enum neb_status worker_skip_steps(struct agent_worker *w, int64_t n);
-// Takes over the fragments that DIR/snapshot.bin is ahead in, and writes a checkpoint of that; nothing when there is none.
+// Takes over the fragments that DIR/snapshot.bin is ahead in, and writes a checkpoint of that; nothing when there is none. NEB_ERR_AGAIN: it
+// was not what it says, or not finite, and is gone: another process begins without it.
 NEB_MUST_CHECK enum neb_status worker_adopt_snapshot(struct agent_worker *w, bool has_checkpoint);
 // Tokens and row counts of the fragment begin at this step.
 void worker_begin_counts(struct agent_worker *w, int32_t f);

@@ -322,6 +322,16 @@ bool inter_node_job_status(const struct inter_node *n, const uint8_t job[INTER_I
 // Members that a newer list holds no more: their votes count as before, of whoever is left most must agree, but no round waits for an update
 // of theirs, be it by commit_all or because the profile `robust` wants five; `private` takes as many as ever.
 void inter_node_job_gone(struct inter_node *n, const uint8_t job[INTER_ID_BYTES], uint16_t gone);
+// What members say that (θ, v) of a fragment digested to before a round, beside what somebody else says of it: bit per member.
+struct inter_digests {
+    uint16_t same, other;
+};
+void inter_record_digests(const struct inter_record *r, const uint64_t digest[2],
+                          struct inter_digests *out);
+// Of the open round: in the manifests that are here, or the record where it is decided. False: another one is open, or no such job.
+bool inter_node_digests(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES],
+                        uint32_t fragment, uint32_t round, const uint64_t digest[2],
+                        struct inter_digests *out);
 // Whether a record carries the signatures of a majority of the voters of the job that `c` describes. Accepts that do not fit are dropped.
 bool inter_node_proves(struct inter_node *n, const struct inter_job_config *c,
                        struct inter_record *r);

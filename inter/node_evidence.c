@@ -312,3 +312,41 @@ void node_parted_tick(struct step *s, struct job *j) {
     if (node_parted(j) && s->now - j->parted_at >= parted_patience)
         say_split(s, j, j->other_from, j->other.fragment, j->other.round);
 }
+
+// ---- what members say of their parameters ---------------------------------------------------------------------
+
+static void said(struct inter_digests *out, uint8_t m, const uint64_t x[2],
+                 const uint64_t digest[2]) {
+    bool same = x[0] == digest[0] && x[1] == digest[1];
+    uint16_t bit = (uint16_t)BIT(m);
+    out->same = (uint16_t)((out->same & ~bit) | (same ? bit : 0));
+    out->other = (uint16_t)((out->other & ~bit) | (same ? 0 : bit));
+}
+
+static void said_in(struct inter_digests *out, const struct inter_record *r,
+                    const uint64_t digest[2]) {
+    for (uint8_t i = 0; i < r->n; i++)
+        said(out, r->entries[i].member, r->entries[i].digest, digest);
+}
+
+void inter_record_digests(const struct inter_record *r, const uint64_t digest[2],
+                          struct inter_digests *out) {
+    *out = (struct inter_digests){0};
+    said_in(out, r, digest);
+}
+
+bool inter_node_digests(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES],
+                        uint32_t fragment, uint32_t round, const uint64_t digest[2],
+                        struct inter_digests *out) {
+    const struct job *j = node_find_job((struct inter_node *)(uintptr_t)n, job);
+    const struct fragment *g = node_find_fragment((struct job *)(uintptr_t)j, fragment);
+    *out = (struct inter_digests){0};
+    if (!g || g->round != round)
+        return false;
+    for (uint8_t m = 0; m < j->c.n_members; m++)
+        if (g->slots[m].known)
+            said(out, m, g->slots[m].m.digest, digest);
+    if (g->decided) // of who has signed two the one that counts
+        said_in(out, &g->decision, digest);
+    return true;
+}

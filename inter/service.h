@@ -32,7 +32,7 @@ struct inter_service_callbacks {
                                      struct inter_snapshot_source *out);
     void (*snapshot_close)(void *user, struct inter_snapshot_source *source);
     void (*snapshot_done)(void *user, const uint8_t job[INTER_ID_BYTES], enum neb_status st,
-                          const char *part, uint64_t header_bytes);
+                          const char *part, uint64_t header_bytes, uint32_t giver);
     // A member has signed what no honest one does: once, when it is found out, and again when a job with such evidence is opened. May be NULL.
     void (*lied)(void *user, uint32_t peer, const struct inter_evidence *e);
     // This side is busy with something large: called every half second or so meanwhile, on the service's thread, while bytes move. May be NULL.
@@ -171,6 +171,11 @@ NEB_MUST_CHECK enum neb_status inter_service_snapshot_install(struct inter_servi
                                                               const struct inter_job_config *c,
                                                               const struct inter_snapshot *snapshot,
                                                               uint64_t *taken);
+// What the job's members say that (θ, v) of a fragment digested to before a round, beside `digest`: in signed manifests and the record of the
+// round, where it is open, in its record where it is over. NEB_ERR_NOT_FOUND (not logged): this ledger knows neither; and the ledger's errors.
+NEB_MUST_CHECK enum neb_status
+inter_service_digests(struct inter_service *s, const uint8_t job[INTER_ID_BYTES], uint32_t fragment,
+                      uint32_t round, const uint64_t digest[2], struct inter_digests *out);
 // The worker's oldest checkpoint needs no blob of rounds below this one.
 NEB_MUST_CHECK enum neb_status inter_service_prune(struct inter_service *s,
                                                    const uint8_t job[INTER_ID_BYTES],

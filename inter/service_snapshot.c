@@ -19,10 +19,10 @@ static void close_snapshot(void *user, struct inter_snapshot_source *source) {
 }
 
 static void snapshot_done(void *user, const uint8_t job[INTER_ID_BYTES], enum neb_status st,
-                          const char *part, uint64_t header_bytes) {
+                          const char *part, uint64_t header_bytes, uint32_t giver) {
     struct inter_service *s = user;
     if (s->cb.snapshot_done)
-        s->cb.snapshot_done(s->cb.user, job, st, part, header_bytes);
+        s->cb.snapshot_done(s->cb.user, job, st, part, header_bytes, giver);
 }
 
 static enum neb_status send_snapshot(void *user, uint32_t peer, bool bulk, const void *head,
@@ -110,5 +110,16 @@ enum neb_status inter_service_snapshot_install(struct inter_service *s,
             NEB_TRY(inter_ledger_prune(s->ledger, c->id, f, p->round));
         *taken |= ahead || before ? 1ull << f : 0;
     }
+    return NEB_OK;
+}
+
+enum neb_status inter_service_digests(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
+                                      uint32_t fragment, uint32_t round, const uint64_t digest[2],
+                                      struct inter_digests *out) {
+    struct inter_record r;
+    if (inter_node_digests(s->node, job, fragment, round, digest, out))
+        return NEB_OK;
+    NEB_TRY(inter_ledger_get_commit(s->ledger, job, fragment, round, &r));
+    inter_record_digests(&r, digest, out);
     return NEB_OK;
 }

@@ -10,7 +10,8 @@
 // signed by a majority), θ, v (fp32, little-endian). Its id is the SHA-256 of the header, so the same id means the same bytes,
 // whoever gives them: a transfer that broke off goes on where it was, after a restart of either side too. A state is for the clusters of
 // its job: another member that asks hears what it would hear where there is none, and what it offers is not looked at. Nothing here believes
-// the holder: the records prove themselves, and what θ digests to is compared with the next record of the majority.
+// the holder: the records prove themselves. But what (θ, v) must digest to is the holder's word, so whoever takes a state asks the others
+// first: their signed manifests and records of the round say the same, or it is dropped (agent/snapshot_proof.h).
 //
 // One thread. Memory: the header, one bit a chunk, one chunk.
 #ifndef INTER_SNAPSHOT_H
@@ -58,9 +59,10 @@ struct inter_snapshots_config {
     enum neb_status (*open)(void *user, const uint8_t job[INTER_ID_BYTES],
                             struct inter_snapshot_source *out);
     void (*close)(void *user, struct inter_snapshot_source *s);
-    // NEB_OK: PATH.part is whole and on disk, header_bytes of it are the header. NEB_ERR_NOT_FOUND: nobody has one.
+    // NEB_OK: PATH.part is whole and on disk, header_bytes of it are the header. NEB_ERR_NOT_FOUND: nobody has one. giver: the peer that all
+    // of it came from; UINT32_MAX: it came from several, or some of it was here before this fetch.
     void (*done)(void *user, const uint8_t job[INTER_ID_BYTES], enum neb_status st,
-                 const char *part, uint64_t header_bytes);
+                 const char *part, uint64_t header_bytes, uint32_t giver);
     // NEB_ERR_AGAIN: later.
     enum neb_status (*send)(void *user, uint32_t peer, bool bulk, const void *head, size_t n,
                             const void *body, size_t m);

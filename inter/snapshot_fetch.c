@@ -80,10 +80,12 @@ void snapshot_fetch_finish(struct inter_snapshots *s, struct fetch *f, enum neb_
     uint8_t job[INTER_ID_BYTES];
     char part[NEB_PATH_MAX];
     uint64_t header = f->header;
+    bool one = !f->found && __builtin_popcount(f->gave) == 1;
+    uint32_t giver = one ? f->peers[__builtin_ctz(f->gave)] : UINT32_MAX;
     memcpy(job, f->job, sizeof job);
     memcpy(part, f->part, sizeof part);
     snapshot_fetch_end(f);
-    s->c.done(s->c.user, job, st, part, header);
+    s->c.done(s->c.user, job, st, part, header, giver);
 }
 
 // The map beside the part: | id | total u64 | header u64 | bits |. It never says more than the disk holds: the part is synced first.
@@ -265,6 +267,8 @@ enum neb_status snapshot_on_offer(struct inter_snapshots *s, neb_ns now, uint32_
         return give_up(s, f, st);
     NEB_TRY(st);
     NEB_TRY(write_map(s, f));
+    f->found = f->got.set && (f->found || !f->gave);
+    f->gave = f->got.set ? f->gave : 0;
     f->offered = true;
     f->window = 1;
     f->patience = chunk_first;
@@ -336,6 +340,7 @@ enum neb_status snapshot_on_data(struct inter_snapshots *s, neb_ns now, uint32_t
     f->moved = now;
     if (!inter_bitmap_set(&f->got, i))
         return NEB_OK;
+    f->gave |= 1u << f->at;
     // of one that no room was made for
     if (f->total > limit_of(s, f) && !leaves_room(f, n))
         return give_up(s, f,

@@ -23,6 +23,8 @@ struct fetch { // the snapshot of one job that this member takes
     uint32_t peers[PEERS], n_peers;
     uint32_t at, asked;     // place in peers: taken from; asked last, UINT32_MAX: none
     uint32_t answered;      // places in peers whose offer was taken up, bit each
+    uint32_t gave;          // places in peers that chunks of this snapshot came from, bit each
+    bool found;             // chunks of it were here before this fetch
     uint64_t total, header; // bytes
     struct inter_bitmap got;
     uint32_t next, window, n_flights;

@@ -39,8 +39,8 @@ static void close_source(void *user, struct inter_snapshot_source *s) {
     neb_buf_free(&s->header);
 }
 static void done(void *user, const uint8_t id[INTER_ID_BYTES], enum neb_status st, const char *part,
-                 uint64_t header) {
-    (void)user, (void)id, (void)st, (void)header;
+                 uint64_t header, uint32_t giver) {
+    (void)user, (void)id, (void)st, (void)header, (void)giver;
     (void)!neb_fs_remove(part);
 }
 static enum neb_status put(void *user, uint32_t peer, bool bulk, const void *head, size_t n,

@@ -123,9 +123,10 @@ static inline enum neb_status on_snapshot_open(void *user, const uint8_t id[INTE
     return NEB_ERR_NOT_FOUND;
 }
 static inline void on_snapshot_done(void *user, const uint8_t id[INTER_ID_BYTES],
-                                    enum neb_status st, const char *part, uint64_t header_bytes) {
+                                    enum neb_status st, const char *part, uint64_t header_bytes,
+                                    uint32_t giver) {
     struct site *x = user;
-    (void)id, (void)part, (void)header_bytes;
+    (void)id, (void)part, (void)header_bytes, (void)giver;
     x->unanswered += st == NEB_ERR_NOT_FOUND;
 }
 

@@ -51,6 +51,7 @@ static struct {
     enum neb_status done;
     int n_done;
     uint64_t header;
+    uint32_t giver;
     char dir[64];
 } W;
 static const uint8_t job[INTER_ID_BYTES] = {9};
@@ -101,8 +102,9 @@ static void close_source(void *user, struct inter_snapshot_source *s) {
     W.closed++;
 }
 static void done(void *user, const uint8_t id[INTER_ID_BYTES], enum neb_status st, const char *part,
-                 uint64_t header) {
+                 uint64_t header, uint32_t giver) {
     (void)user, (void)id, (void)part;
+    W.giver = giver;
     W.done = st;
     W.n_done++;
     W.header = header;
@@ -236,6 +238,7 @@ static void test_over_a_bad_link(void **state) {
     OK(inter_snapshots_fetch(W.side[1].s, job, at("x"), none_first, 2, false, NEB_S));
     run(NEB_S, INT32_MAX);
     assert_int_equal(W.n_done, 1);
+    assert_int_equal(W.giver, 0);
     check_whole(7);
 }
 
@@ -254,6 +257,7 @@ static void test_goes_on_after_a_restart(void **state) {
     OK(inter_snapshots_fetch(W.side[1].s, job, at("x"), zero, 1, false, now + NEB_S));
     run(now + NEB_S, INT32_MAX);
     check_whole(7);
+    assert_int_equal(W.giver, 0); // what is not in the map has come again
     assert_true(W.data_bytes < 3 * total);
 }
 
@@ -267,6 +271,7 @@ static void test_a_newer_one(void **state) {
     OK(inter_snapshots_fetch(W.side[1].s, job, at("x"), zero, 1, false, now + 10 * NEB_S));
     run(now + 10 * NEB_S, INT32_MAX);
     check_whole(9);
+    assert_int_equal(W.giver, 0);
 }
 
 static void test_header_only(void **state) {

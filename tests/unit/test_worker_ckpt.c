@@ -4,6 +4,7 @@
 #include "inter/snapshot.h"
 #include "tests/testing.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -346,11 +347,47 @@ static void test_plans_of_snapshot(void **state) {
     destroy(&lost);
 }
 
+// One that holds a NaN in θ or v, with the digest of that; one that has not the digest that it says; one of another job: none ends the job
+// here, all are gone, and the next process begins without.
+static void test_bad_snapshot(void **state) {
+    (void)state;
+    char folder[NEB_PATH_MAX], path[NEB_PATH_MAX];
+    assert_int_equal(neb_path(folder, sizeof folder, dir, "checkpoint"), NEB_OK);
+    assert_int_equal(neb_path(path, sizeof path, dir, "snapshot.bin"), NEB_OK);
+    neb_log_set_sink(testing_drop, NULL);
+    for (int i = 0; i < 4; i++) {
+        struct inter_outer_array arrays[INTER_OUTER_ARRAYS];
+        struct agent_worker *w = make(), *lost = make();
+        struct neb_buf b = {0};
+        assert_int_equal(neb_fs_remove_tree(folder), NEB_OK);
+        inter_outer_arrays(w->outer, arrays);
+        if (i < 2)
+            arrays[i].p[arrays[i].n - 1] = i ? INFINITY : NAN;
+        write_snapshot(w);
+        if (i == 2) { // its first parameter is another one
+            assert_int_equal(neb_fs_read(path, 1 << 26, &b), NEB_OK);
+            b.p[b.len - 2 * arrays[0].n * sizeof(float)] ^= 1;
+            assert_int_equal(neb_fs_write(path, b.p, b.len, 0600), NEB_OK);
+            neb_buf_free(&b);
+        }
+        lost->job.sync.fragments += i == 3;
+        assert_int_equal(worker_restore(lost), NEB_ERR_AGAIN);
+        lost->job.sync.fragments -= i == 3;
+        assert_false(neb_fs_exists(path));
+        destroy(&w);
+        destroy(&lost);
+        lost = make();
+        assert_int_equal(worker_restore(lost), NEB_ERR_NOT_FOUND);
+        destroy(&lost);
+    }
+    neb_log_set_sink(NULL, NULL);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_under_way), cmocka_unit_test(test_section_missing),
-        cmocka_unit_test(test_of_before), cmocka_unit_test(test_repeated),
-        cmocka_unit_test(test_plans_of_snapshot)};
+        cmocka_unit_test(test_under_way),         cmocka_unit_test(test_section_missing),
+        cmocka_unit_test(test_of_before),         cmocka_unit_test(test_repeated),
+        cmocka_unit_test(test_plans_of_snapshot), cmocka_unit_test(test_bad_snapshot)};
     if (!mkdtemp(dir))
         return 1;
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

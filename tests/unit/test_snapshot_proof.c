@@ -1,0 +1,124 @@
+// Whether a state that was taken is the one that the others have (agent/snapshot_proof.h), and what members say of it (inter/node.h).
+#include "agent/snapshot_proof.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+enum { A = 1, B = 2, C = 4, D = 8, E = 16 }; // clusters; B is this one
+
+static enum agent_proof_verdict judge(uint16_t same, uint16_t other, uint16_t others,
+                                      uint16_t giver) {
+    struct inter_digests said = {same, other};
+    return agent_proof_judge(&said, others, giver);
+}
+
+static void test_two_clusters(void **state) {
+    (void)state;
+    assert_int_equal(judge(0, 0, 0, A), AGENT_PROOF_BORNE_OUT);
+    assert_int_equal(judge(0, A, 0, A), AGENT_PROOF_BORNE_OUT);
+    assert_int_equal(judge(0, 0, A, 0), AGENT_PROOF_BORNE_OUT); // some of it was here before
+}
+
+static void test_three_clusters(void **state) {
+    (void)state;
+    assert_int_equal(judge(0, 0, C, A), AGENT_PROOF_WAITS);
+    assert_int_equal(judge(A, 0, C, A), AGENT_PROOF_WAITS); // its own word twice
+    assert_int_equal(judge(A | C, 0, C, A), AGENT_PROOF_BORNE_OUT);
+    assert_int_equal(judge(C, 0, C, A), AGENT_PROOF_BORNE_OUT);
+    // it trains on with what the others have, and gives something else
+    assert_int_equal(judge(0, A | C, C, A), AGENT_PROOF_REFUTED);
+    assert_int_equal(judge(0, A, C, A), AGENT_PROOF_REFUTED);
+    // one against one: the giver is no more a liar than the other, who would have itself asked next
+    assert_int_equal(judge(0, C, C, A), AGENT_PROOF_DISPUTED);
+    assert_int_equal(judge(A, C, C, A), AGENT_PROOF_DISPUTED);
+    // what it had said before it computed its parameters again
+    assert_int_equal(judge(C, A, C, A), AGENT_PROOF_BORNE_OUT);
+}
+
+static void test_five_clusters(void **state) {
+    (void)state;
+    const uint16_t others = C | D | E;
+    assert_int_equal(judge(A | C, 0, others, A), AGENT_PROOF_BORNE_OUT);
+    assert_int_equal(judge(A, C, others, A), AGENT_PROOF_WAITS);
+    assert_int_equal(judge(A, C | D, others, A), AGENT_PROOF_REFUTED);
+    assert_int_equal(judge(A | E, C | D, others, A), AGENT_PROOF_DISPUTED);
+    assert_int_equal(judge(A | E | D, C, others, A), AGENT_PROOF_BORNE_OUT);
+    assert_int_equal(judge(A | E, C, others, A), AGENT_PROOF_BORNE_OUT);
+    assert_int_equal(judge(E, A | C, others, A), AGENT_PROOF_REFUTED);
+}
+
+// Several have given parts of it: one of those who say the same may be who made it up.
+static void test_giver_not_known(void **state) {
+    (void)state;
+    const uint16_t all = A | C | D;
+    assert_int_equal(judge(0, 0, all, 0), AGENT_PROOF_WAITS);
+    assert_int_equal(judge(A, 0, all, 0), AGENT_PROOF_WAITS);
+    assert_int_equal(judge(A | C, 0, all, 0), AGENT_PROOF_BORNE_OUT);
+    assert_int_equal(judge(0, A, all, 0), AGENT_PROOF_WAITS);
+    assert_int_equal(judge(0, all, all, 0), AGENT_PROOF_REFUTED);
+    assert_int_equal(judge(A, C, A | C, 0), AGENT_PROOF_DISPUTED);
+}
+
+static void test_fragments(void **state) {
+    (void)state;
+    struct inter_snapshot *s = calloc(1, sizeof *s);
+    struct inter_digests said[INTER_FRAGMENTS_MAX] = {{0}};
+    struct agent_proof p;
+    assert_non_null(s);
+    s->fragments = 3;
+    s->parts[0].round = 4;
+    s->parts[2] = (struct inter_snapshot_part){.round = 5, .digest = {6, 7}};
+    agent_proof_begin(&p, s, A, NEB_S);
+    assert_int_equal(p.open, 5); // nothing is in the second one
+    assert_int_equal(p.parts[2].round, 5);
+    assert_int_equal(p.parts[2].digest[1], 7);
+    said[0].same = C;
+    assert_int_equal(agent_proof_look(&p, said, C, NEB_S), AGENT_PROOF_WAITS);
+    assert_int_equal(p.open, 4);
+    said[2].other = A | C;
+    assert_int_equal(agent_proof_look(&p, said, C, NEB_S), AGENT_PROOF_REFUTED);
+    said[2] = (struct inter_digests){.same = C};
+    assert_int_equal(agent_proof_look(&p, said, C, NEB_S), AGENT_PROOF_BORNE_OUT);
+    assert_int_equal(p.open, 0);
+    free(s);
+}
+
+static void test_patience(void **state) {
+    (void)state;
+    struct inter_digests said[INTER_FRAGMENTS_MAX] = {{0}};
+    struct agent_proof p = {.open = 1, .giver = A, .since = NEB_S};
+    const neb_ns late = 2 * NEB_S + agent_proof_patience;
+    assert_int_equal(agent_proof_look(&p, said, C | D, late - 2 * NEB_S), AGENT_PROOF_WAITS);
+    assert_int_equal(agent_proof_look(&p, said, C | D, late), AGENT_PROOF_LATE);
+    said[0].other = C; // D is silent: no state of which somebody says something else
+    assert_int_equal(agent_proof_look(&p, said, C | D, late), AGENT_PROOF_DISPUTED);
+    p.begun = true; // once only
+    said[0].other = 0;
+    assert_int_equal(agent_proof_look(&p, said, C | D, 2 * late), AGENT_PROOF_WAITS);
+}
+
+static void test_records(void **state) {
+    (void)state;
+    struct inter_record r = {.n = 3};
+    struct inter_digests said;
+    r.entries[0] = (struct inter_entry){.member = 0, .digest = {7, 8}};
+    r.entries[1] = (struct inter_entry){.member = 2, .digest = {7, 9}};
+    r.entries[2] = (struct inter_entry){.member = 3, .digest = {7, 8}};
+    inter_record_digests(&r, (const uint64_t[]){7, 8}, &said);
+    assert_int_equal(said.same, A | D);
+    assert_int_equal(said.other, C);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_two_clusters),  cmocka_unit_test(test_three_clusters),
+        cmocka_unit_test(test_five_clusters), cmocka_unit_test(test_giver_not_known),
+        cmocka_unit_test(test_fragments),     cmocka_unit_test(test_patience),
+        cmocka_unit_test(test_records),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
