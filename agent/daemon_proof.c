@@ -37,45 +37,54 @@ static void name(const struct agent_jobrun *j, uint16_t who, char *out, size_t c
 }
 
 // What was taken, whose it was, and what follows.
-static void say_false(struct daemon *d, struct agent_jobrun *j, const char *what) {
+static void say_false(struct daemon *d, struct agent_jobrun *j, const char *what, bool proven) {
     char text[768], giver[160];
     name(j, j->proof.giver, giver, sizeof giver);
     snprintf(text, sizeof text, "ERROR: the state that %s gave %s: it is dropped", giver, what);
     size_t n = strlen(text);
-    if (j->proof.giver)
+    if (proven && j->proof.giver)
         snprintf(text + n, sizeof text - n, ", and %s is not asked again", giver);
     daemon_say_fault(d, j, text);
 }
 
-// The giver is not asked again, as long as there is another one to be asked.
-static void mark(struct daemon *d, struct agent_jobrun *j) {
-    char text[512], names[320];
+// The giver is not asked again, as long as there is another one to be asked. False: nobody can be believed, and the job ends here.
+static bool mark(struct daemon *d, struct agent_jobrun *j) {
+    enum { DISPUTES_MAX = 3 };
+    char text[640], names[320];
     uint16_t all = others_of(d, j);
     j->false_givers |= j->proof.giver;
     if (!all || all & ~j->false_givers)
-        return;
+        return true;
     j->false_givers = 0;
     j->ask_at = neb_now() + ask_again;
     agent_status_names(&j->job, all, names, sizeof names);
-    snprintf(text, sizeof text,
-             all & (all - 1)
-                 ? "the states of %s differ, and who is right cannot be told: this cluster waits, "
-                   "and asks again in a minute; nebula rejoin at whoever is wrong, or nebula "
-                   "revoke, ends this"
-                 : "no other cluster than %s can be asked for its state; it is asked again in a "
-                   "minute",
-             names);
-    daemon_say_fault(d, j, text);
+    bool over = ++j->disputes >= DISPUTES_MAX;
+    int n = snprintf(text, sizeof text,
+                     all & (all - 1)
+                         ? "the states of %s differ, and who is right cannot be told: nebula "
+                           "rejoin at whoever is wrong, or nebula revoke, ends that; "
+                         : "the state of %s is no good, and nobody else can be asked; ",
+                     names);
+    snprintf(text + n, sizeof text - (size_t)n, "%s",
+             over ? "this cluster's part of the job ends until then (nebula resume)"
+                  : "this cluster waits, and asks again in a minute");
+    if (over) {
+        daemon_job_fail(d, j, text);
+        daemon_job_stop(d, j);
+    } else {
+        daemon_say_fault(d, j, text);
+    }
+    return !over;
 }
 
-static void drop(struct daemon *d, struct agent_jobrun *j) {
+static bool drop(struct daemon *d, struct agent_jobrun *j) {
     char dir[NEB_PATH_MAX];
     daemon_job_dir(d, j, dir, sizeof dir);
     if (agent_snapshot_drop(dir, true) != NEB_OK)
         neb_warn("job %s: a state that is false could not be removed", j->job.name);
     j->proof.open = 0;
     j->taken = 0;
-    mark(d, j);
+    return mark(d, j);
 }
 
 // The worker begins again without it, and asks for another one.
@@ -96,9 +105,11 @@ static void refuse(struct daemon *d, struct agent_jobrun *j, enum agent_proof_ve
     else
         snprintf(text, sizeof text,
                  "is not what %s said to have, and which of them is right cannot be told", against);
-    say_false(d, j, text);
-    drop(d, j);
-    daemon_worker_replace(d, j);
+    say_false(d, j, text, v == AGENT_PROOF_REFUTED);
+    if (drop(d, j))
+        daemon_worker_replace(d, j);
+    else if (j->proof.begun && j->worker.pid) // or its checkpoint would be one of that state
+        daemon_worker_kill(j);
 }
 
 static void begin_worker(struct daemon *d, struct agent_jobrun *j) {
@@ -115,6 +126,12 @@ static void begin_worker(struct daemon *d, struct agent_jobrun *j) {
     neb_info("job %s: a snapshot is here; the worker begins again with it", j->job.name);
     daemon_note(d, j, "a snapshot is here; the worker begins again with it");
     daemon_worker_replace(d, j);
+}
+
+static void borne_out(struct daemon *d, struct agent_jobrun *j) {
+    j->disputes = 0;
+    if (!j->proof.begun)
+        begin_worker(d, j);
 }
 
 static void begin_late(struct daemon *d, struct agent_jobrun *j) {
@@ -162,8 +179,8 @@ void daemon_proof_look(struct daemon *d, struct agent_jobrun *j) {
         refuse(d, j, v, said, others);
     else if (v == AGENT_PROOF_LATE)
         begin_late(d, j);
-    else if (v == AGENT_PROOF_BORNE_OUT && !p->begun)
-        begin_worker(d, j);
+    else if (v == AGENT_PROOF_BORNE_OUT)
+        borne_out(d, j);
 }
 
 // The record of the round is all that is ever said of it.
@@ -210,9 +227,8 @@ void daemon_proof_begin(struct daemon *d, struct agent_jobrun *j, uint32_t giver
 void daemon_proof_bad(struct daemon *d, struct agent_jobrun *j, const char *what) {
     char text[400];
     snprintf(text, sizeof text, "is no good (%.300s)", what);
-    say_false(d, j, text);
-    drop(d, j);
-    if (!agent_attach_waits(j)) // it ends by itself, and that is no crash
+    say_false(d, j, text, true);
+    if (drop(d, j) && !agent_attach_waits(j)) // it ends by itself, and that is no crash
         j->replaced = true;
 }
 

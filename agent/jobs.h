@@ -101,6 +101,7 @@ struct agent_jobrun {
     struct agent_proof proof;
     uint16_t false_givers;
     neb_ns ask_at; // nobody is asked for a state before
+    int disputes;  // times that no other cluster could be believed, since one could
     // when to look again for a snapshot that the worker needs; 0: it needs none
     neb_ns behind_until;
     // the commit that it asked for and that is gone; round UINT32_MAX: any

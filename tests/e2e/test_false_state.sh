@@ -22,22 +22,27 @@ wait_rounds() { # CLUSTER ROUNDS
 }
 said() { has "$1" "$run/clusters/b/agent.log"; }
 
-for late in "" ,snapshot.late@b:1; do
-    run=$T/run${late:+-late}
+merged() { (($(cat "$run"/clusters/a/jobs/*/merges.log | wc -l) >= $1)); } # ROUNDS: by a, in its own log
+begin() { # FAULTS ROUNDS: a run in which b loses its disk, and is away until a has merged so many
     # c has none the first time that it is asked: whoever is nearer, a's comes first
-    export NEBULA_FAULT=worker.step:+8,snapshot.lie@a:*,snapshot.open@c:1$late
+    export NEBULA_FAULT=worker.step:+8,snapshot.open@c:1,$1
     timeout 140 "$nebula" pretrain "$T/job.yaml" --local 3 --out "$run" >"$run.log" 2>&1 &
     pid=$!
     nebula_pid=$(started_by "$pid")
-
     wait_rounds b 12
     kill -STOP "$nebula_pid" # so that its agent is not started again at once
     stopped=$nebula_pid
     kill -KILL "$(agent_of b)" "$(worker_of b)"
     rm -rf "$run/clusters/b/"{ledger.db,ledger.db-wal,ledger.db-shm,blobs,jobs}
+    within 60 merged "$2" || fail "no round $2 of a"
     kill -CONT "$nebula_pid"
     stopped=
     before=$(rounds a)
+}
+
+for late in "" ,snapshot.late@b:1; do
+    run=$T/run${late:+-late}
+    begin "snapshot.lie@a:*$late" 0
     within 60 said "the state that a gave is not what the others have: it is dropped, and a is not asked again" ||
         fail "nobody says that the state of a is false: $(tail -n 5 "$run/clusters/b/agent.log")"
     [[ ! $late ]] || said "nobody but a could be asked" || fail "b did not begin before it was known"
@@ -55,3 +60,14 @@ for late in "" ,snapshot.late@b:1; do
     has "the state that a gave" "$run/metrics.jsonl" || fail "who follows the job does not hear of it"
     echo "the false state of a was dropped${late:+ after b had begun with it}, that of c taken, digests equal"
 done
+
+# While b is away a's parameters change, which a itself takes for right: it is one against one, and b believes neither.
+digests_may_differ=1
+run=$T/run-parted
+begin worker.flip.a:40 50
+within 60 said "the states of a, c differ, and who is right cannot be told" || fail "b does not say it: $(tail -n 5 "$run/clusters/b/agent.log")"
+! said "a snapshot is here" || fail "b has taken the state of one of two that differ"
+end_now "$pid"
+wait "$pid" 2>/dev/null || true
+pid=
+echo "of two that differ neither is believed"
