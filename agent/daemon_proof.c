@@ -1,6 +1,5 @@
-// A state that was taken from another cluster, until the others bear it out (agent/snapshot_proof.h). Its worker goes on meanwhile with
-// what it has, which is of no use to anybody but costs nothing; where there is nothing it waits. Who gave what is not the others' is
-// named, and not asked again.
+// A state that was taken from another cluster, until the others bear it out (agent/snapshot_proof.h). The worker is not ended before:
+// it goes on with what it has, and says nothing that counts. Who gave what is not the others' is named, and not asked again.
 #include "agent/attach.h"
 #include "agent/base/fault.h"
 #include "agent/base/log.h"
@@ -45,6 +44,10 @@ static void say_false(struct daemon *d, struct agent_jobrun *j, const char *what
     if (proven && j->proof.giver)
         snprintf(text + n, sizeof text - n, ", and %s is not asked again", giver);
     daemon_say_fault(d, j, text);
+}
+
+uint16_t daemon_false_givers(const struct daemon *d, const struct agent_jobrun *j) {
+    return others_of(d, j) & ~j->false_givers ? j->false_givers : 0;
 }
 
 // The giver is not asked again, as long as there is another one to be asked. False: nobody can be believed, and the job ends here.

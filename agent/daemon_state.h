@@ -235,6 +235,8 @@ void daemon_proof_look_at(struct daemon *d, struct agent_jobrun *j, const struct
 static inline bool daemon_proof_waits(const struct agent_jobrun *j) {
     return j->proof.open && !j->proof.begun;
 }
+// Clusters that are not asked for a state, bit each: theirs were false, and there are others.
+uint16_t daemon_false_givers(const struct daemon *d, const struct agent_jobrun *j);
 // The worker has found that it is not even what it says: it ends, and begins again without.
 void daemon_proof_bad(struct daemon *d, struct agent_jobrun *j, const char *what);
 // At the start of a job: nobody knows any more who gave what was not borne out yet.

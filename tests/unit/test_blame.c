@@ -316,6 +316,26 @@ static void test_parameters(void **state) {
     blames(INTER_FAULT_DIVERGED, peers[THIRD]);
 }
 
+// What members say of their parameters in the open round, for who took a state that others must bear out.
+static void test_digests(void **state) {
+    (void)state;
+    struct inter_manifest a = differing(AUTHOR), o = manifest(OTHER, 0, 2);
+    struct inter_digests said = {1, 1};
+    assert_true(inter_node_digests(node, job, 0, 0, o.digest, &said));
+    assert_int_equal(said.same | said.other, 0); // nobody has said anything
+    show(OTHER, &a);
+    show(OTHER, &o);
+    assert_true(inter_node_digests(node, job, 0, 0, o.digest, &said));
+    assert_int_equal(said.same, 1u << OTHER);
+    assert_int_equal(said.other, 1u << AUTHOR);
+    assert_true(inter_node_digests(node, job, 0, 0, a.digest, &said));
+    assert_int_equal(said.same, 1u << AUTHOR);
+    assert_false(inter_node_digests(node, job, 0, 1, o.digest, &said)); // it is not open
+    assert_false(inter_node_digests(node, job, 9, 0, o.digest, &said));
+    const uint8_t none[INTER_ID_BYTES] = {77};
+    assert_false(inter_node_digests(node, none, 0, 0, o.digest, &said));
+}
+
 // A witness has no parameters: those of most others count, and of two that differ the third decides.
 static void test_parameters_at_a_witness(void **state) {
     (void)state;
@@ -528,16 +548,11 @@ static void test_behind_without_answer(void **state) {
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 int main(void) {
-    const struct CMUnitTest tests[] = {TEST(test_manifests),
-                                       TEST(test_blobs),
-                                       TEST(test_parameters),
-                                       TEST(test_parameters_at_a_witness),
-                                       TEST(test_envelopes),
-                                       TEST(test_passing_on),
-                                       TEST(test_what_proves_nothing),
-                                       TEST(test_behind),
-                                       TEST(test_behind_without_answer),
-                                       TEST(test_unasked),
-                                       TEST(test_one_after_several)};
+    const struct CMUnitTest tests[] = {TEST(test_manifests),  TEST(test_blobs),
+                                       TEST(test_parameters), TEST(test_parameters_at_a_witness),
+                                       TEST(test_digests),    TEST(test_envelopes),
+                                       TEST(test_passing_on), TEST(test_what_proves_nothing),
+                                       TEST(test_behind),     TEST(test_behind_without_answer),
+                                       TEST(test_unasked),    TEST(test_one_after_several)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
