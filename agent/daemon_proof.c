@@ -177,7 +177,7 @@ void daemon_proof_look(struct daemon *d, struct agent_jobrun *j) {
     uint16_t others = others_of(d, j) & (uint16_t) ~(p->giver | liars_of(d, j));
     collect(d, j, said);
     neb_ns now = neb_now() + (neb_fault("snapshot.late") ? 2 * agent_proof_patience : 0);
-    enum agent_proof_verdict v = agent_proof_look(p, said, others, now);
+    enum agent_proof_verdict v = agent_proof_look(p, said, others, (uint16_t)(1u << j->self), now);
     if (v >= AGENT_PROOF_DISPUTED)
         refuse(d, j, v, said, others);
     else if (v == AGENT_PROOF_LATE)

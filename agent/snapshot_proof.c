@@ -32,13 +32,14 @@ enum agent_proof_verdict agent_proof_judge(const struct inter_digests *said, uin
 }
 
 enum agent_proof_verdict agent_proof_look(struct agent_proof *p, const struct inter_digests *said,
-                                          uint16_t others, neb_ns now) {
+                                          uint16_t others, uint16_t own, neb_ns now) {
     enum agent_proof_verdict worst = AGENT_PROOF_BORNE_OUT;
     bool doubt = false;
     for (int f = 0; f < INTER_FRAGMENTS_MAX; f++) {
         if (!(p->open >> f & 1))
             continue;
-        enum agent_proof_verdict v = agent_proof_judge(&said[f], others, p->giver);
+        uint16_t back = others ? said[f].same & own : 0;
+        enum agent_proof_verdict v = agent_proof_judge(&said[f], others | back, p->giver);
         worst = v > worst ? v : worst;
         doubt |= (said[f].other & (others | p->giver)) != 0;
         if (v == AGENT_PROOF_BORNE_OUT)

@@ -43,8 +43,9 @@ void agent_proof_begin(struct agent_proof *p, const struct inter_snapshot *s, ui
 // counts like any other's; until it has said anything, what it gave is its word.
 enum agent_proof_verdict agent_proof_judge(const struct inter_digests *said, uint16_t others,
                                            uint16_t giver);
-// Of all open fragments, the worst of them; those that are borne out are open no more. said: (INTER_FRAGMENTS_MAX).
+// Of all open fragments, the worst of them; those that are borne out are open no more. said: (INTER_FRAGMENTS_MAX). own: bit of this cluster,
+// which may have been in the round itself, before its state was lost: where it had the same, that counts. Where it had not, it may be why.
 enum agent_proof_verdict agent_proof_look(struct agent_proof *p, const struct inter_digests *said,
-                                          uint16_t others, neb_ns now);
+                                          uint16_t others, uint16_t own, neb_ns now);
 
 #endif

@@ -77,14 +77,29 @@ static void test_fragments(void **state) {
     assert_int_equal(p.parts[2].round, 5);
     assert_int_equal(p.parts[2].digest[1], 7);
     said[0].same = C;
-    assert_int_equal(agent_proof_look(&p, said, C, NEB_S), AGENT_PROOF_WAITS);
+    assert_int_equal(agent_proof_look(&p, said, C, B, NEB_S), AGENT_PROOF_WAITS);
     assert_int_equal(p.open, 4);
     said[2].other = A | C;
-    assert_int_equal(agent_proof_look(&p, said, C, NEB_S), AGENT_PROOF_REFUTED);
+    assert_int_equal(agent_proof_look(&p, said, C, B, NEB_S), AGENT_PROOF_REFUTED);
     said[2] = (struct inter_digests){.same = C};
-    assert_int_equal(agent_proof_look(&p, said, C, NEB_S), AGENT_PROOF_BORNE_OUT);
+    assert_int_equal(agent_proof_look(&p, said, C, B, NEB_S), AGENT_PROOF_BORNE_OUT);
     assert_int_equal(p.open, 0);
     free(s);
+}
+
+// The third one was away in that round; this one was not, and had the same before its disk was lost.
+static void test_own_word(void **state) {
+    (void)state;
+    struct inter_digests said[INTER_FRAGMENTS_MAX] = {{.same = A | B}};
+    struct agent_proof p = {.open = 1, .giver = A, .since = NEB_S};
+    assert_int_equal(agent_proof_look(&p, said, C, B, NEB_S), AGENT_PROOF_BORNE_OUT);
+    p.open = 1;
+    said[0] = (struct inter_digests){.same = A, .other = B}; // its own memory may have failed
+    assert_int_equal(agent_proof_look(&p, said, C, B, NEB_S), AGENT_PROOF_WAITS);
+    assert_int_equal(agent_proof_look(&p, said, C, B, NEB_S + 2 * agent_proof_patience),
+                     AGENT_PROOF_LATE);
+    said[0] = (struct inter_digests){.same = B, .other = C};
+    assert_int_equal(agent_proof_look(&p, said, C, B, NEB_S), AGENT_PROOF_BORNE_OUT);
 }
 
 static void test_patience(void **state) {
@@ -92,13 +107,13 @@ static void test_patience(void **state) {
     struct inter_digests said[INTER_FRAGMENTS_MAX] = {{0}};
     struct agent_proof p = {.open = 1, .giver = A, .since = NEB_S};
     const neb_ns late = 2 * NEB_S + agent_proof_patience;
-    assert_int_equal(agent_proof_look(&p, said, C | D, late - 2 * NEB_S), AGENT_PROOF_WAITS);
-    assert_int_equal(agent_proof_look(&p, said, C | D, late), AGENT_PROOF_LATE);
+    assert_int_equal(agent_proof_look(&p, said, C | D, B, late - 2 * NEB_S), AGENT_PROOF_WAITS);
+    assert_int_equal(agent_proof_look(&p, said, C | D, B, late), AGENT_PROOF_LATE);
     said[0].other = C; // D is silent: no state of which somebody says something else
-    assert_int_equal(agent_proof_look(&p, said, C | D, late), AGENT_PROOF_DISPUTED);
+    assert_int_equal(agent_proof_look(&p, said, C | D, B, late), AGENT_PROOF_DISPUTED);
     p.begun = true; // once only
     said[0].other = 0;
-    assert_int_equal(agent_proof_look(&p, said, C | D, 2 * late), AGENT_PROOF_WAITS);
+    assert_int_equal(agent_proof_look(&p, said, C | D, B, 2 * late), AGENT_PROOF_WAITS);
 }
 
 static void test_records(void **state) {
@@ -118,7 +133,7 @@ int main(void) {
         cmocka_unit_test(test_two_clusters),  cmocka_unit_test(test_three_clusters),
         cmocka_unit_test(test_five_clusters), cmocka_unit_test(test_giver_not_known),
         cmocka_unit_test(test_fragments),     cmocka_unit_test(test_patience),
-        cmocka_unit_test(test_records),
+        cmocka_unit_test(test_own_word),      cmocka_unit_test(test_records),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
