@@ -117,7 +117,7 @@ int cmd_peer(int argc, char **argv) {
         .doc = "The sites this node works with. ID is what nebula id prints at the other site; - "
                "in place "
                "of an endpoint: it dials us. All sites must hold the same members.\v"
-               "An agent reads the list when it starts."};
+               "An agent that runs takes a change at once."};
     struct options o = {0};
     struct peers p;
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)

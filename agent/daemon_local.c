@@ -348,6 +348,10 @@ static void on_resume_request(struct daemon *d, const struct agent_ipc_client *f
                               struct agent_ipc_msg *m, bool anew) {
     char why[512];
     struct agent_job_record r;
+    if (d->stopping) {
+        daemon_answer(d, from, false, "the agent is ending; say it again when it is back");
+        return;
+    }
     if (agent_jobs_choose(inter_service_ledger(d->service), agent_ipc_str(m, "job", ""), &r, why,
                           sizeof why) != NEB_OK) {
         daemon_answer(d, from, false, why);
