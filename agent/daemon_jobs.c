@@ -452,6 +452,15 @@ void daemon_job_fail(struct daemon *d, struct agent_jobrun *j, const char *text)
     daemon_publish_report(d, j, json_incref(j->report));
 }
 
+void daemon_job_leave(struct daemon *d, struct agent_jobrun *j, const char *text) {
+    daemon_say_fault(d, j, text);
+    j->reported = j->unable = true;
+    json_decref(j->report);
+    j->report = json_pack("{s:s,s:s,s:b}", "name", daemon_name(d), "error", text, "refused", true);
+    daemon_publish_report(d, j, json_incref(j->report));
+    daemon_job_stop(d, j);
+}
+
 void daemon_job_end_untrained(struct daemon *d, struct agent_jobrun *j, const char *why) {
     if (!j->suspended)
         daemon_job_fail(d, j, why);

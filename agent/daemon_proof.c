@@ -71,12 +71,10 @@ static bool mark(struct daemon *d, struct agent_jobrun *j) {
     snprintf(text + n, sizeof text - (size_t)n, "%s",
              over ? "this cluster's part of the job ends until then (nebula resume)"
                   : "this cluster waits, and asks again in a minute");
-    if (over) {
-        daemon_job_fail(d, j, text);
-        daemon_job_stop(d, j);
-    } else {
+    if (over)
+        daemon_job_leave(d, j, text);
+    else
         daemon_say_fault(d, j, text);
-    }
     return !over;
 }
 

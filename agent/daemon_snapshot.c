@@ -49,12 +49,7 @@ static bool refused(struct daemon *d, struct agent_jobrun *j, const char *dir) {
     if (!v.too_slow)
         return false;
     agent_join_explain(&v, round_bytes, text, sizeof text);
-    daemon_say_fault(d, j, text);
-    j->reported = j->unable = true;
-    json_decref(j->report);
-    j->report = json_pack("{s:s,s:s,s:b}", "name", daemon_name(d), "error", text, "refused", true);
-    daemon_publish_report(d, j, json_incref(j->report));
-    daemon_job_stop(d, j);
+    daemon_job_leave(d, j, text);
     return true;
 }
 
