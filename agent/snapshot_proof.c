@@ -4,13 +4,21 @@
 
 static int count(uint16_t bits) { return __builtin_popcount(bits); }
 
+// No update follows its last round, and so nobody's word.
+static bool is_over(const struct inter_snapshot_part *p) {
+    bool over = p->last.n > 0;
+    for (uint8_t i = 0; i < p->last.n; i++)
+        over = over && p->last.entries[i].flags & INTER_FINAL;
+    return over;
+}
+
 void agent_proof_begin(struct agent_proof *p, const struct inter_snapshot *s, uint16_t giver,
                        neb_ns now) {
     *p = (struct agent_proof){.giver = giver, .since = now};
     for (uint32_t f = 0; f < s->fragments; f++) {
         p->parts[f].round = s->parts[f].round;
         memcpy(p->parts[f].digest, s->parts[f].digest, sizeof p->parts[f].digest);
-        p->open |= s->parts[f].round ? 1ull << f : 0;
+        p->open |= s->parts[f].round && !is_over(&s->parts[f]) ? 1ull << f : 0;
     }
 }
 

@@ -7,7 +7,7 @@
 //                          ├────► DISPUTED     as many do: who is right cannot be told, and nobody is believed
 //                          └────► LATE         nobody has said anything for two minutes: the worker begins, and it is looked at on
 //
-// Where nobody but the giver could say anything, it is believed: of two clusters, or where the others are gone.
+// Where nobody but the giver could say anything, it is believed: of two clusters, where the others are gone, or after the last round.
 #ifndef AGENT_SNAPSHOT_PROOF_H
 #define AGENT_SNAPSHOT_PROOF_H
 #include "agent/base/clock.h"
@@ -36,7 +36,7 @@ struct agent_proof { // of the state of one job; all zero: none was taken, or no
     } parts[INTER_FRAGMENTS_MAX];
 };
 
-// Of the fragments of s that hold something.
+// Of the fragments of s that hold something, and whose rounds are not over.
 void agent_proof_begin(struct agent_proof *p, const struct inter_snapshot *s, uint16_t giver,
                        neb_ns now);
 // Of one fragment. others: clusters that could say something, without this one and the giver, bit each. What the giver's own update says

@@ -171,8 +171,8 @@ static void peer_stripes(struct inter_link *l, struct peer *p, neb_ns now) {
     neb_ns rtt = p->rtt, least = 0;
     if (queued && p->stripes.first) {
         busy = peer_first_look(l, p, s, now);
-        // the first answers come behind this link's own handshakes
-        least = inter_tcp_least_rtt(s->c[0].fd);
+        // the first answers come behind this link's own handshakes, and look like a long way
+        least = inter_tcp_least_rtt_of_queue(s->c[1].fd);
         rtt = least && least < rtt ? least : rtt;
     }
     if (inter_stripes_step(&p->stripes, now, p->bulk_acked, busy, rtt))

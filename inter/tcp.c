@@ -27,9 +27,12 @@ uint64_t inter_tcp_taken(int fd) { return info(fd).tcpi_bytes_acked; }
 
 uint32_t inter_tcp_data_segs(int fd) { return info(fd).tcpi_data_segs_in; }
 
-neb_ns inter_tcp_least_rtt(int fd) {
-    uint32_t us = info(fd).tcpi_min_rtt;
-    return us == UINT32_MAX ? 0 : (neb_ns)us * 1000;
+neb_ns inter_tcp_least_rtt_of_queue(int fd) {
+    const neb_ns clear =
+        50 * NEB_MS; // a smoothed round trip with one sample in eight of a second is beyond it
+    struct tcp_info ti = info(fd);
+    neb_ns least = ti.tcpi_min_rtt == UINT32_MAX ? 0 : (neb_ns)ti.tcpi_min_rtt * 1000;
+    return (neb_ns)ti.tcpi_rtt * 1000 > 2 * least + clear ? least : 0;
 }
 
 void inter_tcp_set_patience(int fd, neb_ns patience) {

@@ -29,8 +29,9 @@ inter_tcp_taken(int fd); // bytes that the other end's kernel has acknowledged; 
 // acknowledgements, which its kernel sends without it. 0: not known.
 uint32_t inter_tcp_data_segs(int fd);
 
-// The least round trip that the kernel has seen in the last minutes; 0: not known.
-neb_ns inter_tcp_least_rtt(int fd);
+// Where what is sent queues on the way, since round trips are long beside the least that the kernel has seen in the last minutes: that one.
+// 0: it does not, or is not known. A process that is slow to send or to read is no queue.
+neb_ns inter_tcp_least_rtt_of_queue(int fd);
 
 // Bytes that the other end's kernel does not acknowledge end the connection after so long.
 void inter_tcp_set_patience(int fd, neb_ns patience);

@@ -69,11 +69,14 @@ static void test_fragments(void **state) {
     struct inter_digests said[INTER_FRAGMENTS_MAX] = {{0}};
     struct agent_proof p;
     assert_non_null(s);
-    s->fragments = 3;
+    s->fragments = 4;
+    s->parts[3].round = 9; // after its last round
+    s->parts[3].last.n = 2;
+    s->parts[3].last.entries[0].flags = s->parts[3].last.entries[1].flags = INTER_FINAL;
     s->parts[0].round = 4;
     s->parts[2] = (struct inter_snapshot_part){.round = 5, .digest = {6, 7}};
     agent_proof_begin(&p, s, A, NEB_S);
-    assert_int_equal(p.open, 5); // nothing is in the second one
+    assert_int_equal(p.open, 5); // nothing is in the second one, and of the fourth nobody says more
     assert_int_equal(p.parts[2].round, 5);
     assert_int_equal(p.parts[2].digest[1], 7);
     said[0].same = C;
