@@ -20,11 +20,11 @@ enum neb_status worker_device_open(struct agent_worker *w) {
         return st;
     if (st == NEB_ERR_NOMEM) // as of what training takes there
         return neb_fail(st, "%s. `device: cpu` trains without a GPU", why);
-    if (st != NEB_OK)
-        snprintf(w->no_device, sizeof w->no_device, "%s: %s",
-                 st == NEB_ERR_IO ? "the GPU of this machine cannot be opened"
-                                  : "there is no device",
+    if (st == NEB_ERR_IO)
+        snprintf(w->no_device, sizeof w->no_device, "the GPU of this machine cannot be opened: %s",
                  why);
+    else if (st != NEB_OK)
+        snprintf(w->no_device, sizeof w->no_device, "there is no GPU");
     if (st == NEB_ERR_IO)
         neb_warn("training on processors, as the GPU of this machine cannot be opened: %s; with "
                  "device: cuda the job fails instead",
