@@ -426,7 +426,7 @@ static void say_holding(uint8_t from, uint8_t m, enum inter_holding h) {
     inter_key_put(&b, &u.key);
     neb_buf_add(&b, u.sha256, STATE_DIGEST);
     neb_buf_u64(&b, EPOCH);
-    neb_buf_u8(&b, h);
+    neb_buf_u8(&b, (uint8_t)h);
     neb_buf_u32(&b, 0);
     neb_buf_u32(&b, 0);
     neb_buf_u8(&b, 0);

@@ -367,7 +367,7 @@ static uint64_t runs_through(int keep, size_t bytes, int restart_at) {
            (applied + 1 - durable) * bytes <= c.spool_bytes) { // as the producer's room is
         if ((int)applied == restart_at && newest) {
             struct inter_stream_hello h = {.role = INTER_STREAM_PRODUCER,
-                                           .type = c.type,
+                                           .type = (uint8_t)c.type,
                                            .batch_bytes = c.batch_bytes,
                                            .base = durable,
                                            .n_terms = 1,
