@@ -100,7 +100,9 @@ static bool stands_by(const struct job *j, const struct slot *t) {
 static enum node_judgement of_witness(const struct job *j, const struct inter_record *r,
                                       const struct inter_entry *e, const struct slot *t) {
     bool listed = t->known && node_lists(r, &t->m), bad = listed && node_no_good(j, t, e->member);
-    if (e->verdict == INTER_REJECTED && listed && t->refusers >> e->member & 1)
+    bool left =
+        (j->c.gone | j->c.removed) >> e->member & 1; // no member any more: its word never comes
+    if (e->verdict == INTER_REJECTED && (left || (listed && t->refusers >> e->member & 1)))
         return NODE_FAIR;
     return bad == (e->verdict == INTER_REJECTED) ? NODE_FAIR : NODE_UNKNOWN;
 }

@@ -404,7 +404,8 @@ bool node_no_good(const struct job *j, const struct slot *t, uint8_t m) {
     uint16_t others = (uint16_t)(node_data(j) & ~(BIT(m) | BIT(j->c.self) | j->c.gone));
     if (m != j->c.self && !node_is_witness(j))
         return t->known && t->refused;
-    if (node_count(others) < 2 && j->c.n_members > 2)
+    bool left = (j->c.gone | j->c.removed) >> m & 1;
+    if (node_count(others) < 2 && j->c.n_members > 2 && !left)
         others |= (uint16_t)BIT(m);
     return t->known && t->refusers && 2 * node_count(t->refusers & others) > node_count(others);
 }
