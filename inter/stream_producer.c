@@ -61,8 +61,8 @@ static void mend_holes(struct inter_stream *s) {
     for (uint64_t i = first_flying(s); s->holes && has_left(s, i); i++) {
         if (stream_entry_of(s, i)->way)
             continue;
-        if (i ==
-            first_flying(s)) // of those behind it nobody knows whether they are what is missing
+        // of those behind it nobody knows whether they are what is missing
+        if (i == first_flying(s))
             mends_first(s);
         s->stats.batches++;
         s->stats.bytes += stream_entry_of(s, i)->bytes;

@@ -487,6 +487,15 @@ static void test_witness(void **state) {
     assert_false(votes_for(3, INTER_REJECTED));
     say_holding(2, 1, INTER_HOLD_REFUSED);
     assert_true(votes_for(3, INTER_REJECTED));
+    // Its owner is no member any more, and will never say anything.
+    for (int gone = 0; gone < 2; gone++) {
+        begin_of(4, 1 << 3, 3, 0, true);
+        say_manifest(1);
+        say_holding(0, 1, INTER_HOLD_REFUSED);
+        if (gone)
+            inter_node_job_gone(node, job_id, 1 << 1);
+        assert_int_equal(votes_for(3, INTER_REJECTED), gone);
+    }
 }
 
 // Whose own gate would refuse its update says so, to the witness too; and leads a round that rejects it once the other one says the same.
