@@ -99,12 +99,11 @@ static bool stands_by(const struct job *j, const struct slot *t) {
 // rounds until it is revoked, and rejects nothing.
 static enum node_judgement of_witness(const struct job *j, const struct inter_record *r,
                                       const struct inter_entry *e, const struct slot *t) {
-    bool listed = t->known && node_lists(r, &t->m), bad = listed && node_no_good(j, t, e->member);
-    bool left =
-        (j->c.gone | j->c.removed) >> e->member & 1; // no member any more: its word never comes
-    if (e->verdict == INTER_REJECTED && (left || (listed && t->refusers >> e->member & 1)))
-        return NODE_FAIR;
-    return bad == (e->verdict == INTER_REJECTED) ? NODE_FAIR : NODE_UNKNOWN;
+    static const struct slot nothing;
+    const struct slot *x = t->known && node_lists(r, &t->m) ? t : &nothing;
+    bool fair = e->verdict == INTER_REJECTED ? node_witness_rejects(j, x, e->member)
+                                             : !node_no_good(j, x, e->member);
+    return fair ? NODE_FAIR : NODE_UNKNOWN;
 }
 
 static enum node_judgement verdict(const struct job *j, const struct fragment *g,

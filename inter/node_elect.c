@@ -261,6 +261,7 @@ static void begin_collecting(struct job *j) {
     for (uint32_t f = 0; f < j->c.fragments; f++) {
         struct fragment *g = &j->fragments[f];
         g->promised = 0;
+        g->doubted = 0;
         g->floor = g->round;
         g->has_best = g->voted;
         if (g->voted)

@@ -400,14 +400,24 @@ void node_on_accept(struct step *s, struct neb_rd *r) {
 
 // ---- proposing ------------------------------------------------------------------------------------------------
 
-bool node_no_good(const struct job *j, const struct slot *t, uint8_t m) {
-    uint16_t others = (uint16_t)(node_data(j) & ~(BIT(m) | BIT(j->c.self) | j->c.gone));
-    if (m != j->c.self && !node_is_witness(j))
-        return t->known && t->refused;
+// By the words of others, the only ones that its owner and a witness have: more than half of the data members that are left, or, of two, both.
+static bool told_no_good(const struct job *j, const struct slot *t, uint8_t m) {
+    uint16_t others = (uint16_t)(node_data(j) & ~(BIT(m) | j->c.gone));
     bool left = (j->c.gone | j->c.removed) >> m & 1;
     if (node_count(others) < 2 && j->c.n_members > 2 && !left)
         others |= (uint16_t)BIT(m);
     return t->known && t->refusers && 2 * node_count(t->refusers & others) > node_count(others);
+}
+
+bool node_no_good(const struct job *j, const struct slot *t, uint8_t m) {
+    if (m != j->c.self && !node_is_witness(j))
+        return t->known && t->refused;
+    return told_no_good(j, t, m);
+}
+
+bool node_witness_rejects(const struct job *j, const struct slot *t, uint8_t m) {
+    bool left = (j->c.gone | j->c.removed) >> m & 1; // no member any more: its word never comes
+    return left || (t->known && t->refusers >> m & 1) || told_no_good(j, t, m);
 }
 
 // An update that may be part of a commit: it has survived the loss of one disk, or it is known to be no good; and enough voters see
@@ -416,10 +426,14 @@ static bool eligible(const struct job *j, const struct slot *t, uint8_t m) {
     int copies = node_count(t->holders & node_data(j)), want = node_count(node_data(j));
     bool bad = node_no_good(j, t, m);
     uint16_t against = t->refusers;
+    if (j->c.n_members == 2) // neither can do without the other, whose word it is
+        against &= (uint16_t)~BIT(m);
     if (bad)
         against = (uint16_t)(t->holders & node_data(j) & ~BIT(m));
     if (!node_majority(j, (uint16_t)(node_everyone(j) & ~against)))
         return false;
+    if (bad && j->c.witnesses && !node_witness_rejects(j, t, m))
+        return false; // the rest of the record would wait for words that may never come
     if (j->c.robust && t->known && !bad && !(t->norm > 0))
         return false; // this node cannot weigh it yet
     return t->known && (bad || copies >= (want < 2 ? want : 2));

@@ -420,6 +420,8 @@ bool node_weight_possible(const struct job *j, const struct fragment *g, uint8_t
 // others who do: one member's word rejects nothing. Where there is one other only, its owner has to say so too (REFUSED in its own STATE).
 // Of a job of two members the other one's word is enough: neither can do without it.
 bool node_no_good(const struct job *j, const struct slot *t, uint8_t m);
+// Whether a witness that has heard what this node has heard would vote for a record that rejects it.
+bool node_witness_rejects(const struct job *j, const struct slot *t, uint8_t m);
 // r commits exactly m
 bool node_lists(const struct inter_record *r, const struct inter_manifest *m);
 

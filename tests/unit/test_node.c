@@ -524,6 +524,53 @@ static void test_own_bad(void **state) {
     }
 }
 
+// Member 1's update is no good, and it died before it said so itself: with a witness, whose vote is needed, a record without it goes on where one that
+// rejects it would wait for that word.
+static void test_rejects_what_can_be(void **state) {
+    (void)state;
+    enum { ALONE, OWNER_TOO, BOTH, LEFT, WITHOUT_WITNESS, KINDS };
+    for (int kind = 0; kind < KINDS; kind++) {
+        begin_of(4, kind == WITHOUT_WITNESS ? 0 : 1 << 3, 0, 0, true);
+        struct fragment *g = &node_find_job(node, job_id)->fragments[0];
+        struct inter_manifest own = update_of(0);
+        step(&(struct inter_event){.kind = INTER_EV_SUBMIT, .manifest = &own, .norm = 1});
+        say_holding(2, 0, INTER_HOLD_WHOLE);
+        say_manifest(1);
+        say_manifest(2);
+        assert_false(g->voted);
+        g->slots[1].refused = true;
+        g->slots[1].refusers =
+            (uint16_t)(1 | (kind == OWNER_TOO ? 1 << 1 : 0) | (kind == BOTH ? 1 << 2 : 0));
+        g->slots[2].whole = true;
+        g->slots[2].holders = 1 << 0;
+        if (kind == LEFT)
+            inter_node_job_gone(node, job_id, 1 << 1);
+        say_holding(2, 2, INTER_HOLD_WHOLE);
+        assert_true(g->voted); // its own proposal
+        assert_int_equal(g->vote.n, kind == ALONE ? 2 : 3);
+        for (uint8_t i = 0; i < g->vote.n; i++)
+            assert_int_equal(g->vote.entries[i].verdict,
+                             g->vote.entries[i].member == 1 ? INTER_REJECTED : INTER_ACCEPTED);
+    }
+}
+
+// Of two members the other's word on an update counts, not its owner's.
+static void test_two_own_bad(void **state) {
+    (void)state;
+    begin_of(2, 0, 0, 0, true);
+    struct fragment *g = &node_find_job(node, job_id)->fragments[0];
+    struct inter_manifest own = update_of(0);
+    say_manifest(1);
+    g->slots[1].whole = true;
+    g->slots[1].holders = 3;
+    say_holding(1, 1, INTER_HOLD_REFUSED);
+    step(&(struct inter_event){.kind = INTER_EV_SUBMIT, .manifest = &own, .norm = 1});
+    say_holding(1, 0, INTER_HOLD_WHOLE);
+    assert_true(g->voted);
+    assert_int_equal(g->vote.n, 2);
+    assert_int_equal(g->vote.entries[1].verdict, INTER_ACCEPTED);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_waits_private), cmocka_unit_test(test_owing),
@@ -532,6 +579,7 @@ int main(void) {
         cmocka_unit_test(test_held),          cmocka_unit_test(test_shares_a_path),
         cmocka_unit_test(test_chunk_bytes),   cmocka_unit_test(test_gone),
         cmocka_unit_test(test_wants_all),     cmocka_unit_test(test_left_out),
-        cmocka_unit_test(test_witness),       cmocka_unit_test(test_own_bad)};
+        cmocka_unit_test(test_witness),       cmocka_unit_test(test_own_bad),
+        cmocka_unit_test(test_two_own_bad),   cmocka_unit_test(test_rejects_what_can_be)};
     return cmocka_run_group_tests(tests, NULL, done);
 }
