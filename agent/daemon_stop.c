@@ -45,10 +45,11 @@ void daemon_stop(struct daemon *d, bool from_parent) {
     agent_notify("STOPPING=1");
     for (int i = 0; i < AGENT_JOBS_MAX; i++)
         if (d->jobs[i].used) {
+            struct agent_jobrun *j = &d->jobs[i];
             // a reboot, the end of an allocation, Ctrl-C: it is the agent that is to end; jobs are stopped by nebula stop
-            if (d->jobs[i].state == AGENT_JOB_RUNNING)
-                d->jobs[i].suspended = true;
-            daemon_job_stop(d, &d->jobs[i]);
+            if (j->state == AGENT_JOB_RUNNING || (j->state == AGENT_JOB_STOPPING && j->resume_due))
+                j->suspended = true;
+            daemon_job_stop(d, j);
         }
 }
 

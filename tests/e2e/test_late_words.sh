@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # What an agent is told where it cannot act on it at once. A resume that comes while it goes down, and waits for another job's checkpoint: the job
 # goes on with its next start, whether it had ended a moment ago or before that agent's start. A stop of a job that it holds: the job stays stopped,
-# also when its operator's policy would let it begin. And nebula peer remove, of a running agent: the link is cut.
+# also when its operator's policy would let it begin. A job that is submitted again while it stops is refused: it would go on elsewhere alone. And nebula
+# peer remove, of a running agent: the link is cut.
 . "$(dirname "$0")/lib.sh"
 source "$(dirname "$0")/sites.sh"
 make_corpus
@@ -52,6 +53,18 @@ down
 back slow_beta
 within 60 steps b other || fail "the other job does not go on"
 is b stopped || fail "it began again: $(state b)"
+
+other=$("$nebula" jobs --home "$T/b" --json | jq -r '.[] | select(.job == "other").id')
+other_is() { [[ $("$nebula" jobs --home "$T/b" --json | jq -r ".[] | select(.id == \"$other\").state") == "$1" ]]; }
+again() { timeout 60 "$nebula" pretrain "$T/other.yaml" --home "$T/b" --out "$T/other" --resume; }
+"$nebula" stop "$other" --home "$T/b" >/dev/null || fail "nebula stop of the other job"
+end_now "${pid[other]}" # who follows it
+rc=0
+again >"$T/again.log" 2>&1 || rc=$?
+[[ $rc == 1 ]] && has 'still stopping' "$T/again.log" || fail "submitted while it stops: $rc, $(tail -n 3 "$T/again.log")"
+within 60 other_is stopped || fail "the other job does not stop"
+"$nebula" resume "$other" --home "$T/b" >/dev/null || fail "nebula resume of the other job"
+within 60 steps b other || fail "the other job does not go on"
 resume start_beta # and here before that agent's start
 
 (umask 077; echo '{"format": 1, "members": ["gamma"]}' >"$T/b/policy.json")

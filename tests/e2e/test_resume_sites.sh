@@ -98,6 +98,25 @@ wait_for 20 "the link after that" says a '.peers[0].up'
 sleep 1
 is b stopped || fail "a stop that came while beta's agent went down was lost: $(state b)"
 
+# A resume comes while beta's worker still writes the checkpoint of a stop, and then beta's agent is told to end.
+"$nebula" resume "$id" --home "$T/a" >/dev/null || fail "resume before a slow stop"
+wait_for 60 "beta runs" is b running
+slow_disk
+"$nebula" stop "$id" --home "$T/a" >/dev/null || fail "the slow stop"
+wait_for 20 "beta hears of the slow stop" is b stopping
+wait_for 60 "the stop at a" is a stopped
+"$nebula" resume "$id" --home "$T/a" >/dev/null || fail "resume while beta stops"
+sleep 1
+is b running || is b stopping || fail "beta was done: $(state b)"
+kill -TERM "${pid[b]}"
+wait "${pid[b]}" || true
+start_beta
+wait_for 20 "beta's agent" says b '.version == 1'
+wait_for 60 "beta, which had been told to go on," is b running
+"$nebula" stop "$id" --home "$T/a" >/dev/null || fail "the stop after that"
+wait_for 60 "the stop at a" is a stopped
+wait_for 60 "the stop at b" is b stopped
+
 # Beta is away when alpha stops the job, alpha when beta stops it too and goes on: alpha's stop comes behind that.
 "$nebula" resume "$id" --home "$T/a" >/dev/null || fail "resume before beta is away"
 wait_for 60 "beta runs" is b running
