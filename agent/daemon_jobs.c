@@ -97,7 +97,7 @@ static enum neb_status start_worker(struct daemon *d, struct agent_jobrun *j) {
     NEB_TRY(agent_launch_worker(&j->job.clusters[j->self], d->c->workers != NULL, d->exe,
                                 d->socket_path, j->hex, dir, gpus, &launch));
     j->client = (struct agent_ipc_client){0};
-    j->step_at_start = j->last_step;
+    j->progress = false;
     j->beat_at = neb_now();
     j->killed_at = 0;
     j->kill_signal = launch.kill;
@@ -230,6 +230,21 @@ static enum neb_status recall_runs(struct daemon *d, struct agent_jobrun *j) {
     return NEB_OK;
 }
 
+// Whether this machine has what the launcher of the cluster's place needs: known before a worker that trains is ended for it.
+static bool can_launch(struct daemon *d, struct agent_jobrun *j, char *why, size_t cap) {
+    struct agent_launch launch;
+    char dir[NEB_PATH_MAX], text[400];
+    const struct agent_cluster *c = &j->job.clusters[j->self];
+    daemon_job_dir(d, j, dir, sizeof dir);
+    if (c->witness || agent_attach_waits(j) ||
+        agent_launch_worker(c, d->c->workers != NULL, d->exe, d->socket_path, j->hex, dir, "",
+                            &launch) == NEB_OK)
+        return true;
+    neb_last_error(text, sizeof text);
+    snprintf(why, cap, "agent \"%s\" stays with the place it has: %s", daemon_name(d), text);
+    return false;
+}
+
 // A running job that is submitted again may have other places for its clusters to train (agent_job_differs): a worker whose own has
 // changed is ended, and goes on from its checkpoint there. Nothing else of a job changes. NULL: *why.
 static struct agent_jobrun *place_anew(struct daemon *d, struct agent_jobrun *j, json_t *spec,
@@ -245,7 +260,8 @@ static struct agent_jobrun *place_anew(struct daemon *d, struct agent_jobrun *j,
     if (!was)
         return NULL;
     *was = j->job;
-    if (agent_job_from_json(spec, &j->job) != NEB_OK || !policy_admits(d, j, why, cap)) {
+    if (agent_job_from_json(spec, &j->job) != NEB_OK || !policy_admits(d, j, why, cap) ||
+        (moved && !can_launch(d, j, why, cap))) {
         j->job = *was;
         free(was);
         return NULL;
@@ -512,7 +528,8 @@ void daemon_worker_replace(struct daemon *d, struct agent_jobrun *j) {
 }
 
 void daemon_worker_ended(struct daemon *d, struct agent_jobrun *j, int status) {
-    char reason[96], text[NEB_PATH_MAX + 256], dir[NEB_PATH_MAX], logs[NEB_PATH_MAX + 64];
+    char reason[96], text[NEB_PATH_MAX + 512], dir[NEB_PATH_MAX], logs[NEB_PATH_MAX + 64],
+        cause[256] = "";
     daemon_gpus_back(d, j);
     if (!j->reported && inter_streams_detach(d->streams.streams, j->id) != NEB_OK)
         neb_warn("streams of job %s could not be told that the worker is gone", j->job.name);
@@ -535,7 +552,7 @@ void daemon_worker_ended(struct daemon *d, struct agent_jobrun *j, int status) {
         daemon_job_end_untrained(d, j, "stopped while its launcher waited for hosts");
         return;
     }
-    if (j->last_step > j->step_at_start)
+    if (j->progress)
         j->restarts = 0;
     if (d->stopping && j->suspended) {
         // The end of an allocation is told to all processes at once, and a launcher may end its ranks before they have written one.
@@ -551,6 +568,7 @@ void daemon_worker_ended(struct daemon *d, struct agent_jobrun *j, int status) {
         j->replaced = false;
         if (start_worker(d, j) == NEB_OK)
             return;
+        neb_last_error(cause, sizeof cause);
     }
     daemon_job_dir(d, j, dir, sizeof dir);
     if (again && j->restarts < AGENT_RESTARTS_MAX) {
@@ -560,9 +578,11 @@ void daemon_worker_ended(struct daemon *d, struct agent_jobrun *j, int status) {
         daemon_note_fault(d, j, "worker ended; restarted");
         if (start_worker(d, j) == NEB_OK)
             return;
+        neb_last_error(cause, sizeof cause);
     }
     agent_launch_logs(agent_cluster_ranks(&j->job.clusters[j->self]), dir, logs, sizeof logs);
-    snprintf(text, sizeof text, "worker ended (%s); see %s", reason, logs);
+    snprintf(text, sizeof text, "worker ended (%s); see %s%s%s", reason, logs,
+             cause[0] ? "; another one cannot be started: " : "", cause);
     daemon_job_fail(d, j, text);
     daemon_job_end(d, j, "failed");
 }

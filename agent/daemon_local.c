@@ -62,8 +62,15 @@ static void on_submit_job(struct daemon *d, const struct agent_ipc_client *from,
     const char *hex = agent_ipc_str(m, "id", "");
     json_t *spec = json_object_get(m->head, "spec");
     struct agent_job_record known;
+    const struct agent_jobrun *runs = daemon_job(d, hex);
     if (d->stopping) {
         daemon_answer(d, from, false, "the agent is ending; submit it when it is back");
+        return;
+    }
+    if (runs && runs->state == AGENT_JOB_STOPPING) {
+        daemon_answer(d, from, false,
+                      "the job is still stopping: its checkpoint is being written (nebula status); "
+                      "say it again once it has stopped");
         return;
     }
     bool is_new = daemon_job_recall(d, hex, &known) != NEB_OK,
@@ -209,9 +216,14 @@ static void on_metrics(struct daemon *d, struct agent_jobrun *j, struct agent_ip
         return;
     }
     json_object_set_new(line, "cluster", json_string(daemon_name(d)));
-    json_t *step = json_object_get(line, "step");
-    if (json_is_integer(step))
-        j->last_step = json_integer_value(step);
+    const char *kind = json_string_value(json_object_get(line, "kind"));
+    const json_t *step = json_object_get(line, "step");
+    bool saved = kind && !strcmp(kind, "checkpoint"); // of an earlier step
+    int64_t *far = saved ? &j->saved_step : &j->farthest, at = json_integer_value(step);
+    if (json_is_integer(step) && !saved)
+        j->last_step = at;
+    j->progress |= at > *far;
+    *far = at > *far ? at : *far;
     daemon_publish_line(d, j, line);
 }
 
@@ -237,6 +249,8 @@ static void on_report(struct daemon *d, struct agent_jobrun *j, struct agent_ipc
     if (j->linked && j->job.mode != AGENT_MODE_REPLICAS)
         json_object_set_new(report, "streams", agent_streams_report(&d->streams, j));
     json_object_set_new(report, "divergences", json_integer(j->divergences));
+    if (j->unable && !json_object_get(report, "error")) // why this agent had it stop
+        json_object_update_missing(report, j->report);
     json_decref(j->report);
     j->report = json_incref(report);
     j->reported = true;

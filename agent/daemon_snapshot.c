@@ -33,6 +33,12 @@ static uint32_t lag_of(const struct daemon *d, const struct agent_jobrun *j) {
     return inter_service_job_status(d->service, j->id, &st) ? st.lag : 0;
 }
 
+// Where nobody has a state to give yet, both are true again every few seconds: the first times, then once a minute.
+static bool says(struct agent_quiet *q) {
+    neb_ns now = neb_now();
+    return agent_quiet_says(q, now, 4) || agent_quiet_due(q, now);
+}
+
 static void begin_join(struct daemon *d, struct agent_jobrun *j) {
     j->join = (struct agent_join){.since = neb_now(), .lag = lag_of(d, j)};
     j->join.recv_bytes = daemon_link_totals(d, j).recv;
@@ -101,7 +107,8 @@ void daemon_on_behind(void *user, const uint8_t job[INTER_ID_BYTES]) {
     if (neb_fs_mkdirs(dir, 0700) != NEB_OK ||
         neb_path(path, sizeof path, dir, "snapshot") != NEB_OK)
         return;
-    daemon_say_fault(d, j, "too far behind for the others' ledgers; fetching a snapshot");
+    if (says(&j->fetching))
+        daemon_say_fault(d, j, "too far behind for the others' ledgers; fetching a snapshot");
     begin_join(d, j);
     if (inter_service_snapshot_fetch(d->service, job, path, peers, n,
                                      agent_job_only_votes(&j->job, j->self)) != NEB_OK)
@@ -203,7 +210,8 @@ void daemon_on_snapshot_done(void *user, const uint8_t job[INTER_ID_BYTES], enum
     if (st != NEB_OK) {
         snprintf(text, sizeof text, "no snapshot could be taken over (%s); it is tried again",
                  neb_status_name(st));
-        daemon_say_fault(d, j, text);
+        if (says(&j->fetch_failed))
+            daemon_say_fault(d, j, text);
         return;
     }
     // where all compute again, what they had said of their parameters is in doubt itself

@@ -7,6 +7,7 @@
 #include "agent/credential.h"
 #include "agent/ipc.h"
 #include "agent/join_rate.h"
+#include "agent/quiet.h"
 #include "agent/snapshot_proof.h"
 #include "inter/service.h"
 #include "inter/types.h"
@@ -73,13 +74,16 @@ struct agent_jobrun {
     // of the worker: when it last said that bytes of a file move; of its checkpoint, those that are left (0: not known), and when that was said
     neb_ns moved_at, left_said;
     uint64_t left;
-    bool given_up;                    // its checkpoint is not waited for any more
-    bool queues;                      // the worker's launcher may still wait for hosts
-    int64_t last_step, step_at_start; // progress resets the count of restarts
-    int told_alive, told_others;      // to the worker
-    neb_ns link_told;                 // when the line about the link last went to another cluster
-    uint64_t link_told_bytes;         // sent and received by then
-    bool link_told_up;                // and whether all others were connected
+    bool given_up; // its checkpoint is not waited for any more
+    bool queues;   // the worker's launcher may still wait for hosts
+    // of the worker: where it is, and the farthest that any of its lives has come, and has saved. Beyond either is progress: it resets the
+    // count of restarts at its end. (Who dies again and again before a checkpoint, now at step 150, now at 120, makes none.)
+    int64_t last_step, farthest, saved_step;
+    bool progress;
+    int told_alive, told_others; // to the worker
+    neb_ns link_told;            // when the line about the link last went to another cluster
+    uint64_t link_told_bytes;    // sent and received by then
+    bool link_told_up;           // and whether all others were connected
     uint16_t offers_due; // clusters whose link has not taken yet that the job is offered again
     uint16_t removed;    // clusters that a membership version removed, bit each
     uint16_t gone;       // of `robust`: revoked ones that the operator was told of
@@ -97,6 +101,7 @@ struct agent_jobrun {
     bool all_doubt;         // in the last one nobody had a majority on its side: all compute again
     neb_ns hopeless_since;  // nobody has a state to go back to; 0: not so
     struct agent_join join; // the snapshot that is being fetched
+    struct agent_quiet fetching, fetch_failed; // and what is said of that
     // the state that came with the last one, and clusters whose states were not the others': not asked again, bit each
     struct agent_proof proof;
     uint16_t false_givers;

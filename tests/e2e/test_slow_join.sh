@@ -42,7 +42,8 @@ done
 line=$(grep -m 1 'slower than the others commit' "$run.log") || fail "nobody was refused: $(tail -n 5 "$run.log")"
 brings=$(sed -E 's/.*brings ([0-9.]+) Mbit.*/\1/' <<<"$line") needs=$(sed -E 's/.*need ([0-9.]+) Mbit.*/\1/' <<<"$line")
 awk -v b="$brings" -v n="$needs" 'BEGIN { exit !(b > 0.3 && b < 1.6 && n > b) }' || fail "figures of a 1 Mbit/s link: $line"
-sleep 1
+failed() { [[ $("$nebula" jobs --home "$run/clusters/c" --json | jq -r '.[0].state') == failed ]]; }
+within 30 failed || fail "c, which was refused, is $("$nebula" jobs --home "$run/clusters/c" --json): no alert says so"
 before=$(rounds a)
 wait_rounds a $((before + 20)) # the others go on, and do not wait for it in each round: its agent is there, and votes
 jq -R -s -e --argjson from "$before" '[split("\n")[] | fromjson? | select(.kind == "round" and .cluster == "a" and .round > $from) | .t] |
