@@ -126,7 +126,7 @@ void daemon_store_lines(struct daemon *d, struct agent_jobrun *j) {
 
 static void tell_line(struct daemon *d, struct agent_jobrun *j, json_t *event, double late_s) {
     agent_view_line(d->view, j->hex, j->job.sync.interval, json_object_get(event, "line"),
-                    neb_seconds(neb_wall_now()) - late_s);
+                    neb_seconds(neb_wall_now()) - late_s, neb_seconds(neb_now()) - late_s);
     tell_watchers(d, j, event);
 }
 

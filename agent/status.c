@@ -31,7 +31,7 @@ void agent_status_job(json_t *o, const struct agent_jobrun *j, const struct inte
                       const struct agent_view *v) {
     struct inter_job_status st;
     const char *error = json_string_value(json_object_get(j->report, "error"));
-    json_t *clusters = agent_view_clusters(v, j->hex, neb_seconds(neb_wall_now()));
+    json_t *clusters = agent_view_clusters(v, j->hex, neb_seconds(neb_now()));
     forget_age_of_witnesses(&j->job, clusters);
     json_object_set_new(o, "clusters", clusters);
     json_object_set_new(o, "restarts", json_integer(j->restarts));

@@ -10,7 +10,7 @@
 enum { PEERS = 64, CODEC = 40, DEVICE = 96 };
 
 struct point {
-    double t;
+    double t, at; // time of day; steady, whatever that is set to
     double loss, eval_loss, tokens_per_s, goodput_bps;
     double step, sent_bytes, recv_bytes;
     int interval, codec; // codec: index into the cluster's names, -1: none yet
@@ -35,7 +35,8 @@ struct course { // of one cluster of one job
     int n;
     double spacing_s;
     struct counted stall_s, train_s, sent_bytes, recv_bytes;
-    double said; // when its worker last said something: lines about the link are its agent's
+    double
+        said; // steady: when its worker last said something: lines about the link are its agent's
     char device[DEVICE]; // that its worker trains on; "": not known
     int64_t round;
     char codecs[CODECS][CODEC];
@@ -136,14 +137,14 @@ static struct course *course_of(struct job_view *j, const char *name) {
 }
 
 static void keep(struct course *c) {
-    if (c->n && c->last.t - c->points[c->n - 1].t < c->spacing_s)
+    if (c->n && c->last.at - c->points[c->n - 1].at < c->spacing_s)
         return;
     if (c->n == AGENT_VIEW_POINTS) {
         c->n /= 2;
         for (int i = 1; i < c->n; i++)
             c->points[i] = c->points[2 * i];
         c->written = 0;
-        double span = c->last.t - c->points[0].t;
+        double span = c->last.at - c->points[0].at;
         c->spacing_s = 2 * span / AGENT_VIEW_POINTS;
     }
     c->points[c->n++] = c->last;
@@ -201,7 +202,7 @@ static bool of_worker(const char *kind) {
 }
 
 void agent_view_line(struct agent_view *v, const char *job, int interval, const json_t *line,
-                     double unix_s) {
+                     double unix_s, double steady_s) {
     const char *kind = json_string_value(json_object_get(line, "kind")),
                *name = json_string_value(json_object_get(line, "cluster")),
                *text = json_string_value(json_object_get(line, "text")),
@@ -220,13 +221,14 @@ void agent_view_line(struct agent_view *v, const char *job, int interval, const 
     if (!c)
         return;
     if (!link || isnan(c->said)) // one of whose worker nothing was ever heard: since the first line
-        c->said = unix_s;
+        c->said = steady_s;
     if (note)
         copy_text(c->device, sizeof c->device, device);
     if (!figures)
         return;
     double round = (double)c->round, h = c->last.interval ? c->last.interval : interval;
     c->last.t = unix_s;
+    c->last.at = steady_s;
     number(line, "loss", eval ? &c->last.eval_loss : &c->last.loss);
     number(line, "tokens_per_s", &c->last.tokens_per_s);
     number(line, "goodput_bps", &c->last.goodput_bps);
@@ -285,7 +287,7 @@ static json_t *codec_or_null(const struct course *c, int i) {
     return i < 0 ? json_null() : json_string(c->codecs[i]);
 }
 
-json_t *agent_view_clusters(const struct agent_view *v, const char *job, double unix_s) {
+json_t *agent_view_clusters(const struct agent_view *v, const char *job, double steady_s) {
     json_t *list = json_array();
     const struct job_view *j = find_job(v, job);
     for (int i = 0; j && i < j->n; i++) {
@@ -301,9 +303,9 @@ json_t *agent_view_clusters(const struct agent_view *v, const char *job, double 
                 last_of(&c->train_s), "round", (json_int_t)c->round, "codec",
                 codec_or_null(c, c->last.codec), "interval", c->last.interval, "sent_bytes",
                 (json_int_t)c->last.sent_bytes, "recv_bytes", (json_int_t)c->last.recv_bytes,
-                "goodput_bps", c->last.goodput_bps, "age_s", unix_s - c->said, "counted", "stall_s",
-                c->stall_s.sum, "train_s", c->train_s.sum, "sent_bytes", c->sent_bytes.sum,
-                "recv_bytes", c->recv_bytes.sum));
+                "goodput_bps", c->last.goodput_bps, "age_s", steady_s - c->said, "counted",
+                "stall_s", c->stall_s.sum, "train_s", c->train_s.sum, "sent_bytes",
+                c->sent_bytes.sum, "recv_bytes", c->recv_bytes.sum));
     }
     return list;
 }

@@ -22,7 +22,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     }
     NEB_ASSERT(agent_view_create(&v) == NEB_OK);
     for (int i = 0; i < 3; i++)
-        agent_view_line(v, i ? "job" : "other", 10, json, 1e9 + i);
+        agent_view_line(v, i ? "job" : "other", 10, json, 1e9 + i, 1e6 + i);
     char *history = agent_view_history(v);
     json_t *clusters = agent_view_clusters(v, "job", 1e9), *events = agent_view_events(v),
            *read = history ? json_loads(history, 0, NULL) : NULL;

@@ -13,12 +13,14 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-static void feed(struct agent_view *v, const char *json, double t) {
+static void feed_at(struct agent_view *v, const char *json, double t, double steady) {
     json_t *line = json_loads(json, 0, NULL);
     assert_non_null(line);
-    agent_view_line(v, "ab", 20, line, t);
+    agent_view_line(v, "ab", 20, line, t, steady);
     json_decref(line);
 }
+
+static void feed(struct agent_view *v, const char *json, double t) { feed_at(v, json, t, t); }
 
 static void test_last_figures(void **state) {
     (void)state;
@@ -109,6 +111,35 @@ static void test_age_is_of_the_worker(void **state) {
         assert_true(fabs(age(v, t + 50) - 50) < 1e-12);
     }
     agent_view_destroy(&v);
+}
+
+// A clock that was hours ahead, or began in 1970, and is set right: ages are true, and curves go on.
+static void test_clock_is_set(void **state) {
+    (void)state;
+    static const double by[] = {-7200, 1.8e9};
+    enum { STEPS = 2 * AGENT_VIEW_POINTS };
+    for (int k = 0; k < 2; k++) {
+        struct agent_view *v = NULL;
+        size_t n = 0;
+        char line[80];
+        assert_int_equal(agent_view_create(&v), NEB_OK);
+        for (int i = 0; i < STEPS; i++) {
+            snprintf(line, sizeof line, "{\"kind\":\"step\",\"cluster\":\"paris\",\"step\":%d}", i);
+            feed_at(v, line, i < 20 ? i : i + by[k], i);
+        }
+        assert_true(fabs(age(v, STEPS + 9) - 10) < 1e-9);
+        char *text = agent_view_history(v);
+        json_t *root = json_loads(text, 0, NULL), *t;
+        json_t *jobs = json_object_get(root, "jobs");
+        t = json_object_get(json_array_get(json_object_get(json_array_get(jobs, 0), "clusters"), 0),
+                            "step");
+        n = json_array_size(t);
+        assert_in_range(n, AGENT_VIEW_POINTS / 2, AGENT_VIEW_POINTS);
+        assert_in_range(json_integer_value(json_array_get(t, n - 1)), STEPS - 8, STEPS);
+        json_decref(root);
+        free(text);
+        agent_view_destroy(&v);
+    }
 }
 
 // Where a worker trains it says at its start, in a note: that is a word of its own.
@@ -315,14 +346,11 @@ static void test_notify(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_last_figures),
-                                       cmocka_unit_test(test_age_is_of_the_worker),
-                                       cmocka_unit_test(test_device),
-                                       cmocka_unit_test(test_bad_lines),
-                                       cmocka_unit_test(test_curve_is_bounded),
-                                       cmocka_unit_test(test_rates),
-                                       cmocka_unit_test(test_metrics_text),
-                                       cmocka_unit_test(test_long_event),
-                                       cmocka_unit_test(test_notify)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_last_figures), cmocka_unit_test(test_age_is_of_the_worker),
+        cmocka_unit_test(test_clock_is_set), cmocka_unit_test(test_device),
+        cmocka_unit_test(test_bad_lines),    cmocka_unit_test(test_curve_is_bounded),
+        cmocka_unit_test(test_rates),        cmocka_unit_test(test_metrics_text),
+        cmocka_unit_test(test_long_event),   cmocka_unit_test(test_notify)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
