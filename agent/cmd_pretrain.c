@@ -75,6 +75,22 @@ static bool newer_may_come(struct run *r) {
     return neb_now() - r->odd_since < patience;
 }
 
+// A disk that is full here ends no job elsewhere: what can be written of its lines later is.
+static enum neb_status keep_line(struct run *r, neb_ns at, json_t *line) {
+    bool quiet = r->lines_lost > 0;
+    if (quiet)
+        neb_log_hush(true);
+    enum neb_status st = agent_metrics_add(r->metrics, at, json_incref(line));
+    if (quiet)
+        neb_log_hush(false);
+    if (st != NEB_ERR_NOSPC && st != NEB_ERR_IO)
+        return st;
+    if (!r->lines_lost++)
+        agent_progress_note(r->progress, "metrics.jsonl cannot be written; the job goes on, and is "
+                                         "followed");
+    return NEB_OK;
+}
+
 static enum neb_status on_line(struct run *r, const json_t *event) {
     json_t *line = json_object_get(event, "line");
     neb_ns late = (neb_ns)(json_number_value(json_object_get(event, "late_s")) * NEB_S);
@@ -94,7 +110,7 @@ static enum neb_status on_line(struct run *r, const json_t *event) {
     if (r->odd_since && says_stopped(r->reports[i]))
         r->odd_since = neb_now();
     if (agent_metrics_wants(r->metrics, i, neb_now() - late, line))
-        NEB_TRY(agent_metrics_add(r->metrics, neb_now() - late, json_incref(line)));
+        NEB_TRY(keep_line(r, neb_now() - late, line));
     r->stepped |= !strcmp(kind, "step");
     agent_progress_metrics(r->progress, i, line);
     agent_tensorboard_line(r->tensorboard, i, line, neb_wall_now() - late);
@@ -125,6 +141,7 @@ static enum neb_status on_event(struct run *r, struct agent_ipc_msg *m) {
         if (i >= 0 && (!r->reports[i] || says_stopped(r->reports[i]))) {
             json_decref(r->reports[i]);
             r->reports[i] = json_incref(report);
+            agent_progress_sample(r->progress, i)->out = json_object_get(report, "error") != NULL;
             agent_tensorboard_report(r->tensorboard, i, report, neb_wall_now());
         }
     }

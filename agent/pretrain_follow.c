@@ -54,6 +54,8 @@ void pretrain_on_members(struct run *r, const json_t *event) {
                            name) if (json_is_string(name) &&
                                      !strcmp(json_string_value(name), r->job.clusters[i].name))
             r->gone |= (uint16_t)(1u << i);
+        if (r->gone >> i & 1)
+            agent_progress_sample(r->progress, i)->out = true;
         if (!(r->gone & ~was & (1u << i)) || ends)
             continue;
         snprintf(text, sizeof text, "%s is no member any more; its report is not waited for",

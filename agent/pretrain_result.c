@@ -98,6 +98,9 @@ int pretrain_finish(struct run *r) {
         left += r->reports[i] != NULL;
     }
     r->over = failed && !missing;
+    if (r->lines_lost)
+        neb_warn("%llu lines of metrics.jsonl could not be written",
+                 (unsigned long long)r->lines_lost);
     if (failed)
         return AGENT_EXIT_FAILED;
     make_summary(r, &s);

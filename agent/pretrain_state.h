@@ -45,7 +45,8 @@ struct run {
     neb_ns away_since; // that all who have not reported are out of reach
     neb_ns next_ask;   // for the agent's status, while the run stops
     neb_ns odd_since;  // that a cluster is done and another one says that it was stopped; 0: not so
-    uint16_t away;     // clusters whose link is down, bit each, as the agent last said
+    uint64_t lines_lost;       // of metrics.jsonl: they could not be written
+    uint16_t away;             // clusters whose link is down, bit each, as the agent last said
     neb_ns heard, next_follow; // of the job; when the agent is asked for it again
     bool detached;             // this command ends, and the job goes on
     bool silent, no_more;      // it does not answer, and we said so; it will not report

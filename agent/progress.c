@@ -15,6 +15,7 @@ struct agent_progress {
     int drawn_lines;
     struct agent_sample *samples;
     int64_t mark_step; // for the recent rate behind the ETA; -1: no step seen yet
+    uint32_t counted;  // clusters whose steps it is of, bit each
     neb_ns mark_time;
     double steps_per_s;
 };
@@ -69,6 +70,7 @@ void agent_progress_metrics(struct agent_progress *p, int cluster, const json_t 
     if (!kind)
         return;
     if (!strcmp(kind, "step")) {
+        s->out = false;
         get_int(line, "step", &s->step);
         get_int(line, "tokens", &s->tokens);
         get_real(line, "loss", &s->loss);
@@ -123,8 +125,16 @@ const char *agent_human_time(double s, char *buf, size_t cap) {
 
 static double eta(struct agent_progress *p, neb_ns now) {
     int64_t least = p->total_steps;
-    for (int i = 0; i < p->n; i++)
+    uint32_t counted = 0;
+    for (int i = 0; i < p->n; i++) {
+        if (p->samples[i].out)
+            continue;
+        counted |= 1u << i;
         least = p->samples[i].step < least ? p->samples[i].step : least;
+    }
+    if (counted != p->counted) // another one may be the slowest now
+        p->mark_step = -1;
+    p->counted = counted;
     // steps before this one say nothing about our speed: the job may have been resumed
     if (p->mark_step < 0 && least > 0) {
         p->mark_step = least;

@@ -21,6 +21,7 @@ struct agent_sample { // the last that is known of one cluster
     uint64_t sent_bytes, recv_bytes; // on the socket
     double goodput_bps;              // 0: not measured yet
     bool link_known, link_up;
+    bool out; // it has failed, or is no member any more: the end is the others'
 };
 
 struct agent_progress;

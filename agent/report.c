@@ -160,7 +160,7 @@ enum neb_status agent_metrics_add(struct agent_metrics *m, neb_ns now, json_t *l
     size_t n = strlen(text);
     text[n] = '\n'; // in place of the end: append() takes a length
     st = append(m, text, n + 1);
-    if (st == NEB_OK && m->show) {
+    if (m->show) { // also what could not be kept
         fwrite(text, 1, n + 1, m->show);
         fflush(m->show);
     }

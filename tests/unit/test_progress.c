@@ -122,6 +122,30 @@ static int count(const char *text, const char *what) {
     return n;
 }
 
+// A cluster that has failed, or is no member any more, holds up no end; once it makes steps again it is waited for.
+static void test_left_without(void **state) {
+    (void)state;
+    struct screen s;
+    begin(&s, AGENT_PROGRESS_PLAIN);
+    step(&s, 0, 100, 5);
+    step(&s, 1, 50, 5);
+    agent_progress_draw(s.p, 20 * NEB_S, true);
+    agent_progress_sample(s.p, 1)->out = true;
+    agent_progress_draw(s.p, 22 * NEB_S, true);
+    step(&s, 0, 200, 5);
+    agent_progress_draw(s.p, 32 * NEB_S, true);
+    fflush(s.f);
+    assert_non_null(strstr(s.text, "[0:22, 0:10 left] paris"));
+    step(&s, 1, 60, 5);
+    agent_progress_draw(s.p, 34 * NEB_S, true);
+    step(&s, 0, 300, 5);
+    step(&s, 1, 80, 5);
+    agent_progress_draw(s.p, 44 * NEB_S, true);
+    fflush(s.f);
+    assert_null(strstr(s.text, "[0:34, 0:00 left]"));
+    end(&s);
+}
+
 // Three rows are drawn; each drawing first takes back exactly the rows of the one before.
 static void test_terminal(void **state) {
     (void)state;
@@ -184,8 +208,9 @@ static void test_narrow(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_human), cmocka_unit_test(test_plain),
-                                       cmocka_unit_test(test_terminal), cmocka_unit_test(test_json),
-                                       cmocka_unit_test(test_narrow)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_human),        cmocka_unit_test(test_plain),
+        cmocka_unit_test(test_left_without), cmocka_unit_test(test_terminal),
+        cmocka_unit_test(test_json),         cmocka_unit_test(test_narrow)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
