@@ -210,7 +210,8 @@ static enum neb_status restore_sync(struct agent_worker *w, const struct intra_c
 }
 
 // The merges of the run that is repeated from here: "fragment round step" a line, and "f" behind it for a commit of others. What a full
-// disk or a crash left of a line is cut off: the next one would be written behind it, and be read as another one.
+// disk or a crash left of a line is cut off: the next one would be written behind it, and be read as another one. Of rounds that this state
+// has behind it nobody asks any more: after months they are millions.
 static enum neb_status read_merges(struct agent_worker *w) {
     char path[NEB_PATH_MAX];
     unsigned fragment, round;
@@ -225,6 +226,9 @@ static enum neb_status read_merges(struct agent_worker *w) {
         int n = sscanf(line, "%u %u %lld %1s", &fragment, &round, &step, mark);
         if (n < 3 || !strchr(line, '\n'))
             break; // half of a line: it was not merged
+        whole = ftell(f);
+        if (fragment >= INTER_FRAGMENTS_MAX || round < w->frags[fragment].round)
+            continue;
         struct agent_merge *p = realloc(w->log, (w->n_log + 1) * sizeof *p);
         if (!p) {
             fclose(f);
@@ -232,7 +236,6 @@ static enum neb_status read_merges(struct agent_worker *w) {
         }
         w->log = p;
         w->log[w->n_log++] = (struct agent_merge){fragment, round, step, n == 4};
-        whole = ftell(f);
     }
     fclose(f);
     return truncate(path, whole) == 0 ? NEB_OK : neb_fail_errno("cannot cut %s", path);
