@@ -250,6 +250,8 @@ int agent_job_role(const struct agent_job *job, enum agent_role role);
 const char *agent_job_corpus(const struct agent_job *job, int cluster);
 // Clusters whose updates make the rounds; 1 where there are none.
 int32_t agent_job_exchanging(const struct agent_job *job);
+int32_t
+agent_job_training(const struct agent_job *job); // clusters that are no witnesses; these come first
 // Tokens of one inner step of a cluster at most: those that the job says, and of trainers that attach, whose batches are their own,
 // AGENT_FOREIGN_TOKENS times as many. No member's weight in a round is taken beyond them.
 enum { AGENT_FOREIGN_TOKENS = 8 };

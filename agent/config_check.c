@@ -32,6 +32,13 @@ int32_t agent_job_exchanging(const struct agent_job *j) {
     return n > 0 ? n : 1;
 }
 
+int32_t agent_job_training(const struct agent_job *j) {
+    int32_t n = 0;
+    for (int i = 0; i < j->n_clusters; i++)
+        n += !j->clusters[i].witness;
+    return n;
+}
+
 uint64_t agent_job_step_tokens(const struct agent_job *j) {
     bool foreign = false;
     for (int i = 0; i < j->n_clusters; i++)

@@ -30,9 +30,14 @@ static struct intra_model_config shape(const struct agent_distill_side *s) {
 static enum neb_status check_model(const struct agent_distill_side *s, const struct intra_model *m,
                                    const char *path) {
     int32_t vocab = intra_corpus_vocab(s->corpus);
+    int32_t student = s->job.model.vocab ? s->job.model.vocab : vocab;
     if (m->c.vocab < vocab)
         return neb_fail(NEB_ERR_INVALID, "%s: a vocabulary of %d; the corpus has %d pieces", path,
                         m->c.vocab, vocab);
+    if (m->c.vocab != student) // ids and widths of labels are of both
+        return neb_fail(NEB_ERR_INVALID,
+                        "%s: a vocabulary of %d; the student has one of %d: set model.vocab: %d",
+                        path, m->c.vocab, student, m->c.vocab);
     if (m->c.max_seq < s->job.seq_len)
         return neb_fail(NEB_ERR_INVALID, "%s takes %d tokens; data.seq_len is %d", path,
                         m->c.max_seq, s->job.seq_len);
@@ -129,8 +134,11 @@ enum neb_status agent_distill_create(const struct agent_job *job, enum agent_rol
     s->budget = job->batch * job->seq_len;
     s->corpus = corpus;
     s->K = K;
-    struct intra_pairs_config c = {
-        .seed = (uint64_t)job->seed, .seq_len = job->seq_len, .tokens = s->budget};
+    struct intra_pairs_config c = {.seed = (uint64_t)job->seed,
+                                   .seq_len = job->seq_len,
+                                   .tokens = s->budget,
+                                   .may_be_empty = role == AGENT_ROLE_TEACHER &&
+                                                   job->distill.pushed}; // students send it all
     NEB_TRY_GOTO(intra_pairs_create(corpus, INTRA_TRAIN, &c, &s->pairs), fail);
     if (intra_pairs_skipped(s->pairs))
         neb_warn("%llu pairs are longer than data.seq_len %d and are left out, %llu are trained on",

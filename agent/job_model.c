@@ -56,11 +56,19 @@ struct intra_share agent_job_share(const struct agent_job *job, int cluster, con
     if (job->mode != AGENT_MODE_REPLICAS) // all train on the same windows
         return share;
     for (int i = 0; i < job->n_clusters; i++) {
-        const struct agent_cluster *c = &job->clusters[i];
-        bool does = draws_from(c, source) && !strcmp(agent_job_corpus(job, i), corpus);
-        share.index += does && i < cluster;
-        share.n += does;
+        const char *at = agent_job_corpus(job, i);
+        bool does = draws_from(&job->clusters[i], source), here = does && !strcmp(at, corpus),
+             first = does; // of those with this folder
+        share.index += here && i < cluster;
+        share.n += here;
+        for (int k = 0; k < i; k++)
+            first &=
+                !(draws_from(&job->clusters[k], source) && !strcmp(agent_job_corpus(job, k), at));
+        if (first && here)
+            share.part = share.parts;
+        share.parts += first;
     }
+    share.parts = share.parts > 1 ? share.parts : 0;
     return share;
 }
 

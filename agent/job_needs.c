@@ -142,7 +142,7 @@ void agent_job_needs(const struct agent_job *j, int self, const struct agent_fou
     n->step_tokens = (double)j->batch * j->accumulate * j->seq_len;
     bool own = c->launcher == AGENT_LAUNCHER_ATTACH; // what it takes is its own affair
     bool roles = j->mode != AGENT_MODE_REPLICAS;     // these modes use no devices
-    n->step_tokens *= one_process(j) && !roles ? j->n_clusters : 1;
+    n->step_tokens *= one_process(j) && !roles ? agent_job_training(j) : 1;
     n->on_devices = !own && !roles && c->device != AGENT_DEVICE_CPU;
     n->on_processors = !own && (roles || c->device != AGENT_DEVICE_CUDA);
     for (int i = 0; i < j->n_clusters; i++) {

@@ -130,9 +130,10 @@ enum neb_status agent_rtd_create(const struct agent_job *job, enum agent_role ro
         goto fail;
     }
     NEB_TRY_GOTO(cmp_tokens_create(&s->wire), fail);
-    NEB_TRY_GOTO(agent_job_sampler(&s->job, agent_job_role(&s->job, AGENT_ROLE_GENERATOR),
-                                   s->corpus, &s->sampler),
-                 fail);
+    if (role == AGENT_ROLE_GENERATOR || !job->rtd.push_text) // else the text comes with the batches
+        NEB_TRY_GOTO(agent_job_sampler(&s->job, agent_job_role(&s->job, AGENT_ROLE_GENERATOR),
+                                       s->corpus, &s->sampler),
+                     fail);
     NEB_TRY_GOTO(make_trainer(s), fail);
     if (job->rtd.share_embeddings)
         NEB_TRY_GOTO(rtd_share_create(s->trainer->model, &s->share), fail);
@@ -289,14 +290,15 @@ static bool get_state(struct neb_rd *r, struct agent_rtd_side *s) {
 
 enum neb_status agent_rtd_save(const struct agent_rtd_side *s, struct intra_ckpt_writer *w) {
     struct neb_buf b = {0};
-    uint64_t cursor[INTRA_CURSOR_WORDS];
+    uint64_t cursor[INTRA_CURSOR_WORDS] = {0};
     put_state(&b, s);
     enum neb_status st = neb_buf_check(&b);
     if (st == NEB_OK)
         st = intra_ckpt_add(w, "rtd.state", INTRA_BYTES, b.len, 1, b.p);
     neb_buf_free(&b);
     NEB_TRY(st);
-    intra_sampler_save(s->sampler, cursor);
+    if (s->sampler)
+        intra_sampler_save(s->sampler, cursor);
     NEB_TRY(intra_ckpt_add(w, "data.cursor.0", INTRA_U64, INTRA_CURSOR_WORDS, 1, cursor));
     if (s->share)
         NEB_TRY(rtd_share_save(s->share, w));
@@ -315,7 +317,8 @@ enum neb_status agent_rtd_restore(struct agent_rtd_side *s, const struct intra_c
     if (!get_state(&r, s))
         return neb_fail(NEB_ERR_FORMAT, "%s: its state does not fit this job", intra_ckpt_path(c));
     NEB_TRY(intra_ckpt_read(c, "data.cursor.0", INTRA_U64, INTRA_CURSOR_WORDS, 1, cursor));
-    intra_sampler_restore(s->sampler, cursor);
+    if (s->sampler)
+        intra_sampler_restore(s->sampler, cursor);
     if (s->share)
         NEB_TRY(rtd_share_restore(s->share, c));
     return intra_trainer_restore(s->trainer, c);

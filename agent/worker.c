@@ -68,16 +68,16 @@ static enum neb_status set_up_data(struct agent_worker *w) {
     NEB_TRY(intra_corpus_open(agent_job_corpus(&w->job, w->cluster), false, &w->corpus));
     NEB_TRY(agent_job_vocabulary(&w->job, w->cluster, w->corpus));
     bool all = w->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS;
-    for (int i = 0; i < (all ? w->job.n_clusters : 1); i++, w->n_samplers++) {
-        int cluster = all ? i : w->cluster;
-        NEB_TRY(agent_job_sampler(&w->job, cluster, w->corpus, &w->samplers[i]));
-    }
-    size_t n = (size_t)w->job.batch * (size_t)w->job.seq_len;
-    w->tokens = calloc(n, sizeof *w->tokens);
-    w->targets = calloc(n, sizeof *w->targets);
+    int n = all ? agent_job_training(&w->job) : 1; // witnesses, which come last, draw nothing
+    for (; w->n_samplers < n; w->n_samplers++)
+        NEB_TRY(agent_job_sampler(&w->job, all ? w->n_samplers : w->cluster, w->corpus,
+                                  &w->samplers[w->n_samplers]));
+    size_t tokens = (size_t)w->job.batch * (size_t)w->job.seq_len;
+    w->tokens = calloc(tokens, sizeof *w->tokens);
+    w->targets = calloc(tokens, sizeof *w->targets);
     return w->tokens && w->targets
                ? NEB_OK
-               : neb_fail(NEB_ERR_NOMEM, "out of memory for a batch of %zu tokens", n);
+               : neb_fail(NEB_ERR_NOMEM, "out of memory for a batch of %zu tokens", tokens);
 }
 
 static enum neb_status set_up_trainer(struct agent_worker *w) {

@@ -21,7 +21,7 @@ struct worker_side {
     int32_t n_streams;
     struct agent_stream *streams[WORKER_SIDE_STREAMS_MAX]; // owned
     // event or step of the newest checkpoint, which may still be on its way; -1: none by this process
-    int64_t saved;
+    int64_t saved, looked; // looked: the last one at which worker_side_due was asked; -1: none
     uint64_t cursors[WORKER_SIDE_STREAMS_MAX]; // of that checkpoint: the next batch of each stream
     bool final;                                // nothing will be started again from an older one
     worker_side_add *add;
@@ -39,7 +39,7 @@ NEB_MUST_CHECK enum neb_status worker_side_stream(struct worker_side *x,
                                                   double batch_bytes, bool shards, uint64_t next,
                                                   struct agent_stream **out);
 // Whether a checkpoint is to be written now, between two events: the job says so, or an agent asks.
-bool worker_side_due(const struct worker_side *x, int64_t at);
+bool worker_side_due(struct worker_side *x, int64_t at);
 // Once all streams are open: how checkpoints are made. add is not asked where the side takes part in rounds: its ops are.
 NEB_MUST_CHECK enum neb_status worker_side_start(struct worker_side *x, worker_side_add *add,
                                                  void *user);

@@ -357,6 +357,7 @@ struct stream { // one source
     double weight;
     struct intra_share share;
     uint64_t windows, own; // of the source; of this cluster an epoch
+    uint64_t begin;        // of its own: where each epoch begins
     uint64_t taken;
 };
 
@@ -439,6 +440,7 @@ enum neb_status intra_sampler_create(const struct intra_corpus *c,
         t->share = cfg->shares[i].n ? cfg->shares[i] : (struct intra_share){.n = 1};
         NEB_ASSERT(t->share.index >= 0 && t->share.index < t->share.n);
         t->own = (t->windows + (uint64_t)(t->share.n - 1 - t->share.index)) / (uint64_t)t->share.n;
+        t->begin = t->share.parts ? t->own * (uint64_t)t->share.part / (uint64_t)t->share.parts : 0;
         t->weight = cfg->n_sources ? (double)cfg->weights[i] : (double)t->windows;
         if (t->own == 0) {
             enum neb_status st =
@@ -462,8 +464,8 @@ void intra_sampler_destroy(struct intra_sampler **s) {
 // The next draw: which source's window, and which of them.
 static uint64_t take(struct intra_sampler *s, int32_t *source) {
     struct stream *t = &s->streams[stream_of(s, word_of(base_of(s) + s->draws++))];
-    uint64_t epoch = t->taken / t->own,
-             position = t->taken % t->own * (uint64_t)t->share.n + (uint64_t)t->share.index;
+    uint64_t epoch = t->taken / t->own, k = (t->taken + t->begin) % t->own,
+             position = k * (uint64_t)t->share.n + (uint64_t)t->share.index;
     t->taken++;
     // The permutation is the same on all clusters: it depends on seed, source and epoch only.
     uint64_t key =

@@ -49,9 +49,11 @@ uint64_t intra_corpus_tokens(const struct intra_corpus *c, int32_t source, enum 
 
 // Draws windows: the source by weight, the window by a seeded permutation of the source's windows for every epoch. Of a source that n
 // clusters share, the one with `index` takes the permuted positions p with p mod n = index, so that no two of them see the same window
-// within an epoch. State is a few numbers: any position is reached in constant time.
+// within an epoch. Where others draw from a source of this name in `parts` folders, which may hold the same text, those of each begin an epoch
+// at a place of their own, `part` of them on. State is a few numbers: any position is reached in constant time.
 struct intra_share {
-    int32_t index, n; // n 0: nobody else draws from it
+    int32_t index, n;    // n 0: nobody else draws from it
+    int32_t part, parts; // parts 0: there is one folder
 };
 struct intra_sampler_config {
     uint64_t seed;

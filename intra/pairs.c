@@ -100,6 +100,10 @@ static enum neb_status index_source(struct intra_pairs *p, int32_t source) {
                             intra_corpus_dir(p->corpus));
         if (id != p->eos)
             continue;
+        if (!x.prefix && p->c.may_be_empty) {
+            x = (struct pair){.source = source};
+            continue;
+        }
         if (!x.prefix)
             return neb_fail(NEB_ERR_INVALID,
                             "source %s of %s is not parallel text: token %llu ends a document "

@@ -18,7 +18,8 @@ struct intra_pairs_config {
     int32_t tokens;    // of a batch, at most, padding included; at least seq_len
     int32_t n_sources; // 0: all
     int32_t sources[INTRA_SOURCES_MAX];
-    bool may_be_empty; // no pair short enough is no error: what is only measured may lack
+    bool
+        may_be_empty; // no pair short enough, or text that is not parallel, is no error: what is only measured may lack
 };
 
 enum { INTRA_PAIRS_SEQ_MIN = 16 }; // a batch holds at most tokens / 16 sequences

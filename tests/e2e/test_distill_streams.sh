@@ -38,6 +38,12 @@ asked=$(summary '.quality.wan_bytes_per_target_token' "$T/push")
 jq -e '.quality.wan_bytes_per_target_token > .quality.label_bytes_per_target_token' "$T/push/summary.json" >/dev/null || fail "bytes: $asked"
 killed "$T/push.yaml" 2 "$T/pushkill" "13 alpha" "27 beta" "40 alpha"
 [[ $(digest "$T/pushkill") == "$want" ]] || fail "pushed and killed: $(digest "$T/pushkill"), undisturbed: $want"
+# Its text need not even be parallel.
+sed "s/format: tsv, path: .*/format: text, path: ${T//\//\\/}\/lower.txt}/" "$T/spec2.yaml" >"$T/spec5.yaml"
+"$nebula" data build "$T/spec5.yaml" --out "$T/mono" >"$T/data5.log" 2>&1 || fail "data build: $(tail -n 3 "$T/data5.log")"
+sed "s#$T/other#$T/mono#" "$T/push.yaml" >"$T/mono.yaml"
+run "$T/mono.yaml" 2 "$T/pushmono"
+[[ $(digest "$T/pushmono") == "$want" ]] || fail "pushed to a teacher with text of one language: $(digest "$T/pushmono"), read by both: $want"
 # Without push_text such a teacher is refused, and another vocabulary always.
 sed 's/, push_text: true//' "$T/push.yaml" >"$T/bad.yaml"
 if timeout 60 "$nebula" distill "$T/bad.yaml" --local 2 --out "$T/bad" >"$T/bad.log" 2>&1; then fail "trained on unlike shards"; fi
@@ -49,6 +55,14 @@ sed "s#$T/other#$T/words#" "$T/push.yaml" >"$T/bad.yaml"
 if timeout 60 "$nebula" distill "$T/bad.yaml" --local 2 --out "$T/bad2" >"$T/bad2.log" 2>&1; then fail "trained with unlike vocabularies"; fi
 grep -Eq "vocabulary differs between the clusters: here [0-9a-f]{64}, there [0-9a-f]{64}" "$T/bad2.log" || grep -q "vocabulary of" "$T/bad2.log" ||
     fail "vocabulary: $(tail -n 3 "$T/bad2.log")"
+# A teacher whose vocabulary was padded, in one process too: what its labels are of would be read as something else.
+run "$T/teacher.yaml" 1 "$T/wide" --steps 20 --set model.vocab=416
+job "$T/wide.yaml" "[{name: beta, role: student, threads: 1}, {name: alpha, role: teacher, threads: 1}]" "teacher: {init: $T/wide/checkpoint/model.ckpt}"
+for scheme in federated synchronous; do
+    if timeout 60 "$nebula" distill "$T/wide.yaml" --local 2 --out "$T/wide-$scheme" --set sync.scheme=$scheme >"$T/wide.log" 2>&1; then fail "$scheme: learnt from another vocabulary"; fi
+    grep -q 'a vocabulary of 416; the student has one of 400: set model.vocab: 416' "$T/wide.log" || fail "$scheme: $(tail -n 3 "$T/wide.log")"
+    run "$T/wide.yaml" 2 "$T/wide-padded-$scheme" --set sync.scheme=$scheme --set model.vocab=416 --steps 20
+done
 
 # Relayed: the teacher has one stream whatever the number of students; the first is the student of the plain run, the second
 # learns from the same labels from another start.

@@ -83,3 +83,12 @@ wait_rounds "$T/stopped" 2 "$pid"
 within 20 grep -q ': stopped' "$T/stopped/clusters/w/agent.log" || fail "the witness goes on with a job that was stopped: $(tail -n 3 "$T/stopped/clusters/w/agent.log")"
 wait "$pid" || true
 echo "a job with a witness stopped: it is over there, too"
+
+# One process for all clusters draws what those that train draw, with a witness or without.
+job "$T/sync.yaml" 2 20
+for n in 2 3; do
+    ((n == 2)) || echo "  - {name: w, witness: true}" >>"$T/sync.yaml"
+    timeout 60 "$nebula" pretrain "$T/sync.yaml" --local $n --set sync.scheme=synchronous --out "$T/sync$n" >"$T/sync$n.log" 2>&1 || fail "one process, $n clusters: $(tail -n 3 "$T/sync$n.log")"
+done
+digest() { summary '.clusters[0].params_digest' "$1"; }
+[[ $(digest "$T/sync2") == "$(digest "$T/sync3")" ]] || fail "one process trains otherwise with a witness: $(digest "$T/sync3"), $(digest "$T/sync2")"

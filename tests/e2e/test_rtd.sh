@@ -115,6 +115,12 @@ run "$T/ratio.yaml" "$T/ratio2" --steps 30
 [[ $(digests "$T/ratio1") == "$(digests "$T/ratio2")" ]] || fail "with a ratio of 1:2 the digests differ"
 [[ $(summary '[.clusters[].steps] | join(" ")' "$T/ratio2") == "15 30" ]] || fail "ratio 1:2 made $(summary '[.clusters[].steps] | join(" ")' "$T/ratio2") steps"
 
+# A generator that makes two steps to each of the discriminator's: that one passes events over, and saves as often as the job says.
+job "$T/passed.yaml" "generator_steps: 2, discriminator_steps: 1"
+run "$T/passed.yaml" "$T/passed" --steps 60 --set checkpoint.every_steps=10
+saves() { jq -s --arg c "$1" '[.[] | select(.kind == "checkpoint" and .cluster == $c and .step < 60)] | length' "$T/passed/metrics.jsonl"; }
+(($(saves alpha) >= 4 && $(saves beta) >= 4)) || fail "of steps 10 to 50 alpha saved $(saves alpha), beta $(saves beta)"
+
 # Other shards, another vocabulary.
 refused() { # CORPUS TERM
     sed "s#role: discriminator,#role: discriminator, corpus: $1,#" "$T/job.yaml" >"$T/bad.yaml"
@@ -128,6 +134,14 @@ echo "tokenizer: $T/corpus/tokenizer.model" >>"$T/spec2.yaml"
 sed -i '/^vocabulary:/d' "$T/spec2.yaml"
 "$nebula" data build "$T/spec2.yaml" --out "$T/shards" >"$T/data2.log" 2>&1 || fail "data build: $(tail -n 3 "$T/data2.log")"
 cmp -s "$T/corpus/tokenizer.model" "$T/shards/tokenizer.model" || fail "the vocabulary was not reused"
+# With text that travels the discriminator's own is of no account, whatever its sources are called.
+sed 's/{name: gpl/{name: elsewhere/' "$T/spec2.yaml" >"$T/spec4.yaml"
+"$nebula" data build "$T/spec4.yaml" --out "$T/elsewhere" >"$T/data4.log" 2>&1 || fail "data build: $(tail -n 3 "$T/data4.log")"
+sed 's/role: generator,/role: generator, sources: {gpl: 1},/' "$T/push.yaml" >"$T/gpl.yaml"
+sed "s#role: discriminator,#role: discriminator, corpus: $T/elsewhere,#" "$T/gpl.yaml" >"$T/there.yaml"
+run "$T/gpl.yaml" "$T/gpl" --steps 30
+run "$T/there.yaml" "$T/there" --steps 30
+[[ $(digests "$T/there") == "$(digests "$T/gpl")" ]] || fail "pushed text, where another corpus is: $(digests "$T/there"), $(digests "$T/gpl")"
 sed 's/size: 512/size: 500/' "$T/spec.yaml" >"$T/spec3.yaml"
 "$nebula" data build "$T/spec3.yaml" --out "$T/vocabulary" >"$T/data3.log" 2>&1 || fail "data build: $(tail -n 3 "$T/data3.log")"
 refused "$T/shards" shards

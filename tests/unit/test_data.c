@@ -207,6 +207,42 @@ static void test_clusters_are_disjoint_and_cover_an_epoch(void **state) {
     intra_corpus_close(&c);
 }
 
+// The same text in two folders, at two sites: they begin an epoch apart, and each sees all of it.
+static void test_folders_begin_apart(void **state) {
+    (void)state;
+    struct intra_corpus *c = NULL;
+    assert_int_equal(intra_corpus_open(corpus_dir, false, &c), NEB_OK);
+    uint64_t windows = intra_corpus_windows(c, 0, INTRA_TRAIN, T), half = windows / 2;
+    uint8_t *early = calloc(windows, 1), *seen = calloc(windows, 1);
+    for (int cluster = 0; cluster < 2; cluster++) {
+        struct intra_sampler_config cfg = {.seed = 7,
+                                           .seq_len = T,
+                                           .cluster = cluster,
+                                           .shares = {{0, 1, cluster, 2}},
+                                           .n_sources = 1,
+                                           .sources = {0},
+                                           .weights = {1}};
+        struct intra_sampler *s = NULL;
+        int32_t x[T], y[T];
+        assert_int_equal(intra_sampler_create(c, &cfg, &s), NEB_OK);
+        for (uint64_t i = 0; i < windows; i++) {
+            intra_sampler_next(s, x, y);
+            uint64_t k = window_id(c, 0, x);
+            assert_true(k < windows);
+            early[k] = (uint8_t)(early[k] + (i < half));
+            seen[k]++;
+        }
+        intra_sampler_destroy(&s);
+    }
+    for (uint64_t k = 0; k < windows; k++) {
+        assert_true(early[k] <= 1);
+        assert_int_equal(seen[k], 2);
+    }
+    free(early);
+    free(seen);
+    intra_corpus_close(&c);
+}
+
 static void test_resume_and_weights(void **state) {
     (void)state;
     struct intra_corpus *c = NULL;
@@ -653,6 +689,7 @@ int main(void) {
         cmocka_unit_test(test_held_out_pages),
         cmocka_unit_test(test_tokenizer_round_trip),
         cmocka_unit_test(test_clusters_are_disjoint_and_cover_an_epoch),
+        cmocka_unit_test(test_folders_begin_apart),
         cmocka_unit_test(test_resume_and_weights),
         cmocka_unit_test(test_jsonl_and_tsv),
         cmocka_unit_test(test_what_is_built_anew),

@@ -22,6 +22,13 @@ static void is(const struct agent_job *j, int cluster, const char *source, int32
     assert_int_equal(s.n, n);
 }
 
+static void begins(const struct agent_job *j, int cluster, const char *source, int32_t part,
+                   int32_t parts) {
+    struct intra_share s = agent_job_share(j, cluster, source);
+    assert_int_equal(s.part, part);
+    assert_int_equal(s.parts, parts);
+}
+
 static void test_shares(void **state) {
     (void)state;
     static struct agent_job j;
@@ -45,6 +52,16 @@ static void test_shares(void **state) {
     is(&j, 3, "fr", 1, 3);
     is(&j, 5, "es", 0, 1);
     is(&j, 1, "en", 0, 1);
+    // its text may be the same all the same: it begins elsewhere
+    begins(&j, 0, "en", 0, 2);
+    begins(&j, 5, "en", 0, 2);
+    begins(&j, 1, "en", 1, 2);
+    begins(&j, 2, "fr", 1, 2);
+    begins(&j, 1, "fr", 0, 2);
+    j.clusters[1].witness = true;
+    begins(&j, 0, "en", 0, 0);
+    begins(&j, 2, "fr", 0, 0);
+    j.clusters[1].witness = false;
     j.mode = AGENT_MODE_RTD; // both sides draw the same windows
     is(&j, 0, "en", 0, 0);
     is(&j, 5, "en", 0, 0);
