@@ -3,11 +3,14 @@
 #include "agent/base/number.h"
 #include "agent/cmd_options.h"
 #include "agent/daemon.h"
+#include "agent/ipc.h"
 #include "agent/launch.h"
 #include "agent/worker.h"
 #include "inter/tcp.h"
 #include "security/identity.h"
+#include "security/members.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -44,11 +47,22 @@ static unsigned number(const struct argp_state *state, int key, const char *arg,
     return (unsigned)agent_option_whole(state, key, arg, 1, max);
 }
 
+// "*:PORT", on all addresses, is ZeroMQ's way to say it.
+static bool listens(const char *where) {
+    char text[SEC_ENDPOINT_MAX + 4]; // what is cut is too long as well
+    snprintf(text, sizeof text, "%s%s", *where == '*' ? "all" : "", where + (*where == '*'));
+    return sec_endpoint_valid(text);
+}
+
 static error_t parse_option(int key, char *arg, struct argp_state *state) {
     struct options *o = state->input;
     switch (key) {
     case 'H': o->home = arg; return 0;
-    case 'l': o->listen = arg; return 0;
+    case 'l':
+        if (!listens(arg))
+            agent_option_refuse(state, key, arg, "HOST:PORT");
+        o->listen = arg;
+        return 0;
     case 'b': o->n_bulk = number(state, key, arg, STRIPES_MAX); return 0;
     case KEY_RECYCLE: o->recycle_s = number(state, key, arg, WEEK_S); return 0;
     case KEY_OVERLAP: o->overlap_s = number(state, key, arg, WEEK_S); return 0;
@@ -74,7 +88,12 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
                        arg);
         o->congestion = arg;
         return 0;
-    case KEY_WORKERS: o->workers = arg; return 0;
+    case KEY_WORKERS:
+        if (!agent_ipc_remote_valid(arg))
+            agent_option_refuse(state, key, arg,
+                                "one ADDRESS[:PORT] of this host, or an interface of it");
+        o->workers = arg;
+        return 0;
     case KEY_SEAL: o->seal_key = arg; return 0;
     case KEY_BLOBS:
         o->blobs_max = agent_option_size(state, key, arg, BLOBS_MIN, BLOBS_MAX);
@@ -136,6 +155,8 @@ int cmd_agent(int argc, char **argv) {
     if (sec_home(o.home, home, sizeof home) != NEB_OK)
         return AGENT_EXIT_USAGE;
     o.page.home = home;
+    if (agent_web_check(&o.page) != NEB_OK)
+        return AGENT_EXIT_USAGE;
     struct agent_daemon_config c = {.home = home,
                                     .listen = o.listen,
                                     .workers = o.workers,

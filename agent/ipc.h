@@ -80,6 +80,8 @@ void *agent_ipc_remote_socket(const struct agent_ipc *s);
 // Does anybody listen at path, on this host? A socket's file on a shared file system is seen everywhere, and works on one host.
 bool agent_ipc_is_here(const char *path);
 
+// Whether `where` has the form that is wanted next, and is one address: not 0.0.0.0 or [::]. Whether this host has it is not looked at.
+bool agent_ipc_remote_valid(const char *where);
 // A server that listens for workers on other hosts too: where: ADDRESS[:PORT], of this host or the name of an interface; without a port the
 // system chooses one. Nobody is admitted before agent_ipc_remote_admit. Its keys are made anew. NEB_ERR_IO: cannot be bound;
 // NEB_ERR_INVALID: no address that workers could be told.

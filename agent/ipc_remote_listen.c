@@ -3,6 +3,7 @@
 #include "agent/base/log.h"
 #include "agent/ipc_state.h"
 #include "inter/socket_profile.h"
+#include "security/members.h"
 #include "security/zap.h"
 
 #include <sodium.h>
@@ -22,13 +23,28 @@ static void close_remote(struct agent_ipc *s) {
     s->endpoint[0] = 0;
 }
 
+static bool has_port(const char *where) {
+    const char *colon = strrchr(where, ':'), *bracket = strrchr(where, ']');
+    return colon && (!bracket || colon > bracket);
+}
+
+bool agent_ipc_remote_valid(const char *where) {
+    static const char *const all[] = {"0.0.0.0:", "[::]:"};
+    char endpoint[SEC_ENDPOINT_MAX];
+    if (snprintf(endpoint, sizeof endpoint, has_port(where) ? "%s" : "%s:1", where) >=
+        (int)sizeof endpoint)
+        return false;
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        if (!strncmp(endpoint, all[i], strlen(all[i])))
+            return false;
+    return sec_endpoint_valid(endpoint);
+}
+
 static enum neb_status bind_at(struct agent_ipc *s, const char *where, const uint8_t *secret) {
     char endpoint[AGENT_IPC_ENDPOINT_MAX];
     int dead = IPC_REMOTE_DEAD_MS, six = where[0] == '[';
     size_t n = sizeof s->endpoint;
-    const char *colon = strrchr(where, ':'), *bracket = strrchr(where, ']');
-    bool port = colon && (!bracket || colon > bracket);
-    if (snprintf(endpoint, sizeof endpoint, port ? "tcp://%s" : "tcp://%s:*", where) >=
+    if (snprintf(endpoint, sizeof endpoint, has_port(where) ? "tcp://%s" : "tcp://%s:*", where) >=
         (int)sizeof endpoint)
         return neb_fail(NEB_ERR_INVALID, "--workers %s: too long", where);
     NEB_TRY(inter_socket_apply(s->remote, INTER_SOCKET_LISTEN, AGENT_IPC_FRAME));

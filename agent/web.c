@@ -115,6 +115,21 @@ bool agent_web_address_valid(const char *listen) {
     return parse_address(listen, &a) == NEB_OK;
 }
 
+enum neb_status agent_web_check(const struct agent_web_config *c) {
+    struct address a;
+    if (!c->cert != !c->key)
+        return neb_fail(NEB_ERR_INVALID, "--page-cert and --page-key go together");
+    if (!c->listen)
+        return NEB_OK;
+    NEB_TRY(parse_address(c->listen, &a));
+    if (!agent_web_is_loopback(a.host) && !c->token)
+        return neb_fail(NEB_ERR_INVALID,
+                        "--page %s: beyond this machine the page needs --page-token FILE (make one "
+                        "with (umask 077; openssl rand -hex 32 >FILE))",
+                        c->listen);
+    return NEB_OK;
+}
+
 // ---- answers: in the server's thread --------------------------------------------------------------------------
 
 static void add_headers(struct MHD_Response *r, const char *type) {
@@ -316,13 +331,6 @@ static enum neb_status load_secrets(struct server *s, const struct agent_web_con
                                     const struct address *a) {
     struct agent_web *w = s->web;
     s->guard->wide = !agent_web_is_loopback(a->host);
-    if (!c->cert != !c->key)
-        return neb_fail(NEB_ERR_INVALID, "--page-cert and --page-key go together");
-    if (s->guard->wide && !c->token)
-        return neb_fail(NEB_ERR_INVALID,
-                        "--page %s: beyond this machine the page needs --page-token FILE (make one "
-                        "with (umask 077; openssl rand -hex 32 >FILE))",
-                        c->listen);
     if (c->token)
         NEB_TRY(agent_web_guard_token(s->guard, c->token));
     if (c->cert) {
@@ -417,6 +425,7 @@ static void take_renewed(struct agent_web *w, neb_ns now) {
 enum neb_status agent_web_start(const struct agent_web_config *c, struct agent_web **out) {
     struct address a;
     enum neb_status st = NEB_OK;
+    NEB_TRY(agent_web_check(c));
     NEB_TRY(parse_address(c->listen, &a));
     struct agent_web *w = calloc(1, sizeof *w);
     if (!w)

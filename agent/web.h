@@ -31,6 +31,10 @@ struct agent_web_config {
 // Whether `listen` is one that the page can have; else why not is logged.
 bool agent_web_address_valid(const char *listen);
 
+// Whether the options can go together, without a look at any file: NEB_ERR_INVALID: one of cert and key alone, or a page beyond loopback
+// without a token. listen NULL: only the first counts.
+NEB_MUST_CHECK enum neb_status agent_web_check(const struct agent_web_config *c);
+
 struct agent_web;
 // NEB_ERR_INVALID: the address, one of cert and key alone, no token beyond loopback; NEB_ERR_IO: port; else: a file.
 NEB_MUST_CHECK enum neb_status agent_web_start(const struct agent_web_config *c,

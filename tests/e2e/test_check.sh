@@ -88,6 +88,8 @@ for c in "check $T/huge.yaml --json" "plan $T/huge.yaml --json" "pretrain $T/hug
     "init --home $none --name x" "init --home $none --name x --listen foo" "join foo --home $none" "members --fetch foo --home $none" \
     "rotate foo --home $none" "logs zz --home $none" "id --name A! --home $none" "stop" "invite --home $none" "seal open $none $none.c" \
     "bench codec --codec foo" "agent --page 99999 --home $none" "agent --page example.org:80 --home $none" \
+    "agent --listen nonsense --home $none" "agent --listen a:0 --home $none" "agent --workers 0.0.0.0 --home $none" "agent --workers ib0:x --home $none" \
+    "agent --page 0.0.0.0:9470 --home $none" "agent --page-cert $none --home $none" "agent --page 9470 --page-key $none --page-token $none --home $none" \
     "eval $none -a probe" "eval $none -aprobe"; do
     read -ra words <<<"$c"
     status_of 2 "${words[@]}"
@@ -102,6 +104,12 @@ for c in agent "members --fetch localhost:1" "peer list"; do # which agents that
     read -ra words <<<"$c"
     status_of 1 "${words[@]}" --home "$none"
     grep -q "no identity in $none: make one with nebula id, or nebula join" "$T/status.err" || fail "$c without keys: $(cat "$T/status.err")"
+done
+# An interface, an address or a file that is not there may come yet: an agent that systemd starts is started again.
+"$nebula" id --home "$T/one" --name one >/dev/null 2>&1 || fail "no keys"
+for c in "--workers nope0" "--listen nope0:7400" "--listen 192.0.2.1:7400" "--page 9470 --page-token $none"; do
+    read -ra words <<<"$c"
+    status_of 1 agent --home "$T/one" "${words[@]}"
 done
 for c in "-a probe" -aprobe "--task probe" --task=probe; do
     read -ra words <<<"$c"
