@@ -35,24 +35,30 @@ static bool find_object(const char *name, char *exe, size_t exe_cap, char *out, 
     return false;
 }
 
+static const char mpi_object[] = "libnebula_mpi.so", nccl_object[] = "libnebula_nccl.so";
+
 static enum neb_status object_path(const char *name, char *out, size_t cap) {
     char exe[NEB_PATH_MAX];
     if (find_object(name, exe, sizeof exe, out, cap))
         return NEB_OK;
-    return neb_fail(NEB_ERR_UNSUPPORTED,
-                    "%s is neither in %s nor in its ../lib/nebula: this build has no such "
-                    "communication; install the library (configs/install-deps) and build again",
-                    name, exe);
+    return neb_fail(
+        NEB_ERR_UNSUPPORTED,
+        "%s is neither in %s nor in its ../lib/nebula: this build has no such communication; %s, "
+        "and build again from cmake --preset release on",
+        name, exe,
+        name == nccl_object ? "install NCCL and the CUDA toolkit (set NCCL_HOME and CUDA_HOME "
+                              "where CMake does not find them)"
+                            : "install Open MPI (configs/install-deps)");
 }
 
 bool intra_comm_mpi_there(void) {
     char exe[NEB_PATH_MAX], path[NEB_PATH_MAX];
-    return find_object("libnebula_mpi.so", exe, sizeof exe, path, sizeof path);
+    return find_object(mpi_object, exe, sizeof exe, path, sizeof path);
 }
 
 enum neb_status intra_comm_mpi_find(void) {
     char path[NEB_PATH_MAX];
-    return object_path("libnebula_mpi.so", path, sizeof path);
+    return object_path(mpi_object, path, sizeof path);
 }
 
 // The object stays loaded: its library keeps threads and handlers that cannot be unloaded.
@@ -73,7 +79,7 @@ enum neb_status intra_comm_mpi(struct intra_comm **out) {
         void *p;
         intra_comm_mpi_opener *open;
     } s;
-    NEB_TRY(load("libnebula_mpi.so", "intra_comm_mpi_open", &s.p));
+    NEB_TRY(load(mpi_object, "intra_comm_mpi_open", &s.p));
     return s.open(INTRA_COMM_VERSION, out);
 }
 
@@ -103,7 +109,7 @@ enum neb_status intra_comm_nccl(struct intra_comm *boot, int device, int64_t tim
         intra_comm_nccl_opener *open;
     } s;
     // nobody may begin what another rank cannot
-    uint64_t worst = (uint64_t)load("libnebula_nccl.so", "intra_comm_nccl_open", &s.p);
+    uint64_t worst = (uint64_t)load(nccl_object, "intra_comm_nccl_open", &s.p);
     NEB_TRY(boot->ops->all_reduce(boot, &worst, 1, INTRA_COMM_U64, INTRA_COMM_MAX));
     NEB_TRY((enum neb_status)worst);
     return s.open(INTRA_COMM_VERSION, boot, device, timeout_ms, out);
