@@ -75,8 +75,8 @@ enum neb_status cmp_codec_parse(const char *text, struct cmp_codec *out) {
     else
         return neb_fail(
             NEB_ERR_INVALID,
-            "codec \"%s\" is not known; use fp32, bf16, int8, int4, int3, int2 (each also with "
-            ":BLOCK), topk, topk:K/CHUNK or topk:K/CHUNK:4",
+            "codec \"%s\" is not known; use fp32, bf16, int8, int4, int3 or int2 (these four also "
+            "with :BLOCK), topk, topk:K/CHUNK, topk:K/CHUNK:2 or topk:K/CHUNK:4",
             text);
     if (c.block < 8 || c.block > 65535 || c.chunk < 64 || c.chunk > 65536 || c.k < 1 ||
         c.k > c.chunk)
