@@ -284,8 +284,8 @@ static enum neb_status generate(const struct options *o) {
         snprintf(tokenizer, sizeof tokenizer, "%s", o->tokenizer);
     else
         NEB_TRY(neb_path(tokenizer, sizeof tokenizer, o->checkpoint, "tokenizer.model"));
+    NEB_TRY_GOTO(load(o, &K, &m), out); // first: where there is none, nobody misses its tokenizer
     NEB_TRY_GOTO(intra_tokenizer_open(tokenizer, &t), out);
-    NEB_TRY_GOTO(load(o, &K, &m), out);
     NEB_TRY_GOTO(intra_tokenizer_encode(t, o->prompt, strlen(o->prompt), &ids, &n), out);
     if (!n || n > 1 << 20) {
         st = neb_fail(NEB_ERR_INVALID, "--prompt gives %zu tokens; at least one is needed", n);
@@ -431,6 +431,9 @@ int cmd_eval(int argc, char **argv) {
         return AGENT_EXIT_USAGE;
     }
     if (!o.logits && !o.corpus) {
+        if (!neb_fs_exists(o.checkpoint)) // no fault of the command line, as with --corpus
+            return agent_json_exit(
+                o.json, agent_exit_of(neb_fail(NEB_ERR_NOT_FOUND, "there is no %s", o.checkpoint)));
         if (agent_corpus_note_read(o.checkpoint, corpus, sizeof corpus) != NEB_OK)
             return agent_json_exit(o.json, AGENT_EXIT_USAGE);
         o.corpus = corpus;

@@ -41,18 +41,26 @@ static enum neb_status peers_load(const char *home_given, struct peers *p) {
 
 static bool same(const uint8_t *a, const uint8_t *b) { return !memcmp(a, b, SEC_KEY_BYTES); }
 
-static enum neb_status peer_add(struct peers *p, const char *line, const char *endpoint) {
-    struct sec_member add = {.connect = SEC_CONNECT_AUTO};
-    NEB_TRY(sec_public_parse(line, &add.pub));
+// What was typed, before this node's own files are looked at.
+static enum neb_status peer_typed(const char *line, const char *endpoint, struct sec_member *out) {
+    *out = (struct sec_member){.connect = SEC_CONNECT_AUTO};
+    NEB_TRY(sec_init());
+    enum neb_status st = sec_public_parse(line, &out->pub);
+    if (st == NEB_ERR_FORMAT || st == NEB_ERR_CORRUPT)
+        return NEB_ERR_INVALID; // it said so
+    NEB_TRY(st);
+    if (!strcmp(endpoint, "-"))
+        return NEB_OK;
+    if (!sec_endpoint_valid(endpoint))
+        return neb_fail(NEB_ERR_INVALID,
+                        "endpoint '%s': expected HOST:PORT, or - when the peer dials us", endpoint);
+    snprintf(out->endpoint, sizeof out->endpoint, "%s", endpoint);
+    return NEB_OK;
+}
+
+static enum neb_status peer_add(struct peers *p, struct sec_member add) {
     if (same(add.pub.curve, p->self.curve) || same(add.pub.sign, p->self.sign))
         return neb_fail(NEB_ERR_INVALID, "that is this node's own identity: give the other site's");
-    if (strcmp(endpoint, "-") != 0) {
-        if (!sec_endpoint_valid(endpoint))
-            return neb_fail(NEB_ERR_INVALID,
-                            "endpoint '%s': expected HOST:PORT, or - when the peer dials us",
-                            endpoint);
-        snprintf(add.endpoint, sizeof add.endpoint, "%s", endpoint);
-    }
     const struct sec_member *old = sec_members_by_curve(&p->list, add.pub.curve);
     if (old) // a new endpoint says nothing about who dials
         add.connect = old->connect;
@@ -120,11 +128,15 @@ int cmd_peer(int argc, char **argv) {
                "An agent that runs takes a change at once."};
     struct options o = {0};
     struct peers p;
+    struct sec_member new = {.endpoint = ""};
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
         return AGENT_EXIT_USAGE;
-    enum neb_status st = peers_load(o.home, &p);
-    if (st == NEB_OK && !strcmp(o.args[0], "add"))
-        st = peer_add(&p, o.args[1], o.args[2]);
+    bool adds = !strcmp(o.args[0], "add");
+    enum neb_status st = adds ? peer_typed(o.args[1], o.args[2], &new) : NEB_OK;
+    if (st == NEB_OK)
+        st = peers_load(o.home, &p);
+    if (st == NEB_OK && adds)
+        st = peer_add(&p, new);
     else if (st == NEB_OK && !strcmp(o.args[0], "remove"))
         st = peer_remove(&p, o.args[1]);
     else if (st == NEB_OK)

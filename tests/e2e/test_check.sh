@@ -90,11 +90,12 @@ for c in "check $T/huge.yaml --json" "plan $T/huge.yaml --json" "pretrain $T/hug
     "bench codec --codec foo" "agent --page 99999 --home $none" "agent --page example.org:80 --home $none" \
     "agent --listen nonsense --home $none" "agent --listen a:0 --home $none" "agent --workers 0.0.0.0 --home $none" "agent --workers ib0:x --home $none" \
     "agent --page 0.0.0.0:9470 --home $none" "agent --page-cert $none --home $none" "agent --page 9470 --page-key $none --page-token $none --home $none" \
-    "eval $none -a probe" "eval $none -aprobe"; do
+    "eval $none -a probe" "eval $none -aprobe" "peer add nonsense localhost:1 --home $none" "peer add nebid1:a:b:c:d - --home $none"; do
     read -ra words <<<"$c"
     status_of 2 "${words[@]}"
 done
-for c in "pretrain $T/job.yaml --home $none --out $T/none-run --json" "plan $T/job.yaml --site alpha=$T/huge.json --json" "status --home $none --json" "jobs --home $none --json" "eval $none --corpus $T/corpus --json" \
+for c in "pretrain $T/job.yaml --home $none --out $T/none-run --json" "plan $T/job.yaml --site alpha=$T/huge.json --json" "status --home $none --json" "jobs --home $none --json" "eval $none --corpus $T/corpus --json" "eval $none --json" \
+    "eval $none --task translate --json" "eval $none --logits --ids 1" \
     "eval $none --task probe --text $none --train en --test en --json" "rotate localhost:1 --home $none" "members --home $none" \
     "ledger verify $none" "data build $T/spec.yaml --out $T/spec.yaml --json"; do
     read -ra words <<<"$c"
@@ -115,6 +116,8 @@ for c in "-a probe" -aprobe "--task probe" --task=probe; do
     read -ra words <<<"$c"
     status_of 1 eval "$none" "${words[@]}" --text "$none" -t en --test en
 done
+status_of 1 generate "$none" --prompt a # what is missing is the checkpoint, not its tokenizer
+! grep -q tokenizer "$T/status.err" || fail "generate without a checkpoint: $(cat "$T/status.err")"
 # An init that fails leaves nothing behind, and can be made anew under another name.
 mkdir "$T/hub" && : >"$T/backup"
 status_of 1 init --home "$T/hub" --name acme --listen 127.0.0.1:7443 --member one --backup "$T/backup"
