@@ -9,6 +9,7 @@
 #include "security/identity.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -156,6 +157,10 @@ static enum neb_status find_log(const struct log_options *l, char *out, size_t c
     NEB_TRY(sec_home(o->home, home, sizeof home));
     NEB_TRY(neb_path(jobs, sizeof jobs, home, "jobs"));
     DIR *d = opendir(jobs);
+    if (!d && errno == ENOENT)
+        return neb_fail(NEB_ERR_NOT_FOUND,
+                        "there is no %s: no agent has run with this home; give its --home DIR",
+                        jobs);
     if (!d)
         return neb_fail_errno("cannot read %s", jobs);
     for (struct dirent *e; (e = readdir(d));)

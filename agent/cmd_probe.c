@@ -154,7 +154,10 @@ int cmd_eval_probe(int argc, char **argv) {
     static const struct argp_option table[] = {
         {"task", 'a', "probe", 0, "this", 0},
         {"text", 'x', "DIR", 0,
-         "folder with a folder NAME.SECTION.txt a language (configs/corpus-manpages makes one)", 0},
+         "holds a folder of pages for each language, files NAME.SECTION.txt "
+         "(configs/corpus-manpages "
+         "makes it)",
+         0},
         {"train", 't', "LANGUAGE", 0, "folder to train on: one half of its pages", 0},
         {"test", 'b', "LANGUAGE", 0,
          "folder to test on: the other half of its pages; may be repeated", 0},

@@ -173,7 +173,11 @@ enum neb_status inter_ledger_open_readonly(const char *dir, struct inter_ledger 
     struct inter_ledger *l = NULL;
     NEB_TRY_GOTO(create(dir, &l, path, sizeof path), fail);
     if (!neb_fs_exists(path)) {
-        st = neb_fail(NEB_ERR_NOT_FOUND, "no ledger in %s: it is the data folder of an agent", dir);
+        st =
+            neb_fail(NEB_ERR_NOT_FOUND,
+                     "no ledger in %s: give the home of an agent that has run (its --home; default "
+                     "~/.nebula)",
+                     dir);
         goto fail;
     }
     NEB_TRY_GOTO(open_db(l, path, SQLITE_OPEN_READONLY), fail);
