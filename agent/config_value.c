@@ -203,7 +203,10 @@ enum neb_status config_set_launcher(struct agent_cluster *c, const char *text, c
             return NEB_OK;
         }
     return COMPLAIN(where, "clusters.launcher",
-                    "\"%s\" is not one of: local, mpirun, slurm, attach", text);
+                    "\"%s\" is not one of: local, mpirun, slurm, attach%s", text,
+                    strcmp(text, "torchrun") ? ""
+                                             : "; loops of your own that torchrun starts: attach "
+                                               "(configs/examples/train_ddp.py)");
 }
 
 enum neb_status config_set_role(struct agent_cluster *c, const char *text, const char *where) {

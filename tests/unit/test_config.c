@@ -98,6 +98,9 @@ static void test_complaints(void **state) {
          "the mesh says how many there are, so remove it"},
         {"threads: 2", "launcher: srun",
          "dir/job.yaml:7: clusters.launcher: \"srun\" is not one of: local, mpirun, slurm, attach"},
+        {"threads: 2", "launcher: torchrun",
+         "dir/job.yaml:7: clusters.launcher: \"torchrun\" is not one of: local, mpirun, slurm, "
+         "attach; loops of your own that torchrun starts: attach (configs/examples/train_ddp.py)"},
         {"threads: 2", "device: gpu",
          "dir/job.yaml:7: clusters.device: \"gpu\" is not one of: auto, cpu, cuda"},
         {"threads: 2", "precision: fp16",
