@@ -37,6 +37,19 @@ headings() { # FILE: as links name them
     sed -nE 's/^#+ +//p' "$1" | tr -d '`' | tr '[:upper:]' '[:lower:]' | sed -E 's/[^[:alnum:]_ -]//g; s/ /-/g'
 }
 
+# Every e2e test is in the table of tests/README.md, once, and what is there is a test.
+by_subject() { # FILE: the names in its table
+    sed -n '/^## e2e, by subject/,/^## [^e]/p' "$1" | sed '1,/^| ---/d' | sed -nE 's/^\|[^|]*\|(.*)\|$/\1/p' | sed -E 's/\([^()]*\)//g' | tr ',' '\n' |
+        sed -E 's/^ +//; s/ +$//' | grep -xE '[a-z0-9_]+' | sort
+}
+check_table() { # FILE
+    local line
+    while read -r line; do
+        complain "$1, by subject: ${line/#</is no test, or there twice:}"
+    done < <(diff <(by_subject "$1") <(e2e_tests | sort) | sed -nE 's/^> (.*)/lacks \1/p; /^</p')
+}
+e2e_tests() { printf '%s\n' tests/e2e/test_*.sh | sed -E 's/.*test_(.*)\.sh/\1/'; }
+
 # The check itself: it must see what is wrong.
 T=$(mktemp)
 trap 'rm -f "$T"' EXIT
@@ -44,5 +57,9 @@ trap 'rm -f "$T"' EXIT
 echo 'see `nowhere_to_be_found()` and `agent/no_such_file.c`, or `neb_now()` (`agent/main.c`), [there](nowhere.md) or [here](#none)' >"$T"
 [[ $(check "$T" 2>&1 | wc -l) == 5 ]] || { echo "a text with five mistakes was not noticed" >&2; exit 1; }
 
+printf '## e2e, by subject\n| subject | tests |\n| --- | --- |\n| all | resume (bit, for bit), no_such_test, %s |\n' "$(e2e_tests | grep -vx late | paste -sd,)" >"$T"
+[[ $(check_table "$T" 2>&1 | wc -l) == 3 ]] || { echo "a table with three mistakes was not noticed" >&2; exit 1; }
+
+check_table tests/README.md
 for doc in agent/ARCHITECTURE.md agent/DECISIONS.md configs/COMPARE.md ./*/README.md tests/*/README.md README.md; do check "$doc"; done
 exit $bad
