@@ -189,7 +189,7 @@ void agent_job_reference(FILE *f) {
         "worker (mpirun, slurm: of each rank), 0 to %d, 0: all processors, which the ranks of a "
         "host divide (slurm: those that it gives to the task); corpus: in place of "
         "data.corpus; witness: votes and trains nothing; sources: {NAME: WEIGHT} or a "
-        "list of {name, weight}, relative; "
+        "list of {name, weight}, relative, up to %d; "
         "none: all of the corpus by size; mesh: {dp, pp, tp}, ranks of the cluster's worker "
         "(default 1 each; dp must divide batch x accumulate, pp model.n_layers, tp heads and "
         "d_ff), or auto; ranks: of mesh: auto with launcher mpirun or slurm, how many there are; "
@@ -212,5 +212,5 @@ void agent_job_reference(FILE *f) {
         "discriminator (rtd), teacher and student (distill), or auto; "
         "profile: a file with what nebula plan --profile printed on that cluster's machine, for "
         "nebula plan and auto |\n",
-        AGENT_CLUSTERS_MAX, config_cluster_keys, KERN_POOL_THREADS_MAX);
+        AGENT_CLUSTERS_MAX, config_cluster_keys, KERN_POOL_THREADS_MAX, AGENT_SOURCES_MAX);
 }
