@@ -6,7 +6,8 @@ import sys
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "agent/python"))  # not needed once nebula is installed
+ROOT = pathlib.Path(__file__).resolve().parents[2]  # the source's, or share/ of an installation
+sys.path += [str(ROOT / "agent/python"), str(ROOT.parent / "lib/nebula/python")]
 
 SEQ, BATCH, VOCAB = 64, 8, 512
 

@@ -19,9 +19,14 @@ for library in libzmq5 libmicrohttpd12; do dpkg-deb -f "$deb" Depends | has "$li
 dpkg -x "$deb" "$T/root"
 "$T/root/usr/bin/nebula" --version | has '^nebula [0-9]' || fail "the packaged program does not run"
 for f in lib/systemd/system/nebula-agent.service share/man/man1/nebula.1 share/bash-completion/completions/nebula share/zsh/site-functions/_nebula \
-    share/fish/vendor_completions.d/nebula.fish share/nebula/slurm/agent.sbatch share/nebula/grafana/nebula.json; do
+    share/fish/vendor_completions.d/nebula.fish share/nebula/slurm/agent.sbatch share/nebula/grafana/nebula.json \
+    share/doc/nebula/README.md share/doc/nebula/configs/README.md; do
     [[ -s $T/root/usr/$f ]] || fail "the package lacks $f"
 done
+# Jobs, specs and examples that errors and README name (configs/NAME): all but those that build from the source.
+for f in $(cd "$SOURCE/configs" && ls ./*.yaml corpus-* examples/* | grep -v compare); do cmp "$SOURCE/configs/$f" "$T/root/usr/share/nebula/$f" || fail "the package lacks $f"; done
+[[ -x $T/root/usr/share/nebula/corpus-manpages ]] || fail "corpus-manpages is no program"
+"$T/root/usr/bin/nebula" check "$T/root/usr/share/nebula/example.yaml" >"$T/example.log" 2>&1 || fail "check of the packaged example: $(cat "$T/example.log")"
 grep -q '^ExecStart=/usr/bin/nebula agent' "$T/root/usr/lib/systemd/system/nebula-agent.service" || fail "the unit starts another program"
 # Each of these keeps /dev/nvidia* from workers, the first up to systemd 251.
 if grep -E '^(ProtectClock|PrivateDevices|DevicePolicy|DeviceAllow)=' "$T/root/usr/lib/systemd/system/nebula-agent.service"; then fail "the unit shuts out GPUs"; fi
