@@ -85,7 +85,7 @@ struct nebula_hooks {
 struct nebula_attach_options {
     size_t size;       // sizeof(struct nebula_attach_options)
     int api;           // NEBULA_API
-    const char *agent; // agent.sock or the agent's home; NULL: $NEBULA_AGENT, else ~/.nebula
+    const char *agent; // agent.sock or its home; NULL: $NEBULA_AGENT, $NEBULA_HOME, ~/.nebula
     const char *job;   // name or id; NULL: $NEBULA_JOB, else the only one that waits for a trainer
     double timeout_s;  // to wait for the agent and the job; 0: 60
     int threads;       // for codec and merge; 0: the job's, else all processors

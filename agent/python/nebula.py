@@ -11,8 +11,9 @@ Tensors: PyTorch (CPU or CUDA; float32 or bfloat16; FSDP2's DTensor, sharded by 
 buffer of floats (array.array). With torch.distributed initialised, all ranks make the same calls: rank 0 talks to the
 agent, the others receive what was merged (DDP) or hand their rows over and get them back (DTensor).
 
-libnebula.so is looked for at $NEBULA_LIBRARY, beside this file, in ../build and where the system looks. What each call may
-fail with is in libnebula.h; failures are raised as nebula.Error with that text.
+libnebula.so.1 is $NEBULA_LIBRARY and nothing else where that is set. Else it is looked for beside this file, in build/ of the
+source folder (../../build), two folders up (lib/ of an installation) and where the system looks. What each call may fail
+with is in libnebula.h; failures are raised as nebula.Error with that text.
 """
 import ctypes
 import datetime
@@ -484,7 +485,7 @@ def attach(named, agent=None, job=None, timeout=60.0, threads=0, on_checkpoint=N
 
     named: (name, tensor) pairs or a dict, such as model.named_parameters(); names as in Hugging Face's Llama and Qwen2
     layouts. Tensors that the job does not exchange are left alone.
-    agent: the agent's home or agent.sock (default $NEBULA_AGENT, then ~/.nebula). job: name or id (default $NEBULA_JOB).
+    agent: the agent's home or agent.sock (default $NEBULA_AGENT, then $NEBULA_HOME, then ~/.nebula). job: name or id (default $NEBULA_JOB).
     on_checkpoint(folder, step): called when a checkpoint was written, on every rank: save the optimiser there.
     """
     return Federation(named, agent, job, timeout, threads, on_checkpoint)
