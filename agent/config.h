@@ -217,6 +217,8 @@ struct agent_job {
     int32_t seq_len, batch, accumulate;
     bool recompute;
     char init_from[NEB_PATH_MAX];
+    char init_sha256[2 * NEB_SHA256_BYTES +
+                     1]; // of its parameters, hexadecimal; "": whatever it has at each site
     struct agent_sync sync;
     struct agent_rtd_config rtd;
     struct agent_distill_config distill;

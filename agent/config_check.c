@@ -423,12 +423,19 @@ static enum neb_status validate_attach(const struct agent_job *j, const char *fi
     return NEB_OK;
 }
 
-static enum neb_status validate_corpora(const struct agent_job *j, const char *file) {
+static enum neb_status validate_digests(const struct agent_job *j, const char *file) {
+    const struct {
+        const char *key, *hex;
+    } all[] = {{"data.tokenizer_sha256", j->tokenizer_sha256}, {"init_sha256", j->init_sha256}};
     uint8_t sha[NEB_SHA256_BYTES];
-    if (j->tokenizer_sha256[0] && !neb_unhex(j->tokenizer_sha256, sha, sizeof sha))
-        return COMPLAIN_OF(j, file, "data.tokenizer_sha256",
-                           "\"%s\" is no SHA-256 in 64 small hexadecimal digits",
-                           j->tokenizer_sha256);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i].hex[0] && !neb_unhex(all[i].hex, sha, sizeof sha))
+            return COMPLAIN_OF(j, file, all[i].key,
+                               "\"%s\" is no SHA-256 in 64 small hexadecimal digits", all[i].hex);
+    return NEB_OK;
+}
+
+static enum neb_status validate_corpora(const struct agent_job *j, const char *file) {
     for (int i = 1; j->mode == AGENT_MODE_REPLICAS && j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS &&
                     i < j->n_clusters;
          i++)
@@ -501,6 +508,7 @@ enum neb_status agent_job_validate(const struct agent_job *j, const char *file) 
     NEB_TRY(validate_rtd(j, file));
     NEB_TRY(validate_distill(j, file));
     NEB_TRY(validate_attach(j, file));
+    NEB_TRY(validate_digests(j, file));
     NEB_TRY(validate_corpora(j, file));
     NEB_TRY(validate_eval(j, file));
     NEB_TRY(validate_tune(j, file));

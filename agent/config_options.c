@@ -98,6 +98,9 @@ const struct config_option config_options[] = {
      "checkpoint whose parameters to start from: file or folder; once the job has checkpoints of "
      "its own it is "
      "not read any more"},
+    {"init_sha256", T_STRING, AT(init_sha256), 0, 0, "", NULL,
+     "of the parameters in the checkpoint of init_from, which may have another path at each site; "
+     "empty: nebula pretrain fills it in"},
     {"trainable.mode", T_ENUM, AT(trainable.mode), 0, 0, "full", trainable_names,
      "what learns and is exchanged; `trainable: full` is short for it"},
     {"trainable.rank", T_INT32, AT(trainable.lora_rank), 0, 1024, "0", NULL,

@@ -2,6 +2,7 @@
 #include "agent/distill_side.h"
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
+#include "agent/init_digest.h"
 #include "agent/job_model.h"
 #include "agent/json.h"
 
@@ -65,7 +66,11 @@ static enum neb_status make_trainer(struct agent_distill_side *s,
 static enum neb_status load_params(struct agent_distill_side *s, const char *path) {
     struct intra_ckpt *c = NULL;
     NEB_TRY(intra_ckpt_open(path, true, &c));
-    enum neb_status st = intra_model_load_params(c, s->trainer->model);
+    enum neb_status st = s->role == AGENT_ROLE_STUDENT
+                             ? agent_job_init_same(&s->job, agent_job_role(&s->job, s->role), c)
+                             : NEB_OK;
+    if (st == NEB_OK)
+        st = intra_model_load_params(c, s->trainer->model);
     intra_ckpt_close(&c);
     return st;
 }

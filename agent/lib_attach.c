@@ -1,5 +1,6 @@
 // Attaching: finds the agent, waits for a job that wants a trainer, and makes what the worker's exchange needs.
 #include "agent/base/log.h"
+#include "agent/init_digest.h"
 #include "agent/lib_state.h"
 
 #include <math.h>
@@ -93,7 +94,9 @@ static enum neb_status make_model(struct nebula *n) {
     if (j->init_from[0]) {
         struct intra_ckpt *init = NULL;
         NEB_TRY(intra_ckpt_open_in(worker_vault(&n->w), j->init_from, true, &init));
-        enum neb_status st = intra_model_load_params(init, m);
+        enum neb_status st = agent_job_init_same(j, n->w.cluster, init);
+        if (st == NEB_OK)
+            st = intra_model_load_params(init, m);
         intra_ckpt_close(&init);
         NEB_TRY(st);
     }

@@ -1,6 +1,7 @@
 #include "agent/model_init.h"
 #include "agent/base/log.h"
 #include "agent/commands.h"
+#include "agent/init_digest.h"
 #include "intra/hf.h"
 
 #include <stdlib.h>
@@ -102,7 +103,8 @@ enum neb_status agent_job_init_from(struct agent_job *job) {
         return neb_fail(NEB_ERR_INVALID, "init_from: %s is no checkpoint to start from",
                         job->init_from);
     snprintf(job->init_from, sizeof job->init_from, "%s", path);
-    return neb_path_absolute(job->init_from, sizeof job->init_from, "init_from");
+    NEB_TRY(neb_path_absolute(job->init_from, sizeof job->init_from, "init_from"));
+    return job->init_sha256[0] ? NEB_OK : agent_job_init_digest(job);
 }
 
 enum neb_status agent_job_model_init(struct agent_job *job, const char *file) {

@@ -16,6 +16,7 @@ NEB_MUST_CHECK enum neb_status agent_job_model_kept(struct agent_job *job,
                                                     bool *kept);
 // Points init_from, where the job has it, at the checkpoint file that it means (agent_checkpoint_file), by its absolute path.
 // NEB_ERR_NOT_FOUND, NEB_ERR_INVALID: it means none.
+// Fills in init_sha256 where the job has none (agent/init_digest.h).
 NEB_MUST_CHECK enum neb_status agent_job_init_from(struct agent_job *job);
 
 #endif

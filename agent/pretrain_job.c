@@ -149,6 +149,8 @@ static enum neb_status load_begun(const struct run *r, struct agent_job *was, bo
 static enum neb_status take_chosen(struct run *r, const struct agent_job *was) {
     if (!r->job.tokenizer_sha256[0])
         memcpy(r->job.tokenizer_sha256, was->tokenizer_sha256, sizeof was->tokenizer_sha256);
+    if (was->init_sha256[0])
+        memcpy(r->job.init_sha256, was->init_sha256, sizeof was->init_sha256);
     if (!agent_planner_is_open(&r->job))
         return NEB_OK;
     agent_planner_take(was, &r->job);

@@ -4,6 +4,7 @@
 #include "agent/distill.h"
 #include "agent/follow.h"
 #include "agent/harden.h"
+#include "agent/init_digest.h"
 #include "agent/job_model.h"
 #include "agent/launch.h"
 #include "agent/rtd.h"
@@ -129,7 +130,9 @@ static enum neb_status set_up_trainer(struct agent_worker *w) {
     if (!j->init_from[0])
         return NEB_OK;
     NEB_TRY(intra_ckpt_open_in(worker_vault(w), j->init_from, true, &init));
-    enum neb_status st = intra_model_load_params(init, w->model);
+    enum neb_status st = agent_job_init_same(j, w->cluster, init);
+    if (st == NEB_OK)
+        st = intra_model_load_params(init, w->model);
     if (st == NEB_OK)
         st = intra_team_push(w->team, NULL);
     intra_ckpt_close(&init);

@@ -11,6 +11,7 @@
 // fails, statistics carry its status, and the ranks have to start again from a checkpoint.
 #ifndef INTRA_TRAINER_H
 #define INTRA_TRAINER_H
+#include "agent/base/sha256.h"
 #include "intra/checkpoint.h"
 #include "intra/device.h"
 #include "intra/optim.h"
@@ -126,6 +127,9 @@ NEB_MUST_CHECK enum neb_status intra_model_save(const struct intra_model *m,
 // NEB_ERR_FORMAT when the description is malformed or a tensor is missing; no memory is spent on the description's word.
 NEB_MUST_CHECK enum neb_status intra_model_load(const struct intra_ckpt *c,
                                                 struct intra_model **out);
+// Of names, shapes and bytes of the parameters that a checkpoint holds, and of nothing else in it (moments, cursors). NEB_ERR_NOT_FOUND: no model.
+NEB_MUST_CHECK enum neb_status intra_model_params_digest(const struct intra_ckpt *c,
+                                                         uint8_t out[NEB_SHA256_BYTES]);
 // Copies the parameters into m; adapters that the checkpoint lacks keep their initial values. NEB_ERR_INVALID when the
 // checkpoint holds another model (which key, both values), adapters that m has no place for, or adapters of another alpha;
 // another rope_theta, norm_eps or mask warns.

@@ -162,6 +162,33 @@ enum neb_status intra_model_load_params(const struct intra_ckpt *c, struct intra
     return copy_params(c, m);
 }
 
+enum neb_status intra_model_params_digest(const struct intra_ckpt *c,
+                                          uint8_t out[NEB_SHA256_BYTES]) {
+    struct intra_model_config mc;
+    struct intra_trainable t;
+    struct intra_model *m = NULL;
+    struct neb_sha256 *h = NULL;
+    uint8_t shape[16];
+    NEB_TRY(read_config(c, &mc, &t));
+    NEB_TRY(intra_model_layout(&mc, &t, &m));
+    enum neb_status st = neb_sha256_create(&h);
+    for (int32_t i = 0; st == NEB_OK && i < m->n_tensors; i++) {
+        const struct intra_ckpt_section *s = intra_ckpt_find(c, m->tensors[i].name);
+        if (!s)
+            continue; // adapters that are made at the start
+        neb_put_u64(shape, s->rows);
+        neb_put_u64(shape + 8, s->cols);
+        neb_sha256_add(h, s->name, strlen(s->name) + 1);
+        neb_sha256_add(h, shape, sizeof shape);
+        neb_sha256_add(h, s->sha256, sizeof s->sha256);
+    }
+    if (st == NEB_OK)
+        neb_sha256_finish(h, out);
+    neb_sha256_destroy(&h);
+    intra_model_destroy(&m);
+    return st;
+}
+
 enum neb_status intra_model_load(const struct intra_ckpt *c, struct intra_model **out) {
     struct intra_model_config mc;
     struct intra_trainable t;

@@ -68,6 +68,15 @@ run lora --set trainable=lora --set trainable.rank=4 --set "init_from=$T/first/c
 near "$(score "$T/lora/checkpoint")" "$(score "$T/merged-back")" 1e-5 "merged"
 near "$(score "$T/lora/checkpoint")" "$(score "$T/lora-back")" 1e-9 "adapter"
 
+# What all of these begin with is in the job: a site that has something else there is no part of it, whose adapters would be averaged with those of others.
+base=$(jq -r .spec.init_sha256 "$T/lora/job.json")
+[[ $base =~ ^[0-9a-f]{64}$ ]] || fail "the job does not say what it begins with: $base"
+mkdir "$T/moved" && cp "$T/first/checkpoint/model.ckpt" "$T/moved/model.ckpt"
+adapters() { timeout 60 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 10 --set trainable=lora --set trainable.rank=4 --set "init_from=$1" --set "init_sha256=$base" --out "$2" >"$2.log" 2>&1; }
+adapters "$T/moved" "$T/moved-run" || fail "the same parameters elsewhere: $(tail -n 3 "$T/moved-run.log")"
+if adapters "$T/next/checkpoint" "$T/unlike-run"; then fail "adapters of another model"; fi
+grep -q "holds other parameters than the job begins with ([0-9a-f]*, the job's ${base:0:12})" "$T/unlike-run.log" || fail "no reason: $(tail -n 3 "$T/unlike-run.log")"
+
 refused() { # STATUS TEXT command…: fails so, and leaves nothing
     local status=$1 text=$2 rc=0
     shift 2
