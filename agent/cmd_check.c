@@ -242,6 +242,7 @@ static enum neb_status check(const struct arguments *a, json_t *warnings) {
         NEB_TRY(agent_job_set(&job, a->sets[i]));
     NEB_TRY(agent_job_model_init(&job, a->file));
     NEB_TRY(agent_job_validate(&job, a->file));
+    agent_job_warn_idle(&job, a->file);
     NEB_TRY(look_at_corpora(&job, each, &vocab));
     NEB_TRY(agent_planner_roles_resolve(&job, 0));
     look_for_file(&job, "init_from", job.init_from,

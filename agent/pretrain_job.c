@@ -184,6 +184,7 @@ enum neb_status pretrain_load_job(struct run *r) {
     if (!kept)
         NEB_TRY(agent_job_model_init(&r->job, r->o.job));
     NEB_TRY(agent_job_validate(&r->job, r->o.job));
+    agent_job_warn_idle(&r->job, r->o.job);
     NEB_TRY(make_absolute(&r->job, !kept, r->o.local));
     bool reference = r->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS;
     if (r->o.local && r->o.local != r->job.n_clusters)
