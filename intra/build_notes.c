@@ -120,6 +120,7 @@ enum neb_status build_note_chunk(struct build *b) {
         neb_sha256_add(b->inputs, &d->name_hash, sizeof d->name_hash);
         NEB_TRY(see(n, d->text_hash, &fresh));
         NEB_TRY(put_verdict(n, fresh ? split_of(b->spec, d->name_hash) : BUILD_DUPLICATE));
+        n->duplicates += !fresh;
         if (!fresh)
             continue;
         n->text_bytes[b->source] += d->len;
@@ -137,6 +138,14 @@ enum neb_status build_note_source_end(struct build *b) {
     n->seen_zero = false;
     n->docs_end[b->source] = n->n_docs;
     build_sample_source_end(&b->sample);
+    if (n->duplicates)
+        neb_info("source %s: %llu of %llu documents are left out: %s", s->name,
+                 (unsigned long long)n->duplicates,
+                 (unsigned long long)(n->n_docs - (b->source ? n->docs_end[b->source - 1] : 0)),
+                 s->format == INTRA_TSV || s->format == INTRA_PO
+                     ? "of pairs with one source text the first counts"
+                     : "their text has been there before");
+    n->duplicates = 0;
     if (n->n_docs == (b->source ? n->docs_end[b->source - 1] : 0))
         return neb_fail(NEB_ERR_INVALID, "source %s: %s holds no documents", s->name, s->path);
     return NEB_OK;

@@ -66,6 +66,7 @@ struct build_notes {
     size_t n_chunks, cap_chunks;
     uint64_t docs_end[INTRA_SOURCES_MAX];   // documents up to the end of each source
     uint64_t text_bytes[INTRA_SOURCES_MAX]; // that are encoded
+    uint64_t duplicates;                    // of the source that is read
     // the second reading
     uint64_t doc;
     size_t chunk;
