@@ -1,4 +1,4 @@
-// nebula jobs, stop, resume, rejoin and logs.
+// nebula jobs, stop, resume, rejoin, forget and logs.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/base/plain.h"
@@ -121,6 +121,19 @@ int cmd_rejoin(int argc, char **argv) {
                "that were given up."};
     struct agent_options o = {.takes = AGENT_MAY_TAKE_ONE};
     return argp_parse(&argp, argc, argv, 0, NULL, &o) == 0 ? order("rejoin", &o) : AGENT_EXIT_USAGE;
+}
+
+int cmd_forget(int argc, char **argv) {
+    static const struct argp argp = {
+        .options = home_only,
+        .parser = agent_parse_option,
+        .args_doc = "JOB-ID",
+        .doc = "Removes what this site has of a job that has ended: its folder in HOME/jobs with "
+               "all checkpoints, updates and rounds in the ledger. What nebula pretrain has left "
+               "in its --out stays, and so does what other sites have. The job cannot go on here "
+               "any more, and a cluster that was away gets nothing of it from this one."};
+    struct agent_options o = {.takes = AGENT_MAY_TAKE_ONE};
+    return argp_parse(&argp, argc, argv, 0, NULL, &o) == 0 ? order("forget", &o) : AGENT_EXIT_USAGE;
 }
 
 struct log_options {

@@ -14,6 +14,7 @@ const struct agent_command agent_commands[] = {
     {"jobs", "list the jobs that this agent knows", cmd_jobs, false},
     {"resume", "go on with a stopped job", cmd_resume, false},
     {"rejoin", "go on with a job from the other clusters' state", cmd_rejoin, false},
+    {"forget", "remove what a job that has ended left at this site", cmd_forget, false},
     {"logs", "show the log of a job's worker", cmd_logs, false},
     {"completion", "print the completion of a shell, or the manual pages", cmd_completion, false},
     {"eval", "held-out loss of a checkpoint", cmd_eval, false},

@@ -44,6 +44,7 @@ int cmd_stop(int argc, char **argv);
 int cmd_jobs(int argc, char **argv);
 int cmd_resume(int argc, char **argv);
 int cmd_rejoin(int argc, char **argv);
+int cmd_forget(int argc, char **argv);
 int cmd_logs(int argc, char **argv);
 int cmd_completion(int argc, char **argv);
 int cmd_eval(int argc, char **argv);

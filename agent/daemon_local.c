@@ -356,6 +356,25 @@ static void on_stop_request(struct daemon *d, const struct agent_ipc_client *fro
     daemon_answer(d, from, !over || others, why);
 }
 
+static void on_forget_request(struct daemon *d, const struct agent_ipc_client *from,
+                              struct agent_ipc_msg *m) {
+    char why[512];
+    struct agent_job_record r;
+    if (agent_jobs_choose(inter_service_ledger(d->service), agent_ipc_str(m, "job", ""), &r, why,
+                          sizeof why) != NEB_OK) {
+        daemon_answer(d, from, false, why);
+        return;
+    }
+    bool gone = daemon_job_forgotten(d, &r, why, sizeof why);
+    if (gone) {
+        neb_info("job %.8s is forgotten", r.hex);
+        snprintf(why, sizeof why,
+                 "forgotten: its checkpoints, updates and rounds are removed from this site");
+    }
+    daemon_answer(d, from, gone, why);
+    agent_job_record_clear(&r);
+}
+
 // Goes on with a job that was stopped or has failed, here and at the other clusters, whoever submitted it: its signature goes with it.
 // anew: with the others' state, not with its own.
 static void on_resume_request(struct daemon *d, const struct agent_ipc_client *from,
@@ -476,6 +495,8 @@ static bool on_command(struct daemon *d, const struct agent_ipc_client *from, co
         on_resume_request(d, from, m, !strcmp(op, "rejoin"));
     else if (!strcmp(op, "stop"))
         on_stop_request(d, from, m);
+    else if (!strcmp(op, "forget"))
+        on_forget_request(d, from, m);
     else
         return false;
     return true;

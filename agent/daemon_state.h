@@ -271,6 +271,9 @@ void daemon_on_split(void *user, uint32_t peer, const struct inter_key *round);
 
 // daemon_ended.c
 void daemon_drop_ended(struct daemon *d); // once a second
+// Removes what is here of a job that has ended: by its operator's word. False: *why.
+bool daemon_job_forgotten(struct daemon *d, const struct agent_job_record *r, char *why,
+                          size_t cap);
 
 // daemon_hang.c
 void daemon_look_for_hangs(struct daemon *d); // once a second

@@ -138,8 +138,19 @@ start_alpha
 wait_for 60 "alpha goes on too" is a running
 wait_for 60 "steps of both" beyond b $((at + 100))
 is a running && is b running || fail "a late stop: $(state a) at alpha, $(state b) at beta"
+if "$nebula" forget "$id" --home "$T/a" 2>"$T/forget.log"; then fail "a job that runs was forgotten"; fi
+has 'it is running: stop it first' "$T/forget.log" || fail "no reason: $(cat "$T/forget.log")"
 "$nebula" stop "$id" --home "$T/a" >/dev/null || fail "the last stop of all"
 wait_for 60 "the end at a" is a stopped
 wait_for 60 "the end at b" is b stopped
 "$nebula" ledger verify "$T/a" >/dev/null && "$nebula" ledger verify "$T/b" >/dev/null || fail "nebula ledger verify"
+
+# What is not needed any more goes, checkpoints and updates, and the agent's own disk does not fill up.
+blobs() { find "$T/$1/blobs" -type f 2>/dev/null | wc -l; }
+(($(blobs a) > 0)) && [[ -d $T/a/jobs/$id ]] || fail "nothing to be forgotten"
+"$nebula" forget "${id:0:8}" --home "$T/a" >"$T/forget.log" || fail "nebula forget: $(cat "$T/forget.log")"
+[[ $("$nebula" jobs --home "$T/a" --json) == '[]' && ! -e $T/a/jobs/$id && $(blobs a) == 0 ]] ||
+    fail "still there: $("$nebula" jobs --home "$T/a" --json), $(ls "$T/a/jobs"), $(blobs a) updates"
+[[ -d $T/b/jobs/$id ]] || fail "it was forgotten at beta too"
+"$nebula" ledger verify "$T/a" >/dev/null || fail "nebula ledger verify after that"
 echo "a job goes on at both sites, whichever of them is asked"
