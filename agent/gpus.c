@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static void add(struct agent_gpus *g, const char *id, size_t len) {
@@ -25,6 +26,12 @@ void agent_gpus_find(const char *visible, const char *driver, struct agent_gpus 
             add(out, number, (size_t)snprintf(number, sizeof number, "%d", out->n));
     if (d)
         closedir(d);
+}
+
+int agent_gpus_visible(void) {
+    struct agent_gpus g;
+    agent_gpus_find(getenv("CUDA_VISIBLE_DEVICES"), AGENT_GPUS_DRIVER, &g);
+    return g.n;
 }
 
 uint64_t agent_gpus_take(struct agent_gpus *g, int want) {

@@ -20,6 +20,8 @@ struct agent_gpus {
 
 // Those of `visible`, the variable's value, or where it is NULL all that the driver lists in that folder.
 void agent_gpus_find(const char *visible, const char *driver, struct agent_gpus *out);
+// How many that are for this process.
+int agent_gpus_visible(void);
 // The `want` that fewest use, bit each; they have one user more. 0: nothing is to be chosen, as there is one alone or fewer than that.
 uint64_t agent_gpus_take(struct agent_gpus *g, int want);
 void agent_gpus_give_back(struct agent_gpus *g, uint64_t taken);

@@ -1,6 +1,7 @@
 #include "agent/profile.h"
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
+#include "agent/gpus.h"
 
 #include <math.h>
 #include <sched.h>
@@ -87,6 +88,8 @@ static json_t *device_json(struct agent_profile *p) {
     if (!p->rates.device.count)
         return json_null();
     json_t *o = json_pack("{s:s,s:i}", "name", p->device, "count", (int)p->rates.device.count);
+    if (p->visible >= 0)
+        json_object_set_new(o, "visible", json_integer(p->visible));
     for (int i = 0; i < N_DEVICE_FIELDS; i++)
         json_object_set_new(o, device_fields[i].name,
                             json_real(*number_at(p, device_fields[i].at)));
@@ -198,12 +201,17 @@ static enum neb_status take_list(const json_t *list, const char *name, int n, bo
 
 static enum neb_status take_device(const json_t *o, const char *where, struct agent_profile *out) {
     json_int_t count = json_integer_value(json_object_get(o, "count"));
+    const json_t *visible = json_object_get(o, "visible"); // not in older files
+    out->visible = -1;
     if (json_is_null(o))
         return NEB_OK;
     if (!json_is_object(o) || count < 1 || count > 1024)
         return neb_fail(NEB_ERR_FORMAT, "%s: device is neither null nor has a count in 1..1024",
                         where);
     out->rates.device.count = (int32_t)count;
+    if (json_is_integer(visible) && json_integer_value(visible) >= 0 &&
+        json_integer_value(visible) <= AGENT_GPUS_MAX)
+        out->visible = (int32_t)json_integer_value(visible);
     NEB_TRY(take_text(o, "name", where, out->device, sizeof out->device));
     for (int i = 0; i < N_DEVICE_FIELDS; i++)
         NEB_TRY(take_figure(json_object_get(o, device_fields[i].name), device_fields[i].name,
@@ -297,15 +305,36 @@ static enum neb_status kept_path(char *out, size_t cap) {
     return neb_path(out, cap, dir, name);
 }
 
+// What of a kept profile may be otherwise by now. *changed: something is.
+static enum neb_status renew(struct agent_profile *p, bool *changed) {
+    struct intra_rates *r = &p->rates;
+    bool had = r->device.count > 0;
+    *changed = false;
+    // There may be a device now: it was measured where its driver did not run, or a worker had it; or others, by CUDA_VISIBLE_DEVICES or
+    // in another allocation.
+    if (!had || p->visible != agent_gpus_visible()) {
+        NEB_TRY(agent_profile_find_device(p));
+        *changed = had || r->device.count;
+    } else if (r->device.count > 1 && !(r->device.link > 0)) {
+        agent_profile_find_device_link(p);
+        *changed = r->device.link > 0;
+    }
+    if (r->processors > 1 && !(r->link > 0)) { // ranks did not start
+        agent_profile_find_link(p);
+        *changed = *changed || r->link > 0;
+    }
+    return NEB_OK;
+}
+
 enum neb_status agent_profile_get(bool anew, struct agent_profile *out, bool *kept) {
     char path[NEB_PATH_MAX];
     bool place = kept_path(path, sizeof path) == NEB_OK;
     *kept = place && !anew && neb_fs_exists(path) && agent_profile_load(path, out) == NEB_OK;
-    if (*kept && !out->rates.device.count) {
-        // now there may be one: it was measured where its driver did not run, or a worker had it
-        NEB_TRY(agent_profile_find_device(out));
-        *kept = !out->rates.device.count;
-    } else if (!*kept) {
+    if (*kept) {
+        bool changed;
+        NEB_TRY(renew(out, &changed));
+        *kept = !changed;
+    } else {
         neb_info("measuring this machine (about ten seconds)");
         NEB_TRY(agent_profile_measure(out));
     }

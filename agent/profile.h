@@ -16,6 +16,7 @@ enum { AGENT_PROFILE_CODECS = 8 };
 struct agent_profile {
     char host[64], isa[16];
     char device[64]; // "": none
+    int32_t visible; // GPUs that were to be seen (agent/gpus.h) when it was measured; -1: not known
     struct intra_rates rates;
     double sync_s; // of an fsync where the agent's home is likely to be
     // at: of the device where rates.device has one
@@ -30,6 +31,8 @@ NEB_MUST_CHECK enum neb_status agent_profile_measure(struct agent_profile *out);
 NEB_MUST_CHECK enum neb_status agent_profile_logits(struct kern *K, struct intra_rates *r);
 // The link between two ranks of this machine; 0 where none can be measured. Part of agent_profile_measure.
 void agent_profile_find_link(struct agent_profile *p);
+// The same between two of its devices. Part of agent_profile_find_device.
+void agent_profile_find_device_link(struct agent_profile *p);
 // This machine's devices, if it has any: sets p->device and its rates. Part of agent_profile_measure. The device is opened by a child
 // (below), never in this process. One that cannot be measured is as none: that is said in the log.
 NEB_MUST_CHECK enum neb_status agent_profile_find_device(struct agent_profile *p);
@@ -49,7 +52,8 @@ NEB_MUST_CHECK enum neb_status agent_profile_codec_device(struct kern_device *D,
                                                           struct inter_wan_codec *out);
 // Those of all profiles: AGENT_PROFILE_CODECS names.
 extern const char *const agent_profile_codecs[AGENT_PROFILE_CODECS];
-// The kept one, if it is of this machine and build; else measured and kept. *kept: which of the two.
+// The kept one, if it is of this machine and build; else measured and kept. *kept: which of the two. Of the kept one is measured anew what may
+// be otherwise by now: devices where there was none or other GPUs are visible, links that could not be measured.
 NEB_MUST_CHECK enum neb_status agent_profile_get(bool anew, struct agent_profile *out, bool *kept);
 
 json_t *agent_profile_to_json(const struct agent_profile *p); // new reference; NULL: out of memory

@@ -3,6 +3,7 @@
 // that hangs or crashes would take the command with it. So nothing here opens a device but in a child, which gets so long and no longer.
 #include "agent/base/log.h"
 #include "agent/child.h"
+#include "agent/gpus.h"
 #include "agent/json.h"
 #include "agent/launch.h"
 #include "agent/profile.h"
@@ -169,6 +170,7 @@ static void forget_device(struct agent_profile *p) {
     for (int i = 0; i < AGENT_PROFILE_CODECS; i++)
         p->codecs[i].at[INTER_WAN_DEVICE] = (struct inter_wan_rates){0};
     p->device[0] = 0;
+    p->visible = -1;
 }
 
 enum neb_status agent_profile_device_child(void) {
@@ -183,6 +185,7 @@ enum neb_status agent_profile_device_child(void) {
             st = agent_profile_codec_device(D, &p.codecs[i]);
         }
         snprintf(p.device, sizeof p.device, "%s", D->name);
+        p.visible = agent_gpus_visible();
         kern_device_close(&D);
         NEB_TRY(st);
     }
@@ -230,15 +233,18 @@ void agent_profile_device_apart(const char *exe, neb_ns timeout, struct agent_pr
     agent_child_stop(&child, GRACE_S * NEB_S);
 }
 
+void agent_profile_find_device_link(struct agent_profile *p) {
+    measure_link("--measure-device-link", &p->rates.device.link, &p->rates.device.link_s);
+}
+
 enum neb_status agent_profile_find_device(struct agent_profile *p) {
     char exe[NEB_PATH_MAX];
-    struct intra_device_rates *r = &p->rates.device;
     forget_device(p);
     if (!kern_device_likely())
         return NEB_OK;
     NEB_TRY(agent_self_path(exe, sizeof exe));
     agent_profile_device_apart(exe, DEVICE_TIMEOUT_S * NEB_S, p);
-    if (r->count > 1)
-        measure_link("--measure-device-link", &r->link, &r->link_s);
+    if (p->rates.device.count > 1)
+        agent_profile_find_device_link(p);
     return NEB_OK;
 }

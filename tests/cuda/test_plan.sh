@@ -53,6 +53,22 @@ plan "$T/both.yaml" --json >"$T/both.json"
 jq -e '.written.clusters | (.[0] | .rates_of == "emulated" and .device_reckoned and .precision == "bf16" and .device_bytes > 1e6 and .outer_bytes > 1e6 and .gather_s == 0)
     and (.[1] | .rates_of == "processors" and .precision == "fp32" and .device_bytes == 0)' "$T/both.json" >/dev/null || fail "clusters: $(jq .written.clusters "$T/both.json")"
 
+# What was kept is looked at again where it may be otherwise: other GPUs are visible, links could not be measured. The rest is not measured anew.
+kept=$(echo "$T"/cache/nebula/plan-*.json)
+export XDG_CACHE_HOME=$T/again
+cp -r "$T/cache" "$T/again"
+again() { # what is measured ("": nothing, but links), jq's of the profile
+    plan --profile >"$T/again.json"
+    [[ $(sed -n 's/.* measuring \([a-z]*\).*/\1/p' "$T/plan.err") == "$1" ]] || fail "not '$1' is measured: $(cat "$T/plan.err")"
+    jq -e "$2" "$T/again.json" >/dev/null && [[ $(jq -Sc . "$T/again.json") == "$(jq -Sc . "$T/again/nebula/${kept##*/}")" ]] || fail "not $2: $(jq -c '[.link, .device.count, .device.visible, .device.link]' "$T/again.json")"
+}
+EMU_DEVICES=1 CUDA_VISIBLE_DEVICES=0 again emulated '.device | .count == 1 and .visible == 1 and .link == 0'
+EMU_DEVICES=1 CUDA_VISIBLE_DEVICES=0 again '' '.device.count == 1'
+again emulated '.device | .count == 2 and .link > 0'
+jq '.link = 0 | .link_s = 0 | .device.link = 0 | .device.link_s = 0' "$kept" >"$T/again/nebula/${kept##*/}"
+again '' '.link > 0 and .link_s > 0 and (.device | .count == 2 and .link > 0 and .link_s > 0)'
+export XDG_CACHE_HOME=$T/cache
+
 # The exchange's state on the host costs copies, and no memory of the device.
 sed 's/device: cuda,/device: cuda, outer_state: host,/' "$T/both.yaml" >"$T/host.yaml"
 plan "$T/host.yaml" --json >"$T/host.json"
