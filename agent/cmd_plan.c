@@ -170,7 +170,7 @@ static enum neb_status plan_replicas(const struct arguments *a, const struct age
         if (!written.clusters[i].fits && !proposed.clusters[i].fits)
             return neb_fail(NEB_ERR_LIMIT, "cluster %s: the job does not fit, whatever is chosen",
                             job->clusters[i].name);
-    return NEB_OK;
+    return agent_planner_known(job, m->sites, &written);
 }
 
 // Casts the clusters that are free; what only a generator has goes where that goes.

@@ -97,6 +97,17 @@ void agent_planner_tune(const struct agent_job *job, const struct agent_site *si
 NEB_MUST_CHECK enum neb_status agent_planner_exchanges(const struct agent_job *job, int32_t vocab,
                                                        const struct agent_site *sites,
                                                        uint32_t free, struct agent_planner *out);
+// Whether the job may have what its keys that say auto were given. NEB_ERR_INVALID: no mesh; NEB_ERR_LIMIT: not enough memory, or as
+// below.
+NEB_MUST_CHECK enum neb_status agent_planner_judge(const struct agent_job *job,
+                                                   const struct agent_site *sites,
+                                                   const struct agent_planner *p);
+// Its last part. NEB_ERR_LIMIT: what they were given hangs on seconds a step that nobody knows.
+NEB_MUST_CHECK enum neb_status agent_planner_known(const struct agent_job *job,
+                                                   const struct agent_site *sites,
+                                                   const struct agent_planner *p);
+// More ranks on a host than it has devices, and they must have one each.
+bool agent_planner_wants_devices(const struct agent_planned *x, const struct agent_site *s);
 // Writes what was chosen into the job (meshes of clusters with mesh_auto only, or all with AGENT_AUTO_MESH in free).
 void agent_planner_apply(const struct agent_planner *p, uint32_t free, struct agent_job *job);
 

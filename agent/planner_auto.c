@@ -209,18 +209,7 @@ enum neb_status agent_planner_resolve(struct agent_job *job, int local, const ch
     NEB_TRY(link_of(job, local, link_text, home, &link));
     NEB_TRY(agent_planner_sites(job, local, false, sites, &kept));
     NEB_TRY(agent_planner_run(job, vocab, sites, &link, job->autos, &plan));
-    for (int32_t i = 0; i < plan.n; i++)
-        if (plan.clusters[i].no_mesh)
-            return neb_fail(NEB_ERR_INVALID,
-                            "clusters.ranks: cluster %s: no mesh of %d ranks divides the model and "
-                            "the %d sequences of a step; say another number, or the mesh",
-                            job->clusters[i].name, plan.clusters[i].no_mesh,
-                            job->batch * job->accumulate);
-        else if (!plan.clusters[i].fits)
-            return neb_fail(NEB_ERR_LIMIT,
-                            "plan: cluster %s has not enough memory for this model, whatever is "
-                            "chosen; nebula plan says what is needed",
-                            job->clusters[i].name);
+    NEB_TRY(agent_planner_judge(job, sites, &plan));
     agent_planner_apply(&plan, job->autos, job);
     tell(&plan, sites, job);
     return validate_chosen(job, "auto");

@@ -190,6 +190,14 @@ plan "$T/cuda.yaml" --wan $wan >"$T/cuda.txt"
 refuse 1 'does not fit' plan "$T/job.yaml" --site "beta=$T/tiny.json"
 refuse 1 'beta: NO MESH OF 7 RANKS divides the model and the 8 sequences of a step' plan "$T/seven.yaml" --wan $wan
 refuse 2 'clusters.ranks: cluster beta: no mesh of 7 ranks divides' pretrain "$T/seven.yaml" --local 2 --out "$T/none"
+# Seconds a step that nobody knows: what says auto would be as it is by default, and nothing would be said of it.
+jq '.link = 0 | .link_s = 0' "$T/four.json" >"$T/no-link.json"
+sed -e 's/interval: 10/interval: auto/' -e "s|{name: beta,|{name: beta, mesh: {dp: 4}, profile: $T/no-link.json,|" "$T/job.yaml" >"$T/unknown.yaml"
+for command in "plan" "pretrain --local 2 --out $T/none"; do
+    read -ra words <<<"$command"
+    refuse 1 "sync.interval: auto cannot be decided, as nobody knows how long cluster beta's steps take: the link between two ranks" "${words[0]}" "$T/unknown.yaml" --wan $wan "${words[@]:1}"
+done
+plan "$T/unknown.yaml" --wan $wan --set sync.interval=10 >"$T/unknown.txt" # what is written runs
 # Products in bf16: said where it pays, reckoned with where the job says so, and said where processors cannot.
 jq '.gemm_bf16 = (.gemm | map(. * 2)) | .attn_fwd_bf16 = (.attn_fwd | map(. * 2)) | .attn_bwd_bf16 = (.attn_bwd | map(. * 2)) | .to_bf16 = 1e9' "$T/here.json" >"$T/twice.json"
 jq '.gemm_bf16 = (.gemm | map(. / 2)) | .attn_fwd_bf16 = (.attn_fwd | map(. / 2)) | .attn_bwd_bf16 = (.attn_bwd | map(. / 2)) | .to_bf16 = 1e9' "$T/here.json" >"$T/half.json"

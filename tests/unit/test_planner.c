@@ -1,4 +1,5 @@
 // agent/planner: what a plan chose gets into the job, and nothing else does.
+#include "agent/base/log.h"
 #include "agent/planner.h"
 #include "tests/unit/cost_fixture.h"
 
@@ -212,6 +213,107 @@ static void test_admitted(void **state) {
     assert_int_equal(agent_planner_run(&j, 0, sites, &fast, all, &p), NEB_ERR_LIMIT);
 }
 
+// ---- what may not be chosen ----------------------------------------------------------------------------------
+
+static struct agent_job judged; // large
+static struct agent_site judged_sites[AGENT_CLUSTERS_MAX];
+static const struct agent_wan judged_link = {1e9, 1e-3, 0};
+static char said[2048]; // all lines of warnings and errors
+
+static void hear(void *user, enum neb_log_level level, const char *text) {
+    (void)user;
+    if (level <= NEB_LOG_WARN)
+        snprintf(said + strlen(said), sizeof said - strlen(said), "%s\n", text);
+}
+
+// No link is known between two of them.
+static struct intra_device_rates even_device(int count) {
+    struct intra_device_rates r = {
+        .count = count, .memory = 1e9, .op_s = 1e-9, .wait_s = 1e-9, .up = 1e12, .down = 1e12};
+    for (int t = 0; t < 2; t++) {
+        struct intra_type_rates *of = &r.of[t];
+        of->rows = of->logits = of->update = 1e12;
+        for (int i = 0; i < INTRA_COST_TOKENS; i++) {
+            for (int k = 0; k < INTRA_COST_SIDES; k++)
+                of->gemm[i][k] = 1e12;
+            for (int k = 0; k < INTRA_COST_HEADS; k++)
+                of->attn_fwd[i][k] = of->attn_bwd[i][k] = 1e12;
+        }
+    }
+    return r;
+}
+
+// Two clusters, the second one's machine as the rest says; batch, sync, paris: keys of data, of sync, of that cluster.
+static enum neb_status judge(const char *batch, const char *sync, const char *paris, int devices,
+                             double link, double memory, bool assumed) {
+    static struct agent_planner p;
+    char text[1024];
+    snprintf(text, sizeof text,
+             "job: j\nsteps: 1000\n"
+             "model: {vocab: 512, n_layers: 4, d_model: 64, n_heads: 8, n_kv_heads: 4, d_ff: 160}\n"
+             "data: {corpus: c, seq_len: 32, %s}\noptim: {lr: 1e-3}\n"
+             "sync: {%s}\nclusters: [{name: a}, {name: paris%s}]\n",
+             batch, sync, paris);
+    memset(&judged, 0, sizeof judged);
+    assert_int_equal(agent_job_parse(text, strlen(text), "job.yaml", &judged), NEB_OK);
+    for (int i = 0; i < 2; i++) {
+        struct agent_site *s = &judged_sites[i];
+        *s = (struct agent_site){.share = 1};
+        s->profile.rates = even_host(1e12);
+        for (int k = 0; k < AGENT_PROFILE_CODECS; k++) {
+            snprintf(s->profile.codecs[k].name, sizeof s->profile.codecs[k].name, "int%d",
+                     k % 2 ? 8 : 4);
+            s->profile.codecs[k].density = 1;
+            s->profile.codecs[k].at[0] = s->profile.codecs[k].at[1] =
+                (struct inter_wan_rates){1e9, 1e9, 1e9};
+        }
+    }
+    struct agent_site *s = &judged_sites[1];
+    (void)assumed;
+    s->profile.rates.link = link;
+    s->profile.rates.memory = memory;
+    s->profile.rates.device = devices ? even_device(devices) : (struct intra_device_rates){0};
+    said[0] = 0;
+    neb_log_set_sink(hear, NULL);
+    enum neb_status st =
+        agent_planner_run(&judged, 0, judged_sites, &judged_link, judged.autos, &p);
+    if (st == NEB_OK)
+        st = agent_planner_judge(&judged, judged_sites, &p);
+    neb_log_set_sink(NULL, NULL);
+    return st;
+}
+static void hears(const char *text) {
+    if (!strstr(said, text))
+        fail_msg("not '%s' but: %s", text, said);
+}
+
+// Of steps whose seconds nobody knows the first choice is as good as any, and was taken for the best.
+static void test_unknown_seconds(void **state) {
+    (void)state;
+    static const char written[] = "batch: 8", mesh[] = ", mesh: {dp: 8}";
+    static const char *const keys[] = {"interval: auto", "overlap: auto", "codec: auto"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) { // ranks that no link is known between
+        assert_int_equal(judge(written, keys[i], mesh, 0, 0, 1e9, false), NEB_ERR_LIMIT);
+        hears("cluster paris's steps take: the link between two ranks has not been measured");
+        hears("name it in clusters.profile");
+        assert_non_null(strstr(said, "sync."));
+        assert_int_equal(judge(written, keys[i], mesh, 0, 1e9, 1e9, false), NEB_OK);
+    }
+    assert_int_equal(judge("batch: auto, accumulate: 8", "codec: int4", mesh, 0, 0, 1e9, true),
+                     NEB_ERR_LIMIT);
+    hears("data.batch: auto cannot be decided, as nobody knows how long cluster paris's");
+    // as many devices as ranks, and no link between two; too few
+    assert_int_equal(judge(written, keys[0], ", device: cuda, mesh: {dp: 8}", 8, 1e9, 1e9, false),
+                     NEB_ERR_LIMIT);
+    hears("the link between two devices has not been measured");
+    assert_int_equal(judge(written, keys[0], ", device: cuda, mesh: {dp: 8}", 1, 1e9, 1e9, false),
+                     NEB_ERR_LIMIT);
+    hears("its 8 ranks want a device each, and what is known of has 1");
+    // What another cluster's machine decides alone, and a job that says all.
+    judge(written, "codec: int4", mesh, 0, 0, 1e9, false);
+    assert_string_equal(said, "");
+}
+
 // A run that goes on has what was chosen when it began, where the job says auto and nothing else has changed.
 static void test_chosen_before(void **state) {
     (void)state;
@@ -257,6 +359,7 @@ int main(void) {
         cmocka_unit_test(test_all_is_taken_over), cmocka_unit_test(test_each_cluster),
         cmocka_unit_test(test_the_rest_stays),    cmocka_unit_test(test_ranks),
         cmocka_unit_test(test_chosen_before),     cmocka_unit_test(test_admitted),
+        cmocka_unit_test(test_unknown_seconds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
