@@ -16,6 +16,7 @@ struct agent_site {        // what is known of a cluster's machines
     struct agent_wan link; // what it sends through; bits_s 0: as everybody's
     struct agent_profile profile;
     bool other;          // its profile is from a file
+    bool assumed;        // nothing is known of its machine, and this one's profile stands for it
     double share;        // of the machine: 1, or 1/N with --local N
     double device_share; // of a device: 1, or less where clusters of --local share it; 0 is 1
     // to be used whatever the job says; 0: as its cluster says, else as many as is fastest on the machine
@@ -97,12 +98,12 @@ void agent_planner_tune(const struct agent_job *job, const struct agent_site *si
 NEB_MUST_CHECK enum neb_status agent_planner_exchanges(const struct agent_job *job, int32_t vocab,
                                                        const struct agent_site *sites,
                                                        uint32_t free, struct agent_planner *out);
-// Whether the job may have what its keys that say auto were given. NEB_ERR_INVALID: no mesh; NEB_ERR_LIMIT: not enough memory, or as
-// below.
+// Whether the job may have what its keys that say auto were given. NEB_ERR_INVALID: no mesh; NEB_ERR_LIMIT: not enough memory (where a site's
+// machine is assumed that is only said in the log), or as below. Of trainers that attach nothing is asked but their seconds a step.
 NEB_MUST_CHECK enum neb_status agent_planner_judge(const struct agent_job *job,
                                                    const struct agent_site *sites,
                                                    const struct agent_planner *p);
-// Its last part. NEB_ERR_LIMIT: what they were given hangs on seconds a step that nobody knows.
+// Its last part. NEB_ERR_LIMIT: what they were given hangs on seconds a step or devices that nothing is known of.
 NEB_MUST_CHECK enum neb_status agent_planner_known(const struct agent_job *job,
                                                    const struct agent_site *sites,
                                                    const struct agent_planner *p);

@@ -60,6 +60,7 @@ enum neb_status agent_planner_sites(const struct agent_job *job, int local, bool
         if (sites[i].other) // an option named its file
             continue;
         sites[i].share = local ? 1.0 / local : 1;
+        sites[i].assumed = !local && !job->clusters[i].profile[0];
         if (job->clusters[i].profile[0]) {
             NEB_TRY(agent_profile_load(job->clusters[i].profile, &sites[i].profile));
             sites[i].other = true;

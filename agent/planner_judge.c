@@ -1,5 +1,5 @@
-// May a job have what the planner chose? Not where there are no figures behind the choice: one that rests on nothing looks like any other, and the run is
-// slow where nobody looks for the reason.
+// May a job have what the planner chose? Not where the figures behind the choice are of another machine, or where there are none: a choice that
+// rests on nothing looks like any other one, and the run is slow or ends for want of memory where nobody looks for the reason.
 #include "agent/base/log.h"
 #include "agent/planner.h"
 
@@ -51,6 +51,11 @@ enum neb_status agent_planner_known(const struct agent_job *job, const struct ag
     for (int32_t i = 0; i < p->n; i++) {
         const struct agent_planned *x = &p->clusters[i];
         const char *name = job->clusters[i].name, *own = decided_here(job, i);
+        if (own && x->no_device)
+            return neb_fail(NEB_ERR_LIMIT,
+                            "%s: auto cannot be decided, as nothing is known of cluster %s's "
+                            "devices: " TELL_MACHINE ", or write the key down",
+                            own, name);
         if (!(own || all) || isfinite(x->cost.step_s))
             continue;
         why_unknown(x, &sites[i], why, sizeof why);
@@ -63,21 +68,46 @@ enum neb_status agent_planner_known(const struct agent_job *job, const struct ag
     return NEB_OK;
 }
 
+// What is reckoned with is another machine's memory than the cluster's.
+static void warn_of_memory(const struct agent_cluster *c) {
+    neb_warn("plan: cluster %s: this machine has not enough memory for its part, and nothing is "
+             "known of its own machine: " TELL_MACHINE,
+             c->name);
+}
+
+static enum neb_status too_large(const struct agent_job *job, int32_t i) {
+    const struct agent_cluster *c = &job->clusters[i];
+    bool all = c->mesh_auto && job->autos & AGENT_AUTO_BATCH && job->autos & AGENT_AUTO_RECOMPUTE &&
+               !c->batch && !c->recompute;
+    return neb_fail(NEB_ERR_LIMIT,
+                    "plan: cluster %s has not enough memory for this model%s; nebula plan says "
+                    "what is needed",
+                    c->name,
+                    all ? ", whatever is chosen"
+                        : " as the job is written (mesh, data.batch and recompute take auto too)");
+}
+
 enum neb_status agent_planner_judge(const struct agent_job *job, const struct agent_site *sites,
                                     const struct agent_planner *p) {
     for (int32_t i = 0; i < p->n; i++) {
         const struct agent_planned *x = &p->clusters[i];
         const struct agent_cluster *c = &job->clusters[i];
+        if (c->launcher == AGENT_LAUNCHER_ATTACH)
+            continue;
         if (x->no_mesh)
             return neb_fail(NEB_ERR_INVALID,
                             "clusters.ranks: cluster %s: no mesh of %d ranks divides the model and "
                             "the %d sequences of a step; say another number, or the mesh",
                             c->name, x->no_mesh, job->batch * job->accumulate);
-        if (!x->fits)
-            return neb_fail(NEB_ERR_LIMIT,
-                            "plan: cluster %s has not enough memory for this model, whatever is "
-                            "chosen; nebula plan says what is needed",
-                            c->name);
+        if (x->no_device && decided_by_all(job, p))
+            neb_warn("plan: cluster %s: its steps are taken to last as long as on processors, as "
+                     "nothing is known of its devices: " TELL_MACHINE,
+                     c->name);
+        if (x->fits || x->no_device)
+            continue;
+        if (!sites[i].assumed)
+            return too_large(job, i);
+        warn_of_memory(c);
     }
     return agent_planner_known(job, sites, p);
 }

@@ -96,6 +96,16 @@ jq -e --slurpfile b "$T/both.json" '.written.clusters[0] | .rates_of == "emulate
 sed "s|device: cuda,|device: auto, profile: $T/here.json,|" "$T/both.yaml" >"$T/auto.yaml"
 plan "$T/auto.yaml" --json >"$T/auto.json"
 jq -e '.written.clusters[0].rates_of == "emulated"' "$T/auto.json" >/dev/null || fail "device: auto with a profile: $(jq .written.clusters[0] "$T/auto.json")"
+# Ranks and micro-batches are not chosen for devices that nothing is known of, and the plan says so too.
+sed "s/device: cuda,/device: cuda, mesh: auto,/" "$T/both.yaml" >"$T/open.yaml"
+for command in "plan" "pretrain --local 2 --out $T/none"; do
+    read -ra words <<<"$command"
+    nebula=$T/bare/nebula
+    refused=0
+    timeout 200 "$nebula" "${words[0]}" "$T/open.yaml" "${words[@]:1}" >"$T/open.txt" 2>&1 || refused=$?
+    [[ $refused == 1 ]] && has "clusters.mesh: auto cannot be decided, as nothing is known of cluster alpha's devices" <"$T/open.txt" || fail "$command: exit status $refused, $(cat "$T/open.txt")"
+done
+plan "$T/open.yaml" --site "alpha=$T/here.json" >"$T/open.txt"
 # Ranks: one a device. Of more, auto takes the processors, and cuda cannot; the proposal has as many as there are.
 sed -i 's/seq_len: 64, batch: 2/seq_len: 64, batch: 4/' "$T/both.yaml" "$T/auto.yaml"
 mesh() { plan "$T/$1.yaml" --site "alpha=$T/here.json" --json "${@:3}" >"$T/$1-$2.json"; }

@@ -169,6 +169,7 @@ refuse() { # STATUS TEXT arguments…
     local want=$1 text=$2 rc=0 out
     shift 2
     out=$(timeout 100 "$nebula" "$@" 2>&1) || rc=$?
+    refused=$out
     [[ $rc == "$want" && $out == *"$text"* ]] || fail "$*: exit status $rc (not $want), or no '$text' in: $out"
 }
 refuse 2 'is not RATE:DELAY' plan "$T/job.yaml" --wan fast
@@ -198,6 +199,14 @@ for command in "plan" "pretrain --local 2 --out $T/none"; do
     refuse 1 "sync.interval: auto cannot be decided, as nobody knows how long cluster beta's steps take: the link between two ranks" "${words[0]}" "$T/unknown.yaml" --wan $wan "${words[@]:1}"
 done
 plan "$T/unknown.yaml" --wan $wan --set sync.interval=10 >"$T/unknown.txt" # what is written runs
+# Of a site that is not known this machine's memory says nothing.
+kept=$(echo "$T"/cache/nebula/plan-*.json)
+mkdir -p "$T/small/nebula"
+cp "$T/tiny.json" "$T/small/nebula/${kept##*/}"
+sed 's/interval: 10/interval: auto/' "$T/job.yaml" >"$T/interval.yaml"
+XDG_CACHE_HOME=$T/small refuse 1 'cluster alpha has not enough memory for this model as the job is written' pretrain "$T/interval.yaml" --local 2 --out "$T/none"
+XDG_CACHE_HOME=$T/small refuse 1 'cluster beta: this machine has not enough memory for its part, and nothing is known of its own machine' pretrain "$T/interval.yaml" --set sync.link=$wan --home "$T/nobody" --out "$T/none"
+has 'no agent' <<<"$refused" || fail "it was not the agent that was missing: $refused"
 # Products in bf16: said where it pays, reckoned with where the job says so, and said where processors cannot.
 jq '.gemm_bf16 = (.gemm | map(. * 2)) | .attn_fwd_bf16 = (.attn_fwd | map(. * 2)) | .attn_bwd_bf16 = (.attn_bwd | map(. * 2)) | .to_bf16 = 1e9' "$T/here.json" >"$T/twice.json"
 jq '.gemm_bf16 = (.gemm | map(. / 2)) | .attn_fwd_bf16 = (.attn_fwd | map(. / 2)) | .attn_bwd_bf16 = (.attn_bwd | map(. / 2)) | .to_bf16 = 1e9' "$T/here.json" >"$T/half.json"

@@ -269,7 +269,7 @@ static enum neb_status judge(const char *batch, const char *sync, const char *pa
         }
     }
     struct agent_site *s = &judged_sites[1];
-    (void)assumed;
+    s->assumed = assumed;
     s->profile.rates.link = link;
     s->profile.rates.memory = memory;
     s->profile.rates.device = devices ? even_device(devices) : (struct intra_device_rates){0};
@@ -311,6 +311,42 @@ static void test_unknown_seconds(void **state) {
     hears("its 8 ranks want a device each, and what is known of has 1");
     // What another cluster's machine decides alone, and a job that says all.
     judge(written, "codec: int4", mesh, 0, 0, 1e9, false);
+    assert_string_equal(said, "");
+}
+
+// Memory is this machine's where a cluster's own is not known: that is no reason to refuse it.
+static void test_memory_of_another(void **state) {
+    (void)state;
+    static const char one[] = "interval: auto";
+    assert_int_equal(judge("batch: 8", one, "", 0, 1e9, 1e6, false), NEB_ERR_LIMIT);
+    hears("cluster paris has not enough memory for this model as the job is written");
+    assert_int_equal(judge("batch: 8", one, "", 0, 1e9, 1e6, true), NEB_OK);
+    hears("cluster paris: this machine has not enough memory for its part");
+    assert_int_equal(judge("batch: auto, accumulate: 8", "interval: auto}\nrecompute: auto\n#",
+                           ", mesh: auto", 0, 1e9, 1e6, false),
+                     NEB_ERR_LIMIT);
+    hears("whatever is chosen");
+    assert_int_equal(judge("batch: 8", one, ", launcher: attach, threads: 1", 0, 1e9, 1e6, false),
+                     NEB_OK);
+    assert_string_equal(said, "");
+}
+
+// Ranks and micro-batches for GPUs are not chosen by a machine's processors.
+static void test_no_device(void **state) {
+    (void)state;
+    static const char cuda[] = ", device: cuda", fixed[] = "codec: int4";
+    assert_int_equal(judge("batch: 8", fixed, ", device: cuda, mesh: auto", 0, 1e9, 1e9, true),
+                     NEB_ERR_LIMIT);
+    hears("clusters.mesh: auto cannot be decided, as nothing is known of cluster paris's devices");
+    assert_int_equal(judge("batch: auto, accumulate: 8", fixed, cuda, 0, 1e9, 1e9, true),
+                     NEB_ERR_LIMIT);
+    hears("data.batch: auto cannot be decided, as nothing is known of cluster paris's devices");
+    assert_int_equal(
+        judge("batch: auto, accumulate: 8", fixed, ", device: cuda, batch: 4", 0, 1e9, 1e9, true),
+        NEB_OK);
+    assert_int_equal(judge("batch: 8", "interval: auto", cuda, 0, 1e9, 1e6, false), NEB_OK);
+    hears("cluster paris: its steps are taken to last as long as on processors");
+    assert_int_equal(judge("batch: auto, accumulate: 8", fixed, cuda, 1, 1e9, 1e9, true), NEB_OK);
     assert_string_equal(said, "");
 }
 
@@ -359,7 +395,8 @@ int main(void) {
         cmocka_unit_test(test_all_is_taken_over), cmocka_unit_test(test_each_cluster),
         cmocka_unit_test(test_the_rest_stays),    cmocka_unit_test(test_ranks),
         cmocka_unit_test(test_chosen_before),     cmocka_unit_test(test_admitted),
-        cmocka_unit_test(test_unknown_seconds),
+        cmocka_unit_test(test_unknown_seconds),   cmocka_unit_test(test_memory_of_another),
+        cmocka_unit_test(test_no_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
