@@ -80,14 +80,13 @@ static enum neb_status find_sites(const struct arguments *a, const struct agent_
         m->sites[i].other = true;
         m->sites[i].share = m->sites[i].device_share = 1;
     }
-    NEB_TRY(agent_planner_sites(job, a->local, a->measure, m->sites, &m->kept));
     for (int k = 0; k < a->ranks.n; k++) {
         uint64_t n = 0; // parse_option has looked at it
         NEB_TRY(cluster_of(job, "--ranks", a->ranks.sets[k], &i, &value));
         if (neb_number_whole(value, 1, RANKS_MAX, &n))
             m->sites[i].ranks = (int32_t)n;
     }
-    return NEB_OK;
+    return agent_planner_sites(job, a->local, a->measure, m->sites, &m->kept);
 }
 
 static enum neb_status find_link(const struct arguments *a, const struct agent_job *job,
@@ -150,6 +149,7 @@ static enum neb_status load(struct arguments *a, const char *file, struct agent_
 static enum neb_status plan_replicas(const struct arguments *a, const struct agent_job *job,
                                      const struct plan_machines *m, bool *printed) {
     static struct agent_job open; // large
+    static struct agent_site sites[AGENT_CLUSTERS_MAX];
     struct agent_planner written, proposed;
     int32_t vocab;
     uint32_t all = AGENT_AUTO_BATCH | AGENT_AUTO_RECOMPUTE | AGENT_AUTO_INTERVAL |
@@ -163,7 +163,10 @@ static enum neb_status plan_replicas(const struct arguments *a, const struct age
         open.clusters[i].batch = 0;
         open.clusters[i].recompute = AGENT_RECOMPUTE_AS_JOB;
     }
-    NEB_TRY(agent_planner_run(&open, vocab, m->sites, &m->link, all, &proposed));
+    memcpy(sites, m->sites, sizeof sites);
+    if (a->local > 1)
+        agent_planner_deal(&open, all, sites);
+    NEB_TRY(agent_planner_run(&open, vocab, sites, &m->link, all, &proposed));
     (a->json ? plan_print_json : plan_print)(job, m, &written, &proposed);
     *printed = true;
     for (int32_t i = 0; i < written.n; i++)

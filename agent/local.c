@@ -297,7 +297,7 @@ static void deal_gpus(const struct agent_job *job, struct agent_local *l) {
     agent_gpus_find(getenv("CUDA_VISIBLE_DEVICES"), AGENT_GPUS_DRIVER, &g);
     for (int i = 0; i < l->n; i++) {
         const struct agent_cluster *c = &job->clusters[i];
-        if (c->device != AGENT_DEVICE_CPU && c->launcher == AGENT_LAUNCHER_LOCAL && !c->witness)
+        if (agent_local_deals(c))
             agent_gpus_text(&g, agent_gpus_take(&g, agent_cluster_ranks(c)), l->gpus[i]);
     }
 }

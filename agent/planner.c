@@ -127,7 +127,8 @@ static struct agent_planned on_cluster(const struct search *s, int32_t i) {
         return with_ranks(s, i, agent_cluster_ranks(c), true);
     bool local = c->launcher == AGENT_LAUNCHER_LOCAL;
     int32_t given = s->sites[i].ranks ? s->sites[i].ranks : c->ranks,
-            cards = s->sites[i].profile.rates.device.count,
+            count = s->sites[i].profile.rates.device.count, part = s->sites[i].devices,
+            cards = part && part < count ? part : count,
             here = c->device != AGENT_DEVICE_CPU && cards
                        ? cards
                        : (int32_t)fmax(1, s->sites[i].profile.rates.processors *

@@ -19,6 +19,7 @@ struct agent_site {        // what is known of a cluster's machines
     bool assumed;        // nothing is known of its machine, and this one's profile stands for it
     double share;        // of the machine: 1, or 1/N with --local N
     double device_share; // of a device: 1, or less where clusters of --local share it; 0 is 1
+    int32_t devices;     // of the machine's, that ranks are to be chosen for; 0: all
     // to be used whatever the job says; 0: as its cluster says, else as many as is fastest on the machine
     int32_t ranks;
 };
@@ -117,6 +118,9 @@ void agent_planner_apply(const struct agent_planner *p, uint32_t free, struct ag
 NEB_MUST_CHECK enum neb_status agent_planner_sites(const struct agent_job *job, int local,
                                                    bool measure, struct agent_site *sites,
                                                    bool *kept);
+// With --local: which share of a device each cluster has, as agent_local_start deals them out, and how many are there for the ranks of those
+// whose mesh is free. Part of agent_planner_sites, with free as job->autos.
+void agent_planner_deal(const struct agent_job *job, uint32_t free, struct agent_site *sites);
 // Roles that say auto. NEB_ERR_INVALID: not all machines are known; NEB_ERR_LIMIT: nothing fits.
 NEB_MUST_CHECK enum neb_status agent_planner_roles_resolve(struct agent_job *job, int local);
 // The links between the job's clusters, as the agent of `home` has measured them on what it sent: the lowest goodput, the longest round

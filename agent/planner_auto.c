@@ -1,5 +1,6 @@
 // Keys that say auto, in a job that is about to be handed to the agents; and what is known of machines and links.
 #include "agent/base/log.h"
+#include "agent/local.h"
 #include "agent/planner_streams.h"
 #include "agent/watch.h"
 #include "intra/data.h"
@@ -41,15 +42,62 @@ static bool any_auto(const struct agent_job *job) {
 
 bool agent_planner_is_open(const struct agent_job *job) { return any_role(job) || any_auto(job); }
 
-// Clusters of --local that take this machine's device take the same one.
-static void share_device(const struct agent_job *job, struct agent_site *sites) {
-    int32_t takers = 0;
-    for (int32_t i = 0; i < job->n_clusters; i++)
-        takers += !sites[i].other && job->clusters[i].device != AGENT_DEVICE_CPU;
-    for (int32_t i = 0; i < job->n_clusters; i++)
-        if (!sites[i].other && takers)
-            sites[i].device_share = 1.0 / takers;
+// ---- devices of --local --------------------------------------------------------------------------------------
+
+static bool takes_device(const struct agent_cluster *c, const struct agent_site *s) {
+    return !s->other && !c->witness && c->device != AGENT_DEVICE_CPU &&
+           c->launcher != AGENT_LAUNCHER_ATTACH;
 }
+
+// Ranks that are not said yet: an equal part of what the others leave.
+static int32_t ranks_of(const struct agent_job *job, uint32_t free, int32_t count,
+                        const struct agent_site *sites, int32_t *ranks) {
+    int32_t left = count, open = 0;
+    for (int32_t i = 0; i < job->n_clusters; i++) {
+        const struct agent_cluster *c = &job->clusters[i];
+        bool choose = free & AGENT_AUTO_MESH || c->mesh_auto;
+        ranks[i] = !takes_device(c, &sites[i]) ? 0
+                   : !choose                   ? agent_cluster_ranks(c)
+                                               : sites[i].ranks;
+        open += takes_device(c, &sites[i]) && choose && !sites[i].ranks;
+        left -= ranks[i] <= count ? ranks[i] : 0; // with more, auto takes processors
+    }
+    return open && left > open ? left / open : 1;
+}
+
+void agent_planner_deal(const struct agent_job *job, uint32_t free, struct agent_site *sites) {
+    struct agent_gpus gpus;
+    uint64_t taken[AGENT_CLUSTERS_MAX] = {0};
+    int32_t ranks[AGENT_CLUSTERS_MAX], users[AGENT_GPUS_MAX] = {0}, count = 0;
+    for (int32_t i = 0; i < job->n_clusters; i++)
+        if (takes_device(&job->clusters[i], &sites[i]))
+            count = sites[i].profile.rates.device.count;
+    int32_t part = ranks_of(job, free, count, sites, ranks);
+    agent_gpus_find(getenv("CUDA_VISIBLE_DEVICES"), AGENT_GPUS_DRIVER, &gpus);
+    for (int32_t i = 0; i < job->n_clusters; i++) {
+        const struct agent_cluster *c = &job->clusters[i];
+        sites[i].devices = 0;
+        if (!takes_device(c, &sites[i]))
+            continue;
+        if (!ranks[i])
+            ranks[i] = sites[i].devices = part;
+        if (agent_local_deals(c))
+            taken[i] = agent_gpus_take(&gpus, ranks[i]);
+        bool first = !taken[i]; // nobody says which: it begins at the first
+        for (int32_t k = 0; k < AGENT_GPUS_MAX && ranks[i] <= count; k++) {
+            taken[i] |= (uint64_t)(first && k < ranks[i]) << k;
+            users[k] += taken[i] >> k & 1;
+        }
+    }
+    for (int32_t i = 0; i < job->n_clusters; i++) {
+        int32_t most = 1;
+        for (int32_t k = 0; k < AGENT_GPUS_MAX; k++)
+            most = taken[i] >> k & 1 && users[k] > most ? users[k] : most;
+        sites[i].device_share = sites[i].other ? sites[i].device_share : 1.0 / most;
+    }
+}
+
+// ---- machines and links --------------------------------------------------------------------------------------
 
 enum neb_status agent_planner_sites(const struct agent_job *job, int local, bool measure,
                                     struct agent_site *sites, bool *kept) {
@@ -73,7 +121,7 @@ enum neb_status agent_planner_sites(const struct agent_job *job, int local, bool
         sites[i].profile = here;
     }
     if (local > 1) // one alone, or one process for all
-        share_device(job, sites);
+        agent_planner_deal(job, job->autos, sites);
     return NEB_OK;
 }
 

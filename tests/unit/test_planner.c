@@ -3,6 +3,7 @@
 #include "agent/planner.h"
 #include "tests/unit/cost_fixture.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static const struct intra_mesh_config first = {.dp = 2, .pp = 1, .tp = 1},
@@ -350,6 +351,73 @@ static void test_no_device(void **state) {
     assert_string_equal(said, "");
 }
 
+// Clusters of --local on a machine with `cards` devices; keys: of each, up to a NULL.
+static void deal(int cards, const char *visible, uint32_t free, const char *const *keys) {
+    char text[1024];
+    int n = snprintf(text, sizeof text,
+                     "job: j\nsteps: 1000\nmodel: {vocab: 512, n_layers: 4, d_model: 64, "
+                     "n_heads: 8, n_kv_heads: 4, d_ff: 160}\ndata: {corpus: c, seq_len: 32, "
+                     "batch: 8}\noptim: {lr: 1e-3}\nsync: {scheme: none}\nclusters:\n");
+    for (int i = 0; keys[i]; i++) {
+        n += snprintf(text + n, sizeof text - (size_t)n, "  - {name: c%d%s}\n", i, keys[i]);
+        judged_sites[i] = (struct agent_site){.share = 1};
+        judged_sites[i].profile.rates = even_host(1e12);
+        judged_sites[i].profile.rates.device = even_device(cards);
+        judged_sites[i].profile.rates.device.link = 1e12;
+    }
+    memset(&judged, 0, sizeof judged);
+    assert_int_equal(agent_job_parse(text, strlen(text), "job.yaml", &judged), NEB_OK);
+    if (visible)
+        setenv("CUDA_VISIBLE_DEVICES", visible, 1);
+    else
+        unsetenv("CUDA_VISIBLE_DEVICES");
+    agent_planner_deal(&judged, free, judged_sites);
+    unsetenv("CUDA_VISIBLE_DEVICES");
+}
+static void shares(double a, double b, double c) {
+    const double want[] = {a, b, c};
+    for (int i = 0; i < 3; i++)
+        if (want[i] > 0 && judged_sites[i].device_share != want[i])
+            fail_msg("cluster %d has %g of a device, not %g", i, judged_sites[i].device_share,
+                     want[i]);
+}
+
+// Each cluster of --local has devices of its own where there are enough, as local.c deals them out.
+static void test_devices_of_local(void **state) {
+    (void)state;
+    static struct agent_planner p;
+    static const char auto_mesh[] = ", mesh: auto", two[] = ", mesh: {dp: 2}",
+                      cpu[] = ", device: cpu", witness[] = ", witness: true";
+    deal(2, "0,1", 0, (const char *const[]){"", "", NULL});
+    shares(1, 1, 0);
+    deal(2, "0,1", 0, (const char *const[]){"", "", "", NULL});
+    shares(0.5, 1, 0.5);
+    deal(1, "0", 0, (const char *const[]){"", "", cpu, NULL});
+    shares(0.5, 0.5, 0);
+    deal(1, "0", 0, (const char *const[]){"", cpu, witness, NULL}); // which train on no device
+    shares(1, 0, 0);
+    deal(4, "0,1,2,3", 0, (const char *const[]){two, two, NULL});
+    shares(1, 1, 0);
+    deal(3, "0,1,2", 0, (const char *const[]){two, two, NULL});
+    shares(0.5, 0.5, 0);
+    deal(2, "0,1", 0, (const char *const[]){"", ", mesh: {dp: 4}", NULL}); // on processors
+    shares(1, 0, 0);
+    // Ranks that are to be chosen have what the others leave, and no more.
+    deal(4, "0,1,2,3", 0, (const char *const[]){two, auto_mesh, NULL});
+    shares(1, 1, 0);
+    assert_true(judged_sites[0].devices == 0 && judged_sites[1].devices == 2);
+    assert_int_equal(agent_planner_run(&judged, 0, judged_sites, &judged_link, 0, &p), NEB_OK);
+    assert_int_equal(ranks(&p.clusters[1].job.mesh), 2);
+    deal(4, "0,1,2,3", AGENT_AUTO_MESH, (const char *const[]){"", two, NULL});
+    assert_true(judged_sites[0].devices == 2 && judged_sites[1].devices == 2);
+    shares(1, 1, 0);
+    // GPUs that nobody lists are not dealt out: every cluster begins at the first.
+    deal(2, "", 0, (const char *const[]){"", two, NULL});
+    shares(0.5, 0.5, 0);
+    deal(2, "0,1", 0, (const char *const[]){"", "", ", launcher: mpirun, mesh: {dp: 2}", NULL});
+    shares(0.5, 0.5, 0.5);
+}
+
 // A run that goes on has what was chosen when it began, where the job says auto and nothing else has changed.
 static void test_chosen_before(void **state) {
     (void)state;
@@ -396,7 +464,7 @@ int main(void) {
         cmocka_unit_test(test_the_rest_stays),    cmocka_unit_test(test_ranks),
         cmocka_unit_test(test_chosen_before),     cmocka_unit_test(test_admitted),
         cmocka_unit_test(test_unknown_seconds),   cmocka_unit_test(test_memory_of_another),
-        cmocka_unit_test(test_no_device),
+        cmocka_unit_test(test_no_device),         cmocka_unit_test(test_devices_of_local),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
