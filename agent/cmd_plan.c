@@ -145,6 +145,26 @@ static enum neb_status load(struct arguments *a, const char *file, struct agent_
     return NEB_OK;
 }
 
+// Of the job as it is written, as that is what nebula pretrain runs: what would fit instead is in the proposal.
+static enum neb_status verdict(const struct agent_job *job, const struct plan_machines *m,
+                               const struct agent_planner *written,
+                               const struct agent_planner *proposed) {
+    for (int32_t i = 0; i < written->n; i++) {
+        const struct agent_cluster *c = &job->clusters[i];
+        const struct agent_planned *x = &written->clusters[i];
+        if (c->launcher == AGENT_LAUNCHER_ATTACH) // a trainer of its own has a model of its own
+            continue;
+        if (!x->fits)
+            return neb_fail(NEB_ERR_LIMIT, "cluster %s: the job does not fit%s", c->name,
+                            proposed->clusters[i].fits ? " as it is written; what is proposed does"
+                                                       : ", whatever is chosen");
+        if (agent_planner_wants_devices(x, &m->sites[i]))
+            return neb_fail(NEB_ERR_LIMIT, "cluster %s: %d ranks want a device each: there are %d",
+                            c->name, x->job.ranks_a_host, m->sites[i].profile.rates.device.count);
+    }
+    return agent_planner_known(job, m->sites, written);
+}
+
 // *printed: the plan was, also where the job does not fit.
 static enum neb_status plan_replicas(const struct arguments *a, const struct agent_job *job,
                                      const struct plan_machines *m, bool *printed) {
@@ -169,11 +189,7 @@ static enum neb_status plan_replicas(const struct arguments *a, const struct age
     NEB_TRY(agent_planner_run(&open, vocab, sites, &m->link, all, &proposed));
     (a->json ? plan_print_json : plan_print)(job, m, &written, &proposed);
     *printed = true;
-    for (int32_t i = 0; i < written.n; i++)
-        if (!written.clusters[i].fits && !proposed.clusters[i].fits)
-            return neb_fail(NEB_ERR_LIMIT, "cluster %s: the job does not fit, whatever is chosen",
-                            job->clusters[i].name);
-    return agent_planner_known(job, m->sites, &written);
+    return verdict(job, m, &written, &proposed);
 }
 
 // Casts the clusters that are free; what only a generator has goes where that goes.
@@ -231,9 +247,11 @@ static enum neb_status plan_streams(const struct arguments *a, struct agent_job 
     p.machines = m;
     (a->json ? plan_streams_print_json : plan_streams_print)(&p);
     *printed = true;
-    return all_fit(&p.written) || all_fit(&p.proposed)
-               ? NEB_OK
-               : neb_fail(NEB_ERR_LIMIT, "the job does not fit, whoever takes which role");
+    if (all_fit(&p.written))
+        return NEB_OK;
+    return neb_fail(NEB_ERR_LIMIT, "the job does not fit%s",
+                    all_fit(&p.proposed) ? " as it is written; what is proposed does"
+                                         : ", whoever takes which role");
 }
 
 // The shape of a model is known without its corpus, but for the vocabulary.
@@ -348,8 +366,9 @@ int cmd_plan(int argc, char **argv) {
         .doc = "Predicts a job's memory, step time, WAN traffic and stall, and proposes mesh, "
                "micro-batch, recomputation, interval, overlap and codec; for modes rtd and distill "
                "who should take which role, window and labels.\vRates are measured once (about ten "
-               "seconds) and kept. Exit status 0: the job fits; 1: it does not, or this cannot be "
-               "told; 2: it is not valid."};
+               "seconds) and kept. Exit status 0: the job fits as it is written, auto filled in; "
+               "1: it does not, even if what is proposed does, or this cannot be told; 2: it is "
+               "not valid."};
     struct arguments a = {0};
     bool printed = false;
     if (argp_parse(&argp, argc, argv, 0, NULL, &a) != 0)

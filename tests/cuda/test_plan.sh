@@ -110,10 +110,16 @@ plan "$T/open.yaml" --site "alpha=$T/here.json" >"$T/open.txt"
 sed -i 's/seq_len: 64, batch: 2/seq_len: 64, batch: 4/' "$T/both.yaml" "$T/auto.yaml"
 mesh() { plan "$T/$1.yaml" --site "alpha=$T/here.json" --json "${@:3}" >"$T/$1-$2.json"; }
 sed -i 's/name: alpha,/name: alpha, mesh: {dp: 4, tp: 1},/' "$T/both.yaml" "$T/auto.yaml"
-mesh both 4
+refuse() { # TEXT arguments…
+    local rc=0
+    timeout 200 "$nebula" "${@:2}" >"$T/refused.json" 2>"$T/refused.err" || rc=$?
+    [[ $rc == 1 ]] && has "$1" <"$T/refused.err" || fail "${*:2}: exit status $rc, or no '$1': $(cat "$T/refused.err")"
+}
+refuse 'cluster alpha: 4 ranks want a device each: there are 2' plan "$T/both.yaml" --site "alpha=$T/here.json" --json
+mv "$T/refused.json" "$T/both-4.json"
 jq -e '(.written.clusters[0].step_s == null) and (.proposed.clusters[0] | .step_s > 0 and (.mesh | .[0] * .[1] * .[2]) <= 2)' "$T/both-4.json" >/dev/null ||
     fail "four ranks on two devices: $(jq '.written.clusters[0], .proposed.clusters[0]' "$T/both-4.json")"
-plan "$T/both.yaml" --site "alpha=$T/here.json" >"$T/many.txt"
+"$nebula" plan "$T/both.yaml" --site "alpha=$T/here.json" >"$T/many.txt" 2>/dev/null && fail "four ranks on two devices fit"
 has '4 ranks want a device each: there are 2' <"$T/many.txt" || fail "nothing is said of four ranks: $(cat "$T/many.txt")"
 mesh auto 4
 jq -e '.written.clusters[0].rates_of == "processors"' "$T/auto-4.json" >/dev/null || fail "device: auto with four ranks: $(jq .written.clusters[0] "$T/auto-4.json")"

@@ -138,6 +138,9 @@ refuse 2 'mode distill takes auto for clusters.role alone' plan "$T/distill.yaml
 make_job "$T/replicas.yaml"
 sed -i 's/{name: alpha,/{name: alpha, role: auto,/' "$T/replicas.yaml"
 refuse 2 'only modes rtd and distill have roles' check "$T/replicas.yaml"
+# As it is written it does not fit, though it would with the roles that are proposed; what runs is as it is written.
+jq --argjson m "$(of roles '[.written.clusters[].host_bytes] | add / 2 / 0.85')" '.memory = $m' "$T/fast.json" >"$T/between.json"
+refuse 1 'the job does not fit as it is written; what is proposed does' plan "$T/rtd.yaml" --site "alpha=$T/fast.json" --site "beta=$T/between.json"
 jq '.memory = 1e6' "$T/fast.json" >"$T/tiny.json"
 refuse 1 'does not fit' plan "$T/rtd.yaml" --site "alpha=$T/tiny.json" --site "beta=$T/tiny.json"
 sed -i "s#$T/fast.json#$T/tiny.json#; s#$T/slow.json#$T/tiny.json#" "$T/auto.yaml"
