@@ -141,7 +141,9 @@ static enum neb_status on_event(struct run *r, struct agent_ipc_msg *m) {
         if (i >= 0 && (!r->reports[i] || says_stopped(r->reports[i]))) {
             json_decref(r->reports[i]);
             r->reports[i] = json_incref(report);
-            agent_progress_sample(r->progress, i)->out = json_object_get(report, "error") != NULL;
+            if (i < r->expected) // a witness makes no steps
+                agent_progress_sample(r->progress, i)->out =
+                    json_object_get(report, "error") != NULL;
             agent_tensorboard_report(r->tensorboard, i, report, neb_wall_now());
         }
     }

@@ -260,11 +260,15 @@ static struct agent_jobrun *place_anew(struct daemon *d, struct agent_jobrun *j,
     if (!was)
         return NULL;
     *was = j->job;
-    if (agent_job_from_json(spec, &j->job) != NEB_OK || !policy_admits(d, j, why, cap) ||
-        (moved && !can_launch(d, j, why, cap))) {
+    bool fits = agent_job_from_json(spec, &j->job) == NEB_OK && policy_admits(d, j, why, cap),
+         cannot = fits && moved && !can_launch(d, j, why, cap);
+    if (!fits || cannot) {
         j->job = *was;
         free(was);
-        return NULL;
+        if (!cannot || j->local)
+            return NULL;
+        daemon_note_fault(d, j, why); // the others need not stop for it
+        return j;
     }
     free(was);
     json_decref(j->spec);

@@ -249,7 +249,7 @@ static void on_report(struct daemon *d, struct agent_jobrun *j, struct agent_ipc
     if (j->linked && j->job.mode != AGENT_MODE_REPLICAS)
         json_object_set_new(report, "streams", agent_streams_report(&d->streams, j));
     json_object_set_new(report, "divergences", json_integer(j->divergences));
-    if (j->unable && !json_object_get(report, "error")) // why this agent had it stop
+    if (j->unable && !j->suspended && !json_object_get(report, "error")) // why we had it stop
         json_object_update_missing(report, j->report);
     json_decref(j->report);
     j->report = json_incref(report);

@@ -258,6 +258,12 @@ static void on_job(struct daemon *d, uint32_t peer, const char *hex, const json_
         agent_job_record_clear(&known);
         return;
     }
+    uint8_t id[AGENT_JOB_ID_BYTES];
+    bool forgotten = true;
+    if (again && neb_unhex(hex, id, sizeof id) &&
+        inter_ledger_was_dropped(inter_service_ledger(d->service), id, &forgotten) == NEB_OK &&
+        forgotten)
+        return;      // it has ended here, and was removed; it goes on there without this one
     if (d->stopping) // not known here: offered again once this agent is back
         return;
     if (!job_is_signed(d, home, hex, body)) {

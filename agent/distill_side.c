@@ -35,7 +35,12 @@ static enum neb_status check_model(const struct agent_distill_side *s, const str
     if (m->c.vocab < vocab)
         return neb_fail(NEB_ERR_INVALID, "%s: a vocabulary of %d; the corpus has %d pieces", path,
                         m->c.vocab, vocab);
-    if (m->c.vocab != student) // ids and widths of labels are of both
+    if (m->c.vocab != student && s->job.model_init[0]) // ids and widths of labels are of both
+        return neb_fail(NEB_ERR_INVALID,
+                        "%s: a vocabulary of %d; the student, from %s, has one of %d: both have to "
+                        "be padded to one width",
+                        path, m->c.vocab, s->job.model_init, student);
+    if (m->c.vocab != student)
         return neb_fail(NEB_ERR_INVALID,
                         "%s: a vocabulary of %d; the student has one of %d: set model.vocab: %d",
                         path, m->c.vocab, student, m->c.vocab);

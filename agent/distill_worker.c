@@ -105,6 +105,7 @@ static enum neb_status set_up(struct distill_run *r) {
     if (c->role == AGENT_ROLE_STUDENT && agent_distill_federates(&w->job))
         NEB_TRY(distill_federate(r));
     NEB_TRY(restore(r));
+    r->x.looked = agent_distill_state(r->side)->step;
     NEB_TRY(distill_open_streams(r));
     NEB_TRY(worker_side_start(&r->x, add_state, r));
     return w->federated ? distill_federate_begin(r) : NEB_OK;

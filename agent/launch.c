@@ -80,8 +80,8 @@ static enum neb_status slurm_prefix(const struct agent_cluster *c, bool remote, 
                                     int *used) {
     bool mpi = intra_comm_mpi_there();
     int n = 0;
-    out->queues = true; // in an allocation too, where another step may have all of it
-    if (!getenv("SLURM_JOB_ID") && !remote)
+    out->queues = !getenv("SLURM_JOB_ID");
+    if (out->queues && !remote)
         return neb_fail(
             NEB_ERR_UNSUPPORTED,
             "launcher: slurm: the agent is in no Slurm allocation; submit the agent itself (sbatch "

@@ -79,6 +79,8 @@ static enum neb_status corpus(const struct agent_job *job, struct agent_planner_
     for (int32_t i = 0; i < job->n_clusters && !out->known; i++) {
         char index[NEB_PATH_MAX];
         const char *dir = agent_job_corpus(job, i);
+        if (job->distill.pushed && job->clusters[i].role == AGENT_ROLE_TEACHER)
+            continue; // students send the text
         NEB_TRY(neb_path(index, sizeof index, dir, "corpus.json"));
         if (!neb_fs_exists(index))
             continue;

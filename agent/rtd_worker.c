@@ -217,6 +217,7 @@ static enum neb_status set_up(struct rtd_run *r) {
     if (r->both)
         return agent_rtd_create(&w->job, AGENT_ROLE_DISCRIMINATOR, w->corpus, w->K, &r->other);
     NEB_TRY(restore(r));
+    r->x.looked = agent_rtd_state(r->side)->event;
     NEB_TRY(open_streams(r));
     return worker_side_start(&r->x, add_state, r);
 }

@@ -18,7 +18,7 @@ static enum neb_status on_event(struct agent_worker *w, const struct agent_ipc_m
 
 enum neb_status worker_side_open(struct worker_side *x, struct agent_worker *w) {
     const struct agent_cluster *c = &w->job.clusters[w->cluster];
-    *x = (struct worker_side){.w = w, .saved = -1, .looked = -1};
+    *x = (struct worker_side){.w = w, .saved = -1};
     w->on_event = on_event;
     w->side = x;
     // The digest that is compared is worth what the shards are: they are read against it.
@@ -85,7 +85,7 @@ static enum neb_status wait_more(struct worker_side *x) {
 bool worker_side_due(struct worker_side *x, int64_t at) {
     int32_t every = x->w->job.checkpoint_every;
     // events without a batch are jumped over, and the one that is due may be among them
-    bool due = every && (x->looked < 0 ? at % every == 0 : at / every != x->looked / every);
+    bool due = every && at / every != x->looked / every;
     x->looked = at;
     for (int32_t i = 0; i < x->n_streams; i++)
         due = due || x->streams[i]->want_checkpoint;

@@ -21,7 +21,7 @@ struct worker_side {
     int32_t n_streams;
     struct agent_stream *streams[WORKER_SIDE_STREAMS_MAX]; // owned
     // event or step of the newest checkpoint, which may still be on its way; -1: none by this process
-    int64_t saved, looked; // looked: the last one at which worker_side_due was asked; -1: none
+    int64_t saved, looked; // looked: where this process began, or worker_side_due was last asked
     uint64_t cursors[WORKER_SIDE_STREAMS_MAX]; // of that checkpoint: the next batch of each stream
     bool final;                                // nothing will be started again from an older one
     worker_side_add *add;

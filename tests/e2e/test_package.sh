@@ -24,7 +24,7 @@ for f in lib/systemd/system/nebula-agent.service share/man/man1/nebula.1 share/b
     [[ -s $T/root/usr/$f ]] || fail "the package lacks $f"
 done
 # Jobs, specs and examples that errors and README name (configs/NAME): all but those that build from the source.
-for f in $(cd "$SOURCE/configs" && ls ./*.yaml corpus-* examples/* | grep -v compare); do cmp "$SOURCE/configs/$f" "$T/root/usr/share/nebula/$f" || fail "the package lacks $f"; done
+for f in $(cd "$SOURCE/configs" && { find . -maxdepth 1 \( -name "*.yaml" -o -name "corpus-*" \) && find examples -maxdepth 1 -type f; } | grep -v compare); do cmp "$SOURCE/configs/$f" "$T/root/usr/share/nebula/$f" || fail "the package lacks $f"; done
 [[ -x $T/root/usr/share/nebula/corpus-manpages ]] || fail "corpus-manpages is no program"
 "$T/root/usr/bin/nebula" check "$T/root/usr/share/nebula/example.yaml" >"$T/example.log" 2>&1 || fail "check of the packaged example: $(cat "$T/example.log")"
 grep -q '^ExecStart=/usr/bin/nebula agent' "$T/root/usr/lib/systemd/system/nebula-agent.service" || fail "the unit starts another program"
