@@ -14,9 +14,10 @@
 struct options {
     struct agent_options common;
     const char *name, *endpoint, *fetch;
+    bool new_keys;
 };
 
-enum { KEY_FETCH = 256 };
+enum { KEY_FETCH = 256, KEY_NEW };
 
 static error_t parse_option(int key, char *arg, struct argp_state *state) {
     struct options *o = state->input;
@@ -24,6 +25,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case 'n': o->name = arg; return 0;
     case 'e': o->endpoint = arg; return 0;
     case KEY_FETCH: o->fetch = arg; return 0;
+    case KEY_NEW: o->new_keys = true; return 0;
     default: return agent_parse_option(key, arg, state);
     }
 }
@@ -106,7 +108,7 @@ static void warn_unlinked(const char *home, const char *self) {
     if (!reachable)
         neb_warn("no member of the federation has an address, so no link is possible yet: the hub "
                  "gives its own with nebula init --link, a member with nebula join --endpoint; "
-                 "'%s' can be revoked, invited and joined again",
+                 "'%s' can be revoked, invited and joined again (--new-keys)",
                  self);
     sec_federation_destroy(&f);
 }
@@ -123,6 +125,8 @@ static enum neb_status join(const struct options *o) {
     NEB_TRY(st);
     if (o->name && strcmp(o->name, t.name) != 0)
         st = neb_fail(NEB_ERR_DENIED, "the token is for '%s', not for '%s'", t.name, o->name);
+    if (st == NEB_OK && o->new_keys)
+        st = sec_identity_put_aside(home);
     if (st == NEB_OK)
         st = sec_enrol_join(home, &t, o->endpoint ? o->endpoint : "");
     if (st == NEB_OK) {
@@ -153,10 +157,16 @@ static int run(int argc, char **argv, const struct argp *argp, enum agent_takes 
     if (argp_parse(argp, argc, argv, 0, NULL, &o) != 0)
         return AGENT_EXIT_USAGE;
     // a token must not stay where ps shows it
-    if (o.common.arg && !strncmp(o.common.arg, "neb1:", 5)) {
+    bool piped = what == join && o.common.arg && !strcmp(o.common.arg, "-");
+    if (piped || (o.common.arg && !strncmp(o.common.arg, "neb1:", 5))) {
         static char token[SEC_TOKEN_TEXT];
-        snprintf(token, sizeof token, "%s", o.common.arg);
-        sodium_memzero((char *)(uintptr_t)o.common.arg, strlen(o.common.arg));
+        if (piped && !fgets(token, sizeof token, stdin))
+            token[0] = 0;
+        token[strcspn(token, "\r\n")] = 0;
+        if (!piped)
+            snprintf(token, sizeof token, "%s", o.common.arg);
+        if (!piped)
+            sodium_memzero((char *)(uintptr_t)o.common.arg, strlen(o.common.arg));
         o.common.arg = token;
         enum neb_status st = what(&o);
         sodium_memzero(token, sizeof token);
@@ -171,14 +181,17 @@ int cmd_join(int argc, char **argv) {
         {"name", 'n', "NAME", 0, "name of this site; must be the one the token is for", 0},
         {"endpoint", 'e', "HOST:PORT", 0, "where other agents reach this one (default: it dials)",
          0},
+        {"new-keys", KEY_NEW, NULL, 0,
+         "put this site's keys aside and make others: what one that was revoked needs", 0},
         {0}};
     static const struct argp argp = {
         .options = table,
         .parser = parse_option,
-        .args_doc = "TOKEN",
+        .args_doc = "TOKEN|-",
         .doc =
             "Joins a federation with the token that nebula invite printed on its hub. The keys are "
-            "made here and stay here.\vAfter a failure on the way it may be repeated with the same "
+            "made here and stay here. -: the token is read from the standard input, and no list of "
+            "processes ever shows it.\vAfter a failure on the way it may be repeated with the same "
             "token."};
     return run(argc, argv, &argp, AGENT_TAKES_ONE, join);
 }

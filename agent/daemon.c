@@ -250,6 +250,7 @@ static enum neb_status set_up(struct daemon *d) {
 }
 
 enum neb_status agent_daemon_run(const struct agent_daemon_config *c) {
+    char policy[NEB_PATH_MAX];
     struct daemon *d = calloc(1, sizeof *d);
     if (!d)
         return neb_fail(NEB_ERR_NOMEM, "out of memory starting the agent");
@@ -264,6 +265,9 @@ enum neb_status agent_daemon_run(const struct agent_daemon_config *c) {
     if (st == NEB_OK) {
         neb_info("agent is ready%s%s", c->listen ? ", listening on " : "",
                  c->listen ? c->listen : "");
+        if (d->members.n > 1 && neb_path(policy, sizeof policy, c->home, "policy.json") == NEB_OK &&
+            !neb_fs_exists(policy))
+            neb_info("no policy.json in %s: whatever job a member submits may train here", c->home);
         daemon_warn_unlinked(d);
         agent_notify("READY=1");
         st = loop(d);

@@ -91,7 +91,8 @@ static const char *read_limits(const json_t *root, struct agent_policy *out) {
                   {"disk", &out->disk, true},
                   {"jobs", &out->jobs, false},
                   {"jobs_per_member", &out->jobs_per_member, false}};
-    static const char *const others[] = {"format", "members", "data", "trainable", "devices"};
+    static const char *const others[] = {"format",    "members", "data",
+                                         "trainable", "devices", "push_text"};
     enum { LIMITS = sizeof limits / sizeof *limits, OTHERS = sizeof others / sizeof *others };
     size_t known = 0;
     for (size_t i = 0; i < OTHERS; i++)
@@ -121,6 +122,7 @@ enum neb_status agent_policy_parse(const char *text, size_t len, const char *wha
         return neb_fail(NEB_ERR_FORMAT, "%s:%d: %s", what, root ? 1 : e.line,
                         root ? "an object is expected" : e.text);
     }
+    const json_t *push = NULL;
     const char *bad = read_limits(root, out);
     if (json_integer_value(json_object_get(root, "format")) != 1)
         bad = "\"format\": 1 is expected";
@@ -133,6 +135,9 @@ enum neb_status agent_policy_parse(const char *text, size_t len, const char *wha
         bad = "\"trainable\" is a list out of full, lora, bitfit, last_layers";
     else if (!choices(json_object_get(root, "devices"), devices, DEVICES, &out->devices))
         bad = "\"devices\" is a list out of cpu, cuda";
+    else if ((push = json_object_get(root, "push_text")) && !json_is_boolean(push))
+        bad = "\"push_text\" is true or false";
+    out->push_text = json_is_true(push);
     json_decref(root);
     return bad ? neb_fail(NEB_ERR_FORMAT, "%s: %s", what, bad) : NEB_OK;
 }
@@ -335,6 +340,14 @@ static bool needs_ok(const struct agent_policy *p, const struct agent_job *job, 
     return false;
 }
 
+// What is trained on here would be read elsewhere. In one process it stays.
+static bool text_goes(const struct agent_job *job, int self) {
+    enum agent_role role = job->clusters[self].role;
+    return job->sync.scheme != AGENT_SCHEME_SYNCHRONOUS &&
+           ((job->mode == AGENT_MODE_RTD && job->rtd.push_text && role == AGENT_ROLE_GENERATOR) ||
+            (job->mode == AGENT_MODE_DISTILL && job->distill.pushed && role == AGENT_ROLE_STUDENT));
+}
+
 bool agent_policy_admits(const struct agent_policy *p, const struct agent_job *job, int self,
                          const char *from, const struct agent_policy_load *running, char *why,
                          size_t cap) {
@@ -349,6 +362,10 @@ bool agent_policy_admits(const struct agent_policy *p, const struct agent_job *j
                  from);
     else if (!trainable_ok(p, job, self))
         snprintf(reason, sizeof reason, "\"trainable\" does not list what the job trains");
+    else if (text_goes(job, self) && !p->push_text)
+        snprintf(reason, sizeof reason,
+                 "its push_text sends the text of this site to another one, and \"push_text\" is "
+                 "not true");
     else if (limits_ok(p, job, self, running, reason, sizeof reason) &&
              data_ok(p, job, self, reason, sizeof reason) &&
              needs_ok(p, job, self, reason, sizeof reason))

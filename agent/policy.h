@@ -16,6 +16,7 @@
 //      "disk": "200G",                    at most, of what a job keeps here, about: checkpoints, snapshots, models, labels (updates:
 //                                         nebula agent --blobs-max)
 //      "devices": ["cpu", "cuda"],        where it may train; "device: auto" is either
+//      "push_text": true,                 text of this site may go to another one (rtd.push_text, distill.push_text); absent: it may not
 //      "jobs": 4, "jobs_per_member": 1}   at most at a time, of all other members and of each
 //
 // Sizes are numbers of bytes, or as --blobs-max takes them. What a job needs is reckoned as nebula plan does (job_needs.h); memory and
@@ -41,6 +42,7 @@ struct agent_policy {
     char data[AGENT_POLICY_LIST][NEB_PATH_MAX];
     unsigned trainable; // bit per enum intra_trainable_mode; 0: any
     unsigned devices;   // bit per enum agent_device, of cpu and cuda; 0: any
+    bool push_text;
     int64_t threads, ranks, steps, parameters, jobs, jobs_per_member; // 0: any
     int64_t tokens_per_step, memory, device_memory, disk;             // 0: any
 };

@@ -310,7 +310,9 @@ static enum neb_status take_answer(const char *home, const char *hub, const stru
                         "try again in %u min",
                         me->name, (a.wait_s + 59) / 60);
     if (a.code != SEC_ENROL_OK)
-        return neb_fail(NEB_ERR_DENIED, "the hub refused '%s'; the log of its agent says why",
+        return neb_fail(NEB_ERR_DENIED,
+                        "the hub refused '%s'; the log of its agent says why (a site that was "
+                        "revoked comes back with nebula join --new-keys)",
                         me->name);
     NEB_TRY(check_answer(&a, pin, me));
     return store(home, hub, &a);

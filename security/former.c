@@ -56,6 +56,19 @@ enum neb_status sec_former_load(const char *dir, struct sec_former *out, size_t 
     return st;
 }
 
+enum neb_status sec_former_holds(const char *dir, const uint8_t sign[SEC_KEY_BYTES], bool *out) {
+    struct sec_former *all = calloc(SEC_FORMER_MAX, sizeof *all);
+    size_t n;
+    *out = false;
+    if (!all)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for the keys of former members");
+    enum neb_status st = sec_former_load(dir, all, &n);
+    for (size_t i = 0; i < n; i++)
+        *out |= !memcmp(all[i].sign, sign, SEC_KEY_BYTES);
+    free(all);
+    return st;
+}
+
 const struct sec_former *sec_former_find(const struct sec_former *all, size_t n, const char *name) {
     for (size_t i = n; i-- > 0;)
         if (!strcmp(all[i].name, name))

@@ -26,6 +26,9 @@ NEB_MUST_CHECK enum neb_status sec_former_keep(const char *dir, const struct sec
                                                const struct sec_memberlist *after);
 // out: (SEC_FORMER_MAX), all of the file; none without one. NEB_ERR_FORMAT, NEB_ERR_IO.
 NEB_MUST_CHECK enum neb_status sec_former_load(const char *dir, struct sec_former *out, size_t *n);
+// Whether somebody had this signing key and was taken off the list, or has others since: as far as the file goes back.
+NEB_MUST_CHECK enum neb_status sec_former_holds(const char *dir, const uint8_t sign[SEC_KEY_BYTES],
+                                                bool *out);
 // The newest of a name; NULL: none.
 const struct sec_former *sec_former_find(const struct sec_former *all, size_t n, const char *name);
 // What sec_former_load makes of a file's text; what: its name, for errors.

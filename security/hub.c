@@ -3,6 +3,7 @@
 #include "agent/base/clock.h"
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
+#include "security/former.h"
 #include "security/invite.h"
 #include "security/rotated.h"
 
@@ -230,10 +231,23 @@ enum neb_status sec_hub_verifier(struct sec_hub *h, const uint8_t id[SEC_INVITE_
     return sec_unseal(sec_ca_seal_key(h->ca), v.sealed, sizeof v.sealed, out);
 }
 
+// Who was revoked may have been robbed of its keys: an invitation of its name is for whoever makes others.
+static enum neb_status fresh_keys(const struct sec_hub *h, const struct sec_public *p) {
+    bool former;
+    NEB_TRY(sec_former_holds(h->fed->dir, p->sign, &former));
+    if (!former)
+        return NEB_OK;
+    return neb_fail(NEB_ERR_DENIED,
+                    "enrolment: '%s' asks with keys that were taken off the list before: refused; "
+                    "a site that comes back makes others (nebula join --new-keys)",
+                    p->name);
+}
+
 // First use: issue, and write that it is used. This write is what makes an invitation single-use.
 static enum neb_status consume(struct sec_hub *h, struct sec_invite *v, const struct sec_listed *e,
                                const uint8_t digest[NEB_SHA256_BYTES], struct neb_buf *cert) {
     struct sec_memberlist trial = h->fed->list;
+    NEB_TRY(fresh_keys(h, &e->m.pub));
     NEB_TRY(sec_memberlist_insert(&trial, e)); // refused before anything is used up
     NEB_TRY(sec_ca_issue(h->ca, &e->m.pub, cert));
     if (cert->len > sizeof v->cert)
@@ -304,6 +318,7 @@ static enum neb_status rotate_locked(struct sec_hub *h, struct sec_memberlist *l
         return neb_fail(NEB_ERR_AGAIN,
                         "rotation: '%s' had new keys within the last hour: refused for %u s",
                         p->name, *wait);
+    NEB_TRY(fresh_keys(h, p));
     e.m.pub = *p;
     sec_memberlist_drop(l, i);
     NEB_TRY(sec_memberlist_insert(l, &e));

@@ -342,6 +342,36 @@ enum neb_status sec_identity_first(const char *home, const char *name, struct se
     return st;
 }
 
+enum neb_status sec_identity_put_aside(const char *home) {
+    char aside[NEB_PATH_MAX], name[32], to[NEB_PATH_MAX];
+    struct paths p;
+    int fd, n = 0;
+    NEB_TRY(paths_make(home, &p));
+    if (!neb_fs_exists(p.text) && !neb_fs_exists(p.dir))
+        return NEB_OK;
+    NEB_TRY(lock_home(home, &fd));
+    enum neb_status st;
+    do {
+        snprintf(name, sizeof name, "former-keys-%d", ++n);
+        NEB_TRY_GOTO(neb_path(aside, sizeof aside, home, name), out);
+    } while (neb_fs_exists(aside));
+    NEB_TRY_GOTO(neb_fs_mkdirs(aside, 0700), out);
+    const struct {
+        const char *from, *as;
+    } moves[] = {{p.text, "identity"}, {p.dir, "keys"}}; // a home with keys alone makes new ones
+    for (size_t i = 0; i < sizeof moves / sizeof *moves; i++) {
+        NEB_TRY_GOTO(neb_path(to, sizeof to, aside, moves[i].as), out);
+        if (neb_fs_exists(moves[i].from) && rename(moves[i].from, to) != 0) {
+            st = neb_fail_errno("cannot put %s aside", moves[i].from);
+            goto out;
+        }
+    }
+    st = neb_fs_sync_dir(home);
+out:
+    close(fd);
+    return st;
+}
+
 enum neb_status sec_identity_need(const char *home, struct sec_identity **out) {
     enum neb_status st = sec_identity_load(home, out);
     return st == NEB_ERR_NOT_FOUND

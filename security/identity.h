@@ -51,6 +51,8 @@ NEB_MUST_CHECK enum neb_status sec_identity_first(const char *home, const char *
                                                   struct sec_identity **out, bool *made);
 // For who cannot do without: that there are no keys is logged, too.
 NEB_MUST_CHECK enum neb_status sec_identity_need(const char *home, struct sec_identity **out);
+// Keys and public line go to HOME/former-keys-N, the first N that is free, for a home that is to have others. Where there are none, nothing.
+NEB_MUST_CHECK enum neb_status sec_identity_put_aside(const char *home);
 void sec_identity_destroy(struct sec_identity **id);
 
 const struct sec_public *sec_identity_public(const struct sec_identity *id);

@@ -7,6 +7,8 @@
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 enum { FILE_MAX = 64 * 1024 };
 static const char *const connect_names[] = {"auto", "out", "in"};
@@ -186,12 +188,29 @@ out:
     return st;
 }
 
+// Whoever may write it lets in whom he likes.
+static enum neb_status ours_alone(const char *path) {
+    struct stat sb;
+    if (lstat(path, &sb) != 0)
+        return neb_fail_errno("%s", path);
+    bool owned = sb.st_uid == geteuid() || sb.st_uid == 0 || geteuid() == 0;
+    if (S_ISREG(sb.st_mode) && owned && !(sb.st_mode & 022))
+        return NEB_OK;
+    return neb_fail(
+        NEB_ERR_DENIED,
+        "%s: %s; who may link to this node stands there: refused (chmod 600, and own it)", path,
+        !S_ISREG(sb.st_mode) ? "is no plain file"
+        : owned              ? "others may write it"
+                             : "is another user's");
+}
+
 enum neb_status sec_members_load(const char *path, uint64_t at_least, struct sec_members *out) {
     enum neb_status st;
     struct neb_buf b = {0};
     struct sec_members m;
     if (!neb_fs_exists(path))
         return NEB_ERR_NOT_FOUND;
+    NEB_TRY(ours_alone(path));
     NEB_TRY_GOTO(neb_fs_read(path, FILE_MAX, &b), out);
     NEB_TRY_GOTO(sec_members_parse((const char *)b.p, b.len, path, &m), out);
     if (m.version < at_least)

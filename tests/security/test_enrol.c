@@ -185,6 +185,34 @@ static void test_clock_set(void **state) {
 
 // ---- membership that ends ------------------------------------------------------------------------
 
+// An invitation of a name that was revoked lets nobody in with the keys that it had: they may have been stolen. Nor does a rotation bring former ones back.
+static void test_back_with_other_keys(void **state) {
+    (void)state;
+    struct sec_token t = invite("nice", 3600);
+    struct sec_identity *stolen = new_identity("nice"), *next = NULL;
+    struct neb_buf csr = {0}, cert = {0};
+    uint32_t wait;
+    assert_int_equal(try_join(&t, stolen, &(struct lie){0}), NEB_OK);
+    assert_int_equal(revoke_now("nice"), NEB_OK);
+    t = invite("nice", 3600);
+    neb_buf_clear(&logged);
+    assert_int_equal(try_join(&t, stolen, &(struct lie){0}), NEB_ERR_DENIED);
+    assert_true(was_logged("asks with keys that were taken off the list before"));
+    assert_false(is_member("nice"));
+    // the token is not used up by that, and the site puts its keys aside
+    assert_int_equal(sec_identity_put_aside(home("id-nice")), NEB_OK);
+    assert_true(neb_fs_exists(home("id-nice/former-keys-1/keys/sign.key")));
+    assert_int_equal(sec_identity_create(home("id-nice"), "nice", &next), NEB_OK);
+    assert_int_equal(try_join(&t, next, &(struct lie){0}), NEB_OK);
+    assert_true(is_member("nice"));
+    assert_int_equal(sec_csr_make(stolen, NULL, &csr), NEB_OK);
+    assert_int_equal(sec_hub_renew(hub, "nice", csr.p, csr.len, &cert, &wait), NEB_ERR_DENIED);
+    neb_buf_free(&csr);
+    neb_buf_free(&cert);
+    sec_identity_destroy(&stolen);
+    sec_identity_destroy(&next);
+}
+
 static void test_revoke_and_promote(void **state) {
     (void)state;
     struct sec_token t = invite("gone", 3600), used;
@@ -475,6 +503,7 @@ int main(void) {
         cmocka_unit_test(test_init_cut_short),
         cmocka_unit_test(test_withdrawn),
         cmocka_unit_test(test_unreadable_invitation),
+        cmocka_unit_test(test_back_with_other_keys),
         cmocka_unit_test(test_revoke_and_promote),
         cmocka_unit_test(test_crash_while_admitting),
     };

@@ -131,6 +131,17 @@ kill -0 "${pids[-1]}" || fail "the agent of a former list has ended: $(tail -n 3
 kill "${pids[-1]}"
 if "$nebula" members --fetch "$enrol" --dir "$T/paris" >/dev/null 2>&1; then fail "a revoked member renewed"; fi
 
+# Whoever has its keys, a thief too, is not let in by a new invitation: it makes others. The token comes by a pipe.
+was=$("$nebula" id --home "$T/paris")
+token=$("$nebula" invite paris --dir "$T/hub")
+if "$nebula" join "$token" --dir "$T/paris" 2>"$T/err"; then fail "keys that were revoked are back"; fi
+grep -q 'join --new-keys' "$T/err" && grep -q 'keys that were taken off the list before' "$T/hub.log" || fail "no advice: $(cat "$T/err")"
+echo "$token" | "$nebula" join --new-keys - --dir "$T/paris" >/dev/null || fail "join with new keys"
+[[ $("$nebula" id --home "$T/paris") != "$was" && -s $T/paris/former-keys-1/keys/sign.key ]] || fail "the keys are the former ones"
+agent paris
+within 10 link_up hub paris || fail "with new keys the link does not come up"
+kill "${pids[-1]}"
+
 # SIGHUP: nothing new, nothing ends
 kill -HUP "$agent_pid"
 sleep 0.5

@@ -112,6 +112,17 @@ static void test_load_save(void **state) {
     }
     // Roll-back: neither read when a newer one was in use nor written over a newer one.
     assert_int_equal(sec_members_load(path, m.version + 1, &back), NEB_ERR_DENIED);
+    // who may link to this node is its owner's to write alone
+    char link[NEB_PATH_MAX];
+    assert_int_equal(neb_path(link, sizeof link, dir, "link.json"), NEB_OK);
+    assert_int_equal(symlink(path, link), 0);
+    assert_int_equal(sec_members_load(link, 0, &back), NEB_ERR_DENIED);
+    for (unsigned mode = 0620; mode <= 0622; mode++) {
+        assert_int_equal(chmod(path, mode), 0);
+        assert_int_equal(sec_members_load(path, 0, &back), NEB_ERR_DENIED);
+    }
+    assert_int_equal(chmod(path, 0644), 0);
+    assert_int_equal(sec_members_load(path, 0, &back), NEB_OK);
     assert_int_equal(sec_members_save(path, &m), NEB_ERR_DENIED);
     m.version--;
     assert_int_equal(sec_members_save(path, &m), NEB_ERR_DENIED);

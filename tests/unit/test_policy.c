@@ -91,6 +91,29 @@ static void test_admits(void **state) {
     assert_false(admits(&p, &ranks, "hub", "ranks"));
 }
 
+// Text is trained on here; that it may leave has to be said.
+static void test_text_stays(void **state) {
+    (void)state;
+    struct agent_policy p = parse("{\"format\": 1}"),
+                        open = parse("{\"format\": 1, \"push_text\": true}");
+    for (int mode = AGENT_MODE_RTD; mode <= AGENT_MODE_DISTILL; mode++)
+        for (int mine = 0; mine < 2; mine++) {
+            struct agent_job j = job_of(dir);
+            bool rtd = mode == AGENT_MODE_RTD;
+            j.mode = (enum agent_mode)mode;
+            j.sync.scheme = AGENT_SCHEME_FEDERATED;
+            j.clusters[0].role = mine ? (rtd ? AGENT_ROLE_GENERATOR : AGENT_ROLE_STUDENT)
+                                      : (rtd ? AGENT_ROLE_DISCRIMINATOR : AGENT_ROLE_TEACHER);
+            assert_true(admits(&p, &j, "hub", ""));
+            j.rtd.push_text = rtd;
+            j.distill.pushed = !rtd;
+            assert_int_equal(admits(&p, &j, "hub", "sends the text of this site"), !mine);
+            assert_true(admits(&open, &j, "hub", ""));
+            j.sync.scheme = AGENT_SCHEME_SYNCHRONOUS;
+            assert_true(admits(&p, &j, "hub", ""));
+        }
+}
+
 // A job that names `path` for one option, as text that an agent would get.
 static json_t *with_path(const char *key, const char *path) {
     static const char yaml[] =
@@ -582,6 +605,7 @@ static int teardown(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_admits),
+                                       cmocka_unit_test(test_text_stays),
                                        cmocka_unit_test(test_every_path),
                                        cmocka_unit_test(test_whose_path),
                                        cmocka_unit_test(test_yet_to_be_made),
