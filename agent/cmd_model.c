@@ -326,6 +326,7 @@ static enum neb_status translate(const struct options *o) {
     enum neb_status st =
         agent_checkpoint_file(sec_vault_of(vault), o->checkpoint, file, sizeof file);
     struct agent_eval_translate t = {.checkpoint = file,
+                                     .seq_len = o->seq_len,
                                      .vault = sec_vault_of(vault),
                                      .corpus = o->corpus,
                                      .out = o->out,
@@ -393,7 +394,10 @@ int cmd_eval(int argc, char **argv) {
         {"corpus", 'c', "DIR", 0,
          "whose held-out text to score (default: that of the run which left the checkpoint)", 0},
         {"windows", 'w', "N", 0, "windows a source (default: all)", 0},
-        {"seq-len", 'T', "N", 0, "tokens a window (default: the model's longest, 4096 at most)", 0},
+        {"seq-len", 'T', "N", 0,
+         "tokens a window (default: the model's longest, 4096 at most); with --task translate of a "
+         "source and its translation (1024)",
+         0},
         {"task", 'a', "TASK", 0,
          "instead of the loss. translate: translate the corpus's test pairs, and print chrF. "
          "probe: a linear probe on hidden states, which has options of its own: nebula eval "

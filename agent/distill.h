@@ -90,6 +90,7 @@ NEB_MUST_CHECK enum neb_status agent_distill_run(struct agent_worker *w);
 // distill_eval.c: translates pairs of a split and scores them. hypotheses, references: files to write, or NULL.
 struct agent_translate_options {
     int32_t beam, max_pairs; // a source; 0: all
+    int32_t longest;         // tokens of source and translation; longer pairs are left out
     int32_t max_tokens;
     float alpha;
     FILE *hypotheses, *references, *sources;

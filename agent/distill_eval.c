@@ -61,7 +61,7 @@ static enum neb_status one(struct run *r, uint64_t i, struct agent_translate_res
 static enum neb_status one_source(struct run *r, const struct intra_corpus *corpus,
                                   enum intra_split split, int32_t source,
                                   struct agent_translate_result *result) {
-    int32_t seq = r->m->c.max_seq;
+    int32_t seq = r->o->longest;
     struct intra_pairs_config c = {.seed = 1,
                                    .seq_len = seq,
                                    .tokens = seq,
@@ -88,7 +88,7 @@ enum neb_status agent_translate(const struct intra_corpus *corpus, enum intra_sp
     enum neb_status st = NEB_OK;
     neb_ns start = neb_now();
     *out = (struct agent_translate_result){0};
-    r.ids = calloc((size_t)m->c.max_seq + 2, sizeof *r.ids);
+    r.ids = calloc((size_t)o->longest + 2, sizeof *r.ids);
     r.out = calloc((size_t)o->max_tokens + 1, sizeof *r.out);
     if (!r.ids || !r.out) {
         st = neb_fail(NEB_ERR_NOMEM, "out of memory translating");
@@ -96,7 +96,7 @@ enum neb_status agent_translate(const struct intra_corpus *corpus, enum intra_sp
     }
     NEB_TRY_GOTO(neb_path(path, sizeof path, intra_corpus_dir(corpus), "tokenizer.model"), out);
     NEB_TRY_GOTO(intra_tokenizer_open(path, &r.t), out);
-    NEB_TRY_GOTO(intra_decoder_create(K, m, o->beam, &r.d), out);
+    NEB_TRY_GOTO(intra_decoder_create(K, m, o->beam, o->longest, &r.d), out);
     for (int32_t i = 0; i < intra_corpus_sources(corpus); i++)
         NEB_TRY_GOTO(one_source(&r, corpus, split, i, out), out);
     out->chrf = out->pairs ? intra_chrf_score(&r.chrf) : NAN;

@@ -230,6 +230,7 @@ enum neb_status agent_distill_evaluate(struct agent_distill_side *s, double *los
                                        json_t **quality) {
     struct agent_translate_options o = {.beam = s->job.distill.beam,
                                         .max_pairs = s->job.eval_windows,
+                                        .longest = s->job.seq_len,
                                         .max_tokens = s->job.seq_len,
                                         .alpha = 1};
     struct agent_translate_result r;

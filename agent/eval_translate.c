@@ -4,6 +4,9 @@
 
 #include <stdlib.h>
 
+// Of what no --seq-len says: no sentence is longer, and an imported model may take 32,768 tokens.
+enum { TRANSLATE_SEQ_MAX = 1024 };
+
 static enum neb_status open_file(const char *dir, const char *name, FILE **out) {
     char path[NEB_PATH_MAX];
     NEB_TRY(neb_path(path, sizeof path, dir, name));
@@ -58,13 +61,15 @@ enum neb_status agent_eval_translate(const struct agent_eval_translate *o) {
         NEB_TRY_GOTO(open_file(o->out, "references.txt", &t.references), out);
         NEB_TRY_GOTO(open_file(o->out, "sources.txt", &t.sources), out);
     }
-    t.max_tokens = m->c.max_seq;
+    t.longest = o->seq_len ? o->seq_len : TRANSLATE_SEQ_MAX;
+    t.longest = t.longest < m->c.max_seq ? t.longest : m->c.max_seq;
+    t.max_tokens = t.longest;
     NEB_TRY_GOTO(agent_translate(corpus, agent_translate_split(corpus), K, m, &t, &r), out);
     if (r.pairs)
         print(&r, o->beam, o->json);
     else
         st = neb_fail(NEB_ERR_INVALID, "%s holds no pairs of at most %d tokens to translate",
-                      o->corpus, m->c.max_seq);
+                      o->corpus, t.longest);
 out:;
     FILE *const files[] = {t.hypotheses, t.references, t.sources};
     for (int i = 0; i < 3; i++) {

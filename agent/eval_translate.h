@@ -12,6 +12,7 @@ struct agent_eval_translate {
     // folder for hypotheses.txt, references.txt, sources.txt; NULL: none are written
     const char *out;
     int beam, windows, threads;
+    int seq_len; // tokens of a pair and of a translation with its source; 0: 1,024, or what the model takes
     bool merge, json;
 };
 // Prints chrF, pairs and seconds, one JSON object with `json`. NEB_ERR_INVALID: no pairs, or another vocabulary than the model's.

@@ -34,6 +34,8 @@ enum {
 #define SOCKET_EARLY_SOFT  ((size_t)4 << 20)
 #define SOCKET_EARLY_ALONE ((size_t)64 << 20)
 #define SOCKET_EARLY_MAX   ((size_t)4 << 30)
+#define SOCKET_EARLY_ROOM                                                                          \
+    ((size_t)1 << 20) // for what a message claims; it grows with what has come of it
 
 enum socket_kind {
     SOCKET_MESSAGE = 1,
@@ -73,7 +75,8 @@ struct socket_early {
     int32_t tag;
     size_t bytes, have;
     struct socket_recv *claimed; // whoever waits for the rest of it; NULL: nobody yet
-    uint8_t data[];
+    uint8_t *data;               // (room), owned
+    size_t room;
 };
 
 struct socket_peer {

@@ -101,6 +101,29 @@ static void finish_recv(struct socket_peer *p, struct socket_recv *r) {
     r->pending = false;
 }
 
+static void free_early(struct socket_early *e) {
+    free(e->data);
+    free(e);
+}
+
+static struct socket_early *keep_early(struct socket_peer *p, const struct socket_early *as,
+                                       size_t room) {
+    struct socket_early *e = malloc(sizeof *e);
+    if (!e)
+        return NULL;
+    *e = *as;
+    e->room = room;
+    e->data = room ? malloc(room) : NULL;
+    if (room && !e->data) {
+        free(e);
+        return NULL;
+    }
+    *p->early_end = e;
+    p->early_end = &e->next;
+    p->early_bytes += e->bytes;
+    return e;
+}
+
 static void drop_early(struct socket_peer *p, struct socket_early *e) {
     struct socket_early **at = &p->early;
     while (*at != e)
@@ -109,7 +132,29 @@ static void drop_early(struct socket_peer *p, struct socket_early *e) {
     if (!*at)
         p->early_end = at;
     p->early_bytes -= e->bytes;
-    free(e);
+    free_early(e);
+}
+
+// Bytes that may be written to p->at now.
+static size_t space(const struct socket_peer *p) {
+    size_t have = p->aside ? p->aside->bytes - p->left : 0;
+    return p->aside && p->aside->room < p->aside->bytes ? p->aside->room - have : p->left;
+}
+
+// Of a message that is kept: what it only claims costs nothing.
+static enum neb_status grow(struct socket_peer *p) {
+    struct socket_early *e = p->aside;
+    if (!e || !p->left || space(p))
+        return NEB_OK;
+    size_t room = e->bytes / 2 < e->room ? e->bytes : 2 * e->room, have = e->room;
+    uint8_t *data = realloc(e->data, room);
+    if (!data)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for a message of %zu bytes of another rank",
+                        e->bytes);
+    e->data = data;
+    e->room = room;
+    p->at = data + have;
+    return NEB_OK;
 }
 
 // A whole early message to whoever waits for it.
@@ -180,14 +225,12 @@ static enum neb_status begin_frame(struct socket_hub *hub, int peer, bool *waits
             return lose(
                 hub, peer, NEB_ERR_IO,
                 "sends more than this rank keeps: it is waited for, but for something else");
-        struct socket_early *e = malloc(sizeof *e + bytes);
+        const struct socket_early as = {.group = group, .kind = kind, .tag = tag, .bytes = bytes};
+        struct socket_early *e =
+            keep_early(p, &as, bytes < SOCKET_EARLY_ROOM ? bytes : SOCKET_EARLY_ROOM);
         if (!e)
             return neb_fail(NEB_ERR_NOMEM, "out of memory for a message of %llu bytes of rank %d",
                             (unsigned long long)bytes, peer);
-        *e = (struct socket_early){.group = group, .kind = kind, .tag = tag, .bytes = bytes};
-        *p->early_end = e;
-        p->early_end = &e->next;
-        p->early_bytes += bytes;
         p->aside = e;
         p->at = e->data;
     }
@@ -220,7 +263,8 @@ static enum neb_status look_at(struct socket_hub *hub, int peer, bool *moved) {
             *moved = true;
             continue;
         }
-        n = n < p->left ? n : p->left;
+        NEB_TRY(grow(p));
+        n = n < space(p) ? n : space(p);
         if (p->at) {
             memcpy(p->at, p->rx + p->rx_at, n);
             p->at += n;
@@ -243,8 +287,9 @@ static enum neb_status read_some(struct socket_hub *hub, int peer, bool *moved) 
         NEB_TRY(look_at(hub, peer, moved));
         if (p->fd < 0 || held(p))
             return NEB_OK;
+        NEB_TRY(grow(p));
         bool direct = p->at && p->left >= DIRECT;
-        size_t room = direct ? p->left : RX_BYTES - p->rx_len;
+        size_t room = direct ? space(p) : RX_BYTES - p->rx_len;
         ssize_t n = recv(p->fd, direct ? p->at : p->rx + p->rx_len, room, 0);
         if (n < 0 && (errno == EAGAIN || errno == EINTR))
             return NEB_OK;
@@ -505,16 +550,13 @@ void socket_unpost(struct socket_hub *hub, int from, struct socket_recv *r) {
 enum neb_status socket_keep(struct socket_hub *hub, uint32_t group, int32_t tag, const void *x,
                             size_t bytes) {
     struct socket_peer *p = &hub->peers[hub->rank];
-    struct socket_early *e = malloc(sizeof *e + bytes);
+    const struct socket_early as = {
+        .group = group, .kind = SOCKET_MESSAGE, .tag = tag, .bytes = bytes, .have = bytes};
+    struct socket_early *e = keep_early(p, &as, bytes);
     if (!e)
         return neb_fail(NEB_ERR_NOMEM, "out of memory for a message of %zu bytes", bytes);
-    *e = (struct socket_early){
-        .group = group, .kind = SOCKET_MESSAGE, .tag = tag, .bytes = bytes, .have = bytes};
     if (bytes)
         memcpy(e->data, x, bytes);
-    *p->early_end = e;
-    p->early_end = &e->next;
-    p->early_bytes += bytes;
     return NEB_OK;
 }
 
@@ -623,7 +665,7 @@ void socket_hub_destroy(struct socket_hub **hp, bool polite) {
         struct socket_peer *p = &hub->peers[i];
         for (struct socket_early *e = p->early, *next; e; e = next) {
             next = e->next;
-            free(e);
+            free_early(e);
         }
         close_peer(p);
         free(p->rx);

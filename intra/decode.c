@@ -1,6 +1,6 @@
 // Decoding with a cache of keys and values.
 //
-//     cache of layer l    k, v  (beam, max_seq, G*D)   keys after rotary, as they entered attention
+//     cache of layer l    k, v  (beam, longest, G*D)   keys after rotary, as they entered attention
 //
 // The prefix runs through the ordinary forward pass, which keeps q, k, v of every layer; these are copied. A step then has one
 // new token a beam: rows of width d through the layers, attention over the cache. When beams are chosen again their caches are
@@ -15,9 +15,9 @@
 struct intra_decoder {
     struct kern *K;              // borrowed
     const struct intra_model *m; // borrowed
-    int32_t beam_max;
-    struct intra_acts *acts; // of the prefix
-    float **cache[2];        // keys, values: (n_layers) of (beam, max_seq, kv)
+    int32_t beam_max, longest;   // longest: prefix and translation, in tokens
+    struct intra_acts *acts;     // of the prefix
+    float **cache[2];            // keys, values: (n_layers) of (beam, longest, kv)
     float *h, *r, *y, *rstd, *qkv, *att, *lora, *gu, *act, *logits, *scores; // a row a beam
     float *arena;
 };
@@ -29,7 +29,7 @@ static size_t kv_width(const struct intra_model *m) {
 static enum neb_status allocate(struct intra_decoder *d) {
     const struct intra_model_config *c = &d->m->c;
     size_t B = (size_t)d->beam_max, L = (size_t)c->n_layers, q = (size_t)c->n_heads * c->head_dim,
-           kv = kv_width(d->m), per = B * (size_t)c->max_seq * kv;
+           kv = kv_width(d->m), per = B * (size_t)d->longest * kv;
     size_t sizes[] = {B * c->d_model,
                       B * c->d_model,
                       B * c->d_model,
@@ -40,7 +40,7 @@ static enum neb_status allocate(struct intra_decoder *d) {
                       B * 2 * (size_t)c->d_ff,
                       B * (size_t)c->d_ff,
                       B * (size_t)c->vocab,
-                      (size_t)c->max_seq};
+                      (size_t)d->longest};
     float **parts[] = {&d->h,    &d->r,  &d->y,   &d->rstd,   &d->qkv,   &d->att,
                        &d->lora, &d->gu, &d->act, &d->logits, &d->scores};
     size_t total = 2 * L * per, at = 0;
@@ -58,11 +58,11 @@ static enum neb_status allocate(struct intra_decoder *d) {
     for (size_t l = 0; l < L; l++)
         for (int k = 0; k < 2; k++, at += per)
             d->cache[k][l] = d->arena + at;
-    return intra_acts_create_kept(d->m, 1, c->max_seq, &d->acts);
+    return intra_acts_create_kept(d->m, 1, d->longest, &d->acts);
 }
 
 enum neb_status intra_decoder_create(struct kern *K, const struct intra_model *m, int32_t beam_max,
-                                     struct intra_decoder **out) {
+                                     int32_t longest, struct intra_decoder **out) {
     if (m->mesh || !intra_model_continues(m))
         return neb_fail(NEB_ERR_UNSUPPORTED,
                         "decoding takes a model that continues text, on one rank");
@@ -74,6 +74,7 @@ enum neb_status intra_decoder_create(struct kern *K, const struct intra_model *m
     d->K = K;
     d->m = m;
     d->beam_max = beam_max;
+    d->longest = longest < m->c.max_seq ? longest : m->c.max_seq;
     enum neb_status st = allocate(d);
     if (st != NEB_OK)
         intra_decoder_destroy(&d);
@@ -118,7 +119,7 @@ static void attend(struct intra_decoder *d, int32_t l, int32_t b, int32_t n) {
     const struct intra_model_config *c = &d->m->c;
     size_t D = (size_t)c->head_dim, q = (size_t)c->n_heads * D, kv = kv_width(d->m);
     const float *row = d->qkv + (size_t)b * (q + 2 * kv);
-    size_t from = (size_t)b * (size_t)c->max_seq * kv;
+    size_t from = (size_t)b * (size_t)d->longest * kv;
     for (int32_t h = 0; h < c->n_heads; h++) {
         size_t group = (size_t)(h / (c->n_heads / c->n_kv_heads)) * D;
         const float *k = d->cache[0][l] + from + group, *v = d->cache[1][l] + from + group;
@@ -157,7 +158,7 @@ static void block(struct intra_decoder *d, int32_t l, int32_t B, int32_t at) {
     K->ops->rope(K, d->qkv, qkv, m->rope + (size_t)at * c->head_dim, B, 1, // all at position `at`
                  c->n_heads + c->n_kv_heads, c->head_dim, false);
     for (int32_t b = 0; b < B; b++) {
-        size_t to = ((size_t)b * (size_t)c->max_seq + (size_t)at) * (size_t)kv;
+        size_t to = ((size_t)b * (size_t)d->longest + (size_t)at) * (size_t)kv;
         for (int k = 0; k < 2; k++)
             memcpy(d->cache[k][l] + to, d->qkv + (size_t)b * (size_t)qkv + q + k * kv,
                    sizeof(float) * (size_t)kv);
@@ -243,7 +244,7 @@ static int32_t best(const struct intra_decoder *d, const struct hypothesis *beam
 }
 
 static void copy_cache(struct intra_decoder *d, int32_t to, int32_t from, int32_t n) {
-    size_t kv = kv_width(d->m), per = (size_t)d->m->c.max_seq * kv;
+    size_t kv = kv_width(d->m), per = (size_t)d->longest * kv;
     for (int32_t l = 0; l < d->m->c.n_layers; l++)
         for (int k = 0; k < 2; k++)
             memcpy(d->cache[k][l] + (size_t)to * per, d->cache[k][l] + (size_t)from * per,
@@ -308,7 +309,7 @@ static void offer(struct search *s, const struct hypothesis *from, double score,
 
 static void search(struct intra_decoder *d, struct search *s, int32_t n,
                    const struct intra_beam_config *c) {
-    int32_t room = d->m->c.max_seq - n, limit = c->max_tokens < room ? c->max_tokens : room, B = 1;
+    int32_t room = d->longest - n, limit = c->max_tokens < room ? c->max_tokens : room, B = 1;
     struct candidate found[2 * INTRA_BEAM_MAX], chosen[INTRA_BEAM_MAX];
     log_softmax(d->logits, d->m->c.vocab);
     for (int32_t len = 0; len < limit; len++) {
@@ -348,9 +349,9 @@ enum neb_status intra_decode(struct intra_decoder *d, const int32_t *prefix, int
     if (c->beam < 1 || c->beam > d->beam_max || c->max_tokens < 1)
         return neb_fail(NEB_ERR_INVALID, "beam %d is not in 1..%d, or max_tokens %d below 1",
                         c->beam, d->beam_max, c->max_tokens);
-    if (n < 1 || n >= d->m->c.max_seq)
+    if (n < 1 || n >= d->longest)
         return neb_fail(NEB_ERR_INVALID, "a source of %d tokens; the model takes 1 to %d", n,
-                        d->m->c.max_seq - 1);
+                        d->longest - 1);
     for (int32_t i = 0; i < n; i++)
         if (prefix[i] < 0 || prefix[i] >= d->m->c.vocab)
             return neb_fail(NEB_ERR_INVALID, "source token %d is not in the vocabulary of %d",

@@ -15,13 +15,15 @@ struct intra_beam_config {
     float alpha;        // length penalty; 0: none
     int32_t eos;
 };
-// Adapters count as trained; a model of several ranks, or one that does not continue text, is refused (NEB_ERR_UNSUPPORTED). Both are borrowed. NEB_ERR_INVALID: beam_max is
-// not in 1..INTRA_BEAM_MAX; NEB_ERR_NOMEM.
+// Adapters count as trained; a model of several ranks, or one that does not continue text, is refused (NEB_ERR_UNSUPPORTED). Both are borrowed. longest: tokens of
+// prefix and translation, at most the model's max_seq: caches are of this length, and a model may take many times what is translated.
+// NEB_ERR_INVALID: beam_max is not in 1..INTRA_BEAM_MAX; NEB_ERR_NOMEM.
 NEB_MUST_CHECK enum neb_status intra_decoder_create(struct kern *K, const struct intra_model *m,
-                                                    int32_t beam_max, struct intra_decoder **out);
+                                                    int32_t beam_max, int32_t longest,
+                                                    struct intra_decoder **out);
 void intra_decoder_destroy(struct intra_decoder **d);
 // prefix: (n) source and separator. out: (max_tokens) the best hypothesis without EOS, *out_n tokens; it ends at EOS, at
-// max_tokens, or where the model's max_seq does. NEB_ERR_INVALID: a prefix too long, or beam out of range.
+// max_tokens, or where `longest` does. NEB_ERR_INVALID: a prefix too long, or beam out of range.
 NEB_MUST_CHECK enum neb_status intra_decode(struct intra_decoder *d, const int32_t *prefix,
                                             int32_t n, const struct intra_beam_config *c,
                                             int32_t *out, int32_t *out_n);

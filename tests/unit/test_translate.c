@@ -67,7 +67,7 @@ static void greedy_is_the_forward_pass(void **state) {
         struct intra_model *m = make(K, kind & 1, kind & 2 ? KERN_MASK_CAUSAL : KERN_MASK_PREFIX);
         struct intra_decoder *d = NULL;
         struct intra_acts *a = NULL;
-        assert_int_equal(intra_decoder_create(K, m, 1, &d), NEB_OK);
+        assert_int_equal(intra_decoder_create(K, m, 1, m->c.max_seq, &d), NEB_OK);
         assert_int_equal(intra_acts_create(m, 1, SEQ, false, false, &a), NEB_OK);
         for (int32_t n = 1; n < SEQ; n += 5) {
             int32_t tokens[SEQ + 1], out[SEQ], got, best, len = n;
@@ -117,7 +117,7 @@ static void wide_beam_is_exhaustive(void **state) {
     struct intra_model *m = make(K, false, KERN_MASK_PREFIX);
     struct intra_decoder *d = NULL;
     struct intra_acts *a = NULL;
-    assert_int_equal(intra_decoder_create(K, m, INTRA_BEAM_MAX, &d), NEB_OK);
+    assert_int_equal(intra_decoder_create(K, m, INTRA_BEAM_MAX, m->c.max_seq, &d), NEB_OK);
     assert_int_equal(intra_acts_create(m, 1, SEQ, false, false, &a), NEB_OK);
     int better = 0;
     for (int32_t seed = 0; seed < 12; seed++) {
@@ -133,6 +133,18 @@ static void wide_beam_is_exhaustive(void **state) {
         better += w > g + 1e-3;
     }
     assert_true(better > 0); // else the search proves nothing
+    // A decoder for less than the model takes ends there, and says the same until then.
+    struct intra_decoder *brief = NULL;
+    assert_int_equal(intra_decoder_create(K, m, 2, 4 + 3, &brief), NEB_OK);
+    for (int32_t seed = 0; seed < 12; seed++) {
+        int32_t prefix[4] = {seed, 3 * seed % V, 7, 1}, one[6], cut[6], n1, n2;
+        struct intra_beam_config c = {1, 6, 0, EOS};
+        assert_int_equal(intra_decode(d, prefix, 4, &c, one, &n1), NEB_OK);
+        assert_int_equal(intra_decode(brief, prefix, 4, &c, cut, &n2), NEB_OK);
+        assert_int_equal(n2, n1 < 3 ? n1 : 3);
+        assert_memory_equal(cut, one, (size_t)n2 * sizeof *cut);
+    }
+    intra_decoder_destroy(&brief);
     struct intra_beam_config bad = {INTRA_BEAM_MAX + 1, 6, 0, EOS};
     int32_t p[SEQ] = {1}, out[6], n;
     assert_int_equal(intra_decode(d, p, 2, &bad, out, &n), NEB_ERR_INVALID);
