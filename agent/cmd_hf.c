@@ -192,7 +192,7 @@ int cmd_import(int argc, char **argv) {
         .parser = parse_option,
         .args_doc = "DIR --out CKPT",
         .doc = "Makes a checkpoint from a Hugging Face folder: Llama, Mistral, Qwen2, SmolLM in "
-               "safetensors.\vStart a job from it with `init_from: CKPT/model.ckpt`."};
+               "safetensors.\vStart a job from it with `model: {init: CKPT}`."};
     struct options o = {0};
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
         return AGENT_EXIT_USAGE;

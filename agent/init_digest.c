@@ -4,16 +4,20 @@
 #include <stdio.h>
 #include <string.h>
 
-enum neb_status agent_job_init_digest(struct agent_job *job) {
-    uint8_t sha[NEB_SHA256_BYTES];
+bool agent_init_is_clear(const char *path) {
     char magic[sizeof INTRA_CKPT_MAGIC] = "";
-    struct intra_ckpt *c = NULL;
-    FILE *f = fopen(job->init_from, "rb");
+    FILE *f = fopen(path, "rb");
     bool clear = f && fread(magic, sizeof magic, 1, f) == 1 &&
                  !memcmp(magic, INTRA_CKPT_MAGIC, sizeof magic);
     if (f)
         fclose(f);
-    if (!clear)
+    return clear;
+}
+
+enum neb_status agent_job_init_digest(struct agent_job *job) {
+    uint8_t sha[NEB_SHA256_BYTES];
+    struct intra_ckpt *c = NULL;
+    if (!agent_init_is_clear(job->init_from))
         return NEB_OK; // what it is instead its reader says
     NEB_TRY(intra_ckpt_open(job->init_from, false, &c));
     enum neb_status st = intra_model_params_digest(c, sha);

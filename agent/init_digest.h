@@ -4,6 +4,8 @@
 #include "agent/config.h"
 #include "intra/checkpoint.h"
 
+// Whether a file is a checkpoint, and not sealed.
+bool agent_init_is_clear(const char *path);
 // Fills in init_sha256 of a job with init_from, a file; not of one that is sealed, whose key is the agent's.
 NEB_MUST_CHECK enum neb_status agent_job_init_digest(struct agent_job *job);
 // At a cluster, which has opened its init_from. NEB_ERR_INVALID: it is not what the job begins with.

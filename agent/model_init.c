@@ -93,6 +93,33 @@ static enum neb_status compare_vocabularies(const struct agent_job *job, const c
     return NEB_OK;
 }
 
+// Parameters alone are taken: with other positions or norms they are another model, which nobody sees from its loss at once. Written down it is meant.
+static enum neb_status same_positions(const struct agent_job *job) {
+    struct intra_ckpt *c = NULL;
+    struct intra_model *m = NULL;
+    if (!agent_init_is_clear(job->init_from)) // what it is instead its reader says
+        return NEB_OK;
+    NEB_TRY(intra_ckpt_open(job->init_from, false, &c));
+    enum neb_status st = intra_hf_layout(c, &m);
+    intra_ckpt_close(&c);
+    NEB_TRY(st);
+    const struct {
+        const char *key;
+        float is, has;
+    } values[] = {{"model.rope_theta", job->model.rope_theta, m->c.rope_theta},
+                  {"model.norm_eps", job->model.norm_eps, m->c.norm_eps}};
+    for (size_t i = 0; i < sizeof values / sizeof *values && st == NEB_OK; i++)
+        if (values[i].is != values[i].has && !agent_job_gives(job, values[i].key))
+            st = neb_fail(
+                NEB_ERR_INVALID,
+                "init_from: %s was trained with a %s of %.9g, and the job has %.9g: write "
+                "the key down (or model: {init: CKPT} in place of init_from, which takes "
+                "all of its form)",
+                job->init_from, values[i].key, (double)values[i].has, (double)values[i].is);
+    intra_model_destroy(&m);
+    return st;
+}
+
 enum neb_status agent_job_init_from(struct agent_job *job) {
     char path[NEB_PATH_MAX];
     if (!job->init_from[0])
@@ -104,6 +131,8 @@ enum neb_status agent_job_init_from(struct agent_job *job) {
                         job->init_from);
     snprintf(job->init_from, sizeof job->init_from, "%s", path);
     NEB_TRY(neb_path_absolute(job->init_from, sizeof job->init_from, "init_from"));
+    if (!job->model_init[0])
+        NEB_TRY(same_positions(job));
     return job->init_sha256[0] ? NEB_OK : agent_job_init_digest(job);
 }
 

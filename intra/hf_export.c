@@ -258,12 +258,24 @@ static enum neb_status write_config_like(struct exporting *x, const char *dtype)
     return intra_hf_write_json(x->aside.path, "config.json", o);
 }
 
+// The folder of an adapter's base, for whoever loads it: one that has its weights.
+static const char *base_of(const struct exporting *x, char out[NEB_PATH_MAX]) {
+    static const char *const weights[] = {"model.safetensors", "model.safetensors.index.json"};
+    for (size_t i = 0; x->e->like && i < sizeof weights / sizeof *weights; i++)
+        if (neb_path(out, NEB_PATH_MAX, x->e->like, weights[i]) == NEB_OK && neb_fs_exists(out)) {
+            snprintf(out, NEB_PATH_MAX, "%s", x->e->like);
+            return neb_path_absolute(out, NEB_PATH_MAX, "--like") == NEB_OK ? out : NULL;
+        }
+    return NULL;
+}
+
 static enum neb_status write_config(struct exporting *x) {
+    char base[NEB_PATH_MAX];
     const char *dtype = x->e->dtype == INTRA_ST_F32 ? "float32" : "bfloat16";
     struct intra_hf_special ids;
     if (x->e->what == INTRA_HF_ADAPTER)
         return intra_hf_write_json(x->aside.path, "adapter_config.json",
-                                   intra_hf_peft_json(&x->m->trainable, x->e->like));
+                                   intra_hf_peft_json(&x->m->trainable, base_of(x, base)));
     if (x->e->like)
         return write_config_like(x, dtype);
     NEB_TRY(intra_hf_config_of_model(&x->m->c, &x->config));

@@ -62,7 +62,13 @@ static enum neb_status read_config(const char *file, const json_t *o, struct int
         {"target_parameters", "adapters sit on the linear layers of a block only"},
         {"trainable_token_indices", "rows of the embedding that learn would be needed"},
         {"lora_bias", "a bias in the adapters would be needed"},
+        {"use_qalora", "adapters of pooled inputs would be needed"},
+        {"alora_invocation_tokens", "adapters that a token switches on would be needed"},
     };
+    // PiSSA, OLoRA, CorDA and LoftQ take their start out of the base model's weights: with those as they are the adapter is another one.
+    static const char *const starts[] = {"gaussian", "eva", "orthogonal"};
+    const json_t *start = json_object_get(o, "init_lora_weights");
+    bool plain = !start || json_is_null(start) || json_is_boolean(start);
     const char *type = json_string_value(json_object_get(o, "peft_type"));
     *out = (struct intra_trainable){.mode = INTRA_TRAIN_LORA};
     if (!type || strcmp(type, "LORA"))
@@ -70,6 +76,12 @@ static enum neb_status read_config(const char *file, const json_t *o, struct int
     for (size_t i = 0; i < sizeof off / sizeof off[0]; i++)
         if (!is_off(json_object_get(o, off[i].key)))
             return refuse(file, off[i].key, json_object_get(o, off[i].key), off[i].needed);
+    for (size_t i = 0; i < sizeof starts / sizeof starts[0]; i++)
+        plain |= json_is_string(start) && !strcmp(json_string_value(start), starts[i]);
+    if (!plain)
+        return refuse(file, "init_lora_weights", start,
+                      "it has changed the base model's weights; convert the adapter to plain LoRA "
+                      "first");
     const json_t *r = json_object_get(o, "r"), *alpha = json_object_get(o, "lora_alpha");
     if (!json_is_integer(r) || json_integer_value(r) < 1 || json_integer_value(r) > 1024)
         return refuse(file, "r", r, "a rank from 1 to 1024 is needed");

@@ -77,6 +77,13 @@ adapters "$T/moved" "$T/moved-run" || fail "the same parameters elsewhere: $(tai
 if adapters "$T/next/checkpoint" "$T/unlike-run"; then fail "adapters of another model"; fi
 grep -q "holds other parameters than the job begins with ([0-9a-f]*, the job's ${base:0:12})" "$T/unlike-run.log" || fail "no reason: $(tail -n 3 "$T/unlike-run.log")"
 
+# Parameters of a model with other positions are another model, unless the job says so itself.
+timeout 60 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 4 --set optim.warmup=4 --set model.rope_theta=5000 --out "$T/turned" >"$T/turned.log" 2>&1 || fail "another rope_theta: $(tail -n 3 "$T/turned.log")"
+rc=0
+"$nebula" check "$T/job.yaml" --set "init_from=$T/turned/checkpoint" >"$T/check.log" 2>&1 || rc=$?
+[[ $rc == 2 ]] && has 'a model.rope_theta of 5000, and the job has 10000' "$T/check.log" || fail "a model of other positions: $rc, $(cat "$T/check.log")"
+"$nebula" check "$T/job.yaml" --set "init_from=$T/turned/checkpoint" --set model.rope_theta=10000 >"$T/check.log" 2>&1 || fail "written down: $(cat "$T/check.log")"
+
 refused() { # STATUS TEXT command…: fails so, and leaves nothing
     local status=$1 text=$2 rc=0
     shift 2

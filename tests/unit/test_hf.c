@@ -218,6 +218,9 @@ static void test_peft(void **state) {
         {"{" PEFT ",\"target_modules\":[\"q_proj\"],\"bias\":\"all\"}", "bias"},
         {"{" PEFT ",\"target_modules\":[\"q_proj\"],\"rank_pattern\":{\"a\":2}}", "rank_pattern"},
         {"{" PEFT ",\"target_modules\":[\"q_proj\"],\"modules_to_save\":[\"x\"]}", "modules_to"},
+        {"{" PEFT ",\"target_modules\":[\"q_proj\"],\"init_lora_weights\":\"pissa_niter_16\"}",
+         "init_lora"},
+        {"{" PEFT ",\"target_modules\":[\"q_proj\"],\"use_qalora\":true}", "use_qalora"},
         {"{\"peft_type\":\"LORA\",\"r\":0}", "rank from 1"},
         {"{\"peft_type\":\"LORA\",\"r\":1,\"lora_alpha\":-1}", "lora_alpha"},
     };
