@@ -4,7 +4,6 @@
 #include "agent/gpus.h"
 
 #include <math.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -285,8 +284,6 @@ enum neb_status agent_profile_load(const char *path, struct agent_profile *out) 
 static enum neb_status kept_path(char *out, size_t cap) {
     const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     char host[64] = "", library[64], dir[NEB_PATH_MAX], name[224];
-    cpu_set_t set;
-    int processors = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
     if (!(xdg && *xdg) && !(home && *home))
         return NEB_ERR_NOT_FOUND;
     (void)!gethostname(host, sizeof host - 1);
@@ -298,7 +295,7 @@ static enum neb_status kept_path(char *out, size_t cap) {
         if (*c == '/' || *c == ' ')
             *c = '-';
     snprintf(name, sizeof name, "plan-%d-%s-%s-%s-%d.json", VERSION, host, kern_cpu_isa(), library,
-             processors);
+             kern_pool_processors());
     NEB_TRY(xdg && *xdg ? neb_path(dir, sizeof dir, xdg, "nebula")
                         : neb_path(dir, sizeof dir, home, ".cache/nebula"));
     NEB_TRY(neb_fs_mkdirs(dir, 0755));

@@ -1,7 +1,9 @@
 // Threads sleep on a condition between calls after a short spin: training calls the pool thousands of times a
 // second, and a futex round trip each time would show.
 #include "kernels/pool.h"
+#include "agent/base/quota.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -63,7 +65,9 @@ static void *helper(void *arg) {
 
 int kern_pool_processors(void) {
     cpu_set_t set;
-    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+    int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+    double quota = ceil(neb_cpu_quota(""));
+    return quota > 0 && quota < n ? (int)quota : n;
 }
 
 int kern_pool_share(int n) {

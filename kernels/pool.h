@@ -15,7 +15,8 @@ enum { KERN_POOL_THREADS_MAX = 1024 }; // as many as kern_pool_processors counts
 NEB_MUST_CHECK enum neb_status kern_pool_create(int n_threads, struct kern_pool **out);
 void kern_pool_destroy(struct kern_pool **p);
 int kern_pool_threads(const struct kern_pool *p);
-int kern_pool_processors(void); // that this process may use
+int kern_pool_processors(
+    void); // that this process may use, by affinity and by the quota of its container
 // Threads of each of n processes that divide these between them: at least 1.
 int kern_pool_share(int n);
 // Runs task(arg, i) for i in [0, n_tasks) on all threads and returns when all are done. Not reentrant.
