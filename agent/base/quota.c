@@ -41,7 +41,7 @@ static void least_of(const char *mount, const char *group, double *least) {
         return;
     for (;;) {
         double q = of_group(dir);
-        *least = q > 0 && (!*least || q < *least) ? q : *least;
+        *least = q > 0 && (*least <= 0 || q < *least) ? q : *least;
         char *slash = strrchr(dir, '/');
         if (!slash || slash < dir + top)
             return;

@@ -184,7 +184,7 @@ static void test_clusters_are_disjoint_and_cover_an_epoch(void **state) {
         struct intra_sampler_config cfg = {.seed = 7,
                                            .seq_len = T,
                                            .cluster = cluster,
-                                           .shares = {{cluster, 3}},
+                                           .shares = {{.index = cluster, .n = 3}},
                                            .n_sources = 1,
                                            .sources = {0},
                                            .weights = {1}};
@@ -250,7 +250,7 @@ static void test_resume_and_weights(void **state) {
     struct intra_sampler_config cfg = {.seed = 7,
                                        .seq_len = T,
                                        .cluster = 1,
-                                       .shares = {{1, 2}, {1, 2}},
+                                       .shares = {{.index = 1, .n = 2}, {.index = 1, .n = 2}},
                                        .n_sources = 2,
                                        .sources = {0, 1},
                                        .weights = {3, 1}};
