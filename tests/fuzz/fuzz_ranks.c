@@ -22,7 +22,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { RANKS = 3, KNOCKERS = 4, STEPS_MAX = 32, NONCE = 32, HELLO = 20 + NONCE, WAIT_MS = 10 };
-static const uint8_t token[SOCKET_TOKEN_BYTES] = {1, 2, 3};
+static uint8_t token[SOCKET_TOKEN_BYTES] = {1, 2, 3};
 
 // ---- who knocks -----------------------------------------------------------------------------------------------
 
@@ -111,6 +111,9 @@ static void start(struct neb_rd *r) {
     struct intra_comm_socket_config c = {
         .size = RANKS, .token = token, .start_ms = WAIT_MS, .start_max_ms = 3 * WAIT_MS};
     pthread_t thread;
+    // The kernel gives a name that is free again to another process, whose knocks must not be taken for ours.
+    pid_t self = getpid();
+    memcpy(token, &self, sizeof self);
     c.listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     k.at_len = sizeof k.at;
     NEB_ASSERT(c.listener >= 0);
