@@ -306,6 +306,8 @@ static void finish_blob(struct sim *s, uint8_t i, const struct inter_manifest *m
     }
     if (h->alive)
         sim_host_step(s, i, &done);
+    if (h->alive && done.refused)
+        sim_liar_pretends(s, i, m);
 }
 
 static void open_blob(struct sim *s, uint8_t i, const struct inter_manifest *m) {

@@ -245,6 +245,14 @@ bool sim_liar_rejects(const struct sim *s, uint8_t i, uint8_t owner) {
     return sim_lies(s, i) && s->liar->rejects && owner != s->h[i].id;
 }
 
+void sim_liar_pretends(struct sim *s, uint8_t i, const struct inter_manifest *m) {
+    struct fragment *g = &s->h[i].node->jobs[0].fragments[m->key.fragment];
+    struct slot *t = &g->slots[m->key.member];
+    if (sim_liar_rejects(s, i, m->key.member) && t->known && t->refused &&
+        inter_key_equal(&t->m.key, &m->key))
+        t->refusers |= (uint16_t)(1u << m->key.member);
+}
+
 bool sim_liar_stuck(const struct sim *s) {
     int data = 0;
     for (uint8_t i = 0; i < s->o.members; i++)

@@ -332,6 +332,8 @@ void sim_liar_revoked(struct sim *s);
 // Whether a liar's update that no honest member has is in a decided record: nobody can go on.
 bool sim_liar_stuck(const struct sim *s);
 bool sim_liar_rejects(const struct sim *s, uint8_t i, uint8_t owner);
+// It has just refused this update: its own program shall take the owner for one that says so too, and propose that it is rejected.
+void sim_liar_pretends(struct sim *s, uint8_t i, const struct inter_manifest *m);
 
 // nebula-sim-terms.c
 void sim_liar_terms_set_up(struct sim *s);
