@@ -86,7 +86,7 @@ void agent_planner_deal(const struct agent_job *job, uint32_t free, struct agent
         bool first = !taken[i]; // nobody says which: it begins at the first
         for (int32_t k = 0; k < AGENT_GPUS_MAX && ranks[i] <= count; k++) {
             taken[i] |= (uint64_t)(first && k < ranks[i]) << k;
-            users[k] += taken[i] >> k & 1;
+            users[k] += (int32_t)(taken[i] >> k & 1);
         }
     }
     for (int32_t i = 0; i < job->n_clusters; i++) {
