@@ -73,8 +73,9 @@ static struct site sites[SITES];
 static struct inter_link *bare;        // mallory without a service
 static struct inter_standing standing; // of her ledger, by then
 static void (*each_pass)(void);        // of what she does meanwhile
-static bool robust;                    // the job's profile
-static bool wants_all;                 // commit_all
+static void (*on_blobs)(struct site *x, const struct inter_record *r, const struct neb_map *blobs);
+static bool robust;    // the job's profile
+static bool wants_all; // commit_all
 // of a key that its member had before a rotation; NULL: nobody knows one
 static bool (*signed_before)(void *user, const char *name, const char *context, const void *msg,
                              size_t len, const uint8_t sig[INTER_SIG_BYTES]);
@@ -88,10 +89,11 @@ static size_t n_frames;
 static inline void on_commit(void *user, const struct inter_record *r,
                              const struct neb_map *blobs) {
     struct site *x = user;
-    (void)blobs;
     assert_int_equal(r->round, x->commits); // each once, in order
     x->commits++;
     x->last = *r;
+    if (on_blobs)
+        on_blobs(x, r, blobs);
 }
 static inline void on_message(void *user, uint32_t peer, uint32_t kind, const uint8_t *p,
                               size_t n) {
@@ -467,6 +469,88 @@ static inline void give(int to, const struct inter_manifest *m, const struct neb
     }
     assert_true(holds_blob(to, m) == all);
 }
+
+// ---- what was said before, again ------------------------------------------------------------------------------
+
+// Asks for the chunks of every update that was announced, so that they are recorded too.
+static inline void ask_for_chunks(void) {
+    for (size_t i = 0, n = n_frames; i < n; i++) {
+        struct neb_rd r = neb_rd_make(frames[i].b.p, frames[i].b.len);
+        struct inter_manifest m;
+        struct neb_buf b = {0};
+        uint8_t bits[64] = {0};
+        if (neb_rd_u8(&r) != MSG_MANIFEST || !inter_manifest_get(&r, &m))
+            continue;
+        uint32_t len = (inter_chunks(m.bytes, m.chunk_bytes) + 7) / 8;
+        assert_true(len <= sizeof bits);
+        neb_buf_u8(&b, MSG_STATE);
+        inter_key_put(&b, &m.key);
+        neb_buf_add(&b, m.sha256, 8);
+        neb_buf_u64(&b, UINT64_MAX / 2);
+        neb_buf_u8(&b, INTER_HOLD_PART);
+        neb_buf_u32(&b, len);
+        neb_buf_add(&b, bits, len);
+        neb_buf_u32(&b, 0); // goodput: not known
+        neb_buf_u8(&b, 0);
+        say(frames[i].from, INTER_CONTROL, b.p, b.len);
+        neb_buf_free(&b);
+    }
+}
+
+// Votes out of every commit that was heard: as their signer's, said by mallory.
+static inline void say_votes(uint32_t to) {
+    for (size_t i = 0, n = n_frames; i < n; i++) {
+        struct neb_rd r = neb_rd_make(frames[i].b.p, frames[i].b.len);
+        struct inter_record c;
+        uint8_t hash[INTER_SHA_BYTES];
+        if (neb_rd_u8(&r) != MSG_COMMIT || !inter_record_get(&r, &c))
+            continue;
+        inter_record_hash(&c, hash);
+        for (uint8_t k = 0; k < c.n_accepts; k++) {
+            struct neb_buf b = {0};
+            neb_buf_u8(&b, MSG_ACCEPT);
+            inter_accept_put_body(&b, &c, hash, c.accepts[k].epoch);
+            neb_buf_add(&b, c.accepts[k].sig, INTER_SIG_BYTES);
+            say(to, INTER_CONTROL, b.p, b.len);
+            neb_buf_free(&b);
+        }
+    }
+}
+
+static inline void say_all_again(void) {
+    size_t n = n_frames; // what comes back is for the next time
+    for (int k = ANNA; k <= BERT; k++) {
+        for (size_t i = 0; i < n; i++)
+            say(index_of[k], frames[i].channel, frames[i].b.p, frames[i].b.len);
+        say_votes(index_of[k]);
+    }
+}
+
+// The same frames with bytes altered, cut and in the wrong places.
+static inline void say_altered(int times) {
+    struct neb_rng rng = neb_rng_make(2, 2);
+    assert_true(n_frames > 5);
+    for (int t = 0; t < times; t++) {
+        const struct frame *f = &frames[neb_rng_below(&rng, n_frames)];
+        if (!f->b.len || f->b.len > 60000)
+            continue;
+        struct neb_buf b = {0};
+        neb_buf_add(&b, f->b.p, f->b.len);
+        for (uint64_t k = 1 + neb_rng_below(&rng, 4); k > 0; k--)
+            b.p[neb_rng_below(&rng, b.len)] ^= (uint8_t)(1u << neb_rng_below(&rng, 8));
+        if (neb_rng_below(&rng, 4) == 0)
+            b.len = 1 + (size_t)neb_rng_below(&rng, b.len);
+        if (neb_rng_below(&rng, 8) == 0)
+            b.p[0] = (uint8_t)neb_rng_below(&rng, 40);
+        say(index_of[neb_rng_below(&rng, 2)], neb_rng_below(&rng, 4) ? f->channel : INTER_BULK, b.p,
+            b.len);
+        neb_buf_free(&b);
+        if (t % 50 == 0)
+            go();
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------------------
 
 static inline int setup(void **state) {
     (void)state;
