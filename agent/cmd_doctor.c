@@ -168,6 +168,9 @@ static void print_sockets(bool json) {
         printf("without HELLO, of one    %8d  listen          connections of an address at once, "
                "then %d a second; who opens more is not heard for a while\n",
                INTER_NAMELESS_BURST, INTER_NAMELESS_SECOND);
+        printf("without HELLO, of all    %8d  listen          connections at once from where no "
+               "member has come, then %d a second\n",
+               INTER_STRANGERS_BURST, INTER_STRANGERS_SECOND);
         printf("unread of one peer       %8d  all             MiB beyond the 65 that an honest one "
                "sends ahead: its fullest connection is cut\n",
                INTER_PEER_SLACK_BYTES >> 20);

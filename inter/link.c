@@ -386,8 +386,9 @@ enum neb_status inter_link_create(const struct inter_link_config *cfg, struct in
     struct inter_link *l = calloc(1, sizeof *l);
     if (!l)
         return neb_fail(NEB_ERR_NOMEM, "out of memory: link");
-    l->listener = -1;
-    sec_source_rate_init(&l->rate, INTER_NAMELESS_SECOND, INTER_NAMELESS_BURST);
+    inter_door_init(&l->door, "link",
+                    &(struct inter_door_rate){INTER_NAMELESS_BURST, INTER_NAMELESS_SECOND,
+                                              INTER_STRANGERS_BURST, INTER_STRANGERS_SECOND});
     l->cfg = *cfg;
     l->cfg.chunk_bytes = cfg->chunk_bytes ? cfg->chunk_bytes : (size_t)1 << 20;
     l->cfg.bulk_queue_bytes = cfg->bulk_queue_bytes ? cfg->bulk_queue_bytes : (size_t)64 << 20;

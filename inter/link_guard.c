@@ -6,22 +6,18 @@
 //        └── no HELLO within 8 s, or more than 64 KiB before it ──► cut; of 1024 such, the oldest of the address that has most
 //
 // A stranger's handshake costs this process 0.9 ms of processor time, most of it on the I/O thread that members' data go through, and one
-// that repeats an old first half 0.4. So who comes to no HELLO again and again is kept out: by the kernel, since ZeroMQ has begun with a
-// connection by the time that it tells of it.
-//
-//     a source ── its burst is used up ──► this connection is cut, its next requests are dropped for a second ──► 64 more ──► …
-//        └── HELLO: not counted
+// that repeats an old first half 0.4. So who comes to no HELLO again and again is kept out (door.h), and all strangers together when there
+// are too many of them.
 #include "agent/base/log.h"
 #include "inter/link_state.h"
 #include "security/source.h"
 
 #include <fcntl.h>
-#include <netdb.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-static const neb_ns guard_every = 100 * NEB_MS, say_who_every = 600 * NEB_S;
+static const neb_ns guard_every = 100 * NEB_MS;
 // at least what ZMTP and CURVE add to a message, and to a connection
 enum { FRAMING = 128, FIRST = 4096 };
 
@@ -43,8 +39,7 @@ static void forget(struct inter_link *l, uint32_t i, bool cut) {
 
 // It is a member's: that is no charge on whom it came from.
 static void is_known(struct inter_link *l, uint32_t i) {
-    if (l->nameless[i].from)
-        sec_source_rate_give_back(&l->rate, l->nameless[i].from);
+    inter_door_welcome(&l->door, &l->nameless[i].visitor, neb_now());
     forget(l, i, false);
 }
 
@@ -56,7 +51,7 @@ static uint32_t worst(const struct inter_link *l) {
     uint32_t best = 0, most = 0;
     for (int pass = 0; pass < 2; pass++)
         for (uint32_t i = 0; i < l->n_nameless; i++) {
-            uint64_t h = l->nameless[i].from ^ (uint64_t)(uintptr_t)l;
+            uint64_t h = l->nameless[i].visitor.from ^ (uint64_t)(uintptr_t)l;
             h = (h * 0x9e3779b97f4a7c15u ^ h >> 29) * 0xd6e8feb86659fd93u;
             uint32_t n = pass ? count[h >> (64 - BITS)] : ++count[h >> (64 - BITS)];
             if (pass && (n > most || (n == most && l->nameless[i].at < l->nameless[best].at))) {
@@ -67,60 +62,7 @@ static uint32_t worst(const struct inter_link *l) {
     return best;
 }
 
-static void filter(struct inter_link *l) {
-    uint64_t from[INTER_SYN_FILTER_MAX];
-    for (uint32_t i = 0; i < l->n_kept_out; i++)
-        from[i] = l->kept_out[i].from;
-    if (l->listener >= 0 && !inter_syn_filter(l->listener, from, l->n_kept_out))
-        neb_debug("link: this kernel drops no requests for us: connections are cut instead");
-}
-
-static void keep_out(struct inter_link *l, uint64_t from, neb_ns now) {
-    uint32_t at = 0;
-    for (uint32_t i = 0; i < l->n_kept_out; i++) {
-        if (l->kept_out[i].from == from)
-            return; // it had come before the filter did
-        at = l->kept_out[i].until < l->kept_out[at].until ? i : at;
-    }
-    if (l->n_kept_out < INTER_SYN_FILTER_MAX)
-        at = l->n_kept_out++;
-    l->kept_out[at].from = from;
-    l->kept_out[at].until = now + INTER_KEPT_OUT_MS * NEB_MS;
-    filter(l);
-}
-
-static void let_in(struct inter_link *l, neb_ns now) {
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < l->n_kept_out; i++)
-        if (l->kept_out[i].until > now)
-            l->kept_out[n++] = l->kept_out[i];
-    if (n == l->n_kept_out)
-        return;
-    l->n_kept_out = n;
-    filter(l);
-}
-
-static void say_who(struct inter_link *l, int fd, neb_ns now) {
-    struct sockaddr_storage a;
-    socklen_t n = sizeof a;
-    char host[64] = "an address";
-    l->refused_rate++;
-    if (l->refused_said && now - l->refused_said < say_who_every)
-        return;
-    l->refused_said = now;
-    if (getpeername(fd, (struct sockaddr *)&a, &n) == 0)
-        (void)!getnameinfo((struct sockaddr *)&a, n, host, sizeof host, NULL, 0, NI_NUMERICHOST);
-    neb_warn(
-        "link: %s opens connections without end and does not introduce itself: %d a second are "
-        "heard of it (cut since the start, of all addresses: %llu)",
-        strncmp(host, "::ffff:", 7) ? host : host + 7, INTER_NAMELESS_SECOND,
-        (unsigned long long)l->refused_rate);
-}
-
-void link_guard_listens(struct inter_link *l, int zmq_fd) {
-    if (l->listener < 0)
-        l->listener = fcntl(zmq_fd, F_DUPFD_CLOEXEC, 3);
-}
+void link_guard_listens(struct inter_link *l, int zmq_fd) { inter_door_listens(&l->door, zmq_fd); }
 
 // Where a connection is gone by the time that its event is read, and its number is another's, that one is charged. It is mostly the same
 // stranger's, and a bucket that is full is soon not.
@@ -130,12 +72,10 @@ void link_guard_accepted(struct inter_link *l, int zmq_fd) {
     if (fd < 0)
         return; // gone again
     neb_ns now = neb_now();
-    uint64_t from = sec_source_of_peer(fd);
-    if (from && !sec_source_rate_take(&l->rate, from, now)) {
-        say_who(l, fd, now);
+    struct inter_visitor visitor;
+    if (!inter_door_take(&l->door, sec_source_of_peer(fd), fd, now, &visitor)) {
         shutdown(fd, SHUT_RDWR);
         close(fd);
-        keep_out(l, from, now);
         return;
     }
     if (l->n_nameless == INTER_NAMELESS_MAX) {
@@ -147,7 +87,7 @@ void link_guard_accepted(struct inter_link *l, int zmq_fd) {
             l->cut_nameless++;
         }
     }
-    l->nameless[l->n_nameless].from = from;
+    l->nameless[l->n_nameless].visitor = visitor;
     l->nameless[l->n_nameless].zmq_fd = zmq_fd;
     l->nameless[l->n_nameless].fd = fd;
     l->nameless[l->n_nameless++].at = now;
@@ -222,7 +162,7 @@ void link_guard(struct inter_link *l, neb_ns now) {
                      INTER_NAMELESS_MS / 1000);
         forget(l, i--, true);
     }
-    let_in(l, now);
+    inter_door_tick(&l->door, now);
     for (uint32_t i = 0; i < l->n_peers; i++)
         if (!l->peers[i].self)
             guard_peer(l, &l->peers[i]);
@@ -234,7 +174,5 @@ void link_guard(struct inter_link *l, neb_ns now) {
 void link_guard_end(struct inter_link *l) {
     while (l->n_nameless)
         forget(l, 0, false);
-    if (l->listener >= 0)
-        close(l->listener);
-    l->listener = -1;
+    inter_door_end(&l->door);
 }

@@ -138,13 +138,16 @@ static bool set_options(const struct inter_link *l, void *s, enum inter_socket_r
                           SEC_KEY_BYTES) == 0;
 }
 
+// ZeroMQ's I/O thread tells of events, and waits where there is no room for one, all connections with it: for ever where the reader is about to
+// end. So there is room for all that come; inter/door.h bounds how many those are.
 static void *monitor(struct inter_link *l, void *s, int events) {
     char name[64];
     snprintf(name, sizeof name, "inproc://nebula.mon.%p.%u", (void *)l, l->mon_serial++);
     if (zmq_socket_monitor(s, name, events) != 0)
         return NULL;
     void *m = zmq_socket(l->ctx, ZMQ_PAIR);
-    if (m && (set_int(m, ZMQ_LINGER, 0) != 0 || zmq_connect(m, name) != 0)) {
+    if (m && (set_int(m, ZMQ_LINGER, 0) != 0 || set_int(m, ZMQ_RCVHWM, 0) != 0 ||
+              zmq_connect(m, name) != 0)) {
         zmq_close(m);
         m = NULL;
     }

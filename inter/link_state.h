@@ -33,12 +33,11 @@
 #define INTER_LINK_STATE_H
 #include "agent/base/bucket.h"
 #include "agent/base/bytes.h"
+#include "inter/door.h"
 #include "inter/link.h"
 #include "inter/rate_limit.h"
 #include "inter/socket_profile.h"
 #include "inter/stripes.h"
-#include "inter/syn_filter.h"
-#include "security/source_rate.h"
 #include "security/zap.h"
 
 #define ZAP_DOMAIN "link"
@@ -151,19 +150,11 @@ struct inter_link {
     struct {
         int zmq_fd, fd; // ZeroMQ's number, and our duplicate
         neb_ns at;
-        uint64_t from;              // security/source.h
+        struct inter_visitor visitor;
     } nameless[INTER_NAMELESS_MAX]; // accepted, and no HELLO yet
     uint32_t n_nameless;
     uint64_t cut_nameless;
-    struct sec_source_rate rate; // of connections that come, but for those that said HELLO
-    int listener;                // our duplicate of ZeroMQ's descriptor; -1: none
-    struct {
-        uint64_t from;
-        neb_ns until;
-    } kept_out[INTER_SYN_FILTER_MAX]; // they came too often
-    uint32_t n_kept_out;
-    uint64_t refused_rate;
-    neb_ns refused_said;
+    struct inter_door door; // of connections that come, but for those that said HELLO
     neb_ns guard_at;
     inter_link_handler *handler; // during process
     void *user;

@@ -42,8 +42,10 @@ enum {
     // behind one address have 495 at most.
     INTER_NAMELESS_BURST = 1024,
     INTER_NAMELESS_SECOND = 64,
+    // and from all sources together that no member has come from
+    INTER_STRANGERS_BURST = 2048,
+    INTER_STRANGERS_SECOND = 256,
     INTER_UNACKED_MS = 10000, // that bytes may be unacknowledged; more where 20 round trips are
-    INTER_KEPT_OUT_MS = 1000, // who came more often: the kernel drops its requests so long
     // held of one peer beyond what an honest one has unacknowledged: then its fullest connection is cut
     INTER_PEER_SLACK_BYTES = 32 << 20,
 };

@@ -16,7 +16,7 @@ enum {
     IPV6_SOURCE = 8,
     DROP = 0,
     KEEP = -1,
-    STEPS_MAX = 24 + 5 * INTER_SYN_FILTER_MAX
+    STEPS_MAX = 29 + 5 * INTER_SYN_FILTER_MAX
 };
 
 struct program {
@@ -56,8 +56,19 @@ static uint32_t word(uint64_t from, int i) {
 
 static bool is_ipv4(uint64_t from) { return word(from, 0) == 0xffff; }
 
-bool inter_syn_filter(int listener, const uint64_t *from, uint32_t n) {
+// Requests of this network of IPv6 end so; there are five steps.
+static void network(struct program *p, uint64_t from, int verdict) {
+    load(p, IP + IPV6_SOURCE);
+    only(p, word(from, 0), 3);
+    load(p, IP + IPV6_SOURCE + 4);
+    only(p, word(from, 1), 1);
+    end(p, verdict);
+}
+
+bool inter_syn_filter(int listener, enum inter_syn rule, const uint64_t *from, uint32_t n) {
     struct program p = {.n = 0};
+    const int listed = rule == INTER_SYN_ONLY_FROM ? KEEP : DROP,
+              others = rule == INTER_SYN_ONLY_FROM ? DROP : KEEP;
     NEB_ASSERT(n <= INTER_SYN_FILTER_MAX);
     load_bits(&p, TCP_FLAGS, SYN_ACK);
     add(&p, BPF_JMP | BPF_JEQ | BPF_K, SYN, 1, 0);
@@ -77,22 +88,19 @@ bool inter_syn_filter(int listener, const uint64_t *from, uint32_t n) {
     unsigned short translated = p.n;
     add(&p, BPF_JMP | BPF_JA, 0, 0, 0);
     for (uint32_t i = 0; i < n; i++)
-        if (!is_ipv4(from[i])) {
-            load(&p, IP + IPV6_SOURCE);
-            only(&p, word(from[i], 0), 3);
-            load(&p, IP + IPV6_SOURCE + 4);
-            only(&p, word(from[i], 1), 1);
-            end(&p, DROP);
-        }
-    end(&p, KEEP);
+        if (!is_ipv4(from[i]))
+            network(&p, from[i], listed);
+    if (rule == INTER_SYN_ONLY_FROM)
+        network(&p, 0, listed);
+    end(&p, others);
     p.step[ipv4].k = (uint32_t)(p.n - ipv4 - 1);
     p.step[translated].k = (uint32_t)(p.n - translated - 1);
     for (uint32_t i = 0; i < n; i++)
         if (is_ipv4(from[i])) {
             only(&p, word(from[i], 1), 1);
-            end(&p, DROP);
+            end(&p, listed);
         }
-    end(&p, KEEP);
+    end(&p, others);
     struct sock_fprog program = {.len = p.n, .filter = p.step};
     for (int again = 0; again < 2; again++) {
         if (setsockopt(listener, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) == 0)

@@ -8,7 +8,11 @@
 
 enum { INTER_SYN_FILTER_MAX = 64 };
 
-// From now on those of these n sources (security/source.h) are dropped, of no others. False: this kernel cannot.
-bool inter_syn_filter(int listener, const uint64_t *from, uint32_t n);
+enum inter_syn {
+    INTER_SYN_NOT_FROM,  // those of the sources are dropped, of no others
+    INTER_SYN_ONLY_FROM, // all are but those of the sources, and of the host itself (::1)
+};
+// From now on, with these n sources (security/source.h). False: this kernel cannot.
+bool inter_syn_filter(int listener, enum inter_syn rule, const uint64_t *from, uint32_t n);
 
 #endif

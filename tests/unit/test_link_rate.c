@@ -1,10 +1,12 @@
-// How often strangers may come to a link's port: the rate of each source, and the kernel's filter that keeps out who came too often, by IPv4
-// and IPv6, and nobody else; connections that are there are not touched.
+// How often strangers may come to a port: the rate of each source, that of all together, and the kernel's filter that keeps out who came too
+// often, by IPv4 and IPv6, and nobody else; connections that are there are not touched.
+#include "agent/base/log.h"
+#include "inter/door.h"
 #include "inter/socket_profile.h"
-#include "inter/syn_filter.h"
 #include "security/identity.h"
 #include "security/source.h"
 #include "security/source_rate.h"
+#include "tests/testing.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -113,7 +115,7 @@ static bool comes(int listener, const char *from, const char *to) {
 
 static bool can_filter(int listener) {
     uint64_t from = source("127.0.0.2");
-    if (inter_syn_filter(listener, &from, 1))
+    if (inter_syn_filter(listener, INTER_SYN_NOT_FROM, &from, 1))
         return true;
     printf("this kernel filters no sockets\n");
     return false;
@@ -135,7 +137,7 @@ static void test_ipv4(void **state) {
     char b[2];
     assert_int_equal(send(before, "x", 1, 0), 1); // the one that was there goes on
     assert_int_equal(recv(held, b, sizeof b, 0), 1);
-    assert_true(inter_syn_filter(l, NULL, 0));
+    assert_true(inter_syn_filter(l, INTER_SYN_NOT_FROM, NULL, 0));
     assert_true(is_there(late, 5000)); // its kernel has asked again
     uint64_t many[INTER_SYN_FILTER_MAX];
     for (uint32_t i = 0; i < INTER_SYN_FILTER_MAX; i++) {
@@ -143,9 +145,12 @@ static void test_ipv4(void **state) {
         snprintf(text, sizeof text, i % 2 ? "127.0.1.%u" : "2001:db8:0:%u::1", i);
         many[i] = source(text);
     }
-    assert_true(inter_syn_filter(l, many, INTER_SYN_FILTER_MAX));
+    assert_true(inter_syn_filter(l, INTER_SYN_NOT_FROM, many, INTER_SYN_FILTER_MAX));
     assert_false(comes(l, "127.0.1.63", "127.0.0.1"));
     assert_true(comes(l, "127.0.1.62", "127.0.0.1"));
+    assert_true(inter_syn_filter(l, INTER_SYN_ONLY_FROM, many, INTER_SYN_FILTER_MAX));
+    assert_true(comes(l, "127.0.1.63", "127.0.0.1"));
+    assert_false(comes(l, "127.0.1.62", "127.0.0.1"));
     close(before), close(held), close(late), close(l);
 }
 
@@ -159,16 +164,127 @@ static void test_ipv6(void **state) {
     assert_false(comes(l, "127.0.0.2", "127.0.0.1")); // a port for both
     assert_true(comes(l, "127.0.0.3", "127.0.0.1"));
     uint64_t from[2] = {source("::7"), source("2001:db8::1")}; // ::1 is of that network
-    assert_true(inter_syn_filter(l, from, 2));
+    assert_true(inter_syn_filter(l, INTER_SYN_NOT_FROM, from, 2));
     assert_false(comes(l, "::1", "::1"));
     assert_true(comes(l, "127.0.0.2", "127.0.0.1"));
-    assert_true(inter_syn_filter(l, from + 1, 1));
+    assert_true(inter_syn_filter(l, INTER_SYN_NOT_FROM, from + 1, 1));
     assert_true(comes(l, "::1", "::1"));
+    uint64_t only = source("127.0.0.3"); // and this host
+    assert_true(inter_syn_filter(l, INTER_SYN_ONLY_FROM, &only, 1));
+    assert_true(comes(l, "::1", "::1"));
+    assert_true(comes(l, "127.0.0.3", "127.0.0.1"));
+    assert_false(comes(l, "127.0.0.2", "127.0.0.1"));
+    close(l);
+}
+
+// ---- the door -------------------------------------------------------------------------------------------------
+
+static const struct inter_door_rate few = {
+    .burst = 8, .second = 4, .all_burst = 20, .all_second = 10};
+static struct inter_door door;
+
+static bool take(uint64_t from, neb_ns now, struct inter_visitor *v) {
+    struct inter_visitor none;
+    return inter_door_take(&door, from, -1, now, v ? v : &none);
+}
+
+// A flood of many addresses, each within its own rate, gets what all strangers together may have; who is known is not one of them.
+static void test_all_together(void **state) {
+    (void)state;
+    const neb_ns start = 1000 * NEB_S;
+    struct inter_visitor anna, bert;
+    int n = 0;
+    inter_door_init(&door, "test", &few);
+    assert_true(take(1, start, &anna) && anna.counted);
+    inter_door_welcome(&door, &anna, start);
+    for (uint64_t from = 100; from < 200; from++)
+        n += take(from, start, NULL);
+    assert_int_equal(n, few.all_burst); // what anna took was given back
+    assert_int_equal(door.refused_all, 100 - n);
+    assert_true(take(1, start, &anna) && !anna.counted);
+    assert_false(take(2, start, &bert)); // nobody knows him yet
+    n = 0;
+    for (int ms = 1; ms <= 10000; ms++)
+        for (uint64_t from = 200; from < 210; from++)
+            n += take(from + (uint64_t)ms * 10, start + ms * NEB_MS, NULL);
+    assert_in_range(n, 10 * few.all_second - 1, 10 * few.all_second + 1);
+    for (uint32_t i = 1; i < few.burst; i++) // the bound of one address is also a known one's
+        assert_true(take(1, start + 10 * NEB_S, NULL));
+    assert_false(take(1, start + 10 * NEB_S, NULL) && take(1, start + 10 * NEB_S, NULL));
+    // Who was refused for the others' sake was not charged for it.
+    assert_true(take(2, start + 20 * NEB_S, &bert) && bert.counted);
+    inter_door_welcome(&door, &bert, start + 20 * NEB_S);
+    for (uint32_t i = 0; i < few.burst; i++)
+        assert_true(take(2, start + 20 * NEB_S, NULL));
+    assert_true(take(0, start, NULL)); // the host itself
+    inter_door_end(&door);
+}
+
+// The oldest of those who are known gives way.
+static void test_known(void **state) {
+    (void)state;
+    struct inter_visitor v;
+    neb_ns now = 1000 * NEB_S;
+    inter_door_init(&door, "test", &few);
+    for (uint64_t from = 1; from <= INTER_DOOR_KNOWN_MAX + 1; from++) {
+        now += NEB_S;
+        assert_true(take(from, now, &v));
+        inter_door_welcome(&door, &v, now);
+        if (from == INTER_DOOR_KNOWN_MAX / 2) { // the first has come again since
+            assert_true(take(1, now, &v));
+            inter_door_welcome(&door, &v, now);
+        }
+    }
+    for (uint64_t from = 1; from <= INTER_DOOR_KNOWN_MAX + 1; from++) {
+        assert_true(take(from, now, &v));
+        assert_int_equal(v.counted, from == 2);
+    }
+    inter_door_end(&door);
+}
+
+// The kernel drops everybody's requests then, but for those from where somebody known has come; and, a second later, nobody's.
+static void test_closed(void **state) {
+    (void)state;
+    struct inter_visitor v;
+    neb_ns now = 1000 * NEB_S;
+    int l = listen_on(AF_INET);
+    assert_true(l >= 0);
+    if (!can_filter(l))
+        skip();
+    inter_door_init(&door, "test", &few);
+    inter_door_listens(&door, l);
+    const char *const friends[] = {"127.0.0.2", "127.0.0.3"};
+    for (int i = 0; i < 2; i++) {
+        assert_true(take(source(friends[i]), now, &v));
+        inter_door_welcome(&door, &v, now);
+    }
+    for (uint64_t from = 100; door.refused_all == 0; from++)
+        take(from, now, NULL);
+    assert_true(comes(l, "127.0.0.2", "127.0.0.1"));
+    assert_true(comes(l, "127.0.0.3", "127.0.0.1"));
+    assert_false(comes(l, "127.0.0.4", "127.0.0.1"));
+    while (take(source("127.0.0.3"), now, NULL)) // one of those floods itself
+        ;
+    assert_true(comes(l, "127.0.0.2", "127.0.0.1"));
+    assert_false(comes(l, "127.0.0.3", "127.0.0.1"));
+    inter_door_tick(&door, now + 999 * NEB_MS);
+    assert_false(comes(l, "127.0.0.4", "127.0.0.1"));
+    inter_door_tick(&door, now + 1000 * NEB_MS);
+    assert_true(comes(l, "127.0.0.4", "127.0.0.1"));
+    assert_true(comes(l, "127.0.0.3", "127.0.0.1"));
+    while (take(source("127.0.0.3"), now + NEB_S, NULL))
+        ;
+    assert_false(comes(l, "127.0.0.3", "127.0.0.1"));
+    assert_true(comes(l, "127.0.0.4", "127.0.0.1"));
+    inter_door_end(&door);
     close(l);
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rate), cmocka_unit_test(test_ipv4),
-                                       cmocka_unit_test(test_ipv6)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rate),  cmocka_unit_test(test_ipv4),
+        cmocka_unit_test(test_ipv6),  cmocka_unit_test(test_all_together),
+        cmocka_unit_test(test_known), cmocka_unit_test(test_closed)};
+    neb_log_set_sink(testing_drop, NULL);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,153 @@
+#include "inter/door.h"
+
+#include "agent/base/log.h"
+
+#include <fcntl.h>
+#include <netdb.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static const neb_ns out_for = NEB_S, say_every = 600 * NEB_S;
+
+void inter_door_init(struct inter_door *d, const char *what, const struct inter_door_rate *rate) {
+    memset(d, 0, sizeof *d);
+    sec_source_rate_init(&d->sources, rate->second, rate->burst);
+    d->all_gap = NEB_S / rate->all_second;
+    d->all_ahead = (rate->all_burst - 1) * d->all_gap;
+    d->listener = -1;
+    d->what = what;
+}
+
+void inter_door_listens(struct inter_door *d, int fd) {
+    if (d->listener < 0)
+        d->listener = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+}
+
+// ---- the kernel's filter --------------------------------------------------------------------------------------
+
+static void filter(struct inter_door *d) {
+    uint64_t from[INTER_SYN_FILTER_MAX];
+    uint32_t n = 0;
+    bool known = d->closed != 0; // who is known, and of those nobody who comes too often
+    for (uint32_t i = 0; i < (known ? d->n_known : d->n_out); i++) {
+        bool out = false;
+        from[n] = known ? d->known[i].from : d->out[i].from;
+        for (uint32_t k = 0; k < d->n_out && known; k++)
+            out |= d->out[k].from == from[n];
+        n += !out;
+    }
+    if (d->listener >= 0 &&
+        !inter_syn_filter(d->listener, known ? INTER_SYN_ONLY_FROM : INTER_SYN_NOT_FROM, from, n))
+        neb_debug("%s: this kernel drops no requests for us: connections are cut instead", d->what);
+}
+
+static void keep_out(struct inter_door *d, uint64_t from, neb_ns now) {
+    uint32_t at = 0;
+    for (uint32_t i = 0; i < d->n_out; i++) {
+        if (d->out[i].from == from)
+            return; // it had come before the filter did
+        at = d->out[i].at < d->out[at].at ? i : at;
+    }
+    if (d->n_out < INTER_SYN_FILTER_MAX)
+        at = d->n_out++;
+    d->out[at].from = from;
+    d->out[at].at = now + out_for;
+    filter(d);
+}
+
+static void close_to_strangers(struct inter_door *d, neb_ns now) {
+    if (d->closed)
+        return;
+    d->closed = now + out_for;
+    filter(d);
+}
+
+void inter_door_tick(struct inter_door *d, neb_ns now) {
+    uint32_t n = 0;
+    bool opens = d->closed && d->closed <= now;
+    for (uint32_t i = 0; i < d->n_out; i++)
+        if (d->out[i].at > now)
+            d->out[n++] = d->out[i];
+    if (n == d->n_out && !opens)
+        return;
+    d->n_out = n;
+    d->closed = opens ? 0 : d->closed;
+    filter(d);
+}
+
+// ---- who comes ------------------------------------------------------------------------------------------------
+
+static uint32_t known_at(const struct inter_door *d, uint64_t from) {
+    uint32_t i = 0;
+    while (i < d->n_known && d->known[i].from != from)
+        i++;
+    return i;
+}
+
+static void say_who(struct inter_door *d, int fd, neb_ns now, bool all) {
+    struct sockaddr_storage a;
+    socklen_t n = sizeof a;
+    char host[64] = "an address";
+    d->refused++;
+    d->refused_all += all;
+    if (d->said && now - d->said < say_every)
+        return;
+    d->said = now;
+    if (getpeername(fd, (struct sockaddr *)&a, &n) == 0)
+        (void)!getnameinfo((struct sockaddr *)&a, n, host, sizeof host, NULL, 0, NI_NUMERICHOST);
+    neb_warn("%s: %s%s open%s connections without end and do%s not introduce %s: %u a second are "
+             "heard of %s (cut since the start, of all addresses: %llu)",
+             d->what, all ? "many addresses, the last of them " : "",
+             strncmp(host, "::ffff:", 7) ? host : host + 7, all ? "" : "s", all ? "" : "es",
+             all ? "themselves" : "itself", (unsigned)(NEB_S / (all ? d->all_gap : d->sources.gap)),
+             all ? "them all" : "it", (unsigned long long)d->refused);
+}
+
+bool inter_door_take(struct inter_door *d, uint64_t from, int fd, neb_ns now,
+                     struct inter_visitor *out) {
+    *out = (struct inter_visitor){.from = from};
+    if (!from)
+        return true;
+    if (!sec_source_rate_take(&d->sources, from, now)) {
+        say_who(d, fd, now, false);
+        keep_out(d, from, now);
+        return false;
+    }
+    if (known_at(d, from) < d->n_known)
+        return true;
+    neb_ns at = d->all_next > now ? d->all_next : now;
+    if (at - now > d->all_ahead) {
+        sec_source_rate_give_back(&d->sources, from);
+        say_who(d, fd, now, true);
+        close_to_strangers(d, now);
+        return false;
+    }
+    d->all_next = at + d->all_gap;
+    out->counted = true;
+    return true;
+}
+
+void inter_door_welcome(struct inter_door *d, const struct inter_visitor *v, neb_ns now) {
+    if (!v->from)
+        return;
+    sec_source_rate_give_back(&d->sources, v->from);
+    d->all_next -= v->counted ? d->all_gap : 0;
+    uint32_t i = known_at(d, v->from);
+    bool is_new = i == d->n_known;
+    if (is_new && d->n_known < INTER_DOOR_KNOWN_MAX)
+        d->n_known++;
+    else if (is_new) // in place of who was not here for longest
+        for (uint32_t k = i = 0; k < d->n_known; k++)
+            i = d->known[k].at < d->known[i].at ? k : i;
+    d->known[i].from = v->from;
+    d->known[i].at = now;
+    if (is_new && d->closed)
+        filter(d);
+}
+
+void inter_door_end(struct inter_door *d) {
+    if (d->listener >= 0)
+        close(d->listener);
+    d->listener = -1;
+}
