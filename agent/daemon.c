@@ -115,11 +115,13 @@ static void on_signal(struct daemon *d) {
 static enum neb_status wait_for_work(struct daemon *d) {
     zmq_pollitem_t items[POLL_MAX];
     size_t n = 2;
-    void *remote = agent_ipc_remote_socket(d->ipc);
+    void *remote = agent_ipc_remote_socket(d->ipc), *monitor = agent_ipc_remote_monitor(d->ipc);
     items[0] = (zmq_pollitem_t){.socket = agent_ipc_socket(d->ipc), .events = ZMQ_POLLIN};
     items[1] = (zmq_pollitem_t){.fd = d->signal_fd, .events = ZMQ_POLLIN};
     if (remote)
         items[n++] = (zmq_pollitem_t){.socket = remote, .events = ZMQ_POLLIN};
+    if (monitor)
+        items[n++] = (zmq_pollitem_t){.socket = monitor, .events = ZMQ_POLLIN};
     if (agent_members_fd(d->trust) >= 0)
         items[n++] = (zmq_pollitem_t){.fd = agent_members_fd(d->trust), .events = ZMQ_POLLIN};
     n += inter_service_poll_items(d->service, items + n, POLL_MAX - n);

@@ -132,8 +132,10 @@ static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
     j->queues = false;
     if (agent_attach_waits(j)) // it begins with what there is now
         j->replaced = false;
-    if (from->remote)
+    if (from->remote) {
+        agent_ipc_remote_welcome(d->ipc, from);
         neb_info("job %s: rank 0 runs on another host, %s", j->job.name, from->address);
+    }
     daemon_job_dir(d, j, dir, sizeof dir);
     j->told_alive = daemon_peers_alive(d, j, &expected);
     j->told_others = daemon_peers_left(d, j);

@@ -121,6 +121,8 @@ void *agent_ipc_socket(const struct agent_ipc *s) { return s->socket; }
 
 void *agent_ipc_remote_socket(const struct agent_ipc *s) { return s->remote; }
 
+void *agent_ipc_remote_monitor(const struct agent_ipc *s) { return s->monitor; }
+
 static enum neb_status failed(int e) {
     return e == EAGAIN || e == EHOSTUNREACH
                ? NEB_ERR_AGAIN

@@ -77,6 +77,8 @@ void agent_ipc_destroy(struct agent_ipc **s);
 void *agent_ipc_socket(const struct agent_ipc *s); // for zmq_poll
 // Likewise, of a server that listens for other hosts; NULL: it does not.
 void *agent_ipc_remote_socket(const struct agent_ipc *s);
+// To poll besides: connections that come. agent_ipc_recv looks at them.
+void *agent_ipc_remote_monitor(const struct agent_ipc *s);
 // Does anybody listen at path, on this host? A socket's file on a shared file system is seen everywhere, and works on one host.
 bool agent_ipc_is_here(const char *path);
 
@@ -90,7 +92,10 @@ NEB_MUST_CHECK enum neb_status agent_ipc_remote_listen(struct agent_ipc *s, cons
 void agent_ipc_remote_tell(const struct agent_ipc *s, struct agent_ipc_remote *out);
 // From now on these keys and no others, at most SEC_MEMBERS_MAX; connections that exist stay.
 void agent_ipc_remote_admit(struct agent_ipc *s, const uint8_t (*keys)[AGENT_IPC_KEY], size_t n);
-uint64_t agent_ipc_remote_refused(const struct agent_ipc *s); // handshakes turned away
+// Connections turned away, by what their handshake said or before it (inter/door.h).
+uint64_t agent_ipc_remote_refused(const struct agent_ipc *s);
+// This one is a worker indeed: while strangers come too often, its host is heard.
+void agent_ipc_remote_welcome(struct agent_ipc *s, const struct agent_ipc_client *from);
 NEB_MUST_CHECK enum neb_status
 agent_ipc_remote_connect(void *zctx, const struct agent_ipc_remote *r, struct agent_ipc **out);
 

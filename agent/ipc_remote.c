@@ -143,6 +143,7 @@ enum neb_status ipc_remote_recv(struct agent_ipc *s, struct agent_ipc_client *fr
     void *socket = s->server ? s->remote : s->socket;
     zmq_msg_t name;
     if (s->server) {
+        s->look(s);
         zmq_msg_init(&name);
         enum neb_status st = ipc_recv_name(socket, from, &name);
         zmq_msg_close(&name);

@@ -1,26 +1,57 @@
 // The agent's end of ipc_remote.c. It has a ZeroMQ context of its own, since a context has one authenticator (RFC 27) and the
-// links' admits members; the socket profile is the links', so that who has not authenticated can cost no more here than there.
+// links' admits members; the socket profile and the door are the links', so that who has not authenticated can cost no more here than there.
 #include "agent/base/log.h"
 #include "agent/ipc_state.h"
+#include "inter/door.h"
+#include "inter/monitor.h"
 #include "inter/socket_profile.h"
 #include "security/members.h"
+#include "security/source.h"
 #include "security/zap.h"
 
+#include <arpa/inet.h>
+#include <fcntl.h>
 #include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define DOMAIN "worker of another host"
 
+// A worker connects once, or after its connection broke. Of one source, and of all that no worker has come from.
+static const struct inter_door_rate rate = {
+    .burst = 64, .second = 16, .all_burst = 256, .all_second = 64};
+
 static void close_remote(struct agent_ipc *s) {
+    inter_monitor_close(s->monitor, s->remote);
+    if (s->door)
+        inter_door_end(s->door);
+    free(s->door);
     if (s->remote)
         zmq_close(s->remote);
     if (s->zap)
         sec_zap_destroy(&s->zap);
     if (s->remote_ctx)
         zmq_ctx_term(s->remote_ctx);
-    s->remote = s->remote_ctx = NULL;
+    s->remote = s->remote_ctx = s->monitor = NULL;
+    s->door = NULL;
     s->endpoint[0] = 0;
+}
+
+static void look(struct agent_ipc *s) {
+    const neb_ns now = neb_now();
+    uint16_t event;
+    int value;
+    while (inter_monitor_read(s->monitor, &event, &value)) {
+        if (event == ZMQ_EVENT_LISTENING)
+            inter_door_listens(s->door, value);
+        int fd = event == ZMQ_EVENT_ACCEPTED ? fcntl(value, F_DUPFD_CLOEXEC, 3) : -1;
+        if (fd < 0)
+            continue; // or gone again
+        inter_door_accepted(s->door, fd, now, NULL);
+        close(fd);
+    }
+    inter_door_tick(s->door, now);
 }
 
 static bool has_port(const char *where) {
@@ -52,6 +83,8 @@ static enum neb_status bind_at(struct agent_ipc *s, const char *where, const uin
         zmq_setsockopt(s->remote, ZMQ_TCP_MAXRT, &dead, sizeof dead) != 0 ||
         zmq_setsockopt(s->remote, ZMQ_CURVE_SECRETKEY, secret, AGENT_IPC_KEY) != 0 ||
         zmq_setsockopt(s->remote, ZMQ_ZAP_DOMAIN, DOMAIN, strlen(DOMAIN)) != 0 ||
+        !(s->monitor = inter_monitor_open(s->remote_ctx, s->remote,
+                                          ZMQ_EVENT_LISTENING | ZMQ_EVENT_ACCEPTED)) ||
         zmq_bind(s->remote, endpoint) != 0 ||
         zmq_getsockopt(s->remote, ZMQ_LAST_ENDPOINT, s->endpoint, &n) != 0)
         return neb_fail(NEB_ERR_IO,
@@ -70,8 +103,13 @@ static enum neb_status bind_at(struct agent_ipc *s, const char *where, const uin
 enum neb_status agent_ipc_remote_listen(struct agent_ipc *s, const char *where) {
     uint8_t secret[AGENT_IPC_KEY];
     if (crypto_box_keypair(s->public, secret) != 0 || !(s->remote_ctx = zmq_ctx_new()) ||
-        !(s->remote = zmq_socket(s->remote_ctx, ZMQ_ROUTER)))
+        !(s->remote = zmq_socket(s->remote_ctx, ZMQ_ROUTER)) ||
+        !(s->door = malloc(sizeof *s->door))) {
+        close_remote(s);
         return neb_fail(NEB_ERR_NOMEM, "out of memory listening for workers");
+    }
+    inter_door_init(s->door, "port of workers", &rate);
+    s->look = look;
     enum neb_status st = sec_zap_create(s->remote_ctx, DOMAIN, &s->zap);
     if (st == NEB_OK)
         st = bind_at(s, where, secret);
@@ -100,6 +138,18 @@ void agent_ipc_remote_admit(struct agent_ipc *s, const uint8_t (*keys)[AGENT_IPC
     free(m);
 }
 
+void agent_ipc_remote_welcome(struct agent_ipc *s, const struct agent_ipc_client *from) {
+    struct sockaddr_storage a = {0};
+    struct sockaddr_in *four = (void *)&a;
+    struct sockaddr_in6 *six = (void *)&a;
+    if (inet_pton(AF_INET, from->address, &four->sin_addr) == 1)
+        a.ss_family = AF_INET;
+    else if (inet_pton(AF_INET6, from->address, &six->sin6_addr) == 1)
+        a.ss_family = AF_INET6;
+    if (s->door)
+        inter_door_welcome(s->door, &(struct inter_visitor){.from = sec_source_of(&a)}, neb_now());
+}
+
 uint64_t agent_ipc_remote_refused(const struct agent_ipc *s) {
-    return s->zap ? sec_zap_refused(s->zap) : 0;
+    return (s->zap ? sec_zap_refused(s->zap) : 0) + (s->door ? s->door->refused : 0);
 }

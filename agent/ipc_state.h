@@ -3,6 +3,7 @@
 #define AGENT_IPC_STATE_H
 #include "agent/ipc.h"
 
+struct inter_door;
 struct sec_zap;
 
 // Between hosts of one cluster a worker need not be given up within seconds, as a dead link is.
@@ -13,8 +14,10 @@ struct agent_ipc {
     bool server;
     bool framed; // of a client: its socket is TCP
     // of a server that listens for other hosts
-    void *remote_ctx, *remote;
+    void *remote_ctx, *remote, *monitor; // monitor: tells of connections
+    struct inter_door *door;
     void (*close_remote)(struct agent_ipc *s);
+    void (*look)(struct agent_ipc *s); // who has come
     struct sec_zap *zap;
     char endpoint[AGENT_IPC_ENDPOINT_MAX];
     uint8_t public[AGENT_IPC_KEY];

@@ -3,6 +3,7 @@
 #include "agent/base/log.h"
 #include "agent/web_guard.h"
 #include "agent/web_tls.h"
+#include "inter/door.h"
 #include "security/locked.h"
 
 #include <arpa/inet.h>
@@ -30,6 +31,9 @@ enum {
     STACK = 1 << 20,
     BACKLOG = 32
 };
+// Connections that show no token, where each costs a TLS handshake.
+static const struct inter_door_rate rate = {
+    .burst = 64, .second = 8, .all_burst = 256, .all_second = 64};
 static const neb_ns watched_for = 10 * NEB_S, exchange_within = 20 * NEB_S;
 static const char priorities[] = "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2:%SERVER_PRECEDENCE";
 
@@ -43,6 +47,8 @@ static const struct {
 struct connection {
     int fd;       // -1: a free place
     neb_ns since; // begin, or the end of its last answer
+    struct inter_visitor visitor;
+    bool known;
 };
 
 struct server { // with one certificate, as long as that is not renewed
@@ -58,12 +64,13 @@ struct agent_web {
     neb_ns before_until;
     struct agent_web_tls_files files;
     char listen[128];
-    bool secure;
+    bool secure, asks_token;
     struct MHD_Response *page;
     pthread_mutex_t lock;
     struct MHD_Response *answers[TEXTS];        // under lock; NULL: not yet
     struct connection connections[CONNECTIONS]; // under lock
-    _Atomic uint64_t seen;                      // neb_now of the last request for the history
+    struct inter_door door; // under lock; where TLS is spoken for who has a token
+    _Atomic uint64_t seen;  // neb_now of the last request for the history
 };
 
 // ---- the address ----------------------------------------------------------------------------------------------
@@ -209,6 +216,25 @@ static enum MHD_Result serve(struct agent_web *w, struct MHD_Connection *c, cons
     return answer(c, MHD_HTTP_NOT_FOUND, "Not Found", NULL, NULL);
 }
 
+static struct connection *connection_of(struct MHD_Connection *c) {
+    const union MHD_ConnectionInfo *i =
+        MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    return i ? i->socket_context : NULL;
+}
+
+// Who has shown the token is no stranger, and nor is its address.
+static void welcome(const struct server *s, struct MHD_Connection *c) {
+    struct agent_web *w = s->web;
+    struct connection *k = connection_of(c);
+    if (!w->asks_token || !k)
+        return;
+    pthread_mutex_lock(&w->lock);
+    if (!k->known)
+        inter_door_welcome(&w->door, &k->visitor, neb_now());
+    k->known = true;
+    pthread_mutex_unlock(&w->lock);
+}
+
 // Called when the head is complete, and answered then: a body, which no request of ours has, closes the connection unread.
 static enum MHD_Result on_request(void *user, struct MHD_Connection *c, const char *path,
                                   const char *method, const char *version, const char *body,
@@ -223,8 +249,8 @@ static enum MHD_Result on_request(void *user, struct MHD_Connection *c, const ch
         .cookies = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Cookie"),
         .query_token = MHD_lookup_connection_value(c, MHD_GET_ARGUMENT_KIND, "token")};
     switch (agent_web_judge(s->guard, &ask)) {
-    case AGENT_WEB_PASS: return serve(s->web, c, path);
-    case AGENT_WEB_LOGIN: return log_in(s, c);
+    case AGENT_WEB_PASS: welcome(s, c); return serve(s->web, c, path);
+    case AGENT_WEB_LOGIN: welcome(s, c); return log_in(s, c);
     case AGENT_WEB_METHOD:
         return answer(c, MHD_HTTP_METHOD_NOT_ALLOWED, "Method Not Allowed", "Allow", "GET");
     case AGENT_WEB_FORBIDDEN: return answer(c, MHD_HTTP_FORBIDDEN, "Forbidden", NULL, NULL);
@@ -262,10 +288,15 @@ static void on_connection(void *user, struct MHD_Connection *c, void **place,
         for (int i = 0; i < CONNECTIONS && !free_place; i++)
             if (w->connections[i].fd < 0)
                 free_place = &w->connections[i];
+        struct inter_visitor visitor = {0};
+        int fd = fd_of(c);
+        neb_ns now = neb_now();
+        if (w->secure && w->asks_token && fd >= 0)
+            (void)!inter_door_accepted(&w->door, fd, now, &visitor);
         if (free_place)
-            *free_place = (struct connection){.fd = fd_of(c), .since = neb_now()};
-        else if (fd_of(c) >= 0)
-            shutdown(fd_of(c), SHUT_RDWR);
+            *free_place = (struct connection){.fd = fd, .since = now, .visitor = visitor};
+        else if (fd >= 0)
+            shutdown(fd, SHUT_RDWR);
         *place = free_place;
     }
     pthread_mutex_unlock(&w->lock);
@@ -275,9 +306,7 @@ static void on_answered(void *user, struct MHD_Connection *c, void **state,
                         enum MHD_RequestTerminationCode why) {
     struct agent_web *w = user;
     (void)state, (void)why;
-    const union MHD_ConnectionInfo *i =
-        MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
-    struct connection *k = i ? i->socket_context : NULL;
+    struct connection *k = connection_of(c);
     if (!k)
         return;
     pthread_mutex_lock(&w->lock);
@@ -431,6 +460,8 @@ enum neb_status agent_web_start(const struct agent_web_config *c, struct agent_w
     if (!w)
         return neb_fail(NEB_ERR_NOMEM, "out of memory for the status page");
     pthread_mutex_init(&w->lock, NULL);
+    inter_door_init(&w->door, "status page", &rate);
+    w->asks_token = c->token != NULL;
     for (int i = 0; i < CONNECTIONS; i++)
         w->connections[i].fd = -1;
     snprintf(w->listen, sizeof w->listen, "%s", c->listen);
@@ -463,6 +494,7 @@ void agent_web_stop(struct agent_web **wp) {
             MHD_destroy_response(w->answers[i]);
     if (w->page)
         MHD_destroy_response(w->page);
+    inter_door_end(&w->door);
     pthread_mutex_destroy(&w->lock);
     free(w);
     *wp = NULL;

@@ -1,6 +1,7 @@
 #include "inter/door.h"
 
 #include "agent/base/log.h"
+#include "security/source.h"
 
 #include <fcntl.h>
 #include <netdb.h>
@@ -85,17 +86,19 @@ static uint32_t known_at(const struct inter_door *d, uint64_t from) {
     return i;
 }
 
-static void say_who(struct inter_door *d, int fd, neb_ns now, bool all) {
-    struct sockaddr_storage a;
-    socklen_t n = sizeof a;
+static void say_who(struct inter_door *d, const struct sockaddr_storage *who, neb_ns now,
+                    bool all) {
     char host[64] = "an address";
     d->refused++;
     d->refused_all += all;
     if (d->said && now - d->said < say_every)
         return;
     d->said = now;
-    if (getpeername(fd, (struct sockaddr *)&a, &n) == 0)
-        (void)!getnameinfo((struct sockaddr *)&a, n, host, sizeof host, NULL, 0, NI_NUMERICHOST);
+    if (who)
+        (void)!getnameinfo((const void *)who,
+                           who->ss_family == AF_INET ? sizeof(struct sockaddr_in)
+                                                     : sizeof(struct sockaddr_in6),
+                           host, sizeof host, NULL, 0, NI_NUMERICHOST);
     neb_warn("%s: %s%s open%s connections without end and do%s not introduce %s: %u a second are "
              "heard of %s (cut since the start, of all addresses: %llu)",
              d->what, all ? "many addresses, the last of them " : "",
@@ -104,13 +107,15 @@ static void say_who(struct inter_door *d, int fd, neb_ns now, bool all) {
              all ? "them all" : "it", (unsigned long long)d->refused);
 }
 
-bool inter_door_take(struct inter_door *d, uint64_t from, int fd, neb_ns now,
-                     struct inter_visitor *out) {
+bool inter_door_take(struct inter_door *d, uint64_t from, const struct sockaddr_storage *who,
+                     neb_ns now, struct inter_visitor *out) {
+    struct inter_visitor none;
+    out = out ? out : &none;
     *out = (struct inter_visitor){.from = from};
     if (!from)
         return true;
     if (!sec_source_rate_take(&d->sources, from, now)) {
-        say_who(d, fd, now, false);
+        say_who(d, who, now, false);
         keep_out(d, from, now);
         return false;
     }
@@ -119,13 +124,22 @@ bool inter_door_take(struct inter_door *d, uint64_t from, int fd, neb_ns now,
     neb_ns at = d->all_next > now ? d->all_next : now;
     if (at - now > d->all_ahead) {
         sec_source_rate_give_back(&d->sources, from);
-        say_who(d, fd, now, true);
+        say_who(d, who, now, true);
         close_to_strangers(d, now);
         return false;
     }
     d->all_next = at + d->all_gap;
     out->counted = true;
     return true;
+}
+
+bool inter_door_accepted(struct inter_door *d, int fd, neb_ns now, struct inter_visitor *out) {
+    struct sockaddr_storage who;
+    bool is_there = sec_address_of_peer(fd, &who);
+    if (inter_door_take(d, is_there ? sec_source_of(&who) : 0, is_there ? &who : NULL, now, out))
+        return true;
+    shutdown(fd, SHUT_RDWR);
+    return false;
 }
 
 void inter_door_welcome(struct inter_door *d, const struct inter_visitor *v, neb_ns now) {

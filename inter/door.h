@@ -12,6 +12,8 @@
 #include "inter/syn_filter.h"
 #include "security/source_rate.h"
 
+struct sockaddr_storage;
+
 enum { INTER_DOOR_KNOWN_MAX = INTER_SYN_FILTER_MAX };
 
 struct inter_door_rate { // so many connections at once, then so many a second
@@ -44,10 +46,12 @@ struct inter_visitor { // of one connection
 void inter_door_init(struct inter_door *d, const char *what, const struct inter_door_rate *rate);
 // The descriptor that listens is duplicated; later ones are not taken.
 void inter_door_listens(struct inter_door *d, int fd);
-// Whether this connection may go on; if not, the caller cuts it. fd: of the connection, to name it in the log.
-bool inter_door_take(struct inter_door *d, uint64_t from, int fd, neb_ns now,
-                     struct inter_visitor *out);
-// It has said who it is, and is nobody who is to be kept out. once: it was counted, and is no more.
+// Whether this connection may go on; if not, the caller cuts it. who: to be named in the log; NULL: not known. out: may be NULL.
+bool inter_door_take(struct inter_door *d, uint64_t from, const struct sockaddr_storage *who,
+                     neb_ns now, struct inter_visitor *out);
+// Both of a descriptor that was accepted, and cut where it may not go on.
+bool inter_door_accepted(struct inter_door *d, int fd, neb_ns now, struct inter_visitor *out);
+// It has said who it is, and is nobody who is to be kept out: it is counted no more. Once a connection.
 void inter_door_welcome(struct inter_door *d, const struct inter_visitor *v, neb_ns now);
 // Now and then: who may come again.
 void inter_door_tick(struct inter_door *d, neb_ns now);

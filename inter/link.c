@@ -442,12 +442,9 @@ void inter_link_destroy(struct inter_link **lp) {
     for (uint32_t i = 0; i < l->n_peers; i++)
         link_peer_close(l, &l->peers[i]);
     link_guard_end(l);
-    if (l->router) {
-        zmq_socket_monitor(l->router, NULL, 0);
+    inter_monitor_close(l->router_mon, l->router);
+    if (l->router)
         zmq_close(l->router);
-    }
-    if (l->router_mon)
-        zmq_close(l->router_mon);
     sec_zap_destroy(&l->zap);
     if (l->own_ctx && l->ctx)
         zmq_ctx_term(l->ctx);

@@ -10,7 +10,6 @@
 // are too many of them.
 #include "agent/base/log.h"
 #include "inter/link_state.h"
-#include "security/source.h"
 
 #include <fcntl.h>
 #include <string.h>
@@ -73,8 +72,7 @@ void link_guard_accepted(struct inter_link *l, int zmq_fd) {
         return; // gone again
     neb_ns now = neb_now();
     struct inter_visitor visitor;
-    if (!inter_door_take(&l->door, sec_source_of_peer(fd), fd, now, &visitor)) {
-        shutdown(fd, SHUT_RDWR);
+    if (!inter_door_accepted(&l->door, fd, now, &visitor)) {
         close(fd);
         return;
     }

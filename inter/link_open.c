@@ -12,8 +12,6 @@
     (ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |                  \
      ZMQ_EVENT_HANDSHAKE_FAILED_AUTH)
 
-static int set_int(void *s, int option, int v) { return zmq_setsockopt(s, option, &v, sizeof v); }
-
 struct inter_tcp_counts link_conn_counts(const struct conn *c) {
     return inter_tcp_counts(c->fd);
 }
@@ -78,12 +76,9 @@ void link_conn_close(struct inter_link *l, struct peer *p, struct conn *c) {
         shutdown(c->fd, SHUT_RDWR);
         close(c->fd);
     }
-    if (c->sock) {
-        zmq_socket_monitor(c->sock, NULL, 0);
+    inter_monitor_close(c->mon, c->sock);
+    if (c->sock)
         zmq_close(c->sock);
-    }
-    if (c->mon)
-        zmq_close(c->mon);
     *c = (struct conn){.fd = -1, .zmq_fd = -1};
 }
 
@@ -138,22 +133,6 @@ static bool set_options(const struct inter_link *l, void *s, enum inter_socket_r
                           SEC_KEY_BYTES) == 0;
 }
 
-// ZeroMQ's I/O thread tells of events, and waits where there is no room for one, all connections with it: for ever where the reader is about to
-// end. So there is room for all that come; inter/door.h bounds how many those are.
-static void *monitor(struct inter_link *l, void *s, int events) {
-    char name[64];
-    snprintf(name, sizeof name, "inproc://nebula.mon.%p.%u", (void *)l, l->mon_serial++);
-    if (zmq_socket_monitor(s, name, events) != 0)
-        return NULL;
-    void *m = zmq_socket(l->ctx, ZMQ_PAIR);
-    if (m && (set_int(m, ZMQ_LINGER, 0) != 0 || set_int(m, ZMQ_RCVHWM, 0) != 0 ||
-              zmq_connect(m, name) != 0)) {
-        zmq_close(m);
-        m = NULL;
-    }
-    return m;
-}
-
 void link_conn_dial(struct inter_link *l, struct peer *p, uint32_t index) {
     struct conn *c = &p->s[DIALED].c[index];
     const struct sec_public *me = sec_identity_public(l->cfg.identity);
@@ -167,9 +146,9 @@ void link_conn_dial(struct inter_link *l, struct peer *p, uint32_t index) {
           zmq_setsockopt(c->sock, ZMQ_CURVE_SERVERKEY, p->member.pub.curve, SEC_KEY_BYTES) != 0 ||
           zmq_setsockopt(c->sock, ZMQ_CURVE_PUBLICKEY, me->curve, SEC_KEY_BYTES) != 0;
     if (!bad)
-        c->mon = monitor(l, c->sock,
-                         ZMQ_EVENT_CONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED |
-                             ZMQ_EVENT_DISCONNECTED | HANDSHAKE_FAILED);
+        c->mon = inter_monitor_open(l->ctx, c->sock,
+                                    ZMQ_EVENT_CONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED |
+                                        ZMQ_EVENT_DISCONNECTED | HANDSHAKE_FAILED);
     if (bad || !c->mon || zmq_connect(c->sock, where) != 0) {
         neb_warn("link to %s: cannot dial %s: %s", p->member.pub.name, where,
                  zmq_strerror(zmq_errno()));
@@ -221,23 +200,12 @@ void link_set_retire(struct inter_link *l, struct peer *p, int which) {
     }
 }
 
-// One monitor event: event number (u16) and value (u32), then the address. false: none.
-static bool monitor_read(void *mon, uint16_t *event, int *value) {
-    uint8_t b[6], address[256];
-    if (zmq_recv(mon, b, sizeof b, ZMQ_DONTWAIT) != (int)sizeof b)
-        return false;
-    zmq_recv(mon, address, sizeof address, ZMQ_DONTWAIT);
-    memcpy(event, b, 2); // in the byte order of this host, which wrote it
-    memcpy(value, b + 2, 4);
-    return true;
-}
-
 void link_dial_events(struct inter_link *l, struct peer *p, int which, uint32_t index) {
     struct set *s = &p->s[which];
     struct conn *c = &s->c[index];
     uint16_t event;
     int value;
-    while (c->mon && monitor_read(c->mon, &event, &value)) {
+    while (c->mon && inter_monitor_read(c->mon, &event, &value)) {
         if (event == ZMQ_EVENT_CONNECTED)
             link_conn_watch(l, p, c, value);
         else if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED && !c->hello_at) {
@@ -259,7 +227,7 @@ void link_dial_events(struct inter_link *l, struct peer *p, int which, uint32_t 
 void link_router_events(struct inter_link *l) {
     uint16_t event;
     int fd;
-    while (l->router_mon && monitor_read(l->router_mon, &event, &fd)) {
+    while (l->router_mon && inter_monitor_read(l->router_mon, &event, &fd)) {
         if (event == ZMQ_EVENT_ACCEPTED || event == ZMQ_EVENT_LISTENING) {
             (event == ZMQ_EVENT_ACCEPTED ? link_guard_accepted : link_guard_listens)(l, fd);
             continue;
@@ -300,12 +268,13 @@ enum neb_status link_listen(struct inter_link *l, const char *where) {
 #ifdef ZMQ_ZAP_ENFORCE_DOMAIN
     // A DRAFT option. Without it a listener with no ZAP handler would admit anybody: the handler is
     // bound before this socket and outlives it, and sender() refuses what carries no User-Id.
-    if (set_int(l->router, ZMQ_ZAP_ENFORCE_DOMAIN, 1) != 0)
+    int enforce = 1;
+    if (zmq_setsockopt(l->router, ZMQ_ZAP_ENFORCE_DOMAIN, &enforce, sizeof enforce) != 0)
         return neb_fail(NEB_ERR_IO, "listen: ZAP_ENFORCE_DOMAIN: %s", zmq_strerror(zmq_errno()));
 #endif
-    l->router_mon = monitor(l, l->router,
-                            ZMQ_EVENT_LISTENING | ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED |
-                                ZMQ_EVENT_CLOSED);
+    l->router_mon = inter_monitor_open(l->ctx, l->router,
+                                       ZMQ_EVENT_LISTENING | ZMQ_EVENT_ACCEPTED |
+                                           ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED);
     if (!l->router_mon || zmq_bind(l->router, endpoint) != 0)
         return neb_fail(NEB_ERR_IO, "cannot listen on %s: %s", where, zmq_strerror(zmq_errno()));
     size_t n = sizeof endpoint;

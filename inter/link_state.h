@@ -35,6 +35,7 @@
 #include "agent/base/bytes.h"
 #include "inter/door.h"
 #include "inter/link.h"
+#include "inter/monitor.h"
 #include "inter/rate_limit.h"
 #include "inter/socket_profile.h"
 #include "inter/stripes.h"
@@ -141,7 +142,7 @@ struct inter_link {
     bool bbr; // is what connections get, asked for or as the system's
     struct sec_zap *zap;
     void *router, *router_mon;
-    uint32_t port, n_peers, self, mon_serial;
+    uint32_t port, n_peers, self;
     uint64_t last_session, last_way;
     neb_ns deadline;
     struct inter_bucket bucket;

@@ -27,13 +27,18 @@ uint64_t sec_source_of(const struct sockaddr_storage *a) {
 }
 
 // Not getpeername: that knows nobody any more where the other end has reset the connection.
-uint64_t sec_source_of_peer(int fd) {
+bool sec_address_of_peer(int fd, struct sockaddr_storage *out) {
     static const socklen_t lengths[] = {sizeof(struct sockaddr_in6), sizeof(struct sockaddr_in)};
-    struct sockaddr_storage a = {.ss_family = AF_UNSPEC};
+    memset(out, 0, sizeof *out);
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
         socklen_t n = lengths[i]; // at most what the family has
-        if (getsockopt(fd, SOL_SOCKET, SO_PEERNAME, &a, &n) == 0)
-            return sec_source_of(&a);
+        if (getsockopt(fd, SOL_SOCKET, SO_PEERNAME, out, &n) == 0)
+            return true;
     }
-    return 0;
+    return false;
+}
+
+uint64_t sec_source_of_peer(int fd) {
+    struct sockaddr_storage a;
+    return sec_address_of_peer(fd, &a) ? sec_source_of(&a) : 0;
 }

@@ -8,12 +8,15 @@
 #ifndef SEC_SOURCE_H
 #define SEC_SOURCE_H
 #include <netinet/in.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/socket.h>
 
 // To compare, not to print. IPv4 lies at 0:ffff:a:b::/64, where no IPv6 is given out. 0: neither of them, or the host itself (::1).
 uint64_t sec_source_of(const struct sockaddr_storage *a);
-// The other end of a connection; 0: it has none any more.
+// The other end of a connection, also after it has reset it. false: this is none.
+bool sec_address_of_peer(int fd, struct sockaddr_storage *out);
+// Its source; 0: there is none.
 uint64_t sec_source_of_peer(int fd);
 
 #endif

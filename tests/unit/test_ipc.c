@@ -5,6 +5,7 @@
 #include "agent/ipc.h"
 #include "tests/testing.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>
 #include <setjmp.h>
@@ -13,6 +14,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -292,6 +294,73 @@ static void test_remote(void **state) {
     zmq_ctx_term(zctx);
 }
 
+// Connections to the port of workers that come to no handshake, from addresses of 127.0.0.0/8: those that are still open when all were looked at.
+static int come(struct agent_ipc *server, const char *endpoint, uint32_t from, uint32_t step,
+                int n) {
+    enum { MOST = 400 };
+    int fds[MOST], open = 0;
+    struct sockaddr_in to = {.sin_family = AF_INET}, at = {.sin_family = AF_INET};
+    struct agent_ipc_client who;
+    struct agent_ipc_msg m;
+    unsigned port = 0;
+    assert_true(n <= MOST && sscanf(endpoint, "tcp://127.0.0.1:%u", &port) == 1);
+    to.sin_port = htons((uint16_t)port);
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    for (int i = 0; i < n; i++) {
+        at.sin_addr.s_addr = htonl(from + step * (uint32_t)i);
+        fds[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        assert_true(fds[i] >= 0 && bind(fds[i], (struct sockaddr *)&at, sizeof at) == 0);
+        (void)!connect(fds[i], (struct sockaddr *)&to, sizeof to);
+        assert_int_equal(agent_ipc_recv(server, &who, &m), NEB_ERR_AGAIN);
+    }
+    for (int i = 0; i < 100; i++) {
+        assert_int_equal(agent_ipc_recv(server, &who, &m), NEB_ERR_AGAIN);
+        neb_sleep(2 * NEB_MS);
+    }
+    for (int i = 0; i < n; i++) {
+        char b[256];
+        ssize_t k;
+        while ((k = recv(fds[i], b, sizeof b, 0)) > 0) // its greeting
+            ;
+        struct sockaddr_in peer;
+        socklen_t size = sizeof peer; // of those that the kernel dropped there is none
+        open += k < 0 && errno == EAGAIN && getpeername(fds[i], (void *)&peer, &size) == 0;
+        close(fds[i]);
+    }
+    return open;
+}
+
+// A host, and all hosts that no worker has come from, get so many connections; where one has come from is heard beside them.
+static void test_door(void **state) {
+    (void)state;
+    void *zctx = zmq_ctx_new();
+    struct agent_ipc *server = NULL, *client = NULL;
+    struct agent_ipc_client from = {0};
+    struct agent_ipc_remote own = {0};
+    neb_log_set_sink(testing_drop, NULL);
+    assert_int_equal(agent_ipc_listen(zctx, path, &server), NEB_OK);
+    assert_int_equal(agent_ipc_remote_listen(server, "127.0.0.1"), NEB_OK);
+    assert_int_equal(crypto_box_keypair(own.public, own.secret), 0);
+    agent_ipc_remote_tell(server, &own);
+    agent_ipc_remote_admit(server, (const uint8_t(*)[AGENT_IPC_KEY]) & own.public, 1);
+    assert_int_equal(agent_ipc_remote_connect(zctx, &own, &client), NEB_OK);
+    exchange_parts(server, client, own.public, &from);
+    agent_ipc_remote_welcome(server, &from);
+    agent_ipc_destroy(&client);
+    int one = come(server, own.endpoint, 0x7f000009, 0, 200);
+    assert_in_range(one, 64, 64 + 32); // and what came meanwhile
+    uint64_t refused = agent_ipc_remote_refused(server);
+    assert_true(refused > 0);
+    come(server, own.endpoint, 0x7f000100, 1, 400);
+    assert_true(agent_ipc_remote_refused(server) > refused);
+    assert_int_equal(agent_ipc_remote_connect(zctx, &own, &client), NEB_OK);
+    exchange_parts(server, client, own.public, &from);
+    neb_log_set_sink(NULL, NULL);
+    agent_ipc_destroy(&client);
+    agent_ipc_destroy(&server);
+    zmq_ctx_term(zctx);
+}
+
 static void test_is_here(void **state) {
     (void)state;
     void *zctx = zmq_ctx_new();
@@ -363,6 +432,7 @@ int main(void) {
         cmocka_unit_test(test_interrupted),
         cmocka_unit_test(test_malformed_is_dropped),
         cmocka_unit_test(test_remote),
+        cmocka_unit_test(test_door),
         cmocka_unit_test(test_is_here),
         cmocka_unit_test(test_child_output_and_end),
         cmocka_unit_test(test_stubborn_child_is_killed),

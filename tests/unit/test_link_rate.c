@@ -184,8 +184,7 @@ static const struct inter_door_rate few = {
 static struct inter_door door;
 
 static bool take(uint64_t from, neb_ns now, struct inter_visitor *v) {
-    struct inter_visitor none;
-    return inter_door_take(&door, from, -1, now, v ? v : &none);
+    return inter_door_take(&door, from, NULL, now, v);
 }
 
 // A flood of many addresses, each within its own rate, gets what all strangers together may have; who is known is not one of them.

@@ -9,6 +9,7 @@
 #include "tests/testing.h"
 
 #include <arpa/inet.h>
+#include <openssl/ssl.h>
 #include <openssl/x509v3.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -358,6 +359,88 @@ static void test_server(void **state) {
     agent_web_stop(&w);
 }
 
+// ---- strangers ------------------------------------------------------------------------------------------------
+
+static int dial(uint16_t port, uint32_t from) {
+    struct sockaddr_in to = {.sin_family = AF_INET,
+                             .sin_port = htons(port),
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)},
+                       at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(from)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(fd >= 0 && bind(fd, (struct sockaddr *)&at, sizeof at) == 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
+    return fd;
+}
+
+// Whether who comes from there and says nothing is waited for.
+static bool is_waited_for(uint16_t port, uint32_t from) {
+    struct timeval limit = {.tv_usec = 3000};
+    char b;
+    int fd = dial(port, from);
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    bool waited = recv(fd, &b, 1, 0) < 0;
+    close(fd);
+    return waited;
+}
+
+static bool is_served(uint16_t port, uint32_t from, const char *with_token) {
+    char text[256], out[4096] = "";
+    SSL_CTX *ctx = SSL_CTX_new(TLS_client_method());
+    SSL *ssl = SSL_new(ctx);
+    int fd = dial(port, from), n;
+    assert_true(ssl && SSL_set_fd(ssl, fd));
+    if (SSL_connect(ssl) == 1) {
+        n = snprintf(text, sizeof text,
+                     "GET /metrics HTTP/1.1\r\nAuthorization: Bearer %s\r\n" CLOSE, with_token);
+        if (SSL_write(ssl, text, n) != n || SSL_read(ssl, out, sizeof out - 1) <= 0)
+            out[0] = 0;
+    }
+    SSL_free(ssl);
+    SSL_CTX_free(ctx);
+    close(fd);
+    return says(out, " 200 OK");
+}
+
+// A TLS handshake costs more than the answer: an address gets so many without the token, and all of them together; who has shown it, any number.
+static void test_door(void **state) {
+    enum { KNOWN = 0x7f000001, ONE = 0x7f000009, MANY = 0x7f000100 };
+    const struct folder *f = *state;
+    struct agent_web_tls own;
+    struct agent_web_tls_files files;
+    struct agent_web *w = NULL;
+    char path[NEB_PATH_MAX], listen[32];
+    uint16_t port = 0;
+    int n = 0, all = 0;
+    in_folder(f, "token", token, path);
+    assert_int_equal(agent_web_tls_own(f->path, "127.0.0.1", &own, &files), NEB_OK);
+    agent_web_tls_free(&own);
+    neb_log_set_sink(testing_drop, NULL);
+    for (int i = 0; i < 50 && !w; i++) {
+        port = (uint16_t)(20000 + (getpid() * 7 + i * 131) % 11990);
+        snprintf(listen, sizeof listen, "127.0.0.1:%u", port);
+        const struct agent_web_config c = {
+            .listen = listen, .token = path, .cert = files.cert, .key = files.key};
+        if (agent_web_start(&c, &w) != NEB_OK)
+            w = NULL;
+    }
+    assert_non_null(w);
+    agent_web_publish(w, strdup("{}"), strdup("{}"), strdup("m 1\n"));
+    for (int i = 0; i < 100; i++)
+        assert_true(is_served(port, KNOWN, token));
+    assert_false(is_served(port, KNOWN, "another token of some length"));
+    while (n < 200 && is_waited_for(port, ONE))
+        n++;
+    assert_in_range(n, 64, 110); // 8 a second while it took its time
+    assert_true(is_waited_for(port, ONE + 1));
+    while (all < 2000 && is_waited_for(port, MANY + (uint32_t)all))
+        all++;
+    assert_in_range(all, 100, 1999);
+    for (int i = 0; i < 20; i++)
+        assert_true(is_served(port, KNOWN, token));
+    neb_log_set_sink(NULL, NULL);
+    agent_web_stop(&w);
+}
+
 static void test_config(void **state) {
     struct agent_web *w = NULL;
     static const char *const bad[] = {"0",        "65536",    "port",  "host:80", ":80",
@@ -401,6 +484,7 @@ int main(void) {
 #endif
         cmocka_unit_test_setup_teardown(test_renewal, make_folder, remove_folder),
         cmocka_unit_test(test_server),
+        cmocka_unit_test_setup_teardown(test_door, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_config, make_folder, remove_folder),
     };
     return cmocka_run_group_tests(tests, init, NULL);
