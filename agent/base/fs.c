@@ -365,8 +365,12 @@ enum neb_status neb_fs_remove(const char *path) {
 }
 
 static int remove_entry(const char *path, const struct stat *info, int type, struct FTW *ftw) {
-    (void)info, (void)type, (void)ftw;
-    return remove(path);
+    (void)ftw;
+    if (remove(path) != 0)
+        return -1;
+    if (type == FTW_F) // a large file takes its time, a folder of them seconds
+        neb_moved_add((uint64_t)info->st_size);
+    return 0;
 }
 
 enum neb_status neb_fs_remove_tree(const char *path) {

@@ -188,6 +188,27 @@ static enum neb_status wait_for(struct rank r, double *seconds) {
     return st;
 }
 
+// A folder of checkpoints that goes: the listener is called between its files.
+static void test_remove(void **state) {
+    (void)state;
+    enum { FILES = 5, BYTES = 1000 };
+    char sub_dir[300], file[320], text[BYTES] = "x";
+    struct heard h = listen();
+    snprintf(sub_dir, sizeof sub_dir, "%s/gone", dir);
+    assert_int_equal(neb_fs_mkdirs(sub_dir, 0700), NEB_OK);
+    for (int i = 0; i < FILES; i++) {
+        snprintf(file, sizeof file, "%s/%d", sub_dir, i);
+        assert_int_equal(neb_fs_write(file, text, sizeof text, 0600), NEB_OK);
+    }
+    uint64_t before = neb_moved();
+    neb_moved_listen(hear, &h);
+    assert_int_equal(neb_fs_remove_tree(sub_dir), NEB_OK);
+    neb_moved_listen(NULL, NULL);
+    assert_int_equal(h.n, FILES);
+    assert_true(neb_moved() - before >= FILES * BYTES);
+    assert_false(neb_fs_exists(sub_dir));
+}
+
 // For as long as it grows, several times the time that it may stand still; and no longer.
 static void test_parts(void **state) {
     (void)state;
@@ -206,9 +227,10 @@ static void test_parts(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_checkpoint),
-                                       cmocka_unit_test(test_says), cmocka_unit_test(test_digest),
-                                       cmocka_unit_test(test_wait), cmocka_unit_test(test_parts)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_checkpoint), cmocka_unit_test(test_says),
+        cmocka_unit_test(test_digest),     cmocka_unit_test(test_wait),
+        cmocka_unit_test(test_parts),      cmocka_unit_test(test_remove)};
     strcpy(dir, "/tmp/nebula-moved-XXXXXX");
     if (!mkdtemp(dir) || !(words = calloc(WORDS, sizeof *words)))
         return 1;
