@@ -153,4 +153,10 @@ blobs() { find "$T/$1/blobs" -type f 2>/dev/null | wc -l; }
     fail "still there: $("$nebula" jobs --home "$T/a" --json), $(ls "$T/a/jobs"), $(blobs a) updates"
 [[ -d $T/b/jobs/$id ]] || fail "it was forgotten at beta too"
 "$nebula" ledger verify "$T/a" >/dev/null || fail "nebula ledger verify after that"
+
+# Beta cannot go on with what alpha has forgotten, and hears why; it keeps what it has, and nothing comes back at alpha.
+"$nebula" resume "$id" --home "$T/b" >/dev/null || fail "resume at beta alone"
+wait_for 60 "beta hears why not" has 'alpha refuses it: a job of this id has ended at agent "alpha" and was removed' "$T/b.log"
+wait_for 60 "beta stops" is b stopped
+[[ $("$nebula" jobs --home "$T/a" --json) == '[]' && ! -e $T/a/jobs/$id && -d $T/b/jobs/$id ]] || fail "it came back: $("$nebula" jobs --home "$T/a" --json)"
 echo "a job goes on at both sites, whichever of them is asked"
