@@ -9,7 +9,6 @@
 #include "security/source.h"
 #include "security/zap.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <sodium.h>
 #include <stdlib.h>
@@ -139,15 +138,9 @@ void agent_ipc_remote_admit(struct agent_ipc *s, const uint8_t (*keys)[AGENT_IPC
 }
 
 void agent_ipc_remote_welcome(struct agent_ipc *s, const struct agent_ipc_client *from) {
-    struct sockaddr_storage a = {0};
-    struct sockaddr_in *four = (void *)&a;
-    struct sockaddr_in6 *six = (void *)&a;
-    if (inet_pton(AF_INET, from->address, &four->sin_addr) == 1)
-        a.ss_family = AF_INET;
-    else if (inet_pton(AF_INET6, from->address, &six->sin6_addr) == 1)
-        a.ss_family = AF_INET6;
     if (s->door)
-        inter_door_welcome(s->door, &(struct inter_visitor){.from = sec_source_of(&a)}, neb_now());
+        inter_door_welcome(
+            s->door, &(struct inter_visitor){.from = sec_source_of_text(from->address)}, neb_now());
 }
 
 uint64_t agent_ipc_remote_refused(const struct agent_ipc *s) {

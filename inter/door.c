@@ -142,22 +142,28 @@ bool inter_door_accepted(struct inter_door *d, int fd, neb_ns now, struct inter_
     return false;
 }
 
-void inter_door_welcome(struct inter_door *d, const struct inter_visitor *v, neb_ns now) {
-    if (!v->from)
+void inter_door_know(struct inter_door *d, uint64_t from, neb_ns now) {
+    uint32_t i = known_at(d, from);
+    if (!from)
         return;
-    sec_source_rate_give_back(&d->sources, v->from);
-    d->all_next -= v->counted ? d->all_gap : 0;
-    uint32_t i = known_at(d, v->from);
     bool is_new = i == d->n_known;
     if (is_new && d->n_known < INTER_DOOR_KNOWN_MAX)
         d->n_known++;
     else if (is_new) // in place of who was not here for longest
         for (uint32_t k = i = 0; k < d->n_known; k++)
             i = d->known[k].at < d->known[i].at ? k : i;
-    d->known[i].from = v->from;
+    d->known[i].from = from;
     d->known[i].at = now;
     if (is_new && d->closed)
         filter(d);
+}
+
+void inter_door_welcome(struct inter_door *d, const struct inter_visitor *v, neb_ns now) {
+    if (!v->from)
+        return;
+    sec_source_rate_give_back(&d->sources, v->from);
+    d->all_next -= v->counted ? d->all_gap : 0;
+    inter_door_know(d, v->from, now);
 }
 
 void inter_door_end(struct inter_door *d) {

@@ -3,8 +3,8 @@
 // next (syn_filter.h), for a second, since a library has begun with a connection by the time that it tells of it.
 //
 //     a source ── its burst is used up ──► its requests are dropped
-//     all that nobody known has come from ── their burst is used up ──► all requests are dropped but those from where somebody known has come
-//        └── it says who it is: not counted, and from now on a known one's source
+//     all that nobody known has come from ── their burst is used up ──► all requests are dropped but those whose source is known
+//        └── it says who it is: not counted, and from now on its source is known
 //
 // One thread at a time.
 #ifndef INTER_DOOR_H
@@ -51,7 +51,9 @@ bool inter_door_take(struct inter_door *d, uint64_t from, const struct sockaddr_
                      neb_ns now, struct inter_visitor *out);
 // Both of a descriptor that was accepted, and cut where it may not go on.
 bool inter_door_accepted(struct inter_door *d, int fd, neb_ns now, struct inter_visitor *out);
-// It has said who it is, and is nobody who is to be kept out: it is counted no more. Once a connection.
+// Whoever comes from there is not counted among all together.
+void inter_door_know(struct inter_door *d, uint64_t from, neb_ns now);
+// It has said who it is, and is nobody who is to be kept out: it is counted no more, and its source is known. Once a connection.
 void inter_door_welcome(struct inter_door *d, const struct inter_visitor *v, neb_ns now);
 // Now and then: who may come again.
 void inter_door_tick(struct inter_door *d, neb_ns now);

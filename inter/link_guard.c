@@ -10,6 +10,7 @@
 // are too many of them.
 #include "agent/base/log.h"
 #include "inter/link_state.h"
+#include "security/source.h"
 
 #include <fcntl.h>
 #include <string.h>
@@ -62,6 +63,13 @@ static uint32_t worst(const struct inter_link *l) {
 }
 
 void link_guard_listens(struct inter_link *l, int zmq_fd) { inter_door_listens(&l->door, zmq_fd); }
+
+// They come from there, for all that is known: so they are heard in a flood, after a restart too.
+void link_guard_expects(struct inter_link *l) {
+    for (uint32_t i = 0; i < l->n_peers; i++)
+        if (!l->peers[i].self)
+            inter_door_know(&l->door, sec_source_of_endpoint(l->members.m[i].endpoint), neb_now());
+}
 
 // Where a connection is gone by the time that its event is read, and its number is another's, that one is charged. It is mostly the same
 // stranger's, and a bucket that is full is soon not.

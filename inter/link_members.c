@@ -22,6 +22,7 @@ void link_admit(struct inter_link *l) {
         m.m[m.n++].pub = l->peers[i].former;
     }
     sec_zap_set(l->zap, &m);
+    link_guard_expects(l);
 }
 
 void link_peer_init(const struct inter_link *l, struct peer *p, const struct sec_member *x) {

@@ -212,8 +212,10 @@ bool link_on_hello(struct inter_link *l, struct peer *p, const uint8_t *rid, int
 // link_guard.c
 void link_guard_listens(struct inter_link *l, int zmq_fd);  // ZeroMQ listens with this
 void link_guard_accepted(struct inter_link *l, int zmq_fd); // the listener has a new connection
-void link_guard_left(struct inter_link *l, int zmq_fd);     // it is gone
-void link_guard_read(struct conn *c, size_t n);             // a message of n bytes was read from it
+void link_guard_expects(
+    struct inter_link *l); // where the members on the list are, as far as it says
+void link_guard_left(struct inter_link *l, int zmq_fd); // it is gone
+void link_guard_read(struct conn *c, size_t n);         // a message of n bytes was read from it
 void link_guard(struct inter_link *l, neb_ns now);
 void link_guard_end(struct inter_link *l);
 

@@ -1,5 +1,6 @@
 #include "security/source.h"
 
+#include <arpa/inet.h>
 #include <string.h>
 
 static uint64_t of_ipv4(const uint8_t a[4]) {
@@ -27,6 +28,27 @@ uint64_t sec_source_of(const struct sockaddr_storage *a) {
 }
 
 // Not getpeername: that knows nobody any more where the other end has reset the connection.
+uint64_t sec_source_of_text(const char *address) {
+    struct sockaddr_storage a = {.ss_family = AF_UNSPEC};
+    if (inet_pton(AF_INET, address, &((struct sockaddr_in *)(void *)&a)->sin_addr) == 1)
+        a.ss_family = AF_INET;
+    else if (inet_pton(AF_INET6, address, &((struct sockaddr_in6 *)(void *)&a)->sin6_addr) == 1)
+        a.ss_family = AF_INET6;
+    return sec_source_of(&a);
+}
+
+uint64_t sec_source_of_endpoint(const char *endpoint) {
+    const char *end = strrchr(endpoint, ':');
+    char host[INET6_ADDRSTRLEN];
+    bool six = endpoint[0] == '[' && end && end > endpoint && end[-1] == ']';
+    size_t n = end ? (size_t)(end - endpoint) - (six ? 2 : 0) : 0;
+    if (n == 0 || n >= sizeof host)
+        return 0;
+    memcpy(host, endpoint + six, n);
+    host[n] = 0;
+    return sec_source_of_text(host);
+}
+
 bool sec_address_of_peer(int fd, struct sockaddr_storage *out) {
     static const socklen_t lengths[] = {sizeof(struct sockaddr_in6), sizeof(struct sockaddr_in)};
     memset(out, 0, sizeof *out);

@@ -14,6 +14,10 @@
 
 // To compare, not to print. IPv4 lies at 0:ffff:a:b::/64, where no IPv6 is given out. 0: neither of them, or the host itself (::1).
 uint64_t sec_source_of(const struct sockaddr_storage *a);
+// Of an address in figures; 0: it is none.
+uint64_t sec_source_of_text(const char *address);
+// Of an endpoint, "1.2.3.4:5" or "[1::2]:3"; 0: its host is a name, or it is none.
+uint64_t sec_source_of_endpoint(const char *endpoint);
 // The other end of a connection, also after it has reset it. false: this is none.
 bool sec_address_of_peer(int fd, struct sockaddr_storage *out);
 // Its source; 0: there is none.

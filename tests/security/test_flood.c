@@ -4,6 +4,7 @@
 #include "agent/base/clock.h"
 #include "agent/base/fs.h"
 #include "inter/link_state.h"
+#include "security/source.h"
 #include "tests/testing.h"
 
 #include <arpa/inet.h>
@@ -430,6 +431,9 @@ static void test_unread(void **state) {
     list.m[peers[1]].endpoint[0] = 0;
     open_link(1, "");
     come_back("");
+    // where the list says that bert is: heard in a flood before it has come
+    assert_int_equal(links[0]->door.n_known, 1);
+    assert_true(links[0]->door.known[0].from == sec_source_of_text("127.0.0.1"));
     exchange();
 }
 

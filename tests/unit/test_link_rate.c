@@ -219,6 +219,28 @@ static void test_all_together(void **state) {
     inter_door_end(&door);
 }
 
+// Of members whose endpoints the list has in figures it is known where they come from.
+static void test_endpoints(void **state) {
+    (void)state;
+    static const struct {
+        const char *endpoint, *source; // NULL: none
+    } x[] = {{"192.0.2.7:9400", "192.0.2.7"},
+             {"[2001:db8::1]:9400", "2001:db8::2"}, // the network
+             {"[::ffff:192.0.2.7]:1", "192.0.2.7"},
+             {"hub.example.org:9400", NULL},
+             {"", NULL},
+             {":9400", NULL},
+             {"[]:1", NULL},
+             {"]:1", NULL},
+             {"[", NULL},
+             {"192.0.2.7", NULL},
+             {"2001:db8::1:9400", "2001:db8::1"}, // no endpoint has this form
+             {"127.0.0.2:0;192.0.2.7:9400", NULL}};
+    for (size_t i = 0; i < sizeof x / sizeof *x; i++)
+        assert_true(sec_source_of_endpoint(x[i].endpoint) ==
+                    (x[i].source ? source(x[i].source) : 0));
+}
+
 // The oldest of those who are known gives way.
 static void test_known(void **state) {
     (void)state;
@@ -283,7 +305,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rate),  cmocka_unit_test(test_ipv4),
         cmocka_unit_test(test_ipv6),  cmocka_unit_test(test_all_together),
-        cmocka_unit_test(test_known), cmocka_unit_test(test_closed)};
+        cmocka_unit_test(test_known), cmocka_unit_test(test_endpoints),
+        cmocka_unit_test(test_closed)};
     neb_log_set_sink(testing_drop, NULL);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
