@@ -19,7 +19,7 @@
 
 // A worker connects once, or after its connection broke. Of one source, and of all that no worker has come from.
 static const struct inter_door_rate rate = {
-    .burst = 64, .second = 16, .all_burst = 256, .all_second = 64};
+    .burst = 64, .second = 16, .all_burst = 256, .all_second = 64, .known = INTER_DOOR_KNOWN_MAX};
 
 static void close_remote(struct agent_ipc *s) {
     inter_monitor_close(s->monitor, s->remote);
@@ -139,8 +139,7 @@ void agent_ipc_remote_admit(struct agent_ipc *s, const uint8_t (*keys)[AGENT_IPC
 
 void agent_ipc_remote_welcome(struct agent_ipc *s, const struct agent_ipc_client *from) {
     if (s->door)
-        inter_door_welcome(
-            s->door, &(struct inter_visitor){.from = sec_source_of_text(from->address)}, neb_now());
+        inter_door_know(s->door, sec_source_of_text(from->address), 0, neb_now());
 }
 
 uint64_t agent_ipc_remote_refused(const struct agent_ipc *s) {

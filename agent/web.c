@@ -5,6 +5,7 @@
 #include "agent/web_tls.h"
 #include "inter/door.h"
 #include "security/locked.h"
+#include "security/source.h"
 
 #include <arpa/inet.h>
 #include <ctype.h>
@@ -33,7 +34,7 @@ enum {
 };
 // Connections that show no token, where each costs a TLS handshake.
 static const struct inter_door_rate rate = {
-    .burst = 64, .second = 8, .all_burst = 256, .all_second = 64};
+    .burst = 64, .second = 8, .all_burst = 256, .all_second = 64, .known = INTER_DOOR_KNOWN_MAX};
 static const neb_ns watched_for = 10 * NEB_S, exchange_within = 20 * NEB_S;
 static const char priorities[] = "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2:%SERVER_PRECEDENCE";
 
@@ -56,6 +57,7 @@ struct server { // with one certificate, as long as that is not renewed
     struct MHD_Daemon *daemon;
     struct agent_web_guard *guard; // sec_locked_alloc
     struct agent_web_tls tls;
+    struct inter_visitor arrived; // who was let in last, of the library's one thread
     int listening; // its socket once it no longer accepts, closed after its end; -1: it does
 };
 
@@ -222,15 +224,15 @@ static struct connection *connection_of(struct MHD_Connection *c) {
     return i ? i->socket_context : NULL;
 }
 
-// Who has shown the token is no stranger, and nor is its address.
-static void welcome(const struct server *s, struct MHD_Connection *c) {
+// Who has shown the token is no stranger, and nor is its address. Loopback's page itself asks for none.
+static void welcome(const struct server *s, struct MHD_Connection *c, const char *path) {
     struct agent_web *w = s->web;
     struct connection *k = connection_of(c);
-    if (!w->asks_token || !k)
+    if (!w->asks_token || !k || (!s->guard->wide && !strcmp(path, "/")))
         return;
     pthread_mutex_lock(&w->lock);
     if (!k->known)
-        inter_door_welcome(&w->door, &k->visitor, neb_now());
+        inter_door_welcome(&w->door, &k->visitor, 0, neb_now());
     k->known = true;
     pthread_mutex_unlock(&w->lock);
 }
@@ -249,8 +251,8 @@ static enum MHD_Result on_request(void *user, struct MHD_Connection *c, const ch
         .cookies = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Cookie"),
         .query_token = MHD_lookup_connection_value(c, MHD_GET_ARGUMENT_KIND, "token")};
     switch (agent_web_judge(s->guard, &ask)) {
-    case AGENT_WEB_PASS: welcome(s, c); return serve(s->web, c, path);
-    case AGENT_WEB_LOGIN: welcome(s, c); return log_in(s, c);
+    case AGENT_WEB_PASS: welcome(s, c, path); return serve(s->web, c, path);
+    case AGENT_WEB_LOGIN: welcome(s, c, ""); return log_in(s, c);
     case AGENT_WEB_METHOD:
         return answer(c, MHD_HTTP_METHOD_NOT_ALLOWED, "Method Not Allowed", "Allow", "GET");
     case AGENT_WEB_FORBIDDEN: return answer(c, MHD_HTTP_FORBIDDEN, "Forbidden", NULL, NULL);
@@ -276,10 +278,26 @@ static int fd_of(struct MHD_Connection *c) {
     return i ? (int)i->connect_fd : -1;
 }
 
+// Asked before there is a TLS session: what has arrived of a handshake is not looked at. on_connection follows, if it is let in.
+static enum MHD_Result may_come(void *user, const struct sockaddr *who, socklen_t n) {
+    struct server *s = user;
+    struct agent_web *w = s->web;
+    struct sockaddr_storage a = {0};
+    s->arrived = (struct inter_visitor){0};
+    if (!w->secure || !w->asks_token || n > (socklen_t)sizeof a)
+        return MHD_YES;
+    memcpy(&a, who, n);
+    pthread_mutex_lock(&w->lock);
+    bool may = inter_door_take(&w->door, sec_source_of(&a), &a, neb_now(), &s->arrived);
+    pthread_mutex_unlock(&w->lock);
+    return may ? MHD_YES : MHD_NO;
+}
+
 // The library closes the socket after CLOSED was told, so that a descriptor in the table is always the connection's own.
 static void on_connection(void *user, struct MHD_Connection *c, void **place,
                           enum MHD_ConnectionNotificationCode what) {
-    struct agent_web *w = user;
+    struct server *s = user;
+    struct agent_web *w = s->web;
     struct connection *free_place = NULL;
     pthread_mutex_lock(&w->lock);
     if (what == MHD_CONNECTION_NOTIFY_CLOSED && *place) {
@@ -288,13 +306,9 @@ static void on_connection(void *user, struct MHD_Connection *c, void **place,
         for (int i = 0; i < CONNECTIONS && !free_place; i++)
             if (w->connections[i].fd < 0)
                 free_place = &w->connections[i];
-        struct inter_visitor visitor = {0};
         int fd = fd_of(c);
-        neb_ns now = neb_now();
-        if (w->secure && w->asks_token && fd >= 0)
-            (void)!inter_door_accepted(&w->door, fd, now, &visitor);
         if (free_place)
-            *free_place = (struct connection){.fd = fd, .since = now, .visitor = visitor};
+            *free_place = (struct connection){.fd = fd, .since = neb_now(), .visitor = s->arrived};
         else if (fd >= 0)
             shutdown(fd, SHUT_RDWR);
         *place = free_place;
@@ -339,13 +353,13 @@ static enum neb_status start_server(struct server *s, const struct address *a, i
         return neb_fail(NEB_ERR_UNSUPPORTED, "--page %s: this libmicrohttpd was built without TLS",
                         w->listen);
     s->daemon = MHD_start_daemon(
-        flags, a->port, NULL, NULL, on_request, s, MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL,
+        flags, a->port, may_come, s, on_request, s, MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL,
         MHD_OPTION_SOCK_ADDR, &a->at.any, MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS,
         MHD_OPTION_PER_IP_CONNECTION_LIMIT, (unsigned)OF_ONE_ADDRESS,
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)MEMORY, MHD_OPTION_CONNECTION_TIMEOUT,
         (unsigned)IDLE_S, MHD_OPTION_THREAD_STACK_SIZE, (size_t)STACK,
         MHD_OPTION_LISTEN_BACKLOG_SIZE, (unsigned)BACKLOG, MHD_OPTION_NOTIFY_CONNECTION,
-        on_connection, w, MHD_OPTION_NOTIFY_COMPLETED, on_answered, w, MHD_OPTION_STRICT_FOR_CLIENT,
+        on_connection, s, MHD_OPTION_NOTIFY_COMPLETED, on_answered, w, MHD_OPTION_STRICT_FOR_CLIENT,
         1, MHD_OPTION_ARRAY, w->secure ? tls : none, MHD_OPTION_ARRAY, fd < 0 ? none : socket,
         MHD_OPTION_END);
     if (!s->daemon)

@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -16,13 +17,27 @@ void inter_door_init(struct inter_door *d, const char *what, const struct inter_
     sec_source_rate_init(&d->sources, rate->second, rate->burst);
     d->all_gap = NEB_S / rate->all_second;
     d->all_ahead = (rate->all_burst - 1) * d->all_gap;
+    d->known_each = rate->known;
     d->listener = -1;
     d->what = what;
 }
 
+// Of this end; 0: there is none.
+static uint16_t port_of(int fd) {
+    struct sockaddr_storage a = {.ss_family = AF_UNSPEC};
+    socklen_t n = sizeof a;
+    if (getsockname(fd, (struct sockaddr *)&a, &n) != 0)
+        return 0;
+    return a.ss_family == AF_INET6  ? ((struct sockaddr_in6 *)(void *)&a)->sin6_port
+           : a.ss_family == AF_INET ? ((struct sockaddr_in *)(void *)&a)->sin_port
+                                    : 0;
+}
+
 void inter_door_listens(struct inter_door *d, int fd) {
-    if (d->listener < 0)
-        d->listener = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+    if (d->listener >= 0)
+        return;
+    d->listener = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+    d->port = port_of(fd);
 }
 
 // ---- the kernel's filter --------------------------------------------------------------------------------------
@@ -48,12 +63,12 @@ static void keep_out(struct inter_door *d, uint64_t from, neb_ns now) {
     for (uint32_t i = 0; i < d->n_out; i++) {
         if (d->out[i].from == from)
             return; // it had come before the filter did
-        at = d->out[i].at < d->out[at].at ? i : at;
+        at = d->out[i].until < d->out[at].until ? i : at;
     }
     if (d->n_out < INTER_SYN_FILTER_MAX)
         at = d->n_out++;
     d->out[at].from = from;
-    d->out[at].at = now + out_for;
+    d->out[at].until = now + out_for;
     filter(d);
 }
 
@@ -68,7 +83,7 @@ void inter_door_tick(struct inter_door *d, neb_ns now) {
     uint32_t n = 0;
     bool opens = d->closed && d->closed <= now;
     for (uint32_t i = 0; i < d->n_out; i++)
-        if (d->out[i].at > now)
+        if (d->out[i].until > now)
             d->out[n++] = d->out[i];
     if (n == d->n_out && !opens)
         return;
@@ -136,34 +151,61 @@ bool inter_door_take(struct inter_door *d, uint64_t from, const struct sockaddr_
 bool inter_door_accepted(struct inter_door *d, int fd, neb_ns now, struct inter_visitor *out) {
     struct sockaddr_storage who;
     bool is_there = sec_address_of_peer(fd, &who);
+    if (d->port && port_of(fd) != d->port)
+        return false;
     if (inter_door_take(d, is_there ? sec_source_of(&who) : 0, is_there ? &who : NULL, now, out))
         return true;
     shutdown(fd, SHUT_RDWR);
     return false;
 }
 
-void inter_door_know(struct inter_door *d, uint64_t from, neb_ns now) {
+// Where a new one goes: in place of the owner's oldest, if it has all that it may have, or of the oldest of all.
+static uint32_t known_place(struct inter_door *d, uint32_t owner) {
+    uint32_t of_owner = 0, oldest = UINT32_MAX;
+    for (uint32_t i = 0; i < d->n_known; i++)
+        of_owner += d->known[i].owner == owner;
+    bool own = of_owner >= d->known_each;
+    if (!own && d->n_known < INTER_DOOR_KNOWN_MAX)
+        return d->n_known++;
+    for (uint32_t i = 0; i < d->n_known; i++)
+        if ((!own || d->known[i].owner == owner) &&
+            (oldest == UINT32_MAX || d->known[i].at < d->known[oldest].at))
+            oldest = i;
+    return oldest;
+}
+
+void inter_door_know(struct inter_door *d, uint64_t from, uint32_t owner, neb_ns now) {
     uint32_t i = known_at(d, from);
     if (!from)
         return;
     bool is_new = i == d->n_known;
-    if (is_new && d->n_known < INTER_DOOR_KNOWN_MAX)
-        d->n_known++;
-    else if (is_new) // in place of who was not here for longest
-        for (uint32_t k = i = 0; k < d->n_known; k++)
-            i = d->known[k].at < d->known[i].at ? k : i;
+    if (is_new)
+        i = known_place(d, owner);
     d->known[i].from = from;
+    d->known[i].owner = owner;
     d->known[i].at = now;
     if (is_new && d->closed)
         filter(d);
 }
 
-void inter_door_welcome(struct inter_door *d, const struct inter_visitor *v, neb_ns now) {
+void inter_door_forget(struct inter_door *d, uint32_t owner) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < d->n_known; i++)
+        if (d->known[i].owner != owner)
+            d->known[n++] = d->known[i];
+    bool fewer = n < d->n_known;
+    d->n_known = n;
+    if (fewer && d->closed)
+        filter(d);
+}
+
+void inter_door_welcome(struct inter_door *d, const struct inter_visitor *v, uint32_t owner,
+                        neb_ns now) {
     if (!v->from)
         return;
     sec_source_rate_give_back(&d->sources, v->from);
     d->all_next -= v->counted ? d->all_gap : 0;
-    inter_door_know(d, v->from, now);
+    inter_door_know(d, v->from, owner, now);
 }
 
 void inter_door_end(struct inter_door *d) {

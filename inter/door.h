@@ -18,6 +18,7 @@ enum { INTER_DOOR_KNOWN_MAX = INTER_SYN_FILTER_MAX };
 
 struct inter_door_rate { // so many connections at once, then so many a second
     uint32_t burst, second, all_burst, all_second;
+    uint32_t known; // sources of one owner that are remembered, the newest; at least 1
 };
 
 struct inter_door {
@@ -25,12 +26,17 @@ struct inter_door {
     neb_ns all_gap, all_ahead, all_next; // GCRA, as source_rate.h
     struct {
         uint64_t from;
-        neb_ns at;
-    } known[INTER_DOOR_KNOWN_MAX], // newest proof
-        out[INTER_SYN_FILTER_MAX]; // until then
-    uint32_t n_known, n_out;
+        neb_ns at; // newest proof
+        uint32_t owner;
+    } known[INTER_DOOR_KNOWN_MAX];
+    struct {
+        uint64_t from;
+        neb_ns until;
+    } out[INTER_SYN_FILTER_MAX];
+    uint32_t n_known, n_out, known_each;
     neb_ns closed; // until then, to all that are not known; 0: open
     int listener;  // owned, with a filter; -1: none
+    uint16_t port; // of it, in network byte order
     uint64_t refused,
         refused_all; // connections; refused_all: of these, by the bound of all together
     neb_ns said;
@@ -49,12 +55,16 @@ void inter_door_listens(struct inter_door *d, int fd);
 // Whether this connection may go on; if not, the caller cuts it. who: to be named in the log; NULL: not known. out: may be NULL.
 bool inter_door_take(struct inter_door *d, uint64_t from, const struct sockaddr_storage *who,
                      neb_ns now, struct inter_visitor *out);
-// Both of a descriptor that was accepted, and cut where it may not go on.
+// Both of a descriptor that ZeroMQ says it has accepted, cut where it may not go on. False too, and left alone, where it is no connection
+// of the listener: the number is another's by the time that it is heard of.
 bool inter_door_accepted(struct inter_door *d, int fd, neb_ns now, struct inter_visitor *out);
-// Whoever comes from there is not counted among all together.
-void inter_door_know(struct inter_door *d, uint64_t from, neb_ns now);
-// It has said who it is, and is nobody who is to be kept out: it is counted no more, and its source is known. Once a connection.
-void inter_door_welcome(struct inter_door *d, const struct inter_visitor *v, neb_ns now);
+// Whoever comes from there is not counted among all together. owner: who has proved it, or is said to be there.
+void inter_door_know(struct inter_door *d, uint64_t from, uint32_t owner, neb_ns now);
+// Nothing is known of an owner any more.
+void inter_door_forget(struct inter_door *d, uint32_t owner);
+// It has said that it is this owner: it is counted no more, and its source is known. Once a connection.
+void inter_door_welcome(struct inter_door *d, const struct inter_visitor *v, uint32_t owner,
+                        neb_ns now);
 // Now and then: who may come again.
 void inter_door_tick(struct inter_door *d, neb_ns now);
 void inter_door_end(struct inter_door *d);

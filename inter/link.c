@@ -388,7 +388,8 @@ enum neb_status inter_link_create(const struct inter_link_config *cfg, struct in
         return neb_fail(NEB_ERR_NOMEM, "out of memory: link");
     inter_door_init(&l->door, "link",
                     &(struct inter_door_rate){INTER_NAMELESS_BURST, INTER_NAMELESS_SECOND,
-                                              INTER_STRANGERS_BURST, INTER_STRANGERS_SECOND});
+                                              INTER_STRANGERS_BURST, INTER_STRANGERS_SECOND,
+                                              INTER_DOOR_KNOWN_MAX / SEC_MEMBERS_MAX});
     l->cfg = *cfg;
     l->cfg.chunk_bytes = cfg->chunk_bytes ? cfg->chunk_bytes : (size_t)1 << 20;
     l->cfg.bulk_queue_bytes = cfg->bulk_queue_bytes ? cfg->bulk_queue_bytes : (size_t)64 << 20;

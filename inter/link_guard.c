@@ -21,13 +21,16 @@ static const neb_ns guard_every = 100 * NEB_MS;
 // at least what ZMTP and CURVE add to a message, and to a connection
 enum { FRAMING = 128, FIRST = 4096 };
 
-static bool is_named(const struct inter_link *l, int zmq_fd) {
-    for (uint32_t i = 0; i < l->n_peers; i++)
+// The connection of a peer that has this number of ZeroMQ's; NULL: none has.
+static const struct conn *named(const struct inter_link *l, int zmq_fd, uint32_t *peer) {
+    for (*peer = 0; *peer < l->n_peers; ++*peer)
         for (int w = ACCEPTED; w < SETS; w += OLD_ACCEPTED - ACCEPTED)
-            for (uint32_t k = 0; k < CONNS; k++)
-                if (l->peers[i].s[w].c[k].open && l->peers[i].s[w].c[k].zmq_fd == zmq_fd)
-                    return true;
-    return false;
+            for (uint32_t k = 0; k < CONNS; k++) {
+                const struct conn *c = &l->peers[*peer].s[w].c[k];
+                if (c->open && c->zmq_fd == zmq_fd)
+                    return c;
+            }
+    return NULL;
 }
 
 static void forget(struct inter_link *l, uint32_t i, bool cut) {
@@ -37,10 +40,18 @@ static void forget(struct inter_link *l, uint32_t i, bool cut) {
     l->nameless[i] = l->nameless[--l->n_nameless];
 }
 
-// It is a member's: that is no charge on whom it came from.
-static void is_known(struct inter_link *l, uint32_t i) {
-    inter_door_welcome(&l->door, &l->nameless[i].visitor, neb_now());
+// Whether it has said HELLO since: it is a member's then, which is no charge on whom it came from. The number may be another connection's by now,
+// from elsewhere.
+static bool is_known(struct inter_link *l, uint32_t i) {
+    uint32_t peer;
+    const struct conn *c = named(l, l->nameless[i].zmq_fd, &peer);
+    const struct inter_visitor *v = &l->nameless[i].visitor;
+    if (!c)
+        return false;
+    if (c->fd < 0 || sec_source_of_peer(c->fd) == v->from)
+        inter_door_welcome(&l->door, v, peer, neb_now());
     forget(l, i, false);
+    return true;
 }
 
 // Of the address with the most, the oldest. Addresses are counted by a hash that no stranger knows, so that this takes one pass and a
@@ -67,8 +78,11 @@ void link_guard_listens(struct inter_link *l, int zmq_fd) { inter_door_listens(&
 // They come from there, for all that is known: so they are heard in a flood, after a restart too.
 void link_guard_expects(struct inter_link *l) {
     for (uint32_t i = 0; i < l->n_peers; i++)
-        if (!l->peers[i].self)
-            inter_door_know(&l->door, sec_source_of_endpoint(l->members.m[i].endpoint), neb_now());
+        if (!l->members.m[i].pub.name[0])
+            inter_door_forget(&l->door, i); // revoked
+        else if (!l->peers[i].self)
+            inter_door_know(&l->door, sec_source_of_endpoint(l->members.m[i].endpoint), i,
+                            neb_now());
 }
 
 // Where a connection is gone by the time that its event is read, and its number is another's, that one is charged. It is mostly the same
@@ -86,9 +100,7 @@ void link_guard_accepted(struct inter_link *l, int zmq_fd) {
     }
     if (l->n_nameless == INTER_NAMELESS_MAX) {
         uint32_t i = worst(l);
-        if (is_named(l, l->nameless[i].zmq_fd)) { // it has said HELLO since the last look
-            is_known(l, i);
-        } else {
+        if (!is_known(l, i)) {
             forget(l, i, true);
             l->cut_nameless++;
         }
@@ -102,10 +114,9 @@ void link_guard_accepted(struct inter_link *l, int zmq_fd) {
 void link_guard_left(struct inter_link *l, int zmq_fd) {
     for (uint32_t i = 0; i < l->n_nameless; i++)
         if (l->nameless[i].zmq_fd == zmq_fd) {
-            if (is_named(l, zmq_fd))
-                is_known(l, i--);
-            else
-                forget(l, i--, false);
+            if (!is_known(l, i))
+                forget(l, i, false);
+            i--;
         }
 }
 
@@ -151,12 +162,17 @@ static void guard_peer(struct inter_link *l, struct peer *p) {
 }
 
 void link_guard(struct inter_link *l, neb_ns now) {
-    if (now < l->guard_at)
+    bool due = now >= l->guard_at;
+    if (due)
+        l->guard_at = now + guard_every;
+    // a message that never ends makes nothing readable, nor does a door that is to open: only the clock finds them
+    if (l->guard_at < l->deadline)
+        l->deadline = l->guard_at;
+    if (!due)
         return;
-    l->guard_at = now + guard_every;
     for (uint32_t i = 0; i < l->n_nameless; i++) {
-        if (is_named(l, l->nameless[i].zmq_fd)) {
-            is_known(l, i--);
+        if (is_known(l, i)) {
+            i--;
             continue;
         }
         if (now - l->nameless[i].at <= INTER_NAMELESS_MS * NEB_MS &&
@@ -172,9 +188,6 @@ void link_guard(struct inter_link *l, neb_ns now) {
     for (uint32_t i = 0; i < l->n_peers; i++)
         if (!l->peers[i].self)
             guard_peer(l, &l->peers[i]);
-    // a message that never ends makes nothing readable: only the clock finds it
-    if (l->guard_at < l->deadline)
-        l->deadline = l->guard_at;
 }
 
 void link_guard_end(struct inter_link *l) {

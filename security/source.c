@@ -27,7 +27,6 @@ uint64_t sec_source_of(const struct sockaddr_storage *a) {
     return v;
 }
 
-// Not getpeername: that knows nobody any more where the other end has reset the connection.
 uint64_t sec_source_of_text(const char *address) {
     struct sockaddr_storage a = {.ss_family = AF_UNSPEC};
     if (inet_pton(AF_INET, address, &((struct sockaddr_in *)(void *)&a)->sin_addr) == 1)
@@ -49,6 +48,7 @@ uint64_t sec_source_of_endpoint(const char *endpoint) {
     return sec_source_of_text(host);
 }
 
+// Not getpeername: that knows nobody any more where the other end has reset the connection.
 bool sec_address_of_peer(int fd, struct sockaddr_storage *out) {
     static const socklen_t lengths[] = {sizeof(struct sockaddr_in6), sizeof(struct sockaddr_in)};
     memset(out, 0, sizeof *out);

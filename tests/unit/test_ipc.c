@@ -2,7 +2,8 @@
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/child.h"
-#include "agent/ipc.h"
+#include "agent/ipc_state.h"
+#include "inter/door.h"
 #include "tests/testing.h"
 
 #include <arpa/inet.h>
@@ -351,12 +352,18 @@ static void test_door(void **state) {
     assert_in_range(one, 64, 64 + 32); // and what came meanwhile
     uint64_t refused = agent_ipc_remote_refused(server);
     assert_true(refused > 0);
-    come(server, own.endpoint, 0x7f000100, 1, 400);
-    assert_true(agent_ipc_remote_refused(server) > refused);
-    assert_int_equal(agent_ipc_remote_connect(zctx, &own, &client), NEB_OK);
-    exchange_parts(server, client, own.public, &from);
+    bool beside = false;
+    for (int i = 0; i < 10 && !beside;
+         i++) { // the door is still closed to all others when it is here
+        come(server, own.endpoint, 0x7f000100, 1, 400);
+        assert_true(agent_ipc_remote_refused(server) > refused);
+        assert_int_equal(agent_ipc_remote_connect(zctx, &own, &client), NEB_OK);
+        exchange_parts(server, client, own.public, &from);
+        beside = server->door->closed != 0;
+        agent_ipc_destroy(&client);
+    }
+    assert_true(beside);
     neb_log_set_sink(NULL, NULL);
-    agent_ipc_destroy(&client);
     agent_ipc_destroy(&server);
     zmq_ctx_term(zctx);
 }
