@@ -5,11 +5,11 @@
 #include "agent/base/log.h"
 #include "intra/trainer.h"
 
-// Under AddressSanitizer memory that was given back stays with the process, and mlock does nothing.
-#if defined(__SANITIZE_ADDRESS__)
+// Under AddressSanitizer memory that was given back stays with the process, and mlock does nothing; under ThreadSanitizer too.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define TESTING_SANITIZED 1
 #elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
 #define TESTING_SANITIZED 1
 #endif
 #endif
