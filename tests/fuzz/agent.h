@@ -64,6 +64,7 @@ static inline void agent_end(struct daemon *d) {
         if (d->jobs[i].used)
             daemon_job_forget(d, &d->jobs[i]);
     agent_view_destroy(&d->view);
+    json_decref(d->aside);
     agent_ipc_destroy(&d->ipc);
     inter_service_destroy(&d->service);
     agent_members_destroy(&d->trust);
