@@ -312,44 +312,59 @@ static void test_joined(void **state) {
     close_pair(&a, &b);
 }
 
+// One link, and whether it took its path for a fast one: of a machine that is busy elsewhere it may not, and has few connections then.
+static bool first_number(const char *congestion) {
+    struct site s[2];
+    struct sec_members m = list;
+    struct inter_link_stats t;
+    for (int k = 1; k >= 0; k--) {
+        struct inter_link_config cfg = {.identity = ids[k],
+                                        .members = &m,
+                                        .listen = k ? "127.0.0.1:*" : NULL,
+                                        .congestion = congestion};
+        s[k] = (struct site){.id = ids[k], .peer = index_of(&m, !k)};
+        assert_int_equal(inter_link_create(&cfg, &s[k].l), NEB_OK);
+        if (k)
+            endpoint(&m, 1, inter_link_port(s[k].l));
+    }
+    UNTIL(&s[0], &s[1], s[0].up == 1 && s[1].up == 1, 5);
+    UNTIL(&s[0], &s[1],
+          (assert_int_equal(inter_link_stats(s[0].l, s[0].peer, &t), NEB_OK),
+           t.bulk_open >= 8 && t.bulk_used == 1 && (t.bulk_open == 8 || t.bulk_open == 16) &&
+               (t.bulk_open == 8) == !strcmp(t.congestion, "bbr")),
+          5);
+    // All of them are used once the first 32 KiB have crossed, and not before.
+    static const uint8_t part[12 << 10];
+    const struct inter_stripes *stripes = &s[0].l->peers[s[0].peer].stripes;
+    for (int look = 0; look < 20 && stripes->first;
+         look++) { // too little in too long a time is not counted
+        for (int k = 0; k < 5; k++)
+            assert_int_equal(inter_link_send(s[0].l, s[0].peer, INTER_BULK, part, sizeof part),
+                             NEB_OK);
+        for (neb_ns end = neb_now() + NEB_S; stripes->first && neb_now() < end;)
+            step(&s[0], &s[1]);
+    }
+    assert_int_equal(stripes->first, 0);
+    bool fast = !stripes->slow;
+    for (int k = 0; k < 20; k++) // nor does it go on from there by itself
+        step(&s[0], &s[1]);
+    assert_int_equal(inter_link_stats(s[0].l, s[0].peer, &t), NEB_OK);
+    if (fast) {
+        assert_int_equal(t.bulk_open, strcmp(t.congestion, "bbr") ? 16 : 8);
+        assert_int_equal(t.bulk_used, t.bulk_open);
+    }
+    close_pair(&s[0], &s[1]);
+    return fast;
+}
+
 // How many connections a link begins with follows what its sockets really get, not what it was told to ask for.
 static void test_first_number(void **state) {
     (void)state;
     const char *const asked[] = {NULL, "bbr", "reno", "no such algorithm"};
     for (size_t i = 0; i < sizeof asked / sizeof asked[0]; i++) {
-        struct site s[2];
-        struct sec_members m = list;
-        struct inter_link_stats t;
-        for (int k = 1; k >= 0; k--) {
-            struct inter_link_config cfg = {.identity = ids[k],
-                                            .members = &m,
-                                            .listen = k ? "127.0.0.1:*" : NULL,
-                                            .congestion = asked[i]};
-            s[k] = (struct site){.id = ids[k], .peer = index_of(&m, !k)};
-            assert_int_equal(inter_link_create(&cfg, &s[k].l), NEB_OK);
-            if (k)
-                endpoint(&m, 1, inter_link_port(s[k].l));
-        }
-        UNTIL(&s[0], &s[1], s[0].up == 1 && s[1].up == 1, 5);
-        UNTIL(&s[0], &s[1],
-              (assert_int_equal(inter_link_stats(s[0].l, s[0].peer, &t), NEB_OK),
-               t.bulk_open >= 8 && t.bulk_used == 1 && (t.bulk_open == 8 || t.bulk_open == 16) &&
-                   (t.bulk_open == 8) == !strcmp(t.congestion, "bbr")),
-              5);
-        // All of them are used once the first 32 KiB have crossed, and not before.
-        static const uint8_t part[12 << 10];
-        for (int k = 0; k < 5; k++)
-            assert_int_equal(inter_link_send(s[0].l, s[0].peer, INTER_BULK, part, sizeof part),
-                             NEB_OK);
-        UNTIL(&s[0], &s[1],
-              (assert_int_equal(inter_link_stats(s[0].l, s[0].peer, &t), NEB_OK),
-               t.bulk_used == t.bulk_open),
-              20);
-        for (int k = 0; k < 20; k++) // nor does it go on from there by itself
-            step(&s[0], &s[1]);
-        assert_int_equal(inter_link_stats(s[0].l, s[0].peer, &t), NEB_OK);
-        assert_int_equal(t.bulk_open, strcmp(t.congestion, "bbr") ? 16 : 8);
-        close_pair(&s[0], &s[1]);
+        int tries = 1;
+        while (!first_number(asked[i]))
+            assert_in_range(++tries, 2, 5);
     }
 }
 
