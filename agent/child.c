@@ -37,6 +37,7 @@ static _Noreturn void exec_child(const char *const *argv, int in_fd, int log_fd,
     signal(SIGTERM, SIG_DFL); // the agent's handler would swallow one that comes before the exec
     signal(SIGINT, SIG_DFL);
     signal(SIGPIPE, SIG_DFL);
+    signal(SIGXFSZ, SIG_DFL); // a launcher's own affair; nebula ignores it again
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     execv(argv[0], (char *const *)(uintptr_t)argv);

@@ -288,7 +288,10 @@ enum neb_status agent_daemon_run(const struct agent_daemon_config *c) {
     agent_web_stop(&d->web);
     agent_view_destroy(&d->view);
     json_decref(d->aside);
+    bool had_socket = d->ipc != NULL;
     agent_ipc_destroy(&d->ipc);
+    if (had_socket) // who looks for an agent finds none, and need not wait for an answer
+        (void)unlink(d->socket_path);
     inter_service_destroy(&d->service);
     agent_members_destroy(&d->trust);
     if (d->signal_fd >= 0)

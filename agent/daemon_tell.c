@@ -323,6 +323,21 @@ static void tell_owing(struct daemon *d, struct agent_jobrun *j, uint16_t owing)
     daemon_say_fault(d, j, text);
 }
 
+// Who follows the job elsewhere sees rounds stand still, and looks for the reason at the others.
+static void tell_room(struct daemon *d, struct agent_jobrun *j, bool no_room) {
+    char text[480];
+    if (no_room == j->room_told)
+        return;
+    j->room_told = no_room;
+    if (no_room) {
+        snprintf(text, sizeof text,
+                 "the disk of %s has no room for the others' updates (%d MiB of it are left free): "
+                 "rounds wait for it. Make room for %s there",
+                 daemon_name(d), INTER_LEDGER_RESERVE >> 20, d->c->home);
+        daemon_say_fault(d, j, text);
+    }
+}
+
 static void reason_to_wait(const struct agent_jobrun *j, char *out, size_t cap) {
     const char *why = "";
     if (j->job.sync.gate == AGENT_GATE_ROBUST)
@@ -344,6 +359,7 @@ void daemon_tell_waits(struct daemon *d, struct agent_jobrun *j) {
         !j->last_step) // at the start nobody has been heard yet
         return;
     tell_owing(d, j, st.owing);
+    tell_room(d, j, st.no_room != 0);
     if (st.waits == j->waits_told)
         return;
     j->waits_told = st.waits;

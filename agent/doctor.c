@@ -2,6 +2,7 @@
 #include "agent/base/clock.h"
 #include "agent/harden.h"
 #include "agent/progress.h"
+#include "inter/socket_profile.h"
 #include "inter/tcp.h"
 #include "kernels/kern.h"
 #include "kernels/pool.h"
@@ -85,15 +86,17 @@ void doctor_buffers(struct doctor *d, int64_t recv_max, int64_t send_max,
 }
 
 void doctor_files(struct doctor *d, int64_t limit, int peers) {
-    // socket, duplicate, monitor, wake-ups
-    const int64_t need = 256 + (int64_t)(peers > 0 ? peers : 1) * 33 * 4;
+    const int64_t need = INTER_DESCRIPTORS_OWN +
+                         (int64_t)(peers > 0 ? peers : 1) * INTER_DESCRIPTORS_PEER +
+                         4 * INTER_NAMELESS_LEAST;
     char advice[128] = "";
     if (limit >= 0 && limit < need)
         snprintf(advice, sizeof advice, "ulimit -n %lld, or LimitNOFILE= in the agent's unit",
                  (long long)need * 2);
-    doctor_add(d, "open files", limit < need ? DOCTOR_WARN : DOCTOR_OK, advice,
-               "limit %lld for an agent that this user starts; %d peers may take %lld",
-               (long long)limit, peers, (long long)need);
+    doctor_add(
+        d, "open files", limit < need ? DOCTOR_WARN : DOCTOR_OK, advice,
+        "limit %lld for an agent that this user starts; %d peers and strangers may take %lld",
+        (long long)limit, peers, (long long)need);
 }
 
 void doctor_disk(struct doctor *d, const char *dir, int64_t free_bytes, int64_t need_bytes) {

@@ -22,6 +22,10 @@ void agent_harden(void) {
         if (setrlimit(RLIMIT_NOFILE, &r) != 0)
             neb_warn("the limit of open files stays low: %s", strerror(errno));
     }
+    if (getrlimit(RLIMIT_NOFILE, &r) == 0 && r.rlim_cur < AGENT_DESCRIPTORS_LEAST)
+        neb_warn("at most %llu files may be open here: too few for many peers, or for a flood of "
+                 "connections; ulimit -n 65536, or LimitNOFILE= in the agent's unit",
+                 (unsigned long long)r.rlim_cur);
     agent_harden_keys(false);
     if (geteuid() == 0)
         neb_warn("this agent runs as root, which it needs for nothing: a flaw in it would give the "

@@ -6,6 +6,8 @@
 #include <stdbool.h>
 #include <sys/resource.h>
 
+enum { AGENT_DESCRIPTORS_LEAST = 1024 }; // with fewer a start is warned of
+
 // Failures are logged and survived: each measure is one layer of several.
 void agent_harden(void);
 // The limit of open files that it sets, of those (RLIMIT_NOFILE) that it finds.

@@ -34,6 +34,13 @@ int64_t agent_ipc_int(const struct agent_ipc_msg *m, const char *key, int64_t de
 
 enum neb_status agent_ipc_path_fits(const char *path) {
     const size_t cap = sizeof(((struct sockaddr_un *)0)->sun_path);
+    json_t *text = json_string(path);
+    json_decref(text);
+    if (!text)
+        return neb_fail(NEB_ERR_INVALID,
+                        "%s is not UTF-8 text, as messages between an agent and its workers are: "
+                        "choose another --home or --out",
+                        path);
     return strlen(path) < cap
                ? NEB_OK
                : neb_fail(NEB_ERR_LIMIT,
@@ -103,8 +110,10 @@ bool agent_ipc_is_here(const char *path) {
     memcpy(a.sun_path, path, strlen(path) + 1);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     bool here = fd >= 0 && connect(fd, (const struct sockaddr *)&a, sizeof a) == 0;
+    int why = errno;
     if (fd >= 0)
         close(fd);
+    errno = why;
     return here;
 }
 
@@ -181,9 +190,13 @@ static enum neb_status send_local(struct agent_ipc *s, const struct agent_ipc_cl
 enum neb_status agent_ipc_send(struct agent_ipc *s, const struct agent_ipc_client *to, json_t *head,
                                const struct agent_ipc_part *parts, size_t n_parts) {
     enum neb_status st = NEB_OK;
-    char *text = json_dumps(head, JSON_COMPACT);
+    char *text = head ? json_dumps(head, JSON_COMPACT) : NULL;
+    bool made = head != NULL;
     json_decref(head);
     NEB_ASSERT(n_parts <= AGENT_IPC_PARTS_MAX);
+    if (!made)
+        return neb_fail(NEB_ERR_INVALID,
+                        "a local message holds what is not UTF-8 text, or memory is out");
     if (!text)
         return neb_fail(NEB_ERR_NOMEM, "out of memory writing a local message");
     bool framed = s->server ? to->remote : s->framed;

@@ -67,7 +67,7 @@ int64_t agent_ipc_int(const struct agent_ipc_msg *m, const char *key, int64_t de
 
 // one socket, server or client; one thread. NEB_ERR_IO: the path cannot be bound, or is no socket's
 struct agent_ipc;
-// Whether a socket can have this path. NEB_ERR_LIMIT: the system's bound is some 100 characters; logged, with what to do.
+// Whether a socket can have this path. NEB_ERR_LIMIT: the system's bound is some 100 characters; NEB_ERR_INVALID: it is not UTF-8; logged, with what to do.
 NEB_MUST_CHECK enum neb_status agent_ipc_path_fits(const char *path);
 NEB_MUST_CHECK enum neb_status agent_ipc_listen(void *zctx, const char *path,
                                                 struct agent_ipc **out);
@@ -79,7 +79,7 @@ void *agent_ipc_socket(const struct agent_ipc *s); // for zmq_poll
 void *agent_ipc_remote_socket(const struct agent_ipc *s);
 // To poll besides: connections that come. agent_ipc_recv looks at them.
 void *agent_ipc_remote_monitor(const struct agent_ipc *s);
-// Does anybody listen at path, on this host? A socket's file on a shared file system is seen everywhere, and works on one host.
+// Does anybody listen at path, on this host? If not, errno says why: ENOENT, or ECONNREFUSED of what an agent has left that was killed. A socket's file on a shared file system is seen everywhere, and works on one host.
 bool agent_ipc_is_here(const char *path);
 
 // Whether `where` has the form that is wanted next, and is one address: not 0.0.0.0 or [::]. Whether this host has it is not looked at.

@@ -88,6 +88,7 @@ struct agent_jobrun {
     uint16_t removed;    // clusters that a membership version removed, bit each
     uint16_t gone;       // of `robust`: revoked ones that the operator was told of
     uint16_t owing_told; // and whose update a round waited for
+    bool room_told;      // that the disk here has no room for updates
     uint16_t waits_told; // clusters that the operator was told rounds wait for
     // of the job, by the member that submitted it; "" where that is this one
     char sig[2 * INTER_SIG_BYTES + 1];

@@ -4,6 +4,7 @@
 
 #include <argp.h>
 #include <errno.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,6 +37,9 @@ int main(int argc, char **argv) {
     if (!neb_fs_std_open() || on_exit(at_exit, NULL) != 0)
         return AGENT_EXIT_FAILED;
     neb_map_watch();
+    // a file that would grow beyond a limit is an error of the write, which names it
+    if (signal(SIGXFSZ, SIG_IGN) == SIG_ERR)
+        return AGENT_EXIT_FAILED;
     argp_err_exit_status = AGENT_EXIT_USAGE; // argp's own is 64
     if (argc < 2) {
         usage(stderr);

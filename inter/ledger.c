@@ -5,6 +5,7 @@
 #include "agent/base/fault.h"
 #include "inter/ledger_db.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -166,6 +167,31 @@ fail:
     return st;
 }
 
+// Of a database whose log is empty, as an agent leaves it that ends in order: SQLite needs to write beside it even to read, unless it is
+// told that nobody else does. "file:" and its path, of which what a URI may not hold is written in hexadecimal.
+static enum neb_status open_still(struct inter_ledger *l, const char *path) {
+    static const char hex[] = "0123456789ABCDEF", option[] = "?immutable=1";
+    char uri[3 * NEB_PATH_MAX + 32] = "file:";
+    size_t n = strlen(uri);
+    for (const unsigned char *p = (const unsigned char *)path; *p; p++)
+        if (isalnum(*p) || strchr("/-._~", *p)) {
+            uri[n++] = (char)*p;
+        } else {
+            uri[n++] = '%';
+            uri[n++] = hex[*p >> 4];
+            uri[n++] = hex[*p & 15];
+        }
+    memcpy(uri + n, option, sizeof option);
+    return open_db(l, uri, SQLITE_OPEN_READONLY | SQLITE_OPEN_URI);
+}
+
+// A backup on a read-only disk, or another user's.
+static bool is_still(const char *dir, const char *path) {
+    char log[NEB_PATH_MAX + 8];
+    snprintf(log, sizeof log, "%s-wal", path);
+    return access(dir, W_OK) != 0 && !neb_fs_exists(log);
+}
+
 enum neb_status inter_ledger_open_readonly(const char *dir, struct inter_ledger **out) {
     enum neb_status st;
     char path[NEB_PATH_MAX];
@@ -180,7 +206,8 @@ enum neb_status inter_ledger_open_readonly(const char *dir, struct inter_ledger 
                      dir);
         goto fail;
     }
-    NEB_TRY_GOTO(open_db(l, path, SQLITE_OPEN_READONLY), fail);
+    NEB_TRY_GOTO(is_still(dir, path) ? open_still(l, path) : open_db(l, path, SQLITE_OPEN_READONLY),
+                 fail);
     NEB_TRY_GOTO(check_version(l, &empty), fail);
     if (empty) {
         st = neb_fail(NEB_ERR_CORRUPT, "ledger %s is empty: its agent never finished opening it",

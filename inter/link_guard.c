@@ -14,6 +14,7 @@
 
 #include <fcntl.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -73,6 +74,18 @@ static uint32_t worst(const struct inter_link *l) {
     return best;
 }
 
+// Each takes two descriptors, ZeroMQ's and ours. They may take half of what the members leave, so that a flood does not take those that
+// files and workers need.
+uint32_t link_guard_most(uint32_t peers) {
+    struct rlimit r;
+    const uint64_t own = INTER_DESCRIPTORS_OWN + (uint64_t)peers * INTER_DESCRIPTORS_PEER;
+    uint64_t left = getrlimit(RLIMIT_NOFILE, &r) == 0 && r.rlim_cur > own ? r.rlim_cur - own : 0,
+             most = left / 4;
+    return most < INTER_NAMELESS_LEAST ? INTER_NAMELESS_LEAST
+           : most > INTER_NAMELESS_MAX ? INTER_NAMELESS_MAX
+                                       : (uint32_t)most;
+}
+
 void link_guard_listens(struct inter_link *l, int zmq_fd) { inter_door_listens(&l->door, zmq_fd); }
 
 // They come from there, for all that is known: so they are heard in a flood, after a restart too.
@@ -98,7 +111,7 @@ void link_guard_accepted(struct inter_link *l, int zmq_fd) {
         close(fd);
         return;
     }
-    if (l->n_nameless == INTER_NAMELESS_MAX) {
+    if (l->n_nameless >= l->nameless_most) {
         uint32_t i = worst(l);
         if (!is_known(l, i)) {
             forget(l, i, true);

@@ -153,7 +153,7 @@ struct inter_link {
         neb_ns at;
         struct inter_visitor visitor;
     } nameless[INTER_NAMELESS_MAX]; // accepted, and no HELLO yet
-    uint32_t n_nameless;
+    uint32_t n_nameless, nameless_most;
     uint64_t cut_nameless;
     struct inter_door door; // of connections that come, but for those that said HELLO
     neb_ns guard_at;
@@ -210,6 +210,8 @@ bool link_on_hello(struct inter_link *l, struct peer *p, const uint8_t *rid, int
                    const uint8_t *b, size_t n);
 
 // link_guard.c
+uint32_t
+link_guard_most(uint32_t peers); // connections without a name, as this process may have files open
 void link_guard_listens(struct inter_link *l, int zmq_fd);  // ZeroMQ listens with this
 void link_guard_accepted(struct inter_link *l, int zmq_fd); // the listener has a new connection
 void link_guard_expects(

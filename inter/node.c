@@ -541,6 +541,7 @@ bool inter_node_job_status(const struct inter_node *n, const uint8_t job[INTER_I
     }
     out->waits = waits_for(j, out->live, out->idle);
     out->owing = node_owing(&s, j);
+    out->no_room = node_no_room(j);
     return true;
 }
 

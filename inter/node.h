@@ -311,7 +311,7 @@ struct inter_job_status {
     bool split;            // INTER_ACT_SPLIT: the job's members have parted
     uint16_t
         waits; // bit per member: not heard, or idle, and without it no round can end; 0: rounds can
-    uint16_t
+    uint16_t no_room, // bit per member: its update is announced, and there is no room for it here
         owing; // bit per member: heard, but a round needs its update, which has been missing for longer than the grace
     // Rounds that the fragment furthest behind has to catch up, as records have shown that a majority has signed: nobody's word.
     uint32_t lag;

@@ -488,7 +488,8 @@ uint16_t node_owing(const struct step *s, const struct job *j) {
                 ready |= (uint16_t)BIT(m);
                 last = last && t->m.flags & INTER_FINAL;
                 since = t->began > since ? t->began : since;
-            } else if (node_data(j) & ~j->c.gone & BIT(m) && m != j->c.self && node_live(s, j, m)) {
+            } else if (node_data(j) & ~j->c.gone & BIT(m) && m != j->c.self && node_live(s, j, m) &&
+                       !(t->known && t->no_room)) { // it has sent it: this disk is full
                 absent |= (uint16_t)BIT(m);
                 idle |= (uint16_t)(node_idle(j, m) ? BIT(m) : 0);
             }
@@ -499,6 +500,16 @@ uint16_t node_owing(const struct step *s, const struct job *j) {
             owing |= absent;
     }
     return owing;
+}
+
+uint16_t node_no_room(const struct job *j) {
+    uint16_t out = 0;
+    for (uint32_t f = 0; f < j->c.fragments; f++)
+        for (uint8_t m = 0; m < j->c.n_members; m++) {
+            const struct slot *t = &j->fragments[f].slots[m];
+            out |= (uint16_t)(t->known && t->no_room && !t->whole ? BIT(m) : 0);
+        }
+    return out;
 }
 
 // Which updates the next record is to hold; 0: not yet.

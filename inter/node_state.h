@@ -377,6 +377,7 @@ void node_vote(struct step *s, struct job *j, struct fragment *g, const struct i
 int node_least(const struct job *j);
 // Bit per data member that is here: its update has been missing for longer than the grace, and no record can do without it.
 uint16_t node_owing(const struct step *s, const struct job *j);
+uint16_t node_no_room(const struct job *j);
 bool node_verify_record(struct inter_node *n, const struct job *j, const struct inter_record *r);
 // node_check.c
 // UNKNOWN: not before its bytes are here

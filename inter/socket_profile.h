@@ -34,7 +34,11 @@ NEB_MUST_CHECK enum neb_status inter_socket_apply(void *socket, enum inter_socke
 // Ceilings that ZeroMQ has no option for (inter/link_guard.c).
 enum {
     // connections that have not said HELLO; of the address that has most, the oldest gives way
-    INTER_NAMELESS_MAX = 1024,
+    INTER_NAMELESS_MAX = 1024, // fewer where the limit of open files is low
+    INTER_NAMELESS_LEAST = 64,
+    // files open without a peer; of a peer at most: 33 connections, each with socket, duplicate, monitor, wake-ups
+    INTER_DESCRIPTORS_OWN = 256,
+    INTER_DESCRIPTORS_PEER = 33 * 4,
     INTER_NAMELESS_BYTES = 64 << 10, // that one of them may send
     INTER_NAMELESS_MS =
         8000, // that one of them may stay: four round trips, of up to 1.5 s, and a repetition
