@@ -10,7 +10,6 @@
 #include "agent/wan_spec.h"
 #include "security/identity.h"
 
-#include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -211,7 +210,7 @@ static enum neb_status submit(struct run *r) {
     struct agent_ipc_msg m;
     if (!(r->zctx = zmq_ctx_new()))
         return neb_fail(NEB_ERR_NOMEM, "cannot create a ZeroMQ context");
-    if (!agent_ipc_is_here(r->socket) && (errno == ENOENT || errno == ECONNREFUSED))
+    if (agent_ipc_is_nobody(r->socket))
         return neb_fail(NEB_ERR_NOT_FOUND,
                         "no agent at %s; start one with nebula agent, say with --home where "
                         "one runs, or use --local %d",

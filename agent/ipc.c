@@ -117,6 +117,16 @@ bool agent_ipc_is_here(const char *path) {
     return here;
 }
 
+bool agent_ipc_is_nobody(const char *path) {
+    const neb_ns starts = NEB_S; // between the file's making and the first that is let in
+    for (neb_ns end = neb_now() + starts;; neb_sleep(20 * NEB_MS)) {
+        if (agent_ipc_is_here(path) || (errno != ENOENT && errno != ECONNREFUSED))
+            return false;
+        if (errno == ENOENT || neb_now() >= end)
+            return true;
+    }
+}
+
 void agent_ipc_destroy(struct agent_ipc **sp) {
     if (*sp && (*sp)->socket)
         zmq_close((*sp)->socket);

@@ -81,6 +81,8 @@ void *agent_ipc_remote_socket(const struct agent_ipc *s);
 void *agent_ipc_remote_monitor(const struct agent_ipc *s);
 // Does anybody listen at path, on this host? If not, errno says why: ENOENT, or ECONNREFUSED of what an agent has left that was killed. A socket's file on a shared file system is seen everywhere, and works on one host.
 bool agent_ipc_is_here(const char *path);
+// For a command: whether there is no agent, nor one that has just begun. Waits a second for that.
+bool agent_ipc_is_nobody(const char *path);
 
 // Whether `where` has the form that is wanted next, and is one address: not 0.0.0.0 or [::]. Whether this host has it is not looked at.
 bool agent_ipc_remote_valid(const char *where);

@@ -5,7 +5,6 @@
 #include "agent/commands.h"
 #include "security/identity.h"
 
-#include <errno.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -21,7 +20,7 @@ enum neb_status agent_ask(const char *home_given, json_t *request, struct agent_
     enum neb_status st = NEB_OK;
     NEB_TRY_GOTO(sec_home(home_given, home, sizeof home), out);
     NEB_TRY_GOTO(neb_path(path, sizeof path, home, "agent.sock"), out);
-    if (!agent_ipc_is_here(path) && (errno == ENOENT || errno == ECONNREFUSED)) {
+    if (agent_ipc_is_nobody(path)) {
         st = neb_fail(NEB_ERR_NOT_FOUND,
                       "no agent runs in %s (nothing at %s); start one with nebula agent, or say "
                       "with --home where one runs",
