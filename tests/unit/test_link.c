@@ -1,6 +1,7 @@
 // inter/link: two members' connections come up, stay, come again, and follow the member list.
 #include "tests/unit/link_fixture.h"
 
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 static uint32_t waiting; // of a reload
@@ -327,12 +328,12 @@ static bool first_number(const char *congestion) {
         if (k)
             endpoint(&m, 1, inter_link_port(s[k].l));
     }
-    UNTIL(&s[0], &s[1], s[0].up == 1 && s[1].up == 1, 5);
+    UNTIL(&s[0], &s[1], s[0].up == 1 && s[1].up == 1, 20);
     UNTIL(&s[0], &s[1],
           (assert_int_equal(inter_link_stats(s[0].l, s[0].peer, &t), NEB_OK),
            t.bulk_open >= 8 && t.bulk_used == 1 && (t.bulk_open == 8 || t.bulk_open == 16) &&
                (t.bulk_open == 8) == !strcmp(t.congestion, "bbr")),
-          5);
+          20);
     // All of them are used once the first 32 KiB have crossed, and not before.
     static const uint8_t part[12 << 10];
     const struct inter_stripes *stripes = &s[0].l->peers[s[0].peer].stripes;
@@ -368,14 +369,40 @@ static void test_first_number(void **state) {
     }
 }
 
+// Strangers get half of the descriptors that members leave, two for each, and some in any case.
+static void test_descriptors(void **state) {
+    (void)state;
+    struct rlimit was, r;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &was), 0);
+    static const struct {
+        rlim_t limit;
+        uint32_t peers, most;
+    } x[] = {{256, 2, INTER_NAMELESS_LEAST}, {1024, 1, 159}, {1024, 15, INTER_NAMELESS_LEAST}};
+    for (size_t i = 0; i < sizeof x / sizeof *x; i++) {
+        r = was;
+        r.rlim_cur = x[i].limit;
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &r), 0);
+        assert_int_equal(link_guard_most(x[i].peers), x[i].most);
+    }
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &was), 0);
+    assert_in_range(link_guard_most(1), INTER_NAMELESS_LEAST, INTER_NAMELESS_MAX);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_idle),         cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_restart),      cmocka_unit_test(test_both_dial),
-        cmocka_unit_test(test_uses_few),     cmocka_unit_test(test_way_lost),
-        cmocka_unit_test(test_rotated),      cmocka_unit_test(test_joined),
-        cmocka_unit_test(test_revoked),      cmocka_unit_test(test_back_soon),
-        cmocka_unit_test(test_first_number), cmocka_unit_test(test_recycle_while_broken),
+        cmocka_unit_test(test_descriptors),
+        cmocka_unit_test(test_idle),
+        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_restart),
+        cmocka_unit_test(test_both_dial),
+        cmocka_unit_test(test_uses_few),
+        cmocka_unit_test(test_way_lost),
+        cmocka_unit_test(test_rotated),
+        cmocka_unit_test(test_joined),
+        cmocka_unit_test(test_revoked),
+        cmocka_unit_test(test_back_soon),
+        cmocka_unit_test(test_first_number),
+        cmocka_unit_test(test_recycle_while_broken),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
