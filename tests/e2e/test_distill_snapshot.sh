@@ -22,7 +22,9 @@ wait_rounds() { # CLUSTER ROUNDS
 }
 log_of() { cat "$run/clusters/$1"/jobs/*/worker.log 2>/dev/null; }
 took() { (($(log_of "$1" | grep -c 'taken over from a snapshot') > ${2:-0})); } # CLUSTER BEFORE
-kept() { find "$run/clusters/$1/blobs" -name '*.blob' | wc -l; }
+gone() { # ROUND: nobody who was there has its updates any more
+    [[ $(find "$run"/clusters/{beta,gamma}/blobs -name "*-r$(printf %08d "$1")-*.blob") == '' ]]
+}
 
 timeout 200 "$nebula" distill "$T/job.yaml" --local 4 --steps 100000 --out "$run" >"$run.log" 2>&1 &
 pid=$!
@@ -36,7 +38,9 @@ wait_rounds delta 12
 stopped=("$(agent_of delta)" "$(worker_of delta)")
 kill -STOP "${stopped[@]}"
 within 30 is_away run/clusters/beta delta && within 30 is_away run/clusters/gamma delta || fail "delta is stopped, and its links are up"
-wait_rounds beta $(($(rounds beta) + 20))
+missed=$(($(rounds delta) + 3)) # what is in its queues it has still heard
+wait_rounds beta $((missed + 20))
+within 60 gone "$missed" || fail "updates of round $missed are kept for delta: $(tail -n 5 "$run.log")"
 kill -CONT "${stopped[@]}"
 stopped=()
 within 30 took delta || fail "no snapshot for delta: $(tail -n 5 "$run.log")"

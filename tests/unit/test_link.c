@@ -339,9 +339,11 @@ static bool first_number(const char *congestion) {
     const struct inter_stripes *stripes = &s[0].l->peers[s[0].peer].stripes;
     for (int look = 0; look < 20 && stripes->first;
          look++) { // too little in too long a time is not counted
-        for (int k = 0; k < 5; k++)
-            assert_int_equal(inter_link_send(s[0].l, s[0].peer, INTER_BULK, part, sizeof part),
-                             NEB_OK);
+        enum neb_status st =
+            NEB_OK; // until no more is taken: of the look before, some may still wait
+        for (int k = 0; k < 5 && st == NEB_OK; k++)
+            st = inter_link_send(s[0].l, s[0].peer, INTER_BULK, part, sizeof part);
+        assert_true(st == NEB_OK || st == NEB_ERR_AGAIN);
         for (neb_ns end = neb_now() + NEB_S; stripes->first && neb_now() < end;)
             step(&s[0], &s[1]);
     }
@@ -377,7 +379,7 @@ static void test_descriptors(void **state) {
     static const struct {
         rlim_t limit;
         uint32_t peers, most;
-    } x[] = {{256, 2, INTER_NAMELESS_LEAST}, {1024, 1, 159}, {1024, 15, INTER_NAMELESS_LEAST}};
+    } x[] = {{256, 2, INTER_NAMELESS_LEAST}, {1024, 1, 127}, {1024, 15, INTER_NAMELESS_LEAST}};
     for (size_t i = 0; i < sizeof x / sizeof *x; i++) {
         r = was;
         r.rlim_cur = x[i].limit;
