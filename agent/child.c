@@ -1,4 +1,5 @@
 #include "agent/child.h"
+#include "agent/base/fault.h"
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 
@@ -64,7 +65,7 @@ static enum neb_status start(struct agent_child *c, const char *what, const char
         st = neb_fail_errno("cannot create a pipe for %s", what);
         goto out;
     }
-    pid_t parent = getpid(), pid = fork();
+    pid_t parent = getpid(), pid = neb_fault("child.start") ? (errno = EAGAIN, -1) : fork();
     if (pid == 0)
         exec_child(argv, in_fd, log_fd, pipe_fd[1], parent);
     if (pid < 0) {

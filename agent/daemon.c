@@ -174,6 +174,7 @@ static void look_at_workers(struct daemon *d) {
             daemon_worker_ended(d, j, j->end_status);
         }
         if (j->used) {
+            daemon_worker_due(d, j);
             daemon_witness_ends(d, j);
             daemon_lines_due(d, j);
         }

@@ -1,4 +1,4 @@
-// The life of a job here: taken over, its worker started and started again, stopped, ended; and taken up again when the agent
+// The life of a job here: taken over, stopped, ended; and taken up again when the agent
 // comes back.
 #include "agent/attach.h"
 #include "agent/base/log.h"
@@ -47,69 +47,6 @@ void daemon_job_save(struct daemon *d, struct agent_jobrun *j, const char *state
         neb_warn("the state of job %s could not be stored", j->job.name);
 }
 
-// The keys of the workers that run, and of `starting`, which is not among the jobs yet.
-static void admit_workers(struct daemon *d, const struct agent_jobrun *starting) {
-    uint8_t keys[AGENT_JOBS_MAX + 1][AGENT_IPC_KEY];
-    size_t n = 0;
-    for (int i = -1; i < AGENT_JOBS_MAX; i++) {
-        const struct agent_jobrun *j = i < 0 ? starting : &d->jobs[i];
-        if (j && j->credential && (i < 0 || (j->used && j != starting)))
-            memcpy(keys[n++], agent_credential_remote(j->credential)->public, AGENT_IPC_KEY);
-    }
-    agent_ipc_remote_admit(d->ipc, (const uint8_t(*)[AGENT_IPC_KEY])keys, n);
-}
-
-// Of the agent's own host: other launchers have hosts of theirs.
-static void choose_gpus(struct daemon *d, struct agent_jobrun *j, char text[AGENT_GPUS_TEXT]) {
-    const struct agent_cluster *c = &j->job.clusters[j->self];
-    daemon_gpus_back(d, j);
-    if (c->launcher == AGENT_LAUNCHER_LOCAL && c->device != AGENT_DEVICE_CPU &&
-        j->job.mode == AGENT_MODE_REPLICAS)
-        j->gpus = agent_gpus_take(&d->gpus, agent_cluster_ranks(c));
-    agent_gpus_text(&d->gpus, j->gpus, text);
-    if (j->gpus)
-        neb_info("job %s: its worker has %s, of %d GPUs", j->job.name, text, d->gpus.n);
-}
-
-void daemon_gpus_back(struct daemon *d, struct agent_jobrun *j) {
-    agent_gpus_give_back(&d->gpus, j->gpus);
-    j->gpus = 0;
-}
-
-static enum neb_status start_worker(struct daemon *d, struct agent_jobrun *j) {
-    char dir[NEB_PATH_MAX], log[NEB_PATH_MAX];
-    daemon_job_dir(d, j, dir, sizeof dir);
-    NEB_TRY(neb_fs_mkdirs(dir, 0700));
-    NEB_TRY(neb_path(log, sizeof log, dir, "worker.log"));
-    agent_credential_destroy(&j->credential);
-    NEB_TRY(agent_credential_create(sec_vault_key(d->vault), j->id, &j->credential));
-    agent_credential_reach(j->credential, d->ipc);
-    admit_workers(d, j);
-    if (agent_attach_waits(j)) {
-        NEB_TRY(agent_credential_leave(j->credential, dir));
-        neb_info("job %s waits for a trainer: NEBULA_AGENT=%s NEBULA_JOB=%s", j->job.name,
-                 d->socket_path, j->hex);
-        return NEB_OK;
-    }
-    struct agent_launch launch;
-    char gpus[AGENT_GPUS_TEXT];
-    choose_gpus(d, j, gpus);
-    NEB_TRY(agent_launch_worker(&j->job.clusters[j->self], d->c->workers != NULL, d->exe,
-                                d->socket_path, j->hex, dir, gpus, &launch));
-    j->client = (struct agent_ipc_client){0};
-    j->progress = false;
-    j->beat_at = neb_now();
-    j->killed_at = 0;
-    j->kill_signal = launch.kill;
-    j->queues = launch.queues;
-    j->allow_s = WORKER_HANG_OTHER * (double)j->job.hang_after_s;
-    int fd = -1;
-    NEB_TRY(agent_credential_pipe(j->credential, &fd));
-    enum neb_status st = agent_child_start_fed(&j->worker, "worker", launch.argv, log, fd);
-    close(fd);
-    return st;
-}
-
 void daemon_job_forget(struct daemon *d, struct agent_jobrun *j) {
     daemon_gpus_back(d, j);
     if (j->federated && d->service)
@@ -129,7 +66,7 @@ void daemon_job_forget(struct daemon *d, struct agent_jobrun *j) {
     agent_credential_destroy(&j->credential);
     *j = (struct agent_jobrun){0};
     if (d->ipc)
-        admit_workers(d, NULL);
+        daemon_workers_admit(d, NULL);
 }
 
 // A cluster whose member was revoked: what it had signed by then is still checked.
@@ -380,7 +317,7 @@ static struct agent_jobrun *accept_job(struct daemon *d, const char *hex, json_t
         (j->federated && !known && daemon_job_without_ledger(d, j) != NEB_OK) ||
         (j->federated && daemon_proof_forget(d, j) != NEB_OK) ||
         (j->federated && daemon_open_rounds(d, j) != NEB_OK) ||
-        (!witness && !over && start_worker(d, j) != NEB_OK)) {
+        (!witness && !over && daemon_worker_start(d, j) != NEB_OK)) {
         char text[400];
         neb_last_error(text, sizeof text);
         snprintf(why, cap, "agent \"%s\" cannot run the job: %s", daemon_name(d), text);
@@ -445,6 +382,7 @@ void daemon_job_later(struct daemon *d, const struct agent_job_record *known, js
 
 void daemon_job_end(struct daemon *d, struct agent_jobrun *j, const char *state) {
     daemon_gpus_back(d, j);
+    j->again_at = 0;
     if (j->suspended && !strcmp(state, "stopped")) {
         // the agent goes down: the others need not wait, and it goes on when it is back
         daemon_job_save(d, j, "running");
@@ -482,10 +420,11 @@ void daemon_job_leave(struct daemon *d, struct agent_jobrun *j, const char *text
 }
 
 void daemon_job_end_untrained(struct daemon *d, struct agent_jobrun *j, const char *why) {
-    if (!j->suspended)
+    bool told = j->reported; // that it has failed
+    if (!j->suspended && !told)
         daemon_job_fail(d, j, why);
-    j->unable = false;
-    daemon_job_end(d, j, "stopped");
+    j->unable = told;
+    daemon_job_end(d, j, told ? "failed" : "stopped");
 }
 
 void daemon_job_stop(struct daemon *d, struct agent_jobrun *j) {
@@ -501,6 +440,11 @@ void daemon_job_stop(struct daemon *d, struct agent_jobrun *j) {
         daemon_job_end_untrained(d, j, "stopped while no trainer was attached");
     else if (j->queues && j->worker.pid) { // it cannot be told: it ends with its launcher
         agent_child_signal(&j->worker, SIGTERM);
+    } else if (j->again_at) { // no worker is there
+        if (d->stopping || j->reported)
+            daemon_job_end_untrained(d, j, "stopped while its worker was to be started again");
+        else
+            j->again_at = neb_now(); // it ends with a checkpoint and a report of its own
     } else if (j->job.clusters[j->self].witness) { // nothing of its own is to be saved
         daemon_witness_report(d, j, true);
         daemon_job_end(d, j, "stopped");
@@ -516,79 +460,6 @@ void daemon_job_stop_asked(struct daemon *d, struct agent_jobrun *j) {
     // The agent goes down, and the job would have gone on when it is back.
     j->suspended = j->resume_due = false;
     daemon_job_save(d, j, over ? "stopped" : "stopping");
-}
-
-void daemon_worker_replace(struct daemon *d, struct agent_jobrun *j) {
-    if (j->worker.pid) {
-        j->replaced = true;
-        daemon_worker_kill(j);
-    } else if (j->client.len && agent_attach_waits(j)) {
-        j->replaced = true;
-        daemon_tell(d, &j->client, json_pack("{s:s}", "ev", "again"));
-        daemon_say_fault(d, j,
-                         "the attached trainer is told to attach again, for another state of its "
-                         "parameters; until then this cluster takes no part");
-    }
-}
-
-void daemon_worker_ended(struct daemon *d, struct agent_jobrun *j, int status) {
-    char reason[96], text[NEB_PATH_MAX + 512], dir[NEB_PATH_MAX], logs[NEB_PATH_MAX + 64],
-        cause[256] = "";
-    daemon_gpus_back(d, j);
-    if (!j->reported && inter_streams_detach(d->streams.streams, j->id) != NEB_OK)
-        neb_warn("streams of job %s could not be told that the worker is gone", j->job.name);
-    if (!agent_attach_waits(j)) {
-        // the connection's name means nothing any more, and its keys must open nothing
-        j->client = (struct agent_ipc_client){0};
-        agent_credential_destroy(&j->credential);
-        admit_workers(d, NULL);
-    }
-    agent_child_reason(status, reason, sizeof reason);
-    if (j->reported) {
-        const char *error = json_string_value(json_object_get(j->report, "error"));
-        daemon_job_end(d, j,
-                       error                                                 ? "failed"
-                       : json_is_true(json_object_get(j->report, "stopped")) ? "stopped"
-                                                                             : "done");
-        return;
-    }
-    if (j->queues && j->state == AGENT_JOB_STOPPING) {
-        daemon_job_end_untrained(d, j, "stopped while its launcher waited for hosts");
-        return;
-    }
-    if (j->progress)
-        j->restarts = 0;
-    if (d->stopping && j->suspended) {
-        // The end of an allocation is told to all processes at once, and a launcher may end its ranks before they have written one.
-        neb_warn("worker of job %s ended (%s) before its checkpoint was whole: it goes on from the "
-                 "one before",
-                 j->job.name, reason);
-        daemon_job_end(d, j, "stopped");
-        return;
-    }
-    // Also while the job stops: it ends with a checkpoint and a report of its own.
-    bool again = j->state != AGENT_JOB_ENDED && !d->stopping;
-    if (j->replaced && again) {
-        j->replaced = false;
-        if (start_worker(d, j) == NEB_OK)
-            return;
-        neb_last_error(cause, sizeof cause);
-    }
-    daemon_job_dir(d, j, dir, sizeof dir);
-    if (again && j->restarts < AGENT_RESTARTS_MAX) {
-        j->restarts++;
-        neb_warn("worker of job %s ended (%s); restart %d of %d from its last checkpoint",
-                 j->job.name, reason, j->restarts, AGENT_RESTARTS_MAX);
-        daemon_note_fault(d, j, "worker ended; restarted");
-        if (start_worker(d, j) == NEB_OK)
-            return;
-        neb_last_error(cause, sizeof cause);
-    }
-    agent_launch_logs(agent_cluster_ranks(&j->job.clusters[j->self]), dir, logs, sizeof logs);
-    snprintf(text, sizeof text, "worker ended (%s); see %s%s%s", reason, logs,
-             cause[0] ? "; another one cannot be started: " : "", cause);
-    daemon_job_fail(d, j, text);
-    daemon_job_end(d, j, "failed");
 }
 
 enum neb_status daemon_job_recall(struct daemon *d, const char *hex, struct agent_job_record *out) {

@@ -195,15 +195,23 @@ void daemon_job_fail(struct daemon *d, struct agent_jobrun *j, const char *text)
 // This cluster's part of it ends with an error, and the others go on.
 void daemon_job_leave(struct daemon *d, struct agent_jobrun *j, const char *text);
 void daemon_job_forget(struct daemon *d, struct agent_jobrun *j); // frees its place
-void daemon_worker_ended(struct daemon *d, struct agent_jobrun *j, int status);
-// Its worker begins again with another state; an attached trainer is told to attach again.
-void daemon_worker_replace(struct daemon *d, struct agent_jobrun *j);
 // Which member each of the job's clusters is. known: this agent has run it before; AGENT_PEER_NONE then where a member is on the list no
 // more. NEB_ERR_NOT_FOUND, NEB_ERR_INVALID, NEB_ERR_DENIED (too few are left): *why.
 NEB_MUST_CHECK enum neb_status daemon_map_clusters(const struct daemon *d, struct agent_jobrun *j,
                                                    bool known, char *why, size_t cap);
 // those that ran when the agent last went down
 NEB_MUST_CHECK enum neb_status daemon_resume_jobs(struct daemon *d);
+
+// daemon_worker.c
+NEB_MUST_CHECK enum neb_status daemon_worker_start(struct daemon *d, struct agent_jobrun *j);
+// The keys of the workers that run may open this agent's socket, and that of `starting` (NULL: none), which is not among the jobs yet.
+void daemon_workers_admit(struct daemon *d, const struct agent_jobrun *starting);
+// Another one is started, now or later (daemon_worker_due), or the job ends.
+void daemon_worker_ended(struct daemon *d, struct agent_jobrun *j, int status);
+void daemon_worker_due(struct daemon *d, struct agent_jobrun *j); // at each turn of the loop
+// Its worker begins again with another state; an attached trainer is told to attach again.
+void daemon_worker_replace(struct daemon *d, struct agent_jobrun *j);
+void daemon_gpus_back(struct daemon *d, struct agent_jobrun *j); // its worker is gone
 
 // daemon_rounds.c
 uint16_t daemon_removed_clusters(const struct daemon *d, const struct agent_jobrun *j); // bit each
@@ -281,7 +289,6 @@ void daemon_look_for_hangs(struct daemon *d); // once a second
 void daemon_worker_again(struct daemon *d, struct agent_jobrun *j, const char *why);
 // With all its ranks, and reaped when they are gone: those that begin in their place find memory and devices free.
 void daemon_worker_kill(struct agent_jobrun *j);
-void daemon_gpus_back(struct daemon *d, struct agent_jobrun *j); // its worker is gone
 
 // daemon_stop.c
 void daemon_stop(struct daemon *d, bool from_parent); // told to end

@@ -65,7 +65,8 @@ struct agent_jobrun {
     neb_ns ended_at;                     // then; 0: it runs, or its end was dealt with
     struct agent_ipc_client client;      // the worker, once attached
     pid_t trainer;                       // with launcher attach: its process; 0: none
-    int restarts;
+    int restarts, failed_starts;         // the second: times in a row that none could be started
+    neb_ns again_at;                     // when the next one is; 0: one runs, or none is to
     // of the worker: when it last said something, for how long it may then say nothing, and when it was killed (0: it was not)
     neb_ns beat_at, killed_at;
     int kill_signal; // agent_launch.kill
@@ -88,7 +89,8 @@ struct agent_jobrun {
     uint16_t removed;    // clusters that a membership version removed, bit each
     uint16_t gone;       // of `robust`: revoked ones that the operator was told of
     uint16_t owing_told; // and whose update a round waited for
-    bool room_told;      // that the disk here has no room for updates
+    bool room_told;      // that others' updates cannot be kept here,
+    neb_ns room_said;    // or that they can again, then
     uint16_t waits_told; // clusters that the operator was told rounds wait for
     // of the job, by the member that submitted it; "" where that is this one
     char sig[2 * INTER_SIG_BYTES + 1];

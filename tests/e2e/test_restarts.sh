@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# A worker that dies again and again before its first checkpoint, now at one step, now at another, makes no progress: after three restarts its job has
-# failed. With a checkpoint in between it goes on.
+# A worker that dies again and again before its first checkpoint, now at one step, now at another, makes no progress: after three restarts, the second
+# and third of them later, its job has failed. With a checkpoint in between it goes on. One that cannot be started, as nothing can be for a moment, is
+# started later, and a stop meanwhile is one.
 . "$(dirname "$0")/lib.sh"
 make_corpus
 make_job "$T/job.yaml"
@@ -10,20 +11,25 @@ pace 20
 clean_up() { end_now ${pid:+"$pid"}; }
 lines() { [[ ! -e $run/metrics.jsonl ]] || jq -R 'fromjson? | select(.kind == "'"$1"'").step' "$run/metrics.jsonl"; }
 worker() { pgrep -f "nebula worker .*$run/clusters/alpha/" | head -n 1 || true; }
-dies_at() { # STEP of this life: later ones begin again
-    local seen i w now
+killed= # the worker that was killed last
+kill_at() { # STEP of this life: later ones begin again
+    local seen i
     seen=$(lines step | wc -l)
     for ((i = 0; i < 400; i++)); do
         [[ $(lines step | tail -n +$((seen + 1)) | sort -n | tail -n 1) -ge $1 ]] && break
         kill -0 "$pid" 2>/dev/null || fail "the run ended: $(tail -n 3 "$run.log")"
         sleep 0.05
     done
-    w=$(worker)
-    [[ $w ]] || fail "no worker: $(tail -n 3 "$run.log")"
-    kill -KILL "$w"
-    for ((i = 0; i < 200; i++)); do
+    killed=$(worker)
+    [[ $killed ]] || fail "no worker: $(tail -n 3 "$run.log")"
+    kill -KILL "$killed"
+}
+dies_at() { # STEP: as above, and another one begins, or the run ends
+    local i now
+    kill_at "$1"
+    for ((i = 0; i < 600; i++)); do # the third begins 15 s later
         now=$(worker)
-        [[ $now == "$w" || ! $now ]] && kill -0 "$pid" 2>/dev/null || return 0
+        [[ $now == "$killed" || ! $now ]] && kill -0 "$pid" 2>/dev/null || return 0
         sleep 0.05
     done
     fail "no other worker begins"
@@ -48,4 +54,35 @@ begin 5
 for at in 30 60 90 120 150; do dies_at $at; done
 sleep 1
 kill -0 "$pid" 2>/dev/null || fail "the job has failed with checkpoints in between: $(tail -n 3 "$run.log")"
+end_now "$pid"
+
+# ---- nothing can be started
+none_starts() { [[ $(grep -c 'cannot be started now' "$T/$1.log") -ge $2 ]]; } # RUN TIMES
+begin_scarce() { # RUN FAULTS
+    run=$T/$1
+    NEBULA_FAULT="$NEBULA_FAULT,$2" "$nebula" pretrain "$T/job.yaml" --local 1 --out "$run" --set log_every=1 --set checkpoint.every_steps=5 >"$run.log" 2>&1 &
+    pid=$!
+}
+begin_scarce scarce child.start@alpha:2,child.start@alpha:3
+dies_at 30
+within 20 none_starts scarce 2 || fail "no word of it: $(cat "$run.log")"
+dies_at 30 # of the one after that
+kill -0 "$pid" 2>/dev/null || fail "the job has failed: $(tail -n 3 "$run.log")"
+end_now "$pid"
+
+begin_scarce stopped child.start@alpha:2,child.start@alpha:3,child.start@alpha:4
+kill_at 30
+within 20 none_starts stopped 3 || fail "no word of it: $(cat "$run.log")" # the next is 4 s later
+rc=0
+kill -INT "$pid"
+within 20 ended || fail "it waits for a worker that is not there: $(tail -n 3 "$run.log")"
+wait "$pid" || rc=$?
+pid=
+[[ $rc == 3 ]] || fail "stopped while none could be started, status $rc: $(tail -n 5 "$run.log")"
+before=$(lines step | wc -l)
+NEBULA_FAULT=worker.step:+20 "$nebula" pretrain "$T/job.yaml" --local 1 --out "$run" --resume --set log_every=1 --set checkpoint.every_steps=5 >"$run.log" 2>&1 &
+pid=$!
+goes_on() { [[ $(lines step | wc -l) -gt $((before + 5)) ]]; }
+within 20 goes_on || fail "the run after that: $(tail -n 3 "$run.log")"
+(($(lines step | sed -n "$((before + 1))p") > 20)) || fail "it did not go on from its checkpoint: $(lines step | tail -n 6)"
 echo "three restarts without progress, and no end of them with it"
