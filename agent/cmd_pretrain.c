@@ -212,9 +212,10 @@ static enum neb_status submit(struct run *r) {
         return neb_fail(NEB_ERR_NOMEM, "cannot create a ZeroMQ context");
     if (agent_ipc_is_nobody(r->socket))
         return neb_fail(NEB_ERR_NOT_FOUND,
-                        "no agent at %s; start one with nebula agent, say with --home where "
+                        "no agent at %s%s; start one with nebula agent, say with --home where "
                         "one runs, or use --local %d",
-                        r->socket, r->job.n_clusters);
+                        r->socket, neb_fs_exists(r->socket) ? " of this host" : "",
+                        r->job.n_clusters);
     NEB_TRY(agent_ipc_connect(r->zctx, r->socket, &r->ipc));
     if (detaches(r))
         return neb_fail(NEB_ERR_INTERRUPTED, "ended by a signal before the job was submitted");

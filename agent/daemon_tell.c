@@ -323,19 +323,23 @@ static void tell_owing(struct daemon *d, struct agent_jobrun *j, uint16_t owing)
     daemon_say_fault(d, j, text);
 }
 
-// Who follows the job elsewhere sees rounds stand still, and looks for the reason at the others.
+// Who follows the job elsewhere sees rounds stand still, and looks for the reason at the others. A disk may be now full, now not.
 static void tell_room(struct daemon *d, struct agent_jobrun *j, bool no_room) {
+    const neb_ns quiet = 60 * NEB_S;
+    const char *why = inter_service_no_room(d->service);
     char text[480];
-    if (no_room == j->room_told)
-        return;
-    j->room_told = no_room;
-    if (no_room) {
+    if (j->room_told && !why)
+        snprintf(text, sizeof text, "%s can keep the others' updates again", daemon_name(d));
+    else if (!j->room_told && why && no_room && (!j->room_said || neb_now() - j->room_said > quiet))
         snprintf(text, sizeof text,
-                 "the disk of %s has no room for the others' updates (%d MiB of it are left free): "
-                 "rounds wait for it. Make room for %s there",
-                 daemon_name(d), INTER_LEDGER_RESERVE >> 20, d->c->home);
-        daemon_say_fault(d, j, text);
-    }
+                 "%s cannot keep the others' updates (%s): its rounds wait, and those of others "
+                 "that need its updates",
+                 daemon_name(d), why);
+    else
+        return;
+    j->room_told = why != NULL;
+    j->room_said = neb_now();
+    daemon_say_fault(d, j, text);
 }
 
 static void reason_to_wait(const struct agent_jobrun *j, char *out, size_t cap) {

@@ -17,9 +17,10 @@
 
 #define DOMAIN "worker of another host"
 
-// A worker connects once, or after its connection broke. Of one source, and of all that no worker has come from.
+// A worker connects once, or after its connection broke. Of one source, and of all that no worker has come from: at most 128 of these
+// (all_burst and 8 s, INTER_NAMELESS_MS, of all_second) take a descriptor at once, which INTER_DESCRIPTORS_OWN has.
 static const struct inter_door_rate rate = {
-    .burst = 64, .second = 16, .all_burst = 256, .all_second = 64, .known = INTER_DOOR_KNOWN_MAX};
+    .burst = 32, .second = 8, .all_burst = 64, .all_second = 8, .known = INTER_DOOR_KNOWN_MAX};
 
 static void close_remote(struct agent_ipc *s) {
     inter_monitor_close(s->monitor, s->remote);

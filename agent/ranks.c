@@ -98,6 +98,7 @@ enum neb_status agent_ranks_become(char *const *argv) {
     forget_others();
     NEB_TRY(set_number("MASTER_PORT", port));
     NEB_TRY(set_secret());
+    signal(SIGXFSZ, SIG_DFL); // the program's own affair; nebula ignores it again
     execvp(argv[0], argv);
     return neb_fail_errno("cannot start %s", argv[0]);
 }
@@ -115,6 +116,7 @@ static _Noreturn void become(const struct ranks *r, int rank, pid_t parent, char
         fcntl(r->listener, F_SETFD, 0);
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
+    signal(SIGXFSZ, SIG_DFL);
     execvp(argv[0], argv);
     _exit(127);
 }

@@ -22,9 +22,10 @@ enum neb_status agent_ask(const char *home_given, json_t *request, struct agent_
     NEB_TRY_GOTO(neb_path(path, sizeof path, home, "agent.sock"), out);
     if (agent_ipc_is_nobody(path)) {
         st = neb_fail(NEB_ERR_NOT_FOUND,
-                      "no agent runs in %s (nothing at %s); start one with nebula agent, or say "
-                      "with --home where one runs",
-                      home, path);
+                      "no agent runs in %s (%s %s); start one with nebula agent, or say with "
+                      "--home where one runs%s",
+                      home, neb_fs_exists(path) ? "nobody listens at" : "nothing at", path,
+                      neb_fs_exists(path) ? "; on another host, if the folder is shared" : "");
         goto out;
     }
     zctx = zmq_ctx_new();

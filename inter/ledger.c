@@ -173,6 +173,8 @@ static enum neb_status open_still(struct inter_ledger *l, const char *path) {
     static const char hex[] = "0123456789ABCDEF", option[] = "?immutable=1";
     char uri[3 * NEB_PATH_MAX + 32] = "file:";
     size_t n = strlen(uri);
+    while (path[0] == '/' && path[1] == '/') // it would be the name of a host
+        path++;
     for (const unsigned char *p = (const unsigned char *)path; *p; p++)
         if (isalnum(*p) || strchr("/-._~", *p)) {
             uri[n++] = (char)*p;

@@ -386,7 +386,6 @@ enum neb_status inter_link_create(const struct inter_link_config *cfg, struct in
     struct inter_link *l = calloc(1, sizeof *l);
     if (!l)
         return neb_fail(NEB_ERR_NOMEM, "out of memory: link");
-    l->nameless_most = link_guard_most(cfg->members->n);
     inter_door_init(&l->door, "link",
                     &(struct inter_door_rate){INTER_NAMELESS_BURST, INTER_NAMELESS_SECOND,
                                               INTER_STRANGERS_BURST, INTER_STRANGERS_SECOND,

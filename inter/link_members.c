@@ -22,6 +22,7 @@ void link_admit(struct inter_link *l) {
         m.m[m.n++].pub = l->peers[i].former;
     }
     sec_zap_set(l->zap, &m);
+    l->nameless_most = link_guard_most(m.n);
     link_guard_expects(l);
 }
 

@@ -152,6 +152,8 @@ void inter_service_job_idle(struct inter_service *s, const uint8_t job[INTER_ID_
 // False: no such job.
 bool inter_service_job_status(const struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
                               struct inter_job_status *out);
+// Why others' updates cannot be kept here at present, a full disk say: of the service; NULL: they can.
+const char *inter_service_no_room(const struct inter_service *s);
 // Fetches a snapshot of the job into PATH.part, from the first of `peers` that gives one: callbacks.snapshot_done says how it went.
 NEB_MUST_CHECK enum neb_status inter_service_snapshot_fetch(struct inter_service *s,
                                                             const uint8_t job[INTER_ID_BYTES],

@@ -114,22 +114,24 @@ void service_say_room(struct inter_service *s, enum neb_status kept) {
     const neb_ns quiet = 60 * NEB_S; // a disk that is now full, now not
     neb_ns now = neb_now();
     bool room = kept == NEB_OK;
-    char why[256];
     if (room == !s->no_room)
         return;
     s->no_room = !room;
+    if (kept == NEB_ERR_NOSPC)
+        snprintf(s->no_room_why, sizeof s->no_room_why,
+                 "no room on the disk, of which %d MiB are left free", INTER_LEDGER_RESERVE >> 20);
+    else if (!room)
+        neb_last_error(s->no_room_why, sizeof s->no_room_why);
     if (!room && (!s->no_room_said || now - s->no_room_said > quiet)) {
-        neb_last_error(why, sizeof why);
-        if (kept == NEB_ERR_IO)
-            neb_warn("updates of others cannot be kept (%s): they are asked for again", why);
-        else
-            neb_warn("no room for updates of others (%d MiB of the disk are left free): they are "
-                     "taken when there is",
-                     INTER_LEDGER_RESERVE >> 20);
+        neb_warn("updates of others cannot be kept (%s): they are asked for again", s->no_room_why);
         s->no_room_said = now;
     } else if (room && s->no_room_said) {
-        neb_info("there is room for updates of others again");
+        neb_info("updates of others can be kept again");
     }
+}
+
+const char *inter_service_no_room(const struct inter_service *s) {
+    return s->no_room ? s->no_room_why : NULL;
 }
 
 static void tell_room(struct inter_service *s, const struct inter_key *k, enum neb_status kept) {

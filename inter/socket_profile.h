@@ -36,8 +36,9 @@ enum {
     // connections that have not said HELLO; of the address that has most, the oldest gives way
     INTER_NAMELESS_MAX = 1024, // fewer where the limit of open files is low
     INTER_NAMELESS_LEAST = 64,
-    // files open without a peer; of a peer at most: 33 connections, each with socket, duplicate, monitor, wake-ups
-    INTER_DESCRIPTORS_OWN = 256,
+    // files open without a peer, 128 of them strangers' at the port of workers; of a peer at most: 33 connections, each with socket,
+    // duplicate, monitor, wake-ups
+    INTER_DESCRIPTORS_OWN = 384,
     INTER_DESCRIPTORS_PEER = 33 * 4,
     INTER_NAMELESS_BYTES = 64 << 10, // that one of them may send
     INTER_NAMELESS_MS =

@@ -20,7 +20,7 @@ timeout 100 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/clear" >"$T/cle
 # ---- any worker, of an agent that seals nothing too: exec has made it dumpable again, until it reads its credentials
 as_user=()
 ((EUID)) || as_user=(setpriv --reuid=65534 --regid=65534 --clear-groups)
-if ldd "$nebula" | grep -q libasan; then
+if ldd "$nebula" | has libasan; then
     echo "not looked at: a worker under AddressSanitizer stays open to its leak check"
 elif "${as_user[@]}" "$nebula" --version >/dev/null 2>&1; then
     mkfifo "$T/nothing"

@@ -7,8 +7,8 @@
 static int said_full, said_room;
 static void count_room(void *user, enum neb_log_level level, const char *line) {
     (void)user, (void)level;
-    said_full += strstr(line, "no room for updates of others") != NULL;
-    said_room += strstr(line, "there is room for updates of others") != NULL;
+    said_full += strstr(line, "updates of others cannot be kept (no room on the disk") != NULL;
+    said_room += strstr(line, "updates of others can be kept again") != NULL;
 }
 
 // Disks without room for what others send, when it is opened, when chunks of it are written, and when the agent starts: the agents stay, say
@@ -54,7 +54,7 @@ static int said_sick;
 static void count_sick(void *user, enum neb_log_level level, const char *line) {
     (void)user, (void)level;
     said_sick += strstr(line, "updates of others cannot be kept (") != NULL;
-    said_room += strstr(line, "there is room for updates of others") != NULL;
+    said_room += strstr(line, "updates of others can be kept again") != NULL;
 }
 
 // Disks that fail where updates of others are opened, synced or renamed: no agent ends; each says what failed, and asks again.
