@@ -22,7 +22,7 @@
 
 intra_comm_nccl_opener intra_comm_nccl_open;
 
-enum { N = 5000, PATIENT_MS = 60000, SHORT_MS = 300, LONG_MS = 3000 };
+enum { N = 5000, PATIENT_MS = 60000, SHORT_MS = 1000, LONG_MS = 3000 };
 
 static struct common { // with the peer
     atomic_bool here;

@@ -41,12 +41,23 @@ pace() { export NEBULA_FAULT=worker.step:+$1; } # MS
 light() { sed -i 's/seq_len: 64, batch: 4/seq_len: 32, batch: 1/' "$1"; } # FILE
 skip() { echo "cannot run here: $*"; exit 77; }
 within() { # SECONDS COMMAND...: it succeeds before they are over
-    local end=$((SECONDS + $1))
+    local end=$((SECONDS + $1 + 1)) # a second may have begun long ago
     shift
     until "$@"; do
         ((SECONDS < end)) || return 1
         sleep 0.2
     done
+}
+# The first of ten ports that no other test of this build folder has now, below those that the kernel gives to clients (32768 and up): in turn,
+# from a random one on.
+ten_ports() {
+    (
+        flock 9
+        n=$(cat "$BUILD/ports" 2>/dev/null) || true
+        [[ $n =~ ^[0-9]+$ ]] || n=$RANDOM
+        echo $(((n + 1) % 1199)) >"$BUILD/ports"
+        echo $((20000 + n % 1199 * 10))
+    ) 9>"$BUILD/ports.lock"
 }
 # Whether the agent of $T/HOME has a link to PEER.
 link_up() { "$nebula" status --home "$T/$1" --json 2>/dev/null | jq -e --arg n "$2" '.peers[] | select(.name == $n) | .up' >/dev/null 2>&1; }

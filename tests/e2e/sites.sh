@@ -1,7 +1,6 @@
 # shellcheck shell=bash
 # Two agents, alpha (with a status page) and beta, and how to wait for what they do. Sourced after lib.sh.
-# Below the ports that the kernel gives to clients (32768 and up).
-port=$((20000 + RANDOM % 11990)) page=$((port + 1))
+port=$(ten_ports) page=$((port + 1))
 declare -A pid
 stop_agents() { for p in "${pid[@]}"; do kill -INT "$p" 2>/dev/null || true; done; wait 2>/dev/null || true; }
 clean_up() { stop_agents; }
@@ -14,7 +13,7 @@ pair() {
 }
 # wait_for SECONDS WHAT COMMAND…: until it succeeds
 wait_for() {
-    local end=$((SECONDS + $1)) what=$2
+    local end=$((SECONDS + $1 + 1)) what=$2
     shift 2
     until "$@" >/dev/null 2>&1; do
         ((SECONDS < end)) || fail "waited in vain: $what"

@@ -79,7 +79,7 @@ grep -q 'digest does not match; use an older one' "$T"/rot/clusters/*/jobs/*/wor
 grep -q 'no checkpoint header' "$T/eval.log" || fail "eval: $(cat "$T/eval.log")"
 # A vocabulary that is lost while the job runs costs a warning, and not the model.
 cp -r "$T/corpus" "$T/losing"
-(pace 20 && exec timeout 90 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/lost" --set data.corpus="$T/losing") >"$T/lost.log" 2>&1 &
+(pace 100 && exec timeout 90 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/lost" --set data.corpus="$T/losing") >"$T/lost.log" 2>&1 &
 pid=$!
 wait_step "$T/lost" 3 "$pid" || fail "no steps: $(tail -n 3 "$T/lost.log")"
 rm "$T/losing/tokenizer.model"
@@ -110,7 +110,7 @@ no_pipe generate "$T/lost/checkpoint" --tokenizer "$T/piped/tokenizer.model" --p
 # The program may be replaced, or go, while it runs: what it starts afterwards is still found.
 mkdir "$T/bin" && cp "$nebula" "$T/bin/nebula"
 ln -s "$BUILD"/*.so "$T/bin/" 2>/dev/null || true
-(pace 5 && exec timeout 90 "$T/bin/nebula" pretrain "$T/job.yaml" --local 2 --out "$T/gone" --steps 200) >"$T/gone.log" 2>&1 &
+(pace 30 && exec timeout 90 "$T/bin/nebula" pretrain "$T/job.yaml" --local 2 --out "$T/gone" --steps 200) >"$T/gone.log" 2>&1 &
 pid=$!
 wait_step "$T/gone" 3 "$pid" || fail "no steps: $(tail -n 3 "$T/gone.log")"
 rm "$T/bin/nebula"

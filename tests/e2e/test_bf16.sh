@@ -33,7 +33,7 @@ near bf16 fp32
 # Stopped after 20 of 60 steps, and on in the other precision: the checkpoint is the same, the worker says what differs.
 for order in "fp32 bf16" "bf16 fp32"; do
     read -r from to <<<"$order"
-    timeout 120 "$nebula" pretrain "$T/$from.yaml" --local 2 --out "$T/from-$from" >"$T/from-$from.log" 2>&1 &
+    NEBULA_FAULT=worker.step:+50 timeout 120 "$nebula" pretrain "$T/$from.yaml" --local 2 --out "$T/from-$from" >"$T/from-$from.log" 2>&1 &
     pid=$!
     wait_step "$T/from-$from" 25 "$pid" || fail "run ended before step 25: $(tail -n 3 "$T/from-$from.log")"
     kill -INT "$pid"

@@ -15,7 +15,7 @@ stop_all() {
     agent=()
 }
 clean_up() { stop_all; }
-port=$((20000 + RANDOM % 11990))
+port=$(ten_ports)
 
 make_job "$T/job.yaml" "grace_s: 1, commit_all: false"
 sed -i -e 's/steps: 60/steps: 900/; s/every_steps: 20/every_steps: 20, keep: 16/' "$T/job.yaml"
@@ -34,6 +34,14 @@ wait_rounds() { # CLUSTER ROUNDS
     fail "no round $2 of $1 after a minute: $(tail -n 5 "$run.log")"
 }
 updates() { "$nebula" status --home "$run.$1" --json | jq "$2"; } # CLUSTER FILTER
+
+# What takes room, which moves: one round more may be on its way when it is looked at.
+within_bounds() {
+    kept=$(updates a .updates.used_bytes) cap=$(updates a .updates.cap_bytes) dropped=$(updates a .updates.dropped_rounds)
+    on_disk=$(find "$run.a/blobs" -name '*.blob' -printf '%s\n' 2>/dev/null | awk '{ n += $1 } END { print n + 0 }') || true
+    [[ $cap == null ]] || ((dropped > 0 && kept <= most && on_disk <= most))
+}
+most=1300000
 
 absence() { # NAME options of the agents…: c is away for 20 rounds
     local x y key round
@@ -64,8 +72,7 @@ absence() { # NAME options of the agents…: c is away for 20 rounds
     stopped=("${agent[c]}" "$(pgrep -f "nebula worker .*$run.c/" | head -n 1)")
     kill -STOP "${stopped[@]}"
     wait_rounds a $(($(rounds a) + 20))
-    kept=$(updates a .updates.used_bytes) cap=$(updates a .updates.cap_bytes) dropped=$(updates a .updates.dropped_rounds)
-    on_disk=$(find "$run.a/blobs" -name '*.blob' -printf '%s\n' | awk '{ n += $1 } END { print n + 0 }')
+    within 20 within_bounds || true # judged below
     "$nebula" status --home "$run.a" >"$run.status"
     kill -CONT "${stopped[@]}"
     round=$(rounds a)
@@ -90,8 +97,7 @@ port=$((port + 2))
 absence capped --blobs-max 1M
 [[ $cap == 1000000 ]] || fail "cap_bytes is $cap"
 ((dropped > 0)) || fail "nothing was dropped"
-# One round more may be on its way when it is looked at.
-((kept <= 1300000 && on_disk <= 1300000)) || fail "updates take $kept bytes, $on_disk on disk, of at most 1 MB"
+((kept <= most && on_disk <= most)) || fail "updates take $kept bytes, $on_disk on disk, of at most 1 MB"
 ((snapshots >= 1)) || fail "c came back without a snapshot: $(tail -n 5 "$run.c.log")"
 has 'updates of [0-9]* rounds (.*) were dropped for --blobs-max 1.00 MB' "$run.a.log" || fail "no warning: $(tail -n 5 "$run.a.log")"
 has 'updates kept: .* of at most 1.00 MB; [1-9][0-9]* rounds dropped' "$run.status" || fail "status: $(cat "$run.status")"

@@ -13,13 +13,13 @@ want=$(digest "$T/plain")
 killed() { # JOB LOCAL OUT "STEP NAME"... : the run, with workers killed
     local file=$1 n=$2 out=$3 pid at step name victim
     shift 3
-    timeout 120 "$nebula" distill "$file" --local "$n" --out "$out" >"$out.log" 2>&1 &
+    NEBULA_FAULT=worker.step:+50 timeout 120 "$nebula" distill "$file" --local "$n" --out "$out" >"$out.log" 2>&1 & # still running when this script looks
     pid=$!
     for at in "$@"; do
         read -r step name <<<"$at"
         wait_step "$out" "$step" "$pid" || fail "run ended before step $step: $(tail -n 3 "$out.log")"
-        victim=$(pgrep -f "nebula worker .*$out/clusters/$name" | head -n 1)
-        [[ ! $victim ]] || kill -KILL "$victim"
+        victim=$(pgrep -f "nebula worker .*$out/clusters/$name" | head -n 1 || true)
+        [[ ! $victim ]] || kill -KILL "$victim" 2>/dev/null || true
     done
     wait "$pid" || fail "$out: $(tail -n 5 "$out.log")"
 }

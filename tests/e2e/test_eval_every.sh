@@ -28,7 +28,7 @@ python3 "$here/tfevents.py" "$T/every/tensorboard" >"$T/scalars" 2>"$T/read" || 
 light "$T/job.yaml"
 sed -i 's/windows: 16/windows: 4/' "$T/job.yaml"
 run whole --steps 300 || fail "whole: $(tail -n 3 "$T/whole.log")"
-run halves --steps 300 --set eval.every_steps=7 & pid=$!
+NEBULA_FAULT=worker.step:+30 run halves --steps 300 --set eval.every_steps=7 & pid=$! # which is still running when this script looks
 for ((i = 0; i < 600; i++)); do [[ $(evals alpha length halves 2>/dev/null || echo 0) -gt 2 ]] && break; sleep 0.1; done
 kill -INT "$(pgrep -P "$(pgrep -P "$pid" -x timeout || echo "$pid")" -x nebula)" || fail "the run ended early: $(tail -n 3 "$T/halves.log")"
 rc=0; wait "$pid" || rc=$?

@@ -31,7 +31,7 @@ back() {
 resume() { # while beta goes down
     down
     "$nebula" resume "$job" --home "$T/a" >"$T/resume.log" || fail "nebula resume: $(cat "$T/resume.log")"
-    within 10 said 'is to go on, and this agent ends' || fail "beta was gone: $(tail -n 5 "$T/b.log")"
+    within 30 said 'is to go on, and this agent ends' || fail "beta was gone: $(tail -n 5 "$T/b.log")"
     back "$1"
     within 30 is b running || fail "the resume was lost at beta: $(state b)"
     within 60 steps b e2e || fail "no steps at beta: $(tail -n 5 "$T/b.log")"
@@ -80,7 +80,7 @@ is b stopped || fail "a job that was stopped while it was held began again: $(st
 
 unlinked() { "$nebula" status --home "$T/a" --json | jq -e '.peers | length == 0' >/dev/null; }
 "$nebula" peer remove beta --home "$T/a" >/dev/null || fail "peer remove"
-within 5 unlinked || fail "the peer that was removed is still there: $("$nebula" status --home "$T/a")"
+within 30 unlinked || fail "the peer that was removed is still there: $("$nebula" status --home "$T/a")"
 away() { ! link_up b alpha; }
 within 20 away || fail "beta has its link still"
 echo "late words count: a resume, a stop, a removal"

@@ -25,7 +25,7 @@ has '1 micro-batches of 8$' "$T"/cut/clusters/beta/jobs/*/rank-0.log || fail "be
 jq -e '[.clusters[].tokens] == [60 * 8 * 64, 60 * 8 * 64]' "$T/cut/summary.json" >/dev/null || fail "tokens: $(jq -c '[.clusters[].tokens]' "$T/cut/summary.json")"
 
 # Resumed with other micro-batches, behind a run that was stopped.
-pace 30
+pace 100
 timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/again" >"$T/again.log" 2>&1 &
 pid=$!
 for ((i = 0; i < 600; i++)); do

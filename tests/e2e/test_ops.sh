@@ -77,5 +77,5 @@ wait_for 20 "the page" answers
 [[ $(code "$safe/api/v1/status") == 401 && $(code "$safe/metrics") == 401 ]] || fail "data without a token"
 [[ $(code -H "Authorization: Bearer wrong" "$safe/metrics") == 401 ]] || fail "data for a wrong token"
 with_token() { [[ $(code -H "Authorization: Bearer $(cat "$T/token")" "$safe/metrics") == 200 ]]; }
-wait_for 10 "metrics for the token" with_token
+wait_for 30 "metrics for the token" with_token
 echo "page, metrics, jobs, logs; SIGTERM at step $step: checkpoint, leave, return; token"

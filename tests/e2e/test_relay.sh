@@ -23,7 +23,8 @@ pid=$!
 wait_round b 2
 "$BUILD/wanlink" ctl "$run/wan.ctl" "down 0 1" >/dev/null || fail "cannot cut the link"
 cut=$(rounds a)
-sleep 8 # the link's end is noticed; a fast machine makes some rounds of two meanwhile
+within 40 is_away run/clusters/a b && within 40 is_away run/clusters/b a || fail "nobody notices that the link is cut"
+sleep 4 # a fast machine makes some rounds of two meanwhile
 settled=$(rounds a)
 wait_round a $((settled + 4))
 wait_round c $((settled + 4))

@@ -16,7 +16,7 @@ want=$(summary '.clusters[0].params_digest' "$T/whole")
 # Ctrl-C, twice, and on.
 resume=()
 for at in 60 220; do
-    timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/cut" "${resume[@]}" >>"$T/cut.log" 2>&1 &
+    NEBULA_FAULT=worker.step:+25 timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/cut" "${resume[@]}" >>"$T/cut.log" 2>&1 &
     pid=$!
     wait_step "$T/cut" "$at" "$pid" || fail "run ended before step $at: $(tail -n 3 "$T/cut.log")"
     if timeout 20 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/cut" --resume >"$T/two.log" 2>&1; then fail "two runs in one folder"; fi
@@ -35,7 +35,7 @@ build() { "$nebula" data build "$1" --out "$T/corpus" >"$T/data.log" 2>&1 || fai
 other_text='holds other text than the newest checkpoint'
 cp -r "$T/corpus" "$T/corpus.was" && cp -r "$T/text" "$T/text.was"
 for what in same other; do
-    timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/$what" >"$T/$what.log" 2>&1 &
+    NEBULA_FAULT=worker.step:+25 timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/$what" >"$T/$what.log" 2>&1 &
     pid=$!
     wait_step "$T/$what" 60 "$pid" || fail "run ended before step 60: $(tail -n 3 "$T/$what.log")"
     kill -INT "$pid"
@@ -61,12 +61,12 @@ if timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/cut" --resum
 grep -q "seed differs.* can begin with init_from: $T/cut/checkpoint/model.ckpt" "$T/other.log" || fail "no reason: $(cat "$T/other.log")"
 
 # kill -9 of each worker in turn: the agent starts it again from its checkpoint.
-timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/kill" >"$T/kill.log" 2>&1 &
+NEBULA_FAULT=worker.step:+15 timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/kill" >"$T/kill.log" 2>&1 &
 pid=$!
 for at in 80 200; do
     wait_step "$T/kill" "$at" "$pid" || fail "run ended before step $at: $(tail -n 3 "$T/kill.log")"
     name=$([[ $at == 80 ]] && echo alpha || echo beta)
-    victim=$(pgrep -f "nebula worker $T/kill/clusters/$name/" | head -n 1)
+    victim=$(pgrep -f "nebula worker $T/kill/clusters/$name/" | head -n 1 || true)
     [[ -n $victim ]] || fail "no worker of $name found"
     kill -KILL "$victim"
 done

@@ -54,12 +54,12 @@ done
 cmp -s "$T/two/checkpoint/model.ckpt" "$T/one/checkpoint/model.ckpt" || fail "the discriminators differ"
 
 # kill -9 of each worker in turn, in mid-run; then of each agent.
-timeout 100 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/kill" >"$T/kill.log" 2>&1 &
+NEBULA_FAULT=worker.step:+50 timeout 100 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/kill" >"$T/kill.log" 2>&1 &
 pid=$!
 for at in "20 worker alpha" "45 worker beta" "70 agent alpha" "90 agent beta"; do
     read -r step what name <<<"$at"
     wait_step "$T/kill" "$step" "$pid" || fail "run ended before step $step: $(tail -n 3 "$T/kill.log")"
-    victim=$(pgrep -f "nebula $what .*$T/kill/clusters/$name" | head -n 1)
+    victim=$(pgrep -f "nebula $what .*$T/kill/clusters/$name" | head -n 1 || true)
     [[ $victim ]] || fail "no $what of $name found"
     kill -KILL "$victim"
 done
@@ -67,7 +67,7 @@ wait "$pid" || fail "the run with killed workers and agents failed: $(tail -n 5 
 [[ $(digests "$T/kill") == "$want" ]] || fail "after kill -9: $(digests "$T/kill"), undisturbed: $want"
 
 # Ctrl-C, and on.
-timeout 100 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/cut" >"$T/cut.log" 2>&1 &
+NEBULA_FAULT=worker.step:+50 timeout 100 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/cut" >"$T/cut.log" 2>&1 &
 pid=$!
 wait_step "$T/cut" 33 "$pid" || fail "run ended before step 33: $(tail -n 3 "$T/cut.log")"
 kill -INT "$pid"

@@ -34,13 +34,13 @@ run "$T/apart" --set rtd.share_embeddings=0
 run "$T/push" --set rtd.push_text=true
 [[ $(digests "$T/push") == "$want" ]] || fail "with pushed text: $(digests "$T/push"), without: $want"
 
-timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/kill" >"$T/kill.log" 2>&1 &
+NEBULA_FAULT=worker.step:+50 timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/kill" >"$T/kill.log" 2>&1 &
 pid=$!
 for at in "12 worker beta" "33 worker alpha" "52 agent beta" "71 agent alpha"; do
     read -r step what name <<<"$at"
     wait_step "$T/kill" "$step" "$pid" || fail "run ended before step $step: $(tail -n 3 "$T/kill.log")"
-    victim=$(pgrep -f "nebula $what .*$T/kill/clusters/$name" | head -n 1)
-    [[ ! $victim ]] || kill -KILL "$victim"
+    victim=$(pgrep -f "nebula $what .*$T/kill/clusters/$name" | head -n 1 || true)
+    [[ ! $victim ]] || kill -KILL "$victim" 2>/dev/null || true
 done
 wait "$pid" || fail "the run with killed workers and agents failed: $(tail -n 5 "$T/kill.log")"
 [[ $(digests "$T/kill") == "$want" ]] || fail "after kill -9: $(digests "$T/kill"), undisturbed: $want"

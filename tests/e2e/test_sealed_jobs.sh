@@ -33,12 +33,12 @@ PY
 sealed_run() { # COMMAND JOB OUT: workers are killed, then alpha's agent; its spool is looked at
     local command=$1 file=$2 out=$3 pid at step what name victim
     # slow enough that this script, on a busy machine, still finds it running
-    NEBULA_FAULT=worker.step:+50 timeout 150 "$nebula" "$command" "$file" --local 2 --out "$out" --seal-key "$T/seal.key" >"$out.log" 2>&1 &
+    NEBULA_FAULT=worker.step:+100 timeout 150 "$nebula" "$command" "$file" --local 2 --out "$out" --seal-key "$T/seal.key" >"$out.log" 2>&1 &
     pid=$!
     for at in "9 worker beta" "14 worker alpha" "20 agent alpha"; do
         read -r step what name <<<"$at"
         wait_step "$out" "$step" "$pid" || fail "run ended before step $step: $(tail -n 3 "$out.log")"
-        victim=$(pgrep -f "nebula $what .*$out/clusters/$name" | head -n 1)
+        victim=$(pgrep -f "nebula $what .*$out/clusters/$name" | head -n 1 || true)
         [[ $victim ]] || fail "no $what of $name found"
         if [[ $what == agent ]]; then # batches wait until the consumer has saved: stopped, its spool is a spool of that moment
             kill -STOP "$victim"

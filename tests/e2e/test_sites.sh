@@ -5,8 +5,7 @@
 export XDG_CACHE_HOME=$BUILD/rates # measured once, by the test e2e_rates
 make_corpus
 make_job "$T/job.yaml"
-# Below the ports that the kernel gives to clients (32768 and up).
-port=$((20000 + RANDOM % 11990))
+port=$(ten_ports)
 pids=()
 stop_agents() { for p in "${pids[@]}"; do kill "$p" 2>/dev/null || true; done; wait 2>/dev/null || true; }
 clean_up() { stop_agents; }
@@ -41,8 +40,12 @@ for ((i = 0; i < 300; i++)); do [[ $(b_job) == "ended at 60" ]] && break; sleep 
 ((i < 300)) || fail "beta's status: $(b_job)"
 
 # What the link carried and how long its round trip is, for a plan and for keys that say auto, without sync.link.
-link=$("$nebula" plan "$T/job.yaml" --home "$T/a" --set data.corpus="$T/corpus" --json 2>"$T/plan.log" | jq -c .link) || fail "plan: $(cat "$T/plan.log")"
-"$nebula" status --home "$T/a" --json | jq -e --argjson l "$link" '.peers[0] as $p | $l.measured and ($l.assumed | not) and ($l.bits_per_s / $p.goodput_bps - 1 | fabs) < 1e-6 and ($l.rtt_s * 1e3 - $p.rtt_ms | fabs) < 0.5 * $p.rtt_ms' >/dev/null ||
+# They are read twice, and may move between.
+same_link() {
+    link=$("$nebula" plan "$T/job.yaml" --home "$T/a" --set data.corpus="$T/corpus" --json 2>"$T/plan.log" | jq -c .link) || fail "plan: $(cat "$T/plan.log")"
+    "$nebula" status --home "$T/a" --json | jq -e --argjson l "$link" '.peers[0] as $p | $l.measured and ($l.assumed | not) and ($l.bits_per_s / $p.goodput_bps - 1 | fabs) < 1e-6 and ($l.rtt_s * 1e3 - $p.rtt_ms | fabs) < 0.5 * $p.rtt_ms' >/dev/null
+}
+same_link || same_link || same_link ||
     fail "plan has $link of: $("$nebula" status --home "$T/a" --json | jq -c '.peers[0]')"
 "$nebula" plan "$T/job.yaml" --home "$T/x" --set data.corpus="$T/corpus" --json 2>"$T/plan.log" | jq -e '.link | .assumed and (.measured | not)' >/dev/null || fail "mallory has measured links: $(cat "$T/plan.log")"
 sed 's/interval: 10/interval: auto/' "$T/job.yaml" >"$T/auto.yaml"

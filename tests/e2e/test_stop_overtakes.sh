@@ -6,7 +6,7 @@ make_corpus
 make_job "$T/job.yaml"
 clusters "$T/job.yaml" alpha beta gamma
 sed -i 's/steps: 60/steps: 1000000/' "$T/job.yaml"
-port=$((20000 + RANDOM % 11990))
+port=$(ten_ports)
 declare -A pid at=([alpha]=0 [beta]=1 [gamma]=2) id
 clean_up() {
     [[ ! ${run:-} ]] || end_now "$run"

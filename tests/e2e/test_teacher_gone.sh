@@ -14,7 +14,7 @@ job "$T/job.yaml" "$here" "teacher: {init: $T/teacher/checkpoint/model.ckpt}, ah
 run "$T/job.yaml" 2 "$T/calm" --steps 80
 
 out=$T/gone
-timeout $((outage_s + 120)) "$nebula" distill "$T/job.yaml" --local 2 --steps 80 --out "$out" >"$out.log" 2>&1 &
+NEBULA_FAULT=worker.step:+40 timeout $((outage_s + 120)) "$nebula" distill "$T/job.yaml" --local 2 --steps 80 --out "$out" >"$out.log" 2>&1 &
 pid=$!
 wait_step "$out" 20 "$pid" || fail "run ended before step 20: $(tail -n 3 "$out.log")"
 teacher=$(pgrep -f "nebula (agent|worker) .*$out/clusters/alpha" | tr '\n' ' ')
@@ -44,7 +44,7 @@ echo "gone for $outage_s s at step $at: waited ($(jq -c .quality.clusters.beta.s
 gone_for_good() { # NAME [more keys of the distill section [and of the teacher]]
     out=$T/$1
     job "$T/$1.yaml" "$here" "teacher: {init: $T/teacher/checkpoint/model.ckpt${3:+, $3}}, ahead: 4, when_lost: alone, patience_s: 1${2:+, $2}"
-    timeout 120 "$nebula" distill "$T/$1.yaml" --local 2 --steps 80 --out "$out" >"$out.log" 2>&1 &
+    NEBULA_FAULT=worker.step:+40 timeout 120 "$nebula" distill "$T/$1.yaml" --local 2 --steps 80 --out "$out" >"$out.log" 2>&1 &
     pid=$!
     wait_step "$out" 20 "$pid" || fail "$1: run ended before step 20: $(tail -n 3 "$out.log")"
     teacher=$(pgrep -f "nebula (agent|worker) .*$out/clusters/alpha" | tr '\n' ' ')

@@ -8,7 +8,7 @@ make_job "$T/job.yaml"
 sed -i 's/steps: 60/steps: 600/; s/every_steps: 20/every_steps: 30/' "$T/job.yaml"
 read_all() { python3 "$here/tfevents.py" "$1/tensorboard" >"$T/scalars" 2>"$T/read" || fail "event files: $(cat "$T/read")"; }
 
-timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/run" --tensorboard >"$T/run.log" 2>&1 & pid=$!
+NEBULA_FAULT=worker.step:+15 timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/run" --tensorboard >"$T/run.log" 2>&1 & pid=$!
 for ((i = 0; i < 1200; i++)); do
     (($(jq -s '[.[] | select(.kind == "step") | .step] | max // 0' "$T/run/metrics.jsonl" 2>/dev/null | tail -n 1) >= 150)) && break
     kill -0 "$pid" 2>/dev/null || fail "the run ended early: $(tail -n 3 "$T/run.log")"

@@ -21,12 +21,12 @@ uneven() { # RUN PERCENT
         fail "$1, plans: $(jq -c 'select(.kind == "tune")' "$T/$1/metrics.jsonl")"
 }
 
-# Steps of 10 and of 20 ms.
-job "$T/paced.yaml" 640 attach
+# Steps of 25 and of 50 ms.
+job "$T/paced.yaml" 600 attach
 sed -i 's/interval: 10/interval: 40/; s/overlap: 2/overlap: 15/' "$T/paced.yaml"
 run paced & pid=$!
-timeout 100 "$client" "$T/paced/clusters/alpha" "" 1 --pace 10 >"$T/a.log" 2>&1 & a=$!
-timeout 100 "$client" "$T/paced/clusters/beta" "" 2 --pace 20 >"$T/b.log" 2>&1 || fail "beta: $(cat "$T/b.log")"
+timeout 100 "$client" "$T/paced/clusters/alpha" "" 1 --pace 25 >"$T/a.log" 2>&1 & a=$!
+timeout 100 "$client" "$T/paced/clusters/beta" "" 2 --pace 50 >"$T/b.log" 2>&1 || fail "beta: $(cat "$T/b.log")"
 wait $a || fail "alpha: $(cat "$T/a.log")"
 wait $pid || fail "the job of two paces: $(tail -n 3 "$T/paced.log")"
 uneven paced 75

@@ -68,12 +68,16 @@ class Screen:
 class Watch:
     def __init__(self, rows=30, cols=100):
         self.screen, self.rest = Screen(rows, cols), b""
+        sized, tell = os.pipe()
         self.pid, self.fd = pty.fork()
         if not self.pid:
             signal.pthread_sigmask(signal.SIG_SETMASK, [])
-            time.sleep(0.2)  # until the size is set
+            os.close(tell)
+            os.read(sized, 1)  # the size is set
             os.execv(nebula, [nebula, "status", "--watch", "--home", home])
         fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, cols, 0, 0))
+        os.close(sized)
+        os.close(tell)
         self.before = termios.tcgetattr(self.fd)
 
     def read(self, seconds):

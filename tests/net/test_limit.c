@@ -200,6 +200,8 @@ static void test_paths_that_stand(void **state) {
     assert_true(up);
     stands = true; // connections break, and come back
     (void)send_for(6);
+    for (neb_ns end = neb_now() + 6 * NEB_S; up && neb_now() < end;)
+        (void)send_for(0.1);
     assert_false(up);
     stands = false;
     for (neb_ns end = neb_now() + 10 * NEB_S; !up && neb_now() < end;)

@@ -34,7 +34,7 @@ timeout 60 "$nebula" ranks 1 sh -c 'echo $NEBULA_RANKS_TOKEN' >"$work/other"
 # As torchrun starts them: with its variables, without a secret, of which they say what is missing, and with one.
 rank() { env -u SLURM_LOCALID -u SLURM_PROCID -u OMPI_COMM_WORLD_LOCAL_RANK RANK="$1" LOCAL_RANK="$1" WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 \
     MASTER_PORT="$port" "${@:2}" timeout 60 "$mesh_train" 2 1 1 steps=2; }
-port=$((20000 + RANDOM % 11990))
+port=$(. "$(dirname "$0")/../e2e/lib.sh" && ten_ports)
 rc=0
 rank 0 >"$work/one" 2>&1 || rc=$?
 [[ $rc != 0 ]] && grep -q 'there is no NEBULA_RANKS_TOKEN' "$work/one" || { echo "exit status $rc without a secret: $(cat "$work/one")"; exit 1; }

@@ -24,7 +24,7 @@ export OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_btl=self,vader OMP
 
 # ---- a Slurm of our own ----
 host=$(hostname -s)
-port=$((20000 + RANDOM % 11990))
+port=$(ten_ports)
 mkdir -p "$T/slurm/spool" "$T/slurm/state"
 export SLURM_CONF=$T/slurm/slurm.conf
 cat >"$SLURM_CONF" <<CONF
@@ -83,7 +83,7 @@ done
 grep -q "2 ranks: dp 1, pp 1, tp 2" "$T"/whole/clusters/alpha/jobs/*/rank-0.log || fail "other ranks: $(cat "$T"/whole/clusters/alpha/jobs/*/rank-0.log)"
 echo "ranks are steps of the allocation"
 
-run kill slurm & pid=$!
+NEBULA_FAULT=worker.step:+40 run kill slurm & pid=$!
 for ((i = 0; i < 1500; i++)); do
     n=$(jq -R -s '[split("\n")[] | fromjson? | select(.kind == "step") | .step] | max // 0' "$T/kill/metrics.jsonl" 2>/dev/null) || n=0
     ((${n:-0} >= 40)) && saved "$T/kill" alpha && break

@@ -12,7 +12,7 @@ hangs() { jq -R -s "[split(\"\n\")[] | fromjson? | select(.kind == \"fault\" and
 timeout 200 "$nebula" pretrain "$T/job.yaml" --out "$T/whole" "${options[@]}" >"$T/whole.log" 2>&1 || fail "undisturbed: $(tail -n 5 "$T/whole.log")"
 [[ $(hangs whole alpha) == 0 && $(hangs whole beta) == 0 ]] || fail "a run that trains, exchanges and evaluates counts as hanging"
 
-timeout 250 "$nebula" pretrain "$T/job.yaml" --out "$T/stop" "${options[@]}" >"$T/stop.log" 2>&1 &
+NEBULA_FAULT=worker.step:+20 timeout 250 "$nebula" pretrain "$T/job.yaml" --out "$T/stop" "${options[@]}" >"$T/stop.log" 2>&1 &
 pid=$!
 stopped() { # CLUSTER STEP PATTERN: SIGSTOP to the last process that was started so
     local victim
@@ -41,6 +41,6 @@ NEBULA_FAULT=worker.end:+300000 timeout 60 "$nebula" pretrain "$T/job.yaml" --ou
 for c in alpha beta; do
     cat "$T/end/clusters/$c"/*.log | has 'the worker hangs: [0-9]* s after its report' || fail "nobody says that the worker of $c does not end"
 done
-sleep 0.5
-! pgrep -f "nebula worker $T/" >/dev/null || fail "ranks are left: $(pgrep -af "nebula worker $T/")"
+none_left() { ! pgrep -f "nebula worker $T/" >/dev/null; }
+within 20 none_left || fail "ranks are left: $(pgrep -af "nebula worker $T/")"
 echo "a rank that hangs is ended, and the run comes to the same bits"

@@ -20,7 +20,7 @@ sed -i '/alpha/s/threads: 1/threads: 2/' "$T/then.yaml"
 options=(--local 2 --steps 60 --set sync.interval=15 --set log_every=1 --set checkpoint.every_steps=1000)
 timeout 200 "$nebula" pretrain "$T/first.yaml" --out "$T/whole" "${options[@]}" >"$T/whole.log" 2>&1 || fail "the whole run: $(tail -n 5 "$T/whole.log")"
 
-timeout 200 "$nebula" pretrain "$T/first.yaml" --out "$T/cut" "${options[@]}" >"$T/cut.log" 2>&1 &
+NEBULA_FAULT=worker.step:+60 timeout 200 "$nebula" pretrain "$T/first.yaml" --out "$T/cut" "${options[@]}" >"$T/cut.log" 2>&1 &
 pid=$!
 wait_step "$T/cut" 20 "$pid" alpha || fail "the run does not come to step 20: $(tail -n 3 "$T/cut.log")"
 kill -INT "$(started_by "$pid" | head -n 1)"
@@ -57,7 +57,7 @@ jq -e '.spec.clusters[0].mesh == [1, 2, 1]' "$T/cut/job.json" >/dev/null || fail
 
 # After a crash of the command the agents go on by themselves as soon as they are back, with the mesh that they know: told of another
 # one, they begin again with that.
-timeout 200 "$nebula" pretrain "$T/first.yaml" --out "$T/crash" "${options[@]}" >"$T/crash.log" 2>&1 &
+NEBULA_FAULT=worker.step:+60 timeout 200 "$nebula" pretrain "$T/first.yaml" --out "$T/crash" "${options[@]}" >"$T/crash.log" 2>&1 &
 pid=$!
 wait_step "$T/crash" 20 "$pid" alpha || fail "the run does not come to step 20: $(tail -n 3 "$T/crash.log")"
 kill -KILL "$(started_by "$pid" | head -n 1)"

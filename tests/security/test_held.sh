@@ -10,7 +10,7 @@ clean_up() {
     for p in "${pid[@]}"; do kill "$p" 2>/dev/null || true; done
     wait
 }
-port=$((20000 + RANDOM % 11990))
+port=$(ten_ports)
 enrol=127.0.0.1:$port
 declare -A at=([hub]=1 [paris]=2 [rome]=3)
 agent() { # name
@@ -89,7 +89,7 @@ goes_on rome && is rome running || fail "a rotation holds the job: $(job rome st
 # the submitter is revoked: what runs goes on, at both
 "$nebula" revoke paris --dir "$T/hub" >/dev/null
 said() { grep -q 'paris, which submitted it, is no member any more; what runs goes on' "$T/$1.log"; }
-within 10 said rome && within 10 said hub || fail "nobody says that the submitter is gone"
+within 30 said rome && within 30 said hub || fail "nobody says that the submitter is gone"
 goes_on hub && goes_on rome || fail "the others stopped"
 
 # an agent that starts anew holds it; the other one goes on

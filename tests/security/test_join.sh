@@ -9,7 +9,7 @@ clean_up() {
     for p in "${pids[@]}"; do kill "$p" 2>/dev/null && kill -CONT "$p" 2>/dev/null || true; done
     wait
 }
-port=$((20000 + $$ % 11990))
+port=$(ten_ports)
 enrol=127.0.0.1:$port link=127.0.0.1:$((port + 1))
 
 agent() { # name arguments...
@@ -32,7 +32,7 @@ grep -q 'recovery code' "$T/init.out" || fail "init shows no recovery code"
 code=$(grep -oE '([A-Z2-7]{4}-){7}[A-Z2-7]{4}' "$T/init.out")
 ! grep -rq "$code" "$T/hub" || fail "the recovery code lies on the hub"
 agent hub --listen "$link"
-within 10 answers hub || fail "the hub's agent does not start"
+within 30 answers hub || fail "the hub's agent does not start"
 
 # the two commands
 token=$("$nebula" invite paris --ttl 24h --dir "$T/hub")
@@ -40,7 +40,7 @@ token=$("$nebula" invite paris --ttl 24h --dir "$T/hub")
 "$nebula" join "$token" --dir "$T/paris" || fail "join"
 chmod 750 "$T/paris" # an operator, or an earlier version
 agent paris
-within 10 link_up hub paris || fail "the link does not come up"
+within 30 link_up hub paris || fail "the link does not come up"
 cmp -s <("$nebula" members --dir "$T/hub") <("$nebula" members --dir "$T/paris") || fail "members differ"
 openssl verify -CAfile "$T/paris/federation/ca.pem" "$T/paris/federation/member.pem" >/dev/null || fail "certificate"
 
@@ -57,7 +57,7 @@ open=$(find "$T/hub" "$T/paris" "$T/lone" -perm /077)
 "$nebula" init --name quiet --listen "127.0.0.1:$((port + 3))" --member alone --dir "$T/alone" >/dev/null
 "${few_locks[@]}" timeout 60 "$nebula" agent --home "$T/alone" 2>>"$T/alone.log" &
 pids+=($!)
-within 10 answers alone || fail "the second hub's agent does not start"
+within 30 answers alone || fail "the second hub's agent does not start"
 # an agent that may lock little memory for its keys says so, at its start and to who asks; the doctor before it starts too
 if ((${#few_locks[@]})); then
     grep -q 'keys may be swapped out to disk: .*limit 64 KiB' "$T/alone.log" || fail "an agent without locked memory does not say so: $(cat "$T/alone.log")"
@@ -72,12 +72,12 @@ if ((${#few_locks[@]})); then
 fi
 "$nebula" join "$("$nebula" invite shy --dir "$T/alone")" --dir "$T/shy" >/dev/null 2>"$T/err" || fail "join"
 grep -q 'no member of the federation has an address, so no link is possible yet' "$T/err" || fail "no word of it: $(cat "$T/err")"
-within 10 grep -q 'no link with shy is possible' "$T/alone.log" || fail "the hub says nothing: $(cat "$T/alone.log")"
+within 30 grep -q 'no link with shy is possible' "$T/alone.log" || fail "the hub says nothing: $(cat "$T/alone.log")"
 
 # who was invited as a witness trains in no job
 "$nebula" join "$("$nebula" invite watch --role witness --dir "$T/hub")" --dir "$T/watch" >/dev/null || fail "join of a witness"
 agent watch
-within 10 link_up hub watch || fail "the link to the witness does not come up"
+within 30 link_up hub watch || fail "the link to the witness does not come up"
 make_job "$T/job.yaml"
 sed -i 's/name: alpha/name: hub/; s/name: beta/name: watch/; s/model: {/model: {vocab: 512, /; s/threads: 1/&, launcher: attach/' "$T/job.yaml"
 if timeout 30 "$nebula" pretrain "$T/job.yaml" --home "$T/hub" --out "$T/none" >"$T/err" 2>&1; then fail "a witness was made to train"; fi
@@ -93,11 +93,10 @@ if "$nebula" join "${token%?????}" --dir "$T/rome" 2>/dev/null; then fail "a cut
 
 # ps: while join waits for a hub that does not answer, its command line holds no token
 kill -STOP "${pids[0]}" && agent_pid=$(pgrep -P "${pids[0]}") && kill -STOP "$agent_pid"
-timeout 20 "$nebula" join "$token" --dir "$T/rome" >/dev/null 2>&1 &
-joiner=$!
-sleep 1
-join_pid=$(pgrep -P "$joiner")
-seen=$(tr '\0' ' ' <"/proc/$join_pid/cmdline")
+timeout 60 "$nebula" join "$token" --dir "$T/rome" >/dev/null 2>&1 &
+joiner=$! seen=
+hides_it() { seen=$(tr '\0' ' ' <"/proc/$(pgrep -P "$joiner")/cmdline") && [[ $seen == *" join "* && $seen != *"${token:5:40}"* ]]; }
+within 10 hides_it 2>/dev/null || true # judged here
 [[ $seen == *" join "* ]] || fail "no join to look at: $seen"
 [[ $seen != *"${token:5:40}"* ]] || fail "the token shows in the process list"
 kill -CONT "$agent_pid" "${pids[0]}"
@@ -115,14 +114,14 @@ cp -r "$T/paris" "$T/ghost" # with the list that still has it
 rm -f "$T/ghost/agent.sock"
 "$nebula" revoke paris --dir "$T/hub" >/dev/null
 within 5 no_peer hub paris || fail "paris is still a peer 5 s after its revocation"
-within 5 grep -q 'link to hub is down' "$T/paris.log" || fail "paris still has a link"
+within 30 grep -q 'link to hub is down' "$T/paris.log" || fail "paris still has a link"
 sleep 3
 ! link_up paris hub || fail "a revoked member is linked again"
 # It ends by itself, since its link brought it the list. One that goes on with the former list keeps dialling, and is refused.
 refused() { "$nebula" status --home "$T/hub" --json | jq .refused.handshakes; }
 before=$(refused)
 agent ghost
-within 10 answers ghost || fail "the agent of a former list does not start: $(tail -n 3 "$T/ghost.log")"
+within 30 answers ghost || fail "the agent of a former list does not start: $(tail -n 3 "$T/ghost.log")"
 "$nebula" members --dir "$T/ghost" | has paris || fail "the former list is gone: nothing was tested"
 refused_more() { (($(refused) > before + 1)); }
 within 20 refused_more || fail "the hub refuses nobody ($before, now $(refused)): $(tail -n 3 "$T/hub.log")"
@@ -139,7 +138,7 @@ grep -q 'join --new-keys' "$T/err" && grep -q 'keys that were taken off the list
 echo "$token" | "$nebula" join --new-keys - --dir "$T/paris" >/dev/null || fail "join with new keys"
 [[ $("$nebula" id --home "$T/paris") != "$was" && -s $T/paris/former-keys-1/keys/sign.key ]] || fail "the keys are the former ones"
 agent paris
-within 10 link_up hub paris || fail "with new keys the link does not come up"
+within 30 link_up hub paris || fail "with new keys the link does not come up"
 kill "${pids[-1]}"
 
 # SIGHUP: nothing new, nothing ends
@@ -152,9 +151,9 @@ cp "$T/hub/federation/members.neb" "$T/now.neb"
 "$nebula" invite last --dir "$T/hub" >"$T/token"
 "$nebula" join "$(cat "$T/token")" --dir "$T/last" >/dev/null
 cp "$T/now.neb" "$T/hub/federation/members.neb"
-within 5 grep -q 'stays in use' "$T/hub.log" || fail "a rolled-back list was not noticed"
+within 30 grep -q 'stays in use' "$T/hub.log" || fail "a rolled-back list was not noticed"
 grep -q 'is older than' "$T/hub.log" || fail "no reason for the refusal"
 kill "$agent_pid"
-sleep 1
+wait "${pids[0]}" || true
 if timeout 10 "$nebula" agent --home "$T/hub" 2>"$T/err"; then fail "started with a rolled-back list"; fi
 grep -q 'is older than' "$T/err" || fail "start: no reason: $(cat "$T/err")"

@@ -8,7 +8,7 @@ clean_up() {
     kill "${pids[@]}" ${run:+"$run"} 2>/dev/null || true
     wait
 }
-port=$((20000 + RANDOM % 11990))
+port=$(ten_ports)
 names=(mallory anna hub) # member 0 leads
 agent() { # name
     local n=0
@@ -26,6 +26,7 @@ beyond() { (($(commits) > $1)); }
 says() { grep -q "$2" "$T/$1.log"; }
 
 make_corpus
+pace 10
 "$nebula" init --name acme --listen "127.0.0.1:$port" --link "127.0.0.1:$((port + 1))" --member hub --dir "$T/hub" >/dev/null
 agent hub
 for site in anna mallory; do
@@ -68,9 +69,9 @@ echo "$victim and $other have parted, mallory is named"
 
 "$nebula" revoke mallory --dir "$T/hub" >/dev/null
 no_peer() { "$nebula" status --home "$T/$1" --json 2>/dev/null | jq -e '[.peers[] | select(.name == "mallory")] == []' >/dev/null; }
-for site in anna hub; do within 10 no_peer "$site" || fail "mallory is still a peer of $site"; done
+for site in anna hub; do within 30 no_peer "$site" || fail "mallory is still a peer of $site"; done
 "$nebula" rejoin "$job" --home "$T/$victim" >"$T/rejoin.log" 2>&1 || fail "rejoin: $(cat "$T/rejoin.log")"
-within 10 says "$other" 'came back with an empty ledger' || fail "$other does not hear of it"
+within 30 says "$other" 'came back with an empty ledger' || fail "$other does not hear of it"
 ! "$nebula" rejoin "$job" --home "$T/$other" >"$T/rejoin2.log" 2>&1 || fail "both sides could be given up"
 [[ -d $T/$victim/jobs/$job/former/checkpoint ]] || fail "what was given up is not kept"
 for site in anna hub; do

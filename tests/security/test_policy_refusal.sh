@@ -4,7 +4,7 @@
 source "$SOURCE/tests/e2e/lib.sh"
 make_corpus
 make_job "$T/job.yaml"
-port=$((20000 + RANDOM % 11990))
+port=$(ten_ports)
 pids=()
 stop_agents() { for p in "${pids[@]}"; do kill "$p" 2>/dev/null || true; done; wait 2>/dev/null || true; }
 clean_up() { stop_agents; }

@@ -38,12 +38,12 @@ chmod +x "$T/launch/mpirun"
 make_corpus
 pair
 start_a() { # options…
-    PATH=$T/launch:$PATH beside timeout 160 "$nebula" agent --home "$T/a" --listen "127.0.0.1:$port" "$@" 2>>"$T/a.log" &
+    PATH=$T/launch:$PATH beside timeout 280 "$nebula" agent --home "$T/a" --listen "127.0.0.1:$port" "$@" 2>>"$T/a.log" &
     agent=$!
     pids+=("$agent")
     wait_for 20 "the agent" "$nebula" status --home "$T/a"
 }
-beside timeout 160 "$nebula" agent --home "$T/b" 2>>"$T/b.log" &
+beside timeout 280 "$nebula" agent --home "$T/b" 2>>"$T/b.log" &
 pids+=($!)
 make_job "$T/job.yaml"
 sed -i -e 's/batch: 4, accumulate: 1/batch: 1, accumulate: 4/' -e 's/{name: alpha,/{name: alpha, mesh: {dp: 2}, launcher: mpirun,/' "$T/job.yaml"
@@ -82,7 +82,9 @@ wait "$pretrain" || fail "there: $(tail -n 5 "$T/there.log"; cat "$T"/a/jobs/*/{
 digests_equal "$T/there"
 round_digests_equal "$T/there"
 grep -q 'rank 0 runs on another host, 10.77.0.2' "$T/a.log" || fail "the agent does not say where its worker runs: $(cat "$T/a.log")"
-(($(beside ss -Htn state established "( sport = :${endpoint##*:} )" | wc -l) == 0)) || fail "connections stay"
+connections() { beside ss -Htn state established "( sport = :${endpoint##*:} )"; }
+no_connection() { [[ ! $(connections) ]]; }
+within 20 no_connection || fail "connections stay: $(connections)"
 "$nebula" status --home "$T/a" --json | jq -e '.refused.local > 9 and .refused.workers >= 1' >/dev/null || fail "not counted: $("$nebula" status --home "$T/a" --json)"
 # The keys of a worker that has ended are no keys.
 node "$BUILD/remote_stranger" former "$T/former" "$job" || fail "a former worker's keys"
@@ -100,7 +102,6 @@ rm "$T/launch/mpirun" && mv "$T/far" "$T/launch/mpirun"
 run broken --steps 60 & pretrain=$!
 pids+=("$pretrain")
 wait_step "$T/broken" 30 "$pretrain" alpha || fail "broken: $(tail -n 5 "$T/broken.log")"
-connections() { beside ss -Htn state established "( sport = :${endpoint##*:} )"; }
 [[ $(connections) ]] || fail "no connection to break"
 beside ss -Kt state established "( sport = :${endpoint##*:} )" >/dev/null 2>&1 || true
 if wait_step "$T/broken" 31 "$pretrain" alpha && [[ $(grep -c 'broke and was made anew' "$T/a.log") == 0 ]]; then

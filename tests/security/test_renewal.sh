@@ -8,7 +8,7 @@ clean_up() {
     for p in "${pids[@]}"; do kill "$p" 2>/dev/null || true; done
     wait
 }
-port=$((20000 + RANDOM % 11990))
+port=$(ten_ports)
 enrol=127.0.0.1:$port
 agent() { # NAME PORT
     timeout 200 "$nebula" agent --home "$T/$1" --listen "127.0.0.1:$2" 2>>"$T/$1.log" &

@@ -10,7 +10,7 @@ cd "$T"
 "$nebula" seal init "$T/seal.key" --home "$T/home" >/dev/null || fail "seal init"
 timeout 150 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/clear" >"$T/clear.log" 2>&1 || fail "run in clear: $(tail -n 3 "$T/clear.log")"
 
-timeout 200 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/run" --seal-key "$T/seal.key" >"$T/run.log" 2>&1 &
+NEBULA_FAULT=worker.step:+60 timeout 200 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/run" --seal-key "$T/seal.key" >"$T/run.log" 2>&1 &
 pid=$!
 wait_step "$T/run" 45 "$pid" alpha || fail "the run ended before step 45: $(tail -n 3 "$T/run.log")"
 ranks=$(pgrep -f "nebula worker .*$T/run/clusters/alpha/")

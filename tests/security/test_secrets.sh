@@ -9,7 +9,7 @@ clean_up() {
     stop_agents
 }
 make_corpus
-pace 10
+pace 40
 (umask 077; openssl rand -hex 32 >"$T/token")
 "$nebula" init --name acme --listen "127.0.0.1:$port" --link "127.0.0.1:$((port + 2))" --member hub --dir "$T/hub" >/dev/null
 NO_COLOR=1 "$nebula" agent --verbose --home "$T/hub" --listen "127.0.0.1:$((port + 2))" --page "0.0.0.0:$page" --page-token "$T/token" >>"$T/hub.log" 2>&1 &

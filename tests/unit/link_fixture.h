@@ -96,7 +96,7 @@ static inline void pair_up(struct site *a, struct site *b) {
     struct sec_members m = list;
     endpoint(&m, 1, inter_link_port(b->l));
     *a = open_site(0, &m, 1, NULL);
-    UNTIL(a, b, a->up == 1 && b->up == 1, 5);
+    UNTIL(a, b, a->up == 1 && b->up == 1, 20);
 }
 
 static inline void close_pair(struct site *a, struct site *b) {

@@ -267,15 +267,19 @@ static void test_handler_ends_at_once(void **state) {
     (void)state;
     void *context = zmq_ctx_new();
     struct sec_zap *z = NULL, *second = NULL;
-    neb_ns begin = neb_now();
+    int soon = 0;
     assert_non_null(context);
     for (int i = 0; i < 40; i++) {
         assert_int_equal(sec_zap_create(context, "test", &z), NEB_OK);
         neb_sleep(5 * NEB_MS); // the thread waits by now
+        neb_ns begin = neb_now();
         sec_zap_destroy(&z);
+        soon += neb_now() - begin < 50 * NEB_MS;
         assert_null(z);
     }
-    assert_true(neb_now() - begin < 3 * NEB_S); // 4 s where it polls every 100 ms
+    assert_true(
+        soon >=
+        10); // hardly any where it polls every 100 ms; not all on a machine that is busy elsewhere
     assert_int_equal(sec_zap_create(context, "test", &z), NEB_OK);
     assert_int_equal(sec_zap_create(context, "test", &second), NEB_ERR_IO); // one of a context
     sec_zap_destroy(&z);

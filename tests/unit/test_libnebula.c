@@ -196,14 +196,14 @@ static void test_attach_errors(void **state) {
     SAYS(nebula_attach(&o, &n), NEBULA_ERR_VERSION, "bytes");
     o = options(a);
     o.job = "other";
-    o.timeout_s = 0.1;
+    o.timeout_s = 2; // it has to be answered
     SAYS(nebula_attach(&o, &n), NEBULA_ERR_NOT_FOUND, "\"other\"");
     o.timeout_s = 60;
     o.hooks.wait = third_wait;
     SAYS(nebula_attach(&o, &n), NEBULA_ERR_IO, "wait hook ended the wait");
     assert_int_equal(waits, 3);
     o.size = offsetof(struct nebula_attach_options, hooks.wait); // of a program without that hook
-    o.timeout_s = 0.1;
+    o.timeout_s = 2;
     SAYS(nebula_attach(&o, &n), NEBULA_ERR_NOT_FOUND, "\"other\"");
     assert_int_equal(waits, 3);
     o = options(a);
@@ -488,6 +488,8 @@ static void test_another_state(void **state) {
     a->other_state = true;
     for (int i = 0; i < 3 && status == NEBULA_OK; i++) {
         status = nebula_step(n, 8, 1, &s);
+        for (int k = 0; k < 20000 && a->other_state; k++) // until it is said
+            neb_sleep(NEB_MS);
         neb_sleep(300 * NEB_MS);
     }
     SAYS(status, NEBULA_ERR_AGAIN, "attach again");

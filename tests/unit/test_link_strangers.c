@@ -23,7 +23,7 @@ static void test_unknown_key(void **state) {
     refused_lines = 0;
     neb_log_set_sink(sink, NULL);
     struct site c = open_site(2, &m, 1, NULL);
-    UNTIL(&b, &c, inter_link_refused(b.l) >= 5, 10);
+    UNTIL(&b, &c, inter_link_refused(b.l) >= 5, 30);
     neb_log_set_sink(NULL, NULL);
     assert_int_equal(refused_lines, 1); // of five or more refusals
     assert_true(c.up == 0 && b.up == 0);
@@ -80,25 +80,25 @@ static void test_spoof(void **state) {
     struct sec_members ma = m;
     endpoint(&ma, 1, port);
     struct site a = open_site(0, &ma, 1, NULL);
-    UNTIL(&a, &b, a.up && b.up, 5);
+    UNTIL(&a, &b, a.up && b.up, 20);
     void *ctx = zmq_ctx_new();
     uint8_t hello[10] = {1, 255, 255, 255, 255, 255, 255, 255, 127, 0},
             data[] = {6, 'e', 'v', 'i', 'l'};
     void *named = raw_dealer(ctx, 2, 1, port, "anna");
     zmq_send(named, hello, sizeof hello, 0);
-    UNTIL(&a, &b, refused_of(&b, carl) >= 1, 5);
+    UNTIL(&a, &b, refused_of(&b, carl) >= 1, 20);
     void *early = raw_dealer(ctx, 2, 1, port, NULL);
     zmq_send(early, data, sizeof data, 0);
-    UNTIL(&a, &b, refused_of(&b, carl) >= 2, 5);
+    UNTIL(&a, &b, refused_of(&b, carl) >= 2, 20);
     assert_int_equal(b.up, 1);
     // With a proper HELLO carl comes up, as carl; anna's session number is hers alone.
     void *proper = raw_dealer(ctx, 2, 1, port, NULL);
     zmq_send(proper, hello, sizeof hello, 0);
-    UNTIL(&a, &b, b.up == 2, 5);
+    UNTIL(&a, &b, b.up == 2, 20);
     assert_true(b.down == 0 && a.down == 0 && b.control == 0);
     assert_int_equal(refused_of(&b, index_of(&m, 0)), 0);
     assert_int_equal(inter_link_send(a.l, a.peer, INTER_CONTROL, "anna", 4), NEB_OK);
-    UNTIL(&a, &b, !strcmp(b.last, "anna"), 2);
+    UNTIL(&a, &b, !strcmp(b.last, "anna"), 20);
     zmq_close(named);
     zmq_close(early);
     zmq_close(proper);
@@ -127,7 +127,7 @@ static void test_early_bulk(void **state) {
     struct site a = open_site(0, &m, 1, NULL);
     bool asked = false;
     unsigned bulk = 0;
-    for (neb_ns end = neb_now() + 5 * NEB_S; (!asked || bulk < 3) && neb_now() < end;) {
+    for (neb_ns end = neb_now() + 20 * NEB_S; (!asked || bulk < 3) && neb_now() < end;) {
         step(&a, NULL);
         if (zmq_recv(s, rid, sizeof rid, ZMQ_DONTWAIT) != sizeof rid)
             continue;
@@ -154,7 +154,7 @@ static void test_early_bulk(void **state) {
     welcome[9] = 0;
     zmq_send(s, control, sizeof control, ZMQ_SNDMORE);
     zmq_send(s, welcome, sizeof welcome, 0);
-    UNTIL(&a, NULL, a.up == 1 && a.bulk_bytes == 3 * EACH, 5);
+    UNTIL(&a, NULL, a.up == 1 && a.bulk_bytes == 3 * EACH, 20);
     assert_int_equal(refused_of(&a, a.peer), 0);
     inter_link_destroy(&a.l);
     zmq_close(s);
@@ -202,7 +202,7 @@ static void test_garbage(void **state) {
     while (neb_now() < end)
         step(&a, &b);
     assert_int_equal(inter_link_send(a.l, a.peer, INTER_CONTROL, "still", 5), NEB_OK);
-    UNTIL(&a, &b, !strcmp(b.last, "still"), 2);
+    UNTIL(&a, &b, !strcmp(b.last, "still"), 20);
     // On a loaded machine both sets may have come up before the choice falls: then one change-over is seen.
     assert_true(a.down <= 1 && b.down <= 1 && a.up == a.down + 1 && b.up == b.down + 1);
     assert_true(resident_kib() - before < 32 * 1024);
@@ -247,7 +247,7 @@ static void test_acknowledges_all(void **state) {
         zmq_setsockopt(s[i], ZMQ_RCVHWM, &one, sizeof one);
         zmq_send(s[i], hello, sizeof hello, 0);
         bool welcome = false;
-        UNTIL(&b, NULL, welcome |= zmq_recv(s[i], answer, sizeof answer, ZMQ_DONTWAIT) > 0, 5);
+        UNTIL(&b, NULL, welcome |= zmq_recv(s[i], answer, sizeof answer, ZMQ_DONTWAIT) > 0, 20);
     }
     assert_in_range(feed(&b, b.peer, s[0]), QUEUE, QUEUE + KERNEL);
     zmq_close(s[0]);
@@ -266,7 +266,10 @@ static void test_flapping(void **state) {
         uint8_t hello[10] = {HELLO, k};
         void *s = raw_dealer(ctx, 0, 1, inter_link_port(b.l), NULL);
         zmq_send(s, hello, sizeof hello, 0);
-        for (neb_ns end = neb_now() + 40 * NEB_MS; neb_now() < end;)
+        uint64_t before = b.up + refused_of(&b, b.peer);
+        neb_ns at = neb_now(); // until it was heard, on a machine that is busy elsewhere too
+        while (neb_now() < at + 40 * NEB_MS ||
+               (neb_now() < at + 400 * NEB_MS && b.up + refused_of(&b, b.peer) == before))
             step(&b, NULL);
         zmq_close(s);
     }
@@ -284,14 +287,14 @@ static void test_frames_to_the_byte(void **state) {
     static const uint8_t data[600];
     pair_up(&a, &b);
     struct conn *c = &link_active(b.l, &b.l->peers[b.peer])->c[1];
-    UNTIL(&a, &b, c->open, 5);
+    UNTIL(&a, &b, c->open, 20);
     b.l->peers[b.peer].stripes.use = 1;
     for (neb_ns end = neb_now() + 500 * NEB_MS; neb_now() < end;) // its WELCOME is acknowledged
         step(&a, &b);
     uint64_t before = inter_tcp_taken(c->fd) - c->framed;
     for (size_t n = 1; n <= sizeof data; n++)
         assert_int_equal(inter_link_send(b.l, b.peer, INTER_BULK, data, n), NEB_OK);
-    UNTIL(&a, &b, inter_tcp_taken(c->fd) - c->framed == before, 5);
+    UNTIL(&a, &b, inter_tcp_taken(c->fd) - c->framed == before, 20);
     assert_true(c->sent > sizeof data * sizeof data / 2);
     close_pair(&a, &b);
 }
@@ -311,7 +314,7 @@ static void test_oversize(void **state) {
     struct sec_members ma = m;
     endpoint(&ma, 1, inter_link_port(b.l));
     struct site a = open_site(0, &ma, 1, NULL);
-    UNTIL(&a, &b, a.up && b.up, 5);
+    UNTIL(&a, &b, a.up && b.up, 20);
     void *ctx = zmq_ctx_new(), *s = raw_dealer(ctx, 2, 1, inter_link_port(b.l), NULL);
     size_t n = (size_t)64 << 20;
     uint8_t *big = calloc(1, n);

@@ -52,26 +52,26 @@ static void write_it(void) {
     intra_ckpt_writer_destroy(&w);
 }
 
-// A disk of 30 ms a piece: hundreds in all, and never much longer than one without a word.
+// A disk of 150 ms a piece: seconds in all, and never much longer than one piece without a word.
 static void test_checkpoint(void **state) {
     (void)state;
     struct intra_ckpt *c = NULL;
     uint64_t before = neb_moved(), bytes = (uint64_t)SECTIONS * WORDS * sizeof *words;
     struct heard h = listen();
     neb_moved_listen(hear, &h);
-    neb_fault_arm("fs.write:+30");
+    neb_fault_arm("fs.write:+150");
     write_it();
     neb_fault_arm(NULL);
     assert_true(neb_moved() - before >= bytes);
     assert_true(h.n >= 2 * SECTIONS);
-    assert_true(h.longest < 400 * NEB_MS);
+    assert_true(h.longest < 1200 * NEB_MS);
     h = listen();
     before = neb_moved();
-    neb_fault_arm("file.read:+30");
+    neb_fault_arm("file.read:+150");
     neb_ns start = neb_now();
     assert_int_equal(intra_ckpt_open(path, true, &c), NEB_OK);
-    assert_true(neb_now() - start > 400 * NEB_MS);
-    assert_true(h.n >= 2 * SECTIONS && h.longest < 400 * NEB_MS);
+    assert_true(neb_now() - start > 2 * NEB_S);
+    assert_true(h.n >= 2 * SECTIONS && h.longest < 1200 * NEB_MS);
     h = listen();
     assert_int_equal(intra_ckpt_read(c, "s7", INTRA_U64, WORDS, 1, words), NEB_OK);
     assert_int_equal(words[0], 7);
@@ -152,7 +152,7 @@ static void test_wait(void **state) {
 // ---- parts ----------------------------------------------------------------------------------------------------
 
 enum { TOKEN = 7 };
-static const neb_ns idle = 400 * NEB_MS;
+static const neb_ns idle = 1200 * NEB_MS;
 
 struct rank { // writes its part
     int pieces;
@@ -215,14 +215,14 @@ static void test_parts(void **state) {
     double s;
     uint64_t before = neb_moved();
     assert_int_equal(unlink(path), 0);
-    assert_int_equal(wait_for((struct rank){.pieces = 15, .whole = true}, &s), NEB_OK);
+    assert_int_equal(wait_for((struct rank){.pieces = 40, .whole = true}, &s), NEB_OK);
     assert_true(s > 3 * neb_seconds(idle));
     assert_true(neb_moved() > before); // who waits for whoever waits for it hears that it goes on
     n_said = 0;
     neb_log_set_sink(keep, NULL);
     assert_int_equal(wait_for((struct rank){.pieces = 3, .whole = false}, &s), NEB_ERR_TIMEOUT);
     neb_log_set_sink(NULL, NULL);
-    assert_non_null(strstr(said[0], "nothing was written for 0 s"));
+    assert_non_null(strstr(said[0], "nothing was written for 1 s"));
     assert_true(s < 20);
 }
 

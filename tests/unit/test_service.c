@@ -204,7 +204,7 @@ static struct rogue rogue(void) { // anna's keys in other hands
     struct inter_link_config c = {.identity = ids[0], .members = &list};
     stop(&anna);
     OK(inter_link_create(&c, &r.l));
-    for (int i = 0; i < 100 && !r.up; i++)
+    for (int i = 0; i < 600 && !r.up; i++)
         rogue_go(&r, 50 * NEB_MS);
     assert_true(r.up);
     return r;
@@ -247,7 +247,9 @@ static void test_wrong_messages(void **state) {
     rogue_says(&r, 1, 5, 4, 0);
     rogue_says(&r, 1, 5, 4, 0);
     rogue_says(&r, 1, 4, 0, 0);
-    rogue_go(&r, 300 * NEB_MS);
+    for (int i = 0; i < 100 && strcmp(bert.text, "8:x 8:x ") != 0; i++)
+        rogue_go(&r, 200 * NEB_MS);
+    rogue_go(&r, 300 * NEB_MS); // and nothing comes behind it
     assert_string_equal(bert.text, "8:x 8:x ");
     inter_link_destroy(&r.l);
     start(&anna);
@@ -283,15 +285,15 @@ static void test_many_messages(void **state) {
     start(&anna);
 }
 
-// Telemetry of so many bytes, until `end`, as fast as it goes.
-static void tell_on(struct rogue *r, size_t n, neb_ns end) {
+// Telemetry of so many bytes, until `end`, as fast as it goes; on a machine that is busy elsewhere longer, until `count` is `least`.
+static void tell_on(struct rogue *r, size_t n, neb_ns end, const uint64_t *count, uint64_t least) {
     static const uint8_t zeros[INTER_MESSAGE_MAX];
     struct neb_buf b = {0};
     neb_buf_u8(&b, 34);
     neb_buf_u32(&b, TOLD);
     neb_buf_add(&b, zeros, n);
     bert.told = bert.told_bytes = 0;
-    while (neb_now() < end) {
+    while (neb_now() < end || (*count < least && neb_now() < end + 20 * NEB_S)) {
         for (int i = 0; i < 2000 && inter_link_send(r->l, index_of[1], INTER_CONTROL, b.p, b.len) !=
                                         NEB_ERR_AGAIN;
              i++)
@@ -307,12 +309,13 @@ static void test_told_without_end(void **state) {
     (void)state;
     struct rogue r = rogue();
     neb_ns from = neb_now();
-    tell_on(&r, 1, from + NEB_S);
+    tell_on(&r, 1, from + NEB_S, &bert.told, INTER_TOLD_BURST);
     double passed = neb_seconds(neb_now() - from);
     assert_true(bert.floods > 0);
     assert_in_range(bert.told, INTER_TOLD_BURST, INTER_TOLD_BURST + INTER_TOLD_A_SECOND * passed);
     from = neb_now();
-    tell_on(&r, INTER_MESSAGE_MAX, from + 1500 * NEB_MS);
+    tell_on(&r, INTER_MESSAGE_MAX, from + 1500 * NEB_MS, &bert.told_bytes,
+            INTER_TOLD_BYTES_BURST / 2);
     passed = neb_seconds(neb_now() - from);
     assert_in_range(bert.told_bytes, INTER_TOLD_BYTES_BURST / 2,
                     INTER_TOLD_BYTES_BURST + INTER_TOLD_BYTES_A_SECOND * passed);
@@ -403,7 +406,7 @@ static void test_window_moves(void **state) {
     UNTIL(anna.up);
     neb_ns from = neb_now();
     UNTIL(anna.told == MANY);
-    assert_true(neb_now() - from < 10 * NEB_S);
+    assert_true(neb_now() - from < 25 * NEB_S); // 45 s where the window stands still
     assert_int_equal(anna.floods, 0);
 }
 
@@ -574,10 +577,10 @@ static void test_snapshots_of_others(void **state) {
 // Another member's job brings along a limit that nothing gets through: its own updates wait, this site's job does not.
 static void test_limit_of_another(void **state) {
     (void)state;
-    struct inter_rate_limit slow = {.bps = 4000000}, quick = {.bps = 80000000};
+    struct inter_rate_limit slow = {.bps = 1000000}, quick = {.bps = 80000000};
     uint8_t theirs[INTER_ID_BYTES];
     memcpy(theirs, job, sizeof theirs);
-    inter_service_limit(anna.s, theirs, &slow, false); // 8 s for an update
+    inter_service_limit(anna.s, theirs, &slow, false); // half a minute for an update
     open_job(&anna);
     open_job(&bert);
     neb_ns start_at = neb_now();
@@ -589,7 +592,7 @@ static void test_limit_of_another(void **state) {
     submit(&anna, 1, 0);
     submit(&bert, 1, 0);
     UNTIL(anna.commits[1] == 1 && bert.commits[1] == 1);
-    assert_true(neb_now() - start_at < 6 * NEB_S);
+    assert_true(neb_now() - start_at < 24 * NEB_S);
     assert_int_equal(anna.commits[0], 0);
     start_at = neb_now();
     inter_service_limit(anna.s, theirs, &quick, false); // 0.4 s, from when it is looked at
