@@ -126,6 +126,16 @@ static void settle_tokens(struct sim_worker_state *w, uint32_t f, uint64_t commi
     w->tokens_lost[f] -= (int64_t)(committed - here);
 }
 
+// Steps that are committed are made once more, of an update that was refused, or of a run that is repeated: the next one counts from their end on.
+static void at_cursor(struct sim_worker_state *w, uint32_t f) {
+    const struct agent_fragment *g = &w->frags[f];
+    bool ends = !g->in_flight && g->committed_step > g->send_step && g->committed_step == w->step;
+    if (!ends || w->tokens <= w->tokens_base[f])
+        return;
+    w->tokens_lost[f] += (int64_t)(w->tokens - w->tokens_base[f]);
+    w->tokens_base[f] = w->tokens;
+}
+
 // Merges the commit of the fragment's round: its own, or one that others made without it.
 static void merge(struct sim *s, uint8_t i, uint32_t f, bool taken_over) {
     struct sim_host *h = &s->h[i];
@@ -454,6 +464,8 @@ void sim_work(struct sim *s, uint8_t i) {
         w->step++;
         w->tokens += sim_tokens_of_step(i);
         s->r.steps++;
+        for (uint32_t f = 0; f < s->o.fragments; f++)
+            at_cursor(w, f);
         if (w->step % 5 == 0)
             save(s, i);
     }
