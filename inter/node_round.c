@@ -587,8 +587,10 @@ static bool may_propose_again(struct step *s, struct job *j, struct fragment *g,
     g->doubted = v != NODE_UNKNOWN ? 0 : g->doubted ? g->doubted : s->now;
     if (v == NODE_UNKNOWN && !node_is_witness(j))
         ask_for(g, r);
-    else if (v == NODE_UNKNOWN && s->now - g->doubted >= unfollowed)
+    else if (v == NODE_UNKNOWN && s->now - g->doubted >= unfollowed) {
         node_step_down(j);
+        j->asked_at = s->now; // others have their turn
+    }
     return v == NODE_FAIR;
 }
 

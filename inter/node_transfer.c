@@ -30,12 +30,14 @@ static bool is_sought(const struct fragment *g, const struct inter_manifest *m) 
 
 // Whether a manifest takes the place of the one that is known: its owner has a new disk and can no longer serve what the
 // old one said; or the round was decided with this one, or is to be. What is here of the other stays on disk under its own key.
-static bool replaces(const struct fragment *g, const struct slot *t,
+// An older one does where the newer went with its owner's disk and nobody has it: its owner may have voted for that one again since.
+static bool replaces(const struct job *j, const struct fragment *g, const struct slot *t,
                      const struct inter_manifest *m) {
     const struct inter_record *r = node_sought(g);
     if (g->decided || (r && has_entry(r, m->key.member)))
         return node_lists(r, m) && !node_lists(r, &t->m);
-    return m->key.attempt > t->m.key.attempt;
+    bool lost = !(t->holders & node_data(j)) && !t->checking && !t->refused;
+    return m->key.attempt > t->m.key.attempt || lost;
 }
 
 static bool same_digest(const struct inter_manifest *a, const struct inter_manifest *b) {
@@ -101,7 +103,7 @@ void node_on_submit(struct step *s) {
     struct fragment *g = node_find_fragment(j, m->key.fragment);
     NEB_ASSERT(g && m->key.member == j->c.self);
     struct slot *t = &g->slots[j->c.self];
-    if (m->key.round != g->round || t->refused || (t->known && !replaces(g, t, m)))
+    if (m->key.round != g->round || t->refused || (t->known && !replaces(j, g, t, m)))
         return; // said again; or what a disk that was lost had sent is still with others, and counts
     if (t->whole && g->voted && node_lists(&g->vote, &t->m))
         return; // a newer attempt comes too late: the one that was proposed stands
@@ -237,7 +239,7 @@ void node_on_manifest(struct step *s, struct neb_rd *r) {
     }
     if (known && !same)
         node_second_update(s, j, &t->m, &m);
-    if (t->known && !same && !replaces(g, t, &m))
+    if (t->known && !same && !replaces(j, g, t, &m))
         return;
     if (!same && t->attempts >= INTER_ATTEMPTS_MAX && !is_sought(g, &m)) {
         node_blame_author(s, j, m.key.member, INTER_FAULT_FORGED);
