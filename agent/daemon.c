@@ -34,6 +34,7 @@ static void telemetry(struct daemon *d) {
             j->updates_stay = j->federated && inter_service_updates_stay(d->service, j->id);
             daemon_trainer_left(d, j, false);
             daemon_proof_look(d, j);
+            daemon_deliver_again(d, j);
             if (j->behind_until && neb_now() >= j->behind_until) {
                 j->behind_until = neb_now() + 5 * NEB_S;
                 daemon_on_behind(d, j->id);

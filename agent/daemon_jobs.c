@@ -317,7 +317,7 @@ static struct agent_jobrun *accept_job(struct daemon *d, const char *hex, json_t
         (j->federated && !known && daemon_job_without_ledger(d, j) != NEB_OK) ||
         (j->federated && daemon_proof_forget(d, j) != NEB_OK) ||
         (j->federated && daemon_open_rounds(d, j) != NEB_OK) ||
-        (!witness && !over && daemon_worker_start(d, j) != NEB_OK)) {
+        (!witness && !over && daemon_worker_begin(d, j, known || home != UINT32_MAX) != NEB_OK)) {
         char text[400];
         neb_last_error(text, sizeof text);
         snprintf(why, cap, "agent \"%s\" cannot run the job: %s", daemon_name(d), text);
@@ -388,7 +388,8 @@ void daemon_job_end(struct daemon *d, struct agent_jobrun *j, const char *state)
         daemon_job_save(d, j, "running");
         if (j->federated)
             inter_service_job_leave(d->service, j->id);
-        state = "suspended after a checkpoint; goes on when the agent is back";
+        state = j->reported ? "suspended after a checkpoint; goes on when the agent is back"
+                            : "suspended; goes on from its last checkpoint when the agent is back";
     } else {
         j->suspended = false; // it had ended by itself when the agent was told to go down
         daemon_job_save(d, j, state);

@@ -130,6 +130,8 @@ static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
     }
     j->client = *from;
     j->queues = false;
+    memset(j->wants, 0, sizeof j->wants); // it says what it waits for
+    j->undelivered = 0;
     if (agent_attach_waits(j)) // it begins with what there is now
         j->replaced = false;
     if (from->remote) {
@@ -181,6 +183,7 @@ static void on_update(struct daemon *d, struct agent_jobrun *j, struct agent_ipc
         neb_warn("update for fragment %u of job %s dropped", mf.key.fragment, j->job.name);
         return;
     }
+    j->wants[mf.key.fragment] = mf.key.round + 1;
     enum neb_status st = inter_service_submit(d->service, &mf, m->parts[0].p, m->parts[0].len);
     if (st == NEB_ERR_NOT_FOUND) {
         daemon_commit_gone(d, j, mf.key.fragment, mf.key.round);
@@ -204,6 +207,7 @@ static void on_ready(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_
     int64_t f = agent_ipc_int(m, "fragment", -1), round = agent_ipc_int(m, "round", -1);
     if (!j->federated || f < 0 || f >= j->job.sync.fragments || round < 0)
         return;
+    j->wants[f] = (uint32_t)round + 1;
     enum neb_status st = inter_service_deliver(d->service, j->id, (uint32_t)f, (uint32_t)round);
     if (st == NEB_ERR_NOT_FOUND)
         daemon_commit_gone(d, j, (uint32_t)f, (uint32_t)round);

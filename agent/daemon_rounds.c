@@ -194,6 +194,18 @@ static void deliver(struct daemon *d, struct agent_jobrun *j, const struct inter
                   x->entries, "plan", agent_plan_json(r, j->self));
     if (seeds)
         json_object_set(head, "seeds", seeds);
+    // What waits for its worker to come back, or to read, is in the ledger: none piles up on the way.
+    enum neb_status st = agent_ipc_send(d->ipc, &j->client, head, x->parts, x->n);
+    uint64_t bit = 1ull << r->fragment;
+    j->undelivered &= ~bit;
+    if (st != NEB_OK) {
+        j->undelivered |= bit;
+        if (st !=
+            NEB_ERR_AGAIN) // that is one that has ended: whoever takes its place asks for the round
+            neb_warn("commit of round %u could not be handed to the worker: tried again", r->round);
+        return;
+    }
+    j->wants[r->fragment] = 0;
     // later ones help it nothing
     if (j->behind >> r->fragment & 1 && j->behind_rounds[r->fragment] == r->round)
         j->behind &= ~(1ull << r->fragment);
@@ -202,8 +214,15 @@ static void deliver(struct daemon *d, struct agent_jobrun *j, const struct inter
         j->behind = 0;
         j->behind_any = false;
     }
-    if (agent_ipc_send(d->ipc, &j->client, head, x->parts, x->n) != NEB_OK)
-        neb_warn("commit of round %u could not be handed to the worker yet", r->round);
+}
+
+void daemon_deliver_again(struct daemon *d, struct agent_jobrun *j) {
+    for (uint32_t f = 0; f < INTER_FRAGMENTS_MAX && j->undelivered; f++) {
+        bool due = j->undelivered >> f & 1 && j->wants[f];
+        j->undelivered &= ~(1ull << f);
+        if (due && inter_service_deliver(d->service, j->id, f, j->wants[f] - 1) != NEB_OK)
+            j->undelivered |= 1ull << f;
+    }
 }
 
 void daemon_on_commit(void *user, const struct inter_record *r, const struct neb_map *blobs) {
@@ -228,8 +247,9 @@ void daemon_on_commit(void *user, const struct inter_record *r, const struct neb
         daemon_commit_gone(d, j, r->fragment, r->round);
     if (j->sums && x.n && !agent_sums_commit(j->sums, r, blobs, &seeds))
         x.whole = false; // it is delivered again once the sum can be read
-    // the worker asks again when it is back
-    if (j->client.len && x.whole && j->state != AGENT_JOB_ENDED)
+    // the worker asks again when it is back, and for the next round once it has merged this one
+    if (j->client.len && x.whole && !j->reported && j->state != AGENT_JOB_ENDED &&
+        j->wants[r->fragment] == r->round + 1)
         deliver(d, j, r, &x, seeds);
 out:
     json_decref(x.entries);

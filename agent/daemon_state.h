@@ -7,7 +7,8 @@
 //     daemon_snapshot.c  snapshots given and taken                                   ── in
 //     daemon_proof.c     whether a state that was taken is the others'
 //     daemon_streams.c   streams (a narrow header of its own)                        ── in
-//     daemon_jobs.c      the life of a job and its worker
+//     daemon_jobs.c      the life of a job
+//     daemon_worker.c    the life of its worker: started, ended, started again
 //     daemon_rejoin.c    a job whose state is given up for the others'
 //     daemon_hang.c      workers that hang
 //     daemon_stop.c      how long an agent that is told to end waits for checkpoints
@@ -204,6 +205,9 @@ NEB_MUST_CHECK enum neb_status daemon_resume_jobs(struct daemon *d);
 
 // daemon_worker.c
 NEB_MUST_CHECK enum neb_status daemon_worker_start(struct daemon *d, struct agent_jobrun *j);
+// The first one of a job here. waits: one that cannot be started now is started later, as after a crash.
+NEB_MUST_CHECK enum neb_status daemon_worker_begin(struct daemon *d, struct agent_jobrun *j,
+                                                   bool waits);
 // The keys of the workers that run may open this agent's socket, and that of `starting` (NULL: none), which is not among the jobs yet.
 void daemon_workers_admit(struct daemon *d, const struct agent_jobrun *starting);
 // Another one is started, now or later (daemon_worker_due), or the job ends.
@@ -223,6 +227,8 @@ enum inter_screen daemon_on_screen(void *user, const struct inter_manifest *m, c
                                    size_t n);
 void daemon_on_commit(void *user, const struct inter_record *r, const struct neb_map *blobs);
 // The worker waits for a round that cannot be handed to it: its updates are gone, or the ledger began behind it. A snapshot is fetched.
+// What could not be handed to the worker, each second.
+void daemon_deliver_again(struct daemon *d, struct agent_jobrun *j);
 void daemon_commit_gone(struct daemon *d, struct agent_jobrun *j, uint32_t fragment,
                         uint32_t round);
 

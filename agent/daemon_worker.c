@@ -48,6 +48,9 @@ void daemon_gpus_back(struct daemon *d, struct agent_jobrun *j) {
 enum neb_status daemon_worker_start(struct daemon *d, struct agent_jobrun *j) {
     char dir[NEB_PATH_MAX], log[NEB_PATH_MAX];
     daemon_job_dir(d, j, dir, sizeof dir);
+    memset(j->wants, 0, sizeof j->wants);
+    j->undelivered = 0;
+    NEB_TRY(agent_self_path(d->exe, sizeof d->exe)); // it may have been replaced, or removed
     NEB_TRY(neb_fs_mkdirs(dir, 0700));
     NEB_TRY(neb_path(log, sizeof log, dir, "worker.log"));
     agent_credential_destroy(&j->credential);
@@ -119,15 +122,26 @@ static bool start_or_wait(struct daemon *d, struct agent_jobrun *j, char *cause,
     return true;
 }
 
+// cause: why none can be started; "": one has ended, and there will be no other.
 static void give_up(struct daemon *d, struct agent_jobrun *j, const char *cause) {
     char reason[96], text[NEB_PATH_MAX + 512], dir[NEB_PATH_MAX], logs[NEB_PATH_MAX + 64];
-    daemon_job_dir(d, j, dir, sizeof dir);
-    agent_launch_logs(agent_cluster_ranks(&j->job.clusters[j->self]), dir, logs, sizeof logs);
-    snprintf(text, sizeof text, "worker ended (%s); see %s%s%s",
-             agent_child_reason(j->end_status, reason, sizeof reason), logs,
-             cause[0] ? "; another one cannot be started: " : "", cause);
+    if (cause[0]) {
+        snprintf(text, sizeof text, "its worker cannot be started: %s", cause);
+    } else {
+        daemon_job_dir(d, j, dir, sizeof dir);
+        agent_launch_logs(agent_cluster_ranks(&j->job.clusters[j->self]), dir, logs, sizeof logs);
+        snprintf(text, sizeof text, "worker ended (%s); see %s",
+                 agent_child_reason(j->end_status, reason, sizeof reason), logs);
+    }
     daemon_job_fail(d, j, text);
     daemon_job_end(d, j, "failed");
+}
+
+enum neb_status daemon_worker_begin(struct daemon *d, struct agent_jobrun *j, bool waits) {
+    char cause[256] = "";
+    if (!waits)
+        return daemon_worker_start(d, j);
+    return start_or_wait(d, j, cause, sizeof cause) ? NEB_OK : neb_fail(NEB_ERR_STATE, "%s", cause);
 }
 
 void daemon_worker_due(struct daemon *d, struct agent_jobrun *j) {
@@ -147,7 +161,7 @@ static neb_ns restart_wait(const struct agent_jobrun *j, int restart) {
 }
 
 void daemon_worker_ended(struct daemon *d, struct agent_jobrun *j, int status) {
-    char reason[96], when[32] = "";
+    char reason[96], when[32] = "", text[160];
     daemon_gpus_back(d, j);
     j->end_status = status;
     if (!j->reported && inter_streams_detach(d->streams.streams, j->id) != NEB_OK)
@@ -173,6 +187,11 @@ void daemon_worker_ended(struct daemon *d, struct agent_jobrun *j, int status) {
     }
     if (j->progress)
         j->restarts = 0;
+    if (d->stopping && j->state == AGENT_JOB_STOPPING && !j->suspended) { // by its user, before
+        daemon_job_end_untrained(
+            d, j, "stopped before its checkpoint was whole: it goes on from the one before");
+        return;
+    }
     if (d->stopping && j->suspended) {
         // The end of an allocation is told to all processes at once, and a launcher may end its ranks before they have written one.
         neb_warn("worker of job %s ended (%s) before its checkpoint was whole: it goes on from the "
@@ -194,7 +213,8 @@ void daemon_worker_ended(struct daemon *d, struct agent_jobrun *j, int status) {
             snprintf(when, sizeof when, " in %.0f s", neb_seconds(wait));
         neb_warn("worker of job %s ended (%s); restart %d of %d from its last checkpoint%s",
                  j->job.name, reason, j->restarts, AGENT_RESTARTS_MAX, when);
-        daemon_note_fault(d, j, "worker ended; restarted");
+        snprintf(text, sizeof text, "worker ended (%s); it is started again%s", reason, when);
+        daemon_note_fault(d, j, text);
     }
     j->replaced = false;
     j->again_at = neb_now() + wait;

@@ -116,6 +116,9 @@ struct agent_jobrun {
     uint64_t behind; // fragments that it asked so for, bit each
     bool behind_any; // some commit, of `private`: any later one helps
     uint32_t behind_rounds[INTER_FRAGMENTS_MAX];
+    // by fragment: the open round of the worker, plus one (0: it has not said, or has its commit); its commit could not be handed to it, bit each
+    uint32_t wants[INTER_FRAGMENTS_MAX];
+    uint64_t undelivered;
     bool replaced;   // the worker was killed to begin with another state: that is no crash
     uint64_t finals; // of a witness: fragments whose last round it has seen, bit each
     bool resume_due; // asked for while it was still stopping: it goes on once it has ended
