@@ -136,6 +136,8 @@ void agent_ipc_remote_admit(struct agent_ipc *s, const uint8_t (*keys)[AGENT_IPC
         m->n = (uint32_t)n;
     sec_zap_set(s->zap, m); // without memory: nobody
     free(m);
+    if (!n && s->door) // nobody's worker is elsewhere: those hosts are strangers again
+        inter_door_forget(s->door, 0);
 }
 
 void agent_ipc_remote_welcome(struct agent_ipc *s, const struct agent_ipc_client *from) {

@@ -114,14 +114,14 @@ void service_say_room(struct inter_service *s, enum neb_status kept) {
     const neb_ns quiet = 60 * NEB_S; // a disk that is now full, now not
     neb_ns now = neb_now();
     bool room = kept == NEB_OK;
-    if (room == !s->no_room)
-        return;
-    s->no_room = !room;
-    if (kept == NEB_ERR_NOSPC)
+    if (kept == NEB_ERR_NOSPC) // the newest reason: the one before may be over
         snprintf(s->no_room_why, sizeof s->no_room_why,
                  "no room on the disk, of which %d MiB are left free", INTER_LEDGER_RESERVE >> 20);
     else if (!room)
         neb_last_error(s->no_room_why, sizeof s->no_room_why);
+    if (room == !s->no_room)
+        return;
+    s->no_room = !room;
     if (!room && (!s->no_room_said || now - s->no_room_said > quiet)) {
         neb_warn("updates of others cannot be kept (%s): they are asked for again", s->no_room_why);
         s->no_room_said = now;

@@ -10,7 +10,7 @@
 
 bool neb_fault_armed;
 
-enum { PLANS_MAX = 4 };
+enum { PLANS_MAX = 8 };
 
 static struct plan {
     char point[64], only[64]; // only: in the process that has this name in its log; "": in all

@@ -61,7 +61,8 @@ ten_ports() {
 }
 # Whether the agent of $T/HOME has a link to PEER.
 link_up() { "$nebula" status --home "$T/$1" --json 2>/dev/null | jq -e --arg n "$2" '.peers[] | select(.name == $n) | .up' >/dev/null 2>&1; }
-is_away() { ! link_up "$1" "$2"; } # and updates do not stay for it any more
+# Whether it has noticed that PEER is away: an agent that does not answer has not. Updates do not stay for that one any more.
+is_away() { "$nebula" status --home "$T/$1" --json 2>/dev/null | jq -e --arg n "$2" '.peers[] | select(.name == $n) | .up == false' >/dev/null 2>&1; }
 
 # Two sources of real English text that every Debian has: licences, in two groups. Split and built once in a build folder, and again where the
 # program or this file is newer: every test has a copy. A corpus does not hold the paths of its sources.

@@ -30,7 +30,8 @@ for at in "13 beta" "27 alpha" "38 gamma"; do
     read -r step name <<<"$at"
     wait_step "$T/kill" "$step" "$pid" || fail "run ended before step $step: $(tail -n 3 "$T/kill.log")"
     victim=$(pgrep -f "nebula worker .*$T/kill/clusters/$name" | head -n 1 || true)
-    [[ ! $victim ]] || kill -KILL "$victim" 2>/dev/null || true
+    [[ $victim ]] || fail "no worker of $name found"
+    kill -KILL "$victim"
 done
 wait "$pid" || fail "the run with killed workers failed: $(tail -n 5 "$T/kill.log")"
 [[ $(students "$T/kill") == "$want" ]] || fail "after kill -9: $(students "$T/kill"), undisturbed: $want"

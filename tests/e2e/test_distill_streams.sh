@@ -19,7 +19,8 @@ killed() { # JOB LOCAL OUT "STEP NAME"... : the run, with workers killed
         read -r step name <<<"$at"
         wait_step "$out" "$step" "$pid" || fail "run ended before step $step: $(tail -n 3 "$out.log")"
         victim=$(pgrep -f "nebula worker .*$out/clusters/$name" | head -n 1 || true)
-        [[ ! $victim ]] || kill -KILL "$victim" 2>/dev/null || true
+        [[ $victim ]] || fail "no worker of $name found"
+        kill -KILL "$victim"
     done
     wait "$pid" || fail "$out: $(tail -n 5 "$out.log")"
 }

@@ -51,7 +51,8 @@ for at in "13 alpha" "37 beta" "55 alpha"; do
     read -r step name <<<"$at"
     wait_step "$out" "$step" "$pid" || fail "run ended before step $step: $(tail -n 3 "$out.log")"
     victim=$(pgrep -f "nebula worker .*$out/clusters/$name" | head -n 1 || true)
-    [[ ! $victim ]] || kill -KILL "$victim" 2>/dev/null || true
+    [[ $victim ]] || fail "no worker of $name found"
+    kill -KILL "$victim"
 done
 wait "$pid" || fail "the run with killed workers failed: $(tail -n 5 "$out.log")"
 job "$T/replay.yaml" "$one" "cache: $T/cache"

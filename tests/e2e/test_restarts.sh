@@ -20,6 +20,7 @@ kill_at() { # STEP of this life: later ones begin again
         kill -0 "$pid" 2>/dev/null || fail "the run ended: $(tail -n 3 "$run.log")"
         sleep 0.05
     done
+    ((i < 400)) || fail "no step $1: $(tail -n 3 "$run.log")"
     killed=$(worker)
     [[ $killed ]] || fail "no worker: $(tail -n 3 "$run.log")"
     kill -KILL "$killed"
@@ -43,7 +44,14 @@ begin() { # EVERY: steps between checkpoints
 
 begin 0
 dies_at 150
-for at in 20 60 30; do dies_at $at; done # 60 is farther than 20, and not than 150
+took=()
+for at in 20 60 30; do # 60 is farther than 20, and not than 150
+    from=$(date +%s)
+    dies_at $at
+    took+=($(($(date +%s) - from)))
+done
+has 'it is started again in 3 s' "$run.log" && has 'it is started again in 15 s' "$run.log" && ((took[0] >= 3 && took[1] >= 15)) ||
+    fail "the second and third were to be later, came after ${took[*]} s: $(grep started "$run.log")"
 rc=0
 within 20 ended || fail "it begins again and again: $(tail -n 3 "$run.log")"
 wait "$pid" || rc=$?
@@ -80,9 +88,20 @@ wait "$pid" || rc=$?
 pid=
 [[ $rc == 3 ]] || fail "stopped while none could be started, status $rc: $(tail -n 5 "$run.log")"
 before=$(lines step | wc -l)
-NEBULA_FAULT=worker.step:+20 "$nebula" pretrain "$T/job.yaml" --local 1 --out "$run" --resume --set log_every=1 --set checkpoint.every_steps=5 >"$run.log" 2>&1 &
+NEBULA_FAULT=worker.step:+20,child.start@alpha:1 "$nebula" pretrain "$T/job.yaml" --local 1 --out "$run" --resume --set log_every=1 --set checkpoint.every_steps=5 >"$run.log" 2>&1 &
 pid=$!
 goes_on() { [[ $(lines step | wc -l) -gt $((before + 5)) ]]; }
 within 20 goes_on || fail "the run after that: $(tail -n 3 "$run.log")"
+has 'cannot be started now.*in 1 s' "$run/clusters/alpha/agent.log" && (tail -n 3 "$run/clusters/alpha/agent.log" | has 'cannot be started now') || fail "its first worker was to be started later: $(tail -n 5 "$run/clusters/alpha/agent.log")"
 (($(lines step | sed -n "$((before + 1))p") > 20)) || fail "it did not go on from its checkpoint: $(lines step | tail -n 6)"
+end_now "$pid"
+
+scarce=$(printf ',child.start@alpha:%s' {2..8})
+begin_scarce asked "${scarce:1}"
+kill_at 30
+within 20 none_starts asked 3 || fail "no word of it: $(cat "$run.log")"
+"$nebula" stop --home "$run/clusters/alpha" "$("$nebula" status --home "$run/clusters/alpha" --json | jq -r '.jobs[0].id')" >"$T/stop.log" 2>&1 || fail "stop: $(cat "$T/stop.log")"
+within 20 ended || fail "told to stop, it waits for a worker: $(tail -n 3 "$run.log")"
+pid=
+grep -q 'stopped while no worker could be started' "$run.log" "$run/clusters/alpha/agent.log" || fail "not said: $(tail -n 3 "$run.log")"
 echo "three restarts without progress, and no end of them with it"

@@ -40,7 +40,8 @@ for at in "12 worker beta" "33 worker alpha" "52 agent beta" "71 agent alpha"; d
     read -r step what name <<<"$at"
     wait_step "$T/kill" "$step" "$pid" || fail "run ended before step $step: $(tail -n 3 "$T/kill.log")"
     victim=$(pgrep -f "nebula $what .*$T/kill/clusters/$name" | head -n 1 || true)
-    [[ ! $victim ]] || kill -KILL "$victim" 2>/dev/null || true
+    [[ $victim ]] || fail "no $what of $name found"
+    kill -KILL "$victim"
 done
 wait "$pid" || fail "the run with killed workers and agents failed: $(tail -n 5 "$T/kill.log")"
 [[ $(digests "$T/kill") == "$want" ]] || fail "after kill -9: $(digests "$T/kill"), undisturbed: $want"
