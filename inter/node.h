@@ -143,7 +143,7 @@ enum inter_action_kind {
     INTER_ACT_SEND, // peer, bytes: control message
     INTER_ACT_SEND_CHUNK, // peer, key, chunk, offset, len: bytes = header of the bulk message, then the blob's bytes
     INTER_ACT_SEND_COMMIT, // peer, key.job/round/fragment: the ledger's record, as inter_node_commit_message makes it
-    INTER_ACT_SERVE, // peer, key: does the ledger have this blob? answer with INTER_EV_SERVE
+    INTER_ACT_SERVE, // peer (this node's own: for itself), key: does the ledger have this blob? answer with INTER_EV_SERVE
     INTER_ACT_STORE_STANDING, // standing
     INTER_ACT_STORE_MANIFEST, // manifest
     // manifest: a record lists it; what is stored under its key with another digest gives way, blob and all

@@ -485,10 +485,22 @@ static void join(struct step *s, struct job *j) {
     j->asked_at = s->now;
 }
 
+// What lists an update that this life has sent the former one cannot have accepted: it is judged as any proposal is.
+static bool of_this_life(const struct job *j, const struct inter_record *r) {
+    for (uint8_t i = 0; i < r->n; i++)
+        if (r->entries[i].member == j->c.self)
+            return j->own_first && r->entries[i].attempt >= j->own_first;
+    return false;
+}
+
+static bool adopts(const struct job *j, const struct fragment *g) {
+    return g->has_best && g->best.round == g->round && !of_this_life(j, &g->best);
+}
+
 // That the disk was lost, and that it had accepted this, may be one liar's word: it is not accepted while it rejects what this node does not. A
 // member that has bytes may have sent others since: then it believes.
 static bool adopts_in_doubt(const struct job *j, const struct fragment *g) {
-    if (!g->has_best || g->best.round != g->round)
+    if (!adopts(j, g))
         return false;
     enum node_judgement v = node_judge_again(j, g, &g->best, g->best.leader);
     return v == NODE_UNFAIR || (v == NODE_UNKNOWN && node_is_witness(j));
@@ -508,7 +520,7 @@ static void recover(struct step *s, struct job *j) {
     for (uint32_t f = 0; f < j->c.fragments; f++) {
         struct fragment *g = &j->fragments[f];
         // Also where its commit has come meanwhile: that is not on disk before its updates are, and this node may stop before.
-        if (g->has_best && g->best.round == g->round)
+        if (adopts(j, g))
             node_vote(s, j, g, &g->best);
     }
     join(s, j);

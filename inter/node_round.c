@@ -580,14 +580,16 @@ static void fill_record(const struct step *s, struct inter_record *r, const stru
         inter_robust_clip(r, norms);
 }
 
-// A member that cannot tell yet gets the bytes; a witness, which cannot, leaves the term to somebody who has them.
+// A member that cannot tell yet gets the bytes; a witness, which cannot, leaves the term to somebody who has them, and so does a member
+// that does not get them: they may be gone everywhere, and those that have accepted it need none.
 static bool may_propose_again(struct step *s, struct job *j, struct fragment *g,
                               const struct inter_record *r) {
     enum node_judgement v = node_judge_again(j, g, r, g->best.leader);
     g->doubted = v != NODE_UNKNOWN ? 0 : g->doubted ? g->doubted : s->now;
     if (v == NODE_UNKNOWN && !node_is_witness(j))
         ask_for(g, r);
-    else if (v == NODE_UNKNOWN && s->now - g->doubted >= unfollowed) {
+    neb_ns patience = node_is_witness(j) ? unfollowed : 4 * unfollowed;
+    if (v == NODE_UNKNOWN && s->now - g->doubted >= patience) {
         node_step_down(j);
         j->asked_at = s->now; // others have their turn
     }

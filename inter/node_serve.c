@@ -242,6 +242,10 @@ static void serves_of_before(struct job *j, const struct inter_key *k, uint8_t t
 void node_on_serve(struct step *s) {
     const struct inter_key *k = &s->e->key;
     struct job *j = node_find_job(s->n, k->job);
+    if (j && s->e->peer == j->c.peers[j->c.self]) {
+        node_own_kept(s, j, k, s->e->manifest);
+        return;
+    }
     int m = j ? node_member(j, s->from) : -1;
     if (m < 0)
         return;

@@ -170,6 +170,7 @@ struct job {
     bool asks;             // for standing.term: promises are being collected
     bool recovers;         // its disk was lost: the others are asked what they have accepted
     uint16_t knew_older;   // bit per member: by whose word
+    uint32_t own_first;    // attempt of this node's first update since its start; 0: there was none
     bool lost;             // that was so since this node opened the job
     uint16_t told_without; // bit per member: no member any more when the others began to tell
     uint32_t recovered_term;
@@ -339,6 +340,9 @@ void node_on_gone(struct step *s, struct neb_rd *r);
 void node_on_blob_done(struct step *s);
 void node_on_blob_room(struct step *s);
 void node_transfer_tick(struct step *s, struct job *j);
+// What this node's own disk has of an own update that is sought; m NULL: nothing.
+void node_own_kept(struct step *s, struct job *j, const struct inter_key *k,
+                   const struct inter_manifest *m);
 // A proposal that waits to be judged and is one of a leader of before, or of a liar: what is known beside it counts again.
 void node_drop_pending(struct step *s, struct job *j, struct fragment *g);
 void node_clear_slot(struct slot *t);

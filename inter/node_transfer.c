@@ -37,7 +37,7 @@ static bool replaces(const struct job *j, const struct fragment *g, const struct
     if (g->decided || (r && has_entry(r, m->key.member)))
         return node_lists(r, m) && !node_lists(r, &t->m);
     bool lost = !(t->holders & node_data(j)) && !t->checking && !t->refused;
-    return m->key.attempt > t->m.key.attempt || lost;
+    return m->key.attempt > t->m.key.attempt || (lost && m->key.attempt < t->m.key.attempt);
 }
 
 static bool same_digest(const struct inter_manifest *a, const struct inter_manifest *b) {
@@ -103,6 +103,8 @@ void node_on_submit(struct step *s) {
     struct fragment *g = node_find_fragment(j, m->key.fragment);
     NEB_ASSERT(g && m->key.member == j->c.self);
     struct slot *t = &g->slots[j->c.self];
+    if (!j->own_first || m->key.attempt < j->own_first)
+        j->own_first = m->key.attempt;
     if (m->key.round != g->round || t->refused || (t->known && !replaces(j, g, t, m)))
         return; // said again; or what a disk that was lost had sent is still with others, and counts
     if (t->whole && g->voted && node_lists(&g->vote, &t->m))
@@ -584,6 +586,18 @@ void node_on_gone(struct step *s, struct neb_rd *r) {
         t->moved = 0; // ask the next one at once
 }
 
+void node_own_kept(struct step *s, struct job *j, const struct inter_key *k,
+                   const struct inter_manifest *m) {
+    struct fragment *g = node_find_fragment(j, k->fragment);
+    struct slot *t = g ? &g->slots[j->c.self] : NULL;
+    if (!t || k->round != g->round)
+        return;
+    if (!m)
+        t->gone |= (uint16_t)BIT(j->c.self);
+    else if (is_sought(g, m) && !(t->known && is_sought(g, &t->m)))
+        s->st = take_manifest(s, j, g, m);
+}
+
 // ---- asking ---------------------------------------------------------------------------------------------------
 
 // Asks the next member that may have the blob of `m`, if it is needed and nobody brings it.
@@ -596,9 +610,10 @@ static void want(struct step *s, struct job *j, struct fragment *g, uint8_t m) {
     if (t->checking || (fits && (t->no_room || t->whole || t->refused || complete)) ||
         (g->decided && !sought))
         return;
-    from &= (uint16_t) ~(BIT(j->c.self) | t->gone);
+    bool own = m == j->c.self && sought; // of before, under its own key on this disk
+    from &= (uint16_t) ~(t->gone | (own ? 0 : BIT(j->c.self)));
     for (uint8_t x = 0; x < j->c.n_members; x++)
-        if (!node_direct(s, j, x))
+        if (x != j->c.self && !node_direct(s, j, x))
             from &= (uint16_t)~BIT(x);
     bool reached = m != j->c.self && node_direct(s, j, m), pushed = t->known && reached && !sought;
     // Where its owner is out of reach the first to be asked is asked soon, the next one when that has brought nothing.
@@ -621,6 +636,12 @@ static void want(struct step *s, struct job *j, struct fragment *g, uint8_t m) {
     while (!(from >> t->asked & 1));
     t->moved = s->now;
     t->sought = true;
+    if (t->asked == j->c.self) {
+        struct inter_action *a = node_act(s, INTER_ACT_SERVE);
+        a->peer = j->c.peers[j->c.self];
+        a->key = k;
+        return;
+    }
     t->may_send |= (uint16_t)BIT(t->asked);
     if (!sought) {
         k = (struct inter_key){.round = g->round, .fragment = node_index(j, g), .member = m};

@@ -6,6 +6,7 @@
 make_corpus
 make_job "$T/job.yaml" "merge_after: 4"
 sed -i 's/steps: 60/steps: 800/; s/interval: 10/interval: 10/; s/overlap: 0/overlap: 3/; s/every_steps: 20/every_steps: 0/; s/windows: 16/windows: 64/' "$T/job.yaml"
+pace 5 # or the run is over before the link is back
 
 run() { timeout 250 "$nebula" pretrain "$T/job.yaml" --local 2 --wan 50mbit:10ms --out "$1" >"$1.log" 2>&1; }
 last_step() { steps_done "$1" ''; }

@@ -4,6 +4,16 @@
 
 #include <stdio.h>
 
+static void dump_record(const char *what, const struct inter_record *r) {
+    if (!r)
+        return;
+    fprintf(stderr, "      %s (term %u):", what, r->term);
+    for (uint8_t i = 0; i < r->n; i++)
+        fprintf(stderr, " attempt %u of %u%s", r->entries[i].attempt, r->entries[i].member,
+                r->entries[i].verdict == INTER_REJECTED ? ", rejected;" : ";");
+    fprintf(stderr, "\n");
+}
+
 static void dump_fragment(const struct sim *s, const struct job *j, uint32_t f) {
     const struct fragment *g = &j->fragments[f];
     fprintf(stderr,
@@ -11,10 +21,10 @@ static void dump_fragment(const struct sim *s, const struct job *j, uint32_t f) 
             "(round %u)\n",
             f, g->round, g->floor, g->voted, g->vote.term, g->accepted, g->decided, g->has_best,
             g->best.round);
-    for (uint8_t i = 0; g->decided && i < g->decision.n; i++)
-        fprintf(stderr, "      decided: attempt %u of %u%s\n", g->decision.entries[i].attempt,
-                g->decision.entries[i].member,
-                g->decision.entries[i].verdict == INTER_REJECTED ? ", rejected" : "");
+    dump_record("decided", g->decided ? &g->decision : NULL);
+    dump_record("voted for", g->voted ? &g->vote : NULL);
+    dump_record("to be proposed again", g->has_best ? &g->best : NULL);
+    dump_record("waits to be judged", g->waits ? &g->pending : NULL);
     for (uint32_t m = 0; m < s->o.members; m++) {
         const struct slot *t = &g->slots[m];
         if (t->known || t->hints)
