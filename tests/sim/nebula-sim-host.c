@@ -373,7 +373,7 @@ static void store_record(struct sim *s, uint8_t i, const struct inter_action *x)
         if (!sim_lies(s, i))
             sim_check_vote(s, i, &x->record);
     } else {
-        if (s->h[i].split && !sim_lies(s, i))
+        if (s->h[i].split_now && !sim_lies(s, i))
             sim_fail(s, "host %u commits round %u, and knows that members have parted", i,
                      x->record.round);
         if (r->committed && !sim_lies(s, i))
@@ -396,7 +396,7 @@ static void read_commit(struct sim *s, uint8_t i, const struct inter_action *x) 
 }
 
 static void take_split(struct sim *s, uint8_t i, const struct inter_action *x) {
-    s->h[i].split = true; // its job ends
+    s->h[i].split = s->h[i].split_now = true; // its job ends
     s->h[i].worker_alive = false;
     sim_note(s, "split", i, x->peer, x->key.fragment, x->key.round, 0);
     if (!sim_lies(s, i) && !s->split.on && !sim_check_parting(s))
@@ -588,6 +588,7 @@ void sim_host_boot(struct sim *s, uint8_t i) {
             inter_node_restore_evidence(h->node, &h->disk.evidence[m]);
     if (s->liar && s->liar->gone)
         inter_node_job_gone(h->node, c.id, (uint16_t)(1u << s->liar->who));
+    h->split_now = false;
     sim_note(s, "boot", i, inter_node_round(h->node, c.id, 0), 0, 0, 0);
     sim_post(s, 0, SIM_TICK, i, 0, h->boot);
     if (h->disk.knows_shape)

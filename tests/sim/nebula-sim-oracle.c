@@ -298,9 +298,15 @@ bool sim_check_split(struct sim *s) {
     s->split.look = s->now + NEB_S / 4;
     for (uint8_t i = 0; i < s->o.members && all; i++)
         all = sim_lies(s, i) || knows(s, i);
-    if (all) {
+    // One side has taken the other's state before anybody compared: all hold the same records again, and nobody can prove anything.
+    bool healed = s->calm && s->now - s->split.at > patience;
+    for (uint8_t i = 0; i < s->o.members && healed; i++) {
+        const struct inter_record *own;
+        healed = sim_lies(s, i) || !conflict(s, i, &own);
+    }
+    if (all || healed) {
         s->r.splits++;
-        s->r.detected = neb_seconds(s->now - s->split.at);
+        s->r.detected = all ? neb_seconds(s->now - s->split.at) : s->r.detected;
         return true;
     }
     if (s->calm && s->now - s->split.at > patience)

@@ -177,7 +177,8 @@ struct sim_host {
     uint32_t worker_boot;
     struct sim_worker_state w;
     neb_ns step_time;
-    bool split;                        // it knows that members have parted
+    bool split;                        // it knows that members have parted: its job has ended
+    bool split_now;                    // and has heard so since it was started last
     uint32_t submitted[SIM_FRAGMENTS]; // of a liar: rounds, the next one
     uint64_t crash_in;                 // stores until a crash; 0: none
     neb_ns busy_until;                 // it handles nothing before

@@ -1,4 +1,5 @@
 // Who may move a node's term, and whom it takes for its leader.
+#include "inter/weights.h"
 #include "tests/unit/node_fixture.h"
 
 static void test_one_voice(void **state) {
@@ -47,12 +48,18 @@ static void test_unfollowed(void **state) {
     assert_true(status().leads);
 }
 
-// The leader's update, the only one there is: it is proposed at once.
-static void propose(void) {
+static void submit(uint32_t attempt) {
     struct inter_manifest m = {
         .bytes = 1 << 10, .chunk_bytes = INTER_CHUNK_MIN, .tokens = 1, .steps = 1, .step = 1};
     memcpy(m.key.job, job_id, sizeof job_id);
+    m.key.member = node->jobs[0].c.self;
+    m.key.attempt = attempt;
     step(&(struct inter_event){.kind = INTER_EV_SUBMIT, .manifest = &m, .norm = 1});
+}
+
+// The leader's update, the only one there is: it is proposed at once.
+static void propose(void) {
+    submit(5);
     assert_true(node->jobs[0].fragments[0].voted);
 }
 
@@ -363,6 +370,47 @@ static void test_far_recovery(void **state) {
     }
 }
 
+// That a lost disk had accepted a record which lists what was sent since it was lost is a lie: it is not accepted again. One with an
+// update of before is.
+static void test_vote_of_before(void **state) {
+    (void)state;
+    static const uint8_t sig[INTER_SIG_BYTES];
+    const uint32_t none[MEMBERS] = {0}, attempts[] = {5, 9};
+    for (int before = 0; before < 2; before++) {
+        begin_of(MEMBERS, 30, 0, 0, true);
+        propose();
+        struct inter_record r = node->jobs[0].fragments[0].vote;
+        r.entries[0].member = 1; // of the one that starts, and 0 is a witness that leads
+        r.cursors[1] = r.cursors[0];
+        r.cursors[0] = 0;
+        begin_of(MEMBERS, 29, 1, 0, false);
+        inter_weights_fill(&r, node->jobs[0].fragments[0].absences);
+        pass(2, none, (const uint8_t[]){4, 0, 4, 4, 4}); // they know a former disk
+        submit(attempts[before]);
+        for (uint8_t m = 0; m < MEMBERS; m++) {
+            struct neb_buf b = {0};
+            if (m == 1)
+                continue;
+            neb_buf_u8(&b, MSG_PROMISE);
+            neb_buf_add(&b, job_id, sizeof job_id);
+            neb_buf_u8(&b, RECOVERY_PROMISE);
+            neb_buf_u32(&b, 0);
+            neb_buf_u64(&b, EPOCH);
+            neb_buf_u32(&b, 0); // fragment
+            neb_buf_u32(&b, 0); // round
+            neb_buf_u8(&b, m == 2);
+            if (m == 2)
+                inter_record_put(&b, &r);
+            neb_buf_add(&b, sig, sizeof sig);
+            message(m, &b);
+        }
+        assert_int_equal(faults[INTER_FAULT_DENIED] + faults[INTER_FAULT_MALFORMED], 0);
+        pass(1, none, (const uint8_t[]){JOINED, 0, JOINED, JOINED, JOINED});
+        const struct fragment *g = &node->jobs[0].fragments[0];
+        assert_true(status().votes && g->voted == before);
+    }
+}
+
 // An answer is a signature for each fragment, the question thirty bytes: who asks without end is not answered each time.
 static void test_asked_without_end(void **state) {
     (void)state;
@@ -426,6 +474,7 @@ int main(void) {
         cmocka_unit_test(test_left_out),       cmocka_unit_test(test_promises),
         cmocka_unit_test(test_recovery),       cmocka_unit_test(test_far_promise),
         cmocka_unit_test(test_far_recovery),   cmocka_unit_test(test_asked_without_end),
-        cmocka_unit_test(test_clock_behind),   cmocka_unit_test(test_no_term)};
+        cmocka_unit_test(test_clock_behind),   cmocka_unit_test(test_no_term),
+        cmocka_unit_test(test_vote_of_before)};
     return cmocka_run_group_tests(tests, NULL, done);
 }
