@@ -615,6 +615,11 @@ static void want(struct step *s, struct job *j, struct fragment *g, uint8_t m) {
     for (uint8_t x = 0; x < j->c.n_members; x++)
         if (x != j->c.self && !node_direct(s, j, x))
             from &= (uint16_t)~BIT(x);
+    if (sought && t->sought && t->gone && from == BIT(t->asked)) {
+        t->gone =
+            0; // the one that is left was asked and has brought another one: all of them again, with the next turn
+        return;
+    }
     bool reached = m != j->c.self && node_direct(s, j, m), pushed = t->known && reached && !sought;
     // Where its owner is out of reach the first to be asked is asked soon, the next one when that has brought nothing.
     neb_ns patience = want_soon;
