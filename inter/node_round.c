@@ -521,8 +521,7 @@ static uint16_t choose(struct step *s, const struct job *j, struct fragment *g) 
         bool here = eligible(j, t, m);
         if (here)
             ready |= (uint16_t)BIT(m);
-        // its owner may have gone back to an older one that it has voted for
-        if (live >> m & 1 && (!here || (live & ~(t->holders | t->refusers | BIT(m)))))
+        if (live >> m & 1 && (!here || (live & ~(t->holders | t->refusers))))
             complete = false;
     }
     int least = node_least(j), good = 0;

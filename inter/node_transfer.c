@@ -176,10 +176,12 @@ static enum neb_status take_manifest(struct step *s, struct job *j, struct fragm
 
 void node_drop_pending(struct step *s, struct job *j, struct fragment *g) {
     bool stale = g->pending.term < j->standing.term || j->liars >> g->pending.leader & 1;
-    if (!g->waits || g->decided || !stale)
+    bool bound =
+        g->voted && g->vote.term == j->standing.term; // to the older one that its vote lists
+    if (g->decided || (g->waits && !stale) || (!g->waits && (!g->has_own || bound || !g->voted)))
         return;
     g->waits = false;
-    if (g->has_own && g->slots[j->c.self].m.key.attempt < g->own.key.attempt && !g->voted)
+    if (g->has_own && g->slots[j->c.self].m.key.attempt < g->own.key.attempt && !bound)
         s->st = take_manifest(s, j, g, &g->own);
     g->has_own = false;
 }
@@ -615,11 +617,6 @@ static void want(struct step *s, struct job *j, struct fragment *g, uint8_t m) {
     for (uint8_t x = 0; x < j->c.n_members; x++)
         if (x != j->c.self && !node_direct(s, j, x))
             from &= (uint16_t)~BIT(x);
-    if (sought && t->sought && t->gone && from == BIT(t->asked)) {
-        t->gone =
-            0; // the one that is left was asked and has brought another one: all of them again, with the next turn
-        return;
-    }
     bool reached = m != j->c.self && node_direct(s, j, m), pushed = t->known && reached && !sought;
     // Where its owner is out of reach the first to be asked is asked soon, the next one when that has brought nothing.
     neb_ns patience = want_soon;
