@@ -200,8 +200,8 @@ static void deliver(struct daemon *d, struct agent_jobrun *j, const struct inter
     j->undelivered &= ~bit;
     if (st != NEB_OK) {
         j->undelivered |= bit;
-        if (st !=
-            NEB_ERR_AGAIN) // that is one that has ended: whoever takes its place asks for the round
+        // it has ended: whoever takes its place asks for the round
+        if (st != NEB_ERR_AGAIN)
             neb_warn("commit of round %u could not be handed to the worker: tried again", r->round);
         return;
     }

@@ -226,9 +226,9 @@ void daemon_witness_ends(struct daemon *d, struct agent_jobrun *j);
 enum inter_screen daemon_on_screen(void *user, const struct inter_manifest *m, const uint8_t *p,
                                    size_t n);
 void daemon_on_commit(void *user, const struct inter_record *r, const struct neb_map *blobs);
-// The worker waits for a round that cannot be handed to it: its updates are gone, or the ledger began behind it. A snapshot is fetched.
 // What could not be handed to the worker, each second.
 void daemon_deliver_again(struct daemon *d, struct agent_jobrun *j);
+// The worker waits for a round that cannot be handed to it: its updates are gone, or the ledger began behind it. A snapshot is fetched.
 void daemon_commit_gone(struct daemon *d, struct agent_jobrun *j, uint32_t fragment,
                         uint32_t round);
 
