@@ -5,6 +5,10 @@
 #include "agent/distill.h"
 #include "agent/snapshot.h"
 
+// An older state that somebody takes stays with its giver for 3 s (inter/snapshot_give.c): asked within them for a newer one, it would give that again, and
+// again.
+static const neb_ns newer_after = 4 * NEB_S;
+
 // Data members that are connected, the nearest first.
 static uint32_t holders(const struct daemon *d, const struct agent_jobrun *j,
                         uint32_t out[AGENT_CLUSTERS_MAX]) {
@@ -181,6 +185,7 @@ void daemon_on_snapshot_done(void *user, const uint8_t job[INTER_ID_BYTES], enum
     struct daemon *d = user;
     struct agent_jobrun *j = daemon_job_by_id(d, job);
     char dir[NEB_PATH_MAX], text[128];
+    bool came = st == NEB_OK;
     (void)part;
     if (!j || j->state != AGENT_JOB_RUNNING)
         return;
@@ -208,6 +213,8 @@ void daemon_on_snapshot_done(void *user, const uint8_t job[INTER_ID_BYTES], enum
     if (st == NEB_ERR_NOT_FOUND && hopeless(d, j))
         return;
     if (st != NEB_OK) {
+        neb_ns next = neb_now() + newer_after;
+        j->ask_at = came && j->ask_at < next ? next : j->ask_at;
         snprintf(text, sizeof text, "no snapshot could be taken over (%s); it is tried again",
                  neb_status_name(st));
         if (says(&j->fetch_failed))

@@ -356,17 +356,23 @@ static enum neb_status exchange_one(struct agent_worker *w, int32_t f, bool *mor
     return NEB_OK;
 }
 
-// All that is to be done between two steps. *ready: the next step may begin.
+// All that is to be done between two steps, until there is no more: a merge may make it an earlier fragment's turn, and whether it came before or after
+// that fragment was looked at must not matter, as the commits of a run that is repeated come in another order. *ready: the next step may begin.
 enum neb_status worker_exchange(struct agent_worker *w, bool *ready) {
     *ready = true;
-    for (int32_t f = 0; w->federated && f < w->job.sync.fragments; f++) {
-        worker_at_cursor(w, f);
-        for (bool more = true; more;)
-            NEB_TRY(exchange_one(w, f, &more, ready));
-        // A round that an earlier run merged at this step must be merged here too, connected or not.
-        const struct agent_fragment *g = &w->frags[f];
-        if (g->in_flight && !g->arrived && w->step >= g->merge_step && logged(w, f))
-            *ready = false;
+    for (bool changed = w->federated; changed;) {
+        changed = false;
+        *ready = true;
+        for (int32_t f = 0; f < w->job.sync.fragments; f++) {
+            const struct agent_fragment *g = &w->frags[f], before = *g;
+            worker_at_cursor(w, f);
+            for (bool more = true; more;)
+                NEB_TRY(exchange_one(w, f, &more, ready));
+            changed = changed || g->round != before.round || g->in_flight != before.in_flight;
+            // A round that an earlier run merged at this step must be merged here too, connected or not.
+            if (g->in_flight && !g->arrived && w->step >= g->merge_step && logged(w, f))
+                *ready = false;
+        }
     }
     return NEB_OK;
 }

@@ -28,6 +28,17 @@ static bool is_sought(const struct fragment *g, const struct inter_manifest *m) 
     return r && node_lists(r, m);
 }
 
+// The sought record lists another digest under this key: its owner signed both.
+static bool is_second(const struct fragment *g, const struct inter_manifest *m) {
+    const struct inter_record *r = node_sought(g);
+    for (uint8_t i = 0; r && i < r->n; i++) {
+        struct inter_key k = inter_entry_key(r, i);
+        if (inter_key_equal(&k, &m->key))
+            return !node_lists(r, m);
+    }
+    return false;
+}
+
 // Whether a manifest takes the place of the one that is known: its owner has a new disk and can no longer serve what the
 // old one said; or the round was decided with this one, or is to be. What is here of the other stays on disk under its own key.
 // An older one does where the newer went with its owner's disk and nobody has it: its owner may have voted for that one again since.
@@ -243,6 +254,10 @@ void node_on_manifest(struct step *s, struct neb_rd *r) {
     }
     if (known && !same)
         node_second_update(s, j, &t->m, &m);
+    if (is_second(g, &m)) { // whoever brings it has no other
+        t->gone |= (uint16_t)BIT(from);
+        t->other |= (uint16_t)BIT(from);
+    }
     if (t->known && !same && !replaces(j, g, t, &m))
         return;
     if (!same && t->attempts >= INTER_ATTEMPTS_MAX && !is_sought(g, &m)) {
@@ -523,10 +538,10 @@ void node_on_state(struct step *s, struct neb_rd *r) {
         return;
     }
     if (h == INTER_HOLD_WHOLE) {
-        struct inter_key wanted = k;
+        struct inter_key wanted;
         held_by(s, j, t, (uint8_t)m);
-        // who holds another attempt does not help
-        if (!listed(g, k.member, &wanted) || wanted.attempt == k.attempt)
+        // who holds another one than is sought does not help
+        if (!listed(g, k.member, &wanted) || is_sought(g, &t->m))
             t->gone &= (uint16_t)~BIT(m);
     } else if (h == INTER_HOLD_REFUSED) {
         t->refusers |= (uint16_t)BIT(m);
@@ -626,9 +641,11 @@ static void want(struct step *s, struct job *j, struct fragment *g, uint8_t m) {
         patience = repeat_after;
     if (!from || s->now - t->moved < patience) {
         if (!from && sought && t->gone && s->now - t->moved > want_late) {
-            t->gone = 0; // all were asked: begin again
+            // All were asked: begin again. Who has had to do with two updates under one key may have got the right one since it was asked.
+            bool anew = t->other;
+            t->gone = t->other = 0;
             t->moved = s->now;
-            if (g->decided)
+            if (g->decided && !anew)
                 behind(s, j, g);
         }
         return;

@@ -96,8 +96,10 @@ enum neb_status inter_service_snapshot_install(struct inter_service *s,
         enum neb_status st = inter_ledger_chain(s->ledger, c->id, f, &chain);
         if (st != NEB_OK && st != NEB_ERR_NOT_FOUND)
             return st;
-        bool ahead = p->round > chain.next,
-             before = p->round && chain.next && chain.first + 1 == p->round;
+        // before: a start ended between this and what its worker does with it. Later the ledger may keep nothing of where an old one ends any more.
+        bool ahead = p->round > chain.next, before = p->round && chain.next &&
+                                                     chain.first + 1 == p->round &&
+                                                     chain.kept <= p->round;
         if (p->round && !inter_node_proves(s->node, c, &last))
             return neb_fail(NEB_ERR_DENIED,
                             "the snapshot's record of round %u is not signed by a majority",

@@ -265,13 +265,15 @@ static bool holds(const struct inter_record *r, uint8_t member) {
     return false;
 }
 
-static bool exchange(struct sim *s, uint8_t i, const struct agent_schedule *sched) {
+static bool exchange_pass(struct sim *s, uint8_t i, const struct agent_schedule *sched,
+                          bool *changed) {
     struct sim_host *h = &s->h[i];
     struct sim_worker_state *w = &h->w;
     bool ready = true, peers = expected(s, h);
     uint32_t boot = h->worker_boot;
+    *changed = false;
     for (uint32_t f = 0; f < s->o.fragments; f++) {
-        struct agent_fragment *g = &w->frags[f];
+        struct agent_fragment *g = &w->frags[f], before = *g;
         for (bool more = true; more;) {
             const struct sim_log *l = logged(&h->disk, f, g->round);
             bool here = commit_here(s, i, f, g->round) && !g->finished;
@@ -315,11 +317,22 @@ static bool exchange(struct sim *s, uint8_t i, const struct agent_schedule *sche
                 w->counted_miss[f] = w->step;
             }
         }
+        *changed = *changed || g->round != before.round || g->in_flight != before.in_flight;
         const struct sim_log *l = logged(&h->disk, f, g->round);
         if (g->in_flight && !g->arrived && w->step >= g->merge_step && l)
             ready = false;
     }
     return ready;
+}
+
+static bool exchange(struct sim *s, uint8_t i, const struct agent_schedule *sched) {
+    struct sim_host *h = &s->h[i];
+    uint32_t boot = h->worker_boot;
+    for (bool changed;;) {
+        bool ready = exchange_pass(s, i, sched, &changed);
+        if (!changed || !h->worker_alive || h->worker_boot != boot)
+            return ready;
+    }
 }
 
 static void save(struct sim *s, uint8_t i) {

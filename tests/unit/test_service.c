@@ -56,6 +56,45 @@ static void test_restarts_in_a_round(void **state) {
     expect_sound(&bert, 2);
 }
 
+// Fragments that bert takes from a snapshot which ends with this record of anna's.
+static uint64_t installs(uint32_t round) {
+    struct inter_job_config c = job_config(&bert);
+    struct inter_snapshot *s = calloc(1, sizeof *s);
+    uint64_t taken;
+    assert_non_null(s);
+    memcpy(s->job, job, sizeof job);
+    s->fragments = FRAGMENTS;
+    s->parts[0].round = round + 1;
+    OK(inter_ledger_get_commit(inter_service_ledger(anna.s), job, 0, round, &s->parts[0].last));
+    OK(inter_service_snapshot_install(bert.s, &c, s, &taken));
+    free(s);
+    return taken;
+}
+
+// One that a start has put in the ledger is taken again until the worker has it; not once the updates behind it are gone, as nobody goes on from there.
+static void test_snapshot_of_before(void **state) {
+    (void)state;
+    open_job(&anna);
+    open_job(&bert);
+    for (uint32_t round = 0; round < 3; round++) {
+        submit(&anna, 0, round);
+        submit(&bert, 0, round);
+        UNTIL(anna.commits[0] == round + 1 && bert.commits[0] == round + 1);
+    }
+    anna.other_renews = true;
+    inter_service_job_close(bert.s, job);
+    OK(inter_service_job_renew(bert.s, job));
+    assert_int_equal(installs(1), 1);
+    assert_int_equal(installs(1), 1);
+    open_job(&bert);
+    UNTIL(inter_node_round(bert.s->node, job, 0) == 3);
+    assert_int_equal(installs(1), 1);
+    assert_int_equal(installs(2), 0); // no further than the ledger
+    OK(inter_service_prune(bert.s, job, 0, 3));
+    assert_int_equal(installs(1), 0);
+    expect_sound(&bert, 2);
+}
+
 static uint64_t resent_by_anna(void) {
     struct inter_path_stats t;
     inter_node_path(anna.s->node, index_of[1], &t);
@@ -708,6 +747,7 @@ static void test_outbox_of_former(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {TEST(test_rounds),
                                        TEST(test_restarts_in_a_round),
+                                       TEST(test_snapshot_of_before),
                                        TEST(test_cut_blob),
                                        TEST(test_way_lost),
                                        TEST(test_messages),

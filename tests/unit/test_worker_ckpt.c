@@ -291,6 +291,27 @@ static void test_repeated(void **state) {
     neb_log_set_sink(NULL, NULL);
 }
 
+// The other fragment's merge at a step makes it this one's turn: what is sent does not depend on which was looked at first.
+static void test_turn_comes(void **state) {
+    (void)state;
+    struct agent_worker *w = make();
+    struct agent_ipc_msg m = {.head = json_pack("{s:s,s:i,s:i,s:i,s:f,s:f,s:b,s:[]}", "ev",
+                                                "commit", "fragment", F, "round", 0, "cursor", 0,
+                                                "eta", 1.0, "mu", 0.0, "rejected", 0, "entries")};
+    char path[NEB_PATH_MAX];
+    assert_int_equal(neb_path(path, sizeof path, dir, "merges.log"), NEB_OK);
+    assert_non_null(w->log_file = fopen(path, "w"));
+    w->frags[F].committed_step = w->job.steps; // it has nothing to send before
+    train_to(w, 9);
+    assert_false(w->frags[0].in_flight || w->frags[F].in_flight);
+    assert_int_equal(worker_take_commit(w, &m), NEB_OK); // of others
+    json_decref(m.head);
+    train_to(w, 10);
+    assert_true(w->frags[F].round == 1 && w->frags[F].merged_step == 10);
+    assert_true(w->frags[0].in_flight && w->frags[0].send_step == 10);
+    destroy(&w);
+}
+
 // ---- a snapshot -------------------------------------------------------------------------------------------------
 
 // The first fragment behind round 2, with what w has of it now.
@@ -385,9 +406,10 @@ static void test_bad_snapshot(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_under_way),         cmocka_unit_test(test_section_missing),
-        cmocka_unit_test(test_of_before),         cmocka_unit_test(test_repeated),
-        cmocka_unit_test(test_plans_of_snapshot), cmocka_unit_test(test_bad_snapshot)};
+        cmocka_unit_test(test_under_way),   cmocka_unit_test(test_section_missing),
+        cmocka_unit_test(test_of_before),   cmocka_unit_test(test_repeated),
+        cmocka_unit_test(test_turn_comes),  cmocka_unit_test(test_plans_of_snapshot),
+        cmocka_unit_test(test_bad_snapshot)};
     if (!mkdtemp(dir))
         return 1;
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
