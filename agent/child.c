@@ -16,9 +16,9 @@ static const char own_exe[] = "/proc/self/exe";
 
 enum { KILLED_S = 10 }; // for a process to be gone after SIGKILL; much memory takes its time
 
-// Between fork and exec: only async-signal-safe calls.
+// Between fork and exec: only async-signal-safe calls. said: closed by exec; else why there was none.
 static _Noreturn void exec_child(const char *const *argv, int in_fd, int log_fd, int out_fd,
-                                 pid_t parent) {
+                                 int said, pid_t parent) {
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent) // the parent died before prctl took effect
         _exit(127);
@@ -45,13 +45,25 @@ static _Noreturn void exec_child(const char *const *argv, int in_fd, int log_fd,
     // agent_self_path's, of a parent that shows nothing of itself (PR_SET_DUMPABLE)
     if (!strncmp(argv[0], "/proc/", 6))
         execv(own_exe, (char *const *)(uintptr_t)argv);
+    int why = errno;
+    (void)!write(said, &why, sizeof why);
     _exit(127);
+}
+
+// 0: the program runs. Memory and the like may lack for exec as they may for fork, and a program that is being replaced is not there for a moment.
+static int exec_error(int said) {
+    int why = 0;
+    ssize_t n;
+    do
+        n = read(said, &why, sizeof why);
+    while (n < 0 && errno == EINTR);
+    return n == (ssize_t)sizeof why ? why : 0;
 }
 
 static enum neb_status start(struct agent_child *c, const char *what, const char *const *argv,
                              const char *log_path, int in_fd, int *stdout_fd) {
     enum neb_status st = NEB_OK;
-    int log_fd = -1, pipe_fd[2] = {-1, -1};
+    int log_fd = -1, pipe_fd[2] = {-1, -1}, said[2] = {-1, -1}, status;
     *c = (struct agent_child){0};
     snprintf(c->what, sizeof c->what, "%s", what);
     if (access(argv[0], X_OK) != 0)
@@ -61,15 +73,25 @@ static enum neb_status start(struct agent_child *c, const char *what, const char
         if (log_fd < 0)
             return neb_fail_errno("cannot open log %s", log_path);
     }
-    if (stdout_fd && pipe2(pipe_fd, O_CLOEXEC) != 0) {
+    if ((stdout_fd && pipe2(pipe_fd, O_CLOEXEC) != 0) || pipe2(said, O_CLOEXEC) != 0) {
         st = neb_fail_errno("cannot create a pipe for %s", what);
         goto out;
     }
     pid_t parent = getpid(), pid = neb_fault("child.start") ? (errno = EAGAIN, -1) : fork();
     if (pid == 0)
-        exec_child(argv, in_fd, log_fd, pipe_fd[1], parent);
+        exec_child(argv, in_fd, log_fd, pipe_fd[1], said[1], parent);
     if (pid < 0) {
         st = neb_fail_errno("cannot start %s", what);
+        goto out;
+    }
+    close(said[1]);
+    said[1] = -1;
+    int why = exec_error(said[0]);
+    if (why) {
+        while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+        }
+        // it was there just now: whatever it is, it may pass
+        st = neb_fail(NEB_ERR_IO, "cannot start %s: %s: %s", what, argv[0], strerror(why));
         goto out;
     }
     c->pid = pid;
@@ -80,9 +102,12 @@ static enum neb_status start(struct agent_child *c, const char *what, const char
 out:
     if (log_fd >= 0)
         close(log_fd);
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 2; i++) {
         if (pipe_fd[i] >= 0)
             close(pipe_fd[i]);
+        if (said[i] >= 0)
+            close(said[i]);
+    }
     return st;
 }
 

@@ -383,6 +383,7 @@ void daemon_job_later(struct daemon *d, const struct agent_job_record *known, js
 void daemon_job_end(struct daemon *d, struct agent_jobrun *j, const char *state) {
     daemon_gpus_back(d, j);
     j->again_at = 0;
+    j->unstarted[0] = 0;
     if (j->suspended && !strcmp(state, "stopped")) {
         // the agent goes down: the others need not wait, and it goes on when it is back
         daemon_job_save(d, j, "running");

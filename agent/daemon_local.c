@@ -18,9 +18,13 @@ static bool watches(const struct agent_jobrun *j, const struct agent_ipc_client 
     return found;
 }
 
-// With what was reported so far.
+// With what was reported so far, and why there is no worker, which may have been said before it watched.
 static void add_watcher(struct daemon *d, struct agent_jobrun *j,
                         const struct agent_ipc_client *from) {
+    if (j->unstarted[0] && !watches(j, from))
+        daemon_tell(d, from,
+                    json_pack("{s:s,s:s,s:{s:s,s:s,s:s}}", "ev", "line", "job", j->hex, "line",
+                              "kind", "fault", "cluster", daemon_name(d), "text", j->unstarted));
     for (int i = 0; i < AGENT_WATCHERS_MAX && !watches(j, from); i++)
         if (!j->watchers[i].len)
             j->watchers[i] = *from;

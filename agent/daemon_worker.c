@@ -97,8 +97,8 @@ void daemon_worker_replace(struct daemon *d, struct agent_jobrun *j) {
 
 // True: one runs, is tried again later, or is not needed any more. False: *cause says why there will be none.
 static bool start_or_wait(struct daemon *d, struct agent_jobrun *j, char *cause, size_t cap) {
-    char text[400];
     enum neb_status st = daemon_worker_start(d, j);
+    j->unstarted[0] = 0;
     if (st == NEB_OK) {
         j->failed_starts = 0;
         return true;
@@ -116,9 +116,10 @@ static bool start_or_wait(struct daemon *d, struct agent_jobrun *j, char *cause,
     neb_ns wait = NEB_S << j->failed_starts++;
     wait = wait < start_longest ? wait : start_longest;
     j->again_at = neb_now() + wait;
-    snprintf(text, sizeof text, "its worker cannot be started now (%s): tried again in %.0f s",
-             cause, neb_seconds(wait));
-    daemon_say_fault(d, j, text);
+    snprintf(j->unstarted, sizeof j->unstarted,
+             "its worker cannot be started now (%s): tried again in %.0f s", cause,
+             neb_seconds(wait));
+    daemon_say_fault(d, j, j->unstarted);
     return true;
 }
 

@@ -67,6 +67,7 @@ struct agent_jobrun {
     pid_t trainer;                       // with launcher attach: its process; 0: none
     int restarts, failed_starts;         // the second: times in a row that none could be started
     neb_ns again_at;                     // when the next one is; 0: one runs, or none is to
+    char unstarted[400];                 // why none could be, while that is tried again
     // of the worker: when it last said something, for how long it may then say nothing, and when it was killed (0: it was not)
     neb_ns beat_at, killed_at;
     int kill_signal; // agent_launch.kill

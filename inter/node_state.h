@@ -76,6 +76,7 @@ struct slot {      // one member's update in the open round
     uint32_t hint_attempt;      // of this attempt, the newest told of
     uint16_t gone;              // who was asked and does not have it
     uint16_t other;             // and has another one that its owner signed under the same key
+    bool anew;                  // all were asked once, and some of them had such a one
     bool sought;                // somebody was asked
     uint8_t asked;              // member asked last
     uint16_t may_send;          // bit per member: was asked in this round; its owner may anyway

@@ -641,9 +641,10 @@ static void want(struct step *s, struct job *j, struct fragment *g, uint8_t m) {
         patience = repeat_after;
     if (!from || s->now - t->moved < patience) {
         if (!from && sought && t->gone && s->now - t->moved > want_late) {
-            // All were asked: begin again. Who has had to do with two updates under one key may have got the right one since it was asked.
-            bool anew = t->other;
+            // All were asked: begin again. Who has had to do with two updates under one key may have got the right one since it was asked: once more.
+            bool anew = t->other && !t->anew;
             t->gone = t->other = 0;
+            t->anew = anew;
             t->moved = s->now;
             if (g->decided && !anew)
                 behind(s, j, g);

@@ -158,11 +158,22 @@ static bool is_stored(struct inter_service *s, const struct inter_manifest *m) {
            !memcmp(stored.sha256, m->sha256, sizeof stored.sha256);
 }
 
+// Why it is not: the disk was full, or its member has signed two under one number, of which the ledger keeps the first one.
+static enum neb_status not_stored(struct inter_service *s, const struct inter_manifest *m) {
+    struct inter_manifest stored;
+    if (inter_ledger_find_manifest(s->ledger, &m->key, &stored) != NEB_OK)
+        return NEB_ERR_NOSPC;
+    return neb_fail(NEB_ERR_LIMIT,
+                    "round %u of fragment %u: member %u has signed two updates as its %u; the "
+                    "second one is kept once a record lists it",
+                    m->key.round, m->key.fragment, m->key.member, m->key.attempt);
+}
+
 static enum neb_status open_part(struct inter_service *s, const struct inter_manifest *m) {
     struct inter_bitmap none;
     NEB_TRY(inter_bitmap_init(&none, inter_chunks(m->bytes, m->chunk_bytes)));
     enum neb_status st =
-        is_stored(s, m) ? inter_ledger_part_open(s->ledger, m, &none) : NEB_ERR_NOSPC;
+        is_stored(s, m) ? inter_ledger_part_open(s->ledger, m, &none) : not_stored(s, m);
     inter_bitmap_free(&none);
     if (st == NEB_OK)
         service_arrival_begin(s, m);

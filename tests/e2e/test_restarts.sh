@@ -93,6 +93,7 @@ pid=$!
 goes_on() { [[ $(lines step | wc -l) -gt $((before + 5)) ]]; }
 within 20 goes_on || fail "the run after that: $(tail -n 3 "$run.log")"
 has 'cannot be started now.*in 1 s' "$run/clusters/alpha/agent.log" && (tail -n 3 "$run/clusters/alpha/agent.log" | has 'cannot be started now') || fail "its first worker was to be started later: $(tail -n 5 "$run/clusters/alpha/agent.log")"
+has 'its worker cannot be started now' "$run.log" || fail "the command has not heard of it: $(cat "$run.log")"
 (($(lines step | sed -n "$((before + 1))p") > 20)) || fail "it did not go on from its checkpoint: $(lines step | tail -n 6)"
 end_now "$pid"
 

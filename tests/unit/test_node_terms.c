@@ -197,6 +197,45 @@ static void test_without_worker(void **state) {
     assert_true(asked && status().term == 4);
 }
 
+// What somebody may have accepted rejects an own update of before, of which nothing is here any more: this node cannot tell whether it did right
+// to. A data member leads for half a minute, as others may bring it, a witness for some seconds; then others have their turn.
+static void test_cannot_tell(void **state) {
+    (void)state;
+    enum { TERM = 6 };
+    const uint32_t terms[] = {TERM, TERM, TERM, TERM, TERM};
+    const uint8_t follow[] = {JOINED | FOLLOWS, 0, JOINED | FOLLOWS, JOINED | FOLLOWS,
+                              JOINED | FOLLOWS};
+    for (int witness = 0; witness < 2; witness++) {
+        begin_of(MEMBERS, witness ? 2 : 0, 1, TERM, true);
+        struct job *j = &node->jobs[0];
+        struct fragment *g = &j->fragments[0];
+        pass(3, terms, follow);
+        j->leads = true;
+        j->leader = 1;
+        submit(9);
+        g->best = (struct inter_record){
+            .n = 1, .eta = 1, .leader = 0, .n_plans = MEMBERS, .flags = INTER_MERGE};
+        memcpy(g->best.job, job_id, sizeof job_id);
+        g->best.entries[0] = (struct inter_entry){.member = witness ? 2 : 1,
+                                                  .attempt = 5,
+                                                  .bytes = 100,
+                                                  .verdict = INTER_REJECTED,
+                                                  .clip = 1};
+        inter_weights_fill(&g->best, g->absences);
+        g->has_best = true;
+        g->slots[2].known = witness;
+        int least = witness ? 6 : 30;
+        pass(least, terms, follow);
+        assert_true(status().leads && g->has_best && !g->voted);
+        pass(4, terms, follow);
+        assert_true(!status().leads && g->has_best && !asked);
+        pass(3, terms, (const uint8_t[]){JOINED, 0, JOINED, JOINED, JOINED});
+        assert_true(!asked && status().term == TERM);
+        elect(3, TERM + 2);
+        assert_true(promised && status().term == TERM + 2);
+    }
+}
+
 // ---- who is believed ------------------------------------------------------------------------------------------
 
 static void test_false_leader(void **state) {
@@ -475,6 +514,6 @@ int main(void) {
         cmocka_unit_test(test_recovery),       cmocka_unit_test(test_far_promise),
         cmocka_unit_test(test_far_recovery),   cmocka_unit_test(test_asked_without_end),
         cmocka_unit_test(test_clock_behind),   cmocka_unit_test(test_no_term),
-        cmocka_unit_test(test_vote_of_before)};
+        cmocka_unit_test(test_vote_of_before), cmocka_unit_test(test_cannot_tell)};
     return cmocka_run_group_tests(tests, NULL, done);
 }

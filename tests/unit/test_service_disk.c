@@ -239,10 +239,31 @@ static void test_lost_vote(void **state) {
     refuses(&bert);
 }
 
+// The ledger has another update of hers under this number already. That is said, and not that the disk is full.
+static void test_second_of_one_number(void **state) {
+    (void)state;
+    struct inter_manifest m = {
+        .key = {.member = 0}, .bytes = 100, .chunk_bytes = INTER_CHUNK_MIN, .tokens = 1};
+    memcpy(m.key.job, job, sizeof job);
+    open_job(&anna);
+    open_job(&bert);
+    m.key.attempt = inter_node_attempt(anna.s->node, job);
+    OK(inter_ledger_put_manifest(inter_service_ledger(bert.s), &m));
+    said_full = 0;
+    neb_log_set_sink(count_room, NULL);
+    submit(&anna, 0, 0);
+    UNTIL(bert.no_room > 0);
+    assert_non_null(inter_service_no_room(bert.s));
+    assert_non_null(
+        strstr(inter_service_no_room(bert.s), "member 0 has signed two updates as its"));
+    assert_int_equal(said_full, 0);
+    neb_log_set_sink(testing_drop, NULL);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {TEST(test_full_disk), TEST(test_sick_disk),
+    const struct CMUnitTest tests[] = {TEST(test_full_disk),       TEST(test_sick_disk),
                                        TEST(test_altered_updates), TEST(test_altered_rows),
-                                       TEST(test_lost_vote)};
+                                       TEST(test_lost_vote),       TEST(test_second_of_one_number)};
     if (!set_up())
         return 1;
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,68 @@
+// agent/child: a program that cannot be started is an error of the start, not a child that ends at once.
+#include "agent/base/fs.h"
+#include "agent/child.h"
+#include "tests/testing.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static char dir[] = "/tmp/nebula-child-XXXXXX";
+
+static void write_program(char path[NEB_PATH_MAX], const char *text) {
+    assert_int_equal(neb_path(path, NEB_PATH_MAX, dir, "program"), NEB_OK);
+    assert_int_equal(neb_fs_write(path, text, strlen(text), 0600), NEB_OK);
+    assert_int_equal(chmod(path, 0700), 0);
+}
+
+static void test_starts(void **state) {
+    (void)state;
+    char path[NEB_PATH_MAX], text[64] = "";
+    const char *argv[] = {path, NULL};
+    struct agent_child c;
+    int status = -1, out = -1;
+    write_program(path, "#!/bin/sh\necho here\nexit 3\n");
+    assert_int_equal(agent_child_start(&c, "a test", argv, NULL, &out), NEB_OK);
+    assert_int_equal(read(out, text, sizeof text), 5);
+    close(out);
+    for (int i = 0; i < 1000 && !agent_child_ended(&c, &status); i++)
+        neb_sleep(10 * NEB_MS);
+    assert_true(c.pid == 0 && WIFEXITED(status) && WEXITSTATUS(status) == 3);
+}
+
+// It is there, and may be executed, but is no program; nor is what it says would run it there. Nothing is left behind.
+static void test_no_program(void **state) {
+    (void)state;
+    const char *const texts[] = {"\x7f"
+                                 "ELF",
+                                 "#!/no/such/shell\n"};
+    const char *const causes[] = {"Exec format error", "No such file or directory"};
+    for (int i = 0; i < 2; i++) {
+        char path[NEB_PATH_MAX], text[512];
+        const char *argv[] = {path, NULL};
+        struct agent_child c;
+        int out = -1;
+        write_program(path, texts[i]);
+        assert_int_equal(agent_child_start(&c, "a test", argv, NULL, i ? &out : NULL), NEB_ERR_IO);
+        neb_last_error(text, sizeof text);
+        assert_non_null(strstr(text, "cannot start a test: "));
+        assert_non_null(strstr(text, causes[i]));
+        assert_true(c.pid == 0 && out == -1);
+        assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); // no child at all
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_starts),
+                                       cmocka_unit_test(test_no_program)};
+    if (!mkdtemp(dir))
+        return 1;
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    return neb_fs_remove_tree(dir) == NEB_OK ? failed : 1;
+}
