@@ -149,6 +149,44 @@ static inline void promise(uint8_t from, uint8_t kind, uint32_t term) {
     promise_at(from, kind, term, 0);
 }
 
+// ---- updates
+
+static inline struct inter_manifest update(uint8_t member, uint32_t attempt, uint8_t digest) {
+    struct inter_manifest m = {.key = {.member = member, .attempt = attempt},
+                               .bytes = 100,
+                               .chunk_bytes = INTER_CHUNK_MIN};
+    memcpy(m.key.job, job_id, sizeof job_id);
+    m.sha256[0] = digest;
+    return m;
+}
+
+static inline void say_manifest(uint8_t from, const struct inter_manifest *m) {
+    struct neb_buf b = {0};
+    neb_buf_u8(&b, MSG_MANIFEST);
+    inter_manifest_put(&b, m);
+    message(from, &b);
+}
+
+static inline void say_holding(uint8_t from, const struct inter_manifest *m, enum inter_holding h) {
+    struct neb_buf b = {0};
+    neb_buf_u8(&b, MSG_STATE);
+    inter_key_put(&b, &m->key);
+    neb_buf_add(&b, m->sha256, STATE_DIGEST);
+    neb_buf_u64(&b, EPOCH);
+    neb_buf_u8(&b, (uint8_t)h);
+    neb_buf_u32(&b, 0);
+    neb_buf_u32(&b, 0);
+    neb_buf_u8(&b, 0);
+    message(from, &b);
+}
+
+static inline void say_gone(uint8_t from, const struct inter_manifest *m) {
+    struct neb_buf b = {0};
+    neb_buf_u8(&b, MSG_GONE);
+    inter_key_put(&b, &m->key);
+    message(from, &b);
+}
+
 // A record with the accepts of all.
 static inline void show_record(uint8_t from, uint32_t round) {
     struct inter_record r = {.round = round, .n = 1, .eta = 1, .n_plans = MEMBERS};

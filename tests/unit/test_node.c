@@ -355,12 +355,8 @@ static void test_chunk_bytes(void **state) {
 }
 
 static void gone(uint32_t attempt) { // member 0 has none of its updates with this one
-    struct inter_key k = {.member = 0, .attempt = attempt};
-    struct neb_buf b = {0};
-    memcpy(k.job, job_id, sizeof k.job);
-    neb_buf_u8(&b, MSG_GONE);
-    inter_key_put(&b, &k);
-    message(0, &b);
+    struct inter_manifest m = update(0, attempt, 0);
+    say_gone(0, &m);
     for (int i = 0; i < 40; i++) {
         now += NEB_S / 5;
         step(&(struct inter_event){.kind = INTER_EV_TICK});
@@ -404,33 +400,14 @@ static void test_wants_all(void **state) {
 
 // ---- what a witness votes for ---------------------------------------------------------------------------------
 
-static struct inter_manifest update_of(uint8_t m) {
-    struct inter_manifest u = {
-        .key = {.member = m, .attempt = 1}, .bytes = 100, .chunk_bytes = INTER_CHUNK_MIN};
-    memcpy(u.key.job, job_id, sizeof job_id);
-    return u;
+static void tells(uint8_t m) { // of its update
+    struct inter_manifest u = update(m, 1, 0);
+    say_manifest(m, &u);
 }
 
-static void say_manifest(uint8_t m) {
-    struct inter_manifest u = update_of(m);
-    struct neb_buf b = {0};
-    neb_buf_u8(&b, MSG_MANIFEST);
-    inter_manifest_put(&b, &u);
-    message(m, &b);
-}
-
-static void say_holding(uint8_t from, uint8_t m, enum inter_holding h) {
-    struct inter_manifest u = update_of(m);
-    struct neb_buf b = {0};
-    neb_buf_u8(&b, MSG_STATE);
-    inter_key_put(&b, &u.key);
-    neb_buf_add(&b, u.sha256, STATE_DIGEST);
-    neb_buf_u64(&b, EPOCH);
-    neb_buf_u8(&b, (uint8_t)h);
-    neb_buf_u32(&b, 0);
-    neb_buf_u32(&b, 0);
-    neb_buf_u8(&b, 0);
-    message(from, &b);
+static void holds(uint8_t from, uint8_t m, enum inter_holding h) {
+    struct inter_manifest u = update(m, 1, 0);
+    say_holding(from, &u, h);
 }
 
 // Member 0 leads and lists the updates of the first n; of 1 this verdict. Whether this node votes for it.
@@ -452,7 +429,7 @@ static bool votes_for(uint8_t n, enum inter_verdict of_1) {
     neb_buf_u64(&b, EPOCH);
     neb_buf_u8(&b, n);
     for (uint8_t m = 0; m < n; m++) {
-        struct inter_manifest u = update_of(m);
+        struct inter_manifest u = update(m, 1, 0);
         inter_manifest_put(&b, &u);
     }
     message(0, &b);
@@ -468,13 +445,13 @@ static void test_witness(void **state) {
     assert_false(votes_for(1, INTER_ACCEPTED));
     assert_int_equal(faults[INTER_FAULT_DENIED], 1);
     assert_false(votes_for(2, INTER_REJECTED)); // of which nothing has been heard
-    say_manifest(0);
-    say_manifest(1);
+    tells(0);
+    tells(1);
     assert_false(votes_for(2, INTER_REJECTED));
-    say_holding(0, 1, INTER_HOLD_REFUSED);
+    holds(0, 1, INTER_HOLD_REFUSED);
     assert_false(votes_for(2, INTER_REJECTED)); // the leader's word
     assert_false(node_find_job(node, job_id)->fragments[0].waits);
-    say_holding(1, 1, INTER_HOLD_REFUSED); // and its owner's
+    holds(1, 1, INTER_HOLD_REFUSED); // and its owner's
     assert_false(votes_for(2, INTER_ACCEPTED));
     assert_true(votes_for(2, INTER_REJECTED));
     assert_int_equal(faults[INTER_FAULT_DENIED], 1); // nobody is blamed for what was not known yet
@@ -482,16 +459,16 @@ static void test_witness(void **state) {
     assert_true(votes_for(2, INTER_ACCEPTED));
     // Of three data members: both others, or its owner.
     begin_of(4, 1 << 3, 3, 0, true);
-    say_manifest(1);
-    say_holding(0, 1, INTER_HOLD_REFUSED);
+    tells(1);
+    holds(0, 1, INTER_HOLD_REFUSED);
     assert_false(votes_for(3, INTER_REJECTED));
-    say_holding(2, 1, INTER_HOLD_REFUSED);
+    holds(2, 1, INTER_HOLD_REFUSED);
     assert_true(votes_for(3, INTER_REJECTED));
     // Its owner is no member any more, and will never say anything.
     for (int gone = 0; gone < 2; gone++) {
         begin_of(4, 1 << 3, 3, 0, true);
-        say_manifest(1);
-        say_holding(0, 1, INTER_HOLD_REFUSED);
+        tells(1);
+        holds(0, 1, INTER_HOLD_REFUSED);
         if (gone)
             inter_node_job_gone(node, job_id, 1 << 1);
         assert_int_equal(votes_for(3, INTER_REJECTED), gone);
@@ -502,7 +479,7 @@ static void test_witness(void **state) {
 static void test_own_bad(void **state) {
     (void)state;
     for (int bad = 0; bad < 2; bad++) {
-        struct inter_manifest u = update_of(0);
+        struct inter_manifest u = update(0, 1, 0);
         begin_of(3, 1 << 2, 0, 0, true);
         struct fragment *g = &node_find_job(node, job_id)->fragments[0];
         step(&(struct inter_event){.kind = INTER_EV_SUBMIT, .manifest = &u, .norm = 1});
@@ -519,7 +496,7 @@ static void test_own_bad(void **state) {
                     p[HOLDING] == INTER_HOLD_REFUSED;
         }
         assert_int_equal(said, bad);
-        say_holding(1, 0, INTER_HOLD_REFUSED);
+        holds(1, 0, INTER_HOLD_REFUSED);
         assert_int_equal(node_no_good(node_find_job(node, job_id), &g->slots[0], 0), bad);
     }
 }
@@ -532,11 +509,11 @@ static void test_rejects_what_can_be(void **state) {
     for (int kind = 0; kind < KINDS; kind++) {
         begin_of(4, kind == WITHOUT_WITNESS ? 0 : 1 << 3, 0, 0, true);
         struct fragment *g = &node_find_job(node, job_id)->fragments[0];
-        struct inter_manifest own = update_of(0);
+        struct inter_manifest own = update(0, 1, 0);
         step(&(struct inter_event){.kind = INTER_EV_SUBMIT, .manifest = &own, .norm = 1});
-        say_holding(2, 0, INTER_HOLD_WHOLE);
-        say_manifest(1);
-        say_manifest(2);
+        holds(2, 0, INTER_HOLD_WHOLE);
+        tells(1);
+        tells(2);
         assert_false(g->voted);
         g->slots[1].refused = true;
         g->slots[1].refusers =
@@ -545,7 +522,7 @@ static void test_rejects_what_can_be(void **state) {
         g->slots[2].holders = 1 << 0;
         if (kind == LEFT)
             inter_node_job_gone(node, job_id, 1 << 1);
-        say_holding(2, 2, INTER_HOLD_WHOLE);
+        holds(2, 2, INTER_HOLD_WHOLE);
         assert_true(g->voted); // its own proposal
         assert_int_equal(g->vote.n, kind == ALONE ? 2 : 3);
         for (uint8_t i = 0; i < g->vote.n; i++)
@@ -559,13 +536,13 @@ static void test_two_own_bad(void **state) {
     (void)state;
     begin_of(2, 0, 0, 0, true);
     struct fragment *g = &node_find_job(node, job_id)->fragments[0];
-    struct inter_manifest own = update_of(0);
-    say_manifest(1);
+    struct inter_manifest own = update(0, 1, 0);
+    tells(1);
     g->slots[1].whole = true;
     g->slots[1].holders = 3;
-    say_holding(1, 1, INTER_HOLD_REFUSED);
+    holds(1, 1, INTER_HOLD_REFUSED);
     step(&(struct inter_event){.kind = INTER_EV_SUBMIT, .manifest = &own, .norm = 1});
-    say_holding(1, 0, INTER_HOLD_WHOLE);
+    holds(1, 0, INTER_HOLD_WHOLE);
     assert_true(g->voted);
     assert_int_equal(g->vote.n, 2);
     assert_int_equal(g->vote.entries[1].verdict, INTER_ACCEPTED);

@@ -3,42 +3,6 @@
 
 static struct fragment *fragment(void) { return &node_find_job(node, job_id)->fragments[0]; }
 
-static struct inter_manifest update(uint8_t member, uint32_t attempt, uint8_t digest) {
-    struct inter_manifest m = {.key = {.member = member, .attempt = attempt},
-                               .bytes = 100,
-                               .chunk_bytes = INTER_CHUNK_MIN};
-    memcpy(m.key.job, job_id, sizeof job_id);
-    m.sha256[0] = digest;
-    return m;
-}
-
-static void say_manifest(uint8_t from, const struct inter_manifest *m) {
-    struct neb_buf b = {0};
-    neb_buf_u8(&b, MSG_MANIFEST);
-    inter_manifest_put(&b, m);
-    message(from, &b);
-}
-
-static void say_holding(uint8_t from, const struct inter_manifest *m, enum inter_holding h) {
-    struct neb_buf b = {0};
-    neb_buf_u8(&b, MSG_STATE);
-    inter_key_put(&b, &m->key);
-    neb_buf_add(&b, m->sha256, STATE_DIGEST);
-    neb_buf_u64(&b, EPOCH);
-    neb_buf_u8(&b, (uint8_t)h);
-    neb_buf_u32(&b, 0);
-    neb_buf_u32(&b, 0);
-    neb_buf_u8(&b, 0);
-    message(from, &b);
-}
-
-static void say_gone(uint8_t from, const struct inter_manifest *m) {
-    struct neb_buf b = {0};
-    neb_buf_u8(&b, MSG_GONE);
-    inter_key_put(&b, &m->key);
-    message(from, &b);
-}
-
 // Seconds without a word. By member: who was asked for an update meanwhile; this node itself: its own disk.
 static uint16_t ask(int seconds) {
     uint16_t from = 0;
