@@ -345,7 +345,7 @@ void sim_check_end(struct sim *s) {
         return;
     for (uint8_t i = 0; i < s->o.members; i++) {
         const struct sim_host *h = &s->h[i];
-        if (sim_lies(s, i))
+        if (sim_lies(s, i) || h->idle)
             continue;
         s->r.caught |= h->disk.liars != 0;
         if (s->liar && !h->finished && sim_liar_stuck(s)) {

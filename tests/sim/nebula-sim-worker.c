@@ -40,7 +40,9 @@ static const struct sim_log *logged(const struct sim_disk *d, uint32_t f, uint32
 
 void sim_worker_boot(struct sim *s, uint8_t i) {
     struct sim_host *h = &s->h[i];
-    if (h->witness || !h->alive || h->split)
+    if (h->idle)
+        inter_node_job_idle(h->node, (uint8_t[INTER_ID_BYTES]){1});
+    if (h->witness || !h->alive || h->split || h->idle)
         return;
     h->worker_alive = true;
     h->worker_boot++;
@@ -255,7 +257,7 @@ static bool expected(struct sim *s, const struct sim_host *h) {
     for (uint8_t m = 0; m < s->o.members; m++)
         data |= s->h[m].witness ? 0u : 1u << m;
     return __builtin_popcount(st.live) > (int)s->o.members / 2 &&
-           __builtin_popcount(st.live & data) >= 2 && !st.waits;
+           __builtin_popcount(st.live & data & ~st.idle) >= 2 && !st.waits;
 }
 
 static bool holds(const struct inter_record *r, uint8_t member) {
@@ -436,9 +438,24 @@ void sim_worker_adopt(struct sim *s, uint8_t i, const struct sim_worker_state *f
     save(s, i);
 }
 
+// One that cannot go on, in the middle of whatever it does: never the second one, nor one of two.
+static bool ends_for_good(const struct sim *s, uint8_t i) {
+    uint64_t z = neb_mix64(s->o.seed + 41);
+    uint32_t data = s->o.members - s->o.witnesses;
+    return s->o.idle && data > 2 && i == z % data && !s->h[i].needs_state &&
+           s->now >= (neb_ns)(z >> 8) % 50 * NEB_S;
+}
+
 void sim_work(struct sim *s, uint8_t i) {
     struct sim_host *h = &s->h[i];
     struct sim_worker_state *w = &h->w;
+    if (ends_for_good(s, i)) {
+        sim_note(s, "idle", i, w->step, 0, 0, 0);
+        h->idle = true;
+        h->worker_alive = false;
+        inter_node_job_idle(h->node, (uint8_t[INTER_ID_BYTES]){1});
+        return;
+    }
     if (sim_lies(s, i)) {
         sim_liar_works(s, i);
         return;

@@ -374,6 +374,8 @@ static bool last_copy(const struct sim *s, const struct inter_record *r, uint8_t
 static bool may_lose_disk(const struct sim *s, uint8_t i) {
     if (s->liar) // one misfortune at a time: it may be the only one to say what that disk held
         return false;
+    if (s->h[i].idle) // it would not know that it is, and get a worker
+        return false;
     for (uint8_t j = 0; j < s->o.members; j++)
         for (uint32_t f = 0; f < s->o.fragments; f++)
             for (uint32_t n = 0; n <= s->oracle->top[f] && n < SIM_ROUNDS; n++) {
@@ -540,7 +542,8 @@ static void handle(struct sim *s, const struct sim_event *e) {
 
 static bool all_finished(const struct sim *s) {
     for (uint8_t i = 0; i < s->o.members; i++)
-        if (!s->h[i].witness && !sim_lies(s, i) && (!s->h[i].finished || !s->h[i].alive))
+        if (!s->h[i].witness && !s->h[i].idle && !sim_lies(s, i) &&
+            (!s->h[i].finished || !s->h[i].alive))
             return false;
     return true;
 }

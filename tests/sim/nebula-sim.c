@@ -5,6 +5,8 @@
 //       slow and killed workers, planned leaves, refused updates, loss, duplication and reordering
 //   nebula-sim --liar …
 //       the same with one member that lies (nebula-sim-liar.c)
+//   nebula-sim --idle …
+//       the worker of one member of three or more ends for good; its agent votes on, and holds what it is sent
 //   nebula-sim --terms …
 //       no faults, but one member lies about terms and nothing else (nebula-sim-terms.c), and is not revoked
 //   nebula-sim --pace …
@@ -60,6 +62,11 @@ static struct sim_options by_seed(const struct sim_options *given, uint64_t seed
         o.members = sizes[z % 8];
         o.witnesses = z >> 8 & 1 && z >> 9 & 1;
         o.robust = o.members >= 5 && !o.witnesses && z >> 10 & 1;
+    }
+    if (!o.members && o.idle) {
+        static const uint8_t sizes[] = {3, 3, 4, 4, 4, 5, 5, 6};
+        o.members = sizes[z % 8];
+        o.witnesses = o.members >= 4 && z >> 8 & 1 ? 1 : 0;
     }
     if (!o.members) {
         static const uint8_t sizes[] = {2, 2, 3, 3, 3, 4, 5, 5};
@@ -211,13 +218,12 @@ static void report(const struct sim_options *o, const struct totals *sum, bool g
 }
 
 int main(int argc, char **argv) {
-    static const struct option options[] = {{"seed", 1, NULL, 's'},    {"seeds", 1, NULL, 'k'},
-                                            {"members", 1, NULL, 'm'}, {"witnesses", 1, NULL, 'w'},
-                                            {"rounds", 1, NULL, 'r'},  {"fragments", 1, NULL, 'f'},
-                                            {"jobs", 1, NULL, 'j'},    {"exhaustive", 1, NULL, 'x'},
-                                            {"trace", 0, NULL, 't'},   {"liar", 0, NULL, 'l'},
-                                            {"orderly", 0, NULL, 'o'}, {"pace", 0, NULL, 'p'},
-                                            {"terms", 0, NULL, 'y'},   {NULL, 0, NULL, 0}};
+    static const struct option options[] = {
+        {"seed", 1, NULL, 's'},      {"seeds", 1, NULL, 'k'},      {"members", 1, NULL, 'm'},
+        {"witnesses", 1, NULL, 'w'}, {"rounds", 1, NULL, 'r'},     {"fragments", 1, NULL, 'f'},
+        {"jobs", 1, NULL, 'j'},      {"exhaustive", 1, NULL, 'x'}, {"trace", 0, NULL, 't'},
+        {"liar", 0, NULL, 'l'},      {"orderly", 0, NULL, 'o'},    {"pace", 0, NULL, 'p'},
+        {"terms", 0, NULL, 'y'},     {"idle", 0, NULL, 'i'},       {NULL, 0, NULL, 0}};
     struct sim_options o = {.seed = 1, .rounds = 8, .chaos = true};
     uint64_t count = 1, jobs = 2;
     bool exhaustive = false, pairs = false, good = true;
@@ -236,6 +242,7 @@ int main(int argc, char **argv) {
         case 't': o.trace = true; break;
         case 'o': o.orderly = true; break;
         case 'l': o.liar = true; break;
+        case 'i': o.idle = true; break;
         case 'y':
             o.liar = o.terms = true;
             o.chaos = false;
@@ -254,7 +261,7 @@ int main(int argc, char **argv) {
             fprintf(stderr,
                     "usage: nebula-sim [--seed N] [--seeds K] [--members M] [--witnesses W] "
                     "[--rounds R] [--fragments F] [--jobs J] [--exhaustive single|double] "
-                    "[--liar] [--terms] [--orderly] [--pace] [--trace]\n");
+                    "[--liar] [--idle] [--terms] [--orderly] [--pace] [--trace]\n");
             return 2;
         }
     }

@@ -53,6 +53,7 @@ struct sim_options {
     bool liar;  // one member lies
     bool
         terms; // about terms alone, all the time, and nothing else is wrong: rounds go on, and an honest leader leads on
+    bool idle; // one member's worker ends for good; its agent goes on
     bool robust;  // the gate's profile
     bool pace;    // no faults; links and workers unlike: nothing waits for what is not slow
     bool orderly; // no loss, duplication or reordering inside a session
@@ -177,6 +178,7 @@ struct sim_host {
     uint32_t worker_boot;
     struct sim_worker_state w;
     neb_ns step_time;
+    bool idle;                         // no worker of it comes any more, and that is on its disk
     bool split;                        // it knows that members have parted: its job has ended
     bool split_now;                    // and has heard so since it was started last
     uint32_t submitted[SIM_FRAGMENTS]; // of a liar: rounds, the next one

@@ -21,5 +21,6 @@ tree=$(git -C "$(dirname "$0")" rev-parse 'HEAD^{tree}' 2>/dev/null) || tree=1 #
 seed=${NEBULA_SIM_SEED:-$((16#${tree:0:11} + 1))}
 "$sim" --seed "$seed" --seeds "${NEBULA_SIM_SEEDS:-3000}"
 "$sim" --liar --seed "$seed" --seeds "${NEBULA_SIM_LIAR_SEEDS:-200}"
+"$sim" --idle --seed "$seed" --seeds "${NEBULA_SIM_LIAR_SEEDS:-300}"
 "$sim" --terms --seed "$seed" --seeds "${NEBULA_SIM_LIAR_SEEDS:-100}"
 "$(dirname "$0")/mutants" '^(early_forgotten|one_copy|cursor_forgotten|former_life_unknown)$' # all of them: by hand, some minutes
