@@ -14,6 +14,13 @@
 #endif
 #endif
 
+// What is waited for takes so many times as long.
+#ifdef TESTING_SANITIZED
+enum { TESTING_SLOWER = 10 };
+#else
+enum { TESTING_SLOWER = 1 };
+#endif
+
 // A sink for neb_log_set_sink: errors that a test provokes are not printed.
 void testing_drop(void *user, enum neb_log_level level, const char *text);
 

@@ -197,7 +197,7 @@ static inline void go(void) {
 
 #define UNTIL(cond)                                                                                \
     do {                                                                                           \
-        neb_ns end_ = neb_now() + 30 * NEB_S;                                                      \
+        neb_ns end_ = neb_now() + TESTING_SLOWER * 30 * NEB_S;                                     \
         while (!(cond) && neb_now() < end_)                                                        \
             go();                                                                                  \
         assert_true(cond);                                                                         \

@@ -327,7 +327,7 @@ static void test_many_messages(void **state) {
     uint64_t last = 0;
     neb_ns start_at = neb_now();
     // as a sender repeats what is not acknowledged
-    for (int pass = 0; pass < 200 && last < MANY; pass++) {
+    for (int pass = 0; pass < TESTING_SLOWER * 200 && last < MANY; pass++) {
         OK(inter_ledger_taken(inter_service_ledger(bert.s), "anna", 1, &last));
         for (uint64_t seq = last + 1; seq <= MANY; seq++) {
             struct neb_buf b = {0};
@@ -418,7 +418,7 @@ static void test_rounds_without_end(void **state) {
     uint64_t said = say_on(&r, &b, from + 2 * NEB_S);
     double most = (INTER_ROUNDS_BURST + INTER_ROUNDS_A_SECOND * neb_seconds(neb_now() - from)) /
                   INTER_ROUNDS_BAD;
-    assert_true((double)said > 2 * most); // or nothing was tried
+    assert_true(TESTING_SLOWER > 1 || (double)said > 2 * most); // or nothing was tried
     assert_in_range(bert.denied, INTER_ROUNDS_BURST / INTER_ROUNDS_BAD / 2, most + 1);
     assert_true(bert.floods > 0 && bert.up);
     neb_buf_free(&b);
