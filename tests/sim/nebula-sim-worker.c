@@ -438,11 +438,12 @@ void sim_worker_adopt(struct sim *s, uint8_t i, const struct sim_worker_state *f
     save(s, i);
 }
 
-// One that cannot go on, in the middle of whatever it does: never the second one, nor one of two.
+// One that cannot go on, in the middle of whatever it does, where as many honest ones are left as a round needs: with the profile `robust` all but one.
 static bool ends_for_good(const struct sim *s, uint8_t i) {
     uint64_t z = neb_mix64(s->o.seed + 41);
     uint32_t data = s->o.members - s->o.witnesses;
-    return s->o.idle && data > 2 && i == z % data && !s->h[i].needs_state &&
+    bool enough = s->liar ? data > 3 && !s->o.robust : data > 2;
+    return s->o.idle && enough && i == z % data && !sim_lies(s, i) && !s->h[i].needs_state &&
            s->now >= (neb_ns)(z >> 8) % 50 * NEB_S;
 }
 
