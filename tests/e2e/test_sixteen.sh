@@ -2,6 +2,7 @@
 # As many clusters as a job can have, sixteen, over links of their own each to each: one of them is killed, agent and worker, and is back. All end
 # with the same parameters. One more is refused with one line.
 . "$(dirname "$0")/lib.sh"
+! grep -q "^NEBULA_SANITIZE:[A-Z]*=thread" "$BUILD/CMakeCache.txt" || skip "sixteen clusters under ThreadSanitizer take more than two cores have"
 make_corpus
 make_job "$T/job.yaml"
 clusters "$T/job.yaml" c{01..17}
