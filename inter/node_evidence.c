@@ -131,6 +131,16 @@ bool node_justified(struct inter_node *n, const struct job *j, const struct inte
     return at == r->n_promises;
 }
 
+// The value `hash` as it was voted for in this term: as it is to be repeated, or as this node has voted for it itself, where that is the vote which is
+// told of.
+static const struct inter_record *voted_in(const struct fragment *g, uint32_t term,
+                                           const uint8_t hash[INTER_SHA_BYTES]) {
+    if (g->voted && g->vote.term == term && !memcmp(g->vote_hash, hash, INTER_SHA_BYTES) &&
+        !(g->has_best && g->best.term == term))
+        return &g->vote;
+    return g->has_best ? &g->best : NULL;
+}
+
 // A majority of those that this node was given, and among them the one that tells of the vote it has to repeat; behind them, that vote's own.
 void node_add_promises(const struct job *j, const struct fragment *g, struct inter_record *r) {
     const struct inter_promise *first = NULL;
@@ -152,9 +162,10 @@ void node_add_promises(const struct job *j, const struct fragment *g, struct int
     for (uint8_t m = 0; m < j->c.n_members; m++)
         if (chosen >> m & 1)
             r->promises[r->n_promises++] = g->promises[m];
-    for (uint8_t i = 0; first && g->has_best && i < g->best.n_promises; i++)
+    const struct inter_record *behind = first ? voted_in(g, first->vote_term, hash) : NULL;
+    for (uint8_t i = 0; behind && i < behind->n_promises; i++)
         if (r->n_promises < INTER_PROMISES_MAX)
-            r->promises[r->n_promises++] = g->best.promises[i];
+            r->promises[r->n_promises++] = behind->promises[i];
 }
 
 bool node_leader_voted(struct inter_node *n, const struct job *j, const struct inter_record *r) {
