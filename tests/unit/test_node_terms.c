@@ -248,6 +248,34 @@ static void test_cannot_tell(void **state) {
     }
 }
 
+// What it repeats was voted for in two terms, and its promises tell of one of them: behind these come the promises of that one.
+static void test_repeats_with_promises(void **state) {
+    (void)state;
+    for (uint32_t told = 2; told <= 3; told++) {
+        begin(2, 5, true);
+        struct job *j = &node->jobs[0];
+        struct fragment *g = &j->fragments[0];
+        struct inter_record r = {.term = 5, .eta = 1, .n_plans = MEMBERS};
+        g->voted = g->has_best = true;
+        g->vote = g->best = r;
+        inter_record_hash(&r, g->vote_hash);
+        g->vote.term = 2;
+        g->best.term = 3;
+        g->vote.n_promises = g->best.n_promises = 1;
+        g->vote.promises[0] = (struct inter_promise){.member = 1, .term = 2};
+        g->best.promises[0] = (struct inter_promise){.member = 1, .term = 3};
+        g->promised = 7;
+        for (uint8_t m = 0; m < 3; m++)
+            g->promises[m] = (struct inter_promise){.member = m, .term = 5};
+        g->promises[2].voted = true;
+        g->promises[2].vote_term = told;
+        memcpy(g->promises[2].vote_hash, g->vote_hash, sizeof g->vote_hash);
+        node_add_promises(j, g, &r);
+        assert_int_equal(r.n_promises, 4);
+        assert_int_equal(r.promises[3].term, told);
+    }
+}
+
 // ---- who is believed ------------------------------------------------------------------------------------------
 
 static void test_false_leader(void **state) {
@@ -527,6 +555,6 @@ int main(void) {
         cmocka_unit_test(test_far_recovery),   cmocka_unit_test(test_asked_without_end),
         cmocka_unit_test(test_clock_behind),   cmocka_unit_test(test_no_term),
         cmocka_unit_test(test_vote_of_before), cmocka_unit_test(test_cannot_tell),
-        cmocka_unit_test(test_cursor_stays)};
+        cmocka_unit_test(test_cursor_stays),   cmocka_unit_test(test_repeats_with_promises)};
     return cmocka_run_group_tests(tests, NULL, done);
 }
