@@ -13,6 +13,8 @@
 #define KERN_CPU_H
 #include "kernels/kern.h"
 
+#include <stdatomic.h>
+
 // One attention call, shared by all its work items.
 struct cpu_attn {
     struct kern_attn s;
@@ -22,6 +24,13 @@ struct cpu_attn {
     float *dq, *dk, *dv; // backward
     const float *lse_in; // backward
     float *delta;        // backward
+};
+
+// Backward: where dk and dv of one key-value head are summed over the blocks of queries of all its query heads. Several threads may
+// be at them; to each block of keys the blocks of queries add in their order, so that the bits do not depend on who computes them.
+struct cpu_attn_sums {
+    float *dk, *dv;    // (T, head_dim padded to CPU_LANES_MAX)
+    atomic_int *added; // of each block of keys: blocks of queries that have added
 };
 
 enum {
@@ -53,9 +62,10 @@ struct cpu_isa {
     void (*scale)(float *y, float a, size_t n);
     // y = exp(x): for tests of its accuracy
     void (*exp)(float *y, const float *x, size_t n);
-    // One block of queries of one head / one key-value head with all its query heads.
+    // One block of queries of one head
     void (*attn_fwd)(const struct cpu_attn *a, int b, int h, int block, float *scratch);
-    void (*attn_bwd)(const struct cpu_attn *a, int b, int g, float *scratch);
+    void (*attn_bwd)(const struct cpu_attn *a, int b, int h, int block,
+                     const struct cpu_attn_sums *sums, float *scratch);
     // Of one tile of scores st (keys, CPU_ATTN_BLOCK queries), for attention whose products are elsewhere. The running softmax: st
     // becomes P^T, and the sums and ot (D, CPU_ATTN_BLOCK) so far are scaled to the new maximum. P^T = exp(S^T - lse) and
     // dS^T = P^T (dP^T - delta), in place.
@@ -74,8 +84,19 @@ extern const struct cpu_isa cpu_isa_sse2, cpu_isa_avx2, cpu_isa_avx512;
 int cpu_attn_keys_end(const struct kern_attn *s, int b, int i0, int nq);
 // Sets the hidden scores of a tile (keys from j0, queries from i0) to -inf: in row j the queries before j, unless j is in the prefix.
 void cpu_attn_mask(const struct kern_attn *s, int b, float *st, int i0, int j0, int nk, int lanes);
-size_t cpu_attn_fwd_scratch(const struct kern_attn *s); // floats a work item needs
-size_t cpu_attn_bwd_scratch(const struct kern_attn *s);
+
+// The backward pass over the pool: block(arg, ...) for each block of queries, with per_task floats of scratch. room: what
+// cpu_attn_bwd_room says, in floats, aligned to 64 bytes.
+typedef void cpu_attn_bwd_block(const void *arg, int b, int h, int block,
+                                const struct cpu_attn_sums *sums, float *scratch);
+size_t cpu_attn_bwd_room(const struct kern *K, const struct kern_attn *s, size_t per_task);
+void cpu_attn_bwd_run(struct kern *K, const struct kern_attn *s, size_t per_task, float *room,
+                      cpu_attn_bwd_block *block, const void *arg);
+// Around what a block of queries adds to the sums of the keys from j0 on. cpu_attn_turn waits until those before it have added; the
+// first one finds zeros. cpu_attn_added lets the next one; true: that was the last, and the sums are whole.
+void cpu_attn_turn(const struct kern_attn *s, const struct cpu_attn_sums *sums, int b, int h,
+                   int block, int j0);
+bool cpu_attn_added(const struct kern_attn *s, const struct cpu_attn_sums *sums, int b, int j0);
 
 struct cpu_buf { // grows once, 64-byte aligned
     float *p;

@@ -183,9 +183,8 @@ static void attn_fwd(const struct cpu_attn *a, int b, int h, int block, float *s
               ot, QB, (size_t)D, (size_t)nq, 0, 1.0f);
 }
 
-// Scratch of the backward pass of one key-value head.
+// Scratch of the backward pass of one block of queries.
 struct bwd {
-    float *dk, *dv;     // (T, Dp) sums over the query heads
     float *qt, *dot;    // (D, QB) packed and transposed
     float *qp, *dop;    // (QB, Dp) packed
     float *dqt;         // (D, QB)
@@ -226,8 +225,24 @@ static void tile_grad(float *st, float *dst, const float *lses, const float *del
     }
 }
 
+// dk and dv of the keys from j0 on, whose sums are whole.
+static void keys_done(const struct cpu_attn *a, const struct cpu_attn_sums *sums, int b, int g,
+                      int j0, int nk) {
+    int D = a->s.head_dim;
+    size_t Dp = (size_t)lanes_of(D), col = (size_t)g * (size_t)D;
+    float by = 1.0f / __builtin_sqrtf((float)D);
+    for (int t = j0; t < j0 + nk; t++) {
+        size_t r = (size_t)b * (size_t)a->s.T + (size_t)t, from = (size_t)t * Dp;
+        float *dk = a->dk + r * (size_t)a->ldk + col;
+        for (int e = 0; e < D; e++)
+            dk[e] = sums->dk[from + (size_t)e] * by;
+        memcpy(a->dv + r * (size_t)a->ldv + col, sums->dv + from, sizeof(float) * (size_t)D);
+    }
+}
+
 // One block of queries of head h against all keys it sees: writes dq, adds to dk and dv.
-static void bwd_block(const struct cpu_attn *a, const struct bwd *w, int b, int h, int block) {
+static void bwd_block(const struct cpu_attn *a, const struct bwd *w, int b, int h, int block,
+                      const struct cpu_attn_sums *sums) {
     const struct kern_attn *s = &a->s;
     int D = s->head_dim, Dp = w->Dp, i0 = block * QB, nq = s->T - i0 < QB ? s->T - i0 : QB,
         lanes = lanes_of(nq);
@@ -259,19 +274,22 @@ static void bwd_block(const struct cpu_attn *a, const struct bwd *w, int b, int 
             cpu_attn_mask(s, b, w->st, i0, j0, nk, lanes);
         tile_mm(&(struct mm){v, ldv, 1, w->dot, QB, w->dst, QB, D, false}, nk, lanes);
         tile_grad(w->st, w->dst, w->lse, w->delta, nk, lanes);
-        tile_mm(&(struct mm){w->st, QB, 1, w->dop, P, w->dv + at_key, P, nq, true}, nk, Dp);
-        tile_mm(&(struct mm){w->dst, QB, 1, w->qp, P, w->dk + at_key, P, nq, true}, nk, Dp);
+        cpu_attn_turn(s, sums, b, h, block, j0);
+        tile_mm(&(struct mm){w->st, QB, 1, w->dop, P, sums->dv + at_key, P, nq, true}, nk, Dp);
+        tile_mm(&(struct mm){w->dst, QB, 1, w->qp, P, sums->dk + at_key, P, nq, true}, nk, Dp);
+        if (cpu_attn_added(s, sums, b, j0))
+            keys_done(a, sums, b, g, j0, nk); // the last block of queries sees all of them
         tile_mm(&(struct mm){k, 1, ldk, w->dst, QB, w->dqt, QB, nk, j0 != 0}, D, lanes);
     }
     transpose(a->dq + ri * ldq + col, ldq, w->dqt, QB, (size_t)D, (size_t)nq, 0, by);
 }
 
-static void attn_bwd(const struct cpu_attn *a, int b, int g, float *scratch) {
-    const struct kern_attn *s = &a->s;
-    int D = s->head_dim, Dp = lanes_of(D), group = s->n_heads / s->n_kv_heads;
-    size_t all = (size_t)s->T * (size_t)Dp, tile = (size_t)QB * (size_t)Dp;
-    struct bwd w = {.Dp = Dp, .dk = scratch, .dv = scratch + all};
-    float *p = scratch + 2 * all;
+static void attn_bwd(const struct cpu_attn *a, int b, int h, int block,
+                     const struct cpu_attn_sums *sums, float *scratch) {
+    int Dp = lanes_of(a->s.head_dim);
+    size_t tile = (size_t)QB * (size_t)Dp;
+    struct bwd w = {.Dp = Dp};
+    float *p = scratch;
     float **parts[] = {&w.qt, &w.dot, &w.qp, &w.dop, &w.dqt};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++, p += tile)
         *parts[i] = p;
@@ -279,17 +297,5 @@ static void attn_bwd(const struct cpu_attn *a, int b, int g, float *scratch) {
     w.dst = w.st + KB * QB;
     w.lse = w.dst + KB * QB;
     w.delta = w.lse + QB;
-    memset(scratch, 0, sizeof(float) * 2 * all);
-    for (int h = g * group; h < (g + 1) * group; h++)
-        for (int block = 0; block * QB < s->T; block++)
-            bwd_block(a, &w, b, h, block);
-    float by = 1.0f / __builtin_sqrtf((float)D);
-    for (int t = 0; t < s->T; t++) {
-        size_t r = (size_t)b * (size_t)s->T + (size_t)t, from = (size_t)t * (size_t)Dp;
-        float *dk = a->dk + r * (size_t)a->ldk + (size_t)g * (size_t)D;
-        for (int e = 0; e < D; e++)
-            dk[e] = w.dk[from + (size_t)e] * by;
-        memcpy(a->dv + r * (size_t)a->ldv + (size_t)g * (size_t)D, w.dv + from,
-               sizeof(float) * (size_t)D);
-    }
+    bwd_block(a, &w, b, h, block, sums);
 }

@@ -76,27 +76,24 @@ static void shape(struct job *j, struct side *k) {
     k->all = (size_t)up(side, PANEL_SIDE) * k->next;
 }
 
-static void run(struct kern *K, struct job *j, size_t scratch, void (*task)(void *arg, size_t i)) {
+// Packs the sides. Before them there is room for so many floats.
+static float *begin(struct kern *K, struct job *j, size_t room) {
     const struct kern_attn *s = &j->a.s;
-    size_t heads = (size_t)s->B * (size_t)s->n_kv_heads, packed = 0,
-           tasks = (size_t)kern_pool_threads(K->pool);
-    tasks = tasks < j->n_items ? tasks : j->n_items;
+    size_t heads = (size_t)s->B * (size_t)s->n_kv_heads, packed = 0;
     j->rows = cpu_of(K)->isa;
     j->blocks = up(s->T, BLOCK);
     j->depth = up(s->head_dim, PANEL_DEPTH);
     j->by = 1.0f / sqrtf((float)s->head_dim);
-    j->per_task = (scratch + 15) / 16 * 16;
     for (int i = 0; i < j->n_sides; i++) {
         shape(j, &j->sides[i]);
         packed += j->sides[i].all * heads / 2;
     }
-    j->scratch = cpu_buf_need(&cpu_of(K)->attn, tasks * j->per_task + packed);
-    uint16_t *to = (uint16_t *)(void *)(j->scratch + tasks * j->per_task);
+    float *p = cpu_buf_need(&cpu_of(K)->attn, room + packed);
+    uint16_t *to = (uint16_t *)(void *)(p + room);
     for (int i = 0; i < j->n_sides; to += j->sides[i].all * heads, i++)
         j->sides[i].to = to;
     kern_pool_run(K->pool, (size_t)j->n_sides * heads * (size_t)j->blocks, side_task, j);
-    atomic_init(&j->next, 0);
-    kern_pool_run(K->pool, tasks, task, j);
+    return p;
 }
 
 // ---- one block of queries
@@ -225,13 +222,17 @@ void cpu_panels_attn_fwd(struct kern *K, const struct panel_isa *v, const struct
     size_t D = (size_t)s->head_dim;
     j.depth = up(s->head_dim, PANEL_DEPTH);
     j.n_items = (size_t)s->B * (size_t)s->n_heads * (size_t)up(s->T, BLOCK);
-    run(K, &j, D * BLOCK + TILE + 2 * BLOCK + columns(&j) + TILE / 2, fwd_task);
+    j.per_task = (D * BLOCK + TILE + 2 * BLOCK + columns(&j) + TILE / 2 + 15) / 16 * 16;
+    size_t threads = (size_t)kern_pool_threads(K->pool),
+           tasks = threads < j.n_items ? threads : j.n_items;
+    j.scratch = begin(K, &j, tasks * j.per_task);
+    atomic_init(&j.next, 0);
+    kern_pool_run(K->pool, tasks, fwd_task, &j);
 }
 
 // ---- backward
 
 struct bwd {
-    float *dk, *dv;     // (T, Dp) sums over the query heads
     float *st, *dst;    // (keys, BLOCK)
     float *dqt;         // (D, BLOCK)
     float *lse, *delta; // (BLOCK)
@@ -259,7 +260,21 @@ static void over_queries(const struct job *j, const struct block *k, const struc
                                   .how = PANEL_ADD});
 }
 
-static void bwd_block(const struct job *j, const struct bwd *w, struct block k) {
+// dk and dv of the keys from key on, whose sums are whole.
+static void keys_done(const struct job *j, const struct bwd *w, const struct cpu_attn_sums *sums,
+                      const struct block *k, int key, int nk) {
+    size_t D = (size_t)j->a.s.head_dim, col = (size_t)k->g * D;
+    for (int t = key; t < key + nk; t++) {
+        size_t r = (size_t)k->b * (size_t)j->a.s.T + (size_t)t, from = (size_t)t * (size_t)w->Dp;
+        float *dk = j->a.dk + r * (size_t)j->a.ldk + col;
+        memcpy(dk, sums->dk + from, sizeof(float) * D);
+        j->rows->scale(dk, j->by, D);
+        memcpy(j->a.dv + r * (size_t)j->a.ldv + col, sums->dv + from, sizeof(float) * D);
+    }
+}
+
+static void bwd_block(const struct job *j, const struct bwd *w, const struct cpu_attn_sums *sums,
+                      struct block k) {
     const struct kern_attn *s = &j->a.s;
     int D = s->head_dim;
     size_t col = (size_t)k.h * (size_t)D, ldq = (size_t)j->a.ldq, ldo = (size_t)j->a.ldo,
@@ -282,8 +297,11 @@ static void bwd_block(const struct job *j, const struct bwd *w, struct block k) 
         cpu_attn_mask(s, k.b, w->st, k.i0, key, nk, k.lanes);
         scores(j, &k, 1, key, nk, w->d_o, w->dst);
         j->rows->attn_grad(w->st, w->dst, w->lse, w->delta, nk, k.lanes);
-        over_queries(j, &k, w, nk, w->st, w->p, w->dos, w->dv + at);
-        over_queries(j, &k, w, nk, w->dst, w->p, w->qs, w->dk + at);
+        cpu_attn_turn(s, sums, k.b, k.h, k.i0 / BLOCK, key);
+        over_queries(j, &k, w, nk, w->st, w->p, w->dos, sums->dv + at);
+        over_queries(j, &k, w, nk, w->dst, w->p, w->qs, sums->dk + at);
+        if (cpu_attn_added(s, sums, k.b, key))
+            keys_done(j, w, sums, &k, key, nk); // the last block of queries sees all of them
         pack_keys(j, &k, nk, w->dst, w->ds);
         over_keys(j, &k, 2, key, nk, w->ds, w->dqt);
     }
@@ -293,16 +311,14 @@ static void bwd_block(const struct job *j, const struct bwd *w, struct block k) 
 
 static size_t bwd_scratch(const struct job *j) {
     size_t D = (size_t)j->a.s.head_dim, Dp = (size_t)lanes_of(j->a.s.head_dim);
-    return 2 * (size_t)j->a.s.T * Dp + 2 * TILE + D * BLOCK + 2 * BLOCK + 2 * columns(j) +
-           Dp * BLOCK + 2 * TILE / 2;
+    return 2 * TILE + D * BLOCK + 2 * BLOCK + 2 * columns(j) + Dp * BLOCK + 2 * TILE / 2;
 }
 
-static void bwd_head(const struct job *j, int b, int g, float *scratch) {
-    const struct kern_attn *s = &j->a.s;
-    int D = s->head_dim, Dp = lanes_of(D), group = s->n_heads / s->n_kv_heads;
-    size_t all = (size_t)s->T * (size_t)Dp;
-    struct bwd w = {.Dp = Dp, .dk = scratch, .dv = scratch + all};
-    w.st = w.dv + all;
+static void bwd_item(const void *arg, int b, int h, int block, const struct cpu_attn_sums *sums,
+                     float *scratch) {
+    const struct job *j = arg;
+    int D = j->a.s.head_dim, Dp = lanes_of(D);
+    struct bwd w = {.Dp = Dp, .st = scratch};
     w.dst = w.st + TILE;
     w.dqt = w.dst + TILE;
     w.lse = w.dqt + D * BLOCK;
@@ -313,25 +329,7 @@ static void bwd_head(const struct job *j, int b, int g, float *scratch) {
     w.dos = w.qs + Dp * BLOCK;
     w.p = w.dos + Dp * BLOCK;
     w.ds = w.p + TILE;
-    memset(scratch, 0, sizeof(float) * 2 * all);
-    for (int h = g * group; h < (g + 1) * group; h++)
-        for (int block = 0; block < j->blocks; block++)
-            bwd_block(j, &w, block_of(j, b, h, block));
-    for (int t = 0; t < s->T; t++) {
-        size_t r = (size_t)b * (size_t)s->T + (size_t)t, from = (size_t)t * (size_t)Dp;
-        float *dk = j->a.dk + r * (size_t)j->a.ldk + (size_t)g * (size_t)D;
-        memcpy(dk, w.dk + from, sizeof(float) * (size_t)D);
-        j->rows->scale(dk, j->by, (size_t)D);
-        memcpy(j->a.dv + r * (size_t)j->a.ldv + (size_t)g * (size_t)D, w.dv + from,
-               sizeof(float) * (size_t)D);
-    }
-}
-
-static void bwd_task(void *arg, size_t task) {
-    struct job *j = arg;
-    size_t heads = (size_t)j->a.s.n_kv_heads;
-    for (size_t i; (i = atomic_fetch_add_explicit(&j->next, 1, memory_order_relaxed)) < j->n_items;)
-        bwd_head(j, (int)(i / heads), (int)(i % heads), j->scratch + task * j->per_task);
+    bwd_block(j, &w, sums, block_of(j, b, h, block));
 }
 
 void cpu_panels_attn_bwd(struct kern *K, const struct panel_isa *v, const struct cpu_attn *a) {
@@ -342,6 +340,6 @@ void cpu_panels_attn_bwd(struct kern *K, const struct panel_isa *v, const struct
                               {.x = a->k, .ld = a->ldk, .across = true}},
                     .n_sides = 3};
     j.depth = up(a->s.head_dim, PANEL_DEPTH);
-    j.n_items = (size_t)a->s.B * (size_t)a->s.n_kv_heads;
-    run(K, &j, bwd_scratch(&j), bwd_task);
+    float *room = begin(K, &j, (cpu_attn_bwd_room(K, &a->s, bwd_scratch(&j)) + 15) / 16 * 16);
+    cpu_attn_bwd_run(K, &a->s, bwd_scratch(&j), room, bwd_item, &j);
 }

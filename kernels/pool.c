@@ -33,6 +33,13 @@ static inline void relax(void) {
 #endif
 }
 
+void kern_pool_pause(unsigned round) {
+    if (round < SPIN_ROUNDS)
+        relax();
+    else
+        sched_yield();
+}
+
 static void work(struct kern_pool *p) {
     for (;;) {
         size_t i = atomic_fetch_add_explicit(&p->next, 1, memory_order_relaxed);
@@ -140,10 +147,6 @@ void kern_pool_run(struct kern_pool *p, size_t n_tasks, void (*task)(void *arg, 
     pthread_mutex_unlock(&p->lock);
     work(p);
     // A helper that lost its processor to another process gets ours.
-    for (int i = 0; atomic_load_explicit(&p->busy, memory_order_acquire) > 0; i++) {
-        if (i < SPIN_ROUNDS)
-            relax();
-        else
-            sched_yield();
-    }
+    for (unsigned i = 0; atomic_load_explicit(&p->busy, memory_order_acquire) > 0; i++)
+        kern_pool_pause(i);
 }

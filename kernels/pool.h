@@ -22,5 +22,7 @@ int kern_pool_share(int n);
 // Runs task(arg, i) for i in [0, n_tasks) on all threads and returns when all are done. Not reentrant.
 void kern_pool_run(struct kern_pool *p, size_t n_tasks, void (*task)(void *arg, size_t i),
                    void *arg);
+// While a task waits for what another one that runs already does: round 0, 1, ... of a loop. Gives the processor away after a while.
+void kern_pool_pause(unsigned round);
 
 #endif

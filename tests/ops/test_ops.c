@@ -398,6 +398,32 @@ static void test_matrix(void **state) {
     kern_destroy(&ref);
 }
 
+// Several threads at one key-value head, more of them than processors: each block of keys is added
+// to in turn, whoever comes first.
+static void test_attn_turns(void **state) {
+    (void)state;
+    const struct op_case shapes[] = {ATTN(1, 500, 6, 1, 16, KERN_MASK_CAUSAL, 1, 0),
+                                     ATTN(5, 270, 4, 2, 8, KERN_MASK_PREFIX, 1, 0),
+                                     ATTN(1, 330, 3, 1, 24, KERN_MASK_BIDIRECTIONAL, 1, 0)};
+    struct kern *one = NULL, *nine = NULL;
+    assert_int_equal(cpu_create_isa(NULL, 1, &one), NEB_OK);
+    assert_int_equal(cpu_create_isa(NULL, 9, &nine), NEB_OK);
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        struct run want, got;
+        run_case(&want, &shapes[i], one);
+        for (int again = 0; again < 5; again++) {
+            run_case(&got, &shapes[i], nine);
+            for (int j = 0; j < got.n_bufs; j++)
+                assert_memory_equal(want.bufs[j].base, got.bufs[j].base,
+                                    (got.bufs[j].n + 2 * GUARD) * 4);
+            run_free(&got);
+        }
+        run_free(&want);
+    }
+    kern_destroy(&one);
+    kern_destroy(&nine);
+}
+
 static void test_exp(void **state) {
     (void)state;
     enum { N = 20011 };
@@ -490,9 +516,10 @@ static void test_share(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_matrix),      cmocka_unit_test(test_exp),
-        cmocka_unit_test(test_nan_is_seen), cmocka_unit_test(test_isa_choice),
-        cmocka_unit_test(test_pool),        cmocka_unit_test(test_share),
+        cmocka_unit_test(test_matrix),     cmocka_unit_test(test_attn_turns),
+        cmocka_unit_test(test_exp),        cmocka_unit_test(test_nan_is_seen),
+        cmocka_unit_test(test_isa_choice), cmocka_unit_test(test_pool),
+        cmocka_unit_test(test_share),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
