@@ -116,7 +116,7 @@ static enum neb_status set_up_trainer(struct agent_worker *w) {
                    "the same order");
     t.device_graphs = (enum intra_graphs)c->cuda_graphs;
     t.device_optional = worker_device_optional(w);
-    NEB_TRY(intra_team_create(&t, &c->mesh, w->world, w->K, &w->team));
+    NEB_TRY(worker_device_joined(w, intra_team_create(&t, &c->mesh, w->world, w->K, &w->team)));
     worker_device_settle(w);
     w->trainer = intra_team_trainer(w->team);
     w->model = intra_team_model(w->team);
@@ -288,12 +288,13 @@ static bool for_others(const struct agent_worker *w, enum neb_status st) {
            (intra_team_lost(w->team) || (world->ops->lost && world->ops->lost(world)));
 }
 
-// Did the device fail under a training that went well? Another process gets it anew. Where it fails there at the same step, the run has
-// its words all the same.
+// Did the device fail under a training that went well, in this process or before it? Another process gets it anew. Where it fails there
+// as well, the run has its words all the same.
 static bool device_lost(struct agent_worker *w, enum neb_status st) {
     char text[1024];
-    if (st != NEB_ERR_IO || !w->device || !w->stepped ||
-        w->device->ops->finish(w->device) == NEB_OK)
+    bool here =
+        st == NEB_ERR_IO && w->device && w->stepped && w->device->ops->finish(w->device) != NEB_OK;
+    if (!here && !w->device_gone)
         return false;
     neb_last_error(text, sizeof text);
     worker_metrics(w, json_pack("{s:s,s:s}", "kind", "fault", "text", text));

@@ -140,6 +140,7 @@ struct agent_worker {
     struct kern_device *device; // NULL: it trains on the processors
     enum kern_type device_type;
     char no_device[KERN_WHY_MAX + 64]; // why, with device: auto
+    bool device_gone;                  // the one that the job has trained on before is not there
     struct intra_corpus *corpus;
     int n_samplers; // 1, or one a cluster for the synchronous reference
     struct intra_sampler *samplers[AGENT_CLUSTERS_MAX];
@@ -329,9 +330,13 @@ void worker_masked_config(const struct agent_worker *w, struct inter_outer_confi
 
 // worker_device.c
 // Opens what the cluster's `device` and `precision` ask for: w->device, w->device_type. NEB_ERR_UNSUPPORTED, with a hint,
-// where `cuda` cannot be had.
+// where `cuda` cannot be had. NEB_ERR_IO, and w->device_gone: the job has trained on one before (worker_device_had), so that processors
+// will not do.
 NEB_MUST_CHECK enum neb_status worker_device_open(struct agent_worker *w);
+bool worker_device_had(const struct agent_worker *w);
 bool worker_device_optional(const struct agent_worker *w); // processors will do
+// st: how the team was made. The same, but where what the job had before cannot be joined: as worker_device_open.
+NEB_MUST_CHECK enum neb_status worker_device_joined(struct agent_worker *w, enum neb_status st);
 // Once there is a team: gives the device back where other ranks have none. Says where it trains.
 void worker_device_settle(struct agent_worker *w);
 // A note, of kind "note" with `device`: where it trains, and why there, if nobody asked for that.

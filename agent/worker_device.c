@@ -1,4 +1,5 @@
 // On what a worker trains: the cluster's `device` and `precision`.
+#include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/worker.h"
 
@@ -6,17 +7,49 @@
 #include <stdlib.h>
 #include <string.h>
 
+// In the job's folder: the name of the device that it has trained on last. No file: of none, or on processors since.
+static const char TRAINED_ON[] = "device";
+
+bool worker_device_had(const struct agent_worker *w) {
+    char path[NEB_PATH_MAX];
+    return neb_path(path, sizeof path, w->dir, TRAINED_ON) == NEB_OK && neb_fs_exists(path);
+}
+
+static void keep_name(const struct agent_worker *w) {
+    char path[NEB_PATH_MAX], text[1024];
+    enum neb_status st = neb_path(path, sizeof path, w->dir, TRAINED_ON);
+    if (st == NEB_OK && !w->device)
+        st = neb_fs_remove(path);
+    else if (st == NEB_OK && !neb_fs_exists(path))
+        st = neb_fs_write(path, w->device->name, strlen(w->device->name), 0600);
+    if (st != NEB_OK) {
+        neb_last_error(text, sizeof text);
+        neb_warn("what this job trains on is not kept: %s", text);
+    }
+}
+
+// A job that has trained on a device does not go on many times slower: devices come back, by a restart of the worker or by hand.
+static enum neb_status gone(struct agent_worker *w, const char *why) {
+    w->device_gone = true;
+    return neb_fail(NEB_ERR_IO,
+                    "this job has trained on a GPU before, and now: %s. `device: cpu` goes on on "
+                    "processors",
+                    why);
+}
+
 enum neb_status worker_device_open(struct agent_worker *w) {
     const struct agent_cluster *c = &w->job.clusters[w->cluster];
-    bool must = c->device == AGENT_DEVICE_CUDA;
+    bool must = c->device == AGENT_DEVICE_CUDA, had = worker_device_had(w);
     char why[KERN_WHY_MAX];
     int index;
     w->device_type = c->precision == AGENT_PRECISION_BF16 ? KERN_BF16 : KERN_F32;
     if (c->device == AGENT_DEVICE_CPU)
         return NEB_OK;
     NEB_TRY(kern_device_index(w->world, &index));
-    enum neb_status st = kern_device_open(index, must ? NULL : why, &w->device);
-    if (st != NEB_OK && must)
+    enum neb_status st = kern_device_open(index, must && !had ? NULL : why, &w->device);
+    if (had && st != NEB_OK && st != NEB_ERR_NOMEM)
+        return gone(w, why);
+    if (st != NEB_OK && must && !had)
         return st;
     if (st == NEB_ERR_NOMEM) // as of what training takes there
         return neb_fail(st, "%s. `device: cpu` trains without a GPU", why);
@@ -38,7 +71,16 @@ enum neb_status worker_device_open(struct agent_worker *w) {
 
 bool worker_device_optional(const struct agent_worker *w) {
     const struct agent_cluster *c = &w->job.clusters[w->cluster];
-    return c->device == AGENT_DEVICE_AUTO && c->precision != AGENT_PRECISION_BF16;
+    return c->device == AGENT_DEVICE_AUTO && c->precision != AGENT_PRECISION_BF16 &&
+           !worker_device_had(w);
+}
+
+enum neb_status worker_device_joined(struct agent_worker *w, enum neb_status st) {
+    char why[1024];
+    if (st == NEB_OK || st == NEB_ERR_NOMEM || !w->device || !worker_device_had(w))
+        return st;
+    neb_last_error(why, sizeof why);
+    return gone(w, why);
 }
 
 void worker_device_settle(struct agent_worker *w) {
@@ -47,6 +89,7 @@ void worker_device_settle(struct agent_worker *w) {
         snprintf(w->no_device, sizeof w->no_device,
                  "the device cannot be used by all ranks; the worker's log says why");
     }
+    keep_name(w);
     if (w->device)
         neb_info("training on %s in %s", w->device->name,
                  w->device_type == KERN_BF16 ? "bf16" : "fp32");

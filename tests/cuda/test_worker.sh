@@ -41,6 +41,16 @@ has 'cluster alpha: .*an illegal memory access' <"$T/never.log" || fail "no reas
 EMU_REFUSES=0 run refused --steps 5
 [[ $(summary '.clusters[0].device' "$T/refused") == cpu* ]] || fail "device: $(summary '.clusters[0].device' "$T/refused")"
 cat "$T"/refused/clusters/alpha/jobs/*/worker.log | has ' warn .*the GPU of this machine cannot be opened: CUDA device 0: unknown error' || fail "no warning: $(cat "$T"/refused/clusters/alpha/jobs/*/worker.log)"
+# Whoever has trained on one does not go on many times slower when it is gone: the worker is started anew, and the job fails with the reason.
+NEBULA_FAULT=worker.step:+300 timeout 100 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 24 --set sync.interval=5 --out "$T/gone" >"$T/gone.log" 2>&1 & pid=$!
+for _ in $(seq 600); do compgen -G "$T/gone/clusters/alpha/jobs/*/device" >/dev/null && break; sleep 0.1; done
+kill -INT "$pid"
+wait "$pid" && fail "not stopped: $(tail -n 3 "$T/gone.log")"
+if EMU_REFUSES=0 timeout 100 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 24 --set sync.interval=5 --out "$T/gone" --resume >"$T/gone2.log" 2>&1; then fail "went on on processors"; fi
+has 'alpha: .*has trained on a GPU before, and now: CUDA device 0: unknown error.*`device: cpu`' <"$T/gone2.log" || fail "no reason: $(cat "$T/gone2.log")"
+has 'alpha: .*started again in 3 s' <"$T/gone2.log" || fail "not tried again: $(cat "$T/gone2.log")"
+run gone --steps 24 --resume
+[[ $(summary '.clusters[0].device' "$T/gone") == cuda* ]] || fail "device: $(summary '.clusters[0].device' "$T/gone")"
 if EMU_MEMORY=0:1000000 timeout 100 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 5 --out "$T/full" >"$T/full.log" 2>&1; then fail "trained beside a full device"; fi
 has 'out of device memory for cuBLASLt.*device: cpu' <"$T/full.log" || fail "no reason: $(cat "$T/full.log")"
 sed -i 's/precision: fp32, cuda_graphs: off,/precision: fp32, outer_state: host, cuda_graphs: on,/' "$T/job.yaml"
