@@ -285,6 +285,7 @@ static enum neb_status run(struct agent_worker *w, const char *socket_path, cons
 static bool for_others(const struct agent_worker *w, enum neb_status st) {
     struct intra_comm *world = w->world;
     return (st == NEB_ERR_IO || st == NEB_ERR_TIMEOUT || st == NEB_ERR_STATE) && world &&
+           !w->device_gone && // whose, is known
            (intra_team_lost(w->team) || (world->ops->lost && world->ops->lost(world)));
 }
 

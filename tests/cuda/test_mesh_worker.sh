@@ -52,6 +52,14 @@ EMU_WITHOUT=1 run lack
 place lack | has ' info .*training on processors' || fail "no device is worth a warning: $(place lack)"
 EMU_REFUSES=1 run refused --steps 3 # it is there
 [[ $(place refused) == "cpu "*" warn "*"training on processors, as not every rank has a device: rank 1: CUDA device 0: unknown error"* ]] || fail "auto, with a device that cannot be opened: $(place refused)"
+# Once it has trained on devices, a rank whose device is gone is a crash: all are started again, and nobody goes on on processors.
+begun() { NEBULA_FAULT=worker.step:+300 timeout 100 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 40 --set sync.interval=3 --out "$T/gone" "$@" >"$T/gone.log" 2>&1 & pid=$!; }
+until_seen() { for _ in $(seq 600); do compgen -G "$T/gone/clusters/alpha/jobs/*/device" >/dev/null && has "$1" <"$T/gone.log" && return; sleep 0.1; done; fail "not seen: $1: $(cat "$T/gone.log")"; }
+begun; until_seen 'alpha  *step'
+kill -INT "$pid"; wait "$pid" && fail "not stopped: $(tail -n 3 "$T/gone.log")"
+EMU_REFUSES=1 begun --resume; until_seen 'alpha: worker ended .*started again'
+has 'alpha: this job has trained on a GPU before, and now: rank 1: CUDA device 0: unknown error' <"$T/gone.log" || fail "no reason: $(cat "$T/gone.log")"
+kill -INT "$pid"; wait "$pid" || true
 sed -i 's/device: auto, precision: fp32,/device: cuda,/' "$T/job.yaml"
 fails() { # NAME REASON: the run's error, not only a rank's log
     if timeout 100 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 6 --out "$T/$1" >"$T/$1.log" 2>&1; then fail "$1: trained"; fi
