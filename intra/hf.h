@@ -35,8 +35,8 @@ struct intra_hf_imported {
     uint64_t params; // adapters included
     bool tokenizer;  // there is a tokenizer.model
 };
-// NEB_ERR_EXISTS: out is there; NEB_ERR_UNSUPPORTED: another kind of model, tensor type or adapter; NEB_ERR_FORMAT: a file is
-// malformed, a tensor missing, of another shape, left over, or holds NaN or infinity.
+// NEB_ERR_EXISTS: out is there; NEB_ERR_UNSUPPORTED: another kind of model, tensor type or adapter, or an adapter in dir that is
+// not to be taken along; NEB_ERR_FORMAT: a file is malformed, a tensor missing, of another shape, left over, or holds NaN or infinity.
 NEB_MUST_CHECK enum neb_status intra_hf_import(const struct intra_hf_import *i,
                                                struct intra_hf_imported *out);
 
