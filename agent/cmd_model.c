@@ -285,6 +285,13 @@ static enum neb_status generate(const struct options *o) {
     else
         NEB_TRY(neb_path(tokenizer, sizeof tokenizer, o->checkpoint, "tokenizer.model"));
     NEB_TRY_GOTO(load(o, &K, &m), out); // first: where there is none, nobody misses its tokenizer
+    if (!o->tokenizer && !neb_fs_exists(tokenizer)) {
+        st = neb_fail(NEB_ERR_NOT_FOUND,
+                      "there is no %s: name the model's SentencePiece vocabulary (--tokenizer), or "
+                      "give token ids (--ids)",
+                      tokenizer);
+        goto out;
+    }
     NEB_TRY_GOTO(intra_tokenizer_open(tokenizer, &t), out);
     NEB_TRY_GOTO(intra_tokenizer_encode(t, o->prompt, strlen(o->prompt), &ids, &n), out);
     if (!n || n > 1 << 20) {

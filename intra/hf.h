@@ -35,8 +35,8 @@ struct intra_hf_imported {
     uint64_t params; // adapters included
     bool tokenizer;  // there is a tokenizer.model
 };
-// NEB_ERR_EXISTS: out is there; NEB_ERR_UNSUPPORTED: another kind of model, tensor type or adapter; NEB_ERR_FORMAT: a file is
-// malformed, a tensor missing, of another shape, left over, or holds NaN or infinity.
+// NEB_ERR_EXISTS: out is there; NEB_ERR_UNSUPPORTED: another kind of model, tensor type or adapter, or an adapter in dir that is
+// not to be taken along; NEB_ERR_FORMAT: a file is malformed, a tensor missing, of another shape, left over, or holds NaN or infinity.
 NEB_MUST_CHECK enum neb_status intra_hf_import(const struct intra_hf_import *i,
                                                struct intra_hf_imported *out);
 
@@ -84,7 +84,7 @@ json_t *intra_hf_peft_json(const struct intra_trainable *t, const char *base);
 
 // The configuration and tokenizer files that are copied as they are, ended by NULL.
 extern const char *const intra_hf_files[];
-// Copies those of intra_hf_files that `from` has into `to`.
+// Copies those of intra_hf_files that `from` has into `to`, and its additional_chat_templates/*.jinja.
 NEB_MUST_CHECK enum neb_status intra_hf_copy_files(const char *from, const char *to);
 // *same: two small files hold the same bytes. An error where one cannot be read: *same is false then.
 NEB_MUST_CHECK enum neb_status intra_hf_same_file(const char *a, const char *b, bool *same);

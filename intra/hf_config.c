@@ -10,7 +10,7 @@ static const struct {
 } archs[] = {{"llama", "LlamaForCausalLM"},
              {"mistral", "MistralForCausalLM"},
              {"qwen2", "Qwen2ForCausalLM"}};
-enum { N_ARCHS = sizeof archs / sizeof archs[0], WINDOW_OF_MISTRAL = 4096 };
+enum { N_ARCHS = sizeof archs / sizeof archs[0], WINDOW_LEFT_OUT = 4096 };
 
 struct reading {
     const json_t *root;
@@ -128,28 +128,37 @@ static enum neb_status read_shape(struct reading *r) {
     return get_bool(r, "tie_word_embeddings", &m->tied);
 }
 
-// Older files: rope_theta and rope_scaling. Newer ones: rope_parameters with both.
+static enum neb_status read_rope_object(const struct reading *r, const char *key, const json_t *o) {
+    const json_t *type = json_object_get(o, "rope_type");
+    if (!json_is_object(o))
+        return wrong(r, key, "an object or null is needed");
+    type = type ? type : json_object_get(o, "type");
+    if (type && (!json_is_string(type) || strcmp(json_string_value(type), "default")))
+        return unsupported(r, key, o,
+                           "rotary positions must be plain (rope_type default); scaled ones "
+                           "would be needed");
+    const json_t *part = json_object_get(o, "partial_rotary_factor");
+    if (part && json_number_value(part) != 1)
+        return unsupported(r, key, o, "rotation of a part of each head would be needed");
+    if (!type && json_object_get(o, "factor"))
+        return unsupported(r, key, o, "scaled rotary positions would be needed");
+    return NEB_OK;
+}
+
+// Older files: rope_theta and rope_scaling. Newer ones: rope_parameters with both. Of a file that has all of them transformers 5
+// passes rope_parameters over, unless rope_scaling is empty; rope_theta is for the object that does not say its own.
 static enum neb_status read_rope(struct reading *r) {
-    static const char *const keys[] = {"rope_scaling", "rope_parameters"};
-    const json_t *theta = get(r, "rope_theta");
+    static const char *const keys[] = {"rope_parameters", "rope_scaling"};
+    const json_t *theta = NULL;
     for (int i = 0; i < 2; i++) {
-        const json_t *o = get(r, keys[i]), *type = json_object_get(o, "rope_type");
+        const json_t *o = get(r, keys[i]);
         if (!o)
             continue;
-        if (!json_is_object(o))
-            return wrong(r, keys[i], "an object or null is needed");
-        type = type ? type : json_object_get(o, "type");
-        if (type && (!json_is_string(type) || strcmp(json_string_value(type), "default")))
-            return unsupported(r, keys[i], o,
-                               "rotary positions must be plain (rope_type default); scaled ones "
-                               "would be needed");
-        const json_t *part = json_object_get(o, "partial_rotary_factor");
-        if (part && json_number_value(part) != 1)
-            return unsupported(r, keys[i], o, "rotation of a part of each head would be needed");
-        if (!type && json_object_get(o, "factor"))
-            return unsupported(r, keys[i], o, "scaled rotary positions would be needed");
-        theta = json_object_get(o, "rope_theta") ? json_object_get(o, "rope_theta") : theta;
+        NEB_TRY(read_rope_object(r, keys[i], o));
+        if (i == 0 || json_object_size(o))
+            theta = json_object_get(o, "rope_theta");
     }
+    theta = theta ? theta : get(r, "rope_theta");
     const json_t *part = get(r, "partial_rotary_factor");
     if (part && json_number_value(part) != 1)
         return unsupported(r, "partial_rotary_factor", part,
@@ -204,8 +213,8 @@ static enum neb_status read_window(struct reading *r) {
     if (!used || r->out->arch == INTRA_HF_LLAMA)
         return NEB_OK;
     v = json_object_get(r->root, "sliding_window");
-    if (!v && r->out->arch == INTRA_HF_MISTRAL) { // left out: the class's default
-        r->out->window = WINDOW_OF_MISTRAL;
+    if (!v) { // left out: the classes' default
+        r->out->window = WINDOW_LEFT_OUT;
         return NEB_OK;
     }
     return get_int(r, "sliding_window", 0, &r->out->window);
@@ -250,9 +259,15 @@ enum neb_status intra_hf_config_parse(const char *text, size_t len, const char *
 }
 
 enum neb_status intra_hf_config_read(const char *dir, struct intra_hf_config *out) {
-    char path[NEB_PATH_MAX];
+    char path[NEB_PATH_MAX], adapter[NEB_PATH_MAX];
     struct neb_buf text = {0};
     NEB_TRY(neb_path(path, sizeof path, dir, "config.json"));
+    NEB_TRY(neb_path(adapter, sizeof adapter, dir, "adapter_config.json"));
+    if (!neb_fs_exists(path) && neb_fs_exists(adapter))
+        return neb_fail(NEB_ERR_NOT_FOUND,
+                        "%s holds a PEFT adapter and no model: import the model that it is for, "
+                        "with --adapter %s",
+                        dir, dir);
     if (!neb_fs_exists(path))
         return neb_fail(NEB_ERR_NOT_FOUND,
                         "%s: there is no config.json; a Hugging Face model folder is needed "

@@ -183,9 +183,10 @@ out:
 
 // ---- the files beside the weights -------------------------------------------------------------------------------
 
-// What transformers needs to read our SentencePiece vocabulary, with no token put before or after a text, as here. Its class
-// LlamaTokenizer rebuilds the vocabulary as BPE and merges spaces (5.23: a third of texts differ, with unigram nearly all);
-// SentencePieceBackend asks SentencePiece itself. Versions before 5 have the latter as the slow LlamaTokenizer, legacy=True.
+// What transformers 5 needs to read our SentencePiece vocabulary, with no token put before or after a text, as here. Of its
+// classes LlamaTokenizer rebuilds the vocabulary as BPE and merges spaces (5.24: a third of texts differ), and
+// SentencePieceBackend does not put bytes together again when it decodes: "ü" comes out as "<0xC3><0xBC>". TokenizersBackend
+// differs only where a text spells a special token, or a byte's piece with a unigram vocabulary.
 static enum neb_status write_tokenizer(const struct exporting *x, struct intra_hf_special *ids) {
     char to[NEB_PATH_MAX];
     *ids = (struct intra_hf_special){.bos = -1, .eos = -1, .unk = -1, .pad = -1};
@@ -200,9 +201,9 @@ static enum neb_status write_tokenizer(const struct exporting *x, struct intra_h
                         x->e->tokenizer, ids->vocab, x->m->c.vocab);
     NEB_TRY(neb_path(to, sizeof to, x->aside.path, "tokenizer.model"));
     NEB_TRY(neb_fs_copy(x->e->tokenizer, to, 0644));
-    json_t *o = json_pack("{s:s,s:b,s:b,s:b,s:i}", "tokenizer_class", "SentencePieceBackend",
-                          "add_bos_token", 0, "add_eos_token", 0, "legacy", 1, "model_max_length",
-                          x->m->c.max_seq);
+    json_t *o =
+        json_pack("{s:s,s:b,s:b,s:b,s:i}", "tokenizer_class", "TokenizersBackend", "add_bos_token",
+                  0, "add_eos_token", 0, "legacy", 1, "model_max_length", x->m->c.max_seq);
     const struct {
         const char *key, *text;
     } tokens[] = {
@@ -210,6 +211,10 @@ static enum neb_status write_tokenizer(const struct exporting *x, struct intra_h
     for (size_t i = 0; i < 3; i++)
         json_object_set_new(o, tokens[i].key,
                             *tokens[i].text ? json_string(tokens[i].text) : json_null());
+    if (x->config.arch == INTRA_HF_QWEN2)
+        neb_warn(
+            "transformers' AutoTokenizer reads every qwen2 folder as byte-level BPE, which this "
+            "vocabulary is not: load it with transformers.TokenizersBackend.from_pretrained");
     return intra_hf_write_json(x->aside.path, "tokenizer_config.json", o);
 }
 

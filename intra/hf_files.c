@@ -3,6 +3,7 @@
 #include "agent/base/sha256.h"
 #include "intra/hf.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,15 +35,43 @@ enum neb_status intra_hf_same_file(const char *a, const char *b, bool *same) {
     return st;
 }
 
-enum neb_status intra_hf_copy_files(const char *from, const char *to) {
-    for (const char *const *name = intra_hf_files; *name; name++) {
-        char a[NEB_PATH_MAX], b[NEB_PATH_MAX];
-        NEB_TRY(neb_path(a, sizeof a, from, *name));
-        NEB_TRY(neb_path(b, sizeof b, to, *name));
-        if (neb_fs_exists(a))
-            NEB_TRY(neb_fs_copy(a, b, 0644));
+// Chat templates besides the first lie in a folder of their own, one of these a use (tools, retrieval).
+#define TEMPLATES "additional_chat_templates"
+
+static int is_template(const struct dirent *e) {
+    static const char end[] = ".jinja";
+    size_t n = strlen(e->d_name), k = sizeof end - 1;
+    return n > k && e->d_name[0] != '.' && !strcmp(e->d_name + n - k, end);
+}
+
+// Where there is one.
+static enum neb_status copy_file(const char *from, const char *to, const char *name) {
+    char a[NEB_PATH_MAX], b[NEB_PATH_MAX];
+    NEB_TRY(neb_path(a, sizeof a, from, name));
+    NEB_TRY(neb_path(b, sizeof b, to, name));
+    return neb_fs_exists(a) ? neb_fs_copy(a, b, 0644) : NEB_OK;
+}
+
+static enum neb_status copy_templates(const char *from, const char *to) {
+    char a[NEB_PATH_MAX], b[NEB_PATH_MAX];
+    struct dirent **names = NULL;
+    NEB_TRY(neb_path(a, sizeof a, from, TEMPLATES));
+    NEB_TRY(neb_path(b, sizeof b, to, TEMPLATES));
+    int n = scandir(a, &names, is_template, alphasort); // -1: there are none
+    enum neb_status st = n > 0 ? neb_fs_mkdirs(b, 0755) : NEB_OK;
+    for (int i = 0; i < n; i++) {
+        if (st == NEB_OK)
+            st = copy_file(a, b, names[i]->d_name);
+        free(names[i]);
     }
-    return NEB_OK;
+    free(names);
+    return st;
+}
+
+enum neb_status intra_hf_copy_files(const char *from, const char *to) {
+    for (const char *const *name = intra_hf_files; *name; name++)
+        NEB_TRY(copy_file(from, to, *name));
+    return copy_templates(from, to);
 }
 
 enum neb_status intra_hf_write_json(const char *dir, const char *name, json_t *take) {

@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// elements looked at in one go; after which pages are given back
-enum { LOOK = 4096, DROP = 1 << 22 };
+// elements looked at in one go; after which pages are given back; bytes of a tokenizer.json that is looked into
+enum { LOOK = 4096, DROP = 1 << 22, TOKENIZER_JSON_MAX = 64 << 20 };
 
 struct importing {
     const struct intra_hf_import *i;
@@ -103,7 +103,13 @@ static enum neb_status check_left_over(const struct importing *p) {
     for (int32_t i = 0; p->adapter && i < intra_st_count(p->adapter); i++) {
         const char *name = intra_st_at(p->adapter, i)->name;
         size_t k = strlen(INTRA_HF_PEFT_PREFIX);
-        bool ours = !strncmp(name, INTRA_HF_PEFT_PREFIX, k) && strstr(name + k, ".lora_");
+        bool lora = strstr(name, ".lora_") != NULL,
+             ours = lora && !strncmp(name, INTRA_HF_PEFT_PREFIX, k);
+        if (!lora)
+            return neb_fail(NEB_ERR_UNSUPPORTED,
+                            "%s: '%s' is no adapter, but takes the place of weights of the model; "
+                            "merge the adapter into its model first",
+                            p->i->adapter, name);
         if (!ours || !intra_model_find(p->m, name + k))
             return neb_fail(NEB_ERR_UNSUPPORTED,
                             "%s: adapter '%s' is on no layer of target_modules here", p->i->adapter,
@@ -173,10 +179,24 @@ out:
 
 // ---- the folder -------------------------------------------------------------------------------------------------
 
+// transformers adds an adapter that lies beside the weights to them.
+static enum neb_status check_own_adapter(const struct intra_hf_import *i) {
+    char path[NEB_PATH_MAX];
+    NEB_TRY(neb_path(path, sizeof path, i->dir, "adapter_config.json"));
+    return i->adapter || !neb_fs_exists(path)
+               ? NEB_OK
+               : neb_fail(NEB_ERR_UNSUPPORTED,
+                          "%s: transformers would add the adapter that lies in this folder to the "
+                          "model; take it along with --adapter %s, or move adapter_config.json "
+                          "away to import the model without it",
+                          path, i->dir);
+}
+
 static enum neb_status open_all(struct importing *p) {
     const struct intra_hf_import *i = p->i;
     struct intra_hf_config *c = &p->out->config;
     NEB_TRY(intra_hf_config_read(i->dir, c));
+    NEB_TRY(check_own_adapter(i));
     if (i->max_seq && c->window && i->max_seq > c->window)
         return neb_fail(NEB_ERR_UNSUPPORTED,
                         "%s: sequences of %d tokens would need sliding-window attention beyond %d; "
@@ -195,6 +215,61 @@ static enum neb_status open_all(struct importing *p) {
     return check_left_over(p);
 }
 
+// New reference; NULL: there is none, or it cannot be read, which is for those to say who need it.
+static json_t *small_json(const char *dir, const char *name) {
+    char path[NEB_PATH_MAX];
+    struct neb_map map;
+    json_t *o = NULL;
+    if (neb_path(path, sizeof path, dir, name) != NEB_OK || !neb_fs_exists(path) ||
+        neb_map_open(path, &map) != NEB_OK)
+        return NULL;
+    if (map.len <= TOKENIZER_JSON_MAX)
+        o = json_loadb((const char *)map.p, map.len, 0, NULL);
+    neb_map_close(&map);
+    return o;
+}
+
+// Tokens with ids from `pieces` on, counted, and the first of them.
+struct added {
+    int32_t pieces, n;
+    char first[64];
+};
+
+static void count_added(struct added *a, json_int_t id, const char *text) {
+    if (id < a->pieces || !text)
+        return;
+    if (!a->n++)
+        snprintf(a->first, sizeof a->first, "%s", text);
+}
+
+// Whichever file says it: three generations of transformers wrote three.
+static void list_added(const char *dir, struct added *a) {
+    const char *key;
+    json_t *v, *o = small_json(dir, "tokenizer.json"), *list = json_object_get(o, "added_tokens");
+    size_t i;
+    json_array_foreach(list, i, v) count_added(a, json_integer_value(json_object_get(v, "id")),
+                                               json_string_value(json_object_get(v, "content")));
+    json_decref(o);
+    o = a->n ? NULL : small_json(dir, "tokenizer_config.json");
+    list = json_object_get(o, "added_tokens_decoder");
+    json_object_foreach(list, key, v)
+        count_added(a, strtoll(key, NULL, 10), json_string_value(json_object_get(v, "content")));
+    json_decref(o);
+    o = a->n ? NULL : small_json(dir, "added_tokens.json");
+    json_object_foreach(o, key, v) count_added(a, json_integer_value(v), key);
+    json_decref(o);
+}
+
+// Chat templates live on such tokens; here their text would become many ordinary pieces.
+static void warn_of_added(const struct importing *p, int32_t pieces) {
+    struct added a = {.pieces = pieces};
+    list_added(p->i->dir, &a);
+    if (a.n)
+        neb_warn("%s adds %d token%s to its tokenizer.model ('%s'%s): the model knows them, but "
+                 "text of this program is tokenised without",
+                 p->i->dir, a.n, a.n == 1 ? "" : "s", a.first, a.n == 1 ? "" : ", ...");
+}
+
 static enum neb_status copy_files(struct importing *p) {
     char hf[NEB_PATH_MAX], from[NEB_PATH_MAX], to[NEB_PATH_MAX];
     struct intra_hf_special special;
@@ -210,8 +285,13 @@ static enum neb_status copy_files(struct importing *p) {
                  p->i->dir);
         return NEB_OK;
     }
+    enum neb_status st = intra_hf_special_ids(from, &special);
+    if (st != NEB_OK)
+        return neb_fail(st,
+                        "%s is no SentencePiece vocabulary (see above): fetch it again, or remove "
+                        "it to import the weights alone",
+                        from);
     NEB_TRY(neb_fs_copy(from, to, 0644));
-    NEB_TRY(intra_hf_special_ids(to, &special));
     if (special.vocab > p->m->c.vocab)
         return neb_fail(NEB_ERR_FORMAT,
                         "%s has %d pieces, the model %d: not this model's vocabulary; remove it to "
@@ -221,6 +301,7 @@ static enum neb_status copy_files(struct importing *p) {
         neb_warn("%s ends documents with id %d, config.json with %d: text of this program is "
                  "tokenised by the former",
                  from, special.eos, p->out->config.eos);
+    warn_of_added(p, special.vocab);
     return NEB_OK;
 }
 

@@ -48,8 +48,14 @@ malformed(const char *path, const char *name, const char *fmt, ...) {
 }
 
 static enum neb_status header_length(const struct shard *s, uint64_t *n) {
+    static const char lfs[] = "version https://git-lfs";
     struct neb_rd r = neb_rd_make(s->map.p, s->map.len);
     *n = neb_rd_u64(&r);
+    if (s->map.len >= sizeof lfs - 1 && !memcmp(s->map.p, lfs, sizeof lfs - 1))
+        return neb_fail(NEB_ERR_FORMAT,
+                        "%s is a pointer of Git LFS and not the weights: fetch them with git lfs "
+                        "pull",
+                        s->path);
     if (r.bad)
         return malformed(s->path, NULL, "%zu bytes are too few for a safetensors file", s->map.len);
     if (*n > INTRA_ST_HEADER_MAX)
@@ -275,9 +281,14 @@ static enum neb_status shard_of(struct intra_st *s, const char *index, const cha
     return NEB_OK;
 }
 
-// First which tensor is where by the index, sorted by name; then every shard is opened once and the list filled in.
+// What the index says, by name: of a tensor only its name and shard are set.
+struct listed {
+    struct intra_st_tensor *t; // (n)
+    int32_t n;
+};
+
 static enum neb_status list_index(struct intra_st *s, const char *index, const char *dir,
-                                  const json_t *map) {
+                                  const json_t *map, struct listed *out) {
     const char *name;
     json_t *file;
     size_t keys = json_object_size(map);
@@ -285,45 +296,60 @@ static enum neb_status list_index(struct intra_st *s, const char *index, const c
         return neb_fail(NEB_ERR_FORMAT,
                         "%s: weight_map must name the file of 1 to %d tensors; fetch it again",
                         index, INTRA_ST_TENSORS_MAX);
-    if (!(s->tensors = calloc(keys, sizeof *s->tensors)))
+    if (!(out->t = calloc(keys, sizeof *out->t)))
         return neb_fail(NEB_ERR_NOMEM, "out of memory opening %s", index);
     json_object_foreach((json_t *)(uintptr_t)map, name, file) {
-        struct intra_st_tensor *t = &s->tensors[s->n];
+        struct intra_st_tensor *t = &out->t[out->n];
         if (strlen(name) > INTRA_ST_NAME_MAX)
             return neb_fail(NEB_ERR_LIMIT, "%s: a tensor's name is longer than %d bytes", index,
                             INTRA_ST_NAME_MAX);
         memcpy(t->name, name, strlen(name) + 1);
         NEB_TRY(shard_of(s, index, dir, json_string_value(file), &t->shard));
-        s->n++;
+        out->n++;
     }
-    qsort(s->tensors, (size_t)s->n, sizeof *s->tensors, by_name);
     return NEB_OK;
 }
 
-static enum neb_status fill_from_shard(struct intra_st *s, int32_t k, const char *index) {
-    struct intra_st_tensor *t = NULL;
+// All tensors of shard k, whether the index names them or not: transformers takes them too, so none may be passed over.
+static enum neb_status add_shard(struct intra_st *s, int32_t k, const char *index) {
+    struct intra_st_tensor *t = NULL, *all = NULL;
     int32_t n = 0;
     char path[NEB_PATH_MAX];
     memcpy(path, s->shards[k].path, sizeof path);
     enum neb_status st = open_shard(path, &s->shards[k], &t, &n);
-    for (int32_t i = 0; i < s->n && st == NEB_OK; i++) {
-        if (s->tensors[i].shard != k)
-            continue;
-        const struct intra_st_tensor *found =
-            n ? bsearch(&s->tensors[i], t, (size_t)n, sizeof *t, by_name) : NULL;
-        if (!found)
-            st = neb_fail(NEB_ERR_FORMAT, "%s: tensor '%s' is not in %s; fetch both again", index,
-                          s->tensors[i].name, path);
-        else
-            s->tensors[i] = *found;
-        s->tensors[i].shard = k;
+    if (st == NEB_OK && n > INTRA_ST_TENSORS_MAX - s->n)
+        st = neb_fail(NEB_ERR_LIMIT, "%s: more than %d tensors", index, INTRA_ST_TENSORS_MAX);
+    if (st == NEB_OK && !(all = realloc(s->tensors, (size_t)(s->n + n + 1) * sizeof *all)))
+        st = neb_fail(NEB_ERR_NOMEM, "out of memory opening %s", index);
+    s->tensors = all ? all : s->tensors;
+    for (int32_t i = 0; i < n && st == NEB_OK; i++) {
+        t[i].shard = k;
+        s->tensors[s->n++] = t[i];
     }
     free(t);
     return st;
 }
 
+static enum neb_status check_index(const struct intra_st *s, const char *index,
+                                   const struct listed *l) {
+    for (int32_t i = 1; i < s->n; i++)
+        if (!strcmp(s->tensors[i - 1].name, s->tensors[i].name))
+            return neb_fail(NEB_ERR_FORMAT,
+                            "%s: tensor '%s' is in %s and in %s; fetch or write the folder again",
+                            index, s->tensors[i].name, s->shards[s->tensors[i - 1].shard].path,
+                            s->shards[s->tensors[i].shard].path);
+    for (int32_t i = 0; i < l->n; i++) {
+        const struct intra_st_tensor *t = intra_st_find(s, l->t[i].name);
+        if (!t || t->shard != l->t[i].shard)
+            return neb_fail(NEB_ERR_FORMAT, "%s: tensor '%s' is not in %s; fetch both again", index,
+                            l->t[i].name, s->shards[l->t[i].shard].path);
+    }
+    return NEB_OK;
+}
+
 static enum neb_status open_index(struct intra_st *s, const char *index, const char *dir) {
     struct neb_buf text = {0};
+    struct listed l = {0};
     json_error_t e;
     enum neb_status st = neb_fs_read(index, INTRA_ST_HEADER_MAX, &text);
     json_t *root = st == NEB_OK
@@ -332,9 +358,14 @@ static enum neb_status open_index(struct intra_st *s, const char *index, const c
     if (st == NEB_OK && !root)
         st = neb_fail(NEB_ERR_FORMAT, "%s:%d: %.120s; fetch it again", index, e.line, e.text);
     if (st == NEB_OK)
-        st = list_index(s, index, dir, json_object_get(root, "weight_map"));
+        st = list_index(s, index, dir, json_object_get(root, "weight_map"), &l);
     for (int32_t k = 0; k < s->n_shards && st == NEB_OK; k++)
-        st = fill_from_shard(s, k, index);
+        st = add_shard(s, k, index);
+    if (s->n)
+        qsort(s->tensors, (size_t)s->n, sizeof *s->tensors, by_name);
+    if (st == NEB_OK)
+        st = check_index(s, index, &l);
+    free(l.t);
     json_decref(root);
     neb_buf_free(&text);
     return st;

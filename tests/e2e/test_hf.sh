@@ -97,6 +97,7 @@ refused 2 "--dtype" export "$T/back" "$T/no" --dtype fp8
 refused 1 "already there" import "$T/hf" --out "$T/back"
 refused 1 "already there" export "$T/back" "$T/hf"
 refused 1 "there is no config.json" import "$T/text" --out "$T/no"
+refused 1 "there is no $T/bare/tokenizer.model: name the model's SentencePiece vocabulary" generate "$T/bare" --prompt x
 refused 1 "merged into the model (--merge-lora), or alone as a PEFT folder (--adapter)" export "$T/lora/checkpoint" "$T/no"
 refused 1 "no LoRA adapters" export "$T/back" "$T/no" --adapter
 sed -i 's/"rms_norm_eps": 1e-5/"rms_norm_eps": 1e-6/' "$T/merged/config.json"
@@ -107,6 +108,7 @@ sed "s|^model: .*|model: {init: $T/back, tied: false}|" "$T/job.yaml" >"$T/untie
 refused 2 "model.tied is 0, that of model.init ($T/back) is 1" check "$T/untied.yaml"
 refused 2 "model.rope_theta is 500000, that of model.init" check "$T/next.yaml" --set model.rope_theta=5e5
 timeout 60 "$nebula" check "$T/next.yaml" --set model.rope_theta=10000 --set model.tied=true >"$T/check.log" 2>&1 || fail "the same form: $(cat "$T/check.log")"
+cp -r "$T/hf" "$T/chat"
 truncate -s -1 "$T/hf/model-00002-of-00003.safetensors"
 refused 1 "model-00002-of-00003.safetensors" import "$T/hf" --out "$T/no"
 for k in 1 3 5; do
@@ -118,6 +120,30 @@ refused 1 "is a Hugging Face folder" eval "$T/merged" --corpus "$T/corpus"
 make_corpus_again() { sed 's/size: 512/size: 500/' "$T/spec.yaml" >"$T/spec2.yaml" && "$nebula" data build "$T/spec2.yaml" --out "$T/corpus2"; }
 make_corpus_again >/dev/null 2>&1 || fail "second corpus"
 refused 1 "another tokenizer.model" export "$T/back" "$T/no" --like "$T/next-hf" --tokenizer "$T/corpus2/tokenizer.model"
+
+# What lies beside the weights and changes what transformers makes of the folder: tokens that its tokenizer.model does not have,
+# an adapter; and a vocabulary that is none.
+beside() { # NAME JSON COUNT: the warning that an import prints
+    rm -rf "$T/chat-back" "$T"/chat/{added_tokens,tokenizer}.json
+    cp "$T/hf/tokenizer_config.json" "$T/chat/"
+    echo "$2" >"$T/chat/$1"
+    "$nebula" import "$T/chat" --out "$T/chat-back" >"$T/chat.log" 2>&1 || fail "import with $1: $(cat "$T/chat.log")"
+    grep -qF -- "adds $3" "$T/chat.log" || fail "no word of the tokens in $1: $(cat "$T/chat.log")"
+}
+beside added_tokens.json '{"<|im_start|>": 512, "<|im_end|>": 513, "<s>": 1}' "2 tokens to its tokenizer.model ('<|im_start|>', ...)"
+beside tokenizer_config.json '{"added_tokens_decoder": {"1": {"content": "<s>"}, "512": {"content": "<|im_start|>"}}}' "1 token to its tokenizer.model ('<|im_start|>')"
+beside tokenizer.json '{"added_tokens": [{"id": 512, "content": "<|im_start|>"}, {"id": 1, "content": "<s>"}]}' "1 token to its tokenizer.model ('<|im_start|>')"
+mkdir "$T/chat/additional_chat_templates" && echo '{{ x }}' >"$T/chat/additional_chat_templates/tool_use.jinja"
+"$nebula" import "$T/chat" --out "$T/talk" >/dev/null 2>&1 && "$nebula" export "$T/talk" "$T/talk-hf" >/dev/null 2>&1 || fail "a folder with chat templates"
+diff -r "$T/chat/additional_chat_templates" "$T/talk-hf/additional_chat_templates" >&2 || fail "chat templates were lost"
+cp "$T/adapter/"* "$T/chat/"
+refused 1 "transformers would add the adapter" import "$T/chat" --out "$T/no"
+"$nebula" import "$T/chat" --adapter "$T/chat" --out "$T/chat-lora" >/dev/null 2>&1 || fail "import with the adapter beside the weights"
+cmp "$T/chat-lora/model.ckpt" "$T/lora-back/model.ckpt" || fail "the adapter beside the weights is another one"
+refused 1 "no model: import the model that it is for, with --adapter $T/adapter" import "$T/adapter" --out "$T/no"
+rm "$T/chat/"adapter_*
+printf 'version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n' >"$T/chat/tokenizer.model"
+refused 1 "$T/chat/tokenizer.model is no SentencePiece vocabulary" import "$T/chat" --out "$T/no"
 
 # A model that is lost: what is no number is null, or an error that says so, and never a fault of the corpus.
 gain() { # BYTES: as fp32, all of the last norm's

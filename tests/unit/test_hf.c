@@ -63,6 +63,27 @@ static void test_config_values(void **state) {
                            &c),
                      NEB_OK);
     assert_true(c.model.rope_theta == 1e6f && c.eos == -1); // 32 is outside the vocabulary
+    // Both objects: the older one counts, as in transformers 5, unless it is empty.
+    static const struct {
+        const char *text;
+        float theta;
+    } both[] = {
+        {"\"rope_scaling\":{\"rope_type\":\"default\",\"rope_theta\":7e4},", 7e4f},
+        {"\"rope_scaling\":{\"rope_type\":\"default\"},", 1e4f},
+        {"\"rope_theta\":5e5,\"rope_scaling\":{\"rope_type\":\"default\"},", 5e5f},
+        {"\"rope_theta\":5e5,\"rope_scaling\":{},", 1e6f},
+        {"\"rope_theta\":5e5,\"rope_scaling\":null,", 1e6f},
+    };
+    for (size_t i = 0; i < sizeof both / sizeof both[0]; i++) {
+        char text[512];
+        snprintf(text, sizeof text,
+                 LLAMA ",%s\"rope_parameters\":{\"rope_type\":\"default\","
+                       "\"rope_theta\":1e6}}",
+                 both[i].text);
+        assert_int_equal(parse(text, &c), NEB_OK);
+        if (c.model.rope_theta != both[i].theta)
+            fail_msg("%s: rope_theta %g", text, (double)c.model.rope_theta);
+    }
     assert_int_equal(parse("{\"model_type\":\"qwen2\",\"sliding_window\":8," SHAPE "}", &c),
                      NEB_OK);
     assert_true(c.arch == INTRA_HF_QWEN2 && c.model.qkv_bias && c.window == 0);
@@ -71,6 +92,9 @@ static void test_config_values(void **state) {
                            &c),
                      NEB_OK);
     assert_true(c.window == 8 && c.model.max_seq == 8 && c.max_positions == 64);
+    assert_int_equal(parse("{\"model_type\":\"qwen2\",\"use_sliding_window\":true," SHAPE "}", &c),
+                     NEB_OK);
+    assert_int_equal(c.window, 4096);
     assert_int_equal(parse("{\"model_type\":\"mistral\"," SHAPE "}", &c), NEB_OK);
     assert_true(c.arch == INTRA_HF_MISTRAL && c.window == 4096 && c.model.max_seq == 64);
     assert_int_equal(parse("{\"model_type\":\"mistral\",\"sliding_window\":null," SHAPE "}", &c),
@@ -340,6 +364,21 @@ static void test_folders(void **state) {
     }
 }
 
+// transformers adds an adapter that it finds beside the weights; and a folder of an adapter alone is no model.
+static void test_adapter_beside(void **state) {
+    (void)state;
+    char path[NEB_PATH_MAX];
+    struct intra_hf_imported r;
+    write_folder(&(struct damage){0});
+    assert_int_equal(neb_fs_write(in(path, "hf/adapter_config.json"), "{}", 2, 0644), NEB_OK);
+    assert_int_equal(import(0, &r), NEB_ERR_UNSUPPORTED);
+    assert_non_null(strstr(message, "--adapter"));
+    assert_false(neb_fs_exists(in(path, "out")));
+    assert_int_equal(neb_fs_remove(in(path, "hf/config.json")), NEB_OK);
+    assert_int_equal(import(0, &r), NEB_ERR_NOT_FOUND);
+    assert_non_null(strstr(message, "no model: import the model that it is for"));
+}
+
 // A window is no obstacle up to its length.
 static void test_window(void **state) {
     (void)state;
@@ -432,6 +471,7 @@ int main(void) {
         cmocka_unit_test(test_config_round_trip),
         cmocka_unit_test(test_peft),
         cmocka_unit_test(test_folders),
+        cmocka_unit_test(test_adapter_beside),
         cmocka_unit_test(test_window),
         cmocka_unit_test(test_layout),
     };

@@ -112,6 +112,9 @@ static void test_hostile_lengths(void **state) {
     struct neb_buf b = {0};
     write_file("hostile.safetensors", "1234567", 7);
     refused("7 bytes", NEB_ERR_FORMAT, "too few");
+    static const char pointer[] = "version https://git-lfs.github.com/spec/v1\noid sha256:00\n";
+    write_file("hostile.safetensors", pointer, sizeof pointer - 1);
+    refused("a pointer", NEB_ERR_FORMAT, "git lfs pull");
     const uint64_t lengths[] = {0, 1, 3, UINT64_MAX, INT64_MAX, INTRA_ST_HEADER_MAX + 1};
     for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
         neb_buf_clear(&b);
@@ -161,11 +164,21 @@ static const struct hostile_index {
     {"{\"weight_map\":{\"b\":\"one.safetensors\"}}", NEB_ERR_FORMAT, "'b' is not in"},
     {"{\"weight_map\":{\"a\":\"one.safetensors\",\"a\":\"one.safetensors\"}}", NEB_ERR_FORMAT,
      "duplicate"},
+    {"{\"weight_map\":{\"a\":\"one.safetensors\",\"b\":\"two.safetensors\"}}", NEB_ERR_FORMAT,
+     "two.safetensors; fetch or write"}, // which has an "a" of its own
+    {"{\"weight_map\":{\"b\":\"one.safetensors\",\"c\":\"two.safetensors\"}}", NEB_ERR_FORMAT,
+     "tensor 'a' is in"},
+    {"{\"weight_map\":{\"b\":\"three.safetensors\",\"a\":\"two.safetensors\",\"c\":\"three."
+     "safetensors\"}}",
+     NEB_ERR_FORMAT, "'c' is not in"}, // but in the other one
 };
 
 static void test_hostile_index(void **state) {
     (void)state;
     write_st("one.safetensors", "{" T("a", "F32", "[1]", "0", "4") "}", 4);
+    write_st("two.safetensors",
+             "{" T("a", "F32", "[1]", "0", "4") "," T("c", "F32", "[1]", "4", "8") "}", 8);
+    write_st("three.safetensors", "{" T("b", "F32", "[1]", "0", "4") "}", 4);
     for (size_t i = 0; i < sizeof indexes / sizeof indexes[0]; i++) {
         struct intra_st *s = NULL;
         write_file("index.safetensors.index.json", indexes[i].text, strlen(indexes[i].text));
@@ -177,6 +190,26 @@ static void test_hostile_index(void **state) {
     struct intra_st *s = NULL;
     assert_int_equal(intra_st_open_dir(dir, "nothing", &s), NEB_ERR_NOT_FOUND);
     assert_non_null(strstr(message, "save_pretrained"));
+}
+
+// What a shard holds beside what the index names is there as well: whoever reads the folder has to say what becomes of it.
+static void test_unlisted(void **state) {
+    (void)state;
+    static const char index[] =
+        "{\"weight_map\":{\"b\":\"u1.safetensors\",\"d\":\"u2.safetensors\"}}";
+    struct intra_st *s = NULL;
+    write_st("u1.safetensors", "{" T("b", "F32", "[1]", "0", "4") "}", 4);
+    write_st("u2.safetensors",
+             "{" T("a", "F32", "[1]", "0", "4") "," T("d", "F32", "[1]", "4", "8") "}", 8);
+    write_file("unlisted.safetensors.index.json", index, sizeof index - 1);
+    assert_int_equal(intra_st_open_dir(dir, "unlisted", &s), NEB_OK);
+    assert_int_equal(intra_st_count(s), 3);
+    const struct intra_st_tensor *a = intra_st_find(s, "a"), *b = intra_st_find(s, "b");
+    assert_non_null(a);
+    assert_non_null(b);
+    assert_non_null(strstr(intra_st_file(s, a), "u2.safetensors"));
+    assert_non_null(strstr(intra_st_file(s, b), "u1.safetensors"));
+    intra_st_close(&s);
 }
 
 static void test_halves(void **state) {
@@ -338,9 +371,9 @@ static int tear_down(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_hostile),       cmocka_unit_test(test_hostile_lengths),
-        cmocka_unit_test(test_hostile_index), cmocka_unit_test(test_halves),
-        cmocka_unit_test(test_round_trip),    cmocka_unit_test(test_types),
-        cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_hostile_index), cmocka_unit_test(test_unlisted),
+        cmocka_unit_test(test_halves),        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_types),         cmocka_unit_test(test_faults),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -3,7 +3,9 @@
 Each model: save_pretrained -> nebula import -> logits and greedy tokens against transformers -> nebula export ->
 from_pretrained -> logits again. One line a case; exit status 1 when one differs.
 """
+import json
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -31,6 +33,8 @@ CASES = {
     "llama": LlamaConfig(**small, num_key_value_heads=4, rope_theta=10000.0),
     "llama-gqa-tied-bf16": LlamaConfig(**small, num_key_value_heads=2, tie_word_embeddings=True, rms_norm_eps=1e-5),
     "llama-head-dim": LlamaConfig(**small, num_key_value_heads=1, head_dim=24, rope_theta=500000.0),
+    "llama-3-of-9-heads": LlamaConfig(**small | {"hidden_size": 72, "num_attention_heads": 9, "vocab_size": 301,
+                                                 "intermediate_size": 113}, num_key_value_heads=3),
     "mistral": MistralConfig(**small, num_key_value_heads=2, sliding_window=None, rope_theta=1000000.0),
     "mistral-window": MistralConfig(**small, num_key_value_heads=2, sliding_window=40),
     "qwen2-tied-f16": Qwen2Config(**small, num_key_value_heads=2, tie_word_embeddings=True, rope_theta=1000000.0),
@@ -98,10 +102,55 @@ def check(case, config, work):
             run("export", alone, out)
         else:
             run("export", ckpt, out, *options)
-        back = transformers.AutoModelForCausalLM.from_pretrained(out, attn_implementation="eager").float().eval()
-        equal = all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), back.state_dict().values()))
+        back, odd = transformers.AutoModelForCausalLM.from_pretrained(out, attn_implementation="eager", output_loading_info=True)
+        back = back.float().eval()
+        equal = not any(odd.values()) and all(torch.equal(a, back.state_dict()[k]) for k, a in model.state_dict().items())
         report(case, f"{name}: max |logit - theirs|", float((theirs - logits_of(back, ids)).abs().max()))
         report(case, f"{name}: tensors equal", float(not equal), equal)
+
+
+# What config.json may say besides, each as an edit of a Llama's or, where it says so, of a Qwen2's.
+def older(c, **more):  # as transformers 4 wrote it
+    rope = c.pop("rope_parameters")
+    c.update(torch_dtype=c.pop("dtype"), rope_theta=rope["rope_theta"], rope_scaling=None, **more)
+
+
+PLAIN = {"rope_type": "default"}
+LAYOUTS = {
+    "as transformers 4 wrote it": older,
+    "the same, type default": lambda c: older(c) or c.update(rope_scaling={"type": "default"}),
+    "no rotary positions at all": lambda c: c.pop("rope_parameters"),
+    "rope_theta beside rope_parameters": lambda c: c.update(rope_theta=5.0),
+    "rope_scaling with a theta, rope_parameters": lambda c: c.update(rope_scaling=PLAIN | {"rope_theta": 7e4}),
+    "rope_scaling without, rope_parameters": lambda c: c.update(rope_scaling=PLAIN),
+    "the same, rope_theta": lambda c: c.update(rope_scaling=PLAIN, rope_theta=7e4),
+    "rope_scaling {}, rope_parameters, rope_theta": lambda c: c.update(rope_scaling={}, rope_theta=7e4),
+    "a factor that rope_type default ignores": lambda c: c["rope_parameters"].update(factor=8.0),
+    "no architectures": lambda c: c.pop("architectures"),
+    "several ends, no beginning": lambda c: c.update(eos_token_id=[2, 7], bos_token_id=None),
+    "no num_key_value_heads": lambda c: c.pop("num_key_value_heads"),
+    "no rms_norm_eps": lambda c: c.pop("rms_norm_eps"),
+    "pretraining_tp": lambda c: c.update(pretraining_tp=2),
+    "qwen2, as transformers 4 wrote it": older,
+    "qwen2, a window and no length": lambda c: c.update(use_sliding_window=True, max_window_layers=0) or c.pop("sliding_window"),
+}
+
+
+def check_layouts(work):
+    """The same weights, config.json otherwise: what is accepted gives the logits that transformers computes."""
+    rope = {"rope_parameters": PLAIN | {"rope_theta": 1e6}}
+    for kind, config in (("llama", LlamaConfig(**small, **rope)), ("qwen2", Qwen2Config(**small, num_key_value_heads=4, **rope))):
+        make(config, work / kind)
+    ids = [int(x) for x in torch.randint(3, 320, (24,))]
+    for n, (name, edit) in enumerate(LAYOUTS.items()):
+        folder = work / f"layout-{n}"
+        shutil.copytree(work / ("qwen2" if name.startswith("qwen2") else "llama"), folder)
+        c = json.loads((folder / "config.json").read_text())
+        edit(c)
+        (folder / "config.json").write_text(json.dumps(c))
+        run("import", folder, "--out", work / f"ckpt-{n}")
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+        report("config.json", name, float((logits_of(model, ids) - logits_here(work / f"ckpt-{n}", ids)).abs().max()))
 
 
 def check_adapter(work):
@@ -132,6 +181,51 @@ def check_adapter(work):
     run("export", ckpt, work / "merged", "--merge-lora")
     merged = transformers.AutoModelForCausalLM.from_pretrained(work / "merged", attn_implementation="eager").float()
     report("peft", "export --merge-lora", float((theirs - logits_of(merged.eval(), ids)).abs().max()))
+    check_adapters(work, base_again, ids)
+
+
+def check_adapters(work, base, ids):
+    """Each module alone; and what is refused, as peft writes it."""
+    import peft
+    qv = ["q_proj", "v_proj"]
+
+    def adapter(folder, **options):
+        options = {"r": 4, "lora_alpha": 10, "target_modules": qv, "task_type": "CAUSAL_LM"} | options
+        model = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32, attn_implementation="eager")
+        model = peft.get_peft_model(model, peft.LoraConfig(**options)).eval()
+        g = torch.Generator().manual_seed(9)
+        with torch.no_grad():
+            for p in model.parameters():
+                p.add_(0.08 * torch.randn(p.shape, generator=g) * p.requires_grad)
+        model.save_pretrained(folder)
+        return model
+
+    for name in ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"):
+        model = adapter(work / name, target_modules=[name], init_lora_weights=name != "k_proj")
+        run("import", base, "--adapter", work / name, "--out", work / f"ckpt-{name}")
+        report("peft", f"{name} alone", float((logits_of(model, ids) - logits_here(work / f"ckpt-{name}", ids)).abs().max()))
+    refused = {"rank_pattern": {"rank_pattern": {"q_proj": 8}}, "alpha_pattern": {"alpha_pattern": {"q_proj": 32}},
+               "use_rslora": {"use_rslora": True}, "use_dora": {"use_dora": True}, "bias": {"bias": "all"},
+               "lora_bias": {"lora_bias": True}, "modules_to_save": {"modules_to_save": ["embed_tokens"]},
+               "layers_to_transform": {"layers_to_transform": [0]}, "exclude_modules": {"exclude_modules": ".*layers.1.*"},
+               "target_modules": {"target_modules": ["q_proj", "lm_head"]}, "init_lora_weights": {"init_lora_weights": "pissa"},
+               "trainable_token_indices": {"trainable_token_indices": [1]}, "layer_replication": {"layer_replication": [[0, 2], [1, 3]]}}
+    for name, options in refused.items():
+        adapter(work / f"no-{name}", **options)
+        p = run("import", base, "--adapter", work / f"no-{name}", "--out", work / "never", ok=False)
+        good = p.returncode == 1 and f"{name}: " in p.stderr and "cannot be imported" in p.stderr and not (work / "never").exists()
+        report("peft refused", name, 0 if good else 1, good)
+    shutil.copytree(base, work / "both")
+    adapter(work / "both")
+    p = run("import", work / "both", "--out", work / "never", ok=False)
+    good = p.returncode == 1 and "--adapter" in p.stderr and not (work / "never").exists()
+    report("peft refused", "an adapter in the model's own folder", 0 if good else 1, good)
+
+
+# Scripts, emoji, spaces, digits, control characters, long words.
+SAMPLES = ["", " ", " a", "a ", "  two  spaces ", "\t tab\tx", "a\n\n\nb\n", "\r\nx\r\n", "Grüße, 東京", "Привет, мир", "مرحبا بالعالم", "שלום",
+           "नमस्ते दुनिया", "ไทยสวัสดี", "안녕하세요 세계", "ελληνικά", "👍🏽👨‍👩‍👧‍👦🇩🇪", "1234567890 3.14 1,000,000 ٣٤٥", "x" * 3000, " " * 200 + "x",
+           "a\u00a0b\u2003c\u3000d", "e\u0301 é ﬁ ① ½ Ａ", "\u200b\u200d\ufeff", "\x01\x02\x7f\x1b[31m", "▁under▁score", "don't I'LL", "𝔘𐍈\U0010ffff"]
 
 
 def check_tokenizer(work):
@@ -152,12 +246,14 @@ def check_tokenizer(work):
         run("export", ckpt, out)
         pieces = sentencepiece.SentencePieceProcessor(model_file=str(ckpt / "tokenizer.model"))
         tokenizer = transformers.AutoTokenizer.from_pretrained(out)
-        samples = [t for t in text.split("\n\n") if t] + ["  two  spaces", "Grüße, 東京", ""]
+        samples = [t for t in text.split("\n\n") if t] + SAMPLES
         differ = [t for t in samples if tokenizer(t)["input_ids"] != pieces.encode(t)]
         report("tokenizer", f"{kind}: texts of {len(samples)} that differ", len(differ), not differ)
         if differ:
             t = min(differ, key=len)
             print(repr(t), tokenizer(t)["input_ids"], pieces.encode(t))
+        differ = [t for t in samples if tokenizer.decode(pieces.encode(t)) != pieces.decode(pieces.encode(t))]
+        report("tokenizer", f"{kind}: texts that come back otherwise", len(differ), not differ)
         back = transformers.AutoConfig.from_pretrained(out)
         good = (back.bos_token_id, back.eos_token_id) == (pieces.bos_id(), pieces.eos_id())
         report("tokenizer", f"{kind}: token ids in config.json", 0, good)
@@ -172,16 +268,30 @@ def make(config, folder):
 
 def check_refused(work):
     """What the transformer cannot represent, as transformers writes it."""
+    base = dict(vocab_size=320, hidden_size=64, intermediate_size=112, num_hidden_layers=2, num_attention_heads=4,
+                num_key_value_heads=2, max_position_embeddings=128, pad_token_id=0)
+    heads, few = {"head_dim": 16}, {"num_experts_per_tok": 1}
+    t5 = {"d_model": 64, "d_kv": 16, "d_ff": 112, "num_layers": 2, "num_heads": 4}
+    rope = lambda **k: LlamaConfig(**small, rope_parameters={"rope_theta": 1e4, "factor": 2.0} | k)
     refused = {
-        "rope scaling": LlamaConfig(**small, rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}),
+        "rope linear": rope(rope_type="linear"),
+        "rope dynamic": rope(rope_type="dynamic"),
+        "rope yarn": rope(rope_type="yarn", original_max_position_embeddings=64),
+        "rope llama3": rope(rope_type="llama3", low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64),
+        "rope partial": LlamaConfig(**small, rope_parameters={"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}),
         "biases": LlamaConfig(**small, attention_bias=True),
+        "mlp biases": LlamaConfig(**small, mlp_bias=True),
         "gelu": LlamaConfig(**small, hidden_act="gelu"),
-        "qwen3": transformers.Qwen3Config(**small),
-        "mixtral": transformers.MixtralConfig(**small, num_local_experts=2),
     }
+    for name, more in (("Qwen3", heads), ("Gemma", heads), ("Gemma2", heads), ("Gemma3Text", heads), ("Phi3", {}), ("SmolLM3", {}), ("Olmo2", {}),
+                       ("Granite", {}), ("GPTNeoX", {}), ("GPT2", {"n_embd": 64, "n_layer": 2, "n_head": 4}),
+                       ("Mixtral", {"num_local_experts": 2}), ("Qwen3Moe", heads | few | {"num_experts": 2, "moe_intermediate_size": 32}),
+                       ("Bert", {}), ("XLMRoberta", {}), ("Bloom", {"n_layer": 2, "n_head": 4}), ("MT5", t5)):
+        refused[name] = getattr(transformers, name + "Config")(**base | more)
     for name, config in refused.items():
         folder = work / name.replace(" ", "-")
-        transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+        kind = transformers.AutoModelForSeq2SeqLM if name == "MT5" else transformers.AutoModelForCausalLM
+        kind.from_config(config).save_pretrained(folder)
         p = run("import", folder, "--out", work / "never", ok=False)
         good = p.returncode == 1 and "cannot be imported" in p.stderr and not (work / "never").exists()
         report("refused", name, 0 if good else 1, good)
@@ -196,7 +306,7 @@ transformers.utils.logging.disable_progress_bar()
 for case, config in CASES.items():
     with tempfile.TemporaryDirectory() as d:
         check(case, config, pathlib.Path(d))
-for more in (check_adapter, check_tokenizer, check_refused):
+for more in (check_layouts, check_adapter, check_tokenizer, check_refused):
     with tempfile.TemporaryDirectory() as d:
         more(pathlib.Path(d))
 print(f"{failures} differ")
