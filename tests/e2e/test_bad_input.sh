@@ -41,8 +41,12 @@ mv "$T/written.yaml" "$T/job.yaml"
 expect unknown-key 2 "unknown key \(did you mean 'sync.interval'\?\)" --set sync.intervall=3
 expect bad-wan 2 '.--wan: "nonsense" is not RATE:DELAY' --wan nonsense
 mkdir -p "$T/other" && cp -r "$T/corpus/." "$T/other/" && sed -i 's/"gpl"/"gnu"/' "$T/other/corpus.json"
-expect other-source 1 'has no source "gpl"' --set data.corpus="$T/other"
-expect other-source 0 'e2e \(replicas\)' --steps 5 # a run that has made no step is none: its folder is free
+expect other-source 2 "cluster alpha: corpus $T/other has no source 'gpl'" --set data.corpus="$T/other"
+expect other-vocabulary 2 'model.vocab: 100 is below the 512 pieces' --set model.vocab=100
+expect other-parts 2 'sync.fragments: 5, but what learns has 4 parts' --set sync.fragments=5
+[[ ! -e $T/other-source && ! -e $T/other-vocabulary && ! -e $T/other-parts ]] || fail "a run that did not begin left a folder"
+expect other-shape 1 'holds another model: its model.d_ff is 128, the job.s is 64' --set init_from="$T/own-corpora/checkpoint" --set model.d_ff=64
+expect other-shape 0 'e2e \(replicas\)' --steps 5 # a run that has made no step is none: its folder is free
 mkdir "$T/no-agent" && touch "$T/no-agent/mine"
 for out in no-agent no-agent-2; do
     timeout 20 "$nebula" pretrain "$T/job.yaml" --home "$T/nowhere" --out "$T/$out" >"$T/none.log" 2>&1 && fail "a run without an agent"
