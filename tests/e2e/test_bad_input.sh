@@ -47,6 +47,9 @@ expect other-parts 2 'sync.fragments: 5, but what learns has 4 parts' --set sync
 [[ ! -e $T/other-source && ! -e $T/other-vocabulary && ! -e $T/other-parts ]] || fail "a run that did not begin left a folder"
 expect other-shape 1 'holds another model: its model.d_ff is 128, the job.s is 64' --set init_from="$T/own-corpora/checkpoint" --set model.d_ff=64
 expect other-shape 0 'e2e \(replicas\)' --steps 5 # a run that has made no step is none: its folder is free
+# Training that has diverged says so: what it ends with may look like a loss.
+expect diverged 0 '(alpha|beta): 16 steps in a row have learned nothing: their gradients are not finite' --set optim.lr=10 --set optim.weight_decay=10 --set optim.warmup=0 --steps 40
+grep -q '"kind":"fault".*"text":"8 steps in a row have learned nothing' "$T/diverged/metrics.jsonl" || fail "no fault of a run that has diverged"
 mkdir "$T/no-agent" && touch "$T/no-agent/mine"
 for out in no-agent no-agent-2; do
     timeout 20 "$nebula" pretrain "$T/job.yaml" --home "$T/nowhere" --out "$T/$out" >"$T/none.log" 2>&1 && fail "a run without an agent"
