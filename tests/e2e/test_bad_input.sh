@@ -45,8 +45,14 @@ expect other-source 2 "cluster alpha: corpus $T/other has no source 'gpl'" --set
 expect other-vocabulary 2 'model.vocab: 100 is below the 512 pieces' --set model.vocab=100
 expect other-parts 2 'sync.fragments: 5, but what learns has 4 parts' --set sync.fragments=5
 [[ ! -e $T/other-source && ! -e $T/other-vocabulary && ! -e $T/other-parts ]] || fail "a run that did not begin left a folder"
-expect other-shape 1 'holds another model: its model.d_ff is 128, the job.s is 64' --set init_from="$T/own-corpora/checkpoint" --set model.d_ff=64
-expect other-shape 0 'e2e \(replicas\)' --steps 5 # a run that has made no step is none: its folder is free
+other_shape='holds another model: its model.d_ff is 128, the job.s is 64'
+expect other-shape 2 "$other_shape" --set init_from="$T/own-corpora/checkpoint" --set model.d_ff=64
+"$nebula" check "$T/job.yaml" --set init_from="$T/own-corpora/checkpoint" --set model.d_ff=64 >"$T/shape.log" 2>&1 && fail "check: a model of another shape"
+grep -q "$other_shape" "$T/shape.log" || fail "check: $(cat "$T/shape.log")"
+sed -i 's/{name: \(alpha\|beta\),/{name: \1, outer_state: device,/' "$T/job.yaml"
+CUDA_VISIBLE_DEVICES='' expect no-step 1 'outer_state' # which no check can tell: no GPU
+sed -i 's/ outer_state: device,//' "$T/job.yaml"
+expect no-step 0 'e2e \(replicas\)' --steps 5 # a run that has made no step is none: its folder is free
 # Training that has diverged says so: what it ends with may look like a loss.
 expect diverged 0 '(alpha|beta): 16 steps in a row have learned nothing: their gradients are not finite' --set optim.lr=10 --set optim.weight_decay=10 --set optim.warmup=0 --steps 40
 grep -q '"kind":"fault".*"text":"8 steps in a row have learned nothing' "$T/diverged/metrics.jsonl" || fail "no fault of a run that has diverged"
