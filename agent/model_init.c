@@ -158,7 +158,11 @@ enum neb_status agent_job_model_init(struct agent_job *job, const char *file) {
                         "%s: model.init and init_from are both given; one is enough (init_from "
                         "wants the shape spelt out)",
                         file);
-    NEB_TRY(agent_checkpoint_file(NULL, job->model_init, path, sizeof path));
+    if (!neb_fs_exists(job->model_init))
+        return neb_fail(NEB_ERR_NOT_FOUND, "%s: model.init: there is no %s", file, job->model_init);
+    if (agent_checkpoint_file(NULL, job->model_init, path, sizeof path) != NEB_OK) // it said why
+        return neb_fail(NEB_ERR_INVALID, "%s: model.init: %s is no checkpoint to start from", file,
+                        job->model_init);
     NEB_TRY(neb_path_absolute(path, sizeof path, "model.init"));
     NEB_TRY_GOTO(intra_ckpt_open(path, false, &c), out);
     NEB_TRY_GOTO(intra_hf_layout(c, &m), out);
