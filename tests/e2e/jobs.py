@@ -375,6 +375,7 @@ def one(seed, reference):
     return f"{job['mode']}, {len(job['clusters'])} clusters, {job['steps']} steps: {then.__name__}"
 
 
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was started ends as well
 table = run("check", "--reference")[1]
 rows = [[cell.strip(" `") for cell in line.split("|")] for line in table.splitlines() if line.startswith("| `")]
 keys = [(row[1], row[3]) for row in rows if row[1] != "clusters"]
