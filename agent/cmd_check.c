@@ -2,6 +2,7 @@
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/commands.h"
+#include "agent/job_model.h"
 #include "agent/json.h"
 #include "agent/model_init.h"
 #include "agent/plan.h"
@@ -54,22 +55,8 @@ static enum neb_status look_at_corpus(const struct agent_job *job, int cluster, 
         st = intra_corpus_check_tokenizer(c);
     if (st == NEB_OK && f->read)
         st = intra_corpus_tokenizer_digest(c, f->tokenizer);
-    if (st == NEB_OK && job->model.vocab && job->model.vocab < f->vocab)
-        st = neb_fail(NEB_ERR_INVALID,
-                      "model.vocab: %d is below the %d pieces of %s; leave it out or raise it",
-                      job->model.vocab, f->vocab, dir);
-    if (st == NEB_OK && job->mode == AGENT_MODE_RTD && job->model.vocab &&
-        job->model.vocab != f->vocab + 1)
-        st = neb_fail(NEB_ERR_INVALID,
-                      "model.vocab: %d; mode rtd takes the %d pieces of %s and one more for the "
-                      "mask: leave it out, or set %d",
-                      job->model.vocab, f->vocab, dir, f->vocab + 1);
-    for (int32_t i = 0; st == NEB_OK && i < k->n_sources; i++)
-        if (intra_corpus_find(c, k->sources[i].name) < 0)
-            st = neb_fail(NEB_ERR_INVALID,
-                          "cluster %s: corpus %s has no source '%s'; 'nebula data build' printed "
-                          "those it has",
-                          k->name, dir, k->sources[i].name);
+    if (st == NEB_OK)
+        st = agent_job_corpus_fits(job, cluster, c);
     intra_corpus_close(&c);
     return st;
 }

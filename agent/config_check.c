@@ -241,7 +241,11 @@ static enum neb_status validate_rtd(const struct agent_job *j, const char *file)
                            "none: mode rtd takes federated, or synchronous for one process");
     if (j->trainable.mode != INTRA_TRAIN_FULL || j->trainable.freeze_embeddings ||
         j->init_from[0] || j->model_init[0])
-        return COMPLAIN_OF(j, file, "trainable", "mode rtd trains everything, from nothing");
+        return COMPLAIN_OF(j, file,
+                           j->model_init[0]  ? "model.init"
+                           : j->init_from[0] ? "init_from"
+                                             : "trainable",
+                           "mode rtd trains everything, from nothing; remove it");
     if (j->autos)
         return COMPLAIN_OF(j, file, "mode", "mode rtd takes auto for clusters.role alone");
     int32_t cycle =
@@ -455,6 +459,29 @@ static enum neb_status validate_eval(const struct agent_job *j, const char *file
     return NEB_OK;
 }
 
+// Parts of the model that a fragment cannot be less than, of those that learn (intra_owners_fragments()): the embedding, each layer, the
+// final norm with the output.
+static int32_t count_parts(const struct agent_job *j) {
+    switch (j->trainable.mode) {
+    case INTRA_TRAIN_FULL: return j->model.n_layers + 1 + !j->trainable.freeze_embeddings;
+    case INTRA_TRAIN_LORA: return j->model.n_layers;
+    case INTRA_TRAIN_BITFIT: return j->model.n_layers + 1;
+    case INTRA_TRAIN_LAST_LAYERS: return j->trainable.last_layers + 1;
+    }
+    return 1;
+}
+
+static enum neb_status validate_fragments(const struct agent_job *j, const char *file) {
+    int32_t parts = count_parts(j);
+    if (j->sync.scheme == AGENT_SCHEME_FEDERATED && j->mode != AGENT_MODE_RTD &&
+        j->sync.fragments > parts)
+        return COMPLAIN_OF(j, file, "sync.fragments",
+                           "%d, but what learns has %d parts (layers, embedding, output), and none "
+                           "is cut: %d or fewer",
+                           j->sync.fragments, parts, parts);
+    return NEB_OK;
+}
+
 static enum neb_status validate_sync(const struct agent_job *j, const char *file) {
     struct inter_rate_limit limit;
     if (inter_rate_limit_parse(j->rate_limit, &limit) != NEB_OK) // it said why
@@ -513,5 +540,6 @@ enum neb_status agent_job_validate(const struct agent_job *j, const char *file) 
     NEB_TRY(validate_eval(j, file));
     NEB_TRY(validate_tune(j, file));
     NEB_TRY(validate_sync(j, file));
-    return validate_trainable(j, file);
+    NEB_TRY(validate_trainable(j, file));
+    return validate_fragments(j, file);
 }

@@ -105,7 +105,7 @@ const struct config_option config_options[] = {
      "what learns and is exchanged; `trainable: full` is short for it"},
     {"trainable.rank", T_INT32, AT(trainable.lora_rank), 0, 1024, "0", NULL,
      "lora: rank of the adapters, 1 or more"},
-    {"trainable.alpha", T_FLOAT, AT(trainable.lora_alpha), 0, 1e6, "16", NULL,
+    {"trainable.alpha", T_FLOAT, AT(trainable.lora_alpha), 1e-6, 1e6, "16", NULL,
      "lora: adapters are scaled by alpha / rank"},
     {"trainable.targets", T_TARGETS, AT(trainable.lora_targets), 0, 0, "[q, v]", NULL,
      "lora: of q, k, v, o, gate, up, down"},

@@ -24,11 +24,11 @@ static void show(struct distill_run *r) {
 
 void distill_say_step(struct distill_run *r) {
     const struct agent_distill_state *x = agent_distill_state(r->side);
-    struct intra_step_stats s = *agent_distill_stats(r->side);
-    s.loss = isfinite(s.loss) ? s.loss : 0;
+    const struct intra_step_stats *s = agent_distill_stats(r->side);
     show(r);
+    worker_learned(r->w, s);
     if (x->step == 1 || x->step % r->w->job.log_every == 0)
-        worker_say_step(r->w, &s, x->train_s > 0 ? (double)x->tokens / x->train_s : 0);
+        worker_say_step(r->w, s, x->train_s > 0 ? (double)x->tokens / x->train_s : 0);
 }
 
 // ---- checkpoints ----------------------------------------------------------------------------------------------

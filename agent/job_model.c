@@ -41,6 +41,29 @@ enum neb_status agent_job_vocabulary(const struct agent_job *job, int cluster,
         job->clusters[cluster].name, intra_corpus_dir(corpus), hex, job->tokenizer_sha256);
 }
 
+enum neb_status agent_job_corpus_fits(const struct agent_job *job, int cluster,
+                                      const struct intra_corpus *corpus) {
+    const struct agent_cluster *k = &job->clusters[cluster];
+    const char *dir = intra_corpus_dir(corpus);
+    int32_t vocab = intra_corpus_vocab(corpus);
+    if (job->model.vocab && job->model.vocab < vocab)
+        return neb_fail(NEB_ERR_INVALID,
+                        "model.vocab: %d is below the %d pieces of %s; leave it out or raise it",
+                        job->model.vocab, vocab, dir);
+    if (job->mode == AGENT_MODE_RTD && job->model.vocab && job->model.vocab != vocab + 1)
+        return neb_fail(NEB_ERR_INVALID,
+                        "model.vocab: %d; mode rtd takes the %d pieces of %s and one more for the "
+                        "mask: leave it out, or set %d",
+                        job->model.vocab, vocab, dir, vocab + 1);
+    for (int32_t i = 0; i < k->n_sources; i++)
+        if (intra_corpus_find(corpus, k->sources[i].name) < 0)
+            return neb_fail(NEB_ERR_INVALID,
+                            "cluster %s: corpus %s has no source '%s'; 'nebula data build' printed "
+                            "those it has",
+                            k->name, dir, k->sources[i].name);
+    return NEB_OK;
+}
+
 static bool draws_from(const struct agent_cluster *c, const char *source) {
     if (c->witness || c->launcher == AGENT_LAUNCHER_ATTACH) // whose program may read what it likes
         return false;

@@ -11,6 +11,9 @@ struct intra_model_config agent_job_model(const struct agent_job *job,
 // That a cluster's corpus has the job's vocabulary. NEB_ERR_INVALID: another one, so that parameters of other pieces would be averaged.
 NEB_MUST_CHECK enum neb_status agent_job_vocabulary(const struct agent_job *job, int cluster,
                                                     const struct intra_corpus *corpus);
+// That a cluster's corpus has no more pieces than the job's model.vocab, and the cluster's sources. NEB_ERR_INVALID.
+NEB_MUST_CHECK enum neb_status agent_job_corpus_fits(const struct agent_job *job, int cluster,
+                                                     const struct intra_corpus *corpus);
 // Which of a source's windows are a cluster's: those that train on the source of that name in the same corpus, as the job names it, divide
 // them in its order. The job alone says so: all sites come to the same.
 struct intra_share agent_job_share(const struct agent_job *job, int cluster, const char *source);

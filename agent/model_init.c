@@ -2,7 +2,9 @@
 #include "agent/base/log.h"
 #include "agent/commands.h"
 #include "agent/init_digest.h"
+#include "agent/job_model.h"
 #include "intra/hf.h"
+#include "intra/trainer.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -93,16 +95,24 @@ static enum neb_status compare_vocabularies(const struct agent_job *job, const c
     return NEB_OK;
 }
 
-// Parameters alone are taken: with other positions or norms they are another model, which nobody sees from its loss at once. Written down it is meant.
-static enum neb_status same_positions(const struct agent_job *job) {
+// Parameters alone are taken. Where their shape is another a worker could only refuse them; with other positions or norms they are another model, which nobody sees from its loss at once. Written down it is meant.
+static enum neb_status same_model(const struct agent_job *job) {
     struct intra_ckpt *c = NULL;
     struct intra_model *m = NULL;
     if (!agent_init_is_clear(job->init_from)) // what it is instead its reader says
         return NEB_OK;
     NEB_TRY(intra_ckpt_open(job->init_from, false, &c));
     enum neb_status st = intra_hf_layout(c, &m);
+    if (st == NEB_OK) { // the vocabulary may be the corpus's
+        struct intra_model_config is =
+            agent_job_model(job, NULL, job->model.vocab ? job->model.vocab : m->c.vocab, m->c.mask);
+        st = intra_model_same_shape(c, &is);
+    }
     intra_ckpt_close(&c);
-    NEB_TRY(st);
+    if (st != NEB_OK) {
+        intra_model_destroy(&m);
+        return st;
+    }
     const struct {
         const char *key;
         float is, has;
@@ -132,7 +142,7 @@ enum neb_status agent_job_init_from(struct agent_job *job) {
     snprintf(job->init_from, sizeof job->init_from, "%s", path);
     NEB_TRY(neb_path_absolute(job->init_from, sizeof job->init_from, "init_from"));
     if (!job->model_init[0])
-        NEB_TRY(same_positions(job));
+        NEB_TRY(same_model(job));
     return job->init_sha256[0] ? NEB_OK : agent_job_init_digest(job);
 }
 
@@ -148,7 +158,11 @@ enum neb_status agent_job_model_init(struct agent_job *job, const char *file) {
                         "%s: model.init and init_from are both given; one is enough (init_from "
                         "wants the shape spelt out)",
                         file);
-    NEB_TRY(agent_checkpoint_file(NULL, job->model_init, path, sizeof path));
+    if (!neb_fs_exists(job->model_init))
+        return neb_fail(NEB_ERR_NOT_FOUND, "%s: model.init: there is no %s", file, job->model_init);
+    if (agent_checkpoint_file(NULL, job->model_init, path, sizeof path) != NEB_OK) // it said why
+        return neb_fail(NEB_ERR_INVALID, "%s: model.init: %s is no checkpoint to start from", file,
+                        job->model_init);
     NEB_TRY(neb_path_absolute(path, sizeof path, "model.init"));
     NEB_TRY_GOTO(intra_ckpt_open(path, false, &c), out);
     NEB_TRY_GOTO(intra_hf_layout(c, &m), out);

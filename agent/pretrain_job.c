@@ -74,6 +74,8 @@ static enum neb_status check_corpus(struct agent_job *job, int cluster, bool loc
                      : NEB_OK;
     NEB_TRY(intra_corpus_open(dir, false, &c));
     enum neb_status st = intra_corpus_check_tokenizer(c);
+    if (st == NEB_OK && local) // another site's may hold other sources
+        st = agent_job_corpus_fits(job, cluster, c);
     if (st == NEB_OK && job->mode == AGENT_MODE_REPLICAS && job->sync.scheme != AGENT_SCHEME_NONE)
         st = take_vocabulary(job, cluster, c, anew);
     intra_corpus_close(&c);

@@ -42,6 +42,8 @@ static void say_step(struct rtd_run *r, struct agent_rtd_side *side) {
     const struct intra_step_stats *s = agent_rtd_stats(side, &fresh);
     const struct agent_rtd_state *x = agent_rtd_state(side);
     show(r, side);
+    if (fresh)
+        worker_learned(r->w, s);
     if (fresh && (x->updates == 1 || x->updates % r->w->job.log_every == 0))
         worker_say_step(r->w, s, x->train_s > 0 ? (double)x->tokens / x->train_s : 0);
 }

@@ -184,6 +184,7 @@ static enum neb_status train_step(struct agent_worker *w) {
     w->all_tokens += (uint64_t)s.tokens;
     w->step++;
     intra_loss_add(&w->loss_first, &w->loss_last, s.loss);
+    worker_learned(w, &s);
     if (w->step / w->job.log_every != w->said_step / w->job.log_every || w->step == w->job.steps ||
         w->step == 1) { // steps between may have been left out
         worker_say_step(w, &s, (double)s.tokens / seconds);

@@ -197,6 +197,7 @@ struct agent_worker {
     int64_t step;
     uint64_t all_tokens;
     double loss_first, loss_last;
+    uint32_t idle_steps; // in a row, whose updates were skipped (intra_optim_update())
     double train_s, stall_s, sync_s;
     uint32_t left_out_rounds;               // in a row, with all links up
     double stall_told;                      // of stall_s, on lines of metrics so far
@@ -256,6 +257,8 @@ NEB_MUST_CHECK enum neb_status worker_wait_for_peers(struct agent_worker *w);
 bool worker_finished(const struct agent_worker *w);
 NEB_MUST_CHECK enum neb_status worker_params_digest(const struct agent_worker *w, char hex[33]);
 void worker_metrics(struct agent_worker *w, json_t *line); // reference is taken over
+// Of each step: a fault where many in a row have changed nothing, as their gradients are not finite. No loss in a display says so.
+void worker_learned(struct agent_worker *w, const struct intra_step_stats *s);
 // A line of metrics; what is NAN of loss, lr and grad_norm is null in it.
 void worker_say_step(struct agent_worker *w, const struct intra_step_stats *s, double tokens_per_s);
 // a line of metrics; by_source is borrowed

@@ -6,6 +6,7 @@
 #include "agent/worker.h"
 
 #include <errno.h>
+#include <math.h>
 #include <sodium.h>
 #include <string.h>
 #include <unistd.h>
@@ -28,6 +29,20 @@ void worker_say_step(struct agent_worker *w, const struct intra_step_stats *s,
                      tokens_per_s, "stall_s", w->stall_s, "train_s", w->train_s, "stalled_s",
                      w->stall_s - w->stall_told)); // since the line before
     w->stall_told = w->stall_s;
+}
+
+void worker_learned(struct agent_worker *w, const struct intra_step_stats *s) {
+    enum { FIRST = 8 }; // and then as often as doubles; a single one may be an overflow in bf16
+    char text[256];
+    w->idle_steps = isfinite(s->update.grad_norm) ? 0 : w->idle_steps + 1;
+    if (w->idle_steps < FIRST || w->idle_steps & (w->idle_steps - 1))
+        return;
+    snprintf(text, sizeof text,
+             "%u steps in a row have learned nothing: their gradients are not finite. Training has "
+             "diverged: begin anew with a lower optim.lr or weight_decay, or with optim.clip",
+             w->idle_steps);
+    neb_warn("%s", text);
+    worker_metrics(w, json_pack("{s:s,s:s}", "kind", "fault", "text", text));
 }
 
 void worker_say_eval(struct agent_worker *w, double loss, json_t *by_source) {

@@ -41,21 +41,25 @@ void intra_owners_deal(const uint64_t *elements, const int32_t *fragment, int32_
 void intra_owners_fragments(const uint64_t *elements, const int32_t *layer, int32_t n,
                             int32_t layers, int32_t fragments, int32_t *fragment) {
     uint64_t *of_layer = calloc((size_t)layers + 2, sizeof *of_layer), sum = 0, total = 0;
-    int32_t f = 0;
-    bool used = false; // something is in fragment f
+    int32_t f = 0, left = 0; // layers that are still to come, this one included, and hold something
+    bool used = false;       // something is in fragment f
     NEB_ASSERT(of_layer);
     for (int32_t i = 0; i < n; i++) {
+        left += !of_layer[layer[i] + 1];
         of_layer[layer[i] + 1] += elements[i];
         total += elements[i];
     }
     for (int32_t l = 0; l < layers + 2; l++) {
-        // Move on when this layer's middle lies beyond the fragment's share, and never leave a fragment empty.
-        while (f + 1 < fragments && used &&
-               (sum + of_layer[l] / 2) * (uint64_t)fragments >= total * (uint64_t)(f + 1)) {
+        // Move on when this layer's middle lies beyond the fragment's share, or when each fragment
+        // that is left needs one of the layers that are left: none is empty that need not be.
+        if (f + 1 < fragments && used && of_layer[l] &&
+            (left < fragments - f ||
+             (sum + of_layer[l] / 2) * (uint64_t)fragments >= total * (uint64_t)(f + 1))) {
             f++;
             used = false;
         }
         used = used || of_layer[l] > 0;
+        left -= of_layer[l] > 0;
         sum += of_layer[l];
         of_layer[l] = (uint64_t)f;
     }

@@ -20,7 +20,7 @@ void intra_owners_deal(const uint64_t *elements, const int32_t *fragment, int32_
                        uint64_t *load, int32_t *owner);
 
 // Fragment of each unit: whole layers in order, balanced by size. layer: (n) of the units' tensors (intra_tensor), of `layers`. The embedding goes with
-// the first fragment, final norm and output with the last; adapters travel with their layer.
+// the first fragment, final norm and output with the last; adapters travel with their layer. With no more fragments than of these learn, none is empty.
 void intra_owners_fragments(const uint64_t *elements, const int32_t *layer, int32_t n,
                             int32_t layers, int32_t fragments, int32_t *fragment);
 

@@ -130,6 +130,9 @@ NEB_MUST_CHECK enum neb_status intra_model_load(const struct intra_ckpt *c,
 // Of names, shapes and bytes of the parameters that a checkpoint holds, and of nothing else in it (moments, cursors). NEB_ERR_NOT_FOUND: no model.
 NEB_MUST_CHECK enum neb_status intra_model_params_digest(const struct intra_ckpt *c,
                                                          uint8_t out[NEB_SHA256_BYTES]);
+// That a checkpoint holds a model of this shape. NEB_ERR_INVALID: of another (which key, both values).
+NEB_MUST_CHECK enum neb_status intra_model_same_shape(const struct intra_ckpt *c,
+                                                      const struct intra_model_config *is);
 // Copies the parameters into m; adapters that the checkpoint lacks keep their initial values. NEB_ERR_INVALID when the
 // checkpoint holds another model (which key, both values), adapters that m has no place for, or adapters of another alpha;
 // another rope_theta, norm_eps or mask warns.

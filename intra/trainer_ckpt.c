@@ -380,6 +380,14 @@ enum neb_status intra_trainer_save(const struct intra_trainer *t, struct intra_c
     return save_rest(t, w, t->optim->m, t->optim->v, t->input_counts, t->target_counts);
 }
 
+enum neb_status intra_model_same_shape(const struct intra_ckpt *c,
+                                       const struct intra_model_config *is) {
+    struct intra_model_config was;
+    struct intra_trainable t;
+    NEB_TRY(read_config(c, &was, &t));
+    return same_model(c, &was, is);
+}
+
 enum neb_status trainer_same_run(const struct intra_trainer *t, const struct intra_ckpt *c) {
     const struct intra_trainable *is = &t->model->trainable;
     struct intra_model_config mc;

@@ -41,8 +41,21 @@ mv "$T/written.yaml" "$T/job.yaml"
 expect unknown-key 2 "unknown key \(did you mean 'sync.interval'\?\)" --set sync.intervall=3
 expect bad-wan 2 '.--wan: "nonsense" is not RATE:DELAY' --wan nonsense
 mkdir -p "$T/other" && cp -r "$T/corpus/." "$T/other/" && sed -i 's/"gpl"/"gnu"/' "$T/other/corpus.json"
-expect other-source 1 'has no source "gpl"' --set data.corpus="$T/other"
-expect other-source 0 'e2e \(replicas\)' --steps 5 # a run that has made no step is none: its folder is free
+expect other-source 2 "cluster alpha: corpus $T/other has no source 'gpl'" --set data.corpus="$T/other"
+expect other-vocabulary 2 'model.vocab: 100 is below the 512 pieces' --set model.vocab=100
+expect other-parts 2 'sync.fragments: 5, but what learns has 4 parts' --set sync.fragments=5
+[[ ! -e $T/other-source && ! -e $T/other-vocabulary && ! -e $T/other-parts ]] || fail "a run that did not begin left a folder"
+other_shape='holds another model: its model.d_ff is 128, the job.s is 64'
+expect other-shape 2 "$other_shape" --set init_from="$T/own-corpora/checkpoint" --set model.d_ff=64
+"$nebula" check "$T/job.yaml" --set init_from="$T/own-corpora/checkpoint" --set model.d_ff=64 >"$T/shape.log" 2>&1 && fail "check: a model of another shape"
+grep -q "$other_shape" "$T/shape.log" || fail "check: $(cat "$T/shape.log")"
+sed -i 's/{name: \(alpha\|beta\),/{name: \1, outer_state: device,/' "$T/job.yaml"
+CUDA_VISIBLE_DEVICES='' expect no-step 1 'outer_state' # which no check can tell: no GPU
+sed -i 's/ outer_state: device,//' "$T/job.yaml"
+expect no-step 0 'e2e \(replicas\)' --steps 5 # a run that has made no step is none: its folder is free
+# Training that has diverged says so: what it ends with may look like a loss.
+expect diverged 0 '(alpha|beta): 16 steps in a row have learned nothing: their gradients are not finite' --set optim.lr=10 --set optim.weight_decay=10 --set optim.warmup=0 --steps 40
+grep -q '"kind":"fault".*"text":"8 steps in a row have learned nothing' "$T/diverged/metrics.jsonl" || fail "no fault of a run that has diverged"
 mkdir "$T/no-agent" && touch "$T/no-agent/mine"
 for out in no-agent no-agent-2; do
     timeout 20 "$nebula" pretrain "$T/job.yaml" --home "$T/nowhere" --out "$T/$out" >"$T/none.log" 2>&1 && fail "a run without an agent"
@@ -56,6 +69,8 @@ grep -q "socket path longer than 107 bytes: $long/clusters/alpha/agent.sock; cho
 ln -s loop "$T/loop"
 expect no-way 1 'Too many levels of symbolic links' --set data.corpus="$T/loop" # not: there is no such corpus
 printf 'not a checkpoint' >"$T/garbage.ckpt"
+expect no-model 1 "job.yaml: model.init: there is no $T/nowhere" --set model.init="$T/nowhere"
+expect bad-model 2 "job.yaml: model.init: $T/mute is no checkpoint to start from" --set model.init="$T/mute"
 expect bad-init 1 'garbage.ckpt: no checkpoint header' --set init_from="$T/garbage.ckpt"
 
 # A disk that fills up while a checkpoint is written: the error names it, and the run can go on once there is room.

@@ -464,7 +464,7 @@ static void test_auto(void **state) {
         "job: j\nsteps: 100\nrecompute: auto\n"
         "model: {vocab: 96, n_layers: 2, d_model: 32, n_heads: 4, d_ff: 80}\n"
         "data: {corpus: c, seq_len: 16, batch: auto, accumulate: 8}\noptim: {lr: 1e-3}\n"
-        "sync: {interval: auto, overlap: auto, codec: auto, fragments: 40, link: 10mbit:50ms}\n"
+        "sync: {interval: auto, overlap: auto, codec: auto, fragments: 4, link: 10mbit:50ms}\n"
         "clusters: [{name: a, mesh: auto}, {name: b},\n"
         "  {name: c, ranks: 8, mesh: auto, launcher: slurm}]\n";
     static struct agent_job j, back;

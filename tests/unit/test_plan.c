@@ -2,6 +2,8 @@
 #include "agent/base/log.h"
 #include "agent/plan.h"
 #include "agent/update_size.h"
+#include "intra/owners.h"
+#include "intra/trainer.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,6 +18,11 @@ static const char base[] =
     "data: {corpus: c, seq_len: 16, batch: 4, accumulate: 2}\n"
     "optim: {lr: 1e-3}\nclusters: [{name: a}, {name: b}]\n";
 
+static void keep(void *user, enum neb_log_level level, const char *text) {
+    (void)level;
+    snprintf(user, 512, "%s", text);
+}
+
 static struct agent_job job_with(const char *const *sets) {
     struct agent_job j;
     assert_int_equal(agent_job_parse(base, strlen(base), "job.yaml", &j), NEB_OK);
@@ -25,30 +32,37 @@ static struct agent_job job_with(const char *const *sets) {
     return j;
 }
 
+// What learns, in every way.
+static const char *const learning[][6] = {
+    {NULL},
+    {"model.tied=false", NULL},
+    {"model.qkv_bias=true", "model.n_kv_heads=0", NULL},
+    {"model.head_dim=16", "trainable.freeze=[embeddings]", NULL},
+    {"model.tied=false", "trainable.freeze=[embeddings]", NULL},
+    {"trainable=lora", "trainable.rank=4", "trainable.targets=[q,v,down]", NULL},
+    {"trainable=lora", "trainable.rank=2", "trainable.targets=[k,o,gate,up]", "model.tied=false",
+     NULL},
+    {"trainable=bitfit", "model.qkv_bias=true", NULL},
+    {"trainable=last_layers", "trainable.n=2", NULL},
+    {"trainable=last_layers", "trainable.n=3", "model.tied=false", "model.qkv_bias=true", NULL},
+};
+
+static struct intra_model_config model_of(const struct agent_job *j) {
+    struct intra_model_config c = j->model;
+    c.head_dim = c.head_dim ? c.head_dim : c.d_model / c.n_heads;
+    c.n_kv_heads = c.n_kv_heads ? c.n_kv_heads : c.n_heads;
+    c.max_seq = j->seq_len;
+    return c;
+}
+
 static void test_counts(void **state) {
     (void)state;
-    static const char *const cases[][6] = {
-        {NULL},
-        {"model.tied=false", NULL},
-        {"model.qkv_bias=true", "model.n_kv_heads=0", NULL},
-        {"model.head_dim=16", "trainable.freeze=[embeddings]", NULL},
-        {"model.tied=false", "trainable.freeze=[embeddings]", NULL},
-        {"trainable=lora", "trainable.rank=4", "trainable.targets=[q,v,down]", NULL},
-        {"trainable=lora", "trainable.rank=2", "trainable.targets=[k,o,gate,up]",
-         "model.tied=false", NULL},
-        {"trainable=bitfit", "model.qkv_bias=true", NULL},
-        {"trainable=last_layers", "trainable.n=2", NULL},
-        {"trainable=last_layers", "trainable.n=3", "model.tied=false", "model.qkv_bias=true", NULL},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        struct agent_job j = job_with(cases[i]);
+    for (size_t i = 0; i < sizeof learning / sizeof learning[0]; i++) {
+        struct agent_job j = job_with(learning[i]);
         struct agent_plan p;
         struct intra_model *m;
         assert_int_equal(agent_job_plan(&j, 0, &p), NEB_OK);
-        struct intra_model_config c = j.model;
-        c.head_dim = c.head_dim ? c.head_dim : c.d_model / c.n_heads;
-        c.n_kv_heads = c.n_kv_heads ? c.n_kv_heads : c.n_heads;
-        c.max_seq = j.seq_len;
+        struct intra_model_config c = model_of(&j);
         assert_int_equal(intra_model_create(&c, &j.trainable, 1, &m), NEB_OK);
         int64_t params = 0;
         for (int32_t k = 0; k < m->n_tensors; k++)
@@ -56,6 +70,53 @@ static void test_counts(void **state) {
         assert_int_equal(p.params, params);
         assert_int_equal(p.trainable, m->n_trainable);
         intra_model_destroy(&m);
+    }
+}
+
+// As many fragments as the model has parts that learn: none of them is empty, whatever is large; and one more is refused.
+static void fragments_fill(const char *const *sets, const char *vocab, const char *layers) {
+    enum { MANY = 64 };
+    struct agent_job j = job_with(sets);
+    struct intra_model *m;
+    struct intra_unit *units;
+    uint64_t elements[MANY], parts = 0, used = 0;
+    int32_t n, layer[MANY], fragment[MANY];
+    char said[512] = "", text[64];
+    assert_int_equal(agent_job_set(&j, vocab), NEB_OK);
+    assert_int_equal(agent_job_set(&j, layers), NEB_OK);
+    struct intra_model_config c = model_of(&j);
+    assert_int_equal(intra_model_layout(&c, &j.trainable, &m), NEB_OK);
+    assert_int_equal(intra_units(m, &units, &n), NEB_OK);
+    assert_in_range(n, 1, MANY);
+    for (int32_t i = 0; i < n; i++) {
+        elements[i] = (uint64_t)units[i].rows * (uint64_t)units[i].cols;
+        layer[i] = units[i].tensor->layer;
+        parts |= 1ull << (layer[i] + 1);
+    }
+    j.sync.fragments = __builtin_popcountll(parts);
+    assert_int_equal(agent_job_validate(&j, "job.yaml"), NEB_OK);
+    intra_owners_fragments(elements, layer, n, c.n_layers, j.sync.fragments, fragment);
+    for (int32_t i = 0; i < n; i++) {
+        assert_true(!i || fragment[i] == fragment[i - 1] || fragment[i] == fragment[i - 1] + 1);
+        used |= 1ull << fragment[i];
+    }
+    assert_int_equal(used, (1ull << j.sync.fragments) - 1);
+    snprintf(text, sizeof text, "sync.fragments: %d, but what learns has %d parts",
+             j.sync.fragments + 1, j.sync.fragments);
+    j.sync.fragments++;
+    neb_log_set_sink(keep, said);
+    assert_int_equal(agent_job_validate(&j, "job.yaml"), NEB_ERR_INVALID);
+    neb_log_set_sink(NULL, NULL);
+    assert_non_null(strstr(said, text));
+    free(units);
+    intra_model_destroy(&m);
+}
+
+static void test_fragments(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof learning / sizeof learning[0]; i++) {
+        fragments_fill(learning[i], "model.vocab=2", "model.n_layers=4");
+        fragments_fill(learning[i], "model.vocab=2000", "model.n_layers=3");
     }
 }
 
@@ -131,11 +192,6 @@ static void test_who_is_sent_to(void **state) {
     assert_true(p.bytes == two.bytes * 2 && p.label_bytes == 0);
 }
 
-static void keep(void *user, enum neb_log_level level, const char *text) {
-    (void)level;
-    snprintf(user, 512, "%s", text);
-}
-
 // 7B parameters, a tensor of 131072 x 4096: what can be sent, and what is said where it cannot.
 static void test_updates_that_fit(void **state) {
     (void)state;
@@ -153,8 +209,8 @@ static void test_updates_that_fit(void **state) {
     char said[512];
     neb_log_set_sink(keep, said);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct agent_job j =
-            job_with((const char *const[]){cases[i].codec, cases[i].fragments, NULL});
+        struct agent_job j = job_with(
+            (const char *const[]){cases[i].codec, cases[i].fragments, "model.n_layers=8", NULL});
         uint64_t largest = 7ull * BILLION / (uint64_t)j.sync.fragments;
         said[0] = 0;
         enum neb_status st = agent_update_fits(&j, largest, 500, 131072ull * 4096);
@@ -162,8 +218,8 @@ static void test_updates_that_fit(void **state) {
         if (cases[i].says && !strstr(said, cases[i].says))
             fail_msg("%s, %s: %s", cases[i].codec, cases[i].fragments, said);
     }
-    struct agent_job j = job_with(
-        (const char *const[]){"sync.codec=fp32", "sync.interval=80", "sync.fragments=64", NULL});
+    struct agent_job j = job_with((const char *const[]){
+        "sync.codec=fp32", "sync.interval=80", "sync.fragments=64", "model.n_layers=62", NULL});
     assert_int_equal(agent_update_fits(&j, 1100000000, 80, 1100000000), NEB_ERR_LIMIT);
     assert_non_null(strstr(said, "a tensor is not cut"));
     neb_log_set_sink(NULL, NULL);
@@ -178,8 +234,9 @@ static void test_updates_that_fit(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_counts), cmocka_unit_test(test_bytes),
-                                       cmocka_unit_test(test_who_is_sent_to),
-                                       cmocka_unit_test(test_updates_that_fit)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_counts), cmocka_unit_test(test_fragments),
+        cmocka_unit_test(test_bytes), cmocka_unit_test(test_who_is_sent_to),
+        cmocka_unit_test(test_updates_that_fit)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
