@@ -9,6 +9,7 @@
 #include "agent/report.h"
 #include "agent/rtd_summary.h"
 
+#include <stdio.h>
 #include <string.h>
 
 // A count in another site's report: what is no number, or absurd, is 0. (A NaN cast to an integer is undefined.)
@@ -84,6 +85,13 @@ static enum neb_status export_models(const struct run *r) {
     return agent_export_models(&r->job, r->id, dirs, r->out);
 }
 
+// Errors of what a cluster is configured to do name it themselves.
+static void say_error(const char *cluster, const char *error) {
+    char named[AGENT_NAME_MAX + 16];
+    int n = snprintf(named, sizeof named, "cluster %s: ", cluster);
+    neb_log(NEB_LOG_ERROR, "%s%s", strncmp(error, named, (size_t)n) ? named : "", error);
+}
+
 int pretrain_finish(struct run *r) {
     char dir[NEB_PATH_MAX];
     struct agent_summary s;
@@ -91,7 +99,7 @@ int pretrain_finish(struct run *r) {
     for (int i = 0; i < r->expected; i++) {
         const char *error = json_string_value(json_object_get(r->reports[i], "error"));
         if (error)
-            neb_log(NEB_LOG_ERROR, "cluster %s: %s", r->job.clusters[i].name, error);
+            say_error(r->job.clusters[i].name, error);
         failed += error != NULL;
         stopped += json_is_true(json_object_get(r->reports[i], "stopped"));
         missing += !r->reports[i] && !(r->gone >> i & 1);
