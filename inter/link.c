@@ -217,7 +217,7 @@ static neb_ns limit_over(const struct inter_link *l) {
 static void peer_dialing(struct inter_link *l, struct peer *p, neb_ns now) {
     struct set *d = &p->s[DIALED], *a = &p->s[ACCEPTED];
     bool may = p->member.endpoint[0] && p->member.connect != SEC_CONNECT_IN;
-    if (!d->session && may && !a->up && now >= p->dial_at)
+    if (!d->session && may && !a->up && now >= p->dial_at && link_peer_find(p, now))
         link_set_dial(l, p);
     if (!d->session || !a->up || link_prefers_dialed(l, p))
         return;
@@ -440,8 +440,10 @@ void inter_link_destroy(struct inter_link **lp) {
     if (!l)
         return;
     l->handler = NULL;
-    for (uint32_t i = 0; i < l->n_peers; i++)
+    for (uint32_t i = 0; i < l->n_peers; i++) {
         link_peer_close(l, &l->peers[i]);
+        inter_lookup_destroy(&l->peers[i].lookup);
+    }
     link_guard_end(l);
     inter_monitor_close(l->router_mon, l->router);
     if (l->router)

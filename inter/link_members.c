@@ -71,7 +71,10 @@ static bool reload_member(struct inter_link *l, const struct sec_member *x, bool
         link_peer_close(l, p);
     }
     p->revoked = false;
+    bool moved = strcmp(p->member.endpoint, x->endpoint) != 0;
     p->member = *x;
+    if (moved)
+        link_peer_moved(l, p);
     return true;
 }
 
