@@ -270,6 +270,7 @@ enum neb_status inter_link_process(struct inter_link *l, inter_link_handler *han
         }
         peer_recycle(l, p, now);
         peer_dialing(l, p, now);
+        link_twins_look(p, now);
         peer_stripes(l, p, now);
         link_tell_lost(l, p);
     }
@@ -362,6 +363,7 @@ enum neb_status inter_link_stats(struct inter_link *l, uint32_t peer,
                                      .recycled = p->recycled,
                                      .refused = p->refused,
                                      .dropped = p->dropped,
+                                     .twins = p->twins.minutes,
                                      .held = p->held,
                                      .cut = p->cut};
     inter_tcp_congestion(s ? s->c[0].fd : -1, out->congestion);

@@ -59,6 +59,10 @@
 #define LOOKUP_WAIT     (2 * NEB_S) // for a name, where an address is known from before
 #define LOOKUP_AGAIN    (5 * NEB_S) // a name that has no address
 #define DUPLICATE_GRACE (5 * NEB_S)
+#define TWINS_SPAN                                                                                 \
+    (60 * NEB_S) // so many living sets displaced in it, or two side by side for so long
+#define TWINS_DISPLACED 5
+#define TWINS_BESIDE    (30 * NEB_S)
 #define RECYCLE         (3600 * NEB_S) // CURVE never rekeys: connections this old are replaced
 #define DRAIN_MIN       (2 * NEB_S)    // of a recycled set, from when its successor came up
 #define DRAIN_MAX       (60 * NEB_S)
@@ -128,6 +132,13 @@ struct peer {
     neb_ns looked_up;             // when it began
     uint32_t tried;               // of these addresses, one after the other, since it was up
     bool nowhere;                 // its name has no address, and that was said
+    struct {
+        uint32_t displaced; // sets that lived, by another one that the peer dialled
+        neb_ns since;       // the first of them
+        neb_ns beside;      // since when both sides' sets are up; 0: they are not
+        neb_ns said;
+        uint64_t minutes;
+    } twins;                      // two agents with its keys
     struct neb_bucket sessions;   // that it began
     struct inter_stripes stripes; // this side sends on the first of them
     uint32_t asked, told;         // connections that the peer wants; that it was asked for
@@ -170,6 +181,10 @@ struct inter_link {
     void *user;
     struct peer peers[SEC_MEMBERS_MAX];
 };
+
+// link_members.c: a set of the peer's that lived gave way to another one that it dialled; the look once a pass
+void link_twins_displaced(struct peer *p, neb_ns now);
+void link_twins_look(struct peer *p, neb_ns now);
 
 // link_open.c
 void link_conn_dial(struct inter_link *l, struct peer *p, uint32_t index);

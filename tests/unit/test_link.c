@@ -427,6 +427,32 @@ static void test_moved(void **state) {
     close_pair(&a, &b);
 }
 
+// A HOME that was copied: two agents dial with the same keys. The third one says so. It does not of one that is restarted again and again.
+static void test_twins(void **state) {
+    (void)state;
+    struct inter_link_stats st;
+    struct site a, b, copy;
+    pair_up(&a, &b);
+    struct sec_members m = list;
+    endpoint(&m, 1, inter_link_port(b.l));
+    for (unsigned i = 0; i < 6; i++) {
+        inter_link_destroy(&a.l);
+        a = open_site(0, &m, 1, NULL);
+        UNTIL(&a, &b, a.up == 1 && b.up == i + 2, 20);
+    }
+    assert_int_equal(inter_link_stats(b.l, b.peer, &st), NEB_OK);
+    assert_int_equal(st.twins, 0);
+    copy = open_site(0, &m, 1, NULL);
+    for (neb_ns end = neb_now() + 30 * NEB_S; neb_now() < end && !st.twins;) {
+        step(&a, &b);
+        step(&copy, NULL);
+        assert_int_equal(inter_link_stats(b.l, b.peer, &st), NEB_OK);
+    }
+    assert_int_equal(st.twins, 1);
+    inter_link_destroy(&copy.l);
+    close_pair(&a, &b);
+}
+
 // One link, and whether it took its path for a fast one: of a machine that is busy elsewhere it may not, and has few connections then.
 static bool first_number(const char *congestion) {
     struct site s[2];
@@ -506,14 +532,23 @@ static void test_descriptors(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_descriptors),  cmocka_unit_test(test_idle),
-        cmocka_unit_test(test_limits),       cmocka_unit_test(test_restart),
-        cmocka_unit_test(test_both_dial),    cmocka_unit_test(test_uses_few),
-        cmocka_unit_test(test_way_lost),     cmocka_unit_test(test_rotated),
-        cmocka_unit_test(test_joined),       cmocka_unit_test(test_revoked),
-        cmocka_unit_test(test_back_soon),    cmocka_unit_test(test_name_silent),
-        cmocka_unit_test(test_name_moves),   cmocka_unit_test(test_moved),
-        cmocka_unit_test(test_first_number), cmocka_unit_test(test_recycle_while_broken),
+        cmocka_unit_test(test_descriptors),
+        cmocka_unit_test(test_idle),
+        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_restart),
+        cmocka_unit_test(test_both_dial),
+        cmocka_unit_test(test_uses_few),
+        cmocka_unit_test(test_way_lost),
+        cmocka_unit_test(test_rotated),
+        cmocka_unit_test(test_joined),
+        cmocka_unit_test(test_revoked),
+        cmocka_unit_test(test_back_soon),
+        cmocka_unit_test(test_name_silent),
+        cmocka_unit_test(test_name_moves),
+        cmocka_unit_test(test_moved),
+        cmocka_unit_test(test_twins),
+        cmocka_unit_test(test_first_number),
+        cmocka_unit_test(test_recycle_while_broken),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
