@@ -20,7 +20,10 @@ struct inter_lookup {
     atomic_int holders; // who asked, and the thread
 };
 
-bool inter_lookup_needed(const char *endpoint) { return !sec_source_of_endpoint(endpoint); }
+// What is no HOST:PORT, and stands on no list, is ZeroMQ's to judge: a test says there from which address to dial.
+bool inter_lookup_needed(const char *endpoint) {
+    return sec_endpoint_valid(endpoint) && !sec_source_of_endpoint(endpoint);
+}
 
 static void let_go(struct inter_lookup *k) {
     if (atomic_fetch_sub(&k->holders, 1) != 1)
