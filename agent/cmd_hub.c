@@ -237,7 +237,7 @@ int cmd_init(int argc, char **argv) {
     return agent_exit_of_input(init(&o));
 }
 
-// ---- invite, revoke, promote -------------------------------------------------------------------
+// ---- invite, revoke, move, promote -------------------------------------------------------------------
 
 static enum neb_status hub_open(const char *home_given, struct sec_hub **out) {
     char home[NEB_PATH_MAX];
@@ -316,6 +316,20 @@ static enum neb_status revoke_member(const struct options *o) {
     return st;
 }
 
+static enum neb_status move(const struct options *o) {
+    struct sec_hub *h = NULL;
+    if (!o->link)
+        return neb_fail(NEB_ERR_INVALID, "move needs --link HOST:PORT, or --link - for a site that "
+                                         "only dials");
+    NEB_TRY(hub_open(o->common.home, &h));
+    enum neb_status st = sec_hub_move(h, o->common.arg, strcmp(o->link, "-") ? o->link : "");
+    if (st == NEB_OK)
+        printf("%s: %s: member list version %llu\n", o->common.arg,
+               strcmp(o->link, "-") ? o->link : "dials", (unsigned long long)h->fed->list.version);
+    sec_hub_destroy(&h);
+    return st;
+}
+
 static enum neb_status promote(const struct options *o) {
     struct sec_hub *h = NULL;
     NEB_TRY(hub_open(o->common.home, &h));
@@ -339,6 +353,25 @@ int cmd_revoke(int argc, char **argv) {
             "two voters only, nebula promote LOST instead keeps the job running; LOST then "
             "stays on the list until the job is done."};
     return run(argc, argv, &argp, revoke_member);
+}
+
+int cmd_move(int argc, char **argv) {
+    static const struct argp_option table[] = {
+        HOME_OPTIONS,
+        {"link", KEY_LINK, "HOST:PORT", 0, "where other agents reach it now; -: nowhere, it dials",
+         0},
+        {0}};
+    static const struct argp argp = {
+        .options = table,
+        .parser = parse_option,
+        .args_doc = "NAME",
+        .doc =
+            "Gives a member, or this hub, another address on the list. Keys, votes and jobs stay."
+            "\vAgents take it while jobs run, and dial there when the present link breaks. The "
+            "member's own agent is started with the --listen that fits. Members whose only link "
+            "was to a hub that moved get the list with nebula members --fetch HOST:PORT, of its "
+            "new enrolment endpoint."};
+    return run(argc, argv, &argp, move);
 }
 
 int cmd_promote(int argc, char **argv) {

@@ -44,6 +44,11 @@ static void print_peer(FILE *f, const json_t *o) {
             agent_human_bytes(real(o, "sent_bytes"), sent, sizeof sent));
     if (real(o, "refused") > 0)
         fprintf(f, "  refused: %.0f messages\n", real(o, "refused"));
+    if (real(o, "twins") > 0)
+        fprintf(f,
+                "  dialled while its links lived, in %.0f minutes: two agents with its keys, or a "
+                "line that resets connections\n",
+                real(o, "twins"));
 }
 
 // One that the ledger has and that does not run.

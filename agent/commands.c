@@ -33,6 +33,7 @@ const struct agent_command agent_commands[] = {
     {"join", "join a federation with a token", cmd_join, true},
     {"members", "show the signed member list", cmd_members, true},
     {"revoke", "take a member off the list", cmd_revoke, true},
+    {"move", "give a member another address", cmd_move, true},
     {"rotate", "give this member new keys", cmd_rotate, true},
     {"seal", "make the key that seals what lies on disk; open what it sealed", cmd_seal, true},
     {"promote", "go on without the lost one of two voters", cmd_promote, true},

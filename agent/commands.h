@@ -63,6 +63,7 @@ int cmd_join(int argc, char **argv);
 int cmd_members(int argc, char **argv);
 int cmd_revoke(int argc, char **argv);
 int cmd_rotate(int argc, char **argv);
+int cmd_move(int argc, char **argv);
 int cmd_promote(int argc, char **argv);
 int cmd_doctor(int argc, char **argv);
 int cmd_seal(int argc, char **argv);

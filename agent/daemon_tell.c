@@ -58,8 +58,9 @@ void daemon_say_quiet(struct daemon *d) {
             neb_warn("%llu %s", (unsigned long long)n, texts[i]);
     for (uint32_t i = 0; i < d->members.n; i++)
         if ((n = agent_quiet_due(&d->links[i], neb_now())))
-            neb_warn("link to %s came or went %llu more times; it is %s", d->members.m[i].pub.name,
-                     (unsigned long long)n, d->up[i] ? "up" : "down");
+            neb_warn("link to %s came or went %llu more times; it is %s. Where that is not the "
+                     "line: does a copy of this HOME run elsewhere, with the same keys?",
+                     d->members.m[i].pub.name, (unsigned long long)n, d->up[i] ? "up" : "down");
     for (enum inter_fault f = 0; f < INTER_FAULTS; f++)
         if ((n = agent_quiet_due(&d->said_faults[f], neb_now())))
             neb_warn("%llu more of the kind \"%s\" since it was last said", (unsigned long long)n,
@@ -462,10 +463,11 @@ json_t *daemon_status(struct daemon *d) {
         json_array_append_new(
             peers,
             json_pack(
-                "{s:f,s:f,s:I,s:I,s:s,s:s,s:b,s:o,s:f,s:f,s:I,s:I,s:I,s:I,s:s,s:f,s:I,s:I,s:I}",
+                "{s:f,s:f,s:I,s:I,s:I,s:s,s:s,s:b,s:o,s:f,s:f,s:I,s:I,s:I,s:I,s:s,s:f,s:I,s:I,s:I}",
                 "tx_bps", rate.tx_bps, "rx_bps", rate.rx_bps, "refused", (json_int_t)s.link.refused,
-                "connects", (json_int_t)s.link.connects, "name", d->members.m[i].pub.name,
-                "endpoint", d->members.m[i].endpoint, "up", d->up[i], "since_s",
+                "connects", (json_int_t)s.link.connects, "twins", (json_int_t)s.link.twins, "name",
+                d->members.m[i].pub.name, "endpoint", d->members.m[i].endpoint, "up", d->up[i],
+                "since_s",
                 s.link.since ? json_real(neb_seconds(neb_now() - s.link.since)) : json_null(),
                 "rtt_ms", neb_seconds(s.link.rtt) * 1e3, "goodput_bps", s.path.goodput_bps,
                 "sent_bytes", (json_int_t)s.link.sent_bytes, "recv_bytes",

@@ -85,6 +85,20 @@ void doctor_buffers(struct doctor *d, int64_t recv_max, int64_t send_max,
                share / 1048576, p == path ? "the measured path" : "1 Gbit/s over 100 ms");
 }
 
+// Beats are small and pass, so such a link comes up, breaks off under each update, and comes up again.
+void doctor_mtu(struct doctor *d, const char *setting) {
+    bool off = !strcmp(setting, "0");
+    doctor_add(d, "path MTU", off ? DOCTOR_WARN : DOCTOR_OK,
+               off ? "where a tunnel on the way takes smaller packets and nobody says so, links "
+                     "come up and no update passes; at both ends, as root: sysctl -w "
+                     "net.ipv4.tcp_mtu_probing=1"
+                   : "",
+               "%s",
+               off        ? "the kernel relies on ICMP, which firewalls drop"
+               : *setting ? "the kernel finds out what passes"
+                          : "net.ipv4.tcp_mtu_probing cannot be read");
+}
+
 void doctor_files(struct doctor *d, int64_t limit, int peers) {
     const int64_t need = INTER_DESCRIPTORS_OWN +
                          (int64_t)(peers > 0 ? peers : 1) * INTER_DESCRIPTORS_PEER +
@@ -258,6 +272,8 @@ void doctor_machine(struct doctor *d, const char *home, int peers, int64_t need_
     doctor_congestion(d, text, inter_tcp_may_use("bbr"));
     doctor_buffers(d, third_number("/proc/sys/net/ipv4/tcp_rmem"),
                    third_number("/proc/sys/net/ipv4/tcp_wmem"), path);
+    read_text("/proc/sys/net/ipv4/tcp_mtu_probing", text, sizeof text);
+    doctor_mtu(d, text);
     doctor_files(d, getrlimit(RLIMIT_NOFILE, &files) == 0 ? (int64_t)agent_descriptors(&files) : -1,
                  peers);
     doctor_disk(d, home, statvfs(home, &disk) == 0 ? (int64_t)(disk.f_bavail * disk.f_frsize) : -1,

@@ -34,6 +34,8 @@ void doctor_congestion(struct doctor *d, const char *system, bool may_bbr);
 // shared by all that bulk travels on (inter/stripes.h).
 void doctor_buffers(struct doctor *d, int64_t recv_max, int64_t send_max,
                     const struct doctor_path *path);
+// setting: net.ipv4.tcp_mtu_probing, "": it cannot be read.
+void doctor_mtu(struct doctor *d, const char *setting);
 // Open files that the process may have, against what links to so many peers take.
 void doctor_files(struct doctor *d, int64_t limit, int peers);
 void doctor_disk(struct doctor *d, const char *dir, int64_t free_bytes, int64_t need_bytes);

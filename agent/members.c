@@ -175,7 +175,7 @@ static void compare(struct agent_members *m, const struct sec_memberlist *before
 // Its version rises with each nebula peer. One that cannot be read, is older, or lacks this node leaves the present one in use.
 static void reload_pair(struct agent_members *m, struct agent_members_change *out) {
     struct sec_members l;
-    int added = 0, removed = 0;
+    int added = 0, removed = 0, moved = 0;
     enum neb_status st = sec_members_load(m->pair, m->list.version, &l);
     if (st != NEB_OK || !holds(&l, sec_identity_public(m->identity))) {
         neb_warn("%s: version %llu stays in use%s", m->pair, (unsigned long long)m->list.version,
@@ -185,15 +185,18 @@ static void reload_pair(struct agent_members *m, struct agent_members_change *ou
     }
     if (l.version == m->list.version)
         return;
-    for (uint32_t i = 0; i < l.n; i++)
+    for (uint32_t i = 0; i < l.n; i++) {
+        const struct sec_member *was = sec_members_by_curve(&m->list, l.m[i].pub.curve);
         added += !holds(&m->list, &l.m[i].pub);
+        moved += was && strcmp(was->endpoint, l.m[i].endpoint) != 0;
+    }
     for (uint32_t i = 0; i < m->list.n; i++)
         removed += !holds(&l, &m->list.m[i].pub);
     m->list = l;
     out->changed = true;
     out->revoked = removed > 0;
-    neb_info("members.json, version %llu: %d added, %d removed", (unsigned long long)l.version,
-             added, removed);
+    neb_info("members.json, version %llu: %d added, %d removed, %d with another address",
+             (unsigned long long)l.version, added, removed, moved);
 }
 
 void agent_members_reload(struct agent_members *m, struct agent_members_change *out) {

@@ -217,7 +217,7 @@ static neb_ns limit_over(const struct inter_link *l) {
 static void peer_dialing(struct inter_link *l, struct peer *p, neb_ns now) {
     struct set *d = &p->s[DIALED], *a = &p->s[ACCEPTED];
     bool may = p->member.endpoint[0] && p->member.connect != SEC_CONNECT_IN;
-    if (!d->session && may && !a->up && now >= p->dial_at)
+    if (!d->session && may && !a->up && now >= p->dial_at && link_peer_find(p, now))
         link_set_dial(l, p);
     if (!d->session || !a->up || link_prefers_dialed(l, p))
         return;
@@ -270,6 +270,7 @@ enum neb_status inter_link_process(struct inter_link *l, inter_link_handler *han
         }
         peer_recycle(l, p, now);
         peer_dialing(l, p, now);
+        link_twins_look(p, now);
         peer_stripes(l, p, now);
         link_tell_lost(l, p);
     }
@@ -362,6 +363,7 @@ enum neb_status inter_link_stats(struct inter_link *l, uint32_t peer,
                                      .recycled = p->recycled,
                                      .refused = p->refused,
                                      .dropped = p->dropped,
+                                     .twins = p->twins.minutes,
                                      .held = p->held,
                                      .cut = p->cut};
     inter_tcp_congestion(s ? s->c[0].fd : -1, out->congestion);
@@ -440,8 +442,10 @@ void inter_link_destroy(struct inter_link **lp) {
     if (!l)
         return;
     l->handler = NULL;
-    for (uint32_t i = 0; i < l->n_peers; i++)
+    for (uint32_t i = 0; i < l->n_peers; i++) {
         link_peer_close(l, &l->peers[i]);
+        inter_lookup_destroy(&l->peers[i].lookup);
+    }
     link_guard_end(l);
     inter_monitor_close(l->router_mon, l->router);
     if (l->router)

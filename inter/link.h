@@ -89,6 +89,8 @@ struct inter_link_stats {
     uint64_t recycled;     // sets of connections that this side replaced for their age
     uint64_t refused;      // messages accepted by nobody: bad frames, spoofed ids, stale sessions
     uint64_t dropped;      // bytes that were unacknowledged when a connection broke
+    uint64_t
+        twins; // minutes in which it dialled while its links lived: as two agents with its keys
     // bytes that came and are not read yet; connections cut because that was too much
     uint64_t held, cut;
 };

@@ -1,4 +1,4 @@
-// Who may connect: the member list in use, newer ones, keys before a rotation.
+// Who may connect: the member list in use, newer ones, keys before a rotation; two agents with the same.
 #include "agent/base/log.h"
 #include "inter/link_state.h"
 
@@ -71,7 +71,10 @@ static bool reload_member(struct inter_link *l, const struct sec_member *x, bool
         link_peer_close(l, p);
     }
     p->revoked = false;
+    bool moved = strcmp(p->member.endpoint, x->endpoint) != 0;
     p->member = *x;
+    if (moved)
+        link_peer_moved(l, p);
     return true;
 }
 
@@ -113,4 +116,35 @@ void inter_link_keep_former(struct inter_link *l, uint32_t peer, const struct se
     l->peers[peer].former = *former;
     l->peers[peer].former_until = until;
     link_admit(l);
+}
+
+// A HOME that was copied and started on two hosts is two agents with one member's keys. Each takes the links of the other, or both keep one,
+// and both sign. One agent does not dial anew beside a set that lives, but after a break that only it has noticed; and where both sides have
+// dialled, one of the two sets goes within DUPLICATE_GRACE.
+static void say_twins(struct peer *p, neb_ns now) {
+    if (p->twins.said && now - p->twins.said < TWINS_SPAN)
+        return;
+    p->twins.said = now;
+    p->twins.minutes++;
+    neb_warn("link to %s: it dials again and again while its links live: two agents have its keys, "
+             "as where its HOME was copied and both were started (stop one of them: they take each "
+             "other's links, and what both sign of one round is a lie of %s), or something on the "
+             "way resets connections",
+             p->member.pub.name, p->member.pub.name);
+}
+
+void link_twins_displaced(struct peer *p, neb_ns now) {
+    if (now - p->twins.since > TWINS_SPAN) {
+        p->twins.since = now;
+        p->twins.displaced = 0;
+    }
+    if (++p->twins.displaced >= TWINS_DISPLACED)
+        say_twins(p, now);
+}
+
+void link_twins_look(struct peer *p, neb_ns now) {
+    bool both = p->s[DIALED].up && p->s[ACCEPTED].up;
+    p->twins.beside = !both ? 0 : p->twins.beside ? p->twins.beside : now;
+    if (both && now - p->twins.beside > TWINS_BESIDE)
+        say_twins(p, now);
 }

@@ -137,7 +137,7 @@ void link_conn_dial(struct inter_link *l, struct peer *p, uint32_t index) {
     struct conn *c = &p->s[DIALED].c[index];
     const struct sec_public *me = sec_identity_public(l->cfg.identity);
     char where[SEC_ENDPOINT_MAX + 8];
-    snprintf(where, sizeof where, "tcp://%s", p->member.endpoint);
+    snprintf(where, sizeof where, "tcp://%s", p->where);
     *c = (struct conn){.fd = -1, .zmq_fd = -1, .way = ++l->last_way};
     c->sock = zmq_socket(l->ctx, ZMQ_DEALER);
     bool bad =
@@ -148,13 +148,61 @@ void link_conn_dial(struct inter_link *l, struct peer *p, uint32_t index) {
     if (!bad)
         c->mon = inter_monitor_open(l->ctx, c->sock,
                                     ZMQ_EVENT_CONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED |
-                                        ZMQ_EVENT_DISCONNECTED | HANDSHAKE_FAILED);
+                                        ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CONNECT_RETRIED |
+                                        HANDSHAKE_FAILED);
     if (bad || !c->mon || zmq_connect(c->sock, where) != 0) {
         neb_warn("link to %s: cannot dial %s: %s", p->member.pub.name, where,
                  zmq_strerror(zmq_errno()));
         link_conn_close(l, p, c);
         c->retry_at = neb_now() + NEB_S;
     }
+}
+
+// What a look-up has found, if it has ended.
+static void hear_lookup(struct peer *p) {
+    struct inter_addresses found;
+    const char *why;
+    if (!inter_lookup_ended(p->lookup, &found, &why))
+        return;
+    inter_lookup_destroy(&p->lookup);
+    if (!found.n && !p->nowhere)
+        neb_warn("link to %s: no address of %s: %s; %s", p->member.pub.name, p->member.endpoint,
+                 why, p->at.n ? "the former one is dialled" : "it is looked up again");
+    p->nowhere = !found.n;
+    if (found.n)
+        p->at = found;
+}
+
+// An address that was known before is better than none, and than waiting long for a name server.
+bool link_peer_find(struct peer *p, neb_ns now) {
+    if (!inter_lookup_needed(p->member.endpoint)) {
+        snprintf(p->where, sizeof p->where, "%s", p->member.endpoint);
+        return true;
+    }
+    bool asked = p->lookup != NULL;
+    if (!asked && inter_lookup_start(p->member.endpoint, &p->lookup) != NEB_OK) {
+        p->dial_at = now + LOOKUP_AGAIN;
+        return false;
+    }
+    p->looked_up = asked ? p->looked_up : now;
+    hear_lookup(p);
+    if (p->lookup && (!p->at.n || now - p->looked_up < LOOKUP_WAIT))
+        return false;
+    if (!p->at.n) {
+        p->dial_at = now + LOOKUP_AGAIN;
+        return false;
+    }
+    snprintf(p->where, sizeof p->where, "%s", p->at.a[p->tried++ % p->at.n]);
+    return true;
+}
+
+void link_peer_moved(struct inter_link *l, struct peer *p) {
+    inter_lookup_destroy(&p->lookup);
+    p->at.n = p->tried = 0;
+    p->nowhere = false;
+    if (!p->s[DIALED].up) // one that is up stays, for as long as it does
+        link_set_close(l, p, DIALED);
+    p->dial_at = 0;
 }
 
 void link_set_dial(struct inter_link *l, struct peer *p) {
@@ -182,6 +230,8 @@ void link_set_came_up(struct inter_link *l, struct peer *p, struct set *s) {
     s->up = true;
     s->since = s->heard = neb_now();
     p->asked = p->told = 0;
+    p->tried = 0;
+    inter_lookup_destroy(&p->lookup); // what it says would be old when this set has gone
     s->said = s->acks_at = s->since;
     s->pinged = 0; // the first PING now: the round-trip time is known early
     s->pings = 0;
@@ -216,6 +266,10 @@ void link_dial_events(struct inter_link *l, struct peer *p, int which, uint32_t 
                 c->lost = true;
         } else if (event == ZMQ_EVENT_DISCONNECTED && c->hello_at)
             c->lost = true;
+        else if (event == ZMQ_EVENT_CONNECT_RETRIED && !c->hello_at &&
+                 inter_lookup_needed(
+                     p->member.endpoint)) // nobody there: it may be elsewhere by now
+            c->lost = c->denied = true;
         else if (event & HANDSHAKE_FAILED) // ZeroMQ gives up for good then; the peer may yet add us
                                            // to its list
             c->lost = c->denied = true;

@@ -114,10 +114,13 @@ bool link_on_hello(struct inter_link *l, struct peer *p, const uint8_t *rid, int
     if (session > s->session &&
         !neb_bucket_take(&p->sessions, neb_now(), 1, SESSIONS_BURST, SESSIONS_A_SECOND))
         return false; // it dials again
-    if (session > s->session && type == RENEW && s->up)
+    if (session > s->session && type == RENEW && s->up) {
         link_set_retire(l, p, ACCEPTED);
-    else if (session > s->session)
+    } else if (session > s->session) {
+        if (s->up && neb_now() - s->heard < 2 * BEAT_EVERY)
+            link_twins_displaced(p, neb_now());
         link_set_close(l, p, ACCEPTED);
+    }
     s->session = session;
     struct conn *c = &s->c[index];
     if (c->open)

@@ -35,6 +35,7 @@
 #include "agent/base/bytes.h"
 #include "inter/door.h"
 #include "inter/link.h"
+#include "inter/lookup.h"
 #include "inter/monitor.h"
 #include "inter/rate_limit.h"
 #include "inter/socket_profile.h"
@@ -55,7 +56,13 @@
 #define FIRST_WINDOW    (16 << 10) // that TCP gives a new connection, and more: what is beyond waits
 #define FIRST_LOOK      (50 * NEB_MS) // between looks at a path of which nothing is known
 #define RETRY_AFTER     (200 * NEB_MS)
+#define LOOKUP_WAIT     (2 * NEB_S) // for a name, where an address is known from before
+#define LOOKUP_AGAIN    (5 * NEB_S) // a name that has no address
 #define DUPLICATE_GRACE (5 * NEB_S)
+#define TWINS_SPAN                                                                                 \
+    (60 * NEB_S) // so many living sets displaced in it, or two side by side for so long
+#define TWINS_DISPLACED 5
+#define TWINS_BESIDE    (30 * NEB_S)
 #define RECYCLE         (3600 * NEB_S) // CURVE never rekeys: connections this old are replaced
 #define DRAIN_MIN       (2 * NEB_S)    // of a recycled set, from when its successor came up
 #define DRAIN_MAX       (60 * NEB_S)
@@ -119,6 +126,19 @@ struct peer {
     neb_ns parts_at; // revoked: nothing is heard or sent, connections are cut then; 0: they are
     struct set s[SETS];
     neb_ns dial_at, since, rtt, clock_offset;
+    char where[SEC_ENDPOINT_MAX]; // dialled: its endpoint, in figures
+    struct inter_addresses at;    // of its endpoint's name, as looked up last
+    struct inter_lookup *lookup;  // under way, or not asked yet what it found
+    neb_ns looked_up;             // when it began
+    uint32_t tried;               // of these addresses, one after the other, since it was up
+    bool nowhere;                 // its name has no address, and that was said
+    struct {
+        uint32_t displaced; // sets that lived, by another one that the peer dialled
+        neb_ns since;       // the first of them
+        neb_ns beside;      // since when both sides' sets are up; 0: they are not
+        neb_ns said;
+        uint64_t minutes;
+    } twins;                      // two agents with its keys
     struct neb_bucket sessions;   // that it began
     struct inter_stripes stripes; // this side sends on the first of them
     uint32_t asked, told;         // connections that the peer wants; that it was asked for
@@ -162,6 +182,10 @@ struct inter_link {
     struct peer peers[SEC_MEMBERS_MAX];
 };
 
+// link_members.c: a set of the peer's that lived gave way to another one that it dialled; the look once a pass
+void link_twins_displaced(struct peer *p, neb_ns now);
+void link_twins_look(struct peer *p, neb_ns now);
+
 // link_open.c
 void link_conn_dial(struct inter_link *l, struct peer *p, uint32_t index);
 // keeps a duplicate
@@ -173,6 +197,8 @@ void link_conn_patience(const struct peer *p, const struct conn *c); // as the r
 struct inter_tcp_counts link_conn_counts(const struct conn *c);
 void link_counts_add(struct inter_tcp_counts *a, struct inter_tcp_counts b);
 void link_set_dial(struct inter_link *l, struct peer *p);
+bool link_peer_find(struct peer *p, neb_ns now);            // where to dial; false: not known yet
+void link_peer_moved(struct inter_link *l, struct peer *p); // its endpoint is another one
 // more bulk connections, when either side could fill them
 void link_set_widen(struct inter_link *l, struct peer *p);
 void link_set_came_up(struct inter_link *l, struct peer *p, struct set *s);

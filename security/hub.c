@@ -141,6 +141,31 @@ static struct sec_listed entry(const struct sec_public *p, enum sec_role role,
     return e;
 }
 
+static enum neb_status move_locked(struct sec_hub *h, const char *name, const char *link) {
+    struct sec_memberlist l = h->fed->list;
+    int i = sec_memberlist_find(&l, name);
+    if (i < 0)
+        return neb_fail(NEB_ERR_NOT_FOUND, "no member '%s': see nebula members", name);
+    if (!strcmp(l.e[i].m.endpoint, link))
+        return NEB_OK;
+    snprintf(l.e[i].m.endpoint, sizeof l.e[i].m.endpoint, "%s", link);
+    return publish(h, &l, SEC_LIST_MOVE, name);
+}
+
+// A hub whose keys are not on the list is no member, and cannot put itself there.
+static enum neb_status move_self(struct sec_hub *h, const struct sec_public *self,
+                                 const char *link) {
+    int i = sec_memberlist_find(&h->fed->list, self->name);
+    const struct sec_public *p = i < 0 ? NULL : &h->fed->list.e[i].m.pub;
+    if (p && !memcmp(p->sign, self->sign, SEC_KEY_BYTES) &&
+        !memcmp(p->curve, self->curve, SEC_KEY_BYTES))
+        return move_locked(h, self->name, link);
+    neb_warn("the keys of '%s' in %s are not on the member list: no other site lets this one in; "
+             "copy keys/ and identity of the former hub, and run this again",
+             self->name, h->home);
+    return NEB_OK;
+}
+
 enum neb_status sec_hub_create(const char *home, const struct sec_hub_settings *s,
                                const struct sec_public *self, const char *link) {
     struct sec_hub *h = NULL;
@@ -161,6 +186,8 @@ enum neb_status sec_hub_create(const char *home, const struct sec_hub_settings *
         st = sec_memberlist_insert(&l, &e);
         if (st == NEB_OK)
             st = publish(h, &l, SEC_LIST_INIT, self->name);
+    } else if (link[0]) {
+        st = move_self(h, self, link);
     }
     unlock(fd);
     if (st == NEB_OK)
@@ -402,6 +429,16 @@ enum neb_status sec_hub_revoke(struct sec_hub *h, const char *name, bool *member
     int fd;
     NEB_TRY(lock(h, &fd));
     enum neb_status st = revoke_locked(h, name, member);
+    unlock(fd);
+    return st;
+}
+
+enum neb_status sec_hub_move(struct sec_hub *h, const char *name, const char *link) {
+    int fd;
+    if (link[0] && !sec_endpoint_valid(link))
+        return neb_fail(NEB_ERR_INVALID, "'%s': expected HOST:PORT", link);
+    NEB_TRY(lock(h, &fd));
+    enum neb_status st = move_locked(h, name, link);
     unlock(fd);
     return st;
 }

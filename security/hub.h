@@ -35,7 +35,8 @@ struct sec_hub {
 };
 
 // After sec_ca_create: writes the settings and list version 1 with the hub itself on it. link: where
-// other members reach its agent, or "".
+// other members reach its agent, or "". After sec_ca_restore there is a list: a link that is not "" is
+// the hub's address from now on.
 NEB_MUST_CHECK enum neb_status sec_hub_create(const char *home, const struct sec_hub_settings *s,
                                               const struct sec_public *self, const char *link);
 // NEB_ERR_NOT_FOUND (not logged): home is not a hub.
@@ -67,6 +68,9 @@ NEB_MUST_CHECK enum neb_status sec_hub_renew(struct sec_hub *h, const char *name
 // Open invitations of the name end too. *member false: it was none, and there were such. NEB_ERR_NOT_FOUND:
 // neither was there. NEB_ERR_STATE: it is the hub itself.
 NEB_MUST_CHECK enum neb_status sec_hub_revoke(struct sec_hub *h, const char *name, bool *member);
+// Gives a member, or the hub itself, another address on the list; "": it dials. One that it has already makes no new list. NEB_ERR_NOT_FOUND:
+// no such member; NEB_ERR_INVALID: no HOST:PORT.
+NEB_MUST_CHECK enum neb_status sec_hub_move(struct sec_hub *h, const char *name, const char *link);
 // Takes the vote of `lost` away, one of exactly two voters, which is not the hub. NEB_ERR_STATE otherwise.
 NEB_MUST_CHECK enum neb_status sec_hub_promote(struct sec_hub *h, const char *lost);
 

@@ -14,7 +14,7 @@ _Static_assert(HEAD_MAX + SEC_MEMBERS_MAX * ENTRY_MAX + SEC_SIGN_BYTES == 14077 
                "every list fits");
 
 static const char *const role_names[] = {"data", "witness"};
-static const char *const why_names[] = {"init", "join", "revoke", "rotate", "promote"};
+static const char *const why_names[] = {"init", "join", "revoke", "rotate", "promote", "move"};
 
 const char *sec_role_name(enum sec_role r) { return role_names[r]; }
 const char *sec_list_why_name(enum sec_list_why w) { return why_names[w]; }

@@ -47,6 +47,7 @@ enum sec_list_why { // what this version changed about `subject`
     SEC_LIST_REVOKE,
     SEC_LIST_ROTATE,
     SEC_LIST_PROMOTE, // the subject, a lost voter of two, votes no more
+    SEC_LIST_MOVE,    // the subject has another address
     SEC_LIST_WHYS,
 };
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Making a hub, and taking a lost one's place, as an operator types it: an init that is killed behind each of its files and run again; a
-# CA restored from its backup with the code as it was shown, on a new host and by mistake on another hub; an invitation that is withdrawn.
+# CA restored from its backup with the code as it was shown, on a new host and by mistake on another hub; an invitation that is withdrawn; a
+# hub and a site that move to another address, with an agent that runs meanwhile.
 # Naming the key that a site seals with: once, and another one only on purpose.
 source "$SOURCE/tests/e2e/lib.sh"
 init() { timeout 60 "$nebula" init --listen 127.0.0.1:7443 "$@"; } # arguments...
@@ -51,6 +52,51 @@ cp -r "$T/other" "$T/other-was"
 fails_with "belongs to federation 'other'" restore --home "$T/other"
 diff -r "$T/other-was" "$T/other" >&2 || fail "a restore that was refused changed another hub"
 "$nebula" invite oslo --home "$T/other" >/dev/null || fail "the other hub works no more"
+# ---- to another address: the hub with its backup, while a site that only dials runs on; then a site
+port=$(ten_ports)
+pids=()
+clean_up() {
+    for p in "${pids[@]}"; do kill "$p" 2>/dev/null || true; done
+    wait
+}
+agent() { # HOME PORT
+    timeout 120 "$nebula" agent --home "$T/$1" --listen "127.0.0.1:$2" 2>>"$T/$1.log" &
+    pids+=($!)
+}
+version() { "$nebula" members --home "$T/$1" | sed -n 's/^version: \([0-9]*\).*/\1/p'; }
+"$nebula" init --name moves --member hub --listen "127.0.0.1:$port" --link "127.0.0.1:$((port + 1))" --home "$T/first-host" >"$T/moves" || fail "init"
+agent first-host $((port + 1))
+first=${pids[-1]}
+within 20 "$nebula" join "$("$nebula" invite paris --home "$T/first-host")" --home "$T/paris" >/dev/null || fail "paris cannot join"
+timeout 120 "$nebula" agent --home "$T/paris" 2>>"$T/paris.log" &
+pids+=($!)
+paris=$!
+within 20 link_up paris hub || fail "no link to the first host"
+kill "$first" && wait "$first" || true
+mkdir -p -m 700 "$T/second-host/federation" && cp "$T/paris/federation/"{members.neb,seen} "$T/second-host/federation/"
+move_hub() { code_in "$T/moves" | "$nebula" init --restore "$T/first-host/ca-backup" --listen "127.0.0.1:$((port + 2))" --link "127.0.0.1:$((port + 3))" --home "$T/second-host"; }
+cp -r "$T/second-host" "$T/without-keys" # a hub that is no member says so
+code_in "$T/moves" | "$nebula" init --restore "$T/first-host/ca-backup" --member hub --listen 127.0.0.1:7443 --link "127.0.0.1:$((port + 3))" --home "$T/without-keys" >/dev/null 2>"$T/err" || fail "restore without keys"
+grep -q "keys of 'hub' in .* are not on the member list" "$T/err" || fail "nobody says that the hub is no member: $(cat "$T/err")"
+cp -r "$T/first-host/keys" "$T/first-host/identity" "$T/second-host/"
+move_hub >/dev/null 2>"$T/err" || fail "the hub cannot move: $(cat "$T/err")"
+agent second-host $((port + 3))
+within 20 "$nebula" members --home "$T/paris" --fetch "127.0.0.1:$((port + 2))" >"$T/out" 2>"$T/err" || fail "no list from the second host: $(cat "$T/err")"
+grep -q "endpoint: 127.0.0.1:$((port + 3))" "$T/out" || fail "the list has not the hub's new address: $(cat "$T/out")"
+within 20 link_up paris hub || fail "paris does not dial the second host: $(tail -n 3 "$T/paris.log")"
+kill -0 "$paris" || fail "paris was not there all the time"
+# a site that begins to listen, and one that stays where it is
+"$nebula" move paris --link "127.0.0.1:$((port + 4))" --home "$T/second-host" >"$T/out" || fail "paris cannot move"
+grep -q "paris: 127.0.0.1:$((port + 4)): member list version $(version second-host)" "$T/out" || fail "move: $(cat "$T/out")"
+same_version() { [[ $(version paris) == "$(version second-host)" ]]; }
+within 20 same_version || fail "the list of the move does not reach paris"
+link_up paris hub || fail "a move took the link down"
+before=$(version second-host)
+"$nebula" move paris --link "127.0.0.1:$((port + 4))" --home "$T/second-host" >/dev/null && [[ $(version second-host) == "$before" ]] || fail "no move, and another list"
+fails_with "no member 'rome'" "$nebula" move rome --link - --home "$T/second-host"
+fails_with 'expected HOST:PORT' "$nebula" move paris --link nowhere --home "$T/second-host"
+fails_with 'move needs --link' "$nebula" move paris --home "$T/second-host"
+"$nebula" move paris --link - --home "$T/second-host" | has 'paris: dials' || fail "a site cannot go back to dialling"
 # ---- the CA's seal key as a systemd credential: it is not on the hub's disk, and a shell does not have it
 mkdir -m 700 "$T/credentials" && mv "$T/hub/ca/seal.key" "$T/credentials/nebula-ca-seal"
 fails_with 'credential nebula-ca-seal, run this with systemd-run' "$nebula" invite bonn --home "$T/hub"

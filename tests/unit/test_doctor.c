@@ -43,6 +43,12 @@ static void test_judgements(void **state) {
     expect("warn", "tcp_rmem=\"4096 131072 100000000\"");
     doctor_buffers(&d, -1, 4 << 20, &path);
     expect("warn", "");
+    doctor_mtu(&d, "1");
+    expect("ok", "");
+    doctor_mtu(&d, "0");
+    expect("warn", "sysctl -w net.ipv4.tcp_mtu_probing=1");
+    doctor_mtu(&d, "");
+    expect("ok", "");
     doctor_files(&d, 1024, 2);
     expect("ok", "");
     doctor_files(&d, 1024, 15);
@@ -114,7 +120,7 @@ static void test_this_machine(void **state) {
     assert_int_equal(doctor_init(&d), NEB_OK);
     const struct doctor_path unknown = {0};
     doctor_machine(&d, "/", 1, 0, &unknown);
-    assert_int_equal(json_array_size(d.checks), 9);
+    assert_int_equal(json_array_size(d.checks), 10);
     doctor_machine(&d, "/no such folder", 1, 0, &unknown);
     assert_int_equal(d.worst, DOCTOR_FAIL);
     doctor_free(&d);

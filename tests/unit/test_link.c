@@ -1,6 +1,9 @@
 // inter/link: two members' connections come up, stay, come again, and follow the member list.
 #include "tests/unit/link_fixture.h"
 
+#include <dlfcn.h>
+#include <netdb.h>
+#include <stdatomic.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 
@@ -317,6 +320,139 @@ static void test_joined(void **state) {
     close_pair(&a, &b);
 }
 
+// The name server of this program, ZeroMQ's look-ups included: no answer for "silent", and for "bert" what bert_at says.
+static const char *_Atomic bert_at[2];
+static atomic_int silent, bert_asked;
+
+int getaddrinfo(const char *node, const char *service, const struct addrinfo *hints,
+                struct addrinfo **res) {
+    int (*real)(const char *, const char *, const struct addrinfo *, struct addrinfo **) = NULL;
+    void *symbol = dlsym(RTLD_NEXT, "getaddrinfo");
+    memcpy(&real, &symbol, sizeof real);
+    bool bert = node && !strncmp(node, "bert.", 5);
+    bert_asked += bert;
+    if ((node && !strncmp(node, "silent.", 7)) || (bert && silent)) {
+        sleep(4);
+        return EAI_AGAIN;
+    }
+    if (!bert)
+        return real(node, service, hints, res);
+    int rc = real(bert_at[0], service, hints, res);
+    if (rc == 0 && bert_at[1]) {
+        struct addrinfo *last = *res;
+        while (last->ai_next)
+            last = last->ai_next;
+        rc = real(bert_at[1], service, hints, &last->ai_next);
+    }
+    return rc;
+}
+
+static void name(struct sec_members *m, int i, const char *host, uint32_t port) {
+    snprintf(m->m[index_of(m, i)].endpoint, SEC_ENDPOINT_MAX, "%s.example.org:%u", host, port);
+}
+
+// A peer whose name is looked up in vain holds up nobody else.
+static void test_name_silent(void **state) {
+    (void)state;
+    struct sec_members m = list;
+    add(&m, 2);
+    struct site b = open_site(1, &list, 0, "127.0.0.1:*");
+    endpoint(&m, 1, inter_link_port(b.l));
+    name(&m, 2, "silent", 7400);
+    struct site a = open_site(0, &m, 1, NULL);
+    UNTIL(&a, &b, a.up == 1 && b.up == 1, 3);
+    for (unsigned i = 1; i <= 5; i++) {
+        assert_int_equal(inter_link_send(a.l, a.peer, INTER_CONTROL, "hear", 4), NEB_OK);
+        UNTIL(&a, &b, b.control == i, 2);
+        for (neb_ns end = neb_now() + 500 * NEB_MS; neb_now() < end;)
+            step(&a, &b);
+    }
+    assert_true(!a.down && !b.down);
+    neb_ns before = neb_now();
+    close_pair(&a, &b); // nor does it hold up the end
+    assert_true(neb_now() - before < 2 * NEB_S);
+}
+
+// Of several addresses of a name one is reached. Where the name has another one later, it is dialled there, and where no name server answers
+// then, at the one that was known.
+static void test_name_moves(void **state) {
+    (void)state;
+    struct sec_members m = list;
+    struct site b = open_site(1, &list, 0, "127.0.0.1:*");
+    uint32_t port = inter_link_port(b.l);
+    char where[32];
+    name(&m, 1, "bert", port);
+    bert_at[0] = "127.0.0.2"; // nobody there
+    bert_at[1] = "127.0.0.1";
+    struct site a = open_site(0, &m, 1, NULL);
+    UNTIL(&a, &b, a.up == 1 && b.up == 1, 10);
+    inter_link_destroy(&b.l);
+    bert_at[0] = "127.0.0.3";
+    bert_at[1] = NULL;
+    UNTIL(&a, NULL, a.down == 1, 20);
+    snprintf(where, sizeof where, "127.0.0.3:%u", port);
+    b = open_site(1, &list, 0, where);
+    UNTIL(&a, &b, a.up == 2 && b.up == 1, 10);
+    int before = bert_asked;
+    silent = 1;
+    inter_link_destroy(&b.l);
+    UNTIL(&a, NULL, a.down == 2, 20);
+    UNTIL(&a, NULL, bert_asked > before, 20);
+    b = open_site(1, &list, 0, where);
+    UNTIL(&a, &b, a.up == 3 && b.up == 1, 10);
+    silent = 0;
+    close_pair(&a, &b);
+}
+
+// A list that gives a member another address: it is dialled there, though the former one is still being dialled.
+static void test_moved(void **state) {
+    (void)state;
+    struct sec_members m = list;
+    struct site b = open_site(1, &list, 0, "127.0.0.1:*");
+    snprintf(m.m[index_of(&m, 1)].endpoint, SEC_ENDPOINT_MAX, "127.0.0.2:%u", inter_link_port(b.l));
+    struct site a = open_site(0, &m, 1, NULL);
+    for (neb_ns end = neb_now() + NEB_S; neb_now() < end;)
+        step(&a, &b);
+    assert_int_equal(a.up, 0);
+    m.version++;
+    endpoint(&m, 1, inter_link_port(b.l));
+    assert_int_equal(inter_link_reload(a.l, &m, NULL, 0, &waiting), NEB_OK);
+    UNTIL(&a, &b, a.up == 1 && b.up == 1, 10);
+    m.version++; // one that is up stays up
+    name(&m, 1, "silent", 7400);
+    assert_int_equal(inter_link_reload(a.l, &m, NULL, 0, &waiting), NEB_OK);
+    assert_int_equal(inter_link_send(a.l, a.peer, INTER_CONTROL, "stays", 5), NEB_OK);
+    UNTIL(&a, &b, !strcmp(b.last, "stays"), 10);
+    assert_true(!a.down && !b.down);
+    close_pair(&a, &b);
+}
+
+// A HOME that was copied: two agents dial with the same keys. The third one says so. It does not of one that is restarted again and again.
+static void test_twins(void **state) {
+    (void)state;
+    struct inter_link_stats st;
+    struct site a, b, copy;
+    pair_up(&a, &b);
+    struct sec_members m = list;
+    endpoint(&m, 1, inter_link_port(b.l));
+    for (unsigned i = 0; i < 6; i++) {
+        inter_link_destroy(&a.l);
+        a = open_site(0, &m, 1, NULL);
+        UNTIL(&a, &b, a.up == 1 && b.up == i + 2, 20);
+    }
+    assert_int_equal(inter_link_stats(b.l, b.peer, &st), NEB_OK);
+    assert_int_equal(st.twins, 0);
+    copy = open_site(0, &m, 1, NULL);
+    for (neb_ns end = neb_now() + 30 * NEB_S; neb_now() < end && !st.twins;) {
+        step(&a, &b);
+        step(&copy, NULL);
+        assert_int_equal(inter_link_stats(b.l, b.peer, &st), NEB_OK);
+    }
+    assert_int_equal(st.twins, 1);
+    inter_link_destroy(&copy.l);
+    close_pair(&a, &b);
+}
+
 // One link, and whether it took its path for a fast one: of a machine that is busy elsewhere it may not, and has few connections then.
 static bool first_number(const char *congestion) {
     struct site s[2];
@@ -407,6 +543,10 @@ int main(void) {
         cmocka_unit_test(test_joined),
         cmocka_unit_test(test_revoked),
         cmocka_unit_test(test_back_soon),
+        cmocka_unit_test(test_name_silent),
+        cmocka_unit_test(test_name_moves),
+        cmocka_unit_test(test_moved),
+        cmocka_unit_test(test_twins),
         cmocka_unit_test(test_first_number),
         cmocka_unit_test(test_recycle_while_broken),
     };
