@@ -310,9 +310,24 @@ void daemon_tell_link(struct daemon *d, struct agent_jobrun *j) {
                                   (json_int_t)resent, "stripes", (json_int_t)stripes));
 }
 
+// Who has been waited for, and heard, for so long without a break: one that comes back owes an update from its first word on.
+static uint16_t owing_for(struct agent_jobrun *j, uint16_t owing, double least_s) {
+    neb_ns now = neb_now();
+    uint16_t late = 0;
+    for (int k = 0; k < j->job.n_clusters; k++) {
+        bool owes = owing >> k & 1;
+        if (!owes || !j->owing_since[k])
+            j->owing_since[k] = owes ? now : 0;
+        else if (neb_seconds(now - j->owing_since[k]) > least_s)
+            late |= (uint16_t)(1u << k);
+    }
+    return late;
+}
+
 // Of who is there and sends nothing: once each, since a cluster that is only slow is waited for in every round.
 static void tell_owing(struct daemon *d, struct agent_jobrun *j, uint16_t owing) {
     char names[320] = "", text[480];
+    owing = owing_for(j, owing, j->job.sync.grace_s);
     if (!(owing & ~j->owing_told))
         return;
     j->owing_told |= owing;

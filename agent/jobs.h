@@ -90,6 +90,8 @@ struct agent_jobrun {
     uint16_t removed;    // clusters that a membership version removed, bit each
     uint16_t gone;       // of `robust`: revoked ones that the operator was told of
     uint16_t owing_told; // and whose update a round waited for
+    // since when it has, without a break; 0: of whom it does not
+    neb_ns owing_since[AGENT_CLUSTERS_MAX];
     bool room_told;      // that others' updates cannot be kept here,
     neb_ns room_said;    // or that they can again, then
     uint16_t waits_told; // clusters that the operator was told rounds wait for

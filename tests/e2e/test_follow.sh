@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # nebula pretrain follows a job at an agent of its own, as under systemd: the agent is killed, and restarted in order, and the command hears
-# of the job again each time, says that it waited, and ends with all reports, also one of the other cluster that it missed.
+# of the job again each time, says that it waited, and ends with all reports, also one of the other cluster that it missed. Who comes back is not said to
+# send nothing, by one that has waited for it with all its steps made.
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/sites.sh"
 make_corpus
@@ -45,4 +46,17 @@ wait "$command" || fail "reports that came while it was held are missing: $(tail
 [[ $(summary '.clusters | length' "$T/run") == 2 ]] || fail "clusters are missing: $(cat "$T/run/summary.json")"
 digests_equal "$T/run"
 round_digests_equal "$T/run"
+
+sed 's/steps: 400/steps: 100/; s/momentum: 0.6}/&, grace_s: 2/' "$T/job.yaml" >"$T/back.yaml"
+timeout 150 "$nebula" pretrain "$T/back.yaml" --home "$T/a" --out "$T/back" >"$T/back.log" 2>&1 &
+command=$!
+wait_step "$T/back" 20 "$command" alpha || fail "no step 20: $(tail -n 3 "$T/back.log")"
+kill -TERM "${pid[a]}" && wait "${pid[a]}" 2>/dev/null || true
+wait_for 60 "all of beta's steps" says b '.jobs[] | select(.state == "running") | .clusters[] | select(.name == "beta" and .step == 100)'
+sleep 3 # longer than grace_s
+start_alpha
+wait "$command" || fail "the run whose agent was away failed: $(tail -n 3 "$T/back.log")"
+jq -s -e 'def said($t): map(select(.cluster == "beta" and (.text // "" | test($t))) | .t);
+    (said("link to alpha is up") | last) as $up | $up and (said("has sent none") | all(. > $up + 1.9))' "$T/back/metrics.jsonl" >/dev/null ||
+    fail "beta says of alpha, just back, that it sends nothing: $(grep -E 'link to|has sent none' "$T/back/metrics.jsonl")"
 echo "a command stays with its job while the agent is killed and restarted; one that missed reports gets them"

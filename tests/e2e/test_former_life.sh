@@ -31,6 +31,7 @@ waits() { # CLUSTER: it has sent, and stands at the end of an interval
     at=$(steps_done "$run" "$1")
     ((at > 0 && at == before && at % 500 == 0))
 }
+saved_both() { (($(largest "$run" checkpoint step a 0) > 1000 && $(largest "$run" checkpoint step c 0) > 1000)); }
 new_worker() { [[ $(worker_of b) ]] && logged "b: fragment 0 taken over from a snapshot"; }
 
 timeout 200 "$nebula" pretrain "$T/job.yaml" --local 3 --out "$run" >"$run.log" 2>&1 &
@@ -38,6 +39,7 @@ pid=$!
 nebula_pid=$(started_by "$pid")
 
 wait_until "a second round" reached b 1
+wait_until "checkpoints behind it" saved_both # of one from before it, a snapshot would have b go on from there
 slow=$(worker_of c)
 kill -STOP "$slow"
 stopped=("$slow")

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # configs/slurm/agent.sbatch: an agent that was told to end by the time limit or a preemption is put back into the queue, one whose job is
-# cancelled is not, nor one that failed. The agent and Slurm's commands are stand-ins.
+# cancelled is not, nor one that failed; one that may not be put back (sbatch --no-requeue) does not look as if it were done. The agent and
+# Slurm's commands are stand-ins.
 set -euo pipefail
 T=$(mktemp -d)
 trap 'rm -rf "$T"' EXIT
@@ -8,7 +9,7 @@ mkdir "$T/bin"
 # shellcheck disable=SC2016
 printf '#!/bin/sh\n[ ! -e "%s/fails" ] || exit 1\ntrap "exit 3" TERM\n: >"%s/up"\nfor i in $(seq 300); do sleep 0.1; done\n' "$T" "$T" >"$T/bin/nebula"
 printf '#!/bin/sh\ncat "%s/state"\n' "$T" >"$T/bin/squeue"
-printf '#!/bin/sh\necho "$@" >>"%s/scontrol"\n' "$T" >"$T/bin/scontrol"
+printf '#!/bin/sh\necho "$@" >>"%s/scontrol"\n[ ! -e "%s/held" ]\n' "$T" "$T" >"$T/bin/scontrol"
 chmod +x "$T"/bin/*
 ended() { # STATE WANTED_STATUS WANTED_SCONTROL: the script is sent SIGTERM when its agent is up
     local rc=0 pid i
@@ -39,6 +40,8 @@ ended PREEMPTED 0 'requeue 7'
 ended CANCELLED 3 ''
 ended COMPLETING 3 ''
 ended '' 3 '' # gone already
+: >"$T/held"
+ended RUNNING 3 'requeue 7'
 : >"$T/fails"
 ended RUNNING 1 ''
 echo "requeued when Slurm ends it, not when its user does"
