@@ -74,7 +74,7 @@ enum agent_decision agent_schedule_decide(const struct agent_schedule *s,
             return AGENT_MERGE;
         if (last || (ripe && peers_alive))
             return AGENT_WAIT;
-    } else if (last || (turn_of(s, frags, f, step) && step >= frag->committed_step)) {
+    } else if (last || (turn_of(s, frags, f, step) && step > frag->committed_step)) {
         return AGENT_SEND;
     }
     return counted_miss != step && missed(s, frags, f, step, peers_alive) ? AGENT_MISS

@@ -39,7 +39,8 @@ struct agent_fragment {
     int64_t send_step;   // inner step count at the send
     int64_t merge_step;  // earliest step count of the merge
     int64_t merged_step; // step count of the last merge: local progress exists beyond it
-    // Step count behind what is committed of this cluster. Beyond send_step where a run is repeated that had sent more: nothing is sent before it.
+    // Step count behind what is committed of this cluster. Beyond send_step where a run is repeated that had sent more, and where it goes on from a
+    // snapshot: up to there nothing has been learned that an update could hold, and an empty one would take the place of what a life before had sent.
     int64_t committed_step;
     uint32_t missed; // due sends skipped since the last send
 };

@@ -246,6 +246,23 @@ static void test_interval_changes(void **state) {
     assert_true(agent_schedule_due(&s, 0, 100) && agent_schedule_due(&s, 0, 110));
 }
 
+// Who goes on from a snapshot stands where its life before had sent, as that is where committed steps end: it sends once it has learned something.
+static void test_nothing_learned(void **state) {
+    (void)state;
+    struct run r;
+    start(&r, 100, 10, 0, 2);
+    for (int f = 0; f < 2; f++)
+        r.frag[f].round = 3, r.frag[f].committed_step = r.frag[f].merged_step = 30;
+    for (int64_t step = 30; step <= 40; step++)
+        assert_true(boundary(&r, step, false));
+    assert_true(r.n >= 2);
+    assert_true(r.log[0].kind == 's' && r.log[0].f == 1 && r.log[0].step == 35);
+    start(&r, 30, 10, 0, 1); // at the end it says all the same that nothing follows
+    r.frag[0].committed_step = r.frag[0].merged_step = 30;
+    assert_true(boundary(&r, 30, false));
+    assert_true(r.log[0].kind == 's' && r.log[0].step == 30 && r.frag[0].finished);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_interval_changes),
@@ -255,6 +272,7 @@ int main(void) {
         cmocka_unit_test(test_early_steps_have_their_own_interval),
         cmocka_unit_test(test_outage_counts_missed_intervals),
         cmocka_unit_test(test_outage_of_fragments),
+        cmocka_unit_test(test_nothing_learned),
         cmocka_unit_test(test_unaligned_members_never_wait_for_each_other_in_a_circle),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
