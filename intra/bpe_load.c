@@ -2,6 +2,7 @@
 #include "intra/bpe_state.h"
 
 #include "agent/base/fs.h"
+#include "intra/tokenizer_files.h"
 
 #include <stdarg.h>
 #include <stdlib.h>
@@ -430,16 +431,11 @@ static enum neb_status parse(const char *path, const struct neb_buf *text, json_
 }
 
 static enum neb_status take_special(struct loading *l) {
-    static const char name[] = "tokenizer_config.json";
     char file[NEB_PATH_MAX];
-    const char *slash = strrchr(l->b->path, '/');
-    int n = snprintf(file, sizeof file, "%.*s%s", slash ? (int)(slash + 1 - l->b->path) : 0,
-                     l->b->path, name);
     struct neb_buf text = {0};
     json_t *config = NULL;
     enum neb_status st = NEB_OK;
-    if (n >= (int)sizeof file)
-        return neb_fail(NEB_ERR_LIMIT, "path too long: %s", l->b->path);
+    NEB_TRY(intra_tokenizer_config(l->b->path, file, sizeof file));
     if (!neb_fs_exists(file))
         return NEB_OK;
     NEB_TRY_GOTO(neb_fs_read(file, FILE_MAX, &text), out);

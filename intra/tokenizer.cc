@@ -1,6 +1,7 @@
 // The one C++ file: SentencePiece has no C interface. Exceptions do not leave it.
 #include "intra/tokenizer.h"
 #include "intra/bpe.h"
+#include "intra/tokenizer_files.h"
 #include "intra/tokenizer_load.h"
 
 #include <sentencepiece_trainer.h>
@@ -130,18 +131,9 @@ enum neb_status intra_tokenizer_load(const char *path, sentencepiece::SentencePi
     return neb_fail(NEB_ERR_FORMAT, "cannot load the vocabulary %s: %s", path, e.what());
 }
 
-// By its name, or by its first byte, which no SentencePiece model has. Of a pipe, which can be read once, the name decides.
-static bool is_json(const char *path) {
-    struct stat info;
-    const size_t n = std::strlen(path);
-    if (n > 5 && !std::strcmp(path + n - 5, ".json"))
-        return true;
-    return stat(path, &info) == 0 && S_ISREG(info.st_mode) && std::ifstream(path, std::ios::binary).peek() == '{';
-}
-
 enum neb_status intra_tokenizer_open(const char *path, struct intra_tokenizer **out) try {
     auto t = std::make_unique<intra_tokenizer>();
-    if (is_json(path))
+    if (intra_tokenizer_is_json(path))
         NEB_TRY(intra_bpe_open(path, &t->bpe));
     else
         NEB_TRY(intra_tokenizer_load(path, &t->processor));

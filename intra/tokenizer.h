@@ -12,7 +12,7 @@ extern "C" {
 #endif
 
 struct intra_tokenizer; // calls on one instance are safe from several threads
-// A tokenizer.json (the name ends in .json, or the text begins with a brace), and errors as of intra_bpe_open; else a SentencePiece model.
+// A tokenizer.json (intra_tokenizer_is_json), with errors as of intra_bpe_open; else a SentencePiece model.
 // NEB_ERR_FORMAT: missing, or none. NEB_ERR_NOMEM, here and below.
 NEB_MUST_CHECK enum neb_status intra_tokenizer_open(const char *path, struct intra_tokenizer **out);
 void intra_tokenizer_close(struct intra_tokenizer **t);
