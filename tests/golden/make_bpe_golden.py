@@ -34,7 +34,7 @@ TEXTS = [
     "Свобода программы", "ελευθερία προγράμματος", "自由软件、自由軟體。プログラムを実行", "프로그램을 실행할", "حرية البرنامج", "חופש להריץ",
     "प्रोग्राम चलाने की", "โปรแกรมเสรี", "👩‍👩‍👧‍👦 👍🏽 🇩🇪 ❤️ x🙂y", "𝔘𐍈\U0010ffff\U000e0001", "\x01\x02\x7f\x1b[31m\x08 \x85 \x0b\x0c",
     "a\u00a0b\u2003c\u3000d\u2028e\u180ef\u200bg\ufeffh", "ﬁ ① Ａ ſs", "<|endoftext|> <|im_start|>user", "ab" * 300, "freedom" * 40, "a" * 500,
-    "https://example.org/a/b?c=d&e=%20f#g", "e.g. x_y-z+1=$2 [3] {4} <5> \"6\" '7' `8` ~9~ @a #b", "ı İ ß ẞ ǆ", "\ufffd \uffff",
+    "https://example.org/a/b?c=d&e=%20f#g", "e.g. x_y-z+1=$2 [3] {4} <5> \"6\" '7' `8` ~9~ @a #b", "ı İ ß ẞ ǆ", "!\u180e!", "\ufffd \uffff",
 ]
 BROKEN = [b"a\xff\xfeb", b"\xe2\x82", b"\xed\xa0\x80x", b"\xf0\x9f\x98", b"\xc0\xaf \xf8\x88\x80\x80\x80", b"ok\xe2\x82\xac\x80"]
 
@@ -58,6 +58,9 @@ def make(normalizer, split, more):
         vocab_size=256 + 200, special_tokens=["<|endoftext|>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
     o = json.loads(t.to_str())
     o["model"].update(more)
+    for pair in (("!", "\u00e1"), ("\u0130", "!")):  # of "!", U+180E (e1 a0 8e), "!": three pieces, were that a space
+        o["model"]["vocab"]["".join(pair)] = len(o["model"]["vocab"])
+        o["model"]["merges"].append(list(pair))
     if more:  # words that merges do not make: found whole all the same
         for word in ("ĠThe", "software", "Ġprogramm"):
             o["model"]["vocab"].setdefault(word, len(o["model"]["vocab"]))

@@ -351,7 +351,7 @@ static void test_special(void **state) {
         {NULL, NULL, -1, -1},
         {"{}", NULL, -1, -1},
         {"{\"bos_token\": null, \"eos_token\": \"<|endoftext|>\"}", NULL, -1, 0},
-        {"{\"bos_token\": {\"content\": \"<|im_start|>\"}, \"eos_token\": \"a\"}", NULL, 457, 65},
+        {"{\"bos_token\": {\"content\": \"<|im_start|>\"}, \"eos_token\": \"a\"}", NULL, 459, 65},
         {"{\"eos_token\": \"<nowhere>\"}", "eos_token '<nowhere>' is not in", 0, 0},
         {"{\"eos_token\": 3}", "eos_token is no token", 0, 0},
         {"{\"bos_token\": {}}", "bos_token is no token", 0, 0},
@@ -373,8 +373,8 @@ static void test_special(void **state) {
         assert_int_equal(st, NEB_OK);
         assert_int_equal(intra_tokenizer_bos(t), rows[i].bos);
         assert_int_equal(intra_tokenizer_eos(t), rows[i].eos);
-        assert_int_equal(intra_tokenizer_vocab(t), 458); // 456 tokens, a hole, an added one
-        const int32_t ids[] = {457, 456, 0, -1, 458, INT32_MAX, 65};
+        assert_int_equal(intra_tokenizer_vocab(t), 460); // 458 tokens, a hole, an added one
+        const int32_t ids[] = {459, 458, 0, -1, 460, INT32_MAX, 65};
         assert_int_equal(intra_tokenizer_decode(t, ids, 7, &text), NEB_OK);
         assert_string_equal(text, "<|im_start|><|endoftext|>a");
         free(text);
