@@ -76,7 +76,7 @@ static size_t valid(const uint8_t *p, size_t n) {
 }
 
 enum neb_status bpe_text_mend(const uint8_t **p, size_t *n, struct neb_buf *room) {
-    size_t at = valid(*p, *n);
+    size_t at = *n ? valid(*p, *n) : 0; // *p may be NULL
     uint32_t c;
     if (at == *n)
         return NEB_OK;
@@ -158,34 +158,59 @@ static enum neb_status sort_all(utf8proc_int32_t *c, size_t n) {
     return NEB_OK;
 }
 
-enum neb_status bpe_text_compose(const uint8_t **p, size_t *n, struct neb_buf *room) {
+// The n bytes at p behind what is in `room`. chars: room too.
+static enum neb_status compose_all(const uint8_t *p, size_t n, struct neb_buf *chars,
+                                   struct neb_buf *room) {
     enum { LONGEST = 4 }; // characters that one becomes: U+1F82 and its like
     const utf8proc_option_t how = UTF8PROC_STABLE | UTF8PROC_COMPOSE;
-    enum neb_status st = NEB_OK;
-    struct neb_buf chars = {0};
     int boundary = 0;
     uint32_t c;
-    if (composed(*p, *n) == *n)
-        return NEB_OK;
-    for (size_t i = 0; i < *n;) {
+    neb_buf_clear(chars);
+    for (size_t i = 0; i < n;) {
         utf8proc_int32_t out[LONGEST];
-        i += bpe_char_take(*p + i, *n - i, &c);
+        i += bpe_char_take(p + i, n - i, &c);
         utf8proc_ssize_t k =
             utf8proc_decompose_char((utf8proc_int32_t)c, out, LONGEST, how, &boundary);
         NEB_ASSERT(k >= 0 && k <= LONGEST);
-        neb_buf_add(&chars, out, (size_t)k * sizeof *out);
+        neb_buf_add(chars, out, (size_t)k * sizeof *out);
     }
-    NEB_TRY_GOTO(neb_buf_check(&chars), out);
-    utf8proc_int32_t *all = (utf8proc_int32_t *)(void *)chars.p; // malloc'ed: aligned
-    size_t n_all = chars.len / sizeof *all;
-    NEB_TRY_GOTO(sort_all(all, n_all), out);
+    NEB_TRY(neb_buf_check(chars));
+    utf8proc_int32_t *all = (utf8proc_int32_t *)(void *)chars->p; // malloc'ed: aligned
+    size_t n_all = chars->len / sizeof *all;
+    NEB_TRY(sort_all(all, n_all));
     utf8proc_ssize_t left = utf8proc_normalize_utf32(all, (utf8proc_ssize_t)n_all, how);
     NEB_ASSERT(left >= 0);
-    neb_buf_clear(room);
     for (utf8proc_ssize_t i = 0; i < left && !room->oom; i++)
         bpe_char_add(room, (uint32_t)all[i]);
+    return neb_buf_check(room);
+}
+
+// Where a plain character begins, nothing before can change any more: what is not plain is composed with the one character before it.
+enum neb_status bpe_text_compose(const uint8_t **text, size_t *n, struct neb_buf *room) {
+    const uint8_t *p = *text;
+    size_t end = *n ? composed(p, *n) : 0, from = 0; // p may be NULL
+    enum neb_status st = NEB_OK;
+    struct neb_buf chars = {0};
+    uint32_t c;
+    if (end == *n)
+        return NEB_OK;
+    neb_buf_clear(room);
+    while (end < *n) {
+        size_t last = end, k;
+        while (last > from && (p[--last] & 0xc0) == 0x80)
+            ;
+        neb_buf_add(room, p + from, last - from);
+        for (from = end; from < *n; from += k) {
+            k = bpe_char_take(p + from, *n - from, &c);
+            if (is_plain(c))
+                break;
+        }
+        NEB_TRY_GOTO(compose_all(p + last, from - last, &chars, room), out);
+        end = from < *n ? from + composed(p + from, *n - from) : from;
+    }
+    neb_buf_add(room, p + from, end - from);
     st = neb_buf_check(room);
-    *p = room->p;
+    *text = room->p;
     *n = room->len;
 out:
     neb_buf_free(&chars);
