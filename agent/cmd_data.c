@@ -16,7 +16,8 @@
 #include <yaml.h>
 
 static const char spec_help[] =
-    "keys: name, seed, threads, tokenizer (reuse a model), vocabulary: {size, type: unigram|bpe, "
+    "keys: name, seed, threads, tokenizer (take over a tokenizer.model or tokenizer.json), "
+    "vocabulary: {size, type: unigram|bpe, "
     "character_coverage, byte_fallback, train_lines}, holdout: {per_mille, "
     "test_per_mille}, sources: [{name, format: text|jsonl|tsv|po, path, field, column, "
     "target_column, reverse, tag}]";

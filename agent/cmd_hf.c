@@ -4,6 +4,7 @@
 #include "agent/progress.h"
 #include "agent/seal.h"
 #include "intra/hf.h"
+#include "intra/tokenizer_files.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -94,16 +95,32 @@ static enum neb_status import(const struct options *o) {
 
 // ---- export -----------------------------------------------------------------------------------------------------
 
-// FILE beside the checkpoint file; NULL when there is none.
-static const char *beside(const char *checkpoint, const char *name, const char *probe, char *out,
-                          size_t cap) {
+static void folder_of(const char *checkpoint, char out[NEB_PATH_MAX]) {
     const char *slash = strrchr(checkpoint, '/');
-    char full[NEB_PATH_MAX];
-    int n =
-        snprintf(out, cap, "%.*s%s", slash ? (int)(slash + 1 - checkpoint) : 0, checkpoint, name);
-    int k = snprintf(full, sizeof full, "%s%s", out, probe);
-    bool fits = n > 0 && (size_t)n < cap && k > 0 && (size_t)k < sizeof full;
-    return fits && neb_fs_exists(full) ? out : NULL;
+    snprintf(out, NEB_PATH_MAX, "%.*s", slash ? (int)(slash - checkpoint) : 1,
+             slash ? checkpoint : ".");
+}
+
+// The folder that import left beside the checkpoint file; NULL when there is none.
+static const char *like_beside(const char *checkpoint, char out[NEB_PATH_MAX]) {
+    char dir[NEB_PATH_MAX], config[NEB_PATH_MAX];
+    folder_of(checkpoint, dir);
+    return neb_path(out, NEB_PATH_MAX, dir, "hf") == NEB_OK &&
+                   neb_path(config, sizeof config, out, "config.json") == NEB_OK &&
+                   neb_fs_exists(config)
+               ? out
+               : NULL;
+}
+
+// The vocabulary that somebody named, or the one beside the checkpoint file; NULL when there is none.
+static enum neb_status vocabulary_of(const char *named, const char *checkpoint,
+                                     char out[NEB_PATH_MAX], const char **found) {
+    char dir[NEB_PATH_MAX];
+    folder_of(checkpoint, dir);
+    NEB_TRY(named ? intra_tokenizer_named(named, out, NEB_PATH_MAX)
+                  : intra_tokenizer_in(dir, out, NEB_PATH_MAX));
+    *found = named || neb_fs_exists(out) ? out : NULL;
+    return NEB_OK;
 }
 
 static enum neb_status export(const struct options *o) {
@@ -117,17 +134,13 @@ static enum neb_status export(const struct options *o) {
     struct intra_hf_export e = {.checkpoint = file,
                                 .vault = sec_vault_of(vault),
                                 .dir = o->to,
-                                .like = o->like
-                                            ? o->like
-                                            : beside(file, "hf", "/config.json", like, sizeof like),
-                                .tokenizer = o->tokenizer ? o->tokenizer
-                                                          : beside(file, "tokenizer.model", "",
-                                                                   tokenizer, sizeof tokenizer),
+                                .like = o->like ? o->like : like_beside(file, like),
                                 .what = o->what,
                                 .dtype = o->dtype,
                                 .shard_bytes = o->shard_bytes,
                                 .progress = show_progress,
                                 .user = &show};
+    NEB_TRY_GOTO(vocabulary_of(o->tokenizer, file, tokenizer, &e.tokenizer), out);
     if (o->what == INTRA_HF_MERGED) NEB_TRY_GOTO(kern_cpu_create(0, &e.K), out);
     st = intra_hf_export(&e, &r);
     kern_destroy(&e.K);
@@ -208,7 +221,7 @@ int cmd_export(int argc, char **argv) {
          "(default: CKPT/hf, which import leaves)",
          0},
         {"tokenizer", 'v', "FILE", 0,
-         "SentencePiece model (default: the one beside the checkpoint)", 0},
+         "vocabulary, or a folder with one (default: the one beside the checkpoint)", 0},
         {"merge-lora", 'm', NULL, 0, "add LoRA adapters to the weights they adapt", 0},
         {"seal-key", KEY_SEAL, "FILE", 0, "opens a sealed checkpoint", 0},
         {"adapter", 'A', NULL, 0, "only the LoRA adapters, as a PEFT folder", 0},

@@ -8,6 +8,7 @@
 #include "agent/seal.h"
 #include "intra/data.h"
 #include "intra/tokenizer.h"
+#include "intra/tokenizer_files.h"
 #include "intra/trainer.h"
 #include "intra/translate.h"
 
@@ -248,7 +249,7 @@ out:
     return st;
 }
 
-// Tokens in, tokens out: for models whose vocabulary is not SentencePiece.
+// Tokens in, tokens out: for models whose vocabulary is of another kind.
 static enum neb_status generate_ids(const struct options *o) {
     struct kern *K = NULL;
     struct intra_model *m = NULL;
@@ -280,15 +281,13 @@ static enum neb_status generate(const struct options *o) {
     size_t n = 0;
     int total = 0;
     enum neb_status st = NEB_OK;
-    if (o->tokenizer)
-        snprintf(tokenizer, sizeof tokenizer, "%s", o->tokenizer);
-    else
-        NEB_TRY(neb_path(tokenizer, sizeof tokenizer, o->checkpoint, "tokenizer.model"));
+    NEB_TRY(o->tokenizer ? intra_tokenizer_named(o->tokenizer, tokenizer, sizeof tokenizer)
+                         : intra_tokenizer_in(o->checkpoint, tokenizer, sizeof tokenizer));
     NEB_TRY_GOTO(load(o, &K, &m), out); // first: where there is none, nobody misses its tokenizer
     if (!o->tokenizer && !neb_fs_exists(tokenizer)) {
         st = neb_fail(NEB_ERR_NOT_FOUND,
-                      "there is no %s: name the model's SentencePiece vocabulary (--tokenizer), or "
-                      "give token ids (--ids)",
+                      "there is no %s: name the model's vocabulary, a tokenizer.model or a "
+                      "tokenizer.json (--tokenizer), or give token ids (--ids)",
                       tokenizer);
         goto out;
     }
@@ -463,7 +462,7 @@ int cmd_generate(int argc, char **argv) {
         {"temperature", 't', "T", 0, "0: always the likeliest (default 0.8)", 0},
         {"top-k", 'k', "K", 0, "only of the K likeliest (default 40)", 0},
         {"seed", 's', "S", 0, "of the choice", 0},
-        {"tokenizer", 'v', "FILE", 0, "default: CHECKPOINT/tokenizer.model", 0},
+        {"tokenizer", 'v', "FILE", 0, "or a folder with one (default: CHECKPOINT)", 0},
         {"merge-lora", 'm', NULL, 0, "merge adapters first", 0},
         {"seal-key", KEY_SEAL, "FILE", 0, "opens a sealed checkpoint", 0},
         {0}};

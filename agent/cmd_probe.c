@@ -5,6 +5,7 @@
 #include "agent/json.h"
 #include "agent/probe.h"
 #include "agent/seal.h"
+#include "intra/tokenizer_files.h"
 #include "intra/trainer.h"
 
 #include <stdio.h>
@@ -49,8 +50,9 @@ static enum neb_status load(const struct options *o, struct intra_model **m,
     char *slash = strrchr(file, '/');
     if (slash)
         *slash = 0;
-    NEB_TRY(neb_path(tokenizer, sizeof tokenizer, slash ? file : ".", "tokenizer.model"));
-    NEB_TRY(intra_tokenizer_open(o->tokenizer ? o->tokenizer : tokenizer, t));
+    const char *named = o->tokenizer ? o->tokenizer : slash ? file : ".";
+    NEB_TRY(intra_tokenizer_named(named, tokenizer, sizeof tokenizer));
+    NEB_TRY(intra_tokenizer_open(tokenizer, t));
     if (intra_tokenizer_vocab(*t) > (*m)->c.vocab)
         return neb_fail(
             NEB_ERR_INVALID,
@@ -161,7 +163,7 @@ int cmd_eval_probe(int argc, char **argv) {
         {"train", 't', "LANGUAGE", 0, "folder to train on: one half of its pages", 0},
         {"test", 'b', "LANGUAGE", 0,
          "folder to test on: the other half of its pages; may be repeated", 0},
-        {"tokenizer", 'v', "FILE", 0, "default: tokenizer.model beside the checkpoint", 0},
+        {"tokenizer", 'v', "FILE", 0, "or a folder with one (default: that of the checkpoint)", 0},
         {"random", 'r', NULL, 0, "the same shape as it is before training, for comparison", 0},
         {"seed", 's', "S", 0, "of --random", 0},
         {"seal-key", KEY_SEAL, "FILE", 0, "opens a sealed checkpoint", 0},

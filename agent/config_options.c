@@ -60,7 +60,7 @@ const struct config_option config_options[] = {
     {"model.mask", T_ENUM, AT(model.mask), 0, 0, "causal", mask_names, "what a position sees"},
     {"data.corpus", T_PATH, AT(corpus), 0, 0, NULL, NULL, "folder made by nebula data build"},
     {"data.tokenizer_sha256", T_STRING, AT(tokenizer_sha256), 0, 0, "", NULL,
-     "of the tokenizer.model that all clusters' corpora have; empty: nebula pretrain fills in that "
+     "of the vocabulary that all clusters' corpora have; empty: nebula pretrain fills in that "
      "of those that are on its machine"},
     {"data.seq_len", T_INT32, AT(seq_len), 1, 1 << 20, NULL, NULL, "tokens of a sequence"},
     {"data.batch", T_INT32, AT(batch), 1, CONFIG_BATCH_MAX, NULL, NULL,

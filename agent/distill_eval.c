@@ -2,6 +2,7 @@
 #include "agent/base/clock.h"
 #include "agent/distill.h"
 #include "intra/tokenizer.h"
+#include "intra/tokenizer_files.h"
 #include "intra/translate.h"
 
 #include <math.h>
@@ -94,7 +95,7 @@ enum neb_status agent_translate(const struct intra_corpus *corpus, enum intra_sp
         st = neb_fail(NEB_ERR_NOMEM, "out of memory translating");
         goto out;
     }
-    NEB_TRY_GOTO(neb_path(path, sizeof path, intra_corpus_dir(corpus), "tokenizer.model"), out);
+    NEB_TRY_GOTO(intra_tokenizer_in(intra_corpus_dir(corpus), path, sizeof path), out);
     NEB_TRY_GOTO(intra_tokenizer_open(path, &r.t), out);
     NEB_TRY_GOTO(intra_decoder_create(K, m, o->beam, o->longest, &r.d), out);
     for (int32_t i = 0; i < intra_corpus_sources(corpus); i++)

@@ -1,6 +1,9 @@
 #include "agent/export.h"
 #include "agent/base/log.h"
 #include "agent/corpus_note.h"
+#include "intra/tokenizer_files.h"
+
+#include <string.h>
 
 static enum neb_status copy(const char *from_dir, const char *from, const char *to_dir,
                             const char *to) {
@@ -29,13 +32,12 @@ static void copy_vocabulary(const struct agent_job *job, int cluster, const char
     if (agent_corpus_note_write(corpus, dir) != NEB_OK)
         neb_warn("%s does not say which corpus its models learned from: give nebula eval --corpus",
                  dir);
-    if (neb_path(path, sizeof path, corpus, "tokenizer.model") != NEB_OK ||
-        (!ours && !neb_fs_exists(path)))
+    if (intra_tokenizer_in(corpus, path, sizeof path) != NEB_OK || (!ours && !neb_fs_exists(path)))
         return;
-    if (copy(corpus, "tokenizer.model", dir, "tokenizer.model") != NEB_OK)
+    if (intra_tokenizer_copy(path, dir) != NEB_OK)
         neb_warn("the models in %s are whole, but their vocabulary is not there: copy it from a "
-                 "corpus of theirs to %s/tokenizer.model",
-                 dir, dir);
+                 "corpus of theirs to %s/%s",
+                 dir, dir, strrchr(path, '/') + 1);
 }
 
 // What is asked for and is at another site: somebody has to fetch it there.

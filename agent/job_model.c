@@ -33,12 +33,12 @@ enum neb_status agent_job_vocabulary(const struct agent_job *job, int cluster,
     neb_hex(sha, sizeof sha, hex);
     if (!strcmp(hex, job->tokenizer_sha256))
         return NEB_OK;
-    return neb_fail(
-        NEB_ERR_INVALID,
-        "cluster %s: the corpus %s has another vocabulary than the job (tokenizer.model "
-        "is %.12s, the job's %.12s): build all clusters' corpora with one tokenizer "
-        "(tokenizer: FILE in the spec)",
-        job->clusters[cluster].name, intra_corpus_dir(corpus), hex, job->tokenizer_sha256);
+    return neb_fail(NEB_ERR_INVALID,
+                    "cluster %s: the corpus %s has another vocabulary than the job (its digest "
+                    "is %.12s, the job's %.12s): build all clusters' corpora with one tokenizer "
+                    "(tokenizer: FILE in the spec)",
+                    job->clusters[cluster].name, intra_corpus_dir(corpus), hex,
+                    job->tokenizer_sha256);
 }
 
 enum neb_status agent_job_corpus_fits(const struct agent_job *job, int cluster,

@@ -4,6 +4,7 @@
 #include "agent/init_digest.h"
 #include "agent/job_model.h"
 #include "intra/hf.h"
+#include "intra/tokenizer_files.h"
 #include "intra/trainer.h"
 
 #include <stdlib.h>
@@ -72,24 +73,24 @@ static enum neb_status same_form(const struct agent_job *job, const struct intra
 
 // Ids of another vocabulary would be nonsense to the model; that the sizes fit proves nothing.
 static enum neb_status compare_vocabularies(const struct agent_job *job, const char *checkpoint) {
-    char beside[NEB_PATH_MAX], corpus[NEB_PATH_MAX];
-    bool same;
+    char dir[NEB_PATH_MAX], beside[NEB_PATH_MAX], corpus[NEB_PATH_MAX];
+    uint8_t model[NEB_SHA256_BYTES], text[NEB_SHA256_BYTES];
     const char *slash = strrchr(checkpoint, '/');
-    snprintf(beside, sizeof beside, "%.*s", (int)(slash - checkpoint), checkpoint);
-    NEB_TRY(neb_path(corpus, sizeof corpus, beside, "tokenizer.model"));
-    memcpy(beside, corpus, sizeof beside);
-    NEB_TRY(neb_path(corpus, sizeof corpus, job->corpus, "tokenizer.model"));
+    snprintf(dir, sizeof dir, "%.*s", (int)(slash - checkpoint), checkpoint);
+    NEB_TRY(intra_tokenizer_in(dir, beside, sizeof beside));
+    NEB_TRY(intra_tokenizer_in(job->corpus, corpus, sizeof corpus));
     if (!neb_fs_exists(corpus)) // the job may be meant for other sites
         return NEB_OK;
     if (!neb_fs_exists(beside)) {
         neb_warn("model.init: the vocabulary of %s is not known, as there is no %s; that of the "
                  "corpus (%s) is taken for it. Where it is another, tokens mean something else: "
-                 "put the model's tokenizer.model there, to have them compared",
+                 "put the model's tokenizer.model or tokenizer.json there, to have them compared",
                  job->model_init, beside, corpus);
         return NEB_OK;
     }
-    NEB_TRY(intra_hf_same_file(beside, corpus, &same));
-    if (!same)
+    NEB_TRY(intra_tokenizer_digest(beside, model));
+    NEB_TRY(intra_tokenizer_digest(corpus, text));
+    if (memcmp(model, text, sizeof text) != 0)
         neb_warn("the corpus %s has another vocabulary than %s; build it with tokenizer: %s",
                  job->corpus, job->model_init, beside);
     return NEB_OK;

@@ -12,21 +12,34 @@
 #include <string.h>
 #include <unistd.h>
 
+enum { VOCABULARY_MAX = 64 << 20 }; // bytes of a file
+
+// A given vocabulary, as it was read.
+static enum neb_status take_tokenizer(struct build *b) {
+    bool json = intra_tokenizer_is_json(b->vocabulary_file);
+    char file[NEB_PATH_MAX], config[NEB_PATH_MAX];
+    NEB_TRY(
+        neb_path(file, sizeof file, b->dir, json ? INTRA_TOKENIZER_JSON : INTRA_TOKENIZER_MODEL));
+    NEB_TRY(neb_path(config, sizeof config, b->dir, INTRA_TOKENIZER_CONFIG));
+    NEB_TRY(neb_fs_write(file, b->vocabulary.p, b->vocabulary.len, 0644));
+    if (b->vocabulary_config.len)
+        NEB_TRY(neb_fs_write(config, b->vocabulary_config.p, b->vocabulary_config.len, 0644));
+    NEB_TRY(intra_tokenizer_open(file, &b->tokenizer));
+    return intra_tokenizer_eos(b->tokenizer) >= 0
+               ? NEB_OK
+               : neb_fail(NEB_ERR_INVALID, "%s has no EOS piece, which ends every document; %s",
+                          b->vocabulary_file,
+                          json ? "name one as eos_token in the tokenizer_config.json beside it"
+                               : "take a vocabulary that has one");
+}
+
 static enum neb_status make_tokenizer(struct build *b) {
     char model[NEB_PATH_MAX], prefix[NEB_PATH_MAX], sample[NEB_PATH_MAX];
     long processors = sysconf(_SC_NPROCESSORS_ONLN);
     const struct intra_build_spec *s = b->spec;
-    NEB_TRY(neb_path(model, sizeof model, b->dir, "tokenizer.model"));
-    if (s->tokenizer[0]) {
-        NEB_TRY(neb_fs_write(model, b->vocabulary.p, b->vocabulary.len, 0644));
-        NEB_TRY(intra_tokenizer_open(model, &b->tokenizer));
-        return intra_tokenizer_eos(b->tokenizer) >= 0
-                   ? NEB_OK
-                   : neb_fail(NEB_ERR_INVALID,
-                              "%s has no EOS piece, which ends every document; take a vocabulary "
-                              "that has one",
-                              s->tokenizer);
-    }
+    if (s->tokenizer[0])
+        return take_tokenizer(b);
+    NEB_TRY(neb_path(model, sizeof model, b->dir, INTRA_TOKENIZER_MODEL));
     b->progress(b->user, "training the vocabulary", 0, 1);
     NEB_TRY(neb_path(prefix, sizeof prefix, b->dir, "tokenizer"));
     NEB_TRY(neb_path(sample, sizeof sample, b->dir, "sample.txt"));
@@ -53,10 +66,22 @@ static enum neb_status make_tokenizer(struct build *b) {
     return intra_tokenizer_open(model, &b->tokenizer);
 }
 
+static enum neb_status read_vocabulary(struct build *b) {
+    char config[NEB_PATH_MAX];
+    const char *file = b->vocabulary_file;
+    NEB_TRY(
+        intra_tokenizer_named(b->spec->tokenizer, b->vocabulary_file, sizeof b->vocabulary_file));
+    NEB_TRY(neb_fs_read(file, VOCABULARY_MAX, &b->vocabulary));
+    NEB_TRY(intra_tokenizer_digest(file, b->vocabulary_sha));
+    NEB_TRY(intra_tokenizer_config(file, config, sizeof config));
+    return intra_tokenizer_is_json(file) && neb_fs_exists(config)
+               ? neb_fs_read(config, VOCABULARY_MAX, &b->vocabulary_config)
+               : NEB_OK;
+}
+
 // The vocabulary by its bytes: another one may have come to the same path.
 static enum neb_status hash_spec(struct build *b) {
     const struct intra_build_spec *s = b->spec;
-    uint8_t sha[INTRA_SHA_BYTES];
     char text[512];
     int n = snprintf(text, sizeof text, "v1 %s %llu %d %s %.9g %d %d %d", s->name,
                      (unsigned long long)s->seed, s->vocab, s->type, s->character_coverage,
@@ -68,9 +93,8 @@ static enum neb_status hash_spec(struct build *b) {
         neb_sha256_add(b->inputs, &s->shard_tokens, sizeof s->shard_tokens);
     if (!s->tokenizer[0])
         return NEB_OK;
-    NEB_TRY(neb_fs_read(s->tokenizer, 64 << 20, &b->vocabulary));
-    neb_sha256(b->vocabulary.p, b->vocabulary.len, sha);
-    neb_sha256_add(b->inputs, sha, sizeof sha);
+    NEB_TRY(read_vocabulary(b));
+    neb_sha256_add(b->inputs, b->vocabulary_sha, sizeof b->vocabulary_sha);
     return NEB_OK;
 }
 
@@ -93,18 +117,16 @@ static enum neb_status check_trained(const struct intra_corpus *c, const char *m
 // corpus.json has no digest of the vocabulary, and gets none: it is itself known by its bytes, also to jobs that began on an earlier build of
 // the same. So a given vocabulary is compared with its file, a trained one with the list beside it.
 static enum neb_status check_vocabulary(const struct build *b, const struct intra_corpus *c) {
-    const struct neb_buf *given = &b->vocabulary;
     char path[NEB_PATH_MAX];
-    struct neb_map model;
-    NEB_TRY(neb_path(path, sizeof path, intra_corpus_dir(c), "tokenizer.model"));
-    NEB_TRY(neb_map_open(path, &model)); // says why it cannot be read, which the library does not
-    bool same = model.len == given->len && given->len && !memcmp(model.p, given->p, given->len);
-    neb_map_close(&model);
+    uint8_t sha[INTRA_SHA_BYTES];
+    NEB_TRY(intra_tokenizer_in(intra_corpus_dir(c), path, sizeof path));
+    NEB_TRY(intra_tokenizer_digest(path,
+                                   sha)); // says why it cannot be read, which the library does not
     if (!b->spec->tokenizer[0])
         return check_trained(c, path);
-    return same
+    return memcmp(sha, b->vocabulary_sha, sizeof sha) == 0
                ? NEB_OK
-               : neb_fail(NEB_ERR_CORRUPT, "%s is not the vocabulary %s", path, b->spec->tokenizer);
+               : neb_fail(NEB_ERR_CORRUPT, "%s is not the vocabulary %s", path, b->vocabulary_file);
 }
 
 static enum neb_status check_corpus(const struct build *b, const char *dir) {
@@ -187,6 +209,7 @@ static void free_build(struct build *b) {
     kern_pool_destroy(&b->pool);
     intra_tokenizer_close(&b->tokenizer);
     neb_buf_free(&b->vocabulary);
+    neb_buf_free(&b->vocabulary_config);
     neb_sha256_destroy(&b->inputs);
     neb_fs_release(b->dir, &b->lock);
     free(b);

@@ -89,8 +89,9 @@ static enum neb_status encode_target(const struct intra_tokenizer *t, const stru
                                      int32_t **ids, size_t *n) {
     int32_t *more = NULL, bos = intra_tokenizer_bos(t);
     size_t n_more = 0;
-    if (bos < 0)
-        return neb_fail(NEB_ERR_INVALID, "parallel text needs a vocabulary with a BOS piece");
+    if (bos < 0 || bos == intra_tokenizer_eos(t))
+        return neb_fail(NEB_ERR_INVALID,
+                        "parallel text needs a vocabulary with a BOS piece that is not its EOS");
     NEB_TRY(intra_tokenizer_encode(t, d->target, strlen(d->target), &more, &n_more));
     int32_t *all = realloc(*ids, (*n + n_more + 2) * sizeof *all); // room for an EOS
     if (all) {

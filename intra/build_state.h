@@ -18,6 +18,7 @@
 #include "agent/base/sha256.h"
 #include "intra/data.h"
 #include "intra/tokenizer.h"
+#include "intra/tokenizer_files.h"
 #include "kernels/pool.h"
 
 #include <jansson.h>
@@ -98,7 +99,10 @@ struct build {
     const struct intra_build_spec *spec;
     struct kern_pool *pool;
     struct neb_sha256 *inputs; // digest of everything read
-    struct neb_buf vocabulary; // the file of a given one
+    // of a given vocabulary: its file, what intra_tokenizer_digest makes of it, its bytes and those of the tokenizer_config.json beside it
+    char vocabulary_file[NEB_PATH_MAX];
+    uint8_t vocabulary_sha[INTRA_SHA_BYTES];
+    struct neb_buf vocabulary, vocabulary_config;
     intra_build_progress *progress;
     void *user;
     char dir[NEB_PATH_MAX]; // DIR.nebula-building

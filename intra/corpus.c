@@ -5,6 +5,7 @@
 #include "agent/base/sha256.h"
 #include "intra/data.h"
 #include "intra/tokenizer.h"
+#include "intra/tokenizer_files.h"
 
 #include <endian.h>
 #include <inttypes.h>
@@ -190,18 +191,14 @@ out:
 enum neb_status intra_corpus_tokenizer_digest(const struct intra_corpus *c,
                                               uint8_t out[INTRA_SHA_BYTES]) {
     char path[NEB_PATH_MAX];
-    struct neb_map map;
-    NEB_TRY(neb_path(path, sizeof path, c->dir, "tokenizer.model"));
-    NEB_TRY(neb_map_open(path, &map));
-    neb_sha256(map.p, map.len, out);
-    neb_map_close(&map);
-    return NEB_OK;
+    NEB_TRY(intra_tokenizer_in(c->dir, path, sizeof path));
+    return intra_tokenizer_digest(path, out);
 }
 
 enum neb_status intra_corpus_check_tokenizer(const struct intra_corpus *c) {
     char path[NEB_PATH_MAX];
     struct intra_tokenizer *t = NULL;
-    NEB_TRY(neb_path(path, sizeof path, c->dir, "tokenizer.model"));
+    NEB_TRY(intra_tokenizer_in(c->dir, path, sizeof path));
     if (!neb_fs_exists(path))
         return neb_fail(NEB_ERR_NOT_FOUND,
                         "%s is missing: nobody could read what the model says; %s", path, rebuild);

@@ -2,7 +2,7 @@
 //
 // A corpus is a folder that `nebula data build` makes:
 //
-//     tokenizer.model, tokenizer.vocab
+//     tokenizer.model, tokenizer.vocab     or tokenizer.json, tokenizer_config.json: tokenizer_files.h
 //     corpus.json                      sources, splits, files, counts, digests
 //     SOURCE/train-00000.bin           shards: 64-byte header, then little-endian tokens (u16, or u32 above 65,535 pieces)
 //     SOURCE/valid-00000.bin           documents end with the EOS token
@@ -27,12 +27,12 @@ struct intra_corpus;
 // NEB_ERR_NOT_FOUND: no corpus there; NEB_ERR_FORMAT, NEB_ERR_CORRUPT; NEB_ERR_LIMIT: more than INTRA_SHARDS_MAX.
 NEB_MUST_CHECK enum neb_status intra_corpus_open(const char *dir, bool verify,
                                                  struct intra_corpus **out);
-// Whether DIR/tokenizer.model is there, can be loaded, and has as many pieces as the corpus. NEB_ERR_NOT_FOUND, NEB_ERR_FORMAT.
+// Whether its vocabulary is there, can be loaded, and has as many pieces as the corpus. NEB_ERR_NOT_FOUND, NEB_ERR_FORMAT.
 NEB_MUST_CHECK enum neb_status intra_corpus_check_tokenizer(const struct intra_corpus *c);
 void intra_corpus_close(struct intra_corpus **c);
 int32_t intra_corpus_vocab(const struct intra_corpus *c);   // pieces
 const char *intra_corpus_dir(const struct intra_corpus *c); // as given to open
-// Of its tokenizer.model: ids mean the same in two corpora where it is equal.
+// Of its vocabulary: ids mean the same in two corpora where it is equal.
 NEB_MUST_CHECK enum neb_status intra_corpus_tokenizer_digest(const struct intra_corpus *c,
                                                              uint8_t out[INTRA_SHA_BYTES]);
 // Of corpus.json: equal on two sites when tokenizer and shards are.
@@ -118,7 +118,8 @@ struct intra_source_spec {
 struct intra_build_spec {
     char name[INTRA_SOURCE_NAME_MAX + 1];
     uint64_t seed;
-    char tokenizer[4096]; // reuse this model, which has an EOS piece; empty: train one
+    char tokenizer
+        [4096]; // take over this vocabulary (intra_tokenizer_named), which has an EOS; empty: train one
     int32_t vocab;
     char type[16]; // "unigram" or "bpe"
     double character_coverage;
@@ -134,7 +135,7 @@ struct intra_build_spec {
 // done and total: bytes of the sources, for the stages "reading" and "encoding".
 typedef void intra_build_progress(void *user, const char *stage, uint64_t done, uint64_t total);
 // Builds the corpus in DIR.nebula-building, which then takes DIR's place: a crash leaves the old corpus or the new one, whole. An existing
-// corpus of the same spec and inputs is kept (*skipped) if it is whole: its shards by their digests, a given vocabulary by its file's bytes,
+// corpus of the same spec and inputs is kept (*skipped) if it is whole: its shards by their digests, a given vocabulary by its digest,
 // one that was trained by the pieces and scores of tokenizer.vocab. Damage is logged, and mended; where that cannot be told (no memory, no
 // permission, a failing disk), that is the build's failure. NEB_ERR_EXISTS: DIR is neither absent, nor empty, nor
 // a corpus and nothing else; or it holds a source, or the working folder. NEB_ERR_INVALID: a vocabulary without an EOS piece.

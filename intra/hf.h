@@ -2,7 +2,7 @@
 //
 //     DIR                                         CKPT (a folder)
 //     config.json                    import       model.ckpt         parameters in fp32, canonical order (model.h)
-//     model*.safetensors (+ index)  ────────►     tokenizer.model    when DIR has one
+//     model*.safetensors (+ index)  ────────►     tokenizer.*        DIR's vocabulary, of a kind that is known (tokenizer_files.h)
 //     tokenizer.model, tokenizer.json  ◄────────  hf/                config.json and tokenizer files as they came
 //     …                              export
 //
@@ -33,7 +33,7 @@ struct intra_hf_imported {
     struct intra_hf_config config; // model.max_seq is what the checkpoint got
     struct intra_trainable trainable;
     uint64_t params; // adapters included
-    bool tokenizer;  // there is a tokenizer.model
+    bool tokenizer;  // the checkpoint has a vocabulary
 };
 // NEB_ERR_EXISTS: out is there; NEB_ERR_UNSUPPORTED: another kind of model, tensor type or adapter, or an adapter in dir that is
 // not to be taken along; NEB_ERR_FORMAT: a file is malformed, a tensor missing, of another shape, left over, or holds NaN or infinity.
@@ -51,7 +51,8 @@ struct intra_hf_export {
     const char *dir;               // the new folder, must not exist
     // Hugging Face folder whose config.json and tokenizer files to copy, NULL: none
     const char *like;
-    const char *tokenizer; // SentencePiece model to copy when `like` has none, NULL: none
+    const char
+        *tokenizer; // vocabulary (tokenizer_files.h) to copy when `like` has none, NULL: none
     enum intra_hf_what what;
     enum intra_st_dtype dtype; // INTRA_ST_F32 or INTRA_ST_BF16
     uint64_t shard_bytes;      // 0: one file

@@ -2,7 +2,9 @@
 // noticed without reading it twice.
 #include "agent/base/log.h"
 #include "agent/base/sha256.h"
+#include "intra/bpe.h"
 #include "intra/hf.h"
+#include "intra/tokenizer_files.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -187,20 +189,8 @@ out:
 // classes LlamaTokenizer rebuilds the vocabulary as BPE and merges spaces (5.24: a third of texts differ), and
 // SentencePieceBackend does not put bytes together again when it decodes: "ü" comes out as "<0xC3><0xBC>". TokenizersBackend
 // differs only where a text spells a special token, or a byte's piece with a unigram vocabulary.
-static enum neb_status write_tokenizer(const struct exporting *x, struct intra_hf_special *ids) {
-    char to[NEB_PATH_MAX];
-    *ids = (struct intra_hf_special){.bos = -1, .eos = -1, .unk = -1, .pad = -1};
-    if (!x->e->tokenizer) {
-        neb_warn("no tokenizer.model: the folder holds the model alone, and its users need to know "
-                 "its vocabulary");
-        return NEB_OK;
-    }
-    NEB_TRY(intra_hf_special_ids(x->e->tokenizer, ids));
-    if (ids->vocab > x->m->c.vocab)
-        return neb_fail(NEB_ERR_INVALID, "%s has %d pieces, the model %d: not its vocabulary",
-                        x->e->tokenizer, ids->vocab, x->m->c.vocab);
-    NEB_TRY(neb_path(to, sizeof to, x->aside.path, "tokenizer.model"));
-    NEB_TRY(neb_fs_copy(x->e->tokenizer, to, 0644));
+static enum neb_status write_sentencepiece_config(const struct exporting *x,
+                                                  const struct intra_hf_special *ids) {
     json_t *o =
         json_pack("{s:s,s:b,s:b,s:b,s:i}", "tokenizer_class", "TokenizersBackend", "add_bos_token",
                   0, "add_eos_token", 0, "legacy", 1, "model_max_length", x->m->c.max_seq);
@@ -218,6 +208,36 @@ static enum neb_status write_tokenizer(const struct exporting *x, struct intra_h
     return intra_hf_write_json(x->aside.path, "tokenizer_config.json", o);
 }
 
+// A tokenizer.json is theirs: it goes as it came, with its tokenizer_config.json.
+static enum neb_status special_of(const char *file, bool json, struct intra_hf_special *ids) {
+    struct intra_bpe *b = NULL;
+    if (!json)
+        return intra_hf_special_ids(file, ids);
+    NEB_TRY(intra_bpe_open(file, &b));
+    ids->vocab = intra_bpe_vocab(b);
+    ids->bos = intra_bpe_bos(b);
+    ids->eos = intra_bpe_eos(b);
+    intra_bpe_close(&b);
+    return NEB_OK;
+}
+
+static enum neb_status write_tokenizer(const struct exporting *x, struct intra_hf_special *ids) {
+    const char *file = x->e->tokenizer;
+    *ids = (struct intra_hf_special){.bos = -1, .eos = -1, .unk = -1, .pad = -1};
+    if (!file) {
+        neb_warn("no tokenizer.model and no tokenizer.json: the folder holds the model alone, and "
+                 "its users need to know its vocabulary");
+        return NEB_OK;
+    }
+    bool json = intra_tokenizer_is_json(file);
+    NEB_TRY(special_of(file, json, ids));
+    if (ids->vocab > x->m->c.vocab)
+        return neb_fail(NEB_ERR_INVALID, "%s has %d pieces, the model %d: not its vocabulary", file,
+                        ids->vocab, x->m->c.vocab);
+    NEB_TRY(intra_tokenizer_copy(file, x->aside.path));
+    return json ? NEB_OK : write_sentencepiece_config(x, ids);
+}
+
 static bool has_tokenizer(const struct exporting *x) {
     static const char *const names[] = {"tokenizer.model", "tokenizer.json", "vocab.json"};
     char path[NEB_PATH_MAX];
@@ -232,14 +252,18 @@ static bool has_tokenizer(const struct exporting *x) {
 static enum neb_status check_tokenizer(const struct exporting *x) {
     char theirs[NEB_PATH_MAX];
     bool same = true;
-    NEB_TRY(neb_path(theirs, sizeof theirs, x->aside.path, "tokenizer.model"));
-    if (x->e->tokenizer && neb_fs_exists(theirs))
+    if (!x->e->tokenizer)
+        return NEB_OK;
+    const char *name =
+        intra_tokenizer_is_json(x->e->tokenizer) ? INTRA_TOKENIZER_JSON : INTRA_TOKENIZER_MODEL;
+    NEB_TRY(neb_path(theirs, sizeof theirs, x->aside.path, name));
+    if (neb_fs_exists(theirs))
         NEB_TRY(intra_hf_same_file(x->e->tokenizer, theirs, &same));
     return same ? NEB_OK
                 : neb_fail(NEB_ERR_INVALID,
-                           "%s has another tokenizer.model than %s; the model knows the latter's "
-                           "tokens: export without that folder",
-                           x->e->like, x->e->tokenizer);
+                           "%s has another %s than %s; the model knows the latter's tokens: export "
+                           "without that folder",
+                           x->e->like, name, x->e->tokenizer);
 }
 
 // config.json of `like`, with our type of numbers; all else that it says (token ids, longest sequence) stays true.

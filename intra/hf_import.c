@@ -1,6 +1,8 @@
 // A folder into a checkpoint: everything that can be refused is, before the first tensor is read.
 #include "agent/base/log.h"
+#include "intra/bpe.h"
 #include "intra/hf.h"
+#include "intra/tokenizer_files.h"
 #include "intra/trainer.h"
 
 #include <inttypes.h>
@@ -270,38 +272,68 @@ static void warn_of_added(const struct importing *p, int32_t pieces) {
                  p->i->dir, a.n, a.n == 1 ? "" : "s", a.first, a.n == 1 ? "" : ", ...");
 }
 
-static enum neb_status copy_files(struct importing *p) {
-    char hf[NEB_PATH_MAX], from[NEB_PATH_MAX], to[NEB_PATH_MAX];
+static enum neb_status check_vocabulary(const struct importing *p, const char *file, int32_t pieces,
+                                        int32_t eos) {
+    if (pieces > p->m->c.vocab)
+        return neb_fail(NEB_ERR_FORMAT,
+                        "%s has %d pieces, the model %d: not this model's vocabulary; remove it to "
+                        "import the weights alone",
+                        file, pieces, p->m->c.vocab);
+    if (p->out->config.eos >= 0 && eos != p->out->config.eos)
+        neb_warn("%s ends documents with id %d, config.json with %d: text of this program is "
+                 "tokenised by the former",
+                 file, eos, p->out->config.eos);
+    return NEB_OK;
+}
+
+static enum neb_status copy_sentencepiece(const struct importing *p, const char *file) {
     struct intra_hf_special special;
-    NEB_TRY(neb_path(hf, sizeof hf, p->aside.path, "hf"));
-    NEB_TRY(neb_fs_mkdirs(hf, 0755));
-    NEB_TRY(intra_hf_copy_files(p->i->dir, hf));
-    NEB_TRY(neb_path(from, sizeof from, p->i->dir, "tokenizer.model"));
-    NEB_TRY(neb_path(to, sizeof to, p->aside.path, "tokenizer.model"));
-    p->out->tokenizer = neb_fs_exists(from);
-    if (!p->out->tokenizer) {
-        neb_warn("%s has no SentencePiece tokenizer.model: the weights are imported, but text must "
-                 "be tokenised elsewhere (with its tokenizer.json), and corpora built from there",
-                 p->i->dir);
-        return NEB_OK;
-    }
-    enum neb_status st = intra_hf_special_ids(from, &special);
+    enum neb_status st = intra_hf_special_ids(file, &special);
     if (st != NEB_OK)
         return neb_fail(st,
                         "%s is no SentencePiece vocabulary (see above): fetch it again, or remove "
                         "it to import the weights alone",
-                        from);
-    NEB_TRY(neb_fs_copy(from, to, 0644));
-    if (special.vocab > p->m->c.vocab)
-        return neb_fail(NEB_ERR_FORMAT,
-                        "%s has %d pieces, the model %d: not this model's vocabulary; remove it to "
-                        "import the weights alone",
-                        from, special.vocab, p->m->c.vocab);
-    if (p->out->config.eos >= 0 && special.eos != p->out->config.eos)
-        neb_warn("%s ends documents with id %d, config.json with %d: text of this program is "
-                 "tokenised by the former",
-                 from, special.eos, p->out->config.eos);
+                        file);
+    NEB_TRY(intra_tokenizer_copy(file, p->aside.path));
+    NEB_TRY(check_vocabulary(p, file, special.vocab, special.eos));
     warn_of_added(p, special.vocab);
+    return NEB_OK;
+}
+
+// One of another kind is no reason to do without the weights; one that is damaged is.
+static enum neb_status copy_bpe(struct importing *p, const char *file) {
+    struct intra_bpe *b = NULL;
+    enum neb_status st = intra_bpe_open(file, &b);
+    if (st == NEB_ERR_UNSUPPORTED) {
+        p->out->tokenizer = false;
+        neb_warn("%s is of a kind that is not known here (see above): the weights are imported, "
+                 "but text must be tokenised elsewhere, and corpora built from there",
+                 file);
+        return NEB_OK;
+    }
+    if (st != NEB_OK)
+        return neb_fail(st,
+                        "%s cannot be used (see above): fetch it again, or remove it to import the "
+                        "weights alone",
+                        file);
+    int32_t pieces = intra_bpe_vocab(b), eos = intra_bpe_eos(b);
+    intra_bpe_close(&b);
+    NEB_TRY(check_vocabulary(p, file, pieces, eos));
+    return intra_tokenizer_copy(file, p->aside.path);
+}
+
+static enum neb_status copy_files(struct importing *p) {
+    char hf[NEB_PATH_MAX], from[NEB_PATH_MAX];
+    NEB_TRY(neb_path(hf, sizeof hf, p->aside.path, "hf"));
+    NEB_TRY(neb_fs_mkdirs(hf, 0755));
+    NEB_TRY(intra_hf_copy_files(p->i->dir, hf));
+    NEB_TRY(intra_tokenizer_in(p->i->dir, from, sizeof from));
+    p->out->tokenizer = neb_fs_exists(from);
+    if (p->out->tokenizer)
+        return intra_tokenizer_is_json(from) ? copy_bpe(p, from) : copy_sentencepiece(p, from);
+    neb_warn("%s has neither a tokenizer.model nor a tokenizer.json: the weights are imported, but "
+             "text must be tokenised elsewhere, and corpora built from there",
+             p->i->dir);
     return NEB_OK;
 }
 

@@ -2,6 +2,7 @@
 #include "agent/base/fs.h"
 #include "agent/base/rng.h"
 #include "intra/tokenizer.h"
+#include "intra/tokenizer_files.h"
 #include "kernels/kern.h"
 
 #include <stdlib.h>
@@ -52,14 +53,14 @@ static int32_t bucket_of(const struct pair *p) {
 static enum neb_status special_ids(struct intra_pairs *p) {
     char path[NEB_PATH_MAX];
     struct intra_tokenizer *t = NULL;
-    NEB_TRY(neb_path(path, sizeof path, intra_corpus_dir(p->corpus), "tokenizer.model"));
+    NEB_TRY(intra_tokenizer_in(intra_corpus_dir(p->corpus), path, sizeof path));
     NEB_TRY(intra_tokenizer_open(path, &t));
     p->bos = intra_tokenizer_bos(t);
     p->eos = intra_tokenizer_eos(t);
     intra_tokenizer_close(&t);
-    return p->bos >= 0 && p->eos >= 0
+    return p->bos >= 0 && p->eos >= 0 && p->bos != p->eos
                ? NEB_OK
-               : neb_fail(NEB_ERR_INVALID, "%s has no BOS or EOS piece", path);
+               : neb_fail(NEB_ERR_INVALID, "%s has no BOS, no EOS, or one token for both", path);
 }
 
 static enum neb_status add(struct intra_pairs *p, const struct pair *x) {

@@ -1,5 +1,7 @@
 // The one C++ file: SentencePiece has no C interface. Exceptions do not leave it.
 #include "intra/tokenizer.h"
+#include "intra/bpe.h"
+#include "intra/tokenizer_files.h"
 #include "intra/tokenizer_load.h"
 
 #include <sentencepiece_trainer.h>
@@ -17,6 +19,9 @@
 
 struct intra_tokenizer {
     sentencepiece::SentencePieceProcessor processor;
+    struct intra_bpe *bpe = nullptr; // owned; then the processor is empty
+
+    ~intra_tokenizer() { intra_bpe_close(&bpe); }
 };
 
 // A named pipe would be waited for, and a device read without end. The pipe of a shell, "<(command)", has no name.
@@ -126,13 +131,16 @@ enum neb_status intra_tokenizer_load(const char *path, sentencepiece::SentencePi
     return neb_fail(NEB_ERR_FORMAT, "cannot load the vocabulary %s: %s", path, e.what());
 }
 
-enum neb_status intra_tokenizer_open(const char *model_path, struct intra_tokenizer **out) try {
+enum neb_status intra_tokenizer_open(const char *path, struct intra_tokenizer **out) try {
     auto t = std::make_unique<intra_tokenizer>();
-    NEB_TRY(intra_tokenizer_load(model_path, &t->processor));
+    if (intra_tokenizer_is_json(path))
+        NEB_TRY(intra_bpe_open(path, &t->bpe));
+    else
+        NEB_TRY(intra_tokenizer_load(path, &t->processor));
     *out = t.release();
     return NEB_OK;
 } catch (const std::bad_alloc &) {
-    return neb_fail(NEB_ERR_NOMEM, "out of memory loading the vocabulary %s", model_path);
+    return neb_fail(NEB_ERR_NOMEM, "out of memory loading the vocabulary %s", path);
 }
 
 void intra_tokenizer_close(struct intra_tokenizer **t) {
@@ -140,12 +148,16 @@ void intra_tokenizer_close(struct intra_tokenizer **t) {
     *t = nullptr;
 }
 
-int32_t intra_tokenizer_vocab(const struct intra_tokenizer *t) { return t->processor.GetPieceSize(); }
-int32_t intra_tokenizer_bos(const struct intra_tokenizer *t) { return t->processor.bos_id(); }
-int32_t intra_tokenizer_eos(const struct intra_tokenizer *t) { return t->processor.eos_id(); }
+int32_t intra_tokenizer_vocab(const struct intra_tokenizer *t) {
+    return t->bpe ? intra_bpe_vocab(t->bpe) : t->processor.GetPieceSize();
+}
+int32_t intra_tokenizer_bos(const struct intra_tokenizer *t) { return t->bpe ? intra_bpe_bos(t->bpe) : t->processor.bos_id(); }
+int32_t intra_tokenizer_eos(const struct intra_tokenizer *t) { return t->bpe ? intra_bpe_eos(t->bpe) : t->processor.eos_id(); }
 
 enum neb_status intra_tokenizer_encode(const struct intra_tokenizer *t, const char *text, size_t len, int32_t **ids, size_t *n) try {
     std::vector<int> v;
+    if (t->bpe)
+        return intra_bpe_encode(t->bpe, text, len, ids, n);
     auto status = t->processor.Encode(absl::string_view(text, len), &v);
     if (!status.ok())
         return neb_fail(NEB_ERR_FORMAT, "cannot tokenize: %s", status.ToString().c_str());
@@ -162,6 +174,8 @@ enum neb_status intra_tokenizer_encode(const struct intra_tokenizer *t, const ch
 
 enum neb_status intra_tokenizer_decode(const struct intra_tokenizer *t, const int32_t *ids, size_t n, char **text) try {
     std::vector<int> v;
+    if (t->bpe)
+        return intra_bpe_decode(t->bpe, ids, n, text);
     for (size_t i = 0; i < n; i++)
         if (ids[i] >= 0 && ids[i] < t->processor.GetPieceSize())
             v.push_back(ids[i]);
@@ -180,6 +194,8 @@ enum neb_status intra_tokenizer_decode(const struct intra_tokenizer *t, const in
 
 bool intra_tokenizer_is_listed(const struct intra_tokenizer *t, const char *list, size_t len) {
     absl::string_view left(list, len);
+    if (t->bpe)
+        return false;
     for (int i = 0; i < t->processor.GetPieceSize(); i++) {
         const std::string &piece = t->processor.IdToPiece(i);
         char score[32];

@@ -1,4 +1,4 @@
-// SentencePiece behind a C interface. Vocabularies are trained by its own trainer.
+// Text to tokens and back: SentencePiece behind a C interface, or byte-level BPE (bpe.h). Vocabularies are trained by SentencePiece's own trainer.
 #ifndef INTRA_TOKENIZER_H
 #define INTRA_TOKENIZER_H
 #include "agent/base/status.h"
@@ -12,18 +12,18 @@ extern "C" {
 #endif
 
 struct intra_tokenizer; // calls on one instance are safe from several threads
-// NEB_ERR_FORMAT: missing, or no SentencePiece model. NEB_ERR_NOMEM, here and below.
-NEB_MUST_CHECK enum neb_status intra_tokenizer_open(const char *model_path,
-                                                    struct intra_tokenizer **out);
+// A tokenizer.json (intra_tokenizer_is_json), with errors as of intra_bpe_open; else a SentencePiece model.
+// NEB_ERR_FORMAT: missing, or none. NEB_ERR_NOMEM, here and below.
+NEB_MUST_CHECK enum neb_status intra_tokenizer_open(const char *path, struct intra_tokenizer **out);
 void intra_tokenizer_close(struct intra_tokenizer **t);
 int32_t intra_tokenizer_vocab(const struct intra_tokenizer *t);
 int32_t intra_tokenizer_bos(const struct intra_tokenizer *t); // -1: none
 int32_t intra_tokenizer_eos(const struct intra_tokenizer *t);
-// Token ids of UTF-8 text into *ids (malloc'ed, *n of them).
+// Token ids of UTF-8 text into *ids (malloc'ed, *n of them, and room for one more). What is no UTF-8 is read as U+FFFD.
 NEB_MUST_CHECK enum neb_status intra_tokenizer_encode(const struct intra_tokenizer *t,
                                                       const char *text, size_t len, int32_t **ids,
                                                       size_t *n);
-// Text of n ids into *text (malloc'ed, NUL-terminated). NEB_ERR_FORMAT: an id that is no piece.
+// Text of n ids into *text (malloc'ed, NUL-terminated). Ids that are no piece have none.
 NEB_MUST_CHECK enum neb_status intra_tokenizer_decode(const struct intra_tokenizer *t,
                                                       const int32_t *ids, size_t n, char **text);
 

@@ -97,7 +97,7 @@ refused 2 "--dtype" export "$T/back" "$T/no" --dtype fp8
 refused 1 "already there" import "$T/hf" --out "$T/back"
 refused 1 "already there" export "$T/back" "$T/hf"
 refused 1 "there is no config.json" import "$T/text" --out "$T/no"
-refused 1 "there is no $T/bare/tokenizer.model: name the model's SentencePiece vocabulary" generate "$T/bare" --prompt x
+refused 1 "there is no $T/bare/tokenizer.model: name the model's vocabulary" generate "$T/bare" --prompt x
 refused 1 "merged into the model (--merge-lora), or alone as a PEFT folder (--adapter)" export "$T/lora/checkpoint" "$T/no"
 refused 1 "no LoRA adapters" export "$T/back" "$T/no" --adapter
 sed -i 's/"rms_norm_eps": 1e-5/"rms_norm_eps": 1e-6/' "$T/merged/config.json"

@@ -3,12 +3,15 @@
 Each model: save_pretrained -> nebula import -> logits and greedy tokens against transformers -> nebula export ->
 from_pretrained -> logits again. One line a case; exit status 1 when one differs.
 """
+import array
 import json
 import pathlib
+import random
 import shutil
 import subprocess
 import sys
 import tempfile
+import unicodedata
 import warnings
 
 import torch
@@ -259,6 +262,68 @@ def check_tokenizer(work):
         report("tokenizer", f"{kind}: token ids in config.json", 0, good)
 
 
+def pieces_of(corpus):
+    """The documents of a corpus, each as a tuple of its ids without the EOS."""
+    info = json.loads((corpus / "corpus.json").read_text())
+    documents = set()
+    for source in info["sources"]:
+        for shards in (v for v in source.values() if isinstance(v, list)):
+            for shard in shards:
+                ids = array.array("H" if info["vocab"] <= 65536 else "I")
+                ids.frombytes((corpus / shard["file"]).read_bytes()[64:])
+                document = []
+                for i in ids:
+                    if i == EOS:
+                        documents.add(tuple(document))
+                        document = []
+                    else:
+                        document.append(i)
+    return documents
+
+
+EOS = 0  # of make_bpe_golden's vocabularies
+
+
+def random_text(g):
+    """Characters of one range and some of ASCII, so that all rules of splitting have work; of marks the old ones (intra/bpe.h says why)."""
+    first = g.choice([0x20, 0xA0, 0x250, 0x370, 0x590, 0x900, 0xE00, 0x1100, 0x1E00, 0x2000, 0x3000, 0x4E00, 0xAC00, 0x1F300])
+    old = unicodedata.ucd_3_2_0
+    ranges = [c for c in range(first, first + 256) if unicodedata.category(chr(c)) != "Cn" and unicodedata.combining(chr(c)) == old.combining(chr(c))]
+    return "".join(chr(g.choice(ranges)) if g.random() < 0.5 else g.choice(" \t\n\r'stlm09aB-\u0301\u0323") for _ in range(g.randrange(1, 80))) + "."
+
+
+def check_bpe(work):
+    """Byte-level tokenizer.json, imported: the documents of nebula data build are those of tokenizers, and transformers loads what is exported."""
+    sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "golden"))
+    import make_bpe_golden
+    g = random.Random(1)
+    readme = (pathlib.Path(__file__).parents[3] / "README.md").read_text()
+    texts = [t.rstrip() for t in readme.split("\n\n") + make_bpe_golden.TRAINING] + [t + "." for t in SAMPLES + make_bpe_golden.TEXTS]
+    texts = list(dict.fromkeys(t for t in texts + [random_text(g) for _ in range(4000)] if t))
+    (work / "text.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in texts))
+    for name, *how in make_bpe_golden.kinds():
+        hf, ckpt, out, corpus = (work / f"{what}-{name}" for what in ("hf", "ckpt", "out", "corpus"))
+        o = make_bpe_golden.make(*how)
+        make(LlamaConfig(**small | {"vocab_size": 480, "eos_token_id": EOS}), hf)
+        (hf / "tokenizer.json").write_text(json.dumps(o))
+        (hf / "tokenizer_config.json").write_text(json.dumps(
+            {"tokenizer_class": "TokenizersBackend", "bos_token": None, "eos_token": "<|endoftext|>"}))
+        run("import", hf, "--out", ckpt)
+        (work / "spec.yaml").write_text(f"name: x\ntokenizer: {ckpt}\nsources:\n  - {{name: x, format: jsonl, path: {work}/text.jsonl, field: text}}\n")
+        run("data", "build", work / "spec.yaml", "--out", corpus)
+        theirs = make_bpe_golden.reference(o)
+        want = {tuple(theirs.encode(t, add_special_tokens=False).ids) for t in texts}
+        got = pieces_of(corpus)
+        report("byte-level", f"{name}: texts of {len(want)} that differ", len(want - got), want == got)
+        for ids in sorted(want - got, key=len)[:1]:
+            print(repr(theirs.decode(ids)), ids)
+        run("export", ckpt, out)
+        there = transformers.AutoTokenizer.from_pretrained(out)
+        plain = [t for t in texts if "<|" not in t]
+        differ = [t for t in plain if tuple(there(t, add_special_tokens=False)["input_ids"]) not in got]
+        report("byte-level", f"{name}: exported, texts that differ in transformers", len(differ), not differ)
+
+
 def make(config, folder):
     model = transformers.AutoModelForCausalLM.from_config(config)
     parameters(model, 9)
@@ -306,7 +371,7 @@ transformers.utils.logging.disable_progress_bar()
 for case, config in CASES.items():
     with tempfile.TemporaryDirectory() as d:
         check(case, config, pathlib.Path(d))
-for more in (check_layouts, check_adapter, check_tokenizer, check_refused):
+for more in (check_layouts, check_adapter, check_tokenizer, check_bpe, check_refused):
     with tempfile.TemporaryDirectory() as d:
         more(pathlib.Path(d))
 print(f"{failures} differ")
