@@ -47,6 +47,42 @@ struct kern_device_head {
     double *total; // += sum of losses, in a fixed order
 };
 
+// A teacher's soft labels of the same rows (struct kern_soft): loss = (1 - lambda) * cross-entropy + lambda * temperature^2 * KL.
+struct kern_device_soft {
+    int k; // named tokens a row, 1 to KERN_SOFT_K_MAX; what is left is one class more
+    float lambda, temperature;
+    // device; of rows without a target nothing is read
+    const int32_t *ids; // (n, k) distinct
+    const float *logp;  // (n, k) the teacher's, at the temperature
+    const float *tail;  // (n) probability of all others
+};
+enum { KERN_SOFT_K_MAX = 64 };
+
+// Output layer of a discriminator (intra/rtd.h): score = x w + b, loss = log(1 + exp(score)) - label * score.
+struct kern_device_rtd {
+    int n, d;
+    const void *x;           // (n, d) T
+    const float *w, *b;      // (d) (1) device
+    const int32_t *labels;   // (n) device: 0, 1, or KERN_IGNORE, which gives loss 0 and no gradient
+    const float *grad_scale; // (1) device
+    bool learn;              // dx (and dw, db) are wanted
+    void *dx;                // (n, d) T, written
+    float *dw, *db;          // (d) (1) +=, in a fixed order; NULL: frozen
+    float *scores, *losses;  // (n) (n) written
+    double *total;           // += sum of losses, in a fixed order
+};
+
+// What a model says at some rows of a pass: softmax over the first V rows of w, of logits in fp32, formed in blocks.
+struct kern_device_rows {
+    int n, d, V;
+    const void *x;     // (any, d) T hidden states
+    const int32_t *at; // (n) device: rows of x
+    const void *w;     // (V or more, d) T
+    void *gathered;    // room for `block` rows of d T
+    float *logits;     // room for `block` rows of kern_logits_ld(V)
+    int block;
+};
+
 // Rows of logits of which other ranks hold other columns (a vocabulary cut over tensor-parallel ranks): three steps, between which
 // the ranks reduce max to the largest, and sums to the sum, so that only these cross ranks.
 struct kern_device_vocab {
@@ -190,6 +226,17 @@ struct kern_device_ops {
     void (*vocab_max)(struct kern_device *D, enum kern_type t, const struct kern_device_vocab *v);
     void (*vocab_sum)(struct kern_device *D, enum kern_type t, const struct kern_device_vocab *v);
     void (*vocab_loss)(struct kern_device *D, enum kern_type t, const struct kern_device_vocab *v);
+    // head_loss with a teacher. Losses are of the mix.
+    void (*distill_loss)(struct kern_device *D, enum kern_type t, const struct kern_device_head *h,
+                         const struct kern_device_soft *s);
+    void (*rtd_loss)(struct kern_device *D, enum kern_type t, const struct kern_device_rtd *h);
+    // ids (n) device: at each row the first id at which the running sum of probabilities passes u (n) device, in [0, 1]
+    void (*sample_rows)(struct kern_device *D, enum kern_type t, const struct kern_device_rows *r,
+                        const float *u, int32_t *ids);
+    // Soft labels (intra/distill.h): of softmax(logits / temperature) the k most likely of each row, most likely first, ties by id. ids,
+    // logp (n, k), tail (n) device.
+    void (*label_rows)(struct kern_device *D, enum kern_type t, const struct kern_device_rows *r,
+                       int k, float temperature, int32_t *ids, float *logp, float *tail);
     // *total += the sum of n losses, in a fixed order
     void (*loss_total)(struct kern_device *D, double *total, const float *losses, int n);
     // sums (tensors) of squares, each in a fixed order; first (tensors + 1): the chunks of a tensor
@@ -270,7 +317,7 @@ void kern_device_close(struct kern_device **D); // NULL-safe
 bool kern_device_likely(void);
 
 // What the object exports as kern_cuda_open. NEB_ERR_NOT_FOUND: its driver names no device, or does not answer; text: of the failure.
-enum { KERN_DEVICE_VERSION = 9 };
+enum { KERN_DEVICE_VERSION = 10 };
 typedef enum neb_status kern_device_opener(int version, int index, struct kern_device **out,
                                            char *text, size_t text_cap);
 
