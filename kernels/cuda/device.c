@@ -348,7 +348,7 @@ static void bias_fwd(struct kern_device *D, enum kern_type t, void *x, const flo
 static void bias_bwd(struct kern_device *D, enum kern_type t, float *db, const void *dy, int n,
                      int d) {
     float *room = scratch(D, kern_cu_bias_bwd_scratch(n, d) * sizeof(float));
-    RUN(D, "bias gradient", kern_cu_bias_bwd(t, db, dy, n, d, room, of(D)->s));
+    RUN(D, "bias gradient", kern_cu_bias_bwd(t, db, dy, NULL, n, d, room, of(D)->s));
 }
 
 // dy is read once, for both, where the library sums it up along with the product; it writes the sums, which are then added.
@@ -415,6 +415,11 @@ static void vocab_sum(struct kern_device *D, enum kern_type t, const struct kern
 }
 static void vocab_loss(struct kern_device *D, enum kern_type t, const struct kern_device_vocab *v) {
     RUN(D, "cross-entropy", kern_cu_vocab_loss(t, v, of(D)->s));
+}
+
+static void rtd_loss(struct kern_device *D, enum kern_type t, const struct kern_device_rtd *h) {
+    float *room = h->learn ? scratch(D, kern_cu_rtd_scratch(h->n, h->d) * sizeof(float)) : NULL;
+    RUN(D, "detection", kern_cu_rtd(t, h, room, of(D)->s));
 }
 
 static void sumsq(struct kern_device *D, const struct kern_chunk *chunks, int n_chunks,
@@ -545,6 +550,7 @@ const struct kern_device_ops kern_cu_ops = {
     .vocab_max = vocab_max,
     .vocab_sum = vocab_sum,
     .vocab_loss = vocab_loss,
+    .rtd_loss = rtd_loss,
     .loss_total = loss_total,
     .sumsq = sumsq,
     .adamw = adamw,

@@ -33,8 +33,9 @@ cudaError_t kern_cu_swiglu_bwd(enum kern_type t, void *dgu, const void *dy, cons
 cudaError_t kern_cu_bias_fwd(enum kern_type t, void *x, const float *b, int n, int d,
                              cudaStream_t s);
 size_t kern_cu_bias_bwd_scratch(int n, int d); // floats
-cudaError_t kern_cu_bias_bwd(enum kern_type t, float *db, const void *dy, int n, int d,
-                             float *scratch, cudaStream_t s);
+// by (n): what each row counts for; NULL: 1
+cudaError_t kern_cu_bias_bwd(enum kern_type t, float *db, const void *dy, const float *by, int n,
+                             int d, float *scratch, cudaStream_t s);
 
 // ---- attn_simple.cu: every head_dim, both types; attn_mma.cu: tensor cores. cos_sin: as in kern_device_ops.attn_bwd
 bool kern_cu_attn_mma_takes(const struct kern_attn *a, const void *const p[], int n_p,
@@ -75,6 +76,11 @@ cudaError_t kern_cu_vocab_max(enum kern_type t, const struct kern_device_vocab *
 cudaError_t kern_cu_vocab_sum(enum kern_type t, const struct kern_device_vocab *v, cudaStream_t s);
 cudaError_t kern_cu_vocab_loss(enum kern_type t, const struct kern_device_vocab *v, cudaStream_t s);
 cudaError_t kern_cu_loss_total(double *total, const float *losses, int n, cudaStream_t s);
+cudaError_t kern_cu_add_sum(float *to, const float *x, int n, cudaStream_t s); // likewise
+// ---- rtd.cu
+size_t kern_cu_rtd_scratch(int n, int d); // floats; for learn
+cudaError_t kern_cu_rtd(enum kern_type t, const struct kern_device_rtd *h, float *scratch,
+                        cudaStream_t s);
 
 // ---- optim.cu
 cudaError_t kern_cu_sumsq(const struct kern_chunk *chunks, int n_chunks, const int32_t *first,

@@ -223,11 +223,11 @@ cudaError_t kern_cu_loss_rows(enum kern_type t, void *z, int n, int V, int ld,
 }
 
 // One block, so that the order is one.
-__global__ void loss_total(double *total, const float *losses, int n) {
+template <class S> __global__ void add_sum(S *to, const float *x, int n) {
     __shared__ double room[SUM_THREADS];
     double sum = 0;
     for (int i = (int)threadIdx.x; i < n; i += SUM_THREADS)
-        sum += (double)losses[i];
+        sum += (double)x[i];
     room[threadIdx.x] = sum;
     for (int half = SUM_THREADS / 2; half; half /= 2) {
         __syncthreads();
@@ -235,12 +235,18 @@ __global__ void loss_total(double *total, const float *losses, int n) {
             room[threadIdx.x] += room[threadIdx.x + half];
     }
     if (threadIdx.x == 0)
-        *total += room[0];
+        *to += (S)room[0];
 }
 
 cudaError_t kern_cu_loss_total(double *total, const float *losses, int n, cudaStream_t s) {
     if (n == 0)
         return cudaSuccess;
-    KERN_LAUNCH(loss_total, 1, SUM_THREADS, 0, s, total, losses, n);
+    KERN_LAUNCH(add_sum<double>, 1, SUM_THREADS, 0, s, total, losses, n);
+    return cudaGetLastError();
+}
+cudaError_t kern_cu_add_sum(float *to, const float *x, int n, cudaStream_t s) {
+    if (n == 0)
+        return cudaSuccess;
+    KERN_LAUNCH(add_sum<float>, 1, SUM_THREADS, 0, s, to, x, n);
     return cudaGetLastError();
 }

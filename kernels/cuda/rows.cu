@@ -581,26 +581,34 @@ enum { BIAS_BLOCKS = 128 };
 static unsigned bias_blocks(int n) { return blocks_for((size_t)n, 64, BIAS_BLOCKS); }
 size_t kern_cu_bias_bwd_scratch(int n, int d) { return (size_t)bias_blocks(n) * d; }
 
-template <class T> __global__ void bias_bwd(float *partial, const T *dy, int n, int d) {
+template <class T, bool WEIGHED>
+__global__ void bias_bwd(float *partial, const T *dy, const float *by, int n, int d) {
     int col = (int)(blockIdx.x * blockDim.x + threadIdx.x);
     if (col >= d)
         return;
     float sum = 0;
     for (size_t row = blockIdx.y; row < (size_t)n; row += gridDim.y)
-        sum += wide(dy[row * d + col]);
+        sum += WEIGHED ? by[row] * wide(dy[row * d + col]) : wide(dy[row * d + col]);
     partial[(size_t)blockIdx.y * d + col] = sum;
 }
 
-cudaError_t kern_cu_bias_bwd(enum kern_type t, float *db, const void *dy, int n, int d,
-                             float *scratch, cudaStream_t s) {
+template <class T>
+static void bias_bwd_t(float *partial, const T *dy, const float *by, int n, int d, cudaStream_t s) {
+    dim3 grid((unsigned)((d + THREADS - 1) / THREADS), bias_blocks(n));
+    if (by)
+        KERN_LAUNCH((bias_bwd<T, true>), grid, THREADS, 0, s, partial, dy, by, n, d);
+    else
+        KERN_LAUNCH((bias_bwd<T, false>), grid, THREADS, 0, s, partial, dy, by, n, d);
+}
+
+cudaError_t kern_cu_bias_bwd(enum kern_type t, float *db, const void *dy, const float *by, int n,
+                             int d, float *scratch, cudaStream_t s) {
     if (n == 0)
         return cudaSuccess;
-    unsigned columns = (unsigned)((d + THREADS - 1) / THREADS);
-    dim3 grid(columns, bias_blocks(n));
     if (t == KERN_BF16)
-        KERN_LAUNCH(bias_bwd<bf16>, grid, THREADS, 0, s, scratch, (const bf16 *)dy, n, d);
+        bias_bwd_t(scratch, (const bf16 *)dy, by, n, d, s);
     else
-        KERN_LAUNCH(bias_bwd<float>, grid, THREADS, 0, s, scratch, (const float *)dy, n, d);
+        bias_bwd_t(scratch, (const float *)dy, by, n, d, s);
     KERN_LAUNCH(add_columns, column_blocks(d), THREADS, 0, s, db, scratch, (int)bias_blocks(n), d);
     return cudaGetLastError();
 }
