@@ -141,10 +141,10 @@ void agent_job_needs(const struct agent_job *j, int self, const struct agent_fou
         return;
     n->step_tokens = (double)j->batch * j->accumulate * j->seq_len;
     bool own = c->launcher == AGENT_LAUNCHER_ATTACH; // what it takes is its own affair
-    bool roles = j->mode != AGENT_MODE_REPLICAS;     // these modes use no devices
-    n->step_tokens *= one_process(j) && !roles ? agent_job_training(j) : 1;
-    n->on_devices = !own && !roles && c->device != AGENT_DEVICE_CPU;
-    n->on_processors = !own && (roles || c->device != AGENT_DEVICE_CUDA);
+    bool devices = agent_job_takes_devices(j);
+    n->step_tokens *= one_process(j) && j->mode == AGENT_MODE_REPLICAS ? agent_job_training(j) : 1;
+    n->on_devices = !own && devices && c->device != AGENT_DEVICE_CPU;
+    n->on_processors = !own && (!devices || c->device != AGENT_DEVICE_CUDA);
     for (int i = 0; i < j->n_clusters; i++) {
         if (!agent_job_runs(j, self, i))
             continue;

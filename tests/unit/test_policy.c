@@ -510,10 +510,16 @@ static void test_devices(void **state) {
     assert_true(n.device_memory > 0 && n.memory > 0);
     assert_false(limited("device_memory", 1000, &cuda, "of each device's memory"));
     assert_true(limited("device_memory", 1000, &j, ""));
-    rtd.mode = AGENT_MODE_RTD; // which opens no device, whatever it says
+    rtd.mode = AGENT_MODE_RTD;
     rtd.clusters[0].device = AGENT_DEVICE_AUTO;
     rtd.clusters[0].role = AGENT_ROLE_GENERATOR;
+    assert_false(admits(&cpu, &rtd, "hub", "says device: auto"));
+    agent_job_needs(&rtd, 0, &unknown, &n);
+    assert_true(n.on_devices && n.on_processors && n.device_memory > 0);
+    rtd.sync.scheme = AGENT_SCHEME_SYNCHRONOUS; // the reference opens none, whatever it says
     assert_true(admits(&cpu, &rtd, "hub", ""));
+    agent_job_needs(&rtd, 0, &unknown, &n);
+    assert_true(!n.on_devices && n.device_memory == 0);
     // a trainer of the site's own, and who only votes
     attach.clusters[0].launcher = AGENT_LAUNCHER_ATTACH;
     watch.clusters[0].witness = true;
