@@ -384,8 +384,9 @@ static void loss_total(struct kern_device *D, double *total, const float *losses
     RUN(D, "sum of losses", kern_cu_loss_total(total, losses, n, of(D)->s));
 }
 
-// Blocks of rows: their logits, the loss and the logits' gradient in place, then what that gives.
-static void head_loss(struct kern_device *D, enum kern_type t, const struct kern_device_head *h) {
+// Blocks of rows: their logits, the loss and the logits' gradient in place, then what that gives. soft NULL: no teacher.
+static void distill_loss(struct kern_device *D, enum kern_type t, const struct kern_device_head *h,
+                         const struct kern_device_soft *soft) {
     int ld = kern_logits_ld(h->V);
     size_t bytes = kern_type_bytes(t), d = (size_t)h->d;
     for (int from = 0; from < h->n; from += h->rows) {
@@ -393,9 +394,16 @@ static void head_loss(struct kern_device *D, enum kern_type t, const struct kern
         const char *x = (const char *)h->x + (size_t)from * d * bytes;
         gemm(D, t, t, KERN_N, KERN_T, n, h->V, h->d, 1, x, h->d, h->w, h->d, 0, h->logits, ld,
              NULL);
-        RUN(D, "cross-entropy",
+        struct kern_device_soft here;
+        if (soft) {
+            here = *soft;
+            here.ids += (size_t)from * (size_t)soft->k;
+            here.logp += (size_t)from * (size_t)soft->k;
+            here.tail += from;
+        }
+        RUN(D, soft ? "distillation" : "cross-entropy",
             kern_cu_loss_rows(t, h->logits, n, h->V, ld, h->targets + from, h->grad_scale, h->learn,
-                              h->losses + from, of(D)->s));
+                              h->losses + from, soft ? &here : NULL, of(D)->s));
         if (!h->learn)
             continue;
         gemm(D, t, t, KERN_N, KERN_N, n, h->d, h->V, 1, h->logits, ld, h->w, h->d, 0,
@@ -405,6 +413,9 @@ static void head_loss(struct kern_device *D, enum kern_type t, const struct kern
                  h->d, NULL);
     }
     loss_total(D, h->total, h->losses, h->n);
+}
+static void head_loss(struct kern_device *D, enum kern_type t, const struct kern_device_head *h) {
+    distill_loss(D, t, h, NULL);
 }
 
 static void vocab_max(struct kern_device *D, enum kern_type t, const struct kern_device_vocab *v) {
@@ -550,6 +561,7 @@ const struct kern_device_ops kern_cu_ops = {
     .vocab_max = vocab_max,
     .vocab_sum = vocab_sum,
     .vocab_loss = vocab_loss,
+    .distill_loss = distill_loss,
     .rtd_loss = rtd_loss,
     .loss_total = loss_total,
     .sumsq = sumsq,

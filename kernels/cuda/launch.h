@@ -67,10 +67,11 @@ cudaError_t kern_cu_attn_bwd_simple(enum kern_type t, const struct kern_attn *a,
                                     const void *q, int ldq, const void *k, int ldk, const void *v,
                                     int ldv, const float *delta, cudaStream_t s);
 
-// ---- loss.cu. z (n, V) T with row stride ld, all of it allocated: logits in, their gradient out when learn.
+// ---- loss.cu. z (n, V) T with row stride ld, all of it allocated: logits in, their gradient out when learn. soft: of these
+// rows; NULL: no teacher.
 cudaError_t kern_cu_loss_rows(enum kern_type t, void *z, int n, int V, int ld,
                               const int32_t *targets, const float *grad_scale, bool learn,
-                              float *losses, cudaStream_t s);
+                              float *losses, const struct kern_device_soft *soft, cudaStream_t s);
 // A vocabulary cut over ranks: the three steps of struct kern_device_vocab.
 cudaError_t kern_cu_vocab_max(enum kern_type t, const struct kern_device_vocab *v, cudaStream_t s);
 cudaError_t kern_cu_vocab_sum(enum kern_type t, const struct kern_device_vocab *v, cudaStream_t s);

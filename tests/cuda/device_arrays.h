@@ -49,6 +49,7 @@ void verdict(struct run *r, float got, float want);
 void collect(struct run *r); // reads everything back
 
 // ---- device_heads.c
+void op_distill(struct run *r);
 void op_rtd(struct run *r);
 
 #endif
