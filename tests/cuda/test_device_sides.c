@@ -246,7 +246,7 @@ static void test_frozen(void **state) {
                                      .soft_k = TOP};
     struct neb_rng r = neb_rng_make(4, 4);
     assert_int_equal(intra_device_create(&dc, cpu->model, NULL, &b.device), NEB_OK);
-    assert_true(4 * intra_device_bytes(b.device) < intra_device_bytes(dev->device));
+    assert_true(3 * intra_device_bytes(b.device) < intra_device_bytes(dev->device));
     for (int s = 0; s < SHAPES; s++) {
         struct drawn x;
         double la, lb;
