@@ -257,7 +257,7 @@ static void cast(struct kern_device *D, enum kern_type t, void *out, const float
 }
 static void embed_fwd(struct kern_device *D, float *out, const float *table, const int32_t *ids,
                       int n, int d) {
-    RUN(D, "embedding", kern_cu_embed_fwd(out, table, ids, n, d, of(D)->s));
+    RUN(D, "embedding", kern_cu_embed_fwd(KERN_F32, out, table, ids, n, d, of(D)->s));
 }
 static void embed_bwd(struct kern_device *D, float *dtable, const float *dout,
                       const struct kern_buckets *b, int n, int d) {
@@ -433,6 +433,36 @@ static void rtd_loss(struct kern_device *D, enum kern_type t, const struct kern_
     RUN(D, "detection", kern_cu_rtd(t, h, room, of(D)->s));
 }
 
+// Logits of rows from ... on, as many as there is room for: how many.
+static int logits_of(struct kern_device *D, enum kern_type t, const struct kern_device_rows *r,
+                     int from) {
+    int n = r->n - from < r->block ? r->n - from : r->block;
+    RUN(D, "gathering rows",
+        kern_cu_embed_fwd(t, r->gathered, r->x, r->at + from, n, r->d, of(D)->s));
+    gemm(D, t, KERN_F32, KERN_N, KERN_T, n, r->V, r->d, 1, r->gathered, r->d, r->w, r->d, 0,
+         r->logits, kern_logits_ld(r->V), NULL);
+    return n;
+}
+static void sample_rows(struct kern_device *D, enum kern_type t, const struct kern_device_rows *r,
+                        const float *u, int32_t *ids) {
+    for (int from = 0; from < r->n; from += r->block) {
+        int n = logits_of(D, t, r, from);
+        RUN(D, "drawing tokens",
+            kern_cu_sample_rows(r->logits, n, r->V, kern_logits_ld(r->V), u + from, ids + from,
+                                of(D)->s));
+    }
+}
+static void label_rows(struct kern_device *D, enum kern_type t, const struct kern_device_rows *r,
+                       int k, float temperature, int32_t *ids, float *logp, float *tail) {
+    for (int from = 0; from < r->n; from += r->block) {
+        int n = logits_of(D, t, r, from);
+        size_t at = (size_t)from * (size_t)k;
+        RUN(D, "soft labels",
+            kern_cu_label_rows(r->logits, n, r->V, kern_logits_ld(r->V), k, temperature, ids + at,
+                               logp + at, tail + from, of(D)->s));
+    }
+}
+
 static void sumsq(struct kern_device *D, const struct kern_chunk *chunks, int n_chunks,
                   const int32_t *first, int tensors, const float *grads, double *sums) {
     double *room = scratch(D, (size_t)n_chunks * sizeof *room);
@@ -563,6 +593,8 @@ const struct kern_device_ops kern_cu_ops = {
     .vocab_loss = vocab_loss,
     .distill_loss = distill_loss,
     .rtd_loss = rtd_loss,
+    .sample_rows = sample_rows,
+    .label_rows = label_rows,
     .loss_total = loss_total,
     .sumsq = sumsq,
     .adamw = adamw,

@@ -13,8 +13,9 @@ extern "C" {
 
 // ---- rows.cu
 cudaError_t kern_cu_cast(enum kern_type t, void *out, const float *x, size_t n, cudaStream_t s);
-cudaError_t kern_cu_embed_fwd(float *out, const float *table, const int32_t *ids, int n, int d,
-                              cudaStream_t s);
+// t: of out and table
+cudaError_t kern_cu_embed_fwd(enum kern_type t, void *out, const void *table, const int32_t *ids,
+                              int n, int d, cudaStream_t s);
 cudaError_t kern_cu_embed_bwd(float *dtable, const float *dout, const struct kern_buckets *b, int n,
                               int d, cudaStream_t s);
 cudaError_t kern_cu_rmsnorm_fwd(enum kern_type t, enum kern_type tr, void *y, float *rstd, float *h,
@@ -82,6 +83,12 @@ cudaError_t kern_cu_add_sum(float *to, const float *x, int n, cudaStream_t s); /
 size_t kern_cu_rtd_scratch(int n, int d); // floats; for learn
 cudaError_t kern_cu_rtd(enum kern_type t, const struct kern_device_rtd *h, float *scratch,
                         cudaStream_t s);
+
+// ---- choose.cu. z (n, V) fp32 with row stride ld; see sample_rows and label_rows
+cudaError_t kern_cu_sample_rows(const float *z, int n, int V, int ld, const float *u, int32_t *ids,
+                                cudaStream_t s);
+cudaError_t kern_cu_label_rows(const float *z, int n, int V, int ld, int k, float temperature,
+                               int32_t *ids, float *logp, float *tail, cudaStream_t s);
 
 // ---- optim.cu
 cudaError_t kern_cu_sumsq(const struct kern_chunk *chunks, int n_chunks, const int32_t *first,

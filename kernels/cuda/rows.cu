@@ -40,8 +40,8 @@ cudaError_t kern_cu_cast(enum kern_type t, void *out, const float *x, size_t n, 
 
 // ---- embedding ------------------------------------------------------------------------------------------------
 
-template <int V>
-__global__ void embed_fwd(float *out, const float *table, const int32_t *ids, int n, int d) {
+template <class T, int V>
+__global__ void embed_fwd(T *out, const T *table, const int32_t *ids, int n, int d) {
     int per = d / V;
     FLAT_LOOP(i, (size_t)n * per) {
         size_t row;
@@ -51,22 +51,31 @@ __global__ void embed_fwd(float *out, const float *table, const int32_t *ids, in
         float v[V] = {0};
         int32_t id = ids[row];
         if (id >= 0)
-            load<float, V>(v, table + (size_t)id * d + at);
-        store<float, V>(out + row * d + at, v);
+            load<T, V>(v, table + (size_t)id * d + at);
+        store<T, V>(out + row * d + at, v);
     }
 }
 
-cudaError_t kern_cu_embed_fwd(float *out, const float *table, const int32_t *ids, int n, int d,
-                              cudaStream_t s) {
-    if (n == 0)
-        return cudaSuccess;
+template <class T>
+static void embed_fwd_t(T *out, const T *table, const int32_t *ids, int n, int d, cudaStream_t s) {
+    const int V = 16 / (int)sizeof(T);
     size_t all = (size_t)n * d;
-    if (d % 4 == 0 && aligned_to(out, 16) && aligned_to(table, 16))
-        KERN_LAUNCH(embed_fwd<4>, blocks_for(all / 4, THREADS, GRID_MOST), THREADS, 0, s, out,
+    if (d % V == 0 && aligned_to(out, 16) && aligned_to(table, 16))
+        KERN_LAUNCH((embed_fwd<T, V>), blocks_for(all / V, THREADS, GRID_MOST), THREADS, 0, s, out,
                     table, ids, n, d);
     else
-        KERN_LAUNCH(embed_fwd<1>, blocks_for(all, THREADS, GRID_MOST), THREADS, 0, s, out, table,
-                    ids, n, d);
+        KERN_LAUNCH((embed_fwd<T, 1>), blocks_for(all, THREADS, GRID_MOST), THREADS, 0, s, out,
+                    table, ids, n, d);
+}
+
+cudaError_t kern_cu_embed_fwd(enum kern_type t, void *out, const void *table, const int32_t *ids,
+                              int n, int d, cudaStream_t s) {
+    if (n == 0)
+        return cudaSuccess;
+    if (t == KERN_BF16)
+        embed_fwd_t((bf16 *)out, (const bf16 *)table, ids, n, d, s);
+    else
+        embed_fwd_t((float *)out, (const float *)table, ids, n, d, s);
     return cudaGetLastError();
 }
 

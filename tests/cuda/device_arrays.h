@@ -51,5 +51,7 @@ void collect(struct run *r); // reads everything back
 // ---- device_heads.c
 void op_distill(struct run *r);
 void op_rtd(struct run *r);
+void op_sample(struct run *r);
+void op_labels(struct run *r);
 
 #endif

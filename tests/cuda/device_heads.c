@@ -1,7 +1,9 @@
-// Ops of the modes rtd and distill: against formulas in double where the reference has none.
+// Ops of the modes rtd and distill: against formulas in double where the reference has none. Ids are judged by what they are worth, since a
+// logit's last bits are not the reference's.
 #include "tests/cuda/device_arrays.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 // A double on the device, which an op adds to.
@@ -170,4 +172,139 @@ void op_rtd(struct run *r) { // n d ignored(%) frozen learn size
                                                   .losses = dev(losses),
                                                   .total = dev(total)});
     verdict(r, (float)sum_of(r, total), (float)want);
+}
+
+// ---- what a model says at some rows ---------------------------------------------------------------------------------
+
+struct asked {
+    struct array *x, *w, *at, *gathered, *logits;
+    double *z; // (n, V)
+    struct kern_device_rows on;
+};
+// n rows of a pass of n + 3, some of them twice. size: of the logits, 0: small whole numbers, exact on both sides and full of ties; of
+// every `nan`-th token they are NaN then.
+static struct asked ask(struct run *r, int n, int d, int V, int block, int size, int nan) {
+    struct asked q = {.z = device_case_host(&r->k, (size_t)n * V * sizeof *q.z)};
+    size_t width = (size_t)d;
+    int32_t *at = ids(r, n, n + 3);
+    q.x = input(r, r->t, (size_t)(n + 3) * width, 1);
+    q.w = input(r, r->t, (size_t)V * width, size ? (float)size / sqrtf((float)d) : 1);
+    for (size_t i = 0; !size && i < q.x->n; i++)
+        q.x->host[i] = rintf(q.x->host[i]);
+    for (size_t i = 0; !size && i < q.w->n; i++)
+        q.w->host[i] = nan && i / width % (size_t)nan == 0 ? NAN : rintf(q.w->host[i]);
+    to_device(r, q.x);
+    to_device(r, q.w);
+    for (size_t i = 0; i < (size_t)n; i++)
+        for (size_t c = 0; c < (size_t)V; c++)
+            for (size_t k = 0; k < width; k++)
+                q.z[i * (size_t)V + c] +=
+                    (double)q.x->host[(size_t)at[i] * width + k] * (double)q.w->host[c * width + k];
+    q.at = ints(r, at, (size_t)n);
+    q.gathered = written(r, r->t, (size_t)block * width);
+    q.logits = written(r, KERN_F32, (size_t)block * (size_t)kern_logits_ld(V));
+    q.gathered->out = q.logits->out = false; // room
+    q.on = (struct kern_device_rows){.n = n,
+                                     .d = d,
+                                     .V = V,
+                                     .x = dev(q.x),
+                                     .at = dev(q.at),
+                                     .w = dev(q.w),
+                                     .gathered = dev(q.gathered),
+                                     .logits = dev(q.logits),
+                                     .block = block};
+    return q;
+}
+static int32_t *read_ids(struct run *r, const struct array *a) {
+    int32_t *x = device_case_host(&r->k, a->n * sizeof *x);
+    r->D->ops->download(r->D, x, dev(a), a->n * sizeof *x);
+    device_case_wait(&r->k);
+    return x;
+}
+static double largest(const double *z, size_t n) {
+    double max = -INFINITY;
+    for (size_t c = 0; c < n; c++)
+        max = fmax(max, z[c]);
+    return max;
+}
+
+// How far u is from where the running sum passes it. A probability that is none in fp32 is not drawn.
+void op_sample(struct run *r) { // n d V block size
+    const int *d = r->d;
+    size_t n = (size_t)d[0], V = (size_t)d[2];
+    struct asked q = ask(r, d[0], d[1], d[2], d[3], d[4], 0);
+    struct array *u = array(r, KERN_F32, n, false), *out = written(r, KERN_F32, n);
+    out->out = false; // ids
+    for (size_t i = 0; i < n; i++)
+        u->host[i] = i % 5 == 1 ? 0 : i % 5 == 3 ? 1 : (float)neb_rng_unit(&r->rng);
+    to_device(r, u);
+    r->D->ops->sample_rows(r->D, r->t, &q.on, dev(u), dev(out));
+    int32_t *got = read_ids(r, out);
+    double far = 0;
+    for (size_t i = 0; i < n; i++) {
+        const double *z = q.z + i * V;
+        double max = largest(z, V), sum = 0, before = 0, here = 0, goal = (double)u->host[i];
+        for (size_t c = 0; c < V; c++)
+            sum += exp(z[c] - max);
+        bool valid = got[i] >= 0 && (size_t)got[i] < V;
+        for (size_t c = 0; valid && c <= (size_t)got[i]; c++) {
+            before += here;
+            here = exp(z[c] - max) / sum;
+        }
+        far = valid && here > 1e-46 ? fmax(far, fmax(before - goal, goal - (before + here)))
+                                    : INFINITY;
+    }
+    verdict(r, (float)far, 0);
+}
+
+struct ranked {
+    double z;
+    int32_t id;
+};
+// Largest first, ties by id; NaNs are last.
+static int by_rank(const void *a, const void *b) {
+    const struct ranked *x = a, *y = b;
+    bool no_x = isnan(x->z), no_y = isnan(y->z);
+    if (no_x != no_y)
+        return no_x - no_y;
+    if (!no_x && x->z != y->z)
+        return x->z < y->z ? 1 : -1;
+    return (x->id > y->id) - (x->id < y->id);
+}
+
+void op_labels(struct run *r) { // n d V block size k nan
+    const int *d = r->d;
+    size_t n = (size_t)d[0], V = (size_t)d[2], k = (size_t)d[5];
+    double T = (double)(k % 2 ? 2.5f : 1), wrong = 0;
+    struct asked q = ask(r, d[0], d[1], d[2], d[3], d[4], d[6]);
+    struct array *logp = written(r, KERN_F32, n * k), *tail = written(r, KERN_F32, n),
+                 *out = written(r, KERN_F32, n * k);
+    struct ranked *all = device_case_host(&r->k, V * sizeof *all);
+    out->out = false; // ids
+    logp->out = tail->out = d[6] == 0;
+    r->D->ops->label_rows(r->D, r->t, &q.on, d[5], (float)T, dev(out), dev(logp), dev(tail));
+    int32_t *got = read_ids(r, out);
+    for (size_t i = 0; i < n; i++) {
+        const double *z = q.z + i * V;
+        const int32_t *id = got + i * k;
+        double sum = 0, max = largest(z, V), rest = 0;
+        for (size_t c = 0; c < V; c++) {
+            all[c] = (struct ranked){z[c], (int32_t)c};
+            sum += exp((z[c] - max) / T);
+        }
+        qsort(all, V, sizeof *all, by_rank);
+        for (size_t j = 0; j < k; j++) {
+            bool valid = id[j] >= 0 && (size_t)id[j] < V;
+            for (size_t other = 0; valid && other < j; other++)
+                valid = id[other] != id[j];
+            // Exact logits: the very id. Else one that is worth as much.
+            double off = !valid ? INFINITY : d[4] ? fabs(z[id[j]] - all[j].z) : id[j] != all[j].id;
+            wrong = fmax(wrong, off);
+            logp->host[i * k + j] = valid ? (float)((z[id[j]] - max) / T - log(sum)) : NAN;
+        }
+        for (size_t c = k; c < V; c++) // smallest first would not differ here
+            rest += exp((all[c].z - max) / T);
+        tail->host[i] = (float)(rest / sum);
+    }
+    verdict(r, (float)wrong, 0);
 }
