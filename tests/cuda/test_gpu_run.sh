@@ -16,12 +16,14 @@ cat >"$T/bundle/gpu_check" <<'SH'
 #!/bin/sh
 [ "$1" != codec ] || set -- codec 13
 [ "$1" != ops ] || set -- ops small "$2"
+[ "$1" != modes ] || set -- modes small
 [ "$1" != epilogues ] || exit 0 # hours here
 exec "$(dirname "$0")/gpu_check.real" "$@"
 SH
 printf '#!/bin/sh\necho "GPU 0: emulated"\n' >"$T/path/nvidia-smi"
 chmod +x "$T/bundle/gpu_check" "$T/path/nvidia-smi"
 cp "$SOURCE/tests/e2e/lib.sh" "$T/bundle/e2e.sh"
+cp "$SOURCE/tests/e2e/pairs.sh" "$T/bundle/"
 echo abcdef0-dirty >"$T/bundle/commit" # as --bundle leaves it
 # No EMU_NCCL_SHARED_DEVICE: as NCCL does, the emulated one refuses two ranks of one host on a device.
 export NEBULA_GPU_PATIENCE=3000 NEBULA_GPU_STEPS=10 NEBULA_GPU_MESH="steps=1 seq=3" PATH=$T/path:$PATH
@@ -47,6 +49,10 @@ done
 (($(grep -c 'has not ended after 3000 ms' "$T/out") >= 2)) || { cat "$T/out"; echo "nobody says who stayed away"; exit 1; }
 "$T/bundle/run" --part clusters --into "$T/parts" >"$T/out" || { cat "$T/out"; exit 1; }
 grep -q '^Two clusters, one on the device: ok' "$T/out" || { cat "$T/out"; echo "no two clusters"; exit 1; }
+"$T/bundle/run" --part modes --into "$T/parts" >"$T/out" || { cat "$T/out"; exit 1; }
+(($(grep -cE '^\| [a-z].* \| [0-9]+ \| [0-9.]+ \| [0-9.]+ \| [0-9.]+ \|$' "$T/out") == 5)) || { cat "$T/out"; echo "a side is missing"; exit 1; }
+for mode in rtd distill; do grep -q "^Mode $mode, both sides on the device: ok" "$T/out" || { cat "$T/out"; echo "no mode $mode"; exit 1; }; done
+NEBULA_GPU_PLAN=small "$T/bundle/run" --part plan --into "$T/plan" >"$T/out" || grep -q '^| 124M | 0' "$T/out" || { cat "$T/out"; echo "nothing was planned, or measured"; exit 1; }
 # PyTorch has the call's time where one shape is asked for: a python3 that says what it was given.
 mkdir "$T/python"
 cat >"$T/python/python3" <<'SH'
