@@ -72,16 +72,16 @@ static void test_sides_on_device(void **state) {
     // Draws: a product, the loss's rate in fp32, and the host waits.
     few.drawn = 20;
     few.soft_k = 1;
-    r.device.of[KERN_F32].logits = 1e6;
-    r.device.of[KERN_BF16].logits = 1e3; // what fp32 does counts
+    r.device.of[KERN_F32].logits = 1e6; // what counts, also in bf16
     r.device.wait_s = 0.25;
+    j.type = KERN_BF16;
     intra_cost_side_step(&j, &few, &r, &side);
     near(side.flops - less.flops, 3 * 20 * 2.0 * 512 * 64, 1e-9, "draws");
-    few.drawn = 0;
+    few.drawn = few.soft_k = 0;
     intra_cost_side_step(&j, &few, &r, &less);
-    near(side.step_s - less.step_s, 3 * (20 * (512 / 1e6 + 2.0 * 512 * 64 / 2e9) + 0.25), 1e-6,
+    near(side.step_s - less.step_s, 3 * (20 * (512 / 1e6 + 2.0 * 512 * 64 / 8e9) + 0.25), 1e-6,
          "draws take so long");
-    near(side.device_bytes - whole.device_bytes, 2 * 512 + 2 * 512, 1e-9, "room for draws");
+    near(side.device_bytes - less.device_bytes, 2 * 512 + 2 * 512, 1e-9, "room for draws");
     r.device = even_device(2e9);
     // bf16 is the device's: four times as fast, and the parameters are there in both types.
     j.type = KERN_BF16;
@@ -122,6 +122,11 @@ static void test_sides_on_device(void **state) {
     intra_cost_side_step(&j, &blind, &r, &host);
     near(side.acts_bytes - host.acts_bytes, labels, 1e-9, "labels");
     near(side.host_bytes - host.host_bytes, 128 * 1024, 1e-9, "labels on the host");
+    near(host.acts_bytes,
+         16384 + 512 + 32768 + 16384 + 4096 + 32768 + 16384 + 512 + 81920 + 40960 // a block
+             + 32768 + 2816                                // its input; the batch
+             + 16384 + 32768 + 16384 + 512 + 512 + 131072, // ends and logits
+         1e-9, "passes");
     struct intra_cost_job deep = j; // which memory of passes knows nothing of
     deep.model.n_layers *= 2;
     intra_cost_side_step(&deep, &blind, &r, &whole);
