@@ -2,15 +2,14 @@
 #include "agent/base/log.h"
 #include "intra/device_state.h"
 #include "intra/pipe_schedule.h"
+#include "kernels/device_stage.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 static enum neb_status takes(const struct intra_device_config *c, const struct intra_model *m) {
     NEB_ASSERT(!m->mesh == !c->mesh);
-    if (m->c.head != INTRA_HEAD_LM)
-        return neb_fail(NEB_ERR_UNSUPPORTED,
-                        "%s: a discriminator trains on CPUs only; set device: cpu", c->D->name);
+    NEB_ASSERT(!c->mesh || (m->c.head == INTRA_HEAD_LM && !c->soft_k));
     if (c->seq_len > m->c.max_seq)
         return neb_fail(NEB_ERR_INVALID,
                         "sequence of %d tokens is longer than the model's max_seq %d", c->seq_len,
@@ -49,7 +48,7 @@ static enum neb_status set_up(struct intra_device *d) {
     NEB_TRY(K->finish(D));
     NEB_TRY(device_update_send(d));
     NEB_TRY(intra_device_push(d, NULL));
-    return intra_device_push_moments(d);
+    return device_learns(d) ? intra_device_push_moments(d) : NEB_OK;
 }
 
 enum neb_status intra_device_create(const struct intra_device_config *c, struct intra_model *m,
@@ -89,36 +88,66 @@ static int32_t row_of(const struct intra_model *m, int32_t id) {
     return t && id >= t->row0 && id < t->row0 + t->rows ? id - t->row0 : -1;
 }
 
-int64_t device_send_batch(struct intra_device *d, struct device_acts *a, const int32_t *tokens,
-                          const int32_t *targets, int B, float grad_scale) {
+// A teacher's labels; they lie by position, as the loss reads them.
+static void send_soft(struct intra_device *d, struct device_acts *a, const struct kern_soft *s,
+                      size_t n) {
+    a->soft = (struct kern_device_soft){0};
+    if (!s)
+        return;
+    size_t named = n * (size_t)s->k;
+    NEB_ASSERT(s->k >= 1 && s->k <= d->c.soft_k);
+    kern_stage_up(d->c.D, d->pick_id, s->ids, named * sizeof *s->ids);
+    kern_stage_up(d->c.D, d->pick_logp, s->logp, named * sizeof *s->logp);
+    kern_stage_up(d->c.D, d->pick_tail, s->tail, n * sizeof *s->tail);
+    a->soft = (struct kern_device_soft){.k = s->k,
+                                        .lambda = s->lambda,
+                                        .temperature = s->temperature,
+                                        .ids = d->pick_id,
+                                        .logp = d->pick_logp,
+                                        .tail = d->pick_tail};
+}
+
+int64_t device_send_batch(struct intra_device *d, struct device_acts *a,
+                          const struct intra_batch *batch, float grad_scale) {
     const struct kern_device_ops *K = device_ops(d);
-    size_t n = (size_t)B * (size_t)d->c.seq_len, room = device_tokens(d);
+    const int32_t *tokens = batch->tokens, *targets = batch->targets;
+    int B = batch->B;
+    size_t n = (size_t)B * (size_t)batch->T, room = device_tokens(d);
+    bool prefixed = batch->prefix && d->m->c.mask == KERN_MASK_PREFIX;
+    int32_t classes = d->m->c.head == INTRA_HEAD_RTD ? 2 : d->m->c.vocab;
     int slot = d->turn;
     int64_t count = 0;
+    NEB_ASSERT(n <= room && batch->T <= d->c.seq_len);
+    a->T = batch->T;
+    a->prefixed = prefixed;
+    a->targets = targets;
+    send_soft(d, a, batch->teacher, n);
     d->turn = (d->turn + 1) % DEVICE_SLOTS;
     if (d->batch_used[slot])
         K->wait(d->c.D, MARK_BATCH + slot);
     d->batch_used[slot] = true;
     struct device_batch b = device_batch_in(d->batch_pinned[slot], room);
-    memcpy(b.targets, targets, n * sizeof *targets);
     for (size_t i = 0; i < n; i++) {
         NEB_ASSERT(tokens[i] >= 0 && tokens[i] < d->m->c.vocab);
-        NEB_ASSERT(targets[i] == KERN_IGNORE || (targets[i] >= 0 && targets[i] < d->m->c.vocab));
         b.tokens[i] = row_of(d->m, tokens[i]);
+    }
+    for (size_t i = 0; targets && i < n; i++) {
+        NEB_ASSERT(targets[i] == KERN_IGNORE || (targets[i] >= 0 && targets[i] < classes));
+        b.targets[i] = targets[i];
         count += targets[i] != KERN_IGNORE;
     }
+    if (prefixed)
+        memcpy(b.prefix, batch->prefix, (size_t)B * sizeof *b.prefix);
     kern_buckets_fill(&b.rows, b.tokens, (int)n, d->next);
     *b.grad_scale = grad_scale;
-    K->upload(d->c.D, a->batch.tokens, d->batch_pinned[slot], device_batch_bytes(room));
+    K->upload(d->c.D, a->batch.tokens, d->batch_pinned[slot], device_batch_bytes(room, prefixed));
     K->mark(d->c.D, MARK_BATCH + slot);
     return count;
 }
 
-int64_t intra_device_micro(struct intra_device *d, const int32_t *tokens, const int32_t *targets,
-                           float grad_scale) {
-    struct device_acts *a = d->acts;
-    int64_t count = device_send_batch(d, a, tokens, targets, d->c.batch, grad_scale);
-    device_run(d, DEVICE_TRAIN, a, d->c.batch);
+int64_t intra_device_micro(struct intra_device *d, const struct intra_batch *b, float grad_scale) {
+    int64_t count = device_send_batch(d, d->acts, b, grad_scale);
+    device_run(d, DEVICE_TRAIN, d->acts, b->B);
     return count;
 }
 
@@ -126,10 +155,9 @@ void intra_device_eval_begin(struct intra_device *d) {
     device_ops(d)->zero(d->c.D, d->eval_total, sizeof *d->eval_total);
 }
 
-int64_t intra_device_eval_micro(struct intra_device *d, const int32_t *tokens,
-                                const int32_t *targets, int b) {
-    int64_t count = device_send_batch(d, d->acts, tokens, targets, b, 0);
-    device_run(d, DEVICE_EVAL, d->acts, b);
+int64_t intra_device_eval_micro(struct intra_device *d, const struct intra_batch *b) {
+    int64_t count = device_send_batch(d, d->acts, b, 0);
+    device_run(d, DEVICE_EVAL, d->acts, b->B);
     return count;
 }
 

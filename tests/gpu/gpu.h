@@ -14,6 +14,7 @@ int gpu_epilogues(struct kern_device *D);
 int gpu_codec(struct kern_device *D, size_t n); // elements, a power of two from 4,096 on
 // shape: "124m" or "350m"; batch 0: the shape's own. peak: FLOP/s of a large bf16 product, measured here.
 int gpu_speed(struct kern_device *D, const char *shape, int batch, int steps);
+int gpu_modes(struct kern_device *D, bool small);
 double gpu_peak(struct kern_device *D);
 // A model and batches for it, in which there is something to learn.
 struct intra_trainer_config gpu_config(int layers, int width, int heads, int ff, int vocab, int seq,

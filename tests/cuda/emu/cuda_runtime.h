@@ -144,6 +144,7 @@ static inline unsigned __reduce_max_sync(unsigned mask, unsigned v) {
 }
 static inline int __popc(unsigned x) { return __builtin_popcount(x); }
 static inline int __ffs(int x) { return __builtin_ffs(x); }
+static inline int __ffsll(long long x) { return __builtin_ffsll(x); }
 static inline unsigned __funnelshift_l(unsigned lo, unsigned hi, unsigned by) {
     return (unsigned)((((unsigned long long)hi << 32 | lo) << (by & 31)) >> 32);
 }
