@@ -19,6 +19,14 @@ static enum neb_status takes(const struct intra_device_config *c, const struct i
                         "%s: model.d_model %d is above the %d that a norm's row may have on it: "
                         "its shared memory holds no more; set device: cpu, or use another card",
                         c->D->name, m->c.d_model, c->D->norm_most);
+    // Pairs of texts are as many as fit: at least two tokens each.
+    int64_t tokens = (int64_t)c->batch * c->seq_len,
+            most = m->c.mask == KERN_MASK_PREFIX ? tokens / 2 : c->batch;
+    if (most > KERN_SEQUENCES_MAX)
+        return neb_fail(NEB_ERR_UNSUPPORTED,
+                        "%s: micro-batches of up to %lld sequences; its kernels take %d: lower "
+                        "data.batch, with data.accumulate in its place, or set device: cpu",
+                        c->D->name, (long long)most, KERN_SEQUENCES_MAX);
     if (c->type == KERN_BF16 && !c->D->tensor_cores_bf16)
         return neb_fail(NEB_ERR_UNSUPPORTED, "%s has no bf16; set precision: fp32", c->D->name);
     if (c->type == KERN_BF16 && m->c.d_model % 2 && intra_mesh_tp(c->mesh) > 1)

@@ -206,7 +206,7 @@ struct kern_device_ops {
                         int d);
     void (*rope)(struct kern_device *D, enum kern_type t, void *x, int ld, const float *cos_sin,
                  int n, int T, int heads, int head_dim, bool inverse);
-    // s->prefix_len is a device pointer. cos_sin: dq and dk are the gradients of q and k before their rope (NULL: as they are).
+    // s->prefix_len is a device pointer; s->B is at most KERN_SEQUENCES_MAX. cos_sin: dq and dk are the gradients of q and k before their rope (NULL: as they are).
     void (*attn_fwd)(struct kern_device *D, enum kern_type t, const struct kern_attn *s, void *out,
                      int ldo, float *lse, const void *q, int ldq, const void *k, int ldk,
                      const void *v, int ldv);
@@ -285,6 +285,7 @@ struct kern_device_ops {
     void (*destroy)(struct kern_device *D);
 };
 
+enum { KERN_SEQUENCES_MAX = 65535 };
 struct kern_stage;
 enum { KERN_MARKS = 20 }; // the last two: device_stage.c
 
