@@ -18,6 +18,7 @@ cat >"$T/bundle/gpu_check" <<'SH'
 [ "$1" != ops ] || set -- ops small "$2"
 [ "$1" != modes ] || set -- modes small
 [ "$1" != epilogues ] || exit 0 # hours here
+[ "$1" != heads ] || set -- heads 40 3000 32
 exec "$(dirname "$0")/gpu_check.real" "$@"
 SH
 printf '#!/bin/sh\necho "GPU 0: emulated"\n' >"$T/path/nvidia-smi"
@@ -39,6 +40,7 @@ cases() { grep -E '^\| .* \| (ok|equal|\*\*[a-z]+\*\*) \|$' "$T/out" | grep -E '
 with=$(cases)
 "$T/bundle/run" --part ops --into "$T/parts" >"$T/out" || { cat "$T/out"; exit 1; }
 (($(cases) == with && with > 150)) || { cat "$T/out"; echo "$with cases with a device that was lost, $(cases) without"; exit 1; }
+grep -q '^| rtd_loss | [0-9.]* |$' "$T/out" || { cat "$T/out"; echo "nobody times rtd and distill"; exit 1; }
 "$T/bundle/run" --part mesh --into "$T/parts" >"$T/out" || { cat "$T/out"; exit 1; }
 for ranks in 2 4; do grep -q "^Training, $ranks ranks on one card: ok" "$T/out" || { cat "$T/out"; echo "no mesh of $ranks"; exit 1; }; done
 (($(grep -c 'largest difference of a loss' "$T/out") == 14)) || { cat "$T/out"; echo "meshes are missing"; exit 1; }

@@ -11,7 +11,8 @@ enum { GPU_FROM = 2, GPU_TO = 3 };
 int gpu_train(struct kern_device *D);
 int gpu_graphs(struct kern_device *D);
 int gpu_epilogues(struct kern_device *D);
-int gpu_codec(struct kern_device *D, size_t n); // elements, a power of two from 4,096 on
+int gpu_heads(struct kern_device *D, int n, int V, int d); // rows, vocabulary, width
+int gpu_codec(struct kern_device *D, size_t n);            // elements, a power of two from 4,096 on
 // shape: "124m" or "350m"; batch 0: the shape's own. peak: FLOP/s of a large bf16 product, measured here.
 int gpu_speed(struct kern_device *D, const char *shape, int batch, int steps);
 int gpu_modes(struct kern_device *D, bool small);
