@@ -57,8 +57,7 @@ static int run(struct kern_device *D, int argc, char **argv) {
     fprintf(
         stderr,
         "gpu_check: ops [small] [FROM], train, graphs, epilogues, heads [ROWS [VOCAB [WIDTH]]], "
-        "codec [LOG2], modes [small], speed SHAPE [BATCH [STEPS]], nccl RANKS, device
-");
+        "codec [LOG2], modes [small], speed SHAPE [BATCH [STEPS]], nccl RANKS, device\n");
     return 1;
 }
 
