@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # nebula plan for sides of rtd and distill on devices, emulated ones in place of CUDA's: what each of them holds in its device's memory, a teacher that
-# only looks and students that are one model included, against what the emulator gave out in runs.
+# only looks and students that are one model included, against what the emulator gave out in runs; how much longer one side's steps are than the other's.
 . "$(dirname "$0")/../e2e/lib.sh"
 . "$(dirname "$0")/../e2e/pairs.sh"
 export XDG_CACHE_HOME=$T/cache
@@ -20,7 +20,7 @@ near() { # NAME PREDICTED MEASURED PERCENT
 }
 plan() { timeout 200 "$nebula" plan "$T/$1.yaml" --json >"$T/$1.json" 2>"$T/plan.err" || fail "plan $1: $(cat "$T/plan.err")"; }
 train() { # NAME CLUSTERS
-    EMU_COUNT=1 timeout 200 "$nebula" pretrain "$T/$1.yaml" --local "$2" --steps 3 --out "$T/$1" >"$T/$1.log" 2>&1 || fail "$1: $(tail -n 5 "$T/$1.log")"
+    EMU_COUNT=1 timeout 200 "$nebula" pretrain "$T/$1.yaml" --local "$2" --steps 8 --out "$T/$1" >"$T/$1.log" 2>&1 || fail "$1: $(tail -n 5 "$T/$1.log")"
 }
 check() { # NAME CLUSTERS…: of each, what its device gave out, but for the workspace, which is most of it here
     local name=$1 c most of work
@@ -42,7 +42,7 @@ cat >"$T/rtd.yaml" <<YAML
 job: rtd
 mode: rtd
 seed: 5
-steps: 12
+steps: 8
 model: {n_layers: 4, d_model: 64, n_heads: 2, d_ff: 256}
 data: {corpus: $T/text-corpus, seq_len: 64, batch: 8, accumulate: 1}
 optim: {lr: 0.003, warmup: 4}
@@ -53,15 +53,21 @@ clusters:
   - {name: beta, role: discriminator, device: cuda, threads: 1}
 YAML
 compare rtd alpha beta
+ratio() { # NAME: seconds a step, of beta to alpha, whatever else the machine does
+    awk -v p="$(jq '.written.clusters | .[1].step_s / .[0].step_s' "$T/$1.json")" -v m="$(summary '[.clusters[] | .train_s / .steps] | .[1] / .[0]' "$T/$1")" 'BEGIN {
+        printf "'"$1"', seconds a step, beta to alpha: predicted %.3g, measured %.3g\n", p, m; exit !(p > 0 && m / p > 0.4 && m / p < 2.5) }' || fail "$1: seconds of the sides"
+}
+ratio rtd
 
 sized() { # NAME CLUSTERS [keys of the distill section]
     job "$T/$1.yaml" "$2" "${3:-}"
-    sed -i 's/seq_len: 96, batch: 6/seq_len: 64, batch: 4/; s/steps: 60/steps: 3/; s/n_layers: 2, d_model: 48, n_heads: 4, d_ff: 96/n_layers: 3, d_model: 64, n_heads: 2, d_ff: 256/; s/windows: 20/windows: 2/' "$T/$1.yaml"
+    sed -i 's/seq_len: 96, batch: 6/seq_len: 64, batch: 4/; s/steps: 60/steps: 8/; s/n_layers: 2, d_model: 48, n_heads: 4, d_ff: 96/n_layers: 3, d_model: 64, n_heads: 2, d_ff: 256/; s/windows: 20/windows: 2/' "$T/$1.yaml"
 }
 sized alone "[{name: beta, role: student, device: cuda, threads: 1}]"
 compare alone beta
 sized frozen "[{name: alpha, role: teacher, device: cuda, threads: 1}, {name: beta, role: student, device: cuda, precision: fp32, threads: 1}]" "teacher: {init: $T/alone/checkpoint/model.ckpt}"
 compare frozen alpha beta
+ratio frozen
 sized learns "[{name: beta, role: student, device: cuda, outer_state: device, threads: 1}, {name: gamma, role: student, device: cpu, threads: 1}, {name: alpha, role: teacher, device: cuda, threads: 1}]" \
     "teacher: {learn: true}, federate: true"
 echo "sync: {interval: 2, codec: int8, commit_all: true}" >>"$T/learns.yaml"
