@@ -96,7 +96,7 @@ static enum neb_status set_up(struct distill_run *r) {
     bool both = w->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS &&
                 agent_job_role(&w->job, AGENT_ROLE_TEACHER) >= 0;
     int32_t student = both ? 0 : agent_distill_student(&w->job, w->cluster);
-    NEB_TRY(worker_side_open(&r->x, w, !both));
+    NEB_TRY(worker_side_open(&r->x, w));
     NEB_TRY(
         worker_side_made(&r->x, agent_distill_create(&w->job, both ? AGENT_ROLE_STUDENT : c->role,
                                                      student, w->corpus, &r->x.at, &r->side)));

@@ -213,7 +213,7 @@ static enum neb_status set_up(struct rtd_run *r) {
     struct agent_worker *w = r->w;
     const struct agent_cluster *c = &w->job.clusters[w->cluster];
     r->both = w->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS;
-    NEB_TRY(worker_side_open(&r->x, w, !r->both));
+    NEB_TRY(worker_side_open(&r->x, w));
     NEB_TRY(
         worker_side_made(&r->x, agent_rtd_create(&w->job, r->both ? AGENT_ROLE_GENERATOR : c->role,
                                                  w->corpus, &r->x.at, &r->side)));

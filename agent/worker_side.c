@@ -16,7 +16,7 @@ static enum neb_status on_event(struct agent_worker *w, const struct agent_ipc_m
     return NEB_OK;
 }
 
-enum neb_status worker_side_open(struct worker_side *x, struct agent_worker *w, bool device) {
+enum neb_status worker_side_open(struct worker_side *x, struct agent_worker *w) {
     const struct agent_cluster *c = &w->job.clusters[w->cluster];
     *x = (struct worker_side){.w = w, .saved = -1};
     w->on_event = on_event;
@@ -24,7 +24,7 @@ enum neb_status worker_side_open(struct worker_side *x, struct agent_worker *w, 
     // The digest that is compared is worth what the shards are: they are read against it.
     NEB_TRY(intra_corpus_open(agent_job_corpus(&w->job, w->cluster), true, &w->corpus));
     NEB_TRY(kern_cpu_create(c->threads, &w->K));
-    if (device)
+    if (agent_job_takes_devices(&w->job))
         NEB_TRY(worker_device_open(w));
     if (!w->device && c->precision == AGENT_PRECISION_BF16)
         NEB_TRY(kern_cpu_bf16(w->K));

@@ -30,9 +30,8 @@ struct worker_side {
 };
 
 // Opens the cluster's corpus, read against its digests, and where this side's model is to be (x->at), all of it the worker's; takes its
-// messages. device: on the cluster's, if it has one.
-NEB_MUST_CHECK enum neb_status worker_side_open(struct worker_side *x, struct agent_worker *w,
-                                                bool device);
+// messages. On the cluster's device, if it has one and the job takes it (agent_job_takes_devices).
+NEB_MUST_CHECK enum neb_status worker_side_open(struct worker_side *x, struct agent_worker *w);
 // st: how the model was made there. The same, or why the job cannot go on without its device; says where it trains.
 NEB_MUST_CHECK enum neb_status worker_side_made(struct worker_side *x, enum neb_status st);
 void worker_side_close(struct worker_side *x);

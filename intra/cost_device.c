@@ -181,6 +181,11 @@ static double backward_bytes(const struct intra_cost_job *j, const struct sizes 
            (j->type == KERN_F32 && !s->cut ? 0 : up(s->t * s->room * s->d)); // dh as T
 }
 
+// Blocks of logits: up() is left to whoever adds them.
+static double logits_bytes(const struct intra_cost_job *j, double memory, const struct sizes *s) {
+    return cost_logits_rows(memory, j, s->n) * 8 * ceil(s->vocab / 8) * s->t;
+}
+
 static double scratch_bytes(const struct intra_cost_job *j, double memory, const struct sizes *s,
                             bool last) {
     double rows = cost_logits_rows(memory, j, s->n), stream = s->t * s->n * s->d,
@@ -191,7 +196,7 @@ static double scratch_bytes(const struct intra_cost_job *j, double memory, const
     bytes += j->frozen ? 0 : backward_bytes(j, s);
     bytes += s->staged ? 4 * up(own) : 0;
     if (last)
-        bytes += up(s->t * s->room * s->d) + up(rows * 8 * ceil(s->vocab / 8) * s->t) +
+        bytes += up(s->t * s->room * s->d) + up(logits_bytes(j, memory, s)) +
                  (s->cut ? 3 * up(4 * rows) : 0);
     return bytes;
 }
@@ -207,11 +212,15 @@ static double acts_bytes(const struct intra_cost_job *j, double memory, int32_t 
     return inputs + blocks + scratch_bytes(j, memory, &s, stage == j->mesh.pp - 1);
 }
 
-double cost_device_picks(const struct intra_cost_job *j, const struct intra_cost_side *side) {
-    double row = up(4.0 * j->batch * j->seq_len),
-           named = up(4.0 * j->batch * j->seq_len * side->soft_k);
-    return (side->head == INTRA_COST_HEAD_SCORE ? row : 0) +
-           (side->soft_k ? 2 * row + 2 * named : 0); // rows, tails; ids, probabilities
+double cost_device_picks(const struct intra_cost_job *j, const struct intra_cost_side *side,
+                         double memory) {
+    struct sizes s = sizes_of(j);
+    double row = up(4 * s.n), named = up(4 * s.n * side->soft_k), bytes = 0;
+    if (side->head == INTRA_COST_HEAD_SCORE)
+        bytes += row - up(logits_bytes(j, memory, &s)); // scores, and no logits
+    if (side->soft_k) // rows, tails, three lists of rows with a target; ids, probabilities
+        bytes += 5 * row + 2 * named + (j->frozen ? 0 : up(s.t * s.n * s.d)); // gradients of rows
+    return bytes;
 }
 
 void cost_device_memory(const struct intra_cost_job *j, double memory, struct intra_cost *c) {

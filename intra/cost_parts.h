@@ -40,7 +40,8 @@ void cost_device_times(const struct intra_cost_job *j, const struct intra_rates 
 // memory: bytes of a device, INFINITY: not known
 void cost_device_memory(const struct intra_cost_job *j, double memory, struct intra_cost *c);
 // Bytes beside what every pass takes there: scores, draws, labels.
-double cost_device_picks(const struct intra_cost_job *j, const struct intra_cost_side *side);
+double cost_device_picks(const struct intra_cost_job *j, const struct intra_cost_side *side,
+                         double memory);
 // What goes there before a micro-batch of n tokens: as many bytes.
 double cost_device_batch(const struct intra_cost_job *j, double n);
 // Of n tokens, as many as a block of logits has (kern_logits_rows).

@@ -6,11 +6,12 @@
 // a position's labels on the host, by row and by position, ids and probabilities
 enum { LABEL_FLOATS = 64 * 4 };
 
-// Processors gather the rows that have a target, a device passes over all.
+// Rows that have a target are gathered, but on a device only where that is worth it (device_picks.c).
 static void head(struct cost_sum *s, const struct intra_cost_job *j,
                  const struct intra_cost_side *side) {
     const struct intra_model_config *m = &j->model;
-    double n = s->device ? side->tokens : side->targets, V = m->vocab,
+    bool all = s->device && side->targets > 0.75 * side->tokens;
+    double n = all ? side->tokens : side->targets, V = m->vocab,
            block = s->device ? cost_logits_rows(s->r->device.memory, j, n) : n,
            rate = s->device                            ? s->device->logits
                   : side->head == INTRA_COST_HEAD_SOFT ? s->r->soft
@@ -51,7 +52,7 @@ static void side_memory(const struct intra_cost_job *j, const struct intra_cost_
         return;
     }
     cost_device_memory(j, r->device.memory, c);
-    double there = cost_device_picks(j, side);
+    double there = cost_device_picks(j, side, r->device.memory);
     c->acts_bytes += there;
     c->device_bytes += there;
     c->rank_bytes += on_host;

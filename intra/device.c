@@ -2,7 +2,6 @@
 #include "agent/base/log.h"
 #include "intra/device_state.h"
 #include "intra/pipe_schedule.h"
-#include "kernels/device_stage.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -49,6 +48,7 @@ static enum neb_status set_up(struct intra_device *d) {
     d->n_acts =
         intra_pipe_in_flight(intra_mesh_pp_rank(d->c.mesh), intra_mesh_pp(d->c.mesh), d->c.micros);
     NEB_TRY(device_update_create(d));
+    NEB_TRY(device_picks_create(d));
     NEB_TRY(device_allocate(d));
     NEB_TRY(device_graphs_create(d));
     K->zero(D, d->arena, d->bytes); // gaps between tensors stay zero
@@ -80,6 +80,7 @@ void intra_device_destroy(struct intra_device **dp) {
         device_graphs_destroy(*dp);
         device_release(*dp);
         device_update_destroy(*dp);
+        device_picks_destroy(*dp);
         device_tp_destroy(*dp);
     }
     free(*dp);
@@ -96,25 +97,6 @@ static int32_t row_of(const struct intra_model *m, int32_t id) {
     return t && id >= t->row0 && id < t->row0 + t->rows ? id - t->row0 : -1;
 }
 
-// A teacher's labels; they lie by position, as the loss reads them.
-static void send_soft(struct intra_device *d, struct device_acts *a, const struct kern_soft *s,
-                      size_t n) {
-    a->soft = (struct kern_device_soft){0};
-    if (!s)
-        return;
-    size_t named = n * (size_t)s->k;
-    NEB_ASSERT(s->k >= 1 && s->k <= d->c.soft_k);
-    kern_stage_up(d->c.D, d->pick_id, s->ids, named * sizeof *s->ids);
-    kern_stage_up(d->c.D, d->pick_logp, s->logp, named * sizeof *s->logp);
-    kern_stage_up(d->c.D, d->pick_tail, s->tail, n * sizeof *s->tail);
-    a->soft = (struct kern_device_soft){.k = s->k,
-                                        .lambda = s->lambda,
-                                        .temperature = s->temperature,
-                                        .ids = d->pick_id,
-                                        .logp = d->pick_logp,
-                                        .tail = d->pick_tail};
-}
-
 int64_t device_send_batch(struct intra_device *d, struct device_acts *a,
                           const struct intra_batch *batch, float grad_scale) {
     const struct kern_device_ops *K = device_ops(d);
@@ -129,7 +111,6 @@ int64_t device_send_batch(struct intra_device *d, struct device_acts *a,
     a->T = batch->T;
     a->prefixed = prefixed;
     a->targets = targets;
-    send_soft(d, a, batch->teacher, n);
     d->turn = (d->turn + 1) % DEVICE_SLOTS;
     if (d->batch_used[slot])
         K->wait(d->c.D, MARK_BATCH + slot);
@@ -150,6 +131,7 @@ int64_t device_send_batch(struct intra_device *d, struct device_acts *a,
     *b.grad_scale = grad_scale;
     K->upload(d->c.D, a->batch.tokens, d->batch_pinned[slot], device_batch_bytes(room, prefixed));
     K->mark(d->c.D, MARK_BATCH + slot);
+    device_send_rows(d, a, batch, count);
     return count;
 }
 

@@ -94,6 +94,11 @@ static void carve_picks(struct carve *c, struct intra_device *d) {
     take(c, &d->pick_id, n * k * sizeof *d->pick_id);
     take(c, &d->pick_logp, n * k * sizeof *d->pick_logp);
     take(c, &d->pick_tail, k ? n * sizeof *d->pick_tail : 0);
+    take(c, &d->row_at, k ? n * sizeof *d->row_at : 0);
+    take(c, &d->row_target, k ? n * sizeof *d->row_target : 0);
+    take(c, &d->row_of, k ? n * sizeof *d->row_of : 0);
+    take(c, &d->row_dx,
+         k && device_learns(d) ? n * (size_t)d->m->c.d_model * kern_type_bytes(d->c.type) : 0);
 }
 
 static void carve_scratch(struct carve *c, struct intra_device *d) {
@@ -141,8 +146,10 @@ static void carve_state(struct carve *c, struct intra_device *d) {
     d->eval_total = d->sums ? d->total + 1 : NULL;
 }
 
-// Blocks of logits in T, and where rows are picked at least one row of them in fp32.
+// Blocks of logits in T, and where rows are picked at least one row of them in fp32. A discriminator has none.
 size_t device_logits_bytes(const struct intra_device *d) {
+    if (d->m->rtd_weight)
+        return 0;
     size_t ld = (size_t)kern_logits_ld(d->m->local.vocab), one = ld * sizeof(float),
            block = (size_t)d->logit_rows * ld * kern_type_bytes(d->c.type);
     return d->c.soft_k && block < one ? one : block;

@@ -269,6 +269,26 @@ static void detect(struct intra_device *d, const struct device_acts *a, const st
     device_ops(d)->rtd_loss(d->c.D, s->t, &job);
 }
 
+// Over all rows, or those that were gathered.
+static void head_loss(struct intra_device *d, const struct device_acts *a,
+                      const struct kern_device_head *job, const struct shape *s) {
+    const struct kern_device_ops *K = device_ops(d);
+    struct kern_device_head own = *job;
+    if (a->n_rows) {
+        own.n = a->n_rows;
+        own.x = d->r; // free behind the final norm
+        own.targets = d->row_target;
+        own.dx = d->row_dx;
+        K->embed_fwd(d->c.D, s->t, d->r, d->yf, d->row_at, own.n, s->d);
+    }
+    if (a->soft.k)
+        K->distill_loss(d->c.D, s->t, &own, &a->soft);
+    else
+        K->head_loss(d->c.D, s->t, &own);
+    if (a->n_rows && own.learn)
+        K->embed_fwd(d->c.D, s->t, d->dy, d->row_dx, d->row_of, s->n, s->d);
+}
+
 static void head(struct intra_device *d, const struct device_acts *a, const float *h,
                  const struct shape *s, bool learn, double *total) {
     const struct intra_model *m = d->m;
@@ -293,12 +313,8 @@ static void head(struct intra_device *d, const struct device_acts *a, const floa
         detect(d, a, s, learn, total);
         return;
     }
-    if (a->soft.k) {
-        device_ops(d)->distill_loss(d->c.D, s->t, &job, &a->soft);
-        return;
-    }
     if (!s->cut) {
-        device_ops(d)->head_loss(d->c.D, s->t, &job);
+        head_loss(d, a, &job, s);
         return;
     }
     device_vocab_head(d, &job);
@@ -312,7 +328,8 @@ static void head(struct intra_device *d, const struct device_acts *a, const floa
 static const float *embed(struct intra_device *d, const struct device_acts *a,
                           const struct shape *s) {
     float *out = s->cut ? d->wide : d->hf;
-    device_ops(d)->embed_fwd(d->c.D, out, d->params + d->m->embed->at, a->batch.tokens, s->n, s->d);
+    device_ops(d)->embed_fwd(d->c.D, KERN_F32, out, d->params + d->m->embed->at, a->batch.tokens,
+                             s->n, s->d);
     device_rows_sum(d, &s->rows, out);
     return s->cut ? own_wide(d, s) : out;
 }

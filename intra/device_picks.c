@@ -1,7 +1,101 @@
-// What modes rtd and distill take from a pass on an accelerator, beside its loss: scores, draws and labels at some of its rows. Logits are
-// formed anew for these rows, in fp32, block by block where a loss has its own.
+// Some rows of a pass on an accelerator, which is what modes rtd and distill are about: one position in seven has a target, or every second.
+//
+//     the loss     takes the rows with a target, gathered, where these are few; their gradients are put back among zeros
+//     beside it    scores, draws and labels at rows that the caller names. Logits are formed anew for these, in fp32, block by block where
+//                  a loss has its own
 #include "intra/device_state.h"
 #include "kernels/device_stage.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+// ---- the loss -------------------------------------------------------------------------------------------------
+
+enum neb_status device_picks_create(struct intra_device *d) {
+    size_t n = device_tokens(d), k = (size_t)d->c.soft_k;
+    struct device_soft_rows *s = &d->soft_rows;
+    if (!k)
+        return NEB_OK;
+    d->lists = malloc(3 * n * sizeof *d->lists);
+    s->ids = malloc(n * k * sizeof *s->ids);
+    s->logp = malloc(n * k * sizeof *s->logp);
+    s->tail = malloc(n * sizeof *s->tail);
+    return d->lists && s->ids && s->logp && s->tail
+               ? NEB_OK
+               : neb_fail(NEB_ERR_NOMEM, "out of memory for the labels of %zu positions", n);
+}
+
+void device_picks_destroy(struct intra_device *d) {
+    free(d->lists);
+    free(d->soft_rows.ids);
+    free(d->soft_rows.logp);
+    free(d->soft_rows.tail);
+}
+
+// How many rows the output layer takes of n positions, of which `count` have a target. Some more than these, which have none: every length
+// is a product of a shape of its own, for which the libraries choose.
+static size_t rows_for(size_t n, int64_t count) {
+    size_t step = n / 16 + 1, rows = ((size_t)count + step) / step * step;
+    return 4 * rows <= 3 * n ? rows : 0;
+}
+
+static void gather(struct intra_device *d, const struct intra_batch *b, size_t n, size_t rows) {
+    int32_t *at = d->lists, *target = at + n, *of = target + n, k = 0;
+    for (size_t i = 0; i < n; i++) {
+        of[i] = b->targets[i] == KERN_IGNORE ? -1 : k;
+        if (of[i] < 0)
+            continue;
+        at[k] = (int32_t)i;
+        target[k++] = b->targets[i];
+    }
+    for (; (size_t)k < rows; k++) {
+        at[k] = -1;
+        target[k] = KERN_IGNORE;
+    }
+    kern_stage_up(d->c.D, d->row_at, at, rows * sizeof *at);
+    kern_stage_up(d->c.D, d->row_target, target, rows * sizeof *target);
+    kern_stage_up(d->c.D, d->row_of, of, n * sizeof *of);
+}
+
+// Labels lie by position; those of the rows go up.
+static void send_soft(struct intra_device *d, struct device_acts *a, const struct kern_soft *s,
+                      size_t n) {
+    struct device_soft_rows *r = &d->soft_rows,
+                            by = {(int32_t *)s->ids, (float *)s->logp, (float *)s->tail};
+    size_t k = (size_t)s->k, rows = a->n_rows ? (size_t)a->n_rows : n;
+    NEB_ASSERT(s->k >= 1 && s->k <= d->c.soft_k);
+    for (size_t i = 0; a->n_rows && i < rows && d->lists[i] >= 0; i++) {
+        size_t at = (size_t)d->lists[i];
+        memcpy(r->ids + i * k, s->ids + at * k, k * sizeof *r->ids);
+        memcpy(r->logp + i * k, s->logp + at * k, k * sizeof *r->logp);
+        r->tail[i] = s->tail[at];
+    }
+    if (a->n_rows)
+        by = *r;
+    kern_stage_up(d->c.D, d->pick_id, by.ids, rows * k * sizeof *by.ids);
+    kern_stage_up(d->c.D, d->pick_logp, by.logp, rows * k * sizeof *by.logp);
+    kern_stage_up(d->c.D, d->pick_tail, by.tail, rows * sizeof *by.tail);
+    a->soft = (struct kern_device_soft){.k = s->k,
+                                        .lambda = s->lambda,
+                                        .temperature = s->temperature,
+                                        .ids = d->pick_id,
+                                        .logp = d->pick_logp,
+                                        .tail = d->pick_tail};
+}
+
+void device_send_rows(struct intra_device *d, struct device_acts *a, const struct intra_batch *b,
+                      int64_t count) {
+    size_t n = (size_t)b->B * (size_t)b->T;
+    bool few = d->c.soft_k && !d->m->rtd_weight && b->targets;
+    a->n_rows = few ? (int)rows_for(n, count) : 0;
+    a->soft = (struct kern_device_soft){0};
+    if (a->n_rows)
+        gather(d, b, n, (size_t)a->n_rows);
+    if (b->teacher)
+        send_soft(d, a, b->teacher, n);
+}
+
+// ---- beside it ------------------------------------------------------------------------------------------------
 
 enum neb_status intra_device_scores(struct intra_device *d, int32_t n, float *out) {
     NEB_ASSERT(d->m->rtd_weight && (size_t)n <= device_tokens(d));

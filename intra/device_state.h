@@ -35,6 +35,7 @@ struct device_acts {             // of one micro-batch in flight
     struct device_batch batch;
     int T;                        // tokens of its sequences
     bool prefixed, targets;       // has prefixes; has a loss
+    int n_rows;                   // that the output layer takes: gathered; 0: all
     struct kern_device_soft soft; // k > 0: of a teacher
 };
 
@@ -57,6 +58,14 @@ struct intra_device {
     int32_t *picked;  // (n) rows of a pass that are drawn from, or labelled
     int32_t *pick_id; // (n, soft_k) soft labels, made or learned from; draws
     float *pick_logp, *pick_tail;
+    // Of the output layer, where few positions have a target: (n) rows of the pass, their targets; of each position its row, or -1
+    int32_t *row_at, *row_target, *row_of;
+    void *row_dx;             // (n, d) T
+    int32_t *lists;           // (3, n) host: these
+    struct device_soft_rows { // host: labels of rows
+        int32_t *ids;
+        float *logp, *tail;
+    } soft_rows;
     // (n, d) fp32: sums over ranks, and what a stage passes on; of no size with one of each
     float *wide;
     float *vocab_max, *vocab_sums; // (logit_rows) (2, logit_rows) with a cut vocabulary
@@ -115,7 +124,8 @@ static inline void *device_at(const struct intra_device *d, void *p, size_t elem
 static inline bool device_cut(const struct intra_device *d) { return intra_mesh_tp(d->c.mesh) > 1; }
 // Of every possible shape the one that a trainer's own micro-batches have, and nothing beside tokens and targets: what is recorded.
 static inline bool device_plain(const struct intra_device *d, const struct device_acts *a, int B) {
-    return B == d->c.batch && a->T == d->c.seq_len && a->targets && !a->prefixed && !a->soft.k;
+    return B == d->c.batch && a->T == d->c.seq_len && a->targets && !a->prefixed && !a->soft.k &&
+           !a->n_rows;
 }
 static inline bool device_learns(const struct intra_device *d) { return d->o; }
 static inline size_t device_tokens(const struct intra_device *d) {
@@ -133,6 +143,12 @@ bool device_settled(struct intra_device *d);
 // that count.
 int64_t device_send_batch(struct intra_device *d, struct device_acts *a,
                           const struct intra_batch *b, float grad_scale);
+
+// ---- device_picks.c: with few targets (count of them) the output layer takes their rows alone; a teacher's labels go along.
+void device_send_rows(struct intra_device *d, struct device_acts *a, const struct intra_batch *b,
+                      int64_t count);
+NEB_MUST_CHECK enum neb_status device_picks_create(struct intra_device *d); // host's; NEB_ERR_NOMEM
+void device_picks_destroy(struct intra_device *d);
 
 // ---- device_memory.c
 NEB_MUST_CHECK enum neb_status device_allocate(struct intra_device *d);

@@ -190,9 +190,9 @@ struct kern_device_ops {
     void (*gemm_grads)(struct kern_device *D, enum kern_type t, int m, int n, int k, const void *dy,
                        const void *x, int ldx, float *dw, float *db);
     void (*cast)(struct kern_device *D, enum kern_type t, void *out, const float *x, size_t n);
-    // An id below 0 gives a row of zeros.
-    void (*embed_fwd)(struct kern_device *D, float *out, const float *table, const int32_t *ids,
-                      int n, int d);
+    // Rows of a table of type t, whatever they are. An id below 0 gives a row of zeros.
+    void (*embed_fwd)(struct kern_device *D, enum kern_type t, void *out, const void *table,
+                      const int32_t *ids, int n, int d);
     // b: device copies of the arrays; n: of the batch, no less than are used
     void (*embed_bwd)(struct kern_device *D, float *dtable, const float *dout,
                       const struct kern_buckets *b, int n, int d);

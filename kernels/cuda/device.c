@@ -255,9 +255,9 @@ static void gemm(struct kern_device *D, enum kern_type t, enum kern_type tc, enu
 static void cast(struct kern_device *D, enum kern_type t, void *out, const float *x, size_t n) {
     RUN(D, "cast", kern_cu_cast(t, out, x, n, of(D)->s));
 }
-static void embed_fwd(struct kern_device *D, float *out, const float *table, const int32_t *ids,
-                      int n, int d) {
-    RUN(D, "embedding", kern_cu_embed_fwd(KERN_F32, out, table, ids, n, d, of(D)->s));
+static void embed_fwd(struct kern_device *D, enum kern_type t, void *out, const void *table,
+                      const int32_t *ids, int n, int d) {
+    RUN(D, "embedding", kern_cu_embed_fwd(t, out, table, ids, n, d, of(D)->s));
 }
 static void embed_bwd(struct kern_device *D, float *dtable, const float *dout,
                       const struct kern_buckets *b, int n, int d) {
@@ -437,8 +437,7 @@ static void rtd_loss(struct kern_device *D, enum kern_type t, const struct kern_
 static int logits_of(struct kern_device *D, enum kern_type t, const struct kern_device_rows *r,
                      int from) {
     int n = r->n - from < r->block ? r->n - from : r->block;
-    RUN(D, "gathering rows",
-        kern_cu_embed_fwd(t, r->gathered, r->x, r->at + from, n, r->d, of(D)->s));
+    embed_fwd(D, t, r->gathered, r->x, r->at + from, n, r->d);
     gemm(D, t, KERN_F32, KERN_N, KERN_T, n, r->V, r->d, 1, r->gathered, r->d, r->w, r->d, 0,
          r->logits, kern_logits_ld(r->V), NULL);
     return n;

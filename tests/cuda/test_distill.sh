@@ -24,7 +24,7 @@ start() { # NAME CLUSTERS [options]
     shift 2
     run "$T/$name.yaml" "$n" "$T/$name" "$@"
 }
-cpu="device: cpu, threads: 1" cuda="device: cuda, precision: fp32, threads: 1" bf16="device: cuda, threads: 1"
+cpu="device: cpu, threads: 1" cuda="device: cuda, precision: fp32, cuda_graphs: off, threads: 1" bf16="device: cuda, threads: 1"
 small alone "[{name: beta, role: student, $cuda}]"
 start alone 1
 [[ $(summary '.clusters[0].device' "$T/alone") == "cuda (emulated, fp32)" ]] || fail "device: $(summary '.clusters[0].device' "$T/alone")"
