@@ -1,8 +1,8 @@
-// Attention in bf16 with Hopper's tensor-core instructions (attn_wgmma.cuh), head_dim 64: what attn_mma.cu does, in
+// Attention in bf16 with Hopper's tensor-core instructions (attn_wgmma.cuh), head_dim 64 and 128: what attn_mma.cu does, with 64 in
 // seven tenths of the time. Compiled for compute capability 9.0 alone, which open.c asks for.
 //
-// A block of one or two warp groups (chosen below) owns 64 rows a group, and walks through tiles of 64 rows of the other side, which arrive
-// in shared memory two tiles ahead by asynchronous copies. Own rows are in registers for all of it:
+// A block of one or two warp groups (Plan, below) owns 64 rows a group, and walks through tiles of 64 rows of the other side, which arrive
+// in shared memory two tiles ahead by asynchronous copies. Own rows are in registers for all of it, but for bwd_kv at 128:
 //
 //     fwd     owns queries      streams K, V      S = Q K^T, online softmax, O += P V
 //     bwd_q   owns queries      streams K, V      S, dP = dO V^T, dS = P (dP - delta), dQ += dS K; also delta = rowsum(dO * O)
@@ -17,6 +17,18 @@
 //     tile t:   wait for its copy, barrier, ask for tile t + 2 (slot of t - 2), S (t), wait for S (t) and what is left of t - 1, …
 //
 // SLOTS is four of them: t - 1 and t are read, t + 1 and t + 2 are on their way.
+//
+// At head_dim 128 one block has a multiprocessor to itself, and nobody else keeps the matrix units busy while it works out weights. So fwd and
+// bwd_q are late there: a tile's second product is asked for behind the scores of the next, and runs while those become weights (FlashAttention-3,
+// arXiv 2407.08608, within a warp group). It ends before the next barrier, so slots are read and filled as above:
+//
+//     fwd     S (t), O += P V (t - 1), wait for S, P (t), wait for O
+//     bwd_q   S (t), dP (t), dQ += dS K (t - 1), wait for S, P (t), wait for dP, dS (t), wait for dQ
+//     bwd_kv  S (t), dP (t), wait for S and for dK (t - 1), P (t), dV += P dO (t), wait for dP, dS (t), dK += dS Q (t), wait for dV
+//
+// The last tile's is behind the loop. A group may see a tile fewer than its block: the last slots are then as they were, as nothing is copied
+// there any more. bwd_kv has no registers for what it would keep, nor for K and V, which are A in shared memory. Own rows come there at first, 16 bytes a
+// lane, behind the slots: Q of fwd, Q, dO and O of bwd_q, K and V of bwd_kv; 161, 225 and 195 KiB in all.
 #include "kernels/cuda/attn_tiles.cuh"
 #include "kernels/cuda/attn_wgmma.cuh"
 #include "kernels/cuda/launch.h"
@@ -30,7 +42,8 @@ template <int HD> struct Plan;
 template <> struct Plan<64> {
     static const int fwd = 2, fwd_blocks = 2, bwd_q = 1, bwd_q_blocks = 3, bwd_kv = 2,
                      bwd_kv_blocks = 1;
-    static const bool late = false;
+    static const bool late =
+        false; // the order of products, and where own rows come from: as told above
 };
 template <> struct Plan<128> {
     static const int fwd = 2, fwd_blocks = 1, bwd_q = 2, bwd_q_blocks = 1, bwd_kv = 2,
@@ -269,6 +282,7 @@ __global__ void __launch_bounds__(Plan<HD>::fwd *GROUP, Plan<HD>::fwd_blocks)
         wgmma_wait<0>();
         wgmma_settled(s);
         mask(0);
+#pragma unroll
         for (int e = 0; e < 2; e++)
             (void)weigh<TILE_ROWS>(s, e, max[e], sum[e], c);
         pack_rows(weights, s);
@@ -297,7 +311,6 @@ __global__ void __launch_bounds__(Plan<HD>::fwd *GROUP, Plan<HD>::fwd_blocks)
             pack_rows(weights, s);
             last = t;
         }
-        wgmma_settled(acc);
         wgmma_fence();
         add_rows<HD>(acc, weights, tile_on(slot(last), SIDE));
         wgmma_commit();
@@ -305,10 +318,9 @@ __global__ void __launch_bounds__(Plan<HD>::fwd *GROUP, Plan<HD>::fwd_blocks)
         for (int t = 0; t < tiles; t++) {
             arrive(t);
             tile_ref keys = slot(t), values = tile_on(keys, SIDE);
-            if (attn_none_seen(m, p.mine, TILE_ROWS,
-                               t * TILE_ROWS)) { // by this group; nor any later one
-                wgmma_wait<
-                    0>(); // for what is left of t - 1, whose slot is the next but one to be filled
+            if (attn_none_seen(m, p.mine, TILE_ROWS, t * TILE_ROWS)) {
+                // By this group; nor any later one. What is left of t - 1 has a slot that is the next but one to be filled.
+                wgmma_wait<0>();
                 continue;
             }
             wgmma_fence();
@@ -589,9 +601,9 @@ __global__ void __launch_bounds__(Plan<HD>::bwd_kv *GROUP, Plan<HD>::bwd_kv_bloc
         own_rows(keys, of(k, ldk), ldk, p.row, J.T);
         own_rows(values, of(v, ldv), ldv, p.row, J.T);
     }
-    const tile_ref keys_at = tile_on(tile0, (SLOTS * 2 + (p.mine - j0) / TILE_ROWS) *
-                                                SIDE), // this group's
-        values_at = tile_on(keys_at, GROUPS * SIDE);
+    const int own_tile = SLOTS * 2 + (p.mine - j0) / TILE_ROWS; // this group's
+    const tile_ref keys_at = tile_on(tile0, own_tile * SIDE),
+                   values_at = tile_on(keys_at, GROUPS * SIDE);
     float c = J.scale * LOG2_E, acc_k[HD / 8][4] = {{0}}, acc_v[HD / 8][4] = {{0}}, s[8][4],
           dp[8][4];
     int at = 0; // the tile of its head

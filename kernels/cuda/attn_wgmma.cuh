@@ -1,15 +1,16 @@
-// Hopper's product of a warp group (128 threads), as attn_wgmma.cu needs it: rows in registers times a tile in shared memory, in the
-// background. PTX manual, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions".
+// Hopper's product of a warp group (128 threads), as attn_wgmma.cu needs it: rows in registers or in a tile, times a tile in shared memory, in
+// the background. PTX manual, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions".
 //
 // A tile is 64 rows of 64 bf16, each of 128 bytes, and begins at a multiple of 1,024. Pieces of 16 bytes are swizzled: piece c of row r
 // lies in place c ^ r % 8, so that neither rows nor columns of eight pieces meet in one bank. The hardware does the same to the address it
-// works out, so a product may begin at a later row or column of the tile. Such a tile is B in two ways:
+// works out, so a product may begin at a later row or column of the tile. Rows of 128 bf16 are two tiles. Such a tile is A as it lies, and B in
+// two ways:
 //
 //     as it lies    (rows, 16 columns of the sum)    "K major"     scores: rows are keys, the sum is over head_dim
 //     turned        (16 rows of the sum, columns)    "MN major"    sums of values: rows are keys, the sum is over them
 //
 // Order: wgmma_fence before the first product of a group that reads registers just written; then products; wgmma_commit;
-// wgmma_wait, and wgmma_settled on what they were added to, before anybody looks at it.
+// wgmma_wait, and wgmma_settled on what they were added to, before anybody looks at it, or writes to registers that they read.
 #ifndef KERN_CUDA_ATTN_WGMMA_CUH
 #define KERN_CUDA_ATTN_WGMMA_CUH
 #include "kernels/cuda/prim.cuh"

@@ -1,4 +1,4 @@
-// gpu_check ops [small] [FROM] | train | graphs | epilogues | codec [LOG2] | speed SHAPE [BATCH [STEPS]] | nccl RANKS | device
+// gpu_check ops [small] [FROM] | train | graphs | epilogues | attn [HEAD_DIM [B T]] | codec [LOG2] | speed SHAPE [BATCH [STEPS]] | nccl RANKS | device
 // Exit status: 0 all well, 1 something is wrong, 3 the device is lost to this process and ops goes on in another one with the case
 // that the last line names (next=FROM), 77 there is no GPU here (the reason is printed).
 #include "tests/cuda/device_matrix.h"
@@ -44,15 +44,15 @@ static int run(struct kern_device *D, int argc, char **argv) {
         return gpu_graphs(D);
     if (!strcmp(what, "epilogues"))
         return gpu_epilogues(D);
+    if (!strcmp(what, "attn"))
+        return gpu_attn(D, argc > 2 ? atoi(argv[2]) : 0, number, steps);
     if (!strcmp(what, "codec"))
         return gpu_codec(D, (size_t)1 << (argc > 2 ? atoi(argv[2]) : 28));
     if (!strcmp(what, "speed") && argc > 2)
         return gpu_speed(D, argv[2], number, steps ? steps : 20);
-    fprintf(
-        stderr,
-        "gpu_check: ops [small] [FROM], train, graphs, epilogues, codec [LOG2], speed SHAPE [BATCH "
-        "[STEPS]], nccl RANKS, "
-        "device\n");
+    fprintf(stderr,
+            "gpu_check: ops [small] [FROM], train, graphs, epilogues, attn [HEAD_DIM [B T]], codec "
+            "[LOG2], speed SHAPE [BATCH [STEPS]], nccl RANKS, device\n");
     return 1;
 }
 
