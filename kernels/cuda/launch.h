@@ -48,7 +48,7 @@ cudaError_t kern_cu_attn_bwd_mma(const struct kern_attn *a, void *dq, void *dk, 
                                  const void *dout, int ldo, const float *lse, const void *q,
                                  int ldq, const void *k, int ldk, const void *v, int ldv,
                                  const float *delta, const float *cos_sin, cudaStream_t s);
-// attn_wgmma.cu: Hopper's, head_dim 64. delta is written here
+// attn_wgmma.cu: Hopper's, head_dim 64 and 128. delta is written here
 bool kern_cu_attn_wgmma_takes(const struct kern_attn *a, const void *const p[], int n_p,
                               const int ld[], int n_ld);
 cudaError_t kern_cu_attn_fwd_wgmma(const struct kern_attn *a, void *out, int ldo, float *lse,

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # tests/gpu/run on the emulated device, as far as that goes: a bundle's parts are the real programs, in small: the codecs' timing runs every
-# kernel it names, meshes of ranks train without MPI, NCCL's ranks pass the suite and notice one that stays away, and a cluster on the device
+# kernel it names, attention's both paths of head_dim 128, meshes of ranks train without MPI, NCCL's ranks pass the suite and notice one that stays away, and a cluster on the device
 # trains with one on processors.
 set -euo pipefail
 EMULATED=${EMULATED:?} EMULATED_NCCL=${EMULATED_NCCL:?}
@@ -15,6 +15,7 @@ cp "$BUILD/tests/gpu_check" "$T/bundle/gpu_check.real"
 cat >"$T/bundle/gpu_check" <<'SH'
 #!/bin/sh
 [ "$1" != codec ] || set -- codec 13
+[ "$1" != attn ] || { [ "$2" = 128 ] || exit 0; set -- attn 128 1 130; }
 [ "$1" != ops ] || set -- ops small "$2"
 [ "$1" != modes ] || set -- modes small
 [ "$1" != epilogues ] || exit 0 # hours here
@@ -31,6 +32,9 @@ export NEBULA_GPU_PATIENCE=3000 NEBULA_GPU_STEPS=10 NEBULA_GPU_MESH="steps=1 seq
 "$T/bundle/run" --part codec --into "$T/parts" >"$T/out" || { cat "$T/out"; exit 1; }
 (($(grep -cE '^\| [a-z0-9/ ]+ (en|de)code \| [0-9]+ \| [0-9.]+ \|$' "$T/out") == 13)) || { cat "$T/out"; echo "codecs are missing"; exit 1; }
 (($(grep -cE '^\| [a-z0-9/ ]+ encode, second pass \| [0-9]+ \| [0-9.]+ \|$' "$T/out") == 7)) || { cat "$T/out"; echo "an encoder's passes are missing"; exit 1; }
+# With all bits equal, both would have been one and the same path.
+"$T/bundle/run" --part attn --into "$T/parts" >"$T/out" || { cat "$T/out"; exit 1; }
+(($(grep -cE '^\| (as here|mma) \| 1 x 130, 16 heads of 128 \|( [0-9.]+ \|){4}( differs by [1-9][-.0-9e]* \|| +\|)$' "$T/out") == 2)) || { cat "$T/out"; echo "attention by other kernels"; exit 1; }
 # Kernels, in a process that loses the device on the way, as often as it starts: the cases behind have others.
 if EMU_LOSES=900 "$T/bundle/run" --part ops --into "$T/lost" >"$T/out" 2>"$T/err"; then cat "$T/out"; echo "nobody minds a lost device"; exit 1; fi
 grep -q '^Kernels against the reference: \*\*failed, exit status 1\*\*' "$T/out" || { cat "$T/out" "$T/err"; echo "another result"; exit 1; }
