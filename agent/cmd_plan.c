@@ -234,6 +234,8 @@ static enum neb_status plan_streams(const struct arguments *a, struct agent_job 
     for (int32_t i = 0; i < job->n_clusters; i++)
         any[i] = roles;
     best = *job;
+    if (autos)
+        NEB_TRY(agent_planner_roles_known(job, m->sites));
     if (autos && !cast(&p.text, m, open, job))
         return neb_fail(NEB_ERR_LIMIT, "clusters.role: auto: the models do not fit into the "
                                        "clusters' memory, whoever takes which role");

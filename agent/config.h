@@ -256,6 +256,9 @@ const char *agent_job_corpus(const struct agent_job *job, int cluster);
 int32_t agent_job_exchanging(const struct agent_job *job);
 int32_t
 agent_job_training(const struct agent_job *job); // clusters that are no witnesses; these come first
+// Whether a cluster may train on a device, if it is told to or has one: not where both sides of rtd or distill are one process
+// (sync.scheme: synchronous), the reference, which is on processors.
+bool agent_job_takes_devices(const struct agent_job *job);
 // Tokens of one inner step of a cluster at most: those that the job says, and of trainers that attach, whose batches are their own,
 // AGENT_FOREIGN_TOKENS times as many. No member's weight in a round is taken beyond them.
 enum { AGENT_FOREIGN_TOKENS = 8 };

@@ -137,31 +137,48 @@ static enum neb_status validate_micro_batches(const struct agent_job *j, const c
     return NEB_OK;
 }
 
-// Modes rtd and distill open no device; what asks for one must not be taken for granted.
+bool agent_job_takes_devices(const struct agent_job *j) {
+    return j->mode == AGENT_MODE_REPLICAS || j->sync.scheme != AGENT_SCHEME_SYNCHRONOUS;
+}
+
+// Modes rtd and distill train on one rank a cluster, and all in one process on processors. What asks for more must not be taken for granted.
 static enum neb_status validate_places(const struct agent_job *j, const char *file) {
-    char at[NEB_PATH_MAX + 32];
+    char at[NEB_PATH_MAX + 32], why[96];
     const char *mode = j->mode == AGENT_MODE_RTD ? "rtd" : "distill";
     for (int32_t i = 0; j->mode != AGENT_MODE_REPLICAS && i < j->n_clusters; i++) {
         const struct agent_cluster *c = &j->clusters[i];
+        bool anywhere = agent_job_takes_devices(j),
+             federated = j->mode == AGENT_MODE_DISTILL && j->distill.federate &&
+                         (c->role == AGENT_ROLE_STUDENT || c->role_auto);
+        if (agent_cluster_ranks(c) > 1 || c->mesh_auto)
+            return COMPLAIN_OF(j, file, "clusters.mesh",
+                               "cluster %s: mode %s trains on one rank a cluster; remove it",
+                               c->name, mode);
         const struct {
             bool wrong;
             int32_t line;
             const char *key, *value, *allowed;
         } keys[] = {
-            {c->device == AGENT_DEVICE_CUDA, c->line.device, "clusters.device", "cuda",
+            {!anywhere && c->device == AGENT_DEVICE_CUDA, c->line.device, "clusters.device", "cuda",
              "auto, cpu"},
-            {c->outer_state == AGENT_OUTER_DEVICE, c->line.outer_state, "clusters.outer_state",
-             "device", "auto, host"},
-            {c->cuda_graphs == AGENT_GRAPHS_ON, c->line.cuda_graphs, "clusters.cuda_graphs", "on",
-             "auto, off"},
+            {(!anywhere || !federated) && c->outer_state == AGENT_OUTER_DEVICE, c->line.outer_state,
+             "clusters.outer_state", "device", "auto, host"},
+            {!anywhere && c->cuda_graphs == AGENT_GRAPHS_ON, c->line.cuda_graphs,
+             "clusters.cuda_graphs", "on", "auto, off"},
         };
         for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++) {
             if (!keys[k].wrong)
                 continue;
             snprintf(at, sizeof at, keys[k].line ? "%s:%d" : "%s", file, (int)keys[k].line);
-            return COMPLAIN(at, keys[k].key,
-                            "cluster %s: \"%s\", but mode %s trains on processors; allowed: %s",
-                            c->name, keys[k].value, mode, keys[k].allowed);
+            if (!anywhere)
+                snprintf(why, sizeof why,
+                         "mode %s with sync.scheme: synchronous trains on processors", mode);
+            else if (j->mode == AGENT_MODE_RTD)
+                snprintf(why, sizeof why, "mode rtd merges no updates");
+            else
+                snprintf(why, sizeof why, "only students with distill.federate merge updates");
+            return COMPLAIN(at, keys[k].key, "cluster %s: \"%s\", but %s; allowed: %s", c->name,
+                            keys[k].value, why, keys[k].allowed);
         }
     }
     return NEB_OK;
@@ -227,11 +244,6 @@ static enum neb_status validate_rtd(const struct agent_job *j, const char *file)
             "mode rtd takes two, one with role generator, one with role discriminator; "
             "or auto");
     NEB_TRY(validate_auto_roles(j, file));
-    for (int i = 0; i < 2; i++)
-        if (agent_cluster_ranks(&j->clusters[i]) > 1 || j->clusters[i].mesh_auto)
-            return COMPLAIN_OF(j, file, "clusters.mesh",
-                               "cluster %s: mode rtd trains on one rank of its own",
-                               j->clusters[i].name);
     if (d >= 0 && j->clusters[d].n_sources)
         return COMPLAIN_OF(j, file, "clusters.sources",
                            "cluster %s: the generator's sources count, in the order of their names",
@@ -271,15 +283,11 @@ static enum neb_status validate_distill(const struct agent_job *j, const char *f
     teachers += !teachers && autos;
     if (j->autos)
         return COMPLAIN_OF(j, file, "mode", "mode distill takes auto for clusters.role alone");
-    for (int i = 0; i < j->n_clusters; i++) {
-        if (agent_cluster_ranks(&j->clusters[i]) > 1 || j->clusters[i].mesh_auto)
-            return COMPLAIN_OF(j, file, "clusters.mesh",
-                               "cluster %s: mode distill trains on one rank", j->clusters[i].name);
+    for (int i = 0; i < j->n_clusters; i++)
         if (j->clusters[i].n_sources)
             return COMPLAIN_OF(j, file, "clusters.sources",
                                "cluster %s: mode distill takes all sources of the corpus",
                                j->clusters[i].name);
-    }
     if (teachers > 1 || students < 1 || teachers + students != j->n_clusters)
         return COMPLAIN_OF(j, file, "clusters.role",
                            "mode distill takes at most one teacher, and students for the rest");
@@ -529,8 +537,8 @@ enum neb_status agent_job_validate(const struct agent_job *j, const char *file) 
         !(j->model.n_layers && j->model.d_model && j->model.n_heads && j->model.d_ff))
         return NEB_OK; // checked again when agent_job_model_init() has filled them in
     NEB_TRY(validate_shape(j, file));
-    NEB_TRY(validate_meshes(j, file));
     NEB_TRY(validate_places(j, file));
+    NEB_TRY(validate_meshes(j, file));
     NEB_TRY(validate_micro_batches(j, file));
     NEB_TRY(validate_rtd(j, file));
     NEB_TRY(validate_distill(j, file));

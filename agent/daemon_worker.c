@@ -33,7 +33,7 @@ static void choose_gpus(struct daemon *d, struct agent_jobrun *j, char text[AGEN
     const struct agent_cluster *c = &j->job.clusters[j->self];
     daemon_gpus_back(d, j);
     if (c->launcher == AGENT_LAUNCHER_LOCAL && c->device != AGENT_DEVICE_CPU &&
-        j->job.mode == AGENT_MODE_REPLICAS)
+        agent_job_takes_devices(&j->job))
         j->gpus = agent_gpus_take(&d->gpus, agent_cluster_ranks(c));
     agent_gpus_text(&d->gpus, j->gpus, text);
     if (j->gpus)

@@ -84,43 +84,34 @@ static void count_tokens(struct intra_trainer *t, const struct intra_pair_batch 
 
 // Through the trainer's model; gradients and sums are of intra_trainer_update's kind.
 static void pass(struct agent_distill_side *s, const struct kern_soft *teacher) {
-    struct intra_trainer *t = s->trainer;
-    double loss = 0;
-    int64_t count = 0;
-    float scale = 1.0f / ((float)s->budget * (float)s->job.accumulate);
-    intra_acts_prefix(t->acts, s->batch.prefix);
-    intra_acts_teacher(t->acts, teacher);
-    intra_trainer_rest(t);
-    intra_model_pass(s->K, t->model, t->acts, s->batch.tokens, s->batch.targets, s->batch.B,
-                     s->batch.T, scale, &loss, &count);
-    intra_acts_teacher(t->acts, NULL);
-    t->loss_sum += loss;
-    t->loss_count += count;
-    count_tokens(t, &s->batch);
+    struct intra_batch b = distill_batch(s, teacher);
+    int64_t count = intra_trainer_micro_of(s->trainer, &b);
+    count_tokens(s->trainer, &s->batch);
     s->s.tokens += (uint64_t)s->batch.B * (uint64_t)s->batch.T;
     s->s.targets += (uint64_t)count;
     s->s.taught += teacher ? (uint64_t)count : 0;
 }
 
-static void took_step(struct agent_distill_side *s) {
+static enum neb_status took_step(struct agent_distill_side *s) {
     intra_trainer_update(s->trainer, &s->stats);
+    NEB_TRY(s->stats.status);
     (void)neb_fault("worker.step"); // a step that takes longer
     intra_loss_add(&s->s.loss_first, &s->s.loss_last, s->stats.loss);
+    return NEB_OK;
 }
 
 // The teacher's pass over the batch that is drawn; labels by row.
-static void teach(struct agent_distill_side *s, int32_t k) {
-    struct intra_acts *a = distill_acts(s);
-    struct intra_model *m = agent_distill_model(s);
+static enum neb_status teach(struct agent_distill_side *s, int32_t k) {
     if (s->trainer) { // the backward pass leaves the final hidden states as they were
         pass(s, NULL);
     } else {
-        intra_acts_prefix(a, s->batch.prefix);
-        intra_model_pass(s->K, m, a, s->batch.tokens, NULL, s->batch.B, s->batch.T, 0, NULL, NULL);
+        struct intra_batch b = distill_batch(s, NULL);
+        b.targets = NULL;
+        NEB_TRY(intra_run(&s->passes, &b, NULL, NULL));
         s->s.tokens += (uint64_t)s->batch.B * (uint64_t)s->batch.T;
     }
-    intra_labels(s->labeller, s->K, m, a, s->rows, (int32_t)s->batch.n_targets, k,
-                 s->job.distill.temperature, s->row_ids, s->row_logp, s->row_tail);
+    return intra_labels(s->labeller, &s->passes, s->rows, (int32_t)s->batch.n_targets, k,
+                        s->job.distill.temperature, s->row_ids, s->row_logp, s->row_tail);
 }
 
 enum neb_status agent_distill_label(struct agent_distill_side *s, int32_t student, int64_t step,
@@ -139,7 +130,7 @@ enum neb_status agent_distill_label(struct agent_distill_side *s, int32_t studen
         } else {
             NEB_TRY(draw(s, student, step, a));
         }
-        teach(s, k);
+        NEB_TRY(teach(s, k));
         struct cmp_soft_head h = {(uint32_t)s->batch.n_targets, k, agent_distill_model(s)->c.vocab,
                                   s->job.distill.temperature};
         NEB_TRY(cmp_soft_encode(s->wire, &h, s->row_ids, s->row_logp, s->row_tail, out));
@@ -149,7 +140,7 @@ enum neb_status agent_distill_label(struct agent_distill_side *s, int32_t studen
         return neb_fail(NEB_ERR_FORMAT, "a student's request for step %lld: %zu bytes too many",
                         (long long)step, neb_rd_left(&asked));
     if (s->trainer)
-        took_step(s);
+        NEB_TRY(took_step(s));
     s->s.label_bytes += out->len;
     s->s.step++;
     s->s.train_s += neb_seconds(neb_now() - start);
@@ -232,7 +223,7 @@ enum neb_status agent_distill_learn(struct agent_distill_side *s, const uint8_t 
         pass(s, p ? &soft : NULL);
     }
     s->s.label_bytes += n;
-    took_step(s);
+    NEB_TRY(took_step(s));
     s->s.step++;
     s->s.train_s += neb_seconds(neb_now() - start);
     return NEB_OK;
@@ -245,15 +236,15 @@ enum neb_status agent_distill_learn_from(struct agent_distill_side *s,
     for (int32_t a = 0; a < s->job.accumulate; a++) {
         NEB_TRY(draw(s, s->student, s->s.step, a));
         NEB_TRY(draw(teacher, s->student, s->s.step, a));
-        teach(teacher, k);
+        NEB_TRY(teach(teacher, k));
         spread(s, k, teacher);
         struct kern_soft soft = labels_of(s, k);
         pass(s, &soft);
     }
     if (teacher->trainer)
-        took_step(teacher);
+        NEB_TRY(took_step(teacher));
     teacher->s.step++;
-    took_step(s);
+    NEB_TRY(took_step(s));
     s->s.step++;
     s->s.train_s += neb_seconds(neb_now() - start);
     return NEB_OK;

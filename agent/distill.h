@@ -13,6 +13,7 @@
 #ifndef AGENT_DISTILL_H
 #define AGENT_DISTILL_H
 #include "agent/config.h"
+#include "intra/device.h"
 #include "intra/pairs.h"
 
 struct agent_worker;
@@ -26,12 +27,12 @@ struct agent_distill_state {          // part of a checkpoint
 };
 
 struct agent_distill_side;
-// student: which of the job's students labels are for, or this is. corpus and K are borrowed. NEB_ERR_INVALID: a model or corpus that does
+// student: which of the job's students labels are for, or this is. corpus and what `at` names are borrowed. NEB_ERR_INVALID: a model or corpus that does
 // not fit the job (what differs is logged); NEB_ERR_NOMEM.
 NEB_MUST_CHECK enum neb_status agent_distill_create(const struct agent_job *job,
                                                     enum agent_role role, int32_t student,
                                                     const struct intra_corpus *corpus,
-                                                    struct kern *K,
+                                                    const struct intra_place *at,
                                                     struct agent_distill_side **out);
 void agent_distill_destroy(struct agent_distill_side **s);
 struct agent_distill_state *agent_distill_state(struct agent_distill_side *s);

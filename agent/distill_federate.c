@@ -14,6 +14,13 @@ static enum neb_status restore(struct agent_worker *w, const struct intra_ckpt *
     return distill_read(w->distill, c);
 }
 
+static enum neb_status pull(struct agent_worker *w, const bool *wanted) {
+    return intra_trainer_pull(w->trainer, wanted);
+}
+static enum neb_status push(struct agent_worker *w, const bool *wanted) {
+    return intra_trainer_push(w->trainer, wanted);
+}
+
 // Labels of steps that are not made come late, and are dropped (distill_student.c).
 static enum neb_status skip(struct agent_worker *w, int64_t n) {
     struct agent_distill_state *x = agent_distill_state(w->distill->side);
@@ -31,8 +38,13 @@ enum neb_status distill_federate(struct distill_run *r) {
     w->job.model = w->model->c;
     // Without a checkpoint it may have learned before its disk was lost, and the teacher have forgotten those labels since.
     r->at.labels[0] = INTER_STREAM_ANYWHERE;
-    w->ops = (struct worker_ops){.save = save, .restore = restore, .skip = skip};
+    w->ops = (struct worker_ops){.pull = w->device ? pull : NULL,
+                                 .push = w->device ? push : NULL,
+                                 .save = save,
+                                 .restore = restore,
+                                 .skip = skip};
     NEB_TRY(worker_sync_create(w));
+    NEB_TRY(worker_device_place(w));
     return worker_tell_shape(w);
 }
 

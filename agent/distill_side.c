@@ -63,9 +63,31 @@ static enum neb_status make_trainer(struct agent_distill_side *s,
         .seq_len = j->seq_len,
         .accumulate = j->accumulate,
         .recompute = j->recompute,
-        .seed = neb_mix64((uint64_t)j->seed + s->init + (teacher ? 77 : 0))};
+        .seed = neb_mix64((uint64_t)j->seed + s->init + (teacher ? 77 : 0)),
+        .device = s->at.device,
+        .device_type = s->at.type,
+        .device_graphs = s->at.graphs,
+        .soft_k = CMP_SOFT_K_MAX};
     t.optim.schedule.steps = j->steps * (teacher ? s->n_students : 1);
-    return intra_trainer_create(&t, s->K, &s->trainer);
+    NEB_TRY(intra_trainer_create(&t, s->at.K, &s->trainer));
+    s->passes = intra_trainer_runner(s->trainer);
+    return NEB_OK;
+}
+
+// A teacher that learns nothing: its passes need little memory.
+static enum neb_status freeze(struct agent_distill_side *s) {
+    struct intra_device_config c = {.D = s->at.device,
+                                    .type = s->at.type,
+                                    .graphs = s->at.graphs,
+                                    .batch = s->job.batch,
+                                    .seq_len = s->job.seq_len,
+                                    .micros = 1,
+                                    .recompute = true,
+                                    .soft_k = CMP_SOFT_K_MAX};
+    s->passes = (struct intra_runner){.K = s->at.K, .model = s->frozen};
+    return s->at.device ? intra_device_create(&c, s->frozen, NULL, &s->passes.device)
+                        : intra_acts_create(s->frozen, s->job.batch, s->job.seq_len, false, false,
+                                            &s->passes.acts);
 }
 
 static enum neb_status load_params(struct agent_distill_side *s, const char *path) {
@@ -76,6 +98,8 @@ static enum neb_status load_params(struct agent_distill_side *s, const char *pat
                              : NEB_OK;
     if (st == NEB_OK)
         st = intra_model_load_params(c, s->trainer->model);
+    if (st == NEB_OK)
+        st = intra_trainer_push(s->trainer, NULL);
     intra_ckpt_close(&c);
     return st;
 }
@@ -94,7 +118,7 @@ static enum neb_status make_teacher(struct agent_distill_side *s) {
         st = check_model(s, s->frozen, path);
     NEB_TRY(st);
     if (!s->job.distill.learn)
-        return intra_acts_create(s->frozen, s->job.batch, s->job.seq_len, false, false, &s->acts);
+        return freeze(s);
     m = s->frozen->c;
     m.max_seq = s->job.seq_len;
     m.mask = KERN_MASK_PREFIX;
@@ -131,7 +155,8 @@ static enum neb_status allocate(struct agent_distill_side *s) {
 
 enum neb_status agent_distill_create(const struct agent_job *job, enum agent_role role,
                                      int32_t student, const struct intra_corpus *corpus,
-                                     struct kern *K, struct agent_distill_side **out) {
+                                     const struct intra_place *at,
+                                     struct agent_distill_side **out) {
     enum neb_status st = NEB_OK;
     struct agent_distill_side *s = calloc(1, sizeof *s);
     if (!s)
@@ -143,7 +168,7 @@ enum neb_status agent_distill_create(const struct agent_job *job, enum agent_rol
     agent_distill_share(job, &s->student, &s->n_students);
     s->budget = job->batch * job->seq_len;
     s->corpus = corpus;
-    s->K = K;
+    s->at = *at;
     struct intra_pairs_config c = {.seed = (uint64_t)job->seed,
                                    .seq_len = job->seq_len,
                                    .tokens = s->budget,
@@ -166,7 +191,7 @@ enum neb_status agent_distill_create(const struct agent_job *job, enum agent_rol
         s->s.loss_first = s->s.loss_last = NAN; // no step yet
     NEB_TRY_GOTO(allocate(s), fail);
     if (role == AGENT_ROLE_TEACHER)
-        NEB_TRY_GOTO(intra_labeller_create(agent_distill_model(s), &s->labeller), fail);
+        NEB_TRY_GOTO(intra_labeller_create(&s->passes, &s->labeller), fail);
     *out = s;
     return NEB_OK;
 fail:
@@ -179,7 +204,10 @@ void agent_distill_destroy(struct agent_distill_side **sp) {
     if (!s)
         return;
     intra_labeller_destroy(&s->labeller);
-    intra_acts_destroy(&s->acts);
+    if (s->frozen) {
+        intra_acts_destroy(&s->passes.acts);
+        intra_device_destroy(&s->passes.device);
+    }
     intra_model_destroy(&s->frozen);
     intra_trainer_destroy(&s->trainer);
     intra_pair_batch_free(&s->batch);
@@ -205,7 +233,6 @@ static enum neb_status held_out(struct agent_distill_side *s, double *loss) {
     struct intra_pairs *pairs = NULL;
     struct intra_pairs_config c = {
         .seed = 1, .seq_len = s->job.seq_len, .tokens = s->budget, .may_be_empty = true};
-    struct intra_acts *a = distill_acts(s);
     double sum = 0;
     int64_t count = 0;
     NEB_TRY(intra_pairs_create(s->corpus, INTRA_VALID, &c, &pairs));
@@ -214,10 +241,10 @@ static enum neb_status held_out(struct agent_distill_side *s, double *loss) {
         double l = 0;
         int64_t n = 0;
         st = intra_pairs_draw(pairs, k, &s->batch);
-        intra_acts_prefix(a, s->batch.prefix);
-        if (st == NEB_OK)
-            intra_model_pass(s->K, agent_distill_model(s), a, s->batch.tokens, s->batch.targets,
-                             s->batch.B, s->batch.T, 0, &l, &n);
+        if (st == NEB_OK) {
+            struct intra_batch b = distill_batch(s, NULL);
+            st = intra_run(&s->passes, &b, &l, &n);
+        }
         sum += l;
         count += n;
     }
@@ -235,7 +262,7 @@ enum neb_status agent_distill_evaluate(struct agent_distill_side *s, double *los
                                         .alpha = 1};
     struct agent_translate_result r;
     NEB_TRY(held_out(s, loss));
-    NEB_TRY(agent_translate(s->corpus, agent_translate_split(s->corpus), s->K,
+    NEB_TRY(agent_translate(s->corpus, agent_translate_split(s->corpus), s->at.K,
                             agent_distill_model(s), &o, &r));
     double rows = (double)s->s.label_rows;
     *quality =

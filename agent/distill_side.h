@@ -13,12 +13,12 @@ struct agent_distill_side {
     int32_t budget;              // tokens of a micro-batch
     uint64_t init; // added to the seed of its parameters: with distill.relay students differ by it
     const struct intra_corpus *corpus;
-    struct kern *K;
+    struct intra_place at;
     struct intra_pairs *pairs;
     struct intra_pair_batch batch;
     struct intra_trainer *trainer; // NULL: a frozen teacher
     struct intra_model *frozen;    // NULL: it learns
-    struct intra_acts *acts;       // of the frozen teacher
+    struct intra_runner passes;    // over the one or the other; of the frozen one, its own
     struct intra_labeller *labeller;
     struct cmp_soft *wire;
     struct cmp_tokens *text; // of requests
@@ -33,8 +33,15 @@ struct agent_distill_side {
     struct intra_step_stats stats;
 };
 
-static inline struct intra_acts *distill_acts(struct agent_distill_side *s) {
-    return s->trainer ? s->trainer->acts : s->acts;
+// What is drawn, as a pass takes it.
+static inline struct intra_batch distill_batch(const struct agent_distill_side *s,
+                                               const struct kern_soft *teacher) {
+    return (struct intra_batch){.tokens = s->batch.tokens,
+                                .targets = s->batch.targets,
+                                .B = s->batch.B,
+                                .T = s->batch.T,
+                                .prefix = s->batch.prefix,
+                                .teacher = teacher};
 }
 
 #endif

@@ -97,10 +97,12 @@ static enum neb_status set_up(struct distill_run *r) {
                 agent_job_role(&w->job, AGENT_ROLE_TEACHER) >= 0;
     int32_t student = both ? 0 : agent_distill_student(&w->job, w->cluster);
     NEB_TRY(worker_side_open(&r->x, w));
-    NEB_TRY(agent_distill_create(&w->job, both ? AGENT_ROLE_STUDENT : c->role, student, w->corpus,
-                                 w->K, &r->side));
+    NEB_TRY(
+        worker_side_made(&r->x, agent_distill_create(&w->job, both ? AGENT_ROLE_STUDENT : c->role,
+                                                     student, w->corpus, &r->x.at, &r->side)));
     if (both)
-        return agent_distill_create(&w->job, AGENT_ROLE_TEACHER, 0, w->corpus, w->K, &r->teacher);
+        return agent_distill_create(&w->job, AGENT_ROLE_TEACHER, 0, w->corpus, &r->x.at,
+                                    &r->teacher);
     NEB_TRY(open_cache(r));
     if (c->role == AGENT_ROLE_STUDENT && agent_distill_federates(&w->job))
         NEB_TRY(distill_federate(r));
@@ -119,7 +121,9 @@ static enum neb_status report(struct distill_run *r, bool done) {
     if (r->quality && !distill_teaches(r) && r->n_streams)
         json_object_set_new(r->quality, "stall", agent_stream_stall(r->streams[0]));
     json_t *results;
-    NEB_TRY(worker_results(r->w, worker_processors(r->w), r->eval_loss, done, &results));
+    char device[96];
+    worker_device_name(r->w, device, sizeof device);
+    NEB_TRY(worker_results(r->w, device, r->eval_loss, done, &results));
     return worker_report(r->w, results,
                          json_pack("{s:s,s:i,s:I,s:I,s:O?}", "role",
                                    distill_teaches(r) ? "teacher" : "student", "vocab",
@@ -142,6 +146,8 @@ static enum neb_status run(struct distill_run *r) {
         NEB_TRY(save(r, done));
     NEB_TRY(worker_side_wait_taken(&r->x));
     done = done && !r->w->stop;
+    if (agent_distill_trainer(r->side)) // what is written, translated with, and its digest
+        NEB_TRY(intra_trainer_pull(agent_distill_trainer(r->side), NULL));
     if (!done)
         return report(r, false);
     NEB_TRY(worker_write_model(r->w, agent_distill_model(r->side), "model.ckpt"));

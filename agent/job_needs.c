@@ -9,8 +9,9 @@
 // As intra/cost_exchange.c, which lays the model out for it: θ, v, u and θ_m at the send; what encoding holds of an element, and of a
 // unit.
 static const double EXCHANGE_BYTES = 4 * 4, FRAME_BYTES = 2, UNIT_BYTES = 1.1e6;
-// A teacher's labels of a position: as they are used, and as they are kept, an entry
-static const double LABELS_BYTES = 64 * 4 * 4, LABEL_BYTES = 4;
+// A teacher's labels of a position: as they are used, on a device, and as they are kept, an entry
+static const double LABELS_BYTES = 64 * 4 * 4, LABELS_BYTES_DEVICE = (64 * 2 + 2) * 4,
+                    LABEL_BYTES = 4;
 enum { UNITS = 9, UNITS_LORA = 14, UNITS_BESIDE = 3 }; // of a block at most; of the rest
 enum { SNAPSHOTS = 2 };                                // one that arrives, one that others take
 
@@ -80,6 +81,7 @@ static struct intra_cost_job cost_job(const struct agent_job *j, int self, enum 
                                .copy = j->checkpoint_every && j->checkpoint_copy,
                                .share = 1};
     int64_t micros = (int64_t)j->batch * j->accumulate / x.batch;
+    x.frozen = role == AGENT_ROLE_TEACHER && !j->distill.learn;
     x.members = agent_job_exchanging(j);
     x.model = model_of(j, role, found, &x.trainable);
     x.mesh = (struct intra_mesh_config){at_least_one(c->mesh.dp), at_least_one(c->mesh.pp),
@@ -113,8 +115,10 @@ static void add_memory(const struct agent_job *j, int self, enum agent_role role
         device = cost.device_bytes +
                  (c->outer_state == AGENT_OUTER_DEVICE ? EXCHANGE_BYTES * learn / ranks : 0);
     }
-    if (role == AGENT_ROLE_TEACHER || role == AGENT_ROLE_STUDENT)
+    if (role == AGENT_ROLE_TEACHER || role == AGENT_ROLE_STUDENT) {
         host += LABELS_BYTES * x.batch * x.seq_len;
+        device += n->on_devices ? LABELS_BYTES_DEVICE * x.batch * x.seq_len : 0;
+    }
     n->memory += host + exchange;
     n->device_memory += device;
 }
@@ -141,10 +145,10 @@ void agent_job_needs(const struct agent_job *j, int self, const struct agent_fou
         return;
     n->step_tokens = (double)j->batch * j->accumulate * j->seq_len;
     bool own = c->launcher == AGENT_LAUNCHER_ATTACH; // what it takes is its own affair
-    bool roles = j->mode != AGENT_MODE_REPLICAS;     // these modes use no devices
-    n->step_tokens *= one_process(j) && !roles ? agent_job_training(j) : 1;
-    n->on_devices = !own && !roles && c->device != AGENT_DEVICE_CPU;
-    n->on_processors = !own && (roles || c->device != AGENT_DEVICE_CUDA);
+    bool devices = agent_job_takes_devices(j);
+    n->step_tokens *= one_process(j) && j->mode == AGENT_MODE_REPLICAS ? agent_job_training(j) : 1;
+    n->on_devices = !own && devices && c->device != AGENT_DEVICE_CPU;
+    n->on_processors = !own && (!devices || c->device != AGENT_DEVICE_CUDA);
     for (int i = 0; i < j->n_clusters; i++) {
         if (!agent_job_runs(j, self, i))
             continue;

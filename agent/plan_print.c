@@ -61,22 +61,48 @@ static bool bf16_pays(const struct agent_planned *x) {
     return x->job.type == KERN_F32 && x->bf16_gain > BF16_PAYS && !x->no_device;
 }
 
+const char *plan_on(const struct intra_cost_job *j, const struct agent_site *s, char *buf,
+                    size_t cap) {
+    buf[0] = '\0';
+    if (j->device)
+        snprintf(buf, cap, " on %s in %s", s->profile.device,
+                 j->type == KERN_BF16 ? "bf16" : "fp32");
+    return buf;
+}
+
+void plan_print_device_memory(const struct intra_cost_job *j, const struct intra_cost *c,
+                              const char *acts) {
+    char a[32], b[32], d[32], e[32], f[32], g[32];
+    printf("\n    device memory of a rank %s: parameters%s%s %s, moments %s, %s %s, exchange %s, "
+           "workspace %s",
+           agent_human_bytes(c->device_bytes, a, sizeof a),
+           j->type == KERN_BF16 ? " (in both types)" : "", j->frozen ? "" : " and gradients",
+           agent_human_bytes(c->params_bytes, b, sizeof b),
+           agent_human_bytes(c->optim_bytes, d, sizeof d), acts,
+           agent_human_bytes(c->acts_bytes, e, sizeof e),
+           agent_human_bytes(c->outer_bytes, f, sizeof f),
+           agent_human_bytes(c->workspace_bytes, g, sizeof g));
+    printf("\n    host memory of a rank %s, of it a checkpoint's copy %s",
+           agent_human_bytes(c->rank_bytes, a, sizeof a),
+           agent_human_bytes(c->copy_bytes, b, sizeof b));
+}
+
+void plan_print_not_reckoned(bool no_device, bool no_bf16) {
+    if (no_device)
+        printf(
+            "    device: cuda IS NOT RECKONED WITH: times, meshes and memory are those of its "
+            "processors, as no rates of a device are known of it (nebula plan --profile measures "
+            "them there)\n");
+    if (no_bf16)
+        printf("    precision: bf16 IS NOT RECKONED WITH: these processors have none, or oneDNN is "
+               "missing there; times and memory are those of fp32\n");
+}
+
 static void print_memory(const struct agent_planned *x) {
     const struct intra_cost *c = &x->cost;
     char a[32], b[32], d[32], e[32], f[32], g[32], h[32];
     if (x->job.device) {
-        printf("\n    device memory of a rank %s: parameters%s and gradients %s, moments %s, "
-               "activations %s, exchange %s, workspace %s",
-               agent_human_bytes(c->device_bytes, a, sizeof a),
-               x->job.type == KERN_BF16 ? " (in both types)" : "",
-               agent_human_bytes(c->params_bytes, b, sizeof b),
-               agent_human_bytes(c->optim_bytes, d, sizeof d),
-               agent_human_bytes(c->acts_bytes, e, sizeof e),
-               agent_human_bytes(c->outer_bytes, f, sizeof f),
-               agent_human_bytes(c->workspace_bytes, g, sizeof g));
-        printf("\n    host memory of a rank %s, of it a checkpoint's copy %s",
-               agent_human_bytes(c->rank_bytes, a, sizeof a),
-               agent_human_bytes(c->copy_bytes, b, sizeof b));
+        plan_print_device_memory(&x->job, c, "activations");
     } else {
         printf(
             "\n    memory of a rank %s: parameters and gradients %s, moments %s, activations %s, "
@@ -116,18 +142,16 @@ static void print_volumes(const struct agent_planned *x) {
 static void print_step(const char *name, const struct agent_site *site,
                        const struct agent_planned *x) {
     const struct intra_cost *c = &x->cost;
-    char step[32], a[32], on[96] = "";
+    char step[32], a[32], on[96];
     if (x->no_mesh) {
         printf("  %s: NO MESH OF %d RANKS divides the model and the %d sequences of a step\n", name,
                x->no_mesh, x->job.micros * x->job.batch);
         return;
     }
-    if (x->job.device)
-        snprintf(on, sizeof on, " on %s in %s", site->profile.device,
-                 x->job.type == KERN_BF16 ? "bf16" : "fp32");
-    printf("  %s%s: mesh {dp: %d, pp: %d, tp: %d}, %d x %d sequences%s: step %s", name, on,
-           x->job.mesh.dp, x->job.mesh.pp, x->job.mesh.tp, x->job.micros, x->job.batch,
-           x->job.recompute ? ", recomputing" : "", plan_ms(c->step_s, step, sizeof step));
+    printf("  %s%s: mesh {dp: %d, pp: %d, tp: %d}, %d x %d sequences%s: step %s", name,
+           plan_on(&x->job, site, on, sizeof on), x->job.mesh.dp, x->job.mesh.pp, x->job.mesh.tp,
+           x->job.micros, x->job.batch, x->job.recompute ? ", recomputing" : "",
+           plan_ms(c->step_s, step, sizeof step));
     if (isfinite(c->step_s)) {
         printf(", %.0f tokens/s (compute %s", tokens_of(&x->job) / c->step_s,
                plan_ms(c->compute_s, a, sizeof a));
@@ -140,14 +164,7 @@ static void print_step(const char *name, const struct agent_site *site,
         printf(", update %s)", plan_ms(c->update_s, a, sizeof a));
     }
     print_memory(x);
-    if (x->no_device)
-        printf(
-            "    device: cuda IS NOT RECKONED WITH: times, meshes and memory are those of its "
-            "processors, as no rates of a device are known of it (nebula plan --profile measures "
-            "them there)\n");
-    if (x->no_bf16)
-        printf("    precision: bf16 IS NOT RECKONED WITH: these processors have none, or oneDNN is "
-               "missing there; times and memory are those of fp32\n");
+    plan_print_not_reckoned(x->no_device, x->no_bf16);
     if (x->job.type == KERN_BF16 && x->bf16_gain > 0)
         printf("    its products are in bf16: steps %.2f times as fast as in fp32%s\n",
                x->bf16_gain, x->bf16_gain < 1 ? "; SLOWER: set precision: fp32" : "");
@@ -321,6 +338,14 @@ void plan_cost_json(const struct intra_cost *c, json_t *o) {
         json_object_set_new(o, figures[i].name, agent_json_number(figures[i].value));
 }
 
+void plan_where_json(const struct intra_cost_job *j, const struct agent_site *s, bool no_device,
+                     bool no_bf16, json_t *o) {
+    json_object_set_new(o, "rates_of", json_string(j->device ? s->profile.device : "processors"));
+    json_object_set_new(o, "device_reckoned", json_boolean(!no_device));
+    json_object_set_new(o, "precision_reckoned", json_boolean(!no_bf16));
+    json_object_set_new(o, "precision", json_string(j->type == KERN_BF16 ? "bf16" : "fp32"));
+}
+
 static json_t *step_json(const char *name, const struct agent_planned *x) {
     json_t *o = json_pack("{s:s,s:[i,i,i],s:i,s:i,s:b,s:b}", "name", name, "mesh", x->job.mesh.dp,
                           x->job.mesh.pp, x->job.mesh.tp, "batch", x->job.batch, "accumulate",
@@ -367,14 +392,9 @@ static json_t *plan_json(const struct agent_job *job, const struct plan_machines
         const struct agent_cluster *c = &job->clusters[i];
         json_t *o = step_json(c->name, &p->clusters[i]);
         const struct agent_planned *x = &p->clusters[i];
-        json_object_set_new(o, "rates_of",
-                            json_string(x->job.device ? m->sites[i].profile.device : "processors"));
-        json_object_set_new(o, "device_reckoned", json_boolean(!x->no_device));
-        json_object_set_new(o, "precision_reckoned", json_boolean(!x->no_bf16));
+        plan_where_json(&x->job, &m->sites[i], x->no_device, x->no_bf16, o);
         json_object_set_new(o, "bf16_gain",
                             x->bf16_gain > 0 ? json_real(x->bf16_gain) : json_null());
-        json_object_set_new(o, "precision",
-                            json_string(x->job.type == KERN_BF16 ? "bf16" : "fp32"));
         json_array_append_new(clusters, o);
     }
     return json_pack("{s:o,s:o,s:o,s:o,s:o}", "clusters", clusters, "exchange",

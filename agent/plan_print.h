@@ -35,6 +35,17 @@ json_t *plan_exchange_json(const struct agent_job *job,
 json_t *plan_machines_json(const struct plan_machines *m, int32_t n);
 json_t *plan_link_json(const struct plan_machines *m, int32_t n); // the worst, and each
 json_t *plan_vocab_json(const struct plan_machines *m);           // null: known
+// " on NAME in bf16", or on processors ""; buf is returned.
+const char *plan_on(const struct intra_cost_job *j, const struct agent_site *s, char *buf,
+                    size_t cap);
+// On a device: what is in its memory, acts of it for passes, and on the host. No line is ended.
+void plan_print_device_memory(const struct intra_cost_job *j, const struct intra_cost *c,
+                              const char *acts);
+// What was asked for and is not in the figures; no_device, no_bf16: as agent_planned.
+void plan_print_not_reckoned(bool no_device, bool no_bf16);
+// The same into o, and whose rates the figures are of.
+void plan_where_json(const struct intra_cost_job *j, const struct agent_site *s, bool no_device,
+                     bool no_bf16, json_t *o);
 // Figures of a step, into o.
 void plan_cost_json(const struct intra_cost *c, json_t *o);
 

@@ -16,27 +16,38 @@ static const char *verb(const struct agent_planned_side *s) {
     }
 }
 
-static void print_side(const struct agent_job *job, const struct agent_planner_streams *x,
-                       int32_t i) {
-    const struct agent_planned_side *s = &x->sides[i];
+static void print_memory(const struct agent_planned_side *s) {
     const struct intra_cost *c = &s->cost;
     char a[32], b[32], d[32], e[32], f[32];
-    printf("  %s %s: step %s (%s %s", job->clusters[i].name, verb(s),
-           plan_ms(c->step_s, a, sizeof a), s->learns ? "compute" : "forward only",
-           plan_ms(c->compute_s, b, sizeof b));
+    if (s->job.device)
+        plan_print_device_memory(&s->job, c, "activations and labels");
+    else
+        printf("\n    memory %s: parameters%s %s, moments %s, activations and labels %s, a "
+               "checkpoint's copy %s",
+               agent_human_bytes(c->host_bytes, a, sizeof a), s->learns ? " and gradients" : "",
+               agent_human_bytes(c->params_bytes, b, sizeof b),
+               agent_human_bytes(c->optim_bytes, d, sizeof d),
+               agent_human_bytes(c->acts_bytes, e, sizeof e),
+               agent_human_bytes(c->copy_bytes, f, sizeof f));
+    printf("%s\n", s->fits ? "" : "; DOES NOT FIT");
+}
+
+static void print_side(const struct agent_job *job, const struct plan_machines *m,
+                       const struct agent_planner_streams *x, int32_t i) {
+    const struct agent_planned_side *s = &x->sides[i];
+    const struct intra_cost *c = &s->cost;
+    char a[32], b[32], d[32], on[96];
+    printf("  %s %s%s: step %s (%s %s", job->clusters[i].name, verb(s),
+           plan_on(&s->job, &m->sites[i], on, sizeof on), plan_ms(c->step_s, a, sizeof a),
+           s->learns ? "compute" : "forward only", plan_ms(c->compute_s, b, sizeof b));
     if (s->learns)
         printf(", update %s", plan_ms(c->update_s, d, sizeof d));
     printf(")%s", s->job.recompute && s->learns ? ", recomputing" : "");
     if (x->travels)
         printf(", %.3g batches/s by itself, %.3g with the others, waits %.0f %% of its time",
                1 / s->batch_s, s->rate, 100 * s->wait);
-    printf("\n    memory %s: parameters%s %s, moments %s, activations and labels %s, a "
-           "checkpoint's copy %s%s\n",
-           agent_human_bytes(c->host_bytes, a, sizeof a), s->learns ? " and gradients" : "",
-           agent_human_bytes(c->params_bytes, b, sizeof b),
-           agent_human_bytes(c->optim_bytes, d, sizeof d),
-           agent_human_bytes(c->acts_bytes, e, sizeof e),
-           agent_human_bytes(c->copy_bytes, f, sizeof f), s->fits ? "" : "; DOES NOT FIT");
+    print_memory(s);
+    plan_print_not_reckoned(s->no_device, s->no_bf16);
 }
 
 static void print_bound(const struct agent_job *job, const struct agent_planner_streams *x) {
@@ -77,12 +88,12 @@ static void print_stream(const struct agent_job *job, const struct agent_planner
                job->rtd.share_embeddings, plan_ms(x->exchange_wait_s, a, sizeof a));
 }
 
-static void print_one(const char *title, const struct agent_job *job,
+static void print_one(const char *title, const struct agent_job *job, const struct plan_machines *m,
                       const struct agent_planner_streams *x) {
     char a[32], b[32], d[32];
     printf("%s\n", title);
     for (int32_t i = 0; i < x->n; i++)
-        print_side(job, x, i);
+        print_side(job, m, x, i);
     print_stream(job, x);
     if (x->rounds.n)
         plan_print_exchange(job, &x->rounds);
@@ -117,30 +128,32 @@ void plan_streams_print(const struct plan_streams *p) {
                                               : "half of every sequence is taken to be its target");
     if (p->job->distill.teacher[0] && !p->text.teacher.vocab)
         printf("teacher its checkpoint is not on this machine: distill.teacher's shape is taken\n");
-    print_one("as written", p->job, &p->written);
-    print_one("proposed", p->best, &p->proposed);
+    print_one("as written", p->job, p->machines, &p->written);
+    print_one("proposed", p->best, p->machines, &p->proposed);
     print_yaml(p->job, p->best);
 }
 
 // ---- JSON ----------------------------------------------------------------------------------------------------
 
-static json_t *side_json(const struct agent_job *job, const struct agent_planned_side *s,
-                         int32_t i) {
+static json_t *side_json(const struct agent_job *job, const struct agent_site *site,
+                         const struct agent_planned_side *s, int32_t i) {
     json_t *o = json_pack("{s:s,s:s,s:b,s:b,s:b}", "name", job->clusters[i].name, "role",
                           agent_role_name(s->role), "learns", s->learns, "fits", s->fits,
                           "recompute", s->job.recompute && s->learns);
     plan_cost_json(&s->cost, o);
+    plan_where_json(&s->job, site, s->no_device, s->no_bf16, o);
     json_object_set_new(o, "batch_s", agent_json_number(s->batch_s));
     json_object_set_new(o, "rate", agent_json_number(s->rate));
     json_object_set_new(o, "wait", agent_json_number(s->wait));
     return o;
 }
 
-static json_t *one_json(const struct agent_job *job, const struct agent_planner_streams *x) {
+static json_t *one_json(const struct agent_job *job, const struct plan_machines *m,
+                        const struct agent_planner_streams *x) {
     const struct inter_stream_flow *f = &x->flow;
     json_t *sides = json_array(), *stream = json_null();
     for (int32_t i = 0; i < x->n; i++)
-        json_array_append_new(sides, side_json(job, &x->sides[i], i));
+        json_array_append_new(sides, side_json(job, &m->sites[i], &x->sides[i], i));
     if (x->travels)
         stream = json_pack(
             "{s:s,s:i,s:f,s:f,s:f,s:f,s:s,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f}", "from",
@@ -160,7 +173,7 @@ static json_t *one_json(const struct agent_job *job, const struct agent_planner_
 
 void plan_streams_print_json(const struct plan_streams *p) {
     const struct agent_job *best = p->best;
-    json_t *roles = json_object(), *proposed = one_json(best, &p->proposed);
+    json_t *roles = json_object(), *proposed = one_json(best, p->machines, &p->proposed);
     for (int32_t i = 0; i < best->n_clusters; i++)
         json_object_set_new(roles, best->clusters[i].name,
                             json_string(agent_role_name(best->clusters[i].role)));
@@ -173,7 +186,7 @@ void plan_streams_print_json(const struct plan_streams *p) {
                           best->mode == AGENT_MODE_RTD ? "rtd" : "distill", "corpus_known",
                           p->text.known, "machines", plan_machines_json(p->machines, p->written.n),
                           "link", plan_link_json(p->machines, p->written.n), "written",
-                          one_json(p->job, &p->written), "proposed", proposed);
+                          one_json(p->job, p->machines, &p->written), "proposed", proposed);
     json_object_set_new(o, "vocab_assumed", plan_vocab_json(p->machines));
     agent_json_print(o, JSON_COMPACT | JSON_REAL_PRECISION(9));
     json_decref(o);

@@ -58,13 +58,14 @@ static bool better(const struct agent_planned *a, const struct agent_planned *b)
 
 // On devices, as worker_device_open and take_devices (intra/team.c) decide: with auto where every rank has one. What is known of
 // machines is that they have them, not that they are free. Ranks on several hosts fill them, a device each.
-static void place(const struct search *s, int32_t i, int32_t ranks, struct agent_planned *x) {
-    const struct agent_cluster *c = &s->job->clusters[i];
-    const struct agent_site *site = &s->sites[i];
+void agent_planner_place(const struct agent_job *job, int32_t i, const struct agent_site *site,
+                         int32_t ranks, struct agent_planned *x) {
+    const struct agent_cluster *c = &job->clusters[i];
     int32_t count = site->profile.rates.device.count;
-    bool must = c->device == AGENT_DEVICE_CUDA;
+    bool must = c->device == AGENT_DEVICE_CUDA,
+         may = c->device != AGENT_DEVICE_CPU && agent_job_takes_devices(job);
     x->no_device = must && !count;
-    if (c->device == AGENT_DEVICE_CPU || !count || (!must && x->job.ranks_a_host > count)) {
+    if (!may || !count || (!must && x->job.ranks_a_host > count)) {
         bool bf16 = c->precision == AGENT_PRECISION_BF16;
         x->no_bf16 = bf16 && !(site->profile.rates.to_bf16 > 0);
         x->job.type = bf16 && !x->no_bf16 ? KERN_BF16 : KERN_F32;
@@ -76,7 +77,7 @@ static void place(const struct search *s, int32_t i, int32_t ranks, struct agent
     x->job.type = c->precision == AGENT_PRECISION_FP32 ? KERN_F32 : KERN_BF16;
     x->job.share = device_share(site);
     x->job.outer_device =
-        c->outer_state != AGENT_OUTER_HOST && s->job->sync.gate != AGENT_GATE_PRIVATE;
+        c->outer_state != AGENT_OUTER_HOST && job->sync.gate != AGENT_GATE_PRIVATE;
 }
 
 static double bf16_gain(const struct agent_planned *x, const struct intra_rates *r) {
@@ -98,7 +99,7 @@ static struct agent_planned with_ranks(const struct search *s, int32_t i, int32_
     // on several hosts' processors one each: how many their launcher puts on one is not known
     x.job.ranks_a_host = c->launcher == AGENT_LAUNCHER_LOCAL ? ranks : 1;
     x.job.share = agent_planner_share(c, site);
-    place(s, i, ranks, &x);
+    agent_planner_place(s->job, i, site, ranks, &x);
     struct intra_cost_choice choice = {.ranks = ranks,
                                        .sequences = s->sequences,
                                        .fix_mesh = fix,

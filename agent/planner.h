@@ -75,6 +75,10 @@ NEB_MUST_CHECK enum neb_status agent_planner_run(const struct agent_job *job, in
 double agent_planner_memory(const struct agent_site *s);
 double agent_planner_device_memory(const struct agent_site *s);
 double agent_planner_share(const struct agent_cluster *c, const struct agent_site *s);
+// On what the worker of cluster i trains, and in which type, so far as its machine is known: writes x->no_device, x->no_bf16 and in x->job
+// device, type, outer_device; on devices share and ranks_a_host as well.
+void agent_planner_place(const struct agent_job *job, int32_t i, const struct agent_site *s,
+                         int32_t ranks, struct agent_planned *x);
 // A cluster's own link, or everybody's; the worst of all clusters'.
 struct agent_wan agent_planner_link(const struct agent_site *s, const struct agent_wan *all);
 struct agent_wan agent_planner_worst(const struct agent_site *sites, int32_t n,
@@ -108,6 +112,9 @@ NEB_MUST_CHECK enum neb_status agent_planner_judge(const struct agent_job *job,
 NEB_MUST_CHECK enum neb_status agent_planner_known(const struct agent_job *job,
                                                    const struct agent_site *sites,
                                                    const struct agent_planner *p);
+// The same of roles: all machines of clusters that have one or may get it are compared. NEB_ERR_LIMIT: nothing is known of a device of one.
+NEB_MUST_CHECK enum neb_status agent_planner_roles_known(const struct agent_job *job,
+                                                         const struct agent_site *sites);
 // More ranks on a host than it has devices, and they must have one each.
 bool agent_planner_wants_devices(const struct agent_planned *x, const struct agent_site *s);
 // Writes what was chosen into the job (meshes of clusters with mesh_auto only, or all with AGENT_AUTO_MESH in free).

@@ -209,6 +209,7 @@ enum neb_status agent_planner_roles_resolve(struct agent_job *job, int local) {
                             job->clusters[i].name);
     NEB_TRY(agent_planner_text(job, &text));
     NEB_TRY(agent_planner_sites(job, local, false, sites, &kept));
+    NEB_TRY(agent_planner_roles_known(job, sites));
     for (int32_t i = 0; i < job->n_clusters; i++)
         free[i] = job->clusters[i].role_auto;
     if (!agent_planner_cast(job, &text, sites, free, roles))

@@ -68,6 +68,17 @@ enum neb_status agent_planner_known(const struct agent_job *job, const struct ag
     return NEB_OK;
 }
 
+enum neb_status agent_planner_roles_known(const struct agent_job *job,
+                                          const struct agent_site *sites) {
+    for (int32_t i = 0; i < job->n_clusters; i++)
+        if (job->clusters[i].device == AGENT_DEVICE_CUDA && !sites[i].profile.rates.device.count)
+            return neb_fail(NEB_ERR_LIMIT,
+                            "clusters.role: auto cannot be decided, as nothing is known of cluster "
+                            "%s's devices: " TELL_MACHINE ", or say which role each has",
+                            job->clusters[i].name);
+    return NEB_OK;
+}
+
 // What is reckoned with is another machine's memory than the cluster's.
 static void warn_of_memory(const struct agent_cluster *c) {
     neb_warn("plan: cluster %s: this machine has not enough memory for its part, and nothing is "

@@ -6,6 +6,8 @@
 #include "agent/rtd.h"
 #include "agent/rtd_share.h"
 #include "agent/worker_side.h"
+#include "compress/softlabel.h"
+#include "inter/outer.h"
 #include "inter/stream.h"
 
 #include <math.h>
@@ -51,6 +53,7 @@ static struct intra_cost_side work_of(const struct planning *p, enum agent_role 
     case AGENT_ROLE_GENERATOR:
         w.head = INTRA_COST_HEAD_LOSS;
         w.targets = w.drawn = masked;
+        w.soft_k = 1;
         return w;
     case AGENT_ROLE_DISCRIMINATOR: w.head = INTRA_COST_HEAD_SCORE; return w;
     default: break;
@@ -58,6 +61,7 @@ static struct intra_cost_side work_of(const struct planning *p, enum agent_role 
     w.tokens = p->text->tokens;
     w.length = p->text->length;
     w.targets = p->text->targets;
+    w.soft_k = CMP_SOFT_K_MAX; // whatever distill.k says
     if (role == AGENT_ROLE_TEACHER) {
         w.learns = j->distill.learn;
         w.head = w.learns ? INTRA_COST_HEAD_LOSS : INTRA_COST_HEAD_NONE;
@@ -82,34 +86,53 @@ static double generator_batch_s(const struct agent_job *j, const struct intra_co
     return (both * both_s + (g > d ? g - d : d - g) * other.step_s) / d;
 }
 
+// Does it, with so much of a device's memory left to others?
+static bool fits(const struct agent_planned_side *x, const struct agent_site *site, double spare) {
+    return x->cost.host_bytes <= agent_planner_memory(site) &&
+           x->cost.device_bytes <= agent_planner_device_memory(site) - spare;
+}
+
 static struct agent_planned_side side_of(const struct planning *p, int32_t i,
                                          enum agent_role role) {
     const struct agent_job *j = p->job;
+    const struct agent_cluster *c = &j->clusters[i];
     const struct agent_site *site = &p->sites[i];
     const struct intra_rates *r = &site->profile.rates;
     struct intra_cost_side w = work_of(p, role);
-    struct agent_planned_side x = {.role = role, .learns = w.learns};
-    x.job = (struct intra_cost_job){
-        .model = model_of(p, role),
-        .trainable = j->trainable,
-        .mesh = {1, 1, 1},
-        .batch = j->batch,
-        .seq_len = j->seq_len,
-        .micros = j->accumulate,
-        .recompute = j->recompute,
-        .copy = j->checkpoint_every && j->checkpoint_copy,
-        .outer = role == AGENT_ROLE_STUDENT && agent_distill_federates(j),
-        .ranks_a_host = 1,
-        .share = agent_planner_share(&j->clusters[i], site),
-        .type = j->clusters[i].precision == AGENT_PRECISION_BF16 && r->to_bf16 > 0 ? KERN_BF16
-                                                                                   : KERN_F32,
-    };
+    struct agent_planned at = {
+        .job = {
+            .model = model_of(p, role),
+            .trainable = j->trainable,
+            .mesh = {1, 1, 1},
+            .batch = j->batch,
+            .seq_len = j->seq_len,
+            .micros = j->accumulate,
+            .recompute = j->recompute,
+            .frozen = !w.learns,
+            .copy = j->checkpoint_every && j->checkpoint_copy,
+            .outer = role == AGENT_ROLE_STUDENT && agent_distill_federates(j),
+            .ranks_a_host = 1,
+            .share = agent_planner_share(c, site),
+        }};
     if (role == AGENT_ROLE_TEACHER)
-        x.job.trainable = (struct intra_trainable){.mode = INTRA_TRAIN_FULL};
+        at.job.trainable = (struct intra_trainable){.mode = INTRA_TRAIN_FULL};
+    agent_planner_place(j, i, site, 1, &at);
+    at.job.outer_device = at.job.outer_device && at.job.outer;
+    struct agent_planned_side x = {.role = role,
+                                   .job = at.job,
+                                   .learns = w.learns,
+                                   .no_device = at.no_device,
+                                   .no_bf16 = at.no_bf16};
+    bool may_leave = x.job.outer_device && c->outer_state == AGENT_OUTER_AUTO;
     intra_cost_side_step(&x.job, &w, r, &x.cost);
+    x.fits = fits(&x, site, may_leave ? INTER_OUTER_SPARE_BYTES : 0);
+    if (!x.fits && may_leave) { // as the workers do
+        x.job.outer_device = false;
+        intra_cost_side_step(&x.job, &w, r, &x.cost);
+        x.fits = fits(&x, site, 0);
+    }
     x.batch_s = role == AGENT_ROLE_GENERATOR ? generator_batch_s(j, &x.job, w, r, x.cost.step_s)
                                              : x.cost.step_s;
-    x.fits = x.cost.host_bytes <= agent_planner_memory(site);
     return x;
 }
 

@@ -1,7 +1,7 @@
 // What a job of mode rtd or distill will do on given machines and links: joins intra/cost.h (what a generator, discriminator,
 // teacher or student does with a batch) with inter/stream_cost.h (what their stream carries), and who should take which part.
 //
-// Both modes train on one rank a cluster, on processors, so there are no meshes to choose from.
+// Both modes train on one rank a cluster, on its processors or a device, so there are no meshes to choose from.
 #ifndef AGENT_PLANNER_STREAMS_H
 #define AGENT_PLANNER_STREAMS_H
 #include "agent/planner.h"
@@ -29,6 +29,7 @@ struct agent_planned_side {
     double rate;            // batches/s of its stream: a teacher's, of all
     double wait;            // share of its time
     bool learns, fits;
+    bool no_device, no_bf16; // as agent_planned
 };
 
 struct agent_planner_streams {

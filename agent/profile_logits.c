@@ -23,11 +23,13 @@ struct streams {
 };
 
 static void run_labels(struct streams *s) {
-    intra_labels(s->labeller, s->K, s->model, s->acts, s->rows, ROWS, LABELS, 1, s->ids, s->logp,
-                 s->tail);
+    struct intra_runner r = {.K = s->K, .model = s->model, .acts = s->acts};
+    NEB_ASSERT(intra_labels(s->labeller, &r, s->rows, ROWS, LABELS, 1, s->ids, s->logp, s->tail) ==
+               NEB_OK); // on processors
 }
 static void run_draws(struct streams *s) {
-    intra_mask_sample(s->draws, s->K, s->model, s->acts, s->rows, ROWS, 1, 1, s->ids);
+    struct intra_runner r = {.K = s->K, .model = s->model, .acts = s->acts};
+    NEB_ASSERT(intra_mask_sample(s->draws, &r, s->rows, ROWS, 1, 1, s->ids) == NEB_OK);
 }
 static struct kern_head head_of(const struct streams *s) {
     return (struct kern_head){.n = ROWS,
@@ -116,8 +118,9 @@ static enum neb_status create(struct streams *s) {
         return neb_fail(NEB_ERR_NOMEM, "out of memory measuring labels and draws");
     NEB_TRY(intra_model_create(&c, &full, 1, &s->model));
     NEB_TRY(intra_acts_create(s->model, 1, ROWS, false, false, &s->acts));
-    NEB_TRY(intra_labeller_create(s->model, &s->labeller));
-    NEB_TRY(intra_mask_sampler_create(s->model, VOCAB, &s->draws));
+    struct intra_runner r = {.K = s->K, .model = s->model, .acts = s->acts};
+    NEB_TRY(intra_labeller_create(&r, &s->labeller));
+    NEB_TRY(intra_mask_sampler_create(&r, VOCAB, ROWS, &s->draws));
     for (int32_t i = 0; i < ROWS; i++) {
         s->tokens[i] = (int32_t)neb_rng_below(&rng, VOCAB);
         s->rows[i] = i;

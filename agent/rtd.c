@@ -71,17 +71,31 @@ static enum neb_status make_trainer(struct agent_rtd_side *s) {
         .seq_len = j->seq_len,
         .accumulate = j->accumulate,
         .recompute = j->recompute,
-        .seed = rtd_seed(s, s->role == AGENT_ROLE_GENERATOR ? SEED_GENERATOR : SEED_DISCRIMINATOR)};
+        .seed = rtd_seed(s, s->role == AGENT_ROLE_GENERATOR ? SEED_GENERATOR : SEED_DISCRIMINATOR),
+        .device = s->at.device,
+        .device_type = s->at.type,
+        .device_graphs = s->at.graphs,
+        .soft_k = s->role == AGENT_ROLE_GENERATOR}; // a draw
     int64_t updates = 0;
     for (int64_t e = 0; e < rtd_cycle(j); e++)
         updates += s->role == AGENT_ROLE_GENERATOR ? rtd_trains(s, e) : rtd_emits(s, e);
     t.optim.schedule.steps = (s->events * updates + rtd_cycle(j) - 1) / rtd_cycle(j);
-    NEB_TRY(intra_trainer_create(&t, s->K, &s->trainer));
+    NEB_TRY(intra_trainer_create(&t, s->at.K, &s->trainer));
     if (s->role == AGENT_ROLE_DISCRIMINATOR) {
         s->trainer->weight = j->rtd.lambda;
         return NEB_OK;
     }
-    return intra_mask_sampler_create(s->trainer->model, s->vocab, &s->draws);
+    struct intra_runner r = intra_trainer_runner(s->trainer);
+    return intra_mask_sampler_create(&r, s->vocab, s->micro, &s->draws);
+}
+
+static enum neb_status share_embeddings(struct agent_rtd_side *s) {
+    const struct intra_model *m = s->trainer->model;
+    s->embedding = calloc((size_t)m->n_all_tensors, sizeof *s->embedding);
+    if (!s->embedding)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for shared embeddings");
+    s->embedding[m->embed->index] = true;
+    return rtd_share_create(s->trainer->model, &s->share);
 }
 
 // Held-out windows a source, as many batches as are sent at most.
@@ -99,7 +113,7 @@ static void plan_eval(struct agent_rtd_side *s) {
 }
 
 enum neb_status agent_rtd_create(const struct agent_job *job, enum agent_role role,
-                                 const struct intra_corpus *corpus, struct kern *K,
+                                 const struct intra_corpus *corpus, const struct intra_place *at,
                                  struct agent_rtd_side **out) {
     enum neb_status st = NEB_OK;
     struct agent_rtd_side *s = calloc(1, sizeof *s);
@@ -108,7 +122,7 @@ enum neb_status agent_rtd_create(const struct agent_job *job, enum agent_role ro
     s->job = *job;
     s->role = role;
     s->corpus = corpus;
-    s->K = K;
+    s->at = *at;
     s->vocab = intra_corpus_vocab(corpus);
     s->micro = job->batch * job->seq_len;
     s->n = s->micro * job->accumulate;
@@ -136,7 +150,7 @@ enum neb_status agent_rtd_create(const struct agent_job *job, enum agent_role ro
                      fail);
     NEB_TRY_GOTO(make_trainer(s), fail);
     if (job->rtd.share_embeddings)
-        NEB_TRY_GOTO(rtd_share_create(s->trainer->model, &s->share), fail);
+        NEB_TRY_GOTO(share_embeddings(s), fail);
     *out = s;
     return NEB_OK;
 fail:
@@ -150,6 +164,7 @@ void agent_rtd_destroy(struct agent_rtd_side **sp) {
         return;
     intra_mask_sampler_destroy(&s->draws);
     rtd_share_destroy(&s->share);
+    free(s->embedding);
     intra_trainer_destroy(&s->trainer);
     intra_sampler_destroy(&s->sampler);
     cmp_tokens_destroy(&s->wire);
@@ -200,13 +215,15 @@ int32_t rtd_mask(struct agent_rtd_side *s, const int32_t *tokens, int32_t n, int
                                 (double)s->job.rtd.mask_rate, N_SPECIAL, tokens, n, s->positions);
 }
 
-void rtd_took_step(struct agent_rtd_side *s) {
+enum neb_status rtd_took_step(struct agent_rtd_side *s) {
     intra_trainer_update(s->trainer, &s->stats);
+    NEB_TRY(s->stats.status);
     (void)neb_fault("worker.step"); // a step that takes longer
     s->fresh = true;
     s->s.updates++;
     s->s.tokens += (uint64_t)s->n;
     intra_loss_add(&s->s.loss_first, &s->s.loss_last, s->stats.loss);
+    return NEB_OK;
 }
 
 // ---- state ----------------------------------------------------------------------------------------------------
@@ -332,7 +349,15 @@ bool agent_rtd_awaits(const struct agent_rtd_side *s) {
            s->s.event == (x->pending + 1) * s->job.rtd.share_embeddings;
 }
 
+static enum neb_status move_rows(struct agent_rtd_side *s, bool pull) {
+    return pull ? intra_trainer_pull(s->trainer, s->embedding)
+                : intra_trainer_push(s->trainer, s->embedding);
+}
+enum neb_status rtd_share_pull(struct agent_rtd_side *s) { return move_rows(s, true); }
+enum neb_status rtd_share_push(struct agent_rtd_side *s) { return move_rows(s, false); }
+
 enum neb_status agent_rtd_answer(struct agent_rtd_side *s, const uint8_t *p, size_t n) {
+    NEB_TRY(rtd_share_pull(s));
     return rtd_share_take(s->share, s->share->pending, p, n);
 }
 

@@ -17,16 +17,18 @@
 #include "agent/config.h"
 #include "intra/checkpoint.h"
 #include "intra/data.h"
+#include "intra/device.h"
 
 #include <jansson.h>
 
 enum { AGENT_RTD_EVAL_BATCHES_MAX = 1024 };
 
 struct agent_rtd_side;
-// Of cluster role `role` of the job; corpus and K are borrowed. The job's model.vocab becomes the corpus's and one more, the
+// Of cluster role `role` of the job; the model is there; corpus and what `at` names are borrowed. The job's model.vocab becomes the corpus's and one more, the
 // mask. NEB_ERR_INVALID: the model has another vocabulary.
 NEB_MUST_CHECK enum neb_status agent_rtd_create(const struct agent_job *job, enum agent_role role,
-                                                const struct intra_corpus *corpus, struct kern *K,
+                                                const struct intra_corpus *corpus,
+                                                const struct intra_place *at,
                                                 struct agent_rtd_side **out);
 void agent_rtd_destroy(struct agent_rtd_side **s); // NULL-safe
 

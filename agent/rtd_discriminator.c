@@ -47,6 +47,7 @@ static enum neb_status take_apart(struct agent_rtd_side *s, const uint8_t *p, si
         if (r.bad || !frame)
             return neb_fail(NEB_ERR_FORMAT, "batch %llu: rows of embeddings are cut",
                             (unsigned long long)s->s.seq);
+        NEB_TRY(rtd_share_pull(s)); // which rows are compared with
         NEB_TRY(rtd_share_take(s->share, b->exchange, frame, bytes));
     }
     if (!text) {
@@ -85,7 +86,7 @@ static void put_in(struct agent_rtd_side *s, struct received *b, int32_t from, i
 }
 
 static enum neb_status keep_scores(struct agent_rtd_side *s, int32_t n) {
-    const float *z = intra_acts_scores(s->trainer->acts);
+    struct intra_runner r = intra_trainer_runner(s->trainer);
     if (s->n_scores + (size_t)n > s->cap_scores) {
         size_t cap = 2 * s->cap_scores + (size_t)n;
         float *p = realloc(s->scores, cap * sizeof *p);
@@ -96,7 +97,8 @@ static enum neb_status keep_scores(struct agent_rtd_side *s, int32_t n) {
             return neb_fail(NEB_ERR_NOMEM, "out of memory for scores of held-out text");
         s->cap_scores = cap;
     }
-    memcpy(s->scores + s->n_scores, z, (size_t)n * sizeof *z);
+    float *z = s->scores + s->n_scores;
+    NEB_TRY(intra_run_scores(&r, n, z));
     memcpy(s->labels + s->n_scores, s->targets, (size_t)n * sizeof *s->labels);
     for (int32_t i = 0; i < n; i++)
         s->eval_right += (z[i] > 0) == (s->targets[i] == 1);
@@ -115,9 +117,11 @@ static enum neb_status consume_eval(struct agent_rtd_side *s, struct received *b
     }
     (void)neb_fault("worker.eval"); // a batch that takes longer
     if (n) {
+        struct intra_runner r = intra_trainer_runner(s->trainer);
+        struct intra_batch batch = {
+            .tokens = s->inputs, .targets = s->targets, .B = (int)b->windows, .T = s->job.seq_len};
         put_in(s, b, 0, n);
-        intra_model_pass(s->K, s->trainer->model, s->trainer->acts, s->inputs, s->targets,
-                         (int)b->windows, s->job.seq_len, 0, &loss, &count);
+        NEB_TRY(intra_run(&r, &batch, &loss, &count));
         NEB_TRY(keep_scores(s, n));
     }
     s->eval_sum += loss;
@@ -146,10 +150,12 @@ enum neb_status agent_rtd_consume(struct agent_rtd_side *s, const uint8_t *p, si
             put_in(s, &b, a * s->micro, s->micro);
             intra_trainer_micro(s->trainer, s->inputs, s->targets);
         }
-        rtd_took_step(s);
+        NEB_TRY(rtd_took_step(s));
         if (b.shares) {
+            NEB_TRY(rtd_share_pull(s));
             NEB_TRY(rtd_share_send(s->share, b.exchange));
             rtd_share_merge(s->share, b.exchange);
+            NEB_TRY(rtd_share_push(s));
             s->reply = true;
         }
         s->s.batch_bytes += n;

@@ -8,32 +8,34 @@ struct made { // replacements of the event so far
 };
 
 // Masks one micro-batch, passes it through the model, and draws where a batch is wanted.
-static void generate(struct agent_rtd_side *s, const int32_t *tokens, int32_t windows, int32_t a,
-                     bool learn, bool wanted, struct made *m) {
+static enum neb_status generate(struct agent_rtd_side *s, const int32_t *tokens, int32_t windows,
+                                int32_t a, bool learn, bool wanted, struct made *m) {
     int32_t n = windows * s->job.seq_len, k = rtd_mask(s, tokens, n, a);
-    struct intra_trainer *t = s->trainer;
+    struct intra_runner r = intra_trainer_runner(s->trainer);
     intra_mask_apply(tokens, n, s->positions, k, s->vocab, s->inputs, s->targets);
     if (learn) {
-        intra_trainer_micro(t, s->inputs, s->targets);
+        intra_trainer_micro(s->trainer, s->inputs, s->targets);
     } else {
         double loss = 0;
         int64_t count = 0;
-        intra_model_pass(s->K, t->model, t->acts, s->inputs, s->targets, windows, s->job.seq_len, 0,
-                         &loss, &count);
+        struct intra_batch b = {
+            .tokens = s->inputs, .targets = s->targets, .B = windows, .T = s->job.seq_len};
+        NEB_TRY(intra_run(&r, &b, &loss, &count));
         s->eval_sum += loss;
         s->eval_count += count;
     }
     if (!wanted)
-        return;
+        return NEB_OK;
     int32_t *ids = s->inputs; // free again
-    intra_mask_sample(s->draws, s->K, t->model, t->acts, s->positions, k, rtd_seed(s, SEED_SAMPLE),
-                      rtd_stream(s, a), ids);
+    NEB_TRY(intra_mask_sample(s->draws, &r, s->positions, k, rtd_seed(s, SEED_SAMPLE),
+                              rtd_stream(s, a), ids));
     for (int32_t i = 0; i < k; i++)
         if (ids[i] != tokens[s->positions[i]]) {
             s->index[m->replaced] = (int32_t)m->masked + i;
             s->ids[m->replaced++] = ids[i];
         }
     m->masked += (uint32_t)k;
+    return NEB_OK;
 }
 
 static enum neb_status encode(struct agent_rtd_side *s, uint8_t flags, int32_t windows,
@@ -61,7 +63,7 @@ static enum neb_status produce_eval(struct agent_rtd_side *s, struct neb_buf *ba
     }
     int32_t windows = rtd_draw(s);
     if (windows)
-        generate(s, s->tokens, windows, 0, false, true, &m);
+        NEB_TRY(generate(s, s->tokens, windows, 0, false, true, &m));
     // a draw that hits counts, as a measure of accuracy
     s->eval_right += (int64_t)m.masked - (int64_t)m.replaced;
     NEB_TRY(encode(s, (uint8_t)(FLAG_EVAL | (last ? FLAG_LAST : 0)), windows, &m, batch));
@@ -86,16 +88,20 @@ enum neb_status agent_rtd_produce(struct agent_rtd_side *s, struct neb_buf *batc
         int64_t x;
         bool shares = rtd_shares(s, s->s.event, &x);
         if (s->share && s->share->answered) { // of the exchange before, due now
+            NEB_TRY(rtd_share_pull(s));
             rtd_share_merge(s->share, s->share->pending);
+            NEB_TRY(rtd_share_push(s));
             s->share->pending = -1;
         }
         *made = rtd_emits(s, s->s.event);
         rtd_draw(s);
         for (int32_t a = 0; a < s->job.accumulate; a++)
-            generate(s, s->tokens + (size_t)a * s->micro, s->job.batch, a, learn, *made, &m);
+            NEB_TRY(
+                generate(s, s->tokens + (size_t)a * s->micro, s->job.batch, a, learn, *made, &m));
         if (learn)
-            rtd_took_step(s);
+            NEB_TRY(rtd_took_step(s));
         if (shares) {
+            NEB_TRY(rtd_share_pull(s));
             NEB_TRY(rtd_share_send(s->share, x));
             s->share->pending = x;
         }

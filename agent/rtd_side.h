@@ -7,6 +7,7 @@
 #include "agent/rtd_share.h"
 #include "compress/replaced.h"
 #include "intra/rtd.h"
+#include "intra/runner.h"
 
 enum { FLAG_EVAL = 1, FLAG_LAST = 2, FLAG_TEXT = 4, FLAG_SHARE = 8 }; // of a batch
 // Streams of random numbers, by purpose.
@@ -16,12 +17,13 @@ struct agent_rtd_side {
     struct agent_job job;
     enum agent_role role;
     const struct intra_corpus *corpus;
-    struct kern *K;
+    struct intra_place at;
     struct intra_sampler *sampler;
     struct intra_trainer *trainer;
     struct intra_mask_sampler *draws; // generator
     struct cmp_tokens *wire;
     struct rtd_share *share;   // NULL: embeddings are apart
+    bool *embedding;           // with share: by index, true of the tensor whose rows these are
     bool reply;                // discriminator: its rows are to be sent
     int32_t vocab;             // of the corpus; the mask is the id after it
     int32_t micro, n;          // tokens of a micro-batch, of a step
@@ -57,6 +59,9 @@ uint64_t rtd_stream(const struct agent_rtd_side *s, int32_t a);
 // Masked positions of micro-batch a, in s->positions; returns how many.
 int32_t rtd_mask(struct agent_rtd_side *s, const int32_t *tokens, int32_t n, int32_t a);
 // The optimiser's update, and what is remembered of it.
-void rtd_took_step(struct agent_rtd_side *s);
+NEB_MUST_CHECK enum neb_status rtd_took_step(struct agent_rtd_side *s);
+// With a device: the rows that are shared, from it before they are read and to it when they have changed.
+NEB_MUST_CHECK enum neb_status rtd_share_pull(struct agent_rtd_side *s);
+NEB_MUST_CHECK enum neb_status rtd_share_push(struct agent_rtd_side *s);
 
 #endif

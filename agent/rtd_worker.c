@@ -214,10 +214,11 @@ static enum neb_status set_up(struct rtd_run *r) {
     const struct agent_cluster *c = &w->job.clusters[w->cluster];
     r->both = w->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS;
     NEB_TRY(worker_side_open(&r->x, w));
-    NEB_TRY(agent_rtd_create(&w->job, r->both ? AGENT_ROLE_GENERATOR : c->role, w->corpus, w->K,
-                             &r->side));
+    NEB_TRY(
+        worker_side_made(&r->x, agent_rtd_create(&w->job, r->both ? AGENT_ROLE_GENERATOR : c->role,
+                                                 w->corpus, &r->x.at, &r->side)));
     if (r->both)
-        return agent_rtd_create(&w->job, AGENT_ROLE_DISCRIMINATOR, w->corpus, w->K, &r->other);
+        return agent_rtd_create(&w->job, AGENT_ROLE_DISCRIMINATOR, w->corpus, &r->x.at, &r->other);
     NEB_TRY(restore(r));
     r->x.looked = agent_rtd_state(r->side)->event;
     NEB_TRY(open_streams(r));
@@ -230,10 +231,11 @@ static json_t *results(struct rtd_run *r, struct agent_rtd_side *side) {
     json_t *quality = agent_rtd_quality(side);
     if (quality && r->stream && r->stream->c.role == INTER_STREAM_CONSUMER)
         json_object_set_new(quality, "stall", agent_stream_stall(r->stream));
+    char device[96];
+    worker_device_name(r->w, device, sizeof device);
     show(r, side);
     json_t *o = NULL;
-    if (worker_results(r->w, worker_processors(r->w), x->done ? x->eval_loss : NAN, x->done, &o) !=
-        NEB_OK)
+    if (worker_results(r->w, device, x->done ? x->eval_loss : NAN, x->done, &o) != NEB_OK)
         o = NULL;
     json_object_set_new(o, "role",
                         json_string(r->both     ? "both"
@@ -255,6 +257,8 @@ static enum neb_status run(struct rtd_run *r) {
     if (agent_rtd_state(r->side)->event != r->x.saved)
         NEB_TRY(save(r, agent_rtd_state(r->side)->done));
     NEB_TRY(worker_side_wait_taken(&r->x));
+    NEB_TRY(
+        intra_trainer_pull(agent_rtd_trainer(r->side), NULL)); // what is written, and its digest
     if (agent_rtd_state(r->side)->done)
         NEB_TRY(worker_write_model(r->w, agent_rtd_trainer(r->side)->model, "model.ckpt"));
     if (r->both && agent_rtd_state(r->other)->done)

@@ -179,7 +179,6 @@ static enum neb_status train_step(struct agent_worker *w) {
     (void)neb_fault("worker.step"); // a step that takes longer
     double seconds = neb_seconds(neb_now() - start);
     w->train_s += seconds;
-    w->stepped = true;
     worker_step_took(w, seconds);
     w->all_tokens += (uint64_t)s.tokens;
     w->step++;

@@ -342,6 +342,8 @@ bool worker_device_optional(const struct agent_worker *w); // processors will do
 NEB_MUST_CHECK enum neb_status worker_device_joined(struct agent_worker *w, enum neb_status st);
 // Once there is a team: gives the device back where other ranks have none. Says where it trains.
 void worker_device_settle(struct agent_worker *w);
+// The end of it, which is all that a side of rtd and distill has: what it trains on is remembered, and said.
+void worker_device_say(struct agent_worker *w);
 // A note, of kind "note" with `device`: where it trains, and why there, if nobody asked for that.
 void worker_tell_device(struct agent_worker *w);
 // Moves the exchange to the device, as the cluster's `outer_state` says; nothing to do on processors.

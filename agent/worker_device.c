@@ -89,6 +89,10 @@ void worker_device_settle(struct agent_worker *w) {
         snprintf(w->no_device, sizeof w->no_device,
                  "the device cannot be used by all ranks; the worker's log says why");
     }
+    worker_device_say(w);
+}
+
+void worker_device_say(struct agent_worker *w) {
     keep_name(w);
     if (w->device)
         neb_info("training on %s in %s", w->device->name,

@@ -32,6 +32,7 @@ void worker_say_step(struct agent_worker *w, const struct intra_step_stats *s,
 }
 
 void worker_learned(struct agent_worker *w, const struct intra_step_stats *s) {
+    w->stepped = true;
     enum { FIRST = 8 }; // and then as often as doubles; a single one may be an overflow in bf16
     char text[256];
     w->idle_steps = isfinite(s->update.grad_norm) ? 0 : w->idle_steps + 1;

@@ -24,10 +24,20 @@ enum neb_status worker_side_open(struct worker_side *x, struct agent_worker *w) 
     // The digest that is compared is worth what the shards are: they are read against it.
     NEB_TRY(intra_corpus_open(agent_job_corpus(&w->job, w->cluster), true, &w->corpus));
     NEB_TRY(kern_cpu_create(c->threads, &w->K));
-    if (c->precision == AGENT_PRECISION_BF16)
+    if (agent_job_takes_devices(&w->job))
+        NEB_TRY(worker_device_open(w));
+    if (!w->device && c->precision == AGENT_PRECISION_BF16)
         NEB_TRY(kern_cpu_bf16(w->K));
-    worker_device_products(w);
-    worker_tell_device(w);
+    x->at = (struct intra_place){.K = w->K,
+                                 .device = w->device,
+                                 .type = w->device ? w->device_type : KERN_F32,
+                                 .graphs = (enum intra_graphs)c->cuda_graphs};
+    return NEB_OK;
+}
+
+enum neb_status worker_side_made(struct worker_side *x, enum neb_status st) {
+    NEB_TRY(worker_device_joined(x->w, st));
+    worker_device_say(x->w);
     return NEB_OK;
 }
 

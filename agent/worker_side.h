@@ -18,6 +18,7 @@ typedef enum neb_status worker_side_add(void *user, struct intra_ckpt_writer *ou
 
 struct worker_side {
     struct agent_worker *w; // borrowed
+    struct intra_place at;  // the worker's
     int32_t n_streams;
     struct agent_stream *streams[WORKER_SIDE_STREAMS_MAX]; // owned
     // event or step of the newest checkpoint, which may still be on its way; -1: none by this process
@@ -28,8 +29,11 @@ struct worker_side {
     void *user; // of add
 };
 
-// Opens the cluster's corpus, read against its digests, and the processors' kernels, both the worker's; takes its messages.
+// Opens the cluster's corpus, read against its digests, and where this side's model is to be (x->at), all of it the worker's; takes its
+// messages. On the cluster's device, if it has one and the job takes it (agent_job_takes_devices).
 NEB_MUST_CHECK enum neb_status worker_side_open(struct worker_side *x, struct agent_worker *w);
+// st: how the model was made there. The same, or why the job cannot go on without its device; says where it trains.
+NEB_MUST_CHECK enum neb_status worker_side_made(struct worker_side *x, enum neb_status st);
 void worker_side_close(struct worker_side *x);
 // Adds a stream. c: key.id, type, role, peer, window_batches, window_start and measured; the rest is filled in. Both ends must have the same
 // vocabulary and, with `shards`, the same shards. next: of the checkpoint (agent_stream_open). *out stays this side's. NEB_ERR_LIMIT: a step makes

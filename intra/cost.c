@@ -273,7 +273,7 @@ static double acts_bytes(const struct intra_cost_job *j, int32_t stage) {
     return 4 * (blocks + scratch);
 }
 
-double cost_acts_frozen(const struct intra_cost_job *j) {
+static double acts_frozen(const struct intra_cost_job *j) {
     struct widths w = widths_of(&j->model);
     double n = (double)j->batch * j->seq_len, d = (double)w.d, q = (double)w.q, kv = (double)w.kv,
            f = (double)w.f;
@@ -297,22 +297,24 @@ double cost_stage_params(const struct intra_cost_job *j, double *learn) {
            blocks = (double)p.block * j->model.n_layers / ways,
            // A pipeline's first and last stage hold an embedding each, whether tied or not.
         params = blocks + (k->pp == 1 && !j->model.tied ? 2 * ends : ends);
-    *learn = params * (double)p.trainable / (double)p.all;
+    *learn = j->frozen ? 0 : params * (double)p.trainable / (double)p.all;
     return params;
 }
 
 void cost_memory(const struct intra_cost_job *j, struct intra_cost *c) {
     const struct intra_mesh_config *k = &j->mesh;
     double learn, params = cost_stage_params(j, &learn);
+    bool in_bf16 = j->type == KERN_BF16 && !j->device;
     c->params_bytes = 4 * (params + learn);
-    if (j->type == KERN_BF16 && !j->device) // all of them, as two products read them, and operands
-        c->params_bytes += 2 * 2 * params;
+    if (in_bf16) // all of them, as each of two products reads them: forward's, dx's
+        c->params_bytes += 2 * (j->frozen ? 1 : 2) * params;
     c->optim_bytes = 8 * learn / k->dp;
     // The first has most in flight, the last the logits.
-    c->acts_bytes = fmax(acts_bytes(j, 0), acts_bytes(j, k->pp - 1));
-    if (j->type == KERN_BF16 && !j->device)
+    c->acts_bytes = j->frozen ? acts_frozen(j) : fmax(acts_bytes(j, 0), acts_bytes(j, k->pp - 1));
+    if (in_bf16 && !j->frozen)
         c->acts_bytes += operand_bytes(j);
-    if (j->copy) { // tensors and moments are dealt to all ranks, the exchange's state stays with its owner
+    if (j->copy && !j->frozen) { // which has no state but how far it is
+        // tensors and moments are dealt to all ranks, the exchange's state stays with its owner
         struct intra_cost_params p = intra_cost_count(&j->model, &j->trainable);
         double exchange = COST_EXCHANGE_BYTES * c->owner_params;
         c->copy_bytes = (4 * (double)p.all + 8 * (double)p.trainable) / (k->dp * k->pp * k->tp) +

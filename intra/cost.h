@@ -85,6 +85,7 @@ struct intra_cost_job {
     // of a step of the whole cluster; a replica gets an equal share of its sequences
     int32_t micros;
     bool recompute;
+    bool frozen; // looks on: no gradients, no moments, and all blocks share memory
     // takes part in exchanges: θ, v, u and θ_m at the send, spread over the ranks (owners.h)
     bool outer;
     bool outer_single;    // but all of it on the first
@@ -146,8 +147,8 @@ void intra_cost_step(const struct intra_cost_job *j, const struct intra_rates *r
 // Only the memory, which no rate is needed for; without the exchange's state: j->outer is not looked at.
 void intra_cost_memory(const struct intra_cost_job *j, struct intra_cost *out);
 
-// A side of a stream (modes rtd and distill), which is one rank: some positions meet the output layer, some have their
-// logits formed once more, to draw tokens from them or to label them.
+// A side of a stream (modes rtd and distill), which is one rank: some positions meet the output layer (on a device all that are passed), some
+// have their logits formed once more, to draw tokens from them or to label them: on a device in fp32, at the rate of the loss in fp32.
 enum intra_cost_head {
     INTRA_COST_HEAD_NONE,  // a frozen teacher: hidden states are enough
     INTRA_COST_HEAD_LOSS,  // cross-entropy
@@ -161,8 +162,10 @@ struct intra_cost_side {
     enum intra_cost_head head;
     bool learns;            // backward and an update follow
     double drawn, labelled; // positions that tokens are drawn for, or labels are made of
+    int32_t soft_k; // tokens that a position has room for on a device: a draw, a label's; 0: none
 };
-// Of a step of j->micros such micro-batches. In *j: mesh of one rank; batch x seq_len is what memory is made for.
+// Of a step of j->micros such micro-batches. In *j: mesh of one rank; batch x seq_len is what memory is made for; frozen is not looked at, as
+// side->learns says it.
 void intra_cost_side_step(const struct intra_cost_job *j, const struct intra_cost_side *side,
                           const struct intra_rates *r, struct intra_cost *out);
 

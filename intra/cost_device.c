@@ -109,7 +109,7 @@ void cost_device_times(const struct intra_cost_job *j, const struct intra_rates 
     for (int32_t stage = 0; stage < k->pp; stage++) {
         struct cost_sum s = {.r = rates, .device = of, .share = j->share};
         cost_stage(&s, j, stage, n);
-        slowest = fmax(slowest, s.seconds + 5 * n * sizeof(int32_t) / r->up); // its tokens
+        slowest = fmax(slowest, s.seconds + cost_device_batch(j, n) / r->up);
         c->flops = fmax(c->flops, s.flops * micros);
     }
     (void)cost_stage_params(j, &learn);
@@ -122,6 +122,11 @@ void cost_device_times(const struct intra_cost_job *j, const struct intra_rates 
     bool ranks = k->dp * k->pp * k->tp > 1;
     if (ranks && (!(r->link > 0) || j->ranks_a_host > r->count))
         c->step_s = INFINITY;
+}
+
+// Tokens, targets, where which token is; prefixes.
+double cost_device_batch(const struct intra_cost_job *j, double n) {
+    return (j->model.mask == KERN_MASK_PREFIX ? 6 : 5) * n * (double)sizeof(int32_t);
 }
 
 double cost_logits_rows(double memory, const struct intra_cost_job *j, double n) {
@@ -164,20 +169,34 @@ static double block_bytes(const struct sizes *s) {
            up(s->t * s->n * s->f);
 }
 
+static double lora_bytes(const struct intra_cost_job *j, const struct sizes *s) {
+    return j->trainable.mode == INTRA_TRAIN_LORA ? up(s->t * s->n * j->trainable.lora_rank) : 0;
+}
+
+static double backward_bytes(const struct intra_cost_job *j, const struct sizes *s) {
+    double own = 4 * s->own * s->d;
+    return lora_bytes(j, s) + up(own) + up(s->t * s->own * s->d) + // dh, dy
+           up(s->t * s->n * s->qkv) + up(s->t * s->n * s->q) + up(4 * s->n * s->heads) +
+           up(s->t * s->n * s->f) +
+           (j->type == KERN_F32 && !s->cut ? 0 : up(s->t * s->room * s->d)); // dh as T
+}
+
+// Blocks of logits: up() is left to whoever adds them.
+static double logits_bytes(const struct intra_cost_job *j, double memory, const struct sizes *s) {
+    return cost_logits_rows(memory, j, s->n) * 8 * ceil(s->vocab / 8) * s->t;
+}
+
 static double scratch_bytes(const struct intra_cost_job *j, double memory, const struct sizes *s,
                             bool last) {
-    double rank = j->trainable.mode == INTRA_TRAIN_LORA ? j->trainable.lora_rank : 0,
-           rows = cost_logits_rows(memory, j, s->n), stream = s->t * s->n * s->d,
+    double rows = cost_logits_rows(memory, j, s->n), stream = s->t * s->n * s->d,
            own = 4 * s->own * s->d,
            bytes = s->cut ? up(s->t * s->room * s->d) : up(stream); // y, or r
     bytes += s->cut || s->staged ? up(4 * s->room * s->d) : 0;
-    bytes += 2 * up(own) + up(4 * s->own) + up(s->t * s->own * s->d); // hf, dh, rstdf, dy
-    bytes += 2 * up(s->t * s->n * rank) + up(s->t * s->n * s->qkv) + up(s->t * s->n * s->q) +
-             up(4 * s->n * s->heads) + up(s->t * s->n * s->f) + up(4 * s->n);
-    bytes += j->type == KERN_F32 && !s->cut ? 0 : up(s->t * s->room * s->d); // dh as T
+    bytes += up(own) + up(4 * s->own) + lora_bytes(j, s) + up(4 * s->n); // hf, rstdf, losses
+    bytes += j->frozen ? 0 : backward_bytes(j, s);
     bytes += s->staged ? 4 * up(own) : 0;
     if (last)
-        bytes += up(s->t * s->room * s->d) + up(rows * 8 * ceil(s->vocab / 8) * s->t) +
+        bytes += up(s->t * s->room * s->d) + up(logits_bytes(j, memory, s)) +
                  (s->cut ? 3 * up(4 * rows) : 0);
     return bytes;
 }
@@ -187,15 +206,28 @@ static double acts_bytes(const struct intra_cost_job *j, double memory, int32_t 
     int32_t layers = j->model.n_layers / j->mesh.pp,
             micros = (j->micros + j->mesh.dp - 1) / j->mesh.dp,
             flight = intra_pipe_in_flight(stage, j->mesh.pp, micros);
-    double inputs = flight * (layers * up(4 * s.own * s.d) + up(4 * (5 * s.n + 3))),
-           blocks = block_bytes(&s) * (j->recompute ? 1 : layers * flight);
+    double inputs = flight * ((j->frozen ? 1 : layers) * up(4 * s.own * s.d) +
+                              up(cost_device_batch(j, s.n) + 12)),
+           blocks = block_bytes(&s) * (j->recompute || j->frozen ? 1 : layers * flight);
     return inputs + blocks + scratch_bytes(j, memory, &s, stage == j->mesh.pp - 1);
+}
+
+double cost_device_picks(const struct intra_cost_job *j, const struct intra_cost_side *side,
+                         double memory) {
+    struct sizes s = sizes_of(j);
+    double row = up(4 * s.n), named = up(4 * s.n * side->soft_k), bytes = 0;
+    if (side->head == INTRA_COST_HEAD_SCORE)
+        bytes += row - up(logits_bytes(j, memory, &s)); // scores, and no logits
+    if (side->soft_k) // rows, tails, three lists of rows with a target; ids, probabilities
+        bytes += 5 * row + 2 * named + (j->frozen ? 0 : up(s.t * s.n * s.d)); // gradients of rows
+    return bytes;
 }
 
 void cost_device_memory(const struct intra_cost_job *j, double memory, struct intra_cost *c) {
     double learn, params = cost_stage_params(j, &learn), tokens = (double)j->batch * j->seq_len;
     // The host has parameters, gradients and moments as ever, no activations, and pinned buffers.
-    c->rank_bytes += KERN_STAGE_BUFFERS * KERN_STAGE_BYTES + 2 * 20 * tokens - c->acts_bytes;
+    c->rank_bytes +=
+        KERN_STAGE_BUFFERS * KERN_STAGE_BYTES + 2 * cost_device_batch(j, tokens) - c->acts_bytes;
     c->host_bytes = c->rank_bytes * j->ranks_a_host + c->owner_bytes;
     c->params_bytes = 4 * (params + learn) + (j->type == KERN_F32 ? 0 : 2 * params) +
                       CHUNK_BYTES * learn / j->mesh.dp / KERN_CHUNK +

@@ -39,6 +39,11 @@ void cost_device_times(const struct intra_cost_job *j, const struct intra_rates 
                        struct intra_cost *c);
 // memory: bytes of a device, INFINITY: not known
 void cost_device_memory(const struct intra_cost_job *j, double memory, struct intra_cost *c);
+// Bytes beside what every pass takes there: scores, draws, labels.
+double cost_device_picks(const struct intra_cost_job *j, const struct intra_cost_side *side,
+                         double memory);
+// What goes there before a micro-batch of n tokens: as many bytes.
+double cost_device_batch(const struct intra_cost_job *j, double n);
 // Of n tokens, as many as a block of logits has (kern_logits_rows).
 double cost_logits_rows(double memory, const struct intra_cost_job *j, double n);
 // Of the exchange: shares, memory, ways of parameters. Before cost_memory, which adds them up.
@@ -50,6 +55,5 @@ void cost_memory_sum(const struct intra_cost_job *j, struct intra_cost *c); // o
 double cost_to_bf16(const struct intra_cost_job *j, const struct intra_rates *r, double of);
 // Elements of the fullest stage's rank; *learn: of those that learn.
 double cost_stage_params(const struct intra_cost_job *j, double *learn);
-double cost_acts_frozen(const struct intra_cost_job *j); // bytes of passes without backward
 
 #endif

@@ -8,9 +8,7 @@
 
 static enum neb_status takes(const struct intra_device_config *c, const struct intra_model *m) {
     NEB_ASSERT(!m->mesh == !c->mesh);
-    if (m->c.head != INTRA_HEAD_LM)
-        return neb_fail(NEB_ERR_UNSUPPORTED,
-                        "%s: a discriminator trains on CPUs only; set device: cpu", c->D->name);
+    NEB_ASSERT(!c->mesh || (m->c.head == INTRA_HEAD_LM && !c->soft_k));
     if (c->seq_len > m->c.max_seq)
         return neb_fail(NEB_ERR_INVALID,
                         "sequence of %d tokens is longer than the model's max_seq %d", c->seq_len,
@@ -20,6 +18,14 @@ static enum neb_status takes(const struct intra_device_config *c, const struct i
                         "%s: model.d_model %d is above the %d that a norm's row may have on it: "
                         "its shared memory holds no more; set device: cpu, or use another card",
                         c->D->name, m->c.d_model, c->D->norm_most);
+    // Pairs of texts are as many as fit: at least two tokens each.
+    int64_t tokens = (int64_t)c->batch * c->seq_len,
+            most = m->c.mask == KERN_MASK_PREFIX ? tokens / 2 : c->batch;
+    if (most > KERN_SEQUENCES_MAX)
+        return neb_fail(NEB_ERR_UNSUPPORTED,
+                        "%s: micro-batches of up to %lld sequences; its kernels take %d: lower "
+                        "data.batch, with data.accumulate in its place, or set device: cpu",
+                        c->D->name, (long long)most, KERN_SEQUENCES_MAX);
     if (c->type == KERN_BF16 && !c->D->tensor_cores_bf16)
         return neb_fail(NEB_ERR_UNSUPPORTED, "%s has no bf16; set precision: fp32", c->D->name);
     if (c->type == KERN_BF16 && m->c.d_model % 2 && intra_mesh_tp(c->mesh) > 1)
@@ -42,6 +48,7 @@ static enum neb_status set_up(struct intra_device *d) {
     d->n_acts =
         intra_pipe_in_flight(intra_mesh_pp_rank(d->c.mesh), intra_mesh_pp(d->c.mesh), d->c.micros);
     NEB_TRY(device_update_create(d));
+    NEB_TRY(device_picks_create(d));
     NEB_TRY(device_allocate(d));
     NEB_TRY(device_graphs_create(d));
     K->zero(D, d->arena, d->bytes); // gaps between tensors stay zero
@@ -49,7 +56,7 @@ static enum neb_status set_up(struct intra_device *d) {
     NEB_TRY(K->finish(D));
     NEB_TRY(device_update_send(d));
     NEB_TRY(intra_device_push(d, NULL));
-    return intra_device_push_moments(d);
+    return device_learns(d) ? intra_device_push_moments(d) : NEB_OK;
 }
 
 enum neb_status intra_device_create(const struct intra_device_config *c, struct intra_model *m,
@@ -73,6 +80,7 @@ void intra_device_destroy(struct intra_device **dp) {
         device_graphs_destroy(*dp);
         device_release(*dp);
         device_update_destroy(*dp);
+        device_picks_destroy(*dp);
         device_tp_destroy(*dp);
     }
     free(*dp);
@@ -89,36 +97,47 @@ static int32_t row_of(const struct intra_model *m, int32_t id) {
     return t && id >= t->row0 && id < t->row0 + t->rows ? id - t->row0 : -1;
 }
 
-int64_t device_send_batch(struct intra_device *d, struct device_acts *a, const int32_t *tokens,
-                          const int32_t *targets, int B, float grad_scale) {
+int64_t device_send_batch(struct intra_device *d, struct device_acts *a,
+                          const struct intra_batch *batch, float grad_scale) {
     const struct kern_device_ops *K = device_ops(d);
-    size_t n = (size_t)B * (size_t)d->c.seq_len, room = device_tokens(d);
+    const int32_t *tokens = batch->tokens, *targets = batch->targets;
+    int B = batch->B;
+    size_t n = (size_t)B * (size_t)batch->T, room = device_tokens(d);
+    bool prefixed = batch->prefix && d->m->c.mask == KERN_MASK_PREFIX;
+    int32_t classes = d->m->c.head == INTRA_HEAD_RTD ? 2 : d->m->c.vocab;
     int slot = d->turn;
     int64_t count = 0;
+    NEB_ASSERT(n <= room && batch->T <= d->c.seq_len);
+    a->T = batch->T;
+    a->prefixed = prefixed;
+    a->targets = targets;
     d->turn = (d->turn + 1) % DEVICE_SLOTS;
     if (d->batch_used[slot])
         K->wait(d->c.D, MARK_BATCH + slot);
     d->batch_used[slot] = true;
     struct device_batch b = device_batch_in(d->batch_pinned[slot], room);
-    memcpy(b.targets, targets, n * sizeof *targets);
     for (size_t i = 0; i < n; i++) {
         NEB_ASSERT(tokens[i] >= 0 && tokens[i] < d->m->c.vocab);
-        NEB_ASSERT(targets[i] == KERN_IGNORE || (targets[i] >= 0 && targets[i] < d->m->c.vocab));
         b.tokens[i] = row_of(d->m, tokens[i]);
+    }
+    for (size_t i = 0; targets && i < n; i++) {
+        NEB_ASSERT(targets[i] == KERN_IGNORE || (targets[i] >= 0 && targets[i] < classes));
+        b.targets[i] = targets[i];
         count += targets[i] != KERN_IGNORE;
     }
+    if (prefixed)
+        memcpy(b.prefix, batch->prefix, (size_t)B * sizeof *b.prefix);
     kern_buckets_fill(&b.rows, b.tokens, (int)n, d->next);
     *b.grad_scale = grad_scale;
-    K->upload(d->c.D, a->batch.tokens, d->batch_pinned[slot], device_batch_bytes(room));
+    K->upload(d->c.D, a->batch.tokens, d->batch_pinned[slot], device_batch_bytes(room, prefixed));
     K->mark(d->c.D, MARK_BATCH + slot);
+    device_send_rows(d, a, batch, count);
     return count;
 }
 
-int64_t intra_device_micro(struct intra_device *d, const int32_t *tokens, const int32_t *targets,
-                           float grad_scale) {
-    struct device_acts *a = d->acts;
-    int64_t count = device_send_batch(d, a, tokens, targets, d->c.batch, grad_scale);
-    device_run(d, DEVICE_TRAIN, a, d->c.batch);
+int64_t intra_device_micro(struct intra_device *d, const struct intra_batch *b, float grad_scale) {
+    int64_t count = device_send_batch(d, d->acts, b, grad_scale);
+    device_run(d, DEVICE_TRAIN, d->acts, b->B);
     return count;
 }
 
@@ -126,10 +145,9 @@ void intra_device_eval_begin(struct intra_device *d) {
     device_ops(d)->zero(d->c.D, d->eval_total, sizeof *d->eval_total);
 }
 
-int64_t intra_device_eval_micro(struct intra_device *d, const int32_t *tokens,
-                                const int32_t *targets, int b) {
-    int64_t count = device_send_batch(d, d->acts, tokens, targets, b, 0);
-    device_run(d, DEVICE_EVAL, d->acts, b);
+int64_t intra_device_eval_micro(struct intra_device *d, const struct intra_batch *b) {
+    int64_t count = device_send_batch(d, d->acts, b, 0);
+    device_run(d, DEVICE_EVAL, d->acts, b->B);
     return count;
 }
 

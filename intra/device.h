@@ -28,6 +28,14 @@ enum intra_graphs {
     INTRA_GRAPHS_OFF,
 };
 
+// Where a model is: on processors, or on a device beside them. Borrowed.
+struct intra_place {
+    struct kern *K;
+    struct kern_device *device; // NULL: on processors
+    enum kern_type type;        // T, with a device
+    enum intra_graphs graphs;   // with a device
+};
+
 struct intra_device_config {
     struct kern_device *D; // borrowed
     enum intra_graphs graphs;
@@ -35,11 +43,13 @@ struct intra_device_config {
     int32_t batch, seq_len;
     int32_t micros; // of a step: a pipeline keeps some of them in flight
     bool recompute;
+    int32_t
+        soft_k; // ids a position that are drawn, labelled, or a teacher's: at most; 0: none. One rank
     // The model's mesh once more, over communicators that take device memory; borrowed. NULL: one rank
     const struct intra_mesh *mesh;
     size_t least_bytes; // memory of the smallest of its ranks' devices; 0: of D
 };
-// m and o are borrowed; parameters and moments are pushed. NEB_ERR_NOMEM says how much is wanted and how much there is;
+// m and o are borrowed; parameters and moments are pushed. o NULL: a model that learns nothing, with memory for forward passes only. NEB_ERR_NOMEM says how much is wanted and how much there is;
 // NEB_ERR_UNSUPPORTED for a model that the kernels do not take.
 NEB_MUST_CHECK enum neb_status intra_device_create(const struct intra_device_config *c,
                                                    struct intra_model *m, struct intra_optim *o,
@@ -52,20 +62,30 @@ int intra_device_graph_ops(const struct intra_device *d);
 
 // One micro-batch, enqueued: gradients are added up, and the sum of losses on the device. Returns how many targets count. Not with
 // several stages, where a pipe drives the engine below.
-int64_t intra_device_micro(struct intra_device *d, const int32_t *tokens, const int32_t *targets,
-                           float grad_scale);
+int64_t intra_device_micro(struct intra_device *d, const struct intra_batch *b, float grad_scale);
 struct intra_pipe_engine intra_device_pipe(struct intra_device *d); // d outlives it
 // Ends a step: *loss the sum of its losses. *count: of its targets here; on return of all ranks, as is the loss. Gradients are scaled
 // by full / *count first. Collective over the mesh.
 NEB_MUST_CHECK enum neb_status intra_device_update(struct intra_device *d, double full,
                                                    double *loss, int64_t *count,
                                                    struct intra_update *out);
-// Losses of windows (tokens, targets: (b, seq_len)), without gradients; a step in progress is left alone. begin, then micro for up to
-// `batch` windows at a time (or a pipe's eval), then end: *loss their sum, of this rank.
+// Losses without gradients; a step in progress is left alone. begin, then micro for a batch at a time (or a pipe's eval), then end:
+// *loss their sum, of this rank.
 void intra_device_eval_begin(struct intra_device *d);
-int64_t intra_device_eval_micro(struct intra_device *d, const int32_t *tokens,
-                                const int32_t *targets, int b);
+int64_t intra_device_eval_micro(struct intra_device *d, const struct intra_batch *b);
 NEB_MUST_CHECK enum neb_status intra_device_eval_end(struct intra_device *d, double *loss);
+
+// Of the last pass or micro-batch, before the next update. All wait for the device.
+// A discriminator's scores of its first n positions.
+NEB_MUST_CHECK enum neb_status intra_device_scores(struct intra_device *d, int32_t n, float *out);
+// Draws ids (n) below n_ids at positions (n), one by each of u (n) in [0, 1).
+NEB_MUST_CHECK enum neb_status intra_device_sample(struct intra_device *d, int32_t n_ids,
+                                                   const int32_t *positions, int32_t n,
+                                                   const float *u, int32_t *ids);
+// Soft labels at rows (n), k of each: as intra_labels (distill.h).
+NEB_MUST_CHECK enum neb_status intra_device_labels(struct intra_device *d, const int32_t *rows,
+                                                   int32_t n, int32_t k, float temperature,
+                                                   int32_t *ids, float *logp, float *tail);
 
 // Parameters of tensors with wanted[index] (NULL: all) between the device and the model's host memory.
 NEB_MUST_CHECK enum neb_status intra_device_pull(struct intra_device *d, const bool *wanted);

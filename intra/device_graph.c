@@ -95,7 +95,7 @@ static struct device_graph *graph_of(struct intra_device *d, enum device_part pa
                                      const struct device_acts *a, int B) {
     struct device_graphs *g = d->graphs;
     bool held = part == DEVICE_BACKWARD && d->c.recompute && d->holds == a;
-    if (g->use == PLAIN || (a && B != d->c.batch))
+    if (g->use == PLAIN || (a && !device_plain(d, a, B)))
         return NULL;
     for (int i = 0; i < g->n; i++)
         if (g->all[i].part == part && g->all[i].a == a && g->all[i].held == held)

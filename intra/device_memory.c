@@ -36,6 +36,10 @@ static struct sizes sizes_of(const struct intra_device *d) {
                           .f = (size_t)c->d_ff};
 }
 
+static size_t batch_bytes(const struct intra_device *d) {
+    return device_batch_bytes(device_tokens(d), d->m->c.mask == KERN_MASK_PREFIX);
+}
+
 static void carve_block(struct carve *c, struct device_block *b, const struct intra_device *d) {
     struct sizes s = sizes_of(d);
     bool cut = device_cut(d);
@@ -62,15 +66,44 @@ static void carve_acts(struct carve *c, struct intra_device *d, struct device_ac
             carve_block(c, b, d);
         else
             *b = d->acts[0].blocks[0];
-        take(c, &b->h1, s.each * s.width * sizeof(float));
+        if (device_learns(d) || l == 0) // else nobody comes back to it
+            take(c, &b->h1, s.each * s.width * sizeof(float));
     }
-    take(c, &a->batch.tokens, device_batch_bytes(s.n));
+    take(c, &a->batch.tokens, batch_bytes(d));
+}
+
+static void carve_backward(struct carve *c, struct intra_device *d) {
+    struct sizes s = sizes_of(d);
+    take(c, &d->dlora, s.t * s.n * (size_t)d->m->trainable.lora_rank);
+    take(c, &d->dy, s.t * s.each * s.width);
+    take(c, &d->dqkv, s.t * s.n * s.qkv);
+    take(c, &d->datt, s.t * s.n * s.q);
+    take(c, &d->delta, s.n * (size_t)d->m->local.n_heads * sizeof(float));
+    take(c, &d->dact, s.t * s.n * s.f);
+    take(c, &d->dh, s.each * s.width * sizeof(float));
+    if (d->c.type == KERN_F32 && !device_cut(d))
+        d->dht = d->dh;
+    else
+        take(c, &d->dht, s.t * s.room * s.width);
+}
+
+static void carve_picks(struct carve *c, struct intra_device *d) {
+    size_t n = device_tokens(d), k = (size_t)d->c.soft_k;
+    take(c, &d->scores, d->m->rtd_weight ? n * sizeof *d->scores : 0);
+    take(c, &d->picked, k ? n * sizeof *d->picked : 0);
+    take(c, &d->pick_id, n * k * sizeof *d->pick_id);
+    take(c, &d->pick_logp, n * k * sizeof *d->pick_logp);
+    take(c, &d->pick_tail, k ? n * sizeof *d->pick_tail : 0);
+    take(c, &d->row_at, k ? n * sizeof *d->row_at : 0);
+    take(c, &d->row_target, k ? n * sizeof *d->row_target : 0);
+    take(c, &d->row_of, k ? n * sizeof *d->row_of : 0);
+    take(c, &d->row_dx,
+         k && device_learns(d) ? n * (size_t)d->m->c.d_model * kern_type_bytes(d->c.type) : 0);
 }
 
 static void carve_scratch(struct carve *c, struct intra_device *d) {
     struct sizes s = sizes_of(d);
-    size_t rank = (size_t)d->m->trainable.lora_rank, rows = (size_t)d->logit_rows,
-           logits = rows * (size_t)kern_logits_ld(d->m->local.vocab) * s.t;
+    size_t rank = (size_t)d->m->trainable.lora_rank, rows = (size_t)d->logit_rows;
     bool cut = device_cut(d), staged = intra_mesh_pp(d->c.mesh) > 1, last = intra_model_last(d->m);
     take(c, &d->y, cut ? s.t * s.room * s.width : 0);
     take(c, &d->r, cut ? 0 : s.t * s.n * s.width);
@@ -79,19 +112,11 @@ static void carve_scratch(struct carve *c, struct intra_device *d) {
     take(c, &d->yf, last ? s.t * s.room * s.width : 0);
     take(c, &d->rstdf, s.each * sizeof(float));
     take(c, &d->lora, s.t * s.n * rank);
-    take(c, &d->dlora, s.t * s.n * rank);
-    take(c, &d->dy, s.t * s.each * s.width);
-    take(c, &d->dqkv, s.t * s.n * s.qkv);
-    take(c, &d->datt, s.t * s.n * s.q);
-    take(c, &d->delta, s.n * (size_t)d->m->local.n_heads * sizeof(float));
-    take(c, &d->dact, s.t * s.n * s.f);
-    take(c, &d->dh, s.each * s.width * sizeof(float));
-    if (d->c.type == KERN_F32 && !cut)
-        d->dht = d->dh;
-    else
-        take(c, &d->dht, s.t * s.room * s.width);
+    if (device_learns(d))
+        carve_backward(c, d);
+    carve_picks(c, d);
     take(c, &d->losses, s.n * sizeof(float));
-    take(c, &d->logits, last ? logits : 0);
+    take(c, &d->logits, last ? device_logits_bytes(d) : 0);
     take(c, &d->vocab_max, cut && last ? rows * sizeof(float) : 0);
     take(c, &d->vocab_sums, cut && last ? 2 * rows * sizeof(float) : 0);
     for (int i = 0; i < 2; i++) {
@@ -102,11 +127,11 @@ static void carve_scratch(struct carve *c, struct intra_device *d) {
 
 static void carve_state(struct carve *c, struct intra_device *d) {
     const struct intra_model *m = d->m;
-    size_t tensors = (size_t)m->n_all_tensors;
+    size_t tensors = (size_t)m->n_all_tensors, moments = device_learns(d) ? d->o->n : 0;
     take(c, &d->params, m->n_params * sizeof(float));
-    take(c, &d->grads, m->n_grads * sizeof(float));
-    take(c, &d->moment1, d->o->n * sizeof(float));
-    take(c, &d->moment2, d->o->n * sizeof(float));
+    take(c, &d->grads, device_learns(d) ? m->n_grads * sizeof(float) : 0);
+    take(c, &d->moment1, moments * sizeof(float));
+    take(c, &d->moment2, moments * sizeof(float));
     if (d->c.type == KERN_F32)
         d->working = d->params;
     else
@@ -121,6 +146,15 @@ static void carve_state(struct carve *c, struct intra_device *d) {
     d->eval_total = d->sums ? d->total + 1 : NULL;
 }
 
+// Blocks of logits in T, and where rows are picked at least one row of them in fp32. A discriminator has none.
+size_t device_logits_bytes(const struct intra_device *d) {
+    if (d->m->rtd_weight)
+        return 0;
+    size_t ld = (size_t)kern_logits_ld(d->m->local.vocab), one = ld * sizeof(float),
+           block = (size_t)d->logit_rows * ld * kern_type_bytes(d->c.type);
+    return d->c.soft_k && block < one ? one : block;
+}
+
 static void carve_all(struct carve *c, struct intra_device *d) {
     carve_state(c, d);
     carve_scratch(c, d); // before blocks, which point into it
@@ -128,7 +162,9 @@ static void carve_all(struct carve *c, struct intra_device *d) {
         carve_acts(c, d, &d->acts[i]);
 }
 
-size_t device_batch_bytes(size_t n) { return (5 * n + 2) * sizeof(int32_t) + sizeof(float); }
+size_t device_batch_bytes(size_t n, bool prefixes) {
+    return (5 * n + 2) * sizeof(int32_t) + sizeof(float) + (prefixes ? n * sizeof(int32_t) : 0);
+}
 
 // One thing after the other.
 struct device_batch device_batch_in(void *room, size_t n) {
@@ -138,7 +174,8 @@ struct device_batch device_batch_in(void *room, size_t n) {
         .tokens = tokens,
         .targets = tokens + n,
         .rows = {.ids = ids, .start = ids + n, .rows = ids + 2 * n + 1, .used = used},
-        .grad_scale = end};
+        .grad_scale = end,
+        .prefix = used + 2};
 }
 
 // The same on all ranks of a tensor-parallel group, whose parts of the vocabulary may differ by one, and whose devices in size.
@@ -153,7 +190,7 @@ static enum neb_status pinned(struct intra_device *d) {
     size_t tensors = (size_t)d->m->n_all_tensors;
     void *p = NULL;
     for (int i = 0; i < DEVICE_SLOTS; i++)
-        NEB_TRY(K->alloc_pinned(d->c.D, device_batch_bytes(device_tokens(d)), &d->batch_pinned[i]));
+        NEB_TRY(K->alloc_pinned(d->c.D, batch_bytes(d), &d->batch_pinned[i]));
     NEB_TRY(kern_stage_take(d->c.D));
     d->staged = true;
     NEB_TRY(K->alloc_pinned(d->c.D, tensors * sizeof(float), &p));

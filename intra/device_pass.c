@@ -12,9 +12,9 @@ struct shape { // sizes of one pass
     bool cut;               // over tensor-parallel ranks
 };
 
-static struct shape shape_of(const struct intra_device *d, int B) {
+static struct shape shape_of(const struct intra_device *d, const struct device_acts *a, int B) {
     const struct intra_model_config *c = &d->m->local;
-    int q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim, T = d->c.seq_len;
+    int q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim, T = a->T;
     return (struct shape){.B = B,
                           .T = T,
                           .n = B * T,
@@ -28,9 +28,17 @@ static struct shape shape_of(const struct intra_device *d, int B) {
                           .cut = device_cut(d)};
 }
 
-static struct kern_attn attn_shape(const struct intra_device *d, const struct shape *s) {
+static struct kern_attn attn_shape(const struct intra_device *d, const struct device_acts *a,
+                                   const struct shape *s) {
     const struct intra_model_config *c = &d->m->local;
-    return (struct kern_attn){s->B, s->T, c->n_heads, c->n_kv_heads, c->head_dim, c->mask, NULL};
+    bool causal = c->mask == KERN_MASK_PREFIX && !a->prefixed;
+    return (struct kern_attn){s->B,
+                              s->T,
+                              c->n_heads,
+                              c->n_kv_heads,
+                              c->head_dim,
+                              causal ? KERN_MASK_CAUSAL : c->mask,
+                              a->prefixed ? a->batch.prefix : NULL};
 }
 
 static size_t own_floats(const struct shape *s) { // of the stream
@@ -192,7 +200,7 @@ static void block_fwd(struct intra_device *d, struct device_acts *a, int32_t l, 
     const struct intra_layer *y = &m->layers[l];
     const struct intra_model_config *c = &m->local;
     struct device_block *b = &a->blocks[l - m->layer0];
-    struct kern_attn at = attn_shape(d, s);
+    struct kern_attn at = attn_shape(d, a, s);
     size_t k = (size_t)s->q, v = k + (size_t)s->kv;
     bool passed_on = l == m->layer0 + c->n_layers - 1 && !intra_model_last(m);
     norm_fwd(d, b->y1, b->rstd1, b->h1, h, added, y->norm1, s);
@@ -217,7 +225,7 @@ static void block_bwd(struct intra_device *d, struct device_acts *a, int32_t l,
     struct kern_device *D = d->c.D;
     const struct intra_layer *y = &d->m->layers[l];
     struct device_block *b = &a->blocks[l - d->m->layer0];
-    struct kern_attn at = attn_shape(d, s);
+    struct kern_attn at = attn_shape(d, a, s);
     size_t k = (size_t)s->q, v = k + (size_t)s->kv;
     linear_bwd(d, s->t, d->dact, stream_grad(d, s), b->act, s->n, s->d, s->f, y->down, NULL,
                &y->lora[6], 1);
@@ -240,6 +248,47 @@ static void block_bwd(struct intra_device *d, struct device_acts *a, int32_t l,
 
 // ---- the two ends ---------------------------------------------------------------------------------------------
 
+// A discriminator's.
+static void detect(struct intra_device *d, const struct device_acts *a, const struct shape *s,
+                   bool learn, double *total) {
+    const struct intra_model *m = d->m;
+    struct kern_device_rtd job = {.n = s->n,
+                                  .d = s->d,
+                                  .x = d->yf,
+                                  .w = device_gain(d, m->rtd_weight),
+                                  .b = device_gain(d, m->rtd_bias),
+                                  .labels = a->batch.targets,
+                                  .grad_scale = a->batch.grad_scale,
+                                  .learn = learn,
+                                  .dx = d->dy,
+                                  .dw = learn ? device_grad(d, m->rtd_weight) : NULL,
+                                  .db = learn ? device_grad(d, m->rtd_bias) : NULL,
+                                  .scores = d->scores,
+                                  .losses = d->losses,
+                                  .total = total};
+    device_ops(d)->rtd_loss(d->c.D, s->t, &job);
+}
+
+// Over all rows, or those that were gathered.
+static void head_loss(struct intra_device *d, const struct device_acts *a,
+                      const struct kern_device_head *job, const struct shape *s) {
+    const struct kern_device_ops *K = device_ops(d);
+    struct kern_device_head own = *job;
+    if (a->n_rows) {
+        own.n = a->n_rows;
+        own.x = d->r; // free behind the final norm
+        own.targets = d->row_target;
+        own.dx = d->row_dx;
+        K->embed_fwd(d->c.D, s->t, d->r, d->yf, d->row_at, own.n, s->d);
+    }
+    if (a->soft.k)
+        K->distill_loss(d->c.D, s->t, &own, &a->soft);
+    else
+        K->head_loss(d->c.D, s->t, &own);
+    if (a->n_rows && own.learn)
+        K->embed_fwd(d->c.D, s->t, d->dy, d->row_dx, d->row_of, s->n, s->d);
+}
+
 static void head(struct intra_device *d, const struct device_acts *a, const float *h,
                  const struct shape *s, bool learn, double *total) {
     const struct intra_model *m = d->m;
@@ -258,8 +307,14 @@ static void head(struct intra_device *d, const struct device_acts *a, const floa
                                    .losses = d->losses,
                                    .total = total};
     norm_fwd(d, d->yf, d->rstdf, d->hf, h, true, m->norm, s);
+    if (!a->targets)
+        return;
+    if (m->rtd_weight) {
+        detect(d, a, s, learn, total);
+        return;
+    }
     if (!s->cut) {
-        device_ops(d)->head_loss(d->c.D, s->t, &job);
+        head_loss(d, a, &job, s);
         return;
     }
     device_vocab_head(d, &job);
@@ -273,7 +328,8 @@ static void head(struct intra_device *d, const struct device_acts *a, const floa
 static const float *embed(struct intra_device *d, const struct device_acts *a,
                           const struct shape *s) {
     float *out = s->cut ? d->wide : d->hf;
-    device_ops(d)->embed_fwd(d->c.D, out, d->params + d->m->embed->at, a->batch.tokens, s->n, s->d);
+    device_ops(d)->embed_fwd(d->c.D, KERN_F32, out, d->params + d->m->embed->at, a->batch.tokens,
+                             s->n, s->d);
     device_rows_sum(d, &s->rows, out);
     return s->cut ? own_wide(d, s) : out;
 }
@@ -289,15 +345,15 @@ static void embed_bwd(struct intra_device *d, const struct device_acts *a, const
     K->embed_bwd(d->c.D, device_grad(d, d->m->embed), dh, &a->batch.rows, s->n, s->d);
 }
 
-float *device_out(const struct intra_device *d, int B) {
-    struct shape s = shape_of(d, B);
+float *device_out(const struct intra_device *d, const struct device_acts *a, int B) {
+    struct shape s = shape_of(d, a, B);
     return own_wide(d, &s);
 }
 
 void device_forward(struct intra_device *d, struct device_acts *a, int B, bool learn,
                     double *total) {
     const struct intra_model *m = d->m;
-    struct shape s = shape_of(d, B);
+    struct shape s = shape_of(d, a, B);
     const float *h = intra_model_first(m) ? embed(d, a, &s) : d->hf;
     for (int32_t l = m->layer0; l < m->layer0 + m->local.n_layers; l++) {
         block_fwd(d, a, l, h, l > m->layer0, &s, false);
@@ -313,7 +369,7 @@ void device_forward(struct intra_device *d, struct device_acts *a, int B, bool l
 void device_backward(struct intra_device *d, struct device_acts *a, int B) {
     const struct kern_device_ops *K = device_ops(d);
     const struct intra_model *m = d->m;
-    struct shape s = shape_of(d, B);
+    struct shape s = shape_of(d, a, B);
     int32_t end = m->layer0 + m->local.n_layers;
     if (intra_model_last(m)) {
         K->zero(d->c.D, d->dh, own_floats(&s) * sizeof(float));

@@ -10,7 +10,9 @@ static void forward(void *ctx, int slot, const int32_t *tokens, const int32_t *t
                     float grad_scale, double *loss, int64_t *count) {
     struct intra_device *d = ctx;
     *loss = 0; // it comes with the norms
-    *count = device_send_batch(d, &d->acts[slot], tokens, targets, b, grad_scale);
+    const struct intra_batch batch = {
+        .tokens = tokens, .targets = targets, .B = b, .T = d->c.seq_len};
+    *count = device_send_batch(d, &d->acts[slot], &batch, grad_scale);
     device_run(d, grad_scale > 0 ? DEVICE_FORWARD : DEVICE_EVAL, &d->acts[slot], b);
     d->passed_on = b;
 }
@@ -39,9 +41,9 @@ static void came(void *ctx, enum intra_pipe_way way, size_t floats) {
 
 static const void *leaving(void *ctx, int slot, enum intra_pipe_way way, size_t floats) {
     struct intra_device *d = ctx;
-    (void)slot;
+    const struct device_acts *a = &d->acts[slot];
     device_ops(d)->copy(d->c.D, d->leaving[way],
-                        way == INTRA_PIPE_DOWN ? device_out(d, d->passed_on) : d->dh,
+                        way == INTRA_PIPE_DOWN ? device_out(d, a, d->passed_on) : d->dh,
                         floats * sizeof(float));
     device_ops(d)->mark(d->c.D, MARK_LEAVING + (int)way);
     device_ops(d)->wait(d->c.D, MARK_LEAVING + (int)way);

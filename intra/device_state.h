@@ -1,5 +1,5 @@
 // Inside of intra_device: device.c (set-up, steps), device_memory.c, device_copy.c (to and from the host), device_pass.c (forward
-// and backward), device_graph.c (parts of a step that are recorded), device_rows.c (what tensor-parallel ranks say to each other), device_update.c, device_pipe.c.
+// and backward), device_picks.c (scores, draws and labels of a pass), device_graph.c (parts of a step that are recorded), device_rows.c (what tensor-parallel ranks say to each other), device_update.c, device_pipe.c.
 #ifndef INTRA_DEVICE_STATE_H
 #define INTRA_DEVICE_STATE_H
 #include "intra/device.h"
@@ -27,11 +27,16 @@ struct device_batch {
     int32_t *tokens, *targets; // tokens: rows of this rank's embedding, -1 where another has it
     struct kern_buckets rows;  // where which token was seen
     float *grad_scale;         // (1)
+    int32_t *prefix;           // (n) of the sequences, where there are prefixes
 };
 
 struct device_acts {             // of one micro-batch in flight
     struct device_block *blocks; // (local.n_layers)
     struct device_batch batch;
+    int T;                        // tokens of its sequences
+    bool prefixed, targets;       // has prefixes; has a loss
+    int n_rows;                   // that the output layer takes: gathered; 0: all
+    struct kern_device_soft soft; // k > 0: of a teacher
 };
 
 struct intra_device {
@@ -49,6 +54,18 @@ struct intra_device {
     const struct device_acts *holds; // with recompute: whose last block is in the shared one
     void *r, *y, *yf, *lora, *dlora, *logits, *dy, *dqkv, *datt, *dact, *dht;
     float *hf, *rstdf, *dh, *delta, *losses;
+    float *scores;    // (n) of a discriminator
+    int32_t *picked;  // (n) rows of a pass that are drawn from, or labelled
+    int32_t *pick_id; // (n, soft_k) soft labels, made or learned from; draws
+    float *pick_logp, *pick_tail;
+    // Of the output layer, where few positions have a target: (n) rows of the pass, their targets; of each position its row, or -1
+    int32_t *row_at, *row_target, *row_of;
+    void *row_dx;             // (n, d) T
+    int32_t *lists;           // (3, n) host: these
+    struct device_soft_rows { // host: labels of rows
+        int32_t *ids;
+        float *logp, *tail;
+    } soft_rows;
     // (n, d) fp32: sums over ranks, and what a stage passes on; of no size with one of each
     float *wide;
     float *vocab_max, *vocab_sums; // (logit_rows) (2, logit_rows) with a cut vocabulary
@@ -105,6 +122,12 @@ static inline void *device_at(const struct intra_device *d, void *p, size_t elem
 }
 // Over tensor-parallel ranks; sums of theirs are fp32.
 static inline bool device_cut(const struct intra_device *d) { return intra_mesh_tp(d->c.mesh) > 1; }
+// Of every possible shape the one that a trainer's own micro-batches have, and nothing beside tokens and targets: what is recorded.
+static inline bool device_plain(const struct intra_device *d, const struct device_acts *a, int B) {
+    return B == d->c.batch && a->T == d->c.seq_len && a->targets && !a->prefixed && !a->soft.k &&
+           !a->n_rows;
+}
+static inline bool device_learns(const struct intra_device *d) { return d->o; }
 static inline size_t device_tokens(const struct intra_device *d) {
     return (size_t)d->c.batch * (size_t)d->c.seq_len;
 }
@@ -116,16 +139,24 @@ NEB_MUST_CHECK enum neb_status device_finish(struct intra_device *d);
 // The same, for a collective on what is in the queue: true when there is nothing to keep one from being called.
 bool device_settled(struct intra_device *d);
 
-// ---- device.c: copies a batch into the pinned buffer whose turn it is, and from there to a. Returns the targets that count.
-int64_t device_send_batch(struct intra_device *d, struct device_acts *a, const int32_t *tokens,
-                          const int32_t *targets, int B, float grad_scale);
+// ---- device.c: copies a batch into the pinned buffer whose turn it is, and from there to a; a teacher's labels, too. Returns the targets
+// that count.
+int64_t device_send_batch(struct intra_device *d, struct device_acts *a,
+                          const struct intra_batch *b, float grad_scale);
+
+// ---- device_picks.c: with few targets (count of them) the output layer takes their rows alone; a teacher's labels go along.
+void device_send_rows(struct intra_device *d, struct device_acts *a, const struct intra_batch *b,
+                      int64_t count);
+NEB_MUST_CHECK enum neb_status device_picks_create(struct intra_device *d); // host's; NEB_ERR_NOMEM
+void device_picks_destroy(struct intra_device *d);
 
 // ---- device_memory.c
 NEB_MUST_CHECK enum neb_status device_allocate(struct intra_device *d);
 void device_release(struct intra_device *d);
-// A micro-batch of n tokens in one piece of memory, of so many bytes.
+size_t device_logits_bytes(const struct intra_device *d);
+// A micro-batch of n tokens in one piece of memory, of so many bytes; prefixes are behind all else.
 struct device_batch device_batch_in(void *room, size_t n);
-size_t device_batch_bytes(size_t n);
+size_t device_batch_bytes(size_t n, bool prefixes);
 
 // ---- device_update.c
 NEB_MUST_CHECK enum neb_status device_update_create(struct intra_device *d); // sizes, before memory
@@ -142,7 +173,7 @@ void device_update_passed(struct intra_device *d, int32_t l);
 void device_forward(struct intra_device *d, struct device_acts *a, int B, bool learn,
                     double *total);
 void device_backward(struct intra_device *d, struct device_acts *a, int B);
-float *device_out(const struct intra_device *d, int B);
+float *device_out(const struct intra_device *d, const struct device_acts *a, int B);
 
 // ---- device_graph.c: a part of a step, op by op or as a graph.
 enum device_part {

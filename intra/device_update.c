@@ -73,7 +73,7 @@ enum neb_status device_update_create(struct intra_device *d) {
     lay_out_partial(d);
     for (int32_t i = 1; i < layers + 2; i++)
         d->pending[i] = pending(m, m->layer0 - 1 + i);
-    for (int32_t i = 0; i < m->n_tensors; i++)
+    for (int32_t i = 0; device_learns(d) && i < m->n_tensors; i++)
         d->n_chunks += chunks_of(d, &m->tensors[i], NULL);
     return NEB_OK;
 }
@@ -88,6 +88,8 @@ enum neb_status device_update_send(struct intra_device *d) {
     const struct kern_device_ops *K = device_ops(d);
     const struct intra_model *m = d->m;
     size_t tensors = (size_t)m->n_all_tensors;
+    if (!device_learns(d))
+        return NEB_OK;
     struct kern_chunk *all = calloc((size_t)d->n_chunks + 1, sizeof *all);
     int32_t *first = calloc(tensors + 1, sizeof *first), n = 0, at = 0;
     enum neb_status st = NEB_OK;

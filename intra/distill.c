@@ -7,7 +7,7 @@
 enum { ROWS = 64 }; // logits formed at once
 
 struct intra_labeller {
-    float *x, *z; // (ROWS, d), (ROWS, V)
+    float *x, *z; // (ROWS, d), (ROWS, V); NULL with a device
 };
 
 struct job {
@@ -18,13 +18,14 @@ struct job {
     float *logp, *tail;
 };
 
-enum neb_status intra_labeller_create(const struct intra_model *m, struct intra_labeller **out) {
+enum neb_status intra_labeller_create(const struct intra_runner *r, struct intra_labeller **out) {
+    const struct intra_model *m = r->model;
     struct intra_labeller *l = calloc(1, sizeof *l);
-    if (l) {
+    if (l && !r->device) {
         l->x = malloc(sizeof *l->x * ROWS * (size_t)m->c.d_model);
         l->z = malloc(sizeof *l->z * ROWS * (size_t)m->c.vocab);
     }
-    if (!l || !l->x || !l->z) {
+    if (!l || (!r->device && (!l->x || !l->z))) {
         intra_labeller_destroy(&l);
         return neb_fail(NEB_ERR_NOMEM, "out of memory for a teacher's logits");
     }
@@ -81,12 +82,16 @@ static void label_row(void *arg, size_t i) {
     j->tail[row] = named < 1 ? (float)(1 - named) : 0;
 }
 
-void intra_labels(struct intra_labeller *l, struct kern *K, const struct intra_model *m,
-                  const struct intra_acts *acts, const int32_t *rows, int32_t n, int32_t k,
-                  float temperature, int32_t *ids, float *logp, float *tail) {
+enum neb_status intra_labels(struct intra_labeller *l, const struct intra_runner *r,
+                             const int32_t *rows, int32_t n, int32_t k, float temperature,
+                             int32_t *ids, float *logp, float *tail) {
+    const struct intra_model *m = r->model;
+    struct kern *K = r->K;
     NEB_ASSERT(!m->mesh && k >= 0 && k <= INTRA_SOFT_K_MAX && k <= m->c.vocab && temperature > 0);
+    if (r->device)
+        return intra_device_labels(r->device, rows, n, k, temperature, ids, logp, tail);
     int32_t d = m->c.d_model;
-    const float *hidden = intra_acts_hidden(acts);
+    const float *hidden = intra_acts_hidden(r->acts);
     for (int32_t from = 0; from < n; from += ROWS) {
         int32_t count = n - from < ROWS ? n - from : ROWS;
         for (int32_t i = 0; i < count; i++)
@@ -97,4 +102,5 @@ void intra_labels(struct intra_labeller *l, struct kern *K, const struct intra_m
         struct job j = {l->z, m->c.vocab, k, from, temperature, ids, logp, tail};
         kern_pool_run(K->pool, (size_t)count, label_row, &j);
     }
+    return NEB_OK;
 }

@@ -202,6 +202,14 @@ void intra_lora_merge(struct kern *K, struct intra_model *m);
 // token.
 size_t intra_model_matmul_params(const struct intra_model *m);
 
+// A micro-batch: B sequences of T tokens, borrowed.
+struct intra_batch {
+    const int32_t *tokens, *targets; // (B, T); targets as intra_model_pass takes them
+    int B, T;
+    const int32_t *prefix;           // as intra_acts_prefix
+    const struct kern_soft *teacher; // as intra_acts_teacher
+};
+
 // Activations for up to B sequences of T tokens: made once, reused by every call.
 struct intra_acts;
 // backward: gradients can be taken; recompute: then a block's activations are made again from its input, which saves most of the memory.

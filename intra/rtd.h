@@ -21,16 +21,20 @@ int32_t intra_mask_positions(uint64_t seed, uint64_t index, double rate, int32_t
 void intra_mask_apply(const int32_t *tokens, int32_t n, const int32_t *positions, int32_t n_masked,
                       int32_t mask_id, int32_t *inputs, int32_t *targets);
 
-// Draws a token from the model's distribution at each position of its last pass, among ids [0, n_ids). The draws are those
-// of (seed, index). One rank only.
+// Draws a token from the model's distribution at each position of its last pass, among ids [0, n_ids), for up to n_most positions. The
+// draws are those of (seed, index). One rank only.
 struct intra_mask_sampler; // scratch
-// positions, ids: (n). NEB_ERR_NOMEM.
-NEB_MUST_CHECK enum neb_status intra_mask_sampler_create(const struct intra_model *m, int32_t n_ids,
+struct intra_runner;       // runner.h
+// r is borrowed for the call. NEB_ERR_NOMEM.
+NEB_MUST_CHECK enum neb_status intra_mask_sampler_create(const struct intra_runner *r,
+                                                         int32_t n_ids, int32_t n_most,
                                                          struct intra_mask_sampler **out);
 void intra_mask_sampler_destroy(struct intra_mask_sampler **s);
-void intra_mask_sample(struct intra_mask_sampler *s, struct kern *K, const struct intra_model *m,
-                       const struct intra_acts *a, const int32_t *positions, int32_t n,
-                       uint64_t seed, uint64_t index, int32_t *ids);
+// positions, ids: (n). Fails with a device only.
+NEB_MUST_CHECK enum neb_status intra_mask_sample(struct intra_mask_sampler *s,
+                                                 const struct intra_runner *r,
+                                                 const int32_t *positions, int32_t n, uint64_t seed,
+                                                 uint64_t index, int32_t *ids);
 
 // inputs (n): tokens with ids at positions; labels (n): 1 where that is another token. Returns how many are.
 int32_t intra_rtd_apply(const int32_t *tokens, int32_t n, const int32_t *positions,

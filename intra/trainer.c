@@ -47,6 +47,7 @@ enum neb_status intra_trainer_create(const struct intra_trainer_config *c, struc
                                                               .seq_len = c->seq_len,
                                                               .micros = c->accumulate,
                                                               .recompute = c->recompute,
+                                                              .soft_k = c->soft_k,
                                                               .graphs = c->device_graphs,
                                                               .mesh = c->device_mesh,
                                                               .least_bytes = c->device_least},
@@ -118,22 +119,34 @@ static void wake(struct intra_trainer *t) {
     t->resting = false;
 }
 
-void intra_trainer_micro(struct intra_trainer *t, const int32_t *tokens, const int32_t *targets) {
+int64_t intra_trainer_micro_of(struct intra_trainer *t, const struct intra_batch *b) {
     double loss = 0;
     int64_t count = 0;
     int32_t n = t->c.batch * t->c.seq_len;
     float scale = t->weight / ((float)n * (float)t->c.accumulate * (float)intra_mesh_dp(t->c.mesh));
-    if (!t->pipe)
-        intra_trainer_rest(t);
-    if (t->pipe)
-        intra_pipe_add(t->pipe, tokens, targets);
-    else if (t->device)
-        count = intra_device_micro(t->device, tokens, targets, scale);
-    else
-        intra_model_pass(t->K, t->model, t->acts, tokens, targets, t->c.batch, t->c.seq_len, scale,
-                         &loss, &count);
+    NEB_ASSERT(!t->pipe);
+    intra_trainer_rest(t);
+    if (t->device) {
+        count = intra_device_micro(t->device, b, scale);
+    } else {
+        intra_acts_prefix(t->acts, b->prefix);
+        intra_acts_teacher(t->acts, b->teacher);
+        intra_model_pass(t->K, t->model, t->acts, b->tokens, b->targets, b->B, b->T, scale, &loss,
+                         &count);
+        intra_acts_teacher(t->acts, NULL);
+    }
     t->loss_sum += loss;
     t->loss_count += count;
+    return count;
+}
+
+void intra_trainer_micro(struct intra_trainer *t, const int32_t *tokens, const int32_t *targets) {
+    struct intra_batch b = {
+        .tokens = tokens, .targets = targets, .B = t->c.batch, .T = t->c.seq_len};
+    if (t->pipe)
+        intra_pipe_add(t->pipe, tokens, targets);
+    else
+        (void)intra_trainer_micro_of(t, &b);
     intra_trainer_count(t, tokens, targets);
 }
 
@@ -221,7 +234,10 @@ double intra_trainer_eval(struct intra_trainer *t, const int32_t *tokens, const 
         if (t->pipe)
             intra_pipe_eval(t->pipe, tokens + off, targets + off, b, &loss, &k);
         else if (t->device)
-            k = intra_device_eval_micro(t->device, tokens + off, targets + off, b);
+            k = intra_device_eval_micro(t->device, &(struct intra_batch){.tokens = tokens + off,
+                                                                         .targets = targets + off,
+                                                                         .B = b,
+                                                                         .T = t->c.seq_len});
         else
             intra_model_pass(t->K, t->model, t->acts, tokens + off, targets + off, b, t->c.seq_len,
                              0, &loss, &k);

@@ -34,6 +34,7 @@ struct intra_trainer_config {
     bool device_optional; // of a team: without devices for all of its ranks it trains on the CPU
     enum intra_graphs device_graphs;
     enum kern_type device_type; // T; without a device: of products (kern_cpu_bf16)
+    int32_t soft_k;             // with a device: as intra_device_config.soft_k
     // with a device and a mesh: the same mesh over communicators that take device memory; borrowed
     const struct intra_mesh *device_mesh;
     size_t device_least; // memory of the smallest of its ranks' devices; 0: of `device`
@@ -85,6 +86,9 @@ NEB_MUST_CHECK enum neb_status intra_trainer_create(const struct intra_trainer_c
 void intra_trainer_destroy(struct intra_trainer **t);
 // tokens, targets: (batch, seq_len)
 void intra_trainer_micro(struct intra_trainer *t, const int32_t *tokens, const int32_t *targets);
+// One of another shape, of at most batch x seq_len tokens, or with prefixes, or a teacher. Returns the targets that count. Its tokens are not
+// counted: which of them are padding is the caller's to know. Not with several stages.
+int64_t intra_trainer_micro_of(struct intra_trainer *t, const struct intra_batch *b);
 // Parameters stay as they are until the next update or evaluation: passes over the model may be faster (kern_ops.weights). Micro
 // says so itself.
 void intra_trainer_rest(struct intra_trainer *t);

@@ -190,9 +190,9 @@ struct kern_device_ops {
     void (*gemm_grads)(struct kern_device *D, enum kern_type t, int m, int n, int k, const void *dy,
                        const void *x, int ldx, float *dw, float *db);
     void (*cast)(struct kern_device *D, enum kern_type t, void *out, const float *x, size_t n);
-    // An id below 0 gives a row of zeros.
-    void (*embed_fwd)(struct kern_device *D, float *out, const float *table, const int32_t *ids,
-                      int n, int d);
+    // Rows of a table of type t, whatever they are. An id below 0 gives a row of zeros.
+    void (*embed_fwd)(struct kern_device *D, enum kern_type t, void *out, const void *table,
+                      const int32_t *ids, int n, int d);
     // b: device copies of the arrays; n: of the batch, no less than are used
     void (*embed_bwd)(struct kern_device *D, float *dtable, const float *dout,
                       const struct kern_buckets *b, int n, int d);
@@ -206,7 +206,7 @@ struct kern_device_ops {
                         int d);
     void (*rope)(struct kern_device *D, enum kern_type t, void *x, int ld, const float *cos_sin,
                  int n, int T, int heads, int head_dim, bool inverse);
-    // s->prefix_len is a device pointer. cos_sin: dq and dk are the gradients of q and k before their rope (NULL: as they are).
+    // s->prefix_len is a device pointer; s->B is at most KERN_SEQUENCES_MAX. cos_sin: dq and dk are the gradients of q and k before their rope (NULL: as they are).
     void (*attn_fwd)(struct kern_device *D, enum kern_type t, const struct kern_attn *s, void *out,
                      int ldo, float *lse, const void *q, int ldq, const void *k, int ldk,
                      const void *v, int ldv);
@@ -285,6 +285,7 @@ struct kern_device_ops {
     void (*destroy)(struct kern_device *D);
 };
 
+enum { KERN_SEQUENCES_MAX = 65535 };
 struct kern_stage;
 enum { KERN_MARKS = 20 }; // the last two: device_stage.c
 

@@ -268,7 +268,7 @@ __global__ void __launch_bounds__(THREADS)
                         dp[a][n][e] = s[a][n][e] * (dp[a][n][e] - dl[i]);
                     }
                 if (!all)
-                    hide_queries<STEP>(s[a], dp[a], m, row + 16 * a, i0 + col);
+                    hide_queries<STEP>(m, row + 16 * a, i0 + col, s[a], dp[a]);
             }
             times<HD, STEP>(acc_v, s, grads);
             times<HD, STEP>(acc_k, dp, queries);

@@ -173,50 +173,56 @@ __device__ static inline void hide(float (&s)[KEYS / 8][4], struct attn_mask m, 
             s[n][e] = n * 8 + e % 2 < end ? s[n][e] : none;
     }
 }
-// The other way round: queries that do not see a key have 0 in both. row: this lane's first key; at: its first query. Queries beyond T come as
-// zeros, so that what they add is 0.
-template <int QUERIES>
-__device__ static inline void hide_queries(float (&p)[QUERIES / 8][4], float (&ds)[QUERIES / 8][4],
-                                           struct attn_mask m, int row, int at) {
+// The other way round: queries that do not see a key have 0, in all of these. row: this lane's first key; at: its first query. Queries beyond
+// T come as zeros, so that what they add is 0.
+template <int QUERIES, class... Of>
+__device__ static inline void hide_queries(struct attn_mask m, int row, int at, Of &...of) {
 #pragma unroll
     for (int e = 0; e < 4; e++) {
         int start = attn_row_start(m, row + e / 2 * 8) - at;
 #pragma unroll
-        for (int n = 0; n < QUERIES / 8; n++) {
-            p[n][e] = n * 8 + e % 2 >= start ? p[n][e] : 0.0f;
-            ds[n][e] = n * 8 + e % 2 >= start ? ds[n][e] : 0.0f;
-        }
+        for (int n = 0; n < QUERIES / 8; n++)
+            ((of[n][e] = n * 8 + e % 2 >= start ? of[n][e] : 0.0f), ...);
     }
 }
 
-// One step of the online softmax of an atom: scores become weights, what was summed up so far follows the rows' new maxima. max and
-// sum are of this lane's two rows; sum of its columns only, the lanes meet at the end. c: of scores, in powers of two.
+// One step of the online softmax of an atom, of row e of this lane's two: scores become weights. max and sum follow; sum is of this lane's
+// columns only, the lanes meet at the end. c: of scores, in powers of two. Returns what all that was summed up so far has to be multiplied by.
+template <int KEYS>
+__device__ static inline float weigh(float (&s)[KEYS / 8][4], int e, float &max, float &sum,
+                                     float c) {
+    float top = max, more = 0;
+#pragma unroll
+    for (int n = 0; n < KEYS / 8; n++)
+        top = fmaxf(top, fmaxf(s[n][2 * e], s[n][2 * e + 1]));
+    top = row_max(top);
+    // A row beyond T sees nothing: its maximum stays -inf, and 0 in its place keeps NaN out.
+    float base = top == -INFINITY ? 0.0f : top * c, shrink = fast_exp2(max * c - base);
+    max = top;
+#pragma unroll
+    for (int n = 0; n < KEYS / 8; n++) {
+        s[n][2 * e] = fast_exp2(s[n][2 * e] * c - base);
+        s[n][2 * e + 1] = fast_exp2(s[n][2 * e + 1] * c - base);
+        more += s[n][2 * e] + s[n][2 * e + 1];
+    }
+    sum = sum * shrink + more;
+    return shrink;
+}
+template <int HD>
+__device__ static inline void shrink_row(float (&acc)[HD / 8][4], int e, float by) {
+#pragma unroll
+    for (int n = 0; n < HD / 8; n++) {
+        acc[n][2 * e] *= by;
+        acc[n][2 * e + 1] *= by;
+    }
+}
+// Of both rows.
 template <int HD, int KEYS>
 __device__ static inline void soften(float (&s)[KEYS / 8][4], float (&acc)[HD / 8][4],
                                      float (&max)[2], float (&sum)[2], float c) {
 #pragma unroll
-    for (int e = 0; e < 2; e++) {
-        float top = max[e], more = 0;
-#pragma unroll
-        for (int n = 0; n < KEYS / 8; n++)
-            top = fmaxf(top, fmaxf(s[n][2 * e], s[n][2 * e + 1]));
-        top = row_max(top);
-        // A row beyond T sees nothing: its maximum stays -inf, and 0 in its place keeps NaN out.
-        float base = top == -INFINITY ? 0.0f : top * c, shrink = fast_exp2(max[e] * c - base);
-        max[e] = top;
-#pragma unroll
-        for (int n = 0; n < KEYS / 8; n++) {
-            s[n][2 * e] = fast_exp2(s[n][2 * e] * c - base);
-            s[n][2 * e + 1] = fast_exp2(s[n][2 * e + 1] * c - base);
-            more += s[n][2 * e] + s[n][2 * e + 1];
-        }
-        sum[e] = sum[e] * shrink + more;
-#pragma unroll
-        for (int n = 0; n < HD / 8; n++) {
-            acc[n][2 * e] *= shrink;
-            acc[n][2 * e + 1] *= shrink;
-        }
-    }
+    for (int e = 0; e < 2; e++)
+        shrink_row<HD>(acc, e, weigh<KEYS>(s, e, max[e], sum[e], c));
 }
 
 #endif

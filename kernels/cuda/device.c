@@ -255,9 +255,9 @@ static void gemm(struct kern_device *D, enum kern_type t, enum kern_type tc, enu
 static void cast(struct kern_device *D, enum kern_type t, void *out, const float *x, size_t n) {
     RUN(D, "cast", kern_cu_cast(t, out, x, n, of(D)->s));
 }
-static void embed_fwd(struct kern_device *D, float *out, const float *table, const int32_t *ids,
-                      int n, int d) {
-    RUN(D, "embedding", kern_cu_embed_fwd(out, table, ids, n, d, of(D)->s));
+static void embed_fwd(struct kern_device *D, enum kern_type t, void *out, const void *table,
+                      const int32_t *ids, int n, int d) {
+    RUN(D, "embedding", kern_cu_embed_fwd(t, out, table, ids, n, d, of(D)->s));
 }
 static void embed_bwd(struct kern_device *D, float *dtable, const float *dout,
                       const struct kern_buckets *b, int n, int d) {
@@ -348,7 +348,7 @@ static void bias_fwd(struct kern_device *D, enum kern_type t, void *x, const flo
 static void bias_bwd(struct kern_device *D, enum kern_type t, float *db, const void *dy, int n,
                      int d) {
     float *room = scratch(D, kern_cu_bias_bwd_scratch(n, d) * sizeof(float));
-    RUN(D, "bias gradient", kern_cu_bias_bwd(t, db, dy, n, d, room, of(D)->s));
+    RUN(D, "bias gradient", kern_cu_bias_bwd(t, db, dy, NULL, n, d, room, of(D)->s));
 }
 
 // dy is read once, for both, where the library sums it up along with the product; it writes the sums, which are then added.
@@ -384,8 +384,9 @@ static void loss_total(struct kern_device *D, double *total, const float *losses
     RUN(D, "sum of losses", kern_cu_loss_total(total, losses, n, of(D)->s));
 }
 
-// Blocks of rows: their logits, the loss and the logits' gradient in place, then what that gives.
-static void head_loss(struct kern_device *D, enum kern_type t, const struct kern_device_head *h) {
+// Blocks of rows: their logits, the loss and the logits' gradient in place, then what that gives. soft NULL: no teacher.
+static void distill_loss(struct kern_device *D, enum kern_type t, const struct kern_device_head *h,
+                         const struct kern_device_soft *soft) {
     int ld = kern_logits_ld(h->V);
     size_t bytes = kern_type_bytes(t), d = (size_t)h->d;
     for (int from = 0; from < h->n; from += h->rows) {
@@ -393,9 +394,16 @@ static void head_loss(struct kern_device *D, enum kern_type t, const struct kern
         const char *x = (const char *)h->x + (size_t)from * d * bytes;
         gemm(D, t, t, KERN_N, KERN_T, n, h->V, h->d, 1, x, h->d, h->w, h->d, 0, h->logits, ld,
              NULL);
-        RUN(D, "cross-entropy",
+        struct kern_device_soft here;
+        if (soft) {
+            here = *soft;
+            here.ids += (size_t)from * (size_t)soft->k;
+            here.logp += (size_t)from * (size_t)soft->k;
+            here.tail += from;
+        }
+        RUN(D, soft ? "distillation" : "cross-entropy",
             kern_cu_loss_rows(t, h->logits, n, h->V, ld, h->targets + from, h->grad_scale, h->learn,
-                              h->losses + from, of(D)->s));
+                              h->losses + from, soft ? &here : NULL, of(D)->s));
         if (!h->learn)
             continue;
         gemm(D, t, t, KERN_N, KERN_N, n, h->d, h->V, 1, h->logits, ld, h->w, h->d, 0,
@@ -406,6 +414,9 @@ static void head_loss(struct kern_device *D, enum kern_type t, const struct kern
     }
     loss_total(D, h->total, h->losses, h->n);
 }
+static void head_loss(struct kern_device *D, enum kern_type t, const struct kern_device_head *h) {
+    distill_loss(D, t, h, NULL);
+}
 
 static void vocab_max(struct kern_device *D, enum kern_type t, const struct kern_device_vocab *v) {
     RUN(D, "largest logits", kern_cu_vocab_max(t, v, of(D)->s));
@@ -415,6 +426,40 @@ static void vocab_sum(struct kern_device *D, enum kern_type t, const struct kern
 }
 static void vocab_loss(struct kern_device *D, enum kern_type t, const struct kern_device_vocab *v) {
     RUN(D, "cross-entropy", kern_cu_vocab_loss(t, v, of(D)->s));
+}
+
+static void rtd_loss(struct kern_device *D, enum kern_type t, const struct kern_device_rtd *h) {
+    float *room = h->learn ? scratch(D, kern_cu_rtd_scratch(h->n, h->d) * sizeof(float)) : NULL;
+    RUN(D, "detection", kern_cu_rtd(t, h, room, of(D)->s));
+}
+
+// Logits of rows from ... on, as many as there is room for: how many.
+static int logits_of(struct kern_device *D, enum kern_type t, const struct kern_device_rows *r,
+                     int from) {
+    int n = r->n - from < r->block ? r->n - from : r->block;
+    embed_fwd(D, t, r->gathered, r->x, r->at + from, n, r->d);
+    gemm(D, t, KERN_F32, KERN_N, KERN_T, n, r->V, r->d, 1, r->gathered, r->d, r->w, r->d, 0,
+         r->logits, kern_logits_ld(r->V), NULL);
+    return n;
+}
+static void sample_rows(struct kern_device *D, enum kern_type t, const struct kern_device_rows *r,
+                        const float *u, int32_t *ids) {
+    for (int from = 0; from < r->n; from += r->block) {
+        int n = logits_of(D, t, r, from);
+        RUN(D, "drawing tokens",
+            kern_cu_sample_rows(r->logits, n, r->V, kern_logits_ld(r->V), u + from, ids + from,
+                                of(D)->s));
+    }
+}
+static void label_rows(struct kern_device *D, enum kern_type t, const struct kern_device_rows *r,
+                       int k, float temperature, int32_t *ids, float *logp, float *tail) {
+    for (int from = 0; from < r->n; from += r->block) {
+        int n = logits_of(D, t, r, from);
+        size_t at = (size_t)from * (size_t)k;
+        RUN(D, "soft labels",
+            kern_cu_label_rows(r->logits, n, r->V, kern_logits_ld(r->V), k, temperature, ids + at,
+                               logp + at, tail + from, of(D)->s));
+    }
 }
 
 static void sumsq(struct kern_device *D, const struct kern_chunk *chunks, int n_chunks,
@@ -545,6 +590,10 @@ const struct kern_device_ops kern_cu_ops = {
     .vocab_max = vocab_max,
     .vocab_sum = vocab_sum,
     .vocab_loss = vocab_loss,
+    .distill_loss = distill_loss,
+    .rtd_loss = rtd_loss,
+    .sample_rows = sample_rows,
+    .label_rows = label_rows,
     .loss_total = loss_total,
     .sumsq = sumsq,
     .adamw = adamw,

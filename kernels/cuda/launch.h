@@ -13,8 +13,9 @@ extern "C" {
 
 // ---- rows.cu
 cudaError_t kern_cu_cast(enum kern_type t, void *out, const float *x, size_t n, cudaStream_t s);
-cudaError_t kern_cu_embed_fwd(float *out, const float *table, const int32_t *ids, int n, int d,
-                              cudaStream_t s);
+// t: of out and table
+cudaError_t kern_cu_embed_fwd(enum kern_type t, void *out, const void *table, const int32_t *ids,
+                              int n, int d, cudaStream_t s);
 cudaError_t kern_cu_embed_bwd(float *dtable, const float *dout, const struct kern_buckets *b, int n,
                               int d, cudaStream_t s);
 cudaError_t kern_cu_rmsnorm_fwd(enum kern_type t, enum kern_type tr, void *y, float *rstd, float *h,
@@ -33,8 +34,9 @@ cudaError_t kern_cu_swiglu_bwd(enum kern_type t, void *dgu, const void *dy, cons
 cudaError_t kern_cu_bias_fwd(enum kern_type t, void *x, const float *b, int n, int d,
                              cudaStream_t s);
 size_t kern_cu_bias_bwd_scratch(int n, int d); // floats
-cudaError_t kern_cu_bias_bwd(enum kern_type t, float *db, const void *dy, int n, int d,
-                             float *scratch, cudaStream_t s);
+// by (n): what each row counts for; NULL: 1
+cudaError_t kern_cu_bias_bwd(enum kern_type t, float *db, const void *dy, const float *by, int n,
+                             int d, float *scratch, cudaStream_t s);
 
 // ---- attn_simple.cu: every head_dim, both types; attn_mma.cu: tensor cores. cos_sin: as in kern_device_ops.attn_bwd
 bool kern_cu_attn_mma_takes(const struct kern_attn *a, const void *const p[], int n_p,
@@ -46,7 +48,7 @@ cudaError_t kern_cu_attn_bwd_mma(const struct kern_attn *a, void *dq, void *dk, 
                                  const void *dout, int ldo, const float *lse, const void *q,
                                  int ldq, const void *k, int ldk, const void *v, int ldv,
                                  const float *delta, const float *cos_sin, cudaStream_t s);
-// attn_wgmma.cu: Hopper's, head_dim 64. delta is written here
+// attn_wgmma.cu: Hopper's, head_dim 64 and 128. delta is written here
 bool kern_cu_attn_wgmma_takes(const struct kern_attn *a, const void *const p[], int n_p,
                               const int ld[], int n_ld);
 cudaError_t kern_cu_attn_fwd_wgmma(const struct kern_attn *a, void *out, int ldo, float *lse,
@@ -66,15 +68,27 @@ cudaError_t kern_cu_attn_bwd_simple(enum kern_type t, const struct kern_attn *a,
                                     const void *q, int ldq, const void *k, int ldk, const void *v,
                                     int ldv, const float *delta, cudaStream_t s);
 
-// ---- loss.cu. z (n, V) T with row stride ld, all of it allocated: logits in, their gradient out when learn.
+// ---- loss.cu. z (n, V) T with row stride ld, all of it allocated: logits in, their gradient out when learn. soft: of these
+// rows; NULL: no teacher.
 cudaError_t kern_cu_loss_rows(enum kern_type t, void *z, int n, int V, int ld,
                               const int32_t *targets, const float *grad_scale, bool learn,
-                              float *losses, cudaStream_t s);
+                              float *losses, const struct kern_device_soft *soft, cudaStream_t s);
 // A vocabulary cut over ranks: the three steps of struct kern_device_vocab.
 cudaError_t kern_cu_vocab_max(enum kern_type t, const struct kern_device_vocab *v, cudaStream_t s);
 cudaError_t kern_cu_vocab_sum(enum kern_type t, const struct kern_device_vocab *v, cudaStream_t s);
 cudaError_t kern_cu_vocab_loss(enum kern_type t, const struct kern_device_vocab *v, cudaStream_t s);
 cudaError_t kern_cu_loss_total(double *total, const float *losses, int n, cudaStream_t s);
+cudaError_t kern_cu_add_sum(float *to, const float *x, int n, cudaStream_t s); // likewise
+// ---- rtd.cu
+size_t kern_cu_rtd_scratch(int n, int d); // floats; for learn
+cudaError_t kern_cu_rtd(enum kern_type t, const struct kern_device_rtd *h, float *scratch,
+                        cudaStream_t s);
+
+// ---- choose.cu. z (n, V) fp32 with row stride ld; see sample_rows and label_rows
+cudaError_t kern_cu_sample_rows(const float *z, int n, int V, int ld, const float *u, int32_t *ids,
+                                cudaStream_t s);
+cudaError_t kern_cu_label_rows(const float *z, int n, int V, int ld, int k, float temperature,
+                               int32_t *ids, float *logp, float *tail, cudaStream_t s);
 
 // ---- optim.cu
 cudaError_t kern_cu_sumsq(const struct kern_chunk *chunks, int n_chunks, const int32_t *first,

@@ -7,94 +7,80 @@
 // What differs between logits of one row is kept out of the loops, so that their threads go one way: vectors that reach beyond the row come
 // behind them, and the target's logit is written once more by the thread that wrote it.
 //
+// With a teacher (SOFT) a row has two sums, at temperature 1 and at his, and so has each turn two powers a logit.
+//
 // In bf16 powers are ex2's, of numbers that are powers of two by then: 2^-22 relative, and results are rounded to 2^-9.
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/prim.cuh"
+#include "kernels/cuda/peak.cuh"
 
 enum { THREADS = 512, WARPS = THREADS / WARP, BLOCKS = 2, SUM_THREADS = 256 };
 
-struct peak { // sum of exp(z - max)
-    float max, sum;
-};
-
-// e^(z - max) as power(z, base(max)). Of nothing, or of minus infinities alone, whose sum is then 0, or NaN as it was: base 0.
-template <class T> struct Powers;
-template <> struct Powers<float> {
-    __device__ static inline float base(float max) { return max == -INFINITY ? 0.0f : max; }
-    __device__ static inline float power(float z, float base) { return expf(z - base); }
-};
-template <> struct Powers<bf16> {
-    __device__ static inline float base(float max) {
-        return max == -INFINITY ? 0.0f : max * LOG2_E;
-    }
-    __device__ static inline float power(float z, float base) {
-        return fast_exp2(z * LOG2_E - base);
-    }
-};
-
-template <class T> __device__ static inline struct peak peak_join(struct peak a, struct peak b) {
-    struct peak out = {fmaxf(a.max, b.max), 0.0f};
-    float base = Powers<T>::base(out.max);
-    out.sum = a.sum * Powers<T>::power(a.max, base) + b.sum * Powers<T>::power(b.max, base);
-    return out;
-}
-
-template <class T> __device__ static struct peak block_peak(struct peak p, struct peak *room) {
-    int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
-#pragma unroll
-    for (int by = WARP / 2; by; by /= 2) {
-        struct peak other;
-        other.max = __shfl_xor_sync(ALL_LANES, p.max, by);
-        other.sum = __shfl_xor_sync(ALL_LANES, p.sum, by);
-        p = lane & by ? peak_join<T>(other, p) : peak_join<T>(p, other); // one order for both lanes
-    }
-    if (lane == 0)
-        room[warp] = p;
+template <class T, bool SOFT>
+__device__ static struct peak<SOFT> block_peak(struct peak<SOFT> p, struct peak<SOFT> *room,
+                                               float rate) {
+    p = warp_peak<T>(p, rate);
+    if (threadIdx.x % WARP == 0)
+        room[threadIdx.x / WARP] = p;
     __syncthreads();
     p = room[0];
     for (int i = 1; i < WARPS; i++)
-        p = peak_join<T>(p, room[i]);
+        p = peak_join<T>(p, room[i], rate);
     return p;
 }
 
-// One turn of a thread: V logits.
-template <class T, int V> __device__ static inline void peak_add(struct peak &p, const T *z) {
-    float x[V], top = p.max;
-    load<T, V>(x, z);
-#pragma unroll
-    for (int i = 0; i < V; i++)
-        top = fmaxf(top, x[i]);
-    float base = Powers<T>::base(top), sum = p.sum * Powers<T>::power(p.max, base);
-#pragma unroll
-    for (int i = 0; i < V; i++)
-        sum += Powers<T>::power(x[i], base);
-    p.max = top;
-    p.sum = sum;
-}
-
-// A vector at j of which only some are of the row; beyond is whatever was there.
-template <class T, int V>
-__device__ static inline void peak_add_end(struct peak &p, const T *z, int j, int n_vocab) {
-    T x[V];
-#pragma unroll
-    for (int i = 0; i < V; i++)
-        x[i] = j + i < n_vocab ? z[j + i] : Narrow<T>::of(-INFINITY);
-    struct peak end = {-INFINITY, 0.0f};
-#pragma unroll
-    for (int i = 0; i < V; i++)
-        peak_add<T, 1>(end, x + i);
-    p = peak_join<T>(p, end);
+// How a logit becomes its gradient: exp(z - max) times the first factor and, with a teacher, what has its temperature times the second.
+template <bool SOFT>
+struct slope {
+    float base, rate, factor[1 + SOFT];
+};
+template <class T, bool SOFT>
+__device__ static inline float gradient(float z, const struct slope<SOFT> &by) {
+    float g = Powers<T>::power(z, by.base) * by.factor[0];
+    if constexpr (SOFT)
+        g += Powers<T>::at(z, by.base, by.rate) * by.factor[1];
+    return g;
 }
 
 // The gradient of a turn.
-template <class T, int V>
-__device__ static inline void learn_from(T *to, const T *z, float base, float factor) {
+template <class T, int V, bool SOFT>
+__device__ static inline void learn_from(T *to, const T *z, const struct slope<SOFT> &by) {
     float x[V];
     load<T, V>(x, z);
 #pragma unroll
     for (int i = 0; i < V; i++)
-        x[i] = Powers<T>::power(x[i], base) * factor;
+        x[i] = gradient<T>(x[i], by);
     store<T, V>(to, x);
+}
+
+// The teacher's tokens of a row. Their logits are taken out of it before it is summed up, so that what is left is the tail, whose
+// probability keeps its digits where they have nearly all: by the thread that has them anyway (a logit is of the same thread
+// each time), behind it are minus infinities.
+struct named {
+    uint64_t own;       // of this thread, a bit each
+    const int32_t *ids; // of the row
+    float *logits;      // (k) shared
+};
+template <int V> __device__ static inline bool is_own(int32_t id) {
+    return id / V % THREADS == (int)threadIdx.x;
+}
+template <int V>
+__device__ static inline struct named named_of(const struct kern_device_soft &soft, size_t row,
+                                               float *logits) {
+    struct named n = {0, soft.ids + row * soft.k, logits};
+    for (int j = 0; j < soft.k; j++)
+        n.own |= (uint64_t)is_own<V>(n.ids[j]) << j;
+    return n;
+}
+template <class T>
+__device__ static inline void take_named(const struct named &n, T *z, int from, int to) {
+    for (uint64_t left = n.own; left; left &= left - 1) {
+        int j = __ffsll((long long)left) - 1;
+        int32_t id = n.ids[j];
+        if (id >= from && id < to) {
+            n.logits[j] = wide(z[id]);
+            z[id] = Narrow<T>::of(-INFINITY);
+        }
+    }
 }
 
 // A fraction of the turns that are kept, which arrive one behind the other.
@@ -102,20 +88,59 @@ enum { FRACTIONS = 4 };
 __device__ static inline int turns_before(int fraction, int turns) {
     return turns * fraction / FRACTIONS;
 }
-template <class T, int V>
-__device__ static inline void peak_fraction(struct peak &p, const T *kept, int fraction,
-                                            int turns) {
-    for (int t = turns_before(fraction, turns); t < turns_before(fraction + 1, turns); t++)
-        peak_add<T, V>(p, kept + ((size_t)t * THREADS + threadIdx.x) * V);
+template <class T, int V, bool SOFT>
+__device__ static inline void peak_fraction(struct peak<SOFT> &p, T *kept, int fraction, int turns,
+                                            const struct named &named, float rate) {
+    int from = turns_before(fraction, turns), to = turns_before(fraction + 1, turns);
+    if constexpr (SOFT)
+        take_named(named, kept, from * THREADS * V, to * THREADS * V);
+    for (int t = from; t < to; t++)
+        peak_add<T, V>(p, kept + ((size_t)t * THREADS + threadIdx.x) * V, rate);
+}
+
+// With a teacher: named tokens join the others, whose sums are in p.
+struct soft_row {
+    float loss;           // lambda temperature^2 KL
+    float q_tail, p_tail; // student's, teacher's
+};
+template <class T>
+__device__ static struct soft_row join_named(struct peak<true> &p, const struct kern_device_soft &s,
+                                             size_t row, const float *logits, float rate) {
+    int lane = (int)threadIdx.x % WARP; // each warp by itself, two tokens a lane
+    struct peak<true> all = {
+        p.max, { 0.0f, 0.0f }
+    };
+    for (int j = lane; j < s.k; j += WARP)
+        all.max = fmaxf(all.max, logits[j]);
+    all.max = warp_max(all.max);
+    float base = Powers<T>::base(all.max);
+    for (int j = lane; j < s.k; j += WARP)
+        for (int i = 0; i < 2; i++)
+            all.sum[i] += power_of<T>(i, logits[j], base, rate);
+    float tail = p.sum[1] * Powers<T>::at(p.max, base, rate), kl = 0;
+    all.sum[0] = warp_sum(all.sum[0]) + p.sum[0] * Powers<T>::power(p.max, base);
+    all.sum[1] = warp_sum(all.sum[1]) + tail;
+    p = all;
+    float less = logf(all.sum[1]);
+    for (int j = lane; j < s.k; j += WARP) {
+        float logp = s.logp[row * s.k + j], prob = expf(logp);
+        kl += prob > 0 ? prob * (logp - ((logits[j] - all.max) * rate - less)) : 0.0f;
+    }
+    struct soft_row out = {0, fmaxf(tail / all.sum[1], 1e-12f), s.tail[row]};
+    kl = warp_sum(kl);
+    kl += out.p_tail > 0 ? out.p_tail * (logf(out.p_tail) - logf(out.q_tail)) : 0.0f;
+    out.loss = s.lambda * s.temperature * s.temperature * kl;
+    return out;
 }
 
 // turns: of V * THREADS logits, all of the row, that are kept in shared memory. A thread reads there only what it has brought.
-template <class T, int V>
+template <class T, int V, bool SOFT>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
     loss_rows(T *logits, int n_vocab, int ld, int turns, const int32_t *targets,
-              const float *grad_scale, bool learn, float *losses) {
+              const float *grad_scale, bool learn, float *losses, struct kern_device_soft soft) {
     KERN_DYNAMIC_SHARED(bytes);
-    __shared__ struct peak room[WARPS];
+    __shared__ struct peak<SOFT> room[WARPS];
+    __shared__ float of_target, of_named[SOFT ? KERN_SOFT_K_MAX : 1];
     T *kept = reinterpret_cast<T *>(bytes);
     size_t row = blockIdx.x;
     T *z = logits + row * ld;
@@ -129,47 +154,94 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
             store<T, V>(z + j, none);
         return;
     }
-    float wanted = wide(z[target]); // before it is overwritten, which is behind a barrier
+    float wanted = 0, rate = 1; // before it is overwritten, which is behind a barrier
+    if constexpr (!SOFT)
+        wanted = wide(z[target]);
+    else if (is_own<V>(target)) // who may take it out of the row
+        of_target = wide(z[target]);
     for (int f = 0; f < FRACTIONS; f++) {
         for (int t = turns_before(f, turns); t < turns_before(f + 1, turns); t++)
             cp_async16(kept + t * step + own, z + t * step + own, true);
         cp_async_commit();
     }
-    struct peak p = {-INFINITY, 0.0f};
+    struct named names = {0, nullptr, of_named};
+    if constexpr (SOFT) {
+        rate = 1 / soft.temperature;
+        names = named_of<V>(soft, row, of_named);
+        take_named(names, z, turns * step, n_vocab);
+    }
+    struct peak<SOFT> p = {
+        - INFINITY, {
+            0.0f
+        }
+    };
     int j = turns * step + own;
     for (; j + V <= n_vocab; j += step)
-        peak_add<T, V>(p, z + j);
+        peak_add<T, V>(p, z + j, rate);
     if (j < n_vocab) // of one thread
-        peak_add_end<T, V>(p, z, j, n_vocab);
+        peak_add_end<T, V>(p, z, j, n_vocab, rate);
     cp_async_wait<3>();
-    peak_fraction<T, V>(p, kept, 0, turns);
+    peak_fraction<T, V>(p, kept, 0, turns, names, rate);
     cp_async_wait<2>();
-    peak_fraction<T, V>(p, kept, 1, turns);
+    peak_fraction<T, V>(p, kept, 1, turns, names, rate);
     cp_async_wait<1>();
-    peak_fraction<T, V>(p, kept, 2, turns);
+    peak_fraction<T, V>(p, kept, 2, turns, names, rate);
     cp_async_wait<0>();
-    peak_fraction<T, V>(p, kept, 3, turns);
-    p = block_peak<T>(p, room);
-    if (threadIdx.x == 0)
-        losses[row] = p.max + logf(p.sum) - wanted;
+    peak_fraction<T, V>(p, kept, 3, turns, names, rate);
+    p = block_peak<T>(p, room, rate);
+    float hard = 1; // what cross-entropy counts for
+    struct soft_row kl;
+    if constexpr (SOFT) {
+        wanted = of_target;
+        hard = 1 - soft.lambda;
+        kl = join_named<T>(p, soft, row, of_named, rate);
+    }
+    if (threadIdx.x == 0) {
+        float loss = p.max + logf(p.sum[0]) - wanted;
+        if constexpr (SOFT)
+            loss = hard * loss + kl.loss;
+        losses[row] = loss;
+    }
     if (!learn)
         return;
-    float by = *grad_scale, factor = by / p.sum, base = Powers<T>::base(p.max);
+    float by = *grad_scale, of_kl = 0;
+    if constexpr (SOFT)
+        by *= hard;
+    struct slope<SOFT> to_gradient = {
+        Powers<T>::base(p.max), rate, { by / p.sum[0] }
+    };
+    if constexpr (SOFT) { // temperature^2 of the loss, 1 / temperature of the logits
+        of_kl = soft.lambda * soft.temperature * *grad_scale;
+        to_gradient.factor[1] = of_kl / p.sum[1] * (1 - kl.p_tail / kl.q_tail);
+    }
     for (int t = 0; t < turns; t++)
-        learn_from<T, V>(z + t * step + own, kept + t * step + own, base, factor);
+        learn_from<T, V>(z + t * step + own, kept + t * step + own, to_gradient);
     for (j = turns * step + own; j + V <= n_vocab; j += step)
-        learn_from<T, V>(z + j, z + j, base, factor);
+        learn_from<T, V>(z + j, z + j, to_gradient);
     for (; j < ld; j += step) {
         float x[V];
         load<T, V>(x, z + j);
 #pragma unroll
         for (int i = 0; i < V; i++)
-            x[i] = j + i < n_vocab ? Powers<T>::power(x[i], base) * factor : 0.0f;
+            x[i] = j + i < n_vocab ? gradient<T>(x[i], to_gradient) : 0.0f;
         store<T, V>(z + j, x);
     }
-    if ((int)threadIdx.x == target / V % THREADS)
-        z[target] = Narrow<T>::of(Powers<T>::power(wanted, base) * factor - by);
+    if (is_own<V>(target))
+        z[target] = Narrow<T>::of(gradient<T>(wanted, to_gradient) - by);
+    if constexpr (SOFT) {
+        to_gradient.factor[1] = of_kl / p.sum[1];
+        for (uint64_t left = names.own; left; left &= left - 1) {
+            int k = __ffsll((long long)left) - 1;
+            float prob = expf(soft.logp[row * soft.k + k]);
+            int32_t id = names.ids[k];
+            z[id] = Narrow<T>::of(gradient<T>(of_named[k], to_gradient) - of_kl * prob -
+                                  (id == target ? by : 0.0f));
+        }
+    }
 }
+
+// At most, of room, of_target and of_named.
+enum { STATIC_SHARED = WARPS * sizeof(struct peak<true>) + (KERN_SOFT_K_MAX + 1) * sizeof(float) };
 
 // What a block may keep so that BLOCKS fit, of which each loses what the system reserves.
 static cudaError_t room_of(size_t *bytes) {
@@ -179,55 +251,67 @@ static cudaError_t room_of(size_t *bytes) {
         e = cudaDeviceGetAttribute(&all, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
     if (e == cudaSuccess)
         e = cudaDeviceGetAttribute(&reserved, cudaDevAttrReservedSharedMemoryPerBlock, device);
-    *bytes = e == cudaSuccess
-                 ? (size_t)all / BLOCKS - (size_t)reserved - WARPS * sizeof(struct peak)
-                 : 0;
+    *bytes = e == cudaSuccess ? (size_t)all / BLOCKS - (size_t)reserved - STATIC_SHARED : 0;
     return e;
 }
 
-template <class T, int V>
-static cudaError_t loss_rows_v(T *z, int n, int n_vocab, int ld, int turns, const int32_t *targets,
-                               const float *grad_scale, bool learn, float *losses, cudaStream_t s) {
+struct rows_args { // of a launch
+    int n, n_vocab, ld;
+    const int32_t *targets;
+    const float *grad_scale;
+    bool learn;
+    float *losses;
+    const struct kern_device_soft *soft; // NULL: no teacher
+};
+
+template <class T, int V, bool SOFT>
+static cudaError_t loss_rows_v(T *z, const struct rows_args *a, int turns, cudaStream_t s) {
     size_t shared = (size_t)turns * THREADS * V * sizeof(T);
-    KERN_LAUNCH((loss_rows<T, V>), (unsigned)n, THREADS, shared, s, z, n_vocab, ld, turns, targets,
-                grad_scale, learn, losses);
+    struct kern_device_soft soft = {};
+    if (SOFT)
+        soft = *a->soft;
+    KERN_LAUNCH((loss_rows<T, V, SOFT>), (unsigned)a->n, THREADS, shared, s, z, a->n_vocab, a->ld,
+                turns, a->targets, a->grad_scale, a->learn, a->losses, soft);
     return cudaGetLastError();
 }
 
-template <class T>
-static cudaError_t loss_rows_t(T *z, int n, int n_vocab, int ld, const int32_t *targets,
-                               const float *grad_scale, bool learn, float *losses, cudaStream_t s) {
+template <class T, bool SOFT>
+static cudaError_t loss_rows_t(T *z, const struct rows_args *a, cudaStream_t s) {
     const int V = 16 / (int)sizeof(T);
     size_t bytes = 0;
-    if (ld % V != 0 || !aligned_to(z, 16))
-        return loss_rows_v<T, 1>(z, n, n_vocab, ld, 0, targets, grad_scale, learn, losses, s);
-    cudaError_t e = learn ? room_of(&bytes) : cudaSuccess;
-    if (e == cudaSuccess && learn) // always as much: no call's limit is lowered by another
-        e = cudaFuncSetAttribute((const void *)loss_rows<T, V>,
+    if (a->ld % V != 0 || !aligned_to(z, 16))
+        return loss_rows_v<T, 1, SOFT>(z, a, 0, s);
+    cudaError_t e = a->learn ? room_of(&bytes) : cudaSuccess;
+    if (e == cudaSuccess && a->learn) // always as much: no call's limit is lowered by another
+        e = cudaFuncSetAttribute((const void *)loss_rows<T, V, SOFT>,
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     if (e != cudaSuccess)
         return e;
-    int whole = n_vocab / (THREADS * V), fit = (int)(bytes / (THREADS * 16));
-    return loss_rows_v<T, V>(z, n, n_vocab, ld, whole < fit ? whole : fit, targets, grad_scale,
-                             learn, losses, s);
+    int whole = a->n_vocab / (THREADS * V), fit = (int)(bytes / (THREADS * 16));
+    return loss_rows_v<T, V, SOFT>(z, a, whole < fit ? whole : fit, s);
 }
 
 cudaError_t kern_cu_loss_rows(enum kern_type t, void *z, int n, int V, int ld,
                               const int32_t *targets, const float *grad_scale, bool learn,
-                              float *losses, cudaStream_t s) {
+                              float *losses, const struct kern_device_soft *soft, cudaStream_t s) {
+    struct rows_args a = {n, V, ld, targets, grad_scale, learn, losses, soft};
     if (n == 0)
         return cudaSuccess;
-    return t == KERN_BF16
-               ? loss_rows_t((bf16 *)z, n, V, ld, targets, grad_scale, learn, losses, s)
-               : loss_rows_t((float *)z, n, V, ld, targets, grad_scale, learn, losses, s);
+    if (soft && (soft->k < 1 || soft->k > KERN_SOFT_K_MAX || soft->k > V))
+        return cudaErrorInvalidValue;
+    if (t == KERN_BF16)
+        return soft ? loss_rows_t<bf16, true>((bf16 *)z, &a, s)
+                    : loss_rows_t<bf16, false>((bf16 *)z, &a, s);
+    return soft ? loss_rows_t<float, true>((float *)z, &a, s)
+                : loss_rows_t<float, false>((float *)z, &a, s);
 }
 
 // One block, so that the order is one.
-__global__ void loss_total(double *total, const float *losses, int n) {
+template <class S> __global__ void add_sum(S *to, const float *x, int n) {
     __shared__ double room[SUM_THREADS];
     double sum = 0;
     for (int i = (int)threadIdx.x; i < n; i += SUM_THREADS)
-        sum += (double)losses[i];
+        sum += (double)x[i];
     room[threadIdx.x] = sum;
     for (int half = SUM_THREADS / 2; half; half /= 2) {
         __syncthreads();
@@ -235,12 +319,18 @@ __global__ void loss_total(double *total, const float *losses, int n) {
             room[threadIdx.x] += room[threadIdx.x + half];
     }
     if (threadIdx.x == 0)
-        *total += room[0];
+        *to += (S)room[0];
 }
 
 cudaError_t kern_cu_loss_total(double *total, const float *losses, int n, cudaStream_t s) {
     if (n == 0)
         return cudaSuccess;
-    KERN_LAUNCH(loss_total, 1, SUM_THREADS, 0, s, total, losses, n);
+    KERN_LAUNCH(add_sum<double>, 1, SUM_THREADS, 0, s, total, losses, n);
+    return cudaGetLastError();
+}
+cudaError_t kern_cu_add_sum(float *to, const float *x, int n, cudaStream_t s) {
+    if (n == 0)
+        return cudaSuccess;
+    KERN_LAUNCH(add_sum<float>, 1, SUM_THREADS, 0, s, to, x, n);
     return cudaGetLastError();
 }

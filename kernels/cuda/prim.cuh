@@ -150,6 +150,16 @@ template <class T> __device__ static inline T warp_sum(T x) {
         x += __shfl_xor_sync(ALL_LANES, x, by);
     return x;
 }
+// Over the lanes up to this one.
+template <class T> __device__ static inline T warp_sum_upto(T x) {
+    int lane = (int)threadIdx.x % WARP;
+#pragma unroll
+    for (int by = 1; by < WARP; by *= 2) {
+        T other = __shfl_up_sync(ALL_LANES, x, by);
+        x += lane >= by ? other : T(0);
+    }
+    return x;
+}
 __device__ static inline float warp_max(float x) {
 #pragma unroll
     for (int by = WARP / 2; by; by /= 2)

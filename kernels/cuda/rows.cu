@@ -40,8 +40,8 @@ cudaError_t kern_cu_cast(enum kern_type t, void *out, const float *x, size_t n, 
 
 // ---- embedding ------------------------------------------------------------------------------------------------
 
-template <int V>
-__global__ void embed_fwd(float *out, const float *table, const int32_t *ids, int n, int d) {
+template <class T, int V>
+__global__ void embed_fwd(T *out, const T *table, const int32_t *ids, int n, int d) {
     int per = d / V;
     FLAT_LOOP(i, (size_t)n * per) {
         size_t row;
@@ -51,22 +51,31 @@ __global__ void embed_fwd(float *out, const float *table, const int32_t *ids, in
         float v[V] = {0};
         int32_t id = ids[row];
         if (id >= 0)
-            load<float, V>(v, table + (size_t)id * d + at);
-        store<float, V>(out + row * d + at, v);
+            load<T, V>(v, table + (size_t)id * d + at);
+        store<T, V>(out + row * d + at, v);
     }
 }
 
-cudaError_t kern_cu_embed_fwd(float *out, const float *table, const int32_t *ids, int n, int d,
-                              cudaStream_t s) {
-    if (n == 0)
-        return cudaSuccess;
+template <class T>
+static void embed_fwd_t(T *out, const T *table, const int32_t *ids, int n, int d, cudaStream_t s) {
+    const int V = 16 / (int)sizeof(T);
     size_t all = (size_t)n * d;
-    if (d % 4 == 0 && aligned_to(out, 16) && aligned_to(table, 16))
-        KERN_LAUNCH(embed_fwd<4>, blocks_for(all / 4, THREADS, GRID_MOST), THREADS, 0, s, out,
+    if (d % V == 0 && aligned_to(out, 16) && aligned_to(table, 16))
+        KERN_LAUNCH((embed_fwd<T, V>), blocks_for(all / V, THREADS, GRID_MOST), THREADS, 0, s, out,
                     table, ids, n, d);
     else
-        KERN_LAUNCH(embed_fwd<1>, blocks_for(all, THREADS, GRID_MOST), THREADS, 0, s, out, table,
-                    ids, n, d);
+        KERN_LAUNCH((embed_fwd<T, 1>), blocks_for(all, THREADS, GRID_MOST), THREADS, 0, s, out,
+                    table, ids, n, d);
+}
+
+cudaError_t kern_cu_embed_fwd(enum kern_type t, void *out, const void *table, const int32_t *ids,
+                              int n, int d, cudaStream_t s) {
+    if (n == 0)
+        return cudaSuccess;
+    if (t == KERN_BF16)
+        embed_fwd_t((bf16 *)out, (const bf16 *)table, ids, n, d, s);
+    else
+        embed_fwd_t((float *)out, (const float *)table, ids, n, d, s);
     return cudaGetLastError();
 }
 
@@ -581,26 +590,34 @@ enum { BIAS_BLOCKS = 128 };
 static unsigned bias_blocks(int n) { return blocks_for((size_t)n, 64, BIAS_BLOCKS); }
 size_t kern_cu_bias_bwd_scratch(int n, int d) { return (size_t)bias_blocks(n) * d; }
 
-template <class T> __global__ void bias_bwd(float *partial, const T *dy, int n, int d) {
+template <class T, bool WEIGHED>
+__global__ void bias_bwd(float *partial, const T *dy, const float *by, int n, int d) {
     int col = (int)(blockIdx.x * blockDim.x + threadIdx.x);
     if (col >= d)
         return;
     float sum = 0;
     for (size_t row = blockIdx.y; row < (size_t)n; row += gridDim.y)
-        sum += wide(dy[row * d + col]);
+        sum += WEIGHED ? by[row] * wide(dy[row * d + col]) : wide(dy[row * d + col]);
     partial[(size_t)blockIdx.y * d + col] = sum;
 }
 
-cudaError_t kern_cu_bias_bwd(enum kern_type t, float *db, const void *dy, int n, int d,
-                             float *scratch, cudaStream_t s) {
+template <class T>
+static void bias_bwd_t(float *partial, const T *dy, const float *by, int n, int d, cudaStream_t s) {
+    dim3 grid((unsigned)((d + THREADS - 1) / THREADS), bias_blocks(n));
+    if (by)
+        KERN_LAUNCH((bias_bwd<T, true>), grid, THREADS, 0, s, partial, dy, by, n, d);
+    else
+        KERN_LAUNCH((bias_bwd<T, false>), grid, THREADS, 0, s, partial, dy, by, n, d);
+}
+
+cudaError_t kern_cu_bias_bwd(enum kern_type t, float *db, const void *dy, const float *by, int n,
+                             int d, float *scratch, cudaStream_t s) {
     if (n == 0)
         return cudaSuccess;
-    unsigned columns = (unsigned)((d + THREADS - 1) / THREADS);
-    dim3 grid(columns, bias_blocks(n));
     if (t == KERN_BF16)
-        KERN_LAUNCH(bias_bwd<bf16>, grid, THREADS, 0, s, scratch, (const bf16 *)dy, n, d);
+        bias_bwd_t(scratch, (const bf16 *)dy, by, n, d, s);
     else
-        KERN_LAUNCH(bias_bwd<float>, grid, THREADS, 0, s, scratch, (const float *)dy, n, d);
+        bias_bwd_t(scratch, (const float *)dy, by, n, d, s);
     KERN_LAUNCH(add_columns, column_blocks(d), THREADS, 0, s, db, scratch, (int)bias_blocks(n), d);
     return cudaGetLastError();
 }

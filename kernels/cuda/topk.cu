@@ -24,13 +24,11 @@
 //
 // Whatever the values are, no more than CHUNK of them come into the list, k at least, and every loop ends.
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/prim.cuh"
+#include "kernels/cuda/radix.cuh"
 
 enum {
     THREADS = 256,
-    WARPS = THREADS / WARP,
-    RADIX = 256, // a bin a thread
-    RADIX_BITS = 8,
+    WARPS = THREADS / WARP, // a thread has a bin: THREADS == RADIX
     CHUNK = 4096,
     TURNS = CHUNK / THREADS / 4, // of four elements a thread
     FLOOR_SHIFT = 23 - 4,        // sixteenths of an octave
@@ -65,46 +63,6 @@ struct listed {
     __device__ uint16_t index(uint32_t i) const { return at[i]; }
     __device__ float value(uint32_t i) const { return __uint_as_float(x[at[i]]); }
 };
-
-// Over the lanes up to this one.
-__device__ static inline uint32_t warp_sum_upto(uint32_t x) {
-    int lane = (int)threadIdx.x % WARP;
-#pragma unroll
-    for (int by = 1; by < WARP; by *= 2) {
-        uint32_t other = __shfl_up_sync(ALL_LANES, x, by);
-        x += lane >= by ? other : 0;
-    }
-    return x;
-}
-
-// By warp 0, with the counts complete: the bin in which the need-th lies, how many of that bin are needed, whether all.
-__device__ static void find_bin(struct room *r, uint32_t need) {
-    const int per = RADIX / WARP;
-    int lane = (int)threadIdx.x, bin = -1;
-    uint32_t mine = 0, left = 0, whole = 0;
-    Vec<uint32_t, 4> c[per / 4];
-#pragma unroll
-    for (int q = 0; q < per / 4; q++) {
-        c[q] = reinterpret_cast<const Vec<uint32_t, 4> *>(r->count)[lane * (per / 4) + q];
-        mine += c[q].x[0] + c[q].x[1] + c[q].x[2] + c[q].x[3];
-    }
-    uint32_t before = warp_sum_upto(mine) - mine;
-#pragma unroll
-    for (int i = 0; i < per; i++) {
-        uint32_t upto = before + c[i / 4].x[i % 4];
-        if (before < need && need <= upto) {
-            bin = lane * per + i;
-            left = need - before;
-            whole = need == upto;
-        }
-        before = upto;
-    }
-    if (bin >= 0) { // one lane
-        r->bin = (uint32_t)bin;
-        r->left = left;
-        r->whole = whole;
-    }
-}
 
 struct cut { // chosen: all below limit, and the first `ties` at it
     uint32_t limit, ties;

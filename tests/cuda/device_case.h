@@ -7,7 +7,7 @@
 
 #include <setjmp.h>
 
-enum { CASE_HELD = 160 };
+enum { CASE_HELD = 512 };
 struct device_case {
     struct device_checks *all;
     struct kern_device *D;

@@ -1,143 +1,11 @@
 #include "tests/cuda/device_matrix.h"
-#include "agent/base/rng.h"
-#include "tests/cuda/device_case.h"
+#include "tests/cuda/device_arrays.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { GUARD_BYTES = 256, ARRAYS = 20, DIMS = 9, GUARD_BYTE = 0xa5 };
-
-// One array on both sides. host: what the reference reads and writes, fp32; the device's is of type t, between guards.
-struct array {
-    enum kern_type t;
-    size_t n, bytes, shift; // shift: elements by which it misses alignment
-    float *host, *got;
-    unsigned char *room; // device
-    bool out;
-};
-
-struct op_case;
-struct run {
-    struct device_case k;
-    const struct op_case *op;
-    struct kern_device *D;
-    struct kern *ref;
-    struct neb_rng rng;
-    enum kern_type t;
-    const int *d;
-    struct array a[ARRAYS];
-    int n;
-    int shift;
-    bool whole; // no guard was touched
-};
-
-static float round_to(enum kern_type t, float x) {
-    uint32_t u;
-    if (t == KERN_F32)
-        return x;
-    memcpy(&u, &x, 4);
-    u = (u + 0x7fff + (u >> 16 & 1)) & 0xffff0000u;
-    memcpy(&x, &u, 4);
-    return x;
-}
-
-static void to_device(struct run *r, struct array *a) {
-    size_t item = kern_type_bytes(a->t), all = a->bytes + 2 * GUARD_BYTES;
-    unsigned char *image = device_case_host(&r->k, all);
-    memset(image, GUARD_BYTE, all);
-    for (size_t i = 0; i < a->n; i++) {
-        uint32_t u;
-        memcpy(&u, &a->host[i], 4);
-        u = item == 2 ? u >> 16 : u;
-        memcpy(image + GUARD_BYTES + (a->shift + i) * item, &u, item);
-    }
-    r->D->ops->upload(r->D, a->room, image, all);
-    device_case_wait(&r->k);
-}
-
-static struct array *array(struct run *r, enum kern_type t, size_t n, bool out) {
-    if (r->n == ARRAYS)
-        abort();
-    struct array *a = &r->a[r->n++];
-    *a = (struct array){.t = t, .n = n, .out = out, .shift = (size_t)r->shift};
-    a->bytes = (n + a->shift) * kern_type_bytes(t);
-    a->host = device_case_host(&r->k, n * sizeof *a->host);
-    a->room = device_case_room(&r->k, a->bytes + 2 * GUARD_BYTES);
-    return a;
-}
-static void *dev(const struct array *a) {
-    return a ? a->room + GUARD_BYTES + a->shift * kern_type_bytes(a->t) : NULL;
-}
-
-static struct array *input(struct run *r, enum kern_type t, size_t n, float size) {
-    struct array *a = array(r, t, n, false);
-    neb_rng_normals(&r->rng, a->host, n);
-    for (size_t i = 0; i < n; i++)
-        a->host[i] = round_to(t, size * a->host[i]);
-    to_device(r, a);
-    return a;
-}
-// Written by the op, wholly: a NaN before.
-static struct array *written(struct run *r, enum kern_type t, size_t n) {
-    struct array *a = array(r, t, n, true);
-    for (size_t i = 0; i < n; i++)
-        a->host[i] = NAN;
-    to_device(r, a);
-    return a;
-}
-static struct array *added(struct run *r, enum kern_type t, size_t n) {
-    struct array *a = array(r, t, n, true);
-    neb_rng_normals(&r->rng, a->host, n);
-    for (size_t i = 0; i < n; i++)
-        a->host[i] = round_to(t, a->host[i]);
-    to_device(r, a);
-    return a;
-}
-// Integers on the device, as an array of fp32 bits.
-static struct array *ints(struct run *r, const int32_t *x, size_t n) {
-    int shift = r->shift;
-    r->shift = 0;
-    struct array *a = array(r, KERN_F32, n, false);
-    r->shift = shift;
-    memcpy(a->host, x, n * 4);
-    to_device(r, a);
-    return a;
-}
-static struct array *number(struct run *r, float x) {
-    int32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return ints(r, &bits, 1);
-}
-static int32_t *ids(struct run *r, int n, int V) {
-    int32_t *x = device_case_host(&r->k, (size_t)n * sizeof *x);
-    for (int i = 0; i < n; i++)
-        x[i] = (int32_t)neb_rng_below(&r->rng, (uint64_t)V);
-    return x;
-}
-
-// Reads everything back.
-static void collect(struct run *r) {
-    r->whole = true;
-    for (int i = 0; i < r->n; i++) {
-        struct array *a = &r->a[i];
-        size_t item = kern_type_bytes(a->t), all = a->bytes + 2 * GUARD_BYTES;
-        unsigned char *image = device_case_host(&r->k, all);
-        r->D->ops->download(r->D, image, a->room, all);
-        device_case_wait(&r->k);
-        for (size_t k = 0; k < GUARD_BYTES + a->shift * item; k++)
-            r->whole = r->whole && image[k] == GUARD_BYTE;
-        for (size_t k = GUARD_BYTES + a->bytes; k < all; k++)
-            r->whole = r->whole && image[k] == GUARD_BYTE;
-        a->got = device_case_host(&r->k, a->n * sizeof *a->got);
-        for (size_t k = 0; k < a->n; k++) {
-            uint32_t u = 0;
-            memcpy(&u, image + GUARD_BYTES + (a->shift + k) * item, item);
-            u = item == 2 ? u << 16 : u;
-            memcpy(&a->got[k], &u, 4);
-        }
-    }
-}
+enum { DIMS = 9 };
 
 // ---- the ops --------------------------------------------------------------------------------------------------
 
@@ -192,15 +60,15 @@ static void op_embed_fwd(struct run *r) { // n d V elsewhere
     size_t width = (size_t)d[1];
     for (int i = 0; d[3] && i < d[0]; i += d[3])
         at[i] = -1;
-    struct array *table = input(r, KERN_F32, (size_t)d[2] * width, 1),
-                 *y = written(r, KERN_F32, (size_t)d[0] * width), *i = ints(r, at, (size_t)d[0]);
+    struct array *table = input(r, r->t, (size_t)d[2] * width, 1),
+                 *y = written(r, r->t, (size_t)d[0] * width), *i = ints(r, at, (size_t)d[0]);
     for (int k = 0; k < d[0]; k++)
         if (at[k] < 0)
             memset(y->host + (size_t)k * width, 0, width * sizeof(float));
         else
             r->ref->ops->embed_fwd(r->ref, y->host + (size_t)k * width, table->host, at + k, 1,
                                    d[1]);
-    r->D->ops->embed_fwd(r->D, dev(y), dev(table), dev(i), d[0], d[1]);
+    r->D->ops->embed_fwd(r->D, r->t, dev(y), dev(table), dev(i), d[0], d[1]);
 }
 static void op_embed_bwd(struct run *r) { // likewise
     const int *d = r->d;
@@ -433,13 +301,8 @@ static void op_head(struct run *r) { // n d V ignored(%) frozen rows learn
                                                     .total = dev(total)});
     r->D->ops->download(r->D, &sum, dev(total), sizeof sum);
     device_case_wait(&r->k);
-    // The sum beside the losses it is of, as one more output.
-    struct array *both = array(r, KERN_F32, 2, true);
-    both->host[0] = (float)sum;
-    both->host[1] = d[6] ? gaps(r, logits, (size_t)(d[0] < d[5] ? d[0] : d[5]), (size_t)d[2]) : 0;
-    to_device(r, both);
-    both->host[0] = (float)want;
-    both->host[1] = 0;
+    verdict(r, (float)sum, (float)want); // of the losses beside it
+    verdict(r, d[6] ? gaps(r, logits, (size_t)(d[0] < d[5] ? d[0] : d[5]), (size_t)d[2]) : 0, 0);
 }
 
 // A rank's columns of logits, between two reductions whose results are made here: maxima, sums, then loss and gradient.
@@ -633,9 +496,9 @@ static const struct op_case {
     {"gemm_grads", op_gemm_grads, {2e-5, 2e-5}, true, {1152, 896, 2048}},
     {"cast", op_cast, {0, 0}, false, {1003}},
     {"cast", op_cast, {0, 0}, false, {4096}},
-    {"embed_fwd", op_embed_fwd, {0, -1}, false, {37, 67, 11}},
-    {"embed_fwd", op_embed_fwd, {0, -1}, false, {9, 64, 5}},
-    {"embed_fwd some elsewhere", op_embed_fwd, {0, -1}, false, {31, 20, 9, 3}},
+    {"embed_fwd", op_embed_fwd, {0, 0}, false, {37, 67, 11}},
+    {"embed_fwd", op_embed_fwd, {0, 0}, false, {9, 64, 5}},
+    {"embed_fwd some elsewhere", op_embed_fwd, {0, 0}, false, {31, 20, 9, 3}},
     {"embed_bwd", op_embed_bwd, {0, -1}, false, {300, 150, 40}},
     {"embed_bwd frequent", op_embed_bwd, {2e-6, -1}, false, {300, 150, 7}},
     {"embed_bwd frequent", op_embed_bwd, {2e-6, -1}, false, {70, 300, 2}},
@@ -685,6 +548,11 @@ static const struct op_case {
     ATTN(false, 1, 129, 1, 1, 64, KERN_MASK_BIDIRECTIONAL, 1, 0),
     ATTN(false, 1, 260, 1, 1, 64, KERN_MASK_CAUSAL, 1, 0),
     ATTN(false, 1, 100, 1, 1, 128, KERN_MASK_BIDIRECTIONAL, 1, 0),
+    ATTN(false, 1, 1, 2, 1, 128, KERN_MASK_CAUSAL, 1, 0),
+    ATTN(false, 1, 64, 1, 1, 128, KERN_MASK_CAUSAL, 1, 8),
+    ATTN(false, 1, 70, 2, 1, 128, KERN_MASK_CAUSAL, 1, 5),
+    ATTN(false, 2, 150, 2, 1, 128, KERN_MASK_PREFIX, 1, 0),
+    ATTN(false, 1, 330, 1, 1, 128, KERN_MASK_CAUSAL, 1, 0),
     ATTN(false, 2, 63, 2, 1, 32, KERN_MASK_BIDIRECTIONAL, 1, 0),
     ATTN(false, 3, 140, 2, 2, 32, KERN_MASK_PREFIX, 2, 0),
     ATTN(false, 4, 33, 3, 3, 10, KERN_MASK_PREFIX, 1, 0),
@@ -692,6 +560,9 @@ static const struct op_case {
     ATTN(false, 1, 40, 1, 1, 256, KERN_MASK_CAUSAL, 1, 0),
     ATTN(false, 1, 1, 2, 1, 64, KERN_MASK_CAUSAL, 1, 0),
     ATTN(true, 2, 300, 4, 2, 128, KERN_MASK_CAUSAL, 1, 0),
+    ATTN(true, 2, 513, 8, 2, 128, KERN_MASK_PREFIX, 1, 8),
+    ATTN(true, 1, 1030, 2, 1, 128, KERN_MASK_CAUSAL, 1, 0),
+    ATTN(true, 1, 700, 2, 2, 128, KERN_MASK_BIDIRECTIONAL, 1, 0),
     ATTN(true, 2, 300, 4, 2, 96, KERN_MASK_CAUSAL, 1, 0),
     ATTN(true, 2, 513, 3, 1, 64, KERN_MASK_PREFIX, 1, 0),
 #define ATTN_ROPE(large, ...)                                                                      \
@@ -703,12 +574,24 @@ static const struct op_case {
     ATTN_ROPE(false, 3, 140, 2, 2, 32, KERN_MASK_PREFIX, 2, 0),
     ATTN_ROPE(false, 2, 131, 2, 1, 96, KERN_MASK_PREFIX, 1, 8),
     ATTN_ROPE(false, 1, 100, 1, 1, 128, KERN_MASK_BIDIRECTIONAL, 1, 0),
+    ATTN_ROPE(false, 1, 130, 4, 1, 128, KERN_MASK_CAUSAL, 1, 8),
+    ATTN_ROPE(true, 2, 513, 4, 2, 128, KERN_MASK_PREFIX, 1, 0),
     ATTN_ROPE(true, 2, 513, 3, 1, 64, KERN_MASK_PREFIX, 1, 0),
     {"attn_fwd, large scores",
      op_attn_fwd,
      {1e-4, 2e-2},
      false,
      {1, 129, 2, 1, 32, KERN_MASK_CAUSAL, 8, 0}},
+    {"attn_fwd, large scores",
+     op_attn_fwd,
+     {1e-4, 1e-2},
+     false,
+     {1, 150, 2, 1, 128, KERN_MASK_CAUSAL, 8, 0}},
+    {"attn_bwd, large scores",
+     op_attn_bwd,
+     {1e-4, 1e-2},
+     false,
+     {1, 150, 2, 1, 128, KERN_MASK_PREFIX, 4, 0}},
     {"head_loss", op_head, {1e-5, 1e-2}, false, {1, 3, 2, 0, 0, 4, 1}},
     {"head_loss", op_head, {1e-5, 1e-2}, false, {37, 33, 501, 0, 0, 16, 1}},
     {"head_loss", op_head, {1e-5, 1e-2}, false, {30, 16, 1003, 0, 0, 30, 1}},
@@ -723,6 +606,45 @@ static const struct op_case {
     {"head_loss frozen weight", op_head, {1e-5, 1e-2}, false, {50, 31, 100, 15, 1, 64, 1}},
     {"head_loss only loss", op_head, {1e-5, 1e-2}, false, {50, 31, 600, 15, 0, 11, 0}},
     {"head_loss", op_head, {3e-5, 1e-2}, true, {700, 64, 50257, 10, 0, 256, 1}}, // and 50,257
+    {"distill_loss", op_distill, {1e-5, 1e-2}, false, {1, 3, 2, 0, 0, 4, 1, 1}},
+    {"distill_loss, all named", op_distill, {1e-5, 1e-2}, false, {5, 4, 7, 0, 0, 4, 1, 7}},
+    {"distill_loss", op_distill, {1e-5, 1e-2}, false, {37, 33, 501, 20, 0, 16, 1, 5}},
+    {"distill_loss", op_distill, {1e-5, 1e-2}, false, {30, 16, 1003, 0, 0, 30, 1, 64}},
+    {"distill_loss kept", op_distill, {1e-5, 1e-2}, false, {5, 16, 9001, 20, 0, 5, 1, 33}},
+    {"distill_loss half kept", op_distill, {3e-5, 1e-2}, false, {3, 8, 60004, 0, 0, 2, 1, 63}},
+    {"distill_loss all ignored", op_distill, {1e-7, 1e-7}, false, {20, 8, 50, 100, 0, 7, 1, 3}},
+    {"distill_loss frozen weight", op_distill, {1e-5, 1e-2}, false, {50, 31, 100, 15, 1, 64, 1, 9}},
+    {"distill_loss only loss", op_distill, {1e-5, 1e-2}, false, {50, 31, 600, 15, 0, 11, 0, 16}},
+    {"distill_loss", op_distill, {3e-5, 1e-2}, true, {150, 64, 50257, 10, 0, 64, 1, 16}},
+    {"rtd_loss", op_rtd, {1e-5, 1e-2}, false, {1, 1, 0, 0, 1}},
+    {"rtd_loss", op_rtd, {1e-5, 1e-2}, false, {37, 33, 20, 0, 1}},
+    {"rtd_loss", op_rtd, {1e-5, 1e-2}, false, {1000, 132, 10, 0, 1}},
+    {"rtd_loss unaligned", op_rtd, {1e-5, 1e-2}, false, {67, 128, 10, 0, 1, 0, 0, 0, 1}},
+    {"rtd_loss, large scores", op_rtd, {1e-5, 1e-2}, false, {41, 300, 0, 0, 1, 30}},
+    {"rtd_loss all ignored", op_rtd, {1e-7, 1e-7}, false, {20, 8, 100, 0, 1}},
+    {"rtd_loss frozen weight", op_rtd, {1e-5, 1e-2}, false, {50, 31, 15, 1, 1}},
+    {"rtd_loss only loss", op_rtd, {1e-5, 1e-2}, false, {50, 64, 15, 0, 0}},
+    {"rtd_loss", op_rtd, {2e-5, 1e-2}, true, {32768, 768, 0, 0, 1}},
+    {"label_rows", op_labels, {1e-5, 1e-5}, false, {1, 1, 1, 1, 3, 1}},
+    {"label_rows", op_labels, {1e-5, 1e-5}, false, {9, 5, 67, 4, 3, 64}},
+    {"label_rows", op_labels, {1e-5, 1e-5}, false, {7, 33, 2501, 5, 3, 16}},
+    {"label_rows", op_labels, {1e-5, 1e-5}, false, {5, 16, 9001, 2, 3, 63}},
+    {"label_rows, nearly certain", op_labels, {1e-5, 1e-5}, false, {6, 8, 1003, 6, 40, 7}},
+    {"label_rows, many ties", op_labels, {1e-5, 1e-5}, false, {9, 3, 4099, 4, 0, 33}},
+    {"label_rows, few logits", op_labels, {1e-5, 1e-5}, false, {5, 1, 5000, 5, 0, 16}},
+    {"label_rows, few NaNs", op_labels, {1e-5, 1e-5}, false, {5, 4, 1000, 5, 0, 64, 99}},
+    {"label_rows, many NaNs", op_labels, {1e-5, 1e-5}, false, {4, 4, 2001, 3, 0, 64, 2}},
+    {"label_rows, all NaN", op_labels, {1e-5, 1e-5}, false, {2, 4, 2001, 2, 0, 5, 1}},
+    {"label_rows unaligned", op_labels, {1e-5, 1e-5}, false, {5, 16, 1003, 2, 3, 9, 0, 0, 1}},
+    {"label_rows", op_labels, {1e-5, 1e-5}, true, {100, 64, 50257, 64, 3, 16}},
+    {"sample_rows", op_sample, {1e-5, 1e-5}, false, {5, 1, 1, 5, 3}},
+    {"sample_rows", op_sample, {1e-5, 1e-5}, false, {20, 9, 67, 6, 3}},
+    {"sample_rows", op_sample, {1e-5, 1e-5}, false, {21, 16, 2501, 21, 3}},
+    {"sample_rows", op_sample, {1e-5, 1e-5}, false, {10, 16, 9002, 3, 2}},
+    {"sample_rows, nearly certain", op_sample, {1e-5, 1e-5}, false, {21, 8, 1003, 8, 100}},
+    {"sample_rows, many ties", op_sample, {1e-5, 1e-5}, false, {21, 2, 1500, 8, 0}},
+    {"sample_rows unaligned", op_sample, {1e-5, 1e-5}, false, {21, 16, 1003, 8, 3, 0, 0, 0, 1}},
+    {"sample_rows", op_sample, {1e-5, 1e-5}, true, {100, 64, 50257, 64, 3}},
     {"vocab", op_vocab, {1e-5, 1e-2}, false, {5, 1, 3, 1, 1}},
     {"vocab", op_vocab, {1e-5, 1e-2}, false, {37, 501, 1100, 400, 1}},
     {"vocab", op_vocab, {1e-5, 1e-2}, false, {9, 2000, 2500, 0, 1}},

@@ -1,9 +1,10 @@
 // What nebula plan says of a device (intra/cost_device.c, agent/profile_device.c) against the device, an emulated one: its memory against
-// what is allocated, on every mesh of up to 8 ranks and for the exchange of up to 4 owners; seconds, from rates that are measured here, against steps and exchanges that are made.
+// what is allocated, on every mesh of up to 8 ranks, for sides of rtd and distill, and for the exchange of up to 4 owners; seconds, from rates that are measured here, against steps and exchanges that are made.
 #include "agent/base/rng.h"
 #include "agent/planner.h"
 #include "agent/profile_clock.h"
 #include "inter/outer.h"
+#include "intra/distill.h"
 #include "intra/owners.h"
 #include "intra/trainer.h"
 
@@ -200,6 +201,98 @@ static void test_memory(void **state) {
         .mode = INTRA_TRAIN_LORA, .lora_rank = 8, .lora_alpha = 16, .lora_targets = 127};
     check_memory(&j);
 }
+
+// ---- memory of sides of rtd and distill
+
+static const struct side_case {
+    const char *what;
+    struct intra_cost_side side;
+    enum kern_mask mask;
+    bool scores; // a discriminator's model
+} sides[] = {
+    {"a generator",
+     {.head = INTRA_COST_HEAD_LOSS, .learns = true, .drawn = 20, .soft_k = 1},
+     KERN_MASK_BIDIRECTIONAL,
+     false},
+    {"a discriminator",
+     {.head = INTRA_COST_HEAD_SCORE, .learns = true},
+     KERN_MASK_BIDIRECTIONAL,
+     true},
+    {"a teacher that looks on",
+     {.head = INTRA_COST_HEAD_NONE, .labelled = 20, .soft_k = INTRA_SOFT_K_MAX},
+     KERN_MASK_PREFIX,
+     false},
+    {"a teacher that learns",
+     {.head = INTRA_COST_HEAD_LOSS, .learns = true, .labelled = 20, .soft_k = INTRA_SOFT_K_MAX},
+     KERN_MASK_PREFIX,
+     false},
+    {"a student",
+     {.head = INTRA_COST_HEAD_SOFT, .learns = true, .soft_k = INTRA_SOFT_K_MAX},
+     KERN_MASK_PREFIX,
+     false},
+};
+
+// As agent/rtd.c and agent/distill_side.c make them.
+static double side_allocated(const struct intra_cost_job *j, const struct intra_cost_side *side) {
+    struct intra_optim_config c = adamw();
+    struct intra_model *m = NULL;
+    struct intra_optim *o = NULL;
+    struct intra_device *d = NULL;
+    assert_int_equal(intra_model_create(&j->model, &j->trainable, 1, &m), NEB_OK);
+    if (side->learns)
+        assert_int_equal(intra_optim_create(&c, m, &o), NEB_OK);
+    assert_int_equal(intra_device_create(
+                         &(struct intra_device_config){.D = D,
+                                                       .type = j->type,
+                                                       .batch = j->batch,
+                                                       .seq_len = j->seq_len,
+                                                       .micros = side->learns ? j->micros : 1,
+                                                       .recompute = !side->learns || j->recompute,
+                                                       .soft_k = side->soft_k},
+                         m, o, &d),
+                     NEB_OK);
+    double bytes = (double)intra_device_bytes(d);
+    intra_device_destroy(&d);
+    intra_optim_destroy(&o);
+    intra_model_destroy(&m);
+    return bytes;
+}
+
+static void check_side(const struct intra_cost_job *given, const struct side_case *x) {
+    struct intra_cost_job j = *given;
+    struct intra_cost_side side = x->side;
+    struct intra_cost cost;
+    char what[96];
+    j.model.mask = x->mask;
+    j.model.head = x->scores ? INTRA_HEAD_RTD : INTRA_HEAD_LM;
+    side.tokens = side.targets = (double)j.batch * j.seq_len;
+    side.length = j.seq_len;
+    intra_cost_side_step(&j, &side, &rates, &cost);
+    snprintf(what, sizeof what, "memory of %s in %s%s", x->what,
+             j.type == KERN_BF16 ? "bf16" : "fp32", j.recompute ? ", recomputing" : "");
+    near(cost.device_bytes - cost.workspace_bytes, side_allocated(&j, &side), 0.01, what);
+}
+
+static void test_memory_of_sides(void **state) {
+    struct intra_model_config m = small, thin = small; // of the second most is what positions take
+    (void)state;
+    rates.device.count = 1;
+    rates.device.memory = (double)D->total_bytes;
+    thin.d_model = 32;
+    thin.head_dim = 8;
+    thin.d_ff = 64;
+    thin.vocab = 200;
+    for (int k = 0; k < 4; k++)
+        for (size_t i = 0; i < sizeof sides / sizeof *sides; i++) {
+            struct intra_cost_job j = job_of(&m, 1, 1, 1, 4, 2, (enum kern_type)(k % 2)),
+                                  t = job_of(&thin, 1, 1, 1, 16, 2, (enum kern_type)(k % 2));
+            j.recompute = t.recompute = k >= 2;
+            check_side(&j, &sides[i]);
+            check_side(&t, &sides[i]);
+        }
+}
+
+// ---- memory of an exchange
 
 static enum neb_status (*alloc)(struct kern_device *, size_t, void **);
 static double counted;
@@ -428,9 +521,8 @@ static void test_exchange_seconds(void **state) {
 int main(void) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_outer_memory),
-        cmocka_unit_test(test_seconds),
+        cmocka_unit_test(test_memory),           cmocka_unit_test(test_memory_of_sides),
+        cmocka_unit_test(test_outer_memory),     cmocka_unit_test(test_seconds),
         cmocka_unit_test(test_exchange_seconds),
     };
     return cmocka_run_group_tests(tests, open_device, close_device);

@@ -252,6 +252,13 @@ static void test_refusals(void **state) {
     c.seq_len = T + 1;
     assert_int_equal(intra_trainer_create(&c, K, &t), NEB_ERR_INVALID);
     assert_null(t);
+    c.seq_len = 1;
+    c.batch = KERN_SEQUENCES_MAX + 1;
+    assert_int_equal(intra_trainer_create(&c, K, &t), NEB_ERR_UNSUPPORTED);
+    c.seq_len = T;
+    c.batch = (2 * KERN_SEQUENCES_MAX + 2) / T + 1;
+    c.model.mask = KERN_MASK_PREFIX;
+    assert_int_equal(intra_trainer_create(&c, K, &t), NEB_ERR_UNSUPPORTED);
 }
 
 int main(void) {

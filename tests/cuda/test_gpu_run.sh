@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # tests/gpu/run on the emulated device, as far as that goes: a bundle's parts are the real programs, in small: the codecs' timing runs every
-# kernel it names, meshes of ranks train without MPI, NCCL's ranks pass the suite and notice one that stays away, and a cluster on the device
+# kernel it names, attention's both paths of head_dim 128, meshes of ranks train without MPI, NCCL's ranks pass the suite and notice one that stays away, and a cluster on the device
 # trains with one on processors.
 set -euo pipefail
 EMULATED=${EMULATED:?} EMULATED_NCCL=${EMULATED_NCCL:?}
@@ -15,19 +15,26 @@ cp "$BUILD/tests/gpu_check" "$T/bundle/gpu_check.real"
 cat >"$T/bundle/gpu_check" <<'SH'
 #!/bin/sh
 [ "$1" != codec ] || set -- codec 13
+[ "$1" != attn ] || { [ "$2" = 128 ] || exit 0; set -- attn 128 1 130; }
 [ "$1" != ops ] || set -- ops small "$2"
+[ "$1" != modes ] || set -- modes small
 [ "$1" != epilogues ] || exit 0 # hours here
+[ "$1" != heads ] || set -- heads 40 3000 32
 exec "$(dirname "$0")/gpu_check.real" "$@"
 SH
 printf '#!/bin/sh\necho "GPU 0: emulated"\n' >"$T/path/nvidia-smi"
 chmod +x "$T/bundle/gpu_check" "$T/path/nvidia-smi"
 cp "$SOURCE/tests/e2e/lib.sh" "$T/bundle/e2e.sh"
+cp "$SOURCE/tests/e2e/pairs.sh" "$T/bundle/"
 echo abcdef0-dirty >"$T/bundle/commit" # as --bundle leaves it
 # No EMU_NCCL_SHARED_DEVICE: as NCCL does, the emulated one refuses two ranks of one host on a device.
 export NEBULA_GPU_PATIENCE=3000 NEBULA_GPU_STEPS=10 NEBULA_GPU_MESH="steps=1 seq=3" PATH=$T/path:$PATH
 "$T/bundle/run" --part codec --into "$T/parts" >"$T/out" || { cat "$T/out"; exit 1; }
 (($(grep -cE '^\| [a-z0-9/ ]+ (en|de)code \| [0-9]+ \| [0-9.]+ \|$' "$T/out") == 13)) || { cat "$T/out"; echo "codecs are missing"; exit 1; }
 (($(grep -cE '^\| [a-z0-9/ ]+ encode, second pass \| [0-9]+ \| [0-9.]+ \|$' "$T/out") == 7)) || { cat "$T/out"; echo "an encoder's passes are missing"; exit 1; }
+# With all bits equal, both would have been one and the same path.
+"$T/bundle/run" --part attn --into "$T/parts" >"$T/out" || { cat "$T/out"; exit 1; }
+(($(grep -cE '^\| (as here|mma) \| 1 x 130, 16 heads of 128 \|( [0-9.]+ \|){4}( differs by [1-9][-.0-9e]* \|| +\|)$' "$T/out") == 2)) || { cat "$T/out"; echo "attention by other kernels"; exit 1; }
 # Kernels, in a process that loses the device on the way, as often as it starts: the cases behind have others.
 if EMU_LOSES=900 "$T/bundle/run" --part ops --into "$T/lost" >"$T/out" 2>"$T/err"; then cat "$T/out"; echo "nobody minds a lost device"; exit 1; fi
 grep -q '^Kernels against the reference: \*\*failed, exit status 1\*\*' "$T/out" || { cat "$T/out" "$T/err"; echo "another result"; exit 1; }
@@ -37,6 +44,7 @@ cases() { grep -E '^\| .* \| (ok|equal|\*\*[a-z]+\*\*) \|$' "$T/out" | grep -E '
 with=$(cases)
 "$T/bundle/run" --part ops --into "$T/parts" >"$T/out" || { cat "$T/out"; exit 1; }
 (($(cases) == with && with > 150)) || { cat "$T/out"; echo "$with cases with a device that was lost, $(cases) without"; exit 1; }
+grep -q '^| rtd_loss | [0-9.]* |$' "$T/out" || { cat "$T/out"; echo "nobody times rtd and distill"; exit 1; }
 "$T/bundle/run" --part mesh --into "$T/parts" >"$T/out" || { cat "$T/out"; exit 1; }
 for ranks in 2 4; do grep -q "^Training, $ranks ranks on one card: ok" "$T/out" || { cat "$T/out"; echo "no mesh of $ranks"; exit 1; }; done
 (($(grep -c 'largest difference of a loss' "$T/out") == 14)) || { cat "$T/out"; echo "meshes are missing"; exit 1; }
@@ -47,6 +55,10 @@ done
 (($(grep -c 'has not ended after 3000 ms' "$T/out") >= 2)) || { cat "$T/out"; echo "nobody says who stayed away"; exit 1; }
 "$T/bundle/run" --part clusters --into "$T/parts" >"$T/out" || { cat "$T/out"; exit 1; }
 grep -q '^Two clusters, one on the device: ok' "$T/out" || { cat "$T/out"; echo "no two clusters"; exit 1; }
+"$T/bundle/run" --part modes --into "$T/parts" >"$T/out" || { cat "$T/out"; exit 1; }
+(($(grep -cE '^\| [a-z].* \| [0-9]+ \| [0-9.]+ \| [0-9.]+ \| [0-9.]+ \|$' "$T/out") == 5)) || { cat "$T/out"; echo "a side is missing"; exit 1; }
+for mode in rtd distill; do grep -q "^Mode $mode, both sides on the device: ok" "$T/out" || { cat "$T/out"; echo "no mode $mode"; exit 1; }; done
+NEBULA_GPU_PLAN=small "$T/bundle/run" --part plan --into "$T/plan" >"$T/out" || grep -q '^| 124M | 0' "$T/out" || { cat "$T/out"; echo "nothing was planned, or measured"; exit 1; }
 # PyTorch has the call's time where one shape is asked for: a python3 that says what it was given.
 mkdir "$T/python"
 cat >"$T/python/python3" <<'SH'

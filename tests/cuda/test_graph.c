@@ -271,11 +271,100 @@ static void test_scratch(void **state) {
     K->release(D, q);
 }
 
+// The ops of the modes rtd and distill once in the plain way, then recorded: the same bits from the same beginning. All they have is in one
+// room: operands in floats, then what is written.
+enum { ROWS = 5, WIDTH = 8, WORDS = 40, NAMED = 3, GIVEN = 512, MADE = 768, ROOM = GIVEN + MADE };
+static void enqueue_heads(float *room) {
+    int32_t *labels = (int32_t *)(void *)room, *at = labels + 8, *names = at + 8;
+    float *u = room + 40, *one = u + 8, *table = one + 8, *given = table + WORDS * WIDTH,
+          *made = room + GIVEN;
+    double *totals = (double *)(void *)made; // (2)
+    struct kern_device_rtd rtd = {.n = ROWS,
+                                  .d = WIDTH,
+                                  .x = given,
+                                  .w = table,
+                                  .b = one,
+                                  .labels = labels,
+                                  .grad_scale = one,
+                                  .learn = true,
+                                  .dx = made + 8,
+                                  .dw = made + 48,
+                                  .db = made + 56,
+                                  .scores = made + 64,
+                                  .losses = made + 72,
+                                  .total = totals};
+    struct kern_device_head head = {.n = ROWS,
+                                    .d = WIDTH,
+                                    .V = WORDS,
+                                    .x = given,
+                                    .w = table,
+                                    .targets = labels,
+                                    .grad_scale = one,
+                                    .learn = true,
+                                    .dx = made + 80,
+                                    .dw = made + 128,
+                                    .logits = made + 512,
+                                    .rows = 2,
+                                    .losses = made + 120,
+                                    .total = totals + 1};
+    struct kern_device_soft soft = {.k = NAMED,
+                                    .lambda = 0.5f,
+                                    .temperature = 2,
+                                    .ids = names,
+                                    .logp = made + 720,
+                                    .tail = made + 744};
+    struct kern_device_rows rows = {.n = ROWS,
+                                    .d = WIDTH,
+                                    .V = WORDS,
+                                    .x = given,
+                                    .at = at,
+                                    .w = table,
+                                    .gathered = made + 600,
+                                    .logits = made + 624,
+                                    .block = 2};
+    K->label_rows(D, KERN_F32, &rows, NAMED, 2, names, made + 720, made + 744);
+    K->sample_rows(D, KERN_F32, &rows, u, (int32_t *)(void *)(made + 752));
+    K->distill_loss(D, KERN_F32, &head, &soft);
+    K->rtd_loss(D, KERN_F32, &rtd);
+}
+static void test_heads(void **state) {
+    static float begin[ROOM], once[ROOM], again[ROOM];
+    void *p;
+    (void)state;
+    assert_int_equal(K->alloc(D, sizeof begin, &p), NEB_OK);
+    for (int i = 0; i < GIVEN; i++)
+        begin[i] = (float)(i * 37 % 101) / 101;
+    for (int i = 0; i < ROWS; i++) {
+        const int32_t label = i % 2, at = ROWS - 1 - i;
+        memcpy(&begin[i], &label, sizeof label);
+        memcpy(&begin[8 + i], &at, sizeof at);
+    }
+    K->upload(D, p, begin, sizeof begin);
+    enqueue_heads(p);
+    K->download(D, once, p, sizeof once);
+    assert_int_equal(K->finish(D), NEB_OK);
+    assert_memory_not_equal(begin, once, sizeof once);
+    K->upload(D, p, begin, sizeof begin);
+    K->record(D);
+    enqueue_heads(p);
+    struct kern_graph *g = end();
+    K->download(D, again, p, sizeof again);
+    assert_int_equal(K->finish(D), NEB_OK);
+    assert_memory_equal(begin, again, sizeof again);
+    K->replay(D, g);
+    K->download(D, again, p, sizeof again);
+    assert_int_equal(K->finish(D), NEB_OK);
+    assert_memory_equal(once, again, sizeof once);
+    K->forget(D, &g);
+    K->release(D, p);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_replay),   cmocka_unit_test(test_stale),
         cmocka_unit_test(test_marks),    cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_failures), cmocka_unit_test(test_scratch),
+        cmocka_unit_test(test_heads),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # nebula plan for clusters with devices, emulated ones in place of CUDA's: it measures them and says so, its seconds a step are those of a run,
-# profiles carry a device's rates to a machine that has none, and memory, ranks and links of devices count.
+# profiles carry a device's rates to a machine that has none, memory, ranks and links of devices count, and so they do for sides of rtd and distill.
 . "$(dirname "$0")/../e2e/lib.sh"
 export XDG_CACHE_HOME=$T/cache
 cp -r "$BUILD/rates" "$T/cache" # of its processors, measured once, by the test e2e_rates
@@ -135,4 +135,53 @@ jq 'del(.device.bf16.rows)' "$T/here.json" >"$T/bad.json"
 rc=0
 timeout 100 "$nebula" plan "$T/both.yaml" --site "alpha=$T/bad.json" >"$T/bad.txt" 2>&1 || rc=$?
 [[ $rc == 2 ]] && has 'rows is missing' <"$T/bad.txt" || fail "a profile without a rate: exit status $rc, $(cat "$T/bad.txt")"
+
+# Modes rtd and distill: each side on what its cluster has.
+cat >"$T/rtd.yaml" <<YAML
+job: rtd
+mode: rtd
+steps: 60
+model: {vocab: 4000, n_layers: 4, d_model: 64, n_heads: 4, d_ff: 128}
+data: {corpus: $T/nowhere, seq_len: 64, batch: 4, accumulate: 2}
+optim: {lr: 0.003}
+rtd: {generator: {n_layers: 1, d_model: 32, n_heads: 2, d_ff: 64}}
+clusters:
+  - {name: alpha, role: generator, device: cuda}
+  - {name: beta, role: discriminator, device: cpu}
+YAML
+sed -e 's/mode: rtd/mode: distill/; s/job: rtd/job: distill/; s/^rtd:.*/distill: {k: 8, teacher: {init: '"${T//\//\\/}"'\/nowhere.ckpt, n_layers: 8}}/' -e 's/role: generator/role: teacher/; s/role: discriminator, device: cpu/role: student, device: cuda, precision: fp32/' "$T/rtd.yaml" >"$T/distill.yaml"
+side() { plan "$T/$1.yaml" --site "alpha=$T/here.json" --site "beta=$T/here.json" --json "${@:2}" >"$T/$1.json"; }
+side rtd
+jq -e '.written.clusters | (.[0] | .rates_of == "emulated" and .device_reckoned and .precision == "bf16" and .device_bytes > 1e6 and .optim_bytes > 0 and .outer_bytes == 0 and .fits)
+    and (.[1] | .rates_of == "processors" and .precision == "fp32" and .precision_reckoned and .device_bytes == 0)' "$T/rtd.json" >/dev/null || fail "rtd: $(jq .written.clusters "$T/rtd.json")"
+plan "$T/rtd.yaml" --site "alpha=$T/here.json" --site "beta=$T/here.json" >"$T/rtd.txt"
+[[ $(grep -c '^  alpha generates on emulated in bf16: step' "$T/rtd.txt") -ge 1 ]] && has 'device memory of a rank .*: parameters (in both types) and gradients .*, activations and labels .*, workspace' <"$T/rtd.txt" ||
+    fail "rtd: $(cat "$T/rtd.txt")"
+side distill # a teacher that looks on has no gradients and no moments, whichever is deeper
+jq -e '.written.clusters | (.[0] | .rates_of == "emulated" and .precision == "bf16" and (.learns | not) and .optim_bytes == 0 and .update_s == 0 and .device_bytes > 1e6)
+    and (.[1] | .rates_of == "emulated" and .precision == "fp32" and .optim_bytes > 0 and .device_bytes > 1e6)' "$T/distill.json" >/dev/null || fail "distill: $(jq .written.clusters "$T/distill.json")"
+sed 's/init: [^,]*, n_layers: 8/learn: true, n_layers: 8/' "$T/distill.yaml" >"$T/learns.yaml"
+side learns
+jq -e --slurpfile looks "$T/distill.json" '.written.clusters[0] | .params_bytes > 1.5 * $looks[0].written.clusters[0].params_bytes and .acts_bytes > 2 * $looks[0].written.clusters[0].acts_bytes
+    and .step_s > $looks[0].written.clusters[0].step_s' "$T/learns.json" >/dev/null || fail "a teacher that learns: $(jq .written.clusters[0] "$T/learns.json" "$T/distill.json")"
+# Between the two there is a device on which the one fits and the other does not.
+jq --slurpfile a "$T/distill.json" --slurpfile b "$T/learns.json" '.device.memory = ([$a, $b | .[0].written.clusters[0].device_bytes] | add) / 2 / 0.94' "$T/here.json" >"$T/between.json"
+plan "$T/distill.yaml" --site "alpha=$T/between.json" --site "beta=$T/here.json" >/dev/null
+refuse 'the job does not fit' plan "$T/learns.yaml" --site "alpha=$T/between.json" --site "beta=$T/here.json"
+has 'DOES NOT FIT' <"$T/refused.json" || fail "who does not fit is not named: $(cat "$T/refused.json")"
+# Roles go by devices: the larger model to the faster one; of which nothing is known, nobody knows who should have which.
+jq '.device |= (.op_s /= 1000 | (.bf16, .fp32) |= walk(if type == "number" then . * 1000 else . end))' "$T/here.json" >"$T/fast.json"
+plan "$T/rtd.yaml" --site "alpha=$T/fast.json" --site "beta=$T/here.json" --json >"$T/roles.json"
+jq -e '.proposed.roles == {alpha: "discriminator", beta: "generator"} and .proposed.clusters[0].rates_of == "emulated"' "$T/roles.json" >/dev/null || fail "roles: $(jq .proposed "$T/roles.json")"
+sed 's/role: [a-z]*/role: auto/' "$T/rtd.yaml" >"$T/cast.yaml"
+plan "$T/cast.yaml" --site "alpha=$T/fast.json" --site "beta=$T/here.json" --json >"$T/cast.json"
+jq -e '.written.clusters[0].role == "discriminator"' "$T/cast.json" >/dev/null || fail "role: auto: $(jq .written "$T/cast.json")"
+jq '.device = null' "$T/here.json" >"$T/without.json"
+refuse "clusters.role: auto cannot be decided, as nothing is known of cluster alpha's devices" plan "$T/cast.yaml" --site "alpha=$T/without.json"
+plan "$T/rtd.yaml" --site "alpha=$T/without.json" >"$T/none.txt"
+[[ $(grep -c 'device: cuda IS NOT RECKONED WITH' "$T/none.txt") == 2 ]] || fail "nothing is said of a generator's device: $(cat "$T/none.txt")"
+# The reference of both modes, one process, is on processors.
+sed 's/device: cuda/device: auto/' "$T/rtd.yaml" >"$T/whole.yaml"
+plan "$T/whole.yaml" --set sync.scheme=synchronous --site "alpha=$T/here.json" --json >"$T/whole.json"
+jq -e 'all(.written.clusters[]; .rates_of == "processors")' "$T/whole.json" >/dev/null || fail "synchronous: $(jq .written.clusters "$T/whole.json")"
 echo "plan: devices are reckoned with"

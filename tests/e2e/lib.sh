@@ -39,6 +39,15 @@ end_now() {
 pace() { export NEBULA_FAULT=worker.step:+$1; } # MS
 # Steps of a job that cost little: for tests that need many, and not what they learn.
 light() { sed -i 's/seq_len: 64, batch: 4/seq_len: 32, batch: 1/' "$1"; } # FILE
+# A command fails so, and leaves nothing at $T/no, where it would write.
+refuses() { # STATUS TEXT command…
+    local status=$1 text=$2 rc=0
+    shift 2
+    timeout 60 "$nebula" "$@" >"$T/refused.log" 2>&1 || rc=$?
+    [[ $rc == "$status" ]] || fail "$*: status $rc, expected $status: $(cat "$T/refused.log")"
+    grep -qF -- "$text" "$T/refused.log" || fail "$*: no '$text': $(cat "$T/refused.log")"
+    [[ ! -e $T/no && ! -e $T/no.nebula-building && ! -e $T/no.nebula-building.lock ]] || fail "$*: left something behind"
+}
 skip() { echo "cannot run here: $*"; exit 77; }
 within() { # SECONDS COMMAND...: it succeeds before they are over
     local end=$((SECONDS + $1 + 1)) # a second may have begun long ago

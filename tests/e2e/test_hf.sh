@@ -84,42 +84,34 @@ rc=0
 [[ $rc == 2 ]] && has 'a model.rope_theta of 5000, and the job has 10000' "$T/check.log" || fail "a model of other positions: $rc, $(cat "$T/check.log")"
 "$nebula" check "$T/job.yaml" --set "init_from=$T/turned/checkpoint" --set model.rope_theta=10000 >"$T/check.log" 2>&1 || fail "written down: $(cat "$T/check.log")"
 
-refused() { # STATUS TEXT command…: fails so, and leaves nothing
-    local status=$1 text=$2 rc=0
-    shift 2
-    timeout 60 "$nebula" "$@" >"$T/refused.log" 2>&1 || rc=$?
-    [[ $rc == "$status" ]] || fail "$*: status $rc, expected $status: $(cat "$T/refused.log")"
-    grep -qF -- "$text" "$T/refused.log" || fail "$*: no '$text': $(cat "$T/refused.log")"
-    [[ ! -e $T/no && ! -e $T/no.nebula-building && ! -e $T/no.nebula-building.lock ]] || fail "$*: left something behind"
-}
-refused 2 "Usage" import "$T/hf"
-refused 2 "--dtype" export "$T/back" "$T/no" --dtype fp8
-refused 1 "already there" import "$T/hf" --out "$T/back"
-refused 1 "already there" export "$T/back" "$T/hf"
-refused 1 "there is no config.json" import "$T/text" --out "$T/no"
-refused 1 "there is no $T/bare/tokenizer.model: name the model's vocabulary" generate "$T/bare" --prompt x
-refused 1 "merged into the model (--merge-lora), or alone as a PEFT folder (--adapter)" export "$T/lora/checkpoint" "$T/no"
-refused 1 "no LoRA adapters" export "$T/back" "$T/no" --adapter
+refuses 2 "Usage" import "$T/hf"
+refuses 2 "--dtype" export "$T/back" "$T/no" --dtype fp8
+refuses 1 "already there" import "$T/hf" --out "$T/back"
+refuses 1 "already there" export "$T/back" "$T/hf"
+refuses 1 "there is no config.json" import "$T/text" --out "$T/no"
+refuses 1 "there is no $T/bare/tokenizer.model: name the model's vocabulary" generate "$T/bare" --prompt x
+refuses 1 "merged into the model (--merge-lora), or alone as a PEFT folder (--adapter)" export "$T/lora/checkpoint" "$T/no"
+refuses 1 "no LoRA adapters" export "$T/back" "$T/no" --adapter
 sed -i 's/"rms_norm_eps": 1e-5/"rms_norm_eps": 1e-6/' "$T/merged/config.json"
-refused 1 "rms_norm_eps is 1e-06" export "$T/back" "$T/no" --like "$T/merged"
+refuses 1 "rms_norm_eps is 1e-06" export "$T/back" "$T/no" --like "$T/merged"
 sed "s|^model: .*|model: {init: $T/back, n_layers: 4}|" "$T/job.yaml" >"$T/other.yaml"
-refused 2 "model.n_layers is 4, that of model.init" check "$T/other.yaml"
+refuses 2 "model.n_layers is 4, that of model.init" check "$T/other.yaml"
 sed "s|^model: .*|model: {init: $T/back, tied: false}|" "$T/job.yaml" >"$T/untied.yaml"
-refused 2 "model.tied is 0, that of model.init ($T/back) is 1" check "$T/untied.yaml"
-refused 2 "model.rope_theta is 500000, that of model.init" check "$T/next.yaml" --set model.rope_theta=5e5
+refuses 2 "model.tied is 0, that of model.init ($T/back) is 1" check "$T/untied.yaml"
+refuses 2 "model.rope_theta is 500000, that of model.init" check "$T/next.yaml" --set model.rope_theta=5e5
 timeout 60 "$nebula" check "$T/next.yaml" --set model.rope_theta=10000 --set model.tied=true >"$T/check.log" 2>&1 || fail "the same form: $(cat "$T/check.log")"
 cp -r "$T/hf" "$T/chat"
 truncate -s -1 "$T/hf/model-00002-of-00003.safetensors"
-refused 1 "model-00002-of-00003.safetensors" import "$T/hf" --out "$T/no"
+refuses 1 "model-00002-of-00003.safetensors" import "$T/hf" --out "$T/no"
 for k in 1 3 5; do
-    NEBULA_FAULT=fs.write:$k refused 1 "cannot write" import "$T/merged" --out "$T/no"
-    NEBULA_FAULT=fs.fsync:$k refused 1 "cannot sync" export "$T/back" "$T/no" --shard-size 100K
+    NEBULA_FAULT=fs.write:$k refuses 1 "cannot write" import "$T/merged" --out "$T/no"
+    NEBULA_FAULT=fs.fsync:$k refuses 1 "cannot sync" export "$T/back" "$T/no" --shard-size 100K
 done
 "$nebula" export "$T/next/checkpoint" "$T/next-hf" >/dev/null 2>&1 || fail "export of the second run"
-refused 1 "is a Hugging Face folder" eval "$T/merged" --corpus "$T/corpus"
+refuses 1 "is a Hugging Face folder" eval "$T/merged" --corpus "$T/corpus"
 make_corpus_again() { sed 's/size: 512/size: 500/' "$T/spec.yaml" >"$T/spec2.yaml" && "$nebula" data build "$T/spec2.yaml" --out "$T/corpus2"; }
 make_corpus_again >/dev/null 2>&1 || fail "second corpus"
-refused 1 "another tokenizer.model" export "$T/back" "$T/no" --like "$T/next-hf" --tokenizer "$T/corpus2/tokenizer.model"
+refuses 1 "another tokenizer.model" export "$T/back" "$T/no" --like "$T/next-hf" --tokenizer "$T/corpus2/tokenizer.model"
 
 # What lies beside the weights and changes what transformers makes of the folder: tokens that its tokenizer.model does not have,
 # an adapter; and a vocabulary that is none.
@@ -137,13 +129,13 @@ mkdir "$T/chat/additional_chat_templates" && echo '{{ x }}' >"$T/chat/additional
 "$nebula" import "$T/chat" --out "$T/talk" >/dev/null 2>&1 && "$nebula" export "$T/talk" "$T/talk-hf" >/dev/null 2>&1 || fail "a folder with chat templates"
 diff -r "$T/chat/additional_chat_templates" "$T/talk-hf/additional_chat_templates" >&2 || fail "chat templates were lost"
 cp "$T/adapter/"* "$T/chat/"
-refused 1 "transformers would add the adapter" import "$T/chat" --out "$T/no"
+refuses 1 "transformers would add the adapter" import "$T/chat" --out "$T/no"
 "$nebula" import "$T/chat" --adapter "$T/chat" --out "$T/chat-lora" >/dev/null 2>&1 || fail "import with the adapter beside the weights"
 cmp "$T/chat-lora/model.ckpt" "$T/lora-back/model.ckpt" || fail "the adapter beside the weights is another one"
-refused 1 "no model: import the model that it is for, with --adapter $T/adapter" import "$T/adapter" --out "$T/no"
+refuses 1 "no model: import the model that it is for, with --adapter $T/adapter" import "$T/adapter" --out "$T/no"
 rm "$T/chat/"adapter_*
 printf 'version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n' >"$T/chat/tokenizer.model"
-refused 1 "$T/chat/tokenizer.model is no SentencePiece vocabulary" import "$T/chat" --out "$T/no"
+refuses 1 "$T/chat/tokenizer.model is no SentencePiece vocabulary" import "$T/chat" --out "$T/no"
 
 # A model that is lost: what is no number is null, or an error that says so, and never a fault of the corpus.
 gain() { # BYTES: as fp32, all of the last norm's
@@ -159,8 +151,8 @@ gain '\x00\x24\x74\x49' # 1e6: finite losses, but no perplexity
 "$nebula" eval "$T/lost-back" --corpus "$T/corpus" --windows 2 --json >"$T/lost.json" || fail "eval of a bad model"
 jq -s -e 'length == 3 and all(.[]; .loss > 710 and .perplexity == null)' "$T/lost.json" >/dev/null || fail "losses beyond exp: $(cat "$T/lost.json")"
 gain '\x99\x76\x96\x7e' # 1e38
-refused 1 "the loss on gpl is not a finite number: the model has diverged" eval "$T/lost-back" --corpus "$T/corpus" --windows 2
-refused 1 '"ok":false' eval "$T/lost-back" --corpus "$T/corpus" --windows 2 --json
+refuses 1 "the loss on gpl is not a finite number: the model has diverged" eval "$T/lost-back" --corpus "$T/corpus" --windows 2
+refuses 1 '"ok":false' eval "$T/lost-back" --corpus "$T/corpus" --windows 2 --json
 
 # Killed in the middle: nothing under its name, and the next one is not in the way of it.
 if (NEBULA_FAULT=fs.write:5:kill timeout 60 "$nebula" import "$T/next-hf" --out "$T/killed") >/dev/null 2>&1; then fail "was not killed"; fi
@@ -198,5 +190,5 @@ exec 8>&-
 rm -r "$T/no"
 
 printf 'X' | dd of="$T/back/model.ckpt" bs=1 seek=100000 conv=notrunc status=none
-refused 1 "digest does not match; use an older one" export "$T/back" "$T/no"
+refuses 1 "digest does not match; use an older one" export "$T/back" "$T/no"
 echo "folders go out and come back with the same losses"

@@ -49,36 +49,28 @@ vocabulary "$T/merged"
 "$nebula" export "$T/run/checkpoint" "$T/like" --merge-lora --like "$T/bpe" >"$T/export.log" 2>&1 || fail "export --like: $(cat "$T/export.log")"
 vocabulary "$T/like"
 
-refused() { # STATUS TEXT command…: fails so, and leaves nothing
-    local status=$1 text=$2 rc=0
-    shift 2
-    timeout 60 "$nebula" "$@" >"$T/refused.log" 2>&1 || rc=$?
-    [[ $rc == "$status" ]] || fail "$*: status $rc, expected $status: $(cat "$T/refused.log")"
-    grep -qF -- "$text" "$T/refused.log" || fail "$*: no '$text': $(cat "$T/refused.log")"
-    [[ ! -e $T/no && ! -e $T/no.nebula-building ]] || fail "$*: left something behind"
-}
 # Ids of another vocabulary, or other ends of documents, are other text.
 cp -r "$T/bpe" "$T/other"
 sed -i 's/<|endoftext|>/<|im_start|>/' "$T/other/tokenizer_config.json"
 sed "s|^vocabulary:.*|tokenizer: $T/other|" "$T/spec.yaml" >"$T/other.yaml"
 build "$T/other.yaml" "$T/unlike" || fail "data build: $(cat "$T/data.log")"
 sed "s|{name: beta,|{name: beta, corpus: $T/unlike,|" "$T/lora.yaml" >"$T/unlike.yaml"
-refused 2 "build them with the same tokenizer" check "$T/unlike.yaml" "${lora[@]}"
+refuses 2 "build them with the same tokenizer" check "$T/unlike.yaml" "${lora[@]}"
 "$nebula" check "$T/lora.yaml" "${lora[@]}" --set "data.corpus=$T/unlike" >"$T/check.log" 2>&1 || fail "check: $(cat "$T/check.log")"
 grep -qF "build it with tokenizer: $T/ckpt/tokenizer.json" "$T/check.log" || fail "another vocabulary than the model's, and no word of it: $(cat "$T/check.log")"
 sed 's/"a":65/"a":64,"~~":65/; s/"`":64,//' "$T/bpe/tokenizer.json" >"$T/other/tokenizer.json"
-refused 1 "has another tokenizer.json than $T/run/checkpoint/tokenizer.json" export "$T/run/checkpoint" "$T/no" --merge-lora --like "$T/other"
+refuses 1 "has another tokenizer.json than $T/run/checkpoint/tokenizer.json" export "$T/run/checkpoint" "$T/no" --merge-lora --like "$T/other"
 
 rm "$T/other/tokenizer_config.json" && cp "$T/bpe/tokenizer.json" "$T/other/"
-refused 1 "has no EOS piece, which ends every document; name one as eos_token" data build "$T/other.yaml" --out "$T/no"
+refuses 1 "has no EOS piece, which ends every document; name one as eos_token" data build "$T/other.yaml" --out "$T/no"
 truncate -s -9 "$T/other/tokenizer.json"
-refused 1 "$T/other/tokenizer.json cannot be used (see above)" import "$T/other" --out "$T/no"
-refused 1 "$T/other/tokenizer.json:1:" data build "$T/other.yaml" --out "$T/no"
+refuses 1 "$T/other/tokenizer.json cannot be used (see above)" import "$T/other" --out "$T/no"
+refuses 1 "$T/other/tokenizer.json:1:" data build "$T/other.yaml" --out "$T/no"
 jq '.model.byte_fallback = true' "$T/bpe/tokenizer.json" >"$T/other/tokenizer.json"
-refused 1 "model.byte_fallback is 'true'" data build "$T/other.yaml" --out "$T/no"
+refuses 1 "model.byte_fallback is 'true'" data build "$T/other.yaml" --out "$T/no"
 "$nebula" import "$T/other" --out "$T/weights" >"$T/import.log" 2>&1 || fail "the weights alone: $(cat "$T/import.log")"
 grep -q "byte_fallback is 'true'" "$T/import.log" && grep -q "the weights are imported, but text must be tokenised elsewhere" "$T/import.log" || fail "no warning: $(cat "$T/import.log")"
 [[ ! -e $T/weights/tokenizer.json ]] || fail "a vocabulary that is not known lies where a known one would"
-refused 1 "a tokenizer.model or a tokenizer.json (--tokenizer)" generate "$T/weights" --prompt x
+refuses 1 "a tokenizer.model or a tokenizer.json (--tokenizer)" generate "$T/weights" --prompt x
 [[ $("$nebula" generate "$T/weights" --tokenizer "$T/ckpt" --prompt x --tokens 2) == x* ]] || fail "generate with a folder's vocabulary"
 echo "a folder with a byte-level tokenizer.json is trained on its own tokens"

@@ -89,13 +89,15 @@ static void keep(struct talk *t, const struct neb_buf *b) {
 
 static struct agent_rtd_side *rtd_side(const struct talk *t, enum agent_role role) {
     struct agent_rtd_side *s = NULL;
-    NEB_ASSERT(agent_rtd_create(&t->job, role, corpus, K, &s) == NEB_OK);
+    struct intra_place at = {.K = K};
+    NEB_ASSERT(agent_rtd_create(&t->job, role, corpus, &at, &s) == NEB_OK);
     return s;
 }
 
 static struct agent_distill_side *distill_side(const struct talk *t, enum agent_role role) {
     struct agent_distill_side *s = NULL;
-    NEB_ASSERT(agent_distill_create(&t->job, role, 0, corpus, K, &s) == NEB_OK);
+    struct intra_place at = {.K = K};
+    NEB_ASSERT(agent_distill_create(&t->job, role, 0, corpus, &at, &s) == NEB_OK);
     return s;
 }
 

@@ -1,4 +1,5 @@
-// gpu_check ops [small] [FROM] | train | graphs | epilogues | codec [LOG2] | speed SHAPE [BATCH [STEPS]] | nccl RANKS | device
+// gpu_check ops [small] [FROM] | train | graphs | epilogues | heads [ROWS [VOCAB [WIDTH]]] | attn [HEAD_DIM [B T]] | codec [LOG2]
+//     | modes [small] | speed SHAPE [BATCH [STEPS]] | nccl RANKS | device
 // Exit status: 0 all well, 1 something is wrong, 3 the device is lost to this process and ops goes on in another one with the case
 // that the last line names (next=FROM), 77 there is no GPU here (the reason is printed).
 #include "tests/cuda/device_matrix.h"
@@ -44,15 +45,21 @@ static int run(struct kern_device *D, int argc, char **argv) {
         return gpu_graphs(D);
     if (!strcmp(what, "epilogues"))
         return gpu_epilogues(D);
+    if (!strcmp(what, "heads"))
+        return gpu_heads(D, argc > 2 ? atoi(argv[2]) : 4096, number ? number : 50304,
+                         steps ? steps : 768);
+    if (!strcmp(what, "attn"))
+        return gpu_attn(D, argc > 2 ? atoi(argv[2]) : 0, number, steps);
     if (!strcmp(what, "codec"))
         return gpu_codec(D, (size_t)1 << (argc > 2 ? atoi(argv[2]) : 28));
+    if (!strcmp(what, "modes"))
+        return gpu_modes(D, argc > 2 && !strcmp(argv[2], "small"));
     if (!strcmp(what, "speed") && argc > 2)
         return gpu_speed(D, argv[2], number, steps ? steps : 20);
-    fprintf(
-        stderr,
-        "gpu_check: ops [small] [FROM], train, graphs, epilogues, codec [LOG2], speed SHAPE [BATCH "
-        "[STEPS]], nccl RANKS, "
-        "device\n");
+    fprintf(stderr,
+            "gpu_check: ops [small] [FROM], train, graphs, epilogues, heads [ROWS [VOCAB "
+            "[WIDTH]]], attn [HEAD_DIM [B T]], codec [LOG2], modes [small], speed SHAPE [BATCH "
+            "[STEPS]], nccl RANKS, device\n");
     return 1;
 }
 

@@ -65,7 +65,7 @@ printf '#!/bin/sh\necho "GPU 0: none"\n' >"$T/path/nvidia-smi"
 cat >"$T/path/python3" <<'SH'
 #!/bin/sh
 [ -z "$NO_TORCH" ] || exit 1
-[ "$1" = -c ] || grep "^| torch .* $2 " "$FIGURES" # torch_peer.py SHAPE
+[ "$1" = -c ] || [ "$2" = attn ] || grep "^| torch .* $2 " "$FIGURES" # torch_peer.py SHAPE
 SH
 # A tool that never ends, and does not listen.
 printf '#!/bin/bash\ntrap "" TERM\n[[ $2 != racecheck ]] || sleep 60\n' >"$T/path/compute-sanitizer"
@@ -80,6 +80,7 @@ ops) [ -z "$OPS_FAIL" ] || exit 3
     exit "${OPS_STATUS:-0}" ;;
 codec) grep -E 'code( \||, )' "$FIGURES" ;;
 speed) grep "^| $2 " "$FIGURES" ;;
+attn) exit "${ATTN_STATUS:-0}" ;;
 nccl) echo "no NCCL"; exit 1 ;;
 esac
 SH
@@ -111,6 +112,11 @@ says '^| PyTorch, torch.compile, 124m | not here |'
 says '^| tokens/s, 350m | 160000 | PyTorch was not measured | \*\*MISSED\*\* |'
 says '^| Goals | \*\*missed\*\* |'
 NO_TORCH=1 run 0 "$T/good" --part torch --into "$T/torch"
+NO_TORCH=1 run 0 "$T/good" --part attn --into "$T/attn"
+says '^Attention, head_dim 64: ok'
+says '^Attention, PyTorch: not here'
+ATTN_STATUS=1 run 1 "$T/good" --part attn --into "$T/attn"
+says '^Attention, head_dim 128: \*\*failed, exit status 1\*\*'
 OPS_FAIL=1 run 1 "$T/good" --quick
 says '^| Kernels against the reference | \*\*failed, exit status 3\*\* |'
 run 0 "$T/good" --quick
@@ -159,6 +165,7 @@ says '^NCCL, a rank stays away, 2x1x1: \*\*failed, exit status 1\*\*'
 
 # Two clusters end with the same parameters, one of them on the device.
 cp "$here/../e2e/lib.sh" "$T/bundle/e2e.sh"
+cp "$here/../e2e/pairs.sh" "$T/bundle/"
 cat >"$T/bundle/nebula" <<'SH'
 #!/bin/sh
 [ "$1" = pretrain ] || exit 0
@@ -173,6 +180,27 @@ DEVICE="cuda (a card, bf16)" DIGEST=ab13 run 1 "$T/good" --part clusters --into 
 says '^digests differ'
 DEVICE="cpu (y)" DIGEST=ab12 run 1 "$T/good" --part clusters --into "$T/clusters"
 says '^other devices'
+# The sides of rtd and distill learn there, both; and a plan is right within a factor of two.
+cat >"$T/bundle/nebula" <<'SH'
+#!/bin/sh
+say() { printf '{"clusters": [{"device": "%s",\n"steps": 40, "train_s": %s, "loss_first": 2.5, "loss_last": 2.25}, {"device": "cuda (y)", "loss_first": 2.5,\n"loss_last": %s}]}\n' "$DEVICE" "${TOOK:-1}" "$LAST"; }
+case $1 in
+plan) grep -q 'name: alpha, device: cuda' "$2" && [ "$(grep -c name: "$2")" = 1 ] || exit 1
+    [ "$5" = --json ] || { echo "a step of 0.02 s"; exit; }
+    printf '{"machines": [{"step": 7}], "written": {"clusters": [{"step_s": 0.02}]}}\n' ;;
+data) while [ "$1" != --out ]; do shift; done; mkdir "$2"; echo '{"sources": [{"test": ["x"]}]}' >"$2/corpus.json" ;;
+pretrain | distill) while [ "$1" != --out ]; do shift; done; mkdir "$2"; say >"$2/summary.json" ;;
+esac
+SH
+DEVICE="cuda (x)" LAST=2.0e-1 run 0 "$T/good" --part modes --into "$T/modes"
+for mode in rtd distill; do says "^Mode $mode, both sides on the device: ok"; done
+DEVICE="cuda (x)" LAST=2.6 run 1 "$T/good" --part modes --into "$T/modes"
+says '^a loss has not fallen'
+DEVICE="cpu (x)" LAST=2 run 1 "$T/good" --part modes --into "$T/modes"
+says '^other devices'
+run 0 "$T/good" --part plan --into "$T/plan"
+says '^| 124M | 0.0200 | 0.0250 | 1.25 |'
+for took in 0.3 2; do TOOK=$took run 1 "$T/good" --part plan --into "$T/plan"; done
 rm "$T/bundle/e2e.sh" "$T/bundle/conform_comm"
 
 # Every mesh of a list is judged, not the last one alone: here only one of them learns something else.
@@ -202,7 +230,7 @@ rm "$T/bundle/mesh_train" "$T/bundle/nebula" "$T/bundle/libnebula_nccl.so"
 
 # Parts, in several calls, joined afterwards: the same report; what is missing, was cut off or failed shows. A call leaves one file.
 parts=$T/parts
-for part in ops train graphs codec nccl speed torch mesh clusters; do run 0 "$T/good" --part $part --into "$parts"; done
+for part in ops train graphs attn codec nccl speed torch mesh clusters modes plan; do run 0 "$T/good" --part $part --into "$parts"; done
 run 1 "$T/good" --report "$parts"
 says '^| sanitizers | \*\*not run\*\* |'
 run 0 "$T/good" --part sanitizers:memcheck --part sanitizers:synccheck --part sanitizers:initcheck --into "$parts"
@@ -219,7 +247,7 @@ cp "$T/out" "$T/report"
 run 0 "$T/good" --report "$parts" --to "$T/written"
 [[ ! -s $T/out ]] && cmp "$T/report" "$T/written" || { echo "FAILED: not the same report in a file"; exit 1; }
 run 0 "$T/good" --part ops --part train --part graphs --part codec --part speed --part torch --into "$T/one"
-run 0 "$T/good" --part nccl --part clusters --part mesh --into "$T/two"
+run 0 "$T/good" --part attn --part nccl --part clusters --part modes --part plan --part mesh --into "$T/two"
 run 0 "$T/good" --part sanitizers --into "$T/three"
 (($(find "$T/one" "$T/two" "$T/three" -type f | wc -l) == 3)) || { echo "FAILED: not a file a call"; find "$T/one" "$T/two" "$T/three"; exit 1; }
 chmod -R a-w "$T/one" "$T/two" # where calls are made, what comes back is read-only

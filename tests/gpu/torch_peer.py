@@ -2,9 +2,10 @@
 bf16 autocast over fp32 parameters, torch.compile, scaled_dot_product_attention, fused AdamW, norm clipping.
 Tokens come from the same law as gpu_check's (gpu_zipf): rank r as often as 1 / r.
 
-    torch_peer.py [SHAPE...]      124m, 350m
+    torch_peer.py [SHAPE...]         124m, 350m
+    torch_peer.py attn [HEAD_DIM...] attention alone at the shapes of gpu_check's attn (128, 64), by each of its backends
 
-Prints one Markdown line a model; the median of 20 steps after warming up."""
+Prints one Markdown line a model, the median of 20 steps after warming up; of attention one a shape and backend, the fastest of 20."""
 import math
 import statistics
 import sys
@@ -101,7 +102,46 @@ def speed(name, layers, d, heads, ff, batch):
           flush=True)
 
 
+def fastest_ms(run):
+    best = math.inf
+    for i in range(23):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        run()
+        end.record()
+        end.synchronize()
+        best = min(best, begin.elapsed_time(end))
+    return best
+
+
+def attention(backend, batch, seq, head_dim):
+    heads = 2048 // head_dim
+    q, k, v, g = (torch.randn((batch, seq, heads, head_dim), device="cuda", dtype=torch.bfloat16).transpose(1, 2)
+                  for _ in range(4))
+    for x in (q, k, v):
+        x.requires_grad_()
+    name = backend.name.lower().removesuffix("_attention")
+    what = f"| torch {torch.__version__} {name} | {batch} x {seq}, {heads} heads of {head_dim} |"
+    try:
+        with nn.attention.sdpa_kernel(backend):
+            out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            forward = fastest_ms(lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True))
+            backward = fastest_ms(lambda: torch.autograd.grad(out, (q, k, v), g, retain_graph=True))
+    except RuntimeError as e:
+        print(f"{what} | | | | {str(e).splitlines()[0][:80]} |", flush=True)
+        return
+    tflop = 2e-12 * batch * heads * head_dim * seq * seq
+    print(f"{what} {forward:.3f} | {tflop / forward * 1e3:.0f} | {backward:.3f} | {2.5 * tflop / backward * 1e3:.0f} | |",
+          flush=True)
+
+
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["attn"]:
+        for head_dim in map(int, sys.argv[2:] or ("128", "64")):
+            for batch, seq in ((4, 4096), (32, 1024)):
+                for backend in (nn.attention.SDPBackend.CUDNN_ATTENTION, nn.attention.SDPBackend.FLASH_ATTENTION):
+                    attention(backend, batch, seq, head_dim)
+        sys.exit()
     torch.set_float32_matmul_precision("high")
     for shape in sys.argv[1:] or SHAPES:
         speed(shape, *SHAPES[shape])

@@ -1,4 +1,4 @@
-// What the tests of costs share: a small model, machines of round numbers, and how near is near.
+// What the tests of costs share: a small model, machines and devices of round numbers, and how near is near.
 #ifndef COST_FIXTURE_H
 #define COST_FIXTURE_H
 #include "intra/cost.h"
@@ -39,6 +39,29 @@ static inline struct intra_rates even_host(double products) {
         r.gemm[i] = products;
     for (int i = 0; i < INTRA_COST_HEADS; i++)
         r.attn_fwd[i] = r.attn_bwd[i] = products;
+    return r;
+}
+
+// The same of eight devices; in bf16 they are four times as fast.
+static inline struct intra_device_rates even_device(double products) {
+    struct intra_device_rates r = {.count = 8,
+                                   .memory = 1e9,
+                                   .op_s = 1e-15,
+                                   .wait_s = 1e-15,
+                                   .up = 1e12,
+                                   .down = 1e12,
+                                   .link = 1e9,
+                                   .link_s = 1e-9};
+    for (int t = 0; t < 2; t++) {
+        struct intra_type_rates *of = &r.of[t];
+        of->rows = of->logits = of->update = 1e15;
+        for (int i = 0; i < INTRA_COST_TOKENS; i++) {
+            for (int k = 0; k < INTRA_COST_SIDES; k++)
+                of->gemm[i][k] = t ? 4 * products : products;
+            for (int k = 0; k < INTRA_COST_HEADS; k++)
+                of->attn_fwd[i][k] = of->attn_bwd[i][k] = t ? 4 * products : products;
+        }
+    }
     return r;
 }
 

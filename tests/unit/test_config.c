@@ -196,35 +196,133 @@ static void test_complaints(void **state) {
     neb_log_set_sink(NULL, NULL);
 }
 
-// Modes rtd and distill train on processors: a key that asks for a device is refused where it stands, and by whoever takes the job.
+// A job of mode rtd or distill whose last cluster says `keys`; more: further sections.
+static void role_job(char *text, size_t cap, const char *mode, const char *more, const char *keys) {
+    bool rtd = !strcmp(mode, "rtd");
+    snprintf(text, cap,
+             "job: roles\nsteps: 300\nmode: %s\n"
+             "model: {vocab: 512, n_layers: 4, d_model: 128, n_heads: 4, d_ff: 384}\n"
+             "data: {corpus: /tmp/corpus, seq_len: 128, batch: 4}\noptim: {lr: 2e-3}\n%s"
+             "clusters:\n  - {name: paris, role: %s}\n  - {name: rome, role: %s,\n     %s}\n",
+             mode, more, rtd ? "generator" : "student", rtd ? "discriminator" : "teacher", keys);
+}
+
+static const char teacher_learns[] = "distill: {teacher: {learn: true}}\n",
+                  one_process[] = "sync: {scheme: synchronous}\n",
+                  taught_at_once[] =
+                      "distill: {teacher: {learn: true}}\nsync: {scheme: synchronous}\n";
+
+// Sides of rtd and distill train wherever a replica does, on one rank.
 static void test_places(void **state) {
     (void)state;
-    static const char *const modes[] = {"rtd", "distill"};
-    static const struct {
-        const char *key, *value, *allowed;
-    } keys[] = {{"device", "cuda", "auto, cpu"},
-                {"outer_state", "device", "auto, host"},
-                {"cuda_graphs", "on", "auto, off"}};
+    static const char *const modes[] = {"rtd", "distill"},
+                             *const keys[] = {"device: cuda",
+                                              "device: auto, profile: /tmp/rome.json",
+                                              "device: cpu, precision: bf16",
+                                              "device: cuda, precision: bf16, cuda_graphs: on",
+                                              "precision: fp32, cuda_graphs: off",
+                                              "device: cuda, outer_state: host",
+                                              "device: cuda, mesh: {dp: 1, pp: 1, tp: 1}"};
     struct agent_job j;
+    char text[2048];
     neb_log_set_sink(capture, NULL);
     for (size_t m = 0; m < 2; m++)
         for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++) {
-            char text[2048], expect[256];
-            snprintf(text, sizeof text, "mode: %s\n%.*s\n  - {name: rome,\n     %s: %s}\n",
-                     modes[m], (int)sizeof good - 2, good, keys[k].key, keys[k].value);
-            snprintf(expect, sizeof expect,
-                     "dir/job.yaml:11: clusters.%s: cluster rome: \"%s\", but mode %s trains on "
-                     "processors; allowed: %s",
-                     keys[k].key, keys[k].value, modes[m], keys[k].allowed);
-            assert_int_equal(parse(text, &j), NEB_ERR_INVALID);
-            assert_string_equal(message, expect);
-            assert_int_equal(parse(text + strlen("mode: \n") + strlen(modes[m]), &j), NEB_OK);
+            const char *more = m ? teacher_learns : "";
+            message[0] = '\0';
+            role_job(text, sizeof text, modes[m], more, keys[k]);
+            if (parse(text, &j) != NEB_OK)
+                fail_msg("%s, %s: %s", modes[m], keys[k], message);
+            assert_true(agent_job_takes_devices(&j));
             json_t *spec = agent_job_to_json(&j);
-            json_object_set_new(spec, "mode", json_string(modes[m]));
-            assert_int_equal(agent_job_from_json(spec, &j), NEB_ERR_INVALID);
-            assert_non_null(strstr(message, keys[k].allowed));
+            assert_int_equal(agent_job_from_json(spec, &j), NEB_OK);
             json_decref(spec);
         }
+    // Both sides in one process are on processors, which `auto` leaves to them.
+    for (size_t m = 0; m < 2; m++) {
+        role_job(text, sizeof text, modes[m], m ? taught_at_once : one_process,
+                 "device: auto, precision: bf16, cuda_graphs: auto");
+        assert_int_equal(parse(text, &j), NEB_OK);
+        assert_false(agent_job_takes_devices(&j));
+    }
+    // Students that are one model may have the exchange's state there.
+    role_job(text, sizeof text, "distill", "distill: {federate: true}\n",
+             "device: cuda, outer_state: device");
+    memcpy(strstr(text, "role: teacher"), "role: student", strlen("role: student"));
+    assert_int_equal(parse(text, &j), NEB_OK);
+    neb_log_set_sink(NULL, NULL);
+}
+
+// What they cannot have is refused where it stands, and by whoever takes the job.
+static void test_places_refused(void **state) {
+    (void)state;
+    static const struct {
+        const char *mode, *more, *keys, *key, *expect;
+    } cases[] = {
+        {"rtd", "", "mesh: {dp: 2}", "mesh",
+         "cluster rome: mode rtd trains on one rank a cluster; remove it"},
+        {"rtd", "", "device: cuda, mesh: {dp: 3}", "mesh", // which does not divide the step
+         "cluster rome: mode rtd trains on one rank a cluster; remove it"},
+        {"rtd", "", "mesh: auto", "mesh",
+         "cluster rome: mode rtd trains on one rank a cluster; remove it"},
+        {"distill", teacher_learns, "device: cuda, mesh: {tp: 2}", "mesh",
+         "cluster rome: mode distill trains on one rank a cluster; remove it"},
+        {"distill", teacher_learns, "mesh: auto, launcher: mpirun, ranks: 4", "mesh",
+         "cluster rome: mode distill trains on one rank a cluster; remove it"},
+        {"rtd", "", "outer_state: device", "outer_state",
+         "cluster rome: \"device\", but mode rtd merges no updates; allowed: auto, host"},
+        {"distill", teacher_learns, "outer_state: device", "outer_state",
+         "cluster rome: \"device\", but only students with distill.federate merge updates; "
+         "allowed: auto, host"},
+        {"distill", "distill: {federate: true, teacher: {learn: true}}\n", "outer_state: device",
+         "outer_state",
+         "cluster rome: \"device\", but only students with distill.federate merge updates; "
+         "allowed: auto, host"},
+        {"rtd", one_process, "device: cuda", "device",
+         "cluster rome: \"cuda\", but mode rtd with sync.scheme: synchronous trains on "
+         "processors; allowed: auto, cpu"},
+        {"rtd", one_process, "cuda_graphs: on", "cuda_graphs",
+         "cluster rome: \"on\", but mode rtd with sync.scheme: synchronous trains on "
+         "processors; allowed: auto, off"},
+        {"distill", taught_at_once, "device: cuda", "device",
+         "cluster rome: \"cuda\", but mode distill with sync.scheme: synchronous trains on "
+         "processors; allowed: auto, cpu"},
+        {"distill", taught_at_once, "outer_state: device", "outer_state",
+         "cluster rome: \"device\", but mode distill with sync.scheme: synchronous trains on "
+         "processors; allowed: auto, host"},
+        // all logits are that reference's alone
+        {"distill", "distill: {k: 0, teacher: {learn: true}}\n", "device: cuda", NULL,
+         "dir/job.yaml:7: distill.k: 0: all logits need sync.scheme: synchronous; else 1..64"},
+        {"rtd", "", "device: cpu, cuda_graphs: on", NULL,
+         "clusters.cuda_graphs: cluster rome: on needs device: cuda; remove it, or set off"},
+    };
+    struct agent_job j;
+    neb_log_set_sink(capture, NULL);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char text[2048], key[64] = "";
+        role_job(text, sizeof text, cases[i].mode, cases[i].more, cases[i].keys);
+        if (cases[i].key)
+            snprintf(key, sizeof key, ": clusters.%s: ", cases[i].key);
+        message[0] = '\0';
+        assert_int_equal(parse(text, &j), NEB_ERR_INVALID);
+        if (!strstr(message, key) || !strstr(message, cases[i].expect))
+            fail_msg("%s, %s: \"%s\", not \"%s\"", cases[i].mode, cases[i].keys, message,
+                     cases[i].expect);
+        if (!cases[i].key || !strcmp(cases[i].key, "mesh") || strstr(cases[i].more, "federate"))
+            continue; // wrong without the key, too
+        // The line of the key, as the cluster may be long; a job that travels has none.
+        assert_true(!strncmp(message, "dir/job.yaml:", 13));
+        json_t *spec = NULL;
+        role_job(text, sizeof text, cases[i].mode, cases[i].more, "threads: 1");
+        assert_int_equal(parse(text, &j), NEB_OK);
+        spec = agent_job_to_json(&j);
+        const char *value = strstr(cases[i].keys, ": ") + 2;
+        json_object_set_new(json_array_get(json_object_get(spec, "clusters"), 1), cases[i].key,
+                            json_string(value));
+        assert_int_equal(agent_job_from_json(spec, &j), NEB_ERR_INVALID);
+        assert_non_null(strstr(message, cases[i].expect));
+        json_decref(spec);
+    }
     neb_log_set_sink(NULL, NULL);
 }
 
@@ -512,13 +610,19 @@ static void test_auto(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_good),    cmocka_unit_test(test_complaints),
-        cmocka_unit_test(test_auto),    cmocka_unit_test(test_private_has_enough),
-        cmocka_unit_test(test_places),  cmocka_unit_test(test_differs),
-        cmocka_unit_test(test_set),     cmocka_unit_test(test_json_round_trip),
-        cmocka_unit_test(test_sources), cmocka_unit_test(test_bounds_travel),
-        cmocka_unit_test(test_home),    cmocka_unit_test(test_early_interval),
-        cmocka_unit_test(test_names)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_good),
+                                       cmocka_unit_test(test_complaints),
+                                       cmocka_unit_test(test_auto),
+                                       cmocka_unit_test(test_private_has_enough),
+                                       cmocka_unit_test(test_places),
+                                       cmocka_unit_test(test_places_refused),
+                                       cmocka_unit_test(test_differs),
+                                       cmocka_unit_test(test_set),
+                                       cmocka_unit_test(test_json_round_trip),
+                                       cmocka_unit_test(test_sources),
+                                       cmocka_unit_test(test_bounds_travel),
+                                       cmocka_unit_test(test_home),
+                                       cmocka_unit_test(test_early_interval),
+                                       cmocka_unit_test(test_names)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,27 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Everything but products costs next to nothing; bf16 is four times as fast as fp32.
 static struct intra_rates even_rates(void) {
     struct intra_rates r = even_host(1e9);
-    r.device = (struct intra_device_rates){.count = 8,
-                                           .memory = 1e9,
-                                           .op_s = 1e-15,
-                                           .wait_s = 1e-15,
-                                           .up = 1e12,
-                                           .down = 1e12,
-                                           .link = 1e9,
-                                           .link_s = 1e-9};
-    for (int t = 0; t < 2; t++) {
-        struct intra_type_rates *of = &r.device.of[t];
-        of->rows = of->logits = of->update = 1e15;
-        for (int i = 0; i < INTRA_COST_TOKENS; i++) {
-            for (int k = 0; k < INTRA_COST_SIDES; k++)
-                of->gemm[i][k] = t ? 4e9 : 1e9;
-            for (int k = 0; k < INTRA_COST_HEADS; k++)
-                of->attn_fwd[i][k] = of->attn_bwd[i][k] = t ? 4e9 : 1e9;
-        }
-    }
+    r.device = even_device(1e9);
     return r;
 }
 

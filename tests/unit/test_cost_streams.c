@@ -1,7 +1,8 @@
-// Plans of modes rtd and distill: what a side's step costs against a model's that is made and a mesh-less step's; what a stream
-// carries, bound by bound; who is cast as what; bytes of labels.
+// Plans of modes rtd and distill: what a side's step costs against a model's that is made and a mesh-less step's, on processors and on a
+// device (whose memory cuda_cost_device compares with what is made); what a stream carries, bound by bound; who is cast as what; bytes of labels.
 #include "agent/label_bytes.h"
 #include "agent/planner_streams.h"
+#include "inter/outer.h"
 #include "tests/unit/cost_fixture.h"
 
 #include <string.h>
@@ -46,6 +47,93 @@ static void test_sides(void **state) {
     near(side.params_bytes, 4.0 * (double)m->n_params, 0.05, "parameters");
     intra_acts_destroy(&a);
     intra_model_destroy(&m);
+}
+
+// On a device: its rates, its memory, and a loss over the positions with a target where these are few.
+static void test_sides_on_device(void **state) {
+    (void)state;
+    struct intra_rates r = even_rates(1);
+    r.device = even_device(2e9);
+    struct intra_cost_job j = mesh_job(1, 1, 1, 4, 3);
+    struct intra_cost_side all = {
+        .tokens = 128, .length = 32, .targets = 128, .head = INTRA_COST_HEAD_LOSS, .learns = true};
+    struct intra_cost whole, side, less, host;
+    j.device = true;
+    intra_cost_step(&j, &r, &whole);
+    intra_cost_side_step(&j, &all, &r, &side);
+    near(side.flops, whole.flops, 1e-9, "all positions count: an ordinary step");
+    near(side.step_s, whole.step_s, 1e-6, "as long as an ordinary step");
+    near(side.device_bytes, whole.device_bytes, 1e-9, "device memory of an ordinary step");
+    near(side.host_bytes, whole.host_bytes, 1e-9, "and the host's");
+    struct intra_cost_side few = all;
+    few.targets = 100; // gathering these does not pay
+    intra_cost_side_step(&j, &few, &r, &less);
+    near(less.flops, side.flops, 1e-9, "whoever counts");
+    few.targets = 20;
+    intra_cost_side_step(&j, &few, &r, &less);
+    near(side.flops - less.flops, 3 * 108 * 6.0 * 512 * 64, 1e-9, "positions without a target");
+    // Draws: a product, the loss's rate in fp32, and the host waits.
+    few.drawn = 20;
+    few.soft_k = 1;
+    r.device.of[KERN_F32].logits = 1e6; // what counts, also in bf16
+    r.device.wait_s = 0.25;
+    j.type = KERN_BF16;
+    intra_cost_side_step(&j, &few, &r, &side);
+    near(side.flops - less.flops, 3 * 20 * 2.0 * 512 * 64, 1e-9, "draws");
+    few.drawn = few.soft_k = 0;
+    intra_cost_side_step(&j, &few, &r, &less);
+    near(side.step_s - less.step_s, 3 * (20 * (512 / 1e6 + 2.0 * 512 * 64 / 8e9) + 0.25), 1e-6,
+         "draws take so long");
+    near(side.device_bytes - less.device_bytes, 5 * 512 + 2 * 512 + 16384, 1e-9, "room for draws");
+    r.device = even_device(2e9);
+    // bf16 is the device's: four times as fast, and the parameters are there in both types.
+    j.type = KERN_BF16;
+    intra_cost_side_step(&j, &all, &r, &less);
+    near(less.compute_s, whole.compute_s / 4, 1e-3, "in bf16");
+    assert_true(less.params_bytes > 1.2 * whole.params_bytes);
+    near(less.host_bytes, whole.host_bytes, 1e-9, "the host has no bf16");
+    j.share = 0.5;
+    intra_cost_side_step(&j, &all, &r, &side);
+    near(side.compute_s, 2 * less.compute_s, 1e-3, "half of a device");
+    j.share = 1;
+    // A discriminator has a score a position, and no product with the vocabulary.
+    struct intra_cost_side scores = all;
+    scores.head = INTRA_COST_HEAD_SCORE;
+    intra_cost_side_step(&j, &scores, &r, &side);
+    near(less.flops - side.flops, 3 * 128 * 6.0 * 512 * 64, 1e-9, "no logits");
+    near(side.device_bytes - less.device_bytes, 512 - 131072.0, 1e-9, "scores, and no logits");
+    // A frozen teacher: no gradients, no moments, one block's memory, whatever recompute says; labels there and on the host.
+    struct intra_cost_side looks = {.tokens = 128,
+                                    .length = 32,
+                                    .targets = 60,
+                                    .head = INTRA_COST_HEAD_NONE,
+                                    .labelled = 60,
+                                    .soft_k = 64};
+    intra_cost_side_step(&j, &looks, &r, &side);
+    double params = (double)intra_cost_count(&model, &j.trainable).all;
+    assert_true(side.update_s == 0 && side.optim_bytes == 0 && side.copy_bytes == 0);
+    near(side.params_bytes, 6 * params, 0.02, "parameters in both types");
+    near(side.flops, 3 * (less.flops / 9 + 60 * 2.0 * 512 * 64 - 128 * 2.0 * 512 * 64), 0.1,
+         "forward, and labels' products");
+    j.recompute = true;
+    intra_cost_side_step(&j, &looks, &r, &host);
+    assert_true(host.step_s == side.step_s && host.device_bytes == side.device_bytes);
+    j.recompute = false;
+    double labels = 128 * (64 * 8 + 5 * 4);
+    struct intra_cost_side blind = looks;
+    blind.labelled = blind.soft_k = 0;
+    intra_cost_side_step(&j, &blind, &r, &host);
+    near(side.acts_bytes - host.acts_bytes, labels, 1e-9, "labels");
+    near(side.host_bytes - host.host_bytes, 128 * 1024, 1e-9, "labels on the host");
+    near(host.acts_bytes,
+         16384 + 512 + 32768 + 16384 + 4096 + 32768 + 16384 + 512 + 81920 + 40960 // a block
+             + 32768 + 2816                                // its input; the batch
+             + 16384 + 32768 + 16384 + 512 + 512 + 131072, // ends and logits
+         1e-9, "passes");
+    struct intra_cost_job deep = j; // which memory of passes knows nothing of
+    deep.model.n_layers *= 2;
+    intra_cost_side_step(&deep, &blind, &r, &whole);
+    near(whole.acts_bytes, host.acts_bytes, 1e-9, "twice as deep");
 }
 
 static void test_flow(void **state) {
@@ -157,6 +245,104 @@ static void test_cast(void **state) {
     assert_true(!agent_planner_cast(&j, &text, sites, all, roles));
 }
 
+// Who is on a device, in which type; memory and roles go by it.
+static void test_devices(void **state) {
+    (void)state;
+    static struct agent_job j; // large
+    static struct agent_site sites[3];
+    const struct agent_planner_text text = {
+        .vocab = 512, .tokens = 100, .length = 25, .targets = 50, .id_bytes = 1, .known = true};
+    const struct agent_wan link = {100e6, 0.02, 0};
+    bool all[3] = {true, true, true};
+    enum agent_role roles[3];
+    struct agent_planner_streams x;
+    for (int i = 0; i < 3; i++) {
+        sites[i] = (struct agent_site){.profile = {.rates = even_rates(1)}, .share = 1};
+        for (int k = 0; k < AGENT_PROFILE_CODECS; k++)
+            sites[i].profile.codecs[k] = (struct inter_wan_codec){
+                "int4", 4, 0.1, 1, false, {{1e9, 1e9, 1e9}, {2e9, 2e9, 2e9}}};
+    }
+    sites[0].profile.rates.device = sites[2].profile.rates.device = even_device(1e10);
+    // auto takes what is there, in bf16; cuda of which nothing is known is reckoned as processors.
+    j = job_of(AGENT_MODE_RTD, 2);
+    j.clusters[1].device = AGENT_DEVICE_CUDA;
+    assert_int_equal(agent_planner_streams(&j, &text, sites, &link, &x), NEB_OK);
+    assert_true(x.sides[0].job.device && x.sides[0].job.type == KERN_BF16 && x.sides[0].fits &&
+                !x.sides[0].no_device && x.sides[0].cost.device_bytes > 0);
+    assert_true(!x.sides[1].job.device && x.sides[1].no_device &&
+                x.sides[1].cost.device_bytes == 0);
+    assert_int_equal(agent_planner_roles_known(&j, sites), NEB_ERR_LIMIT);
+    j.clusters[1].device = AGENT_DEVICE_AUTO;
+    assert_int_equal(agent_planner_roles_known(&j, sites), NEB_OK);
+    double quick = x.sides[0].cost.step_s;
+    j.clusters[0].precision = AGENT_PRECISION_FP32;
+    assert_int_equal(agent_planner_streams(&j, &text, sites, &link, &x), NEB_OK);
+    assert_true(x.sides[0].job.type == KERN_F32 && x.sides[0].cost.step_s > 2 * quick);
+    j.clusters[0].device = AGENT_DEVICE_CPU;
+    assert_int_equal(agent_planner_streams(&j, &text, sites, &link, &x), NEB_OK);
+    assert_true(!x.sides[0].job.device && x.sides[0].cost.step_s > 20 * quick);
+    // Both sides in one process: on processors, whatever is there.
+    j.clusters[0].device = AGENT_DEVICE_AUTO;
+    j.sync.scheme = AGENT_SCHEME_SYNCHRONOUS;
+    assert_int_equal(agent_planner_streams(&j, &text, sites, &link, &x), NEB_OK);
+    assert_true(!x.sides[0].job.device && !x.sides[0].no_device);
+    // The larger model goes to the device: the discriminator; the deep teacher.
+    j = job_of(AGENT_MODE_RTD, 2);
+    assert_true(agent_planner_cast(&j, &text, sites, all, roles));
+    assert_true(roles[0] == AGENT_ROLE_DISCRIMINATOR && roles[1] == AGENT_ROLE_GENERATOR);
+    j.clusters[0].device = AGENT_DEVICE_CPU; // but not where it may not use it
+    sites[1].profile.rates = even_rates(1.5);
+    assert_true(agent_planner_cast(&j, &text, sites, all, roles));
+    assert_true(roles[1] == AGENT_ROLE_DISCRIMINATOR);
+    sites[1].profile.rates = even_rates(1);
+    j = job_of(AGENT_MODE_DISTILL, 3);
+    j.distill.k = 8;
+    sites[2].device_share = 0.1; // which many share
+    assert_true(agent_planner_cast(&j, &text, sites, all, roles));
+    assert_int_equal(roles[0], AGENT_ROLE_TEACHER);
+    sites[2].device_share = 1;
+    sites[0].profile.rates.device.count = 0;
+    assert_true(agent_planner_cast(&j, &text, sites, all, roles));
+    assert_int_equal(roles[2], AGENT_ROLE_TEACHER);
+    sites[0].profile.rates.device.count = 1;
+    // A teacher that only looks fits where one that learns does not.
+    assert_int_equal(agent_planner_streams(&j, &text, sites, &link, &x), NEB_OK);
+    double learns = x.sides[0].cost.device_bytes, optim = x.sides[0].cost.optim_bytes;
+    assert_true(x.sides[0].fits && optim > 0);
+    sites[0].profile.rates.device.memory = (learns - optim / 2) / 0.94;
+    assert_int_equal(agent_planner_streams(&j, &text, sites, &link, &x), NEB_OK);
+    assert_false(x.sides[0].fits);
+    j.distill.learn = false;
+    assert_int_equal(agent_planner_streams(&j, &text, sites, &link, &x), NEB_OK);
+    assert_true(x.sides[0].fits && x.sides[0].job.frozen && x.sides[0].cost.optim_bytes == 0);
+    j.distill.learn = true;
+    sites[0].profile.rates.device.memory = 1e9;
+    // Students that are one model have the exchange's state there, if it leaves room beside it.
+    for (int i = 0; i < 3; i++)
+        j.clusters[i].role = i == 2 ? AGENT_ROLE_TEACHER : AGENT_ROLE_STUDENT;
+    j.distill.federate = true;
+    j.sync.interval = 10;
+    j.sync.fragments = j.sync.early_interval = 1;
+    j.sync.overlap = 2;
+    snprintf(j.sync.codec, sizeof j.sync.codec, "int4");
+    assert_int_equal(agent_planner_streams(&j, &text, sites, &link, &x), NEB_OK);
+    assert_true(x.rounds.n == 2 && x.sides[0].job.outer_device && x.sides[0].cost.outer_bytes > 0 &&
+                x.sides[0].cost.gather_s == 0);
+    assert_true(!x.sides[1].job.outer_device && x.sides[1].cost.outer_bytes == 0 &&
+                x.sides[1].cost.exchange_bytes > 0);
+    assert_true(!x.sides[2].job.outer_device && x.sides[2].cost.outer_bytes == 0); // teaches
+    double both = x.sides[0].cost.device_bytes;
+    sites[0].profile.rates.device.memory = (both + INTER_OUTER_SPARE_BYTES / 2) / 0.94;
+    assert_int_equal(agent_planner_streams(&j, &text, sites, &link, &x), NEB_OK);
+    assert_true(x.sides[0].fits && !x.sides[0].job.outer_device && x.sides[0].cost.gather_s > 0);
+    j.clusters[0].outer_state = AGENT_OUTER_DEVICE;
+    assert_int_equal(agent_planner_streams(&j, &text, sites, &link, &x), NEB_OK);
+    assert_true(x.sides[0].fits && x.sides[0].job.outer_device);
+    j.clusters[0].outer_state = AGENT_OUTER_HOST;
+    assert_int_equal(agent_planner_streams(&j, &text, sites, &link, &x), NEB_OK);
+    assert_true(x.sides[0].fits && !x.sides[0].job.outer_device);
+}
+
 // A teacher's time is its students'; those that do not keep step have a pace each.
 static void test_students(void **state) {
     (void)state;
@@ -194,9 +380,10 @@ static void test_students(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_sides), cmocka_unit_test(test_flow),
-                                       cmocka_unit_test(test_label_bytes),
-                                       cmocka_unit_test(test_cast),
-                                       cmocka_unit_test(test_students)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sides),       cmocka_unit_test(test_flow),
+        cmocka_unit_test(test_label_bytes), cmocka_unit_test(test_sides_on_device),
+        cmocka_unit_test(test_devices),     cmocka_unit_test(test_cast),
+        cmocka_unit_test(test_students)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -227,20 +227,10 @@ static void hear(void *user, enum neb_log_level level, const char *text) {
         snprintf(said + strlen(said), sizeof said - strlen(said), "%s\n", text);
 }
 
-// No link is known between two of them.
-static struct intra_device_rates even_device(int count) {
-    struct intra_device_rates r = {
-        .count = count, .memory = 1e9, .op_s = 1e-9, .wait_s = 1e-9, .up = 1e12, .down = 1e12};
-    for (int t = 0; t < 2; t++) {
-        struct intra_type_rates *of = &r.of[t];
-        of->rows = of->logits = of->update = 1e12;
-        for (int i = 0; i < INTRA_COST_TOKENS; i++) {
-            for (int k = 0; k < INTRA_COST_SIDES; k++)
-                of->gemm[i][k] = 1e12;
-            for (int k = 0; k < INTRA_COST_HEADS; k++)
-                of->attn_fwd[i][k] = of->attn_bwd[i][k] = 1e12;
-        }
-    }
+static struct intra_device_rates unlinked_devices(int count) {
+    struct intra_device_rates r = even_device(1e12);
+    r.count = count;
+    r.link = r.link_s = 0;
     return r;
 }
 
@@ -273,7 +263,7 @@ static enum neb_status judge(const char *batch, const char *sync, const char *pa
     s->assumed = assumed;
     s->profile.rates.link = link;
     s->profile.rates.memory = memory;
-    s->profile.rates.device = devices ? even_device(devices) : (struct intra_device_rates){0};
+    s->profile.rates.device = devices ? unlinked_devices(devices) : (struct intra_device_rates){0};
     said[0] = 0;
     neb_log_set_sink(hear, NULL);
     enum neb_status st =
@@ -362,7 +352,7 @@ static void deal(int cards, const char *visible, uint32_t free, const char *cons
         n += snprintf(text + n, sizeof text - (size_t)n, "  - {name: c%d%s}\n", i, keys[i]);
         judged_sites[i] = (struct agent_site){.share = 1};
         judged_sites[i].profile.rates = even_host(1e12);
-        judged_sites[i].profile.rates.device = even_device(cards);
+        judged_sites[i].profile.rates.device = unlinked_devices(cards);
         judged_sites[i].profile.rates.device.link = 1e12;
     }
     memset(&judged, 0, sizeof judged);

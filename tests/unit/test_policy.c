@@ -510,10 +510,36 @@ static void test_devices(void **state) {
     assert_true(n.device_memory > 0 && n.memory > 0);
     assert_false(limited("device_memory", 1000, &cuda, "of each device's memory"));
     assert_true(limited("device_memory", 1000, &j, ""));
-    rtd.mode = AGENT_MODE_RTD; // which opens no device, whatever it says
+    rtd.mode = AGENT_MODE_RTD;
     rtd.clusters[0].device = AGENT_DEVICE_AUTO;
     rtd.clusters[0].role = AGENT_ROLE_GENERATOR;
+    assert_false(admits(&cpu, &rtd, "hub", "says device: auto"));
+    agent_job_needs(&rtd, 0, &unknown, &n);
+    assert_true(n.on_devices && n.on_processors && n.device_memory > 0);
+    rtd.sync.scheme = AGENT_SCHEME_SYNCHRONOUS; // the reference opens none, whatever it says
     assert_true(admits(&cpu, &rtd, "hub", ""));
+    agent_job_needs(&rtd, 0, &unknown, &n);
+    assert_true(!n.on_devices && n.device_memory == 0);
+    // a teacher that only looks has no gradients, moments and activations of every block, wherever it is
+    for (int on = AGENT_DEVICE_CPU; on <= AGENT_DEVICE_CUDA; on++) {
+        struct agent_job teach = small_job(), learn;
+        struct agent_needs looks, learns;
+        double params = agent_job_parameters(&teach, 0, &unknown);
+        teach.mode = AGENT_MODE_DISTILL;
+        teach.n_clusters = 2;
+        teach.clusters[0].role = AGENT_ROLE_TEACHER;
+        teach.clusters[1].role = AGENT_ROLE_STUDENT;
+        teach.clusters[0].device = (enum agent_device)on;
+        learn = teach;
+        learn.distill.learn = true;
+        agent_job_needs(&teach, 0, &unknown, &looks);
+        agent_job_needs(&learn, 0, &unknown, &learns);
+        assert_true(learns.memory - looks.memory > 12 * params);
+        assert_true(on == AGENT_DEVICE_CPU
+                        ? looks.device_memory == 0
+                        : learns.device_memory - looks.device_memory > 12 * params &&
+                              looks.device_memory > 6 * params);
+    }
     // a trainer of the site's own, and who only votes
     attach.clusters[0].launcher = AGENT_LAUNCHER_ATTACH;
     watch.clusters[0].witness = true;

@@ -2,6 +2,7 @@
 // both losses through a bidirectional model are those of finite differences, for every tensor.
 #include "agent/base/rng.h"
 #include "intra/rtd.h"
+#include "intra/runner.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -184,9 +185,11 @@ static void test_draws(void **state) {
         struct intra_mask_sampler *s = NULL;
         assert_int_equal(kern_cpu_create(threads, &K), NEB_OK);
         assert_int_equal(intra_acts_create(m, B, T, true, false, &a), NEB_OK);
-        assert_int_equal(intra_mask_sampler_create(m, IDS, &s), NEB_OK);
+        struct intra_runner r = {.K = K, .model = m, .acts = a};
+        assert_int_equal(intra_mask_sampler_create(&r, IDS, DRAWS, &s), NEB_OK);
         (void)loss_of(K, m, a, tokens, targets, 0);
-        intra_mask_sample(s, K, m, a, at, DRAWS, 4, 4, threads == 1 ? first : ids);
+        assert_int_equal(intra_mask_sample(s, &r, at, DRAWS, 4, 4, threads == 1 ? first : ids),
+                         NEB_OK);
         intra_model_logits(K, m, a, 3, logits);
         intra_mask_sampler_destroy(&s);
         intra_acts_destroy(&a);

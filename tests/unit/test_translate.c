@@ -201,10 +201,11 @@ static void labels_are_the_largest(void **state) {
     for (int32_t i = 0; i < SEQ; i++)
         tokens[i] = i * 5 % V;
     assert_int_equal(intra_acts_create(m, 1, SEQ, false, false, &a), NEB_OK);
-    assert_int_equal(intra_labeller_create(m, &l), NEB_OK);
+    struct intra_runner r = {.K = K, .model = m, .acts = a};
+    assert_int_equal(intra_labeller_create(&r, &l), NEB_OK);
     intra_model_pass(K, m, a, tokens, NULL, 1, SEQ, 0, NULL, NULL);
-    intra_labels(l, K, m, a, rows, N, TOP, 2, ids, logp, tail);
-    intra_labels(l, K, m, a, rows, N, 0, 2, NULL, all, NULL);
+    assert_int_equal(intra_labels(l, &r, rows, N, TOP, 2, ids, logp, tail), NEB_OK);
+    assert_int_equal(intra_labels(l, &r, rows, N, 0, 2, NULL, all, NULL), NEB_OK);
     for (int32_t i = 0; i < N; i++) {
         double sum = 0, rest = 1;
         intra_model_logits(K, m, a, rows[i], z);

@@ -72,12 +72,14 @@ static inline int lane() { return now->lane; }
 void copy_later(void *dst, const void *src, size_t bytes, size_t zero_bytes);
 void copy_commit();
 void copy_wait(int groups_left);
-// Hopper's product of a warp group (kernels/cuda/attn_wgmma.cuh): d (8 x 4 of this lane) += or = a b, b a swizzled tile. It takes place when it
-// is waited for: what is read of d before then is old, and what has been written over b in between is what it reads.
+// Hopper's product of a warp group (kernels/cuda/attn_wgmma.cuh): d (8 x 4 of this lane) += or = a b, b a swizzled tile, a in registers or one
+// too. It takes place when it is waited for: what is read of d before then is old, and what has been written over a tile in between is what
+// it reads.
 void wgmma(float *d, const uint32_t a[4], const void *b, bool turned, bool first);
+void wgmma_shared(float *d, const void *a, const void *b, bool turned, bool first);
 void wgmma_fence();
 void wgmma_commit();
-void wgmma_wait();
+void wgmma_wait(int groups_left);
 [[noreturn]] void stop(const char *why);
 
 template <class T> T from_lane(const char *what, T v, int src) {
@@ -144,6 +146,7 @@ static inline unsigned __reduce_max_sync(unsigned mask, unsigned v) {
 }
 static inline int __popc(unsigned x) { return __builtin_popcount(x); }
 static inline int __ffs(int x) { return __builtin_ffs(x); }
+static inline int __ffsll(long long x) { return __builtin_ffsll(x); }
 static inline unsigned __funnelshift_l(unsigned lo, unsigned hi, unsigned by) {
     return (unsigned)((((unsigned long long)hi << 32 | lo) << (by & 31)) >> 32);
 }

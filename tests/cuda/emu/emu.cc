@@ -46,9 +46,12 @@ struct copy {
 
 struct product { // of a warp group, this lane's part: two rows
     float *d;
+    const uint32_t *registers; // where a came from, and what they were then; or it is at
+    uint32_t were[4];
     float a[2][16];
-    uintptr_t b;
-    bool turned, first, committed;
+    uintptr_t at, b;
+    bool turned, first;
+    int group;
 };
 
 struct warp {
@@ -74,6 +77,7 @@ struct fiber {
     std::vector<copy> copies;
     int groups; // committed so far
     std::vector<product> products;
+    int product_groups; // committed so far
 };
 
 position *now;
@@ -224,7 +228,7 @@ static stack *new_stack() {
 
 static void begins(fiber *f, stack *on) {
     f->on = on;
-    f->turn = f->groups = 0;
+    f->turn = f->groups = f->product_groups = 0;
     states[f - fibers] = RUNS;
 }
 
@@ -518,18 +522,31 @@ void mma_bf16_16816(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
 }
 
 namespace emu {
-void wgmma(float *d, const uint32_t a[4], const void *b, bool turned, bool first) {
-    const unsigned char *all = warp_gather("wgmma", a, 16);
-    product p = {d, {}, (uintptr_t)b, turned, first, false};
+static void begin(product p) {
     if (blockDim.x % 128)
         stop("wgmma in a block that is not of warp groups");
+    p.group = running->product_groups;
+    running->products.push_back(p);
+}
+void wgmma(float *d, const uint32_t a[4], const void *b, bool turned, bool first) {
+    const unsigned char *all = warp_gather("wgmma", a, 16);
+    product p = {d, a, {a[0], a[1], a[2], a[3]}, {}, 0, (uintptr_t)b, turned, first, 0};
     for (int k = 0; k < 16; k++)
         for (int half = 0; half < 2; half++) {
             uint32_t from;
             memcpy(&from, all + SLOT * (lane() / 4 * 4 + k % 8 / 2) + (k / 8 * 2 + half) * 4, 4);
             p.a[half][k] = half_of(from, k % 2);
         }
-    running->products.push_back(p);
+    begin(p);
+}
+// All lanes name one place.
+void wgmma_shared(float *d, const void *a, const void *b, bool turned, bool first) {
+    const void *given[2] = {a, b};
+    const unsigned char *all = warp_gather("wgmma of shared memory", given, sizeof given);
+    for (int i = 0; i < WARP; i++)
+        if (memcmp(all + SLOT * i, given, sizeof given))
+            stop("lanes of a product that name different tiles");
+    begin({d, nullptr, {}, {}, (uintptr_t)a, (uintptr_t)b, turned, first, 0});
 }
 void wgmma_fence() {
     char none = 0;
@@ -538,47 +555,60 @@ void wgmma_fence() {
 void wgmma_commit() {
     char none = 0;
     (void)warp_gather("wgmma.commit_group", &none, 1);
-    for (product &p : running->products)
-        p.committed = true;
+    running->product_groups++;
 }
-// Elements (column, k) and (column + 1, k) of b, k in order. Eight rows of a tile are 1,024 bytes; the swizzle is of the address, and keeps
-// pieces of 16 bytes together: eight of a row.
+// Element (row, column) of a tile that begins at `tile`. Eight rows are 1,024 bytes; the swizzle is of the address, and keeps pieces of 16
+// bytes together: eight of a row.
+static float tile_element(uintptr_t tile, int row, int column) {
+    uintptr_t from = tile + (uintptr_t)(row * 128 + column * 2);
+    uint16_t bits;
+    from ^= (from >> 7 & 7) << 4;
+    memcpy(&bits, (const void *)from, sizeof bits);
+    return half_of(bits, 0);
+}
+// Elements (column, k) and (column + 1, k) of b, k in order.
 static void tile_columns(const product &p, int column, double to[16][2]) {
     for (int k = 0; k < 16; k++)
-        for (int i = 0; i < 2; i++) {
-            int row = p.turned ? k : column + i, at = p.turned ? column + i : k;
-            uintptr_t from = p.b + (uintptr_t)(row * 128 + at * 2);
-            uint16_t bits;
-            from ^= (from >> 7 & 7) << 4;
-            memcpy(&bits, (const void *)from, sizeof bits);
-            to[k][i] = (double)half_of(bits, 0);
-        }
+        for (int i = 0; i < 2; i++)
+            to[k][i] = (double)(p.turned ? tile_element(p.b, k, column + i)
+                                         : tile_element(p.b, column + i, k));
 }
-void wgmma_wait() {
+static void carry_out(const product &p) {
+    int row = (int)(threadIdx.x % 128) / WARP * 16 + lane() / 4;
+    four a[16];
+    if (p.registers && memcmp(p.registers, p.were, sizeof p.were))
+        stop("registers that a product reads were written to before it was waited for");
+    for (int k = 0; k < 16; k++) {
+        double r0 = (double)(p.at ? tile_element(p.at, row, k) : p.a[0][k]),
+               r1 = (double)(p.at ? tile_element(p.at, row + 8, k) : p.a[1][k]);
+        a[k] = four{r0, r0, r1, r1};
+    }
+    for (int n = 0; n < 8; n++) {
+        double b[16][2];
+        float *d = p.d + 4 * n;
+        four sum = {0, 0, 0, 0};
+        tile_columns(p, 8 * n + lane() % 4 * 2, b);
+        if (!p.first)
+            sum = four{(double)d[0], (double)d[1], (double)d[2], (double)d[3]};
+        for (int k = 0; k < 16; k++)
+            sum += a[k] * four{b[k][0], b[k][1], b[k][0], b[k][1]};
+        for (int i = 0; i < 4; i++)
+            d[i] = (float)sum[i];
+    }
+}
+void wgmma_wait(int left) {
     char none = 0;
+    size_t kept = 0;
     (void)warp_gather("wgmma.wait_group", &none, 1);
     for (const product &p : running->products) {
-        if (!p.committed)
+        if (p.group == running->product_groups)
             stop("wgmma.wait_group before wgmma.commit_group");
-        four a[16];
-        for (int k = 0; k < 16; k++) {
-            double r0 = (double)p.a[0][k], r1 = (double)p.a[1][k];
-            a[k] = four{r0, r0, r1, r1};
-        }
-        for (int n = 0; n < 8; n++) {
-            double b[16][2];
-            float *d = p.d + 4 * n;
-            four sum = {0, 0, 0, 0};
-            tile_columns(p, 8 * n + lane() % 4 * 2, b);
-            if (!p.first)
-                sum = four{(double)d[0], (double)d[1], (double)d[2], (double)d[3]};
-            for (int k = 0; k < 16; k++)
-                sum += a[k] * four{b[k][0], b[k][1], b[k][0], b[k][1]};
-            for (int i = 0; i < 4; i++)
-                d[i] = (float)sum[i];
-        }
+        if (p.group >= running->product_groups - left)
+            running->products[kept++] = p;
+        else
+            carry_out(p);
     }
-    running->products.clear();
+    running->products.resize(kept);
 }
 } // namespace emu
 

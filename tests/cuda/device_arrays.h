@@ -1,0 +1,57 @@
+// Arrays of one case of the op matrix, on both sides, and how they get there (device_matrix.c, device_heads.c).
+#ifndef TESTS_DEVICE_ARRAYS_H
+#define TESTS_DEVICE_ARRAYS_H
+#include "agent/base/rng.h"
+#include "tests/cuda/device_case.h"
+
+enum { ARRAYS = 20 };
+
+// One array on both sides. host: what the reference reads and writes, fp32; the device's is of type t, between guards.
+struct array {
+    enum kern_type t;
+    size_t n, bytes, shift; // shift: elements by which it misses alignment
+    float *host, *got;
+    unsigned char *room; // device
+    bool out;
+};
+
+struct op_case;
+struct run {
+    struct device_case k;
+    const struct op_case *op;
+    struct kern_device *D;
+    struct kern *ref;
+    struct neb_rng rng;
+    enum kern_type t;
+    const int *d;
+    struct array a[ARRAYS];
+    int n;
+    int shift;
+    bool whole; // no guard was touched
+};
+
+float round_to(enum kern_type t, float x);
+// Enough for n elements of type t, between guards; host: zeros. out: compared with the device's, as a whole.
+struct array *array(struct run *r, enum kern_type t, size_t n, bool out);
+void to_device(struct run *r, struct array *a);
+void *dev(const struct array *a); // NULL of NULL
+// Normal numbers times `size`, as t has them.
+struct array *input(struct run *r, enum kern_type t, size_t n, float size);
+// Written by the op, wholly: a NaN before.
+struct array *written(struct run *r, enum kern_type t, size_t n);
+struct array *added(struct run *r, enum kern_type t, size_t n);
+// Integers on the device, as an array of fp32 bits, aligned.
+struct array *ints(struct run *r, const int32_t *x, size_t n);
+struct array *number(struct run *r, float x);
+int32_t *ids(struct run *r, int n, int V); // host: in [0, V)
+// A number that the op has already compared, as one more output.
+void verdict(struct run *r, float got, float want);
+void collect(struct run *r); // reads everything back
+
+// ---- device_heads.c
+void op_distill(struct run *r);
+void op_rtd(struct run *r);
+void op_sample(struct run *r);
+void op_labels(struct run *r);
+
+#endif
