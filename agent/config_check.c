@@ -155,30 +155,28 @@ static enum neb_status validate_places(const struct agent_job *j, const char *fi
                                "cluster %s: mode %s trains on one rank a cluster; remove it",
                                c->name, mode);
         const struct {
-            bool wrong;
+            bool asked, ok; // where sides are on devices
             int32_t line;
-            const char *key, *value, *allowed;
+            const char *key, *value, *allowed, *why;
         } keys[] = {
-            {!anywhere && c->device == AGENT_DEVICE_CUDA, c->line.device, "clusters.device", "cuda",
-             "auto, cpu"},
-            {(!anywhere || !federated) && c->outer_state == AGENT_OUTER_DEVICE, c->line.outer_state,
-             "clusters.outer_state", "device", "auto, host"},
-            {!anywhere && c->cuda_graphs == AGENT_GRAPHS_ON, c->line.cuda_graphs,
-             "clusters.cuda_graphs", "on", "auto, off"},
+            {c->device == AGENT_DEVICE_CUDA, true, c->line.device, "clusters.device", "cuda",
+             "auto, cpu", ""},
+            {c->outer_state == AGENT_OUTER_DEVICE, federated, c->line.outer_state,
+             "clusters.outer_state", "device", "auto, host",
+             j->mode == AGENT_MODE_RTD ? "mode rtd merges no updates"
+                                       : "only students with distill.federate merge updates"},
+            {c->cuda_graphs == AGENT_GRAPHS_ON, c->role == AGENT_ROLE_DISCRIMINATOR,
+             c->line.cuda_graphs, "clusters.cuda_graphs", "on", "auto, off",
+             "only a discriminator's passes are of one shape, and can be recorded"},
         };
         for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++) {
-            if (!keys[k].wrong)
+            if (!keys[k].asked || (anywhere && keys[k].ok))
                 continue;
             snprintf(at, sizeof at, keys[k].line ? "%s:%d" : "%s", file, (int)keys[k].line);
-            if (!anywhere)
-                snprintf(why, sizeof why,
-                         "mode %s with sync.scheme: synchronous trains on processors", mode);
-            else if (j->mode == AGENT_MODE_RTD)
-                snprintf(why, sizeof why, "mode rtd merges no updates");
-            else
-                snprintf(why, sizeof why, "only students with distill.federate merge updates");
+            snprintf(why, sizeof why, "mode %s with sync.scheme: synchronous trains on processors",
+                     mode);
             return COMPLAIN(at, keys[k].key, "cluster %s: \"%s\", but %s; allowed: %s", c->name,
-                            keys[k].value, why, keys[k].allowed);
+                            keys[k].value, anywhere ? keys[k].why : why, keys[k].allowed);
         }
     }
     return NEB_OK;

@@ -2,6 +2,7 @@
 
 #include "agent/distill.h"
 #include "agent/job_model.h"
+#include "compress/softlabel.h"
 #include "intra/cost.h"
 
 #include <math.h>
@@ -9,9 +10,7 @@
 // As intra/cost_exchange.c, which lays the model out for it: θ, v, u and θ_m at the send; what encoding holds of an element, and of a
 // unit.
 static const double EXCHANGE_BYTES = 4 * 4, FRAME_BYTES = 2, UNIT_BYTES = 1.1e6;
-// A teacher's labels of a position: as they are used, on a device, and as they are kept, an entry
-static const double LABELS_BYTES = 64 * 4 * 4, LABELS_BYTES_DEVICE = (64 * 2 + 2) * 4,
-                    LABEL_BYTES = 4;
+static const double LABEL_BYTES = 4; // of a teacher's labels as they are kept, an entry
 enum { UNITS = 9, UNITS_LORA = 14, UNITS_BESIDE = 3 }; // of a block at most; of the rest
 enum { SNAPSHOTS = 2 };                                // one that arrives, one that others take
 
@@ -93,6 +92,24 @@ static struct intra_cost_job cost_job(const struct agent_job *j, int self, enum 
     return x;
 }
 
+// Of a side of rtd or distill as nebula plan reckons it.
+static void memory_of(const struct agent_job *j, enum agent_role role,
+                      const struct intra_cost_job *x, struct intra_cost *out) {
+    bool teacher = role == AGENT_ROLE_TEACHER;
+    struct intra_cost_side side = {.learns = !x->frozen};
+    if (j->mode == AGENT_MODE_REPLICAS) {
+        intra_cost_memory(x, out);
+        return;
+    }
+    side.head = role == AGENT_ROLE_DISCRIMINATOR            ? INTRA_COST_HEAD_SCORE
+                : j->mode == AGENT_MODE_DISTILL && !teacher ? INTRA_COST_HEAD_SOFT
+                : x->frozen                                 ? INTRA_COST_HEAD_NONE
+                                                            : INTRA_COST_HEAD_LOSS;
+    side.labelled = teacher;
+    side.soft_k = j->mode == AGENT_MODE_DISTILL ? CMP_SOFT_K_MAX : role == AGENT_ROLE_GENERATOR;
+    intra_cost_side_memory(x, &side, out);
+}
+
 // Of one part, beside what is there: on the processors, on devices, or the most of both where that is open.
 static void add_memory(const struct agent_job *j, int self, enum agent_role role,
                        const struct agent_found *found, struct agent_needs *n) {
@@ -104,20 +121,16 @@ static void add_memory(const struct agent_job *j, int self, enum agent_role role
            exchange = exchanges(j, self) ? exchange_bytes(&x) : 0;
     if (n->on_processors) {
         x.type = c->precision == AGENT_PRECISION_BF16 ? KERN_BF16 : KERN_F32;
-        intra_cost_memory(&x, &cost);
+        memory_of(j, role, &x, &cost);
         host = cost.host_bytes;
     }
     if (n->on_devices) {
         x.device = true;
         x.type = c->precision == AGENT_PRECISION_FP32 ? KERN_F32 : KERN_BF16;
-        intra_cost_memory(&x, &cost);
+        memory_of(j, role, &x, &cost);
         host = fmax(host, cost.host_bytes);
         device = cost.device_bytes +
                  (c->outer_state == AGENT_OUTER_DEVICE ? EXCHANGE_BYTES * learn / ranks : 0);
-    }
-    if (role == AGENT_ROLE_TEACHER || role == AGENT_ROLE_STUDENT) {
-        host += LABELS_BYTES * x.batch * x.seq_len;
-        device += n->on_devices ? LABELS_BYTES_DEVICE * x.batch * x.seq_len : 0;
     }
     n->memory += host + exchange;
     n->device_memory += device;

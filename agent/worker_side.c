@@ -36,7 +36,10 @@ enum neb_status worker_side_open(struct worker_side *x, struct agent_worker *w) 
 }
 
 enum neb_status worker_side_made(struct worker_side *x, enum neb_status st) {
-    NEB_TRY(worker_device_joined(x->w, st));
+    const struct kern_device *D = x->w->device;
+    if (st != NEB_OK && D && D->ops->finish(x->w->device) != NEB_OK) // and no file or setting
+        st = worker_device_joined(x->w, st);
+    NEB_TRY(st);
     worker_device_say(x->w);
     return NEB_OK;
 }

@@ -147,7 +147,7 @@ void intra_cost_step(const struct intra_cost_job *j, const struct intra_rates *r
 // Only the memory, which no rate is needed for; without the exchange's state: j->outer is not looked at.
 void intra_cost_memory(const struct intra_cost_job *j, struct intra_cost *out);
 
-// A side of a stream (modes rtd and distill), which is one rank: some positions meet the output layer (on a device all that are passed), some
+// A side of a stream (modes rtd and distill), which is one rank: some positions meet the output layer, some
 // have their logits formed once more, to draw tokens from them or to label them: on a device in fp32, at the rate of the loss in fp32.
 enum intra_cost_head {
     INTRA_COST_HEAD_NONE,  // a frozen teacher: hidden states are enough
@@ -168,6 +168,10 @@ struct intra_cost_side {
 // side->learns says it.
 void intra_cost_side_step(const struct intra_cost_job *j, const struct intra_cost_side *side,
                           const struct intra_rates *r, struct intra_cost *out);
+
+// Only the memory, as intra_cost_memory. Of *side: head, learns, whether it labels, soft_k.
+void intra_cost_side_memory(const struct intra_cost_job *j, const struct intra_cost_side *side,
+                            struct intra_cost *out);
 
 // The fastest mesh, micro-batch and recomputation for `ranks` ranks that fit into memory. sequences: of a step (batch x
 // accumulate), which stays as it is. In *j: everything but mesh, batch, micros and recompute. fix_*: keep what *j says.

@@ -40,19 +40,21 @@ static void once_more(struct cost_sum *s, const struct intra_cost_job *j, double
                   (s->device ? d->wait_s : 0);
 }
 
+// memory: of the device.
 static void side_memory(const struct intra_cost_job *j, const struct intra_cost_side *side,
-                        const struct intra_rates *r, struct intra_cost *c) {
+                        double memory, struct intra_cost *c) {
     bool labels = side->labelled > 0 || side->head == INTRA_COST_HEAD_SOFT;
-    double on_host = labels ? 4.0 * LABEL_FLOATS * j->batch * j->seq_len : 0;
-    cost_exchange(j, r, c);
+    double n = (double)j->batch * j->seq_len, on_host = labels ? 4.0 * LABEL_FLOATS * n : 0;
     cost_memory(j, c);
     if (!j->device) {
         c->acts_bytes += on_host;
         cost_memory_sum(j, c);
         return;
     }
-    cost_device_memory(j, r->device.memory, c);
-    double there = cost_device_picks(j, side, r->device.memory);
+    cost_device_memory(j, memory, c);
+    double there = cost_device_picks(j, side, memory);
+    if (side->soft_k) // lists of rows and their labels on their way there
+        on_host += 4 * (4 + 2.0 * side->soft_k) * n;
     c->acts_bytes += there;
     c->device_bytes += there;
     c->rank_bytes += on_host;
@@ -89,5 +91,14 @@ void intra_cost_side_step(const struct intra_cost_job *given, const struct intra
     *out = (struct intra_cost){.flops = s.flops * j->micros, .compute_s = s.seconds * j->micros};
     out->update_s = side->learns ? update_s(j, r) : 0;
     out->step_s = out->compute_s + out->update_s;
-    side_memory(j, side, r, out);
+    cost_exchange(j, r, out);
+    side_memory(j, side, r->device.memory, out);
+}
+
+void intra_cost_side_memory(const struct intra_cost_job *given, const struct intra_cost_side *side,
+                            struct intra_cost *out) {
+    struct intra_cost_job j = *given;
+    j.frozen = !side->learns;
+    *out = (struct intra_cost){0};
+    side_memory(&j, side, INFINITY, out); // blocks of logits as long as pays
 }

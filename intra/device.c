@@ -1,6 +1,7 @@
 // A model on an accelerator: set-up, micro-batches and evaluation.
 #include "agent/base/log.h"
 #include "intra/device_state.h"
+#include "intra/pairs.h"
 #include "intra/pipe_schedule.h"
 
 #include <stdlib.h>
@@ -18,9 +19,8 @@ static enum neb_status takes(const struct intra_device_config *c, const struct i
                         "%s: model.d_model %d is above the %d that a norm's row may have on it: "
                         "its shared memory holds no more; set device: cpu, or use another card",
                         c->D->name, m->c.d_model, c->D->norm_most);
-    // Pairs of texts are as many as fit: at least two tokens each.
-    int64_t tokens = (int64_t)c->batch * c->seq_len,
-            most = m->c.mask == KERN_MASK_PREFIX ? tokens / 2 : c->batch;
+    bool pairs = c->soft_k && m->c.mask != KERN_MASK_BIDIRECTIONAL; // as many as fit
+    int64_t most = pairs ? (int64_t)c->batch * c->seq_len / INTRA_PAIRS_SEQ_MIN : c->batch;
     if (most > KERN_SEQUENCES_MAX)
         return neb_fail(NEB_ERR_UNSUPPORTED,
                         "%s: micro-batches of up to %lld sequences; its kernels take %d: lower "

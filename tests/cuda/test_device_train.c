@@ -256,8 +256,9 @@ static void test_refusals(void **state) {
     c.batch = KERN_SEQUENCES_MAX + 1;
     assert_int_equal(intra_trainer_create(&c, K, &t), NEB_ERR_UNSUPPORTED);
     c.seq_len = T;
-    c.batch = (2 * KERN_SEQUENCES_MAX + 2) / T + 1;
+    c.batch = 16 * (KERN_SEQUENCES_MAX + 1) / T + 1; // pairs of texts, as many as fit
     c.model.mask = KERN_MASK_PREFIX;
+    c.soft_k = 1;
     assert_int_equal(intra_trainer_create(&c, K, &t), NEB_ERR_UNSUPPORTED);
 }
 

@@ -54,3 +54,14 @@ mv "$T/exact.yaml" "$T/lost.yaml"
 EMU_LOSES=400 start lost 2 # of each process
 [[ $(digest "$T/lost") == "$(digest "$T/exact")" ]] || fail "after a lost device: other parameters"
 cat "$T"/lost/clusters/*/agent.log | has 'worker of job distill ended .*restart' || fail "no device was lost"
+
+# What is wrong with a file is no fault of the device that the job had, and is said at once.
+cp "$T/alone/checkpoint/model.ckpt" "$T/teacher.ckpt"
+small spoilt "[{name: alpha, role: teacher, $cuda}, {name: beta, role: student, $cpu}]" "teacher: {init: $T/teacher.ckpt}"
+NEBULA_FAULT=worker.step:+300 timeout 100 "$nebula" distill "$T/spoilt.yaml" --local 2 --out "$T/spoilt" >"$T/spoilt.log" 2>&1 & pid=$!
+within 60 compgen -G "$T/spoilt/clusters/alpha/jobs/*/device" >/dev/null || fail "no device: $(cat "$T/spoilt.log")"
+kill -INT "$pid"
+wait "$pid" && fail "not stopped: $(tail -n 3 "$T/spoilt.log")"
+printf 'not what it was.' | dd of="$T/teacher.ckpt" bs=1 seek=$(($(stat -c %s "$T/teacher.ckpt") / 2)) conv=notrunc status=none
+if timeout 100 "$nebula" distill "$T/spoilt.yaml" --local 2 --out "$T/spoilt" --resume >"$T/spoilt2.log" 2>&1; then fail "a spoilt teacher taught"; fi
+has 'alpha: .*teacher.ckpt.*digest' <"$T/spoilt2.log" && ! has 'GPU before\|restart' <"$T/spoilt2.log" || fail "no reason, or another: $(cat "$T/spoilt2.log")"

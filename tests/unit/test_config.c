@@ -219,7 +219,7 @@ static void test_places(void **state) {
                              *const keys[] = {"device: cuda",
                                               "device: auto, profile: /tmp/rome.json",
                                               "device: cpu, precision: bf16",
-                                              "device: cuda, precision: bf16, cuda_graphs: on",
+                                              "device: cuda, precision: bf16, cuda_graphs: auto",
                                               "precision: fp32, cuda_graphs: off",
                                               "device: cuda, outer_state: host",
                                               "device: cuda, mesh: {dp: 1, pp: 1, tp: 1}"};
@@ -295,6 +295,9 @@ static void test_places_refused(void **state) {
          "dir/job.yaml:7: distill.k: 0: all logits need sync.scheme: synchronous; else 1..64"},
         {"rtd", "", "device: cpu, cuda_graphs: on", NULL,
          "clusters.cuda_graphs: cluster rome: on needs device: cuda; remove it, or set off"},
+        {"distill", "distill: {teacher: {learn: true}}\n", "cuda_graphs: on", "cuda_graphs",
+         "cluster rome: \"on\", but only a discriminator's passes are of one shape, and can be "
+         "recorded; allowed: auto, off"},
     };
     struct agent_job j;
     neb_log_set_sink(capture, NULL);
