@@ -6,8 +6,8 @@ const char *const intra_rope_types[] = {"default", "linear", "llama3", NULL};
 
 static const char *out_of_range(char why[INTRA_ROPE_TEXT], const char *key, double value,
                                 const char *needed) {
-    int n = value ? snprintf(why, INTRA_ROPE_TEXT, "%g is not ", value)
-                  : snprintf(why, INTRA_ROPE_TEXT, "is missing or 0; needed is ");
+    int n = value != 0 ? snprintf(why, INTRA_ROPE_TEXT, "%g is not ", value)
+                       : snprintf(why, INTRA_ROPE_TEXT, "is missing or 0; needed is ");
     snprintf(why + n, INTRA_ROPE_TEXT - (size_t)n, "%s", needed);
     return key;
 }
@@ -24,13 +24,13 @@ static const char *too_much(const struct kern_rope_scaling *s, const char *key,
 const char *intra_rope_wrong(const struct kern_rope_scaling *s, char why[INTRA_ROPE_TEXT]) {
     double factor = (double)s->factor, low = (double)s->low, high = (double)s->high;
     bool scaled = s->type != KERN_ROPE_DEFAULT, llama3 = s->type == KERN_ROPE_LLAMA3;
-    if (!scaled && s->factor)
+    if (!scaled && s->factor != 0)
         return too_much(s, "factor", why);
-    if (!llama3 && (s->low || s->high || s->original))
+    if (!llama3 && (s->low != 0 || s->high != 0 || s->original))
         return too_much(s,
-                        s->low    ? "low_freq_factor"
-                        : s->high ? "high_freq_factor"
-                                  : "original_max_position_embeddings",
+                        s->low != 0    ? "low_freq_factor"
+                        : s->high != 0 ? "high_freq_factor"
+                                       : "original_max_position_embeddings",
                         why);
     if (scaled && !(factor >= 1 && factor <= INTRA_ROPE_FACTOR_MAX))
         return out_of_range(why, "factor", factor, "a number from 1 to 1000000");
@@ -62,7 +62,7 @@ const char *intra_rope_text(const struct kern_rope_scaling *s, char out[INTRA_RO
                {"original_max_position_embeddings", s->original}};
     int n = snprintf(out, INTRA_ROPE_TEXT, "%s", intra_rope_types[s->type]);
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
-        if (all[i].value)
+        if (all[i].value != 0)
             n += snprintf(out + n, INTRA_ROPE_TEXT - (size_t)n, ", %s %.9g", all[i].key,
                           all[i].value);
     return out;
