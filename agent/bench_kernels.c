@@ -240,7 +240,7 @@ static bool arrays_create(struct bench *b) {
     b->ids = calloc(N, sizeof *b->ids);
     if (!ok || !b->rstd || !b->lse || !b->delta || !b->rope || !b->ids)
         return false;
-    kern_rope_table(b->rope, T, HEAD_DIM, 10000);
+    kern_rope_table(b->rope, T, HEAD_DIM, 10000, NULL);
     for (int i = 0; i < N; i++)
         b->ids[i] = (int32_t)neb_rng_below(&r, V);
     return true;

@@ -245,7 +245,7 @@ NEB_MUST_CHECK enum neb_status agent_job_set(struct agent_job *job, const char *
 NEB_MUST_CHECK enum neb_status agent_job_validate(const struct agent_job *job, const char *file);
 // Warns of keys that were given and do nothing in this job (of a file: one that came as JSON has all keys).
 void agent_job_warn_idle(const struct agent_job *job, const char *file);
-// Whether the job file or --set gives this key.
+// Whether the job file or --set gives this key, or a key of this section.
 bool agent_job_gives(const struct agent_job *job, const char *path);
 const char *agent_role_name(enum agent_role role);
 // Index of the first cluster with this role; -1: none.

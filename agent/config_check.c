@@ -6,6 +6,7 @@
 #include "agent/wan_spec.h"
 #include "inter/rate_limit.h"
 #include "inter/robust.h"
+#include "intra/rope.h"
 #include "security/identity.h"
 
 #include <string.h>
@@ -333,7 +334,10 @@ static enum neb_status validate_shape(const struct agent_job *j, const char *fil
         return COMPLAIN_OF(
             j, file, "model.head_dim",
             "%d is not an even number in 2..256; choose d_model, n_heads or head_dim", head_dim);
-    return NEB_OK;
+    char path[64], why[INTRA_ROPE_TEXT];
+    const char *key = intra_rope_wrong(&j->model.rope_scaling, why);
+    snprintf(path, sizeof path, "model.rope_scaling.%s", key ? key : "");
+    return key ? COMPLAIN_OF(j, file, path, "%s", why) : NEB_OK;
 }
 
 // What is auto holds a default, which the planner replaces: no conflict with what is written.

@@ -12,8 +12,18 @@ const struct config_option *config_option(const char *path) {
     return NULL;
 }
 
+// Whether row i of the table is this key, or one of this section; path has n bytes.
+static bool is_within(int i, const char *path, size_t n) {
+    const char *key = config_options[i].path;
+    return !strncmp(key, path, n) && (!key[n] || key[n] == '.');
+}
+
 bool agent_job_gives(const struct agent_job *job, const char *path) {
-    return job->given[config_option(path) - config_options];
+    bool gives = false;
+    NEB_ASSERT(config_option(path) || config_is_section(path));
+    for (int i = 0; i < config_n_options; i++)
+        gives |= job->given[i] && is_within(i, path, strlen(path));
+    return gives;
 }
 
 bool config_is_section(const char *path) {
@@ -27,12 +37,9 @@ bool config_is_section(const char *path) {
 // The first line of a key, or of what a section holds; 0: the file has none.
 static unsigned line_of(const struct agent_job *job, const char *path, size_t n) {
     unsigned line = n >= 8 && !strncmp(path, "clusters", 8) ? job->clusters_line : 0;
-    for (int i = 0; i < config_n_options; i++) {
-        const char *key = config_options[i].path;
-        bool within = !strncmp(key, path, n) && (!key[n] || key[n] == '.');
-        if (within && job->lines[i] && (!line || job->lines[i] < line))
+    for (int i = 0; i < config_n_options; i++)
+        if (is_within(i, path, n) && job->lines[i] && (!line || job->lines[i] < line))
             line = job->lines[i];
-    }
     return line;
 }
 

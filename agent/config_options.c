@@ -2,6 +2,7 @@
 // reads it. After a change: nebula check --reference makes the table of configs/README.md anew.
 #include "agent/config_options.h"
 #include "inter/types.h"
+#include "intra/rope.h"
 
 #include <stddef.h>
 
@@ -56,6 +57,20 @@ const struct config_option config_options[] = {
      "bias on query, key, value"},
     {"model.rope_theta", T_FLOAT, AT(model.rope_theta), 1.001, 1e9, "10000", NULL,
      "base of the rotary positions"},
+    {"model.rope_scaling.rope_type", T_ENUM, AT(model.rope_scaling.type), 0, 0, "default",
+     intra_rope_types,
+     "how rotary positions are scaled for longer sequences, as in transformers; default: not"},
+    {"model.rope_scaling.factor", T_FLOAT, AT(model.rope_scaling.factor), 0, INTRA_ROPE_FACTOR_MAX,
+     "0", NULL, "linear, llama3: 1 or more; frequencies are divided by it"},
+    {"model.rope_scaling.low_freq_factor", T_FLOAT, AT(model.rope_scaling.low), 0,
+     INTRA_ROPE_FACTOR_MAX, "0", NULL,
+     "llama3: frequencies that turn less often in the original positions are divided by factor"},
+    {"model.rope_scaling.high_freq_factor", T_FLOAT, AT(model.rope_scaling.high), 0,
+     INTRA_ROPE_FACTOR_MAX, "0", NULL,
+     "llama3: those that turn more often are kept; between the two it is gradual"},
+    {"model.rope_scaling.original_max_position_embeddings", T_INT32,
+     AT(model.rope_scaling.original), 0, INTRA_ROPE_ORIGINAL_MAX, "0", NULL,
+     "llama3: positions that the model first learned"},
     {"model.norm_eps", T_FLOAT, AT(model.norm_eps), 1e-12, 0.1, "1e-5", NULL, "of RMSNorm"},
     {"model.mask", T_ENUM, AT(model.mask), 0, 0, "causal", mask_names, "what a position sees"},
     {"data.corpus", T_PATH, AT(corpus), 0, 0, NULL, NULL, "folder made by nebula data build"},

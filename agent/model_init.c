@@ -4,6 +4,7 @@
 #include "agent/init_digest.h"
 #include "agent/job_model.h"
 #include "intra/hf.h"
+#include "intra/rope.h"
 #include "intra/tokenizer_files.h"
 #include "intra/trainer.h"
 
@@ -68,6 +69,14 @@ static enum neb_status same_form(const struct agent_job *job, const struct intra
                 "%s: %s is %.9g, that of model.init (%s) is %.9g; leave it out, or take "
                 "the parameters alone by init_from, with the shape spelt out",
                 file, values[i].key, values[i].given, job->model_init, values[i].has);
+    char given[INTRA_ROPE_TEXT], has[INTRA_ROPE_TEXT];
+    if (agent_job_gives(job, "model.rope_scaling") &&
+        !intra_rope_same(&m->rope_scaling, &c->rope_scaling))
+        return neb_fail(NEB_ERR_INVALID,
+                        "%s: model.rope_scaling is %s, that of model.init (%s) is %s; leave it "
+                        "out, or take the parameters alone by init_from, with the shape spelt out",
+                        file, intra_rope_text(&m->rope_scaling, given), job->model_init,
+                        intra_rope_text(&c->rope_scaling, has));
     return NEB_OK;
 }
 
@@ -127,6 +136,15 @@ static enum neb_status same_model(const struct agent_job *job) {
                 "the key down (or model: {init: CKPT} in place of init_from, which takes "
                 "all of its form)",
                 job->init_from, values[i].key, (double)values[i].has, (double)values[i].is);
+    char is[INTRA_ROPE_TEXT], has[INTRA_ROPE_TEXT];
+    if (st == NEB_OK && !intra_rope_same(&job->model.rope_scaling, &m->c.rope_scaling) &&
+        !agent_job_gives(job, "model.rope_scaling"))
+        st = neb_fail(NEB_ERR_INVALID,
+                      "init_from: %s was trained with a model.rope_scaling of %s, and the job has "
+                      "%s: write the key down (or model: {init: CKPT} in place of init_from, which "
+                      "takes all of its form)",
+                      job->init_from, intra_rope_text(&m->c.rope_scaling, has),
+                      intra_rope_text(&job->model.rope_scaling, is));
     intra_model_destroy(&m);
     return st;
 }

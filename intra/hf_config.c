@@ -1,5 +1,6 @@
 #include "intra/hf_config.h"
 #include "agent/base/fs.h"
+#include "intra/rope.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -128,21 +129,51 @@ static enum neb_status read_shape(struct reading *r) {
     return get_bool(r, "tie_word_embeddings", &m->tied);
 }
 
-static enum neb_status read_rope_object(const struct reading *r, const char *key, const json_t *o) {
+// 0: missing, or no number. What is too large for any key stays so.
+static double rope_number(const json_t *o, const char *key) {
+    return fmax(fmin(json_number_value(json_object_get(o, key)), INT32_MAX), INT32_MIN);
+}
+
+// What the type has no use for is passed over, as transformers does.
+static enum neb_status read_rope_scaling(const struct reading *r, const char *key, const json_t *o,
+                                         struct kern_rope_scaling *out) {
+    char why[INTRA_ROPE_TEXT], path[64];
+    if (out->type != KERN_ROPE_DEFAULT)
+        out->factor = (float)rope_number(o, "factor");
+    if (out->type == KERN_ROPE_LLAMA3) {
+        double original = rope_number(o, "original_max_position_embeddings");
+        out->low = (float)rope_number(o, "low_freq_factor");
+        out->high = (float)rope_number(o, "high_freq_factor");
+        out->original = original == floor(original) ? (int32_t)original : 0;
+    }
+    const char *bad = intra_rope_wrong(out, why);
+    if (!bad)
+        return NEB_OK;
+    snprintf(path, sizeof path, "%s.%s", key, bad);
+    return wrong(r, path, why);
+}
+
+static enum neb_status read_rope_object(const struct reading *r, const char *key, const json_t *o,
+                                        struct kern_rope_scaling *out) {
     const json_t *type = json_object_get(o, "rope_type");
+    int known = KERN_ROPE_DEFAULT;
     if (!json_is_object(o))
         return wrong(r, key, "an object or null is needed");
     type = type ? type : json_object_get(o, "type");
-    if (type && (!json_is_string(type) || strcmp(json_string_value(type), "default")))
+    while (type && intra_rope_types[known] &&
+           (!json_is_string(type) || strcmp(json_string_value(type), intra_rope_types[known])))
+        known++;
+    if (!intra_rope_types[known])
         return unsupported(r, key, o,
-                           "rotary positions must be plain (rope_type default); scaled ones "
-                           "would be needed");
+                           "rotary positions must be plain (rope_type default) or scaled as "
+                           "linear or llama3 does; another scaling would be needed");
     const json_t *part = json_object_get(o, "partial_rotary_factor");
     if (part && json_number_value(part) != 1)
         return unsupported(r, key, o, "rotation of a part of each head would be needed");
     if (!type && json_object_get(o, "factor"))
-        return unsupported(r, key, o, "scaled rotary positions would be needed");
-    return NEB_OK;
+        return unsupported(r, key, o, "scaled rotary positions need a rope_type");
+    *out = (struct kern_rope_scaling){.type = (enum kern_rope_type)known};
+    return read_rope_scaling(r, key, o, out);
 }
 
 // Older files: rope_theta and rope_scaling. Newer ones: rope_parameters with both. Of a file that has all of them transformers 5
@@ -152,13 +183,22 @@ static enum neb_status read_rope(struct reading *r) {
     const json_t *theta = NULL;
     for (int i = 0; i < 2; i++) {
         const json_t *o = get(r, keys[i]);
+        struct kern_rope_scaling scaling;
         if (!o)
             continue;
-        NEB_TRY(read_rope_object(r, keys[i], o));
-        if (i == 0 || json_object_size(o))
+        NEB_TRY(read_rope_object(r, keys[i], o, &scaling));
+        if (i == 0 || json_object_size(o)) {
             theta = json_object_get(o, "rope_theta");
+            r->out->model.rope_scaling = scaling;
+        }
     }
     theta = theta ? theta : get(r, "rope_theta");
+    const struct kern_rope_scaling *s = &r->out->model.rope_scaling;
+    const json_t *outer = get(r, "original_max_position_embeddings"); // as Phi 3 has it
+    if (s->type == KERN_ROPE_LLAMA3 && outer && json_number_value(outer) != s->original)
+        return wrong(r, "original_max_position_embeddings",
+                     "another number than where factor is, and transformers would take this one; "
+                     "make them the same");
     const json_t *part = get(r, "partial_rotary_factor");
     if (part && json_number_value(part) != 1)
         return unsupported(r, "partial_rotary_factor", part,
@@ -292,6 +332,16 @@ static json_t *real(float f) {
     return json_real(strtod(text, NULL));
 }
 
+// As transformers 4.43 and later read it. NULL: out of memory
+static json_t *rope_json(const struct kern_rope_scaling *s) {
+    const char *type = intra_rope_types[s->type];
+    if (s->type == KERN_ROPE_LINEAR)
+        return json_pack("{s:s,s:o}", "rope_type", type, "factor", real(s->factor));
+    return json_pack("{s:s,s:o,s:o,s:o,s:i}", "rope_type", type, "factor", real(s->factor),
+                     "low_freq_factor", real(s->low), "high_freq_factor", real(s->high),
+                     "original_max_position_embeddings", s->original);
+}
+
 json_t *intra_hf_config_json(const struct intra_hf_config *c, const char *dtype) {
     const struct intra_model_config *m = &c->model;
     json_t *o = json_pack(
@@ -304,6 +354,11 @@ json_t *intra_hf_config_json(const struct intra_hf_config *c, const char *dtype)
         m->tied, "torch_dtype", dtype, "use_cache", 1);
     if (!o)
         return NULL;
+    if (m->rope_scaling.type != KERN_ROPE_DEFAULT &&
+        json_object_set_new(o, "rope_scaling", rope_json(&m->rope_scaling)) != 0) {
+        json_decref(o); // without it it would be another model
+        return NULL;
+    }
     json_object_set_new(o, "bos_token_id", c->bos < 0 ? json_null() : json_integer(c->bos));
     json_object_set_new(o, "eos_token_id", c->eos < 0 ? json_null() : json_integer(c->eos));
     if (c->arch == INTRA_HF_QWEN2)
@@ -354,5 +409,11 @@ enum neb_status intra_hf_config_same(const struct intra_hf_config *c,
         if (all[i].theirs != all[i].ours)
             return neb_fail(NEB_ERR_INVALID, "%s: %s is %g, the checkpoint's is %g: another model",
                             file, all[i].key, all[i].theirs, all[i].ours);
+    char theirs[INTRA_ROPE_TEXT], ours[INTRA_ROPE_TEXT];
+    if (!intra_rope_same(&c->model.rope_scaling, &m->rope_scaling))
+        return neb_fail(NEB_ERR_INVALID,
+                        "%s: rope_scaling is %s, the checkpoint's is %s: another model", file,
+                        intra_rope_text(&c->model.rope_scaling, theirs),
+                        intra_rope_text(&m->rope_scaling, ours));
     return NEB_OK;
 }

@@ -2,6 +2,7 @@
 #include "agent/base/log.h"
 #include "agent/base/sha256.h"
 #include "intra/hf.h"
+#include "intra/trainer.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -135,53 +136,26 @@ void intra_hf_aside_end(struct intra_hf_aside *a, bool failed) {
     neb_fs_release(a->path, &a->lock);
 }
 
-// The section "model.config" as intra_model_save() writes it: intra_model_load() would read all parameters too.
-// tests/unit/test_hf.c compares the two.
+// Its digest is checked here: intra_model_load() would read all parameters too.
 enum neb_status intra_hf_layout(const struct intra_ckpt *k, struct intra_model **out) {
     const struct intra_ckpt_section *s = intra_ckpt_find(k, "model.config");
-    int32_t v[16];
-    if (!s)
-        return neb_fail(NEB_ERR_NOT_FOUND, "%s holds no model", intra_ckpt_path(k));
+    struct intra_model_config c;
+    struct intra_trainable t;
     uint8_t got[32];
-    const void *text = intra_ckpt_data(k, s);
-    if (!text)
+    const void *text = s ? intra_ckpt_data(k, s) : NULL;
+    if (s && !text)
         return NEB_ERR_IO;
-    neb_sha256(text, s->bytes, got);
-    if (memcmp(got, s->sha256, sizeof got))
+    if (s)
+        neb_sha256(text, s->bytes, got);
+    if (s && memcmp(got, s->sha256, sizeof got))
         return neb_fail(NEB_ERR_CORRUPT,
                         "checkpoint %s: section '%s': digest does not match; use an older one",
                         intra_ckpt_path(k), s->name);
-    struct neb_rd r = neb_rd_make(text, s->bytes);
-    for (size_t i = 0; i < 16; i++)
-        v[i] = (int32_t)neb_rd_u32(&r);
-    struct intra_model_config c = {.vocab = v[0],
-                                   .d_model = v[1],
-                                   .n_layers = v[2],
-                                   .n_heads = v[3],
-                                   .n_kv_heads = v[4],
-                                   .head_dim = v[5],
-                                   .d_ff = v[6],
-                                   .max_seq = v[7],
-                                   .tied = v[8] == 1,
-                                   .qkv_bias = v[9] == 1,
-                                   .mask = KERN_MASK_CAUSAL,
-                                   .rope_theta = neb_rd_f32(&r),
-                                   .norm_eps = neb_rd_f32(&r)};
-    struct intra_trainable t = {.lora_rank = v[12],
-                                .lora_alpha = neb_rd_f32(&r),
-                                .lora_targets = (uint32_t)v[13],
-                                .last_layers = v[14],
-                                .freeze_embeddings = v[15] == 1};
-    bool flags = !((v[8] | v[9] | v[15]) & ~1);
-    if (neb_rd_left(&r) == 4 && neb_rd_u32(&r) == INTRA_HEAD_RTD)
+    NEB_TRY(intra_model_described(k, &c, &t));
+    if (c.head == INTRA_HEAD_RTD)
         return neb_fail(NEB_ERR_UNSUPPORTED,
                         "%s is the discriminator of mode rtd, which predicts no next token; nebula "
                         "eval --task probe measures its hidden states",
                         intra_ckpt_path(k));
-    if (!neb_rd_done(&r) || !flags || v[10] < 0 || v[10] > KERN_MASK_PREFIX || v[11] < 0 ||
-        v[11] > INTRA_TRAIN_LAST_LAYERS)
-        return neb_fail(NEB_ERR_FORMAT, "%s: malformed model description", intra_ckpt_path(k));
-    c.mask = (enum kern_mask)v[10];
-    t.mode = (enum intra_trainable_mode)v[11];
     return intra_model_layout(&c, &t, out);
 }

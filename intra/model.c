@@ -2,6 +2,7 @@
 #include "intra/model.h"
 #include "agent/base/memory.h"
 #include "agent/base/rng.h"
+#include "intra/rope.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -43,6 +44,10 @@ enum neb_status intra_model_config_check(const struct intra_model_config *c) {
         return neb_fail(NEB_ERR_INVALID,
                         "model: rope_theta %g must be above 1 and norm_eps %g in (0, 1)",
                         (double)c->rope_theta, (double)c->norm_eps);
+    char why[INTRA_ROPE_TEXT];
+    const char *key = intra_rope_wrong(&c->rope_scaling, why);
+    if (key)
+        return neb_fail(NEB_ERR_INVALID, "model.rope_scaling.%s: %s", key, why);
     if (c->head == INTRA_HEAD_RTD && !c->tied)
         return neb_fail(NEB_ERR_INVALID,
                         "model.tied: a discriminator has no output layer to untie");
@@ -388,7 +393,8 @@ enum neb_status intra_model_allocate(struct intra_model *m, bool learn) {
         return neb_fail(NEB_ERR_NOMEM,
                         "out of memory creating a model of %d layers, width %d (%zu parameters)",
                         m->c.n_layers, m->c.d_model, m->n_params);
-    kern_rope_table(m->rope, m->c.max_seq, m->c.head_dim, (double)m->c.rope_theta);
+    kern_rope_table(m->rope, m->c.max_seq, m->c.head_dim, (double)m->c.rope_theta,
+                    &m->c.rope_scaling);
     return NEB_OK;
 }
 

@@ -48,7 +48,8 @@ struct intra_model_config {
     int32_t d_ff;       // f
     int32_t max_seq;    // longest sequence
     float rope_theta, norm_eps;
-    bool tied; // output weight is the embedding
+    struct kern_rope_scaling rope_scaling; // all zero: positions are not scaled (rope.h)
+    bool tied;                             // output weight is the embedding
     bool qkv_bias;
     enum kern_mask mask;  // prefix: causal, but what intra_acts_prefix says is seen by all
     enum intra_head head; // RTD: tied, since the vocabulary has no output

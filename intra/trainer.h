@@ -127,6 +127,11 @@ NEB_MUST_CHECK enum neb_status intra_units(const struct intra_model *m, struct i
 // Model shape and parameters only: what evaluation, generation and export need.
 NEB_MUST_CHECK enum neb_status intra_model_save(const struct intra_model *m,
                                                 struct intra_ckpt_writer *w);
+// The shape of the model that a checkpoint holds, and what of it learns, as intra_model_save() wrote them. NEB_ERR_NOT_FOUND: it
+// holds none; NEB_ERR_FORMAT: no description of this version, nor of an earlier one. Whether such a model can be built is not asked.
+NEB_MUST_CHECK enum neb_status intra_model_described(const struct intra_ckpt *c,
+                                                     struct intra_model_config *mc,
+                                                     struct intra_trainable *t);
 // Builds the model that a checkpoint describes, with its parameters, to be used and not to be trained (no gradients).
 // NEB_ERR_FORMAT when the description is malformed or a tensor is missing; no memory is spent on the description's word.
 NEB_MUST_CHECK enum neb_status intra_model_load(const struct intra_ckpt *c,
@@ -139,7 +144,7 @@ NEB_MUST_CHECK enum neb_status intra_model_same_shape(const struct intra_ckpt *c
                                                       const struct intra_model_config *is);
 // Copies the parameters into m; adapters that the checkpoint lacks keep their initial values. NEB_ERR_INVALID when the
 // checkpoint holds another model (which key, both values), adapters that m has no place for, or adapters of another alpha;
-// another rope_theta, norm_eps or mask warns.
+// another rope_theta, rope_scaling, norm_eps or mask warns.
 NEB_MUST_CHECK enum neb_status intra_model_load_params(const struct intra_ckpt *c,
                                                        struct intra_model *m);
 // Tokens seen by all replicas: (V) each. Collective over the data-parallel ranks.

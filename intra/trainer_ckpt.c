@@ -1,5 +1,6 @@
 // Models and trainers in checkpoint files (checkpoint.h). The layout is that of one rank, whatever mesh trained.
 #include "agent/base/log.h"
+#include "intra/rope.h"
 #include "intra/trainer_parts.h"
 #include "intra/trainer_whole.h"
 #include "intra/whole.h"
@@ -29,8 +30,12 @@ static void put_config(struct neb_buf *b, const struct intra_model *m) {
     neb_buf_f32(b, m->c.rope_theta);
     neb_buf_f32(b, m->c.norm_eps);
     neb_buf_f32(b, m->trainable.lora_alpha);
-    if (m->c.head != INTRA_HEAD_LM) // left out otherwise: files stay what they were
+    // What most models lack is left out there: files stay what they were.
+    bool scaled = m->c.rope_scaling.type != KERN_ROPE_DEFAULT;
+    if (m->c.head != INTRA_HEAD_LM || scaled)
         neb_buf_u32(b, (uint32_t)m->c.head);
+    if (scaled)
+        intra_rope_put(b, &m->c.rope_scaling);
 }
 
 // False where a value is none that this program writes: a later version's, or damage that a digest cannot see.
@@ -58,16 +63,17 @@ static bool get_config(struct neb_rd *r, struct intra_model_config *c, struct in
     t->lora_alpha = neb_rd_f32(r);
     uint32_t head = neb_rd_left(r) ? neb_rd_u32(r) : INTRA_HEAD_LM;
     c->head = head == INTRA_HEAD_RTD ? INTRA_HEAD_RTD : INTRA_HEAD_LM;
-    if (head > INTRA_HEAD_RTD || !neb_rd_done(r) || (v[8] | v[9] | v[15]) & ~1 || v[10] < 0 ||
-        v[10] > KERN_MASK_PREFIX || v[11] < 0 || v[11] > INTRA_TRAIN_LAST_LAYERS)
+    bool known = !neb_rd_left(r) || intra_rope_get(r, &c->rope_scaling);
+    if (head > INTRA_HEAD_RTD || !known || !neb_rd_done(r) || (v[8] | v[9] | v[15]) & ~1 ||
+        v[10] < 0 || v[10] > KERN_MASK_PREFIX || v[11] < 0 || v[11] > INTRA_TRAIN_LAST_LAYERS)
         return false;
     c->mask = (enum kern_mask)v[10];
     t->mode = (enum intra_trainable_mode)v[11];
     return true;
 }
 
-static enum neb_status read_config(const struct intra_ckpt *c, struct intra_model_config *mc,
-                                   struct intra_trainable *t) {
+enum neb_status intra_model_described(const struct intra_ckpt *c, struct intra_model_config *mc,
+                                      struct intra_trainable *t) {
     const struct intra_ckpt_section *s = intra_ckpt_find(c, "model.config");
     if (!s)
         return neb_fail(NEB_ERR_NOT_FOUND, "%s holds no model", intra_ckpt_path(c));
@@ -105,6 +111,12 @@ static enum neb_status same_model(const struct intra_ckpt *k, const struct intra
     return NEB_OK;
 }
 
+// Another one has tensors of the same shapes, and is another model all the same.
+static bool same_form(const struct intra_model_config *was, const struct intra_model_config *is) {
+    return was->rope_theta == is->rope_theta && was->norm_eps == is->norm_eps &&
+           was->mask == is->mask && intra_rope_same(&was->rope_scaling, &is->rope_scaling);
+}
+
 enum neb_status trainer_put_config(const struct intra_model *m, struct intra_ckpt_writer *w) {
     struct neb_buf b = {0};
     put_config(&b, m);
@@ -139,7 +151,7 @@ static enum neb_status copy_params(const struct intra_ckpt *c, struct intra_mode
 enum neb_status intra_model_load_params(const struct intra_ckpt *c, struct intra_model *m) {
     struct intra_model_config was;
     struct intra_trainable t;
-    NEB_TRY(read_config(c, &was, &t));
+    NEB_TRY(intra_model_described(c, &was, &t));
     NEB_TRY(same_model(c, &was, &m->c));
     uint32_t had = t.mode == INTRA_TRAIN_LORA ? t.lora_targets : 0;
     if (had & ~m->trainable.lora_targets)
@@ -154,11 +166,14 @@ enum neb_status intra_model_load_params(const struct intra_ckpt *c, struct intra
                         "%g; set trainable.alpha: %g",
                         intra_ckpt_path(c), (double)t.lora_alpha, (double)m->trainable.lora_alpha,
                         (double)t.lora_alpha);
-    if (was.rope_theta != m->c.rope_theta || was.norm_eps != m->c.norm_eps || was.mask != m->c.mask)
-        neb_warn("%s was trained with another rope_theta, norm_eps or mask (%g, %g, %d; here %g, "
-                 "%g, %d)",
-                 intra_ckpt_path(c), (double)was.rope_theta, (double)was.norm_eps, was.mask,
-                 (double)m->c.rope_theta, (double)m->c.norm_eps, m->c.mask);
+    char scaled[2][INTRA_ROPE_TEXT];
+    if (!same_form(&was, &m->c))
+        neb_warn("%s was trained with another rope_theta, rope_scaling, norm_eps or mask (%g, %s, "
+                 "%g, %d; here %g, %s, %g, %d)",
+                 intra_ckpt_path(c), (double)was.rope_theta,
+                 intra_rope_text(&was.rope_scaling, scaled[0]), (double)was.norm_eps, was.mask,
+                 (double)m->c.rope_theta, intra_rope_text(&m->c.rope_scaling, scaled[1]),
+                 (double)m->c.norm_eps, m->c.mask);
     return copy_params(c, m);
 }
 
@@ -169,7 +184,7 @@ enum neb_status intra_model_params_digest(const struct intra_ckpt *c,
     struct intra_model *m = NULL;
     struct neb_sha256 *h = NULL;
     uint8_t shape[16];
-    NEB_TRY(read_config(c, &mc, &t));
+    NEB_TRY(intra_model_described(c, &mc, &t));
     NEB_TRY(intra_model_layout(&mc, &t, &m));
     enum neb_status st = neb_sha256_create(&h);
     for (int32_t i = 0; st == NEB_OK && i < m->n_tensors; i++) {
@@ -194,7 +209,7 @@ enum neb_status intra_model_load(const struct intra_ckpt *c, struct intra_model 
     struct intra_trainable t;
     struct intra_model *m = NULL;
     enum neb_status st = NEB_OK;
-    NEB_TRY(read_config(c, &mc, &t));
+    NEB_TRY(intra_model_described(c, &mc, &t));
     NEB_TRY(intra_model_layout(&mc, &t, &m));
     // Every tensor must be in the file before memory for it is asked for: a description alone must not cost any.
     for (int32_t i = 0; i < m->n_tensors; i++) {
@@ -384,7 +399,7 @@ enum neb_status intra_model_same_shape(const struct intra_ckpt *c,
                                        const struct intra_model_config *is) {
     struct intra_model_config was;
     struct intra_trainable t;
-    NEB_TRY(read_config(c, &was, &t));
+    NEB_TRY(intra_model_described(c, &was, &t));
     return same_model(c, &was, is);
 }
 
@@ -392,13 +407,12 @@ enum neb_status trainer_same_run(const struct intra_trainer *t, const struct int
     const struct intra_trainable *is = &t->model->trainable;
     struct intra_model_config mc;
     struct intra_trainable was;
-    NEB_TRY(read_config(c, &mc, &was));
+    NEB_TRY(intra_model_described(c, &mc, &was));
     NEB_TRY(same_model(c, &mc, &t->model->c));
-    if (mc.rope_theta != t->model->c.rope_theta || mc.norm_eps != t->model->c.norm_eps ||
-        mc.mask != t->model->c.mask)
+    if (!same_form(&mc, &t->model->c))
         return neb_fail(NEB_ERR_INVALID,
-                        "%s: rope_theta, norm_eps or mask of the job have changed; a run goes on "
-                        "with what it began with",
+                        "%s: rope_theta, rope_scaling, norm_eps or mask of the job have changed; a "
+                        "run goes on with what it began with",
                         intra_ckpt_path(c));
     if (was.mode != is->mode || was.lora_rank != is->lora_rank ||
         was.lora_alpha != is->lora_alpha || was.lora_targets != is->lora_targets ||

@@ -177,7 +177,24 @@ void kern_cpu_product(int n, const float *a, const float *b, float *c);
 
 const char *kern_cpu_isa(void); // "avx512", "avx2" or "sse2": what kern_cpu_create picks here
 
-// cos_sin (T, head_dim/2, 2): cos and sin of t * theta^(-2i/head_dim), computed in double.
-void kern_rope_table(float *cos_sin, int T, int head_dim, double theta);
+// How the frequencies theta^(-2i/head_dim) of rotary positions are scaled, for sequences that are longer than those that a model
+// first learned. All zero: not.
+enum kern_rope_type {
+    KERN_ROPE_DEFAULT = 0, // not scaled
+    KERN_ROPE_LINEAR,      // divided by factor (position interpolation, arXiv 2306.15595)
+    // Those that turn less than `low` times in `original` positions are divided by factor, those that turn more than `high`
+    // times are kept, and between them lies what is proportionally between the two (Llama 3.1; transformers' rope_type llama3).
+    KERN_ROPE_LLAMA3,
+};
+struct kern_rope_scaling {
+    enum kern_rope_type type;
+    float factor;
+    float low, high;  // llama3: turns
+    int32_t original; // llama3: positions
+};
+
+// cos_sin (T, head_dim/2, 2): cos and sin of t * theta^(-2i/head_dim), scaled (NULL: not), computed in double.
+void kern_rope_table(float *cos_sin, int T, int head_dim, double theta,
+                     const struct kern_rope_scaling *scaling);
 
 #endif

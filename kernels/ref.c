@@ -7,13 +7,29 @@
 #include <stdlib.h>
 #include <string.h>
 
-void kern_rope_table(float *cos_sin, int T, int head_dim, double theta) {
-    for (int t = 0; t < T; t++)
-        for (int i = 0; i < head_dim / 2; i++) {
-            double angle = t * pow(theta, -2.0 * i / head_dim);
-            cos_sin[(t * (head_dim / 2) + i) * 2] = (float)cos(angle);
-            cos_sin[(t * (head_dim / 2) + i) * 2 + 1] = (float)sin(angle);
+static double scaled(double frequency, const struct kern_rope_scaling *s) {
+    double slow = frequency / (double)s->factor, low = (double)s->low, high = (double)s->high;
+    if (s->type == KERN_ROPE_LINEAR)
+        return slow;
+    double turns = s->original * frequency / (2 * acos(-1));
+    if (turns > high)
+        return frequency;
+    return turns < low ? slow : slow + (turns - low) / (high - low) * (frequency - slow);
+}
+
+void kern_rope_table(float *cos_sin, int T, int head_dim, double theta,
+                     const struct kern_rope_scaling *scaling) {
+    int pairs = head_dim / 2;
+    for (int i = 0; i < pairs; i++) {
+        double frequency = pow(theta, -2.0 * i / head_dim);
+        if (scaling && scaling->type != KERN_ROPE_DEFAULT)
+            frequency = scaled(frequency, scaling);
+        for (int t = 0; t < T; t++) {
+            float *out = cos_sin + ((size_t)t * (size_t)pairs + (size_t)i) * 2;
+            out[0] = (float)cos(t * frequency);
+            out[1] = (float)sin(t * frequency);
         }
+    }
 }
 
 // An operand of a product.

@@ -130,7 +130,7 @@ static void op_rope(struct run *r) { // n T heads head_dim inverse pad
     int ld = d[2] * d[3] + d[5];
     struct array *cs = array(r, KERN_F32, (size_t)d[1] * d[3], false),
                  *x = added(r, r->t, (size_t)d[0] * ld);
-    kern_rope_table(cs->host, d[1], d[3], 10000);
+    kern_rope_table(cs->host, d[1], d[3], 10000, NULL);
     to_device(r, cs);
     r->ref->ops->rope(r->ref, x->host, ld, cs->host, d[0], d[1], d[2], d[3], d[4] != 0);
     r->D->ops->rope(r->D, r->t, dev(x), ld, dev(cs), d[0], d[1], d[2], d[3], d[4] != 0);
@@ -227,7 +227,7 @@ static void op_attn_bwd(struct run *r) {
     if (r->d[8]) {
         r->shift = 0;
         cs = array(r, KERN_F32, (size_t)c.s.T * c.s.head_dim, false);
-        kern_rope_table(cs->host, c.s.T, c.s.head_dim, 10000);
+        kern_rope_table(cs->host, c.s.T, c.s.head_dim, 10000, NULL);
         to_device(r, cs);
         r->ref->ops->rope(r->ref, g->host, c.ld, cs->host, (int)c.rows, c.s.T,
                           c.s.n_heads + c.s.n_kv_heads, c.s.head_dim, true);

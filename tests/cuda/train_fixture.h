@@ -41,6 +41,7 @@ static inline struct intra_trainer_config small_config(int vocab, int batch, int
                   .max_seq = seq,
                   .rope_theta = 10000,
                   .norm_eps = 1e-5f,
+                  .rope_scaling = {KERN_ROPE_LLAMA3, 4, 1, 4, 40}, // some kept, some divided
                   .tied = true,
                   .qkv_bias = true,
                   .mask = KERN_MASK_CAUSAL},

@@ -50,7 +50,9 @@ def job_of(r):
     heads, width = r.choice([1, 2, 4, 6]), r.choice([2, 4, 8, 16])
     model = dict(n_layers=r.choice([1, 2, 3, 4]), d_model=heads * width, n_heads=heads, d_ff=r.choice([1, 16, 33, 64]))
     r.some(model, 0.3, n_kv_heads=[r.divisor(heads, most=6)], tied=[False], qkv_bias=[True], head_dim=[2, 6, 16])
-    r.some(model, 0.1, rope_theta=[1.001, 1e9], norm_eps=[1e-12, 0.1])
+    r.some(model, 0.1, rope_theta=[1.001, 1e9], norm_eps=[1e-12, 0.1],
+           rope_scaling=[dict(rope_type="linear", factor=2.5), dict(rope_type="llama3", factor=8, low_freq_factor=1, high_freq_factor=4,
+                                                                    original_max_position_embeddings=20)])
     data = r.some(dict(corpus=corpus, seq_len=r.choice([1, 7, 16, 32, 64]), batch=r.choice([1, 2, 3, 4])), 0.5, accumulate=[1, 2, 3])
     steps = r.choice([1, 2, 5, 12, 20, 30])
     optim = r.some(dict(lr=r.choice([1e-9, 3e-4, 3e-3])), 0.4, warmup=[0, 5, 100], schedule=["cosine", "wsd", "constant"])

@@ -84,6 +84,26 @@ rc=0
 [[ $rc == 2 ]] && has 'a model.rope_theta of 5000, and the job has 10000' "$T/check.log" || fail "a model of other positions: $rc, $(cat "$T/check.log")"
 "$nebula" check "$T/job.yaml" --set "init_from=$T/turned/checkpoint" --set model.rope_theta=10000 >"$T/check.log" 2>&1 || fail "written down: $(cat "$T/check.log")"
 
+# Scaled positions, as Llama 3.1 has them: in, taken over by a job that does not say them, trained, and out again.
+scaling='{"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 40}'
+words='llama3, factor 8, low_freq_factor 1, high_freq_factor 4, original_max_position_embeddings 40'
+cp -r "$T/hf" "$T/long"
+jq --argjson s "$scaling" '.rope_scaling = $s' "$T/hf/config.json" >"$T/long/config.json"
+"$nebula" import "$T/long" --out "$T/long-back" >"$T/import.log" 2>&1 || fail "import of scaled positions: $(cat "$T/import.log")"
+[[ $(score "$T/long-back") != "$(score "$T/back")" ]] || fail "scaled positions change nothing"
+sed "s|^model: .*|model: {init: $T/long-back}|" "$T/job.yaml" >"$T/long.yaml"
+timeout 60 "$nebula" pretrain "$T/long.yaml" --local 2 --steps 4 --set optim.warmup=4 --out "$T/scaled" >"$T/scaled.log" 2>&1 || fail "a job of scaled positions: $(tail -n 3 "$T/scaled.log")"
+digests_equal "$T/scaled"
+"$nebula" export "$T/scaled/checkpoint" "$T/scaled-hf" >"$T/export.log" 2>&1 || fail "export of scaled positions: $(cat "$T/export.log")"
+jq -e --argjson s "$scaling" '.rope_theta == 10000 and .rope_scaling == $s' "$T/scaled-hf/config.json" >/dev/null || fail "config.json: $(cat "$T/scaled-hf/config.json")"
+refuses 1 "rope_scaling is default, the checkpoint's is $words: another model" export "$T/scaled/checkpoint" "$T/no" --like "$T/hf"
+linear=(--set model.rope_scaling.rope_type=linear --set model.rope_scaling.factor=2)
+refuses 2 "model.rope_scaling is linear, factor 2, that of model.init ($T/long-back) is $words" check "$T/long.yaml" "${linear[@]}"
+refuses 2 "was trained with a model.rope_scaling of $words, and the job has default" check "$T/job.yaml" --set "init_from=$T/long-back"
+"$nebula" check "$T/job.yaml" --set "init_from=$T/long-back" "${linear[@]}" >"$T/check.log" 2>&1 || fail "written down: $(cat "$T/check.log")"
+jq '.rope_scaling.rope_type = "yarn"' "$T/long/config.json" >"$T/yarn.json" && mv "$T/yarn.json" "$T/long/config.json"
+refuses 1 "must be plain (rope_type default) or scaled as linear or llama3 does" import "$T/long" --out "$T/no"
+
 refuses 2 "Usage" import "$T/hf"
 refuses 2 "--dtype" export "$T/back" "$T/no" --dtype fp8
 refuses 1 "already there" import "$T/hf" --out "$T/back"

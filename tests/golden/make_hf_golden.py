@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes hf_golden.inc: config.json and logits of two tiny models as transformers writes and computes them.
+"""Writes hf_golden.inc: config.json and logits of three tiny models as transformers writes and computes them.
 
 Parameters follow from their names (as in make_golden.py), so that none need to be kept. Not needed to build or to test:
 
@@ -19,6 +19,9 @@ SMALL = dict(vocab_size=29, hidden_size=16, intermediate_size=20, num_hidden_lay
              max_position_embeddings=16, num_key_value_heads=2)
 CASES = {
     "llama": LlamaConfig(**SMALL, head_dim=6, rope_theta=100.0, rms_norm_eps=1e-5),
+    "llama3": LlamaConfig(**SMALL | {"max_position_embeddings": 64}, head_dim=6, rms_norm_eps=1e-5, rope_parameters={
+        "rope_type": "llama3", "rope_theta": 100.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 32}),
     "qwen2": Qwen2Config(**SMALL, tie_word_embeddings=True, rope_theta=1000000.0),
 }
 

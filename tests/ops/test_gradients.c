@@ -119,7 +119,7 @@ static void test_rope(void **state) {
     (void)state;
     struct turn a;
     float dx[96];
-    kern_rope_table(a.table, 3, 8, 50);
+    kern_rope_table(a.table, 3, 8, 50, NULL);
     fill(a.x, 96), fill(a.c, 96);
     memcpy(dx, a.c, sizeof dx);
     K->ops->rope(K, dx, 16, a.table, 6, 3, 2, 8, true);

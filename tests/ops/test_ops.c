@@ -111,7 +111,7 @@ static void op_rope(struct run *r) { // n T heads head_dim inverse pad
     const int *d = r->d;
     int ld = d[2] * d[3] + d[5];
     float *cs = input(r, (size_t)d[1] * d[3], 1), *x = added(r, (size_t)d[0] * ld);
-    kern_rope_table(cs, d[1], d[3], 10000);
+    kern_rope_table(cs, d[1], d[3], 10000, NULL);
     r->K->ops->rope(r->K, x, ld, cs, d[0], d[1], d[2], d[3], d[4] != 0);
 }
 static void op_swiglu_fwd(struct run *r) {

@@ -127,6 +127,22 @@ static void test_complaints(void **state) {
          "agent: 1 to 32 of a-z 0-9 - _ . that begin with a letter or digit"},
         {"n_heads: 4,", "n_heads: 4, rope_theta: 1,",
          "dir/job.yaml:3: model.rope_theta: 1 is not in 1.001..1000000000"},
+        {"n_heads: 4,", "n_heads: 4, rope_scaling: llama3,",
+         "dir/job.yaml:3: model.rope_scaling: must be a mapping of keys to values"},
+        {"n_heads: 4,", "n_heads: 4, rope_scaling: {rope_type: yarn},",
+         "dir/job.yaml:3: model.rope_scaling.rope_type: \"yarn\" is not one of: default, linear, "
+         "llama3"},
+        {"n_heads: 4,", "n_heads: 4, rope_scaling: {rope_type: linear},",
+         "dir/job.yaml:3: model.rope_scaling.factor: is missing or 0; needed is a number from 1 to "
+         "1000000"},
+        {"n_heads: 4,", "n_heads: 4, rope_scaling: {factor: 8},",
+         "dir/job.yaml:3: model.rope_scaling.factor: does nothing with rope_type default: leave it "
+         "out, or say another type (linear needs factor, llama3 all of them)"},
+        {"n_heads: 4,",
+         "n_heads: 4, rope_scaling: {rope_type: llama3, factor: 8, low_freq_factor: 4, "
+         "high_freq_factor: 1, original_max_position_embeddings: 8192},",
+         "dir/job.yaml:3: model.rope_scaling.high_freq_factor: 1 is not a number above "
+         "low_freq_factor, up to 1000000"},
         {"lr: 2e-3", "lr: nan", "dir/job.yaml:5: optim.lr: \"nan\" is not a number"},
         {"steps: 300\n", "steps: 300\nmode: rdt\n",
          "dir/job.yaml:3: mode: \"rdt\" is not one of: replicas, rtd, distill"},
@@ -482,6 +498,7 @@ static void test_json_round_trip(void **state) {
     assert_int_equal(parse(good, &j), NEB_OK);
     assert_int_equal(agent_job_set(&j, "optim.lr=0.0017"), NEB_OK);
     assert_int_equal(agent_job_set(&j, "trainable.freeze=[embeddings]"), NEB_OK);
+    j.model.rope_scaling = (struct kern_rope_scaling){KERN_ROPE_LLAMA3, 8.1f, 1.1f, 4, 8192};
     j.clusters[0].mesh = (struct intra_mesh_config){1, 1, 2};
     j.clusters[0].launcher = AGENT_LAUNCHER_MPIRUN;
     j.clusters[0].device = AGENT_DEVICE_CPU;
@@ -494,6 +511,7 @@ static void test_json_round_trip(void **state) {
     json_t *again = agent_job_to_json(&k);
     assert_true(json_equal(json, again));
     assert_memory_equal(&j.optim, &k.optim, sizeof j.optim); // floats to the bit
+    assert_memory_equal(&j.model.rope_scaling, &k.model.rope_scaling, sizeof j.model.rope_scaling);
     json_object_set_new(json, "extra", json_integer(1));
     neb_log_set_sink(capture, NULL);
     assert_int_equal(agent_job_from_json(json, &k), NEB_ERR_FORMAT);

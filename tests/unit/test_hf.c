@@ -2,6 +2,7 @@
 // checkpoint's description is that of intra_model_load().
 #include "agent/base/log.h"
 #include "intra/hf.h"
+#include "intra/rope.h"
 #include "intra/trainer.h"
 
 #include <math.h>
@@ -32,7 +33,9 @@ static const char *in(char *out, const char *name) {
 #define SHAPE                                                                                      \
     "\"vocab_size\":32,\"hidden_size\":8,\"num_hidden_layers\":2,\"num_attention_heads\":2,"       \
     "\"intermediate_size\":12,\"max_position_embeddings\":64"
-#define LLAMA "{\"model_type\":\"llama\"," SHAPE
+#define LLAMA          "{\"model_type\":\"llama\"," SHAPE
+#define LLAMA3(values) LLAMA ",\"rope_scaling\":{\"rope_type\":\"llama3\"," values "}}"
+#define ORIGINAL       "\"original_max_position_embeddings\":8192"
 
 static enum neb_status parse(const char *text, struct intra_hf_config *c) {
     message[0] = 0;
@@ -102,6 +105,53 @@ static void test_config_values(void **state) {
     assert_true(c.window == 0);
 }
 
+// Scaled positions, in all places that transformers has written them to.
+static void test_scaled_positions(void **state) {
+    (void)state;
+    static const struct kern_rope_scaling llama31 = {KERN_ROPE_LLAMA3, 8, 1, 4, 8192},
+                                          linear = {.type = KERN_ROPE_LINEAR, .factor = 2.5f},
+                                          plain = {0};
+#define VALUES "\"factor\":8.0,\"low_freq_factor\":1.0,\"high_freq_factor\":4.0," ORIGINAL
+    static const struct {
+        const char *text;
+        const struct kern_rope_scaling *s;
+        float theta;
+    } all[] = {
+        {LLAMA ",\"rope_theta\":5e5,\"rope_scaling\":{\"rope_type\":\"llama3\"," VALUES "}}",
+         &llama31, 5e5f},
+        {LLAMA ",\"rope_theta\":5e5,\"rope_scaling\":{\"type\":\"llama3\"," VALUES "}}", &llama31,
+         5e5f},
+        {LLAMA ",\"rope_parameters\":{\"rope_type\":\"llama3\",\"rope_theta\":5e5," VALUES "}}",
+         &llama31, 5e5f},
+        {LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2.5}}", &linear, 1e4f},
+        // what linear and default have no use for
+        {LLAMA ",\"rope_scaling\":{\"rope_type\":\"linear\",\"type\":\"llama3\",\"factor\":2.5,"
+               "\"low_freq_factor\":1}}",
+         &linear, 1e4f},
+        {LLAMA ",\"rope_scaling\":{\"rope_type\":\"default\"," VALUES "}}", &plain, 1e4f},
+        // both objects: the older one counts, unless it is empty
+        {LLAMA ",\"rope_parameters\":{\"rope_type\":\"llama3\"," VALUES
+               "},\"rope_scaling\":{\"type\":\"linear\",\"factor\":2.5}}",
+         &linear, 1e4f},
+        {LLAMA ",\"rope_parameters\":{\"rope_type\":\"llama3\"," VALUES
+               "},\"rope_scaling\":{\"type\":\"default\"}}",
+         &plain, 1e4f},
+        {LLAMA ",\"rope_parameters\":{\"rope_type\":\"llama3\"," VALUES "},\"rope_scaling\":{}}",
+         &llama31, 1e4f},
+        {LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2.5},\"rope_parameters\":null}",
+         &linear, 1e4f},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        struct intra_hf_config c;
+        char text[INTRA_ROPE_TEXT];
+        if (parse(all[i].text, &c) != NEB_OK || !intra_rope_same(&c.model.rope_scaling, all[i].s) ||
+            c.model.rope_theta != all[i].theta)
+            fail_msg("%s: %s, theta %g (%s)", all[i].text,
+                     intra_rope_text(&c.model.rope_scaling, text), (double)c.model.rope_theta,
+                     message);
+    }
+}
+
 static const struct refusal {
     const char *text;
     enum neb_status status;
@@ -124,12 +174,49 @@ static const struct refusal {
     {LLAMA ",\"mlp_bias\":true}", NEB_ERR_UNSUPPORTED, {"mlp_bias", "bias"}},
     {LLAMA ",\"mlp_bias\":1}", NEB_ERR_FORMAT, {"mlp_bias", "neither true nor false"}},
     {LLAMA ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8}}",
+     NEB_ERR_FORMAT,
+     {"rope_scaling.low_freq_factor", "missing"}},
+    {LLAMA3("\"factor\":0.5,\"low_freq_factor\":1,\"high_freq_factor\":4," ORIGINAL),
+     NEB_ERR_FORMAT,
+     {"rope_scaling.factor", "0.5 is not a number from 1"}},
+    {LLAMA3("\"factor\":1e300,\"low_freq_factor\":1,\"high_freq_factor\":4," ORIGINAL),
+     NEB_ERR_FORMAT,
+     {"rope_scaling.factor", "is not a number from 1 to 1000000"}},
+    {LLAMA3("\"factor\":\"8\",\"low_freq_factor\":1,\"high_freq_factor\":4," ORIGINAL),
+     NEB_ERR_FORMAT,
+     {"rope_scaling.factor", "missing"}},
+    {LLAMA3("\"factor\":8,\"low_freq_factor\":4,\"high_freq_factor\":4," ORIGINAL),
+     NEB_ERR_FORMAT,
+     {"rope_scaling.high_freq_factor", "4 is not a number above low_freq_factor"}},
+    {LLAMA3("\"factor\":8,\"low_freq_factor\":1,\"high_freq_factor\":4"),
+     NEB_ERR_FORMAT,
+     {"rope_scaling.original_max_position_embeddings", "missing"}},
+    {LLAMA3("\"factor\":8,\"low_freq_factor\":1,\"high_freq_factor\":4,"
+            "\"original_max_position_embeddings\":-8192"),
+     NEB_ERR_FORMAT,
+     {"rope_scaling.original_max_position_embeddings", "-8192 is not a whole number"}},
+    {LLAMA3("\"factor\":8,\"low_freq_factor\":1,\"high_freq_factor\":4,"
+            "\"partial_rotary_factor\":0.5," ORIGINAL),
      NEB_ERR_UNSUPPORTED,
-     {"rope_scaling", "llama3"}},
-    {LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}",
+     {"rope_scaling", "part of each head"}},
+    {LLAMA ",\"original_max_position_embeddings\":4096,\"rope_scaling\":{\"rope_type\":\"llama3\","
+           "\"factor\":8,\"low_freq_factor\":1,\"high_freq_factor\":4," ORIGINAL "}}",
+     NEB_ERR_FORMAT,
+     {"original_max_position_embeddings", "make them the same"}},
+    {LLAMA ",\"rope_scaling\":{\"type\":\"linear\"}}",
+     NEB_ERR_FORMAT,
+     {"rope_scaling.factor", "missing"}},
+    {LLAMA ",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2}}",
      NEB_ERR_UNSUPPORTED,
-     {"rope_scaling", "linear"}},
+     {"rope_scaling", "must be plain (rope_type default) or scaled as linear or llama3"}},
+    {LLAMA ",\"rope_scaling\":{\"rope_type\":8}}",
+     NEB_ERR_UNSUPPORTED,
+     {"rope_scaling", "must be plain"}},
     {LLAMA ",\"rope_scaling\":{\"factor\":2}}", NEB_ERR_UNSUPPORTED, {"rope_scaling", "scaled"}},
+    {LLAMA ",\"rope_parameters\":{\"rope_type\":\"longrope\"},\"rope_scaling\":{\"rope_type\":"
+           "\"default\"}}",
+     NEB_ERR_UNSUPPORTED,
+     {"rope_parameters", "longrope"}},
     {LLAMA ",\"rope_scaling\":7}", NEB_ERR_FORMAT, {"rope_scaling"}},
     {LLAMA ",\"rope_parameters\":{\"rope_type\":\"yarn\"}}",
      NEB_ERR_UNSUPPORTED,
@@ -182,20 +269,30 @@ static void test_config_round_trip(void **state) {
                                    .norm_eps = 1e-5f,
                                    .tied = true,
                                    .mask = KERN_MASK_CAUSAL};
-    for (int bias = 0; bias < 2; bias++) {
+    static const struct kern_rope_scaling scaled[] = {
+        {0}, {KERN_ROPE_LLAMA3, 8.1f, 1.25f, 4, 8192}, {.type = KERN_ROPE_LINEAR, .factor = 3}};
+    for (int i = 0; i < 6; i++) {
+        bool bias = i % 2;
         m.qkv_bias = bias;
+        m.rope_scaling = scaled[i / 2];
         assert_int_equal(intra_hf_config_of_model(&m, &c), NEB_OK);
         json_t *o = intra_hf_config_json(&c, "float32");
         char *text = json_dumps(o, JSON_REAL_PRECISION(9));
         assert_non_null(text);
         assert_non_null(strstr(text, "\"rms_norm_eps\": 1e-5,"));
+        assert_int_equal(strstr(text, "rope_scaling") != NULL, i >= 2);
         assert_int_equal(parse(text, &back), NEB_OK);
         assert_int_equal(intra_hf_config_same(&back, &m, "back"), NEB_OK);
         assert_int_equal(back.arch, bias ? INTRA_HF_QWEN2 : INTRA_HF_LLAMA);
         assert_int_equal(back.model.max_seq, 77);
+        assert_true(intra_rope_same(&back.model.rope_scaling, &m.rope_scaling));
         free(text);
         json_decref(o);
     }
+    m.rope_scaling.factor = 4;
+    assert_int_equal(intra_hf_config_same(&back, &m, "back"), NEB_ERR_INVALID);
+    assert_non_null(strstr(message, "rope_scaling is linear, factor 3, the checkpoint's is linear, "
+                                    "factor 4: another model"));
     m.n_kv_heads = 4;
     assert_int_equal(intra_hf_config_same(&back, &m, "back"), NEB_ERR_INVALID);
     assert_non_null(strstr(message, "num_key_value_heads is 2"));
@@ -402,6 +499,7 @@ static bool same_model(const struct intra_model *x, const struct intra_model *y)
            a->head_dim == b->head_dim && a->d_ff == b->d_ff && a->max_seq == b->max_seq &&
            a->rope_theta == b->rope_theta && a->norm_eps == b->norm_eps && a->tied == b->tied &&
            a->qkv_bias == b->qkv_bias && a->mask == b->mask &&
+           intra_rope_same(&a->rope_scaling, &b->rope_scaling) &&
            same_trainable(&x->trainable, &y->trainable);
 }
 
@@ -415,20 +513,22 @@ static void test_layout(void **state) {
         {.mode = INTRA_TRAIN_LAST_LAYERS, .last_layers = 1},
     };
     for (size_t i = 0; i < 4; i++) {
-        const struct intra_model_config c = {.vocab = 11,
-                                             .d_model = 8,
-                                             .n_layers = 2,
-                                             .n_heads = 4,
-                                             .n_kv_heads = 2,
-                                             .head_dim = 6,
-                                             .d_ff = 10,
-                                             .max_seq = 13,
-                                             .rope_theta = 77.5f,
-                                             .norm_eps = 3e-6f,
-                                             .tied = i % 2,
-                                             .qkv_bias = i / 2 % 2,
-                                             .mask = i == 3 ? KERN_MASK_BIDIRECTIONAL
-                                                            : KERN_MASK_CAUSAL};
+        const struct intra_model_config c = {
+            .vocab = 11,
+            .d_model = 8,
+            .n_layers = 2,
+            .n_heads = 4,
+            .n_kv_heads = 2,
+            .head_dim = 6,
+            .d_ff = 10,
+            .max_seq = 13,
+            .rope_theta = 77.5f,
+            .norm_eps = 3e-6f,
+            .tied = i % 2,
+            .qkv_bias = i / 2 % 2,
+            .rope_scaling = {.type = i == 1 ? KERN_ROPE_LINEAR : KERN_ROPE_DEFAULT,
+                             .factor = i == 1 ? 2.0f : 0},
+            .mask = i == 3 ? KERN_MASK_BIDIRECTIONAL : KERN_MASK_CAUSAL};
         char path[NEB_PATH_MAX];
         struct intra_model *m = NULL, *full = NULL, *light = NULL;
         struct intra_ckpt_writer *w = NULL;
@@ -466,13 +566,10 @@ static int tear_down(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_config_values),
-        cmocka_unit_test(test_config_refused),
-        cmocka_unit_test(test_config_round_trip),
-        cmocka_unit_test(test_peft),
-        cmocka_unit_test(test_folders),
-        cmocka_unit_test(test_adapter_beside),
-        cmocka_unit_test(test_window),
+        cmocka_unit_test(test_config_values),  cmocka_unit_test(test_scaled_positions),
+        cmocka_unit_test(test_config_refused), cmocka_unit_test(test_config_round_trip),
+        cmocka_unit_test(test_peft),           cmocka_unit_test(test_folders),
+        cmocka_unit_test(test_adapter_beside), cmocka_unit_test(test_window),
         cmocka_unit_test(test_layout),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -16,12 +16,14 @@
 enum { V = 23, T = 8, B = 2, N = B * T };
 
 static struct kern *K;
-static char dir[] = "/tmp/nebula-trainer-XXXXXX", path[NEB_PATH_MAX], message[1024];
+static char dir[] = "/tmp/nebula-trainer-XXXXXX", path[NEB_PATH_MAX], message[1024], warning[1024];
 
 static void swallow(void *user, enum neb_log_level level, const char *text) {
     (void)user;
     if (level == NEB_LOG_ERROR)
         snprintf(message, sizeof message, "%s", text);
+    if (level == NEB_LOG_WARN)
+        snprintf(warning, sizeof warning, "%s", text);
 }
 
 static const struct intra_trainable full = {.mode = INTRA_TRAIN_FULL};
@@ -290,6 +292,11 @@ static void test_another_models_checkpoint(void **state) {
     d = c, d.model.rope_theta = 500;
     accept(d, false); // fine-tuning may
     refuse(d, true, "rope_theta");
+    d = c;
+    d.model.rope_scaling = (struct kern_rope_scaling){.type = KERN_ROPE_LINEAR, .factor = 2};
+    accept(d, false);
+    assert_non_null(strstr(warning, "default, 1e-05, 0; here 100, linear, factor 2, 1e-05, 0)"));
+    refuse(d, true, "rope_scaling");
     d = c, d.trainable = lora;
     accept(d, false); // fresh adapters on a trained base
     refuse(d, true, "trainable");

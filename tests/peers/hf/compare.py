@@ -32,10 +32,15 @@ def run(*args, ok=True):
 
 small = dict(vocab_size=320, hidden_size=64, intermediate_size=112, num_hidden_layers=3, num_attention_heads=4,
              max_position_embeddings=128, bos_token_id=1, eos_token_id=2)
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+LINEAR = {"rope_type": "linear", "factor": 2.5}
 CASES = {
     "llama": LlamaConfig(**small, num_key_value_heads=4, rope_theta=10000.0),
     "llama-gqa-tied-bf16": LlamaConfig(**small, num_key_value_heads=2, tie_word_embeddings=True, rms_norm_eps=1e-5),
     "llama-head-dim": LlamaConfig(**small, num_key_value_heads=1, head_dim=24, rope_theta=500000.0),
+    "llama-3.1": LlamaConfig(**small, num_key_value_heads=2, rope_parameters=LLAMA3 | {"rope_theta": 10000.0}),
+    "llama-linear": LlamaConfig(**small, num_key_value_heads=2, rope_parameters=LINEAR | {"rope_theta": 10000.0}),
+    "qwen2-llama3": Qwen2Config(**small, num_key_value_heads=2, rope_parameters=LLAMA3 | {"rope_theta": 1000000.0, "factor": 32.0}),
     "llama-3-of-9-heads": LlamaConfig(**small | {"hidden_size": 72, "num_attention_heads": 9, "vocab_size": 301,
                                                  "intermediate_size": 113}, num_key_value_heads=3),
     "mistral": MistralConfig(**small, num_key_value_heads=2, sliding_window=None, rope_theta=1000000.0),
@@ -129,6 +134,9 @@ LAYOUTS = {
     "the same, rope_theta": lambda c: c.update(rope_scaling=PLAIN, rope_theta=7e4),
     "rope_scaling {}, rope_parameters, rope_theta": lambda c: c.update(rope_scaling={}, rope_theta=7e4),
     "a factor that rope_type default ignores": lambda c: c["rope_parameters"].update(factor=8.0),
+    "llama3, as transformers 4 wrote it": lambda c: older(c) or c.update(rope_scaling=LLAMA3),
+    "linear, with the key type": lambda c: older(c) or c.update(rope_scaling={"type": "linear", "factor": 2.5}),
+    "llama3 in rope_parameters, linear in rope_scaling": lambda c: c.update(rope_parameters=LLAMA3, rope_scaling=LINEAR),
     "no architectures": lambda c: c.pop("architectures"),
     "several ends, no beginning": lambda c: c.update(eos_token_id=[2, 7], bos_token_id=None),
     "no num_key_value_heads": lambda c: c.pop("num_key_value_heads"),
@@ -339,10 +347,8 @@ def check_refused(work):
     t5 = {"d_model": 64, "d_kv": 16, "d_ff": 112, "num_layers": 2, "num_heads": 4}
     rope = lambda **k: LlamaConfig(**small, rope_parameters={"rope_theta": 1e4, "factor": 2.0} | k)
     refused = {
-        "rope linear": rope(rope_type="linear"),
         "rope dynamic": rope(rope_type="dynamic"),
         "rope yarn": rope(rope_type="yarn", original_max_position_embeddings=64),
-        "rope llama3": rope(rope_type="llama3", low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64),
         "rope partial": LlamaConfig(**small, rope_parameters={"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}),
         "biases": LlamaConfig(**small, attention_bias=True),
         "mlp biases": LlamaConfig(**small, mlp_bias=True),
