@@ -140,6 +140,46 @@ static void test_one_job(void **state) {
     agent_ipc_destroy(&c);
 }
 
+// What a worker says reaches plots, terminals and files of whoever follows the job: none of it commands them.
+static void test_words(void **state) {
+    (void)state;
+    struct agent_credential *mine = NULL;
+    struct agent_ipc *c = client(), *watcher = client();
+    assert_int_equal(agent_credential_find(path, hexes[1], &mine), NEB_OK);
+    struct agent_ipc_msg m =
+        ask(watcher, json_pack("{s:s,s:s}", "op", "follow", "job", hexes[1]), NULL, 0);
+    agent_ipc_msg_clear(&m);
+    m = ask(c, attach(1), agent_credential_secret(mine), AGENT_SECRET_BYTES);
+    assert_string_equal(agent_ipc_str(&m, "ev", ""), "job");
+    agent_ipc_msg_clear(&m);
+    json_t *line =
+        json_pack("{s:s,s:s,s:i,s:{s:[s]}}", "kind", "link", "codec", "int4'\nsystem('id')\033[2J",
+                  "step\n", 3, "more", "list", "\033]0;x\a");
+    assert_int_equal(
+        agent_ipc_send(c, NULL, json_pack("{s:s,s:o}", "op", "metrics", "line", line), NULL, 0),
+        NEB_OK);
+    const json_t *got = NULL;
+    for (int i = 0; i < 50 && !got; i++) {
+        assert_int_equal(agent_ipc_wait(watcher, 20 * NEB_S, &m), NEB_OK);
+        const json_t *l = json_object_get(m.head, "line");
+        if (!strcmp(agent_ipc_str(&m, "ev", ""), "line") && json_object_get(l, "codec"))
+            got = l;
+        else
+            agent_ipc_msg_clear(&m);
+    }
+    assert_non_null(got);
+    assert_string_equal(json_string_value(json_object_get(got, "codec")), "int4'?system('id')?[2J");
+    assert_null(json_object_get(got, "step\n"));
+    assert_string_equal(
+        json_string_value(json_array_get(json_object_get(json_object_get(got, "more"), "list"), 0)),
+        "?]0;x?");
+    agent_ipc_msg_clear(&m);
+    assert_int_equal(agent_ipc_send(c, NULL, json_pack("{s:s}", "op", "detach"), NULL, 0), NEB_OK);
+    agent_credential_destroy(&mine);
+    agent_ipc_destroy(&c);
+    agent_ipc_destroy(&watcher);
+}
+
 // A connection under a name that it has chosen (another's, for one) is not heard at all.
 static void test_chosen_name(void **state) {
     (void)state;
@@ -300,9 +340,9 @@ static int teardown(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_files),   cmocka_unit_test(test_pipe),
-        cmocka_unit_test(test_folder),  cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_one_job), cmocka_unit_test(test_chosen_name),
-        cmocka_unit_test(test_log)};
+        cmocka_unit_test(test_files),       cmocka_unit_test(test_pipe),
+        cmocka_unit_test(test_folder),      cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_one_job),     cmocka_unit_test(test_words),
+        cmocka_unit_test(test_chosen_name), cmocka_unit_test(test_log)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }
