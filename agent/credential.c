@@ -117,7 +117,7 @@ enum neb_status agent_credential_pipe(const struct agent_credential *c, int *fd)
     return pipe_of(&c->w, sizeof c->w, fd);
 }
 
-// ---- a worker behind a network --------------------------------------------------------------------------------
+// ---- a worker behind a network ------------------------------------------------------------------
 
 static enum neb_status box_path(const char *dir, char path[NEB_PATH_MAX]) {
     return neb_path(path, NEB_PATH_MAX, dir, "worker.box");
@@ -173,8 +173,8 @@ enum neb_status agent_credential_answer(struct agent_credential *c, const char *
     return append_box(path, sealed, sizeof sealed, BOX_AT);
 }
 
-// Asks for the words with a key pair of this process, which nobody else can use: what crosses the network, and
-// what lies in the file, is a ticket, a public key and a sealed box.
+// Asks for the words with a key pair of this process, which nobody else can use: what crosses the
+// network, and what lies in the file, is a ticket, a public key and a sealed box.
 static enum neb_status open_box(const char *dir, const struct ticket *ticket,
                                 const struct agent_credential_wait *wait, struct words *out) {
     uint8_t pk[crypto_box_PUBLICKEYBYTES], sk[crypto_box_SECRETKEYBYTES], box[BOX_END + 1];
@@ -213,7 +213,7 @@ out:
     return st;
 }
 
-// ---- the worker's side ----------------------------------------------------------------------------------------
+// ---- the worker's side --------------------------------------------------------------------------
 
 static bool read_all(int fd, void *p, size_t len) {
     for (size_t got = 0; got < len;) {

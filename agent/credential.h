@@ -5,13 +5,15 @@
 //     agent ── HOME/jobs/ID/trainer.key, 0600 ─────► attached trainer     secret 32
 //     worker, trainer ── attach, with the secret ──► agent
 //
-// mpirun and srun carry a standard input over their network in clear. Their rank 0 gets none of this there, but a ticket that names
-// its start, and asks for the rest in a file of the job's folder, which both hosts have:
+// mpirun and srun carry a standard input over their network in clear. Their rank 0 gets none of
+// this there, but a ticket that names its start, and asks for the rest in a file of the job's
+// folder, which both hosts have:
 //
 //     agent ── worker.box: ticket ──► rank 0 ── its public key, made for this ──► agent ── all of the above, sealed to that key ──► rank 0
 //
-// Who listens on the launcher's network, or on the file system's, learns nothing that it can use; who answers in rank 0's place must
-// write as the agent's user. The agent answers once: who comes second ends, and is started again with another ticket.
+// Who listens on the launcher's network, or on the file system's, learns nothing that it can use;
+// who answers in rank 0's place must write as the agent's user. The agent answers once: who comes
+// second ends, and is started again with another ticket.
 //
 // A pipe leaves nothing on disk, in the environment or in `ps`. Secrets are made anew with every worker, lie in locked memory and are
 // wiped. The seal key is the job's (security/seal_key.h): it opens nothing of another job's.
@@ -47,10 +49,12 @@ NEB_MUST_CHECK enum neb_status agent_credential_pipe(const struct agent_credenti
 // The same for mpirun and srun: a ticket, and DIR/worker.box.
 NEB_MUST_CHECK enum neb_status agent_credential_offer(struct agent_credential *c, const char *dir,
                                                       int *fd);
-// Every 200 ms or so: answers rank 0 once it has asked. c NULL, or nothing to answer: NEB_OK. NEB_ERR_DENIED: another has asked.
+// Every 200 ms or so: answers rank 0 once it has asked. c NULL, or nothing to answer: NEB_OK.
+// NEB_ERR_DENIED: another has asked.
 NEB_MUST_CHECK enum neb_status agent_credential_answer(struct agent_credential *c, const char *dir);
-// What a worker finds on `fd`; dir: the job's folder, for a ticket, whose answer is waited for. NEB_ERR_DENIED: nothing, or something
-// else: no agent has started this process; or another process has asked in its place. NEB_ERR_TIMEOUT: no answer.
+// What a worker finds on `fd`; dir: the job's folder, for a ticket, whose answer is waited for.
+// NEB_ERR_DENIED: nothing, or something else: no agent has started this process; or another process
+// has asked in its place. NEB_ERR_TIMEOUT: no answer.
 struct agent_credential_wait {
     neb_ns limit;
     void (*idle)(void *user); // NULL: none; called while it waits

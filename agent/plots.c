@@ -15,9 +15,10 @@ enum { CLUSTERS_MAX = 16, CHANGES_MAX = 64 };
 enum table { TABLE_LOSS, TABLE_LINK, TABLE_CODEC, TABLES };
 static const char *const table_names[TABLES] = {"loss", "link", "codec"};
 
-// One cluster's tables, columns between tabs, its name in the first line: loss-N.dat (t, tokens, loss,
-// sent bytes), link-N.dat (t, Mbit/s), codec-N.dat (t, height, codec), a row a change of codec.
-// What jobs and workers say stands in these alone: gnuplot parses a script, and only reads a table.
+// One cluster's tables, columns between tabs, its name in the first line: loss-N.dat (t, tokens,
+// loss, sent bytes), link-N.dat (t, Mbit/s), codec-N.dat (t, height, codec), a row a change of
+// codec. What jobs and workers say stands in these alone: gnuplot parses a script, and only reads a
+// table.
 struct series {
     char name[64];
     FILE *tables[TABLES];
@@ -33,7 +34,8 @@ struct data {
     int n, n_changes;
 };
 
-// A field of a table. Names of others hold what separates fields, or quotes, only where they are hostile.
+// A field of a table. Names of others hold what separates fields, or quotes, only where they are
+// hostile.
 static void put_field(FILE *f, const char *text, size_t cap) {
     char plain[64];
     snprintf(plain, sizeof plain, "%.*s", (int)cap, text);

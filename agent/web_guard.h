@@ -4,8 +4,10 @@
 //     method    GET
 //     token     `Authorization: Bearer TOKEN`, or the cookie that /?token=TOKEN was answered with, compared in constant time
 //
-// On loopback the page itself is free (it holds no data). Its data need the token where there is one; where there is none they are for
-// the agent's own user and root (agent/web_user.h). Beyond loopback everything needs the token. The cookie is not the token: BLAKE2b keyed with the token, so that it outlives a restart and says nothing of the token.
+// On loopback the page itself is free (it holds no data). Its data need the token where there is
+// one; where there is none they are for the agent's own user and root (agent/web_user.h). Beyond
+// loopback everything needs the token. The cookie is not the token: BLAKE2b keyed with the token,
+// so that it outlives a restart and says nothing of the token.
 #ifndef AGENT_WEB_GUARD_H
 #define AGENT_WEB_GUARD_H
 #include "agent/base/status.h"

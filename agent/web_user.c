@@ -87,7 +87,8 @@ bool agent_web_user_find(FILE *table, const struct sockaddr *peer, const struct 
     return false;
 }
 
-// The socket whose own end is `from`. false: there is none, or the kernel answers no such questions.
+// The socket whose own end is `from`. false: there is none, or the kernel answers no such
+// questions.
 static bool ask_kernel(const struct end *from, const struct end *to, struct inet_diag_msg *out) {
     struct {
         struct nlmsghdr head;

@@ -140,7 +140,8 @@ static void test_one_job(void **state) {
     agent_ipc_destroy(&c);
 }
 
-// What a worker says reaches plots, terminals and files of whoever follows the job: none of it commands them.
+// What a worker says reaches plots, terminals and files of whoever follows the job: none of it
+// commands them.
 static void test_words(void **state) {
     (void)state;
     struct agent_credential *mine = NULL;
@@ -286,7 +287,8 @@ static bool holds(const void *p, size_t n, const void *secret, size_t len) {
     return memmem(p, n, secret, len) != NULL;
 }
 
-// mpirun and srun carry a standard input in clear: what crosses their network, and what lies in the file, opens nothing.
+// mpirun and srun carry a standard input in clear: what crosses their network, and what lies in the
+// file, opens nothing.
 static void test_box(void **state) {
     (void)state;
     static const uint8_t job[INTER_ID_BYTES] = {9};

@@ -380,7 +380,8 @@ static void test_plots(void **state) {
     neb_buf_free(&b);
 }
 
-// Names and codecs come from workers. Whatever they hold, they are shown: no part of them is a command, and no curve is missing.
+// Names and codecs come from workers. Whatever they hold, they are shown: no part of them is a
+// command, and no curve is missing.
 static void test_plots_hostile(void **state) {
     (void)state;
     static const char *const words[] = {"int4'\nsystem('touch OWNED')\n#",

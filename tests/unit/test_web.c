@@ -467,9 +467,10 @@ static void test_door(void **state) {
     agent_web_stop(&w);
 }
 
-// ---- other users of this host ---------------------------------------------------------------------------------
+// ---- other users of this host -------------------------------------------------------------------
 
-// What another user is answered, as the status of HTTP; holds: connections that say nothing, kept meanwhile.
+// What another user is answered, as the status of HTTP; holds: connections that say nothing, kept
+// meanwhile.
 static int answered_as(unsigned uid, uint16_t port, const char *path, int holds) {
     int ends[2], status = 0, code = 0;
     char text[128], out[4096];
@@ -501,7 +502,8 @@ static int answered_as(unsigned uid, uint16_t port, const char *path, int holds)
     return code;
 }
 
-// Without a token the data are the agent's user's; and whoever else is on this host cannot take all connections.
+// Without a token the data are the agent's user's; and whoever else is on this host cannot take all
+// connections.
 static void test_other_user(void **state) {
     enum { NOBODY = 65534, SLOW = 96 };
     char out[65536];
