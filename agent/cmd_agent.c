@@ -5,6 +5,7 @@
 #include "agent/daemon.h"
 #include "agent/ipc.h"
 #include "agent/launch.h"
+#include "agent/rank.h"
 #include "agent/worker.h"
 #include "inter/tcp.h"
 #include "security/identity.h"
@@ -185,7 +186,7 @@ int cmd_worker(int argc, char **argv) {
         return AGENT_EXIT_USAGE;
     }
     enum neb_status st =
-        rank ? agent_launch_rank(argv[1], argv[2], (int)threads, argc == 6 ? argv[5] : NULL)
+        rank ? agent_rank_run(argv[1], argv[2], (int)threads, argc == 6 ? argv[5] : NULL)
              : agent_worker_run(argv[1], argv[2], NULL, 0);
     return agent_exit_of(st);
 }

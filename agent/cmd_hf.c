@@ -1,6 +1,7 @@
 // nebula import and nebula export: Hugging Face folders in and out.
 #include "agent/base/log.h"
 #include "agent/cmd_options.h"
+#include "agent/model_init.h"
 #include "agent/progress.h"
 #include "agent/seal.h"
 #include "intra/hf.h"

@@ -6,6 +6,7 @@
 #include "agent/corpus_note.h"
 #include "agent/eval_translate.h"
 #include "agent/json.h"
+#include "agent/model_init.h"
 #include "agent/seal.h"
 #include "intra/data.h"
 #include "intra/tokenizer.h"
@@ -27,35 +28,6 @@ struct options {
     uint64_t seed;
     bool json, merge, logits;
 };
-
-enum neb_status agent_checkpoint_file(const struct neb_vault *vault, const char *path, char *out,
-                                      size_t cap) {
-    struct intra_ckpt *c = NULL;
-    struct neb_map probe;
-    NEB_TRY(neb_path(out, cap, path, "model.ckpt"));
-    if (neb_fs_exists(out))
-        return NEB_OK;
-    NEB_TRY(neb_path(out, cap, path, "."));
-    if (!neb_fs_exists(out)) { // no folder: it must be a file
-        NEB_TRY(neb_map_open(path, &probe));
-        neb_map_close(&probe);
-        snprintf(out, cap, "%s", path);
-        return NEB_OK;
-    }
-    enum neb_status st = intra_ckpt_open_latest_in(vault, path, &c);
-    if (st == NEB_OK)
-        snprintf(out, cap, "%s", intra_ckpt_path(c));
-    intra_ckpt_close(&c);
-    if (st != NEB_ERR_NOT_FOUND)
-        return st;
-    NEB_TRY(neb_path(out, cap, path, "config.json"));
-    return neb_fs_exists(out)
-               ? neb_fail(st,
-                          "%s is a Hugging Face folder; make a checkpoint of it first: nebula "
-                          "import %s --out CKPT",
-                          path, path)
-               : neb_fail(st, "no checkpoint in %s", path);
-}
 
 static enum neb_status load_model(const struct options *o, const struct neb_vault *vault,
                                   struct intra_model **m) {

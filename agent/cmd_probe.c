@@ -3,6 +3,7 @@
 #include "agent/base/log.h"
 #include "agent/cmd_options.h"
 #include "agent/json.h"
+#include "agent/model_init.h"
 #include "agent/probe.h"
 #include "agent/seal.h"
 #include "intra/tokenizer_files.h"

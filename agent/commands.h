@@ -1,29 +1,11 @@
-// The subcommands of the program. Exit statuses are shared by all of them.
+// The subcommands of the program.
 #ifndef AGENT_COMMANDS_H
 #define AGENT_COMMANDS_H
-#include "agent/base/status.h"
+#include "agent/base/exit.h"
 
 #include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
-
-enum agent_exit {
-    AGENT_EXIT_OK = 0, // the command did what was asked
-    AGENT_EXIT_FAILED =
-        1, // it could not, or what it printed was lost (a full disk); the error was printed
-    AGENT_EXIT_USAGE = 2, // bad command line or configuration
-    // stopped on request after a checkpoint, or detached from agents that go on; --resume continues
-    AGENT_EXIT_INTERRUPTED = 3,
-};
-
-static inline int agent_exit_of(enum neb_status st) {
-    return st == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
-}
-
-// Of a command whose NEB_ERR_INVALID is about what was typed.
-static inline int agent_exit_of_input(enum neb_status st) {
-    return st == NEB_ERR_INVALID ? AGENT_EXIT_USAGE : agent_exit_of(st);
-}
 
 struct agent_command {
     const char *name;
@@ -67,12 +49,6 @@ int cmd_move(int argc, char **argv);
 int cmd_promote(int argc, char **argv);
 int cmd_doctor(int argc, char **argv);
 int cmd_seal(int argc, char **argv);
-
-// The checkpoint file that PATH means: a file, a folder with model.ckpt, or the newest usable one of a folder of generations.
-// vault: opens sealed ones; NULL: only those in clear.
-struct neb_vault;
-NEB_MUST_CHECK enum neb_status agent_checkpoint_file(const struct neb_vault *vault,
-                                                     const char *path, char *out, size_t cap);
 
 extern const struct agent_command agent_commands[]; // ends with name NULL
 

@@ -121,6 +121,10 @@ static inline int agent_cluster_ranks(const struct agent_cluster *c) {
     return (c->mesh.dp > 1 ? c->mesh.dp : 1) * (c->mesh.pp > 1 ? c->mesh.pp : 1) *
            (c->mesh.tp > 1 ? c->mesh.tp : 1);
 }
+// Whether agent_local_start deals GPUs to the cluster's agent, where there are several: as many as it has ranks, those that fewest have.
+static inline bool agent_local_deals(const struct agent_cluster *c) {
+    return c->device != AGENT_DEVICE_CPU && c->launcher == AGENT_LAUNCHER_LOCAL && !c->witness;
+}
 
 enum agent_tune_mode {
     AGENT_TUNE_FIXED, // as the job says, bit for bit the same run again

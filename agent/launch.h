@@ -19,7 +19,7 @@ struct agent_launch {
     bool queues; // it may wait for hosts, for as long as a batch system likes
     int kill; // the signal at which it and all its ranks end at once: SIGTERM where a foreign launcher ends them
 };
-// log_dir: where every rank of a mesh gets a log of its own, rank-N.log (agent_launch_rank; slurm: srun writes it). What the
+// log_dir: where every rank of a mesh gets a log of its own, rank-N.log (agent_rank_run; slurm: srun writes it). What the
 // launcher itself says is its output, as all that a single rank says. NEB_ERR_UNSUPPORTED: the launcher needs what this machine has
 // not: mpirun and a build with MPI; srun and an allocation. remote: the agent listens for workers of other hosts. gpus: those that
 // ranks on this host are to see, as agent_gpus_text says them, or "".
@@ -31,10 +31,6 @@ NEB_MUST_CHECK enum neb_status agent_launch_worker(const struct agent_cluster *c
 void agent_launch_pair(const char *exe, const char *command, const char *option,
                        struct agent_launch *out);
 
-// `nebula worker SOCKET JOB --rank THREADS [LOG_DIR]`: a rank. What it says goes to LOG_DIR/rank-N.log from when it knows its
-// number; without LOG_DIR (NULL), or on a machine that has no such folder, to its launcher. Returns when the job is done.
-NEB_MUST_CHECK enum neb_status agent_launch_rank(const char *socket_path, const char *job,
-                                                 int threads, const char *log_dir);
 // What a process that becomes a rank has in its environment unless its user has set it: CUDA_MODULE_LOADING=EAGER.
 void agent_launch_environment(void);
 // Of a process that becomes a rank: it ends with its parent, and the agent decides when else. Ctrl-C, and what a scheduler or a service manager

@@ -19,11 +19,6 @@ struct agent_local {
     int restarts;
 };
 
-// Whether agent_local_start deals GPUs to the cluster's agent, where there are several: as many as it has ranks, those that fewest have.
-static inline bool agent_local_deals(const struct agent_cluster *c) {
-    return c->device != AGENT_DEVICE_CPU && c->launcher == AGENT_LAUNCHER_LOCAL && !c->witness;
-}
-
 // Starts the first n agents of the job under DIR/clusters/NAME. wan: "RATE:DELAY[:LOSS]", or NULL for plain loopback.
 // seal_key: file that all of them seal with; NULL: in clear. Returns when every agent answers on its socket.
 NEB_MUST_CHECK enum neb_status agent_local_start(const struct agent_job *job, int n,

@@ -1,6 +1,5 @@
 #include "agent/model_init.h"
 #include "agent/base/log.h"
-#include "agent/commands.h"
 #include "agent/init_digest.h"
 #include "agent/job_model.h"
 #include "intra/hf.h"
@@ -10,6 +9,35 @@
 
 #include <stdlib.h>
 #include <string.h>
+
+enum neb_status agent_checkpoint_file(const struct neb_vault *vault, const char *path, char *out,
+                                      size_t cap) {
+    struct intra_ckpt *c = NULL;
+    struct neb_map probe;
+    NEB_TRY(neb_path(out, cap, path, "model.ckpt"));
+    if (neb_fs_exists(out))
+        return NEB_OK;
+    NEB_TRY(neb_path(out, cap, path, "."));
+    if (!neb_fs_exists(out)) { // no folder: it must be a file
+        NEB_TRY(neb_map_open(path, &probe));
+        neb_map_close(&probe);
+        snprintf(out, cap, "%s", path);
+        return NEB_OK;
+    }
+    enum neb_status st = intra_ckpt_open_latest_in(vault, path, &c);
+    if (st == NEB_OK)
+        snprintf(out, cap, "%s", intra_ckpt_path(c));
+    intra_ckpt_close(&c);
+    if (st != NEB_ERR_NOT_FOUND)
+        return st;
+    NEB_TRY(neb_path(out, cap, path, "config.json"));
+    return neb_fs_exists(out)
+               ? neb_fail(st,
+                          "%s is a Hugging Face folder; make a checkpoint of it first: nebula "
+                          "import %s --out CKPT",
+                          path, path)
+               : neb_fail(st, "no checkpoint in %s", path);
+}
 
 static enum neb_status same_sizes(const struct agent_job *job, const struct intra_model_config *c,
                                   const char *file) {

@@ -3,6 +3,12 @@
 #define AGENT_MODEL_INIT_H
 #include "agent/config.h"
 
+// The checkpoint file that PATH means: a file, a folder with model.ckpt, or the newest usable one of a folder of generations.
+// vault: opens sealed ones; NULL: only those in clear.
+struct neb_vault;
+NEB_MUST_CHECK enum neb_status agent_checkpoint_file(const struct neb_vault *vault,
+                                                     const char *path, char *out, size_t cap);
+
 // When job->model_init is set: fills job->model from the checkpoint, and points job->init_from at its file (absolute path);
 // else nothing. `file` is for messages. NEB_ERR_INVALID when something of the shape that the job gives is not the checkpoint's, or
 // init_from is given too. Warns when sequences are longer than the model's, or the corpus has another vocabulary than the one beside the

@@ -6,7 +6,7 @@
 //             DIR/snapshot.bin                      ──► the worker takes over what it is ahead in, writes a checkpoint, removes it
 #ifndef AGENT_SNAPSHOT_H
 #define AGENT_SNAPSHOT_H
-#include "agent/base/file.h"
+#include "agent/snapshot_file.h"
 #include "inter/service.h"
 
 #include <jansson.h>
@@ -55,10 +55,6 @@ bool agent_snapshot_passes(const struct neb_vault *vault, struct inter_ledger *l
 bool agent_snapshot_useless(const char *dir);
 // Bytes of one round's updates of all members but `self`, by the records of DIR/snapshot.bin; 0: it cannot be told.
 uint64_t agent_snapshot_round_bytes(const struct neb_vault *vault, const char *dir, int self);
-// The header of a snapshot file, which is freed by the caller, and where its parameters begin. NEB_ERR_FORMAT: none, or its length is
-// another one than it says.
-NEB_MUST_CHECK enum neb_status agent_snapshot_header(const struct neb_file *f, const char *path,
-                                                     uint64_t *header, struct inter_snapshot **out);
 json_t *agent_snapshot_mask(uint64_t taken, int fragments); // for the worker: an array of booleans
 
 #endif

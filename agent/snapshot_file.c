@@ -1,5 +1,4 @@
-// The file of a snapshot, as the agent checks it and the worker reads it.
-#include "agent/snapshot.h"
+#include "agent/snapshot_file.h"
 
 #include <stdlib.h>
 

@@ -2,7 +2,7 @@
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/base/plain.h"
-#include "agent/commands.h"
+#include "agent/base/exit.h"
 #include "security/identity.h"
 
 #include <poll.h>

@@ -10,7 +10,7 @@
 // In both the data goes on behind the last step that is in a commit of its own: nothing is learned twice. What was learned since
 // and sent to nobody is lost: counted in lost_steps, and reported.
 #include "agent/base/log.h"
-#include "agent/snapshot.h"
+#include "agent/snapshot_file.h"
 #include "agent/worker.h"
 #include "kernels/quant.h"
 

@@ -13,7 +13,7 @@
 // of y1 and y2, are summed where their rows are. A pipeline stage runs its own blocks; its rows of stream and gradient
 // come from and go to its neighbours (pipe.c).
 #include "agent/base/memory.h"
-#include "intra/rtd.h"
+#include "intra/rtd_head.h"
 #include "intra/seqpar.h"
 #include "intra/vocab.h"
 

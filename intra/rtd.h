@@ -11,6 +11,7 @@
 #ifndef INTRA_RTD_H
 #define INTRA_RTD_H
 #include "intra/model.h"
+#include "intra/rtd_head.h"
 
 // Chooses positions of tokens (n) with probability `rate` each, by a random stream of (seed, index) alone, so that both sides
 // know them. Ids below n_special (control pieces, end of text) are never masked; where chance chooses none, the first
@@ -40,19 +41,6 @@ NEB_MUST_CHECK enum neb_status intra_mask_sample(struct intra_mask_sampler *s,
 int32_t intra_rtd_apply(const int32_t *tokens, int32_t n, const int32_t *positions,
                         const int32_t *ids, int32_t n_masked, int32_t *inputs, int32_t *labels);
 
-// Output layer of a discriminator: score = x w + b, loss = log(1 + exp(score)) - label * score, in nats.
-struct intra_rtd_head {
-    int n, d;
-    const float *x, *w; // (n, d) (d)
-    float b;
-    const int32_t *labels; // (n) 0, 1, or KERN_IGNORE
-    float *scores;         // (n) written
-    float grad_scale;
-    float *dx;      // (n, d) written; NULL: loss only
-    float *dw, *db; // (d) (1) +=
-};
-// Sum of losses over counted positions; the same bits for any number of threads.
-double intra_rtd_head(struct kern *K, const struct intra_rtd_head *h, int64_t *count);
 // Chance that a replaced position scores above one that is not (area under the ROC curve; ties count half). NAN where there is
 // but one kind, a score that is no number, or no memory.
 double intra_rtd_auc(const float *scores, const int32_t *labels, size_t n);
