@@ -20,7 +20,7 @@ static enum neb_status pair(void *user, const char *source, const char *target) 
 }
 static enum neb_status read_text(const char *text) {
     seen[0] = 0;
-    return intra_po_read(text, strlen(text), "t.po", pair, NULL);
+    return intra_po_read(&(struct intra_po){.name = "t.po", .each = pair}, text, strlen(text));
 }
 
 static void keeps(void **state) {
