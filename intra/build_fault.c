@@ -34,8 +34,8 @@ static void say_bytes(const struct build *b, const struct doc *d, const char *fi
     for (size_t i = 0; source_of(b)->format == INTRA_TEXT && i < d->bad_at; i++)
         line += p[i] == '\n';
     if (encoding_of(b)) {
-        snprintf(out, cap, "%s:%zu: %s", file, line,
-                 p[d->bad_at] ? "bytes that are none of its encoding" : "a NUL character");
+        snprintf(out, cap, p[d->bad_at] ? "%s:%zu: bytes that are not %s" : "%s:%zu: a NUL in %s",
+                 file, line, encoding_of(b));
         return;
     }
     intra_text_looks(p + from - from % 4, d->given - (from - from % 4), looks, sizeof looks);
@@ -117,8 +117,8 @@ bool build_fault_head(const struct build *b, const uint8_t *p, size_t n, size_t 
                  encoding);
     else if (order && !encoding)
         snprintf(why, 256,
-                 "offset 0: the byte order mark of %s, which is not UTF-8; say so with encoding: "
-                 "%.6s",
+                 "offset 0: the byte order mark of %s, which is not UTF-8; give the source "
+                 "encoding: %.6s",
                  order, order);
     else
         return true;

@@ -2,6 +2,7 @@
 // the file: whoever looks at all documents finds them.
 #include "intra/build_state.h"
 #include "intra/charset.h"
+#include "intra/text_kind.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -73,7 +74,16 @@ static enum neb_status begin(struct build *b, const uint8_t *p, size_t n) {
     if (!build_fault_head(b, p, n, &skip, why))
         return neb_fail(NEB_ERR_FORMAT, "%s: %s", b->file, why);
     in->at = in->offset = skip;
-    return build_fault_charset(b, p, n, &in->charset);
+    NEB_TRY(build_fault_charset(b, p, n, &in->charset));
+    size_t good = in->charset ? n : skip + intra_utf8_length(p + skip, n - skip);
+    if (good + 3 < n && !memchr(p, '\n', n) && n == BLOCK_BYTES) { // no need to hold all of it
+        intra_text_looks(p, n, why, sizeof why);
+        return neb_fail(NEB_ERR_FORMAT,
+                        "%s: byte 0x%02x at offset %zu is not text in UTF-8, and no line ends "
+                        "before offset %zu%s",
+                        b->file, p[good], good, n, why);
+    }
+    return NEB_OK;
 }
 
 static enum neb_status take_block(struct build *b, const uint8_t *p, size_t n) {

@@ -185,7 +185,10 @@ static enum neb_status take_tsv(struct build *b, const struct build_input_line *
                       : NEB_OK;
     from[n_from] = 0; // a tab, or the end of the line
     to[n_to] = 0;
-    return intra_po_clean(from, to) ? add_pair(b, from, to) : NEB_OK;
+    if (intra_po_clean(from, to))
+        return add_pair(b, from, to);
+    b->units += !b->again; // a line all the same
+    return NEB_OK;
 }
 
 static enum neb_status take_lines(struct build *b, bool jsonl) {

@@ -10,11 +10,16 @@
 
 enum { REST_MAX = 16 }; // bytes of a character that is cut, with its escapes
 
+// Signs of ASCII for which some encodings have others, a yen or a won for the backslash. Files mean ASCII's: their escapes are made of them.
+static const char signs[] = "\\~";
+enum { SIGNS = sizeof signs - 1 };
+
 struct intra_charset {
     iconv_t conv;
     size_t unit; // bytes that are left out where something is wrong
     uint8_t rest[REST_MAX];
     size_t n_rest;
+    char other[SIGNS][8]; // what iconv makes of each; empty: itself
 };
 
 // ---- names ------------------------------------------------------------------------------------------------------
@@ -44,10 +49,11 @@ bool intra_charset_is_utf8(const char *name) {
 }
 
 bool intra_charset_is_common(const char *name) {
-    static const char *const begin[] = {
-        "iso8859",  "latin", "koi8",   "cp125",  "cp437",   "cp85",       "cp86",     "cp874",
-        "cp93",     "cp94",  "cp95",   "cp922",  "windows", "gb",         "euc",      "big5",
-        "shiftjis", "sjis",  "tis620", "viscii", "tcvn",    "georgianps", "armscii8", "uhc"};
+    static const char *const begin[] = {"iso8859", "latin",    "koi8",       "cp125",    "cp437",
+                                        "cp85",    "cp86",     "cp874",      "cp93",     "cp94",
+                                        "cp95",    "cp922",    "windows",    "gb",       "euc",
+                                        "big5",    "shiftjis", "sjis",       "tis620",   "viscii",
+                                        "johab",   "tcvn",     "georgianps", "armscii8", "uhc"};
     char p[INTRA_CHARSET_NAME_MAX + 1];
     for (size_t i = 0; plain(name, p) && i < sizeof begin / sizeof *begin; i++)
         if (!strncmp(p, begin[i], strlen(begin[i])))
@@ -128,7 +134,31 @@ enum neb_status intra_charset_open(const char *name, const uint8_t *head, size_t
     if (c->conv == (iconv_t)-1)
         c->conv = iconv_open("UTF-8", "UTF-8");
     *out = c;
+    for (size_t i = 0; c->unit == 1 && c->conv != (iconv_t)-1 && i < SIGNS; i++) {
+        char from[] = {signs[i]}, *in = from, *to = c->other[i];
+        size_t left = 1, room = sizeof c->other[i] - 1;
+        (void)iconv(c->conv, &in, &left, &to, &room);
+        (void)iconv(c->conv, NULL, NULL, NULL, NULL);
+        if (c->other[i][0] == signs[i] || left)
+            memset(c->other[i], 0, sizeof c->other[i]);
+    }
     return c->conv != (iconv_t)-1 ? NEB_OK : NEB_ERR_INVALID; // intra_charset_close takes both
+}
+
+// ASCII's own signs again, in what was added to out.
+static void mend_signs(const struct intra_charset *c, struct neb_buf *out, size_t from) {
+    for (size_t i = 0; i < SIGNS; i++) {
+        size_t n = strlen(c->other[i]), to = from;
+        uint8_t *p = out->p;
+        if (!n || out->len == from || !memmem(p + from, out->len - from, c->other[i], n))
+            continue;
+        for (size_t at = from; at < out->len;) {
+            bool is = out->len - at >= n && !memcmp(p + at, c->other[i], n);
+            p[to++] = is ? (uint8_t)signs[i] : p[at];
+            at += is ? n : 1;
+        }
+        out->len = to;
+    }
 }
 
 void intra_charset_close(struct intra_charset **c) {
@@ -179,6 +209,7 @@ static enum neb_status convert(struct intra_charset *c, const uint8_t *p, size_t
 
 enum neb_status intra_charset_convert(struct intra_charset *c, const uint8_t *p, size_t n, bool end,
                                       struct neb_buf *out) {
+    size_t from = out->len;
     while (c->n_rest && (n || end)) { // the character that was cut, byte by byte
         uint8_t both[REST_MAX];
         size_t k = c->n_rest;
@@ -190,7 +221,9 @@ enum neb_status intra_charset_convert(struct intra_charset *c, const uint8_t *p,
         }
         NEB_TRY(convert(c, both, k, end && !n, out));
     }
-    return convert(c, p, n, end, out);
+    NEB_TRY(convert(c, p, n, end, out));
+    mend_signs(c, out, from);
+    return NEB_OK;
 }
 
 // ---- UTF-8 ------------------------------------------------------------------------------------------------------

@@ -214,13 +214,23 @@ static const char *begin_field(struct entry *e, int field) {
     return NULL;
 }
 
+// An entry that another one follows before its msgstr. The flags before the other may be among its own.
+static enum neb_status cut_off(struct reader *r, bool same_kind) {
+    struct entry *e = &r->e;
+    bool fuzzy = e->fuzzy, lost = !e->obsolete && !e->fuzzy;
+    size_t line = e->line;
+    clear(e);
+    e->fuzzy = same_kind && fuzzy;
+    return lost ? wrong(r, line, "an entry without a msgstr") : NEB_OK;
+}
+
 static enum neb_status take_keyword(struct reader *r, const struct po_token *t, const char **why) {
     struct entry *e = &r->e;
     bool begins = t->kind == PO_MSGCTXT || t->kind == PO_MSGID || t->kind == PO_DOMAIN;
     if (begins && has_form(e) && e->strings)
         NEB_TRY(finish(r));
-    else if (begins && e->obsolete && !t->obsolete) // what is cut off there is nobody's loss
-        clear(e);
+    else if (begins && e->has[MSGID])
+        NEB_TRY(cut_off(r, !e->obsolete || t->obsolete));
     if (t->kind != PO_MSGSTR) {
         *why = begin_field(e, t->kind == PO_MSGCTXT  ? CONTEXT
                               : t->kind == PO_MSGID  ? MSGID

@@ -161,17 +161,18 @@ void intra_text_looks(const uint8_t *p, size_t n, char *out, size_t cap) {
     }
     *out = 0;
     if (order)
-        snprintf(out, cap, "; it looks like %s: say so with encoding", order);
+        snprintf(out, cap, "; it looks like %s: give the source encoding: %s", order, order);
     else if (control > n / 10)
         snprintf(out, cap, "; it looks like binary data, not text");
     else if (nul)
         *out = 0;
     else if (whole > high)
         snprintf(out, cap, "; around it is UTF-8: it is damaged there");
-    else if (high && 4 * high <= ascii)
+    else if (high && 2 * high <= ascii)
         snprintf(out, cap,
-                 "; it looks like an encoding of 8 bits such as Latin-1 or Windows-1252: name it "
-                 "with encoding");
+                 "; it looks like an encoding of 8 bits, such as Latin-1 or Windows-1252: give the "
+                 "source its encoding");
     else if (high)
-        snprintf(out, cap, "; it looks like text in another encoding: name it with encoding");
+        snprintf(out, cap,
+                 "; it looks like text in another encoding: give the source its encoding");
 }

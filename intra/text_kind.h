@@ -18,7 +18,7 @@ bool intra_text_is_catalogue(const uint8_t *p, size_t n); // compiled by msgfmt
 
 // "UTF-16LE", "UTF-16BE", "UTF-32LE", "UTF-32BE": by the byte order mark, or because it reads as text so. NULL: neither.
 const char *intra_text_order(const uint8_t *p, size_t n);
-// What text is that is not UTF-8: a clause to be put behind a message, such as "; it looks like UTF-16LE (encoding: utf-16le)".
+// What text is that is not UTF-8: a clause to be put behind a message, such as "; it looks like UTF-16LE: …".
 void intra_text_looks(const uint8_t *p, size_t n, char *out, size_t cap);
 
 #endif
