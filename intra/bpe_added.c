@@ -1,9 +1,10 @@
-// Added tokens in text. The ones that are not special are looked for before the text is split, as tokenizers does:
+// Added tokens in text. The ones that are not special are looked for before the text is split, as
+// tokenizers does:
 //
 //     text ─► where a token stands as it is written ─► NFC of what lies between ─► where a normalized token stands ─► pieces
 //
-// In each of the two searches the leftmost match counts, and of several there the longest. A special token is text where it is spelt; it
-// still hides a shorter one that begins in it.
+// In each of the two searches the leftmost match counts, and of several there the longest. A
+// special token is text where it is spelt; it still hides a shorter one that begins in it.
 #include "intra/bpe_state.h"
 
 #include "agent/base/log.h"
@@ -13,7 +14,7 @@
 
 enum { CONTENT_MAX = 1024 }; // bytes; a search looks at so many from each character on
 
-// ---- the file ---------------------------------------------------------------------------------------------------
+// ---- the file -----------------------------------------------------------------------------------
 
 static enum neb_status flag(const struct intra_bpe *b, const json_t *o, size_t i, const char *key,
                             bool otherwise, bool *out) {
@@ -39,7 +40,8 @@ static size_t *slot_of(const struct intra_bpe *b, size_t *table, size_t cap, con
     return &table[i];
 }
 
-// The id that tokenizers gives: the vocabulary's own, else the next one that is free. What the file says is not asked.
+// The id that tokenizers gives: the vocabulary's own, else the next one that is free. What the file
+// says is not asked.
 static int64_t id_of(const json_t *vocab, const char *content, int64_t *last) {
     const json_t *own = json_object_get(vocab, content);
     int64_t size = (int64_t)json_object_size(vocab);
@@ -121,7 +123,7 @@ const struct bpe_added *bpe_added_find(const struct intra_bpe *b, const char *co
     return NULL;
 }
 
-// ---- what is looked for -----------------------------------------------------------------------------------------
+// ---- what is looked for -------------------------------------------------------------------------
 
 static int compare(const void *x, const void *y, void *text) {
     const struct bpe_pattern *a = x, *b = y;
@@ -131,7 +133,8 @@ static int compare(const void *x, const void *y, void *text) {
     return k ? k : a->len != b->len ? (a->len > b->len ? 1 : -1) : a->turn < b->turn ? -1 : 1;
 }
 
-// A pattern of each token; of those that are alike the first in tokenizers' order, special ones before the others.
+// A pattern of each token; of those that are alike the first in tokenizers' order, special ones
+// before the others.
 static enum neb_status list_patterns(struct intra_bpe *b, bool normalized) {
     struct bpe_patterns *s = &b->patterns[normalized];
     struct neb_buf composed = {0};
@@ -197,7 +200,7 @@ void bpe_added_free(struct intra_bpe *b) {
     neb_buf_free(&b->added_text);
 }
 
-// ---- the search -------------------------------------------------------------------------------------------------
+// ---- the search ---------------------------------------------------------------------------------
 
 // The longest pattern that the text at p begins with. NULL: none.
 static const struct bpe_pattern *match(const struct intra_bpe *b, const struct bpe_patterns *s,

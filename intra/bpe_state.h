@@ -101,10 +101,11 @@ NEB_MUST_CHECK enum neb_status bpe_split_is_word(struct bpe_split *s, const uint
 NEB_MUST_CHECK enum neb_status bpe_split(struct bpe_split *s, const uint8_t *p, size_t n);
 void bpe_split_end(struct bpe_split *s);
 
-// ---- bpe_added.c ------------------------------------------------------------------------------------------------
+// ---- bpe_added.c --------------------------------------------------------------------------------
 
-// added_tokens, with the ids that tokenizers gives them: into b->added; b->vocab grows with them. vocab: of the model, whose size and
-// ids are known to be good. NEB_ERR_FORMAT, NEB_ERR_LIMIT, NEB_ERR_NOMEM.
+// added_tokens, with the ids that tokenizers gives them: into b->added; b->vocab grows with them.
+// vocab: of the model, whose size and ids are known to be good. NEB_ERR_FORMAT, NEB_ERR_LIMIT,
+// NEB_ERR_NOMEM.
 NEB_MUST_CHECK enum neb_status bpe_added_take(struct intra_bpe *b, const json_t *list,
                                               const json_t *vocab);
 const struct bpe_added *bpe_added_find(const struct intra_bpe *b, const char *content); // or NULL

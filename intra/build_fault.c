@@ -1,5 +1,6 @@
-// What cannot be read of a source. A file that is no text at all ends the build, and so does the first bad line, document or entry; but a source
-// may allow for a share of these, which are counted, named (the first ones) and left out.
+// What cannot be read of a source. A file that is no text at all ends the build, and so does the
+// first bad line, document or entry; but a source may allow for a share of these, which are
+// counted, named (the first ones) and left out.
 #include "agent/base/log.h"
 #include "intra/build_state.h"
 #include "intra/charset.h"
@@ -23,7 +24,7 @@ static const char *unit_of(const struct build *b) {
     return f == INTRA_TEXT ? "documents" : f == INTRA_PO ? "entries" : "lines";
 }
 
-// ---- one of them ------------------------------------------------------------------------------------------------
+// ---- one of them --------------------------------------------------------------------------------
 
 // Where bytes are no text, and what they look like.
 static void say_bytes(const struct build *b, const struct doc *d, const char *file, char *out,
@@ -96,7 +97,7 @@ enum neb_status build_fault_source_end(struct build *b) {
     return NEB_OK;
 }
 
-// ---- a file's beginning -----------------------------------------------------------------------------------------
+// ---- a file's beginning -------------------------------------------------------------------------
 
 bool build_fault_head(const struct build *b, const uint8_t *p, size_t n, size_t *skip,
                       char why[256]) {

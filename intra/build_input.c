@@ -1,5 +1,6 @@
-// A file of a source as lines of UTF-8: without a byte order mark, out of the source's encoding. Bytes that are no text pass, with their place in
-// the file: whoever looks at all documents finds them.
+// A file of a source as lines of UTF-8: without a byte order mark, out of the source's encoding.
+// Bytes that are no text pass, with their place in the file: whoever looks at all documents finds
+// them.
 #include "intra/build_state.h"
 #include "intra/charset.h"
 #include "intra/text_kind.h"
@@ -11,7 +12,8 @@
 
 enum { BLOCK_BYTES = 1 << 20, LINE_BYTES_MAX = 1 << 30 };
 
-// What comes through a pipe comes once: it is put aside, in a file that has no name and ends with the build.
+// What comes through a pipe comes once: it is put aside, in a file that has no name and ends with
+// the build.
 static enum neb_status put_aside(struct build *b, FILE **aside) {
     char path[NEB_PATH_MAX];
     NEB_TRY(neb_fs_mkdirs(b->dir, 0755));

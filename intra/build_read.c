@@ -23,7 +23,7 @@ static enum neb_status add_fault(struct build *b, size_t line, const char *why) 
     return build_add(b, &(struct build_text){.fault = why, .line = line});
 }
 
-// ---- whole files ------------------------------------------------------------------------------------------------
+// ---- whole files --------------------------------------------------------------------------------
 
 static enum neb_status on_po_pair(void *user, const char *message, const char *translation) {
     return add_pair(user, message, translation);
@@ -90,7 +90,7 @@ static enum neb_status read_whole(struct build *b, const char *path) {
     return st;
 }
 
-// ---- a file of documents between blank lines --------------------------------------------------------------------
+// ---- a file of documents between blank lines ----------------------------------------------------
 
 struct paragraph {
     struct neb_buf text; // as it is in the file, with the ends of its lines
@@ -149,7 +149,7 @@ static enum neb_status read_paragraphs(struct build *b, const char *path) {
     return st;
 }
 
-// ---- lines ------------------------------------------------------------------------------------------------------
+// ---- lines --------------------------------------------------------------------------------------
 
 // Column n of a line, and its length. NULL: there are fewer.
 static char *column(const struct build_input_line *l, int32_t n, size_t *len) {
@@ -215,7 +215,7 @@ static enum neb_status read_lines(struct build *b, const char *path) {
     return st;
 }
 
-// ---- sources ----------------------------------------------------------------------------------------------------
+// ---- sources ------------------------------------------------------------------------------------
 
 static enum neb_status read_entry(struct build *b, const char *path) {
     switch (b->spec->sources[b->source].format) {

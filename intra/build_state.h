@@ -172,12 +172,12 @@ NEB_MUST_CHECK enum neb_status build_place(struct build *b, const char *given,
 // Whether a corpus may take this folder's place: there is none, an empty one, or a corpus and nothing else. NEB_ERR_EXISTS (logged).
 NEB_MUST_CHECK enum neb_status build_place_free(const char *dir);
 
-// build_fault.c
-// Counts a document that cannot be read, and names it. NEB_ERR_FORMAT (logged): the source allows for none.
+// build_fault.c Counts a document that cannot be read, and names it. NEB_ERR_FORMAT (logged): the
+// source allows for none.
 NEB_MUST_CHECK enum neb_status build_fault_count(struct build *b, const struct doc *d);
 NEB_MUST_CHECK enum neb_status build_fault_source_end(struct build *b);
-// What a file's first bytes forbid: a kind of file that is no text, a byte order mark of another encoding. False: `why` says so. skip: bytes
-// of a byte order mark.
+// What a file's first bytes forbid: a kind of file that is no text, a byte order mark of another
+// encoding. False: `why` says so. skip: bytes of a byte order mark.
 bool build_fault_head(const struct build *b, const uint8_t *p, size_t n, size_t *skip,
                       char why[256]);
 // The source's encoding for a file that begins so; NULL: UTF-8. NEB_ERR_FORMAT (logged).
@@ -192,8 +192,8 @@ void build_input_free(struct build *b); // its buffers
 
 // build_walk.c
 typedef enum neb_status build_visit(struct build *b, const char *path, const struct stat *info);
-// Every regular file below a folder, in the order of names; a folder or file that links lead to more than once counts once. quiet: errors are
-// not logged.
+// Every regular file below a folder, in the order of names; a folder or file that links lead to
+// more than once counts once. quiet: errors are not logged.
 NEB_MUST_CHECK enum neb_status build_walk(struct build *b, const char *dir, bool quiet,
                                           build_visit *visit);
 

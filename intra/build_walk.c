@@ -1,4 +1,5 @@
-// Folders of a source. Links may lead back to where they are, or to one file by several names: what has been read once is not read again.
+// Folders of a source. Links may lead back to where they are, or to one file by several names: what
+// has been read once is not read again.
 #include "intra/build_state.h"
 
 #include "agent/base/rng.h"

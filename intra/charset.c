@@ -10,7 +10,8 @@
 
 enum { REST_MAX = 16 }; // bytes of a character that is cut, with its escapes
 
-// Signs of ASCII for which some encodings have others, a yen or a won for the backslash. Files mean ASCII's: their escapes are made of them.
+// Signs of ASCII for which some encodings have others, a yen or a won for the backslash. Files mean
+// ASCII's: their escapes are made of them.
 static const char signs[] = "\\~";
 enum { SIGNS = sizeof signs - 1 };
 
@@ -22,7 +23,7 @@ struct intra_charset {
     char other[SIGNS][8]; // what iconv makes of each; empty: itself
 };
 
-// ---- names ------------------------------------------------------------------------------------------------------
+// ---- names --------------------------------------------------------------------------------------
 
 // Letters and digits alone, small: "ISO_8859-1" is "iso88591". False: no name at all.
 static bool plain(const char *name, char out[INTRA_CHARSET_NAME_MAX + 1]) {
@@ -107,7 +108,7 @@ static size_t unit_of(const char *name) {
     return got[1] > got[0] && got[1] - got[0] <= 4 ? got[1] - got[0] : 1;
 }
 
-// ---- converting -------------------------------------------------------------------------------------------------
+// ---- converting ---------------------------------------------------------------------------------
 
 // UTF-16 and UTF-32 by the order of their bytes. NULL: it cannot be told.
 static const char *with_order(const char *name, const uint8_t *head, size_t n) {
@@ -168,7 +169,8 @@ void intra_charset_close(struct intra_charset **c) {
     *c = NULL;
 }
 
-// As much as there is room for in out. *p and *n go on behind what was taken; false: what is left is cut off at its end.
+// As much as there is room for in out. *p and *n go on behind what was taken; false: what is left
+// is cut off at its end.
 static bool some(struct intra_charset *c, const uint8_t **p, size_t *n, struct neb_buf *out) {
     char *in = (char *)(uintptr_t)*p, *to = (char *)out->p + out->len;
     size_t left = *n, room = out->cap - out->len, had = room;
@@ -226,7 +228,7 @@ enum neb_status intra_charset_convert(struct intra_charset *c, const uint8_t *p,
     return NEB_OK;
 }
 
-// ---- UTF-8 ------------------------------------------------------------------------------------------------------
+// ---- UTF-8 --------------------------------------------------------------------------------------
 
 // Bytes of the character at p, beyond ASCII; 0: none.
 static size_t char_length(const uint8_t *p, size_t n) {

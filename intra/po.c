@@ -36,7 +36,7 @@ static void clear(struct entry *e) {
     e->fuzzy = e->obsolete = e->strings = false;
 }
 
-// ---- pairs ------------------------------------------------------------------------------------------------------
+// ---- pairs --------------------------------------------------------------------------------------
 
 static bool is_utf8(const char *s, size_t n) {
     return intra_utf8_length((const uint8_t *)s, n) == n;
@@ -151,7 +151,7 @@ static enum neb_status finish(struct reader *r) {
     return st;
 }
 
-// ---- the grammar ------------------------------------------------------------------------------------------------
+// ---- the grammar --------------------------------------------------------------------------------
 
 static bool has_form(const struct entry *e) {
     for (int i = 0; i < PO_FORMS; i++)
@@ -214,7 +214,8 @@ static const char *begin_field(struct entry *e, int field) {
     return NULL;
 }
 
-// An entry that another one follows before its msgstr. The flags before the other may be among its own.
+// An entry that another one follows before its msgstr. The flags before the other may be among its
+// own.
 static enum neb_status cut_off(struct reader *r, bool same_kind) {
     struct entry *e = &r->e;
     bool fuzzy = e->fuzzy, lost = !e->obsolete && !e->fuzzy;
@@ -315,7 +316,7 @@ static enum neb_status read_entries(struct reader *r) {
     }
 }
 
-// ---- the encoding -----------------------------------------------------------------------------------------------
+// ---- the encoding -------------------------------------------------------------------------------
 
 static enum neb_status no_charset(const struct reader *r, enum neb_status st) {
     if (st == NEB_ERR_FORMAT)

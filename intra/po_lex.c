@@ -5,7 +5,7 @@
 #include <string.h>
 #include <strings.h>
 
-// ---- strings ----------------------------------------------------------------------------------------------------
+// ---- strings ------------------------------------------------------------------------------------
 
 // Escaped bytes beyond ASCII are of the file's encoding, whatever the text has become since.
 static enum neb_status flush_escaped(struct po_lexer *l) {
@@ -85,7 +85,7 @@ static enum neb_status string(struct po_lexer *l, struct po_token *t) {
     return NEB_OK;
 }
 
-// ---- tokens -----------------------------------------------------------------------------------------------------
+// ---- tokens -------------------------------------------------------------------------------------
 
 static void end_line(struct po_lexer *l) {
     l->line++;
@@ -204,7 +204,7 @@ void po_skip_entry(struct po_lexer *l) {
     }
 }
 
-// ---- the encoding -----------------------------------------------------------------------------------------------
+// ---- the encoding -------------------------------------------------------------------------------
 
 // The value of charset= in these bytes, one line of the header.
 static bool charset_in(const char *p, size_t n, char out[INTRA_CHARSET_NAME_MAX + 1]) {
@@ -221,8 +221,8 @@ static bool charset_in(const char *p, size_t n, char out[INTRA_CHARSET_NAME_MAX 
     return false;
 }
 
-// Lines, not tokens: bytes of characters may look like quotes and escapes, as long as the encoding is not known. Where the translation of an
-// empty msgid stands, up to the next keyword or comment.
+// Lines, not tokens: bytes of characters may look like quotes and escapes, as long as the encoding
+// is not known. Where the translation of an empty msgid stands, up to the next keyword or comment.
 void po_find_charset(const char *p, size_t n, char out[INTRA_CHARSET_NAME_MAX + 1]) {
     enum { ELSEWHERE, EMPTY, HEADER } where = ELSEWHERE;
     bool context = false;

@@ -1,4 +1,5 @@
-// Plural-Forms of a catalogue's header: which form stands for 1, and which for how many numbers beyond. The expression is C's, over n.
+// Plural-Forms of a catalogue's header: which form stands for 1, and which for how many numbers
+// beyond. The expression is C's, over n.
 #include "intra/po_state.h"
 
 #include <stdlib.h>

@@ -6,7 +6,7 @@
 
 enum { PO_FORMS = 10 }; // of a plural that are kept: languages have 6 at most
 
-// ---- po_lex.c ---------------------------------------------------------------------------------------------------
+// ---- po_lex.c -----------------------------------------------------------------------------------
 
 enum po_kind {
     PO_END,
@@ -42,10 +42,11 @@ struct po_lexer {
 NEB_MUST_CHECK enum neb_status po_next(struct po_lexer *l, struct po_token *t);
 // To the next line that may begin an entry.
 void po_skip_entry(struct po_lexer *l);
-// What the header of these bytes, which may be of any encoding that has ASCII's signs, says of them: "" nothing.
+// What the header of these bytes, which may be of any encoding that has ASCII's signs, says of
+// them: "" nothing.
 void po_find_charset(const char *p, size_t n, char out[INTRA_CHARSET_NAME_MAX + 1]);
 
-// ---- po_plural.c ------------------------------------------------------------------------------------------------
+// ---- po_plural.c --------------------------------------------------------------------------------
 
 struct po_plurals {
     int n_forms;          // 0: the header does not say

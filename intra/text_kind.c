@@ -96,9 +96,10 @@ bool intra_text_is_catalogue(const uint8_t *p, size_t n) {
     return n >= 4 && (!memcmp(p, "\xde\x12\4\x95", 4) || !memcmp(p, "\x95\4\x12\xde", 4));
 }
 
-// ---- what it looks like -----------------------------------------------------------------------------------------
+// ---- what it looks like -------------------------------------------------------------------------
 
-// Whether these are units of text: next to nothing that no text has, and somewhere a blank, an end of line or of a sentence.
+// Whether these are units of text: next to nothing that no text has, and somewhere a blank, an end
+// of line or of a sentence.
 static bool reads_as(const uint8_t *p, size_t n, size_t unit, bool big) {
     size_t units = 0, strange = 0, gaps = 0, letters = 0;
     for (size_t i = 0; i + unit <= n; i += unit) {

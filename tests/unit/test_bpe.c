@@ -432,7 +432,8 @@ static void encodes(const struct intra_tokenizer *t, const char *text, const int
     free(ids);
 }
 
-// Ids are those that tokenizers gives, whatever the file says; given twice, a token has the later flags; a token's letters come back.
+// Ids are those that tokenizers gives, whatever the file says; given twice, a token has the later
+// flags; a token's letters come back.
 static void test_added(void **state) {
     struct intra_tokenizer *t = NULL;
     (void)state;

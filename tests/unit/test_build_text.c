@@ -1,5 +1,6 @@
-// What files of a source may be: encodings, byte order marks, files that are no text, bad lines and a share of them, NUL, folders with
-// links. A vocabulary whose tokens are bytes lets documents be read back: '|' ends one, '=' stands between the sides of a pair.
+// What files of a source may be: encodings, byte order marks, files that are no text, bad lines and
+// a share of them, NUL, folders with links. A vocabulary whose tokens are bytes lets documents be
+// read back: '|' ends one, '=' stands between the sides of a pair.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "intra/charset.h"
