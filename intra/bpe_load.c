@@ -121,12 +121,14 @@ static enum neb_status take_added(struct loading *l, const struct bpe_added *a) 
     if (t->known)
         return malformed(l, "two tokens have the id %d, one of them '%.*s'", a->id,
                          n < 60 ? (int)n : 60, (const char *)p);
-    if (a->normalized && b->nfc)
-        NEB_TRY(bpe_text_compose(&p, &n, &composed));
+    enum neb_status st = a->normalized && b->nfc ? bpe_text_compose(&p, &n, &composed) : NEB_OK;
     *t = (struct bpe_token){.at = (uint32_t)b->text.len, .len = (uint32_t)n, .known = true};
-    neb_buf_add(&b->text, p, n);
+    if (st == NEB_OK) {
+        neb_buf_add(&b->text, p, n);
+        st = neb_buf_check(&b->text);
+    }
     neb_buf_free(&composed);
-    return neb_buf_check(&b->text);
+    return st;
 }
 
 static enum neb_status take_tokens(struct loading *l) {

@@ -246,12 +246,13 @@ void po_find_charset(const char *p, size_t n, char out[INTRA_CHARSET_NAME_MAX + 
             where = ELSEWHERE;
             context = context || (left > 7 && !memcmp(word, "msgctxt", 7));
         }
+        const char *form = where == EMPTY ? memmem(word, left, "msgstr", 6) : NULL;
+        size_t id = form ? (size_t)(form - word) : left;
         if (where == EMPTY) // until a string of the msgid says something
-            for (size_t k = 0; k + 1 < left; k++)
+            for (size_t k = 0; k + 1 < id; k++)
                 if (word[k] == '"' && word[k + 1] != '"' && (k == 0 || word[k - 1] != '"'))
                     where = ELSEWHERE;
-        const char *both = where == EMPTY ? memmem(word, left, "msgstr", 6) : NULL;
-        if (both)
+        if (where == EMPTY && form)
             where = HEADER;
         if (where == HEADER && charset_in(word, left, out))
             return;

@@ -186,6 +186,9 @@ static void charsets(void **state) {
         {"# charset=KOI8-R\nmsgid \"charset=KOI8-R\"\nmsgstr \"charset=KOI8-R x\"\n" HEADER(
              "UTF-8", FORMS) "msgid \"door\"\nmsgstr \"Tür\"\n",
          "charset=KOI8-R=charset=KOI8-R x|door=Tür|"},
+        {"msgid \"\" msgstr \"a: b\\n\" \"Content-Type: text/plain; charset=KOI8-R\\n\"\n"
+         "msgid \"Shut\"\nmsgstr \"\xda\xc1\xcb\"\n",
+         "Shut=зак|"},
         {"# Jos\xe9\n" HEADER("UTF-8", FORMS) "msgid \"door\"\nmsgstr \"Tür\"\n", "door=Tür|"},
     };
     char error[512];
