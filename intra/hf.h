@@ -76,10 +76,12 @@ NEB_MUST_CHECK enum neb_status intra_hf_layout(const struct intra_ckpt *c,
 // ---- parts of both, for their files and tests -------------------------------------------------------------------
 
 #define INTRA_HF_PEFT_PREFIX "base_model.model."
-// adapter_config.json of a PEFT folder. Anything but plain LoRA on the linear layers of a block is refused by name.
+// adapter_config.json of a PEFT folder, for a model of so many layers. Anything but plain LoRA on the linear layers of all blocks
+// (hf_targets.h) is refused by name. use_rslora is taken into alpha.
 NEB_MUST_CHECK enum neb_status intra_hf_peft_parse(const char *text, size_t len, const char *file,
-                                                   struct intra_trainable *out);
-NEB_MUST_CHECK enum neb_status intra_hf_peft_read(const char *dir, struct intra_trainable *out);
+                                                   int32_t n_layers, struct intra_trainable *out);
+NEB_MUST_CHECK enum neb_status intra_hf_peft_read(const char *dir, int32_t n_layers,
+                                                  struct intra_trainable *out);
 // New reference; NULL: out of memory. base: where the base model is, or NULL.
 json_t *intra_hf_peft_json(const struct intra_trainable *t, const char *base);
 

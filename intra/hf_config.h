@@ -1,8 +1,9 @@
 // config.json of a Hugging Face folder, and the transformer that it describes.
 //
 // Known are `llama` (SmolLM is one), `mistral` and `qwen2`. A file that asks for something that this transformer does not do
-// (rotary positions scaled otherwise than linear or llama3, other activations, biases elsewhere, experts, quantised weights) is refused: the message names the
-// key, its value, and what would be needed. Keys that say nothing about the forward pass are passed over.
+// (rotary positions scaled otherwise than linear or llama3, other activations, biases elsewhere, experts, quantised weights,
+// attention that is not causal) is refused: the message names the key, its value, and what would be needed. A key that is left
+// out has its class's default. Which keys there are: hf_keys.h.
 #ifndef INTRA_HF_CONFIG_H
 #define INTRA_HF_CONFIG_H
 #include "intra/model.h"
