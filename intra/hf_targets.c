@@ -88,11 +88,11 @@ static enum neb_status compile(const struct reading *r, const char *key, const c
                         key, strlen(text), PATTERN_MAX);
     neb_buf_add(&b, before, strlen(before));
     add_pattern(&b, text);
-    neb_buf_add(&b, behind, strlen(behind));
+    neb_buf_add(&b, behind, strlen(behind) + 1); // an empty one is one too
     if (b.oom)
         return neb_buf_check(&b);
     out->code =
-        pcre2_compile(b.p, b.len, how | PCRE2_UTF | PCRE2_NEVER_BACKSLASH_C, &error, &at, NULL);
+        pcre2_compile(b.p, b.len - 1, how | PCRE2_UTF | PCRE2_NEVER_BACKSLASH_C, &error, &at, NULL);
     neb_buf_free(&b);
     if (out->code)
         return NEB_OK;
@@ -395,8 +395,6 @@ static enum neb_status read_all(struct reading *r, struct intra_trainable *out) 
         return wrong(r, "target_modules", "an expression or a list of names is needed");
     if (json_is_string(target) && (get(r, "layers_to_transform") || get(r, "layers_pattern")))
         return wrong(r, "layers_to_transform", "PEFT takes it beside a list of names only");
-    if (get(r, "layers_pattern") && !get(r, "layers_to_transform"))
-        return wrong(r, "layers_pattern", "PEFT takes it beside layers_to_transform only");
     r->default_rank = 8;
     r->default_alpha = 8; // of PEFT's LoraConfig
     if ((v = json_object_get(r->config, "r")))
@@ -408,6 +406,8 @@ static enum neb_status read_all(struct reading *r, struct intra_trainable *out) 
         NEB_TRY(read_expression(r, "target_modules", &r->target));
     NEB_TRY(read_expression(r, "exclude_modules", &r->exclude));
     NEB_TRY(read_layers_pattern(r, &r->layers));
+    if (r->layers.n && !get(r, "layers_to_transform"))
+        return wrong(r, "layers_pattern", "PEFT takes it beside layers_to_transform only");
     NEB_TRY(read_pattern_keys(r, "rank_pattern", &r->rank));
     NEB_TRY(read_pattern_keys(r, "alpha_pattern", &r->alpha));
     return find_all(r, out);

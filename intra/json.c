@@ -90,17 +90,25 @@ static bool odd_number(struct scan *s, struct odd *o) {
             return true;
         }
     }
-    size_t point = digits(s, first), power;
-    end = point < s->n && p[point] == '.' ? digits(s, point + 1) : point;
+    size_t point = digits(s, first), power, behind;
+    bool good = point > first && (p[first] != '0' || point == first + 1);
+    end = point;
+    if (end < s->n && p[end] == '.') {
+        end = digits(s, behind = end + 1);
+        good = good && end > behind;
+    }
     power = end;
-    if (end < s->n && (p[end] == 'e' || p[end] == 'E'))
-        end = digits(s, end + 1 + (s->n - end > 1 && (p[end + 1] == '-' || p[end + 1] == '+')));
+    if (end < s->n && (p[end] == 'e' || p[end] == 'E')) {
+        behind = end + 1 + (s->n - end > 1 && (p[end + 1] == '-' || p[end + 1] == '+'));
+        end = digits(s, behind);
+        good = good && end > behind;
+    }
     s->at = end > from ? end : from + 1;
     size_t lead = first; // the digit that counts
     while (lead < power && (p[lead] == '0' || p[lead] == '.'))
         lead++;
-    if (lead == power)
-        return false; // zero, or no number
+    if (!good || lead == power)
+        return false; // no number, which jansson says; or zero
     long e = lead < point ? (long)(point - lead) - 1 : -(long)(lead - point);
     if (e + (power < end ? exponent(s, power, end) : 0) >= EXPONENT_MAX) {
         *o = (struct odd){from, end, words[p[from] == '-' ? 2 : 1].object};
