@@ -29,9 +29,11 @@ static bool is_blob(const char *file, const char *folder) {
 
 // Where the link `path` ends is for its folder to say or not.
 static enum neb_status check_place(const char *dir, const char *path) {
-    char *real = realpath(path, NULL), *folder = realpath(dir, NULL);
+    char *real = realpath(path, NULL);
+    bool nowhere = !real && (errno == ENOENT || errno == ENOTDIR || errno == ELOOP);
+    char *folder = realpath(dir, NULL);
     enum neb_status st = NEB_OK;
-    if (!real && (errno == ENOENT || errno == ENOTDIR || errno == ELOOP))
+    if (nowhere)
         st = neb_fail(NEB_ERR_NOT_FOUND,
                       "%s is a link to a file that is not there; put the file in its place, or "
                       "remove the link",
