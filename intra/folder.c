@@ -14,7 +14,8 @@ static const char *kind_of(mode_t mode) {
                             : "a device";
 }
 
-// Whether a file, by its real path, is one of the blobs of the cache that the folder, by its real path, is a snapshot in.
+// Whether a file, by its real path, is one of the blobs of the cache that the folder, by its real
+// path, is a snapshot in.
 static bool is_blob(const char *file, const char *folder) {
     static const char snapshots[] = "/snapshots/";
     char blobs[PATH_MAX];

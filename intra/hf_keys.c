@@ -46,7 +46,8 @@ static const struct {
     {"max_window_layers", QWEN2},
 };
 
-// Say nothing about the logits of a causal language model: what wrote the file, how it is run, how text is generated, other heads.
+// Say nothing about the logits of a causal language model: what wrote the file, how it is run, how
+// text is generated, other heads.
 static const char *const ignored[] = {"_attn_implementation",
                                       "_attn_implementation_autoset",
                                       "_attn_implementation_internal",

@@ -7,7 +7,8 @@
 //     base_model.model.             PEFT, in front
 //     .default                      PEFT's name of an adapter, behind lora_A and lora_B
 //
-// in any order and number; and "model." is put in front where that alone is lacking (a base model that was saved without its head).
+// in any order and number; and "model." is put in front where that alone is lacking (a base model
+// that was saved without its head).
 #ifndef INTRA_HF_NAMES_H
 #define INTRA_HF_NAMES_H
 #include "intra/model.h"

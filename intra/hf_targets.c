@@ -10,7 +10,8 @@
 #include <string.h>
 #include <strings.h>
 
-// Steps that one match may take, and matches of a file: seconds' worth. Bytes of an expression; of a module's name.
+// Steps that one match may take, and matches of a file: seconds' worth. Bytes of an expression; of
+// a module's name.
 enum { STEPS_MAX = 100000, MATCHES_MAX = 4 << 20, PATTERN_MAX = 4096, NAME_BYTES = 96 };
 
 #define ALPHA_MAX 1e6f
@@ -62,7 +63,7 @@ static const json_t *get(const struct reading *r, const char *key) { // NULL als
     return json_is_null(v) ? NULL : v;
 }
 
-// ---- expressions ------------------------------------------------------------------------------------------------
+// ---- expressions --------------------------------------------------------------------------------
 
 // "x{,3}" is "x{0,3}" in Python; PCRE2 before 10.43 takes it as text.
 static void add_pattern(struct neb_buf *b, const char *text) {
@@ -172,7 +173,7 @@ static enum neb_status read_layers_pattern(const struct reading *r, struct patte
     return NEB_OK;
 }
 
-// ---- one module -------------------------------------------------------------------------------------------------
+// ---- one module ---------------------------------------------------------------------------------
 
 static bool ends_with(const char *name, const char *end) { // as a component of it
     size_t n = strlen(name), k = strlen(end);
@@ -291,7 +292,7 @@ static enum neb_status size_of(struct reading *r, const char *name, int32_t *ran
     return w ? alpha_of(r, "alpha_pattern", w, alpha) : NEB_OK;
 }
 
-// ---- all modules ------------------------------------------------------------------------------------------------
+// ---- all modules --------------------------------------------------------------------------------
 
 // Module i of the model; false: there are no more.
 static bool module_at(const struct reading *r, int32_t i, struct module *m) {

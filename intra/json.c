@@ -1,5 +1,5 @@
-// What jansson does not take is written in a way that it does, and the rest is jansson's. Ordinary text, which has none of that, is
-// looked through once and is not copied.
+// What jansson does not take is written in a way that it does, and the rest is jansson's. Ordinary
+// text, which has none of that, is looked through once and is not copied.
 #include "intra/json.h"
 #include "agent/base/fs.h"
 
@@ -22,7 +22,7 @@ struct odd { // bytes [from, to) become this
     const char *instead;
 };
 
-// ---- strings ----------------------------------------------------------------------------------------------------
+// ---- strings ------------------------------------------------------------------------------------
 
 // The four digits of a \u at `at`; -1: there is none.
 static int unit_at(const struct scan *s, size_t at) {
@@ -55,7 +55,7 @@ static bool odd_escape(struct scan *s, struct odd *o) {
     return !unit || low || (high && !pair);
 }
 
-// ---- numbers ----------------------------------------------------------------------------------------------------
+// ---- numbers ------------------------------------------------------------------------------------
 
 static size_t digits(const struct scan *s, size_t at) {
     while (at < s->n && s->p[at] >= '0' && s->p[at] <= '9')
@@ -73,7 +73,8 @@ static long exponent(const struct scan *s, size_t at, size_t end) {
     return negative ? -e : e;
 }
 
-// Passes over what looks like a number at s->at. True: it is none, or too large for the type that jansson would give it.
+// Passes over what looks like a number at s->at. True: it is none, or too large for the type that
+// jansson would give it.
 static bool odd_number(struct scan *s, struct odd *o) {
     static const struct {
         const char *name, *object;
@@ -120,7 +121,7 @@ static bool odd_number(struct scan *s, struct odd *o) {
            (n >= sizeof largest || (n == sizeof largest - 1 && memcmp(p + first, largest, n) > 0));
 }
 
-// ---- the text ---------------------------------------------------------------------------------------------------
+// ---- the text -----------------------------------------------------------------------------------
 
 static struct scan scan_make(const char *text, size_t len, const char *nul) {
     size_t skip = len >= 3 && !memcmp(text, bom, 3) ? 3 : 0;
@@ -188,7 +189,7 @@ enum neb_status intra_json_read(const char *path, size_t max, json_t **out) {
     return st;
 }
 
-// ---- a value in place of another --------------------------------------------------------------------------------
+// ---- a value in place of another ----------------------------------------------------------------
 
 static size_t skip_string(const struct scan *s, size_t at) { // `at` is behind its first quote
     while (at < s->n && s->p[at] != '"')

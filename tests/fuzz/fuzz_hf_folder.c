@@ -1,8 +1,10 @@
-// Whole folders from strangers, through import and export. Whatever is in them, import answers; nothing of a file that lies outside of
-// them comes to be in what is made; what was imported can be exported, and what was exported is the same model again.
+// Whole folders from strangers, through import and export. Whatever is in them, import answers;
+// nothing of a file that lies outside of them comes to be in what is made; what was imported can be
+// exported, and what was exported is the same model again.
 //
-// Input: a byte of options, then files: a byte for the name, one for what it is (a file; a link to another of the names, or out of the
-// folder; a named pipe; a folder), two for the length, and so many bytes.
+// Input: a byte of options, then files: a byte for the name, one for what it is (a file; a link to
+// another of the names, or out of the folder; a named pipe; a folder), two for the length, and so
+// many bytes.
 #include "agent/base/log.h"
 #include "intra/hf.h"
 #include "intra/tokenizer_files.h"
@@ -74,7 +76,7 @@ static void set_up(void) {
     atexit(clean);
 }
 
-// ---- the folder -------------------------------------------------------------------------------------------------
+// ---- the folder ---------------------------------------------------------------------------------
 
 static void make_one(const char *dir, const char *name, unsigned kind, const uint8_t *p, size_t n) {
     char path[NEB_PATH_MAX], target[NEB_PATH_MAX];
@@ -110,7 +112,7 @@ static void make_folder(const char *dir, const uint8_t *p, size_t n) {
     }
 }
 
-// ---- what comes of it -------------------------------------------------------------------------------------------
+// ---- what comes of it ---------------------------------------------------------------------------
 
 // Only files and folders, and none has anything of the secret in it.
 static void check_clean(const char *dir) {

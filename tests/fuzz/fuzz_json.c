@@ -1,5 +1,6 @@
-// JSON of other programs: whatever the bytes, a value or none. What the strict reader takes, this one takes, to the same value; what
-// comes out can be written and read again; and a value that is set is there, with all others as they were.
+// JSON of other programs: whatever the bytes, a value or none. What the strict reader takes, this
+// one takes, to the same value; what comes out can be written and read again; and a value that is
+// set is there, with all others as they were.
 #include "intra/json.h"
 
 #include <math.h>
@@ -19,7 +20,8 @@ static bool has_huge(const json_t *v) {
     return huge;
 }
 
-// Infinity and its like, and texts that a blank and U+FFFD stand in, look the same when they are read again.
+// Infinity and its like, and texts that a blank and U+FFFD stand in, look the same when they are
+// read again.
 static void check_again(const json_t *v) {
     json_t *again;
     char *text = json_dumps(v, JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));

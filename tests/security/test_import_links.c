@@ -1,6 +1,7 @@
-// A model folder that somebody else made chooses nothing that is read on this machine: links that lead out of it, named pipes and
-// devices are refused by name, whichever file they stand for, and nothing comes to be. The cache of Hugging Face, whose files are
-// links into its blobs, is read. What is written is public, whatever it was before.
+// A model folder that somebody else made chooses nothing that is read on this machine: links that
+// lead out of it, named pipes and devices are refused by name, whichever file they stand for, and
+// nothing comes to be. The cache of Hugging Face, whose files are links into its blobs, is read.
+// What is written is public, whatever it was before.
 #include "agent/base/log.h"
 #include "intra/hf.h"
 #include "intra/tokenizer_files.h"

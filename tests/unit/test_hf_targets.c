@@ -1,4 +1,5 @@
-// Which layers an adapter_config.json names: matched as PEFT matches them; what is not the same in every block is refused by name.
+// Which layers an adapter_config.json names: matched as PEFT matches them; what is not the same in
+// every block is refused by name.
 #include "agent/base/log.h"
 #include "intra/hf.h"
 #include "tests/testing.h"

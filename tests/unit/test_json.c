@@ -1,4 +1,5 @@
-// JSON of other programs (intra/json.h): what Python's json writes and reads, is read as it reads it; all else is no JSON.
+// JSON of other programs (intra/json.h): what Python's json writes and reads, is read as it reads
+// it; all else is no JSON.
 #include "agent/base/log.h"
 #include "intra/json.h"
 #include "tests/testing.h"
