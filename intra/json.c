@@ -228,12 +228,12 @@ enum neb_status intra_json_set(const char *text, size_t len, const char *file, c
     bool set = false, any = false;
     json_t *root;
     NEB_TRY(intra_json_parse(text, len, file, &root));
-    bool good = json_is_object(root);
     json_decref(root);
-    if (!good)
+    at = skip_blanks(&s, 0);
+    if (s.p[at] != '{') // the value of "NaN" is an object, too
         return neb_fail(NEB_ERR_FORMAT, "%s: no JSON object", file);
     neb_buf_clear(out);
-    at = skip_blanks(&s, skip_blanks(&s, 0) + 1); // behind the brace
+    at = skip_blanks(&s, at + 1);
     while (at < s.n && s.p[at] == '"') {
         size_t name = at + 1, behind = skip_string(&s, name);
         any = true;

@@ -196,6 +196,7 @@ static void test_set(void **state) {
     }
     assert_int_equal(intra_json_set("[1]", 3, "FILE", "k", "1", &b), NEB_ERR_FORMAT);
     assert_int_equal(intra_json_set("{", 1, "FILE", "k", "1", &b), NEB_ERR_FORMAT);
+    assert_int_equal(intra_json_set(" NaN", 4, "FILE", "k", "1", &b), NEB_ERR_FORMAT);
     neb_buf_free(&b);
 }
 
