@@ -178,8 +178,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static const char folder[] = "m/folder/r", cache[] = "m/snapshots/r";
     struct intra_hf_imported r;
     char path[NEB_PATH_MAX], adapter[64];
-    if (size < 1 || size > INPUT_MAX)
-        return 0;
+    if (size < 1 || size > INPUT_MAX || memmem(data, size, secret, sizeof secret - 1))
+        return 0; // libFuzzer finds the secret by itself, in what is compared
     if (!root[0])
         set_up();
     unsigned options = data[0];
