@@ -58,7 +58,9 @@ static enum neb_status header_length(const struct shard *s, uint64_t *n) {
                         "pull",
                         s->path);
     if (r.bad)
-        return malformed(s->path, NULL, "%zu bytes are too few for a safetensors file", s->map.len);
+        return malformed(s->path, NULL,
+                         "%zu bytes are too few for a safetensors file: fetch it again",
+                         s->map.len);
     if (*n > INTRA_ST_HEADER_MAX)
         return neb_fail(NEB_ERR_LIMIT,
                         "%s: a header of %" PRIu64

@@ -286,6 +286,8 @@ static const struct refusal {
     {LLAMA ",\"no_rope_layers\":[1,0]}", NEB_ERR_UNSUPPORTED, {"no_rope_layers"}},
     {LLAMA ",\"num_local_experts\":8}", NEB_ERR_UNSUPPORTED, {"num_local_experts", "MoE"}},
     {LLAMA ",\"compression_config\":{\"a\":1}}", NEB_ERR_UNSUPPORTED, {"compression_config"}},
+    {LLAMA ",\"quantization\":{\"bits\":4}}", NEB_ERR_UNSUPPORTED, {"quantization", "dequantise"}},
+    {LLAMA ",\"rope_traditional\":true}", NEB_ERR_UNSUPPORTED, {"rope_traditional", "permuted"}},
     {LLAMA ",\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\"}}}",
      NEB_ERR_UNSUPPORTED,
      {"rope_parameters", "differ between layers"}},
