@@ -4,6 +4,7 @@
 #include "agent/base/log.h"
 #include "intra/build_state.h"
 #include "intra/charset.h"
+#include "intra/json.h"
 #include "intra/text_kind.h"
 
 #include <string.h>
@@ -48,7 +49,7 @@ static void say_bytes(const struct build *b, const struct doc *d, const char *fi
 static void say_json(const struct build *b, const struct doc *d, const char *file, char *out,
                      size_t cap) {
     json_error_t why;
-    json_t *line = build_json((const char *)b->chunk.text.p + d->at, d->given, &why);
+    json_t *line = intra_json_line((const char *)b->chunk.text.p + d->at, d->given, &why);
     if (line)
         snprintf(out, cap, "%s:%zu: no text in field \"%s\"", file, d->line, source_of(b)->field);
     else
