@@ -26,12 +26,12 @@
 #include "agent/gpus.h"
 #include "agent/jobs.h"
 #include "agent/members.h"
-#include "agent/quiet.h"
+#include "agent/base/quiet.h"
 #include "agent/renew.h"
 #include "agent/spread.h"
 #include "agent/view.h"
 
-// What members can make happen without end, and is said once a minute (agent/quiet.h); texts in daemon_tell.c.
+// What members can make happen without end, and is said once a minute (agent/base/quiet.h); texts in daemon_tell.c.
 enum daemon_quiet { QUIET_OFFERS, QUIET_LINES, QUIET_UNSTORED, QUIET_FORKED, QUIET_N };
 
 // What a member may ask for of jobs, beside its messages as such (enum inter_message_limit).
@@ -76,8 +76,8 @@ struct daemon {
     struct agent_jobrun jobs[AGENT_JOBS_MAX];
     bool up[INTER_PEERS_MAX]; // false for who is on the list no more
     uint64_t faults[INTER_FAULTS];
-    struct agent_quiet said_faults[INTER_FAULTS], quiet[QUIET_N];
-    struct agent_quiet links[INTER_PEERS_MAX]; // that came and went
+    struct neb_quiet said_faults[INTER_FAULTS], quiet[QUIET_N];
+    struct neb_quiet links[INTER_PEERS_MAX]; // that came and went
     struct neb_bucket offers[SEC_MEMBERS_MAX],
         overs[SEC_MEMBERS_MAX]; // the second: daemon_job_over
     // Of each member its newest stops of jobs that are not known here (yet: the job waits at another agent).

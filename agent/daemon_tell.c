@@ -42,7 +42,7 @@ bool daemon_post(struct daemon *d, uint32_t peer, enum agent_message kind, json_
 }
 
 bool daemon_quiet_says(struct daemon *d, enum daemon_quiet what) {
-    return agent_quiet_says(&d->quiet[what], neb_now(),
+    return neb_quiet_says(&d->quiet[what], neb_now(),
                             what == QUIET_OFFERS ? (unsigned)DAEMON_OFFERS_SAID : 1u);
 }
 
@@ -54,15 +54,15 @@ void daemon_say_quiet(struct daemon *d) {
         [QUIET_FORKED] = "more times: the CA's member lists do not follow from each other"};
     uint64_t n;
     for (int i = 0; i < QUIET_N; i++)
-        if ((n = agent_quiet_due(&d->quiet[i], neb_now())))
+        if ((n = neb_quiet_due(&d->quiet[i], neb_now())))
             neb_warn("%llu %s", (unsigned long long)n, texts[i]);
     for (uint32_t i = 0; i < d->members.n; i++)
-        if ((n = agent_quiet_due(&d->links[i], neb_now())))
+        if ((n = neb_quiet_due(&d->links[i], neb_now())))
             neb_warn("link to %s came or went %llu more times; it is %s. Where that is not the "
                      "line: does a copy of this HOME run elsewhere, with the same keys?",
                      d->members.m[i].pub.name, (unsigned long long)n, d->up[i] ? "up" : "down");
     for (enum inter_fault f = 0; f < INTER_FAULTS; f++)
-        if ((n = agent_quiet_due(&d->said_faults[f], neb_now())))
+        if ((n = neb_quiet_due(&d->said_faults[f], neb_now())))
             neb_warn("%llu more of the kind \"%s\" since it was last said", (unsigned long long)n,
                      inter_fault_name(f));
 }

@@ -7,7 +7,7 @@
 #include "agent/credential.h"
 #include "agent/ipc.h"
 #include "agent/join_rate.h"
-#include "agent/quiet.h"
+#include "agent/base/quiet.h"
 #include "agent/snapshot_proof.h"
 #include "inter/service.h"
 #include "inter/types.h"
@@ -107,7 +107,7 @@ struct agent_jobrun {
     bool all_doubt;         // in the last one nobody had a majority on its side: all compute again
     neb_ns hopeless_since;  // nobody has a state to go back to; 0: not so
     struct agent_join join; // the snapshot that is being fetched
-    struct agent_quiet fetching, fetch_failed; // and what is said of that
+    struct neb_quiet fetching, fetch_failed; // and what is said of that
     // the state that came with the last one, and clusters whose states were not the others': not asked again, bit each
     struct agent_proof proof;
     uint16_t false_givers;

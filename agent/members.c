@@ -3,7 +3,7 @@
 #include "agent/base/clock.h"
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
-#include "agent/quiet.h"
+#include "agent/base/quiet.h"
 #include "security/enrol.h"
 #include "security/former.h"
 #include "security/sign.h"
@@ -27,7 +27,7 @@ struct agent_members {
     neb_ns again_at; // hub without a server: when it tries to listen again
     int epoll_fd, notify_fd;
     char pair[NEB_PATH_MAX];            // its file; "": a federation
-    struct agent_quiet refused, forked; // lists of others
+    struct neb_quiet refused, forked; // lists of others
 };
 
 // so many of each are said in a row: the first of a fork says all of it
@@ -216,13 +216,13 @@ void agent_members_apply(struct agent_members *m, const uint8_t *p, size_t len,
         return;
     struct sec_memberlist before = m->fed->list;
     neb_ns now = neb_now();
-    m->fed->hush = !agent_quiet_would(&m->refused, now, few_refused);
-    m->fed->hush_forks = !agent_quiet_would(&m->forked, now, few_refused);
+    m->fed->hush = !neb_quiet_would(&m->refused, now, few_refused);
+    m->fed->hush_forks = !neb_quiet_would(&m->forked, now, few_refused);
     enum neb_status st = sec_federation_apply(m->fed, p, len, NULL);
     bool settled = m->fed->settled, say = st == NEB_OK || settled;
     m->fed->hush = m->fed->hush_forks = false; // a file that an operator changes is talked about
     if (!say)
-        say = agent_quiet_says(st == NEB_ERR_CORRUPT ? &m->forked : &m->refused, now, few_refused);
+        say = neb_quiet_says(st == NEB_ERR_CORRUPT ? &m->forked : &m->refused, now, few_refused);
     compare(m, &before, st, say, out);
 }
 
@@ -324,8 +324,8 @@ static bool file_changed(struct agent_members *m) {
 }
 
 static void say_quiet(struct agent_members *m) {
-    uint64_t refused = agent_quiet_due(&m->refused, neb_now()),
-             forked = agent_quiet_due(&m->forked, neb_now());
+    uint64_t refused = neb_quiet_due(&m->refused, neb_now()),
+             forked = neb_quiet_due(&m->forked, neb_now());
     if (refused || forked)
         neb_warn("member lists of others that were refused since it was last said: %llu more, and "
                  "%llu that do not follow from ours",
