@@ -319,7 +319,8 @@ static void refused_as(struct sec_token t, const char *with, enum sec_enrol_code
 static void test_says_why(void **state) {
     (void)state;
     struct sec_token used = invite("said-used", 3600), late = invite("said-late", 3600),
-                     gone = invite("said-gone", 3600), old = invite("said-old", 3600), none = old;
+                     gone = invite("said-gone", 3600), old = invite("said-old", 3600),
+                     none = invite("said-none", 3600);
     struct sec_invite v;
     assert_int_equal(sec_enrol_join(home("said-used"), &used, ""), NEB_OK);
     refused_as(used, "said-used2", SEC_ENROL_USED, "this invitation of 'said-used' was used before",
@@ -341,7 +342,7 @@ static void test_says_why(void **state) {
                "no such invitation here");
     none.id[0] ^= 1;
     // of such lines the hub's log has enough by now
-    refused_as(none, "said-old", SEC_ENROL_REFUSED, "no invitation that this token fits", "");
+    refused_as(none, "said-none", SEC_ENROL_REFUSED, "no invitation that this token fits", "");
     assert_false(was_logged("no such invitation here"));
     assert_false(is_member("said-late") || is_member("said-gone") || is_member("said-old"));
 }
