@@ -21,12 +21,12 @@
 #ifndef AGENT_DAEMON_STATE_H
 #define AGENT_DAEMON_STATE_H
 #include "agent/base/bucket.h"
+#include "agent/base/quiet.h"
 #include "agent/daemon.h"
 #include "agent/daemon_streams.h"
 #include "agent/gpus.h"
 #include "agent/jobs.h"
 #include "agent/members.h"
-#include "agent/base/quiet.h"
 #include "agent/renew.h"
 #include "agent/spread.h"
 #include "agent/view.h"

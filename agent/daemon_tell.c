@@ -35,15 +35,15 @@ bool daemon_post(struct daemon *d, uint32_t peer, enum agent_message kind, json_
     enum neb_status st = reliable ? inter_service_send(d->service, peer, kind, text, strlen(text))
                                   : inter_service_tell(d->service, peer, kind, text, strlen(text));
     if (reliable && st != NEB_OK && daemon_quiet_says(d, QUIET_UNSTORED))
-        neb_warn("a message to %s could not be stored: too much waits for it, or the disk is full",
-                 d->members.m[peer].pub.name);
+        neb_warn("a message to %s could not be stored in %s: %s", d->members.m[peer].pub.name,
+                 d->c->home, neb_status_name(st));
     free(text);
     return st == NEB_OK;
 }
 
 bool daemon_quiet_says(struct daemon *d, enum daemon_quiet what) {
     return neb_quiet_says(&d->quiet[what], neb_now(),
-                            what == QUIET_OFFERS ? (unsigned)DAEMON_OFFERS_SAID : 1u);
+                          what == QUIET_OFFERS ? (unsigned)DAEMON_OFFERS_SAID : 1u);
 }
 
 void daemon_say_quiet(struct daemon *d) {
@@ -53,6 +53,7 @@ void daemon_say_quiet(struct daemon *d) {
         [QUIET_UNSTORED] = "more messages to others could not be stored",
         [QUIET_FORKED] = "more times: the CA's member lists do not follow from each other"};
     uint64_t n;
+    neb_log_tick();
     for (int i = 0; i < QUIET_N; i++)
         if ((n = neb_quiet_due(&d->quiet[i], neb_now())))
             neb_warn("%llu %s", (unsigned long long)n, texts[i]);

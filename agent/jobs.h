@@ -2,12 +2,12 @@
 #ifndef AGENT_JOBS_H
 #define AGENT_JOBS_H
 #include "agent/base/bucket.h"
+#include "agent/base/quiet.h"
 #include "agent/child.h"
 #include "agent/config.h"
 #include "agent/credential.h"
 #include "agent/ipc.h"
 #include "agent/join_rate.h"
-#include "agent/base/quiet.h"
 #include "agent/snapshot_proof.h"
 #include "inter/service.h"
 #include "inter/types.h"

@@ -26,7 +26,7 @@ struct agent_members {
     size_t n_former;
     neb_ns again_at; // hub without a server: when it tries to listen again
     int epoll_fd, notify_fd;
-    char pair[NEB_PATH_MAX];            // its file; "": a federation
+    char pair[NEB_PATH_MAX];          // its file; "": a federation
     struct neb_quiet refused, forked; // lists of others
 };
 

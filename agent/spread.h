@@ -9,8 +9,8 @@
 // seconds; a member that was away has it when it comes back. Lists that do not follow from each other are a fork: nobody may go on.
 #ifndef AGENT_SPREAD_H
 #define AGENT_SPREAD_H
-#include "agent/members.h"
 #include "agent/base/quiet.h"
+#include "agent/members.h"
 #include "inter/service.h"
 
 struct agent_spread {

@@ -33,6 +33,7 @@
 #define INTER_LINK_STATE_H
 #include "agent/base/bucket.h"
 #include "agent/base/bytes.h"
+#include "agent/base/quiet.h"
 #include "inter/door.h"
 #include "inter/link.h"
 #include "inter/lookup.h"
@@ -132,6 +133,7 @@ struct peer {
     neb_ns looked_up;             // when it began
     uint32_t tried;               // of these addresses, one after the other, since it was up
     bool nowhere;                 // its name has no address, and that was said
+    struct neb_quiet no_dial;     // it cannot be dialled from here
     struct {
         uint32_t displaced; // sets that lived, by another one that the peer dialled
         neb_ns since;       // the first of them
@@ -174,6 +176,7 @@ struct inter_link {
         struct inter_visitor visitor;
     } nameless[INTER_NAMELESS_MAX]; // accepted, and no HELLO yet
     uint32_t n_nameless, nameless_most;
+    struct neb_quiet no_accept; // connections that this system does not give it
     uint64_t cut_nameless;
     struct inter_door door; // of connections that come, but for those that said HELLO
     neb_ns guard_at;
@@ -197,6 +200,9 @@ void link_conn_patience(const struct peer *p, const struct conn *c); // as the r
 struct inter_tcp_counts link_conn_counts(const struct conn *c);
 void link_counts_add(struct inter_tcp_counts *a, struct inter_tcp_counts b);
 void link_set_dial(struct inter_link *l, struct peer *p);
+// It cannot be dialled, nor a connection accepted: why, errno's or ZeroMQ's
+void link_say_no_dial(struct peer *p, const char *where, int why, neb_ns now);
+void link_say_no_accept(struct inter_link *l, int why, neb_ns now);
 bool link_peer_find(struct peer *p, neb_ns now);            // where to dial; false: not known yet
 void link_peer_moved(struct inter_link *l, struct peer *p); // its endpoint is another one
 // more bulk connections, when either side could fill them
