@@ -150,7 +150,7 @@ int cmd_agent(int argc, char **argv) {
     struct options o = {0};
     char home[NEB_PATH_MAX];
     bool suspended = false;
-    if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
+    if (agent_options_parse(&argp, argc, argv, &o) != 0)
         return AGENT_EXIT_USAGE;
     if (sec_home(o.home, home, sizeof home) != NEB_OK)
         return AGENT_EXIT_USAGE;

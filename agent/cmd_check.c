@@ -1,6 +1,7 @@
 // nebula check JOB.yaml: is the job file right, and what will it do?
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
+#include "agent/cmd_options.h"
 #include "agent/commands.h"
 #include "agent/job_model.h"
 #include "agent/json.h"
@@ -285,7 +286,7 @@ int cmd_check(int argc, char **argv) {
                                             "status 0: fine; 2: a complaint was "
                                             "printed as FILE:LINE: KEY: what is wrong."};
     struct arguments a = {0};
-    if (argp_parse(&argp, argc, argv, 0, NULL, &a) != 0)
+    if (agent_options_parse(&argp, argc, argv, &a) != 0)
         return AGENT_EXIT_USAGE;
     if (a.reference) {
         agent_job_reference(stdout);

@@ -189,7 +189,7 @@ int cmd_doctor(int argc, char **argv) {
     struct options o = {.common.takes = AGENT_MAY_TAKE_ONE};
     struct doctor d;
     char home[NEB_PATH_MAX];
-    if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
+    if (agent_options_parse(&argp, argc, argv, &o) != 0)
         return AGENT_EXIT_USAGE;
     if (o.sockets) {
         print_sockets(o.common.json);

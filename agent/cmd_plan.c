@@ -373,7 +373,7 @@ int cmd_plan(int argc, char **argv) {
                "not valid."};
     struct arguments a = {0};
     bool printed = false;
-    if (argp_parse(&argp, argc, argv, 0, NULL, &a) != 0)
+    if (agent_options_parse(&argp, argc, argv, &a) != 0)
         return AGENT_EXIT_USAGE;
     enum neb_status st = a.link      ? agent_profile_link_rank(a.device_link)
                          : a.device  ? agent_profile_device_child()

@@ -381,7 +381,7 @@ int cmd_pretrain(int argc, char **argv) {
     struct run *r = calloc(1, sizeof *r);
     if (!r)
         return AGENT_EXIT_FAILED;
-    if (argp_parse(&argp, argc, argv, 0, NULL, &r->o) != 0) {
+    if (agent_options_parse(&argp, argc, argv, &r->o) != 0) {
         free(r);
         return AGENT_EXIT_USAGE;
     }

@@ -177,7 +177,7 @@ int cmd_status(int argc, char **argv) {
                                      .doc = "Shows the agent of this machine: peers, links, jobs."};
     struct options o = {0};
     struct agent_ipc_msg m = {0};
-    if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
+    if (agent_options_parse(&argp, argc, argv, &o) != 0)
         return AGENT_EXIT_USAGE;
     if (o.watch)
         return agent_watch(o.common.home, print_status);

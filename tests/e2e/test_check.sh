@@ -190,4 +190,21 @@ done
 rc=0
 "$nebula" help frobnicate >"$T/help.log" 2>&1 || rc=$?
 [[ $rc == 2 ]] && grep -q "unknown command 'frobnicate'" "$T/help.log" || fail "help of what is not there: $rc"
+
+# what is typed wrongly is answered with what may be meant, in a few lines
+typed() { # MESSAGE ARGUMENTS...
+    local want=$1
+    shift
+    rc=0
+    "$nebula" "$@" >"$T/typed.log" 2>&1 || rc=$?
+    [[ $rc == 2 ]] && grep -qF "$want" "$T/typed.log" && (($(wc -l <"$T/typed.log") <= 4)) || fail "nebula $*: $rc: $(cat "$T/typed.log")"
+}
+typed "unknown command 'chekc'; did you mean 'check'?" chekc job.yaml
+typed "did you mean 'status'?" stat
+typed "'nebula help' lists all commands" zzzzqqqq
+typed "unrecognized option '--lcoal'; did you mean '--local'?" pretrain --set train.steps=3 --lcoal 2 job.yaml
+typed "unrecognized option '--jsno'; did you mean '--json'?" check -q --jsno
+typed "'lst' is none of add, list, remove; did you mean 'list'?" peer lst
+typed "did you mean 'verify'?" ledger verfiy "$T"
+typed "'bild' is not build; did you mean 'build'?" data bild spec.yaml
 echo "check: all as expected"

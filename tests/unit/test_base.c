@@ -4,6 +4,7 @@
 #include "agent/base/fault.h"
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
+#include "agent/base/nearest.h"
 #include "agent/base/number.h"
 #include "agent/base/quiet.h"
 #include "agent/base/repeats.h"
@@ -337,6 +338,37 @@ static int tear_down(void **state) {
     return neb_fs_remove_tree(tmp_dir) == NEB_OK ? 0 : -1;
 }
 
+static void test_nearest(void **state) {
+    (void)state;
+    static const char *const known[] = {"check",  "pretrain", "status", NULL,  "jobs", "join",
+                                        "rejoin", "resume",   "list",   "out", "id",   "invite"};
+    static const struct {
+        const char *word, *meant; // "": none
+    } cases[] = {
+        {"chekc", "check"},  {"chek", "check"},   {"stat", "status"}, {"train", "pretrain"},
+        {"jion", "join"},    {"job", "jobs"},     {"lst", "list"},    {"output", "out"},
+        {"resum", "resume"}, {"invit", "invite"}, {"", ""},           {"x", ""},
+        {"di", "id"},        {"zzzzqqqq", ""},    {"42", ""},         {"check-the-whole-of-it", ""},
+        {"rejion", "rejoin"}};
+    char out[32], longest[200];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *got = neb_nearest(cases[i].word, known, sizeof known / sizeof *known);
+        assert_string_equal(got ? got : "", cases[i].meant);
+    }
+    assert_int_equal(neb_edits("", ""), 0);
+    assert_int_equal(neb_edits("", "abc"), 3);
+    assert_int_equal(neb_edits("ab", "ba"), 1);
+    assert_int_equal(neb_edits("kitten", "sitting"), 3);
+    memset(longest, 'a', sizeof longest - 1);
+    longest[sizeof longest - 1] = 0;
+    assert_int_equal(neb_edits(longest, "a"), NEB_EDITS_MAX);
+    assert_int_equal(neb_edits("a", longest), NEB_EDITS_MAX);
+    assert_string_equal(neb_nearest_of("thread", "name, role, threads", out, sizeof out),
+                        "threads");
+    assert_string_equal(neb_nearest_of("weigth", "name, weight", out, sizeof out), "weight");
+    assert_string_equal(neb_nearest_of("q", "dp, pp, tp", out, sizeof out), "");
+}
+
 // A line a second for an hour is one a minute; the others are counted, and said also when the line does not come again.
 static void test_repeats(void **state) {
     (void)state;
@@ -435,6 +467,7 @@ int main(void) {
         cmocka_unit_test(test_numbers),
         cmocka_unit_test(test_numbers_in_any_locale),
         cmocka_unit_test(test_private),
+        cmocka_unit_test(test_nearest),
         cmocka_unit_test(test_repeats),
         cmocka_unit_test(test_log_throttle),
         cmocka_unit_test(test_quiet_line),
