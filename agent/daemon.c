@@ -4,6 +4,7 @@
 #include "agent/base/moved.h"
 #include "agent/daemon_state.h"
 #include "agent/harden.h"
+#include "agent/home_lock.h"
 #include "agent/launch.h"
 #include "agent/seal.h"
 #include "agent/status.h"
@@ -230,6 +231,7 @@ static enum neb_status set_up(struct daemon *d) {
     NEB_TRY(agent_self_path(d->exe, sizeof d->exe));
     agent_gpus_find(getenv("CUDA_VISIBLE_DEVICES"), AGENT_GPUS_DRIVER, &d->gpus);
     NEB_TRY(sec_identity_need(d->c->home, &d->identity));
+    NEB_TRY(agent_home_lock(d->c->home, &d->home_fd));
     NEB_TRY(agent_seal_open(d->c->home, d->c->seal_key, &d->vault));
     neb_log_set_name(daemon_name(d));
     NEB_TRY(agent_members_open(d->c->home, d->identity, &d->trust));
@@ -259,7 +261,7 @@ enum neb_status agent_daemon_run(const struct agent_daemon_config *c) {
     if (!d)
         return neb_fail(NEB_ERR_NOMEM, "out of memory starting the agent");
     d->c = c;
-    d->signal_fd = -1;
+    d->signal_fd = d->home_fd = -1;
     d->ended_due = d->aside_due = true;
     d->renew = (struct agent_renew){.exe = d->exe, .home = c->home, .before_days = c->renew_days};
     enum neb_status st = set_up(d);
@@ -303,6 +305,8 @@ enum neb_status agent_daemon_run(const struct agent_daemon_config *c) {
     sec_identity_destroy(&d->identity);
     daemon_end_searches(d);
     sec_vault_destroy(&d->vault);
+    if (d->home_fd >= 0)
+        close(d->home_fd);
     free(d);
     return st;
 }

@@ -192,9 +192,9 @@ static void on_update(struct daemon *d, struct agent_jobrun *j, struct agent_ipc
     if (st == NEB_ERR_NOT_FOUND) {
         daemon_commit_gone(d, j, mf.key.fragment, mf.key.round);
     } else if (st != NEB_OK) {
-        char text[160];
-        snprintf(text, sizeof text, "update of round %u could not be stored: %s", mf.key.round,
-                 neb_status_name(st));
+        char text[512];
+        snprintf(text, sizeof text, "update of round %u could not be stored in %.400s: %s",
+                 mf.key.round, d->c->home, neb_status_name(st));
         daemon_job_fail(d, j, text);
         daemon_job_stop(d, j);
     }

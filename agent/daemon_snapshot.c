@@ -184,7 +184,7 @@ void daemon_on_snapshot_done(void *user, const uint8_t job[INTER_ID_BYTES], enum
                              const char *part, uint64_t header_bytes, uint32_t giver) {
     struct daemon *d = user;
     struct agent_jobrun *j = daemon_job_by_id(d, job);
-    char dir[NEB_PATH_MAX], text[128];
+    char dir[NEB_PATH_MAX], text[512];
     bool came = st == NEB_OK;
     (void)part;
     if (!j || j->state != AGENT_JOB_RUNNING)
@@ -215,7 +215,8 @@ void daemon_on_snapshot_done(void *user, const uint8_t job[INTER_ID_BYTES], enum
     if (st != NEB_OK) {
         neb_ns next = neb_now() + newer_after;
         j->ask_at = came && j->ask_at < next ? next : j->ask_at;
-        snprintf(text, sizeof text, "no snapshot could be taken over (%s); it is tried again",
+        snprintf(text, sizeof text,
+                 "no snapshot could be taken over in %.300s (%s); it is tried again", dir,
                  neb_status_name(st));
         if (says(&j->fetch_failed))
             daemon_say_fault(d, j, text);

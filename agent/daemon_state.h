@@ -73,6 +73,7 @@ struct daemon {
     struct agent_ipc *ipc;
     char socket_path[NEB_PATH_MAX], exe[NEB_PATH_MAX];
     int signal_fd;
+    int home_fd; // agent/home_lock.h
     struct agent_jobrun jobs[AGENT_JOBS_MAX];
     bool up[INTER_PEERS_MAX]; // false for who is on the list no more
     uint64_t faults[INTER_FAULTS];

@@ -3,6 +3,7 @@
 #include "agent/base/clock.h"
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
+#include "agent/base/nearest.h"
 #include "agent/base/quiet.h"
 #include "security/enrol.h"
 #include "security/former.h"
@@ -57,15 +58,49 @@ static void take_list(struct agent_members *m) {
         m->n_former = 0;
 }
 
+const char *agent_members_advice(const struct agent_members *m, const char *name, char *out,
+                                 size_t cap) {
+    const char *names[SEC_MEMBERS_MAX];
+    for (uint32_t i = 0; i < m->list.n; i++)
+        names[i] = m->list.m[i].pub.name;
+    const char *meant = neb_nearest(name, names, m->list.n);
+    int n = snprintf(out, cap,
+                     m->hub   ? "nebula invite %s, here, makes a token for it"
+                     : m->fed ? "nebula invite %s, on the hub, makes a token for it"
+                              : "add %s with nebula peer add",
+                     name);
+    if (meant && n > 0 && (size_t)n < cap)
+        snprintf(out + n, cap - (size_t)n, "; or is '%s' meant?", meant);
+    return out;
+}
+
+// This member's keys are not on the list.
+static enum neb_status not_held(const struct agent_members *m, const struct sec_public *me) {
+    const struct sec_member *other = sec_members_by_name(&m->list, me->name);
+    bool former = false;
+    const char *why = "it is not on the list: it has not joined, or the list here is an old one";
+    if (sec_former_holds(m->fed->dir, me->sign, &former) != NEB_OK)
+        former = false; // it said so
+    if (former)
+        why = other
+                  ? "the list has other keys of it: nebula rotate made new ones, here or in a copy "
+                    "of this home"
+                  : "it was taken off the list: ask the hub for an invitation, and join with "
+                    "--new-keys";
+    else if (other)
+        why = "the list has other keys of it: this home is not the one that joined by this name";
+    return neb_fail(NEB_ERR_DENIED,
+                    "member list version %llu of federation '%s' does not hold the keys of '%s': "
+                    "%s",
+                    (unsigned long long)m->list.version, m->fed->name, me->name, why);
+}
+
 static enum neb_status load_signed(struct agent_members *m) {
     const struct sec_public *me = sec_identity_public(m->identity);
     struct sec_cert cert;
     take_list(m);
     if (!holds(&m->list, me))
-        return neb_fail(NEB_ERR_DENIED,
-                        "member list version %llu of federation '%s' does not hold '%s' with its "
-                        "keys: it was revoked, or has not joined: ask the hub for an invitation",
-                        (unsigned long long)m->list.version, m->fed->name, me->name);
+        return not_held(m, me);
     int64_t now = neb_wall_now() / NEB_S;
     if (sec_federation_cert(m->fed, &cert) == NEB_OK &&
         cert.not_after - now < SEC_MEMBER_DAYS * 86400 / 4)
