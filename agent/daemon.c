@@ -32,6 +32,7 @@ static void telemetry(struct daemon *d) {
             daemon_offer_again(d, j);
             daemon_tell_link(d, j);
             daemon_tell_waits(d, j);
+            daemon_tell_protocols(d, j);
             j->updates_stay = j->federated && inter_service_updates_stay(d->service, j->id);
             daemon_trainer_left(d, j, false);
             daemon_proof_look(d, j);

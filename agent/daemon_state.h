@@ -75,7 +75,7 @@ struct daemon {
     int signal_fd;
     int home_fd; // agent/home_lock.h
     struct agent_jobrun jobs[AGENT_JOBS_MAX];
-    bool up[INTER_PEERS_MAX]; // false for who is on the list no more
+    bool up[INTER_PEERS_MAX];      // false for who is on the list no more
     uint64_t faults[INTER_FAULTS];
     struct neb_quiet said_faults[INTER_FAULTS], quiet[QUIET_N];
     struct neb_quiet links[INTER_PEERS_MAX]; // that came and went
@@ -133,6 +133,7 @@ void daemon_note_fault(struct daemon *d, struct agent_jobrun *j, const char *tex
 void daemon_say_fault(struct daemon *d, struct agent_jobrun *j, const char *text);
 // It happens; true: to be said in full.
 bool daemon_quiet_says(struct daemon *d, enum daemon_quiet what);
+void daemon_tell_protocols(struct daemon *d, struct agent_jobrun *j);
 void daemon_say_quiet(struct daemon *d); // once a second: what is due of that
 // Other clusters that are heard; *expected: enough of them for a commit.
 int daemon_peers_alive(const struct daemon *d, const struct agent_jobrun *j, bool *expected);

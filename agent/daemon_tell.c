@@ -46,6 +46,31 @@ bool daemon_quiet_says(struct daemon *d, enum daemon_quiet what) {
                           what == QUIET_OFFERS ? (unsigned)DAEMON_OFFERS_SAID : 1u);
 }
 
+static void tell_protocol(struct daemon *d, struct agent_jobrun *j, uint32_t peer,
+                          const struct inter_link_stats *s) {
+    char text[400];
+    snprintf(text, sizeof text,
+             "no link to %s: it speaks protocol %u (nebula %s), this agent protocol %u (nebula "
+             "%s): install the same version of nebula at both",
+             d->members.m[peer].pub.name, (unsigned)s->protocol, s->build,
+             (unsigned)inter_service_protocol(d->service), neb_build());
+    daemon_note_fault(d, j, text);
+}
+
+// The link says it in the log; who watches a job that waits for such a member is told as well, once.
+void daemon_tell_protocols(struct daemon *d, struct agent_jobrun *j) {
+    for (int c = 0; j->linked && c < j->job.n_clusters; c++) {
+        struct inter_peer_stats s;
+        if (c == j->self || j->peers[c] >= d->members.n ||
+            inter_service_stats(d->service, j->peers[c], &s) != NEB_OK)
+            continue;
+        if (s.link.differs && !(j->told_differs >> c & 1))
+            tell_protocol(d, j, j->peers[c], &s.link);
+        j->told_differs =
+            (uint16_t)((j->told_differs & ~(1u << c)) | (unsigned)s.link.differs << c);
+    }
+}
+
 void daemon_say_quiet(struct daemon *d) {
     static const char *const texts[QUIET_N] = {
         [QUIET_OFFERS] = "more jobs of others were refused",
@@ -476,22 +501,30 @@ json_t *daemon_status(struct daemon *d) {
             continue;
         struct agent_view_rate rate =
             agent_view_rate(d->view, i, s.link.sent_bytes, s.link.recv_bytes, neb_now());
-        json_array_append_new(
-            peers,
-            json_pack(
-                "{s:f,s:f,s:I,s:I,s:I,s:s,s:s,s:b,s:o,s:f,s:f,s:I,s:I,s:I,s:I,s:s,s:f,s:I,s:I,s:I}",
-                "tx_bps", rate.tx_bps, "rx_bps", rate.rx_bps, "refused", (json_int_t)s.link.refused,
-                "connects", (json_int_t)s.link.connects, "twins", (json_int_t)s.link.twins, "name",
-                d->members.m[i].pub.name, "endpoint", d->members.m[i].endpoint, "up", d->up[i],
-                "since_s",
-                s.link.since ? json_real(neb_seconds(neb_now() - s.link.since)) : json_null(),
-                "rtt_ms", neb_seconds(s.link.rtt) * 1e3, "goodput_bps", s.path.goodput_bps,
-                "sent_bytes", (json_int_t)s.link.sent_bytes, "recv_bytes",
-                (json_int_t)s.link.recv_bytes, "resent_bytes", (json_int_t)s.path.payload_resent,
-                "recycled", (json_int_t)s.link.recycled, "congestion", s.link.congestion,
-                "clock_offset_s", neb_seconds(s.link.clock_offset), "bulk_used",
-                (json_int_t)s.link.bulk_used, "bulk_open", (json_int_t)s.link.bulk_open,
-                "window_bytes", (json_int_t)s.path.window));
+        json_t *o = json_pack(
+            "{s:f,s:f,s:I,s:I,s:I,s:s,s:s,s:b,s:o,s:f,s:f,s:I,s:I,s:I,s:I,s:s,s:f,s:I,s:I,s:I}",
+            "tx_bps", rate.tx_bps, "rx_bps", rate.rx_bps, "refused", (json_int_t)s.link.refused,
+            "connects", (json_int_t)s.link.connects, "twins", (json_int_t)s.link.twins, "name",
+            d->members.m[i].pub.name, "endpoint", d->members.m[i].endpoint, "up", d->up[i],
+            "since_s",
+            s.link.since ? json_real(neb_seconds(neb_now() - s.link.since)) : json_null(), "rtt_ms",
+            neb_seconds(s.link.rtt) * 1e3, "goodput_bps", s.path.goodput_bps, "sent_bytes",
+            (json_int_t)s.link.sent_bytes, "recv_bytes", (json_int_t)s.link.recv_bytes,
+            "resent_bytes", (json_int_t)s.path.payload_resent, "recycled",
+            (json_int_t)s.link.recycled, "congestion", s.link.congestion, "clock_offset_s",
+            neb_seconds(s.link.clock_offset), "bulk_used", (json_int_t)s.link.bulk_used,
+            "bulk_open", (json_int_t)s.link.bulk_open, "window_bytes", (json_int_t)s.path.window);
+        if (s.link.protocol) { // it was heard
+            json_object_set_new(o, "protocol", json_integer(s.link.protocol));
+            json_object_set_new(o, "build", json_string(s.link.build));
+            json_object_set_new(o, "protocol_differs", json_boolean(s.link.differs));
+        }
+        if (s.link.differs) {
+            json_object_set_new(o, "own_protocol",
+                                json_integer(inter_service_protocol(d->service)));
+            json_object_set_new(o, "own_build", json_string(neb_build()));
+        }
+        json_array_append_new(peers, o);
     }
     for (int i = 0; i < AGENT_JOBS_MAX; i++) {
         static const char *const names[] = {"running", "stopping", "ended"};
@@ -508,6 +541,8 @@ json_t *daemon_status(struct daemon *d) {
     }
     add_aside(d, jobs);
     json_object_set_new(root, "version", json_integer(1));
+    json_object_set_new(root, "build", json_string(neb_build()));
+    json_object_set_new(root, "protocol", json_integer(inter_service_protocol(d->service)));
     json_object_set_new(root, "refused", refused(d));
     json_object_set_new(root, "keys_locked", json_boolean(sec_locked_all()));
     json_object_set_new(root, "lockable_bytes", json_integer(sec_locked_limit()));

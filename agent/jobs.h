@@ -107,6 +107,7 @@ struct agent_jobrun {
     bool all_doubt;         // in the last one nobody had a majority on its side: all compute again
     neb_ns hopeless_since;  // nobody has a state to go back to; 0: not so
     struct agent_join join; // the snapshot that is being fetched
+    uint16_t told_differs;  // clusters whose agents speak another protocol
     struct neb_quiet fetching, fetch_failed; // and what is said of that
     // the state that came with the last one, and clusters whose states were not the others': not asked again, bit each
     struct agent_proof proof;

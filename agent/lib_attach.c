@@ -40,8 +40,9 @@ static enum neb_status wait_for_job(struct nebula *n, const char *job, double ti
     for (bool found = false; st == NEB_OK && !found;) {
         struct agent_ipc_msg m;
         st = agent_ipc_send(ipc, NULL,
-                            json_pack("{s:s,s:s,s:i,s:I}", "op", "attachable", "job", job, "api",
-                                      NEBULA_API, "pid", (json_int_t)getpid()),
+                            json_pack("{s:s,s:s,s:i,s:I,s:i,s:s}", "op", "attachable", "job", job,
+                                      "api", NEBULA_API, "pid", (json_int_t)getpid(), "protocol",
+                                      agent_ipc_protocol(), "build", neb_build()),
                             NULL, 0);
         if (st == NEB_OK && agent_ipc_wait(ipc, NEB_S, &m) == NEB_OK) {
             const char *code = agent_ipc_str(&m, "code", "");

@@ -1,4 +1,5 @@
 // nebula: one binary, a subcommand per task. Each subcommand is agent/cmd_*.c.
+#include "agent/base/build_id.h"
 #include "agent/base/fs.h"
 #include "agent/base/nearest.h"
 #include "agent/commands.h"
@@ -65,7 +66,7 @@ int main(int argc, char **argv) {
         return AGENT_EXIT_OK;
     }
     if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "version")) {
-        puts("nebula " NEBULA_VERSION);
+        printf("nebula %s\n", neb_build());
         return AGENT_EXIT_OK;
     }
     const char *which = argv[help ? 2 : 1];

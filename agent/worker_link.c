@@ -181,8 +181,9 @@ enum neb_status worker_hello(struct agent_worker *w, const char *job) {
     const struct agent_ipc_part secret = {agent_credential_secret(w->credential),
                                           AGENT_SECRET_BYTES};
     return agent_ipc_send(w->ipc, NULL,
-                          json_pack("{s:s,s:s,s:b,s:I}", "op", "attach", "job", job, "foreign",
-                                    w->foreign != NULL, "pid", (json_int_t)getpid()),
+                          json_pack("{s:s,s:s,s:b,s:I,s:i,s:s}", "op", "attach", "job", job,
+                                    "foreign", w->foreign != NULL, "pid", (json_int_t)getpid(),
+                                    "protocol", agent_ipc_protocol(), "build", neb_build()),
                           &secret, 1);
 }
 
