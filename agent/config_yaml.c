@@ -235,6 +235,7 @@ static enum neb_status walk_cluster(struct walk *w, struct agent_cluster *c, yam
             c->line.device = (int32_t)k->start_mark.line + 1;
         } else if (key && text && !strcmp(key, "precision")) {
             NEB_TRY(config_set_device(c, NULL, text, at));
+            c->line.precision = (int32_t)k->start_mark.line + 1;
         } else if (key && text && !strcmp(key, "outer_state")) {
             NEB_TRY(config_set_outer_state(c, text, at));
             c->line.outer_state = (int32_t)k->start_mark.line + 1;

@@ -70,6 +70,18 @@ static void test_complaints(void **state) {
          "dir/job.yaml:7: clusters.sources: weight given twice"},
         {"name: berlin", "name: paris",
          "dir/job.yaml:7: clusters.name: \"paris\" is given to two clusters"},
+        {"threads: 2", "launcher: attach, outer_state: device",
+         "dir/job.yaml:7: clusters.outer_state: cluster paris: the trainer that attaches has "
+         "devices and types of its own; remove it"},
+        {"threads: 2", "launcher: attach, device: cuda",
+         "dir/job.yaml:7: clusters.device: cluster "
+         "paris: the trainer that attaches has devices and types of its own; remove it"},
+        {"threads: 2", "launcher: attach, precision: bf16",
+         "dir/job.yaml:7: clusters.precision: "
+         "cluster paris: the trainer that attaches has devices and types of its own; remove it"},
+        {"threads: 2", "launcher: attach, cuda_graphs: off",
+         "dir/job.yaml:7: clusters.cuda_graphs: "
+         "cluster paris: the trainer that attaches has devices and types of its own; remove it"},
         {"threads: 2", "thread: 2",
          "dir/job.yaml:7: clusters: unknown key 'thread' (did you mean 'threads'?); allowed: name, "
          "role, witness, threads, "
