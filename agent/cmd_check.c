@@ -135,6 +135,14 @@ static void look_for_file(const struct agent_job *job, const char *key, const ch
                  n > 1 ? "s" : "", names, key, path, n > 1 ? "s" : "", n > 1 ? "" : "s");
 }
 
+static bool all_attach(const struct agent_job *job) {
+    bool all = true;
+    for (int32_t i = 0; i < job->n_clusters; i++)
+        all =
+            all && (job->clusters[i].witness || job->clusters[i].launcher == AGENT_LAUNCHER_ATTACH);
+    return all;
+}
+
 static void print_rounds(const struct agent_job *job, const struct agent_plan *p, bool sized) {
     char a[32], b[32], to[48] = "";
     if (!sized) {
@@ -177,14 +185,6 @@ static void print_travels(const struct agent_job *job, const struct agent_plan *
                                              ? "there is no teacher, and every student is a model "
                                                "of its own (distill.federate)"
                                              : "there is one cluster");
-}
-
-static bool all_attach(const struct agent_job *job) {
-    bool all = true;
-    for (int32_t i = 0; i < job->n_clusters; i++)
-        all =
-            all && (job->clusters[i].witness || job->clusters[i].launcher == AGENT_LAUNCHER_ATTACH);
-    return all;
 }
 
 static void print_people(const char *file, const struct agent_job *job, const struct found *each,
@@ -240,7 +240,8 @@ static void print_json(const struct agent_job *job, const struct found *each,
     if (sized) {
         json_object_set_new(o, "params", json_integer(p->params));
         json_object_set_new(o, "trainable_params", json_integer(p->trainable));
-        json_object_set_new(o, "memory_bytes", json_integer(p->memory_bytes));
+        json_object_set_new(o, "memory_bytes",
+                            all_attach(job) ? json_null() : json_integer(p->memory_bytes));
         json_object_set_new(o, "exchange_bytes", json_integer((json_int_t)p->bytes_per_exchange));
     }
     if (sized && !(p->label_bytes > 0)) { // else the text says how many labels there are

@@ -261,8 +261,15 @@ static void print_one(const char *title, const struct agent_job *job, const stru
 static void print_yaml(const struct agent_job *job, const struct agent_planner *p) {
     char time[32];
     const struct intra_cost_job *j = agent_planner_first(p);
-    printf("to take it over:\n  data.batch: %d\n  data.accumulate: %d\n  recompute: %s\n", j->batch,
-           j->micros, j->recompute ? "true" : "false");
+    bool own = true; // all trainers attach, and cut their steps as they like
+    for (int32_t i = 0; i < p->n; i++)
+        own = own && p->clusters[i].attached;
+    if (own && !p->wan.interval)
+        return;
+    printf("to take it over:\n");
+    if (!own)
+        printf("  data.batch: %d\n  data.accumulate: %d\n  recompute: %s\n", j->batch, j->micros,
+               j->recompute ? "true" : "false");
     if (p->wan.interval)
         printf("  sync.interval: %d\n  sync.overlap: %d\n  sync.codec: %s\n", p->wan.interval,
                p->wan.overlap, p->codecs[p->wan.codec].name);
