@@ -75,7 +75,7 @@ struct daemon {
     int signal_fd;
     int home_fd; // agent/home_lock.h
     struct agent_jobrun jobs[AGENT_JOBS_MAX];
-    bool up[INTER_PEERS_MAX];      // false for who is on the list no more
+    bool up[INTER_PEERS_MAX]; // false for who is on the list no more
     uint64_t faults[INTER_FAULTS];
     struct neb_quiet said_faults[INTER_FAULTS], quiet[QUIET_N];
     struct neb_quiet links[INTER_PEERS_MAX]; // that came and went

@@ -51,7 +51,7 @@ sed 's/threads: [0-9]*}/launcher: attach}/; s/^model: {/&vocab: 512, /' "$T/job.
 plan "$T/attach.yaml" --wan $wan >"$T/attach.txt"
 ! grep -q 'activations\|tokens/s' "$T/attach.txt" && grep -q 'step not known (--step alpha=SECONDS' "$T/attach.txt" || fail "attached: $(cat "$T/attach.txt")"
 plan "$T/attach.yaml" --wan $wan --step alpha=0.5 --json | jq -e '.written | .clusters[0].step_s == 0.5 and .clusters[1].step_guessed and .exchange.interval == 10 and .wall_s > 30' >/dev/null || fail "attached, with --step"
-refuses 2 'its steps are reckoned' plan "$T/job.yaml" --step alpha=0.5
+refuses 2 'steps are reckoned' plan "$T/job.yaml" --step alpha=0.5
 grep -q 'measured before' "$T/plan.txt" && grep -q 'to take it over' "$T/plan.txt" || fail "plan says: $(cat "$T/plan.txt")"
 
 # ... as text too, of the job as written and as proposed: what a rank holds, what a step takes, the way of an update, and what is waited for.
