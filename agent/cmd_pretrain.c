@@ -213,7 +213,8 @@ static enum neb_status follow(struct run *r) {
 static enum neb_status submit(struct run *r) {
     struct agent_ipc_msg m;
     if (!(r->zctx = zmq_ctx_new()))
-        return neb_fail(NEB_ERR_NOMEM, "cannot create a ZeroMQ context");
+        return neb_fail(NEB_ERR_IO, "cannot create a ZeroMQ context: %s",
+                        zmq_strerror(zmq_errno()));
     if (agent_ipc_is_nobody(r->socket))
         return neb_fail(NEB_ERR_NOT_FOUND,
                         "no agent at %s%s; start one with nebula agent, say with --home where "

@@ -243,7 +243,8 @@ static enum neb_status set_up(struct daemon *d) {
     if (d->signal_fd < 0)
         return neb_fail_errno("signalfd");
     if (!(d->zctx = zmq_ctx_new()))
-        return neb_fail(NEB_ERR_NOMEM, "cannot create a ZeroMQ context");
+        return neb_fail(NEB_ERR_IO, "cannot create a ZeroMQ context: %s",
+                        zmq_strerror(zmq_errno()));
     NEB_TRY(daemon_start_service(d));
     if (d->c->page.listen)
         NEB_TRY(agent_web_start(&d->c->page, &d->web));

@@ -35,8 +35,9 @@ static enum neb_status wait_for_job(struct nebula *n, const char *job, double ti
     char why[512] = "";
     void *ctx = zmq_ctx_new();
     struct agent_ipc *ipc = NULL;
-    enum neb_status st = ctx ? agent_ipc_connect(ctx, n->socket, &ipc)
-                             : neb_fail(NEB_ERR_NOMEM, "cannot create a ZeroMQ context");
+    enum neb_status st =
+        ctx ? agent_ipc_connect(ctx, n->socket, &ipc)
+            : neb_fail(NEB_ERR_IO, "cannot create a ZeroMQ context: %s", zmq_strerror(zmq_errno()));
     for (bool found = false; st == NEB_OK && !found;) {
         struct agent_ipc_msg m;
         st = agent_ipc_send(ipc, NULL,

@@ -244,7 +244,8 @@ enum neb_status worker_attach(struct agent_worker *w, const char *socket_path, c
     struct agent_ipc_msg m;
     const char *at;
     if (!(w->zctx = zmq_ctx_new()))
-        return neb_fail(NEB_ERR_NOMEM, "cannot create a ZeroMQ context");
+        return neb_fail(NEB_ERR_IO, "cannot create a ZeroMQ context: %s",
+                        zmq_strerror(zmq_errno()));
     NEB_TRY(reach_agent(w, socket_path, &at));
     NEB_TRY(worker_hello(w, job));
     NEB_TRY(await_job(w, socket_path, at, &m));
