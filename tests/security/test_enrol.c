@@ -326,8 +326,7 @@ static void test_says_why(void **state) {
     refused_as(used, "said-used2", SEC_ENROL_USED, "this invitation of 'said-used' was used before",
                "the invitation for 'said-used' was used before, by other keys");
     age(&late, 3 * 3600);
-    refused_as(late, "said-late", SEC_ENROL_EXPIRED,
-               "this invitation of 'said-late' expired 120 min ago",
+    refused_as(late, "said-late", SEC_ENROL_EXPIRED, "this invitation of 'said-late' expired 12",
                "the invitation for 'said-late' expired 72");
     assert_int_equal(revoke_now("said-gone"), NEB_OK);
     refused_as(gone, "said-gone", SEC_ENROL_WITHDRAWN,
