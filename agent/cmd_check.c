@@ -7,6 +7,7 @@
 #include "agent/model_init.h"
 #include "agent/plan.h"
 #include "agent/planner.h"
+#include "agent/policy.h"
 #include "agent/progress.h"
 #include "agent/update_size.h"
 #include "intra/data.h"
@@ -16,10 +17,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SETS_MAX = 64, KEY_REFERENCE = 256 };
+enum { SETS_MAX = 64, KEY_REFERENCE = 256, KEY_POLICY };
 
 struct arguments {
-    const char *file;
+    const char *file, *policy;
     const char *sets[SETS_MAX];
     int n_sets;
     bool json, reference;
@@ -219,6 +220,48 @@ static void keep_warning(void *user, enum neb_log_level level, const char *text)
         json_array_append_new(user, json_string(text));
 }
 
+static enum neb_status read_policy(const char *path, struct agent_policy *out) {
+    enum neb_status st = agent_policy_read(path, out);
+    return st == NEB_ERR_NOT_FOUND ? neb_fail(st, "%s: there is no such file", path) : st;
+}
+
+// Whether sites where another member submits the job let it begin: with the policy that is given, or with one that says nothing but "data". (What
+// of the job lies below which folder is known there alone.) NEB_ERR_DENIED: the policy that is given does not, after one line for each cluster.
+static enum neb_status ask_policy(const struct arguments *a, const struct agent_job *job) {
+    static struct agent_policy p; // large
+    static const struct agent_policy_load none;
+    char why[NEB_PATH_MAX + 256];
+    bool ok = true;
+    if (a->policy)
+        NEB_TRY(read_policy(a->policy, &p));
+    else
+        NEB_TRY(agent_policy_parse("{\"format\": 1}", 13, "a policy", &p));
+    for (int i = 0; i < job->n_clusters && job->sync.scheme != AGENT_SCHEME_SYNCHRONOUS; i++) {
+        const char *from = p.n_members > 0 ? p.members[0] : "";
+        if (agent_policy_admits(&p, job, i, from, &none, why, sizeof why))
+            continue;
+        ok = false;
+        if (a->policy)
+            neb_log(NEB_LOG_ERROR, "%s", why);
+        else
+            neb_warn("where another member's agent submits it, and policy.json says no more than "
+                     "\"data\", %s",
+                     why);
+        if (!a->policy)
+            break; // the others' are most likely the same
+    }
+    return ok || !a->policy ? NEB_OK : NEB_ERR_DENIED;
+}
+
+static enum neb_status say_policy(const char *path) {
+    static struct agent_policy p;
+    char text[1024];
+    NEB_TRY(read_policy(path, &p));
+    agent_policy_say(&p, text, sizeof text);
+    printf("%s: admits %s\n", path, text);
+    return NEB_OK;
+}
+
 static enum neb_status check(const struct arguments *a, json_t *warnings) {
     static struct agent_job job; // large
     struct found each[AGENT_CLUSTERS_MAX];
@@ -241,6 +284,7 @@ static enum neb_status check(const struct arguments *a, json_t *warnings) {
     bool sized = job.model.vocab || vocab;
     if (plan.others)
         NEB_TRY(agent_update_fits(&job, (uint64_t)plan.fragment, 1, (uint64_t)plan.tensor));
+    NEB_TRY(ask_policy(a, &job));
     if (a->json)
         print_json(&job, each, &plan, sized, warnings);
     else
@@ -252,6 +296,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     struct arguments *a = state->input;
     switch (key) {
     case 'j': a->json = true; return 0;
+    case KEY_POLICY: a->policy = arg; return 0;
     case KEY_REFERENCE: a->reference = true; return 0;
     case 's':
         if (a->n_sets == SETS_MAX)
@@ -265,8 +310,8 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
         a->file = arg;
         return 0;
     case ARGP_KEY_END:
-        if (!a->file && !a->reference)
-            argp_error(state, "give a job file");
+        if (!a->file && !a->reference && !a->policy)
+            argp_error(state, "give a job file, or --policy");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
@@ -276,6 +321,9 @@ int cmd_check(int argc, char **argv) {
     static const struct argp_option options[] = {
         {"set", 's', "PATH=VALUE", 0, "change a key, such as sync.interval=10", 0},
         {"json", 'j', NULL, 0, "machine-readable output", 0},
+        {"policy", KEY_POLICY, "FILE", 0,
+         "whether a site with this policy.json lets the job begin; without a job: what it admits",
+         0},
         {"reference", KEY_REFERENCE, NULL, 0, "print all keys as a table and exit", 0},
         {0}};
     static const struct argp argp = {.options = options,
@@ -291,6 +339,8 @@ int cmd_check(int argc, char **argv) {
         agent_job_reference(stdout);
         return AGENT_EXIT_OK;
     }
+    if (!a.file)
+        return say_policy(a.policy) == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_USAGE;
     json_t *warnings = json_array();
     if (a.json)
         neb_log_set_sink(keep_warning, warnings);

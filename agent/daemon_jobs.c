@@ -131,8 +131,10 @@ enum neb_status daemon_map_clusters(const struct daemon *d, struct agent_jobrun 
 }
 
 // The operator's word about jobs of others; read anew for each, so that a change needs no restart.
-static bool policy_admits(struct daemon *d, const struct agent_jobrun *j, char *why, size_t cap) {
+static bool policy_admits(struct daemon *d, struct agent_jobrun *j, char *why, size_t cap) {
     struct agent_policy p;
+    j->progress_at = neb_now();
+    j->terms = (struct agent_terms){.told = {.losses = AGENT_LOSSES_EXACT}};
     if (!j->owner[0])
         return true;
     if (agent_policy_load(d->c->home, &p) != NEB_OK) {
@@ -147,7 +149,10 @@ static bool policy_admits(struct daemon *d, const struct agent_jobrun *j, char *
         running.jobs += counts;
         running.of_member += counts && !strcmp(other->owner, j->owner);
     }
-    return agent_policy_admits(&p, &j->job, j->self, j->owner, &running, why, cap);
+    if (!agent_policy_admits(&p, &j->job, j->self, j->owner, &running, why, cap))
+        return false;
+    agent_policy_terms(&p, &j->job, j->self, &j->terms);
+    return true;
 }
 
 // The job's limit of rate; and what its earlier runs have sent and received counts too, and when the last one began.

@@ -96,6 +96,10 @@ struct daemon {
     bool ended_due;                   // a job of another member has ended, or did before this start
     json_t *aside;  // owned: jobs that are held or have failed, as agent_jobs_aside; NULL: none yet
     bool aside_due; // it may be another one by now
+    struct {
+        struct agent_policy is;
+        neb_ns read_at;
+    } policy; // for trainers that wait, which ask again and again
     bool changes;   // a peer's list was taken; acted upon outside of the service's own calls
     struct agent_members_change change;
 };
@@ -304,6 +308,8 @@ void daemon_tell_stop(struct daemon *d);              // once a second
 // daemon_local.c
 void daemon_on_local(struct daemon *d, const struct agent_ipc_client *from,
                      struct agent_ipc_msg *m);
+// Its worker has made so many steps.
+void daemon_note_step(struct agent_jobrun *j, int64_t step);
 void daemon_trainer_left(struct daemon *d, struct agent_jobrun *j, bool said_so);
 
 // daemon_members.c. Changes are gathered, and acted upon between the service's own calls.

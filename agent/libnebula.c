@@ -202,6 +202,7 @@ static enum neb_status step(struct nebula *n, const struct nebula_step_stats *s)
     w->all_tokens += s->tokens;
     w->step++;
     intra_loss_add(&w->loss_first, &w->loss_last, s->loss);
+    worker_add_sums(w, s->loss, s->grad_norm);
     say_step(n, s, seconds);
     for (;;) {
         if (w->job.checkpoint_every && w->step % w->job.checkpoint_every == 0)
