@@ -155,7 +155,7 @@ static void print_travels(const struct agent_job *job, const struct agent_plan *
 }
 
 static void print_people(const char *file, const struct agent_job *job, const struct found *each,
-                         const struct agent_plan *p, bool sized) {
+                         const struct agent_plan *p, bool sized, const char *refused) {
     char a[32];
     printf("%s: job %s is fine\n", file, job->name);
     if (sized)
@@ -175,6 +175,10 @@ static void print_people(const char *file, const struct agent_job *job, const st
         printf("%s; corpus %s%s\n", k->n_sources ? "" : " all sources", agent_job_corpus(job, i),
                each[i].here ? "" : " (not on this machine)");
     }
+    if (*refused)
+        printf("  policy    where another member submits it, a policy.json that says nothing of "
+               "what may leave refuses it: %s\n",
+               refused);
 }
 
 static json_t *clusters_json(const struct agent_job *job, const struct found *each) {
@@ -187,7 +191,8 @@ static json_t *clusters_json(const struct agent_job *job, const struct found *ea
 }
 
 static void print_json(const struct agent_job *job, const struct found *each,
-                       const struct agent_plan *p, bool sized, json_t *warnings) {
+                       const struct agent_plan *p, bool sized, const char *refused,
+                       json_t *warnings) {
     json_t *o =
         json_pack("{s:b, s:s, s:I, s:I, s:I, s:f}", "ok", 1, "job", job->name, "tokens_per_step",
                   (json_int_t)p->tokens_per_step, "tokens", (json_int_t)p->tokens, "exchanges",
@@ -208,6 +213,7 @@ static void print_json(const struct agent_job *job, const struct found *each,
                             isfinite(p->reduction) ? json_real(p->reduction) : json_null());
     }
     json_object_set_new(o, "clusters", clusters_json(job, each));
+    json_object_set_new(o, "refused_by_default", *refused ? json_string(refused) : json_null());
     json_object_set(o, "warnings", warnings);
     json_object_set_new(o, "spec", agent_job_to_json(job));
     agent_json_print(o, JSON_COMPACT | JSON_REAL_PRECISION(9));
@@ -225,32 +231,28 @@ static enum neb_status read_policy(const char *path, struct agent_policy *out) {
     return st == NEB_ERR_NOT_FOUND ? neb_fail(st, "%s: there is no such file", path) : st;
 }
 
-// Whether sites where another member submits the job let it begin: with the policy that is given, or with one that says nothing but "data". (What
-// of the job lies below which folder is known there alone.) NEB_ERR_DENIED: the policy that is given does not, after one line for each cluster.
-static enum neb_status ask_policy(const struct arguments *a, const struct agent_job *job) {
+// Whether sites where another member submits the job let it begin. With the policy that is given: NEB_ERR_DENIED, after one line for each cluster
+// where it does not. Else with one that says nothing but "data" (what lies below which folder is known at the site alone): *why, or "".
+static enum neb_status ask_policy(const struct arguments *a, const struct agent_job *job, char *why,
+                                  size_t cap) {
     static struct agent_policy p; // large
     static const struct agent_policy_load none;
-    char why[NEB_PATH_MAX + 256];
     bool ok = true;
+    why[0] = 0;
     if (a->policy)
         NEB_TRY(read_policy(a->policy, &p));
     else
         NEB_TRY(agent_policy_parse("{\"format\": 1}", 13, "a policy", &p));
     for (int i = 0; i < job->n_clusters && job->sync.scheme != AGENT_SCHEME_SYNCHRONOUS; i++) {
         const char *from = p.n_members > 0 ? p.members[0] : "";
-        if (agent_policy_admits(&p, job, i, from, &none, why, sizeof why))
+        if (agent_policy_admits(&p, job, i, from, &none, why, cap))
             continue;
         ok = false;
-        if (a->policy)
-            neb_log(NEB_LOG_ERROR, "%s", why);
-        else
-            neb_warn("where another member's agent submits it, and policy.json says no more than "
-                     "\"data\", %s",
-                     why);
         if (!a->policy)
-            break; // the others' are most likely the same
+            return NEB_OK; // of the others most likely the same
+        neb_log(NEB_LOG_ERROR, "%s", why);
     }
-    return ok || !a->policy ? NEB_OK : NEB_ERR_DENIED;
+    return ok ? NEB_OK : NEB_ERR_DENIED;
 }
 
 static enum neb_status say_policy(const char *path) {
@@ -266,6 +268,7 @@ static enum neb_status check(const struct arguments *a, json_t *warnings) {
     static struct agent_job job; // large
     struct found each[AGENT_CLUSTERS_MAX];
     struct agent_plan plan;
+    char why[NEB_PATH_MAX + 256];
     int32_t vocab;
     NEB_TRY(agent_job_load(a->file, &job));
     for (int i = 0; i < a->n_sets; i++)
@@ -284,11 +287,11 @@ static enum neb_status check(const struct arguments *a, json_t *warnings) {
     bool sized = job.model.vocab || vocab;
     if (plan.others)
         NEB_TRY(agent_update_fits(&job, (uint64_t)plan.fragment, 1, (uint64_t)plan.tensor));
-    NEB_TRY(ask_policy(a, &job));
+    NEB_TRY(ask_policy(a, &job, why, sizeof why));
     if (a->json)
-        print_json(&job, each, &plan, sized, warnings);
+        print_json(&job, each, &plan, sized, why, warnings);
     else
-        print_people(a->file, &job, each, &plan, sized);
+        print_people(a->file, &job, each, &plan, sized, why);
     return NEB_OK;
 }
 

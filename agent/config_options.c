@@ -155,8 +155,10 @@ const struct config_option config_options[] = {
     {"sync.outer.momentum", T_FLOAT, AT(sync.mu), 0, 0.999, "0", NULL, "μ (Nesterov)"},
     {"sync.row_weights", T_BOOL, AT(sync.row_weights), 0, 0, "true", NULL,
      "rows of embedding and output by the tokens seen of them"},
-    {"sync.row_counts", T_ENUM, AT(sync.row_counts), 0, 0, "exact", row_counts_names,
-     "how exactly these counts are told"},
+    {"sync.row_counts", T_ENUM, AT(sync.row_counts), 0, 0, "coarse", row_counts_names,
+     "how row_weights tell these tokens: coarse, so that no word that came fewer than eight times "
+     "in an update stands out (0.03 nats of 4.39 in configs/quickstart.yaml); exact, which lists "
+     "them, and which other sites' policies may not admit"},
     {"sync.kappa", T_FLOAT, AT(sync.kappa), 1e-6, 1e6, "0.1", NULL,
      "tokens that every row is worth unseen"},
     {"sync.merge_after", T_INT32, AT(sync.merge_after), 1, 1e6, "4", NULL,

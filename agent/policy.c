@@ -269,8 +269,8 @@ bool agent_policy_admits(const struct agent_policy *p, const struct agent_job *j
         snprintf(reason, sizeof reason, "\"launchers\" does not list its cluster's");
     else if (limits_ok(p, job, self, running, reason, sizeof reason) &&
              data_ok(p, job, self, reason, sizeof reason) &&
-             tells_ok(p, job, self, reason, sizeof reason) &&
-             needs_ok(p, job, self, reason, sizeof reason))
+             needs_ok(p, job, self, reason, sizeof reason) &&
+             tells_ok(p, job, self, reason, sizeof reason))
         return true;
     snprintf(why, cap, "the policy of site \"%s\" does not admit the job: %s (policy.json)",
              job->clusters[self].name, reason);
