@@ -20,27 +20,26 @@ static bool is_id(const struct agent_jobrun *j, const char *text, size_t least) 
     return strlen(text) >= least && !strncmp(text, j->hex, strlen(text));
 }
 
-static bool is_meant(const struct agent_jobrun *j, const struct wish *w, const char *self) {
-    const char *owner = j->owner[0] ? j->owner : self;
+static bool is_meant(const struct agent_jobrun *j, const struct wish *w) {
+    const char *owner = j->owner[0] ? j->owner : j->job.clusters[j->self].name;
     return (!*w->job || is_id(j, w->job, AGENT_ATTACH_PREFIX) || !strcmp(w->job, j->job.name)) &&
            (!*w->from || !strcmp(w->from, owner));
 }
 
-static bool is_given(const struct agent_jobrun *j, const struct wish *w,
-                     const struct agent_policy *p) {
-    return !j->owner[0] || *w->from || is_id(j, w->job, AGENT_ATTACH_DIGITS) ||
-           agent_policy_attaches(p, j->owner);
+static bool is_given(const struct agent_jobrun *j, const struct wish *w) {
+    return !j->owner[0] || j->attach_listed || *w->from || is_id(j, w->job, AGENT_ATTACH_DIGITS);
 }
 
-static void say_passed_over(struct agent_jobrun *j, char *text, size_t cap) {
-    snprintf(text, cap,
+static json_t *say_passed_over(const struct agent_jobrun *j) {
+    char text[512];
+    snprintf(text, sizeof text,
              "job %.64s of \"%s\" waits for a trainer, and a trainer that has not named it is not "
              "given to another member's job: name it (NEBULA_JOB=%s), or its member "
              "(NEBULA_JOB_FROM=%s), or list that in policy.json (\"attach\": [\"%s\"])",
              j->job.name, j->owner, j->hex, j->owner, j->owner);
-    if (!j->attach_told)
-        neb_warn("%s", text);
-    j->attach_told = true;
+    json_t *answer = say(false, "wait", text);
+    json_object_set_new(answer, "passed_over", json_string(j->hex));
+    return answer;
 }
 
 static json_t *say_none(const struct wish *w) {
@@ -55,11 +54,11 @@ static json_t *say_none(const struct wish *w) {
     return say(false, "wait", text);
 }
 
-json_t *agent_attach_find(struct agent_jobrun jobs[AGENT_JOBS_MAX], const struct agent_policy *p,
-                          const char *self, const struct agent_ipc_msg *m) {
+json_t *agent_attach_find(const struct agent_jobrun jobs[AGENT_JOBS_MAX],
+                          const struct agent_ipc_msg *m) {
     const struct wish w = {agent_ipc_str(m, "job", ""), agent_ipc_str(m, "from", "")};
-    const struct agent_jobrun *found = NULL;
-    char text[512] = "";
+    const struct agent_jobrun *found = NULL, *passed = NULL;
+    char text[256];
     int64_t api = agent_ipc_int(m, "api", 0);
     if (api != NEBULA_API) {
         snprintf(text, sizeof text,
@@ -69,11 +68,11 @@ json_t *agent_attach_find(struct agent_jobrun jobs[AGENT_JOBS_MAX], const struct
         return say(false, "version", text);
     }
     for (int i = 0; i < AGENT_JOBS_MAX; i++) {
-        struct agent_jobrun *j = &jobs[i];
-        if (!agent_attach_waits(j) || j->state == AGENT_JOB_ENDED || !is_meant(j, &w, self))
+        const struct agent_jobrun *j = &jobs[i];
+        if (!agent_attach_waits(j) || j->state == AGENT_JOB_ENDED || !is_meant(j, &w))
             continue;
-        if (!is_given(j, &w, p)) {
-            say_passed_over(j, text, sizeof text);
+        if (!is_given(j, &w)) {
+            passed = j;
             continue;
         }
         if (found)
@@ -82,7 +81,7 @@ json_t *agent_attach_find(struct agent_jobrun jobs[AGENT_JOBS_MAX], const struct
         found = j;
     }
     if (!found)
-        return text[0] ? say(false, "wait", text) : say_none(&w);
+        return passed ? say_passed_over(passed) : say_none(&w);
     if (found->client.len && alive(found->trainer)) {
         snprintf(text, sizeof text, "job %s has a trainer already: process %ld; end it first",
                  found->job.name, (long)found->trainer);

@@ -23,8 +23,8 @@ enum {
     AGENT_ATTACH_PREFIX = 8,  // digits that mean an id and no name
     AGENT_ATTACH_DIGITS = 16, // fewer can be met by trying
 };
-json_t *agent_attach_find(struct agent_jobrun jobs[AGENT_JOBS_MAX], const struct agent_policy *p,
-                          const char *self, const struct agent_ipc_msg *m);
+json_t *agent_attach_find(const struct agent_jobrun jobs[AGENT_JOBS_MAX],
+                          const struct agent_ipc_msg *m);
 // May the sender of "attach" become the worker of j? Otherwise *why, and nothing has changed.
 bool agent_attach_admit(struct agent_jobrun *j, const struct agent_ipc_client *from,
                         const struct agent_ipc_msg *m, char *why, size_t cap);

@@ -112,15 +112,26 @@ static void count_stranger(struct daemon *d, const char *what) {
         neb_warn("%s: refused; further ones are counted", what);
 }
 
-// As its operator has it now, to the second; none that lists anybody while it cannot be read.
-static const struct agent_policy *policy_now(struct daemon *d) {
+// What a trainer that waits may attach to, which it asks again and again: the policy is as its operator has it now, to the second; it lists nobody
+// while it cannot be read.
+static void on_attachable(struct daemon *d, const struct agent_ipc_client *from,
+                          const struct agent_ipc_msg *m) {
     neb_ns now = neb_now();
-    if (d->policy.read_at && now - d->policy.read_at < NEB_S)
-        return &d->policy.is;
-    d->policy.read_at = now;
-    if (agent_policy_load(d->c->home, &d->policy.is) != NEB_OK)
-        d->policy.is = agent_policy_none();
-    return &d->policy.is;
+    if (!d->policy.read_at || now - d->policy.read_at > NEB_S) {
+        d->policy.read_at = now;
+        if (agent_policy_load(d->c->home, &d->policy.is) != NEB_OK)
+            d->policy.is = agent_policy_none();
+    }
+    for (int i = 0; i < AGENT_JOBS_MAX; i++)
+        d->jobs[i].attach_listed = agent_policy_attaches(&d->policy.is, d->jobs[i].owner);
+    json_t *answer = agent_attach_find(d->jobs, m);
+    struct agent_jobrun *j =
+        daemon_job(d, json_string_value(json_object_get(answer, "passed_over")));
+    if (j && !j->attach_told)
+        neb_warn("%s", json_string_value(json_object_get(answer, "text")));
+    if (j)
+        j->attach_told = true;
+    daemon_tell(d, from, answer);
 }
 
 static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
@@ -536,7 +547,7 @@ static bool on_command(struct daemon *d, const struct agent_ipc_client *from, co
     else if (!strcmp(op, "attach"))
         on_attach(d, from, m);
     else if (!strcmp(op, "attachable"))
-        daemon_tell(d, from, agent_attach_find(d->jobs, policy_now(d), daemon_name(d), m));
+        on_attachable(d, from, m);
     else if (!strcmp(op, "status"))
         daemon_tell(d, from, daemon_status(d));
     else if (!strcmp(op, "jobs"))

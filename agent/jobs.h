@@ -53,7 +53,8 @@ struct agent_jobrun {
     struct agent_told told;   // of its losses, to that member
     neb_ns progress_at;       // when its worker last came farther than ever before: to step
     int64_t progress_step;    // this one
-    bool attach_told;         // that it is given no waiting trainer
+    bool attach_listed;       // the policy lets waiting trainers be taken by that member's jobs
+    bool attach_told;         // the operator was told of one that this job was not given
     bool orphaned;            // the operator was told that the owner is no member any more
     enum agent_job_state state;
     bool

@@ -205,6 +205,18 @@ static double update_least(const struct agent_policy *p, const struct agent_tell
     return wide > AGENT_UPDATE_TOKENS ? wide : AGENT_UPDATE_TOKENS;
 }
 
+static void say_few(const struct agent_policy *p, const struct agent_job *job, double tokens,
+                    double least, char *why, size_t cap) {
+    bool odd = job->sync.interval && job->steps % job->sync.interval;
+    snprintf(why, cap,
+             "an update of it would rest on as few as %.0f tokens, and %.0f are asked for "
+             "(\"tokens_per_update\"%s): raise data.batch, data.accumulate, data.seq_len, "
+             "sync.interval or sync.early_interval%s%s",
+             tokens, least, p->tokens_per_update ? "" : ", which the policy leaves open",
+             job->sync.fragments > 1 ? ", have fewer sync.fragments" : "",
+             odd ? ", make steps a multiple of the interval" : "");
+}
+
 // What leaves of this site's text. True: no more than the policy lets.
 static bool tells_ok(const struct agent_policy *p, const struct agent_job *job, int self, char *why,
                      size_t cap) {
@@ -224,17 +236,7 @@ static bool tells_ok(const struct agent_policy *p, const struct agent_job *job, 
     else if (t.update_tokens > 0 && !within(p->gates, (int)job->sync.gate))
         snprintf(why, cap, "\"gates\" does not list its sync.gate: %s", gates[job->sync.gate]);
     else if (t.update_tokens > 0 && t.update_tokens < least)
-        snprintf(
-            why, cap,
-            "an update of it would rest on as few as %.0f tokens, %s %.0f are asked for; raise "
-            "data.batch, data.accumulate, data.seq_len, sync.interval or sync.early_interval%s%s",
-            t.update_tokens,
-            p->tokens_per_update ? "where \"tokens_per_update\""
-                                 : "where \"tokens_per_update\", which is not there,",
-            least, job->sync.fragments > 1 ? ", have fewer sync.fragments" : "",
-            job->sync.interval && job->steps % job->sync.interval
-                ? ", make steps a multiple of the interval"
-                : "");
+        say_few(p, job, t.update_tokens, least, why, cap);
     else if (t.rows > p->row_counts)
         snprintf(why, cap,
                  "it counts out the tokens of this site (sync.row_counts: %s), and \"row_counts\" "

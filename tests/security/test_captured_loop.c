@@ -22,6 +22,7 @@ static void offer(int i, const char *hex, const char *name, const char *owner) {
     struct agent_jobrun *j = &jobs[i];
     *j = (struct agent_jobrun){.used = true, .job = {.n_clusters = 1}};
     memcpy(j->hex, hex, sizeof j->hex);
+    snprintf(j->job.clusters[0].name, sizeof j->job.clusters[0].name, "paris");
     j->job.clusters[0].launcher = AGENT_LAUNCHER_ATTACH;
     snprintf(j->job.name, sizeof j->job.name, "%s", name);
     snprintf(j->owner, sizeof j->owner, "%s", owner);
@@ -30,19 +31,15 @@ static void offer(int i, const char *hex, const char *name, const char *owner) {
 // What a loop is given that says so (NULL: nothing), at a site whose policy lists `list` (NULL: nobody).
 static const char *given(const char *job, const char *from, const char *list) {
     static char text[512];
-    struct agent_policy *p = malloc(sizeof *p);
-    *p = agent_policy_none();
-    if (list) {
-        p->n_attach = 1;
-        snprintf(p->attach[0], sizeof p->attach[0], "%s", list);
-    }
+    for (int i = 0; i < AGENT_JOBS_MAX; i++) // as the agent does of its policy
+        jobs[i].attach_listed = list && !strcmp(jobs[i].owner, list);
     struct agent_ipc_msg m = {.head =
                                   json_pack("{s:s,s:i}", "op", "attachable", "api", NEBULA_API)};
     if (job)
         json_object_set_new(m.head, "job", json_string(job));
     if (from)
         json_object_set_new(m.head, "from", json_string(from));
-    json_t *a = agent_attach_find(jobs, p, "paris", &m);
+    json_t *a = agent_attach_find(jobs, &m);
     const char *code = json_string_value(json_object_get(a, "code"));
     bool ok = json_is_true(json_object_get(a, "ok"));
     snprintf(text, sizeof text, "%s", json_string_value(json_object_get(a, "text")));
@@ -53,7 +50,6 @@ static const char *given(const char *job, const char *from, const char *list) {
         snprintf(text, sizeof text, "many");
     json_decref(a);
     json_decref(m.head);
-    free(p);
     return text;
 }
 

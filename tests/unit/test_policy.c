@@ -587,7 +587,7 @@ static void test_what_leaves(void **state) {
                  {"", fragments, few},
                  {"", balanced, few},
                  {"", one_step, few},
-                 {"", wide, "where \"tokens_per_update\", which is not there, 5124 are"},
+                 {"", wide, "5124 are asked for (\"tokens_per_update\", which the policy leaves"},
                  {"", shared_rows, few},
                  {"\"tokens_per_update\": 1", one_token, NULL},
                  {"\"tokens_per_update\": 5120", federated_job, NULL},
