@@ -157,8 +157,8 @@ const struct config_option config_options[] = {
      "rows of embedding and output by the tokens seen of them"},
     {"sync.row_counts", T_ENUM, AT(sync.row_counts), 0, 0, "coarse", row_counts_names,
      "how row_weights tell these tokens: coarse, so that no word that came fewer than eight times "
-     "in an update stands out (0.03 nats of 4.39 in configs/quickstart.yaml); exact, which lists "
-     "them, and which other sites' policies may not admit"},
+     "in an update stands out (configs/quickstart.yaml, two seeds: 4.416 nats, with exact 4.409, "
+     "without row_weights 4.63); exact, which lists them, and which other sites may not admit"},
     {"sync.kappa", T_FLOAT, AT(sync.kappa), 1e-6, 1e6, "0.1", NULL,
      "tokens that every row is worth unseen"},
     {"sync.merge_after", T_INT32, AT(sync.merge_after), 1, 1e6, "4", NULL,

@@ -99,8 +99,8 @@ struct daemon {
     struct {
         struct agent_policy is;
         neb_ns read_at;
-    } policy; // for trainers that wait, which ask again and again
-    bool changes;   // a peer's list was taken; acted upon outside of the service's own calls
+    } policy;     // for trainers that wait, which ask again and again
+    bool changes; // a peer's list was taken; acted upon outside of the service's own calls
     struct agent_members_change change;
 };
 

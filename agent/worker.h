@@ -199,9 +199,9 @@ struct agent_worker {
     double loss_first, loss_last;
     uint32_t idle_steps; // in a row, whose updates were skipped (intra_optim_update())
     double train_s, stall_s, sync_s;
-    uint32_t left_out_rounds;               // in a row, with all links up
-    double stall_told;                      // of stall_s, on lines of metrics so far
-    struct worker_sums {                    // of all steps of this process, as far as they are numbers
+    uint32_t left_out_rounds; // in a row, with all links up
+    double stall_told;        // of stall_s, on lines of metrics so far
+    struct worker_sums {      // of all steps of this process, as far as they are numbers
         double loss, grad_norm;
         int64_t losses, norms, steps;
     } sums;

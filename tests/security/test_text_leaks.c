@@ -2,6 +2,7 @@
 // where no counts travel. A site whose policy says nothing but "data" lets no such job begin; and coarse counts name no token that is rare.
 #include "agent/base/rng.h"
 #include "agent/policy.h"
+#include "agent/worker.h"
 #include "compress/codec.h"
 #include "compress/update.h"
 #include "intra/trainer.h"
@@ -256,10 +257,38 @@ static void test_tokens_from_the_update(void **state) {
     assert_false(admitted(data_only, "false", "trainable.mode=bitfit"));
 }
 
+// What a policy has reckoned with holds against the leader of a round as well, whose record plans intervals and which steps are left out.
+static void test_no_plan_shortens_an_update(void **state) {
+    (void)state;
+    static const struct {
+        int mode;
+        bool balance;
+        uint32_t planned, becomes;
+        uint8_t left_out;
+    } cases[] = {{AGENT_TUNE_FIXED, true, 1, 10, 0},  {AGENT_TUNE_FIXED, true, 40, 10, 0},
+                 {AGENT_TUNE_AUTO, true, 1, 10, 56},  {AGENT_TUNE_AUTO, false, 9, 10, 0},
+                 {AGENT_TUNE_AUTO, true, 10, 10, 56}, {AGENT_TUNE_AUTO, false, 40, 40, 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct agent_worker *w = calloc(1, sizeof *w);
+        w->job.sync.interval = 10;
+        w->job.sync.fragments = 1;
+        w->job.sync.tune.mode = cases[i].mode;
+        w->job.sync.tune.balance = cases[i].balance;
+        w->schedule = (struct agent_schedule){.steps = 100, .interval = 10, .fragments = 1};
+        w->step = 10;
+        w->kept[0].plans[0] = (struct inter_plan){.interval = cases[i].planned, .left_out = 56};
+        worker_plan_sent(w, 0);
+        assert_int_equal(w->schedule.interval, cases[i].becomes);
+        assert_int_equal(w->left_out, cases[i].left_out);
+        free(w);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_bigrams_from_row_counts),
                                        cmocka_unit_test(test_coarse_counts_hide_rare_words),
                                        cmocka_unit_test(test_coarse_counts_travel),
-                                       cmocka_unit_test(test_tokens_from_the_update)};
+                                       cmocka_unit_test(test_tokens_from_the_update),
+                                       cmocka_unit_test(test_no_plan_shortens_an_update)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
