@@ -231,8 +231,9 @@ static enum neb_status read_policy(const char *path, struct agent_policy *out) {
     return st == NEB_ERR_NOT_FOUND ? neb_fail(st, "%s: there is no such file", path) : st;
 }
 
-// Whether sites where another member submits the job let it begin. With the policy that is given: NEB_ERR_DENIED, after one line for each cluster
-// where it does not. Else with one that says nothing but "data" (what lies below which folder is known at the site alone): *why, or "".
+// Whether sites where another member submits the job let it begin. With the policy that is given:
+// NEB_ERR_DENIED, after one line for each cluster where it does not. Else with one that says
+// nothing but "data" (what lies below which folder is known at the site alone): *why, or "".
 static enum neb_status ask_policy(const struct arguments *a, const struct agent_job *job, char *why,
                                   size_t cap) {
     static struct agent_policy p; // large

@@ -43,7 +43,8 @@ enum agent_gate {       // what becomes of an update that is well-formed and fin
     AGENT_GATE_PRIVATE, // masked: only the sum can be read (agent/private.h)
 };
 
-// What of its text a member tells by the row counts of its updates (compress/update.h), from nothing on.
+// What of its text a member tells by the row counts of its updates (compress/update.h), from
+// nothing on.
 enum agent_row_counts { AGENT_ROWS_NEVER = -1, AGENT_ROWS_COARSE, AGENT_ROWS_EXACT };
 
 struct agent_source {

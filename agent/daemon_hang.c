@@ -38,7 +38,8 @@ static void look(struct daemon *d, struct agent_jobrun *j) {
     daemon_worker_again(d, j, text);
 }
 
-// A job of another member that waits for ever (for clusters that do not come back, for a trainer, for hosts) holds what it was given here for ever.
+// A job of another member that waits for ever (for clusters that do not come back, for a trainer,
+// for hosts) holds what it was given here for ever.
 static void look_for_progress(struct daemon *d, struct agent_jobrun *j) {
     char text[256];
     double idle_s = neb_seconds(neb_now() - j->progress_at);

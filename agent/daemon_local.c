@@ -113,8 +113,8 @@ static void count_stranger(struct daemon *d, const char *what) {
         neb_warn("%s: refused; further ones are counted", what);
 }
 
-// What a trainer that waits may attach to, which it asks again and again: the policy is as its operator has it now, to the second; it lists nobody
-// while it cannot be read.
+// What a trainer that waits may attach to, which it asks again and again: the policy is as its
+// operator has it now, to the second; it lists nobody while it cannot be read.
 static void on_attachable(struct daemon *d, const struct agent_ipc_client *from,
                           const struct agent_ipc_msg *m) {
     neb_ns now = neb_now();
@@ -185,8 +185,9 @@ static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
         neb_debug("a worker is gone");
 }
 
-// The policy that let the job begin reckoned with more: a cluster that goes on from a snapshot, or was made to leave out steps, may come to less. An
-// update without tokens holds what others before it did not.
+// The policy that let the job begin reckoned with more: a cluster that goes on from a snapshot, or
+// was made to leave out steps, may come to less. An update without tokens holds what others before
+// it did not.
 static bool too_few_tokens(struct daemon *d, struct agent_jobrun *j, uint64_t tokens) {
     char text[256];
     if (!tokens || (double)tokens >= j->terms.update_tokens)

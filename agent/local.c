@@ -195,7 +195,8 @@ static enum neb_status write_members(const struct agent_local *l, const struct s
     return NEB_OK;
 }
 
-// All clusters of a local run are one operator's, and nothing of them is kept from one another: said as a site's operator would say it.
+// All clusters of a local run are one operator's, and nothing of them is kept from one another:
+// said as a site's operator would say it.
 static enum neb_status write_policies(const struct agent_local *l, const struct agent_job *job) {
     json_t *names = json_array();
     for (int i = 0; i < l->n; i++)

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-// ---- judging --------------------------------------------------------------------------------------------------
+// ---- judging ------------------------------------------------------------------------------------
 
 // The path with every link followed, of what is there of it: of a file or folder that is yet to be made, where that would be. NULL: that
 // cannot be said, for what is missing goes up again, or hangs at a link without an end.

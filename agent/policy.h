@@ -17,28 +17,39 @@
 //                                         nebula agent --blobs-max)
 //      "devices": ["cpu", "cuda"],        where it may train; "device: auto" is either
 //      "launchers": ["local"],            local, mpirun, slurm, attach; absent: any
-//      "hours_without_progress": 168,     a job whose worker here makes no step for so long is stopped with its checkpoint: it would hold
-//                                         devices, memory and its data for whatever it waits for. Absent: a week, longer than an outage or a queue
+//      "hours_without_progress": 168,     a job whose worker here makes no step for so long is
+//                                         stopped with its checkpoint: it would hold devices,
+//                                         memory and data for whatever it waits for. Absent: a
+//                                         week, longer than an outage or a queue
 //      "jobs": 4, "jobs_per_member": 1,   at most at a time, of all other members and of each
 //
 // and of what leaves this site of its text. Here what is absent is not what is unbounded:
 //
-//      "gates": ["private"],              trusted, robust, private; absent: any. The first two show every member's updates to all others
-//      "tokens_per_update": 65536,        at least, that an update rests on (agent_job_tells). Absent: AGENT_UPDATE_TOKENS, and four times the
-//                                         widest layer's input: of fewer tokens the words, and of some dozens their order, can be computed
-//                                         from an update
-//      "row_counts": "coarse",            how exactly the job may count out this site's tokens (sync.row_counts): exact, coarse, never. Absent:
-//                                         coarse, for exact ones list the words of every update
-//      "labels": true,                    a teacher's labels, or a generator's draws, for this site's text may go to another one, which can
-//                                         read much of the text from them. Absent: they may not
-//      "push_text": true,                 the text itself may (rtd.push_text, distill.push_text). Absent: it may not
-//      "losses": "rounded",               that the submitter gets: exact, rounded (agent/told.h), never. Absent: rounded
-//      "loss_every": 100,                 rounded: steps behind one loss. Absent: AGENT_TOLD_STEPS, and as many as have AGENT_TOLD_TOKENS tokens
-//      "attach": ["hub"]}                 whose jobs with `launcher: attach` may take a training loop that waits here and has not named
-//                                         them (agent/attach.h). Absent: nobody's
+//      "gates": ["private"],              trusted, robust, private; absent: any. The first two
+//                                         show every member's updates to all others
+//      "tokens_per_update": 65536,        at least, that an update rests on (agent_job_tells).
+//                                         Absent: AGENT_UPDATE_TOKENS, and four times the widest
+//                                         layer's input: from an update of fewer tokens the words,
+//                                         and of some dozens their order, can be computed
+//      "row_counts": "coarse",            how exactly the job may count out this site's tokens
+//                                         (sync.row_counts): exact, coarse, never. Absent: coarse,
+//                                         for exact ones list the words of every update
+//      "labels": true,                    a teacher's labels, or a generator's draws, for this
+//                                         site's text may go to another one, which can read much
+//                                         of the text from them. Absent: they may not
+//      "push_text": true,                 the text itself may (rtd.push_text, distill.push_text).
+//                                         Absent: it may not
+//      "losses": "rounded",               that the submitter gets: exact, rounded (agent/told.h),
+//                                         never. Absent: rounded
+//      "loss_every": 100,                 rounded: steps behind one loss. Absent:
+//                                         AGENT_TOLD_STEPS, and as many as have AGENT_TOLD_TOKENS
+//      "attach": ["hub"]}                 whose jobs with `launcher: attach` may take a training
+//                                         loop that waits here and has not named them
+//                                         (agent/attach.h). Absent: nobody's
 //
-// So {"format": 1, "data": ["/data/nebula"]} is safe for text, as far as updates are (security/README.md). A site without the file has
-// said nothing: no job is refused there, and losses are rounded.
+// So {"format": 1, "data": ["/data/nebula"]} is safe for text, as far as updates are
+// (security/README.md). A site without the file has said nothing: no job is refused there, and
+// losses are rounded.
 //
 // Sizes are numbers of bytes, or as --blobs-max takes them. What a job needs is reckoned as nebula plan does (job_needs.h); memory and
 // devices of a trainer that attaches are the site's own affair.
@@ -57,7 +68,8 @@
 
 enum {
     AGENT_POLICY_LIST = 16,
-    // Four pages. What reconstructs sentences from gradients does so from some hundred tokens, or from fewer than the model is wide.
+    // Four pages. What reconstructs sentences from gradients does so from some hundred tokens, or
+    // from fewer than the model is wide.
     AGENT_UPDATE_TOKENS = 2048,
 };
 

@@ -216,7 +216,7 @@ enum neb_status agent_policy_read(const char *path, struct agent_policy *out) {
     return st;
 }
 
-// ---- in words ---------------------------------------------------------------------------------------------------
+// ---- in words -----------------------------------------------------------------------------------
 
 struct words {
     char *p;

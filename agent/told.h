@@ -1,9 +1,12 @@
-// What of a cluster's losses leaves its site for another member, which submitted the job and gets its metrics and its report.
+// What of a cluster's losses leaves its site for another member, which submitted the job and gets
+// its metrics and its report.
 //
-// A loss in full, of every step, tells whether a text that somebody has was in the step's batch: whoever knows the parameters can compute
-// what it would be. So what leaves is the mean over a stretch of steps, none of which is in two of them, to three digits behind the point (four in
-// all); lines between have null. A held-out loss is as coarse, at most one a stretch, and null where it would rest on fewer than AGENT_TOLD_TOKENS tokens:
-// that of one token names it. Whatever else a line or a report has as a fraction is as coarse, but for times, rates and lr.
+// A loss in full, of every step, tells whether a text that somebody has was in the step's batch:
+// whoever knows the parameters can compute what it would be. So what leaves is the mean over a
+// stretch of steps, none of which is in two of them, to three digits behind the point (four in
+// all); lines between have null. A held-out loss is as coarse, at most one a stretch, and null
+// where it would rest on fewer than AGENT_TOLD_TOKENS tokens: that of one token names it. Whatever
+// else a line or a report has as a fraction is as coarse, but for times, rates and lr.
 //
 //     lines of the worker ─┬─► watchers, page, files of this site: as they are
 //                          └─► agent_told_line ─► the member that submitted the job

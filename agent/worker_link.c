@@ -119,7 +119,7 @@ void worker_set_lost(struct agent_worker *w, bool lost) {
         w->life = w->attempts;
 }
 
-// ---- messages from the agent ----------------------------------------------------------------------------------
+// ---- messages from the agent --------------------------------------------------------------------
 
 static void set_peers(struct agent_worker *w, const struct agent_ipc_msg *m) {
     w->alive = (int)agent_ipc_int(m, "alive", 0);
@@ -313,7 +313,7 @@ enum neb_status worker_attach(struct agent_worker *w, const char *socket_path, c
     agent_ipc_msg_clear(&m);
     return st;
 }
-// ---- sends and merges ------------------------------------------------------------------------------------------
+// ---- sends and merges ---------------------------------------------------------------------------
 
 static const struct agent_merge *logged(const struct agent_worker *w, int32_t f) {
     for (size_t i = 0; i < w->n_log; i++)

@@ -15,7 +15,8 @@ void worker_plan_start(struct agent_worker *w) {
         w->kept[f].plans[0] = w->kept[f].plans[1] = inter_tune_first(&c);
 }
 
-// A site's policy has let the job begin for what its updates rest on at least: no plan of a leader makes that less than the job says.
+// A site's policy has let the job begin for what its updates rest on at least: no plan of a leader
+// makes that less than the job says.
 static uint8_t left_out(const struct agent_worker *w, const struct inter_plan *p) {
     const struct agent_tune *t = &w->job.sync.tune;
     return t->mode == AGENT_TUNE_AUTO && t->balance ? p->left_out : 0;

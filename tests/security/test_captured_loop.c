@@ -1,5 +1,6 @@
-// A training loop that waits at a site has its text and parameters at hand: no member takes it by submitting a job, whatever it calls that. The
-// loop is given a job that was submitted here; another member's where it names that, or the site's policy lists its submitter. And a job that is
+// A training loop that waits at a site has its text and parameters at hand: no member takes it by
+// submitting a job, whatever it calls that. The loop is given a job that was submitted here;
+// another member's where it names that, or the site's policy lists its submitter. And a job that is
 // passed over does not keep the right one from it.
 #include "agent/attach.h"
 #include "agent/base/log.h"
@@ -28,7 +29,8 @@ static void offer(int i, const char *hex, const char *name, const char *owner) {
     snprintf(j->owner, sizeof j->owner, "%s", owner);
 }
 
-// What a loop is given that says so (NULL: nothing), at a site whose policy lists `list` (NULL: nobody).
+// What a loop is given that says so (NULL: nothing), at a site whose policy lists `list` (NULL:
+// nobody).
 static const char *given(const char *job, const char *from, const char *list) {
     static char text[512];
     for (int i = 0; i < AGENT_JOBS_MAX; i++) // as the agent does of its policy

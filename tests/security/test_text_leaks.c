@@ -1,5 +1,6 @@
-// What an update tells of its site's text, as a member would read it: the tokens of one step from its row counts, and from the update alone
-// where no counts travel. A site whose policy says nothing but "data" lets no such job begin; and coarse counts name no token that is rare.
+// What an update tells of its site's text, as a member would read it: the tokens of one step from
+// its row counts, and from the update alone where no counts travel. A site whose policy says
+// nothing but "data" lets no such job begin; and coarse counts name no token that is rare.
 #include "agent/base/rng.h"
 #include "agent/policy.h"
 #include "agent/worker.h"
@@ -18,7 +19,7 @@
 
 enum { V = 512, D = 8, BIGRAMS = 200, STEPS = 100 };
 
-// ---- the policy ---------------------------------------------------------------------------------------------
+// ---- the policy ---------------------------------------------------------------------------------
 
 static const char one_token_steps[] =
     "job: leak\nsteps: 400\nmodel: {vocab: 512, n_layers: 1, d_model: 8, n_heads: 2, d_ff: 16, "
@@ -54,7 +55,7 @@ static void refuses(const char *row_weights) {
                          row_weights, NULL));
 }
 
-// ---- row counts -----------------------------------------------------------------------------------------------
+// ---- row counts ---------------------------------------------------------------------------------
 
 // The counts of an update, as every member reads them. counts: (V)
 static void told(const uint64_t *counts, uint32_t out[V]) {
@@ -148,7 +149,8 @@ static void test_coarse_counts_hide_rare_words(void **state) {
         }
 }
 
-// What the bytes of an update can hold: coarse ones go through unchanged, so that members weigh alike.
+// What the bytes of an update can hold: coarse ones go through unchanged, so that members weigh
+// alike.
 static void test_coarse_counts_travel(void **state) {
     (void)state;
     static const struct {
@@ -172,7 +174,7 @@ static void test_coarse_counts_travel(void **state) {
     }
 }
 
-// ---- the update alone -------------------------------------------------------------------------------------------
+// ---- the update alone ---------------------------------------------------------------------------
 
 static struct intra_trainer *make(struct kern *K, enum intra_trainable_mode mode) {
     struct intra_trainer *t = NULL;
@@ -201,8 +203,8 @@ static struct intra_trainer *make(struct kern *K, enum intra_trainable_mode mode
     return t;
 }
 
-// The row of a matrix that changed in another way than all others: alone (inputs), or the other way round (outputs, whose other rows are all
-// pushed away from what is predicted).
+// The row of a matrix that changed in another way than all others: alone (inputs), or the other way
+// round (outputs, whose other rows are all pushed away from what is predicted).
 static int odd_row(const struct intra_model *m, const struct intra_tensor *w, const float *before,
                    bool turned) {
     const float *now = m->params + w->at;
@@ -226,7 +228,8 @@ static int odd_row(const struct intra_model *m, const struct intra_tensor *w, co
     return found;
 }
 
-// One step of one token without momentum: embedding and output tell it, row counts or not. With last_layers the output still tells what followed.
+// One step of one token without momentum: embedding and output tell it, row counts or not. With
+// last_layers the output still tells what followed.
 static void test_tokens_from_the_update(void **state) {
     (void)state;
     struct kern *K = NULL;
@@ -257,7 +260,8 @@ static void test_tokens_from_the_update(void **state) {
     assert_false(admitted(data_only, "false", "trainable.mode=bitfit"));
 }
 
-// What a policy has reckoned with holds against the leader of a round as well, whose record plans intervals and which steps are left out.
+// What a policy has reckoned with holds against the leader of a round as well, whose record plans
+// intervals and which steps are left out.
 static void test_no_plan_shortens_an_update(void **state) {
     (void)state;
     static const struct {

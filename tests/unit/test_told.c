@@ -46,7 +46,8 @@ static double real(const json_t *o, const char *key) {
     return json_real_value(json_object_get(o, key));
 }
 
-// Whoever has the parameters, and a text, knows what the loss of a step would be with it and without: what is told must not say which.
+// Whoever has the parameters, and a text, knows what the loss of a step would be with it and
+// without: what is told must not say which.
 static void test_no_oracle_of_members(void **state) {
     (void)state;
     struct site with = {.sum = 0}, without = {.sum = 0};
