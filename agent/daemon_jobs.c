@@ -133,10 +133,10 @@ enum neb_status daemon_map_clusters(const struct daemon *d, struct agent_jobrun 
 // The operator's word about jobs of others; read anew for each, so that a change needs no restart.
 static bool policy_admits(struct daemon *d, struct agent_jobrun *j, char *why, size_t cap) {
     struct agent_policy p;
-    j->progress_at = neb_now();
-    j->terms = (struct agent_terms){.told = {.losses = AGENT_LOSSES_EXACT}};
-    if (!j->owner[0])
+    if (!j->owner[0]) {
+        j->terms = (struct agent_terms){.told = {.losses = AGENT_LOSSES_EXACT}};
         return true;
+    }
     if (agent_policy_load(d->c->home, &p) != NEB_OK) {
         snprintf(why, cap, "the policy of site \"%s\" cannot be read; its agent's log says why",
                  daemon_name(d));
@@ -151,7 +151,8 @@ static bool policy_admits(struct daemon *d, struct agent_jobrun *j, char *why, s
     }
     if (!agent_policy_admits(&p, &j->job, j->self, j->owner, &running, why, cap))
         return false;
-    agent_policy_terms(&p, &j->job, j->self, &j->terms);
+    agent_policy_terms(&p, &j->job, j->self, &j->terms); // what was refused runs on as it did
+    j->progress_at = neb_now();
     return true;
 }
 
