@@ -51,7 +51,7 @@ static void look_for_progress(struct daemon *d, struct agent_jobrun *j) {
              "(hours_without_progress): it stops here, with its checkpoint; nebula resume goes on "
              "with it",
              idle_s / 3600, j->terms.idle_s / 3600);
-    daemon_job_leave(d, j, text);
+    daemon_job_give_up(d, j, text);
 }
 
 void daemon_look_for_hangs(struct daemon *d) {

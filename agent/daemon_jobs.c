@@ -427,6 +427,12 @@ void daemon_job_leave(struct daemon *d, struct agent_jobrun *j, const char *text
     daemon_job_stop(d, j);
 }
 
+void daemon_job_give_up(struct daemon *d, struct agent_jobrun *j, const char *text) {
+    daemon_say_fault(d, j, text);
+    daemon_job_fail(d, j, text);
+    daemon_job_stop(d, j);
+}
+
 void daemon_job_end_untrained(struct daemon *d, struct agent_jobrun *j, const char *why) {
     bool told = j->reported; // that it has failed
     if (!j->suspended && !told)

@@ -198,7 +198,7 @@ static bool too_few_tokens(struct daemon *d, struct agent_jobrun *j, uint64_t to
              "update holds",
              (unsigned long long)tokens, j->terms.update_tokens);
     if (j->state == AGENT_JOB_RUNNING)
-        daemon_job_leave(d, j, text);
+        daemon_job_give_up(d, j, text);
     return true;
 }
 

@@ -197,6 +197,8 @@ NEB_MUST_CHECK enum neb_status daemon_job_end_known(struct daemon *d, struct age
 void daemon_job_end_untrained(struct daemon *d, struct agent_jobrun *j, const char *why);
 // says so; does not end it
 void daemon_job_fail(struct daemon *d, struct agent_jobrun *j, const char *text);
+// It fails here, with a checkpoint where there is a worker; whoever follows it stops the others.
+void daemon_job_give_up(struct daemon *d, struct agent_jobrun *j, const char *text);
 // This cluster's part of it ends with an error, and the others go on.
 void daemon_job_leave(struct daemon *d, struct agent_jobrun *j, const char *text);
 void daemon_job_forget(struct daemon *d, struct agent_jobrun *j); // frees its place
