@@ -97,7 +97,11 @@ struct daemon {
     bool ended_due;                   // a job of another member has ended, or did before this start
     json_t *aside;  // owned: jobs that are held or have failed, as agent_jobs_aside; NULL: none yet
     bool aside_due; // it may be another one by now
-    bool changes;   // a peer's list was taken; acted upon outside of the service's own calls
+    struct {
+        struct agent_policy is;
+        neb_ns read_at;
+    } policy;     // for trainers that wait, which ask again and again
+    bool changes; // a peer's list was taken; acted upon outside of the service's own calls
     struct agent_members_change change;
 };
 
@@ -195,6 +199,8 @@ NEB_MUST_CHECK enum neb_status daemon_job_end_known(struct daemon *d, struct age
 void daemon_job_end_untrained(struct daemon *d, struct agent_jobrun *j, const char *why);
 // says so; does not end it
 void daemon_job_fail(struct daemon *d, struct agent_jobrun *j, const char *text);
+// It fails here, with a checkpoint where there is a worker; whoever follows it stops the others.
+void daemon_job_give_up(struct daemon *d, struct agent_jobrun *j, const char *text);
 // This cluster's part of it ends with an error, and the others go on.
 void daemon_job_leave(struct daemon *d, struct agent_jobrun *j, const char *text);
 void daemon_job_forget(struct daemon *d, struct agent_jobrun *j); // frees its place
@@ -306,6 +312,8 @@ void daemon_tell_stop(struct daemon *d);              // once a second
 // daemon_local.c
 void daemon_on_local(struct daemon *d, const struct agent_ipc_client *from,
                      struct agent_ipc_msg *m);
+// Its worker has made so many steps.
+void daemon_note_step(struct agent_jobrun *j, int64_t step);
 void daemon_trainer_left(struct daemon *d, struct agent_jobrun *j, bool said_so);
 
 // daemon_members.c. Changes are gathered, and acted upon between the service's own calls.
