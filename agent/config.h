@@ -273,11 +273,12 @@ int agent_job_paths(const struct agent_job *job, int self, const char *paths[AGE
 // Canonical JSON (new reference, NULL when out of memory) and back; unknown keys are refused.
 json_t *agent_job_to_json(const struct agent_job *job);
 NEB_MUST_CHECK enum neb_status agent_job_from_json(const json_t *json, struct agent_job *out);
-// The specification without what one cluster may have otherwise (config_options.h: places): what all sites of the job share. New
-// reference; NULL: out of memory.
+// The specification without what one cluster may have otherwise (config_options.h: places): what
+// all sites of the job share. New reference; NULL: out of memory.
 json_t *agent_job_shared(const json_t *spec);
-// The first key of that in which two specifications differ, such as "clusters.sources", or "the order of clusters.sources"; NULL: none
-// does, and one may take the other's place when a run is resumed.
+// The first key of that in which two specifications differ, such as "clusters.sources", or "the
+// order of clusters.sources"; NULL: none does, and one may take the other's place when a run is
+// resumed.
 const char *agent_job_differs(const json_t *a, const json_t *b);
 // Prints the table as Markdown: the reference of all keys.
 void agent_job_reference(FILE *out);

@@ -1,4 +1,5 @@
-// What a job is to all of its sites alike: its specification without places (config_options.h). Its id is made of this.
+// What a job is to all of its sites alike: its specification without places (config_options.h). Its
+// id is made of this.
 #include "agent/config_options.h"
 
 #include <string.h>
@@ -17,7 +18,8 @@ static bool is_place(const char *key, bool private) {
     return false;
 }
 
-// In their order, which an object's keys lose where they are sorted: cursors of a checkpoint count windows by a source's place.
+// In their order, which an object's keys lose where they are sorted: cursors of a checkpoint count
+// windows by a source's place.
 static json_t *ordered(const json_t *sources) {
     json_t *list = json_array(), *weight;
     const char *name;
@@ -55,7 +57,7 @@ json_t *agent_job_shared(const json_t *spec) {
     return out;
 }
 
-// ---- two of them ----------------------------------------------------------------------------------------------
+// ---- two of them -------------------------------------------------------------------------------
 
 static bool same_names(const json_t *a, const json_t *b) { // of sources, whatever their order
     const json_t *x, *y;

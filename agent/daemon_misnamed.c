@@ -1,6 +1,7 @@
-// Submitters that give one id to two specifications. An id is its text's digest (job_id.h), so one of the two is false to whoever sees it, and
-// its signature proves whose lie that is. At a site that was given the false one no job begins; it tells the others of it, and those that
-// were given the true one, and train, stop: what they would add up is not what they were told.
+// Submitters that give one id to two specifications. An id is its text's digest (job_id.h), so one
+// of the two is false to whoever sees it, and its signature proves whose lie that is. At a site
+// that was given the false one no job begins; it tells the others of it, and those that were given
+// the true one, and train, stop: what they would add up is not what they were told.
 #include "agent/base/log.h"
 #include "agent/daemon_state.h"
 #include "agent/job_id.h"
@@ -8,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Of one member, of ids that are no jobs here: what it may fill this ledger with, and have this site pass on.
+// Of one member, of ids that are no jobs here: what it may fill this ledger with, and have this
+// site pass on.
 enum { MISNAMED_MOST = 16 };
 
 const uint8_t *daemon_federation(const struct daemon *d) {

@@ -15,7 +15,8 @@ json_t *daemon_signed_job(struct daemon *d, const struct agent_jobrun *j) {
     struct neb_buf b = {0};
     uint8_t sig[SEC_SIGN_BYTES];
     char hex[2 * SEC_SIGN_BYTES + 1] = "";
-    // What is not its id's is a lie to whoever hears it (daemon_misnamed.c), whatever has become of the federation since.
+    // What is not its id's is a lie to whoever hears it (daemon_misnamed.c), whatever has become of
+    // the federation since.
     if (j->local && daemon_id_fits(d, daemon_name(d), j->hex, j->spec) &&
         agent_job_signed_bytes(daemon_federation(d), j->id, j->spec, &b) == NEB_OK &&
         sec_sign(d->identity, AGENT_CONTEXT_JOB, b.p, b.len, sig) == NEB_OK)
@@ -238,7 +239,8 @@ static bool was_stopped(const struct daemon *d, const struct agent_jobrun *j) {
     return false;
 }
 
-// An offer under an id that is not its text's. Where its submitter has signed that, it is a lie, whoever tells of it.
+// An offer under an id that is not its text's. Where its submitter has signed that, it is a lie,
+// whoever tells of it.
 static void on_unfit_job(struct daemon *d, uint32_t peer, uint32_t home, const char *hex,
                          const json_t *body) {
     char why[512];

@@ -2,11 +2,14 @@
 //
 //     id = SHA-256( context, federation, name of the member that submits it, shared text )
 //
-// The shared text is the canonical specification without places (agent_job_shared), with its nonce. Whoever hears of a job computes its
-// id anew. Whatever members of a job exchange is bound to the whole id: keys of masked sums, manifests, records (so each chain of
-// records begins with it), votes, what is revealed. Members with different texts are in different jobs, and end no round together.
+// The shared text is the canonical specification without places (agent_job_shared), with its nonce.
+// Whoever hears of a job computes its id anew. Whatever members of a job exchange is bound to the
+// whole id: keys of masked sums, manifests, records (so each chain of records begins with it),
+// votes, what is revealed. Members with different texts are in different jobs, and end no round
+// together.
 //
-// The name, not the key, of the submitter: keys are rotated while jobs run. Whose a job is its signature says (policy.h).
+// The name, not the key, of the submitter: keys are rotated while jobs run. Whose a job is its
+// signature says (policy.h).
 #ifndef AGENT_JOB_ID_H
 #define AGENT_JOB_ID_H
 #include "agent/config.h"

@@ -147,7 +147,8 @@ static enum neb_status load_begun(const struct run *r, struct agent_job *was, bo
     return st;
 }
 
-// What was chosen when the run began, and not anew: its nonce, of what says auto, and which vocabulary it is, whatever corpora are on this machine now.
+// What was chosen when the run began, and not anew: its nonce, of what says auto, and which
+// vocabulary it is, whatever corpora are on this machine now.
 static enum neb_status take_chosen(struct run *r, const struct agent_job *was) {
     memcpy(r->job.nonce, was->nonce, sizeof was->nonce);
     if (!r->job.tokenizer_sha256[0])

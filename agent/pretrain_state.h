@@ -60,7 +60,8 @@ NEB_MUST_CHECK enum neb_status pretrain_load_job(struct run *r);
 // Locks --out. A new run writes job.json, the job; --resume must mean the same job, but for what
 // agent_job_differs lets change, and takes its id.
 NEB_MUST_CHECK enum neb_status pretrain_open_out(struct run *r);
-// The agent has taken the job under this id, which follows from what was submitted, where, and by whom: into job.json.
+// The agent has taken the job under this id, which follows from what was submitted, where, and by
+// whom: into job.json.
 NEB_MUST_CHECK enum neb_status pretrain_took(struct run *r, const char *hex);
 // A new run that is over before it made a step is none: the folder is as it was, but for logs that say why, and takes another one.
 void pretrain_undo_out(struct run *r);

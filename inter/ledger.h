@@ -58,8 +58,9 @@ NEB_MUST_CHECK enum neb_status inter_ledger_evidence(struct inter_ledger *l,
 typedef void inter_ledger_each_evidence(void *user, const struct inter_evidence *e);
 NEB_MUST_CHECK enum neb_status
 inter_ledger_all_evidence(struct inter_ledger *l, inter_ledger_each_evidence *fn, void *user);
-// What proves that a member has signed a job's id over a text that is not that id's (agent/daemon_misnamed.c): the first of each job and
-// member. most: of that member, in all; 0: any number. *fresh: it was not there, and is.
+// What proves that a member has signed a job's id over a text that is not that id's
+// (agent/daemon_misnamed.c): the first of each job and member. most: of that member, in all; 0: any
+// number. *fresh: it was not there, and is.
 NEB_MUST_CHECK enum neb_status inter_ledger_put_misnamed(struct inter_ledger *l,
                                                          const uint8_t job[INTER_ID_BYTES],
                                                          const char *member, const char *text,

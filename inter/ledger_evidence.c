@@ -62,7 +62,7 @@ enum neb_status inter_ledger_all_evidence(struct inter_ledger *l, inter_ledger_e
     return st;
 }
 
-// ---- ids that were signed over another text ---------------------------------------------------------------------
+// ---- ids that were signed over another text ----------------------------------------------------
 
 static const char make_misnamed[] =
     "CREATE TABLE IF NOT EXISTS misnamed(job BLOB, member TEXT, text TEXT NOT NULL, "

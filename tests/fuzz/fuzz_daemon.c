@@ -5,9 +5,11 @@
 // Input: lines, a byte that says what happens, a digit for the member that it is of, and a body:
 //
 //     J j    JOB, J: signed by the member that it says it is of; a "spec" with "base" is one of `specs` with its other keys in place of that
-//            one's; an id may be "0" for the agent's own job, "1" for what it is an offer of or, elsewhere, for the job last offered so
+//            one's; an id may be "0" for the agent's own job, "1" for what it is an offer of or,
+//            elsewhere, for the job last offered so
 //     X R P M H   STOP, REFUSED, REPORT, METRICS, HAD: JSON, an id as above
-//     L      LIST, a digit: one of `lists`    l  hex, which the CA signs as far as it is a list    v  LIST_STAND, hex    S  SUMS, hex, * for that job's id
+//     L      LIST, a digit: one of `lists`    l  hex, which the CA signs as far as it is a list    v  LIST_STAND, hex
+//     S      SUMS, hex, * for that job's id
 //     U D    the link is up, is down    N  every job has a line to tell    T  a second passes
 #include "agent/job_id.h"
 #include "agent/policy.h"

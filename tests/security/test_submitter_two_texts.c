@@ -1,7 +1,9 @@
-// A submitter that gives one job id to two specifications, so that the sum of masked updates would tell one member's. Two real agents,
-// bert and carl, which are linked; anna, who submits, is played here. Of each two texts one has the id, the other one not: with another
-// learning rate or range of masked integers at one site its integers are zero, and the sum is the other one's update. Whoever gets the
-// false one begins nothing and tells the others; whoever trains with the true one stops, by anna's name, and does not begin again.
+// A submitter that gives one job id to two specifications, so that the sum of masked updates would
+// tell one member's. Two real agents, bert and carl, which are linked; anna, who submits, is played
+// here. Of each two texts one has the id, the other one not: with another learning rate or range of
+// masked integers at one site its integers are zero, and the sum is the other one's update. Whoever
+// gets the false one begins nothing and tells the others; whoever trains with the true one stops,
+// by anna's name, and does not begin again.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/commands.h"
@@ -50,7 +52,7 @@ static char refused_id[N][HEX];
 static unsigned drawn;
 static uint16_t ports[N];
 
-// ---- anna -----------------------------------------------------------------------------------------------------
+// ---- anna --------------------------------------------------------------------------------------
 
 static void on_message(void *user, uint32_t peer, uint32_t kind, const uint8_t *p, size_t n) {
     (void)user;
@@ -124,7 +126,7 @@ static void wait_refused(int who, const char *hex) {
         fail_msg("%s answers \"%s\"", names[who], refused[who]);
 }
 
-// ---- the agents -------------------------------------------------------------------------------------------------
+// ---- the agents --------------------------------------------------------------------------------
 
 static struct agent_ipc_msg ask(int who, json_t *head) {
     struct agent_ipc *c = NULL;
@@ -211,7 +213,7 @@ static void stop_agent(int i) {
                                       WEXITSTATUS(status) == AGENT_EXIT_INTERRUPTED));
 }
 
-// ---- tests ----------------------------------------------------------------------------------------------------
+// ---- tests -------------------------------------------------------------------------------------
 
 static const struct {
     const char *key;
@@ -353,7 +355,8 @@ static void test_batch_of_its_own(void **state) {
     json_decref(s);
 }
 
-// Its agent is killed before it has stopped the job: begun again, it holds it. What proves it is in the ledger.
+// Its agent is killed before it has stopped the job: begun again, it holds it. What proves it is in
+// the ledger.
 static void test_begun_again(void **state) {
     (void)state;
     char hex[HEX];
@@ -412,7 +415,7 @@ static void test_bounded(void **state) {
     json_decref(s);
 }
 
-// ---- set-up ---------------------------------------------------------------------------------------------------
+// ---- set-up ------------------------------------------------------------------------------------
 
 static uint16_t free_port(void) {
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};

@@ -1,5 +1,6 @@
-// What a job's id is made of: every key that is no place, who submits it, where, and the nonce. And what begins with it: keys of masked
-// sums, manifests, records and so their chain, votes, what is revealed.
+// What a job's id is made of: every key that is no place, who submits it, where, and the nonce. And
+// what begins with it: keys of masked sums, manifests, records and so their chain, votes, what is
+// revealed.
 #include "agent/config_options.h"
 #include "agent/job_id.h"
 #include "inter/sums.h"
@@ -72,7 +73,7 @@ static json_t *flipped(const json_t *v) {
     return json_string(text);
 }
 
-// ---- keys -----------------------------------------------------------------------------------------------------
+// ---- keys --------------------------------------------------------------------------------------
 
 static void test_every_option(void **state) {
     (void)state;
@@ -93,7 +94,8 @@ static void test_every_option(void **state) {
     }
 }
 
-// Every key that a cluster has is here: a new one is in the id until it is said otherwise here and there.
+// Every key that a cluster has is here: a new one is in the id until it is said otherwise here and
+// there.
 static const struct {
     const char *key;
     bool open, masked; // whether it is a place, and with sync.gate: private
@@ -218,7 +220,7 @@ static void test_nonce(void **state) {
     json_decref(b);
 }
 
-// ---- what begins with it ----------------------------------------------------------------------------------------
+// ---- what begins with it -----------------------------------------------------------------------
 
 // Two digests that agree in all but their last byte: nobody takes a part of one for it.
 static void ids(uint8_t a[INTER_ID_BYTES], uint8_t b[INTER_ID_BYTES]) {
@@ -244,7 +246,8 @@ static void test_pair_keys(void **state) {
     assert_memory_not_equal(x, z, 32);
 }
 
-// A chain begins behind nothing; its first record's hash, which the second names, is of this job alone.
+// A chain begins behind nothing; its first record's hash, which the second names, is of this job
+// alone.
 static void test_records(void **state) {
     (void)state;
     static struct inter_record r;
