@@ -266,6 +266,7 @@ static void say_json(struct daemon *d, int of, char what, const char *text, size
         json_object_set_new(body, "id", json_string(own));
     if (kind == AGENT_MSG_JOB)
         fill_spec(body);
+    id = json_string_value(json_object_get(body, "id")); // the former is gone with its object
     if (id && !strcmp(id, "1") && kind == AGENT_MSG_JOB)
         id_of(d, submitter(body, of), json_object_get(body, "spec"), offered);
     id = json_string_value(json_object_get(body, "id"));
