@@ -290,7 +290,7 @@ static void test_none_is_true(void **state) {
     json_decref(other);
 }
 
-// What a cluster may not have otherwise where sums are masked: at resume, too.
+// What a cluster may have otherwise, and what it may not: at resume, too.
 static void test_places(void **state) {
     (void)state;
     char hex[HEX];
@@ -305,7 +305,7 @@ static void test_places(void **state) {
         step();
     wait_state(BERT, hex, "running");
     assert_string_equal(refused[BERT], "");
-    json_object_set_new(c, "precision", json_string("bf16"));
+    json_object_set_new(c, "corpus", json_string("/elsewhere"));
     offer(BERT, hex, other);
     wait_refused(BERT, hex);
     wait_state(BERT, hex, "failed");
