@@ -57,8 +57,9 @@
 // Unknown keys are refused, as is a file that is not this user's alone (0600, no link: sec_secret_read): a policy that is misread is worse
 // than none. `nebula check --policy FILE` says what one admits, and with a job whether it is.
 //
-// Job specifications are signed by the member that submits them, over federation, job id and canonical text; they may be
-// passed on by other members, but only their signer can begin a job with them.
+// Job specifications are signed by the member that submits them, over federation, job id (job_id.h)
+// and canonical text; they may be passed on by other members, but only their signer can begin a job
+// with them.
 #ifndef AGENT_POLICY_H
 #define AGENT_POLICY_H
 #include "agent/config.h"

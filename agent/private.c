@@ -17,9 +17,10 @@ bool agent_private_has_enough(const struct agent_job *j, uint16_t gone) {
 }
 
 bool agent_private_allows(const struct agent_job *j, const char **key, char *text, size_t cap) {
-    bool attach = false, witness = false;
+    bool attach = false, witness = false, batch = j->autos & AGENT_AUTO_BATCH;
     for (int32_t i = 0; i < j->n_clusters; i++) {
         attach |= j->clusters[i].launcher == AGENT_LAUNCHER_ATTACH;
+        batch |= j->clusters[i].batch != 0;
         witness |= j->clusters[i].witness;
     }
     const struct {
@@ -46,6 +47,12 @@ bool agent_private_allows(const struct agent_job *j, const char **key, char *tex
          "must be fixed with sync.gate private: codec and interval decide the scale of the "
          "integers, which "
          "all announce before the run"},
+        {batch, j->autos & AGENT_AUTO_BATCH ? "data.batch" : "clusters.batch",
+         "must be one number for all clusters, in data.batch, with sync.gate private: what an "
+         "update "
+         "is made of is the same at each; for a cluster with less memory give all a smaller batch "
+         "and "
+         "a larger data.accumulate, or that cluster recompute: true"},
         {attach && !(j->sync.private_range > 0), "sync.private_range",
          "is missing: a trainer with launcher attach has a learning rate of its own; give the "
          "largest change "

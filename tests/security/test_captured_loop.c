@@ -15,9 +15,12 @@
 #include <cmocka.h>
 
 static struct agent_jobrun jobs[AGENT_JOBS_MAX];
-static const char own[] = "11111111111111111111111111111111",
-                  hubs[] = "22222222222222223333333333333333",
-                  mallorys[] = "22222222222222224444444444444444";
+static const char own[] = "11111111111111111111111111111111"
+                          "11111111111111111111111111111111",
+                  hubs[] = "22222222222222223333333333333333"
+                           "33333333333333333333333333333333",
+                  mallorys[] = "22222222222222224444444444444444"
+                               "44444444444444444444444444444444";
 
 static void offer(int i, const char *hex, const char *name, const char *owner) {
     struct agent_jobrun *j = &jobs[i];
