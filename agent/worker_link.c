@@ -118,6 +118,13 @@ static void wipe_parts(struct agent_ipc_msg *m) {
         sodium_memzero((void *)(uintptr_t)m->parts[i].p, m->parts[i].len);
 }
 
+// The agent's disk has lost an update that this worker still has in its hands.
+static enum neb_status resubmit(struct agent_worker *w, int64_t f, int64_t round) {
+    bool has = f >= 0 && f < w->job.sync.fragments && w->frags[f].in_flight &&
+               round == (int64_t)w->frags[f].round && w->travel[f].blob.len;
+    return has ? worker_resubmit(w, (int32_t)f) : NEB_OK;
+}
+
 static enum neb_status on_agent(struct agent_worker *w, struct agent_ipc_msg *m) {
     const char *ev = agent_ipc_str(m, "ev", "");
     bool taken = false;
@@ -127,6 +134,8 @@ static enum neb_status on_agent(struct agent_worker *w, struct agent_ipc_msg *m)
         ; // it was a mode's own
     else if (!strcmp(ev, "commit") && w->federated)
         st = worker_take_commit(w, m);
+    else if (!strcmp(ev, "resubmit") && w->federated)
+        st = resubmit(w, agent_ipc_int(m, "fragment", -1), agent_ipc_int(m, "round", -1));
     else if (!strcmp(ev, "peers"))
         set_peers(w, m), w->attempts = (uint32_t)agent_ipc_int(m, "attempts", 0),
                          worker_set_lost(w, json_is_true(json_object_get(m->head, "lost")) &&
