@@ -132,6 +132,10 @@ static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
         daemon_answer(d, from, false, why);
         return;
     }
+    if (agent_attach_waits(j) && !daemon_job_shortened(d, j)) {
+        daemon_answer(d, from, false, "the job has failed");
+        return;
+    }
     j->client = *from;
     j->queues = false;
     memset(j->wants, 0, sizeof j->wants); // it says what it waits for
@@ -187,6 +191,8 @@ static void on_update(struct daemon *d, struct agent_jobrun *j, struct agent_ipc
         neb_warn("update for fragment %u of job %s dropped", mf.key.fragment, j->job.name);
         return;
     }
+    if (daemon_job_short(d, j, mf.key.fragment, mf.key.round))
+        return;
     j->wants[mf.key.fragment] = mf.key.round + 1;
     enum neb_status st = inter_service_submit(d->service, &mf, m->parts[0].p, m->parts[0].len);
     if (st == NEB_ERR_NOT_FOUND) {
@@ -210,6 +216,8 @@ static void on_shape(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_
 static void on_ready(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
     int64_t f = agent_ipc_int(m, "fragment", -1), round = agent_ipc_int(m, "round", -1);
     if (!j->federated || f < 0 || f >= j->job.sync.fragments || round < 0)
+        return;
+    if (daemon_job_short(d, j, (uint32_t)f, (uint32_t)round))
         return;
     j->wants[f] = (uint32_t)round + 1;
     enum neb_status st = inter_service_deliver(d->service, j->id, (uint32_t)f, (uint32_t)round);

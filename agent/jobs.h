@@ -114,6 +114,7 @@ struct agent_jobrun {
     neb_ns ask_at; // nobody is asked for a state before
     int disputes;  // times that no other cluster could be believed, since one could
     // when to look again for a snapshot that the worker needs; 0: it needs none
+    bool short_ledger; // it has lost commits that the worker has merged (agent/daemon_rejoin.c)
     neb_ns behind_until;
     // the commit that it asked for and that is gone; round UINT32_MAX: any
     uint64_t behind; // fragments that it asked so for, bit each
