@@ -180,6 +180,7 @@ enum neb_status pretrain_load_job(struct run *r) {
         snprintf(r->default_out, sizeof r->default_out, "out/%s", r->job.name);
         r->o.out = r->default_out;
     }
+    NEB_TRY(pretrain_mend_job(r));
     NEB_TRY(load_begun(r, &was, &begun));
     if (begun)
         NEB_TRY(agent_job_model_kept(&r->job, &was, r->o.job, &kept));
@@ -213,16 +214,6 @@ enum neb_status pretrain_load_job(struct run *r) {
     return r->spec ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory");
 }
 
-static enum neb_status write_job(const struct run *r, const char *path) {
-    json_t *root = json_pack("{s:s,s:O}", "id", r->id, "spec", r->spec);
-    char *text = json_dumps(root, JSON_INDENT(1));
-    enum neb_status st = text ? neb_fs_write(path, text, strlen(text), 0644)
-                              : neb_fail(NEB_ERR_NOMEM, "out of memory");
-    free(text);
-    json_decref(root);
-    return st;
-}
-
 // The run in --out under its id: with the same job, or with one that differs in where and how its clusters train.
 static enum neb_status take_up(struct run *r, const char *path) {
     uint8_t id[AGENT_JOB_ID_BYTES];
@@ -233,7 +224,10 @@ static enum neb_status take_up(struct run *r, const char *path) {
     bool rtd = r->job.mode == AGENT_MODE_RTD; // which begins with nothing
     enum neb_status st = NEB_OK;
     if (!hex || !neb_unhex(hex, id, sizeof id) || !json_is_object(spec)) {
-        st = neb_fail(NEB_ERR_FORMAT, "%s is damaged", path);
+        st = neb_fail(NEB_ERR_FORMAT,
+                      "%s is damaged: restore it from a backup, or begin in another --out, with "
+                      "init_from: the newest checkpoint of a cluster",
+                      path);
     } else if ((key = agent_job_differs(r->spec, spec))) {
         checkpoint_of(r, hex, from, sizeof from);
         st =
@@ -248,7 +242,7 @@ static enum neb_status take_up(struct run *r, const char *path) {
         if (!json_equal(r->spec, (json_t *)(uintptr_t)spec)) {
             neb_info("going on with other meshes, launchers, threads, devices, precisions, graphs, "
                      "batches or recomputation");
-            st = write_job(r, path);
+            st = pretrain_write_job(path, r->id, r->spec);
         }
     }
     json_decref(was);
@@ -279,12 +273,14 @@ enum neb_status pretrain_open_out(struct run *r) {
         return take_up(r, path);
     }
     if (r->o.resume)
-        return neb_fail(NEB_ERR_NOT_FOUND, "--resume: %s holds no run", r->o.out);
+        return neb_fail(NEB_ERR_NOT_FOUND,
+                        "--resume: %s holds no run (%s is missing): without --resume one begins",
+                        r->o.out, path);
     if (getrandom(id, sizeof id, 0) != sizeof id)
         return neb_fail_errno("cannot draw a job id");
     neb_hex(id, sizeof id, r->id);
     r->made_job = true;
-    return write_job(r, path);
+    return pretrain_write_job(path, r->id, r->spec);
 }
 
 void pretrain_undo_out(struct run *r) {

@@ -237,12 +237,29 @@ static enum neb_status await_job(struct agent_worker *w, const char *socket_path
                     at == socket_path ? "" : "; is the way there open, also in firewalls?");
 }
 
+enum neb_status worker_newest(struct agent_worker *w, const char *dir, struct intra_ckpt **out) {
+    char text[NEB_PATH_MAX + 128];
+    enum neb_status st = intra_ckpt_take_latest_in(worker_vault(w), dir, out);
+    if (st != NEB_ERR_NOT_FOUND || !w->had_checkpoint)
+        return st;
+    w->had_checkpoint = false; // once
+    snprintf(text, sizeof text,
+             "no checkpoint in %s is whole: this cluster begins without, and takes what the others "
+             "have, if there are any",
+             dir);
+    neb_log(NEB_LOG_ERROR, "%s", text);
+    worker_metrics(w, json_pack("{s:s,s:s}", "kind", "fault", "text", text));
+    return w->skips_init ? NEB_ERR_AGAIN : st;
+}
+
 // What a job begins from is for its first start: a checkpoint holds all of the model, and that file may be gone by then.
 static enum neb_status choose_start(struct agent_worker *w) {
     char dir[NEB_PATH_MAX];
     bool any = false;
     NEB_TRY(neb_path(dir, sizeof dir, w->dir, "checkpoint"));
     NEB_TRY(intra_ckpt_any(dir, &any));
+    w->had_checkpoint = any;
+    w->skips_init = any && w->job.init_from[0];
     if (any)
         w->job.init_from[0] = 0;
     return NEB_OK;

@@ -41,7 +41,7 @@ static void of_open_round(struct step *s, struct job *j, struct fragment *g,
     t->whole = t->checking = false;
     t->senders = 0;
     t->holders &= (uint16_t)~BIT(j->c.self);
-    t->moved = 0; // asked for at once
+    t->moved = s->now - want_late; // asked for at once
     node_act(s, INTER_ACT_BLOB_OPEN)->manifest = t->m;
     node_say_state_all(s, j, t); // it counts as a copy no more
 }

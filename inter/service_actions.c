@@ -49,9 +49,19 @@ static void send_failed(struct inter_service *s, const struct inter_action *a, b
                                          .ok = held});
 }
 
+// A step may have a windowful of its chunks to send.
+static bool is_known_lost(const struct inter_service *s, const struct inter_key *k) {
+    for (size_t i = 0; i < s->n_pending; i++)
+        if (s->pending[i].e.kind == INTER_EV_BLOB_LOST && inter_key_equal(&s->pending[i].e.key, k))
+            return true;
+    return false;
+}
+
 enum neb_status service_lost(struct inter_service *s, const struct inter_manifest *m) {
     const struct inter_key *k = &m->key;
     char path[NEB_PATH_MAX] = "";
+    if (is_known_lost(s, k))
+        return s->st;
     bool own = inter_node_peer(s->node, k->job, k->member) == INTER_PEER_NONE;
     if (s->is_mapped && inter_key_equal(&s->mapped_key, k))
         service_unmap(s);
