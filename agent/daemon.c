@@ -272,6 +272,7 @@ enum neb_status agent_daemon_run(const struct agent_daemon_config *c) {
         if (d->members.n > 1 && neb_path(policy, sizeof policy, c->home, "policy.json") == NEB_OK &&
             !neb_fs_exists(policy))
             neb_info("no policy.json in %s: whatever job a member submits may train here", c->home);
+        daemon_look_at_policy(d);
         daemon_warn_unlinked(d);
         agent_notify("READY=1");
         st = loop(d);

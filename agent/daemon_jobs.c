@@ -130,6 +130,15 @@ enum neb_status daemon_map_clusters(const struct daemon *d, struct agent_jobrun 
     return NEB_OK;
 }
 
+void daemon_look_at_policy(const struct daemon *d) {
+    struct agent_policy p;
+    if (agent_policy_load(d->c->home, &p) != NEB_OK)
+        neb_log(NEB_LOG_ERROR,
+                "%s/policy.json cannot be used: no job of another member begins here until it is "
+                "mended",
+                d->c->home);
+}
+
 // The operator's word about jobs of others; read anew for each, so that a change needs no restart.
 static bool policy_admits(struct daemon *d, const struct agent_jobrun *j, char *why, size_t cap) {
     struct agent_policy p;

@@ -260,6 +260,9 @@ void daemon_proof_bad(struct daemon *d, struct agent_jobrun *j, const char *what
 NEB_MUST_CHECK enum neb_status daemon_proof_forget(const struct daemon *d,
                                                    const struct agent_jobrun *j);
 
+// Says at the start where policy.json is damaged, not only once a job comes.
+void daemon_look_at_policy(const struct daemon *d);
+
 // daemon_rejoin.c
 // Gives up what is here of a job that does not run, rounds and checkpoints: resumed, it begins with the others' state. False: *why.
 NEB_MUST_CHECK bool daemon_job_renew(struct daemon *d, const struct agent_job_record *r, char *why,

@@ -18,17 +18,28 @@ static bool is_whole(const char *path) {
     return whole;
 }
 
-// A run has one job.
+struct found {
+    int n;
+    struct agent_job_record job;
+};
+
+static void take(void *user, const uint8_t id[INTER_ID_BYTES], const char *spec,
+                 const char *state) {
+    struct found *x = user;
+    if (x->n++ == 0)
+        agent_job_record_read(id, spec, state, &x->job);
+}
+
+// The one job of a run.
 static bool find_job(const char *home, struct agent_job_record *out) {
     struct inter_ledger *l = NULL;
-    if (inter_ledger_open_readonly(home, &l) != NEB_OK)
-        return false;
-    bool found = agent_jobs_find(l, "", out) == NEB_OK;
-    if (found && !out->spec) {
-        agent_job_record_clear(out);
-        found = false;
-    }
+    struct found x = {.n = 0};
+    bool found = inter_ledger_open_readonly(home, &l) == NEB_OK &&
+                 inter_ledger_jobs(l, take, &x) == NEB_OK && x.n == 1 && x.job.spec;
     inter_ledger_close(&l);
+    if (!found && x.n)
+        agent_job_record_clear(&x.job);
+    *out = x.job;
     return found;
 }
 
