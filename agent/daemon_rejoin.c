@@ -115,8 +115,7 @@ bool daemon_job_renew(struct daemon *d, const struct agent_job_record *r, char *
 bool daemon_job_short(struct daemon *d, struct agent_jobrun *j, uint32_t fragment, uint32_t round) {
     struct inter_chain c = {.next = 0};
     char why[512], text[NEB_PATH_MAX + 1024];
-    enum neb_status st =
-        inter_ledger_chain(inter_service_ledger(d->service), j->id, fragment, &c);
+    enum neb_status st = inter_ledger_chain(inter_service_ledger(d->service), j->id, fragment, &c);
     if ((st != NEB_OK && st != NEB_ERR_NOT_FOUND) || round <= c.next)
         return false;
     if (j->short_ledger || j->state != AGENT_JOB_RUNNING)

@@ -256,7 +256,8 @@ out:
     json_decref(seeds);
 }
 
-// The ledger has lost this cluster's own update of the open round: its worker has it until the round is over.
+// The ledger has lost this cluster's own update of the open round: its worker has it until the
+// round is over.
 void daemon_on_lost(void *user, const struct inter_key *key) {
     struct daemon *d = user;
     struct agent_jobrun *j = daemon_job_by_id(d, key->job);

@@ -268,8 +268,9 @@ void daemon_look_at_policy(const struct daemon *d);
 NEB_MUST_CHECK bool daemon_job_renew(struct daemon *d, const struct agent_job_record *r, char *why,
                                      size_t cap);
 
-// The worker is at a round beyond the ledger's, which has lost commits since, and may have lost votes: this cluster's side is given up, and it
-// goes on with what the others have, once its worker has ended; or the job fails, and says why. False: the ledger is as far.
+// The worker is at a round beyond the ledger's, which has lost commits since, and may have lost
+// votes: this cluster's side is given up, and it goes on with what the others have, once its worker
+// has ended; or the job fails, and says why. False: the ledger is as far.
 bool daemon_job_short(struct daemon *d, struct agent_jobrun *j, uint32_t fragment, uint32_t round);
 // That worker has ended, or attaches again. False: the job has failed.
 bool daemon_job_shortened(struct daemon *d, struct agent_jobrun *j);

@@ -1,4 +1,5 @@
-// job.json of a local run that is damaged or missing, written again from what a ledger of its clusters has: id and specification.
+// job.json of a local run that is damaged or missing, written again from what a ledger of its
+// clusters has: id and specification.
 #include "agent/base/log.h"
 #include "agent/jobs.h"
 #include "agent/pretrain_state.h"
@@ -65,8 +66,8 @@ enum neb_status pretrain_mend_job(const struct run *r) {
     if (!d)
         return NEB_OK;
     for (struct dirent *e; (e = readdir(d));) {
-        if (e->d_name[0] == '.' ||
-            neb_path(home, sizeof home, clusters, e->d_name) != NEB_OK || !find_job(home, &job))
+        if (e->d_name[0] == '.' || neb_path(home, sizeof home, clusters, e->d_name) != NEB_OK ||
+            !find_job(home, &job))
             continue;
         neb_warn("%s is %s: it is written again from %s/ledger.db", path,
                  neb_fs_exists(path) ? "damaged" : "missing", home);

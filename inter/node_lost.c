@@ -1,9 +1,11 @@
-// Updates that were here whole and are not any more: a disk has lost their bytes, or gives back others. Most often the other members still have
-// those very bytes, so they are asked for them by key and digest, like a member that is behind asks (WANT, answered by MANIFEST and CHUNK, or
+// Updates that were here whole and are not any more: a disk has lost their bytes, or gives back
+// others. Most often the other members still have those very bytes, so they are asked for them by
+// key and digest, like a member that is behind asks (WANT, answered by MANIFEST and CHUNK, or
 // GONE), although the record is committed here.
 //
-//     the open round     its slot is as one that has not arrived; one's own comes again from its worker, too
-//     rounds before      a slot of its own (job.missing), until the bytes are here: FOUND. Once everybody who can be reached says GONE: BEHIND
+//     the open round   its slot is as one that has not arrived; its worker submits one's own again
+//     rounds before    a slot of its own (job.missing) until the bytes are here: FOUND; or until
+//                      everybody who can be reached has said GONE: BEHIND
 #include "inter/node_state.h"
 
 #include <stdlib.h>
@@ -74,9 +76,11 @@ void node_on_blob_lost(struct step *s) {
     }
     if (node_lost_slot(j, &m->key))
         return;
-    // A worker asks for one round of a fragment at a time: what it asked for before it has, or needs no more.
+    // A worker asks for one round of a fragment at a time: what it asked for before it has, or
+    // needs no more.
     for (size_t i = j->n_missing; i-- > 0;)
-        if (j->missing[i].m.key.fragment == m->key.fragment && j->missing[i].m.key.round != m->key.round)
+        if (j->missing[i].m.key.fragment == m->key.fragment &&
+            j->missing[i].m.key.round != m->key.round)
             remove_lost(j, i);
     if ((s->st = add(j, m)) == NEB_OK)
         node_act(s, INTER_ACT_BLOB_OPEN)->manifest = *m;

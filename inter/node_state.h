@@ -1,5 +1,7 @@
 // What a node knows, shared by the files of the pure core: node.c (life, ticks, dispatch), node_say.c (what is said and
-// to whom), node_evidence.c (what signatures prove, who lies, whether members have parted, what they say of their parameters), node_transfer.c (manifests, chunks that arrive, who holds what), node_lost.c (what was whole and is not any more), node_serve.c (chunks that leave), node_round.c
+// to whom), node_evidence.c (what signatures prove, who lies, whether members have parted, what
+// they say of their parameters), node_transfer.c (manifests, chunks that arrive, who holds what),
+// node_lost.c (what was whole and is not any more), node_serve.c (chunks that leave), node_round.c
 // (proposals, votes, commits), node_check.c (what a proposal must be), node_elect.c (beats, epochs, terms). But for tests, nobody else includes this.
 #ifndef INTER_NODE_STATE_H
 #define INTER_NODE_STATE_H

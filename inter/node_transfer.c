@@ -474,7 +474,7 @@ void node_on_blob_done(struct step *s) {
         start_over(s, j, t);
         return;
     }
-    t->no_room = false; // it was here already
+    t->no_room = false;               // it was here already
     if (s->e->key.round < g->round) { // whatever the gate says: the record has taken it
         node_lost_found(s, j, t);
         return;

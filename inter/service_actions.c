@@ -82,7 +82,8 @@ enum neb_status service_lost(struct inter_service *s, const struct inter_manifes
     return s->st;
 }
 
-// What was promised of a blob that is not what it should be is taken back; an update that the ledger still knows is asked for.
+// What was promised of a blob that is not what it should be is taken back; an update that the
+// ledger still knows is asked for.
 static enum neb_status serves_not(struct inter_service *s, const struct inter_action *a) {
     struct inter_manifest m;
     enum neb_status st = inter_ledger_find_manifest(s->ledger, &a->key, &m);
@@ -365,7 +366,8 @@ static enum neb_status read_entry(struct inter_service *s, const struct inter_en
     return st == NEB_OK || st == NEB_ERR_CORRUPT ? NEB_ERR_NOT_FOUND : st;
 }
 
-// Whether it is asked for: not where its manifest is gone, too, as of rounds that were pruned, or of what this member never had (a witness).
+// Whether it is asked for: not where its manifest is gone, too, as of rounds that were pruned, or
+// of what this member never had (a witness).
 static bool seeks(struct inter_service *s, const struct inter_entry *e, const struct inter_key *k) {
     struct inter_manifest m;
     return inter_ledger_find_manifest(s->ledger, k, &m) == NEB_OK &&

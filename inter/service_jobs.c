@@ -300,8 +300,8 @@ static enum neb_status sign_manifest(struct inter_service *s, struct inter_manif
                : neb_fail(NEB_ERR_DENIED, "cannot sign an update");
 }
 
-// A worker that begins again computes what it had sent before, often to the bit: where the disk has lost that, and the record lists it, it is
-// whole again. Others may have lost it, too.
+// A worker that begins again computes what it had sent before, often to the bit: where the disk has
+// lost that, and the record lists it, it is whole again. Others may have lost it, too.
 static enum neb_status keep_again(struct inter_service *s, const struct inter_key *key,
                                   const void *blob, size_t len) {
     struct inter_record r;

@@ -169,14 +169,15 @@ NEB_MUST_CHECK enum neb_status service_send_bulk(struct inter_service *s,
 void service_step(struct inter_service *s, const struct inter_event *event);
 // Events that wait, where this is not within a step, which handles them itself.
 void service_step_pending(struct inter_service *s);
-// Hands a commit with its updates to callbacks.commit; where the disk has lost one that its manifest is here of, later: that is asked of the
-// others first. NEW: the updates have just come. AGAIN: they have lain on the disk, and are hashed once more. LAST: as AGAIN, and those that
-// are missing are nowhere.
+// Hands a commit with its updates to callbacks.commit; where the disk has lost one that its
+// manifest is here of, later: that is asked of the others first. NEW: the updates have just come.
+// AGAIN: they have lain on the disk, and are hashed once more. LAST: as AGAIN, and those that are
+// missing are nowhere.
 enum service_delivery { SERVICE_DELIVER_NEW, SERVICE_DELIVER_AGAIN, SERVICE_DELIVER_LAST };
-NEB_MUST_CHECK enum neb_status service_deliver(struct inter_service *s,
-                                               const struct inter_record *r,
-                                               enum service_delivery how);
-// The bytes of an update are not here any more, or are others: what is left of them goes, and the node asks for them.
+NEB_MUST_CHECK enum neb_status
+service_deliver(struct inter_service *s, const struct inter_record *r, enum service_delivery how);
+// The bytes of an update are not here any more, or are others: what is left of them goes, and the
+// node asks for them.
 NEB_MUST_CHECK enum neb_status service_lost(struct inter_service *s,
                                             const struct inter_manifest *m);
 // An update that has lain on the disk: NEB_OK, in memory, and with this digest; else *out is empty, and it was said.

@@ -548,8 +548,11 @@ enum neb_status intra_ckpt_open_latest_in(const struct neb_vault *vault, const c
     return st;
 }
 
-// Damage: of the file, or of a part. Not a file that another key seals, or another version wrote, or that cannot be read now.
-static bool is_damage(enum neb_status st) { return st == NEB_ERR_CORRUPT || st == NEB_ERR_NOT_FOUND; }
+// Damage: of the file, or of a part. Not a file that another key seals, or another version wrote,
+// or that cannot be read now.
+static bool is_damage(enum neb_status st) {
+    return st == NEB_ERR_CORRUPT || st == NEB_ERR_NOT_FOUND;
+}
 
 static enum neb_status put_aside(const char *path) {
     char aside[NEB_PATH_MAX];

@@ -226,8 +226,8 @@ static enum neb_status reload_locked(struct sec_federation *f, bool *changed) {
     struct seen seen;
     NEB_TRY(file(f, "members.neb", path));
     NEB_TRY(file(f, "seen", mark));
+    NEB_TRY(seen_read(f, &seen)); // it names itself where it is damaged
     if (!neb_fs_exists(path)) {
-        NEB_TRY(seen_read(f, &seen));
         if (!seen.version)
             return NEB_OK;
         return neb_fail(NEB_ERR_DENIED,
@@ -288,7 +288,8 @@ static enum neb_status load_ca(struct sec_federation *f) {
     return st;
 }
 
-// A folder that has any of its other files belongs to a federation: who took it for a pair would trust another list.
+// A folder that has any of its other files belongs to a federation: who took it for a pair would
+// trust another list.
 static enum neb_status without_ca(const struct sec_federation *f) {
     static const char *const others[] = {"members.neb", "seen", "member.pem"};
     char path[NEB_PATH_MAX], ca[NEB_PATH_MAX];

@@ -290,7 +290,8 @@ static bool in_rotation(const struct paths *p) {
     "restore it from a backup, or write it again from the keys: nebula id --name NAME, with the "  \
     "name that the other members know"
 
-// A home without a public line: nothing was ever made there, or only half of it, or the line is lost.
+// A home without a public line: nothing was ever made there, or only half of it, or the line is
+// lost.
 static enum neb_status without_line(const char *home, const struct paths *p) {
     static const char *const used[] = {"ledger.db", "members.json", "federation"};
     char path[NEB_PATH_MAX];
@@ -335,8 +336,8 @@ static enum neb_status read_keys(const struct paths *p, struct sec_identity **ou
     derive(*out, curve, sign);
 missing:
     if (st == NEB_ERR_NOT_FOUND) // an identity without its keys is damage, not absence
-        st = neb_fail(NEB_ERR_CORRUPT, "%s is missing%s", at,
-                      in_rotation(p) ? AGAIN : ": " NO_KEYS);
+        st =
+            neb_fail(NEB_ERR_CORRUPT, "%s is missing%s", at, in_rotation(p) ? AGAIN : ": " NO_KEYS);
 out:
     sodium_free(curve);
     sodium_free(sign);

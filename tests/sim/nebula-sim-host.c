@@ -131,7 +131,8 @@ static uint32_t open_round(const struct sim_disk *d, uint32_t f) {
     return n;
 }
 
-// Whether a state of that round helps i: it is ahead of its ledger, or of what its worker waits for and nobody has.
+// Whether a state of that round helps i: it is ahead of its ledger, or of what its worker waits for
+// and nobody has.
 static bool is_ahead(const struct sim *s, uint8_t i, uint32_t f, uint32_t round) {
     const struct sim_host *h = &s->h[i];
     return round > open_round(&h->disk, f) || (h->lacks[f] && round >= h->lacks[f]);
@@ -260,9 +261,8 @@ void sim_disk_rots(struct sim *s) {
     uint32_t f = (uint32_t)neb_rng_below(&s->rng, s->o.fragments);
     uint32_t back = (uint32_t)neb_rng_below(&s->rng, 4), open = open_round(&s->h[i].disk, f);
     uint8_t m = (uint8_t)neb_rng_below(&s->rng, s->o.members);
-    struct sim_round *r = open >= back && open - back < SIM_ROUNDS
-                              ? s->h[i].disk.rounds[f][open - back]
-                              : NULL;
+    struct sim_round *r =
+        open >= back && open - back < SIM_ROUNDS ? s->h[i].disk.rounds[f][open - back] : NULL;
     for (int k = 0; r && !s->h[i].witness && k < SIM_ATTEMPTS; k++) {
         struct sim_blob *b = &r->blobs[m][k];
         bool other = false;
@@ -283,9 +283,9 @@ void sim_disk_rots(struct sim *s) {
 }
 
 static void say_lost(struct sim *s, uint8_t i, const struct inter_manifest *m) {
-    sim_host_step(s, i,
-                  &(struct inter_event){
-                      .kind = INTER_EV_BLOB_LOST, .peer = i, .key = m->key, .manifest = m});
+    sim_host_step(
+        s, i,
+        &(struct inter_event){.kind = INTER_EV_BLOB_LOST, .peer = i, .key = m->key, .manifest = m});
 }
 
 bool sim_disk_seeks(struct sim *s, uint8_t i, uint32_t f, uint32_t round) {

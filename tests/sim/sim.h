@@ -54,7 +54,7 @@ struct sim_options {
     bool
         terms; // about terms alone, all the time, and nothing else is wrong: rounds go on, and an honest leader leads on
     bool idle; // one member's worker ends for good; its agent goes on
-    bool rot;     // disks lose updates that were whole
+    bool rot;  // disks lose updates that were whole
     bool robust;  // the gate's profile
     bool pace;    // no faults; links and workers unlike: nothing waits for what is not slow
     bool orderly; // no loss, duplication or reordering inside a session
@@ -117,7 +117,7 @@ struct sim_event {
 struct sim_blob {
     bool here;
     struct inter_manifest m;
-    bool whole, rotten; // rotten: was whole
+    bool whole, rotten;           // rotten: was whole
     int64_t words[SIM_WORDS + 1]; // the last: 1: the gate refuses it
 };
 struct sim_round { // of one fragment
@@ -325,7 +325,7 @@ void sim_host_free(struct sim_host *h);
 void sim_disk_prune(struct sim *s, uint8_t i);
 // What the disk of i has lost of a committed round is asked for; false: nothing is lost.
 bool sim_disk_seeks(struct sim *s, uint8_t i, uint32_t f, uint32_t round);
-void sim_disk_rots(struct sim *s); // one update, somewhere
+void sim_disk_rots(struct sim *s);           // one update, somewhere
 void sim_snapshot(struct sim *s, uint8_t i); // has arrived, if somebody can give one
 
 // nebula-sim-liar.c

@@ -313,8 +313,8 @@ static void test_folder(void **state) {
     assert_int_equal(intra_ckpt_prune(NULL, file, 2), NEB_ERR_IO);
 }
 
-// Who goes on from the newest one: what is damaged is as missing, and does not take the place of one that is whole when some are kept. What
-// another key or version made is not damaged.
+// Who goes on from the newest one: what is damaged is as missing, and does not take the place of
+// one that is whole when some are kept. What another key or version made is not damaged.
 static void test_damaged_is_missing(void **state) {
     (void)state;
     struct intra_ckpt *c = NULL;
@@ -367,8 +367,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trip),  cmocka_unit_test(test_every_bit),
         cmocka_unit_test(test_lying_index), cmocka_unit_test(test_failing_disk),
-        cmocka_unit_test(test_folder),
-        cmocka_unit_test(test_damaged_is_missing),      cmocka_unit_test(test_arrays),
+        cmocka_unit_test(test_folder),      cmocka_unit_test(test_damaged_is_missing),
+        cmocka_unit_test(test_arrays),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -337,7 +337,8 @@ static void test_rotated(void **state) {
     assert_int_equal(neb_fs_remove_tree(place), NEB_OK);
 }
 
-// A file of a federation that is lost or damaged is named, and nobody takes the home for one of a pair.
+// A file of a federation that is lost or damaged is named, and nobody takes the home for one of a
+// pair.
 static void test_lost_files(void **state) {
     (void)state;
     struct version v = first_version(false);
@@ -371,11 +372,10 @@ static void test_lost_files(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lost_files),
-        cmocka_unit_test(test_rules),           cmocka_unit_test(test_history),
-        cmocka_unit_test(test_without_history), cmocka_unit_test(test_settled),
-        cmocka_unit_test(test_forks_kept),      cmocka_unit_test(test_hushed),
-        cmocka_unit_test(test_rotated),
+        cmocka_unit_test(test_lost_files), cmocka_unit_test(test_rules),
+        cmocka_unit_test(test_history),    cmocka_unit_test(test_without_history),
+        cmocka_unit_test(test_settled),    cmocka_unit_test(test_forks_kept),
+        cmocka_unit_test(test_hushed),     cmocka_unit_test(test_rotated),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -168,7 +168,8 @@ static void test_damaged_files(void **state) {
         assert_int_equal(sec_identity_load(home, &id), NEB_OK);
         sec_identity_destroy(&id);
     }
-    // A public line that is lost or damaged: of a home that was used it is no new one, and is written again from the keys.
+    // A public line that is lost or damaged: of a home that was used it is no new one, and is
+    // written again from the keys.
     char members[NEB_PATH_MAX];
     struct sec_public was;
     bool mended;

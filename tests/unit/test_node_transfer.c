@@ -174,11 +174,8 @@ static void chunk_of(uint8_t from, const struct inter_manifest *m) {
     neb_buf_u32(&b, 0);
     neb_buf_add(&b, sha, 8);
     neb_buf_add(&b, bytes, sizeof bytes);
-    step(&(struct inter_event){.kind = INTER_EV_MESSAGE,
-                               .peer = from,
-                               .bulk = true,
-                               .data = b.p,
-                               .len = b.len});
+    step(&(struct inter_event){
+        .kind = INTER_EV_MESSAGE, .peer = from, .bulk = true, .data = b.p, .len = b.len});
     neb_buf_free(&b);
 }
 
@@ -194,7 +191,8 @@ static void begin_second_round(void) {
     assert_int_equal(fragment()->round, 1);
 }
 
-// Of a round that is over: the others are asked, one after the other, whose GONE is no reason for a snapshot before all who can be reached have said so.
+// Of a round that is over: the others are asked, one after the other, whose GONE is no reason for a
+// snapshot before all who can be reached have said so.
 static void test_lost_of_before(void **state) {
     (void)state;
     const struct inter_manifest m = update(0, 5, 1);
@@ -303,7 +301,8 @@ static void say_ack(uint8_t from, const struct inter_manifest *m) {
     message(from, &b);
 }
 
-// A peer that has had all of an update and asks for all of it again had other bytes: they are read and hashed before they are sent once more.
+// A peer that has had all of an update and asks for all of it again had other bytes: they are read
+// and hashed before they are sent once more.
 static void test_sent_in_vain(void **state) {
     (void)state;
     begin_of(2, 0, 1, 0, true);

@@ -1,4 +1,5 @@
-// inter/service over a disk that has lost updates which were whole on it: the other member is asked for them, by the digest that was signed.
+// inter/service over a disk that has lost updates which were whole on it: the other member is asked
+// for them, by the digest that was signed.
 #include "inter/ledger_db.h"
 #include "tests/unit/service_fixture.h"
 
@@ -50,7 +51,8 @@ static void round_of(uint32_t round) {
     UNTIL(anna.commits[0] == round + 1 && bert.commits[0] == round + 1);
 }
 
-// Of a round that is over, the other member's or its own, however its file was harmed: the worker gets the commit once all is here again.
+// Of a round that is over, the other member's or its own, however its file was harmed: the worker
+// gets the commit once all is here again.
 static void test_asked_of_the_other(void **state) {
     (void)state;
     open_job(&anna);
@@ -75,7 +77,8 @@ static void test_asked_of_the_other(void **state) {
     expect_sound(&bert, 2);
 }
 
-// While rounds go on: what arrives of the open round and what comes again do not take each other's place.
+// While rounds go on: what arrives of the open round and what comes again do not take each other's
+// place.
 static void test_beside_the_open_round(void **state) {
     (void)state;
     open_job(&anna);
@@ -89,8 +92,8 @@ static void test_beside_the_open_round(void **state) {
     assert_true(has_update(&bert, 0, 0) && has_update(&bert, 0, 1));
 }
 
-// The one that is asked has lost it, too: it says so, the commit comes with what is here, and a member that has made it once more is believed by
-// the digest.
+// The one that is asked has lost it, too: it says so, the commit comes with what is here, and a
+// member that has made it once more is believed by the digest.
 static void test_made_again(void **state) {
     (void)state;
     open_job(&anna);
@@ -136,9 +139,9 @@ static void test_lost_before_it_was_sent(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(test_asked_of_the_other), TEST(test_beside_the_open_round), TEST(test_made_again),
-        TEST(test_lost_before_it_was_sent)};
+    const struct CMUnitTest tests[] = {TEST(test_asked_of_the_other),
+                                       TEST(test_beside_the_open_round), TEST(test_made_again),
+                                       TEST(test_lost_before_it_was_sent)};
     if (!set_up())
         return 1;
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
