@@ -34,8 +34,7 @@ const struct agent_ipc_remote *agent_credential_remote(const struct agent_creden
 
 // The worker's side of the pipe. *fd: to read from, with all of it inside; the caller closes it.
 NEB_MUST_CHECK enum neb_status agent_credential_pipe(const struct agent_credential *c, int *fd);
-// What a worker finds on `fd`. NEB_ERR_DENIED: nothing, or something else: no agent has started
-// this process.
+// What a worker finds on `fd`. NEB_ERR_DENIED: nothing, or something else: no agent has started this process.
 NEB_MUST_CHECK enum neb_status agent_credential_read(int fd, struct agent_credential **out);
 const uint8_t *agent_credential_secret(const struct agent_credential *c); // (AGENT_SECRET_BYTES)
 // The vault of the job's files; *out NULL: they are in clear. From then on the process takes no core dump.

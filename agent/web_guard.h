@@ -4,9 +4,8 @@
 //     method    GET
 //     token     `Authorization: Bearer TOKEN`, or the cookie that /?token=TOKEN was answered with, compared in constant time
 //
-// On loopback the page itself is free (it holds no data) and a token is asked for only where there
-// is one; beyond loopback everything needs it. The cookie is not the token: BLAKE2b keyed with the
-// token, so that it outlives a restart and says nothing of the token.
+// On loopback the page itself is free (it holds no data) and a token is asked for only where there is one; beyond loopback everything
+// needs it. The cookie is not the token: BLAKE2b keyed with the token, so that it outlives a restart and says nothing of the token.
 #ifndef AGENT_WEB_GUARD_H
 #define AGENT_WEB_GUARD_H
 #include "agent/base/status.h"
