@@ -2,6 +2,7 @@
 #include "intra/bpe_state.h"
 
 #include "agent/base/fs.h"
+#include "intra/json.h"
 #include "intra/tokenizer_files.h"
 
 #include <stdarg.h>
@@ -423,10 +424,7 @@ static enum neb_status find_special(const struct loading *l, const char *file, c
 }
 
 static enum neb_status parse(const char *path, const struct neb_buf *text, json_t **out) {
-    json_error_t e;
-    *out = json_loadb((const char *)text->p, text->len, JSON_REJECT_DUPLICATES, &e);
-    if (!*out)
-        return neb_fail(NEB_ERR_FORMAT, "%s:%d: %.160s", path, e.line, e.text);
+    NEB_TRY(intra_json_parse((const char *)text->p, text->len, path, out));
     return json_is_object(*out) ? NEB_OK : neb_fail(NEB_ERR_FORMAT, "%s is no JSON object", path);
 }
 

@@ -2,6 +2,7 @@
 // documents are gone through in order. Where chunks end depends on sources and threads alone: the second reading has the
 // same ones.
 #include "intra/build_state.h"
+#include "intra/json.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -39,21 +40,14 @@ void build_chunk_destroy(struct build *b) {
     b->chunk.docs = NULL;
 }
 
-// Whole numbers may be of any size, as nobody asks for them.
-json_t *build_json(const char *text, size_t len, json_error_t *why) {
-    return json_loadb(text, len, JSON_DECODE_INT_AS_REAL | JSON_ALLOW_NUL, why);
-}
-
-// A NUL in the text becomes a blank: vocabularies have no piece for it, and text that comes back would end there.
+// A NUL in the text is a blank by now: vocabularies have no piece for it, and text that comes back would end there.
 static void parse(const struct build *b, struct doc *d) {
-    json_t *o = build_json(d->text, d->len, NULL),
+    json_t *o = intra_json_line(d->text, d->len, NULL),
            *v = json_object_get(o, b->spec->sources[b->source].field);
     if (json_is_string(v)) {
         d->parsed = json_incref(v);
         d->text = (char *)(uintptr_t)json_string_value(v); // ours alone
         d->len = json_string_length(v);
-        for (char *p = d->text; (p = memchr(p, 0, d->len - (size_t)(p - d->text))); p++)
-            *p = ' ';
     } else {
         d->st = NEB_ERR_FORMAT;
         d->len = 0;

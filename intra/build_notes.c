@@ -2,6 +2,7 @@
 // and of every chunk a hash, by which a source that has changed meanwhile is known.
 #include "agent/base/log.h"
 #include "intra/build_state.h"
+#include "intra/json.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -95,7 +96,7 @@ static enum neb_status put_chunk(struct build_notes *n, uint64_t hash) {
 
 static enum neb_status no_text(const struct build *b, const struct doc *d) {
     json_error_t why;
-    json_t *line = build_json(d->text, d->given, &why);
+    json_t *line = intra_json_line(d->text, d->given, &why);
     enum neb_status st = line ? neb_fail(NEB_ERR_FORMAT, "%s:%zu: no text in field \"%s\"", b->file,
                                          d->line, b->spec->sources[b->source].field)
                               : neb_fail(NEB_ERR_FORMAT, "%s:%zu: cannot be read as JSON: %s",

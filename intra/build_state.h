@@ -144,8 +144,6 @@ NEB_MUST_CHECK enum neb_status build_read_source(struct build *b, int32_t i);
 NEB_MUST_CHECK enum neb_status build_chunk_create(struct build *b);
 void build_chunk_destroy(struct build *b);
 uint64_t build_hash(const void *p, size_t n);
-// A line of JSON, as sources may have it. NULL: none; *why (may be NULL) says so.
-json_t *build_json(const char *text, size_t len, json_error_t *why);
 struct build_text {
     const char *tag, *text,
         *target; // tag: put before the text, or NULL; target: of a pair, or NULL
