@@ -187,6 +187,10 @@ static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
         daemon_answer(d, from, false, why);
         return;
     }
+    if (agent_attach_waits(j) && !daemon_job_shortened(d, j)) {
+        daemon_answer(d, from, false, "the job has failed");
+        return;
+    }
     j->client = *from;
     j->queues = false;
     memset(j->wants, 0, sizeof j->wants); // it says what it waits for
@@ -259,7 +263,7 @@ static void on_update(struct daemon *d, struct agent_jobrun *j, struct agent_ipc
         neb_warn("update for fragment %u of job %s dropped", mf.key.fragment, j->job.name);
         return;
     }
-    if (too_few_tokens(d, j, mf.tokens))
+    if (too_few_tokens(d, j, mf.tokens) || daemon_job_short(d, j, mf.key.fragment, mf.key.round))
         return;
     daemon_note_step(j, (int64_t)mf.step);
     j->wants[mf.key.fragment] = mf.key.round + 1;
@@ -285,6 +289,8 @@ static void on_shape(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_
 static void on_ready(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
     int64_t f = agent_ipc_int(m, "fragment", -1), round = agent_ipc_int(m, "round", -1);
     if (!j->federated || f < 0 || f >= j->job.sync.fragments || round < 0)
+        return;
+    if (daemon_job_short(d, j, (uint32_t)f, (uint32_t)round))
         return;
     j->wants[f] = (uint32_t)round + 1;
     enum neb_status st = inter_service_deliver(d->service, j->id, (uint32_t)f, (uint32_t)round);

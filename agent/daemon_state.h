@@ -241,6 +241,7 @@ void daemon_commit_gone(struct daemon *d, struct agent_jobrun *j, uint32_t fragm
                         uint32_t round);
 
 // daemon_snapshot.c
+void daemon_on_lost(void *user, const struct inter_key *key);
 void daemon_on_behind(void *user, const uint8_t job[INTER_ID_BYTES]);
 enum neb_status daemon_on_snapshot_open(void *user, const uint8_t job[INTER_ID_BYTES],
                                         struct inter_snapshot_source *out);
@@ -267,10 +268,18 @@ void daemon_proof_bad(struct daemon *d, struct agent_jobrun *j, const char *what
 NEB_MUST_CHECK enum neb_status daemon_proof_forget(const struct daemon *d,
                                                    const struct agent_jobrun *j);
 
+
 // daemon_rejoin.c
 // Gives up what is here of a job that does not run, rounds and checkpoints: resumed, it begins with the others' state. False: *why.
 NEB_MUST_CHECK bool daemon_job_renew(struct daemon *d, const struct agent_job_record *r, char *why,
                                      size_t cap);
+
+// The worker is at a round beyond the ledger's, which has lost commits since, and may have lost
+// votes: this cluster's side is given up, and it goes on with what the others have, once its worker
+// has ended; or the job fails, and says why. False: the ledger is as far.
+bool daemon_job_short(struct daemon *d, struct agent_jobrun *j, uint32_t fragment, uint32_t round);
+// That worker has ended, or attaches again. False: the job has failed.
+bool daemon_job_shortened(struct daemon *d, struct agent_jobrun *j);
 
 // A job of rounds that is new to the ledger, which may have been lost without the job's folder: its checkpoints say nothing then.
 NEB_MUST_CHECK enum neb_status daemon_job_without_ledger(struct daemon *d,

@@ -122,6 +122,10 @@ struct agent_jobrun {
     neb_ns ask_at; // nobody is asked for a state before
     int disputes;  // times that no other cluster could be believed, since one could
     // when to look again for a snapshot that the worker needs; 0: it needs none
+    // no member has a state to give: since when, and rounds of the ledger then
+    neb_ns nowhere_since;
+    uint64_t nowhere_rounds;
+    bool short_ledger; // it has lost commits that the worker has merged (agent/daemon_rejoin.c)
     neb_ns behind_until;
     // the commit that it asked for and that is gone; round UINT32_MAX: any
     uint64_t behind; // fragments that it asked so for, bit each

@@ -164,11 +164,12 @@ static enum neb_status make_keys(const struct agent_job *job, struct agent_local
         NEB_TRY(neb_path(path, sizeof path, l->homes[i], "agent.sock"));
         NEB_TRY(agent_ipc_path_fits(path));
         NEB_TRY(neb_fs_mkdirs(l->homes[i], 0700));
-        NEB_TRY(neb_path(path, sizeof path, l->homes[i], "keys"));
-        if (neb_fs_exists(path))
-            NEB_TRY(sec_identity_load(l->homes[i], &id));
-        else
-            NEB_TRY(sec_identity_create(l->homes[i], job->clusters[i].name, &id));
+        bool mended;
+        NEB_TRY(sec_identity_mend(l->homes[i], job->clusters[i].name, &mended));
+        if (mended)
+            neb_warn("%s/identity was damaged or missing: it is written again from the keys there",
+                     l->homes[i]);
+        NEB_TRY(sec_identity_first(l->homes[i], job->clusters[i].name, &id, NULL));
         pub[i] = *sec_identity_public(id);
         sec_identity_destroy(&id);
     }

@@ -183,6 +183,7 @@ enum neb_status pretrain_load_job(struct run *r) {
         snprintf(r->default_out, sizeof r->default_out, "out/%s", r->job.name);
         r->o.out = r->default_out;
     }
+    NEB_TRY(pretrain_mend_job(r));
     NEB_TRY(load_begun(r, &was, &begun));
     if (begun)
         NEB_TRY(agent_job_model_kept(&r->job, &was, r->o.job, &kept));
@@ -218,13 +219,7 @@ enum neb_status pretrain_load_job(struct run *r) {
 static enum neb_status write_job(const struct run *r) {
     char path[NEB_PATH_MAX];
     NEB_TRY(neb_path(path, sizeof path, r->out, "job.json"));
-    json_t *root = json_pack("{s:s,s:O}", "id", r->id, "spec", r->spec);
-    char *text = json_dumps(root, JSON_INDENT(1));
-    enum neb_status st = text ? neb_fs_write(path, text, strlen(text), 0644)
-                              : neb_fail(NEB_ERR_NOMEM, "out of memory");
-    free(text);
-    json_decref(root);
-    return st;
+    return pretrain_write_job(path, r->id, r->spec);
 }
 
 // The run in --out under its id: with the same job, or with one that differs in where and how its clusters train.
@@ -238,7 +233,10 @@ static enum neb_status take_up(struct run *r, const char *path) {
     enum neb_status st = NEB_OK;
     // without one the run was begun, and no agent has taken it yet
     if (!hex || (*hex && !neb_unhex(hex, id, sizeof id)) || !json_is_object(spec)) {
-        st = neb_fail(NEB_ERR_FORMAT, "%s is damaged", path);
+        st = neb_fail(NEB_ERR_FORMAT,
+                      "%s is damaged: restore it from a backup, or begin in another --out, with "
+                      "init_from: the newest checkpoint of a cluster",
+                      path);
     } else if ((key = agent_job_differs(r->spec, spec))) {
         checkpoint_of(r, hex, from, sizeof from);
         st = neb_fail(NEB_ERR_INVALID,
@@ -283,7 +281,9 @@ enum neb_status pretrain_open_out(struct run *r) {
         return take_up(r, path);
     }
     if (r->o.resume)
-        return neb_fail(NEB_ERR_NOT_FOUND, "--resume: %s holds no run", r->o.out);
+        return neb_fail(NEB_ERR_NOT_FOUND,
+                        "--resume: %s holds no run (%s is missing): without --resume one begins",
+                        r->o.out, path);
     r->made_job = true;
     return write_job(r);
 }

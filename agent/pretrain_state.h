@@ -70,6 +70,9 @@ NEB_MUST_CHECK enum neb_status pretrain_open_out(struct run *r);
 // The agent has taken the job under this id, which follows from what was submitted, where, and by
 // whom: into job.json.
 NEB_MUST_CHECK enum neb_status pretrain_took(struct run *r, const char *hex);
+// pretrain_mend.c: job.json of a local run that is resumed, where it is not whole.
+NEB_MUST_CHECK enum neb_status pretrain_mend_job(const struct run *r);
+NEB_MUST_CHECK enum neb_status pretrain_write_job(const char *path, const char *hex, json_t *spec);
 // A new run that is over before it made a step is none: the folder is as it was, but for logs that say why, and takes another one.
 void pretrain_undo_out(struct run *r);
 

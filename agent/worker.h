@@ -184,7 +184,9 @@ struct agent_worker {
     uint64_t taken; // fragments that DIR/snapshot.bin is ahead in, bit each: the agent says so
     // the disk was, and the agent catches up: commits are merged as they come, without training
     bool lost;
-    bool restored;     // from a checkpoint or snapshot
+    bool restored; // from a checkpoint or snapshot
+    // There were checkpoints when it attached; and so init_from is not read.
+    bool had_checkpoint, skips_init;
     bool adopts;       // that was so in this process
     uint32_t attempts; // first attempt of the agent's present ledger
     // updates of earlier attempts were sent by a life whose state went with its disk; 0: there was none
@@ -240,6 +242,10 @@ NEB_MUST_CHECK enum neb_status agent_worker_run(const char *socket_path, const c
 // worker_link.c
 // socket_path and job as the agent gives them. Fills job, cluster, dir. NEB_ERR_AGAIN: a built-in worker's agent does not answer (half an
 // hour on its own host, as long as it is there; else 10 s); NEB_ERR_TIMEOUT: a foreign one's, for 10 s.
+// The checkpoint in `dir` to go on from (intra_ckpt_take_latest_in). NEB_ERR_AGAIN: all were
+// damaged, and this process has not read what the job begins from: another one does.
+NEB_MUST_CHECK enum neb_status worker_newest(struct agent_worker *w, const char *dir,
+                                             struct intra_ckpt **out);
 NEB_MUST_CHECK enum neb_status worker_attach(struct agent_worker *w, const char *socket_path,
                                              const char *job);
 // Asks the agent again to be attached; the answer comes as any message.

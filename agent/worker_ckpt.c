@@ -301,7 +301,7 @@ static enum neb_status restore_newest(struct agent_worker *w, const char *dir) {
     for (bool dirty = false;; dirty = true) {
         struct intra_ckpt *c = NULL;
         char path[NEB_PATH_MAX];
-        enum neb_status found = intra_ckpt_open_latest_in(worker_vault(w), dir, &c);
+        enum neb_status found = worker_newest(w, dir, &c);
         if (found != NEB_OK)
             return found == NEB_ERR_NOT_FOUND && dirty ? NEB_ERR_AGAIN : found;
         snprintf(path, sizeof path, "%s", intra_ckpt_path(c));

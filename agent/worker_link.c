@@ -133,6 +133,13 @@ static void wipe_parts(struct agent_ipc_msg *m) {
         sodium_memzero((void *)(uintptr_t)m->parts[i].p, m->parts[i].len);
 }
 
+// The agent's disk has lost an update that this worker still has in its hands.
+static enum neb_status resubmit(struct agent_worker *w, int64_t f, int64_t round) {
+    bool has = f >= 0 && f < w->job.sync.fragments && w->frags[f].in_flight &&
+               round == (int64_t)w->frags[f].round && w->travel[f].blob.len;
+    return has ? worker_resubmit(w, (int32_t)f) : NEB_OK;
+}
+
 static enum neb_status on_agent(struct agent_worker *w, struct agent_ipc_msg *m) {
     const char *ev = agent_ipc_str(m, "ev", "");
     bool taken = false;
@@ -142,6 +149,8 @@ static enum neb_status on_agent(struct agent_worker *w, struct agent_ipc_msg *m)
         ; // it was a mode's own
     else if (!strcmp(ev, "commit") && w->federated)
         st = worker_take_commit(w, m);
+    else if (!strcmp(ev, "resubmit") && w->federated)
+        st = resubmit(w, agent_ipc_int(m, "fragment", -1), agent_ipc_int(m, "round", -1));
     else if (!strcmp(ev, "peers"))
         set_peers(w, m), w->attempts = (uint32_t)agent_ipc_int(m, "attempts", 0),
                          worker_set_lost(w, json_is_true(json_object_get(m->head, "lost")) &&
@@ -244,12 +253,29 @@ static enum neb_status await_job(struct agent_worker *w, const char *socket_path
                     at == socket_path ? "" : "; is the way there open, also in firewalls?");
 }
 
+enum neb_status worker_newest(struct agent_worker *w, const char *dir, struct intra_ckpt **out) {
+    char text[NEB_PATH_MAX + 128];
+    enum neb_status st = intra_ckpt_take_latest_in(worker_vault(w), dir, out);
+    if (st != NEB_ERR_NOT_FOUND || !w->had_checkpoint)
+        return st;
+    w->had_checkpoint = false; // once
+    snprintf(text, sizeof text,
+             "no checkpoint in %s is whole: this cluster begins without, and takes what the others "
+             "have, if there are any",
+             dir);
+    neb_log(NEB_LOG_ERROR, "%s", text);
+    worker_metrics(w, json_pack("{s:s,s:s}", "kind", "fault", "text", text));
+    return w->skips_init ? NEB_ERR_AGAIN : st;
+}
+
 // What a job begins from is for its first start: a checkpoint holds all of the model, and that file may be gone by then.
 static enum neb_status choose_start(struct agent_worker *w) {
     char dir[NEB_PATH_MAX];
     bool any = false;
     NEB_TRY(neb_path(dir, sizeof dir, w->dir, "checkpoint"));
     NEB_TRY(intra_ckpt_any(dir, &any));
+    w->had_checkpoint = any;
+    w->skips_init = any && w->job.init_from[0];
     if (any)
         w->job.init_from[0] = 0;
     return NEB_OK;

@@ -162,7 +162,8 @@ enum { INTER_LEDGER_RESERVE = 16 << 20, INTER_LEDGER_RESERVE_OWN = 8 << 20 };
 NEB_MUST_CHECK enum neb_status
 inter_ledger_put_blob(struct inter_ledger *l, const struct inter_key *key, const void *p, size_t n);
 // A blob that arrives in chunks, after its manifest. got: filled with what an earlier run left on disk. One at a time of each member
-// and fragment: what arrives of another attempt or round goes, as does its file. NEB_ERR_LIMIT: more than eight jobs of the largest
+// and fragment in the open round, and one of rounds that are committed: what else arrives of them
+// goes, as does its file. NEB_ERR_LIMIT: more than eight jobs of the largest
 // size have. NEB_ERR_NOSPC (not logged where it is for the reserve).
 NEB_MUST_CHECK enum neb_status inter_ledger_part_open(struct inter_ledger *l,
                                                       const struct inter_manifest *m,
@@ -192,6 +193,13 @@ NEB_MUST_CHECK enum neb_status inter_ledger_part_discard(struct inter_ledger *l,
 // Nothing of the job arrives for now; what has is kept on disk.
 void inter_ledger_parts_close(struct inter_ledger *l, const uint8_t job[INTER_ID_BYTES]);
 bool inter_ledger_has_blob(struct inter_ledger *l, const struct inter_key *key);
+// The same, and its file is no shorter than the manifest says: one that was cut is as one that is
+// gone. Its digest is another matter.
+bool inter_ledger_holds(struct inter_ledger *l, const struct inter_manifest *m);
+// Where that file lies, for messages.
+NEB_MUST_CHECK enum neb_status inter_ledger_blob_path(const struct inter_ledger *l,
+                                                      const struct inter_key *key, char *out,
+                                                      size_t cap);
 // In clear, whole; a sealed one is opened into memory. NEB_ERR_DENIED: sealed with another key, or no key is here.
 NEB_MUST_CHECK enum neb_status
 inter_ledger_map_blob(struct inter_ledger *l, const struct inter_key *key, struct neb_map *out);

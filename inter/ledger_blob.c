@@ -188,6 +188,7 @@ enum neb_status inter_ledger_put_blob(struct inter_ledger *l, const struct inter
             NEB_ERR_NOSPC,
             "ledger %s: an update of %zu bytes would leave less than %d MiB on its disk", l->dir, n,
             INTER_LEDGER_RESERVE_OWN >> 20);
+    NEB_TRY(inter_blob_discard(l, key)); // what had arrived of it from others
     st = write_blob(l, key, path, p, n);
     l->used += inter_blob_bytes(path);
     return st;
@@ -196,6 +197,17 @@ enum neb_status inter_ledger_put_blob(struct inter_ledger *l, const struct inter
 bool inter_ledger_has_blob(struct inter_ledger *l, const struct inter_key *key) {
     char path[NEB_PATH_MAX];
     return inter_blob_path(l, key, ".blob", path, sizeof path) == NEB_OK && neb_fs_exists(path);
+}
+
+bool inter_ledger_holds(struct inter_ledger *l, const struct inter_manifest *m) {
+    char path[NEB_PATH_MAX];
+    return inter_blob_path(l, &m->key, ".blob", path, sizeof path) == NEB_OK &&
+           neb_fs_exists(path) && inter_blob_bytes(path) >= m->bytes;
+}
+
+enum neb_status inter_ledger_blob_path(const struct inter_ledger *l, const struct inter_key *key,
+                                       char *out, size_t cap) {
+    return inter_blob_path(l, key, ".blob", out, cap);
 }
 
 enum neb_status inter_ledger_map_blob(struct inter_ledger *l, const struct inter_key *key,

@@ -16,6 +16,7 @@ enum {
 
 struct inter_part {    // an arriving blob
     bool open, hashed; // hashed: inter_ledger_part_hashed
+    bool again;        // of a round that is committed
     struct inter_key key;
     int fd;           // -1: closed for others, until it is used again
     uint64_t touched; // when, by inter_ledger.touches

@@ -49,6 +49,9 @@
 // (WANT, answered by MANIFEST and CHUNK, or GONE). Control messages to a member that cannot be reached directly go through
 // a third, signed by their origin (FORWARD).
 //
+// An update that a disk has lost since it was whole is asked for in the same way, whether its
+// record is committed or not (inter/node_lost.c).
+//
 // Every message is idempotent and is said again after a reconnect and while something is open. With fewer than two
 // contributing members nothing commits: alone, one trains locally.
 #ifndef INTER_NODE_H
@@ -119,6 +122,9 @@ enum inter_event_kind {
     INTER_EV_BLOB_ROOM,
     INTER_EV_SERVE, // peer, key, manifest (NULL: not here): answer to INTER_ACT_SERVE; with key.member
                     // INTER_NO_MEMBER to SEND_COMMIT: the record is not here
+    // manifest: the bytes of this update, of the open round or one before, were here and are not
+    // any more, or are others
+    INTER_EV_BLOB_LOST,
     INTER_EV_COMMIT_READ, // key, record (NULL: not here): answer to INTER_ACT_READ_COMMIT
     INTER_EV_LEAVE,       // key.job: this member is about to go; nobody shall wait for it
     INTER_EV_SEND_FAILED, // peer, key, chunk: the link's queue is full: not sent; ok: there is room, the job's own limit holds it back
@@ -144,6 +150,9 @@ enum inter_action_kind {
     INTER_ACT_SEND_CHUNK, // peer, key, chunk, offset, len: bytes = header of the bulk message, then the blob's bytes
     INTER_ACT_SEND_COMMIT, // peer, key.job/round/fragment: the ledger's record, as inter_node_commit_message makes it
     INTER_ACT_SERVE, // peer (this node's own: for itself), key: does the ledger have this blob? answer with INTER_EV_SERVE
+    // peer, key: as SERVE, but its bytes are read and hashed: the peer has had all of them, and they
+    // were not the update
+    INTER_ACT_VERIFY,
     INTER_ACT_STORE_STANDING, // standing
     INTER_ACT_STORE_MANIFEST, // manifest
     // manifest: a record lists it; what is stored under its key with another digest gives way, blob and all
@@ -162,6 +171,9 @@ enum inter_action_kind {
     INTER_ACT_SPLIT,
     INTER_ACT_START_ANEW, // peer: inter_link_start_anew
     INTER_ACT_BEHIND, // key.job/round/fragment: nobody has what this node needs to go on: it needs a snapshot
+    // key.job/round/fragment: all that was lost (INTER_EV_BLOB_LOST) of this round, which is over, is
+    // here again
+    INTER_ACT_FOUND,
 };
 // Updates, records and votes may come through others than their author. To blame is
 //     by the bytes     whoever sent them here: no signature of anybody else covers what is wrong. Of a message in an envelope that is its

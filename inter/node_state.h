@@ -1,5 +1,7 @@
 // What a node knows, shared by the files of the pure core: node.c (life, ticks, dispatch), node_say.c (what is said and
-// to whom), node_evidence.c (what signatures prove, who lies, whether members have parted, what they say of their parameters), node_transfer.c (manifests, chunks that arrive, who holds what), node_serve.c (chunks that leave), node_round.c
+// to whom), node_evidence.c (what signatures prove, who lies, whether members have parted, what
+// they say of their parameters), node_transfer.c (manifests, chunks that arrive, who holds what),
+// node_lost.c (what was whole and is not any more), node_serve.c (chunks that leave), node_round.c
 // (proposals, votes, commits), node_check.c (what a proposal must be), node_elect.c (beats, epochs, terms). But for tests, nobody else includes this.
 #ifndef INTER_NODE_STATE_H
 #define INTER_NODE_STATE_H
@@ -168,6 +170,8 @@ struct job {
     struct member members[INTER_MEMBERS_MAX];
     struct serve *serves;
     size_t n_serves, cap_serves;
+    struct slot *missing; // owned: updates of rounds that are over, whose bytes are here no more
+    size_t n_missing, cap_missing;
     bool leads;            // at standing.term
     bool asks;             // for standing.term: promises are being collected
     bool recovers;         // its disk was lost: the others are asked what they have accepted
@@ -342,12 +346,25 @@ void node_on_gone(struct step *s, struct neb_rd *r);
 void node_on_blob_done(struct step *s);
 void node_on_blob_room(struct step *s);
 void node_transfer_tick(struct step *s, struct job *j);
-// What this node's own disk has of an own update that is sought; m NULL: nothing.
+// What this node's own disk has of an update that is sought; m NULL: nothing.
 void node_own_kept(struct step *s, struct job *j, const struct inter_key *k,
                    const struct inter_manifest *m);
 // A proposal that waits to be judged and is one of a leader of before, or of a liar: what is known beside it counts again.
 void node_drop_pending(struct step *s, struct job *j, struct fragment *g);
 void node_clear_slot(struct slot *t);
+// Nobody has what this node needs of a round (inter_key's round and fragment).
+void node_behind(struct step *s, struct job *j, const struct inter_key *k);
+
+// node_lost.c
+void node_on_blob_lost(struct step *s);
+struct slot *node_lost_slot(struct job *j, const struct inter_key *k); // NULL: it is not sought
+void node_lost_found(struct step *s, struct job *j, struct slot *t);   // t is gone
+// False: the update is not sought.
+bool node_lost_on_manifest(struct step *s, struct job *j, const struct inter_manifest *m,
+                           uint8_t from);
+void node_lost_on_gone(struct job *j, const struct inter_key *k, uint8_t from);
+void node_lost_tick(struct step *s, struct job *j);
+void node_lost_free(struct job *j);
 
 // node_serve.c
 void node_on_ack(struct step *s, struct neb_rd *r);

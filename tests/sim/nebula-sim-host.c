@@ -131,13 +131,20 @@ static uint32_t open_round(const struct sim_disk *d, uint32_t f) {
     return n;
 }
 
-// Whether the checkpoint of j is ahead of i's ledger in some fragment.
+// Whether a state of that round helps i: it is ahead of its ledger, or of what its worker waits for
+// and nobody has.
+static bool is_ahead(const struct sim *s, uint8_t i, uint32_t f, uint32_t round) {
+    const struct sim_host *h = &s->h[i];
+    return round > open_round(&h->disk, f) || (h->lacks[f] && round >= h->lacks[f]);
+}
+
+// Whether the checkpoint of j is ahead of i in some fragment.
 static bool helps(const struct sim *s, uint8_t i, uint8_t j) {
-    const struct sim_disk *own = &s->h[i].disk, *other = &s->h[j].disk;
+    const struct sim_disk *other = &s->h[j].disk;
     if (j == i || s->h[j].witness || !s->h[j].alive || !s->h[i].up[j] || !other->has_checkpoint)
         return false;
     for (uint32_t f = 0; f < s->o.fragments; f++)
-        if (other->checkpoint.frags[f].round > open_round(own, f))
+        if (is_ahead(s, i, f, other->checkpoint.frags[f].round))
             return true;
     return false;
 }
@@ -158,14 +165,17 @@ void sim_snapshot(struct sim *s, uint8_t i) {
     struct sim_worker_state from = s->h[j].disk.checkpoint;
     for (uint32_t f = 0; f < s->o.fragments; f++) {
         uint32_t at = from.frags[f].round;
-        if (at <= open_round(&h->disk, f))
+        if (!is_ahead(s, i, f, at))
+            continue;
+        taken |= 1ull << f;
+        h->lacks[f] = 0;
+        if (at <= open_round(&h->disk, f)) // its ledger is not behind, only its worker
             continue;
         struct sim_round *r = sim_disk_round(s, &h->disk, f, at - 1);
         memset(r, 0, sizeof *r);
         r->committed = true;
         r->commit = s->h[j].disk.rounds[f][at - 1]->commit;
         h->disk.base[f] = at - 1;
-        taken |= 1ull << f;
     }
     sim_note(s, "snapshot", i, j, (int64_t)taken, from.frags[0].round, 0);
     s->r.snapshots++;
@@ -245,11 +255,89 @@ static void digest(const uint8_t *p, size_t n, uint8_t sha[INTER_SHA_BYTES]) {
     memcpy(sha, k->sha, INTER_SHA_BYTES);
 }
 
+// One update that is whole on another disk, too, of a round that is not long over.
+void sim_disk_rots(struct sim *s) {
+    uint8_t i = (uint8_t)neb_rng_below(&s->rng, s->o.members);
+    uint32_t f = (uint32_t)neb_rng_below(&s->rng, s->o.fragments);
+    uint32_t back = (uint32_t)neb_rng_below(&s->rng, 4), open = open_round(&s->h[i].disk, f);
+    uint8_t m = (uint8_t)neb_rng_below(&s->rng, s->o.members);
+    struct sim_round *r =
+        open >= back && open - back < SIM_ROUNDS ? s->h[i].disk.rounds[f][open - back] : NULL;
+    for (int k = 0; r && !s->h[i].witness && k < SIM_ATTEMPTS; k++) {
+        struct sim_blob *b = &r->blobs[m][k];
+        bool other = false;
+        for (uint8_t j = 0; j < s->o.members; j++) {
+            const struct sim_blob *c =
+                j != i && !s->h[j].witness
+                    ? sim_disk_blob(s->h[j].disk.rounds[f][open - back], m, b->m.key.attempt)
+                    : NULL;
+            other = other || (c && c->whole);
+        }
+        if (!b->here || !b->whole || !other)
+            continue;
+        b->whole = false;
+        b->rotten = true;
+        s->r.rotten++;
+        sim_note(s, "update lost", i, f, b->m.key.round, m, b->m.key.attempt);
+    }
+}
+
+static void say_lost(struct sim *s, uint8_t i, const struct inter_manifest *m) {
+    sim_host_step(
+        s, i,
+        &(struct inter_event){.kind = INTER_EV_BLOB_LOST, .peer = i, .key = m->key, .manifest = m});
+}
+
+bool sim_disk_seeks(struct sim *s, uint8_t i, uint32_t f, uint32_t round) {
+    struct sim_round *r = s->h[i].disk.rounds[f][round];
+    uint32_t boot = s->h[i].boot;
+    bool seeks = false;
+    for (uint8_t k = 0; k < r->commit.n; k++) {
+        const struct inter_entry *e = &r->commit.entries[k];
+        const struct sim_blob *b = sim_disk_blob(r, e->member, e->attempt);
+        if (e->verdict != INTER_ACCEPTED || !b || b->whole || !b->rotten)
+            continue;
+        struct inter_manifest m = b->m;
+        seeks = true;
+        say_lost(s, i, &m);
+        if (!s->h[i].alive || s->h[i].boot != boot)
+            return true;
+    }
+    return seeks;
+}
+
+// Found out when it was to be sent. The worker still has its own in its hands.
+static void lost(struct sim *s, uint8_t i, const struct inter_action *x) {
+    struct sim_host *h = &s->h[i];
+    struct sim_blob *b = (struct sim_blob *)(uintptr_t)sim_disk_blob(
+        h->disk.rounds[x->key.fragment][x->key.round], x->key.member, x->key.attempt);
+    struct inter_manifest m = b->m;
+    const struct agent_fragment *g = &h->w.frags[x->key.fragment];
+    uint32_t boot = h->boot;
+    sim_host_step(s, i,
+                  &(struct inter_event){.kind = INTER_EV_SERVE, .peer = x->peer, .key = x->key});
+    if (h->alive && h->boot == boot)
+        say_lost(s, i, &m);
+    uint8_t id[INTER_ID_BYTES] = {1};
+    if (!h->alive || h->boot != boot || x->key.member != h->id || !h->worker_alive ||
+        !g->in_flight || g->round != x->key.round || b->whole ||
+        inter_node_round(h->node, id, x->key.fragment) != x->key.round)
+        return;
+    b->whole = true;
+    sim_host_step(
+        s, i,
+        &(struct inter_event){.kind = INTER_EV_SUBMIT, .manifest = &m, .peer = h->id, .norm = 1});
+}
+
 static void send_chunk(struct sim *s, uint8_t i, const struct inter_actions *a,
                        const struct inter_action *x) {
     uint8_t blob[SIM_BLOB], sha[INTER_SHA_BYTES], head[64];
     struct sim_round *r = s->h[i].disk.rounds[x->key.fragment][x->key.round];
     const struct sim_blob *b = sim_disk_blob(r, x->key.member, x->key.attempt);
+    if (b && b->rotten && !b->whole) {
+        lost(s, i, x);
+        return;
+    }
     if (!b || !b->whole) {
         if (!sim_lies(s, i) && x->key.round >= s->h[i].disk.checkpoint.frags[x->key.fragment].round)
             sim_fail(s, "host %u sends a blob that it does not hold", i);
@@ -297,6 +385,7 @@ static void finish_blob(struct sim *s, uint8_t i, const struct inter_manifest *m
         struct sim_blob *b = disk_put(s, &h->disk, m);
         memcpy(b->words, part, sizeof b->words);
         b->whole = true;
+        b->rotten = false;
         done.norm = 1;
         done.refused = b->words[SIM_WORDS] == 1 || sim_liar_rejects(s, i, m->key.member);
         done.ok = !done.refused;
@@ -428,7 +517,9 @@ static void carry_out(struct sim *s, uint8_t i, const struct inter_actions *a,
         break;
     case INTER_ACT_SEND_CHUNK: send_chunk(s, i, a, x); break;
     case INTER_ACT_SEND_COMMIT: send_commit(s, i, x); break;
-    case INTER_ACT_SERVE: serve(s, i, x); break;
+    case INTER_ACT_SERVE:
+    case INTER_ACT_VERIFY: serve(s, i, x); break;
+    case INTER_ACT_FOUND: h->lacks[x->key.fragment] = 0; break; // the worker looks again
     case INTER_ACT_STORE_STANDING:
         if (!before_store(s, i))
             break;
@@ -466,6 +557,8 @@ static void carry_out(struct sim *s, uint8_t i, const struct inter_actions *a,
             s->oracle->top[x->key.fragment] <= x->key.round)
             sim_fail(s, "host %u asks for a snapshot, and nobody is beyond round %u", i,
                      x->key.round);
+        if (x->key.round < open_round(&h->disk, x->key.fragment))
+            h->lacks[x->key.fragment] = x->key.round + 1;
         if (!h->fetching)
             sim_post(s, (neb_ns)(1 + neb_rng_below(&s->rng, 4)) * NEB_S, SIM_SNAPSHOT, i, 0,
                      h->boot);
@@ -574,6 +667,7 @@ void sim_host_boot(struct sim *s, uint8_t i) {
     }
     h->alive = true;
     h->leaving = h->fetching = false;
+    memset(h->lacks, 0, sizeof h->lacks);
     h->boot++;
     memset(h->up, 0, sizeof h->up);
     if (inter_node_create(&crypto, &h->node) != NEB_OK ||
@@ -620,6 +714,9 @@ void sim_host_submit(struct sim *s, uint8_t i, uint32_t f, const struct inter_ma
     m.key.attempt += SIM_ATTEMPTS_OF_EPOCH * (uint32_t)h->disk.epoch;
     struct sim_round *r = sim_disk_round(s, &h->disk, f, m.key.round);
     const struct sim_blob *own = sim_disk_blob(r, h->id, m.key.attempt);
+    // the disk has lost what was signed under this key, and this is another one
+    while (own && !own->whole && own->rotten && memcmp(own->words, words, sizeof own->words))
+        own = sim_disk_blob(r, h->id, ++m.key.attempt);
     if (own && own->whole) {
         if (memcmp(own->words, words, sizeof own->words))
             sim_note(s, "other bytes than before the restart", i, f, m.key.round, 0, 0);

@@ -66,7 +66,7 @@ void sim_worker_boot(struct sim *s, uint8_t i) {
 
 static bool commit_here(struct sim *s, uint8_t i, uint32_t f, uint32_t round) {
     const struct sim_round *r = round < SIM_ROUNDS ? s->h[i].disk.rounds[f][round] : NULL;
-    return r && r->committed;
+    return r && r->committed && !sim_disk_seeks(s, i, f, round);
 }
 
 bool sim_bad_update(const struct sim *s, uint8_t i, uint32_t f, uint32_t round) {

@@ -383,6 +383,10 @@ static bool may_lose_disk(const struct sim *s, uint8_t i) {
                 if (r && ((r->voted && last_copy(s, &r->vote, i)) ||
                           (r->committed && last_copy(s, &r->commit, i))))
                     return false;
+                for (uint8_t m = 0; r && s->o.rot && m < s->o.members; m++)
+                    for (int k = 0; k < SIM_ATTEMPTS; k++)
+                        if (r->blobs[m][k].rotten && !r->blobs[m][k].whole)
+                            return false; // it may count as a copy
             }
     for (uint8_t j = 0; j < s->o.members; j++)
         if (!s->h[j].disk.has_standing || !s->h[j].disk.standing.joined ||
@@ -474,6 +478,7 @@ static bool waits(struct sim *s, const struct sim_event *e) {
     case SIM_BOOT_WORKER:
     case SIM_SNAPSHOT: until = until > s->h[e->a].busy_until ? until : s->h[e->a].busy_until; break;
     case SIM_BOOT:
+    case SIM_ROT:
     case SIM_CHAOS: break;
     }
     if (until <= s->now)
@@ -537,6 +542,12 @@ static void handle(struct sim *s, const struct sim_event *e) {
             sim_snapshot(s, e->a);
         return;
     case SIM_CHAOS: on_chaos(s); return;
+    case SIM_ROT:
+        if (!s->calm) {
+            sim_disk_rots(s);
+            sim_post(s, between(s, 50 * NEB_MS, 2 * NEB_S), SIM_ROT, 0, 0, 0);
+        }
+        return;
     }
 }
 
@@ -582,6 +593,8 @@ static void set_up(struct sim *s) {
         boot(s, i);
     if (s->o.chaos)
         sim_post(s, NEB_S, SIM_CHAOS, 0, 0, 0);
+    if (s->o.rot)
+        sim_post(s, NEB_S, SIM_ROT, 0, 0, 0);
 }
 
 void sim_run(const struct sim_options *o, struct sim_result *out) {

@@ -7,6 +7,8 @@
 //       the same with one member that lies (nebula-sim-liar.c)
 //   nebula-sim --idle …
 //       the worker of one member of three or more ends for good; its agent votes on, and holds what it is sent
+//   nebula-sim --rot …
+//       disks lose updates that were whole on them, never the last copy
 //   nebula-sim --terms …
 //       no faults, but one member lies about terms and nothing else (nebula-sim-terms.c), and is not revoked
 //   nebula-sim --pace …
@@ -30,7 +32,7 @@
 
 struct totals {
     uint64_t runs, messages, stores, committed, rejected, merges, returns, snapshots, taken_over;
-    uint64_t no_room;
+    uint64_t no_room, rotten;
     uint64_t splits, caught, stuck;
     double seconds, detected;
 };
@@ -42,6 +44,7 @@ static void add(struct totals *t, const struct sim_result *r) {
     t->committed += r->committed;
     t->snapshots += r->snapshots;
     t->no_room += r->no_room;
+    t->rotten += r->rotten;
     t->taken_over += r->taken_over;
     t->rejected += r->rejected;
     t->merges += r->merges;
@@ -182,6 +185,7 @@ static bool end_job(int fd, struct totals *sum) {
         sum->committed += t.committed;
         sum->snapshots += t.snapshots;
         sum->no_room += t.no_room;
+        sum->rotten += t.rotten;
         sum->taken_over += t.taken_over;
         sum->rejected += t.rejected;
         sum->merges += t.merges;
@@ -209,6 +213,8 @@ static void report(const struct sim_options *o, const struct totals *sum, bool g
            (unsigned long long)sum->returns, (unsigned long long)sum->rejected,
            (unsigned long long)sum->no_room, (unsigned long long)sum->snapshots,
            (unsigned long long)sum->taken_over, wall, 60 * (double)sum->runs / wall);
+    if (o->rot)
+        printf("%llu updates that were whole were lost\n", (unsigned long long)sum->rotten);
     if (o->liar)
         printf("with a liar: named in %llu runs; in %llu of them members had parted, and all knew "
                "within "
@@ -223,7 +229,8 @@ int main(int argc, char **argv) {
         {"witnesses", 1, NULL, 'w'}, {"rounds", 1, NULL, 'r'},     {"fragments", 1, NULL, 'f'},
         {"jobs", 1, NULL, 'j'},      {"exhaustive", 1, NULL, 'x'}, {"trace", 0, NULL, 't'},
         {"liar", 0, NULL, 'l'},      {"orderly", 0, NULL, 'o'},    {"pace", 0, NULL, 'p'},
-        {"terms", 0, NULL, 'y'},     {"idle", 0, NULL, 'i'},       {NULL, 0, NULL, 0}};
+        {"terms", 0, NULL, 'y'},     {"idle", 0, NULL, 'i'},       {"rot", 0, NULL, 'd'},
+        {NULL, 0, NULL, 0}};
     struct sim_options o = {.seed = 1, .rounds = 8, .chaos = true};
     uint64_t count = 1, jobs = 2;
     bool exhaustive = false, pairs = false, good = true;
@@ -243,6 +250,7 @@ int main(int argc, char **argv) {
         case 'o': o.orderly = true; break;
         case 'l': o.liar = true; break;
         case 'i': o.idle = true; break;
+        case 'd': o.rot = true; break;
         case 'y':
             o.liar = o.terms = true;
             o.chaos = false;
@@ -261,7 +269,7 @@ int main(int argc, char **argv) {
             fprintf(stderr,
                     "usage: nebula-sim [--seed N] [--seeds K] [--members M] [--witnesses W] "
                     "[--rounds R] [--fragments F] [--jobs J] [--exhaustive single|double] "
-                    "[--liar] [--idle] [--terms] [--orderly] [--pace] [--trace]\n");
+                    "[--liar] [--idle] [--rot] [--terms] [--orderly] [--pace] [--trace]\n");
             return 2;
         }
     }

@@ -54,6 +54,7 @@ struct sim_options {
     bool
         terms; // about terms alone, all the time, and nothing else is wrong: rounds go on, and an honest leader leads on
     bool idle; // one member's worker ends for good; its agent goes on
+    bool rot;  // disks lose updates that were whole
     bool robust;  // the gate's profile
     bool pace;    // no faults; links and workers unlike: nothing waits for what is not slow
     bool orderly; // no loss, duplication or reordering inside a session
@@ -67,6 +68,7 @@ struct sim_result {
     uint32_t returns; // updates of members that were away for longer than others, in them
     uint32_t snapshots;
     uint32_t no_room;    // times that a disk had no room for an update, or a part of one
+    uint32_t rotten;     // updates that a disk lost
     uint32_t taken_over; // updates of a former life that were committed while a later one trained
     double seconds;      // virtual
     uint32_t splits, caught; // runs in which honest members parted; in which the liar was named
@@ -87,7 +89,8 @@ enum sim_event_kind {
     SIM_BOOT,
     SIM_BOOT_WORKER,
     SIM_SNAPSHOT,
-    SIM_CHAOS
+    SIM_CHAOS,
+    SIM_ROT
 };
 
 struct sim_message {
@@ -114,7 +117,7 @@ struct sim_event {
 struct sim_blob {
     bool here;
     struct inter_manifest m;
-    bool whole;
+    bool whole, rotten;           // rotten: was whole
     int64_t words[SIM_WORDS + 1]; // the last: 1: the gate refuses it
 };
 struct sim_round { // of one fragment
@@ -175,6 +178,8 @@ struct sim_host {
     // its disk was lost once: what it accepted before, it is told, and accepts again
     bool former_life;
     bool fetching; // a snapshot is on its way
+    // by fragment: the round, from 1 on, whose updates this disk has lost and nobody has; 0: none
+    uint32_t lacks[SIM_FRAGMENTS];
     uint32_t worker_boot;
     struct sim_worker_state w;
     neb_ns step_time;
@@ -318,6 +323,9 @@ const struct sim_blob *sim_disk_blob(const struct sim_round *r, uint8_t member, 
 void sim_disk_lose(struct sim *s, uint8_t i);
 void sim_host_free(struct sim_host *h);
 void sim_disk_prune(struct sim *s, uint8_t i);
+// What the disk of i has lost of a committed round is asked for; false: nothing is lost.
+bool sim_disk_seeks(struct sim *s, uint8_t i, uint32_t f, uint32_t round);
+void sim_disk_rots(struct sim *s);           // one update, somewhere
 void sim_snapshot(struct sim *s, uint8_t i); // has arrived, if somebody can give one
 
 // nebula-sim-liar.c
