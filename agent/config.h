@@ -144,6 +144,7 @@ struct agent_sync {
     bool commit_all;     // never commit without every cluster
     enum agent_gate gate;
     float private_range; // 0: agent_private_range
+    int32_t private_colluders; // f: members that may lie together, and put together what they see
     char link[64];       // RATE:DELAY[:LOSS] between clusters, for the planner; "": not said
     struct agent_tune {
         int mode;                          // enum agent_tune_mode
