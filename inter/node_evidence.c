@@ -107,8 +107,8 @@ static bool tells_of(const struct inter_promise *p, uint32_t round, uint32_t ter
 }
 
 // Masked sums must not be read of two values, and only who lies proposes two in one term. Promises (k) of the members `told` tell of votes at
-// `top`: whether a majority may have accepted another value there than `hash`, with all who are not among them, and as many of them lying as
-// may be. Liars that are known are none of them: their promises are not taken.
+// `top`: whether a majority may have accepted another value there than `hash`. All who are not among them may have, and of them as many as
+// may lie beside the known liars that are not among them.
 static bool rivalled(const struct job *j, const struct inter_promise *p, uint8_t k, uint32_t told,
                      uint32_t round, uint32_t top, const uint8_t hash[INTER_SHA_BYTES]) {
     int known = node_count(j->liars & ~told),
@@ -125,6 +125,16 @@ static bool rivalled(const struct job *j, const struct inter_promise *p, uint8_t
             return true;
     }
     return false;
+}
+
+bool node_rivalled(const struct job *j, const struct fragment *g, const struct inter_record *r) {
+    struct inter_promise told[INTER_MEMBERS_MAX];
+    uint8_t hash[INTER_SHA_BYTES], k = 0;
+    inter_record_hash(r, hash);
+    for (uint8_t m = 0; m < j->c.n_members; m++)
+        if (g->promised >> m & 1)
+            told[k++] = g->promises[m];
+    return rivalled(j, told, k, g->promised, r->round, r->term, hash);
 }
 
 // The promises of one term, from *at on: whether they are a majority's, and let somebody propose the value `hash` in `term`. *top: of the

@@ -598,7 +598,7 @@ static bool may_propose_again(struct step *s, struct job *j, struct fragment *g,
 }
 
 // Masked sums: it may be the other value of that term which was committed. Where it may be either, the leader waits for more promises, or evidence.
-static void turn_to_rival(struct fragment *g) {
+void node_turn_to_rival(struct fragment *g) {
     struct inter_record former = g->best;
     if (!g->has_rival)
         return;
@@ -642,7 +642,7 @@ void node_try_propose(struct step *s, struct job *j, struct fragment *g) {
     r.n_accepts = 0;
     node_add_promises(j, g, &r);
     if (j->c.masked && r.term && !node_justified(s->n, j, &r)) {
-        turn_to_rival(g);
+        node_turn_to_rival(g);
         return;
     }
     neb_buf_clear(&s->n->scratch);

@@ -331,6 +331,8 @@ void node_add_promises(const struct job *j, const struct fragment *g, struct int
 // liars.
 bool node_proven(struct inter_node *n, const struct job *j, struct inter_record *r);
 bool node_proven_without_liars(const struct job *j, const struct inter_record *r);
+// Masked: whether, by the promises that are here, another value than r of its term may have been committed.
+bool node_rivalled(const struct job *j, const struct fragment *g, const struct inter_record *r);
 // Whether an accept of r that its leader signed is among r's.
 bool node_leader_voted(struct inter_node *n, const struct job *j, const struct inter_record *r);
 
@@ -369,6 +371,7 @@ void node_serves_tick(struct step *s, struct job *j);
 void node_pump(struct step *s); // fills the window of every path
 
 // node_round.c
+void node_turn_to_rival(struct fragment *g); // best and rival change places
 void node_try_propose(struct step *s, struct job *j, struct fragment *g);
 void node_try_commit(struct step *s, struct job *j, struct fragment *g);
 void node_say_accept(struct step *s, struct job *j, struct fragment *g);
