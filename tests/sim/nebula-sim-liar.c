@@ -287,6 +287,12 @@ void sim_liar_pretends(struct sim *s, uint8_t i, const struct inter_manifest *m)
         t->refusers |= (uint16_t)(1u << m->key.member);
 }
 
+bool sim_liar_needed(const struct sim *s) {
+    uint8_t n = (uint8_t)s->o.members, f = (uint8_t)s->o.colluders;
+    return s->o.masked && s->liar->gone &&
+           (n - 1 < inter_quorum(n, f) || n - 1 < inter_sums_least(n, f));
+}
+
 static int votes_for(const struct sim *s, uint32_t f, uint32_t round, uint32_t term,
                      const uint8_t *hash) {
     int votes = 0;
@@ -341,11 +347,7 @@ bool sim_liar_stuck(const struct sim *s) {
         data += !s->h[i].witness && !sim_lies(s, i);
     if (s->liar->gone && data < 2)
         return true; // no record without two updates
-    if (s->o.masked && data < inter_quorum((uint8_t)s->o.members, (uint8_t)s->o.colluders))
-        return true; // nor without all
-    if (s->o.masked && torn(s))
-        return true;
-    if (s->o.masked && data < inter_sums_least((uint8_t)s->o.members, (uint8_t)s->o.colluders))
+    if (sim_liar_needed(s) || (s->o.masked && torn(s)))
         return true;
     for (uint8_t i = 0; i < s->o.members; i++)
         for (uint32_t f = 0; f < s->o.fragments && s->h[i].node && !sim_lies(s, i); f++) {

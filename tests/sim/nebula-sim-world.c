@@ -598,7 +598,8 @@ void sim_run(const struct sim_options *o, struct sim_result *out) {
     s->o = *o;
     if (!setjmp(s->on_fail)) {
         set_up(s);
-        while (s->n_heap && s->now < limit && !all_finished(s) && !sim_check_split(s)) {
+        while (s->n_heap && s->now < limit && !all_finished(s) && !sim_check_split(s) &&
+               !(s->liar && sim_liar_needed(s))) {
             struct sim_event e = pop(s);
             s->now = e.at;
             if (waits(s, &e))

@@ -361,6 +361,7 @@ void sim_liar_forgets(struct sim *s, uint8_t i);
 void sim_liar_leaves_out(struct sim *s, uint8_t i); // masked: each of its two brains another member
 void sim_liar_works(struct sim *s, uint8_t i);
 void sim_liar_revoked(struct sim *s);
+bool sim_liar_needed(const struct sim *s); // it is revoked, and rounds need all members
 // Whether a liar's update that no honest member has is in a decided record: nobody can go on.
 bool sim_liar_stuck(const struct sim *s);
 bool sim_liar_rejects(const struct sim *s, uint8_t i, uint8_t owner);
