@@ -14,6 +14,15 @@ static enum neb_status sign_of_record(struct check *v, const char *what,
     return NEB_OK;
 }
 
+// Of all members.
+static uint8_t needed(const struct check *v, const struct inter_record *r) {
+    struct inter_job_config c = {.n_members = r->n_plans};
+    if (v->c->about)
+        v->c->about(v->c->user, r->job, &c);
+    c.removed = 0;
+    return inter_job_quorum(&c);
+}
+
 // Whether those who accepted are enough: of all members, or of those that a signed list left when it took a lost one's vote. The term
 // tells these records from those of before: member 0 of two leads term 0 until then, a survivor asks for one of its own.
 static bool enough_votes(const struct check *v, const struct inter_record *r) {
@@ -22,11 +31,9 @@ static bool enough_votes(const struct check *v, const struct inter_record *r) {
     if (v->c->about)
         v->c->about(v->c->user, r->job, &c);
     uint32_t left = all & ~(uint32_t)c.removed;
-    struct inter_job_config whole = c;
-    whole.removed = 0;
     for (uint8_t i = 0; i < r->n_accepts; i++)
         votes |= 1u << r->accepts[i].member;
-    return __builtin_popcount(votes & all) >= inter_job_quorum(&whole) ||
+    return __builtin_popcount(votes & all) >= needed(v, r) ||
            (left != all && r->term && left >> r->leader & 1 &&
             __builtin_popcount(votes & left) >= inter_job_quorum(&c));
 }
@@ -45,8 +52,8 @@ static enum neb_status accepts_of_record(struct check *v, const struct inter_rec
     }
     if (v->c->verify && !enough_votes(v, r))
         verify_damage(v, INTER_DAMAGE_SIGNATURE, r->round, -1,
-                      "the record carries %u votes, which is no majority of %u members",
-                      r->n_accepts, r->n_plans);
+                      "the record carries %u votes, and needs %u of %u members", r->n_accepts,
+                      needed(v, r), r->n_plans);
     return NEB_OK;
 }
 
