@@ -225,7 +225,7 @@ bool agent_sums_commit(struct agent_sums *s, const struct inter_record *r,
     enum neb_status st = inter_sums_commit(s->rounds, neb_now(), r, views, kept.p, kept.len);
     if (st == NEB_ERR_NOSPC || st == NEB_ERR_IO || st == NEB_ERR_NOMEM)
         note_due(s, r->fragment, r->round, neb_now() + again);
-    if (st != NEB_OK)
+    if (st != NEB_OK && st != NEB_ERR_DENIED) // that is said where it is found
         neb_warn("round %u of fragment %u: its masked sum cannot be read", r->round, r->fragment);
     neb_buf_free(&kept);
     if (!inter_sums_seeds(s->rounds, r->fragment, r->round, &all))

@@ -117,7 +117,7 @@ enum inter_event_kind {
     INTER_EV_PEER_DOWN, // peer
     INTER_EV_MESSAGE,   // peer, bulk?, data: one message of types 1..31
     INTER_EV_SUBMIT, // manifest (signed by this node; its blob is durable already); a greater attempt takes the
-                     // place of an earlier one of the round, unless that is voted for already, or masked
+    // place of an earlier one of the round, unless that is voted for already, or masked
     INTER_EV_BLOB_DONE, // key, ok, refused, no_room: answer to INTER_ACT_BLOB_FINISH
     // key, ok: whether there is room for the blob. After INTER_ACT_BLOB_OPEN; not ok also when a manifest or chunks could not be kept. What had
     // arrived is gone then, and it is opened again later.

@@ -25,6 +25,7 @@ struct inter_sums {
     struct sum **list; // (n)
     size_t n, cap;
     uint64_t faults;
+    bool second; // a second record of a round was refused, and that was said
     struct neb_buf out, body;
 };
 
@@ -186,7 +187,10 @@ static enum neb_status read_heads(const struct inter_sums *s, const struct inter
 // With two sets of one round the masks of whoever is in one of them only fall.
 static enum neb_status keep(struct inter_sums *s, const struct inter_record *r) {
     enum neb_status st = s->c.ops.keep(s->c.ops.user, r);
-    return st == NEB_ERR_EXISTS
+    bool said = s->second;
+    s->second = s->second || st == NEB_ERR_EXISTS;
+    return st == NEB_ERR_EXISTS && said ? NEB_ERR_DENIED
+           : st == NEB_ERR_EXISTS
                ? neb_fail(NEB_ERR_DENIED,
                           "round %u of fragment %u: for another record of it seeds were revealed "
                           "already; for this one nothing is",

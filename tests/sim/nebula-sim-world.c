@@ -374,7 +374,8 @@ static bool last_copy(const struct sim *s, const struct inter_record *r, uint8_t
 // All others vote, and nothing that counts is on this disk alone: the loss of one disk is to be survived, not of a second one
 // before the first is mended.
 static bool may_lose_disk(const struct sim *s, uint8_t i) {
-    if (s->liar && !s->o.masked) // one misfortune at a time: it may be the only one to say what that disk held
+    if (s->liar &&
+        !s->o.masked) // one misfortune at a time: it may be the only one to say what that disk held
         return false;
     if (s->h[i].idle) // it would not know that it is, and get a worker
         return false;
