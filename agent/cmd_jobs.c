@@ -212,6 +212,25 @@ static error_t parse_log_option(int key, char *arg, struct argp_state *state) {
     }
 }
 
+// A worker, or a program that it loads, wrote these lines: nothing in them commands the terminal.
+static void show_log(FILE *f, bool follow) {
+    char block[8192];
+    size_t kept = 0; // bytes of a character whose end has not come yet
+    for (;;) {
+        size_t n = fread(block + kept, 1, sizeof block - kept, f), have = kept + n;
+        bool last = !n && !follow;
+        size_t done = neb_plain_text(block, have, last);
+        if (fwrite(block, 1, done, stdout) < done || fflush(stdout) != 0 || last)
+            return; // or nobody reads any more
+        kept = have - done;
+        memmove(block, block + done, kept);
+        if (!n) {
+            clearerr(f);
+            neb_sleep(200 * NEB_MS);
+        }
+    }
+}
+
 int cmd_logs(int argc, char **argv) {
     static const struct argp_option table[] = {
         AGENT_OPTION_HOME("of the agent"),
@@ -226,7 +245,7 @@ int cmd_logs(int argc, char **argv) {
         .doc = "Shows the log of a job's worker on this machine; the agent "
                "need not run. The first characters of the id will do."};
     struct log_options o = {.common.takes = AGENT_MAY_TAKE_ONE, .lines = 50, .rank = -1};
-    char path[NEB_PATH_MAX], block[8192];
+    char path[NEB_PATH_MAX];
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0 || !o.common.arg) {
         fputs("nebula logs: give the id that nebula jobs shows\n", stderr);
         return AGENT_EXIT_USAGE;
@@ -238,17 +257,7 @@ int cmd_logs(int argc, char **argv) {
     if (!f)
         return agent_exit_of(neb_fail_errno("cannot open %s", path));
     seek_tail(f, o.lines);
-    for (;;) {
-        size_t n = fread(block, 1, sizeof block, f);
-        if (fwrite(block, 1, n, stdout) < n || fflush(stdout) != 0)
-            break; // nobody reads any more
-        if (n < sizeof block && !o.follow)
-            break;
-        if (!n) {
-            clearerr(f);
-            neb_sleep(200 * NEB_MS);
-        }
-    }
+    show_log(f, o.follow);
     fclose(f);
     return AGENT_EXIT_OK;
 }

@@ -1,6 +1,7 @@
 // nebula eval and nebula generate: what a checkpoint has learned.
 #include "agent/base/log.h"
 #include "agent/base/number.h"
+#include "agent/base/plain.h"
 #include "agent/cmd_options.h"
 #include "agent/corpus_note.h"
 #include "agent/eval_translate.h"
@@ -313,6 +314,7 @@ static enum neb_status generate(const struct options *o) {
                                .eos = intra_tokenizer_eos(t)};
     NEB_TRY_GOTO(intra_generate(K, m, &s, all, (int)n, (int)n + o->tokens, &total), out);
     NEB_TRY_GOTO(intra_tokenizer_decode(t, all, (size_t)total, &text), out);
+    neb_plain_text(text, strlen(text), true); // a vocabulary may hold what commands a terminal
     puts(text);
 out:
     free(text);

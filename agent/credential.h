@@ -5,6 +5,16 @@
 //     agent ── HOME/jobs/ID/trainer.key, 0600 ─────► attached trainer     secret 32
 //     worker, trainer ── attach, with the secret ──► agent
 //
+// mpirun and srun carry a standard input over their network in clear. Their rank 0 gets none of
+// this there, but a ticket that names its start, and asks for the rest in a file of the job's
+// folder, which both hosts have:
+//
+//     agent ── worker.box: ticket ──► rank 0 ── its public key, made for this ──► agent ── all of the above, sealed to that key ──► rank 0
+//
+// Who listens on the launcher's network, or on the file system's, learns nothing that it can use;
+// who answers in rank 0's place must write as the agent's user. The agent answers once: who comes
+// second ends, and is started again with another ticket.
+//
 // A pipe leaves nothing on disk, in the environment or in `ps`. Secrets are made anew with every worker, lie in locked memory and are
 // wiped. The seal key is the job's (security/seal_key.h): it opens nothing of another job's.
 //
@@ -12,6 +22,8 @@
 // and read HOME (security/README.md, "What is not protected").
 #ifndef AGENT_CREDENTIAL_H
 #define AGENT_CREDENTIAL_H
+#include "agent/base/clock.h"
+#include "agent/base/fs.h"
 #include "agent/base/status.h"
 #include "agent/ipc.h"
 #include "inter/types.h"
@@ -34,8 +46,26 @@ const struct agent_ipc_remote *agent_credential_remote(const struct agent_creden
 
 // The worker's side of the pipe. *fd: to read from, with all of it inside; the caller closes it.
 NEB_MUST_CHECK enum neb_status agent_credential_pipe(const struct agent_credential *c, int *fd);
-// What a worker finds on `fd`. NEB_ERR_DENIED: nothing, or something else: no agent has started this process.
-NEB_MUST_CHECK enum neb_status agent_credential_read(int fd, struct agent_credential **out);
+// The same for mpirun and srun: a ticket, and DIR/worker.box.
+NEB_MUST_CHECK enum neb_status agent_credential_offer(struct agent_credential *c, const char *dir,
+                                                      int *fd);
+// Every 200 ms or so: answers rank 0 once it has asked. c NULL, or nothing to answer: NEB_OK.
+// NEB_ERR_DENIED: another has asked.
+NEB_MUST_CHECK enum neb_status agent_credential_answer(struct agent_credential *c, const char *dir);
+// What a worker finds on `fd`; dir: the job's folder, for a ticket, whose answer is waited for.
+// NEB_ERR_DENIED: nothing, or something else: no agent has started this process; or another process
+// has asked in its place. NEB_ERR_TIMEOUT: no answer.
+struct agent_credential_wait {
+    neb_ns limit;
+    void (*idle)(void *user); // NULL: none; called while it waits
+    void *user;
+};
+NEB_MUST_CHECK enum neb_status agent_credential_read(int fd, const char *dir,
+                                                     const struct agent_credential_wait *wait,
+                                                     struct agent_credential **out);
+// HOME/jobs/JOB, by the agent's socket. NEB_ERR_LIMIT.
+NEB_MUST_CHECK enum neb_status agent_credential_folder(const char *socket_path, const char *job,
+                                                       char out[NEB_PATH_MAX]);
 const uint8_t *agent_credential_secret(const struct agent_credential *c); // (AGENT_SECRET_BYTES)
 // The vault of the job's files; *out NULL: they are in clear. From then on the process takes no core dump.
 // ranks: see agent_harden_keys.

@@ -3,6 +3,7 @@
 #include "agent/base/log.h"
 #include "agent/credential.h"
 #include "agent/daemon_state.h"
+#include "agent/json.h"
 #include "agent/measure.h"
 #include "agent/shape.h"
 #include "agent/snapshot.h"
@@ -548,6 +549,8 @@ void daemon_on_local(struct daemon *d, const struct agent_ipc_client *from,
         daemon_answer(d, from, false, "not by this connection");
         return;
     }
+    if (j && !attach) // a worker's words go to terminals, pages and files as a peer's do
+        agent_json_plain(m->head);
     if (j && !attach ? on_worker(d, j, op, m) : on_command(d, from, op, m))
         return;
     count_stranger(

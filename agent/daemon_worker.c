@@ -76,7 +76,10 @@ enum neb_status daemon_worker_start(struct daemon *d, struct agent_jobrun *j) {
     j->queues = launch.queues;
     j->allow_s = WORKER_HANG_OTHER * (double)j->job.hang_after_s;
     int fd = -1;
-    NEB_TRY(agent_credential_pipe(j->credential, &fd));
+    if (j->job.clusters[j->self].launcher == AGENT_LAUNCHER_LOCAL)
+        NEB_TRY(agent_credential_pipe(j->credential, &fd));
+    else // a launcher with a network of its own
+        NEB_TRY(agent_credential_offer(j->credential, dir, &fd));
     enum neb_status st = agent_child_start_fed(&j->worker, "worker", launch.argv, log, fd);
     close(fd);
     return st;
@@ -146,7 +149,10 @@ enum neb_status daemon_worker_begin(struct daemon *d, struct agent_jobrun *j, bo
 }
 
 void daemon_worker_due(struct daemon *d, struct agent_jobrun *j) {
-    char cause[256] = "";
+    char cause[256] = "", dir[NEB_PATH_MAX];
+    daemon_job_dir(d, j, dir, sizeof dir);
+    if (j->worker.pid && agent_credential_answer(j->credential, dir) != NEB_OK)
+        daemon_worker_kill(j); // which starts another one
     if (!j->again_at || neb_now() < j->again_at)
         return;
     j->again_at = 0;

@@ -9,7 +9,8 @@
 // checked for shape, since a worker of another build may speak.
 //
 // Over TCP (ipc_remote.c) a message is encrypted and authenticated by CURVE, with keys that the agent makes for each worker and
-// hands it on its standard input (credential.h): only these are admitted, and a message says which key it came by. It travels as
+// hands to it (credential.h): only these are admitted, and a message says which key it came by. It
+// travels as
 //     [ "nebr" | items u32 | bytes of each u64 ][ frame ] … [ frame ]     little-endian; items: the head, then the parts
 // in frames of at most AGENT_IPC_FRAME bytes, so that who has not authenticated cannot make the agent hold more a connection.
 #ifndef AGENT_IPC_H

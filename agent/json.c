@@ -5,15 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool is_plain(const char *key) {
-    char *s = strdup(key);
-    if (s)
-        neb_plain(s, false);
-    bool same = s && !strcmp(s, key);
-    free(s);
-    return same;
-}
-
 void agent_json_print_error(void) {
     char text[1024];
     neb_last_error(text, sizeof text);
@@ -27,7 +18,7 @@ void agent_json_plain(json_t *v) {
     json_t *child;
     void *next;
     size_t i;
-    if (json_is_string(v) && !is_plain(json_string_value(v))) {
+    if (json_is_string(v) && !neb_is_plain(json_string_value(v))) {
         char *s = strdup(json_string_value(v));
         if (s)
             neb_plain(s, false);
@@ -36,7 +27,7 @@ void agent_json_plain(json_t *v) {
     }
     json_array_foreach(v, i, child) agent_json_plain(child);
     json_object_foreach_safe(v, next, key, child) {
-        if (is_plain(key))
+        if (neb_is_plain(key))
             agent_json_plain(child);
         else
             json_object_del(v, key);

@@ -73,7 +73,8 @@ static void append(struct agent_launch *out, int n, const char *const *rest) {
 
 // One job step of the allocation that the agent runs in, whose first node is this one: rank 0 finds the agent's socket there. Of an agent
 // that is in none and listens for workers of other hosts, srun asks for an allocation of its own.
-// Its standard input, the credentials, goes to rank 0 alone. A rank that fails ends the step; the agent starts another, which goes on from the checkpoint. (srun's settings that are
+// Its standard input, a ticket for the credentials, goes to rank 0 alone. A rank that fails ends
+// the step; the agent starts another, which goes on from the checkpoint. (srun's settings that are
 // not given here come from the allocation and from SLURM_* variables, as for any other step.)
 static enum neb_status slurm_prefix(const struct agent_cluster *c, bool remote, int ranks,
                                     const char *log_dir, const char *exe, struct agent_launch *out,

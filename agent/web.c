@@ -3,6 +3,7 @@
 #include "agent/base/log.h"
 #include "agent/web_guard.h"
 #include "agent/web_tls.h"
+#include "agent/web_user.h"
 #include "inter/door.h"
 #include "security/locked.h"
 #include "security/source.h"
@@ -27,6 +28,7 @@ extern const unsigned long agent_page_html_len;
 enum {
     CONNECTIONS = 64,
     OF_ONE_ADDRESS = 24,
+    OF_OTHER_USERS = 16, // of this host, over loopback, together
     MEMORY = 8192,
     IDLE_S = 10,
     STACK = 1 << 20,
@@ -49,7 +51,7 @@ struct connection {
     int fd;       // -1: a free place
     neb_ns since; // begin, or the end of its last answer
     struct inter_visitor visitor;
-    bool known;
+    bool known, other_user;
 };
 
 struct server { // with one certificate, as long as that is not renewed
@@ -169,7 +171,7 @@ static struct MHD_Response *make_answer(char *text, const char *type) {
 
 static enum MHD_Result answer(struct MHD_Connection *c, unsigned code, const char *reason,
                               const char *header, const char *value) {
-    char body[96];
+    char body[160];
     int n = snprintf(body, sizeof body, "{\"error\":\"%s\"}\n", reason);
     struct MHD_Response *r =
         MHD_create_response_from_buffer((size_t)n, body, MHD_RESPMEM_MUST_COPY);
@@ -242,6 +244,7 @@ static enum MHD_Result on_request(void *user, struct MHD_Connection *c, const ch
                                   const char *method, const char *version, const char *body,
                                   size_t *body_len, void **state) {
     const struct server *s = user;
+    const struct connection *k = connection_of(c);
     (void)version, (void)body, (void)body_len, (void)state;
     const struct agent_web_ask ask = {
         .method = method,
@@ -249,13 +252,18 @@ static enum MHD_Result on_request(void *user, struct MHD_Connection *c, const ch
         .host = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Host"),
         .authorization = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Authorization"),
         .cookies = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Cookie"),
-        .query_token = MHD_lookup_connection_value(c, MHD_GET_ARGUMENT_KIND, "token")};
+        .query_token = MHD_lookup_connection_value(c, MHD_GET_ARGUMENT_KIND, "token"),
+        .other_user = !k || k->other_user};
     switch (agent_web_judge(s->guard, &ask)) {
     case AGENT_WEB_PASS: welcome(s, c, path); return serve(s->web, c, path);
     case AGENT_WEB_LOGIN: welcome(s, c, ""); return log_in(s, c);
     case AGENT_WEB_METHOD:
         return answer(c, MHD_HTTP_METHOD_NOT_ALLOWED, "Method Not Allowed", "Allow", "GET");
     case AGENT_WEB_FORBIDDEN: return answer(c, MHD_HTTP_FORBIDDEN, "Forbidden", NULL, NULL);
+    case AGENT_WEB_OTHER_USER:
+        return answer(c, MHD_HTTP_FORBIDDEN,
+                      "another user than the agent's needs a token: nebula agent --page-token FILE",
+                      NULL, NULL);
     case AGENT_WEB_NO_TOKEN: break;
     }
     return answer(c, MHD_HTTP_UNAUTHORIZED, "Unauthorized", "WWW-Authenticate", "Bearer");
@@ -293,12 +301,33 @@ static enum MHD_Result may_come(void *user, const struct sockaddr *who, socklen_
     return may ? MHD_YES : MHD_NO;
 }
 
+// Under the lock: connections of this host's other users.
+static int others(const struct agent_web *w) {
+    int n = 0;
+    for (int i = 0; i < CONNECTIONS; i++)
+        n += w->connections[i].fd >= 0 && w->connections[i].other_user;
+    return n;
+}
+
+// Of a descriptor that the library has accepted.
+static bool is_other_user(int fd) {
+    struct sockaddr_storage peer, own;
+    socklen_t n = sizeof peer, m = sizeof own;
+    if (getpeername(fd, (struct sockaddr *)&peer, &n) != 0 ||
+        getsockname(fd, (struct sockaddr *)&own, &m) != 0)
+        return true; // gone again
+    return agent_web_user_local((struct sockaddr *)&peer) &&
+           !agent_web_user_ours((struct sockaddr *)&peer, (struct sockaddr *)&own);
+}
+
 // The library closes the socket after CLOSED was told, so that a descriptor in the table is always the connection's own.
 static void on_connection(void *user, struct MHD_Connection *c, void **place,
                           enum MHD_ConnectionNotificationCode what) {
     struct server *s = user;
     struct agent_web *w = s->web;
     struct connection *free_place = NULL;
+    int fd = fd_of(c);
+    bool other = what == MHD_CONNECTION_NOTIFY_STARTED && is_other_user(fd);
     pthread_mutex_lock(&w->lock);
     if (what == MHD_CONNECTION_NOTIFY_CLOSED && *place) {
         ((struct connection *)*place)->fd = -1;
@@ -306,9 +335,11 @@ static void on_connection(void *user, struct MHD_Connection *c, void **place,
         for (int i = 0; i < CONNECTIONS && !free_place; i++)
             if (w->connections[i].fd < 0)
                 free_place = &w->connections[i];
-        int fd = fd_of(c);
+        if (other && others(w) >= OF_OTHER_USERS)
+            free_place = NULL;
         if (free_place)
-            *free_place = (struct connection){.fd = fd, .since = neb_now(), .visitor = s->arrived};
+            *free_place = (struct connection){
+                .fd = fd, .since = neb_now(), .visitor = s->arrived, .other_user = other};
         else if (fd >= 0)
             shutdown(fd, SHUT_RDWR);
         *place = free_place;
@@ -355,7 +386,8 @@ static enum neb_status start_server(struct server *s, const struct address *a, i
     s->daemon = MHD_start_daemon(
         flags, a->port, may_come, s, on_request, s, MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL,
         MHD_OPTION_SOCK_ADDR, &a->at.any, MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS,
-        MHD_OPTION_PER_IP_CONNECTION_LIMIT, (unsigned)OF_ONE_ADDRESS,
+        MHD_OPTION_PER_IP_CONNECTION_LIMIT,
+        s->guard->wide ? (unsigned)OF_ONE_ADDRESS : (unsigned)CONNECTIONS,
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)MEMORY, MHD_OPTION_CONNECTION_TIMEOUT,
         (unsigned)IDLE_S, MHD_OPTION_THREAD_STACK_SIZE, (size_t)STACK,
         MHD_OPTION_LISTEN_BACKLOG_SIZE, (unsigned)BACKLOG, MHD_OPTION_NOTIFY_CONNECTION,

@@ -4,15 +4,18 @@
 //     daemon loop ── agent_web_publish (1 a second) ──► answers under a mutex ──► GET /api/v1/status, /api/v1/history, /metrics
 //                                                       page (in the program) ──► GET /
 //
-// On loopback: plain HTTP, a token where there is one, and only requests whose Host is loopback (against DNS rebinding); the page takes
-// the token from the fragment of its address (#token=…), which browsers do not send. Beyond loopback: TLS 1.2 or 1.3 and a token,
-// always; browsers open /?token=… once and get a cookie (agent/web_guard.h). A renewed certificate is taken
-// within seconds: a second server begins to accept from the same listening socket, the first one stops to, and ends once its
-// connections had time to. A pair that cannot be used is said, and the former one stays.
+// On loopback: plain HTTP, a token where there is one (else the agent's own user and root are
+// answered), and only requests whose Host is loopback (against DNS rebinding); the page takes the
+// token from the fragment of its address (#token=…), which browsers do not send. Beyond loopback:
+// TLS 1.2 or 1.3 and a token, always; browsers open /?token=… once and get a cookie
+// (agent/web_guard.h). A renewed certificate is taken within seconds: a second server begins to
+// accept from the same listening socket, the first one stops to, and ends once its connections had
+// time to. A pair that cannot be used is said, and the former one stays.
 //
-// One thread that waits for nobody, at most 64 connections, 24 of one address, 8 KiB of memory (request and answer's head) each. A
-// connection is closed after 10 s without a byte, and 20 s after it began or had its last answer, whatever trickles in by then
-// (agent_web_publish looks).
+// One thread that waits for nobody, at most 64 connections, beyond loopback 24 of one address, of
+// this host's other users 16 together, 8 KiB of memory (request and answer's head) each. A
+// connection is closed after 10 s without a byte, and 20 s after it began or had its last answer,
+// whatever trickles in by then (agent_web_publish looks).
 #ifndef AGENT_WEB_H
 #define AGENT_WEB_H
 #include "agent/base/status.h"

@@ -115,8 +115,10 @@ enum agent_web_verdict agent_web_judge(const struct agent_web_guard *g,
         return AGENT_WEB_METHOD;
     if (!host_fits(g, ask->host))
         return AGENT_WEB_FORBIDDEN;
+    if (!g->token[0] && g->wide)
+        return AGENT_WEB_NO_TOKEN;
     if (!g->token[0])
-        return g->wide ? AGENT_WEB_NO_TOKEN : AGENT_WEB_PASS;
+        return ask->other_user && !page ? AGENT_WEB_OTHER_USER : AGENT_WEB_PASS;
     if (page && ask->query_token)
         return same_secret(g->token, ask->query_token, strlen(ask->query_token))
                    ? AGENT_WEB_LOGIN

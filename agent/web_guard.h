@@ -4,8 +4,10 @@
 //     method    GET
 //     token     `Authorization: Bearer TOKEN`, or the cookie that /?token=TOKEN was answered with, compared in constant time
 //
-// On loopback the page itself is free (it holds no data) and a token is asked for only where there is one; beyond loopback everything
-// needs it. The cookie is not the token: BLAKE2b keyed with the token, so that it outlives a restart and says nothing of the token.
+// On loopback the page itself is free (it holds no data). Its data need the token where there is
+// one; where there is none they are for the agent's own user and root (agent/web_user.h). Beyond
+// loopback everything needs the token. The cookie is not the token: BLAKE2b keyed with the token,
+// so that it outlives a restart and says nothing of the token.
 #ifndef AGENT_WEB_GUARD_H
 #define AGENT_WEB_GUARD_H
 #include "agent/base/status.h"
@@ -25,14 +27,16 @@ struct agent_web_guard {
 
 struct agent_web_ask { // of one request; NULL: not there
     const char *method, *path, *host, *authorization, *cookies, *query_token;
+    bool other_user; // of this host, over loopback
 };
 
 enum agent_web_verdict {
     AGENT_WEB_PASS,
-    AGENT_WEB_LOGIN,     // the right token in the query: cookie and redirect
-    AGENT_WEB_NO_TOKEN,  // 401
-    AGENT_WEB_FORBIDDEN, // 403: a Host that is not ours
-    AGENT_WEB_METHOD,    // 405
+    AGENT_WEB_LOGIN,      // the right token in the query: cookie and redirect
+    AGENT_WEB_NO_TOKEN,   // 401
+    AGENT_WEB_FORBIDDEN,  // 403: a Host that is not ours
+    AGENT_WEB_OTHER_USER, // 403: there is no token, and the data are the agent's user's
+    AGENT_WEB_METHOD,     // 405
 };
 
 bool agent_web_is_loopback(const char *host); // "localhost", "127.…", "[::1]" or "::1"

@@ -237,9 +237,19 @@ static enum neb_status report(struct agent_worker *w) {
     return worker_report(w, results, more);
 }
 
+// The other ranks wait for this one.
+static void at_work(void *user) {
+    struct intra_comm *world = user;
+    if (world && world->ops->alive)
+        world->ops->alive(world);
+}
+
 static enum neb_status run(struct agent_worker *w, const char *socket_path, const char *job) {
+    char folder[NEB_PATH_MAX];
     agent_harden_keys(w->world && w->world->size > 1); // exec has undone what its agent had set
-    NEB_TRY(agent_credential_read(STDIN_FILENO, &w->credential));
+    const struct agent_credential_wait wait = {.limit = 10 * 60 * NEB_S, at_work, w->world};
+    NEB_TRY(agent_credential_folder(socket_path, job, folder));
+    NEB_TRY(agent_credential_read(STDIN_FILENO, folder, &wait, &w->credential));
     NEB_TRY(worker_attach(w, socket_path, job));
     worker_listen(w);
     neb_log_set_name(w->job.clusters[w->cluster].name);

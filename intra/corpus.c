@@ -1,6 +1,7 @@
 // Reading a corpus, and drawing windows from it.
 #include "agent/base/fs.h"
 #include "agent/base/moved.h"
+#include "agent/base/plain.h"
 #include "agent/base/rng.h"
 #include "agent/base/sha256.h"
 #include "intra/data.h"
@@ -147,7 +148,14 @@ static enum neb_status open_corpus(struct intra_corpus *c, const json_t *root, b
         struct source *s = &c->sources[c->n++];
         const char *name = json_string_value(json_object_get(item, "name"));
         if (!name || strlen(name) >= sizeof s->name)
-            return neb_fail(NEB_ERR_FORMAT, "%s/corpus.json: a source without a name", c->dir);
+            return neb_fail(NEB_ERR_FORMAT,
+                            "%s/corpus.json: source %zu has no name, or one of over %d bytes",
+                            c->dir, i, INTRA_SOURCE_NAME_MAX);
+        if (!*name || !neb_is_plain(name))
+            return neb_fail(
+                NEB_ERR_FORMAT,
+                "%s/corpus.json: the name of source %zu is empty or holds a control character",
+                c->dir, i);
         memcpy(s->name, name, strlen(name) + 1);
         NEB_TRY(open_split(c, &s->splits[INTRA_TRAIN], json_object_get(item, "train"), verify));
         NEB_TRY(open_split(c, &s->splits[INTRA_VALID], json_object_get(item, "valid"), verify));

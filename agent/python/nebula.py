@@ -183,6 +183,8 @@ class _Slot:
 
     def __init__(self, name, tensor, ranks):
         self.name, self.sharded, self.whole = name, False, None
+        # NumPy and buffers do not say it: whoever hands one over trains it
+        self.trained = getattr(tensor, "requires_grad", True)
         local = tensor.detach() if _is_torch(tensor) else tensor
         if hasattr(local, "to_local"):  # DTensor
             places = [p for p in local.placements if not p.is_replicate()]
@@ -203,6 +205,12 @@ class _Slot:
                 raise Error(1, f"{name}: its shards have {sum(sizes)} of {self.shape[0]} rows; is it sharded over all ranks?")
             if ranks.rank == 0:
                 self.whole = torch.empty(self.shape, dtype=local.dtype, device=local.device)
+
+    def memory(self):
+        """What two names of one tensor have in common."""
+        if _is_torch(self.local):
+            return self.local.device, self.local.data_ptr(), tuple(self.local.shape)
+        return "host", ctypes.addressof(ctypes.c_char.from_buffer(self.local)), memoryview(self.local).shape
 
     def of_rank_0(self):
         return self.whole if self.sharded else self.local
@@ -292,6 +300,8 @@ class Federation:
         items = [(_plain_name(k), t) for k, t in (named.items() if hasattr(named, "items") else named)]
         self._slots, self._keep, self._order = {}, [], []
         for name, tensor in items:
+            if name in self._slots:
+                raise Error(1, f"two tensors are called {name}")
             self._slots[name] = _Slot(name, tensor, self._ranks)
         # without a hook for checkpoints the agent copies and trains on (checkpoint.copy)
         self._hooks = (_MOVE(self._move), _CHECKPOINT(self._checkpoint_hook) if on_checkpoint else _CHECKPOINT(),
@@ -379,6 +389,13 @@ class Federation:
         if missing:
             raise Error(1, f"the model has no parameter {missing[0]} ({len(missing)} of {len(self._order)} are missing); "
                            f"it has {', '.join(list(self._slots)[:3])}, …")
+        exchanged = {self._slots[k].memory() for k in self._order}
+        apart = [k for k, s in self._slots.items() if s.trained and k not in self._order and s.memory() not in exchanged]
+        if apart:
+            more = f" and {len(apart) - 8} more" if len(apart) > 8 else ""
+            raise Error(1, f"the model trains what the job does not exchange: {', '.join(apart[:8])}{more}. Each cluster would keep "
+                           f"its own, and the models would differ. Freeze it (requires_grad_(False)), or use a job and a model with "
+                           f"the same tensors")
         for name in self._order:
             rows, cols, dtype, place, address, keep = _memory(name, self._slots[name].of_rank_0())
             self._keep.append(keep)
@@ -484,7 +501,8 @@ def attach(named, agent=None, job=None, timeout=60.0, threads=0, on_checkpoint=N
     """Attaches to the agent and puts the federation's parameters into the tensors.
 
     named: (name, tensor) pairs or a dict, such as model.named_parameters(); names as in Hugging Face's Llama and Qwen2
-    layouts. Tensors that the job does not exchange are left alone.
+    layouts. A frozen tensor (requires_grad False) that the job does not exchange is left alone. One that is trained, and is
+    neither exchanged nor tied to one that is, is an Error that names it.
     agent: the agent's home or agent.sock (default $NEBULA_AGENT, then $NEBULA_HOME, then ~/.nebula). job: name or id (default $NEBULA_JOB).
     on_checkpoint(folder, step): called when a checkpoint was written, on every rank: save the optimiser there.
     """

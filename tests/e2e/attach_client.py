@@ -1,5 +1,6 @@
 """A Python loop without PyTorch and NumPy, for test_attach.sh: the tensors of its job, which it does not change.
-usage: attach_client.py [STEP]   ($NEBULA_AGENT); STEP: Ctrl-C comes in the hook for this step's checkpoint"""
+usage: attach_client.py [STEP | apart]   ($NEBULA_AGENT); STEP: Ctrl-C comes in the hook for this step's checkpoint;
+apart: it also has two tensors that the job does not know"""
 import array
 import math
 import signal
@@ -26,8 +27,11 @@ layer = {"self_attn.q_proj": (D, D), "self_attn.k_proj": (KV, D), "self_attn.v_p
          "post_attention_layernorm": (D,)}
 shapes = {"model.embed_tokens": (VOCAB, D), "model.norm": (D,),
           **{f"model.layers.{i}.{name}": shape for i in range(2) for name, shape in layer.items()}}
-with nebula.attach({f"{name}.weight": zeros(*shape) for name, shape in shapes.items()},
-                   on_checkpoint=saved if sys.argv[1:] else None) as fed:
+tensors = {f"{name}.weight": zeros(*shape) for name, shape in shapes.items()}
+tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"]  # tied: one tensor under two names
+if "apart" in sys.argv:
+    tensors |= {"lm_head.weight": zeros(VOCAB, D), "model.layers.0.self_attn.q_norm.weight": zeros(16)}
+with nebula.attach(tensors, on_checkpoint=saved if sys.argv[1:] else None) as fed:
     print(f"begins at {fed.step_count}", flush=True)
     for step in fed.steps():
         time.sleep(0.005)

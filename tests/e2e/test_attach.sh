@@ -85,6 +85,9 @@ sed -i 's/overlap: 2/overlap: 0/; s/every_steps: 20/every_steps: 5/' "$T/python.
 loop() { NEBULA_AGENT=$(home python alpha) NEBULA_LIBRARY=$BUILD/libnebula.so.1 PYTHONPATH=$SOURCE/agent/python exec timeout 100 python3 "$SOURCE/tests/e2e/attach_client.py" "${@:2}" >"$T/$1.log" 2>&1; }
 ended() { ! kill -0 "$1" 2>/dev/null; }
 run python & pid=$!
+# Tensors that are trained and not exchanged would part the clusters without a word; a tied one is exchanged.
+! (loop p0 apart) || fail "a loop that trains tensors apart attached: $(cat "$T/p0.log")"
+grep -q 'does not exchange: lm_head.weight, model.layers.0.self_attn.q_norm.weight\. ' "$T/p0.log" || fail "what is trained apart is not named: $(cat "$T/p0.log")"
 loop p1 & a=$!
 within 60 grep -qs 'made [1-9]' "$T/p1.log" || fail "no step of the Python loop: $(cat "$T/p1.log")"
 sleep 3 # each step takes 5 ms: now it waits

@@ -22,7 +22,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     for (int i = 0; i < FIELDS && next; i++)
         fields[i] = strsep(&next, "\n");
     const struct agent_web_ask ask = {
-        fields[0], fields[1] ? fields[1] : "/", fields[2], fields[3], fields[4], fields[5]};
+        fields[0], fields[1] ? fields[1] : "/", fields[2], fields[3], fields[4], fields[5],
+        size & 1};
     bool shown = (ask.authorization && strstr(ask.authorization, token)) ||
                  (ask.query_token && strstr(ask.query_token, token)) ||
                  (ask.cookies && strstr(ask.cookies, cookie));
@@ -30,6 +31,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         struct agent_web_guard g = {.wide = wide};
         enum agent_web_verdict without = agent_web_judge(&g, &ask);
         NEB_ASSERT(!wide || without != AGENT_WEB_PASS);
+        NEB_ASSERT(!ask.other_user || without != AGENT_WEB_PASS || !strcmp(ask.path, "/"));
         memcpy(g.token, token, sizeof token);
         memcpy(g.cookie, cookie, sizeof cookie);
         enum agent_web_verdict v = agent_web_judge(&g, &ask);

@@ -1,5 +1,6 @@
 // What a host of the cluster can try with an agent that listens for workers of other hosts, for security/test_remote_worker.sh.
 //     remote_stranger open ENDPOINT PID              without keys: sizes that it claims, and silence, as memory of agent PID
+//     remote_stranger take TICKET FOLDER OUT         comes before rank 0, as the agent's user: its credentials to OUT
 //     remote_stranger keys CREDENTIALS JOB OTHER     with strange keys, then with those of JOB's worker, before that has attached
 //     remote_stranger former CREDENTIALS JOB         with the keys of a worker that has ended
 //     remote_stranger endpoint CREDENTIALS           prints where they lead
@@ -194,15 +195,26 @@ static int former(struct agent_credential *c, const char *job) {
     return bad;
 }
 
+static int take(struct agent_credential *c, const char *out) {
+    uint8_t bytes[1024];
+    int from = -1, to = open(out, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (to < 0 || agent_credential_pipe(c, &from) != NEB_OK)
+        return 2;
+    ssize_t n = read(from, bytes, sizeof bytes);
+    return n > 0 && write(to, bytes, (size_t)n) == n ? 0 : 2;
+}
+
 int main(int argc, char **argv) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     struct agent_credential *c = NULL;
     if (argc == 4 && !strcmp(argv[1], "open"))
         return open_house(argv[2], argv[3]);
     int fd = argc >= 3 ? open(argv[2], O_RDONLY | O_CLOEXEC) : -1;
-    if (fd < 0 || agent_credential_read(fd, &c) != NEB_OK)
+    const struct agent_credential_wait wait = {.limit = 20 * NEB_S};
+    bool takes = argc == 5 && !strcmp(argv[1], "take");
+    if (fd < 0 || agent_credential_read(fd, takes ? argv[3] : NULL, &wait, &c) != NEB_OK)
         return 2;
-    int rc = 2;
+    int rc = takes ? take(c, argv[4]) : 2;
     if (!strcmp(argv[1], "endpoint"))
         rc = puts(agent_credential_remote(c)->endpoint) < 0;
     else if (argc == 5 && !strcmp(argv[1], "keys"))

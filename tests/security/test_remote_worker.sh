@@ -27,11 +27,11 @@ mkdir "$T/launch"
 : >"$T/nothing"
 cat >"$T/launch/mpirun" <<SH
 #!/bin/bash
-cat >"$T/credentials"
+cat >"$T/ticket"
 : >"$T/launched"
 while [[ -e $T/hold ]]; do sleep 0.1; done
 exec "$BUILD/wanlink" exec "$WANLINK_NS1" -- unshare --mount sh -c \
-    'mount --bind "$T/nothing" "$T/a/agent.sock" && exec "$mpirun" "\$@" <"$T/credentials"' sh "\$@"
+    'mount --bind "$T/nothing" "$T/a/agent.sock" && exec "$mpirun" "\$@" <"$T/ticket"' sh "\$@"
 SH
 chmod +x "$T/launch/mpirun"
 
@@ -71,6 +71,9 @@ run there --steps 60 & pretrain=$!
 pids+=("$pretrain")
 wait_for 20 "mpirun" test -e "$T/launched"
 job=$(basename "$T"/a/jobs/*)
+# mpirun is given a ticket, in clear on its network, and no secret. Who comes before rank 0 has to write as the agent's user, and is noticed.
+[[ $(stat -c %s "$T/ticket") == 40 ]] || fail "mpirun carries more than a ticket: $(od -c "$T/ticket")"
+"$BUILD/remote_stranger" take "$T/ticket" "$T/a/jobs/$job" "$T/credentials" || fail "the agent does not answer a ticket"
 endpoint=$("$BUILD/remote_stranger" endpoint "$T/credentials")
 [[ $endpoint == tcp://10.77.0.1:* ]] || fail "endpoint $endpoint"
 worker_pid=$(pgrep -f "nebula agent --home $T/a " | tail -n 1)
@@ -81,6 +84,7 @@ rm "$T/hold"
 wait "$pretrain" || fail "there: $(tail -n 5 "$T/there.log"; cat "$T"/a/jobs/*/{worker,rank-0}.log)"
 digests_equal "$T/there"
 round_digests_equal "$T/there"
+grep -q 'answered already' "$T"/a/jobs/"$job"/rank-0.log || fail "rank 0 came second, and nobody noticed: $(cat "$T"/a/jobs/"$job"/rank-0.log)"
 grep -q 'rank 0 runs on another host, 10.77.0.2' "$T/a.log" || fail "the agent does not say where its worker runs: $(cat "$T/a.log")"
 connections() { beside ss -Htn state established "( sport = :${endpoint##*:} )"; }
 no_connection() { [[ ! $(connections) ]]; }

@@ -140,6 +140,47 @@ static void test_one_job(void **state) {
     agent_ipc_destroy(&c);
 }
 
+// What a worker says reaches plots, terminals and files of whoever follows the job: none of it
+// commands them.
+static void test_words(void **state) {
+    (void)state;
+    struct agent_credential *mine = NULL;
+    struct agent_ipc *c = client(), *watcher = client();
+    assert_int_equal(agent_credential_find(path, hexes[1], &mine), NEB_OK);
+    struct agent_ipc_msg m =
+        ask(watcher, json_pack("{s:s,s:s}", "op", "follow", "job", hexes[1]), NULL, 0);
+    agent_ipc_msg_clear(&m);
+    m = ask(c, attach(1), agent_credential_secret(mine), AGENT_SECRET_BYTES);
+    assert_string_equal(agent_ipc_str(&m, "ev", ""), "job");
+    agent_ipc_msg_clear(&m);
+    json_t *line =
+        json_pack("{s:s,s:s,s:i,s:{s:[s]}}", "kind", "link", "codec", "int4'\nsystem('id')\033[2J",
+                  "step\n", 3, "more", "list", "\033]0;x\a");
+    assert_int_equal(
+        agent_ipc_send(c, NULL, json_pack("{s:s,s:o}", "op", "metrics", "line", line), NULL, 0),
+        NEB_OK);
+    const json_t *got = NULL;
+    for (int i = 0; i < 50 && !got; i++) {
+        assert_int_equal(agent_ipc_wait(watcher, 20 * NEB_S, &m), NEB_OK);
+        const json_t *l = json_object_get(m.head, "line");
+        if (!strcmp(agent_ipc_str(&m, "ev", ""), "line") && json_object_get(l, "codec"))
+            got = l;
+        else
+            agent_ipc_msg_clear(&m);
+    }
+    assert_non_null(got);
+    assert_string_equal(json_string_value(json_object_get(got, "codec")), "int4'?system('id')?[2J");
+    assert_null(json_object_get(got, "step\n"));
+    assert_string_equal(
+        json_string_value(json_array_get(json_object_get(json_object_get(got, "more"), "list"), 0)),
+        "?]0;x?");
+    agent_ipc_msg_clear(&m);
+    assert_int_equal(agent_ipc_send(c, NULL, json_pack("{s:s}", "op", "detach"), NULL, 0), NEB_OK);
+    agent_credential_destroy(&mine);
+    agent_ipc_destroy(&c);
+    agent_ipc_destroy(&watcher);
+}
+
 // A connection under a name that it has chosen (another's, for one) is not heard at all.
 static void test_chosen_name(void **state) {
     (void)state;
@@ -195,6 +236,8 @@ static void test_folder(void **state) { // that others can write
     agent_ipc_destroy(&c);
 }
 
+static const struct agent_credential_wait no_wait = {.limit = NEB_S};
+
 // What a worker finds on its standard input is all of it, or it does not start.
 static void test_pipe(void **state) {
     (void)state;
@@ -205,13 +248,13 @@ static void test_pipe(void **state) {
     int fd = -1, ends[2], null = open("/dev/null", O_RDONLY);
     assert_int_equal(agent_credential_create(NULL, job, &c), NEB_OK);
     assert_int_equal(agent_credential_pipe(c, &fd), NEB_OK);
-    assert_int_equal(agent_credential_read(fd, &back), NEB_OK);
+    assert_int_equal(agent_credential_read(fd, NULL, &no_wait, &back), NEB_OK);
     close(fd);
     assert_true(agent_credential_is(c, agent_credential_secret(back), AGENT_SECRET_BYTES));
     assert_int_equal(agent_credential_vault(back, true, &v), NEB_OK);
     assert_null(v);
     agent_credential_destroy(&back);
-    assert_int_equal(agent_credential_read(null, &back), NEB_ERR_DENIED);
+    assert_int_equal(agent_credential_read(null, NULL, &no_wait, &back), NEB_ERR_DENIED);
     close(null);
     assert_int_equal(agent_credential_pipe(c, &fd), NEB_OK);
     ssize_t n = read(fd, bytes, sizeof bytes);
@@ -222,10 +265,100 @@ static void test_pipe(void **state) {
         bytes[0] ^= (uint8_t)damage;
         assert_true(write(ends[1], bytes, (size_t)n - (damage ? 0 : 1)) > 0);
         close(ends[1]);
-        assert_int_equal(agent_credential_read(ends[0], &back), NEB_ERR_DENIED);
+        assert_int_equal(agent_credential_read(ends[0], NULL, &no_wait, &back), NEB_ERR_DENIED);
         close(ends[0]);
     }
     agent_credential_destroy(&c);
+}
+
+struct answering {
+    struct agent_credential *c;
+    const char *dir;
+    int answers; // how often it may still answer
+};
+
+static void answer(void *user) {
+    struct answering *a = user;
+    if (a->answers-- > 0)
+        assert_int_equal(agent_credential_answer(a->c, a->dir), NEB_OK);
+}
+
+static bool holds(const void *p, size_t n, const void *secret, size_t len) {
+    return memmem(p, n, secret, len) != NULL;
+}
+
+// mpirun and srun carry a standard input in clear: what crosses their network, and what lies in the
+// file, opens nothing.
+static void test_box(void **state) {
+    (void)state;
+    static const uint8_t job[INTER_ID_BYTES] = {9};
+    struct agent_credential *c = NULL, *back = NULL;
+    struct answering a = {.dir = dir, .answers = 1000};
+    const struct agent_credential_wait wait = {.limit = 20 * NEB_S, .idle = answer, .user = &a};
+    uint8_t seen[256], file[1024];
+    char box[160], key[160];
+    size_t n = 0;
+    int fd = -1;
+    snprintf(box, sizeof box, "%s/worker.box", dir);
+    struct sec_seal_key *site = NULL;
+    snprintf(key, sizeof key, "%s/site.key", dir);
+    assert_int_equal(sec_seal_key_make(key, NULL, &site), NEB_OK);
+    assert_int_equal(agent_credential_create(site, job, &c), NEB_OK);
+    a.c = c;
+    assert_int_equal(agent_credential_offer(c, dir, &fd), NEB_OK);
+    ssize_t ticket = read(fd, seen, sizeof seen);
+    close(fd);
+    assert_int_equal(ticket, 40);
+    int ends[2];
+    for (int turn = 0; turn < 2; turn++) { // whoever comes second is refused
+        assert_int_equal(pipe(ends), 0);
+        assert_int_equal(write(ends[1], seen, (size_t)ticket), ticket);
+        close(ends[1]);
+        enum neb_status st = agent_credential_read(ends[0], dir, &wait, &back);
+        close(ends[0]);
+        assert_int_equal(st, turn ? NEB_ERR_DENIED : NEB_OK);
+        if (turn)
+            break;
+        size_t sealed = 0, own = 0;
+        assert_true(agent_credential_is(c, agent_credential_secret(back), AGENT_SECRET_BYTES));
+        const uint8_t *k = agent_credential_seal(back, &sealed),
+                      *want = agent_credential_seal(c, &own);
+        assert_true(sealed && sealed == own && !memcmp(k, want, sealed));
+        assert_int_equal(sec_secret_read(box, file, sizeof file, &n), NEB_OK);
+        const struct agent_ipc_remote *r = agent_credential_remote(c);
+        assert_false(holds(seen, (size_t)ticket, agent_credential_secret(c), AGENT_SECRET_BYTES));
+        assert_false(holds(file, n, agent_credential_secret(c), AGENT_SECRET_BYTES));
+        assert_false(holds(file, n, r->secret, sizeof r->secret));
+        assert_false(holds(file, n, want, own));
+        agent_credential_destroy(&back);
+    }
+    // The ticket of an earlier start; and a key that somebody else put there first.
+    assert_int_equal(agent_credential_offer(c, dir, &fd), NEB_OK);
+    close(fd);
+    assert_int_equal(pipe(ends), 0);
+    assert_int_equal(write(ends[1], seen, (size_t)ticket), ticket);
+    close(ends[1]);
+    assert_int_equal(agent_credential_read(ends[0], dir, &wait, &back), NEB_ERR_DENIED);
+    close(ends[0]);
+    assert_int_equal(agent_credential_offer(c, dir, &fd), NEB_OK);
+    assert_int_equal(sec_secret_read(box, file, sizeof file, &n), NEB_OK);
+    memset(file + n, 7, 33); // longer than a key is
+    assert_int_equal(sec_secret_write(box, file, n + 33), NEB_OK);
+    assert_int_equal(agent_credential_answer(c, dir), NEB_ERR_DENIED);
+    assert_int_equal(agent_credential_answer(c, dir), NEB_OK); // said once
+    assert_int_equal(agent_credential_read(fd, dir, &wait, &back), NEB_ERR_DENIED);
+    close(fd);
+    // No answer, and no file.
+    const struct agent_credential_wait alone = {.limit = 100 * NEB_MS};
+    assert_int_equal(agent_credential_offer(c, dir, &fd), NEB_OK);
+    assert_int_equal(agent_credential_read(fd, dir, &alone, &back), NEB_ERR_TIMEOUT);
+    close(fd);
+    assert_int_equal(agent_credential_offer(c, dir, &fd), NEB_OK);
+    assert_int_equal(unlink(box), 0);
+    assert_int_equal(agent_credential_read(fd, dir, &alone, &back), NEB_ERR_NOT_FOUND);
+    close(fd);
+    agent_credential_destroy(&c);
+    sec_seal_key_destroy(&site);
 }
 
 static void test_log(void **state) {
@@ -301,8 +434,9 @@ static int teardown(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_files),   cmocka_unit_test(test_pipe),
-        cmocka_unit_test(test_folder),  cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_one_job), cmocka_unit_test(test_chosen_name),
+        cmocka_unit_test(test_box),     cmocka_unit_test(test_folder),
+        cmocka_unit_test(test_refused), cmocka_unit_test(test_one_job),
+        cmocka_unit_test(test_words),   cmocka_unit_test(test_chosen_name),
         cmocka_unit_test(test_log)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -380,6 +380,49 @@ static void test_plots(void **state) {
     neb_buf_free(&b);
 }
 
+// Names and codecs come from workers. Whatever they hold, they are shown: no part of them is a
+// command, and no curve is missing.
+static void test_plots_hostile(void **state) {
+    (void)state;
+    static const char *const words[] = {"int4'\nsystem('touch OWNED')\n#",
+                                        "x\"\nsystem(\"touch OWNED\")\n",
+                                        "`touch OWNED`",
+                                        "a\tb\\n'.system('touch OWNED').'",
+                                        "@system",
+                                        "\\",
+                                        "%s%n$1",
+                                        "int4\033[2J"};
+    struct agent_metrics *m;
+    char owned[NEB_PATH_MAX], was[NEB_PATH_MAX];
+    if (access("/usr/bin/gnuplot", X_OK) != 0)
+        skip();
+    assert_int_equal(agent_metrics_open(in_dir("metrics.jsonl"), false, 0, &m), NEB_OK);
+    add_plot_lines(m, 1, 5, true);
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+        neb_ns at = (neb_ns)(6 + i) * NEB_S;
+        assert_int_equal(
+            agent_metrics_add(m, at,
+                              json_pack("{s:s,s:s,s:i,s:i,s:f,s:s}", "kind", "link", "cluster",
+                                        "paris", "sent_bytes", 1 << 20, "recv_bytes", 1,
+                                        "goodput_bps", 1e7, "codec", words[i])),
+            NEB_OK);
+        assert_int_equal(
+            agent_metrics_add(m, at,
+                              json_pack("{s:s,s:s,s:i,s:i,s:f}", "kind", "step", "cluster",
+                                        words[i], "step", 10, "tokens", 1000, "loss", 4.0)),
+            NEB_OK);
+    }
+    agent_metrics_close(&m);
+    assert_non_null(getcwd(was, sizeof was));
+    assert_int_equal(chdir(dir), 0);
+    make_plots();
+    assert_int_equal(chdir(was), 0);
+    snprintf(owned, sizeof owned, "%s/OWNED", dir);
+    assert_false(neb_fs_exists(owned));
+    check_svg("loss_tokens", true);
+    check_svg("goodput", true);
+}
+
 // Without metrics, and without gnuplot: one clear line each.
 static void test_plots_missing(void **state) {
     (void)state;
@@ -400,7 +443,7 @@ int main(void) {
         cmocka_unit_test(test_metrics),       cmocka_unit_test(test_metrics_full),
         cmocka_unit_test(test_metrics_long),  cmocka_unit_test(test_summary_file),
         cmocka_unit_test(test_summary_table), cmocka_unit_test(test_plots),
-        cmocka_unit_test(test_plots_missing),
+        cmocka_unit_test(test_plots_hostile), cmocka_unit_test(test_plots_missing),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -9,6 +9,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <setjmp.h>
 
@@ -61,6 +62,33 @@ static void test_bytes(void **state) {
     }
 }
 
+// A long text in parts, cut anywhere, bytes of 0 among them: the same as in one piece.
+static void test_parts(void **state) {
+    (void)state;
+    static const char text[] = "a\tb\n\xe2\x82\xac\xf0\x9f\x90\x8c\0c\033[2J\xe2\x82 \xc3",
+                      want[] = "a\tb\n\xe2\x82\xac\xf0\x9f\x90\x8c?c?[2J?? ?";
+    enum { N = sizeof text - 1 };
+    for (size_t step = 1; step <= N; step++) {
+        char out[64], part[64];
+        size_t kept = 0, n = 0;
+        for (size_t at = 0; at < N; at += step) {
+            size_t k = step < N - at ? step : N - at;
+            memcpy(part + kept, text + at, k);
+            size_t done = neb_plain_text(part, kept + k, at + k == N);
+            memcpy(out + n, part, done);
+            n += done;
+            kept = kept + k - done;
+            assert_true(kept < 4);
+            memmove(part, part + done, kept);
+        }
+        assert_int_equal(n, N);
+        assert_memory_equal(out, want, N);
+    }
+    assert_true(neb_is_plain("caf\xc3\xa9"));
+    assert_false(neb_is_plain("a\tb"));
+    assert_false(neb_is_plain("\xe2\x82"));
+}
+
 static void keep(void *user, enum neb_log_level level, const char *text) {
     (void)level;
     snprintf(user, 128, "%s", text);
@@ -104,7 +132,7 @@ static void test_json(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_plain), cmocka_unit_test(test_bytes),
-                                       cmocka_unit_test(test_log), cmocka_unit_test(test_note),
-                                       cmocka_unit_test(test_json)};
+                                       cmocka_unit_test(test_parts), cmocka_unit_test(test_log),
+                                       cmocka_unit_test(test_note),  cmocka_unit_test(test_json)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,9 +1,11 @@
 // The status page's rules, its certificate, and the server through a socket: what is published is what is answered.
+#include "agent/base/clock.h"
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/web.h"
 #include "agent/web_guard.h"
 #include "agent/web_tls.h"
+#include "agent/web_user.h"
 #include "security/locked.h"
 #include "security/seal.h"
 #include "tests/testing.h"
@@ -12,12 +14,14 @@
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <setjmp.h>
@@ -56,7 +60,7 @@ static void in_folder(const struct folder *f, const char *name, const char *text
 static enum agent_web_verdict judge(const struct agent_web_guard *g, const char *path,
                                     const char *host, const char *auth, const char *cookies,
                                     const char *query) {
-    const struct agent_web_ask a = {"GET", path, host, auth, cookies, query};
+    const struct agent_web_ask a = {"GET", path, host, auth, cookies, query, false};
     return agent_web_judge(g, &a);
 }
 
@@ -463,6 +467,129 @@ static void test_door(void **state) {
     agent_web_stop(&w);
 }
 
+// ---- other users of this host -------------------------------------------------------------------
+
+// What another user is answered, as the status of HTTP; holds: connections that say nothing, kept
+// meanwhile.
+static int answered_as(unsigned uid, uint16_t port, const char *path, int holds) {
+    int ends[2], status = 0, code = 0;
+    char text[128], out[4096];
+    assert_int_equal(pipe(ends), 0);
+    pid_t child = fork();
+    if (!child) {
+        if (setgid(uid) != 0 || setuid(uid) != 0)
+            _exit(1);
+        for (int i = 0; i < holds; i++) {
+            int fd = dial(port, 0x7f000001 + (uint32_t)i % 8);
+            (void)!send(fd, "GET /metrics HTTP/1.1\r\n", 23, MSG_NOSIGNAL);
+        }
+        snprintf(text, sizeof text, "GET %s HTTP/1.1\r\n" CLOSE, path);
+        out[0] = 0;
+        if (!holds)
+            exchange(port, text, out, sizeof out);
+        (void)sscanf(out, "HTTP/1.1 %d", &code);
+        (void)!write(ends[1], &code, sizeof code);
+        if (holds)
+            pause();
+        _exit(0);
+    }
+    assert_int_equal(read(ends[0], &code, sizeof code), sizeof code);
+    close(ends[0]);
+    close(ends[1]);
+    if (holds)
+        return (int)child;
+    waitpid(child, &status, 0);
+    return code;
+}
+
+// Without a token the data are the agent's user's; and whoever else is on this host cannot take all
+// connections.
+static void test_other_user(void **state) {
+    enum { NOBODY = 65534, SLOW = 96 };
+    char out[65536];
+    uint16_t port = 0;
+    (void)state;
+    if (geteuid() != 0)
+        skip();
+    struct agent_web *w = start(NULL, &port);
+    agent_web_publish(w, strdup("{\"s\":1}"), strdup("{\"h\":1}"), strdup("m 1\n"));
+    neb_ns began = neb_now();
+    for (int i = 0; i < 50; i++)
+        assert_int_equal(answered_as(0, port, "/metrics", 0), 200);
+    assert_true(neb_now() - began <
+                5 * NEB_S); // the kernel is asked for one socket, not for a list
+    assert_int_equal(answered_as(NOBODY, port, "/", 0), 200); // holds no data
+    static const char *const data[] = {"/metrics", "/api/v1/status", "/api/v1/history"};
+    for (size_t i = 0; i < sizeof data / sizeof *data; i++)
+        assert_int_equal(answered_as(NOBODY, port, data[i], 0), 403);
+    pid_t slow = answered_as(NOBODY, port, "", SLOW);
+    for (int i = 0; i < 20; i++) {
+        exchange(port, "GET /metrics HTTP/1.1\r\n" CLOSE, out, sizeof out);
+        assert_true(says(out, " 200 OK") && says(out, "m 1\n"));
+    }
+    kill(slow, SIGKILL);
+    waitpid(slow, NULL, 0);
+    agent_web_stop(&w);
+}
+
+// The kernel's table: whose the socket is, at which end, in which state.
+static void test_user_table(void **state) {
+    (void)state;
+    static const char table[] = "  sl  local_address rem_address   st tx_queue rx_queue tr "
+                                "tm->when retrnsmt   uid  timeout inode\n"
+                                "   0: 0100007F:24FE 00000000:0000 0A 00000000:00000000 "
+                                "00:00000000 00000000  1000        0 498 1 0\n"
+                                "   1: 0100007F:1001 0100007F:24FE 01 00000000:00000000 "
+                                "00:00000000 00000000  1000        0 499 1 0\n"
+                                "   2: 0100007F:1002 0100007F:24FE 01 00000000:00000000 "
+                                "00:00000000 00000000  1001        0 500 1 0\n"
+                                "   3: 0100007F:1003 0100007F:24FE 06 00000000:00000000 "
+                                "00:00000000 00000000     0        0 0 1 0\n"
+                                "   4: 0100007F:1004 0100007F:24FF 01 00000000:00000000 "
+                                "00:00000000 00000000  1000        0 501 1 0\n"
+                                "   5: 0100007F:1004 0200007F:24FE 01 00000000:00000000 "
+                                "00:00000000 00000000  1000        0 502 1 0\n"
+                                "   6: 0000000000000000FFFF00000100007F:1006 "
+                                "0000000000000000FFFF00000100007F:24FE 01 0:0 00:0 0  1000 0 503\n"
+                                "   7: 00000000000000000000000001000000:1007 "
+                                "00000000000000000000000001000000:24FE 01 0:0 00:0 0     0 0 504\n"
+                                "   8: nonsense\n";
+    static const struct {
+        const char *peer;
+        bool ours;
+    } cases[] = {{"127.0.0.1 4097", true},  {"127.0.0.1 4098", false}, {"127.0.0.1 4099", false},
+                 {"127.0.0.1 4100", false}, {"127.0.0.1 4102", true},  {"127.0.0.1 4104", false},
+                 {"::1 4103", true},        {"::1 4097", false}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char host[16];
+        unsigned port;
+        union {
+            struct sockaddr any;
+            struct sockaddr_in v4;
+            struct sockaddr_in6 v6;
+        } peer = {0}, own = {0};
+        assert_int_equal(sscanf(cases[i].peer, "%15s %u", host, &port), 2);
+        if (host[0] == ':') {
+            peer.v6 =
+                (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)port)};
+            own.v6 = (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_port = htons(9470)};
+            inet_pton(AF_INET6, host, &peer.v6.sin6_addr);
+            inet_pton(AF_INET6, host, &own.v6.sin6_addr);
+        } else {
+            peer.v4 =
+                (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+            own.v4 = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(9470)};
+            inet_pton(AF_INET, host, &peer.v4.sin_addr);
+            inet_pton(AF_INET, host, &own.v4.sin_addr);
+        }
+        FILE *f = fmemopen((void *)(uintptr_t)table, sizeof table - 1, "r");
+        assert_non_null(f);
+        assert_true(agent_web_user_local(&peer.any));
+        assert_int_equal(agent_web_user_find(f, &peer.any, &own.any, 1000), cases[i].ours);
+        fclose(f);
+    }
+}
+
 static void test_config(void **state) {
     struct agent_web *w = NULL;
     static const char *const bad[] = {"0",        "65536",    "port",  "host:80", ":80",
@@ -506,6 +633,8 @@ int main(void) {
 #endif
         cmocka_unit_test_setup_teardown(test_renewal, make_folder, remove_folder),
         cmocka_unit_test(test_server),
+        cmocka_unit_test(test_other_user),
+        cmocka_unit_test(test_user_table),
         cmocka_unit_test_setup_teardown(test_door, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_config, make_folder, remove_folder),
     };
