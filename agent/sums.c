@@ -99,7 +99,8 @@ static enum neb_status on_keep(void *user, const struct inter_record *r) {
     return inter_ledger_put_reveal(inter_service_ledger(*s->c.service), r, (uint8_t)s->c.job->self);
 }
 
-// Outside of the calls that completed them, or failed. Beyond DUE_MAX the worker's own question brings it.
+// Outside of the calls that completed them, or failed. Beyond DUE_MAX the worker's own question
+// brings it.
 static void note_due(struct agent_sums *s, uint32_t fragment, uint32_t round, neb_ns at) {
     if (s->n_due == DUE_MAX)
         return;

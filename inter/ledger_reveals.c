@@ -1,5 +1,5 @@
-// For which record of a round this member has revealed seeds of masked sums (inter/sums.h). A row stays as long as its job's id is known: also
-// where the rounds begin anew, as masks do not.
+// For which record of a round this member has revealed seeds of masked sums (inter/sums.h). A row
+// stays as long as its job's id is known: also where the rounds begin anew, as masks do not.
 #include "inter/ledger_db.h"
 
 #include <string.h>

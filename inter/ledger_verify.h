@@ -39,8 +39,9 @@ struct inter_ledger_check {
                               const char *context, const void *msg, size_t len,
                               const uint8_t sig[INTER_SIG_BYTES]);
     void (*damage)(void *user, const struct inter_damage *d); // optional
-    // What decides how many votes are enough (inter_job_quorum): `robust`, `masked`, `colluders`; and `removed`, whose vote a signed list took (of
-    // two, the one given up): the rest is enough where one of them led. NULL: nothing of that.
+    // What decides how many votes are enough (inter_job_quorum): `robust`, `masked`, `colluders`;
+    // and `removed`, whose vote a signed list took (of two, the one given up): the rest is enough
+    // where one of them led. NULL: nothing of that.
     void (*about)(void *user, const uint8_t job[INTER_ID_BYTES], struct inter_job_config *out);
 };
 

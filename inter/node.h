@@ -97,8 +97,9 @@ struct inter_job_config {
     float pace[INTER_PACE];
     // of every member; where it is off, its start values are all plans
     struct inter_tune_config tune;
-    // Gate profile `private`: only sums of enough members may be read (inter_sums_least), of one record a round though `colluders` members lie
-    // together; and a member's update of a round is never taken back for a newer one.
+    // Gate profile `private`: only sums of enough members may be read (inter_sums_least), of one
+    // record a round though `colluders` members lie together; and a member's update of a round is
+    // never taken back for a newer one.
     bool masked;
     uint8_t colluders;
     bool robust; // gate profile: norms are clipped to their median (inter/robust.h)
@@ -106,7 +107,8 @@ struct inter_job_config {
     bool awaits_shape;
 };
 
-// Votes that a record needs, and promises that a leader needs. robust: so many liars as that profile bounds; masked: `colluders`.
+// Votes that a record needs, and promises that a leader needs. robust: so many liars as that
+// profile bounds; masked: `colluders`.
 uint8_t inter_job_quorum(const struct inter_job_config *c);
 
 enum { INTER_NO_MEMBER = 255 };

@@ -476,7 +476,8 @@ void node_on_promise(struct step *s, struct neb_rd *r) {
     node_compare_vote(s, j, g, &asked);
     if (j->liars >> m & 1)
         return;
-    // Masked: the more members tell, the more can be ruled out. Not with what they have accepted of this leader since.
+    // Masked: the more members tell, the more can be ruled out. Not with what they have accepted of
+    // this leader since.
     bool more = j->leads && j->c.masked && !(g->promised >> m & 1) &&
                 !(x.p.voted && x.p.vote_term == x.p.term);
     bool wanted = x.kind == PROMISE_RECOVERY
@@ -522,8 +523,9 @@ static bool adopts_in_doubt(const struct job *j, const struct fragment *g) {
     return v == NODE_UNFAIR || (v == NODE_UNKNOWN && node_is_witness(j));
 }
 
-// Masked sums: which of two values of one term the lost disk had accepted nobody can tell. It matters where more than one of them may have
-// been committed with its vote: then the others end the round.
+// Masked sums: which of two values of one term the lost disk had accepted nobody can tell. It
+// matters where more than one of them may have been committed with its vote: then the others end
+// the round.
 static bool torn(const struct job *j, struct fragment *g) {
     if (!g->has_rival || g->rival.round != g->round || !node_rivalled(j, g, &g->best))
         return false;
@@ -759,7 +761,8 @@ static void elect_tick(struct step *s, struct job *j) {
         (void)ask(s, j, with);
 }
 
-// Masked: where two values of one term were told of, whoever has not told is asked again, as its word may rule one of them out.
+// Masked: where two values of one term were told of, whoever has not told is asked again, as its
+// word may rule one of them out.
 static void ask_the_rest(struct step *s, struct job *j) {
     uint32_t rest = 0;
     for (uint32_t f = 0; f < j->c.fragments; f++)

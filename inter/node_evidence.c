@@ -106,9 +106,10 @@ static bool tells_of(const struct inter_promise *p, uint32_t round, uint32_t ter
     return p->voted && p->round == round && p->vote_term == term;
 }
 
-// Masked sums must not be read of two values, and only who lies proposes two in one term. Promises (k) of the members `told` tell of votes at
-// `top`: whether a majority may have accepted another value there than `hash`. All who are not among them may have, and of them as many as
-// may lie beside the known liars that are not among them.
+// Masked sums must not be read of two values, and only who lies proposes two in one term. Promises
+// (k) of the members `told` tell of votes at `top`: whether a majority may have accepted another
+// value there than `hash`. All who are not among them may have, and of them as many as may lie
+// beside the known liars that are not among them.
 static bool rivalled(const struct job *j, const struct inter_promise *p, uint8_t k, uint32_t told,
                      uint32_t round, uint32_t top, const uint8_t hash[INTER_SHA_BYTES]) {
     int known = node_count(j->liars & ~told),
@@ -165,7 +166,8 @@ static bool free_in(struct inter_node *n, const struct job *j, const struct inte
              rivalled(j, first, (uint8_t)(&r->promises[*at] - first), votes, r->round, *top, hash));
 }
 
-// What is older had no room. With masked sums only who has voted for this value since can tell that it was free then.
+// What is older had no room. With masked sums only who has voted for this value since can tell that
+// it was free then.
 static bool cut_fairly(const struct job *j, const struct inter_record *r,
                        const uint8_t hash[INTER_SHA_BYTES], uint32_t term) {
     const struct fragment *g = &j->fragments[r->fragment];
@@ -197,7 +199,9 @@ static const struct inter_record *voted_in(const struct fragment *g, uint32_t te
     return g->has_best ? &g->best : NULL;
 }
 
-// A majority of those that this node was given (where they tell of two values of one term all, but for known liars), and among them the one that tells of the vote it has to repeat; behind them, that vote's own.
+// A majority of those that this node was given (where they tell of two values of one term all, but
+// for known liars), and among them the one that tells of the vote it has to repeat; behind them,
+// that vote's own.
 void node_add_promises(const struct job *j, const struct fragment *g, struct inter_record *r) {
     const struct inter_promise *first = NULL;
     uint8_t hash[INTER_SHA_BYTES];

@@ -597,7 +597,8 @@ static bool may_propose_again(struct step *s, struct job *j, struct fragment *g,
     return v == NODE_FAIR;
 }
 
-// Masked sums: it may be the other value of that term which was committed. Where it may be either, the leader waits for more promises, or evidence.
+// Masked sums: it may be the other value of that term which was committed. Where it may be either,
+// the leader waits for more promises, or evidence.
 void node_turn_to_rival(struct fragment *g) {
     struct inter_record former = g->best;
     if (!g->has_rival)

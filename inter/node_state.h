@@ -241,8 +241,8 @@ static inline uint16_t node_data(const struct job *j) {
 // Nothing is voted for or committed meanwhile.
 static inline bool node_parted(const struct job *j) { return j->parted & ~j->liars; }
 static inline bool node_is_witness(const struct job *j) { return j->c.witnesses >> j->c.self & 1; }
-// So many that any two majorities share an honest voter, as many lying as the profile bounds: a leader that signs two records of one
-// term gets votes enough for one of them at most.
+// So many that any two majorities share an honest voter, as many lying as the profile bounds: a
+// leader that signs two records of one term gets votes enough for one of them at most.
 static inline bool node_majority(const struct job *j, uint32_t votes) {
     uint32_t voters = node_everyone(j) & ~(uint32_t)j->c.removed;
     return node_count(votes & voters) >= inter_job_quorum(&j->c);
@@ -331,7 +331,8 @@ void node_add_promises(const struct job *j, const struct fragment *g, struct int
 // liars.
 bool node_proven(struct inter_node *n, const struct job *j, struct inter_record *r);
 bool node_proven_without_liars(const struct job *j, const struct inter_record *r);
-// Masked: whether, by the promises that are here, another value than r of its term may have been committed.
+// Masked: whether, by the promises that are here, another value than r of its term may have been
+// committed.
 bool node_rivalled(const struct job *j, const struct fragment *g, const struct inter_record *r);
 // Whether an accept of r that its leader signed is among r's.
 bool node_leader_voted(struct inter_node *n, const struct job *j, const struct inter_record *r);

@@ -25,7 +25,8 @@ enum {
 #define INTER_TOKENS_MAX (1ull << 56) // behind one update, exclusive
 #define INTER_OTHERS_MAX (1ull << 60) // sums of them stop here
 
-// Votes that decide, of so many voters: any two such sets share a voter that is not one of the `lying`. It counts accepts, and promises too.
+// Votes that decide, of so many voters: any two such sets share a voter that is not one of the
+// `lying`. It counts accepts, and promises too.
 static inline uint8_t inter_quorum(uint8_t voters, uint8_t lying) {
     return (uint8_t)((voters + lying) / 2 + 1);
 }

@@ -1,6 +1,8 @@
-// Mallory leads a job of five with masked sums. She proposes one set of updates to two members, and another set to two others: whoever
-// reveals for both sets of a round gives away the update of one that is in one of them only. So no two records of a round get votes
-// enough, whatever she signs; a member reveals for one of them, ever; and none hands out two masked updates of one round.
+// Mallory leads a job of five with masked sums. She proposes one set of updates to two members, and
+// another set to two others: what they reveal for the two together takes all masks off the update
+// of one that is in one set only. So no two records of a round get votes enough, whatever she
+// signs; a member reveals for one of them, ever; and none hands out two masked updates of one
+// round.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
@@ -120,7 +122,8 @@ static void take_off(int16_t *q, const uint8_t seed[SEC_SUM_SEED_BYTES], bool mi
     }
 }
 
-// How many of the victim's integers she reads of what honest members (bit each) have revealed for each of the two sets.
+// How many of the victim's integers she reads of what honest members (bit each) have revealed for
+// each of the two sets.
 static int read_victim(const uint16_t sets[2], const uint16_t revealed[2]) {
     const uint8_t *body;
     struct sec_sum_head h;
@@ -227,8 +230,9 @@ static struct inter_promise told(uint8_t member, uint32_t vote_term, const struc
     return p;
 }
 
-// She has proposed x and y in term 0, and y may be committed: a leader of a later term that is told of both must not propose x again,
-// whoever tells of it. Where enough tell of x that y cannot have been committed, it may.
+// She has proposed x and y in term 0, and y may be committed: a leader of a later term that is told
+// of both must not propose x again, whoever tells of it. Where enough tell of x that y cannot have
+// been committed, it may.
 static void test_the_other_value_again(void **state) {
     (void)state;
     mask_all();
@@ -264,7 +268,8 @@ static void test_the_other_value_again(void **state) {
     forget_all();
 }
 
-// A chain of promises that is too long for a record proves nothing to who has not voted for the value.
+// A chain of promises that is too long for a record proves nothing to who has not voted for the
+// value.
 static void test_a_chain_that_is_cut(void **state) {
     (void)state;
     mask_all();

@@ -423,7 +423,8 @@ static void take_fault(struct sim *s, uint8_t i, const struct inter_action *x) {
         sim_fail(s, "host %u reports: %s (member %u)", i, inter_fault_name(x->fault), x->peer);
 }
 
-// Masked: in one life of a disk a member hands out one update of a round. What a former life had sent may be taken from others again.
+// Masked: in one life of a disk a member hands out one update of a round. What a former life had
+// sent may be taken from others again.
 static void promise_own(struct sim *s, uint8_t i, const struct inter_manifest *m) {
     struct sim_host *h = &s->h[i];
     const struct sim_round *r = sim_disk_round(s, &h->disk, m->key.fragment, m->key.round);

@@ -165,7 +165,8 @@ static void say_gone(uint8_t *p, size_t *len) {
     *len = KEY_END;
 }
 
-// Masked: now and then the two sides do not hear each other for a while from when they are proposed something on.
+// Masked: now and then the two sides do not hear each other for a while from when they are proposed
+// something on.
 static void part_sides(struct sim *s) {
     if (s->now < s->liar->divided || s->calm || neb_rng_below(&s->rng, 4))
         return;
@@ -305,8 +306,8 @@ static int votes_for(const struct sim *s, uint32_t f, uint32_t round, uint32_t t
     return votes;
 }
 
-// Masked: it has had two values of one term accepted, by so many that with those who cannot tell, and the other colluders, who may lie too,
-// either may be committed.
+// Masked: it has had two values of one term accepted, by so many that with those who cannot tell,
+// and the other colluders, who may lie too, either may be committed.
 static bool torn(const struct sim *s) {
     int others = 0, lying = (int)s->o.colluders - 1,
         quorum = inter_quorum((uint8_t)s->o.members, (uint8_t)s->o.colluders);

@@ -1,17 +1,19 @@
 // Masked sums: what a liar can read of all that it ever sees.
 //
-// Every member has the real inter/sums and security/secure_sum; messages cross the simulated links, what is revealed for is on the simulated
-// disk. The liar sees every masked update, and every seed that any honest member sends to anybody. Its keys are those of all colluders.
+// Every member has the real inter/sums and security/secure_sum; messages cross the simulated links,
+// what is revealed for is on the simulated disk. The liar sees every masked update, and every seed
+// that any honest member sends to anybody. Its keys are those of all colluders.
 //
 // Of one round, over the masks that it does not know: a masked update of member m is
 //
 //     q_m + b_m + Σ ± s_mj        b_m: unknown until m has revealed it, or all others their shares of it
 //                                 s_mj: unknown between two that are no colluders, until one of them has revealed it
 //
-// A combination of updates can be read where all unknown masks fall out. Nobody may have more than one of them, and that one is a sum of two
-// honest members or more. Each seed is a column of a matrix, each update whose b is known a row (of the others the b falls out of no
-// combination). Coefficients are counted modulo 2: whatever combination modulo 2^16 there is, divided by the largest power of two in it,
-// is one modulo 2, too. So nothing is missed.
+// A combination of updates can be read where all unknown masks fall out. Nobody may have more than
+// one of them, and that one is a sum of two honest members or more. Each seed is a column of a
+// matrix, each update whose b is known a row (of the others the b falls out of no combination).
+// Coefficients are counted modulo 2: whatever combination modulo 2^16 there is, divided by the
+// largest power of two in it, is one modulo 2, too. So nothing is missed.
 #include "tests/sim/sim.h"
 
 #include <stdlib.h>
@@ -162,7 +164,8 @@ static size_t rows_of(const struct sim *s, const struct round *r, struct row row
     return n;
 }
 
-// Combinations in which no unknown mask is left (of): how many of them there are that none of is a sum of others.
+// Combinations in which no unknown mask is left (of): how many of them there are that none of is a
+// sum of others.
 static size_t readable(struct row *rows, size_t n, uint64_t of[ROWS_MAX]) {
     size_t done = 0, found = 0;
     for (int c = 0; c < INTER_MEMBERS_MAX * (INTER_MEMBERS_MAX - 1) / 2; c++) {
