@@ -10,9 +10,9 @@
 uint8_t inter_job_quorum(const struct inter_job_config *c) {
     uint32_t voters = ((1u << c->n_members) - 1) & ~(uint32_t)c->removed;
     uint8_t n = (uint8_t)node_count(voters);
-    return inter_quorum(n, c->masked            ? c->colluders
-                           : c->robust && n > 0 ? (uint8_t)((n - 1) / 4)
-                                                : 0);
+    if (c->masked) // of all that there ever were: two that differ in who was removed decide alike
+        return inter_quorum(c->n_members, c->colluders);
+    return inter_quorum(n, c->robust && n > 0 ? (uint8_t)((n - 1) / 4) : 0);
 }
 
 bool node_verify_record(struct inter_node *n, const struct job *j, const struct inter_record *r) {

@@ -357,7 +357,9 @@ bool sim_liar_stuck(const struct sim *s) {
                  (g->decided || g->voted) && k < (g->decided ? g->decision.n : g->vote.n); k++) {
                 const struct inter_entry *e =
                     g->decided ? &g->decision.entries[k] : &g->vote.entries[k];
-                bool here = !sim_lies(s, e->member) || e->verdict == INTER_REJECTED;
+                // Masked, disks are lost too: the liar may be the only one that is left with it.
+                bool here =
+                    (!sim_lies(s, e->member) && !s->o.masked) || e->verdict == INTER_REJECTED;
                 bool bad = sim_bad_update(s, e->member, f, g->round);
                 if (!sim_lies(s, e->member) && bad == (e->verdict == INTER_ACCEPTED))
                     return true; // the leader believed the liar's word, or its promise; others refuse it
