@@ -44,6 +44,10 @@
 // hashes: two members that hold different records of one round, each with a majority's accepts, learn it with the next beat,
 // fetch each other's until the first one that differs, find in those two who has signed both, and commit no more (SPLIT).
 //
+// Masked sums would give members away where a round had two records. There votes and promises are
+// of so many that `colluders` who lie together get none through (inter_job_quorum), and a leader
+// that is told of two values of one term proposes one only where the other cannot be committed.
+//
 // Every second each member tells each other one (BEAT): its term, whether it leads, its epoch, whom it reaches, whom it has
 // evidence against, and of every fragment the open round and the hash before it; whoever is behind pulls the commits, then the blobs that they list, from whoever has them
 // (WANT, answered by MANIFEST and CHUNK, or GONE). Control messages to a member that cannot be reached directly go through
