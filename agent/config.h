@@ -43,6 +43,10 @@ enum agent_gate {       // what becomes of an update that is well-formed and fin
     AGENT_GATE_PRIVATE, // masked: only the sum can be read (agent/private.h)
 };
 
+// What of its text a member tells by the row counts of its updates (compress/update.h), from
+// nothing on.
+enum agent_row_counts { AGENT_ROWS_NEVER = -1, AGENT_ROWS_COARSE, AGENT_ROWS_EXACT };
+
 struct agent_source {
     char name[AGENT_NAME_MAX + 1]; // a source of the corpus
     float weight;                  // share of windows, relative
@@ -110,7 +114,7 @@ struct agent_cluster {
     int32_t batch;
     enum agent_recompute recompute;
     struct { // of the job file, for complaints; 0: not there; never travels
-        int32_t device, outer_state, cuda_graphs;
+        int32_t device, precision, outer_state, cuda_graphs;
     } line;
     char corpus[NEB_PATH_MAX]; // overrides data.corpus where the site keeps it elsewhere
     int32_t n_sources;         // 0: all sources of the corpus, by size
@@ -139,6 +143,7 @@ struct agent_sync {
     float blend;          // α; 0: rebase
     float eta, mu;        // outer learning rate and momentum
     bool row_weights;
+    enum agent_row_counts row_counts; // coarse or exact
     float kappa;
     int32_t merge_after; // S missed intervals until a merge round
     bool commit_all;     // never commit without every cluster

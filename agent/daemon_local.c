@@ -113,6 +113,28 @@ static void count_stranger(struct daemon *d, const char *what) {
         neb_warn("%s: refused; further ones are counted", what);
 }
 
+// What a trainer that waits may attach to, which it asks again and again: the policy is as its
+// operator has it now, to the second; it lists nobody while it cannot be read.
+static void on_attachable(struct daemon *d, const struct agent_ipc_client *from,
+                          const struct agent_ipc_msg *m) {
+    neb_ns now = neb_now();
+    if (!d->policy.read_at || now - d->policy.read_at > NEB_S) {
+        d->policy.read_at = now;
+        if (agent_policy_load(d->c->home, &d->policy.is) != NEB_OK)
+            d->policy.is = agent_policy_none();
+    }
+    for (int i = 0; i < AGENT_JOBS_MAX; i++)
+        d->jobs[i].attach_listed = agent_policy_attaches(&d->policy.is, d->jobs[i].owner);
+    json_t *answer = agent_attach_find(d->jobs, m);
+    struct agent_jobrun *j =
+        daemon_job(d, json_string_value(json_object_get(answer, "passed_over")));
+    if (j && !j->attach_told)
+        neb_warn("%s", json_string_value(json_object_get(answer, "text")));
+    if (j)
+        j->attach_told = true;
+    daemon_tell(d, from, answer);
+}
+
 static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
                       struct agent_ipc_msg *m) {
     char dir[NEB_PATH_MAX];
@@ -122,11 +144,17 @@ static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
         return;
     }
     bool expected;
-    char why[160];
+    char why[512];
     if (m->n_parts != 1 || !agent_credential_is(j->credential, m->parts[0].p, m->parts[0].len)) {
         count_stranger(d,
                        "a local process without the credentials of a job's worker wanted to be it");
         daemon_answer(d, from, false, "not the credentials of this job's worker");
+        return;
+    }
+    bool foreign = agent_attach_waits(j);
+    if (!agent_ipc_speaks_ours(m, foreign ? "trainer's libnebula" : "worker", why, sizeof why)) {
+        daemon_say_fault(d, j, why);
+        daemon_answer(d, from, false, why);
         return;
     }
     if (!agent_attach_admit(j, from, m, why, sizeof why)) {
@@ -163,6 +191,23 @@ static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
         neb_debug("a worker is gone");
 }
 
+// The policy that let the job begin reckoned with more: a cluster that goes on from a snapshot, or
+// was made to leave out steps, may come to less. An update without tokens holds what others before
+// it did not.
+static bool too_few_tokens(struct daemon *d, struct agent_jobrun *j, uint64_t tokens) {
+    char text[256];
+    if (!tokens || (double)tokens >= j->terms.update_tokens)
+        return false;
+    snprintf(text, sizeof text,
+             "an update would rest on %llu tokens, and the policy of this site asks for %.0f: it "
+             "stays here, and the job stops. nebula resume goes on with it, and with what the "
+             "update holds",
+             (unsigned long long)tokens, j->terms.update_tokens);
+    if (j->state == AGENT_JOB_RUNNING)
+        daemon_job_give_up(d, j, text);
+    return true;
+}
+
 static void on_update(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
     struct inter_manifest mf = {
         .tokens = (uint64_t)agent_ipc_int(m, "tokens", 0),
@@ -188,14 +233,17 @@ static void on_update(struct daemon *d, struct agent_jobrun *j, struct agent_ipc
         neb_warn("update for fragment %u of job %s dropped", mf.key.fragment, j->job.name);
         return;
     }
+    if (too_few_tokens(d, j, mf.tokens))
+        return;
+    daemon_note_step(j, (int64_t)mf.step);
     j->wants[mf.key.fragment] = mf.key.round + 1;
     enum neb_status st = inter_service_submit(d->service, &mf, m->parts[0].p, m->parts[0].len);
     if (st == NEB_ERR_NOT_FOUND) {
         daemon_commit_gone(d, j, mf.key.fragment, mf.key.round);
     } else if (st != NEB_OK) {
-        char text[160];
-        snprintf(text, sizeof text, "update of round %u could not be stored: %s", mf.key.round,
-                 neb_status_name(st));
+        char text[512];
+        snprintf(text, sizeof text, "update of round %u could not be stored in %.400s: %s",
+                 mf.key.round, d->c->home, neb_status_name(st));
         daemon_job_fail(d, j, text);
         daemon_job_stop(d, j);
     }
@@ -220,6 +268,13 @@ static void on_ready(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_
         neb_warn("commit of round %lld could not be read", (long long)round);
 }
 
+void daemon_note_step(struct agent_jobrun *j, int64_t step) {
+    if (step <= j->progress_step)
+        return;
+    j->progress_step = step;
+    j->progress_at = neb_now();
+}
+
 static void on_metrics(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
     json_t *line = json_incref(json_object_get(m->head, "line"));
     if (!json_is_object(line)) {
@@ -227,6 +282,7 @@ static void on_metrics(struct daemon *d, struct agent_jobrun *j, struct agent_ip
         return;
     }
     json_object_set_new(line, "cluster", json_string(daemon_name(d)));
+    agent_told_take(&j->told, line);
     const char *kind = json_string_value(json_object_get(line, "kind"));
     const json_t *step = json_object_get(line, "step");
     bool saved = kind && !strcmp(kind, "checkpoint"); // of an earlier step
@@ -235,6 +291,7 @@ static void on_metrics(struct daemon *d, struct agent_jobrun *j, struct agent_ip
         j->last_step = at;
     j->progress |= at > *far;
     *far = at > *far ? at : *far;
+    daemon_note_step(j, saved ? 0 : at);
     daemon_publish_line(d, j, line);
 }
 
@@ -454,6 +511,7 @@ static void on_beat(struct agent_jobrun *j, const struct agent_ipc_msg *m) {
     json_int_t left = json_integer_value(json_object_get(m->head, "left"));
     j->allow_s = json_number_value(json_object_get(m->head, "allow_s"));
     j->left = left > 0 ? (uint64_t)left : 0;
+    daemon_note_step(j, agent_ipc_int(m, "step", 0));
     if (json_is_true(json_object_get(m->head, "moves")))
         j->moved_at = j->beat_at;
 }
@@ -497,7 +555,7 @@ static bool on_command(struct daemon *d, const struct agent_ipc_client *from, co
     else if (!strcmp(op, "attach"))
         on_attach(d, from, m);
     else if (!strcmp(op, "attachable"))
-        daemon_tell(d, from, agent_attach_find(d->jobs, m));
+        on_attachable(d, from, m);
     else if (!strcmp(op, "status"))
         daemon_tell(d, from, daemon_status(d));
     else if (!strcmp(op, "jobs"))

@@ -199,8 +199,12 @@ struct agent_worker {
     double loss_first, loss_last;
     uint32_t idle_steps; // in a row, whose updates were skipped (intra_optim_update())
     double train_s, stall_s, sync_s;
-    uint32_t left_out_rounds;               // in a row, with all links up
-    double stall_told;                      // of stall_s, on lines of metrics so far
+    uint32_t left_out_rounds; // in a row, with all links up
+    double stall_told;        // of stall_s, on lines of metrics so far
+    struct worker_sums {      // of all steps of this process, as far as they are numbers
+        double loss, grad_norm;
+        int64_t losses, norms, steps;
+    } sums;
     uint64_t payload_bytes, payload_params; // of all submitted updates: for bits per parameter
     uint32_t rounds;
     int alive;     // other members that are heard
@@ -259,6 +263,8 @@ NEB_MUST_CHECK enum neb_status worker_params_digest(const struct agent_worker *w
 void worker_metrics(struct agent_worker *w, json_t *line); // reference is taken over
 // Of each step: a fault where many in a row have changed nothing, as their gradients are not finite. No loss in a display says so.
 void worker_learned(struct agent_worker *w, const struct intra_step_stats *s);
+// One step of a trainer of the site's own; worker_learned does it for the built-in ones.
+void worker_add_sums(struct agent_worker *w, double loss, double grad_norm);
 // A line of metrics; what is NAN of loss, lr and grad_norm is null in it.
 void worker_say_step(struct agent_worker *w, const struct intra_step_stats *s, double tokens_per_s);
 // a line of metrics; by_source is borrowed

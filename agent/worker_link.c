@@ -21,18 +21,32 @@ void worker_metrics(struct agent_worker *w, json_t *line) {
 
 void worker_say_step(struct agent_worker *w, const struct intra_step_stats *s,
                      double tokens_per_s) {
+    const struct worker_sums *x = &w->sums; // for what others are told of it: agent/told.h
     worker_metrics(
-        w, json_pack("{s:s,s:I,s:I,s:o,s:o,s:o,s:f,s:f,s:f,s:f}", "kind", "step", "step",
-                     (json_int_t)w->step, "tokens", (json_int_t)w->all_tokens, "loss",
+        w, json_pack("{s:s,s:I,s:I,s:o,s:o,s:o,s:f,s:f,s:f,s:f,s:[f,I,f,I,I]}", "kind", "step",
+                     "step", (json_int_t)w->step, "tokens", (json_int_t)w->all_tokens, "loss",
                      agent_json_number(s->loss), "lr", agent_json_number((double)s->update.lr),
                      "grad_norm", agent_json_number(s->update.grad_norm), "tokens_per_s",
                      tokens_per_s, "stall_s", w->stall_s, "train_s", w->train_s, "stalled_s",
-                     w->stall_s - w->stall_told)); // since the line before
+                     w->stall_s - w->stall_told, // since the line before
+                     "sums", x->loss, (json_int_t)x->losses, x->grad_norm, (json_int_t)x->norms,
+                     (json_int_t)x->steps));
     w->stall_told = w->stall_s;
+}
+
+void worker_add_sums(struct agent_worker *w, double loss, double grad_norm) {
+    struct worker_sums *x = &w->sums;
+    bool is_loss = isfinite(loss), is_norm = isfinite(grad_norm);
+    x->loss += is_loss ? loss : 0;
+    x->losses += is_loss;
+    x->grad_norm += is_norm ? grad_norm : 0;
+    x->norms += is_norm;
+    x->steps++;
 }
 
 void worker_learned(struct agent_worker *w, const struct intra_step_stats *s) {
     w->stepped = true;
+    worker_add_sums(w, s->loss, s->update.grad_norm);
     enum { FIRST = 8 }; // and then as often as doubles; a single one may be an overflow in bf16
     char text[256];
     w->idle_steps = isfinite(s->update.grad_norm) ? 0 : w->idle_steps + 1;
@@ -56,6 +70,7 @@ static void say_beat(struct agent_worker *w, bool moves) {
     json_t *beat =
         json_pack("{s:s,s:f,s:b}", "op", "beat", "allow_s", w->beat_allow_s, "moves", moves);
     uint64_t left = w->saver ? intra_ckpt_async_left(w->saver) : 0;
+    json_object_set_new(beat, "step", json_integer(w->step));
     if (left)
         json_object_set_new(beat, "left", json_integer((json_int_t)left));
     if (agent_ipc_send(w->ipc, NULL, beat, NULL, 0) != NEB_OK)
@@ -104,7 +119,7 @@ void worker_set_lost(struct agent_worker *w, bool lost) {
         w->life = w->attempts;
 }
 
-// ---- messages from the agent ----------------------------------------------------------------------------------
+// ---- messages from the agent --------------------------------------------------------------------
 
 static void set_peers(struct agent_worker *w, const struct agent_ipc_msg *m) {
     w->alive = (int)agent_ipc_int(m, "alive", 0);
@@ -181,8 +196,9 @@ enum neb_status worker_hello(struct agent_worker *w, const char *job) {
     const struct agent_ipc_part secret = {agent_credential_secret(w->credential),
                                           AGENT_SECRET_BYTES};
     return agent_ipc_send(w->ipc, NULL,
-                          json_pack("{s:s,s:s,s:b,s:I}", "op", "attach", "job", job, "foreign",
-                                    w->foreign != NULL, "pid", (json_int_t)getpid()),
+                          json_pack("{s:s,s:s,s:b,s:I,s:i,s:s}", "op", "attach", "job", job,
+                                    "foreign", w->foreign != NULL, "pid", (json_int_t)getpid(),
+                                    "protocol", agent_ipc_protocol(), "build", neb_build()),
                           &secret, 1);
 }
 
@@ -243,7 +259,8 @@ enum neb_status worker_attach(struct agent_worker *w, const char *socket_path, c
     struct agent_ipc_msg m;
     const char *at;
     if (!(w->zctx = zmq_ctx_new()))
-        return neb_fail(NEB_ERR_NOMEM, "cannot create a ZeroMQ context");
+        return neb_fail(NEB_ERR_IO, "cannot create a ZeroMQ context: %s",
+                        zmq_strerror(zmq_errno()));
     NEB_TRY(reach_agent(w, socket_path, &at));
     NEB_TRY(worker_hello(w, job));
     NEB_TRY(await_job(w, socket_path, at, &m));
@@ -298,7 +315,7 @@ enum neb_status worker_attach(struct agent_worker *w, const char *socket_path, c
     agent_ipc_msg_clear(&m);
     return st;
 }
-// ---- sends and merges ------------------------------------------------------------------------------------------
+// ---- sends and merges ---------------------------------------------------------------------------
 
 static const struct agent_merge *logged(const struct agent_worker *w, int32_t f) {
     for (size_t i = 0; i < w->n_log; i++)

@@ -263,6 +263,41 @@ static void test_nothing_learned(void **state) {
     assert_true(r.log[0].kind == 's' && r.log[0].step == 30 && r.frag[0].finished);
 }
 
+// The shortest stretch between two sends of a fragment, as a worker makes them.
+static int64_t least_of(struct run *r) {
+    int64_t last[8] = {0}, least = r->s.steps;
+    for (int64_t step = 0; step <= r->s.steps; step++)
+        assert_true(boundary(r, step, false));
+    for (size_t i = 0; i < r->n; i++) {
+        const struct event *e = &r->log[i];
+        if (e->kind != 's')
+            continue;
+        if (e->step > last[e->f] && e->step - last[e->f] < least)
+            least = e->step - last[e->f];
+        last[e->f] = e->step;
+    }
+    return least;
+}
+
+static void test_fewest_steps_of_an_update(void **state) {
+    (void)state;
+    for (int32_t interval = 1; interval <= 12; interval++)
+        for (int32_t fragments = 1; fragments <= 4 && fragments <= interval; fragments++)
+            for (int64_t steps = 1; steps <= 40; steps++)
+                for (int32_t e = 0; e <= 6; e++) {
+                    struct run r;
+                    if (e && e < fragments)
+                        continue;
+                    start(&r, steps, interval, 0, fragments);
+                    r.s.early_interval = e ? e : 10;
+                    r.s.early_steps = e * 3;
+                    int64_t told = agent_schedule_least(&r.s), is = least_of(&r);
+                    if (told != is)
+                        fail_msg("H %d, P %d, %lld steps, early %d: %lld, and it is %lld", interval,
+                                 fragments, (long long)steps, e, (long long)told, (long long)is);
+                }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_interval_changes),
@@ -273,6 +308,7 @@ int main(void) {
         cmocka_unit_test(test_outage_counts_missed_intervals),
         cmocka_unit_test(test_outage_of_fragments),
         cmocka_unit_test(test_nothing_learned),
+        cmocka_unit_test(test_fewest_steps_of_an_update),
         cmocka_unit_test(test_unaligned_members_never_wait_for_each_other_in_a_circle),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
