@@ -55,6 +55,8 @@ bool node_follows(const struct job *j, const struct fragment *g, const struct in
     }
     for (uint8_t m = 0; m < j->c.n_members && fair; m++)
         fair = listed >> m & 1 ? r->cursors[m] >= g->cursors[m] : r->cursors[m] == g->cursors[m];
+    if (j->c.masked && !inter_sums_allowed(r, j->c.n_members, j->c.colluders))
+        return false; // also of what was accepted before, as some say, or is proven
     return fair && !(listed & j->c.witnesses);
 }
 
