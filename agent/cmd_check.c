@@ -9,6 +9,7 @@
 #include "agent/plan.h"
 #include "agent/planner.h"
 #include "agent/policy.h"
+#include "agent/private.h"
 #include "agent/progress.h"
 #include "agent/update_size.h"
 #include "intra/data.h"
@@ -204,6 +205,11 @@ static void print_people(const char *file, const struct agent_job *job, const st
     printf("  training  %lld steps of %lld tokens: %lld tokens a cluster\n", (long long)job->steps,
            (long long)p->tokens_per_step, (long long)p->tokens);
     print_travels(job, p, sized);
+    if (job->sync.gate == AGENT_GATE_PRIVATE) {
+        char text[256];
+        agent_private_says(job, text, sizeof text);
+        printf("  masked    %s\n", text);
+    }
     for (int32_t i = 0; i < job->n_clusters; i++) {
         const struct agent_cluster *k = &job->clusters[i];
         printf("  cluster   %s:", k->name);
@@ -255,6 +261,8 @@ static void print_json(const struct agent_job *job, const struct found *each,
         json_object_set_new(o, "reduction_vs_sync_fp32",
                             isfinite(p->reduction) ? json_real(p->reduction) : json_null());
     }
+    if (job->sync.gate == AGENT_GATE_PRIVATE)
+        json_object_set_new(o, "round_needs_clusters", json_integer(agent_private_needs(job)));
     json_object_set_new(o, "clusters", clusters_json(job, each));
     json_object_set_new(o, "refused_by_default", *refused ? json_string(refused) : json_null());
     json_object_set(o, "warnings", warnings);

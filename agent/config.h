@@ -149,8 +149,9 @@ struct agent_sync {
     int32_t merge_after; // S missed intervals until a merge round
     bool commit_all;     // never commit without every cluster
     enum agent_gate gate;
-    float private_range; // 0: agent_private_range
-    char link[64];       // RATE:DELAY[:LOSS] between clusters, for the planner; "": not said
+    float private_range;       // 0: agent_private_range
+    int32_t private_colluders; // f: members that may lie together, and put together what they see
+    char link[64];             // RATE:DELAY[:LOSS] between clusters, for the planner; "": not said
     struct agent_tune {
         int mode;                          // enum agent_tune_mode
         bool codec, overlap, interval;     // what auto may change

@@ -189,6 +189,9 @@ const struct config_option config_options[] = {
     {"sync.private_range", T_FLOAT, AT(sync.private_range), 0, 1e6, "0", NULL,
      "private: largest change of a parameter in an update, the rest waits for the next; 0: "
      "optim.lr x sync.interval"},
+    {"sync.private_colluders", T_INT32, AT(sync.private_colluders), 1, 14, "1", NULL,
+     "private: clusters that may lie together without reading another one's update; two fewer than "
+     "clusters at most"},
     {"sync.link", T_STRING, AT(sync.link), 0, 0, "", NULL,
      "RATE:DELAY[:LOSS] between clusters (100mbit:80ms:0.1%), for nebula plan and `auto`"},
     {"sync.grace_s", T_FLOAT, AT(sync.grace_s), 0, 1e6, "60", NULL,
