@@ -7,6 +7,7 @@
 #include "agent/model_init.h"
 #include "agent/plan.h"
 #include "agent/planner.h"
+#include "agent/private.h"
 #include "agent/progress.h"
 #include "agent/update_size.h"
 #include "intra/data.h"
@@ -153,6 +154,11 @@ static void print_travels(const struct agent_job *job, const struct agent_plan *
                                              : "there is one cluster");
 }
 
+// Sums of the whole run, a fragment's each.
+static int64_t releases_of(const struct agent_job *job, const struct agent_plan *p) {
+    return p->exchanges * job->sync.fragments;
+}
+
 static void print_people(const char *file, const struct agent_job *job, const struct found *each,
                          const struct agent_plan *p, bool sized) {
     char a[32];
@@ -166,6 +172,10 @@ static void print_people(const char *file, const struct agent_job *job, const st
     printf("  training  %lld steps of %lld tokens: %lld tokens a cluster\n", (long long)job->steps,
            (long long)p->tokens_per_step, (long long)p->tokens);
     print_travels(job, p, sized);
+    char privacy[AGENT_PRIVATE_TEXT];
+    agent_private_epsilon(job, releases_of(job, p), privacy);
+    if (privacy[0])
+        printf("  privacy   %s. Losses and counts that sites tell are not in it\n", privacy);
     for (int32_t i = 0; i < job->n_clusters; i++) {
         const struct agent_cluster *k = &job->clusters[i];
         printf("  cluster   %s:", k->name);
@@ -206,6 +216,13 @@ static void print_json(const struct agent_job *job, const struct found *each,
         json_object_set_new(o, "reduction_vs_sync_fp32",
                             isfinite(p->reduction) ? json_real(p->reduction) : json_null());
     }
+    char privacy[AGENT_PRIVATE_TEXT];
+    double epsilon = agent_private_epsilon(job, releases_of(job, p), privacy);
+    if (privacy[0])
+        json_object_set_new(o, "privacy",
+                            json_pack("{s:o, s:f, s:I, s:s}", "epsilon", agent_json_number(epsilon),
+                                      "delta", (double)job->sync.dp.delta, "releases",
+                                      (json_int_t)releases_of(job, p), "text", privacy));
     json_object_set_new(o, "clusters", clusters_json(job, each));
     json_object_set(o, "warnings", warnings);
     json_object_set_new(o, "spec", agent_job_to_json(job));

@@ -144,6 +144,11 @@ struct agent_sync {
     bool commit_all;     // never commit without every cluster
     enum agent_gate gate;
     float private_range; // 0: agent_private_range
+    struct {
+        float clip;  // length of an update; 0: no differential privacy
+        float noise; // deviation of the noise in a sum, over clip
+        float delta;
+    } dp;
     char link[64];       // RATE:DELAY[:LOSS] between clusters, for the planner; "": not said
     struct agent_tune {
         int mode;                          // enum agent_tune_mode

@@ -1,6 +1,7 @@
 #include "agent/private.h"
 #include "security/secure_sum.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -16,16 +17,109 @@ bool agent_private_has_enough(const struct agent_job *j, uint16_t gone) {
            j->n_clusters - __builtin_popcount(gone) >= sec_sum_least((uint8_t)j->n_clusters);
 }
 
+// Below this the noise hides nothing, and a clip is no number to divide by.
+static const float noise_least = 0.05f, clip_least = 1e-6f;
+
+uint8_t agent_private_colluders(const struct agent_job *j) {
+    (void)j;
+    return 1;
+}
+
+uint8_t agent_private_least(const struct agent_job *j) {
+    uint8_t hidden = (uint8_t)(agent_private_colluders(j) + 2),
+            least = sec_sum_least((uint8_t)j->n_clusters);
+    return hidden > least ? hidden : least;
+}
+
+bool agent_private_noise(const struct agent_job *j, struct sec_privacy *out) {
+    const struct sec_privacy_config c = {.members = (uint8_t)j->n_clusters,
+                                         .least = agent_private_least(j),
+                                         .colluders = agent_private_colluders(j),
+                                         .noise = (double)j->sync.dp.noise,
+                                         .fragments = j->sync.fragments};
+    return sec_privacy_plan(&c, out);
+}
+
+float agent_private_scale(const struct agent_job *j) {
+    struct sec_privacy p;
+    if (agent_private_noised(j) && agent_private_noise(j, &p))
+        return j->sync.dp.clip / (float)p.bound;
+    return agent_private_range(j) / (float)sec_sum_limit((uint8_t)j->n_clusters);
+}
+
+double agent_private_epsilon(const struct agent_job *j, int64_t releases,
+                             char text[AGENT_PRIVATE_TEXT]) {
+    struct sec_privacy p;
+    text[0] = 0;
+    if (!agent_private_noised(j) || !agent_private_noise(j, &p))
+        return NAN;
+    double delta = (double)j->sync.dp.delta,
+           epsilon = sec_privacy_epsilon((double)releases * p.rho, delta);
+    snprintf(
+        text, AGENT_PRIVATE_TEXT,
+        "epsilon %.3g at delta %.3g for all that one site sends in %lld sums, where at most %u "
+        "other%s tell%s what %s added%s",
+        epsilon, delta, (long long)releases, agent_private_colluders(j),
+        agent_private_colluders(j) == 1 ? "" : "s", agent_private_colluders(j) == 1 ? "s" : "",
+        agent_private_colluders(j) == 1 ? "it" : "they",
+        epsilon > SEC_PRIVACY_EPSILON_WEAK
+            ? ". Above 10 this protects little: who knows what to look for can still tell "
+              "from the sums whether a text was in a site's data. More sync.dp.noise, or "
+              "fewer rounds"
+            : "");
+    return epsilon;
+}
+
+struct rule {
+    bool bad;
+    const char *key, *text;
+};
+
+static bool keeps(const struct rule *rules, size_t n, const char **key, char *text, size_t cap) {
+    for (size_t i = 0; i < n; i++)
+        if (rules[i].bad) {
+            *key = rules[i].key;
+            snprintf(text, cap, "%s", rules[i].text);
+            return false;
+        }
+    return true;
+}
+
+static bool noise_allows(const struct agent_job *j, const char **key, char *text, size_t cap) {
+    struct sec_privacy p;
+    bool clip = j->sync.dp.clip > 0, noise = j->sync.dp.noise > 0;
+    const struct rule rules[] = {
+        {(clip || noise) && j->sync.gate != AGENT_GATE_PRIVATE,
+         clip ? "sync.dp.clip" : "sync.dp.noise",
+         "needs sync.gate: private: only what is summed under masks hides one site's noise share "
+         "behind the others'"},
+        {noise && !clip, "sync.dp.clip",
+         "is missing: sync.dp.noise hides updates up to a length, which this key gives"},
+        {clip && !noise, "sync.dp.noise",
+         "is missing: sync.dp.clip alone hides nothing; 1 or more, and nebula check says what it "
+         "is worth"},
+        {clip && j->sync.dp.clip < clip_least, "sync.dp.clip", "must be 1e-6 or more, or 0"},
+        {noise && j->sync.dp.noise < noise_least, "sync.dp.noise", "must be 0.05 or more, or 0"},
+        {clip && j->sync.private_range > 0, "sync.private_range",
+         "does not go with sync.dp.clip, which gives the scale; remove it"},
+    };
+    if (!keeps(rules, sizeof rules / sizeof *rules, key, text, cap))
+        return false;
+    const struct rule room = {clip && !agent_private_noise(j, &p), "sync.dp.noise",
+                              "so much leaves no room in 16 bits for the part of an update that a "
+                              "fragment is; less noise, or fewer sync.fragments"};
+    return keeps(&room, 1, key, text, cap);
+}
+
 bool agent_private_allows(const struct agent_job *j, const char **key, char *text, size_t cap) {
     bool attach = false, witness = false;
+    if (j->sync.gate != AGENT_GATE_PRIVATE)
+        return noise_allows(j, key, text, cap);
     for (int32_t i = 0; i < j->n_clusters; i++) {
         attach |= j->clusters[i].launcher == AGENT_LAUNCHER_ATTACH;
         witness |= j->clusters[i].witness;
     }
-    const struct {
-        bool bad;
-        const char *key, *text;
-    } rules[] = {
+    const struct rule rules[] = {
         {j->mode != AGENT_MODE_REPLICAS || j->sync.scheme != AGENT_SCHEME_FEDERATED, "sync.gate",
          "private masks the updates of mode replicas with sync.scheme federated; here nothing is "
          "summed "
@@ -46,16 +140,11 @@ bool agent_private_allows(const struct agent_job *j, const char **key, char *tex
          "must be fixed with sync.gate private: codec and interval decide the scale of the "
          "integers, which "
          "all announce before the run"},
-        {attach && !(j->sync.private_range > 0), "sync.private_range",
+        {attach && !(j->sync.private_range > 0) && !(j->sync.dp.clip > 0), "sync.private_range",
          "is missing: a trainer with launcher attach has a learning rate of its own; give the "
          "largest change "
          "of a parameter in one interval"},
     };
-    for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++)
-        if (rules[i].bad) {
-            *key = rules[i].key;
-            snprintf(text, cap, "%s", rules[i].text);
-            return false;
-        }
-    return true;
+    return keeps(rules, sizeof rules / sizeof *rules, key, text, cap) &&
+           noise_allows(j, key, text, cap);
 }
