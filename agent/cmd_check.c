@@ -9,6 +9,7 @@
 #include "agent/planner.h"
 #include "agent/private.h"
 #include "agent/progress.h"
+#include "agent/schedule.h"
 #include "agent/update_size.h"
 #include "intra/data.h"
 
@@ -155,8 +156,14 @@ static void print_travels(const struct agent_job *job, const struct agent_plan *
 }
 
 // Sums of the whole run, a fragment's each.
-static int64_t releases_of(const struct agent_job *job, const struct agent_plan *p) {
-    return p->exchanges * job->sync.fragments;
+static int64_t releases_of(const struct agent_job *job) {
+    const struct agent_schedule s = {.steps = job->steps,
+                                     .interval = job->sync.interval,
+                                     .overlap = job->sync.overlap,
+                                     .fragments = job->sync.fragments,
+                                     .early_interval = job->sync.early_interval,
+                                     .early_steps = job->sync.early_steps};
+    return agent_schedule_sends(&s);
 }
 
 static void print_people(const char *file, const struct agent_job *job, const struct found *each,
@@ -173,7 +180,7 @@ static void print_people(const char *file, const struct agent_job *job, const st
            (long long)p->tokens_per_step, (long long)p->tokens);
     print_travels(job, p, sized);
     char privacy[AGENT_PRIVATE_TEXT];
-    agent_private_epsilon(job, releases_of(job, p), privacy);
+    agent_private_epsilon(job, releases_of(job), privacy);
     if (privacy[0])
         printf("  privacy   %s. Losses and counts that sites tell are not in it\n", privacy);
     for (int32_t i = 0; i < job->n_clusters; i++) {
@@ -217,12 +224,12 @@ static void print_json(const struct agent_job *job, const struct found *each,
                             isfinite(p->reduction) ? json_real(p->reduction) : json_null());
     }
     char privacy[AGENT_PRIVATE_TEXT];
-    double epsilon = agent_private_epsilon(job, releases_of(job, p), privacy);
+    double epsilon = agent_private_epsilon(job, releases_of(job), privacy);
     if (privacy[0])
         json_object_set_new(o, "privacy",
                             json_pack("{s:o, s:f, s:I, s:s}", "epsilon", agent_json_number(epsilon),
                                       "delta", (double)job->sync.dp.delta, "releases",
-                                      (json_int_t)releases_of(job, p), "text", privacy));
+                                      (json_int_t)releases_of(job), "text", privacy));
     json_object_set_new(o, "clusters", clusters_json(job, each));
     json_object_set(o, "warnings", warnings);
     json_object_set_new(o, "spec", agent_job_to_json(job));

@@ -39,8 +39,8 @@ static double epsilon_of(double rho, double log_delta, double a) {
 
 double sec_privacy_epsilon(double rho, double delta) {
     double from = -20, to = 40, log_delta = log(delta), best = INFINITY;
-    if (!(rho > 0) || !isfinite(rho))
-        return rho > 0 ? INFINITY : 0;
+    if (rho <= 0 || !isfinite(rho))
+        return rho <= 0 ? 0 : INFINITY;
     // Any order gives a valid ε, so a search that misses the least one errs to the safe side.
     for (int turn = 0; turn < 6; turn++) {
         double step = (to - from) / 100, at = from;
