@@ -149,7 +149,7 @@ struct agent_sync {
         float noise; // deviation of the noise in a sum, over clip
         float delta;
     } dp;
-    char link[64];       // RATE:DELAY[:LOSS] between clusters, for the planner; "": not said
+    char link[64]; // RATE:DELAY[:LOSS] between clusters, for the planner; "": not said
     struct agent_tune {
         int mode;                          // enum agent_tune_mode
         bool codec, overlap, interval;     // what auto may change

@@ -168,12 +168,10 @@ const struct config_option config_options[] = {
      "optim.lr x sync.interval"},
     {"sync.dp.clip", T_FLOAT, AT(sync.dp.clip), 0, 1e6, "0", NULL,
      "private: differential privacy of one site's update of one round: its length (L2) over all "
-     "that is "
-     "exchanged, at most, the rest waits for the next; 0: none"},
+     "that is exchanged, at most, the rest waits for the next; 0: none"},
     {"sync.dp.noise", T_FLOAT, AT(sync.dp.noise), 0, 100, "0", NULL,
-     "deviation of the noise in each element of a sum, over sync.dp.clip: 1 or more; nebula check "
-     "says "
-     "what it is worth"},
+     "deviation of the noise in each element of a sum, over sync.dp.clip; nebula check says what "
+     "it is worth"},
     {"sync.dp.delta", T_FLOAT, AT(sync.dp.delta), 1e-15, 0.01, "1e-6", NULL,
      "δ: epsilon is told for it"},
     {"sync.link", T_STRING, AT(sync.link), 0, 0, "", NULL,
