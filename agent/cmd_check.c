@@ -179,6 +179,11 @@ static void print_people(const char *file, const struct agent_job *job, const st
     printf("  training  %lld steps of %lld tokens: %lld tokens a cluster\n", (long long)job->steps,
            (long long)p->tokens_per_step, (long long)p->tokens);
     print_travels(job, p, sized);
+    if (job->sync.gate == AGENT_GATE_PRIVATE) {
+        char text[256];
+        agent_private_says(job, text, sizeof text);
+        printf("  masked    %s\n", text);
+    }
     char privacy[AGENT_PRIVATE_TEXT];
     agent_private_epsilon(job, releases_of(job), privacy);
     if (privacy[0])
@@ -223,6 +228,8 @@ static void print_json(const struct agent_job *job, const struct found *each,
         json_object_set_new(o, "reduction_vs_sync_fp32",
                             isfinite(p->reduction) ? json_real(p->reduction) : json_null());
     }
+    if (job->sync.gate == AGENT_GATE_PRIVATE)
+        json_object_set_new(o, "round_needs_clusters", json_integer(agent_private_needs(job)));
     char privacy[AGENT_PRIVATE_TEXT];
     double epsilon = agent_private_epsilon(job, releases_of(job), privacy);
     if (privacy[0])

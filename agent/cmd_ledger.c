@@ -94,19 +94,25 @@ static enum neb_status verify_as(void *user, const uint8_t job[INTER_ID_BYTES], 
     return st;
 }
 
-// Clusters whose vote the signed list took.
-static uint16_t removed_of(void *user, const uint8_t job[INTER_ID_BYTES]) {
+// The gate that decides how many votes are enough; clusters whose vote the signed list took.
+static void about_job(void *user, const uint8_t job[INTER_ID_BYTES], struct inter_job_config *out) {
     const struct look *k = user;
-    const json_t *clusters = json_object_get(job_part(k, job, "spec"), "clusters"), *c;
+    const json_t *spec = job_part(k, job, "spec"), *clusters = json_object_get(spec, "clusters"),
+                 *c;
+    const char *gate = text_of(spec, "sync.gate", "");
+    json_int_t f = json_integer_value(json_object_get(spec, "sync.private_colluders"));
     uint16_t removed = 0;
     size_t i;
+    out->robust = !strcmp(gate, "robust");
+    out->masked = !strcmp(gate, "private");
+    out->colluders = (uint8_t)(f > 0 && f < INTER_MEMBERS_MAX ? f : 0);
     json_array_foreach(clusters, i, c) {
         const char *name = text_of(c, "name", NULL);
         int at = k->federation && name ? sec_memberlist_find(&k->federation->list, name) : -1;
         if (i < INTER_MEMBERS_MAX && at >= 0 && !(k->federation->list.e[at].caps & SEC_CAP_VOTER))
             removed |= (uint16_t)(1u << i);
     }
-    return removed;
+    out->removed = removed;
 }
 
 // The signed list of a federation, which counts where both are there; else members.json.
@@ -215,7 +221,7 @@ static enum neb_status verify(struct look *k) {
     struct inter_ledger_counts n;
     NEB_TRY(look_open(k));
     NEB_TRY(load_members(k));
-    struct inter_ledger_check check = {k, verify_as, on_damage, removed_of};
+    struct inter_ledger_check check = {k, verify_as, on_damage, about_job};
     enum neb_status st = inter_ledger_verify(k->ledger, &check, &n);
     if (st != NEB_OK && st != NEB_ERR_CORRUPT)
         return st;

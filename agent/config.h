@@ -143,7 +143,8 @@ struct agent_sync {
     int32_t merge_after; // S missed intervals until a merge round
     bool commit_all;     // never commit without every cluster
     enum agent_gate gate;
-    float private_range; // 0: agent_private_range
+    float private_range;       // 0: agent_private_range
+    int32_t private_colluders; // f: members that may lie together, and put together what they see
     struct {
         float clip;  // length of an update; 0: no differential privacy
         float noise; // deviation of the noise in a sum, over clip

@@ -166,6 +166,9 @@ const struct config_option config_options[] = {
     {"sync.private_range", T_FLOAT, AT(sync.private_range), 0, 1e6, "0", NULL,
      "private: largest change of a parameter in an update, the rest waits for the next; 0: "
      "optim.lr x sync.interval"},
+    {"sync.private_colluders", T_INT32, AT(sync.private_colluders), 1, 14, "1", NULL,
+     "private: clusters that may lie together without reading another one's update; two fewer than "
+     "clusters at most"},
     {"sync.dp.clip", T_FLOAT, AT(sync.dp.clip), 0, 1e6, "0", NULL,
      "private: differential privacy of one site's update of one round: its length (L2) over all "
      "that is exchanged, at most, the rest waits for the next; 0: none"},

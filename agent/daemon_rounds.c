@@ -59,6 +59,7 @@ enum neb_status daemon_open_rounds(struct daemon *d, struct agent_jobrun *j) {
                                  .mu = j->job.sync.mu,
                                  .robust = j->job.sync.gate == AGENT_GATE_ROBUST,
                                  .masked = j->job.sync.gate == AGENT_GATE_PRIVATE,
+                                 .colluders = (uint8_t)j->job.sync.private_colluders,
                                  .awaits_shape = true,
                                  .tune = agent_tune_config(&j->job)};
     c.steps = (uint64_t)j->job.steps;

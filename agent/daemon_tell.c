@@ -3,12 +3,12 @@
 #include "agent/daemon_state.h"
 #include "agent/distill.h"
 #include "agent/lines.h"
+#include "agent/private.h"
 #include "agent/progress.h"
 #include "agent/report.h"
 #include "agent/status.h"
 #include "agent/sums.h"
 #include "security/locked.h"
-#include "security/secure_sum.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -366,8 +366,8 @@ static void reason_to_wait(const struct agent_jobrun *j, char *out, size_t cap) 
         why = ": with sync.commit_all a round needs everybody";
     snprintf(out, cap, "%s", why);
     if (j->job.sync.gate == AGENT_GATE_PRIVATE)
-        snprintf(out, cap, ": with the gate \"private\" a round needs %d of the %d updates",
-                 sec_sum_least((uint8_t)j->job.n_clusters), j->job.n_clusters);
+        snprintf(out, cap, ": with the gate \"private\" a round needs %d of the %d clusters",
+                 agent_private_needs(&j->job), j->job.n_clusters);
 }
 
 // Rounds stand still until certain clusters are heard again: said when that begins, and when it is over.

@@ -1,5 +1,5 @@
 #include "agent/private.h"
-#include "security/secure_sum.h"
+#include "inter/sums.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -12,23 +12,38 @@ float agent_private_range(const struct agent_job *j) {
     return j->sync.private_range > 0 ? j->sync.private_range : j->optim.schedule.lr * (float)steps;
 }
 
+int agent_private_needs(const struct agent_job *j) {
+    uint8_t n = (uint8_t)j->n_clusters, f = (uint8_t)j->sync.private_colluders,
+            votes = inter_quorum(n, f), updates = inter_sums_least(n, f);
+    return votes > updates ? votes : updates;
+}
+
 bool agent_private_has_enough(const struct agent_job *j, uint16_t gone) {
     return j->sync.gate != AGENT_GATE_PRIVATE ||
-           j->n_clusters - __builtin_popcount(gone) >= sec_sum_least((uint8_t)j->n_clusters);
+           j->n_clusters - __builtin_popcount(gone) >= agent_private_needs(j);
+}
+
+void agent_private_says(const struct agent_job *j, char *text, size_t cap) {
+    int needs = agent_private_needs(j), away = j->n_clusters - needs;
+    if (away)
+        snprintf(text, cap, "each round needs %d of the %d clusters: %d may be away", needs,
+                 j->n_clusters, away);
+    else
+        snprintf(text, cap,
+                 "each round needs all %d clusters: while one is away, no round ends, and each "
+                 "trains on alone",
+                 j->n_clusters);
 }
 
 // Below this the noise hides nothing, and a clip is no number to divide by.
 static const float noise_least = 0.05f, clip_least = 1e-6f;
 
 uint8_t agent_private_colluders(const struct agent_job *j) {
-    (void)j;
-    return 1;
+    return (uint8_t)j->sync.private_colluders;
 }
 
 uint8_t agent_private_least(const struct agent_job *j) {
-    uint8_t hidden = (uint8_t)(agent_private_colluders(j) + 2),
-            least = sec_sum_least((uint8_t)j->n_clusters);
-    return hidden > least ? hidden : least;
+    return inter_sums_least((uint8_t)j->n_clusters, agent_private_colluders(j));
 }
 
 bool agent_private_noise(const struct agent_job *j, struct sec_privacy *out) {
@@ -126,8 +141,10 @@ bool agent_private_allows(const struct agent_job *j, const char **key, char *tex
          "between clusters: leave the gate at trusted"},
         {j->n_clusters < AGENT_PRIVATE_MEMBERS || witness, "sync.gate",
          "private needs 3 to 16 clusters that train, and no witness: of two, each could take its "
-         "own from "
-         "the sum and read the other's; with four or more, one may drop out"},
+         "own from the sum and read the other's"},
+        {j->sync.private_colluders > j->n_clusters - 2, "sync.private_colluders",
+         "must leave two clusters that do not collude: all others can take their own updates from "
+         "the sum and read that of a single one"},
         {j->autos & AGENT_AUTO_CODEC || strcmp(j->sync.codec, "bf16"), "sync.codec",
          "must be bf16 with sync.gate private: masked sums take 16 bits a parameter, and what "
          "other codecs "

@@ -10,6 +10,10 @@ enum { AGENT_PRIVATE_MEMBERS = 3 };
 
 // False: *key of the job cannot be had with this profile, or without it; text says why, and what to write.
 bool agent_private_allows(const struct agent_job *j, const char **key, char *text, size_t cap);
+// Clusters that a round needs: for its votes, and for its sum.
+int agent_private_needs(const struct agent_job *j);
+// What that means, in one sentence.
+void agent_private_says(const struct agent_job *j, char *text, size_t cap);
 // Whether enough clusters are left (but these, bit each) for a sum that can be read; of another profile: yes.
 bool agent_private_has_enough(const struct agent_job *j, uint16_t gone);
 // The largest change of a parameter that an update can hold: sync.private_range, or what Adam moves in an interval, lr x H.

@@ -351,7 +351,8 @@ static enum neb_status exchange_one(struct agent_worker *w, int32_t f, bool *mor
     }
     // After an outage the update under way is of before it. Merged like that, the others' steps of the outage would come in this
     // round and ours in the next, each in full: it is taken back for one that holds ours as well, and they are averaged.
-    if (g->in_flight && !g->arrived && w->expected && !l && t->again < INTER_AGAIN_MAX &&
+    // A masked update stands in its round: the masks of two of them would open the difference.
+    if (g->in_flight && !g->arrived && w->expected && !l && !w->sum && t->again < INTER_AGAIN_MAX &&
         g->missed > (uint32_t)w->job.sync.merge_after) {
         *more = false;
         return worker_send(w, f);

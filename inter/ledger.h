@@ -65,6 +65,10 @@ NEB_MUST_CHECK enum neb_status inter_ledger_put_vote(struct inter_ledger *l,
 // fragment: another round than the next, or `previous` is not the last one's hash.
 NEB_MUST_CHECK enum neb_status inter_ledger_put_commit(struct inter_ledger *l,
                                                        const struct inter_record *r);
+// Masked sums (inter/sums.h): this member, `self`, reveals for r and for no other record of its round, ever. Before anything is said.
+// NEB_ERR_EXISTS (not logged): it has revealed for another one.
+NEB_MUST_CHECK enum neb_status inter_ledger_put_reveal(struct inter_ledger *l,
+                                                       const struct inter_record *r, uint8_t self);
 // After a snapshot: the fragment's chain begins anew at `round`, behind a record of this hash; everything of earlier rounds
 // goes. NEB_ERR_STATE: the chain is beyond that round, or another history leads to it.
 NEB_MUST_CHECK enum neb_status inter_ledger_begin_at(struct inter_ledger *l,

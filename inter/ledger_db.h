@@ -67,6 +67,10 @@ NEB_MUST_CHECK enum neb_status inter_db_forget(struct inter_ledger *l,
                                                const uint8_t job[INTER_ID_BYTES], uint32_t fragment,
                                                uint32_t round);
 
+// Within a transaction, of a job whose id is taken for ever.
+NEB_MUST_CHECK enum neb_status inter_db_forget_reveals(struct inter_ledger *l,
+                                                       const uint8_t job[INTER_ID_BYTES]);
+
 // Blob files: BLOBS/JOB-fF-rROUND-mM-aA.{blob,part,map}; another suffix .tmp while one is written.
 NEB_MUST_CHECK enum neb_status inter_blob_path(const struct inter_ledger *l,
                                                const struct inter_key *k, const char *suffix,

@@ -284,7 +284,8 @@ void inter_node_destroy(struct inter_node **np) {
 enum neb_status inter_node_job_open(struct inter_node *n, const struct inter_job_config *c) {
     if (c->n_members < 1 || c->n_members > INTER_MEMBERS_MAX || c->self >= c->n_members ||
         c->fragments < 1 || c->fragments > INTER_FRAGMENTS_MAX || !c->epoch ||
-        !c->tune.start_interval || (c->early_steps && !c->early_interval))
+        !c->tune.start_interval || (c->early_steps && !c->early_interval) ||
+        (c->masked && c->colluders + 2 > c->n_members))
         return neb_fail(NEB_ERR_INVALID, "job: %u members, %u fragments", c->n_members,
                         c->fragments);
     for (uint8_t m = 0; m < c->n_members; m++)

@@ -97,12 +97,17 @@ struct inter_job_config {
     float pace[INTER_PACE];
     // of every member; where it is off, its start values are all plans
     struct inter_tune_config tune;
-    // gate profile `private`: only sums of enough members may be read (security/secure_sum.h)
+    // Gate profile `private`: only sums of enough members may be read (inter_sums_least), of one record a round though `colluders` members lie
+    // together; and a member's update of a round is never taken back for a newer one.
     bool masked;
+    uint8_t colluders;
     bool robust; // gate profile: norms are clipped to their median (inter/robust.h)
     // a data member's gate does not know yet what an update must hold: until inter_node_job_judges nothing is taken for good, or voted for
     bool awaits_shape;
 };
+
+// Votes that a record needs, and promises that a leader needs. robust: so many liars as that profile bounds; masked: `colluders`.
+uint8_t inter_job_quorum(const struct inter_job_config *c);
 
 enum { INTER_NO_MEMBER = 255 };
 
@@ -112,7 +117,7 @@ enum inter_event_kind {
     INTER_EV_PEER_DOWN, // peer
     INTER_EV_MESSAGE,   // peer, bulk?, data: one message of types 1..31
     INTER_EV_SUBMIT, // manifest (signed by this node; its blob is durable already); a greater attempt takes the
-                     // place of an earlier one of the round, unless that is voted for already
+                     // place of an earlier one of the round, unless that is voted for already, or masked
     INTER_EV_BLOB_DONE, // key, ok, refused, no_room: answer to INTER_ACT_BLOB_FINISH
     // key, ok: whether there is room for the blob. After INTER_ACT_BLOB_OPEN; not ok also when a manifest or chunks could not be kept. What had
     // arrived is gone then, and it is opened again later.

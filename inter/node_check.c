@@ -152,7 +152,8 @@ enum node_judgement node_judge(const struct job *j, const struct fragment *g,
     float norms[INTER_MEMBERS_MAX];
     bool unknown = false;
     if (!node_follows(j, g, r) || !manifests_agree(j, g, r, given, n) ||
-        (j->c.masked && !inter_sums_allowed(r, j->c.n_members)) || r->n < node_least(j))
+        (j->c.masked && !inter_sums_allowed(r, j->c.n_members, j->c.colluders)) ||
+        r->n < node_least(j))
         return NODE_UNFAIR;
     for (uint8_t i = 0; i < r->n; i++) {
         enum node_judgement v = verdict(j, g, r, &r->entries[i]);

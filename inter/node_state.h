@@ -116,6 +116,8 @@ struct fragment {
     uint32_t floor; // highest open round that a promise told of: nothing is proposed below
     bool has_best;  // and what was accepted in it, at the highest term
     struct inter_record best;
+    bool has_rival; // masked: and another value of that term, which its leader proposed too
+    struct inter_record rival;
     neb_ns
         doubted; // since when this node would propose that again, and cannot tell whether it is right; 0: it can
     // Open round behind the newest record that was shown to be a majority's: others are as far. What they say themselves proves nothing.
@@ -239,12 +241,11 @@ static inline uint16_t node_data(const struct job *j) {
 // Nothing is voted for or committed meanwhile.
 static inline bool node_parted(const struct job *j) { return j->parted & ~j->liars; }
 static inline bool node_is_witness(const struct job *j) { return j->c.witnesses >> j->c.self & 1; }
-// With the profile `robust` so many that any two majorities share an honest voter, as many lying as it bounds: a leader that signs two
-// records of one term gets votes enough for one of them at most.
+// So many that any two majorities share an honest voter, as many lying as the profile bounds: a leader that signs two records of one
+// term gets votes enough for one of them at most.
 static inline bool node_majority(const struct job *j, uint32_t votes) {
     uint32_t voters = node_everyone(j) & ~(uint32_t)j->c.removed;
-    int n = node_count(voters), lying = j->c.robust && n > 0 ? (n - 1) / 4 : 0;
-    return node_count(votes & voters) > (n + lying) / 2;
+    return node_count(votes & voters) >= inter_job_quorum(&j->c);
 }
 // Two members do not elect: member 0 leads for ever, unless a membership version removed one of them.
 static inline bool node_fixed_leader(const struct job *j) {
@@ -330,6 +331,8 @@ void node_add_promises(const struct job *j, const struct fragment *g, struct int
 // liars.
 bool node_proven(struct inter_node *n, const struct job *j, struct inter_record *r);
 bool node_proven_without_liars(const struct job *j, const struct inter_record *r);
+// Masked: whether, by the promises that are here, another value than r of its term may have been committed.
+bool node_rivalled(const struct job *j, const struct fragment *g, const struct inter_record *r);
 // Whether an accept of r that its leader signed is among r's.
 bool node_leader_voted(struct inter_node *n, const struct job *j, const struct inter_record *r);
 
@@ -368,6 +371,7 @@ void node_serves_tick(struct step *s, struct job *j);
 void node_pump(struct step *s); // fills the window of every path
 
 // node_round.c
+void node_turn_to_rival(struct fragment *g); // best and rival change places
 void node_try_propose(struct step *s, struct job *j, struct fragment *g);
 void node_try_commit(struct step *s, struct job *j, struct fragment *g);
 void node_say_accept(struct step *s, struct job *j, struct fragment *g);

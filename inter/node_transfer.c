@@ -120,6 +120,8 @@ void node_on_submit(struct step *s) {
         return; // said again; or what a disk that was lost had sent is still with others, and counts
     if (t->whole && g->voted && node_lists(&g->vote, &t->m))
         return; // a newer attempt comes too late: the one that was proposed stands
+    if (t->whole && j->c.masked)
+        return; // what masks hide together is not to be told apart: what was learned since comes with the next round
     for (size_t i = t->known ? j->n_serves : 0; i-- > 0;) // nobody wants the former one any more
         if (inter_key_equal(&j->serves[i].m.key, &t->m.key))
             node_serve_remove(j, i);

@@ -115,8 +115,8 @@ static uint16_t accepted(const struct inter_record *r) {
     return set;
 }
 
-bool inter_sums_allowed(const struct inter_record *r, uint8_t n) {
-    return __builtin_popcount(accepted(r)) >= sec_sum_least(n);
+bool inter_sums_allowed(const struct inter_record *r, uint8_t n, uint8_t colluders) {
+    return __builtin_popcount(accepted(r)) >= inter_sums_least(n, colluders);
 }
 
 static void check_complete(struct inter_sums *s, struct sum *x) {
@@ -183,6 +183,17 @@ static enum neb_status read_heads(const struct inter_sums *s, const struct inter
     return NEB_OK;
 }
 
+// With two sets of one round the masks of whoever is in one of them only fall.
+static enum neb_status keep(struct inter_sums *s, const struct inter_record *r) {
+    enum neb_status st = s->c.ops.keep(s->c.ops.user, r);
+    return st == NEB_ERR_EXISTS
+               ? neb_fail(NEB_ERR_DENIED,
+                          "round %u of fragment %u: for another record of it seeds were revealed "
+                          "already; for this one nothing is",
+                          r->round, r->fragment)
+               : st;
+}
+
 static enum neb_status reveal_own(struct inter_sums *s, struct sum *x) {
     struct sec_sum_reveal *r = &x->reveals[s->c.self];
     NEB_TRY(sec_sum_reveal(s->c.sum, x->set, x->heads, r));
@@ -201,7 +212,7 @@ enum neb_status inter_sums_commit(struct inter_sums *s, neb_ns now, const struct
     enum neb_status st = NEB_OK;
     if (find_sum(s, r->fragment, r->round))
         return NEB_OK;
-    if (!inter_sums_allowed(r, s->c.n))
+    if (!inter_sums_allowed(r, s->c.n, s->c.colluders))
         return neb_fail(NEB_ERR_DENIED, "round %u: a sum of %d of %u members is not revealed",
                         r->round, __builtin_popcount(accepted(r)), s->c.n);
     size_t oldest = 0; // that can be asked for again, if ever
@@ -229,6 +240,7 @@ enum neb_status inter_sums_commit(struct inter_sums *s, neb_ns now, const struct
     x->since = now;
     inter_record_hash(r, x->hash);
     NEB_TRY_GOTO(read_heads(s, r, blobs, x), fail);
+    NEB_TRY_GOTO(keep(s, r), fail);
     NEB_TRY_GOTO(reveal_own(s, x), fail);
     s->list[s->n++] = x;
     put_seeds(s, x, x->have);

@@ -25,6 +25,11 @@ enum {
 #define INTER_TOKENS_MAX (1ull << 56) // behind one update, exclusive
 #define INTER_OTHERS_MAX (1ull << 60) // sums of them stop here
 
+// Votes that decide, of so many voters: any two such sets share a voter that is not one of the `lying`. It counts accepts, and promises too.
+static inline uint8_t inter_quorum(uint8_t voters, uint8_t lying) {
+    return (uint8_t)((voters + lying) / 2 + 1);
+}
+
 // Terms (inter/node.h) only rise, and none is above INTER_TERM_MAX, in no message, record or ledger: whoever adds members to one does
 // not wrap. A liar could use them up at once; so nobody takes part in a term beyond the last one of its time of day: four a second
 // since 2025, until 2059, and INTER_TERMS_AHEAD for a clock that is wrong. Members fill at most four a second: each asks after

@@ -46,6 +46,10 @@ static bool verify(void *user, uint32_t peer, const char *context, const void *m
     return !memcmp(want, sig, sizeof want);
 }
 
+struct inter_node_crypto sim_host_crypto(struct sim_host *h) {
+    return (struct inter_node_crypto){&h->id, sign, verify};
+}
+
 // ---- the disk -------------------------------------------------------------------------------------------------
 
 struct sim_round *sim_disk_round(struct sim *s, struct sim_disk *d, uint32_t f, uint32_t round) {
@@ -419,6 +423,37 @@ static void take_fault(struct sim *s, uint8_t i, const struct inter_action *x) {
         sim_fail(s, "host %u reports: %s (member %u)", i, inter_fault_name(x->fault), x->peer);
 }
 
+// Masked: in one life of a disk a member hands out one update of a round. What a former life had sent may be taken from others again.
+static void promise_own(struct sim *s, uint8_t i, const struct inter_manifest *m) {
+    struct sim_host *h = &s->h[i];
+    const struct sim_round *r = sim_disk_round(s, &h->disk, m->key.fragment, m->key.round);
+    const struct sim_blob *own = sim_disk_blob(r, h->id, m->key.attempt);
+    uint32_t life = m->key.attempt / SIM_ATTEMPTS_OF_EPOCH;
+    h->promised_own = true;
+    for (int k = 0; k < SIM_ATTEMPTS && !sim_lies(s, i); k++) {
+        const struct sim_blob *b = &r->blobs[h->id][k];
+        if (b->here && b != own && b->whole && b->m.key.attempt / SIM_ATTEMPTS_OF_EPOCH == life)
+            sim_fail(s, "host %u hands out two updates of round %u, both masked", i, m->key.round);
+    }
+    if (own && own->whole)
+        sim_masks_handed_out(s, m, own->words);
+}
+
+enum neb_status sim_host_keeps(struct sim *s, uint8_t i, const struct inter_record *r) {
+    struct sim_reveal *kept = &s->h[i].disk.reveals[r->fragment][r->round], now = {.known = true};
+    inter_record_hash(r, now.hash);
+    for (uint8_t k = 0; k < r->n; k++)
+        now.set |=
+            (uint16_t)(r->entries[k].verdict == INTER_ACCEPTED ? 1u << r->entries[k].member : 0);
+    if (kept->known)
+        return memcmp(kept->hash, now.hash, sizeof now.hash) != 0 ? NEB_ERR_EXISTS : NEB_OK;
+    if (!before_store(s, i))
+        return NEB_ERR_IO;
+    *kept = now;
+    after_store(s, i, true);
+    return s->h[i].alive ? NEB_OK : NEB_ERR_IO;
+}
+
 static void carry_out(struct sim *s, uint8_t i, const struct inter_actions *a,
                       const struct inter_action *x) {
     struct sim_host *h = &s->h[i];
@@ -445,6 +480,8 @@ static void carry_out(struct sim *s, uint8_t i, const struct inter_actions *a,
             disk_replace(s, &h->disk, &x->manifest);
         else
             (void)disk_put(s, &h->disk, &x->manifest);
+        if (x->manifest.key.member == h->id && s->masks)
+            promise_own(s, i, &x->manifest);
         after_store(s, i, true);
         break;
     case INTER_ACT_STORE_VOTE:
@@ -460,7 +497,9 @@ static void carry_out(struct sim *s, uint8_t i, const struct inter_actions *a,
         if (before_store(s, i))
             finish_blob(s, i, &x->manifest);
         break;
-    case INTER_ACT_DELIVER: break; // the worker reads the ledger
+    case INTER_ACT_DELIVER:
+        sim_masks_commit(s, i, &x->record);
+        break; // the worker reads the ledger
     case INTER_ACT_BEHIND:
         if (!sim_lies(s, i) && !h->node->jobs[0].fragments[x->key.fragment].decided &&
             s->oracle->top[x->key.fragment] <= x->key.round)
@@ -491,8 +530,10 @@ void sim_host_step(struct sim *s, uint8_t i, const struct inter_event *e) {
     uint32_t boot = h->boot;
     if (!h->alive)
         return;
-    if (sim_lies(s, i))
+    if (sim_lies(s, i)) {
         sim_liar_forgets(s, i);
+        sim_liar_leaves_out(s, i);
+    }
     if (inter_node_step(h->node, sim_clock(s, h), e, &a) != NEB_OK)
         sim_fail(s, "host %u: a step failed", i);
     sim_check_bounds(s, i, &a);
@@ -544,7 +585,7 @@ static void restore_fragment(struct sim *s, struct sim_host *h, uint32_t f) {
 
 void sim_host_boot(struct sim *s, uint8_t i) {
     struct sim_host *h = &s->h[i];
-    struct inter_node_crypto crypto = {&h->id, sign, verify};
+    struct inter_node_crypto crypto = sim_host_crypto(h);
     if (!h->disk.epoch)
         h->disk.epoch = ++s->epochs;
     struct inter_job_config c = {
@@ -562,8 +603,11 @@ void sim_host_boot(struct sim *s, uint8_t i) {
         // What a leader plans follows from what it measures: no two propose the same value.
         .tune = {.start_interval = 16u * ((h->boot & 0xff) + 1) + i,
                  .start_overlap = (uint32_t)s->overlap},
-        .grace = 10 * NEB_S,
+        .grace = s->o.masked && sim_lies(s, i) ? 0 : 10 * NEB_S,
         .robust = s->o.robust,
+        .masked = s->o.masked,
+        // a liar's program does not mind how many others must have voted
+        .colluders = (uint8_t)(sim_lies(s, i) ? 0 : s->o.colluders),
         .awaits_shape = true,
         .epoch = h->disk.epoch,
         .day = sim_day(s)};
@@ -599,6 +643,7 @@ void sim_host_boot(struct sim *s, uint8_t i) {
                  h->boot);
     else
         sim_worker_boot(s, i);
+    sim_masks_boot(s, i);
 }
 
 void sim_host_stop(struct sim *s, uint8_t i) {
@@ -642,9 +687,12 @@ void sim_host_submit(struct sim *s, uint8_t i, uint32_t f, const struct inter_ma
     if (!sim_lies(s, i))
         sim_check_blob(s, i, &m);
     after_store(s, i, true);
+    h->promised_own = false;
     sim_host_step(
         s, i,
         &(struct inter_event){.kind = INTER_EV_SUBMIT, .manifest = &m, .peer = h->id, .norm = 1});
+    if (s->masks && !h->promised_own)
+        mine->here = false; // a blob without a manifest goes with the next start
     if (h->alive && words[SIM_WORDS] == 1)
         inter_node_own_bad(h->node, &m.key);
 }

@@ -282,6 +282,8 @@ static void on_message(struct sim *s, struct sim_message *m) {
     }
     if (sim_lies(s, m->to))
         sim_liar_hears(s, m);
+    else if (m->bytes[0] == SIM_SUMS)
+        sim_masks_message(s, m->to, m->from, m->bytes + 1, m->len - 1);
     else
         sim_host_step(s, m->to,
                       &(struct inter_event){.kind = INTER_EV_MESSAGE,
@@ -372,7 +374,7 @@ static bool last_copy(const struct sim *s, const struct inter_record *r, uint8_t
 // All others vote, and nothing that counts is on this disk alone: the loss of one disk is to be survived, not of a second one
 // before the first is mended.
 static bool may_lose_disk(const struct sim *s, uint8_t i) {
-    if (s->liar) // one misfortune at a time: it may be the only one to say what that disk held
+    if (s->liar && !s->o.masked) // one misfortune at a time: it may be the only one to say what that disk held
         return false;
     if (s->h[i].idle) // it would not know that it is, and get a worker
         return false;
@@ -518,6 +520,7 @@ static void handle(struct sim *s, const struct sim_event *e) {
         if (!h->alive || h->boot != e->tag)
             return;
         sim_host_step(s, e->a, &(struct inter_event){.kind = INTER_EV_TICK, .peer = e->a});
+        sim_masks_tick(s, e->a);
         sim_post(s, tick_every, SIM_TICK, e->a, 0, e->tag);
         return;
     case SIM_WORK:
@@ -576,6 +579,8 @@ static void set_up(struct sim *s) {
     }
     if (s->o.liar)
         sim_liar_set_up(s);
+    if (s->o.masked)
+        sim_masks_set_up(s);
     s->hunts = s->o.chaos && neb_rng_below(&s->rng, 3) == 0;
     s->stalls = s->o.chaos && !s->liar && neb_mix64(s->o.seed + 99) % 4 == 0;
     for (uint8_t i = 0; i < s->o.members; i++)
@@ -593,7 +598,8 @@ void sim_run(const struct sim_options *o, struct sim_result *out) {
     s->o = *o;
     if (!setjmp(s->on_fail)) {
         set_up(s);
-        while (s->n_heap && s->now < limit && !all_finished(s) && !sim_check_split(s)) {
+        while (s->n_heap && s->now < limit && !all_finished(s) && !sim_check_split(s) &&
+               !(s->liar && sim_liar_needed(s))) {
             struct sim_event e = pop(s);
             s->now = e.at;
             if (waits(s, &e))
@@ -603,10 +609,11 @@ void sim_run(const struct sim_options *o, struct sim_result *out) {
         }
         sim_check_end(s);
     } else {
-        fprintf(stderr,
-                "\nviolation: %s\n%sseed %llu, %u members (%u witnesses), %u rounds, %u fragments",
-                s->r.why, s->liar ? "with a liar: " : "", (unsigned long long)o->seed, o->members,
-                o->witnesses, o->rounds, o->fragments);
+        fprintf(
+            stderr,
+            "\nviolation: %s\n%s%sseed %llu, %u members (%u witnesses), %u rounds, %u fragments",
+            s->r.why, s->o.masked ? "masked, " : "", s->liar ? "with a liar: " : "",
+            (unsigned long long)o->seed, o->members, o->witnesses, o->rounds, o->fragments);
         for (int i = 0; i < SIM_POINTS; i++)
             if (o->points[i].kind)
                 fprintf(stderr, ", fault %d at %llu", (int)o->points[i].kind,
@@ -622,6 +629,7 @@ void sim_run(const struct sim_options *o, struct sim_result *out) {
     free(s->heap);
     for (uint8_t i = 0; i < o->members + (s->liar != NULL); i++)
         sim_host_free(&s->h[i]);
+    sim_masks_free(s);
     free(s->liar);
     free(s);
 }

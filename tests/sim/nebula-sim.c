@@ -9,6 +9,8 @@
 //       the worker of one member of three or more ends for good; its agent votes on, and holds what it is sent
 //   nebula-sim --terms …
 //       no faults, but one member lies about terms and nothing else (nebula-sim-terms.c), and is not revoked
+//   nebula-sim --masked [--colluders F --members M] [--liar] …
+//       masked sums: whatever is revealed, nobody reads more than one sum a round, and that of two honest members or more
 //   nebula-sim --pace …
 //       no faults, but links and workers unlike each other: rounds must not wait for what is not slow
 //   nebula-sim --exhaustive single|double [--members M] [--rounds R]
@@ -57,6 +59,15 @@ static struct sim_options by_seed(const struct sim_options *given, uint64_t seed
     struct sim_options o = *given;
     uint64_t z = neb_mix64(seed + 77);
     o.seed = seed;
+    if (o.masked) {
+        static const uint8_t sizes[] = {3, 3, 3, 4, 4, 4, 4, 5, 5, 5, 5, 5, 6, 6, 7};
+        uint32_t more = 8 + (uint32_t)(z >> 40) % 9; // messages are as many as pairs
+        o.members = o.members ? o.members : z >> 32 & 63 ? sizes[z % 15] : more;
+        o.witnesses = 0;
+        if (!o.colluders)
+            o.colluders =
+                1 + (uint32_t)(z >> 24) % (o.members > 3 && z >> 12 & 1 ? o.members - 2 : 1);
+    }
     if (!o.members && o.liar) {
         static const uint8_t sizes[] = {3, 3, 3, 4, 4, 5, 5, 6};
         o.members = sizes[z % 8];
@@ -218,12 +229,15 @@ static void report(const struct sim_options *o, const struct totals *sum, bool g
 }
 
 int main(int argc, char **argv) {
-    static const struct option options[] = {
-        {"seed", 1, NULL, 's'},      {"seeds", 1, NULL, 'k'},      {"members", 1, NULL, 'm'},
-        {"witnesses", 1, NULL, 'w'}, {"rounds", 1, NULL, 'r'},     {"fragments", 1, NULL, 'f'},
-        {"jobs", 1, NULL, 'j'},      {"exhaustive", 1, NULL, 'x'}, {"trace", 0, NULL, 't'},
-        {"liar", 0, NULL, 'l'},      {"orderly", 0, NULL, 'o'},    {"pace", 0, NULL, 'p'},
-        {"terms", 0, NULL, 'y'},     {"idle", 0, NULL, 'i'},       {NULL, 0, NULL, 0}};
+    static const struct option options[] = {{"seed", 1, NULL, 's'},    {"seeds", 1, NULL, 'k'},
+                                            {"members", 1, NULL, 'm'}, {"witnesses", 1, NULL, 'w'},
+                                            {"rounds", 1, NULL, 'r'},  {"fragments", 1, NULL, 'f'},
+                                            {"jobs", 1, NULL, 'j'},    {"exhaustive", 1, NULL, 'x'},
+                                            {"trace", 0, NULL, 't'},   {"liar", 0, NULL, 'l'},
+                                            {"orderly", 0, NULL, 'o'}, {"pace", 0, NULL, 'p'},
+                                            {"terms", 0, NULL, 'y'},   {"idle", 0, NULL, 'i'},
+                                            {"masked", 0, NULL, 'a'},  {"colluders", 1, NULL, 'c'},
+                                            {NULL, 0, NULL, 0}};
     struct sim_options o = {.seed = 1, .rounds = 8, .chaos = true};
     uint64_t count = 1, jobs = 2;
     bool exhaustive = false, pairs = false, good = true;
@@ -243,6 +257,8 @@ int main(int argc, char **argv) {
         case 'o': o.orderly = true; break;
         case 'l': o.liar = true; break;
         case 'i': o.idle = true; break;
+        case 'a': o.masked = true; break;
+        case 'c': o.colluders = (uint32_t)number(optarg, "--colluders", INTER_MEMBERS_MAX); break;
         case 'y':
             o.liar = o.terms = true;
             o.chaos = false;
@@ -261,16 +277,19 @@ int main(int argc, char **argv) {
             fprintf(stderr,
                     "usage: nebula-sim [--seed N] [--seeds K] [--members M] [--witnesses W] "
                     "[--rounds R] [--fragments F] [--jobs J] [--exhaustive single|double] "
-                    "[--liar] [--idle] [--terms] [--orderly] [--pace] [--trace]\n");
+                    "[--liar] [--idle] [--terms] [--masked] [--colluders F] [--orderly] [--pace] "
+                    "[--trace]\n");
             return 2;
         }
     }
     if (o.members == 1 || o.members > INTER_MEMBERS_MAX || o.fragments > SIM_FRAGMENTS ||
         o.rounds < 1 || o.rounds > 40 || (o.members && o.witnesses > o.members - 2) ||
-        (o.liar && (o.members == 2 || o.members > 15 || exhaustive)) || !jobs || jobs > 64) {
+        (o.liar && (o.members == 2 || exhaustive)) || !jobs || jobs > 64 ||
+        (o.masked && (o.members == 2 || (o.members && o.colluders + 2 > o.members))) ||
+        (o.colluders && !(o.masked && o.members))) {
         fprintf(stderr,
                 "nebula-sim: 2 to 16 members of which two have workers, 1 to 40 rounds, up to %d "
-                "fragments, 1 to 64 jobs\n",
+                "fragments, 1 to 64 jobs; masked: 3 members or more, two of them no colluders\n",
                 SIM_FRAGMENTS);
         return 2;
     }

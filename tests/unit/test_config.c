@@ -573,6 +573,7 @@ static void test_private_has_enough(void **state) {
     assert_true(agent_private_has_enough(&j, 0));
     assert_false(agent_private_has_enough(&j, 1));
     j.n_clusters = 5;
+    j.sync.private_colluders = 1;
     assert_true(agent_private_has_enough(&j, 1 << 4));
     assert_false(agent_private_has_enough(&j, 1 << 4 | 1));
 }
