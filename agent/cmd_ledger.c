@@ -33,8 +33,8 @@ struct look { // what the callbacks of one command share
     json_t *jobs;                      // {hex: {"spec": {…}, "state": {…}}}
     json_t *damages;                   // array
     bool json;
-    json_t *chains, *seconds, *evidence;      // arrays
-    struct sec_former former[SEC_FORMER_MAX]; // keys of members and rotations of before
+    json_t *chains, *seconds, *evidence, *misnamed; // arrays
+    struct sec_former former[SEC_FORMER_MAX];       // keys of members and rotations of before
     size_t n_former;
 };
 
@@ -138,7 +138,8 @@ static enum neb_status look_open(struct look *k) {
     k->chains = json_array();
     k->seconds = json_array();
     k->evidence = json_array();
-    if (!k->jobs || !k->damages || !k->chains || !k->seconds || !k->evidence)
+    k->misnamed = json_array();
+    if (!k->jobs || !k->damages || !k->chains || !k->seconds || !k->evidence || !k->misnamed)
         return neb_fail(NEB_ERR_NOMEM, "out of memory reading a ledger");
     NEB_TRY(agent_seal_option(k->seal_key, &k->vault));
     NEB_TRY(inter_ledger_open_readonly(k->dir, &k->ledger));
@@ -155,6 +156,7 @@ static void look_close(struct look *k) {
     json_decref(k->chains);
     json_decref(k->seconds);
     json_decref(k->evidence);
+    json_decref(k->misnamed);
 }
 
 static enum neb_status print_json(json_t *o) { // takes it
@@ -293,6 +295,23 @@ static void on_evidence(void *user, const struct inter_evidence *e) {
                                     statement_json(&e->a), statement_json(&e->b)));
 }
 
+static void on_misnamed(void *user, const uint8_t job[INTER_ID_BYTES], const char *member,
+                        const char *text) {
+    struct look *k = user;
+    json_array_append_new(k->misnamed,
+                          json_pack("{s:o,s:s,s:o*}", "job", hex_json(job, INTER_ID_BYTES), "name",
+                                    member, "statement", json_loads(text, 0, NULL)));
+}
+
+static void print_misnamed(const struct look *k) {
+    json_t *o;
+    size_t i;
+    json_array_foreach(k->misnamed, i, o) printf(
+        "\nevidence against %s: it signed the job id %.8s over a specification that is not the "
+        "one which the id is a digest of\n",
+        text_of(o, "name", "?"), text_of(o, "job", ""));
+}
+
 static void on_peer(void *user, const char *peer, uint64_t messages, uint64_t bytes) {
     json_object_set_new(
         user, peer,
@@ -342,11 +361,13 @@ static enum neb_status show(struct look *k) {
     NEB_TRY_GOTO(inter_ledger_outbox(k->ledger, on_peer, outbox), out);
     NEB_TRY_GOTO(inter_ledger_seconds(k->ledger, on_second, k), out);
     NEB_TRY_GOTO(inter_ledger_all_evidence(k->ledger, on_evidence, k), out);
+    NEB_TRY_GOTO(inter_ledger_all_misnamed(k->ledger, on_misnamed, k), out);
     snprintf(epoch, sizeof epoch, "%016llx", (unsigned long long)inter_ledger_epoch(k->ledger));
     if (k->json) {
-        st = print_json(json_pack("{s:s,s:s,s:O,s:O,s:O,s:O,s:O}", "dir", k->dir, "epoch", epoch,
-                                  "jobs", k->jobs, "chains", k->chains, "outbox", outbox,
-                                  "second_updates", k->seconds, "evidence", k->evidence));
+        st = print_json(json_pack("{s:s,s:s,s:O,s:O,s:O,s:O,s:O,s:O}", "dir", k->dir, "epoch",
+                                  epoch, "jobs", k->jobs, "chains", k->chains, "outbox", outbox,
+                                  "second_updates", k->seconds, "evidence", k->evidence, "misnamed",
+                                  k->misnamed));
         goto out;
     }
     printf("ledger: %s\n  epoch: %s\n", k->dir, epoch);
@@ -356,6 +377,7 @@ static enum neb_status show(struct look *k) {
         print_chains(k, key);
         print_lies(k, key);
     }
+    print_misnamed(k);
     json_object_foreach(outbox, key, peer)
         printf("\nwaiting for %s: %lld messages, %lld bytes\n", key, number(peer, "messages"),
                number(peer, "bytes"));

@@ -15,7 +15,8 @@ enum {
     AGENT_NAME_MAX = 63,
     AGENT_CLUSTERS_MAX = 16,
     AGENT_SOURCES_MAX = 16,
-    AGENT_JOB_ID_BYTES = 16
+    AGENT_JOB_ID_BYTES = 32, // job_id.h
+    AGENT_NONCE_BYTES = 16
 };
 #define AGENT_STEPS_MAX UINT64_C(1000000000000)
 #define AGENT_SEED_MAX  UINT64_C(9000000000000000) // a whole number in JSON, whoever reads it
@@ -211,6 +212,8 @@ struct agent_job {
     uint16_t lines[AGENT_KEYS_MAX], clusters_line;
     bool given[AGENT_KEYS_MAX]; // likewise: by the file or --set
     char name[AGENT_NAME_MAX + 1];
+    // Drawn when a run begins: two runs of one job file are two jobs. Hexadecimal; "": not drawn
+    char nonce[2 * AGENT_NONCE_BYTES + 1];
     enum agent_mode mode;
     int64_t seed;
     int64_t steps;
@@ -276,9 +279,11 @@ int agent_job_paths(const struct agent_job *job, int self, const char *paths[AGE
 // Canonical JSON (new reference, NULL when out of memory) and back; unknown keys are refused.
 json_t *agent_job_to_json(const struct agent_job *job);
 NEB_MUST_CHECK enum neb_status agent_job_from_json(const json_t *json, struct agent_job *out);
-// Two specifications, but for where and how clusters train: their mesh, launcher (attach is another trainer), threads, device,
-// precision, cuda_graphs, batch and recompute, which a resumed run may change. The first other key that differs, such as
-// "clusters.sources", or "the order of clusters.sources"; NULL: none does.
+// The specification without what one cluster may have otherwise (config_options.h: places): what all sites of the job share. New
+// reference; NULL: out of memory.
+json_t *agent_job_shared(const json_t *spec);
+// The first key of that in which two specifications differ, such as "clusters.sources", or "the order of clusters.sources"; NULL: none
+// does, and one may take the other's place when a run is resumed.
 const char *agent_job_differs(const json_t *a, const json_t *b);
 // Prints the table as Markdown: the reference of all keys.
 void agent_job_reference(FILE *out);

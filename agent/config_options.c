@@ -25,6 +25,24 @@ const char *const config_target_names[] = {"q", "k", "v", "o", "gate", "up", "do
 const char config_cluster_keys[] =
     "name, role, witness, threads, corpus, sources, mesh, ranks, launcher, "
     "device, precision, outer_state, cuda_graphs, batch, recompute, profile";
+// A key that is not here is shared, and so is what a new one is until somebody says otherwise here.
+const struct config_cluster_key config_cluster_table[] = {
+    {"name", "clusters.name", CONFIG_SHARED},
+    {"role", "clusters.role", CONFIG_SHARED},
+    {"witness", "clusters.witness", CONFIG_SHARED},
+    {"corpus", "clusters.corpus", CONFIG_SHARED},
+    {"sources", "clusters.sources", CONFIG_SHARED},
+    {"outer_state", "clusters.outer_state", CONFIG_SHARED},
+    {"threads", "clusters.threads", CONFIG_PLACE},
+    {"mesh", "clusters.mesh", CONFIG_PLACE},
+    {"launcher", "clusters.launcher", CONFIG_PLACE}, // attach, which is another trainer, is shared
+    {"device", "clusters.device", CONFIG_PLACE},
+    {"cuda_graphs", "clusters.cuda_graphs", CONFIG_PLACE},
+    {"recompute", "clusters.recompute", CONFIG_PLACE}, // the same bits
+    {"precision", "clusters.precision", CONFIG_PLACE_OPEN},
+    {"batch", "clusters.batch", CONFIG_PLACE_OPEN}, // the same sequences a step
+};
+const int config_n_cluster_keys = sizeof config_cluster_table / sizeof config_cluster_table[0];
 const char *const config_launcher_names[] = {"local", "mpirun", "slurm", "attach", NULL};
 const char *const config_device_names[] = {"auto", "cpu", "cuda", NULL};
 const char *const config_precision_names[] = {"auto", "fp32", "bf16", NULL};

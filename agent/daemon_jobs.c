@@ -303,6 +303,16 @@ static struct agent_jobrun *accept_job(struct daemon *d, const char *hex, json_t
     memcpy(j->id, id, sizeof id);
     memcpy(j->hex, hex, sizeof j->hex);
     set_home(d, j, home, name);
+    const char *by = j->owner[0] ? j->owner : daemon_name(d);
+    if (!daemon_id_fits(d, by, hex, spec)) {
+        snprintf(why, cap,
+                 "the id %.8s is not that of this specification, submitted by \"%s\" in the "
+                 "federation that agent \"%s\" is a member of: begin it anew, with another --out",
+                 hex, by, daemon_name(d));
+        return NULL;
+    }
+    if (!over && daemon_was_misnamed(d, id, by, why, cap))
+        return NULL;
     bool known = is_known(d, hex);
     if (daemon_map_clusters(d, j, known, why, cap) != NEB_OK ||
         (!over && !policy_admits(d, j, why, cap)))

@@ -3,6 +3,7 @@
 #include "agent/base/log.h"
 #include "agent/credential.h"
 #include "agent/daemon_state.h"
+#include "agent/job_id.h"
 #include "agent/measure.h"
 #include "agent/shape.h"
 #include "agent/snapshot.h"
@@ -60,12 +61,37 @@ static int64_t next_run(const struct agent_jobrun *j) {
     return now > j->run ? now : j->run + 1;
 }
 
+// What goes on under an id is another member's job, or was submitted in another federation.
+static void refuse_id(struct daemon *d, const struct agent_ipc_client *from, const char *said,
+                      const json_t *spec) {
+    char why[512];
+    struct agent_job_record known;
+    bool is_known = daemon_job_recall(d, said, &known) == NEB_OK;
+    if (!is_known || daemon_job_is_same(d, &known, spec, UINT32_MAX, why, sizeof why))
+        snprintf(why, sizeof why,
+                 "the id %.8s is not that of this specification, submitted by agent \"%s\" in the "
+                 "federation that it is a member of now: begin a new run, in another --out",
+                 said, daemon_name(d));
+    agent_job_record_clear(&known);
+    daemon_answer(d, from, false, why);
+}
+
 static void on_submit_job(struct daemon *d, const struct agent_ipc_client *from,
                           struct agent_ipc_msg *m) {
-    char why[512];
-    const char *hex = agent_ipc_str(m, "id", "");
+    char why[512], hex[2 * AGENT_JOB_ID_BYTES + 1];
+    const char *said = agent_ipc_str(m, "id", ""); // "": a new one, which has none yet
     json_t *spec = json_object_get(m->head, "spec");
     struct agent_job_record known;
+    uint8_t id[AGENT_JOB_ID_BYTES];
+    if (agent_job_id(daemon_federation(d), daemon_name(d), spec, id) != NEB_OK) {
+        daemon_answer(d, from, false, "the agent has no memory left");
+        return;
+    }
+    neb_hex(id, sizeof id, hex);
+    if (*said && strcmp(said, hex)) {
+        refuse_id(d, from, said, spec);
+        return;
+    }
     const struct agent_jobrun *runs = daemon_job(d, hex);
     if (d->stopping) {
         daemon_answer(d, from, false, "the agent is ending; submit it when it is back");

@@ -283,6 +283,20 @@ void daemon_on_fault(void *user, uint32_t peer, enum inter_fault f);
 void daemon_on_lied(void *user, uint32_t peer, const struct inter_evidence *e);
 void daemon_on_split(void *user, uint32_t peer, const struct inter_key *round);
 
+// daemon_misnamed.c
+// Bound into ids and signatures of jobs. A pair without a CA has none: its sites may know different sets of others.
+const uint8_t *daemon_federation(const struct daemon *d);
+// Whether the id is that of this text, submitted by that member (job_id.h).
+bool daemon_id_fits(const struct daemon *d, const char *submitter, const char *hex,
+                    const json_t *spec);
+// `by` has signed an id over a text that is not its own, and `peer` tells of it: kept, said, passed on; the job, if it is by's, ends. why:
+// for who told.
+void daemon_on_misnamed(struct daemon *d, uint32_t peer, const char *by, const char *hex,
+                        const json_t *body, char *why, size_t cap);
+// Whether that was seen of this job and the member that submitted it. True: *why.
+bool daemon_was_misnamed(const struct daemon *d, const uint8_t id[AGENT_JOB_ID_BYTES],
+                         const char *submitter, char *why, size_t cap);
+
 // daemon_ended.c
 void daemon_drop_ended(struct daemon *d); // once a second
 // Removes what is here of a job that has ended: by its operator's word. False: *why.

@@ -25,7 +25,7 @@
 // Unknown keys are refused, as is a file that is not this user's alone (0600, no link: sec_secret_read): a policy that is misread is worse
 // than none.
 //
-// Job specifications are signed by the member that submits them, over federation, job id and canonical text; they may be
+// Job specifications are signed by the member that submits them, over federation, job id (job_id.h) and canonical text; they may be
 // passed on by other members, but only their signer can begin a job with them.
 #ifndef AGENT_POLICY_H
 #define AGENT_POLICY_H

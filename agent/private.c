@@ -127,11 +127,12 @@ static bool noise_allows(const struct agent_job *j, const char **key, char *text
 }
 
 bool agent_private_allows(const struct agent_job *j, const char **key, char *text, size_t cap) {
-    bool attach = false, witness = false;
+    bool attach = false, witness = false, batch = j->autos & AGENT_AUTO_BATCH;
     if (j->sync.gate != AGENT_GATE_PRIVATE)
         return noise_allows(j, key, text, cap);
     for (int32_t i = 0; i < j->n_clusters; i++) {
         attach |= j->clusters[i].launcher == AGENT_LAUNCHER_ATTACH;
+        batch |= j->clusters[i].batch != 0;
         witness |= j->clusters[i].witness;
     }
     const struct rule rules[] = {
@@ -157,6 +158,12 @@ bool agent_private_allows(const struct agent_job *j, const char **key, char *tex
          "must be fixed with sync.gate private: codec and interval decide the scale of the "
          "integers, which "
          "all announce before the run"},
+        {batch, j->autos & AGENT_AUTO_BATCH ? "data.batch" : "clusters.batch",
+         "must be one number for all clusters, in data.batch, with sync.gate private: what an "
+         "update "
+         "is made of is the same at each; for a cluster with less memory give all a smaller batch "
+         "and "
+         "a larger data.accumulate, or that cluster recompute: true"},
         {attach && !(j->sync.private_range > 0) && !(j->sync.dp.clip > 0), "sync.private_range",
          "is missing: a trainer with launcher attach has a learning rate of its own; give the "
          "largest change "

@@ -58,6 +58,20 @@ NEB_MUST_CHECK enum neb_status inter_ledger_evidence(struct inter_ledger *l,
 typedef void inter_ledger_each_evidence(void *user, const struct inter_evidence *e);
 NEB_MUST_CHECK enum neb_status
 inter_ledger_all_evidence(struct inter_ledger *l, inter_ledger_each_evidence *fn, void *user);
+// What proves that a member has signed a job's id over a text that is not that id's (agent/daemon_misnamed.c): the first of each job and
+// member. most: of that member, in all; 0: any number. *fresh: it was not there, and is.
+NEB_MUST_CHECK enum neb_status inter_ledger_put_misnamed(struct inter_ledger *l,
+                                                         const uint8_t job[INTER_ID_BYTES],
+                                                         const char *member, const char *text,
+                                                         size_t most, bool *fresh);
+NEB_MUST_CHECK enum neb_status inter_ledger_was_misnamed(struct inter_ledger *l,
+                                                         const uint8_t job[INTER_ID_BYTES],
+                                                         const char *member, bool *out);
+// All of it, by job and member; fn must not write.
+typedef void inter_ledger_each_misnamed(void *user, const uint8_t job[INTER_ID_BYTES],
+                                        const char *member, const char *text);
+NEB_MUST_CHECK enum neb_status
+inter_ledger_all_misnamed(struct inter_ledger *l, inter_ledger_each_misnamed *fn, void *user);
 // One vote a (job, round, fragment). NEB_ERR_EXISTS: there is another one of this term or of a higher one.
 NEB_MUST_CHECK enum neb_status inter_ledger_put_vote(struct inter_ledger *l,
                                                      const struct inter_record *r);

@@ -33,7 +33,8 @@ bool inter_blob_parse(const char *name, struct inter_key *k, const char **suffix
     unsigned fragment, round, member, attempt;
     int end = 0;
     *k = (struct inter_key){0};
-    if (sscanf(name, "%32[0-9a-f]-f%9u-r%10u-m%3u-a%10u%n", job, &fragment, &round, &member,
+    _Static_assert(INTER_ID_BYTES == 32, "the width below");
+    if (sscanf(name, "%64[0-9a-f]-f%9u-r%10u-m%3u-a%10u%n", job, &fragment, &round, &member,
                &attempt, &end) != 5 ||
         member >= INTER_MEMBERS_MAX || !neb_unhex(job, k->job, sizeof k->job))
         return false;

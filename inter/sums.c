@@ -65,7 +65,7 @@ static struct sum *find_sum(const struct inter_sums *s, uint32_t fragment, uint3
 
 // ---- messages -------------------------------------------------------------------------------------------------
 
-// | type u8 | job 16 | fragment u32 | round u32 | SEEDS: count u8, count x (reveal, signature) |
+// | type u8 | job 32 | fragment u32 | round u32 | SEEDS: count u8, count x (reveal, signature) |
 static void begin_message(struct inter_sums *s, enum message type, uint32_t fragment,
                           uint32_t round) {
     neb_buf_clear(&s->out);

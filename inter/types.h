@@ -9,7 +9,7 @@
 enum {
     INTER_MEMBERS_MAX = 16,
     INTER_FRAGMENTS_MAX = 64, // sets of them are 64 bits
-    INTER_ID_BYTES = 16,
+    INTER_ID_BYTES = 32,      // of a job: the whole digest of what it is (agent/job_id.h)
     INTER_SHA_BYTES = 32,
     INTER_SIG_BYTES = 64,
     INTER_CHUNK_MIN = 16 << 10,
@@ -195,7 +195,7 @@ void inter_promise_put_body(struct neb_buf *out, const uint8_t job[INTER_ID_BYTE
 void inter_standing_put(struct neb_buf *out, const struct inter_standing *s);
 NEB_MUST_CHECK bool inter_standing_get(struct neb_rd *r, struct inter_standing *s);
 
-// 29 bytes; what was cut short shows in r->bad.
+// 45 bytes; what was cut short shows in r->bad.
 void inter_key_put(struct neb_buf *out, const struct inter_key *k);
 void inter_key_get(struct neb_rd *r, struct inter_key *k);
 struct inter_key inter_entry_key(const struct inter_record *r, uint8_t i); // of its i-th entry

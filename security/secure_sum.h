@@ -31,7 +31,7 @@
 enum {
     SEC_SUM_KEY_BYTES = 32,
     SEC_SUM_SEED_BYTES = 32,
-    SEC_SUM_JOB_BYTES = 16,
+    SEC_SUM_JOB_BYTES = 32,
     // integers of one update: their bytes are those of the largest blob
     SEC_SUM_COUNT_MAX = 1 << 29,
     SEC_SUM_NOBODY = 255,

@@ -215,9 +215,9 @@ static void test_altered_rows(void **state) {
     next_round(1);
     altered_manifest(2, "UPDATE manifest SET body=CAST(substr(body,1,length(body)-1)||x'ff' AS "
                         "BLOB) WHERE round=2 AND member=0");
-    // behind the key, of 29 bytes, is the digest
-    altered_manifest(3, "UPDATE manifest SET body=CAST(substr(body,1,29)||x'" ZEROS ZEROS
-                        "'||substr(body,62) AS BLOB) WHERE round=3 AND member=0");
+    // behind the key, of 45 bytes, is the digest
+    altered_manifest(3, "UPDATE manifest SET body=CAST(substr(body,1,45)||x'" ZEROS ZEROS
+                        "'||substr(body,78) AS BLOB) WHERE round=3 AND member=0");
     stop(&bert);
     expect_sound(&bert, 4);
     alter(&bert, "UPDATE record SET body=(SELECT body FROM record AS r WHERE r.round=1 AND "
