@@ -70,18 +70,15 @@ double agent_private_epsilon(const struct agent_job *j, int64_t releases,
         return NAN;
     double delta = (double)j->sync.dp.delta,
            epsilon = sec_privacy_epsilon((double)releases * p.rho, delta);
-    snprintf(
-        text, AGENT_PRIVATE_TEXT,
-        "epsilon %.3g at delta %.3g for all that one site sends in %lld sums, where at most %u "
-        "other%s tell%s what %s added%s",
-        epsilon, delta, (long long)releases, agent_private_colluders(j),
-        agent_private_colluders(j) == 1 ? "" : "s", agent_private_colluders(j) == 1 ? "s" : "",
-        agent_private_colluders(j) == 1 ? "it" : "they",
-        epsilon > SEC_PRIVACY_EPSILON_WEAK
-            ? ". Above 10 this protects little: who knows what to look for can still tell "
-              "from the sums whether a text was in a site's data. More sync.dp.noise, or "
-              "fewer rounds"
-            : "");
+    snprintf(text, AGENT_PRIVATE_TEXT,
+             "epsilon %.3g at delta %.3g for all that one site sends in %lld sums, against the "
+             "other sites, of which up to %u may collude%s",
+             epsilon, delta, (long long)releases, agent_private_colluders(j),
+             epsilon > SEC_PRIVACY_EPSILON_WEAK
+                 ? ". Above 10 this protects little: who knows what to look for can still tell "
+                   "from the sums whether a text was in a site's data. More sync.dp.noise, or "
+                   "fewer rounds"
+                 : "");
     return epsilon;
 }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Differential privacy of a `private` job (sync.dp): three clusters, one of two ranks, and two fragments. All end with the same parameters, which the
-# noise has moved; summary.json says what the sums that were read are worth, `nebula check` what they will be; what does not go with it is refused.
+# Differential privacy of a `private` job (sync.dp): three clusters, one of two ranks, and two fragments. All end with the same parameters, also
+# where a worker was killed; summary.json says what the sums that were read are worth, `nebula check` what they will be; what does not go with it is refused.
 source "$SOURCE/tests/e2e/lib.sh"
 make_corpus
 
@@ -19,7 +19,21 @@ run() { # OUT SET…
 run "$T/noised"
 digests_equal "$T/noised"
 round_digests_equal "$T/noised"
-run "$T/again"
+# Again, and a worker is killed in the middle: it goes on from its checkpoint, and what it sends once more is what it had sent.
+run=$T/again
+pace 50
+timeout 100 "$nebula" pretrain "$T/job.yaml" --local 3 --out "$run" >"$run.log" 2>&1 &
+pid=$!
+clean_up() { end_now "$pid"; }
+merged() { (($(largest "$run" round round c0 -1) >= 1)); }
+within 60 merged || fail "no rounds: $(tail -n 3 "$run.log")"
+kill -KILL "$(worker_of c0)"
+wait "$pid" || fail "again: $(tail -n 4 "$run.log")"
+grep -q 'c0: .*started again' "$run.log" || fail "nobody says that a worker was killed: $(cat "$run.log")"
+digests_equal "$run"
+round_digests_equal "$run"
+[[ $(summary '.privacy.releases' "$run") == 7 ]] || fail "$(summary '.privacy' "$run"): sums that were sent again count twice"
+unset NEBULA_FAULT
 digest() { summary '.clusters[0].params_digest' "$1"; }
 [[ $(digest "$T/noised") != $(digest "$T/again") ]] || fail "two runs, whose members have other keys, add the same noise"
 

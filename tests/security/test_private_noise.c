@@ -311,6 +311,46 @@ static void test_residual(void **state) {
     stop();
 }
 
+// Who knows what an update would be, and colludes with one of three, looks along it in the sum: with the update and without it what is seen differs
+// by 1 / z deviations, which is all that ε allows.
+static double seen_along(uint32_t round, bool present) {
+    static int16_t sum[N];
+    struct sec_sum_seeds seeds;
+    const uint8_t *bodies[SEC_MEMBERS_MAX];
+    double along = 0;
+    for (int k = 0; k < n_members; k++) {
+        struct member *m = &members[k];
+        inter_outer_reject(m->o, 0);
+        for (int i = 0; k == 1 && present && i < SMALL; i++)
+            m->theta_m[ROWS * COLS + i] -= (i % 2 ? 7 : -7) * clip; // far longer than it may be
+        encode(m, 0, round);
+    }
+    seeds_of(7, &seeds, bodies);
+    assert_int_equal(sec_sum_unmask(&seeds, bodies, ROWS * COLS, SMALL, sum), NEB_OK);
+    open_own(&members[0]);
+    for (int i = 0; i < SMALL; i++)
+        along += (i % 2 ? 1 : -1) * (sum[i] - noise[ROWS * COLS + i]);
+    return along / sqrt(SMALL);
+}
+static void test_what_an_observer_sees(void **state) {
+    (void)state;
+    enum { TURNS = 150 };
+    const double z = 0.7;
+    double mean[2] = {0, 0}, square[2] = {0, 0}, root = sqrt(TURNS);
+    start(3, 1, z);
+    for (uint32_t i = 0; i < 2 * TURNS; i++) {
+        double x = seen_along(i, i & 1);
+        mean[i & 1] += x / TURNS;
+        square[i & 1] += x * x / TURNS;
+    }
+    double length = sqrt((double)plan.squared), deviation = sqrt(square[0] - mean[0] * mean[0]);
+    assert_true(fabs(mean[0]) < 5 * deviation / root);
+    assert_true(fabs(mean[1] - mean[0] - length) < 0.05 * length + 7 * deviation / root);
+    assert_true(deviation > z * plan.bound * (1 - 5 / sqrt(2 * TURNS)));
+    assert_true(fabs(sqrt(square[1] - mean[1] * mean[1]) / deviation - 1) < 5 / root);
+    stop();
+}
+
 static void test_refused(void **state) {
     (void)state;
     start_with(3, 1, 1, false);
@@ -345,6 +385,7 @@ int main(void) {
                                        cmocka_unit_test(test_noise_that_is_left),
                                        cmocka_unit_test(test_repeated),
                                        cmocka_unit_test(test_residual),
+                                       cmocka_unit_test(test_what_an_observer_sees),
                                        cmocka_unit_test(test_refused)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }
