@@ -759,6 +759,17 @@ static void elect_tick(struct step *s, struct job *j) {
         (void)ask(s, j, with);
 }
 
+// Masked: where two values of one term were told of, whoever has not told is asked again, as its word may rule one of them out.
+static void ask_the_rest(struct step *s, struct job *j) {
+    uint32_t rest = 0;
+    for (uint32_t f = 0; f < j->c.fragments; f++)
+        if (j->fragments[f].has_rival && j->fragments[f].rival.round == j->fragments[f].round)
+            rest |= ~(uint32_t)j->fragments[f].promised;
+    for (uint8_t m = 0; m < j->c.n_members; m++)
+        if (rest >> m & 1 && m != j->c.self && !(j->liars >> m & 1))
+            say_elect_to(s, j, PROMISE_TERM, m);
+}
+
 void node_elect_tick(struct step *s, struct job *j) {
     if (s->now >= j->next_beat) {
         j->next_beat = s->now + beat_every;
@@ -766,6 +777,8 @@ void node_elect_tick(struct step *s, struct job *j) {
             node_beat(s, j, m);
         if (j->asks)
             say_elect(s, j, PROMISE_TERM); // promises may have been lost
+        else if (j->leads)
+            ask_the_rest(s, j);
     }
     j->born = j->born ? j->born : s->now;
     if (!j->standing.joined)

@@ -197,24 +197,26 @@ static const struct inter_record *voted_in(const struct fragment *g, uint32_t te
     return g->has_best ? &g->best : NULL;
 }
 
-// A majority of those that this node was given (all, where they tell of two values of one term), and among them the one that tells of the vote it has to repeat; behind them, that vote's own.
+// A majority of those that this node was given (where they tell of two values of one term all, but for known liars), and among them the one that tells of the vote it has to repeat; behind them, that vote's own.
 void node_add_promises(const struct job *j, const struct fragment *g, struct inter_record *r) {
     const struct inter_promise *first = NULL;
     uint8_t hash[INTER_SHA_BYTES];
-    uint32_t chosen = 0;
+    uint32_t chosen = 0, told = g->promised;
     inter_record_hash(r, hash);
     r->n_promises = 0;
     if (!r->term)
         return;
+    if (g->has_rival && node_majority(j, told & ~(uint32_t)j->liars))
+        told &= ~(uint32_t)j->liars;
     for (uint8_t m = 0; m < j->c.n_members; m++) {
         const struct inter_promise *p = &g->promises[m];
-        if (g->promised >> m & 1 && p->voted && p->round == r->round &&
+        if (told >> m & 1 && p->voted && p->round == r->round &&
             !memcmp(p->vote_hash, hash, sizeof hash) && (!first || p->vote_term > first->vote_term))
             first = p;
     }
     chosen |= first ? BIT(first->member) : 0;
     for (uint8_t m = 0; m < j->c.n_members && (g->has_rival || !node_majority(j, chosen)); m++)
-        chosen |= g->promised >> m & 1 ? BIT(m) : 0;
+        chosen |= told >> m & 1 ? BIT(m) : 0;
     for (uint8_t m = 0; m < j->c.n_members; m++)
         if (chosen >> m & 1)
             r->promises[r->n_promises++] = g->promises[m];

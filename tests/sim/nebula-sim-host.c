@@ -692,7 +692,7 @@ void sim_host_submit(struct sim *s, uint8_t i, uint32_t f, const struct inter_ma
         s, i,
         &(struct inter_event){.kind = INTER_EV_SUBMIT, .manifest = &m, .peer = h->id, .norm = 1});
     if (s->masks && !h->promised_own)
-        mine->here = false; // a blob without a manifest goes with the next start
+        *mine = (struct sim_blob){0}; // a blob without a manifest goes with the next start
     if (h->alive && words[SIM_WORDS] == 1)
         inter_node_own_bad(h->node, &m.key);
 }
