@@ -24,6 +24,13 @@ bool daemon_id_fits(const struct daemon *d, const char *submitter, const char *h
            !memcmp(said, id, sizeof id);
 }
 
+bool daemon_spec_is_read(const json_t *spec) {
+    struct agent_job *job = calloc(1, sizeof *job);
+    bool read = job && agent_job_from_json(spec, job) == NEB_OK;
+    free(job);
+    return read;
+}
+
 // To every member that a list of clusters names, once.
 static void pass_on(struct daemon *d, uint32_t from, const json_t *spec, const json_t *statement,
                     uint64_t *told) {

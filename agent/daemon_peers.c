@@ -247,7 +247,13 @@ static void on_unfit_job(struct daemon *d, uint32_t peer, uint32_t home, const c
     if (!neb_unhex(hex, id, sizeof id))
         return; // no id
     bool again = json_is_true(json_object_get(body, "again"));
-    if (job_is_signed(d, home, hex, body)) {
+    bool is_signed = job_is_signed(d, home, hex, body);
+    if (is_signed && !daemon_spec_is_read(json_object_get(body, "spec"))) {
+        if (!again) // of another version, whose ids are its own affair
+            refuse(d, peer, hex, "the job specification is not one of this version of nebula");
+        return;
+    }
+    if (is_signed) {
         daemon_on_misnamed(d, peer, member_of(d, home), hex, body, why, sizeof why);
         if (!again)
             refuse(d, peer, hex, why);

@@ -289,6 +289,8 @@ const uint8_t *daemon_federation(const struct daemon *d);
 // Whether the id is that of this text, submitted by that member (job_id.h).
 bool daemon_id_fits(const struct daemon *d, const char *submitter, const char *hex,
                     const json_t *spec);
+// Whether this version takes it for a job's: another one may make other ids of it, and is no liar.
+bool daemon_spec_is_read(const json_t *spec);
 // `by` has signed an id over a text that is not its own, and `peer` tells of it: kept, said, passed on; the job, if it is by's, ends. why:
 // for who told.
 void daemon_on_misnamed(struct daemon *d, uint32_t peer, const char *by, const char *hex,

@@ -311,6 +311,31 @@ static void test_places(void **state) {
     json_decref(other);
 }
 
+// What another version of the program may send is refused, and is no lie.
+static void test_other_version(void **state) {
+    (void)state;
+    char hex[HEX];
+    bool was = true;
+    struct inter_ledger *l = NULL;
+    uint8_t id[AGENT_JOB_ID_BYTES];
+    json_t *s = spec(), *other = json_deep_copy(s);
+    id_of(s, hex);
+    json_object_set_new(other, "of.another", json_integer(1));
+    offer(BERT, hex, other);
+    for (neb_ns end = neb_now() + 20 * NEB_S; !refused[BERT][0] && neb_now() < end;)
+        step();
+    assert_non_null(strstr(refused[BERT], "not one of this version"));
+    offer(BERT, hex, s);
+    wait_state(BERT, hex, "running");
+    assert_true(neb_unhex(hex, id, sizeof id));
+    assert_int_equal(inter_ledger_open_readonly(homes[BERT], &l), NEB_OK);
+    assert_int_equal(inter_ledger_was_misnamed(l, id, "anna", &was), NEB_OK);
+    assert_false(was);
+    inter_ledger_close(&l);
+    json_decref(s);
+    json_decref(other);
+}
+
 // A batch of a cluster's own is refused, whatever its id.
 static void test_batch_of_its_own(void **state) {
     (void)state;
@@ -449,9 +474,9 @@ static int teardown(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_is_true),      cmocka_unit_test(test_told_itself),
-        cmocka_unit_test(test_none_is_true),     cmocka_unit_test(test_places),
-        cmocka_unit_test(test_batch_of_its_own), cmocka_unit_test(test_bounded),
-        cmocka_unit_test(test_begun_again)};
+        cmocka_unit_test(test_one_is_true),   cmocka_unit_test(test_told_itself),
+        cmocka_unit_test(test_none_is_true),  cmocka_unit_test(test_places),
+        cmocka_unit_test(test_other_version), cmocka_unit_test(test_batch_of_its_own),
+        cmocka_unit_test(test_bounded),       cmocka_unit_test(test_begun_again)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -619,6 +619,34 @@ static void test_private_noise(void **state) {
     assert_true(agent_private_epsilon(&j, 10, says) != few && !says[0]);
 }
 
+// What an update is made of is the same at every member where sums are masked.
+static void test_private_batch(void **state) {
+    (void)state;
+    static const struct {
+        const char *batch, *cluster, *expect;
+    } cases[] = {{"4", "", NULL},
+                 {"4", ", recompute: true", NULL},
+                 {"4", ", batch: 2", "clusters.batch: must be one number for all clusters"},
+                 {"auto", "", "data.batch: must be one number for all clusters"}};
+    static struct agent_job j;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[1024];
+        int n = snprintf(
+            text, sizeof text,
+            "job: j\nsteps: 100\nmodel: {vocab: 96, n_layers: 2, d_model: 32, n_heads: 4, d_ff: "
+            "80}\ndata: {corpus: c, seq_len: 16, batch: %s, accumulate: 8}\noptim: {lr: 1e-3}\n"
+            "sync: {gate: private, codec: bf16, row_weights: false}\n"
+            "clusters: [{name: a%s}, {name: b}, {name: c}]\n",
+            cases[i].batch, cases[i].cluster);
+        neb_log_set_sink(capture, NULL);
+        enum neb_status st = agent_job_parse(text, (size_t)n, "job.yaml", &j);
+        neb_log_set_sink(NULL, NULL);
+        assert_int_equal(st, cases[i].expect ? NEB_ERR_INVALID : NEB_OK);
+        if (cases[i].expect)
+            assert_non_null(strstr(message, cases[i].expect));
+    }
+}
+
 static void test_auto(void **state) {
     (void)state;
     static const char text[] =
@@ -678,6 +706,7 @@ int main(void) {
                                        cmocka_unit_test(test_auto),
                                        cmocka_unit_test(test_private_noise),
                                        cmocka_unit_test(test_private_has_enough),
+                                       cmocka_unit_test(test_private_batch),
                                        cmocka_unit_test(test_places),
                                        cmocka_unit_test(test_places_refused),
                                        cmocka_unit_test(test_differs),
