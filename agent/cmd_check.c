@@ -11,6 +11,7 @@
 #include "agent/policy.h"
 #include "agent/private.h"
 #include "agent/progress.h"
+#include "agent/schedule.h"
 #include "agent/update_size.h"
 #include "intra/data.h"
 #include "intra/pairs.h"
@@ -189,6 +190,17 @@ static void print_travels(const struct agent_job *job, const struct agent_plan *
                                              : "there is one cluster");
 }
 
+// Sums of the whole run, a fragment's each.
+static int64_t releases_of(const struct agent_job *job) {
+    const struct agent_schedule s = {.steps = job->steps,
+                                     .interval = job->sync.interval,
+                                     .overlap = job->sync.overlap,
+                                     .fragments = job->sync.fragments,
+                                     .early_interval = job->sync.early_interval,
+                                     .early_steps = job->sync.early_steps};
+    return agent_schedule_sends(&s);
+}
+
 static void print_people(const char *file, const struct agent_job *job, const struct found *each,
                          const struct agent_plan *p, bool sized, const char *refused) {
     char a[32];
@@ -210,6 +222,10 @@ static void print_people(const char *file, const struct agent_job *job, const st
         agent_private_says(job, text, sizeof text);
         printf("  masked    %s\n", text);
     }
+    char privacy[AGENT_PRIVATE_TEXT];
+    agent_private_epsilon(job, releases_of(job), privacy);
+    if (privacy[0])
+        printf("  privacy   %s. Losses and counts that sites tell are not in it\n", privacy);
     for (int32_t i = 0; i < job->n_clusters; i++) {
         const struct agent_cluster *k = &job->clusters[i];
         printf("  cluster   %s:", k->name);
@@ -263,6 +279,13 @@ static void print_json(const struct agent_job *job, const struct found *each,
     }
     if (job->sync.gate == AGENT_GATE_PRIVATE)
         json_object_set_new(o, "round_needs_clusters", json_integer(agent_private_needs(job)));
+    char privacy[AGENT_PRIVATE_TEXT];
+    double epsilon = agent_private_epsilon(job, releases_of(job), privacy);
+    if (privacy[0])
+        json_object_set_new(o, "privacy",
+                            json_pack("{s:o, s:f, s:I, s:s}", "epsilon", agent_json_number(epsilon),
+                                      "delta", (double)job->sync.dp.delta, "releases",
+                                      (json_int_t)releases_of(job), "text", privacy));
     json_object_set_new(o, "clusters", clusters_json(job, each));
     json_object_set_new(o, "refused_by_default", *refused ? json_string(refused) : json_null());
     json_object_set(o, "warnings", warnings);

@@ -151,7 +151,12 @@ struct agent_sync {
     enum agent_gate gate;
     float private_range;       // 0: agent_private_range
     int32_t private_colluders; // f: members that may lie together, and put together what they see
-    char link[64];             // RATE:DELAY[:LOSS] between clusters, for the planner; "": not said
+    struct {
+        float clip;  // length of an update; 0: no differential privacy
+        float noise; // deviation of the noise in a sum, over clip
+        float delta;
+    } dp;
+    char link[64]; // RATE:DELAY[:LOSS] between clusters, for the planner; "": not said
     struct agent_tune {
         int mode;                          // enum agent_tune_mode
         bool codec, overlap, interval;     // what auto may change

@@ -192,6 +192,14 @@ const struct config_option config_options[] = {
     {"sync.private_colluders", T_INT32, AT(sync.private_colluders), 1, 14, "1", NULL,
      "private: clusters that may lie together without reading another one's update; two fewer than "
      "clusters at most"},
+    {"sync.dp.clip", T_FLOAT, AT(sync.dp.clip), 0, 1e6, "0", NULL,
+     "private: differential privacy of one site's update of one round: its length (L2) over all "
+     "that is exchanged, at most, the rest waits for the next; 0: none"},
+    {"sync.dp.noise", T_FLOAT, AT(sync.dp.noise), 0, 100, "0", NULL,
+     "deviation of the noise in each element of a sum, over sync.dp.clip; nebula check says what "
+     "it is worth"},
+    {"sync.dp.delta", T_FLOAT, AT(sync.dp.delta), 1e-15, 0.01, "1e-6", NULL,
+     "δ: epsilon is told for it"},
     {"sync.link", T_STRING, AT(sync.link), 0, 0, "", NULL,
      "RATE:DELAY[:LOSS] between clusters (100mbit:80ms:0.1%), for nebula plan and `auto`"},
     {"sync.grace_s", T_FLOAT, AT(sync.grace_s), 0, 1e6, "60", NULL,

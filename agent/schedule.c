@@ -50,6 +50,23 @@ int64_t agent_schedule_least(const struct agent_schedule *s) {
     return least;
 }
 
+// Of the numbers first, first + apart, … those in [1, last].
+static int64_t count(int64_t first, int64_t apart, int64_t last) {
+    first = first > 0 ? first : apart;
+    return last < first ? 0 : (last - first) / apart + 1;
+}
+
+int64_t agent_schedule_sends(const struct agent_schedule *s) {
+    int64_t all = 0, last = s->steps - 1, early = s->early_steps < last ? s->early_steps : last;
+    for (int32_t f = 0; f < s->fragments; f++) {
+        if (s->early_steps)
+            all += count((int64_t)f * s->early_interval / s->fragments, s->early_interval, early);
+        all += count(offset(s, f), s->interval, last - s->early_steps);
+        all++; // the drain
+    }
+    return all;
+}
+
 int32_t agent_schedule_interval(const struct agent_schedule *s, int64_t step) {
     return step < s->early_steps ? s->early_interval : s->interval;
 }

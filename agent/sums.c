@@ -35,6 +35,8 @@ struct agent_sums {
 
 static enum neb_status make_keys(struct agent_sums *s) {
     const uint8_t *own = sec_identity_public(s->c.identity)->curve;
+    sec_sum_own_key(sec_identity_curve_secret(s->c.identity), s->c.job->id,
+                    s->keys[s->c.job->self]);
     for (uint8_t k = 0; k < s->n; k++)
         if (k != s->c.job->self && s->c.job->peers[k] >= s->c.members->n)
             return neb_fail(NEB_ERR_NOT_FOUND,

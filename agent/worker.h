@@ -154,6 +154,7 @@ struct agent_worker {
     // exchange
     struct inter_outer *outer;   // of a mesh: rank 0's part of it
     struct agent_owners *owners; // of a mesh
+    uint64_t masked_sent;        // updates that this cluster has masked: none is summed twice
     struct sec_sum *sum;         // profile `private`: what updates are masked with; NULL otherwise
     struct intra_unit *units;
     int32_t n_units;

@@ -473,6 +473,15 @@ enum neb_status worker_params_digest(const struct agent_worker *w, char hex[33])
     return NEB_OK;
 }
 
+// Sums that may tell something of this cluster: one a round of a fragment, and no more than there were updates to sum. A life that lost its disk
+// does not know what the one before it had sent, but its rounds.
+static uint64_t releases(const struct agent_worker *w) {
+    uint64_t rounds = 0;
+    for (int32_t f = 0; f < w->job.sync.fragments; f++)
+        rounds += w->frags[f].round + w->frags[f].in_flight;
+    return rounds > w->masked_sent ? rounds : w->masked_sent;
+}
+
 enum neb_status worker_results(const struct agent_worker *w, const char *device, double eval_loss,
                                bool done, json_t **out) {
     char hex[33];
@@ -487,6 +496,8 @@ enum neb_status worker_results(const struct agent_worker *w, const char *device,
         (json_int_t)w->model->n_trainable, "rounds", (json_int_t)w->rounds, "lost_steps",
         (json_int_t)w->lost_steps, "payload_bytes", (json_int_t)w->payload_bytes, "payload_params",
         (json_int_t)w->payload_params, "stopped", !done, "threads", kern_pool_threads(w->K->pool));
+    if (w->sum && json_object_set_new(*out, "releases", json_integer((json_int_t)releases(w))) != 0)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory reporting");
     return NEB_OK;
 }
 

@@ -272,6 +272,7 @@ enum neb_status worker_send(struct agent_worker *w, int32_t f) {
     if (w->job.sync.fragments > 1)
         params = w->model->n_trainable / (size_t)w->job.sync.fragments;
     w->payload_bytes += t->blob.len;
+    w->masked_sent += w->sum != NULL;
     w->payload_params += params;
     NEB_TRY(worker_resubmit(w, f));
     w->sync_s += neb_seconds(neb_now() - start);

@@ -292,6 +292,11 @@ static bool verify(void *user, uint32_t peer, const char *context, const void *m
 static void on_send(void *user, uint8_t member, const void *p, size_t n) {
     (void)user, (void)member, (void)p, (void)n;
 }
+static enum neb_status on_keep(void *user, const struct inter_record *r) {
+    (void)user, (void)r;
+    return NEB_OK;
+}
+
 static void on_ready(void *user, uint32_t fragment, uint32_t round, const void *p, size_t n) {
     (void)user, (void)fragment, (void)round, (void)p, (void)n;
 }
@@ -331,7 +336,8 @@ static void test_reveals(void **state) {
         struct inter_sums_config c = {.n = N,
                                       .crypto = &crypto,
                                       .sum = sums[0],
-                                      .ops = {NULL, on_send, on_ready, on_look_up}};
+                                      .colluders = 1,
+                                      .ops = {NULL, on_send, on_keep, on_ready, on_look_up}};
         memcpy(c.job, id[k], sizeof c.job);
         assert_int_equal(inter_sums_create(&c, &s), NEB_OK);
         assert_int_equal(inter_sums_commit(s, NEB_S, &r, blobs, NULL, 0), NEB_OK);

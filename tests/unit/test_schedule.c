@@ -137,6 +137,27 @@ static void test_early_steps_have_their_own_interval(void **state) {
     assert_true(n[0] == 6 && n[1] == 6);
 }
 
+// As many as are sent, whatever the numbers.
+static void test_sends(void **state) {
+    (void)state;
+    struct run r;
+    for (int32_t interval = 1; interval < 14; interval += 3)
+        for (int32_t fragments = 1; fragments <= 8 && fragments <= interval; fragments++)
+            for (int64_t steps = 1; steps < 90; steps += 4)
+                for (int64_t early = 0; early <= 2 * interval; early += interval) {
+                    int64_t n = 0;
+                    start(&r, steps, early ? interval + 3 : interval, interval / 2, fragments);
+                    r.s.early_interval = interval;
+                    r.s.early_steps = early;
+                    for (int64_t step = 0; step <= steps; step++)
+                        assert_true(boundary(&r, step, false));
+                    for (size_t i = 0; i < r.n; i++)
+                        n += r.log[i].kind == 's';
+                    assert_true(agent_schedule_finished(&r.s, r.frag));
+                    assert_int_equal(agent_schedule_sends(&r.s), n);
+                }
+}
+
 static void test_outage_counts_missed_intervals(void **state) {
     (void)state;
     struct run r;
@@ -302,6 +323,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_interval_changes),
         cmocka_unit_test(test_one_fragment),
+        cmocka_unit_test(test_sends),
         cmocka_unit_test(test_overlap_and_fragments),
         cmocka_unit_test(test_travelling_at_the_end_is_drained_twice),
         cmocka_unit_test(test_early_steps_have_their_own_interval),
