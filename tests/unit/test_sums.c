@@ -111,7 +111,8 @@ static void on_look_up(void *user, uint8_t from, uint32_t fragment, uint32_t rou
 }
 
 static void open_member(struct member *m) {
-    struct inter_sums_config c = {.n = n,
+    struct inter_sums_config c = {.colluders = 1,
+                                  .n = n,
                                   .self = m->id,
                                   .crypto = &crypto[m->id],
                                   .sum = m->sum,
