@@ -1,25 +1,30 @@
 // nebula check JOB.yaml: is the job file right, and what will it do?
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
+#include "agent/cmd_options.h"
 #include "agent/commands.h"
 #include "agent/job_model.h"
 #include "agent/json.h"
 #include "agent/model_init.h"
 #include "agent/plan.h"
 #include "agent/planner.h"
+#include "agent/policy.h"
+#include "agent/private.h"
 #include "agent/progress.h"
+#include "agent/schedule.h"
 #include "agent/update_size.h"
 #include "intra/data.h"
+#include "intra/pairs.h"
 
 #include <argp.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { SETS_MAX = 64, KEY_REFERENCE = 256 };
+enum { SETS_MAX = 64, KEY_REFERENCE = 256, KEY_POLICY, PAIRS_LOOKED_AT = 1000 };
 
 struct arguments {
-    const char *file;
+    const char *file, *policy;
     const char *sets[SETS_MAX];
     int n_sets;
     bool json, reference;
@@ -30,6 +35,28 @@ struct found {       // what there is of a corpus on this machine
     int32_t vocab;
     uint8_t tokenizer[INTRA_SHA_BYTES];
 };
+
+// Mode distill trains on pairs. What the run would refuse behind its start is refused here, as far as the first of them tell.
+static enum neb_status look_at_pairs(const struct agent_job *job, int cluster,
+                                     const struct intra_corpus *corpus) {
+    const struct agent_cluster *k = &job->clusters[cluster];
+    struct intra_pairs_config c = {.seed = (uint64_t)job->seed,
+                                   .seq_len = job->seq_len,
+                                   .tokens = job->batch * job->seq_len,
+                                   .documents = PAIRS_LOOKED_AT};
+    struct intra_pairs *pairs = NULL;
+    bool sent = job->distill.pushed && (k->role == AGENT_ROLE_TEACHER || k->role_auto);
+    if (job->mode != AGENT_MODE_DISTILL || sent) // what students send is all that it reads
+        return NEB_OK;
+    enum neb_status st = intra_pairs_create(corpus, INTRA_TRAIN, &c, &pairs);
+    intra_pairs_destroy(&pairs);
+    return st == NEB_ERR_INVALID
+               ? neb_fail(st,
+                          "cluster %s: mode distill trains on pairs, source and target (format: "
+                          "tsv with target_column, or po); %s does not hold them (see above)",
+                          k->name, intra_corpus_dir(corpus))
+               : st;
+}
 
 // A corpus that is not on this machine is no error: the file may be meant for other sites. One that is here must fit.
 static enum neb_status look_at_corpus(const struct agent_job *job, int cluster, struct found *f) {
@@ -57,6 +84,8 @@ static enum neb_status look_at_corpus(const struct agent_job *job, int cluster, 
         st = intra_corpus_tokenizer_digest(c, f->tokenizer);
     if (st == NEB_OK)
         st = agent_job_corpus_fits(job, cluster, c);
+    if (st == NEB_OK && f->read)
+        st = look_at_pairs(job, cluster, c);
     intra_corpus_close(&c);
     return st;
 }
@@ -109,6 +138,14 @@ static void look_for_file(const struct agent_job *job, const char *key, const ch
                  n > 1 ? "s" : "", names, key, path, n > 1 ? "s" : "", n > 1 ? "" : "s");
 }
 
+static bool all_attach(const struct agent_job *job) {
+    bool all = true;
+    for (int32_t i = 0; i < job->n_clusters; i++)
+        all =
+            all && (job->clusters[i].witness || job->clusters[i].launcher == AGENT_LAUNCHER_ATTACH);
+    return all;
+}
+
 static void print_rounds(const struct agent_job *job, const struct agent_plan *p, bool sized) {
     char a[32], b[32], to[48] = "";
     if (!sized) {
@@ -153,11 +190,25 @@ static void print_travels(const struct agent_job *job, const struct agent_plan *
                                              : "there is one cluster");
 }
 
+// Sums of the whole run, a fragment's each.
+static int64_t releases_of(const struct agent_job *job) {
+    const struct agent_schedule s = {.steps = job->steps,
+                                     .interval = job->sync.interval,
+                                     .overlap = job->sync.overlap,
+                                     .fragments = job->sync.fragments,
+                                     .early_interval = job->sync.early_interval,
+                                     .early_steps = job->sync.early_steps};
+    return agent_schedule_sends(&s);
+}
+
 static void print_people(const char *file, const struct agent_job *job, const struct found *each,
-                         const struct agent_plan *p, bool sized) {
+                         const struct agent_plan *p, bool sized, const char *refused) {
     char a[32];
     printf("%s: job %s is fine\n", file, job->name);
-    if (sized)
+    if (sized && all_attach(job))
+        printf("  model     %lld parameters, %lld trained; memory is the attached trainers' own\n",
+               (long long)p->params, (long long)p->trainable);
+    else if (sized)
         printf("  model     %lld parameters, %lld trained; %s a worker without activations\n",
                (long long)p->params, (long long)p->trainable,
                agent_human_bytes((double)p->memory_bytes, a, sizeof a));
@@ -166,27 +217,46 @@ static void print_people(const char *file, const struct agent_job *job, const st
     printf("  training  %lld steps of %lld tokens: %lld tokens a cluster\n", (long long)job->steps,
            (long long)p->tokens_per_step, (long long)p->tokens);
     print_travels(job, p, sized);
+    if (job->sync.gate == AGENT_GATE_PRIVATE) {
+        char text[256];
+        agent_private_says(job, text, sizeof text);
+        printf("  masked    %s\n", text);
+    }
+    char privacy[AGENT_PRIVATE_TEXT];
+    agent_private_epsilon(job, releases_of(job), privacy);
+    if (privacy[0])
+        printf("  privacy   %s. Losses and counts that sites tell are not in it\n", privacy);
     for (int32_t i = 0; i < job->n_clusters; i++) {
         const struct agent_cluster *k = &job->clusters[i];
         printf("  cluster   %s:", k->name);
-        for (int32_t s = 0; s < k->n_sources; s++)
+        bool own = k->launcher == AGENT_LAUNCHER_ATTACH;
+        for (int32_t s = 0; !own && s < k->n_sources; s++)
             printf("%s %s %g", s ? "," : "", k->sources[s].name, (double)k->sources[s].weight);
-        printf("%s; corpus %s%s\n", k->n_sources ? "" : " all sources", agent_job_corpus(job, i),
-               each[i].here ? "" : " (not on this machine)");
+        if (own)
+            printf(" a trainer attaches, with a program and text of its own\n");
+        else
+            printf("%s; corpus %s%s\n", k->n_sources ? "" : " all sources",
+                   agent_job_corpus(job, i), each[i].here ? "" : " (not on this machine)");
     }
+    if (*refused)
+        printf("  policy    where another member submits it, a policy.json that says nothing of "
+               "what may leave refuses it: %s\n",
+               refused);
 }
 
 static json_t *clusters_json(const struct agent_job *job, const struct found *each) {
     json_t *list = json_array();
     for (int32_t i = 0; i < job->n_clusters; i++)
-        json_array_append_new(list,
-                              json_pack("{s:s, s:s, s:b}", "name", job->clusters[i].name, "corpus",
-                                        agent_job_corpus(job, i), "corpus_here", each[i].here));
+        json_array_append_new(list, json_pack("{s:s, s:s, s:b, s:b}", "name", job->clusters[i].name,
+                                              "corpus", agent_job_corpus(job, i), "corpus_here",
+                                              each[i].here, "attached",
+                                              job->clusters[i].launcher == AGENT_LAUNCHER_ATTACH));
     return list;
 }
 
 static void print_json(const struct agent_job *job, const struct found *each,
-                       const struct agent_plan *p, bool sized, json_t *warnings) {
+                       const struct agent_plan *p, bool sized, const char *refused,
+                       json_t *warnings) {
     json_t *o =
         json_pack("{s:b, s:s, s:I, s:I, s:I, s:f}", "ok", 1, "job", job->name, "tokens_per_step",
                   (json_int_t)p->tokens_per_step, "tokens", (json_int_t)p->tokens, "exchanges",
@@ -198,7 +268,8 @@ static void print_json(const struct agent_job *job, const struct found *each,
     if (sized) {
         json_object_set_new(o, "params", json_integer(p->params));
         json_object_set_new(o, "trainable_params", json_integer(p->trainable));
-        json_object_set_new(o, "memory_bytes", json_integer(p->memory_bytes));
+        json_object_set_new(o, "memory_bytes",
+                            all_attach(job) ? json_null() : json_integer(p->memory_bytes));
         json_object_set_new(o, "exchange_bytes", json_integer((json_int_t)p->bytes_per_exchange));
     }
     if (sized && !(p->label_bytes > 0)) { // else the text says how many labels there are
@@ -206,7 +277,17 @@ static void print_json(const struct agent_job *job, const struct found *each,
         json_object_set_new(o, "reduction_vs_sync_fp32",
                             isfinite(p->reduction) ? json_real(p->reduction) : json_null());
     }
+    if (job->sync.gate == AGENT_GATE_PRIVATE)
+        json_object_set_new(o, "round_needs_clusters", json_integer(agent_private_needs(job)));
+    char privacy[AGENT_PRIVATE_TEXT];
+    double epsilon = agent_private_epsilon(job, releases_of(job), privacy);
+    if (privacy[0])
+        json_object_set_new(o, "privacy",
+                            json_pack("{s:o, s:f, s:I, s:s}", "epsilon", agent_json_number(epsilon),
+                                      "delta", (double)job->sync.dp.delta, "releases",
+                                      (json_int_t)releases_of(job), "text", privacy));
     json_object_set_new(o, "clusters", clusters_json(job, each));
+    json_object_set_new(o, "refused_by_default", *refused ? json_string(refused) : json_null());
     json_object_set(o, "warnings", warnings);
     json_object_set_new(o, "spec", agent_job_to_json(job));
     agent_json_print(o, JSON_COMPACT | JSON_REAL_PRECISION(9));
@@ -219,10 +300,50 @@ static void keep_warning(void *user, enum neb_log_level level, const char *text)
         json_array_append_new(user, json_string(text));
 }
 
+static enum neb_status read_policy(const char *path, struct agent_policy *out) {
+    enum neb_status st = agent_policy_read(path, out);
+    return st == NEB_ERR_NOT_FOUND ? neb_fail(st, "%s: there is no such file", path) : st;
+}
+
+// Whether sites where another member submits the job let it begin. With the policy that is given:
+// NEB_ERR_DENIED, after one line for each cluster where it does not. Else with one that says
+// nothing but "data" (what lies below which folder is known at the site alone): *why, or "".
+static enum neb_status ask_policy(const struct arguments *a, const struct agent_job *job, char *why,
+                                  size_t cap) {
+    static struct agent_policy p; // large
+    static const struct agent_policy_load none;
+    bool ok = true;
+    why[0] = 0;
+    if (a->policy)
+        NEB_TRY(read_policy(a->policy, &p));
+    else
+        NEB_TRY(agent_policy_parse("{\"format\": 1}", 13, "a policy", &p));
+    for (int i = 0; i < job->n_clusters && job->sync.scheme != AGENT_SCHEME_SYNCHRONOUS; i++) {
+        const char *from = p.n_members > 0 ? p.members[0] : "";
+        if (agent_policy_admits(&p, job, i, from, &none, why, cap))
+            continue;
+        ok = false;
+        if (!a->policy)
+            return NEB_OK; // of the others most likely the same
+        neb_log(NEB_LOG_ERROR, "%s", why);
+    }
+    return ok ? NEB_OK : NEB_ERR_DENIED;
+}
+
+static enum neb_status say_policy(const char *path) {
+    static struct agent_policy p;
+    char text[1024];
+    NEB_TRY(read_policy(path, &p));
+    agent_policy_say(&p, text, sizeof text);
+    printf("%s: admits %s\n", path, text);
+    return NEB_OK;
+}
+
 static enum neb_status check(const struct arguments *a, json_t *warnings) {
     static struct agent_job job; // large
     struct found each[AGENT_CLUSTERS_MAX];
     struct agent_plan plan;
+    char why[NEB_PATH_MAX + 256];
     int32_t vocab;
     NEB_TRY(agent_job_load(a->file, &job));
     for (int i = 0; i < a->n_sets; i++)
@@ -241,10 +362,11 @@ static enum neb_status check(const struct arguments *a, json_t *warnings) {
     bool sized = job.model.vocab || vocab;
     if (plan.others)
         NEB_TRY(agent_update_fits(&job, (uint64_t)plan.fragment, 1, (uint64_t)plan.tensor));
+    NEB_TRY(ask_policy(a, &job, why, sizeof why));
     if (a->json)
-        print_json(&job, each, &plan, sized, warnings);
+        print_json(&job, each, &plan, sized, why, warnings);
     else
-        print_people(a->file, &job, each, &plan, sized);
+        print_people(a->file, &job, each, &plan, sized, why);
     return NEB_OK;
 }
 
@@ -252,6 +374,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     struct arguments *a = state->input;
     switch (key) {
     case 'j': a->json = true; return 0;
+    case KEY_POLICY: a->policy = arg; return 0;
     case KEY_REFERENCE: a->reference = true; return 0;
     case 's':
         if (a->n_sets == SETS_MAX)
@@ -265,8 +388,8 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
         a->file = arg;
         return 0;
     case ARGP_KEY_END:
-        if (!a->file && !a->reference)
-            argp_error(state, "give a job file");
+        if (!a->file && !a->reference && !a->policy)
+            argp_error(state, "give a job file, or --policy");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
@@ -276,6 +399,9 @@ int cmd_check(int argc, char **argv) {
     static const struct argp_option options[] = {
         {"set", 's', "PATH=VALUE", 0, "change a key, such as sync.interval=10", 0},
         {"json", 'j', NULL, 0, "machine-readable output", 0},
+        {"policy", KEY_POLICY, "FILE", 0,
+         "whether a site with this policy.json lets the job begin; without a job: what it admits",
+         0},
         {"reference", KEY_REFERENCE, NULL, 0, "print all keys as a table and exit", 0},
         {0}};
     static const struct argp argp = {.options = options,
@@ -285,12 +411,14 @@ int cmd_check(int argc, char **argv) {
                                             "status 0: fine; 2: a complaint was "
                                             "printed as FILE:LINE: KEY: what is wrong."};
     struct arguments a = {0};
-    if (argp_parse(&argp, argc, argv, 0, NULL, &a) != 0)
+    if (agent_options_parse(&argp, argc, argv, &a) != 0)
         return AGENT_EXIT_USAGE;
     if (a.reference) {
         agent_job_reference(stdout);
         return AGENT_EXIT_OK;
     }
+    if (!a.file)
+        return say_policy(a.policy) == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_USAGE;
     json_t *warnings = json_array();
     if (a.json)
         neb_log_set_sink(keep_warning, warnings);

@@ -27,10 +27,14 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
 static enum neb_status show(const struct options *o) {
     char home[NEB_PATH_MAX], line[SEC_ID_TEXT];
     struct sec_identity *id = NULL;
-    bool made;
+    bool made, mended = false;
     enum neb_status st;
     NEB_TRY(sec_init());
     NEB_TRY(sec_home(o->common.home, home, sizeof home));
+    if (o->name)
+        NEB_TRY(sec_identity_mend(home, o->name, &mended));
+    if (mended)
+        fprintf(stderr, "wrote %s/identity again, of the keys in %s/keys\n", home, home);
     NEB_TRY(sec_identity_first(home, o->name, &id, &made));
     if (made)
         fprintf(stderr, "made new keys in %s/keys\n", home);
@@ -58,7 +62,7 @@ int cmd_id(int argc, char **argv) {
                                             "to the other sites; makes its keys "
                                             "if there are none."};
     struct options o = {0};
-    if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
+    if (agent_options_parse(&argp, argc, argv, &o) != 0)
         return AGENT_EXIT_USAGE;
     return agent_exit_of_input(show(&o));
 }

@@ -3,6 +3,7 @@
 //     config_options.c   the table: a row an option           config_yaml.c    job files        ─┐
 //     config_keys.c      keys, --set, the reference           config_json.c    what travels     ─┼─► struct agent_job
 //     config_value.c     one value, from text                 config_check.c   what must fit    ◄┘
+//     config_shared.c    what of it is in a job's id
 #ifndef AGENT_CONFIG_OPTIONS_H
 #define AGENT_CONFIG_OPTIONS_H
 #include "agent/config.h"
@@ -50,12 +51,32 @@ extern const char *const config_target_names[],
                                                     *const config_graphs_names[];
 extern const char config_cluster_keys[]; // in words
 
+// What is in a job's id (job_id.h). Every option is: it has one value for all clusters, for good.
+// Of the keys of a cluster, those that say where and how fast it trains are not, and may change
+// when the job is resumed. What scales, clips, counts, quantises or weights an update never is a
+// place where sums are masked: with another value at one site the sum would tell another one's
+// update.
+enum config_place {
+    CONFIG_SHARED,
+    CONFIG_PLACE,
+    CONFIG_PLACE_OPEN, // a place, but with sync.gate: private: it rounds
+};
+struct config_cluster_key {
+    const char *key, *path; // as it travels; as complaints name it
+    enum config_place place;
+};
+extern const struct config_cluster_key config_cluster_table[];
+extern const int config_n_cluster_keys;
+
 // config_keys.c. A path is "sync.outer.lr".
 const struct config_option *config_option(const char *path); // NULL: none
 // "sync.outer": some option's path begins so.
 bool config_is_section(const char *path);
 // complains, with what may be meant
 NEB_MUST_CHECK enum neb_status config_unknown_key(const char *where, const char *path);
+// The same of a key inside of what is at path; allowed: "name, weight"; key: NULL: none that is text
+NEB_MUST_CHECK enum neb_status config_unknown_part(const char *where, const char *path,
+                                                   const char *key, const char *allowed);
 
 // config_value.c. `where` is "job.yaml:12", for complaints.
 #define COMPLAIN(where, path, ...) config_complain(where, path, __VA_ARGS__)

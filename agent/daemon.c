@@ -4,6 +4,7 @@
 #include "agent/base/moved.h"
 #include "agent/daemon_state.h"
 #include "agent/harden.h"
+#include "agent/home_lock.h"
 #include "agent/launch.h"
 #include "agent/seal.h"
 #include "agent/status.h"
@@ -31,6 +32,7 @@ static void telemetry(struct daemon *d) {
             daemon_offer_again(d, j);
             daemon_tell_link(d, j);
             daemon_tell_waits(d, j);
+            daemon_tell_protocols(d, j);
             j->updates_stay = j->federated && inter_service_updates_stay(d->service, j->id);
             daemon_trainer_left(d, j, false);
             daemon_proof_look(d, j);
@@ -88,7 +90,7 @@ enum neb_status daemon_start_service(struct daemon *d) {
         .callbacks = {d, daemon_on_screen, daemon_on_commit, daemon_on_message, daemon_on_peer,
                       daemon_on_fault, daemon_on_behind, daemon_on_snapshot_open,
                       daemon_on_snapshot_close, daemon_on_snapshot_done, daemon_on_lied, busy,
-                      daemon_on_split, signed_before}};
+                      daemon_on_split, signed_before, daemon_on_lost}};
     NEB_TRY(inter_service_create(&s, &d->service));
     if (d->c->blobs_max)
         NEB_TRY(inter_ledger_set_cap(inter_service_ledger(d->service), d->c->blobs_max));
@@ -230,6 +232,7 @@ static enum neb_status set_up(struct daemon *d) {
     NEB_TRY(agent_self_path(d->exe, sizeof d->exe));
     agent_gpus_find(getenv("CUDA_VISIBLE_DEVICES"), AGENT_GPUS_DRIVER, &d->gpus);
     NEB_TRY(sec_identity_need(d->c->home, &d->identity));
+    NEB_TRY(agent_home_lock(d->c->home, &d->home_fd));
     NEB_TRY(agent_seal_open(d->c->home, d->c->seal_key, &d->vault));
     neb_log_set_name(daemon_name(d));
     NEB_TRY(agent_members_open(d->c->home, d->identity, &d->trust));
@@ -240,7 +243,8 @@ static enum neb_status set_up(struct daemon *d) {
     if (d->signal_fd < 0)
         return neb_fail_errno("signalfd");
     if (!(d->zctx = zmq_ctx_new()))
-        return neb_fail(NEB_ERR_NOMEM, "cannot create a ZeroMQ context");
+        return neb_fail(NEB_ERR_IO, "cannot create a ZeroMQ context: %s",
+                        zmq_strerror(zmq_errno()));
     NEB_TRY(daemon_start_service(d));
     if (d->c->page.listen)
         NEB_TRY(agent_web_start(&d->c->page, &d->web));
@@ -253,13 +257,23 @@ static enum neb_status set_up(struct daemon *d) {
     return NEB_OK;
 }
 
+static void say_policy(struct daemon *d) {
+    char text[1024];
+    if (agent_policy_load(d->c->home, &d->policy.is) != NEB_OK) {
+        neb_log(NEB_LOG_ERROR, "while policy.json cannot be read no job of others begins");
+        return;
+    }
+    agent_policy_say(&d->policy.is, text, sizeof text);
+    neb_info("%s %s: admits %s", d->policy.is.present ? "policy.json in" : "no policy.json in",
+             d->c->home, text);
+}
+
 enum neb_status agent_daemon_run(const struct agent_daemon_config *c) {
-    char policy[NEB_PATH_MAX];
     struct daemon *d = calloc(1, sizeof *d);
     if (!d)
         return neb_fail(NEB_ERR_NOMEM, "out of memory starting the agent");
     d->c = c;
-    d->signal_fd = -1;
+    d->signal_fd = d->home_fd = -1;
     d->ended_due = d->aside_due = true;
     d->renew = (struct agent_renew){.exe = d->exe, .home = c->home, .before_days = c->renew_days};
     enum neb_status st = set_up(d);
@@ -269,9 +283,8 @@ enum neb_status agent_daemon_run(const struct agent_daemon_config *c) {
     if (st == NEB_OK) {
         neb_info("agent is ready%s%s", c->listen ? ", listening on " : "",
                  c->listen ? c->listen : "");
-        if (d->members.n > 1 && neb_path(policy, sizeof policy, c->home, "policy.json") == NEB_OK &&
-            !neb_fs_exists(policy))
-            neb_info("no policy.json in %s: whatever job a member submits may train here", c->home);
+        if (d->members.n > 1)
+            say_policy(d);
         daemon_warn_unlinked(d);
         agent_notify("READY=1");
         st = loop(d);
@@ -303,6 +316,8 @@ enum neb_status agent_daemon_run(const struct agent_daemon_config *c) {
     sec_identity_destroy(&d->identity);
     daemon_end_searches(d);
     sec_vault_destroy(&d->vault);
+    if (d->home_fd >= 0)
+        close(d->home_fd);
     free(d);
     return st;
 }

@@ -38,9 +38,9 @@ static uint32_t lag_of(const struct daemon *d, const struct agent_jobrun *j) {
 }
 
 // Where nobody has a state to give yet, both are true again every few seconds: the first times, then once a minute.
-static bool says(struct agent_quiet *q) {
+static bool says(struct neb_quiet *q) {
     neb_ns now = neb_now();
-    return agent_quiet_says(q, now, 4) || agent_quiet_due(q, now);
+    return neb_quiet_says(q, now, 4) || neb_quiet_due(q, now);
 }
 
 static void begin_join(struct daemon *d, struct agent_jobrun *j) {
@@ -94,6 +94,38 @@ static bool hopeless(struct daemon *d, struct agent_jobrun *j) {
         "job "
         "anew from an exported model, with checkpoint.keep 3 or more, and check the machines' "
         "memory");
+    daemon_job_stop(d, j);
+    return true;
+}
+
+static uint64_t ledger_rounds(const struct daemon *d, const struct agent_jobrun *j) {
+    struct inter_chain c;
+    uint64_t sum = 0;
+    for (uint32_t f = 0; f < (uint32_t)j->job.sync.fragments; f++)
+        if (inter_ledger_chain(inter_service_ledger(d->service), j->id, f, &c) == NEB_OK)
+            sum += c.next;
+    return sum;
+}
+
+// The worker waits for updates that are gone, every data member is there and none has a checkpoint
+// to give, and no round ends meanwhile, after which one of them might write one.
+static bool nowhere(struct daemon *d, struct agent_jobrun *j) {
+    const neb_ns patience = 180 * NEB_S;
+    uint64_t rounds = ledger_rounds(d, j);
+    if (!j->behind_until || !all_connected(d, j) || rounds != j->nowhere_rounds) {
+        j->nowhere_since = 0;
+        j->nowhere_rounds = rounds;
+        return false;
+    }
+    if (!j->nowhere_since)
+        j->nowhere_since = neb_now();
+    if (neb_now() - j->nowhere_since < patience)
+        return false;
+    daemon_job_fail(d, j,
+                    "no member has a state of this job to go on from: their checkpoints are lost "
+                    "or damaged, and the updates since the start are gone; restore a checkpoint of "
+                    "one of them from a backup, or begin a new job, with init_from where there is "
+                    "an exported model");
     daemon_job_stop(d, j);
     return true;
 }
@@ -184,7 +216,7 @@ void daemon_on_snapshot_done(void *user, const uint8_t job[INTER_ID_BYTES], enum
                              const char *part, uint64_t header_bytes, uint32_t giver) {
     struct daemon *d = user;
     struct agent_jobrun *j = daemon_job_by_id(d, job);
-    char dir[NEB_PATH_MAX], text[128];
+    char dir[NEB_PATH_MAX], text[512];
     bool came = st == NEB_OK;
     (void)part;
     if (!j || j->state != AGENT_JOB_RUNNING)
@@ -210,12 +242,15 @@ void daemon_on_snapshot_done(void *user, const uint8_t job[INTER_ID_BYTES], enum
         } else if (!j->taken && !helps_worker(d, j, dir) && agent_snapshot_useless(dir))
             st = NEB_ERR_AGAIN; // not ahead: the others write newer ones
     }
-    if (st == NEB_ERR_NOT_FOUND && hopeless(d, j))
+    if (st == NEB_ERR_NOT_FOUND && (hopeless(d, j) || nowhere(d, j)))
         return;
+    if (st != NEB_ERR_NOT_FOUND)
+        j->nowhere_since = 0;
     if (st != NEB_OK) {
         neb_ns next = neb_now() + newer_after;
         j->ask_at = came && j->ask_at < next ? next : j->ask_at;
-        snprintf(text, sizeof text, "no snapshot could be taken over (%s); it is tried again",
+        snprintf(text, sizeof text,
+                 "no snapshot could be taken over in %.300s (%s); it is tried again", dir,
                  neb_status_name(st));
         if (says(&j->fetch_failed))
             daemon_say_fault(d, j, text);

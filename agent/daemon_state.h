@@ -21,17 +21,17 @@
 #ifndef AGENT_DAEMON_STATE_H
 #define AGENT_DAEMON_STATE_H
 #include "agent/base/bucket.h"
+#include "agent/base/quiet.h"
 #include "agent/daemon.h"
 #include "agent/daemon_streams.h"
 #include "agent/gpus.h"
 #include "agent/jobs.h"
 #include "agent/members.h"
-#include "agent/quiet.h"
 #include "agent/renew.h"
 #include "agent/spread.h"
 #include "agent/view.h"
 
-// What members can make happen without end, and is said once a minute (agent/quiet.h); texts in daemon_tell.c.
+// What members can make happen without end, and is said once a minute (agent/base/quiet.h); texts in daemon_tell.c.
 enum daemon_quiet { QUIET_OFFERS, QUIET_LINES, QUIET_UNSTORED, QUIET_FORKED, QUIET_N };
 
 // What a member may ask for of jobs, beside its messages as such (enum inter_message_limit).
@@ -73,11 +73,12 @@ struct daemon {
     struct agent_ipc *ipc;
     char socket_path[NEB_PATH_MAX], exe[NEB_PATH_MAX];
     int signal_fd;
+    int home_fd; // agent/home_lock.h
     struct agent_jobrun jobs[AGENT_JOBS_MAX];
     bool up[INTER_PEERS_MAX]; // false for who is on the list no more
     uint64_t faults[INTER_FAULTS];
-    struct agent_quiet said_faults[INTER_FAULTS], quiet[QUIET_N];
-    struct agent_quiet links[INTER_PEERS_MAX]; // that came and went
+    struct neb_quiet said_faults[INTER_FAULTS], quiet[QUIET_N];
+    struct neb_quiet links[INTER_PEERS_MAX]; // that came and went
     struct neb_bucket offers[SEC_MEMBERS_MAX],
         overs[SEC_MEMBERS_MAX]; // the second: daemon_job_over
     // Of each member its newest stops of jobs that are not known here (yet: the job waits at another agent).
@@ -96,7 +97,11 @@ struct daemon {
     bool ended_due;                   // a job of another member has ended, or did before this start
     json_t *aside;  // owned: jobs that are held or have failed, as agent_jobs_aside; NULL: none yet
     bool aside_due; // it may be another one by now
-    bool changes;   // a peer's list was taken; acted upon outside of the service's own calls
+    struct {
+        struct agent_policy is;
+        neb_ns read_at;
+    } policy;     // for trainers that wait, which ask again and again
+    bool changes; // a peer's list was taken; acted upon outside of the service's own calls
     struct agent_members_change change;
 };
 
@@ -132,6 +137,7 @@ void daemon_note_fault(struct daemon *d, struct agent_jobrun *j, const char *tex
 void daemon_say_fault(struct daemon *d, struct agent_jobrun *j, const char *text);
 // It happens; true: to be said in full.
 bool daemon_quiet_says(struct daemon *d, enum daemon_quiet what);
+void daemon_tell_protocols(struct daemon *d, struct agent_jobrun *j);
 void daemon_say_quiet(struct daemon *d); // once a second: what is due of that
 // Other clusters that are heard; *expected: enough of them for a commit.
 int daemon_peers_alive(const struct daemon *d, const struct agent_jobrun *j, bool *expected);
@@ -193,6 +199,8 @@ NEB_MUST_CHECK enum neb_status daemon_job_end_known(struct daemon *d, struct age
 void daemon_job_end_untrained(struct daemon *d, struct agent_jobrun *j, const char *why);
 // says so; does not end it
 void daemon_job_fail(struct daemon *d, struct agent_jobrun *j, const char *text);
+// It fails here, with a checkpoint where there is a worker; whoever follows it stops the others.
+void daemon_job_give_up(struct daemon *d, struct agent_jobrun *j, const char *text);
 // This cluster's part of it ends with an error, and the others go on.
 void daemon_job_leave(struct daemon *d, struct agent_jobrun *j, const char *text);
 void daemon_job_forget(struct daemon *d, struct agent_jobrun *j); // frees its place
@@ -233,6 +241,7 @@ void daemon_commit_gone(struct daemon *d, struct agent_jobrun *j, uint32_t fragm
                         uint32_t round);
 
 // daemon_snapshot.c
+void daemon_on_lost(void *user, const struct inter_key *key);
 void daemon_on_behind(void *user, const uint8_t job[INTER_ID_BYTES]);
 enum neb_status daemon_on_snapshot_open(void *user, const uint8_t job[INTER_ID_BYTES],
                                         struct inter_snapshot_source *out);
@@ -264,6 +273,13 @@ NEB_MUST_CHECK enum neb_status daemon_proof_forget(const struct daemon *d,
 NEB_MUST_CHECK bool daemon_job_renew(struct daemon *d, const struct agent_job_record *r, char *why,
                                      size_t cap);
 
+// The worker is at a round beyond the ledger's, which has lost commits since, and may have lost
+// votes: this cluster's side is given up, and it goes on with what the others have, once its worker
+// has ended; or the job fails, and says why. False: the ledger is as far.
+bool daemon_job_short(struct daemon *d, struct agent_jobrun *j, uint32_t fragment, uint32_t round);
+// That worker has ended, or attaches again. False: the job has failed.
+bool daemon_job_shortened(struct daemon *d, struct agent_jobrun *j);
+
 // A job of rounds that is new to the ledger, which may have been lost without the job's folder: its checkpoints say nothing then.
 NEB_MUST_CHECK enum neb_status daemon_job_without_ledger(struct daemon *d,
                                                          const struct agent_jobrun *j);
@@ -282,6 +298,23 @@ void daemon_on_peer(void *user, uint32_t peer, bool up);
 void daemon_on_fault(void *user, uint32_t peer, enum inter_fault f);
 void daemon_on_lied(void *user, uint32_t peer, const struct inter_evidence *e);
 void daemon_on_split(void *user, uint32_t peer, const struct inter_key *round);
+
+// daemon_misnamed.c
+// Bound into ids and signatures of jobs. A pair without a CA has none: its sites may know
+// different sets of others.
+const uint8_t *daemon_federation(const struct daemon *d);
+// Whether the id is that of this text, submitted by that member (job_id.h).
+bool daemon_id_fits(const struct daemon *d, const char *submitter, const char *hex,
+                    const json_t *spec);
+// Whether this version takes it for a job's: another one may make other ids of it, and is no liar.
+bool daemon_spec_is_read(const json_t *spec);
+// `by` has signed an id over a text that is not its own, and `peer` tells of it: kept, said, passed
+// on; the job, if it is by's, ends. why: for who told.
+void daemon_on_misnamed(struct daemon *d, uint32_t peer, const char *by, const char *hex,
+                        const json_t *body, char *why, size_t cap);
+// Whether that was seen of this job and the member that submitted it. True: *why.
+bool daemon_was_misnamed(const struct daemon *d, const uint8_t id[AGENT_JOB_ID_BYTES],
+                         const char *submitter, char *why, size_t cap);
 
 // daemon_ended.c
 void daemon_drop_ended(struct daemon *d); // once a second
@@ -304,6 +337,8 @@ void daemon_tell_stop(struct daemon *d);              // once a second
 // daemon_local.c
 void daemon_on_local(struct daemon *d, const struct agent_ipc_client *from,
                      struct agent_ipc_msg *m);
+// Its worker has made so many steps.
+void daemon_note_step(struct agent_jobrun *j, int64_t step);
 void daemon_trainer_left(struct daemon *d, struct agent_jobrun *j, bool said_so);
 
 // daemon_members.c. Changes are gathered, and acted upon between the service's own calls.

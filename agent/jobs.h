@@ -2,12 +2,13 @@
 #ifndef AGENT_JOBS_H
 #define AGENT_JOBS_H
 #include "agent/base/bucket.h"
+#include "agent/base/quiet.h"
 #include "agent/child.h"
 #include "agent/config.h"
 #include "agent/credential.h"
 #include "agent/ipc.h"
 #include "agent/join_rate.h"
-#include "agent/quiet.h"
+#include "agent/policy.h"
 #include "agent/snapshot_proof.h"
 #include "inter/service.h"
 #include "inter/types.h"
@@ -47,8 +48,14 @@ struct agent_jobrun {
     struct neb_bucket told_lines[AGENT_CLUSTERS_MAX], told_bytes[AGENT_CLUSTERS_MAX];
     int64_t had[AGENT_CLUSTERS_MAX]; // local: the last line of each cluster, by its number; 0: none
     char owner[SEC_NAME_MAX]; // that member's name, which stays when it is revoked; "": local
-    bool adopted;  // the owner is no member any more, and this site's operator has gone on with it
-    bool orphaned; // the operator was told that the owner is no member any more
+    bool adopted; // the owner is no member any more, and this site's operator has gone on with it
+    struct agent_terms terms; // of a job of another member: of the policy that let it begin
+    struct agent_told told;   // of its losses, to that member
+    neb_ns progress_at;       // when its worker last came farther than ever before: to step
+    int64_t progress_step;    // this one
+    bool attach_listed;       // the policy lets waiting trainers be taken by that member's jobs
+    bool attach_told;         // the operator was told of one that this job was not given
+    bool orphaned;            // the operator was told that the owner is no member any more
     enum agent_job_state state;
     bool
         reopened; // it had ended before this agent was started: only its rounds are open, and no report is here
@@ -107,13 +114,18 @@ struct agent_jobrun {
     bool all_doubt;         // in the last one nobody had a majority on its side: all compute again
     neb_ns hopeless_since;  // nobody has a state to go back to; 0: not so
     struct agent_join join; // the snapshot that is being fetched
-    struct agent_quiet fetching, fetch_failed; // and what is said of that
+    uint16_t told_differs;  // clusters whose agents speak another protocol
+    struct neb_quiet fetching, fetch_failed; // and what is said of that
     // the state that came with the last one, and clusters whose states were not the others': not asked again, bit each
     struct agent_proof proof;
     uint16_t false_givers;
     neb_ns ask_at; // nobody is asked for a state before
     int disputes;  // times that no other cluster could be believed, since one could
     // when to look again for a snapshot that the worker needs; 0: it needs none
+    // no member has a state to give: since when, and rounds of the ledger then
+    neb_ns nowhere_since;
+    uint64_t nowhere_rounds;
+    bool short_ledger; // it has lost commits that the worker has merged (agent/daemon_rejoin.c)
     neb_ns behind_until;
     // the commit that it asked for and that is gone; round UINT32_MAX: any
     uint64_t behind; // fragments that it asked so for, bit each

@@ -86,9 +86,12 @@ struct nebula_attach_options {
     size_t size;       // sizeof(struct nebula_attach_options)
     int api;           // NEBULA_API
     const char *agent; // agent.sock or its home; NULL: $NEBULA_AGENT, $NEBULA_HOME, ~/.nebula
-    const char *job;   // name or id; NULL: $NEBULA_JOB, else the only one that waits for a trainer
-    double timeout_s;  // to wait for the agent and the job; 0: 60
-    int threads;       // for codec and merge; 0: the job's, else all processors
+    // name or id; NULL: $NEBULA_JOB, else the only one that waits for a trainer. Of another
+    // member's jobs it is given only those that it names by 16 digits of the id or more, or whose
+    // submitter $NEBULA_JOB_FROM names, or policy.json lists
+    const char *job;
+    double timeout_s; // to wait for the agent and the job; 0: 60
+    int threads;      // for codec and merge; 0: the job's, else all processors
     struct nebula_hooks hooks;
 };
 
@@ -113,6 +116,7 @@ struct nebula_tensor {  // what the job exchanges, in canonical order
 //         for (int32_t i = 0; nebula_tensor_at(n, i, &t) == NEBULA_OK; i++) puts(t.name);
 NEBULA_EXPORT int nebula_tensor_at(struct nebula *n, int32_t i, struct nebula_tensor *out);
 
+// Of NEBULA_BF16 the first one is warned of: an exchange's small changes are rounded away there.
 // Registers memory for rows [row0, row0 + rows) of a tensor: contiguous, row-major, rows x cols elements. It is borrowed
 // until the handle is closed, and must not move. Every row of every tensor must be registered exactly once before
 // nebula_begin; one call a tensor where it is not sharded.

@@ -43,6 +43,9 @@ struct inter_service_callbacks {
     // was away too. No envelope is opened by it, and no link.
     bool (*signed_before)(void *user, const char *name, const char *context, const void *msg,
                           size_t len, const uint8_t sig[INTER_SIG_BYTES]);
+    // This member's own update of the open round was lost on the disk: its worker is to submit it
+    // once more. Within a step. May be NULL.
+    void (*lost)(void *user, const struct inter_key *key);
 };
 
 struct inter_service_config {
@@ -242,6 +245,9 @@ struct inter_ledger *inter_service_ledger(struct inter_service *s);
 // Batches from worker to worker; set its callbacks with inter_streams_listen.
 struct inter_streams *inter_service_streams(struct inter_service *s);
 uint32_t inter_service_port(const struct inter_service *s); // TCP, listened on; 0: none
+// That this side speaks (agent/base/build_id.h).
+uint32_t inter_service_protocol(const struct inter_service *s);
+
 struct inter_peer_stats {
     struct inter_link_stats link;
     struct inter_path_stats path;

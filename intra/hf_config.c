@@ -1,21 +1,19 @@
 #include "intra/hf_config.h"
 #include "agent/base/fs.h"
+#include "agent/base/log.h"
+#include "intra/folder.h"
+#include "intra/hf_keys.h"
+#include "intra/json.h"
 #include "intra/rope.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-static const struct {
-    const char *type, *architecture;
-} archs[] = {{"llama", "LlamaForCausalLM"},
-             {"mistral", "MistralForCausalLM"},
-             {"qwen2", "Qwen2ForCausalLM"}};
-enum { N_ARCHS = sizeof archs / sizeof archs[0], WINDOW_LEFT_OUT = 4096 };
-
 struct reading {
     const json_t *root;
     const char *file;
+    const struct intra_hf_class *class;
     struct intra_hf_config *out;
 };
 
@@ -25,11 +23,7 @@ static enum neb_status wrong(const struct reading *r, const char *key, const cha
 
 static enum neb_status unsupported(const struct reading *r, const char *key, const json_t *v,
                                    const char *needed) {
-    char *text = v ? json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
-    enum neb_status st = neb_fail(NEB_ERR_UNSUPPORTED, "%s: %s: %.80s cannot be imported: %s",
-                                  r->file, key, text ? text : "(none)", needed);
-    free(text);
-    return st;
+    return intra_hf_refuse(r->file, key, v, needed);
 }
 
 static const json_t *get(const struct reading *r, const char *key) { // NULL also for null
@@ -39,11 +33,12 @@ static const json_t *get(const struct reading *r, const char *key) { // NULL als
 
 // ---- values -----------------------------------------------------------------------------------------------------
 
+// preset: what the class takes when the key is left out, or null
 static enum neb_status get_int(const struct reading *r, const char *key, int32_t preset,
                                int32_t *out) {
     const json_t *v = get(r, key);
     *out = preset;
-    if (!v && preset >= 0)
+    if (!v)
         return NEB_OK;
     if (!json_is_integer(v) || json_integer_value(v) < 1 || json_integer_value(v) > INT32_MAX)
         return wrong(r, key, "a whole number from 1 to 2147483647 is needed");
@@ -70,12 +65,22 @@ static enum neb_status get_bool(const struct reading *r, const char *key, bool *
     return !v || json_is_boolean(v) ? NEB_OK : wrong(r, key, "neither true nor false");
 }
 
-// Token ids: a number, or a list whose first counts.
-static int32_t token_id(const struct reading *r, const char *key) {
-    const json_t *v = get(r, key);
+// Token ids: a number, or a list whose first counts. transformers takes any, and so does whoever loads the model: here they say
+// where a document ends.
+static int32_t token_id(const struct reading *r, const char *key, int32_t preset) {
+    const json_t *v = json_object_get(r->root, key);
+    int32_t vocab = r->out->model.vocab;
+    if (!v)
+        return preset < vocab ? preset : -1;
     v = json_is_array(v) ? json_array_get(v, 0) : v;
+    if (!v || json_is_null(v))
+        return -1;
     json_int_t id = json_is_integer(v) ? json_integer_value(v) : -1;
-    return id >= 0 && id < r->out->model.vocab ? (int32_t)id : -1;
+    if (id >= 0 && id < vocab)
+        return (int32_t)id;
+    neb_warn("%s: %s is no id from 0 to %d: the model is taken to have no such token", r->file, key,
+             vocab - 1);
+    return -1;
 }
 
 // ---- sections ---------------------------------------------------------------------------------------------------
@@ -86,9 +91,10 @@ static enum neb_status read_arch(struct reading *r) {
     int i = 0;
     if (!type)
         return wrong(r, "model_type", "missing; is this the config.json of a model?");
-    while (i < N_ARCHS && strcmp(archs[i].type, type))
+    while (intra_hf_classes[i].type && strcmp(intra_hf_classes[i].type, type))
         i++;
-    if (i == N_ARCHS)
+    r->class = &intra_hf_classes[i];
+    if (!r->class->type)
         return unsupported(r, "model_type", get(r, "model_type"),
                            strstr(type, "moe") || strstr(type, "mixtral")
                                ? "layers of experts (MoE) would be needed; llama, mistral and "
@@ -96,27 +102,37 @@ static enum neb_status read_arch(struct reading *r) {
                                : "another architecture; llama, mistral and qwen2 can be read");
     r->out->arch = (enum intra_hf_arch)i;
     const char *name = json_string_value(json_array_get(list, 0));
-    if (list && (!name || strcmp(name, archs[i].architecture)))
+    bool none = json_is_array(list) && !json_array_size(list);
+    if (list && !none && (!name || strcmp(name, r->class->architecture)))
         return unsupported(r, "architectures", list,
                            "only a causal language model (…ForCausalLM) has a place for its "
                            "output layer");
-    if (get(r, "auto_map"))
-        return unsupported(r, "auto_map", get(r, "auto_map"),
-                           "the folder brings model code of its own, which is not run here");
-    if (get(r, "quantization_config"))
-        return unsupported(r, "quantization_config", get(r, "quantization_config"),
-                           "weights must be F32, F16 or BF16; dequantise and save the model first");
-    return NEB_OK;
+    return intra_hf_keys_check(r->root, r->file, r->out->arch);
+}
+
+// null says as many as heads, whatever the class has when the key is left out.
+static enum neb_status read_kv_heads(struct reading *r) {
+    struct intra_model_config *m = &r->out->model;
+    bool left_out = !json_object_get(r->root, "num_key_value_heads");
+    int32_t preset = left_out && r->class->n_kv_heads ? r->class->n_kv_heads : m->n_heads;
+    NEB_TRY(get_int(r, "num_key_value_heads", preset, &m->n_kv_heads));
+    if (!left_out || m->n_heads % m->n_kv_heads == 0)
+        return NEB_OK;
+    return neb_fail(NEB_ERR_FORMAT,
+                    "%s: num_key_value_heads is left out, which means %d for %s, and "
+                    "num_attention_heads is %d, no multiple of that",
+                    r->file, m->n_kv_heads, r->class->type, m->n_heads);
 }
 
 static enum neb_status read_shape(struct reading *r) {
     struct intra_model_config *m = &r->out->model;
-    NEB_TRY(get_int(r, "vocab_size", -1, &m->vocab));
-    NEB_TRY(get_int(r, "hidden_size", -1, &m->d_model));
-    NEB_TRY(get_int(r, "num_hidden_layers", -1, &m->n_layers));
-    NEB_TRY(get_int(r, "num_attention_heads", -1, &m->n_heads));
-    NEB_TRY(get_int(r, "num_key_value_heads", m->n_heads, &m->n_kv_heads));
-    NEB_TRY(get_int(r, "intermediate_size", -1, &m->d_ff));
+    NEB_TRY(get_int(r, "vocab_size", r->class->vocab, &m->vocab));
+    NEB_TRY(get_int(r, "hidden_size", r->class->d_model, &m->d_model));
+    NEB_TRY(get_int(r, "num_hidden_layers", r->class->n_layers, &m->n_layers));
+    NEB_TRY(get_int(r, "num_attention_heads", r->class->n_heads, &m->n_heads));
+    NEB_TRY(read_kv_heads(r));
+    NEB_TRY(get_int(r, "intermediate_size", r->class->d_ff, &m->d_ff));
+    NEB_TRY(get_int(r, "max_position_embeddings", r->class->max_positions, &r->out->max_positions));
     NEB_TRY(get_int(r, "head_dim", 0, &m->head_dim));
     if (!m->head_dim) {
         if (m->d_model % m->n_heads)
@@ -141,7 +157,9 @@ static enum neb_status read_rope_scaling(const struct reading *r, const char *ke
     if (out->type != KERN_ROPE_DEFAULT)
         out->factor = (float)rope_number(o, "factor");
     if (out->type == KERN_ROPE_LLAMA3) {
-        double original = rope_number(o, "original_max_position_embeddings");
+        bool left_out = !json_object_get(o, "original_max_position_embeddings");
+        double original = left_out ? r->out->max_positions // as transformers has it
+                                   : rope_number(o, "original_max_position_embeddings");
         out->low = (float)rope_number(o, "low_freq_factor");
         out->high = (float)rope_number(o, "high_freq_factor");
         out->original = original == floor(original) ? (int32_t)original : 0;
@@ -153,12 +171,44 @@ static enum neb_status read_rope_scaling(const struct reading *r, const char *ke
     return wrong(r, path, why);
 }
 
+// What it may say beside what is used is of types that are refused; an object in it is of some layers alone.
+static enum neb_status check_rope_keys(const struct reading *r, const char *key, const json_t *o) {
+    static const char *const known[] = {"rope_type",
+                                        "type",
+                                        "rope_theta",
+                                        "factor",
+                                        "low_freq_factor",
+                                        "high_freq_factor",
+                                        "original_max_position_embeddings",
+                                        "partial_rotary_factor",
+                                        "attention_factor",
+                                        "beta_fast",
+                                        "beta_slow",
+                                        "short_factor",
+                                        "long_factor",
+                                        "mscale",
+                                        "mscale_all_dim",
+                                        "truncate",
+                                        NULL};
+    const char *name;
+    json_t *v;
+    json_object_foreach(
+        (json_t *)(uintptr_t)o, name,
+        v) if (json_is_object(v) &&
+               !json_object_get(v, "__float__")) return unsupported(r, key, o,
+                                                                    "positions that differ between "
+                                                                    "layers would be needed");
+    intra_hf_keys_warn(o, r->file, key, known);
+    return NEB_OK;
+}
+
 static enum neb_status read_rope_object(const struct reading *r, const char *key, const json_t *o,
                                         struct kern_rope_scaling *out) {
     const json_t *type = json_object_get(o, "rope_type");
     int known = KERN_ROPE_DEFAULT;
-    if (!json_is_object(o))
+    if (!json_is_object(o) || json_object_get(o, "__float__"))
         return wrong(r, key, "an object or null is needed");
+    NEB_TRY(check_rope_keys(r, key, o));
     type = type ? type : json_object_get(o, "type");
     while (type && intra_rope_types[known] &&
            (!json_is_string(type) || strcmp(json_string_value(type), intra_rope_types[known])))
@@ -222,7 +272,7 @@ static enum neb_status read_block(struct reading *r) {
     const char *name = json_string_value(act);
     if (act && (!name || (strcmp(name, "silu") && strcmp(name, "swish"))))
         return unsupported(r, "hidden_act", act, "the feed-forward layer is SwiGLU (silu)");
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2 && r->out->arch == INTRA_HF_LLAMA; i++) { // the others do not ask
         bool on;
         NEB_TRY(get_bool(r, biases[i], &on));
         if (on)
@@ -234,41 +284,48 @@ static enum neb_status read_block(struct reading *r) {
     return NEB_OK;
 }
 
-// The window of sliding attention, where a layer uses one. Sequences up to the window do not see it.
-static enum neb_status read_window(struct reading *r) {
-    bool used = r->out->arch == INTRA_HF_MISTRAL;
-    size_t i;
+// Whether a layer attends within a window. layer_types says it, where it is there.
+static enum neb_status has_window(struct reading *r, bool *out) {
     const json_t *layers = get(r, "layer_types"), *v;
-    if (r->out->arch == INTRA_HF_QWEN2)
-        NEB_TRY(get_bool(r, "use_sliding_window", &used));
-    for (i = 0; i < json_array_size(layers); i++) {
-        v = json_array_get(layers, i);
+    int32_t from;
+    size_t i;
+    *out = r->out->arch == INTRA_HF_MISTRAL;
+    if (r->out->arch == INTRA_HF_QWEN2) {
+        NEB_TRY(get_bool(r, "use_sliding_window", out));
+        v = get(r, "max_window_layers"); // 0 may be said
+        from = json_is_integer(v) && !json_integer_value(v) ? 0 : -1;
+        if (from)
+            NEB_TRY(get_int(r, "max_window_layers", 28, &from));
+        *out = *out && !layers && from < r->out->model.n_layers;
+    }
+    json_array_foreach((json_t *)(uintptr_t)layers, i, v) {
         const char *type = json_is_string(v) ? json_string_value(v) : "";
         if (!strcmp(type, "sliding_attention"))
-            used = true;
-        else if (strcmp(type, "full_attention"))
+            *out = true;
+        else if (strcmp(type, "full_attention") && strcmp(type, "attention"))
             return unsupported(r, "layer_types", v, "another kind of attention would be needed");
     }
+    return NEB_OK;
+}
+
+// Sequences up to the window do not see it.
+static enum neb_status read_window(struct reading *r) {
+    bool used;
+    NEB_TRY(has_window(r, &used));
     r->out->window = 0;
     if (!used || r->out->arch == INTRA_HF_LLAMA)
         return NEB_OK;
-    v = json_object_get(r->root, "sliding_window");
-    if (!v) { // left out: the classes' default
-        r->out->window = WINDOW_LEFT_OUT;
-        return NEB_OK;
-    }
-    return get_int(r, "sliding_window", 0, &r->out->window);
+    bool left_out = !json_object_get(r->root, "sliding_window");
+    return get_int(r, "sliding_window", left_out ? r->class->window : 0, &r->out->window);
 }
 
-static enum neb_status read_length(struct reading *r) {
+static void set_length(struct reading *r) {
     struct intra_hf_config *c = r->out;
-    NEB_TRY(get_int(r, "max_position_embeddings", 2048, &c->max_positions));
     c->model.max_seq = c->max_positions;
     if (c->window && c->window < c->model.max_seq)
         c->model.max_seq = c->window;
     if (c->model.max_seq > 1 << 18) // what the rotary table of any head size allows
         c->model.max_seq = 1 << 18;
-    return NEB_OK;
 }
 
 static enum neb_status read_all(struct reading *r) {
@@ -278,37 +335,36 @@ static enum neb_status read_all(struct reading *r) {
     NEB_TRY(read_pairs(r));
     NEB_TRY(read_block(r));
     NEB_TRY(read_window(r));
-    NEB_TRY(read_length(r));
-    r->out->bos = token_id(r, "bos_token_id");
-    r->out->eos = token_id(r, "eos_token_id");
+    set_length(r);
+    r->out->bos = token_id(r, "bos_token_id", r->class->bos);
+    r->out->eos = token_id(r, "eos_token_id", r->class->eos);
     enum neb_status st = intra_model_config_check(&r->out->model);
     return st == NEB_OK ? st : neb_fail(st, "%s: this model cannot be built (see above)", r->file);
 }
 
 enum neb_status intra_hf_config_parse(const char *text, size_t len, const char *file,
                                       struct intra_hf_config *out) {
-    json_error_t e;
+    json_t *root;
     *out = (struct intra_hf_config){.model.mask = KERN_MASK_CAUSAL};
-    json_t *root = json_loadb(text, len, JSON_REJECT_DUPLICATES, &e);
-    if (!root)
-        return neb_fail(NEB_ERR_FORMAT, "%s:%d: %.160s", file, e.line, e.text);
-    struct reading r = {root, file, out};
+    NEB_TRY(intra_json_parse(text, len, file, &root));
+    struct reading r = {root, file, NULL, out};
     enum neb_status st = json_is_object(root) ? read_all(&r) : wrong(&r, "file", "no JSON object");
     json_decref(root);
     return st;
 }
 
 enum neb_status intra_hf_config_read(const char *dir, struct intra_hf_config *out) {
-    char path[NEB_PATH_MAX], adapter[NEB_PATH_MAX];
+    char path[NEB_PATH_MAX];
     struct neb_buf text = {0};
-    NEB_TRY(neb_path(path, sizeof path, dir, "config.json"));
-    NEB_TRY(neb_path(adapter, sizeof adapter, dir, "adapter_config.json"));
-    if (!neb_fs_exists(path) && neb_fs_exists(adapter))
+    bool model, adapter;
+    NEB_TRY(intra_folder_file(dir, "adapter_config.json", path, sizeof path, &adapter));
+    NEB_TRY(intra_folder_file(dir, "config.json", path, sizeof path, &model));
+    if (!model && adapter)
         return neb_fail(NEB_ERR_NOT_FOUND,
                         "%s holds a PEFT adapter and no model: import the model that it is for, "
                         "with --adapter %s",
                         dir, dir);
-    if (!neb_fs_exists(path))
+    if (!model)
         return neb_fail(NEB_ERR_NOT_FOUND,
                         "%s: there is no config.json; a Hugging Face model folder is needed "
                         "(config.json and *.safetensors)",
@@ -318,102 +374,4 @@ enum neb_status intra_hf_config_read(const char *dir, struct intra_hf_config *ou
         st = intra_hf_config_parse((const char *)text.p, text.len, path, out);
     neb_buf_free(&text);
     return st;
-}
-
-// ---- writing ----------------------------------------------------------------------------------------------------
-
-// 1e-5f as 1e-05 and not as 9.99999975e-06: the shortest decimal that reads back as this float.
-static json_t *real(float f) {
-    char text[32];
-    int digits = 5;
-    do
-        snprintf(text, sizeof text, "%.*g", ++digits, (double)f);
-    while (digits < 9 && strtof(text, NULL) != f);
-    return json_real(strtod(text, NULL));
-}
-
-// As transformers 4.43 and later read it. NULL: out of memory
-static json_t *rope_json(const struct kern_rope_scaling *s) {
-    const char *type = intra_rope_types[s->type];
-    if (s->type == KERN_ROPE_LINEAR)
-        return json_pack("{s:s,s:o}", "rope_type", type, "factor", real(s->factor));
-    return json_pack("{s:s,s:o,s:o,s:o,s:i}", "rope_type", type, "factor", real(s->factor),
-                     "low_freq_factor", real(s->low), "high_freq_factor", real(s->high),
-                     "original_max_position_embeddings", s->original);
-}
-
-json_t *intra_hf_config_json(const struct intra_hf_config *c, const char *dtype) {
-    const struct intra_model_config *m = &c->model;
-    json_t *o = json_pack(
-        "{s:[s],s:s,s:s,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:o,s:o,s:b,s:s,s:b}", "architectures",
-        archs[c->arch].architecture, "model_type", archs[c->arch].type, "hidden_act", "silu",
-        "vocab_size", m->vocab, "hidden_size", m->d_model, "intermediate_size", m->d_ff,
-        "num_hidden_layers", m->n_layers, "num_attention_heads", m->n_heads, "num_key_value_heads",
-        m->n_kv_heads, "head_dim", m->head_dim, "max_position_embeddings", c->max_positions,
-        "rms_norm_eps", real(m->norm_eps), "rope_theta", real(m->rope_theta), "tie_word_embeddings",
-        m->tied, "torch_dtype", dtype, "use_cache", 1);
-    if (!o)
-        return NULL;
-    if (m->rope_scaling.type != KERN_ROPE_DEFAULT &&
-        json_object_set_new(o, "rope_scaling", rope_json(&m->rope_scaling)) != 0) {
-        json_decref(o); // without it it would be another model
-        return NULL;
-    }
-    json_object_set_new(o, "bos_token_id", c->bos < 0 ? json_null() : json_integer(c->bos));
-    json_object_set_new(o, "eos_token_id", c->eos < 0 ? json_null() : json_integer(c->eos));
-    if (c->arch == INTRA_HF_QWEN2)
-        json_object_set_new(o, "use_sliding_window", json_boolean(c->window > 0));
-    if (c->arch == INTRA_HF_LLAMA) {
-        json_object_set_new(o, "attention_bias", json_false());
-        json_object_set_new(o, "mlp_bias", json_false());
-    } else {
-        json_object_set_new(o, "sliding_window", c->window ? json_integer(c->window) : json_null());
-    }
-    return o;
-}
-
-enum neb_status intra_hf_config_of_model(const struct intra_model_config *m,
-                                         struct intra_hf_config *out) {
-    if (m->mask != KERN_MASK_CAUSAL)
-        return neb_fail(NEB_ERR_UNSUPPORTED,
-                        "a model whose positions see what follows them is no causal language "
-                        "model; transformers has no class for it here");
-    *out = (struct intra_hf_config){.arch = m->qkv_bias ? INTRA_HF_QWEN2 : INTRA_HF_LLAMA,
-                                    .model = *m,
-                                    .max_positions = m->max_seq,
-                                    .bos = -1,
-                                    .eos = -1};
-    return NEB_OK;
-}
-
-enum neb_status intra_hf_config_same(const struct intra_hf_config *c,
-                                     const struct intra_model_config *m, const char *file) {
-    const struct {
-        const char *key;
-        double theirs, ours;
-    } all[] = {
-        {"vocab_size", c->model.vocab, m->vocab},
-        {"hidden_size", c->model.d_model, m->d_model},
-        {"num_hidden_layers", c->model.n_layers, m->n_layers},
-        {"num_attention_heads", c->model.n_heads, m->n_heads},
-        {"num_key_value_heads", c->model.n_kv_heads, m->n_kv_heads},
-        {"head_dim", c->model.head_dim, m->head_dim},
-        {"intermediate_size", c->model.d_ff, m->d_ff},
-        {"rope_theta", (double)c->model.rope_theta, (double)m->rope_theta},
-        {"rms_norm_eps", (double)c->model.norm_eps, (double)m->norm_eps},
-        {"tie_word_embeddings", c->model.tied, m->tied},
-        {"qkv bias", c->model.qkv_bias, m->qkv_bias},
-        {"causal", c->model.mask == KERN_MASK_CAUSAL, m->mask == KERN_MASK_CAUSAL},
-    };
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
-        if (all[i].theirs != all[i].ours)
-            return neb_fail(NEB_ERR_INVALID, "%s: %s is %g, the checkpoint's is %g: another model",
-                            file, all[i].key, all[i].theirs, all[i].ours);
-    char theirs[INTRA_ROPE_TEXT], ours[INTRA_ROPE_TEXT];
-    if (!intra_rope_same(&c->model.rope_scaling, &m->rope_scaling))
-        return neb_fail(NEB_ERR_INVALID,
-                        "%s: rope_scaling is %s, the checkpoint's is %s: another model", file,
-                        intra_rope_text(&c->model.rope_scaling, theirs),
-                        intra_rope_text(&m->rope_scaling, ours));
-    return NEB_OK;
 }

@@ -4,6 +4,7 @@
 #include "agent/base/sha256.h"
 #include "intra/bpe.h"
 #include "intra/hf.h"
+#include "intra/json.h"
 #include "intra/tokenizer_files.h"
 
 #include <stdlib.h>
@@ -266,10 +267,38 @@ static enum neb_status check_tokenizer(const struct exporting *x) {
                            x->e->like, name, x->e->tokenizer);
 }
 
-// config.json of `like`, with our type of numbers; all else that it says (token ids, longest sequence) stays true.
+// config.json of `like` with our type of numbers; all else that it says stays as it is written there.
+static enum neb_status copy_config(const struct exporting *x, const char *from, const char *dtype) {
+    static const char *const keys[] = {"dtype", "torch_dtype"};
+    char to[NEB_PATH_MAX], value[32];
+    struct neb_buf text = {0}, next = {0};
+    enum neb_status st = NEB_OK;
+    json_t *root = NULL;
+    bool said = false;
+    snprintf(value, sizeof value, "\"%s\"", dtype);
+    NEB_TRY_GOTO(neb_path(to, sizeof to, x->aside.path, "config.json"), out);
+    NEB_TRY_GOTO(neb_fs_read(from, INTRA_HF_JSON_MAX, &text), out);
+    NEB_TRY_GOTO(intra_json_parse((const char *)text.p, text.len, from, &root), out);
+    for (int i = 0; i < 2; i++) {
+        if (!json_object_get(root, keys[i]) && (i == 0 || said))
+            continue;
+        NEB_TRY_GOTO(intra_json_set((const char *)text.p, text.len, from, keys[i], value, &next),
+                     out);
+        struct neb_buf was = text;
+        text = next;
+        next = was;
+        said = true;
+    }
+    st = neb_fs_write(to, text.p, text.len, 0644);
+out:
+    json_decref(root);
+    neb_buf_free(&text);
+    neb_buf_free(&next);
+    return st;
+}
+
 static enum neb_status write_config_like(struct exporting *x, const char *dtype) {
     char path[NEB_PATH_MAX];
-    json_error_t e;
     NEB_TRY(intra_hf_config_read(x->e->like, &x->config));
     NEB_TRY(neb_path(path, sizeof path, x->e->like, "config.json"));
     NEB_TRY(intra_hf_config_same(&x->config, &x->m->c, path));
@@ -279,12 +308,7 @@ static enum neb_status write_config_like(struct exporting *x, const char *dtype)
         struct intra_hf_special ids;
         NEB_TRY(write_tokenizer(x, &ids));
     }
-    json_t *o = json_load_file(path, JSON_REJECT_DUPLICATES, &e);
-    if (!o)
-        return neb_fail(NEB_ERR_FORMAT, "%s:%d: %.160s", path, e.line, e.text);
-    json_object_set_new(o, json_object_get(o, "dtype") ? "dtype" : "torch_dtype",
-                        json_string(dtype));
-    return intra_hf_write_json(x->aside.path, "config.json", o);
+    return copy_config(x, path, dtype);
 }
 
 // The folder of an adapter's base, for whoever loads it: one that has its weights.

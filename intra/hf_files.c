@@ -1,6 +1,7 @@
 // What import and export share: copies of small files, the folder made aside, and the model description of a checkpoint.
 #include "agent/base/log.h"
 #include "agent/base/sha256.h"
+#include "intra/folder.h"
 #include "intra/hf.h"
 #include "intra/trainer.h"
 
@@ -45,16 +46,17 @@ static int is_template(const struct dirent *e) {
     return n > k && e->d_name[0] != '.' && !strcmp(e->d_name + n - k, end);
 }
 
-// Where there is one.
+// Where there is one. It is public in its new place whatever it was before: nothing that is read here may be a secret.
 static enum neb_status copy_file(const char *from, const char *to, const char *name) {
     char a[NEB_PATH_MAX], b[NEB_PATH_MAX];
-    NEB_TRY(neb_path(a, sizeof a, from, name));
+    bool there;
+    NEB_TRY(intra_folder_file(from, name, a, sizeof a, &there));
     NEB_TRY(neb_path(b, sizeof b, to, name));
-    return neb_fs_exists(a) ? neb_fs_copy(a, b, 0644) : NEB_OK;
+    return there ? neb_fs_copy(a, b, 0644) : NEB_OK;
 }
 
 static enum neb_status copy_templates(const char *from, const char *to) {
-    char a[NEB_PATH_MAX], b[NEB_PATH_MAX];
+    char a[NEB_PATH_MAX], b[NEB_PATH_MAX], name[NEB_PATH_MAX];
     struct dirent **names = NULL;
     NEB_TRY(neb_path(a, sizeof a, from, TEMPLATES));
     NEB_TRY(neb_path(b, sizeof b, to, TEMPLATES));
@@ -62,7 +64,9 @@ static enum neb_status copy_templates(const char *from, const char *to) {
     enum neb_status st = n > 0 ? neb_fs_mkdirs(b, 0755) : NEB_OK;
     for (int i = 0; i < n; i++) {
         if (st == NEB_OK)
-            st = copy_file(a, b, names[i]->d_name);
+            st = neb_path(name, sizeof name, TEMPLATES, names[i]->d_name);
+        if (st == NEB_OK)
+            st = copy_file(from, to, name);
         free(names[i]);
     }
     free(names);

@@ -1,7 +1,10 @@
 // A folder into a checkpoint: everything that can be refused is, before the first tensor is read.
 #include "agent/base/log.h"
 #include "intra/bpe.h"
+#include "intra/folder.h"
 #include "intra/hf.h"
+#include "intra/hf_names.h"
+#include "intra/json.h"
 #include "intra/tokenizer_files.h"
 #include "intra/trainer.h"
 
@@ -17,8 +20,9 @@ struct importing {
     const struct intra_hf_import *i;
     struct intra_hf_imported *out;
     struct intra_st *base, *adapter; // adapter NULL: none
-    struct intra_model *m;           // layout only
-    uint64_t done, total;            // bytes
+    struct intra_hf_names names, adapter_names;
+    struct intra_model *m; // layout only
+    uint64_t done, total;  // bytes
     struct intra_hf_aside aside;
 };
 
@@ -27,11 +31,26 @@ struct importing {
 // Where tensor t of the model is kept; NULL: nowhere.
 static const struct intra_st_tensor *source(const struct importing *p, const struct intra_tensor *t,
                                             const struct intra_st **file) {
-    char name[INTRA_ST_NAME_MAX + 1];
     bool lora = strstr(t->name, ".lora_") != NULL;
-    snprintf(name, sizeof name, "%s%s", lora ? INTRA_HF_PEFT_PREFIX : "", t->name);
     *file = lora ? p->adapter : p->base;
-    return intra_st_find(*file, name);
+    return intra_hf_names_find(lora ? &p->adapter_names : &p->names, t->name);
+}
+
+// What is there and has no place says more than what is missing.
+static enum neb_status missing(const struct importing *p, const char *name) {
+    bool lora = strstr(name, ".lora_") != NULL;
+    const struct intra_hf_names *names = lora ? &p->adapter_names : &p->names;
+    const char *dir = lora ? p->i->adapter : p->i->dir,
+               *config = lora ? "adapter_config.json" : "config.json";
+    for (int32_t i = 0; i < names->n; i++)
+        if (!intra_model_find(p->m, names->p[i].name))
+            return neb_fail(NEB_ERR_FORMAT,
+                            "%s: tensor '%s' is missing; there is '%s', for which the model has no "
+                            "place: see whether %s is of these weights",
+                            dir, name, names->p[i].t->name, config);
+    return neb_fail(NEB_ERR_FORMAT,
+                    "%s: tensor '%s' is missing; see whether %s is of these weights", dir, name,
+                    config);
 }
 
 static bool same_shape(const struct intra_st_tensor *f, const struct intra_tensor *t) {
@@ -46,10 +65,7 @@ static enum neb_status check_wanted(struct importing *p) {
         const struct intra_st *file;
         const struct intra_st_tensor *f = source(p, t, &file);
         if (!f)
-            return neb_fail(NEB_ERR_FORMAT,
-                            "%s: tensor '%s' is missing; fetch the folder again, or see whether "
-                            "its config.json is of these weights",
-                            strstr(t->name, ".lora_") ? p->i->adapter : p->i->dir, t->name);
+            return missing(p, t->name);
         if (!same_shape(f, t))
             return neb_fail(NEB_ERR_FORMAT,
                             "%s: tensor '%s' has %d sizes (%" PRIu64 ", %" PRIu64
@@ -67,8 +83,8 @@ static enum neb_status check_wanted(struct importing *p) {
 // Some folders keep the output weight although it is the embedding. If the two differ, "tied" is not true.
 static enum neb_status check_tied(const struct importing *p) {
     float a[LOOK], b[LOOK];
-    const struct intra_st_tensor *head = intra_st_find(p->base, "lm_head.weight"),
-                                 *embed = intra_st_find(p->base, p->m->embed->name);
+    const struct intra_st_tensor *head = intra_hf_names_find(&p->names, "lm_head.weight"),
+                                 *embed = intra_hf_names_find(&p->names, p->m->embed->name);
     bool same = head->elements == embed->elements;
     for (uint64_t at = 0; same && at < head->elements; at += LOOK) {
         uint64_t n = head->elements - at < LOOK ? head->elements - at : LOOK;
@@ -89,8 +105,8 @@ static enum neb_status check_tied(const struct importing *p) {
 static enum neb_status check_left_over(const struct importing *p) {
     // old folders keep this table: it follows from rope_theta
     static const char inv_freq[] = ".rotary_emb.inv_freq";
-    for (int32_t i = 0; i < intra_st_count(p->base); i++) {
-        const struct intra_st_tensor *f = intra_st_at(p->base, i);
+    for (int32_t i = 0; i < p->names.n; i++) {
+        const struct intra_hf_named *f = &p->names.p[i];
         size_t n = strlen(f->name), k = sizeof inv_freq - 1;
         const struct intra_tensor *t = intra_model_find(p->m, f->name);
         if ((t && !strstr(t->name, ".lora_")) || (n > k && !strcmp(f->name + n - k, inv_freq)))
@@ -100,22 +116,19 @@ static enum neb_status check_left_over(const struct importing *p) {
         else
             return neb_fail(NEB_ERR_UNSUPPORTED,
                             "%s: this transformer has no place for tensor '%s'",
-                            intra_st_file(p->base, f), f->name);
+                            intra_st_file(p->base, f->t), f->t->name);
     }
-    for (int32_t i = 0; p->adapter && i < intra_st_count(p->adapter); i++) {
-        const char *name = intra_st_at(p->adapter, i)->name;
-        size_t k = strlen(INTRA_HF_PEFT_PREFIX);
-        bool lora = strstr(name, ".lora_") != NULL,
-             ours = lora && !strncmp(name, INTRA_HF_PEFT_PREFIX, k);
-        if (!lora)
+    for (int32_t i = 0; i < p->adapter_names.n; i++) {
+        const struct intra_hf_named *f = &p->adapter_names.p[i];
+        if (!strstr(f->name, ".lora_"))
             return neb_fail(NEB_ERR_UNSUPPORTED,
                             "%s: '%s' is no adapter, but takes the place of weights of the model; "
                             "merge the adapter into its model first",
-                            p->i->adapter, name);
-        if (!ours || !intra_model_find(p->m, name + k))
+                            p->i->adapter, f->t->name);
+        if (!intra_model_find(p->m, f->name))
             return neb_fail(NEB_ERR_UNSUPPORTED,
                             "%s: adapter '%s' is on no layer of target_modules here", p->i->adapter,
-                            name);
+                            f->t->name);
     }
     return NEB_OK;
 }
@@ -184,8 +197,9 @@ out:
 // transformers adds an adapter that lies beside the weights to them.
 static enum neb_status check_own_adapter(const struct intra_hf_import *i) {
     char path[NEB_PATH_MAX];
-    NEB_TRY(neb_path(path, sizeof path, i->dir, "adapter_config.json"));
-    return i->adapter || !neb_fs_exists(path)
+    bool there;
+    NEB_TRY(intra_folder_file(i->dir, "adapter_config.json", path, sizeof path, &there));
+    return i->adapter || !there
                ? NEB_OK
                : neb_fail(NEB_ERR_UNSUPPORTED,
                           "%s: transformers would add the adapter that lies in this folder to the "
@@ -208,27 +222,24 @@ static enum neb_status open_all(struct importing *p) {
         c->model.max_seq = i->max_seq;
     p->out->trainable = (struct intra_trainable){.mode = INTRA_TRAIN_FULL};
     if (i->adapter)
-        NEB_TRY(intra_hf_peft_read(i->adapter, &p->out->trainable));
+        NEB_TRY(intra_hf_peft_read(i->adapter, c->model.n_layers, &p->out->trainable));
     NEB_TRY(intra_model_layout(&c->model, &p->out->trainable, &p->m));
     NEB_TRY(intra_st_open_dir(i->dir, "model", &p->base));
     if (i->adapter)
         NEB_TRY(intra_st_open_dir(i->adapter, "adapter_model", &p->adapter));
+    NEB_TRY(intra_hf_names_make(p->base, p->m, &p->names));
+    NEB_TRY(intra_hf_names_make(p->adapter, p->m, &p->adapter_names));
     NEB_TRY(check_wanted(p));
     return check_left_over(p);
 }
 
-// New reference; NULL: there is none, or it cannot be read, which is for those to say who need it.
-static json_t *small_json(const char *dir, const char *name) {
+// *out: new reference, NULL: there is no such file.
+static enum neb_status small_json(const char *dir, const char *name, json_t **out) {
     char path[NEB_PATH_MAX];
-    struct neb_map map;
-    json_t *o = NULL;
-    if (neb_path(path, sizeof path, dir, name) != NEB_OK || !neb_fs_exists(path) ||
-        neb_map_open(path, &map) != NEB_OK)
-        return NULL;
-    if (map.len <= TOKENIZER_JSON_MAX)
-        o = json_loadb((const char *)map.p, map.len, 0, NULL);
-    neb_map_close(&map);
-    return o;
+    bool there;
+    *out = NULL;
+    NEB_TRY(intra_folder_file(dir, name, path, sizeof path, &there));
+    return there ? intra_json_read(path, TOKENIZER_JSON_MAX, out) : NEB_OK;
 }
 
 // Tokens with ids from `pieces` on, counted, and the first of them.
@@ -245,27 +256,36 @@ static void count_added(struct added *a, json_int_t id, const char *text) {
 }
 
 // Whichever file says it: three generations of transformers wrote three.
-static void list_added(const char *dir, struct added *a) {
+static enum neb_status list_added(const char *dir, struct added *a) {
     const char *key;
-    json_t *v, *o = small_json(dir, "tokenizer.json"), *list = json_object_get(o, "added_tokens");
+    json_t *v, *o, *list;
     size_t i;
+    NEB_TRY(small_json(dir, "tokenizer.json", &o));
+    list = json_object_get(o, "added_tokens");
     json_array_foreach(list, i, v) count_added(a, json_integer_value(json_object_get(v, "id")),
                                                json_string_value(json_object_get(v, "content")));
     json_decref(o);
-    o = a->n ? NULL : small_json(dir, "tokenizer_config.json");
+    if (a->n)
+        return NEB_OK;
+    NEB_TRY(small_json(dir, "tokenizer_config.json", &o));
     list = json_object_get(o, "added_tokens_decoder");
     json_object_foreach(list, key, v)
         count_added(a, strtoll(key, NULL, 10), json_string_value(json_object_get(v, "content")));
     json_decref(o);
-    o = a->n ? NULL : small_json(dir, "added_tokens.json");
+    if (a->n)
+        return NEB_OK;
+    NEB_TRY(small_json(dir, "added_tokens.json", &o));
     json_object_foreach(o, key, v) count_added(a, json_integer_value(v), key);
     json_decref(o);
+    return NEB_OK;
 }
 
 // Chat templates live on such tokens; here their text would become many ordinary pieces.
 static void warn_of_added(const struct importing *p, int32_t pieces) {
     struct added a = {.pieces = pieces};
-    list_added(p->i->dir, &a);
+    if (list_added(p->i->dir, &a) != NEB_OK)
+        neb_warn("%s: whether it adds tokens to its tokenizer.model cannot be seen (see above)",
+                 p->i->dir);
     if (a.n)
         neb_warn("%s adds %d token%s to its tokenizer.model ('%s'%s): the model knows them, but "
                  "text of this program is tokenised without",
@@ -280,8 +300,8 @@ static enum neb_status check_vocabulary(const struct importing *p, const char *f
                         "import the weights alone",
                         file, pieces, p->m->c.vocab);
     if (p->out->config.eos >= 0 && eos != p->out->config.eos)
-        neb_warn("%s ends documents with id %d, config.json with %d: text of this program is "
-                 "tokenised by the former",
+        neb_warn("%s ends documents with id %d, the model's configuration with %d: text of this "
+                 "program is tokenised by the former",
                  file, eos, p->out->config.eos);
     return NEB_OK;
 }
@@ -291,8 +311,8 @@ static enum neb_status copy_sentencepiece(const struct importing *p, const char 
     enum neb_status st = intra_hf_special_ids(file, &special);
     if (st != NEB_OK)
         return neb_fail(st,
-                        "%s is no SentencePiece vocabulary (see above): fetch it again, or remove "
-                        "it to import the weights alone",
+                        "%s is no SentencePiece vocabulary (see above): remove it to import the "
+                        "weights alone",
                         file);
     NEB_TRY(intra_tokenizer_copy(file, p->aside.path));
     NEB_TRY(check_vocabulary(p, file, special.vocab, special.eos));
@@ -312,9 +332,7 @@ static enum neb_status copy_bpe(struct importing *p, const char *file) {
         return NEB_OK;
     }
     if (st != NEB_OK)
-        return neb_fail(st,
-                        "%s cannot be used (see above): fetch it again, or remove it to import the "
-                        "weights alone",
+        return neb_fail(st, "%s cannot be used (see above): remove it to import the weights alone",
                         file);
     int32_t pieces = intra_bpe_vocab(b), eos = intra_bpe_eos(b);
     intra_bpe_close(&b);
@@ -351,6 +369,8 @@ enum neb_status intra_hf_import(const struct intra_hf_import *i, struct intra_hf
         st = intra_hf_rename(&p.aside);
 out:
     intra_hf_aside_end(&p.aside, st != NEB_OK);
+    intra_hf_names_free(&p.names);
+    intra_hf_names_free(&p.adapter_names);
     intra_st_close(&p.adapter);
     intra_st_close(&p.base);
     intra_model_destroy(&p.m);

@@ -1,9 +1,10 @@
 // Reading: everything about a file is checked in intra_st_open(), in the order of the format, before any tensor is touched.
 #include "intra/safetensors.h"
+#include "intra/folder.h"
+#include "intra/json.h"
 #include "intra/safetensors_half.h"
 
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -43,8 +44,8 @@ malformed(const char *path, const char *name, const char *fmt, ...) {
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    return neb_fail(NEB_ERR_FORMAT, "%s: %s%s%s%s; fetch or write the file again", path,
-                    name ? "tensor '" : "", name ? name : "", name ? "': " : "", text);
+    return neb_fail(NEB_ERR_FORMAT, "%s: %s%s%s%s", path, name ? "tensor '" : "", name ? name : "",
+                    name ? "': " : "", text);
 }
 
 static enum neb_status header_length(const struct shard *s, uint64_t *n) {
@@ -57,7 +58,9 @@ static enum neb_status header_length(const struct shard *s, uint64_t *n) {
                         "pull",
                         s->path);
     if (r.bad)
-        return malformed(s->path, NULL, "%zu bytes are too few for a safetensors file", s->map.len);
+        return malformed(s->path, NULL,
+                         "%zu bytes are too few for a safetensors file: fetch it again",
+                         s->map.len);
     if (*n > INTRA_ST_HEADER_MAX)
         return neb_fail(NEB_ERR_LIMIT,
                         "%s: a header of %" PRIu64
@@ -65,7 +68,9 @@ static enum neb_status header_length(const struct shard *s, uint64_t *n) {
                         "it into shards",
                         s->path, *n, INTRA_ST_HEADER_MAX);
     if (*n < 2 || *n > s->map.len - PREFIX_BYTES)
-        return malformed(s->path, NULL, "a header of %" PRIu64 " bytes in a file of %zu: cut short",
+        return malformed(s->path, NULL,
+                         "a header of %" PRIu64
+                         " bytes in a file of %zu: it was cut short, or is no safetensors file",
                          *n, s->map.len);
     return NEB_OK;
 }
@@ -124,8 +129,9 @@ static enum neb_status parse_tensor(const struct shard *s, const char *name, con
     if (begin > end || end > space)
         return malformed(s->path, name,
                          "data_offsets [%" PRIu64 ", %" PRIu64 ") are not in the %" PRIu64
-                         " bytes after the header",
-                         begin, end, space);
+                         " bytes after the header%s",
+                         begin, end, space,
+                         begin > end ? "" : ": the file was cut short, fetch it again");
     if (end - begin != t->bytes)
         return malformed(s->path, name,
                          "%" PRIu64 " bytes of data, but dtype and shape need %" PRIu64,
@@ -210,6 +216,7 @@ static enum neb_status open_shard(const char *path, struct shard *s, struct intr
     NEB_TRY(header_length(s, &len));
     if (s->map.p[PREFIX_BYTES] != '{')
         return malformed(s->path, NULL, "the header does not begin with '{'");
+    // The format is stricter than JSON, and so is its own reader: a name that is there twice has two places.
     json_t *root =
         json_loadb((const char *)s->map.p + PREFIX_BYTES, len, JSON_REJECT_DUPLICATES, &e);
     if (!root)
@@ -260,6 +267,7 @@ static bool plain_file_name(const char *name) {
 static enum neb_status shard_of(struct intra_st *s, const char *index, const char *dir,
                                 const char *file, int32_t *out) {
     char path[NEB_PATH_MAX];
+    bool there;
     if (!file || !plain_file_name(file))
         return neb_fail(NEB_ERR_DENIED,
                         "%s: \"%.80s\" is not the plain name of a .safetensors file in this "
@@ -269,6 +277,10 @@ static enum neb_status shard_of(struct intra_st *s, const char *index, const cha
     for (*out = 0; *out < s->n_shards; ++*out)
         if (!strcmp(s->shards[*out].path, path))
             return NEB_OK;
+    NEB_TRY(intra_folder_file(dir, file, path, sizeof path, &there));
+    if (!there)
+        return neb_fail(NEB_ERR_NOT_FOUND, "%s is not there, but %s names it; fetch it", path,
+                        index);
     if (s->n_shards == INTRA_ST_SHARDS_MAX)
         return neb_fail(NEB_ERR_LIMIT, "%s: more than %d shards", index, INTRA_ST_SHARDS_MAX);
     struct shard *more = realloc(s->shards, (size_t)(s->n_shards + 1) * sizeof *more);
@@ -293,8 +305,7 @@ static enum neb_status list_index(struct intra_st *s, const char *index, const c
     json_t *file;
     size_t keys = json_object_size(map);
     if (!json_is_object(map) || !keys || keys > INTRA_ST_TENSORS_MAX)
-        return neb_fail(NEB_ERR_FORMAT,
-                        "%s: weight_map must name the file of 1 to %d tensors; fetch it again",
+        return neb_fail(NEB_ERR_FORMAT, "%s: weight_map must name the file of 1 to %d tensors",
                         index, INTRA_ST_TENSORS_MAX);
     if (!(out->t = calloc(keys, sizeof *out->t)))
         return neb_fail(NEB_ERR_NOMEM, "out of memory opening %s", index);
@@ -334,29 +345,22 @@ static enum neb_status check_index(const struct intra_st *s, const char *index,
                                    const struct listed *l) {
     for (int32_t i = 1; i < s->n; i++)
         if (!strcmp(s->tensors[i - 1].name, s->tensors[i].name))
-            return neb_fail(NEB_ERR_FORMAT,
-                            "%s: tensor '%s' is in %s and in %s; fetch or write the folder again",
-                            index, s->tensors[i].name, s->shards[s->tensors[i - 1].shard].path,
+            return neb_fail(NEB_ERR_FORMAT, "%s: tensor '%s' is in %s and in %s", index,
+                            s->tensors[i].name, s->shards[s->tensors[i - 1].shard].path,
                             s->shards[s->tensors[i].shard].path);
     for (int32_t i = 0; i < l->n; i++) {
         const struct intra_st_tensor *t = intra_st_find(s, l->t[i].name);
         if (!t || t->shard != l->t[i].shard)
-            return neb_fail(NEB_ERR_FORMAT, "%s: tensor '%s' is not in %s; fetch both again", index,
-                            l->t[i].name, s->shards[l->t[i].shard].path);
+            return neb_fail(NEB_ERR_FORMAT, "%s: tensor '%s' is not in %s, where it should be",
+                            index, l->t[i].name, s->shards[l->t[i].shard].path);
     }
     return NEB_OK;
 }
 
 static enum neb_status open_index(struct intra_st *s, const char *index, const char *dir) {
-    struct neb_buf text = {0};
     struct listed l = {0};
-    json_error_t e;
-    enum neb_status st = neb_fs_read(index, INTRA_ST_HEADER_MAX, &text);
-    json_t *root = st == NEB_OK
-                       ? json_loadb((const char *)text.p, text.len, JSON_REJECT_DUPLICATES, &e)
-                       : NULL;
-    if (st == NEB_OK && !root)
-        st = neb_fail(NEB_ERR_FORMAT, "%s:%d: %.120s; fetch it again", index, e.line, e.text);
+    json_t *root;
+    enum neb_status st = intra_json_read(index, INTRA_ST_HEADER_MAX, &root);
     if (st == NEB_OK)
         st = list_index(s, index, dir, json_object_get(root, "weight_map"), &l);
     for (int32_t k = 0; k < s->n_shards && st == NEB_OK; k++)
@@ -367,19 +371,19 @@ static enum neb_status open_index(struct intra_st *s, const char *index, const c
         st = check_index(s, index, &l);
     free(l.t);
     json_decref(root);
-    neb_buf_free(&text);
     return st;
 }
 
 enum neb_status intra_st_open_dir(const char *dir, const char *stem, struct intra_st **out) {
     char file[64], path[NEB_PATH_MAX];
+    bool there;
     snprintf(file, sizeof file, "%.30s.safetensors", stem);
-    NEB_TRY(neb_path(path, sizeof path, dir, file));
-    if (neb_fs_exists(path))
+    NEB_TRY(intra_folder_file(dir, file, path, sizeof path, &there));
+    if (there)
         return intra_st_open(path, out);
     snprintf(file, sizeof file, "%.30s.safetensors.index.json", stem);
-    NEB_TRY(neb_path(path, sizeof path, dir, file));
-    if (!neb_fs_exists(path))
+    NEB_TRY(intra_folder_file(dir, file, path, sizeof path, &there));
+    if (!there)
         return neb_fail(NEB_ERR_NOT_FOUND,
                         "%s holds neither %.30s.safetensors nor %s; weights in other formats must "
                         "be saved as safetensors first (save_pretrained does it)",

@@ -58,9 +58,9 @@ struct intra_st_tensor {
 struct intra_st; // one file or the shards of a folder, mapped
 // PATH is a file. NEB_ERR_FORMAT: malformed; NEB_ERR_LIMIT: above a limit of this header.
 NEB_MUST_CHECK enum neb_status intra_st_open(const char *path, struct intra_st **out);
-// DIR/STEM.safetensors, or the shards of DIR/STEM.safetensors.index.json ("model" is the usual stem). A shard's name in the
-// index must be a plain file name; every tensor of the index must be in its shard, and none in two of them. What a shard holds
-// and the index does not name is there too.
+// DIR/STEM.safetensors, or the shards of DIR/STEM.safetensors.index.json ("model" is the usual stem), all of them files of DIR
+// (folder.h). A shard's name in the index must be a plain file name; every tensor of the index must be in its shard, and none in
+// two of them. What a shard holds and the index does not name is there too.
 NEB_MUST_CHECK enum neb_status intra_st_open_dir(const char *dir, const char *stem,
                                                  struct intra_st **out);
 void intra_st_close(struct intra_st **s);

@@ -1,6 +1,7 @@
 #include "intra/tokenizer_files.h"
 #include "agent/base/fs.h"
 #include "intra/bpe.h"
+#include "intra/folder.h"
 
 #include <fcntl.h>
 #include <string.h>
@@ -8,10 +9,12 @@
 #include <unistd.h>
 
 enum neb_status intra_tokenizer_in(const char *dir, char *out, size_t cap) {
-    NEB_TRY(neb_path(out, cap, dir, INTRA_TOKENIZER_JSON));
-    bool json = neb_fs_exists(out);
-    NEB_TRY(neb_path(out, cap, dir, INTRA_TOKENIZER_MODEL));
-    return !json || neb_fs_exists(out) ? NEB_OK : neb_path(out, cap, dir, INTRA_TOKENIZER_JSON);
+    bool model, json;
+    NEB_TRY(intra_folder_file(dir, INTRA_TOKENIZER_MODEL, out, cap, &model));
+    if (model)
+        return NEB_OK;
+    NEB_TRY(intra_folder_file(dir, INTRA_TOKENIZER_JSON, out, cap, &json));
+    return json ? NEB_OK : neb_path(out, cap, dir, INTRA_TOKENIZER_MODEL);
 }
 
 enum neb_status intra_tokenizer_named(const char *path, char *out, size_t cap) {
@@ -40,10 +43,15 @@ bool intra_tokenizer_is_json(const char *file) {
 }
 
 enum neb_status intra_tokenizer_config(const char *file, char *out, size_t cap) {
+    char dir[NEB_PATH_MAX];
     const char *slash = strrchr(file, '/');
-    int n = snprintf(out, cap, "%.*s%s", slash ? (int)(slash + 1 - file) : 0, file,
-                     INTRA_TOKENIZER_CONFIG);
-    return n >= 0 && (size_t)n < cap ? NEB_OK : neb_fail(NEB_ERR_LIMIT, "path too long: %s", file);
+    int n =
+        snprintf(dir, sizeof dir, "%.*s", slash ? (int)(slash + 1 - file) : 1, slash ? file : ".");
+    if (n < 0 || (size_t)n >= sizeof dir)
+        return neb_fail(NEB_ERR_LIMIT, "path too long: %s", file);
+    if (n > 1 && dir[n - 1] == '/')
+        dir[n - 1] = 0;
+    return intra_folder_file(dir, INTRA_TOKENIZER_CONFIG, out, cap, NULL);
 }
 
 enum neb_status intra_tokenizer_copy(const char *file, const char *dir) {

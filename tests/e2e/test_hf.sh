@@ -143,7 +143,7 @@ beside() { # NAME JSON COUNT: the warning that an import prints
     grep -qF -- "adds $3" "$T/chat.log" || fail "no word of the tokens in $1: $(cat "$T/chat.log")"
 }
 beside added_tokens.json '{"<|im_start|>": 512, "<|im_end|>": 513, "<s>": 1}' "2 tokens to its tokenizer.model ('<|im_start|>', ...)"
-beside tokenizer_config.json '{"added_tokens_decoder": {"1": {"content": "<s>"}, "512": {"content": "<|im_start|>"}}}' "1 token to its tokenizer.model ('<|im_start|>')"
+beside tokenizer_config.json '{"model_max_length": 1000000000000000019884624838656, "x": [NaN, "\ud83d"], "added_tokens_decoder": {"1": {"content": "<s>"}, "512": {"content": "<|im_start|>"}}}' "1 token to its tokenizer.model ('<|im_start|>')"
 beside tokenizer.json '{"added_tokens": [{"id": 512, "content": "<|im_start|>"}, {"id": 1, "content": "<s>"}]}' "1 token to its tokenizer.model ('<|im_start|>')"
 mkdir "$T/chat/additional_chat_templates" && echo '{{ x }}' >"$T/chat/additional_chat_templates/tool_use.jinja"
 "$nebula" import "$T/chat" --out "$T/talk" >/dev/null 2>&1 && "$nebula" export "$T/talk" "$T/talk-hf" >/dev/null 2>&1 || fail "a folder with chat templates"

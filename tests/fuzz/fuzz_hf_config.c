@@ -21,11 +21,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         free(text);
         json_decref(o);
     }
-    if (intra_hf_peft_parse((const char *)data, size, "adapter_config.json", &t) == NEB_OK) {
+    if (intra_hf_peft_parse((const char *)data, size, "adapter_config.json", 2, &t) == NEB_OK) {
         NEB_ASSERT(t.lora_rank >= 1 && t.lora_targets && t.lora_targets < 128);
         json_t *o = intra_hf_peft_json(&t, NULL);
         char *text = json_dumps(o, JSON_REAL_PRECISION(9));
-        NEB_ASSERT(text && intra_hf_peft_parse(text, strlen(text), "a", &same) == NEB_OK &&
+        NEB_ASSERT(text && intra_hf_peft_parse(text, strlen(text), "a", 2, &same) == NEB_OK &&
                    same.lora_rank == t.lora_rank && same.lora_alpha == t.lora_alpha &&
                    same.lora_targets == t.lora_targets);
         free(text);

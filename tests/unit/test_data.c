@@ -637,7 +637,7 @@ static void test_vocabulary_without_eos(void **state) {
     neb_buf_free(&model);
 }
 
-// What other programs write: ids of 64 bits without a sign, a NUL in the text. And what is wrong with a line is said.
+// What other programs write (intra/json.h), and a NUL in the text. And what is wrong with a line is said.
 static void test_foreign_jsonl(void **state) {
     (void)state;
     char out[NEB_PATH_MAX];
@@ -654,7 +654,9 @@ static void test_foreign_jsonl(void **state) {
     snprintf(s.sources[0].path, sizeof s.sources[0].path, "%s/foreign.jsonl", dir);
     snprintf(s.tokenizer, sizeof s.tokenizer, "%s/corpus/tokenizer.model", dir);
     snprintf(out, sizeof out, "%s/foreign", dir);
-    put("foreign.jsonl", "{\"id\": 18446744073709551615, \"text\": \"the\\u0000file\\u0000\"}\n");
+    put("foreign.jsonl",
+        "\xef\xbb\xbf{\"id\": 18446744073709551615, \"x\": [NaN, -Infinity, 1e999, \"\\ud83d\"], "
+        "\"text\": 7, \"text\": \"the\\u0000file\\u0000\"}\n");
     assert_int_equal(intra_corpus_build(&s, out, quiet, NULL, &skipped), NEB_OK);
     assert_int_equal(intra_corpus_open(out, true, &c), NEB_OK);
     uint64_t n = intra_corpus_tokens(c, 0, INTRA_TRAIN);

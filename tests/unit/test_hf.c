@@ -34,6 +34,8 @@ static const char *in(char *out, const char *name) {
     "\"vocab_size\":32,\"hidden_size\":8,\"num_hidden_layers\":2,\"num_attention_heads\":2,"       \
     "\"intermediate_size\":12,\"max_position_embeddings\":64"
 #define LLAMA          "{\"model_type\":\"llama\"," SHAPE
+#define MISTRAL        "{\"model_type\":\"mistral\",\"num_key_value_heads\":2," SHAPE
+#define QWEN2          "{\"model_type\":\"qwen2\",\"num_key_value_heads\":2," SHAPE
 #define LLAMA3(values) LLAMA ",\"rope_scaling\":{\"rope_type\":\"llama3\"," values "}}"
 #define ORIGINAL       "\"original_max_position_embeddings\":8192"
 
@@ -50,7 +52,7 @@ static void test_config_values(void **state) {
                 c.model.n_layers == 2 && c.model.n_heads == 2 && c.model.n_kv_heads == 2 &&
                 c.model.head_dim == 4 && c.model.d_ff == 12 && c.model.max_seq == 64 &&
                 c.model.rope_theta == 10000 && c.model.norm_eps == 1e-6f && !c.model.tied &&
-                !c.model.qkv_bias && c.window == 0 && c.bos == -1 && c.eos == -1);
+                !c.model.qkv_bias && c.window == 0 && c.bos == 1 && c.eos == 2);
     assert_int_equal(
         parse(LLAMA ",\"num_key_value_heads\":1,\"head_dim\":6,\"rope_theta\":5e5,"
                     "\"rms_norm_eps\":1e-5,\"tie_word_embeddings\":true,\"rope_scaling\":null,"
@@ -87,28 +89,128 @@ static void test_config_values(void **state) {
         if (c.model.rope_theta != both[i].theta)
             fail_msg("%s: rope_theta %g", text, (double)c.model.rope_theta);
     }
-    assert_int_equal(parse("{\"model_type\":\"qwen2\",\"sliding_window\":8," SHAPE "}", &c),
-                     NEB_OK);
+    assert_int_equal(parse(QWEN2 ",\"sliding_window\":8}", &c), NEB_OK);
     assert_true(c.arch == INTRA_HF_QWEN2 && c.model.qkv_bias && c.window == 0);
-    assert_int_equal(parse("{\"model_type\":\"qwen2\",\"sliding_window\":8,"
-                           "\"use_sliding_window\":true," SHAPE "}",
-                           &c),
-                     NEB_OK);
-    assert_true(c.window == 8 && c.model.max_seq == 8 && c.max_positions == 64);
-    assert_int_equal(parse("{\"model_type\":\"qwen2\",\"use_sliding_window\":true," SHAPE "}", &c),
-                     NEB_OK);
-    assert_int_equal(c.window, 4096);
-    assert_int_equal(parse("{\"model_type\":\"mistral\"," SHAPE "}", &c), NEB_OK);
-    assert_true(c.arch == INTRA_HF_MISTRAL && c.window == 4096 && c.model.max_seq == 64);
-    assert_int_equal(parse("{\"model_type\":\"mistral\",\"sliding_window\":null," SHAPE "}", &c),
-                     NEB_OK);
-    assert_true(c.window == 0);
+    // Qwen2: layers from max_window_layers on (28) have the window, and layer_types says it where it is there.
+    static const struct {
+        const char *text;
+        int32_t window;
+    } windows[] = {
+        {QWEN2 ",\"sliding_window\":8,\"use_sliding_window\":true,\"max_window_layers\":1}", 8},
+        {QWEN2 ",\"sliding_window\":8,\"use_sliding_window\":true,\"max_window_layers\":0}", 8},
+        {QWEN2 ",\"sliding_window\":8,\"use_sliding_window\":true,\"max_window_layers\":2}", 0},
+        {QWEN2 ",\"sliding_window\":8,\"use_sliding_window\":true}", 0},
+        {QWEN2 ",\"use_sliding_window\":true,\"max_window_layers\":1}", 4096},
+        {QWEN2 ",\"use_sliding_window\":true,\"max_window_layers\":0,\"sliding_window\":8,"
+               "\"layer_types\":[\"full_attention\",\"attention\"]}",
+         0},
+        {QWEN2 ",\"use_sliding_window\":true,\"sliding_window\":8,"
+               "\"layer_types\":[\"full_attention\",\"sliding_attention\"]}",
+         8},
+        {MISTRAL "}", 4096},
+        {MISTRAL ",\"sliding_window\":null}", 0},
+        {MISTRAL ",\"sliding_window\":9}", 9},
+        {LLAMA ",\"sliding_window\":9}", 0},
+    };
+    for (size_t i = 0; i < sizeof windows / sizeof windows[0]; i++) {
+        int32_t w = windows[i].window;
+        assert_int_equal(parse(windows[i].text, &c), NEB_OK);
+        if (c.window != w || c.model.max_seq != (w && w < 64 ? w : 64) || c.max_positions != 64)
+            fail_msg("%s: window %d, sequences of %d", windows[i].text, c.window, c.model.max_seq);
+    }
+}
+
+// What is left out has the class's own default, which is transformers'.
+static void test_config_defaults(void **state) {
+    (void)state;
+    enum { N = 12 };
+    static const struct {
+        const char *text;
+        enum intra_hf_arch arch;
+        // vocabulary, width, layers, heads, key and value heads, head_dim, feed-forward, longest sequence; positions, window, BOS, EOS
+        int32_t want[N];
+    } all[] = {
+        {"{\"model_type\":\"llama\"}",
+         INTRA_HF_LLAMA,
+         {32000, 4096, 32, 32, 32, 128, 11008, 2048, 2048, 0, 1, 2}},
+        {"{\"model_type\":\"mistral\"}",
+         INTRA_HF_MISTRAL,
+         {32000, 4096, 32, 32, 8, 128, 14336, 4096, 131072, 4096, 1, 2}},
+        {"{\"model_type\":\"mistral\",\"sliding_window\":null,\"num_key_value_heads\":null}",
+         INTRA_HF_MISTRAL,
+         {32000, 4096, 32, 32, 32, 128, 14336, 131072, 131072, 0, 1, 2}},
+        {"{\"model_type\":\"qwen2\"}",
+         INTRA_HF_QWEN2,
+         {151936, 4096, 32, 32, 32, 128, 22016, 32768, 32768, 0, -1, -1}},
+        {"{\"model_type\":\"qwen2\",\"num_attention_heads\":64,\"hidden_size\":null}",
+         INTRA_HF_QWEN2,
+         {151936, 4096, 32, 64, 32, 64, 22016, 32768, 32768, 0, -1, -1}},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        struct intra_hf_config c;
+        warning[0] = 0;
+        if (parse(all[i].text, &c) != NEB_OK)
+            fail_msg("%s: %s", all[i].text, message);
+        const struct intra_model_config *m = &c.model;
+        const int32_t got[N] = {m->vocab,        m->d_model,  m->n_layers, m->n_heads,
+                                m->n_kv_heads,   m->head_dim, m->d_ff,     m->max_seq,
+                                c.max_positions, c.window,    c.bos,       c.eos};
+        for (int k = 0; k < N; k++)
+            if (got[k] != all[i].want[k])
+                fail_msg("%s: number %d is %d, not %d", all[i].text, k, got[k], all[i].want[k]);
+        assert_true(c.arch == all[i].arch && m->norm_eps == 1e-6f && m->rope_theta == 10000 &&
+                    !m->tied && m->rope_scaling.type == KERN_ROPE_DEFAULT && !warning[0]);
+        assert_int_equal(m->qkv_bias, c.arch == INTRA_HF_QWEN2);
+    }
+}
+
+// What Python writes in keys that nobody asks for is no reason to refuse a model; keys that nobody knows are named.
+static void test_config_keys(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *warns; // NULL: silent
+    } all[] = {
+        {LLAMA
+         ",\"max_length\":1000000000000000019884624838656,\"name_or_path\":\"a\\u0000\\ud83d\"}",
+         NULL},
+        {"\xef\xbb\xbf" LLAMA ",\"temperature\":NaN,\"top_p\":1e999}", NULL},
+        {LLAMA ",\"time_step_limit\":[0.0,Infinity,-Infinity]}", "time_step_limit: not known"},
+        {LLAMA ",\"hidden_size\":1e999,\"hidden_size\":8}", NULL}, // the last one counts
+        {LLAMA ",\"is_causal\":true,\"attention_dropout\":0.0,\"logit_scale\":1,"
+               "\"logits_scaling\":1.0,\"final_logit_softcapping\":null,\"pruned_heads\":{},"
+               "\"quantization_config\":null,\"no_rope_layers\":[],\"num_experts\":0,"
+               "\"architectures\":[]}",
+         NULL},
+        {LLAMA ",\"attention_dropout\":0.1}", "attention_dropout: training here is without"},
+        {LLAMA ",\"attention_dropout\":Infinity}", "attention_dropout: training here is without"},
+        {LLAMA ",\"is_causul\":false,\"my_scale\":3}", "is_causul, my_scale: not known"},
+        {LLAMA ",\"sliding_window\":7}", "sliding_window: not known"}, // Llama has none
+        {MISTRAL ",\"attention_bias\":true,\"mlp_bias\":true}", "attention_bias, mlp_bias: not"},
+        {QWEN2 ",\"attention_bias\":false}", "attention_bias: not known"},
+        {LLAMA ",\"rope_parameters\":{\"rope_type\":\"default\",\"rope_thta\":1}}",
+         "rope_parameters.rope_thta: not known"},
+        {LLAMA ",\"eos_token_id\":1000000000000000000000000000000}",
+         "eos_token_id is no id from 0"},
+        {LLAMA ",\"bos_token_id\":-1}", "bos_token_id is no id from 0 to 31"},
+        {LLAMA ",\"bos_token_id\":NaN}", "bos_token_id is no id"},
+        {LLAMA ",\"bos_token_id\":null,\"eos_token_id\":[],\"pad_token_id\":-1}", NULL},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        struct intra_hf_config c;
+        warning[0] = 0;
+        if (parse(all[i].text, &c) != NEB_OK)
+            fail_msg("%s: %s", all[i].text, message);
+        if (all[i].warns ? !strstr(warning, all[i].warns) : warning[0])
+            fail_msg("%s: warned \"%s\"", all[i].text, warning);
+        assert_true(c.model.d_model == 8);
+    }
 }
 
 // Scaled positions, in all places that transformers has written them to.
 static void test_scaled_positions(void **state) {
     (void)state;
     static const struct kern_rope_scaling llama31 = {KERN_ROPE_LLAMA3, 8, 1, 4, 8192},
+                                          own = {KERN_ROPE_LLAMA3, 8, 1, 4, 64},
                                           linear = {.type = KERN_ROPE_LINEAR, .factor = 2.5f},
                                           plain = {0};
 #define VALUES "\"factor\":8.0,\"low_freq_factor\":1.0,\"high_freq_factor\":4.0," ORIGINAL
@@ -124,6 +226,8 @@ static void test_scaled_positions(void **state) {
         {LLAMA ",\"rope_parameters\":{\"rope_type\":\"llama3\",\"rope_theta\":5e5," VALUES "}}",
          &llama31, 5e5f},
         {LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2.5}}", &linear, 1e4f},
+        // left out: as long as max_position_embeddings, as in transformers
+        {LLAMA3("\"factor\":8,\"low_freq_factor\":1,\"high_freq_factor\":4"), &own, 1e4f},
         // what linear and default have no use for
         {LLAMA ",\"rope_scaling\":{\"rope_type\":\"linear\",\"type\":\"llama3\",\"factor\":2.5,"
                "\"low_freq_factor\":1}}",
@@ -160,7 +264,48 @@ static const struct refusal {
     {"", NEB_ERR_FORMAT, {"config.json"}},
     {"[]", NEB_ERR_FORMAT, {"no JSON object"}},
     {"{}", NEB_ERR_FORMAT, {"model_type"}},
-    {"{\"model_type\":\"llama\"}", NEB_ERR_FORMAT, {"vocab_size"}},
+    {"{\"model_type\":7}", NEB_ERR_FORMAT, {"model_type"}},
+    {"{\"model_type\":\"llama\\u0000\"}", NEB_ERR_UNSUPPORTED, {"model_type", "architecture"}},
+    {"{\"model_type\":\"mistral\"," SHAPE "}",
+     NEB_ERR_FORMAT,
+     {"num_key_value_heads is left out, which means 8 for mistral", "num_attention_heads is 2"}},
+    {"{\"model_type\":\"qwen2\"," SHAPE "}", NEB_ERR_FORMAT, {"which means 32 for qwen2"}},
+    {LLAMA ",\"is_causal\":false}", NEB_ERR_UNSUPPORTED, {"is_causal: false", "causal"}},
+    {LLAMA ",\"is_causal\":null}", NEB_ERR_UNSUPPORTED, {"is_causal: null"}},
+    {MISTRAL ",\"is_causal\":0}", NEB_ERR_UNSUPPORTED, {"is_causal: 0"}},
+    {QWEN2 ",\"is_causal\":false}", NEB_ERR_UNSUPPORTED, {"is_causal: false"}},
+    {LLAMA ",\"use_bidirectional_attention\":true}", NEB_ERR_UNSUPPORTED, {"use_bidirectional"}},
+    {LLAMA ",\"logit_scale\":0.0625}", NEB_ERR_UNSUPPORTED, {"logit_scale", "scaled logits"}},
+    {LLAMA ",\"logits_scaling\":8}", NEB_ERR_UNSUPPORTED, {"logits_scaling", "scaled logits"}},
+    {LLAMA ",\"logits_scaling\":NaN}", NEB_ERR_UNSUPPORTED, {"logits_scaling", "scaled logits"}},
+    {QWEN2 ",\"final_logit_softcapping\":30.0}", NEB_ERR_UNSUPPORTED, {"final_logit_softcapping"}},
+    {LLAMA ",\"embedding_multiplier\":12}", NEB_ERR_UNSUPPORTED, {"embedding_multiplier"}},
+    {LLAMA ",\"attention_multiplier\":0.1}", NEB_ERR_UNSUPPORTED, {"attention_multiplier"}},
+    {LLAMA ",\"per_layer_config\":{\"0\":{\"head_dim\":8}}}", NEB_ERR_UNSUPPORTED, {"per_layer"}},
+    {LLAMA ",\"pruned_heads\":{\"0\":[1]}}", NEB_ERR_UNSUPPORTED, {"pruned_heads"}},
+    {LLAMA ",\"no_rope_layers\":[1,0]}", NEB_ERR_UNSUPPORTED, {"no_rope_layers"}},
+    {LLAMA ",\"num_local_experts\":8}", NEB_ERR_UNSUPPORTED, {"num_local_experts", "MoE"}},
+    {LLAMA ",\"compression_config\":{\"a\":1}}", NEB_ERR_UNSUPPORTED, {"compression_config"}},
+    {LLAMA ",\"quantization\":{\"bits\":4}}", NEB_ERR_UNSUPPORTED, {"quantization", "dequantise"}},
+    {LLAMA ",\"rope_traditional\":true}", NEB_ERR_UNSUPPORTED, {"rope_traditional", "permuted"}},
+    {LLAMA ",\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\"}}}",
+     NEB_ERR_UNSUPPORTED,
+     {"rope_parameters", "differ between layers"}},
+    {LLAMA ",\"rope_theta\":Infinity}", NEB_ERR_FORMAT, {"rope_theta", "a number above 0"}},
+    {LLAMA ",\"rope_theta\":NaN}", NEB_ERR_FORMAT, {"rope_theta"}},
+    {LLAMA ",\"rms_norm_eps\":1e999}", NEB_ERR_FORMAT, {"rms_norm_eps"}},
+    {LLAMA ",\"rope_scaling\":NaN}", NEB_ERR_FORMAT, {"rope_scaling"}},
+    {LLAMA ",\"num_hidden_layers\":-Infinity}", NEB_ERR_FORMAT, {"num_hidden_layers"}},
+    {LLAMA ",\"num_hidden_layers\":1000000000000000019884624838656}",
+     NEB_ERR_FORMAT,
+     {"num_hidden_layers", "a whole number from 1"}},
+    {LLAMA ",\"num_hidden_layers\":2.0}", NEB_ERR_FORMAT, {"num_hidden_layers"}},
+    {LLAMA ",\"tie_word_embeddings\":Infinity}", NEB_ERR_FORMAT, {"tie_word_embeddings"}},
+    {LLAMA ",\"hidden_act\":NaN}", NEB_ERR_UNSUPPORTED, {"hidden_act", "SwiGLU"}},
+    {QWEN2 ",\"use_sliding_window\":true,\"max_window_layers\":-1}",
+     NEB_ERR_FORMAT,
+     {"max_window_layers"}},
+    {MISTRAL ",\"sliding_window\":1e30}", NEB_ERR_FORMAT, {"sliding_window"}},
     {"{\"model_type\":\"mixtral\"," SHAPE "}", NEB_ERR_UNSUPPORTED, {"mixtral", "MoE"}},
     {"{\"model_type\":\"qwen2_moe\"," SHAPE "}", NEB_ERR_UNSUPPORTED, {"qwen2_moe", "MoE"}},
     {"{\"model_type\":\"qwen3\"," SHAPE "}", NEB_ERR_UNSUPPORTED, {"qwen3", "architecture"}},
@@ -188,9 +333,6 @@ static const struct refusal {
     {LLAMA3("\"factor\":8,\"low_freq_factor\":4,\"high_freq_factor\":4," ORIGINAL),
      NEB_ERR_FORMAT,
      {"rope_scaling.high_freq_factor", "4 is not a number above low_freq_factor"}},
-    {LLAMA3("\"factor\":8,\"low_freq_factor\":1,\"high_freq_factor\":4"),
-     NEB_ERR_FORMAT,
-     {"rope_scaling.original_max_position_embeddings", "missing"}},
     {LLAMA3("\"factor\":8,\"low_freq_factor\":1,\"high_freq_factor\":4,"
             "\"original_max_position_embeddings\":-8192"),
      NEB_ERR_FORMAT,
@@ -237,7 +379,7 @@ static const struct refusal {
     {LLAMA ",\"num_key_value_heads\":0}", NEB_ERR_FORMAT, {"num_key_value_heads"}},
     {LLAMA ",\"head_dim\":3}", NEB_ERR_INVALID, {"head_dim", "odd"}},
     {LLAMA ",\"head_dim\":99999999999}", NEB_ERR_FORMAT, {"head_dim"}},
-    {LLAMA ",\"hidden_size\":8}", NEB_ERR_FORMAT, {"duplicate"}},
+    {LLAMA ",\"hidden_size\":8,\"hidden_size\":1e999}", NEB_ERR_FORMAT, {"hidden_size"}},
 };
 
 static void test_config_refused(void **state) {
@@ -310,19 +452,25 @@ static bool same_trainable(const struct intra_trainable *a, const struct intra_t
 
 #define PEFT "\"peft_type\":\"LORA\",\"r\":4,\"lora_alpha\":8"
 
+static enum neb_status parse_peft(const char *text, int32_t layers, struct intra_trainable *t) {
+    message[0] = warning[0] = 0;
+    return intra_hf_peft_parse(text, strlen(text), "a.json", layers, t);
+}
+
 static void test_peft(void **state) {
     (void)state;
     struct intra_trainable t;
     static const char good[] = "{" PEFT ",\"target_modules\":[\"v_proj\",\"down_proj\"],"
                                "\"bias\":\"none\",\"use_dora\":false,\"rank_pattern\":{},"
                                "\"modules_to_save\":null,\"lora_dropout\":0.1}";
-    assert_int_equal(intra_hf_peft_parse(good, sizeof good - 1, "a.json", &t), NEB_OK);
+    assert_int_equal(parse_peft(good, 2, &t), NEB_OK);
     assert_true(t.mode == INTRA_TRAIN_LORA && t.lora_rank == 4 && t.lora_alpha == 8 &&
                 t.lora_targets == (INTRA_LORA_V | INTRA_LORA_DOWN));
+    assert_non_null(strstr(warning, "lora_dropout"));
     json_t *o = intra_hf_peft_json(&t, NULL);
     char *text = json_dumps(o, 0);
     struct intra_trainable back;
-    assert_int_equal(intra_hf_peft_parse(text, strlen(text), "a.json", &back), NEB_OK);
+    assert_int_equal(parse_peft(text, 2, &back), NEB_OK);
     assert_true(same_trainable(&t, &back));
     free(text);
     json_decref(o);
@@ -330,39 +478,48 @@ static void test_peft(void **state) {
         const char *text, *says;
     } bad[] = {
         {"", "a.json"},
+        {"[]", "no JSON object"},
         {"{\"peft_type\":\"IA3\"}", "only LORA"},
-        {"{" PEFT "}", "target_modules"},
-        {"{" PEFT ",\"target_modules\":\"all-linear\"}", "all-linear"},
-        {"{" PEFT ",\"target_modules\":[\"lm_head\"]}", "lm_head"},
         {"{" PEFT ",\"target_modules\":[\"q_proj\"],\"use_dora\":true}", "use_dora"},
-        {"{" PEFT ",\"target_modules\":[\"q_proj\"],\"use_rslora\":true}", "use_rslora"},
+        {"{" PEFT ",\"target_modules\":[\"q_proj\"],\"use_rslora\":1}", "use_rslora"},
+        {"{" PEFT ",\"target_modules\":[\"q_proj\"],\"use_rslora\":Infinity}", "use_rslora"},
         {"{" PEFT ",\"target_modules\":[\"q_proj\"],\"bias\":\"all\"}", "bias"},
-        {"{" PEFT ",\"target_modules\":[\"q_proj\"],\"rank_pattern\":{\"a\":2}}", "rank_pattern"},
+        {"{" PEFT ",\"target_modules\":[\"q_proj\"],\"bias\":NaN}", "bias"},
         {"{" PEFT ",\"target_modules\":[\"q_proj\"],\"modules_to_save\":[\"x\"]}", "modules_to"},
         {"{" PEFT ",\"target_modules\":[\"q_proj\"],\"init_lora_weights\":\"pissa_niter_16\"}",
          "init_lora"},
         {"{" PEFT ",\"target_modules\":[\"q_proj\"],\"use_qalora\":true}", "use_qalora"},
+        {"{" PEFT ",\"target_modules\":[\"q_proj\"],\"kasa_config\":{\"a\":1}}", "kasa_config"},
+        {"{" PEFT ",\"target_modules\":[\"q_proj\"],\"arrow_config\":{\"a\":1}}", "arrow_config"},
         {"{\"peft_type\":\"LORA\",\"r\":0}", "rank from 1"},
+        {"{\"peft_type\":\"LORA\",\"r\":1e30}", "rank from 1"},
+        {"{\"peft_type\":\"LORA\",\"r\":1000000000000000019884624838656}", "rank from 1"},
         {"{\"peft_type\":\"LORA\",\"r\":1,\"lora_alpha\":-1}", "lora_alpha"},
+        {"{\"peft_type\":\"LORA\",\"r\":1,\"lora_alpha\":NaN}", "lora_alpha"},
+        {"{\"peft_type\":\"LORA\",\"r\":1,\"lora_alpha\":1e-320}", "lora_alpha"},
+        {"{\"peft_type\":\"LORA\",\"r\":16,\"lora_alpha\":9e5,\"use_rslora\":true}", "lora_alpha"},
     };
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        message[0] = 0;
-        if (intra_hf_peft_parse(bad[i].text, strlen(bad[i].text), "a.json", &t) == NEB_OK ||
-            !strstr(message, bad[i].says))
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        if (parse_peft(bad[i].text, 2, &t) == NEB_OK || !strstr(message, bad[i].says))
             fail_msg("%s: %s", bad[i].text, message);
-    }
+    assert_int_equal(parse_peft("{" PEFT ",\"target_modules\":[\"q_proj\"],\"max\":1e999,"
+                                "\"lora_colour\":1,\"auto_mapping\":{\"a\":-Infinity}}",
+                                2, &t),
+                     NEB_OK);
+    assert_non_null(strstr(warning, "max, lora_colour: not known"));
 }
 
 // ---- folders ----------------------------------------------------------------------------------------------------
 
 struct damage { // how a folder of the model below differs from what is right
     const char *drop, *add, *reshape, *nan;
-    bool tied_head; // lm_head kept beside a tied embedding
-    float head;     // added to its first value
+    const char *front, *within; // in front of names; before each "self_attn."
+    bool tied_head;             // lm_head kept beside a tied embedding
+    float head;                 // added to its first value
 };
 
 static void write_folder(const struct damage *d) {
-    char path[NEB_PATH_MAX], name[8][64];
+    char path[NEB_PATH_MAX], name[32][INTRA_ST_NAME_MAX + 1];
     static const char config[] = LLAMA ",\"tie_word_embeddings\":true}";
     struct intra_hf_config c;
     struct intra_model *m = NULL;
@@ -384,8 +541,11 @@ static void write_folder(const struct damage *d) {
         if (d->drop && !strcmp(t->name, d->drop))
             continue;
         bool other = d->reshape && !strcmp(t->name, d->reshape), vector = t->rows == 1 && !other;
+        const char *at = d->within ? strstr(t->name, "self_attn.") : NULL;
+        snprintf(name[extra], sizeof name[0], "%s%.*s%s%s", d->front ? d->front : "",
+                 (int)(at ? at - t->name : 0), t->name, at ? d->within : "", at ? at : t->name);
         source[n] = t;
-        specs[n++] = (struct intra_st_spec){t->name,
+        specs[n++] = (struct intra_st_spec){name[extra++],
                                             vector ? 1 : 2,
                                             {(uint64_t)(other || vector ? t->cols : t->rows),
                                              (uint64_t)(other ? t->rows : t->cols)}};
@@ -430,7 +590,23 @@ static void test_folders(void **state) {
         {{.tied_head = true}, NEB_OK, ""},
         {{.add = "model.layers.0.self_attn.rotary_emb.inv_freq"}, NEB_OK, ""},
         {{.tied_head = true, .head = 1}, NEB_ERR_FORMAT, "tie_word_embeddings"},
-        {{.drop = "model.norm.weight"}, NEB_ERR_FORMAT, "'model.norm.weight' is missing"},
+        {{.drop = "model.norm.weight"}, NEB_ERR_FORMAT, "'model.norm.weight' is missing; see"},
+        {{.drop = "model.norm.weight", .add = "norms.weight"},
+         NEB_ERR_FORMAT,
+         "'model.norm.weight' is missing; there is 'norms.weight'"},
+        {{.front = "_orig_mod."}, NEB_OK, ""},
+        {{.front = "module."}, NEB_OK, ""},
+        {{.front = "base_model.model."}, NEB_OK, ""},
+        {{.front = "module._orig_mod.module.base_model.model._orig_mod."}, NEB_OK, ""},
+        {{.within = "_orig_mod."}, NEB_OK, ""},
+        {{.front = "_fsdp_wrapped_module.",
+          .within = "_fsdp_wrapped_module._checkpoint_wrapped_module._orig_mod."},
+         NEB_OK,
+         ""},
+        {{.front = "network."}, NEB_ERR_FORMAT, "there is 'network.model."},
+        {{.front = "module.", .add = "_orig_mod.model.norm.weight"},
+         NEB_ERR_FORMAT,
+         "are the same tensor of the model"},
         {{.add = "model.layers.0.self_attn.q_norm.weight"},
          NEB_ERR_UNSUPPORTED,
          "no place for tensor 'model.layers.0.self_attn.q_norm.weight'"},
@@ -449,6 +625,7 @@ static void test_folders(void **state) {
         if (st != all[i].status || !strstr(message, all[i].says))
             fail_msg("%zu: status %d (%s), expected %d with \"%s\"", i, st, message, all[i].status,
                      all[i].says);
+        assert_null(strstr(message, "fetch"));
         assert_int_equal(neb_fs_exists(in(path, "out/model.ckpt")), st == NEB_OK);
         assert_int_equal(neb_fs_exists(in(path, "out")), st == NEB_OK);
         assert_false(neb_fs_exists(in(path, "out.nebula-building")));
@@ -481,8 +658,7 @@ static void test_window(void **state) {
     (void)state;
     char path[NEB_PATH_MAX];
     struct intra_hf_imported r;
-    static const char config[] =
-        "{\"model_type\":\"mistral\",\"tie_word_embeddings\":true,\"sliding_window\":16," SHAPE "}";
+    static const char config[] = MISTRAL ",\"tie_word_embeddings\":true,\"sliding_window\":16}";
     write_folder(&(struct damage){0});
     assert_int_equal(neb_fs_write(in(path, "hf/config.json"), config, sizeof config - 1, 0644),
                      NEB_OK);
@@ -566,10 +742,16 @@ static int tear_down(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_config_values),  cmocka_unit_test(test_scaled_positions),
-        cmocka_unit_test(test_config_refused), cmocka_unit_test(test_config_round_trip),
-        cmocka_unit_test(test_peft),           cmocka_unit_test(test_folders),
-        cmocka_unit_test(test_adapter_beside), cmocka_unit_test(test_window),
+        cmocka_unit_test(test_config_values),
+        cmocka_unit_test(test_scaled_positions),
+        cmocka_unit_test(test_config_defaults),
+        cmocka_unit_test(test_config_keys),
+        cmocka_unit_test(test_config_refused),
+        cmocka_unit_test(test_config_round_trip),
+        cmocka_unit_test(test_peft),
+        cmocka_unit_test(test_folders),
+        cmocka_unit_test(test_adapter_beside),
+        cmocka_unit_test(test_window),
         cmocka_unit_test(test_layout),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
