@@ -16,13 +16,15 @@ json_t *agent_attach_find(const struct agent_jobrun jobs[AGENT_JOBS_MAX],
                           const struct agent_ipc_msg *m) {
     const char *name = agent_ipc_str(m, "job", "");
     const struct agent_jobrun *found = NULL;
-    char text[256];
+    char text[512];
     int64_t api = agent_ipc_int(m, "api", 0);
+    if (!agent_ipc_speaks_ours(m, "trainer's libnebula", text, sizeof text))
+        return say(false, "version", text);
     if (api != NEBULA_API) {
         snprintf(text, sizeof text,
-                 "the trainer's libnebula has API %lld, the agent (nebula %s) has %d: install the "
-                 "same version",
-                 (long long)api, NEBULA_VERSION, NEBULA_API);
+                 "the trainer's libnebula (nebula %.63s) has API %lld, the agent (nebula %s) has "
+                 "%d: install the same version",
+                 agent_ipc_str(m, "build", "?"), (long long)api, neb_build(), NEBULA_API);
         return say(false, "version", text);
     }
     for (int i = 0; i < AGENT_JOBS_MAX; i++) {

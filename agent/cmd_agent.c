@@ -150,11 +150,12 @@ int cmd_agent(int argc, char **argv) {
     struct options o = {0};
     char home[NEB_PATH_MAX];
     bool suspended = false;
-    if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
+    if (agent_options_parse(&argp, argc, argv, &o) != 0)
         return AGENT_EXIT_USAGE;
     if (sec_home(o.home, home, sizeof home) != NEB_OK)
         return AGENT_EXIT_USAGE;
     o.page.home = home;
+    neb_log_throttle(true);
     if (agent_web_check(&o.page) != NEB_OK)
         return AGENT_EXIT_USAGE;
     struct agent_daemon_config c = {.home = home,
@@ -184,6 +185,7 @@ int cmd_worker(int argc, char **argv) {
         neb_log(NEB_LOG_ERROR, "nebula worker is started by an agent");
         return AGENT_EXIT_USAGE;
     }
+    neb_log_throttle(true);
     enum neb_status st =
         rank ? agent_launch_rank(argv[1], argv[2], (int)threads, argc == 6 ? argv[5] : NULL)
              : agent_worker_run(argv[1], argv[2], NULL, 0);

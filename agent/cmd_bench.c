@@ -130,7 +130,7 @@ int cmd_bench(int argc, char **argv) {
     struct options o = {.link.end = -1};
     struct kern_digest digest;
     enum neb_status st;
-    if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
+    if (agent_options_parse(&argp, argc, argv, &o) != 0)
         return AGENT_EXIT_USAGE;
     if (!strcmp(o.what, "codec"))
         st = bench_codec(o.json, o.params, o.threads, o.input, o.codec);

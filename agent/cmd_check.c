@@ -1,6 +1,7 @@
 // nebula check JOB.yaml: is the job file right, and what will it do?
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
+#include "agent/cmd_options.h"
 #include "agent/commands.h"
 #include "agent/job_model.h"
 #include "agent/json.h"
@@ -10,13 +11,14 @@
 #include "agent/progress.h"
 #include "agent/update_size.h"
 #include "intra/data.h"
+#include "intra/pairs.h"
 
 #include <argp.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { SETS_MAX = 64, KEY_REFERENCE = 256 };
+enum { SETS_MAX = 64, KEY_REFERENCE = 256, PAIRS_LOOKED_AT = 1000 };
 
 struct arguments {
     const char *file;
@@ -30,6 +32,28 @@ struct found {       // what there is of a corpus on this machine
     int32_t vocab;
     uint8_t tokenizer[INTRA_SHA_BYTES];
 };
+
+// Mode distill trains on pairs. What the run would refuse behind its start is refused here, as far as the first of them tell.
+static enum neb_status look_at_pairs(const struct agent_job *job, int cluster,
+                                     const struct intra_corpus *corpus) {
+    const struct agent_cluster *k = &job->clusters[cluster];
+    struct intra_pairs_config c = {.seed = (uint64_t)job->seed,
+                                   .seq_len = job->seq_len,
+                                   .tokens = job->batch * job->seq_len,
+                                   .documents = PAIRS_LOOKED_AT};
+    struct intra_pairs *pairs = NULL;
+    bool sent = job->distill.pushed && (k->role == AGENT_ROLE_TEACHER || k->role_auto);
+    if (job->mode != AGENT_MODE_DISTILL || sent) // what students send is all that it reads
+        return NEB_OK;
+    enum neb_status st = intra_pairs_create(corpus, INTRA_TRAIN, &c, &pairs);
+    intra_pairs_destroy(&pairs);
+    return st == NEB_ERR_INVALID
+               ? neb_fail(st,
+                          "cluster %s: mode distill trains on pairs, source and target (format: "
+                          "tsv with target_column, or po); %s does not hold them (see above)",
+                          k->name, intra_corpus_dir(corpus))
+               : st;
+}
 
 // A corpus that is not on this machine is no error: the file may be meant for other sites. One that is here must fit.
 static enum neb_status look_at_corpus(const struct agent_job *job, int cluster, struct found *f) {
@@ -57,6 +81,8 @@ static enum neb_status look_at_corpus(const struct agent_job *job, int cluster, 
         st = intra_corpus_tokenizer_digest(c, f->tokenizer);
     if (st == NEB_OK)
         st = agent_job_corpus_fits(job, cluster, c);
+    if (st == NEB_OK && f->read)
+        st = look_at_pairs(job, cluster, c);
     intra_corpus_close(&c);
     return st;
 }
@@ -109,6 +135,14 @@ static void look_for_file(const struct agent_job *job, const char *key, const ch
                  n > 1 ? "s" : "", names, key, path, n > 1 ? "s" : "", n > 1 ? "" : "s");
 }
 
+static bool all_attach(const struct agent_job *job) {
+    bool all = true;
+    for (int32_t i = 0; i < job->n_clusters; i++)
+        all =
+            all && (job->clusters[i].witness || job->clusters[i].launcher == AGENT_LAUNCHER_ATTACH);
+    return all;
+}
+
 static void print_rounds(const struct agent_job *job, const struct agent_plan *p, bool sized) {
     char a[32], b[32], to[48] = "";
     if (!sized) {
@@ -157,7 +191,10 @@ static void print_people(const char *file, const struct agent_job *job, const st
                          const struct agent_plan *p, bool sized) {
     char a[32];
     printf("%s: job %s is fine\n", file, job->name);
-    if (sized)
+    if (sized && all_attach(job))
+        printf("  model     %lld parameters, %lld trained; memory is the attached trainers' own\n",
+               (long long)p->params, (long long)p->trainable);
+    else if (sized)
         printf("  model     %lld parameters, %lld trained; %s a worker without activations\n",
                (long long)p->params, (long long)p->trainable,
                agent_human_bytes((double)p->memory_bytes, a, sizeof a));
@@ -169,19 +206,24 @@ static void print_people(const char *file, const struct agent_job *job, const st
     for (int32_t i = 0; i < job->n_clusters; i++) {
         const struct agent_cluster *k = &job->clusters[i];
         printf("  cluster   %s:", k->name);
-        for (int32_t s = 0; s < k->n_sources; s++)
+        bool own = k->launcher == AGENT_LAUNCHER_ATTACH;
+        for (int32_t s = 0; !own && s < k->n_sources; s++)
             printf("%s %s %g", s ? "," : "", k->sources[s].name, (double)k->sources[s].weight);
-        printf("%s; corpus %s%s\n", k->n_sources ? "" : " all sources", agent_job_corpus(job, i),
-               each[i].here ? "" : " (not on this machine)");
+        if (own)
+            printf(" a trainer attaches, with a program and text of its own\n");
+        else
+            printf("%s; corpus %s%s\n", k->n_sources ? "" : " all sources",
+                   agent_job_corpus(job, i), each[i].here ? "" : " (not on this machine)");
     }
 }
 
 static json_t *clusters_json(const struct agent_job *job, const struct found *each) {
     json_t *list = json_array();
     for (int32_t i = 0; i < job->n_clusters; i++)
-        json_array_append_new(list,
-                              json_pack("{s:s, s:s, s:b}", "name", job->clusters[i].name, "corpus",
-                                        agent_job_corpus(job, i), "corpus_here", each[i].here));
+        json_array_append_new(list, json_pack("{s:s, s:s, s:b, s:b}", "name", job->clusters[i].name,
+                                              "corpus", agent_job_corpus(job, i), "corpus_here",
+                                              each[i].here, "attached",
+                                              job->clusters[i].launcher == AGENT_LAUNCHER_ATTACH));
     return list;
 }
 
@@ -198,7 +240,8 @@ static void print_json(const struct agent_job *job, const struct found *each,
     if (sized) {
         json_object_set_new(o, "params", json_integer(p->params));
         json_object_set_new(o, "trainable_params", json_integer(p->trainable));
-        json_object_set_new(o, "memory_bytes", json_integer(p->memory_bytes));
+        json_object_set_new(o, "memory_bytes",
+                            all_attach(job) ? json_null() : json_integer(p->memory_bytes));
         json_object_set_new(o, "exchange_bytes", json_integer((json_int_t)p->bytes_per_exchange));
     }
     if (sized && !(p->label_bytes > 0)) { // else the text says how many labels there are
@@ -285,7 +328,7 @@ int cmd_check(int argc, char **argv) {
                                             "status 0: fine; 2: a complaint was "
                                             "printed as FILE:LINE: KEY: what is wrong."};
     struct arguments a = {0};
-    if (argp_parse(&argp, argc, argv, 0, NULL, &a) != 0)
+    if (agent_options_parse(&argp, argc, argv, &a) != 0)
         return AGENT_EXIT_USAGE;
     if (a.reference) {
         agent_job_reference(stdout);

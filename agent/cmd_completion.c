@@ -2,6 +2,7 @@
 // is one source. Packages run this at build time.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
+#include "agent/base/nearest.h"
 #include "agent/child.h"
 #include "agent/commands.h"
 
@@ -134,7 +135,9 @@ int cmd_completion(int argc, char **argv) {
     else if (!strcmp(what, "man"))
         return man(exe);
     else {
-        fputs("usage: nebula completion bash|zsh|fish|man\n", stderr);
+        const char *meant = neb_nearest(what, (const char *[]){"bash", "zsh", "fish", "man"}, 4);
+        fprintf(stderr, "usage: nebula completion bash|zsh|fish|man%s%s%s\n",
+                meant ? "; did you mean '" : "", meant ? meant : "", meant ? "'?" : "");
         return AGENT_EXIT_USAGE;
     }
     return AGENT_EXIT_OK;

@@ -2,8 +2,10 @@
 #include "agent/cmd_data.h"
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
+#include "agent/base/nearest.h"
 #include "agent/base/number.h"
 #include "agent/base/plain.h"
+#include "agent/cmd_options.h"
 #include "agent/commands.h"
 #include "agent/json.h"
 #include "agent/progress.h"
@@ -36,6 +38,16 @@ static enum neb_status bad(const struct reader *r, const yaml_node_t *n, const c
                            const char *what) {
     return neb_fail(NEB_ERR_INVALID, "%s:%zu: %s: %s; %s", r->file, n->start_mark.line + 1, key,
                     what, spec_help);
+}
+
+// allowed: "name, seed"
+static enum neb_status unknown(const struct reader *r, const yaml_node_t *n, const char *key,
+                               const char *of, const char *allowed) {
+    char near[NEB_EDITS_MAX], what[128];
+    neb_nearest_of(key, allowed, near, sizeof near);
+    snprintf(what, sizeof what, "unknown key%s%s%s%s", of, *near ? " (did you mean '" : "", near,
+             *near ? "'?)" : "");
+    return bad(r, n, key, what);
 }
 
 static enum neb_status take_number(const struct reader *r, yaml_node_t *n, const char *key,
@@ -135,7 +147,8 @@ static enum neb_status vocabulary_pair(struct reader *r, const char *key, yaml_n
         return take_int(r, v, key, 100, 1 << 30, &s->train_lines);
     if (!strcmp(key, "byte_fallback"))
         return take_flag(r, v, key, &s->byte_fallback);
-    return bad(r, k, key, "unknown key of vocabulary");
+    return unknown(r, k, key, " of vocabulary",
+                   "size, type, character_coverage, byte_fallback, train_lines");
 }
 
 static enum neb_status holdout_pair(struct reader *r, const char *key, yaml_node_t *k,
@@ -143,8 +156,9 @@ static enum neb_status holdout_pair(struct reader *r, const char *key, yaml_node
     struct intra_build_spec *s = into;
     if (!strcmp(key, "test_per_mille"))
         return take_int(r, v, key, 0, 90, &s->test_per_mille);
-    return !strcmp(key, "per_mille") ? take_int(r, v, key, 0, 900, &s->holdout_per_mille)
-                                     : bad(r, k, key, "unknown key of holdout");
+    return !strcmp(key, "per_mille")
+               ? take_int(r, v, key, 0, 900, &s->holdout_per_mille)
+               : unknown(r, k, key, " of holdout", "per_mille, test_per_mille");
 }
 
 static enum neb_status source_pair(struct reader *r, const char *key, yaml_node_t *k,
@@ -178,7 +192,8 @@ static enum neb_status source_pair(struct reader *r, const char *key, yaml_node_
             }
         return bad(r, v, key, "must be text, jsonl, tsv or po");
     }
-    return bad(r, k, key, "unknown key of a source");
+    return unknown(r, k, key, " of a source",
+                   "name, format, path, field, column, target_column, reverse, tag");
 }
 
 static enum neb_status top_pair(struct reader *r, const char *key, yaml_node_t *k, yaml_node_t *v,
@@ -201,7 +216,8 @@ static enum neb_status top_pair(struct reader *r, const char *key, yaml_node_t *
     if (!strcmp(key, "holdout"))
         return each_pair(r, v, key, holdout_pair, s);
     if (strcmp(key, "sources"))
-        return bad(r, k, key, "unknown key");
+        return unknown(r, k, key, "",
+                       "name, seed, threads, tokenizer, vocabulary, holdout, sources");
     if (v->type != YAML_SEQUENCE_NODE)
         return bad(r, v, key, "must be a list");
     for (yaml_node_item_t *i = v->data.sequence.items.start; i < v->data.sequence.items.top; i++) {
@@ -361,7 +377,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case 'j': a->json = true; return 0;
     case ARGP_KEY_ARG:
         if (state->arg_num == 0 && strcmp(arg, "build") != 0)
-            argp_error(state, "the only task is: data build");
+            agent_action_refuse(state, arg, (const char *[]){"build"}, 1);
         else if (state->arg_num == 1)
             a->spec = arg;
         else if (state->arg_num > 1)
@@ -391,7 +407,7 @@ int cmd_data(int argc, char **argv) {
     static struct intra_build_spec spec; // large
     struct intra_corpus *c = NULL;
     bool skipped = false;
-    if (argp_parse(&argp, argc, argv, 0, NULL, &a) != 0)
+    if (agent_options_parse(&argp, argc, argv, &a) != 0)
         return AGENT_EXIT_USAGE;
     if (agent_recipe_load(a.spec, &spec) != NEB_OK) {
         if (a.json)

@@ -59,6 +59,13 @@ static const json_t *find_peer(const json_t *peers, const char *name) {
     return NULL;
 }
 
+static bool in_federation(const struct options *o) {
+    char home[NEB_PATH_MAX], path[NEB_PATH_MAX];
+    return sec_home(o->common.home, home, sizeof home) == NEB_OK &&
+           neb_path(path, sizeof path, home, "federation/members.neb") == NEB_OK &&
+           neb_fs_exists(path);
+}
+
 static void look_at_peers(struct doctor *d, const json_t *status, const struct options *o,
                           const struct agent_job *job) {
     const json_t *peers = json_object_get(status, "peers"), *p;
@@ -76,7 +83,8 @@ static void look_at_peers(struct doctor *d, const json_t *status, const struct o
     for (int k = 0; job && k < job->n_clusters; k++)
         if ((!me || strcmp(me, job->clusters[k].name)) && !find_peer(peers, job->clusters[k].name))
             doctor_add(d, "job", DOCTOR_FAIL,
-                       "invite it (nebula invite), or add it (nebula peer add)",
+                       in_federation(o) ? "nebula invite, on the hub, makes a token for it"
+                                        : "add it with nebula peer add",
                        "cluster %s of the job is no member known here", job->clusters[k].name);
     json_array_foreach((json_t *)(uintptr_t)peers, i, p) doctor_peer(d, p);
 }
@@ -189,7 +197,7 @@ int cmd_doctor(int argc, char **argv) {
     struct options o = {.common.takes = AGENT_MAY_TAKE_ONE};
     struct doctor d;
     char home[NEB_PATH_MAX];
-    if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
+    if (agent_options_parse(&argp, argc, argv, &o) != 0)
         return AGENT_EXIT_USAGE;
     if (o.sockets) {
         print_sockets(o.common.json);

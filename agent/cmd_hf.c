@@ -207,7 +207,7 @@ int cmd_import(int argc, char **argv) {
         .doc = "Makes a checkpoint from a Hugging Face folder: Llama, Mistral, Qwen2, SmolLM in "
                "safetensors.\vStart a job from it with `model: {init: CKPT}`."};
     struct options o = {0};
-    if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
+    if (agent_options_parse(&argp, argc, argv, &o) != 0)
         return AGENT_EXIT_USAGE;
     return agent_exit_of(import(&o));
 }
@@ -232,7 +232,7 @@ int cmd_export(int argc, char **argv) {
                                      .args_doc = "CKPT DIR",
                                      .doc = "Makes a Hugging Face folder from a checkpoint."};
     struct options o = {.shard_bytes = 5000000000u};
-    if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
+    if (agent_options_parse(&argp, argc, argv, &o) != 0)
         return AGENT_EXIT_USAGE;
     return agent_exit_of(export(&o));
 }

@@ -232,7 +232,7 @@ int cmd_init(int argc, char **argv) {
             "Makes a federation with this node as its hub: the CA's key, this node's keys, and a "
             "member list of one."};
     struct options o = {0};
-    if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
+    if (agent_options_parse(&argp, argc, argv, &o) != 0)
         return AGENT_EXIT_USAGE;
     return agent_exit_of_input(init(&o));
 }
@@ -274,7 +274,7 @@ static enum neb_status invite(const struct options *o) {
 static int run(int argc, char **argv, const struct argp *argp,
                enum neb_status (*what)(const struct options *)) {
     struct options o = {.common.takes = AGENT_TAKES_ONE};
-    if (argp_parse(argp, argc, argv, 0, NULL, &o) != 0)
+    if (agent_options_parse(argp, argc, argv, &o) != 0)
         return AGENT_EXIT_USAGE;
     return agent_exit_of_input(what(&o));
 }

@@ -58,7 +58,7 @@ int cmd_id(int argc, char **argv) {
                                             "to the other sites; makes its keys "
                                             "if there are none."};
     struct options o = {0};
-    if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
+    if (agent_options_parse(&argp, argc, argv, &o) != 0)
         return AGENT_EXIT_USAGE;
     return agent_exit_of_input(show(&o));
 }

@@ -26,7 +26,7 @@ int cmd_jobs(int argc, char **argv) {
     struct agent_ipc_msg m = {0};
     json_t *j;
     size_t i;
-    if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
+    if (agent_options_parse(&argp, argc, argv, &o) != 0)
         return AGENT_EXIT_USAGE;
     if (agent_ask(o.home, json_pack("{s:s}", "op", "jobs"), &m) != NEB_OK)
         return agent_json_exit(o.json, AGENT_EXIT_FAILED);
@@ -93,7 +93,7 @@ int cmd_stop(int argc, char **argv) {
                                          "Stops a job on all its clusters after a checkpoint. The "
                                          "first characters of the id will do."};
     struct agent_options o = {.takes = AGENT_MAY_TAKE_ONE};
-    return argp_parse(&argp, argc, argv, 0, NULL, &o) == 0 ? order("stop", &o) : AGENT_EXIT_USAGE;
+    return agent_options_parse(&argp, argc, argv, &o) == 0 ? order("stop", &o) : AGENT_EXIT_USAGE;
 }
 
 int cmd_resume(int argc, char **argv) {
@@ -106,7 +106,7 @@ int cmd_resume(int argc, char **argv) {
                "first characters of the id will do. To write the run's files again, use nebula "
                "pretrain --resume instead."};
     struct agent_options o = {.takes = AGENT_MAY_TAKE_ONE};
-    return argp_parse(&argp, argc, argv, 0, NULL, &o) == 0 ? order("resume", &o) : AGENT_EXIT_USAGE;
+    return agent_options_parse(&argp, argc, argv, &o) == 0 ? order("resume", &o) : AGENT_EXIT_USAGE;
 }
 
 int cmd_rejoin(int argc, char **argv) {
@@ -120,7 +120,7 @@ int cmd_rejoin(int argc, char **argv) {
                "history. They go on with the job too. HOME/jobs/ID/former keeps the checkpoints "
                "that were given up."};
     struct agent_options o = {.takes = AGENT_MAY_TAKE_ONE};
-    return argp_parse(&argp, argc, argv, 0, NULL, &o) == 0 ? order("rejoin", &o) : AGENT_EXIT_USAGE;
+    return agent_options_parse(&argp, argc, argv, &o) == 0 ? order("rejoin", &o) : AGENT_EXIT_USAGE;
 }
 
 int cmd_forget(int argc, char **argv) {
@@ -133,7 +133,7 @@ int cmd_forget(int argc, char **argv) {
                "in its --out stays, and so does what other sites have. The job cannot go on here "
                "any more, and a cluster that was away gets nothing of it from this one."};
     struct agent_options o = {.takes = AGENT_MAY_TAKE_ONE};
-    return argp_parse(&argp, argc, argv, 0, NULL, &o) == 0 ? order("forget", &o) : AGENT_EXIT_USAGE;
+    return agent_options_parse(&argp, argc, argv, &o) == 0 ? order("forget", &o) : AGENT_EXIT_USAGE;
 }
 
 struct log_options {
@@ -246,7 +246,9 @@ int cmd_logs(int argc, char **argv) {
                "need not run. The first characters of the id will do."};
     struct log_options o = {.common.takes = AGENT_MAY_TAKE_ONE, .lines = 50, .rank = -1};
     char path[NEB_PATH_MAX];
-    if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0 || !o.common.arg) {
+    if (agent_options_parse(&argp, argc, argv, &o) != 0)
+        return AGENT_EXIT_USAGE;
+    if (!o.common.arg) {
         fputs("nebula logs: give the id that nebula jobs shows\n", stderr);
         return AGENT_EXIT_USAGE;
     }

@@ -154,7 +154,7 @@ static enum neb_status rotate(const struct options *o) {
 static int run(int argc, char **argv, const struct argp *argp, enum agent_takes takes,
                enum neb_status (*what)(const struct options *)) {
     struct options o = {.common.takes = takes};
-    if (argp_parse(argp, argc, argv, 0, NULL, &o) != 0)
+    if (agent_options_parse(argp, argc, argv, &o) != 0)
         return AGENT_EXIT_USAGE;
     // a token must not stay where ps shows it
     bool piped = what == join && o.common.arg && !strcmp(o.common.arg, "-");

@@ -1,6 +1,7 @@
 // nebula ledger: what an agent promised and saw committed, shown and checked. Only reads; works beside a running agent.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
+#include "agent/cmd_options.h"
 #include "agent/commands.h"
 #include "agent/seal.h"
 #include "inter/evidence.h"
@@ -369,6 +370,8 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case ARGP_KEY_ARG:
         if (o->n == 2)
             argp_usage(state);
+        if (!o->n && strcmp(arg, "verify") != 0 && strcmp(arg, "show") != 0)
+            agent_action_refuse(state, arg, (const char *[]){"verify", "show"}, 2);
         o->args[o->n++] = arg;
         return 0;
     case ARGP_KEY_END:
@@ -399,7 +402,7 @@ int cmd_ledger(int argc, char **argv) {
                "statements of which an honest one signs one, and updates that gave way to another "
                "one under the same key."};
     struct options o = {0};
-    if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
+    if (agent_options_parse(&argp, argc, argv, &o) != 0)
         return AGENT_EXIT_USAGE;
     struct look k = {.dir = o.args[1], .seal_key = o.seal_key, .json = o.json};
     enum neb_status st = sec_init();

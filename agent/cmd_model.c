@@ -430,7 +430,9 @@ int cmd_eval(int argc, char **argv) {
     char corpus[NEB_PATH_MAX];
     if (is_probe(argc, argv))
         return cmd_eval_probe(argc, argv);
-    if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0 || (o.logits && !o.ids)) {
+    if (agent_options_parse(&argp, argc, argv, &o) != 0)
+        return AGENT_EXIT_USAGE;
+    if (o.logits && !o.ids) {
         fputs("nebula eval: --logits needs --ids IDS\n", stderr);
         return AGENT_EXIT_USAGE;
     }
@@ -473,7 +475,9 @@ int cmd_generate(int argc, char **argv) {
                                      .args_doc = "CHECKPOINT",
                                      .doc = "Continues a text."};
     struct options o = {.tokens = 64, .temperature = 0.8f, .top_k = 40, .seed = 1};
-    if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0 || !o.prompt == !o.ids) {
+    if (agent_options_parse(&argp, argc, argv, &o) != 0)
+        return AGENT_EXIT_USAGE;
+    if (!o.prompt == !o.ids) {
         fputs("nebula generate: give --prompt TEXT or --ids IDS\n", stderr);
         return AGENT_EXIT_USAGE;
     }

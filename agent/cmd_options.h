@@ -16,6 +16,13 @@ struct agent_options {
     bool json;
 };
 
+// argp_parse, which tells of an option that there is not which one may be meant: not 0 then, and all is said.
+NEB_MUST_CHECK error_t agent_options_parse(const struct argp *argp, int argc, char **argv,
+                                           void *input);
+// The first argument is none of known[0..n-1], what the command can do: argp_error, which names what may be meant, and them all.
+void agent_action_refuse(const struct argp_state *state, const char *given,
+                         const char *const *known, size_t n);
+
 // An argp parser whose input is a struct agent_options, or a struct that begins with one: then as the last case of its own.
 error_t agent_parse_option(int key, char *arg, struct argp_state *state);
 

@@ -1,5 +1,6 @@
 // nebula peer: who this node works with, HOME/members.json.
 #include "agent/base/fs.h"
+#include "agent/cmd_options.h"
 #include "agent/commands.h"
 #include "security/members.h"
 
@@ -103,6 +104,9 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case ARGP_KEY_ARG:
         if (o->n == 3)
             argp_usage(state);
+        if (!o->n && strcmp(arg, "add") != 0 && strcmp(arg, "list") != 0 &&
+            strcmp(arg, "remove") != 0)
+            agent_action_refuse(state, arg, (const char *[]){"add", "list", "remove"}, 3);
         o->args[o->n++] = arg;
         return 0;
     case ARGP_KEY_END:
@@ -129,7 +133,7 @@ int cmd_peer(int argc, char **argv) {
     struct options o = {0};
     struct peers p;
     struct sec_member new = {.endpoint = ""};
-    if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
+    if (agent_options_parse(&argp, argc, argv, &o) != 0)
         return AGENT_EXIT_USAGE;
     bool adds = !strcmp(o.args[0], "add");
     enum neb_status st = adds ? peer_typed(o.args[1], o.args[2], &new) : NEB_OK;

@@ -18,12 +18,15 @@ enum {
     KEY_LOCAL,
     KEY_SITE,
     KEY_RANKS,
+    KEY_STEP,
     KEY_PROFILE,
     KEY_MEASURE,
     KEY_LINK,
     KEY_DEVICE,
     KEY_DEVICE_LINK
 };
+
+static const double STEP_S_MIN = 1e-6, STEP_S_MAX = 1e6;
 
 struct named { // NAME=VALUE
     const char *sets[SETS_MAX];
@@ -32,7 +35,7 @@ struct named { // NAME=VALUE
 
 struct arguments {
     const char *file, *home;
-    struct named sets, sites, ranks, wans;
+    struct named sets, sites, ranks, wans, steps;
     int local;
     bool json, profile, measure, link, device, device_link;
 };
@@ -51,9 +54,10 @@ static enum neb_status cluster_of(const struct agent_job *job, const char *optio
         }
     return neb_fail(NEB_ERR_INVALID, "%s %s: write it as CLUSTER=%s, with a cluster of the job",
                     option, text,
-                    !strcmp(option, "--site")  ? "FILE"
-                    : !strcmp(option, "--wan") ? "RATE:DELAY"
-                                               : "N");
+                    !strcmp(option, "--site")   ? "FILE"
+                    : !strcmp(option, "--step") ? "SECONDS"
+                    : !strcmp(option, "--wan")  ? "RATE:DELAY"
+                                                : "N");
 }
 
 // What can be wrong with the options is said before anything is measured.
@@ -64,6 +68,14 @@ static enum neb_status check_names(const struct arguments *a, const struct agent
         NEB_TRY(cluster_of(job, "--site", a->sites.sets[k], &i, &value));
     for (int k = 0; k < a->ranks.n; k++)
         NEB_TRY(cluster_of(job, "--ranks", a->ranks.sets[k], &i, &value));
+    for (int k = 0; k < a->steps.n; k++) {
+        NEB_TRY(cluster_of(job, "--step", a->steps.sets[k], &i, &value));
+        if (job->clusters[i].launcher != AGENT_LAUNCHER_ATTACH)
+            return neb_fail(NEB_ERR_INVALID,
+                            "--step %s: this cluster's steps are reckoned; --step is for one with "
+                            "launcher attach",
+                            a->steps.sets[k]);
+    }
     for (int k = 0; k < a->wans.n; k++)
         if (strchr(a->wans.sets[k], '='))
             NEB_TRY(cluster_of(job, "--wan", a->wans.sets[k], &i, &value));
@@ -85,6 +97,11 @@ static enum neb_status find_sites(const struct arguments *a, const struct agent_
         NEB_TRY(cluster_of(job, "--ranks", a->ranks.sets[k], &i, &value));
         if (neb_number_whole(value, 1, RANKS_MAX, &n))
             m->sites[i].ranks = (int32_t)n;
+    }
+    for (int k = 0; k < a->steps.n; k++) {
+        NEB_TRY(cluster_of(job, "--step", a->steps.sets[k], &i, &value));
+        if (!neb_number_real(value, STEP_S_MIN, STEP_S_MAX, &m->sites[i].step_s))
+            return neb_fail(NEB_ERR_INVALID, "--step %s: no seconds", a->steps.sets[k]);
     }
     return agent_planner_sites(job, a->local, a->measure, m->sites, &m->kept);
 }
@@ -302,6 +319,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     const char *eq = arg ? strchr(arg, '=') : NULL, *value = eq ? eq + 1 : arg;
     struct agent_wan wan;
     uint64_t n;
+    double seconds;
     switch (key) {
     case 'j': a->json = true; return 0;
     case 's': add(&a->sets, arg, state); return 0;
@@ -316,6 +334,11 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
         if (!neb_number_whole(value, 1, RANKS_MAX, &n))
             agent_option_refuse(state, key, arg, "CLUSTER=N with N from 1 to 1024");
         add(&a->ranks, arg, state);
+        return 0;
+    case KEY_STEP:
+        if (!value || !neb_number_real(value, STEP_S_MIN, STEP_S_MAX, &seconds))
+            agent_option_refuse(state, key, arg, "CLUSTER=SECONDS with seconds from 1e-6 to 1e6");
+        add(&a->steps, arg, state);
         return 0;
     case KEY_PROFILE: a->profile = true; return 0;
     case KEY_MEASURE: a->measure = true; return 0;
@@ -353,6 +376,10 @@ int cmd_plan(int argc, char **argv) {
          0},
         {"ranks", KEY_RANKS, "CLUSTER=N", 0,
          "propose a mesh of N ranks (default: clusters.ranks, else the fastest)", 0},
+        {"step", KEY_STEP, "CLUSTER=SECONDS", 0,
+         "how long a step of a trainer that attaches takes (default: as the slowest other "
+         "cluster's)",
+         0},
         {"set", 's', "PATH=VALUE", 0, "change a key, such as sync.interval=10", 0},
         {"measure", KEY_MEASURE, NULL, 0, "measure this machine anew", 0},
         {"profile", KEY_PROFILE, NULL, 0, "print this machine's rates as JSON, for --site", 0},
@@ -373,7 +400,7 @@ int cmd_plan(int argc, char **argv) {
                "not valid."};
     struct arguments a = {0};
     bool printed = false;
-    if (argp_parse(&argp, argc, argv, 0, NULL, &a) != 0)
+    if (agent_options_parse(&argp, argc, argv, &a) != 0)
         return AGENT_EXIT_USAGE;
     enum neb_status st = a.link      ? agent_profile_link_rank(a.device_link)
                          : a.device  ? agent_profile_device_child()

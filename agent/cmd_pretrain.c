@@ -15,6 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
+enum { REPORT_WITHIN = 600, REPORT_WITHIN_MAX = 30 * 86400 }; // seconds
 enum {
     KEY_STEPS = 1000,
     KEY_SEED,
@@ -23,7 +24,8 @@ enum {
     KEY_RESUME,
     KEY_HOME,
     KEY_SEAL,
-    KEY_TENSORBOARD
+    KEY_TENSORBOARD,
+    KEY_REPORT
 };
 
 static volatile sig_atomic_t interrupted;
@@ -100,6 +102,7 @@ static enum neb_status on_line(struct run *r, const json_t *event) {
     char text[256];
     if (i < 0 || i >= r->expected || !kind)
         return NEB_OK; // witnesses have nothing to tell
+    pretrain_reached(r, i, neb_now());
     if (late && n <= r->had[i])
         return NEB_OK; // sent twice: our agent was started anew, and did not know what it had
     r->had[i] = n;
@@ -197,6 +200,7 @@ static enum neb_status follow(struct run *r) {
         if (pretrain_must_stop(r)) // the others would wait for it
             NEB_TRY(pretrain_stop(r, "one cluster failed; stopping the others"));
         NEB_TRY(pretrain_stop_step(r, &enough));
+        NEB_TRY(pretrain_wait_step(r, neb_now(), &enough));
         if (r->o.local)
             NEB_TRY(tend_agents(r));
         NEB_TRY(pretrain_stay_in_touch(r));
@@ -209,7 +213,8 @@ static enum neb_status follow(struct run *r) {
 static enum neb_status submit(struct run *r) {
     struct agent_ipc_msg m;
     if (!(r->zctx = zmq_ctx_new()))
-        return neb_fail(NEB_ERR_NOMEM, "cannot create a ZeroMQ context");
+        return neb_fail(NEB_ERR_IO, "cannot create a ZeroMQ context: %s",
+                        zmq_strerror(zmq_errno()));
     if (agent_ipc_is_nobody(r->socket))
         return neb_fail(NEB_ERR_NOT_FOUND,
                         "no agent at %s%s; start one with nebula agent, say with --home where "
@@ -297,6 +302,9 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case KEY_SEAL: o->seal_key = arg; return 0;
     case KEY_RESUME: o->resume = true; return 0;
     case KEY_TENSORBOARD: o->tensorboard = true; return 0;
+    case KEY_REPORT:
+        o->report_within_s = (unsigned)agent_option_whole(state, key, arg, 1, REPORT_WITHIN_MAX);
+        return 0;
     case KEY_LOCAL:
         o->local = (int)agent_option_whole(state, key, arg, 1, AGENT_CLUSTERS_MAX);
         return 0;
@@ -335,13 +343,15 @@ static void tear_down(struct run *r) {
         json_decref(r->reports[i]);
     json_decref(r->spec);
     json_decref(r->quality);
+    json_decref(r->missing_names);
     free(r);
 }
 
 #define EXITS                                                                                      \
     "\vExit status: 0 done, 1 failed, 2 usage, 3 stopped after a checkpoint (Ctrl-C, and with "    \
     "--local SIGTERM or SIGHUP), or detached from a job that goes on at its agents (SIGTERM, "     \
-    "SIGHUP). The same command with --resume goes on, or follows it again."
+    "SIGHUP), 4 done, but without the report of a cluster that could not be reached "              \
+    "(--report-within). The same command with --resume goes on, or follows it again."
 static const char pretrain_doc[] = "Trains one model on the job's clusters." EXITS,
                   distill_doc[] =
                       "Trains students on their clusters with the labels of a teacher on another "
@@ -371,6 +381,10 @@ int cmd_pretrain(int argc, char **argv) {
         {"home", KEY_HOME, "DIR", 0, "of the agent to submit to (default ~/.nebula)", 0},
         {"seal-key", KEY_SEAL, "FILE", 0,
          "with --local: the agents seal what they write with it (nebula seal)", 0},
+        {"report-within", KEY_REPORT, "SECONDS", 0,
+         "once another cluster has ended: end without the report of one whose agent has not been "
+         "reached for so long (default 600; exit status 4)",
+         0},
         {"json", 'j', NULL, 0, "one JSON object a line instead of the display", 0},
         {0}};
     bool distill = !strcmp(argv[0], "nebula distill");
@@ -381,7 +395,8 @@ int cmd_pretrain(int argc, char **argv) {
     struct run *r = calloc(1, sizeof *r);
     if (!r)
         return AGENT_EXIT_FAILED;
-    if (argp_parse(&argp, argc, argv, 0, NULL, &r->o) != 0) {
+    r->o.report_within_s = REPORT_WITHIN;
+    if (agent_options_parse(&argp, argc, argv, &r->o) != 0) {
         free(r);
         return AGENT_EXIT_USAGE;
     }
@@ -391,7 +406,8 @@ int cmd_pretrain(int argc, char **argv) {
     int rc = st == NEB_ERR_INVALID || st == NEB_ERR_FORMAT ? AGENT_EXIT_USAGE : AGENT_EXIT_FAILED;
     if (st == NEB_OK && follow(r) == NEB_OK)
         rc = r->detached ? pretrain_detached(r) : pretrain_finish(r);
-    if (r->o.json && rc != AGENT_EXIT_OK && rc != AGENT_EXIT_INTERRUPTED)
+    if (r->o.json && rc != AGENT_EXIT_OK && rc != AGENT_EXIT_INTERRUPTED &&
+        rc != AGENT_EXIT_MISSING)
         agent_json_print_error();
     tear_down(r);
     return rc;

@@ -176,7 +176,7 @@ int cmd_eval_probe(int argc, char **argv) {
         .doc = "Which section of the manual is a paragraph from? A linear layer on the mean of a "
                "model's hidden states, trained on one language."};
     struct options o = {.seed = 1};
-    if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
+    if (agent_options_parse(&argp, argc, argv, &o) != 0)
         return AGENT_EXIT_USAGE;
     return agent_json_exit(o.json, agent_exit_of(probe(&o)));
 }

@@ -1,6 +1,7 @@
 // nebula seal: keys for what lies on disk, and files in clear where they must be.
 #include "agent/base/file.h"
 #include "agent/base/log.h"
+#include "agent/cmd_options.h"
 #include "agent/commands.h"
 #include "agent/seal.h"
 #include "intra/checkpoint_parts.h"
@@ -197,6 +198,8 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case ARGP_KEY_ARG:
         if (o->n == 3)
             argp_usage(state);
+        if (!o->n && strcmp(arg, "init") != 0 && strcmp(arg, "id") != 0 && strcmp(arg, "open") != 0)
+            agent_action_refuse(state, arg, (const char *[]){"init", "id", "open"}, 3);
         o->args[o->n++] = arg;
         return 0;
     case ARGP_KEY_END: {
@@ -235,7 +238,7 @@ int cmd_seal(int argc, char **argv) {
                                             "parts of a checkpoint that has some."};
     struct options o = {0};
     argp_err_exit_status = AGENT_EXIT_USAGE;
-    if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
+    if (agent_options_parse(&argp, argc, argv, &o) != 0)
         return AGENT_EXIT_USAGE;
     enum neb_status st = sec_init();
     if (st == NEB_OK)

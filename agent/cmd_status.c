@@ -32,6 +32,14 @@ static void print_peer(FILE *f, const json_t *o) {
                 agent_human_time(real(o, "since_s"), since, sizeof since));
     else
         fprintf(f, "not up since this agent started\n");
+    if (json_is_true(json_object_get(o, "protocol_differs")))
+        fprintf(f,
+                "  CUT: it speaks protocol %.0f (nebula %s), this agent protocol %.0f (nebula %s): "
+                "install the same version of nebula at both\n",
+                real(o, "protocol"), text_of(o, "build", "?"), real(o, "own_protocol"),
+                text_of(o, "own_build", "?"));
+    else if (text_of(o, "build", NULL))
+        fprintf(f, "  build: %s\n", text_of(o, "build", ""));
     if (up)
         fprintf(f, "  round trip: %.1f ms\n", real(o, "rtt_ms"));
     if (real(o, "goodput_bps") > 0)
@@ -138,6 +146,8 @@ static void print_status(FILE *f, const json_t *s) {
     json_t *o;
     size_t i;
     fprintf(f, "agent: %s\n", text_of(s, "name", "?"));
+    if (text_of(s, "build", NULL))
+        fprintf(f, "  build: %s, protocol %.0f\n", text_of(s, "build", ""), real(s, "protocol"));
     if (real(s, "port") > 0)
         fprintf(f, "  listening port: %.0f\n", real(s, "port"));
     print_updates(f, json_object_get(s, "updates"));
@@ -177,7 +187,7 @@ int cmd_status(int argc, char **argv) {
                                      .doc = "Shows the agent of this machine: peers, links, jobs."};
     struct options o = {0};
     struct agent_ipc_msg m = {0};
-    if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0)
+    if (agent_options_parse(&argp, argc, argv, &o) != 0)
         return AGENT_EXIT_USAGE;
     if (o.watch)
         return agent_watch(o.common.home, print_status);

@@ -14,6 +14,8 @@ enum agent_exit {
     AGENT_EXIT_USAGE = 2, // bad command line or configuration
     // stopped on request after a checkpoint, or detached from agents that go on; --resume continues
     AGENT_EXIT_INTERRUPTED = 3,
+    // pretrain, distill: done, but for clusters whose agents could not be reached: their reports are missing
+    AGENT_EXIT_MISSING = 4,
 };
 
 static inline int agent_exit_of(enum neb_status st) {

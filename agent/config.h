@@ -110,7 +110,7 @@ struct agent_cluster {
     int32_t batch;
     enum agent_recompute recompute;
     struct { // of the job file, for complaints; 0: not there; never travels
-        int32_t device, outer_state, cuda_graphs;
+        int32_t device, precision, outer_state, cuda_graphs;
     } line;
     char corpus[NEB_PATH_MAX]; // overrides data.corpus where the site keeps it elsewhere
     int32_t n_sources;         // 0: all sources of the corpus, by size

@@ -414,6 +414,29 @@ static enum neb_status validate_clusters(const struct agent_job *j, const char *
     return NEB_OK;
 }
 
+// Where a trainer that attaches computes, and in which type, is its own to say: these keys would do nothing.
+static enum neb_status validate_attached_place(const struct agent_cluster *c, const char *file) {
+    char at[NEB_PATH_MAX + 32];
+    const struct {
+        bool asked;
+        int32_t line;
+        const char *key;
+    } keys[] = {{c->device != AGENT_DEVICE_AUTO, c->line.device, "clusters.device"},
+                {c->precision != AGENT_PRECISION_AUTO, c->line.precision, "clusters.precision"},
+                {c->outer_state != AGENT_OUTER_AUTO, c->line.outer_state, "clusters.outer_state"},
+                {c->cuda_graphs != AGENT_GRAPHS_AUTO, c->line.cuda_graphs, "clusters.cuda_graphs"}};
+    for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++) {
+        if (!keys[k].asked)
+            continue;
+        snprintf(at, sizeof at, keys[k].line ? "%s:%d" : "%s", file, (int)keys[k].line);
+        return COMPLAIN(at, keys[k].key,
+                        "cluster %s: the trainer that attaches has devices and types of its own; "
+                        "remove it",
+                        c->name);
+    }
+    return NEB_OK;
+}
+
 static enum neb_status validate_attach(const struct agent_job *j, const char *file) {
     for (int32_t i = 0; i < j->n_clusters; i++) {
         if (j->clusters[i].launcher != AGENT_LAUNCHER_ATTACH)
@@ -421,6 +444,7 @@ static enum neb_status validate_attach(const struct agent_job *j, const char *fi
         if (j->mode != AGENT_MODE_REPLICAS)
             return COMPLAIN_OF(j, file, "clusters.launcher",
                                "\"%s\": attach goes with mode replicas alone", j->clusters[i].name);
+        NEB_TRY(validate_attached_place(&j->clusters[i], file));
         if (!j->model.vocab)
             return COMPLAIN_OF(j, file, "model.vocab",
                                "is missing: \"%s\" has launcher attach, and its trainer "

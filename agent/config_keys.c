@@ -1,4 +1,5 @@
 // Keys: found in the table, "did you mean" for those that are not, set one by one (--set), and printed as the reference.
+#include "agent/base/nearest.h"
 #include "agent/config_options.h"
 #include "kernels/pool.h"
 
@@ -56,28 +57,12 @@ const char *config_line(const struct agent_job *job, const char *file, const cha
     return out;
 }
 
-// Edits (insert, delete, change, swap neighbours) between short keys, for "did you mean".
-static int distance(const char *a, const char *b) {
-    enum { MAX = 64 };
-    int rows[3][MAX], n = (int)strlen(b);
-    if (n >= MAX)
-        return MAX;
-    for (int j = 0; j <= n; j++)
-        rows[0][j] = j;
-    for (int i = 1; a[i - 1]; i++) {
-        int *row = rows[i % 3], *up = rows[(i + 2) % 3], *up2 = rows[(i + 1) % 3];
-        row[0] = i;
-        for (int j = 1; j <= n; j++) {
-            int best = up[j - 1] + (a[i - 1] != b[j - 1]);
-            best = up[j] + 1 < best ? up[j] + 1 : best;
-            best = row[j - 1] + 1 < best ? row[j - 1] + 1 : best;
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] &&
-                up2[j - 2] + 1 < best)
-                best = up2[j - 2] + 1;
-            row[j] = best;
-        }
-    }
-    return rows[strlen(a) % 3][n];
+enum neb_status config_unknown_part(const char *where, const char *path, const char *key,
+                                    const char *allowed) {
+    char near[64];
+    const char *meant = key ? neb_nearest_of(key, allowed, near, sizeof near) : "";
+    return COMPLAIN(where, path, "unknown key '%s'%s%s%s; allowed: %s", key ? key : "?",
+                    *meant ? " (did you mean '" : "", meant, *meant ? "'?)" : "", allowed);
 }
 
 enum neb_status config_unknown_key(const char *where, const char *path) {
@@ -92,14 +77,14 @@ enum neb_status config_unknown_key(const char *where, const char *path) {
                 continue;
             snprintf(candidate, sizeof candidate, "%.*s",
                      whole ? 63 : (int)(dot - config_options[i].path), config_options[i].path);
-            int d = distance(path, candidate);
+            int d = neb_edits(path, candidate);
             // on a tie a section is likelier: it is typed more often
             if (d < least || (d == least && !whole)) {
                 least = d;
                 memcpy(best, candidate, sizeof best);
             }
         }
-    if (distance(path, "clusters") < least)
+    if (neb_edits(path, "clusters") < least)
         snprintf(best, sizeof best, "clusters");
     if (best[0])
         return COMPLAIN(where, path, "unknown key (did you mean '%s'?)", best);

@@ -56,6 +56,9 @@ const struct config_option *config_option(const char *path); // NULL: none
 bool config_is_section(const char *path);
 // complains, with what may be meant
 NEB_MUST_CHECK enum neb_status config_unknown_key(const char *where, const char *path);
+// The same of a key inside of what is at path; allowed: "name, weight"; key: NULL: none that is text
+NEB_MUST_CHECK enum neb_status config_unknown_part(const char *where, const char *path,
+                                                   const char *key, const char *allowed);
 
 // config_value.c. `where` is "job.yaml:12", for complaints.
 #define COMPLAIN(where, path, ...) config_complain(where, path, __VA_ARGS__)

@@ -116,8 +116,7 @@ static enum neb_status walk_source_item(struct walk *w, struct agent_cluster *c,
         else if (key && !strcmp(key, "weight"))
             weight = text;
         else
-            return COMPLAIN(at, "clusters.sources", "unknown key '%s'; allowed: name, weight",
-                            key ? key : "?");
+            return config_unknown_part(at, "clusters.sources", key, "name, weight");
     }
     return add_source(c, name, weight, at);
 }
@@ -162,8 +161,7 @@ static enum neb_status walk_mesh(struct walk *w, struct intra_mesh_config *mesh,
         uint64_t n;
         NEB_TRY(given_once(w, map, p, "clusters.mesh"));
         if (!axis)
-            return COMPLAIN(where, "clusters.mesh", "unknown key '%s'; allowed: dp, pp, tp",
-                            key ? key : "?");
+            return config_unknown_part(where, "clusters.mesh", key, "dp, pp, tp");
         if (!text || !neb_number_whole(text, 1, MESH_AXIS_MAX, &n))
             return COMPLAIN(where, "clusters.mesh", "%s \"%s\" is not in 1..%d", key,
                             text ? text : "?", MESH_AXIS_MAX);
@@ -237,6 +235,7 @@ static enum neb_status walk_cluster(struct walk *w, struct agent_cluster *c, yam
             c->line.device = (int32_t)k->start_mark.line + 1;
         } else if (key && text && !strcmp(key, "precision")) {
             NEB_TRY(config_set_device(c, NULL, text, at));
+            c->line.precision = (int32_t)k->start_mark.line + 1;
         } else if (key && text && !strcmp(key, "outer_state")) {
             NEB_TRY(config_set_outer_state(c, text, at));
             c->line.outer_state = (int32_t)k->start_mark.line + 1;
@@ -260,8 +259,7 @@ static enum neb_status walk_cluster(struct walk *w, struct agent_cluster *c, yam
         } else if (text && number_of(key))
             NEB_TRY(set_number(c, number_of(key), text, at));
         else
-            return COMPLAIN(at, "clusters", "unknown key '%s'; allowed: %s", key ? key : "?",
-                            config_cluster_keys);
+            return config_unknown_part(at, "clusters", key, config_cluster_keys);
     }
     where_of(w, map, at, sizeof at);
     return c->name[0] ? ranks_fit(c, at) : COMPLAIN(at, "clusters.name", "is missing");

@@ -4,6 +4,7 @@
 #include "agent/base/moved.h"
 #include "agent/daemon_state.h"
 #include "agent/harden.h"
+#include "agent/home_lock.h"
 #include "agent/launch.h"
 #include "agent/seal.h"
 #include "agent/status.h"
@@ -31,6 +32,7 @@ static void telemetry(struct daemon *d) {
             daemon_offer_again(d, j);
             daemon_tell_link(d, j);
             daemon_tell_waits(d, j);
+            daemon_tell_protocols(d, j);
             j->updates_stay = j->federated && inter_service_updates_stay(d->service, j->id);
             daemon_trainer_left(d, j, false);
             daemon_proof_look(d, j);
@@ -230,6 +232,7 @@ static enum neb_status set_up(struct daemon *d) {
     NEB_TRY(agent_self_path(d->exe, sizeof d->exe));
     agent_gpus_find(getenv("CUDA_VISIBLE_DEVICES"), AGENT_GPUS_DRIVER, &d->gpus);
     NEB_TRY(sec_identity_need(d->c->home, &d->identity));
+    NEB_TRY(agent_home_lock(d->c->home, &d->home_fd));
     NEB_TRY(agent_seal_open(d->c->home, d->c->seal_key, &d->vault));
     neb_log_set_name(daemon_name(d));
     NEB_TRY(agent_members_open(d->c->home, d->identity, &d->trust));
@@ -240,7 +243,8 @@ static enum neb_status set_up(struct daemon *d) {
     if (d->signal_fd < 0)
         return neb_fail_errno("signalfd");
     if (!(d->zctx = zmq_ctx_new()))
-        return neb_fail(NEB_ERR_NOMEM, "cannot create a ZeroMQ context");
+        return neb_fail(NEB_ERR_IO, "cannot create a ZeroMQ context: %s",
+                        zmq_strerror(zmq_errno()));
     NEB_TRY(daemon_start_service(d));
     if (d->c->page.listen)
         NEB_TRY(agent_web_start(&d->c->page, &d->web));
@@ -259,7 +263,7 @@ enum neb_status agent_daemon_run(const struct agent_daemon_config *c) {
     if (!d)
         return neb_fail(NEB_ERR_NOMEM, "out of memory starting the agent");
     d->c = c;
-    d->signal_fd = -1;
+    d->signal_fd = d->home_fd = -1;
     d->ended_due = d->aside_due = true;
     d->renew = (struct agent_renew){.exe = d->exe, .home = c->home, .before_days = c->renew_days};
     enum neb_status st = set_up(d);
@@ -303,6 +307,8 @@ enum neb_status agent_daemon_run(const struct agent_daemon_config *c) {
     sec_identity_destroy(&d->identity);
     daemon_end_searches(d);
     sec_vault_destroy(&d->vault);
+    if (d->home_fd >= 0)
+        close(d->home_fd);
     free(d);
     return st;
 }

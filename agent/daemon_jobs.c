@@ -100,10 +100,9 @@ enum neb_status daemon_map_clusters(const struct daemon *d, struct agent_jobrun 
             NEB_TRY(former_peer(d, name, &peer));
         }
         if (peer == UINT32_MAX) {
-            snprintf(
-                why, cap,
-                "cluster \"%s\" is no member known to agent \"%s\"; add it with nebula peer add",
-                name, daemon_name(d));
+            char advice[256];
+            snprintf(why, cap, "cluster \"%s\" is no member known to agent \"%s\": %s", name,
+                     daemon_name(d), agent_members_advice(d->trust, name, advice, sizeof advice));
             return NEB_ERR_NOT_FOUND;
         }
         if (!known && !agent_job_only_votes(&j->job, i) &&

@@ -122,11 +122,17 @@ static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
         return;
     }
     bool expected;
-    char why[160];
+    char why[512];
     if (m->n_parts != 1 || !agent_credential_is(j->credential, m->parts[0].p, m->parts[0].len)) {
         count_stranger(d,
                        "a local process without the credentials of a job's worker wanted to be it");
         daemon_answer(d, from, false, "not the credentials of this job's worker");
+        return;
+    }
+    bool foreign = agent_attach_waits(j);
+    if (!agent_ipc_speaks_ours(m, foreign ? "trainer's libnebula" : "worker", why, sizeof why)) {
+        daemon_say_fault(d, j, why);
+        daemon_answer(d, from, false, why);
         return;
     }
     if (!agent_attach_admit(j, from, m, why, sizeof why)) {
@@ -193,9 +199,9 @@ static void on_update(struct daemon *d, struct agent_jobrun *j, struct agent_ipc
     if (st == NEB_ERR_NOT_FOUND) {
         daemon_commit_gone(d, j, mf.key.fragment, mf.key.round);
     } else if (st != NEB_OK) {
-        char text[160];
-        snprintf(text, sizeof text, "update of round %u could not be stored: %s", mf.key.round,
-                 neb_status_name(st));
+        char text[512];
+        snprintf(text, sizeof text, "update of round %u could not be stored in %.400s: %s",
+                 mf.key.round, d->c->home, neb_status_name(st));
         daemon_job_fail(d, j, text);
         daemon_job_stop(d, j);
     }

@@ -431,7 +431,7 @@ void daemon_on_peer(void *user, uint32_t peer, bool up) {
         neb_info("the link to a revoked member is cut");
         return;
     }
-    bool say = agent_quiet_says(&d->links[peer], neb_now(), DAEMON_LINKS_SAID);
+    bool say = neb_quiet_says(&d->links[peer], neb_now(), DAEMON_LINKS_SAID);
     if (say)
         neb_info("link to %s is %s", d->members.m[peer].pub.name, up ? "up" : "down");
     tend_lines(d, peer, up);
@@ -488,8 +488,8 @@ void daemon_on_fault(void *user, uint32_t peer, enum inter_fault f) {
                      f == INTER_FAULT_REFUSED || f == INTER_FAULT_NO_ROOM; // is it said
     // what is said of one member is said of each
     bool each = f == INTER_FAULT_DIVERGED || f == INTER_FAULT_OUTLIER || f == INTER_FAULT_RENEWED;
-    bool say = !elsewhere &&
-               agent_quiet_says(&d->said_faults[f], neb_now(), each ? INTER_MEMBERS_MAX : 1u);
+    bool say =
+        !elsewhere && neb_quiet_says(&d->said_faults[f], neb_now(), each ? INTER_MEMBERS_MAX : 1u);
     d->faults[f]++;
     char text[96];
     snprintf(text, sizeof text, "%s message or state", inter_fault_name(f));

@@ -38,9 +38,9 @@ static uint32_t lag_of(const struct daemon *d, const struct agent_jobrun *j) {
 }
 
 // Where nobody has a state to give yet, both are true again every few seconds: the first times, then once a minute.
-static bool says(struct agent_quiet *q) {
+static bool says(struct neb_quiet *q) {
     neb_ns now = neb_now();
-    return agent_quiet_says(q, now, 4) || agent_quiet_due(q, now);
+    return neb_quiet_says(q, now, 4) || neb_quiet_due(q, now);
 }
 
 static void begin_join(struct daemon *d, struct agent_jobrun *j) {
@@ -184,7 +184,7 @@ void daemon_on_snapshot_done(void *user, const uint8_t job[INTER_ID_BYTES], enum
                              const char *part, uint64_t header_bytes, uint32_t giver) {
     struct daemon *d = user;
     struct agent_jobrun *j = daemon_job_by_id(d, job);
-    char dir[NEB_PATH_MAX], text[128];
+    char dir[NEB_PATH_MAX], text[512];
     bool came = st == NEB_OK;
     (void)part;
     if (!j || j->state != AGENT_JOB_RUNNING)
@@ -215,7 +215,8 @@ void daemon_on_snapshot_done(void *user, const uint8_t job[INTER_ID_BYTES], enum
     if (st != NEB_OK) {
         neb_ns next = neb_now() + newer_after;
         j->ask_at = came && j->ask_at < next ? next : j->ask_at;
-        snprintf(text, sizeof text, "no snapshot could be taken over (%s); it is tried again",
+        snprintf(text, sizeof text,
+                 "no snapshot could be taken over in %.300s (%s); it is tried again", dir,
                  neb_status_name(st));
         if (says(&j->fetch_failed))
             daemon_say_fault(d, j, text);

@@ -21,17 +21,17 @@
 #ifndef AGENT_DAEMON_STATE_H
 #define AGENT_DAEMON_STATE_H
 #include "agent/base/bucket.h"
+#include "agent/base/quiet.h"
 #include "agent/daemon.h"
 #include "agent/daemon_streams.h"
 #include "agent/gpus.h"
 #include "agent/jobs.h"
 #include "agent/members.h"
-#include "agent/quiet.h"
 #include "agent/renew.h"
 #include "agent/spread.h"
 #include "agent/view.h"
 
-// What members can make happen without end, and is said once a minute (agent/quiet.h); texts in daemon_tell.c.
+// What members can make happen without end, and is said once a minute (agent/base/quiet.h); texts in daemon_tell.c.
 enum daemon_quiet { QUIET_OFFERS, QUIET_LINES, QUIET_UNSTORED, QUIET_FORKED, QUIET_N };
 
 // What a member may ask for of jobs, beside its messages as such (enum inter_message_limit).
@@ -73,11 +73,12 @@ struct daemon {
     struct agent_ipc *ipc;
     char socket_path[NEB_PATH_MAX], exe[NEB_PATH_MAX];
     int signal_fd;
+    int home_fd; // agent/home_lock.h
     struct agent_jobrun jobs[AGENT_JOBS_MAX];
     bool up[INTER_PEERS_MAX]; // false for who is on the list no more
     uint64_t faults[INTER_FAULTS];
-    struct agent_quiet said_faults[INTER_FAULTS], quiet[QUIET_N];
-    struct agent_quiet links[INTER_PEERS_MAX]; // that came and went
+    struct neb_quiet said_faults[INTER_FAULTS], quiet[QUIET_N];
+    struct neb_quiet links[INTER_PEERS_MAX]; // that came and went
     struct neb_bucket offers[SEC_MEMBERS_MAX],
         overs[SEC_MEMBERS_MAX]; // the second: daemon_job_over
     // Of each member its newest stops of jobs that are not known here (yet: the job waits at another agent).
@@ -132,6 +133,7 @@ void daemon_note_fault(struct daemon *d, struct agent_jobrun *j, const char *tex
 void daemon_say_fault(struct daemon *d, struct agent_jobrun *j, const char *text);
 // It happens; true: to be said in full.
 bool daemon_quiet_says(struct daemon *d, enum daemon_quiet what);
+void daemon_tell_protocols(struct daemon *d, struct agent_jobrun *j);
 void daemon_say_quiet(struct daemon *d); // once a second: what is due of that
 // Other clusters that are heard; *expected: enough of them for a commit.
 int daemon_peers_alive(const struct daemon *d, const struct agent_jobrun *j, bool *expected);

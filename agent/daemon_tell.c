@@ -35,15 +35,40 @@ bool daemon_post(struct daemon *d, uint32_t peer, enum agent_message kind, json_
     enum neb_status st = reliable ? inter_service_send(d->service, peer, kind, text, strlen(text))
                                   : inter_service_tell(d->service, peer, kind, text, strlen(text));
     if (reliable && st != NEB_OK && daemon_quiet_says(d, QUIET_UNSTORED))
-        neb_warn("a message to %s could not be stored: too much waits for it, or the disk is full",
-                 d->members.m[peer].pub.name);
+        neb_warn("a message to %s could not be stored in %s: %s", d->members.m[peer].pub.name,
+                 d->c->home, neb_status_name(st));
     free(text);
     return st == NEB_OK;
 }
 
 bool daemon_quiet_says(struct daemon *d, enum daemon_quiet what) {
-    return agent_quiet_says(&d->quiet[what], neb_now(),
-                            what == QUIET_OFFERS ? (unsigned)DAEMON_OFFERS_SAID : 1u);
+    return neb_quiet_says(&d->quiet[what], neb_now(),
+                          what == QUIET_OFFERS ? (unsigned)DAEMON_OFFERS_SAID : 1u);
+}
+
+static void tell_protocol(struct daemon *d, struct agent_jobrun *j, uint32_t peer,
+                          const struct inter_link_stats *s) {
+    char text[400];
+    snprintf(text, sizeof text,
+             "no link to %s: it speaks protocol %u (nebula %s), this agent protocol %u (nebula "
+             "%s): install the same version of nebula at both",
+             d->members.m[peer].pub.name, (unsigned)s->protocol, s->build,
+             (unsigned)inter_service_protocol(d->service), neb_build());
+    daemon_note_fault(d, j, text);
+}
+
+// The link says it in the log; who watches a job that waits for such a member is told as well, once.
+void daemon_tell_protocols(struct daemon *d, struct agent_jobrun *j) {
+    for (int c = 0; j->linked && c < j->job.n_clusters; c++) {
+        struct inter_peer_stats s;
+        if (c == j->self || j->peers[c] >= d->members.n ||
+            inter_service_stats(d->service, j->peers[c], &s) != NEB_OK)
+            continue;
+        if (s.link.differs && !(j->told_differs >> c & 1))
+            tell_protocol(d, j, j->peers[c], &s.link);
+        j->told_differs =
+            (uint16_t)((j->told_differs & ~(1u << c)) | (unsigned)s.link.differs << c);
+    }
 }
 
 void daemon_say_quiet(struct daemon *d) {
@@ -53,16 +78,17 @@ void daemon_say_quiet(struct daemon *d) {
         [QUIET_UNSTORED] = "more messages to others could not be stored",
         [QUIET_FORKED] = "more times: the CA's member lists do not follow from each other"};
     uint64_t n;
+    neb_log_tick();
     for (int i = 0; i < QUIET_N; i++)
-        if ((n = agent_quiet_due(&d->quiet[i], neb_now())))
+        if ((n = neb_quiet_due(&d->quiet[i], neb_now())))
             neb_warn("%llu %s", (unsigned long long)n, texts[i]);
     for (uint32_t i = 0; i < d->members.n; i++)
-        if ((n = agent_quiet_due(&d->links[i], neb_now())))
+        if ((n = neb_quiet_due(&d->links[i], neb_now())))
             neb_warn("link to %s came or went %llu more times; it is %s. Where that is not the "
                      "line: does a copy of this HOME run elsewhere, with the same keys?",
                      d->members.m[i].pub.name, (unsigned long long)n, d->up[i] ? "up" : "down");
     for (enum inter_fault f = 0; f < INTER_FAULTS; f++)
-        if ((n = agent_quiet_due(&d->said_faults[f], neb_now())))
+        if ((n = neb_quiet_due(&d->said_faults[f], neb_now())))
             neb_warn("%llu more of the kind \"%s\" since it was last said", (unsigned long long)n,
                      inter_fault_name(f));
 }
@@ -475,22 +501,30 @@ json_t *daemon_status(struct daemon *d) {
             continue;
         struct agent_view_rate rate =
             agent_view_rate(d->view, i, s.link.sent_bytes, s.link.recv_bytes, neb_now());
-        json_array_append_new(
-            peers,
-            json_pack(
-                "{s:f,s:f,s:I,s:I,s:I,s:s,s:s,s:b,s:o,s:f,s:f,s:I,s:I,s:I,s:I,s:s,s:f,s:I,s:I,s:I}",
-                "tx_bps", rate.tx_bps, "rx_bps", rate.rx_bps, "refused", (json_int_t)s.link.refused,
-                "connects", (json_int_t)s.link.connects, "twins", (json_int_t)s.link.twins, "name",
-                d->members.m[i].pub.name, "endpoint", d->members.m[i].endpoint, "up", d->up[i],
-                "since_s",
-                s.link.since ? json_real(neb_seconds(neb_now() - s.link.since)) : json_null(),
-                "rtt_ms", neb_seconds(s.link.rtt) * 1e3, "goodput_bps", s.path.goodput_bps,
-                "sent_bytes", (json_int_t)s.link.sent_bytes, "recv_bytes",
-                (json_int_t)s.link.recv_bytes, "resent_bytes", (json_int_t)s.path.payload_resent,
-                "recycled", (json_int_t)s.link.recycled, "congestion", s.link.congestion,
-                "clock_offset_s", neb_seconds(s.link.clock_offset), "bulk_used",
-                (json_int_t)s.link.bulk_used, "bulk_open", (json_int_t)s.link.bulk_open,
-                "window_bytes", (json_int_t)s.path.window));
+        json_t *o = json_pack(
+            "{s:f,s:f,s:I,s:I,s:I,s:s,s:s,s:b,s:o,s:f,s:f,s:I,s:I,s:I,s:I,s:s,s:f,s:I,s:I,s:I}",
+            "tx_bps", rate.tx_bps, "rx_bps", rate.rx_bps, "refused", (json_int_t)s.link.refused,
+            "connects", (json_int_t)s.link.connects, "twins", (json_int_t)s.link.twins, "name",
+            d->members.m[i].pub.name, "endpoint", d->members.m[i].endpoint, "up", d->up[i],
+            "since_s",
+            s.link.since ? json_real(neb_seconds(neb_now() - s.link.since)) : json_null(), "rtt_ms",
+            neb_seconds(s.link.rtt) * 1e3, "goodput_bps", s.path.goodput_bps, "sent_bytes",
+            (json_int_t)s.link.sent_bytes, "recv_bytes", (json_int_t)s.link.recv_bytes,
+            "resent_bytes", (json_int_t)s.path.payload_resent, "recycled",
+            (json_int_t)s.link.recycled, "congestion", s.link.congestion, "clock_offset_s",
+            neb_seconds(s.link.clock_offset), "bulk_used", (json_int_t)s.link.bulk_used,
+            "bulk_open", (json_int_t)s.link.bulk_open, "window_bytes", (json_int_t)s.path.window);
+        if (s.link.protocol) { // it was heard
+            json_object_set_new(o, "protocol", json_integer(s.link.protocol));
+            json_object_set_new(o, "build", json_string(s.link.build));
+            json_object_set_new(o, "protocol_differs", json_boolean(s.link.differs));
+        }
+        if (s.link.differs) {
+            json_object_set_new(o, "own_protocol",
+                                json_integer(inter_service_protocol(d->service)));
+            json_object_set_new(o, "own_build", json_string(neb_build()));
+        }
+        json_array_append_new(peers, o);
     }
     for (int i = 0; i < AGENT_JOBS_MAX; i++) {
         static const char *const names[] = {"running", "stopping", "ended"};
@@ -507,6 +541,8 @@ json_t *daemon_status(struct daemon *d) {
     }
     add_aside(d, jobs);
     json_object_set_new(root, "version", json_integer(1));
+    json_object_set_new(root, "build", json_string(neb_build()));
+    json_object_set_new(root, "protocol", json_integer(inter_service_protocol(d->service)));
     json_object_set_new(root, "refused", refused(d));
     json_object_set_new(root, "keys_locked", json_boolean(sec_locked_all()));
     json_object_set_new(root, "lockable_bytes", json_integer(sec_locked_limit()));

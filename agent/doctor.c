@@ -166,13 +166,26 @@ void doctor_clock(struct doctor *d, int synchronised) {
 void doctor_peer(struct doctor *d, const json_t *p) {
     const char *name = json_string_value(json_object_get(p, "name")),
                *endpoint = json_string_value(json_object_get(p, "endpoint")),
-               *cc = json_string_value(json_object_get(p, "congestion"));
+               *cc = json_string_value(json_object_get(p, "congestion")),
+               *build = json_string_value(json_object_get(p, "build")),
+               *own = json_string_value(json_object_get(p, "own_build"));
     double rtt = json_number_value(json_object_get(p, "rtt_ms")),
            goodput = json_number_value(json_object_get(p, "goodput_bps")),
            offset = json_number_value(json_object_get(p, "clock_offset_s"));
     bool dials = endpoint && *endpoint, up = json_is_true(json_object_get(p, "up"));
     char label[128], rate[32], advice[512] = "";
     snprintf(label, sizeof label, "peer %.64s", name ? name : "?");
+    if (json_is_true(json_object_get(p, "protocol_differs"))) {
+        doctor_add(
+            d, label, DOCTOR_FAIL,
+            "install the same version of nebula at both sites (here: nebula --version), and "
+            "start both agents anew",
+            "the link is cut: it speaks protocol %lld (nebula %.64s), the agent here "
+            "protocol %lld (nebula %.64s)",
+            (long long)json_integer_value(json_object_get(p, "protocol")), build ? build : "?",
+            (long long)json_integer_value(json_object_get(p, "own_protocol")), own ? own : "?");
+        return;
+    }
     if (!up) {
         snprintf(advice, sizeof advice,
                  dials ? "is an agent running there, does %.200s lead to it, and is its port open? "

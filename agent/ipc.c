@@ -3,6 +3,7 @@
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/base/moved.h"
+#include "agent/base/plain.h"
 #include "agent/ipc_state.h"
 
 #include <errno.h>
@@ -46,6 +47,25 @@ enum neb_status agent_ipc_path_fits(const char *path) {
                : neb_fail(NEB_ERR_LIMIT,
                           "socket path longer than %zu bytes: %s; choose a shorter --home or --out",
                           cap - 1, path);
+}
+
+int agent_ipc_protocol(void) {
+    return NEB_PROTOCOL +
+           neb_fault("ipc.protocol"); // for tests of an agent and a worker that differ
+}
+
+bool agent_ipc_speaks_ours(const struct agent_ipc_msg *m, const char *who, char *why, size_t cap) {
+    int64_t theirs = agent_ipc_int(m, "protocol", 0);
+    if (theirs == NEB_PROTOCOL)
+        return true;
+    snprintf(why, cap,
+             "the %s is nebula %.63s and speaks protocol %lld, the agent is nebula %s and speaks "
+             "protocol %d: install the same version for both, and start the agent anew where it "
+             "was exchanged under it",
+             who, agent_ipc_str(m, "build", "of an unknown build"), (long long)theirs, neb_build(),
+             NEB_PROTOCOL);
+    neb_plain(why, false);
+    return false;
 }
 
 static enum neb_status ipc_open(void *zctx, const char *path, bool server, struct agent_ipc **out) {

@@ -15,6 +15,7 @@
 // in frames of at most AGENT_IPC_FRAME bytes, so that who has not authenticated cannot make the agent hold more a connection.
 #ifndef AGENT_IPC_H
 #define AGENT_IPC_H
+#include "agent/base/build_id.h"
 #include "agent/base/clock.h"
 #include "agent/base/status.h"
 
@@ -113,6 +114,11 @@ NEB_MUST_CHECK enum neb_status agent_ipc_recv(struct agent_ipc *s, struct agent_
 // Waits at most `timeout` for a message, then as agent_ipc_recv; NEB_ERR_TIMEOUT when none came.
 NEB_MUST_CHECK enum neb_status agent_ipc_wait(struct agent_ipc *s, neb_ns timeout,
                                               struct agent_ipc_msg *m);
+
+// What a worker or a trainer says it speaks when it attaches.
+int agent_ipc_protocol(void);
+// Whether it is what the agent speaks; if not, why says which builds they are. who: "worker", "trainer's libnebula".
+bool agent_ipc_speaks_ours(const struct agent_ipc_msg *m, const char *who, char *why, size_t cap);
 
 static inline bool agent_ipc_same(const struct agent_ipc_client *a,
                                   const struct agent_ipc_client *b) {

@@ -2,12 +2,12 @@
 #ifndef AGENT_JOBS_H
 #define AGENT_JOBS_H
 #include "agent/base/bucket.h"
+#include "agent/base/quiet.h"
 #include "agent/child.h"
 #include "agent/config.h"
 #include "agent/credential.h"
 #include "agent/ipc.h"
 #include "agent/join_rate.h"
-#include "agent/quiet.h"
 #include "agent/snapshot_proof.h"
 #include "inter/service.h"
 #include "inter/types.h"
@@ -107,7 +107,8 @@ struct agent_jobrun {
     bool all_doubt;         // in the last one nobody had a majority on its side: all compute again
     neb_ns hopeless_since;  // nobody has a state to go back to; 0: not so
     struct agent_join join; // the snapshot that is being fetched
-    struct agent_quiet fetching, fetch_failed; // and what is said of that
+    uint16_t told_differs;  // clusters whose agents speak another protocol
+    struct neb_quiet fetching, fetch_failed; // and what is said of that
     // the state that came with the last one, and clusters whose states were not the others': not asked again, bit each
     struct agent_proof proof;
     uint16_t false_givers;

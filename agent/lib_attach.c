@@ -35,13 +35,15 @@ static enum neb_status wait_for_job(struct nebula *n, const char *job, double ti
     char why[512] = "";
     void *ctx = zmq_ctx_new();
     struct agent_ipc *ipc = NULL;
-    enum neb_status st = ctx ? agent_ipc_connect(ctx, n->socket, &ipc)
-                             : neb_fail(NEB_ERR_NOMEM, "cannot create a ZeroMQ context");
+    enum neb_status st =
+        ctx ? agent_ipc_connect(ctx, n->socket, &ipc)
+            : neb_fail(NEB_ERR_IO, "cannot create a ZeroMQ context: %s", zmq_strerror(zmq_errno()));
     for (bool found = false; st == NEB_OK && !found;) {
         struct agent_ipc_msg m;
         st = agent_ipc_send(ipc, NULL,
-                            json_pack("{s:s,s:s,s:i,s:I}", "op", "attachable", "job", job, "api",
-                                      NEBULA_API, "pid", (json_int_t)getpid()),
+                            json_pack("{s:s,s:s,s:i,s:I,s:i,s:s}", "op", "attachable", "job", job,
+                                      "api", NEBULA_API, "pid", (json_int_t)getpid(), "protocol",
+                                      agent_ipc_protocol(), "build", neb_build()),
                             NULL, 0);
         if (st == NEB_OK && agent_ipc_wait(ipc, NEB_S, &m) == NEB_OK) {
             const char *code = agent_ipc_str(&m, "code", "");

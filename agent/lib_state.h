@@ -26,7 +26,7 @@ struct nebula {
     int32_t n_tensors;
     char socket[NEB_PATH_MAX], job[NEB_PATH_MAX];
     pid_t owner; // that attached
-    bool begun, failed;
+    bool begun, failed, told_bf16;
     int state;      // enum nebula_state
     uint64_t reads; // how often parameters came into the model
     struct {        // of what all share: what nebula_info says, and of what it was computed

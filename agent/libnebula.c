@@ -118,6 +118,14 @@ int nebula_register(struct nebula *n, const char *name, int32_t row0, int32_t ro
     struct shard *more = realloc(n->shards, (n->n_shards + 1) * sizeof *more);
     if (!more)
         return lib_fail(NEBULA_ERR_MEMORY, "nebula_register(%s): out of memory", name);
+    if (dtype == NEBULA_BF16 && !n->told_bf16) {
+        n->told_bf16 = true;
+        neb_warn(
+            "nebula_register(%s): bfloat16 keeps 8 bits of a value: what an exchange changes by "
+            "less than a 256th of it is rounded away, and lost to training here; register "
+            "float32 parameters (as an optimiser's master copy is)",
+            name);
+    }
     n->shards = more;
     n->shards[n->n_shards++] = (struct shard){i, row0, rows, dtype, place, data};
     return NEBULA_OK;

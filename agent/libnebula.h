@@ -113,6 +113,7 @@ struct nebula_tensor {  // what the job exchanges, in canonical order
 //         for (int32_t i = 0; nebula_tensor_at(n, i, &t) == NEBULA_OK; i++) puts(t.name);
 NEBULA_EXPORT int nebula_tensor_at(struct nebula *n, int32_t i, struct nebula_tensor *out);
 
+// Of NEBULA_BF16 the first one is warned of: an exchange's small changes are rounded away there.
 // Registers memory for rows [row0, row0 + rows) of a tensor: contiguous, row-major, rows x cols elements. It is borrowed
 // until the handle is closed, and must not move. Every row of every tensor must be registered exactly once before
 // nebula_begin; one call a tensor where it is not sharded.

@@ -1,5 +1,7 @@
 // nebula: one binary, a subcommand per task. Each subcommand is agent/cmd_*.c.
+#include "agent/base/build_id.h"
 #include "agent/base/fs.h"
+#include "agent/base/nearest.h"
 #include "agent/commands.h"
 
 #include <argp.h>
@@ -33,6 +35,19 @@ static void at_exit(int status, void *unused) {
         _exit(AGENT_EXIT_FAILED);
 }
 
+static int unknown(const char *which) {
+    enum { MOST = 64 };
+    const char *known[MOST] = {"help", "version"};
+    size_t n = 2;
+    for (const struct agent_command *c = agent_commands; c->name && n < MOST; c++)
+        if (c->summary)
+            known[n++] = c->name;
+    const char *meant = neb_nearest(which + strspn(which, "-"), known, n);
+    fprintf(stderr, "nebula: unknown command '%s'%s%s%s\n'nebula help' lists all commands.\n",
+            which, meant ? "; did you mean '" : "", meant ? meant : "", meant ? "'?" : "");
+    return AGENT_EXIT_USAGE;
+}
+
 int main(int argc, char **argv) {
     if (!neb_fs_std_open() || on_exit(at_exit, NULL) != 0)
         return AGENT_EXIT_FAILED;
@@ -51,7 +66,7 @@ int main(int argc, char **argv) {
         return AGENT_EXIT_OK;
     }
     if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "version")) {
-        puts("nebula " NEBULA_VERSION);
+        printf("nebula %s\n", neb_build());
         return AGENT_EXIT_OK;
     }
     const char *which = argv[help ? 2 : 1];
@@ -66,7 +81,5 @@ int main(int argc, char **argv) {
                 umask(077);
             return c->run(argc - 1, argv + 1);
         }
-    fprintf(stderr, "nebula: unknown command '%s'\n", which);
-    usage(stderr);
-    return AGENT_EXIT_USAGE;
+    return unknown(which);
 }

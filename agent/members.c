@@ -3,7 +3,8 @@
 #include "agent/base/clock.h"
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
-#include "agent/quiet.h"
+#include "agent/base/nearest.h"
+#include "agent/base/quiet.h"
 #include "security/enrol.h"
 #include "security/former.h"
 #include "security/sign.h"
@@ -26,8 +27,8 @@ struct agent_members {
     size_t n_former;
     neb_ns again_at; // hub without a server: when it tries to listen again
     int epoll_fd, notify_fd;
-    char pair[NEB_PATH_MAX];            // its file; "": a federation
-    struct agent_quiet refused, forked; // lists of others
+    char pair[NEB_PATH_MAX];          // its file; "": a federation
+    struct neb_quiet refused, forked; // lists of others
 };
 
 // so many of each are said in a row: the first of a fork says all of it
@@ -57,15 +58,49 @@ static void take_list(struct agent_members *m) {
         m->n_former = 0;
 }
 
+const char *agent_members_advice(const struct agent_members *m, const char *name, char *out,
+                                 size_t cap) {
+    const char *names[SEC_MEMBERS_MAX];
+    for (uint32_t i = 0; i < m->list.n; i++)
+        names[i] = m->list.m[i].pub.name;
+    const char *meant = neb_nearest(name, names, m->list.n);
+    int n = snprintf(out, cap,
+                     m->hub   ? "nebula invite %s, here, makes a token for it"
+                     : m->fed ? "nebula invite %s, on the hub, makes a token for it"
+                              : "add %s with nebula peer add",
+                     name);
+    if (meant && n > 0 && (size_t)n < cap)
+        snprintf(out + n, cap - (size_t)n, "; or is '%s' meant?", meant);
+    return out;
+}
+
+// This member's keys are not on the list.
+static enum neb_status not_held(const struct agent_members *m, const struct sec_public *me) {
+    const struct sec_member *other = sec_members_by_name(&m->list, me->name);
+    bool former = false;
+    const char *why = "it is not on the list: it has not joined, or the list here is an old one";
+    if (sec_former_holds(m->fed->dir, me->sign, &former) != NEB_OK)
+        former = false; // it said so
+    if (former)
+        why = other
+                  ? "the list has other keys of it: nebula rotate made new ones, here or in a copy "
+                    "of this home"
+                  : "it was taken off the list: ask the hub for an invitation, and join with "
+                    "--new-keys";
+    else if (other)
+        why = "the list has other keys of it: this home is not the one that joined by this name";
+    return neb_fail(NEB_ERR_DENIED,
+                    "member list version %llu of federation '%s' does not hold the keys of '%s': "
+                    "%s",
+                    (unsigned long long)m->list.version, m->fed->name, me->name, why);
+}
+
 static enum neb_status load_signed(struct agent_members *m) {
     const struct sec_public *me = sec_identity_public(m->identity);
     struct sec_cert cert;
     take_list(m);
     if (!holds(&m->list, me))
-        return neb_fail(NEB_ERR_DENIED,
-                        "member list version %llu of federation '%s' does not hold '%s' with its "
-                        "keys: it was revoked, or has not joined: ask the hub for an invitation",
-                        (unsigned long long)m->list.version, m->fed->name, me->name);
+        return not_held(m, me);
     int64_t now = neb_wall_now() / NEB_S;
     if (sec_federation_cert(m->fed, &cert) == NEB_OK &&
         cert.not_after - now < SEC_MEMBER_DAYS * 86400 / 4)
@@ -216,13 +251,13 @@ void agent_members_apply(struct agent_members *m, const uint8_t *p, size_t len,
         return;
     struct sec_memberlist before = m->fed->list;
     neb_ns now = neb_now();
-    m->fed->hush = !agent_quiet_would(&m->refused, now, few_refused);
-    m->fed->hush_forks = !agent_quiet_would(&m->forked, now, few_refused);
+    m->fed->hush = !neb_quiet_would(&m->refused, now, few_refused);
+    m->fed->hush_forks = !neb_quiet_would(&m->forked, now, few_refused);
     enum neb_status st = sec_federation_apply(m->fed, p, len, NULL);
     bool settled = m->fed->settled, say = st == NEB_OK || settled;
     m->fed->hush = m->fed->hush_forks = false; // a file that an operator changes is talked about
     if (!say)
-        say = agent_quiet_says(st == NEB_ERR_CORRUPT ? &m->forked : &m->refused, now, few_refused);
+        say = neb_quiet_says(st == NEB_ERR_CORRUPT ? &m->forked : &m->refused, now, few_refused);
     compare(m, &before, st, say, out);
 }
 
@@ -324,8 +359,8 @@ static bool file_changed(struct agent_members *m) {
 }
 
 static void say_quiet(struct agent_members *m) {
-    uint64_t refused = agent_quiet_due(&m->refused, neb_now()),
-             forked = agent_quiet_due(&m->forked, neb_now());
+    uint64_t refused = neb_quiet_due(&m->refused, neb_now()),
+             forked = neb_quiet_due(&m->forked, neb_now());
     if (refused || forked)
         neb_warn("member lists of others that were refused since it was last said: %llu more, and "
                  "%llu that do not follow from ours",

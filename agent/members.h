@@ -40,6 +40,10 @@ bool agent_members_only_votes(const struct agent_members *m, const char *name);
 const struct sec_federation *agent_members_federation(const struct agent_members *m); // or NULL
 // Of a hub: what its enrolment has refused since the agent began, or was given new keys.
 uint64_t agent_members_refused(const struct agent_members *m);
+// What makes a cluster of this name a member, for a message: an invitation of the hub, or nebula peer add where there is no hub; or which
+// member's name is meant.
+const char *agent_members_advice(const struct agent_members *m, const char *name, char *out,
+                                 size_t cap);
 // The signing key that a member had when it was on the list last. False: not known, as in a pair without a CA.
 bool agent_members_former(const struct agent_members *m, const char *name,
                           uint8_t sign[SEC_KEY_BYTES]);

@@ -139,10 +139,26 @@ static void print_volumes(const struct agent_planned *x) {
     printf("\n");
 }
 
+// Its program is its own: what it takes is not this one's to say.
+static void print_attached(const char *name, const struct agent_planned *x) {
+    char step[32];
+    printf("  %s: a trainer attaches: its memory, mesh and micro-batches are its own; step ", name);
+    if (isnan(x->cost.step_s))
+        printf("not known (--step %s=SECONDS says it)\n", name);
+    else
+        printf("%s%s\n", plan_ms(x->cost.step_s, step, sizeof step),
+               x->guessed ? ", the slowest other cluster's, as its own is not known (--step)"
+                          : ", as --step says");
+}
+
 static void print_step(const char *name, const struct agent_site *site,
                        const struct agent_planned *x) {
     const struct intra_cost *c = &x->cost;
     char step[32], a[32], on[96];
+    if (x->attached) {
+        print_attached(name, x);
+        return;
+    }
     if (x->no_mesh) {
         printf("  %s: NO MESH OF %d RANKS divides the model and the %d sequences of a step\n", name,
                x->no_mesh, x->job.micros * x->job.batch);
@@ -244,14 +260,23 @@ static void print_one(const char *title, const struct agent_job *job, const stru
 
 static void print_yaml(const struct agent_job *job, const struct agent_planner *p) {
     char time[32];
-    const struct intra_cost_job *j = &p->clusters[0].job;
-    printf("to take it over:\n  data.batch: %d\n  data.accumulate: %d\n  recompute: %s\n", j->batch,
-           j->micros, j->recompute ? "true" : "false");
+    const struct intra_cost_job *j = agent_planner_first(p);
+    bool own = true; // all trainers attach, and cut their steps as they like
+    for (int32_t i = 0; i < p->n; i++)
+        own = own && p->clusters[i].attached;
+    if (own && !p->wan.interval)
+        return;
+    printf("to take it over:\n");
+    if (!own)
+        printf("  data.batch: %d\n  data.accumulate: %d\n  recompute: %s\n", j->batch, j->micros,
+               j->recompute ? "true" : "false");
     if (p->wan.interval)
         printf("  sync.interval: %d\n  sync.overlap: %d\n  sync.codec: %s\n", p->wan.interval,
                p->wan.overlap, p->codecs[p->wan.codec].name);
     for (int32_t i = 0; i < p->n; i++) {
         const struct intra_cost_job *x = &p->clusters[i].job;
+        if (p->clusters[i].attached)
+            continue;
         printf("  %s: mesh: {dp: %d, pp: %d, tp: %d}", job->clusters[i].name, x->mesh.dp,
                x->mesh.pp, x->mesh.tp);
         if (x->batch != j->batch)
@@ -347,6 +372,10 @@ void plan_where_json(const struct intra_cost_job *j, const struct agent_site *s,
 }
 
 static json_t *step_json(const char *name, const struct agent_planned *x) {
+    if (x->attached)
+        return json_pack("{s:s,s:b,s:b,s:o,s:b,s:o}", "name", name, "attached", 1, "fits", 1,
+                         "step_s", agent_json_number(x->cost.step_s), "step_guessed", x->guessed,
+                         "wait_s", agent_json_number(x->wait_s));
     json_t *o = json_pack("{s:s,s:[i,i,i],s:i,s:i,s:b,s:b}", "name", name, "mesh", x->job.mesh.dp,
                           x->job.mesh.pp, x->job.mesh.tp, "batch", x->job.batch, "accumulate",
                           x->job.micros, "recompute", x->job.recompute, "fits", x->fits);
@@ -392,9 +421,11 @@ static json_t *plan_json(const struct agent_job *job, const struct plan_machines
         const struct agent_cluster *c = &job->clusters[i];
         json_t *o = step_json(c->name, &p->clusters[i]);
         const struct agent_planned *x = &p->clusters[i];
-        plan_where_json(&x->job, &m->sites[i], x->no_device, x->no_bf16, o);
-        json_object_set_new(o, "bf16_gain",
-                            x->bf16_gain > 0 ? json_real(x->bf16_gain) : json_null());
+        if (!x->attached) {
+            plan_where_json(&x->job, &m->sites[i], x->no_device, x->no_bf16, o);
+            json_object_set_new(o, "bf16_gain",
+                                x->bf16_gain > 0 ? json_real(x->bf16_gain) : json_null());
+        }
         json_array_append_new(clusters, o);
     }
     return json_pack("{s:o,s:o,s:o,s:o,s:o}", "clusters", clusters, "exchange",

@@ -175,6 +175,39 @@ static struct agent_planned best_of(struct search *s, int32_t i) {
     return best;
 }
 
+// What an exchange asks of its owners is known of a trainer that attaches, as libnebula does it; nothing else.
+static struct agent_planned attached(struct search *s, int32_t i) {
+    s->base.batch = s->sequences;
+    s->base.micros = 1;
+    s->base.recompute = false;
+    struct agent_planned x = with_ranks(s, i, 1, true);
+    double step_s = s->sites[i].step_s;
+    x.cost = (struct intra_cost){.step_s = step_s > 0 ? step_s : NAN,
+                                 .gather_s = x.cost.gather_s,
+                                 .scatter_s = x.cost.scatter_s,
+                                 .owner_params = x.cost.owner_params,
+                                 .owner_units = x.cost.owner_units,
+                                 .owner_largest = x.cost.owner_largest};
+    x.attached = x.fits = true;
+    x.no_device = x.no_bf16 = false;
+    x.no_mesh = 0;
+    x.bf16_gain = 0;
+    return x;
+}
+
+// Where others' seconds a step are known, a trainer that attaches is taken to be as slow as the slowest of them.
+static void guess_steps(struct agent_planner *p) {
+    double slowest = 0;
+    for (int32_t i = 0; i < p->n; i++)
+        if (!isnan(p->clusters[i].cost.step_s))
+            slowest = fmax(slowest, p->clusters[i].cost.step_s);
+    for (int32_t i = 0; i < p->n && slowest > 0; i++)
+        if (isnan(p->clusters[i].cost.step_s)) {
+            p->clusters[i].cost.step_s = slowest;
+            p->clusters[i].guessed = true;
+        }
+}
+
 enum neb_status agent_planner_run(const struct agent_job *job, int32_t vocab,
                                   const struct agent_site *sites, const struct agent_wan *link,
                                   uint32_t free, struct agent_planner *out) {
@@ -198,7 +231,9 @@ enum neb_status agent_planner_run(const struct agent_job *job, int32_t vocab,
                                      .fragments = job->sync.fragments,
                                      .members = agent_job_exchanging(job)};
     for (int32_t i = 0; i < out->n; i++)
-        out->clusters[i] = best_of(&s, i);
+        out->clusters[i] =
+            job->clusters[i].launcher == AGENT_LAUNCHER_ATTACH ? attached(&s, i) : best_of(&s, i);
+    guess_steps(out);
     if (federated)
         return agent_planner_exchanges(job, vocab, sites, free, out);
     for (int32_t i = 0; i < out->n; i++) // alone, or one process with everybody's batches
@@ -208,10 +243,17 @@ enum neb_status agent_planner_run(const struct agent_job *job, int32_t vocab,
     return NEB_OK;
 }
 
+const struct intra_cost_job *agent_planner_first(const struct agent_planner *p) {
+    int32_t i = 0;
+    while (i < p->n && p->clusters[i].attached)
+        i++;
+    return &p->clusters[i < p->n ? i : 0].job;
+}
+
 // What the first cluster does is the job's; others say where they do otherwise.
 static void apply_micro_batches(const struct agent_planner *p, uint32_t free,
                                 struct agent_job *job) {
-    const struct intra_cost_job *first = &p->clusters[0].job;
+    const struct intra_cost_job *first = agent_planner_first(p);
     const int32_t sequences = job->batch * job->accumulate;
     if (free & AGENT_AUTO_BATCH) {
         job->batch = first->batch;
@@ -219,10 +261,11 @@ static void apply_micro_batches(const struct agent_planner *p, uint32_t free,
     }
     if (free & AGENT_AUTO_RECOMPUTE)
         job->recompute = first->recompute;
-    for (int32_t i = 1; i < p->n; i++) {
+    for (int32_t i = 0; i < p->n; i++) {
         struct agent_cluster *c = &job->clusters[i];
         const struct intra_cost_job *x = &p->clusters[i].job;
-        if (c->launcher == AGENT_LAUNCHER_ATTACH || job->sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
+        if (x == first || c->launcher == AGENT_LAUNCHER_ATTACH ||
+            job->sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
             continue;
         if (free & AGENT_AUTO_BATCH)
             c->batch = x->batch == job->batch ? 0 : x->batch;
@@ -236,7 +279,7 @@ static void apply_micro_batches(const struct agent_planner *p, uint32_t free,
 void agent_planner_apply(const struct agent_planner *p, uint32_t free, struct agent_job *job) {
     apply_micro_batches(p, free, job);
     for (int32_t i = 0; i < p->n; i++)
-        if (free & AGENT_AUTO_MESH || job->clusters[i].mesh_auto) {
+        if (!p->clusters[i].attached && (free & AGENT_AUTO_MESH || job->clusters[i].mesh_auto)) {
             job->clusters[i].mesh = p->clusters[i].job.mesh;
             job->clusters[i].mesh_auto = false;
             job->clusters[i].ranks = 0; // the mesh says it now

@@ -22,12 +22,16 @@ struct agent_site {        // what is known of a cluster's machines
     int32_t devices;     // of the machine's, that ranks are to be chosen for; 0: all
     // to be used whatever the job says; 0: as its cluster says, else as many as is fastest on the machine
     int32_t ranks;
+    double step_s; // of a trainer that attaches, as its owner says; 0: not known
 };
 
 struct agent_planned {
     struct intra_cost_job job;
     struct intra_cost cost;
     bool fits;
+    // A trainer attaches: its memory, its mesh and its micro-batches are its own, and not reckoned. Its seconds a step are the site's
+    // step_s, else the slowest other cluster's (guessed), else not known (NAN).
+    bool attached, guessed;
     int32_t
         no_mesh; // so many ranks were wanted, and no mesh of them divides the model and the sequences of a step; 0: one does
     bool no_device; // device: cuda, but nothing is known of one: reckoned with processors
@@ -117,6 +121,8 @@ NEB_MUST_CHECK enum neb_status agent_planner_roles_known(const struct agent_job 
                                                          const struct agent_site *sites);
 // More ranks on a host than it has devices, and they must have one each.
 bool agent_planner_wants_devices(const struct agent_planned *x, const struct agent_site *s);
+// What the first cluster whose steps are planned does: the job's micro-batches are its.
+const struct intra_cost_job *agent_planner_first(const struct agent_planner *p);
 // Writes what was chosen into the job (meshes of clusters with mesh_auto only, or all with AGENT_AUTO_MESH in free).
 void agent_planner_apply(const struct agent_planner *p, uint32_t free, struct agent_job *job);
 

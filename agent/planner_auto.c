@@ -230,7 +230,9 @@ enum neb_status agent_planner_roles_resolve(struct agent_job *job, int local) {
 
 static void tell(const struct agent_planner *p, const struct agent_site *sites,
                  const struct agent_job *job) {
-    for (int32_t i = 0; i < p->n; i++)
+    for (int32_t i = 0; i < p->n; i++) {
+        if (p->clusters[i].attached)
+            continue;
         neb_info("plan: cluster %s%s%s: mesh {dp: %d, pp: %d, tp: %d}, %d x %d sequences a step%s, "
                  "%.3g s a step",
                  job->clusters[i].name, p->clusters[i].job.device ? " on " : "",
@@ -238,6 +240,7 @@ static void tell(const struct agent_planner *p, const struct agent_site *sites,
                  p->clusters[i].job.mesh.dp, p->clusters[i].job.mesh.pp, p->clusters[i].job.mesh.tp,
                  p->clusters[i].job.micros, p->clusters[i].job.batch,
                  p->clusters[i].job.recompute ? ", recomputing" : "", p->clusters[i].cost.step_s);
+    }
     if (p->wan.interval)
         neb_info("plan: interval %d, overlap %d, codec %s: %.3g s of %.3g an interval are waited",
                  p->wan.interval, p->wan.overlap, job->sync.codec, p->wan.stall_s,

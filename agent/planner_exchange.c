@@ -215,9 +215,11 @@ enum neb_status agent_planner_exchanges(const struct agent_job *job, int32_t voc
     struct inter_wan_path path = agent_planner_path(&out->link, sites, out->n);
     for (int32_t i = 0; i < out->n; i++)
         load.step_s = fmax(load.step_s, out->clusters[i].cost.step_s);
-    // A cluster that cannot run the job leaves nothing to reckon with.
-    if (!isfinite(load.step_s))
+    // A cluster that cannot run the job leaves nothing to reckon with; nor trainers that attach, of which nobody has said how quick they are.
+    if (!isfinite(load.step_s) || !(load.step_s > 0)) {
+        out->sent_bytes = sizes.bytes;
         return NEB_OK;
+    }
     work_of(job, sites, out, &load, work);
     NEB_TRY(choose(job, &path, &load, free, own, out));
     for (int32_t i = 0; i < out->n; i++)

@@ -58,6 +58,12 @@ enum neb_status agent_planner_known(const struct agent_job *job, const struct ag
                             own, name);
         if (!(own || all) || isfinite(x->cost.step_s))
             continue;
+        if (x->attached)
+            return neb_fail(NEB_ERR_LIMIT,
+                            "%s: auto cannot be decided, as a trainer attaches to cluster %s and "
+                            "nobody knows how long its steps take: write the key down (nebula plan "
+                            "--step %s=SECONDS says what would do)",
+                            all, name, name);
         why_unknown(x, &sites[i], why, sizeof why);
         return neb_fail(NEB_ERR_LIMIT,
                         "%s: auto cannot be decided, as nobody knows how long cluster %s's steps "
@@ -103,7 +109,11 @@ enum neb_status agent_planner_judge(const struct agent_job *job, const struct ag
     for (int32_t i = 0; i < p->n; i++) {
         const struct agent_planned *x = &p->clusters[i];
         const struct agent_cluster *c = &job->clusters[i];
-        if (c->launcher == AGENT_LAUNCHER_ATTACH)
+        if (x->guessed && decided_by_all(job, p))
+            neb_warn("plan: cluster %s: a trainer attaches, and its steps are taken to last as "
+                     "long as the slowest other cluster's, as nothing is known of them",
+                     c->name);
+        if (x->attached)
             continue;
         if (x->no_mesh)
             return neb_fail(NEB_ERR_INVALID,

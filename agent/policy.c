@@ -1,6 +1,7 @@
 #include "agent/policy.h"
 
 #include "agent/base/fs.h"
+#include "agent/base/nearest.h"
 #include "agent/base/number.h"
 #include "agent/job_model.h"
 #include "agent/job_needs.h"
@@ -76,7 +77,8 @@ static bool size(const json_t *v, int64_t *out) {
 }
 
 // The keys that are one number. NULL: all are right.
-static const char *read_limits(const json_t *root, struct agent_policy *out) {
+static const char *read_limits(const json_t *root, struct agent_policy *out, char *why,
+                               size_t cap) {
     const struct {
         const char *key;
         int64_t *at;
@@ -94,12 +96,23 @@ static const char *read_limits(const json_t *root, struct agent_policy *out) {
     static const char *const others[] = {"format",    "members", "data",
                                          "trainable", "devices", "push_text"};
     enum { LIMITS = sizeof limits / sizeof *limits, OTHERS = sizeof others / sizeof *others };
-    size_t known = 0;
-    for (size_t i = 0; i < OTHERS; i++)
-        known += json_object_get(root, others[i]) != NULL;
+    const char *known[LIMITS + OTHERS], *key;
+    json_t *any;
+    for (size_t i = 0; i < LIMITS + OTHERS; i++)
+        known[i] = i < LIMITS ? limits[i].key : others[i - LIMITS];
+    json_object_foreach((json_t *)(uintptr_t)root, key, any) {
+        bool is = false;
+        for (size_t i = 0; i < LIMITS + OTHERS; i++)
+            is = is || !strcmp(key, known[i]);
+        if (is)
+            continue;
+        const char *meant = neb_nearest(key, known, LIMITS + OTHERS);
+        snprintf(why, cap, "\"%.64s\" is no key of it%s%s%s (security/README.md has them)", key,
+                 meant ? "; did you mean \"" : "", meant ? meant : "", meant ? "\"?" : "");
+        return why;
+    }
     for (size_t i = 0; i < LIMITS; i++) {
         const json_t *v = json_object_get(root, limits[i].key);
-        known += v != NULL;
         if (limits[i].size && !size(v, limits[i].at))
             return "\"memory\", \"device_memory\" and \"disk\" are numbers of bytes above 0, or "
                    "such as \"20G\"";
@@ -107,9 +120,7 @@ static const char *read_limits(const json_t *root, struct agent_policy *out) {
             return "\"threads\", \"ranks\", \"steps\", \"parameters\", \"tokens_per_step\", "
                    "\"jobs\" and \"jobs_per_member\" are numbers above 0";
     }
-    return known == json_object_size(root)
-               ? NULL
-               : "has a key that is none of its (security/README.md has them)";
+    return NULL;
 }
 
 enum neb_status agent_policy_parse(const char *text, size_t len, const char *what,
@@ -123,7 +134,8 @@ enum neb_status agent_policy_parse(const char *text, size_t len, const char *wha
                         root ? "an object is expected" : e.text);
     }
     const json_t *push = NULL;
-    const char *bad = read_limits(root, out);
+    char why[256];
+    const char *bad = read_limits(root, out, why, sizeof why);
     if (json_integer_value(json_object_get(root, "format")) != 1)
         bad = "\"format\": 1 is expected";
     else if (!strings(json_object_get(root, "members"), out->members[0], SEC_NAME_MAX,

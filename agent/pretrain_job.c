@@ -138,8 +138,9 @@ static enum neb_status load_begun(const struct run *r, struct agent_job *was, bo
     if (st != NEB_OK && id) {
         checkpoint_of(r, id, from, sizeof from);
         st = neb_fail(st,
-                      "%s is of another version of nebula, or damaged: end the run with the one "
-                      "that began it, or begin a new one in another --out with init_from: %s",
+                      "%s is not as this build of nebula writes it (see above): end the run with "
+                      "the build that began it, or begin a new one in another --out with "
+                      "init_from: %s",
                       path, from);
     }
     *begun = spec && st == NEB_OK;

@@ -92,6 +92,24 @@ static void say_error(const char *cluster, const char *error) {
     neb_log(NEB_LOG_ERROR, "%s%s", strncmp(error, named, (size_t)n) ? named : "", error);
 }
 
+static json_t *missing_names(const struct run *r) {
+    json_t *names = r->missing ? json_array() : NULL;
+    for (int i = 0; names && i < r->expected; i++)
+        if (r->missing >> i & 1)
+            json_array_append_new(names, json_string(r->job.clusters[i].name));
+    return names;
+}
+
+static int say_missing(const struct run *r) {
+    for (int i = 0; i < r->expected; i++)
+        if (r->missing >> i & 1)
+            neb_warn("%s has not reported, and its agent could not be reached for %u s: the "
+                     "summary is of the others. It may still end: the same command with --resume "
+                     "--out %s follows the job again",
+                     r->job.clusters[i].name, r->o.report_within_s, r->o.out);
+    return AGENT_EXIT_MISSING;
+}
+
 int pretrain_finish(struct run *r) {
     char dir[NEB_PATH_MAX];
     struct agent_summary s;
@@ -112,6 +130,7 @@ int pretrain_finish(struct run *r) {
     if (failed)
         return AGENT_EXIT_FAILED;
     make_summary(r, &s);
+    s.missing = r->missing_names = missing_names(r);
     if (r->job.mode == AGENT_MODE_RTD && left == r->expected)
         s.quality = r->quality = agent_rtd_summary(&r->job, r->reports);
     if (r->job.mode == AGENT_MODE_DISTILL && left == r->expected)
@@ -133,7 +152,7 @@ int pretrain_finish(struct run *r) {
                 r->ends, r->o.out, r->model_dir);
         return AGENT_EXIT_FAILED;
     }
-    if (stopped || missing) {
+    if (stopped || (missing && !r->missing)) {
         if (!r->o.json) {
             printf("stopped after a checkpoint; continue with --resume --out %s\n", r->o.out);
             if (neb_path(dir, sizeof dir, r->model_dir, "checkpoint") == NEB_OK &&
@@ -152,7 +171,9 @@ int pretrain_finish(struct run *r) {
                                "result cannot be trusted");
         return AGENT_EXIT_FAILED;
     }
-    return agent_exit_of(export_models(r));
+    if (export_models(r) != NEB_OK)
+        return AGENT_EXIT_FAILED;
+    return r->missing ? say_missing(r) : AGENT_EXIT_OK;
 }
 
 int pretrain_detached(const struct run *r) {

@@ -13,6 +13,8 @@ struct options { // strings are argv's; out may be run.default_out
     const char *job, *out, *wan, *home, *steps, *seed;
     const char *sets[SETS_MAX];
     int n_sets, local; // local: clusters; 0: agents run elsewhere
+    unsigned
+        report_within_s; // of a cluster whose agent cannot be reached, where others have reported
     const char *seal_key;
     bool json, resume, tensorboard;
 };
@@ -21,6 +23,7 @@ struct run {
     struct options o;
     struct agent_job job;
     json_t *spec, *quality; // the job; what its mode adds to the summary
+    json_t *missing_names;  // of clusters that have not reported; NULL: none
     char id[2 * AGENT_JOB_ID_BYTES + 1];
     char out[NEB_PATH_MAX], socket[NEB_PATH_MAX];
     char default_out[AGENT_NAME_MAX + 8]; // out/JOB
@@ -45,7 +48,11 @@ struct run {
     neb_ns away_since; // that all who have not reported are out of reach
     neb_ns next_ask;   // for the agent's status, while the run stops
     neb_ns odd_since;  // that a cluster is done and another one says that it was stopped; 0: not so
-    uint64_t lines_lost;       // of metrics.jsonl: they could not be written
+    uint64_t lines_lost;                // of metrics.jsonl: they could not be written
+    neb_ns reached[AGENT_CLUSTERS_MAX]; // when a line of a cluster came, or a link to it was up
+    neb_ns waits_since;                 // some have reported, others not; 0: not so
+    uint16_t told_missing;              // bit each: said that its agent is out of reach
+    uint16_t missing;                   // bit each: not waited for any longer
     uint16_t away;             // clusters whose link is down, bit each, as the agent last said
     neb_ns heard, next_follow; // of the job; when the agent is asked for it again
     bool detached;             // this command ends, and the job goes on
@@ -72,6 +79,11 @@ NEB_MUST_CHECK enum neb_status pretrain_say_stop(struct run *r); // again
 void pretrain_on_status(struct run *r, const json_t *status);    // of the agent that is asked
 // While a run stops. *enough: whoever has not reported is out of reach; go on without. NEB_ERR_TIMEOUT: one within reach is silent.
 NEB_MUST_CHECK enum neb_status pretrain_stop_step(struct run *r, bool *enough);
+
+// pretrain_wait.c
+void pretrain_reached(struct run *r, int i, neb_ns now); // there is a sign of cluster i
+// *enough: set where those that have not reported were out of reach for too long; they are r->missing then.
+NEB_MUST_CHECK enum neb_status pretrain_wait_step(struct run *r, neb_ns now, bool *enough);
 
 // pretrain_follow.c
 NEB_MUST_CHECK enum neb_status pretrain_say_submit(struct run *r);

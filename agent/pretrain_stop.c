@@ -45,10 +45,14 @@ void pretrain_on_status(struct run *r, const json_t *status) {
     r->away = 0;
     json_array_foreach(json_object_get(status, "peers"), k, peer) {
         const char *name = json_string_value(json_object_get(peer, "name"));
-        for (int i = 0; name && i < r->expected; i++)
-            if (!strcmp(r->job.clusters[i].name, name) &&
-                json_is_false(json_object_get(peer, "up")))
+        for (int i = 0; name && i < r->expected; i++) {
+            if (strcmp(r->job.clusters[i].name, name) != 0)
+                continue;
+            if (json_is_false(json_object_get(peer, "up")))
                 r->away |= (uint16_t)(1u << i);
+            else
+                pretrain_reached(r, i, neb_now());
+        }
     }
 }
 

@@ -249,7 +249,8 @@ json_t *agent_summary_to_json(const struct agent_summary *s) {
                           "wall_s", number(s->wall_s), "clusters", clusters, "wire_bits_per_param",
                           number(agent_summary_bits_per_param(s)), "reduction_vs_sync_fp32",
                           number(agent_summary_reduction(s)));
-    if (o && s->quality && json_object_set(o, "quality", s->quality) != 0) {
+    if (o && ((s->quality && json_object_set(o, "quality", s->quality) != 0) ||
+              (s->missing && json_object_set(o, "missing", s->missing) != 0))) {
         json_decref(o);
         return NULL;
     }

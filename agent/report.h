@@ -89,6 +89,7 @@ struct agent_summary {
     struct agent_cluster_summary clusters[AGENT_SUMMARY_CLUSTERS_MAX];
     uint64_t payload_bytes;  // encoded updates, over all senders and exchanges, before transport
     uint64_t payload_params; // parameters that those updates stand for, each time counted again
+    json_t *missing;         // borrowed; names of clusters without a report; NULL: none
     json_t *quality;         // borrowed; what the mode measured of its result, NULL: nothing
 };
 

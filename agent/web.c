@@ -10,6 +10,7 @@
 
 #include <arpa/inet.h>
 #include <ctype.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <microhttpd.h>
 #include <pthread.h>
@@ -368,9 +369,23 @@ static void end_slow(struct agent_web *w, neb_ns now) {
 
 // ---- life -----------------------------------------------------------------------------------------------------
 
+// The library says why in a line for programmers alone: asked of the system again.
+static const char *why_not(const struct address *a, char *out, size_t cap) {
+    int one = 1, fd = socket(a->at.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0), why = errno;
+    socklen_t n = a->v6 ? sizeof a->at.v6 : sizeof a->at.v4;
+    if (fd >= 0) {
+        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+        why = bind(fd, &a->at.any, n) == 0 && listen(fd, 1) == 0 ? 0 : errno;
+        close(fd);
+    }
+    snprintf(out, cap, "%s", why ? strerror(why) : "for a reason that --verbose shows");
+    return out;
+}
+
 // fd: a socket that listens already; -1: one is made for the address.
 static enum neb_status start_server(struct server *s, const struct address *a, int fd) {
     struct agent_web *w = s->web;
+    char why[128];
     unsigned flags = MHD_USE_POLL_INTERNAL_THREAD | MHD_USE_ERROR_LOG | MHD_USE_ITC |
                      (w->secure ? MHD_USE_TLS : 0u) | (a->v6 ? MHD_USE_DUAL_STACK : 0u);
     struct MHD_OptionItem tls[] = {{MHD_OPTION_HTTPS_MEM_CERT, 0, s->tls.cert.p},
@@ -394,12 +409,9 @@ static enum neb_status start_server(struct server *s, const struct address *a, i
         on_connection, s, MHD_OPTION_NOTIFY_COMPLETED, on_answered, w, MHD_OPTION_STRICT_FOR_CLIENT,
         1, MHD_OPTION_ARRAY, w->secure ? tls : none, MHD_OPTION_ARRAY, fd < 0 ? none : socket,
         MHD_OPTION_END);
-    if (!s->daemon)
-        return neb_fail(NEB_ERR_IO,
-                        "the status page cannot listen on %s; is the port taken, or the address "
-                        "another machine's? (--verbose says more)",
-                        w->listen);
-    return NEB_OK;
+    return s->daemon ? NEB_OK
+                     : neb_fail(NEB_ERR_IO, "the status page cannot listen on %s: %s", w->listen,
+                                why_not(a, why, sizeof why));
 }
 
 static enum neb_status load_secrets(struct server *s, const struct agent_web_config *c,

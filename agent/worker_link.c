@@ -181,8 +181,9 @@ enum neb_status worker_hello(struct agent_worker *w, const char *job) {
     const struct agent_ipc_part secret = {agent_credential_secret(w->credential),
                                           AGENT_SECRET_BYTES};
     return agent_ipc_send(w->ipc, NULL,
-                          json_pack("{s:s,s:s,s:b,s:I}", "op", "attach", "job", job, "foreign",
-                                    w->foreign != NULL, "pid", (json_int_t)getpid()),
+                          json_pack("{s:s,s:s,s:b,s:I,s:i,s:s}", "op", "attach", "job", job,
+                                    "foreign", w->foreign != NULL, "pid", (json_int_t)getpid(),
+                                    "protocol", agent_ipc_protocol(), "build", neb_build()),
                           &secret, 1);
 }
 
@@ -243,7 +244,8 @@ enum neb_status worker_attach(struct agent_worker *w, const char *socket_path, c
     struct agent_ipc_msg m;
     const char *at;
     if (!(w->zctx = zmq_ctx_new()))
-        return neb_fail(NEB_ERR_NOMEM, "cannot create a ZeroMQ context");
+        return neb_fail(NEB_ERR_IO, "cannot create a ZeroMQ context: %s",
+                        zmq_strerror(zmq_errno()));
     NEB_TRY(reach_agent(w, socket_path, &at));
     NEB_TRY(worker_hello(w, job));
     NEB_TRY(await_job(w, socket_path, at, &m));

@@ -226,6 +226,8 @@ fail:
 
 void inter_ledger_seal(struct inter_ledger *l, const struct sec_seal_key *key) { l->seal = key; }
 
+const char *inter_ledger_dir(const struct inter_ledger *l) { return l->dir; }
+
 void inter_ledger_close(struct inter_ledger **lp) {
     struct inter_ledger *l = *lp;
     if (!l)

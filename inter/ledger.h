@@ -29,6 +29,7 @@ NEB_MUST_CHECK enum neb_status inter_ledger_open(const char *dir, struct inter_l
 NEB_MUST_CHECK enum neb_status inter_ledger_open_readonly(const char *dir,
                                                           struct inter_ledger **out);
 void inter_ledger_close(struct inter_ledger **l);
+const char *inter_ledger_dir(const struct inter_ledger *l); // for messages
 // From here on blobs are sealed, each for its job; those that are there in clear stay so and are read. key: borrowed until close;
 // NULL: in clear. Records, manifests and votes are never sealed: signed, and the same at every member.
 void inter_ledger_seal(struct inter_ledger *l, const struct sec_seal_key *key);

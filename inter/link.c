@@ -1,5 +1,6 @@
 // The link as a whole: created, polled, the pass over all peers, its figures. See link_state.h for the frames and for where the
 // rest is.
+#include "agent/base/fault.h"
 #include "agent/base/log.h"
 #include "inter/link_state.h"
 
@@ -55,6 +56,8 @@ static void set_clean(struct inter_link *l, struct peer *p, int which, neb_ns no
         link_set_close(l, p, which);
     if (down && denied)
         p->dial_at = now + NEB_S;
+    if (down && p->speaks.differs)
+        p->dial_at = now + OTHERS_AGAIN;
 }
 
 // When the next PING is due: often at first, for a round-trip time that can be relied on.
@@ -328,6 +331,8 @@ neb_ns inter_link_next_deadline(const struct inter_link *l) { return l->deadline
 
 uint32_t inter_link_port(const struct inter_link *l) { return l->port; }
 
+uint32_t inter_link_protocol(const struct inter_link *l) { return l->protocol; }
+
 uint64_t inter_link_refused(const struct inter_link *l) { return sec_zap_refused(l->zap); }
 
 enum neb_status inter_link_stats(struct inter_link *l, uint32_t peer,
@@ -364,8 +369,11 @@ enum neb_status inter_link_stats(struct inter_link *l, uint32_t peer,
                                      .refused = p->refused,
                                      .dropped = p->dropped,
                                      .twins = p->twins.minutes,
+                                     .differs = p->speaks.differs,
+                                     .protocol = p->speaks.protocol,
                                      .held = p->held,
                                      .cut = p->cut};
+    memcpy(out->build, p->speaks.build, sizeof out->build);
     inter_tcp_congestion(s ? s->c[0].fd : -1, out->congestion);
     return NEB_OK;
 }
@@ -393,6 +401,10 @@ enum neb_status inter_link_create(const struct inter_link_config *cfg, struct in
                                               INTER_STRANGERS_BURST, INTER_STRANGERS_SECOND,
                                               INTER_DOOR_KNOWN_MAX / SEC_MEMBERS_MAX});
     l->cfg = *cfg;
+    // a fault point, for tests of whole agents
+    uint32_t ours = NEB_PROTOCOL + (uint32_t)neb_fault("link.protocol");
+    l->protocol = cfg->protocol ? cfg->protocol : ours;
+    snprintf(l->build, sizeof l->build, "%s", cfg->build ? cfg->build : neb_build());
     l->cfg.chunk_bytes = cfg->chunk_bytes ? cfg->chunk_bytes : (size_t)1 << 20;
     l->cfg.bulk_queue_bytes = cfg->bulk_queue_bytes ? cfg->bulk_queue_bytes : (size_t)64 << 20;
     l->cfg.control_queue_bytes =

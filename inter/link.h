@@ -6,9 +6,12 @@
 // lower CURVE key is kept and the other is closed, so one set of connections remains.
 //
 //     dialler                                            listener
-//     DEALER control ── HELLO{session,0} ──────────────► ROUTER (one port)
-//     DEALER bulk 1  ── HELLO{session,1} ──────────────►   │
-//     DEALER bulk n  ── HELLO{session,n} ──────────────►   └─ WELCOME{session}
+//     DEALER control ── HELLO{session,0,protocol} ─────► ROUTER (one port)
+//     DEALER bulk 1  ── HELLO{session,1,protocol} ─────►   │
+//     DEALER bulk n  ── HELLO{session,n,protocol} ─────►   └─ WELCOME{session,protocol}
+//
+// Both name the protocol that they speak and their build. Where the protocols differ no link is made, and both say why: the log, once and
+// then once a minute; status; doctor.
 //
 // A set is up when control has exchanged HELLO and WELCOME. PING/PONG and BEAT{connection, bytes}… go on control, both ways: a
 // BEAT, which acknowledges what came, with every 32 KiB, and after 1.5 s in which this side sent nothing; a PING, for the round
@@ -25,6 +28,7 @@
 // Threads: a link belongs to one thread (ZeroMQ's own I/O threads and the ZAP thread are inside).
 #ifndef INTER_LINK_H
 #define INTER_LINK_H
+#include "agent/base/build_id.h"
 #include "agent/base/clock.h"
 #include "agent/base/status.h"
 #include "inter/tcp.h"
@@ -65,7 +69,10 @@ struct inter_link_config {
     size_t chunk_bytes;     // largest bulk message is this + INTER_LINK_SLACK; 0: 1 MiB
     size_t bulk_queue_bytes;    // unacknowledged bulk bytes a peer, about 2 x BDP; 0: 64 MiB
     size_t control_queue_bytes; // the same on control; 0: 1 MiB
-    neb_ns recycle;    // connections older than this are replaced without a pause; 0: one hour
+    neb_ns recycle; // connections older than this are replaced without a pause; 0: one hour
+    // Of HELLO. 0 and NULL: this build's, which is what everybody but a test wants.
+    uint32_t protocol;
+    const char *build;
     void *zmq_context; // borrowed; NULL: the link makes its own. Holds this link's ZAP handler.
 };
 
@@ -91,6 +98,10 @@ struct inter_link_stats {
     uint64_t dropped;      // bytes that were unacknowledged when a connection broke
     uint64_t
         twins; // minutes in which it dialled while its links lived: as two agents with its keys
+    // What the peer said it is when it was heard last; 0 and "": it was not. differs: it speaks another protocol, and no link is made.
+    bool differs;
+    uint32_t protocol;
+    char build[NEB_BUILD_MAX];
     // bytes that came and are not read yet; connections cut because that was too much
     uint64_t held, cut;
 };
@@ -138,6 +149,8 @@ bool inter_link_resumes(struct inter_link *l);
 // What congestion control has learned about the way to a peer is old: bulk connections on which nothing queues learn it anew, as if they had just
 // been opened, at no round trip (inter/tcp.h).
 void inter_link_start_anew(struct inter_link *l, uint32_t peer);
+
+uint32_t inter_link_protocol(const struct inter_link *l); // that this side speaks
 
 // Of one peer, over all its connections since create. NEB_ERR_INVALID: no such peer.
 NEB_MUST_CHECK enum neb_status inter_link_stats(struct inter_link *l, uint32_t peer,

@@ -124,6 +124,29 @@ void link_guard_accepted(struct inter_link *l, int zmq_fd) {
     l->nameless[l->n_nameless++].at = now;
 }
 
+static void cut_differing(struct peer *p) {
+    if (!p->speaks.at)
+        return;
+    shutdown(p->speaks.fd, SHUT_RDWR);
+    close(p->speaks.fd);
+    p->speaks.at = 0;
+}
+
+void link_guard_differs(struct inter_link *l, struct peer *p, int zmq_fd) {
+    for (uint32_t i = 0; i < l->n_nameless; i++) {
+        if (l->nameless[i].zmq_fd != zmq_fd)
+            continue;
+        const struct inter_visitor *v = &l->nameless[i].visitor;
+        if (sec_source_of_peer(l->nameless[i].fd) == v->from)
+            inter_door_welcome(&l->door, v, (uint32_t)(p - l->peers), neb_now());
+        cut_differing(p); // the one before: it opens one for each stripe
+        p->speaks.fd = l->nameless[i].fd;
+        p->speaks.at = neb_now() + OTHERS_CUT;
+        l->nameless[i] = l->nameless[--l->n_nameless];
+        return;
+    }
+}
+
 void link_guard_left(struct inter_link *l, int zmq_fd) {
     for (uint32_t i = 0; i < l->n_nameless; i++)
         if (l->nameless[i].zmq_fd == zmq_fd) {
@@ -198,13 +221,18 @@ void link_guard(struct inter_link *l, neb_ns now) {
         forget(l, i--, true);
     }
     inter_door_tick(&l->door, now);
-    for (uint32_t i = 0; i < l->n_peers; i++)
+    for (uint32_t i = 0; i < l->n_peers; i++) {
         if (!l->peers[i].self)
             guard_peer(l, &l->peers[i]);
+        if (l->peers[i].speaks.at && now >= l->peers[i].speaks.at)
+            cut_differing(&l->peers[i]);
+    }
 }
 
 void link_guard_end(struct inter_link *l) {
     while (l->n_nameless)
         forget(l, 0, false);
+    for (uint32_t i = 0; i < l->n_peers; i++)
+        cut_differing(&l->peers[i]);
     inter_door_end(&l->door);
 }

@@ -2,6 +2,8 @@
 #include "agent/base/log.h"
 #include "inter/link_state.h"
 
+#include <errno.h>
+
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -133,6 +135,35 @@ static bool set_options(const struct inter_link *l, void *s, enum inter_socket_r
                           SEC_KEY_BYTES) == 0;
 }
 
+static const char *more_files(int why) {
+    return why == EMFILE   ? "; raise the limit of open files (ulimit -n) and start the agent anew"
+           : why == ENFILE ? "; this system has as many files open as it may"
+                           : "";
+}
+
+// Every stripe of every peer is tried again each second: one line of a peer, then one a minute.
+void link_say_no_dial(struct peer *p, const char *where, int why, neb_ns now) {
+    uint64_t more;
+    char times[48] = "";
+    if (!neb_quiet_line(&p->no_dial, now, &more))
+        return;
+    if (more)
+        snprintf(times, sizeof times, " (%llu more times since)", (unsigned long long)more);
+    neb_warn("link to %s: cannot dial %s: %s%s%s", p->member.pub.name, where, zmq_strerror(why),
+             more_files(why), times);
+}
+
+void link_say_no_accept(struct inter_link *l, int why, neb_ns now) {
+    uint64_t more;
+    char times[48] = "";
+    if (!neb_quiet_line(&l->no_accept, now, &more))
+        return;
+    if (more)
+        snprintf(times, sizeof times, " (%llu more times since)", (unsigned long long)more);
+    neb_warn("link: a connection of another agent cannot be accepted: %s%s%s", zmq_strerror(why),
+             more_files(why), times);
+}
+
 void link_conn_dial(struct inter_link *l, struct peer *p, uint32_t index) {
     struct conn *c = &p->s[DIALED].c[index];
     const struct sec_public *me = sec_identity_public(l->cfg.identity);
@@ -151,8 +182,7 @@ void link_conn_dial(struct inter_link *l, struct peer *p, uint32_t index) {
                                         ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CONNECT_RETRIED |
                                         HANDSHAKE_FAILED);
     if (bad || !c->mon || zmq_connect(c->sock, where) != 0) {
-        neb_warn("link to %s: cannot dial %s: %s", p->member.pub.name, where,
-                 zmq_strerror(zmq_errno()));
+        link_say_no_dial(p, where, zmq_errno(), neb_now());
         link_conn_close(l, p, c);
         c->retry_at = neb_now() + NEB_S;
     }
@@ -282,6 +312,10 @@ void link_router_events(struct inter_link *l) {
     uint16_t event;
     int fd;
     while (l->router_mon && inter_monitor_read(l->router_mon, &event, &fd)) {
+        if (event == ZMQ_EVENT_ACCEPT_FAILED) {
+            link_say_no_accept(l, fd, neb_now()); // of this event it is the reason
+            continue;
+        }
         if (event == ZMQ_EVENT_ACCEPTED || event == ZMQ_EVENT_LISTENING) {
             (event == ZMQ_EVENT_ACCEPTED ? link_guard_accepted : link_guard_listens)(l, fd);
             continue;
@@ -326,9 +360,10 @@ enum neb_status link_listen(struct inter_link *l, const char *where) {
     if (zmq_setsockopt(l->router, ZMQ_ZAP_ENFORCE_DOMAIN, &enforce, sizeof enforce) != 0)
         return neb_fail(NEB_ERR_IO, "listen: ZAP_ENFORCE_DOMAIN: %s", zmq_strerror(zmq_errno()));
 #endif
-    l->router_mon = inter_monitor_open(l->ctx, l->router,
-                                       ZMQ_EVENT_LISTENING | ZMQ_EVENT_ACCEPTED |
-                                           ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED);
+    l->router_mon =
+        inter_monitor_open(l->ctx, l->router,
+                           ZMQ_EVENT_LISTENING | ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_ACCEPT_FAILED |
+                               ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED);
     if (!l->router_mon || zmq_bind(l->router, endpoint) != 0)
         return neb_fail(NEB_ERR_IO, "cannot listen on %s: %s", where, zmq_strerror(zmq_errno()));
     size_t n = sizeof endpoint;

@@ -1,6 +1,8 @@
 // Receiving: which peer a message is from, connections that introduce themselves, frames on open ones.
+#include "agent/base/log.h"
 #include "inter/link_state.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 
@@ -73,6 +75,59 @@ bool link_on_frame(struct inter_link *l, struct peer *p, int which, uint32_t ind
     return true;
 }
 
+struct hello {
+    uint8_t type, index;
+    uint64_t session;
+    uint32_t protocol;
+    char build[NEB_BUILD_MAX];
+};
+
+// Of whatever protocol; what comes behind is of it alone.
+static bool get_hello(struct neb_rd *r, struct hello *h) {
+    h->type = neb_rd_u8(r);
+    h->session = neb_rd_u64(r);
+    h->index = neb_rd_u8(r);
+    h->protocol = neb_rd_u32(r);
+    neb_rd_str(r, h->build, sizeof h->build);
+    for (char *c = h->build; *c; c++) // it goes into logs, JSON and terminals
+        *c = *c < ' ' || *c > '~' ? '?' : *c;
+    return !r->bad;
+}
+
+// Notes what the peer is. False: it speaks another protocol, which is said once, and then once a minute.
+static bool speaks_ours(struct inter_link *l, struct peer *p, const struct hello *h) {
+    uint64_t more;
+    p->speaks.differs = h->protocol != l->protocol;
+    p->speaks.protocol = h->protocol;
+    memcpy(p->speaks.build, h->build, sizeof p->speaks.build);
+    if (p->speaks.differs && neb_quiet_line(&p->speaks.said, neb_now(), &more))
+        neb_warn("link to %s: cut: it speaks protocol %u (nebula %s), this agent protocol %u "
+                 "(nebula %s): install the same version of nebula at both",
+                 p->member.pub.name, (unsigned)h->protocol, h->build, (unsigned)l->protocol,
+                 l->build);
+    return !p->speaks.differs;
+}
+
+// The listener's answer to a HELLO.
+static bool on_welcome(struct inter_link *l, struct peer *p, int which, uint32_t index,
+                       const uint8_t *b, size_t n) {
+    struct set *s = &p->s[which];
+    struct neb_rd r = neb_rd_make(b, n);
+    struct hello h;
+    if (!get_hello(&r, &h) || h.type != WELCOME || h.session != s->session || h.index != index)
+        return false;
+    if (!speaks_ours(l, p, &h)) {
+        s->c[0].lost = true; // the whole set
+        return true;
+    }
+    if (!neb_rd_done(&r))
+        return false;
+    s->c[index].open = true;
+    if (index == 0)
+        link_set_came_up(l, p, s);
+    return true;
+}
+
 void link_dealer_read(struct inter_link *l, struct peer *p, int which, uint32_t index) {
     struct set *s = &p->s[which];
     for (int k = 0; k < BURST && s->c[index].sock && !link_conn_waits(s, index); k++) {
@@ -84,32 +139,39 @@ void link_dealer_read(struct inter_link *l, struct peer *p, int which, uint32_t 
         }
         const uint8_t *b = zmq_msg_data(&m);
         size_t n = zmq_msg_size(&m);
-        struct neb_rd r = neb_rd_make(b, n);
         link_guard_read(&s->c[index], n);
         bool ok = n > 0 && !zmq_msg_more(&m);
-        if (ok && !s->c[index].open) {
-            ok = neb_rd_u8(&r) == WELCOME && neb_rd_u64(&r) == s->session &&
-                 neb_rd_u8(&r) == index && neb_rd_done(&r);
-            s->c[index].open = ok;
-            if (ok && index == 0)
-                link_set_came_up(l, p, s);
-        } else if (ok) {
-            ok = link_on_frame(l, p, which, index, b, n);
-        }
+        if (ok)
+            ok = s->c[index].open ? link_on_frame(l, p, which, index, b, n)
+                                  : on_welcome(l, p, which, index, b, n);
         p->refused += !ok;
         zmq_msg_close(&m);
     }
+}
+
+// It is told what this side speaks, and its connection is cut once it has had the time to hear that.
+static bool tell_apart(struct inter_link *l, struct peer *p, const uint8_t *rid, int fd,
+                       const struct hello *h) {
+    struct conn c = {.fd = -1, .zmq_fd = -1};
+    if (!neb_bucket_take(&p->sessions, neb_now(), 1, SESSIONS_BURST, SESSIONS_A_SECOND))
+        return false; // it dials again
+    memcpy(c.rid, rid, RID_BYTES);
+    link_guard_differs(l, p, fd);
+    return link_send_hello(l, &c, WELCOME, h->session, h->index);
 }
 
 bool link_on_hello(struct inter_link *l, struct peer *p, const uint8_t *rid, int fd,
                    const uint8_t *b, size_t n) {
     struct set *s = &p->s[ACCEPTED];
     struct neb_rd r = neb_rd_make(b, n);
-    uint8_t type = neb_rd_u8(&r);
-    bool ok = type == HELLO || type == RENEW;
-    uint64_t session = neb_rd_u64(&r);
-    uint8_t index = neb_rd_u8(&r);
-    if (!ok || !neb_rd_done(&r) || index >= CONNS || session == 0 || session < s->session)
+    struct hello h;
+    if (!get_hello(&r, &h) || (h.type != HELLO && h.type != RENEW))
+        return false;
+    if (!speaks_ours(l, p, &h))
+        return tell_apart(l, p, rid, fd, &h);
+    uint8_t type = h.type, index = h.index;
+    uint64_t session = h.session;
+    if (!neb_rd_done(&r) || index >= CONNS || session == 0 || session < s->session)
         return false;
     if (session > s->session &&
         !neb_bucket_take(&p->sessions, neb_now(), 1, SESSIONS_BURST, SESSIONS_A_SECOND))

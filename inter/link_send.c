@@ -27,12 +27,24 @@ bool link_send_small(struct inter_link *l, struct conn *c, const uint8_t *p, siz
     return conn_send(l, c, &m);
 }
 
+size_t link_hello_make(uint32_t protocol, const char *build, uint8_t type, uint64_t session,
+                       uint8_t index, uint8_t *p) {
+    size_t n = strnlen(build, NEB_BUILD_MAX - 1);
+    p[0] = type;
+    neb_put_u64(p + 1, session);
+    p[9] = index;
+    neb_put_u32(p + 10, protocol);
+    p[14] = (uint8_t)n; // a u16
+    p[15] = 0;
+    memcpy(p + 16, build, n);
+    return 16 + n;
+}
+
 bool link_send_hello(struct inter_link *l, struct conn *c, uint8_t type, uint64_t session,
                      uint8_t index) {
-    uint8_t b[10] = {type};
-    neb_put_u64(b + 1, session);
-    b[9] = index;
-    return link_send_small(l, c, b, sizeof b);
+    uint8_t b[HELLO_MAX];
+    return link_send_small(l, c, b,
+                           link_hello_make(l->protocol, l->build, type, session, index, b));
 }
 
 bool link_send_time(struct inter_link *l, struct conn *c, uint8_t type, uint64_t t) {

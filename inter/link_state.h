@@ -9,9 +9,10 @@
 //
 // Frames inside a CURVE message, little-endian, first byte the type:
 //
-//     HELLO   u64 session, u8 connection    first on every connection, dialler to listener
-//     RENEW   u64 session, u8 connection    the same, where the set before is kept until it is empty
-//     WELCOME u64 session, u8 connection    the answer; only then the connection carries data
+//     HELLO   u64 session, u8 connection, u32 protocol, str build    first on every connection, dialler to listener
+//     RENEW   …                             the same, where the set before is kept until it is empty
+//     WELCOME …                             the answer, as this side's own; only then the connection carries data
+//     These three begin so in every protocol, whatever comes behind: two builds that differ can say so.
 //     PING    i64 time     PONG i64 time, i64 day   control only; time is the asker's own
 //     clock, given back; day the answerer's time of day
 //     BEAT    n × (u8 connection, u64 bytes)    control only; data bytes read so far from those connections; n may be 0
@@ -33,6 +34,7 @@
 #define INTER_LINK_STATE_H
 #include "agent/base/bucket.h"
 #include "agent/base/bytes.h"
+#include "agent/base/quiet.h"
 #include "inter/door.h"
 #include "inter/link.h"
 #include "inter/lookup.h"
@@ -67,6 +69,9 @@
 #define DRAIN_MIN       (2 * NEB_S)    // of a recycled set, from when its successor came up
 #define DRAIN_MAX       (60 * NEB_S)
 #define PARTING         (1 * NEB_S) // who is revoked still gets that list
+#define OTHERS_AGAIN                                                                               \
+    (10 * NEB_S)               // who speaks another protocol is dialled: it may have been exchanged
+#define OTHERS_CUT (1 * NEB_S) // and its connection lives until it has had the answer
 
 enum { HELLO = 1, WELCOME, PING, PONG, BEAT, DATA, RENEW, STRIPES };
 enum {
@@ -77,6 +82,7 @@ enum {
     SETS,
     RID_BYTES = 5,
     BEAT_ITEM = 9, // bytes of one connection in a BEAT
+    HELLO_MAX = 1 + 8 + 1 + 4 + 2 + NEB_BUILD_MAX,
     BURST = 256,
     CONNS = 1 + INTER_LINK_MAX_BULK,
     // of one peer's dialling, at once and then a second: each costs signed offers of all that is open
@@ -132,6 +138,15 @@ struct peer {
     neb_ns looked_up;             // when it began
     uint32_t tried;               // of these addresses, one after the other, since it was up
     bool nowhere;                 // its name has no address, and that was said
+    struct neb_quiet no_dial;     // it cannot be dialled from here
+    struct {
+        bool differs; // its protocol is not this side's
+        uint32_t protocol;
+        char build[NEB_BUILD_MAX]; // printable ASCII
+        struct neb_quiet said;
+        int fd; // of its last connection, if `at`: ours, to be cut then
+        neb_ns at;
+    } speaks; // as its HELLO or WELCOME said
     struct {
         uint32_t displaced; // sets that lived, by another one that the peer dialled
         neb_ns since;       // the first of them
@@ -164,6 +179,8 @@ struct inter_link {
     void *router, *router_mon;
     uint32_t port, n_peers, self;
     uint64_t last_session, last_way;
+    uint32_t protocol;
+    char build[NEB_BUILD_MAX];
     neb_ns deadline;
     struct inter_bucket bucket;
     neb_ns settle_at;
@@ -174,6 +191,7 @@ struct inter_link {
         struct inter_visitor visitor;
     } nameless[INTER_NAMELESS_MAX]; // accepted, and no HELLO yet
     uint32_t n_nameless, nameless_most;
+    struct neb_quiet no_accept; // connections that this system does not give it
     uint64_t cut_nameless;
     struct inter_door door; // of connections that come, but for those that said HELLO
     neb_ns guard_at;
@@ -197,6 +215,9 @@ void link_conn_patience(const struct peer *p, const struct conn *c); // as the r
 struct inter_tcp_counts link_conn_counts(const struct conn *c);
 void link_counts_add(struct inter_tcp_counts *a, struct inter_tcp_counts b);
 void link_set_dial(struct inter_link *l, struct peer *p);
+// It cannot be dialled, nor a connection accepted: why, errno's or ZeroMQ's
+void link_say_no_dial(struct peer *p, const char *where, int why, neb_ns now);
+void link_say_no_accept(struct inter_link *l, int why, neb_ns now);
 bool link_peer_find(struct peer *p, neb_ns now);            // where to dial; false: not known yet
 void link_peer_moved(struct inter_link *l, struct peer *p); // its endpoint is another one
 // more bulk connections, when either side could fill them
@@ -224,6 +245,10 @@ void link_send_pong(struct inter_link *l, struct set *s, uint64_t t);
 struct set *link_active(const struct inter_link *l, struct peer *p);
 uint64_t link_set_queued(const struct set *s); // sent and not acknowledged
 
+// A HELLO, RENEW or WELCOME, into p (HELLO_MAX); its bytes.
+size_t link_hello_make(uint32_t protocol, const char *build, uint8_t type, uint64_t session,
+                       uint8_t index, uint8_t *p);
+
 // link_receive.c
 void link_dealer_read(struct inter_link *l, struct peer *p, int which, uint32_t index);
 void link_router_read(struct inter_link *l);
@@ -243,7 +268,9 @@ void link_guard_accepted(struct inter_link *l, int zmq_fd); // the listener has 
 void link_guard_expects(
     struct inter_link *l); // where the members on the list are, as far as it says
 void link_guard_left(struct inter_link *l, int zmq_fd); // it is gone
-void link_guard_read(struct conn *c, size_t n);         // a message of n bytes was read from it
+// The connection is this member's, which speaks another protocol: no stranger, and cut soon.
+void link_guard_differs(struct inter_link *l, struct peer *p, int zmq_fd);
+void link_guard_read(struct conn *c, size_t n); // a message of n bytes was read from it
 void link_guard(struct inter_link *l, neb_ns now);
 void link_guard_end(struct inter_link *l);
 

@@ -250,6 +250,10 @@ struct inter_streams *inter_service_streams(struct inter_service *s) {
 
 uint32_t inter_service_port(const struct inter_service *s) { return inter_link_port(s->link); }
 
+uint32_t inter_service_protocol(const struct inter_service *s) {
+    return inter_link_protocol(s->link);
+}
+
 uint64_t inter_service_refused(const struct inter_service *s) {
     return inter_link_refused(s->link);
 }

@@ -242,6 +242,9 @@ struct inter_ledger *inter_service_ledger(struct inter_service *s);
 // Batches from worker to worker; set its callbacks with inter_streams_listen.
 struct inter_streams *inter_service_streams(struct inter_service *s);
 uint32_t inter_service_port(const struct inter_service *s); // TCP, listened on; 0: none
+// That this side speaks (agent/base/build_id.h).
+uint32_t inter_service_protocol(const struct inter_service *s);
+
 struct inter_peer_stats {
     struct inter_link_stats link;
     struct inter_path_stats path;

@@ -116,7 +116,8 @@ void service_say_room(struct inter_service *s, enum neb_status kept) {
     bool room = kept == NEB_OK;
     if (kept == NEB_ERR_NOSPC) // the newest reason: the one before may be over
         snprintf(s->no_room_why, sizeof s->no_room_why,
-                 "no room on the disk, of which %d MiB are left free", INTER_LEDGER_RESERVE >> 20);
+                 "no room on the disk of %.300s, of which %d MiB are left free",
+                 inter_ledger_dir(s->ledger), INTER_LEDGER_RESERVE >> 20);
     else if (!room)
         neb_last_error(s->no_room_why, sizeof s->no_room_why);
     if (room == !s->no_room)

@@ -81,7 +81,7 @@ struct inter_service {
     neb_ns next_tick, next_limit;
     bool no_room; // for updates of others, when last one was to be kept
     neb_ns no_room_said;
-    char no_room_why[256];
+    char no_room_why[512];
     struct inter_rate_limit limit;
     struct inter_job_limits limits;
     struct inter_snapshots *snapshots;

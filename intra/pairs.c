@@ -84,7 +84,10 @@ static enum neb_status index_source(struct intra_pairs *p, int32_t source) {
     uint64_t total = intra_corpus_tokens(p->corpus, source, p->split);
     struct pair x = {.source = source};
     int32_t ids[INDEX_TOKENS];
+    uint64_t documents = 0;
     for (uint64_t i = 0; i < total; i++) {
+        if (p->c.documents && documents >= p->c.documents && p->n)
+            return NEB_OK;
         if (i % AHEAD_TOKENS == 0)
             intra_corpus_ahead(p->corpus, source, p->split, i,
                                total - i < 2 * AHEAD_TOKENS ? total - i : 2 * AHEAD_TOKENS);
@@ -101,6 +104,7 @@ static enum neb_status index_source(struct intra_pairs *p, int32_t source) {
                             intra_corpus_dir(p->corpus));
         if (id != p->eos)
             continue;
+        documents++;
         if (!x.prefix && p->c.may_be_empty) {
             x = (struct pair){.source = source};
             continue;

@@ -20,6 +20,8 @@ struct intra_pairs_config {
     int32_t sources[INTRA_SOURCES_MAX];
     bool
         may_be_empty; // no pair short enough, or text that is not parallel, is no error: what is only measured may lack
+    // Of each source so many documents are looked at, and more until a pair fits: to see whether the text is parallel. 0: all.
+    uint64_t documents;
 };
 
 enum { INTRA_PAIRS_SEQ_MIN = 16 }; // a batch holds at most tokens / 16 sequences

@@ -246,6 +246,14 @@ enum neb_status sec_cert_parse(const uint8_t *der, size_t len, struct sec_cert *
     return NEB_OK;
 }
 
+static const char *date(int64_t seconds, char out[32]) {
+    time_t t = (time_t)seconds;
+    struct tm tm;
+    if (!gmtime_r(&t, &tm) || !strftime(out, 32, "%Y-%m-%dT%H:%M:%SZ", &tm))
+        snprintf(out, 32, "?");
+    return out;
+}
+
 enum neb_status sec_cert_verify(const uint8_t *der, size_t len, const uint8_t *ca, size_t ca_len,
                                 int64_t now, struct sec_cert *out) {
     struct sec_cert r;
@@ -261,10 +269,15 @@ enum neb_status sec_cert_verify(const uint8_t *der, size_t len, const uint8_t *c
     if (!ok)
         return neb_fail(NEB_ERR_DENIED, "certificate of '%s': not signed by this federation's CA",
                         r.pub.name);
-    if (now < r.not_before || now > r.not_after)
+    if (now < r.not_before || now > r.not_after) {
+        char from[32], until[32], is[32];
         return neb_fail(NEB_ERR_DENIED,
-                        "certificate of '%s': %s: check this machine's clock, or renew it",
-                        r.pub.name, now < r.not_before ? "not valid yet" : "has expired");
+                        "certificate of '%s' is good from %s to %s, and by this machine's clock it "
+                        "is %s: set the clock where it is wrong, or renew the certificate (nebula "
+                        "members --fetch, with the hub's enrolment address)",
+                        r.pub.name, date(r.not_before, from), date(r.not_after, until),
+                        date(now, is));
+    }
     *out = r;
     return NEB_OK;
 }

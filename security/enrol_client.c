@@ -4,6 +4,7 @@
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "security/enrol.h"
+#include "security/tls_reason.h"
 
 #include <errno.h>
 #include <netdb.h>
@@ -14,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 struct sec_enrol_client {
@@ -51,8 +53,10 @@ static enum neb_status dial(const char *endpoint, int *out) {
     int fd = -1, why = ECONNREFUSED;
     for (struct addrinfo *a = list; a && fd < 0; a = a->ai_next) {
         fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, 0);
-        if (fd < 0)
+        if (fd < 0) {
+            why = errno;
             continue;
+        }
         setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
         setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
         if (connect(fd, a->ai_addr, a->ai_addrlen) != 0) {
@@ -64,8 +68,11 @@ static enum neb_status dial(const char *endpoint, int *out) {
     freeaddrinfo(list);
     if (fd < 0)
         return neb_fail(why == EINPROGRESS || why == ETIMEDOUT ? NEB_ERR_TIMEOUT : NEB_ERR_IO,
-                        "%s: no connection: %s: is nebula agent running on the hub?", endpoint,
-                        strerror(why == EINPROGRESS ? ETIMEDOUT : why));
+                        "%s: no connection: %s%s", endpoint,
+                        strerror(why == EINPROGRESS ? ETIMEDOUT : why),
+                        why == ECONNREFUSED
+                            ? ": nothing listens there; nebula agent on the hub does while it runs"
+                            : "");
     *out = fd;
     return NEB_OK;
 }
@@ -108,27 +115,32 @@ static int verify_chain(X509_STORE_CTX *s, void *user) {
     return ok;
 }
 
-static enum neb_status handshake_failed(struct sec_enrol_client *c) {
+static enum neb_status handshake_failed(struct sec_enrol_client *c, int r) {
+    char reason[SEC_TLS_REASON], now[32] = "?";
+    sec_tls_reason(c->ssl, r, reason);
     long v = SSL_get_verify_result(c->ssl);
+    time_t t = (time_t)(neb_wall_now() / NEB_S);
+    struct tm tm;
+    if (gmtime_r(&t, &tm))
+        strftime(now, sizeof now, "%Y-%m-%dT%H:%M:%SZ", &tm);
     if (v == X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN)
         return neb_fail(NEB_ERR_DENIED,
                         "%s: is not the hub of this token (another CA): nothing was sent to it",
                         c->endpoint);
+    if (v == X509_V_ERR_CERT_NOT_YET_VALID || v == X509_V_ERR_CERT_HAS_EXPIRED)
+        return neb_fail(NEB_ERR_DENIED,
+                        "%s: the hub's %s: by this machine's clock it is %s: check this machine's "
+                        "clock, and the hub's",
+                        c->endpoint, X509_verify_cert_error_string(v), now);
     if (v != X509_V_OK)
-        return neb_fail(NEB_ERR_DENIED, "%s: certificate: %s: check this machine's clock",
-                        c->endpoint, X509_verify_cert_error_string(v));
-    return neb_fail(NEB_ERR_IO, "%s: TLS: %s", c->endpoint, sec_openssl_error());
+        return neb_fail(NEB_ERR_DENIED, "%s: the hub's certificate: %s", c->endpoint,
+                        X509_verify_cert_error_string(v));
+    ERR_clear_error();
+    return neb_fail(NEB_ERR_IO, "%s: TLS handshake: %s", c->endpoint, reason);
 }
 
-// The other end closed the connection in the middle of the handshake, without a word: the hub has no place or no time for it.
-static bool turned_away(const struct sec_enrol_client *c, int r) {
-    int why = SSL_get_error(c->ssl, r), e = errno;
-    return (why == SSL_ERROR_SYSCALL && (e == 0 || e == ECONNRESET || e == EPIPE)) ||
-           (why == SSL_ERROR_SSL &&
-            ERR_GET_REASON(ERR_peek_error()) == SSL_R_UNEXPECTED_EOF_WHILE_READING);
-}
-
-// NEB_ERR_AGAIN (not logged): turned away.
+// NEB_ERR_AGAIN (not logged): the other end closed the connection in the middle of the handshake, without a word: a hub has no place or no
+// time for it.
 static enum neb_status start_tls(struct sec_enrol_client *c) {
     static const char label[] = "EXPORTER-Channel-Binding";
     c->ctx = SSL_CTX_new(TLS_client_method());
@@ -144,7 +156,7 @@ static enum neb_status start_tls(struct sec_enrol_client *c) {
     errno = 0;
     int r = SSL_connect(c->ssl);
     if (r != 1)
-        return turned_away(c, r) ? NEB_ERR_AGAIN : handshake_failed(c);
+        return sec_tls_closed(c->ssl, r) ? NEB_ERR_AGAIN : handshake_failed(c, r);
     if (SSL_export_keying_material(c->ssl, c->exporter, sizeof c->exporter, label, sizeof label - 1,
                                    NULL, 0, 0) != 1)
         return neb_fail(NEB_ERR_IO, "%s: TLS exporter: %s", c->endpoint, sec_openssl_error());
@@ -176,8 +188,9 @@ enum neb_status sec_enrol_connect(const char *endpoint, const uint8_t pin[SEC_PI
     for (int i = 1; (st = connect_once(endpoint, pin, out)) == NEB_ERR_AGAIN; i++, wait *= 2) {
         if (i == SEC_ENROL_TRIES)
             return neb_fail(st,
-                            "%s: closed %d connections before the handshake: it is flooded, or "
-                            "many join from this address; try again in a minute",
+                            "%s: closed %d connections before the handshake, as a hub does with "
+                            "too many (its log says so then), and what is no hub; try again in a "
+                            "minute, and see whether this is the hub's enrolment address",
                             endpoint, i);
         if (i == 1)
             neb_warn("%s: closed the connection before the handshake, as a hub does with too many; "
@@ -211,17 +224,25 @@ const uint8_t *sec_enrol_client_hub_curve(const struct sec_enrol_client *c) { re
 enum neb_status sec_enrol_client_send(struct sec_enrol_client *c, const void *p, size_t n) {
     size_t done = 0;
     ERR_clear_error();
-    if (SSL_write_ex(c->ssl, p, n, &done) == 1 && done == n)
+    char reason[SEC_TLS_REASON];
+    int r = SSL_write_ex(c->ssl, p, n, &done);
+    if (r == 1 && done == n)
         return NEB_OK;
-    return neb_fail(NEB_ERR_IO, "enrolment: the hub ended the connection");
+    sec_tls_reason(c->ssl, r, reason);
+    return neb_fail(NEB_ERR_IO, "enrolment: the request did not reach the hub: %s", reason);
 }
 
 static enum neb_status recv_exact(struct sec_enrol_client *c, uint8_t *p, size_t n) {
     while (n) {
         size_t got = 0;
+        char reason[SEC_TLS_REASON];
         ERR_clear_error();
-        if (SSL_read_ex(c->ssl, p, n, &got) != 1)
-            return neb_fail(NEB_ERR_IO, "enrolment: the hub gave no answer");
+        errno = 0;
+        int r = SSL_read_ex(c->ssl, p, n, &got);
+        if (r != 1) {
+            sec_tls_reason(c->ssl, r, reason);
+            return neb_fail(NEB_ERR_IO, "enrolment: no answer of the hub: %s", reason);
+        }
         p += got;
         n -= got;
     }
@@ -300,20 +321,61 @@ static enum neb_status store(const char *home, const char *hub, const struct sec
     return st;
 }
 
-static enum neb_status take_answer(const char *home, const char *hub, const struct neb_buf *b,
-                                   const uint8_t pin[SEC_PIN_BYTES], const struct sec_public *me) {
-    struct sec_enrol_answer a;
-    NEB_TRY(sec_enrol_answer_parse(b->p, b->len, &a));
-    if (a.code == SEC_ENROL_LATER)
+static enum neb_status refused(const struct sec_enrol_answer *a, const char *name, bool joins) {
+    switch (a->code) {
+    case SEC_ENROL_LATER:
         return neb_fail(NEB_ERR_AGAIN,
                         "the hub gives a member new keys once an hour, and '%s' has just had some: "
                         "try again in %u min",
-                        me->name, (a.wait_s + 59) / 60);
-    if (a.code != SEC_ENROL_OK)
+                        name, (a->seconds + 59) / 60);
+    case SEC_ENROL_EXPIRED:
         return neb_fail(NEB_ERR_DENIED,
-                        "the hub refused '%s'; the log of its agent says why (a site that was "
-                        "revoked comes back with nebula join --new-keys)",
-                        me->name);
+                        "this invitation of '%s' expired %u min ago by the hub's clock: ask for "
+                        "another (nebula invite %s on the hub)",
+                        name, (a->seconds + 59) / 60, name);
+    case SEC_ENROL_USED:
+        return neb_fail(NEB_ERR_DENIED,
+                        "this invitation of '%s' was used before, with other keys than those of "
+                        "this home: use the home that joined, or ask for another (nebula revoke "
+                        "%s and nebula invite %s on the hub)",
+                        name, name, name);
+    case SEC_ENROL_WITHDRAWN:
+        return neb_fail(NEB_ERR_DENIED,
+                        "this invitation of '%s' was withdrawn on the hub (nebula revoke): ask for "
+                        "another",
+                        name);
+    case SEC_ENROL_FORMER:
+        return neb_fail(NEB_ERR_DENIED,
+                        "the keys of '%s' were taken off the member list before and are not taken "
+                        "again: join with nebula join --new-keys",
+                        name);
+    case SEC_ENROL_TAKEN:
+        return neb_fail(NEB_ERR_DENIED,
+                        "the name '%s', or a key of this home, belongs to a member already: see "
+                        "nebula members on the hub",
+                        name);
+    default: break;
+    }
+    if (joins)
+        return neb_fail(NEB_ERR_DENIED,
+                        "the hub refused '%s': it has no invitation that this token fits (the "
+                        "token is of another hub or an older one, or its invitation ended long "
+                        "ago), or the request was not as it should be; the log of the hub's agent "
+                        "says which",
+                        name);
+    return neb_fail(NEB_ERR_DENIED,
+                    "the hub refused '%s'; the log of its agent says why (a site that was revoked "
+                    "comes back with nebula join --new-keys)",
+                    name);
+}
+
+static enum neb_status take_answer(const char *home, const char *hub, const struct neb_buf *b,
+                                   const uint8_t pin[SEC_PIN_BYTES], const struct sec_public *me,
+                                   bool joins) {
+    struct sec_enrol_answer a;
+    NEB_TRY(sec_enrol_answer_parse(b->p, b->len, &a));
+    if (a.code != SEC_ENROL_OK)
+        return refused(&a, me->name, joins);
     NEB_TRY(check_answer(&a, pin, me));
     return store(home, hub, &a);
 }
@@ -346,7 +408,7 @@ enum neb_status sec_enrol_join(const char *home, const struct sec_token *t, cons
     q.csr = csr.p, q.csr_len = csr.len;
     sec_invite_verifier(t, verifier);
     NEB_TRY_GOTO(ask(c, &q, id, verifier, NULL, &answer), out);
-    st = take_answer(home, t->endpoint, &answer, t->pin, sec_identity_public(id));
+    st = take_answer(home, t->endpoint, &answer, t->pin, sec_identity_public(id), true);
 out:
     sodium_memzero(verifier, sizeof verifier);
     sec_enrol_client_destroy(&c);
@@ -370,7 +432,7 @@ static enum neb_status renew(const char *home, const char *hub, const struct sec
     snprintf(q.name, sizeof q.name, "%s", sec_identity_public(signer)->name);
     q.csr = csr.p, q.csr_len = csr.len;
     NEB_TRY_GOTO(ask(c, &q, keys, NULL, signer, &answer), out);
-    st = take_answer(home, hub, &answer, f->pin, sec_identity_public(keys));
+    st = take_answer(home, hub, &answer, f->pin, sec_identity_public(keys), false);
 out:
     sec_enrol_client_destroy(&c);
     sec_federation_destroy(&f);

@@ -5,9 +5,11 @@
 //        └─ too many handshakes (enrol_rate.h), deadline, error, eviction ─┘
 #include "agent/base/clock.h"
 #include "agent/base/log.h"
+#include "agent/base/quiet.h"
 #include "security/enrol.h"
 #include "security/enrol_rate.h"
 #include "security/source.h"
+#include "security/tls_reason.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -30,6 +32,19 @@ static const neb_ns context_age = 24 * 3600 * NEB_S, again_after = 600 * NEB_S,
 
 enum phase { FREE, ACCEPTED, HANDSHAKE, REQUEST, ANSWER };
 
+// What a connection is refused for. Each has lines of its own in the log: a flood of one hides no other.
+enum refusal {
+    FOR_RATE,
+    FOR_PIECES,
+    FOR_HANDSHAKE,
+    FOR_REQUEST,
+    FOR_UNKNOWN,
+    FOR_PROOF,
+    FOR_INVITATION,
+    REFUSALS
+};
+enum { LINES_OF_EACH = 3 }; // then one a minute
+
 struct conn {
     enum phase phase;
     int fd;
@@ -50,7 +65,8 @@ struct sec_enrol_server {
     SSL_CTX *ctx;
     neb_ns ctx_made, ctx_again; // made when; not before this, where it could not be made anew
     neb_ns ctx_clock;           // of the day, less the monotonic one, when it was made
-    neb_ns last_log;
+    struct neb_quiet said[REFUSALS], no_accept;
+    bool deaf; // no connection could be accepted: not asked for until the next tick
     int listen_fd, epoll_fd, timer_fd;
     uint64_t refused; // requests, and connections that were cut
     struct sec_enrol_rate rate;
@@ -118,14 +134,33 @@ static void drop(struct conn *c) {
 }
 
 // A stranger must not be able to fill the log.
-static void log_refused(struct sec_enrol_server *s, const struct conn *c, const char *why) {
+static void log_refused(struct sec_enrol_server *s, const struct conn *c, enum refusal what,
+                        const char *why) {
     char text[INET6_ADDRSTRLEN] = "";
     s->refused++;
-    if (s->last_log && neb_now() - s->last_log < NEB_S)
+    if (!neb_quiet_says(&s->said[what], neb_now(), LINES_OF_EACH))
         return;
-    s->last_log = neb_now();
     inet_ntop(AF_INET6, &c->from, text, sizeof text);
     neb_warn("enrolment: %s: refused: %s", text, why);
+}
+
+// Those that log_refused left out.
+static void log_more(struct sec_enrol_server *s) {
+    static const char *const what[REFUSALS] = {
+        [FOR_RATE] = "too many handshakes",
+        [FOR_PIECES] = "too many pieces",
+        [FOR_HANDSHAKE] = "failed handshakes",
+        [FOR_REQUEST] = "bad requests",
+        [FOR_UNKNOWN] = "invitations that are not here",
+        [FOR_PROOF] = "proofs that do not fit",
+        [FOR_INVITATION] = "what the hub decides",
+    };
+    for (int i = 0; i < REFUSALS; i++) {
+        uint64_t n = neb_quiet_due(&s->said[i], neb_now());
+        if (n)
+            neb_warn("enrolment: %llu more connections were refused for %s", (unsigned long long)n,
+                     what[i]);
+    }
 }
 
 static struct conn *evict(struct sec_enrol_server *s) {
@@ -173,14 +208,34 @@ static void take_socket(struct sec_enrol_server *s, int fd, const struct in6_add
         .phase = ACCEPTED, .fd = fd, .from = *from, .source = source, .opened = neb_now()};
 }
 
+static void listen_to(struct sec_enrol_server *s, bool on) {
+    struct epoll_event l = {.events = on ? EPOLLIN : 0, .data.ptr = &s->listen_fd};
+    if (epoll_ctl(s->epoll_fd, EPOLL_CTL_MOD, s->listen_fd, &l) != 0)
+        neb_debug("enrolment: epoll: %s", strerror(errno));
+    s->deaf = !on;
+}
+
+// Without a descriptor or memory the connection stays where it is, and would wake this thread without end.
+static void cannot_accept(struct sec_enrol_server *s, int why) {
+    uint64_t more;
+    if (why != EMFILE && why != ENFILE && why != ENOBUFS && why != ENOMEM)
+        return; // none is there, or it is gone again
+    listen_to(s, false);
+    if (neb_quiet_line(&s->no_accept, neb_now(), &more))
+        neb_warn("enrolment: connections cannot be accepted: %s%s; it is tried again",
+                 strerror(why), why == EMFILE ? " (raise the limit of open files, ulimit -n)" : "");
+}
+
 static void accept_all(struct sec_enrol_server *s) {
     for (int i = 0; i < ACCEPTS; i++) {
         struct sockaddr_storage a = {0};
         struct in6_addr from = {0};
         socklen_t len = sizeof a;
         int fd = accept4(s->listen_fd, (struct sockaddr *)&a, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
-        if (fd < 0)
+        if (fd < 0) {
+            cannot_accept(s, errno);
             return;
+        }
         if (a.ss_family == AF_INET6) {
             from = ((struct sockaddr_in6 *)&a)->sin6_addr;
         } else {
@@ -201,7 +256,7 @@ static const struct sec_listed *member(const struct sec_enrol_server *s, const c
 
 // The proof, before anything else of the request is believed. NULL: it is right.
 static const char *check_proof(struct sec_enrol_server *s, const struct sec_enrol_request *q,
-                               const uint8_t *exporter) {
+                               const uint8_t *exporter, enum refusal *what) {
     uint8_t verifier[SEC_VERIFIER_BYTES], want[SEC_PROOF_BYTES];
     struct neb_buf proven = {0};
     const char *why = NULL;
@@ -213,7 +268,8 @@ static const char *check_proof(struct sec_enrol_server *s, const struct sec_enro
             if (sodium_memcmp(want, q->proof, sizeof want) != 0)
                 why = "its proof does not fit the invitation and this connection";
         } else {
-            why = "no such invitation, or it has expired";
+            *what = FOR_UNKNOWN;
+            why = "no such invitation here";
         }
     } else {
         const struct sec_listed *m = member(s, q->name);
@@ -241,27 +297,32 @@ static const char *check_pop(struct sec_enrol_server *s, const struct sec_enrol_
     return NULL;
 }
 
-// wait_s: when a member's refusal ends; 0: it does not.
+// a: what is said to who has proved to be somebody; what: which kind of refusal it is.
 static const char *decide(struct sec_enrol_server *s, struct conn *c, struct neb_buf *cert,
-                          uint32_t *wait_s) {
+                          struct sec_enrol_answer *a, enum refusal *what) {
     static const char label[] = "EXPORTER-Channel-Binding";
     uint8_t exporter[SEC_EXPORTER_BYTES];
     struct sec_enrol_request q;
     if (SSL_export_keying_material(c->ssl, exporter, sizeof exporter, label, sizeof label - 1, NULL,
                                    0, 0) != 1)
         return "no TLS exporter";
+    *what = FOR_REQUEST;
     if (sec_enrol_parse(c->in + 4, c->have - 4, &q) != NEB_OK)
         return "not a request";
     if (sec_federation_reload(s->hub->fed, NULL) != NEB_OK)
         return "the hub's member list cannot be used";
-    const char *why = check_proof(s, &q, exporter);
+    *what = FOR_PROOF;
+    const char *why = check_proof(s, &q, exporter, what);
     if (!why)
         why = check_pop(s, &q, exporter);
     if (why)
         return why;
+    *what = FOR_INVITATION;
     enum neb_status st = q.kind == SEC_ENROL_JOIN
-                             ? sec_hub_admit(s->hub, q.id, q.csr, q.csr_len, q.endpoint, cert)
-                             : sec_hub_renew(s->hub, q.name, q.csr, q.csr_len, cert, wait_s);
+                             ? sec_hub_admit(s->hub, q.id, q.csr, q.csr_len, q.endpoint, cert, a)
+                             : sec_hub_renew(s->hub, q.name, q.csr, q.csr_len, cert, &a->seconds);
+    if (q.kind == SEC_ENROL_RENEW && a->seconds)
+        a->code = SEC_ENROL_LATER;
     return st == NEB_OK ? NULL : "see the line above";
 }
 
@@ -269,10 +330,10 @@ static void answer(struct sec_enrol_server *s, struct conn *c) {
     struct neb_buf cert = {0};
     const struct sec_federation *f = s->hub->fed;
     struct sec_enrol_answer a = {.code = SEC_ENROL_REFUSED};
-    const char *why = decide(s, c, &cert, &a.wait_s);
+    enum refusal what = FOR_HANDSHAKE;
+    const char *why = decide(s, c, &cert, &a, &what);
     if (why) {
-        log_refused(s, c, why);
-        a.code = a.wait_s ? SEC_ENROL_LATER : SEC_ENROL_REFUSED;
+        log_refused(s, c, what, why);
     } else {
         a = (struct sec_enrol_answer){.code = SEC_ENROL_OK,
                                       .cert = cert.p,
@@ -293,14 +354,17 @@ static void answer(struct sec_enrol_server *s, struct conn *c) {
 
 // After an SSL call that did not succeed: waits for what it needs, or ends the connection.
 static void stalled(struct sec_enrol_server *s, struct conn *c, int r) {
+    char reason[SEC_TLS_REASON], text[SEC_TLS_REASON + 32];
+    sec_tls_reason(c->ssl, r, reason);
     int why = SSL_get_error(c->ssl, r);
     if (why == SSL_ERROR_WANT_READ)
         watch(s, c, EPOLLIN);
     else if (why == SSL_ERROR_WANT_WRITE)
         watch(s, c, EPOLLOUT);
     else {
+        snprintf(text, sizeof text, "TLS handshake: %s", reason);
         if (c->phase == HANDSHAKE)
-            log_refused(s, c, "TLS handshake failed (TLS 1.3 only)");
+            log_refused(s, c, FOR_HANDSHAKE, text);
         drop(c);
     }
     ERR_clear_error();
@@ -332,7 +396,7 @@ static void go_request(struct sec_enrol_server *s, struct conn *c) {
         struct neb_rd r = neb_rd_make(c->in, c->have);
         size_t want = c->have < 4 ? 4 : 4 + (size_t)neb_rd_u32(&r);
         if (want > 4 + SEC_ENROL_REQUEST_MAX) {
-            log_refused(s, c, "request is too large");
+            log_refused(s, c, FOR_REQUEST, "request is too large");
             drop(c);
             return;
         }
@@ -383,12 +447,13 @@ static void move_on(struct sec_enrol_server *s, struct conn *c) {
 
 static void go(struct sec_enrol_server *s, struct conn *c) {
     const char *why = NULL;
+    enum refusal what = FOR_RATE;
     if (c->phase == ACCEPTED && !sec_enrol_rate_take(&s->rate, c->source, neb_now()))
         why = "too many handshakes, of its address or of all";
     else if (c->phase < ANSWER && c->pieces++ == SEC_ENROL_PIECES)
-        why = "it comes in too many pieces";
+        why = "it comes in too many pieces", what = FOR_PIECES;
     if (why) { // that costs next to nothing, and is nobody's debt
-        log_refused(s, c, why);
+        log_refused(s, c, what, why);
         drop(c);
         return;
     }
@@ -402,6 +467,9 @@ static void expire(struct sec_enrol_server *s) {
     neb_ns now = neb_now();
     if (read(s->timer_fd, &ticks, sizeof ticks) < 0 && errno != EAGAIN)
         neb_warn("enrolment: timer: %s", strerror(errno));
+    if (s->deaf)
+        listen_to(s, true);
+    log_more(s);
     for (int i = 0; i < SEC_ENROL_CONNECTIONS; i++) {
         struct conn *c = &s->conns[i];
         neb_ns limit = (c->phase < REQUEST ? SEC_ENROL_HANDSHAKE_MS : SEC_ENROL_TOTAL_MS) * NEB_MS;

@@ -80,6 +80,10 @@ void sec_enrol_hmac(const uint8_t verifier[32], const struct neb_buf *proven,
     crypto_auth_hmacsha256(proof, proven->p, proven->len, verifier);
 }
 
+static bool has_seconds(unsigned code) {
+    return code == SEC_ENROL_LATER || code == SEC_ENROL_EXPIRED;
+}
+
 enum neb_status sec_enrol_answer_make(const struct sec_enrol_answer *a, struct neb_buf *out) {
     neb_buf_clear(out);
     neb_buf_u32(out, 0);
@@ -91,8 +95,8 @@ enum neb_status sec_enrol_answer_make(const struct sec_enrol_answer *a, struct n
         neb_buf_add(out, a->ca, a->ca_len);
         neb_buf_u32(out, (uint32_t)a->list_len);
         neb_buf_add(out, a->list, a->list_len);
-    } else if (a->code == SEC_ENROL_LATER) {
-        neb_buf_u32(out, a->wait_s);
+    } else if (has_seconds(a->code)) {
+        neb_buf_u32(out, a->seconds);
     }
     NEB_TRY(neb_buf_check(out));
     neb_put_u32(out->p, (uint32_t)(out->len - 4));
@@ -109,16 +113,15 @@ enum neb_status sec_enrol_answer_parse(const uint8_t *p, size_t len, struct sec_
     struct neb_rd r = neb_rd_make(p, len);
     uint8_t code = neb_rd_u8(&r);
     if (code == SEC_ENROL_OK) {
-        a.code = SEC_ENROL_OK;
         a.cert = take(&r, &a.cert_len);
         a.ca = take(&r, &a.ca_len);
         a.list = take(&r, &a.list_len);
-    } else if (code == SEC_ENROL_LATER) {
-        a.code = SEC_ENROL_LATER;
-        a.wait_s = neb_rd_u32(&r);
+    } else if (has_seconds(code)) {
+        a.seconds = neb_rd_u32(&r);
     }
-    if (!neb_rd_done(&r) || code > SEC_ENROL_LATER)
+    if (!neb_rd_done(&r) || code >= SEC_ENROL_CODES)
         return neb_fail(NEB_ERR_FORMAT, "enrolment: the hub's answer is damaged");
+    a.code = (enum sec_enrol_code)code;
     *out = a;
     return NEB_OK;
 }

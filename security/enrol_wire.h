@@ -4,7 +4,7 @@
 //        │── TLS 1.3 ─────────────────────────────────►│  certificate chain up to the CA
 //        │   the CA in the chain has the token's pin?   │
 //        │── u32 length, body, pop 32, proof 64 ──────►│  proof is right? then: CSR, invitation
-//        │◄── u32 length, code u8, certificate, CA, list│  or of a refusal the code alone, of LATER u32 seconds
+//        │◄── u32 length, code u8, certificate, CA, list│  or of a refusal the code alone, of some u32 seconds
 //
 //     body  = "nebe1" 3 bytes 0 | kind u8 | id 8 | name str | endpoint str | CSR u16 length + bytes
 //     x     = TLS exporter "EXPORTER-Channel-Binding", 32 bytes (RFC 9266): of this connection only
@@ -13,7 +13,8 @@
 //             else: Ed25519ph by the member's present signing key over x || body || pop
 //
 // The hub's CURVE key comes from its endpoint certificate. The CSR is signed by the signing key it
-// names; pop shows that the CURVE key is the sender's too. A refusal is one code and no detail, but for a member's (LATER).
+// names; pop shows that the CURVE key is the sender's too. A refusal is SEC_ENROL_REFUSED and no detail, but for who has proved to be a
+// member, or to hold the token of an invitation: these are told why.
 #ifndef SEC_ENROL_WIRE_H
 #define SEC_ENROL_WIRE_H
 #include "security/cert.h"
@@ -39,6 +40,13 @@ enum sec_enrol_code {
     SEC_ENROL_OK,
     SEC_ENROL_REFUSED,
     SEC_ENROL_LATER, // a member that has just had new keys: u32 seconds until it may have others
+    // of an invitation whose token the sender holds
+    SEC_ENROL_EXPIRED,   // u32 seconds ago
+    SEC_ENROL_USED,      // by other keys
+    SEC_ENROL_WITHDRAWN, // nebula revoke NAME
+    SEC_ENROL_FORMER,    // the keys were taken off the list before
+    SEC_ENROL_TAKEN,     // a key, or the name, is a member's
+    SEC_ENROL_CODES
 };
 
 struct sec_enrol_request {
@@ -80,7 +88,7 @@ struct sec_enrol_answer {
     enum sec_enrol_code code;
     const uint8_t *cert, *ca, *list; // borrowed
     size_t cert_len, ca_len, list_len;
-    uint32_t wait_s; // LATER
+    uint32_t seconds; // LATER: from now on; EXPIRED: ago
 };
 // With its length in front; replaces out.
 NEB_MUST_CHECK enum neb_status sec_enrol_answer_make(const struct sec_enrol_answer *a,

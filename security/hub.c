@@ -253,8 +253,6 @@ enum neb_status sec_hub_verifier(struct sec_hub *h, const uint8_t id[SEC_INVITE_
                                  uint8_t out[SEC_VERIFIER_BYTES]) {
     struct sec_invite v;
     NEB_TRY(sec_invite_load(h->dir, id, &v));
-    if (v.expires < now_s())
-        return NEB_ERR_NOT_FOUND;
     return sec_unseal(sec_ca_seal_key(h->ca), v.sealed, sizeof v.sealed, out);
 }
 
@@ -272,10 +270,17 @@ static enum neb_status fresh_keys(const struct sec_hub *h, const struct sec_publ
 
 // First use: issue, and write that it is used. This write is what makes an invitation single-use.
 static enum neb_status consume(struct sec_hub *h, struct sec_invite *v, const struct sec_listed *e,
-                               const uint8_t digest[NEB_SHA256_BYTES], struct neb_buf *cert) {
+                               const uint8_t digest[NEB_SHA256_BYTES], struct neb_buf *cert,
+                               struct sec_enrol_answer *why) {
     struct sec_memberlist trial = h->fed->list;
-    NEB_TRY(fresh_keys(h, &e->m.pub));
-    NEB_TRY(sec_memberlist_insert(&trial, e)); // refused before anything is used up
+    enum neb_status st = fresh_keys(h, &e->m.pub);
+    if (st == NEB_ERR_DENIED)
+        why->code = SEC_ENROL_FORMER;
+    NEB_TRY(st);
+    st = sec_memberlist_insert(&trial, e); // refused before anything is used up
+    if (st == NEB_ERR_EXISTS)
+        why->code = SEC_ENROL_TAKEN;
+    NEB_TRY(st);
     NEB_TRY(sec_ca_issue(h->ca, &e->m.pub, cert));
     if (cert->len > sizeof v->cert)
         return neb_fail(NEB_ERR_LIMIT, "certificate of '%s' is too large", e->m.pub.name);
@@ -286,25 +291,50 @@ static enum neb_status consume(struct sec_hub *h, struct sec_invite *v, const st
     return sec_invite_store(h->dir, v);
 }
 
+// Whether it still opens anything for this request, and if not, why.
+static enum neb_status check_open(const struct sec_invite *v, const struct sec_listed *e,
+                                  const uint8_t *digest, struct sec_enrol_answer *why) {
+    int64_t ago = now_s() - v->expires;
+    if (strcmp(v->name, e->m.pub.name) != 0)
+        return neb_fail(NEB_ERR_DENIED, "enrolment: invitation for '%s' used for '%s': refused",
+                        v->name, e->m.pub.name);
+    if (v->withdrawn) {
+        why->code = SEC_ENROL_WITHDRAWN;
+        return neb_fail(NEB_ERR_DENIED,
+                        "enrolment: the invitation for '%s' was withdrawn: refused; nebula invite "
+                        "%s makes another",
+                        v->name, v->name);
+    }
+    if (v->used && memcmp(v->csr, digest, sizeof v->csr) != 0) {
+        why->code = SEC_ENROL_USED;
+        return neb_fail(NEB_ERR_DENIED,
+                        "enrolment: the invitation for '%s' was used before, by other keys: "
+                        "refused; if that was not your site, nebula revoke %s and invite anew",
+                        v->name, v->name);
+    }
+    if (ago <= 0)
+        return NEB_OK;
+    why->code = SEC_ENROL_EXPIRED;
+    why->seconds = ago < UINT32_MAX ? (uint32_t)ago : UINT32_MAX;
+    return neb_fail(NEB_ERR_DENIED,
+                    "enrolment: the invitation for '%s' expired %lld s ago: refused; nebula invite "
+                    "%s makes another",
+                    v->name, (long long)ago, v->name);
+}
+
 static enum neb_status admit_locked(struct sec_hub *h, const uint8_t id[SEC_INVITE_ID_BYTES],
                                     const struct sec_listed *e, const uint8_t *digest,
-                                    struct neb_buf *cert) {
+                                    struct neb_buf *cert, struct sec_enrol_answer *why) {
     struct sec_invite v;
     enum neb_status st = sec_invite_load(h->dir, id, &v);
-    if (st == NEB_ERR_NOT_FOUND || (st == NEB_OK && v.expires < now_s()))
-        return neb_fail(NEB_ERR_DENIED, "enrolment: no such invitation, or it has expired");
+    if (st == NEB_ERR_NOT_FOUND)
+        return neb_fail(NEB_ERR_DENIED, "enrolment: no such invitation");
     NEB_TRY(st);
-    if (strcmp(v.name, e->m.pub.name) != 0)
-        return neb_fail(NEB_ERR_DENIED, "enrolment: invitation for '%s' used for '%s': refused",
-                        v.name, e->m.pub.name);
-    if (v.used && memcmp(v.csr, digest, sizeof v.csr) != 0)
-        return neb_fail(NEB_ERR_DENIED,
-                        "enrolment: invitation for '%s' was used before, by another request",
-                        v.name);
+    NEB_TRY(check_open(&v, e, digest, why));
     struct sec_listed add = *e;
     add.role = v.role;
     if (!v.used)
-        NEB_TRY(consume(h, &v, &add, digest, cert));
+        NEB_TRY(consume(h, &v, &add, digest, cert, why));
     neb_buf_clear(cert);
     neb_buf_add(cert, v.cert, v.cert_len);
     NEB_TRY(neb_buf_check(cert));
@@ -322,7 +352,7 @@ static enum neb_status admit_locked(struct sec_hub *h, const uint8_t id[SEC_INVI
 
 enum neb_status sec_hub_admit(struct sec_hub *h, const uint8_t id[SEC_INVITE_ID_BYTES],
                               const uint8_t *csr, size_t len, const char *endpoint,
-                              struct neb_buf *cert) {
+                              struct neb_buf *cert, struct sec_enrol_answer *why) {
     struct sec_public p;
     uint8_t digest[NEB_SHA256_BYTES];
     int fd;
@@ -330,7 +360,7 @@ enum neb_status sec_hub_admit(struct sec_hub *h, const uint8_t id[SEC_INVITE_ID_
     neb_sha256(csr, len, digest);
     struct sec_listed e = entry(&p, SEC_ROLE_DATA, endpoint);
     NEB_TRY(lock(h, &fd));
-    enum neb_status st = admit_locked(h, id, &e, digest, cert);
+    enum neb_status st = admit_locked(h, id, &e, digest, cert, why);
     unlock(fd);
     return st;
 }

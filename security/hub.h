@@ -13,12 +13,14 @@
 #ifndef SEC_HUB_H
 #define SEC_HUB_H
 #include "security/ca.h"
+#include "security/enrol_wire.h"
 #include "security/federation.h"
 #include "security/token.h"
 
 enum {
-    SEC_INVITES_MAX = 256,               // open ones; expired ones are removed
+    SEC_INVITES_MAX = 256,               // open ones; and at most so many that have ended
     SEC_INVITE_TTL_MAX = 30 * 24 * 3600, // seconds
+    SEC_INVITE_KEPT = 30 * 24 * 3600,    // seconds behind its expiry, to say so
     SEC_VERIFIER_BYTES = 32,
 };
 
@@ -49,16 +51,17 @@ NEB_MUST_CHECK enum neb_status sec_hub_invite(struct sec_hub *h, const char *nam
                                               struct sec_token *out);
 void sec_invite_verifier(const struct sec_token *t, uint8_t out[SEC_VERIFIER_BYTES]);
 
-// The verifier of an invitation that has not expired. NEB_ERR_NOT_FOUND (not logged) otherwise.
+// The verifier of an invitation, also of one that has ended: only who proves to hold its token is told that. NEB_ERR_NOT_FOUND (not
+// logged): none is here.
 NEB_MUST_CHECK enum neb_status sec_hub_verifier(struct sec_hub *h,
                                                 const uint8_t id[SEC_INVITE_ID_BYTES],
                                                 uint8_t out[SEC_VERIFIER_BYTES]);
-// Uses an invitation whose proof was checked. NEB_ERR_DENIED: expired, used by another request, for
-// another name; NEB_ERR_EXISTS: a key or the name is a member's; cert: replaced.
+// Uses an invitation whose proof was checked. NEB_ERR_DENIED: expired, withdrawn, used by another request, for
+// another name; NEB_ERR_EXISTS: a key or the name is a member's; why: the code and the seconds that the site is told then. cert: replaced.
 NEB_MUST_CHECK enum neb_status sec_hub_admit(struct sec_hub *h,
                                              const uint8_t id[SEC_INVITE_ID_BYTES],
                                              const uint8_t *csr, size_t len, const char *endpoint,
-                                             struct neb_buf *cert);
+                                             struct neb_buf *cert, struct sec_enrol_answer *why);
 // A member asks again with a proof by its signing key: same keys give a new certificate, other keys
 // (rotation) also a new list. NEB_ERR_DENIED: not on the list, or the request has another name.
 // NEB_ERR_AGAIN: it has had other keys within the hour (rotated.h), and may in *wait seconds (else 0).

@@ -41,6 +41,7 @@ static bool read_json(json_t *root, struct sec_invite *v) {
         return false;
     snprintf(v->name, sizeof v->name, "%s", name);
     v->expires = json_integer_value(expires);
+    v->withdrawn = json_is_true(json_object_get(root, "withdrawn"));
     v->used = json_is_string(json_object_get(root, "request"));
     return !v->used || read_used(root, v);
 }
@@ -76,6 +77,8 @@ enum neb_status sec_invite_store(const char *dir, const struct sec_invite *v) {
     neb_hex(v->sealed, sizeof v->sealed, sealed);
     json_t *root = json_pack("{s:s,s:s,s:I,s:s}", "name", v->name, "role", sec_role_name(v->role),
                              "expires", (json_int_t)v->expires, "verifier", sealed);
+    if (root && v->withdrawn)
+        json_object_set_new(root, "withdrawn", json_true());
     if (root && v->used) {
         neb_hex(v->csr, sizeof v->csr, csr);
         neb_hex(v->cert, v->cert_len, cert);
@@ -91,8 +94,18 @@ enum neb_status sec_invite_store(const char *dir, const struct sec_invite *v) {
     return st;
 }
 
+// From the name of its file.
+static bool file_id(const char *path, uint8_t id[SEC_INVITE_ID_BYTES]) {
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    char hex[2 * SEC_INVITE_ID_BYTES + 1];
+    if (strlen(name) != sizeof hex - 1 + sizeof ".json" - 1)
+        return false;
+    snprintf(hex, sizeof hex, "%.*s", (int)sizeof hex - 1, name);
+    return neb_unhex(hex, id, SEC_INVITE_ID_BYTES);
+}
+
 // One file of theirs. What is damaged is removed, and what cannot be read now stays: it may be good.
-static enum neb_status sweep_one(const char *path, int64_t now, const char *name,
+static enum neb_status sweep_one(const char *dir, const char *path, int64_t now, const char *name,
                                  struct sec_invites_swept *n) {
     struct sec_invite v = {.used = false};
     enum neb_status st = load_path(path, &v);
@@ -100,10 +113,18 @@ static enum neb_status sweep_one(const char *path, int64_t now, const char *name
         return NEB_OK;
     if (st != NEB_OK && st != NEB_ERR_FORMAT && st != NEB_ERR_LIMIT)
         return st;
-    bool open = st == NEB_OK && v.expires >= now, named = open && name && !strcmp(v.name, name);
-    n->left += open && !named;
-    n->ended += named;
-    return open && !named ? NEB_OK : neb_fs_remove(path);
+    if (st != NEB_OK || !file_id(path, v.id))
+        return neb_fs_remove(path);
+    bool open = v.expires >= now && !v.withdrawn;
+    if (name && !v.withdrawn && !strcmp(v.name, name)) {
+        n->ended += open;
+        v.withdrawn = true; // on a full disk it goes without a trace, which withdraws it as well
+        return sec_invite_store(dir, &v) == NEB_OK ? NEB_OK : neb_fs_remove(path);
+    }
+    n->left += open;
+    if (open || (now - v.expires <= SEC_INVITE_KEPT && n->kept++ < SEC_INVITES_MAX))
+        return NEB_OK;
+    return neb_fs_remove(path);
 }
 
 enum neb_status sec_invites_sweep(const char *dir, int64_t now, const char *name,
@@ -122,7 +143,7 @@ enum neb_status sec_invites_sweep(const char *dir, int64_t now, const char *name
             continue;
         st = neb_path(path, sizeof path, folder, e->d_name);
         if (st == NEB_OK)
-            st = sweep_one(path, now, name, out);
+            st = sweep_one(dir, path, now, name, out);
     }
     closedir(d);
     return st;

@@ -9,6 +9,7 @@ struct sec_invite {
     enum sec_role role;
     int64_t expires; // seconds since 1970
     uint8_t sealed[SEC_VERIFIER_BYTES + SEC_SEAL_EXTRA];
+    bool withdrawn;                // by nebula revoke, or because the name was taken off the list
     bool used;                     // then the three below hold
     uint8_t csr[NEB_SHA256_BYTES]; // digest of the request that used it
     bool listed;                   // the member list has been changed
@@ -21,11 +22,12 @@ NEB_MUST_CHECK enum neb_status
 sec_invite_load(const char *dir, const uint8_t id[SEC_INVITE_ID_BYTES], struct sec_invite *out);
 NEB_MUST_CHECK enum neb_status sec_invite_store(const char *dir, const struct sec_invite *v);
 struct sec_invites_swept {
-    unsigned left, ended; // open ones that stay; open ones of the name, which do not
+    unsigned left, ended; // open ones that stay open; open ones of the name, which do not
+    unsigned kept;        // that have ended, and stay for what the hub says of them
 };
 
-// Removes those that expired before now, damaged ones, and (name not NULL) all of that name. One that
-// cannot be read ends it, and stays.
+// Withdraws (name not NULL) all of that name. Removes damaged ones. Those that have ended stay for SEC_INVITE_KEPT seconds, at most
+// SEC_INVITES_MAX of them: who holds such a token is told why it opens nothing. One that cannot be read ends it, and stays.
 NEB_MUST_CHECK enum neb_status sec_invites_sweep(const char *dir, int64_t now, const char *name,
                                                  struct sec_invites_swept *out);
 

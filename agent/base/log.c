@@ -1,5 +1,7 @@
 #include "agent/base/log.h"
+#include "agent/base/clock.h"
 #include "agent/base/plain.h"
+#include "agent/base/repeats.h"
 #include "agent/base/status.h"
 
 #include <errno.h>
@@ -26,6 +28,8 @@ static struct {
     neb_log_sink *sink;
     void *user;
     char last_error[1024];
+    bool throttled;
+    struct neb_repeats repeats;
 } log_state = {.lock = PTHREAD_MUTEX_INITIALIZER, .level = NEB_LOG_INFO};
 
 const char *neb_status_name(enum neb_status s) {
@@ -63,6 +67,44 @@ static _Thread_local bool hushed;
 
 void neb_log_hush(bool on) { hushed = on; }
 
+// Under the lock.
+static void put_line(enum neb_log_level level, const char *text) {
+    struct timespec ts;
+    struct tm tm;
+    char when[32] = "";
+    if (log_state.sink) {
+        log_state.sink(log_state.user, level, text);
+        return;
+    }
+    clock_gettime(CLOCK_REALTIME, &ts);
+    if (gmtime_r(&ts.tv_sec, &tm))
+        strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &tm);
+    fprintf(stderr, "%s %s %s%s%s\n", when, level_names[level], log_state.name,
+            log_state.name[0] ? ": " : "", text);
+}
+
+static void put_due(neb_ns now) {
+    char text[NEB_REPEATS_TEXT + 80];
+    int level;
+    while (log_state.throttled &&
+           neb_repeats_due(&log_state.repeats, now, &level, text, sizeof text))
+        if (level <= (int)log_state.level)
+            put_line((enum neb_log_level)level, text);
+}
+
+void neb_log_throttle(bool on) {
+    pthread_mutex_lock(&log_state.lock);
+    log_state.throttled = on;
+    log_state.repeats = (struct neb_repeats){0};
+    pthread_mutex_unlock(&log_state.lock);
+}
+
+void neb_log_tick(void) {
+    pthread_mutex_lock(&log_state.lock);
+    put_due(neb_now());
+    pthread_mutex_unlock(&log_state.lock);
+}
+
 static void log_v(enum neb_log_level level, const char *suffix, const char *fmt, va_list ap) {
     char text[2048];
     if (hushed)
@@ -76,20 +118,13 @@ static void log_v(enum neb_log_level level, const char *suffix, const char *fmt,
     pthread_mutex_lock(&log_state.lock);
     if (level == NEB_LOG_ERROR)
         snprintf(log_state.last_error, sizeof log_state.last_error, "%.1000s", text);
-    if (level <= log_state.level) {
-        if (log_state.sink) {
-            log_state.sink(log_state.user, level, text);
-        } else {
-            struct timespec ts;
-            struct tm tm;
-            char when[32] = "";
-            clock_gettime(CLOCK_REALTIME, &ts);
-            if (gmtime_r(&ts.tv_sec, &tm))
-                strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &tm);
-            fprintf(stderr, "%s %s %s%s%s\n", when, level_names[level], log_state.name,
-                    log_state.name[0] ? ": " : "", text);
-        }
-    }
+    bool often = log_state.throttled && level <= NEB_LOG_WARN;
+    neb_ns now = often ? neb_now() : 0;
+    if (often)
+        put_due(now);
+    if (level <= log_state.level &&
+        (!often || neb_repeats_says(&log_state.repeats, now, (int)level, text)))
+        put_line(level, text);
     pthread_mutex_unlock(&log_state.lock);
 }
 

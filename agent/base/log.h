@@ -15,6 +15,11 @@ bool neb_log_is_named(const char *name);
 typedef void neb_log_sink(void *user, enum neb_log_level level, const char *text);
 void neb_log_set_sink(neb_log_sink *sink, void *user);
 
+// Errors and warnings that come again and again are said once, and once a minute from then on (repeats.h): for a process that runs for
+// days. neb_log_tick, now and then, says how often it was, where nothing else is logged.
+void neb_log_throttle(bool on);
+void neb_log_tick(void);
+
 // This thread's lines are dropped from now on, or no more: around what is known to be said without end.
 void neb_log_hush(bool on);
 

@@ -17,7 +17,7 @@ expect 0 '"ok":true' "$T/job.yaml" --json
 # An update goes to each of the others; with one cluster, none is made; mode distill sends labels.
 sed '$a\  - {name: gamma, threads: 1}' "$T/job.yaml" >"$T/three.yaml"
 sed '/name: beta/d' "$T/job.yaml" >"$T/one.yaml"
-sed 's/^mode: .*/mode: distill/; s/{name: alpha, .*/{name: alpha, role: student}/; s/{name: beta, .*/{name: beta, role: teacher}/; $a\distill: {teacher: {learn: true}}' "$T/job.yaml" >"$T/distill.yaml"
+sed 's/^mode: .*/mode: distill/; s/{name: alpha, .*/{name: alpha, role: student}/; s/{name: beta, .*/{name: beta, role: teacher}/; s|corpus: [^,]*,|corpus: /nowhere,|; s/model: {/&vocab: 512, /; $a\distill: {teacher: {learn: true}}' "$T/job.yaml" >"$T/distill.yaml"
 expect 0 ' a cluster to each of 2 others (int4' "$T/three.yaml"
 expect 0 'exchange  none: there is one cluster' "$T/one.yaml"
 expect 0 'labels    of 60 batches for each student, about ' "$T/distill.yaml"
@@ -190,4 +190,41 @@ done
 rc=0
 "$nebula" help frobnicate >"$T/help.log" 2>&1 || rc=$?
 [[ $rc == 2 ]] && grep -q "unknown command 'frobnicate'" "$T/help.log" || fail "help of what is not there: $rc"
+
+# Mode distill trains on pairs: plain text is refused before the run is, as far as its corpus is here; what only its students send is not.
+make_corpus
+cat >"$T/pairs.yaml" <<YAML
+job: d
+mode: distill
+steps: 10
+model: {n_layers: 2, d_model: 64, n_heads: 4, d_ff: 128}
+data: {corpus: $T/corpus, seq_len: 64, batch: 4}
+optim: {lr: 1e-3}
+distill: {teacher: {n_layers: 2, d_model: 64, n_heads: 4, d_ff: 128, learn: true}}
+clusters: [{name: a, role: teacher}, {name: b, role: student}]
+YAML
+expect 2 'cluster a: mode distill trains on pairs, source and target' "$T/pairs.yaml"
+expect 2 "source gpl of $T/corpus is not parallel text" "$T/pairs.yaml"
+expect 2 'cluster b: mode distill trains on pairs' "$T/pairs.yaml" --set distill.push_text=true
+# A trainer that attaches has memory and text of its own.
+{ sed '/^  - {name/d; /^clusters:/d' "$T/attach.yaml" && echo 'clusters: [{name: a, launcher: attach}, {name: b, launcher: attach}]'; } >"$T/both.yaml"
+expect 0 "memory is the attached trainers' own" "$T/both.yaml"
+expect 0 'cluster   a: a trainer attaches' "$T/both.yaml"
+
+# what is typed wrongly is answered with what may be meant, in a few lines
+typed() { # MESSAGE ARGUMENTS...
+    local want=$1
+    shift
+    rc=0
+    "$nebula" "$@" >"$T/typed.log" 2>&1 || rc=$?
+    [[ $rc == 2 ]] && grep -qF "$want" "$T/typed.log" && (($(wc -l <"$T/typed.log") <= 4)) || fail "nebula $*: $rc: $(cat "$T/typed.log")"
+}
+typed "unknown command 'chekc'; did you mean 'check'?" chekc job.yaml
+typed "did you mean 'status'?" stat
+typed "'nebula help' lists all commands" zzzzqqqq
+typed "unrecognized option '--lcoal'; did you mean '--local'?" pretrain --set train.steps=3 --lcoal 2 job.yaml
+typed "unrecognized option '--jsno'; did you mean '--json'?" check -q --jsno
+typed "'lst' is none of add, list, remove; did you mean 'list'?" peer lst
+typed "did you mean 'verify'?" ledger verfiy "$T"
+typed "'bild' is not build; did you mean 'build'?" data bild spec.yaml
 echo "check: all as expected"

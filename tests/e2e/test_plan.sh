@@ -46,6 +46,12 @@ jq -e '.written.exchange | .interval == 10 and .overlap == 2 and .codec == "int4
 # Rates are kept: the second time nothing is measured.
 plan "$T/job.yaml" --local 2 --wan $wan >"$T/plan.txt"
 ! grep -q measuring "$T/plan.err" || fail "rates are measured twice"
+# A trainer that attaches is not priced as the built-in one; with --step its exchange is.
+sed 's/threads: [0-9]*}/launcher: attach}/; s/^model: {/&vocab: 512, /' "$T/job.yaml" >"$T/attach.yaml"
+plan "$T/attach.yaml" --wan $wan >"$T/attach.txt"
+! grep -q 'activations\|tokens/s' "$T/attach.txt" && grep -q 'step not known (--step alpha=SECONDS' "$T/attach.txt" || fail "attached: $(cat "$T/attach.txt")"
+plan "$T/attach.yaml" --wan $wan --step alpha=0.5 --json | jq -e '.written | .clusters[0].step_s == 0.5 and .clusters[1].step_guessed and .exchange.interval == 10 and .wall_s > 30' >/dev/null || fail "attached, with --step"
+refuses 2 'steps are reckoned' plan "$T/job.yaml" --step alpha=0.5
 grep -q 'measured before' "$T/plan.txt" && grep -q 'to take it over' "$T/plan.txt" || fail "plan says: $(cat "$T/plan.txt")"
 
 # ... as text too, of the job as written and as proposed: what a rank holds, what a step takes, the way of an update, and what is waited for.

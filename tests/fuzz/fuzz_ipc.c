@@ -103,8 +103,9 @@ static void say_to_agent(struct daemon *d, bool trainer, struct agent_ipc_msg *m
 }
 
 static void attach(struct daemon *d) {
-    struct agent_ipc_msg m = {.head = json_pack("{s:s,s:s,s:b,s:I}", "op", "attach", "job", hex,
-                                                "foreign", 1, "pid", (json_int_t)getpid())};
+    struct agent_ipc_msg m = {.head = json_pack("{s:s,s:s,s:b,s:I,s:i}", "op", "attach", "job", hex,
+                                                "foreign", 1, "pid", (json_int_t)getpid(),
+                                                "protocol", NEB_PROTOCOL)};
     if (d->jobs[0].credential)
         add_part(&m, agent_credential_secret(d->jobs[0].credential), AGENT_SECRET_BYTES);
     say_to_agent(d, true, &m);

@@ -83,6 +83,8 @@ struct lie {
     const struct neb_buf *csr;
 };
 
+static enum sec_enrol_code answered; // to the last try_join
+
 // What the hub says to a join by these keys; NEB_ERR_IO: it ended the connection.
 static inline enum neb_status try_join(const struct sec_token *t, const struct sec_identity *id,
                                        const struct lie *lie) {
@@ -114,6 +116,7 @@ static inline enum neb_status try_join(const struct sec_token *t, const struct s
     NEB_TRY_GOTO(sec_enrol_client_send(c, out.p, out.len), out);
     NEB_TRY_GOTO(sec_enrol_client_recv(c, &in), out);
     NEB_TRY_GOTO(sec_enrol_answer_parse(in.p, in.len, &a), out);
+    answered = a.code;
     st = a.code == SEC_ENROL_OK ? NEB_OK : NEB_ERR_DENIED;
 out:
     sec_enrol_client_destroy(&c);

@@ -14,11 +14,12 @@
 // Ours in place of libc's, for all of this process and its libraries: a test sets the clock.
 
 static _Atomic int64_t clock_set_s;
+static _Thread_local int64_t clock_here_s; // of this thread alone: the hub's is another
 
 int clock_gettime(clockid_t id, struct timespec *t) {
     int rc = (int)syscall(SYS_clock_gettime, id, t);
     if (rc == 0 && id == CLOCK_REALTIME)
-        t->tv_sec += atomic_load(&clock_set_s);
+        t->tv_sec += atomic_load(&clock_set_s) + clock_here_s;
     return rc;
 }
 
@@ -281,6 +282,86 @@ static void test_withdrawn(void **state) {
     sec_identity_destroy(&id);
 }
 
+// ---- what is said of a refusal ------------------------------------------------------------------
+
+static void age(const struct sec_token *t, int64_t seconds) {
+    struct sec_invite v;
+    assert_int_equal(sec_invite_load(hub->dir, t->id, &v), NEB_OK);
+    v.expires -= seconds;
+    assert_int_equal(sec_invite_store(hub->dir, &v), NEB_OK);
+}
+
+static void forget_log(void) {
+    pthread_mutex_lock(&log_lock);
+    neb_buf_clear(&logged);
+    pthread_mutex_unlock(&log_lock);
+}
+
+// Who holds the token of an invitation is told what became of it, and so is the hub's operator. Who only has its number is not.
+static void refused_as(struct sec_token t, const char *with, enum sec_enrol_code said,
+                       const char *site, const char *hub_says) {
+    struct sec_identity *id = NULL;
+    char folder[64];
+    forget_log();
+    assert_int_equal(sec_enrol_join(home(with), &t, ""), NEB_ERR_DENIED);
+    assert_true(was_logged(site));
+    assert_true(was_logged(hub_says));
+    snprintf(folder, sizeof folder, "stranger-%s", t.name);
+    assert_int_equal(sec_identity_create(home(folder), t.name, &id), NEB_OK);
+    assert_int_equal(try_join(&t, id, &(struct lie){0}), NEB_ERR_DENIED);
+    assert_int_equal(answered, said);
+    t.secret[7] ^= 1;
+    assert_int_equal(try_join(&t, id, &(struct lie){0}), NEB_ERR_DENIED);
+    assert_int_equal(answered, SEC_ENROL_REFUSED);
+    sec_identity_destroy(&id);
+}
+
+static void test_says_why(void **state) {
+    (void)state;
+    struct sec_token used = invite("said-used", 3600), late = invite("said-late", 3600),
+                     gone = invite("said-gone", 3600), old = invite("said-old", 3600),
+                     none = invite("said-none", 3600);
+    struct sec_invite v;
+    assert_int_equal(sec_enrol_join(home("said-used"), &used, ""), NEB_OK);
+    refused_as(used, "said-used2", SEC_ENROL_USED, "this invitation of 'said-used' was used before",
+               "the invitation for 'said-used' was used before, by other keys");
+    age(&late, 3 * 3600);
+    refused_as(late, "said-late", SEC_ENROL_EXPIRED, "this invitation of 'said-late' expired 12",
+               "the invitation for 'said-late' expired 72");
+    assert_int_equal(revoke_now("said-gone"), NEB_OK);
+    refused_as(gone, "said-gone", SEC_ENROL_WITHDRAWN,
+               "this invitation of 'said-gone' was withdrawn",
+               "the invitation for 'said-gone' was withdrawn");
+    // also when others were made since; but not for ever
+    age(&old, SEC_INVITE_KEPT + 2 * 3600);
+    (void)invite("said-next", 3600);
+    assert_int_equal(sec_invite_load(hub->dir, late.id, &v), NEB_OK);
+    assert_int_equal(sec_invite_load(hub->dir, gone.id, &v), NEB_OK);
+    refused_as(old, "said-old", SEC_ENROL_REFUSED, "no invitation that this token fits",
+               "no such invitation here");
+    none.id[0] ^= 1;
+    // of such lines the hub's log has enough by now
+    refused_as(none, "said-none", SEC_ENROL_REFUSED, "no invitation that this token fits", "");
+    assert_false(was_logged("no such invitation here"));
+    assert_false(is_member("said-late") || is_member("said-gone") || is_member("said-old"));
+}
+
+// A site whose clock is behind does not take the hub's certificate: both say so, and neither what it does not know.
+static void test_clock_behind(void **state) {
+    (void)state;
+    struct sec_token t = invite("behind", 3600);
+    forget_log();
+    clock_here_s = -7200;
+    assert_int_equal(sec_enrol_join(home("behind"), &t, ""), NEB_ERR_DENIED);
+    clock_here_s = 0;
+    assert_true(was_logged("certificate is not yet valid: by this machine's clock it is "));
+    for (int i = 0; i < 100 && !was_logged("refused this side's certificate"); i++)
+        neb_sleep(20 * NEB_MS);
+    assert_true(was_logged("refused this side's certificate: bad certificate"));
+    assert_false(was_logged("TLS 1.3"));
+    assert_int_equal(sec_enrol_join(home("behind"), &t, ""), NEB_OK);
+}
+
 // ---- crash and damage -----------------------------------------------------------------------------
 
 // The hub fails at each of its writes in turn. Afterwards the same request is answered; once the
@@ -290,6 +371,7 @@ static void test_crash_while_admitting(void **state) {
     for (int k = 1; k <= 4; k++) {
         char name[16], spec[32];
         struct neb_buf csr = {0}, other = {0}, cert = {0};
+        struct sec_enrol_answer why = {.code = SEC_ENROL_REFUSED};
         struct sec_identity *one = NULL, *two = NULL;
         snprintf(name, sizeof name, "crash%d", k);
         snprintf(spec, sizeof spec, "fs.write:%d", k);
@@ -299,14 +381,15 @@ static void test_crash_while_admitting(void **state) {
         assert_int_equal(sec_csr_make(two, NULL, &other), NEB_OK);
         struct sec_token t = invite(name, 3600);
         neb_fault_arm(spec);
-        enum neb_status st = sec_hub_admit(hub, t.id, csr.p, csr.len, "", &cert);
+        enum neb_status st = sec_hub_admit(hub, t.id, csr.p, csr.len, "", &cert, &why);
         neb_fault_arm(NULL);
         assert_int_not_equal(st, NEB_OK);
         if (k > 1)
-            assert_int_equal(sec_hub_admit(hub, t.id, other.p, other.len, "", &cert),
+            assert_int_equal(sec_hub_admit(hub, t.id, other.p, other.len, "", &cert, &why),
                              NEB_ERR_DENIED);
-        assert_int_equal(sec_hub_admit(hub, t.id, csr.p, csr.len, "", &cert), NEB_OK);
-        assert_int_equal(sec_hub_admit(hub, t.id, other.p, other.len, "", &cert), NEB_ERR_DENIED);
+        assert_int_equal(sec_hub_admit(hub, t.id, csr.p, csr.len, "", &cert, &why), NEB_OK);
+        assert_int_equal(sec_hub_admit(hub, t.id, other.p, other.len, "", &cert, &why),
+                         NEB_ERR_DENIED);
         assert_true(is_member(name));
         neb_buf_free(&csr);
         neb_buf_free(&other);
@@ -504,6 +587,8 @@ int main(void) {
         cmocka_unit_test(test_withdrawn),
         cmocka_unit_test(test_unreadable_invitation),
         cmocka_unit_test(test_back_with_other_keys),
+        cmocka_unit_test(test_says_why),
+        cmocka_unit_test(test_clock_behind),
         cmocka_unit_test(test_revoke_and_promote),
         cmocka_unit_test(test_crash_while_admitting),
     };

@@ -185,7 +185,18 @@ static bool tls_works(const char *from, int max_version, int version) {
 static void test_tls_1_2(void **state) {
     (void)state;
     assert_true(tls_works("127.0.0.9", TLS1_3_VERSION, TLS1_3_VERSION));
+    assert_false(was_logged("TLS 1.3"));
     assert_false(tls_works("127.0.0.9", TLS1_2_VERSION, TLS1_2_VERSION));
+    for (int i = 0; i < 100 && !was_logged("TLS handshake"); i++)
+        neb_sleep(20 * NEB_MS);
+    assert_true(was_logged("TLS handshake: the other end offers no TLS 1.3"));
+    // and what is no TLS at all is said to be that
+    int fd = raw_connect("127.0.0.9");
+    assert_true(send(fd, "GET / HTTP/1.1\r\n\r\n", 18, MSG_NOSIGNAL) > 0);
+    for (int i = 0; i < 100 && !was_logged("does not speak TLS"); i++)
+        neb_sleep(20 * NEB_MS);
+    assert_true(was_logged("TLS handshake: the other end does not speak TLS"));
+    close(fd);
 }
 
 static void test_oversized(void **state) {

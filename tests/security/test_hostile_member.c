@@ -5,7 +5,7 @@
 #include "agent/base/bytes.h"
 #include "agent/base/clock.h"
 #include "agent/base/fs.h"
-#include "inter/link.h"
+#include "inter/link_state.h"
 #include "inter/socket_profile.h"
 #include "tests/testing.h"
 
@@ -96,14 +96,11 @@ static void misbehave(char what, uint32_t port) {
     for (int i = 0; i < (what == 'i' ? SILENT : 1); i++)
         s[i] = dial(ctx, port);
     if (what == 'h') { // HELLO of connection 0, as a link would
-        struct neb_buf b = {0};
-        uint8_t welcome[64];
-        neb_buf_u8(&b, 1);
-        neb_buf_u64(&b, (uint64_t)neb_wall_now());
-        neb_buf_u8(&b, 0);
-        if (zmq_send(s[0], b.p, b.len, 0) < 0 || zmq_recv(s[0], welcome, sizeof welcome, 0) <= 0)
+        uint8_t b[HELLO_MAX], welcome[HELLO_MAX];
+        size_t n =
+            link_hello_make(NEB_PROTOCOL, neb_build(), HELLO, (uint64_t)neb_wall_now(), 0, b);
+        if (zmq_send(s[0], b, n, 0) < 0 || zmq_recv(s[0], welcome, sizeof welcome, 0) <= 0)
             _exit(1);
-        neb_buf_free(&b);
     }
     if (what != 'i')
         one_message_in_parts(s[0]);
@@ -197,19 +194,16 @@ static void check_honest(void) {
 }
 
 static void say_hello(void *s) {
-    struct neb_buf b = {0};
+    uint8_t b[HELLO_MAX];
     int wait_ms = 1000; // it is not taken where the connection was cut
     zmq_setsockopt(s, ZMQ_SNDTIMEO, &wait_ms, sizeof wait_ms);
-    neb_buf_u8(&b, 1);
-    neb_buf_u64(&b, (uint64_t)neb_wall_now());
-    neb_buf_u8(&b, 0);
-    (void)!zmq_send(s, b.p, b.len, 0);
-    neb_buf_free(&b);
+    size_t n = link_hello_make(NEB_PROTOCOL, neb_build(), HELLO, (uint64_t)neb_wall_now(), 0, b);
+    (void)!zmq_send(s, b, n, 0);
 }
 
 // True: the answer to HELLO came. False: the time is over, or (never: it does not dial again) the connection is cut.
 static bool is_welcomed(void *s, neb_ns within) {
-    uint8_t welcome[64];
+    uint8_t welcome[HELLO_MAX];
     for (neb_ns end = neb_now() + within; neb_now() < end; step())
         if (zmq_recv(s, welcome, sizeof welcome, ZMQ_DONTWAIT) > 0)
             return true;

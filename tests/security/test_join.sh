@@ -34,6 +34,12 @@ code=$(grep -oE '([A-Z2-7]{4}-){7}[A-Z2-7]{4}' "$T/init.out")
 agent hub --listen "$link"
 within 30 answers hub || fail "the hub's agent does not start"
 
+# a second agent on the same home says so, and which process the first one is
+rc=0
+"$nebula" agent --home "$T/hub" --listen "127.0.0.1:$((port + 2))" 2>"$T/second.log" || rc=$?
+[[ $rc == 1 ]] && has "another agent runs with the home $T/hub (process [0-9]* on host" <"$T/second.log" || fail "two agents on one home: $rc: $(cat "$T/second.log")"
+! grep -qi 'in use' "$T/second.log" || fail "two agents on one home: $(cat "$T/second.log")"
+
 # the two commands
 token=$("$nebula" invite paris --ttl 24h --dir "$T/hub")
 [[ $token == neb1:* && $(wc -l <<<"$token") == 1 ]] || fail "invite must print one token"
@@ -85,7 +91,7 @@ grep -q '"watch" was invited as a witness' "$T/err" || fail "no word of the witn
 
 # what must fail, with a reason and without a trace
 if "$nebula" join "$token" --dir "$T/thief" 2>"$T/err"; then fail "a used token joined again"; fi
-grep -q 'refused' "$T/err" || fail "no reason: $(cat "$T/err")"
+grep -q "invitation of 'paris' was used before, with other keys" "$T/err" || fail "no reason: $(cat "$T/err")"
 [[ ! -e $T/thief/federation ]] || fail "a refused join left a federation behind"
 token=$("$nebula" invite rome --ttl 1h --dir "$T/hub")
 if "$nebula" join "$token" --name milan --dir "$T/rome" 2>/dev/null; then fail "joined under another name"; fi

@@ -4,7 +4,10 @@
 #include "agent/base/fault.h"
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
+#include "agent/base/nearest.h"
 #include "agent/base/number.h"
+#include "agent/base/quiet.h"
+#include "agent/base/repeats.h"
 #include "agent/base/rng.h"
 #include "agent/base/sha256.h"
 #include "tests/testing.h"
@@ -335,6 +338,123 @@ static int tear_down(void **state) {
     return neb_fs_remove_tree(tmp_dir) == NEB_OK ? 0 : -1;
 }
 
+static void test_nearest(void **state) {
+    (void)state;
+    static const char *const known[] = {"check",  "pretrain", "status", NULL,  "jobs", "join",
+                                        "rejoin", "resume",   "list",   "out", "id",   "invite"};
+    static const struct {
+        const char *word, *meant; // "": none
+    } cases[] = {
+        {"chekc", "check"},  {"chek", "check"},   {"stat", "status"}, {"train", "pretrain"},
+        {"jion", "join"},    {"job", "jobs"},     {"lst", "list"},    {"output", "out"},
+        {"resum", "resume"}, {"invit", "invite"}, {"", ""},           {"x", ""},
+        {"di", "id"},        {"zzzzqqqq", ""},    {"42", ""},         {"check-the-whole-of-it", ""},
+        {"rejion", "rejoin"}};
+    char out[32], longest[200];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *got = neb_nearest(cases[i].word, known, sizeof known / sizeof *known);
+        assert_string_equal(got ? got : "", cases[i].meant);
+    }
+    assert_int_equal(neb_edits("", ""), 0);
+    assert_int_equal(neb_edits("", "abc"), 3);
+    assert_int_equal(neb_edits("ab", "ba"), 1);
+    assert_int_equal(neb_edits("kitten", "sitting"), 3);
+    memset(longest, 'a', sizeof longest - 1);
+    longest[sizeof longest - 1] = 0;
+    assert_int_equal(neb_edits(longest, "a"), NEB_EDITS_MAX);
+    assert_int_equal(neb_edits("a", longest), NEB_EDITS_MAX);
+    assert_string_equal(neb_nearest_of("thread", "name, role, threads", out, sizeof out),
+                        "threads");
+    assert_string_equal(neb_nearest_of("weigth", "name, weight", out, sizeof out), "weight");
+    assert_string_equal(neb_nearest_of("q", "dp, pp, tp", out, sizeof out), "");
+}
+
+// A line a second for an hour is one a minute; the others are counted, and said also when the line does not come again.
+static void test_repeats(void **state) {
+    (void)state;
+    static struct neb_repeats r;
+    char text[NEB_REPEATS_TEXT + 80];
+    unsigned said = 0, sums = 0;
+    neb_ns now = 1000 * NEB_S;
+    int level;
+    for (int i = 0; i < 3600 * 7; i++, now += NEB_S / 7) {
+        if (neb_repeats_due(&r, now, &level, text, sizeof text)) {
+            assert_non_null(strstr(text, "more lines like this in 6"));
+            assert_non_null(strstr(text, "cannot dial x"));
+            assert_int_equal(level, NEB_LOG_WARN);
+            sums++;
+        }
+        said += neb_repeats_says(&r, now, NEB_LOG_WARN, "cannot dial x");
+    }
+    assert_int_equal(said, 1);
+    assert_in_range(sums, 58, 60);
+    now += 61 * NEB_S;
+    assert_true(neb_repeats_due(&r, now, &level, text, sizeof text));
+    assert_false(neb_repeats_due(&r, now, &level, text, sizeof text));
+    // once it has been quiet for a minute it is new again
+    assert_true(neb_repeats_says(&r, now + 70 * NEB_S, NEB_LOG_WARN, "cannot dial x"));
+    assert_false(neb_repeats_says(&r, now + 71 * NEB_S, NEB_LOG_WARN, "cannot dial x"));
+    // lines that differ in numbers alone are of one kind; others are not
+    now += 1000 * NEB_S;
+    for (int i = said = 0; i < 500; i++) {
+        snprintf(text, sizeof text, "round %d of 127.0.0.1:%d is lost", i, 7000 + i);
+        said += neb_repeats_says(&r, now, NEB_LOG_WARN, text);
+    }
+    assert_int_equal(said, NEB_REPEATS_ALIKE);
+    assert_true(neb_repeats_says(&r, now, NEB_LOG_WARN, "round 3 of paris is lost"));
+    assert_true(neb_repeats_due(&r, now + 61 * NEB_S, &level, text, sizeof text));
+    assert_non_null(strstr(text, "490 more lines such as this in 61 s: round 10 of 127"));
+    // more kinds than there are places: what is new is always said
+    for (int i = 0; i < 2 * NEB_REPEATS; i++) {
+        snprintf(text, sizeof text, "kind %c%c", 'a' + i % 26, 'a' + i / 26);
+        assert_true(neb_repeats_says(&r, now + i, NEB_LOG_WARN, text));
+    }
+}
+
+static void count_line(void *user, enum neb_log_level level, const char *text) {
+    (void)level, (void)text;
+    ++*(unsigned *)user;
+}
+
+static void test_log_throttle(void **state) {
+    (void)state;
+    unsigned lines = 0;
+    char last[64];
+    neb_log_set_sink(count_line, &lines);
+    for (int on = 0; on < 2; on++) {
+        neb_log_throttle(on);
+        lines = 0;
+        for (int i = 0; i < 175; i++)
+            assert_int_equal(neb_fail(NEB_ERR_IO, "cannot dial: Too many open files"), NEB_ERR_IO);
+        assert_int_equal(lines, on ? 1 : 175);
+        for (int i = 0; i < 100; i++)
+            neb_info("step");
+        assert_int_equal(lines, on ? 101 : 275); // only what goes wrong
+        neb_warn("another");
+        neb_last_error(last, sizeof last);
+        assert_string_equal(last, "cannot dial: Too many open files");
+    }
+    neb_log_throttle(false);
+    neb_log_set_sink(NULL, NULL);
+}
+
+static void test_quiet_line(void **state) {
+    (void)state;
+    struct neb_quiet q = {0};
+    uint64_t more;
+    neb_ns now = 5 * NEB_S;
+    unsigned said = 0, counted = 0;
+    for (int i = 0; i < 600; i++) { // ten minutes, a line a second
+        if (neb_quiet_line(&q, now + i * NEB_S, &more)) {
+            assert_int_equal(more, said ? 59 : 0);
+            said++;
+            counted += (unsigned)more;
+        }
+    }
+    assert_int_equal(said, 10);
+    assert_int_equal(counted, 9 * 59);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bytes_round_trip),
@@ -347,6 +467,10 @@ int main(void) {
         cmocka_unit_test(test_numbers),
         cmocka_unit_test(test_numbers_in_any_locale),
         cmocka_unit_test(test_private),
+        cmocka_unit_test(test_nearest),
+        cmocka_unit_test(test_repeats),
+        cmocka_unit_test(test_log_throttle),
+        cmocka_unit_test(test_quiet_line),
         cmocka_unit_test(test_wiped),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -70,13 +70,27 @@ static void test_complaints(void **state) {
          "dir/job.yaml:7: clusters.sources: weight given twice"},
         {"name: berlin", "name: paris",
          "dir/job.yaml:7: clusters.name: \"paris\" is given to two clusters"},
+        {"threads: 2", "launcher: attach, outer_state: device",
+         "dir/job.yaml:7: clusters.outer_state: cluster paris: the trainer that attaches has "
+         "devices and types of its own; remove it"},
+        {"threads: 2", "launcher: attach, device: cuda",
+         "dir/job.yaml:7: clusters.device: cluster "
+         "paris: the trainer that attaches has devices and types of its own; remove it"},
+        {"threads: 2", "launcher: attach, precision: bf16",
+         "dir/job.yaml:7: clusters.precision: "
+         "cluster paris: the trainer that attaches has devices and types of its own; remove it"},
+        {"threads: 2", "launcher: attach, cuda_graphs: off",
+         "dir/job.yaml:7: clusters.cuda_graphs: "
+         "cluster paris: the trainer that attaches has devices and types of its own; remove it"},
         {"threads: 2", "thread: 2",
-         "dir/job.yaml:7: clusters: unknown key 'thread'; allowed: name, role, witness, threads, "
+         "dir/job.yaml:7: clusters: unknown key 'thread' (did you mean 'threads'?); allowed: name, "
+         "role, witness, threads, "
          "corpus, sources, "
          "mesh, ranks, launcher, device, precision, outer_state, cuda_graphs, batch, recompute, "
          "profile"},
         {"threads: 2", "mesh: {dp: 2, cp: 2}",
-         "dir/job.yaml:7: clusters.mesh: unknown key 'cp'; allowed: dp, pp, tp"},
+         "dir/job.yaml:7: clusters.mesh: unknown key 'cp' (did you mean 'dp'?); allowed: dp, pp, "
+         "tp"},
         {"threads: 2", "mesh: {tp: 0}",
          "dir/job.yaml:7: clusters.mesh: tp \"0\" is not in 1..1024"},
         {"threads: 2", "mesh: {dp: 64, tp: 64}",
@@ -180,7 +194,8 @@ static void test_complaints(void **state) {
         {"{fr: 1, es: 0.5}", "[{name: fr}, {name: fr}]",
          "dir/job.yaml:7: clusters.sources: fr given twice"},
         {"{fr: 1, es: 0.5}", "[{name: fr, wight: 2}]",
-         "dir/job.yaml:7: clusters.sources: unknown key 'wight'; allowed: name, weight"},
+         "dir/job.yaml:7: clusters.sources: unknown key 'wight' (did you mean 'weight'?); allowed: "
+         "name, weight"},
         {"{fr: 1, es: 0.5}", "[{weight: 2}]",
          "dir/job.yaml:7: clusters.sources: \"\" is not a name (letters, digits, '-', '_', '.')"},
         {"{fr: 1, es: 0.5}", "fr",

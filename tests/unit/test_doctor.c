@@ -109,6 +109,16 @@ static void test_peers(void **state) {
     expect("fail", "paris.example:7443");
     peer(false, "", 0);
     expect("fail", "it is to dial this side");
+    json_t *p = json_pack("{s:s,s:s,s:b,s:b,s:i,s:s,s:i,s:s}", "name", "paris", "endpoint", "",
+                          "up", false, "protocol_differs", true, "protocol", 7, "build",
+                          "9.1 (bee)", "own_protocol", 6, "own_build", "8.0 (aaa)");
+    doctor_peer(&d, p);
+    json_decref(p);
+    expect("fail", "install the same version of nebula at both sites");
+    const char *text = json_string_value(
+        json_object_get(json_array_get(d.checks, json_array_size(d.checks) - 1), "found"));
+    assert_non_null(strstr(text, "protocol 7 (nebula 9.1 (bee)), the agent here protocol 6"));
+    assert_non_null(strstr(text, "8.0 (aaa)"));
     json_t *empty = json_object(); // of another version
     doctor_peer(&d, empty);
     json_decref(empty);

@@ -89,6 +89,22 @@ static void make_branches(struct version *old, struct version *a, struct version
     sign_version(fork);
 }
 
+// What makes a cluster a member depends on whether there is a hub; a name that is nearly a member's is likelier that one.
+static void test_advice(void **state) {
+    (void)state;
+    struct version v = first_version(false);
+    struct agent_members *m = members_with("advice", &v);
+    const char *name = m ? agent_members_list(m)->m[0].pub.name : "";
+    char out[256], wrong[SEC_NAME_MAX + 1];
+    assert_string_equal(agent_members_advice(m, "lisbon", out, sizeof out),
+                        "nebula invite lisbon, on the hub, makes a token for it");
+    snprintf(wrong, sizeof wrong, "%ss", name);
+    assert_non_null(strstr(agent_members_advice(m, wrong, out, sizeof out), "; or is '"));
+    assert_null(strstr(out, "peer add"));
+    agent_members_destroy(&m);
+    neb_buf_free(&v.b);
+}
+
 // Each list that is looked at costs a signature: two a second of each peer, fewer of one whose lists are refused.
 static void test_lists_looked_at(void **state) {
     (void)state;
@@ -180,7 +196,7 @@ static void test_refused_quietly(void **state) {
     neb_buf_clear(&logged);
     agent_spread_stand(&s, none);
     assert_int_equal(logged.len, 0);
-    s.malformed.said -= agent_quiet_for;
+    s.malformed.said -= neb_quiet_for;
     agent_spread_stand(&s, none);
     assert_int_equal(times_logged("29 more malformed messages"), 1);
     assert_int_equal(agent_members_step(m, &c), NEB_OK);
@@ -365,10 +381,10 @@ static void test_pair_changes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lists_looked_at), cmocka_unit_test(test_lists_sent),
-        cmocka_unit_test(test_refused_quietly), cmocka_unit_test(test_written_at_once),
-        cmocka_unit_test(test_certificate_due), cmocka_unit_test(test_name_given_anew),
-        cmocka_unit_test(test_pair_changes),
+        cmocka_unit_test(test_advice),          cmocka_unit_test(test_lists_looked_at),
+        cmocka_unit_test(test_lists_sent),      cmocka_unit_test(test_refused_quietly),
+        cmocka_unit_test(test_written_at_once), cmocka_unit_test(test_certificate_due),
+        cmocka_unit_test(test_name_given_anew), cmocka_unit_test(test_pair_changes),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

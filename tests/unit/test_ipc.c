@@ -377,6 +377,24 @@ static void test_door(void **state) {
     zmq_ctx_term(zctx);
 }
 
+// A worker of another build may attach, one of another protocol may not: both are named, whatever bytes its name has.
+static void test_versions(void **state) {
+    (void)state;
+    char why[512] = "";
+    struct agent_ipc_msg m = {
+        .head = json_pack("{s:i,s:s}", "protocol", NEB_PROTOCOL, "build", "0.0.9 (another)")};
+    assert_true(agent_ipc_speaks_ours(&m, "worker", why, sizeof why));
+    json_object_set_new(m.head, "protocol", json_integer(NEB_PROTOCOL + 1));
+    assert_false(agent_ipc_speaks_ours(&m, "worker", why, sizeof why));
+    assert_non_null(strstr(why, "the worker is nebula 0.0.9 (another) and speaks protocol 2"));
+    assert_non_null(strstr(why, neb_build()));
+    json_object_set_new(m.head, "build", json_string("\033[2J"));
+    json_object_del(m.head, "protocol"); // of a build before there was one
+    assert_false(agent_ipc_speaks_ours(&m, "trainer's libnebula", why, sizeof why));
+    assert_non_null(strstr(why, "the trainer's libnebula is nebula ?[2J and speaks protocol 0"));
+    agent_ipc_msg_clear(&m);
+}
+
 static void test_is_here(void **state) {
     (void)state;
     void *zctx = zmq_ctx_new();
@@ -475,6 +493,7 @@ int main(void) {
         cmocka_unit_test(test_malformed_is_dropped),
         cmocka_unit_test(test_remote),
         cmocka_unit_test(test_door),
+        cmocka_unit_test(test_versions),
         cmocka_unit_test(test_is_here),
         cmocka_unit_test(test_is_busy),
         cmocka_unit_test(test_child_output_and_end),

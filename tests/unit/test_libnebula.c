@@ -1,6 +1,8 @@
 // libnebula against a fake agent: each mistake of a caller is one clear error, and nothing leaks (run under ASan).
 #include "agent/attach.h"
+#include "agent/base/fault.h"
 #include "agent/base/fs.h"
+#include "agent/base/log.h"
 #include "agent/ipc.h"
 #include "agent/lib_state.h"
 #include "agent/libnebula.h"
@@ -222,13 +224,47 @@ static void test_attach_errors(void **state) {
 
 static void test_agent_of_another_version(void **state) {
     struct agent *a = *state;
-    struct agent_ipc_msg m = {.head = json_pack("{s:s,s:i}", "job", "t", "api", NEBULA_API + 1)};
+    // the library says what it speaks, and of which build it is; the agent names both
+    struct nebula_attach_options o = options(a);
+    struct nebula *n = NULL;
+    char both[256];
+    neb_fault_arm("ipc.protocol:*");
+    snprintf(both, sizeof both,
+             "the trainer's libnebula is nebula %s and speaks protocol %d, the agent is nebula %s "
+             "and speaks protocol %d",
+             neb_build(), NEB_PROTOCOL + 1, neb_build(), NEB_PROTOCOL);
+    SAYS(nebula_attach(&o, &n), NEBULA_ERR_VERSION, both);
+    neb_fault_arm(NULL);
+    assert_null(n);
+    struct agent_ipc_msg m = {.head = json_pack("{s:s,s:i,s:i}", "job", "t", "api", NEBULA_API + 1,
+                                                "protocol", NEB_PROTOCOL)};
     json_t *answer = agent_attach_find(a->jobs, &m);
     assert_string_equal(json_string_value(json_object_get(answer, "code")), "version");
     assert_non_null(
         strstr(json_string_value(json_object_get(answer, "text")), "install the same version"));
     json_decref(answer);
     agent_ipc_msg_clear(&m);
+}
+
+static void count_bf16(void *user, enum neb_log_level level, const char *text) {
+    *(int *)user += level == NEB_LOG_WARN && strstr(text, "bfloat16 keeps 8 bits");
+}
+
+// What an exchange changes little is lost in bfloat16: said once, of whatever is registered so.
+static void test_bf16_is_said(void **state) {
+    struct nebula *n = attached(*state);
+    float x[256] = {0};
+    const char *embed = "model.embed_tokens.weight"; // (16, 8)
+    int said = 0;
+    neb_log_set_sink(count_bf16, &said);
+    assert_int_equal(nebula_register(n, embed, 0, 4, 8, NEBULA_F32, NEBULA_HOST, x), NEBULA_OK);
+    assert_int_equal(said, 0);
+    for (int row = 4; row < 16; row += 4)
+        assert_int_equal(nebula_register(n, embed, row, 4, 8, NEBULA_BF16, NEBULA_HOST, x),
+                         NEBULA_OK);
+    assert_int_equal(said, 1);
+    neb_log_set_sink(NULL, NULL);
+    assert_int_equal(nebula_close(&n, (double)NAN), NEBULA_OK);
 }
 
 static void test_register_errors(void **state) {
@@ -507,6 +543,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_attach_errors, start, stop),
         cmocka_unit_test_setup_teardown(test_agent_of_another_version, start, stop),
         cmocka_unit_test_setup_teardown(test_register_errors, start, stop),
+        cmocka_unit_test_setup_teardown(test_bf16_is_said, start, stop),
         cmocka_unit_test_setup_teardown(test_steps_and_resume, start, stop),
         cmocka_unit_test_setup_teardown(test_info_often, start_large, stop),
         cmocka_unit_test_setup_teardown(test_long_step, start, stop),

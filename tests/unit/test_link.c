@@ -530,8 +530,115 @@ static void test_descriptors(void **state) {
     assert_in_range(link_guard_most(1), INTER_NAMELESS_LEAST, INTER_NAMELESS_MAX);
 }
 
+// ---- other builds --------------------------------------------------------------------------------------
+
+static struct neb_buf said; // warnings
+
+static void hear(void *user, enum neb_log_level level, const char *text) {
+    (void)user, (void)level;
+    neb_buf_add(&said, text, strlen(text));
+    neb_buf_add(&said, "\n", 1);
+}
+
+static unsigned times_said(const char *text) {
+    unsigned n = 0;
+    for (const uint8_t *p = said.p;
+         p && (p = memmem(p, said.len - (size_t)(p - said.p), text, strlen(text))); p++)
+        n++;
+    return n;
+}
+
+static struct inter_link_stats of_peer(struct site *s) {
+    struct inter_link_stats st;
+    assert_int_equal(inter_link_stats(s->l, s->peer, &st), NEB_OK);
+    return st;
+}
+
+static struct site open_build(int i, const struct sec_members *m, int other, const char *listen,
+                              uint32_t protocol, const char *build) {
+    struct site s = {.id = ids[i], .peer = index_of(m, other)};
+    struct inter_link_config cfg = {.identity = ids[i],
+                                    .members = m,
+                                    .listen = listen,
+                                    .n_bulk = 3,
+                                    .protocol = protocol,
+                                    .build = build};
+    assert_int_equal(inter_link_create(&cfg, &s.l), NEB_OK);
+    return s;
+}
+
+// Two protocols: no link, and both ends say which two, and of which builds; once, though it is dialled again and again. The member is no
+// stranger for that: once it has the same, it is in.
+static void test_other_protocol(void **state) {
+    (void)state;
+    struct site b = open_build(1, &list, 0, "127.0.0.1:*", 7, "9.1 (\033[31mbee)"), a;
+    struct sec_members m = list;
+    endpoint(&m, 1, inter_link_port(b.l));
+    neb_log_set_sink(hear, NULL);
+    neb_buf_clear(&said);
+    a = open_build(0, &m, 1, NULL, 6, "8.0 (aaa)");
+    UNTIL(&a, &b, of_peer(&a).differs && of_peer(&b).differs, 20);
+    struct inter_link_stats sa = of_peer(&a), sb = of_peer(&b);
+    assert_int_equal(sa.protocol, 7);
+    assert_string_equal(sa.build, "9.1 (?[31mbee)");
+    assert_int_equal(sb.protocol, 6);
+    assert_string_equal(sb.build, "8.0 (aaa)");
+    for (int i = 0; i < 40; i++) { // dialled many times
+        a.l->peers[a.peer].dial_at = 0;
+        for (neb_ns end = neb_now() + 30 * NEB_MS; neb_now() < end;)
+            step(&a, &b);
+    }
+    assert_true(!a.up && !b.up && !sa.up && !sb.up);
+    assert_int_equal(inter_link_send(a.l, a.peer, INTER_CONTROL, "x", 1), NEB_ERR_AGAIN);
+    assert_int_equal(times_said("link to bert: cut: it speaks protocol 7 (nebula 9.1 (?[31mbee)), "
+                                "this agent protocol 6 (nebula 8.0 (aaa))"),
+                     1);
+    assert_int_equal(times_said("link to anna: cut: it speaks protocol 6 (nebula 8.0 (aaa)), "
+                                "this agent protocol 7"),
+                     1);
+    assert_int_equal(times_said("cut:"), 2);
+    // its connections do not stay
+    neb_ns until = neb_now() + 2 * OTHERS_CUT;
+    while (neb_now() < until)
+        step(&b, NULL);
+    assert_int_equal(b.l->n_nameless, 0);
+    assert_int_equal(b.l->peers[b.peer].speaks.at, 0);
+    inter_link_destroy(&a.l);
+    a = open_build(0, &m, 1, NULL, 7, "8.1");
+    UNTIL(&a, &b, a.up == 1 && b.up == 1, 20);
+    sa = of_peer(&a), sb = of_peer(&b);
+    assert_true(!sa.differs && !sb.differs && sa.protocol == 7 && sb.protocol == 7);
+    assert_string_equal(sb.build, "8.1"); // another build of the same protocol
+    neb_log_set_sink(NULL, NULL);
+    close_pair(&a, &b);
+    neb_buf_free(&said);
+}
+
+// What another protocol says behind the beginning of its HELLO is not looked at; of this one nothing may be there.
+static void test_longer_hello(void **state) {
+    (void)state;
+    struct site b = open_site(1, &list, 0, "127.0.0.1:*");
+    struct peer *p = &b.l->peers[b.peer];
+    uint8_t frame[HELLO_MAX + 40] = {0}, rid[RID_BYTES] = {0, 1, 2, 3, 4};
+    for (uint32_t k = 0; k < 2; k++) {
+        size_t n = link_hello_make(NEB_PROTOCOL + k, "x", HELLO, 5, 0, frame);
+        p->speaks.differs = false;
+        assert_false(
+            link_on_hello(b.l, p, rid, -1, frame, n + 40)); // nobody is there to be answered
+        assert_int_equal(p->speaks.differs, k);
+        for (size_t cut = 1; cut < n; cut++) {
+            p->speaks.differs = false;
+            assert_false(link_on_hello(b.l, p, rid, -1, frame, cut));
+            assert_false(p->speaks.differs);
+        }
+    }
+    inter_link_destroy(&b.l);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_other_protocol),
+        cmocka_unit_test(test_longer_hello),
         cmocka_unit_test(test_descriptors),
         cmocka_unit_test(test_idle),
         cmocka_unit_test(test_limits),

@@ -82,10 +82,10 @@ static void test_spoof(void **state) {
     struct site a = open_site(0, &ma, 1, NULL);
     UNTIL(&a, &b, a.up && b.up, 20);
     void *ctx = zmq_ctx_new();
-    uint8_t hello[10] = {1, 255, 255, 255, 255, 255, 255, 255, 127, 0},
-            data[] = {6, 'e', 'v', 'i', 'l'};
+    uint8_t hello[HELLO_MAX], data[] = {6, 'e', 'v', 'i', 'l'};
     void *named = raw_dealer(ctx, 2, 1, port, "anna");
-    zmq_send(named, hello, sizeof hello, 0);
+    size_t hello_n = link_hello_make(NEB_PROTOCOL, "carl's", HELLO, INT64_MAX, 0, hello);
+    zmq_send(named, hello, hello_n, 0);
     UNTIL(&a, &b, refused_of(&b, carl) >= 1, 20);
     void *early = raw_dealer(ctx, 2, 1, port, NULL);
     zmq_send(early, data, sizeof data, 0);
@@ -93,7 +93,7 @@ static void test_spoof(void **state) {
     assert_int_equal(b.up, 1);
     // With a proper HELLO carl comes up, as carl; anna's session number is hers alone.
     void *proper = raw_dealer(ctx, 2, 1, port, NULL);
-    zmq_send(proper, hello, sizeof hello, 0);
+    zmq_send(proper, hello, hello_n, 0);
     UNTIL(&a, &b, b.up == 2, 20);
     assert_true(b.down == 0 && a.down == 0 && b.control == 0);
     assert_int_equal(refused_of(&b, index_of(&m, 0)), 0);
@@ -113,7 +113,7 @@ static void test_early_bulk(void **state) {
     enum { EACH = 3 };
     int one = 1, linger = 0;
     char where[64];
-    uint8_t rid[5], control[5], b[64], welcome[10],
+    uint8_t rid[5], control[5], b[HELLO_MAX + 1], welcome[HELLO_MAX],
         data[EACH + 1] = {6, 0, 0, 0}; // as on_event wants them
     size_t n = sizeof where;
     void *ctx = zmq_ctx_new(), *s = zmq_socket(ctx, ZMQ_ROUTER);
@@ -126,13 +126,15 @@ static void test_early_bulk(void **state) {
     endpoint(&m, 1, (uint32_t)strtoul(strrchr(where, ':') + 1, NULL, 10));
     struct site a = open_site(0, &m, 1, NULL);
     bool asked = false;
+    size_t welcome_n = 0;
     unsigned bulk = 0;
     for (neb_ns end = neb_now() + 20 * NEB_S; (!asked || bulk < 3) && neb_now() < end;) {
         step(&a, NULL);
         if (zmq_recv(s, rid, sizeof rid, ZMQ_DONTWAIT) != sizeof rid)
             continue;
-        assert_int_equal(zmq_recv(s, b, sizeof b, 0), sizeof welcome);
-        memcpy(welcome, b, sizeof welcome);
+        int got = zmq_recv(s, b, sizeof b, 0);
+        assert_in_range(got, 16, sizeof welcome);
+        memcpy(welcome, b, welcome_n = (size_t)got);
         welcome[0] = 2;
         if (b[9] == 0) {
             memcpy(control, rid, sizeof rid);
@@ -140,7 +142,7 @@ static void test_early_bulk(void **state) {
             continue;
         }
         zmq_send(s, rid, sizeof rid, ZMQ_SNDMORE);
-        zmq_send(s, welcome, sizeof welcome, 0);
+        zmq_send(s, welcome, welcome_n, 0);
         zmq_send(s, rid, sizeof rid, ZMQ_SNDMORE);
         zmq_send(s, data, sizeof data, 0);
         bulk++;
@@ -153,7 +155,7 @@ static void test_early_bulk(void **state) {
     assert_in_range(steps, 1, 200); // it polls, and finds nothing
     welcome[9] = 0;
     zmq_send(s, control, sizeof control, ZMQ_SNDMORE);
-    zmq_send(s, welcome, sizeof welcome, 0);
+    zmq_send(s, welcome, welcome_n, 0);
     UNTIL(&a, NULL, a.up == 1 && a.bulk_bytes == 3 * EACH, 20);
     assert_int_equal(refused_of(&a, a.peer), 0);
     inter_link_destroy(&a.l);
@@ -241,11 +243,12 @@ static void test_acknowledges_all(void **state) {
     assert_int_equal(inter_link_create(&cfg, &b.l), NEB_OK);
     void *ctx = zmq_ctx_new(), *s[2];
     for (uint8_t i = 0; i < 2; i++) {
-        uint8_t hello[10] = {HELLO, 1, 0, 0, 0, 0, 0, 0, 0, i}, answer[10];
+        uint8_t hello[HELLO_MAX], answer[HELLO_MAX];
+        size_t n = link_hello_make(NEB_PROTOCOL, "", HELLO, 1, i, hello);
         int one = 1;
         s[i] = raw_dealer(ctx, 0, 1, inter_link_port(b.l), NULL);
         zmq_setsockopt(s[i], ZMQ_RCVHWM, &one, sizeof one);
-        zmq_send(s[i], hello, sizeof hello, 0);
+        zmq_send(s[i], hello, n, 0);
         bool welcome = false;
         UNTIL(&b, NULL, welcome |= zmq_recv(s[i], answer, sizeof answer, ZMQ_DONTWAIT) > 0, 20);
     }
@@ -263,9 +266,10 @@ static void test_flapping(void **state) {
     void *ctx = zmq_ctx_new();
     neb_ns from = neb_now();
     for (uint8_t k = 1; k <= 150; k++) {
-        uint8_t hello[10] = {HELLO, k};
+        uint8_t hello[HELLO_MAX];
+        size_t n = link_hello_make(NEB_PROTOCOL, "", HELLO, k, 0, hello);
         void *s = raw_dealer(ctx, 0, 1, inter_link_port(b.l), NULL);
-        zmq_send(s, hello, sizeof hello, 0);
+        zmq_send(s, hello, n, 0);
         uint64_t before = b.up + refused_of(&b, b.peer);
         neb_ns at = neb_now(); // until it was heard, on a machine that is busy elsewhere too
         while (neb_now() < at + 40 * NEB_MS ||

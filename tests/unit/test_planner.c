@@ -319,7 +319,60 @@ static void test_memory_of_another(void **state) {
     hears("whatever is chosen");
     assert_int_equal(judge("batch: 8", one, ", launcher: attach, threads: 1", 0, 1e9, 1e6, false),
                      NEB_OK);
-    assert_string_equal(said, "");
+    hears("cluster paris: a trainer attaches, and its steps are taken to last as long");
+}
+
+// An 8B model whose own programs attach: this program reckons neither their memory nor their steps, and this machine's are no reason to
+// refuse it. What crosses is reckoned, and with --step how long.
+static void test_attached(void **state) {
+    (void)state;
+    static const char text[] =
+        "job: j\nsteps: 1000\n"
+        "model: {vocab: 128256, n_layers: 32, d_model: 4096, n_heads: 32, n_kv_heads: 8, d_ff: "
+        "14336}\ndata: {corpus: c, seq_len: 4096, batch: 32}\noptim: {lr: 1e-3}\n"
+        "sync: {interval: 100, fragments: 8%s}\n"
+        "clusters: [{name: a, launcher: attach}, {name: b, launcher: attach}]\n";
+    static struct agent_planner p;
+    for (int autos = 0; autos < 2; autos++) {
+        char yaml[1024];
+        snprintf(yaml, sizeof yaml, text, autos ? ", codec: auto" : "");
+        // the machine's figures as a judge left them: some GB of memory, no device
+        judge("batch: 8", "codec: int4", "", 0, 1e9, 4e9, false);
+        memset(&judged, 0, sizeof judged);
+        assert_int_equal(agent_job_parse(yaml, strlen(yaml), "job.yaml", &judged), NEB_OK);
+        for (int known = 0; known < 2; known++) {
+            judged_sites[0].step_s = known ? 2.5 : 0;
+            said[0] = 0;
+            neb_log_set_sink(hear, NULL);
+            assert_int_equal(
+                agent_planner_run(&judged, 0, judged_sites, &judged_link, judged.autos, &p),
+                NEB_OK);
+            enum neb_status st = agent_planner_judge(&judged, judged_sites, &p);
+            neb_log_set_sink(NULL, NULL);
+            assert_int_equal(st, autos && !known ? NEB_ERR_LIMIT : NEB_OK);
+            if (st != NEB_OK)
+                hears("sync.codec: auto cannot be decided, as a trainer attaches to cluster a");
+            for (int i = 0; i < 2; i++) {
+                const struct agent_planned *x = &p.clusters[i];
+                assert_true(x->attached && x->fits && !x->no_device && !x->no_mesh);
+                assert_true(x->cost.acts_bytes <= 0 && x->cost.rank_bytes <= 0 &&
+                            x->cost.flops <= 0);
+                assert_int_equal(x->guessed, known && i == 1);
+                assert_true(known ? fabs(x->cost.step_s - 2.5) < 1e-9 : isnan(x->cost.step_s));
+            }
+            assert_true(known ? p.wall_s > 2500 : p.wall_s <= 0);
+            assert_true(p.sent_bytes > 1e9);
+            assert_int_equal(p.wan.interval, known ? 100 : 0);
+        }
+    }
+    // a built-in trainer beside them is planned as ever, and the attached one is taken to be as slow
+    assert_int_equal(judge("batch: 8", "interval: 10", ", launcher: attach", 0, 1e9, 1e9, false),
+                     NEB_OK);
+    assert_int_equal(agent_planner_run(&judged, 0, judged_sites, &judged_link, 0, &p), NEB_OK);
+    assert_true(!p.clusters[0].attached && p.clusters[0].cost.rank_bytes > 0);
+    assert_true(p.clusters[1].guessed &&
+                fabs(p.clusters[1].cost.step_s - p.clusters[0].cost.step_s) < 1e-12);
+    assert_true(agent_planner_first(&p) == &p.clusters[0].job);
 }
 
 // Ranks and micro-batches for GPUs are not chosen by a machine's processors.
@@ -454,7 +507,8 @@ int main(void) {
         cmocka_unit_test(test_the_rest_stays),    cmocka_unit_test(test_ranks),
         cmocka_unit_test(test_chosen_before),     cmocka_unit_test(test_admitted),
         cmocka_unit_test(test_unknown_seconds),   cmocka_unit_test(test_memory_of_another),
-        cmocka_unit_test(test_no_device),         cmocka_unit_test(test_devices_of_local),
+        cmocka_unit_test(test_attached),          cmocka_unit_test(test_no_device),
+        cmocka_unit_test(test_devices_of_local),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 // agent/policy: what a site's operator admits, and files that must not be believed.
 #include "agent/base/fs.h"
+#include "agent/base/log.h"
 #include "agent/distill_cache.h"
 #include "agent/job_needs.h"
 #include "agent/planner.h"
@@ -580,6 +581,14 @@ static void test_strict(void **state) {
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         assert_int_equal(agent_policy_parse(bad[i], strlen(bad[i]), "policy.json", &p),
                          NEB_ERR_FORMAT);
+    // a key that is none is named, and the one that may be meant
+    char last[512];
+    static const char misspelt[] = "{\"format\": 1, \"tokens_per_stpe\": 4}";
+    assert_int_equal(agent_policy_parse(misspelt, strlen(misspelt), "policy.json", &p),
+                     NEB_ERR_FORMAT);
+    neb_last_error(last, sizeof last);
+    assert_non_null(strstr(last, "policy.json: \"tokens_per_stpe\" is no key of it; did you mean "
+                                 "\"tokens_per_step\"?"));
 }
 
 static void test_file(void **state) {
