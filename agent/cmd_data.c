@@ -9,6 +9,7 @@
 #include "agent/commands.h"
 #include "agent/json.h"
 #include "agent/progress.h"
+#include "intra/charset.h"
 #include "kernels/pool.h"
 
 #include <argp.h>
@@ -22,7 +23,7 @@ static const char spec_help[] =
     "vocabulary: {size, type: unigram|bpe, "
     "character_coverage, byte_fallback, train_lines}, holdout: {per_mille, "
     "test_per_mille}, sources: [{name, format: text|jsonl|tsv|po, path, field, column, "
-    "target_column, reverse, tag}]";
+    "target_column, reverse, tag, encoding, max_bad_share}]";
 
 struct reader {
     yaml_document_t doc;
@@ -180,6 +181,14 @@ static enum neb_status source_pair(struct reader *r, const char *key, yaml_node_
         NEB_TRY(take_text(r, v, key, s->tag, sizeof s->tag));
         return strpbrk(s->tag, ", \t\n") ? bad(r, v, key, "must be a word without commas") : NEB_OK;
     }
+    if (!strcmp(key, "encoding")) {
+        NEB_TRY(take_text(r, v, key, s->encoding, sizeof s->encoding));
+        return intra_charset_is_known(s->encoding)
+                   ? NEB_OK
+                   : bad(r, v, key, "is not known here; iconv --list names what is");
+    }
+    if (!strcmp(key, "max_bad_share"))
+        return take_number(r, v, key, 0, 1, &s->max_bad_share);
     if (!strcmp(key, "reverse"))
         return take_flag(r, v, key, &s->reverse);
     if (!strcmp(key, "format")) {

@@ -217,21 +217,23 @@ static enum neb_status take_piece(void *user, const uint8_t *p, size_t n) {
                                              : bpe_merge_piece(e->b, &e->work, p, n);
 }
 
+static enum neb_status take_added(void *user, int32_t id) {
+    struct encoding *e = user;
+    return add_ids(&e->work, &id, 1);
+}
+
 enum neb_status intra_bpe_encode(const struct intra_bpe *b, const char *text, size_t len,
                                  int32_t **ids, size_t *n) {
     struct encoding e = {.b = b};
-    struct bpe_split s = {.b = b, .piece = take_piece, .user = &e};
-    struct neb_buf mended = {0}, composed = {0};
+    struct bpe_split s = {.b = b, .piece = take_piece, .token = take_added, .user = &e};
+    struct neb_buf mended = {0};
     const uint8_t *p = (const uint8_t *)text;
     enum neb_status st = NEB_OK;
     NEB_TRY_GOTO(add_ids(&e.work, NULL, 0), out);
     NEB_TRY_GOTO(bpe_text_mend(&p, &len, &mended), out);
-    if (b->nfc)
-        NEB_TRY_GOTO(bpe_text_compose(&p, &len, &composed), out);
     st = bpe_split(&s, p, len);
 out:
     bpe_split_end(&s);
-    neb_buf_free(&composed);
     neb_buf_free(&mended);
     if (st == NEB_OK) {
         *ids = e.work.ids;

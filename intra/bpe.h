@@ -5,12 +5,16 @@
 //             for what  asked  expressions,
 //             is none)  for)   digits)
 //             bpe_text.c       bpe_split.c            the file: bpe_load.c
+//                 added tokens: bpe_added.c
 //
 // Equal are they for all characters up to Unicode 14 (letters and digits that are newer are what the system's PCRE2 takes them for), and NFC for all
 // texts but those in which marks that came with Unicode 10 or later are out of order: tokenizers' tables end before.
 //
-// What the file says of text around it (post_processor, truncation, padding) is not done, and its added tokens are ordinary text in text: as with
-// SentencePiece. Sources: Sennrich et al., arXiv 1508.07909; Radford et al., GPT-2 (bytes as characters).
+// What the file says of text around it (post_processor, truncation, padding) is not done. Its
+// special tokens are ordinary text in text: as with SentencePiece, and as tokenizers has it with
+// encode_special_tokens. Added tokens that are not special get their ids, by their own flags. A
+// token is decoded as it is written, also where its letters are the alphabet of bytes. Sources:
+// Sennrich et al., arXiv 1508.07909; Radford et al., GPT-2 (bytes as characters).
 #ifndef INTRA_BPE_H
 #define INTRA_BPE_H
 #include "agent/base/status.h"

@@ -97,13 +97,9 @@ static enum neb_status check_added(const struct loading *l, const json_t *added)
         return malformed(l, "added_tokens is no list");
     json_array_foreach(added, i, v) {
         const char *name = json_string_value(json_object_get(v, "content"));
-        const json_t *id = json_object_get(v, "id");
         if (!name)
             return malformed(l, "added_tokens[%zu] has no content", i);
-        NEB_TRY(check_id(l, name, id));
-        json_t *was = json_object_get(l->vocab, name);
-        if (was && json_integer_value(was) != json_integer_value(id))
-            return malformed(l, "token '%.60s' has two ids", name);
+        NEB_TRY(check_id(l, name, json_object_get(v, "id")));
     }
     return NEB_OK;
 }
@@ -114,15 +110,37 @@ static enum neb_status take_one(struct loading *l, const char *name, int32_t id)
     return add_token(l, id, name);
 }
 
+// What model.vocab lacks: as it stands in text, and no piece becomes it.
+static enum neb_status take_added(struct loading *l, const struct bpe_added *a) {
+    struct intra_bpe *b = l->b;
+    struct bpe_token *t = &b->tokens[a->id];
+    const uint8_t *p = b->added_text.p + a->at;
+    size_t n = a->len;
+    struct neb_buf composed = {0};
+    if (a->own)
+        return NEB_OK;
+    if (t->known)
+        return malformed(l, "two tokens have the id %d, one of them '%.*s'", a->id,
+                         n < 60 ? (int)n : 60, (const char *)p);
+    enum neb_status st = a->normalized && b->nfc ? bpe_text_compose(&p, &n, &composed) : NEB_OK;
+    *t = (struct bpe_token){.at = (uint32_t)b->text.len, .len = (uint32_t)n, .known = true};
+    if (st == NEB_OK) {
+        neb_buf_add(&b->text, p, n);
+        st = neb_buf_check(&b->text);
+    }
+    neb_buf_free(&composed);
+    return st;
+}
+
 static enum neb_status take_tokens(struct loading *l) {
     json_t *v, *added = json_object_get(l->root, "added_tokens");
     struct intra_bpe *b = l->b;
     const char *name;
-    size_t i;
     if (!json_is_object(l->vocab))
         return malformed(l, "model.vocab is no object");
     json_object_foreach(l->vocab, name, v) NEB_TRY(check_id(l, name, v));
     NEB_TRY(check_added(l, added));
+    NEB_TRY(bpe_added_take(b, added, l->vocab));
     if (!b->vocab)
         return malformed(l, "no tokens");
     b->tokens = calloc((size_t)b->vocab, sizeof *b->tokens);
@@ -130,14 +148,8 @@ static enum neb_status take_tokens(struct loading *l) {
         return neb_fail(NEB_ERR_NOMEM, "out of memory opening %s", b->path);
     json_object_foreach(l->vocab, name, v)
         NEB_TRY(take_one(l, name, (int32_t)json_integer_value(v)));
-    json_array_foreach(added, i, v) {
-        name = json_string_value(json_object_get(v, "content"));
-        int32_t id = (int32_t)json_integer_value(json_object_get(v, "id"));
-        if (!json_object_get(l->vocab, name)) {
-            NEB_TRY(take_one(l, name, id));
-            b->tokens[id].bytes = false; // no piece becomes it
-        }
-    }
+    for (size_t i = 0; i < b->n_added; i++)
+        NEB_TRY(take_added(l, &b->added[i]));
     return NEB_OK;
 }
 
@@ -406,20 +418,17 @@ static enum neb_status take_stages(struct loading *l, const json_t *o) {
 
 static enum neb_status find_special(const struct loading *l, const char *file, const json_t *config,
                                     const char *key, int32_t *out) {
-    const json_t *v = json_object_get(config, key), *id, *a;
+    const json_t *v = json_object_get(config, key), *id;
     const char *name = json_string_value(json_is_object(v) ? json_object_get(v, "content") : v);
-    size_t i;
     if (is_left_out(v))
         return NEB_OK;
     if (!name)
         return neb_fail(NEB_ERR_FORMAT, "%s: %s is no token", file, key);
     id = json_object_get(l->vocab, name);
-    json_array_foreach(json_object_get(l->root, "added_tokens"), i,
-                       a) if (!strcmp(name, json_string_value(json_object_get(a, "content")))) id =
-        json_object_get(a, "id");
-    if (!id)
+    const struct bpe_added *a = bpe_added_find(l->b, name);
+    if (!id && !a)
         return neb_fail(NEB_ERR_FORMAT, "%s: %s '%.60s' is not in %s", file, key, name, l->b->path);
-    *out = (int32_t)json_integer_value(id);
+    *out = a ? a->id : (int32_t)json_integer_value(id);
     return NEB_OK;
 }
 
@@ -459,6 +468,7 @@ static enum neb_status load(struct loading *l) {
     NEB_TRY(check_decoder(l, json_object_get(l->root, "decoder")));
     NEB_TRY(take_tokens(l));
     NEB_TRY(index_tokens(l));
+    NEB_TRY(bpe_added_index(l->b));
     NEB_TRY(take_merges(l, json_object_get(model, "merges")));
     NEB_TRY(mark_whole(l->b));
     return take_special(l);
@@ -504,6 +514,7 @@ void intra_bpe_close(struct intra_bpe **bp) {
         return;
     for (int i = 0; i < b->n_stages; i++)
         pcre2_code_free(b->stages[i].regex);
+    bpe_added_free(b);
     pcre2_match_context_free(b->limits);
     free(b->path);
     free(b->tokens);

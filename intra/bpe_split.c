@@ -207,6 +207,17 @@ enum neb_status bpe_regex_create(const char *path, const char *pattern, pcre2_co
     return st;
 }
 
+enum neb_status bpe_word_create(const char *path, pcre2_code **out) {
+    static const char word[] = "[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\p{Join_Control}]";
+    struct pattern p = {.path = path, .from = word, .at = word};
+    neb_buf_add(&p.out, word, sizeof word - 1);
+    enum neb_status st = neb_buf_check(&p.out);
+    if (st == NEB_OK)
+        st = compile(&p, out);
+    neb_buf_free(&p.out);
+    return st;
+}
+
 // ---- pieces -----------------------------------------------------------------------------------------------------
 
 static enum neb_status stage(struct bpe_split *s, int k, const uint8_t *p, size_t n);
@@ -294,11 +305,29 @@ static enum neb_status stage(struct bpe_split *s, int k, const uint8_t *p, size_
     return g->regex ? split(s, k + 1, g->regex, p, n) : stage(s, k + 1, p, n);
 }
 
-enum neb_status bpe_split(struct bpe_split *s, const uint8_t *p, size_t n) {
+enum neb_status bpe_split_is_word(struct bpe_split *s, const uint8_t *p, size_t n, bool *out) {
+    size_t from = n, to = n;
+    NEB_TRY(next(s, s->b->word, p, n, 0, &from, &to));
+    *out = from == 0;
+    return NEB_OK;
+}
+
+static enum neb_status first_stage(struct bpe_split *s, const uint8_t *p, size_t n) {
     return stage(s, 0, p, n);
+}
+
+static enum neb_status normalize(struct bpe_split *s, const uint8_t *p, size_t n) {
+    if (s->b->nfc)
+        NEB_TRY(bpe_text_compose(&p, &n, &s->composed));
+    return bpe_added_split(s, true, p, n, first_stage);
+}
+
+enum neb_status bpe_split(struct bpe_split *s, const uint8_t *p, size_t n) {
+    return bpe_added_split(s, false, p, n, normalize);
 }
 
 void bpe_split_end(struct bpe_split *s) {
     pcre2_match_data_free(s->match);
     neb_buf_free(&s->space);
+    neb_buf_free(&s->composed);
 }

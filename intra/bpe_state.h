@@ -30,6 +30,23 @@ struct bpe_stage {
     bool space;        // BPE_BYTES: one in front of a piece that has none
 };
 
+struct bpe_added { // a token of added_tokens
+    int32_t id;
+    uint32_t at, len; // its content, in added_text
+    bool own;         // model.vocab has it
+    bool special, normalized, single_word, lstrip, rstrip;
+};
+
+struct bpe_pattern {  // what is looked for in text
+    uint32_t at, len; // in added_text
+    uint32_t added, turn;
+};
+struct bpe_patterns {
+    struct bpe_pattern *list; // (n) sorted by their bytes; none is there twice
+    size_t n;
+    bool first[256]; // bytes that one begins with
+};
+
 struct intra_bpe {
     char *path;
     int32_t vocab, bos, eos;
@@ -44,6 +61,11 @@ struct intra_bpe {
     int32_t byte_ids[256]; // -1: none
     struct bpe_stage stages[BPE_STAGES_MAX];
     int n_stages;
+    struct bpe_added *added; // (n_added)
+    size_t n_added;
+    struct neb_buf added_text;
+    struct bpe_patterns patterns[2]; // of text as it is written; of text that is normalized
+    pcre2_code *word;                // a character of a word; NULL: no token asks for it
     pcre2_match_context *limits;
 };
 
@@ -62,16 +84,38 @@ NEB_MUST_CHECK enum neb_status bpe_text_compose(const uint8_t **p, size_t *n, st
 // NEB_ERR_UNSUPPORTED: what means something else, or nothing, to the library that the file was written for.
 NEB_MUST_CHECK enum neb_status bpe_regex_create(const char *path, const char *pattern,
                                                 pcre2_code **out);
+// A character as the library of tokenizers takes it for one of a word.
+NEB_MUST_CHECK enum neb_status bpe_word_create(const char *path, pcre2_code **out);
 struct bpe_split {
     const struct intra_bpe *b;
     enum neb_status (*piece)(void *user, const uint8_t *p, size_t n); // n > 0
+    enum neb_status (*token)(void *user, int32_t id);                 // an added one
     void *user;
     pcre2_match_data *match;
-    struct neb_buf space; // a piece with a space in front
+    struct neb_buf space;    // a piece with a space in front
+    struct neb_buf composed; // NFC of what lies between two tokens
 };
-// All pieces of a text, in order.
+NEB_MUST_CHECK enum neb_status bpe_split_is_word(struct bpe_split *s, const uint8_t *p, size_t n,
+                                                 bool *out);
+// All pieces and added tokens of a text, in order.
 NEB_MUST_CHECK enum neb_status bpe_split(struct bpe_split *s, const uint8_t *p, size_t n);
 void bpe_split_end(struct bpe_split *s);
+
+// ---- bpe_added.c --------------------------------------------------------------------------------
+
+// added_tokens, with the ids that tokenizers gives them: into b->added; b->vocab grows with them.
+// vocab: of the model, whose size and ids are known to be good. NEB_ERR_FORMAT, NEB_ERR_LIMIT,
+// NEB_ERR_NOMEM.
+NEB_MUST_CHECK enum neb_status bpe_added_take(struct intra_bpe *b, const json_t *list,
+                                              const json_t *vocab);
+const struct bpe_added *bpe_added_find(const struct intra_bpe *b, const char *content); // or NULL
+// Patterns of them. The normalizer is known.
+NEB_MUST_CHECK enum neb_status bpe_added_index(struct intra_bpe *b);
+void bpe_added_free(struct intra_bpe *b);
+typedef enum neb_status bpe_added_text(struct bpe_split *s, const uint8_t *p, size_t n); // n > 0
+// The tokens of one of the searches, and the text between them, in order.
+NEB_MUST_CHECK enum neb_status bpe_added_split(struct bpe_split *s, bool normalized,
+                                               const uint8_t *p, size_t n, bpe_added_text *between);
 
 // ---- bpe.c ------------------------------------------------------------------------------------------------------
 

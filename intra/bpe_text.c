@@ -97,9 +97,11 @@ enum neb_status bpe_text_mend(const uint8_t **p, size_t *n, struct neb_buf *room
 
 // ---- NFC --------------------------------------------------------------------------------------------------------
 
-// Characters that are composed, whatever comes before them, and that most text is of.
+// Characters that are composed, whatever comes before them, and that most text is of. And U+11A7,
+// one before the first trailing consonant: it composes with nothing, but utf8proc drops it behind a
+// syllable.
 static bool is_plain(uint32_t c) {
-    return c < 0x300 || (c >= 0x400 && c <= 0x482) || (c >= 0x2010 && c <= 0x2027) ||
+    return c < 0x300 || c == 0x11a7 || (c >= 0x400 && c <= 0x482) || (c >= 0x2010 && c <= 0x2027) ||
            (c >= 0x3001 && c <= 0x3029) || (c >= 0x3041 && c <= 0x3096) ||
            (c >= 0x30a1 && c <= 0x30fa) || (c >= 0x4e00 && c <= 0x9fff) ||
            (c >= 0xac00 && c <= 0xd7a3) || (c >= 0xff01 && c <= 0xff9f) ||

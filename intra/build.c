@@ -204,6 +204,7 @@ static void free_build(struct build *b) {
         if (b->pipes[i])
             fclose(b->pipes[i]);
     build_chunk_destroy(b);
+    build_input_free(b);
     build_notes_free(&b->notes);
     build_sample_free(&b->sample);
     kern_pool_destroy(&b->pool);

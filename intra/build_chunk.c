@@ -2,6 +2,7 @@
 // documents are gone through in order. Where chunks end depends on sources and threads alone: the second reading has the
 // same ones.
 #include "intra/build_state.h"
+#include "intra/charset.h"
 #include "intra/json.h"
 
 #include <stdlib.h>
@@ -30,6 +31,7 @@ static void clear(struct chunk *c) {
         free(c->docs[i].tokens);
     }
     c->n = 0;
+    c->has_file = false;
     neb_buf_clear(&c->text);
 }
 
@@ -49,10 +51,33 @@ static void parse(const struct build *b, struct doc *d) {
         d->text = (char *)(uintptr_t)json_string_value(v); // ours alone
         d->len = json_string_length(v);
     } else {
-        d->st = NEB_ERR_FORMAT;
+        d->fault = BUILD_NO_TEXT;
         d->len = 0;
     }
     json_decref(o);
+}
+
+// Lines that end as on Windows: every "\r\n" becomes "\n".
+static void drop_returns(struct doc *d) {
+    size_t to = 0;
+    const char *first = memchr(d->text, '\r', d->len);
+    if (!first)
+        return;
+    for (size_t i = to = (size_t)(first - d->text); i < d->len; i++)
+        if (d->text[i] != '\r' || i + 1 == d->len || d->text[i + 1] != '\n')
+            d->text[to++] = d->text[i];
+    d->len = to;
+}
+
+// Whether the bytes are text.
+static bool check_bytes(struct doc *d) {
+    size_t good = intra_utf8_length((const uint8_t *)d->text, d->len);
+    if (good == d->len)
+        return true;
+    d->fault = BUILD_BYTES;
+    d->bad_at = good;
+    d->len = 0;
+    return false;
 }
 
 static void prepare(void *arg, size_t i) {
@@ -61,8 +86,14 @@ static void prepare(void *arg, size_t i) {
     d->text = (char *)b->chunk.text.p + d->at;
     d->len = d->given;
     d->target = d->target_at ? (char *)b->chunk.text.p + d->target_at : NULL;
+    if (d->fault || !check_bytes(d)) {
+        d->len = 0;
+        return;
+    }
     if (b->spec->sources[b->source].format == INTRA_JSONL)
         parse(b, d);
+    else if (b->spec->sources[b->source].format == INTRA_TEXT)
+        drop_returns(d);
     size_t all = d->len;
     while (d->len && (d->text[d->len - 1] == '\n' || d->text[d->len - 1] == ' '))
         d->len--;
@@ -87,19 +118,37 @@ enum neb_status build_flush(struct build *b) {
     return NEB_OK;
 }
 
+static void put(struct neb_buf *text, const char *p, size_t n) {
+    neb_buf_add(text, p, n);
+    neb_buf_u8(text, 0);
+}
+
 enum neb_status build_add(struct build *b, const struct build_text *t) {
     struct chunk *c = &b->chunk;
-    struct doc d = {.at = c->text.len, .line = t->line, .named = t->name != NULL};
-    if (t->name)
-        d.name_hash = build_hash(t->name, strlen(t->name));
-    if (t->tag)
-        neb_buf_add(&c->text, t->tag, strlen(t->tag));
-    neb_buf_add(&c->text, t->text, t->len);
-    d.given = c->text.len - d.at;
-    neb_buf_u8(&c->text, 0);
+    if (!c->has_file && b->file) {
+        c->file_at = c->text.len;
+        c->has_file = true;
+        put(&c->text, b->file, strlen(b->file));
+    }
+    struct doc d = {.at = c->text.len,
+                    .line = t->line,
+                    .offset = t->offset,
+                    .file_at = c->file_at,
+                    .named = t->name != NULL};
+    if (t->fault) {
+        d.fault = BUILD_SAID;
+        put(&c->text, t->fault, strlen(t->fault));
+    } else {
+        if (t->name)
+            d.name_hash = build_hash(t->name, strlen(t->name));
+        if (t->tag)
+            neb_buf_add(&c->text, t->tag, strlen(t->tag));
+        put(&c->text, t->text, t->len);
+        d.given = c->text.len - d.at - 1;
+    }
     if (t->target) {
         d.target_at = c->text.len;
-        neb_buf_add(&c->text, t->target, strlen(t->target) + 1);
+        put(&c->text, t->target, strlen(t->target));
     }
     NEB_TRY(neb_buf_check(&c->text));
     c->docs[c->n++] = d;

@@ -2,7 +2,6 @@
 // and of every chunk a hash, by which a source that has changed meanwhile is known.
 #include "agent/base/log.h"
 #include "intra/build_state.h"
-#include "intra/json.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -94,24 +93,14 @@ static enum neb_status put_chunk(struct build_notes *n, uint64_t hash) {
     return NEB_OK;
 }
 
-static enum neb_status no_text(const struct build *b, const struct doc *d) {
-    json_error_t why;
-    json_t *line = intra_json_line(d->text, d->given, &why);
-    enum neb_status st = line ? neb_fail(NEB_ERR_FORMAT, "%s:%zu: no text in field \"%s\"", b->file,
-                                         d->line, b->spec->sources[b->source].field)
-                              : neb_fail(NEB_ERR_FORMAT, "%s:%zu: cannot be read as JSON: %s",
-                                         b->file, d->line, why.text);
-    json_decref(line);
-    return st;
-}
-
 enum neb_status build_note_chunk(struct build *b) {
     struct build_notes *n = &b->notes;
     for (size_t i = 0; i < b->chunk.n; i++) {
         const struct doc *d = &b->chunk.docs[i];
         bool fresh;
-        if (d->st != NEB_OK)
-            return no_text(b, d);
+        b->units++;
+        if (d->fault)
+            NEB_TRY(build_fault_count(b, d));
         if (!d->len)
             continue;
         neb_sha256_add(b->inputs, d->text, d->len);
@@ -138,6 +127,7 @@ enum neb_status build_note_source_end(struct build *b) {
     n->n_seen = n->cap_seen = 0;
     n->seen_zero = false;
     n->docs_end[b->source] = n->n_docs;
+    NEB_TRY(build_fault_source_end(b));
     build_sample_source_end(&b->sample);
     if (n->duplicates)
         neb_info("source %s: %llu of %llu documents are left out: %s", s->name,
@@ -163,9 +153,6 @@ static enum neb_status changed(const struct build *b) {
 
 enum neb_status build_recall_chunk(struct build *b) {
     struct build_notes *n = &b->notes;
-    for (size_t i = 0; i < b->chunk.n; i++)
-        if (b->chunk.docs[i].st != NEB_OK) // which it was not
-            return changed(b);
     if (n->chunk == n->n_chunks || n->chunks[n->chunk++] != chunk_hash(&b->chunk))
         return changed(b);
     for (size_t i = 0; i < b->chunk.n; i++) {

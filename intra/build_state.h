@@ -3,6 +3,9 @@
 //     build.c         the whole: two readings, the vocabulary between them
 //     build_place.c   the folder
 //     build_read.c    sources as documents, one after the other, the same both times
+//     build_input.c   files as lines of UTF-8
+//     build_walk.c    folders, each file once
+//     build_fault.c   what cannot be read: said, counted, left out or refused
 //     build_chunk.c   chunks of them: parsed, hashed and encoded by all threads, gone through in order
 //     build_notes.c   what the first reading leaves for the second
 //     build_sample.c  the lines that the vocabulary is trained on
@@ -22,6 +25,9 @@
 #include "kernels/pool.h"
 
 #include <jansson.h>
+#include <sys/stat.h>
+
+struct intra_charset;
 
 // Of a chunk: documents; bytes of text for each thread, so that long documents occupy them all, too; bytes at least and at most.
 enum {
@@ -31,14 +37,25 @@ enum {
     BUILD_CHUNK_BYTES_MAX = 1 << 30
 };
 
+enum build_fault {
+    BUILD_GOOD,
+    BUILD_SAID,   // by a text in the chunk, in place of the document
+    BUILD_BYTES,  // bad_at: no UTF-8 without NUL
+    BUILD_NO_TEXT // jsonl
+};
+
 struct doc {
     size_t at, given;   // what the source gave, in the chunk's text, and its length
     size_t target_at;   // of parallel text, in the chunk's text; else 0
+    size_t file_at;     // the file's name in the chunk's text
     size_t line;        // of its file
+    uint64_t offset;    // in its file
     bool named;         // name_hash is of a name; else of the text
     uint64_t name_hash; // decides the split
     // what all threads make of it
     enum neb_status st;
+    enum build_fault fault;
+    size_t bad_at;  // in the text
     json_t *parsed; // owned; jsonl: holds the text. NULL: there is none
     char *text;     // without blanks at its end; not owned
     size_t len;     // 0: no document
@@ -53,6 +70,24 @@ struct chunk {
     struct neb_buf text; // texts and targets, each with a NUL behind it
     struct doc *docs;    // (BUILD_CHUNK_DOCS)
     size_t n, bytes_max;
+    size_t file_at; // the name of the build's file in text
+    bool has_file;
+};
+
+struct build_input { // a file that is read by lines
+    FILE *f, *aside; // aside: where what comes through a pipe is kept
+    struct intra_charset *charset;
+    struct neb_buf raw, text; // as it was read; in UTF-8, from `at` on not handed out
+    size_t at, scanned;       // scanned: no line ends before
+    size_t line;
+    uint64_t offset; // of text.p[at] in the file; where it is converted, in its text
+    bool begun, end;
+};
+struct build_input_line {
+    char *p; // NULL: there is none any more. Valid until the next one
+    size_t len, number;
+    uint64_t offset;
+    bool ended; // by "\n", which it is without; the file's last line may not be
 };
 
 struct build_notes {
@@ -115,7 +150,10 @@ struct build {
     bool again;                                     // for the second time
     int32_t source;                                 // that is read
     const char *file;                               // of it
-    uint64_t done, total;                           // bytes
+    struct build_input input;
+    uint64_t units, bad,
+        compiled; // of the source: lines, documents or entries; that were left out; catalogues
+    uint64_t done, total; // bytes
     FILE *pipes
         [INTRA_SOURCES_MAX]; // what came through a pipe, in a file without a name; NULL: no pipe
     // the second reading: shards
@@ -134,6 +172,31 @@ NEB_MUST_CHECK enum neb_status build_place(struct build *b, const char *given,
 // Whether a corpus may take this folder's place: there is none, an empty one, or a corpus and nothing else. NEB_ERR_EXISTS (logged).
 NEB_MUST_CHECK enum neb_status build_place_free(const char *dir);
 
+// build_fault.c Counts a document that cannot be read, and names it. NEB_ERR_FORMAT (logged): the
+// source allows for none.
+NEB_MUST_CHECK enum neb_status build_fault_count(struct build *b, const struct doc *d);
+NEB_MUST_CHECK enum neb_status build_fault_source_end(struct build *b);
+// What a file's first bytes forbid: a kind of file that is no text, a byte order mark of another
+// encoding. False: `why` says so. skip: bytes of a byte order mark.
+bool build_fault_head(const struct build *b, const uint8_t *p, size_t n, size_t *skip,
+                      char why[256]);
+// The source's encoding for a file that begins so; NULL: UTF-8. NEB_ERR_FORMAT (logged).
+NEB_MUST_CHECK enum neb_status build_fault_charset(const struct build *b, const uint8_t *head,
+                                                   size_t n, struct intra_charset **out);
+
+// build_input.c
+NEB_MUST_CHECK enum neb_status build_input_open(struct build *b, const char *path);
+NEB_MUST_CHECK enum neb_status build_input_line(struct build *b, struct build_input_line *l);
+void build_input_close(struct build *b);
+void build_input_free(struct build *b); // its buffers
+
+// build_walk.c
+typedef enum neb_status build_visit(struct build *b, const char *path, const struct stat *info);
+// Every regular file below a folder, in the order of names; a folder or file that links lead to
+// more than once counts once. quiet: errors are not logged.
+NEB_MUST_CHECK enum neb_status build_walk(struct build *b, const char *dir, bool quiet,
+                                          build_visit *visit);
+
 // build_read.c
 // Bytes of all sources, as far as they can be known, into b->total.
 void build_measure(struct build *b);
@@ -148,7 +211,9 @@ struct build_text {
     const char *tag, *text,
         *target; // tag: put before the text, or NULL; target: of a pair, or NULL
     size_t len, line;
-    const char *name; // what decides the split; NULL: the text
+    uint64_t offset;
+    const char *name;  // what decides the split; NULL: the text
+    const char *fault; // what is wrong, in place of all the others; NULL: nothing
 };
 // Copies it. A chunk that it fills goes to take_chunk.
 NEB_MUST_CHECK enum neb_status build_add(struct build *b, const struct build_text *t);

@@ -114,6 +114,9 @@ struct intra_source_spec {
     int32_t target_column;
     bool reverse; // from the translation to the message
     char tag[16]; // put before every source text, a piece of its own: "<de>"; empty: none
+    // of its files (intra/charset.h); empty: UTF-8, of po what its header names
+    char encoding[41];
+    double max_bad_share; // of its lines, documents or entries that may be left out
 };
 struct intra_build_spec {
     char name[INTRA_SOURCE_NAME_MAX + 1];
@@ -134,13 +137,17 @@ struct intra_build_spec {
 };
 // done and total: bytes of the sources, for the stages "reading" and "encoding".
 typedef void intra_build_progress(void *user, const char *stage, uint64_t done, uint64_t total);
-// Builds the corpus in DIR.nebula-building, which then takes DIR's place: a crash leaves the old corpus or the new one, whole. An existing
-// corpus of the same spec and inputs is kept (*skipped) if it is whole: its shards by their digests, a given vocabulary by its digest,
-// one that was trained by the pieces and scores of tokenizer.vocab. Damage is logged, and mended; where that cannot be told (no memory, no
-// permission, a failing disk), that is the build's failure. NEB_ERR_EXISTS: DIR is neither absent, nor empty, nor
-// a corpus and nothing else; or it holds a source, or the working folder. NEB_ERR_INVALID: a vocabulary without an EOS piece.
-// NEB_ERR_STATE: a source has changed between its two readings. NEB_ERR_LIMIT: more than INTRA_SHARDS_MAX shards, which is known once the
-// first one is full. Then nothing was changed.
+// Builds the corpus in DIR.nebula-building, which then takes DIR's place: a crash leaves the old
+// corpus or the new one, whole. An existing corpus of the same spec and inputs is kept (*skipped)
+// if it is whole: its shards by their digests, a given vocabulary by its digest, one that was
+// trained by the pieces and scores of tokenizer.vocab. Damage is logged, and mended; where that
+// cannot be told (no memory, no permission, a failing disk), that is the build's failure.
+// NEB_ERR_EXISTS: DIR is neither absent, nor empty, nor a corpus and nothing else; or it holds a
+// source, or the working folder. NEB_ERR_INVALID: a vocabulary without an EOS piece. NEB_ERR_STATE:
+// a source has changed between its two readings. NEB_ERR_LIMIT: more than INTRA_SHARDS_MAX shards,
+// which is known once the first one is full. NEB_ERR_FORMAT: what is no text in the source's
+// encoding, or a line that its format does not know; of lines, documents and entries more than
+// max_bad_share. Then nothing was changed.
 NEB_MUST_CHECK enum neb_status intra_corpus_build(const struct intra_build_spec *spec,
                                                   const char *dir, intra_build_progress *progress,
                                                   void *user, bool *skipped);

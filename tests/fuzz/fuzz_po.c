@@ -25,7 +25,8 @@ static enum neb_status pair(void *user, const char *source, const char *target) 
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    enum neb_status st = intra_po_read((const char *)data, size, "fuzz", pair, NULL);
+    enum neb_status st =
+        intra_po_read(&(struct intra_po){.name = "fuzz", .each = pair}, (const char *)data, size);
     require(st == NEB_OK || st == NEB_ERR_FORMAT);
     return 0;
 }

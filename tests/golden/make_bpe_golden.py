@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes bpe/*.json and bpe_golden.inc: small byte-level BPE vocabularies of four kinds, and what Hugging Face tokenizers makes of texts with them.
+"""Writes bpe/*.json and bpe_golden.inc: small byte-level BPE vocabularies of several kinds, and what Hugging Face tokenizers makes of texts with them.
 
 The vocabularies are trained here, on sentences of this file, with the normalizer, the expressions and the flags of GPT-2, Llama 3, Qwen2 and
 SmolLM2. Not needed to build or to test:
@@ -76,26 +76,61 @@ def reference(o):
     return Tokenizer.from_str(json.dumps(o | {"added_tokens": []}))
 
 
+def added(o, flags):
+    """The same vocabulary with added tokens: (content, flags)."""
+    o = json.loads(json.dumps(o))
+    o["added_tokens"] = o["added_tokens"][:1]
+    more = 0
+    for content, *on in flags:
+        own = o["model"]["vocab"].get(content)
+        o["added_tokens"].append({
+            "id": own if own is not None else len(o["model"]["vocab"]) + more, "content": content, "single_word": "single_word" in on,
+            "lstrip": "lstrip" in on, "rstrip": "rstrip" in on, "normalized": "normalized" in on, "special": "special" in on})
+        more += own is None
+    return o
+
+
+ADDED = [
+    ("<think>", "normalized"), ("</think>",), ("<|im_end|>x", "special"), ("<|im_end|>",), ("\u00fc",), ("one", "single_word"), ("  ",), ("    ",), ("[m]", "lstrip"),
+    ("[r]", "rstrip"), ("[b]", "lstrip", "rstrip", "single_word"), ("\u0438\u0306\u0442", "normalized"), ("o\u0308",), ("\u0323",), ("\uac00", "normalized"),
+]
+ADDED_TEXTS = [
+    "<think>so</think> answer", "<think><think></think>", "a <|im_end|>x <|im_end|>y <|im_end|>", "<|endoftext|>", "f\u00fcr gru\u0308n", "one, one-one oneone one_ _one one",
+    "one\u0301 \u0301one \u24d0one \u2167one \u0663one \u200done \u00bdone", "a  b   c    d     e        f", "a [m] b[m]\t \u3000[m]\u2028[m]\u180e[m]",
+    "[r] a[r]\t\u3000b[r]  [m]  [r]     ", "x[b]y x [b] y [b][b]  [b]", "\u0439\u0442 \u0438\u0306\u0442 \u0418\u0306\u0442 \u0439\u0323\u0442", "o\u0308 \u00f6 o\u0323\u0308 o\u0308\u0323",
+    "a\u0323 a\u0323\u0301 q\u0323", "\uac00 \u1100\u1161 \u1100\u1161\u11a8 \uac00\u11a7 \u1100\u1161\u11a7 \uac1c\u11a7x \u11a7\u0301 \uac00\u0301\u11a8", "",
+    " <think>", "plain text",
+]
+
+
 def c(data):
     return '"' + "".join(f"\\{b:03o}" if b < 32 or b > 126 or chr(b) in '"\\?' else chr(b) for b in data) + '"'
+
+
+def write(out, name, o, t, texts):
+    (HERE / "bpe" / f"{name}.json").write_text(json.dumps(o, ensure_ascii=False, separators=(",", ":")) + "\n")
+    for text in texts:
+        ids = t.encode(text.decode(errors="replace"), add_special_tokens=False).ids
+        back = t.decode(ids, skip_special_tokens=False).encode()
+        numbers = ", ".join(map(str, ids)) or "0"
+        out.append(f'{{"{name}", {c(text)}, {len(text)}, (const int32_t[]){{{numbers}}}, {len(ids)},\n {c(back)}}},')
 
 
 def main():
     out = [f"// Written by make_bpe_golden.py with tokenizers {tokenizers.__version__}: texts, their ids, and what these say again."]
     for name, *how in kinds():
         o = make(*how)
-        text = json.dumps(o, ensure_ascii=False, separators=(",", ":")) + "\n"
         (HERE / "bpe").mkdir(exist_ok=True)
-        (HERE / "bpe" / f"{name}.json").write_text(text)
         t = reference(o)
-        for text in [t.encode() for t in TEXTS] + BROKEN:
-            ids = t.encode(text.decode(errors="replace"), add_special_tokens=False).ids
-            back = t.decode(ids, skip_special_tokens=False).encode()
-            numbers = ", ".join(map(str, ids)) or "0"
-            out.append(f'{{"{name}", {c(text)}, {len(text)}, (const int32_t[]){{{numbers}}}, {len(ids)},\n {c(back)}}},')
+        write(out, name, o, t, [t.encode() for t in TEXTS] + BROKEN)
         for ids in ([0, 5, 100, 226, 200], [n for n in range(100, 356, 3)]):  # not of a text: bytes in disorder
             back = t.decode(ids, skip_special_tokens=False).encode()
             out.append(f'{{"{name}", NULL, 0, (const int32_t[]){{{", ".join(map(str, ids))}}}, {len(ids)},\n {c(back)}}},')
+        if name in ("gpt2_space", "qwen2"):
+            more = added(o, ADDED)
+            t = Tokenizer.from_str(json.dumps(more))
+            t.encode_special_tokens = True  # special ones stay text
+            write(out, name + "_added", more, t, [t.encode() for t in ADDED_TEXTS])
     (HERE / "bpe_golden.inc").write_text("\n".join(out) + "\n")
 
 
