@@ -12,10 +12,52 @@ static json_t *say(bool ok, const char *code, const char *text) {
     return json_pack("{s:s,s:b,s:s,s:s}", "ev", "answer", "ok", ok, "code", code, "text", text);
 }
 
+struct wish { // what a trainer asks for; "": it does not say
+    const char *job, *from;
+};
+
+static bool is_id(const struct agent_jobrun *j, const char *text, size_t least) {
+    return strlen(text) >= least && !strncmp(text, j->hex, strlen(text));
+}
+
+static bool is_meant(const struct agent_jobrun *j, const struct wish *w) {
+    const char *owner = j->owner[0] ? j->owner : j->job.clusters[j->self].name;
+    return (!*w->job || is_id(j, w->job, AGENT_ATTACH_PREFIX) || !strcmp(w->job, j->job.name)) &&
+           (!*w->from || !strcmp(w->from, owner));
+}
+
+static bool is_given(const struct agent_jobrun *j, const struct wish *w) {
+    return !j->owner[0] || j->attach_listed || *w->from || is_id(j, w->job, AGENT_ATTACH_DIGITS);
+}
+
+static json_t *say_passed_over(const struct agent_jobrun *j) {
+    char text[512];
+    snprintf(text, sizeof text,
+             "job %.64s of \"%s\" waits for a trainer, and a trainer that has not named it is not "
+             "given to another member's job: name it (NEBULA_JOB=%s), or its member "
+             "(NEBULA_JOB_FROM=%s), or list that in policy.json (\"attach\": [\"%s\"])",
+             j->job.name, j->owner, j->hex, j->owner, j->owner);
+    json_t *answer = say(false, "wait", text);
+    json_object_set_new(answer, "passed_over", json_string(j->hex));
+    return answer;
+}
+
+static json_t *say_none(const struct wish *w) {
+    char text[320], from[96] = "";
+    if (*w->from)
+        snprintf(from, sizeof from, " of \"%.64s\"", w->from);
+    if (*w->job)
+        snprintf(text, sizeof text, "no job \"%.64s\"%s with launcher attach runs at this agent",
+                 w->job, from);
+    else
+        snprintf(text, sizeof text, "no job%s with launcher attach runs at this agent", from);
+    return say(false, "wait", text);
+}
+
 json_t *agent_attach_find(const struct agent_jobrun jobs[AGENT_JOBS_MAX],
                           const struct agent_ipc_msg *m) {
-    const char *name = agent_ipc_str(m, "job", "");
-    const struct agent_jobrun *found = NULL;
+    const struct wish w = {agent_ipc_str(m, "job", ""), agent_ipc_str(m, "from", "")};
+    const struct agent_jobrun *found = NULL, *passed = NULL;
     char text[512];
     int64_t api = agent_ipc_int(m, "api", 0);
     if (!agent_ipc_speaks_ours(m, "trainer's libnebula", text, sizeof text))
@@ -29,21 +71,19 @@ json_t *agent_attach_find(const struct agent_jobrun jobs[AGENT_JOBS_MAX],
     }
     for (int i = 0; i < AGENT_JOBS_MAX; i++) {
         const struct agent_jobrun *j = &jobs[i];
-        if (!agent_attach_waits(j) || j->state == AGENT_JOB_ENDED ||
-            (*name && strcmp(name, j->hex) != 0 && strcmp(name, j->job.name) != 0))
+        if (!agent_attach_waits(j) || j->state == AGENT_JOB_ENDED || !is_meant(j, &w))
             continue;
+        if (!is_given(j, &w)) {
+            passed = j;
+            continue;
+        }
         if (found)
             return say(false, "many",
                        "several jobs wait for a trainer here: name one (NEBULA_JOB)");
         found = j;
     }
-    if (!found && *name) {
-        snprintf(text, sizeof text, "no job \"%.64s\" with launcher attach runs at this agent",
-                 name);
-        return say(false, "wait", text);
-    }
     if (!found)
-        return say(false, "wait", "no job with launcher attach runs at this agent");
+        return passed ? say_passed_over(passed) : say_none(&w);
     if (found->client.len && alive(found->trainer)) {
         snprintf(text, sizeof text, "job %s has a trainer already: process %ld; end it first",
                  found->job.name, (long)found->trainer);

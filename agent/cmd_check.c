@@ -8,7 +8,10 @@
 #include "agent/model_init.h"
 #include "agent/plan.h"
 #include "agent/planner.h"
+#include "agent/policy.h"
+#include "agent/private.h"
 #include "agent/progress.h"
+#include "agent/schedule.h"
 #include "agent/update_size.h"
 #include "intra/data.h"
 #include "intra/pairs.h"
@@ -18,10 +21,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SETS_MAX = 64, KEY_REFERENCE = 256, PAIRS_LOOKED_AT = 1000 };
+enum { SETS_MAX = 64, KEY_REFERENCE = 256, KEY_POLICY, PAIRS_LOOKED_AT = 1000 };
 
 struct arguments {
-    const char *file;
+    const char *file, *policy;
     const char *sets[SETS_MAX];
     int n_sets;
     bool json, reference;
@@ -187,8 +190,19 @@ static void print_travels(const struct agent_job *job, const struct agent_plan *
                                              : "there is one cluster");
 }
 
+// Sums of the whole run, a fragment's each.
+static int64_t releases_of(const struct agent_job *job) {
+    const struct agent_schedule s = {.steps = job->steps,
+                                     .interval = job->sync.interval,
+                                     .overlap = job->sync.overlap,
+                                     .fragments = job->sync.fragments,
+                                     .early_interval = job->sync.early_interval,
+                                     .early_steps = job->sync.early_steps};
+    return agent_schedule_sends(&s);
+}
+
 static void print_people(const char *file, const struct agent_job *job, const struct found *each,
-                         const struct agent_plan *p, bool sized) {
+                         const struct agent_plan *p, bool sized, const char *refused) {
     char a[32];
     printf("%s: job %s is fine\n", file, job->name);
     if (sized && all_attach(job))
@@ -203,6 +217,15 @@ static void print_people(const char *file, const struct agent_job *job, const st
     printf("  training  %lld steps of %lld tokens: %lld tokens a cluster\n", (long long)job->steps,
            (long long)p->tokens_per_step, (long long)p->tokens);
     print_travels(job, p, sized);
+    if (job->sync.gate == AGENT_GATE_PRIVATE) {
+        char text[256];
+        agent_private_says(job, text, sizeof text);
+        printf("  masked    %s\n", text);
+    }
+    char privacy[AGENT_PRIVATE_TEXT];
+    agent_private_epsilon(job, releases_of(job), privacy);
+    if (privacy[0])
+        printf("  privacy   %s. Losses and counts that sites tell are not in it\n", privacy);
     for (int32_t i = 0; i < job->n_clusters; i++) {
         const struct agent_cluster *k = &job->clusters[i];
         printf("  cluster   %s:", k->name);
@@ -215,6 +238,10 @@ static void print_people(const char *file, const struct agent_job *job, const st
             printf("%s; corpus %s%s\n", k->n_sources ? "" : " all sources",
                    agent_job_corpus(job, i), each[i].here ? "" : " (not on this machine)");
     }
+    if (*refused)
+        printf("  policy    where another member submits it, a policy.json that says nothing of "
+               "what may leave refuses it: %s\n",
+               refused);
 }
 
 static json_t *clusters_json(const struct agent_job *job, const struct found *each) {
@@ -228,7 +255,8 @@ static json_t *clusters_json(const struct agent_job *job, const struct found *ea
 }
 
 static void print_json(const struct agent_job *job, const struct found *each,
-                       const struct agent_plan *p, bool sized, json_t *warnings) {
+                       const struct agent_plan *p, bool sized, const char *refused,
+                       json_t *warnings) {
     json_t *o =
         json_pack("{s:b, s:s, s:I, s:I, s:I, s:f}", "ok", 1, "job", job->name, "tokens_per_step",
                   (json_int_t)p->tokens_per_step, "tokens", (json_int_t)p->tokens, "exchanges",
@@ -249,7 +277,17 @@ static void print_json(const struct agent_job *job, const struct found *each,
         json_object_set_new(o, "reduction_vs_sync_fp32",
                             isfinite(p->reduction) ? json_real(p->reduction) : json_null());
     }
+    if (job->sync.gate == AGENT_GATE_PRIVATE)
+        json_object_set_new(o, "round_needs_clusters", json_integer(agent_private_needs(job)));
+    char privacy[AGENT_PRIVATE_TEXT];
+    double epsilon = agent_private_epsilon(job, releases_of(job), privacy);
+    if (privacy[0])
+        json_object_set_new(o, "privacy",
+                            json_pack("{s:o, s:f, s:I, s:s}", "epsilon", agent_json_number(epsilon),
+                                      "delta", (double)job->sync.dp.delta, "releases",
+                                      (json_int_t)releases_of(job), "text", privacy));
     json_object_set_new(o, "clusters", clusters_json(job, each));
+    json_object_set_new(o, "refused_by_default", *refused ? json_string(refused) : json_null());
     json_object_set(o, "warnings", warnings);
     json_object_set_new(o, "spec", agent_job_to_json(job));
     agent_json_print(o, JSON_COMPACT | JSON_REAL_PRECISION(9));
@@ -262,10 +300,50 @@ static void keep_warning(void *user, enum neb_log_level level, const char *text)
         json_array_append_new(user, json_string(text));
 }
 
+static enum neb_status read_policy(const char *path, struct agent_policy *out) {
+    enum neb_status st = agent_policy_read(path, out);
+    return st == NEB_ERR_NOT_FOUND ? neb_fail(st, "%s: there is no such file", path) : st;
+}
+
+// Whether sites where another member submits the job let it begin. With the policy that is given:
+// NEB_ERR_DENIED, after one line for each cluster where it does not. Else with one that says
+// nothing but "data" (what lies below which folder is known at the site alone): *why, or "".
+static enum neb_status ask_policy(const struct arguments *a, const struct agent_job *job, char *why,
+                                  size_t cap) {
+    static struct agent_policy p; // large
+    static const struct agent_policy_load none;
+    bool ok = true;
+    why[0] = 0;
+    if (a->policy)
+        NEB_TRY(read_policy(a->policy, &p));
+    else
+        NEB_TRY(agent_policy_parse("{\"format\": 1}", 13, "a policy", &p));
+    for (int i = 0; i < job->n_clusters && job->sync.scheme != AGENT_SCHEME_SYNCHRONOUS; i++) {
+        const char *from = p.n_members > 0 ? p.members[0] : "";
+        if (agent_policy_admits(&p, job, i, from, &none, why, cap))
+            continue;
+        ok = false;
+        if (!a->policy)
+            return NEB_OK; // of the others most likely the same
+        neb_log(NEB_LOG_ERROR, "%s", why);
+    }
+    return ok ? NEB_OK : NEB_ERR_DENIED;
+}
+
+static enum neb_status say_policy(const char *path) {
+    static struct agent_policy p;
+    char text[1024];
+    NEB_TRY(read_policy(path, &p));
+    agent_policy_say(&p, text, sizeof text);
+    printf("%s: admits %s\n", path, text);
+    return NEB_OK;
+}
+
 static enum neb_status check(const struct arguments *a, json_t *warnings) {
     static struct agent_job job; // large
     struct found each[AGENT_CLUSTERS_MAX];
     struct agent_plan plan;
+    char why[NEB_PATH_MAX + 256];
     int32_t vocab;
     NEB_TRY(agent_job_load(a->file, &job));
     for (int i = 0; i < a->n_sets; i++)
@@ -284,10 +362,11 @@ static enum neb_status check(const struct arguments *a, json_t *warnings) {
     bool sized = job.model.vocab || vocab;
     if (plan.others)
         NEB_TRY(agent_update_fits(&job, (uint64_t)plan.fragment, 1, (uint64_t)plan.tensor));
+    NEB_TRY(ask_policy(a, &job, why, sizeof why));
     if (a->json)
-        print_json(&job, each, &plan, sized, warnings);
+        print_json(&job, each, &plan, sized, why, warnings);
     else
-        print_people(a->file, &job, each, &plan, sized);
+        print_people(a->file, &job, each, &plan, sized, why);
     return NEB_OK;
 }
 
@@ -295,6 +374,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     struct arguments *a = state->input;
     switch (key) {
     case 'j': a->json = true; return 0;
+    case KEY_POLICY: a->policy = arg; return 0;
     case KEY_REFERENCE: a->reference = true; return 0;
     case 's':
         if (a->n_sets == SETS_MAX)
@@ -308,8 +388,8 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
         a->file = arg;
         return 0;
     case ARGP_KEY_END:
-        if (!a->file && !a->reference)
-            argp_error(state, "give a job file");
+        if (!a->file && !a->reference && !a->policy)
+            argp_error(state, "give a job file, or --policy");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
@@ -319,6 +399,9 @@ int cmd_check(int argc, char **argv) {
     static const struct argp_option options[] = {
         {"set", 's', "PATH=VALUE", 0, "change a key, such as sync.interval=10", 0},
         {"json", 'j', NULL, 0, "machine-readable output", 0},
+        {"policy", KEY_POLICY, "FILE", 0,
+         "whether a site with this policy.json lets the job begin; without a job: what it admits",
+         0},
         {"reference", KEY_REFERENCE, NULL, 0, "print all keys as a table and exit", 0},
         {0}};
     static const struct argp argp = {.options = options,
@@ -334,6 +417,8 @@ int cmd_check(int argc, char **argv) {
         agent_job_reference(stdout);
         return AGENT_EXIT_OK;
     }
+    if (!a.file)
+        return say_policy(a.policy) == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_USAGE;
     json_t *warnings = json_array();
     if (a.json)
         neb_log_set_sink(keep_warning, warnings);

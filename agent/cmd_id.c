@@ -27,10 +27,14 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
 static enum neb_status show(const struct options *o) {
     char home[NEB_PATH_MAX], line[SEC_ID_TEXT];
     struct sec_identity *id = NULL;
-    bool made;
+    bool made, mended = false;
     enum neb_status st;
     NEB_TRY(sec_init());
     NEB_TRY(sec_home(o->common.home, home, sizeof home));
+    if (o->name)
+        NEB_TRY(sec_identity_mend(home, o->name, &mended));
+    if (mended)
+        fprintf(stderr, "wrote %s/identity again, of the keys in %s/keys\n", home, home);
     NEB_TRY(sec_identity_first(home, o->name, &id, &made));
     if (made)
         fprintf(stderr, "made new keys in %s/keys\n", home);

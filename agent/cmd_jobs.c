@@ -40,13 +40,14 @@ int cmd_jobs(int argc, char **argv) {
     if (o.json) {
         agent_json_print(json_object_get(m.head, "jobs"), JSON_COMPACT);
     } else {
-        printf("%-34s %-20s %-9s %-12s %10s %10s\n", "ID", "JOB", "STATE", "SUBMITTED", "SENT",
+        printf("%-17s %-20s %-9s %-12s %10s %10s\n", "ID", "JOB", "STATE", "SUBMITTED", "SENT",
                "RECEIVED");
         json_array_foreach(json_object_get(m.head, "jobs"), i, j) {
             char sent[32], recv[32];
             const char *home = json_string_value(json_object_get(j, "home")),
                        *why = json_string_value(json_object_get(j, "why"));
-            printf("%-34s %-20s %-9s %-12s %10s %10s\n",
+            // the beginning of an id is one, wherever it is asked for
+            printf("%-17.16s %-20s %-9s %-12s %10s %10s\n",
                    json_string_value(json_object_get(j, "id")),
                    json_string_value(json_object_get(j, "job")),
                    json_string_value(json_object_get(j, "state")), home && *home ? home : "here",

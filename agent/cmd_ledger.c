@@ -34,8 +34,8 @@ struct look { // what the callbacks of one command share
     json_t *jobs;                      // {hex: {"spec": {…}, "state": {…}}}
     json_t *damages;                   // array
     bool json;
-    json_t *chains, *seconds, *evidence;      // arrays
-    struct sec_former former[SEC_FORMER_MAX]; // keys of members and rotations of before
+    json_t *chains, *seconds, *evidence, *misnamed; // arrays
+    struct sec_former former[SEC_FORMER_MAX];       // keys of members and rotations of before
     size_t n_former;
 };
 
@@ -95,19 +95,25 @@ static enum neb_status verify_as(void *user, const uint8_t job[INTER_ID_BYTES], 
     return st;
 }
 
-// Clusters whose vote the signed list took.
-static uint16_t removed_of(void *user, const uint8_t job[INTER_ID_BYTES]) {
+// The gate that decides how many votes are enough; clusters whose vote the signed list took.
+static void about_job(void *user, const uint8_t job[INTER_ID_BYTES], struct inter_job_config *out) {
     const struct look *k = user;
-    const json_t *clusters = json_object_get(job_part(k, job, "spec"), "clusters"), *c;
+    const json_t *spec = job_part(k, job, "spec"), *clusters = json_object_get(spec, "clusters"),
+                 *c;
+    const char *gate = text_of(spec, "sync.gate", "");
+    json_int_t f = json_integer_value(json_object_get(spec, "sync.private_colluders"));
     uint16_t removed = 0;
     size_t i;
+    out->robust = !strcmp(gate, "robust");
+    out->masked = !strcmp(gate, "private");
+    out->colluders = (uint8_t)(f > 0 && f < INTER_MEMBERS_MAX ? f : 0);
     json_array_foreach(clusters, i, c) {
         const char *name = text_of(c, "name", NULL);
         int at = k->federation && name ? sec_memberlist_find(&k->federation->list, name) : -1;
         if (i < INTER_MEMBERS_MAX && at >= 0 && !(k->federation->list.e[at].caps & SEC_CAP_VOTER))
             removed |= (uint16_t)(1u << i);
     }
-    return removed;
+    out->removed = removed;
 }
 
 // The signed list of a federation, which counts where both are there; else members.json.
@@ -133,7 +139,8 @@ static enum neb_status look_open(struct look *k) {
     k->chains = json_array();
     k->seconds = json_array();
     k->evidence = json_array();
-    if (!k->jobs || !k->damages || !k->chains || !k->seconds || !k->evidence)
+    k->misnamed = json_array();
+    if (!k->jobs || !k->damages || !k->chains || !k->seconds || !k->evidence || !k->misnamed)
         return neb_fail(NEB_ERR_NOMEM, "out of memory reading a ledger");
     NEB_TRY(agent_seal_option(k->seal_key, &k->vault));
     NEB_TRY(inter_ledger_open_readonly(k->dir, &k->ledger));
@@ -150,6 +157,7 @@ static void look_close(struct look *k) {
     json_decref(k->chains);
     json_decref(k->seconds);
     json_decref(k->evidence);
+    json_decref(k->misnamed);
 }
 
 static enum neb_status print_json(json_t *o) { // takes it
@@ -216,7 +224,7 @@ static enum neb_status verify(struct look *k) {
     struct inter_ledger_counts n;
     NEB_TRY(look_open(k));
     NEB_TRY(load_members(k));
-    struct inter_ledger_check check = {k, verify_as, on_damage, removed_of};
+    struct inter_ledger_check check = {k, verify_as, on_damage, about_job};
     enum neb_status st = inter_ledger_verify(k->ledger, &check, &n);
     if (st != NEB_OK && st != NEB_ERR_CORRUPT)
         return st;
@@ -288,6 +296,23 @@ static void on_evidence(void *user, const struct inter_evidence *e) {
                                     statement_json(&e->a), statement_json(&e->b)));
 }
 
+static void on_misnamed(void *user, const uint8_t job[INTER_ID_BYTES], const char *member,
+                        const char *text) {
+    struct look *k = user;
+    json_array_append_new(k->misnamed,
+                          json_pack("{s:o,s:s,s:o*}", "job", hex_json(job, INTER_ID_BYTES), "name",
+                                    member, "statement", json_loads(text, 0, NULL)));
+}
+
+static void print_misnamed(const struct look *k) {
+    json_t *o;
+    size_t i;
+    json_array_foreach(k->misnamed, i, o) printf(
+        "\nevidence against %s: it signed the job id %.8s over a specification that is not the "
+        "one which the id is a digest of\n",
+        text_of(o, "name", "?"), text_of(o, "job", ""));
+}
+
 static void on_peer(void *user, const char *peer, uint64_t messages, uint64_t bytes) {
     json_object_set_new(
         user, peer,
@@ -337,11 +362,13 @@ static enum neb_status show(struct look *k) {
     NEB_TRY_GOTO(inter_ledger_outbox(k->ledger, on_peer, outbox), out);
     NEB_TRY_GOTO(inter_ledger_seconds(k->ledger, on_second, k), out);
     NEB_TRY_GOTO(inter_ledger_all_evidence(k->ledger, on_evidence, k), out);
+    NEB_TRY_GOTO(inter_ledger_all_misnamed(k->ledger, on_misnamed, k), out);
     snprintf(epoch, sizeof epoch, "%016llx", (unsigned long long)inter_ledger_epoch(k->ledger));
     if (k->json) {
-        st = print_json(json_pack("{s:s,s:s,s:O,s:O,s:O,s:O,s:O}", "dir", k->dir, "epoch", epoch,
-                                  "jobs", k->jobs, "chains", k->chains, "outbox", outbox,
-                                  "second_updates", k->seconds, "evidence", k->evidence));
+        st = print_json(json_pack("{s:s,s:s,s:O,s:O,s:O,s:O,s:O,s:O}", "dir", k->dir, "epoch",
+                                  epoch, "jobs", k->jobs, "chains", k->chains, "outbox", outbox,
+                                  "second_updates", k->seconds, "evidence", k->evidence, "misnamed",
+                                  k->misnamed));
         goto out;
     }
     printf("ledger: %s\n  epoch: %s\n", k->dir, epoch);
@@ -351,6 +378,7 @@ static enum neb_status show(struct look *k) {
         print_chains(k, key);
         print_lies(k, key);
     }
+    print_misnamed(k);
     json_object_foreach(outbox, key, peer)
         printf("\nwaiting for %s: %lld messages, %lld bytes\n", key, number(peer, "messages"),
                number(peer, "bytes"));

@@ -242,6 +242,8 @@ static enum neb_status submit(struct run *r) {
         if (!r->asked)
             st = neb_fail(NEB_ERR_STATE, "the agent refuses the job: %s",
                           agent_ipc_str(&m, "text", "?"));
+        else
+            st = pretrain_took(r, agent_ipc_str(&m, "text", ""));
         agent_ipc_msg_clear(&m);
         return st;
     }
@@ -274,9 +276,9 @@ static enum neb_status set_up(struct run *r) {
         NEB_TRY(sec_home(r->o.home, home, sizeof home));
     }
     NEB_TRY(neb_path(r->socket, sizeof r->socket, home, "agent.sock"));
+    NEB_TRY(submit(r));
     NEB_TRY(neb_path(jobs, sizeof jobs, home, "jobs"));
-    NEB_TRY(neb_path(r->model_dir, sizeof r->model_dir, jobs, r->id));
-    return submit(r);
+    return neb_path(r->model_dir, sizeof r->model_dir, jobs, r->id);
 }
 
 static error_t parse_option(int key, char *arg, struct argp_state *state) {

@@ -15,7 +15,8 @@ enum {
     AGENT_NAME_MAX = 63,
     AGENT_CLUSTERS_MAX = 16,
     AGENT_SOURCES_MAX = 16,
-    AGENT_JOB_ID_BYTES = 16
+    AGENT_JOB_ID_BYTES = 32, // job_id.h
+    AGENT_NONCE_BYTES = 16
 };
 #define AGENT_STEPS_MAX UINT64_C(1000000000000)
 #define AGENT_SEED_MAX  UINT64_C(9000000000000000) // a whole number in JSON, whoever reads it
@@ -42,6 +43,10 @@ enum agent_gate {       // what becomes of an update that is well-formed and fin
     AGENT_GATE_ROBUST, // norms are clipped to their median, extremes of each element left out (inter/robust.h)
     AGENT_GATE_PRIVATE, // masked: only the sum can be read (agent/private.h)
 };
+
+// What of its text a member tells by the row counts of its updates (compress/update.h), from
+// nothing on.
+enum agent_row_counts { AGENT_ROWS_NEVER = -1, AGENT_ROWS_COARSE, AGENT_ROWS_EXACT };
 
 struct agent_source {
     char name[AGENT_NAME_MAX + 1]; // a source of the corpus
@@ -139,12 +144,19 @@ struct agent_sync {
     float blend;          // α; 0: rebase
     float eta, mu;        // outer learning rate and momentum
     bool row_weights;
+    enum agent_row_counts row_counts; // coarse or exact
     float kappa;
     int32_t merge_after; // S missed intervals until a merge round
     bool commit_all;     // never commit without every cluster
     enum agent_gate gate;
-    float private_range; // 0: agent_private_range
-    char link[64];       // RATE:DELAY[:LOSS] between clusters, for the planner; "": not said
+    float private_range;       // 0: agent_private_range
+    int32_t private_colluders; // f: members that may lie together, and put together what they see
+    struct {
+        float clip;  // length of an update; 0: no differential privacy
+        float noise; // deviation of the noise in a sum, over clip
+        float delta;
+    } dp;
+    char link[64]; // RATE:DELAY[:LOSS] between clusters, for the planner; "": not said
     struct agent_tune {
         int mode;                          // enum agent_tune_mode
         bool codec, overlap, interval;     // what auto may change
@@ -205,6 +217,8 @@ struct agent_job {
     uint16_t lines[AGENT_KEYS_MAX], clusters_line;
     bool given[AGENT_KEYS_MAX]; // likewise: by the file or --set
     char name[AGENT_NAME_MAX + 1];
+    // Drawn when a run begins: two runs of one job file are two jobs. Hexadecimal; "": not drawn
+    char nonce[2 * AGENT_NONCE_BYTES + 1];
     enum agent_mode mode;
     int64_t seed;
     int64_t steps;
@@ -270,9 +284,12 @@ int agent_job_paths(const struct agent_job *job, int self, const char *paths[AGE
 // Canonical JSON (new reference, NULL when out of memory) and back; unknown keys are refused.
 json_t *agent_job_to_json(const struct agent_job *job);
 NEB_MUST_CHECK enum neb_status agent_job_from_json(const json_t *json, struct agent_job *out);
-// Two specifications, but for where and how clusters train: their mesh, launcher (attach is another trainer), threads, device,
-// precision, cuda_graphs, batch and recompute, which a resumed run may change. The first other key that differs, such as
-// "clusters.sources", or "the order of clusters.sources"; NULL: none does.
+// The specification without what one cluster may have otherwise (config_options.h: places): what
+// all sites of the job share. New reference; NULL: out of memory.
+json_t *agent_job_shared(const json_t *spec);
+// The first key of that in which two specifications differ, such as "clusters.sources", or "the
+// order of clusters.sources"; NULL: none does, and one may take the other's place when a run is
+// resumed.
 const char *agent_job_differs(const json_t *a, const json_t *b);
 // Prints the table as Markdown: the reference of all keys.
 void agent_job_reference(FILE *out);

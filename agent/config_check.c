@@ -409,7 +409,7 @@ static enum neb_status validate_clusters(const struct agent_job *j, const char *
             INTER_ROBUST_MEMBERS, data, j->n_clusters);
     const char *key;
     char text[512];
-    if (j->sync.gate == AGENT_GATE_PRIVATE && !agent_private_allows(j, &key, text, sizeof text))
+    if (!agent_private_allows(j, &key, text, sizeof text))
         return COMPLAIN_OF(j, file, key, "%s", text);
     return NEB_OK;
 }

@@ -16,6 +16,7 @@ void agent_job_warn_idle(const struct agent_job *j, const char *file) {
         {"trainable.n", j->trainable.mode == INTRA_TRAIN_LAST_LAYERS,
          "trainable.mode is not last_layers"},
         {"sync.tune.", j->sync.tune.mode == AGENT_TUNE_AUTO, "sync.tune.mode is not auto"},
+        {"sync.dp.delta", j->sync.dp.clip > 0, "sync.dp.clip is 0"},
         {"sync.early_interval", j->sync.early_steps > 0, "sync.early_steps is 0"},
         {"optim.clip.ratio", j->optim.clip.kind == INTRA_CLIP_ADAGC,
          "optim.clip.kind is not adagc"},

@@ -1,4 +1,5 @@
-// The canonical form of a job, as it travels and as its id is made of: JSON, every key, in the order of the table.
+// The canonical form of a job, as it travels: JSON, every key, in the order of the table.
+#include "agent/base/bytes.h"
 #include "agent/config_options.h"
 #include "kernels/pool.h"
 
@@ -51,7 +52,7 @@ json_t *agent_job_to_json(const struct agent_job *job) {
                               "threads", c->threads, "corpus", c->corpus, "sources", sources);
         if (c->role) // likewise below
             json_object_set_new(o, "role", json_string(config_role_names[c->role]));
-        // left out otherwise: ids stay what they were
+        // left out otherwise
         if (agent_cluster_ranks(c) > 1 || c->launcher) {
             json_object_set_new(o, "mesh",
                                 json_pack("[i,i,i]", c->mesh.dp, c->mesh.pp, c->mesh.tp));
@@ -72,6 +73,7 @@ json_t *agent_job_to_json(const struct agent_job *job) {
             json_object_set_new(o, "recompute", json_boolean(c->recompute == AGENT_RECOMPUTE_ON));
         json_array_append_new(clusters, o);
     }
+    json_object_set_new(root, "nonce", json_string(job->nonce));
     json_object_set_new(root, "clusters", clusters);
     return root;
 }
@@ -177,7 +179,9 @@ enum neb_status agent_job_from_json(const json_t *json, struct agent_job *out) {
     json_t *v, *item;
     config_defaults(out);
     json_t *clusters = json_object_get(json, "clusters");
-    if (!json_is_object(json) || json_object_size(json) != (size_t)config_n_options + 1 ||
+    const char *nonce = json_string_value(json_object_get(json, "nonce"));
+    uint8_t drawn[AGENT_NONCE_BYTES];
+    if (!json_is_object(json) || json_object_size(json) != (size_t)config_n_options + 2 ||
         !json_is_array(clusters) || json_array_size(clusters) > AGENT_CLUSTERS_MAX)
         return neb_fail(NEB_ERR_FORMAT,
                         "job specification: it does not have exactly the %d keys of this version. "
@@ -185,7 +189,11 @@ enum neb_status agent_job_from_json(const json_t *json, struct agent_job *out) {
                         "a job run the same one; finish or stop jobs before an upgrade, and begin "
                         "new ones with "
                         "init_from: HOME/jobs/ID/checkpoint",
-                        config_n_options + 1);
+                        config_n_options + 2);
+    if (!nonce || (*nonce && !neb_unhex(nonce, drawn, sizeof drawn)))
+        return neb_fail(NEB_ERR_FORMAT, "job specification: nonce is not %d hexadecimal digits",
+                        2 * AGENT_NONCE_BYTES);
+    memcpy(out->nonce, nonce, strlen(nonce) + 1);
     for (int k = 0; k < config_n_options; k++) {
         const struct config_option *o = &config_options[k];
         if (!(v = json_object_get(json, o->path)))
@@ -206,65 +214,4 @@ enum neb_status agent_job_from_json(const json_t *json, struct agent_job *out) {
     if (out->autos)
         return neb_fail(NEB_ERR_FORMAT, "job specification: a key still says auto");
     return agent_job_validate(out, "job specification");
-}
-
-static bool is_place(const char *key, const json_t *a, const json_t *b) {
-    static const char *const keys[] = {"mesh",        "threads", "device",   "precision",
-                                       "cuda_graphs", "batch",   "recompute"};
-    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
-        if (!strcmp(key, keys[i]))
-            return true;
-    const char *x = json_string_value(a), *y = json_string_value(b);
-    return !strcmp(key, "launcher") && (!x || strcmp(x, "attach")) && (!y || strcmp(y, "attach"));
-}
-
-// Cursors of a checkpoint count windows by a source's place. b may be NULL.
-static bool same_order(const json_t *a, const json_t *b) {
-    void *x = json_object_iter((json_t *)(uintptr_t)a),
-         *y = json_object_iter((json_t *)(uintptr_t)b);
-    while (x && y && !strcmp(json_object_iter_key(x), json_object_iter_key(y))) {
-        x = json_object_iter_next((json_t *)(uintptr_t)a, x);
-        y = json_object_iter_next((json_t *)(uintptr_t)b, y);
-    }
-    return !x && !y;
-}
-
-// Keys of a that b has otherwise; the names are the table's or, of clusters, those that are written here.
-static const char *cluster_differs(const json_t *a, const json_t *b) {
-    static const char *const names[] = {
-        "clusters.name",     "clusters.witness", "clusters.corpus",     "clusters.sources",
-        "clusters.launcher", "clusters.role",    "clusters.outer_state"};
-    const char *key;
-    json_t *x;
-    json_object_foreach((json_t *)(uintptr_t)a, key, x) {
-        const json_t *y = json_object_get(b, key);
-        bool equal = json_equal(x, (json_t *)(uintptr_t)y);
-        if (equal && !strcmp(key, "sources") && !same_order(x, y))
-            return "the order of clusters.sources";
-        if (equal || is_place(key, x, y))
-            continue;
-        for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-            if (!strcmp(names[i] + strlen("clusters."), key))
-                return names[i];
-        return "clusters";
-    }
-    return NULL;
-}
-
-const char *agent_job_differs(const json_t *a, const json_t *b) {
-    const json_t *one = json_object_get(a, "clusters"), *other = json_object_get(b, "clusters");
-    for (int i = 0; i < config_n_options; i++) {
-        const char *key = config_options[i].path;
-        if (!json_equal(json_object_get(a, key), json_object_get(b, key)))
-            return key;
-    }
-    if (!json_is_array(one) || json_array_size(one) != json_array_size(other))
-        return "clusters";
-    for (size_t i = 0; i < json_array_size(one); i++) {
-        const json_t *x = json_array_get(one, i), *y = json_array_get(other, i);
-        const char *key = cluster_differs(x, y);
-        if (key || (key = cluster_differs(y, x)))
-            return key;
-    }
-    return NULL;
 }

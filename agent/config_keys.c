@@ -204,7 +204,9 @@ void agent_job_reference(FILE *f) {
         "off, the same bits; batch and "
         "recompute: of this cluster "
         "instead of data.batch and recompute, where its memory is another: the same sequences a "
-        "step in other micro-batches (mode replicas); role: generator and "
+        "step in other micro-batches (mode replicas; batch not with sync.gate: private); role: "
+        "generator "
+        "and "
         "discriminator (rtd), teacher and student (distill), or auto; "
         "profile: a file with what nebula plan --profile printed on that cluster's machine, for "
         "nebula plan and auto |\n",

@@ -3,6 +3,7 @@
 //     config_options.c   the table: a row an option           config_yaml.c    job files        ─┐
 //     config_keys.c      keys, --set, the reference           config_json.c    what travels     ─┼─► struct agent_job
 //     config_value.c     one value, from text                 config_check.c   what must fit    ◄┘
+//     config_shared.c    what of it is in a job's id
 #ifndef AGENT_CONFIG_OPTIONS_H
 #define AGENT_CONFIG_OPTIONS_H
 #include "agent/config.h"
@@ -49,6 +50,23 @@ extern const char *const config_target_names[],
                                                 *const config_outer_state_names[],
                                                     *const config_graphs_names[];
 extern const char config_cluster_keys[]; // in words
+
+// What is in a job's id (job_id.h). Every option is: it has one value for all clusters, for good.
+// Of the keys of a cluster, those that say where and how fast it trains are not, and may change
+// when the job is resumed. What scales, clips, counts, quantises or weights an update never is a
+// place where sums are masked: with another value at one site the sum would tell another one's
+// update.
+enum config_place {
+    CONFIG_SHARED,
+    CONFIG_PLACE,
+    CONFIG_PLACE_OPEN, // a place, but with sync.gate: private: it rounds
+};
+struct config_cluster_key {
+    const char *key, *path; // as it travels; as complaints name it
+    enum config_place place;
+};
+extern const struct config_cluster_key config_cluster_table[];
+extern const int config_n_cluster_keys;
 
 // config_keys.c. A path is "sync.outer.lr".
 const struct config_option *config_option(const char *path); // NULL: none

@@ -90,7 +90,7 @@ enum neb_status daemon_start_service(struct daemon *d) {
         .callbacks = {d, daemon_on_screen, daemon_on_commit, daemon_on_message, daemon_on_peer,
                       daemon_on_fault, daemon_on_behind, daemon_on_snapshot_open,
                       daemon_on_snapshot_close, daemon_on_snapshot_done, daemon_on_lied, busy,
-                      daemon_on_split, signed_before}};
+                      daemon_on_split, signed_before, daemon_on_lost}};
     NEB_TRY(inter_service_create(&s, &d->service));
     if (d->c->blobs_max)
         NEB_TRY(inter_ledger_set_cap(inter_service_ledger(d->service), d->c->blobs_max));
@@ -257,8 +257,18 @@ static enum neb_status set_up(struct daemon *d) {
     return NEB_OK;
 }
 
+static void say_policy(struct daemon *d) {
+    char text[1024];
+    if (agent_policy_load(d->c->home, &d->policy.is) != NEB_OK) {
+        neb_log(NEB_LOG_ERROR, "while policy.json cannot be read no job of others begins");
+        return;
+    }
+    agent_policy_say(&d->policy.is, text, sizeof text);
+    neb_info("%s %s: admits %s", d->policy.is.present ? "policy.json in" : "no policy.json in",
+             d->c->home, text);
+}
+
 enum neb_status agent_daemon_run(const struct agent_daemon_config *c) {
-    char policy[NEB_PATH_MAX];
     struct daemon *d = calloc(1, sizeof *d);
     if (!d)
         return neb_fail(NEB_ERR_NOMEM, "out of memory starting the agent");
@@ -273,9 +283,8 @@ enum neb_status agent_daemon_run(const struct agent_daemon_config *c) {
     if (st == NEB_OK) {
         neb_info("agent is ready%s%s", c->listen ? ", listening on " : "",
                  c->listen ? c->listen : "");
-        if (d->members.n > 1 && neb_path(policy, sizeof policy, c->home, "policy.json") == NEB_OK &&
-            !neb_fs_exists(policy))
-            neb_info("no policy.json in %s: whatever job a member submits may train here", c->home);
+        if (d->members.n > 1)
+            say_policy(d);
         daemon_warn_unlinked(d);
         agent_notify("READY=1");
         st = loop(d);

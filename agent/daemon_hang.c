@@ -38,12 +38,32 @@ static void look(struct daemon *d, struct agent_jobrun *j) {
     daemon_worker_again(d, j, text);
 }
 
+// A job of another member that waits for ever (for clusters that do not come back, for a trainer,
+// for hosts) holds what it was given here for ever.
+static void look_for_progress(struct daemon *d, struct agent_jobrun *j) {
+    char text[256];
+    double idle_s = neb_seconds(neb_now() - j->progress_at);
+    if (j->state != AGENT_JOB_RUNNING || j->job.clusters[j->self].witness || j->reported ||
+        !(j->terms.idle_s > 0) || idle_s <= j->terms.idle_s)
+        return;
+    snprintf(text, sizeof text,
+             "no step was made here for %.4g hours, and the policy of this site gives a job %.4g "
+             "(hours_without_progress): it stops here, with its checkpoint; nebula resume goes on "
+             "with it",
+             idle_s / 3600, j->terms.idle_s / 3600);
+    daemon_job_give_up(d, j, text);
+}
+
 void daemon_look_for_hangs(struct daemon *d) {
     neb_ns now = neb_now(), absent = now - d->looked_at;
     bool blind = d->looked_at && absent > own_absence;
     d->looked_at = now;
     for (int i = 0; i < AGENT_JOBS_MAX; i++) {
         struct agent_jobrun *j = &d->jobs[i];
+        if (j->used && blind)
+            j->progress_at += absent;
+        if (j->used)
+            look_for_progress(d, j);
         if (!j->used || !j->worker.pid)
             continue;
         if (j->killed_at) {

@@ -130,10 +130,12 @@ enum neb_status daemon_map_clusters(const struct daemon *d, struct agent_jobrun 
 }
 
 // The operator's word about jobs of others; read anew for each, so that a change needs no restart.
-static bool policy_admits(struct daemon *d, const struct agent_jobrun *j, char *why, size_t cap) {
+static bool policy_admits(struct daemon *d, struct agent_jobrun *j, char *why, size_t cap) {
     struct agent_policy p;
-    if (!j->owner[0])
+    if (!j->owner[0]) {
+        j->terms = (struct agent_terms){.told = {.losses = AGENT_LOSSES_EXACT}};
         return true;
+    }
     if (agent_policy_load(d->c->home, &p) != NEB_OK) {
         snprintf(why, cap, "the policy of site \"%s\" cannot be read; its agent's log says why",
                  daemon_name(d));
@@ -146,7 +148,11 @@ static bool policy_admits(struct daemon *d, const struct agent_jobrun *j, char *
         running.jobs += counts;
         running.of_member += counts && !strcmp(other->owner, j->owner);
     }
-    return agent_policy_admits(&p, &j->job, j->self, j->owner, &running, why, cap);
+    if (!agent_policy_admits(&p, &j->job, j->self, j->owner, &running, why, cap))
+        return false;
+    agent_policy_terms(&p, &j->job, j->self, &j->terms); // what was refused runs on as it did
+    j->progress_at = neb_now();
+    return true;
 }
 
 // The job's limit of rate; and what its earlier runs have sent and received counts too, and when the last one began.
@@ -302,6 +308,16 @@ static struct agent_jobrun *accept_job(struct daemon *d, const char *hex, json_t
     memcpy(j->id, id, sizeof id);
     memcpy(j->hex, hex, sizeof j->hex);
     set_home(d, j, home, name);
+    const char *by = j->owner[0] ? j->owner : daemon_name(d);
+    if (!daemon_id_fits(d, by, hex, spec)) {
+        snprintf(why, cap,
+                 "the id %.8s is not that of this specification, submitted by \"%s\" in the "
+                 "federation that agent \"%s\" is a member of: begin it anew, with another --out",
+                 hex, by, daemon_name(d));
+        return NULL;
+    }
+    if (!over && daemon_was_misnamed(d, id, by, why, cap))
+        return NULL;
     bool known = is_known(d, hex);
     if (daemon_map_clusters(d, j, known, why, cap) != NEB_OK ||
         (!over && !policy_admits(d, j, why, cap)))
@@ -417,6 +433,12 @@ void daemon_job_leave(struct daemon *d, struct agent_jobrun *j, const char *text
     json_decref(j->report);
     j->report = json_pack("{s:s,s:s,s:b}", "name", daemon_name(d), "error", text, "refused", true);
     daemon_publish_report(d, j, json_incref(j->report));
+    daemon_job_stop(d, j);
+}
+
+void daemon_job_give_up(struct daemon *d, struct agent_jobrun *j, const char *text) {
+    daemon_say_fault(d, j, text);
+    daemon_job_fail(d, j, text);
     daemon_job_stop(d, j);
 }
 

@@ -3,6 +3,7 @@
 #include "agent/base/log.h"
 #include "agent/credential.h"
 #include "agent/daemon_state.h"
+#include "agent/job_id.h"
 #include "agent/json.h"
 #include "agent/measure.h"
 #include "agent/shape.h"
@@ -61,12 +62,37 @@ static int64_t next_run(const struct agent_jobrun *j) {
     return now > j->run ? now : j->run + 1;
 }
 
+// What goes on under an id is another member's job, or was submitted in another federation.
+static void refuse_id(struct daemon *d, const struct agent_ipc_client *from, const char *said,
+                      const json_t *spec) {
+    char why[512];
+    struct agent_job_record known;
+    bool is_known = daemon_job_recall(d, said, &known) == NEB_OK;
+    if (!is_known || daemon_job_is_same(d, &known, spec, UINT32_MAX, why, sizeof why))
+        snprintf(why, sizeof why,
+                 "the id %.8s is not that of this specification, submitted by agent \"%s\" in the "
+                 "federation that it is a member of now: begin a new run, in another --out",
+                 said, daemon_name(d));
+    agent_job_record_clear(&known);
+    daemon_answer(d, from, false, why);
+}
+
 static void on_submit_job(struct daemon *d, const struct agent_ipc_client *from,
                           struct agent_ipc_msg *m) {
-    char why[512];
-    const char *hex = agent_ipc_str(m, "id", "");
+    char why[512], hex[2 * AGENT_JOB_ID_BYTES + 1];
+    const char *said = agent_ipc_str(m, "id", ""); // "": a new one, which has none yet
     json_t *spec = json_object_get(m->head, "spec");
     struct agent_job_record known;
+    uint8_t id[AGENT_JOB_ID_BYTES];
+    if (agent_job_id(daemon_federation(d), daemon_name(d), spec, id) != NEB_OK) {
+        daemon_answer(d, from, false, "the agent has no memory left");
+        return;
+    }
+    neb_hex(id, sizeof id, hex);
+    if (*said && strcmp(said, hex)) {
+        refuse_id(d, from, said, spec);
+        return;
+    }
     const struct agent_jobrun *runs = daemon_job(d, hex);
     if (d->stopping) {
         daemon_answer(d, from, false, "the agent is ending; submit it when it is back");
@@ -113,6 +139,28 @@ static void count_stranger(struct daemon *d, const char *what) {
         neb_warn("%s: refused; further ones are counted", what);
 }
 
+// What a trainer that waits may attach to, which it asks again and again: the policy is as its
+// operator has it now, to the second; it lists nobody while it cannot be read.
+static void on_attachable(struct daemon *d, const struct agent_ipc_client *from,
+                          const struct agent_ipc_msg *m) {
+    neb_ns now = neb_now();
+    if (!d->policy.read_at || now - d->policy.read_at > NEB_S) {
+        d->policy.read_at = now;
+        if (agent_policy_load(d->c->home, &d->policy.is) != NEB_OK)
+            d->policy.is = agent_policy_none();
+    }
+    for (int i = 0; i < AGENT_JOBS_MAX; i++)
+        d->jobs[i].attach_listed = agent_policy_attaches(&d->policy.is, d->jobs[i].owner);
+    json_t *answer = agent_attach_find(d->jobs, m);
+    struct agent_jobrun *j =
+        daemon_job(d, json_string_value(json_object_get(answer, "passed_over")));
+    if (j && !j->attach_told)
+        neb_warn("%s", json_string_value(json_object_get(answer, "text")));
+    if (j)
+        j->attach_told = true;
+    daemon_tell(d, from, answer);
+}
+
 static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
                       struct agent_ipc_msg *m) {
     char dir[NEB_PATH_MAX];
@@ -137,6 +185,10 @@ static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
     }
     if (!agent_attach_admit(j, from, m, why, sizeof why)) {
         daemon_answer(d, from, false, why);
+        return;
+    }
+    if (agent_attach_waits(j) && !daemon_job_shortened(d, j)) {
+        daemon_answer(d, from, false, "the job has failed");
         return;
     }
     j->client = *from;
@@ -169,6 +221,23 @@ static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
         neb_debug("a worker is gone");
 }
 
+// The policy that let the job begin reckoned with more: a cluster that goes on from a snapshot, or
+// was made to leave out steps, may come to less. An update without tokens holds what others before
+// it did not.
+static bool too_few_tokens(struct daemon *d, struct agent_jobrun *j, uint64_t tokens) {
+    char text[256];
+    if (!tokens || (double)tokens >= j->terms.update_tokens)
+        return false;
+    snprintf(text, sizeof text,
+             "an update would rest on %llu tokens, and the policy of this site asks for %.0f: it "
+             "stays here, and the job stops. nebula resume goes on with it, and with what the "
+             "update holds",
+             (unsigned long long)tokens, j->terms.update_tokens);
+    if (j->state == AGENT_JOB_RUNNING)
+        daemon_job_give_up(d, j, text);
+    return true;
+}
+
 static void on_update(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
     struct inter_manifest mf = {
         .tokens = (uint64_t)agent_ipc_int(m, "tokens", 0),
@@ -194,6 +263,9 @@ static void on_update(struct daemon *d, struct agent_jobrun *j, struct agent_ipc
         neb_warn("update for fragment %u of job %s dropped", mf.key.fragment, j->job.name);
         return;
     }
+    if (too_few_tokens(d, j, mf.tokens) || daemon_job_short(d, j, mf.key.fragment, mf.key.round))
+        return;
+    daemon_note_step(j, (int64_t)mf.step);
     j->wants[mf.key.fragment] = mf.key.round + 1;
     enum neb_status st = inter_service_submit(d->service, &mf, m->parts[0].p, m->parts[0].len);
     if (st == NEB_ERR_NOT_FOUND) {
@@ -218,12 +290,21 @@ static void on_ready(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_
     int64_t f = agent_ipc_int(m, "fragment", -1), round = agent_ipc_int(m, "round", -1);
     if (!j->federated || f < 0 || f >= j->job.sync.fragments || round < 0)
         return;
+    if (daemon_job_short(d, j, (uint32_t)f, (uint32_t)round))
+        return;
     j->wants[f] = (uint32_t)round + 1;
     enum neb_status st = inter_service_deliver(d->service, j->id, (uint32_t)f, (uint32_t)round);
     if (st == NEB_ERR_NOT_FOUND)
         daemon_commit_gone(d, j, (uint32_t)f, (uint32_t)round);
     else if (st != NEB_OK)
         neb_warn("commit of round %lld could not be read", (long long)round);
+}
+
+void daemon_note_step(struct agent_jobrun *j, int64_t step) {
+    if (step <= j->progress_step)
+        return;
+    j->progress_step = step;
+    j->progress_at = neb_now();
 }
 
 static void on_metrics(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
@@ -233,6 +314,7 @@ static void on_metrics(struct daemon *d, struct agent_jobrun *j, struct agent_ip
         return;
     }
     json_object_set_new(line, "cluster", json_string(daemon_name(d)));
+    agent_told_take(&j->told, line);
     const char *kind = json_string_value(json_object_get(line, "kind"));
     const json_t *step = json_object_get(line, "step");
     bool saved = kind && !strcmp(kind, "checkpoint"); // of an earlier step
@@ -241,6 +323,7 @@ static void on_metrics(struct daemon *d, struct agent_jobrun *j, struct agent_ip
         j->last_step = at;
     j->progress |= at > *far;
     *far = at > *far ? at : *far;
+    daemon_note_step(j, saved ? 0 : at);
     daemon_publish_line(d, j, line);
 }
 
@@ -460,6 +543,7 @@ static void on_beat(struct agent_jobrun *j, const struct agent_ipc_msg *m) {
     json_int_t left = json_integer_value(json_object_get(m->head, "left"));
     j->allow_s = json_number_value(json_object_get(m->head, "allow_s"));
     j->left = left > 0 ? (uint64_t)left : 0;
+    daemon_note_step(j, agent_ipc_int(m, "step", 0));
     if (json_is_true(json_object_get(m->head, "moves")))
         j->moved_at = j->beat_at;
 }
@@ -503,7 +587,7 @@ static bool on_command(struct daemon *d, const struct agent_ipc_client *from, co
     else if (!strcmp(op, "attach"))
         on_attach(d, from, m);
     else if (!strcmp(op, "attachable"))
-        daemon_tell(d, from, agent_attach_find(d->jobs, m));
+        on_attachable(d, from, m);
     else if (!strcmp(op, "status"))
         daemon_tell(d, from, daemon_status(d));
     else if (!strcmp(op, "jobs"))

@@ -10,18 +10,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Bound into signatures of jobs. A pair without a CA has none: its sites may know different sets of others.
-static const uint8_t *federation_id(const struct daemon *d) {
-    static const uint8_t none[SEC_FEDERATION_BYTES];
-    return agent_members_federation(d->trust) ? d->members.federation : none;
-}
-
 // {"id", "spec", "home", "sig", "run"}: a job for another site, signed (but for the last) by the member that submitted it.
 json_t *daemon_signed_job(struct daemon *d, const struct agent_jobrun *j) {
     struct neb_buf b = {0};
     uint8_t sig[SEC_SIGN_BYTES];
     char hex[2 * SEC_SIGN_BYTES + 1] = "";
-    if (j->local && agent_job_signed_bytes(federation_id(d), j->id, j->spec, &b) == NEB_OK &&
+    // What is not its id's is a lie to whoever hears it (daemon_misnamed.c), whatever has become of
+    // the federation since.
+    if (j->local && daemon_id_fits(d, daemon_name(d), j->hex, j->spec) &&
+        agent_job_signed_bytes(daemon_federation(d), j->id, j->spec, &b) == NEB_OK &&
         sec_sign(d->identity, AGENT_CONTEXT_JOB, b.p, b.len, sig) == NEB_OK)
         neb_hex(sig, sizeof sig, hex);
     neb_buf_free(&b);
@@ -34,7 +31,7 @@ bool daemon_job_is_of_owner(const struct daemon *d, const struct agent_job_recor
     struct neb_buf b = {0};
     uint8_t sig[SEC_SIGN_BYTES], id[AGENT_JOB_ID_BYTES];
     bool ok = neb_unhex(r->sig, sig, sizeof sig) && neb_unhex(r->hex, id, sizeof id) &&
-              agent_job_signed_bytes(federation_id(d), id, r->spec, &b) == NEB_OK &&
+              agent_job_signed_bytes(daemon_federation(d), id, r->spec, &b) == NEB_OK &&
               agent_members_signed_as_now(d->trust, r->home, AGENT_CONTEXT_JOB, b.p, b.len, sig);
     neb_buf_free(&b);
     return ok;
@@ -48,10 +45,10 @@ static bool job_is_signed(struct daemon *d, uint32_t home, const char *id_hex, c
     const struct sec_member *me = sec_members_by_name(&d->members, daemon_name(d));
     if (home == UINT32_MAX && me)
         home = (uint32_t)(me - d->members.m);
-    bool ok =
-        hex && neb_unhex(hex, sig, sizeof sig) && neb_unhex(id_hex, id, sizeof id) &&
-        agent_job_signed_bytes(federation_id(d), id, json_object_get(body, "spec"), &b) == NEB_OK &&
-        inter_service_verify(d->service, home, AGENT_CONTEXT_JOB, b.p, b.len, sig);
+    bool ok = hex && neb_unhex(hex, sig, sizeof sig) && neb_unhex(id_hex, id, sizeof id) &&
+              agent_job_signed_bytes(daemon_federation(d), id, json_object_get(body, "spec"), &b) ==
+                  NEB_OK &&
+              inter_service_verify(d->service, home, AGENT_CONTEXT_JOB, b.p, b.len, sig);
     neb_buf_free(&b);
     return ok;
 }
@@ -63,6 +60,10 @@ static uint32_t named_home(const struct daemon *d, const json_t *body, uint32_t 
     if (name && !strcmp(name, daemon_name(d)))
         return UINT32_MAX;
     return m ? (uint32_t)(m - d->members.m) : peer;
+}
+
+static const char *member_of(const struct daemon *d, uint32_t home) {
+    return home == UINT32_MAX ? daemon_name(d) : d->members.m[home].pub.name;
 }
 
 static const char not_signed[] =
@@ -238,6 +239,41 @@ static bool was_stopped(const struct daemon *d, const struct agent_jobrun *j) {
     return false;
 }
 
+// An offer under an id that is not its text's. Where its submitter has signed that, it is a lie,
+// whoever tells of it.
+static void on_unfit_job(struct daemon *d, uint32_t peer, uint32_t home, const char *hex,
+                         const json_t *body) {
+    char why[512];
+    uint8_t id[AGENT_JOB_ID_BYTES];
+    struct agent_job_record known;
+    if (!neb_unhex(hex, id, sizeof id))
+        return; // no id
+    bool again = json_is_true(json_object_get(body, "again"));
+    bool is_signed = job_is_signed(d, home, hex, body);
+    if (is_signed && !daemon_spec_is_read(json_object_get(body, "spec"))) {
+        if (!again) // of another version, whose ids are its own affair
+            refuse(d, peer, hex, "the job specification is not one of this version of nebula");
+        return;
+    }
+    if (is_signed) {
+        daemon_on_misnamed(d, peer, member_of(d, home), hex, body, why, sizeof why);
+        if (!again)
+            refuse(d, peer, hex, why);
+        return;
+    }
+    if (again) {
+        neb_debug("a job was offered again without its submitter's signature");
+        return;
+    }
+    bool is_known = daemon_job_recall(d, hex, &known) == NEB_OK;
+    if (is_known &&
+        !daemon_job_is_same(d, &known, json_object_get(body, "spec"), home, why, sizeof why))
+        refuse_known(d, peer, hex, why);
+    else
+        refuse(d, peer, hex, not_signed);
+    agent_job_record_clear(&known);
+}
+
 // A job that another agent submits, goes on with, or (again) offers because this one may have lost it.
 static void on_job(struct daemon *d, uint32_t peer, const char *hex, const json_t *body) {
     char why[512];
@@ -247,6 +283,10 @@ static void on_job(struct daemon *d, uint32_t peer, const char *hex, const json_
     if ((d->stopping && again) || !looks_at(d, peer, hex, again))
         return;
     uint32_t home = again || resume ? named_home(d, body, peer) : peer;
+    if (!daemon_id_fits(d, member_of(d, home), hex, json_object_get(body, "spec"))) {
+        on_unfit_job(d, peer, home, hex, body);
+        return;
+    }
     struct agent_job_record known;
     enum neb_status st = daemon_job_recall(d, hex, &known);
     if (st != NEB_ERR_NOT_FOUND) {

@@ -111,3 +111,48 @@ bool daemon_job_renew(struct daemon *d, const struct agent_job_record *r, char *
              r->hex, r->hex);
     return true;
 }
+
+bool daemon_job_short(struct daemon *d, struct agent_jobrun *j, uint32_t fragment, uint32_t round) {
+    struct inter_chain c = {.next = 0};
+    char why[512], text[NEB_PATH_MAX + 1024];
+    enum neb_status st = inter_ledger_chain(inter_service_ledger(d->service), j->id, fragment, &c);
+    if ((st != NEB_OK && st != NEB_ERR_NOT_FOUND) || round <= c.next)
+        return false;
+    if (j->short_ledger || j->state != AGENT_JOB_RUNNING)
+        return true;
+    bool can = may(d, &j->job, why, sizeof why) && !needed(d, j, why, sizeof why);
+    snprintf(text, sizeof text,
+             "%s/ledger.db has lost commits: this cluster's worker has merged up to round %u of "
+             "fragment %u, the ledger knows up to %u; %s%s",
+             d->c->home, round, fragment, c.next,
+             can ? "the cluster goes on with what the others have, as after the loss of its disk"
+                 : "the job cannot go on here: ",
+             can ? "" : why);
+    if (!can) {
+        daemon_job_fail(d, j, text);
+        daemon_job_stop(d, j);
+        return true;
+    }
+    j->short_ledger = true;
+    daemon_say_fault(d, j, text);
+    daemon_worker_replace(d, j);
+    return true;
+}
+
+bool daemon_job_shortened(struct daemon *d, struct agent_jobrun *j) {
+    char dir[NEB_PATH_MAX];
+    bool any;
+    if (!j->short_ledger)
+        return true;
+    j->short_ledger = false;
+    daemon_job_dir(d, j, dir, sizeof dir);
+    inter_service_job_close(d->service, j->id);
+    if (clear_dir(dir, &any) == NEB_OK && inter_service_job_renew(d->service, j->id) == NEB_OK &&
+        daemon_open_rounds(d, j) == NEB_OK)
+        return true;
+    daemon_job_fail(d, j,
+                    "what is here of the job could not be given up after its ledger had lost "
+                    "commits; the agent's log says why");
+    daemon_job_end(d, j, "failed");
+    return false;
+}

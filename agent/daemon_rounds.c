@@ -59,6 +59,7 @@ enum neb_status daemon_open_rounds(struct daemon *d, struct agent_jobrun *j) {
                                  .mu = j->job.sync.mu,
                                  .robust = j->job.sync.gate == AGENT_GATE_ROBUST,
                                  .masked = j->job.sync.gate == AGENT_GATE_PRIVATE,
+                                 .colluders = (uint8_t)j->job.sync.private_colluders,
                                  .awaits_shape = true,
                                  .tune = agent_tune_config(&j->job)};
     c.steps = (uint64_t)j->job.steps;
@@ -243,17 +244,28 @@ void daemon_on_commit(void *user, const struct inter_record *r, const struct neb
         check_divergence(d, j, r);
     if (j->job.clusters[j->self].role == AGENT_ROLE_TEACHER) // it votes, and merges nothing
         goto out;
-    if (j->client.len && !x.whole)
+    bool wanted = j->wants[r->fragment] == r->round + 1;
+    if (j->client.len && wanted && !x.whole)
         daemon_commit_gone(d, j, r->fragment, r->round);
     if (j->sums && x.n && !agent_sums_commit(j->sums, r, blobs, &seeds))
         x.whole = false; // it is delivered again once the sum can be read
     // the worker asks again when it is back, and for the next round once it has merged this one
-    if (j->client.len && x.whole && !j->reported && j->state != AGENT_JOB_ENDED &&
-        j->wants[r->fragment] == r->round + 1)
+    if (j->client.len && x.whole && !j->reported && j->state != AGENT_JOB_ENDED && wanted)
         deliver(d, j, r, &x, seeds);
 out:
     json_decref(x.entries);
     json_decref(seeds);
+}
+
+// The ledger has lost this cluster's own update of the open round: its worker has it until the
+// round is over.
+void daemon_on_lost(void *user, const struct inter_key *key) {
+    struct daemon *d = user;
+    struct agent_jobrun *j = daemon_job_by_id(d, key->job);
+    if (j && j->client.len)
+        daemon_tell(d, &j->client,
+                    json_pack("{s:s,s:I,s:I}", "ev", "resubmit", "fragment",
+                              (json_int_t)key->fragment, "round", (json_int_t)key->round));
 }
 
 // What the job's profile says about an update beyond its structure: of masked ones there is nothing else to check.

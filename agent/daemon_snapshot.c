@@ -98,6 +98,38 @@ static bool hopeless(struct daemon *d, struct agent_jobrun *j) {
     return true;
 }
 
+static uint64_t ledger_rounds(const struct daemon *d, const struct agent_jobrun *j) {
+    struct inter_chain c;
+    uint64_t sum = 0;
+    for (uint32_t f = 0; f < (uint32_t)j->job.sync.fragments; f++)
+        if (inter_ledger_chain(inter_service_ledger(d->service), j->id, f, &c) == NEB_OK)
+            sum += c.next;
+    return sum;
+}
+
+// The worker waits for updates that are gone, every data member is there and none has a checkpoint
+// to give, and no round ends meanwhile, after which one of them might write one.
+static bool nowhere(struct daemon *d, struct agent_jobrun *j) {
+    const neb_ns patience = 180 * NEB_S;
+    uint64_t rounds = ledger_rounds(d, j);
+    if (!j->behind_until || !all_connected(d, j) || rounds != j->nowhere_rounds) {
+        j->nowhere_since = 0;
+        j->nowhere_rounds = rounds;
+        return false;
+    }
+    if (!j->nowhere_since)
+        j->nowhere_since = neb_now();
+    if (neb_now() - j->nowhere_since < patience)
+        return false;
+    daemon_job_fail(d, j,
+                    "no member has a state of this job to go on from: their checkpoints are lost "
+                    "or damaged, and the updates since the start are gone; restore a checkpoint of "
+                    "one of them from a backup, or begin a new job, with init_from where there is "
+                    "an exported model");
+    daemon_job_stop(d, j);
+    return true;
+}
+
 void daemon_on_behind(void *user, const uint8_t job[INTER_ID_BYTES]) {
     struct daemon *d = user;
     struct agent_jobrun *j = daemon_job_by_id(d, job);
@@ -210,8 +242,10 @@ void daemon_on_snapshot_done(void *user, const uint8_t job[INTER_ID_BYTES], enum
         } else if (!j->taken && !helps_worker(d, j, dir) && agent_snapshot_useless(dir))
             st = NEB_ERR_AGAIN; // not ahead: the others write newer ones
     }
-    if (st == NEB_ERR_NOT_FOUND && hopeless(d, j))
+    if (st == NEB_ERR_NOT_FOUND && (hopeless(d, j) || nowhere(d, j)))
         return;
+    if (st != NEB_ERR_NOT_FOUND)
+        j->nowhere_since = 0;
     if (st != NEB_OK) {
         neb_ns next = neb_now() + newer_after;
         j->ask_at = came && j->ask_at < next ? next : j->ask_at;

@@ -97,7 +97,11 @@ struct daemon {
     bool ended_due;                   // a job of another member has ended, or did before this start
     json_t *aside;  // owned: jobs that are held or have failed, as agent_jobs_aside; NULL: none yet
     bool aside_due; // it may be another one by now
-    bool changes;   // a peer's list was taken; acted upon outside of the service's own calls
+    struct {
+        struct agent_policy is;
+        neb_ns read_at;
+    } policy;     // for trainers that wait, which ask again and again
+    bool changes; // a peer's list was taken; acted upon outside of the service's own calls
     struct agent_members_change change;
 };
 
@@ -195,6 +199,8 @@ NEB_MUST_CHECK enum neb_status daemon_job_end_known(struct daemon *d, struct age
 void daemon_job_end_untrained(struct daemon *d, struct agent_jobrun *j, const char *why);
 // says so; does not end it
 void daemon_job_fail(struct daemon *d, struct agent_jobrun *j, const char *text);
+// It fails here, with a checkpoint where there is a worker; whoever follows it stops the others.
+void daemon_job_give_up(struct daemon *d, struct agent_jobrun *j, const char *text);
 // This cluster's part of it ends with an error, and the others go on.
 void daemon_job_leave(struct daemon *d, struct agent_jobrun *j, const char *text);
 void daemon_job_forget(struct daemon *d, struct agent_jobrun *j); // frees its place
@@ -235,6 +241,7 @@ void daemon_commit_gone(struct daemon *d, struct agent_jobrun *j, uint32_t fragm
                         uint32_t round);
 
 // daemon_snapshot.c
+void daemon_on_lost(void *user, const struct inter_key *key);
 void daemon_on_behind(void *user, const uint8_t job[INTER_ID_BYTES]);
 enum neb_status daemon_on_snapshot_open(void *user, const uint8_t job[INTER_ID_BYTES],
                                         struct inter_snapshot_source *out);
@@ -261,10 +268,18 @@ void daemon_proof_bad(struct daemon *d, struct agent_jobrun *j, const char *what
 NEB_MUST_CHECK enum neb_status daemon_proof_forget(const struct daemon *d,
                                                    const struct agent_jobrun *j);
 
+
 // daemon_rejoin.c
 // Gives up what is here of a job that does not run, rounds and checkpoints: resumed, it begins with the others' state. False: *why.
 NEB_MUST_CHECK bool daemon_job_renew(struct daemon *d, const struct agent_job_record *r, char *why,
                                      size_t cap);
+
+// The worker is at a round beyond the ledger's, which has lost commits since, and may have lost
+// votes: this cluster's side is given up, and it goes on with what the others have, once its worker
+// has ended; or the job fails, and says why. False: the ledger is as far.
+bool daemon_job_short(struct daemon *d, struct agent_jobrun *j, uint32_t fragment, uint32_t round);
+// That worker has ended, or attaches again. False: the job has failed.
+bool daemon_job_shortened(struct daemon *d, struct agent_jobrun *j);
 
 // A job of rounds that is new to the ledger, which may have been lost without the job's folder: its checkpoints say nothing then.
 NEB_MUST_CHECK enum neb_status daemon_job_without_ledger(struct daemon *d,
@@ -284,6 +299,23 @@ void daemon_on_peer(void *user, uint32_t peer, bool up);
 void daemon_on_fault(void *user, uint32_t peer, enum inter_fault f);
 void daemon_on_lied(void *user, uint32_t peer, const struct inter_evidence *e);
 void daemon_on_split(void *user, uint32_t peer, const struct inter_key *round);
+
+// daemon_misnamed.c
+// Bound into ids and signatures of jobs. A pair without a CA has none: its sites may know
+// different sets of others.
+const uint8_t *daemon_federation(const struct daemon *d);
+// Whether the id is that of this text, submitted by that member (job_id.h).
+bool daemon_id_fits(const struct daemon *d, const char *submitter, const char *hex,
+                    const json_t *spec);
+// Whether this version takes it for a job's: another one may make other ids of it, and is no liar.
+bool daemon_spec_is_read(const json_t *spec);
+// `by` has signed an id over a text that is not its own, and `peer` tells of it: kept, said, passed
+// on; the job, if it is by's, ends. why: for who told.
+void daemon_on_misnamed(struct daemon *d, uint32_t peer, const char *by, const char *hex,
+                        const json_t *body, char *why, size_t cap);
+// Whether that was seen of this job and the member that submitted it. True: *why.
+bool daemon_was_misnamed(const struct daemon *d, const uint8_t id[AGENT_JOB_ID_BYTES],
+                         const char *submitter, char *why, size_t cap);
 
 // daemon_ended.c
 void daemon_drop_ended(struct daemon *d); // once a second
@@ -306,6 +338,8 @@ void daemon_tell_stop(struct daemon *d);              // once a second
 // daemon_local.c
 void daemon_on_local(struct daemon *d, const struct agent_ipc_client *from,
                      struct agent_ipc_msg *m);
+// Its worker has made so many steps.
+void daemon_note_step(struct agent_jobrun *j, int64_t step);
 void daemon_trainer_left(struct daemon *d, struct agent_jobrun *j, bool said_so);
 
 // daemon_members.c. Changes are gathered, and acted upon between the service's own calls.

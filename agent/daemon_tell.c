@@ -3,12 +3,12 @@
 #include "agent/daemon_state.h"
 #include "agent/distill.h"
 #include "agent/lines.h"
+#include "agent/private.h"
 #include "agent/progress.h"
 #include "agent/report.h"
 #include "agent/status.h"
 #include "agent/sums.h"
 #include "security/locked.h"
-#include "security/secure_sum.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -162,10 +162,12 @@ void daemon_publish_line(struct daemon *d, struct agent_jobrun *j, json_t *line)
     if (!j->local && !j->lines &&
         agent_lines_create(d->up[j->home], neb_now(), &j->lines) != NEB_OK)
         neb_warn("job %s: a line of metrics is lost", j->job.name);
-    if (!j->local && j->lines) {
-        agent_lines_add(j->lines, line, neb_now(), neb_wall_now() / NEB_MS);
+    json_t *told = j->local ? NULL : agent_told_line(&j->told, &j->terms.told, line);
+    if (told && j->lines) {
+        agent_lines_add(j->lines, told, neb_now(), neb_wall_now() / NEB_MS);
         daemon_lines_due(d, j);
     }
+    json_decref(told);
     json_decref(line);
 }
 
@@ -202,7 +204,9 @@ void daemon_publish_report(struct daemon *d, struct agent_jobrun *j, json_t *rep
         daemon_lines_due(d, j);
         daemon_store_lines(d, j);
         daemon_post(d, j->home, AGENT_MSG_REPORT,
-                    json_pack("{s:s,s:O}", "id", j->hex, "report", report), true);
+                    json_pack("{s:s,s:o}", "id", j->hex, "report",
+                              agent_told_report(&j->told, &j->terms.told, report)),
+                    true);
     }
     json_decref(report);
 }
@@ -392,8 +396,8 @@ static void reason_to_wait(const struct agent_jobrun *j, char *out, size_t cap) 
         why = ": with sync.commit_all a round needs everybody";
     snprintf(out, cap, "%s", why);
     if (j->job.sync.gate == AGENT_GATE_PRIVATE)
-        snprintf(out, cap, ": with the gate \"private\" a round needs %d of the %d updates",
-                 sec_sum_least((uint8_t)j->job.n_clusters), j->job.n_clusters);
+        snprintf(out, cap, ": with the gate \"private\" a round needs %d of the %d clusters",
+                 agent_private_needs(&j->job), j->job.n_clusters);
 }
 
 // Rounds stand still until certain clusters are heard again: said when that begins, and when it is over.

@@ -223,6 +223,8 @@ void daemon_worker_ended(struct daemon *d, struct agent_jobrun *j, int status) {
         snprintf(text, sizeof text, "worker ended (%s); it is started again%s", reason, when);
         daemon_note_fault(d, j, text);
     }
+    if (!daemon_job_shortened(d, j))
+        return;
     j->replaced = false;
     j->again_at = neb_now() + wait;
     daemon_worker_due(d, j);

@@ -2,7 +2,9 @@
 
 #include "agent/distill.h"
 #include "agent/job_model.h"
+#include "agent/schedule.h"
 #include "compress/softlabel.h"
+#include "inter/types.h"
 #include "intra/cost.h"
 
 #include <math.h>
@@ -26,6 +28,66 @@ static bool exchanges(const struct agent_job *j, int self) {
     return j->sync.scheme == AGENT_SCHEME_FEDERATED && j->n_clusters > 1 &&
            (j->mode == AGENT_MODE_REPLICAS ||
             (agent_distill_federates(j) && !agent_job_only_votes(j, self)));
+}
+
+// Embedding and output learn, or the latter alone; their rows' counts travel.
+static enum agent_row_counts rows_told(const struct agent_job *j, int self) {
+    const struct intra_trainable *t = &j->trainable;
+    bool output = !j->model.tied, full = t->mode == INTRA_TRAIN_FULL && !t->freeze_embeddings;
+    bool learns =
+        full || (output && (t->mode == INTRA_TRAIN_FULL || t->mode == INTRA_TRAIN_LAST_LAYERS));
+    return exchanges(j, self) && j->sync.row_weights && j->sync.gate != AGENT_GATE_PRIVATE && learns
+               ? j->sync.row_counts
+               : AGENT_ROWS_NEVER;
+}
+
+// Of a cluster's own steps, between two of its updates. 0: there are none.
+static double update_steps(const struct agent_job *j, int self) {
+    const struct agent_sync *s = &j->sync;
+    enum agent_role role = j->clusters[self].role;
+    struct agent_schedule schedule = {.steps = j->steps,
+                                      .interval = s->interval,
+                                      .fragments = s->fragments,
+                                      .early_interval = s->early_interval,
+                                      .early_steps = s->early_steps};
+    if (one_process(j))
+        return j->mode == AGENT_MODE_REPLICAS;
+    if (exchanges(j, self))
+        return (double)agent_schedule_least(&schedule);
+    if (j->mode != AGENT_MODE_RTD || s->scheme != AGENT_SCHEME_FEDERATED)
+        return 0;
+    double own = role == AGENT_ROLE_GENERATOR ? j->rtd.generator_steps : j->rtd.discriminator_steps;
+    return j->rtd.share_embeddings * own /
+           fmax(1, fmax(j->rtd.generator_steps, j->rtd.discriminator_steps));
+}
+
+static int32_t width_of(const struct intra_model_config *m) {
+    int32_t heads =
+                m->n_heads * (m->head_dim ? m->head_dim : m->d_model / (m->n_heads + !m->n_heads)),
+            most = m->d_ff > m->d_model ? m->d_ff : m->d_model;
+    return heads > most ? heads : most;
+}
+
+void agent_job_tells(const struct agent_job *j, int self, struct agent_tells *out) {
+    enum agent_role role = j->clusters[self].role;
+    bool rtd = j->mode == AGENT_MODE_RTD, distill = j->mode == AGENT_MODE_DISTILL,
+         others = j->n_clusters > 1 && !one_process(j);
+    double tokens = (double)j->batch * j->accumulate * j->seq_len;
+    *out = (struct agent_tells){.rows = AGENT_ROWS_NEVER, .width = width_of(&j->model)};
+    out->text = !one_process(j) && ((rtd && j->rtd.push_text && role == AGENT_ROLE_GENERATOR) ||
+                                    (distill && j->distill.pushed && role == AGENT_ROLE_STUDENT));
+    out->labels = others && ((rtd && role == AGENT_ROLE_GENERATOR) ||
+                             (distill && role == AGENT_ROLE_TEACHER && !j->distill.pushed));
+    if (j->n_clusters == 1 || j->clusters[self].witness)
+        return;
+    if (j->sync.tune.mode == AGENT_TUNE_AUTO && j->sync.tune.balance && others)
+        tokens *= 1 - (double)INTER_LEFT_OUT_MAX / INTER_STEPS_CYCLE;
+    out->update_tokens = tokens * update_steps(j, self);
+    out->rows = rows_told(j, self);
+}
+
+double agent_job_eval_tokens(const struct agent_job *j) {
+    return (double)j->eval_windows * j->seq_len;
 }
 
 // The model of a part; *t: what of it learns.

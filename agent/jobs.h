@@ -8,6 +8,7 @@
 #include "agent/credential.h"
 #include "agent/ipc.h"
 #include "agent/join_rate.h"
+#include "agent/policy.h"
 #include "agent/snapshot_proof.h"
 #include "inter/service.h"
 #include "inter/types.h"
@@ -47,8 +48,14 @@ struct agent_jobrun {
     struct neb_bucket told_lines[AGENT_CLUSTERS_MAX], told_bytes[AGENT_CLUSTERS_MAX];
     int64_t had[AGENT_CLUSTERS_MAX]; // local: the last line of each cluster, by its number; 0: none
     char owner[SEC_NAME_MAX]; // that member's name, which stays when it is revoked; "": local
-    bool adopted;  // the owner is no member any more, and this site's operator has gone on with it
-    bool orphaned; // the operator was told that the owner is no member any more
+    bool adopted; // the owner is no member any more, and this site's operator has gone on with it
+    struct agent_terms terms; // of a job of another member: of the policy that let it begin
+    struct agent_told told;   // of its losses, to that member
+    neb_ns progress_at;       // when its worker last came farther than ever before: to step
+    int64_t progress_step;    // this one
+    bool attach_listed;       // the policy lets waiting trainers be taken by that member's jobs
+    bool attach_told;         // the operator was told of one that this job was not given
+    bool orphaned;            // the operator was told that the owner is no member any more
     enum agent_job_state state;
     bool
         reopened; // it had ended before this agent was started: only its rounds are open, and no report is here
@@ -115,6 +122,10 @@ struct agent_jobrun {
     neb_ns ask_at; // nobody is asked for a state before
     int disputes;  // times that no other cluster could be believed, since one could
     // when to look again for a snapshot that the worker needs; 0: it needs none
+    // no member has a state to give: since when, and rounds of the ledger then
+    neb_ns nowhere_since;
+    uint64_t nowhere_rounds;
+    bool short_ledger; // it has lost commits that the worker has merged (agent/daemon_rejoin.c)
     neb_ns behind_until;
     // the commit that it asked for and that is gone; round UINT32_MAX: any
     uint64_t behind; // fragments that it asked so for, bit each

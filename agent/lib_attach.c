@@ -30,6 +30,7 @@ static enum neb_status find_agent(const char *agent, char *out, size_t cap) {
 
 // Asks until the agent is there and has a job that waits for a trainer. why: what the agent said last.
 static enum neb_status wait_for_job(struct nebula *n, const char *job, double timeout_s) {
+    const char *from = getenv("NEBULA_JOB_FROM");
     neb_ns end = neb_now() + (neb_ns)(timeout_s * 1e9);
     neb_ns taken_end = neb_now() + 2 * NEB_S;
     char why[512] = "";
@@ -41,9 +42,10 @@ static enum neb_status wait_for_job(struct nebula *n, const char *job, double ti
     for (bool found = false; st == NEB_OK && !found;) {
         struct agent_ipc_msg m;
         st = agent_ipc_send(ipc, NULL,
-                            json_pack("{s:s,s:s,s:i,s:I,s:i,s:s}", "op", "attachable", "job", job,
-                                      "api", NEBULA_API, "pid", (json_int_t)getpid(), "protocol",
-                                      agent_ipc_protocol(), "build", neb_build()),
+                            json_pack("{s:s,s:s,s:s,s:i,s:I,s:i,s:s}", "op", "attachable", "job",
+                                      job, "from", from ? from : "", "api", NEBULA_API, "pid",
+                                      (json_int_t)getpid(), "protocol", agent_ipc_protocol(),
+                                      "build", neb_build()),
                             NULL, 0);
         if (st == NEB_OK && agent_ipc_wait(ipc, NEB_S, &m) == NEB_OK) {
             const char *code = agent_ipc_str(&m, "code", "");

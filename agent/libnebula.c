@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-// ---- errors ---------------------------------------------------------------------------------------------------
+// ---- errors -------------------------------------------------------------------------------------
 
 static _Thread_local char last_error[1024];
 
@@ -58,7 +58,7 @@ const char *nebula_version(int *api) {
     return NEBULA_VERSION;
 }
 
-// ---- tensors --------------------------------------------------------------------------------------------------
+// ---- tensors ------------------------------------------------------------------------------------
 
 int nebula_tensor_at(struct nebula *n, int32_t i, struct nebula_tensor *out) {
     int s = usable(n, "nebula_tensor_at");
@@ -144,7 +144,7 @@ static int all_registered(const struct nebula *n) {
     return NEBULA_OK;
 }
 
-// ---- steps ----------------------------------------------------------------------------------------------------
+// ---- steps --------------------------------------------------------------------------------------
 
 static int end_call(struct nebula *n, enum neb_status st) {
     n->step_end = neb_now();
@@ -210,6 +210,7 @@ static enum neb_status step(struct nebula *n, const struct nebula_step_stats *s)
     w->all_tokens += s->tokens;
     w->step++;
     intra_loss_add(&w->loss_first, &w->loss_last, s->loss);
+    worker_add_sums(w, s->loss, s->grad_norm);
     say_step(n, s, seconds);
     for (;;) {
         if (w->job.checkpoint_every && w->step % w->job.checkpoint_every == 0)
@@ -335,7 +336,7 @@ int nebula_info_get(struct nebula *n, struct nebula_info *out) {
     return NEBULA_OK;
 }
 
-// ---- the end --------------------------------------------------------------------------------------------------
+// ---- the end ------------------------------------------------------------------------------------
 
 static enum neb_status report(struct nebula *n, double eval_loss) {
     struct agent_worker *w = &n->w;

@@ -86,9 +86,12 @@ struct nebula_attach_options {
     size_t size;       // sizeof(struct nebula_attach_options)
     int api;           // NEBULA_API
     const char *agent; // agent.sock or its home; NULL: $NEBULA_AGENT, $NEBULA_HOME, ~/.nebula
-    const char *job;   // name or id; NULL: $NEBULA_JOB, else the only one that waits for a trainer
-    double timeout_s;  // to wait for the agent and the job; 0: 60
-    int threads;       // for codec and merge; 0: the job's, else all processors
+    // name or id; NULL: $NEBULA_JOB, else the only one that waits for a trainer. Of another
+    // member's jobs it is given only those that it names by 16 digits of the id or more, or whose
+    // submitter $NEBULA_JOB_FROM names, or policy.json lists
+    const char *job;
+    double timeout_s; // to wait for the agent and the job; 0: 60
+    int threads;      // for codec and merge; 0: the job's, else all processors
     struct nebula_hooks hooks;
 };
 

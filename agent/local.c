@@ -5,6 +5,7 @@
 #include "agent/ipc.h"
 #include "agent/seal.h"
 #include "security/members.h"
+#include "security/seal.h"
 
 #include <arpa/inet.h>
 #include <jansson.h>
@@ -163,11 +164,12 @@ static enum neb_status make_keys(const struct agent_job *job, struct agent_local
         NEB_TRY(neb_path(path, sizeof path, l->homes[i], "agent.sock"));
         NEB_TRY(agent_ipc_path_fits(path));
         NEB_TRY(neb_fs_mkdirs(l->homes[i], 0700));
-        NEB_TRY(neb_path(path, sizeof path, l->homes[i], "keys"));
-        if (neb_fs_exists(path))
-            NEB_TRY(sec_identity_load(l->homes[i], &id));
-        else
-            NEB_TRY(sec_identity_create(l->homes[i], job->clusters[i].name, &id));
+        bool mended;
+        NEB_TRY(sec_identity_mend(l->homes[i], job->clusters[i].name, &mended));
+        if (mended)
+            neb_warn("%s/identity was damaged or missing: it is written again from the keys there",
+                     l->homes[i]);
+        NEB_TRY(sec_identity_first(l->homes[i], job->clusters[i].name, &id, NULL));
         pub[i] = *sec_identity_public(id);
         sec_identity_destroy(&id);
     }
@@ -192,6 +194,27 @@ static enum neb_status write_members(const struct agent_local *l, const struct s
         NEB_TRY(sec_members_save(path, &members));
     }
     return NEB_OK;
+}
+
+// All clusters of a local run are one operator's, and nothing of them is kept from one another:
+// said as a site's operator would say it.
+static enum neb_status write_policies(const struct agent_local *l, const struct agent_job *job) {
+    json_t *names = json_array();
+    for (int i = 0; i < l->n; i++)
+        json_array_append_new(names, json_string(job->clusters[i].name));
+    json_t *o = json_pack("{s:i,s:i,s:s,s:b,s:b,s:s,s:f,s:o}", "format", 1, "tokens_per_update", 1,
+                          "row_counts", "exact", "labels", 1, "push_text", 1, "losses", "exact",
+                          "hours_without_progress", 1e6, "attach", names);
+    char *text = o ? json_dumps(o, JSON_INDENT(1)) : NULL, path[NEB_PATH_MAX];
+    enum neb_status st = text ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory writing policies");
+    for (int i = 0; i < l->n && st == NEB_OK; i++) {
+        st = neb_path(path, sizeof path, l->homes[i], "policy.json");
+        if (st == NEB_OK && !neb_fs_exists(path)) // else somebody has written one
+            st = sec_secret_write(path, text, strlen(text));
+    }
+    free(text);
+    json_decref(o);
+    return st;
 }
 
 static enum neb_status ended(const struct agent_local *l, const struct agent_child *c,
@@ -321,6 +344,7 @@ enum neb_status agent_local_start(const struct agent_job *job, int n, const char
         NEB_TRY(place_on_loopback(n, &p));
     }
     NEB_TRY(write_members(l, pub, &p));
+    NEB_TRY(write_policies(l, job));
     deal_gpus(job, l);
     for (int i = 0; i < n; i++) {
         snprintf(l->listen[i], sizeof l->listen[i], "%s", p.listen[i]);

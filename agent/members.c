@@ -48,6 +48,11 @@ static enum neb_status load_pair(struct agent_members *m, const char *home) {
                         "no members known in %s; add the other agents with nebula peer add, or "
                         "nebula join a federation",
                         path);
+    if (st != NEB_OK)
+        return neb_fail(st,
+                        "%s cannot be used: restore it from a backup, or remove it and add the "
+                        "other agents again with nebula peer add",
+                        path);
     return st;
 }
 

@@ -1,175 +1,18 @@
 #include "agent/policy.h"
 
 #include "agent/base/fs.h"
-#include "agent/base/nearest.h"
-#include "agent/base/number.h"
 #include "agent/job_model.h"
 #include "agent/job_needs.h"
 #include "intra/checkpoint.h"
 #include "intra/hf.h"
-#include "security/seal.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
-enum { POLICY_BYTES_MAX = 16 * 1024 };
-
-static const struct choice {
-    const char *name;
-    int value;
-} modes[] = {{"full", INTRA_TRAIN_FULL},
-             {"lora", INTRA_TRAIN_LORA},
-             {"bitfit", INTRA_TRAIN_BITFIT},
-             {"last_layers", INTRA_TRAIN_LAST_LAYERS}},
-  devices[] = {{"cpu", AGENT_DEVICE_CPU}, {"cuda", AGENT_DEVICE_CUDA}};
-enum { MODES = sizeof modes / sizeof *modes, DEVICES = sizeof devices / sizeof *devices };
-
-// ---- reading --------------------------------------------------------------------------------------------------
-
-// A list of at most AGENT_POLICY_LIST strings, each in a row of `cap` bytes. *n -1: absent.
-static bool strings(const json_t *a, char *rows, size_t cap, int *n) {
-    *n = a ? (int)json_array_size(a) : -1;
-    if (!a)
-        return true;
-    if (!json_is_array(a) || *n < 1 || *n > AGENT_POLICY_LIST)
-        return false;
-    for (int i = 0; i < *n; i++) {
-        const char *s = json_string_value(json_array_get(a, (size_t)i));
-        if (!s || !*s || strlen(s) >= cap)
-            return false;
-        memcpy(rows + (size_t)i * cap, s, strlen(s) + 1);
-    }
-    return true;
-}
-
-// Some of `known`, as bits of their values.
-static bool choices(const json_t *a, const struct choice *known, int n_known, unsigned *bits) {
-    char names[AGENT_POLICY_LIST][32];
-    int n;
-    if (!strings(a, names[0], sizeof names[0], &n))
-        return false;
-    for (int i = 0; i < n; i++) {
-        int k = 0;
-        while (k < n_known && strcmp(names[i], known[k].name) != 0)
-            k++;
-        if (k == n_known)
-            return false;
-        *bits |= 1u << known[k].value;
-    }
-    return true;
-}
-
-static bool count(const json_t *v, int64_t *out) {
-    *out = json_integer_value(v);
-    return !v || (json_is_integer(v) && *out > 0);
-}
-
-// Bytes: a number, or "20G".
-static bool size(const json_t *v, int64_t *out) {
-    uint64_t bytes = 0;
-    if (!json_is_string(v))
-        return count(v, out);
-    bool ok = neb_number_size(json_string_value(v), 1, INT64_MAX, &bytes);
-    *out = (int64_t)bytes;
-    return ok;
-}
-
-// The keys that are one number. NULL: all are right.
-static const char *read_limits(const json_t *root, struct agent_policy *out, char *why,
-                               size_t cap) {
-    const struct {
-        const char *key;
-        int64_t *at;
-        bool size;
-    } limits[] = {{"threads", &out->threads, false},
-                  {"ranks", &out->ranks, false},
-                  {"steps", &out->steps, false},
-                  {"parameters", &out->parameters, false},
-                  {"tokens_per_step", &out->tokens_per_step, false},
-                  {"memory", &out->memory, true},
-                  {"device_memory", &out->device_memory, true},
-                  {"disk", &out->disk, true},
-                  {"jobs", &out->jobs, false},
-                  {"jobs_per_member", &out->jobs_per_member, false}};
-    static const char *const others[] = {"format",    "members", "data",
-                                         "trainable", "devices", "push_text"};
-    enum { LIMITS = sizeof limits / sizeof *limits, OTHERS = sizeof others / sizeof *others };
-    const char *known[LIMITS + OTHERS], *key;
-    json_t *any;
-    for (size_t i = 0; i < LIMITS + OTHERS; i++)
-        known[i] = i < LIMITS ? limits[i].key : others[i - LIMITS];
-    json_object_foreach((json_t *)(uintptr_t)root, key, any) {
-        bool is = false;
-        for (size_t i = 0; i < LIMITS + OTHERS; i++)
-            is = is || !strcmp(key, known[i]);
-        if (is)
-            continue;
-        const char *meant = neb_nearest(key, known, LIMITS + OTHERS);
-        snprintf(why, cap, "\"%.64s\" is no key of it%s%s%s (security/README.md has them)", key,
-                 meant ? "; did you mean \"" : "", meant ? meant : "", meant ? "\"?" : "");
-        return why;
-    }
-    for (size_t i = 0; i < LIMITS; i++) {
-        const json_t *v = json_object_get(root, limits[i].key);
-        if (limits[i].size && !size(v, limits[i].at))
-            return "\"memory\", \"device_memory\" and \"disk\" are numbers of bytes above 0, or "
-                   "such as \"20G\"";
-        if (!limits[i].size && !count(v, limits[i].at))
-            return "\"threads\", \"ranks\", \"steps\", \"parameters\", \"tokens_per_step\", "
-                   "\"jobs\" and \"jobs_per_member\" are numbers above 0";
-    }
-    return NULL;
-}
-
-enum neb_status agent_policy_parse(const char *text, size_t len, const char *what,
-                                   struct agent_policy *out) {
-    json_error_t e;
-    json_t *root = json_loadb(text, len, JSON_REJECT_DUPLICATES, &e);
-    *out = (struct agent_policy){.present = true};
-    if (!json_is_object(root)) {
-        json_decref(root);
-        return neb_fail(NEB_ERR_FORMAT, "%s:%d: %s", what, root ? 1 : e.line,
-                        root ? "an object is expected" : e.text);
-    }
-    const json_t *push = NULL;
-    char why[256];
-    const char *bad = read_limits(root, out, why, sizeof why);
-    if (json_integer_value(json_object_get(root, "format")) != 1)
-        bad = "\"format\": 1 is expected";
-    else if (!strings(json_object_get(root, "members"), out->members[0], SEC_NAME_MAX,
-                      &out->n_members))
-        bad = "\"members\" is a list of 1 to 16 names";
-    else if (!strings(json_object_get(root, "data"), out->data[0], NEB_PATH_MAX, &out->n_data))
-        bad = "\"data\" is a list of 1 to 16 folders";
-    else if (!choices(json_object_get(root, "trainable"), modes, MODES, &out->trainable))
-        bad = "\"trainable\" is a list out of full, lora, bitfit, last_layers";
-    else if (!choices(json_object_get(root, "devices"), devices, DEVICES, &out->devices))
-        bad = "\"devices\" is a list out of cpu, cuda";
-    else if ((push = json_object_get(root, "push_text")) && !json_is_boolean(push))
-        bad = "\"push_text\" is true or false";
-    out->push_text = json_is_true(push);
-    json_decref(root);
-    return bad ? neb_fail(NEB_ERR_FORMAT, "%s: %s", what, bad) : NEB_OK;
-}
-
-enum neb_status agent_policy_load(const char *home, struct agent_policy *out) {
-    char path[NEB_PATH_MAX];
-    size_t len = 0;
-    *out = (struct agent_policy){.present = false};
-    NEB_TRY(neb_path(path, sizeof path, home, "policy.json"));
-    char *text = malloc(POLICY_BYTES_MAX);
-    if (!text)
-        return neb_fail(NEB_ERR_NOMEM, "out of memory: %s", path);
-    enum neb_status st = sec_secret_read(path, text, POLICY_BYTES_MAX, &len);
-    if (st == NEB_OK)
-        st = agent_policy_parse(text, len, path, out);
-    free(text);
-    return st == NEB_ERR_NOT_FOUND ? NEB_OK : st;
-}
-
-// ---- judging --------------------------------------------------------------------------------------------------
+// ---- judging ------------------------------------------------------------------------------------
 
 // The path with every link followed, of what is there of it: of a file or folder that is yet to be made, where that would be. NULL: that
 // cannot be said, for what is missing goes up again, or hangs at a link without an end.
@@ -352,12 +195,62 @@ static bool needs_ok(const struct agent_policy *p, const struct agent_job *job, 
     return false;
 }
 
-// What is trained on here would be read elsewhere. In one process it stays.
-static bool text_goes(const struct agent_job *job, int self) {
-    enum agent_role role = job->clusters[self].role;
-    return job->sync.scheme != AGENT_SCHEME_SYNCHRONOUS &&
-           ((job->mode == AGENT_MODE_RTD && job->rtd.push_text && role == AGENT_ROLE_GENERATOR) ||
-            (job->mode == AGENT_MODE_DISTILL && job->distill.pushed && role == AGENT_ROLE_STUDENT));
+static bool within(unsigned some, int value) { return !some || some >> value & 1; }
+
+// Tokens that an update rests on at least.
+static double update_least(const struct agent_policy *p, const struct agent_tells *t) {
+    double wide = 4.0 * t->width;
+    if (p->tokens_per_update)
+        return (double)p->tokens_per_update;
+    return wide > AGENT_UPDATE_TOKENS ? wide : AGENT_UPDATE_TOKENS;
+}
+
+static void say_few(const struct agent_policy *p, const struct agent_job *job, double tokens,
+                    double least, char *why, size_t cap) {
+    bool odd = job->sync.interval && job->steps % job->sync.interval;
+    snprintf(why, cap,
+             "an update of it would rest on as few as %.0f tokens, and %.0f are asked for "
+             "(\"tokens_per_update\"%s): raise data.batch, data.accumulate, data.seq_len, "
+             "sync.interval or sync.early_interval%s%s",
+             tokens, least, p->tokens_per_update ? "" : ", which the policy leaves open",
+             job->sync.fragments > 1 ? ", have fewer sync.fragments" : "",
+             odd ? ", make steps a multiple of the interval" : "");
+}
+
+// What leaves of this site's text. True: no more than the policy lets.
+static bool tells_ok(const struct agent_policy *p, const struct agent_job *job, int self, char *why,
+                     size_t cap) {
+    static const char *const gates[] = {"trusted", "robust", "private"};
+    struct agent_tells t;
+    agent_job_tells(job, self, &t);
+    double least = update_least(p, &t);
+    if (t.text && !p->push_text)
+        snprintf(why, cap,
+                 "its push_text sends the text of this site to another one, and \"push_text\" is "
+                 "not true");
+    else if (t.labels && !p->labels)
+        snprintf(why, cap,
+                 "it sends %s for the text of this site to another one, which can read much of the "
+                 "text from them, and \"labels\" is not true",
+                 job->mode == AGENT_MODE_RTD ? "a generator's draws" : "a teacher's labels");
+    else if (t.update_tokens > 0 && !within(p->gates, (int)job->sync.gate))
+        snprintf(why, cap, "\"gates\" does not list its sync.gate: %s", gates[job->sync.gate]);
+    else if (t.update_tokens > 0 && t.update_tokens < least)
+        say_few(p, job, t.update_tokens, least, why, cap);
+    else if (t.rows > p->row_counts)
+        snprintf(why, cap,
+                 "it counts out the tokens of this site (sync.row_counts: %s), and \"row_counts\" "
+                 "is %s",
+                 t.rows == AGENT_ROWS_EXACT ? "exact" : "coarse",
+                 p->row_counts == AGENT_ROWS_COARSE ? "coarse"
+                                                    : "never: sync.row_weights: false tells none");
+    else
+        return true;
+    return false;
+}
+
+static bool launcher_ok(const struct agent_policy *p, const struct agent_job *job, int self) {
+    return job->clusters[self].witness || within(p->launchers, (int)job->clusters[self].launcher);
 }
 
 bool agent_policy_admits(const struct agent_policy *p, const struct agent_job *job, int self,
@@ -374,16 +267,38 @@ bool agent_policy_admits(const struct agent_policy *p, const struct agent_job *j
                  from);
     else if (!trainable_ok(p, job, self))
         snprintf(reason, sizeof reason, "\"trainable\" does not list what the job trains");
-    else if (text_goes(job, self) && !p->push_text)
-        snprintf(reason, sizeof reason,
-                 "its push_text sends the text of this site to another one, and \"push_text\" is "
-                 "not true");
+    else if (!launcher_ok(p, job, self))
+        snprintf(reason, sizeof reason, "\"launchers\" does not list its cluster's");
     else if (limits_ok(p, job, self, running, reason, sizeof reason) &&
              data_ok(p, job, self, reason, sizeof reason) &&
-             needs_ok(p, job, self, reason, sizeof reason))
+             needs_ok(p, job, self, reason, sizeof reason) &&
+             tells_ok(p, job, self, reason, sizeof reason))
         return true;
     snprintf(why, cap, "the policy of site \"%s\" does not admit the job: %s (policy.json)",
              job->clusters[self].name, reason);
+    return false;
+}
+
+void agent_policy_terms(const struct agent_policy *p, const struct agent_job *job, int self,
+                        struct agent_terms *out) {
+    struct agent_tells t;
+    double step = fmax(1, (double)job->batch * job->accumulate * job->seq_len),
+           rests = agent_job_eval_tokens(job);
+    int64_t enough = (int64_t)ceil(AGENT_TOLD_TOKENS / step);
+    agent_job_tells(job, self, &t);
+    out->update_tokens = p->present && t.update_tokens > 0 ? update_least(p, &t) : 0;
+    out->idle_s = p->present ? p->hours_without_progress * 3600 : 0;
+    out->told = (struct agent_told_rules){.losses = p->losses,
+                                          .every = p->loss_every               ? p->loss_every
+                                                   : enough < AGENT_TOLD_STEPS ? AGENT_TOLD_STEPS
+                                                                               : enough,
+                                          .held_out = !(rests > 0 && rests < AGENT_TOLD_TOKENS)};
+}
+
+bool agent_policy_attaches(const struct agent_policy *p, const char *from) {
+    for (int i = 0; i < p->n_attach; i++)
+        if (!strcmp(p->attach[i], from))
+            return true;
     return false;
 }
 

@@ -19,7 +19,7 @@ static const neb_ns follow_after = 3 * NEB_S, follow_most = 64 * NEB_S, note_aft
 enum neb_status pretrain_say_submit(struct run *r) {
     return agent_ipc_send(r->ipc, NULL,
                           json_pack("{s:s,s:s,s:O}", "op", "submit", "id", r->id, "spec", r->spec),
-                          NULL, 0);
+                          NULL, 0); // id "": it is the agent's to say
 }
 
 static enum neb_status on_follows(struct run *r, const char *state) {

@@ -1,6 +1,7 @@
 // What a run is begun with: the job as file, options and --set make it, and its folder.
 #include "agent/base/bytes.h"
 #include "agent/base/log.h"
+#include "agent/job_id.h"
 #include "agent/job_model.h"
 #include "agent/model_init.h"
 #include "agent/planner.h"
@@ -14,7 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 // Trainers that attach may read what they like, and clusters have corpora of their own.
@@ -148,8 +148,10 @@ static enum neb_status load_begun(const struct run *r, struct agent_job *was, bo
     return st;
 }
 
-// What was chosen when the run began, and not anew: of what says auto, and which vocabulary it is, whatever corpora are on this machine now.
+// What was chosen when the run began, and not anew: its nonce, of what says auto, and which
+// vocabulary it is, whatever corpora are on this machine now.
 static enum neb_status take_chosen(struct run *r, const struct agent_job *was) {
+    memcpy(r->job.nonce, was->nonce, sizeof was->nonce);
     if (!r->job.tokenizer_sha256[0])
         memcpy(r->job.tokenizer_sha256, was->tokenizer_sha256, sizeof was->tokenizer_sha256);
     if (was->init_sha256[0])
@@ -181,6 +183,7 @@ enum neb_status pretrain_load_job(struct run *r) {
         snprintf(r->default_out, sizeof r->default_out, "out/%s", r->job.name);
         r->o.out = r->default_out;
     }
+    NEB_TRY(pretrain_mend_job(r));
     NEB_TRY(load_begun(r, &was, &begun));
     if (begun)
         NEB_TRY(agent_job_model_kept(&r->job, &was, r->o.job, &kept));
@@ -193,8 +196,7 @@ enum neb_status pretrain_load_job(struct run *r) {
     if (r->o.local && r->o.local != r->job.n_clusters)
         return neb_fail(NEB_ERR_INVALID, "--local %d, but the job has %d clusters", r->o.local,
                         r->job.n_clusters);
-    if (begun)
-        NEB_TRY(take_chosen(r, &was));
+    NEB_TRY(begun ? take_chosen(r, &was) : agent_job_draw_nonce(&r->job));
     for (int i = 0; i < r->job.n_clusters; i++)
         if (i == 0 || r->o.local || !r->job.tokenizer_sha256[0])
             NEB_TRY(check_corpus(&r->job, i, r->o.local, !begun));
@@ -214,14 +216,10 @@ enum neb_status pretrain_load_job(struct run *r) {
     return r->spec ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory");
 }
 
-static enum neb_status write_job(const struct run *r, const char *path) {
-    json_t *root = json_pack("{s:s,s:O}", "id", r->id, "spec", r->spec);
-    char *text = json_dumps(root, JSON_INDENT(1));
-    enum neb_status st = text ? neb_fs_write(path, text, strlen(text), 0644)
-                              : neb_fail(NEB_ERR_NOMEM, "out of memory");
-    free(text);
-    json_decref(root);
-    return st;
+static enum neb_status write_job(const struct run *r) {
+    char path[NEB_PATH_MAX];
+    NEB_TRY(neb_path(path, sizeof path, r->out, "job.json"));
+    return pretrain_write_job(path, r->id, r->spec);
 }
 
 // The run in --out under its id: with the same job, or with one that differs in where and how its clusters train.
@@ -233,23 +231,27 @@ static enum neb_status take_up(struct run *r, const char *path) {
     char from[2 * NEB_PATH_MAX];
     bool rtd = r->job.mode == AGENT_MODE_RTD; // which begins with nothing
     enum neb_status st = NEB_OK;
-    if (!hex || !neb_unhex(hex, id, sizeof id) || !json_is_object(spec)) {
-        st = neb_fail(NEB_ERR_FORMAT, "%s is damaged", path);
+    // without one the run was begun, and no agent has taken it yet
+    if (!hex || (*hex && !neb_unhex(hex, id, sizeof id)) || !json_is_object(spec)) {
+        st = neb_fail(NEB_ERR_FORMAT,
+                      "%s is damaged: restore it from a backup, or begin in another --out, with "
+                      "init_from: the newest checkpoint of a cluster",
+                      path);
     } else if ((key = agent_job_differs(r->spec, spec))) {
         checkpoint_of(r, hex, from, sizeof from);
-        st =
-            neb_fail(NEB_ERR_INVALID,
-                     "%s was begun with another job: %s differs; resume with the same file and "
-                     "options (of clusters, mesh, launcher, threads, device, precision, "
-                     "cuda_graphs, batch and "
-                     "recompute may change). Another job takes another --out%s%s",
-                     r->o.out, key, rtd ? "" : ", and can begin with init_from: ", rtd ? "" : from);
+        st = neb_fail(NEB_ERR_INVALID,
+                      "%s was begun with another job: %s differs; resume with the same file and "
+                      "options (of clusters, mesh, launcher, threads, device, cuda_graphs, "
+                      "recompute%s may change). Another job takes another --out%s%s",
+                      r->o.out, key,
+                      r->job.sync.gate == AGENT_GATE_PRIVATE ? "" : ", precision and batch",
+                      rtd ? "" : ", and can begin with init_from: ", rtd ? "" : from);
     } else {
-        memcpy(r->id, hex, sizeof r->id);
+        memcpy(r->id, hex, strlen(hex) + 1);
         if (!json_equal(r->spec, (json_t *)(uintptr_t)spec)) {
             neb_info("going on with other meshes, launchers, threads, devices, precisions, graphs, "
                      "batches or recomputation");
-            st = write_job(r, path);
+            st = write_job(r);
         }
     }
     json_decref(was);
@@ -258,7 +260,6 @@ static enum neb_status take_up(struct run *r, const char *path) {
 
 enum neb_status pretrain_open_out(struct run *r) {
     char path[NEB_PATH_MAX];
-    uint8_t id[AGENT_JOB_ID_BYTES];
     r->made_out = !neb_fs_exists(r->o.out);
     NEB_TRY(neb_fs_mkdirs(r->o.out, 0755));
     snprintf(r->out, sizeof r->out, "%s", r->o.out);
@@ -280,12 +281,20 @@ enum neb_status pretrain_open_out(struct run *r) {
         return take_up(r, path);
     }
     if (r->o.resume)
-        return neb_fail(NEB_ERR_NOT_FOUND, "--resume: %s holds no run", r->o.out);
-    if (getrandom(id, sizeof id, 0) != sizeof id)
-        return neb_fail_errno("cannot draw a job id");
-    neb_hex(id, sizeof id, r->id);
+        return neb_fail(NEB_ERR_NOT_FOUND,
+                        "--resume: %s holds no run (%s is missing): without --resume one begins",
+                        r->o.out, path);
     r->made_job = true;
-    return write_job(r, path);
+    return write_job(r);
+}
+
+enum neb_status pretrain_took(struct run *r, const char *hex) {
+    uint8_t id[AGENT_JOB_ID_BYTES];
+    if (!neb_unhex(hex, id, sizeof id))
+        return neb_fail(NEB_ERR_FORMAT, "the agent at %s gives the job no id", r->socket);
+    bool told = !strcmp(r->id, hex);
+    memcpy(r->id, hex, sizeof r->id);
+    return told ? NEB_OK : write_job(r);
 }
 
 void pretrain_undo_out(struct run *r) {

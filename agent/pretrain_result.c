@@ -6,6 +6,7 @@
 #include "agent/json.h"
 #include "agent/plots.h"
 #include "agent/pretrain_state.h"
+#include "agent/private.h"
 #include "agent/report.h"
 #include "agent/rtd_summary.h"
 
@@ -16,6 +17,21 @@
 static uint64_t whole(const json_t *o, const char *key) {
     double x = agent_json_get(o, key);
     return x >= 0 && x < 0x1p62 ? (uint64_t)x : 0;
+}
+
+// What the sums that were read are worth: of the cluster that sent the most of them.
+static void make_privacy(const struct run *r, struct agent_summary *s) {
+    if (!agent_private_noised(&r->job))
+        return;
+    for (int i = 0; i < r->expected; i++) {
+        int64_t n = (int64_t)whole(r->reports[i], "releases");
+        s->privacy.releases = n > s->privacy.releases ? n : s->privacy.releases;
+    }
+    s->privacy.epsilon = agent_private_epsilon(&r->job, s->privacy.releases, s->privacy.text);
+    s->privacy.delta = (double)r->job.sync.dp.delta;
+    s->privacy.clip = (double)r->job.sync.dp.clip;
+    s->privacy.noise = (double)r->job.sync.dp.noise;
+    s->privacy.colluders = agent_private_colluders(&r->job);
 }
 
 static void make_summary(const struct run *r, struct agent_summary *s) {
@@ -131,6 +147,7 @@ int pretrain_finish(struct run *r) {
         return AGENT_EXIT_FAILED;
     make_summary(r, &s);
     s.missing = r->missing_names = missing_names(r);
+    make_privacy(r, &s);
     if (r->job.mode == AGENT_MODE_RTD && left == r->expected)
         s.quality = r->quality = agent_rtd_summary(&r->job, r->reports);
     if (r->job.mode == AGENT_MODE_DISTILL && left == r->expected)

@@ -22,9 +22,9 @@ struct options { // strings are argv's; out may be run.default_out
 struct run {
     struct options o;
     struct agent_job job;
-    json_t *spec, *quality; // the job; what its mode adds to the summary
-    json_t *missing_names;  // of clusters that have not reported; NULL: none
-    char id[2 * AGENT_JOB_ID_BYTES + 1];
+    json_t *spec, *quality;              // the job; what its mode adds to the summary
+    json_t *missing_names;               // of clusters that have not reported; NULL: none
+    char id[2 * AGENT_JOB_ID_BYTES + 1]; // "": the agent has not said it yet
     char out[NEB_PATH_MAX], socket[NEB_PATH_MAX];
     char default_out[AGENT_NAME_MAX + 8]; // out/JOB
     char model_dir[NEB_PATH_MAX];         // the job's folder at the agent that is asked
@@ -64,9 +64,15 @@ struct run {
 
 // pretrain_job.c
 NEB_MUST_CHECK enum neb_status pretrain_load_job(struct run *r);
-// Locks --out. A new run writes job.json, id and job; --resume must mean the same job, but for what
+// Locks --out. A new run writes job.json, the job; --resume must mean the same job, but for what
 // agent_job_differs lets change, and takes its id.
 NEB_MUST_CHECK enum neb_status pretrain_open_out(struct run *r);
+// The agent has taken the job under this id, which follows from what was submitted, where, and by
+// whom: into job.json.
+NEB_MUST_CHECK enum neb_status pretrain_took(struct run *r, const char *hex);
+// pretrain_mend.c: job.json of a local run that is resumed, where it is not whole.
+NEB_MUST_CHECK enum neb_status pretrain_mend_job(const struct run *r);
+NEB_MUST_CHECK enum neb_status pretrain_write_job(const char *path, const char *hex, json_t *spec);
 // A new run that is over before it made a step is none: the folder is as it was, but for logs that say why, and takes another one.
 void pretrain_undo_out(struct run *r);
 

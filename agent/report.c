@@ -249,8 +249,17 @@ json_t *agent_summary_to_json(const struct agent_summary *s) {
                           "wall_s", number(s->wall_s), "clusters", clusters, "wire_bits_per_param",
                           number(agent_summary_bits_per_param(s)), "reduction_vs_sync_fp32",
                           number(agent_summary_reduction(s)));
-    if (o && ((s->quality && json_object_set(o, "quality", s->quality) != 0) ||
-              (s->missing && json_object_set(o, "missing", s->missing) != 0))) {
+    json_t *privacy =
+        s->privacy.text[0]
+            ? json_pack("{s:o, s:f, s:I, s:f, s:f, s:i}", "epsilon", number(s->privacy.epsilon),
+                        "delta", s->privacy.delta, "releases", (json_int_t)s->privacy.releases,
+                        "clip", s->privacy.clip, "noise", s->privacy.noise, "colluders",
+                        (int)s->privacy.colluders)
+            : NULL;
+    bool whole = o && (!s->privacy.text[0] || json_object_set_new(o, "privacy", privacy) == 0) &&
+                 (!s->quality || json_object_set(o, "quality", s->quality) == 0) &&
+                 (!s->missing || json_object_set(o, "missing", s->missing) == 0);
+    if (o && !whole) {
         json_decref(o);
         return NULL;
     }
@@ -305,6 +314,8 @@ void agent_summary_print(const struct agent_summary *s, FILE *f) {
                 reduction);
     if (isfinite(bits) || isfinite(reduction))
         fputc('\n', f);
+    if (s->privacy.text[0])
+        fprintf(f, "%s\n", s->privacy.text);
     int width = 7; // of the names, which are ASCII
     for (int32_t i = 0; i < s->n_clusters; i++)
         if ((int)strlen(s->clusters[i].name) > width)

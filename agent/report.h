@@ -90,7 +90,14 @@ struct agent_summary {
     uint64_t payload_bytes;  // encoded updates, over all senders and exchanges, before transport
     uint64_t payload_params; // parameters that those updates stand for, each time counted again
     json_t *missing;         // borrowed; names of clusters without a report; NULL: none
-    json_t *quality;         // borrowed; what the mode measured of its result, NULL: nothing
+    // Differential privacy: ε at δ of so many sums; a sentence about it. "": the job asks for none
+    struct {
+        double epsilon, delta, clip, noise;
+        int64_t releases;
+        int32_t colluders;
+        char text[512];
+    } privacy;
+    json_t *quality; // borrowed; what the mode measured of its result, NULL: nothing
 };
 
 // 8 * payload_bytes / payload_params. NAN when nothing was exchanged.

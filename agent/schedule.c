@@ -13,6 +13,60 @@ bool agent_schedule_due(const struct agent_schedule *s, int32_t f, int64_t step)
     return (step - base - offset(s, f)) % s->interval == 0;
 }
 
+// Sends of one fragment, as they follow each other: the shortest stretch between two of them.
+struct stretches {
+    int64_t last, least;
+};
+
+static void send_at(struct stretches *x, int64_t step) {
+    if (step > x->last && step - x->last < x->least)
+        x->least = step - x->last;
+    x->last = step > x->last ? step : x->last;
+}
+
+// Every `interval` steps from `first` on, none beyond `end`.
+static void sends(struct stretches *x, int64_t first, int64_t interval, int64_t end) {
+    if (first > end)
+        return;
+    send_at(x, first);
+    if (first + interval <= end)
+        send_at(x, first + interval);
+    send_at(x, first + (end - first) / interval * interval);
+}
+
+int64_t agent_schedule_least(const struct agent_schedule *s) {
+    int64_t least = s->steps;
+    for (int32_t f = 0; f < s->fragments; f++) {
+        struct stretches x = {0, s->steps};
+        int64_t early = s->early_steps < s->steps ? s->early_steps : s->steps, o;
+        o = (int64_t)f * s->early_interval / s->fragments;
+        if (early > 0)
+            sends(&x, o ? o : s->early_interval, s->early_interval, early);
+        o = offset(s, f);
+        sends(&x, s->early_steps + (o ? o : s->interval), s->interval, s->steps);
+        send_at(&x, s->steps);
+        least = x.least < least ? x.least : least;
+    }
+    return least;
+}
+
+// Of the numbers first, first + apart, … those in [1, last].
+static int64_t count(int64_t first, int64_t apart, int64_t last) {
+    first = first > 0 ? first : apart;
+    return last < first ? 0 : (last - first) / apart + 1;
+}
+
+int64_t agent_schedule_sends(const struct agent_schedule *s) {
+    int64_t all = 0, last = s->steps - 1, early = s->early_steps < last ? s->early_steps : last;
+    for (int32_t f = 0; f < s->fragments; f++) {
+        if (s->early_steps)
+            all += count((int64_t)f * s->early_interval / s->fragments, s->early_interval, early);
+        all += count(offset(s, f), s->interval, last - s->early_steps);
+        all++; // the drain
+    }
+    return all;
+}
+
 int32_t agent_schedule_interval(const struct agent_schedule *s, int64_t step) {
     return step < s->early_steps ? s->early_interval : s->interval;
 }

@@ -48,6 +48,14 @@ struct agent_fragment {
 // Fragment f is due after `step` steps: first at its offset, then every interval.
 bool agent_schedule_due(const struct agent_schedule *s, int32_t f, int64_t step);
 
+// Fewest inner steps that an update of some fragment can hold where nothing is late: between two of
+// its sends, before its first one, or behind the last one that is due, at the job's end. (An
+// absence makes it more; a cluster that goes on from a snapshot may have fewer before its next
+// send.)
+int64_t agent_schedule_least(const struct agent_schedule *s);
+// Updates of all fragments that a cluster sends in a run without outages, in which the interval does not change (base is 0).
+int64_t agent_schedule_sends(const struct agent_schedule *s);
+
 enum agent_decision {
     AGENT_GO_ON, // nothing to do for this fragment at this step
     AGENT_SEND,

@@ -13,7 +13,7 @@
 #include <string.h>
 
 enum { DUE_MAX = 64, KEPT_ROUNDS = 1000 };
-static const neb_ns patience = 30 * NEB_S;
+static const neb_ns patience = 30 * NEB_S, again = 5 * NEB_S;
 
 struct agent_sums {
     struct agent_sums_config c;
@@ -24,8 +24,9 @@ struct agent_sums {
     struct inter_sums *rounds;
     char dir[NEB_PATH_MAX]; // of gathered seeds
     struct {
+        neb_ns at;
         uint32_t fragment, round;
-    } due[DUE_MAX]; // complete, to be delivered outside of the calls that completed them
+    } due[DUE_MAX]; // complete, or to be tried again, by `at`: to be delivered
     size_t n_due;
     bool looks_up;
 };
@@ -34,6 +35,8 @@ struct agent_sums {
 
 static enum neb_status make_keys(struct agent_sums *s) {
     const uint8_t *own = sec_identity_public(s->c.identity)->curve;
+    sec_sum_own_key(sec_identity_curve_secret(s->c.identity), s->c.job->id,
+                    s->keys[s->c.job->self]);
     for (uint8_t k = 0; k < s->n; k++)
         if (k != s->c.job->self && s->c.job->peers[k] >= s->c.members->n)
             return neb_fail(NEB_ERR_NOT_FOUND,
@@ -93,6 +96,21 @@ static void on_send(void *user, uint8_t member, const void *p, size_t n) {
     (void)!inter_service_tell(*s->c.service, s->c.job->peers[member], AGENT_MSG_SUMS, p, n);
 }
 
+static enum neb_status on_keep(void *user, const struct inter_record *r) {
+    const struct agent_sums *s = user;
+    return inter_ledger_put_reveal(inter_service_ledger(*s->c.service), r, (uint8_t)s->c.job->self);
+}
+
+// Outside of the calls that completed them, or failed. Beyond DUE_MAX the worker's own question
+// brings it.
+static void note_due(struct agent_sums *s, uint32_t fragment, uint32_t round, neb_ns at) {
+    if (s->n_due == DUE_MAX)
+        return;
+    s->due[s->n_due].at = at;
+    s->due[s->n_due].fragment = fragment;
+    s->due[s->n_due++].round = round;
+}
+
 static void on_ready(void *user, uint32_t fragment, uint32_t round, const void *p, size_t n) {
     struct agent_sums *s = user;
     char path[NEB_PATH_MAX];
@@ -101,10 +119,7 @@ static void on_ready(void *user, uint32_t fragment, uint32_t round, const void *
         neb_warn(
             "the seeds of round %u could not be kept; after a restart they are asked for again",
             round);
-    if (s->n_due < DUE_MAX) { // beyond that the worker's own question brings it
-        s->due[s->n_due].fragment = fragment;
-        s->due[s->n_due++].round = round;
-    }
+    note_due(s, fragment, round, 0);
 }
 
 static void on_look_up(void *user, uint8_t member, uint32_t fragment, uint32_t round) {
@@ -127,9 +142,11 @@ bool agent_sums_looks_up(const struct agent_sums *s) { return s->looks_up; }
 
 // Delivering comes back through agent_sums_commit, so it is done when nothing else of this file runs.
 static void deliver_due(struct agent_sums *s) {
-    while (s->n_due) {
-        uint32_t fragment = s->due[s->n_due - 1].fragment, round = s->due[s->n_due - 1].round;
-        s->n_due--;
+    for (size_t i = s->n_due; i-- > 0;) { // what is added meanwhile is behind
+        uint32_t fragment = s->due[i].fragment, round = s->due[i].round;
+        if (s->due[i].at > neb_now())
+            continue;
+        s->due[i] = s->due[--s->n_due];
         enum neb_status st = inter_service_deliver(*s->c.service, s->c.job->id, fragment, round);
         if (st != NEB_OK && st != NEB_ERR_NOT_FOUND)
             neb_warn("commit of round %u could not be read", round);
@@ -167,9 +184,10 @@ enum neb_status agent_sums_open(const struct agent_sums_config *c, struct agent_
                  fail);
     struct inter_sums_config rounds = {.n = s->n,
                                        .self = (uint8_t)c->job->self,
+                                       .colluders = (uint8_t)c->job->job.sync.private_colluders,
                                        .crypto = &s->crypto,
                                        .sum = s->sum,
-                                       .ops = {s, on_send, on_ready, on_look_up}};
+                                       .ops = {s, on_send, on_keep, on_ready, on_look_up}};
     memcpy(rounds.job, c->job->id, sizeof rounds.job);
     memcpy(rounds.peers, c->job->peers, s->n * sizeof *rounds.peers);
     NEB_TRY_GOTO(inter_sums_create(&rounds, &s->rounds), fail);
@@ -207,7 +225,10 @@ bool agent_sums_commit(struct agent_sums *s, const struct inter_record *r,
     seeds_path(s, r->fragment, r->round, path, sizeof path);
     if (neb_fs_exists(path) && neb_fs_read(path, INTER_SUMS_MESSAGE_MAX, &kept) != NEB_OK)
         neb_buf_clear(&kept);
-    if (inter_sums_commit(s->rounds, neb_now(), r, views, kept.p, kept.len) != NEB_OK)
+    enum neb_status st = inter_sums_commit(s->rounds, neb_now(), r, views, kept.p, kept.len);
+    if (st == NEB_ERR_NOSPC || st == NEB_ERR_IO || st == NEB_ERR_NOMEM)
+        note_due(s, r->fragment, r->round, neb_now() + again);
+    if (st != NEB_OK && st != NEB_ERR_DENIED) // that is said where it is found
         neb_warn("round %u of fragment %u: its masked sum cannot be read", r->round, r->fragment);
     neb_buf_free(&kept);
     if (!inter_sums_seeds(s->rounds, r->fragment, r->round, &all))

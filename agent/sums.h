@@ -27,7 +27,7 @@ void agent_sums_close(struct agent_sums **s);
 // This member's new keys: what it reveals from now on is signed with them. The keys of the pairs stay those that the job began with.
 void agent_sums_rekey(struct agent_sums *s, const struct sec_identity *identity);
 
-// For the worker: a key a cluster, in locked memory of s (nothing is said with its own). 0 bytes where s is NULL.
+// For the worker: a key a cluster, in locked memory of s (in its own place, what it draws noise from). 0 bytes where s is NULL.
 const uint8_t *agent_sums_keys(const struct agent_sums *s, size_t *len);
 // A commit with its updates (by entry). True: the seeds are here, *seeds (new reference) goes to the worker with it. False: not yet, it
 // will be delivered again then.

@@ -154,6 +154,7 @@ struct agent_worker {
     // exchange
     struct inter_outer *outer;   // of a mesh: rank 0's part of it
     struct agent_owners *owners; // of a mesh
+    uint64_t masked_sent;        // updates that this cluster has masked: none is summed twice
     struct sec_sum *sum;         // profile `private`: what updates are masked with; NULL otherwise
     struct intra_unit *units;
     int32_t n_units;
@@ -184,7 +185,9 @@ struct agent_worker {
     uint64_t taken; // fragments that DIR/snapshot.bin is ahead in, bit each: the agent says so
     // the disk was, and the agent catches up: commits are merged as they come, without training
     bool lost;
-    bool restored;     // from a checkpoint or snapshot
+    bool restored; // from a checkpoint or snapshot
+    // There were checkpoints when it attached; and so init_from is not read.
+    bool had_checkpoint, skips_init;
     bool adopts;       // that was so in this process
     uint32_t attempts; // first attempt of the agent's present ledger
     // updates of earlier attempts were sent by a life whose state went with its disk; 0: there was none
@@ -199,8 +202,12 @@ struct agent_worker {
     double loss_first, loss_last;
     uint32_t idle_steps; // in a row, whose updates were skipped (intra_optim_update())
     double train_s, stall_s, sync_s;
-    uint32_t left_out_rounds;               // in a row, with all links up
-    double stall_told;                      // of stall_s, on lines of metrics so far
+    uint32_t left_out_rounds; // in a row, with all links up
+    double stall_told;        // of stall_s, on lines of metrics so far
+    struct worker_sums {      // of all steps of this process, as far as they are numbers
+        double loss, grad_norm;
+        int64_t losses, norms, steps;
+    } sums;
     uint64_t payload_bytes, payload_params; // of all submitted updates: for bits per parameter
     uint32_t rounds;
     int alive;     // other members that are heard
@@ -236,6 +243,10 @@ NEB_MUST_CHECK enum neb_status agent_worker_run(const char *socket_path, const c
 // worker_link.c
 // socket_path and job as the agent gives them. Fills job, cluster, dir. NEB_ERR_AGAIN: a built-in worker's agent does not answer (half an
 // hour on its own host, as long as it is there; else 10 s); NEB_ERR_TIMEOUT: a foreign one's, for 10 s.
+// The checkpoint in `dir` to go on from (intra_ckpt_take_latest_in). NEB_ERR_AGAIN: all were
+// damaged, and this process has not read what the job begins from: another one does.
+NEB_MUST_CHECK enum neb_status worker_newest(struct agent_worker *w, const char *dir,
+                                             struct intra_ckpt **out);
 NEB_MUST_CHECK enum neb_status worker_attach(struct agent_worker *w, const char *socket_path,
                                              const char *job);
 // Asks the agent again to be attached; the answer comes as any message.
@@ -259,6 +270,8 @@ NEB_MUST_CHECK enum neb_status worker_params_digest(const struct agent_worker *w
 void worker_metrics(struct agent_worker *w, json_t *line); // reference is taken over
 // Of each step: a fault where many in a row have changed nothing, as their gradients are not finite. No loss in a display says so.
 void worker_learned(struct agent_worker *w, const struct intra_step_stats *s);
+// One step of a trainer of the site's own; worker_learned does it for the built-in ones.
+void worker_add_sums(struct agent_worker *w, double loss, double grad_norm);
 // A line of metrics; what is NAN of loss, lr and grad_norm is null in it.
 void worker_say_step(struct agent_worker *w, const struct intra_step_stats *s, double tokens_per_s);
 // a line of metrics; by_source is borrowed

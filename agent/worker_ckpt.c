@@ -12,7 +12,8 @@ static enum neb_status folder(const struct agent_worker *w, char *out, size_t ca
 }
 
 // Of "worker.state"; others are refused. 5 did not say how often an update that is under way was taken back: it counts as not.
-enum { STATE_VERSION = 6, STATE_WITHOUT_AGAIN = 5 };
+// 6 did not say how many updates were masked.
+enum { STATE_VERSION = 7, STATE_WITHOUT_MASKED = 6, STATE_WITHOUT_AGAIN = 5 };
 
 // The worker's own counters, field by field.
 static void put_state(struct neb_buf *b, const struct agent_worker *w) {
@@ -68,6 +69,7 @@ static void put_state(struct neb_buf *b, const struct agent_worker *w) {
     }
     for (int32_t f = 0; w->federated && f < w->job.sync.fragments; f++)
         neb_buf_u32(b, w->travel[f].again);
+    neb_buf_u64(b, w->masked_sent);
 }
 
 static bool get_state(struct neb_rd *r, uint32_t version, struct agent_worker *w) {
@@ -135,6 +137,7 @@ static bool get_state(struct neb_rd *r, uint32_t version, struct agent_worker *w
         if (w->travel[f].again > INTER_AGAIN_MAX)
             return false;
     }
+    w->masked_sent = version <= STATE_WITHOUT_MASKED ? 0 : neb_rd_u64(r);
     return neb_rd_done(r) && w->step >= 0;
 }
 
@@ -252,9 +255,9 @@ static enum neb_status restore_from(struct agent_worker *w, const struct intra_c
         return NEB_ERR_IO;
     struct neb_rd r = neb_rd_make(state, s->bytes);
     uint32_t version = neb_rd_u32(&r);
-    if (version != STATE_VERSION && version != STATE_WITHOUT_AGAIN)
+    if (version > STATE_VERSION || version < STATE_WITHOUT_AGAIN)
         return neb_fail(NEB_ERR_FORMAT,
-                        "%s: its state is of version %u; this program reads %d and %d",
+                        "%s: its state is of version %u; this program reads %d to %d",
                         intra_ckpt_path(c), version, STATE_WITHOUT_AGAIN, STATE_VERSION);
     if (!get_state(&r, version, w))
         return neb_fail(NEB_ERR_FORMAT, "%s: its state does not fit this job", intra_ckpt_path(c));
@@ -301,7 +304,7 @@ static enum neb_status restore_newest(struct agent_worker *w, const char *dir) {
     for (bool dirty = false;; dirty = true) {
         struct intra_ckpt *c = NULL;
         char path[NEB_PATH_MAX];
-        enum neb_status found = intra_ckpt_open_latest_in(worker_vault(w), dir, &c);
+        enum neb_status found = worker_newest(w, dir, &c);
         if (found != NEB_OK)
             return found == NEB_ERR_NOT_FOUND && dirty ? NEB_ERR_AGAIN : found;
         snprintf(path, sizeof path, "%s", intra_ckpt_path(c));

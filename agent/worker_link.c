@@ -21,18 +21,32 @@ void worker_metrics(struct agent_worker *w, json_t *line) {
 
 void worker_say_step(struct agent_worker *w, const struct intra_step_stats *s,
                      double tokens_per_s) {
+    const struct worker_sums *x = &w->sums; // for what others are told of it: agent/told.h
     worker_metrics(
-        w, json_pack("{s:s,s:I,s:I,s:o,s:o,s:o,s:f,s:f,s:f,s:f}", "kind", "step", "step",
-                     (json_int_t)w->step, "tokens", (json_int_t)w->all_tokens, "loss",
+        w, json_pack("{s:s,s:I,s:I,s:o,s:o,s:o,s:f,s:f,s:f,s:f,s:[f,I,f,I,I]}", "kind", "step",
+                     "step", (json_int_t)w->step, "tokens", (json_int_t)w->all_tokens, "loss",
                      agent_json_number(s->loss), "lr", agent_json_number((double)s->update.lr),
                      "grad_norm", agent_json_number(s->update.grad_norm), "tokens_per_s",
                      tokens_per_s, "stall_s", w->stall_s, "train_s", w->train_s, "stalled_s",
-                     w->stall_s - w->stall_told)); // since the line before
+                     w->stall_s - w->stall_told, // since the line before
+                     "sums", x->loss, (json_int_t)x->losses, x->grad_norm, (json_int_t)x->norms,
+                     (json_int_t)x->steps));
     w->stall_told = w->stall_s;
+}
+
+void worker_add_sums(struct agent_worker *w, double loss, double grad_norm) {
+    struct worker_sums *x = &w->sums;
+    bool is_loss = isfinite(loss), is_norm = isfinite(grad_norm);
+    x->loss += is_loss ? loss : 0;
+    x->losses += is_loss;
+    x->grad_norm += is_norm ? grad_norm : 0;
+    x->norms += is_norm;
+    x->steps++;
 }
 
 void worker_learned(struct agent_worker *w, const struct intra_step_stats *s) {
     w->stepped = true;
+    worker_add_sums(w, s->loss, s->update.grad_norm);
     enum { FIRST = 8 }; // and then as often as doubles; a single one may be an overflow in bf16
     char text[256];
     w->idle_steps = isfinite(s->update.grad_norm) ? 0 : w->idle_steps + 1;
@@ -56,6 +70,7 @@ static void say_beat(struct agent_worker *w, bool moves) {
     json_t *beat =
         json_pack("{s:s,s:f,s:b}", "op", "beat", "allow_s", w->beat_allow_s, "moves", moves);
     uint64_t left = w->saver ? intra_ckpt_async_left(w->saver) : 0;
+    json_object_set_new(beat, "step", json_integer(w->step));
     if (left)
         json_object_set_new(beat, "left", json_integer((json_int_t)left));
     if (agent_ipc_send(w->ipc, NULL, beat, NULL, 0) != NEB_OK)
@@ -104,7 +119,7 @@ void worker_set_lost(struct agent_worker *w, bool lost) {
         w->life = w->attempts;
 }
 
-// ---- messages from the agent ----------------------------------------------------------------------------------
+// ---- messages from the agent --------------------------------------------------------------------
 
 static void set_peers(struct agent_worker *w, const struct agent_ipc_msg *m) {
     w->alive = (int)agent_ipc_int(m, "alive", 0);
@@ -118,6 +133,13 @@ static void wipe_parts(struct agent_ipc_msg *m) {
         sodium_memzero((void *)(uintptr_t)m->parts[i].p, m->parts[i].len);
 }
 
+// The agent's disk has lost an update that this worker still has in its hands.
+static enum neb_status resubmit(struct agent_worker *w, int64_t f, int64_t round) {
+    bool has = f >= 0 && f < w->job.sync.fragments && w->frags[f].in_flight &&
+               round == (int64_t)w->frags[f].round && w->travel[f].blob.len;
+    return has ? worker_resubmit(w, (int32_t)f) : NEB_OK;
+}
+
 static enum neb_status on_agent(struct agent_worker *w, struct agent_ipc_msg *m) {
     const char *ev = agent_ipc_str(m, "ev", "");
     bool taken = false;
@@ -127,6 +149,8 @@ static enum neb_status on_agent(struct agent_worker *w, struct agent_ipc_msg *m)
         ; // it was a mode's own
     else if (!strcmp(ev, "commit") && w->federated)
         st = worker_take_commit(w, m);
+    else if (!strcmp(ev, "resubmit") && w->federated)
+        st = resubmit(w, agent_ipc_int(m, "fragment", -1), agent_ipc_int(m, "round", -1));
     else if (!strcmp(ev, "peers"))
         set_peers(w, m), w->attempts = (uint32_t)agent_ipc_int(m, "attempts", 0),
                          worker_set_lost(w, json_is_true(json_object_get(m->head, "lost")) &&
@@ -229,12 +253,29 @@ static enum neb_status await_job(struct agent_worker *w, const char *socket_path
                     at == socket_path ? "" : "; is the way there open, also in firewalls?");
 }
 
+enum neb_status worker_newest(struct agent_worker *w, const char *dir, struct intra_ckpt **out) {
+    char text[NEB_PATH_MAX + 128];
+    enum neb_status st = intra_ckpt_take_latest_in(worker_vault(w), dir, out);
+    if (st != NEB_ERR_NOT_FOUND || !w->had_checkpoint)
+        return st;
+    w->had_checkpoint = false; // once
+    snprintf(text, sizeof text,
+             "no checkpoint in %s is whole: this cluster begins without, and takes what the others "
+             "have, if there are any",
+             dir);
+    neb_log(NEB_LOG_ERROR, "%s", text);
+    worker_metrics(w, json_pack("{s:s,s:s}", "kind", "fault", "text", text));
+    return w->skips_init ? NEB_ERR_AGAIN : st;
+}
+
 // What a job begins from is for its first start: a checkpoint holds all of the model, and that file may be gone by then.
 static enum neb_status choose_start(struct agent_worker *w) {
     char dir[NEB_PATH_MAX];
     bool any = false;
     NEB_TRY(neb_path(dir, sizeof dir, w->dir, "checkpoint"));
     NEB_TRY(intra_ckpt_any(dir, &any));
+    w->had_checkpoint = any;
+    w->skips_init = any && w->job.init_from[0];
     if (any)
         w->job.init_from[0] = 0;
     return NEB_OK;
@@ -300,7 +341,7 @@ enum neb_status worker_attach(struct agent_worker *w, const char *socket_path, c
     agent_ipc_msg_clear(&m);
     return st;
 }
-// ---- sends and merges ------------------------------------------------------------------------------------------
+// ---- sends and merges ---------------------------------------------------------------------------
 
 static const struct agent_merge *logged(const struct agent_worker *w, int32_t f) {
     for (size_t i = 0; i < w->n_log; i++)
@@ -353,7 +394,8 @@ static enum neb_status exchange_one(struct agent_worker *w, int32_t f, bool *mor
     }
     // After an outage the update under way is of before it. Merged like that, the others' steps of the outage would come in this
     // round and ours in the next, each in full: it is taken back for one that holds ours as well, and they are averaged.
-    if (g->in_flight && !g->arrived && w->expected && !l && t->again < INTER_AGAIN_MAX &&
+    // A masked update stands in its round: the masks of two of them would open the difference.
+    if (g->in_flight && !g->arrived && w->expected && !l && !w->sum && t->again < INTER_AGAIN_MAX &&
         g->missed > (uint32_t)w->job.sync.merge_after) {
         *more = false;
         return worker_send(w, f);
@@ -431,6 +473,15 @@ enum neb_status worker_params_digest(const struct agent_worker *w, char hex[33])
     return NEB_OK;
 }
 
+// Sums that may tell something of this cluster: one a round of a fragment, and no more than there were updates to sum. A life that lost its disk
+// does not know what the one before it had sent, but its rounds.
+static uint64_t releases(const struct agent_worker *w) {
+    uint64_t rounds = 0;
+    for (int32_t f = 0; f < w->job.sync.fragments; f++)
+        rounds += w->frags[f].round + w->frags[f].in_flight;
+    return rounds > w->masked_sent ? rounds : w->masked_sent;
+}
+
 enum neb_status worker_results(const struct agent_worker *w, const char *device, double eval_loss,
                                bool done, json_t **out) {
     char hex[33];
@@ -445,6 +496,8 @@ enum neb_status worker_results(const struct agent_worker *w, const char *device,
         (json_int_t)w->model->n_trainable, "rounds", (json_int_t)w->rounds, "lost_steps",
         (json_int_t)w->lost_steps, "payload_bytes", (json_int_t)w->payload_bytes, "payload_params",
         (json_int_t)w->payload_params, "stopped", !done, "threads", kern_pool_threads(w->K->pool));
+    if (w->sum && json_object_set_new(*out, "releases", json_integer((json_int_t)releases(w))) != 0)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory reporting");
     return NEB_OK;
 }
 

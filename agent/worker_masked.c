@@ -32,5 +32,10 @@ void worker_masked_config(const struct agent_worker *w, struct inter_outer_confi
         return;
     c->sum = w->sum;
     c->sum_members = (uint8_t)w->job.n_clusters;
-    c->sum_scale = agent_private_range(&w->job) / (float)sec_sum_limit(c->sum_members);
+    c->sum_scale = agent_private_scale(&w->job);
+    struct sec_privacy noise;
+    if (agent_private_noised(&w->job) && agent_private_noise(&w->job, &noise)) {
+        c->sum_squared = noise.squared;
+        c->sum_variance = noise.variance;
+    }
 }

@@ -15,13 +15,20 @@ void worker_plan_start(struct agent_worker *w) {
         w->kept[f].plans[0] = w->kept[f].plans[1] = inter_tune_first(&c);
 }
 
+// A site's policy has let the job begin for what its updates rest on at least: no plan of a leader
+// makes that less than the job says.
+static uint8_t left_out(const struct agent_worker *w, const struct inter_plan *p) {
+    const struct agent_tune *t = &w->job.sync.tune;
+    return t->mode == AGENT_TUNE_AUTO && t->balance ? p->left_out : 0;
+}
+
 void worker_plan_taken(struct agent_worker *w, int32_t f, const struct inter_record *last) {
     struct inter_plan *p = w->kept[f].plans;
     if (w->cluster >= last->n_plans)
         return;
     p[0] = p[1] = inter_tune_planned(last, (uint8_t)w->cluster);
     if (f == 0)
-        w->left_out = p[0].left_out;
+        w->left_out = left_out(w, &p[0]);
 }
 
 enum neb_status worker_plan_codec(struct agent_worker *w, int32_t f, bool merge,
@@ -55,10 +62,11 @@ static int64_t overlap_of(const struct agent_worker *w, int32_t f) {
 
 void worker_plan_sent(struct agent_worker *w, int32_t f) {
     int64_t want = w->kept[f].plans[0].interval, most = 1 << 30;
-    if (f == 0 && want >= w->job.sync.fragments && want <= most)
+    if (f == 0 && w->job.sync.tune.mode == AGENT_TUNE_AUTO && want >= w->job.sync.interval &&
+        want <= most)
         agent_schedule_change(&w->schedule, w->step, (int32_t)want);
     if (f == 0)
-        w->left_out = w->kept[f].plans[0].left_out;
+        w->left_out = left_out(w, &w->kept[f].plans[0]);
     w->frags[f].merge_step = w->step + overlap_of(w, f);
 }
 

@@ -151,7 +151,7 @@ enum neb_status worker_side_save(struct worker_side *x, int64_t at, uint64_t aga
 enum neb_status worker_side_newest(const struct worker_side *x, struct intra_ckpt **out) {
     char dir[NEB_PATH_MAX];
     NEB_TRY(neb_path(dir, sizeof dir, x->w->dir, "checkpoint"));
-    return intra_ckpt_open_latest_in(worker_vault(x->w), dir, out);
+    return worker_newest(x->w, dir, out);
 }
 
 static const neb_ns taken_patience = 60 * NEB_S;

@@ -190,10 +190,17 @@ static const uint64_t *unit_counts(void *user, int32_t unit) {
     const struct worker_counts *was = &w->kept[c->f].counts;
     enum intra_row_kind kind = u->tensor->row_kind;
     uint64_t *now = w->unit_counts[unit];
+    bool coarse = w->job.sync.row_counts == AGENT_ROWS_COARSE;
+    uint64_t base = w->kept[c->f].tokens_base;
+    double share =
+        w->all_tokens > base ? (double)(w->all_tokens - base) / (double)w->all_tokens : 0;
     for (int32_t r = 0; r < u->rows; r++) {
         size_t row = (size_t)(u->row0 + r);
-        now[r] = (kind != INTRA_ROWS_OUTPUT ? in[row] - was->in_base[row] : 0) +
-                 (kind != INTRA_ROWS_INPUT ? out[row] - was->out_base[row] : 0);
+        uint64_t all = (kind != INTRA_ROWS_OUTPUT ? in[row] : 0) +
+                       (kind != INTRA_ROWS_INPUT ? out[row] : 0),
+                 before = (kind != INTRA_ROWS_OUTPUT ? was->in_base[row] : 0) +
+                          (kind != INTRA_ROWS_INPUT ? was->out_base[row] : 0);
+        now[r] = coarse ? cmp_count_coarse(all - before, all, share) : all - before;
     }
     return now;
 }
@@ -265,6 +272,7 @@ enum neb_status worker_send(struct agent_worker *w, int32_t f) {
     if (w->job.sync.fragments > 1)
         params = w->model->n_trainable / (size_t)w->job.sync.fragments;
     w->payload_bytes += t->blob.len;
+    w->masked_sent += w->sum != NULL;
     w->payload_params += params;
     NEB_TRY(worker_resubmit(w, f));
     w->sync_s += neb_seconds(neb_now() - start);

@@ -32,6 +32,19 @@ uint8_t cmp_count_code(uint64_t count) {
                : (uint8_t)(low + 1);
 }
 
+static uint64_t power_below(uint64_t n) { return n ? UINT64_C(1) << (63 - __builtin_clzll(n)) : 0; }
+
+uint64_t cmp_count_coarse(uint64_t seen, uint64_t all, double share) {
+    if (seen >= CMP_COUNT_FLOOR)
+        return power_below(seen);
+    if (all < CMP_COUNT_FLOOR)
+        return 0;
+    double even = (double)all * share;
+    return even >= CMP_COUNT_FLOOR ? CMP_COUNT_FLOOR / 2
+           : even >= 1             ? power_below((uint64_t)even)
+                                   : 1;
+}
+
 void cmp_update_begin(struct neb_buf *out, uint32_t n_units) {
     neb_buf_u32(out, CMP_UPDATE_MAGIC);
     neb_buf_u32(out, n_units);

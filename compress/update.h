@@ -69,6 +69,19 @@ NEB_MUST_CHECK enum neb_status cmp_update_counts(struct cmp_work *w,
 // What the byte of a count stands for, exactly; and the byte of a count (rounded to nearest).
 uint32_t cmp_count_value(uint8_t code);
 uint8_t cmp_count_code(uint64_t count);
+// What is told of a count where a job has coarse ones (sync.row_counts). Fewer than CMP_COUNT_FLOOR
+// occurrences in the stretch that an update rests on look like none: what is told then is how often
+// the row came in the member's whole job so far, spread evenly over it, and that from
+// CMP_COUNT_FLOOR occurrences on as well. All of it as powers of two, rounded down.
+//
+//     seen     of the stretch: tokens of the row   told:  seen >= 8:          2^k <= seen
+//     all      of the job so far, seen with them   else all >= 8: 2^k <= all x share, 1 to 4
+//     share    the stretch's part of the job's tokens   else:               0
+//
+// So no update says of a row that it came once, seven times or never. What it says in the course of
+// a job is which rows have come eight times by now.
+enum { CMP_COUNT_FLOOR = 8 };
+uint64_t cmp_count_coarse(uint64_t seen, uint64_t all, double share);
 
 struct cmp_update_stats {
     uint32_t units;

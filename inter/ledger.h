@@ -59,6 +59,21 @@ NEB_MUST_CHECK enum neb_status inter_ledger_evidence(struct inter_ledger *l,
 typedef void inter_ledger_each_evidence(void *user, const struct inter_evidence *e);
 NEB_MUST_CHECK enum neb_status
 inter_ledger_all_evidence(struct inter_ledger *l, inter_ledger_each_evidence *fn, void *user);
+// What proves that a member has signed a job's id over a text that is not that id's
+// (agent/daemon_misnamed.c): the first of each job and member. most: of that member, in all; 0: any
+// number. *fresh: it was not there, and is.
+NEB_MUST_CHECK enum neb_status inter_ledger_put_misnamed(struct inter_ledger *l,
+                                                         const uint8_t job[INTER_ID_BYTES],
+                                                         const char *member, const char *text,
+                                                         size_t most, bool *fresh);
+NEB_MUST_CHECK enum neb_status inter_ledger_was_misnamed(struct inter_ledger *l,
+                                                         const uint8_t job[INTER_ID_BYTES],
+                                                         const char *member, bool *out);
+// All of it, by job and member; fn must not write.
+typedef void inter_ledger_each_misnamed(void *user, const uint8_t job[INTER_ID_BYTES],
+                                        const char *member, const char *text);
+NEB_MUST_CHECK enum neb_status
+inter_ledger_all_misnamed(struct inter_ledger *l, inter_ledger_each_misnamed *fn, void *user);
 // One vote a (job, round, fragment). NEB_ERR_EXISTS: there is another one of this term or of a higher one.
 NEB_MUST_CHECK enum neb_status inter_ledger_put_vote(struct inter_ledger *l,
                                                      const struct inter_record *r);
@@ -66,6 +81,11 @@ NEB_MUST_CHECK enum neb_status inter_ledger_put_vote(struct inter_ledger *l,
 // fragment: another round than the next, or `previous` is not the last one's hash.
 NEB_MUST_CHECK enum neb_status inter_ledger_put_commit(struct inter_ledger *l,
                                                        const struct inter_record *r);
+// Masked sums (inter/sums.h): this member, `self`, reveals for r and for no other record of its
+// round, ever. Before anything is said. NEB_ERR_EXISTS (not logged): it has revealed for another
+// one.
+NEB_MUST_CHECK enum neb_status inter_ledger_put_reveal(struct inter_ledger *l,
+                                                       const struct inter_record *r, uint8_t self);
 // After a snapshot: the fragment's chain begins anew at `round`, behind a record of this hash; everything of earlier rounds
 // goes. NEB_ERR_STATE: the chain is beyond that round, or another history leads to it.
 NEB_MUST_CHECK enum neb_status inter_ledger_begin_at(struct inter_ledger *l,
@@ -147,7 +167,8 @@ enum { INTER_LEDGER_RESERVE = 16 << 20, INTER_LEDGER_RESERVE_OWN = 8 << 20 };
 NEB_MUST_CHECK enum neb_status
 inter_ledger_put_blob(struct inter_ledger *l, const struct inter_key *key, const void *p, size_t n);
 // A blob that arrives in chunks, after its manifest. got: filled with what an earlier run left on disk. One at a time of each member
-// and fragment: what arrives of another attempt or round goes, as does its file. NEB_ERR_LIMIT: more than eight jobs of the largest
+// and fragment in the open round, and one of rounds that are committed: what else arrives of them
+// goes, as does its file. NEB_ERR_LIMIT: more than eight jobs of the largest
 // size have. NEB_ERR_NOSPC (not logged where it is for the reserve).
 NEB_MUST_CHECK enum neb_status inter_ledger_part_open(struct inter_ledger *l,
                                                       const struct inter_manifest *m,
@@ -177,6 +198,13 @@ NEB_MUST_CHECK enum neb_status inter_ledger_part_discard(struct inter_ledger *l,
 // Nothing of the job arrives for now; what has is kept on disk.
 void inter_ledger_parts_close(struct inter_ledger *l, const uint8_t job[INTER_ID_BYTES]);
 bool inter_ledger_has_blob(struct inter_ledger *l, const struct inter_key *key);
+// The same, and its file is no shorter than the manifest says: one that was cut is as one that is
+// gone. Its digest is another matter.
+bool inter_ledger_holds(struct inter_ledger *l, const struct inter_manifest *m);
+// Where that file lies, for messages.
+NEB_MUST_CHECK enum neb_status inter_ledger_blob_path(const struct inter_ledger *l,
+                                                      const struct inter_key *key, char *out,
+                                                      size_t cap);
 // In clear, whole; a sealed one is opened into memory. NEB_ERR_DENIED: sealed with another key, or no key is here.
 NEB_MUST_CHECK enum neb_status
 inter_ledger_map_blob(struct inter_ledger *l, const struct inter_key *key, struct neb_map *out);

@@ -33,7 +33,8 @@ bool inter_blob_parse(const char *name, struct inter_key *k, const char **suffix
     unsigned fragment, round, member, attempt;
     int end = 0;
     *k = (struct inter_key){0};
-    if (sscanf(name, "%32[0-9a-f]-f%9u-r%10u-m%3u-a%10u%n", job, &fragment, &round, &member,
+    _Static_assert(INTER_ID_BYTES == 32, "the width below");
+    if (sscanf(name, "%64[0-9a-f]-f%9u-r%10u-m%3u-a%10u%n", job, &fragment, &round, &member,
                &attempt, &end) != 5 ||
         member >= INTER_MEMBERS_MAX || !neb_unhex(job, k->job, sizeof k->job))
         return false;
@@ -187,6 +188,7 @@ enum neb_status inter_ledger_put_blob(struct inter_ledger *l, const struct inter
             NEB_ERR_NOSPC,
             "ledger %s: an update of %zu bytes would leave less than %d MiB on its disk", l->dir, n,
             INTER_LEDGER_RESERVE_OWN >> 20);
+    NEB_TRY(inter_blob_discard(l, key)); // what had arrived of it from others
     st = write_blob(l, key, path, p, n);
     l->used += inter_blob_bytes(path);
     return st;
@@ -195,6 +197,17 @@ enum neb_status inter_ledger_put_blob(struct inter_ledger *l, const struct inter
 bool inter_ledger_has_blob(struct inter_ledger *l, const struct inter_key *key) {
     char path[NEB_PATH_MAX];
     return inter_blob_path(l, key, ".blob", path, sizeof path) == NEB_OK && neb_fs_exists(path);
+}
+
+bool inter_ledger_holds(struct inter_ledger *l, const struct inter_manifest *m) {
+    char path[NEB_PATH_MAX];
+    return inter_blob_path(l, &m->key, ".blob", path, sizeof path) == NEB_OK &&
+           neb_fs_exists(path) && inter_blob_bytes(path) >= m->bytes;
+}
+
+enum neb_status inter_ledger_blob_path(const struct inter_ledger *l, const struct inter_key *key,
+                                       char *out, size_t cap) {
+    return inter_blob_path(l, key, ".blob", out, cap);
 }
 
 enum neb_status inter_ledger_map_blob(struct inter_ledger *l, const struct inter_key *key,

@@ -191,6 +191,8 @@ enum neb_status inter_ledger_drop_job(struct inter_ledger *l, const uint8_t job[
     enum neb_status rc = note_dropped(l, job, for_ever);
     if (rc == NEB_OK)
         rc = clear_job(l, job);
+    if (rc == NEB_OK && for_ever)
+        rc = inter_db_forget_reveals(l, job);
     if (rc == NEB_OK)
         rc = inter_db_run(l, "drop a job", "DELETE FROM standing WHERE job=?", "b", INTER_JOB(job));
     if (rc == NEB_OK)

@@ -16,6 +16,7 @@ enum {
 
 struct inter_part {    // an arriving blob
     bool open, hashed; // hashed: inter_ledger_part_hashed
+    bool again;        // of a round that is committed
     struct inter_key key;
     int fd;           // -1: closed for others, until it is used again
     uint64_t touched; // when, by inter_ledger.touches
@@ -66,6 +67,10 @@ bool inter_blob_fits(const struct inter_ledger *l, uint64_t bytes, uint64_t rese
 NEB_MUST_CHECK enum neb_status inter_db_forget(struct inter_ledger *l,
                                                const uint8_t job[INTER_ID_BYTES], uint32_t fragment,
                                                uint32_t round);
+
+// Within a transaction, of a job whose id is taken for ever.
+NEB_MUST_CHECK enum neb_status inter_db_forget_reveals(struct inter_ledger *l,
+                                                       const uint8_t job[INTER_ID_BYTES]);
 
 // Blob files: BLOBS/JOB-fF-rROUND-mM-aA.{blob,part,map}; another suffix .tmp while one is written.
 NEB_MUST_CHECK enum neb_status inter_blob_path(const struct inter_ledger *l,

@@ -61,3 +61,83 @@ enum neb_status inter_ledger_all_evidence(struct inter_ledger *l, inter_ledger_e
     sqlite3_finalize(s);
     return st;
 }
+
+// ---- ids that were signed over another text ----------------------------------------------------
+
+static const char make_misnamed[] =
+    "CREATE TABLE IF NOT EXISTS misnamed(job BLOB, member TEXT, text TEXT NOT NULL, "
+    "PRIMARY KEY(job, member)) WITHOUT ROWID";
+
+static enum neb_status is_there(struct inter_ledger *l, bool *out) {
+    struct neb_buf b = {0};
+    enum neb_status st =
+        inter_db_fetch(l, &b, "SELECT 1 FROM sqlite_schema WHERE name='misnamed'", "");
+    neb_buf_free(&b);
+    *out = st == NEB_OK;
+    return st == NEB_ERR_NOT_FOUND ? NEB_OK : st;
+}
+
+static enum neb_status count_of(struct inter_ledger *l, const char *member, size_t *n) {
+    sqlite3_stmt *s = NULL;
+    bool row = false;
+    NEB_TRY(inter_db_prepare(l, &s, "SELECT count(*) FROM misnamed WHERE member=?", "t", member));
+    enum neb_status st = inter_db_next(l, s, &row);
+    *n = row ? (size_t)sqlite3_column_int64(s, 0) : 0;
+    sqlite3_finalize(s);
+    return st;
+}
+
+enum neb_status inter_ledger_put_misnamed(struct inter_ledger *l, const uint8_t job[INTER_ID_BYTES],
+                                          const char *member, const char *text, size_t most,
+                                          bool *fresh) {
+    bool was;
+    size_t n;
+    *fresh = false;
+    NEB_TRY(inter_db_run(l, "make a table", make_misnamed, ""));
+    NEB_TRY(inter_ledger_was_misnamed(l, job, member, &was));
+    NEB_TRY(count_of(l, member, &n));
+    if (was || (most && n >= most))
+        return NEB_OK;
+    NEB_TRY(inter_db_run(l, "keep evidence", "INSERT INTO misnamed VALUES(?,?,?)", "btt",
+                         INTER_JOB(job), member, text));
+    *fresh = true;
+    return NEB_OK;
+}
+
+enum neb_status inter_ledger_was_misnamed(struct inter_ledger *l, const uint8_t job[INTER_ID_BYTES],
+                                          const char *member, bool *out) {
+    struct neb_buf b = {0};
+    bool there;
+    *out = false;
+    NEB_TRY(is_there(l, &there));
+    if (!there)
+        return NEB_OK;
+    enum neb_status st = inter_db_fetch(l, &b, "SELECT 1 FROM misnamed WHERE job=? AND member=?",
+                                        "bt", INTER_JOB(job), member);
+    neb_buf_free(&b);
+    *out = st == NEB_OK;
+    return st == NEB_ERR_NOT_FOUND ? NEB_OK : st;
+}
+
+enum neb_status inter_ledger_all_misnamed(struct inter_ledger *l, inter_ledger_each_misnamed *fn,
+                                          void *user) {
+    sqlite3_stmt *s = NULL;
+    bool there, row = false;
+    enum neb_status st;
+    NEB_TRY(is_there(l, &there));
+    if (!there)
+        return NEB_OK;
+    NEB_TRY(
+        inter_db_prepare(l, &s, "SELECT job, member, text FROM misnamed ORDER BY job, member", ""));
+    while ((st = inter_db_next(l, s, &row)) == NEB_OK && row) {
+        const char *member = (const char *)sqlite3_column_text(s, 1),
+                   *text = (const char *)sqlite3_column_text(s, 2);
+        if (sqlite3_column_bytes(s, 0) != INTER_ID_BYTES || !member || !text) {
+            st = neb_fail(NEB_ERR_CORRUPT, "ledger %s: evidence that does not parse", l->dir);
+            break;
+        }
+        fn(user, sqlite3_column_blob(s, 0), member, text);
+    }
+    sqlite3_finalize(s);
+    return st;
+}

@@ -190,11 +190,12 @@ static struct inter_part *free_place(struct inter_ledger *l) {
 
 // What else arrives of this member for the fragment goes: an attempt that this one takes the place of, or what came too late for a
 // round that is over.
-static enum neb_status discard_former(struct inter_ledger *l, const struct inter_key *k) {
+static enum neb_status discard_former(struct inter_ledger *l, const struct inter_key *k,
+                                      bool again) {
     for (size_t i = 0; i < l->n_parts; i++) {
         const struct inter_part *p = &l->parts[i];
         if (!p->open || p->key.fragment != k->fragment || p->key.member != k->member ||
-            memcmp(p->key.job, k->job, sizeof k->job))
+            p->again != again || memcmp(p->key.job, k->job, sizeof k->job))
             continue;
         struct inter_key former = p->key;
         NEB_TRY(inter_blob_discard(l, &former));
@@ -202,15 +203,26 @@ static enum neb_status discard_former(struct inter_ledger *l, const struct inter
     return NEB_OK;
 }
 
+// Whether an update's round is committed: it was here before, and comes again.
+static enum neb_status comes_again(struct inter_ledger *l, const struct inter_key *k, bool *out) {
+    struct inter_chain c = {0};
+    enum neb_status st = inter_ledger_chain(l, k->job, k->fragment, &c);
+    *out = st == NEB_OK && k->round < c.next;
+    return st == NEB_ERR_NOT_FOUND ? NEB_OK : st;
+}
+
 enum neb_status inter_ledger_part_open(struct inter_ledger *l, const struct inter_manifest *m,
                                        struct inter_bitmap *got) {
+    bool again;
     char path[NEB_PATH_MAX], map[NEB_PATH_MAX];
     struct inter_part *p = find_part(l, &m->key);
+    NEB_TRY(comes_again(l, &m->key, &again));
     if (p) {
+        p->again = again;
         (void)inter_bitmap_merge(got, p->got.bits, (p->got.n + 7) / 8);
         return NEB_OK;
     }
-    NEB_TRY(discard_former(l, &m->key));
+    NEB_TRY(discard_former(l, &m->key, again));
     if (!(p = free_place(l)))
         return neb_fail(NEB_ERR_LIMIT, "ledger %s: no room for one more of %zu blobs that arrive",
                         l->dir, l->n_parts);
@@ -220,8 +232,12 @@ enum neb_status inter_ledger_part_open(struct inter_ledger *l, const struct inte
         return NEB_ERR_NOSPC;
     NEB_TRY(inter_blob_path(l, &m->key, ".part", path, sizeof path));
     NEB_TRY(inter_blob_path(l, &m->key, ".map", map, sizeof map));
-    *p = (struct inter_part){
-        .open = true, .key = m->key, .fd = -1, .bytes = m->bytes, .chunk_bytes = m->chunk_bytes};
+    *p = (struct inter_part){.open = true,
+                             .again = again,
+                             .key = m->key,
+                             .fd = -1,
+                             .bytes = m->bytes,
+                             .chunk_bytes = m->chunk_bytes};
     enum neb_status st = inter_bitmap_init(&p->got, inter_chunks(m->bytes, m->chunk_bytes));
     if (st == NEB_OK)
         st = use_file(l, p, path, O_CREAT);

@@ -10,6 +10,7 @@
 #ifndef INTER_LEDGER_VERIFY_H
 #define INTER_LEDGER_VERIFY_H
 #include "inter/ledger.h"
+#include "inter/node.h"
 
 enum inter_damage_kind {
     INTER_DAMAGE_DATABASE, // SQLite finds its file damaged; no place
@@ -38,8 +39,10 @@ struct inter_ledger_check {
                               const char *context, const void *msg, size_t len,
                               const uint8_t sig[INTER_SIG_BYTES]);
     void (*damage)(void *user, const struct inter_damage *d); // optional
-    // Members whose vote a signed list took (of two, the one given up), bit each: the rest is enough where one of them led. NULL: none.
-    uint16_t (*removed)(void *user, const uint8_t job[INTER_ID_BYTES]);
+    // What decides how many votes are enough (inter_job_quorum): `robust`, `masked`, `colluders`;
+    // and `removed`, whose vote a signed list took (of two, the one given up): the rest is enough
+    // where one of them led. NULL: nothing of that.
+    void (*about)(void *user, const uint8_t job[INTER_ID_BYTES], struct inter_job_config *out);
 };
 
 struct inter_ledger_counts {

@@ -14,16 +14,28 @@ static enum neb_status sign_of_record(struct check *v, const char *what,
     return NEB_OK;
 }
 
+// Of all members.
+static uint8_t needed(const struct check *v, const struct inter_record *r) {
+    struct inter_job_config c = {.n_members = r->n_plans};
+    if (v->c->about)
+        v->c->about(v->c->user, r->job, &c);
+    c.removed = 0;
+    return inter_job_quorum(&c);
+}
+
 // Whether those who accepted are enough: of all members, or of those that a signed list left when it took a lost one's vote. The term
 // tells these records from those of before: member 0 of two leads term 0 until then, a survivor asks for one of its own.
 static bool enough_votes(const struct check *v, const struct inter_record *r) {
+    struct inter_job_config c = {.n_members = r->n_plans};
     uint32_t all = (1u << r->n_plans) - 1, votes = 0;
-    uint32_t left = all & ~(v->c->removed ? v->c->removed(v->c->user, r->job) : 0u);
+    if (v->c->about)
+        v->c->about(v->c->user, r->job, &c);
+    uint32_t left = all & ~(uint32_t)c.removed;
     for (uint8_t i = 0; i < r->n_accepts; i++)
         votes |= 1u << r->accepts[i].member;
-    return __builtin_popcount(votes & all) > r->n_plans / 2 ||
+    return __builtin_popcount(votes & all) >= needed(v, r) ||
            (left != all && r->term && left >> r->leader & 1 &&
-            __builtin_popcount(votes & left) > __builtin_popcount(left) / 2);
+            __builtin_popcount(votes & left) >= inter_job_quorum(&c));
 }
 
 // A commit carries the word of a majority of the job's members that they had it on disk.
@@ -40,8 +52,8 @@ static enum neb_status accepts_of_record(struct check *v, const struct inter_rec
     }
     if (v->c->verify && !enough_votes(v, r))
         verify_damage(v, INTER_DAMAGE_SIGNATURE, r->round, -1,
-                      "the record carries %u votes, which is no majority of %u members",
-                      r->n_accepts, r->n_plans);
+                      "the record carries %u votes, and needs %u of %u members", r->n_accepts,
+                      needed(v, r), r->n_plans);
     return NEB_OK;
 }
 

@@ -1,5 +1,5 @@
 // The node: its life, what happens to it, and where each message goes. What is done about them is in node_transfer.c,
-// node_serve.c, node_round.c and node_elect.c.
+// node_lost.c, node_serve.c, node_round.c and node_elect.c.
 #include "compress/sketch.h"
 #include "inter/node_state.h"
 
@@ -145,6 +145,7 @@ static void on_tick(struct step *s) {
         node_parted_tick(s, j);
         node_serves_tick(s, j);
         node_transfer_tick(s, j);
+        node_lost_tick(s, j);
         for (uint32_t f = 0; f < j->c.fragments; f++) {
             struct fragment *g = &j->fragments[f];
             node_drop_pending(s, j, g);
@@ -199,6 +200,8 @@ static void was_away(struct job *j, neb_ns now, neb_ns by) {
         for (uint8_t m = 0; m < j->c.n_members; m++)
             shift(&g->slots[m].moved, by);
     }
+    for (size_t i = 0; i < j->n_missing; i++)
+        shift(&j->missing[i].moved, by);
     for (size_t i = 0; i < j->n_serves; i++)
         j->serves[i].out.patient_until = now + away;
 }
@@ -235,6 +238,7 @@ enum neb_status inter_node_step(struct inter_node *n, neb_ns now, const struct i
     case INTER_EV_BLOB_DONE: node_on_blob_done(&s); break;
     case INTER_EV_BLOB_ROOM: node_on_blob_room(&s); break;
     case INTER_EV_SERVE: node_on_serve(&s); break;
+    case INTER_EV_BLOB_LOST: node_on_blob_lost(&s); break;
     case INTER_EV_COMMIT_READ: node_on_commit_read(&s); break;
     case INTER_EV_LEAVE: on_leave(&s); break;
     case INTER_EV_WAY_LOST: node_on_way_lost(&s); break;
@@ -266,6 +270,7 @@ static void close_job(struct job *j) {
     while (j->n_serves)
         node_serve_remove(j, 0);
     free(j->serves);
+    node_lost_free(j);
     free(j->fragments);
     *j = (struct job){0};
 }
@@ -284,7 +289,8 @@ void inter_node_destroy(struct inter_node **np) {
 enum neb_status inter_node_job_open(struct inter_node *n, const struct inter_job_config *c) {
     if (c->n_members < 1 || c->n_members > INTER_MEMBERS_MAX || c->self >= c->n_members ||
         c->fragments < 1 || c->fragments > INTER_FRAGMENTS_MAX || !c->epoch ||
-        !c->tune.start_interval || (c->early_steps && !c->early_interval))
+        !c->tune.start_interval || (c->early_steps && !c->early_interval) ||
+        (c->masked && c->colluders + 2 > c->n_members))
         return neb_fail(NEB_ERR_INVALID, "job: %u members, %u fragments", c->n_members,
                         c->fragments);
     for (uint8_t m = 0; m < c->n_members; m++)

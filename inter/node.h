@@ -44,10 +44,17 @@
 // hashes: two members that hold different records of one round, each with a majority's accepts, learn it with the next beat,
 // fetch each other's until the first one that differs, find in those two who has signed both, and commit no more (SPLIT).
 //
+// Masked sums would give members away where a round had two records. There votes and promises are
+// of so many that `colluders` who lie together get none through (inter_job_quorum), and a leader
+// that is told of two values of one term proposes one only where the other cannot be committed.
+//
 // Every second each member tells each other one (BEAT): its term, whether it leads, its epoch, whom it reaches, whom it has
 // evidence against, and of every fragment the open round and the hash before it; whoever is behind pulls the commits, then the blobs that they list, from whoever has them
 // (WANT, answered by MANIFEST and CHUNK, or GONE). Control messages to a member that cannot be reached directly go through
 // a third, signed by their origin (FORWARD).
+//
+// An update that a disk has lost since it was whole is asked for in the same way, whether its
+// record is committed or not (inter/node_lost.c).
 //
 // Every message is idempotent and is said again after a reconnect and while something is open. With fewer than two
 // contributing members nothing commits: alone, one trains locally.
@@ -97,12 +104,19 @@ struct inter_job_config {
     float pace[INTER_PACE];
     // of every member; where it is off, its start values are all plans
     struct inter_tune_config tune;
-    // gate profile `private`: only sums of enough members may be read (security/secure_sum.h)
+    // Gate profile `private`: only sums of enough members may be read (inter_sums_least), of one
+    // record a round though `colluders` members lie together; and a member's update of a round is
+    // never taken back for a newer one.
     bool masked;
+    uint8_t colluders;
     bool robust; // gate profile: norms are clipped to their median (inter/robust.h)
     // a data member's gate does not know yet what an update must hold: until inter_node_job_judges nothing is taken for good, or voted for
     bool awaits_shape;
 };
+
+// Votes that a record needs, and promises that a leader needs. robust: so many liars as that
+// profile bounds; masked: `colluders`.
+uint8_t inter_job_quorum(const struct inter_job_config *c);
 
 enum { INTER_NO_MEMBER = 255 };
 
@@ -112,13 +126,16 @@ enum inter_event_kind {
     INTER_EV_PEER_DOWN, // peer
     INTER_EV_MESSAGE,   // peer, bulk?, data: one message of types 1..31
     INTER_EV_SUBMIT, // manifest (signed by this node; its blob is durable already); a greater attempt takes the
-                     // place of an earlier one of the round, unless that is voted for already
+    // place of an earlier one of the round, unless that is voted for already, or masked
     INTER_EV_BLOB_DONE, // key, ok, refused, no_room: answer to INTER_ACT_BLOB_FINISH
     // key, ok: whether there is room for the blob. After INTER_ACT_BLOB_OPEN; not ok also when a manifest or chunks could not be kept. What had
     // arrived is gone then, and it is opened again later.
     INTER_EV_BLOB_ROOM,
     INTER_EV_SERVE, // peer, key, manifest (NULL: not here): answer to INTER_ACT_SERVE; with key.member
                     // INTER_NO_MEMBER to SEND_COMMIT: the record is not here
+    // manifest: the bytes of this update, of the open round or one before, were here and are not
+    // any more, or are others
+    INTER_EV_BLOB_LOST,
     INTER_EV_COMMIT_READ, // key, record (NULL: not here): answer to INTER_ACT_READ_COMMIT
     INTER_EV_LEAVE,       // key.job: this member is about to go; nobody shall wait for it
     INTER_EV_SEND_FAILED, // peer, key, chunk: the link's queue is full: not sent; ok: there is room, the job's own limit holds it back
@@ -144,6 +161,9 @@ enum inter_action_kind {
     INTER_ACT_SEND_CHUNK, // peer, key, chunk, offset, len: bytes = header of the bulk message, then the blob's bytes
     INTER_ACT_SEND_COMMIT, // peer, key.job/round/fragment: the ledger's record, as inter_node_commit_message makes it
     INTER_ACT_SERVE, // peer (this node's own: for itself), key: does the ledger have this blob? answer with INTER_EV_SERVE
+    // peer, key: as SERVE, but its bytes are read and hashed: the peer has had all of them, and they
+    // were not the update
+    INTER_ACT_VERIFY,
     INTER_ACT_STORE_STANDING, // standing
     INTER_ACT_STORE_MANIFEST, // manifest
     // manifest: a record lists it; what is stored under its key with another digest gives way, blob and all
@@ -162,6 +182,9 @@ enum inter_action_kind {
     INTER_ACT_SPLIT,
     INTER_ACT_START_ANEW, // peer: inter_link_start_anew
     INTER_ACT_BEHIND, // key.job/round/fragment: nobody has what this node needs to go on: it needs a snapshot
+    // key.job/round/fragment: all that was lost (INTER_EV_BLOB_LOST) of this round, which is over, is
+    // here again
+    INTER_ACT_FOUND,
 };
 // Updates, records and votes may come through others than their author. To blame is
 //     by the bytes     whoever sent them here: no signature of anybody else covers what is wrong. Of a message in an envelope that is its

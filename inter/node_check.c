@@ -55,6 +55,8 @@ bool node_follows(const struct job *j, const struct fragment *g, const struct in
     }
     for (uint8_t m = 0; m < j->c.n_members && fair; m++)
         fair = listed >> m & 1 ? r->cursors[m] >= g->cursors[m] : r->cursors[m] == g->cursors[m];
+    if (j->c.masked && !inter_sums_allowed(r, j->c.n_members, j->c.colluders))
+        return false; // also of what was accepted before, as some say, or is proven
     return fair && !(listed & j->c.witnesses);
 }
 
@@ -152,7 +154,8 @@ enum node_judgement node_judge(const struct job *j, const struct fragment *g,
     float norms[INTER_MEMBERS_MAX];
     bool unknown = false;
     if (!node_follows(j, g, r) || !manifests_agree(j, g, r, given, n) ||
-        (j->c.masked && !inter_sums_allowed(r, j->c.n_members)) || r->n < node_least(j))
+        (j->c.masked && !inter_sums_allowed(r, j->c.n_members, j->c.colluders)) ||
+        r->n < node_least(j))
         return NODE_UNFAIR;
     for (uint8_t i = 0; i < r->n; i++) {
         enum node_judgement v = verdict(j, g, r, &r->entries[i]);

@@ -243,15 +243,27 @@ void node_on_beat(struct step *s, struct neb_rd *r) {
 
 // What a promise or recovery tells of a fragment, of a round that records have shown to be possible: the highest open one, and in it what was
 // accepted at the highest term.
-static void merge(struct fragment *g, uint32_t round, const struct inter_record *vote) {
+static void merge(struct step *s, struct job *j, struct fragment *g, uint32_t round,
+                  const struct inter_record *vote) {
     if (round > g->floor) {
         g->floor = round;
-        g->has_best = false;
+        g->has_best = g->has_rival = false;
     }
-    if (round == g->floor && vote && vote->round == round &&
-        (!g->has_best || vote->term > g->best.term)) {
+    if (round != g->floor || !vote || vote->round != round)
+        return;
+    if (!g->has_best || vote->term > g->best.term) {
         g->has_best = true;
+        g->has_rival = false;
         g->best = *vote;
+    } else if (j->c.masked && vote->term == g->best.term) {
+        uint8_t a[INTER_SHA_BYTES], b[INTER_SHA_BYTES];
+        inter_record_hash(vote, a);
+        inter_record_hash(&g->best, b);
+        if (memcmp(a, b, sizeof a) != 0) {
+            g->has_rival = true;
+            g->rival = *vote;
+            node_compare(s, j, vote, &g->best); // whose term it was has signed both
+        }
     }
 }
 
@@ -264,6 +276,7 @@ static void begin_collecting(struct job *j) {
         g->doubted = 0;
         g->floor = g->round;
         g->has_best = g->voted;
+        g->has_rival = false;
         if (g->voted)
             g->best = g->vote;
     }
@@ -422,18 +435,18 @@ static bool promise_check(struct step *s, const struct job *j, const struct frag
 static void promise_count(struct step *s, struct job *j, struct fragment *g, uint8_t m,
                           const struct promised *x) {
     const struct inter_promise *p = &x->p;
-    merge(g, p->round, p->voted ? &x->vote : NULL);
+    merge(s, j, g, p->round, p->voted ? &x->vote : NULL);
     j->members[m].told |= 1ull << x->f;
+    g->promises[m] = *p;
+    g->promised |= (uint16_t)BIT(m);
     if (x->kind == PROMISE_RECOVERY) {
         j->recovered_term = p->term > j->recovered_term ? p->term : j->recovered_term;
         return;
     }
-    g->promises[m] = *p;
-    g->promised |= (uint16_t)BIT(m);
     uint32_t votes = 0;
     for (uint8_t k = 0; k < j->c.n_members; k++)
         votes |= told_all(j, k) ? BIT(k) : 0;
-    if (node_majority(j, votes))
+    if (j->asks && node_majority(j, votes))
         lead(s, j);
 }
 
@@ -463,10 +476,14 @@ void node_on_promise(struct step *s, struct neb_rd *r) {
     node_compare_vote(s, j, g, &asked);
     if (j->liars >> m & 1)
         return;
-    bool wanted =
-        x.kind == PROMISE_RECOVERY
-            ? j->recovers && !j->standing.joined && x.p.term <= term_last(s, j)
-            : j->asks && x.p.term == j->standing.term && node_vote_counts(j, (uint8_t)m, x.p.epoch);
+    // Masked: the more members tell, the more can be ruled out. Not with what they have accepted of
+    // this leader since.
+    bool more = j->leads && j->c.masked && !(g->promised >> m & 1) &&
+                !(x.p.voted && x.p.vote_term == x.p.term);
+    bool wanted = x.kind == PROMISE_RECOVERY
+                      ? j->recovers && !j->standing.joined && x.p.term <= term_last(s, j)
+                      : (j->asks || more) && x.p.term == j->standing.term &&
+                            node_vote_counts(j, (uint8_t)m, x.p.epoch);
     if (wanted && x.p.round > node_proven_round(g)) // its word, until it shows the record before it
         node_say_pull_of(s, j, g, x.p.round - 1, (uint8_t)m);
     else if (wanted)
@@ -506,6 +523,16 @@ static bool adopts_in_doubt(const struct job *j, const struct fragment *g) {
     return v == NODE_UNFAIR || (v == NODE_UNKNOWN && node_is_witness(j));
 }
 
+// Masked sums: which of two values of one term the lost disk had accepted nobody can tell. It
+// matters where more than one of them may have been committed with its vote: then the others end
+// the round.
+static bool torn(const struct job *j, struct fragment *g) {
+    if (!g->has_rival || g->rival.round != g->round || !node_rivalled(j, g, &g->best))
+        return false;
+    node_turn_to_rival(g);
+    return node_rivalled(j, g, &g->best);
+}
+
 // What the lost disk had accepted is accepted again: whoever counted on it can go on counting on it.
 static void recover(struct step *s, struct job *j) {
     for (uint8_t m = 0; m < j->c.n_members; m++)
@@ -515,7 +542,7 @@ static void recover(struct step *s, struct job *j) {
         if (j->fragments[f].round < j->fragments[f].floor)
             return; // its commits are on their way
     for (uint32_t f = 0; f < j->c.fragments; f++)
-        if (adopts_in_doubt(j, &j->fragments[f]))
+        if (adopts_in_doubt(j, &j->fragments[f]) || torn(j, &j->fragments[f]))
             return;
     for (uint32_t f = 0; f < j->c.fragments; f++) {
         struct fragment *g = &j->fragments[f];
@@ -734,6 +761,18 @@ static void elect_tick(struct step *s, struct job *j) {
         (void)ask(s, j, with);
 }
 
+// Masked: where two values of one term were told of, whoever has not told is asked again, as its
+// word may rule one of them out.
+static void ask_the_rest(struct step *s, struct job *j) {
+    uint32_t rest = 0;
+    for (uint32_t f = 0; f < j->c.fragments; f++)
+        if (j->fragments[f].has_rival && j->fragments[f].rival.round == j->fragments[f].round)
+            rest |= ~(uint32_t)j->fragments[f].promised;
+    for (uint8_t m = 0; m < j->c.n_members; m++)
+        if (rest >> m & 1 && m != j->c.self && !(j->liars >> m & 1))
+            say_elect_to(s, j, PROMISE_TERM, m);
+}
+
 void node_elect_tick(struct step *s, struct job *j) {
     if (s->now >= j->next_beat) {
         j->next_beat = s->now + beat_every;
@@ -741,6 +780,8 @@ void node_elect_tick(struct step *s, struct job *j) {
             node_beat(s, j, m);
         if (j->asks)
             say_elect(s, j, PROMISE_TERM); // promises may have been lost
+        else if (j->leads)
+            ask_the_rest(s, j);
     }
     j->born = j->born ? j->born : s->now;
     if (!j->standing.joined)

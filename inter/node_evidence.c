@@ -7,6 +7,14 @@
 
 // ---- records --------------------------------------------------------------------------------------------------
 
+uint8_t inter_job_quorum(const struct inter_job_config *c) {
+    uint32_t voters = ((1u << c->n_members) - 1) & ~(uint32_t)c->removed;
+    uint8_t n = (uint8_t)node_count(voters);
+    if (c->masked) // of all that there ever were: two that differ in who was removed decide alike
+        return inter_quorum(c->n_members, c->colluders);
+    return inter_quorum(n, c->robust && n > 0 ? (uint8_t)((n - 1) / 4) : 0);
+}
+
 bool node_verify_record(struct inter_node *n, const struct job *j, const struct inter_record *r) {
     if (r->leader >= j->c.n_members || r->leader != r->term % j->c.n_members ||
         (node_fixed_leader(j) && r->term))
@@ -94,11 +102,48 @@ bool node_promise_fits(struct inter_node *n, const struct job *j, const struct i
     return signed_by(n, j, p->member, SEC_CONTEXT_PROMISE, p->sig);
 }
 
+static bool tells_of(const struct inter_promise *p, uint32_t round, uint32_t term) {
+    return p->voted && p->round == round && p->vote_term == term;
+}
+
+// Masked sums must not be read of two values, and only who lies proposes two in one term. Promises
+// (k) of the members `told` tell of votes at `top`: whether a majority may have accepted another
+// value there than `hash`. All who are not among them may have, and of them as many as may lie
+// beside the known liars that are not among them.
+static bool rivalled(const struct job *j, const struct inter_promise *p, uint8_t k, uint32_t told,
+                     uint32_t round, uint32_t top, const uint8_t hash[INTER_SHA_BYTES]) {
+    int known = node_count(j->liars & ~told),
+        lying = j->c.colluders > known ? j->c.colluders - known : 0,
+        others = j->c.n_members - node_count(told);
+    for (uint8_t a = 0; a < k; a++) {
+        int votes = others + lying;
+        if (!tells_of(&p[a], round, top) || !memcmp(p[a].vote_hash, hash, INTER_SHA_BYTES))
+            continue;
+        for (uint8_t b = 0; b < k; b++)
+            votes += tells_of(&p[b], round, top) &&
+                     !memcmp(p[a].vote_hash, p[b].vote_hash, INTER_SHA_BYTES);
+        if (votes >= inter_job_quorum(&j->c))
+            return true;
+    }
+    return false;
+}
+
+bool node_rivalled(const struct job *j, const struct fragment *g, const struct inter_record *r) {
+    struct inter_promise told[INTER_MEMBERS_MAX];
+    uint8_t hash[INTER_SHA_BYTES], k = 0;
+    inter_record_hash(r, hash);
+    for (uint8_t m = 0; m < j->c.n_members; m++)
+        if (g->promised >> m & 1)
+            told[k++] = g->promises[m];
+    return rivalled(j, told, k, g->promised, r->round, r->term, hash);
+}
+
 // The promises of one term, from *at on: whether they are a majority's, and let somebody propose the value `hash` in `term`. *top: of the
 // vote for it that they tell of; 0: of none, or of one in the first term, which nobody asked for.
 static bool free_in(struct inter_node *n, const struct job *j, const struct inter_record *r,
                     const uint8_t hash[INTER_SHA_BYTES], uint32_t term, uint8_t *at,
                     uint32_t *top) {
+    const struct inter_promise *first = &r->promises[*at];
     uint32_t votes = 0;
     bool bound = false, fits = false;
     *top = 0;
@@ -116,15 +161,28 @@ static bool free_in(struct inter_node *n, const struct job *j, const struct inte
         *top = higher ? p->vote_term : *top;
         bound = true;
     }
-    return node_majority(j, votes) && (fits || !bound);
+    return node_majority(j, votes) && (fits || !bound) &&
+           !(j->c.masked && bound &&
+             rivalled(j, first, (uint8_t)(&r->promises[*at] - first), votes, r->round, *top, hash));
+}
+
+// What is older had no room. With masked sums only who has voted for this value since can tell that
+// it was free then.
+static bool cut_fairly(const struct job *j, const struct inter_record *r,
+                       const uint8_t hash[INTER_SHA_BYTES], uint32_t term) {
+    const struct fragment *g = &j->fragments[r->fragment];
+    bool voted = g->voted && g->round == r->round && g->vote.term >= term &&
+                 !memcmp(g->vote_hash, hash, INTER_SHA_BYTES);
+    return r->n_promises + node_count(node_everyone(j)) > INTER_PROMISES_MAX &&
+           (voted || !j->c.masked);
 }
 
 bool node_justified(struct inter_node *n, const struct job *j, const struct inter_record *r) {
     uint8_t hash[INTER_SHA_BYTES], at = 0;
     inter_record_hash(r, hash);
     for (uint32_t term = r->term, top; term; term = top) {
-        if (at && at == r->n_promises) // what is older had no room
-            return at + node_count(node_everyone(j)) > INTER_PROMISES_MAX;
+        if (at && at == r->n_promises)
+            return cut_fairly(j, r, hash, term);
         if (!free_in(n, j, r, hash, term, &at, &top))
             return false;
     }
@@ -141,24 +199,28 @@ static const struct inter_record *voted_in(const struct fragment *g, uint32_t te
     return g->has_best ? &g->best : NULL;
 }
 
-// A majority of those that this node was given, and among them the one that tells of the vote it has to repeat; behind them, that vote's own.
+// A majority of those that this node was given (where they tell of two values of one term all, but
+// for known liars), and among them the one that tells of the vote it has to repeat; behind them,
+// that vote's own.
 void node_add_promises(const struct job *j, const struct fragment *g, struct inter_record *r) {
     const struct inter_promise *first = NULL;
     uint8_t hash[INTER_SHA_BYTES];
-    uint32_t chosen = 0;
+    uint32_t chosen = 0, told = g->promised;
     inter_record_hash(r, hash);
     r->n_promises = 0;
     if (!r->term)
         return;
+    if (g->has_rival && node_majority(j, told & ~(uint32_t)j->liars))
+        told &= ~(uint32_t)j->liars;
     for (uint8_t m = 0; m < j->c.n_members; m++) {
         const struct inter_promise *p = &g->promises[m];
-        if (g->promised >> m & 1 && p->voted && p->round == r->round &&
+        if (told >> m & 1 && p->voted && p->round == r->round &&
             !memcmp(p->vote_hash, hash, sizeof hash) && (!first || p->vote_term > first->vote_term))
             first = p;
     }
     chosen |= first ? BIT(first->member) : 0;
-    for (uint8_t m = 0; m < j->c.n_members && !node_majority(j, chosen); m++)
-        chosen |= g->promised >> m & 1 ? BIT(m) : 0;
+    for (uint8_t m = 0; m < j->c.n_members && (g->has_rival || !node_majority(j, chosen)); m++)
+        chosen |= told >> m & 1 ? BIT(m) : 0;
     for (uint8_t m = 0; m < j->c.n_members; m++)
         if (chosen >> m & 1)
             r->promises[r->n_promises++] = g->promises[m];

@@ -16,6 +16,7 @@ void node_clear_round(struct job *j, struct fragment *g) {
     g->voted = g->decided = g->waits = g->has_own = false;
     g->diverged = 0;
     g->has_best = g->has_best && g->best.round > g->round; // of a round still to be caught up with
+    g->has_rival = g->has_rival && g->has_best && g->rival.round > g->round;
     g->accepted = 0;
     g->pulled = g->bare = 0;
     g->ready_since = g->bare_at = g->doubted = 0;
@@ -470,8 +471,8 @@ int node_least(const struct job *j) {
     int least = node_count(node_data(j)) < 2 ? 1 : 2;
     if (j->c.robust && least < node_robust_least(j))
         least = node_robust_least(j);
-    if (j->c.masked && least < sec_sum_least(j->c.n_members))
-        least = sec_sum_least(j->c.n_members);
+    if (j->c.masked && least < inter_sums_least(j->c.n_members, j->c.colluders))
+        least = inter_sums_least(j->c.n_members, j->c.colluders);
     return least;
 }
 
@@ -596,6 +597,16 @@ static bool may_propose_again(struct step *s, struct job *j, struct fragment *g,
     return v == NODE_FAIR;
 }
 
+// Masked sums: it may be the other value of that term which was committed. Where it may be either,
+// the leader waits for more promises, or evidence.
+void node_turn_to_rival(struct fragment *g) {
+    struct inter_record former = g->best;
+    if (!g->has_rival)
+        return;
+    g->best = g->rival;
+    g->rival = former;
+}
+
 // The leader: what somebody may have accepted in this round comes first, in this term; otherwise what is ready.
 void node_try_propose(struct step *s, struct job *j, struct fragment *g) {
     struct inter_record r;
@@ -611,8 +622,11 @@ void node_try_propose(struct step *s, struct job *j, struct fragment *g) {
         }
         return;
     }
-    if (g->has_best && g->best.round == g->round && !node_follows(j, g, &g->best))
-        g->has_best = false; // no honest voter has accepted it, whatever a promise says
+    if (g->has_best && g->best.round == g->round && !node_follows(j, g, &g->best)) {
+        g->has_best = g->has_rival; // no honest voter has accepted it, whatever a promise says
+        g->has_rival = false;
+        g->best = g->rival;
+    }
     if (g->has_best && g->best.round == g->round) {
         r = g->best;
         r.term = j->standing.term;
@@ -628,6 +642,10 @@ void node_try_propose(struct step *s, struct job *j, struct fragment *g) {
     r.leader = j->c.self;
     r.n_accepts = 0;
     node_add_promises(j, g, &r);
+    if (j->c.masked && r.term && !node_justified(s->n, j, &r)) {
+        node_turn_to_rival(g);
+        return;
+    }
     neb_buf_clear(&s->n->scratch);
     inter_record_put_body(&s->n->scratch, &r);
     if (!s->n->crypto.sign(s->n->crypto.user, record_context, s->n->scratch.p, s->n->scratch.len,

@@ -175,10 +175,16 @@ void node_serve_on_state(struct step *s, struct job *j, const struct inter_key *
     if (!v || memcmp(v->m.sha256, digest, STATE_DIGEST))
         return;
     v->moved = s->now;
+    bool in_vain = inter_sender_done(&v->out) && h == INTER_HOLD_PART;
     if (h != INTER_HOLD_PART) {
         node_serve_remove(j, (size_t)(v - j->serves));
     } else if (inter_sender_state(&v->out, bits, len)) {
         v->out.ready = true;
+        if (in_vain && !inter_sender_done(&v->out)) { // they may be others by now, on this disk
+            struct inter_action *a = node_act(s, INTER_ACT_VERIFY);
+            a->peer = s->from;
+            a->key = *k;
+        }
     } else {
         node_fault(s, INTER_FAULT_MALFORMED);
     }

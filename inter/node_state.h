@@ -1,5 +1,7 @@
 // What a node knows, shared by the files of the pure core: node.c (life, ticks, dispatch), node_say.c (what is said and
-// to whom), node_evidence.c (what signatures prove, who lies, whether members have parted, what they say of their parameters), node_transfer.c (manifests, chunks that arrive, who holds what), node_serve.c (chunks that leave), node_round.c
+// to whom), node_evidence.c (what signatures prove, who lies, whether members have parted, what
+// they say of their parameters), node_transfer.c (manifests, chunks that arrive, who holds what),
+// node_lost.c (what was whole and is not any more), node_serve.c (chunks that leave), node_round.c
 // (proposals, votes, commits), node_check.c (what a proposal must be), node_elect.c (beats, epochs, terms). But for tests, nobody else includes this.
 #ifndef INTER_NODE_STATE_H
 #define INTER_NODE_STATE_H
@@ -116,6 +118,8 @@ struct fragment {
     uint32_t floor; // highest open round that a promise told of: nothing is proposed below
     bool has_best;  // and what was accepted in it, at the highest term
     struct inter_record best;
+    bool has_rival; // masked: and another value of that term, which its leader proposed too
+    struct inter_record rival;
     neb_ns
         doubted; // since when this node would propose that again, and cannot tell whether it is right; 0: it can
     // Open round behind the newest record that was shown to be a majority's: others are as far. What they say themselves proves nothing.
@@ -168,6 +172,8 @@ struct job {
     struct member members[INTER_MEMBERS_MAX];
     struct serve *serves;
     size_t n_serves, cap_serves;
+    struct slot *missing; // owned: updates of rounds that are over, whose bytes are here no more
+    size_t n_missing, cap_missing;
     bool leads;            // at standing.term
     bool asks;             // for standing.term: promises are being collected
     bool recovers;         // its disk was lost: the others are asked what they have accepted
@@ -239,12 +245,11 @@ static inline uint16_t node_data(const struct job *j) {
 // Nothing is voted for or committed meanwhile.
 static inline bool node_parted(const struct job *j) { return j->parted & ~j->liars; }
 static inline bool node_is_witness(const struct job *j) { return j->c.witnesses >> j->c.self & 1; }
-// With the profile `robust` so many that any two majorities share an honest voter, as many lying as it bounds: a leader that signs two
-// records of one term gets votes enough for one of them at most.
+// So many that any two majorities share an honest voter, as many lying as the profile bounds: a
+// leader that signs two records of one term gets votes enough for one of them at most.
 static inline bool node_majority(const struct job *j, uint32_t votes) {
     uint32_t voters = node_everyone(j) & ~(uint32_t)j->c.removed;
-    int n = node_count(voters), lying = j->c.robust && n > 0 ? (n - 1) / 4 : 0;
-    return node_count(votes & voters) > (n + lying) / 2;
+    return node_count(votes & voters) >= inter_job_quorum(&j->c);
 }
 // Two members do not elect: member 0 leads for ever, unless a membership version removed one of them.
 static inline bool node_fixed_leader(const struct job *j) {
@@ -330,6 +335,9 @@ void node_add_promises(const struct job *j, const struct fragment *g, struct int
 // liars.
 bool node_proven(struct inter_node *n, const struct job *j, struct inter_record *r);
 bool node_proven_without_liars(const struct job *j, const struct inter_record *r);
+// Masked: whether, by the promises that are here, another value than r of its term may have been
+// committed.
+bool node_rivalled(const struct job *j, const struct fragment *g, const struct inter_record *r);
 // Whether an accept of r that its leader signed is among r's.
 bool node_leader_voted(struct inter_node *n, const struct job *j, const struct inter_record *r);
 
@@ -342,12 +350,25 @@ void node_on_gone(struct step *s, struct neb_rd *r);
 void node_on_blob_done(struct step *s);
 void node_on_blob_room(struct step *s);
 void node_transfer_tick(struct step *s, struct job *j);
-// What this node's own disk has of an own update that is sought; m NULL: nothing.
+// What this node's own disk has of an update that is sought; m NULL: nothing.
 void node_own_kept(struct step *s, struct job *j, const struct inter_key *k,
                    const struct inter_manifest *m);
 // A proposal that waits to be judged and is one of a leader of before, or of a liar: what is known beside it counts again.
 void node_drop_pending(struct step *s, struct job *j, struct fragment *g);
 void node_clear_slot(struct slot *t);
+// Nobody has what this node needs of a round (inter_key's round and fragment).
+void node_behind(struct step *s, struct job *j, const struct inter_key *k);
+
+// node_lost.c
+void node_on_blob_lost(struct step *s);
+struct slot *node_lost_slot(struct job *j, const struct inter_key *k); // NULL: it is not sought
+void node_lost_found(struct step *s, struct job *j, struct slot *t);   // t is gone
+// False: the update is not sought.
+bool node_lost_on_manifest(struct step *s, struct job *j, const struct inter_manifest *m,
+                           uint8_t from);
+void node_lost_on_gone(struct job *j, const struct inter_key *k, uint8_t from);
+void node_lost_tick(struct step *s, struct job *j);
+void node_lost_free(struct job *j);
 
 // node_serve.c
 void node_on_ack(struct step *s, struct neb_rd *r);
@@ -368,6 +389,7 @@ void node_serves_tick(struct step *s, struct job *j);
 void node_pump(struct step *s); // fills the window of every path
 
 // node_round.c
+void node_turn_to_rival(struct fragment *g); // best and rival change places
 void node_try_propose(struct step *s, struct job *j, struct fragment *g);
 void node_try_commit(struct step *s, struct job *j, struct fragment *g);
 void node_say_accept(struct step *s, struct job *j, struct fragment *g);

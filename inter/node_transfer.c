@@ -116,10 +116,14 @@ void node_on_submit(struct step *s) {
     struct slot *t = &g->slots[j->c.self];
     if (!j->own_first || m->key.attempt < j->own_first)
         j->own_first = m->key.attempt;
-    if (m->key.round != g->round || t->refused || (t->known && !replaces(j, g, t, m)))
+    bool again = t->known && !t->whole && inter_key_equal(&t->m.key, &m->key) &&
+                 same_digest(&t->m, m); // its bytes were lost
+    if (m->key.round != g->round || t->refused || (t->known && !again && !replaces(j, g, t, m)))
         return; // said again; or what a disk that was lost had sent is still with others, and counts
     if (t->whole && g->voted && node_lists(&g->vote, &t->m))
         return; // a newer attempt comes too late: the one that was proposed stands
+    if (t->whole && j->c.masked)
+        return; // they would share masks: what was learned since comes with the next round
     for (size_t i = t->known ? j->n_serves : 0; i-- > 0;) // nobody wants the former one any more
         if (inter_key_equal(&j->serves[i].m.key, &t->m.key))
             node_serve_remove(j, i);
@@ -137,6 +141,7 @@ void node_on_submit(struct step *s) {
         node_say_manifest(s, j, m, k);
     check_digests(s, j, g);
     node_try_propose(s, j, g);
+    node_try_commit(s, j, g); // its bytes alone may have been missing
 }
 
 // ---- receiving ------------------------------------------------------------------------------------------------
@@ -236,7 +241,7 @@ void node_on_manifest(struct step *s, struct neb_rd *r) {
         if (m.key.round > g->round) {
             g->early |= (uint16_t)BIT(from);
             node_say_pull(s, j, g, (uint8_t)from);
-        } else {
+        } else if (!node_lost_on_manifest(s, j, &m, (uint8_t)from)) {
             node_answer_old(s, j, m.key.round, m.key.fragment);
         }
         return;
@@ -284,7 +289,10 @@ static void say_ack(struct step *s, struct job *j, const struct inter_key *k, ui
 static struct slot *chunk_slot(struct step *s, struct job *j, const struct inter_key *k,
                                uint32_t chunk, uint8_t from) {
     struct fragment *g = node_find_fragment(j, k->fragment);
-    struct slot *t = &g->slots[k->member];
+    struct slot *t = k->round < g->round ? node_lost_slot(j, k) : NULL;
+    if (t)
+        return t;
+    t = &g->slots[k->member];
     bool now = k->round == g->round && t->known, same = now && t->m.key.attempt == k->attempt;
     if (same && !t->whole && t->got.bits && !node_is_witness(j)) // which has opened nothing
         return t;
@@ -371,8 +379,9 @@ void node_on_chunk(struct step *s, struct neb_rd *r) {
         node_fault(s, INTER_FAULT_REPLAY);
     }
     say_ack(s, j, &k, chunk, (uint8_t)from);
+    struct fragment *g = node_find_fragment(j, k.fragment);
     if (news && t->got.set == t->got.n && !t->checking &&
-        may_judge(j, node_find_fragment(j, k.fragment), t)) {
+        (k.round < g->round || may_judge(j, g, t))) {
         t->checking = true;
         node_act(s, INTER_ACT_BLOB_FINISH)->manifest = t->m;
     }
@@ -430,6 +439,8 @@ static struct slot *slot_of_event(struct step *s, struct job **j, struct fragmen
     const struct inter_key *k = &s->e->key;
     *j = node_find_job(s->n, k->job);
     *g = node_find_fragment(*j, k->fragment);
+    if (*g && k->round < (*g)->round)
+        return node_lost_slot(*j, k);
     if (!*g || (*g)->round != k->round || k->member >= (*j)->c.n_members)
         return NULL;
     struct slot *t = &(*g)->slots[k->member];
@@ -465,7 +476,11 @@ void node_on_blob_done(struct step *s) {
         start_over(s, j, t);
         return;
     }
-    t->no_room = false; // it was here already
+    t->no_room = false;               // it was here already
+    if (s->e->key.round < g->round) { // whatever the gate says: the record has taken it
+        node_lost_found(s, j, t);
+        return;
+    }
     if (s->e->refused && s->e->key.member != j->c.self)
         node_blame_author(s, j, s->e->key.member, INTER_FAULT_REFUSED);
     t->whole = s->e->ok;
@@ -551,11 +566,15 @@ void node_on_state(struct step *s, struct neb_rd *r) {
     node_try_propose(s, j, g);
 }
 
-static void behind(struct step *s, struct job *j, const struct fragment *g) {
+void node_behind(struct step *s, struct job *j, const struct inter_key *k) {
     struct inter_action *a = node_act(s, INTER_ACT_BEHIND);
-    a->key = (struct inter_key){.round = g->round, .fragment = node_index(j, g)};
+    a->key = (struct inter_key){.round = k->round, .fragment = k->fragment};
     memcpy(a->key.job, j->c.id, sizeof a->key.job);
     node_blame(s, INTER_PEER_NONE, INTER_FAULT_BEHIND);
+}
+
+static void behind(struct step *s, struct job *j, const struct fragment *g) {
+    node_behind(s, j, &(struct inter_key){.round = g->round, .fragment = node_index(j, g)});
 }
 
 // Member m, asked for the open round's record, has none. That is one member's word: this node is behind once a record of a later round is
@@ -585,6 +604,8 @@ void node_on_gone(struct step *s, struct neb_rd *r) {
     struct job *j = node_find_job(s->n, k.job);
     struct fragment *g = node_find_fragment(j, k.fragment);
     int m = j ? node_member(j, s->from) : -1;
+    if (g && m >= 0 && k.round < g->round)
+        node_lost_on_gone(j, &k, (uint8_t)m);
     if (!g || m < 0 || k.round != g->round)
         return;
     if (k.member == INTER_NO_MEMBER) { // it does not even have the record
@@ -606,13 +627,18 @@ void node_on_gone(struct step *s, struct neb_rd *r) {
 void node_own_kept(struct step *s, struct job *j, const struct inter_key *k,
                    const struct inter_manifest *m) {
     struct fragment *g = node_find_fragment(j, k->fragment);
-    struct slot *t = g ? &g->slots[j->c.self] : NULL;
-    if (!t || k->round != g->round)
+    struct slot *t = g && k->member < j->c.n_members ? &g->slots[k->member] : NULL;
+    if (!t || k->round != g->round || (t->known && t->whole && is_sought(g, &t->m)))
         return;
-    if (!m)
-        t->gone |= (uint16_t)BIT(j->c.self);
-    else if (is_sought(g, m) && !(t->known && is_sought(g, &t->m)))
-        s->st = take_manifest(s, j, g, m);
+    if (m && is_sought(g, m)) {
+        if (t->known && is_sought(g, &t->m))
+            open_blob(s, g, m); // it is here
+        else
+            s->st = take_manifest(s, j, g, m);
+        return;
+    }
+    t->gone |= (uint16_t)BIT(j->c.self);
+    t->moved = 0; // the others are asked at once
 }
 
 // ---- asking ---------------------------------------------------------------------------------------------------
@@ -627,7 +653,8 @@ static void want(struct step *s, struct job *j, struct fragment *g, uint8_t m) {
     if (t->checking || (fits && (t->no_room || t->whole || t->refused || complete)) ||
         (g->decided && !sought))
         return;
-    bool own = m == j->c.self && sought; // of before, under its own key on this disk
+    // An attempt of before may lie on this disk, under its own key; the others may have lost it.
+    bool own = sought && (m == j->c.self || (t->known && t->m.key.attempt != k.attempt));
     from &= (uint16_t) ~(t->gone | (own ? 0 : BIT(j->c.self)));
     for (uint8_t x = 0; x < j->c.n_members; x++)
         if (x != j->c.self && !node_direct(s, j, x))

@@ -60,6 +60,10 @@ struct inter_outer_config {
     const struct sec_sum *sum;
     uint8_t sum_members;
     float sum_scale; // what an integer stands for
+    // Differential privacy (security/privacy.h): of a fragment's integers, Σ q² at most, and the variance of what is added to each.
+    // 0: none.
+    uint64_t sum_squared;
+    uint32_t sum_variance;
     // trimmed mean in place of the mean (inter/robust.h); a commit then needs memory for all updates of a unit
     bool robust;
     // Where the units are some of a longer list: (n) which, ascending; read by inter_outer_create alone. Fragments may then be empty, and

@@ -1,5 +1,5 @@
 // Inside of inter_outer: outer.c its state, outer_encode.c and outer_apply.c a round on the host, outer_device.c on an accelerator,
-// outer_masked.c for masked updates.
+// outer_masked.c for masked updates, outer_noise.c for their noise.
 #ifndef INTER_OUTER_STATE_H
 #define INTER_OUTER_STATE_H
 #include "compress/device.h"
@@ -25,6 +25,8 @@ struct outer_slot { // one unit
     struct cmp_update_unit views[INTER_PARTS_MAX];
     enum neb_status st;
     struct kern_digest digest;
+    double length2;     // of the part of an update that this unit is, squared,
+    uint64_t integers2; // and of its integers
 };
 
 struct outer_fragment {
@@ -91,8 +93,15 @@ NEB_MUST_CHECK enum neb_status outer_mask(struct inter_outer *o, int32_t f, uint
 // What masked parts hold: they must be this fragment's, and those whose seeds are there.
 NEB_MUST_CHECK enum neb_status outer_masked_open(int32_t f, struct outer_apply *j);
 void outer_masked_sum(struct outer_apply *j, struct outer_slot *s); // s->acc = mean; s->st
-// s->part = what that part held
+// s->part = what that part held, without its noise
 void outer_masked_own(const struct outer_apply *j, struct outer_slot *s, size_t part);
+
+// outer_noise.c: where c.sum_squared is set
+// The update in u as integers, no longer than the bound. NEB_ERR_INVALID: a NaN or an infinity; no key to draw noise from.
+NEB_MUST_CHECK enum neb_status outer_noise_round(struct inter_outer *o, int32_t f, uint32_t round,
+                                                 int16_t *q);
+// What is sent in place of q, whose head this is.
+void outer_noise_add(const struct inter_outer *o, const struct sec_sum_head *h, int16_t *q);
 
 // outer_device.c: what those do unit by unit, for whole fragments; digests of the units are left in their slots.
 void outer_device_destroy(struct outer_device **d);

@@ -43,6 +43,9 @@ struct inter_service_callbacks {
     // was away too. No envelope is opened by it, and no link.
     bool (*signed_before)(void *user, const char *name, const char *context, const void *msg,
                           size_t len, const uint8_t sig[INTER_SIG_BYTES]);
+    // This member's own update of the open round was lost on the disk: its worker is to submit it
+    // once more. Within a step. May be NULL.
+    void (*lost)(void *user, const struct inter_key *key);
 };
 
 struct inter_service_config {

@@ -49,6 +49,48 @@ static void send_failed(struct inter_service *s, const struct inter_action *a, b
                                          .ok = held});
 }
 
+// A step may have a windowful of its chunks to send.
+static bool is_known_lost(const struct inter_service *s, const struct inter_key *k) {
+    for (size_t i = 0; i < s->n_pending; i++)
+        if (s->pending[i].e.kind == INTER_EV_BLOB_LOST && inter_key_equal(&s->pending[i].e.key, k))
+            return true;
+    return false;
+}
+
+enum neb_status service_lost(struct inter_service *s, const struct inter_manifest *m) {
+    const struct inter_key *k = &m->key;
+    char path[NEB_PATH_MAX] = "";
+    if (is_known_lost(s, k))
+        return s->st;
+    bool own = inter_node_peer(s->node, k->job, k->member) == INTER_PEER_NONE;
+    if (s->is_mapped && inter_key_equal(&s->mapped_key, k))
+        service_unmap(s);
+    bool here = inter_ledger_has_blob(s->ledger, k);
+    NEB_TRY(inter_ledger_blob_path(s->ledger, k, path, sizeof path));
+    neb_warn("ledger: the other members are asked for the update of member %u for round %u of "
+             "fragment %u: %s is %s",
+             k->member, k->round, k->fragment, path, here ? "damaged" : "missing");
+    if (here)
+        NEB_TRY(inter_ledger_discard(s->ledger, k));
+    queue_event(s, &(struct inter_event){.kind = INTER_EV_BLOB_LOST, .key = *k});
+    if (s->st == NEB_OK) {
+        s->pending[s->n_pending - 1].manifest = *m;
+        s->pending[s->n_pending - 1].has_manifest = true;
+    }
+    if (own && s->cb.lost && k->round == inter_node_round(s->node, k->job, k->fragment))
+        s->cb.lost(s->cb.user, k);
+    return s->st;
+}
+
+// What was promised of a blob that is not what it should be is taken back; an update that the
+// ledger still knows is asked for.
+static enum neb_status serves_not(struct inter_service *s, const struct inter_action *a) {
+    struct inter_manifest m;
+    enum neb_status st = inter_ledger_find_manifest(s->ledger, &a->key, &m);
+    queue_event(s, &(struct inter_event){.kind = INTER_EV_SERVE, .peer = a->peer, .key = a->key});
+    return st == NEB_OK ? service_lost(s, &m) : st == NEB_ERR_NOT_FOUND ? NEB_OK : st;
+}
+
 static enum neb_status send_chunk(struct inter_service *s, const struct inter_action *a) {
     uint8_t sha[INTER_SHA_BYTES], *head = s->actions.bytes.p + a->at;
     struct service_sent sent;
@@ -65,14 +107,8 @@ static enum neb_status send_chunk(struct inter_service *s, const struct inter_ac
         s->is_mapped = st == NEB_OK;
     }
     // Removed since the transfer began; cut short, or not to be read any more: it is one update of one job, which others may still have.
-    if (!s->is_mapped || a->offset + a->len > s->mapped.len) {
-        if (s->is_mapped)
-            neb_warn("ledger: an update of round %u is shorter than it was", a->key.round);
-        service_unmap(s);
-        queue_event(s,
-                    &(struct inter_event){.kind = INTER_EV_SERVE, .peer = a->peer, .key = a->key});
-        return NEB_OK;
-    }
+    if (!s->is_mapped || a->offset + a->len > s->mapped.len)
+        return serves_not(s, a);
     neb_sha256(s->mapped.p + a->offset, a->len, sha);
     memcpy(head + a->size - 8, sha, 8); // the header's last field
     enum neb_status st = service_send_bulk(s, a->key.job, a->peer, head, a->size,
@@ -266,7 +302,14 @@ static enum neb_status serve(struct inter_service *s, const struct inter_action 
     enum neb_status st = inter_ledger_find_manifest(s->ledger, &a->key, &m);
     if (st != NEB_OK && st != NEB_ERR_NOT_FOUND)
         return st;
-    bool here = st == NEB_OK && inter_ledger_has_blob(s->ledger, &a->key);
+    bool here = st == NEB_OK && inter_ledger_holds(s->ledger, &m);
+    if (here && a->kind == INTER_ACT_VERIFY) {
+        struct neb_map map;
+        here = service_read_blob(s, &m.key, m.bytes, m.sha256, &map) == NEB_OK;
+        neb_map_close(&map);
+    }
+    if (!here && st == NEB_OK && inter_ledger_has_blob(s->ledger, &a->key))
+        return serves_not(s, a);
     queue_event(s, &(struct inter_event){.kind = INTER_EV_SERVE, .peer = a->peer, .key = a->key});
     if (s->st == NEB_OK && here) {
         s->pending[s->n_pending - 1].manifest = m;
@@ -300,29 +343,68 @@ enum neb_status service_read_blob(struct inter_service *s, const struct inter_ke
     if (st == NEB_OK)
         return NEB_OK;
     neb_map_close(out);
-    neb_warn("ledger: the update of member %u for round %u of fragment %u %s and is not used",
-             key->member, key->round, key->fragment,
-             st == NEB_ERR_CORRUPT ? "is damaged" : "cannot be read");
+    char path[NEB_PATH_MAX] = "";
+    if (inter_ledger_blob_path(s->ledger, key, path, sizeof path) == NEB_OK)
+        neb_warn("ledger: the update of member %u for round %u of fragment %u %s and is not used "
+                 "(%s)",
+                 key->member, key->round, key->fragment,
+                 st == NEB_ERR_CORRUPT ? "is damaged" : "cannot be read", path);
     return st;
 }
 
-enum neb_status service_deliver(struct inter_service *s, const struct inter_record *r, bool again) {
+// An update that a record lists, in memory; NEB_ERR_NOT_FOUND: it is not here, or not any more.
+static enum neb_status read_entry(struct inter_service *s, const struct inter_entry *e,
+                                  const struct inter_key *k, bool again, struct neb_map *out) {
+    *out = (struct neb_map){0};
+    if (!inter_ledger_has_blob(s->ledger, k))
+        return NEB_ERR_NOT_FOUND;
+    enum neb_status st = again ? service_read_blob(s, k, e->bytes, e->sha256, out)
+                               : inter_ledger_map_blob(s->ledger, k, out);
+    if (st == NEB_OK && out->len == e->bytes)
+        return NEB_OK;
+    neb_map_close(out);
+    *out = (struct neb_map){0};
+    return st == NEB_OK || st == NEB_ERR_CORRUPT ? NEB_ERR_NOT_FOUND : st;
+}
+
+// Whether it is asked for: not where its manifest is gone, too, as of rounds that were pruned, or
+// of what this member never had (a witness).
+static bool seeks(struct inter_service *s, const struct inter_entry *e, const struct inter_key *k) {
+    struct inter_manifest m;
+    return inter_ledger_find_manifest(s->ledger, k, &m) == NEB_OK &&
+           !memcmp(m.sha256, e->sha256, sizeof e->sha256) && service_lost(s, &m) == NEB_OK;
+}
+
+enum neb_status service_deliver(struct inter_service *s, const struct inter_record *r,
+                                enum service_delivery how) {
     struct neb_map blobs[INTER_MEMBERS_MAX] = {{0}};
+    bool sought = false;
     for (uint8_t i = 0; i < r->n; i++) {
         struct inter_key k = inter_entry_key(r, i);
-        // A witness has none; an old one may have been removed. One that cannot be read is not here either.
-        if (r->entries[i].verdict != INTER_ACCEPTED || !inter_ledger_has_blob(s->ledger, &k))
+        if (r->entries[i].verdict != INTER_ACCEPTED)
             continue;
-        const struct inter_entry *e = &r->entries[i];
-        enum neb_status st = again ? service_read_blob(s, &k, e->bytes, e->sha256, &blobs[i])
-                                   : inter_ledger_map_blob(s->ledger, &k, &blobs[i]);
-        if (st != NEB_OK)
-            blobs[i] = (struct neb_map){0};
+        enum neb_status st =
+            read_entry(s, &r->entries[i], &k, how != SERVICE_DELIVER_NEW, &blobs[i]);
+        if (st == NEB_ERR_NOT_FOUND && how != SERVICE_DELIVER_LAST)
+            sought = seeks(s, &r->entries[i], &k) || sought;
     }
-    s->cb.commit(s->cb.user, r, blobs);
+    if (!sought) // or once it is here again (INTER_ACT_FOUND)
+        s->cb.commit(s->cb.user, r, blobs);
     for (uint8_t i = 0; i < r->n; i++)
         neb_map_close(&blobs[i]);
-    return NEB_OK;
+    return s->st;
+}
+
+// Of a round that is over: what was lost of it has been found, or is nowhere.
+static enum neb_status deliver_old(struct inter_service *s, const struct inter_key *k, bool found) {
+    struct inter_record r;
+    enum neb_status st = inter_ledger_get_commit(s->ledger, k->job, k->fragment, k->round, &r);
+    if (st != NEB_OK)
+        return st == NEB_ERR_NOT_FOUND ? NEB_OK : st;
+    if (found)
+        neb_info("ledger: the updates of round %u of fragment %u are whole again", k->round,
+                 k->fragment);
+    return service_deliver(s, &r, found ? SERVICE_DELIVER_AGAIN : SERVICE_DELIVER_LAST);
 }
 
 static enum neb_status read_commit(struct inter_service *s, const struct inter_action *a) {
@@ -365,11 +447,13 @@ static enum neb_status carry_out(struct inter_service *s, const struct inter_act
     case INTER_ACT_STORE_STANDING:
         service_beats_end(s, a->standing.job, a->standing.term);
         return inter_ledger_put_standing(s->ledger, &a->standing);
-    case INTER_ACT_SERVE: return serve(s, a);
+    case INTER_ACT_SERVE:
+    case INTER_ACT_VERIFY: return serve(s, a);
     case INTER_ACT_BLOB_OPEN: return open_blob(s, &a->manifest);
     case INTER_ACT_BLOB_WRITE: return write_part(s, a);
     case INTER_ACT_BLOB_FINISH: return finish_blob(s, &a->manifest);
-    case INTER_ACT_DELIVER: return service_deliver(s, &a->record, false);
+    case INTER_ACT_DELIVER: return service_deliver(s, &a->record, SERVICE_DELIVER_NEW);
+    case INTER_ACT_FOUND: return deliver_old(s, &a->key, true);
     case INTER_ACT_FAULT:
         service_charge_fault(s, a->peer, a->fault);
         s->cb.fault(s->cb.user, a->peer, a->fault);
@@ -384,6 +468,8 @@ static enum neb_status carry_out(struct inter_service *s, const struct inter_act
             s->cb.split(s->cb.user, a->peer, &a->key);
         return NEB_OK;
     case INTER_ACT_BEHIND:
+        if (a->key.round < inter_node_round(s->node, a->key.job, a->key.fragment))
+            return deliver_old(s, &a->key, false);
         if (s->cb.behind)
             s->cb.behind(s->cb.user, a->key.job);
         return NEB_OK;
@@ -394,6 +480,7 @@ static enum neb_status carry_out(struct inter_service *s, const struct inter_act
 void service_step(struct inter_service *s, const struct inter_event *event) {
     struct inter_event e = *event;
     struct inter_manifest m;
+    s->stepping = true;
     for (size_t done = 0;;) {
         s->stepped = neb_now();
         if (s->st == NEB_OK)
@@ -408,4 +495,10 @@ void service_step(struct inter_service *s, const struct inter_event *event) {
         e.manifest = p->has_manifest ? &m : NULL;
     }
     s->n_pending = 0;
+    s->stepping = false;
+}
+
+void service_step_pending(struct inter_service *s) {
+    if (s->n_pending && !s->stepping)
+        service_step(s, &(struct inter_event){.kind = INTER_EV_TICK, .peer = 0});
 }

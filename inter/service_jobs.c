@@ -217,12 +217,18 @@ void inter_service_job_close(struct inter_service *s, const uint8_t job[INTER_ID
     service_beats_end(s, job, INTER_TERM_MAX);
 }
 
+static enum neb_status deliver_again(struct inter_service *s, const struct inter_record *r) {
+    NEB_TRY(service_deliver(s, r, SERVICE_DELIVER_AGAIN));
+    service_step_pending(s);
+    return s->st;
+}
+
 enum neb_status inter_service_deliver(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
                                       uint32_t fragment, uint32_t round) {
     struct inter_record r;
     enum neb_status st = inter_ledger_get_commit(s->ledger, job, fragment, round, &r);
     if (st != NEB_ERR_NOT_FOUND)
-        return st == NEB_OK ? service_deliver(s, &r, true) : st;
+        return st == NEB_OK ? deliver_again(s, &r) : st;
     uint32_t open = inter_node_round(s->node, job, fragment);
     return open != UINT32_MAX && round < open ? NEB_ERR_NOT_FOUND : NEB_OK;
 }
@@ -294,6 +300,41 @@ static enum neb_status sign_manifest(struct inter_service *s, struct inter_manif
                : neb_fail(NEB_ERR_DENIED, "cannot sign an update");
 }
 
+// A worker that begins again computes what it had sent before, often to the bit: where the disk has
+// lost that, and the record lists it, it is whole again. Others may have lost it, too.
+static enum neb_status keep_again(struct inter_service *s, const struct inter_key *key,
+                                  const void *blob, size_t len) {
+    struct inter_record r;
+    struct inter_manifest m;
+    uint8_t sha[INTER_SHA_BYTES];
+    enum neb_status st =
+        inter_ledger_get_commit(s->ledger, key->job, key->fragment, key->round, &r);
+    for (uint8_t i = 0; st == NEB_OK && i < r.n; i++) {
+        const struct inter_entry *e = &r.entries[i];
+        struct inter_key k = inter_entry_key(&r, i);
+        if (e->member != key->member || e->verdict != INTER_ACCEPTED || e->bytes != len ||
+            inter_ledger_find_manifest(s->ledger, &k, &m) != NEB_OK ||
+            inter_ledger_holds(s->ledger, &m))
+            continue;
+        neb_sha256(blob, len, sha);
+        if (memcmp(sha, e->sha256, sizeof sha))
+            continue;
+        NEB_TRY(inter_ledger_discard(s->ledger, &k));
+        NEB_TRY(inter_ledger_put_blob(s->ledger, &k, blob, len));
+        service_step(s, &(struct inter_event){.kind = INTER_EV_BLOB_DONE, .key = k, .ok = true});
+    }
+    return st == NEB_OK || st == NEB_ERR_NOT_FOUND ? s->st : st;
+}
+
+// Whether the ledger holds this very update; what it holds of one whose bytes changed goes.
+static enum neb_status is_kept(struct inter_service *s, const struct inter_key *key,
+                               struct inter_manifest *stored, bool *promised, bool *whole) {
+    enum neb_status st = inter_ledger_find_manifest(s->ledger, key, stored);
+    *promised = st == NEB_OK;
+    *whole = false;
+    return *promised ? look_at_blob(s, stored, whole) : NEB_OK;
+}
+
 enum neb_status inter_service_submit(struct inter_service *s, const struct inter_manifest *given,
                                      const void *blob, size_t len) {
     struct inter_manifest m = *given, stored;
@@ -308,11 +349,14 @@ enum neb_status inter_service_submit(struct inter_service *s, const struct inter
         return neb_fail(NEB_ERR_STATE, "update for round %u of fragment %u, but round %u is open",
                         m.key.round, m.key.fragment, open);
     // others went on without it, or a worker was restarted: this round is over
-    if (m.key.round < open)
+    if (m.key.round < open) {
+        NEB_TRY(keep_again(s, &m.key, blob, len));
         return inter_service_deliver(s, m.key.job, m.key.fragment, m.key.round);
+    }
     m.key.attempt += inter_node_attempt(s->node, m.key.job);
-    bool promised = inter_ledger_find_manifest(s->ledger, &m.key, &stored) == NEB_OK;
-    if (promised && inter_ledger_has_blob(s->ledger, &m.key)) {
+    bool promised, whole;
+    NEB_TRY(is_kept(s, &m.key, &stored, &promised, &whole));
+    if (whole) {
         neb_sha256(blob, len, m.sha256);
         if (memcmp(stored.sha256, m.sha256, sizeof m.sha256))
             neb_warn("round %u: the worker computed other bytes than before its restart; those of "

@@ -101,6 +101,7 @@ struct inter_service {
         struct neb_buf bytes;
     } * beats;
     size_t n_beats;
+    bool stepping;          // within service_step
     neb_ns stepped, beaten; // the node, last; its beats, said again last
     uint64_t moved;         // bytes, when they were last seen to be more
     neb_ns moved_at;
@@ -166,9 +167,19 @@ NEB_MUST_CHECK enum neb_status service_send_bulk(struct inter_service *s,
                                                  size_t m, struct service_sent *sent);
 // Hands the node an event and carries out all that comes of it; what goes wrong is in s->st.
 void service_step(struct inter_service *s, const struct inter_event *event);
-// again: its updates have lain on the disk, and are hashed once more.
-NEB_MUST_CHECK enum neb_status service_deliver(struct inter_service *s,
-                                               const struct inter_record *r, bool again);
+// Events that wait, where this is not within a step, which handles them itself.
+void service_step_pending(struct inter_service *s);
+// Hands a commit with its updates to callbacks.commit; where the disk has lost one that its
+// manifest is here of, later: that is asked of the others first. NEW: the updates have just come.
+// AGAIN: they have lain on the disk, and are hashed once more. LAST: as AGAIN, and those that are
+// missing are nowhere.
+enum service_delivery { SERVICE_DELIVER_NEW, SERVICE_DELIVER_AGAIN, SERVICE_DELIVER_LAST };
+NEB_MUST_CHECK enum neb_status
+service_deliver(struct inter_service *s, const struct inter_record *r, enum service_delivery how);
+// The bytes of an update are not here any more, or are others: what is left of them goes, and the
+// node asks for them.
+NEB_MUST_CHECK enum neb_status service_lost(struct inter_service *s,
+                                            const struct inter_manifest *m);
 // An update that has lain on the disk: NEB_OK, in memory, and with this digest; else *out is empty, and it was said.
 NEB_MUST_CHECK enum neb_status service_read_blob(struct inter_service *s,
                                                  const struct inter_key *key, uint32_t bytes,

@@ -1,6 +1,6 @@
 // Bytes of stream messages. Parsers take hostile bytes: false for whatever does not fit.
 //
-//     all     | INTER_MSG_STREAM u8 | kind u8 | stream u16 | job 16 |
+//     all     | INTER_MSG_STREAM u8 | kind u8 | stream u16 | job 32 |
 //     HELLO   | version u8 | role u8 | type u8 | ask u8 | batch_bytes u32 | base u64 | n u8 | n × (name str, sha256 32) |
 //     GRANT   | session u64 | have u64 | applied u64 | durable u64 | window_batches u32 | window_bytes u32 |
 //     DATA    | seq u64 | put i64 | signature 64 | the batch    over "job, stream, type, seq, sha256 of the batch"

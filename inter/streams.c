@@ -292,7 +292,16 @@ enum neb_status inter_streams_put(struct inter_streams *s, const struct inter_st
         return st;
     }
     inter_stream_stats(t, &after);
-    if (after.faults[INTER_STREAM_FAULT_OUTSIDE] > before.faults[INTER_STREAM_FAULT_OUTSIDE] ||
+    bool outside =
+        after.faults[INTER_STREAM_FAULT_OUTSIDE] > before.faults[INTER_STREAM_FAULT_OUTSIDE];
+    if (outside && seq > after.next)
+        return neb_fail(
+            NEB_ERR_STATE,
+            "%s/streams.db has lost batches %llu to %llu of stream %u, which the "
+            "worker's checkpoint is beyond: remove the checkpoints of this cluster that "
+            "are, and it makes them again, or restore streams.db from a backup",
+            s->dir, (unsigned long long)after.next, (unsigned long long)seq - 1, k->id);
+    if (outside ||
         after.faults[INTER_STREAM_FAULT_OVERSIZE] > before.faults[INTER_STREAM_FAULT_OVERSIZE])
         return neb_fail(
             NEB_ERR_STATE,

@@ -25,6 +25,7 @@ struct inter_sums {
     struct sum **list; // (n)
     size_t n, cap;
     uint64_t faults;
+    bool second; // a second record of a round was refused, and that was said
     struct neb_buf out, body;
 };
 
@@ -65,7 +66,7 @@ static struct sum *find_sum(const struct inter_sums *s, uint32_t fragment, uint3
 
 // ---- messages -------------------------------------------------------------------------------------------------
 
-// | type u8 | job 16 | fragment u32 | round u32 | SEEDS: count u8, count x (reveal, signature) |
+// | type u8 | job 32 | fragment u32 | round u32 | SEEDS: count u8, count x (reveal, signature) |
 static void begin_message(struct inter_sums *s, enum message type, uint32_t fragment,
                           uint32_t round) {
     neb_buf_clear(&s->out);
@@ -115,8 +116,8 @@ static uint16_t accepted(const struct inter_record *r) {
     return set;
 }
 
-bool inter_sums_allowed(const struct inter_record *r, uint8_t n) {
-    return __builtin_popcount(accepted(r)) >= sec_sum_least(n);
+bool inter_sums_allowed(const struct inter_record *r, uint8_t n, uint8_t colluders) {
+    return __builtin_popcount(accepted(r)) >= inter_sums_least(n, colluders);
 }
 
 static void check_complete(struct inter_sums *s, struct sum *x) {
@@ -183,6 +184,20 @@ static enum neb_status read_heads(const struct inter_sums *s, const struct inter
     return NEB_OK;
 }
 
+// With two sets of one round the masks of whoever is in one of them only fall.
+static enum neb_status keep(struct inter_sums *s, const struct inter_record *r) {
+    enum neb_status st = s->c.ops.keep(s->c.ops.user, r);
+    bool said = s->second;
+    s->second = s->second || st == NEB_ERR_EXISTS;
+    return st == NEB_ERR_EXISTS && said ? NEB_ERR_DENIED
+           : st == NEB_ERR_EXISTS
+               ? neb_fail(NEB_ERR_DENIED,
+                          "round %u of fragment %u: for another record of it seeds were revealed "
+                          "already; for this one nothing is",
+                          r->round, r->fragment)
+               : st;
+}
+
 static enum neb_status reveal_own(struct inter_sums *s, struct sum *x) {
     struct sec_sum_reveal *r = &x->reveals[s->c.self];
     NEB_TRY(sec_sum_reveal(s->c.sum, x->set, x->heads, r));
@@ -201,7 +216,7 @@ enum neb_status inter_sums_commit(struct inter_sums *s, neb_ns now, const struct
     enum neb_status st = NEB_OK;
     if (find_sum(s, r->fragment, r->round))
         return NEB_OK;
-    if (!inter_sums_allowed(r, s->c.n))
+    if (!inter_sums_allowed(r, s->c.n, s->c.colluders))
         return neb_fail(NEB_ERR_DENIED, "round %u: a sum of %d of %u members is not revealed",
                         r->round, __builtin_popcount(accepted(r)), s->c.n);
     size_t oldest = 0; // that can be asked for again, if ever
@@ -229,6 +244,7 @@ enum neb_status inter_sums_commit(struct inter_sums *s, neb_ns now, const struct
     x->since = now;
     inter_record_hash(r, x->hash);
     NEB_TRY_GOTO(read_heads(s, r, blobs, x), fail);
+    NEB_TRY_GOTO(keep(s, r), fail);
     NEB_TRY_GOTO(reveal_own(s, x), fail);
     s->list[s->n++] = x;
     put_seeds(s, x, x->have);

@@ -8,10 +8,15 @@
 //       ── WANT ──────────────────────►      one message was lost, or a member fell silent:
 //       ◄──────── SEEDS (of all it has) ─    asked again each second: them, and each other one in turn
 //
-// The set whose sum is read is that of the committed record, and of no other: a member reveals for a record that lies in its own
-// ledger, of which there is one a round (inter/node.h). So nobody is asked to call a member missing that another takes for
-// present. Seeds are signed by their owner over the record's hash and may come from anybody; a false one is dropped. What a
-// member reveals follows from its keys, the record and the updates: after a restart it reveals the same again.
+// The set whose sum is read is that of the committed record, and of no other. Two sets of one round
+// would open the update of whoever is in one of them only. So a record needs votes (and its leader
+// promises) of so many that any two such sets share a member which is none of the colluders
+// (inter_job_quorum): no two records of a round get them. And a member reveals for one record a
+// round, ever: that is on its disk before it says anything (keep), whatever its ledger says later.
+//
+// Seeds are signed by their owner over the record's hash and may come from anybody; a false one is
+// dropped. What a member reveals follows from its keys, the record and the updates: after a restart
+// it reveals the same again.
 #ifndef INTER_SUMS_H
 #define INTER_SUMS_H
 #include "agent/base/clock.h"
@@ -23,6 +28,9 @@ enum { INTER_SUMS_MESSAGE_MAX = 12 << 10, INTER_SUMS_OPEN_MAX = 4096 };
 struct inter_sums_ops {
     void *user;
     void (*send)(void *user, uint8_t member, const void *p, size_t n); // once, or not at all
+    // Before anything is revealed: that it is for this record, on disk when this returns.
+    // NEB_ERR_EXISTS: for another one of the round something was revealed already.
+    enum neb_status (*keep)(void *user, const struct inter_record *r);
     // The seeds of a sum are complete: `p` is what inter_sums_commit takes back after a restart. Durable or not: they can be asked for again.
     void (*ready)(void *user, uint32_t fragment, uint32_t round, const void *p, size_t n);
     // `member` asks for a round that is not open here: inter_sums_commit, if it is committed here; or what ready gave for it, which may be
@@ -30,7 +38,7 @@ struct inter_sums_ops {
     void (*look_up)(void *user, uint8_t member, uint32_t fragment, uint32_t round);
 };
 struct inter_sums_config {
-    uint8_t job[INTER_ID_BYTES], n, self;
+    uint8_t job[INTER_ID_BYTES], n, self, colluders;
     uint32_t peers[INTER_MEMBERS_MAX];
     const struct inter_node_crypto *crypto; // borrowed
     const struct sec_sum *sum;              // borrowed
@@ -43,11 +51,19 @@ NEB_MUST_CHECK enum neb_status inter_sums_create(const struct inter_sums_config 
                                                  struct inter_sums **out);
 void inter_sums_destroy(struct inter_sums **s);
 
+// Updates that a sum must hold so that it may be read: those that the shares bear (sec_sum_least),
+// and of two members that are none of the colluders.
+static inline uint8_t inter_sums_least(uint8_t n, uint8_t colluders) {
+    uint8_t least = sec_sum_least(n);
+    return colluders + 2 > least ? (uint8_t)(colluders + 2) : least;
+}
 // Whether a record's accepted updates make a sum that may be read.
-bool inter_sums_allowed(const struct inter_record *r, uint8_t n);
-// A record of this member's ledger, with the updates that it accepts (by entry; p NULL: rejected). Again is fine. kept: what ready
-// gave once, or NULL. NEB_ERR_DENIED: a record whose sum may not be read. NEB_ERR_FORMAT: updates that are none. NEB_ERR_LIMIT: too
-// many sums wait for seeds.
+bool inter_sums_allowed(const struct inter_record *r, uint8_t n, uint8_t colluders);
+// A record of this member's ledger, with the updates that it accepts (by entry; p NULL: rejected).
+// Again is fine. kept: what ready gave once, or NULL. NEB_ERR_DENIED: a record whose sum may not be
+// read, or another one than was revealed for. NEB_ERR_FORMAT: updates that are none. NEB_ERR_LIMIT:
+// too many sums wait for seeds. What keep gives otherwise: nothing was revealed, and it may be
+// tried again.
 struct inter_sums_blob {
     const uint8_t *p;
     size_t len;

@@ -9,7 +9,7 @@
 enum {
     INTER_MEMBERS_MAX = 16,
     INTER_FRAGMENTS_MAX = 64, // sets of them are 64 bits
-    INTER_ID_BYTES = 16,
+    INTER_ID_BYTES = 32,      // of a job: the whole digest of what it is (agent/job_id.h)
     INTER_SHA_BYTES = 32,
     INTER_SIG_BYTES = 64,
     INTER_CHUNK_MIN = 16 << 10,
@@ -24,6 +24,12 @@ enum {
 
 #define INTER_TOKENS_MAX (1ull << 56) // behind one update, exclusive
 #define INTER_OTHERS_MAX (1ull << 60) // sums of them stop here
+
+// Votes that decide, of so many voters: any two such sets share a voter that is not one of the
+// `lying`. It counts accepts, and promises too.
+static inline uint8_t inter_quorum(uint8_t voters, uint8_t lying) {
+    return (uint8_t)((voters + lying) / 2 + 1);
+}
 
 // Terms (inter/node.h) only rise, and none is above INTER_TERM_MAX, in no message, record or ledger: whoever adds members to one does
 // not wrap. A liar could use them up at once; so nobody takes part in a term beyond the last one of its time of day: four a second
@@ -190,7 +196,7 @@ void inter_promise_put_body(struct neb_buf *out, const uint8_t job[INTER_ID_BYTE
 void inter_standing_put(struct neb_buf *out, const struct inter_standing *s);
 NEB_MUST_CHECK bool inter_standing_get(struct neb_rd *r, struct inter_standing *s);
 
-// 29 bytes; what was cut short shows in r->bad.
+// 45 bytes; what was cut short shows in r->bad.
 void inter_key_put(struct neb_buf *out, const struct inter_key *k);
 void inter_key_get(struct neb_rd *r, struct inter_key *k);
 struct inter_key inter_entry_key(const struct inter_record *r, uint8_t i); // of its i-th entry

@@ -520,7 +520,10 @@ static bool is_step(const char *name, const char *end) {
            strspn(name + 5, "0123456789") == STEP_DIGITS && !strcmp(name + 5 + STEP_DIGITS, end);
 }
 static int is_generation(const struct dirent *e) { return is_step(e->d_name, ".ckpt"); }
-static int is_leftover(const struct dirent *e) { return is_step(e->d_name, ".ckpt.tmp"); }
+#define DAMAGED ".damaged"
+static int is_leftover(const struct dirent *e) {
+    return is_step(e->d_name, ".ckpt.tmp") || is_step(e->d_name, ".ckpt" DAMAGED);
+}
 
 enum neb_status intra_ckpt_open_latest_in(const struct neb_vault *vault, const char *dir,
                                           struct intra_ckpt **out) {
@@ -542,6 +545,46 @@ enum neb_status intra_ckpt_open_latest_in(const struct neb_vault *vault, const c
                         "no checkpoint in %s is usable: files of them are missing; bring those "
                         "back, or remove the checkpoints to begin without",
                         dir);
+    return st;
+}
+
+// Damage: of the file, or of a part. Not a file that another key seals, or another version wrote,
+// or that cannot be read now.
+static bool is_damage(enum neb_status st) {
+    return st == NEB_ERR_CORRUPT || st == NEB_ERR_NOT_FOUND;
+}
+
+static enum neb_status put_aside(const char *path) {
+    char aside[NEB_PATH_MAX];
+    int n = snprintf(aside, sizeof aside, "%s%s", path, DAMAGED);
+    if (n < 0 || n >= (int)sizeof aside)
+        return neb_fail(NEB_ERR_LIMIT, "%s: path is too long", path);
+    neb_warn("%s is damaged, which is like missing: it is put aside as %s", path, aside);
+    return rename(path, aside) == 0 ? NEB_OK : neb_fail_errno("cannot rename %s", path);
+}
+
+enum neb_status intra_ckpt_take_latest_in(const struct neb_vault *vault, const char *dir,
+                                          struct intra_ckpt **out) {
+    struct dirent **names = NULL;
+    int n;
+    NEB_TRY(intra_names_list(dir, is_generation, &names, &n));
+    enum neb_status st = NEB_ERR_NOT_FOUND, other = NEB_OK;
+    for (int i = n - 1; i >= 0 && st != NEB_OK; i--) {
+        char path[NEB_PATH_MAX];
+        NEB_TRY_GOTO(neb_path(path, sizeof path, dir, names[i]->d_name), out);
+        st = intra_ckpt_open_in(vault, path, true, out);
+        if (is_damage(st)) {
+            NEB_TRY_GOTO(put_aside(path), out);
+            st = NEB_ERR_NOT_FOUND;
+        } else if (st != NEB_OK) {
+            other = st;
+            if (i > 0)
+                neb_warn("%s is not usable; trying the previous checkpoint", path);
+        }
+    }
+    st = st == NEB_ERR_NOT_FOUND && other != NEB_OK ? other : st;
+out:
+    intra_names_free(names, n);
     return st;
 }
 

@@ -91,7 +91,14 @@ NEB_MUST_CHECK enum neb_status intra_ckpt_step_path(const char *dir, int64_t ste
 // (not logged) when there is none; NEB_ERR_IO when the folder cannot be read; else the failure of the oldest one tried, NEB_ERR_CORRUPT
 // where a file of it is missing.
 // vault: opens sealed ones too; may be NULL.
+// This for who only reads.
 NEB_MUST_CHECK enum neb_status intra_ckpt_open_latest_in(const struct neb_vault *vault,
+                                                         const char *dir, struct intra_ckpt **out);
+// The same for who goes on from it and writes the next ones: damaged ones are as missing, and put
+// aside (PATH.damaged), so that they do not count as the newest ones when intra_ckpt_prune keeps
+// some, which removes them. NEB_ERR_NOT_FOUND also where all were damaged; another failure where
+// one is left that cannot be used (another key, another version, an error of the disk).
+NEB_MUST_CHECK enum neb_status intra_ckpt_take_latest_in(const struct neb_vault *vault,
                                                          const char *dir, struct intra_ckpt **out);
 // Whether a folder has a checkpoint, be it whole or not. NEB_ERR_IO: the folder is there and cannot be read.
 NEB_MUST_CHECK enum neb_status intra_ckpt_any(const char *dir, bool *out);

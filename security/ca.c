@@ -80,7 +80,10 @@ static enum neb_status key_load(const char *home, struct sec_ca *ca) {
     NEB_TRY(sec_secret_read(path, raw, sizeof raw, &n));
     NEB_TRY(seal_path(home, seal_file));
     if (n != sizeof raw || memcmp(raw, key_magic, MAGIC_BYTES) != 0)
-        return neb_fail(NEB_ERR_FORMAT, "%s: not a CA key", path);
+        return neb_fail(NEB_ERR_FORMAT,
+                        "%s is damaged, or no CA key: restore it from a backup (nebula init "
+                        "--restore reads a ca-backup)",
+                        path);
     enum neb_status st = sec_secret_read(seal_file, ca->seal, SEC_SEAL_KEY_BYTES, &n);
     if (st == NEB_ERR_NOT_FOUND || (st == NEB_OK && n != SEC_SEAL_KEY_BYTES))
         return neb_fail(NEB_ERR_DENIED,

@@ -221,21 +221,30 @@ enum neb_status sec_federation_apply(struct sec_federation *f, const uint8_t *p,
 }
 
 static enum neb_status reload_locked(struct sec_federation *f, bool *changed) {
-    char path[NEB_PATH_MAX];
+    char path[NEB_PATH_MAX], mark[NEB_PATH_MAX];
     struct neb_buf b = {0};
     struct seen seen;
     NEB_TRY(file(f, "members.neb", path));
+    NEB_TRY(file(f, "seen", mark));
+    NEB_TRY(seen_read(f, &seen)); // it names itself where it is damaged
     if (!neb_fs_exists(path)) {
-        NEB_TRY(seen_read(f, &seen));
         if (!seen.version)
             return NEB_OK;
         return neb_fail(NEB_ERR_DENIED,
                         "%s: missing, but version %llu was in use: copy it from another member",
                         path, (unsigned long long)seen.version);
     }
+    bool unmarked = !neb_fs_exists(mark);
     enum neb_status st = neb_fs_read(path, SEC_MEMBERLIST_MAX, &b);
     if (st == NEB_OK)
         st = take(f, b.p, b.len, false, changed);
+    if (st == NEB_ERR_FORMAT || st == NEB_ERR_LIMIT)
+        st = neb_fail(st, "%s is damaged: copy it from another member, or restore it from a backup",
+                      path);
+    if (st == NEB_OK && unmarked)
+        neb_warn("%s was missing, and is written again for version %llu of the member list: an "
+                 "older list than was in use here would not have been noticed",
+                 mark, (unsigned long long)f->list.version);
     neb_buf_free(&b);
     return st;
 }
@@ -264,17 +273,41 @@ static enum neb_status make(const char *home, struct sec_federation **out) {
     return NEB_OK;
 }
 
+#define COPY                                                                                       \
+    "copy it from another member of the federation, which has the same, or restore it from a "     \
+    "backup"
+
 static enum neb_status load_ca(struct sec_federation *f) {
     char path[NEB_PATH_MAX];
     NEB_TRY(file(f, "ca.pem", path));
-    NEB_TRY(sec_pem_read(path, &f->ca));
-    return sec_ca_cert_parse(f->ca.p, f->ca.len, f->ca_key, f->pin, f->name);
+    enum neb_status st = sec_pem_read(path, &f->ca);
+    if (st == NEB_OK)
+        st = sec_ca_cert_parse(f->ca.p, f->ca.len, f->ca_key, f->pin, f->name);
+    if (st == NEB_ERR_FORMAT || st == NEB_ERR_CORRUPT || st == NEB_ERR_LIMIT)
+        st = neb_fail(st, "%s is damaged: " COPY, path);
+    return st;
+}
+
+// A folder that has any of its other files belongs to a federation: who took it for a pair would
+// trust another list.
+static enum neb_status without_ca(const struct sec_federation *f) {
+    static const char *const others[] = {"members.neb", "seen", "member.pem"};
+    char path[NEB_PATH_MAX], ca[NEB_PATH_MAX];
+    NEB_TRY(file(f, "ca.pem", ca));
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        NEB_TRY(file(f, others[i], path));
+        if (neb_fs_exists(path))
+            return neb_fail(NEB_ERR_CORRUPT, "%s is missing, and %s is there: " COPY, ca, path);
+    }
+    return NEB_ERR_NOT_FOUND;
 }
 
 enum neb_status sec_federation_open(const char *home, struct sec_federation **out) {
     struct sec_federation *f = NULL;
     NEB_TRY(make(home, &f));
     enum neb_status st = load_ca(f);
+    if (st == NEB_ERR_NOT_FOUND)
+        st = without_ca(f);
     if (st == NEB_OK)
         st = sec_forks_load(f->dir, &f->forks);
     if (st == NEB_OK)

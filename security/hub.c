@@ -83,9 +83,29 @@ out:
     return st;
 }
 
+// A home with half of a hub's files, and no init at work: the hub is damaged, and not none.
+static enum neb_status lost_file(const char *home, const char *name, const char *other,
+                                 const char *remedy) {
+    char path[NEB_PATH_MAX], there[NEB_PATH_MAX], begun[NEB_PATH_MAX];
+    if (snprintf(path, sizeof path, "%s/ca/%s", home, name) >= (int)sizeof path ||
+        snprintf(there, sizeof there, "%s/ca/%s", home, other) >= (int)sizeof there ||
+        snprintf(begun, sizeof begun, "%s/ca/begun", home) >= (int)sizeof begun ||
+        neb_fs_exists(path) || !neb_fs_exists(there) || neb_fs_exists(begun))
+        return NEB_ERR_NOT_FOUND;
+    return neb_fail(NEB_ERR_CORRUPT, "%s is missing, and %s is there: %s", path, there, remedy);
+}
+
 enum neb_status sec_hub_open(const char *home, struct sec_hub **out) {
-    NEB_TRY(open_parts(home, out));
-    enum neb_status st = settings_read((*out)->dir, &(*out)->settings);
+    enum neb_status st = open_parts(home, out);
+    if (st == NEB_ERR_NOT_FOUND)
+        return lost_file(home, "ca.key", "hub.json",
+                         "restore it from a backup (nebula init --restore reads a ca-backup)");
+    NEB_TRY(st);
+    st = settings_read((*out)->dir, &(*out)->settings);
+    if (st == NEB_ERR_NOT_FOUND)
+        st = lost_file(home, "hub.json", "ca.key",
+                       "restore it from a backup, or write it: {\"listen\": \"HOST:PORT\", "
+                       "\"reach\": \"HOST:PORT\"}, as nebula init was told");
     if (st == NEB_OK && (*out)->fed->list.version) // an init may have ended just before this
         st = sec_ca_finish(home);
     if (st != NEB_OK)

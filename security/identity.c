@@ -116,29 +116,40 @@ static bool unbase64(const char *text, uint8_t *out, size_t n) {
            got == n && *end == 0;
 }
 
-enum neb_status sec_public_parse(const char *text, struct sec_public *out) {
+static const char wrong_sum[] = "an identity whose checksum differs";
+
+// NULL: it is one; else what is wrong with it.
+static const char *parse_line(const char *text, struct sec_public *out) {
     struct sec_public p = {.name = ""};
     char curve[48], sign[48], check[16];
     uint8_t want[TEXT_CHECK], got[TEXT_CHECK];
     const char *s = text, *last = strrchr(text, ':');
     if (strlen(text) >= SEC_ID_TEXT || strncmp(s, "nebid1:", 7) != 0)
-        return neb_fail(
-            NEB_ERR_FORMAT,
-            "not an identity: expected one line nebid1:NAME:...: copy what 'nebula id' prints");
+        return "not an identity, which is one line nebid1:NAME:...";
     s += 7;
     if (!field(&s, p.name, sizeof p.name, ':') || !field(&s, curve, sizeof curve, ':') ||
         !field(&s, sign, sizeof sign, ':') || !field(&s, check, sizeof check, 0) ||
         !sec_name_valid(p.name) || !unbase64(curve, p.curve, SEC_KEY_BYTES) ||
         !unbase64(sign, p.sign, SEC_KEY_BYTES) || !unbase64(check, got, TEXT_CHECK))
-        return neb_fail(NEB_ERR_FORMAT,
-                        "identity is damaged: copy the whole line that 'nebula id' prints");
+        return "an identity that is cut or mistyped";
     text_check(text, (size_t)(last - text), want);
     if (memcmp(want, got, TEXT_CHECK) != 0)
-        return neb_fail(NEB_ERR_CORRUPT, "identity of '%s': checksum differs: copy the line again",
-                        p.name);
+        return wrong_sum;
     *out = p;
-    return NEB_OK;
+    return NULL;
 }
+
+enum neb_status sec_public_parse(const char *text, struct sec_public *out) {
+    const char *wrong = parse_line(text, out);
+    return wrong ? neb_fail(wrong == wrong_sum ? NEB_ERR_CORRUPT : NEB_ERR_FORMAT,
+                            "'%.20s%s' is %s: copy the line that 'nebula id' prints", text,
+                            strlen(text) > 20 ? "..." : "", wrong)
+                 : NEB_OK;
+}
+
+#define NO_KEYS                                                                                    \
+    "restore it from a backup; without one this member needs other keys: nebula join TOKEN "       \
+    "--new-keys by a new invitation, or, in a pair, put keys and identity aside, and nebula id"
 
 static void key_check(const uint8_t *file, uint8_t out[16]) {
     crypto_generichash(out, 16, file, MAGIC_BYTES + SEC_KEY_BYTES, NULL, 0);
@@ -150,10 +161,11 @@ static enum neb_status key_read(const char *path, const char *magic, uint8_t *fi
     size_t n = 0;
     NEB_TRY(sec_secret_read(path, file, FILE_BYTES, &n));
     if (n != FILE_BYTES || memcmp(file, magic, MAGIC_BYTES) != 0)
-        return neb_fail(NEB_ERR_FORMAT, "%s: not a key file of this kind", path);
+        return neb_fail(NEB_ERR_FORMAT, "%s is damaged, or no key file of this kind: " NO_KEYS,
+                        path);
     key_check(file, sum);
     if (sodium_memcmp(sum, file + MAGIC_BYTES + SEC_KEY_BYTES, CHECK_BYTES) != 0)
-        return neb_fail(NEB_ERR_CORRUPT, "%s: checksum differs: restore it from a backup", path);
+        return neb_fail(NEB_ERR_CORRUPT, "%s is damaged (its checksum differs): " NO_KEYS, path);
     return NEB_OK;
 }
 
@@ -224,12 +236,18 @@ static enum neb_status files_alloc(uint8_t **curve, uint8_t **sign) {
     return *curve && *sign ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory for keys");
 }
 
+static enum neb_status write_line(const struct paths *p, const struct sec_identity *id) {
+    char text[SEC_ID_TEXT], line[SEC_ID_TEXT + 2];
+    NEB_TRY(sec_public_format(&id->pub, text, sizeof text));
+    int n = snprintf(line, sizeof line, "%s\n", text);
+    return neb_fs_write(p->text, line, (size_t)n, 0600);
+}
+
 enum neb_status sec_identity_create(const char *home, const char *name, struct sec_identity **out) {
     enum neb_status st;
     struct sec_identity *id = NULL;
     uint8_t *curve = NULL, *sign = NULL;
     struct paths p;
-    char text[SEC_ID_TEXT], line[SEC_ID_TEXT + 2];
     NEB_TRY(sec_init());
     if (name && !sec_name_valid(name))
         return neb_fail(NEB_ERR_INVALID,
@@ -251,9 +269,7 @@ enum neb_status sec_identity_create(const char *home, const char *name, struct s
         snprintf(id->pub.name, sizeof id->pub.name, "%s", name);
     else
         host_name(id->pub.name);
-    NEB_TRY_GOTO(sec_public_format(&id->pub, text, sizeof text), out);
-    int n = snprintf(line, sizeof line, "%s\n", text);
-    NEB_TRY_GOTO(neb_fs_write(p.text, line, (size_t)n, 0600), out);
+    NEB_TRY_GOTO(write_line(&p, id), out);
     *out = id;
     id = NULL;
 out:
@@ -270,27 +286,77 @@ static bool in_rotation(const struct paths *p) {
     return neb_fs_exists(p->next) && (!neb_fs_exists(p->dir) || !neb_fs_exists(p->next_dir));
 }
 
+#define MEND                                                                                       \
+    "restore it from a backup, or write it again from the keys: nebula id --name NAME, with the "  \
+    "name that the other members know"
+
+// A home without a public line: nothing was ever made there, or only half of it, or the line is
+// lost.
+static enum neb_status without_line(const char *home, const struct paths *p) {
+    static const char *const used[] = {"ledger.db", "members.json", "federation"};
+    char path[NEB_PATH_MAX];
+    bool was = false;
+    for (size_t i = 0; i < sizeof used / sizeof *used; i++)
+        was |= neb_path(path, sizeof path, home, used[i]) == NEB_OK && neb_fs_exists(path);
+    if (!was || (!neb_fs_exists(p->curve) && !neb_fs_exists(p->sign)))
+        return NEB_ERR_NOT_FOUND;
+    return neb_fail(NEB_ERR_CORRUPT, "%s is missing, and the keys in %s belong to it%s", p->text,
+                    p->dir, in_rotation(p) ? AGAIN : ": " MEND);
+}
+
+static enum neb_status read_line(const struct paths *p, struct sec_public *out) {
+    struct neb_buf b = {0};
+    enum neb_status st = neb_fs_read(p->text, SEC_ID_TEXT, &b);
+    if (st == NEB_OK) {
+        neb_buf_u8(&b, 0);
+        st = neb_buf_check(&b);
+    }
+    if (st == NEB_OK) {
+        ((char *)b.p)[strcspn((char *)b.p, "\n")] = 0;
+        const char *wrong = parse_line((char *)b.p, out);
+        if (wrong)
+            st = neb_fail(NEB_ERR_CORRUPT, "%s is damaged, it holds %s: " MEND, p->text,
+                          *b.p ? wrong : "nothing");
+    } else if (st == NEB_ERR_LIMIT) {
+        st = neb_fail(NEB_ERR_CORRUPT, "%s is damaged, it is too long: " MEND, p->text);
+    }
+    neb_buf_free(&b);
+    return st;
+}
+
+static enum neb_status read_keys(const struct paths *p, struct sec_identity **out) {
+    enum neb_status st;
+    uint8_t *curve = NULL, *sign = NULL;
+    NEB_TRY(identity_alloc(out));
+    NEB_TRY_GOTO(files_alloc(&curve, &sign), out);
+    const char *at = p->curve;
+    NEB_TRY_GOTO(key_read(at, "nebkey1c", curve), missing);
+    at = p->sign;
+    NEB_TRY_GOTO(key_read(at, "nebkey1s", sign), missing);
+    derive(*out, curve, sign);
+missing:
+    if (st == NEB_ERR_NOT_FOUND) // an identity without its keys is damage, not absence
+        st =
+            neb_fail(NEB_ERR_CORRUPT, "%s is missing%s", at, in_rotation(p) ? AGAIN : ": " NO_KEYS);
+out:
+    sodium_free(curve);
+    sodium_free(sign);
+    if (st != NEB_OK)
+        sec_identity_destroy(out);
+    return st;
+}
+
 enum neb_status sec_identity_load(const char *home, struct sec_identity **out) {
     enum neb_status st;
     struct sec_identity *id = NULL;
-    uint8_t *curve = NULL, *sign = NULL;
-    struct neb_buf b = {0};
     struct sec_public pub;
     struct paths p;
     NEB_TRY(sec_init());
     NEB_TRY(paths_make(home, &p));
     if (!neb_fs_exists(p.text))
-        return NEB_ERR_NOT_FOUND;
-    NEB_TRY(identity_alloc(&id));
-    NEB_TRY_GOTO(files_alloc(&curve, &sign), out);
-    NEB_TRY_GOTO(key_read(p.curve, "nebkey1c", curve), missing);
-    NEB_TRY_GOTO(key_read(p.sign, "nebkey1s", sign), missing);
-    derive(id, curve, sign);
-    NEB_TRY_GOTO(neb_fs_read(p.text, SEC_ID_TEXT, &b), out);
-    neb_buf_u8(&b, 0);
-    NEB_TRY_GOTO(neb_buf_check(&b), out);
-    ((char *)b.p)[strcspn((char *)b.p, "\n")] = 0;
-    NEB_TRY_GOTO(sec_public_parse((char *)b.p, &pub), out);
+        return without_line(home, &p);
+    NEB_TRY(read_keys(&p, &id));
+    NEB_TRY_GOTO(read_line(&p, &pub), out);
     if (memcmp(pub.curve, id->pub.curve, SEC_KEY_BYTES) != 0 ||
         memcmp(pub.sign, id->pub.sign, SEC_KEY_BYTES) != 0) {
         st = neb_fail(NEB_ERR_CORRUPT, "%s: does not belong to the keys in %s%s", p.text, p.dir,
@@ -300,14 +366,7 @@ enum neb_status sec_identity_load(const char *home, struct sec_identity **out) {
     id->pub = pub;
     *out = id;
     id = NULL;
-missing:
-    if (st == NEB_ERR_NOT_FOUND) // an identity without its keys is damage, not absence
-        st = neb_fail(NEB_ERR_CORRUPT, "%s: a key file is missing%s", p.dir,
-                      in_rotation(&p) ? AGAIN : ": restore it from a backup");
 out:
-    neb_buf_free(&b);
-    sodium_free(curve);
-    sodium_free(sign);
     sec_identity_destroy(&id);
     return st;
 }
@@ -321,6 +380,36 @@ static enum neb_status lock_home(const char *home, int *fd) {
     while (flock(*fd, LOCK_EX) != 0 && errno == EINTR)
         ;
     return NEB_OK;
+}
+
+enum neb_status sec_identity_mend(const char *home, const char *name, bool *mended) {
+    struct sec_identity *id = NULL;
+    struct neb_buf b = {0};
+    struct sec_public pub;
+    struct paths p;
+    int fd;
+    *mended = false;
+    NEB_TRY(sec_init());
+    NEB_TRY(paths_make(home, &p));
+    if (!neb_fs_exists(p.curve) || !neb_fs_exists(p.sign) || in_rotation(&p))
+        return NEB_OK;
+    NEB_TRY(lock_home(home, &fd));
+    enum neb_status st = neb_fs_exists(p.text) ? neb_fs_read(p.text, SEC_ID_TEXT, &b) : NEB_OK;
+    neb_buf_u8(&b, 0);
+    if (b.p)
+        ((char *)b.p)[strcspn((char *)b.p, "\n")] = 0;
+    if (!b.oom && (st == NEB_OK || st == NEB_ERR_LIMIT) && parse_line((char *)b.p, &pub) != NULL) {
+        st = read_keys(&p, &id);
+        if (st == NEB_OK) {
+            snprintf(id->pub.name, sizeof id->pub.name, "%s", name);
+            st = write_line(&p, id);
+            *mended = st == NEB_OK;
+        }
+    }
+    close(fd);
+    neb_buf_free(&b);
+    sec_identity_destroy(&id);
+    return st;
 }
 
 enum neb_status sec_identity_first(const char *home, const char *name, struct sec_identity **out,

@@ -43,12 +43,16 @@ NEB_MUST_CHECK enum neb_status sec_home(const char *home, char *out, size_t cap)
 NEB_MUST_CHECK enum neb_status sec_identity_create(const char *home, const char *name,
                                                    struct sec_identity **out);
 // NEB_ERR_NOT_FOUND (not logged): no keys there. NEB_ERR_DENIED: a key file is a link, not ours or
-// open to others; NEB_ERR_CORRUPT: checksum, or keys and public line do not belong together.
+// open to others; NEB_ERR_CORRUPT: a file is missing or damaged (named, with what to do), or keys
+// and public line do not belong together.
 NEB_MUST_CHECK enum neb_status sec_identity_load(const char *home, struct sec_identity **out);
 // The one that is in home, or a new one; of two processes at once, one makes it (flock of home). made (may
 // be NULL): it was this one. As the two above.
 NEB_MUST_CHECK enum neb_status sec_identity_first(const char *home, const char *name,
                                                   struct sec_identity **out, bool *made);
+// Where the keys are whole and the public line is missing or damaged, it is written again, with
+// this name. *mended: it was.
+NEB_MUST_CHECK enum neb_status sec_identity_mend(const char *home, const char *name, bool *mended);
 // For who cannot do without: that there are no keys is logged, too.
 NEB_MUST_CHECK enum neb_status sec_identity_need(const char *home, struct sec_identity **out);
 // Keys and public line go to HOME/former-keys-N, the first N that is free, for a home that is to have others. Where there are none, nothing.

@@ -1,6 +1,7 @@
 #include "security/secure_sum.h"
 
 #include "security/locked.h"
+#include "security/noise.h"
 
 #include <math.h>
 #include <sodium.h>
@@ -20,7 +21,8 @@ struct sec_sum { // in locked memory
 
 static const char key_context[] = "nebula sum key v1", pair_context[] = "nebula sum pair v1",
                   share_context[] = "nebula sum share v1", nonce_context[] = "nebula sum nonce v1",
-                  hash_context[] = "nebula sum hash v1";
+                  hash_context[] = "nebula sum hash v1", own_context[] = "nebula sum own v1",
+                  noise_context[] = "nebula sum noise v1";
 
 // ---- seeds ----------------------------------------------------------------------------------------------------
 
@@ -45,6 +47,16 @@ enum neb_status sec_sum_pair_key(const uint8_t secret[SEC_KEY_BYTES],
     return NEB_OK;
 }
 
+void sec_sum_own_key(const uint8_t secret[SEC_KEY_BYTES], const uint8_t job[SEC_SUM_JOB_BYTES],
+                     uint8_t out[SEC_SUM_KEY_BYTES]) {
+    crypto_generichash_state h;
+    crypto_generichash_init(&h, secret, SEC_KEY_BYTES, SEC_SUM_KEY_BYTES);
+    crypto_generichash_update(&h, (const uint8_t *)own_context, sizeof own_context);
+    crypto_generichash_update(&h, job, SEC_SUM_JOB_BYTES);
+    crypto_generichash_final(&h, out, SEC_SUM_KEY_BYTES);
+    sodium_memzero(&h, sizeof h);
+}
+
 enum neb_status sec_sum_create(uint8_t n, uint8_t self, const uint8_t keys[][SEC_SUM_KEY_BYTES],
                                struct sec_sum **out) {
     NEB_TRY(sec_init());
@@ -57,9 +69,7 @@ enum neb_status sec_sum_create(uint8_t n, uint8_t self, const uint8_t keys[][SEC
     sodium_memzero(s, sizeof *s);
     s->n = n;
     s->self = self;
-    for (uint8_t k = 0; k < n; k++)
-        if (k != self)
-            memcpy(s->keys[k], keys[k], SEC_SUM_KEY_BYTES);
+    memcpy(s->keys, keys, (size_t)n * SEC_SUM_KEY_BYTES);
     *out = s;
     return NEB_OK;
 }
@@ -69,6 +79,11 @@ void sec_sum_destroy(struct sec_sum **s) {
         return;
     sodium_free(*s); // wipes
     *s = NULL;
+}
+
+uint8_t sec_sum_self(const struct sec_sum *s) { return s->self; }
+bool sec_sum_has_own_key(const struct sec_sum *s) {
+    return !sodium_is_zero(s->keys[s->self], SEC_SUM_KEY_BYTES);
 }
 
 // H(K_k, context, fragment, round, extra).
@@ -242,13 +257,8 @@ enum neb_status sec_sum_open(const uint8_t *p, size_t len, struct sec_sum_head *
     return NEB_OK;
 }
 
-enum neb_status sec_sum_mask(const struct sec_sum *s, uint32_t fragment, uint32_t round,
-                             const int16_t *q, size_t count, struct neb_buf *out) {
-    struct sec_sum_head h = {.n = s->n,
-                             .member = s->self,
-                             .fragment = fragment,
-                             .round = round,
-                             .count = (uint32_t)count};
+enum neb_status sec_sum_begin(const struct sec_sum *s, uint32_t fragment, uint32_t round,
+                              const int16_t *q, size_t count, struct sec_sum_head *h) {
     uint8_t seed[SEC_SUM_SEED_BYTES];
     int32_t limit = sec_sum_limit(s->n);
     if (!count || count > SEC_SUM_COUNT_MAX)
@@ -256,31 +266,59 @@ enum neb_status sec_sum_mask(const struct sec_sum *s, uint32_t fragment, uint32_
     for (size_t i = 0; i < count; i++)
         if (q[i] > limit || q[i] < -limit)
             return neb_fail(NEB_ERR_INVALID, "secure sum: integer %zu is beyond %d", i, limit);
-    make_nonce(s, &h, q, h.nonce);
-    own_seed(s, &h, seed);
-    announce(seed, h.own);
+    *h = (struct sec_sum_head){.n = s->n,
+                               .member = s->self,
+                               .fragment = fragment,
+                               .round = round,
+                               .count = (uint32_t)count};
+    make_nonce(s, h, q, h->nonce);
+    own_seed(s, h, seed);
+    announce(seed, h->own);
     for (uint8_t k = 0; k < s->n; k++)
         if (k != s->self) {
             pair_seed(s, k, fragment, round, seed);
-            announce(seed, h.pair[k]);
+            announce(seed, h->pair[k]);
         }
     sodium_memzero(seed, sizeof seed);
+    return NEB_OK;
+}
+
+enum neb_status sec_sum_finish(const struct sec_sum *s, const struct sec_sum_head *h,
+                               const int16_t *q, struct neb_buf *out) {
     neb_buf_clear(out);
-    head_put(out, &h);
-    uint8_t *p = neb_buf_grow(out, 2 * count);
+    head_put(out, h);
+    uint8_t *p = neb_buf_grow(out, 2 * (size_t)h->count);
     NEB_TRY(neb_buf_check(out));
     uint16_t part[BLOCK];
-    for (size_t at = 0; at < count; at += BLOCK) {
-        size_t n = count - at < BLOCK ? count - at : BLOCK;
+    for (size_t at = 0; at < h->count; at += BLOCK) {
+        size_t n = h->count - at < BLOCK ? h->count - at : BLOCK;
         for (size_t i = 0; i < n; i++)
             part[i] = (uint16_t)q[at + i];
-        own_masks(s, &h, part, at, n, false);
+        own_masks(s, h, part, at, n, false);
         for (size_t i = 0; i < n; i++) {
             p[2 * (at + i)] = (uint8_t)(part[i] & 255);
             p[2 * (at + i) + 1] = (uint8_t)(part[i] >> 8);
         }
     }
     return NEB_OK;
+}
+
+enum neb_status sec_sum_mask(const struct sec_sum *s, uint32_t fragment, uint32_t round,
+                             const int16_t *q, size_t count, struct neb_buf *out) {
+    struct sec_sum_head h;
+    NEB_TRY(sec_sum_begin(s, fragment, round, q, count, &h));
+    return sec_sum_finish(s, &h, q, out);
+}
+
+// The pairs' keys are not in it: all others together know those.
+void sec_sum_noise(const struct sec_sum *s, const struct sec_sum_head *h, uint32_t variance,
+                   size_t at, size_t count, bool minus, int16_t *q) {
+    uint8_t seed[SEC_SUM_SEED_BYTES];
+    NEB_ASSERT(sec_sum_has_own_key(s) && h->member == s->self);
+    derive(s, s->self, noise_context, sizeof noise_context, h->fragment, h->round, h->nonce,
+           sizeof h->nonce, seed);
+    sec_noise_add(seed, variance, at, count, minus, q);
+    sodium_memzero(seed, sizeof seed);
 }
 
 enum neb_status sec_sum_agrees(const struct sec_sum *s, const struct sec_sum_head *h) {

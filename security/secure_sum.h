@@ -31,7 +31,7 @@
 enum {
     SEC_SUM_KEY_BYTES = 32,
     SEC_SUM_SEED_BYTES = 32,
-    SEC_SUM_JOB_BYTES = 16,
+    SEC_SUM_JOB_BYTES = 32,
     // integers of one update: their bytes are those of the largest blob
     SEC_SUM_COUNT_MAX = 1 << 29,
     SEC_SUM_NOBODY = 255,
@@ -44,12 +44,18 @@ NEB_MUST_CHECK enum neb_status sec_sum_pair_key(const uint8_t secret[SEC_KEY_BYT
                                                 const uint8_t job[SEC_SUM_JOB_BYTES],
                                                 uint8_t out[SEC_SUM_KEY_BYTES]);
 
+// What this member alone knows, for one job: what its noise is drawn from. It stands in its own place among the keys of the pairs.
+void sec_sum_own_key(const uint8_t secret[SEC_KEY_BYTES], const uint8_t job[SEC_SUM_JOB_BYTES],
+                     uint8_t out[SEC_SUM_KEY_BYTES]);
+
 struct sec_sum; // a member's side of one job
-// keys: K with each other member; that of self is not read. NEB_ERR_INVALID: members out of 3..16.
+// keys: K with each other member, and the own key in the place of self. NEB_ERR_INVALID: members out of 3..16.
 NEB_MUST_CHECK enum neb_status sec_sum_create(uint8_t n, uint8_t self,
                                               const uint8_t keys[][SEC_SUM_KEY_BYTES],
                                               struct sec_sum **out);
 void sec_sum_destroy(struct sec_sum **s);
+uint8_t sec_sum_self(const struct sec_sum *s);
+bool sec_sum_has_own_key(const struct sec_sum *s);
 
 // Largest magnitude of one member's integers: n of them fit into half of the range, so that a false mask, whose result is
 // spread over all of it, shows in every second integer.
@@ -74,6 +80,16 @@ NEB_MUST_CHECK enum neb_status sec_sum_open(const uint8_t *p, size_t len, struct
 NEB_MUST_CHECK enum neb_status sec_sum_mask(const struct sec_sum *s, uint32_t fragment,
                                             uint32_t round, const int16_t *q, size_t count,
                                             struct neb_buf *out);
+// The same in two steps, for noise in between: the head is of the integers without it; the second step takes any integers, modulo 2^16.
+NEB_MUST_CHECK enum neb_status sec_sum_begin(const struct sec_sum *s, uint32_t fragment,
+                                             uint32_t round, const int16_t *q, size_t count,
+                                             struct sec_sum_head *h);
+NEB_MUST_CHECK enum neb_status sec_sum_finish(const struct sec_sum *s, const struct sec_sum_head *h,
+                                              const int16_t *q, struct neb_buf *out);
+// q ± integers [at, at + count) of the noise (noise.h) of an update of this member's own, which is the same for the same integers in the
+// same round, and which nobody else can tell. There must be an own key.
+void sec_sum_noise(const struct sec_sum *s, const struct sec_sum_head *h, uint32_t variance,
+                   size_t at, size_t count, bool minus, int16_t *q);
 // What another member's update says of the mask that it shares with this one: NEB_ERR_DENIED where it is another one.
 NEB_MUST_CHECK enum neb_status sec_sum_agrees(const struct sec_sum *s,
                                               const struct sec_sum_head *h);

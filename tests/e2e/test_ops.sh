@@ -38,7 +38,7 @@ for ((i = 0; i < 20; i++)); do curl -s -o /dev/null -w '%{time_total}\n' "$url/m
 echo "median scrape: $(cat "$T/scrape") s"
 
 id=$("$nebula" jobs --home "$T/a" --json | jq -r '.[0].id')
-"$nebula" jobs --home "$T/b" | has "^$id .*running *alpha" || fail "jobs: $("$nebula" jobs --home "$T/b")"
+"$nebula" jobs --home "$T/b" | has "^${id:0:16} .*running *alpha" || fail "jobs: $("$nebula" jobs --home "$T/b")"
 "$nebula" logs --home "$T/a" "${id:0:8}" >/dev/null || fail "logs"
 if "$nebula" logs --home "$T/a" ../../etc 2>"$T/err"; then fail "logs of no job"; fi
 if "$nebula" resume --home "$T/a" "${id:0:8}" 2>"$T/err"; then fail "a running job was resumed"; fi

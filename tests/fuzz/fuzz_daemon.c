@@ -5,10 +5,13 @@
 // Input: lines, a byte that says what happens, a digit for the member that it is of, and a body:
 //
 //     J j    JOB, J: signed by the member that it says it is of; a "spec" with "base" is one of `specs` with its other keys in place of that
-//            one's; an id may be "0" for the agent's own job
+//            one's; an id may be "0" for the agent's own job, "1" for what it is an offer of or,
+//            elsewhere, for the job last offered so
 //     X R P M H   STOP, REFUSED, REPORT, METRICS, HAD: JSON, an id as above
-//     L      LIST, a digit: one of `lists`    l  hex, which the CA signs as far as it is a list    v  LIST_STAND, hex    S  SUMS, hex
+//     L      LIST, a digit: one of `lists`    l  hex, which the CA signs as far as it is a list    v  LIST_STAND, hex
+//     S      SUMS, hex, * for that job's id
 //     U D    the link is up, is down    N  every job has a line to tell    T  a second passes
+#include "agent/job_id.h"
 #include "agent/policy.h"
 #include "agent/sums.h"
 #include "security/hub.h"
@@ -19,7 +22,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { LINES_MAX = 48, LINE_MAX_BYTES = 16384, SPECS = 5, LISTS = 8 };
-static const char hex[] = "aabbccddeeff00112233445566778899";
+static char own[2 * AGENT_JOB_ID_BYTES + 1], offered[2 * AGENT_JOB_ID_BYTES + 1];
 static json_t *specs[SPECS];
 static struct neb_buf lists[LISTS]; // by version and who signs: make_lists()
 static struct sec_hub *hub;         // whose CA signs
@@ -130,10 +133,18 @@ static void set_up(void) {
 
 // ---- the agent ------------------------------------------------------------------------------------------------
 
+static void id_of(const struct daemon *d, int of, const json_t *spec,
+                  char hex[2 * AGENT_JOB_ID_BYTES + 1]) {
+    uint8_t id[AGENT_JOB_ID_BYTES];
+    NEB_ASSERT(agent_job_id(daemon_federation(d), agent_names[of], spec, id) == NEB_OK);
+    neb_hex(id, sizeof id, hex);
+}
+
 static struct daemon *begin(void) {
     struct daemon *d = agent_begin();
     char why[512];
-    NEB_ASSERT(daemon_job_accept(d, hex, specs[0], UINT32_MAX, why, sizeof why) != NULL);
+    id_of(d, 0, specs[0], own);
+    NEB_ASSERT(daemon_job_accept(d, own, specs[0], UINT32_MAX, why, sizeof why) != NULL);
     return d;
 }
 
@@ -208,15 +219,21 @@ static bool starts_process(const json_t *spec) {
     return false;
 }
 
-static void sign_job(struct daemon *d, json_t *body, int of) {
-    const char *id_hex = json_string_value(json_object_get(body, "id")),
-               *home = json_string_value(json_object_get(body, "home"));
-    uint8_t id[AGENT_JOB_ID_BYTES], sig[SEC_SIGN_BYTES];
-    char text[2 * SEC_SIGN_BYTES + 1];
-    struct neb_buf b = {0};
+// As whose an offer comes.
+static int submitter(const json_t *body, int of) {
+    const char *home = json_string_value(json_object_get(body, "home"));
     bool passed_on = json_object_get(body, "again") || json_object_get(body, "resume");
     for (int k = 0; home && passed_on && k < AGENT_MEMBERS; k++)
         of = strcmp(home, agent_names[k]) ? of : k;
+    return of;
+}
+
+static void sign_job(struct daemon *d, json_t *body, int of) {
+    const char *id_hex = json_string_value(json_object_get(body, "id"));
+    uint8_t id[AGENT_JOB_ID_BYTES], sig[SEC_SIGN_BYTES];
+    char text[2 * SEC_SIGN_BYTES + 1];
+    struct neb_buf b = {0};
+    of = submitter(body, of);
     if (id_hex && neb_unhex(id_hex, id, sizeof id) &&
         agent_job_signed_bytes(d->members.federation, id, json_object_get(body, "spec"), &b) ==
             NEB_OK &&
@@ -246,9 +263,15 @@ static void say_json(struct daemon *d, int of, char what, const char *text, size
     if (strchr(kinds, what))
         kind = (uint32_t)(strchr(kinds, what) - kinds) + 1;
     if (id && !strcmp(id, "0"))
-        json_object_set_new(body, "id", json_string(hex));
+        json_object_set_new(body, "id", json_string(own));
     if (kind == AGENT_MSG_JOB)
         fill_spec(body);
+    id = json_string_value(json_object_get(body, "id")); // the former is gone with its object
+    if (id && !strcmp(id, "1") && kind == AGENT_MSG_JOB)
+        id_of(d, submitter(body, of), json_object_get(body, "spec"), offered);
+    id = json_string_value(json_object_get(body, "id"));
+    if (id && !strcmp(id, "1"))
+        json_object_set_new(body, "id", json_string(offered));
     if (what == 'J')
         sign_job(d, body, of);
     char *whole = body ? json_dumps(body, JSON_COMPACT) : NULL;
@@ -276,6 +299,13 @@ static void say_list(struct daemon *d, int of, struct neb_buf *b) {
 
 static void say_bytes(struct daemon *d, int of, char what, const char *text, size_t n) {
     struct neb_buf b = {0};
+    char all[LINE_MAX_BYTES + sizeof offered];
+    const char *star = memchr(text, '*', n);
+    if (star && what == 'S') {
+        n = (size_t)snprintf(all, sizeof all, "%.*s%s%.*s", (int)(star - text), text, offered,
+                             (int)(text + n - star - 1), star + 1);
+        text = all;
+    }
     for (size_t i = 0; i + 1 < n; i += 2) {
         const char pair[3] = {text[i], text[i + 1], 0};
         uint8_t byte = 0;

@@ -4,6 +4,7 @@
 //
 // Input: lines. The first byte says who speaks (T: who has the trainer's secret; C: a command; W: the agent, to a worker), the second one
 // what goes along (k: the secret, u: an update, 0 to 9: so many parts), the rest is the head. A lone T attaches it.
+#include "agent/job_id.h"
 #include "agent/worker.h"
 #include "compress/update.h"
 #include "tests/fuzz/agent.h"
@@ -18,7 +19,7 @@ static const char yaml[] =
     "model: {vocab: 16, n_layers: 1, d_model: 8, n_heads: 2, n_kv_heads: 1, d_ff: 16, tied: true}\n"
     "data: {corpus: /nowhere, seq_len: 8, batch: 1}\noptim: {lr: 0.1}\nsync: {interval: 4}\n"
     "clusters:\n  - {name: anna, launcher: attach, threads: 1}\n  - {name: bert, threads: 1}\n";
-static const char hex[] = "aabbccddeeff00112233445566778899";
+static char hex[2 * AGENT_JOB_ID_BYTES + 1]; // of the job; "0" in an input
 
 static struct agent_job parsed;
 static json_t *spec;
@@ -62,6 +63,9 @@ static void set_up(void) {
 static struct daemon *begin(void) {
     struct daemon *d = agent_begin();
     char why[512];
+    uint8_t id[AGENT_JOB_ID_BYTES];
+    NEB_ASSERT(agent_job_id(daemon_federation(d), agent_names[0], spec, id) == NEB_OK);
+    neb_hex(id, sizeof id, hex);
     NEB_ASSERT(daemon_job_accept(d, hex, spec, UINT32_MAX, why, sizeof why) != NULL);
     return d;
 }
@@ -84,6 +88,8 @@ static bool read_line(const uint8_t *p, size_t n, const struct agent_credential 
         json_decref(m->head);
         return false;
     }
+    if (!strcmp(agent_ipc_str(m, "job", ""), "0"))
+        json_object_set_new(m->head, "job", json_string(hex));
     if (p[0] == 'k' && secret)
         add_part(m, agent_credential_secret(secret), AGENT_SECRET_BYTES);
     else if (p[0] == 'u')

@@ -129,7 +129,7 @@ static void job_json(const uint8_t *p, size_t n) {
     r = (struct run){.o = {.out = run, .resume = true}, .spec = spec, .lock_fd = -1};
     put(run, "job.json", p, n);
     if (pretrain_open_out(&r) == NEB_OK)
-        NEB_ASSERT(neb_unhex(r.id, id, sizeof id));
+        NEB_ASSERT(!*r.id || neb_unhex(r.id, id, sizeof id)); // none: no agent has it yet
     close(r.lock_fd);
 }
 

@@ -7,10 +7,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static const struct intra_model_config model = {
         .vocab = 16, .n_layers = 1, .d_model = 8, .n_heads = 2, .n_kv_heads = 1, .d_ff = 16};
     struct agent_job job = {
-        .n_clusters = 1, .model = model, .batch = 2, .accumulate = 1, .seq_len = 8, .steps = 4};
+        .n_clusters = 2, .model = model, .batch = 2, .accumulate = 1, .seq_len = 8, .steps = 4};
+    struct agent_terms terms;
     struct agent_policy_load running = {1, 1};
     char why[256];
-    if (agent_policy_parse((const char *)data, size, "policy.json", &p) == NEB_OK)
+    job.sync = (struct agent_sync){
+        .interval = 2, .early_interval = 1, .fragments = 1, .row_weights = true};
+    if (agent_policy_parse((const char *)data, size, "policy.json", &p) == NEB_OK) {
         (void)!agent_policy_admits(&p, &job, 0, "hub", &running, why, sizeof why);
+        agent_policy_terms(&p, &job, 0, &terms);
+        agent_policy_say(&p, why, sizeof why);
+    }
     return 0;
 }

@@ -25,6 +25,10 @@ static void on_send(void *user, uint8_t member, const void *p, size_t n) {
     if (keep && !keep->len)
         neb_buf_add(keep, p, n);
 }
+static enum neb_status on_keep(void *user, const struct inter_record *r) {
+    (void)user, (void)r;
+    return NEB_OK;
+}
 static void on_ready(void *user, uint32_t fragment, uint32_t round, const void *p, size_t n) {
     (void)user, (void)p;
     NEB_ASSERT(fragment == FRAGMENT && round == ROUND && n <= INTER_SUMS_MESSAGE_MAX);
@@ -42,7 +46,7 @@ static struct inter_sums *open_member(uint8_t self, struct neb_buf *keep) {
                                   .peers = {0, 1, 2, 3},
                                   .crypto = &trusting,
                                   .sum = sums[self],
-                                  .ops = {keep, on_send, on_ready, on_look_up}};
+                                  .ops = {keep, on_send, on_keep, on_ready, on_look_up}};
     memcpy(c.job, job, sizeof job);
     for (int k = 0; k < MEMBERS; k++)
         blobs[k] = (struct inter_sums_blob){masked[k].p, masked[k].len};

@@ -7,11 +7,13 @@
 #include "agent/config.h"
 #include "agent/daemon.h"
 #include "agent/ipc.h"
+#include "agent/job_id.h"
 #include "agent/lines.h"
 #include "agent/policy.h"
 #include "agent/tune.h"
 #include "inter/service.h"
 
+#include <ctype.h>
 #include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -32,10 +34,10 @@ static const char yaml[] =
     "clusters:\n  - {name: site, launcher: attach, threads: %d}\n"
     "  - {name: anna, launcher: attach, threads: 1}\n"
     "  - {name: bert, launcher: attach, threads: 1}\n";
-static const char annas[] = "1111111111111111111111111111cafe",
-                  sites[] = "22222222222222222222222222222222",
-                  lost[] = "33333333333333333333333333333333",
-                  unasked[] = "44444444444444444444444444444444";
+enum { HEX = 2 * AGENT_JOB_ID_BYTES + 1 };
+static char annas[HEX], sites[HEX], lost[HEX], capitals[HEX];
+static const char unasked[] = "4444444444444444444444444444444444444444444444444444444444444444";
+static char nonce[2 * AGENT_NONCE_BYTES + 1] = "00000000000000000000000000000000";
 
 enum { SITE, ANNA, BERT, MALLORY, N, ENDED = 2 };
 static const char *const names[] = {"site", "anna", "bert", "mallory"};
@@ -48,7 +50,7 @@ static struct inter_service *services[N]; // SITE's is the agent's own
 static uint32_t index_of[N];              // in everybody's list
 static bool up[N];
 static char refused[N][512]; // the last reason that came; "": none since it was asked
-static char refused_id[N][33];
+static char refused_id[N][HEX];
 static unsigned answered_again, refused_running; // what is to have no such answer
 static unsigned barriers;
 static int threads = 1; // of the site, which may change
@@ -122,8 +124,8 @@ static void wait_refused(int who, const char *text) {
 
 // Reliable messages come in order: what is refused here has come after all that was said before.
 static void barrier(int who) {
-    char hex[33];
-    snprintf(hex, sizeof hex, "%032x", ++barriers);
+    char hex[HEX];
+    snprintf(hex, sizeof hex, "%064x", ++barriers);
     say(who, AGENT_MSG_JOB, json_pack("{s:s,s:{},s:s}", "id", hex, "spec", "sig", ""));
     wait_refused(who, "not signed");
 }
@@ -136,21 +138,32 @@ static json_t *spec(const char *name) {
     int n =
         snprintf(text, sizeof text, yaml, name, alone ? "scheme: none" : "interval: 10", threads);
     assert_int_equal(agent_job_parse(text, (size_t)n, "t.yaml", job), NEB_OK);
+    memcpy(job->nonce, nonce, sizeof nonce);
     json_t *o = agent_job_to_json(job);
     free(job);
     return o;
 }
 
+static const uint8_t no_federation[SEC_FEDERATION_BYTES];
+
+// The id of the job of this name, as `submitter` submits it.
+static void id_of(const char *name, int submitter, char hex[HEX]) {
+    uint8_t id[AGENT_JOB_ID_BYTES];
+    json_t *s = spec(name);
+    assert_int_equal(agent_job_id(no_federation, names[submitter], s, id), NEB_OK);
+    neb_hex(id, sizeof id, hex);
+    json_decref(s);
+}
+
 // As daemon_signed_job, by `signer`.
 static json_t *offer(const char *hex, const char *name, int signer, const char *home,
                      const char *flag) {
-    static const uint8_t none[SEC_FEDERATION_BYTES];
     uint8_t id[AGENT_JOB_ID_BYTES], sig[SEC_SIGN_BYTES];
     char text[2 * SEC_SIGN_BYTES + 1];
     struct neb_buf b = {0};
     json_t *s = spec(name);
     assert_true(neb_unhex(hex, id, sizeof id));
-    assert_int_equal(agent_job_signed_bytes(none, id, s, &b), NEB_OK);
+    assert_int_equal(agent_job_signed_bytes(no_federation, id, s, &b), NEB_OK);
     assert_int_equal(sec_sign(ids[signer], AGENT_CONTEXT_JOB, b.p, b.len, sig), NEB_OK);
     neb_buf_free(&b);
     neb_hex(sig, sizeof sig, text);
@@ -229,13 +242,13 @@ static void test_messages_of_others(void **state) {
 static void test_running(void **state) {
     (void)state;
     say(MALLORY, AGENT_MSG_JOB, offer(annas, "forged", MALLORY, "mallory", NULL));
-    wait_refused(MALLORY, "another job by the id 11111111, which \"anna\" submitted");
+    wait_refused(MALLORY, "\"mallory\" has signed the job id");
     say(MALLORY, AGENT_MSG_JOB, offer(annas, "honest", MALLORY, "mallory", NULL));
-    wait_refused(MALLORY, "another job"); // the same specification does not make it its home
+    wait_refused(MALLORY, "has signed"); // the same specification does not make it its home
     say(MALLORY, AGENT_MSG_JOB, offer(annas, "honest", MALLORY, "mallory", "again"));
     barrier(MALLORY);
-    say(ANNA, AGENT_MSG_JOB, offer(annas, "other", ANNA, "anna", NULL));
-    wait_refused(ANNA, "another job"); // nor may its own member exchange it
+    say(BERT, AGENT_MSG_JOB, offer(annas, "other", BERT, "anna", "resume"));
+    wait_refused(BERT, "which \"anna\" submitted");
     check_job(annas, "honest, running of anna");
 }
 
@@ -244,10 +257,10 @@ static void test_capitals(void **state) {
     (void)state;
     for (alone = false;; alone = true) {
         json_t *o = offer(annas, "forged", MALLORY, "mallory", NULL);
-        json_object_set_new(o, "id", json_string("1111111111111111111111111111CAFE"));
+        json_object_set_new(o, "id", json_string(capitals));
         say(MALLORY, AGENT_MSG_JOB, o);
         barrier(MALLORY);
-        check_job("1111111111111111111111111111CAFE", "absent");
+        check_job(capitals, "absent");
         check_job(annas, "honest, running of anna");
         if (alone)
             break;
@@ -262,15 +275,15 @@ static void test_ended(void **state) {
     say(BERT, AGENT_MSG_STOP, about(annas)); // a cluster of it
     check_job(annas, "honest, stopped of anna");
     say(MALLORY, AGENT_MSG_JOB, offer(annas, "forged", MALLORY, "mallory", NULL));
-    wait_refused(MALLORY, "another job");
+    wait_refused(MALLORY, "has signed");
     say(MALLORY, AGENT_MSG_JOB, offer(annas, "forged", MALLORY, "mallory", "resume"));
-    wait_refused(MALLORY, "another job");
+    wait_refused(MALLORY, "has signed");
     say(MALLORY, AGENT_MSG_JOB, offer(annas, "honest", ANNA, "anna", "resume"));
     wait_refused(MALLORY, "only a cluster of the job");
     say(BERT, AGENT_MSG_JOB, offer(annas, "forged", BERT, "anna", "resume"));
     wait_refused(BERT, "another job");
     say(BERT, AGENT_MSG_JOB, offer(annas, "honest", BERT, "bert", "resume"));
-    wait_refused(BERT, "another job");
+    wait_refused(BERT, "\"bert\" has signed");
     check_job(annas, "honest, stopped of anna");
     say(BERT, AGENT_MSG_JOB, offer(annas, "honest", ANNA, "anna", "resume"));
     check_job(annas, "honest, running of anna");
@@ -331,7 +344,7 @@ static void test_places(void **state) {
     say(BERT, AGENT_MSG_JOB, offer(annas, "honest", BERT, "anna", "resume"));
     wait_refused(BERT, "not signed");
     say(MALLORY, AGENT_MSG_JOB, offer(annas, "honest", MALLORY, "mallory", NULL));
-    wait_refused(MALLORY, "another job");
+    wait_refused(MALLORY, "has signed");
     say(ANNA, AGENT_MSG_JOB, offer(annas, "honest", ANNA, "anna", NULL));
     barrier(ANNA); // and nothing else was refused
     threads = 1;
@@ -347,10 +360,13 @@ static void test_places(void **state) {
 // This site knows nothing of the job (its disk was lost): then the signature decides whose it is.
 static void test_lost_disk(void **state) {
     (void)state;
+    nonce[0] = '1';
+    id_of("honest", ANNA, lost);
     say(BERT, AGENT_MSG_JOB, offer(lost, "honest", BERT, "anna", "resume"));
     wait_refused(BERT, "not signed by the member that submits it");
     say(BERT, AGENT_MSG_JOB, offer(lost, "honest", ANNA, "anna", "resume"));
     check_job(lost, "honest, running of anna");
+    nonce[0] = '0';
 }
 
 // A cluster of the job that tells of its progress without end, in long lines: who follows the job gets no more than AGENT_LINES_TAKEN says.
@@ -393,6 +409,7 @@ static void test_told(void **state) {
     struct agent_ipc_msg m = {0};
     bool heard = false;
     int lines = 0, odd = 0;
+    id_of("here", SITE, sites);
     assert_int_equal(agent_ipc_send(c, NULL,
                                     json_pack("{s:s,s:s,s:o}", "op", "submit", "id", sites, "spec",
                                               spec("here")),
@@ -511,8 +528,8 @@ static void test_tokens(void **state) {
 
 static void offer_many(int who, int from, int n) {
     for (int i = from; i < from + n; i++) {
-        char hex[33];
-        snprintf(hex, sizeof hex, "%032x", i);
+        char hex[HEX];
+        snprintf(hex, sizeof hex, "%064x", i);
         say(who, AGENT_MSG_JOB, json_pack("{s:s,s:{},s:s}", "id", hex, "spec", "sig", ""));
     }
 }
@@ -538,7 +555,7 @@ static void test_offers_without_end(void **state) {
 // Behind all those that were submitted in an outage, and are refused, the one that runs here is not; what comes unasked has no answer.
 static void test_offers_behind_many(void **state) {
     (void)state;
-    char last[33];
+    char last[HEX];
     check_job(annas, "honest, running of anna");
     offer_many(ANNA, 0x2000, 70);
     for (int i = 0; i < 8; i++) {
@@ -546,7 +563,7 @@ static void test_offers_behind_many(void **state) {
         say(ANNA, AGENT_MSG_JOB, offer(unasked, "forged", MALLORY, "anna", "again"));
     }
     offer_many(ANNA, 0x3000, 1);
-    snprintf(last, sizeof last, "%032x", 0x3000);
+    snprintf(last, sizeof last, "%064x", 0x3000);
     for (neb_ns end = neb_now() + 20 * NEB_S;
          strcmp(refused_id[ANNA], last) != 0 && neb_now() < end;)
         step();
@@ -560,9 +577,10 @@ static void test_offers_behind_many(void **state) {
 static void test_ended_without_end(void **state) {
     (void)state;
     enum { MANY = ENDED + 2 };
-    char hex[MANY][33], folder[256];
+    char hex[MANY][HEX], folder[512];
     for (int i = 0; i < MANY; i++) {
-        snprintf(hex[i], sizeof hex[i], "%032x", 0x4000 + i);
+        snprintf(nonce, sizeof nonce, "%032x", 0x4000 + i);
+        id_of("loop", BERT, hex[i]);
         say(BERT, AGENT_MSG_JOB, offer(hex[i], "loop", BERT, "bert", NULL));
         check_job(hex[i], "loop, running of bert");
         say(BERT, AGENT_MSG_STOP, json_pack("{s:s}", "id", hex[i]));
@@ -575,9 +593,11 @@ static void test_ended_without_end(void **state) {
         assert_true(neb_fs_exists(folder) == (i >= MANY - ENDED));
     }
     // its id stays that job's: under it masks of sums would repeat
+    snprintf(nonce, sizeof nonce, "%032x", 0x4000);
     say(BERT, AGENT_MSG_JOB, offer(hex[0], "loop", BERT, "bert", NULL));
     wait_refused(BERT, "was removed");
     check_job(hex[0], "absent");
+    snprintf(nonce, sizeof nonce, "%032x", 0);
     check_job(annas, "honest, running of anna");
 }
 
@@ -623,6 +643,9 @@ static int setup(void **state) {
     ctx = zmq_ctx_new();
     for (neb_ns end = neb_now() + 20 * NEB_S; !neb_fs_exists(path) && neb_now() < end;)
         neb_sleep(10 * NEB_MS);
+    id_of("honest", ANNA, annas);
+    for (int i = 0; i < HEX; i++)
+        capitals[i] = (char)toupper(annas[i]);
     uint32_t port = port_of_agent();
     for (uint32_t k = 0; k < members.n; k++)
         for (int i = 0; i < N; i++)

@@ -91,6 +91,11 @@ static void sum_of(int who, struct sec_sum **out) {
     OK(sec_sum_create(SITES, (uint8_t)who, (const uint8_t(*)[SEC_SUM_KEY_BYTES])keys, out));
 }
 
+static enum neb_status note(void *user, const struct inter_record *r) {
+    (void)user, (void)r;
+    return NEB_OK;
+}
+
 // What a member reveals of a round: as it has signed it once, whatever keys it has by now.
 static void reveal(int who, struct sec_sum *sum, const struct inter_record *r,
                    const struct inter_sums_blob *blobs, struct neb_buf *out) {
@@ -99,7 +104,7 @@ static void reveal(int who, struct sec_sum *sum, const struct inter_record *r,
                                   .self = (uint8_t)who,
                                   .crypto = &crypto,
                                   .sum = sum,
-                                  .ops = {.user = out, .send = keep_seeds}};
+                                  .ops = {.user = out, .send = keep_seeds, .keep = note}};
     struct inter_sums *s = NULL;
     memcpy(c.job, job, sizeof job);
     OK(inter_sums_create(&c, &s));

@@ -29,9 +29,8 @@ static const char yaml[] = "job: %s\nsteps: 4\nmodel: {vocab: 16, n_layers: 1, d
                            "data: {corpus: /nowhere, seq_len: 8, batch: 1}\n"
                            "optim: {lr: 0.1}\nsync: {scheme: none}\nclusters:\n  - {name: site, "
                            "launcher: attach, threads: 1}\n";
-static const char *const names[] = {"first", "second"}, *const hexes[] = {
-                                                            "11111111111111111111111111111111",
-                                                            "22222222222222222222222222222222"};
+static const char *const names[] = {"first", "second"};
+static char hexes[2][2 * AGENT_JOB_ID_BYTES + 1]; // as the agent says
 
 static char dir[] = "/tmp/nebula-worker-XXXXXX", path[128], log_path[128];
 static pid_t agent;
@@ -385,12 +384,11 @@ static void submit(int i) {
     struct agent_ipc *c = client();
     int n = snprintf(text, sizeof text, yaml, names[i]);
     assert_int_equal(agent_job_parse(text, (size_t)n, "t.yaml", job), NEB_OK);
-    struct agent_ipc_msg m = ask(
-        c,
-        json_pack("{s:s,s:s,s:o}", "op", "submit", "id", hexes[i], "spec", agent_job_to_json(job)),
-        NULL, 0);
+    struct agent_ipc_msg m =
+        ask(c, json_pack("{s:s,s:o}", "op", "submit", "spec", agent_job_to_json(job)), NULL, 0);
     if (!json_is_true(json_object_get(m.head, "ok")))
         fail_msg("submit: %s", agent_ipc_str(&m, "text", ""));
+    snprintf(hexes[i], sizeof hexes[i], "%s", agent_ipc_str(&m, "text", ""));
     agent_ipc_msg_clear(&m);
     agent_ipc_destroy(&c);
     free(job);

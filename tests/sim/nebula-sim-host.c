@@ -46,6 +46,10 @@ static bool verify(void *user, uint32_t peer, const char *context, const void *m
     return !memcmp(want, sig, sizeof want);
 }
 
+struct inter_node_crypto sim_host_crypto(struct sim_host *h) {
+    return (struct inter_node_crypto){&h->id, sign, verify};
+}
+
 // ---- the disk -------------------------------------------------------------------------------------------------
 
 struct sim_round *sim_disk_round(struct sim *s, struct sim_disk *d, uint32_t f, uint32_t round) {
@@ -131,13 +135,20 @@ static uint32_t open_round(const struct sim_disk *d, uint32_t f) {
     return n;
 }
 
-// Whether the checkpoint of j is ahead of i's ledger in some fragment.
+// Whether a state of that round helps i: it is ahead of its ledger, or of what its worker waits for
+// and nobody has.
+static bool is_ahead(const struct sim *s, uint8_t i, uint32_t f, uint32_t round) {
+    const struct sim_host *h = &s->h[i];
+    return round > open_round(&h->disk, f) || (h->lacks[f] && round >= h->lacks[f]);
+}
+
+// Whether the checkpoint of j is ahead of i in some fragment.
 static bool helps(const struct sim *s, uint8_t i, uint8_t j) {
-    const struct sim_disk *own = &s->h[i].disk, *other = &s->h[j].disk;
+    const struct sim_disk *other = &s->h[j].disk;
     if (j == i || s->h[j].witness || !s->h[j].alive || !s->h[i].up[j] || !other->has_checkpoint)
         return false;
     for (uint32_t f = 0; f < s->o.fragments; f++)
-        if (other->checkpoint.frags[f].round > open_round(own, f))
+        if (is_ahead(s, i, f, other->checkpoint.frags[f].round))
             return true;
     return false;
 }
@@ -158,14 +169,17 @@ void sim_snapshot(struct sim *s, uint8_t i) {
     struct sim_worker_state from = s->h[j].disk.checkpoint;
     for (uint32_t f = 0; f < s->o.fragments; f++) {
         uint32_t at = from.frags[f].round;
-        if (at <= open_round(&h->disk, f))
+        if (!is_ahead(s, i, f, at))
+            continue;
+        taken |= 1ull << f;
+        h->lacks[f] = 0;
+        if (at <= open_round(&h->disk, f)) // its ledger is not behind, only its worker
             continue;
         struct sim_round *r = sim_disk_round(s, &h->disk, f, at - 1);
         memset(r, 0, sizeof *r);
         r->committed = true;
         r->commit = s->h[j].disk.rounds[f][at - 1]->commit;
         h->disk.base[f] = at - 1;
-        taken |= 1ull << f;
     }
     sim_note(s, "snapshot", i, j, (int64_t)taken, from.frags[0].round, 0);
     s->r.snapshots++;
@@ -245,11 +259,89 @@ static void digest(const uint8_t *p, size_t n, uint8_t sha[INTER_SHA_BYTES]) {
     memcpy(sha, k->sha, INTER_SHA_BYTES);
 }
 
+// One update that is whole on another disk, too, of a round that is not long over.
+void sim_disk_rots(struct sim *s) {
+    uint8_t i = (uint8_t)neb_rng_below(&s->rng, s->o.members);
+    uint32_t f = (uint32_t)neb_rng_below(&s->rng, s->o.fragments);
+    uint32_t back = (uint32_t)neb_rng_below(&s->rng, 4), open = open_round(&s->h[i].disk, f);
+    uint8_t m = (uint8_t)neb_rng_below(&s->rng, s->o.members);
+    struct sim_round *r =
+        open >= back && open - back < SIM_ROUNDS ? s->h[i].disk.rounds[f][open - back] : NULL;
+    for (int k = 0; r && !s->h[i].witness && k < SIM_ATTEMPTS; k++) {
+        struct sim_blob *b = &r->blobs[m][k];
+        bool other = false;
+        for (uint8_t j = 0; j < s->o.members; j++) {
+            const struct sim_blob *c =
+                j != i && !s->h[j].witness
+                    ? sim_disk_blob(s->h[j].disk.rounds[f][open - back], m, b->m.key.attempt)
+                    : NULL;
+            other = other || (c && c->whole);
+        }
+        if (!b->here || !b->whole || !other)
+            continue;
+        b->whole = false;
+        b->rotten = true;
+        s->r.rotten++;
+        sim_note(s, "update lost", i, f, b->m.key.round, m, b->m.key.attempt);
+    }
+}
+
+static void say_lost(struct sim *s, uint8_t i, const struct inter_manifest *m) {
+    sim_host_step(
+        s, i,
+        &(struct inter_event){.kind = INTER_EV_BLOB_LOST, .peer = i, .key = m->key, .manifest = m});
+}
+
+bool sim_disk_seeks(struct sim *s, uint8_t i, uint32_t f, uint32_t round) {
+    struct sim_round *r = s->h[i].disk.rounds[f][round];
+    uint32_t boot = s->h[i].boot;
+    bool seeks = false;
+    for (uint8_t k = 0; k < r->commit.n; k++) {
+        const struct inter_entry *e = &r->commit.entries[k];
+        const struct sim_blob *b = sim_disk_blob(r, e->member, e->attempt);
+        if (e->verdict != INTER_ACCEPTED || !b || b->whole || !b->rotten)
+            continue;
+        struct inter_manifest m = b->m;
+        seeks = true;
+        say_lost(s, i, &m);
+        if (!s->h[i].alive || s->h[i].boot != boot)
+            return true;
+    }
+    return seeks;
+}
+
+// Found out when it was to be sent. The worker still has its own in its hands.
+static void lost(struct sim *s, uint8_t i, const struct inter_action *x) {
+    struct sim_host *h = &s->h[i];
+    struct sim_blob *b = (struct sim_blob *)(uintptr_t)sim_disk_blob(
+        h->disk.rounds[x->key.fragment][x->key.round], x->key.member, x->key.attempt);
+    struct inter_manifest m = b->m;
+    const struct agent_fragment *g = &h->w.frags[x->key.fragment];
+    uint32_t boot = h->boot;
+    sim_host_step(s, i,
+                  &(struct inter_event){.kind = INTER_EV_SERVE, .peer = x->peer, .key = x->key});
+    if (h->alive && h->boot == boot)
+        say_lost(s, i, &m);
+    uint8_t id[INTER_ID_BYTES] = {1};
+    if (!h->alive || h->boot != boot || x->key.member != h->id || !h->worker_alive ||
+        !g->in_flight || g->round != x->key.round || b->whole ||
+        inter_node_round(h->node, id, x->key.fragment) != x->key.round)
+        return;
+    b->whole = true;
+    sim_host_step(
+        s, i,
+        &(struct inter_event){.kind = INTER_EV_SUBMIT, .manifest = &m, .peer = h->id, .norm = 1});
+}
+
 static void send_chunk(struct sim *s, uint8_t i, const struct inter_actions *a,
                        const struct inter_action *x) {
     uint8_t blob[SIM_BLOB], sha[INTER_SHA_BYTES], head[64];
     struct sim_round *r = s->h[i].disk.rounds[x->key.fragment][x->key.round];
     const struct sim_blob *b = sim_disk_blob(r, x->key.member, x->key.attempt);
+    if (b && b->rotten && !b->whole) {
+        lost(s, i, x);
+        return;
+    }
     if (!b || !b->whole) {
         if (!sim_lies(s, i) && x->key.round >= s->h[i].disk.checkpoint.frags[x->key.fragment].round)
             sim_fail(s, "host %u sends a blob that it does not hold", i);
@@ -297,6 +389,7 @@ static void finish_blob(struct sim *s, uint8_t i, const struct inter_manifest *m
         struct sim_blob *b = disk_put(s, &h->disk, m);
         memcpy(b->words, part, sizeof b->words);
         b->whole = true;
+        b->rotten = false;
         done.norm = 1;
         done.refused = b->words[SIM_WORDS] == 1 || sim_liar_rejects(s, i, m->key.member);
         done.ok = !done.refused;
@@ -419,6 +512,38 @@ static void take_fault(struct sim *s, uint8_t i, const struct inter_action *x) {
         sim_fail(s, "host %u reports: %s (member %u)", i, inter_fault_name(x->fault), x->peer);
 }
 
+// Masked: in one life of a disk a member hands out one update of a round. What a former life had
+// sent may be taken from others again.
+static void promise_own(struct sim *s, uint8_t i, const struct inter_manifest *m) {
+    struct sim_host *h = &s->h[i];
+    const struct sim_round *r = sim_disk_round(s, &h->disk, m->key.fragment, m->key.round);
+    const struct sim_blob *own = sim_disk_blob(r, h->id, m->key.attempt);
+    uint32_t life = m->key.attempt / SIM_ATTEMPTS_OF_EPOCH;
+    h->promised_own = true;
+    for (int k = 0; k < SIM_ATTEMPTS && !sim_lies(s, i); k++) {
+        const struct sim_blob *b = &r->blobs[h->id][k];
+        if (b->here && b != own && b->whole && b->m.key.attempt / SIM_ATTEMPTS_OF_EPOCH == life)
+            sim_fail(s, "host %u hands out two updates of round %u, both masked", i, m->key.round);
+    }
+    if (own && own->whole)
+        sim_masks_handed_out(s, m, own->words);
+}
+
+enum neb_status sim_host_keeps(struct sim *s, uint8_t i, const struct inter_record *r) {
+    struct sim_reveal *kept = &s->h[i].disk.reveals[r->fragment][r->round], now = {.known = true};
+    inter_record_hash(r, now.hash);
+    for (uint8_t k = 0; k < r->n; k++)
+        now.set |=
+            (uint16_t)(r->entries[k].verdict == INTER_ACCEPTED ? 1u << r->entries[k].member : 0);
+    if (kept->known)
+        return memcmp(kept->hash, now.hash, sizeof now.hash) != 0 ? NEB_ERR_EXISTS : NEB_OK;
+    if (!before_store(s, i))
+        return NEB_ERR_IO;
+    *kept = now;
+    after_store(s, i, true);
+    return s->h[i].alive ? NEB_OK : NEB_ERR_IO;
+}
+
 static void carry_out(struct sim *s, uint8_t i, const struct inter_actions *a,
                       const struct inter_action *x) {
     struct sim_host *h = &s->h[i];
@@ -428,7 +553,9 @@ static void carry_out(struct sim *s, uint8_t i, const struct inter_actions *a,
         break;
     case INTER_ACT_SEND_CHUNK: send_chunk(s, i, a, x); break;
     case INTER_ACT_SEND_COMMIT: send_commit(s, i, x); break;
-    case INTER_ACT_SERVE: serve(s, i, x); break;
+    case INTER_ACT_SERVE:
+    case INTER_ACT_VERIFY: serve(s, i, x); break;
+    case INTER_ACT_FOUND: h->lacks[x->key.fragment] = 0; break; // the worker looks again
     case INTER_ACT_STORE_STANDING:
         if (!before_store(s, i))
             break;
@@ -445,6 +572,8 @@ static void carry_out(struct sim *s, uint8_t i, const struct inter_actions *a,
             disk_replace(s, &h->disk, &x->manifest);
         else
             (void)disk_put(s, &h->disk, &x->manifest);
+        if (x->manifest.key.member == h->id && s->masks)
+            promise_own(s, i, &x->manifest);
         after_store(s, i, true);
         break;
     case INTER_ACT_STORE_VOTE:
@@ -460,12 +589,19 @@ static void carry_out(struct sim *s, uint8_t i, const struct inter_actions *a,
         if (before_store(s, i))
             finish_blob(s, i, &x->manifest);
         break;
-    case INTER_ACT_DELIVER: break; // the worker reads the ledger
+    case INTER_ACT_DELIVER:
+        sim_masks_commit(s, i, &x->record);
+        break; // the worker reads the ledger
     case INTER_ACT_BEHIND:
-        if (!sim_lies(s, i) && !h->node->jobs[0].fragments[x->key.fragment].decided &&
+        // Masked, a leader that lies gets votes enough, shows one member what they prove, and says
+        // that it is gone: that one asks in vain until others have committed it.
+        if (!sim_lies(s, i) && !s->o.masked &&
+            !h->node->jobs[0].fragments[x->key.fragment].decided &&
             s->oracle->top[x->key.fragment] <= x->key.round)
             sim_fail(s, "host %u asks for a snapshot, and nobody is beyond round %u", i,
                      x->key.round);
+        if (x->key.round < open_round(&h->disk, x->key.fragment))
+            h->lacks[x->key.fragment] = x->key.round + 1;
         if (!h->fetching)
             sim_post(s, (neb_ns)(1 + neb_rng_below(&s->rng, 4)) * NEB_S, SIM_SNAPSHOT, i, 0,
                      h->boot);
@@ -491,8 +627,10 @@ void sim_host_step(struct sim *s, uint8_t i, const struct inter_event *e) {
     uint32_t boot = h->boot;
     if (!h->alive)
         return;
-    if (sim_lies(s, i))
+    if (sim_lies(s, i)) {
         sim_liar_forgets(s, i);
+        sim_liar_leaves_out(s, i);
+    }
     if (inter_node_step(h->node, sim_clock(s, h), e, &a) != NEB_OK)
         sim_fail(s, "host %u: a step failed", i);
     sim_check_bounds(s, i, &a);
@@ -544,7 +682,7 @@ static void restore_fragment(struct sim *s, struct sim_host *h, uint32_t f) {
 
 void sim_host_boot(struct sim *s, uint8_t i) {
     struct sim_host *h = &s->h[i];
-    struct inter_node_crypto crypto = {&h->id, sign, verify};
+    struct inter_node_crypto crypto = sim_host_crypto(h);
     if (!h->disk.epoch)
         h->disk.epoch = ++s->epochs;
     struct inter_job_config c = {
@@ -562,8 +700,11 @@ void sim_host_boot(struct sim *s, uint8_t i) {
         // What a leader plans follows from what it measures: no two propose the same value.
         .tune = {.start_interval = 16u * ((h->boot & 0xff) + 1) + i,
                  .start_overlap = (uint32_t)s->overlap},
-        .grace = 10 * NEB_S,
+        .grace = s->o.masked && sim_lies(s, i) ? 0 : 10 * NEB_S,
         .robust = s->o.robust,
+        .masked = s->o.masked,
+        // a liar's program does not mind how many others must have voted
+        .colluders = (uint8_t)(sim_lies(s, i) ? 0 : s->o.colluders),
         .awaits_shape = true,
         .epoch = h->disk.epoch,
         .day = sim_day(s)};
@@ -574,6 +715,7 @@ void sim_host_boot(struct sim *s, uint8_t i) {
     }
     h->alive = true;
     h->leaving = h->fetching = false;
+    memset(h->lacks, 0, sizeof h->lacks);
     h->boot++;
     memset(h->up, 0, sizeof h->up);
     if (inter_node_create(&crypto, &h->node) != NEB_OK ||
@@ -599,6 +741,7 @@ void sim_host_boot(struct sim *s, uint8_t i) {
                  h->boot);
     else
         sim_worker_boot(s, i);
+    sim_masks_boot(s, i);
 }
 
 void sim_host_stop(struct sim *s, uint8_t i) {
@@ -620,6 +763,9 @@ void sim_host_submit(struct sim *s, uint8_t i, uint32_t f, const struct inter_ma
     m.key.attempt += SIM_ATTEMPTS_OF_EPOCH * (uint32_t)h->disk.epoch;
     struct sim_round *r = sim_disk_round(s, &h->disk, f, m.key.round);
     const struct sim_blob *own = sim_disk_blob(r, h->id, m.key.attempt);
+    // the disk has lost what was signed under this key, and this is another one
+    while (own && !own->whole && own->rotten && memcmp(own->words, words, sizeof own->words))
+        own = sim_disk_blob(r, h->id, ++m.key.attempt);
     if (own && own->whole) {
         if (memcmp(own->words, words, sizeof own->words))
             sim_note(s, "other bytes than before the restart", i, f, m.key.round, 0, 0);
@@ -642,9 +788,12 @@ void sim_host_submit(struct sim *s, uint8_t i, uint32_t f, const struct inter_ma
     if (!sim_lies(s, i))
         sim_check_blob(s, i, &m);
     after_store(s, i, true);
+    h->promised_own = false;
     sim_host_step(
         s, i,
         &(struct inter_event){.kind = INTER_EV_SUBMIT, .manifest = &m, .peer = h->id, .norm = 1});
+    if (s->masks && !h->promised_own)
+        *mine = (struct sim_blob){0}; // a blob without a manifest goes with the next start
     if (h->alive && words[SIM_WORDS] == 1)
         inter_node_own_bad(h->node, &m.key);
 }

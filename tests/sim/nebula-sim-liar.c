@@ -10,6 +10,7 @@
 // when it leads. It is revoked when faults are over.
 #include "agent/base/sha256.h"
 #include "inter/node_state.h"
+#include "inter/sums.h"
 #include "tests/sim/sim.h"
 
 #include <stdlib.h>
@@ -49,6 +50,9 @@ void sim_liar_set_up(struct sim *s) {
     bool witness = s->o.witnesses && (s->o.terms || neb_mix64(s->o.seed + 5) % 2);
     l->who = (uint8_t)(witness ? s->o.members - 1
                                : neb_rng_below(&s->rng, s->o.members - s->o.witnesses));
+    if (s->o.masked && neb_rng_below(&s->rng, 2))
+        l->who = 0; // it leads first
+    l->told = s->o.masked && neb_rng_below(&s->rng, 4);
     l->rejects = s->o.witnesses && !witness && neb_mix64(s->o.seed + 6) % 4;
     l->twin = (uint8_t)s->o.members;
     l->one_update = neb_rng_below(&s->rng, 3) > 0;
@@ -117,7 +121,12 @@ void sim_liar_hears(struct sim *s, const struct sim_message *m) {
                             .data = m->bytes,
                             .len = m->len};
     bool twin = (s->liar->side >> m->from & 1) != happens(s, s->liar->leak);
-    bool both = m->bytes[0] == MSG_BEAT;
+    bool both = m->bytes[0] == MSG_BEAT || s->liar->told;
+    if (m->bytes[0] == SIM_SUMS) {
+        sim_masks_message(s, s->liar->who, m->from, m->bytes + 1, m->len - 1);
+        sim_masks_message(s, s->liar->twin, m->from, m->bytes + 1, m->len - 1);
+        return;
+    }
     if (!twin || both)
         sim_host_step(s, s->liar->who, &e);
     if (twin || both)
@@ -156,6 +165,16 @@ static void say_gone(uint8_t *p, size_t *len) {
     *len = KEY_END;
 }
 
+// Masked: now and then the two sides do not hear each other for a while from when they are proposed
+// something on.
+static void part_sides(struct sim *s) {
+    if (s->now < s->liar->divided || s->calm || neb_rng_below(&s->rng, 4))
+        return;
+    s->liar->divided = s->now + (neb_ns)(1 + neb_rng_below(&s->rng, 5)) * NEB_S;
+    cut_sides(s);
+    sim_note(s, "liar parts", s->liar->who, s->liar->side, s->liar->divided / NEB_S, 0, 0);
+}
+
 static void remember(struct sim_liar *l, const uint8_t *p, size_t len) {
     size_t k = l->n_past++ % SIM_PAST;
     l->past[k].len = len <= sizeof l->past[k].bytes ? len : 0;
@@ -167,8 +186,10 @@ bool sim_liar_says(struct sim *s, uint8_t from, uint8_t to, uint8_t *p, size_t *
     uint8_t type = p[0];
     if ((from == l->twin) != (l->side >> to & 1) && !happens(s, l->leak))
         return false;
-    if (type == MSG_CHUNK)
+    if (type == MSG_CHUNK || type == SIM_SUMS)
         return true;
+    if (type == MSG_PROPOSE && s->masks)
+        part_sides(s);
     if (!sim_liar_on_terms(s, from, to, p, len))
         return false;
     if (happens(s, l->replay) && l->n_past) {
@@ -207,6 +228,18 @@ void sim_liar_forgets(struct sim *s, uint8_t i) {
     }
 }
 
+// So that what it proposes to one side has another set than what it proposes to the other.
+void sim_liar_leaves_out(struct sim *s, uint8_t i) {
+    struct inter_node *n = s->h[i].node;
+    for (uint32_t f = 0; s->masks && n->jobs[0].open && f < s->o.fragments; f++) {
+        struct fragment *g = &n->jobs[0].fragments[f];
+        uint8_t who =
+            (uint8_t)(neb_mix64(s->o.seed ^ (uint64_t)i << 32 ^ g->round << 8 ^ f) % s->o.members);
+        if (who != s->liar->who && s->o.members > 3)
+            g->slots[who].holders = 0;
+    }
+}
+
 // An update for each round that opens: numbers of this brain's own.
 void sim_liar_works(struct sim *s, uint8_t i) {
     struct sim_host *h = &s->h[i];
@@ -229,6 +262,8 @@ void sim_liar_works(struct sim *s, uint8_t i) {
         h->submitted[f] = round + 1;
         sim_host_submit(s, i, f, &m, words);
     }
+    if (s->masks)
+        sim_masks_asked(s);
     sim_post(s, 500 * NEB_MS, SIM_WORK, i, 0, h->worker_boot);
 }
 
@@ -253,12 +288,68 @@ void sim_liar_pretends(struct sim *s, uint8_t i, const struct inter_manifest *m)
         t->refusers |= (uint16_t)(1u << m->key.member);
 }
 
+bool sim_liar_needed(const struct sim *s) {
+    uint8_t n = (uint8_t)s->o.members, f = (uint8_t)s->o.colluders;
+    return s->o.masked && s->liar->gone &&
+           (n - 1 < inter_quorum(n, f) || n - 1 < inter_sums_least(n, f));
+}
+
+static int votes_for(const struct sim *s, uint32_t f, uint32_t round, uint32_t term,
+                     const uint8_t *hash) {
+    int votes = 0;
+    for (uint8_t i = 0; i < s->o.members; i++) {
+        const struct fragment *g =
+            s->h[i].node && !sim_lies(s, i) ? &s->h[i].node->jobs[0].fragments[f] : NULL;
+        votes += g && g->voted && g->round == round && g->vote.term == term &&
+                 (!hash || !memcmp(g->vote_hash, hash, sizeof g->vote_hash));
+    }
+    return votes;
+}
+
+// Masked: it has had two values of one term accepted, by so many that with those who cannot tell,
+// and the other colluders, who may lie too, either may be committed.
+static bool torn(const struct sim *s) {
+    int others = 0, lying = (int)s->o.colluders - 1,
+        quorum = inter_quorum((uint8_t)s->o.members, (uint8_t)s->o.colluders);
+    for (uint8_t i = 0; i < s->o.members; i++) // the liar, and whoever lost its disk meanwhile
+        others += sim_lies(s, i) || !s->h[i].disk.standing.joined;
+    for (uint32_t f = 0; f < s->o.fragments; f++) {
+        const struct fragment *top = NULL;
+        bool two = false, free_to_go_on = false;
+        for (uint8_t i = 0; i < s->o.members; i++) {
+            const struct fragment *g =
+                s->h[i].node && !sim_lies(s, i) ? &s->h[i].node->jobs[0].fragments[f] : NULL;
+            if (g && g->voted &&
+                (!top || g->round > top->round ||
+                 (g->round == top->round && g->vote.term > top->vote.term)))
+                top = g;
+        }
+        if (!top)
+            continue;
+        int all = votes_for(s, f, top->round, top->vote.term, NULL);
+        for (uint8_t i = 0; i < s->o.members; i++) {
+            const struct fragment *g =
+                s->h[i].node && !sim_lies(s, i) ? &s->h[i].node->jobs[0].fragments[f] : NULL;
+            if (!g || !g->voted || g->round != top->round || g->vote.term != top->vote.term)
+                continue;
+            int rest = all - votes_for(s, f, g->round, g->vote.term, g->vote_hash);
+            two |= rest > 0;
+            free_to_go_on |= rest + others + lying < quorum;
+        }
+        if (two && !free_to_go_on)
+            return true;
+    }
+    return false;
+}
+
 bool sim_liar_stuck(const struct sim *s) {
     int data = 0;
     for (uint8_t i = 0; i < s->o.members; i++)
         data += !s->h[i].witness && !sim_lies(s, i);
     if (s->liar->gone && data < 2)
         return true; // no record without two updates
+    if (sim_liar_needed(s) || (s->o.masked && torn(s)))
+        return true;
     for (uint8_t i = 0; i < s->o.members; i++)
         for (uint32_t f = 0; f < s->o.fragments && s->h[i].node && !sim_lies(s, i); f++) {
             const struct fragment *g = &s->h[i].node->jobs[0].fragments[f];
@@ -266,7 +357,9 @@ bool sim_liar_stuck(const struct sim *s) {
                  (g->decided || g->voted) && k < (g->decided ? g->decision.n : g->vote.n); k++) {
                 const struct inter_entry *e =
                     g->decided ? &g->decision.entries[k] : &g->vote.entries[k];
-                bool here = !sim_lies(s, e->member) || e->verdict == INTER_REJECTED;
+                // Masked, disks are lost too: the liar may be the only one that is left with it.
+                bool here =
+                    (!sim_lies(s, e->member) && !s->o.masked) || e->verdict == INTER_REJECTED;
                 bool bad = sim_bad_update(s, e->member, f, g->round);
                 if (!sim_lies(s, e->member) && bad == (e->verdict == INTER_ACCEPTED))
                     return true; // the leader believed the liar's word, or its promise; others refuse it

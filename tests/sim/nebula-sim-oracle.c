@@ -341,6 +341,9 @@ static void check_pace(struct sim *s) {
 }
 
 void sim_check_end(struct sim *s) {
+    if (s->split.on && s->o.masked)
+        sim_fail(s, "masked: two records of round %u of fragment %u", s->split.round,
+                 s->split.fragment);
     if (s->split.on)
         return;
     for (uint8_t i = 0; i < s->o.members; i++) {

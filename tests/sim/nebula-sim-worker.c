@@ -66,11 +66,12 @@ void sim_worker_boot(struct sim *s, uint8_t i) {
 
 static bool commit_here(struct sim *s, uint8_t i, uint32_t f, uint32_t round) {
     const struct sim_round *r = round < SIM_ROUNDS ? s->h[i].disk.rounds[f][round] : NULL;
-    return r && r->committed;
+    return r && r->committed && !sim_disk_seeks(s, i, f, round);
 }
 
 bool sim_bad_update(const struct sim *s, uint8_t i, uint32_t f, uint32_t round) {
-    return s->o.chaos && neb_mix64(s->o.seed * 31 + i * 7 + f * 3 + round) % 97 == 0;
+    return s->o.chaos && !s->o.masked &&
+           neb_mix64(s->o.seed * 31 + i * 7 + f * 3 + round) % 97 == 0;
 }
 
 static void submit(struct sim *s, uint8_t i, uint32_t f) {

@@ -282,6 +282,8 @@ static void on_message(struct sim *s, struct sim_message *m) {
     }
     if (sim_lies(s, m->to))
         sim_liar_hears(s, m);
+    else if (m->bytes[0] == SIM_SUMS)
+        sim_masks_message(s, m->to, m->from, m->bytes + 1, m->len - 1);
     else
         sim_host_step(s, m->to,
                       &(struct inter_event){.kind = INTER_EV_MESSAGE,
@@ -372,7 +374,8 @@ static bool last_copy(const struct sim *s, const struct inter_record *r, uint8_t
 // All others vote, and nothing that counts is on this disk alone: the loss of one disk is to be survived, not of a second one
 // before the first is mended.
 static bool may_lose_disk(const struct sim *s, uint8_t i) {
-    if (s->liar) // one misfortune at a time: it may be the only one to say what that disk held
+    if (s->liar &&
+        !s->o.masked) // one misfortune at a time: it may be the only one to say what that disk held
         return false;
     if (s->h[i].idle) // it would not know that it is, and get a worker
         return false;
@@ -383,6 +386,10 @@ static bool may_lose_disk(const struct sim *s, uint8_t i) {
                 if (r && ((r->voted && last_copy(s, &r->vote, i)) ||
                           (r->committed && last_copy(s, &r->commit, i))))
                     return false;
+                for (uint8_t m = 0; r && s->o.rot && m < s->o.members; m++)
+                    for (int k = 0; k < SIM_ATTEMPTS; k++)
+                        if (r->blobs[m][k].rotten && !r->blobs[m][k].whole)
+                            return false; // it may count as a copy
             }
     for (uint8_t j = 0; j < s->o.members; j++)
         if (!s->h[j].disk.has_standing || !s->h[j].disk.standing.joined ||
@@ -474,6 +481,7 @@ static bool waits(struct sim *s, const struct sim_event *e) {
     case SIM_BOOT_WORKER:
     case SIM_SNAPSHOT: until = until > s->h[e->a].busy_until ? until : s->h[e->a].busy_until; break;
     case SIM_BOOT:
+    case SIM_ROT:
     case SIM_CHAOS: break;
     }
     if (until <= s->now)
@@ -518,6 +526,7 @@ static void handle(struct sim *s, const struct sim_event *e) {
         if (!h->alive || h->boot != e->tag)
             return;
         sim_host_step(s, e->a, &(struct inter_event){.kind = INTER_EV_TICK, .peer = e->a});
+        sim_masks_tick(s, e->a);
         sim_post(s, tick_every, SIM_TICK, e->a, 0, e->tag);
         return;
     case SIM_WORK:
@@ -537,6 +546,12 @@ static void handle(struct sim *s, const struct sim_event *e) {
             sim_snapshot(s, e->a);
         return;
     case SIM_CHAOS: on_chaos(s); return;
+    case SIM_ROT:
+        if (!s->calm) {
+            sim_disk_rots(s);
+            sim_post(s, between(s, 50 * NEB_MS, 2 * NEB_S), SIM_ROT, 0, 0, 0);
+        }
+        return;
     }
 }
 
@@ -576,12 +591,16 @@ static void set_up(struct sim *s) {
     }
     if (s->o.liar)
         sim_liar_set_up(s);
+    if (s->o.masked)
+        sim_masks_set_up(s);
     s->hunts = s->o.chaos && neb_rng_below(&s->rng, 3) == 0;
     s->stalls = s->o.chaos && !s->liar && neb_mix64(s->o.seed + 99) % 4 == 0;
     for (uint8_t i = 0; i < s->o.members; i++)
         boot(s, i);
     if (s->o.chaos)
         sim_post(s, NEB_S, SIM_CHAOS, 0, 0, 0);
+    if (s->o.rot)
+        sim_post(s, NEB_S, SIM_ROT, 0, 0, 0);
 }
 
 void sim_run(const struct sim_options *o, struct sim_result *out) {
@@ -593,7 +612,8 @@ void sim_run(const struct sim_options *o, struct sim_result *out) {
     s->o = *o;
     if (!setjmp(s->on_fail)) {
         set_up(s);
-        while (s->n_heap && s->now < limit && !all_finished(s) && !sim_check_split(s)) {
+        while (s->n_heap && s->now < limit && !all_finished(s) && !sim_check_split(s) &&
+               !(s->liar && sim_liar_needed(s))) {
             struct sim_event e = pop(s);
             s->now = e.at;
             if (waits(s, &e))
@@ -603,10 +623,11 @@ void sim_run(const struct sim_options *o, struct sim_result *out) {
         }
         sim_check_end(s);
     } else {
-        fprintf(stderr,
-                "\nviolation: %s\n%sseed %llu, %u members (%u witnesses), %u rounds, %u fragments",
-                s->r.why, s->liar ? "with a liar: " : "", (unsigned long long)o->seed, o->members,
-                o->witnesses, o->rounds, o->fragments);
+        fprintf(
+            stderr,
+            "\nviolation: %s\n%s%sseed %llu, %u members (%u witnesses), %u rounds, %u fragments",
+            s->r.why, s->o.masked ? "masked, " : "", s->liar ? "with a liar: " : "",
+            (unsigned long long)o->seed, o->members, o->witnesses, o->rounds, o->fragments);
         for (int i = 0; i < SIM_POINTS; i++)
             if (o->points[i].kind)
                 fprintf(stderr, ", fault %d at %llu", (int)o->points[i].kind,
@@ -622,6 +643,7 @@ void sim_run(const struct sim_options *o, struct sim_result *out) {
     free(s->heap);
     for (uint8_t i = 0; i < o->members + (s->liar != NULL); i++)
         sim_host_free(&s->h[i]);
+    sim_masks_free(s);
     free(s->liar);
     free(s);
 }

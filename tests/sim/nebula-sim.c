@@ -7,8 +7,12 @@
 //       the same with one member that lies (nebula-sim-liar.c)
 //   nebula-sim --idle …
 //       the worker of one member of three or more ends for good; its agent votes on, and holds what it is sent
+//   nebula-sim --rot …
+//       disks lose updates that were whole on them, never the last copy
 //   nebula-sim --terms …
 //       no faults, but one member lies about terms and nothing else (nebula-sim-terms.c), and is not revoked
+//   nebula-sim --masked [--colluders F --members M] [--liar] …
+//       masked sums: whatever is revealed, nobody reads more than one sum a round, and that of two honest members or more
 //   nebula-sim --pace …
 //       no faults, but links and workers unlike each other: rounds must not wait for what is not slow
 //   nebula-sim --exhaustive single|double [--members M] [--rounds R]
@@ -30,7 +34,7 @@
 
 struct totals {
     uint64_t runs, messages, stores, committed, rejected, merges, returns, snapshots, taken_over;
-    uint64_t no_room;
+    uint64_t no_room, rotten;
     uint64_t splits, caught, stuck;
     double seconds, detected;
 };
@@ -42,6 +46,7 @@ static void add(struct totals *t, const struct sim_result *r) {
     t->committed += r->committed;
     t->snapshots += r->snapshots;
     t->no_room += r->no_room;
+    t->rotten += r->rotten;
     t->taken_over += r->taken_over;
     t->rejected += r->rejected;
     t->merges += r->merges;
@@ -57,6 +62,15 @@ static struct sim_options by_seed(const struct sim_options *given, uint64_t seed
     struct sim_options o = *given;
     uint64_t z = neb_mix64(seed + 77);
     o.seed = seed;
+    if (o.masked) {
+        static const uint8_t sizes[] = {3, 3, 3, 4, 4, 4, 4, 5, 5, 5, 5, 5, 6, 6, 7};
+        uint32_t more = 8 + (uint32_t)(z >> 40) % 9; // messages are as many as pairs
+        o.members = o.members ? o.members : z >> 32 & 63 ? sizes[z % 15] : more;
+        o.witnesses = 0;
+        if (!o.colluders)
+            o.colluders =
+                1 + (uint32_t)(z >> 24) % (o.members > 3 && z >> 12 & 1 ? o.members - 2 : 1);
+    }
     if (!o.members && o.liar) {
         static const uint8_t sizes[] = {3, 3, 3, 4, 4, 5, 5, 6};
         o.members = sizes[z % 8];
@@ -182,6 +196,7 @@ static bool end_job(int fd, struct totals *sum) {
         sum->committed += t.committed;
         sum->snapshots += t.snapshots;
         sum->no_room += t.no_room;
+        sum->rotten += t.rotten;
         sum->taken_over += t.taken_over;
         sum->rejected += t.rejected;
         sum->merges += t.merges;
@@ -209,6 +224,8 @@ static void report(const struct sim_options *o, const struct totals *sum, bool g
            (unsigned long long)sum->returns, (unsigned long long)sum->rejected,
            (unsigned long long)sum->no_room, (unsigned long long)sum->snapshots,
            (unsigned long long)sum->taken_over, wall, 60 * (double)sum->runs / wall);
+    if (o->rot)
+        printf("%llu updates that were whole were lost\n", (unsigned long long)sum->rotten);
     if (o->liar)
         printf("with a liar: named in %llu runs; in %llu of them members had parted, and all knew "
                "within "
@@ -223,7 +240,8 @@ int main(int argc, char **argv) {
         {"witnesses", 1, NULL, 'w'}, {"rounds", 1, NULL, 'r'},     {"fragments", 1, NULL, 'f'},
         {"jobs", 1, NULL, 'j'},      {"exhaustive", 1, NULL, 'x'}, {"trace", 0, NULL, 't'},
         {"liar", 0, NULL, 'l'},      {"orderly", 0, NULL, 'o'},    {"pace", 0, NULL, 'p'},
-        {"terms", 0, NULL, 'y'},     {"idle", 0, NULL, 'i'},       {NULL, 0, NULL, 0}};
+        {"terms", 0, NULL, 'y'},     {"idle", 0, NULL, 'i'},       {"rot", 0, NULL, 'd'},
+        {"masked", 0, NULL, 'a'},    {"colluders", 1, NULL, 'c'},  {NULL, 0, NULL, 0}};
     struct sim_options o = {.seed = 1, .rounds = 8, .chaos = true};
     uint64_t count = 1, jobs = 2;
     bool exhaustive = false, pairs = false, good = true;
@@ -243,6 +261,9 @@ int main(int argc, char **argv) {
         case 'o': o.orderly = true; break;
         case 'l': o.liar = true; break;
         case 'i': o.idle = true; break;
+        case 'd': o.rot = true; break;
+        case 'a': o.masked = true; break;
+        case 'c': o.colluders = (uint32_t)number(optarg, "--colluders", INTER_MEMBERS_MAX); break;
         case 'y':
             o.liar = o.terms = true;
             o.chaos = false;
@@ -261,16 +282,19 @@ int main(int argc, char **argv) {
             fprintf(stderr,
                     "usage: nebula-sim [--seed N] [--seeds K] [--members M] [--witnesses W] "
                     "[--rounds R] [--fragments F] [--jobs J] [--exhaustive single|double] "
-                    "[--liar] [--idle] [--terms] [--orderly] [--pace] [--trace]\n");
+                    "[--liar] [--idle] [--rot] [--terms] [--masked] [--colluders F] [--orderly] "
+                    "[--pace] [--trace]\n");
             return 2;
         }
     }
     if (o.members == 1 || o.members > INTER_MEMBERS_MAX || o.fragments > SIM_FRAGMENTS ||
         o.rounds < 1 || o.rounds > 40 || (o.members && o.witnesses > o.members - 2) ||
-        (o.liar && (o.members == 2 || o.members > 15 || exhaustive)) || !jobs || jobs > 64) {
+        (o.liar && (o.members == 2 || exhaustive)) || !jobs || jobs > 64 ||
+        (o.masked && (o.members == 2 || (o.members && o.colluders + 2 > o.members))) ||
+        (o.colluders && !(o.masked && o.members))) {
         fprintf(stderr,
                 "nebula-sim: 2 to 16 members of which two have workers, 1 to 40 rounds, up to %d "
-                "fragments, 1 to 64 jobs\n",
+                "fragments, 1 to 64 jobs; masked: 3 members or more, two of them no colluders\n",
                 SIM_FRAGMENTS);
         return 2;
     }

@@ -5,6 +5,7 @@
 //     nebula-sim-worker.c   one worker: integers for tensors, so that no update can be lost or counted twice unnoticed
 //     nebula-sim-liar.c     a member that lies: two brains behind one key, and what it does to messages
 //     nebula-sim-terms.c    what it says about terms
+//     nebula-sim-masks.c    masked sums, and what can be read of all that is ever revealed
 //     nebula-sim-oracle.c   invariants after every store and merge; recomputes the parameters from the commits
 //     nebula-sim-dump.c     where everybody stands, when a run fails
 //     nebula-sim.c          seeds, exhaustive faults, the command line
@@ -27,7 +28,8 @@ enum {
     SIM_BLOB = INTER_CHUNK_MIN + 256, // two chunks
     SIM_TRACE = 256,
     SIM_POINTS = 2,
-    SIM_PAST = 64, // messages that a liar keeps to say again
+    SIM_PAST = 64,  // messages that a liar keeps to say again
+    SIM_SUMS = 127, // first byte of a message that is inter/sums', and not a node's
 };
 
 enum sim_fault_kind { // of one exact place, for exhaustive runs
@@ -54,7 +56,10 @@ struct sim_options {
     bool
         terms; // about terms alone, all the time, and nothing else is wrong: rounds go on, and an honest leader leads on
     bool idle; // one member's worker ends for good; its agent goes on
-    bool robust;  // the gate's profile
+    bool rot;  // disks lose updates that were whole
+    bool robust; // the gate's profile
+    bool masked; // likewise, with so many colluders
+    uint32_t colluders;
     bool pace;    // no faults; links and workers unlike: nothing waits for what is not slow
     bool orderly; // no loss, duplication or reordering inside a session
     struct sim_point points[SIM_POINTS];
@@ -67,6 +72,7 @@ struct sim_result {
     uint32_t returns; // updates of members that were away for longer than others, in them
     uint32_t snapshots;
     uint32_t no_room;    // times that a disk had no room for an update, or a part of one
+    uint32_t rotten;     // updates that a disk lost
     uint32_t taken_over; // updates of a former life that were committed while a later one trained
     double seconds;      // virtual
     uint32_t splits, caught; // runs in which honest members parted; in which the liar was named
@@ -87,7 +93,8 @@ enum sim_event_kind {
     SIM_BOOT,
     SIM_BOOT_WORKER,
     SIM_SNAPSHOT,
-    SIM_CHAOS
+    SIM_CHAOS,
+    SIM_ROT
 };
 
 struct sim_message {
@@ -114,7 +121,7 @@ struct sim_event {
 struct sim_blob {
     bool here;
     struct inter_manifest m;
-    bool whole;
+    bool whole, rotten;           // rotten: was whole
     int64_t words[SIM_WORDS + 1]; // the last: 1: the gate refuses it
 };
 struct sim_round { // of one fragment
@@ -139,6 +146,11 @@ struct sim_worker_state {
     uint32_t missed_sent[SIM_FRAGMENTS]; // intervals, likewise
     int64_t tokens_lost[SIM_FRAGMENTS];  // of steps that a former life made, and skipped ones
 };
+struct sim_reveal { // of masked sums
+    bool known;
+    uint16_t set;
+    uint8_t hash[INTER_SHA_BYTES];
+};
 struct sim_log {
     uint32_t round;
     int64_t step;
@@ -155,6 +167,7 @@ struct sim_disk {
     bool has_checkpoint;
     struct sim_log log[SIM_FRAGMENTS][SIM_ROUNDS];
     uint32_t n_log[SIM_FRAGMENTS];
+    struct sim_reveal reveals[SIM_FRAGMENTS][SIM_ROUNDS];
     bool knows_shape; // its worker has been there
     bool jumped;      // its worker has taken a state over: runs repeat differently from there on
     uint32_t base[SIM_FRAGMENTS]; // first record of the chain: the one that a snapshot came with
@@ -171,10 +184,13 @@ struct sim_host {
     uint8_t *parts[SIM_FRAGMENTS][INTER_MEMBERS_MAX]; // (SIM_BLOB) while a blob arrives
     bool up[INTER_MEMBERS_MAX];
     bool worker_alive, finished, leaving;
-    bool needs_state; // its disk was lost
+    bool promised_own; // the last update that its worker submitted was taken
+    bool needs_state;  // its disk was lost
     // its disk was lost once: what it accepted before, it is told, and accepts again
     bool former_life;
     bool fetching; // a snapshot is on its way
+    // by fragment: the round, from 1 on, whose updates this disk has lost and nobody has; 0: none
+    uint32_t lacks[SIM_FRAGMENTS];
     uint32_t worker_boot;
     struct sim_worker_state w;
     neb_ns step_time;
@@ -205,6 +221,7 @@ struct sim_trace {
 struct sim_liar {
     uint8_t who, twin;
     bool one_update;                          // both brains send the same
+    bool told;                                // both hear all that either is told
     uint16_t side;                            // bit per honest member: the twin talks to it
     neb_ns siege;                             // when a long division begins; 0: none is to come
     neb_ns divided;                           // until then the two sides do not hear each other
@@ -255,7 +272,7 @@ struct sim {
     uint64_t seq;
     struct sim_event *heap;
     size_t n_heap, cap_heap;
-    struct sim_host h[INTER_MEMBERS_MAX];
+    struct sim_host h[INTER_MEMBERS_MAX + 1]; // the last place: a liar's twin
     struct sim_link links[INTER_MEMBERS_MAX][INTER_MEMBERS_MAX];
     struct sim_oracle *oracle;
     struct sim_result r;
@@ -276,8 +293,9 @@ struct sim {
             SIM_ISOLATE_RECEIVER
         } what;
     } ambush;
-    bool calm;             // faults are over
-    struct sim_liar *liar; // owned; NULL: all are honest
+    bool calm;               // faults are over
+    struct sim_liar *liar;   // owned; NULL: all are honest
+    struct sim_masks *masks; // owned; NULL: nothing is masked
     struct {
         bool on; // two honest members have committed different records
         neb_ns at, look;
@@ -318,7 +336,25 @@ const struct sim_blob *sim_disk_blob(const struct sim_round *r, uint8_t member, 
 void sim_disk_lose(struct sim *s, uint8_t i);
 void sim_host_free(struct sim_host *h);
 void sim_disk_prune(struct sim *s, uint8_t i);
+// What the disk of i has lost of a committed round is asked for; false: nothing is lost.
+bool sim_disk_seeks(struct sim *s, uint8_t i, uint32_t f, uint32_t round);
+void sim_disk_rots(struct sim *s);           // one update, somewhere
 void sim_snapshot(struct sim *s, uint8_t i); // has arrived, if somebody can give one
+
+struct inter_node_crypto sim_host_crypto(struct sim_host *h);
+// It reveals for this record: NEB_ERR_EXISTS: it has for another one; NEB_ERR_IO: it is down.
+enum neb_status sim_host_keeps(struct sim *s, uint8_t i, const struct inter_record *r);
+
+// nebula-sim-masks.c: without effect where nothing is masked
+void sim_masks_set_up(struct sim *s);
+void sim_masks_free(struct sim *s);
+void sim_masks_boot(struct sim *s, uint8_t i);
+void sim_masks_tick(struct sim *s, uint8_t i);
+// A member's update, whose manifest is on its disk.
+void sim_masks_handed_out(struct sim *s, const struct inter_manifest *m, const int64_t *words);
+void sim_masks_commit(struct sim *s, uint8_t i, const struct inter_record *r);
+void sim_masks_message(struct sim *s, uint8_t i, uint8_t from, const uint8_t *p, size_t n);
+void sim_masks_asked(struct sim *s);
 
 // nebula-sim-liar.c
 bool sim_lies(const struct sim *s, uint8_t i); // the liar's host, or its twin
@@ -330,8 +366,10 @@ void sim_liar_hears(struct sim *s, const struct sim_message *m);
 // What is sent in the end; false: nothing. bytes: (cap).
 bool sim_liar_says(struct sim *s, uint8_t from, uint8_t to, uint8_t *bytes, size_t *len);
 void sim_liar_forgets(struct sim *s, uint8_t i);
+void sim_liar_leaves_out(struct sim *s, uint8_t i); // masked: each of its two brains another member
 void sim_liar_works(struct sim *s, uint8_t i);
 void sim_liar_revoked(struct sim *s);
+bool sim_liar_needed(const struct sim *s); // it is revoked, and rounds need all members
 // Whether a liar's update that no honest member has is in a decided record: nobody can go on.
 bool sim_liar_stuck(const struct sim *s);
 bool sim_liar_rejects(const struct sim *s, uint8_t i, uint8_t owner);

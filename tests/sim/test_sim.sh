@@ -22,5 +22,12 @@ seed=${NEBULA_SIM_SEED:-$((16#${tree:0:11} + 1))}
 "$sim" --seed "$seed" --seeds "${NEBULA_SIM_SEEDS:-3000}"
 "$sim" --liar --seed "$seed" --seeds "${NEBULA_SIM_LIAR_SEEDS:-200}"
 "$sim" --idle --seed "$seed" --seeds "${NEBULA_SIM_LIAR_SEEDS:-300}"
+"$sim" --rot --seed "$seed" --seeds "${NEBULA_SIM_LIAR_SEEDS:-300}"
+for seed in 123 729 1436 1824 5632; do # found something once
+    "$sim" --rot --seed "$seed" >/dev/null || { "$sim" --rot --seed "$seed"; exit 1; }
+done
+seed=${NEBULA_SIM_SEED:-$((16#${tree:0:11} + 1))}
 "$sim" --terms --seed "$seed" --seeds "${NEBULA_SIM_LIAR_SEEDS:-100}"
-"$(dirname "$0")/mutants" '^(early_forgotten|one_copy|cursor_forgotten|former_life_unknown)$' # all of them: by hand, some minutes
+"$sim" --masked --liar --rounds 4 --seed "$seed" --seeds "${NEBULA_SIM_LIAR_SEEDS:-200}"
+"$sim" --masked --seed "$seed" --seeds 60
+"$(dirname "$0")/mutants" '^(masked_majority|masked_not_noted|masked_two_updates|early_forgotten|one_copy|cursor_forgotten|former_life_unknown)$' # all of them: by hand, some minutes

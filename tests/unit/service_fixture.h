@@ -41,6 +41,7 @@ struct site {
     int opened, unanswered;    // snapshots: looked for; asked others for in vain
     int denied;                // what the other one said
     int no_room;               // updates that there was none for
+    int behind, lost;          // updates that nobody has; own ones that the disk has lost
     int floods;                // messages beyond what is taken
     uint64_t told, told_bytes; // telemetry of kind TOLD
 };
@@ -96,7 +97,8 @@ static inline void on_fault(void *user, uint32_t peer, enum inter_fault f) {
     struct site *x = user;
     x->denied += f == INTER_FAULT_DENIED;
     x->no_room += f == INTER_FAULT_NO_ROOM;
-    if (f == INTER_FAULT_NO_ROOM) {
+    x->behind += f == INTER_FAULT_BEHIND;
+    if (f == INTER_FAULT_NO_ROOM || f == INTER_FAULT_BEHIND) {
         assert_int_equal(peer, INTER_PEER_NONE);
         return;
     }
@@ -105,6 +107,12 @@ static inline void on_fault(void *user, uint32_t peer, enum inter_fault f) {
     assert_true(f == INTER_FAULT_REPLAY || f == INTER_FAULT_DENIED || f == INTER_FAULT_FLOOD ||
                 (f == INTER_FAULT_RENEWED && x->other_renews));
     x->floods += f == INTER_FAULT_FLOOD;
+}
+
+static inline void on_lost(void *user, const struct inter_key *key) {
+    struct site *x = user;
+    assert_int_equal(key->member, x->who);
+    x->lost++;
 }
 
 static inline bool on_signed_before(void *user, const char *name, const char *context,
@@ -143,6 +151,7 @@ static inline void start(struct site *x) {
                                                    .peer = on_peer,
                                                    .fault = on_fault,
                                                    .signed_before = on_signed_before,
+                                                   .lost = on_lost,
                                                    .snapshot_open = on_snapshot_open,
                                                    .snapshot_done = on_snapshot_done}};
     OK(inter_service_create(&c, &x->s));

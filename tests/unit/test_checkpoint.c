@@ -313,6 +313,44 @@ static void test_folder(void **state) {
     assert_int_equal(intra_ckpt_prune(NULL, file, 2), NEB_ERR_IO);
 }
 
+// Who goes on from the newest one: what is damaged is as missing, and does not take the place of
+// one that is whole when some are kept. What another key or version made is not damaged.
+static void test_damaged_is_missing(void **state) {
+    (void)state;
+    struct intra_ckpt *c = NULL;
+    put("step-000000000050.ckpt", true);
+    put_without_part("step-000000000060.ckpt");
+    put("step-000000000070.ckpt", false);
+    put("step-000000000080.ckpt", true);
+    char file[NEB_PATH_MAX];
+    assert_int_equal(neb_path(file, sizeof file, dir, "step-000000000080.ckpt"), NEB_OK);
+    assert_int_equal(truncate(file, 0), 0);
+    assert_int_equal(intra_ckpt_take_latest_in(NULL, dir, &c), NEB_OK);
+    assert_non_null(strstr(intra_ckpt_path(c), "step-000000000050.ckpt"));
+    intra_ckpt_close(&c);
+    assert_true(there("step-000000000080.ckpt.damaged") && !there("step-000000000080.ckpt"));
+    assert_true(there("step-000000000060.ckpt.damaged") && there("step-000000000070.ckpt.damaged"));
+    put("step-000000000055.ckpt", true);
+    assert_int_equal(intra_ckpt_prune(NULL, dir, 2), NEB_OK);
+    assert_true(there("step-000000000050.ckpt") && there("step-000000000055.ckpt"));
+    assert_false(there("step-000000000080.ckpt.damaged") ||
+                 there("step-000000000060.ckpt.damaged"));
+    put("step-000000000050.ckpt", false);
+    put("step-000000000055.ckpt", false);
+    assert_int_equal(intra_ckpt_take_latest_in(NULL, dir, &c), NEB_ERR_NOT_FOUND);
+    assert_int_equal(intra_ckpt_prune(NULL, dir, 2), NEB_OK);
+    put("step-000000000055.ckpt", true);
+    struct neb_buf b = {0};
+    assert_int_equal(neb_path(file, sizeof file, dir, "step-000000000055.ckpt"), NEB_OK);
+    assert_int_equal(neb_fs_read(file, 1 << 20, &b), NEB_OK);
+    b.p[8] = 99; // the version, behind the magic
+    assert_int_equal(neb_fs_write(file, b.p, b.len, 0600), NEB_OK);
+    neb_buf_free(&b);
+    assert_int_equal(intra_ckpt_take_latest_in(NULL, dir, &c), NEB_ERR_UNSUPPORTED);
+    assert_true(there("step-000000000055.ckpt"));
+    assert_int_equal(neb_fs_remove(file), NEB_OK);
+}
+
 static int set_up(void **state) {
     (void)state;
     neb_log_set_sink(swallow, NULL);
@@ -329,7 +367,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trip),  cmocka_unit_test(test_every_bit),
         cmocka_unit_test(test_lying_index), cmocka_unit_test(test_failing_disk),
-        cmocka_unit_test(test_folder),      cmocka_unit_test(test_arrays),
+        cmocka_unit_test(test_folder),      cmocka_unit_test(test_damaged_is_missing),
+        cmocka_unit_test(test_arrays),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -588,8 +588,78 @@ static void test_private_has_enough(void **state) {
     assert_true(agent_private_has_enough(&j, 0));
     assert_false(agent_private_has_enough(&j, 1));
     j.n_clusters = 5;
+    j.sync.private_colluders = 1;
     assert_true(agent_private_has_enough(&j, 1 << 4));
     assert_false(agent_private_has_enough(&j, 1 << 4 | 1));
+}
+
+// Differential privacy: its keys go together, and with masked sums alone.
+static void test_private_noise(void **state) {
+    (void)state;
+    static const char text[] =
+        "job: j\nsteps: 100\nmodel: {vocab: 96, n_layers: 2, d_model: 32, n_heads: 4, d_ff: 80}\n"
+        "data: {corpus: c, seq_len: 16, batch: 1}\noptim: {lr: 1e-3}\n"
+        "sync: {interval: 10, codec: bf16, row_weights: false, gate: private,\n"
+        "  dp: {clip: 0.1, noise: 2}}\n"
+        "clusters: [{name: a}, {name: b}, {name: c}]\n";
+    static const struct {
+        const char *set, *says;
+    } wrong[] = {{"sync.gate=trusted", "sync.dp.clip: needs sync.gate: private"},
+                 {"sync.dp.clip=0", "sync.dp.clip: is missing"},
+                 {"sync.dp.noise=0", "sync.dp.noise: is missing"},
+                 {"sync.dp.clip=1e-9", "sync.dp.clip: must be 1e-6 or more"},
+                 {"sync.dp.noise=0.001", "sync.dp.noise: must be 0.05 or more"},
+                 {"sync.private_range=2", "sync.private_range: does not go with"},
+                 {"sync.codec=auto", "sync.codec: must be bf16"},
+                 {"sync.codec=int8", "sync.codec: must be bf16"},
+                 {"sync.row_weights=true", "sync.row_weights: must be false"},
+                 {"sync.tune.mode=auto", "sync.tune: must be fixed"}};
+    static struct agent_job j;
+    char says[AGENT_PRIVATE_TEXT];
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        assert_int_equal(agent_job_parse(text, strlen(text), "job.yaml", &j), NEB_OK);
+        assert_int_equal(agent_job_validate(&j, "job.yaml"), NEB_OK);
+        assert_int_equal(agent_job_set(&j, wrong[i].set), NEB_OK);
+        neb_log_set_sink(capture, NULL);
+        assert_int_equal(agent_job_validate(&j, "job.yaml"), NEB_ERR_INVALID);
+        neb_log_set_sink(NULL, NULL);
+        if (!strstr(message, wrong[i].says))
+            fail_msg("%s: %s", wrong[i].set, message);
+    }
+    assert_int_equal(agent_job_parse(text, strlen(text), "job.yaml", &j), NEB_OK);
+    double few = agent_private_epsilon(&j, 10, says);
+    assert_true(few > 0 && few < 10 && !strstr(says, "protects little"));
+    assert_true(agent_private_epsilon(&j, 1000, says) > 10 && strstr(says, "protects little"));
+    j.sync.dp.clip = 0; // none is asked for
+    assert_true(agent_private_epsilon(&j, 10, says) != few && !says[0]);
+}
+
+// What an update is made of is the same at every member where sums are masked.
+static void test_private_batch(void **state) {
+    (void)state;
+    static const struct {
+        const char *batch, *cluster, *expect;
+    } cases[] = {{"4", "", NULL},
+                 {"4", ", recompute: true", NULL},
+                 {"4", ", batch: 2", "clusters.batch: must be one number for all clusters"},
+                 {"auto", "", "data.batch: must be one number for all clusters"}};
+    static struct agent_job j;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[1024];
+        int n = snprintf(
+            text, sizeof text,
+            "job: j\nsteps: 100\nmodel: {vocab: 96, n_layers: 2, d_model: 32, n_heads: 4, d_ff: "
+            "80}\ndata: {corpus: c, seq_len: 16, batch: %s, accumulate: 8}\noptim: {lr: 1e-3}\n"
+            "sync: {gate: private, codec: bf16, row_weights: false}\n"
+            "clusters: [{name: a%s}, {name: b}, {name: c}]\n",
+            cases[i].batch, cases[i].cluster);
+        neb_log_set_sink(capture, NULL);
+        enum neb_status st = agent_job_parse(text, (size_t)n, "job.yaml", &j);
+        neb_log_set_sink(NULL, NULL);
+        assert_int_equal(st, cases[i].expect ? NEB_ERR_INVALID : NEB_OK);
+        if (cases[i].expect)
+            assert_non_null(strstr(message, cases[i].expect));
+    }
 }
 
 static void test_auto(void **state) {
@@ -649,7 +719,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_good),
                                        cmocka_unit_test(test_complaints),
                                        cmocka_unit_test(test_auto),
+                                       cmocka_unit_test(test_private_noise),
                                        cmocka_unit_test(test_private_has_enough),
+                                       cmocka_unit_test(test_private_batch),
                                        cmocka_unit_test(test_places),
                                        cmocka_unit_test(test_places_refused),
                                        cmocka_unit_test(test_differs),

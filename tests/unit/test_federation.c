@@ -337,12 +337,45 @@ static void test_rotated(void **state) {
     assert_int_equal(neb_fs_remove_tree(place), NEB_OK);
 }
 
+// A file of a federation that is lost or damaged is named, and nobody takes the home for one of a
+// pair.
+static void test_lost_files(void **state) {
+    (void)state;
+    struct version v = first_version(false);
+    struct sec_federation *f = home_with("lost", &v);
+    static const char *const files[] = {"ca.pem", "members.neb", "seen"};
+    sec_federation_destroy(&f);
+    for (size_t i = 0; i < 3; i++)
+        for (int way = 0; way < 3; way++) {
+            char path[NEB_PATH_MAX], name[64];
+            struct neb_buf was = {0};
+            snprintf(name, sizeof name, "federation/%s", files[i]);
+            assert_int_equal(neb_path(path, sizeof path, home("lost"), name), NEB_OK);
+            assert_int_equal(neb_fs_read(path, 1 << 20, &was), NEB_OK);
+            if (way < 2)
+                assert_int_equal(neb_fs_write(path, was.p, way * was.len / 2, 0600), NEB_OK);
+            else
+                assert_int_equal(neb_fs_remove(path), NEB_OK);
+            neb_buf_clear(&logged);
+            enum neb_status st = sec_federation_open(home("lost"), &f);
+            bool made_again = i == 2 && way == 2; // what was seen is what the list says
+            assert_true(made_again ? st == NEB_OK : st != NEB_OK && st != NEB_ERR_NOT_FOUND);
+            assert_true(was_logged(name));
+            sec_federation_destroy(&f);
+            assert_int_equal(neb_fs_write(path, was.p, was.len, 0600), NEB_OK);
+            neb_buf_free(&was);
+        }
+    assert_int_equal(sec_federation_open(home("lost"), &f), NEB_OK);
+    sec_federation_destroy(&f);
+    neb_buf_free(&v.b);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rules),           cmocka_unit_test(test_history),
-        cmocka_unit_test(test_without_history), cmocka_unit_test(test_settled),
-        cmocka_unit_test(test_forks_kept),      cmocka_unit_test(test_hushed),
-        cmocka_unit_test(test_rotated),
+        cmocka_unit_test(test_lost_files), cmocka_unit_test(test_rules),
+        cmocka_unit_test(test_history),    cmocka_unit_test(test_without_history),
+        cmocka_unit_test(test_settled),    cmocka_unit_test(test_forks_kept),
+        cmocka_unit_test(test_hushed),     cmocka_unit_test(test_rotated),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -168,6 +168,32 @@ static void test_damaged_files(void **state) {
         assert_int_equal(sec_identity_load(home, &id), NEB_OK);
         sec_identity_destroy(&id);
     }
+    // A public line that is lost or damaged: of a home that was used it is no new one, and is
+    // written again from the keys.
+    char members[NEB_PATH_MAX];
+    struct sec_public was;
+    bool mended;
+    assert_int_equal(sec_identity_load(home, &id), NEB_OK);
+    was = *sec_identity_public(id);
+    sec_identity_destroy(&id);
+    path_of(path, home, "identity");
+    path_of(members, home, "members.json");
+    assert_int_equal(neb_fs_write(members, "{}", 2, 0600), NEB_OK);
+    for (size_t n = 0; n < 3; n++) {
+        if (n)
+            assert_int_equal(neb_fs_write(path, "nebid1:da", n == 1 ? 0 : 9, 0600), NEB_OK);
+        else
+            assert_int_equal(unlink(path), 0);
+        refused(home, NEB_ERR_CORRUPT);
+        assert_int_equal(sec_identity_first(home, "damage", &id, NULL), NEB_ERR_CORRUPT);
+        assert_int_equal(sec_identity_mend(home, "damage", &mended), NEB_OK);
+        assert_true(mended);
+        assert_int_equal(sec_identity_load(home, &id), NEB_OK);
+        assert_memory_equal(sec_identity_public(id), &was, sizeof was);
+        sec_identity_destroy(&id);
+        assert_int_equal(sec_identity_mend(home, "other", &mended), NEB_OK);
+        assert_false(mended); // what is whole keeps its name
+    }
     // Another identity's line over these keys.
     char stranger[NEB_PATH_MAX];
     id = fresh(stranger, "stranger");

@@ -300,13 +300,15 @@ static void test_choose_job(void **state) {
     OK(inter_ledger_put_job(l, far, spec, "{\"state\": \"stopped\", \"home\": \"\"}"));
     OK(inter_ledger_put_job(l, other, spec, "{\"state\": \"stopped\", \"home\": \"\"}"));
     OK(agent_jobs_choose(l, "ab09", &r, why, sizeof why));
-    assert_string_equal(r.hex, "ab090000000000000000000000000000");
+    assert_string_equal(r.hex, "ab09000000000000000000000000000000000000000000000000000000000000");
     assert_string_equal(r.state, "stopped");
     agent_job_record_clear(&r);
     assert_int_equal(agent_jobs_choose(l, "ab", &r, why, sizeof why), NEB_ERR_INVALID);
     assert_non_null(strstr(why, "more than one job's id begins with \"ab\": "));
-    assert_non_null(strstr(why, "ab010203000000000000000000000000 (two, "));
-    assert_non_null(strstr(why, "ab090000000000000000000000000000 (two, stopped)"));
+    assert_non_null(
+        strstr(why, "ab01020300000000000000000000000000000000000000000000000000000000 (two, "));
+    assert_non_null(strstr(
+        why, "ab09000000000000000000000000000000000000000000000000000000000000 (two, stopped)"));
     assert_null(strstr(why, "ac09")); // which it cannot mean
     assert_int_equal(agent_jobs_choose(l, "ad", &r, why, sizeof why), NEB_ERR_NOT_FOUND);
     assert_non_null(strstr(why, "no job's id begins with \"ad\""));

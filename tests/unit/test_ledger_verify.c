@@ -27,8 +27,8 @@ static void on_damage(void *user, const struct inter_damage *d) {
         f->rounds[d->fragment] |= 1ull << d->round;
 }
 
-// votes that a signed list took; NULL: none
-static uint16_t (*taken)(void *user, const uint8_t job[INTER_ID_BYTES]);
+// votes that a signed list took, or the gate; NULL: nothing of that
+static void (*taken)(void *user, const uint8_t job[INTER_ID_BYTES], struct inter_job_config *out);
 
 static enum neb_status look(bool signatures, struct found *f, struct inter_ledger_counts *n) {
     struct inter_ledger *l = NULL;
@@ -153,13 +153,21 @@ static void test_altered_record(void **state) {
     flip_body("record", "fragment=1 AND round=3", 1, 3);
 }
 
-static uint16_t first_taken(void *user, const uint8_t id[INTER_ID_BYTES]) {
+static void first_taken(void *user, const uint8_t id[INTER_ID_BYTES],
+                        struct inter_job_config *out) {
     (void)user, (void)id;
-    return 1;
+    out->removed = 1;
 }
-static uint16_t second_taken(void *user, const uint8_t id[INTER_ID_BYTES]) {
+static void second_taken(void *user, const uint8_t id[INTER_ID_BYTES],
+                         struct inter_job_config *out) {
     (void)user, (void)id;
-    return 2;
+    out->removed = 2;
+}
+static void masked_with_two(void *user, const uint8_t id[INTER_ID_BYTES],
+                            struct inter_job_config *out) {
+    (void)user, (void)id;
+    out->masked = true;
+    out->colluders = 2;
 }
 
 static enum neb_status with_one_vote(struct inter_record *r, struct found *f) {
@@ -197,6 +205,15 @@ static void test_survivor(void **state) {
     OK(with_one_vote(&both, &f));
     taken = NULL;
     OK(with_one_vote(&both, &f));
+}
+
+// What a majority of two has signed is not enough where two may lie.
+static void test_votes_of_the_gate(void **state) {
+    (void)state;
+    taken = masked_with_two;
+    expect(1, 3, INTER_DAMAGE_SIGNATURE);
+    taken = NULL;
+    expect_well();
 }
 
 static void test_altered_manifest(void **state) {
@@ -496,11 +513,11 @@ static void test_changes_nothing(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(test_all_well),       TEST(test_altered_record), TEST(test_altered_manifest),
-        TEST(test_survivor),       TEST(test_altered_vote),   TEST(test_altered_without_keys),
-        TEST(test_removed_rows),   TEST(test_inserted_rows),  TEST(test_exchanged_rows),
-        TEST(test_chain_row),      TEST(test_blobs),          TEST(test_altered_file),
-        TEST(test_changes_nothing)};
+        TEST(test_all_well),       TEST(test_altered_record),    TEST(test_altered_manifest),
+        TEST(test_survivor),       TEST(test_altered_vote),      TEST(test_altered_without_keys),
+        TEST(test_removed_rows),   TEST(test_votes_of_the_gate), TEST(test_inserted_rows),
+        TEST(test_exchanged_rows), TEST(test_chain_row),         TEST(test_blobs),
+        TEST(test_altered_file),   TEST(test_changes_nothing)};
     if (!mkdtemp(root))
         return 1;
     neb_log_set_sink(testing_drop, NULL);

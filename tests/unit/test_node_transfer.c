@@ -1,4 +1,5 @@
 // Which update of a member a node has, seeks and asks for, where there are several: its owner lost its disk, went back to an older one, or signed two.
+#include "agent/base/sha256.h"
 #include "tests/unit/node_fixture.h"
 
 static struct fragment *fragment(void) { return &node_find_job(node, job_id)->fragments[0]; }
@@ -145,8 +146,183 @@ static void test_second_digest(void **state) {
     assert_true(faults[INTER_FAULT_BEHIND] > 0);
 }
 
+static const struct inter_action *find(enum inter_action_kind kind) {
+    for (size_t i = 0; i < actions.n; i++)
+        if (actions.list[i].kind == kind)
+            return &actions.list[i];
+    return NULL;
+}
+
+static bool says(enum message type, uint8_t to) {
+    for (size_t i = 0; i < actions.n; i++)
+        if (actions.list[i].kind == INTER_ACT_SEND && actions.list[i].peer == to &&
+            actions.bytes.p[actions.list[i].at] == type)
+            return true;
+    return false;
+}
+
+static void lose(const struct inter_manifest *m) {
+    step(&(struct inter_event){.kind = INTER_EV_BLOB_LOST, .key = m->key, .manifest = m});
+}
+
+static void chunk_of(uint8_t from, const struct inter_manifest *m) {
+    uint8_t bytes[100] = {0}, sha[INTER_SHA_BYTES];
+    struct neb_buf b = {0};
+    neb_sha256(bytes, sizeof bytes, sha);
+    neb_buf_u8(&b, MSG_CHUNK);
+    inter_key_put(&b, &m->key);
+    neb_buf_u32(&b, 0);
+    neb_buf_add(&b, sha, 8);
+    neb_buf_add(&b, bytes, sizeof bytes);
+    step(&(struct inter_event){
+        .kind = INTER_EV_MESSAGE, .peer = from, .bulk = true, .data = b.p, .len = b.len});
+    neb_buf_free(&b);
+}
+
+// Member 1 of three, round 1 open.
+static void begin_second_round(void) {
+    struct inter_record r = {.n = 1, .eta = 1, .n_plans = 3};
+    memcpy(r.job, job_id, sizeof job_id);
+    r.entries[0] = (struct inter_entry){.bytes = 100, .attempt = 5, .clip = 1};
+    for (uint8_t m = 0; m < 3; m++)
+        r.plans[m].interval = 10;
+    begin_of(3, 0, 1, 0, true);
+    inter_node_restore_commit(node, &r);
+    assert_int_equal(fragment()->round, 1);
+}
+
+// Of a round that is over: the others are asked, one after the other, whose GONE is no reason for a
+// snapshot before all who can be reached have said so.
+static void test_lost_of_before(void **state) {
+    (void)state;
+    const struct inter_manifest m = update(0, 5, 1);
+    begin_second_round();
+    lose(&m);
+    assert_non_null(find(INTER_ACT_BLOB_OPEN));
+    lose(&m); // said again
+    assert_null(find(INTER_ACT_BLOB_OPEN));
+    assert_int_equal(ask(1), 4);
+    say_gone(2, &m);
+    assert_int_equal(ask(5), 1);
+    assert_int_equal(faults[INTER_FAULT_BEHIND], 0);
+    say_manifest(0, &m);
+    assert_true(says(MSG_STATE, 0));
+    chunk_of(0, &m);
+    assert_non_null(find(INTER_ACT_BLOB_WRITE));
+    assert_non_null(find(INTER_ACT_BLOB_FINISH));
+    assert_int_equal(ask(3), 0); // while it is looked at
+    step(&(struct inter_event){.kind = INTER_EV_BLOB_DONE, .key = m.key, .ok = true});
+    assert_non_null(find(INTER_ACT_FOUND));
+    assert_int_equal(find(INTER_ACT_FOUND)->key.round, 0);
+    assert_int_equal(ask(8), 0);
+    // What nobody asked for is as ever: of a round that is over here.
+    chunk_of(0, &m);
+    assert_null(find(INTER_ACT_BLOB_WRITE));
+    assert_int_equal(faults[INTER_FAULT_BEHIND], 0);
+}
+
+static void test_lost_everywhere(void **state) {
+    (void)state;
+    const struct inter_manifest m = update(0, 5, 1);
+    begin_second_round();
+    step(&(struct inter_event){.kind = INTER_EV_PEER_DOWN, .peer = 0});
+    step(&(struct inter_event){.kind = INTER_EV_PEER_DOWN, .peer = 2});
+    lose(&m);
+    ask(30); // nobody is there, who may have it
+    assert_int_equal(faults[INTER_FAULT_BEHIND], 0);
+    step(&(struct inter_event){.kind = INTER_EV_PEER_UP, .peer = 0});
+    step(&(struct inter_event){.kind = INTER_EV_PEER_UP, .peer = 2});
+    assert_int_equal(ask(4), 5);
+    say_gone(0, &m);
+    ask(8);
+    assert_int_equal(faults[INTER_FAULT_BEHIND], 0);
+    say_gone(2, &m);
+    ask(8);
+    assert_int_equal(faults[INTER_FAULT_BEHIND], 1);
+    assert_int_equal(ask(3), 5); // and again: somebody may come to have it
+}
+
+// Of the open round: it counts as a copy no more, and comes again like one that has not arrived.
+static void test_lost_of_open_round(void **state) {
+    (void)state;
+    const struct inter_manifest m = update(0, 5, 1);
+    begin_of(3, 0, 1, 0, true);
+    say_manifest(0, &m);
+    step(&(struct inter_event){.kind = INTER_EV_BLOB_DONE, .key = m.key, .ok = true, .norm = 1});
+    const struct slot *t = &fragment()->slots[0];
+    assert_true(t->whole && t->holders == 3);
+    lose(&m);
+    assert_false(t->whole);
+    assert_int_equal(t->holders, 1);
+    assert_true(says(MSG_STATE, 0) && says(MSG_STATE, 2));
+    assert_int_equal(ask(1), 1);
+    chunk_of(0, &m);
+    assert_non_null(find(INTER_ACT_BLOB_FINISH));
+}
+
+// One's own: its worker submits the same once more, which completes a round that waited for it.
+static void test_lost_own(void **state) {
+    (void)state;
+    begin_of(2, 0, 1, 0, true);
+    submit(9);
+    const struct slot *t = &fragment()->slots[1];
+    const struct inter_manifest own = t->m;
+    assert_true(t->whole);
+    lose(&own);
+    assert_false(t->whole);
+    decide(&own, 1);
+    fragment()->decision.n_plans = 2;
+    for (int i = 0; i < 2; i++)
+        fragment()->decision.plans[i].interval = 10;
+    submit(9);
+    assert_non_null(find(INTER_ACT_STORE_COMMIT));
+    assert_int_equal(fragment()->round, 1);
+}
+
+static void say_part(uint8_t from, const struct inter_manifest *m) {
+    struct neb_buf b = {0};
+    neb_buf_u8(&b, MSG_STATE);
+    inter_key_put(&b, &m->key);
+    neb_buf_add(&b, m->sha256, STATE_DIGEST);
+    neb_buf_u64(&b, EPOCH);
+    neb_buf_u8(&b, INTER_HOLD_PART);
+    neb_buf_u32(&b, 1);
+    neb_buf_u8(&b, 0); // of its one chunk, nothing
+    neb_buf_u32(&b, 0);
+    neb_buf_u8(&b, 0);
+    message(from, &b);
+}
+
+static void say_ack(uint8_t from, const struct inter_manifest *m) {
+    struct neb_buf b = {0};
+    neb_buf_u8(&b, MSG_ACK);
+    inter_key_put(&b, &m->key);
+    neb_buf_u32(&b, 0);
+    message(from, &b);
+}
+
+// A peer that has had all of an update and asks for all of it again had other bytes: they are read
+// and hashed before they are sent once more.
+static void test_sent_in_vain(void **state) {
+    (void)state;
+    begin_of(2, 0, 1, 0, true);
+    submit(9);
+    const struct inter_manifest own = fragment()->slots[1].m;
+    say_part(0, &own);
+    assert_null(find(INTER_ACT_VERIFY));
+    assert_non_null(find(INTER_ACT_SEND_CHUNK));
+    say_ack(0, &own);
+    say_part(0, &own);
+    assert_non_null(find(INTER_ACT_VERIFY));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(test_goes_back, done),
+                                       cmocka_unit_test_teardown(test_lost_of_before, done),
+                                       cmocka_unit_test_teardown(test_lost_everywhere, done),
+                                       cmocka_unit_test_teardown(test_lost_of_open_round, done),
+                                       cmocka_unit_test_teardown(test_lost_own, done),
+                                       cmocka_unit_test_teardown(test_sent_in_vain, done),
                                        cmocka_unit_test_teardown(test_own_of_before, done),
                                        cmocka_unit_test_teardown(test_second_digest, done)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -25,7 +25,7 @@ struct member {
 static struct member members[MEMBERS];
 static struct kern_pool *pool;
 static uint8_t secrets[MEMBERS][32], publics[MEMBERS][32];
-static const uint8_t job[16] = {3};
+static const uint8_t job[SEC_SUM_JOB_BYTES] = {3};
 
 static void open_outer(struct member *m) {
     struct inter_outer_unit units[2] = {{ROWS, COLS, false, 0, m->theta_m},

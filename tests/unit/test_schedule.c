@@ -137,6 +137,27 @@ static void test_early_steps_have_their_own_interval(void **state) {
     assert_true(n[0] == 6 && n[1] == 6);
 }
 
+// As many as are sent, whatever the numbers.
+static void test_sends(void **state) {
+    (void)state;
+    struct run r;
+    for (int32_t interval = 1; interval < 14; interval += 3)
+        for (int32_t fragments = 1; fragments <= 8 && fragments <= interval; fragments++)
+            for (int64_t steps = 1; steps < 90; steps += 4)
+                for (int64_t early = 0; early <= 2 * interval; early += interval) {
+                    int64_t n = 0;
+                    start(&r, steps, early ? interval + 3 : interval, interval / 2, fragments);
+                    r.s.early_interval = interval;
+                    r.s.early_steps = early;
+                    for (int64_t step = 0; step <= steps; step++)
+                        assert_true(boundary(&r, step, false));
+                    for (size_t i = 0; i < r.n; i++)
+                        n += r.log[i].kind == 's';
+                    assert_true(agent_schedule_finished(&r.s, r.frag));
+                    assert_int_equal(agent_schedule_sends(&r.s), n);
+                }
+}
+
 static void test_outage_counts_missed_intervals(void **state) {
     (void)state;
     struct run r;
@@ -263,16 +284,53 @@ static void test_nothing_learned(void **state) {
     assert_true(r.log[0].kind == 's' && r.log[0].step == 30 && r.frag[0].finished);
 }
 
+// The shortest stretch between two sends of a fragment, as a worker makes them.
+static int64_t least_of(struct run *r) {
+    int64_t last[8] = {0}, least = r->s.steps;
+    for (int64_t step = 0; step <= r->s.steps; step++)
+        assert_true(boundary(r, step, false));
+    for (size_t i = 0; i < r->n; i++) {
+        const struct event *e = &r->log[i];
+        if (e->kind != 's')
+            continue;
+        if (e->step > last[e->f] && e->step - last[e->f] < least)
+            least = e->step - last[e->f];
+        last[e->f] = e->step;
+    }
+    return least;
+}
+
+static void test_fewest_steps_of_an_update(void **state) {
+    (void)state;
+    for (int32_t interval = 1; interval <= 12; interval++)
+        for (int32_t fragments = 1; fragments <= 4 && fragments <= interval; fragments++)
+            for (int64_t steps = 1; steps <= 40; steps++)
+                for (int32_t e = 0; e <= 6; e++) {
+                    struct run r;
+                    if (e && e < fragments)
+                        continue;
+                    start(&r, steps, interval, 0, fragments);
+                    r.s.early_interval = e ? e : 10;
+                    r.s.early_steps = e * 3;
+                    int64_t told = agent_schedule_least(&r.s), is = least_of(&r);
+                    if (told != is)
+                        fail_msg("H %d, P %d, %lld steps, early %d: %lld, and it is %lld", interval,
+                                 fragments, (long long)steps, e, (long long)told, (long long)is);
+                }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_interval_changes),
         cmocka_unit_test(test_one_fragment),
+        cmocka_unit_test(test_sends),
         cmocka_unit_test(test_overlap_and_fragments),
         cmocka_unit_test(test_travelling_at_the_end_is_drained_twice),
         cmocka_unit_test(test_early_steps_have_their_own_interval),
         cmocka_unit_test(test_outage_counts_missed_intervals),
         cmocka_unit_test(test_outage_of_fragments),
         cmocka_unit_test(test_nothing_learned),
+        cmocka_unit_test(test_fewest_steps_of_an_update),
         cmocka_unit_test(test_unaligned_members_never_wait_for_each_other_in_a_circle),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

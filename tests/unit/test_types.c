@@ -274,7 +274,7 @@ static void test_record_limits(void **state) {
     // A count of entries beyond the array must be refused before the first one is read.
     struct neb_buf b = record_bytes(&r);
     struct inter_record got;
-    size_t at = 4 + 1 + 1 + 16 + 4 + 4 + 1 + 4 + 4 + 32;
+    size_t at = 4 + 1 + 1 + INTER_ID_BYTES + 4 + 4 + 1 + 4 + 4 + 32;
     assert_int_equal(b.p[at], 3);
     for (int n = INTER_MEMBERS_MAX + 1; n < 256; n++) {
         b.p[at] = (uint8_t)n;

@@ -1,0 +1,122 @@
+// A worker of a job with differential privacy, whatever it trains: one length for all that is exchanged, each tensor a part of it, on the scale
+// and with the noise that the job's keys give.
+#include "agent/base/log.h"
+#include "agent/private.h"
+#include "agent/worker.h"
+#include "tests/testing.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const char yaml[] =
+    "job: t\nsteps: 40\n"
+    "model: {vocab: 5, n_layers: 1, d_model: 4, n_heads: 2, n_kv_heads: 1, head_dim: 2, d_ff: 3, "
+    "qkv_bias: true}\n"
+    "data: {corpus: none, seq_len: 4, batch: 1}\noptim: {lr: 1e-2}\n"
+    "sync: {interval: 4, codec: bf16, row_weights: false, gate: private, fragments: 1,\n"
+    "  dp: {clip: 0.25, noise: 2}}\n"
+    "clusters: [{name: a}, {name: b}, {name: c}]\n";
+
+enum { N = 3, MOST = 4096 };
+static uint8_t secrets[N][32], publics[N][32];
+
+static struct agent_worker *make(struct intra_trainable what) {
+    struct agent_worker *w = calloc(1, sizeof *w);
+    struct intra_trainer_config t = testing_small_trainer(what);
+    uint8_t keys[N][SEC_SUM_KEY_BYTES];
+    static const uint8_t job[SEC_SUM_JOB_BYTES] = {4};
+    assert_non_null(w);
+    assert_int_equal(agent_job_parse(yaml, sizeof yaml - 1, "t.yaml", &w->job), NEB_OK);
+    assert_int_equal(agent_job_validate(&w->job, "t.yaml"), NEB_OK);
+    assert_int_equal(kern_cpu_create(1, &w->K), NEB_OK);
+    assert_int_equal(intra_trainer_create(&t, w->K, &w->trainer), NEB_OK);
+    w->model = w->trainer->model;
+    w->job.model = w->model->c;
+    w->federated = true;
+    sec_sum_own_key(secrets[0], job, keys[0]);
+    for (int k = 1; k < N; k++)
+        assert_int_equal(sec_sum_pair_key(secrets[0], publics[0], publics[k], job, keys[k]),
+                         NEB_OK);
+    assert_int_equal(worker_masked_keys(w, keys, sizeof keys), NEB_OK);
+    assert_int_equal(worker_sync_create(w), NEB_OK);
+    return w;
+}
+
+static void destroy(struct agent_worker *w) {
+    worker_sync_destroy(w);
+    intra_trainer_destroy(&w->trainer);
+    kern_destroy(&w->K);
+    free(w);
+}
+
+static void check(const struct agent_worker *w) {
+    static int16_t q[MOST], clean[MOST];
+    struct sec_privacy p;
+    struct sec_sum_head h;
+    const uint8_t *body;
+    uint64_t all = 0;
+    double noise = 0;
+    const struct neb_buf *blob = &w->travel[0].blob;
+    assert_true(agent_private_noise(&w->job, &p));
+    assert_int_equal(sec_sum_open(blob->p, blob->len, &h, &body), NEB_OK);
+    assert_int_equal(h.count, w->model->n_trainable);
+    assert_in_range(h.count, 4, MOST);
+    sec_sum_take_off(w->sum, &h, body, 0, h.count, q);
+    memcpy(clean, q, sizeof clean);
+    sec_sum_noise(w->sum, &h, p.variance, 0, h.count, true, clean);
+    size_t at = 0;
+    for (int32_t i = 0; i < w->n_units; i++) { // each moved as far as every other
+        uint64_t unit = 0;
+        size_t n = (size_t)w->units[i].rows * (size_t)w->units[i].cols;
+        for (size_t k = at; k < at + n; k++) {
+            unit += (uint64_t)((int32_t)clean[k] * clean[k]);
+            noise += pow(q[k] - clean[k], 2);
+        }
+        double share = (double)p.squared / (double)h.count * (double)n;
+        assert_true((double)unit > 0.7 * share && (double)unit < 1.3 * share);
+        all += unit;
+        at += n;
+    }
+    assert_int_equal(at, h.count);
+    assert_true(all <= p.squared && (double)all > 0.9 * (double)p.squared);
+    noise /= (double)h.count * p.variance;
+    assert_true(fabs(noise - 1) < 5 * sqrt(2.0 / h.count));
+    // an integer of the bound is the length that the job names
+    assert_true(fabs((double)agent_private_scale(&w->job) * p.bound / 0.25 - 1) < 1e-6);
+}
+
+static void test_all_that_is_exchanged(void **state) {
+    (void)state;
+    const struct intra_trainable of[] = {
+        {.mode = INTRA_TRAIN_FULL},
+        {.mode = INTRA_TRAIN_FULL, .freeze_embeddings = true},
+        {.mode = INTRA_TRAIN_LORA, .lora_rank = 2, .lora_alpha = 4, .lora_targets = 9},
+        {.mode = INTRA_TRAIN_BITFIT},
+        {.mode = INTRA_TRAIN_LAST_LAYERS, .last_layers = 1}};
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        struct agent_worker *w = make(of[i]);
+        for (int32_t u = 0; u < w->n_units; u++)
+            for (size_t k = 0; k < (size_t)w->units[u].rows * (size_t)w->units[u].cols; k++)
+                w->units[u].data[k] += k % 2 ? 3.0f : -3.0f;
+        assert_int_equal(worker_outer_encode(w, 0, &w->codec, NULL, NULL), NEB_OK);
+        check(w);
+        destroy(w);
+    }
+}
+
+static int setup(void **state) {
+    (void)state;
+    testing_key_pairs(N, secrets, publics);
+    neb_log_set_sink(testing_drop, NULL);
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_all_that_is_exchanged)};
+    return cmocka_run_group_tests(tests, setup, NULL);
+}

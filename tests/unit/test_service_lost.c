@@ -1,0 +1,149 @@
+// inter/service over a disk that has lost updates which were whole on it: the other member is asked
+// for them, by the digest that was signed.
+#include "inter/ledger_db.h"
+#include "tests/unit/service_fixture.h"
+
+#include <sys/stat.h>
+
+enum harm { EMPTIED, CUT, REMOVED, ALTERED, HARMS };
+
+static struct inter_key key_of(uint8_t member, uint32_t round) {
+    struct inter_key k = {.member = member, .round = round};
+    memcpy(k.job, job, sizeof job);
+    return k;
+}
+
+static void path_of(struct site *x, uint8_t member, uint32_t round, char path[NEB_PATH_MAX]) {
+    struct inter_key k = key_of(member, round);
+    struct inter_manifest m;
+    OK(inter_ledger_get_manifest(inter_service_ledger(x->s), &k, &m));
+    OK(inter_ledger_blob_path(inter_service_ledger(x->s), &m.key, path, NEB_PATH_MAX));
+}
+
+static bool has_update(struct site *x, uint8_t member, uint32_t round) {
+    struct inter_key k = key_of(member, round);
+    struct inter_manifest m;
+    return inter_ledger_get_manifest(inter_service_ledger(x->s), &k, &m) == NEB_OK &&
+           inter_ledger_holds(inter_service_ledger(x->s), &m);
+}
+
+static void harm(struct site *x, uint8_t member, uint32_t round, enum harm how) {
+    char path[NEB_PATH_MAX];
+    struct stat info;
+    struct neb_buf b = {0};
+    path_of(x, member, round, path);
+    assert_int_equal(stat(path, &info), 0);
+    switch (how) {
+    case EMPTIED: assert_int_equal(truncate(path, 0), 0); break;
+    case CUT: assert_int_equal(truncate(path, info.st_size / 2), 0); break;
+    case REMOVED: assert_int_equal(unlink(path), 0); break;
+    default:
+        OK(neb_fs_read(path, 1ull << 26, &b));
+        b.p[b.len / 2] ^= 1;
+        OK(neb_fs_write(path, b.p, b.len, 0600));
+        neb_buf_free(&b);
+    }
+}
+
+static void round_of(uint32_t round) {
+    submit(&anna, 0, round);
+    submit(&bert, 0, round);
+    UNTIL(anna.commits[0] == round + 1 && bert.commits[0] == round + 1);
+}
+
+// Of a round that is over, the other member's or its own, however its file was harmed: the worker
+// gets the commit once all is here again.
+static void test_asked_of_the_other(void **state) {
+    (void)state;
+    open_job(&anna);
+    open_job(&bert);
+    round_of(0);
+    round_of(1);
+    for (int how = 0; how < HARMS; how++)
+        for (uint8_t member = 0; member < 2; member++) {
+            uint32_t before = bert.commits[0];
+            harm(&bert, member, 0, (enum harm)how);
+            OK(inter_service_deliver(bert.s, job, 0, 0));
+            assert_int_equal(bert.commits[0], before); // not half of it
+            UNTIL(bert.commits[0] == before + 1);      // its digests are checked there
+        }
+    harm(&bert, 0, 0, EMPTIED); // all of a round
+    harm(&bert, 1, 0, REMOVED);
+    OK(inter_service_deliver(bert.s, job, 0, 0));
+    UNTIL(bert.commits[0] == 2 + 2 * HARMS + 1);
+    stop(&anna);
+    stop(&bert);
+    expect_sound(&anna, 2);
+    expect_sound(&bert, 2);
+}
+
+// While rounds go on: what arrives of the open round and what comes again do not take each other's
+// place.
+static void test_beside_the_open_round(void **state) {
+    (void)state;
+    open_job(&anna);
+    open_job(&bert);
+    round_of(0);
+    harm(&bert, 0, 0, EMPTIED);
+    submit(&anna, 0, 1);
+    OK(inter_service_deliver(bert.s, job, 0, 0));
+    submit(&bert, 0, 1);
+    UNTIL(bert.commits[0] == 3 && anna.commits[0] == 2);
+    assert_true(has_update(&bert, 0, 0) && has_update(&bert, 0, 1));
+}
+
+// The one that is asked has lost it, too: it says so, the commit comes with what is here, and a
+// member that has made it once more is believed by the digest.
+static void test_made_again(void **state) {
+    (void)state;
+    open_job(&anna);
+    open_job(&bert);
+    round_of(0);
+    round_of(1);
+    harm(&bert, 0, 0, EMPTIED);
+    harm(&anna, 0, 0, CUT);
+    bert.may_miss = true;
+    OK(inter_service_deliver(bert.s, job, 0, 0));
+    UNTIL(bert.missing == 1); // nobody has it
+    uint32_t hers = anna.commits[0];
+    submit(&anna, 0, 0); // as a worker does that begins again
+    UNTIL(anna.commits[0] > hers && has_update(&bert, 0, 0));
+    assert_true(has_update(&anna, 0, 0));
+}
+
+// One's own of the open round, found out as it is sent: its worker hands it over once more.
+static void test_lost_before_it_was_sent(void **state) {
+    (void)state;
+    open_job(&anna);
+    open_job(&bert);
+    round_of(0);
+    for (int how = 0; how < REMOVED + 1; how++) {
+        uint32_t round = 1 + (uint32_t)how;
+        stop(&bert);
+        UNTIL(!anna.up); // or it would be under way
+        submit(&anna, 0, round);
+        harm(&anna, 0, round, (enum harm)how);
+        int lost = anna.lost;
+        start(&bert);
+        open_job(&bert);
+        submit(&bert, 0, round);
+
+        UNTIL(anna.lost == lost + 1);
+        submit(&anna, 0, round);
+        UNTIL(anna.commits[0] == round + 1 && bert.commits[0] == round + 1);
+    }
+    stop(&anna);
+    stop(&bert);
+    expect_sound(&anna, 4);
+    expect_sound(&bert, 4);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {TEST(test_asked_of_the_other),
+                                       TEST(test_beside_the_open_round), TEST(test_made_again),
+                                       TEST(test_lost_before_it_was_sent)};
+    if (!set_up())
+        return 1;
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    return !tear_down() || failed;
+}
