@@ -8,6 +8,7 @@
 #include "agent/snapshot.h"
 #include "agent/sums.h"
 #include "agent/tune.h"
+#include "inter/sums.h"
 
 #include <string.h>
 
@@ -157,6 +158,7 @@ struct delivery {
     bool final;    // nothing follows any update
     bool whole;    // all their bytes are here
     bool rejected; // this cluster's own
+    bool unread;   // masked: too few have trained, so that nobody's update is read
 };
 
 static void delivery_fill(struct delivery *x, const struct agent_jobrun *j,
@@ -176,6 +178,21 @@ static void delivery_fill(struct delivery *x, const struct agent_jobrun *j,
     }
 }
 
+static bool is_readable(const struct agent_jobrun *j, const struct inter_record *r) {
+    return inter_sums_readable(r, (uint8_t)j->job.n_clusters,
+                               (uint8_t)j->job.sync.private_colluders);
+}
+
+// All updates are dropped: nobody reveals what would show one of them (inter/sums.h).
+static void delivery_unread(struct delivery *x, const struct agent_jobrun *j,
+                            const struct inter_record *r) {
+    json_array_clear(x->entries);
+    x->n = 0;
+    x->whole = x->unread = true;
+    for (uint8_t i = 0; i < r->n; i++)
+        x->rejected |= r->entries[i].member == j->self;
+}
+
 // Asked for by a worker whose checkpoints are gone, but the blobs are gone too.
 void daemon_commit_gone(struct daemon *d, struct agent_jobrun *j, uint32_t fragment,
                         uint32_t round) {
@@ -188,11 +205,11 @@ void daemon_commit_gone(struct daemon *d, struct agent_jobrun *j, uint32_t fragm
 static void deliver(struct daemon *d, struct agent_jobrun *j, const struct inter_record *r,
                     const struct delivery *x, json_t *seeds) {
     json_t *head =
-        json_pack("{s:s,s:I,s:I,s:I,s:f,s:f,s:b,s:b,s:b,s:O,s:o}", "ev", "commit", "cursor",
+        json_pack("{s:s,s:I,s:I,s:I,s:f,s:f,s:b,s:b,s:b,s:b,s:O,s:o}", "ev", "commit", "cursor",
                   (json_int_t)r->cursors[j->self], "round", (json_int_t)r->round, "fragment",
                   (json_int_t)r->fragment, "eta", (double)r->eta, "mu", (double)r->mu, "merge",
-                  !!(r->flags & INTER_MERGE), "final", x->final, "rejected", x->rejected, "entries",
-                  x->entries, "plan", agent_plan_json(r, j->self));
+                  !!(r->flags & INTER_MERGE), "final", x->final, "rejected", x->rejected, "unread",
+                  x->unread, "entries", x->entries, "plan", agent_plan_json(r, j->self));
     if (seeds)
         json_object_set(head, "seeds", seeds);
     // What waits for its worker to come back, or to read, is in the ledger: none piles up on the way.
@@ -234,8 +251,11 @@ void daemon_on_commit(void *user, const struct inter_record *r, const struct neb
     if (!j)
         return;
     delivery_fill(&x, j, r, blobs);
+    if (j->sums && x.n && !is_readable(j, r))
+        delivery_unread(&x, j, r);
     if (j->sums && agent_sums_looks_up(j->sums)) {
-        (void)agent_sums_commit(j->sums, r, blobs, &seeds);
+        if (x.n)
+            (void)agent_sums_commit(j->sums, r, blobs, &seeds);
         goto out;
     }
     if (j->job.clusters[j->self].witness)

@@ -268,7 +268,6 @@ void daemon_proof_bad(struct daemon *d, struct agent_jobrun *j, const char *what
 NEB_MUST_CHECK enum neb_status daemon_proof_forget(const struct daemon *d,
                                                    const struct agent_jobrun *j);
 
-
 // daemon_rejoin.c
 // Gives up what is here of a job that does not run, rounds and checkpoints: resumed, it begins with the others' state. False: *why.
 NEB_MUST_CHECK bool daemon_job_renew(struct daemon *d, const struct agent_job_record *r, char *why,

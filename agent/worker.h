@@ -54,6 +54,7 @@ struct agent_travel {    // a fragment's update on its way, or its commit that w
     float eta, mu;
     bool here;     // a commit is here, of the round that the fragment is at
     bool rejected; // ours was, by the gate
+    bool unread;   // masked: or because too few have trained
     bool merge, all_final, mine;
     bool former;     // it holds an update of this cluster's former life
     bool taken_over; // and with steps that this one has not made (worker_take_over)

@@ -338,6 +338,7 @@ enum neb_status worker_take_commit(struct agent_worker *w, const struct agent_ip
     t->all_final = json_is_true(json_object_get(m->head, "final"));
     take_plan(t, json_object_get(m->head, "plan"));
     t->rejected = json_is_true(json_object_get(m->head, "rejected"));
+    t->unread = json_is_true(json_object_get(m->head, "unread"));
     t->arrived_at = neb_now();
     t->here = true;
     g->arrived = g->in_flight;
@@ -356,10 +357,17 @@ static bool drop_rejected(struct agent_worker *w, int32_t f) {
     struct agent_travel *t = &w->travel[f];
     if (!t->rejected || !w->frags[f].in_flight)
         return false;
-    neb_log(NEB_LOG_ERROR,
-            "round %u: the update of this cluster was refused by the gate; %u steps of learning in "
-            "fragment %d are dropped",
+    if (t->unread && t->tokens)
+        neb_warn(
+            "round %u: too few other clusters have trained since the last one, so the sum would "
+            "show this cluster's update; it is not read, and %u steps of learning in fragment "
+            "%d are dropped",
             w->frags[f].round, t->steps, f);
+    else if (!t->unread)
+        neb_log(NEB_LOG_ERROR,
+                "round %u: the update of this cluster was refused by the gate; %u steps of "
+                "learning in fragment %d are dropped",
+                w->frags[f].round, t->steps, f);
     t->mine = true; // settled
     return true;
 }

@@ -120,6 +120,13 @@ bool inter_sums_allowed(const struct inter_record *r, uint8_t n, uint8_t collude
     return __builtin_popcount(accepted(r)) >= inter_sums_least(n, colluders);
 }
 
+bool inter_sums_readable(const struct inter_record *r, uint8_t n, uint8_t colluders) {
+    int fresh = 0;
+    for (uint8_t i = 0; i < r->n; i++)
+        fresh += r->entries[i].verdict == INTER_ACCEPTED && r->entries[i].tokens > 0;
+    return inter_sums_allowed(r, n, colluders) && fresh >= colluders + 2;
+}
+
 static void check_complete(struct inter_sums *s, struct sum *x) {
     if (x->complete ||
         sec_sum_gather(s->c.n, x->set, x->heads, x->reveals, x->have, &x->seeds) != NEB_OK)
@@ -216,8 +223,10 @@ enum neb_status inter_sums_commit(struct inter_sums *s, neb_ns now, const struct
     enum neb_status st = NEB_OK;
     if (find_sum(s, r->fragment, r->round))
         return NEB_OK;
-    if (!inter_sums_allowed(r, s->c.n, s->c.colluders))
-        return neb_fail(NEB_ERR_DENIED, "round %u: a sum of %d of %u members is not revealed",
+    if (!inter_sums_readable(r, s->c.n, s->c.colluders))
+        return neb_fail(NEB_ERR_DENIED,
+                        "round %u: a sum of %d of %u members is not revealed, or of too few that "
+                        "have trained",
                         r->round, __builtin_popcount(accepted(r)), s->c.n);
     size_t oldest = 0; // that can be asked for again, if ever
     while (s->n == INTER_SUMS_OPEN_MAX && oldest < s->n && !s->list[oldest]->complete)

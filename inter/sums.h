@@ -59,6 +59,10 @@ static inline uint8_t inter_sums_least(uint8_t n, uint8_t colluders) {
 }
 // Whether a record's accepted updates make a sum that may be read.
 bool inter_sums_allowed(const struct inter_record *r, uint8_t n, uint8_t colluders);
+// And whether anybody reveals for it: f + 2 of its updates must rest on training (tokens). Who has
+// nothing new any more sends zeros, and the sum of zeros and one update is that update. A record
+// that is not readable changes nothing: each member drops its update, as one that a gate refused.
+bool inter_sums_readable(const struct inter_record *r, uint8_t n, uint8_t colluders);
 // A record of this member's ledger, with the updates that it accepts (by entry; p NULL: rejected).
 // Again is fine. kept: what ready gave once, or NULL. NEB_ERR_DENIED: a record whose sum may not be
 // read, or another one than was revealed for. NEB_ERR_FORMAT: updates that are none. NEB_ERR_LIMIT:

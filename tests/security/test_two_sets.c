@@ -41,6 +41,7 @@ static void mask_all(void) {
         manifests[m] = update(m, 1, 0);
         manifests[m].bytes = (uint32_t)blobs[m].len;
         manifests[m].step = manifests[m].steps = 10;
+        manifests[m].tokens = 512;
         neb_sha256(blobs[m].p, blobs[m].len, manifests[m].sha256);
     }
 }
@@ -74,8 +75,8 @@ static struct inter_record record_of(uint16_t set) {
         if (!(set >> m & 1))
             continue;
         struct inter_entry *e = &r.entries[r.n++];
-        *e =
-            (struct inter_entry){.member = m, .attempt = 1, .bytes = manifests[m].bytes, .clip = 1};
+        *e = (struct inter_entry){
+            .member = m, .attempt = 1, .bytes = manifests[m].bytes, .tokens = 512, .clip = 1};
         memcpy(e->sha256, manifests[m].sha256, sizeof e->sha256);
         r.cursors[m] = manifests[m].step;
     }

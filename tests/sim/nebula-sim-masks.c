@@ -26,7 +26,8 @@ static const uint8_t job_id[INTER_ID_BYTES] = {1};
 
 struct update {           // that was handed out
     bool here, own_known; // own_known: its b was revealed by its member
-    uint16_t shares;      // bit per member: its share of b was revealed
+    bool drained;    // nothing was trained for it: its integers are zeros, which everybody knows
+    uint16_t shares; // bit per member: its share of b was revealed
     uint8_t sha[INTER_SHA_BYTES];
     struct sec_sum_head head;
     struct neb_buf bytes;
@@ -86,6 +87,7 @@ void sim_masks_handed_out(struct sim *s, const struct inter_manifest *m, const i
         q[i] = (int16_t)(w % 1000);
     }
     u->here = true;
+    u->drained = !m->tokens;
     memcpy(u->sha, m->sha256, sizeof u->sha);
     if (sec_sum_mask(s->masks->keys[m->key.member], m->key.fragment, m->key.round, q, INTEGERS,
                      &u->bytes) != NEB_OK ||
@@ -138,6 +140,7 @@ struct row {
     uint64_t masks[2]; // unknown seeds of pairs
     uint64_t of;       // rows that it is the sum of
     uint8_t member;
+    bool drained;
 };
 
 static int column(uint8_t a, uint8_t b) {
@@ -155,7 +158,7 @@ static size_t rows_of(const struct sim *s, const struct round *r, struct row row
                 continue;
             if (n == ROWS_MAX)
                 abort();
-            rows[n] = (struct row){.of = 1ull << n, .member = m};
+            rows[n] = (struct row){.of = 1ull << n, .member = m, .drained = u->drained};
             for (uint8_t k = 0; k < s->o.members; k++)
                 if (k != m && !((they | r->pairs[m]) >> k & 1))
                     rows[n].masks[column(m, k) / 64] |= 1ull << column(m, k) % 64;
@@ -190,7 +193,7 @@ static size_t readable(struct row *rows, size_t n, uint64_t of[ROWS_MAX]) {
 }
 
 static void check(struct sim *s, uint32_t f, uint32_t n) {
-    struct row rows[ROWS_MAX] = {{{0}, 0, 0}}, some[ROWS_MAX];
+    struct row rows[ROWS_MAX] = {{.member = 0}}, some[ROWS_MAX];
     uint64_t of[ROWS_MAX];
     size_t all = rows_of(s, round_of(s, f, n), rows), k = 0;
     uint16_t in = 0;
@@ -205,7 +208,7 @@ static void check(struct sim *s, uint32_t f, uint32_t n) {
     memcpy(some, rows, sizeof some);
     size_t found = readable(some, all, of);
     for (size_t i = 0; found && i < all; i++)
-        in |= of[0] >> i & 1 ? (uint16_t)(1u << rows[i].member) : 0;
+        in |= of[0] >> i & 1 && !rows[i].drained ? (uint16_t)(1u << rows[i].member) : 0;
     if (found > 1 || (found && __builtin_popcount(in) < 2))
         sim_fail(s, "colluders %#x read %zu sums of round %u of fragment %u, one of members %#x",
                  s->masks->colluders, found, n, f, in);
@@ -271,7 +274,8 @@ static void on_look_up(void *user, uint8_t member, uint32_t f, uint32_t n) {
 
 void sim_masks_commit(struct sim *s, uint8_t i, const struct inter_record *r) {
     struct inter_sums_blob blobs[INTER_MEMBERS_MAX] = {{0}};
-    if (!s->masks || !s->masks->views[i].sums || !s->h[i].alive)
+    if (!s->masks || !s->masks->views[i].sums || !s->h[i].alive ||
+        !inter_sums_readable(r, (uint8_t)s->o.members, (uint8_t)s->o.colluders))
         return;
     struct round *round = round_of(s, r->fragment, r->round);
     for (uint8_t k = 0; k < r->n; k++) {

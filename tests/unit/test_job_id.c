@@ -329,7 +329,7 @@ static void test_reveals(void **state) {
         assert_int_equal(sec_sum_create(N, i, (const uint8_t(*)[SEC_SUM_KEY_BYTES])keys, &sums[i]),
                          NEB_OK);
         assert_int_equal(sec_sum_mask(sums[i], 0, 0, values, COUNT, &masked[i]), NEB_OK);
-        r.entries[i] = (struct inter_entry){.member = i, .clip = 1};
+        r.entries[i] = (struct inter_entry){.member = i, .tokens = 512, .clip = 1};
         blobs[i] = (struct inter_sums_blob){masked[i].p, masked[i].len};
     }
     for (int k = 0; k < 2; k++) {
