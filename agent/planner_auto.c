@@ -1,5 +1,6 @@
 // Keys that say auto, in a job that is about to be handed to the agents; and what is known of machines and links.
 #include "agent/base/log.h"
+#include "agent/gpus.h"
 #include "agent/planner_streams.h"
 #include "agent/watch.h"
 #include "intra/data.h"
