@@ -3,9 +3,10 @@
 #include "agent/base/rng.h"
 #include "agent/bench/bench.h"
 #include "agent/bench/socket.h"
-#include "compress/exact.h"
 #include "compress/reader.h"
 #include "compress/update.h"
+#include "kernels/exact.h"
+#include "kernels/pool.h"
 
 #include <math.h>
 #include <stdio.h>

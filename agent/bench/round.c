@@ -2,10 +2,11 @@
 #include "agent/base/rng.h"
 #include "agent/bench/bench.h"
 #include "agent/bench/security.h"
-#include "compress/exact.h"
 #include "compress/reader.h"
 #include "compress/update.h"
 #include "inter/round/estimate.h"
+#include "kernels/exact.h"
+#include "kernels/pool.h"
 
 #include <math.h>
 #include <stdio.h>

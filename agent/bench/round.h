@@ -1,7 +1,8 @@
 // `nebula bench round`: a full exchange of two members in one process, and where its time goes.
 #ifndef AGENT_BENCH_ROUND_H
 #define AGENT_BENCH_ROUND_H
-#include "compress/exact.h"
+#include "kernels/exact.h"
+#include "kernels/pool.h"
 
 #include <stdbool.h>
 #include <stddef.h>

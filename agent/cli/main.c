@@ -1,4 +1,4 @@
-// nebula: one binary, a subcommand per task. Each subcommand is agent/cmd_*.c.
+// nebula: one binary, a subcommand per task. Each subcommand is agent/cli/cmd_*.c.
 #include "agent/base/build_id.h"
 #include "agent/base/fs.h"
 #include "agent/base/nearest.h"

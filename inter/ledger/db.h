@@ -1,4 +1,4 @@
-// What the parts of the ledger share: the handle, statements, transactions, names of blob files. For inter/ledger*.c
+// What the parts of the ledger share: the handle, statements, transactions, names of blob files. For inter/ledger/*.c
 // only; inter_db_private is for the other database, inter/stream/spool.c, too.
 #ifndef INTER_LEDGER_DB_H
 #define INTER_LEDGER_DB_H

@@ -30,8 +30,9 @@
 // Sources: DiLoCo (arXiv 2311.08105), Streaming DiLoCo (2501.18512), SparseLoCo (2508.15706).
 #ifndef INTER_OUTER_H
 #define INTER_OUTER_H
-#include "compress/exact.h"
 #include "compress/update.h"
+#include "kernels/exact.h"
+#include "kernels/pool.h"
 #include "security/secure_sum.h"
 
 enum { INTER_PARTS_MAX = 16 };

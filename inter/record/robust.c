@@ -1,6 +1,7 @@
 #include "inter/record/robust.h"
 
-#include "compress/exact.h"
+#include "kernels/exact.h"
+#include "kernels/pool.h"
 
 #include <math.h>
 #include <string.h>
