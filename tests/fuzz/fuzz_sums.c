@@ -72,8 +72,8 @@ static void begin(void) {
         NEB_ASSERT(sec_sum_create(MEMBERS, k, (const uint8_t(*)[SEC_SUM_KEY_BYTES])keys,
                                   &sums[k]) == NEB_OK);
         NEB_ASSERT(sec_sum_mask(sums[k], FRAGMENT, ROUND, values, COUNT, &masked[k]) == NEB_OK);
-        record.entries[k] =
-            (struct inter_entry){.member = k, .bytes = (uint32_t)masked[k].len, .clip = 1};
+        record.entries[k] = (struct inter_entry){
+            .tokens = 512, .member = k, .bytes = (uint32_t)masked[k].len, .clip = 1};
         neb_sha256(masked[k].p, masked[k].len, record.entries[k].sha256);
     }
     for (uint8_t k = 0; k < MEMBERS; k++) {

@@ -145,7 +145,8 @@ static bool refused(void *zctx, const struct agent_ipc_remote *r, json_t *head, 
 }
 
 static json_t *attach_to(const char *job) {
-    return json_pack("{s:s,s:s,s:b,s:i}", "op", "attach", "job", job, "foreign", 0, "pid", 1);
+    return json_pack("{s:s,s:s,s:b,s:i,s:i}", "op", "attach", "job", job, "foreign", 0, "pid", 1,
+                     "protocol", agent_ipc_protocol());
 }
 
 static int with_keys(struct agent_credential *c, const char *job, const char *other) {

@@ -38,8 +38,8 @@ static const char *given(const char *job, const char *from, const char *list) {
     static char text[512];
     for (int i = 0; i < AGENT_JOBS_MAX; i++) // as the agent does of its policy
         jobs[i].attach_listed = list && !strcmp(jobs[i].owner, list);
-    struct agent_ipc_msg m = {.head =
-                                  json_pack("{s:s,s:i}", "op", "attachable", "api", NEBULA_API)};
+    struct agent_ipc_msg m = {.head = json_pack("{s:s,s:i,s:i}", "op", "attachable", "api",
+                                                NEBULA_API, "protocol", agent_ipc_protocol())};
     if (job)
         json_object_set_new(m.head, "job", json_string(job));
     if (from)

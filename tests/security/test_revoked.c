@@ -140,8 +140,8 @@ static void test_seeds_of_before(void **state) {
         blobs[k] = (struct inter_sums_blob){masked[k].p, masked[k].len};
         maps[k].p = masked[k].p;
         maps[k].len = masked[k].len;
-        r.entries[k] =
-            (struct inter_entry){.member = (uint8_t)k, .bytes = (uint32_t)masked[k].len, .clip = 1};
+        r.entries[k] = (struct inter_entry){
+            .member = (uint8_t)k, .tokens = 512, .bytes = (uint32_t)masked[k].len, .clip = 1};
         neb_sha256(masked[k].p, masked[k].len, r.entries[k].sha256);
     }
     inter_service_destroy(&sites[BERT].s);

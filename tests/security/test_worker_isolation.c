@@ -52,8 +52,8 @@ static struct agent_ipc_msg ask(struct agent_ipc *c, json_t *head, const void *p
 }
 
 static json_t *attach(int job) {
-    return json_pack("{s:s,s:s,s:b,s:I}", "op", "attach", "job", hexes[job], "foreign", true, "pid",
-                     (json_int_t)getpid());
+    return json_pack("{s:s,s:s,s:b,s:I,s:i}", "op", "attach", "job", hexes[job], "foreign", true,
+                     "pid", (json_int_t)getpid(), "protocol", agent_ipc_protocol());
 }
 
 static int64_t strangers(void) {

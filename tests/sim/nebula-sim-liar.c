@@ -137,7 +137,7 @@ void sim_liar_hears(struct sim *s, const struct sim_message *m) {
 
 // | STATE | key | digest | epoch | holding | u32 length | bits | what the path carries | : it has all of it.
 static void say_have(uint8_t *p, size_t *len) {
-    enum { HOLDING = 1 + 29 + STATE_DIGEST + 8, BEHIND = 5 };
+    enum { HOLDING = 1 + INTER_ID_BYTES + 13 + STATE_DIGEST + 8, BEHIND = 5 };
     if (*len < HOLDING + 1 + 4 + BEHIND)
         return;
     p[HOLDING] = INTER_HOLD_WHOLE;

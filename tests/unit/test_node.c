@@ -491,7 +491,7 @@ static void test_own_bad(void **state) {
         for (size_t i = 0; i < actions.n; i++) {
             const struct inter_action *a = &actions.list[i];
             const uint8_t *p = actions.bytes.p + a->at;
-            enum { HOLDING = 1 + 29 + STATE_DIGEST + 8 };
+            enum { HOLDING = 1 + INTER_ID_BYTES + 13 + STATE_DIGEST + 8 };
             said += a->kind == INTER_ACT_SEND && p[0] == MSG_STATE && a->peer == 2 &&
                     p[HOLDING] == INTER_HOLD_REFUSED;
         }

@@ -355,6 +355,8 @@ static void test_plans_of_snapshot(void **state) {
     assert_int_equal(neb_path(folder, sizeof folder, dir, "checkpoint"), NEB_OK);
     assert_int_equal(neb_fs_remove_tree(folder), NEB_OK);
     write_snapshot(w);
+    lost->job.sync.tune.mode = AGENT_TUNE_AUTO; // which may leave out steps
+    lost->job.sync.tune.balance = true;
     assert_int_equal(worker_restore(lost), NEB_OK);
     assert_true(lost->frags[0].round == 3 && lost->step == 30);
     assert_int_equal(lost->left_out, 8);
