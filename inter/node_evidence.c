@@ -183,6 +183,7 @@ bool node_settle_rivals(const struct job *j, struct fragment *g) {
             struct inter_record former = g->best;
             g->best = g->rivals[i];
             g->rivals[i] = former;
+            g->doubted = 0;
         }
     return !rivalled;
 }
