@@ -264,9 +264,14 @@ enum neb_status inter_node_create(const struct inter_node_crypto *crypto, struct
     return NEB_OK;
 }
 
+static void close_fragment(struct job *j, struct fragment *g) {
+    node_clear_round(j, g);
+    node_forget_rivals(g);
+}
+
 static void close_job(struct job *j) {
     for (uint32_t f = 0; j->open && f < j->c.fragments; f++)
-        node_clear_round(j, &j->fragments[f]);
+        close_fragment(j, &j->fragments[f]);
     while (j->n_serves)
         node_serve_remove(j, 0);
     free(j->serves);

@@ -46,7 +46,8 @@
 //
 // Masked sums would give members away where a round had two records. There votes and promises are
 // of so many that `colluders` who lie together get none through (inter_job_quorum), and a leader
-// that is told of two values of one term proposes one only where the other cannot be committed.
+// that is told of several values of one term proposes one only where no other can be committed.
+// With a new disk nobody leads a term again that it may have led: two values of one are a lie.
 //
 // Every second each member tells each other one (BEAT): its term, whether it leads, its epoch, whom it reaches, whom it has
 // evidence against, and of every fragment the open round and the hash before it; whoever is behind pulls the commits, then the blobs that they list, from whoever has them

@@ -1,6 +1,7 @@
 // Beats, epochs and terms: who may vote, who leads.
 #include "inter/round/node_state.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum { BEAT_LEADS = 1, BEAT_JOINED = 2, BEAT_LEAVES = 4, BEAT_FOLLOWS = 8, BEAT_IDLE = 16 };
@@ -241,29 +242,54 @@ void node_on_beat(struct step *s, struct neb_rd *r) {
 
 // ---- promises -------------------------------------------------------------------------------------------------
 
+// Masked: another value of the best one's term. Where all places are taken, one is of a value that
+// nobody tells of any more: each member's newest word counts, and is in g->promises by now.
+static void add_rival(struct step *s, struct job *j, struct fragment *g,
+                      const struct inter_record *vote) {
+    uint8_t a[INTER_SHA_BYTES], b[INTER_SHA_BYTES], at = g->n_rivals;
+    inter_record_hash(vote, a);
+    inter_record_hash(&g->best, b);
+    if (!memcmp(a, b, sizeof a))
+        return;
+    node_compare(s, j, vote, &g->best); // whose term it was has signed both
+    if (!g->rivals && !(g->rivals = calloc(j->c.n_members, sizeof *g->rivals))) {
+        s->st = neb_fail(NEB_ERR_NOMEM, "out of memory for what was proposed in one term");
+        return;
+    }
+    for (uint8_t i = 0; i < g->n_rivals; i++) {
+        bool told = false;
+        inter_record_hash(&g->rivals[i], b);
+        if (!memcmp(a, b, sizeof a))
+            return;
+        node_compare(s, j, vote, &g->rivals[i]);
+        for (uint8_t m = 0; m < j->c.n_members; m++)
+            told |= g->promised >> m & 1 && g->promises[m].voted &&
+                    !memcmp(b, g->promises[m].vote_hash, sizeof b);
+        at = told ? at : i;
+    }
+    if (at == j->c.n_members)
+        return;
+    g->rivals[at] = *vote;
+    g->n_rivals = (uint8_t)(g->n_rivals + (at == g->n_rivals));
+}
+
 // What a promise or recovery tells of a fragment, of a round that records have shown to be possible: the highest open one, and in it what was
 // accepted at the highest term.
 static void merge(struct step *s, struct job *j, struct fragment *g, uint32_t round,
                   const struct inter_record *vote) {
     if (round > g->floor) {
         g->floor = round;
-        g->has_best = g->has_rival = false;
+        g->has_best = false;
+        g->n_rivals = 0;
     }
     if (round != g->floor || !vote || vote->round != round)
         return;
     if (!g->has_best || vote->term > g->best.term) {
         g->has_best = true;
-        g->has_rival = false;
+        g->n_rivals = 0;
         g->best = *vote;
     } else if (j->c.masked && vote->term == g->best.term) {
-        uint8_t a[INTER_SHA_BYTES], b[INTER_SHA_BYTES];
-        inter_record_hash(vote, a);
-        inter_record_hash(&g->best, b);
-        if (memcmp(a, b, sizeof a) != 0) {
-            g->has_rival = true;
-            g->rival = *vote;
-            node_compare(s, j, vote, &g->best); // whose term it was has signed both
-        }
+        add_rival(s, j, g, vote);
     }
 }
 
@@ -276,7 +302,7 @@ static void begin_collecting(struct job *j) {
         g->doubted = 0;
         g->floor = g->round;
         g->has_best = g->voted;
-        g->has_rival = false;
+        g->n_rivals = 0;
         if (g->voted)
             g->best = g->vote;
     }
@@ -435,10 +461,10 @@ static bool promise_check(struct step *s, const struct job *j, const struct frag
 static void promise_count(struct step *s, struct job *j, struct fragment *g, uint8_t m,
                           const struct promised *x) {
     const struct inter_promise *p = &x->p;
-    merge(s, j, g, p->round, p->voted ? &x->vote : NULL);
     j->members[m].told |= 1ull << x->f;
     g->promises[m] = *p;
     g->promised |= (uint16_t)BIT(m);
+    merge(s, j, g, p->round, p->voted ? &x->vote : NULL);
     if (x->kind == PROMISE_RECOVERY) {
         j->recovered_term = p->term > j->recovered_term ? p->term : j->recovered_term;
         return;
@@ -497,6 +523,10 @@ static void join(struct step *s, struct job *j) {
     j->recovers = false;
     if (j->recovered_term > j->standing.term)
         j->standing.term = j->recovered_term;
+    // Masked: with a new disk it does not lead again in the first term. So who proposes two values in
+    // a term lies (liars_by).
+    if (j->c.masked && j->knew_older && !j->c.self && !j->standing.term)
+        j->standing.term = 1;
     node_store_standing(s, j);
     j->leads = j->standing.term == 0 && j->c.self == 0 && !j->c.removed;
     j->asked_at = s->now;
@@ -523,14 +553,11 @@ static bool adopts_in_doubt(const struct job *j, const struct fragment *g) {
     return v == NODE_UNFAIR || (v == NODE_UNKNOWN && node_is_witness(j));
 }
 
-// Masked sums: which of two values of one term the lost disk had accepted nobody can tell. It
+// Masked sums: which of several values of one term the lost disk had accepted nobody can tell. It
 // matters where more than one of them may have been committed with its vote: then the others end
 // the round.
 static bool torn(const struct job *j, struct fragment *g) {
-    if (!g->has_rival || g->rival.round != g->round || !node_rivalled(j, g, &g->best))
-        return false;
-    node_turn_to_rival(g);
-    return node_rivalled(j, g, &g->best);
+    return g->n_rivals && g->best.round == g->round && !node_settle_rivals(j, g);
 }
 
 // What the lost disk had accepted is accepted again: whoever counted on it can go on counting on it.
@@ -672,6 +699,15 @@ static bool replaced(const struct step *s, struct job *j) {
     return j->unfollowed_at && s->now - j->unfollowed_at >= unfollowed;
 }
 
+// Masked: several values of one term were told of, it cannot tell which it may propose, and who
+// could is bound to a later term and so tells nothing in this one.
+static bool untold(const struct step *s, const struct job *j, const struct fragment *g,
+                   uint32_t bound) {
+    return g->n_rivals && g->best.round == g->round && !g->decided &&
+           !(g->voted && g->vote.term == j->standing.term) && bound & ~(uint32_t)g->promised &&
+           s->now - j->asked_at >= unfollowed;
+}
+
 // Whose promises a leader hopes for that proposes in vain: for some time too few have accepted, and with those that are bound to a later term,
 // and hear no leader there, they are enough. One of those that say that they follow keeps its vote back: which, nobody knows. 0: it does
 // not propose in vain.
@@ -686,6 +722,8 @@ static uint32_t in_vain(const struct step *s, const struct job *j) {
         if (!g->decided && g->voted && g->vote.term == j->standing.term &&
             s->now - since >= unfollowed && node_majority(j, here & (g->accepted | bound)))
             return here & (g->accepted | bound);
+        if (untold(s, j, g, bound) && node_majority(j, here & (g->promised | bound)))
+            return here & (g->promised | bound);
     }
     return 0;
 }
@@ -761,12 +799,12 @@ static void elect_tick(struct step *s, struct job *j) {
         (void)ask(s, j, with);
 }
 
-// Masked: where two values of one term were told of, whoever has not told is asked again, as its
-// word may rule one of them out.
+// Masked: where several values of one term were told of, whoever has not told is asked again, as
+// its word may rule out all but one.
 static void ask_the_rest(struct step *s, struct job *j) {
     uint32_t rest = 0;
     for (uint32_t f = 0; f < j->c.fragments; f++)
-        if (j->fragments[f].has_rival && j->fragments[f].rival.round == j->fragments[f].round)
+        if (j->fragments[f].n_rivals && j->fragments[f].best.round == j->fragments[f].round)
             rest |= ~(uint32_t)j->fragments[f].promised;
     for (uint8_t m = 0; m < j->c.n_members; m++)
         if (rest >> m & 1 && m != j->c.self && !(j->liars >> m & 1))

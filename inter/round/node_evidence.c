@@ -3,6 +3,7 @@
 #include "inter/round/node_state.h"
 #include "security/sign.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 // ---- records --------------------------------------------------------------------------------------------------
@@ -106,36 +107,91 @@ static bool tells_of(const struct inter_promise *p, uint32_t round, uint32_t ter
     return p->voted && p->round == round && p->vote_term == term;
 }
 
+// Bit per member that tells, in these promises, of a vote at `top`: for `hash`; NULL: for any value.
+static uint32_t tellers(const struct inter_promise *p, uint8_t k, uint32_t round, uint32_t top,
+                        const uint8_t *hash) {
+    uint32_t out = 0;
+    for (uint8_t i = 0; i < k; i++)
+        if (tells_of(&p[i], round, top) &&
+            (!hash || !memcmp(p[i].vote_hash, hash, INTER_SHA_BYTES)))
+            out |= BIT(p[i].member);
+    return out;
+}
+
+// Who must be lying: those against whom there is evidence, and whose term `top` is where more
+// members tell of different values of it than can lie. An honest one proposes one value in a term.
+static uint32_t liars_by(const struct job *j, const struct inter_promise *p, uint8_t k,
+                         uint32_t round, uint32_t top) {
+    uint32_t stay = ~(uint32_t)(j->c.removed | j->c.gone), all = tellers(p, k, round, top, NULL);
+    int most = 0;
+    for (uint8_t a = 0; a < k; a++) {
+        int same = tells_of(&p[a], round, top)
+                       ? node_count(tellers(p, k, round, top, p[a].vote_hash) & stay)
+                       : 0;
+        most = same > most ? same : most;
+    }
+    bool two = node_count(all & stay) - most > j->c.colluders;
+    return j->liars | (two ? BIT(top % j->c.n_members) : 0);
+}
+
 // Masked sums must not be read of two values, and only who lies proposes two in one term. Promises
 // (k) of the members `told` tell of votes at `top`: whether a majority may have accepted another
-// value there than `hash`. All who are not among them may have, and of them as many as may lie
-// beside the known liars that are not among them.
+// value there than `hash`. All who are not among them may have, all who tell of it, and of the rest
+// as many as may lie beside those of the former who are liars.
 static bool rivalled(const struct job *j, const struct inter_promise *p, uint8_t k, uint32_t told,
                      uint32_t round, uint32_t top, const uint8_t hash[INTER_SHA_BYTES]) {
-    int known = node_count(j->liars & ~told),
-        lying = j->c.colluders > known ? j->c.colluders - known : 0,
-        others = j->c.n_members - node_count(told);
+    uint32_t liars = liars_by(j, p, k, round, top), others = node_everyone(j) & ~told;
     for (uint8_t a = 0; a < k; a++) {
-        int votes = others + lying;
         if (!tells_of(&p[a], round, top) || !memcmp(p[a].vote_hash, hash, INTER_SHA_BYTES))
             continue;
-        for (uint8_t b = 0; b < k; b++)
-            votes += tells_of(&p[b], round, top) &&
-                     !memcmp(p[a].vote_hash, p[b].vote_hash, INTER_SHA_BYTES);
-        if (votes >= inter_job_quorum(&j->c))
+        uint32_t votes = others | tellers(p, k, round, top, p[a].vote_hash);
+        int lying = j->c.colluders - node_count(liars & votes);
+        if (node_count(votes) + (lying > 0 ? lying : 0) >= inter_job_quorum(&j->c))
             return true;
     }
     return false;
 }
 
-bool node_rivalled(const struct job *j, const struct fragment *g, const struct inter_record *r) {
-    struct inter_promise told[INTER_MEMBERS_MAX];
+static bool rivalled_by(const struct job *j, const struct fragment *g, uint32_t told,
+                        const struct inter_record *r) {
+    struct inter_promise p[INTER_MEMBERS_MAX];
     uint8_t hash[INTER_SHA_BYTES], k = 0;
     inter_record_hash(r, hash);
     for (uint8_t m = 0; m < j->c.n_members; m++)
-        if (g->promised >> m & 1)
-            told[k++] = g->promises[m];
-    return rivalled(j, told, k, g->promised, r->round, r->term, hash);
+        if (told >> m & 1)
+            p[k++] = g->promises[m];
+    return rivalled(j, p, k, told, r->round, r->term, hash);
+}
+
+// Whose promises go with a proposal: where several values of one term were told of, not those of
+// known liars, if the rest are enough.
+static uint32_t told_by(const struct job *j, const struct fragment *g) {
+    uint32_t honest = g->promised & ~(uint32_t)j->liars;
+    return g->n_rivals && node_majority(j, honest) ? honest : g->promised;
+}
+
+// Whether, by the promises that are here, another value of its term may have been committed.
+static bool has_rivals(const struct job *j, const struct fragment *g,
+                       const struct inter_record *r) {
+    return rivalled_by(j, g, told_by(j, g), r);
+}
+
+bool node_settle_rivals(const struct job *j, struct fragment *g) {
+    bool rivalled = has_rivals(j, g, &g->best);
+    for (uint8_t i = 0; i < g->n_rivals && rivalled; i++)
+        if (!(rivalled = has_rivals(j, g, &g->rivals[i]))) {
+            struct inter_record former = g->best;
+            g->best = g->rivals[i];
+            g->rivals[i] = former;
+            g->doubted = 0;
+        }
+    return !rivalled;
+}
+
+void node_forget_rivals(struct fragment *g) {
+    free(g->rivals);
+    g->rivals = NULL;
+    g->n_rivals = 0;
 }
 
 // The promises of one term, from *at on: whether they are a majority's, and let somebody propose the value `hash` in `term`. *top: of the
@@ -205,13 +261,11 @@ static const struct inter_record *voted_in(const struct fragment *g, uint32_t te
 void node_add_promises(const struct job *j, const struct fragment *g, struct inter_record *r) {
     const struct inter_promise *first = NULL;
     uint8_t hash[INTER_SHA_BYTES];
-    uint32_t chosen = 0, told = g->promised;
+    uint32_t chosen = 0, told = told_by(j, g);
     inter_record_hash(r, hash);
     r->n_promises = 0;
     if (!r->term)
         return;
-    if (g->has_rival && node_majority(j, told & ~(uint32_t)j->liars))
-        told &= ~(uint32_t)j->liars;
     for (uint8_t m = 0; m < j->c.n_members; m++) {
         const struct inter_promise *p = &g->promises[m];
         if (told >> m & 1 && p->voted && p->round == r->round &&
@@ -219,7 +273,7 @@ void node_add_promises(const struct job *j, const struct fragment *g, struct int
             first = p;
     }
     chosen |= first ? BIT(first->member) : 0;
-    for (uint8_t m = 0; m < j->c.n_members && (g->has_rival || !node_majority(j, chosen)); m++)
+    for (uint8_t m = 0; m < j->c.n_members && (g->n_rivals || !node_majority(j, chosen)); m++)
         chosen |= told >> m & 1 ? BIT(m) : 0;
     for (uint8_t m = 0; m < j->c.n_members; m++)
         if (chosen >> m & 1)

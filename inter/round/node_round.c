@@ -16,7 +16,8 @@ void node_clear_round(struct job *j, struct fragment *g) {
     g->voted = g->decided = g->waits = g->has_own = false;
     g->diverged = 0;
     g->has_best = g->has_best && g->best.round > g->round; // of a round still to be caught up with
-    g->has_rival = g->has_rival && g->has_best && g->rival.round > g->round;
+    if (!g->has_best)
+        node_forget_rivals(g);
     g->accepted = 0;
     g->pulled = g->bare = 0;
     g->ready_since = g->bare_at = g->doubted = 0;
@@ -597,16 +598,6 @@ static bool may_propose_again(struct step *s, struct job *j, struct fragment *g,
     return v == NODE_FAIR;
 }
 
-// Masked sums: it may be the other value of that term which was committed. Where it may be either,
-// the leader waits for more promises, or evidence.
-void node_turn_to_rival(struct fragment *g) {
-    struct inter_record former = g->best;
-    if (!g->has_rival)
-        return;
-    g->best = g->rival;
-    g->rival = former;
-}
-
 // The leader: what somebody may have accepted in this round comes first, in this term; otherwise what is ready.
 void node_try_propose(struct step *s, struct job *j, struct fragment *g) {
     struct inter_record r;
@@ -622,11 +613,15 @@ void node_try_propose(struct step *s, struct job *j, struct fragment *g) {
         }
         return;
     }
-    if (g->has_best && g->best.round == g->round && !node_follows(j, g, &g->best)) {
-        g->has_best = g->has_rival; // no honest voter has accepted it, whatever a promise says
-        g->has_rival = false;
-        g->best = g->rival;
+    // no honest voter has accepted it, whatever a promise says
+    while (g->has_best && g->best.round == g->round && !node_follows(j, g, &g->best)) {
+        g->has_best = g->n_rivals > 0;
+        if (g->has_best)
+            g->best = g->rivals[--g->n_rivals];
     }
+    // Masked sums: where either may have been committed, more promises are waited for, or evidence.
+    if (g->n_rivals && g->best.round == g->round && !node_settle_rivals(j, g))
+        return;
     if (g->has_best && g->best.round == g->round) {
         r = g->best;
         r.term = j->standing.term;
@@ -642,10 +637,8 @@ void node_try_propose(struct step *s, struct job *j, struct fragment *g) {
     r.leader = j->c.self;
     r.n_accepts = 0;
     node_add_promises(j, g, &r);
-    if (j->c.masked && r.term && !node_justified(s->n, j, &r)) {
-        node_turn_to_rival(g);
+    if (j->c.masked && r.term && !node_justified(s->n, j, &r))
         return;
-    }
     neb_buf_clear(&s->n->scratch);
     inter_record_put_body(&s->n->scratch, &r);
     if (!s->n->crypto.sign(s->n->crypto.user, record_context, s->n->scratch.p, s->n->scratch.len,

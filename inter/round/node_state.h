@@ -118,8 +118,9 @@ struct fragment {
     uint32_t floor; // highest open round that a promise told of: nothing is proposed below
     bool has_best;  // and what was accepted in it, at the highest term
     struct inter_record best;
-    bool has_rival; // masked: and another value of that term, which its leader proposed too
-    struct inter_record rival;
+    // Masked: other values of that term, which its leader proposed too. Owned; NULL: there were none.
+    struct inter_record *rivals;
+    uint8_t n_rivals;
     neb_ns
         doubted; // since when this node would propose that again, and cannot tell whether it is right; 0: it can
     // Open round behind the newest record that was shown to be a majority's: others are as far. What they say themselves proves nothing.
@@ -335,9 +336,9 @@ void node_add_promises(const struct job *j, const struct fragment *g, struct int
 // liars.
 bool node_proven(struct inter_node *n, const struct job *j, struct inter_record *r);
 bool node_proven_without_liars(const struct job *j, const struct inter_record *r);
-// Masked: whether, by the promises that are here, another value than r of its term may have been
-// committed.
-bool node_rivalled(const struct job *j, const struct fragment *g, const struct inter_record *r);
+// Masked: makes that one of `best` and its rivals the best of which, by the promises that are here,
+// no other may have been committed. False: there is none.
+bool node_settle_rivals(const struct job *j, struct fragment *g);
 // Whether an accept of r that its leader signed is among r's.
 bool node_leader_voted(struct inter_node *n, const struct job *j, const struct inter_record *r);
 
@@ -389,7 +390,7 @@ void node_serves_tick(struct step *s, struct job *j);
 void node_pump(struct step *s); // fills the window of every path
 
 // node_round.c
-void node_turn_to_rival(struct fragment *g); // best and rival change places
+void node_forget_rivals(struct fragment *g);
 void node_try_propose(struct step *s, struct job *j, struct fragment *g);
 void node_try_commit(struct step *s, struct job *j, struct fragment *g);
 void node_say_accept(struct step *s, struct job *j, struct fragment *g);

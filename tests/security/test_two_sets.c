@@ -53,18 +53,21 @@ static void forget_all(void) {
     }
 }
 
-// Member `self`, with everybody's update whole on its disk.
-static void begin_masked(uint8_t self, uint8_t colluders) {
-    begin_of(MEMBERS, 0, self, 0, true);
+// Member `self` of n, with everybody's update whole on its disk.
+static void begin_masked_of(uint8_t n, uint8_t self, uint8_t colluders) {
+    begin_of(n, 0, self, 0, true);
     struct job *j = &node->jobs[0];
     j->c.masked = j->judges = true;
     j->c.colluders = colluders;
-    for (uint8_t m = 0; m < MEMBERS; m++) {
+    for (uint8_t m = 0; m < n; m++) {
         struct slot *t = &j->fragments[0].slots[m];
         t->known = t->whole = true;
         t->m = manifests[m];
-        t->holders = (1 << MEMBERS) - 1;
+        t->holders = (uint16_t)((1 << n) - 1);
     }
+}
+static void begin_masked(uint8_t self, uint8_t colluders) {
+    begin_masked_of(MEMBERS, self, colluders);
 }
 
 static struct inter_record record_of(uint16_t set) {
@@ -269,6 +272,131 @@ static void test_the_other_value_again(void **state) {
     forget_all();
 }
 
+// More members tell of each value than can lie: so it is known who does, without evidence, and that
+// none of those who tell can have voted for both.
+static void test_who_must_be_lying(void **state) {
+    (void)state;
+    mask_all();
+    struct inter_record x = record_of(0x0f), y = record_of(0x17), r = x;
+    begin_masked(2, 1);
+    struct job *j = &node->jobs[0];
+    r.term = 5;
+    r.n_promises = 4;
+    for (uint8_t m = 1; m < MEMBERS; m++)
+        r.promises[m - 1] = told(m, 0, m < 3 ? &x : &y);
+    assert_true(node_justified(node, j, &r)); // y has three at most
+    j->c.gone = 1 << 4; // whose word counts for nothing: then it may be 3 that lies
+    assert_false(node_justified(node, j, &r));
+    j->c.gone = 0;
+    j->c.colluders = 2; // both who tell of y may lie
+    assert_false(node_justified(node, j, &r));
+    forget_all();
+}
+
+// Its disk is new, and it has the first term: it leads in no term in which it may have led before.
+static void test_first_term_once(void **state) {
+    (void)state;
+    for (int masked = 0; masked < 2; masked++) {
+        begin_of(MEMBERS, 0, 0, 0, false);
+        node->jobs[0].c.masked = masked;
+        node->jobs[0].c.colluders = 1;
+        node->jobs[0].judges = true;
+        for (uint8_t m = 1; m < MEMBERS; m++)
+            beat(m, 0, 0); // knows the former one
+        step(&(struct inter_event){.kind = INTER_EV_TICK});
+        for (uint8_t m = 1; m < MEMBERS; m++)
+            promise(m, RECOVERY_PROMISE, 0);
+        now += NEB_S;
+        step(&(struct inter_event){.kind = INTER_EV_TICK});
+        assert_true(node->jobs[0].standing.joined);
+        assert_int_equal(status().leads, !masked);
+        assert_int_equal(status().term, masked);
+    }
+}
+
+// ---- a new leader, and several values of the term before -------------------------------------------------------
+
+static void promise_vote(uint8_t from, uint32_t term, const struct inter_record *r) {
+    static const uint8_t sig[INTER_SIG_BYTES];
+    struct neb_buf b = {0};
+    neb_buf_u8(&b, MSG_PROMISE);
+    neb_buf_add(&b, job_id, sizeof job_id);
+    neb_buf_u8(&b, TERM_PROMISE);
+    neb_buf_u32(&b, term);
+    neb_buf_u64(&b, EPOCH);
+    neb_buf_u32(&b, 0);
+    neb_buf_u32(&b, ROUND);
+    neb_buf_u8(&b, 1);
+    inter_record_put(&b, r);
+    neb_buf_add(&b, sig, sizeof sig);
+    message(from, &b);
+}
+
+static void has_voted(const struct inter_record *r) {
+    struct fragment *g = &node->jobs[0].fragments[0];
+    g->voted = true;
+    g->vote = *r;
+    inter_record_hash(r, g->vote_hash);
+}
+
+static bool proposes(uint32_t term, const struct inter_record *r) {
+    const struct fragment *g = &node->jobs[0].fragments[0];
+    uint8_t hash[INTER_SHA_BYTES];
+    inter_record_hash(r, hash);
+    return status().leads && g->voted && g->vote.term == term &&
+           !memcmp(hash, g->vote_hash, sizeof hash);
+}
+
+// She has proposed three, and one of them may have been committed, in whatever order they are told of.
+static void test_three_values(void **state) {
+    (void)state;
+    static const uint8_t orders[3][3] = {{3, 4, 1}, {1, 3, 4}, {3, 1, 4}};
+    static const uint8_t alone[] = {0, JOINED, 0, JOINED, JOINED};
+    mask_all();
+    struct inter_record three[] = {record_of(0x0f), record_of(0x17), record_of(0x1e)};
+    for (int k = 0; k < 3; k++) {
+        begin_masked(2, 2);
+        node->jobs[0].liars = 1; // by evidence; another may lie
+        has_voted(&three[0]);
+        pass(9, (const uint32_t[MEMBERS]){0}, alone);
+        assert_true(asked && status().term == 2);
+        for (int i = 0; i < 3; i++)
+            promise_vote(orders[k][i], 2, &three[orders[k][i] == 1 ? 1 : 2]);
+        assert_true(proposes(2, &three[2]));
+    }
+    forget_all();
+}
+
+// Two values of two members each that she is one of; the fourth, who could tell which may be
+// committed, is bound to a later term that it does not lead in. It is asked for one beyond.
+static void test_who_could_tell_is_bound(void **state) {
+    (void)state;
+    const uint32_t terms[MEMBERS] = {1, 0, 1, 3, 0};
+    static const uint8_t unled[MEMBERS] = {JOINED, 0, JOINED, JOINED, 0},
+                         led[MEMBERS] = {JOINED | FOLLOWS, 0, JOINED | FOLLOWS, JOINED, 0};
+    mask_all();
+    struct inter_record x = record_of(0x07), y = record_of(0x0b);
+    x.n_plans = y.n_plans = 4;
+    begin_masked_of(4, 1, 1);
+    has_voted(&x);
+    pass(5, (const uint32_t[MEMBERS]){0}, unled);
+    assert_true(asked && status().term == 1);
+    promise_vote(0, 1, &y);
+    promise_vote(2, 1, &y);
+    asked = 0;
+    pass(7, terms, led);
+    assert_true(status().leads && node->jobs[0].fragments[0].vote.term == 0);
+    pass(2, terms, led);
+    assert_true(asked && status().term == 5);
+    promise_vote(0, 5, &y);
+    promise_vote(2, 5, &y);
+    assert_true(status().leads && !proposes(5, &x) && !proposes(5, &y));
+    promise_vote(3, 5, &x);
+    step(&(struct inter_event){.kind = INTER_EV_TICK});
+    assert_true(proposes(5, &x));
+    forget_all();
+}
+
 // A chain of promises that is too long for a record proves nothing to who has not voted for the
 // value.
 static void test_a_chain_that_is_cut(void **state) {
@@ -422,12 +550,17 @@ static int set_up(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(test_two_sets_of_one_round, done),
-                                       cmocka_unit_test_teardown(test_too_small_a_set, done),
-                                       cmocka_unit_test(test_quorums),
-                                       cmocka_unit_test_teardown(test_the_other_value_again, done),
-                                       cmocka_unit_test_teardown(test_a_chain_that_is_cut, done),
-                                       cmocka_unit_test_teardown(test_one_update_a_round, done),
-                                       cmocka_unit_test(test_revealed_once)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(test_two_sets_of_one_round, done),
+        cmocka_unit_test_teardown(test_too_small_a_set, done),
+        cmocka_unit_test(test_quorums),
+        cmocka_unit_test_teardown(test_the_other_value_again, done),
+        cmocka_unit_test_teardown(test_who_must_be_lying, done),
+        cmocka_unit_test_teardown(test_first_term_once, done),
+        cmocka_unit_test_teardown(test_three_values, done),
+        cmocka_unit_test_teardown(test_who_could_tell_is_bound, done),
+        cmocka_unit_test_teardown(test_a_chain_that_is_cut, done),
+        cmocka_unit_test_teardown(test_one_update_a_round, done),
+        cmocka_unit_test(test_revealed_once)};
     return cmocka_run_group_tests(tests, set_up, NULL);
 }

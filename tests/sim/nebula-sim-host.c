@@ -387,6 +387,7 @@ static void finish_blob(struct sim *s, uint8_t i, const struct inter_manifest *m
     }
     if (done.ok) {
         struct sim_blob *b = disk_put(s, &h->disk, m);
+        b->m = *m; // a liar's brain may have had the other's update under this key
         memcpy(b->words, part, sizeof b->words);
         b->whole = true;
         b->rotten = false;

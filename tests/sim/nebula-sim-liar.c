@@ -294,62 +294,91 @@ bool sim_liar_needed(const struct sim *s) {
            (n - 1 < inter_quorum(n, f) || n - 1 < inter_sums_least(n, f));
 }
 
-static int votes_for(const struct sim *s, uint32_t f, uint32_t round, uint32_t term,
-                     const uint8_t *hash) {
+// The open round of a fragment of host i, where it is honest and has voted in it; NULL: it is not.
+static const struct fragment *voted(const struct sim *s, uint8_t i, uint32_t f) {
+    const struct fragment *g =
+        s->h[i].node && !sim_lies(s, i) ? &s->h[i].node->jobs[0].fragments[f] : NULL;
+    return g && g->voted ? g : NULL;
+}
+
+// For a value, in the round and term that `top` has voted in.
+static int votes_for(const struct sim *s, uint32_t f, const struct fragment *top,
+                     const uint8_t hash[INTER_SHA_BYTES]) {
     int votes = 0;
     for (uint8_t i = 0; i < s->o.members; i++) {
-        const struct fragment *g =
-            s->h[i].node && !sim_lies(s, i) ? &s->h[i].node->jobs[0].fragments[f] : NULL;
-        votes += g && g->voted && g->round == round && g->vote.term == term &&
-                 (!hash || !memcmp(g->vote_hash, hash, sizeof g->vote_hash));
+        const struct fragment *g = voted(s, i, f);
+        votes += g && g->round == top->round && g->vote.term == top->vote.term &&
+                 !memcmp(g->vote_hash, hash, sizeof g->vote_hash);
     }
     return votes;
 }
 
+// Whether honest members can have found out that the liar proposed two values of this term: by its
+// votes, where they are of one ledger.
+static bool provable(const struct sim *s, uint32_t f, const struct fragment *top) {
+    uint64_t epoch = 0;
+    bool one = true, named = false;
+    for (uint8_t i = 0; i < s->o.members; i++) {
+        const struct fragment *g = voted(s, i, f);
+        named |= !sim_lies(s, i) && s->h[i].disk.liars >> s->liar->who & 1;
+        if (!g || g->round != top->round || g->vote.term != top->vote.term)
+            continue;
+        for (uint8_t k = 0; k < g->vote.n_accepts; k++)
+            if (g->vote.accepts[k].member == s->liar->who) {
+                one = one && (!epoch || epoch == g->vote.accepts[k].epoch);
+                epoch = g->vote.accepts[k].epoch;
+            }
+    }
+    return named || one;
+}
+
 // Masked: it has had two values of one term accepted, by so many that with those who cannot tell,
-// and the other colluders, who may lie too, either may be committed.
+// and the other colluders, who may lie too, either may be committed. As many as may lie are left
+// beside it where it is known to, by evidence or as more members than may lie tell of each value.
 static bool torn(const struct sim *s) {
-    int others = 0, lying = (int)s->o.colluders - 1,
+    int others = 0, may_lie = (int)s->o.colluders,
         quorum = inter_quorum((uint8_t)s->o.members, (uint8_t)s->o.colluders);
     for (uint8_t i = 0; i < s->o.members; i++) // the liar, and whoever lost its disk meanwhile
         others += sim_lies(s, i) || !s->h[i].disk.standing.joined;
     for (uint32_t f = 0; f < s->o.fragments; f++) {
-        const struct fragment *top = NULL;
-        bool two = false, free_to_go_on = false;
-        for (uint8_t i = 0; i < s->o.members; i++) {
-            const struct fragment *g =
-                s->h[i].node && !sim_lies(s, i) ? &s->h[i].node->jobs[0].fragments[f] : NULL;
-            if (g && g->voted &&
-                (!top || g->round > top->round ||
-                 (g->round == top->round && g->vote.term > top->vote.term)))
+        const struct fragment *top = NULL, *most = NULL, *g;
+        int all = 0, first = 0, second = 0;
+        for (uint8_t i = 0; i < s->o.members; i++)
+            if ((g = voted(s, i, f)) && (!top || g->round > top->round ||
+                                         (g->round == top->round && g->vote.term > top->vote.term)))
                 top = g;
-        }
-        if (!top)
+        if (!top || top->vote.term % s->o.members != s->liar->who)
             continue;
-        int all = votes_for(s, f, top->round, top->vote.term, NULL);
         for (uint8_t i = 0; i < s->o.members; i++) {
-            const struct fragment *g =
-                s->h[i].node && !sim_lies(s, i) ? &s->h[i].node->jobs[0].fragments[f] : NULL;
-            if (!g || !g->voted || g->round != top->round || g->vote.term != top->vote.term)
-                continue;
-            int rest = all - votes_for(s, f, g->round, g->vote.term, g->vote_hash);
-            two |= rest > 0;
-            free_to_go_on |= rest + others + lying < quorum;
+            int votes = (g = voted(s, i, f)) ? votes_for(s, f, top, g->vote_hash) : 0;
+            all += votes > 0 && g->round == top->round && g->vote.term == top->vote.term;
+            most = votes > first ? g : most;
+            first = votes > first ? votes : first;
         }
-        if (two && !free_to_go_on)
+        for (uint8_t i = 0; i < s->o.members; i++) {
+            bool other = (g = voted(s, i, f)) &&
+                         memcmp(g->vote_hash, most->vote_hash, sizeof g->vote_hash) != 0;
+            int votes = other ? votes_for(s, f, top, g->vote_hash) : 0;
+            second = votes > second ? votes : second;
+        }
+        int lying = may_lie - (all - first > may_lie || provable(s, f, top));
+        // where another value than that of most could be proposed, that of most could be, too
+        if (second && second + others + lying >= quorum)
             return true;
     }
     return false;
 }
 
-bool sim_liar_stuck(const struct sim *s) {
+enum sim_stuck sim_liar_stuck(const struct sim *s) {
     int data = 0;
     for (uint8_t i = 0; i < s->o.members; i++)
         data += !s->h[i].witness && !sim_lies(s, i);
     if (s->liar->gone && data < 2)
-        return true; // no record without two updates
-    if (sim_liar_needed(s) || (s->o.masked && torn(s)))
-        return true;
+        return SIM_STUCK_NEEDED; // no record without two updates
+    if (sim_liar_needed(s))
+        return SIM_STUCK_NEEDED;
+    if (s->o.masked && torn(s))
+        return SIM_STUCK_TORN;
     for (uint8_t i = 0; i < s->o.members; i++)
         for (uint32_t f = 0; f < s->o.fragments && s->h[i].node && !sim_lies(s, i); f++) {
             const struct fragment *g = &s->h[i].node->jobs[0].fragments[f];
@@ -362,13 +391,13 @@ bool sim_liar_stuck(const struct sim *s) {
                     (!sim_lies(s, e->member) && !s->o.masked) || e->verdict == INTER_REJECTED;
                 bool bad = sim_bad_update(s, e->member, f, g->round);
                 if (!sim_lies(s, e->member) && bad == (e->verdict == INTER_ACCEPTED))
-                    return true; // the leader believed the liar's word, or its promise; others refuse it
+                    return SIM_STUCK_UPDATE; // the leader believed the liar's word; others refuse it
                 const struct sim_host *owner = &s->h[e->member];
                 const struct slot *now =
                     owner->node ? &owner->node->jobs[0].fragments[f].slots[e->member] : NULL;
                 if (s->o.witnesses && e->verdict == INTER_REJECTED && now && now->known &&
                     now->m.key.attempt > e->attempt)
-                    return true; // the witness has only heard what the others say of a newer one
+                    return SIM_STUCK_UPDATE; // the witness has only heard of the newer one
                 for (uint8_t x = 0; x < s->o.members && !here; x++) {
                     const struct sim_blob *b = sim_lies(s, x)
                                                    ? NULL
@@ -377,8 +406,8 @@ bool sim_liar_stuck(const struct sim *s) {
                     here = b && b->whole && !memcmp(b->m.sha256, e->sha256, sizeof e->sha256);
                 }
                 if (!here)
-                    return true;
+                    return SIM_STUCK_UPDATE;
             }
         }
-    return false;
+    return SIM_GOES_ON;
 }

@@ -352,7 +352,7 @@ void sim_check_end(struct sim *s) {
             continue;
         s->r.caught |= h->disk.liars != 0;
         if (s->liar && !h->finished && sim_liar_stuck(s)) {
-            s->r.stuck = 1;
+            s->r.stuck[sim_liar_stuck(s)] = 1;
             return;
         }
         if (!h->witness && !h->finished)

@@ -35,7 +35,7 @@
 struct totals {
     uint64_t runs, messages, stores, committed, rejected, merges, returns, snapshots, taken_over;
     uint64_t no_room, rotten;
-    uint64_t splits, caught, stuck;
+    uint64_t splits, caught, stuck[SIM_STUCKS];
     double seconds, detected;
 };
 
@@ -54,7 +54,8 @@ static void add(struct totals *t, const struct sim_result *r) {
     t->seconds += r->seconds;
     t->splits += r->splits;
     t->caught += r->caught || r->splits;
-    t->stuck += r->stuck;
+    for (int k = 0; k < SIM_STUCKS; k++)
+        t->stuck[k] += r->stuck[k];
     t->detected = r->detected > t->detected ? r->detected : t->detected;
 }
 
@@ -204,7 +205,8 @@ static bool end_job(int fd, struct totals *sum) {
         sum->seconds += t.seconds;
         sum->splits += t.splits;
         sum->caught += t.caught;
-        sum->stuck += t.stuck;
+        for (int k = 0; k < SIM_STUCKS; k++)
+            sum->stuck[k] += t.stuck[k];
         sum->detected = t.detected > sum->detected ? t.detected : sum->detected;
     }
     close(fd);
@@ -228,10 +230,12 @@ static void report(const struct sim_options *o, const struct totals *sum, bool g
         printf("%llu updates that were whole were lost\n", (unsigned long long)sum->rotten);
     if (o->liar)
         printf("with a liar: named in %llu runs; in %llu of them members had parted, and all knew "
-               "within "
-               "%.1f s; %llu stood still at the end for an update that only the liar had\n",
+               "within %.1f s; at the end %llu stood still for an update that only the liar had, "
+               "%llu as rounds need all members, %llu as two values of a term may be committed\n",
                (unsigned long long)sum->caught, (unsigned long long)sum->splits, sum->detected,
-               (unsigned long long)sum->stuck);
+               (unsigned long long)sum->stuck[SIM_STUCK_UPDATE],
+               (unsigned long long)sum->stuck[SIM_STUCK_NEEDED],
+               (unsigned long long)sum->stuck[SIM_STUCK_TORN]);
 }
 
 int main(int argc, char **argv) {

@@ -66,6 +66,11 @@ struct sim_options {
     bool trace; // print every event
 };
 
+// Why nobody can go on: an update in a record that only a liar has, or that honest gates refuse;
+// rounds need all members, and the liar is revoked; masked: of two values of a term either may be
+// committed, by all that anybody can know.
+enum sim_stuck { SIM_GOES_ON, SIM_STUCK_UPDATE, SIM_STUCK_NEEDED, SIM_STUCK_TORN, SIM_STUCKS };
+
 struct sim_result {
     uint64_t messages, stores, steps;
     uint32_t committed, rejected, merges; // rounds times fragments; refused updates; merge rounds
@@ -75,9 +80,9 @@ struct sim_result {
     uint32_t rotten;     // updates that a disk lost
     uint32_t taken_over; // updates of a former life that were committed while a later one trained
     double seconds;      // virtual
-    uint32_t splits, caught; // runs in which honest members parted; in which the liar was named
-    uint32_t stuck;          // runs that a liar's update which nobody else has has ended
-    double detected;         // s from the parting until all knew, at most
+    uint32_t splits, caught;    // runs in which honest members parted; in which the liar was named
+    uint32_t stuck[SIM_STUCKS]; // runs that stood still at the end, as a liar can bring about
+    double detected;            // s from the parting until all knew, at most
     bool failed;
     char why[256];
 };
@@ -370,8 +375,7 @@ void sim_liar_leaves_out(struct sim *s, uint8_t i); // masked: each of its two b
 void sim_liar_works(struct sim *s, uint8_t i);
 void sim_liar_revoked(struct sim *s);
 bool sim_liar_needed(const struct sim *s); // it is revoked, and rounds need all members
-// Whether a liar's update that no honest member has is in a decided record: nobody can go on.
-bool sim_liar_stuck(const struct sim *s);
+enum sim_stuck sim_liar_stuck(const struct sim *s);
 bool sim_liar_rejects(const struct sim *s, uint8_t i, uint8_t owner);
 // It has just refused this update: its own program shall take the owner for one that says so too, and propose that it is rejected.
 void sim_liar_pretends(struct sim *s, uint8_t i, const struct inter_manifest *m);
