@@ -15,7 +15,7 @@
 //     cmp_check_end     nothing missing, nothing behind
 //
 // It says nothing of who sent the bytes: the caller feeds what came over an authenticated link for a signed manifest, and uses the
-// verdict only once the digest in that manifest is that of the bytes it fed (inter/service_arrive.c).
+// verdict only once the digest in that manifest is that of the bytes it fed (inter/service/arrive.c).
 #ifndef CMP_CHECK_H
 #define CMP_CHECK_H
 #include "compress/sketch.h"

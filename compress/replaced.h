@@ -1,6 +1,6 @@
 // Tokens on the wire: what a generator put in place of masked tokens, and text itself.
 //
-// Both sides know which positions are masked (intra/rtd.h), so only those where another token was drawn travel, counted among
+// Both sides know which positions are masked (intra/train/rtd.h), so only those where another token was drawn travel, counted among
 // the masked ones:
 //
 //     masked positions   3    9   14   20   31          draws: same, 812, same, 17, 5

@@ -44,7 +44,7 @@ struct cmp_update_unit { // views into the update
 NEB_MUST_CHECK enum neb_status cmp_update_open(const uint8_t *p, size_t len,
                                                const struct cmp_unit_shape *expect, uint32_t n,
                                                struct cmp_update_unit *out);
-// Owners of a mesh hold some units each (agent/owners.h). cut: appends an update of those units u with owner[u] == who, n_owners of them listed,
+// Owners of a mesh hold some units each (agent/exchange/owners.h). cut: appends an update of those units u with owner[u] == who, n_owners of them listed,
 // in the order that they have; join: one update of the units of all pieces, by number. A unit's bytes are copied as they are. NEB_ERR_FORMAT:
 // malformed, or a number that is not listed.
 struct cmp_update_piece {

@@ -58,7 +58,7 @@ struct kern_device_soft {
 };
 enum { KERN_SOFT_K_MAX = 64 };
 
-// Output layer of a discriminator (intra/rtd.h): score = x w + b, loss = log(1 + exp(score)) - label * score.
+// Output layer of a discriminator (intra/train/rtd.h): score = x w + b, loss = log(1 + exp(score)) - label * score.
 struct kern_device_rtd {
     int n, d;
     const void *x;           // (n, d) T
@@ -233,7 +233,7 @@ struct kern_device_ops {
     // ids (n) device: at each row the first id at which the running sum of probabilities passes u (n) device, in [0, 1]
     void (*sample_rows)(struct kern_device *D, enum kern_type t, const struct kern_device_rows *r,
                         const float *u, int32_t *ids);
-    // Soft labels (intra/distill.h): of softmax(logits / temperature) the k most likely of each row, most likely first, ties by id. ids,
+    // Soft labels (intra/train/distill.h): of softmax(logits / temperature) the k most likely of each row, most likely first, ties by id. ids,
     // logp (n, k), tail (n) device.
     void (*label_rows)(struct kern_device *D, enum kern_type t, const struct kern_device_rows *r,
                        int k, float temperature, int32_t *ids, float *logp, float *tail);

@@ -13,7 +13,7 @@
 //
 //     Σ_S masked_i − Σ_S PRG(b_i) − Σ_S ±PRG(s_id) = Σ_S q_i                     exactly
 //
-// Of no member both b and all s are revealed: one S a sum, which is the caller's to keep (inter/sums.h: the record of a ledger).
+// Of no member both b and all s are revealed: one S a sum, which is the caller's to keep (inter/round/sums.h: the record of a ledger).
 // A masked update carries a hash of every seed behind it, so a false reveal is seen and dropped before anything is summed.
 // With fewer than three in S each would learn the other's: three members may lose none, four and more one. All hold the sum;
 // a single member's integers are never checked (no numeric gate), but a sum beyond what its members can add up to is refused.

@@ -3,7 +3,7 @@
 #define TESTS_TESTING_H
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
-#include "intra/trainer.h"
+#include "intra/train/trainer.h"
 
 // Under AddressSanitizer memory that was given back stays with the process, and mlock does nothing; under ThreadSanitizer too.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

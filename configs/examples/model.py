@@ -7,7 +7,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]  # the source's, or share/ of an installation
-sys.path += [str(ROOT / "agent/python"), str(ROOT.parent / "lib/nebula/python")]
+sys.path += [str(ROOT / "agent/lib/python"), str(ROOT.parent / "lib/nebula/python")]
 
 SEQ, BATCH, VOCAB = 64, 8, 512
 

@@ -3,7 +3,7 @@
 // every result. "mpi pieces": over an object that cuts messages after 4000 bytes and collectives after 4000 elements of all ranks
 // (tests/CMakeLists.txt), as the object that is installed does after a gibi.
 #include "agent/base/log.h"
-#include "intra/comm.h"
+#include "intra/ranks/comm.h"
 
 #include <math.h>
 #include <setjmp.h>

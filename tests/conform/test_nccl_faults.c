@@ -1,9 +1,9 @@
-// What intra/comm_nccl.c does when NCCL, CUDA or a peer fails, over the emulated ones (tests/cuda/emu): every call of theirs fails once,
+// What intra/ranks/comm_nccl.c does when NCCL, CUDA or a peer fails, over the emulated ones (tests/cuda/emu): every call of theirs fails once,
 // every look at a communicator's state once tells of an asynchronous error, every operation once never ends. It happens to this process:
 // alone, or, for messages, with a child as its peer that is well until it is killed.
 #include "agent/base/clock.h"
 #include "agent/base/log.h"
-#include "intra/comm.h"
+#include "intra/ranks/comm.h"
 #include "tests/cuda/emu/nccl_emu.h"
 
 #include <sched.h>
@@ -86,7 +86,7 @@ static void fill(float *x, size_t n, int v) {
         x[i] = (float)v;
 }
 
-// A look at the queue that is none of the calls of intra/comm_nccl.c.
+// A look at the queue that is none of the calls of intra/ranks/comm_nccl.c.
 static bool queue_is_empty(const struct rank *r) {
     struct emu_nccl kept = emu_nccl;
     emu_nccl.fail_at = 0;

@@ -1,12 +1,12 @@
-// What nebula plan says of a device (intra/cost_device.c, agent/profile_device.c) against the device, an emulated one: its memory against
+// What nebula plan says of a device (intra/cost/device.c, agent/plan/profile_device.c) against the device, an emulated one: its memory against
 // what is allocated, on every mesh of up to 8 ranks, for sides of rtd and distill, and for the exchange of up to 4 owners; seconds, from rates that are measured here, against steps and exchanges that are made.
 #include "agent/base/rng.h"
-#include "agent/planner.h"
-#include "agent/profile_clock.h"
-#include "inter/outer.h"
-#include "intra/distill.h"
-#include "intra/owners.h"
-#include "intra/trainer.h"
+#include "agent/plan/planner.h"
+#include "agent/plan/profile_clock.h"
+#include "inter/outer/outer.h"
+#include "intra/train/distill.h"
+#include "intra/train/owners.h"
+#include "intra/train/trainer.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -232,7 +232,7 @@ static const struct side_case {
      false},
 };
 
-// As agent/rtd.c and agent/distill_side.c make them.
+// As agent/train/rtd.c and agent/train/distill_side.c make them.
 static double side_allocated(const struct intra_cost_job *j, const struct intra_cost_side *side) {
     struct intra_optim_config c = adamw();
     struct intra_model *m = NULL;

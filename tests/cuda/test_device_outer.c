@@ -2,7 +2,7 @@
 // parameters, the same digests, round by round; with row weights, several members, merge rounds, updates that are sent again,
 // commits of others, refused ones, and state that moves between host and device halfway.
 #include "agent/base/rng.h"
-#include "inter/outer.h"
+#include "inter/outer/outer.h"
 #include "kernels/device.h"
 
 #include <setjmp.h>

@@ -1,9 +1,9 @@
 // What modes rtd and distill do with a model, on the emulated device against the same on the CPU: a discriminator's head, batches of any shape
 // with prefixes, a teacher's soft labels, learned from and made, draws, and a model that learns nothing.
 #include "agent/base/rng.h"
-#include "intra/distill.h"
-#include "intra/rtd.h"
-#include "intra/runner.h"
+#include "intra/train/distill.h"
+#include "intra/train/rtd.h"
+#include "intra/train/runner.h"
 #include "tests/cuda/train_fixture.h"
 
 #include <math.h>

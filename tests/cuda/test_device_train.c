@@ -1,4 +1,4 @@
-// Training through intra/device.h on the emulated device, against the same training on the CPU: losses, norms and parameters,
+// Training through intra/device/device.h on the emulated device, against the same training on the CPU: losses, norms and parameters,
 // for every trainable set, with and without recomputation; checkpoints go from one to the other; and bf16 learns.
 #include "agent/base/log.h"
 #include "agent/base/rng.h"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Meshes of ranks on emulated devices with parts of a step as graphs (intra/device_graph.c): the same digits as without, over replicas, whose
+# Meshes of ranks on emulated devices with parts of a step as graphs (intra/device/graph.c): the same digits as without, over replicas, whose
 # gradients are reduced between the graphs of a pass, and over pipeline stages; tensor-parallel ranks say that they have none.
 set -euo pipefail
 source "$(dirname "$0")/../parallel/lib.sh"

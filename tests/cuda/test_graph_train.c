@@ -1,4 +1,4 @@
-// Training with parts of a step as graphs (intra/device_graph.c) on the emulated device: every bit as without, for every trainable set, in
+// Training with parts of a step as graphs (intra/device/graph.c) on the emulated device: every bit as without, for every trainable set, in
 // fp32 and bf16, with recomputation, several micro-batches a step, targets that do not count and evaluations between; a number that a graph
 // keeps from one batch to the next is noticed; and what cannot be recorded goes on in the plain way, with one line that says why.
 // EMU_LATE=1: the same with a queue that runs late.

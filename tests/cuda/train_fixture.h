@@ -1,7 +1,7 @@
 // What tests that train on the emulated device share: the device, the processor's kernels beside it, and a small model.
 #ifndef TRAIN_FIXTURE_H
 #define TRAIN_FIXTURE_H
-#include "intra/trainer.h"
+#include "intra/train/trainer.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,7 +2,7 @@
 // two of them have something to average. usage: attach_client AGENT JOB TARGET [--die-at STEP | --detach-at STEP | --boast-at STEP]
 // With --pace MS instead it stands for training whose steps take MS milliseconds, whatever else the machine does: each moves a 64th of
 // the parameters by heavy-tailed random amounts, TARGET being the seed (configs/stall-compare).
-#include "agent/libnebula.h"
+#include "agent/lib/libnebula.h"
 
 #include <math.h>
 #include <signal.h>

@@ -82,7 +82,7 @@ rc=0; wait $pid || rc=$?
 # in its hook.
 job "$T/python.yaml" attach attach
 sed -i 's/overlap: 2/overlap: 0/; s/every_steps: 20/every_steps: 5/' "$T/python.yaml"
-loop() { NEBULA_AGENT=$(home python alpha) NEBULA_LIBRARY=$BUILD/libnebula.so.1 PYTHONPATH=$SOURCE/agent/python exec timeout 100 python3 "$SOURCE/tests/e2e/attach_client.py" "${@:2}" >"$T/$1.log" 2>&1; }
+loop() { NEBULA_AGENT=$(home python alpha) NEBULA_LIBRARY=$BUILD/libnebula.so.1 PYTHONPATH=$SOURCE/agent/lib/python exec timeout 100 python3 "$SOURCE/tests/e2e/attach_client.py" "${@:2}" >"$T/$1.log" 2>&1; }
 ended() { ! kill -0 "$1" 2>/dev/null; }
 run python & pid=$!
 # Tensors that are trained and not exchanged would part the clusters without a word; a tied one is exchanged.

@@ -78,7 +78,7 @@ bash -n "$T/root/usr/share/nebula/slurm/agent.sbatch" || fail "Slurm template"
 jq -e '.panels | length > 5' "$T/root/usr/share/nebula/grafana/nebula.json" >/dev/null || fail "dashboard"
 # Every metric that the dashboard asks for is one that the agent offers.
 for m in $(jq -r '.panels[].targets[].expr' "$T/root/usr/share/nebula/grafana/nebula.json" | grep -o 'nebula_[a-z_]*'); do
-    grep -q "\"$m\"" "$SOURCE/agent/metrics.c" || fail "the dashboard asks for $m"
+    grep -q "\"$m\"" "$SOURCE/agent/web/metrics.c" || fail "the dashboard asks for $m"
 done
 if command -v systemd-analyze >/dev/null; then
     score=$(systemd-analyze security --offline=true --no-pager "$T/root/usr/lib/systemd/system/nebula-agent.service" 2>/dev/null | awk '/Overall exposure/ {print $(NF-2)}')

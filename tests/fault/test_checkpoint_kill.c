@@ -3,7 +3,7 @@
 #include "agent/base/fault.h"
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
-#include "intra/checkpoint_async.h"
+#include "intra/ckpt/checkpoint_async.h"
 #include "tests/testing.h"
 
 #include <setjmp.h>

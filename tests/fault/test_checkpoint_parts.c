@@ -3,8 +3,8 @@
 // parts in any order, the file last. All of it in clear, and sealed.
 #include "agent/base/fault.h"
 #include "agent/base/log.h"
-#include "intra/checkpoint_async.h"
-#include "intra/checkpoint_parts.h"
+#include "intra/ckpt/checkpoint_async.h"
+#include "intra/ckpt/checkpoint_parts.h"
 #include "security/vault.h"
 #include "tests/testing.h"
 

@@ -4,7 +4,7 @@
 #include "agent/base/fault.h"
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
-#include "intra/data.h"
+#include "intra/data/data.h"
 #include "tests/testing.h"
 
 #include <setjmp.h>

@@ -2,7 +2,7 @@
 // removal or truncation, those inside SQLite included, fails (or is where the process is killed), for every k. Afterwards
 // everything that was acknowledged is there, nothing is half there, and the script can go on to its end.
 #include "agent/base/fault.h"
-#include "inter/ledger_verify.h"
+#include "inter/ledger/verify.h"
 #include "tests/unit/ledger_fixture.h"
 
 #include <sqlite3.h>

@@ -4,9 +4,9 @@
 #define TESTS_FUZZ_AGENT_H
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
-#include "agent/daemon_state.h"
-#include "agent/status.h"
-#include "inter/ledger_verify.h"
+#include "agent/daemon/state.h"
+#include "agent/daemon/status.h"
+#include "inter/ledger/verify.h"
 #include "security/sign.h"
 
 #include <stdlib.h>

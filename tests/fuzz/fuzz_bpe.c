@@ -2,7 +2,7 @@
 // expressions come to no end, and decodes any ids into UTF-8.
 //
 // Input: the file, and behind a NUL, which no JSON has, a text.
-#include "intra/tokenizer.h"
+#include "intra/data/tokenizer.h"
 
 #include <stdio.h>
 #include <stdlib.h>

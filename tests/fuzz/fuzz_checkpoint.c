@@ -3,7 +3,7 @@
 // tried twice: as it is, and with the digest over its index made right, since no mutation would get
 // past that otherwise. The corpus is written by tests/golden/test_golden.c.
 #include "agent/base/sha256.h"
-#include "intra/trainer.h"
+#include "intra/train/trainer.h"
 #include "tests/testing.h"
 
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 //
 // Input: 2 bytes little-endian, the length of corpus.json; corpus.json; the shard, as "s.bin".
 #include "agent/base/fs.h"
-#include "intra/data.h"
+#include "intra/data/data.h"
 
 #include <fcntl.h>
 #include <stdio.h>

@@ -11,9 +11,9 @@
 //     L      LIST, a digit: one of `lists`    l  hex, which the CA signs as far as it is a list    v  LIST_STAND, hex
 //     S      SUMS, hex, * for that job's id
 //     U D    the link is up, is down    N  every job has a line to tell    T  a second passes
-#include "agent/job_id.h"
-#include "agent/policy.h"
-#include "agent/sums.h"
+#include "agent/daemon/policy.h"
+#include "agent/daemon/sums.h"
+#include "agent/job/id.h"
 #include "security/hub.h"
 #include "tests/fuzz/agent.h"
 

@@ -1,7 +1,7 @@
 // Files of an agent's home that somebody may have edited or damaged: members.json, federation/former.json, federation/forked, jobs/ID/shape.json,
 // state of jobs in the ledger. What is taken keeps to its limits.
-#include "agent/jobs.h"
-#include "agent/shape.h"
+#include "agent/daemon/jobs.h"
+#include "agent/daemon/shape.h"
 #include "security/forks.h"
 #include "security/former.h"
 #include "security/members.h"

@@ -1,6 +1,6 @@
 // config.json and adapter_config.json from strangers: whatever the bytes, an answer; what is accepted is a model that can be
 // laid out, and comes back the same from what we would write for it.
-#include "intra/hf.h"
+#include "intra/hf/hf.h"
 
 #include <stdlib.h>
 #include <string.h>

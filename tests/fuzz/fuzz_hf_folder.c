@@ -6,8 +6,8 @@
 // another of the names, or out of the folder; a named pipe; a folder), two for the length, and so
 // many bytes.
 #include "agent/base/log.h"
-#include "intra/hf.h"
-#include "intra/tokenizer_files.h"
+#include "intra/data/tokenizer_files.h"
+#include "intra/hf/hf.h"
 
 #include <dirent.h>
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 // Lines and files that name keys: what `nebula id` prints on another site, and seal.json. A public line that is taken is written back to the
 // same text; a path to a key file is whole, or refused.
 #include "agent/base/fs.h"
-#include "agent/seal.h"
+#include "agent/proc/seal.h"
 #include "security/identity.h"
 
 #include <stdlib.h>

@@ -4,8 +4,8 @@
 //
 // Input: lines. The first byte says who speaks (T: who has the trainer's secret; C: a command; W: the agent, to a worker), the second one
 // what goes along (k: the secret, u: an update, 0 to 9: so many parts), the rest is the head. A lone T attaches it.
-#include "agent/job_id.h"
-#include "agent/worker.h"
+#include "agent/exchange/worker.h"
+#include "agent/job/id.h"
 #include "compress/update.h"
 #include "tests/fuzz/agent.h"
 

@@ -1,9 +1,9 @@
-// Messages of a worker on another host, or of an agent to it, as frames (agent/ipc_remote.c). Whatever the frames: no message holds more than came,
+// Messages of a worker on another host, or of an agent to it, as frames (agent/proc/ipc_remote.c). Whatever the frames: no message holds more than came,
 // what is taken goes out again as what it was, and after it a good message gets through whole.
 //
 // Input: frames, each behind a 2-byte little-endian word: 0x8000: the message goes on after it; 0x4000: as long as frames are at most, of the
 // next byte; else so many bytes.
-#include "agent/ipc_state.h"
+#include "agent/proc/ipc_state.h"
 
 #include <errno.h>
 #include <stdlib.h>

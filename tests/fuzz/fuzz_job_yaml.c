@@ -1,5 +1,5 @@
 // Job files from anywhere: no crash, and what is accepted survives the way through JSON unchanged.
-#include "agent/config.h"
+#include "agent/job/config.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 // JSON of other programs: whatever the bytes, a value or none. What the strict reader takes, this
 // one takes, to the same value; what comes out can be written and read again; and a value that is
 // set is there, with all others as they were.
-#include "intra/json.h"
+#include "intra/read/json.h"
 
 #include <math.h>
 #include <stdlib.h>

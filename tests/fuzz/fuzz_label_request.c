@@ -1,6 +1,6 @@
 // A student's request from hostile bytes: OK or NEB_ERR_FORMAT, nothing written outside the batch, and what is accepted fits the
 // job, and is written again as it was read.
-#include "agent/label_request.h"
+#include "agent/train/label_request.h"
 #include "kernels/kern.h"
 
 #include <stdlib.h>

@@ -4,7 +4,7 @@
 //
 // Input: a byte that chooses the column, a byte: odd: the rest (i64, then bytes) replaces the value, even: one byte (u16 where, u8 by what)
 // of it is changed.
-#include "inter/ledger_verify.h"
+#include "inter/ledger/verify.h"
 #include "tests/fuzz/trusting.h"
 #include "tests/unit/ledger_fixture.h"
 

@@ -2,7 +2,7 @@
 // are no longer than the input, and end where they say; and a second reading finds the same ones.
 //
 // Input: a byte that chooses the format, then the file.
-#include "intra/build_state.h"
+#include "intra/data/build_state.h"
 
 #include <stdlib.h>
 #include <string.h>

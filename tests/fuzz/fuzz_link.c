@@ -2,7 +2,7 @@
 // is sent back gets lost.
 //
 // Input: frames, each with a byte for the set and one for the connection it comes on, and a 2-byte little-endian length.
-#include "inter/link_state.h"
+#include "inter/link/state.h"
 
 #include <stdlib.h>
 

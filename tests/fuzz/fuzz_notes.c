@@ -4,10 +4,10 @@
 //
 // Input: a byte that chooses one of these, then the file.
 #include "agent/base/log.h"
-#include "agent/corpus_note.h"
-#include "agent/pretrain_state.h"
-#include "agent/report.h"
-#include "intra/build_state.h"
+#include "agent/cli/pretrain_state.h"
+#include "agent/show/corpus_note.h"
+#include "agent/show/report.h"
+#include "intra/data/build_state.h"
 #include "security/hub.h"
 #include "security/invite.h"
 

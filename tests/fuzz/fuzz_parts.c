@@ -3,9 +3,9 @@
 //
 // Input: 4 bytes little-endian, the length of the file; the file; the part, under the name that the file's token gives it.
 #include "agent/base/sha256.h"
-#include "intra/checkpoint_parts.h"
-#include "intra/model.h"
-#include "intra/trainer.h"
+#include "intra/ckpt/checkpoint_parts.h"
+#include "intra/model/model.h"
+#include "intra/train/trainer.h"
 
 #include <fcntl.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 // JSON that another agent sends: a job, and a metrics line for whoever watches. What is taken as a job survives the way back; every line
 // leaves a history that is JSON.
-#include "agent/view.h"
+#include "agent/web/view.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 // Message catalogues from anywhere: whatever the bytes, the reader answers OK or NEB_ERR_FORMAT, and every pair it hands on is
 // clean UTF-8 text on one line.
-#include "intra/po.h"
+#include "intra/data/po.h"
 
 #include <stdlib.h>
 #include <string.h>

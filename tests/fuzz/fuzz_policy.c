@@ -1,5 +1,5 @@
 // A site's policy.json: any bytes give a policy or a refusal, and a policy can be asked about a job.
-#include "agent/policy.h"
+#include "agent/daemon/policy.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

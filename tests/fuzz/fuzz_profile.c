@@ -1,5 +1,5 @@
 // Profiles from other sites: whatever the bytes, an answer; what is accepted comes back the same, and planning with it ends.
-#include "agent/profile.h"
+#include "agent/plan/profile.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -8,7 +8,7 @@
 //     2  steps of a rank whose peer speaks: a frame (u8 group, kind, tag, size; u8 bytes of it follow), and what this rank does meanwhile
 #include "agent/base/bytes.h"
 #include "agent/base/log.h"
-#include "intra/comm_socket.h"
+#include "intra/ranks/comm_socket.h"
 
 #include <arpa/inet.h>
 #include <pthread.h>

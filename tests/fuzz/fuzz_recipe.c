@@ -1,5 +1,5 @@
 // Recipes of corpora from anywhere, as nebula data build reads them: no crash, and what is taken keeps to its limits.
-#include "agent/cmd_data.h"
+#include "agent/cli/cmd_data.h"
 
 #include <stdio.h>
 #include <string.h>

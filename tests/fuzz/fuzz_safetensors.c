@@ -1,6 +1,6 @@
 // Safetensors files from strangers: whatever the bytes, opening answers with a status; what opens lies in the file, side by
 // side, and every tensor can be read. Input that begins like JSON is also tried as the index of a folder.
-#include "intra/safetensors.h"
+#include "intra/ckpt/safetensors.h"
 
 #include <stdlib.h>
 #include <string.h>

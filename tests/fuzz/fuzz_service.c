@@ -8,10 +8,10 @@
 #include "agent/base/log.h"
 #include "agent/base/sha256.h"
 #include "compress/update.h"
-#include "inter/ledger_verify.h"
-#include "inter/node_state.h"
-#include "inter/service_state.h"
-#include "inter/weights.h"
+#include "inter/ledger/verify.h"
+#include "inter/record/weights.h"
+#include "inter/round/node_state.h"
+#include "inter/service/state.h"
 #include "security/sign.h"
 
 #include <stdio.h>

@@ -2,7 +2,7 @@
 //
 // Input: a header; and the same bytes as a sequence of messages, each with a 2-byte little-endian length (highest bit: bulk).
 #include "agent/base/fs.h"
-#include "inter/snapshot.h"
+#include "inter/service/snapshot.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -4,7 +4,7 @@
 //
 // Input: a sequence of messages, each behind a 2-byte little-endian length, whose highest bit says bulk, the next one
 // "to the producer", and the third that one of two connections (or either) broke before. The corpus is written by tests/unit/test_stream.c (WRITE_CORPUS=DIR).
-#include "inter/stream_wire.h"
+#include "inter/stream/wire.h"
 #include "tests/fuzz/trusting.h"
 
 #include <string.h>

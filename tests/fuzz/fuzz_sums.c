@@ -4,7 +4,7 @@
 // Input: steps, each beginning with a byte: the low two bits are who speaks; with the next bit what that member truly says, one byte of
 // it changed (u16 where, u8 by what), else a message of the input's own (u16 little-endian length, bytes).
 #include "agent/base/sha256.h"
-#include "inter/sums.h"
+#include "inter/round/sums.h"
 #include "tests/fuzz/trusting.h"
 #include "tests/testing.h"
 

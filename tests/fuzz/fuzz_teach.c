@@ -4,8 +4,8 @@
 //
 // Input: a byte that chooses one of `kinds`, then messages in order. Each begins with a byte: an odd one and what the other side truly says next
 // follows, changed at so many places as half of that byte says (u16 where, u8 by what), else a message of the input's own (u16 length, bytes).
-#include "agent/distill.h"
-#include "agent/rtd.h"
+#include "agent/train/distill.h"
+#include "agent/train/rtd.h"
 #include "tests/testing.h"
 
 #include <stdlib.h>

@@ -2,8 +2,8 @@
 // and no byte is read beyond it.
 //
 // Input: a byte that chooses the encoding, one that says how long pieces are, and the text.
-#include "intra/charset.h"
-#include "intra/text_kind.h"
+#include "intra/read/charset.h"
+#include "intra/read/text_kind.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,8 +2,8 @@
 // into ids of its own pieces, and decodes any. The library is the system's, without sanitizers.
 //
 // Input: a model.
-#include "intra/hf_tokenizer.h"
-#include "intra/tokenizer.h"
+#include "intra/data/tokenizer.h"
+#include "intra/hf/tokenizer.h"
 
 #include <stdio.h>
 #include <stdlib.h>

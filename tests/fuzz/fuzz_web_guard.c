@@ -1,7 +1,7 @@
 // What a reader of the status page may send: method, path, Host, Authorization, Cookie and ?token=, one line each. Nobody passes who
 // has not shown the token.
 #include "agent/base/log.h"
-#include "agent/web_guard.h"
+#include "agent/web/guard.h"
 
 #include <stdint.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
-// Messages between agents: the parsers of inter/types.h, and the round core on whatever a peer may send. Signatures are taken
+// Messages between agents: the parsers of inter/record/types.h, and the round core on whatever a peer may send. Signatures are taken
 // for good, so that what lies behind them is reached; the shell's promises (a whole blob after BLOB_FINISH) are kept.
 //
 // Input: a sequence of messages, each with a 2-byte little-endian length; the lowest bit of the length's top byte says bulk.
-#include "inter/node.h"
+#include "inter/round/node.h"
 #include "tests/fuzz/trusting.h"
 
 #include <string.h>

@@ -1,7 +1,7 @@
 // Signatures are taken for good, so that a fuzzer reaches what lies behind them.
 #ifndef TESTS_FUZZ_TRUSTING_H
 #define TESTS_FUZZ_TRUSTING_H
-#include "inter/node.h"
+#include "inter/round/node.h"
 
 #include <string.h>
 

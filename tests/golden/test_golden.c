@@ -5,7 +5,7 @@
 // With NEBULA_WRITE_CORPUS set it also writes the corpus of tests/fuzz/fuzz_checkpoint.c, after a
 // change of the format.
 #include "agent/base/rng.h"
-#include "intra/trainer.h"
+#include "intra/train/trainer.h"
 #include "tests/testing.h"
 
 #include <math.h>

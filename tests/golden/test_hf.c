@@ -2,9 +2,9 @@
 // from their names), and all ways in and out again: fp32 bit by bit, bf16 rounded once, shards, LoRA adapters alone and merged.
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
-#include "intra/hf.h"
-#include "intra/safetensors_half.h"
-#include "intra/trainer.h"
+#include "intra/ckpt/safetensors_half.h"
+#include "intra/hf/hf.h"
+#include "intra/train/trainer.h"
 #include "tests/testing.h"
 
 #include <math.h>

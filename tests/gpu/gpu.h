@@ -3,9 +3,9 @@
 #ifndef TESTS_GPU_H
 #define TESTS_GPU_H
 #include "agent/base/rng.h"
-#include "intra/trainer.h"
+#include "intra/train/trainer.h"
 
-// Marks of the queue that neither the trainer has (intra/device_state.h) nor device_stage.c.
+// Marks of the queue that neither the trainer has (intra/device/state.h) nor device_stage.c.
 enum { GPU_FROM = 2, GPU_TO = 3 };
 
 int gpu_train(struct kern_device *D);

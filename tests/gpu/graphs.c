@@ -1,4 +1,4 @@
-// Does a recorded pass pay (intra/device_graph.c)? The same training, launched one by one and replayed: the same bits, and how long the
+// Does a recorded pass pay (intra/device/graph.c)? The same training, launched one by one and replayed: the same bits, and how long the
 // device takes and the host is busy for a pass.
 #include "agent/base/clock.h"
 #include "agent/base/rng.h"

@@ -1,7 +1,7 @@
 // What the sides of modes rtd and distill do in a step, and what it costs beside a step of replicas: the model of 124M, batches of its size, medians.
 #include "agent/base/clock.h"
-#include "intra/distill.h"
-#include "intra/rtd.h"
+#include "intra/train/distill.h"
+#include "intra/train/rtd.h"
 #include "tests/gpu/gpu.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 // Training on the device beside the CPU's, and how fast it is.
 #include "agent/base/clock.h"
 #include "agent/base/rng.h"
-#include "intra/trainer.h"
+#include "intra/train/trainer.h"
 #include "tests/gpu/gpu.h"
 
 #include <math.h>

@@ -1,11 +1,11 @@
 // wan.rate_limit on real sockets over paths that stand still: one for less than it takes to notice, so that what was handed over comes at once
 // when it is free again, and one for so long that connections break. In any t seconds no more arrives than the limit carries in t + 1 s
-// (inter/rate_limit.h), and before and after nearly all of it.
+// (inter/link/rate_limit.h), and before and after nearly all of it.
 //
 //     anna ── TCP ──► relay, which stops reading ── TCP ──► bert
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
-#include "inter/link.h"
+#include "inter/link/link.h"
 #include "tests/testing.h"
 
 #include <arpa/inet.h>

@@ -3,8 +3,8 @@
 //     mpirun -n N comm_bench [REPEATS]
 #include "agent/base/clock.h"
 #include "agent/base/rng.h"
-#include "agent/bench_train.h"
-#include "intra/mesh.h"
+#include "agent/bench/train.h"
+#include "intra/model/mesh.h"
 
 #include <arpa/inet.h>
 #include <stdio.h>

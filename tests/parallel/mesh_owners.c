@@ -1,4 +1,4 @@
-// The exchange of a cluster, on one rank or spread over a mesh (agent/owners.h), without agents: parameters change in a known way, are encoded,
+// The exchange of a cluster, on one rank or spread over a mesh (agent/exchange/owners.h), without agents: parameters change in a known way, are encoded,
 // come back and are merged. Prints what another cluster would see, which no mesh may change. For test_mesh_owners.sh.
 //
 //     mesh_owners DP PP TP [key=value ...]     under `nebula ranks` or mpirun when the product is above 1; "0 0 0": one rank
@@ -17,8 +17,8 @@
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "agent/base/sha256.h"
-#include "agent/follow.h"
-#include "agent/worker.h"
+#include "agent/exchange/follow.h"
+#include "agent/exchange/worker.h"
 #include "tests/parallel/mesh_program.h"
 
 #include <malloc.h>

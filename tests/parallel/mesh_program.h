@@ -4,7 +4,7 @@
 //     PROGRAM DP PP TP [key=value ...]     under `nebula ranks` or mpirun when the product is above 1; "0 0 0": one rank, no mesh at all
 #ifndef TESTS_MESH_PROGRAM_H
 #define TESTS_MESH_PROGRAM_H
-#include "intra/trainer.h"
+#include "intra/train/trainer.h"
 
 enum { MESH_VOCAB = 131, MESH_LAYERS = 4, MESH_T = 16 };
 

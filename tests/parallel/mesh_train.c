@@ -13,7 +13,7 @@
 //     stay=N        the last rank comes no further than to step N's micro-batches
 //     patience=MS   60000: time limit of NCCL's collectives
 //     team=0|1      rank 0 drives the others (team.h), instead of all running this program side by side
-//     graphs=auto|on|off parts of a step on devices are recorded (intra/device.h)
+//     graphs=auto|on|off parts of a step on devices are recorded (intra/device/device.h)
 //     device=fp32|bf16   each rank on its CUDA device, collectives over NCCL
 //     products=fp32|bf16 without a device
 //
@@ -21,9 +21,9 @@
 #include "agent/base/clock.h"
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
-#include "intra/checkpoint_async.h"
-#include "intra/team.h"
-#include "intra/whole.h"
+#include "intra/ckpt/checkpoint_async.h"
+#include "intra/train/team.h"
+#include "intra/train/whole.h"
 #include "tests/parallel/mesh_program.h"
 
 #include <stdio.h>

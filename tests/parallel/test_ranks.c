@@ -3,7 +3,7 @@
 #include "agent/base/clock.h"
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
-#include "intra/comm_socket.h"
+#include "intra/ranks/comm_socket.h"
 
 #include <arpa/inet.h>
 #include <setjmp.h>

@@ -7,8 +7,8 @@
 #include "agent/base/rng.h"
 #include "agent/base/sha256.h"
 #include "compress/update.h"
-#include "inter/ledger_verify.h"
-#include "inter/service.h"
+#include "inter/ledger/verify.h"
+#include "inter/service/service.h"
 #include "security/sign.h"
 #include "tests/testing.h"
 
@@ -36,7 +36,7 @@ enum {
     STEPS = 10,
     JOB_STEPS = 1000
 };
-// inter/node_state.h
+// inter/round/node_state.h
 enum {
     MSG_MANIFEST = 1,
     MSG_STATE = 2,
@@ -48,7 +48,7 @@ enum {
     MSG_ELECT = 10,
     MSG_PROMISE = 11
 };
-enum { BEAT_LEADS = 1, BEAT_JOINED = 2, BEAT_FOLLOWS = 8 }; // inter/node_elect.c
+enum { BEAT_LEADS = 1, BEAT_JOINED = 2, BEAT_FOLLOWS = 8 }; // inter/round/node_elect.c
 
 struct site {
     int who;

@@ -2,7 +2,7 @@
 // fragment 0 becomes another one of the same round and term, signed by the leader and voted for by both, as the keys in their homes allow.
 // usage: part_ledger HOME HOME_OF_MEMBER_0 HOME_OF_MEMBER_1 …; prints the leader's number. Exit status 2: this member's vote is in the
 // record that the others have, so that it would lie itself.
-#include "inter/ledger.h"
+#include "inter/ledger/ledger.h"
 #include "security/identity.h"
 #include "security/sign.h"
 

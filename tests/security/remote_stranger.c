@@ -6,8 +6,8 @@
 //     remote_stranger endpoint CREDENTIALS           prints where they lead
 // Exit status 0: everything was refused, and cost what it may.
 #include "agent/base/log.h"
-#include "agent/credential.h"
-#include "inter/socket_profile.h"
+#include "agent/proc/credential.h"
+#include "inter/link/socket_profile.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

@@ -5,9 +5,9 @@
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "compress/check.h"
-#include "inter/outer.h"
-#include "inter/outlier.h"
-#include "inter/robust.h"
+#include "inter/outer/outer.h"
+#include "inter/record/outlier.h"
+#include "inter/record/robust.h"
 
 #include <math.h>
 #include <setjmp.h>

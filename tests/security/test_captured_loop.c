@@ -2,9 +2,9 @@
 // submitting a job, whatever it calls that. The loop is given a job that was submitted here;
 // another member's where it names that, or the site's policy lists its submitter. And a job that is
 // passed over does not keep the right one from it.
-#include "agent/attach.h"
 #include "agent/base/log.h"
-#include "agent/libnebula.h"
+#include "agent/daemon/attach.h"
+#include "agent/lib/libnebula.h"
 #include "tests/testing.h"
 
 #include <setjmp.h>

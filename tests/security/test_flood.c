@@ -3,7 +3,7 @@
 // without end (less than twice the time, under 32 MiB, and no more of them than are allowed), also halves of them that are reset.
 #include "agent/base/clock.h"
 #include "agent/base/fs.h"
-#include "inter/link_state.h"
+#include "inter/link/state.h"
 #include "security/source.h"
 #include "tests/testing.h"
 

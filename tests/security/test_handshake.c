@@ -2,7 +2,7 @@
 // connections open, and announce huge frames.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
-#include "inter/link.h"
+#include "inter/link/link.h"
 #include "tests/testing.h"
 
 #include <arpa/inet.h>

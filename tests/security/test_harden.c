@@ -1,7 +1,7 @@
 // What an agent does about itself before it reads a key: no core dumps, nobody of the same user may attach, and what holds keys is locked in
 // memory, or it is said.
 #include "agent/base/log.h"
-#include "agent/harden.h"
+#include "agent/proc/harden.h"
 #include "security/cert.h"
 #include "security/identity.h"
 #include "security/locked.h"

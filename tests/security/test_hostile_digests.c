@@ -3,7 +3,7 @@
 // says again what was said before, altered and in the wrong places. The same parameters after every round, to the bit.
 #include "tests/security/hostile_fixture.h"
 
-#include "inter/outer.h"
+#include "inter/outer/outer.h"
 
 enum { ROUNDS = KINDS - 1 + 2 }; // a kind of bad update a round, and two forged ones
 

@@ -3,9 +3,9 @@
 #define HOSTILE_ORDER MALLORY, ANNA, BERT
 #include "tests/security/hostile_fixture.h"
 
-#include "inter/robust.h"
-#include "inter/tune.h"
-#include "inter/weights.h"
+#include "inter/record/robust.h"
+#include "inter/record/tune.h"
+#include "inter/record/weights.h"
 
 static neb_ns next_beat;
 

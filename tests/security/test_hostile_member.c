@@ -5,8 +5,8 @@
 #include "agent/base/bytes.h"
 #include "agent/base/clock.h"
 #include "agent/base/fs.h"
-#include "inter/link_state.h"
-#include "inter/socket_profile.h"
+#include "inter/link/socket_profile.h"
+#include "inter/link/state.h"
 #include "tests/testing.h"
 
 #include <arpa/inet.h>

@@ -3,9 +3,9 @@
 // nothing comes to be. The cache of Hugging Face, whose files are links into its blobs, is read.
 // What is written is public, whatever it was before.
 #include "agent/base/log.h"
-#include "intra/hf.h"
-#include "intra/tokenizer_files.h"
-#include "intra/trainer.h"
+#include "intra/data/tokenizer_files.h"
+#include "intra/hf/hf.h"
+#include "intra/train/trainer.h"
 #include "tests/testing.h"
 
 #include <errno.h>

@@ -4,14 +4,14 @@
 // specification, which nobody may. And of the tokens that a cluster with a trainer of its own claims.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
-#include "agent/config.h"
-#include "agent/daemon.h"
-#include "agent/ipc.h"
-#include "agent/job_id.h"
-#include "agent/lines.h"
-#include "agent/policy.h"
-#include "agent/tune.h"
-#include "inter/service.h"
+#include "agent/daemon/daemon.h"
+#include "agent/daemon/lines.h"
+#include "agent/daemon/policy.h"
+#include "agent/job/config.h"
+#include "agent/job/id.h"
+#include "agent/job/tune.h"
+#include "agent/proc/ipc.h"
+#include "inter/service/service.h"
 
 #include <ctype.h>
 #include <fcntl.h>

@@ -1,9 +1,9 @@
-// Differential privacy of masked updates on the worker (inter/outer_noise.c): no update is longer than the bound, over all that it exchanges and as
+// Differential privacy of masked updates on the worker (inter/outer/noise.c): no update is longer than the bound, over all that it exchanges and as
 // integers; the noise that is left for who knows the colluders' is what was asked for; a repeated run sends the same bytes; the residual never holds
 // the noise.
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
-#include "inter/outer.h"
+#include "inter/outer/outer.h"
 #include "security/privacy.h"
 #include "tests/testing.h"
 

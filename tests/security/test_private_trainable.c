@@ -1,8 +1,8 @@
 // A worker of a job with differential privacy, whatever it trains: one length for all that is exchanged, each tensor a part of it, on the scale
 // and with the noise that the job's keys give.
 #include "agent/base/log.h"
-#include "agent/private.h"
-#include "agent/worker.h"
+#include "agent/exchange/worker.h"
+#include "agent/job/private.h"
 #include "tests/testing.h"
 
 #include <math.h>

@@ -4,9 +4,9 @@
 #define HOSTILE_ORDER ANNA, BERT, MALLORY // who is honest here, and revoked
 #include "tests/security/hostile_fixture.h"
 
-#include "agent/sums.h"
-#include "inter/service_state.h"
-#include "inter/sums.h"
+#include "agent/daemon/sums.h"
+#include "inter/round/sums.h"
+#include "inter/service/state.h"
 #include "security/former.h"
 #include "security/secure_sum.h"
 

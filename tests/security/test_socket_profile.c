@@ -1,8 +1,8 @@
 // The socket profile is what sockets really have: every row of the table, read back from a socket of each role; and rows that a role does
 // not have stay at ZeroMQ's default there.
 #include "agent/base/log.h"
-#include "inter/link.h"
-#include "inter/socket_profile.h"
+#include "inter/link/link.h"
+#include "inter/link/socket_profile.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

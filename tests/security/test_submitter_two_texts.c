@@ -6,13 +6,13 @@
 // by anna's name, and does not begin again.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
-#include "agent/commands.h"
-#include "agent/config.h"
-#include "agent/daemon.h"
-#include "agent/ipc.h"
-#include "agent/job_id.h"
-#include "agent/policy.h"
-#include "inter/service.h"
+#include "agent/cli/commands.h"
+#include "agent/daemon/daemon.h"
+#include "agent/daemon/policy.h"
+#include "agent/job/config.h"
+#include "agent/job/id.h"
+#include "agent/proc/ipc.h"
+#include "inter/service/service.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>

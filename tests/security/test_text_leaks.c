@@ -2,11 +2,11 @@
 // its row counts, and from the update alone where no counts travel. A site whose policy says
 // nothing but "data" lets no such job begin; and coarse counts name no token that is rare.
 #include "agent/base/rng.h"
-#include "agent/policy.h"
-#include "agent/worker.h"
+#include "agent/daemon/policy.h"
+#include "agent/exchange/worker.h"
 #include "compress/codec.h"
 #include "compress/update.h"
-#include "intra/trainer.h"
+#include "intra/train/trainer.h"
 #include "tests/testing.h"
 
 #include <math.h>

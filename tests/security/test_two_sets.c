@@ -7,10 +7,10 @@
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "agent/base/sha256.h"
-#include "agent/private.h"
-#include "inter/ledger.h"
-#include "inter/sums.h"
-#include "inter/weights.h"
+#include "agent/job/private.h"
+#include "inter/ledger/ledger.h"
+#include "inter/record/weights.h"
+#include "inter/round/sums.h"
 #include "tests/unit/node_fixture.h"
 
 #include <sodium.h>

@@ -3,10 +3,10 @@
 // refused and counted; the log says it once; the right credentials are taken. The socket is 0600 in a folder of 0700.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
-#include "agent/config.h"
-#include "agent/credential.h"
-#include "agent/daemon.h"
-#include "agent/ipc.h"
+#include "agent/daemon/daemon.h"
+#include "agent/job/config.h"
+#include "agent/proc/credential.h"
+#include "agent/proc/ipc.h"
 #include "security/identity.h"
 #include "security/members.h"
 

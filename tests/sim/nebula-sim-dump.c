@@ -1,5 +1,5 @@
 // Where everybody stands: printed when a run fails.
-#include "inter/node_state.h"
+#include "inter/round/node_state.h"
 #include "tests/sim/sim.h"
 
 #include <stdio.h>

@@ -3,7 +3,7 @@
 // Every store is durable when it is done and may be the last thing that its host does. What arrives of a blob before it is
 // whole is not: after a crash any part of it may be there.
 #include "agent/base/sha256.h"
-#include "inter/node_state.h"
+#include "inter/round/node_state.h"
 #include "tests/sim/sim.h"
 
 #include <stdlib.h>

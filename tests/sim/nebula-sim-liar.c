@@ -9,8 +9,8 @@
 // seed: it says that it holds what it does not, changes what it passes on, says old messages again, and forgets what others told it
 // when it leads. It is revoked when faults are over.
 #include "agent/base/sha256.h"
-#include "inter/node_state.h"
-#include "inter/sums.h"
+#include "inter/round/node_state.h"
+#include "inter/round/sums.h"
 #include "tests/sim/sim.h"
 
 #include <stdlib.h>

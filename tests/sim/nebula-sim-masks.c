@@ -19,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "inter/sums.h"
+#include "inter/round/sums.h"
 
 enum { ROWS_MAX = 64, INTEGERS = 4 * SIM_WORDS };
 static const uint8_t job_id[INTER_ID_BYTES] = {1};

@@ -3,7 +3,7 @@
 //   at most one commit of a (round, fragment), the same value everywhere, in order, with a majority's votes on disk and two
 //   copies of every update; θ of every worker that merged round r equals the θ recomputed from the commits; everything that
 //   a worker learned is in exactly one place; queues are bounded; when faults stop, everybody finishes.
-#include "inter/node_state.h"
+#include "inter/round/node_state.h"
 #include "tests/sim/sim.h"
 
 #include <stdlib.h>
@@ -84,7 +84,7 @@ static void check_copies(struct sim *s, const struct inter_record *r, const stru
                  copies);
 }
 
-// By how much each update counts, from all commits before and nothing that the record itself says (inter/weights.h).
+// By how much each update counts, from all commits before and nothing that the record itself says (inter/record/weights.h).
 static void check_weights(struct sim *s, const struct inter_record *r) {
     const struct sim_oracle *o = s->oracle;
     uint32_t base[INTER_MEMBERS_MAX] = {0}, newest = 0;

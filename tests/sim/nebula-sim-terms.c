@@ -3,7 +3,7 @@
 // Who has heard no leader for a while is told at once to promise it a term; it then makes nothing of that.
 // Or it takes votes: some hear nobody but it for some seconds, and promise it a term. From then on it tells the leader that it follows, and
 // those that it leads, or follows too; it votes and promises no more.
-#include "inter/node_state.h"
+#include "inter/round/node_state.h"
 #include "security/sign.h"
 #include "tests/sim/sim.h"
 

@@ -104,7 +104,7 @@ static void send(struct sim *s, uint8_t i, uint32_t f, const struct agent_schedu
     w->tokens_sent[f] = w->tokens > w->tokens_base[f] ? w->tokens - w->tokens_base[f] : 0;
     w->again[f] = g->in_flight ? w->again[f] + 1 : 0;
     w->missed_sent[f] =
-        g->missed + (g->in_flight ? w->missed_sent[f] : 0); // as agent/worker_sync.c does
+        g->missed + (g->in_flight ? w->missed_sent[f] : 0); // as agent/exchange/worker_sync.c does
     uint64_t most = w->tokens_sent[f] / sim_tokens_of_step(i) / (uint64_t)s->interval + 1;
     w->missed_sent[f] = w->missed_sent[f] < most ? w->missed_sent[f] : (uint32_t)most;
     g->missed = 0;
@@ -297,7 +297,7 @@ static bool exchange_pass(struct sim *s, uint8_t i, const struct agent_schedule 
                 break;
             }
             g->arrived = g->in_flight && here;
-            // as agent/worker.c does
+            // as agent/train/worker.c does
             if (g->in_flight && !g->arrived && peers && !l && w->again[f] < 3 && g->missed > 3) {
                 send(s, i, f, sched);
                 if (!h->worker_alive || h->worker_boot != boot)

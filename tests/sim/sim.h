@@ -14,8 +14,8 @@
 #ifndef TESTS_SIM_H
 #define TESTS_SIM_H
 #include "agent/base/rng.h"
-#include "agent/schedule.h"
-#include "inter/node.h"
+#include "agent/exchange/schedule.h"
+#include "inter/round/node.h"
 
 #include <setjmp.h>
 

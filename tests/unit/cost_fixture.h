@@ -1,7 +1,7 @@
 // What the tests of costs share: a small model, machines and devices of round numbers, and how near is near.
 #ifndef COST_FIXTURE_H
 #define COST_FIXTURE_H
-#include "intra/cost.h"
+#include "intra/cost/cost.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

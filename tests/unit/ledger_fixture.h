@@ -5,8 +5,8 @@
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/base/sha256.h"
-#include "inter/ledger.h"
-#include "inter/weights.h"
+#include "inter/ledger/ledger.h"
+#include "inter/record/weights.h"
 #include "security/sign.h"
 #include "tests/testing.h"
 

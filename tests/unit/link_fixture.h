@@ -3,8 +3,8 @@
 #define LINK_FIXTURE_H
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
-#include "inter/link.h"
-#include "inter/link_state.h"
+#include "inter/link/link.h"
+#include "inter/link/state.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

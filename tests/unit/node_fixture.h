@@ -2,7 +2,7 @@
 // has others since; what signatures prove is in test_evidence.c, whole federations are in tests/sim.
 #ifndef NODE_FIXTURE_H
 #define NODE_FIXTURE_H
-#include "inter/node_state.h"
+#include "inter/round/node_state.h"
 #include "tests/testing.h"
 
 #include <setjmp.h>

@@ -7,8 +7,8 @@
 #include "agent/base/rng.h"
 #include "agent/base/sha256.h"
 #include "compress/update.h"
-#include "inter/ledger_verify.h"
-#include "inter/service_state.h"
+#include "inter/ledger/verify.h"
+#include "inter/service/state.h"
 #include "security/sign.h"
 #include "tests/testing.h"
 

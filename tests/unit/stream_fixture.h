@@ -3,7 +3,7 @@
 #define STREAM_FIXTURE_H
 #include "agent/base/rng.h"
 #include "agent/base/sha256.h"
-#include "inter/streams.h"
+#include "inter/stream/streams.h"
 #include "tests/testing.h"
 
 #include <setjmp.h>

@@ -1,11 +1,11 @@
-// inter/service_arrive.c: an update's chunks in any order, over restarts, sealed or not: the verdict is that of the whole, only of
+// inter/service/arrive.c: an update's chunks in any order, over restarts, sealed or not: the verdict is that of the whole, only of
 // the bytes that were signed, and of those alone.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "agent/base/sha256.h"
 #include "compress/update.h"
-#include "inter/service_state.h"
+#include "inter/service/state.h"
 #include "security/seal_key.h"
 
 #include <setjmp.h>

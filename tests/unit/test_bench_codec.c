@@ -1,5 +1,5 @@
 // `nebula bench codec` on a small array: a line for every codec and direction, each with its ceiling, size and error.
-#include "agent/bench_codec.h"
+#include "agent/bench/codec.h"
 
 #include <jansson.h>
 #include <math.h>

@@ -2,8 +2,8 @@
 // (nebula bench train --mesh does). A step through it makes a handful of calls over a few bytes, allocates nothing more than
 // a step without it, and comes to the same bits.
 #include "agent/base/rng.h"
-#include "agent/bench_mesh.h"
-#include "intra/team.h"
+#include "agent/bench/mesh.h"
+#include "intra/train/team.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,6 +1,6 @@
 // `nebula bench round`: a line a stage, shares that sum to one, and the same digest whatever the threads.
-#include "agent/bench_round.h"
-#include "agent/bench_security.h"
+#include "agent/bench/round.h"
+#include "agent/bench/security.h"
 
 #include <jansson.h>
 #include <math.h>

@@ -1,7 +1,7 @@
 // `nebula bench train`: its FLOP count against one made by hand, its shapes, and its line on a tiny
 // model.
 #include "agent/base/log.h"
-#include "agent/bench_train.h"
+#include "agent/bench/train.h"
 #include "tests/testing.h"
 
 #include <jansson.h>

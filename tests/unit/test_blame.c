@@ -1,7 +1,7 @@
 // Whom a node blames. Updates, records and messages come through others than their author: who sent bytes that nobody signed so is blamed
 // for the bytes, who signed them for what they say (enum inter_fault). Member 1 is the one that passes on; this node is member 2.
 #include "agent/base/sha256.h"
-#include "inter/node.h"
+#include "inter/round/node.h"
 #include "security/sign.h"
 #include "tests/testing.h"
 
@@ -16,7 +16,7 @@
 
 enum { AUTHOR, OTHER, SELF, THIRD, MEMBERS };
 enum { CHUNK = INTER_CHUNK_MIN, BYTES = 2 * CHUNK, STEP_TOKENS = 100 };
-// inter/node_state.h
+// inter/round/node_state.h
 enum {
     MSG_MANIFEST = 1,
     MSG_STATE,

@@ -3,8 +3,8 @@
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "agent/base/sha256.h"
-#include "intra/data.h"
-#include "intra/tokenizer.h"
+#include "intra/data/data.h"
+#include "intra/data/tokenizer.h"
 
 #include <fcntl.h>
 #include <setjmp.h>

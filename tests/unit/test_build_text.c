@@ -3,9 +3,9 @@
 // read back: '|' ends one, '=' stands between the sides of a pair.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
-#include "intra/charset.h"
-#include "intra/data.h"
-#include "intra/text_kind.h"
+#include "intra/data/data.h"
+#include "intra/read/charset.h"
+#include "intra/read/text_kind.h"
 
 #include <jansson.h>
 #include <setjmp.h>

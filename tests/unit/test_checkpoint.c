@@ -3,8 +3,8 @@
 #include "agent/base/fault.h"
 #include "agent/base/log.h"
 #include "agent/base/sha256.h"
-#include "intra/checkpoint_array.h"
-#include "intra/checkpoint_parts.h"
+#include "intra/ckpt/checkpoint_array.h"
+#include "intra/ckpt/checkpoint_parts.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,7 +2,7 @@
 // copy; a failure comes back once and leaves older generations alone; destroy waits.
 #include "agent/base/fault.h"
 #include "agent/base/log.h"
-#include "intra/checkpoint_async.h"
+#include "intra/ckpt/checkpoint_async.h"
 #include "tests/testing.h"
 
 #include <setjmp.h>

@@ -1,6 +1,6 @@
 // agent/child: a program that cannot be started is an error of the start, not a child that ends at once.
 #include "agent/base/fs.h"
-#include "agent/child.h"
+#include "agent/proc/child.h"
 #include "tests/testing.h"
 
 #include <setjmp.h>

@@ -1,7 +1,7 @@
 // agent/config: what a wrong job file is told, and that YAML, --set and JSON agree.
 #include "agent/base/log.h"
-#include "agent/config.h"
-#include "agent/private.h"
+#include "agent/job/config.h"
+#include "agent/job/private.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -4,7 +4,7 @@
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "agent/base/sha256.h"
-#include "intra/data.h"
+#include "intra/data/data.h"
 
 #include <fcntl.h>
 #include <setjmp.h>

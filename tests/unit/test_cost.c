@@ -3,10 +3,10 @@
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
-#include "agent/planner.h"
-#include "inter/outer.h"
-#include "intra/owners.h"
-#include "intra/pipe_schedule.h"
+#include "agent/plan/planner.h"
+#include "inter/outer/outer.h"
+#include "intra/model/pipe_schedule.h"
+#include "intra/train/owners.h"
 #include "tests/unit/cost_fixture.h"
 
 #include <malloc.h>

@@ -1,9 +1,9 @@
-// intra/cost_device.c: seconds follow from a device's rates by arithmetic that can be checked by hand, what may be hidden is, and what
+// intra/cost/device.c: seconds follow from a device's rates by arithmetic that can be checked by hand, what may be hidden is, and what
 // does not fit is not chosen. Memory is compared with a device's in tests/cuda/test_cost_device.c.
-#include "agent/planner.h"
-#include "inter/outer.h"
-#include "intra/owners.h"
-#include "intra/trainer.h"
+#include "agent/plan/planner.h"
+#include "inter/outer/outer.h"
+#include "intra/train/owners.h"
+#include "intra/train/trainer.h"
 #include "tests/unit/cost_fixture.h"
 
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 // Plans of modes rtd and distill: what a side's step costs against a model's that is made and a mesh-less step's, on processors and on a
 // device (whose memory cuda_cost_device compares with what is made); what a stream carries, bound by bound; who is cast as what; bytes of labels.
-#include "agent/label_bytes.h"
-#include "agent/planner_streams.h"
-#include "inter/outer.h"
+#include "agent/plan/planner_streams.h"
+#include "agent/train/label_bytes.h"
+#include "inter/outer/outer.h"
 #include "tests/unit/cost_fixture.h"
 
 #include <string.h>

@@ -3,8 +3,8 @@
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "agent/base/sha256.h"
-#include "intra/data.h"
-#include "intra/tokenizer.h"
+#include "intra/data/data.h"
+#include "intra/data/tokenizer.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -637,7 +637,7 @@ static void test_vocabulary_without_eos(void **state) {
     neb_buf_free(&model);
 }
 
-// What other programs write (intra/json.h), and a NUL in the text. And what is wrong with a line is said.
+// What other programs write (intra/read/json.h), and a NUL in the text. And what is wrong with a line is said.
 static void test_foreign_jsonl(void **state) {
     (void)state;
     char out[NEB_PATH_MAX];

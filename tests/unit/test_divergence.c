@@ -1,5 +1,5 @@
-// Who computes its parameters again (agent/divergence.h).
-#include "agent/divergence.h"
+// Who computes its parameters again (agent/daemon/divergence.h).
+#include "agent/daemon/divergence.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

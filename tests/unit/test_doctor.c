@@ -1,5 +1,5 @@
 // agent/doctor: what each figure is judged to be, and that advice comes with whatever is not well.
-#include "agent/doctor.h"
+#include "agent/cli/doctor.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

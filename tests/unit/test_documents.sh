@@ -54,7 +54,7 @@ e2e_tests() { printf '%s\n' tests/e2e/test_*.sh | sed -E 's/.*test_(.*)\.sh/\1/'
 T=$(mktemp)
 trap 'rm -f "$T"' EXIT
 # shellcheck disable=SC2016
-echo 'see `nowhere_to_be_found()` and `agent/no_such_file.c`, or `neb_now()` (`agent/main.c`), [there](nowhere.md) or [here](#none)' >"$T"
+echo 'see `nowhere_to_be_found()` and `agent/no_such_file.c`, or `neb_now()` (`agent/cli/main.c`), [there](nowhere.md) or [here](#none)' >"$T"
 [[ $(check "$T" 2>&1 | wc -l) == 5 ]] || { echo "a text with five mistakes was not noticed" >&2; exit 1; }
 
 printf '## e2e, by subject\n| subject | tests |\n| --- | --- |\n| all | resume (bit, for bit), no_such_test, %s |\n' "$(e2e_tests | grep -vx late | paste -sd,)" >"$T"

@@ -1,5 +1,5 @@
 // inter/estimate on synthetic paths: a rate, a delay, and a sender that fills its window or does not.
-#include "inter/transfer.h"
+#include "inter/round/transfer.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 // What no honest member signs both, and what it may well: table by table. Bytes both ways. Records that carry promises.
-#include "inter/evidence.h"
+#include "inter/record/evidence.h"
 #include "tests/testing.h"
 
 #include <setjmp.h>

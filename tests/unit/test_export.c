@@ -2,7 +2,7 @@
 #include "agent/base/bytes.h"
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
-#include "agent/export.h"
+#include "agent/show/export.h"
 #include "tests/testing.h"
 
 #include <setjmp.h>

@@ -1,8 +1,8 @@
 // agent/spread: how often lists of other members are looked at and sent. agent/members: what is written while an agent runs, when a certificate is
 // renewed, and what a member signed that has others keys, or no place, since.
-#include "agent/daemon.h"
-#include "agent/renew.h"
-#include "agent/spread.h"
+#include "agent/daemon/daemon.h"
+#include "agent/daemon/renew.h"
+#include "agent/daemon/spread.h"
 #include "tests/unit/federation_fixture.h"
 
 #include <sys/wait.h>
@@ -10,7 +10,7 @@
 
 // ---- lists of other members -------------------------------------------------------------------------------------
 
-// What agent/spread.c has of inter/service.c, which this program has no other part of.
+// What agent/daemon/spread.c has of inter/service/service.c, which this program has no other part of.
 static unsigned told[SEC_MEMBERS_MAX][2]; // by peer: LIST_STAND, LIST
 
 enum neb_status inter_service_tell(struct inter_service *s, uint32_t peer, uint32_t kind,

@@ -1,6 +1,6 @@
 // agent/gpus: which GPUs there are, by the environment or the driver, and who gets which.
 #include "agent/base/fs.h"
-#include "agent/gpus.h"
+#include "agent/proc/gpus.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

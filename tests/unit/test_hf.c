@@ -1,9 +1,9 @@
 // What Hugging Face folders may say, and what is refused: config.json, adapter_config.json, tensors. The layout read from a
 // checkpoint's description is that of intra_model_load().
 #include "agent/base/log.h"
-#include "intra/hf.h"
-#include "intra/rope.h"
-#include "intra/trainer.h"
+#include "intra/hf/hf.h"
+#include "intra/model/rope.h"
+#include "intra/train/trainer.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,7 +1,7 @@
 // Which layers an adapter_config.json names: matched as PEFT matches them; what is not the same in
 // every block is refused by name.
 #include "agent/base/log.h"
-#include "intra/hf.h"
+#include "intra/hf/hf.h"
 #include "tests/testing.h"
 
 #include <math.h>

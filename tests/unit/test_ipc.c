@@ -1,9 +1,9 @@
 // agent/ipc and agent/child: messages inside one machine, and the life of child processes.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
-#include "agent/child.h"
-#include "agent/ipc_state.h"
-#include "inter/door.h"
+#include "agent/proc/child.h"
+#include "agent/proc/ipc_state.h"
+#include "inter/link/door.h"
 #include "tests/testing.h"
 
 #include <arpa/inet.h>

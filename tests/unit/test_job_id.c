@@ -1,9 +1,9 @@
 // What a job's id is made of: every key that is no place, who submits it, where, and the nonce. And
 // what begins with it: keys of masked sums, manifests, records and so their chain, votes, what is
 // revealed.
-#include "agent/config_options.h"
-#include "agent/job_id.h"
-#include "inter/sums.h"
+#include "agent/job/config_options.h"
+#include "agent/job/id.h"
+#include "inter/round/sums.h"
 #include "security/identity.h"
 
 #include <setjmp.h>

@@ -1,5 +1,5 @@
 // agent/job_model: how clusters divide the windows of sources among them.
-#include "agent/job_model.h"
+#include "agent/job/model.h"
 #include "tests/testing.h"
 
 #include <setjmp.h>

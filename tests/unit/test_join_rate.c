@@ -1,5 +1,5 @@
-// Which links are refused to a member that catches up (agent/join_rate.h).
-#include "agent/join_rate.h"
+// Which links are refused to a member that catches up (agent/daemon/join_rate.h).
+#include "agent/daemon/join_rate.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

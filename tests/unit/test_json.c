@@ -1,7 +1,7 @@
-// JSON of other programs (intra/json.h): what Python's json writes and reads, is read as it reads
+// JSON of other programs (intra/read/json.h): what Python's json writes and reads, is read as it reads
 // it; all else is no JSON.
 #include "agent/base/log.h"
-#include "intra/json.h"
+#include "intra/read/json.h"
 #include "tests/testing.h"
 
 #include <setjmp.h>

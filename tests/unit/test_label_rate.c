@@ -1,6 +1,6 @@
 // agent/label_rate and inter/stream_path in virtual time: a teacher that is faster than its student, a link that becomes slow and
 // fast again, acknowledgements that are late.
-#include "agent/label_rate.h"
+#include "agent/train/label_rate.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 // agent/label_request: what a student asks for comes out as it went in; a step that is not due, a batch outside the job, ids out of
 // the vocabulary and cut bytes are refused.
 #include "agent/base/fs.h"
-#include "agent/label_request.h"
+#include "agent/train/label_request.h"
 #include "kernels/kern.h"
 
 #include <setjmp.h>

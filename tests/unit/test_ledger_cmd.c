@@ -1,9 +1,9 @@
 // nebula ledger: what it prints, what it finds with the members' real keys, and its exit status.
 #include "tests/unit/ledger_fixture.h"
 
-#include "agent/commands.h"
-#include "agent/jobs.h"
-#include "inter/evidence.h"
+#include "agent/cli/commands.h"
+#include "agent/daemon/jobs.h"
+#include "inter/record/evidence.h"
 #include "security/members.h"
 
 #include <jansson.h>

@@ -1,7 +1,7 @@
 // inter/ledger_verify: whatever is altered, removed, put in or exchanged in a ledger is found and named.
 #include "tests/unit/ledger_fixture.h"
 
-#include "inter/ledger_verify.h"
+#include "inter/ledger/verify.h"
 #include <sqlite3.h>
 
 enum {

@@ -1,11 +1,11 @@
 // libnebula against a fake agent: each mistake of a caller is one clear error, and nothing leaks (run under ASan).
-#include "agent/attach.h"
 #include "agent/base/fault.h"
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
-#include "agent/ipc.h"
-#include "agent/lib_state.h"
-#include "agent/libnebula.h"
+#include "agent/daemon/attach.h"
+#include "agent/lib/libnebula.h"
+#include "agent/lib/state.h"
+#include "agent/proc/ipc.h"
 
 #include <locale.h>
 #include <math.h>

@@ -1,7 +1,7 @@
 // agent/lines: what reaches the other agent through outages, in which order, and how much is kept.
 #include "agent/base/bucket.h"
 #include "agent/base/quiet.h"
-#include "agent/lines.h"
+#include "agent/daemon/lines.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

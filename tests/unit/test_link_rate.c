@@ -1,8 +1,8 @@
 // How often strangers may come to a port: the rate of each source, that of all together, and the kernel's filter that keeps out who came too
 // often, by IPv4 and IPv6, and nobody else; connections that are there are not touched.
 #include "agent/base/log.h"
-#include "inter/door.h"
-#include "inter/socket_profile.h"
+#include "inter/link/door.h"
+#include "inter/link/socket_profile.h"
 #include "security/identity.h"
 #include "security/source.h"
 #include "security/source_rate.h"

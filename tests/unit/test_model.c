@@ -3,7 +3,7 @@
 #include "agent/base/fault.h"
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
-#include "intra/trainer.h"
+#include "intra/train/trainer.h"
 
 #include <math.h>
 #include <sched.h>

@@ -4,8 +4,8 @@
 #include "agent/base/log.h"
 #include "agent/base/moved.h"
 #include "agent/base/sha256.h"
-#include "intra/checkpoint_async.h"
-#include "intra/checkpoint_parts.h"
+#include "intra/ckpt/checkpoint_async.h"
+#include "intra/ckpt/checkpoint_parts.h"
 #include "tests/testing.h"
 
 #include <pthread.h>

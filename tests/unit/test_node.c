@@ -1,5 +1,5 @@
 // Whom a node's rounds wait for, who counts as behind, and whose chunks take a path's window.
-#include "inter/weights.h"
+#include "inter/record/weights.h"
 #include "tests/unit/node_fixture.h"
 
 // ---- whom rounds wait for -------------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
 // Who may move a node's term, and whom it takes for its leader.
-#include "inter/weights.h"
+#include "inter/record/weights.h"
 #include "tests/unit/node_fixture.h"
 
 static void test_one_voice(void **state) {

@@ -1,7 +1,7 @@
 // inter/outer: members that apply the same commits hold the same bits; nothing that was learned is lost.
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
-#include "inter/outer.h"
+#include "inter/outer/outer.h"
 #include "tests/testing.h"
 
 #include <math.h>

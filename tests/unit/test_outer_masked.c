@@ -2,7 +2,7 @@
 // update could not hold stays in the residual, also where the own update is only known from its bytes.
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
-#include "inter/outer.h"
+#include "inter/outer/outer.h"
 #include "kernels/exact.h"
 #include "tests/testing.h"
 

@@ -1,10 +1,10 @@
-// intra/owners, and what an exchange whose state lies with several owners is made of (inter/outer.h, compress/update.h): dealt evenly, and the
+// intra/owners, and what an exchange whose state lies with several owners is made of (inter/outer/outer.h, compress/update.h): dealt evenly, and the
 // same bytes, digests and parameters as with one owner.
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
-#include "inter/outer.h"
-#include "intra/owners.h"
-#include "intra/trainer_parts.h"
+#include "inter/outer/outer.h"
+#include "intra/train/owners.h"
+#include "intra/train/trainer_parts.h"
 #include "tests/testing.h"
 
 #include <setjmp.h>

@@ -1,8 +1,8 @@
 // Pairs from a TSV file to batches: split by message, targets where they belong, every pair once an epoch, the same batches
 // everywhere.
 #include "agent/base/fs.h"
-#include "intra/pairs.h"
-#include "intra/tokenizer.h"
+#include "intra/data/pairs.h"
+#include "intra/data/tokenizer.h"
 #include "kernels/kern.h"
 
 #include <setjmp.h>

@@ -1,9 +1,9 @@
 // agent/plan: counts are those of models that are made; bytes are those of the codec.
 #include "agent/base/log.h"
-#include "agent/plan.h"
-#include "agent/update_size.h"
-#include "intra/owners.h"
-#include "intra/trainer.h"
+#include "agent/job/update_size.h"
+#include "agent/plan/plan.h"
+#include "intra/train/owners.h"
+#include "intra/train/trainer.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 // agent/planner: what a plan chose gets into the job, and nothing else does.
 #include "agent/base/log.h"
-#include "agent/planner.h"
+#include "agent/plan/planner.h"
 #include "tests/unit/cost_fixture.h"
 
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 // Message catalogues as pairs: what is kept, what is left out, and where a malformed one is.
 #include "agent/base/log.h"
-#include "intra/po.h"
+#include "intra/data/po.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,12 +1,12 @@
 // agent/policy: what a site's operator admits, and files that must not be believed.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
-#include "agent/distill_cache.h"
-#include "agent/job_needs.h"
-#include "agent/planner.h"
-#include "agent/policy.h"
-#include "intra/checkpoint.h"
-#include "intra/trainer.h"
+#include "agent/daemon/job_needs.h"
+#include "agent/daemon/policy.h"
+#include "agent/plan/planner.h"
+#include "agent/train/distill_cache.h"
+#include "intra/ckpt/checkpoint.h"
+#include "intra/train/trainer.h"
 #include "tests/testing.h"
 #include "tests/unit/cost_fixture.h"
 

@@ -1,5 +1,5 @@
 // agent/pretrain_wait: how long a run waits for the report of a cluster that may be dead. Time is virtual.
-#include "agent/pretrain_state.h"
+#include "agent/cli/pretrain_state.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

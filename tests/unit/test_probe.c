@@ -1,6 +1,6 @@
 // The probe's layer: it learns what is linear, finds nothing where there is nothing, and gives the same twice.
 #include "agent/base/rng.h"
-#include "agent/probe.h"
+#include "agent/cli/probe.h"
 
 #include <math.h>
 #include <setjmp.h>

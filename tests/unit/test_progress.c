@@ -1,5 +1,5 @@
 // agent/progress: what people and programs see of a running job.
-#include "agent/progress.h"
+#include "agent/show/progress.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

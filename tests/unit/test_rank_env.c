@@ -1,6 +1,6 @@
 // Which rank a process is, from the variables of torchrun, Open MPI and Slurm: right ones, and wrong ones by name.
 #include "agent/base/log.h"
-#include "intra/rank_env.h"
+#include "intra/ranks/rank_env.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 // inter/rate_limit: what operators write, and the bucket under a virtual clock.
-#include "inter/rate_limit.h"
+#include "inter/link/rate_limit.h"
 
 #include "agent/base/log.h"
 #include "agent/base/rng.h"

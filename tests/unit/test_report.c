@@ -1,8 +1,8 @@
 // agent/report: files that can be read back, whatever interrupted the writing; plots from them.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
-#include "agent/plots.h"
-#include "agent/report.h"
+#include "agent/show/plots.h"
+#include "agent/show/report.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

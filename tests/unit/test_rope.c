@@ -2,8 +2,8 @@
 // (modeling_rope_utils.py: _compute_llama3_parameters, by wavelengths), and against numbers computed elsewhere; which values are
 // refused; a model of scaled positions answers otherwise, and passes through a checkpoint.
 #include "agent/base/log.h"
-#include "intra/rope.h"
-#include "intra/trainer.h"
+#include "intra/model/rope.h"
+#include "intra/train/trainer.h"
 #include "tests/testing.h"
 
 #include <math.h>

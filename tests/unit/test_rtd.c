@@ -1,8 +1,8 @@
 // Masked LM and replaced-token detection: masks and draws are functions of their seeds, labels are right, and the gradients of
 // both losses through a bidirectional model are those of finite differences, for every tensor.
 #include "agent/base/rng.h"
-#include "intra/rtd.h"
-#include "intra/runner.h"
+#include "intra/train/rtd.h"
+#include "intra/train/runner.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -2,7 +2,7 @@
 // checkpoint, and frames that are not such rows are refused without touching the model.
 #include "agent/base/fs.h"
 #include "agent/base/rng.h"
-#include "agent/rtd_share.h"
+#include "agent/train/rtd_share.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -2,8 +2,8 @@
 // refused with file, tensor and remedy.
 #include "agent/base/fault.h"
 #include "agent/base/log.h"
-#include "intra/safetensors.h"
-#include "intra/safetensors_half.h"
+#include "intra/ckpt/safetensors.h"
+#include "intra/ckpt/safetensors_half.h"
 
 #include <math.h>
 #include <setjmp.h>

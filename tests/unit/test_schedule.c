@@ -1,5 +1,5 @@
 // agent/schedule: when fragments are sent and merged, driven as a worker would drive it.
-#include "agent/schedule.h"
+#include "agent/exchange/schedule.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

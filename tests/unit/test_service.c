@@ -1,7 +1,7 @@
 // inter/service: two agents' services in one process over loopback. Updates become commits on both, through restarts in the
 // middle of a round; messages arrive once and in order, also after a ledger was lost.
-#include "inter/link_state.h"
-#include "inter/node_state.h"
+#include "inter/link/state.h"
+#include "inter/round/node_state.h"
 #include "tests/unit/service_fixture.h"
 
 // ---- tests ----------------------------------------------------------------------------------------------------
@@ -411,7 +411,7 @@ static void test_rounds_without_end(void **state) {
         .bytes = 1 << 20, .chunk_bytes = INTER_CHUNK_MIN, .tokens = 10, .step = 10, .steps = 10};
     memcpy(m.key.job, job, sizeof job);
     open_job(&bert);
-    neb_buf_u8(&b, 1); // inter/node_state.h: MANIFEST
+    neb_buf_u8(&b, 1); // inter/round/node_state.h: MANIFEST
     inter_manifest_put(&b, &m);
     bert.denied = bert.floods = 0;
     neb_ns from = neb_now();

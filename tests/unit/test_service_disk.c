@@ -1,5 +1,5 @@
 // inter/service over disks that are full, that fail, or that give back other bytes than were written.
-#include "inter/ledger_db.h"
+#include "inter/ledger/db.h"
 #include "tests/unit/service_fixture.h"
 
 #include <sqlite3.h>

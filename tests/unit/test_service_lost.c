@@ -1,6 +1,6 @@
 // inter/service over a disk that has lost updates which were whole on it: the other member is asked
 // for them, by the digest that was signed.
-#include "inter/ledger_db.h"
+#include "inter/ledger/db.h"
 #include "tests/unit/service_fixture.h"
 
 #include <sys/stat.h>

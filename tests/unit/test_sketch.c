@@ -1,7 +1,7 @@
 // compress/sketch and inter/outlier: angles between updates, whatever codecs they came in, and who stands out by them.
 #include "agent/base/rng.h"
 #include "compress/check.h"
-#include "inter/outlier.h"
+#include "inter/record/outlier.h"
 
 #include <math.h>
 #include <setjmp.h>

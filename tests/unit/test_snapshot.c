@@ -1,9 +1,9 @@
-// Two ends of inter/snapshot.h on a link that drops, doubles and mixes up what it carries; restarts; hostile headers.
+// Two ends of inter/service/snapshot.h on a link that drops, doubles and mixes up what it carries; restarts; hostile headers.
 #include "agent/base/fault.h"
 #include "agent/base/fs.h"
 #include "agent/base/rng.h"
 #include "agent/base/sha256.h"
-#include "inter/snapshot.h"
+#include "inter/service/snapshot.h"
 #include "security/vault.h"
 
 #include <dirent.h>

@@ -1,5 +1,5 @@
-// Whether a state that was taken is the one that the others have (agent/snapshot_proof.h), and what members say of it (inter/node.h).
-#include "agent/snapshot_proof.h"
+// Whether a state that was taken is the one that the others have (agent/daemon/snapshot_proof.h), and what members say of it (inter/round/node.h).
+#include "agent/daemon/snapshot_proof.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -4,9 +4,9 @@
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/base/vault.h"
-#include "inter/stream_seal.h"
-#include "inter/stream_spool.h"
-#include "inter/stream_wire.h"
+#include "inter/stream/seal.h"
+#include "inter/stream/spool.h"
+#include "inter/stream/wire.h"
 #include "tests/unit/stream_fixture.h"
 
 #include <stdlib.h>

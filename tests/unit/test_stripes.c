@@ -1,5 +1,5 @@
 // inter/stripes against links whose rate depends on the number of connections, in virtual time.
-#include "inter/stripes.h"
+#include "inter/link/stripes.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -3,7 +3,7 @@
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "agent/base/sha256.h"
-#include "inter/sums.h"
+#include "inter/round/sums.h"
 #include "tests/testing.h"
 
 #include <setjmp.h>

@@ -1,5 +1,5 @@
 // inter/tcp on connections over loopback: what congestion control learned is forgotten, and nothing else.
-#include "inter/tcp.h"
+#include "inter/link/tcp.h"
 
 #include <linux/inet_diag.h>
 #include <linux/tcp.h>

@@ -1,8 +1,8 @@
 // agent/tfevents and agent/tensorboard: bytes as the formats describe them.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
-#include "agent/tensorboard.h"
-#include "agent/tfevents.h"
+#include "agent/show/tensorboard.h"
+#include "agent/show/tfevents.h"
 #include "tests/testing.h"
 
 #include <dirent.h>

@@ -1,5 +1,5 @@
 // agent/told: what of a cluster's losses leaves its site.
-#include "agent/told.h"
+#include "agent/daemon/told.h"
 #include "tests/testing.h"
 
 #include <math.h>

@@ -2,7 +2,7 @@
 // bit, checkpoints of another model, descriptions that lie.
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
-#include "intra/trainer.h"
+#include "intra/train/trainer.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -2,7 +2,7 @@
 // fp32's, the same numbers whether weights were converted for the step or not, and fp32 as it was for everybody else.
 #include "agent/base/fs.h"
 #include "agent/base/rng.h"
-#include "intra/trainer.h"
+#include "intra/train/trainer.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,8 +1,8 @@
 // Decoding against the plain forward pass; chrF against values computed by sacrebleu 2.4; labels against the logits they come
 // from.
 #include "agent/base/rng.h"
-#include "intra/distill.h"
-#include "intra/translate.h"
+#include "intra/model/translate.h"
+#include "intra/train/distill.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,5 +1,5 @@
 // inter/tune: a table of decisions, and the controller in closed loop with a link whose rate changes, in virtual time.
-#include "inter/tune.h"
+#include "inter/record/tune.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,6 +1,6 @@
 // inter/types: manifests and records as bytes: there and back, cut anywhere, and beyond every limit.
 #include "agent/base/sha256.h"
-#include "inter/tune.h"
+#include "inter/record/tune.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,6 +1,6 @@
 // agent/view and agent/metrics: what people are shown of a job.
-#include "agent/metrics.h"
-#include "agent/status.h"
+#include "agent/daemon/status.h"
+#include "agent/web/metrics.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,6 +1,6 @@
 // inter/wan_cost: how long updates travel and what is waited for, by arithmetic that can be checked by hand; which scheme is chosen, and that
 // schemes come in the order of their measured loss.
-#include "inter/wan_cost.h"
+#include "inter/round/wan_cost.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,9 +2,9 @@
 #include "agent/base/clock.h"
 #include "agent/base/log.h"
 #include "agent/base/plain.h"
-#include "agent/json.h"
-#include "agent/progress.h"
-#include "agent/watch.h"
+#include "agent/job/json.h"
+#include "agent/show/progress.h"
+#include "agent/show/watch.h"
 
 #include <stdarg.h>
 #include <stddef.h>

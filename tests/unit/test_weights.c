@@ -1,6 +1,6 @@
-// By how much each update counts (inter/weights.h): a lone returner by tokens since the common base, everybody else as ever, at the
+// By how much each update counts (inter/record/weights.h): a lone returner by tokens since the common base, everybody else as ever, at the
 // ends of the number range too; and a voter that computes it again finds every other answer.
-#include "inter/weights.h"
+#include "inter/record/weights.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

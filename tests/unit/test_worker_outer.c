@@ -1,5 +1,5 @@
 // A fragment from a snapshot: read to where the exchange has it, the others stay, and no memory is taken for it.
-#include "agent/worker.h"
+#include "agent/exchange/worker.h"
 #include "tests/testing.h"
 
 #include <setjmp.h>

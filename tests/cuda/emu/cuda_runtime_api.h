@@ -1,4 +1,4 @@
-// The calls of CUDA's runtime that kernels/cuda and intra/comm_nccl.c make, over host memory (cuda_runtime.h beside this says why).
+// The calls of CUDA's runtime that kernels/cuda and intra/ranks/comm_nccl.c make, over host memory (cuda_runtime.h beside this says why).
 #ifndef EMU_CUDA_RUNTIME_API_H
 #define EMU_CUDA_RUNTIME_API_H
 #include <stddef.h>
@@ -96,7 +96,7 @@ cudaError_t cudaGraphDestroy(cudaGraph_t g);
 cudaError_t cudaStreamQuery(cudaStream_t s);
 cudaError_t cudaEventQuery(cudaEvent_t e);
 
-// Only of nccl_runtime.c, which is what intra/comm_nccl.c runs on; runtime.c has none of these.
+// Only of nccl_runtime.c, which is what intra/ranks/comm_nccl.c runs on; runtime.c has none of these.
 cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *out, const void *p);
 cudaError_t cudaMallocAsync(void **out, size_t bytes, cudaStream_t s);
 cudaError_t cudaFreeAsync(void *p, cudaStream_t s);

@@ -293,7 +293,7 @@ EOS = 0  # of make_bpe_golden's vocabularies
 
 
 def random_text(g):
-    """Characters of one range and some of ASCII, so that all rules of splitting have work; of marks the old ones (intra/bpe.h says why)."""
+    """Characters of one range and some of ASCII, so that all rules of splitting have work; of marks the old ones (intra/data/bpe.h says why)."""
     first = g.choice([0x20, 0xA0, 0x250, 0x370, 0x590, 0x900, 0xE00, 0x1100, 0x1E00, 0x2000, 0x3000, 0x4E00, 0xAC00, 0x1F300])
     old = unicodedata.ucd_3_2_0
     ranges = [c for c in range(first, first + 256) if unicodedata.category(chr(c)) != "Cn" and unicodedata.combining(chr(c)) == old.combining(chr(c))]

@@ -57,7 +57,7 @@ def ours(path):
 
 
 def clean(a, b):
-    """What intra/po.h leaves of a pair; None: nothing."""
+    """What intra/data/po.h leaves of a pair; None: nothing."""
     a, b = (re.sub("[\x00-\x20\x7f]+", " ", x).strip(" ") for x in (a, b))
     na, nb = len(a.encode()), len(b.encode())
     letters = lambda s: sum(c.isascii() and c.isalpha() for c in s) + sum(len(c.encode()) for c in s if not c.isascii()) >= 2

@@ -163,7 +163,7 @@ def cost(work):
         home = job.out / "clusters" / name
         log = open(work / f"cost-{name}.log", "w+")
         p = subprocess.Popen([sys.executable, str(here / "cost.py"), name], stdout=log, stderr=log,
-                             env={**os.environ, "NEBULA_AGENT": str(home), "PYTHONPATH": f"{examples}:{source / 'agent/python'}",
+                             env={**os.environ, "NEBULA_AGENT": str(home), "PYTHONPATH": f"{examples}:{source / 'agent/lib/python'}",
                                   "COST_INTERVAL": str(interval)})
         p.log = log
         job.loops.append(p)

@@ -8,7 +8,7 @@ import sys
 import torch
 import torch.distributed as dist
 
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[3] / "agent/python"))
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[3] / "agent/lib/python"))
 import nebula
 
 D, FF, KV, VOCAB = 64, 192, 32, 512  # of configs/examples/attach.yaml

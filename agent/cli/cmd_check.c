@@ -1,0 +1,433 @@
+// nebula check JOB.yaml: is the job file right, and what will it do?
+#include "agent/base/fs.h"
+#include "agent/base/log.h"
+#include "agent/cli/cmd_options.h"
+#include "agent/cli/commands.h"
+#include "agent/daemon/policy.h"
+#include "agent/exchange/schedule.h"
+#include "agent/job/json.h"
+#include "agent/job/model.h"
+#include "agent/job/model_init.h"
+#include "agent/job/private.h"
+#include "agent/job/update_size.h"
+#include "agent/plan/plan.h"
+#include "agent/plan/planner.h"
+#include "agent/show/progress.h"
+#include "intra/data/data.h"
+#include "intra/data/pairs.h"
+
+#include <argp.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SETS_MAX = 64, KEY_REFERENCE = 256, KEY_POLICY, PAIRS_LOOKED_AT = 1000 };
+
+struct arguments {
+    const char *file, *policy;
+    const char *sets[SETS_MAX];
+    int n_sets;
+    bool json, reference;
+};
+
+struct found {       // what there is of a corpus on this machine
+    bool here, read; // read: its cluster trains on it here
+    int32_t vocab;
+    uint8_t tokenizer[INTRA_SHA_BYTES];
+};
+
+// Mode distill trains on pairs. What the run would refuse behind its start is refused here, as far as the first of them tell.
+static enum neb_status look_at_pairs(const struct agent_job *job, int cluster,
+                                     const struct intra_corpus *corpus) {
+    const struct agent_cluster *k = &job->clusters[cluster];
+    struct intra_pairs_config c = {.seed = (uint64_t)job->seed,
+                                   .seq_len = job->seq_len,
+                                   .tokens = job->batch * job->seq_len,
+                                   .documents = PAIRS_LOOKED_AT};
+    struct intra_pairs *pairs = NULL;
+    bool sent = job->distill.pushed && (k->role == AGENT_ROLE_TEACHER || k->role_auto);
+    if (job->mode != AGENT_MODE_DISTILL || sent) // what students send is all that it reads
+        return NEB_OK;
+    enum neb_status st = intra_pairs_create(corpus, INTRA_TRAIN, &c, &pairs);
+    intra_pairs_destroy(&pairs);
+    return st == NEB_ERR_INVALID
+               ? neb_fail(st,
+                          "cluster %s: mode distill trains on pairs, source and target (format: "
+                          "tsv with target_column, or po); %s does not hold them (see above)",
+                          k->name, intra_corpus_dir(corpus))
+               : st;
+}
+
+// A corpus that is not on this machine is no error: the file may be meant for other sites. One that is here must fit.
+static enum neb_status look_at_corpus(const struct agent_job *job, int cluster, struct found *f) {
+    const struct agent_cluster *k = &job->clusters[cluster];
+    char index[NEB_PATH_MAX];
+    const char *dir = agent_job_corpus(job, cluster);
+    struct intra_corpus *c = NULL;
+    enum neb_status st = NEB_OK;
+    *f = (struct found){0};
+    NEB_TRY(neb_path(index, sizeof index, dir, "corpus.json"));
+    if (!neb_fs_exists(index)) {
+        if (!k->witness && k->launcher != AGENT_LAUNCHER_ATTACH)
+            neb_warn("cluster %s: there is no corpus in %s on this machine; it must be where the "
+                     "cluster trains (nebula data build SPEC.yaml --out %s)",
+                     k->name, dir, dir);
+        return NEB_OK;
+    }
+    NEB_TRY(intra_corpus_open(dir, false, &c));
+    f->here = true;
+    f->vocab = intra_corpus_vocab(c);
+    f->read = !k->witness && k->launcher != AGENT_LAUNCHER_ATTACH; // else nobody here reads it
+    if (f->read)
+        st = intra_corpus_check_tokenizer(c);
+    if (st == NEB_OK && f->read)
+        st = intra_corpus_tokenizer_digest(c, f->tokenizer);
+    if (st == NEB_OK)
+        st = agent_job_corpus_fits(job, cluster, c);
+    if (st == NEB_OK && f->read)
+        st = look_at_pairs(job, cluster, c);
+    intra_corpus_close(&c);
+    return st;
+}
+
+// One vocabulary for all, or 0 when no corpus is here.
+static enum neb_status look_at_corpora(const struct agent_job *job, struct found *each,
+                                       int32_t *vocab) {
+    const struct found *first = NULL;
+    *vocab = 0;
+    for (int32_t i = 0; i < job->n_clusters; i++) {
+        NEB_TRY(look_at_corpus(job, i, &each[i]));
+        if (!each[i].here)
+            continue;
+        if (*vocab && *vocab != each[i].vocab)
+            return neb_fail(NEB_ERR_INVALID,
+                            "clusters.corpus: the corpora differ in their vocabularies (%d and %d "
+                            "pieces); build them "
+                            "with the same tokenizer",
+                            *vocab, each[i].vocab);
+        *vocab = each[i].vocab;
+        if (!each[i].read || job->sync.scheme == AGENT_SCHEME_NONE)
+            continue;
+        if (first && memcmp(first->tokenizer, each[i].tokenizer, sizeof first->tokenizer) != 0)
+            return neb_fail(NEB_ERR_INVALID,
+                            "clusters.corpus: cluster %s's corpus has %d pieces like the others', "
+                            "but other ones; build them with the same tokenizer (tokenizer: FILE)",
+                            job->clusters[i].name, each[i].vocab);
+        first = first ? first : &each[i];
+    }
+    return NEB_OK;
+}
+
+// Files that clusters begin from are where those train, as corpora are: missing here they are no error. role: whose; none: all that train.
+static void look_for_file(const struct agent_job *job, const char *key, const char *path,
+                          enum agent_role role) {
+    char names[AGENT_CLUSTERS_MAX * (AGENT_NAME_MAX + 2)] = "";
+    size_t at = 0;
+    int n = 0;
+    if (!path[0] || neb_fs_exists(path))
+        return;
+    for (int32_t i = 0; i < job->n_clusters; i++) {
+        const struct agent_cluster *k = &job->clusters[i];
+        if (k->witness || (role && k->role != role))
+            continue;
+        at += (size_t)snprintf(names + at, sizeof names - at, "%s%s", n++ ? ", " : "", k->name);
+    }
+    if (n)
+        neb_warn("cluster%s %s: %s: there is no %s on this machine; it must be where the cluster%s "
+                 "train%s",
+                 n > 1 ? "s" : "", names, key, path, n > 1 ? "s" : "", n > 1 ? "" : "s");
+}
+
+static bool all_attach(const struct agent_job *job) {
+    bool all = true;
+    for (int32_t i = 0; i < job->n_clusters; i++)
+        all =
+            all && (job->clusters[i].witness || job->clusters[i].launcher == AGENT_LAUNCHER_ATTACH);
+    return all;
+}
+
+static void print_rounds(const struct agent_job *job, const struct agent_plan *p, bool sized) {
+    char a[32], b[32], to[48] = "";
+    if (!sized) {
+        printf("  exchange  %lld times by %s, about %.2f bits a parameter\n",
+               (long long)p->exchanges, job->sync.codec, p->bits_per_param);
+        return;
+    }
+    if (p->others > 1)
+        snprintf(to, sizeof to, " to each of %d others", p->others);
+    printf("  exchange  %lld times %s a cluster%s (%s, about %.2f bits a parameter): %s in all, "
+           "%.0f times fewer than synchronous fp32\n",
+           (long long)p->exchanges, agent_human_bytes(p->bytes_per_exchange, a, sizeof a), to,
+           job->sync.codec, p->bits_per_param, agent_human_bytes(p->bytes, b, sizeof b),
+           p->reduction);
+}
+
+// What crosses between clusters.
+static void print_travels(const struct agent_job *job, const struct agent_plan *p, bool sized) {
+    char a[32], b[32];
+    if (job->sync.scheme != AGENT_SCHEME_FEDERATED) {
+        printf("  exchange  none: %s\n", job->sync.scheme == AGENT_SCHEME_NONE
+                                             ? "every cluster trains alone"
+                                             : "the synchronous reference runs in one process");
+        return;
+    }
+    if (job->mode == AGENT_MODE_RTD) {
+        printf("  stream    %lld batches of about %s: %s in all, one way\n",
+               (long long)p->exchanges, agent_human_bytes(p->bytes_per_exchange, a, sizeof a),
+               agent_human_bytes(p->bytes, b, sizeof b));
+        return;
+    }
+    if (p->label_bytes > 0)
+        printf("  labels    of %lld batches for each student, about %.1f B a target token (nebula "
+               "plan reckons the batches)\n",
+               (long long)job->steps, p->label_bytes);
+    if (p->others)
+        print_rounds(job, p, sized);
+    else if (!(p->label_bytes > 0))
+        printf("  exchange  none: %s\n", job->mode == AGENT_MODE_DISTILL
+                                             ? "there is no teacher, and every student is a model "
+                                               "of its own (distill.federate)"
+                                             : "there is one cluster");
+}
+
+// Sums of the whole run, a fragment's each.
+static int64_t releases_of(const struct agent_job *job) {
+    const struct agent_schedule s = {.steps = job->steps,
+                                     .interval = job->sync.interval,
+                                     .overlap = job->sync.overlap,
+                                     .fragments = job->sync.fragments,
+                                     .early_interval = job->sync.early_interval,
+                                     .early_steps = job->sync.early_steps};
+    return agent_schedule_sends(&s);
+}
+
+static void print_people(const char *file, const struct agent_job *job, const struct found *each,
+                         const struct agent_plan *p, bool sized, const char *refused) {
+    char a[32];
+    printf("%s: job %s is fine\n", file, job->name);
+    if (sized && all_attach(job))
+        printf("  model     %lld parameters, %lld trained; memory is the attached trainers' own\n",
+               (long long)p->params, (long long)p->trainable);
+    else if (sized)
+        printf("  model     %lld parameters, %lld trained; %s a worker without activations\n",
+               (long long)p->params, (long long)p->trainable,
+               agent_human_bytes((double)p->memory_bytes, a, sizeof a));
+    else
+        printf("  model     size unknown until the corpus is here: its vocabulary counts\n");
+    printf("  training  %lld steps of %lld tokens: %lld tokens a cluster\n", (long long)job->steps,
+           (long long)p->tokens_per_step, (long long)p->tokens);
+    print_travels(job, p, sized);
+    if (job->sync.gate == AGENT_GATE_PRIVATE) {
+        char text[256];
+        agent_private_says(job, text, sizeof text);
+        printf("  masked    %s\n", text);
+    }
+    char privacy[AGENT_PRIVATE_TEXT];
+    agent_private_epsilon(job, releases_of(job), privacy);
+    if (privacy[0])
+        printf("  privacy   %s. Losses and counts that sites tell are not in it\n", privacy);
+    for (int32_t i = 0; i < job->n_clusters; i++) {
+        const struct agent_cluster *k = &job->clusters[i];
+        printf("  cluster   %s:", k->name);
+        bool own = k->launcher == AGENT_LAUNCHER_ATTACH;
+        for (int32_t s = 0; !own && s < k->n_sources; s++)
+            printf("%s %s %g", s ? "," : "", k->sources[s].name, (double)k->sources[s].weight);
+        if (own)
+            printf(" a trainer attaches, with a program and text of its own\n");
+        else
+            printf("%s; corpus %s%s\n", k->n_sources ? "" : " all sources",
+                   agent_job_corpus(job, i), each[i].here ? "" : " (not on this machine)");
+    }
+    if (*refused)
+        printf("  policy    where another member submits it, a policy.json that says nothing of "
+               "what may leave refuses it: %s\n",
+               refused);
+}
+
+static json_t *clusters_json(const struct agent_job *job, const struct found *each) {
+    json_t *list = json_array();
+    for (int32_t i = 0; i < job->n_clusters; i++)
+        json_array_append_new(list, json_pack("{s:s, s:s, s:b, s:b}", "name", job->clusters[i].name,
+                                              "corpus", agent_job_corpus(job, i), "corpus_here",
+                                              each[i].here, "attached",
+                                              job->clusters[i].launcher == AGENT_LAUNCHER_ATTACH));
+    return list;
+}
+
+static void print_json(const struct agent_job *job, const struct found *each,
+                       const struct agent_plan *p, bool sized, const char *refused,
+                       json_t *warnings) {
+    json_t *o =
+        json_pack("{s:b, s:s, s:I, s:I, s:I, s:f}", "ok", 1, "job", job->name, "tokens_per_step",
+                  (json_int_t)p->tokens_per_step, "tokens", (json_int_t)p->tokens, "exchanges",
+                  (json_int_t)p->exchanges, "bits_per_param", p->bits_per_param);
+    if (p->label_bytes > 0) {
+        json_object_set_new(o, "label_batches", json_integer(job->steps));
+        json_object_set_new(o, "label_bytes_per_token", json_real(p->label_bytes));
+    }
+    if (sized) {
+        json_object_set_new(o, "params", json_integer(p->params));
+        json_object_set_new(o, "trainable_params", json_integer(p->trainable));
+        json_object_set_new(o, "memory_bytes",
+                            all_attach(job) ? json_null() : json_integer(p->memory_bytes));
+        json_object_set_new(o, "exchange_bytes", json_integer((json_int_t)p->bytes_per_exchange));
+    }
+    if (sized && !(p->label_bytes > 0)) { // else the text says how many labels there are
+        json_object_set_new(o, "sent_bytes", json_integer((json_int_t)p->bytes));
+        json_object_set_new(o, "reduction_vs_sync_fp32",
+                            isfinite(p->reduction) ? json_real(p->reduction) : json_null());
+    }
+    if (job->sync.gate == AGENT_GATE_PRIVATE)
+        json_object_set_new(o, "round_needs_clusters", json_integer(agent_private_needs(job)));
+    char privacy[AGENT_PRIVATE_TEXT];
+    double epsilon = agent_private_epsilon(job, releases_of(job), privacy);
+    if (privacy[0])
+        json_object_set_new(o, "privacy",
+                            json_pack("{s:o, s:f, s:I, s:s}", "epsilon", agent_json_number(epsilon),
+                                      "delta", (double)job->sync.dp.delta, "releases",
+                                      (json_int_t)releases_of(job), "text", privacy));
+    json_object_set_new(o, "clusters", clusters_json(job, each));
+    json_object_set_new(o, "refused_by_default", *refused ? json_string(refused) : json_null());
+    json_object_set(o, "warnings", warnings);
+    json_object_set_new(o, "spec", agent_job_to_json(job));
+    agent_json_print(o, JSON_COMPACT | JSON_REAL_PRECISION(9));
+    json_decref(o);
+}
+
+// With --json; errors come at the end, as their own object.
+static void keep_warning(void *user, enum neb_log_level level, const char *text) {
+    if (level == NEB_LOG_WARN)
+        json_array_append_new(user, json_string(text));
+}
+
+static enum neb_status read_policy(const char *path, struct agent_policy *out) {
+    enum neb_status st = agent_policy_read(path, out);
+    return st == NEB_ERR_NOT_FOUND ? neb_fail(st, "%s: there is no such file", path) : st;
+}
+
+// Whether sites where another member submits the job let it begin. With the policy that is given:
+// NEB_ERR_DENIED, after one line for each cluster where it does not. Else with one that says
+// nothing but "data" (what lies below which folder is known at the site alone): *why, or "".
+static enum neb_status ask_policy(const struct arguments *a, const struct agent_job *job, char *why,
+                                  size_t cap) {
+    static struct agent_policy p; // large
+    static const struct agent_policy_load none;
+    bool ok = true;
+    why[0] = 0;
+    if (a->policy)
+        NEB_TRY(read_policy(a->policy, &p));
+    else
+        NEB_TRY(agent_policy_parse("{\"format\": 1}", 13, "a policy", &p));
+    for (int i = 0; i < job->n_clusters && job->sync.scheme != AGENT_SCHEME_SYNCHRONOUS; i++) {
+        const char *from = p.n_members > 0 ? p.members[0] : "";
+        if (agent_policy_admits(&p, job, i, from, &none, why, cap))
+            continue;
+        ok = false;
+        if (!a->policy)
+            return NEB_OK; // of the others most likely the same
+        neb_log(NEB_LOG_ERROR, "%s", why);
+    }
+    return ok ? NEB_OK : NEB_ERR_DENIED;
+}
+
+static enum neb_status say_policy(const char *path) {
+    static struct agent_policy p;
+    char text[1024];
+    NEB_TRY(read_policy(path, &p));
+    agent_policy_say(&p, text, sizeof text);
+    printf("%s: admits %s\n", path, text);
+    return NEB_OK;
+}
+
+static enum neb_status check(const struct arguments *a, json_t *warnings) {
+    static struct agent_job job; // large
+    struct found each[AGENT_CLUSTERS_MAX];
+    struct agent_plan plan;
+    char why[NEB_PATH_MAX + 256];
+    int32_t vocab;
+    NEB_TRY(agent_job_load(a->file, &job));
+    for (int i = 0; i < a->n_sets; i++)
+        NEB_TRY(agent_job_set(&job, a->sets[i]));
+    NEB_TRY(agent_job_model_init(&job, a->file));
+    NEB_TRY(agent_job_validate(&job, a->file));
+    agent_job_warn_idle(&job, a->file);
+    NEB_TRY(look_at_corpora(&job, each, &vocab));
+    NEB_TRY(agent_planner_roles_resolve(&job, 0));
+    look_for_file(&job, "init_from", job.init_from,
+                  job.mode == AGENT_MODE_DISTILL ? AGENT_ROLE_STUDENT : AGENT_ROLE_NONE);
+    look_for_file(&job, "distill.teacher.init", job.distill.teacher, AGENT_ROLE_TEACHER);
+    if (neb_fs_exists(job.init_from))
+        NEB_TRY(agent_job_init_from(&job));
+    NEB_TRY(agent_job_plan(&job, vocab, &plan));
+    bool sized = job.model.vocab || vocab;
+    if (plan.others)
+        NEB_TRY(agent_update_fits(&job, (uint64_t)plan.fragment, 1, (uint64_t)plan.tensor));
+    NEB_TRY(ask_policy(a, &job, why, sizeof why));
+    if (a->json)
+        print_json(&job, each, &plan, sized, why, warnings);
+    else
+        print_people(a->file, &job, each, &plan, sized, why);
+    return NEB_OK;
+}
+
+static error_t parse_option(int key, char *arg, struct argp_state *state) {
+    struct arguments *a = state->input;
+    switch (key) {
+    case 'j': a->json = true; return 0;
+    case KEY_POLICY: a->policy = arg; return 0;
+    case KEY_REFERENCE: a->reference = true; return 0;
+    case 's':
+        if (a->n_sets == SETS_MAX)
+            argp_error(state, "more than %d times --set", SETS_MAX);
+        else
+            a->sets[a->n_sets++] = arg;
+        return 0;
+    case ARGP_KEY_ARG:
+        if (state->arg_num > 0)
+            argp_usage(state);
+        a->file = arg;
+        return 0;
+    case ARGP_KEY_END:
+        if (!a->file && !a->reference && !a->policy)
+            argp_error(state, "give a job file, or --policy");
+        return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+int cmd_check(int argc, char **argv) {
+    static const struct argp_option options[] = {
+        {"set", 's', "PATH=VALUE", 0, "change a key, such as sync.interval=10", 0},
+        {"json", 'j', NULL, 0, "machine-readable output", 0},
+        {"policy", KEY_POLICY, "FILE", 0,
+         "whether a site with this policy.json lets the job begin; without a job: what it admits",
+         0},
+        {"reference", KEY_REFERENCE, NULL, 0, "print all keys as a table and exit", 0},
+        {0}};
+    static const struct argp argp = {.options = options,
+                                     .parser = parse_option,
+                                     .args_doc = "JOB.yaml",
+                                     .doc = "Validates a job file and says what it will do.\vExit "
+                                            "status 0: fine; 2: a complaint was "
+                                            "printed as FILE:LINE: KEY: what is wrong."};
+    struct arguments a = {0};
+    if (agent_options_parse(&argp, argc, argv, &a) != 0)
+        return AGENT_EXIT_USAGE;
+    if (a.reference) {
+        agent_job_reference(stdout);
+        return AGENT_EXIT_OK;
+    }
+    if (!a.file)
+        return say_policy(a.policy) == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_USAGE;
+    json_t *warnings = json_array();
+    if (a.json)
+        neb_log_set_sink(keep_warning, warnings);
+    enum neb_status st = check(&a, warnings);
+    neb_log_set_sink(NULL, NULL);
+    json_decref(warnings);
+    if (st != NEB_OK && a.json)
+        agent_json_print_error();
+    return st == NEB_OK          ? AGENT_EXIT_OK
+           : st == NEB_ERR_NOMEM ? AGENT_EXIT_FAILED
+                                 : AGENT_EXIT_USAGE;
+}

@@ -1,0 +1,221 @@
+// nebula doctor [JOB]: looks at this machine, its agent and its links. Exit status 0: nothing stops a job; 1: something does.
+#include "agent/base/fs.h"
+#include "agent/base/log.h"
+#include "agent/cli/cmd_options.h"
+#include "agent/cli/doctor.h"
+#include "agent/job/json.h"
+#include "agent/job/model_init.h"
+#include "agent/plan/plan.h"
+#include "agent/show/watch.h"
+#include "inter/link/socket_profile.h"
+#include "inter/round/transfer.h"
+#include "security/identity.h"
+#include "security/locked.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct options {
+    struct agent_options common; // arg: a job file
+    const char *peer;
+    bool sockets;
+};
+
+static error_t parse_option(int key, char *arg, struct argp_state *state) {
+    struct options *o = state->input;
+    if (key == 's')
+        return o->sockets = true, 0;
+    if (key != 'p')
+        return agent_parse_option(key, arg, state);
+    o->peer = arg;
+    return 0;
+}
+
+static const struct argp_option table[] = {
+    AGENT_OPTION_HOME("of the agent"),
+    {"peer", 'p', "NAME", 0, "look at this peer only", 0},
+    AGENT_OPTION_JSON,
+    {"sockets", 's', NULL, 0, "instead: the options of the links' sockets, and why", 0},
+    {0}};
+
+// Bytes of the generations that a worker keeps, and the one that it writes.
+static enum neb_status job_needs(const char *path, struct agent_job *job, int64_t *bytes) {
+    struct agent_plan plan;
+    NEB_TRY(agent_job_load(path, job));
+    NEB_TRY(agent_job_model_init(job, path));
+    NEB_TRY(agent_job_plan(job, job->model.vocab ? job->model.vocab : 32768, &plan));
+    *bytes = plan.memory_bytes * (job->checkpoint_keep + 1);
+    return NEB_OK;
+}
+
+static const json_t *find_peer(const json_t *peers, const char *name) {
+    const json_t *p;
+    size_t i;
+    json_array_foreach((json_t *)(uintptr_t)peers, i, p) {
+        const char *s = json_string_value(json_object_get(p, "name"));
+        if (s && !strcmp(s, name))
+            return p;
+    }
+    return NULL;
+}
+
+static bool in_federation(const struct options *o) {
+    char home[NEB_PATH_MAX], path[NEB_PATH_MAX];
+    return sec_home(o->common.home, home, sizeof home) == NEB_OK &&
+           neb_path(path, sizeof path, home, "federation/members.neb") == NEB_OK &&
+           neb_fs_exists(path);
+}
+
+static void look_at_peers(struct doctor *d, const json_t *status, const struct options *o,
+                          const struct agent_job *job) {
+    const json_t *peers = json_object_get(status, "peers"), *p;
+    const char *me = json_string_value(json_object_get(status, "name"));
+    size_t i;
+    if (o->peer) {
+        if ((p = find_peer(peers, o->peer)))
+            doctor_peer(d, p);
+        else
+            doctor_add(d, "peer", DOCTOR_FAIL,
+                       "nebula members, or nebula peer list, shows who is known",
+                       "%s is no member known here", o->peer);
+        return;
+    }
+    for (int k = 0; job && k < job->n_clusters; k++)
+        if ((!me || strcmp(me, job->clusters[k].name)) && !find_peer(peers, job->clusters[k].name))
+            doctor_add(d, "job", DOCTOR_FAIL,
+                       in_federation(o) ? "nebula invite, on the hub, makes a token for it"
+                                        : "add it with nebula peer add",
+                       "cluster %s of the job is no member known here", job->clusters[k].name);
+    json_array_foreach((json_t *)(uintptr_t)peers, i, p) doctor_peer(d, p);
+}
+
+// What an agent that is started here will find.
+static void look_at_locking(struct doctor *d) {
+    const size_t keys_and_streams = 1 << 20; // more than a sealing agent was seen to lock
+    sec_locked_init();
+    doctor_keys(d, sec_locked_room(keys_and_streams), sec_locked_limit());
+}
+
+static void print_checks(const struct doctor *d) {
+    json_t *c;
+    size_t i;
+    json_array_foreach(d->checks, i, c) {
+        const char *state = json_string_value(json_object_get(c, "state")),
+                   *advice = json_string_value(json_object_get(c, "advice"));
+        printf("%-5s %-20s %s\n",
+               !strcmp(state, "ok")     ? "ok"
+               : !strcmp(state, "warn") ? "WARN"
+                                        : "FAIL",
+               json_string_value(json_object_get(c, "name")),
+               json_string_value(json_object_get(c, "found")));
+        if (*advice)
+            printf("      %-20s -> %s\n", "", advice);
+    }
+}
+
+static enum neb_status examine(struct doctor *d, const struct options *o, const char *home) {
+    struct agent_ipc_msg m = {0};
+    struct agent_job *job = calloc(1, sizeof *job);
+    int64_t need = 0;
+    if (!job)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory: doctor");
+    bool good = true;
+    if (o->common.arg && job_needs(o->common.arg, job, &need) != NEB_OK) {
+        char text[400];
+        neb_last_error(text, sizeof text);
+        doctor_add(d, "job", DOCTOR_FAIL, "nebula check says more", "%s", text);
+        good = false;
+    }
+    bool running = agent_ask(o->common.home, json_pack("{s:s}", "op", "status"), &m) == NEB_OK;
+    const json_t *peers = running ? json_object_get(m.head, "peers") : NULL;
+    struct doctor_path path;
+    (void)doctor_path(peers, o->peer, &path);
+    doctor_machine(d, home, running ? (int)json_array_size(peers) : 1, need, &path);
+    const json_t *locked = running ? json_object_get(m.head, "keys_locked") : NULL;
+    if (json_is_boolean(locked)) // by its own limit, which need not be this command's
+        doctor_keys(d, json_is_true(locked),
+                    json_integer_value(json_object_get(m.head, "lockable_bytes")));
+    else
+        look_at_locking(d);
+    if (running) {
+        doctor_add(d, "agent", DOCTOR_OK, "", "%s answers",
+                   json_string_value(json_object_get(m.head, "name")));
+        look_at_peers(d, m.head, o, o->common.arg && good ? job : NULL);
+        agent_ipc_msg_clear(&m);
+    } else {
+        doctor_add(d, "agent", DOCTOR_FAIL,
+                   "nebula agent starts it; links are looked at through it", "none answers in %s",
+                   home);
+    }
+    free(job);
+    return NEB_OK;
+}
+
+static void print_sockets(bool json) {
+    static const char *const roles[] = {"?",    "listen",       "control",       "listen, control",
+                                        "bulk", "listen, bulk", "control, bulk", "all"};
+    json_t *rows = json_array();
+    for (size_t i = 0; i < inter_socket_profile_rows; i++) {
+        const struct inter_socket_option *o = &inter_socket_profile[i];
+        json_int_t value = inter_socket_value(o, o->option == ZMQ_MAXMSGSIZE ? INTER_CHUNK_MAX : 0);
+        if (json)
+            json_array_append_new(rows,
+                                  json_pack("{s:s,s:I,s:s,s:s}", "option", o->name, "value", value,
+                                            "sockets", roles[o->roles & 7], "why", o->why));
+        else
+            printf("%-24s %8lld  %-15s %s\n", o->name, (long long)value, roles[o->roles & 7],
+                   o->why);
+    }
+    if (json) {
+        json_dumpf(rows, stdout, JSON_INDENT(2));
+        putchar('\n');
+    } else {
+        printf("before HELLO             %8d  listen          bytes; then, or after %d ms, or as "
+               "the oldest of %d, a connection is cut\n",
+               INTER_NAMELESS_BYTES, INTER_NAMELESS_MS, INTER_NAMELESS_MAX);
+        printf("without HELLO, of one    %8d  listen          connections of an address at once, "
+               "then %d a second; who opens more is not heard for a while\n",
+               INTER_NAMELESS_BURST, INTER_NAMELESS_SECOND);
+        printf("without HELLO, of all    %8d  listen          connections at once from where no "
+               "member has come, then %d a second\n",
+               INTER_STRANGERS_BURST, INTER_STRANGERS_SECOND);
+        printf("unread of one peer       %8d  all             MiB beyond the 65 that an honest one "
+               "sends ahead: its fullest connection is cut\n",
+               INTER_PEER_SLACK_BYTES >> 20);
+    }
+    json_decref(rows);
+}
+
+int cmd_doctor(int argc, char **argv) {
+    static const struct argp argp = {
+        .options = table,
+        .parser = parse_option,
+        .args_doc = "[JOB.yaml]",
+        .doc = "Says what of this machine, its agent and its links would slow a job down or stop "
+               "it, and "
+               "what to change. Exit status 1 when something would stop it."};
+    struct options o = {.common.takes = AGENT_MAY_TAKE_ONE};
+    struct doctor d;
+    char home[NEB_PATH_MAX];
+    if (agent_options_parse(&argp, argc, argv, &o) != 0)
+        return AGENT_EXIT_USAGE;
+    if (o.sockets) {
+        print_sockets(o.common.json);
+        return AGENT_EXIT_OK;
+    }
+    if (sec_home(o.common.home, home, sizeof home) != NEB_OK)
+        return AGENT_EXIT_USAGE;
+    enum neb_status st = doctor_init(&d);
+    if (st == NEB_OK)
+        st = examine(&d, &o, home);
+    if (st == NEB_OK && o.common.json) {
+        json_t *root = json_pack("{s:b,s:O}", "ok", d.worst < DOCTOR_FAIL, "checks", d.checks);
+        agent_json_print(root, JSON_INDENT(2));
+        json_decref(root);
+    } else if (st == NEB_OK) {
+        print_checks(&d);
+    }
+    enum doctor_state worst = d.worst;
+    doctor_free(&d);
+    return st == NEB_OK && worst < DOCTOR_FAIL ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
+}

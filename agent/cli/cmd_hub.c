@@ -1,0 +1,387 @@
+// nebula init, invite, revoke, promote: what only the hub of a federation does.
+#include "agent/base/fs.h"
+#include "agent/base/log.h"
+#include "agent/base/number.h"
+#include "agent/cli/cmd_options.h"
+#include "security/hub.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sodium.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+struct options {
+    struct agent_options common;
+    const char *name, *listen, *reach, *link, *member, *backup, *restore, *role;
+    int64_t ttl_s; // 0: not given
+};
+
+enum { KEY_REACH = 256, KEY_LINK, KEY_MEMBER, KEY_BACKUP, KEY_RESTORE };
+
+// "24h", "30m", "7d", "90s".
+static bool parse_ttl(const char *text, int64_t *out) {
+    static const struct {
+        char unit;
+        int64_t seconds;
+    } units[] = {{'s', 1}, {'m', 60}, {'h', 3600}, {'d', 86400}};
+    char digits[8];
+    uint64_t n;
+    size_t len = strlen(text);
+    if (len < 2 || len > sizeof digits)
+        return false;
+    memcpy(digits, text, len - 1);
+    digits[len - 1] = 0;
+    for (size_t i = 0; i < sizeof units / sizeof units[0]; i++)
+        if (text[len - 1] == units[i].unit && neb_number_whole(digits, 1, 999999, &n)) {
+            *out = (int64_t)n * units[i].seconds;
+            return true;
+        }
+    return false;
+}
+
+static error_t parse_option(int key, char *arg, struct argp_state *state) {
+    struct options *o = state->input;
+    switch (key) {
+    case 'n': o->name = arg; return 0;
+    case 'l': o->listen = arg; return 0;
+    case 'r': o->role = arg; return 0;
+    case 't':
+        if (!parse_ttl(arg, &o->ttl_s))
+            agent_option_refuse(state, key, arg,
+                                "1 to 999999 and s, m, h or d behind it, such as 24h");
+        return 0;
+    case KEY_REACH: o->reach = arg; return 0;
+    case KEY_LINK: o->link = arg; return 0;
+    case KEY_MEMBER: o->member = arg; return 0;
+    case KEY_BACKUP: o->backup = arg; return 0;
+    case KEY_RESTORE: o->restore = arg; return 0;
+    default: return agent_parse_option(key, arg, state);
+    }
+}
+
+#define HOME_OPTIONS AGENT_OPTION_HOME("folder of keys and federation"), AGENT_OPTION_DIR
+
+// ---- init --------------------------------------------------------------------------------------
+
+// "0.0.0.0:7443" is no address to give to others: this host's name is.
+static enum neb_status reach_default(const char *listen, char out[SEC_ENDPOINT_MAX]) {
+    char host[200] = "";
+    const char *port = strrchr(listen, ':');
+    bool any = !strncmp(listen, "0.0.0.0:", 8) || !strncmp(listen, "[::]:", 5);
+    if (any && gethostname(host, sizeof host - 1) != 0)
+        return neb_fail_errno("the name of this host (gethostname)");
+    snprintf(out, SEC_ENDPOINT_MAX, "%s%s", any ? host : listen, any ? port : "");
+    return sec_endpoint_valid(out) ? NEB_OK
+                                   : neb_fail(NEB_ERR_INVALID,
+                                              "cannot tell how others reach %s: give --reach "
+                                              "HOST:PORT",
+                                              listen);
+}
+
+static enum neb_status init_settings(const struct options *o, struct sec_hub_settings *s) {
+    *s = (struct sec_hub_settings){.listen = ""};
+    if (!sec_endpoint_valid(o->listen) || (o->reach && !sec_endpoint_valid(o->reach)) ||
+        (o->link && !sec_endpoint_valid(o->link)))
+        return neb_fail(NEB_ERR_INVALID, "--listen, --reach and --link take HOST:PORT");
+    snprintf(s->listen, sizeof s->listen, "%s", o->listen);
+    if (!o->reach)
+        return reach_default(o->listen, s->reach);
+    snprintf(s->reach, sizeof s->reach, "%s", o->reach);
+    return NEB_OK;
+}
+
+static enum neb_status own_identity(const char *home, const char *name, struct sec_public *out) {
+    struct sec_identity *id = NULL;
+    enum neb_status st = sec_identity_load(home, &id);
+    if (st == NEB_ERR_NOT_FOUND)
+        st = sec_identity_create(home, name, &id);
+    NEB_TRY(st);
+    *out = *sec_identity_public(id);
+    sec_identity_destroy(&id);
+    if (name && strcmp(name, out->name) != 0)
+        return neb_fail(NEB_ERR_EXISTS, "the identity in %s is named '%s' already", home,
+                        out->name);
+    return NEB_OK;
+}
+
+enum { CODE_LINE = 256 }; // as it is pasted: indented, with other spaces between its groups
+
+// code: of the new backup, to be shown. Of one that is restored it is asked for.
+static enum neb_status make_ca(const struct options *o, const char *home, const char *backup,
+                               char code[SEC_CODE_TEXT]) {
+    if (!o->restore)
+        return sec_ca_create(home, o->name, backup, code);
+    char line[CODE_LINE];
+    fputs("recovery code: ", stderr);
+    setvbuf(stdin, NULL, _IONBF, 0); // no copy of it stays in a buffer
+    enum neb_status st = fgets(line, sizeof line, stdin)
+                             ? sec_ca_restore(home, o->restore, line)
+                             : neb_fail(NEB_ERR_INVALID, "no recovery code on standard input");
+    sodium_memzero(line, sizeof line);
+    return st;
+}
+
+static enum neb_status show_code(const char *backup, const char *code) {
+    printf("backup of the CA's key: %s\n"
+           "  Move it off this host; it opens only with this recovery code, shown once:\n"
+           "  %s\n",
+           backup, code);
+    return fflush(stdout) == 0 ? NEB_OK : neb_fail_errno("stdout");
+}
+
+enum { MADE_BY_INIT = 4 };
+static const char *const made_by_init[MADE_BY_INIT] = {"keys", "identity", "ca", "federation"};
+
+// What an init that fails has to leave as it was.
+struct before {
+    bool home, backup, part[MADE_BY_INIT];
+};
+
+static void look(const char *home, const char *backup, struct before *b) {
+    char path[NEB_PATH_MAX];
+    b->backup = neb_fs_exists(backup);
+    for (int i = 0; i < MADE_BY_INIT; i++)
+        b->part[i] =
+            neb_path(path, sizeof path, home, made_by_init[i]) != NEB_OK || neb_fs_exists(path);
+}
+
+static void undo(const char *home, const char *backup, const struct before *b) {
+    char path[NEB_PATH_MAX];
+    bool all = b->backup || neb_fs_remove(backup) == NEB_OK;
+    for (int i = 0; i < MADE_BY_INIT; i++)
+        all = (b->part[i] || (neb_path(path, sizeof path, home, made_by_init[i]) == NEB_OK &&
+                              neb_fs_remove_tree(path) == NEB_OK)) &&
+              all;
+    if (!b->home)
+        rmdir(home);
+    if (!all) // it said which
+        neb_warn("what this init has made in %s is no federation: remove it", home);
+}
+
+// A second init at the same time would take the first one's parts for its own, and undo them; so it would a first nebula id's keys
+// (sec_identity_first). *fd: held until it is closed.
+static enum neb_status hold(const char *home, int *fd) {
+    NEB_TRY(neb_fs_mkdirs(home, 0700));
+    *fd = open(home, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (*fd < 0)
+        return neb_fail_errno("%s", home);
+    if (flock(*fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) // NFS locks no folders
+        return NEB_OK;
+    close(*fd);
+    return neb_fail(
+        NEB_ERR_AGAIN,
+        "%s is locked: another nebula init is at work in it, or nebula id or join makes "
+        "its keys: try again",
+        home);
+}
+
+static enum neb_status init(const struct options *o) {
+    char home[NEB_PATH_MAX], path[NEB_PATH_MAX], code[SEC_CODE_TEXT] = "";
+    int fd = -1;
+    struct sec_hub_settings s;
+    struct sec_public self;
+    struct before b;
+    enum neb_status st;
+    if (!o->listen || (!o->name == !o->restore))
+        return neb_fail(NEB_ERR_INVALID, "init needs --listen, and --name or --restore");
+    NEB_TRY(sec_init());
+    NEB_TRY(init_settings(o, &s));
+    NEB_TRY(sec_home(o->common.home, home, sizeof home));
+    NEB_TRY(neb_path(path, sizeof path, home, "ca-backup"));
+    const char *backup = o->backup ? o->backup : path;
+    b.home = neb_fs_exists(home);
+    NEB_TRY(hold(home, &fd));
+    look(home, backup, &b);
+    NEB_TRY_GOTO(own_identity(home, o->member, &self), out);
+    NEB_TRY_GOTO(make_ca(o, home, backup, code), out);
+    if (!o->restore) // before there is a list: a federation whose code nobody saw has no backup
+        NEB_TRY_GOTO(show_code(backup, code), out);
+    NEB_TRY_GOTO(sec_hub_create(home, &s, &self, o->link ? o->link : ""), out);
+    printf("this node is '%s', hub of the federation; enrolment at %s once nebula agent runs\n",
+           self.name, s.reach);
+    st = fflush(stdout) == 0 ? NEB_OK : neb_fail_errno("stdout");
+out:
+    sodium_memzero(code, sizeof code);
+    if (st != NEB_OK) // also where the code was not shown: nobody could open the backup
+        undo(home, backup, &b);
+    close(fd);
+    return st;
+}
+
+int cmd_init(int argc, char **argv) {
+    static const struct argp_option table[] = {
+        HOME_OPTIONS,
+        {"name", 'n', "NAME", 0, "name of the new federation", 0},
+        {"listen", 'l', "HOST:PORT", 0, "where the agent takes enrolments, as 0.0.0.0:7443", 0},
+        {"reach", KEY_REACH, "HOST:PORT", 0,
+         "the enrolment endpoint as others see it (default: this host)", 0},
+        {"link", KEY_LINK, "HOST:PORT", 0, "where other agents reach this one (default: it dials)",
+         0},
+        {"member", KEY_MEMBER, "NAME", 0, "name of this node (default: the host's)", 0},
+        {"backup", KEY_BACKUP, "FILE", 0, "where the CA's backup goes (default HOME/ca-backup)", 0},
+        {"restore", KEY_RESTORE, "FILE", 0, "take the CA from this backup; asks for its code", 0},
+        {0}};
+    static const struct argp argp = {
+        .options = table,
+        .parser = parse_option,
+        .args_doc = "--name NAME --listen HOST:PORT",
+        .doc =
+            "Makes a federation with this node as its hub: the CA's key, this node's keys, and a "
+            "member list of one."};
+    struct options o = {0};
+    if (agent_options_parse(&argp, argc, argv, &o) != 0)
+        return AGENT_EXIT_USAGE;
+    return agent_exit_of_input(init(&o));
+}
+
+// ---- invite, revoke, move, promote -------------------------------------------------------------------
+
+static enum neb_status hub_open(const char *home_given, struct sec_hub **out) {
+    char home[NEB_PATH_MAX];
+    NEB_TRY(sec_init());
+    NEB_TRY(sec_home(home_given, home, sizeof home));
+    enum neb_status st = sec_hub_open(home, out);
+    if (st == NEB_ERR_NOT_FOUND)
+        return neb_fail(st, "%s is not the hub of a federation: run this there, or nebula init",
+                        home);
+    return st;
+}
+
+// Only the token goes to standard output.
+static enum neb_status invite(const struct options *o) {
+    struct sec_hub *h = NULL;
+    struct sec_token t = {.name = ""};
+    char text[SEC_TOKEN_TEXT];
+    enum sec_role role = SEC_ROLE_DATA;
+    int64_t ttl_s = o->ttl_s ? o->ttl_s : 24 * 3600;
+    if (o->role && !sec_role_parse(o->role, &role))
+        return neb_fail(NEB_ERR_INVALID, "--role is data or witness");
+    NEB_TRY(hub_open(o->common.home, &h));
+    enum neb_status st = sec_hub_invite(h, o->common.arg, role, ttl_s, &t);
+    if (st == NEB_OK)
+        st = sec_token_format(&t, text);
+    if (st == NEB_OK && (puts(text) < 0 || fflush(stdout) != 0))
+        st = neb_fail_errno("stdout");
+    sodium_memzero(&t, sizeof t);
+    sodium_memzero(text, sizeof text);
+    sec_hub_destroy(&h);
+    return st;
+}
+
+static int run(int argc, char **argv, const struct argp *argp,
+               enum neb_status (*what)(const struct options *)) {
+    struct options o = {.common.takes = AGENT_TAKES_ONE};
+    if (agent_options_parse(argp, argc, argv, &o) != 0)
+        return AGENT_EXIT_USAGE;
+    return agent_exit_of_input(what(&o));
+}
+
+int cmd_invite(int argc, char **argv) {
+    static const struct argp_option table[] = {
+        HOME_OPTIONS,
+        {"ttl", 't', "TIME", 0,
+         "how long the token is good for, as 30m, 24h, 7d (default 24h, at most 30d)", 0},
+        {"role", 'r', "ROLE", 0,
+         "data (trains, the default) or witness (only votes: no job makes it train)", 0},
+        {0}};
+    static const struct argp argp = {
+        .options = table,
+        .parser = parse_option,
+        .args_doc = "NAME",
+        .doc = "Prints a token with which one site may join once, under this name."};
+    return run(argc, argv, &argp, invite);
+}
+
+static void say_version(const struct sec_hub *h, const char *name, const char *did) {
+    printf("%s %s: member list version %llu\n", name, did,
+           (unsigned long long)h->fed->list.version);
+}
+
+static enum neb_status revoke_member(const struct options *o) {
+    struct sec_hub *h = NULL;
+    bool member;
+    NEB_TRY(hub_open(o->common.home, &h));
+    enum neb_status st = sec_hub_revoke(h, o->common.arg, &member);
+    if (st == NEB_OK && member) {
+        say_version(h, o->common.arg, "is revoked");
+        neb_info("jobs go on where most of their voters are left; one of two clusters ends after a "
+                 "checkpoint, which a new job takes up with init_from: HOME/jobs/ID/checkpoint");
+    } else if (st == NEB_OK) {
+        printf("%s is no member; the open invitations of that name have ended\n", o->common.arg);
+    }
+    sec_hub_destroy(&h);
+    return st;
+}
+
+static enum neb_status move(const struct options *o) {
+    struct sec_hub *h = NULL;
+    if (!o->link)
+        return neb_fail(NEB_ERR_INVALID, "move needs --link HOST:PORT, or --link - for a site that "
+                                         "only dials");
+    NEB_TRY(hub_open(o->common.home, &h));
+    enum neb_status st = sec_hub_move(h, o->common.arg, strcmp(o->link, "-") ? o->link : "");
+    if (st == NEB_OK)
+        printf("%s: %s: member list version %llu\n", o->common.arg,
+               strcmp(o->link, "-") ? o->link : "dials", (unsigned long long)h->fed->list.version);
+    sec_hub_destroy(&h);
+    return st;
+}
+
+static enum neb_status promote(const struct options *o) {
+    struct sec_hub *h = NULL;
+    NEB_TRY(hub_open(o->common.home, &h));
+    enum neb_status st = sec_hub_promote(h, o->common.arg);
+    if (st == NEB_OK)
+        say_version(h, o->common.arg, "votes no more");
+    sec_hub_destroy(&h);
+    return st;
+}
+
+int cmd_revoke(int argc, char **argv) {
+    static const struct argp_option table[] = {HOME_OPTIONS, {0}};
+    static const struct argp argp = {
+        .options = table,
+        .parser = parse_option,
+        .args_doc = "NAME",
+        .doc =
+            "Takes a member off the list, and ends open invitations of that name.\vIts jobs go on "
+            "where most of their voters are left. One of two clusters ends after a checkpoint: "
+            "start a new job with init_from: HOME/jobs/ID/checkpoint. Where the federation has "
+            "two voters only, nebula promote LOST instead keeps the job running; LOST then "
+            "stays on the list until the job is done."};
+    return run(argc, argv, &argp, revoke_member);
+}
+
+int cmd_move(int argc, char **argv) {
+    static const struct argp_option table[] = {
+        HOME_OPTIONS,
+        {"link", KEY_LINK, "HOST:PORT", 0, "where other agents reach it now; -: nowhere, it dials",
+         0},
+        {0}};
+    static const struct argp argp = {
+        .options = table,
+        .parser = parse_option,
+        .args_doc = "NAME",
+        .doc =
+            "Gives a member, or this hub, another address on the list. Keys, votes and jobs stay."
+            "\vAgents take it while jobs run, and dial there when the present link breaks. The "
+            "member's own agent is started with the --listen that fits. Members whose only link "
+            "was to a hub that moved get the list with nebula members --fetch HOST:PORT, of its "
+            "new enrolment endpoint."};
+    return run(argc, argv, &argp, move);
+}
+
+int cmd_promote(int argc, char **argv) {
+    static const struct argp_option table[] = {HOME_OPTIONS, {0}};
+    static const struct argp argp = {
+        .options = table,
+        .parser = parse_option,
+        .args_doc = "LOST",
+        .doc = "With two voters: takes the vote of the one that is lost, so that the other commits "
+               "alone.\vWhere there are more, revoke it instead: see nebula revoke --help. Make "
+               "sure that it is lost: two that both go on are a fork."};
+    return run(argc, argv, &argp, promote);
+}

@@ -1,0 +1,266 @@
+// nebula jobs, stop, resume, rejoin, forget and logs.
+#include "agent/base/fs.h"
+#include "agent/base/log.h"
+#include "agent/base/plain.h"
+#include "agent/cli/cmd_options.h"
+#include "agent/job/json.h"
+#include "agent/show/progress.h"
+#include "agent/show/watch.h"
+#include "security/identity.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+int cmd_jobs(int argc, char **argv) {
+    static const struct argp_option table[] = {
+        AGENT_OPTION_HOME("of the agent"), AGENT_OPTION_JSON, {0}};
+    static const struct argp argp = {
+        .options = table,
+        .parser = agent_parse_option,
+        .doc = "Lists the jobs that this agent's ledger knows, ended ones too."};
+    struct agent_options o = {0};
+    struct agent_ipc_msg m = {0};
+    json_t *j;
+    size_t i;
+    if (agent_options_parse(&argp, argc, argv, &o) != 0)
+        return AGENT_EXIT_USAGE;
+    if (agent_ask(o.home, json_pack("{s:s}", "op", "jobs"), &m) != NEB_OK)
+        return agent_json_exit(o.json, AGENT_EXIT_FAILED);
+    if (!json_is_array(json_object_get(m.head, "jobs"))) {
+        enum neb_status st =
+            neb_fail(NEB_ERR_FORMAT, "%s",
+                     agent_ipc_str(&m, "text", "the agent answers with something else"));
+        agent_ipc_msg_clear(&m);
+        return agent_json_exit(o.json, agent_exit_of(st));
+    }
+    if (o.json) {
+        agent_json_print(json_object_get(m.head, "jobs"), JSON_COMPACT);
+    } else {
+        printf("%-17s %-20s %-9s %-12s %10s %10s\n", "ID", "JOB", "STATE", "SUBMITTED", "SENT",
+               "RECEIVED");
+        json_array_foreach(json_object_get(m.head, "jobs"), i, j) {
+            char sent[32], recv[32];
+            const char *home = json_string_value(json_object_get(j, "home")),
+                       *why = json_string_value(json_object_get(j, "why"));
+            // the beginning of an id is one, wherever it is asked for
+            printf("%-17.16s %-20s %-9s %-12s %10s %10s\n",
+                   json_string_value(json_object_get(j, "id")),
+                   json_string_value(json_object_get(j, "job")),
+                   json_string_value(json_object_get(j, "state")), home && *home ? home : "here",
+                   agent_human_bytes(json_number_value(json_object_get(j, "sent_bytes")), sent,
+                                     sizeof sent),
+                   agent_human_bytes(json_number_value(json_object_get(j, "recv_bytes")), recv,
+                                     sizeof recv));
+            if (why && *why)
+                printf("  held: %s\n", why);
+        }
+    }
+    agent_ipc_msg_clear(&m);
+    return AGENT_EXIT_OK;
+}
+
+// Asks the agent to do something with a job, and says what it answers.
+static int order(const char *op, const struct agent_options *o) {
+    struct agent_ipc_msg m = {0};
+    if (!o->arg) {
+        fprintf(stderr, "nebula %s: give the id that nebula jobs shows\n", op);
+        return AGENT_EXIT_USAGE;
+    }
+    if (agent_ask(o->home, json_pack("{s:s,s:s}", "op", op, "job", o->arg), &m) != NEB_OK)
+        return AGENT_EXIT_FAILED;
+    bool ok = json_is_true(json_object_get(m.head, "ok"));
+    char text[1024];
+    snprintf(text, sizeof text, "%s", agent_ipc_str(&m, "text", ""));
+    neb_plain(text, false);
+    if (ok)
+        puts(text);
+    else
+        fprintf(stderr, "nebula %s: %s\n", op, text);
+    agent_ipc_msg_clear(&m);
+    return ok ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
+}
+
+static const struct argp_option home_only[] = {AGENT_OPTION_HOME("of the agent"), {0}};
+
+int cmd_stop(int argc, char **argv) {
+    static const struct argp argp = {.options = home_only,
+                                     .parser = agent_parse_option,
+                                     .args_doc = "JOB-ID",
+                                     .doc =
+                                         "Stops a job on all its clusters after a checkpoint. The "
+                                         "first characters of the id will do."};
+    struct agent_options o = {.takes = AGENT_MAY_TAKE_ONE};
+    return agent_options_parse(&argp, argc, argv, &o) == 0 ? order("stop", &o) : AGENT_EXIT_USAGE;
+}
+
+int cmd_resume(int argc, char **argv) {
+    static const struct argp argp = {
+        .options = home_only,
+        .parser = agent_parse_option,
+        .args_doc = "JOB-ID",
+        .doc = "Goes on with a stopped, failed or held job from its last checkpoint, on all its "
+               "clusters; with one whose submitter is no member any more, at this site only. The "
+               "first characters of the id will do. To write the run's files again, use nebula "
+               "pretrain --resume instead."};
+    struct agent_options o = {.takes = AGENT_MAY_TAKE_ONE};
+    return agent_options_parse(&argp, argc, argv, &o) == 0 ? order("resume", &o) : AGENT_EXIT_USAGE;
+}
+
+int cmd_rejoin(int argc, char **argv) {
+    static const struct argp argp = {
+        .options = home_only,
+        .parser = agent_parse_option,
+        .args_doc = "JOB-ID",
+        .doc = "Gives up what this cluster has of a job that does not run, and goes on with what "
+               "the other clusters have, as after the loss of a disk. For one of members that have "
+               "parted, once the liar is revoked: all other clusters of the job must hold one "
+               "history. They go on with the job too. HOME/jobs/ID/former keeps the checkpoints "
+               "that were given up."};
+    struct agent_options o = {.takes = AGENT_MAY_TAKE_ONE};
+    return agent_options_parse(&argp, argc, argv, &o) == 0 ? order("rejoin", &o) : AGENT_EXIT_USAGE;
+}
+
+int cmd_forget(int argc, char **argv) {
+    static const struct argp argp = {
+        .options = home_only,
+        .parser = agent_parse_option,
+        .args_doc = "JOB-ID",
+        .doc = "Removes what this site has of a job that has ended: its folder in HOME/jobs with "
+               "all checkpoints, updates and rounds in the ledger. What nebula pretrain has left "
+               "in its --out stays, and so does what other sites have. The job cannot go on here "
+               "any more, and a cluster that was away gets nothing of it from this one."};
+    struct agent_options o = {.takes = AGENT_MAY_TAKE_ONE};
+    return agent_options_parse(&argp, argc, argv, &o) == 0 ? order("forget", &o) : AGENT_EXIT_USAGE;
+}
+
+struct log_options {
+    struct agent_options common;
+    bool follow;
+    long lines, rank; // rank -1: whichever tells most
+};
+
+// Of a mesh, rank 0's: it is the one that the agent talks to. But a launcher that has spoken last says why there are no ranks, and a
+// single rank has no log but the worker's.
+static enum neb_status choose_log(const struct log_options *o, const char *dir, char *out,
+                                  size_t cap) {
+    char name[32], rank0[NEB_PATH_MAX];
+    struct stat a, b;
+    if (o->rank >= 0) {
+        snprintf(name, sizeof name, "rank-%ld.log", o->rank);
+        return neb_path(out, cap, dir, name);
+    }
+    NEB_TRY(neb_path(rank0, sizeof rank0, dir, "rank-0.log"));
+    NEB_TRY(neb_path(out, cap, dir, "worker.log"));
+    if (stat(rank0, &a) == 0 && (stat(out, &b) != 0 || a.st_mtime >= b.st_mtime))
+        return neb_path(out, cap, dir, "rank-0.log");
+    return NEB_OK;
+}
+
+// The folder under jobs/ whose name begins with the id given; jobs are hexadecimal, so nothing else can be named.
+static enum neb_status find_log(const struct log_options *l, char *out, size_t cap) {
+    const struct agent_options *o = &l->common;
+    char home[NEB_PATH_MAX], jobs[NEB_PATH_MAX], dir[NEB_PATH_MAX], names[400] = "";
+    char name[NAME_MAX + 1] = "";
+    int hits = 0;
+    if (!*o->arg || strspn(o->arg, "0123456789abcdef") != strlen(o->arg))
+        return neb_fail(NEB_ERR_INVALID, "\"%s\" is no job id; nebula jobs lists them", o->arg);
+    NEB_TRY(sec_home(o->home, home, sizeof home));
+    NEB_TRY(neb_path(jobs, sizeof jobs, home, "jobs"));
+    DIR *d = opendir(jobs);
+    if (!d && errno == ENOENT)
+        return neb_fail(NEB_ERR_NOT_FOUND,
+                        "there is no %s: no agent has run with this home; give its --home DIR",
+                        jobs);
+    if (!d)
+        return neb_fail_errno("cannot read %s", jobs);
+    for (struct dirent *e; (e = readdir(d));)
+        if (!strncmp(e->d_name, o->arg, strlen(o->arg))) {
+            size_t n = strlen(names);
+            snprintf(name, sizeof name, "%s", e->d_name);
+            snprintf(names + n, sizeof names - n, "%s%s", hits++ ? ", " : "", name);
+        }
+    closedir(d);
+    if (hits != 1)
+        return neb_fail(NEB_ERR_NOT_FOUND, "%s has %s job whose id begins with %s%s%s", jobs,
+                        hits ? "more than one" : "no", o->arg, hits ? ": " : "", names);
+    NEB_TRY(neb_path(dir, sizeof dir, jobs, name));
+    return choose_log(l, dir, out, cap);
+}
+
+// To where the last `lines` lines begin.
+static void seek_tail(FILE *f, long lines) {
+    fseek(f, 0, SEEK_END);
+    long at = ftell(f);
+    for (long seen = 0; at > 0; at--) {
+        fseek(f, at - 1, SEEK_SET);
+        if (fgetc(f) == '\n' && ++seen > lines)
+            break;
+    }
+    fseek(f, at, SEEK_SET);
+}
+
+static error_t parse_log_option(int key, char *arg, struct argp_state *state) {
+    struct log_options *o = state->input;
+    switch (key) {
+    case 'f': o->follow = true; return 0;
+    case 'n': o->lines = (long)agent_option_whole(state, key, arg, 0, 1000000); return 0;
+    case 'r': o->rank = (long)agent_option_whole(state, key, arg, 0, 1023); return 0;
+    default: return agent_parse_option(key, arg, state);
+    }
+}
+
+// A worker, or a program that it loads, wrote these lines: nothing in them commands the terminal.
+static void show_log(FILE *f, bool follow) {
+    char block[8192];
+    size_t kept = 0; // bytes of a character whose end has not come yet
+    for (;;) {
+        size_t n = fread(block + kept, 1, sizeof block - kept, f), have = kept + n;
+        bool last = !n && !follow;
+        size_t done = neb_plain_text(block, have, last);
+        if (fwrite(block, 1, done, stdout) < done || fflush(stdout) != 0 || last)
+            return; // or nobody reads any more
+        kept = have - done;
+        memmove(block, block + done, kept);
+        if (!n) {
+            clearerr(f);
+            neb_sleep(200 * NEB_MS);
+        }
+    }
+}
+
+int cmd_logs(int argc, char **argv) {
+    static const struct argp_option table[] = {
+        AGENT_OPTION_HOME("of the agent"),
+        {"follow", 'f', NULL, 0, "go on as the log grows, until interrupted", 0},
+        {"lines", 'n', "N", 0, "only the last N lines (default 50)", 0},
+        {"rank", 'r', "N", 0, "of a mesh, what rank N says (default: rank 0, or the launcher)", 0},
+        {0}};
+    static const struct argp argp = {
+        .options = table,
+        .parser = parse_log_option,
+        .args_doc = "JOB-ID",
+        .doc = "Shows the log of a job's worker on this machine; the agent "
+               "need not run. The first characters of the id will do."};
+    struct log_options o = {.common.takes = AGENT_MAY_TAKE_ONE, .lines = 50, .rank = -1};
+    char path[NEB_PATH_MAX];
+    if (agent_options_parse(&argp, argc, argv, &o) != 0)
+        return AGENT_EXIT_USAGE;
+    if (!o.common.arg) {
+        fputs("nebula logs: give the id that nebula jobs shows\n", stderr);
+        return AGENT_EXIT_USAGE;
+    }
+    enum neb_status st = find_log(&o, path, sizeof path);
+    if (st != NEB_OK)
+        return agent_exit_of_input(st);
+    FILE *f = fopen(path, "r");
+    if (!f)
+        return agent_exit_of(neb_fail_errno("cannot open %s", path));
+    seek_tail(f, o.lines);
+    show_log(f, o.follow);
+    fclose(f);
+    return AGENT_EXIT_OK;
+}

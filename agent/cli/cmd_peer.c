@@ -1,0 +1,149 @@
+// nebula peer: who this node works with, HOME/members.json.
+#include "agent/base/fs.h"
+#include "agent/cli/cmd_options.h"
+#include "agent/cli/commands.h"
+#include "security/members.h"
+
+#include <argp.h>
+#include <string.h>
+
+struct options {
+    const char *home;
+    const char *args[3]; // action and what it takes
+    unsigned n;
+};
+
+struct peers {
+    char path[NEB_PATH_MAX];
+    struct sec_public self;
+    struct sec_members list;
+};
+
+// Reads the list and makes sure that it holds this node itself, as every site's list must.
+static enum neb_status peers_load(const char *home_given, struct peers *p) {
+    char home[NEB_PATH_MAX];
+    struct sec_identity *id = NULL;
+    *p = (struct peers){.path = ""};
+    NEB_TRY(sec_init());
+    NEB_TRY(sec_home(home_given, home, sizeof home));
+    NEB_TRY(neb_path(p->path, sizeof p->path, home, "members.json"));
+    NEB_TRY(sec_identity_need(home, &id));
+    p->self = *sec_identity_public(id);
+    sec_identity_destroy(&id);
+    enum neb_status st = sec_members_load(p->path, 0, &p->list);
+    if (st != NEB_OK && st != NEB_ERR_NOT_FOUND)
+        return st;
+    const struct sec_member *me = sec_members_by_curve(&p->list, p->self.curve);
+    if (me && !memcmp(&me->pub, &p->self, sizeof p->self))
+        return NEB_OK;
+    struct sec_member add = {.pub = p->self};
+    return sec_members_add(&p->list, &add);
+}
+
+static bool same(const uint8_t *a, const uint8_t *b) { return !memcmp(a, b, SEC_KEY_BYTES); }
+
+// What was typed, before this node's own files are looked at.
+static enum neb_status peer_typed(const char *line, const char *endpoint, struct sec_member *out) {
+    *out = (struct sec_member){.connect = SEC_CONNECT_AUTO};
+    NEB_TRY(sec_init());
+    enum neb_status st = sec_public_parse(line, &out->pub);
+    if (st == NEB_ERR_FORMAT || st == NEB_ERR_CORRUPT)
+        return NEB_ERR_INVALID; // it said so
+    NEB_TRY(st);
+    if (!strcmp(endpoint, "-"))
+        return NEB_OK;
+    if (!sec_endpoint_valid(endpoint))
+        return neb_fail(NEB_ERR_INVALID,
+                        "endpoint '%s': expected HOST:PORT, or - when the peer dials us", endpoint);
+    snprintf(out->endpoint, sizeof out->endpoint, "%s", endpoint);
+    return NEB_OK;
+}
+
+static enum neb_status peer_add(struct peers *p, struct sec_member add) {
+    if (same(add.pub.curve, p->self.curve) || same(add.pub.sign, p->self.sign))
+        return neb_fail(NEB_ERR_INVALID, "that is this node's own identity: give the other site's");
+    const struct sec_member *old = sec_members_by_curve(&p->list, add.pub.curve);
+    if (old) // a new endpoint says nothing about who dials
+        add.connect = old->connect;
+    NEB_TRY(sec_members_add(&p->list, &add));
+    return sec_members_save(p->path, &p->list);
+}
+
+static enum neb_status peer_remove(struct peers *p, const char *name) {
+    if (!strcmp(name, p->self.name))
+        return neb_fail(NEB_ERR_INVALID, "'%s' is this node itself and stays on its list", name);
+    NEB_TRY(sec_members_remove(&p->list, name));
+    return sec_members_save(p->path, &p->list);
+}
+
+static enum neb_status peer_list(const struct peers *p) {
+    char fed[2 * SEC_FEDERATION_BYTES + 1], line[SEC_ID_TEXT];
+    neb_hex(p->list.federation, SEC_FEDERATION_BYTES, fed);
+    printf("federation: %s\n", fed);
+    for (uint32_t i = 0; i < p->list.n; i++) {
+        const struct sec_member *m = &p->list.m[i];
+        bool self = same(m->pub.curve, p->self.curve);
+        NEB_TRY(sec_public_format(&m->pub, line, sizeof line));
+        printf("\npeer: %s%s\n  endpoint: %s\n  id: %s\n", m->pub.name, self ? " (this node)" : "",
+               *m->endpoint ? m->endpoint
+               : self       ? "-"
+                            : "- (dials us)",
+               line);
+    }
+    return fflush(stdout) == 0 ? NEB_OK : neb_fail_errno("stdout");
+}
+
+static error_t parse_option(int key, char *arg, struct argp_state *state) {
+    struct options *o = state->input;
+    static const struct {
+        const char *action;
+        unsigned n;
+    } known[] = {{"add", 3}, {"list", 1}, {"remove", 2}};
+    switch (key) {
+    case 'H': o->home = arg; return 0;
+    case ARGP_KEY_ARG:
+        if (o->n == 3)
+            argp_usage(state);
+        if (!o->n && strcmp(arg, "add") != 0 && strcmp(arg, "list") != 0 &&
+            strcmp(arg, "remove") != 0)
+            agent_action_refuse(state, arg, (const char *[]){"add", "list", "remove"}, 3);
+        o->args[o->n++] = arg;
+        return 0;
+    case ARGP_KEY_END:
+        for (size_t i = 0; o->n && i < sizeof known / sizeof known[0]; i++)
+            if (!strcmp(o->args[0], known[i].action) && o->n == known[i].n)
+                return 0;
+        argp_usage(state);
+        return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+int cmd_peer(int argc, char **argv) {
+    static const struct argp_option table[] = {
+        {"home", 'H', "DIR", 0, "folder of the keys and the list (default ~/.nebula)", 0}, {0}};
+    static const struct argp argp = {
+        .options = table,
+        .parser = parse_option,
+        .args_doc = "add ID HOST:PORT\nadd ID -\nlist\nremove NAME",
+        .doc = "The sites this node works with. ID is what nebula id prints at the other site; - "
+               "in place "
+               "of an endpoint: it dials us. All sites must hold the same members.\v"
+               "An agent that runs takes a change at once."};
+    struct options o = {0};
+    struct peers p;
+    struct sec_member new = {.endpoint = ""};
+    if (agent_options_parse(&argp, argc, argv, &o) != 0)
+        return AGENT_EXIT_USAGE;
+    bool adds = !strcmp(o.args[0], "add");
+    enum neb_status st = adds ? peer_typed(o.args[1], o.args[2], &new) : NEB_OK;
+    if (st == NEB_OK)
+        st = peers_load(o.home, &p);
+    if (st == NEB_OK && adds)
+        st = peer_add(&p, new);
+    else if (st == NEB_OK && !strcmp(o.args[0], "remove"))
+        st = peer_remove(&p, o.args[1]);
+    else if (st == NEB_OK)
+        st = peer_list(&p);
+    return agent_exit_of_input(st);
+}

@@ -1,0 +1,414 @@
+// nebula plan JOB.yaml: how long will it take, will it fit, what would be faster?
+#include "agent/base/log.h"
+#include "agent/base/number.h"
+#include "agent/cli/cmd_options.h"
+#include "agent/cli/plan_print.h"
+#include "agent/job/json.h"
+#include "agent/job/model_init.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    SETS_MAX = 64,
+    RANKS_MAX = 1024, // as --ranks says
+    VOCAB_ASSUMED = 32000,
+    KEY_WAN = 256,
+    KEY_HOME,
+    KEY_LOCAL,
+    KEY_SITE,
+    KEY_RANKS,
+    KEY_STEP,
+    KEY_PROFILE,
+    KEY_MEASURE,
+    KEY_LINK,
+    KEY_DEVICE,
+    KEY_DEVICE_LINK
+};
+
+static const double STEP_S_MIN = 1e-6, STEP_S_MAX = 1e6;
+
+struct named { // NAME=VALUE
+    const char *sets[SETS_MAX];
+    int n;
+};
+
+struct arguments {
+    const char *file, *home;
+    struct named sets, sites, ranks, wans, steps;
+    int local;
+    bool json, profile, measure, link, device, device_link;
+};
+
+// Splits NAME=VALUE; index of the cluster of this name.
+static enum neb_status cluster_of(const struct agent_job *job, const char *option, const char *text,
+                                  int32_t *i, const char **value) {
+    const char *eq = strchr(text, '=');
+    if (eq)
+        for (*i = 0; *i < job->n_clusters; ++*i) {
+            const char *name = job->clusters[*i].name;
+            if (strlen(name) == (size_t)(eq - text) && !strncmp(name, text, strlen(name))) {
+                *value = eq + 1;
+                return NEB_OK;
+            }
+        }
+    return neb_fail(NEB_ERR_INVALID, "%s %s: write it as CLUSTER=%s, with a cluster of the job",
+                    option, text,
+                    !strcmp(option, "--site")   ? "FILE"
+                    : !strcmp(option, "--step") ? "SECONDS"
+                    : !strcmp(option, "--wan")  ? "RATE:DELAY"
+                                                : "N");
+}
+
+// What can be wrong with the options is said before anything is measured.
+static enum neb_status check_names(const struct arguments *a, const struct agent_job *job) {
+    const char *value;
+    int32_t i;
+    for (int k = 0; k < a->sites.n; k++)
+        NEB_TRY(cluster_of(job, "--site", a->sites.sets[k], &i, &value));
+    for (int k = 0; k < a->ranks.n; k++)
+        NEB_TRY(cluster_of(job, "--ranks", a->ranks.sets[k], &i, &value));
+    for (int k = 0; k < a->steps.n; k++) {
+        NEB_TRY(cluster_of(job, "--step", a->steps.sets[k], &i, &value));
+        if (job->clusters[i].launcher != AGENT_LAUNCHER_ATTACH)
+            return neb_fail(NEB_ERR_INVALID,
+                            "--step %s: this cluster's steps are reckoned; --step is for one with "
+                            "launcher attach",
+                            a->steps.sets[k]);
+    }
+    for (int k = 0; k < a->wans.n; k++)
+        if (strchr(a->wans.sets[k], '='))
+            NEB_TRY(cluster_of(job, "--wan", a->wans.sets[k], &i, &value));
+    return NEB_OK;
+}
+
+static enum neb_status find_sites(const struct arguments *a, const struct agent_job *job,
+                                  struct plan_machines *m) {
+    const char *value;
+    int32_t i;
+    for (int k = 0; k < a->sites.n; k++) {
+        NEB_TRY(cluster_of(job, "--site", a->sites.sets[k], &i, &value));
+        NEB_TRY(agent_profile_load(value, &m->sites[i].profile));
+        m->sites[i].other = true;
+        m->sites[i].share = m->sites[i].device_share = 1;
+    }
+    for (int k = 0; k < a->ranks.n; k++) {
+        uint64_t n = 0; // parse_option has looked at it
+        NEB_TRY(cluster_of(job, "--ranks", a->ranks.sets[k], &i, &value));
+        if (neb_number_whole(value, 1, RANKS_MAX, &n))
+            m->sites[i].ranks = (int32_t)n;
+    }
+    for (int k = 0; k < a->steps.n; k++) {
+        NEB_TRY(cluster_of(job, "--step", a->steps.sets[k], &i, &value));
+        if (!neb_number_real(value, STEP_S_MIN, STEP_S_MAX, &m->sites[i].step_s))
+            return neb_fail(NEB_ERR_INVALID, "--step %s: no seconds", a->steps.sets[k]);
+    }
+    return agent_planner_sites(job, a->local, a->measure, m->sites, &m->kept);
+}
+
+static enum neb_status find_link(const struct arguments *a, const struct agent_job *job,
+                                 struct plan_machines *m) {
+    const char *all = job->sync.link[0] ? job->sync.link : NULL, *where = "sync.link", *value;
+    int32_t i;
+    for (int k = 0; k < a->wans.n; k++) {
+        if (!strchr(a->wans.sets[k], '=')) {
+            all = a->wans.sets[k], where = "--wan";
+            continue;
+        }
+        NEB_TRY(cluster_of(job, "--wan", a->wans.sets[k], &i, &value));
+        NEB_TRY(agent_wan_parse(value, "--wan", &m->sites[i].link));
+    }
+    if (all)
+        return agent_wan_parse(all, where, &m->link);
+    enum neb_status st =
+        a->local ? NEB_ERR_NOT_FOUND : agent_planner_measured(a->home, job, &m->link);
+    m->measured = st == NEB_OK;
+    if (st != NEB_ERR_NOT_FOUND)
+        return st;
+    m->link = a->local ? (struct agent_wan){10e9, 1e-4, 0} : (struct agent_wan){100e6, 0.08, 0};
+    m->assumed = true;
+    return NEB_OK;
+}
+
+// Each cluster's own, or everybody's; nothing is assumed where all have their own.
+static enum neb_status find_links(const struct arguments *a, const struct agent_job *job,
+                                  struct plan_machines *m) {
+    bool open = false;
+    NEB_TRY(find_link(a, job, m));
+    for (int32_t i = 0; i < job->n_clusters; i++) {
+        if (job->clusters[i].witness)
+            continue;
+        open = open || !(m->sites[i].link.bits_s > 0);
+        m->sites[i].link = agent_planner_link(&m->sites[i], &m->link);
+    }
+    m->assumed = m->assumed && open;
+    m->measured = m->measured && open;
+    return NEB_OK;
+}
+
+static enum neb_status load(struct arguments *a, const char *file, struct agent_job *job) {
+    enum neb_status st = agent_job_load(file, job);
+    if (st != NEB_OK) // also where there is no such file, or a huge one: as nebula check
+        return st == NEB_ERR_NOMEM ? st : NEB_ERR_INVALID;
+    for (int i = 0; i < a->sets.n; i++)
+        NEB_TRY(agent_job_set(job, a->sets.sets[i]));
+    NEB_TRY(agent_job_model_init(job, file));
+    NEB_TRY(agent_job_validate(job, file));
+    if (a->local && a->local != job->n_clusters)
+        return neb_fail(NEB_ERR_INVALID, "--local %d, but the job has %d clusters", a->local,
+                        job->n_clusters);
+    if (a->local && job->sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
+        a->local = 1; // one process, which has the machine to itself
+    return NEB_OK;
+}
+
+// Of the job as it is written, as that is what nebula pretrain runs: what would fit instead is in the proposal.
+static enum neb_status verdict(const struct agent_job *job, const struct plan_machines *m,
+                               const struct agent_planner *written,
+                               const struct agent_planner *proposed) {
+    for (int32_t i = 0; i < written->n; i++) {
+        const struct agent_cluster *c = &job->clusters[i];
+        const struct agent_planned *x = &written->clusters[i];
+        if (c->launcher == AGENT_LAUNCHER_ATTACH) // a trainer of its own has a model of its own
+            continue;
+        if (!x->fits)
+            return neb_fail(NEB_ERR_LIMIT, "cluster %s: the job does not fit%s", c->name,
+                            proposed->clusters[i].fits ? " as it is written; what is proposed does"
+                                                       : ", whatever is chosen");
+        if (agent_planner_wants_devices(x, &m->sites[i]))
+            return neb_fail(NEB_ERR_LIMIT, "cluster %s: %d ranks want a device each: there are %d",
+                            c->name, x->job.ranks_a_host, m->sites[i].profile.rates.device.count);
+    }
+    return agent_planner_known(job, m->sites, written);
+}
+
+// *printed: the plan was, also where the job does not fit.
+static enum neb_status plan_replicas(const struct arguments *a, const struct agent_job *job,
+                                     const struct plan_machines *m, bool *printed) {
+    static struct agent_job open; // large
+    static struct agent_site sites[AGENT_CLUSTERS_MAX];
+    struct agent_planner written, proposed;
+    int32_t vocab;
+    uint32_t all = AGENT_AUTO_BATCH | AGENT_AUTO_RECOMPUTE | AGENT_AUTO_INTERVAL |
+                   AGENT_AUTO_OVERLAP | AGENT_AUTO_CODEC | AGENT_AUTO_MESH;
+    if (job->sync.gate == AGENT_GATE_PRIVATE) // takes one codec
+        all &= ~(uint32_t)AGENT_AUTO_CODEC;
+    NEB_TRY(agent_planner_vocab(job, &vocab));
+    NEB_TRY(agent_planner_run(job, vocab, m->sites, &m->link, job->autos, &written));
+    open = *job;
+    for (int32_t i = 0; i < open.n_clusters; i++) {
+        open.clusters[i].batch = 0;
+        open.clusters[i].recompute = AGENT_RECOMPUTE_AS_JOB;
+    }
+    memcpy(sites, m->sites, sizeof sites);
+    if (a->local > 1)
+        agent_planner_deal(&open, all, sites);
+    NEB_TRY(agent_planner_run(&open, vocab, sites, &m->link, all, &proposed));
+    (a->json ? plan_print_json : plan_print)(job, m, &written, &proposed);
+    *printed = true;
+    return verdict(job, m, &written, &proposed);
+}
+
+// Casts the clusters that are free; what only a generator has goes where that goes.
+static bool cast(const struct agent_planner_text *text, const struct plan_machines *m,
+                 const bool *free, struct agent_job *job) {
+    enum agent_role roles[AGENT_CLUSTERS_MAX];
+    int was = agent_job_role(job, AGENT_ROLE_GENERATOR);
+    if (!agent_planner_cast(job, text, m->sites, free, roles))
+        return false;
+    for (int32_t i = 0; i < job->n_clusters; i++) {
+        job->clusters[i].role = roles[i];
+        job->clusters[i].role_auto = false;
+    }
+    int now = agent_job_role(job, AGENT_ROLE_GENERATOR);
+    if (was < 0 || now == was)
+        return true;
+    struct agent_cluster *from = &job->clusters[was], *to = &job->clusters[now];
+    to->n_sources = from->n_sources;
+    memcpy(to->sources, from->sources, sizeof to->sources);
+    from->n_sources = 0;
+    return true;
+}
+
+static bool all_fit(const struct agent_planner_streams *x) {
+    bool fit = true;
+    for (int32_t i = 0; i < x->n; i++)
+        fit = fit && x->sides[i].fits;
+    return fit;
+}
+
+static enum neb_status plan_streams(const struct arguments *a, struct agent_job *job,
+                                    const struct plan_machines *m, bool *printed) {
+    static struct agent_job best; // large
+    static struct plan_streams p;
+    bool open[AGENT_CLUSTERS_MAX], any[AGENT_CLUSTERS_MAX], autos = false, roles = false;
+    NEB_TRY(agent_planner_text(job, &p.text));
+    for (int32_t i = 0; i < job->n_clusters; i++) {
+        open[i] = job->clusters[i].role_auto;
+        autos = autos || open[i];
+        roles = roles || job->clusters[i].role != AGENT_ROLE_STUDENT; // students alone stay so
+    }
+    for (int32_t i = 0; i < job->n_clusters; i++)
+        any[i] = roles;
+    best = *job;
+    if (autos)
+        NEB_TRY(agent_planner_roles_known(job, m->sites));
+    if (autos && !cast(&p.text, m, open, job))
+        return neb_fail(NEB_ERR_LIMIT, "clusters.role: auto: the models do not fit into the "
+                                       "clusters' memory, whoever takes which role");
+    if (!cast(&p.text, m, any, &best))
+        best = *job;
+    NEB_TRY(agent_planner_streams(job, &p.text, m->sites, &m->link, &p.written));
+    NEB_TRY(agent_planner_streams_improve(&p.text, m->sites, &m->link, &best));
+    NEB_TRY(agent_planner_streams(&best, &p.text, m->sites, &m->link, &p.proposed));
+    p.job = job;
+    p.best = &best;
+    p.machines = m;
+    (a->json ? plan_streams_print_json : plan_streams_print)(&p);
+    *printed = true;
+    if (all_fit(&p.written))
+        return NEB_OK;
+    return neb_fail(NEB_ERR_LIMIT, "the job does not fit%s",
+                    all_fit(&p.proposed) ? " as it is written; what is proposed does"
+                                         : ", whoever takes which role");
+}
+
+// The shape of a model is known without its corpus, but for the vocabulary.
+static enum neb_status find_vocab(struct agent_job *job, struct plan_machines *m) {
+    int32_t vocab = job->model.vocab;
+    if (!vocab)
+        NEB_TRY(agent_planner_vocab(job, &vocab));
+    if (vocab)
+        return NEB_OK;
+    m->vocab_assumed = VOCAB_ASSUMED;
+    job->model.vocab = VOCAB_ASSUMED + (job->mode == AGENT_MODE_RTD); // and the mask
+    return NEB_OK;
+}
+
+static enum neb_status plan(struct arguments *a, bool *printed) {
+    static struct agent_job job; // large
+    static struct plan_machines m;
+    NEB_TRY(load(a, a->file, &job));
+    NEB_TRY(check_names(a, &job));
+    NEB_TRY(find_sites(a, &job, &m));
+    NEB_TRY(find_links(a, &job, &m));
+    NEB_TRY(find_vocab(&job, &m));
+    return job.mode == AGENT_MODE_REPLICAS ? plan_replicas(a, &job, &m, printed)
+                                           : plan_streams(a, &job, &m, printed);
+}
+
+static enum neb_status print_profile(bool measure) {
+    struct agent_profile p;
+    bool kept;
+    NEB_TRY(agent_profile_get(measure, &p, &kept));
+    json_t *o = agent_profile_to_json(&p);
+    agent_json_print(o, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
+    json_decref(o);
+    return NEB_OK;
+}
+
+static void add(struct named *list, const char *text, struct argp_state *state) {
+    if (list->n == SETS_MAX)
+        argp_error(state, "an option is given more than %d times", SETS_MAX);
+    else
+        list->sets[list->n++] = text;
+}
+
+static error_t parse_option(int key, char *arg, struct argp_state *state) {
+    struct arguments *a = state->input;
+    const char *eq = arg ? strchr(arg, '=') : NULL, *value = eq ? eq + 1 : arg;
+    struct agent_wan wan;
+    uint64_t n;
+    double seconds;
+    switch (key) {
+    case 'j': a->json = true; return 0;
+    case 's': add(&a->sets, arg, state); return 0;
+    case KEY_WAN:
+        if (agent_wan_parse(value, "--wan", &wan) != NEB_OK) // it said why
+            agent_option_refuse(state, key, arg, "[CLUSTER=]RATE:DELAY[:LOSS]");
+        add(&a->wans, arg, state);
+        return 0;
+    case KEY_HOME: a->home = arg; return 0;
+    case KEY_SITE: add(&a->sites, arg, state); return 0;
+    case KEY_RANKS:
+        if (!neb_number_whole(value, 1, RANKS_MAX, &n))
+            agent_option_refuse(state, key, arg, "CLUSTER=N with N from 1 to 1024");
+        add(&a->ranks, arg, state);
+        return 0;
+    case KEY_STEP:
+        if (!value || !neb_number_real(value, STEP_S_MIN, STEP_S_MAX, &seconds))
+            agent_option_refuse(state, key, arg, "CLUSTER=SECONDS with seconds from 1e-6 to 1e6");
+        add(&a->steps, arg, state);
+        return 0;
+    case KEY_PROFILE: a->profile = true; return 0;
+    case KEY_MEASURE: a->measure = true; return 0;
+    case KEY_LINK: a->link = true; return 0;
+    case KEY_DEVICE: a->device = true; return 0;
+    case KEY_DEVICE_LINK: a->link = a->device_link = true; return 0;
+    case KEY_LOCAL:
+        a->local = (int)agent_option_whole(state, key, arg, 1, AGENT_CLUSTERS_MAX);
+        return 0;
+    case ARGP_KEY_ARG:
+        if (state->arg_num)
+            argp_usage(state);
+        a->file = arg;
+        return 0;
+    case ARGP_KEY_END:
+        if (!a->file && !a->profile && !a->link && !a->device)
+            argp_error(state, "give a job file");
+        return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+int cmd_plan(int argc, char **argv) {
+    static const struct argp_option options[] = {
+        {"wan", KEY_WAN, "[CLUSTER=]RATE:DELAY[:LOSS]", 0,
+         "the links between clusters: 100mbit:80ms:0.1% (default: sync.link, else as the agent "
+         "has measured them); with a name what that cluster sends through",
+         0},
+        {"home", KEY_HOME, "DIR", 0, "of the agent whose links these are (default ~/.nebula)", 0},
+        {"local", KEY_LOCAL, "N", 0,
+         "as nebula pretrain --local N: the clusters share this machine", 0},
+        {"site", KEY_SITE, "CLUSTER=FILE", 0,
+         "a cluster's machine, as plan --profile printed it there (default: clusters.profile, else "
+         "this machine)",
+         0},
+        {"ranks", KEY_RANKS, "CLUSTER=N", 0,
+         "propose a mesh of N ranks (default: clusters.ranks, else the fastest)", 0},
+        {"step", KEY_STEP, "CLUSTER=SECONDS", 0,
+         "how long a step of a trainer that attaches takes (default: as the slowest other "
+         "cluster's)",
+         0},
+        {"set", 's', "PATH=VALUE", 0, "change a key, such as sync.interval=10", 0},
+        {"measure", KEY_MEASURE, NULL, 0, "measure this machine anew", 0},
+        {"profile", KEY_PROFILE, NULL, 0, "print this machine's rates as JSON, for --site", 0},
+        {"measure-link", KEY_LINK, NULL, OPTION_HIDDEN, NULL, 0},
+        {"measure-device", KEY_DEVICE, NULL, OPTION_HIDDEN, NULL, 0},
+        {"measure-device-link", KEY_DEVICE_LINK, NULL, OPTION_HIDDEN, NULL, 0},
+        {"json", 'j', NULL, 0, "machine-readable output", 0},
+        {0}};
+    static const struct argp argp = {
+        .options = options,
+        .parser = parse_option,
+        .args_doc = "JOB.yaml",
+        .doc = "Predicts a job's memory, step time, WAN traffic and stall, and proposes mesh, "
+               "micro-batch, recomputation, interval, overlap and codec; for modes rtd and distill "
+               "who should take which role, window and labels.\vRates are measured once (about ten "
+               "seconds) and kept. Exit status 0: the job fits as it is written, auto filled in; "
+               "1: it does not, even if what is proposed does, or this cannot be told; 2: it is "
+               "not valid."};
+    struct arguments a = {0};
+    bool printed = false;
+    if (agent_options_parse(&argp, argc, argv, &a) != 0)
+        return AGENT_EXIT_USAGE;
+    enum neb_status st = a.link      ? agent_profile_link_rank(a.device_link)
+                         : a.device  ? agent_profile_device_child()
+                         : a.profile ? print_profile(a.measure)
+                                     : plan(&a, &printed);
+    if (st != NEB_OK && !printed && a.json)
+        agent_json_print_error();
+    bool failed = st == NEB_ERR_LIMIT || st == NEB_ERR_NOMEM || st == NEB_ERR_NOSPC ||
+                  st == NEB_ERR_IO || a.link || a.device;
+    return st == NEB_OK ? AGENT_EXIT_OK : failed ? AGENT_EXIT_FAILED : AGENT_EXIT_USAGE;
+}

@@ -1,0 +1,416 @@
+// nebula pretrain JOB.yaml: hands a job to the agents, shows how it goes, and leaves the contract's files behind.
+//
+//     out/  summary.json  metrics.jsonl  checkpoint/{model.ckpt, tokenizer.model, corpus.sha256}  plots/*.svg  job.json
+//           clusters/NAME/…   homes of the agents, with --local
+#include "agent/base/log.h"
+#include "agent/cli/cmd_options.h"
+#include "agent/cli/pretrain_state.h"
+#include "agent/job/json.h"
+#include "agent/job/wan_spec.h"
+#include "agent/show/report.h"
+#include "security/identity.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { REPORT_WITHIN = 600, REPORT_WITHIN_MAX = 30 * 86400 }; // seconds
+enum {
+    KEY_STEPS = 1000,
+    KEY_SEED,
+    KEY_LOCAL,
+    KEY_WAN,
+    KEY_RESUME,
+    KEY_HOME,
+    KEY_SEAL,
+    KEY_TENSORBOARD,
+    KEY_REPORT
+};
+
+static volatile sig_atomic_t interrupted;
+static void on_interrupt(int sig) { interrupted = sig; }
+
+// A scheduler's end, a time limit or a closed terminal ends this command, and not the job, which other sites train too; Ctrl-C means the job.
+// Agents of --local are our children, and end with us.
+static bool detaches(const struct run *r) {
+    return !r->o.local && (interrupted == SIGTERM || interrupted == SIGHUP);
+}
+
+static void take_signals(void) {
+    struct sigaction sa = {.sa_handler = on_interrupt}, was;
+    sigaction(SIGINT, &sa, NULL);
+    sigaction(SIGTERM, &sa, NULL);
+    if (sigaction(SIGHUP, NULL, &was) == 0 && was.sa_handler != SIG_IGN) // nohup
+        sigaction(SIGHUP, &sa, NULL);
+}
+
+// ---- following it ---------------------------------------------------------------------------------------------
+
+static int cluster_index(const struct run *r, const char *name) {
+    for (int i = 0; name && i < r->job.n_clusters; i++)
+        if (!strcmp(r->job.clusters[i].name, name))
+            return i;
+    return -1;
+}
+
+static bool says_stopped(const json_t *report) {
+    return json_is_true(json_object_get(report, "stopped"));
+}
+
+// One cluster has made all steps, another one was stopped, though not by us: its report may be of an earlier run, and that of this one on its way.
+// It gets half a minute from its last word.
+static bool newer_may_come(struct run *r) {
+    const neb_ns patience = 30 * NEB_S;
+    bool stopped = false, done = false;
+    for (int i = 0; i < r->expected; i++) {
+        stopped |= says_stopped(r->reports[i]);
+        done |= r->reports[i] && !says_stopped(r->reports[i]) &&
+                !json_object_get(r->reports[i], "error");
+    }
+    if (!stopped || !done || r->stop_sent) {
+        r->odd_since = 0;
+        return false;
+    }
+    if (!r->odd_since)
+        r->odd_since = neb_now();
+    return neb_now() - r->odd_since < patience;
+}
+
+// A disk that is full here ends no job elsewhere: what can be written of its lines later is.
+static enum neb_status keep_line(struct run *r, neb_ns at, json_t *line) {
+    bool quiet = r->lines_lost > 0;
+    if (quiet)
+        neb_log_hush(true);
+    enum neb_status st = agent_metrics_add(r->metrics, at, json_incref(line));
+    if (quiet)
+        neb_log_hush(false);
+    if (st != NEB_ERR_NOSPC && st != NEB_ERR_IO)
+        return st;
+    if (!r->lines_lost++)
+        agent_progress_note(r->progress, "metrics.jsonl cannot be written; the job goes on, and is "
+                                         "followed");
+    return NEB_OK;
+}
+
+static enum neb_status on_line(struct run *r, const json_t *event) {
+    json_t *line = json_object_get(event, "line");
+    neb_ns late = (neb_ns)(json_number_value(json_object_get(event, "late_s")) * NEB_S);
+    int64_t n = json_integer_value(json_object_get(event, "n"));
+    int i = cluster_index(r, json_string_value(json_object_get(line, "cluster")));
+    const char *kind = json_string_value(json_object_get(line, "kind"));
+    char text[256];
+    if (i < 0 || i >= r->expected || !kind)
+        return NEB_OK; // witnesses have nothing to tell
+    pretrain_reached(r, i, neb_now());
+    if (late && n <= r->had[i])
+        return NEB_OK; // sent twice: our agent was started anew, and did not know what it had
+    r->had[i] = n;
+    if (agent_report_is_former(r->reports[i], line)) {
+        json_decref(r->reports[i]);
+        r->reports[i] = NULL;
+    }
+    if (r->odd_since && says_stopped(r->reports[i]))
+        r->odd_since = neb_now();
+    if (agent_metrics_wants(r->metrics, i, neb_now() - late, line))
+        NEB_TRY(keep_line(r, neb_now() - late, line));
+    r->stepped |= !strcmp(kind, "step");
+    agent_progress_metrics(r->progress, i, line);
+    agent_tensorboard_line(r->tensorboard, i, line, neb_wall_now() - late);
+    if (!strcmp(kind, "fault") || !strcmp(kind, "note")) {
+        const char *what = json_string_value(json_object_get(line, "text"));
+        snprintf(text, sizeof text, "%s: %s", r->job.clusters[i].name, what ? what : kind);
+        if (!r->o.json) // it was printed
+            agent_progress_note(r->progress, text);
+        r->stop_heard = r->stop_sent ? neb_now() : 0;
+    }
+    return NEB_OK;
+}
+
+static enum neb_status on_event(struct run *r, struct agent_ipc_msg *m) {
+    const char *ev = agent_ipc_str(m, "ev", "");
+    enum neb_status st = pretrain_heard(r, m);
+    if (st != NEB_OK) {
+        ; // the job is not there any more
+    } else if (!strcmp(ev, "line")) {
+        st = on_line(r, m->head);
+    } else if (!strcmp(ev, "status")) {
+        pretrain_on_status(r, m->head);
+    } else if (!strcmp(ev, "members")) {
+        pretrain_on_members(r, m->head);
+    } else if (!strcmp(ev, "report")) {
+        json_t *report = json_object_get(m->head, "report");
+        int i = cluster_index(r, json_string_value(json_object_get(report, "name")));
+        if (i >= 0 && (!r->reports[i] || says_stopped(r->reports[i]))) {
+            json_decref(r->reports[i]);
+            r->reports[i] = json_incref(report);
+            if (i < r->expected) // a witness makes no steps
+                agent_progress_sample(r->progress, i)->out =
+                    json_object_get(report, "error") != NULL;
+            agent_tensorboard_report(r->tensorboard, i, report, neb_wall_now());
+        }
+    }
+    agent_ipc_msg_clear(m);
+    return st;
+}
+
+static bool reports_are_in(const struct run *r) {
+    for (int i = 0; i < r->expected; i++)
+        if (!r->reports[i] && !(r->gone >> i & 1))
+            return false;
+    return true;
+}
+
+// An agent that was killed is started again, as a service manager would; the one we follow is asked anew.
+static enum neb_status tend_agents(struct run *r) {
+    int again = -1;
+    char text[128];
+    enum neb_status st = agent_local_tend(&r->local, &interrupted, &again);
+    if (st == NEB_ERR_INTERRUPTED) {
+        pretrain_all_end(r);
+        return NEB_OK;
+    }
+    NEB_TRY(st);
+    if (again < 0)
+        return NEB_OK;
+    snprintf(text, sizeof text, "agent %s was killed; started again", r->job.clusters[again].name);
+    agent_progress_note(r->progress, text);
+    if (again == 0)
+        pretrain_ask_anew(r);
+    // it may not have heard it, and asked again it does no more
+    return r->stop_sent ? pretrain_say_stop(r) : NEB_OK;
+}
+
+static enum neb_status follow(struct run *r) {
+    struct agent_ipc_msg m;
+    bool enough = false;
+    r->heard = neb_now();
+    while ((!reports_are_in(r) || newer_may_come(r)) && !enough && !r->no_more) {
+        enum neb_status st = agent_ipc_wait(r->ipc, 200 * NEB_MS, &m);
+        if (st == NEB_OK)
+            NEB_TRY(on_event(r, &m));
+        else if (st != NEB_ERR_TIMEOUT && st != NEB_ERR_INTERRUPTED)
+            return st;
+        if (detaches(r)) {
+            r->detached = true;
+            break;
+        }
+        if (interrupted)
+            NEB_TRY(pretrain_stop(r, "stopping after a checkpoint; --resume continues"));
+        if (pretrain_must_stop(r)) // the others would wait for it
+            NEB_TRY(pretrain_stop(r, "one cluster failed; stopping the others"));
+        NEB_TRY(pretrain_stop_step(r, &enough));
+        NEB_TRY(pretrain_wait_step(r, neb_now(), &enough));
+        if (r->o.local)
+            NEB_TRY(tend_agents(r));
+        NEB_TRY(pretrain_stay_in_touch(r));
+        agent_progress_draw(r->progress, neb_now(), false);
+    }
+    agent_progress_draw(r->progress, neb_now(), true);
+    return NEB_OK;
+}
+
+static enum neb_status submit(struct run *r) {
+    struct agent_ipc_msg m;
+    if (!(r->zctx = zmq_ctx_new()))
+        return neb_fail(NEB_ERR_IO, "cannot create a ZeroMQ context: %s",
+                        zmq_strerror(zmq_errno()));
+    if (agent_ipc_is_nobody(r->socket))
+        return neb_fail(NEB_ERR_NOT_FOUND,
+                        "no agent at %s%s; start one with nebula agent, say with --home where "
+                        "one runs, or use --local %d",
+                        r->socket, neb_fs_exists(r->socket) ? " of this host" : "",
+                        r->job.n_clusters);
+    NEB_TRY(agent_ipc_connect(r->zctx, r->socket, &r->ipc));
+    if (detaches(r))
+        return neb_fail(NEB_ERR_INTERRUPTED, "ended by a signal before the job was submitted");
+    NEB_TRY(pretrain_say_submit(r));
+    r->asked = true;
+    for (neb_ns end = neb_now() + 15 * NEB_S; neb_now() < end;) {
+        enum neb_status st = agent_ipc_wait(r->ipc, NEB_S, &m);
+        if (st == NEB_ERR_TIMEOUT || st == NEB_ERR_INTERRUPTED)
+            continue;
+        NEB_TRY(st);
+        if (strcmp(agent_ipc_str(&m, "ev", ""), "answer")) {
+            NEB_TRY(on_event(r, &m));
+            continue;
+        }
+        r->asked = json_is_true(json_object_get(m.head, "ok"));
+        r->self = r->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS
+                      ? 0
+                      : cluster_index(r, agent_ipc_str(&m, "name", ""));
+        if (!r->asked)
+            st = neb_fail(NEB_ERR_STATE, "the agent refuses the job: %s",
+                          agent_ipc_str(&m, "text", "?"));
+        else
+            st = pretrain_took(r, agent_ipc_str(&m, "text", ""));
+        agent_ipc_msg_clear(&m);
+        return st;
+    }
+    return neb_fail(NEB_ERR_TIMEOUT, "the agent at %s does not answer", r->socket);
+}
+
+static enum neb_status set_up(struct run *r) {
+    char path[NEB_PATH_MAX], home[NEB_PATH_MAX], jobs[NEB_PATH_MAX];
+    NEB_TRY(pretrain_load_job(r));
+    NEB_TRY(pretrain_open_out(r));
+    NEB_TRY(neb_path(path, sizeof path, r->out, "metrics.jsonl"));
+    r->start = neb_now();
+    NEB_TRY(agent_metrics_open(path, r->o.resume, r->start, &r->metrics));
+    if (r->o.json)
+        agent_metrics_show(r->metrics, stdout);
+    if (r->o.tensorboard)
+        NEB_TRY(
+            agent_tensorboard_create(r->out, &r->job, r->expected, r->o.resume, &r->tensorboard));
+    enum agent_progress_kind kind = r->o.json               ? AGENT_PROGRESS_JSON
+                                    : isatty(STDOUT_FILENO) ? AGENT_PROGRESS_TERMINAL
+                                                            : AGENT_PROGRESS_PLAIN;
+    NEB_TRY(agent_progress_create(kind, stdout, r->expected, r->job.steps, r->start, &r->progress));
+    for (int i = 0; i < r->expected; i++)
+        snprintf(agent_progress_sample(r->progress, i)->name,
+                 sizeof agent_progress_sample(r->progress, i)->name, "%s", r->job.clusters[i].name);
+    if (r->o.local) {
+        NEB_TRY(agent_local_start(&r->job, r->o.local, r->out, r->o.wan, r->o.seal_key, &r->local));
+        snprintf(home, sizeof home, "%s", r->local.homes[0]);
+    } else {
+        NEB_TRY(sec_home(r->o.home, home, sizeof home));
+    }
+    NEB_TRY(neb_path(r->socket, sizeof r->socket, home, "agent.sock"));
+    NEB_TRY(submit(r));
+    NEB_TRY(neb_path(jobs, sizeof jobs, home, "jobs"));
+    return neb_path(r->model_dir, sizeof r->model_dir, jobs, r->id);
+}
+
+static error_t parse_option(int key, char *arg, struct argp_state *state) {
+    struct options *o = state->input;
+    struct agent_wan wan;
+    switch (key) {
+    case 'o': o->out = arg; return 0;
+    case 'j': o->json = true; return 0;
+    case KEY_STEPS:
+        (void)agent_option_whole(state, key, arg, 1, AGENT_STEPS_MAX);
+        o->steps = arg;
+        return 0;
+    case KEY_SEED:
+        (void)agent_option_whole(state, key, arg, 0, AGENT_SEED_MAX);
+        o->seed = arg;
+        return 0;
+    case KEY_WAN:
+        if (agent_wan_parse(arg, "--wan", &wan) != NEB_OK) // it said why
+            agent_option_refuse(state, key, arg, "RATE:DELAY[:LOSS]");
+        o->wan = arg;
+        return 0;
+    case KEY_HOME: o->home = arg; return 0;
+    case KEY_SEAL: o->seal_key = arg; return 0;
+    case KEY_RESUME: o->resume = true; return 0;
+    case KEY_TENSORBOARD: o->tensorboard = true; return 0;
+    case KEY_REPORT:
+        o->report_within_s = (unsigned)agent_option_whole(state, key, arg, 1, REPORT_WITHIN_MAX);
+        return 0;
+    case KEY_LOCAL:
+        o->local = (int)agent_option_whole(state, key, arg, 1, AGENT_CLUSTERS_MAX);
+        return 0;
+    case 's':
+        if (o->n_sets == SETS_MAX)
+            argp_error(state, "at most %d --set", SETS_MAX);
+        o->sets[o->n_sets++] = arg;
+        return 0;
+    case ARGP_KEY_ARG:
+        if (state->arg_num)
+            argp_usage(state);
+        o->job = arg;
+        return 0;
+    case ARGP_KEY_END:
+        if (!o->job)
+            argp_error(state, "give a job file");
+        if (o->wan && !o->local)
+            argp_error(state,
+                       "--wan needs --local: it emulates the network between local clusters");
+        return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static void tear_down(struct run *r) {
+    if (r->o.local)
+        agent_local_stop(&r->local);
+    pretrain_undo_out(r);
+    agent_ipc_destroy(&r->ipc);
+    if (r->zctx)
+        zmq_ctx_term(r->zctx);
+    agent_progress_destroy(&r->progress);
+    agent_metrics_close(&r->metrics);
+    agent_tensorboard_destroy(&r->tensorboard);
+    for (int i = 0; i < AGENT_CLUSTERS_MAX; i++)
+        json_decref(r->reports[i]);
+    json_decref(r->spec);
+    json_decref(r->quality);
+    json_decref(r->missing_names);
+    free(r);
+}
+
+#define EXITS                                                                                      \
+    "\vExit status: 0 done, 1 failed, 2 usage, 3 stopped after a checkpoint (Ctrl-C, and with "    \
+    "--local SIGTERM or SIGHUP), or detached from a job that goes on at its agents (SIGTERM, "     \
+    "SIGHUP), 4 done, but without the report of a cluster that could not be reached "              \
+    "(--report-within). The same command with --resume goes on, or follows it again."
+static const char pretrain_doc[] = "Trains one model on the job's clusters." EXITS,
+                  distill_doc[] =
+                      "Trains students on their clusters with the labels of a teacher on another "
+                      "one: a job of mode distill (configs/distill-translate.yaml). What it leaves "
+                      "in --out is the same as of nebula pretrain, which takes the same jobs: "
+                      "checkpoint/model.ckpt is the student of the asked agent's cluster, with "
+                      "--local the first one. On a teacher's site there is none: a warning says "
+                      "where it is." EXITS;
+
+int cmd_distill(int argc, char **argv) { return cmd_pretrain(argc, argv); }
+
+int cmd_pretrain(int argc, char **argv) {
+    static const struct argp_option table[] = {
+        {"out", 'o', "DIR", 0,
+         "folder for summary.json, metrics.jsonl, checkpoint/, plots/ (default: out/JOB, by the "
+         "job's name)",
+         0},
+        {"local", KEY_LOCAL, "N", 0, "run the N clusters' agents on this machine", 0},
+        {"wan", KEY_WAN, "RATE:DELAY[:LOSS]", 0,
+         "emulate a WAN between them: 100mbit:80ms:0.1% (DELAY is the round trip)", 0},
+        {"set", 's', "PATH=VALUE", 0, "override a key of the job file; may be repeated", 0},
+        {"steps", KEY_STEPS, "N", 0, "inner steps of every cluster", 0},
+        {"seed", KEY_SEED, "S", 0, "of initial parameters and data order", 0},
+        {"resume", KEY_RESUME, NULL, 0, "continue the run in --out", 0},
+        {"tensorboard", KEY_TENSORBOARD, NULL, 0,
+         "TensorBoard event files too, in tensorboard/ of --out", 0},
+        {"home", KEY_HOME, "DIR", 0, "of the agent to submit to (default ~/.nebula)", 0},
+        {"seal-key", KEY_SEAL, "FILE", 0,
+         "with --local: the agents seal what they write with it (nebula seal)", 0},
+        {"report-within", KEY_REPORT, "SECONDS", 0,
+         "once another cluster has ended: end without the report of one whose agent has not been "
+         "reached for so long (default 600; exit status 4)",
+         0},
+        {"json", 'j', NULL, 0, "one JSON object a line instead of the display", 0},
+        {0}};
+    bool distill = !strcmp(argv[0], "nebula distill");
+    const struct argp argp = {.options = table,
+                              .parser = parse_option,
+                              .args_doc = "JOB.yaml",
+                              .doc = distill ? distill_doc : pretrain_doc};
+    struct run *r = calloc(1, sizeof *r);
+    if (!r)
+        return AGENT_EXIT_FAILED;
+    r->o.report_within_s = REPORT_WITHIN;
+    if (agent_options_parse(&argp, argc, argv, &r->o) != 0) {
+        free(r);
+        return AGENT_EXIT_USAGE;
+    }
+    take_signals();
+    enum neb_status st = set_up(r);
+    r->over = st != NEB_OK && !r->asked;
+    int rc = st == NEB_ERR_INVALID || st == NEB_ERR_FORMAT ? AGENT_EXIT_USAGE : AGENT_EXIT_FAILED;
+    if (st == NEB_OK && follow(r) == NEB_OK)
+        rc = r->detached ? pretrain_detached(r) : pretrain_finish(r);
+    if (r->o.json && rc != AGENT_EXIT_OK && rc != AGENT_EXIT_INTERRUPTED &&
+        rc != AGENT_EXIT_MISSING)
+        agent_json_print_error();
+    tear_down(r);
+    return rc;
+}

@@ -1,0 +1,21 @@
+// nebula ranks (internal): started by an agent.
+#include "agent/base/log.h"
+#include "agent/base/number.h"
+#include "agent/cli/commands.h"
+#include "agent/proc/ranks.h"
+
+#include <string.h>
+
+int cmd_ranks(int argc, char **argv) {
+    int status = 0;
+    uint64_t n = 0;
+    neb_log_set_name("ranks");
+    if (argc >= 3 && !strcmp(argv[1], "--step"))
+        return agent_exit_of(agent_ranks_become(argv + 2));
+    if (argc < 3 || !neb_number_whole(argv[1], 1, AGENT_RANKS_MAX, &n)) {
+        neb_log(NEB_LOG_ERROR, "nebula ranks N PROGRAM ARGUMENTS…: is started by an agent");
+        return AGENT_EXIT_USAGE;
+    }
+    enum neb_status st = agent_ranks_run((int)n, argv + 2, &status);
+    return status ? status : agent_exit_of(st);
+}

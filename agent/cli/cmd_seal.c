@@ -1,0 +1,249 @@
+// nebula seal: keys for what lies on disk, and files in clear where they must be.
+#include "agent/base/file.h"
+#include "agent/base/log.h"
+#include "agent/cli/cmd_options.h"
+#include "agent/cli/commands.h"
+#include "agent/proc/seal.h"
+#include "intra/ckpt/checkpoint_parts.h"
+#include "security/identity.h"
+#include "security/locked.h"
+#include "security/seal_key.h"
+
+#include <argp.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <termios.h>
+#include <unistd.h>
+
+struct options {
+    const char *home, *key, *args[3];
+    int n;
+    bool passphrase;
+};
+
+enum { KEY_SEAL = 1000, PIECE = 1 << 20 };
+
+static void print_key(const char *path, const struct sec_seal_key *k) {
+    char id[2 * SEC_SEAL_ID_BYTES + 1];
+    neb_hex(sec_seal_key_id(k), SEC_SEAL_ID_BYTES, id);
+    printf("key %s in %s\n", id, path);
+}
+
+// Twice, from the terminal or from a pipe's two lines.
+static enum neb_status read_passphrase(char *out, size_t cap) {
+    struct termios was;
+    char *again = sec_locked_alloc(cap);
+    bool terminal = tcgetattr(STDIN_FILENO, &was) == 0, got = again != NULL;
+    if (terminal) {
+        struct termios quiet = was;
+        quiet.c_lflag &= ~(tcflag_t)ECHO;
+        tcsetattr(STDIN_FILENO, TCSAFLUSH, &quiet);
+        fputs("passphrase, twice: ", stderr);
+    }
+    setvbuf(stdin, NULL, _IONBF, 0); // no copy of it stays in a buffer
+    got = got && fgets(out, (int)cap, stdin) && fgets(again, (int)cap, stdin);
+    if (terminal) {
+        tcsetattr(STDIN_FILENO, TCSAFLUSH, &was);
+        fputc('\n', stderr);
+    }
+    enum neb_status st = NEB_OK;
+    if (got) // the second line of a pipe may have no end
+        out[strcspn(out, "\r\n")] = again[strcspn(again, "\r\n")] = 0;
+    if (!got)
+        st = neb_fail(NEB_ERR_INVALID, "the passphrase is wanted on two lines of standard input");
+    else if (strcmp(out, again) != 0)
+        st = neb_fail(NEB_ERR_INVALID, "the two passphrases differ");
+    sodium_free(again);
+    return st;
+}
+
+static enum neb_status id(const struct options *o) {
+    struct sec_vault *v = NULL;
+    NEB_TRY(agent_seal_option(o->args[1], &v));
+    print_key(o->args[1], sec_vault_key(v));
+    sec_vault_destroy(&v);
+    return NEB_OK;
+}
+
+static enum neb_status make_key(const struct options *o) {
+    char *passphrase = NULL;
+    struct sec_seal_key *k = NULL;
+    if (o->passphrase && !(passphrase = sec_locked_alloc(SEC_SEAL_PASSPHRASE_MAX)))
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for a passphrase");
+    enum neb_status st = passphrase ? read_passphrase(passphrase, SEC_SEAL_PASSPHRASE_MAX) : NEB_OK;
+    if (st == NEB_OK)
+        st = sec_seal_key_make(o->args[1], passphrase, &k);
+    sodium_free(passphrase);
+    NEB_TRY(st);
+    print_key(o->args[1], k);
+    sec_seal_key_destroy(&k);
+    return NEB_OK;
+}
+
+static enum neb_status init(const struct options *o) {
+    char home[NEB_PATH_MAX];
+    NEB_TRY(sec_home(o->home, home, sizeof home));
+    NEB_TRY(agent_seal_settings_none(home));
+    NEB_TRY(neb_fs_mkdirs(home, 0700));
+    // a key that is there is one of an init that was interrupted, or of another home: it is named, once it has been read
+    NEB_TRY(!o->passphrase && neb_fs_exists(o->args[1]) ? id(o) : make_key(o));
+    NEB_TRY(agent_seal_settings_write(home, o->args[1]));
+    printf(
+        "The agent of %s seals checkpoints and updates from its next start on. Keep a copy of the "
+        "key elsewhere: without it\n"
+        "what it sealed is lost.\n",
+        home);
+    return NEB_OK;
+}
+
+static enum neb_status copy(const struct neb_file *f, struct neb_fs_writer *w) {
+    uint8_t *p = malloc(PIECE);
+    enum neb_status st = p ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory copying");
+    for (uint64_t at = 0, len = neb_file_len(f); st == NEB_OK && at < len;) {
+        size_t n = len - at < PIECE ? (size_t)(len - at) : PIECE;
+        st = neb_file_read(f, at, p, n);
+        if (st == NEB_OK)
+            st = neb_fs_writer_add(w, p, n);
+        at += n;
+    }
+    free(p);
+    return st == NEB_OK ? neb_fs_writer_commit(w) : st;
+}
+
+static enum neb_status open_one(const struct neb_vault *v, const char *from, const char *to) {
+    struct neb_file *f = NULL;
+    struct neb_fs_writer *w = NULL;
+    enum neb_status st = neb_file_open(from, v, &f);
+    if (st == NEB_OK)
+        st = neb_fs_writer_open(to, 0600, &w);
+    if (st == NEB_OK)
+        st = copy(f, w);
+    neb_fs_writer_destroy(&w);
+    neb_file_close(&f);
+    return st;
+}
+
+// Parts of a checkpoint, in clear beside `to`.
+struct parts {
+    uint64_t token;
+    uint32_t n;
+};
+
+// A checkpoint that ranks of a mesh wrote has parts beside it: they go with it. made: those that were written, also on failure.
+static enum neb_status open_parts(const struct neb_vault *v, const char *from, const char *to,
+                                  struct parts *made) {
+    struct neb_file *f = NULL;
+    uint8_t head[sizeof INTRA_CKPT_MAGIC] = {0};
+    struct intra_ckpt *c = NULL;
+    uint64_t parts[2] = {0, 0};
+    NEB_TRY(neb_file_open(from, v, &f));
+    enum neb_status st =
+        neb_file_len(f) < sizeof head ? NEB_OK : neb_file_read(f, 0, head, sizeof head);
+    neb_file_close(&f);
+    if (st != NEB_OK || memcmp(head, INTRA_CKPT_MAGIC, sizeof head) != 0)
+        return st;
+    NEB_TRY(intra_ckpt_open_index(v, from, &c));
+    const struct intra_ckpt_section *s = intra_ckpt_find(c, INTRA_PARTS_SECTION);
+    if (s && s->rows == 2) // a part has three
+        st = intra_ckpt_read(c, INTRA_PARTS_SECTION, INTRA_U64, 2, 1, parts);
+    intra_ckpt_close(&c);
+    if (parts[1] > INTRA_PARTS_MAX)
+        return neb_fail(NEB_ERR_FORMAT, "%s: a number of parts that is not possible", from);
+    made->token = parts[0];
+    for (uint32_t k = 1; k <= parts[1] && st == NEB_OK; k++) {
+        char sealed[NEB_PATH_MAX], clear[NEB_PATH_MAX];
+        NEB_TRY(intra_part_path(from, parts[0], k, sealed, sizeof sealed));
+        NEB_TRY(intra_part_path(to, parts[0], k, clear, sizeof clear));
+        st = open_one(v, sealed, clear);
+        made->n = k;
+    }
+    return st;
+}
+
+// Nothing stays in clear of what was not opened whole.
+static void forget(const char *to, const struct parts *made) {
+    char clear[NEB_PATH_MAX];
+    bool all = neb_fs_remove(to) == NEB_OK;
+    for (uint32_t k = 1; k <= made->n; k++)
+        all = intra_part_path(to, made->token, k, clear, sizeof clear) == NEB_OK &&
+              neb_fs_remove(clear) == NEB_OK && all;
+    if (!all) // it said which
+        neb_warn("some of it is left in clear beside %s: remove it", to);
+}
+
+static enum neb_status open_file(const struct options *o) {
+    struct sec_vault *v = NULL;
+    struct parts made = {0};
+    if (neb_fs_exists(o->args[2]))
+        return neb_fail(NEB_ERR_EXISTS, "%s exists already: name a file that is not there",
+                        o->args[2]);
+    NEB_TRY(agent_seal_option(o->key, &v));
+    enum neb_status st = open_parts(sec_vault_of(v), o->args[1], o->args[2], &made);
+    if (st == NEB_OK)
+        st = open_one(sec_vault_of(v), o->args[1], o->args[2]);
+    if (st != NEB_OK)
+        forget(o->args[2], &made);
+    sec_vault_destroy(&v);
+    return st;
+}
+
+static error_t parse_option(int key, char *arg, struct argp_state *state) {
+    struct options *o = state->input;
+    switch (key) {
+    case 'H': o->home = arg; return 0;
+    case 'p': o->passphrase = true; return 0;
+    case KEY_SEAL: o->key = arg; return 0;
+    case ARGP_KEY_ARG:
+        if (o->n == 3)
+            argp_usage(state);
+        if (!o->n && strcmp(arg, "init") != 0 && strcmp(arg, "id") != 0 && strcmp(arg, "open") != 0)
+            agent_action_refuse(state, arg, (const char *[]){"init", "id", "open"}, 3);
+        o->args[o->n++] = arg;
+        return 0;
+    case ARGP_KEY_END: {
+        const char *what = o->n ? o->args[0] : "";
+        if (!(((!strcmp(what, "init") || !strcmp(what, "id")) && o->n == 2) ||
+              (!strcmp(what, "open") && o->n == 3)))
+            argp_usage(state);
+        if (!strcmp(what, "open") && !o->key)
+            argp_error(state, "open: give --seal-key FILE");
+        return 0;
+    }
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+int cmd_seal(int argc, char **argv) {
+    static const struct argp_option table[] = {
+        {"home", 'H', "DIR", 0, "of the agent that shall seal (default ~/.nebula)", 0},
+        {"passphrase", 'p', NULL, 0,
+         "init: keep the key by a passphrase, which the agent then needs at each start", 0},
+        {"seal-key", KEY_SEAL, "FILE", 0, "open: the key", 0},
+        {0}};
+    static const struct argp argp = {.options = table,
+                                     .parser = parse_option,
+                                     .args_doc = "init KEYFILE\nid KEYFILE\nopen SEALED CLEAR",
+                                     .doc = "Seals what the agent writes: checkpoints, models, "
+                                            "snapshots and updates of its ledger.\v"
+                                            "init makes a key, or takes the one that is there, "
+                                            "and writes HOME/seal.json, which "
+                                            "names it; the agent seals from its next "
+                                            "start on. The key file is best kept "
+                                            "on another disk than HOME, or given as systemd "
+                                            "credential nebula-seal. id prints a key's "
+                                            "public id, as errors name it. open "
+                                            "writes one sealed file in clear, and beside it the "
+                                            "parts of a checkpoint that has some."};
+    struct options o = {0};
+    argp_err_exit_status = AGENT_EXIT_USAGE;
+    if (agent_options_parse(&argp, argc, argv, &o) != 0)
+        return AGENT_EXIT_USAGE;
+    enum neb_status st = sec_init();
+    if (st == NEB_OK)
+        st = !strcmp(o.args[0], "init") ? init(&o)
+             : !strcmp(o.args[0], "id") ? id(&o)
+                                        : open_file(&o);
+    return st == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
+}

@@ -1,0 +1,85 @@
+// nebula: one binary, a subcommand per task. Each subcommand is agent/cli/cmd_*.c.
+#include "agent/base/build_id.h"
+#include "agent/base/fs.h"
+#include "agent/base/nearest.h"
+#include "agent/cli/commands.h"
+
+#include <argp.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static void usage(FILE *f) {
+    fputs("usage: nebula COMMAND [ARGUMENTS]\n\n", f);
+    for (const struct agent_command *c = agent_commands; c->name; c++)
+        if (c->summary)
+            fprintf(f, "  %-10s %s\n", c->name, c->summary);
+    fputs("\n'nebula help COMMAND' or 'nebula COMMAND --help' explains a command.\n", f);
+}
+
+// What was printed may be lost in a buffer (a full disk): that is no success. Also behind --help, with which argp ends the program.
+static void at_exit(int status, void *unused) {
+    (void)unused;
+    bool lost = ferror(stdout);
+    errno = 0;
+    if (fflush(stdout) == 0 && !lost)
+        return;
+    fprintf(stderr, "nebula: standard output is incomplete: %s\n",
+            errno ? strerror(errno) : "an earlier write failed");
+    if (status == AGENT_EXIT_OK)
+        _exit(AGENT_EXIT_FAILED);
+}
+
+static int unknown(const char *which) {
+    enum { MOST = 64 };
+    const char *known[MOST] = {"help", "version"};
+    size_t n = 2;
+    for (const struct agent_command *c = agent_commands; c->name && n < MOST; c++)
+        if (c->summary)
+            known[n++] = c->name;
+    const char *meant = neb_nearest(which + strspn(which, "-"), known, n);
+    fprintf(stderr, "nebula: unknown command '%s'%s%s%s\n'nebula help' lists all commands.\n",
+            which, meant ? "; did you mean '" : "", meant ? meant : "", meant ? "'?" : "");
+    return AGENT_EXIT_USAGE;
+}
+
+int main(int argc, char **argv) {
+    if (!neb_fs_std_open() || on_exit(at_exit, NULL) != 0)
+        return AGENT_EXIT_FAILED;
+    neb_map_watch();
+    // a file that would grow beyond a limit is an error of the write, which names it
+    if (signal(SIGXFSZ, SIG_IGN) == SIG_ERR)
+        return AGENT_EXIT_FAILED;
+    argp_err_exit_status = AGENT_EXIT_USAGE; // argp's own is 64
+    if (argc < 2) {
+        usage(stderr);
+        return AGENT_EXIT_USAGE;
+    }
+    bool help = !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help");
+    if (help && argc == 2) {
+        usage(stdout);
+        return AGENT_EXIT_OK;
+    }
+    if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "version")) {
+        printf("nebula %s\n", neb_build());
+        return AGENT_EXIT_OK;
+    }
+    const char *which = argv[help ? 2 : 1];
+    for (const struct agent_command *c = agent_commands; c->name; c++)
+        if (!strcmp(which, c->name)) {
+            char name[32], option[] = "--help"; // name: what usage and errors begin with
+            snprintf(name, sizeof name, "nebula %s", c->name);
+            if (help)
+                return c->run(2, (char *[]){name, option, NULL});
+            argv[1] = name;
+            if (c->home)
+                umask(077);
+            return c->run(argc - 1, argv + 1);
+        }
+    return unknown(which);
+}

@@ -1,0 +1,101 @@
+// Ending a run before its last step: Ctrl-C, with --local SIGTERM and SIGHUP too, or a cluster that failed and that the others would wait for.
+//
+// Every cluster is told to stop after a checkpoint, and reports. One that is within reach gets a minute for it, and more as long as its agent
+// says that the checkpoint is being written (agent/daemon/stop.c); for one whose
+// link is down nobody waits longer than some seconds: its agent is told when it is back, or, with --local, goes down with us.
+#include "agent/base/log.h"
+#include "agent/cli/pretrain_state.h"
+
+#include <string.h>
+
+static const neb_ns patience = 60 * NEB_S, patience_away = 5 * NEB_S, ask_every = NEB_S;
+
+// An error that the others cannot go on behind; one that was refused a join leaves them as they were.
+bool pretrain_must_stop(const struct run *r) {
+    for (int i = 0; i < r->expected; i++)
+        if (json_is_string(json_object_get(r->reports[i], "error")) &&
+            !json_is_true(json_object_get(r->reports[i], "refused")))
+            return true;
+    return false;
+}
+
+enum neb_status pretrain_say_stop(struct run *r) {
+    return agent_ipc_send(r->ipc, NULL, json_pack("{s:s,s:s}", "op", "stop", "job", r->id), NULL,
+                          0);
+}
+
+enum neb_status pretrain_stop(struct run *r, const char *why) {
+    if (r->stop_sent)
+        return NEB_OK;
+    r->stop_sent = neb_now();
+    agent_progress_note(r->progress, why);
+    return pretrain_say_stop(r);
+}
+
+void pretrain_all_end(struct run *r) {
+    r->stop_sent = r->stop_sent ? r->stop_sent : neb_now();
+    r->no_more = true;
+    agent_progress_note(r->progress, "the clusters' agents were asked to end as well, each after a "
+                                     "checkpoint; --resume continues");
+}
+
+void pretrain_on_status(struct run *r, const json_t *status) {
+    const json_t *peer;
+    size_t k;
+    r->away = 0;
+    json_array_foreach(json_object_get(status, "peers"), k, peer) {
+        const char *name = json_string_value(json_object_get(peer, "name"));
+        for (int i = 0; name && i < r->expected; i++) {
+            if (strcmp(r->job.clusters[i].name, name) != 0)
+                continue;
+            if (json_is_false(json_object_get(peer, "up")))
+                r->away |= (uint16_t)(1u << i);
+            else
+                pretrain_reached(r, i, neb_now());
+        }
+    }
+}
+
+// Whether all that have not reported are out of reach.
+static bool only_away(const struct run *r) {
+    for (int i = 0; i < r->expected; i++)
+        if (!r->reports[i] && !((r->away | r->gone) >> i & 1))
+            return false;
+    return true;
+}
+
+static void say_missing(struct run *r) {
+    char text[256];
+    for (int i = 0; i < r->expected; i++) {
+        if (r->reports[i] || r->gone >> i & 1)
+            continue;
+        snprintf(text, sizeof text, "%s cannot be reached and has not reported; %s",
+                 r->job.clusters[i].name,
+                 r->o.local ? "its agent is ended after a checkpoint"
+                            : "it trains on and stops when the link is back");
+        agent_progress_note(r->progress, text);
+    }
+}
+
+enum neb_status pretrain_stop_step(struct run *r, bool *enough) {
+    neb_ns now = neb_now();
+    *enough = false;
+    if (!r->stop_sent)
+        return NEB_OK;
+    if (now > (r->stop_heard > r->stop_sent ? r->stop_heard : r->stop_sent) + patience)
+        return neb_fail(
+            NEB_ERR_TIMEOUT,
+            "not all clusters reported within 60 s of the stop, or of what was heard of their "
+            "checkpoints last; their agents' logs say more");
+    if (!only_away(r)) {
+        r->away_since = now;
+    } else if (now - r->away_since > patience_away) {
+        say_missing(r);
+        *enough = true;
+        return NEB_OK;
+    }
+    if (now < r->next_ask)
+        return NEB_OK;
+    r->next_ask = now + ask_every;
+    return agent_ipc_send(r->ipc, NULL, json_pack("{s:s}", "op", "status"), NULL, 0);
+}

@@ -1,0 +1,67 @@
+// Reports that may never come: some clusters have ended, and the agent of another one is dead, or cut off for good.
+//
+//     a cluster ends ──► those without a report: is the agent that is asked linked to theirs? (asked every 5 s)
+//         one of them is, or was within --report-within    it may be slow: waited for
+//         none is, nor was                                 the command ends with the reports that it has, and says who is missing
+//
+// A line of a cluster, and a link to its agent, are signs that it is there. Of the asked agent's own cluster any word of that agent is.
+#include "agent/cli/pretrain_state.h"
+#include "agent/show/progress.h"
+
+#include <string.h>
+
+static const neb_ns ask_every = 5 * NEB_S, tell_after = 15 * NEB_S;
+
+static bool is_missing(const struct run *r, int i) { return !r->reports[i] && !(r->gone >> i & 1); }
+
+static neb_ns last_sign(const struct run *r, int i) {
+    neb_ns sign = i == r->self ? r->heard : r->reached[i];
+    return sign > r->waits_since ? sign : r->waits_since;
+}
+
+static void tell(struct run *r, int i, neb_ns now) {
+    char text[320], age[32], most[32];
+    neb_ns ago = now - last_sign(r, i);
+    if (ago < tell_after || r->told_missing >> i & 1)
+        return;
+    r->told_missing |= (uint16_t)(1u << i);
+    agent_human_time(neb_seconds(ago), age, sizeof age);
+    agent_human_time((double)r->o.report_within_s, most, sizeof most);
+    snprintf(text, sizeof text,
+             "%s has not reported, and its agent has not been reached for %s; its report is waited "
+             "for until that is %s (--report-within)",
+             r->job.clusters[i].name, age, most);
+    if (r->progress)
+        agent_progress_note(r->progress, text);
+}
+
+void pretrain_reached(struct run *r, int i, neb_ns now) {
+    r->reached[i] = now;
+    r->told_missing &= (uint16_t) ~(1u << i);
+}
+
+enum neb_status pretrain_wait_step(struct run *r, neb_ns now, bool *enough) {
+    int in = 0, missing = 0, there = 0;
+    for (int i = 0; i < r->expected; i++) {
+        in += r->reports[i] != NULL;
+        missing += is_missing(r, i);
+    }
+    if (!in || !missing || r->stop_sent) {
+        r->waits_since = 0;
+        return NEB_OK;
+    }
+    r->waits_since = r->waits_since ? r->waits_since : now;
+    for (int i = 0; i < r->expected; i++)
+        if (is_missing(r, i)) {
+            there += now - last_sign(r, i) < (neb_ns)r->o.report_within_s * NEB_S;
+            tell(r, i, now);
+        }
+    for (int i = 0; !there && i < r->expected; i++)
+        r->missing |= (uint16_t)((unsigned)is_missing(r, i) << i);
+    *enough = *enough || !there;
+    if (!there || !r->ipc || now < r->next_ask)
+        return NEB_OK;
+    r->next_ask = now + ask_every;
+    enum neb_status st = agent_ipc_send(r->ipc, NULL, json_pack("{s:s}", "op", "status"), NULL, 0);
+    return st == NEB_ERR_AGAIN ? NEB_OK : st;
+}

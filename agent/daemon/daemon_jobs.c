@@ -1,0 +1,664 @@
+// The life of a job here: taken over, stopped, ended; and taken up again when the agent
+// comes back.
+#include "agent/base/log.h"
+#include "agent/daemon/attach.h"
+#include "agent/daemon/lines.h"
+#include "agent/daemon/policy.h"
+#include "agent/daemon/state.h"
+#include "agent/daemon/sums.h"
+#include "agent/exchange/worker.h"
+#include "agent/job/private.h"
+#include "agent/proc/launch.h"
+#include "agent/train/distill.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct agent_jobrun *daemon_job(struct daemon *d, const char *hex) {
+    for (int i = 0; hex && i < AGENT_JOBS_MAX; i++)
+        if (d->jobs[i].used && !strcmp(d->jobs[i].hex, hex))
+            return &d->jobs[i];
+    return NULL;
+}
+
+struct agent_jobrun *daemon_job_by_id(struct daemon *d, const uint8_t id[AGENT_JOB_ID_BYTES]) {
+    char hex[2 * AGENT_JOB_ID_BYTES + 1];
+    neb_hex(id, AGENT_JOB_ID_BYTES, hex);
+    return daemon_job(d, hex);
+}
+
+void daemon_job_dir(const struct daemon *d, const struct agent_jobrun *j, char *out, size_t cap) {
+    if (snprintf(out, cap, "%s/jobs/%s", d->c->home, j->hex) >= (int)cap)
+        out[0] = 0;
+}
+
+void daemon_job_save(struct daemon *d, struct agent_jobrun *j, const char *state) {
+    struct agent_job_record r = {
+        .spec = j->spec, .adopted = j->adopted, .wan = daemon_wan_bytes(d, j), .run = j->run};
+    memcpy(r.hex, j->hex, sizeof r.hex);
+    snprintf(r.home, sizeof r.home, "%s", j->local ? "" : j->owner);
+    snprintf(r.sig, sizeof r.sig, "%s", j->sig);
+    snprintf(r.state, sizeof r.state, "%s", state);
+    memcpy(j->stored, r.state, sizeof j->stored);
+    d->aside_due = true;
+    if (agent_jobs_put(inter_service_ledger(d->service), &r, NULL) != NEB_OK)
+        neb_warn("the state of job %s could not be stored", j->job.name);
+}
+
+void daemon_job_forget(struct daemon *d, struct agent_jobrun *j) {
+    daemon_gpus_back(d, j);
+    if (j->federated && d->service)
+        inter_service_job_close(d->service, j->id);
+    if (d->service &&
+        inter_streams_close(inter_service_streams(d->service), j->id, false) != NEB_OK)
+        neb_warn("streams of job %s could not be closed", j->job.name);
+    if (d->service)
+        inter_service_limit(d->service, j->id, NULL, false);
+    d->sums_refused += agent_sums_refused(j->sums);
+    agent_sums_close(&j->sums);
+    agent_lines_destroy(&j->lines);
+    json_decref(j->spec);
+    json_decref(j->report);
+    for (int i = 0; i < j->job.n_clusters; i++)
+        json_decref(j->others[i]);
+    agent_credential_destroy(&j->credential);
+    *j = (struct agent_jobrun){0};
+    if (d->ipc)
+        daemon_workers_admit(d, NULL);
+}
+
+// A cluster whose member was revoked: what it had signed by then is still checked.
+static enum neb_status former_peer(const struct daemon *d, const char *name, uint32_t *peer) {
+    uint8_t sign[SEC_KEY_BYTES];
+    *peer = AGENT_PEER_NONE;
+    return agent_members_former(d->trust, name, sign)
+               ? inter_service_former(d->service, name, sign, peer)
+               : NEB_OK;
+}
+
+// Which member each cluster is. The job's own operator decides what runs here: unknown names are refused, but where the job is known
+// (then they were members when it began).
+enum neb_status daemon_map_clusters(const struct daemon *d, struct agent_jobrun *j, bool known,
+                                    char *why, size_t cap) {
+    int gone = 0, voters = 0;
+    j->self = -1;
+    for (int i = 0; i < j->job.n_clusters; i++) {
+        const char *name = j->job.clusters[i].name;
+        if (!strcmp(name, daemon_name(d)))
+            j->self = i;
+        uint32_t peer = UINT32_MAX;
+        for (uint32_t k = 0; k < d->members.n; k++)
+            if (!strcmp(d->members.m[k].pub.name, name))
+                peer = k;
+        if (peer == UINT32_MAX && j->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
+            continue; // the reference runs in one process: the other clusters are only its data
+        voters += !agent_members_lost(d->trust, name);
+        if (peer == UINT32_MAX && known) {
+            gone++;
+            NEB_TRY(former_peer(d, name, &peer));
+        }
+        if (peer == UINT32_MAX) {
+            char advice[256];
+            snprintf(why, cap, "cluster \"%s\" is no member known to agent \"%s\": %s", name,
+                     daemon_name(d), agent_members_advice(d->trust, name, advice, sizeof advice));
+            return NEB_ERR_NOT_FOUND;
+        }
+        if (!known && !agent_job_only_votes(&j->job, i) &&
+            agent_members_only_votes(d->trust, name)) {
+            snprintf(why, cap,
+                     "cluster \"%s\" was invited as a witness, which trains nothing: give it "
+                     "{witness: true} in the job, or invite it anew as data",
+                     name);
+            return NEB_ERR_DENIED;
+        }
+        j->peers[i] = peer;
+    }
+    if (j->self < 0) {
+        snprintf(why, cap, "agent \"%s\" is none of the job's clusters", daemon_name(d));
+        return NEB_ERR_INVALID;
+    }
+    bool enough = agent_private_has_enough(&j->job, daemon_gone_clusters(d, j));
+    if (gone &&
+        (2 * (voters - gone) <= voters || !enough)) { // as of a running job: daemon_members.c
+        snprintf(why, cap, "too few of its members are left on the list: %d of %d%s", voters - gone,
+                 voters, enough ? "" : "; sums of the gate \"private\" of so few cannot be read");
+        return NEB_ERR_DENIED;
+    }
+    return NEB_OK;
+}
+
+// The operator's word about jobs of others; read anew for each, so that a change needs no restart.
+static bool policy_admits(struct daemon *d, struct agent_jobrun *j, char *why, size_t cap) {
+    struct agent_policy p;
+    if (!j->owner[0]) {
+        j->terms = (struct agent_terms){.told = {.losses = AGENT_LOSSES_EXACT}};
+        return true;
+    }
+    if (agent_policy_load(d->c->home, &p) != NEB_OK) {
+        snprintf(why, cap, "the policy of site \"%s\" cannot be read; its agent's log says why",
+                 daemon_name(d));
+        return false;
+    }
+    struct agent_policy_load running = {0};
+    for (int i = 0; i < AGENT_JOBS_MAX; i++) {
+        const struct agent_jobrun *other = &d->jobs[i];
+        bool counts = other->used && other != j && !other->local && other->state != AGENT_JOB_ENDED;
+        running.jobs += counts;
+        running.of_member += counts && !strcmp(other->owner, j->owner);
+    }
+    if (!agent_policy_admits(&p, &j->job, j->self, j->owner, &running, why, cap))
+        return false;
+    agent_policy_terms(&p, &j->job, j->self, &j->terms); // what was refused runs on as it did
+    j->progress_at = neb_now();
+    return true;
+}
+
+// The job's limit of rate; and what its earlier runs have sent and received counts too, and when the last one began.
+static enum neb_status recall_runs(struct daemon *d, struct agent_jobrun *j) {
+    struct agent_job_record r;
+    struct inter_rate_limit limit;
+    NEB_TRY(inter_rate_limit_parse(j->job.rate_limit, &limit));
+    // another member's job is no reason for this site's others to wait
+    inter_service_limit(d->service, j->id, &limit, !j->owner[0]);
+    enum neb_status st = agent_jobs_find(inter_service_ledger(d->service), j->hex, &r);
+    if (st != NEB_OK && st != NEB_ERR_NOT_FOUND)
+        return st;
+    j->wan_before = r.wan;
+    j->run = r.run;
+    agent_job_record_clear(&r);
+    j->wan_base = daemon_link_totals(d, j);
+    return NEB_OK;
+}
+
+// Whether this machine has what the launcher of the cluster's place needs: known before a worker that trains is ended for it.
+static bool can_launch(struct daemon *d, struct agent_jobrun *j, char *why, size_t cap) {
+    struct agent_launch launch;
+    char dir[NEB_PATH_MAX], text[400];
+    const struct agent_cluster *c = &j->job.clusters[j->self];
+    daemon_job_dir(d, j, dir, sizeof dir);
+    if (c->witness || agent_attach_waits(j) ||
+        agent_launch_worker(c, d->c->workers != NULL, d->exe, d->socket_path, j->hex, dir, "",
+                            &launch) == NEB_OK)
+        return true;
+    neb_last_error(text, sizeof text);
+    snprintf(why, cap, "agent \"%s\" stays with the place it has: %s", daemon_name(d), text);
+    return false;
+}
+
+// A running job that is submitted again may have other places for its clusters to train (agent_job_differs): a worker whose own has
+// changed is ended, and goes on from its checkpoint there. Nothing else of a job changes. NULL: *why.
+static struct agent_jobrun *place_anew(struct daemon *d, struct agent_jobrun *j, json_t *spec,
+                                       char *why, size_t cap) {
+    size_t self = (size_t)j->self;
+    if (json_equal(j->spec, spec) || agent_job_differs(j->spec, spec))
+        return j;
+    bool moved = !json_equal(json_array_get(json_object_get(j->spec, "clusters"), self),
+                             json_array_get(json_object_get(spec, "clusters"), self));
+    struct agent_job *was = malloc(sizeof *was);
+    snprintf(why, cap, "agent \"%s\" cannot take the job's new meshes; its log says why",
+             daemon_name(d));
+    if (!was)
+        return NULL;
+    *was = j->job;
+    bool fits = agent_job_from_json(spec, &j->job) == NEB_OK && policy_admits(d, j, why, cap),
+         cannot = fits && moved && !can_launch(d, j, why, cap);
+    if (!fits || cannot) {
+        j->job = *was;
+        free(was);
+        if (!cannot || j->local)
+            return NULL;
+        daemon_note_fault(d, j, why); // the others need not stop for it
+        return j;
+    }
+    free(was);
+    json_decref(j->spec);
+    j->spec = json_incref(spec);
+    daemon_job_save(d, j, "running");
+    if (moved && j->worker.pid) {
+        neb_info("job %s: its worker begins again with another mesh, launcher or device",
+                 j->job.name);
+        daemon_worker_replace(d, j);
+    }
+    return j;
+}
+
+static bool is_known(struct daemon *d, const char *hex) {
+    struct agent_job_record r;
+    bool known = hex && daemon_job_recall(d, hex, &r) == NEB_OK;
+    if (known)
+        agent_job_record_clear(&r);
+    return known;
+}
+
+// Of a job that has ended here and was removed (daemon_ended.c).
+static bool was_removed(struct daemon *d, const uint8_t id[AGENT_JOB_ID_BYTES], const char *hex,
+                        char *why, size_t cap) {
+    bool dropped = true;
+    if (is_known(d, hex) ||
+        (inter_ledger_was_dropped(inter_service_ledger(d->service), id, &dropped) == NEB_OK &&
+         !dropped))
+        return false;
+    snprintf(
+        why, cap,
+        "a job of this id has ended at agent \"%s\" and was removed, and an id is one job's for "
+        "good: submit it as a new job, with another --out",
+        daemon_name(d));
+    return true;
+}
+
+static void set_home(const struct daemon *d, struct agent_jobrun *j, uint32_t home,
+                     const char *owner) {
+    if (home != j->home)
+        agent_lines_destroy(&j->lines); // they were for another one
+    j->local = home == UINT32_MAX;
+    j->home = home;
+    j->adopted = home == AGENT_PEER_NONE;
+    snprintf(j->owner, sizeof j->owner, "%s",
+             home < d->members.n ? d->members.m[home].pub.name
+             : j->adopted        ? owner
+                                 : "");
+}
+
+// What was opened again for one that was away keeps its place so long: others would take it by turns.
+static const neb_ns reopened_for = 60 * NEB_S;
+
+// A place that nobody has, or that of the job which has ended longest ago: members that were away may still ask for its last rounds. NULL: all run.
+static struct agent_jobrun *place_of(struct daemon *d) {
+    struct agent_jobrun *best = NULL;
+    for (int i = 0; i < AGENT_JOBS_MAX; i++) {
+        struct agent_jobrun *j = &d->jobs[i];
+        if (!j->used)
+            return j;
+        if (j->state == AGENT_JOB_ENDED && (!best || j->over_at < best->over_at))
+            best = j;
+    }
+    return best;
+}
+
+// home AGENT_PEER_NONE: of `owner`, which is no member any more. over: it has ended here, and is not begun again: only its rounds are open.
+static struct agent_jobrun *accept_job(struct daemon *d, const char *hex, json_t *spec,
+                                       uint32_t home, const char *owner, bool over, char *why,
+                                       size_t cap) {
+    char name[SEC_NAME_MAX];
+    uint8_t id[AGENT_JOB_ID_BYTES];
+    snprintf(name, sizeof name, "%s", owner); // of what is forgotten below
+    if (!hex || !neb_unhex(hex, id, sizeof id)) {
+        snprintf(why, cap, "a job's id is %d hexadecimal digits in small letters",
+                 2 * AGENT_JOB_ID_BYTES);
+        return NULL;
+    }
+    struct agent_jobrun *j = daemon_job(d, hex);
+    if (!j && was_removed(d, id, hex, why, cap))
+        return NULL;
+    if (j && j->state != AGENT_JOB_ENDED)
+        return place_anew(d, j, spec, why, cap); // said twice
+    if (j)
+        daemon_job_forget(d, j);
+    if (!j && !(j = place_of(d))) {
+        snprintf(why, cap, "agent \"%s\" runs %d jobs already", daemon_name(d), AGENT_JOBS_MAX);
+        return NULL;
+    }
+    if (j->used)
+        daemon_job_forget(d, j);
+    snprintf(why, cap, "agent \"%s\" cannot run the job; its log says why", daemon_name(d));
+    if (agent_job_from_json(spec, &j->job) != NEB_OK)
+        return NULL;
+    memcpy(j->id, id, sizeof id);
+    memcpy(j->hex, hex, sizeof j->hex);
+    set_home(d, j, home, name);
+    const char *by = j->owner[0] ? j->owner : daemon_name(d);
+    if (!daemon_id_fits(d, by, hex, spec)) {
+        snprintf(why, cap,
+                 "the id %.8s is not that of this specification, submitted by \"%s\" in the "
+                 "federation that agent \"%s\" is a member of: begin it anew, with another --out",
+                 hex, by, daemon_name(d));
+        return NULL;
+    }
+    if (!over && daemon_was_misnamed(d, id, by, why, cap))
+        return NULL;
+    bool known = is_known(d, hex);
+    if (daemon_map_clusters(d, j, known, why, cap) != NEB_OK ||
+        (!over && !policy_admits(d, j, why, cap)))
+        return NULL;
+    j->used = true;
+    j->spec = json_incref(spec);
+    j->linked = j->job.sync.scheme == AGENT_SCHEME_FEDERATED && j->job.n_clusters > 1;
+    j->federated =
+        j->linked && (j->job.mode == AGENT_MODE_REPLICAS || agent_distill_federates(&j->job));
+    bool witness = j->job.clusters[j->self].witness;
+    if ((j->linked && recall_runs(d, j) != NEB_OK) ||
+        (j->federated && !known && daemon_job_without_ledger(d, j) != NEB_OK) ||
+        (j->federated && daemon_proof_forget(d, j) != NEB_OK) ||
+        (j->federated && daemon_open_rounds(d, j) != NEB_OK) ||
+        (!witness && !over && daemon_worker_begin(d, j, known || home != UINT32_MAX) != NEB_OK)) {
+        char text[400];
+        neb_last_error(text, sizeof text);
+        snprintf(why, cap, "agent \"%s\" cannot run the job: %s", daemon_name(d), text);
+        daemon_job_forget(d, j);
+        return NULL;
+    }
+    if (over)
+        return j;
+    daemon_job_save(d, j, "running");
+    neb_info("job %s (%.8s) starts", j->job.name, j->hex);
+    return j;
+}
+
+struct agent_jobrun *daemon_job_accept(struct daemon *d, const char *hex, json_t *spec,
+                                       uint32_t home, char *why, size_t cap) {
+    return accept_job(d, hex, spec, home, "", false, why, cap);
+}
+
+// Whoever submits a job hears of it, even if another one had offered it before; its signature is passed on with it.
+void daemon_job_took(struct daemon *d, struct agent_jobrun *j, uint32_t home, const char *sig) {
+    char owner[SEC_NAME_MAX];
+    memcpy(owner, j->owner, sizeof owner);
+    set_home(d, j, home, owner);
+    snprintf(j->sig, sizeof j->sig, "%s", sig ? sig : "");
+    daemon_job_save(d, j, "running");
+}
+
+void daemon_job_goes_on(struct daemon *d, struct agent_jobrun *j, int64_t run) {
+    if (j->linked)
+        daemon_unpost_stop(d, j);
+    j->run = run > j->run ? run : j->run;
+    daemon_job_save(d, j, "running");
+}
+
+void daemon_job_later(struct daemon *d, const struct agent_job_record *known, json_t *spec,
+                      const char *sig, int64_t run) {
+    struct agent_jobrun *j = daemon_job(d, known->hex);
+    struct agent_job_record r = *known;
+    char kept[sizeof r.sig];
+    snprintf(kept, sizeof kept, "%s", sig ? sig : "");
+    r.spec = spec;
+    r.run = run > r.run ? run : r.run;
+    r.adopted = false;
+    snprintf(r.state, sizeof r.state, "running");
+    memcpy(r.sig, kept, sizeof r.sig);
+    if (!j) {
+        if (agent_jobs_put(inter_service_ledger(d->service), &r, NULL) != NEB_OK)
+            neb_warn("that job %.8s goes on could not be stored", r.hex);
+    } else {
+        if (j->linked)
+            daemon_unpost_stop(d, j);
+        j->suspended = true; // whatever it was stopped for
+        j->run = r.run;
+        j->adopted = false;
+        memcpy(j->sig, r.sig, sizeof j->sig);
+        json_decref(j->spec);
+        j->spec = json_incref(spec); // it ends as what it began as
+        daemon_job_save(d, j, "running");
+    }
+    neb_info("job %.8s is to go on, and this agent ends: it does once the agent is back", r.hex);
+}
+
+void daemon_job_end(struct daemon *d, struct agent_jobrun *j, const char *state) {
+    daemon_gpus_back(d, j);
+    j->again_at = 0;
+    j->unstarted[0] = 0;
+    if (j->suspended && !strcmp(state, "stopped")) {
+        // the agent goes down: the others need not wait, and it goes on when it is back
+        daemon_job_save(d, j, "running");
+        if (j->federated)
+            inter_service_job_leave(d->service, j->id);
+        state = j->reported ? "suspended after a checkpoint; goes on when the agent is back"
+                            : "suspended; goes on from its last checkpoint when the agent is back";
+    } else {
+        j->suspended = false; // it had ended by itself when the agent was told to go down
+        daemon_job_save(d, j, state);
+        if (j->federated && (j->unable || !strcmp(state, "failed")))
+            inter_service_job_idle(d->service, j->id);
+    }
+    inter_service_limit(d->service, j->id, NULL, false);
+    // its rounds stay open: a member that was away may still ask for the last
+    j->state = AGENT_JOB_ENDED;
+    j->over_at = neb_now();
+    d->ended_due = true;
+    neb_info("job %s: %s", j->job.name, state);
+}
+
+void daemon_job_fail(struct daemon *d, struct agent_jobrun *j, const char *text) {
+    j->reported = j->unable = true;
+    json_decref(j->report);
+    j->report = json_pack("{s:s,s:s}", "name", daemon_name(d), "error", text);
+    daemon_publish_report(d, j, json_incref(j->report));
+}
+
+void daemon_job_leave(struct daemon *d, struct agent_jobrun *j, const char *text) {
+    daemon_say_fault(d, j, text);
+    j->reported = j->unable = true;
+    json_decref(j->report);
+    j->report = json_pack("{s:s,s:s,s:b}", "name", daemon_name(d), "error", text, "refused", true);
+    daemon_publish_report(d, j, json_incref(j->report));
+    daemon_job_stop(d, j);
+}
+
+void daemon_job_give_up(struct daemon *d, struct agent_jobrun *j, const char *text) {
+    daemon_say_fault(d, j, text);
+    daemon_job_fail(d, j, text);
+    daemon_job_stop(d, j);
+}
+
+void daemon_job_end_untrained(struct daemon *d, struct agent_jobrun *j, const char *why) {
+    bool told = j->reported; // that it has failed
+    if (!j->suspended && !told)
+        daemon_job_fail(d, j, why);
+    j->unable = told;
+    daemon_job_end(d, j, told ? "failed" : "stopped");
+}
+
+void daemon_job_stop(struct daemon *d, struct agent_jobrun *j) {
+    j->resume_due = false;
+    if (j->state != AGENT_JOB_RUNNING)
+        return;
+    j->state = AGENT_JOB_STOPPING;
+    if (!j->suspended) // whatever happens to this agent until the checkpoint is whole
+        daemon_job_save(d, j, "stopping");
+    if (j->client.len)
+        daemon_tell(d, &j->client, json_pack("{s:s}", "ev", "stop"));
+    else if (agent_attach_waits(j))
+        daemon_job_end_untrained(d, j, "stopped while no trainer was attached");
+    else if (j->queues && j->worker.pid) { // it cannot be told: it ends with its launcher
+        agent_child_signal(&j->worker, SIGTERM);
+    } else if (j->again_at) { // no worker is there
+        if (d->stopping || j->reported)
+            daemon_job_end_untrained(d, j, "stopped while its worker was to be started again");
+        else
+            j->again_at = neb_now(); // it ends with a checkpoint and a report of its own
+    } else if (j->job.clusters[j->self].witness) { // nothing of its own is to be saved
+        daemon_witness_report(d, j, true);
+        daemon_job_end(d, j, "stopped");
+    }
+}
+
+void daemon_job_stop_asked(struct daemon *d, struct agent_jobrun *j) {
+    bool over = j->state == AGENT_JOB_ENDED;
+    if (over ? !j->suspended : j->state != AGENT_JOB_STOPPING) {
+        daemon_job_stop(d, j);
+        return;
+    }
+    // The agent goes down, and the job would have gone on when it is back.
+    j->suspended = j->resume_due = false;
+    daemon_job_save(d, j, over ? "stopped" : "stopping");
+}
+
+enum neb_status daemon_job_recall(struct daemon *d, const char *hex, struct agent_job_record *out) {
+    uint8_t id[AGENT_JOB_ID_BYTES];
+    *out = (struct agent_job_record){.spec = NULL};
+    return neb_unhex(hex, id, sizeof id)
+               ? agent_jobs_find(inter_service_ledger(d->service), hex, out)
+               : NEB_ERR_INVALID;
+}
+
+static const char *member_name(const struct daemon *d, uint32_t home) {
+    return home == UINT32_MAX ? daemon_name(d) : d->members.m[home].pub.name;
+}
+
+bool daemon_job_is_same(const struct daemon *d, const struct agent_job_record *r,
+                        const json_t *spec, uint32_t home, char *why, size_t cap) {
+    const char *owner = r->home[0] ? r->home : daemon_name(d);
+    bool same = !strcmp(owner, member_name(d, home)) && !agent_job_differs(r->spec, spec);
+    if (!same)
+        snprintf(why, cap,
+                 "agent \"%s\" knows another job by the id %.8s, which \"%s\" submitted; "
+                 "nebula resume goes on with that one",
+                 daemon_name(d), r->hex, owner);
+    return same;
+}
+
+// AGENT_PEER_NONE: it is no member any more, whoever may have its name now.
+static uint32_t home_of(const struct daemon *d, const struct agent_job_record *r) {
+    const struct sec_member *m = r->home[0] ? sec_members_by_name(&d->members, r->home) : NULL;
+    if (!r->home[0])
+        return UINT32_MAX;
+    return m && daemon_job_is_of_owner(d, r) ? (uint32_t)(m - d->members.m) : AGENT_PEER_NONE;
+}
+
+void daemon_job_reopen(struct daemon *d, const struct agent_job_record *r) {
+    char why[512];
+    const struct agent_jobrun *place = place_of(d);
+    if (!place || (place->used && neb_now() - place->over_at < reopened_for))
+        return;
+    struct agent_jobrun *j =
+        accept_job(d, r->hex, r->spec, home_of(d, r), r->home, true, why, sizeof why);
+    if (!j) {
+        neb_warn("rounds of job %.8s, which has ended here, are not open again: %s", r->hex, why);
+        return;
+    }
+    inter_service_limit(d->service, j->id, NULL, false);
+    memcpy(j->sig, r->sig, sizeof j->sig);
+    memcpy(j->stored, r->state, sizeof j->stored);
+    j->adopted |= r->adopted;
+    j->state = AGENT_JOB_ENDED;
+    j->over_at = neb_now();
+    j->reopened = true;
+    neb_info("job %s (%.8s) has ended here; its rounds are open again for a cluster that was away",
+             j->job.name, j->hex);
+}
+
+bool daemon_job_resume(struct daemon *d, const struct agent_job_record *r, bool asked, char *why,
+                       size_t cap) {
+    uint32_t home = home_of(d, r);
+    if (home == AGENT_PEER_NONE && !asked && !r->adopted) {
+        snprintf(
+            why, cap,
+            sec_members_by_name(&d->members, r->home)
+                ? "it is not signed with the keys of \"%s\", which submitted it: that name was "
+                  "given to another member since, or its keys were changed while this agent "
+                  "was away"
+                : "\"%s\", which submitted it, is no member any more",
+            r->home);
+        return false;
+    }
+    struct agent_jobrun *j = accept_job(d, r->hex, r->spec, home, r->home, false, why, cap);
+    if (j && !j->local)
+        daemon_job_took(d, j, home, r->sig);
+    return j != NULL;
+}
+
+void daemon_job_resume_due(struct daemon *d, struct agent_jobrun *j) {
+    struct agent_job_record r;
+    char hex[sizeof r.hex], why[512];
+    if (!j->used || j->state != AGENT_JOB_ENDED || !j->resume_due)
+        return;
+    j->resume_due = false;
+    memcpy(hex, j->hex, sizeof hex);
+    if (d->stopping || daemon_job_recall(d, hex, &r) != NEB_OK)
+        return;
+    if (!daemon_job_resume(d, &r, false, why, sizeof why))
+        neb_log(NEB_LOG_ERROR, "job %.8s cannot go on: %s", hex, why);
+    agent_job_record_clear(&r);
+}
+
+bool daemon_busy(const struct daemon *d) {
+    for (int i = 0; i < AGENT_JOBS_MAX; i++)
+        if (d->jobs[i].used && d->jobs[i].state != AGENT_JOB_ENDED)
+            return true;
+    return false;
+}
+
+// Jobs that ran when this agent last went down, by a crash or a reboot, or that it held then.
+struct to_resume {
+    const char *state; // those of this one
+    int n, more;       // more: of them, for which there is no place
+    struct agent_job_record jobs[AGENT_JOBS_MAX];
+};
+
+static void collect_running(void *user, const uint8_t id[INTER_ID_BYTES], const char *spec,
+                            const char *state) {
+    struct to_resume *t = user;
+    struct agent_job_record r;
+    agent_job_record_read(id, spec, state, &r);
+    bool runs = !strcmp(r.state, t->state) && r.spec;
+    t->more += runs && t->n == AGENT_JOBS_MAX;
+    if (runs && t->n < AGENT_JOBS_MAX)
+        t->jobs[t->n++] = r;
+    else
+        agent_job_record_clear(&r);
+}
+
+// It ran, and must not begin again: its files stay, and each start of the agent, and the operator's resume, look again.
+static void hold(struct daemon *d, struct agent_job_record *r, const char *why) {
+    char text[1024];
+    const char *name = json_string_value(json_object_get(r->spec, "job"));
+    snprintf(text, sizeof text,
+             "job %s (%.8s) ran before and is held: %s. Its data is kept; nebula resume %.8s goes "
+             "on with it, nebula stop %.8s gives it up",
+             name ? name : "?", r->hex, why, r->hex, r->hex);
+    neb_log(NEB_LOG_ERROR, "%s", text);
+    agent_view_event(d->view, NULL, daemon_name(d), text, neb_seconds(neb_wall_now()));
+    snprintf(r->state, sizeof r->state, "held");
+    d->aside_due = true;
+    if (agent_jobs_put(inter_service_ledger(d->service), r, why) != NEB_OK)
+        neb_warn("that job %.8s is held could not be stored", r->hex);
+}
+
+enum neb_status daemon_job_end_known(struct daemon *d, struct agent_job_record *r,
+                                     const char *why) {
+    snprintf(r->state, sizeof r->state, "stopped");
+    NEB_TRY(agent_jobs_put(inter_service_ledger(d->service), r, NULL));
+    const struct sec_member *home = r->home[0] ? sec_members_by_name(&d->members, r->home) : NULL;
+    if (home) // who follows the job there waits for it
+        daemon_post(d, (uint32_t)(home - d->members.m), AGENT_MSG_REPORT,
+                    json_pack("{s:s,s:{s:s,s:b}}", "id", r->hex, "report", "name", daemon_name(d),
+                              "stopped", 1),
+                    true);
+    neb_info("job %.8s %s: it is, with its last checkpoint", r->hex, why);
+    return NEB_OK;
+}
+
+// Those that were being stopped when this agent went down: with the checkpoint that they have.
+static enum neb_status end_stopping(struct daemon *d) {
+    struct to_resume t = {.state = "stopping"};
+    enum neb_status st = inter_ledger_jobs(inter_service_ledger(d->service), collect_running, &t);
+    for (int i = 0; i < t.n; i++) {
+        if (st == NEB_OK)
+            st = daemon_job_end_known(d, &t.jobs[i], "was being stopped when this agent went down");
+        agent_job_record_clear(&t.jobs[i]);
+    }
+    return st;
+}
+
+enum neb_status daemon_resume_jobs(struct daemon *d) {
+    struct to_resume t = {.state = "running"};
+    char why[512];
+    NEB_TRY(end_stopping(d));
+    enum neb_status st = inter_ledger_jobs(inter_service_ledger(d->service), collect_running, &t);
+    t.state = "held"; // in the places that are left
+    if (st == NEB_OK)
+        st = inter_ledger_jobs(inter_service_ledger(d->service), collect_running, &t);
+    if (t.more)
+        neb_warn(
+            "%d more jobs ran before or are held: an agent has %d at a time; nebula jobs lists "
+            "them, nebula resume JOB-ID goes on with one",
+            t.more, AGENT_JOBS_MAX);
+    for (int i = 0; i < t.n; i++) {
+        if (st == NEB_OK && !daemon_job_resume(d, &t.jobs[i], false, why, sizeof why))
+            hold(d, &t.jobs[i], why);
+        agent_job_record_clear(&t.jobs[i]);
+    }
+    return st;
+}

@@ -1,0 +1,264 @@
+// Snapshots, both ways: given to members that are too far behind, fetched and taken over when this one is.
+#include "agent/base/fault.h"
+#include "agent/base/log.h"
+#include "agent/daemon/snapshot.h"
+#include "agent/daemon/state.h"
+#include "agent/train/distill.h"
+
+// An older state that somebody takes stays with its giver for 3 s (inter/service/snapshot_give.c): asked within them for a newer one, it would give that again, and
+// again.
+static const neb_ns newer_after = 4 * NEB_S;
+
+// Data members that are connected, the nearest first.
+static uint32_t holders(const struct daemon *d, const struct agent_jobrun *j,
+                        uint32_t out[AGENT_CLUSTERS_MAX]) {
+    double rtts[AGENT_CLUSTERS_MAX];
+    uint32_t n = 0;
+    uint16_t false_givers = daemon_false_givers(d, j);
+    for (int i = 0; i < j->job.n_clusters; i++) {
+        struct inter_peer_stats s;
+        if (i == j->self || agent_job_only_votes(&j->job, i) || !d->up[j->peers[i]] ||
+            false_givers >> i & 1 || inter_service_stats(d->service, j->peers[i], &s) != NEB_OK)
+            continue;
+        double rtt = neb_seconds(s.link.rtt);
+        uint32_t at = n++;
+        for (; at > 0 && rtts[at - 1] > rtt; at--) {
+            rtts[at] = rtts[at - 1];
+            out[at] = out[at - 1];
+        }
+        rtts[at] = rtt;
+        out[at] = j->peers[i];
+    }
+    return n;
+}
+
+static uint32_t lag_of(const struct daemon *d, const struct agent_jobrun *j) {
+    struct inter_job_status st;
+    return inter_service_job_status(d->service, j->id, &st) ? st.lag : 0;
+}
+
+// Where nobody has a state to give yet, both are true again every few seconds: the first times, then once a minute.
+static bool says(struct neb_quiet *q) {
+    neb_ns now = neb_now();
+    return neb_quiet_says(q, now, 4) || neb_quiet_due(q, now);
+}
+
+static void begin_join(struct daemon *d, struct agent_jobrun *j) {
+    j->join = (struct agent_join){.since = neb_now(), .lag = lag_of(d, j)};
+    j->join.recv_bytes = daemon_link_totals(d, j).recv;
+}
+
+// Whether the link cannot keep up with the others' commits: then this cluster's part of the job ends here, with both figures.
+static bool refused(struct daemon *d, struct agent_jobrun *j, const char *dir) {
+    uint64_t recv = daemon_link_totals(d, j).recv,
+             round_bytes = agent_snapshot_round_bytes(sec_vault_of(d->vault), dir, j->self);
+    char text[512];
+    struct agent_join_verdict v =
+        agent_join_judge(&j->join, neb_now(), recv, lag_of(d, j), round_bytes);
+    j->join.since = 0;
+    if (!v.too_slow)
+        return false;
+    agent_join_explain(&v, round_bytes, text, sizeof text);
+    daemon_job_leave(d, j, text);
+    return true;
+}
+
+// Nothing that this cluster could give: it had to begin again, and waits for somebody's state itself.
+static bool stuck(const struct agent_jobrun *j) { return j->all_doubt && j->behind_until; }
+
+static bool all_connected(const struct daemon *d, const struct agent_jobrun *j) {
+    for (int i = 0; i < j->job.n_clusters; i++)
+        if (i != j->self && !agent_job_only_votes(&j->job, i) && !(j->removed >> i & 1) &&
+            !d->up[j->peers[i]])
+            return false;
+    return true;
+}
+
+// Members differed with no majority on either side, none has a checkpoint of before, and the updates since the start are gone:
+// waiting helps nobody. An error, once all have been asked for a while.
+static bool hopeless(struct daemon *d, struct agent_jobrun *j) {
+    // a member that begins again from an older checkpoint says so within this
+    const neb_ns patience = 15 * NEB_S;
+    if (!stuck(j) || !all_connected(d, j)) {
+        j->hopeless_since = 0;
+        return false;
+    }
+    if (!j->hopeless_since)
+        j->hopeless_since = neb_now();
+    if (neb_now() - j->hopeless_since < patience)
+        return false;
+    daemon_job_fail(
+        d, j,
+        "after members computed different parameters from the same commits, no member has a state "
+        "of before to go back to: all checkpoints are of after, older updates are gone; start the "
+        "job "
+        "anew from an exported model, with checkpoint.keep 3 or more, and check the machines' "
+        "memory");
+    daemon_job_stop(d, j);
+    return true;
+}
+
+static uint64_t ledger_rounds(const struct daemon *d, const struct agent_jobrun *j) {
+    struct inter_chain c;
+    uint64_t sum = 0;
+    for (uint32_t f = 0; f < (uint32_t)j->job.sync.fragments; f++)
+        if (inter_ledger_chain(inter_service_ledger(d->service), j->id, f, &c) == NEB_OK)
+            sum += c.next;
+    return sum;
+}
+
+// The worker waits for updates that are gone, every data member is there and none has a checkpoint
+// to give, and no round ends meanwhile, after which one of them might write one.
+static bool nowhere(struct daemon *d, struct agent_jobrun *j) {
+    const neb_ns patience = 180 * NEB_S;
+    uint64_t rounds = ledger_rounds(d, j);
+    if (!j->behind_until || !all_connected(d, j) || rounds != j->nowhere_rounds) {
+        j->nowhere_since = 0;
+        j->nowhere_rounds = rounds;
+        return false;
+    }
+    if (!j->nowhere_since)
+        j->nowhere_since = neb_now();
+    if (neb_now() - j->nowhere_since < patience)
+        return false;
+    daemon_job_fail(d, j,
+                    "no member has a state of this job to go on from: their checkpoints are lost "
+                    "or damaged, and the updates since the start are gone; restore a checkpoint of "
+                    "one of them from a backup, or begin a new job, with init_from where there is "
+                    "an exported model");
+    daemon_job_stop(d, j);
+    return true;
+}
+
+void daemon_on_behind(void *user, const uint8_t job[INTER_ID_BYTES]) {
+    struct daemon *d = user;
+    struct agent_jobrun *j = daemon_job_by_id(d, job);
+    struct inter_snapshot_progress p;
+    uint32_t peers[AGENT_CLUSTERS_MAX], n = j ? holders(d, j, peers) : 0;
+    char dir[NEB_PATH_MAX], path[NEB_PATH_MAX];
+    if (!n || j->state != AGENT_JOB_RUNNING || j->replaced || daemon_proof_waits(j) ||
+        neb_now() < j->ask_at || inter_service_snapshot_progress(d->service, job, &p))
+        return;
+    daemon_job_dir(d, j, dir, sizeof dir);
+    if (neb_fs_mkdirs(dir, 0700) != NEB_OK ||
+        neb_path(path, sizeof path, dir, "snapshot") != NEB_OK)
+        return;
+    if (says(&j->fetching))
+        daemon_say_fault(d, j, "too far behind for the others' ledgers; fetching a snapshot");
+    begin_join(d, j);
+    if (inter_service_snapshot_fetch(d->service, job, path, peers, n,
+                                     agent_job_only_votes(&j->job, j->self)) != NEB_OK)
+        neb_warn("job %s: no snapshot can be fetched now", j->job.name);
+}
+
+// The job's search, or a place for one; NULL: all places are taken by other jobs' that have not ended.
+static struct agent_snapshot_search **search_of(struct daemon *d, const uint8_t *job) {
+    struct agent_snapshot_search **place = NULL;
+    for (int i = 0; i < INTER_SNAPSHOT_JOBS; i++) {
+        struct agent_snapshot_search **s = &d->searches[i];
+        if (*s && agent_snapshot_search_is(*s, job))
+            return s;
+        if (!place && (!*s || agent_snapshot_search_ended(*s)))
+            place = s;
+    }
+    if (place)
+        agent_snapshot_search_destroy(place); // of a job that is gone, if there is one
+    return place;
+}
+
+enum neb_status daemon_on_snapshot_open(void *user, const uint8_t job[INTER_ID_BYTES],
+                                        struct inter_snapshot_source *out) {
+    struct daemon *d = user;
+    struct agent_jobrun *j = daemon_job_by_id(d, job);
+    char dir[NEB_PATH_MAX];
+    if (!j || agent_job_only_votes(&j->job, j->self) || j->replaced || stuck(j) ||
+        neb_fault("snapshot.open"))
+        return NEB_ERR_NOT_FOUND; // or its state is in doubt
+    struct agent_snapshot_search **s = search_of(d, job);
+    if (s && *s && agent_snapshot_search_ended(*s)) {
+        NEB_TRY(agent_snapshot_open_take(s, inter_service_ledger(d->service), out));
+        d->snapshots_given++;
+        return NEB_OK;
+    }
+    if (s && !*s) {
+        daemon_job_dir(d, j, dir, sizeof dir);
+        NEB_TRY(agent_snapshot_search(sec_vault_of(d->vault), job, dir, s));
+    }
+    return NEB_ERR_AGAIN;
+}
+
+void daemon_end_searches(struct daemon *d) {
+    for (int i = 0; i < INTER_SNAPSHOT_JOBS; i++)
+        agent_snapshot_search_destroy(&d->searches[i]);
+}
+
+void daemon_on_snapshot_close(void *user, struct inter_snapshot_source *s) {
+    struct daemon *d = user;
+    agent_snapshot_close(s);
+    d->snapshots_given--;
+}
+
+// Not ahead of the ledger, but of the worker: one whose job folder was lost began again, and waits for a round whose updates are gone.
+static bool helps_worker(struct daemon *d, struct agent_jobrun *j, const char *dir) {
+    bool helps = false;
+    for (uint32_t f = 0; j->behind_until && !j->behind_any && f < INTER_FRAGMENTS_MAX; f++)
+        if (j->behind >> f & 1 &&
+            agent_snapshot_passes(sec_vault_of(d->vault), inter_service_ledger(d->service), dir, f,
+                                  j->behind_rounds[f])) {
+            j->taken |= 1ull << f;
+            helps = true;
+        }
+    return helps;
+}
+
+// The job is closed and opened again on what the snapshot says; the worker begins again with it, once the others say the same.
+void daemon_on_snapshot_done(void *user, const uint8_t job[INTER_ID_BYTES], enum neb_status st,
+                             const char *part, uint64_t header_bytes, uint32_t giver) {
+    struct daemon *d = user;
+    struct agent_jobrun *j = daemon_job_by_id(d, job);
+    char dir[NEB_PATH_MAX], text[512];
+    bool came = st == NEB_OK;
+    (void)part;
+    if (!j || j->state != AGENT_JOB_RUNNING)
+        return;
+    daemon_job_dir(d, j, dir, sizeof dir);
+    if (st == NEB_OK)
+        st = agent_snapshot_accept(sec_vault_of(d->vault), dir, header_bytes);
+    if (st == NEB_OK && refused(d, j, dir))
+        return;
+    if (st == NEB_OK) {
+        daemon_job_save(d, j, "running"); // with what has been sent and received so far
+        inter_service_job_close(d->service, j->id);
+        st = daemon_open_rounds(d, j);
+        if (st != NEB_OK) { // the snapshot is of no use; the ledger is
+            inter_service_job_close(d->service, j->id);
+            if (daemon_open_rounds(d, j) != NEB_OK) {
+                daemon_job_fail(d, j,
+                                "its rounds cannot be opened again after a snapshot; the agent's "
+                                "log says why");
+                daemon_job_stop(d, j);
+                return;
+            }
+        } else if (!j->taken && !helps_worker(d, j, dir) && agent_snapshot_useless(dir))
+            st = NEB_ERR_AGAIN; // not ahead: the others write newer ones
+    }
+    if (st == NEB_ERR_NOT_FOUND && (hopeless(d, j) || nowhere(d, j)))
+        return;
+    if (st != NEB_ERR_NOT_FOUND)
+        j->nowhere_since = 0;
+    if (st != NEB_OK) {
+        neb_ns next = neb_now() + newer_after;
+        j->ask_at = came && j->ask_at < next ? next : j->ask_at;
+        snprintf(text, sizeof text,
+                 "no snapshot could be taken over in %.300s (%s); it is tried again", dir,
+                 neb_status_name(st));
+        if (says(&j->fetch_failed))
+            daemon_say_fault(d, j, text);
+        return;
+    }
+    // where all compute again, what they had said of their parameters is in doubt itself
+    if (agent_job_only_votes(&j->job, j->self)) // it took the records alone
+        daemon_note(d, j, "a snapshot's records are here");
+    else
+        daemon_proof_begin(d, j, giver, !stuck(j));
+}

@@ -1,0 +1,80 @@
+// Workers that hang: a rank that was stopped, a node that died, a receive that never ends. None of these ends a process, so the
+// worker says before whatever it does how long that may take (worker_beat); one that says nothing for longer is ended, with all
+// its ranks, and begins again from its checkpoint as a crashed one does.
+#include "agent/base/log.h"
+#include "agent/daemon/state.h"
+#include "agent/proc/launch.h"
+
+#include <signal.h>
+
+static const neb_ns kill_after = 10 * NEB_S, // of a worker whose launcher was told to kill it
+    own_absence = 5 * NEB_S;                 // between two looks: this agent was stopped itself
+
+void daemon_worker_again(struct daemon *d, struct agent_jobrun *j, const char *why) {
+    daemon_say_fault(d, j, why);
+    daemon_worker_kill(j);
+}
+
+void daemon_worker_kill(struct agent_jobrun *j) {
+    j->killed_at = neb_now();
+    agent_child_signal(&j->worker, j->kill_signal);
+    agent_child_signal(
+        &j->worker,
+        SIGCONT); // a launcher that is itself stopped takes no other signal before it goes on
+}
+
+static void look(struct daemon *d, struct agent_jobrun *j) {
+    char text[160];
+    neb_ns now = neb_now();
+    double silent_s = neb_seconds(now - j->beat_at);
+    if (silent_s <= j->allow_s || j->queues)
+        return;
+    snprintf(text, sizeof text,
+             j->reported ? "the worker hangs: %.0f s after its report, %.0f s at most were to be "
+                           "expected, it is still there; it is ended"
+                         : "the worker hangs: nothing was heard of it for %.0f s, where %.0f s "
+                           "were to be expected at most; it is ended",
+             silent_s, j->allow_s);
+    daemon_worker_again(d, j, text);
+}
+
+// A job of another member that waits for ever (for clusters that do not come back, for a trainer,
+// for hosts) holds what it was given here for ever.
+static void look_for_progress(struct daemon *d, struct agent_jobrun *j) {
+    char text[256];
+    double idle_s = neb_seconds(neb_now() - j->progress_at);
+    if (j->state != AGENT_JOB_RUNNING || j->job.clusters[j->self].witness || j->reported ||
+        !(j->terms.idle_s > 0) || idle_s <= j->terms.idle_s)
+        return;
+    snprintf(text, sizeof text,
+             "no step was made here for %.4g hours, and the policy of this site gives a job %.4g "
+             "(hours_without_progress): it stops here, with its checkpoint; nebula resume goes on "
+             "with it",
+             idle_s / 3600, j->terms.idle_s / 3600);
+    daemon_job_give_up(d, j, text);
+}
+
+void daemon_look_for_hangs(struct daemon *d) {
+    neb_ns now = neb_now(), absent = now - d->looked_at;
+    bool blind = d->looked_at && absent > own_absence;
+    d->looked_at = now;
+    for (int i = 0; i < AGENT_JOBS_MAX; i++) {
+        struct agent_jobrun *j = &d->jobs[i];
+        if (j->used && blind)
+            j->progress_at += absent;
+        if (j->used)
+            look_for_progress(d, j);
+        if (!j->used || !j->worker.pid)
+            continue;
+        if (j->killed_at) {
+            if (now - j->killed_at > kill_after)
+                agent_child_signal(&j->worker, SIGKILL);
+            continue;
+        }
+        if (j->job.mode != AGENT_MODE_REPLICAS || !(j->job.hang_after_s > 0))
+            continue;
+        if (blind)
+            j->beat_at = now;
+        look(d, j);
+    }
+}

@@ -1,0 +1,234 @@
+#include "agent/daemon/job_needs.h"
+
+#include "agent/exchange/schedule.h"
+#include "agent/job/model.h"
+#include "agent/train/distill.h"
+#include "compress/softlabel.h"
+#include "inter/record/types.h"
+#include "intra/cost/cost.h"
+
+#include <math.h>
+
+// As intra/cost/exchange.c, which lays the model out for it: θ, v, u and θ_m at the send; what encoding holds of an element, and of a
+// unit.
+static const double EXCHANGE_BYTES = 4 * 4, FRAME_BYTES = 2, UNIT_BYTES = 1.1e6;
+static const double LABEL_BYTES = 4; // of a teacher's labels as they are kept, an entry
+enum { UNITS = 9, UNITS_LORA = 14, UNITS_BESIDE = 3 }; // of a block at most; of the rest
+enum { SNAPSHOTS = 2 };                                // one that arrives, one that others take
+
+static bool one_process(const struct agent_job *j) {
+    return j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS;
+}
+
+bool agent_job_runs(const struct agent_job *j, int self, int part) {
+    return part == self || (one_process(j) && j->mode != AGENT_MODE_REPLICAS);
+}
+
+static bool exchanges(const struct agent_job *j, int self) {
+    return j->sync.scheme == AGENT_SCHEME_FEDERATED && j->n_clusters > 1 &&
+           (j->mode == AGENT_MODE_REPLICAS ||
+            (agent_distill_federates(j) && !agent_job_only_votes(j, self)));
+}
+
+// Embedding and output learn, or the latter alone; their rows' counts travel.
+static enum agent_row_counts rows_told(const struct agent_job *j, int self) {
+    const struct intra_trainable *t = &j->trainable;
+    bool output = !j->model.tied, full = t->mode == INTRA_TRAIN_FULL && !t->freeze_embeddings;
+    bool learns =
+        full || (output && (t->mode == INTRA_TRAIN_FULL || t->mode == INTRA_TRAIN_LAST_LAYERS));
+    return exchanges(j, self) && j->sync.row_weights && j->sync.gate != AGENT_GATE_PRIVATE && learns
+               ? j->sync.row_counts
+               : AGENT_ROWS_NEVER;
+}
+
+// Of a cluster's own steps, between two of its updates. 0: there are none.
+static double update_steps(const struct agent_job *j, int self) {
+    const struct agent_sync *s = &j->sync;
+    enum agent_role role = j->clusters[self].role;
+    struct agent_schedule schedule = {.steps = j->steps,
+                                      .interval = s->interval,
+                                      .fragments = s->fragments,
+                                      .early_interval = s->early_interval,
+                                      .early_steps = s->early_steps};
+    if (one_process(j))
+        return j->mode == AGENT_MODE_REPLICAS;
+    if (exchanges(j, self))
+        return (double)agent_schedule_least(&schedule);
+    if (j->mode != AGENT_MODE_RTD || s->scheme != AGENT_SCHEME_FEDERATED)
+        return 0;
+    double own = role == AGENT_ROLE_GENERATOR ? j->rtd.generator_steps : j->rtd.discriminator_steps;
+    return j->rtd.share_embeddings * own /
+           fmax(1, fmax(j->rtd.generator_steps, j->rtd.discriminator_steps));
+}
+
+static int32_t width_of(const struct intra_model_config *m) {
+    int32_t heads =
+                m->n_heads * (m->head_dim ? m->head_dim : m->d_model / (m->n_heads + !m->n_heads)),
+            most = m->d_ff > m->d_model ? m->d_ff : m->d_model;
+    return heads > most ? heads : most;
+}
+
+void agent_job_tells(const struct agent_job *j, int self, struct agent_tells *out) {
+    enum agent_role role = j->clusters[self].role;
+    bool rtd = j->mode == AGENT_MODE_RTD, distill = j->mode == AGENT_MODE_DISTILL,
+         others = j->n_clusters > 1 && !one_process(j);
+    double tokens = (double)j->batch * j->accumulate * j->seq_len;
+    *out = (struct agent_tells){.rows = AGENT_ROWS_NEVER, .width = width_of(&j->model)};
+    out->text = !one_process(j) && ((rtd && j->rtd.push_text && role == AGENT_ROLE_GENERATOR) ||
+                                    (distill && j->distill.pushed && role == AGENT_ROLE_STUDENT));
+    out->labels = others && ((rtd && role == AGENT_ROLE_GENERATOR) ||
+                             (distill && role == AGENT_ROLE_TEACHER && !j->distill.pushed));
+    if (j->n_clusters == 1 || j->clusters[self].witness)
+        return;
+    if (j->sync.tune.mode == AGENT_TUNE_AUTO && j->sync.tune.balance && others)
+        tokens *= 1 - (double)INTER_LEFT_OUT_MAX / INTER_STEPS_CYCLE;
+    out->update_tokens = tokens * update_steps(j, self);
+    out->rows = rows_told(j, self);
+}
+
+double agent_job_eval_tokens(const struct agent_job *j) {
+    return (double)j->eval_windows * j->seq_len;
+}
+
+// The model of a part; *t: what of it learns.
+static struct intra_model_config model_of(const struct agent_job *j, enum agent_role role,
+                                          const struct agent_found *found,
+                                          struct intra_trainable *t) {
+    int32_t vocab = j->model.vocab ? j->model.vocab : found->vocab;
+    *t = j->trainable;
+    switch (role) {
+    case AGENT_ROLE_GENERATOR:
+        return agent_job_model(j, &j->rtd.shape, vocab + 1, KERN_MASK_BIDIRECTIONAL);
+    case AGENT_ROLE_DISCRIMINATOR:
+        return agent_job_model(j, NULL, vocab + 1, KERN_MASK_BIDIRECTIONAL);
+    case AGENT_ROLE_TEACHER: // one that does not learn has no more than parameters
+        *t = (struct intra_trainable){.mode =
+                                          j->distill.learn ? INTRA_TRAIN_FULL : INTRA_TRAIN_BITFIT};
+        return found->teacher.d_model
+                   ? found->teacher
+                   : agent_job_model(j, &j->distill.shape, vocab, KERN_MASK_PREFIX);
+    default: return agent_job_model(j, NULL, vocab, j->model.mask);
+    }
+}
+
+double agent_job_parameters(const struct agent_job *j, int self, const struct agent_found *found) {
+    double n = 0;
+    for (int i = 0; i < j->n_clusters; i++) {
+        struct intra_trainable t;
+        if (!agent_job_runs(j, self, i))
+            continue;
+        struct intra_model_config m = model_of(j, j->clusters[i].role, found, &t);
+        double d = m.d_model;
+        n += (double)m.vocab * d * (m.tied ? 1 : 2) +
+             m.n_layers * (2 * d * m.head_dim * (m.n_heads + m.n_kv_heads) + 3 * d * m.d_ff);
+    }
+    return n;
+}
+
+static double exchange_bytes(const struct intra_cost_job *x) {
+    bool lora = x->trainable.mode == INTRA_TRAIN_LORA;
+    return (EXCHANGE_BYTES + (1 + x->members) * FRAME_BYTES) *
+               (double)intra_cost_count(&x->model, &x->trainable).trainable +
+           UNIT_BYTES * ((lora ? UNITS_LORA : UNITS) * x->model.n_layers + UNITS_BESIDE);
+}
+
+static int32_t at_least_one(int32_t n) { return n > 1 ? n : 1; }
+
+static struct intra_cost_job cost_job(const struct agent_job *j, int self, enum agent_role role,
+                                      const struct agent_found *found) {
+    const struct agent_cluster *c = &j->clusters[self];
+    struct intra_cost_job x = {.batch = at_least_one(c->batch ? c->batch : j->batch),
+                               .seq_len = j->seq_len,
+                               .copy = j->checkpoint_every && j->checkpoint_copy,
+                               .share = 1};
+    int64_t micros = (int64_t)j->batch * j->accumulate / x.batch;
+    x.frozen = role == AGENT_ROLE_TEACHER && !j->distill.learn;
+    x.members = agent_job_exchanging(j);
+    x.model = model_of(j, role, found, &x.trainable);
+    x.mesh = (struct intra_mesh_config){at_least_one(c->mesh.dp), at_least_one(c->mesh.pp),
+                                        at_least_one(c->mesh.tp)};
+    x.micros = at_least_one((int32_t)fmin((double)micros, INT32_MAX / x.batch));
+    x.recompute = c->recompute ? c->recompute == AGENT_RECOMPUTE_ON : j->recompute;
+    // however they are started: mpirun without a list of hosts, and Slurm on one node, put them all there
+    x.ranks_a_host = x.mesh.dp * x.mesh.pp * x.mesh.tp;
+    return x;
+}
+
+// Of a side of rtd or distill as nebula plan reckons it.
+static void memory_of(const struct agent_job *j, enum agent_role role,
+                      const struct intra_cost_job *x, struct intra_cost *out) {
+    bool teacher = role == AGENT_ROLE_TEACHER;
+    struct intra_cost_side side = {.learns = !x->frozen};
+    if (j->mode == AGENT_MODE_REPLICAS) {
+        intra_cost_memory(x, out);
+        return;
+    }
+    side.head = role == AGENT_ROLE_DISCRIMINATOR            ? INTRA_COST_HEAD_SCORE
+                : j->mode == AGENT_MODE_DISTILL && !teacher ? INTRA_COST_HEAD_SOFT
+                : x->frozen                                 ? INTRA_COST_HEAD_NONE
+                                                            : INTRA_COST_HEAD_LOSS;
+    side.labelled = teacher;
+    side.soft_k = j->mode == AGENT_MODE_DISTILL ? CMP_SOFT_K_MAX : role == AGENT_ROLE_GENERATOR;
+    intra_cost_side_memory(x, &side, out);
+}
+
+// Of one part, beside what is there: on the processors, on devices, or the most of both where that is open.
+static void add_memory(const struct agent_job *j, int self, enum agent_role role,
+                       const struct agent_found *found, struct agent_needs *n) {
+    const struct agent_cluster *c = &j->clusters[self];
+    struct intra_cost_job x = cost_job(j, self, role, found);
+    struct intra_cost cost;
+    double ranks = (double)x.mesh.dp * x.mesh.pp * x.mesh.tp, host = 0, device = 0,
+           learn = (double)intra_cost_count(&x.model, &x.trainable).trainable,
+           exchange = exchanges(j, self) ? exchange_bytes(&x) : 0;
+    if (n->on_processors) {
+        x.type = c->precision == AGENT_PRECISION_BF16 ? KERN_BF16 : KERN_F32;
+        memory_of(j, role, &x, &cost);
+        host = cost.host_bytes;
+    }
+    if (n->on_devices) {
+        x.device = true;
+        x.type = c->precision == AGENT_PRECISION_FP32 ? KERN_F32 : KERN_BF16;
+        memory_of(j, role, &x, &cost);
+        host = fmax(host, cost.host_bytes);
+        device = cost.device_bytes +
+                 (c->outer_state == AGENT_OUTER_DEVICE ? EXCHANGE_BYTES * learn / ranks : 0);
+    }
+    n->memory += host + exchange;
+    n->device_memory += device;
+}
+
+static void add_disk(const struct agent_job *j, int self, enum agent_role role,
+                     const struct agent_found *found, struct agent_needs *n) {
+    struct intra_trainable t;
+    struct intra_model_config m = model_of(j, role, found, &t);
+    struct intra_cost_params p = intra_cost_count(&m, &t);
+    bool outer = exchanges(j, self);
+    double state = 4 * (double)p.all + (8 + (outer ? EXCHANGE_BYTES : 0)) * (double)p.trainable;
+    // those that are kept, one that is being written, and the model at the end
+    n->disk += state * (j->checkpoint_keep + 1 + (outer ? SNAPSHOTS : 0)) + 4 * (double)p.all;
+    if (role == AGENT_ROLE_STUDENT && j->distill.cache[0])
+        n->disk += (double)j->steps * n->step_tokens * LABEL_BYTES *
+                   fmax(1, fmax(j->distill.k, j->distill.k_max));
+}
+
+void agent_job_needs(const struct agent_job *j, int self, const struct agent_found *found,
+                     struct agent_needs *n) {
+    const struct agent_cluster *c = &j->clusters[self];
+    *n = (struct agent_needs){0};
+    if (c->witness)
+        return;
+    n->step_tokens = (double)j->batch * j->accumulate * j->seq_len;
+    bool own = c->launcher == AGENT_LAUNCHER_ATTACH; // what it takes is its own affair
+    bool devices = agent_job_takes_devices(j);
+    n->step_tokens *= one_process(j) && j->mode == AGENT_MODE_REPLICAS ? agent_job_training(j) : 1;
+    n->on_devices = !own && devices && c->device != AGENT_DEVICE_CPU;
+    n->on_processors = !own && (!devices || c->device != AGENT_DEVICE_CUDA);
+    for (int i = 0; i < j->n_clusters; i++) {
+        if (!agent_job_runs(j, self, i))
+            continue;
+        if (!own)
+            add_memory(j, self, j->clusters[i].role, found, n);
+        add_disk(j, self, j->clusters[i].role, found, n);
+    }
+}

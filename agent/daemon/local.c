@@ -1,0 +1,650 @@
+// Requests on agent.sock, by nebula's commands and by workers: daemon_on_local at the end lists them all.
+#include "agent/base/log.h"
+#include "agent/daemon/attach.h"
+#include "agent/daemon/measure.h"
+#include "agent/daemon/shape.h"
+#include "agent/daemon/snapshot.h"
+#include "agent/daemon/state.h"
+#include "agent/daemon/sums.h"
+#include "agent/exchange/worker.h"
+#include "agent/job/id.h"
+#include "agent/job/json.h"
+#include "agent/proc/credential.h"
+
+#include <string.h>
+
+static bool watches(const struct agent_jobrun *j, const struct agent_ipc_client *from) {
+    bool found = false;
+    for (int i = 0; i < AGENT_WATCHERS_MAX; i++)
+        found |= agent_ipc_same(&j->watchers[i], from);
+    return found;
+}
+
+// With what was reported so far, and why there is no worker, which may have been said before it watched.
+static void add_watcher(struct daemon *d, struct agent_jobrun *j,
+                        const struct agent_ipc_client *from) {
+    if (j->unstarted[0] && !watches(j, from))
+        daemon_tell(d, from,
+                    json_pack("{s:s,s:s,s:{s:s,s:s,s:s}}", "ev", "line", "job", j->hex, "line",
+                              "kind", "fault", "cluster", daemon_name(d), "text", j->unstarted));
+    for (int i = 0; i < AGENT_WATCHERS_MAX && !watches(j, from); i++)
+        if (!j->watchers[i].len)
+            j->watchers[i] = *from;
+    for (int i = 0; i < j->job.n_clusters; i++) {
+        json_t *report = i == j->self ? j->report : j->others[i];
+        if (report)
+            daemon_tell(
+                d, from,
+                json_pack("{s:s,s:s,s:O}", "ev", "report", "job", j->hex, "report", report));
+    }
+    daemon_tell_members(d, j, from);
+}
+
+// A command has not heard of its job for a while: this agent may have been started anew meanwhile.
+static void on_follow(struct daemon *d, const struct agent_ipc_client *from,
+                      struct agent_ipc_msg *m) {
+    const char *hex = agent_ipc_str(m, "job", ""), *state = "unknown";
+    struct agent_jobrun *j = daemon_job(d, hex);
+    struct agent_job_record r = {.spec = NULL};
+    if (j && !j->reopened) {
+        add_watcher(d, j, from);
+        state = j->state == AGENT_JOB_ENDED      ? "ended"
+                : j->state == AGENT_JOB_STOPPING ? "stopping"
+                                                 : "running";
+    } else if (daemon_job_recall(d, hex, &r) == NEB_OK)
+        state = r.state;
+    daemon_tell(d, from, json_pack("{s:s,s:s,s:s}", "ev", "follows", "job", hex, "state", state));
+    agent_job_record_clear(&r);
+}
+
+static int64_t next_run(const struct agent_jobrun *j) {
+    int64_t now = neb_wall_now() / NEB_MS;
+    return now > j->run ? now : j->run + 1;
+}
+
+// What goes on under an id is another member's job, or was submitted in another federation.
+static void refuse_id(struct daemon *d, const struct agent_ipc_client *from, const char *said,
+                      const json_t *spec) {
+    char why[512];
+    struct agent_job_record known;
+    bool is_known = daemon_job_recall(d, said, &known) == NEB_OK;
+    if (!is_known || daemon_job_is_same(d, &known, spec, UINT32_MAX, why, sizeof why))
+        snprintf(why, sizeof why,
+                 "the id %.8s is not that of this specification, submitted by agent \"%s\" in the "
+                 "federation that it is a member of now: begin a new run, in another --out",
+                 said, daemon_name(d));
+    agent_job_record_clear(&known);
+    daemon_answer(d, from, false, why);
+}
+
+static void on_submit_job(struct daemon *d, const struct agent_ipc_client *from,
+                          struct agent_ipc_msg *m) {
+    char why[512], hex[2 * AGENT_JOB_ID_BYTES + 1];
+    const char *said = agent_ipc_str(m, "id", ""); // "": a new one, which has none yet
+    json_t *spec = json_object_get(m->head, "spec");
+    struct agent_job_record known;
+    uint8_t id[AGENT_JOB_ID_BYTES];
+    if (agent_job_id(daemon_federation(d), daemon_name(d), spec, id) != NEB_OK) {
+        daemon_answer(d, from, false, "the agent has no memory left");
+        return;
+    }
+    neb_hex(id, sizeof id, hex);
+    if (*said && strcmp(said, hex)) {
+        refuse_id(d, from, said, spec);
+        return;
+    }
+    const struct agent_jobrun *runs = daemon_job(d, hex);
+    if (d->stopping) {
+        daemon_answer(d, from, false, "the agent is ending; submit it when it is back");
+        return;
+    }
+    if (runs && runs->state == AGENT_JOB_STOPPING) {
+        daemon_answer(d, from, false,
+                      "the job is still stopping: its checkpoint is being written (nebula status); "
+                      "say it again once it has stopped");
+        return;
+    }
+    bool is_new = daemon_job_recall(d, hex, &known) != NEB_OK,
+         ok = is_new || daemon_job_is_same(d, &known, spec, UINT32_MAX, why, sizeof why);
+    agent_job_record_clear(&known);
+    struct agent_jobrun *j =
+        ok ? daemon_job_accept(d, hex, spec, UINT32_MAX, why, sizeof why) : NULL;
+    if (!j) {
+        daemon_answer(d, from, false, why);
+        return;
+    }
+    j->local = true;
+    daemon_job_goes_on(d, j, next_run(j));
+    daemon_tell(d, from,
+                json_pack("{s:s,s:b,s:s,s:s}", "ev", "answer", "ok", 1, "text", j->hex, "name",
+                          daemon_name(d))); // whose cluster's models are here
+    add_watcher(d, j, from);
+    if (j->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
+        return; // one process does it all
+    for (int i = 0; i < j->job.n_clusters; i++)
+        if (i != j->self)
+            daemon_post(d, j->peers[i], AGENT_MSG_JOB, daemon_signed_job(d, j), true);
+}
+
+static json_t *suspects(const struct agent_jobrun *j) {
+    json_t *a = json_array();
+    for (int f = 0; f < j->job.sync.fragments; f++)
+        json_array_append_new(a, json_integer((json_int_t)j->suspect[f]));
+    return a;
+}
+
+// Refused local messages: told in the log once, then counted (nebula status).
+static void count_stranger(struct daemon *d, const char *what) {
+    if (d->strangers++ == 0)
+        neb_warn("%s: refused; further ones are counted", what);
+}
+
+// What a trainer that waits may attach to, which it asks again and again: the policy is as its
+// operator has it now, to the second; it lists nobody while it cannot be read.
+static void on_attachable(struct daemon *d, const struct agent_ipc_client *from,
+                          const struct agent_ipc_msg *m) {
+    neb_ns now = neb_now();
+    if (!d->policy.read_at || now - d->policy.read_at > NEB_S) {
+        d->policy.read_at = now;
+        if (agent_policy_load(d->c->home, &d->policy.is) != NEB_OK)
+            d->policy.is = agent_policy_none();
+    }
+    for (int i = 0; i < AGENT_JOBS_MAX; i++)
+        d->jobs[i].attach_listed = agent_policy_attaches(&d->policy.is, d->jobs[i].owner);
+    json_t *answer = agent_attach_find(d->jobs, m);
+    struct agent_jobrun *j =
+        daemon_job(d, json_string_value(json_object_get(answer, "passed_over")));
+    if (j && !j->attach_told)
+        neb_warn("%s", json_string_value(json_object_get(answer, "text")));
+    if (j)
+        j->attach_told = true;
+    daemon_tell(d, from, answer);
+}
+
+static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
+                      struct agent_ipc_msg *m) {
+    char dir[NEB_PATH_MAX];
+    struct agent_jobrun *j = daemon_job(d, agent_ipc_str(m, "job", NULL));
+    if (!j || j->state == AGENT_JOB_ENDED) {
+        daemon_answer(d, from, false, "no such job");
+        return;
+    }
+    bool expected;
+    char why[512];
+    if (m->n_parts != 1 || !agent_credential_is(j->credential, m->parts[0].p, m->parts[0].len)) {
+        count_stranger(d,
+                       "a local process without the credentials of a job's worker wanted to be it");
+        daemon_answer(d, from, false, "not the credentials of this job's worker");
+        return;
+    }
+    bool foreign = agent_attach_waits(j);
+    if (!agent_ipc_speaks_ours(m, foreign ? "trainer's libnebula" : "worker", why, sizeof why)) {
+        daemon_say_fault(d, j, why);
+        daemon_answer(d, from, false, why);
+        return;
+    }
+    if (!agent_attach_admit(j, from, m, why, sizeof why)) {
+        daemon_answer(d, from, false, why);
+        return;
+    }
+    if (agent_attach_waits(j) && !daemon_job_shortened(d, j)) {
+        daemon_answer(d, from, false, "the job has failed");
+        return;
+    }
+    j->client = *from;
+    j->queues = false;
+    memset(j->wants, 0, sizeof j->wants); // it says what it waits for
+    j->undelivered = 0;
+    if (agent_attach_waits(j)) // it begins with what there is now
+        j->replaced = false;
+    if (from->remote) {
+        agent_ipc_remote_welcome(d->ipc, from);
+        neb_info("job %s: rank 0 runs on another host, %s", j->job.name, from->address);
+    }
+    daemon_job_dir(d, j, dir, sizeof dir);
+    j->told_alive = daemon_peers_alive(d, j, &expected);
+    j->told_others = daemon_peers_left(d, j);
+    j->told_expected = expected;
+    j->told_lost = daemon_catching_up(d, j);
+    struct agent_ipc_part parts[2] = {0}, *seal = &parts[0], *sums;
+    seal->p = agent_credential_seal(j->credential, &seal->len);
+    sums = &parts[seal->len && agent_attach_waits(j)]; // workers have the former from their pipe
+    sums->p = agent_sums_keys(j->sums, &sums->len);
+    json_t *head = json_pack(
+        "{s:s,s:O,s:i,s:s,s:i,s:i,s:b,s:b,s:b,s:I,s:o,s:o,s:b}", "ev", "job", "spec", j->spec,
+        "cluster", j->self, "dir", dir, "alive", j->told_alive, "others", j->told_others,
+        "expected", expected, "stop", j->state == AGENT_JOB_STOPPING, "lost", j->told_lost,
+        "attempts", (json_int_t)daemon_attempts(d, j), "suspect", suspects(j), "taken",
+        agent_snapshot_mask(j->taken, j->job.sync.fragments), "sums", sums->len != 0);
+    size_t n_parts = (size_t)(sums - parts) + (sums->len != 0);
+    if (agent_ipc_send(d->ipc, from, head, parts, n_parts) != NEB_OK)
+        neb_debug("a worker is gone");
+}
+
+// The policy that let the job begin reckoned with more: a cluster that goes on from a snapshot, or
+// was made to leave out steps, may come to less. An update without tokens holds what others before
+// it did not.
+static bool too_few_tokens(struct daemon *d, struct agent_jobrun *j, uint64_t tokens) {
+    char text[256];
+    if (!tokens || (double)tokens >= j->terms.update_tokens)
+        return false;
+    snprintf(text, sizeof text,
+             "an update would rest on %llu tokens, and the policy of this site asks for %.0f: it "
+             "stays here, and the job stops. nebula resume goes on with it, and with what the "
+             "update holds",
+             (unsigned long long)tokens, j->terms.update_tokens);
+    if (j->state == AGENT_JOB_RUNNING)
+        daemon_job_give_up(d, j, text);
+    return true;
+}
+
+static void on_update(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
+    struct inter_manifest mf = {
+        .tokens = (uint64_t)agent_ipc_int(m, "tokens", 0),
+        .step = (uint64_t)agent_ipc_int(m, "step", 0),
+        .steps = (uint32_t)agent_ipc_int(m, "steps", 0),
+        .missed = (uint32_t)agent_ipc_int(m, "missed", 0),
+        .flags = json_is_true(json_object_get(m->head, "final")) ? INTER_FINAL : 0};
+    uint8_t digest[16];
+    agent_measure(d->service, j, json_object_get(m->head, "measure"), &mf.measure);
+    if (m->n_parts != 1 || !neb_unhex(agent_ipc_str(m, "digest", ""), digest, sizeof digest)) {
+        neb_warn("malformed update from a worker dropped");
+        return;
+    }
+    struct neb_rd r = neb_rd_make(digest, sizeof digest);
+    mf.digest[0] = neb_rd_u64(&r);
+    mf.digest[1] = neb_rd_u64(&r);
+    memcpy(mf.key.job, j->id, sizeof mf.key.job);
+    mf.key.round = (uint32_t)agent_ipc_int(m, "round", 0);
+    mf.key.fragment = (uint32_t)agent_ipc_int(m, "fragment", 0);
+    mf.key.member = (uint8_t)j->self;
+    mf.key.attempt = (uint32_t)agent_ipc_int(m, "again", 0);
+    if (mf.key.fragment >= (uint32_t)j->job.sync.fragments || !j->federated) {
+        neb_warn("update for fragment %u of job %s dropped", mf.key.fragment, j->job.name);
+        return;
+    }
+    if (too_few_tokens(d, j, mf.tokens) || daemon_job_short(d, j, mf.key.fragment, mf.key.round))
+        return;
+    daemon_note_step(j, (int64_t)mf.step);
+    j->wants[mf.key.fragment] = mf.key.round + 1;
+    enum neb_status st = inter_service_submit(d->service, &mf, m->parts[0].p, m->parts[0].len);
+    if (st == NEB_ERR_NOT_FOUND) {
+        daemon_commit_gone(d, j, mf.key.fragment, mf.key.round);
+    } else if (st != NEB_OK) {
+        char text[512];
+        snprintf(text, sizeof text, "update of round %u could not be stored in %.400s: %s",
+                 mf.key.round, d->c->home, neb_status_name(st));
+        daemon_job_fail(d, j, text);
+        daemon_job_stop(d, j);
+    }
+}
+
+static void on_shape(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
+    char dir[NEB_PATH_MAX];
+    daemon_job_dir(d, j, dir, sizeof dir);
+    agent_shape_take(d->service, j, dir, m->head);
+}
+
+// The worker has merged: is the next round committed already?
+static void on_ready(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
+    int64_t f = agent_ipc_int(m, "fragment", -1), round = agent_ipc_int(m, "round", -1);
+    if (!j->federated || f < 0 || f >= j->job.sync.fragments || round < 0)
+        return;
+    if (daemon_job_short(d, j, (uint32_t)f, (uint32_t)round))
+        return;
+    j->wants[f] = (uint32_t)round + 1;
+    enum neb_status st = inter_service_deliver(d->service, j->id, (uint32_t)f, (uint32_t)round);
+    if (st == NEB_ERR_NOT_FOUND)
+        daemon_commit_gone(d, j, (uint32_t)f, (uint32_t)round);
+    else if (st != NEB_OK)
+        neb_warn("commit of round %lld could not be read", (long long)round);
+}
+
+void daemon_note_step(struct agent_jobrun *j, int64_t step) {
+    if (step <= j->progress_step)
+        return;
+    j->progress_step = step;
+    j->progress_at = neb_now();
+}
+
+static void on_metrics(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
+    json_t *line = json_incref(json_object_get(m->head, "line"));
+    if (!json_is_object(line)) {
+        json_decref(line);
+        return;
+    }
+    json_object_set_new(line, "cluster", json_string(daemon_name(d)));
+    agent_told_take(&j->told, line);
+    const char *kind = json_string_value(json_object_get(line, "kind"));
+    const json_t *step = json_object_get(line, "step");
+    bool saved = kind && !strcmp(kind, "checkpoint"); // of an earlier step
+    int64_t *far = saved ? &j->saved_step : &j->farthest, at = json_integer_value(step);
+    if (json_is_integer(step) && !saved)
+        j->last_step = at;
+    j->progress |= at > *far;
+    *far = at > *far ? at : *far;
+    daemon_note_step(j, saved ? 0 : at);
+    daemon_publish_line(d, j, line);
+}
+
+static void on_report(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
+    json_t *report = json_object_get(m->head, "report");
+    if (!json_is_object(report))
+        return;
+    j->link_told = 0;
+    daemon_tell_link(d, j); // the last counters belong into the run's files
+    struct agent_wan_bytes wan = daemon_wan_bytes(d, j);
+    json_object_set_new(report, "name", json_string(daemon_name(d)));
+    json_object_set_new(report, "wan_sent_bytes", json_integer((json_int_t)wan.sent));
+    json_object_set_new(report, "wan_recv_bytes", json_integer((json_int_t)wan.recv));
+    json_object_set_new(report, "wan_payload_bytes", json_integer((json_int_t)wan.payload));
+    json_object_set_new(report, "wan_protocol_bytes",
+                        json_integer((json_int_t)(wan.messages - wan.payload)));
+    json_t *faults = json_object();
+    for (int f = 0; f < INTER_FAULTS; f++)
+        if (d->faults[f])
+            json_object_set_new(faults, inter_fault_name((enum inter_fault)f),
+                                json_integer((json_int_t)d->faults[f]));
+    json_object_set_new(report, "faults", faults);
+    if (j->linked && j->job.mode != AGENT_MODE_REPLICAS)
+        json_object_set_new(report, "streams", agent_streams_report(&d->streams, j));
+    json_object_set_new(report, "divergences", json_integer(j->divergences));
+    if (j->unable && !j->suspended && !json_object_get(report, "error")) // why we had it stop
+        json_object_update_missing(report, j->report);
+    json_decref(j->report);
+    j->report = json_incref(report);
+    j->reported = true;
+    // Nothing is left to it but to end (agent/daemon/hang.c), or, after an error, to write what it had begun to save.
+    j->beat_at = neb_now();
+    j->allow_s =
+        (double)j->job.hang_after_s * (json_object_get(report, "error") ? WORKER_HANG_OTHER : 2);
+    // suspended: not its last word
+    if (!j->suspended || !json_is_true(json_object_get(report, "stopped")))
+        daemon_publish_report(d, j, json_incref(report));
+    else
+        daemon_store_lines(d, j);
+    if (agent_attach_waits(j)) // no process of ours ends with it
+        daemon_worker_ended(d, j, 0);
+}
+
+void daemon_trainer_left(struct daemon *d, struct agent_jobrun *j, bool said_so) {
+    if (j->state == AGENT_JOB_ENDED || !agent_attach_left(j, said_so))
+        return;
+    daemon_note_fault(d, j, "the attached trainer is gone");
+    if (j->state == AGENT_JOB_STOPPING)
+        daemon_job_end_untrained(d, j, "stopped while no trainer was attached");
+}
+
+// What the worker's newest checkpoint holds, for --blobs-max. While a snapshot is being given the one that it was made of counts: whoever
+// takes it needs the updates since.
+static void on_saved(struct daemon *d, struct agent_jobrun *j, const json_t *saved) {
+    uint32_t rounds[INTER_FRAGMENTS_MAX], n = (uint32_t)j->job.sync.fragments;
+    if (!j->federated || json_array_size(saved) != n || d->snapshots_given)
+        return;
+    for (uint32_t f = 0; f < n; f++) {
+        const json_t *r = json_array_get(saved, f);
+        if (!json_is_integer(r) || json_integer_value(r) < 0)
+            return;
+        rounds[f] = (uint32_t)json_integer_value(r);
+    }
+    if (inter_ledger_saved(inter_service_ledger(d->service), j->id, rounds, n) != NEB_OK)
+        neb_warn("job %s: the ledger cannot note what its checkpoint holds", j->job.name);
+}
+
+static void on_checkpoint(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
+    json_t *rounds = json_object_get(m->head, "rounds"), *r;
+    size_t f;
+    if (j->linked && j->state == AGENT_JOB_RUNNING)
+        daemon_job_save(d, j,
+                        "running"); // an agent that is killed has counted its bytes until here
+    on_saved(d, j, json_object_get(m->head, "saved"));
+    json_array_foreach(rounds, f, r) {
+        if (!j->updates_stay && j->federated && json_is_integer(r) &&
+            f < (size_t)j->job.sync.fragments &&
+            inter_service_prune(d->service, j->id, (uint32_t)f, (uint32_t)json_integer_value(r)) !=
+                NEB_OK)
+            neb_warn("old updates of job %s could not be removed", j->job.name);
+        if (j->sums && json_is_integer(r))
+            agent_sums_prune(j->sums, (uint32_t)f, (uint32_t)json_integer_value(r));
+    }
+}
+
+// A job that is held, or had failed when this agent was started, is in the ledger only; given up, it is stopped like any other.
+static void give_up(struct daemon *d, const struct agent_ipc_client *from,
+                    struct agent_job_record *r) {
+    bool held = !strcmp(r->state, "held"), aside = held || !strcmp(r->state, "failed");
+    snprintf(r->state, sizeof r->state, "stopped");
+    d->aside_due = true;
+    if (aside && agent_jobs_put(inter_service_ledger(d->service), r, NULL) == NEB_OK)
+        daemon_answer(d, from, true,
+                      held ? "it was held; now it is stopped, at this site"
+                           : "it had failed; now it is stopped, at this site");
+    else
+        daemon_answer(d, from, false,
+                      aside ? "the ledger could not be written" : "the job does not run");
+}
+
+static void on_stop_request(struct daemon *d, const struct agent_ipc_client *from,
+                            struct agent_ipc_msg *m) {
+    char why[512], dir[NEB_PATH_MAX];
+    struct agent_job_record r;
+    if (agent_jobs_choose(inter_service_ledger(d->service), agent_ipc_str(m, "job", ""), &r, why,
+                          sizeof why) != NEB_OK) {
+        daemon_answer(d, from, false, why);
+        return;
+    }
+    struct agent_jobrun *j = daemon_job(d, r.hex);
+    if (!j)
+        give_up(d, from, &r);
+    agent_job_record_clear(&r);
+    if (!j)
+        return;
+    bool over = j->state == AGENT_JOB_ENDED && !j->suspended,
+         others = j->job.n_clusters > 1 && j->job.sync.scheme != AGENT_SCHEME_SYNCHRONOUS;
+    daemon_job_stop_asked(d, j);
+    for (int i = 0; others && i < j->job.n_clusters; i++)
+        if (i != j->self)
+            daemon_post(d, j->peers[i], AGENT_MSG_STOP, daemon_stop_message(j), true);
+    snprintf(why, sizeof why, "it has ended here (%s)%s", agent_job_state_name(j),
+             others ? "; clusters where it still runs are told to stop" : "");
+    if (!over && j->job.clusters[j->self].witness)
+        snprintf(why, sizeof why, "stopping after a checkpoint");
+    else if (!over) {
+        daemon_job_dir(d, j, dir, sizeof dir);
+        snprintf(why, sizeof why, "stopping after a checkpoint, here in %.400s/checkpoint", dir);
+    }
+    daemon_answer(d, from, !over || others, why);
+}
+
+static void on_forget_request(struct daemon *d, const struct agent_ipc_client *from,
+                              struct agent_ipc_msg *m) {
+    char why[512];
+    struct agent_job_record r;
+    if (agent_jobs_choose(inter_service_ledger(d->service), agent_ipc_str(m, "job", ""), &r, why,
+                          sizeof why) != NEB_OK) {
+        daemon_answer(d, from, false, why);
+        return;
+    }
+    bool gone = daemon_job_forgotten(d, &r, why, sizeof why);
+    if (gone) {
+        neb_info("job %.8s is forgotten", r.hex);
+        snprintf(why, sizeof why,
+                 "forgotten: its checkpoints, updates and rounds are removed from this site");
+    }
+    daemon_answer(d, from, gone, why);
+    agent_job_record_clear(&r);
+}
+
+// Goes on with a job that was stopped or has failed, here and at the other clusters, whoever submitted it: its signature goes with it.
+// anew: with the others' state, not with its own.
+static void on_resume_request(struct daemon *d, const struct agent_ipc_client *from,
+                              struct agent_ipc_msg *m, bool anew) {
+    char why[512];
+    struct agent_job_record r;
+    if (d->stopping) {
+        daemon_answer(d, from, false, "the agent is ending; say it again when it is back");
+        return;
+    }
+    if (agent_jobs_choose(inter_service_ledger(d->service), agent_ipc_str(m, "job", ""), &r, why,
+                          sizeof why) != NEB_OK) {
+        daemon_answer(d, from, false, why);
+        return;
+    }
+    struct agent_jobrun *j = daemon_job(d, r.hex);
+    bool runs = j && j->state != AGENT_JOB_ENDED;
+    if (runs || (anew && !daemon_job_renew(d, &r, why, sizeof why)) ||
+        !daemon_job_resume(d, &r, true, why, sizeof why)) {
+        daemon_answer(d, from, false, runs ? "the job runs, or is still stopping" : why);
+    } else if ((j = daemon_job(d, r.hex))->adopted) {
+        // the others judge by their own operators' words: none but its member could ask them
+        daemon_job_goes_on(d, j, next_run(j));
+        snprintf(why, sizeof why,
+                 "resumed here, by this site's word: \"%s\", which "
+                 "submitted it, is no member any more; where else it is held or stopped, that "
+                 "site resumes it itself",
+                 j->owner);
+        daemon_answer(d, from, true, why);
+    } else {
+        daemon_job_goes_on(d, j, next_run(j));
+        for (int i = 0; i < j->job.n_clusters && j->job.sync.scheme != AGENT_SCHEME_SYNCHRONOUS;
+             i++)
+            if (i != j->self) {
+                json_t *body = daemon_signed_job(d, j);
+                json_object_set_new(body, "resume", json_true());
+                daemon_post(d, j->peers[i], AGENT_MSG_JOB, body, true);
+            }
+        daemon_answer(d, from, true,
+                      anew ? "resumed with the other clusters' state, which is fetched"
+                           : "resumed from its last checkpoint");
+    }
+    agent_job_record_clear(&r);
+}
+
+static void on_list_request(struct daemon *d, const struct agent_ipc_client *from) {
+    json_t *jobs = NULL, *o;
+    size_t i;
+    bool read = agent_jobs_list(inter_service_ledger(d->service), &jobs) == NEB_OK;
+    json_array_foreach(jobs, i, o) {
+        const struct agent_jobrun *j = daemon_job(d, json_string_value(json_object_get(o, "id")));
+        if (!j || j->state == AGENT_JOB_ENDED)
+            continue; // what it sent until its end is in the ledger
+        struct agent_wan_bytes wan = daemon_wan_bytes(d, j);
+        json_object_set_new(o, "sent_bytes", json_integer((json_int_t)wan.sent));
+        json_object_set_new(o, "recv_bytes", json_integer((json_int_t)wan.recv));
+    }
+    if (!read)
+        daemon_answer(d, from, false, "the ledger could not be read; the agent's log says why");
+    else
+        daemon_tell(d, from, json_pack("{s:s,s:O}", "ev", "jobs", "jobs", jobs));
+    json_decref(jobs);
+}
+
+static void on_beat(struct agent_jobrun *j, const struct agent_ipc_msg *m) {
+    json_int_t left = json_integer_value(json_object_get(m->head, "left"));
+    j->allow_s = json_number_value(json_object_get(m->head, "allow_s"));
+    j->left = left > 0 ? (uint64_t)left : 0;
+    daemon_note_step(j, agent_ipc_int(m, "step", 0));
+    if (json_is_true(json_object_get(m->head, "moves")))
+        j->moved_at = j->beat_at;
+}
+
+// Requests of the worker of a job; false: none of those.
+static bool on_worker(struct daemon *d, struct agent_jobrun *j, const char *op,
+                      struct agent_ipc_msg *m) {
+    j->beat_at = neb_now();
+    if (!strcmp(op, "hello"))
+        daemon_tell_alive(d, j, true);
+    else if (!strcmp(op, "beat"))
+        on_beat(j, m);
+    else if (!strcmp(op, "detach"))
+        daemon_trainer_left(d, j, true);
+    else if (!strcmp(op, "update"))
+        on_update(d, j, m);
+    else if (!strcmp(op, "shape"))
+        on_shape(d, j, m);
+    else if (!strcmp(op, "ready"))
+        on_ready(d, j, m);
+    else if (!strcmp(op, "metrics"))
+        on_metrics(d, j, m);
+    else if (!strcmp(op, "report"))
+        on_report(d, j, m);
+    else if (!strcmp(op, "checkpoint"))
+        on_checkpoint(d, j, m);
+    else if (!strcmp(op, "snapshot-bad"))
+        daemon_proof_bad(d, j, agent_ipc_str(m, "text", ""));
+    else
+        return agent_streams_request(&d->streams, j, m);
+    return true;
+}
+
+// Requests of nebula's commands; false: none of those.
+static bool on_command(struct daemon *d, const struct agent_ipc_client *from, const char *op,
+                       struct agent_ipc_msg *m) {
+    if (!strcmp(op, "submit"))
+        on_submit_job(d, from, m);
+    else if (!strcmp(op, "follow"))
+        on_follow(d, from, m);
+    else if (!strcmp(op, "attach"))
+        on_attach(d, from, m);
+    else if (!strcmp(op, "attachable"))
+        on_attachable(d, from, m);
+    else if (!strcmp(op, "status"))
+        daemon_tell(d, from, daemon_status(d));
+    else if (!strcmp(op, "jobs"))
+        on_list_request(d, from);
+    else if (!strcmp(op, "resume") || !strcmp(op, "rejoin"))
+        on_resume_request(d, from, m, !strcmp(op, "rejoin"));
+    else if (!strcmp(op, "stop"))
+        on_stop_request(d, from, m);
+    else if (!strcmp(op, "forget"))
+        on_forget_request(d, from, m);
+    else
+        return false;
+    return true;
+}
+
+// By TCP come the agent's own workers alone, each with the keys of its job: it attaches to that job, once, and speaks for it on this connection.
+static bool remote_may(struct daemon *d, const struct agent_ipc_client *from,
+                       const struct agent_jobrun *attached, bool attach,
+                       const struct agent_ipc_msg *m) {
+    struct agent_jobrun *own = NULL;
+    for (int i = 0; i < AGENT_JOBS_MAX; i++)
+        if (d->jobs[i].used && d->jobs[i].credential &&
+            !memcmp(agent_credential_remote(d->jobs[i].credential)->public, from->key,
+                    sizeof from->key))
+            own = &d->jobs[i];
+    if (own && !attach && own == attached)
+        return true;
+    if (own && attach && !own->client.len && !strcmp(agent_ipc_str(m, "job", ""), own->hex))
+        return true;
+    if (own && own->client.remote && own->worker.pid && !own->killed_at)
+        daemon_worker_again(d, own,
+                            "the connection with the worker, on another host, broke and was made "
+                            "anew: what was said meanwhile may be lost, so it is ended and begins "
+                            "again from its checkpoint");
+    return false;
+}
+
+// Whoever has attached as the worker of a job speaks for that job on this connection, and for nothing else.
+void daemon_on_local(struct daemon *d, const struct agent_ipc_client *from,
+                     struct agent_ipc_msg *m) {
+    const char *op = agent_ipc_str(m, "op", "");
+    struct agent_jobrun *j = NULL;
+    for (int i = 0; i < AGENT_JOBS_MAX; i++)
+        if (d->jobs[i].used && agent_ipc_same(&d->jobs[i].client, from))
+            j = &d->jobs[i];
+    bool attach = !strcmp(op, "attach"); // again, after this agent was started anew
+    if (from->remote && !remote_may(d, from, j, attach, m)) {
+        count_stranger(d, "a worker on another host asked for what is not its job's");
+        daemon_answer(d, from, false, "not by this connection");
+        return;
+    }
+    if (j && !attach) // a worker's words go to terminals, pages and files as a peer's do
+        agent_json_plain(m->head);
+    if (j && !attach ? on_worker(d, j, op, m) : on_command(d, from, op, m))
+        return;
+    count_stranger(
+        d,
+        "a local process asked for what only the worker of a job may, or for what does not exist");
+    daemon_answer(d, from, false, "unknown request");
+}

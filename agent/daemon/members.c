@@ -1,0 +1,384 @@
+#include "agent/daemon/members.h"
+
+#include "agent/base/clock.h"
+#include "agent/base/fs.h"
+#include "agent/base/log.h"
+#include "agent/base/nearest.h"
+#include "agent/base/quiet.h"
+#include "security/enrol.h"
+#include "security/former.h"
+#include "security/sign.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/inotify.h>
+#include <unistd.h>
+
+struct agent_members {
+    const struct sec_identity *identity;
+    struct sec_federation *fed; // NULL: a pair without a CA
+    struct sec_hub *hub;        // NULL: not the hub
+    struct sec_enrol_server *server;
+    struct sec_members list;
+    struct sec_former former[SEC_FORMER_MAX]; // of fed, as of this list
+    size_t n_former;
+    neb_ns again_at; // hub without a server: when it tries to listen again
+    int epoll_fd, notify_fd;
+    char pair[NEB_PATH_MAX];          // its file; "": a federation
+    struct neb_quiet refused, forked; // lists of others
+};
+
+// so many of each are said in a row: the first of a fork says all of it
+static const unsigned few_refused = 4;
+
+static bool holds(const struct sec_members *l, const struct sec_public *p) {
+    const struct sec_member *m = sec_members_by_curve(l, p->curve);
+    return m && !memcmp(m->pub.sign, p->sign, SEC_KEY_BYTES) && !strcmp(m->pub.name, p->name);
+}
+
+static enum neb_status load_pair(struct agent_members *m, const char *home) {
+    char *path = m->pair;
+    NEB_TRY(neb_path(path, sizeof m->pair, home, "members.json"));
+    enum neb_status st = sec_members_load(path, 0, &m->list);
+    if (st == NEB_ERR_NOT_FOUND)
+        return neb_fail(st,
+                        "no members known in %s; add the other agents with nebula peer add, or "
+                        "nebula join a federation",
+                        path);
+    if (st != NEB_OK)
+        return neb_fail(st,
+                        "%s cannot be used: restore it from a backup, or remove it and add the "
+                        "other agents again with nebula peer add",
+                        path);
+    return st;
+}
+
+// Without those keys what they signed is not taken, which is said; nothing else depends on them.
+static void take_list(struct agent_members *m) {
+    sec_memberlist_members(&m->fed->list, &m->list);
+    if (sec_former_load(m->fed->dir, m->former, &m->n_former) != NEB_OK)
+        m->n_former = 0;
+}
+
+const char *agent_members_advice(const struct agent_members *m, const char *name, char *out,
+                                 size_t cap) {
+    const char *names[SEC_MEMBERS_MAX];
+    for (uint32_t i = 0; i < m->list.n; i++)
+        names[i] = m->list.m[i].pub.name;
+    const char *meant = neb_nearest(name, names, m->list.n);
+    int n = snprintf(out, cap,
+                     m->hub   ? "nebula invite %s, here, makes a token for it"
+                     : m->fed ? "nebula invite %s, on the hub, makes a token for it"
+                              : "add %s with nebula peer add",
+                     name);
+    if (meant && n > 0 && (size_t)n < cap)
+        snprintf(out + n, cap - (size_t)n, "; or is '%s' meant?", meant);
+    return out;
+}
+
+// This member's keys are not on the list.
+static enum neb_status not_held(const struct agent_members *m, const struct sec_public *me) {
+    const struct sec_member *other = sec_members_by_name(&m->list, me->name);
+    bool former = false;
+    const char *why = "it is not on the list: it has not joined, or the list here is an old one";
+    if (sec_former_holds(m->fed->dir, me->sign, &former) != NEB_OK)
+        former = false; // it said so
+    if (former)
+        why = other
+                  ? "the list has other keys of it: nebula rotate made new ones, here or in a copy "
+                    "of this home"
+                  : "it was taken off the list: ask the hub for an invitation, and join with "
+                    "--new-keys";
+    else if (other)
+        why = "the list has other keys of it: this home is not the one that joined by this name";
+    return neb_fail(NEB_ERR_DENIED,
+                    "member list version %llu of federation '%s' does not hold the keys of '%s': "
+                    "%s",
+                    (unsigned long long)m->list.version, m->fed->name, me->name, why);
+}
+
+static enum neb_status load_signed(struct agent_members *m) {
+    const struct sec_public *me = sec_identity_public(m->identity);
+    struct sec_cert cert;
+    take_list(m);
+    if (!holds(&m->list, me))
+        return not_held(m, me);
+    int64_t now = neb_wall_now() / NEB_S;
+    if (sec_federation_cert(m->fed, &cert) == NEB_OK &&
+        cert.not_after - now < SEC_MEMBER_DAYS * 86400 / 4)
+        neb_warn("this member's certificate ends in %lld days and was not renewed: the agent tries "
+                 "that by itself where it knows its hub (renew.log), nebula members --fetch "
+                 "HOST:PORT does it by hand",
+                 (long long)((cert.not_after - now) / 86400));
+    return NEB_OK;
+}
+
+static enum neb_status watch_fd(struct agent_members *m, int fd) {
+    struct epoll_event e = {.events = EPOLLIN};
+    return epoll_ctl(m->epoll_fd, EPOLL_CTL_ADD, fd, &e) == 0 ? NEB_OK
+                                                              : neb_fail_errno("members: epoll");
+}
+
+static enum neb_status watch(struct agent_members *m, const char *dir) {
+    m->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    m->notify_fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+    if (m->epoll_fd < 0 || m->notify_fd < 0 ||
+        inotify_add_watch(m->notify_fd, dir, IN_MOVED_TO | IN_CLOSE_WRITE) < 0)
+        return neb_fail_errno("members: cannot watch %s", dir);
+    return watch_fd(m, m->notify_fd);
+}
+
+static enum neb_status start_enrolment(struct agent_members *m) {
+    NEB_TRY(sec_enrol_server_create(m->hub, m->identity, m->hub->settings.listen, &m->server));
+    return watch_fd(m, sec_enrol_server_fd(m->server));
+}
+
+static enum neb_status open_hub(struct agent_members *m, const char *home) {
+    enum neb_status st = sec_hub_open(home, &m->hub);
+    if (st == NEB_ERR_NOT_FOUND)
+        return NEB_OK;
+    NEB_TRY(st);
+    NEB_TRY(start_enrolment(m));
+    neb_info("hub of federation '%s': enrolment on %s", m->fed->name, m->hub->settings.listen);
+    return NEB_OK;
+}
+
+enum neb_status agent_members_open(const char *home, const struct sec_identity *identity,
+                                   struct agent_members **out) {
+    struct agent_members *m = calloc(1, sizeof *m);
+    if (!m)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory: members");
+    m->identity = identity;
+    m->epoll_fd = m->notify_fd = -1;
+    enum neb_status st = sec_federation_open(home, &m->fed);
+    if (st == NEB_ERR_NOT_FOUND) {
+        NEB_TRY_GOTO(load_pair(m, home), out);
+        if (watch(m, home) != NEB_OK)
+            neb_warn("what nebula peer changes takes effect at this agent's next start only");
+        goto out;
+    }
+    if (st != NEB_OK)
+        goto out;
+    NEB_TRY_GOTO(load_signed(m), out);
+    NEB_TRY_GOTO(watch(m, m->fed->dir), out);
+    st = open_hub(m, home);
+out:
+    if (st != NEB_OK)
+        agent_members_destroy(&m);
+    *out = m;
+    return st;
+}
+
+void agent_members_destroy(struct agent_members **m) {
+    if (!m || !*m)
+        return;
+    sec_enrol_server_destroy(&(*m)->server);
+    sec_hub_destroy(&(*m)->hub);
+    sec_federation_destroy(&(*m)->fed);
+    if ((*m)->notify_fd >= 0)
+        close((*m)->notify_fd);
+    if ((*m)->epoll_fd >= 0)
+        close((*m)->epoll_fd);
+    free(*m);
+    *m = NULL;
+}
+
+const struct sec_members *agent_members_list(const struct agent_members *m) { return &m->list; }
+int agent_members_fd(const struct agent_members *m) { return m->epoll_fd; }
+
+// What became of a look at a list, given the one before it.
+static void compare(struct agent_members *m, const struct sec_memberlist *before,
+                    enum neb_status st, bool say, struct agent_members_change *out) {
+    struct sec_memberlist_change diff;
+    const struct sec_memberlist *l = &m->fed->list;
+    *out = (struct agent_members_change){.forked = st == NEB_ERR_CORRUPT,
+                                         .refused = st != NEB_OK,
+                                         .settled = st != NEB_OK && m->fed->settled};
+    if (st != NEB_OK && say && !out->settled)
+        neb_warn("member list version %llu stays in use", (unsigned long long)before->version);
+    if (l->version == before->version)
+        return;
+    sec_memberlist_diff(before, l, &diff);
+    take_list(m);
+    out->changed = true;
+    out->revoked = diff.removed > 0;
+    if (l->why == SEC_LIST_ROTATE && l->version == before->version + 1)
+        memcpy(out->rotated, l->subject, sizeof out->rotated);
+    neb_info("member list version %llu (%s %s): %u added, %u removed, %u renewed",
+             (unsigned long long)m->list.version, sec_list_why_name(l->why), l->subject, diff.added,
+             diff.removed, diff.renewed);
+}
+
+// Its version rises with each nebula peer. One that cannot be read, is older, or lacks this node leaves the present one in use.
+static void reload_pair(struct agent_members *m, struct agent_members_change *out) {
+    struct sec_members l;
+    int added = 0, removed = 0, moved = 0;
+    enum neb_status st = sec_members_load(m->pair, m->list.version, &l);
+    if (st != NEB_OK || !holds(&l, sec_identity_public(m->identity))) {
+        neb_warn("%s: version %llu stays in use%s", m->pair, (unsigned long long)m->list.version,
+                 st == NEB_OK ? ": the one that is there does not hold this node" : "");
+        out->refused = true;
+        return;
+    }
+    if (l.version == m->list.version)
+        return;
+    for (uint32_t i = 0; i < l.n; i++) {
+        const struct sec_member *was = sec_members_by_curve(&m->list, l.m[i].pub.curve);
+        added += !holds(&m->list, &l.m[i].pub);
+        moved += was && strcmp(was->endpoint, l.m[i].endpoint) != 0;
+    }
+    for (uint32_t i = 0; i < m->list.n; i++)
+        removed += !holds(&l, &m->list.m[i].pub);
+    m->list = l;
+    out->changed = true;
+    out->revoked = removed > 0;
+    neb_info("members.json, version %llu: %d added, %d removed, %d with another address",
+             (unsigned long long)l.version, added, removed, moved);
+}
+
+void agent_members_reload(struct agent_members *m, struct agent_members_change *out) {
+    *out = (struct agent_members_change){.changed = false};
+    if (!m->fed) {
+        reload_pair(m, out);
+        return;
+    }
+    struct sec_memberlist before = m->fed->list;
+    compare(m, &before, sec_federation_reload(m->fed, NULL), true, out);
+}
+
+void agent_members_apply(struct agent_members *m, const uint8_t *p, size_t len,
+                         struct agent_members_change *out) {
+    *out = (struct agent_members_change){.changed = false};
+    if (!m->fed)
+        return;
+    struct sec_memberlist before = m->fed->list;
+    neb_ns now = neb_now();
+    m->fed->hush = !neb_quiet_would(&m->refused, now, few_refused);
+    m->fed->hush_forks = !neb_quiet_would(&m->forked, now, few_refused);
+    enum neb_status st = sec_federation_apply(m->fed, p, len, NULL);
+    bool settled = m->fed->settled, say = st == NEB_OK || settled;
+    m->fed->hush = m->fed->hush_forks = false; // a file that an operator changes is talked about
+    if (!say)
+        say = neb_quiet_says(st == NEB_ERR_CORRUPT ? &m->forked : &m->refused, now, few_refused);
+    compare(m, &before, st, say, out);
+}
+
+bool agent_members_only_votes(const struct agent_members *m, const char *name) {
+    int i = m->fed ? sec_memberlist_find(&m->fed->list, name) : -1;
+    return i >= 0 && m->fed->list.e[i].role == SEC_ROLE_WITNESS;
+}
+
+const struct sec_federation *agent_members_federation(const struct agent_members *m) {
+    return m->fed;
+}
+
+uint64_t agent_members_refused(const struct agent_members *m) {
+    return m->server ? sec_enrol_server_refused(m->server) : 0;
+}
+
+bool agent_members_former(const struct agent_members *m, const char *name,
+                          uint8_t sign[SEC_KEY_BYTES]) {
+    const struct sec_former *f = sec_former_find(m->former, m->n_former, name);
+    if (f)
+        memcpy(sign, f->sign, SEC_KEY_BYTES);
+    return f != NULL;
+}
+
+bool agent_members_signed_before(const struct agent_members *m, const char *name,
+                                 const char *context, const void *msg, size_t len,
+                                 const uint8_t sig[SEC_SIGN_BYTES]) {
+    for (size_t i = 0; i < m->n_former; i++)
+        if (!strcmp(m->former[i].name, name) &&
+            sec_verify(m->former[i].sign, context, msg, len, sig) == NEB_OK)
+            return true;
+    return false;
+}
+
+bool agent_members_signed_as_now(const struct agent_members *m, const char *name,
+                                 const char *context, const void *msg, size_t len,
+                                 const uint8_t sig[SEC_SIGN_BYTES]) {
+    const struct sec_member *now = sec_members_by_name(&m->list, name);
+    if (!now)
+        return false;
+    if (sec_verify(now->pub.sign, context, msg, len, sig) == NEB_OK)
+        return true;
+    for (size_t i = m->n_former; i-- > 0;) {
+        const struct sec_former *f = &m->former[i];
+        if (strcmp(f->name, name) != 0)
+            continue;
+        if (!f->rotated) // what is older was somebody's who left
+            return false;
+        if (sec_verify(f->sign, context, msg, len, sig) == NEB_OK)
+            return true;
+    }
+    return false;
+}
+
+bool agent_members_lost(const struct agent_members *m, const char *name) {
+    int i = m->fed ? sec_memberlist_find(&m->fed->list, name) : -1;
+    return i >= 0 && !(m->fed->list.e[i].caps & SEC_CAP_VOTER);
+}
+
+bool agent_members_hub(const struct agent_members *m, char out[SEC_ENDPOINT_MAX]) {
+    if (m->hub)
+        memcpy(out, m->hub->settings.reach, SEC_ENDPOINT_MAX);
+    return m->hub || (m->fed && sec_federation_hub(m->fed, out) == NEB_OK);
+}
+
+bool agent_members_holds(const struct agent_members *m, const struct sec_public *p) {
+    return holds(&m->list, p);
+}
+
+void agent_members_rekey(struct agent_members *m, const struct sec_identity *identity) {
+    m->identity = identity;
+    sec_enrol_server_destroy(&m->server); // leaves the epoll set with its descriptor
+    m->again_at = 0;
+}
+
+// After a rotation. Jobs run: where it cannot listen at once they go on, and it tries again.
+static void serve_enrolment(struct agent_members *m) {
+    if (!m->hub || m->server || neb_now() < m->again_at)
+        return;
+    if (start_enrolment(m) == NEB_OK)
+        return;
+    sec_enrol_server_destroy(&m->server);
+    m->again_at = neb_now() + 5 * NEB_S;
+}
+
+static bool file_changed(struct agent_members *m) {
+    char buf[4096] __attribute__((aligned(8)));
+    bool hit = false;
+    for (;;) {
+        ssize_t n = read(m->notify_fd, buf, sizeof buf);
+        if (n <= 0)
+            return hit;
+        for (ssize_t at = 0; at < n;) {
+            const struct inotify_event *e = (const struct inotify_event *)(buf + at);
+            hit = hit || (e->len && !strcmp(e->name, m->fed ? "members.neb" : "members.json"));
+            at += (ssize_t)(sizeof *e + e->len);
+        }
+    }
+}
+
+static void say_quiet(struct agent_members *m) {
+    uint64_t refused = neb_quiet_due(&m->refused, neb_now()),
+             forked = neb_quiet_due(&m->forked, neb_now());
+    if (refused || forked)
+        neb_warn("member lists of others that were refused since it was last said: %llu more, and "
+                 "%llu that do not follow from ours",
+                 (unsigned long long)refused, (unsigned long long)forked);
+}
+
+enum neb_status agent_members_step(struct agent_members *m, struct agent_members_change *out) {
+    *out = (struct agent_members_change){.changed = false};
+    say_quiet(m);
+    serve_enrolment(m);
+    if (m->server)
+        NEB_TRY(sec_enrol_server_step(m->server));
+    if (file_changed(m))
+        agent_members_reload(m, out);
+    return NEB_OK;
+}

@@ -1,0 +1,113 @@
+// Submitters that give one id to two specifications. An id is its text's digest (job_id.h), so one
+// of the two is false to whoever sees it, and its signature proves whose lie that is. At a site
+// that was given the false one no job begins; it tells the others of it, and those that were given
+// the true one, and train, stop: what they would add up is not what they were told.
+#include "agent/base/log.h"
+#include "agent/daemon/state.h"
+#include "agent/job/id.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+// Of one member, of ids that are no jobs here: what it may fill this ledger with, and have this
+// site pass on.
+enum { MISNAMED_MOST = 16 };
+
+const uint8_t *daemon_federation(const struct daemon *d) {
+    static const uint8_t none[SEC_FEDERATION_BYTES];
+    return agent_members_federation(d->trust) ? d->members.federation : none;
+}
+
+bool daemon_id_fits(const struct daemon *d, const char *submitter, const char *hex,
+                    const json_t *spec) {
+    uint8_t said[AGENT_JOB_ID_BYTES], id[AGENT_JOB_ID_BYTES];
+    return hex && neb_unhex(hex, said, sizeof said) &&
+           agent_job_id(daemon_federation(d), submitter, spec, id) == NEB_OK &&
+           !memcmp(said, id, sizeof id);
+}
+
+bool daemon_spec_is_read(const json_t *spec) {
+    struct agent_job *job = calloc(1, sizeof *job);
+    bool read = job && agent_job_from_json(spec, job) == NEB_OK;
+    free(job);
+    return read;
+}
+
+// To every member that a list of clusters names, once.
+static void pass_on(struct daemon *d, uint32_t from, const json_t *spec, const json_t *statement,
+                    uint64_t *told) {
+    const json_t *c;
+    size_t i;
+    _Static_assert(SEC_MEMBERS_MAX <= 64, "a bit each");
+    json_array_foreach(json_object_get(spec, "clusters"), i, c) {
+        const char *name = json_string_value(json_object_get(c, "name"));
+        const struct sec_member *m = name ? sec_members_by_name(&d->members, name) : NULL;
+        uint32_t peer = m ? (uint32_t)(m - d->members.m) : from;
+        if (peer == from || !strcmp(name, daemon_name(d)) || *told >> peer & 1)
+            continue;
+        *told |= UINT64_C(1) << peer;
+        daemon_post(d, peer, AGENT_MSG_JOB, json_copy((json_t *)(uintptr_t)statement), true);
+    }
+}
+
+static void end_job(struct daemon *d, const char *hex, const char *by, const char *why) {
+    struct agent_jobrun *j = daemon_job(d, hex);
+    char text[640];
+    snprintf(text, sizeof text,
+             "%s. The job does not go on here. On the hub: nebula revoke %s; then begin it anew, "
+             "submitted by another member",
+             why, by);
+    agent_view_event(d->view, j ? hex : NULL, by, text, neb_seconds(neb_wall_now()));
+    neb_log(NEB_LOG_ERROR, "job %.8s: %s", hex, text);
+    if (!j || j->state != AGENT_JOB_RUNNING)
+        return;
+    j->suspended = false;
+    daemon_job_fail(d, j, text);
+    daemon_job_stop(d, j);
+}
+
+void daemon_on_misnamed(struct daemon *d, uint32_t peer, const char *by, const char *hex,
+                        const json_t *body, char *why, size_t cap) {
+    struct agent_job_record r;
+    uint8_t id[AGENT_JOB_ID_BYTES];
+    bool fresh = false, known = daemon_job_recall(d, hex, &r) == NEB_OK,
+         own = known && !strcmp(r.home[0] ? r.home : daemon_name(d), by);
+    snprintf(why, cap,
+             "\"%s\" has signed the job id %.8s over a specification that is not the one which the "
+             "id is a digest of; it may have told others another one",
+             by, hex);
+    json_t *statement =
+        json_pack("{s:s,s:O,s:s,s:O,s:b}", "id", hex, "spec", json_object_get(body, "spec"), "home",
+                  by, "sig", json_object_get(body, "sig"), "again", 1);
+    char *text = json_dumps(statement, JSON_COMPACT);
+    bool kept = text && neb_unhex(hex, id, sizeof id) &&
+                inter_ledger_put_misnamed(inter_service_ledger(d->service), id, by, text,
+                                          own ? 0 : MISNAMED_MOST, &fresh) == NEB_OK;
+    if (!kept)
+        neb_warn("job %.8s: what proves that %s has lied could not be kept", hex, by);
+    if (fresh) {
+        uint64_t told = 0;
+        neb_log(NEB_LOG_ERROR, "%s: both are kept in the ledger as proof", why);
+        pass_on(d, peer, r.spec, statement, &told);
+        pass_on(d, peer, json_object_get(body, "spec"), statement, &told);
+    }
+    const struct agent_jobrun *j = daemon_job(d, hex);
+    if (own && (fresh || (j && j->state == AGENT_JOB_RUNNING)))
+        end_job(d, hex, by, why);
+    free(text);
+    json_decref(statement);
+    agent_job_record_clear(&r);
+}
+
+bool daemon_was_misnamed(const struct daemon *d, const uint8_t id[AGENT_JOB_ID_BYTES],
+                         const char *submitter, char *why, size_t cap) {
+    bool was = false;
+    if (inter_ledger_was_misnamed(inter_service_ledger(d->service), id, submitter, &was) != NEB_OK)
+        was = true; // what cannot be read may be there
+    if (was)
+        snprintf(why, cap,
+                 "\"%s\", which submitted it, has signed its id over another specification, too "
+                 "(nebula ledger shows it): such a job does not go on",
+                 submitter);
+    return was;
+}

@@ -1,0 +1,240 @@
+// A state that was taken from another cluster, until the others bear it out (agent/daemon/snapshot_proof.h). The worker is not ended before:
+// it goes on with what it has, and says nothing that counts. Who gave what is not the others' is named, and not asked again.
+#include "agent/base/fault.h"
+#include "agent/base/log.h"
+#include "agent/daemon/attach.h"
+#include "agent/daemon/snapshot.h"
+#include "agent/daemon/state.h"
+#include "agent/daemon/status.h"
+#include "agent/train/distill.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const neb_ns ask_again = 60 * NEB_S; // after nobody could be believed
+
+// Other clusters that have parameters, and are members still.
+static uint16_t others_of(const struct daemon *d, const struct agent_jobrun *j) {
+    uint16_t out = daemon_gone_clusters(d, j) | daemon_removed_clusters(d, j), others = 0;
+    for (int i = 0; i < j->job.n_clusters; i++)
+        if (i != j->self && !agent_job_only_votes(&j->job, i) && !(out >> i & 1))
+            others |= (uint16_t)(1u << i);
+    return others;
+}
+
+static uint16_t liars_of(const struct daemon *d, const struct agent_jobrun *j) {
+    struct inter_job_status st;
+    return inter_service_job_status(d->service, j->id, &st) ? st.liars : 0;
+}
+
+static void name(const struct agent_jobrun *j, uint16_t who, char *out, size_t cap) {
+    if (who)
+        agent_status_names(&j->job, who, out, cap);
+    else
+        snprintf(out, cap, "several clusters");
+}
+
+// What was taken, whose it was, and what follows.
+static void say_false(struct daemon *d, struct agent_jobrun *j, const char *what, bool proven) {
+    char text[768], giver[160];
+    name(j, j->proof.giver, giver, sizeof giver);
+    snprintf(text, sizeof text, "ERROR: the state that %s gave %s: it is dropped", giver, what);
+    size_t n = strlen(text);
+    if (proven && j->proof.giver)
+        snprintf(text + n, sizeof text - n, ", and %s is not asked again", giver);
+    daemon_say_fault(d, j, text);
+}
+
+uint16_t daemon_false_givers(const struct daemon *d, const struct agent_jobrun *j) {
+    return others_of(d, j) & ~j->false_givers ? j->false_givers : 0;
+}
+
+// The giver is not asked again, as long as there is another one to be asked. False: nobody can be believed, and the job ends here.
+static bool mark(struct daemon *d, struct agent_jobrun *j) {
+    enum { DISPUTES_MAX = 3 };
+    char text[640], names[320];
+    uint16_t all = others_of(d, j);
+    j->false_givers |= j->proof.giver;
+    if (!all || all & ~j->false_givers)
+        return true;
+    j->false_givers = 0;
+    j->ask_at = neb_now() + ask_again;
+    agent_status_names(&j->job, all, names, sizeof names);
+    bool over = ++j->disputes >= DISPUTES_MAX;
+    int n = snprintf(text, sizeof text,
+                     all & (all - 1)
+                         ? "the states of %s differ, and who is right cannot be told: nebula "
+                           "rejoin at whoever is wrong, or nebula revoke, ends that; "
+                         : "the state of %s is no good, and nobody else can be asked; ",
+                     names);
+    snprintf(text + n, sizeof text - (size_t)n, "%s",
+             over ? "this cluster's part of the job ends until then (nebula resume)"
+                  : "this cluster waits, and asks again in a minute");
+    if (over)
+        daemon_job_leave(d, j, text);
+    else
+        daemon_say_fault(d, j, text);
+    return !over;
+}
+
+static bool drop(struct daemon *d, struct agent_jobrun *j) {
+    char dir[NEB_PATH_MAX];
+    daemon_job_dir(d, j, dir, sizeof dir);
+    if (agent_snapshot_drop(dir, true) != NEB_OK)
+        neb_warn("job %s: a state that is false could not be removed", j->job.name);
+    j->proof.open = 0;
+    j->taken = 0;
+    return mark(d, j);
+}
+
+// The worker begins again without it, and asks for another one.
+static void refuse(struct daemon *d, struct agent_jobrun *j, enum agent_proof_verdict v,
+                   const struct inter_digests *said, uint16_t others) {
+    char text[480], against[320];
+    uint16_t who = 0;
+    for (int f = 0; f < INTER_FRAGMENTS_MAX; f++) {
+        if (!(j->proof.open >> f & 1))
+            continue;
+        who |= said[f].other & (others | j->proof.giver);
+        if (j->proof.begun) // so are checkpoints since
+            j->suspect[f] = j->proof.parts[f].round;
+    }
+    name(j, who, against, sizeof against);
+    if (v == AGENT_PROOF_REFUTED)
+        snprintf(text, sizeof text, "is not what the others have");
+    else
+        snprintf(text, sizeof text,
+                 "is not what %s said to have, and which of them is right cannot be told", against);
+    say_false(d, j, text, v == AGENT_PROOF_REFUTED);
+    if (drop(d, j))
+        daemon_worker_replace(d, j);
+    else if (j->proof.begun && j->worker.pid) // or its checkpoint would be one of that state
+        daemon_worker_kill(j);
+}
+
+static void begin_worker(struct daemon *d, struct agent_jobrun *j) {
+    char dir[NEB_PATH_MAX];
+    daemon_job_dir(d, j, dir, sizeof dir);
+    if (agent_snapshot_prove(dir) != NEB_OK) {
+        daemon_say_fault(d, j, "a snapshot could not be taken over; it is tried again");
+        j->proof.open = 0;
+        return;
+    }
+    j->behind_until = j->hopeless_since = 0;
+    j->behind = 0;
+    j->behind_any = false;
+    neb_info("job %s: a snapshot is here; the worker begins again with it", j->job.name);
+    daemon_note(d, j, "a snapshot is here; the worker begins again with it");
+    daemon_worker_replace(d, j);
+}
+
+static void borne_out(struct daemon *d, struct agent_jobrun *j) {
+    j->disputes = 0;
+    if (!j->proof.begun)
+        begin_worker(d, j);
+}
+
+static void begin_late(struct daemon *d, struct agent_jobrun *j) {
+    struct agent_proof *p = &j->proof;
+    struct inter_record r;
+    char text[448], giver[160];
+    name(j, j->proof.giver, giver, sizeof giver);
+    snprintf(text, sizeof text,
+             "for two minutes nobody but %s could be asked whether the state that it gave is the "
+             "others': this cluster goes on with it, and compares it when they say what they have",
+             giver);
+    daemon_say_fault(d, j, text);
+    p->begun = true;
+    for (uint32_t f = 0; f < INTER_FRAGMENTS_MAX;
+         f++) // of rounds that are over nothing more is said
+        if (p->open >> f & 1 && inter_ledger_get_commit(inter_service_ledger(d->service), j->id, f,
+                                                        p->parts[f].round, &r) == NEB_OK)
+            p->open &= ~(1ull << f);
+    begin_worker(d, j);
+}
+
+// Fragments of whose rounds nothing can be known here are none that a worker goes on with: the ledger is beyond them.
+static void collect(struct daemon *d, struct agent_jobrun *j,
+                    struct inter_digests said[INTER_FRAGMENTS_MAX]) {
+    struct agent_proof *p = &j->proof;
+    for (uint32_t f = 0; f < INTER_FRAGMENTS_MAX; f++) {
+        said[f] = (struct inter_digests){0};
+        if (p->open >> f & 1 &&
+            inter_service_digests(d->service, j->id, f, p->parts[f].round, p->parts[f].digest,
+                                  &said[f]) == NEB_ERR_NOT_FOUND)
+            p->open &= ~(1ull << f);
+    }
+}
+
+void daemon_proof_look(struct daemon *d, struct agent_jobrun *j) {
+    struct inter_digests said[INTER_FRAGMENTS_MAX];
+    struct agent_proof *p = &j->proof;
+    if (!p->open || j->state != AGENT_JOB_RUNNING)
+        return;
+    uint16_t others = others_of(d, j) & (uint16_t) ~(p->giver | liars_of(d, j));
+    collect(d, j, said);
+    neb_ns now = neb_now() + (neb_fault("snapshot.late") ? 2 * agent_proof_patience : 0);
+    enum agent_proof_verdict v = agent_proof_look(p, said, others, (uint16_t)(1u << j->self), now);
+    if (v >= AGENT_PROOF_DISPUTED)
+        refuse(d, j, v, said, others);
+    else if (v == AGENT_PROOF_LATE)
+        begin_late(d, j);
+    else if (v == AGENT_PROOF_BORNE_OUT)
+        borne_out(d, j);
+}
+
+// The record of the round is all that is ever said of it.
+void daemon_proof_look_at(struct daemon *d, struct agent_jobrun *j, const struct inter_record *r) {
+    struct agent_proof *p = &j->proof;
+    if (!(p->open >> r->fragment & 1) || p->parts[r->fragment].round != r->round)
+        return;
+    daemon_proof_look(d, j);
+    if (p->begun)
+        p->open &= ~(1ull << r->fragment);
+}
+
+void daemon_proof_begin(struct daemon *d, struct agent_jobrun *j, uint32_t giver, bool asks) {
+    char dir[NEB_PATH_MAX], text[384], names[160];
+    struct inter_snapshot *s = NULL;
+    uint16_t who = 0;
+    daemon_job_dir(d, j, dir, sizeof dir);
+    if (agent_snapshot_taken(sec_vault_of(d->vault), dir, &s) != NEB_OK) {
+        daemon_say_fault(d, j, "a snapshot could not be read; another one is fetched");
+        return;
+    }
+    for (int i = 0; i < j->job.n_clusters; i++)
+        if (agent_job_has_peer(j, i) && j->peers[i] == giver)
+            who |= (uint16_t)(1u << i);
+    agent_proof_begin(&j->proof, s, who, neb_now());
+    free(s);
+    if (!asks || !j->proof.open) {
+        j->proof.open = 0;
+        begin_worker(d, j);
+        return;
+    }
+    daemon_proof_look(d, j);
+    if (!daemon_proof_waits(j))
+        return;
+    name(j, who, names, sizeof names);
+    snprintf(text, sizeof text,
+             "a snapshot of %s has come; it is compared with what the others say they have, and "
+             "this cluster waits for that",
+             names);
+    neb_info("job %s: %s", j->job.name, text);
+    daemon_note(d, j, text);
+}
+
+void daemon_proof_bad(struct daemon *d, struct agent_jobrun *j, const char *what) {
+    char text[400];
+    snprintf(text, sizeof text, "is no good (%.300s)", what);
+    say_false(d, j, text, true);
+    if (drop(d, j) && !agent_attach_waits(j)) // it ends by itself, and that is no crash
+        j->replaced = true;
+}
+
+enum neb_status daemon_proof_forget(const struct daemon *d, const struct agent_jobrun *j) {
+    char dir[NEB_PATH_MAX];
+    daemon_job_dir(d, j, dir, sizeof dir);
+    return agent_snapshot_drop(dir, false);
+}

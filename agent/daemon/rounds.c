@@ -1,0 +1,298 @@
+// Rounds of a job: opened with what the operator chose, their commits handed to the worker, members that differ noticed.
+#include "agent/base/log.h"
+#include "agent/daemon/divergence.h"
+#include "agent/daemon/measure.h"
+#include "agent/daemon/shape.h"
+#include "agent/daemon/snapshot.h"
+#include "agent/daemon/state.h"
+#include "agent/daemon/sums.h"
+#include "agent/job/tune.h"
+#include "agent/train/distill.h"
+#include "inter/round/sums.h"
+
+#include <string.h>
+
+// Clusters whose vote a signed membership version took: of two, the one that was given up.
+uint16_t daemon_removed_clusters(const struct daemon *d, const struct agent_jobrun *j) {
+    uint16_t removed = 0;
+    for (int i = 0; i < j->job.n_clusters; i++)
+        if (agent_members_lost(d->trust, j->job.clusters[i].name))
+            removed |= (uint16_t)(1u << i);
+    return removed;
+}
+
+uint16_t daemon_gone_clusters(const struct daemon *d, const struct agent_jobrun *j) {
+    uint16_t gone = 0;
+    for (int i = 0; i < j->job.n_clusters; i++)
+        if (!sec_members_by_name(agent_members_list(d->trust), j->job.clusters[i].name))
+            gone |= (uint16_t)(1u << i);
+    return gone;
+}
+
+static bool is_final(const struct inter_record *r) {
+    bool final = true;
+    for (uint8_t i = 0; i < r->n; i++)
+        final = final && r->entries[i].flags & INTER_FINAL;
+    return final;
+}
+
+// What a witness had seen of the job's end before it was started anew: nobody says it again.
+static enum neb_status recall_finals(struct daemon *d, struct agent_jobrun *j) {
+    struct inter_record r;
+    for (uint32_t f = 0; f < (uint32_t)j->job.sync.fragments; f++) {
+        enum neb_status st =
+            inter_ledger_last_commit(inter_service_ledger(d->service), j->id, f, &r);
+        if (st != NEB_OK && st != NEB_ERR_NOT_FOUND)
+            return st;
+        j->finals |= st == NEB_OK && is_final(&r) ? 1ull << f : 0;
+    }
+    return NEB_OK;
+}
+
+enum neb_status daemon_open_rounds(struct daemon *d, struct agent_jobrun *j) {
+    struct inter_job_config c = {.n_members = (uint8_t)j->job.n_clusters,
+                                 .self = (uint8_t)j->self,
+                                 .fragments = (uint32_t)j->job.sync.fragments,
+                                 .merge_after = (uint32_t)j->job.sync.merge_after,
+                                 .commit_all = j->job.sync.commit_all,
+                                 .grace = (neb_ns)((double)j->job.sync.grace_s * 1e9),
+                                 .eta = j->job.sync.eta,
+                                 .mu = j->job.sync.mu,
+                                 .robust = j->job.sync.gate == AGENT_GATE_ROBUST,
+                                 .masked = j->job.sync.gate == AGENT_GATE_PRIVATE,
+                                 .colluders = (uint8_t)j->job.sync.private_colluders,
+                                 .awaits_shape = true,
+                                 .tune = agent_tune_config(&j->job)};
+    c.steps = (uint64_t)j->job.steps;
+    c.early_interval = (uint32_t)j->job.sync.early_interval;
+    c.early_steps = (uint64_t)j->job.sync.early_steps;
+    agent_tune_pace(&j->job, c.pace);
+    c.step_tokens = agent_job_step_tokens(&j->job);
+    memcpy(c.id, j->id, sizeof c.id);
+    memcpy(c.peers, j->peers, sizeof c.peers);
+    for (int i = 0; i < j->job.n_clusters; i++)
+        if (agent_job_only_votes(&j->job, i))
+            c.witnesses |= (uint16_t)(1u << i);
+    c.removed = j->removed = daemon_removed_clusters(d, j);
+    c.gone = daemon_gone_clusters(d, j);
+    char dir[NEB_PATH_MAX];
+    daemon_job_dir(d, j, dir, sizeof dir);
+    if (c.masked && !j->sums)
+        NEB_TRY(agent_sums_open(
+            &(struct agent_sums_config){&d->service, d->identity, &d->members, j, dir}, &j->sums));
+    NEB_TRY(agent_snapshot_install(sec_vault_of(d->vault), d->service, &c, dir,
+                                   agent_job_only_votes(&j->job, j->self), &j->taken));
+    agent_shape_recall(d->service, j, dir); // before what is on disk passes the gate again
+    NEB_TRY(inter_service_job_open(d->service, &c));
+    agent_shape_recall(d->service, j, dir); // the open job's bound of sizes
+    return j->job.clusters[j->self].witness ? recall_finals(d, j) : NEB_OK;
+}
+
+void daemon_witness_report(struct daemon *d, struct agent_jobrun *j, bool stopped) {
+    j->reported = true;
+    json_decref(j->report);
+    j->report =
+        json_pack("{s:s,s:b,s:b}", "name", daemon_name(d), "witness", true, "stopped", stopped);
+    if (!j->suspended)
+        daemon_publish_report(d, j, json_incref(j->report));
+}
+
+void daemon_witness_ends(struct daemon *d, struct agent_jobrun *j) {
+    uint64_t all = j->job.sync.fragments == 64 ? UINT64_MAX : (1ull << j->job.sync.fragments) - 1;
+    if (!j->federated || !j->job.clusters[j->self].witness || j->finals != all ||
+        j->state == AGENT_JOB_ENDED)
+        return;
+    daemon_witness_report(d, j, false);
+    daemon_job_end(d, j, "done");
+}
+
+// Clusters that have updates, and are members still.
+static int contributors(const struct daemon *d, const struct agent_jobrun *j) {
+    uint16_t gone = daemon_gone_clusters(d, j) | daemon_removed_clusters(d, j);
+    int n = 0;
+    for (int i = 0; i < j->job.n_clusters; i++)
+        n += !agent_job_only_votes(&j->job, i) && !(gone >> i & 1);
+    return n;
+}
+
+// Every contributor says with its update what its parameters digested to. Who differs computes them again: from a checkpoint of
+// before, with the updates of the ledger; from a snapshot when none is left.
+static void check_divergence(struct daemon *d, struct agent_jobrun *j,
+                             const struct inter_record *r) {
+    enum { DIVERGENCES_MAX = 3 };
+    char text[256];
+    if (!r->round || !j->federated || j->state != AGENT_JOB_RUNNING)
+        return;
+    daemon_proof_look_at(d, j, r); // a state that another one gave is not this cluster's fault
+    struct agent_divergence x = agent_divergence_of(r, j->self, contributors(d, j));
+    if (x.others && !x.own)
+        daemon_say_fault(d, j,
+                         "another member's parameters differ from ours and most others'; it "
+                         "computes them again");
+    if (!x.own || j->replaced || (j->suspect[r->fragment] && r->round <= j->suspect[r->fragment]))
+        return;
+    d->faults[INTER_FAULT_DIVERGED]++;
+    j->suspect[r->fragment] = r->round;
+    j->all_doubt = x.all;
+    snprintf(text, sizeof text,
+             "ERROR: after round %u of fragment %u the parameters of this cluster differ from the "
+             "others' though all applied "
+             "the same commits; computing them again",
+             r->round - 1, r->fragment);
+    daemon_say_fault(d, j, text);
+    if (++j->divergences > DIVERGENCES_MAX) {
+        daemon_job_fail(d, j,
+                        "its parameters differed from the others' four times: check this machine's "
+                        "memory and processors");
+        daemon_job_stop(d, j);
+        return;
+    }
+    daemon_worker_replace(d, j);
+}
+
+// What a record has for this site's worker.
+struct delivery {
+    json_t *entries; // of the updates that are merged
+    struct agent_ipc_part parts[INTER_MEMBERS_MAX];
+    size_t n;      // of them
+    bool final;    // nothing follows any update
+    bool whole;    // all their bytes are here
+    bool rejected; // this cluster's own
+    bool unread;   // masked: too few have trained, so that nobody's update is read
+};
+
+static void delivery_fill(struct delivery *x, const struct agent_jobrun *j,
+                          const struct inter_record *r, const struct neb_map *blobs) {
+    *x = (struct delivery){.entries = json_array(), .final = is_final(r), .whole = true};
+    for (uint8_t i = 0; i < r->n; i++) {
+        const struct inter_entry *e = &r->entries[i];
+        x->rejected |= e->member == j->self && e->verdict == INTER_REJECTED;
+        if (e->verdict == INTER_REJECTED)
+            continue;
+        x->whole = x->whole && blobs[i].p;
+        x->parts[x->n++] = (struct agent_ipc_part){blobs[i].p, blobs[i].len};
+        json_array_append_new(x->entries,
+                              json_pack("{s:i,s:I,s:I,s:I,s:f}", "member", e->member, "attempt",
+                                        (json_int_t)e->attempt, "tokens", (json_int_t)e->tokens,
+                                        "weight", (json_int_t)e->weight, "clip", (double)e->clip));
+    }
+}
+
+static bool is_readable(const struct agent_jobrun *j, const struct inter_record *r) {
+    return inter_sums_readable(r, (uint8_t)j->job.n_clusters,
+                               (uint8_t)j->job.sync.private_colluders);
+}
+
+// All updates are dropped: nobody reveals what would show one of them (inter/round/sums.h).
+static void delivery_unread(struct delivery *x, const struct agent_jobrun *j,
+                            const struct inter_record *r) {
+    json_array_clear(x->entries);
+    x->n = 0;
+    x->whole = x->unread = true;
+    for (uint8_t i = 0; i < r->n; i++)
+        x->rejected |= r->entries[i].member == j->self;
+}
+
+// Asked for by a worker whose checkpoints are gone, but the blobs are gone too.
+void daemon_commit_gone(struct daemon *d, struct agent_jobrun *j, uint32_t fragment,
+                        uint32_t round) {
+    j->behind_until = neb_now() + 5 * NEB_S;
+    j->behind |= 1ull << fragment;
+    j->behind_rounds[fragment] = round;
+    daemon_on_behind(d, j->id);
+}
+
+static void deliver(struct daemon *d, struct agent_jobrun *j, const struct inter_record *r,
+                    const struct delivery *x, json_t *seeds) {
+    json_t *head =
+        json_pack("{s:s,s:I,s:I,s:I,s:f,s:f,s:b,s:b,s:b,s:b,s:O,s:o}", "ev", "commit", "cursor",
+                  (json_int_t)r->cursors[j->self], "round", (json_int_t)r->round, "fragment",
+                  (json_int_t)r->fragment, "eta", (double)r->eta, "mu", (double)r->mu, "merge",
+                  !!(r->flags & INTER_MERGE), "final", x->final, "rejected", x->rejected, "unread",
+                  x->unread, "entries", x->entries, "plan", agent_plan_json(r, j->self));
+    if (seeds)
+        json_object_set(head, "seeds", seeds);
+    // What waits for its worker to come back, or to read, is in the ledger: none piles up on the way.
+    enum neb_status st = agent_ipc_send(d->ipc, &j->client, head, x->parts, x->n);
+    uint64_t bit = 1ull << r->fragment;
+    j->undelivered &= ~bit;
+    if (st != NEB_OK) {
+        j->undelivered |= bit;
+        // it has ended: whoever takes its place asks for the round
+        if (st != NEB_ERR_AGAIN)
+            neb_warn("commit of round %u could not be handed to the worker: tried again", r->round);
+        return;
+    }
+    j->wants[r->fragment] = 0;
+    // later ones help it nothing
+    if (j->behind >> r->fragment & 1 && j->behind_rounds[r->fragment] == r->round)
+        j->behind &= ~(1ull << r->fragment);
+    if (j->behind_any || !j->behind) {
+        j->behind_until = 0;
+        j->behind = 0;
+        j->behind_any = false;
+    }
+}
+
+void daemon_deliver_again(struct daemon *d, struct agent_jobrun *j) {
+    for (uint32_t f = 0; f < INTER_FRAGMENTS_MAX && j->undelivered; f++) {
+        bool due = j->undelivered >> f & 1 && j->wants[f];
+        j->undelivered &= ~(1ull << f);
+        if (due && inter_service_deliver(d->service, j->id, f, j->wants[f] - 1) != NEB_OK)
+            j->undelivered |= 1ull << f;
+    }
+}
+
+void daemon_on_commit(void *user, const struct inter_record *r, const struct neb_map *blobs) {
+    struct daemon *d = user;
+    struct agent_jobrun *j = daemon_job_by_id(d, r->job);
+    struct delivery x;
+    json_t *seeds = NULL;
+    if (!j)
+        return;
+    delivery_fill(&x, j, r, blobs);
+    if (j->sums && x.n && !is_readable(j, r))
+        delivery_unread(&x, j, r);
+    if (j->sums && agent_sums_looks_up(j->sums)) {
+        if (x.n)
+            (void)agent_sums_commit(j->sums, r, blobs, &seeds);
+        goto out;
+    }
+    if (j->job.clusters[j->self].witness)
+        j->finals |= x.final ? 1ull << r->fragment : 0;
+    else
+        check_divergence(d, j, r);
+    if (j->job.clusters[j->self].role == AGENT_ROLE_TEACHER) // it votes, and merges nothing
+        goto out;
+    bool wanted = j->wants[r->fragment] == r->round + 1;
+    if (j->client.len && wanted && !x.whole)
+        daemon_commit_gone(d, j, r->fragment, r->round);
+    if (j->sums && x.n && !agent_sums_commit(j->sums, r, blobs, &seeds))
+        x.whole = false; // it is delivered again once the sum can be read
+    // the worker asks again when it is back, and for the next round once it has merged this one
+    if (j->client.len && x.whole && !j->reported && j->state != AGENT_JOB_ENDED && wanted)
+        deliver(d, j, r, &x, seeds);
+out:
+    json_decref(x.entries);
+    json_decref(seeds);
+}
+
+// The ledger has lost this cluster's own update of the open round: its worker has it until the
+// round is over.
+void daemon_on_lost(void *user, const struct inter_key *key) {
+    struct daemon *d = user;
+    struct agent_jobrun *j = daemon_job_by_id(d, key->job);
+    if (j && j->client.len)
+        daemon_tell(d, &j->client,
+                    json_pack("{s:s,s:I,s:I}", "ev", "resubmit", "fragment",
+                              (json_int_t)key->fragment, "round", (json_int_t)key->round));
+}
+
+// What the job's profile says about an update beyond its structure: of masked ones there is nothing else to check.
+enum inter_screen daemon_on_screen(void *user, const struct inter_manifest *m, const uint8_t *p,
+                                   size_t n) {
+    const struct agent_jobrun *j = daemon_job_by_id(user, m->key.job);
+    if (!j || !j->sums)
+        return INTER_SCREEN_USUAL;
+    return agent_sums_admits(j->sums, m, p, n) ? INTER_SCREEN_PASS : INTER_SCREEN_REFUSE;
+}

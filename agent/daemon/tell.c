@@ -1,0 +1,579 @@
+// What the agent says of its jobs: to local clients and workers, to the agents where they were submitted, to the status page.
+#include "agent/base/log.h"
+#include "agent/daemon/lines.h"
+#include "agent/daemon/state.h"
+#include "agent/daemon/status.h"
+#include "agent/daemon/sums.h"
+#include "agent/job/private.h"
+#include "agent/show/progress.h"
+#include "agent/show/report.h"
+#include "agent/train/distill.h"
+#include "security/locked.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void daemon_tell(struct daemon *d, const struct agent_ipc_client *to, json_t *head) {
+    if (!to->len)
+        json_decref(head);
+    else if (agent_ipc_send(d->ipc, to, head, NULL, 0) != NEB_OK)
+        neb_debug("a local client is gone");
+}
+
+void daemon_answer(struct daemon *d, const struct agent_ipc_client *to, bool ok, const char *text) {
+    daemon_tell(d, to, json_pack("{s:s,s:b,s:s}", "ev", "answer", "ok", ok, "text", text));
+}
+
+bool daemon_post(struct daemon *d, uint32_t peer, enum agent_message kind, json_t *body,
+                 bool reliable) {
+    char *text = json_dumps(body, JSON_COMPACT);
+    json_decref(body);
+    if (!text || peer >= d->members.n || !d->members.m[peer].pub.name[0]) { // revoked
+        free(text);
+        return false;
+    }
+    enum neb_status st = reliable ? inter_service_send(d->service, peer, kind, text, strlen(text))
+                                  : inter_service_tell(d->service, peer, kind, text, strlen(text));
+    if (reliable && st != NEB_OK && daemon_quiet_says(d, QUIET_UNSTORED))
+        neb_warn("a message to %s could not be stored in %s: %s", d->members.m[peer].pub.name,
+                 d->c->home, neb_status_name(st));
+    free(text);
+    return st == NEB_OK;
+}
+
+bool daemon_quiet_says(struct daemon *d, enum daemon_quiet what) {
+    return neb_quiet_says(&d->quiet[what], neb_now(),
+                          what == QUIET_OFFERS ? (unsigned)DAEMON_OFFERS_SAID : 1u);
+}
+
+static void tell_protocol(struct daemon *d, struct agent_jobrun *j, uint32_t peer,
+                          const struct inter_link_stats *s) {
+    char text[400];
+    snprintf(text, sizeof text,
+             "no link to %s: it speaks protocol %u (nebula %s), this agent protocol %u (nebula "
+             "%s): install the same version of nebula at both",
+             d->members.m[peer].pub.name, (unsigned)s->protocol, s->build,
+             (unsigned)inter_service_protocol(d->service), neb_build());
+    daemon_note_fault(d, j, text);
+}
+
+// The link says it in the log; who watches a job that waits for such a member is told as well, once.
+void daemon_tell_protocols(struct daemon *d, struct agent_jobrun *j) {
+    for (int c = 0; j->linked && c < j->job.n_clusters; c++) {
+        struct inter_peer_stats s;
+        if (c == j->self || j->peers[c] >= d->members.n ||
+            inter_service_stats(d->service, j->peers[c], &s) != NEB_OK)
+            continue;
+        if (s.link.differs && !(j->told_differs >> c & 1))
+            tell_protocol(d, j, j->peers[c], &s.link);
+        j->told_differs =
+            (uint16_t)((j->told_differs & ~(1u << c)) | (unsigned)s.link.differs << c);
+    }
+}
+
+void daemon_say_quiet(struct daemon *d) {
+    static const char *const texts[QUIET_N] = {
+        [QUIET_OFFERS] = "more jobs of others were refused",
+        [QUIET_LINES] = "more messages about the progress of jobs were dropped",
+        [QUIET_UNSTORED] = "more messages to others could not be stored",
+        [QUIET_FORKED] = "more times: the CA's member lists do not follow from each other"};
+    uint64_t n;
+    neb_log_tick();
+    for (int i = 0; i < QUIET_N; i++)
+        if ((n = neb_quiet_due(&d->quiet[i], neb_now())))
+            neb_warn("%llu %s", (unsigned long long)n, texts[i]);
+    for (uint32_t i = 0; i < d->members.n; i++)
+        if ((n = neb_quiet_due(&d->links[i], neb_now())))
+            neb_warn("link to %s came or went %llu more times; it is %s. Where that is not the "
+                     "line: does a copy of this HOME run elsewhere, with the same keys?",
+                     d->members.m[i].pub.name, (unsigned long long)n, d->up[i] ? "up" : "down");
+    for (enum inter_fault f = 0; f < INTER_FAULTS; f++)
+        if ((n = neb_quiet_due(&d->said_faults[f], neb_now())))
+            neb_warn("%llu more of the kind \"%s\" since it was last said", (unsigned long long)n,
+                     inter_fault_name(f));
+}
+
+json_t *daemon_stop_message(const struct agent_jobrun *j) {
+    return json_pack("{s:s,s:I}", "id", j->hex, "run", (json_int_t)j->run);
+}
+
+void daemon_unpost_stop(struct daemon *d, const struct agent_jobrun *j) {
+    json_t *body = daemon_stop_message(j);
+    char *text = json_dumps(body, JSON_COMPACT);
+    json_decref(body);
+    for (int i = 0; text && i < j->job.n_clusters; i++)
+        if (agent_job_has_peer(j, i) &&
+            inter_service_unsend(d->service, j->peers[i], AGENT_MSG_STOP, text, strlen(text)) !=
+                NEB_OK)
+            neb_warn("a stop of job %s that waits for its link could not be taken back",
+                     j->job.name);
+    free(text);
+}
+
+static void tell_watchers(struct daemon *d, struct agent_jobrun *j, json_t *event) {
+    for (int i = 0; i < AGENT_WATCHERS_MAX; i++) // who takes nothing is gone, or asks again
+        if (j->watchers[i].len &&
+            agent_ipc_send(d->ipc, &j->watchers[i], json_incref(event), NULL, 0) != NEB_OK)
+            j->watchers[i] = (struct agent_ipc_client){0};
+    json_decref(event);
+}
+
+static int other_cluster(const struct agent_jobrun *j, const char *name) {
+    for (int i = 0; name && i < j->job.n_clusters; i++)
+        if (i != j->self && strcmp(j->job.clusters[i].name, name) == 0)
+            return i;
+    return -1;
+}
+
+enum { LINES_BYTES = 48 << 10 }; // of one message
+
+static bool send_lines(struct daemon *d, struct agent_jobrun *j, json_t *lines, bool reliable) {
+    return daemon_post(d, j->home, AGENT_MSG_METRICS,
+                       json_pack("{s:s,s:o}", "id", j->hex, "lines", lines), reliable);
+}
+
+// Not in front of what rounds need: the next follow once these have crossed.
+void daemon_lines_due(struct daemon *d, struct agent_jobrun *j) {
+    json_t *lines;
+    while (j->lines && inter_service_tells(d->service, j->home) &&
+           (lines = agent_lines_next(j->lines, neb_now(), LINES_BYTES))) {
+        int n = (int)json_array_size(lines);
+        if (send_lines(d, j, lines, false))
+            continue;
+        agent_lines_back(j->lines, n);
+        return;
+    }
+}
+
+void daemon_store_lines(struct daemon *d, struct agent_jobrun *j) {
+    json_t *lines;
+    while (j->lines && (lines = agent_lines_take(j->lines, neb_now(), LINES_BYTES)))
+        (void)send_lines(d, j, lines, true); // what is not stored was said
+}
+
+static void tell_line(struct daemon *d, struct agent_jobrun *j, json_t *event, double late_s) {
+    agent_view_line(d->view, j->hex, j->job.sync.interval, json_object_get(event, "line"),
+                    neb_seconds(neb_wall_now()) - late_s, neb_seconds(neb_now()) - late_s);
+    tell_watchers(d, j, event);
+}
+
+void daemon_publish_line(struct daemon *d, struct agent_jobrun *j, json_t *line) {
+    tell_line(d, j, json_pack("{s:s,s:s,s:O}", "ev", "line", "job", j->hex, "line", line), 0);
+    if (!j->local && !j->lines &&
+        agent_lines_create(d->up[j->home], neb_now(), &j->lines) != NEB_OK)
+        neb_warn("job %s: a line of metrics is lost", j->job.name);
+    json_t *told = j->local ? NULL : agent_told_line(&j->told, &j->terms.told, line);
+    if (told && j->lines) {
+        agent_lines_add(j->lines, told, neb_now(), neb_wall_now() / NEB_MS);
+        daemon_lines_due(d, j);
+    }
+    json_decref(told);
+    json_decref(line);
+}
+
+void daemon_pass_line(struct daemon *d, struct agent_jobrun *j, json_t *line, int64_t n,
+                      double late_s) {
+    int other = other_cluster(j, json_string_value(json_object_get(line, "cluster")));
+    // a report of a former run stays until the cluster makes further steps
+    if (other >= 0 && agent_report_is_former(j->others[other], line)) {
+        json_decref(j->others[other]);
+        j->others[other] = NULL;
+    }
+    tell_line(d, j,
+              json_pack("{s:s,s:s,s:o,s:I,s:f}", "ev", "line", "job", j->hex, "line", line, "n",
+                        (json_int_t)n, "late_s", late_s),
+              late_s);
+}
+
+void daemon_publish_report(struct daemon *d, struct agent_jobrun *j, json_t *report) {
+    const char *error = json_string_value(json_object_get(report, "error")),
+               *who = json_string_value(json_object_get(report, "name"));
+    int other = other_cluster(j, who);
+    if (error)
+        agent_view_event(d->view, j->hex, who ? who : daemon_name(d), error,
+                         neb_seconds(neb_wall_now()));
+    if (other >= 0) { // for who follows the job from later on
+        json_decref(j->others[other]);
+        j->others[other] = json_incref(report);
+    }
+    tell_watchers(d, j,
+                  json_pack("{s:s,s:s,s:O}", "ev", "report", "job", j->hex, "report", report));
+    if (!j->local) {
+        if (j->lines) // who has all reports waits for no more lines
+            agent_lines_hurry(j->lines);
+        daemon_lines_due(d, j);
+        daemon_store_lines(d, j);
+        daemon_post(d, j->home, AGENT_MSG_REPORT,
+                    json_pack("{s:s,s:o}", "id", j->hex, "report",
+                              agent_told_report(&j->told, &j->terms.told, report)),
+                    true);
+    }
+    json_decref(report);
+}
+
+// Other clusters that are heard; *expected: enough of them for a commit.
+int daemon_peers_alive(const struct daemon *d, const struct agent_jobrun *j, bool *expected) {
+    struct inter_job_status st;
+    int live = 0, data = 0, voters = 0;
+    *expected = false;
+    for (int i = 0; !j->federated && j->linked && i < j->job.n_clusters; i++) // by streams alone
+        live += i != j->self && d->up[j->peers[i]];
+    if (!j->federated && (*expected = live > 0))
+        return live;
+    if (!j->federated || !inter_service_job_status(d->service, j->id, &st))
+        return 0;
+    for (int i = 0; i < j->job.n_clusters; i++) {
+        live += st.live >> i & 1;
+        data += (st.live & ~st.idle) >> i & 1 && !agent_job_only_votes(&j->job, i);
+        voters += !(st.removed >> i & 1);
+    }
+    *expected = live > voters / 2 && data >= (voters < 2 ? 1 : 2);
+    // Rounds of `robust` and `private` need more: without them each trains on. With commit_all, where it waits does not hang on who is silent.
+    if (st.waits && !j->job.sync.commit_all)
+        *expected = false;
+    return live - 1;
+}
+
+// Other clusters that may be heard at all: without those that are no members any more.
+int daemon_peers_left(const struct daemon *d, const struct agent_jobrun *j) {
+    uint32_t gone = daemon_gone_clusters(d, j) | daemon_removed_clusters(d, j);
+    return j->job.n_clusters - 1 - __builtin_popcount(gone & ~(1u << (unsigned)j->self));
+}
+
+// The disk was lost, and what the others have committed is not all here yet.
+bool daemon_catching_up(const struct daemon *d, const struct agent_jobrun *j) {
+    struct inter_job_status st;
+    return j->federated && inter_service_job_status(d->service, j->id, &st) && st.lost &&
+           (!st.votes || st.lag);
+}
+
+uint32_t daemon_attempts(const struct daemon *d, const struct agent_jobrun *j) {
+    struct inter_job_status st;
+    return j->federated && inter_service_job_status(d->service, j->id, &st) ? st.attempts : 0;
+}
+
+void daemon_tell_alive(struct daemon *d, struct agent_jobrun *j, bool asked) {
+    bool expected;
+    int alive = daemon_peers_alive(d, j, &expected);
+    int others = daemon_peers_left(d, j);
+    bool lost = daemon_catching_up(d, j);
+    bool changed = alive != j->told_alive || others != j->told_others ||
+                   expected != j->told_expected || lost != j->told_lost;
+    if (!j->client.len || !(asked || (j->linked && changed)))
+        return;
+    j->told_alive = alive;
+    j->told_others = others;
+    j->told_expected = expected;
+    j->told_lost = lost;
+    daemon_tell(d, &j->client,
+                json_pack("{s:s,s:i,s:i,s:b,s:b,s:I}", "ev", "peers", "alive", alive, "others",
+                          others, "expected", expected, "lost", lost, "attempts",
+                          (json_int_t)daemon_attempts(d, j)));
+}
+
+struct agent_wan_bytes daemon_link_totals(struct daemon *d, const struct agent_jobrun *j) {
+    struct agent_wan_bytes sum = {0};
+    struct inter_peer_stats s;
+    for (int i = 0; i < j->job.n_clusters; i++)
+        if (agent_job_has_peer(j, i) &&
+            inter_service_stats(d->service, j->peers[i], &s) == NEB_OK) {
+            sum.sent += s.link.sent_bytes;
+            sum.recv += s.link.recv_bytes;
+            sum.messages += s.link.message_bytes;
+            sum.payload += s.link.payload_bytes;
+        }
+    return sum;
+}
+
+struct agent_wan_bytes daemon_wan_bytes(struct daemon *d, const struct agent_jobrun *j) {
+    const struct agent_wan_bytes *b = &j->wan_before, *base = &j->wan_base;
+    if (!j->linked)
+        return (struct agent_wan_bytes){0};
+    struct agent_wan_bytes x = daemon_link_totals(d, j);
+    return (struct agent_wan_bytes){.sent = x.sent + b->sent - base->sent,
+                                    .recv = x.recv + b->recv - base->recv,
+                                    .messages = x.messages + b->messages - base->messages,
+                                    .payload = x.payload + b->payload - base->payload};
+}
+
+// Once a second at home. Elsewhere the line crosses the link that it is about: it waits until it is a small part of what did, but for
+// the first one of a link that is up again.
+static const neb_ns link_line_every = 5 * NEB_S, link_line_rare = 30 * NEB_S;
+enum { LINK_LINE_TRAFFIC = 32 << 10 };
+
+static bool line_due(const struct agent_jobrun *j, const struct agent_wan_bytes *now, bool up) {
+    neb_ns since = neb_now() - j->link_told;
+    uint64_t traffic = now->sent + now->recv - j->link_told_bytes;
+    return j->local || (up && !j->link_told_up) || since >= link_line_rare ||
+           (since >= link_line_every && traffic >= LINK_LINE_TRAFFIC);
+}
+
+void daemon_tell_link(struct daemon *d, struct agent_jobrun *j) {
+    double goodput = 0, rtt = 0;
+    uint64_t resent = 0;
+    uint32_t stripes = 0;
+    bool expected;
+    daemon_lines_due(d, j);
+    if (!j->linked)
+        return;
+    struct agent_wan_bytes now = daemon_wan_bytes(d, j);
+    bool up = daemon_peers_alive(d, j, &expected) == j->job.n_clusters - 1;
+    if (!line_due(j, &now, up))
+        return;
+    j->link_told = neb_now();
+    j->link_told_up = up;
+    j->link_told_bytes = now.sent + now.recv;
+    for (int k = 0; k < j->job.n_clusters; k++) {
+        struct inter_peer_stats s;
+        if (!agent_job_has_peer(j, k) || inter_service_stats(d->service, j->peers[k], &s) != NEB_OK)
+            continue;
+        goodput = s.path.goodput_bps > goodput ? s.path.goodput_bps : goodput;
+        rtt = neb_seconds(s.link.rtt) * 1e3;
+        resent += s.path.payload_resent;
+        stripes = s.link.bulk_used > stripes ? s.link.bulk_used : stripes;
+    }
+    daemon_publish_line(d, j,
+                        json_pack("{s:s,s:s,s:b,s:I,s:I,s:f,s:f,s:I,s:I}", "kind", "link",
+                                  "cluster", daemon_name(d), "up", up, "sent_bytes",
+                                  (json_int_t)now.sent, "recv_bytes", (json_int_t)now.recv,
+                                  "goodput_bps", goodput, "rtt_ms", rtt, "resent_bytes",
+                                  (json_int_t)resent, "stripes", (json_int_t)stripes));
+}
+
+// Who has been waited for, and heard, for so long without a break: one that comes back owes an update from its first word on.
+static uint16_t owing_for(struct agent_jobrun *j, uint16_t owing, double least_s) {
+    neb_ns now = neb_now();
+    uint16_t late = 0;
+    for (int k = 0; k < j->job.n_clusters; k++) {
+        bool owes = owing >> k & 1;
+        if (!owes || !j->owing_since[k])
+            j->owing_since[k] = owes ? now : 0;
+        else if (neb_seconds(now - j->owing_since[k]) > least_s)
+            late |= (uint16_t)(1u << k);
+    }
+    return late;
+}
+
+// Of who is there and sends nothing: once each, since a cluster that is only slow is waited for in every round.
+static void tell_owing(struct daemon *d, struct agent_jobrun *j, uint16_t owing) {
+    char names[320] = "", text[480];
+    owing = owing_for(j, owing, j->job.sync.grace_s);
+    if (!(owing & ~j->owing_told))
+        return;
+    j->owing_told |= owing;
+    agent_status_names(&j->job, owing, names, sizeof names);
+    snprintf(text, sizeof text,
+             "a round waits for the update of %s, which is heard of and has sent none in "
+             "sync.grace_s (%g s) after the others; where that lasts, the hub can revoke it",
+             names, j->job.sync.grace_s);
+    daemon_say_fault(d, j, text);
+}
+
+// Who follows the job elsewhere sees rounds stand still, and looks for the reason at the others. A disk may be now full, now not.
+static void tell_room(struct daemon *d, struct agent_jobrun *j, bool no_room) {
+    const neb_ns quiet = 60 * NEB_S;
+    const char *why = inter_service_no_room(d->service);
+    char text[480];
+    if (j->room_told && !why)
+        snprintf(text, sizeof text, "%s can keep the others' updates again", daemon_name(d));
+    else if (!j->room_told && why && no_room && (!j->room_said || neb_now() - j->room_said > quiet))
+        snprintf(text, sizeof text,
+                 "%s cannot keep the others' updates (%s): its rounds wait, and those of others "
+                 "that need its updates",
+                 daemon_name(d), why);
+    else
+        return;
+    j->room_told = why != NULL;
+    j->room_said = neb_now();
+    daemon_say_fault(d, j, text);
+}
+
+static void reason_to_wait(const struct agent_jobrun *j, char *out, size_t cap) {
+    const char *why = "";
+    if (j->job.sync.gate == AGENT_GATE_ROBUST)
+        why = ": with the gate \"robust\" a round needs five updates";
+    else if (j->job.sync.commit_all)
+        why = ": with sync.commit_all a round needs everybody";
+    snprintf(out, cap, "%s", why);
+    if (j->job.sync.gate == AGENT_GATE_PRIVATE)
+        snprintf(out, cap, ": with the gate \"private\" a round needs %d of the %d clusters",
+                 agent_private_needs(&j->job), j->job.n_clusters);
+}
+
+// Rounds stand still until certain clusters are heard again: said when that begins, and when it is over.
+void daemon_tell_waits(struct daemon *d, struct agent_jobrun *j) {
+    struct inter_job_status st;
+    char names[320] = "", why[96], text[480];
+    if (!j->federated || j->state != AGENT_JOB_RUNNING ||
+        !inter_service_job_status(d->service, j->id, &st) ||
+        !j->last_step) // at the start nobody has been heard yet
+        return;
+    tell_owing(d, j, st.owing);
+    tell_room(d, j, st.no_room != 0);
+    if (st.waits == j->waits_told)
+        return;
+    j->waits_told = st.waits;
+    agent_status_names(&j->job, st.waits, names, sizeof names);
+    reason_to_wait(j, why, sizeof why);
+    bool silent = st.waits & ~st.live, ended = st.waits & st.live;
+    if (st.waits)
+        snprintf(text, sizeof text, "rounds wait for %s, %s%s%s%s", names,
+                 silent ? "not heard of" : "", silent && ended ? ", or " : "",
+                 ended ? "whose worker has ended" : "", why);
+    else
+        snprintf(text, sizeof text, "rounds go on: nobody is waited for any more");
+    daemon_say_fault(d, j, text);
+}
+
+// At once, then at most every minute: what went for --blobs-max, and that no more can go.
+void daemon_tell_blobs(struct daemon *d) {
+    static const neb_ns minute = 60 * NEB_S, hour = 60 * minute;
+    const struct inter_ledger *l = inter_service_ledger(d->service);
+    struct inter_dropped n;
+    char a[32], b[32];
+    neb_ns now = neb_now();
+    if (!d->c->blobs_max)
+        return;
+    inter_ledger_dropped(l, &n);
+    if (n.rounds < d->blobs_told.rounds) // another ledger handle, which counts anew
+        d->blobs_told = (struct inter_dropped){0};
+    if (n.rounds > d->blobs_told.rounds && (!d->blobs_told_at || now - d->blobs_told_at > minute)) {
+        neb_warn("updates of %llu rounds (%s) were dropped for --blobs-max %s: an older checkpoint "
+                 "would need them, and so would members that are behind: these go on from a "
+                 "snapshot of the newest",
+                 (unsigned long long)(n.rounds - d->blobs_told.rounds),
+                 agent_human_bytes((double)(n.bytes - d->blobs_told.bytes), a, sizeof a),
+                 agent_human_bytes((double)d->c->blobs_max, b, sizeof b));
+        d->blobs_told = n;
+        d->blobs_told_at = now;
+    }
+    if (inter_ledger_used(l) > d->c->blobs_max &&
+        (!d->blobs_over_at || now - d->blobs_over_at > hour)) {
+        neb_warn("updates take %s, more than --blobs-max %s: those since the newest checkpoint "
+                 "stay; with a smaller checkpoint.every_steps these are fewer",
+                 agent_human_bytes((double)inter_ledger_used(l), a, sizeof a),
+                 agent_human_bytes((double)d->c->blobs_max, b, sizeof b));
+        d->blobs_over_at = now;
+    }
+}
+
+static json_t *updates(const struct daemon *d) {
+    const struct inter_ledger *l = inter_service_ledger(d->service);
+    struct inter_dropped n;
+    inter_ledger_dropped(l, &n);
+    return json_pack("{s:I,s:o,s:I,s:I}", "used_bytes", (json_int_t)inter_ledger_used(l),
+                     "cap_bytes",
+                     d->c->blobs_max ? json_integer((json_int_t)d->c->blobs_max) : json_null(),
+                     "dropped_rounds", (json_int_t)n.rounds, "dropped_bytes", (json_int_t)n.bytes);
+}
+
+// What was turned away at each door, before it was a message of a member.
+static json_t *refused(const struct daemon *d) {
+    uint64_t sums = d->sums_refused;
+    for (int i = 0; i < AGENT_JOBS_MAX; i++)
+        sums += d->jobs[i].used ? agent_sums_refused(d->jobs[i].sums) : 0;
+    return json_pack("{s:I,s:I,s:I,s:I,s:I}", "handshakes",
+                     (json_int_t)inter_service_refused(d->service), "enrolments",
+                     (json_int_t)agent_members_refused(d->trust), "local", (json_int_t)d->strangers,
+                     "workers", (json_int_t)agent_ipc_remote_refused(d->ipc), "sums",
+                     (json_int_t)sums);
+}
+
+// Behind the jobs in memory: those of the ledger that nobody would miss otherwise, held at a start, or failed before it.
+static void add_aside(struct daemon *d, json_t *jobs) {
+    json_t *list = NULL, *o;
+    size_t i;
+    if (d->aside_due && agent_jobs_aside(inter_service_ledger(d->service), &list) == NEB_OK) {
+        json_decref(d->aside);
+        d->aside = json_incref(list);
+    }
+    json_decref(list);
+    d->aside_due =
+        false; // a ledger that cannot be read is not asked, and complained of, every second
+    json_array_foreach(d->aside, i,
+                       o) if (!daemon_job(d, json_string_value(json_object_get(o, "id"))))
+        json_array_append(jobs, o);
+}
+
+json_t *daemon_status(struct daemon *d) {
+    json_t *root = json_pack("{s:s,s:s}", "ev", "status", "name", daemon_name(d)),
+           *peers = json_array(), *jobs = json_array();
+    for (uint32_t i = 0; i < d->members.n; i++) {
+        struct inter_peer_stats s;
+        if (!strcmp(d->members.m[i].pub.name, daemon_name(d)) || !d->members.m[i].pub.name[0] ||
+            inter_service_stats(d->service, i, &s) != NEB_OK)
+            continue;
+        struct agent_view_rate rate =
+            agent_view_rate(d->view, i, s.link.sent_bytes, s.link.recv_bytes, neb_now());
+        json_t *o = json_pack(
+            "{s:f,s:f,s:I,s:I,s:I,s:s,s:s,s:b,s:o,s:f,s:f,s:I,s:I,s:I,s:I,s:s,s:f,s:I,s:I,s:I}",
+            "tx_bps", rate.tx_bps, "rx_bps", rate.rx_bps, "refused", (json_int_t)s.link.refused,
+            "connects", (json_int_t)s.link.connects, "twins", (json_int_t)s.link.twins, "name",
+            d->members.m[i].pub.name, "endpoint", d->members.m[i].endpoint, "up", d->up[i],
+            "since_s",
+            s.link.since ? json_real(neb_seconds(neb_now() - s.link.since)) : json_null(), "rtt_ms",
+            neb_seconds(s.link.rtt) * 1e3, "goodput_bps", s.path.goodput_bps, "sent_bytes",
+            (json_int_t)s.link.sent_bytes, "recv_bytes", (json_int_t)s.link.recv_bytes,
+            "resent_bytes", (json_int_t)s.path.payload_resent, "recycled",
+            (json_int_t)s.link.recycled, "congestion", s.link.congestion, "clock_offset_s",
+            neb_seconds(s.link.clock_offset), "bulk_used", (json_int_t)s.link.bulk_used,
+            "bulk_open", (json_int_t)s.link.bulk_open, "window_bytes", (json_int_t)s.path.window);
+        if (s.link.protocol) { // it was heard
+            json_object_set_new(o, "protocol", json_integer(s.link.protocol));
+            json_object_set_new(o, "build", json_string(s.link.build));
+            json_object_set_new(o, "protocol_differs", json_boolean(s.link.differs));
+        }
+        if (s.link.differs) {
+            json_object_set_new(o, "own_protocol",
+                                json_integer(inter_service_protocol(d->service)));
+            json_object_set_new(o, "own_build", json_string(neb_build()));
+        }
+        json_array_append_new(peers, o);
+    }
+    for (int i = 0; i < AGENT_JOBS_MAX; i++) {
+        static const char *const names[] = {"running", "stopping", "ended"};
+        const struct agent_jobrun *j = &d->jobs[i];
+        if (!j->used)
+            continue;
+        json_t *o = json_pack("{s:s,s:s,s:s,s:I,s:I}", "id", j->hex, "job", j->job.name, "state",
+                              names[j->state], "step", (json_int_t)j->last_step, "steps",
+                              (json_int_t)j->job.steps);
+        if (j->state == AGENT_JOB_ENDED)
+            json_object_set_new(o, "outcome", json_string(agent_job_state_name(j)));
+        agent_status_job(o, j, d->service, d->view);
+        json_array_append_new(jobs, o);
+    }
+    add_aside(d, jobs);
+    json_object_set_new(root, "version", json_integer(1));
+    json_object_set_new(root, "build", json_string(neb_build()));
+    json_object_set_new(root, "protocol", json_integer(inter_service_protocol(d->service)));
+    json_object_set_new(root, "refused", refused(d));
+    json_object_set_new(root, "keys_locked", json_boolean(sec_locked_all()));
+    json_object_set_new(root, "lockable_bytes", json_integer(sec_locked_limit()));
+    json_object_set_new(root, "updates", updates(d));
+    json_object_set_new(root, "faults", agent_status_faults(d->faults));
+    json_object_set_new(root, "events", agent_view_events(d->view));
+    json_object_set_new(root, "port", json_integer(inter_service_port(d->service)));
+    json_object_set_new(root, "peers", peers);
+    json_object_set_new(root, "jobs", jobs);
+    return root;
+}
+
+static void publish_text(struct daemon *d, struct agent_jobrun *j, const char *kind,
+                         const char *text) {
+    daemon_publish_line(
+        d, j, json_pack("{s:s,s:s,s:s}", "kind", kind, "cluster", daemon_name(d), "text", text));
+}
+
+void daemon_note(struct daemon *d, struct agent_jobrun *j, const char *text) {
+    publish_text(d, j, "note", text);
+}
+
+void daemon_note_fault(struct daemon *d, struct agent_jobrun *j, const char *text) {
+    publish_text(d, j, "fault", text);
+}
+
+void daemon_say_fault(struct daemon *d, struct agent_jobrun *j, const char *text) {
+    neb_warn("job %s: %s", j->job.name, text);
+    daemon_note_fault(d, j, text);
+}

@@ -1,0 +1,133 @@
+#include "agent/daemon/told.h"
+
+#include "agent/job/json.h"
+
+#include <math.h>
+#include <string.h>
+
+void agent_told_take(struct agent_told *t, json_t *line) {
+    json_t *s = json_object_get(line, "sums");
+    if (!s)
+        return;
+    struct agent_told_sums now = {
+        json_number_value(json_array_get(s, 0)), json_number_value(json_array_get(s, 2)),
+        json_integer_value(json_array_get(s, 1)), json_integer_value(json_array_get(s, 3)),
+        json_integer_value(json_array_get(s, 4))};
+    if (now.steps < t->now.steps) // another worker
+        t->said = (struct agent_told_sums){0};
+    t->now = now;
+    json_object_del(line, "sums");
+}
+
+double agent_told_round(double x) {
+    if (!isfinite(x) || x == 0)
+        return x;
+    double unit = pow(10, fmax(-3, floor(log10(fabs(x))) - 3));
+    return round(x / unit) * unit;
+}
+
+static bool ends(const char *key, const char *with) {
+    size_t n = strlen(key), m = strlen(with);
+    return n >= m && !strcmp(key + n - m, with);
+}
+
+// Times and rates say how fast a machine is, and lr what the job says.
+static bool is_free(const char *key) {
+    return ends(key, "_s") || ends(key, "_ms") || ends(key, "_bps") || !strcmp(key, "lr");
+}
+
+// Fractions under any key, however deep. hide: null in their place.
+static void make_coarse(json_t *v, bool hide) {
+    const char *key;
+    json_t *x;
+    size_t i;
+    void *next;
+    if (json_is_array(v)) {
+        json_array_foreach(v, i, x) {
+            if (json_is_real(x))
+                json_array_set_new(v, i,
+                                   hide ? json_null()
+                                        : agent_json_number(agent_told_round(json_real_value(x))));
+            else
+                make_coarse(x, hide);
+        }
+        return;
+    }
+    json_object_foreach_safe(v, next, key, x) {
+        if (!json_is_real(x))
+            make_coarse(x, hide);
+        else if (!is_free(key))
+            json_object_set_new(v, key,
+                                hide ? json_null()
+                                     : agent_json_number(agent_told_round(json_real_value(x))));
+    }
+}
+
+static json_t *mean(double sum, int64_t n) {
+    return n > 0 ? agent_json_number(agent_told_round(sum / (double)n)) : json_null();
+}
+
+// Ends a stretch that is long enough; null in the line where it is not.
+static void tell_step(struct agent_told *t, const struct agent_told_rules *r, json_t *line) {
+    struct agent_told_sums *s = &t->said;
+    bool due = r->losses != AGENT_LOSSES_NEVER && t->now.steps - s->steps >= r->every;
+    json_t *loss = due ? mean(t->now.loss - s->loss, t->now.losses - s->losses) : json_null(),
+           *norm =
+               due ? mean(t->now.grad_norm - s->grad_norm, t->now.norms - s->norms) : json_null();
+    json_object_set_new(line, "grad_norm", norm);
+    json_object_set_new(line, "loss", loss);
+    if (!due)
+        return;
+    *s = t->now;
+    if (!json_is_real(loss))
+        return;
+    t->last = json_real_value(loss);
+    t->first = t->any ? t->first : t->last;
+    t->any = true;
+}
+
+static bool is_kind(const json_t *line, const char *kind) {
+    const char *k = json_string_value(json_object_get(line, "kind"));
+    return k && !strcmp(k, kind);
+}
+
+json_t *agent_told_line(struct agent_told *t, const struct agent_told_rules *r,
+                        const json_t *line) {
+    bool step = is_kind(line, "step"), eval = is_kind(line, "eval"),
+         hide = eval && (!r->held_out || r->losses == AGENT_LOSSES_NEVER);
+    int64_t at = json_integer_value(json_object_get(line, "step"));
+    if (r->losses == AGENT_LOSSES_EXACT)
+        return json_deep_copy(line);
+    if (eval && at < t->next_eval)
+        return NULL;
+    json_t *out = json_deep_copy(line);
+    if (eval)
+        t->next_eval = at + r->every;
+    if (step)
+        tell_step(t, r, out);
+    make_coarse(out, hide);
+    return out;
+}
+
+json_t *agent_told_report(const struct agent_told *t, const struct agent_told_rules *r,
+                          const json_t *report) {
+    static const char *const held_out[] = {"eval_loss", "eval_by_source", "quality"};
+    json_t *out = json_deep_copy(report);
+    if (r->losses == AGENT_LOSSES_EXACT)
+        return out;
+    if (json_object_get(out, "loss_first")) {
+        json_object_set_new(out, "loss_first", t->any ? json_real(t->first) : json_null());
+        json_object_set_new(out, "loss_last", t->any ? json_real(t->last) : json_null());
+    }
+    for (size_t i = 0; i < sizeof held_out / sizeof *held_out; i++) {
+        json_t *v = json_object_get(out, held_out[i]);
+        if (r->held_out && r->losses != AGENT_LOSSES_NEVER)
+            break;
+        if (json_is_number(v))
+            json_object_set_new(out, held_out[i], json_null());
+        else
+            make_coarse(v, true);
+    }
+    make_coarse(out, false);
+    return out;
+}

@@ -1,0 +1,143 @@
+#include "agent/exchange/schedule.h"
+
+// In [0, H): fragments are spread evenly over the interval H (after the early steps).
+static int64_t offset(const struct agent_schedule *s, int32_t f) {
+    return (int64_t)f * s->interval / s->fragments;
+}
+
+bool agent_schedule_due(const struct agent_schedule *s, int32_t f, int64_t step) {
+    if (step <= s->early_steps)
+        return step > 0 &&
+               (step - (int64_t)f * s->early_interval / s->fragments) % s->early_interval == 0;
+    int64_t base = s->base > s->early_steps ? s->base : s->early_steps;
+    return (step - base - offset(s, f)) % s->interval == 0;
+}
+
+// Sends of one fragment, as they follow each other: the shortest stretch between two of them.
+struct stretches {
+    int64_t last, least;
+};
+
+static void send_at(struct stretches *x, int64_t step) {
+    if (step > x->last && step - x->last < x->least)
+        x->least = step - x->last;
+    x->last = step > x->last ? step : x->last;
+}
+
+// Every `interval` steps from `first` on, none beyond `end`.
+static void sends(struct stretches *x, int64_t first, int64_t interval, int64_t end) {
+    if (first > end)
+        return;
+    send_at(x, first);
+    if (first + interval <= end)
+        send_at(x, first + interval);
+    send_at(x, first + (end - first) / interval * interval);
+}
+
+int64_t agent_schedule_least(const struct agent_schedule *s) {
+    int64_t least = s->steps;
+    for (int32_t f = 0; f < s->fragments; f++) {
+        struct stretches x = {0, s->steps};
+        int64_t early = s->early_steps < s->steps ? s->early_steps : s->steps, o;
+        o = (int64_t)f * s->early_interval / s->fragments;
+        if (early > 0)
+            sends(&x, o ? o : s->early_interval, s->early_interval, early);
+        o = offset(s, f);
+        sends(&x, s->early_steps + (o ? o : s->interval), s->interval, s->steps);
+        send_at(&x, s->steps);
+        least = x.least < least ? x.least : least;
+    }
+    return least;
+}
+
+// Of the numbers first, first + apart, … those in [1, last].
+static int64_t count(int64_t first, int64_t apart, int64_t last) {
+    first = first > 0 ? first : apart;
+    return last < first ? 0 : (last - first) / apart + 1;
+}
+
+int64_t agent_schedule_sends(const struct agent_schedule *s) {
+    int64_t all = 0, last = s->steps - 1, early = s->early_steps < last ? s->early_steps : last;
+    for (int32_t f = 0; f < s->fragments; f++) {
+        if (s->early_steps)
+            all += count((int64_t)f * s->early_interval / s->fragments, s->early_interval, early);
+        all += count(offset(s, f), s->interval, last - s->early_steps);
+        all++; // the drain
+    }
+    return all;
+}
+
+int32_t agent_schedule_interval(const struct agent_schedule *s, int64_t step) {
+    return step < s->early_steps ? s->early_interval : s->interval;
+}
+
+void agent_schedule_change(struct agent_schedule *s, int64_t step, int32_t interval) {
+    if (interval == s->interval)
+        return;
+    s->interval = interval;
+    s->base = step;
+}
+
+// Place of a fragment's next update in the one order that all members send in: by round, then by offset, where the
+// first fragment (offset 0) closes a cycle. A member that lags or ran alone for a while still offers what the others wait for.
+static int64_t next_in_order(const struct agent_schedule *s, const struct agent_fragment *g,
+                             int32_t f) {
+    int64_t round = (int64_t)g->round + (g->in_flight ? 1 : 0);
+    return round * s->fragments + (f == 0 ? s->fragments - 1 : f - 1);
+}
+
+// Some fragment is due at this step, nothing was sent at it yet, and f is the one whose turn it is.
+static bool turn_of(const struct agent_schedule *s, const struct agent_fragment *frags, int32_t f,
+                    int64_t step) {
+    bool any = false;
+    for (int32_t g = 0; g < s->fragments; g++) {
+        if (frags[g].send_step >= step ||
+            next_in_order(s, &frags[g], g) < next_in_order(s, &frags[f], f))
+            return false;
+        any = any || agent_schedule_due(s, g, step);
+    }
+    return any;
+}
+
+// Fragment f is due, and at this step nothing is sent: the fragment whose turn it is travels still, and is not waited for (then it is sent at this
+// step).
+static bool missed(const struct agent_schedule *s, const struct agent_fragment *frags, int32_t f,
+                   int64_t step, bool peers_alive) {
+    int32_t turn = 0;
+    for (int32_t g = 0; g < s->fragments; g++) {
+        if (frags[g].send_step >= step)
+            return false;
+        if (next_in_order(s, &frags[g], g) < next_in_order(s, &frags[turn], turn))
+            turn = g;
+    }
+    const struct agent_fragment *t = &frags[turn];
+    bool merges = (t->arrived || peers_alive) && step >= t->merge_step;
+    return agent_schedule_due(s, f, step) && t->in_flight && !merges;
+}
+
+enum agent_decision agent_schedule_decide(const struct agent_schedule *s,
+                                          const struct agent_fragment *frags, int32_t f,
+                                          int64_t step, bool peers_alive, int64_t counted_miss) {
+    const struct agent_fragment *frag = &frags[f];
+    bool last = step >= s->steps;
+    if (frag->finished)
+        return AGENT_GO_ON;
+    if (frag->in_flight) {
+        bool ripe = last || step >= frag->merge_step;
+        if (ripe && frag->arrived)
+            return AGENT_MERGE;
+        if (last || (ripe && peers_alive))
+            return AGENT_WAIT;
+    } else if (last || (turn_of(s, frags, f, step) && step > frag->committed_step)) {
+        return AGENT_SEND;
+    }
+    return counted_miss != step && missed(s, frags, f, step, peers_alive) ? AGENT_MISS
+                                                                          : AGENT_GO_ON;
+}
+
+bool agent_schedule_finished(const struct agent_schedule *s, const struct agent_fragment *frags) {
+    for (int32_t f = 0; f < s->fragments; f++)
+        if (!frags[f].finished)
+            return false;
+    return true;
+}

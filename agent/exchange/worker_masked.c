@@ -1,0 +1,41 @@
+// The worker's part of the gate profile `private`: keys that its agent hands over when it attaches, and the seeds of each sum, which
+// come with the commit. What it sends is masked before it leaves this process.
+#include "agent/exchange/worker.h"
+#include "agent/job/private.h"
+
+#include <string.h>
+
+enum neb_status worker_masked_keys(struct agent_worker *w, const void *keys, size_t len) {
+    if (w->job.sync.gate != AGENT_GATE_PRIVATE || w->job.sync.scheme != AGENT_SCHEME_FEDERATED)
+        return NEB_OK;
+    if (len != (size_t)w->job.n_clusters * SEC_SUM_KEY_BYTES)
+        return neb_fail(NEB_ERR_FORMAT, "the agent gave no keys for sync.gate: private");
+    return sec_sum_create((uint8_t)w->job.n_clusters, (uint8_t)w->cluster,
+                          (const uint8_t(*)[SEC_SUM_KEY_BYTES])keys, &w->sum);
+}
+
+enum neb_status worker_masked_seeds(const struct agent_worker *w, struct agent_travel *t,
+                                    const json_t *text) {
+    uint8_t bytes[SEC_SUM_SEEDS_MAX];
+    const char *hex = json_string_value(text);
+    size_t n = hex ? strlen(hex) / 2 : 0;
+    if (!w->sum || !t->n)
+        return NEB_OK;
+    if (!n || n > sizeof bytes || !neb_unhex(hex, bytes, n) ||
+        !sec_sum_seeds_get(bytes, n, &t->seeds))
+        return neb_fail(NEB_ERR_FORMAT, "malformed seeds of a masked sum from the agent");
+    return NEB_OK;
+}
+
+void worker_masked_config(const struct agent_worker *w, struct inter_outer_config *c) {
+    if (!w->sum)
+        return;
+    c->sum = w->sum;
+    c->sum_members = (uint8_t)w->job.n_clusters;
+    c->sum_scale = agent_private_scale(&w->job);
+    struct sec_privacy noise;
+    if (agent_private_noised(&w->job) && agent_private_noise(&w->job, &noise)) {
+        c->sum_squared = noise.squared;
+        c->sum_variance = noise.variance;
+    }
+}

@@ -1,0 +1,133 @@
+// A worker whose state is not its own: it takes over what other members had, and goes on from there.
+//
+//     behind, its disk whole:  fragments that the snapshot is ahead in come from there, the others from the own checkpoint
+//     disk lost:               from a snapshot, or from the first commit on; commits are merged as they come, without training,
+//                              until the agent says that it has caught up
+//
+// What is not even a state of this job, or not what it says it is, is nobody's but its giver's fault: it is removed, the agent is told, and
+// another process begins without it.
+//
+// In both the data goes on behind the last step that is in a commit of its own: nothing is learned twice. What was learned since
+// and sent to nobody is lost: counted in lost_steps, and reported.
+#include "agent/base/log.h"
+#include "agent/exchange/snapshot_file.h"
+#include "agent/exchange/worker.h"
+#include "kernels/quant.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+// A digest says nothing of that: a NaN has one too.
+static enum neb_status check_finite(const struct neb_file *file, uint64_t at, uint64_t n,
+                                    bool *finite) {
+    enum { PIECE = 64 << 10 };
+    float *x = malloc(PIECE * sizeof *x);
+    enum neb_status st = x ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory for a snapshot");
+    *finite = true;
+    for (uint64_t i = 0; i < n && *finite && st == NEB_OK; i += PIECE) {
+        size_t some = n - i < PIECE ? (size_t)(n - i) : PIECE;
+        st = neb_file_read(file, at + i * sizeof *x, x, some * sizeof *x);
+        if (st == NEB_OK)
+            (void)kern_absmax(x, some, finite);
+    }
+    free(x);
+    return st;
+}
+
+// θ and v of n parameters each lie behind the header. *bad: it is not what it says.
+static enum neb_status take_fragments(struct agent_worker *w, const struct inter_snapshot *s,
+                                      const struct neb_file *file, uint64_t header, uint64_t n,
+                                      bool has_checkpoint, int64_t *cursor, bool *bad) {
+    for (int32_t f = 0; f < w->job.sync.fragments; f++) {
+        const struct inter_snapshot_part *p = &s->parts[f];
+        if (!(w->taken >> f & 1) && (has_checkpoint || !p->round))
+            continue;
+        struct kern_digest d;
+        NEB_TRY(worker_outer_adopt(w, f, p->version, file, header, n));
+        NEB_TRY(worker_outer_digest(w, f, &d));
+        *bad = p->round && (d.lo != p->digest[0] || d.hi != p->digest[1]);
+        if (*bad)
+            return neb_fail(NEB_ERR_CORRUPT, "fragment %d does not have the digest that it says",
+                            f);
+        bool final = p->round > 0;
+        for (uint8_t i = 0; p->round && i < p->last.n; i++)
+            final = final && p->last.entries[i].flags & INTER_FINAL;
+        w->frags[f] =
+            (struct agent_fragment){.round = p->round, .send_step = -1, .finished = final};
+        w->kept[f].counted_miss = -1;
+        w->kept[f].last_digest = d;
+        if (p->round)
+            worker_plan_taken(w, f, &p->last);
+        if (p->round && (int64_t)p->last.cursors[w->cluster] > *cursor)
+            *cursor = (int64_t)p->last.cursors[w->cluster];
+        neb_info("fragment %d taken over from a snapshot, at round %u", f, p->round);
+    }
+    return NEB_OK;
+}
+
+void worker_begin_counts(struct agent_worker *w, int32_t f) {
+    w->frags[f].merged_step = w->frags[f].committed_step = w->step;
+    w->kept[f].steps_base = w->step;
+    worker_count_from_here(w, f);
+}
+
+// Its header fits the file, as the agent has seen. *bad: it is no state of this job.
+static enum neb_status check(const struct agent_worker *w, const struct inter_snapshot *s,
+                             const struct neb_file *file, uint64_t header, bool *bad) {
+    uint64_t n = w->model->n_all_trainable;
+    bool finite = true;
+    *bad = s->fragments != (uint32_t)w->job.sync.fragments || s->elements != n ||
+           neb_file_len(file) - header != 2 * n * sizeof(float);
+    if (*bad)
+        return neb_fail(NEB_ERR_FORMAT, "it does not fit this job");
+    NEB_TRY(check_finite(file, header, 2 * n, &finite));
+    *bad = !finite;
+    return finite ? NEB_OK : neb_fail(NEB_ERR_CORRUPT, "it holds what is not finite");
+}
+
+static enum neb_status refuse(struct agent_worker *w, const char *path) {
+    char text[512];
+    neb_last_error(text, sizeof text);
+    NEB_TRY(neb_fs_remove(path));
+    if (w->ipc)
+        NEB_TRY(agent_ipc_send(
+            w->ipc, NULL, json_pack("{s:s,s:s}", "op", "snapshot-bad", "text", text), NULL, 0));
+    return NEB_ERR_AGAIN;
+}
+
+enum neb_status worker_adopt_snapshot(struct agent_worker *w, bool has_checkpoint) {
+    struct neb_file *file = NULL;
+    char path[NEB_PATH_MAX];
+    int64_t cursor = w->step;
+    NEB_TRY(neb_path(path, sizeof path, w->dir, "snapshot.bin"));
+    if (!neb_fs_exists(path))
+        return NEB_OK;
+    uint64_t n = w->model->n_all_trainable, header = 0;
+    struct inter_snapshot *s = NULL;
+    bool bad = false;
+    NEB_TRY(neb_file_open(path, worker_vault(w), &file));
+    enum neb_status st = agent_snapshot_header(file, path, &header, &s);
+    if (st != NEB_OK)
+        goto out;
+    st = check(w, s, file, header, &bad);
+    if (st == NEB_OK)
+        st = take_fragments(w, s, file, header, n, has_checkpoint, &cursor, &bad);
+out:
+    free(s);
+    neb_file_close(&file);
+    if (bad)
+        return refuse(w, path);
+    NEB_TRY(st);
+    if (cursor > w->step)
+        NEB_TRY(worker_skip_steps(w, cursor - w->step));
+    for (int32_t f = 0; f < w->job.sync.fragments; f++)
+        if (w->frags[f].send_step == -1)
+            worker_begin_counts(w, f);
+    if (!has_checkpoint)
+        w->life = w->attempts;
+    NEB_TRY(worker_outer_adopted(w));
+    NEB_TRY(worker_save(w));
+    NEB_TRY(worker_save_wait(w));
+    // behind the checkpoint: until that is on disk, it is taken over again
+    return neb_fs_remove(path);
+}

@@ -1,0 +1,31 @@
+// Of what text a checkpoint's cursors count windows. A foreign trainer reads what it likes: this is not in libnebula.
+#include "agent/base/log.h"
+#include "agent/exchange/worker.h"
+#include "agent/job/model.h"
+
+#include <string.h>
+
+enum neb_status worker_text_save(const struct agent_worker *w, struct intra_ckpt_writer *out) {
+    uint8_t sha[INTRA_SHA_BYTES];
+    NEB_TRY(agent_job_text_digest(&w->job, w->cluster, w->corpus, sha));
+    return intra_ckpt_add(out, "data.text", INTRA_BYTES, sizeof sha, 1, sha);
+}
+
+enum neb_status worker_text_compare(struct agent_worker *w, const struct intra_ckpt *c) {
+    uint8_t was[INTRA_SHA_BYTES], is[INTRA_SHA_BYTES];
+    char text[NEB_PATH_MAX + 320];
+    if (!intra_ckpt_find(c, "data.text")) // older checkpoints have none
+        return NEB_OK;
+    NEB_TRY(intra_ckpt_read(c, "data.text", INTRA_BYTES, sizeof was, 1, was));
+    NEB_TRY(agent_job_text_digest(&w->job, w->cluster, w->corpus, is));
+    if (!memcmp(was, is, sizeof is))
+        return NEB_OK;
+    snprintf(text, sizeof text,
+             "the corpus %s holds other text than the newest checkpoint was learned from: going "
+             "on, but of this epoch some text is learned again and some is passed over. If that "
+             "is not meant, stop the job now, put the corpus of before there, and resume",
+             intra_corpus_dir(w->corpus));
+    neb_warn("%s", text);
+    worker_metrics(w, json_pack("{s:s,s:s}", "kind", "fault", "text", text));
+    return NEB_OK;
+}

@@ -1,0 +1,579 @@
+// What no single key can tell: whether values fit each other.
+#include "agent/base/bytes.h"
+#include "agent/job/config_options.h"
+#include "agent/job/private.h"
+#include "agent/job/tune.h"
+#include "agent/job/wan_spec.h"
+#include "inter/link/rate_limit.h"
+#include "inter/record/robust.h"
+#include "intra/model/rope.h"
+#include "security/identity.h"
+
+#include <string.h>
+
+const char *agent_role_name(enum agent_role role) { return config_role_names[role]; }
+
+const char *agent_job_corpus(const struct agent_job *j, int cluster) {
+    const char *own = j->clusters[cluster].corpus;
+    return own[0] ? own : j->corpus;
+}
+
+int agent_job_role(const struct agent_job *j, enum agent_role role) {
+    for (int i = 0; i < j->n_clusters; i++)
+        if (j->clusters[i].role == role)
+            return i;
+    return -1;
+}
+
+int32_t agent_job_exchanging(const struct agent_job *j) {
+    int32_t n = 0;
+    for (int32_t i = 0; i < j->n_clusters; i++)
+        n += !j->clusters[i].witness &&
+             (j->mode != AGENT_MODE_DISTILL || j->clusters[i].role == AGENT_ROLE_STUDENT);
+    return n > 0 ? n : 1;
+}
+
+int32_t agent_job_training(const struct agent_job *j) {
+    int32_t n = 0;
+    for (int i = 0; i < j->n_clusters; i++)
+        n += !j->clusters[i].witness;
+    return n;
+}
+
+uint64_t agent_job_step_tokens(const struct agent_job *j) {
+    bool foreign = false;
+    for (int i = 0; i < j->n_clusters; i++)
+        foreign |= j->clusters[i].launcher == AGENT_LAUNCHER_ATTACH;
+    return (uint64_t)j->batch * (uint64_t)j->accumulate * (uint64_t)j->seq_len *
+           (foreign ? AGENT_FOREIGN_TOKENS : 1);
+}
+
+// Of a step, before anything multiplies them.
+static enum neb_status validate_step(const struct agent_job *j, const char *file) {
+    if ((int64_t)j->batch * j->seq_len > INTRA_MICRO_TOKENS_MAX)
+        return COMPLAIN_OF(
+            j, file, "data.batch",
+            "%d of data.seq_len %d are more than %d tokens a micro-batch; lower one, "
+            "and raise data.accumulate",
+            j->batch, j->seq_len, INTRA_MICRO_TOKENS_MAX);
+    if ((int64_t)j->batch * j->accumulate > CONFIG_SEQUENCES_MAX)
+        return COMPLAIN_OF(j, file, "data.accumulate",
+                           "%d times data.batch %d are more than %d sequences a step",
+                           j->accumulate, j->batch, CONFIG_SEQUENCES_MAX);
+    return NEB_OK;
+}
+
+// What the mesh of every cluster has to divide.
+static enum neb_status validate_meshes(const struct agent_job *j, const char *file) {
+    struct intra_model_config m = j->model;
+    m.n_kv_heads = m.n_kv_heads ? m.n_kv_heads : m.n_heads;
+    m.vocab = m.vocab ? m.vocab : INT32_MAX; // the corpus's
+    for (int32_t i = 0; i < j->n_clusters; i++) {
+        const struct agent_cluster *c = &j->clusters[i];
+        if (c->device == AGENT_DEVICE_CPU && c->outer_state == AGENT_OUTER_DEVICE)
+            return COMPLAIN_OF(j, file, "clusters.outer_state",
+                               "cluster %s: device needs device: cuda; remove it, or set host",
+                               c->name);
+        if (c->device == AGENT_DEVICE_CPU && c->cuda_graphs == AGENT_GRAPHS_ON)
+            return COMPLAIN_OF(j, file, "clusters.cuda_graphs",
+                               "cluster %s: on needs device: cuda; remove it, or set off", c->name);
+        if (agent_cluster_ranks(c) == 1)
+            continue;
+        if (c->mesh.tp > 1 && c->cuda_graphs == AGENT_GRAPHS_ON)
+            return COMPLAIN_OF(
+                j, file, "clusters.cuda_graphs",
+                "cluster %s: on needs tp 1, as a communicator whose collectives are in "
+                "a graph cannot be given up while it hangs; remove it, or set off",
+                c->name);
+        if (agent_cluster_ranks(c) > MESH_RANKS_MAX)
+            return COMPLAIN_OF(j, file, "clusters.mesh",
+                               "cluster %s: %d ranks, at most %d are possible", c->name,
+                               agent_cluster_ranks(c), MESH_RANKS_MAX);
+        if (intra_mesh_check(&c->mesh, &m) != NEB_OK)
+            return COMPLAIN_OF(j, file, "clusters.mesh", "cluster %s cannot run this model",
+                               c->name);
+        if ((int64_t)j->accumulate * j->batch % c->mesh.dp)
+            return COMPLAIN_OF(
+                j, file, "clusters.mesh",
+                "cluster %s: dp %d does not divide the sequences of a step, data.batch "
+                "%d x data.accumulate %d; the replicas get equal shares",
+                c->name, c->mesh.dp, j->batch, j->accumulate);
+    }
+    return NEB_OK;
+}
+
+// Clusters that cut a step into other micro-batches.
+static enum neb_status validate_micro_batches(const struct agent_job *j, const char *file) {
+    int64_t sequences = (int64_t)j->batch * j->accumulate;
+    for (int32_t i = 0; i < j->n_clusters; i++) {
+        const struct agent_cluster *c = &j->clusters[i];
+        const char *key = c->batch ? "clusters.batch" : "clusters.recompute";
+        if (!c->batch && !c->recompute)
+            continue;
+        if (j->mode != AGENT_MODE_REPLICAS || j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
+            return COMPLAIN_OF(j, file, key,
+                               "cluster %s: all clusters have the job's micro-batches in modes rtd "
+                               "and distill and with sync.scheme: synchronous; remove it",
+                               c->name);
+        if (c->launcher == AGENT_LAUNCHER_ATTACH || c->witness)
+            return COMPLAIN_OF(j, file, key, "cluster %s: %s; remove it", c->name,
+                               c->witness ? "a witness trains nothing"
+                                          : "the trainer that attaches cuts its steps as it likes");
+        if ((int64_t)c->batch * j->seq_len > INTRA_MICRO_TOKENS_MAX)
+            return COMPLAIN_OF(j, file, key,
+                               "cluster %s: %d of data.seq_len %d are more than %d tokens a "
+                               "micro-batch",
+                               c->name, c->batch, j->seq_len, INTRA_MICRO_TOKENS_MAX);
+        if (c->batch && sequences % c->batch)
+            return COMPLAIN_OF(
+                j, file, key,
+                "cluster %s: %d does not divide the sequences of a step, data.batch %d "
+                "x data.accumulate %d",
+                c->name, c->batch, j->batch, j->accumulate);
+        if (c->batch && sequences / c->batch > CONFIG_BATCH_MAX)
+            return COMPLAIN_OF(j, file, key,
+                               "cluster %s: %d makes more than %d micro-batches of a step", c->name,
+                               c->batch, CONFIG_BATCH_MAX);
+    }
+    return NEB_OK;
+}
+
+bool agent_job_takes_devices(const struct agent_job *j) {
+    return j->mode == AGENT_MODE_REPLICAS || j->sync.scheme != AGENT_SCHEME_SYNCHRONOUS;
+}
+
+// Modes rtd and distill train on one rank a cluster, and all in one process on processors. What asks for more must not be taken for granted.
+static enum neb_status validate_places(const struct agent_job *j, const char *file) {
+    char at[NEB_PATH_MAX + 32], why[96];
+    const char *mode = j->mode == AGENT_MODE_RTD ? "rtd" : "distill";
+    for (int32_t i = 0; j->mode != AGENT_MODE_REPLICAS && i < j->n_clusters; i++) {
+        const struct agent_cluster *c = &j->clusters[i];
+        bool anywhere = agent_job_takes_devices(j),
+             federated = j->mode == AGENT_MODE_DISTILL && j->distill.federate &&
+                         (c->role == AGENT_ROLE_STUDENT || c->role_auto);
+        if (agent_cluster_ranks(c) > 1 || c->mesh_auto)
+            return COMPLAIN_OF(j, file, "clusters.mesh",
+                               "cluster %s: mode %s trains on one rank a cluster; remove it",
+                               c->name, mode);
+        const struct {
+            bool asked, ok; // where sides are on devices
+            int32_t line;
+            const char *key, *value, *allowed, *why;
+        } keys[] = {
+            {c->device == AGENT_DEVICE_CUDA, true, c->line.device, "clusters.device", "cuda",
+             "auto, cpu", ""},
+            {c->outer_state == AGENT_OUTER_DEVICE, federated, c->line.outer_state,
+             "clusters.outer_state", "device", "auto, host",
+             j->mode == AGENT_MODE_RTD ? "mode rtd merges no updates"
+                                       : "only students with distill.federate merge updates"},
+            {c->cuda_graphs == AGENT_GRAPHS_ON, c->role == AGENT_ROLE_DISCRIMINATOR,
+             c->line.cuda_graphs, "clusters.cuda_graphs", "on", "auto, off",
+             "only a discriminator's passes are of one shape, and can be recorded"},
+        };
+        for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++) {
+            if (!keys[k].asked || (anywhere && keys[k].ok))
+                continue;
+            snprintf(at, sizeof at, keys[k].line ? "%s:%d" : "%s", file, (int)keys[k].line);
+            snprintf(why, sizeof why, "mode %s with sync.scheme: synchronous trains on processors",
+                     mode);
+            return COMPLAIN(at, keys[k].key, "cluster %s: \"%s\", but %s; allowed: %s", c->name,
+                            keys[k].value, anywhere ? keys[k].why : why, keys[k].allowed);
+        }
+    }
+    return NEB_OK;
+}
+
+static enum neb_status validate_heads(const struct agent_job *j, const struct agent_shape *x,
+                                      const char *key, const char *file) {
+    int32_t width = x->d_model ? x->d_model : j->model.d_model,
+            heads = x->n_heads ? x->n_heads : j->model.n_heads;
+    if ((x->d_model || x->n_heads) && (width % heads || width / heads % 2 || width / heads > 256))
+        return COMPLAIN_OF(j, file, key, "%d over %d heads is not an even number in 2..256", width,
+                           heads);
+    return NEB_OK;
+}
+
+static int count_roles(const struct agent_job *j, enum agent_role role) {
+    int n = 0;
+    for (int i = 0; i < j->n_clusters; i++)
+        n += j->clusters[i].role == role;
+    return n;
+}
+
+static int count_auto(const struct agent_job *j) {
+    int n = 0;
+    for (int i = 0; i < j->n_clusters; i++)
+        n += j->clusters[i].role_auto;
+    return n;
+}
+
+static enum neb_status validate_auto_roles(const struct agent_job *j, const char *file) {
+    for (int i = 0; i < j->n_clusters; i++) {
+        const struct agent_cluster *c = &j->clusters[i];
+        if (c->role_auto && j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
+            return COMPLAIN_OF(j, file, "clusters.role",
+                               "cluster %s: auto, but sync.scheme synchronous is one process: say "
+                               "which role it has",
+                               c->name);
+        if (c->role_auto && c->n_sources)
+            return COMPLAIN_OF(j, file, "clusters.sources",
+                               "cluster %s: sources are the generator's; with role auto leave them "
+                               "out, or say which role it has",
+                               c->name);
+    }
+    return NEB_OK;
+}
+
+static enum neb_status validate_rtd(const struct agent_job *j, const char *file) {
+    const struct agent_rtd_config *r = &j->rtd;
+    int d = agent_job_role(j, AGENT_ROLE_DISCRIMINATOR);
+    for (int i = 0; j->mode != AGENT_MODE_RTD && i < j->n_clusters; i++)
+        if ((j->clusters[i].role || j->clusters[i].role_auto) && j->mode != AGENT_MODE_DISTILL)
+            return COMPLAIN_OF(j, file, "clusters.role", "only modes rtd and distill have roles");
+    if (j->mode != AGENT_MODE_RTD)
+        return NEB_OK;
+    // auto is whatever is missing
+    if (j->n_clusters != 2 || count_roles(j, AGENT_ROLE_GENERATOR) > 1 ||
+        count_roles(j, AGENT_ROLE_DISCRIMINATOR) > 1 ||
+        count_roles(j, AGENT_ROLE_GENERATOR) + count_roles(j, AGENT_ROLE_DISCRIMINATOR) +
+                count_auto(j) !=
+            2)
+        return COMPLAIN_OF(
+            j, file, "clusters",
+            "mode rtd takes two, one with role generator, one with role discriminator; "
+            "or auto");
+    NEB_TRY(validate_auto_roles(j, file));
+    if (d >= 0 && j->clusters[d].n_sources)
+        return COMPLAIN_OF(j, file, "clusters.sources",
+                           "cluster %s: the generator's sources count, in the order of their names",
+                           j->clusters[d].name);
+    if (j->sync.scheme == AGENT_SCHEME_NONE)
+        return COMPLAIN_OF(j, file, "sync.scheme",
+                           "none: mode rtd takes federated, or synchronous for one process");
+    if (j->trainable.mode != INTRA_TRAIN_FULL || j->trainable.freeze_embeddings ||
+        j->init_from[0] || j->model_init[0])
+        return COMPLAIN_OF(j, file,
+                           j->model_init[0]  ? "model.init"
+                           : j->init_from[0] ? "init_from"
+                                             : "trainable",
+                           "mode rtd trains everything, from nothing; remove it");
+    if (j->autos)
+        return COMPLAIN_OF(j, file, "mode", "mode rtd takes auto for clusters.role alone");
+    int32_t cycle =
+        r->generator_steps > r->discriminator_steps ? r->generator_steps : r->discriminator_steps;
+    if (r->share_embeddings && ((r->shape.d_model && r->shape.d_model != j->model.d_model) ||
+                                r->share_embeddings % cycle || r->share_embeddings < r->ahead))
+        return COMPLAIN_OF(
+            j, file, "rtd.share_embeddings",
+            "takes one width for both models, and a multiple of the ratio's %d steps, "
+            "not below rtd.ahead %d",
+            cycle, r->ahead);
+    return validate_heads(j, &r->shape, "rtd.generator.d_model", file);
+}
+
+static enum neb_status validate_distill(const struct agent_job *j, const char *file) {
+    const struct agent_distill_config *d = &j->distill;
+    int teachers = count_roles(j, AGENT_ROLE_TEACHER), autos = count_auto(j),
+        students = count_roles(j, AGENT_ROLE_STUDENT);
+    if (j->mode != AGENT_MODE_DISTILL)
+        return NEB_OK;
+    NEB_TRY(validate_auto_roles(j, file));
+    students += teachers || !autos ? autos : autos - 1; // one of them teaches, if nobody else does
+    teachers += !teachers && autos;
+    if (j->autos)
+        return COMPLAIN_OF(j, file, "mode", "mode distill takes auto for clusters.role alone");
+    for (int i = 0; i < j->n_clusters; i++)
+        if (j->clusters[i].n_sources)
+            return COMPLAIN_OF(j, file, "clusters.sources",
+                               "cluster %s: mode distill takes all sources of the corpus",
+                               j->clusters[i].name);
+    if (teachers > 1 || students < 1 || teachers + students != j->n_clusters)
+        return COMPLAIN_OF(j, file, "clusters.role",
+                           "mode distill takes at most one teacher, and students for the rest");
+    if (j->clusters[0].role != AGENT_ROLE_STUDENT && j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
+        return COMPLAIN_OF(j, file, "clusters", "synchronous: list the student first");
+    if (teachers && j->sync.scheme == AGENT_SCHEME_NONE)
+        return COMPLAIN_OF(j, file, "sync.scheme", "none: labels could not travel");
+    if (teachers && students > 1 && j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
+        return COMPLAIN_OF(j, file, "sync.scheme", "synchronous: one student in one process");
+    if (teachers && !d->k && j->sync.scheme != AGENT_SCHEME_SYNCHRONOUS)
+        return COMPLAIN_OF(j, file, "distill.k",
+                           "0: all logits need sync.scheme: synchronous; else 1..64");
+    if ((d->k_min && d->k_min > d->k) || (d->k_max && d->k_max < d->k) ||
+        (!d->k && (d->k_min || d->k_max)))
+        return COMPLAIN_OF(j, file, "distill.k", "%d is not within k_min %d and k_max %d", d->k,
+                           d->k_min, d->k_max);
+    if (d->federate && (students < 2 || d->relay || j->sync.scheme != AGENT_SCHEME_FEDERATED ||
+                        (teachers && j->clusters[j->n_clusters - 1].role != AGENT_ROLE_TEACHER &&
+                         !j->clusters[j->n_clusters - 1].role_auto)))
+        return COMPLAIN_OF(j, file, "distill.federate",
+                           "needs two students or more, sync.scheme: federated, no relay, and the "
+                           "teacher as the last of the clusters");
+    if (d->relay && (!teachers || d->pushed || j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS))
+        return COMPLAIN_OF(j, file, "distill.relay", "needs a teacher, and shards that all read");
+    if (d->pushed && j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
+        return COMPLAIN_OF(j, file, "distill.push_text",
+                           "synchronous: nothing travels in one process");
+    if (teachers && !d->teacher[0] && !d->learn)
+        return COMPLAIN_OF(j, file, "distill.teacher.init",
+                           "a teacher that does not learn needs a checkpoint");
+    return validate_heads(j, &d->shape, "distill.teacher.d_model", file);
+}
+
+static enum neb_status validate_shape(const struct agent_job *j, const char *file) {
+    if (!j->model.head_dim && j->model.d_model % j->model.n_heads)
+        return COMPLAIN_OF(j, file, "model.d_model",
+                           "%d is not a multiple of n_heads %d; set head_dim", j->model.d_model,
+                           j->model.n_heads);
+    int32_t kv = j->model.n_kv_heads ? j->model.n_kv_heads : j->model.n_heads;
+    int32_t head_dim = j->model.head_dim ? j->model.head_dim : j->model.d_model / j->model.n_heads;
+    if (j->model.n_heads % kv)
+        return COMPLAIN_OF(j, file, "model.n_kv_heads", "%d does not divide n_heads %d", kv,
+                           j->model.n_heads);
+    if (head_dim % 2 || head_dim < 2 || head_dim > 256)
+        return COMPLAIN_OF(
+            j, file, "model.head_dim",
+            "%d is not an even number in 2..256; choose d_model, n_heads or head_dim", head_dim);
+    char path[64], why[INTRA_ROPE_TEXT];
+    const char *key = intra_rope_wrong(&j->model.rope_scaling, why);
+    snprintf(path, sizeof path, "model.rope_scaling.%s", key ? key : "");
+    return key ? COMPLAIN_OF(j, file, path, "%s", why) : NEB_OK;
+}
+
+// What is auto holds a default, which the planner replaces: no conflict with what is written.
+static bool is_open(const struct agent_job *j, uint32_t bit) { return j->autos & bit; }
+
+static enum neb_status validate_tune(const struct agent_job *j, const char *file) {
+    const struct agent_tune *t = &j->sync.tune;
+    bool no_overlap = is_open(j, AGENT_AUTO_OVERLAP), no_interval = is_open(j, AGENT_AUTO_INTERVAL);
+    if (t->mode == AGENT_TUNE_FIXED)
+        return NEB_OK;
+    if (t->finest > t->coarsest)
+        return COMPLAIN_OF(j, file, "sync.tune.finest", "%s is coarser than sync.tune.coarsest %s",
+                           config_rung_names[t->finest], config_rung_names[t->coarsest]);
+    if (!is_open(j, AGENT_AUTO_CODEC) && !agent_tune_admits(t, j->sync.codec))
+        return COMPLAIN_OF(j, file, "sync.tune",
+                           "auto starts from sync.codec, and %s is not between %s and %s "
+                           "(sync.tune.finest, coarsest)",
+                           j->sync.codec, config_rung_names[t->finest],
+                           config_rung_names[t->coarsest]);
+    if (t->overlap_max && ((!no_overlap && t->overlap_max < j->sync.overlap) ||
+                           (!no_interval && t->overlap_max >= j->sync.interval)))
+        return COMPLAIN_OF(j, file, "sync.tune.overlap_max",
+                           "%d must be at least sync.overlap %d and below sync.interval %d",
+                           t->overlap_max, j->sync.overlap, j->sync.interval);
+    if (t->interval_max && !no_interval && t->interval_max < j->sync.interval)
+        return COMPLAIN_OF(j, file, "sync.tune.interval_max",
+                           "%d must not be below sync.interval %d", t->interval_max,
+                           j->sync.interval);
+    if (t->interval_max && t->overlap_max >= t->interval_max)
+        return COMPLAIN_OF(j, file, "sync.tune.overlap_max",
+                           "%d must be below sync.tune.interval_max %d", t->overlap_max,
+                           t->interval_max);
+    return NEB_OK;
+}
+
+// Names, witnesses, and enough that train for the gate.
+static enum neb_status validate_clusters(const struct agent_job *j, const char *file) {
+    if (j->n_clusters < 1)
+        return COMPLAIN_OF(j, file, "clusters", "is missing: list at least one, with a name");
+    // A cluster is called as its agent is; the synchronous reference has one agent.
+    int32_t agents = j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS ? 1 : j->n_clusters;
+    for (int32_t i = 0; i < agents; i++)
+        if (!sec_name_valid(j->clusters[i].name))
+            return COMPLAIN_OF(j, file, "clusters.name",
+                               "\"%s\" is no name of an agent: 1 to %d of a-z 0-9 - _ . that begin "
+                               "with a letter or digit",
+                               j->clusters[i].name, SEC_NAME_MAX - 1);
+    for (int32_t i = 0; i < j->n_clusters; i++)
+        for (int32_t k = 0; k < i; k++)
+            if (!strcmp(j->clusters[i].name, j->clusters[k].name))
+                return COMPLAIN_OF(j, file, "clusters.name", "\"%s\" is given to two clusters",
+                                   j->clusters[i].name);
+    int32_t data = 0;
+    for (int32_t i = 0; i < j->n_clusters; i++)
+        data += !j->clusters[i].witness;
+    for (int32_t i = 1; i < j->n_clusters; i++)
+        if (j->clusters[i - 1].witness && !j->clusters[i].witness)
+            return COMPLAIN_OF(j, file, "clusters.witness",
+                               "\"%s\" trains: list it before the witnesses", j->clusters[i].name);
+    if (data < j->n_clusters && (data < 2 || j->n_clusters < 3))
+        return COMPLAIN_OF(
+            j, file, "clusters.witness",
+            "a witness helps two or more clusters that train to elect a leader; here are %d", data);
+    if (j->sync.gate == AGENT_GATE_ROBUST && (data < INTER_ROBUST_MEMBERS || data < j->n_clusters))
+        return COMPLAIN_OF(
+            j, file, "sync.gate",
+            "robust needs %d clusters that train, and no witness, to outvote one bad one; "
+            "here are %d of %d: use trusted, or more clusters",
+            INTER_ROBUST_MEMBERS, data, j->n_clusters);
+    const char *key;
+    char text[512];
+    if (!agent_private_allows(j, &key, text, sizeof text))
+        return COMPLAIN_OF(j, file, key, "%s", text);
+    return NEB_OK;
+}
+
+// Where a trainer that attaches computes, and in which type, is its own to say: these keys would do nothing.
+static enum neb_status validate_attached_place(const struct agent_cluster *c, const char *file) {
+    char at[NEB_PATH_MAX + 32];
+    const struct {
+        bool asked;
+        int32_t line;
+        const char *key;
+    } keys[] = {{c->device != AGENT_DEVICE_AUTO, c->line.device, "clusters.device"},
+                {c->precision != AGENT_PRECISION_AUTO, c->line.precision, "clusters.precision"},
+                {c->outer_state != AGENT_OUTER_AUTO, c->line.outer_state, "clusters.outer_state"},
+                {c->cuda_graphs != AGENT_GRAPHS_AUTO, c->line.cuda_graphs, "clusters.cuda_graphs"}};
+    for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++) {
+        if (!keys[k].asked)
+            continue;
+        snprintf(at, sizeof at, keys[k].line ? "%s:%d" : "%s", file, (int)keys[k].line);
+        return COMPLAIN(at, keys[k].key,
+                        "cluster %s: the trainer that attaches has devices and types of its own; "
+                        "remove it",
+                        c->name);
+    }
+    return NEB_OK;
+}
+
+static enum neb_status validate_attach(const struct agent_job *j, const char *file) {
+    for (int32_t i = 0; i < j->n_clusters; i++) {
+        if (j->clusters[i].launcher != AGENT_LAUNCHER_ATTACH)
+            continue;
+        if (j->mode != AGENT_MODE_REPLICAS)
+            return COMPLAIN_OF(j, file, "clusters.launcher",
+                               "\"%s\": attach goes with mode replicas alone", j->clusters[i].name);
+        NEB_TRY(validate_attached_place(&j->clusters[i], file));
+        if (!j->model.vocab)
+            return COMPLAIN_OF(j, file, "model.vocab",
+                               "is missing: \"%s\" has launcher attach, and its trainer "
+                               "brings no corpus to take it from",
+                               j->clusters[i].name);
+        if (agent_cluster_ranks(&j->clusters[i]) > 1)
+            return COMPLAIN_OF(j, file, "clusters.mesh",
+                               "\"%s\" has launcher attach: its trainer has ranks of its own",
+                               j->clusters[i].name);
+        if (j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
+            return COMPLAIN_OF(j, file, "clusters.launcher",
+                               "attach does not go with sync.scheme synchronous");
+    }
+    return NEB_OK;
+}
+
+static enum neb_status validate_digests(const struct agent_job *j, const char *file) {
+    const struct {
+        const char *key, *hex;
+    } all[] = {{"data.tokenizer_sha256", j->tokenizer_sha256}, {"init_sha256", j->init_sha256}};
+    uint8_t sha[NEB_SHA256_BYTES];
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i].hex[0] && !neb_unhex(all[i].hex, sha, sizeof sha))
+            return COMPLAIN_OF(j, file, all[i].key,
+                               "\"%s\" is no SHA-256 in 64 small hexadecimal digits", all[i].hex);
+    return NEB_OK;
+}
+
+static enum neb_status validate_corpora(const struct agent_job *j, const char *file) {
+    for (int i = 1; j->mode == AGENT_MODE_REPLICAS && j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS &&
+                    i < j->n_clusters;
+         i++)
+        if (!j->clusters[i].witness && strcmp(agent_job_corpus(j, i), agent_job_corpus(j, 0)) != 0)
+            return COMPLAIN_OF(j, file, "clusters.corpus",
+                               "sync.scheme synchronous is one process with one corpus; cluster "
+                               "%s's is another than %s's",
+                               j->clusters[i].name, j->clusters[0].name);
+    return NEB_OK;
+}
+
+static enum neb_status validate_eval(const struct agent_job *j, const char *file) {
+    if (j->eval_every && j->mode != AGENT_MODE_REPLICAS)
+        return COMPLAIN_OF(j, file, "eval.every_steps",
+                           "%d: modes rtd and distill measure at the end; leave it out",
+                           j->eval_every);
+    return NEB_OK;
+}
+
+// Parts of the model that a fragment cannot be less than, of those that learn (intra_owners_fragments()): the embedding, each layer, the
+// final norm with the output.
+static int32_t count_parts(const struct agent_job *j) {
+    switch (j->trainable.mode) {
+    case INTRA_TRAIN_FULL: return j->model.n_layers + 1 + !j->trainable.freeze_embeddings;
+    case INTRA_TRAIN_LORA: return j->model.n_layers;
+    case INTRA_TRAIN_BITFIT: return j->model.n_layers + 1;
+    case INTRA_TRAIN_LAST_LAYERS: return j->trainable.last_layers + 1;
+    }
+    return 1;
+}
+
+static enum neb_status validate_fragments(const struct agent_job *j, const char *file) {
+    int32_t parts = count_parts(j);
+    if (j->sync.scheme == AGENT_SCHEME_FEDERATED && j->mode != AGENT_MODE_RTD &&
+        j->sync.fragments > parts)
+        return COMPLAIN_OF(j, file, "sync.fragments",
+                           "%d, but what learns has %d parts (layers, embedding, output), and none "
+                           "is cut: %d or fewer",
+                           j->sync.fragments, parts, parts);
+    return NEB_OK;
+}
+
+static enum neb_status validate_sync(const struct agent_job *j, const char *file) {
+    struct inter_rate_limit limit;
+    if (inter_rate_limit_parse(j->rate_limit, &limit) != NEB_OK) // it said why
+        return COMPLAIN_OF(j, file, "wan.rate_limit",
+                           "\"%s\" is not a rate such as 20mbit, or 100mbit 08:00-18:00=20mbit",
+                           j->rate_limit);
+    if (j->sync.early_steps % j->sync.early_interval)
+        return COMPLAIN_OF(j, file, "sync.early_steps",
+                           "%d is not a multiple of sync.early_interval %d", j->sync.early_steps,
+                           j->sync.early_interval);
+    if (j->sync.early_steps &&
+        (j->sync.overlap >= j->sync.early_interval || j->sync.fragments > j->sync.early_interval))
+        return COMPLAIN_OF(j, file, "sync.early_interval",
+                           "%d must be above sync.overlap %d and at least sync.fragments %d",
+                           j->sync.early_interval, j->sync.overlap, j->sync.fragments);
+    struct agent_wan link;
+    if (j->sync.link[0] && agent_wan_parse(j->sync.link, "sync.link", &link) != NEB_OK)
+        return COMPLAIN_OF(j, file, "sync.link", "\"%s\" does not describe a link", j->sync.link);
+    bool written = !is_open(j, AGENT_AUTO_INTERVAL);
+    if (written && !is_open(j, AGENT_AUTO_OVERLAP) && j->sync.overlap >= j->sync.interval)
+        return COMPLAIN_OF(j, file, "sync.overlap", "%d must be below sync.interval %d",
+                           j->sync.overlap, j->sync.interval);
+    if (written && j->sync.fragments > j->sync.interval)
+        return COMPLAIN_OF(j, file, "sync.fragments", "%d must not be above sync.interval %d",
+                           j->sync.fragments, j->sync.interval);
+    return NEB_OK;
+}
+
+static enum neb_status validate_trainable(const struct agent_job *j, const char *file) {
+    if (j->trainable.mode == INTRA_TRAIN_LORA &&
+        (j->trainable.lora_rank < 1 || !j->trainable.lora_targets))
+        return COMPLAIN_OF(j, file, "trainable.rank",
+                           "lora needs a rank of 1 or more and at least one target");
+    if (j->trainable.mode == INTRA_TRAIN_LAST_LAYERS &&
+        (j->trainable.last_layers < 1 || j->trainable.last_layers > j->model.n_layers))
+        return COMPLAIN_OF(j, file, "trainable.n", "%d is not in 1..%d", j->trainable.last_layers,
+                           j->model.n_layers);
+    return NEB_OK;
+}
+
+enum neb_status agent_job_validate(const struct agent_job *j, const char *file) {
+    NEB_TRY(validate_step(j, file));
+    NEB_TRY(validate_clusters(j, file));
+    if (j->model_init[0] &&
+        !(j->model.n_layers && j->model.d_model && j->model.n_heads && j->model.d_ff))
+        return NEB_OK; // checked again when agent_job_model_init() has filled them in
+    NEB_TRY(validate_shape(j, file));
+    NEB_TRY(validate_places(j, file));
+    NEB_TRY(validate_meshes(j, file));
+    NEB_TRY(validate_micro_batches(j, file));
+    NEB_TRY(validate_rtd(j, file));
+    NEB_TRY(validate_distill(j, file));
+    NEB_TRY(validate_attach(j, file));
+    NEB_TRY(validate_digests(j, file));
+    NEB_TRY(validate_corpora(j, file));
+    NEB_TRY(validate_eval(j, file));
+    NEB_TRY(validate_tune(j, file));
+    NEB_TRY(validate_sync(j, file));
+    NEB_TRY(validate_trainable(j, file));
+    return validate_fragments(j, file);
+}

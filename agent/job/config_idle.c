@@ -1,0 +1,42 @@
+// Keys that a job file gives and that do nothing in it, as they are another mode's: most likely not what was meant.
+#include "agent/base/log.h"
+#include "agent/job/config_options.h"
+
+#include <string.h>
+
+void agent_job_warn_idle(const struct agent_job *j, const char *file) {
+    const struct {
+        const char *prefix;
+        bool used;
+        const char *why;
+    } of[] = {
+        {"trainable.rank", j->trainable.mode == INTRA_TRAIN_LORA, "trainable.mode is not lora"},
+        {"trainable.alpha", j->trainable.mode == INTRA_TRAIN_LORA, "trainable.mode is not lora"},
+        {"trainable.targets", j->trainable.mode == INTRA_TRAIN_LORA, "trainable.mode is not lora"},
+        {"trainable.n", j->trainable.mode == INTRA_TRAIN_LAST_LAYERS,
+         "trainable.mode is not last_layers"},
+        {"sync.tune.", j->sync.tune.mode == AGENT_TUNE_AUTO, "sync.tune.mode is not auto"},
+        {"sync.dp.delta", j->sync.dp.clip > 0, "sync.dp.clip is 0"},
+        {"sync.early_interval", j->sync.early_steps > 0, "sync.early_steps is 0"},
+        {"optim.clip.ratio", j->optim.clip.kind == INTRA_CLIP_ADAGC,
+         "optim.clip.kind is not adagc"},
+        {"optim.clip.beta", j->optim.clip.kind == INTRA_CLIP_ADAGC, "optim.clip.kind is not adagc"},
+        {"optim.clip.warmup", j->optim.clip.kind == INTRA_CLIP_ADAGC,
+         "optim.clip.kind is not adagc"},
+        {"rtd.", j->mode == AGENT_MODE_RTD, "mode is not rtd"},
+        {"distill.", j->mode == AGENT_MODE_DISTILL, "mode is not distill"},
+    };
+    for (int i = 0; i < config_n_options; i++)
+        for (size_t k = 0; k < sizeof of / sizeof *of && j->given[i]; k++) {
+            const char *path = config_options[i].path;
+            size_t n = strlen(of[k].prefix);
+            bool whole = of[k].prefix[n - 1] != '.';
+            if (!of[k].used && !strncmp(path, of[k].prefix, n) && (!whole || !path[n]) &&
+                strcmp(path, "sync.tune.mode") != 0)
+                neb_warn("%s: %s does nothing: %s", file, path, of[k].why);
+        }
+    if (j->trainable.mode == INTRA_TRAIN_LORA && !j->init_from[0] && !j->model_init[0])
+        neb_warn("%s: trainable.mode lora without init_from or model.init: the adapters' model is "
+                 "drawn by its seed and never trained",
+                 file);
+}

@@ -1,0 +1,111 @@
+// What a job is to all of its sites alike: its specification without places (config_options.h). Its
+// id is made of this.
+#include "agent/job/config_options.h"
+
+#include <string.h>
+
+static bool is_private(const json_t *spec) {
+    const char *gate = json_string_value(json_object_get(spec, "sync.gate"));
+    return gate && !strcmp(gate, "private");
+}
+
+// Of a cluster. What is none of the table's is shared.
+static bool is_place(const char *key, bool private) {
+    for (int i = 0; i < config_n_cluster_keys; i++)
+        if (!strcmp(config_cluster_table[i].key, key))
+            return config_cluster_table[i].place == CONFIG_PLACE ||
+                   (config_cluster_table[i].place == CONFIG_PLACE_OPEN && !private);
+    return false;
+}
+
+// In their order, which an object's keys lose where they are sorted: cursors of a checkpoint count
+// windows by a source's place.
+static json_t *ordered(const json_t *sources) {
+    json_t *list = json_array(), *weight;
+    const char *name;
+    json_object_foreach((json_t *)(uintptr_t)sources, name, weight)
+        json_array_append_new(list, json_pack("[s,O]", name, weight));
+    return list;
+}
+
+static json_t *shared_of(const json_t *cluster, bool private) {
+    const char *key, *launcher = json_string_value(json_object_get(cluster, "launcher"));
+    json_t *out = json_object(), *v;
+    json_object_foreach((json_t *)(uintptr_t)cluster, key, v) {
+        if (!strcmp(key, "sources") && json_is_object(v))
+            json_object_set_new(out, key, ordered(v));
+        else if (!is_place(key, private))
+            json_object_set(out, key, v);
+    }
+    if (launcher && !strcmp(launcher, "attach")) // another trainer, with settings of its own
+        json_object_set_new(out, "launcher", json_string("attach"));
+    return out;
+}
+
+json_t *agent_job_shared(const json_t *spec) {
+    json_t *out = json_object(), *clusters = json_array(), *v;
+    const char *key;
+    size_t i;
+    json_object_foreach((json_t *)(uintptr_t)spec, key, v) if (strcmp(key, "clusters"))
+        json_object_set(out, key, v);
+    json_array_foreach(json_object_get(spec, "clusters"), i, v)
+        json_array_append_new(clusters, shared_of(v, is_private(spec)));
+    if (json_object_set_new(out, "clusters", clusters) != 0) {
+        json_decref(out);
+        return NULL;
+    }
+    return out;
+}
+
+// ---- two of them -------------------------------------------------------------------------------
+
+static bool same_names(const json_t *a, const json_t *b) { // of sources, whatever their order
+    const json_t *x, *y;
+    size_t i, k, hits = 0;
+    json_array_foreach(a, i, x) json_array_foreach(b, k, y) hits += json_equal(x, y);
+    return hits == json_array_size(a) && json_array_size(a) == json_array_size(b);
+}
+
+// Keys of a that b has otherwise.
+static const char *cluster_differs(const json_t *a, const json_t *b) {
+    const char *key;
+    json_t *x;
+    json_object_foreach((json_t *)(uintptr_t)a, key, x) {
+        const json_t *y = json_object_get(b, key);
+        if (json_equal(x, (json_t *)(uintptr_t)y))
+            continue;
+        if (!strcmp(key, "sources") && same_names(x, y))
+            return "the order of clusters.sources";
+        for (int i = 0; i < config_n_cluster_keys; i++)
+            if (!strcmp(config_cluster_table[i].key, key))
+                return config_cluster_table[i].path;
+        return "clusters";
+    }
+    return NULL;
+}
+
+static const char *shared_differs(const json_t *a, const json_t *b) {
+    const json_t *one = json_object_get(a, "clusters"), *other = json_object_get(b, "clusters");
+    for (int i = 0; i < config_n_options; i++) {
+        const char *key = config_options[i].path;
+        if (!json_equal(json_object_get(a, key), json_object_get(b, key)))
+            return key;
+    }
+    if (json_array_size(one) != json_array_size(other))
+        return "clusters";
+    for (size_t i = 0; i < json_array_size(one); i++) {
+        const json_t *x = json_array_get(one, i), *y = json_array_get(other, i);
+        const char *key = cluster_differs(x, y);
+        if (key || (key = cluster_differs(y, x)))
+            return key;
+    }
+    return json_equal((json_t *)(uintptr_t)a, (json_t *)(uintptr_t)b) ? NULL : "nonce";
+}
+
+const char *agent_job_differs(const json_t *a, const json_t *b) {
+    json_t *x = agent_job_shared(a), *y = agent_job_shared(b);
+    const char *key = x && y ? shared_differs(x, y) : "clusters";
+    json_decref(x);
+    json_decref(y);
+    return key;
+}

@@ -1,0 +1,379 @@
+// Job files: YAML, walked with the line of every key at hand.
+#include "agent/base/number.h"
+#include "agent/job/config_options.h"
+#include "kernels/pool.h"
+#include "security/identity.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <yaml.h>
+
+static const struct cluster_number {
+    const char *key;
+    size_t at;
+    uint32_t min, max;
+} cluster_numbers[] = {
+    {"batch", offsetof(struct agent_cluster, batch), 1, CONFIG_BATCH_MAX},
+    {"ranks", offsetof(struct agent_cluster, ranks), 1, MESH_RANKS_MAX},
+    {"threads", offsetof(struct agent_cluster, threads), 0, KERN_POOL_THREADS_MAX}};
+
+struct walk {
+    yaml_document_t *doc;
+    const char *file;
+    struct agent_job *job;
+    bool clusters_seen;
+};
+
+static const char *where_of(const struct walk *w, const yaml_node_t *n, char *out, size_t cap) {
+    snprintf(out, cap, "%s:%zu", w->file, n->start_mark.line + 1);
+    return out;
+}
+
+static uint16_t line_number(const yaml_node_t *n) {
+    return n->start_mark.line < UINT16_MAX ? (uint16_t)(n->start_mark.line + 1) : 0;
+}
+
+static const char *scalar(const yaml_node_t *n) {
+    return n->type == YAML_SCALAR_NODE &&
+                   strlen((const char *)n->data.scalar.value) == n->data.scalar.length
+               ? (const char *)n->data.scalar.value
+               : NULL;
+}
+
+// What a key said before would be lost without a word.
+static enum neb_status given_once(const struct walk *w, const yaml_node_t *map,
+                                  const yaml_node_pair_t *p, const char *path) {
+    char at[NEB_PATH_MAX + 32];
+    const yaml_node_t *k = yaml_document_get_node(w->doc, p->key);
+    const char *key = scalar(k), *before;
+    for (const yaml_node_pair_t *q = map->data.mapping.pairs.start; key && q < p; q++)
+        if ((before = scalar(yaml_document_get_node(w->doc, q->key))) && !strcmp(before, key))
+            return COMPLAIN(where_of(w, k, at, sizeof at), path, "%s given twice", key);
+    return NEB_OK;
+}
+
+static enum neb_status set_option_node(struct walk *w, const struct config_option *o,
+                                       yaml_node_t *value, const char *where) {
+    if (w->job->given[o - config_options])
+        return COMPLAIN(where, o->path, "given twice");
+    w->job->given[o - config_options] = true;
+    w->job->lines[o - config_options] = line_number(value);
+    if (o->type == T_TARGETS || o->type == T_FREEZE) {
+        if (value->type != YAML_SEQUENCE_NODE)
+            return config_set(w->job, o, "", where);
+        config_clear_list(w->job, o);
+        for (yaml_node_item_t *i = value->data.sequence.items.start;
+             i < value->data.sequence.items.top; i++) {
+            const char *text = scalar(yaml_document_get_node(w->doc, *i));
+            if (!text)
+                return COMPLAIN(where, o->path, "holds something that is not a word");
+            NEB_TRY(config_set_item(w->job, o, text, where));
+        }
+        return NEB_OK;
+    }
+    const char *text = scalar(value);
+    if (!text)
+        return COMPLAIN(where, o->path, "must be a single value");
+    return config_set_written(w->job, o, text, where);
+}
+
+static enum neb_status add_source(struct agent_cluster *c, const char *name, const char *weight,
+                                  const char *where) {
+    double w = 0;
+    if (c->n_sources == AGENT_SOURCES_MAX)
+        return COMPLAIN(where, "clusters.sources", "more than %d sources", AGENT_SOURCES_MAX);
+    struct agent_source *s = &c->sources[c->n_sources];
+    NEB_TRY(config_set_text(s->name, sizeof s->name, "clusters.sources", name ? name : "", where,
+                            true));
+    bool good = weight && neb_number_real(weight, 0, 1e6, &w) && (float)w > 0;
+    s->weight = (float)w;
+    if (!good)
+        return COMPLAIN(where, "clusters.sources", "weight of %s must be a number above 0",
+                        s->name);
+    for (int32_t i = 0; i < c->n_sources; i++)
+        if (!strcmp(c->sources[i].name, s->name))
+            return COMPLAIN(where, "clusters.sources", "%s given twice", s->name);
+    c->n_sources++;
+    return NEB_OK;
+}
+
+// {name: en, weight: 0.5}; the weight may be left out
+static enum neb_status walk_source_item(struct walk *w, struct agent_cluster *c, yaml_node_t *map) {
+    char at[NEB_PATH_MAX + 32];
+    const char *name = NULL, *weight = "1";
+    where_of(w, map, at, sizeof at);
+    if (map->type != YAML_MAPPING_NODE)
+        return COMPLAIN(at, "clusters.sources",
+                        "each item must be such as {name: en, weight: 0.5}");
+    for (yaml_node_pair_t *p = map->data.mapping.pairs.start; p < map->data.mapping.pairs.top;
+         p++) {
+        const char *key = scalar(yaml_document_get_node(w->doc, p->key)),
+                   *text = scalar(yaml_document_get_node(w->doc, p->value));
+        NEB_TRY(given_once(w, map, p, "clusters.sources"));
+        if (key && !strcmp(key, "name"))
+            name = text;
+        else if (key && !strcmp(key, "weight"))
+            weight = text;
+        else
+            return config_unknown_part(at, "clusters.sources", key, "name, weight");
+    }
+    return add_source(c, name, weight, at);
+}
+
+// {en: 1, de: 0.5}, or a list of {name, weight}
+static enum neb_status walk_sources(struct walk *w, struct agent_cluster *c, yaml_node_t *node,
+                                    const char *where) {
+    char at[NEB_PATH_MAX + 32];
+    if (node->type == YAML_SEQUENCE_NODE) {
+        for (yaml_node_item_t *i = node->data.sequence.items.start;
+             i < node->data.sequence.items.top; i++)
+            NEB_TRY(walk_source_item(w, c, yaml_document_get_node(w->doc, *i)));
+        return NEB_OK;
+    }
+    if (node->type != YAML_MAPPING_NODE)
+        return COMPLAIN(where, "clusters.sources",
+                        "must map source names to weights, such as {en: 1, de: 0.5}");
+    for (yaml_node_pair_t *p = node->data.mapping.pairs.start; p < node->data.mapping.pairs.top;
+         p++) {
+        yaml_node_t *k = yaml_document_get_node(w->doc, p->key),
+                    *v = yaml_document_get_node(w->doc, p->value);
+        where_of(w, k, at, sizeof at);
+        NEB_TRY(add_source(c, scalar(k), scalar(v), at));
+    }
+    return NEB_OK;
+}
+
+static enum neb_status walk_mesh(struct walk *w, struct intra_mesh_config *mesh, yaml_node_t *map,
+                                 const char *where) {
+    if (map->type != YAML_MAPPING_NODE)
+        return COMPLAIN(where, "clusters.mesh",
+                        "must be a mapping such as {dp: 2, pp: 1, tp: 2}, or auto");
+    for (yaml_node_pair_t *p = map->data.mapping.pairs.start; p < map->data.mapping.pairs.top;
+         p++) {
+        const char *key = scalar(yaml_document_get_node(w->doc, p->key)),
+                   *text = scalar(yaml_document_get_node(w->doc, p->value));
+        int32_t *axis = !key                 ? NULL
+                        : !strcmp(key, "dp") ? &mesh->dp
+                        : !strcmp(key, "pp") ? &mesh->pp
+                        : !strcmp(key, "tp") ? &mesh->tp
+                                             : NULL;
+        uint64_t n;
+        NEB_TRY(given_once(w, map, p, "clusters.mesh"));
+        if (!axis)
+            return config_unknown_part(where, "clusters.mesh", key, "dp, pp, tp");
+        if (!text || !neb_number_whole(text, 1, MESH_AXIS_MAX, &n))
+            return COMPLAIN(where, "clusters.mesh", "%s \"%s\" is not in 1..%d", key,
+                            text ? text : "?", MESH_AXIS_MAX);
+        *axis = (int32_t)n;
+    }
+    return NEB_OK;
+}
+
+// A key of a cluster that is a whole number. NULL: it is none of these.
+static const struct cluster_number *number_of(const char *key) {
+    for (size_t i = 0; key && i < sizeof cluster_numbers / sizeof *cluster_numbers; i++)
+        if (!strcmp(key, cluster_numbers[i].key))
+            return &cluster_numbers[i];
+    return NULL;
+}
+
+static enum neb_status set_number(struct agent_cluster *c, const struct cluster_number *o,
+                                  const char *text, const char *where) {
+    char path[32];
+    uint64_t n;
+    snprintf(path, sizeof path, "clusters.%s", o->key);
+    if (!neb_number_whole(text, o->min, o->max, &n))
+        return COMPLAIN(where, path, "\"%s\" is not in %u..%u", text, o->min, o->max);
+    *(int32_t *)(void *)((char *)c + o->at) = (int32_t)n;
+    return NEB_OK;
+}
+
+// How many ranks there are on hosts that only their launcher knows has to be said: auto would come to one. Of launcher local the
+// planner finds it, of a mesh it follows: what is said twice can differ.
+static enum neb_status ranks_fit(const struct agent_cluster *c, const char *where) {
+    bool hosts = c->launcher == AGENT_LAUNCHER_MPIRUN || c->launcher == AGENT_LAUNCHER_SLURM;
+    if (c->ranks && !(c->mesh_auto && hosts))
+        return COMPLAIN(where, "clusters.ranks",
+                        "goes with mesh: auto and launcher: mpirun or slurm; %s, so remove it",
+                        c->mesh_auto ? "with others the planner finds how many are fastest"
+                                     : "else the mesh says how many there are");
+    if (c->mesh_auto && hosts && !c->ranks && !c->witness)
+        return COMPLAIN(where, "clusters.ranks",
+                        "is missing: with launcher: %s nobody but you knows how many ranks there "
+                        "are for mesh: auto; add ranks: N, or say the mesh, such as {dp: 4, tp: 2}",
+                        config_launcher_names[c->launcher]);
+    return NEB_OK;
+}
+
+static enum neb_status walk_cluster(struct walk *w, struct agent_cluster *c, yaml_node_t *map) {
+    char at[NEB_PATH_MAX + 32];
+    c->mesh = (struct intra_mesh_config){1, 1, 1};
+    where_of(w, map, at, sizeof at);
+    if (map->type != YAML_MAPPING_NODE)
+        return COMPLAIN(at, "clusters", "each item must be a mapping with keys %s",
+                        config_cluster_keys);
+    for (yaml_node_pair_t *p = map->data.mapping.pairs.start; p < map->data.mapping.pairs.top;
+         p++) {
+        yaml_node_t *k = yaml_document_get_node(w->doc, p->key),
+                    *v = yaml_document_get_node(w->doc, p->value);
+        const char *key = scalar(k), *text = scalar(v);
+        where_of(w, k, at, sizeof at);
+        NEB_TRY(given_once(w, map, p, "clusters"));
+        if (key && !strcmp(key, "sources"))
+            NEB_TRY(walk_sources(w, c, v, at));
+        else if (key && text && !strcmp(key, "mesh") && !strcmp(text, "auto"))
+            c->mesh_auto = true;
+        else if (key && !strcmp(key, "mesh"))
+            NEB_TRY(walk_mesh(w, &c->mesh, v, at));
+        else if (key && text && !strcmp(key, "launcher"))
+            NEB_TRY(config_set_launcher(c, text, at));
+        else if (key && text && !strcmp(key, "role"))
+            NEB_TRY(config_set_role(c, text, at));
+        else if (key && text && !strcmp(key, "device")) {
+            NEB_TRY(config_set_device(c, text, NULL, at));
+            c->line.device = (int32_t)k->start_mark.line + 1;
+        } else if (key && text && !strcmp(key, "precision")) {
+            NEB_TRY(config_set_device(c, NULL, text, at));
+            c->line.precision = (int32_t)k->start_mark.line + 1;
+        } else if (key && text && !strcmp(key, "outer_state")) {
+            NEB_TRY(config_set_outer_state(c, text, at));
+            c->line.outer_state = (int32_t)k->start_mark.line + 1;
+        } else if (key && text && !strcmp(key, "cuda_graphs")) {
+            NEB_TRY(config_set_graphs(c, text, at));
+            c->line.cuda_graphs = (int32_t)k->start_mark.line + 1;
+        } else if (key && text && !strcmp(key, "name"))
+            NEB_TRY(config_set_text(c->name, sizeof c->name, "clusters.name", text, at, true));
+        else if (key && text && !strcmp(key, "corpus"))
+            NEB_TRY(config_set_path(c->corpus, sizeof c->corpus, "clusters.corpus", text, at));
+        else if (key && text && !strcmp(key, "profile"))
+            NEB_TRY(config_set_path(c->profile, sizeof c->profile, "clusters.profile", text, at));
+        else if (key && text && !strcmp(key, "witness")) {
+            if (strcmp(text, "true") && strcmp(text, "false"))
+                return COMPLAIN(at, "clusters.witness", "\"%s\" is neither true nor false", text);
+            c->witness = !strcmp(text, "true");
+        } else if (key && text && !strcmp(key, "recompute")) {
+            if (strcmp(text, "true") && strcmp(text, "false"))
+                return COMPLAIN(at, "clusters.recompute", "\"%s\" is neither true nor false", text);
+            c->recompute = text[0] == 't' ? AGENT_RECOMPUTE_ON : AGENT_RECOMPUTE_OFF;
+        } else if (text && number_of(key))
+            NEB_TRY(set_number(c, number_of(key), text, at));
+        else
+            return config_unknown_part(at, "clusters", key, config_cluster_keys);
+    }
+    where_of(w, map, at, sizeof at);
+    return c->name[0] ? ranks_fit(c, at) : COMPLAIN(at, "clusters.name", "is missing");
+}
+
+static enum neb_status walk_clusters(struct walk *w, yaml_node_t *seq, const char *where) {
+    if (seq->type != YAML_SEQUENCE_NODE)
+        return COMPLAIN(where, "clusters", "must be a list of mappings with keys %s",
+                        config_cluster_keys);
+    if (w->clusters_seen)
+        return COMPLAIN(where, "clusters", "given twice");
+    w->clusters_seen = true;
+    w->job->clusters_line = line_number(seq);
+    for (yaml_node_item_t *i = seq->data.sequence.items.start; i < seq->data.sequence.items.top;
+         i++) {
+        if (w->job->n_clusters == AGENT_CLUSTERS_MAX)
+            return COMPLAIN(where, "clusters", "more than %d", AGENT_CLUSTERS_MAX);
+        NEB_TRY(walk_cluster(w, &w->job->clusters[w->job->n_clusters++],
+                             yaml_document_get_node(w->doc, *i)));
+    }
+    return NEB_OK;
+}
+
+static enum neb_status walk_mapping(struct walk *w, yaml_node_t *map, const char *prefix,
+                                    int depth) {
+    char path[256], at[NEB_PATH_MAX + 32];
+    where_of(w, map, at, sizeof at);
+    if (map->type != YAML_MAPPING_NODE)
+        return COMPLAIN(at, *prefix ? prefix : "job file", "must be a mapping of keys to values");
+    for (yaml_node_pair_t *p = map->data.mapping.pairs.start; p < map->data.mapping.pairs.top;
+         p++) {
+        yaml_node_t *k = yaml_document_get_node(w->doc, p->key),
+                    *v = yaml_document_get_node(w->doc, p->value);
+        const char *key = scalar(k);
+        where_of(w, k, at, sizeof at);
+        if (!key || !*key || strlen(key) > 60 ||
+            snprintf(path, sizeof path, "%s%s%s", prefix, *prefix ? "." : "", key) >=
+                (int)sizeof path)
+            return COMPLAIN(at, *prefix ? prefix : "job file", "a key must be a short word");
+        const struct config_option *o = config_option(path);
+        if (!strcmp(path, "trainable") && scalar(v))
+            o = config_option("trainable.mode");
+        if (!strcmp(path, "sync.tune") && scalar(v))
+            o = config_option("sync.tune.mode");
+        if (o)
+            NEB_TRY(set_option_node(w, o, v, at));
+        else if (!strcmp(path, "clusters"))
+            NEB_TRY(walk_clusters(w, v, at));
+        else if (config_is_section(path) && depth < 4)
+            NEB_TRY(walk_mapping(w, v, path, depth + 1));
+        else
+            return config_unknown_key(at, path);
+    }
+    return NEB_OK;
+}
+
+static enum neb_status walk_document(struct walk *w) {
+    yaml_node_t *root = yaml_document_get_root_node(w->doc);
+    if (!root)
+        return COMPLAIN(w->file, "job file", "is empty");
+    NEB_TRY(walk_mapping(w, root, "", 0));
+    for (int i = 0; i < config_n_options; i++)
+        if (!config_options[i].preset && !w->job->given[i] &&
+            !(w->job->model_init[0] && !strncmp(config_options[i].path, "model.", 6)))
+            return COMPLAIN(w->file, config_options[i].path, "is missing (%s)",
+                            config_options[i].help);
+    return agent_job_validate(w->job, w->file);
+}
+
+// Behind "---" another job could begin, which nobody would run.
+static enum neb_status no_second(yaml_parser_t *parser, const char *file) {
+    yaml_document_t doc;
+    if (!yaml_parser_load(parser, &doc))
+        return neb_fail(NEB_ERR_FORMAT, "%s:%zu: not valid YAML: %s", file,
+                        parser->problem_mark.line + 1,
+                        parser->problem ? parser->problem : "unreadable");
+    const yaml_node_t *root = yaml_document_get_root_node(&doc);
+    bool second = root && !(root->type == YAML_SCALAR_NODE && !root->data.scalar.length);
+    size_t line = root ? root->start_mark.line + 1 : 0;
+    yaml_document_delete(&doc);
+    return second // a bare "---" at the end begins nothing
+               ? neb_fail(NEB_ERR_INVALID,
+                          "%s:%zu: a second document begins here; a file holds one job", file, line)
+               : NEB_OK;
+}
+
+enum neb_status agent_job_parse(const char *text, size_t len, const char *file,
+                                struct agent_job *out) {
+    yaml_parser_t parser;
+    yaml_document_t doc;
+    enum neb_status st;
+    config_defaults(out);
+    if (!yaml_parser_initialize(&parser))
+        return neb_fail(NEB_ERR_NOMEM, "out of memory reading %s", file);
+    yaml_parser_set_input_string(&parser, (const unsigned char *)text, len);
+    if (!yaml_parser_load(&parser, &doc)) {
+        st = neb_fail(NEB_ERR_FORMAT, "%s:%zu: not valid YAML: %s", file,
+                      parser.problem_mark.line + 1, parser.problem ? parser.problem : "unreadable");
+    } else {
+        struct walk w = {.doc = &doc, .file = file, .job = out};
+        st = walk_document(&w);
+        yaml_document_delete(&doc);
+        if (st == NEB_OK)
+            st = no_second(&parser, file);
+    }
+    yaml_parser_delete(&parser);
+    return st;
+}
+
+enum neb_status agent_job_load(const char *path, struct agent_job *out) {
+    struct neb_buf b = {0};
+    enum neb_status st = neb_fs_read(path, 1 << 20, &b);
+    if (st == NEB_OK)
+        st = agent_job_parse((const char *)b.p, b.len, path, out);
+    neb_buf_free(&b);
+    return st;
+}

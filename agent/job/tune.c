@@ -1,0 +1,43 @@
+#include "agent/job/tune.h"
+
+#include <string.h>
+
+bool agent_tune_admits(const struct agent_tune *t, const char *codec) {
+    int rung = (int)inter_rung_of(codec) - 1;
+    return rung >= 0 && rung >= t->finest && rung <= t->coarsest;
+}
+
+struct inter_tune_config agent_tune_config(const struct agent_job *job) {
+    const struct agent_sync *s = &job->sync;
+    const struct agent_tune *t = &s->tune;
+    int32_t overlap_max = t->overlap_max ? t->overlap_max : s->interval / 2;
+    return (struct inter_tune_config){
+        .on = t->mode == AGENT_TUNE_AUTO,
+        .codec = t->codec,
+        .overlap = t->overlap,
+        .interval = t->interval,
+        .balance = t->balance && job->mode == AGENT_MODE_REPLICAS,
+        .finest = (uint8_t)(t->finest + 1),
+        .coarsest = (uint8_t)(t->coarsest + 1),
+        .first = (uint8_t)inter_rung_of(s->codec),
+        .start_interval = (uint32_t)s->interval,
+        .start_overlap = (uint32_t)s->overlap,
+        .overlap_max = (uint32_t)(overlap_max > s->overlap ? overlap_max : s->overlap),
+        .interval_max = (uint32_t)(t->interval_max ? t->interval_max : 2 * (int64_t)s->interval),
+        .fragments = (uint32_t)s->fragments,
+        .steps = (uint64_t)job->steps,
+        .error_max = t->error_max};
+}
+
+void agent_tune_pace(const struct agent_job *job, float pace[INTER_PACE]) {
+    struct intra_schedule s = job->optim.schedule;
+    s.steps = job->steps;
+    memset(pace, 0, INTER_PACE * sizeof *pace);
+    for (int k = 0; k < job->n_clusters; k++)
+        if (job->clusters[k].launcher == AGENT_LAUNCHER_ATTACH)
+            return; // a trainer of its own has a schedule of its own
+    for (int i = 0; i < INTER_PACE && job->steps > 0; i++) {
+        int64_t t = job->steps * i / (INTER_PACE - 1);
+        pace[i] = intra_schedule_lr(&s, t < job->steps ? t : job->steps - 1);
+    }
+}

@@ -1,0 +1,193 @@
+// Attaching: finds the agent, waits for a job that wants a trainer, and makes what the worker's exchange needs.
+#include "agent/base/log.h"
+#include "agent/job/init_digest.h"
+#include "agent/lib/state.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static enum neb_status find_agent(const char *agent, char *out, size_t cap) {
+    char home[NEB_PATH_MAX];
+    agent = agent ? agent : getenv("NEBULA_AGENT");
+    if (!agent || !*agent)
+        agent = getenv("NEBULA_HOME");
+    if (!agent || !*agent) {
+        const char *user = getenv("HOME");
+        if (!user || !*user)
+            return neb_fail(NEB_ERR_INVALID,
+                            "no agent named and no $HOME: set NEBULA_AGENT to the agent's home");
+        NEB_TRY(neb_path(home, sizeof home, user, ".nebula"));
+        agent = home;
+    }
+    size_t len = strlen(agent);
+    if (len > 5 && !strcmp(agent + len - 5, ".sock"))
+        return len < cap ? (memcpy(out, agent, len + 1), NEB_OK)
+                         : neb_fail(NEB_ERR_LIMIT, "the agent's path is too long");
+    return neb_path(out, cap, agent, "agent.sock");
+}
+
+// Asks until the agent is there and has a job that waits for a trainer. why: what the agent said last.
+static enum neb_status wait_for_job(struct nebula *n, const char *job, double timeout_s) {
+    const char *from = getenv("NEBULA_JOB_FROM");
+    neb_ns end = neb_now() + (neb_ns)(timeout_s * 1e9);
+    neb_ns taken_end = neb_now() + 2 * NEB_S;
+    char why[512] = "";
+    void *ctx = zmq_ctx_new();
+    struct agent_ipc *ipc = NULL;
+    enum neb_status st =
+        ctx ? agent_ipc_connect(ctx, n->socket, &ipc)
+            : neb_fail(NEB_ERR_IO, "cannot create a ZeroMQ context: %s", zmq_strerror(zmq_errno()));
+    for (bool found = false; st == NEB_OK && !found;) {
+        struct agent_ipc_msg m;
+        st = agent_ipc_send(ipc, NULL,
+                            json_pack("{s:s,s:s,s:s,s:i,s:I,s:i,s:s}", "op", "attachable", "job",
+                                      job, "from", from ? from : "", "api", NEBULA_API, "pid",
+                                      (json_int_t)getpid(), "protocol", agent_ipc_protocol(),
+                                      "build", neb_build()),
+                            NULL, 0);
+        if (st == NEB_OK && agent_ipc_wait(ipc, NEB_S, &m) == NEB_OK) {
+            const char *code = agent_ipc_str(&m, "code", "");
+            snprintf(why, sizeof why, "%s", agent_ipc_str(&m, "text", "no reason given"));
+            found = json_is_true(json_object_get(m.head, "ok"));
+            if (found)
+                snprintf(n->job, sizeof n->job, "%.64s", why);
+            else if (!strcmp(code, "taken") && neb_now() < taken_end)
+                neb_debug("%s", why); // one that has just detached may still be on its way out
+            else if (strcmp(code, "wait"))
+                st = neb_fail(!strcmp(code, "version") ? NEB_ERR_UNSUPPORTED : NEB_ERR_STATE, "%s",
+                              why);
+            agent_ipc_msg_clear(&m);
+        }
+        if (st == NEB_OK && !found && neb_now() >= end)
+            st = why[0]
+                     ? neb_fail(NEB_ERR_NOT_FOUND, "%s", why)
+                     : neb_fail(NEB_ERR_NOT_FOUND,
+                                "no agent answers at %s; start it, or set NEBULA_AGENT to its home",
+                                n->socket);
+        if (st == NEB_OK && !found && (st = lib_idle(&n->w)) == NEB_OK)
+            neb_sleep(200 * NEB_MS);
+    }
+    agent_ipc_destroy(&ipc);
+    if (ctx)
+        zmq_ctx_term(ctx);
+    return st;
+}
+
+static enum neb_status list_tensors(struct nebula *n) {
+    struct intra_model *m = n->w.model;
+    if (!(n->tensors = calloc((size_t)m->n_tensors, sizeof *n->tensors)))
+        return neb_fail(NEB_ERR_NOMEM, "out of memory listing tensors");
+    for (int32_t i = 0; i < m->n_tensors; i++)
+        if (m->tensors[i].trainable)
+            n->tensors[n->n_tensors++] = &m->tensors[i];
+    return NEB_OK;
+}
+
+static enum neb_status make_model(struct nebula *n) {
+    struct agent_job *j = &n->w.job;
+    struct intra_model *m;
+    j->model.n_kv_heads = j->model.n_kv_heads ? j->model.n_kv_heads : j->model.n_heads;
+    j->model.head_dim = j->model.head_dim ? j->model.head_dim : j->model.d_model / j->model.n_heads;
+    j->model.max_seq = j->seq_len;
+    NEB_TRY(intra_model_create(&j->model, &j->trainable, (uint64_t)j->seed, &n->w.model));
+    m = n->w.model;
+    free(m->grads); // the trainer's own
+    m->grads = NULL;
+    if (j->init_from[0]) {
+        struct intra_ckpt *init = NULL;
+        NEB_TRY(intra_ckpt_open_in(worker_vault(&n->w), j->init_from, true, &init));
+        enum neb_status st = agent_job_init_same(j, n->w.cluster, init);
+        if (st == NEB_OK)
+            st = intra_model_load_params(init, m);
+        intra_ckpt_close(&init);
+        NEB_TRY(st);
+    }
+    size_t V = (size_t)j->model.vocab;
+    n->counts.c.model = j->model;
+    n->counts.input_counts = calloc(V, sizeof(uint64_t));
+    n->counts.target_counts = calloc(V, sizeof(uint64_t));
+    if (!n->counts.input_counts || !n->counts.target_counts)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for token counts");
+    return list_tensors(n);
+}
+
+static enum neb_status attach(struct nebula *n, const struct nebula_attach_options *o) {
+    const char *job = o->job ? o->job : getenv("NEBULA_JOB");
+    struct agent_worker *w = &n->w;
+    NEB_TRY(find_agent(o->agent, n->socket, sizeof n->socket));
+    NEB_TRY(wait_for_job(n, job ? job : "", o->timeout_s > 0 ? o->timeout_s : 60));
+    NEB_TRY(agent_credential_find(n->socket, n->job, &w->credential));
+    NEB_TRY(worker_attach(w, n->socket, n->job));
+    w->federated = w->job.sync.scheme == AGENT_SCHEME_FEDERATED && w->job.n_clusters > 1;
+    int threads = o->threads ? o->threads : w->job.clusters[w->cluster].threads;
+    NEB_TRY(kern_pool_create(threads, &n->kern.pool));
+    w->K = &n->kern;
+    w->trainer = &n->counts;
+    NEB_TRY(lib_copy_create(&n->copy));
+    NEB_TRY(make_model(n));
+    if (!w->federated)
+        return NEB_OK;
+    NEB_TRY(worker_sync_create(w));
+    return worker_tell_shape(w);
+}
+
+void lib_destroy(struct nebula *n) {
+    intra_ckpt_async_destroy(&n->w.saver); // a checkpoint that is being written becomes whole
+    worker_sync_destroy(&n->w);
+    agent_ipc_destroy(&n->w.ipc);
+    if (n->w.zctx)
+        zmq_ctx_term(n->w.zctx);
+    if (n->w.log_file)
+        fclose(n->w.log_file);
+    free(n->w.log);
+    sec_vault_destroy(&n->w.vault);
+    agent_credential_destroy(&n->w.credential);
+    intra_model_destroy(&n->w.model);
+    free(n->counts.input_counts);
+    free(n->counts.target_counts);
+    kern_pool_destroy(&n->kern.pool);
+    lib_copy_destroy(&n->copy);
+    free(n->tensors);
+    free(n->shards);
+    free(n);
+}
+
+int nebula_attach(const struct nebula_attach_options *o, struct nebula **out) {
+    LIB_POINT;
+    if (!o || !out)
+        return lib_fail(NEBULA_ERR_INVALID, "nebula_attach: options or out is NULL");
+    *out = NULL;
+    // before there was a wait hook
+    const size_t first = offsetof(struct nebula_attach_options, hooks.wait);
+    struct nebula_attach_options known = {0};
+    if ((o->size != sizeof *o && o->size != first) || o->api != NEBULA_API)
+        return lib_fail(
+            NEBULA_ERR_VERSION,
+            "nebula_attach: the program was built for API %d (options of %zu bytes), the "
+            "library has API %d (%zu bytes): rebuild it with this library's header",
+            o->api, o->size, NEBULA_API, sizeof *o);
+    struct nebula *n = calloc(1, sizeof *n);
+    if (!n)
+        return lib_fail(NEBULA_ERR_MEMORY, "nebula_attach: out of memory");
+    n->owner = getpid();
+    memcpy(&known, o, o->size);
+    n->hooks = known.hooks;
+    n->ask_after = 2 * NEB_S;
+    n->silent_after = 10 * NEB_S;
+    n->w.saved_step = -1;
+    n->w.loss_first = n->w.loss_last = NAN; // no step yet
+    n->w.foreign = n;
+    n->w.isa = "attached trainer";
+    n->w.ops = lib_worker_ops;
+    enum neb_status st = attach(n, &known);
+    if (st != NEB_OK) {
+        int s = st == NEB_ERR_UNSUPPORTED ? (int)NEBULA_ERR_VERSION : 0;
+        int e = lib_pass(st);
+        lib_destroy(n);
+        return s ? s : e;
+    }
+    *out = n;
+    return NEBULA_OK;
+}

@@ -1,0 +1,221 @@
+// CUDA memory is copied through the driver that the trainer has loaded itself (libcuda.so.1): it needs no toolkit here, and
+// works whatever CUDA runtime the trainer brings along. The copy waits for the device first: kernels of the last optimiser step may still write
+// to it.
+//
+// In which context: this thread need not have one, and the one that is current may be another device's. Memory of cuMemAlloc knows its own.
+// Memory that belongs to a device and to no context (cudaMallocAsync, and what is mapped, which is how PyTorch's expandable segments are
+// made) says NULL: that of a CUDA runtime's program is the device's primary one, held until the handle is closed.
+#include "agent/lib/copy.h"
+#include "agent/base/bytes.h"
+#include "intra/ckpt/safetensors_half.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { DEVICES = 64 };
+// CU_POINTER_ATTRIBUTE_… and CU_MEMORYTYPE_HOST of cuda.h
+enum { ATTRIBUTE_CONTEXT = 1, ATTRIBUTE_MEMORY_TYPE = 2, ATTRIBUTE_DEVICE_ORDINAL = 9 };
+enum { MEMORY_TYPE_HOST = 1 };
+
+struct driver {
+    int (*pointer_attribute)(void *data, int attribute, unsigned long long p);
+    int (*push)(void *context);
+    int (*pop)(void **context);
+    int (*synchronize)(void);
+    int (*to_host)(void *dst, unsigned long long src, size_t bytes);
+    int (*to_device)(unsigned long long dst, const void *src, size_t bytes);
+    int (*device)(int *device, int ordinal);
+    int (*primary_retain)(void **context, int device);
+    int (*primary_release)(int device);
+    int (*error_name)(int error, const char **name);
+};
+
+struct lib_copy {
+    struct neb_buf scratch;
+    void *cuda; // NULL: not loaded
+    struct driver d;
+    struct {
+        void *context; // NULL: not held
+        int device;
+    } primary[DEVICES]; // by ordinal
+};
+
+enum neb_status lib_copy_create(struct lib_copy **out) {
+    *out = calloc(1, sizeof **out);
+    return *out ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory attaching");
+}
+
+void lib_copy_destroy(struct lib_copy **cp) {
+    struct lib_copy *c = *cp;
+    if (!c)
+        return;
+    neb_buf_free(&c->scratch);
+    for (int i = 0; i < DEVICES; i++)
+        if (c->primary[i].context)
+            c->d.primary_release(c->primary[i].device);
+    if (c->cuda)
+        dlclose(c->cuda);
+    free(c);
+    *cp = NULL;
+}
+
+bool lib_copy_known(int dtype, int place) {
+    return (dtype == NEBULA_F32 || dtype == NEBULA_BF16) &&
+           (place == NEBULA_HOST || place == NEBULA_CUDA);
+}
+
+static enum neb_status load(struct lib_copy *c) {
+    struct driver *d = &c->d;
+    const struct {
+        const char *name;
+        void *at; // a function pointer
+    } calls[] = {{"cuPointerGetAttribute", &d->pointer_attribute},
+                 {"cuCtxPushCurrent_v2", &d->push},
+                 {"cuCtxPopCurrent_v2", &d->pop},
+                 {"cuCtxSynchronize", &d->synchronize},
+                 {"cuMemcpyDtoH_v2", &d->to_host},
+                 {"cuMemcpyHtoD_v2", &d->to_device},
+                 {"cuDeviceGet", &d->device},
+                 {"cuDevicePrimaryCtxRetain", &d->primary_retain},
+                 {"cuDevicePrimaryCtxRelease_v2", &d->primary_release},
+                 {"cuGetErrorName", &d->error_name}};
+    if (c->cuda)
+        return NEB_OK;
+    void *cuda = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (!cuda)
+        return neb_fail(NEB_ERR_UNSUPPORTED,
+                        "a CUDA tensor is registered, but there is no CUDA driver here: %s",
+                        dlerror());
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        void *at = dlsym(cuda, calls[i].name);
+        if (!at) {
+            dlclose(cuda);
+            return neb_fail(NEB_ERR_UNSUPPORTED, "the CUDA driver lacks %s", calls[i].name);
+        }
+        memcpy(calls[i].at, &at, sizeof at); // POSIX: a symbol's address is a function's
+    }
+    c->cuda = cuda;
+    return NEB_OK;
+}
+
+static const char *name_of(const struct lib_copy *c, int error) {
+    const char *name = NULL;
+    return c->d.error_name(error, &name) == 0 && name ? name : "an unknown error";
+}
+
+static enum neb_status primary_of(struct lib_copy *c, int ordinal, void **context) {
+    if (ordinal < 0 || ordinal >= DEVICES)
+        return neb_fail(NEB_ERR_UNSUPPORTED, "a CUDA tensor is on device %d; 0 to %d are possible",
+                        ordinal, DEVICES - 1);
+    *context = c->primary[ordinal].context;
+    if (*context)
+        return NEB_OK;
+    int device = 0, e = c->d.device(&device, ordinal);
+    if (e == 0)
+        e = c->d.primary_retain(context, device);
+    if (e)
+        return neb_fail(NEB_ERR_IO, "a CUDA tensor's device %d gives no context: CUDA says %s (%d)",
+                        ordinal, name_of(c, e), e);
+    c->primary[ordinal].context = *context;
+    c->primary[ordinal].device = device;
+    return NEB_OK;
+}
+
+// Of memory of a device; all else is the caller's mistake.
+static enum neb_status context_of(struct lib_copy *c, unsigned long long p, void **context) {
+    unsigned type = 0;
+    int ordinal = -1, e = c->d.pointer_attribute(&type, ATTRIBUTE_MEMORY_TYPE, p);
+    if (e || type == MEMORY_TYPE_HOST)
+        return neb_fail(NEB_ERR_INVALID,
+                        "%#llx is registered as CUDA memory, but %s; memory of the host is "
+                        "registered as NEBULA_HOST",
+                        p,
+                        e ? "the driver does not know it: it is of the host, or was freed"
+                          : "it is pinned memory of the host");
+    if (c->d.pointer_attribute(context, ATTRIBUTE_CONTEXT, p) == 0 && *context)
+        return NEB_OK;
+    if ((e = c->d.pointer_attribute(&ordinal, ATTRIBUTE_DEVICE_ORDINAL, p)))
+        return neb_fail(NEB_ERR_IO, "on which device %#llx is: CUDA says %s (%d)", p, name_of(c, e),
+                        e);
+    return primary_of(c, ordinal, context);
+}
+
+enum neb_status lib_copy_check(struct lib_copy *c, const void *data) {
+    void *context = NULL;
+    NEB_TRY(load(c));
+    return context_of(c, (unsigned long long)(uintptr_t)data, &context);
+}
+
+static enum neb_status cuda_copy(struct lib_copy *c, void *host, void *device, size_t bytes,
+                                 bool read) {
+    const struct driver *d = &c->d;
+    unsigned long long p = (unsigned long long)(uintptr_t)device;
+    void *context = NULL, *was;
+    NEB_ASSERT(c->cuda); // lib_copy_check came first
+    NEB_TRY(context_of(c, p, &context));
+    int e = d->push(context);
+    if (e == 0) {
+        e = d->synchronize();
+        if (e == 0)
+            e = read ? d->to_host(host, p, bytes) : d->to_device(p, host, bytes);
+        d->pop(&was);
+    }
+    return e ? neb_fail(NEB_ERR_IO, "copying %zu bytes of a CUDA tensor: CUDA says %s (%d)", bytes,
+                        name_of(c, e), e)
+             : NEB_OK;
+}
+
+static enum neb_status scratch(struct lib_copy *c, size_t bytes) {
+    neb_buf_clear(&c->scratch);
+    return neb_buf_reserve(&c->scratch, bytes) == NEB_OK
+               ? NEB_OK
+               : neb_fail(NEB_ERR_NOMEM, "out of memory copying a tensor of %zu bytes", bytes);
+}
+
+enum neb_status lib_copy_read(struct lib_copy *c, float *dst, const void *src, size_t n, int dtype,
+                              int place) {
+    size_t bytes = n * (dtype == NEBULA_F32 ? sizeof(float) : sizeof(uint16_t));
+    const void *host = src;
+    if (place == NEBULA_CUDA) {
+        void *to = dst;
+        if (dtype != NEBULA_F32) {
+            NEB_TRY(scratch(c, bytes));
+            to = c->scratch.p;
+        }
+        NEB_TRY(cuda_copy(c, to, (void *)(uintptr_t)src, bytes, true));
+        host = to;
+    }
+    if (dtype == NEBULA_F32 && host != dst)
+        memcpy(dst, host, bytes);
+    const unsigned char *half = host;
+    for (size_t i = 0; dtype == NEBULA_BF16 && i < n; i++) {
+        uint16_t h;
+        memcpy(&h, half + i * sizeof h, sizeof h);
+        dst[i] = intra_f32_of_bf16(h);
+    }
+    return NEB_OK;
+}
+
+enum neb_status lib_copy_write(struct lib_copy *c, void *dst, const float *src, size_t n, int dtype,
+                               int place) {
+    size_t bytes = n * (dtype == NEBULA_F32 ? sizeof(float) : sizeof(uint16_t));
+    const void *host = src;
+    unsigned char *half = dst;
+    if (dtype == NEBULA_BF16) {
+        if (place == NEBULA_CUDA) {
+            NEB_TRY(scratch(c, bytes));
+            half = c->scratch.p;
+        }
+        for (size_t i = 0; i < n; i++) {
+            uint16_t h = intra_bf16_of_f32(src[i]);
+            memcpy(half + i * sizeof h, &h, sizeof h);
+        }
+        host = half;
+    }
+    if (place == NEBULA_CUDA)
+        return cuda_copy(c, (void *)(uintptr_t)host, dst, bytes, false);
+    if (dtype == NEBULA_F32)
+        memcpy(dst, src, bytes);
+    return NEB_OK;
+}

@@ -1,0 +1,376 @@
+// The calls of libnebula.h: a foreign trainer in the place of the built-in one, over the worker's own exchange.
+#include "agent/base/log.h"
+#include "agent/lib/state.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+// ---- errors -------------------------------------------------------------------------------------
+
+static _Thread_local char last_error[1024];
+
+const char *nebula_last_error(void) { return last_error; }
+
+int lib_fail(enum nebula_status s, const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(last_error, sizeof last_error, fmt, ap);
+    va_end(ap);
+    return (int)s;
+}
+
+int lib_pass(enum neb_status st) {
+    static const enum nebula_status of[] = {
+        [NEB_ERR_INVALID] = NEBULA_ERR_INVALID,     [NEB_ERR_NOMEM] = NEBULA_ERR_MEMORY,
+        [NEB_ERR_NOT_FOUND] = NEBULA_ERR_NOT_FOUND, [NEB_ERR_TIMEOUT] = NEBULA_ERR_NOT_FOUND,
+        [NEB_ERR_STATE] = NEBULA_ERR_STATE,         [NEB_ERR_FORMAT] = NEBULA_ERR_AGENT,
+        [NEB_ERR_DENIED] = NEBULA_ERR_AGENT};
+    if (st == NEB_OK)
+        return NEBULA_OK;
+    neb_last_error(last_error, sizeof last_error);
+    int s = (size_t)st < sizeof of / sizeof of[0] ? (int)of[st] : 0;
+    return s ? s : (int)NEBULA_ERR_IO;
+}
+
+locale_t lib_locale_c(void) { return uselocale(newlocale(LC_ALL_MASK, "C", NULL)); }
+void lib_locale_back(const locale_t *was) {
+    locale_t c = uselocale(*was);
+    freelocale(c);
+}
+
+static int usable(const struct nebula *n, const char *call) {
+    if (!n)
+        return lib_fail(NEBULA_ERR_INVALID, "%s: the handle is NULL or closed", call);
+    if (n->owner != getpid())
+        return lib_fail(NEBULA_ERR_STATE,
+                        "%s: process %ld is a fork of %ld, which attached; attach after the fork",
+                        call, (long)getpid(), (long)n->owner);
+    if (n->failed)
+        return lib_fail(NEBULA_ERR_STATE, "%s: an earlier call failed; close the handle", call);
+    return NEBULA_OK;
+}
+
+const char *nebula_version(int *api) {
+    if (api)
+        *api = NEBULA_API;
+    return NEBULA_VERSION;
+}
+
+// ---- tensors ------------------------------------------------------------------------------------
+
+int nebula_tensor_at(struct nebula *n, int32_t i, struct nebula_tensor *out) {
+    int s = usable(n, "nebula_tensor_at");
+    if (s)
+        return s;
+    if (!out || out->size != sizeof *out)
+        return lib_fail(NEBULA_ERR_INVALID, "nebula_tensor_at: out is NULL or its size is not set");
+    if (i < 0 || i >= n->n_tensors)
+        return lib_fail(NEBULA_ERR_INVALID, "nebula_tensor_at: %d is not in 0..%d", i,
+                        n->n_tensors - 1);
+    const struct intra_tensor *t = n->tensors[i];
+    *out = (struct nebula_tensor){.size = sizeof *out, .rows = t->rows, .cols = t->cols};
+    memcpy(out->name, t->name, sizeof out->name);
+    for (int32_t u = 0; n->w.federated && u < n->w.n_units; u++)
+        if (n->w.units[u].tensor == t)
+            out->fragment = n->w.fragment[u];
+    return NEBULA_OK;
+}
+
+int nebula_register(struct nebula *n, const char *name, int32_t row0, int32_t rows, int32_t cols,
+                    int dtype, int place, void *data) {
+    LIB_POINT;
+    int s = usable(n, "nebula_register");
+    if (s)
+        return s;
+    if (!name || !data)
+        return lib_fail(NEBULA_ERR_INVALID, "nebula_register: %s is NULL",
+                        name ? "data" : "the name");
+    if (n->begun)
+        return lib_fail(NEBULA_ERR_STATE, "nebula_register(%s): after nebula_begin", name);
+    int32_t i = 0;
+    while (i < n->n_tensors && strcmp(n->tensors[i]->name, name) != 0)
+        i++;
+    if (i == n->n_tensors)
+        return lib_fail(
+            NEBULA_ERR_INVALID,
+            "nebula_register: the job exchanges no tensor \"%s\"; it has %d, from %s to %s", name,
+            n->n_tensors, n->tensors[0]->name, n->tensors[n->n_tensors - 1]->name);
+    const struct intra_tensor *t = n->tensors[i];
+    if (cols != t->cols || rows < 1 || row0 < 0 || rows > t->rows - row0)
+        return lib_fail(
+            NEBULA_ERR_INVALID,
+            "nebula_register(%s): rows %d to %lld of %d columns, but the job's tensor is (%d, %d)",
+            name, row0, (long long)row0 + rows - 1, cols, t->rows, t->cols);
+    if (!lib_copy_known(dtype, place))
+        return lib_fail(NEBULA_ERR_INVALID,
+                        "nebula_register(%s): dtype %d, place %d: float32 or bfloat16, host or "
+                        "CUDA are possible",
+                        name, dtype, place);
+    for (size_t k = 0; k < n->n_shards; k++)
+        if (n->shards[k].tensor == i && row0 < n->shards[k].row0 + n->shards[k].rows &&
+            n->shards[k].row0 < row0 + rows)
+            return lib_fail(NEBULA_ERR_INVALID, "nebula_register(%s): row %d is registered already",
+                            name, row0 > n->shards[k].row0 ? row0 : n->shards[k].row0);
+    if (place == NEBULA_CUDA && (s = lib_pass(lib_copy_check(n->copy, data))) != NEBULA_OK)
+        return s;
+    struct shard *more = realloc(n->shards, (n->n_shards + 1) * sizeof *more);
+    if (!more)
+        return lib_fail(NEBULA_ERR_MEMORY, "nebula_register(%s): out of memory", name);
+    if (dtype == NEBULA_BF16 && !n->told_bf16) {
+        n->told_bf16 = true;
+        neb_warn(
+            "nebula_register(%s): bfloat16 keeps 8 bits of a value: what an exchange changes by "
+            "less than a 256th of it is rounded away, and lost to training here; register "
+            "float32 parameters (as an optimiser's master copy is)",
+            name);
+    }
+    n->shards = more;
+    n->shards[n->n_shards++] = (struct shard){i, row0, rows, dtype, place, data};
+    return NEBULA_OK;
+}
+
+static int all_registered(const struct nebula *n) {
+    for (int32_t i = 0; i < n->n_tensors; i++) {
+        int64_t rows = 0; // ranges do not overlap
+        for (size_t k = 0; k < n->n_shards; k++)
+            rows += n->shards[k].tensor == i ? n->shards[k].rows : 0;
+        if (rows != n->tensors[i]->rows)
+            return lib_fail(NEBULA_ERR_INVALID,
+                            "nebula_begin: %s: %lld of its %d rows are registered",
+                            n->tensors[i]->name, (long long)rows, n->tensors[i]->rows);
+    }
+    return NEBULA_OK;
+}
+
+// ---- steps --------------------------------------------------------------------------------------
+
+static int end_call(struct nebula *n, enum neb_status st) {
+    n->step_end = neb_now();
+    n->failed = st != NEB_OK;
+    int s = lib_pass(st);
+    return s && n->w.again ? (int)NEBULA_ERR_AGAIN : s;
+}
+
+int nebula_begin(struct nebula *n) {
+    LIB_POINT;
+    int s = usable(n, "nebula_begin");
+    if (s)
+        return s;
+    if (n->begun)
+        return lib_fail(NEBULA_ERR_STATE, "nebula_begin: called twice");
+    if ((s = all_registered(n)) != NEBULA_OK)
+        return s;
+    n->begun = true;
+    return end_call(n, lib_begin(n));
+}
+
+int nebula_count(struct nebula *n, const int32_t *inputs, const int32_t *targets, size_t count) {
+    int s = usable(n, "nebula_count");
+    if (s)
+        return s;
+    if (!inputs || !targets)
+        return lib_fail(NEBULA_ERR_INVALID, "nebula_count: inputs or targets is NULL");
+    int32_t V = n->counts.c.model.vocab;
+    for (size_t i = 0; i < count; i++)
+        if (inputs[i] < 0 || inputs[i] >= V || targets[i] >= V)
+            return lib_fail(NEBULA_ERR_INVALID,
+                            "nebula_count: token %d at %zu is outside the vocabulary of %d",
+                            targets[i] >= V ? targets[i] : inputs[i], i, V);
+    for (size_t i = 0; i < count; i++) {
+        n->counts.input_counts[inputs[i]]++;
+        if (targets[i] >= 0)
+            n->counts.target_counts[targets[i]]++;
+    }
+    return NEBULA_OK;
+}
+
+static void say_step(struct nebula *n, const struct nebula_step_stats *s, double seconds) {
+    struct agent_worker *w = &n->w;
+    const struct intra_step_stats line = {
+        .loss = s->loss, .update = {.lr = (float)s->lr, .grad_norm = s->grad_norm}};
+    if (w->step / w->job.log_every != w->said_step / w->job.log_every || w->step == w->job.steps ||
+        w->step == 1) {
+        worker_say_step(w, &line, seconds > 0 ? (double)s->tokens / seconds : 0.0);
+        w->said_step = w->step;
+    }
+    if (!isfinite(s->eval_loss))
+        return;
+    json_t *sources = json_object();
+    worker_say_eval(w, s->eval_loss, sources);
+    json_decref(sources);
+}
+
+static enum neb_status step(struct nebula *n, const struct nebula_step_stats *s) {
+    struct agent_worker *w = &n->w;
+    double seconds = neb_seconds(neb_now() - n->step_end);
+    w->train_s += seconds;
+    worker_step_took(w, seconds);
+    w->all_tokens += s->tokens;
+    w->step++;
+    intra_loss_add(&w->loss_first, &w->loss_last, s->loss);
+    worker_add_sums(w, s->loss, s->grad_norm);
+    say_step(n, s, seconds);
+    for (;;) {
+        if (w->job.checkpoint_every && w->step % w->job.checkpoint_every == 0)
+            NEB_TRY(lib_save_now(n));
+        NEB_TRY(lib_settle(n));
+        if (n->state != NEBULA_TRAIN || w->step >= w->job.steps || !worker_leaves_out(w))
+            return NEB_OK;
+        w->step++; // the others are faster: passed over
+        w->steps_left_out++;
+    }
+}
+
+int64_t nebula_step_count(const struct nebula *n) { return n ? n->w.step : 0; }
+
+int nebula_step_with(struct nebula *n, const struct nebula_step_stats *stats, int *state) {
+    LIB_POINT;
+    struct nebula_step_stats known = NEBULA_STEP_STATS_INIT;
+    int s = usable(n, "nebula_step");
+    if (s)
+        return s;
+    if (!state || !stats)
+        return lib_fail(NEBULA_ERR_INVALID, "nebula_step: %s is NULL", state ? "stats" : "state");
+    if (stats->size < offsetof(struct nebula_step_stats, eval_loss) || stats->size > sizeof known)
+        return lib_fail(NEBULA_ERR_VERSION,
+                        "nebula_step: stats of %zu bytes, this library knows %zu: set its size, or "
+                        "rebuild with this library's header",
+                        stats->size, sizeof known);
+    if (!n->begun)
+        return lib_fail(NEBULA_ERR_STATE, "nebula_step: call nebula_begin first");
+    if (n->state != NEBULA_TRAIN)
+        return lib_fail(NEBULA_ERR_STATE, "nebula_step: the job is %s; close the handle",
+                        n->state == NEBULA_DONE ? "done" : "stopped");
+    memcpy(&known, stats, stats->size);
+    if (known.tokens > agent_job_step_tokens(&n->w.job))
+        return lib_fail(NEBULA_ERR_INVALID,
+                        "nebula_step: %llu tokens in one step; the job's data.batch x "
+                        "data.accumulate x data.seq_len admit %llu at most: raise one of them",
+                        (unsigned long long)known.tokens,
+                        (unsigned long long)agent_job_step_tokens(&n->w.job));
+    s = end_call(n, step(n, &known));
+    *state = n->state;
+    return s;
+}
+
+int nebula_step(struct nebula *n, uint64_t tokens, double loss, int *state) {
+    struct nebula_step_stats s = NEBULA_STEP_STATS_INIT;
+    s.tokens = tokens;
+    s.loss = loss;
+    return nebula_step_with(n, &s, state);
+}
+
+int nebula_checkpoint(struct nebula *n) {
+    LIB_POINT;
+    int s = usable(n, "nebula_checkpoint");
+    if (s)
+        return s;
+    if (!n->begun)
+        return lib_fail(NEBULA_ERR_STATE, "nebula_checkpoint: call nebula_begin first");
+    enum neb_status st = lib_save_now(n);
+    return end_call(n, st == NEB_OK ? worker_save_wait(&n->w) : st);
+}
+
+// As worker_params_digest; computed of what has changed since the last call, since trainers ask at each step and of a large model all of it
+// takes seconds.
+static enum neb_status params_digest(struct nebula *n, char hex[33]) {
+    struct agent_worker *w = &n->w;
+    struct kern_digest sum = {0, 0};
+    uint8_t b[16];
+    for (int32_t f = 0; f < (w->federated ? w->job.sync.fragments : 1); f++) {
+        const struct agent_fragment *g = &w->frags[f];
+        uint32_t version = w->federated ? inter_outer_version(w->outer, f) : 0;
+        bool same = n->digests[f].known && n->digests[f].version == version &&
+                    n->digests[f].round == g->round && n->digests[f].finished == g->finished &&
+                    (w->federated || n->digests[f].reads == n->reads);
+        if (!same) {
+            n->digests[f].version = version;
+            n->digests[f].round = g->round;
+            n->digests[f].finished = g->finished;
+            n->digests[f].reads = n->reads;
+            if (w->federated)
+                NEB_TRY(worker_outer_digest(w, f, &n->digests[f].d));
+            else
+                n->digests[f].d =
+                    kern_digest_part(w->model->params, w->model->params, 0, w->model->n_params);
+            n->digests[f].known = true;
+        }
+        sum = kern_digest_add(sum, n->digests[f].d);
+    }
+    neb_put_u64(b, sum.lo);
+    neb_put_u64(b + 8, sum.hi);
+    neb_hex(b, sizeof b, hex);
+    return NEB_OK;
+}
+
+int nebula_info_get(struct nebula *n, struct nebula_info *out) {
+    int s = usable(n, "nebula_info_get");
+    if (s)
+        return s;
+    if (!out || out->size != sizeof *out)
+        return lib_fail(NEBULA_ERR_INVALID, "nebula_info_get: out is NULL or its size is not set");
+    const struct agent_worker *w = &n->w;
+    const struct agent_job *j = &w->job;
+    *out = (struct nebula_info){.size = sizeof *out,
+                                .tensors = n->n_tensors,
+                                .fragments = j->sync.fragments,
+                                .cluster = w->cluster,
+                                .clusters = j->n_clusters,
+                                .vocab = j->model.vocab,
+                                .seq_len = j->seq_len,
+                                .batch = j->batch,
+                                .accumulate = j->accumulate,
+                                .step = w->step,
+                                .steps = j->steps,
+                                .rounds = w->rounds,
+                                .payload_bytes = w->payload_bytes,
+                                .stall_s = w->stall_s,
+                                .sync_s = w->sync_s,
+                                .others = w->alive};
+    snprintf(out->dir, sizeof out->dir, "%.1023s", w->dir);
+    snprintf(out->corpus, sizeof out->corpus, "%.1023s", agent_job_corpus(j, w->cluster));
+    if (params_digest(n, out->digest) != NEB_OK)
+        return NEBULA_ERR_IO;
+    return NEBULA_OK;
+}
+
+// ---- the end ------------------------------------------------------------------------------------
+
+static enum neb_status report(struct nebula *n, double eval_loss) {
+    struct agent_worker *w = &n->w;
+    bool done = n->state == NEBULA_DONE;
+    NEB_TRY(lib_save_now(n));
+    NEB_TRY(worker_save_wait(w));
+    if (done)
+        NEB_TRY(worker_save_model(w));
+    if (done && isfinite(eval_loss)) {
+        json_t *sources = json_object();
+        worker_say_eval(w, eval_loss, sources);
+        json_decref(sources);
+    }
+    json_t *results;
+    NEB_TRY(worker_results(w, "attached", done ? eval_loss : NAN, done, &results));
+    return worker_report(w, results, json_pack("{s:{}}", "eval_by_source"));
+}
+
+int nebula_close(struct nebula **np, double eval_loss) {
+    LIB_POINT;
+    if (!np || !*np)
+        return NEBULA_OK;
+    struct nebula *n = *np;
+    *np = NULL;
+    if (n->owner != getpid())
+        return lib_fail(NEBULA_ERR_STATE, "nebula_close: process %ld attached, not %ld",
+                        (long)n->owner, (long)getpid());
+    // whoever attaches next goes on from it
+    enum neb_status st = n->failed ? NEB_OK : worker_save_wait(&n->w);
+    if (st == NEB_OK && !n->failed && n->state != NEBULA_TRAIN)
+        st = report(n, eval_loss);
+    else if (agent_ipc_send(n->w.ipc, NULL, json_pack("{s:s}", "op", "detach"), NULL, 0) != NEB_OK)
+        neb_debug("the agent is gone");
+    int s = lib_pass(st);
+    lib_destroy(n);
+    return s;
+}

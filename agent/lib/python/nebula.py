@@ -1,0 +1,509 @@
+"""A training loop in Python federates through the Nebula agent of its cluster. One file, no build step.
+
+    import nebula
+    fed = nebula.attach(model.named_parameters())            # the parameters of the federation are in the model now
+    for step in fed.steps():                                 # goes on where the newest checkpoint ended
+        loss = train_one_step()                              # forward, backward, optimizer.step(): yours
+        fed.step(tokens=batch * seq_len, loss=float(loss))   # exchanges with the other clusters when that is due
+    fed.close(eval_loss)
+
+Tensors: PyTorch (CPU or CUDA; float32 or bfloat16; FSDP2's DTensor, sharded by rows), NumPy, or anything with a writable
+buffer of floats (array.array). With torch.distributed initialised, all ranks make the same calls: rank 0 talks to the
+agent, the others receive what was merged (DDP) or hand their rows over and get them back (DTensor).
+
+libnebula.so.1 is $NEBULA_LIBRARY and nothing else where that is set. Else it is looked for beside this file, in build/ of the
+source folder (../../../build), two folders up (lib/ of an installation) and where the system looks. What each call may fail
+with is in libnebula.h; failures are raised as nebula.Error with that text.
+"""
+import ctypes
+import datetime
+import math
+import os
+import pathlib
+import signal
+import threading
+import weakref
+
+API = 1
+F32, BF16 = 0, 1
+HOST, CUDA = 0, 1
+TRAIN, DONE, STOP = 0, 1, 2
+AGAIN = 8  # Error.status
+
+
+class Error(RuntimeError):
+    """A call of libnebula failed; .status is its enum nebula_status. AGAIN: this cluster goes on with another state (it was
+    away for long, say): close, attach again, and go on from .step_count."""
+
+    def __init__(self, status, text):
+        super().__init__(text)
+        self.status = status
+
+
+_MOVE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_int32, ctypes.c_int32)
+_CHECKPOINT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int64)
+_WAIT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+
+
+class _Options(ctypes.Structure):
+    _fields_ = [("size", ctypes.c_size_t), ("api", ctypes.c_int), ("agent", ctypes.c_char_p), ("job", ctypes.c_char_p),
+                ("timeout_s", ctypes.c_double), ("threads", ctypes.c_int), ("user", ctypes.c_void_p), ("move", _MOVE),
+                ("checkpoint", _CHECKPOINT), ("wait", _WAIT)]
+
+
+class _StepStats(ctypes.Structure):
+    _fields_ = [("size", ctypes.c_size_t), ("tokens", ctypes.c_uint64),
+                *((k, ctypes.c_double) for k in ("loss", "lr", "grad_norm", "eval_loss"))]
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = [("size", ctypes.c_size_t), ("name", ctypes.c_char * 96), ("rows", ctypes.c_int32),
+                ("cols", ctypes.c_int32), ("fragment", ctypes.c_int32)]
+
+
+class _Info(ctypes.Structure):
+    _fields_ = ([("size", ctypes.c_size_t)] +
+                [(k, ctypes.c_int32) for k in ("tensors", "fragments", "cluster", "clusters", "vocab", "seq_len", "batch",
+                                               "accumulate")] +
+                [("step", ctypes.c_int64), ("steps", ctypes.c_int64), ("rounds", ctypes.c_uint64),
+                 ("payload_bytes", ctypes.c_uint64), ("stall_s", ctypes.c_double), ("sync_s", ctypes.c_double),
+                 ("others", ctypes.c_int), ("dir", ctypes.c_char * 1024), ("corpus", ctypes.c_char * 1024),
+                 ("digest", ctypes.c_char * 33)])
+
+
+def _load():
+    here = pathlib.Path(__file__).resolve().parent
+    places = [os.environ.get("NEBULA_LIBRARY")] if os.environ.get("NEBULA_LIBRARY") else [
+        *(str(p / "libnebula.so.1") for p in (here, here.parents[2] / "build", here.parents[1])), "libnebula.so.1"]
+    for place in places:
+        if "/" not in place or os.path.exists(place):
+            try:
+                lib = ctypes.CDLL(place)
+                break
+            except OSError as e:
+                why = e
+    else:
+        raise ImportError(f"libnebula.so.1 not found (looked at {', '.join(places)}): set NEBULA_LIBRARY; {locals().get('why', '')}")
+    lib.nebula_last_error.restype = lib.nebula_version.restype = ctypes.c_char_p
+    lib.nebula_attach.argtypes = [ctypes.POINTER(_Options), ctypes.POINTER(ctypes.c_void_p)]
+    lib.nebula_tensor_at.argtypes = [ctypes.c_void_p, ctypes.c_int32, ctypes.POINTER(_Tensor)]
+    lib.nebula_register.argtypes = [ctypes.c_void_p, ctypes.c_char_p, *[ctypes.c_int32] * 3, ctypes.c_int, ctypes.c_int,
+                                    ctypes.c_void_p]
+    lib.nebula_begin.argtypes = lib.nebula_checkpoint.argtypes = [ctypes.c_void_p]
+    lib.nebula_count.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+    lib.nebula_step_with.argtypes = [ctypes.c_void_p, ctypes.POINTER(_StepStats), ctypes.POINTER(ctypes.c_int)]
+    lib.nebula_step_count.argtypes, lib.nebula_step_count.restype = [ctypes.c_void_p], ctypes.c_int64
+    lib.nebula_info_get.argtypes = [ctypes.c_void_p, ctypes.POINTER(_Info)]
+    lib.nebula_close.argtypes = [ctypes.POINTER(ctypes.c_void_p), ctypes.c_double]
+    api = ctypes.c_int()
+    version = lib.nebula_version(ctypes.byref(api))
+    if api.value != API:
+        raise ImportError(f"nebula.py has API {API}, libnebula {version.decode()} has {api.value}: use both of one version")
+    return lib
+
+
+_lib = _load()
+
+
+def version():
+    return _lib.nebula_version(None).decode()
+
+
+def _check(status):
+    if status:
+        raise Error(status, _lib.nebula_last_error().decode(errors="replace"))
+
+
+# ---- tensors of all kinds ----------------------------------------------------------------------------------------
+
+
+def _is_torch(t):
+    return type(t).__module__.split(".")[0] == "torch" or hasattr(t, "data_ptr")
+
+
+def _plain_name(name):
+    """Wrappers put their own words into names: DDP, FSDP, torch.compile, activation checkpointing."""
+    for word in ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module."):
+        name = name.replace(word, "")
+    return name.removeprefix("module.")
+
+
+def _memory(name, t):
+    """(rows, cols, dtype, place, address, keep alive) of a dense tensor."""
+    if _is_torch(t):
+        import torch
+        t = t.detach()
+        if not t.is_contiguous():
+            raise Error(1, f"{name}: not contiguous; register model parameters, not views of them")
+        kinds = {torch.float32: F32, torch.bfloat16: BF16}
+        if t.dtype not in kinds:
+            raise Error(1, f"{name}: {t.dtype}; float32 and bfloat16 can be exchanged")
+        shape = tuple(t.shape)
+        place, address, kind, keep = CUDA if t.is_cuda else HOST, t.data_ptr(), kinds[t.dtype], t
+    else:
+        view = memoryview(t)
+        if view.readonly or view.format != "f" or not view.c_contiguous:
+            raise Error(1, f"{name}: a writable contiguous buffer of float32 is needed, not format {view.format}")
+        shape = view.shape
+        keep = (ctypes.c_char * view.nbytes).from_buffer(t)
+        place, address, kind = HOST, ctypes.addressof(keep), F32
+    if len(shape) > 2:
+        raise Error(1, f"{name}: shape {shape}; tensors have one or two dimensions")
+    rows, cols = (1, shape[0]) if len(shape) == 1 else shape
+    return rows, cols, kind, place, address, keep
+
+
+class _Ranks:
+    """What the ranks of torch.distributed share; with one process there is nothing to do."""
+
+    def __init__(self):
+        self.dist, self.rank, self.size, self.words = None, 0, 1, None
+        try:
+            import sys
+            if "torch" in sys.modules:
+                import torch.distributed as dist
+                if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+                    self.dist, self.rank, self.size = dist, dist.get_rank(), dist.get_world_size()
+                    # a word may take as long as the other clusters do; the loop's own group gives up after minutes (NCCL: 10)
+                    self.words = dist.new_group(backend="gloo", timeout=datetime.timedelta(days=30))
+        except ImportError:
+            pass
+
+    def tell(self, what):
+        """Rank 0 says what is to be done; the others hear it."""
+        if self.dist:
+            box = [what]
+            self.dist.broadcast_object_list(box, src=0, group=self.words)
+            return box[0]
+        return what
+
+
+class _Slot:
+    """One tensor of the model, on this rank."""
+
+    def __init__(self, name, tensor, ranks):
+        self.name, self.sharded, self.whole = name, False, None
+        # NumPy and buffers do not say it: whoever hands one over trains it
+        self.trained = getattr(tensor, "requires_grad", True)
+        local = tensor.detach() if _is_torch(tensor) else tensor
+        if hasattr(local, "to_local"):  # DTensor
+            places = [p for p in local.placements if not p.is_replicate()]
+            if any(not p.is_shard() or p.dim != 0 for p in places) or len(places) > 1:
+                raise Error(1, f"{name}: placements {local.placements}; shards by rows (dim 0) on one mesh axis can be exchanged")
+            self.sharded, self.shape, local = bool(places), tuple(local.shape), local.to_local()
+        self.local = local
+        if self.sharded:
+            import torch
+            dist = ranks.dist
+            if local.dim() > 2:
+                raise Error(1, f"{name}: {local.dim()} dimensions; tensors have one or two")
+            sizes = [None] * ranks.size
+            dist.all_gather_object(sizes, local.shape[0], group=ranks.words)
+            self.sizes = sizes
+            self.row0 = sum(sizes[:ranks.rank])
+            if sum(sizes) != self.shape[0]:
+                raise Error(1, f"{name}: its shards have {sum(sizes)} of {self.shape[0]} rows; is it sharded over all ranks?")
+            if ranks.rank == 0:
+                self.whole = torch.empty(self.shape, dtype=local.dtype, device=local.device)
+
+    def memory(self):
+        """What two names of one tensor have in common."""
+        if _is_torch(self.local):
+            return self.local.device, self.local.data_ptr(), tuple(self.local.shape)
+        return "host", ctypes.addressof(ctypes.c_char.from_buffer(self.local)), memoryview(self.local).shape
+
+    def of_rank_0(self):
+        return self.whole if self.sharded else self.local
+
+    def gather(self, ranks):
+        if not self.sharded:
+            return  # replicas are equal: rank 0 reads its own
+        if ranks.rank == 0:
+            at = 0
+            for r, n in enumerate(self.sizes):
+                part = self.whole[at:at + n]
+                if r == 0:
+                    part.copy_(self.local)
+                elif n:
+                    ranks.dist.recv(part, src=r)
+                at += n
+        elif self.local.shape[0]:
+            ranks.dist.send(self.local.contiguous(), dst=0)
+
+    def scatter(self, ranks):
+        if not self.sharded:
+            if ranks.dist:
+                ranks.dist.broadcast(self.local, src=0)
+            return
+        if ranks.rank == 0:
+            at = 0
+            for r, n in enumerate(self.sizes):
+                part = self.whole[at:at + n]
+                if r == 0:
+                    self.local.copy_(part)
+                elif n:
+                    ranks.dist.send(part, dst=r)
+                at += n
+        elif self.local.shape[0]:
+            ranks.dist.recv(self.local, src=0)
+
+
+# ---- the federation ----------------------------------------------------------------------------------------------
+
+
+class _Interrupts:
+    """Ctrl-C while the library runs: held until a hook allows it, or the call is over. Python would raise KeyboardInterrupt with the
+    first instruction of whatever hook comes next, before its try: ctypes prints and drops that, and the library goes on."""
+
+    def __init__(self):
+        self._handler, self._held, self._allowed = None, None, False
+
+    def __enter__(self):
+        handler = signal.getsignal(signal.SIGINT)
+        # Python runs handlers in the main thread alone, and cannot set back one that is not its own
+        self._handler = handler if callable(handler) and threading.current_thread() is threading.main_thread() else None
+        if self._handler:
+            signal.signal(signal.SIGINT, self._on_signal)
+
+    def __exit__(self, *exc):
+        if self._handler:
+            signal.signal(signal.SIGINT, self._handler)
+        self._act()
+
+    def _on_signal(self, number, frame):
+        self._held = (number, frame)
+        if self._allowed:
+            self._act()
+
+    def _act(self):
+        held, self._held = self._held, None
+        if held:
+            self._handler(*held)
+
+    def allow(self, work):
+        try:
+            self._allowed = True
+            self._act()
+            work()
+        finally:
+            self._allowed = False
+
+
+class Federation:
+    """Made by attach(). .step_count steps are made of .total; .info() has figures."""
+
+    def __init__(self, named, agent, job, timeout, threads, on_checkpoint):
+        self._ranks = _Ranks()
+        self._handle = ctypes.c_void_p()
+        self._state, self._error, self._on_checkpoint = TRAIN, None, on_checkpoint
+        self._interrupts, self._closed = _Interrupts(), False
+        items = [(_plain_name(k), t) for k, t in (named.items() if hasattr(named, "items") else named)]
+        self._slots, self._keep, self._order = {}, [], []
+        for name, tensor in items:
+            if name in self._slots:
+                raise Error(1, f"two tensors are called {name}")
+            self._slots[name] = _Slot(name, tensor, self._ranks)
+        # without a hook for checkpoints the agent copies and trains on (checkpoint.copy)
+        self._hooks = (_MOVE(self._move), _CHECKPOINT(self._checkpoint_hook) if on_checkpoint else _CHECKPOINT(),
+                       _WAIT(lambda _user: self._hook(lambda: None)))
+        self._lead(lambda: self._start(agent, job, timeout, threads))
+
+    # Rank 0 runs `work`, during which hooks may call the others; they serve until it is over.
+    def _lead(self, work):
+        if self._ranks.rank == 0:
+            error = None
+            try:
+                work()
+            except BaseException as e:  # the others must hear of it
+                error = e
+            end = ("end", self._state, self._step, self._total, None if error is None else
+                   (getattr(error, "status", 7), str(error) or type(error).__name__))
+            self._ranks.tell(end)
+            if error is not None:
+                raise error
+            return
+        while True:
+            what = self._ranks.tell(None)
+            if what[0] == "end":
+                _, self._state, self._step, self._total, error = what
+                if error:
+                    raise Error(*error)
+                return
+            self._serve(what)
+
+    _step = _total = 0
+
+    def _serve(self, what):
+        if what[0] == "checkpoint":
+            self._on_checkpoint(what[1], what[2])
+            return
+        for name in what[1]:
+            (self._slots[name].scatter if what[0] == "scatter" else self._slots[name].gather)(self._ranks)
+
+    def _hook(self, work):
+        try:
+            self._interrupts.allow(work)
+            return 0
+        except BaseException as e:  # Ctrl-C as well: _call raises it
+            self._error = e
+            return 1
+
+    def _on_all(self, *what):
+        self._ranks.tell(what)
+        self._serve(what)
+
+    def _move(self, _user, write, first, n):
+        return self._hook(lambda: self._ranks.dist and
+                          self._on_all("scatter" if write else "gather", self._order[first:first + n]))
+
+    def _checkpoint_hook(self, _user, folder, step):
+        return self._hook(lambda: self._on_all("checkpoint", folder.decode(), step))
+
+    def _call(self, function, *args):
+        self._error = None
+        with self._interrupts:
+            status = function(*args)
+        if self._error is not None:
+            raise self._error
+        _check(status)
+
+    def _start(self, agent, job, timeout, threads):
+        o = _Options(size=ctypes.sizeof(_Options), api=API, agent=os.fsencode(agent) if agent else None,
+                     job=job.encode() if job else None, timeout_s=timeout, threads=threads, move=self._hooks[0],
+                     checkpoint=self._hooks[1], wait=self._hooks[2])
+        try:
+            self._call(_lib.nebula_attach, ctypes.byref(o), ctypes.byref(self._handle))
+            self._begin()
+        except BaseException: # nobody has this object to close it, and the job takes no second trainer while it is open
+            if self._handle:
+                _lib.nebula_close(ctypes.byref(self._handle), math.nan)
+            raise
+        self._close_late = weakref.finalize(self, _abandon, self._handle, os.getpid())
+
+    def _begin(self):
+        t = _Tensor(size=ctypes.sizeof(_Tensor))
+        for i in range(self.info()["tensors"]):
+            self._call(_lib.nebula_tensor_at, self._handle, i, ctypes.byref(t))
+            self._order.append(t.name.decode())
+        missing = [k for k in self._order if k not in self._slots]
+        if missing:
+            raise Error(1, f"the model has no parameter {missing[0]} ({len(missing)} of {len(self._order)} are missing); "
+                           f"it has {', '.join(list(self._slots)[:3])}, …")
+        exchanged = {self._slots[k].memory() for k in self._order}
+        apart = [k for k, s in self._slots.items() if s.trained and k not in self._order and s.memory() not in exchanged]
+        if apart:
+            more = f" and {len(apart) - 8} more" if len(apart) > 8 else ""
+            raise Error(1, f"the model trains what the job does not exchange: {', '.join(apart[:8])}{more}. Each cluster would keep "
+                           f"its own, and the models would differ. Freeze it (requires_grad_(False)), or use a job and a model with "
+                           f"the same tensors")
+        for name in self._order:
+            rows, cols, dtype, place, address, keep = _memory(name, self._slots[name].of_rank_0())
+            self._keep.append(keep)
+            self._call(_lib.nebula_register, self._handle, name.encode(), 0, rows, cols, dtype, place, address)
+        self._call(_lib.nebula_begin, self._handle)
+        self._refresh()
+
+    def _refresh(self):
+        i = self.info()
+        self._step, self._total = i["step"], i["steps"]
+
+    # ---- for users
+
+    @property
+    def step_count(self):
+        return self._step
+
+    @property
+    def total(self):
+        return self._total
+
+    @property
+    def done(self):
+        """All steps are made and the last exchange is merged (False after a stop)."""
+        return self._state == DONE
+
+    def steps(self):
+        """Numbers of the steps to make; ends when the job is done or was stopped."""
+        while self._state == TRAIN and self._step < self._total:
+            yield self._step
+
+    def count(self, inputs, targets):
+        """Token ids of a batch (int32 buffers, or tensors): rows of the embedding are then weighed by how often they were
+        seen. With several ranks: those of this rank are gathered."""
+        a, b = (_ids(x) for x in (inputs, targets))
+        if self._ranks.dist:
+            parts = [None] * self._ranks.size if self._ranks.rank == 0 else None
+            self._ranks.dist.gather_object((a.tobytes(), b.tobytes()), parts, dst=0, group=self._ranks.words)
+        else:
+            parts = [(a.tobytes(), b.tobytes())]
+
+        def work():
+            for x, y in parts:
+                _check(_lib.nebula_count(self._handle, x, y, len(x) // 4))
+        self._lead(work)
+
+    def step(self, tokens, loss=math.nan, lr=math.nan, grad_norm=math.nan, eval_loss=math.nan):
+        """One optimiser step over `tokens` tokens (of all ranks) was made. Parameters may have changed when it returns.
+
+        lr, grad_norm (before clipping) and eval_loss (where it was just measured) are for metrics.jsonl, page and TensorBoard, which
+        leave out what is not given."""
+        def work():
+            state = ctypes.c_int()
+            stats = _StepStats(ctypes.sizeof(_StepStats), int(tokens), float(loss), float(lr), float(grad_norm), float(eval_loss))
+            self._call(_lib.nebula_step_with, self._handle, ctypes.byref(stats), ctypes.byref(state))
+            self._state = state.value
+            self._step = _lib.nebula_step_count(self._handle)  # with sync.tune auto it may have passed over some
+        self._lead(work)
+
+    def checkpoint(self):
+        self._lead(lambda: self._call(_lib.nebula_checkpoint, self._handle))
+
+    def info(self):
+        """Figures as a dict (rank 0): rounds, payload_bytes, stall_s, sync_s, digest, dir, corpus, …"""
+        i = _Info(size=ctypes.sizeof(_Info))
+        _check(_lib.nebula_info_get(self._handle, ctypes.byref(i)))
+        return {k: (v.decode() if isinstance(v, bytes) else v) for k, v in ((k, getattr(i, k)) for k, _ in _Info._fields_[1:])}
+
+    def close(self, eval_loss=math.nan):
+        """Reports and ends. Before the job's end it detaches: the agent waits for the next trainer."""
+        if self._closed:
+            return
+        self._closed = True
+
+        def work():
+            self._close_late.detach()
+            self._call(_lib.nebula_close, ctypes.byref(self._handle), float(eval_loss))
+        self._lead(work)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        if exc[0] is None or self._ranks.size == 1:
+            self.close()
+
+
+def _abandon(handle, pid):
+    if handle and pid == os.getpid():
+        _lib.nebula_close(ctypes.byref(handle), math.nan)
+
+
+def _ids(x):
+    import array
+    if _is_torch(x):
+        x = x.detach().cpu().flatten().tolist()
+    elif hasattr(x, "ravel"):
+        x = x.ravel().tolist()
+    return array.array("i", x)
+
+
+def attach(named, agent=None, job=None, timeout=60.0, threads=0, on_checkpoint=None):
+    """Attaches to the agent and puts the federation's parameters into the tensors.
+
+    named: (name, tensor) pairs or a dict, such as model.named_parameters(); names as in Hugging Face's Llama and Qwen2
+    layouts. A frozen tensor (requires_grad False) that the job does not exchange is left alone. One that is trained, and is
+    neither exchanged nor tied to one that is, is an Error that names it.
+    agent: the agent's home or agent.sock (default $NEBULA_AGENT, then $NEBULA_HOME, then ~/.nebula). job: name or id (default $NEBULA_JOB).
+    on_checkpoint(folder, step): called when a checkpoint was written, on every rank: save the optimiser there.
+    """
+    return Federation(named, agent, job, timeout, threads, on_checkpoint)

@@ -1,0 +1,178 @@
+#include "agent/plan/plan.h"
+#include "agent/base/rng.h"
+#include "agent/train/distill.h"
+#include "agent/train/label_bytes.h"
+#include "compress/codec.h"
+
+#include <math.h>
+#include <pthread.h>
+
+enum { SLOTS = 7 }; // q k v o gate up down, in the order of the LoRA bits
+
+static void add(struct agent_plan *p, int64_t *small, int64_t n, int64_t times, bool trainable) {
+    p->params += n * times;
+    if (!trainable)
+        return;
+    p->trainable += n * times;
+    if (times && n > p->tensor)
+        p->tensor = n;
+    if (n < CMP_DENSE_BELOW)
+        *small += n * times;
+}
+
+static void add_vectors(struct agent_plan *p, int64_t *small, int64_t n, int64_t times,
+                        bool trainable) {
+    add(p, small, n, times, trainable);
+    if (trainable && n >= CMP_DENSE_BELOW)
+        *small += n * times;
+}
+
+// Counted from the shape, as in intra/model/model.h's drawing; the test compares with models that were made. Making one only to
+// count would take the memory of the whole model. *small: trainable elements in tensors that top-k sends densely.
+static void count_params(const struct agent_job *job, int64_t vocab, struct agent_plan *p,
+                         int64_t *small) {
+    const struct intra_model_config *m = &job->model;
+    const struct intra_trainable *t = &job->trainable;
+    int64_t d = m->d_model, layers = m->n_layers,
+            head_dim = m->head_dim ? m->head_dim : m->d_model / m->n_heads;
+    int64_t q = m->n_heads * head_dim, kv = (m->n_kv_heads ? m->n_kv_heads : m->n_heads) * head_dim;
+    int64_t out[SLOTS] = {q, kv, kv, d, m->d_ff, m->d_ff, d},
+            in[SLOTS] = {d, d, d, q, d, d, m->d_ff};
+    bool full = t->mode == INTRA_TRAIN_FULL, last = t->mode == INTRA_TRAIN_LAST_LAYERS;
+    bool bitfit = t->mode == INTRA_TRAIN_BITFIT;
+    int64_t learn = full ? layers : last ? t->last_layers : 0; // blocks whose matrices learn
+    for (int i = 0; i < SLOTS; i++) {
+        add(p, small, out[i] * in[i], learn, true);
+        add(p, small, out[i] * in[i], layers - learn, false);
+        if (t->mode == INTRA_TRAIN_LORA && t->lora_targets & 1u << i) {
+            add(p, small, out[i] * t->lora_rank, layers, true);
+            add(p, small, in[i] * t->lora_rank, layers, true);
+        }
+    }
+    learn = bitfit ? layers : learn; // and those whose vectors do
+    for (int part = 0; part < 2; part++) {
+        int64_t n = part ? layers - learn : learn;
+        add_vectors(p, small, d, 2 * n, !part);
+        add_vectors(p, small, q, m->qkv_bias ? n : 0, !part);
+        add_vectors(p, small, kv, m->qkv_bias ? 2 * n : 0, !part);
+    }
+    add_vectors(p, small, d, 1, full || last || bitfit);
+    add(p, small, vocab * d, 1, full && !t->freeze_embeddings);
+    add(p, small, vocab * d, m->tied ? 0 : 1, full || last);
+}
+
+// Updates are close to normal within a block: what the codec and its entropy stage make of such values. They are drawn once: a plan asks for
+// one codec after the other.
+enum { SAMPLE = 1 << 18 };
+static float sample[SAMPLE];
+static void draw(void) {
+    struct neb_rng rng = neb_rng_make(1, 1);
+    neb_rng_normals(&rng, sample, SAMPLE);
+    for (int i = 0; i < SAMPLE; i++)
+        sample[i] *= 1e-3f;
+}
+
+static enum neb_status measure_codec(const char *name, double *bits) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    enum neb_status st;
+    struct cmp_codec codec;
+    struct cmp_work *work = NULL;
+    struct neb_buf frame = {0};
+    (void)pthread_once(&once, draw);
+    NEB_TRY_GOTO(cmp_codec_parse(name, &codec), out);
+    NEB_TRY_GOTO(cmp_work_create(&work), out);
+    NEB_TRY_GOTO(cmp_encode(work, &codec, sample, SAMPLE, &frame), out);
+    *bits = 8.0 * (double)frame.len / SAMPLE;
+out:
+    cmp_work_destroy(&work);
+    neb_buf_free(&frame);
+    return st;
+}
+
+// What a parameter costs: top-k sends small tensors as int8.
+static enum neb_status bits_of(const struct agent_job *job, const struct agent_plan *p,
+                               int64_t small, double *bits) {
+    struct cmp_codec codec;
+    double dense;
+    NEB_TRY(cmp_codec_parse(job->sync.codec, &codec));
+    NEB_TRY(measure_codec(job->sync.codec, bits));
+    if (codec.id != CMP_TOPK || !small)
+        return NEB_OK;
+    NEB_TRY(measure_codec("int8", &dense));
+    double share = (double)small / (double)p->trainable;
+    *bits = *bits * (1 - share) + dense * share;
+    return NEB_OK;
+}
+
+// Mode rtd: a masked token costs about log2(vocabulary) bits and one more for its place among the masked, text what its ids do.
+static void plan_stream(const struct agent_job *job, int32_t vocab, struct agent_plan *p) {
+    const struct agent_rtd_config *r = &job->rtd;
+    int64_t cycle =
+        r->generator_steps > r->discriminator_steps ? r->generator_steps : r->discriminator_steps;
+    double bits = log2(vocab > 2 ? (double)vocab : 32768);
+    p->exchanges = (job->steps * r->discriminator_steps + cycle - 1) / cycle;
+    p->bytes_per_exchange = (double)p->tokens_per_step / 8 *
+                            ((double)r->mask_rate * (bits + 1) + (r->push_text ? bits : 0));
+    p->bytes = p->bytes_per_exchange * (double)p->exchanges;
+    p->reduction = p->bytes > 0 ? 4 * (double)p->trainable * (double)p->exchanges / p->bytes : NAN;
+}
+
+// Rounds: of all clusters that train, or of students that are one model. An owner sends its update to each of the others.
+static enum neb_status plan_rounds(const struct agent_job *job, int64_t small,
+                                   struct agent_plan *p) {
+    const struct agent_sync *s = &job->sync;
+    p->others = agent_job_exchanging(job) - 1;
+    if (!p->others)
+        return NEB_OK;
+    NEB_TRY(bits_of(job, p, small, &p->bits_per_param));
+    int64_t early = job->steps < s->early_steps ? job->steps : s->early_steps;
+    p->exchanges = (job->steps - early + s->interval - 1) / s->interval + // the last one drains
+                   (early + s->early_interval - 1) / s->early_interval;
+    // A federated worker also has θ, momentum, residual and the update in flight.
+    p->memory_bytes += 16 * p->trainable;
+    p->bytes_per_exchange = p->bits_per_param / 8 * (double)p->trainable;
+    p->bytes = p->bytes_per_exchange * (double)p->exchanges * p->others;
+    return NEB_OK;
+}
+
+// How many target tokens a batch has only the text says.
+static enum neb_status plan_labels(const struct agent_job *job, int32_t vocab,
+                                   struct agent_plan *p) {
+    return agent_job_role(job, AGENT_ROLE_TEACHER) < 0
+               ? NEB_OK
+               : agent_label_bytes(job->distill.k, vocab > 2 ? vocab : 32768,
+                                   (double)job->batch * job->seq_len, &p->label_bytes);
+}
+
+enum neb_status agent_job_plan(const struct agent_job *job, int32_t vocab, struct agent_plan *p) {
+    int64_t small = 0;
+    *p = (struct agent_plan){0};
+    vocab = job->model.vocab ? job->model.vocab : vocab;
+    count_params(job, vocab, p, &small);
+    int64_t share = p->trainable / (job->sync.fragments > 1 ? job->sync.fragments : 1);
+    p->fragment = share > p->tensor ? share : p->tensor;
+    p->tokens_per_step = (int64_t)job->batch * job->accumulate * job->seq_len;
+    p->tokens = job->steps * p->tokens_per_step;
+    p->memory_bytes = 4 * (p->params + 3 * p->trainable); // parameters, gradients, two moments
+    p->reduction = NAN;
+    if (job->sync.scheme == AGENT_SCHEME_NONE)
+        return NEB_OK;
+    if (job->mode == AGENT_MODE_RTD) {
+        plan_stream(job, vocab, p);
+        return NEB_OK;
+    }
+    if (job->sync.scheme == AGENT_SCHEME_SYNCHRONOUS) {
+        p->exchanges = job->steps;
+        p->bits_per_param = 32;
+        p->bytes_per_exchange = 4 * (double)p->trainable;
+        p->bytes = p->bytes_per_exchange * (double)p->exchanges;
+    } else {
+        if (job->mode == AGENT_MODE_DISTILL)
+            NEB_TRY(plan_labels(job, vocab, p));
+        if (job->mode == AGENT_MODE_REPLICAS || agent_distill_federates(job))
+            NEB_TRY(plan_rounds(job, small, p));
+    }
+    if (p->bytes > 0)
+        p->reduction = 4 * (double)p->trainable * (double)job->steps / p->bytes;
+    return NEB_OK;
+}

@@ -1,0 +1,250 @@
+// What is measured in processes of their own: the link between two ranks, which are two processes anyway, and devices. A CUDA context in a
+// process that goes on (nebula pretrain --local) would hold memory of the device beside the workers for as long as the job takes, and a driver
+// that hangs or crashes would take the command with it. So nothing here opens a device but in a child, which gets so long and no longer.
+#include "agent/base/log.h"
+#include "agent/job/json.h"
+#include "agent/plan/profile.h"
+#include "agent/proc/child.h"
+#include "agent/proc/gpus.h"
+#include "agent/proc/launch.h"
+#include "intra/ranks/comm.h"
+
+#include <math.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum {
+    LINK_FLOATS = 1 << 20,
+    DEVICE_LINK_FLOATS =
+        16 << 20, // what a call costs is nothing beside it, also where the link is NVLink
+    LINK_TIMEOUT_S = 30,
+    DEVICE_TIMEOUT_S = 120, // some seconds on a card, and what its driver takes to come up
+    GRACE_S = 5,
+};
+
+// ---- the link between two ranks ------------------------------------------------------------------------------
+
+static bool watch(void *ctx, bool first) {
+    struct intra_comm *c = ctx;
+    return c->ops->look(c, first) == NEB_OK;
+}
+
+// n sums of one number: in D's queue, each between two ops, as tensor-parallel ranks have them; or, D NULL, one call each.
+static enum neb_status small_sums(struct intra_comm *c, struct kern_device *D, float *x, int n) {
+    for (int k = 0; k < n; k++) {
+        if (!D) {
+            NEB_TRY(c->ops->all_reduce(c, x, 1, INTRA_COMM_F32, INTRA_COMM_SUM));
+            continue;
+        }
+        D->ops->scale(D, x, 1, 1);
+        NEB_TRY(c->ops->enqueue(c, INTRA_COMM_ALL_REDUCE, x, 1, INTRA_COMM_F32, INTRA_COMM_SUM,
+                                D->ops->queue(D)));
+    }
+    if (!D)
+        return NEB_OK;
+    NEB_TRY(D->ops->finish(D));
+    return c->ops->look(c, true);
+}
+
+// x (LINK_FLOATS, on devices DEVICE_LINK_FLOATS), in the memory that c reduces.
+static enum neb_status time_link(struct intra_comm *c, struct kern_device *D, float *x) {
+    double best = INFINITY, small = INFINITY;
+    size_t n = D ? DEVICE_LINK_FLOATS : LINK_FLOATS;
+    for (int i = 0; i < 8; i++) {
+        enum { MANY = 50 };
+        neb_ns from = neb_now();
+        NEB_TRY(c->ops->all_reduce(c, x, n, INTRA_COMM_F32, INTRA_COMM_SUM));
+        best = fmin(best, neb_seconds(neb_now() - from));
+        from = neb_now();
+        NEB_TRY(small_sums(c, D, x, MANY));
+        small = fmin(small, neb_seconds(neb_now() - from) / MANY);
+    }
+    // Two ranks: each sends as many bytes as the array has. In two messages over TCP; on devices it is one call.
+    if (c->rank == 0)
+        printf("{\"link\": %.6g, \"link_s\": %.6g}\n", 4.0 * (double)n / best,
+               D ? small : small / 2);
+    fflush(stdout);
+    return NEB_OK;
+}
+
+static enum neb_status host_link(struct intra_comm *world) {
+    float *x = calloc(LINK_FLOATS, sizeof *x);
+    enum neb_status st =
+        x ? time_link(world, NULL, x) : neb_fail(NEB_ERR_NOMEM, "out of memory measuring the link");
+    free(x);
+    return st;
+}
+
+// Every rank on a device of its own, over NCCL, as intra/train/team.c joins them.
+static enum neb_status device_link(struct intra_comm *world) {
+    struct kern_device *D = NULL;
+    struct intra_comm *nccl = NULL;
+    void *x = NULL;
+    int index;
+    enum neb_status st = NEB_OK;
+    NEB_TRY(kern_device_index(true, &index));
+    NEB_TRY(kern_device_open(index, NULL, &D));
+    NEB_TRY_GOTO(D->ops->alloc(D, DEVICE_LINK_FLOATS * sizeof(float), &x), out);
+    D->ops->zero(D, x, DEVICE_LINK_FLOATS * sizeof(float));
+    NEB_TRY_GOTO(D->ops->finish(D), out);
+    NEB_TRY_GOTO(intra_comm_nccl(world, D->index, LINK_TIMEOUT_S * 1000, &nccl), out);
+    D->watch = watch;
+    D->watch_ctx = nccl;
+    NEB_TRY_GOTO(time_link(nccl, D, x), out);
+out:
+    if (st != NEB_OK && nccl)
+        nccl->ops->abort(nccl);
+    D->watch = NULL;
+    intra_comm_destroy(&nccl);
+    D->ops->release(D, x);
+    kern_device_close(&D);
+    return st;
+}
+
+enum neb_status agent_profile_link_rank(bool devices) {
+    struct intra_comm *world = NULL;
+    agent_launch_environment();
+    NEB_TRY(intra_comm_launched(&world));
+    enum neb_status st = devices ? device_link(world) : host_link(world);
+    if (st != NEB_OK)
+        world->ops->abort(world);
+    intra_comm_destroy(&world);
+    return st;
+}
+
+// Everything the child says until it ends; false after the timeout.
+static bool read_all(int fd, char *out, size_t cap) {
+    size_t n = 0;
+    neb_ns end = neb_now() + LINK_TIMEOUT_S * NEB_S;
+    while (n + 1 < cap && neb_now() < end) {
+        struct pollfd p = {.fd = fd, .events = POLLIN};
+        if (poll(&p, 1, 200) <= 0)
+            continue;
+        ssize_t k = read(fd, out + n, cap - 1 - n);
+        if (k <= 0)
+            break;
+        n += (size_t)k;
+    }
+    out[n] = 0;
+    return n > 0 && neb_now() < end;
+}
+
+// What cannot be measured stays 0: then the planner proposes one rank.
+static void measure_link(const char *option, double *link_out, double *link_s_out) {
+    struct agent_launch launch;
+    struct agent_child child = {0};
+    char exe[NEB_PATH_MAX], text[512] = "";
+    int fd = -1;
+    *link_out = *link_s_out = 0;
+    if (agent_self_path(exe, sizeof exe) != NEB_OK)
+        return;
+    agent_launch_pair(exe, "plan", option, &launch);
+    if (agent_child_start(&child, "measuring ranks", launch.argv, NULL, &fd) != NEB_OK)
+        return;
+    json_t *o =
+        read_all(fd, text, sizeof text) ? json_loads(text, JSON_DISABLE_EOF_CHECK, NULL) : NULL;
+    double link = json_number_value(json_object_get(o, "link")),
+           link_s = json_number_value(json_object_get(o, "link_s"));
+    if (link > 0 && link_s > 0 && isfinite(link) && isfinite(link_s)) {
+        *link_out = link;
+        *link_s_out = link_s;
+    } else {
+        neb_warn("plan: the link between two ranks could not be measured; meshes of several ranks "
+                 "are not judged");
+    }
+    json_decref(o);
+    close(fd);
+    agent_child_stop(&child, GRACE_S * NEB_S);
+}
+
+void agent_profile_find_link(struct agent_profile *p) {
+    measure_link("--measure-link", &p->rates.link, &p->rates.link_s);
+}
+
+// ---- devices --------------------------------------------------------------------------------------------------
+
+static void forget_device(struct agent_profile *p) {
+    p->rates.device = (struct intra_device_rates){0};
+    for (int i = 0; i < AGENT_PROFILE_CODECS; i++)
+        p->codecs[i].at[INTER_WAN_DEVICE] = (struct inter_wan_rates){0};
+    p->device[0] = 0;
+    p->visible = -1;
+}
+
+enum neb_status agent_profile_device_child(void) {
+    static struct agent_profile p; // large
+    struct kern_device *D = NULL;
+    char why[KERN_WHY_MAX];
+    if (kern_device_open(0, why, &D) == NEB_OK) {
+        neb_info("measuring %s (some seconds)", D->name);
+        enum neb_status st = agent_profile_device(D, &p.rates.device);
+        for (int i = 0; i < AGENT_PROFILE_CODECS && st == NEB_OK; i++) {
+            snprintf(p.codecs[i].name, sizeof p.codecs[i].name, "%s", agent_profile_codecs[i]);
+            st = agent_profile_codec_device(D, &p.codecs[i]);
+        }
+        snprintf(p.device, sizeof p.device, "%s", D->name);
+        p.visible = agent_gpus_visible();
+        kern_device_close(&D);
+        NEB_TRY(st);
+    }
+    json_t *o = agent_profile_device_to_json(&p);
+    if (!o)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory measuring a device");
+    agent_json_print(o, JSON_COMPACT);
+    json_decref(o);
+    return NEB_OK;
+}
+
+// Why the child has said nothing that can be read: it has ended, or it was too slow.
+static void tell_failure(struct agent_child *child, neb_ns timeout, neb_ns end) {
+    char reason[96];
+    int status = 0;
+    bool ended = false;
+    for (neb_ns grace = neb_now() + NEB_S; // what closed its output ends soon
+         neb_now() < end && neb_now() < grace && !(ended = agent_child_ended(child, &status));)
+        neb_sleep(5 * NEB_MS);
+    if (ended)
+        agent_child_reason(status, reason, sizeof reason);
+    else
+        snprintf(reason, sizeof reason, "no answer in %.0f s", neb_seconds(timeout));
+    neb_warn("the device cannot be measured: %s; plans reckon with processors only. See whether "
+             "nvidia-smi answers, and who else uses the GPU",
+             reason);
+}
+
+void agent_profile_device_apart(const char *exe, neb_ns timeout, struct agent_profile *p) {
+    const char *const argv[] = {exe, "plan", "--measure-device", NULL};
+    struct agent_child child = {0};
+    json_t *o = NULL;
+    int fd = -1;
+    forget_device(p);
+    if (agent_child_start(&child, "measuring a device", argv, NULL, &fd) != NEB_OK)
+        return;
+    neb_ns end = neb_now() + timeout;
+    enum neb_status st = agent_child_read_json(fd, timeout, &o);
+    if (st != NEB_OK)
+        tell_failure(&child, timeout, end);
+    else if (agent_profile_device_parse(o, "nebula plan --measure-device", p) != NEB_OK)
+        forget_device(p); // it said what is wrong
+    json_decref(o);
+    close(fd);
+    agent_child_stop(&child, GRACE_S * NEB_S);
+}
+
+void agent_profile_find_device_link(struct agent_profile *p) {
+    measure_link("--measure-device-link", &p->rates.device.link, &p->rates.device.link_s);
+}
+
+enum neb_status agent_profile_find_device(struct agent_profile *p) {
+    char exe[NEB_PATH_MAX];
+    forget_device(p);
+    if (!kern_device_likely())
+        return NEB_OK;
+    NEB_TRY(agent_self_path(exe, sizeof exe));
+    agent_profile_device_apart(exe, DEVICE_TIMEOUT_S * NEB_S, p);
+    if (p->rates.device.count > 1)
+        agent_profile_find_device_link(p);
+    return NEB_OK;
+}

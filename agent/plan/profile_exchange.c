@@ -1,0 +1,220 @@
+// Measures an exchange for agent/plan/profile.h as a worker makes it (inter/outer/outer.h): an update is encoded, with its pseudo-gradient and error
+// feedback; commits of one and of three updates are merged, so that what each update takes and what a merge takes besides can be told apart.
+#include "agent/base/rng.h"
+#include "agent/plan/profile.h"
+#include "agent/plan/profile_clock.h"
+#include "inter/outer/outer.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    SAMPLE = 1 << 20, // of values whose error and size are measured
+    COLS = 1024,
+    UNIT_ROWS = 128, // on processors: a unit each, and some more
+    UNITS_LEAST = 8,
+    UNITS_MOST = 64,
+    RUNS = 3,
+    MANY = 3, // updates of a larger commit
+};
+// of a merge, whatever the clock says: decoding, and the rest of it
+static const double LEAST = 0.05;
+static const double LONG_S = 0.05;
+
+const char *const agent_profile_codecs[AGENT_PROFILE_CODECS] = {
+    "bf16", "int8", "int4", "int3", "int2", "topk:512/4096", "topk:256/4096", "topk:64/4096"};
+
+struct exchange {
+    struct kern_pool *pool;
+    struct kern_device *D; // NULL: on processors
+    struct inter_outer *outer;
+    int32_t units;
+    size_t rows, n;        // of a unit; elements of all
+    float *zero, *learned; // (n) θ; what was learned, as θ_m is then
+    float *theta_m;        // (n) host
+    void *there;           // (n) the device's
+    struct neb_buf blob;
+};
+
+static void normal(float *x, size_t n) {
+    struct neb_rng r = neb_rng_make(1, 1);
+    neb_rng_normals(&r, x, n);
+    for (size_t i = 0; i < n; i++)
+        x[i] *= 1e-3f;
+}
+
+// ---- an exchange's state --------------------------------------------------------------------------------------
+
+static void exchange_free(struct exchange *x) {
+    inter_outer_destroy(&x->outer);
+    if (x->D)
+        x->D->ops->release(x->D, x->there);
+    neb_buf_free(&x->blob);
+    free(x->zero);
+    free(x->learned);
+    free(x->theta_m);
+    *x = (struct exchange){0};
+}
+
+static enum neb_status place_exchange(struct exchange *x) {
+    float *at[UNITS_MOST];
+    NEB_TRY(x->D->ops->alloc(x->D, x->n * sizeof(float), &x->there));
+    for (int32_t i = 0; i < x->units; i++)
+        at[i] = (float *)x->there + (size_t)i * x->rows * COLS;
+    return inter_outer_place(x->outer, x->D, at, 0);
+}
+
+static enum neb_status exchange_make(struct exchange *x) {
+    struct inter_outer_unit units[UNITS_MOST];
+    const struct inter_outer_config c = {.beta = 1, .keep = 0.5f, .fragments = 1};
+    x->n = (size_t)x->units * x->rows * COLS;
+    x->zero = calloc(x->n, sizeof *x->zero);
+    x->learned = malloc(x->n * sizeof *x->learned);
+    x->theta_m = calloc(x->n, sizeof *x->theta_m);
+    if (!x->zero || !x->learned || !x->theta_m)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory measuring exchanges");
+    normal(x->learned, x->n);
+    for (int32_t i = 0; i < x->units; i++)
+        units[i] = (struct inter_outer_unit){.rows = (uint32_t)x->rows,
+                                             .cols = COLS,
+                                             .theta_m = x->theta_m + (size_t)i * x->rows * COLS};
+    NEB_TRY(inter_outer_create(&c, units, x->units, x->pool, &x->outer));
+    return x->D ? place_exchange(x) : NEB_OK;
+}
+
+// θ is zero, nothing is left of earlier updates, and so much was learned.
+static enum neb_status begin_exchange(struct exchange *x) {
+    inter_outer_adopt(x->outer, 0, x->zero, x->zero, 0);
+    if (!x->D) {
+        memcpy(x->theta_m, x->learned, x->n * sizeof *x->theta_m);
+        return NEB_OK;
+    }
+    x->D->ops->upload(x->D, x->there, x->learned, x->n * sizeof *x->learned);
+    return x->D->ops->finish(x->D);
+}
+
+// ---- seconds --------------------------------------------------------------------------------------------------
+
+static enum neb_status encode(struct exchange *x, const struct cmp_codec *codec, double *best) {
+    struct profile_clock clock;
+    NEB_TRY(begin_exchange(x));
+    profile_clock_start(&clock);
+    NEB_TRY(inter_outer_encode(x->outer, 0, codec, NULL, NULL, &x->blob));
+    *best = fmin(*best, profile_clock_stop(&clock, kern_pool_threads(x->pool)));
+    return NEB_OK;
+}
+
+static enum neb_status merge(struct exchange *x, size_t updates, double *best) {
+    struct profile_clock clock;
+    struct inter_outer_part parts[MANY];
+    struct kern_digest digest;
+    const struct inter_outer_round r = {.parts = parts, .n = updates, .eta = 1};
+    for (size_t p = 0; p < updates; p++)
+        parts[p] = (struct inter_outer_part){
+            .blob = x->blob.p, .len = x->blob.len, .tokens = 1, .clip = 1, .mine = p == 0};
+    profile_clock_start(&clock);
+    NEB_TRY(inter_outer_apply(x->outer, 0, &r, &digest));
+    *best = fmin(*best, profile_clock_stop(&clock, kern_pool_threads(x->pool)));
+    return NEB_OK;
+}
+
+static enum neb_status measure(struct exchange *x, const struct cmp_codec *codec,
+                               struct inter_wan_rates *out) {
+    double encode_s = INFINITY, one = INFINITY, many = INFINITY, n = (double)x->n;
+    for (int i = 0; i < RUNS; i++) {
+        NEB_TRY(encode(x, codec, &encode_s));
+        NEB_TRY(merge(x, 1, &one));
+        NEB_TRY(encode(x, codec, &encode_s));
+        NEB_TRY(merge(x, MANY, &many));
+        if (encode_s + one + many > LONG_S * RUNS)
+            break;
+    }
+    double decode_s = fmin(fmax((many - one) / (MANY - 1), LEAST * one), (1 - LEAST) * one);
+    *out = (struct inter_wan_rates){n / encode_s, n / decode_s, n / (one - decode_s)};
+    return NEB_OK;
+}
+
+static enum neb_status on_processors(struct kern_pool *pool, const struct cmp_codec *codec,
+                                     struct inter_wan_rates *out) {
+    int threads = kern_pool_threads(pool);
+    struct exchange x = {.pool = pool,
+                         .rows = UNIT_ROWS,
+                         .units = threads < UNITS_LEAST  ? UNITS_LEAST
+                                  : threads > UNITS_MOST ? UNITS_MOST
+                                                         : threads};
+    enum neb_status st = exchange_make(&x);
+    if (st == NEB_OK)
+        st = measure(&x, codec, out);
+    exchange_free(&x);
+    return st;
+}
+
+// Units are encoded one after the other there. Their size rises until an exchange takes long.
+enum neb_status agent_profile_codec_device(struct kern_device *D, struct inter_wan_codec *out) {
+    static const size_t rows[] = {64, 1024, 4096};
+    struct kern_pool *pool = NULL;
+    struct cmp_codec codec;
+    struct inter_wan_rates *r = &out->at[INTER_WAN_DEVICE];
+    enum neb_status st = NEB_OK;
+    NEB_TRY(cmp_codec_parse(out->name, &codec));
+    NEB_TRY(kern_pool_create(1, &pool));
+    for (size_t i = 0; i < sizeof rows / sizeof *rows && st == NEB_OK; i++) {
+        struct exchange x = {.pool = pool, .D = D, .rows = rows[i], .units = 1};
+        double n = (double)rows[i] * COLS;
+        if (i && n / r->encode + n / r->settle > LONG_S * (i == 1 ? 1 : 4))
+            break;
+        st = exchange_make(&x);
+        if (st == NEB_OK)
+            st = measure(&x, &codec, r);
+        exchange_free(&x);
+    }
+    kern_pool_destroy(&pool);
+    return st;
+}
+
+// ---- size and error -------------------------------------------------------------------------------------------
+
+static enum neb_status try_sample(const struct cmp_codec *codec, struct inter_wan_codec *out) {
+    struct cmp_work *work = NULL;
+    struct neb_buf frame = {0};
+    enum neb_status st = NEB_OK;
+    double error = 0, norm = 0;
+    float *x = malloc(SAMPLE * sizeof *x), *y = malloc(SAMPLE * sizeof *y);
+    if (!x || !y) {
+        st = neb_fail(NEB_ERR_NOMEM, "out of memory measuring codec %s", out->name);
+        goto out;
+    }
+    normal(x, SAMPLE);
+    NEB_TRY_GOTO(cmp_work_create(&work), out);
+    NEB_TRY_GOTO(cmp_encode(work, codec, x, SAMPLE, &frame), out);
+    NEB_TRY_GOTO(cmp_decode(work, frame.p, frame.len, y, SAMPLE), out);
+    for (int i = 0; i < SAMPLE; i++) {
+        error += ((double)x[i] - (double)y[i]) * ((double)x[i] - (double)y[i]);
+        norm += (double)x[i] * (double)x[i];
+    }
+    out->bits = 8.0 * (double)frame.len / SAMPLE;
+    out->rel_error = sqrt(error / norm);
+out:
+    cmp_work_destroy(&work);
+    neb_buf_free(&frame);
+    free(x);
+    free(y);
+    return st;
+}
+
+enum neb_status agent_profile_codec(const char *name, struct kern_pool *pool,
+                                    struct inter_wan_codec *out) {
+    struct cmp_codec codec;
+    struct kern_pool *own = NULL;
+    *out = (struct inter_wan_codec){0};
+    snprintf(out->name, sizeof out->name, "%.31s", name);
+    NEB_TRY(cmp_codec_parse(name, &codec));
+    out->density = codec.id == CMP_TOPK ? (double)codec.k / codec.chunk : 1;
+    NEB_TRY(try_sample(&codec, out));
+    if (!pool)
+        NEB_TRY(kern_pool_create(0, &own));
+    enum neb_status st = on_processors(pool ? pool : own, &codec, &out->at[INTER_WAN_HOST]);
+    kern_pool_destroy(&own);
+    return st;
+}

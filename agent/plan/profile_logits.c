@@ -1,0 +1,154 @@
+// Rates of what is done with logits: losses, losses with a teacher's labels, labels themselves, draws. Through the functions that
+// workers call, on a model that is all vocabulary; its products are measured in turn with them and taken off.
+#include "agent/base/rng.h"
+#include "agent/plan/profile.h"
+#include "agent/plan/profile_clock.h"
+#include "intra/train/distill.h"
+#include "intra/train/rtd.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { ROWS = 512, BLOCK = 64, WIDTH = 32, VOCAB = 4096, LABELS = 8, RUNS = 3, CASE_MS = 250 };
+
+struct streams {
+    struct kern *K;
+    struct intra_model *model;
+    struct intra_acts *acts;
+    struct intra_labeller *labeller;
+    struct intra_mask_sampler *draws;
+    int32_t *tokens, *rows, *ids; // (ROWS), (ROWS), (ROWS, LABELS)
+    float *logp, *tail;           // (ROWS, LABELS), (ROWS)
+    float *z, *dx, *dw;           // (BLOCK, VOCAB), (ROWS, WIDTH), (VOCAB, WIDTH)
+};
+
+static void run_labels(struct streams *s) {
+    struct intra_runner r = {.K = s->K, .model = s->model, .acts = s->acts};
+    NEB_ASSERT(intra_labels(s->labeller, &r, s->rows, ROWS, LABELS, 1, s->ids, s->logp, s->tail) ==
+               NEB_OK); // on processors
+}
+static void run_draws(struct streams *s) {
+    struct intra_runner r = {.K = s->K, .model = s->model, .acts = s->acts};
+    NEB_ASSERT(intra_mask_sample(s->draws, &r, s->rows, ROWS, 1, 1, s->ids) == NEB_OK);
+}
+static struct kern_head head_of(const struct streams *s) {
+    return (struct kern_head){.n = ROWS,
+                              .d = WIDTH,
+                              .V = VOCAB,
+                              .x = intra_acts_hidden(s->acts),
+                              .w = intra_param(s->model, s->model->head),
+                              .targets = s->tokens,
+                              .grad_scale = 1e-6f,
+                              .dx = s->dx,
+                              .dw = s->dw};
+}
+static void run_loss(struct streams *s) {
+    int64_t counted;
+    struct kern_head h = head_of(s);
+    (void)s->K->ops->head_loss(s->K, &h, &counted);
+}
+static void run_soft(struct streams *s) { // of the labels that were made last
+    int64_t counted;
+    struct kern_head h = head_of(s);
+    struct kern_soft soft = {.k = LABELS,
+                             .lambda = 0.5f,
+                             .temperature = 1,
+                             .ids = s->ids,
+                             .logp = s->logp,
+                             .tail = s->tail};
+    (void)s->K->ops->distill(s->K, &h, &soft, &counted);
+}
+
+// The products behind them: logits, and with three also dx and dw.
+static void run_products(struct streams *s, int products) {
+    struct kern *K = s->K;
+    const float *x = intra_acts_hidden(s->acts), *w = intra_param(s->model, s->model->head);
+    for (int32_t from = 0; from < ROWS; from += BLOCK) {
+        K->ops->gemm(K, KERN_N, KERN_T, BLOCK, VOCAB, WIDTH, 1, x, WIDTH, w, WIDTH, 0, s->z, VOCAB);
+        if (products < 3)
+            continue;
+        K->ops->gemm(K, KERN_N, KERN_N, BLOCK, WIDTH, VOCAB, 1, s->z, VOCAB, w, WIDTH, 0, s->dx,
+                     WIDTH);
+        K->ops->gemm(K, KERN_T, KERN_N, VOCAB, WIDTH, BLOCK, 1, s->z, VOCAB, x, WIDTH, 1, s->dw,
+                     WIDTH);
+    }
+}
+
+// Logits/s beside so many products of all of them.
+static double rate_of(struct streams *s, int products, void (*run)(struct streams *s)) {
+    double best = INFINITY, without = INFINITY, logits = (double)ROWS * VOCAB;
+    int threads = kern_pool_threads(s->K->pool);
+    neb_ns start = neb_now();
+    run(s);
+    for (int i = 0; i < RUNS || neb_now() - start < CASE_MS * NEB_MS; i++) {
+        struct profile_clock clock;
+        profile_clock_start(&clock);
+        run(s);
+        best = fmin(best, profile_clock_stop(&clock, threads));
+        profile_clock_start(&clock);
+        run_products(s, products);
+        without = fmin(without, profile_clock_stop(&clock, threads));
+    }
+    return logits / fmax(best - without, 0.05 * best);
+}
+
+static enum neb_status create(struct streams *s) {
+    struct intra_model_config c = {.vocab = VOCAB,
+                                   .d_model = WIDTH,
+                                   .n_layers = 1,
+                                   .n_heads = 2,
+                                   .n_kv_heads = 2,
+                                   .head_dim = WIDTH / 2,
+                                   .d_ff = WIDTH,
+                                   .max_seq = ROWS,
+                                   .rope_theta = 1e4f,
+                                   .norm_eps = 1e-5f,
+                                   .tied = true};
+    const struct intra_trainable full = {.mode = INTRA_TRAIN_FULL};
+    struct neb_rng rng = neb_rng_make(5, 5);
+    s->tokens = calloc(ROWS, sizeof *s->tokens);
+    s->rows = calloc(ROWS, sizeof *s->rows);
+    s->ids = calloc((size_t)ROWS * LABELS, sizeof *s->ids);
+    s->logp = calloc((size_t)ROWS * LABELS, sizeof *s->logp);
+    s->tail = calloc(ROWS, sizeof *s->tail);
+    s->z = calloc((size_t)BLOCK * VOCAB, sizeof *s->z);
+    s->dx = calloc((size_t)ROWS * WIDTH, sizeof *s->dx);
+    s->dw = calloc((size_t)VOCAB * WIDTH, sizeof *s->dw);
+    if (!s->tokens || !s->rows || !s->ids || !s->logp || !s->tail || !s->z || !s->dx || !s->dw)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory measuring labels and draws");
+    NEB_TRY(intra_model_create(&c, &full, 1, &s->model));
+    NEB_TRY(intra_acts_create(s->model, 1, ROWS, false, false, &s->acts));
+    struct intra_runner r = {.K = s->K, .model = s->model, .acts = s->acts};
+    NEB_TRY(intra_labeller_create(&r, &s->labeller));
+    NEB_TRY(intra_mask_sampler_create(&r, VOCAB, ROWS, &s->draws));
+    for (int32_t i = 0; i < ROWS; i++) {
+        s->tokens[i] = (int32_t)neb_rng_below(&rng, VOCAB);
+        s->rows[i] = i;
+    }
+    intra_model_pass(s->K, s->model, s->acts, s->tokens, NULL, 1, ROWS, 0, NULL, NULL);
+    return NEB_OK;
+}
+
+enum neb_status agent_profile_logits(struct kern *K, struct intra_rates *r) {
+    struct streams s = {.K = K};
+    enum neb_status st = create(&s);
+    if (st == NEB_OK) {
+        r->draws = rate_of(&s, 1, run_draws);
+        r->labels = rate_of(&s, 1, run_labels);
+        r->soft = rate_of(&s, 3, run_soft);
+        r->logits = rate_of(&s, 3, run_loss);
+    }
+    intra_mask_sampler_destroy(&s.draws);
+    intra_labeller_destroy(&s.labeller);
+    intra_acts_destroy(&s.acts);
+    intra_model_destroy(&s.model);
+    free(s.tokens);
+    free(s.rows);
+    free(s.ids);
+    free(s.logp);
+    free(s.tail);
+    free(s.z);
+    free(s.dx);
+    free(s.dw);
+    return st;
+}

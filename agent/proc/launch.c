@@ -1,0 +1,175 @@
+#include "agent/proc/launch.h"
+#include "agent/base/log.h"
+#include "agent/proc/ranks.h"
+#include "intra/ranks/rank_env.h"
+#include "kernels/pool.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+static bool in_path(const char *program) {
+    const char *at = getenv("PATH");
+    char file[NEB_PATH_MAX];
+    while (at && *at) {
+        int n = (int)strcspn(at, ":");
+        if (snprintf(file, sizeof file, "%.*s/%s", n, at, program) < (int)sizeof file &&
+            access(file, X_OK) == 0)
+            return true;
+        at += n + (at[n] == ':');
+    }
+    return false;
+}
+
+// nebula ranks RANKS, behind n arguments; returns how many there are then.
+static int ranks_prefix(const char *exe, int ranks, struct agent_launch *out, int n) {
+    snprintf(out->ranks, sizeof out->ranks, "%d", ranks);
+    out->argv[n] = exe;
+    out->argv[n + 1] = "ranks";
+    out->argv[n + 2] = out->ranks;
+    return n + 3;
+}
+
+// env … mpirun -n RANKS
+static enum neb_status mpi_prefix(int ranks, struct agent_launch *out, int *used) {
+    static const char *const root[] = {"OMPI_ALLOW_RUN_AS_ROOT=1",
+                                       "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"};
+    int n = 0;
+    if (!in_path("mpirun"))
+        return neb_fail(NEB_ERR_UNSUPPORTED,
+                        "launcher: mpirun is to start %d ranks, but there is no mpirun on this "
+                        "machine; install Open MPI (configs/install-deps), or let launcher: local "
+                        "start them",
+                        ranks);
+    NEB_TRY(intra_comm_mpi_find());
+    snprintf(out->ranks, sizeof out->ranks, "%d", ranks);
+    out->argv[n++] = "/usr/bin/env";
+    for (size_t i = 0; geteuid() == 0 && i < sizeof root / sizeof root[0]; i++)
+        out->argv[n++] = root[i];
+    out->argv[n++] = "mpirun";
+    out->argv[n++] =
+        "--bind-to"; // its default is one core for each of two ranks, a socket for each of more: ranks have threads
+    out->argv[n++] = "none";
+    out->argv[n++] = "-n";
+    out->argv[n++] = out->ranks;
+    *used = n;
+    return NEB_OK;
+}
+
+static void append(struct agent_launch *out, int n, const char *const *rest) {
+    for (; *rest; rest++) {
+        NEB_ASSERT(n + 1 < AGENT_LAUNCH_ARGS);
+        out->argv[n++] = *rest;
+    }
+    out->argv[n] = NULL;
+}
+
+// One job step of the allocation that the agent runs in, whose first node is this one: rank 0 finds the agent's socket there. Of an agent
+// that is in none and listens for workers of other hosts, srun asks for an allocation of its own.
+// Its standard input, a ticket for the credentials, goes to rank 0 alone. A rank that fails ends
+// the step; the agent starts another, which goes on from the checkpoint. (srun's settings that are
+// not given here come from the allocation and from SLURM_* variables, as for any other step.)
+static enum neb_status slurm_prefix(const struct agent_cluster *c, bool remote, int ranks,
+                                    const char *log_dir, const char *exe, struct agent_launch *out,
+                                    int *used) {
+    bool mpi = intra_comm_mpi_there();
+    int n = 0;
+    out->queues = !getenv("SLURM_JOB_ID");
+    if (out->queues && !remote)
+        return neb_fail(
+            NEB_ERR_UNSUPPORTED,
+            "launcher: slurm: the agent is in no Slurm allocation; submit the agent itself (sbatch "
+            "configs/slurm/agent.sbatch), or start it with --workers ADDRESS, where ranks on "
+            "compute nodes reach it");
+    if (!in_path("srun"))
+        return neb_fail(NEB_ERR_UNSUPPORTED,
+                        "launcher: slurm needs srun, which is not in PATH on this machine");
+    snprintf(out->ranks, sizeof out->ranks, "--ntasks=%d", ranks);
+    // srun does not take it over from the allocation by itself
+    const char *of_allocation = getenv("SLURM_CPUS_PER_TASK");
+    if (c->threads)
+        snprintf(out->cpus, sizeof out->cpus, "--cpus-per-task=%d", c->threads);
+    else if (of_allocation)
+        snprintf(out->cpus, sizeof out->cpus, "--cpus-per-task=%.20s", of_allocation);
+    else
+        out->cpus[0] = 0;
+    if (snprintf(out->output, sizeof out->output, "--output=%s/rank-%%t.log", log_dir) >=
+        (int)sizeof out->output)
+        return neb_fail(NEB_ERR_LIMIT, "the path of %s is too long for a log", log_dir);
+    if (!mpi) { // ranks meet by Slurm's variables and what this adds to them
+        append(out, n, (const char *const[]){exe, "ranks", "--step", "srun", "--export=ALL", NULL});
+        n += 5;
+    } else {
+        append(out, n, (const char *const[]){"/usr/bin/env", "srun", NULL});
+        n += 2;
+    }
+    append(out, n,
+           (const char *const[]){out->ranks, out->output, "--open-mode=append",
+                                 "--kill-on-bad-exit=1", "--input=0", "--unbuffered", NULL});
+    n += 6;
+    if (out->cpus[0])
+        out->argv[n++] = out->cpus;
+    if (!mpi)
+        out->argv[n++] = "--mpi=none";
+    else if (!getenv("SLURM_MPI_TYPE"))
+        out->argv[n++] = "--mpi=pmix";
+    *used = n;
+    return NEB_OK;
+}
+
+enum neb_status agent_launch_worker(const struct agent_cluster *c, bool remote, const char *exe,
+                                    const char *socket_path, const char *job, const char *log_dir,
+                                    const char *gpus, struct agent_launch *out) {
+    int ranks = agent_cluster_ranks(c), n = 0;
+    bool local = c->launcher == AGENT_LAUNCHER_LOCAL;
+    out->queues = false;
+    if (local && gpus[0]) {
+        append(out, 0, (const char *const[]){"/usr/bin/env", gpus, NULL});
+        n = 2;
+    }
+    out->kill = !local ? SIGTERM : ranks == 1 ? SIGKILL : AGENT_RANKS_KILL;
+    if (ranks == 1 && local) {
+        append(out, n, (const char *const[]){exe, "worker", socket_path, job, NULL});
+        return NEB_OK;
+    }
+    if (local)
+        n = ranks_prefix(exe, ranks, out, n);
+    else if (c->launcher == AGENT_LAUNCHER_SLURM)
+        NEB_TRY(slurm_prefix(c, remote, ranks, log_dir, exe, out, &n));
+    else
+        NEB_TRY(mpi_prefix(ranks, out, &n));
+    int threads = c->threads;
+    if (local) // all of a cluster's ranks are here, and divide what it has
+        threads = !threads ? kern_pool_share(ranks) : threads > ranks ? threads / ranks : 1;
+    snprintf(out->threads, sizeof out->threads, "%d", threads);
+    append(out, n,
+           (const char *const[]){exe, "worker", socket_path, job, "--rank", out->threads,
+                                 c->launcher == AGENT_LAUNCHER_SLURM ? NULL : log_dir, NULL});
+    return NEB_OK;
+}
+
+void agent_launch_pair(const char *exe, const char *command, const char *option,
+                       struct agent_launch *out) {
+    append(out, ranks_prefix(exe, 2, out, 0), (const char *const[]){exe, command, option, NULL});
+}
+
+void agent_launch_logs(int ranks, const char *log_dir, char *out, size_t cap) {
+    snprintf(out, cap,
+             ranks > 1 ? "%s/rank-*.log, and worker.log for its launcher" : "%s/worker.log",
+             log_dir);
+}
+
+// Kernels are loaded when a rank opens its device and not at their first launch: a load waits for the device, so one behind a collective waits
+// for the other ranks, of which one may wait for this one (CUDA's programming guide, Lazy Loading, Concurrent Execution). CUDA reads this once,
+// at its first call. Before there are threads: setenv.
+void agent_launch_environment(void) { (void)!setenv("CUDA_MODULE_LOADING", "EAGER", 0); }
+
+void agent_launch_signals(bool launched) {
+    // a killed parent must not leave ranks behind, stopped ones neither
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    signal(SIGINT, SIG_IGN);
+    if (!launched || getenv(AGENT_RANKS_VARIABLE))
+        signal(SIGTERM, SIG_IGN);
+}

@@ -1,0 +1,160 @@
+#include "agent/proc/seal.h"
+#include "agent/base/log.h"
+#include "agent/proc/harden.h"
+
+#include <fcntl.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <termios.h>
+#include <unistd.h>
+
+enum { SETTINGS_BYTES_MAX = 16 * 1024 };
+
+// ---- settings -------------------------------------------------------------------------------------------------
+
+enum neb_status agent_seal_settings_parse(const char *text, size_t len, const char *what,
+                                          char *path, size_t cap) {
+    json_error_t e;
+    const char *key, *bad = NULL;
+    json_t *v, *root = json_loadb(text, len, JSON_REJECT_DUPLICATES, &e);
+    if (!json_is_object(root)) {
+        enum neb_status st = neb_fail(NEB_ERR_FORMAT, "%s:%d: %s", what, root ? 1 : e.line,
+                                      root ? "an object is expected" : e.text);
+        json_decref(root);
+        return st;
+    }
+    json_object_foreach(root, key, v) if (strcmp(key, "format") != 0 &&
+                                          strcmp(key, "key_file") != 0) bad = "has an unknown key";
+    const char *file = json_string_value(json_object_get(root, "key_file"));
+    if (json_integer_value(json_object_get(root, "format")) != 1)
+        bad = "\"format\": 1 is expected";
+    else if (!file || file[0] != '/' || strlen(file) >= cap)
+        bad = "\"key_file\" is the whole path of a key file";
+    else
+        memcpy(path, file, strlen(file) + 1);
+    json_decref(root);
+    return bad ? neb_fail(NEB_ERR_FORMAT, "%s: %s", what, bad) : NEB_OK;
+}
+
+enum neb_status agent_seal_settings_write(const char *home, const char *key_file) {
+    char path[NEB_PATH_MAX], *full = realpath(key_file, NULL);
+    if (!full)
+        return neb_fail_errno("%s", key_file);
+    json_t *o = json_pack("{s:i,s:s}", "format", 1, "key_file", full);
+    char *text = o ? json_dumps(o, JSON_INDENT(2)) : NULL;
+    enum neb_status st = text ? neb_path(path, sizeof path, home, "seal.json")
+                              : neb_fail(NEB_ERR_NOMEM, "out of memory writing settings");
+    if (st == NEB_OK)
+        st = neb_fs_write(path, text, strlen(text), 0600);
+    free(text);
+    json_decref(o);
+    free(full);
+    return st;
+}
+
+// NEB_ERR_NOT_FOUND: no settings.
+static enum neb_status read_settings(const char *home, char *key_file, size_t cap) {
+    char path[NEB_PATH_MAX];
+    struct neb_buf b = {0};
+    NEB_TRY(neb_path(path, sizeof path, home, "seal.json"));
+    if (!neb_fs_exists(path))
+        return NEB_ERR_NOT_FOUND;
+    enum neb_status st = neb_fs_read(path, SETTINGS_BYTES_MAX, &b);
+    if (st == NEB_OK)
+        st = agent_seal_settings_parse((const char *)b.p, b.len, path, key_file, cap);
+    neb_buf_free(&b);
+    return st == NEB_ERR_NOT_FOUND ? NEB_ERR_IO : st;
+}
+
+enum neb_status agent_seal_settings_none(const char *home) {
+    char key_file[NEB_PATH_MAX];
+    enum neb_status st = read_settings(home, key_file, sizeof key_file);
+    if (st == NEB_ERR_NOT_FOUND)
+        return NEB_OK;
+    NEB_TRY(st);
+    return neb_fail(
+        NEB_ERR_EXISTS,
+        "%s/seal.json names the key %s, and what is sealed here opens with no other; to "
+        "seal with another one from now on, keep that one and remove seal.json first",
+        home, key_file);
+}
+
+// ---- passphrases ----------------------------------------------------------------------------------------------
+
+static enum neb_status ask_terminal(const char *path, char *out, size_t cap) {
+    int fd = open("/dev/tty", O_RDWR | O_CLOEXEC | O_NOCTTY);
+    struct termios was, quiet;
+    if (fd < 0 || tcgetattr(fd, &was) != 0) {
+        if (fd >= 0)
+            close(fd);
+        return neb_fail(NEB_ERR_DENIED,
+                        "%s is kept by a passphrase, and there is no terminal to ask on; give it "
+                        "as systemd credential "
+                        "nebula-seal-passphrase",
+                        path);
+    }
+    quiet = was;
+    quiet.c_lflag &= ~(tcflag_t)ECHO;
+    tcsetattr(fd, TCSAFLUSH, &quiet);
+    dprintf(fd, "passphrase of %s: ", path);
+    size_t n = 0;
+    char c;
+    while (n + 1 < cap && read(fd, &c, 1) == 1 && c != '\n')
+        out[n++] = c;
+    out[n] = 0;
+    tcsetattr(fd, TCSAFLUSH, &was);
+    dprintf(fd, "\n");
+    close(fd);
+    return NEB_OK;
+}
+
+static enum neb_status ask(void *user, const char *path, char *out, size_t cap) {
+    const char *credentials = getenv("CREDENTIALS_DIRECTORY");
+    char file[NEB_PATH_MAX];
+    size_t n = 0;
+    (void)user;
+    if (!credentials)
+        return ask_terminal(path, out, cap);
+    NEB_TRY(neb_path(file, sizeof file, credentials, "nebula-seal-passphrase"));
+    enum neb_status st = sec_secret_read(file, out, cap - 1, &n);
+    if (st == NEB_ERR_NOT_FOUND)
+        return ask_terminal(path, out, cap);
+    NEB_TRY(st);
+    out[n] = 0;
+    out[strcspn(out, "\r\n")] = 0;
+    return NEB_OK;
+}
+
+// ---- the vault ------------------------------------------------------------------------------------------------
+
+static enum neb_status open_key(const char *key_file, struct sec_vault **out) {
+    struct sec_seal_key *k = NULL;
+    NEB_TRY(sec_seal_key_load(key_file, ask, NULL, &k));
+    return sec_vault_create_take(&k, NULL, out);
+}
+
+enum neb_status agent_seal_open(const char *home, const char *key_file, struct sec_vault **out) {
+    char path[NEB_PATH_MAX], id[2 * SEC_SEAL_ID_BYTES + 1];
+    *out = NULL;
+    enum neb_status st = NEB_ERR_NOT_FOUND;
+    if (!key_file && home && (st = read_settings(home, path, sizeof path)) == NEB_OK)
+        key_file = path;
+    else if (!key_file && st != NEB_ERR_NOT_FOUND)
+        return st;
+    st = open_key(key_file, out);
+    if (st == NEB_ERR_NOT_FOUND && !key_file)
+        return NEB_OK; // no credential either
+    NEB_TRY(st);
+    neb_hex(sec_seal_key_id(sec_vault_key(*out)), SEC_SEAL_ID_BYTES, id);
+    neb_info("checkpoints and updates are sealed with key %s", id);
+    return NEB_OK;
+}
+
+enum neb_status agent_seal_option(const char *key_file, struct sec_vault **out) {
+    *out = NULL;
+    if (!key_file)
+        return NEB_OK;
+    agent_harden_keys(false);
+    return open_key(key_file, out);
+}

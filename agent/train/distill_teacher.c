@@ -1,0 +1,135 @@
+// The teacher of mode distill: labels the batches of its students, as far as each has room.
+#include "agent/base/log.h"
+#include "agent/train/distill_run.h"
+
+// Stream i has room, and what it is to be filled with is here.
+static bool ready(const struct distill_run *r, int32_t i) {
+    return r->streams[i]->next < r->streams[i]->limit &&
+           (!r->requests[i] || r->requests[i]->next < r->requests[i]->have);
+}
+
+// The student to serve next: one that learns from a teacher in training is served in turn, so that the order of batches is
+// always the same; a frozen teacher serves whoever has room, the furthest behind first. -1: none.
+static int32_t next_student(const struct distill_run *r) {
+    const struct agent_job *j = &r->w->job;
+    int32_t found = -1;
+    for (int32_t i = 0; i < r->n_streams; i++) {
+        bool room = ready(r, i);
+        if (r->labelled[i] >= j->steps || (!j->distill.learn && !room))
+            continue;
+        found = found < 0 || r->labelled[i] < r->labelled[found] ? i : found;
+    }
+    return found >= 0 && ready(r, found) ? found : -1;
+}
+
+bool distill_all_labelled(const struct distill_run *r) {
+    for (int32_t i = 0; i < r->n_streams; i++)
+        if (r->labelled[i] < r->w->job.steps)
+            return false;
+    return true;
+}
+
+// Student i has ended without its last labels (distill_student.c): it has all, as far as it says, and requests nothing more. A teacher
+// that learns goes through their text all the same, as after any restart; where that is the student's to send, as long as it comes.
+static bool wants_no_more(struct distill_run *r, int32_t i) {
+    const struct agent_distill_config *d = &r->w->job.distill;
+    if (r->labelled[i] >= r->w->job.steps || r->streams[i]->durable < (uint64_t)r->w->job.steps)
+        return false;
+    if (!d->learn)
+        return true;
+    if (!r->requests[i] || ready(r, i)) {
+        r->waiting_since = 0;
+        return false;
+    }
+    r->waiting_since = r->waiting_since ? r->waiting_since : neb_now();
+    return neb_seconds(neb_now() - r->waiting_since) >= (double)d->patience_s;
+}
+
+static enum neb_status leave_out(struct distill_run *r, int32_t i) {
+    int64_t left = r->w->job.steps - r->labelled[i];
+    neb_info("%s wants no more labels: the last %lld are not made",
+             r->w->job.clusters[r->student_of[i]].name, (long long)left);
+    agent_distill_state(r->side)->step += left;
+    r->labelled[i] = r->w->job.steps;
+    r->streams[i]->next = (uint64_t)r->w->job.steps;
+    r->waiting_since = 0;
+    return r->requests[i] ? agent_stream_skip(r->requests[i], (uint64_t)r->w->job.steps) : NEB_OK;
+}
+
+// Labels a position for the next batch of stream i, as its link allows.
+static int32_t choose_k(struct distill_run *r, int32_t i) {
+    struct agent_label_rate *rate = &r->rate[i];
+    const struct agent_stream *t = r->streams[i];
+    char reason[200];
+    struct agent_label_view view = {t->next, t->arrived, t->taken, t->path};
+    if (agent_label_rate_next(rate, neb_now(), &view, reason, sizeof reason))
+        worker_metrics(r->w, json_pack("{s:s,s:I,s:s,s:i,s:f,s:f,s:s}", "kind", "labels", "step",
+                                       (json_int_t)r->labelled[i], "student",
+                                       r->w->job.clusters[r->student_of[i]].name, "k", rate->k,
+                                       "goodput_bps", t->path.goodput_bps, "waited_s",
+                                       neb_seconds(t->path.waited), "reason", reason));
+    return rate->k;
+}
+
+// One batch for the student of stream i. What the agent has on disk under its number stands: after a restart it is not made again,
+// but a teacher that learns passes over its text again.
+static enum neb_status label_next(struct distill_run *r, int32_t i) {
+    struct agent_stream *t = r->streams[i];
+    struct agent_distill_state *x = agent_distill_state(r->side);
+    bool stored = t->next < t->stored;
+    uint64_t rows = x->label_rows;
+    const uint8_t *asked = NULL;
+    size_t n = 0;
+    if (r->requests[i])
+        NEB_TRY(agent_stream_next(r->requests[i], &asked, &n));
+    if (!stored || r->w->job.distill.learn)
+        NEB_TRY(
+            agent_distill_label(r->side, i, r->labelled[i], choose_k(r, i), asked, n, &r->batch));
+    else
+        x->step++;
+    if (stored) {
+        t->next++;
+    } else {
+        agent_label_rate_made(&r->rate[i], x->label_rows - rows, r->batch.len);
+        NEB_TRY(agent_stream_put(t, r->batch.p, r->batch.len));
+    }
+    r->labelled[i]++;
+    return asked ? agent_stream_applied(r->requests[i]) : NEB_OK;
+}
+
+// A student's agent that was started anew after its part had ended says nothing of its streams any more.
+static void say_full(struct distill_run *r) {
+    char text[200];
+    double waited = r->full_since ? neb_seconds(neb_now() - r->full_since) : 0;
+    r->full_since = r->full_since ? r->full_since : neb_now();
+    if (waited < (double)r->w->job.distill.patience_s || r->said_waiting)
+        return;
+    snprintf(text, sizeof text,
+             "no student has had room for labels for %.0f s: where all have ended (nebula jobs "
+             "there), nebula stop ends this cluster's part",
+             waited);
+    neb_warn("%s", text);
+    worker_metrics(r->w, json_pack("{s:s,s:s}", "kind", "fault", "text", text));
+    r->said_waiting = true;
+}
+
+enum neb_status distill_teach(struct distill_run *r) {
+    while (!r->w->stop && !distill_all_labelled(r)) {
+        NEB_TRY(worker_drain(r->w));
+        for (int32_t k = 0; k < r->n_streams; k++)
+            if (wants_no_more(r, k))
+                NEB_TRY(leave_out(r, k));
+        int32_t i = next_student(r);
+        if (i < 0) {
+            say_full(r);
+            NEB_TRY(worker_wait(r->w));
+            continue;
+        }
+        r->full_since = 0;
+        r->said_waiting = false;
+        NEB_TRY(label_next(r, i));
+        distill_say_step(r);
+        NEB_TRY(distill_maybe_save(r));
+    }
+    return NEB_OK;
+}

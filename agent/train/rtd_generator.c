@@ -1,0 +1,121 @@
+// The generator: trains on masked text and draws what takes the masks' place.
+#include "agent/train/rtd_side.h"
+
+#include <math.h>
+
+struct made { // replacements of the event so far
+    uint32_t masked, replaced;
+};
+
+// Masks one micro-batch, passes it through the model, and draws where a batch is wanted.
+static enum neb_status generate(struct agent_rtd_side *s, const int32_t *tokens, int32_t windows,
+                                int32_t a, bool learn, bool wanted, struct made *m) {
+    int32_t n = windows * s->job.seq_len, k = rtd_mask(s, tokens, n, a);
+    struct intra_runner r = intra_trainer_runner(s->trainer);
+    intra_mask_apply(tokens, n, s->positions, k, s->vocab, s->inputs, s->targets);
+    if (learn) {
+        intra_trainer_micro(s->trainer, s->inputs, s->targets);
+    } else {
+        double loss = 0;
+        int64_t count = 0;
+        struct intra_batch b = {
+            .tokens = s->inputs, .targets = s->targets, .B = windows, .T = s->job.seq_len};
+        NEB_TRY(intra_run(&r, &b, &loss, &count));
+        s->eval_sum += loss;
+        s->eval_count += count;
+    }
+    if (!wanted)
+        return NEB_OK;
+    int32_t *ids = s->inputs; // free again
+    NEB_TRY(intra_mask_sample(s->draws, &r, s->positions, k, rtd_seed(s, SEED_SAMPLE),
+                              rtd_stream(s, a), ids));
+    for (int32_t i = 0; i < k; i++)
+        if (ids[i] != tokens[s->positions[i]]) {
+            s->index[m->replaced] = (int32_t)m->masked + i;
+            s->ids[m->replaced++] = ids[i];
+        }
+    m->masked += (uint32_t)k;
+    return NEB_OK;
+}
+
+static enum neb_status encode(struct agent_rtd_side *s, uint8_t flags, int32_t windows,
+                              const struct made *m, struct neb_buf *out) {
+    neb_buf_clear(out);
+    neb_buf_u8(out, (uint8_t)(flags | (s->job.rtd.push_text ? FLAG_TEXT : 0)));
+    neb_buf_u32(out, (uint32_t)windows);
+    if (flags & FLAG_SHARE) {
+        neb_buf_u32(out, (uint32_t)s->share->frame.len);
+        neb_buf_add(out, s->share->frame.p, s->share->frame.len);
+    }
+    NEB_TRY(cmp_replaced_encode(s->wire, m->masked, s->index, s->ids, m->replaced, s->vocab, out));
+    return s->job.rtd.push_text
+               ? cmp_text_encode(s->wire, s->tokens, (uint32_t)windows * (uint32_t)s->job.seq_len,
+                                 s->vocab, out)
+               : NEB_OK;
+}
+
+static enum neb_status produce_eval(struct agent_rtd_side *s, struct neb_buf *batch) {
+    struct made m = {0};
+    bool last = s->s.event + 1 >= s->events + s->eval_batches;
+    if (s->s.event == s->events) {
+        s->eval_sum = 0;
+        s->eval_count = s->eval_right = 0;
+    }
+    int32_t windows = rtd_draw(s);
+    if (windows)
+        NEB_TRY(generate(s, s->tokens, windows, 0, false, true, &m));
+    // a draw that hits counts, as a measure of accuracy
+    s->eval_right += (int64_t)m.masked - (int64_t)m.replaced;
+    NEB_TRY(encode(s, (uint8_t)(FLAG_EVAL | (last ? FLAG_LAST : 0)), windows, &m, batch));
+    if (last) {
+        s->s.eval_loss = s->eval_count ? s->eval_sum / (double)s->eval_count : NAN;
+        s->s.eval_accuracy = s->eval_count ? (double)s->eval_right / (double)s->eval_count : NAN;
+        s->s.eval_auc = NAN;
+        s->s.done = true;
+    }
+    return NEB_OK;
+}
+
+enum neb_status agent_rtd_produce(struct agent_rtd_side *s, struct neb_buf *batch, bool *made) {
+    NEB_ASSERT(s->role == AGENT_ROLE_GENERATOR && !s->s.done);
+    neb_ns start = neb_now();
+    *made = true;
+    if (s->s.event >= s->events) {
+        NEB_TRY(produce_eval(s, batch));
+    } else {
+        struct made m = {0};
+        bool learn = rtd_trains(s, s->s.event);
+        int64_t x;
+        bool shares = rtd_shares(s, s->s.event, &x);
+        if (s->share && s->share->answered) { // of the exchange before, due now
+            NEB_TRY(rtd_share_pull(s));
+            rtd_share_merge(s->share, s->share->pending);
+            NEB_TRY(rtd_share_push(s));
+            s->share->pending = -1;
+        }
+        *made = rtd_emits(s, s->s.event);
+        rtd_draw(s);
+        for (int32_t a = 0; a < s->job.accumulate; a++)
+            NEB_TRY(
+                generate(s, s->tokens + (size_t)a * s->micro, s->job.batch, a, learn, *made, &m));
+        if (learn)
+            NEB_TRY(rtd_took_step(s));
+        if (shares) {
+            NEB_TRY(rtd_share_pull(s));
+            NEB_TRY(rtd_share_send(s->share, x));
+            s->share->pending = x;
+        }
+        if (*made) {
+            NEB_TRY(
+                encode(s, shares ? FLAG_SHARE : 0, s->job.batch * s->job.accumulate, &m, batch));
+            s->s.batch_bytes += batch->len;
+            s->s.batch_tokens += (uint64_t)s->n;
+            s->s.masked += m.masked;
+            s->s.replaced += m.replaced;
+        }
+    }
+    s->s.event++;
+    s->s.seq += *made;
+    s->s.train_s += neb_seconds(neb_now() - start);
+    return NEB_OK;
+}

@@ -1,0 +1,178 @@
+// On what a worker trains: the cluster's `device` and `precision`.
+#include "agent/base/fs.h"
+#include "agent/base/log.h"
+#include "agent/exchange/worker.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+// In the job's folder: the name of the device that it has trained on last. No file: of none, or on processors since.
+static const char TRAINED_ON[] = "device";
+
+bool worker_device_had(const struct agent_worker *w) {
+    char path[NEB_PATH_MAX];
+    return neb_path(path, sizeof path, w->dir, TRAINED_ON) == NEB_OK && neb_fs_exists(path);
+}
+
+static void keep_name(const struct agent_worker *w) {
+    char path[NEB_PATH_MAX], text[1024];
+    enum neb_status st = neb_path(path, sizeof path, w->dir, TRAINED_ON);
+    if (st == NEB_OK && !w->device)
+        st = neb_fs_remove(path);
+    else if (st == NEB_OK && !neb_fs_exists(path))
+        st = neb_fs_write(path, w->device->name, strlen(w->device->name), 0600);
+    if (st != NEB_OK) {
+        neb_last_error(text, sizeof text);
+        neb_warn("what this job trains on is not kept: %s", text);
+    }
+}
+
+// A job that has trained on a device does not go on many times slower: devices come back, by a restart of the worker or by hand.
+static enum neb_status gone(struct agent_worker *w, const char *why) {
+    w->device_gone = true;
+    return neb_fail(NEB_ERR_IO,
+                    "this job has trained on a GPU before, and now: %s. `device: cpu` goes on on "
+                    "processors",
+                    why);
+}
+
+enum neb_status worker_device_open(struct agent_worker *w) {
+    const struct agent_cluster *c = &w->job.clusters[w->cluster];
+    bool must = c->device == AGENT_DEVICE_CUDA, had = worker_device_had(w);
+    char why[KERN_WHY_MAX];
+    int index;
+    w->device_type = c->precision == AGENT_PRECISION_BF16 ? KERN_BF16 : KERN_F32;
+    if (c->device == AGENT_DEVICE_CPU)
+        return NEB_OK;
+    NEB_TRY(kern_device_index(w->world, &index));
+    enum neb_status st = kern_device_open(index, must && !had ? NULL : why, &w->device);
+    if (had && st != NEB_OK && st != NEB_ERR_NOMEM)
+        return gone(w, why);
+    if (st != NEB_OK && must && !had)
+        return st;
+    if (st == NEB_ERR_NOMEM) // as of what training takes there
+        return neb_fail(st, "%s. `device: cpu` trains without a GPU", why);
+    if (st == NEB_ERR_IO)
+        snprintf(w->no_device, sizeof w->no_device, "the GPU of this machine cannot be opened: %s",
+                 why);
+    else if (st != NEB_OK)
+        snprintf(w->no_device, sizeof w->no_device, "there is no GPU");
+    if (st == NEB_ERR_IO)
+        neb_warn("training on processors, as the GPU of this machine cannot be opened: %s; with "
+                 "device: cuda the job fails instead",
+                 why);
+    else if (st != NEB_OK)
+        neb_info("training on processors, as there is no device: %s", why);
+    else if (c->precision == AGENT_PRECISION_AUTO)
+        w->device_type = KERN_BF16;
+    return NEB_OK;
+}
+
+bool worker_device_optional(const struct agent_worker *w) {
+    const struct agent_cluster *c = &w->job.clusters[w->cluster];
+    return c->device == AGENT_DEVICE_AUTO && c->precision != AGENT_PRECISION_BF16 &&
+           !worker_device_had(w);
+}
+
+enum neb_status worker_device_joined(struct agent_worker *w, enum neb_status st) {
+    char why[1024];
+    if (st == NEB_OK || st == NEB_ERR_NOMEM || !w->device || !worker_device_had(w))
+        return st;
+    neb_last_error(why, sizeof why);
+    return gone(w, why);
+}
+
+void worker_device_settle(struct agent_worker *w) {
+    if (w->device && !intra_team_device(w->team)) { // it said why
+        kern_device_close(&w->device);
+        snprintf(w->no_device, sizeof w->no_device,
+                 "the device cannot be used by all ranks; the worker's log says why");
+    }
+    worker_device_say(w);
+}
+
+void worker_device_say(struct agent_worker *w) {
+    keep_name(w);
+    if (w->device)
+        neb_info("training on %s in %s", w->device->name,
+                 w->device_type == KERN_BF16 ? "bf16" : "fp32");
+    else
+        worker_device_products(w);
+    worker_tell_device(w);
+}
+
+void worker_tell_device(struct agent_worker *w) {
+    char device[96], text[sizeof device + sizeof w->no_device + 32];
+    worker_device_name(w, device, sizeof device);
+    snprintf(text, sizeof text, w->no_device[0] ? "trains on %s, as %s" : "trains on %s", device,
+             w->no_device);
+    worker_metrics(w, json_pack("{s:s,s:s,s:s}", "kind", "note", "device", device, "text", text));
+}
+
+void worker_device_products(struct agent_worker *w) {
+    if (!worker_in_bf16(w)) {
+        neb_info("products by %s", kern_cpu_library());
+        return;
+    }
+    w->products = kern_cpu_products(w->K);
+    double gain = kern_cpu_bf16_gain(w->K);
+    neb_info("training on processors, with products in %s, %.1f times as fast as in fp32",
+             w->products, gain);
+    if (gain < 1)
+        neb_warn("this processor is faster without precision: bf16");
+}
+
+bool worker_in_bf16(const struct agent_worker *w) {
+    return strcmp(kern_cpu_products(w->K), "fp32") != 0;
+}
+
+static enum neb_status changed(struct agent_worker *w, const bool *wanted) {
+    return intra_trainer_changed(w->trainer, wanted);
+}
+
+enum neb_status worker_device_place(struct agent_worker *w) {
+    const struct agent_cluster *c = &w->job.clusters[w->cluster];
+    if (c->outer_state == AGENT_OUTER_DEVICE && !w->device)
+        return neb_fail(
+            NEB_ERR_UNSUPPORTED,
+            "cluster %s: outer_state: device, but it trains on processors; remove it, or "
+            "see with device: cuda what is missing",
+            c->name);
+    if (!w->device || c->outer_state == AGENT_OUTER_HOST || w->sum) // masked sums are the host's
+        return NEB_OK;
+    if (w->mesh)
+        return w->mesh->place(w, c->outer_state == AGENT_OUTER_DEVICE);
+    float **there = calloc((size_t)w->n_units, sizeof *there);
+    if (!there)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for %d units", w->n_units);
+    for (int32_t i = 0; i < w->n_units; i++) {
+        const struct intra_unit *u = &w->units[i];
+        there[i] =
+            intra_trainer_on_device(w->trainer, u->tensor) + (size_t)u->row0 * (size_t)u->cols;
+    }
+    enum neb_status st =
+        inter_outer_place(w->outer, w->device, there,
+                          c->outer_state == AGENT_OUTER_DEVICE ? 0 : INTER_OUTER_SPARE_BYTES);
+    free(there);
+    if (st == NEB_OK) {
+        w->ops.changed = changed;
+        neb_info("the exchange's state is on %s", w->device->name);
+    } else if (c->outer_state == AGENT_OUTER_AUTO && st == NEB_ERR_NOMEM) {
+        neb_warn("the exchange's state does not fit on the device; it stays on the host");
+        return NEB_OK;
+    }
+    return st;
+}
+
+const char *worker_processors(const struct agent_worker *w) {
+    return worker_in_bf16(w) ? "cpu, bf16" : "cpu";
+}
+
+void worker_device_name(const struct agent_worker *w, char *out, size_t cap) {
+    if (w->device)
+        snprintf(out, cap, "cuda (%s, %s)", w->device->name,
+                 w->device_type == KERN_BF16 ? "bf16" : "fp32");
+    else
+        snprintf(out, cap, "%s", worker_processors(w));
+}

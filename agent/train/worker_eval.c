@@ -1,0 +1,60 @@
+// Held-out loss of the built-in trainer: at the end, of the parameters that all clusters share, and with eval.every_steps on the
+// way, of this cluster's own at that step (between two exchanges they differ from the others'). Training is not touched by it:
+// parameters, optimiser, data cursor and token counts stay as they are, and its time is not train_s.
+#include "agent/exchange/worker.h"
+#include "agent/job/json.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+// The same windows each time, spread over the whole split; 0 windows: nothing is said of this source.
+static enum neb_status evaluate_source(struct agent_worker *w, int32_t i, uint64_t n,
+                                       double *loss) {
+    int32_t T = w->job.seq_len;
+    uint64_t have = intra_corpus_windows(w->corpus, i, INTRA_VALID, T);
+    size_t tokens = n * (size_t)T;
+    int32_t *x = calloc(2 * tokens, sizeof *x);
+    if (!x)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory evaluating %llu windows",
+                        (unsigned long long)n);
+    for (uint64_t k = 0; k < n; k++)
+        intra_corpus_window(w->corpus, i, INTRA_VALID, T, k * have / n, x + k * (size_t)T,
+                            x + tokens + k * (size_t)T);
+    enum neb_status st = intra_team_eval(w->team, x, x + tokens, (int)n, loss);
+    free(x);
+    return st;
+}
+
+enum neb_status worker_evaluate(struct agent_worker *w, double *loss, json_t *by_source) {
+    double sum = 0;
+    int32_t counted = 0;
+    for (int32_t i = 0; i < intra_corpus_sources(w->corpus); i++) {
+        uint64_t n = intra_corpus_windows(w->corpus, i, INTRA_VALID, w->job.seq_len),
+                 most = (uint64_t)w->job.eval_windows;
+        double l = 0;
+        n = most && most < n ? most : n;
+        if (!n)
+            continue;
+        worker_beat(w, false, (double)n / w->job.batch / w->job.accumulate);
+        NEB_TRY(evaluate_source(w, i, n, &l));
+        if (json_object_set_new(by_source, intra_corpus_source_name(w->corpus, i),
+                                agent_json_number(l)) != 0)
+            return neb_fail(NEB_ERR_NOMEM, "out of memory evaluating");
+        sum += l;
+        counted++;
+    }
+    *loss = counted ? sum / counted : NAN;
+    return NEB_OK;
+}
+
+enum neb_status worker_eval_when_due(struct agent_worker *w) {
+    double loss;
+    if (!w->job.eval_every || w->step % w->job.eval_every || w->step >= w->job.steps)
+        return NEB_OK; // the last step's is taken once the last exchange is merged
+    json_t *by_source = json_object();
+    enum neb_status st = worker_evaluate(w, &loss, by_source);
+    if (st == NEB_OK)
+        worker_say_eval(w, loss, by_source);
+    json_decref(by_source);
+    return st;
+}

@@ -1,0 +1,238 @@
+// What a peer that authenticates can make this side hold. ZeroMQ counts messages, each connection's by itself, and a message in parts
+// not before its last one: a member could keep memory growing on many connections, or with one message that never ends. TCP_INFO
+// says how many bytes a connection has brought, the link how many of them it has read; the difference is what is held, wherever it is.
+//
+//     accepted ── authenticated (ZeroMQ: within 8 s) ── HELLO ──► one of a peer's connections: counted, in sum bounded
+//        └── no HELLO within 8 s, or more than 64 KiB before it ──► cut; of 1024 such, the oldest of the address that has most
+//
+// A stranger's handshake costs this process 0.9 ms of processor time, most of it on the I/O thread that members' data go through, and one
+// that repeats an old first half 0.4. So who comes to no HELLO again and again is kept out (door.h), and all strangers together when there
+// are too many of them.
+#include "agent/base/log.h"
+#include "inter/link/state.h"
+#include "security/source.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static const neb_ns guard_every = 100 * NEB_MS;
+// at least what ZMTP and CURVE add to a message, and to a connection
+enum { FRAMING = 128, FIRST = 4096 };
+
+// The connection of a peer that has this number of ZeroMQ's; NULL: none has.
+static const struct conn *named(const struct inter_link *l, int zmq_fd, uint32_t *peer) {
+    for (*peer = 0; *peer < l->n_peers; ++*peer)
+        for (int w = ACCEPTED; w < SETS; w += OLD_ACCEPTED - ACCEPTED)
+            for (uint32_t k = 0; k < CONNS; k++) {
+                const struct conn *c = &l->peers[*peer].s[w].c[k];
+                if (c->open && c->zmq_fd == zmq_fd)
+                    return c;
+            }
+    return NULL;
+}
+
+static void forget(struct inter_link *l, uint32_t i, bool cut) {
+    if (cut)
+        shutdown(l->nameless[i].fd, SHUT_RDWR);
+    close(l->nameless[i].fd);
+    l->nameless[i] = l->nameless[--l->n_nameless];
+}
+
+// Whether it has said HELLO since: it is a member's then, which is no charge on whom it came from. The number may be another connection's by now,
+// from elsewhere.
+static bool is_known(struct inter_link *l, uint32_t i) {
+    uint32_t peer;
+    const struct conn *c = named(l, l->nameless[i].zmq_fd, &peer);
+    const struct inter_visitor *v = &l->nameless[i].visitor;
+    if (!c)
+        return false;
+    if (c->fd < 0 || sec_source_of_peer(c->fd) == v->from)
+        inter_door_welcome(&l->door, v, peer, neb_now());
+    forget(l, i, false);
+    return true;
+}
+
+// Of the address with the most, the oldest. Addresses are counted by a hash that no stranger knows, so that this takes one pass and a
+// flood from one address is nobody else's.
+static uint32_t worst(const struct inter_link *l) {
+    enum { BITS = 12 };
+    uint16_t count[1 << BITS] = {0};
+    uint32_t best = 0, most = 0;
+    for (int pass = 0; pass < 2; pass++)
+        for (uint32_t i = 0; i < l->n_nameless; i++) {
+            uint64_t h = l->nameless[i].visitor.from ^ (uint64_t)(uintptr_t)l;
+            h = (h * 0x9e3779b97f4a7c15u ^ h >> 29) * 0xd6e8feb86659fd93u;
+            uint32_t n = pass ? count[h >> (64 - BITS)] : ++count[h >> (64 - BITS)];
+            if (pass && (n > most || (n == most && l->nameless[i].at < l->nameless[best].at))) {
+                most = n;
+                best = i;
+            }
+        }
+    return best;
+}
+
+// Each takes two descriptors, ZeroMQ's and ours. They may take half of what the members leave, so that a flood does not take those that
+// files and workers need.
+uint32_t link_guard_most(uint32_t peers) {
+    struct rlimit r;
+    const uint64_t own = INTER_DESCRIPTORS_OWN + (uint64_t)peers * INTER_DESCRIPTORS_PEER;
+    uint64_t left = getrlimit(RLIMIT_NOFILE, &r) == 0 && r.rlim_cur > own ? r.rlim_cur - own : 0,
+             most = left / 4;
+    return most < INTER_NAMELESS_LEAST ? INTER_NAMELESS_LEAST
+           : most > INTER_NAMELESS_MAX ? INTER_NAMELESS_MAX
+                                       : (uint32_t)most;
+}
+
+void link_guard_listens(struct inter_link *l, int zmq_fd) { inter_door_listens(&l->door, zmq_fd); }
+
+// They come from there, for all that is known: so they are heard in a flood, after a restart too.
+void link_guard_expects(struct inter_link *l) {
+    for (uint32_t i = 0; i < l->n_peers; i++)
+        if (!l->members.m[i].pub.name[0])
+            inter_door_forget(&l->door, i); // revoked
+        else if (!l->peers[i].self)
+            inter_door_know(&l->door, sec_source_of_endpoint(l->members.m[i].endpoint), i,
+                            neb_now());
+}
+
+// Where a connection is gone by the time that its event is read, and its number is another's, that one is charged. It is mostly the same
+// stranger's, and a bucket that is full is soon not.
+void link_guard_accepted(struct inter_link *l, int zmq_fd) {
+    link_guard_left(l, zmq_fd); // the number is used again
+    int fd = fcntl(zmq_fd, F_DUPFD_CLOEXEC, 3);
+    if (fd < 0)
+        return; // gone again
+    neb_ns now = neb_now();
+    struct inter_visitor visitor;
+    if (!inter_door_accepted(&l->door, fd, now, &visitor)) {
+        close(fd);
+        return;
+    }
+    if (l->n_nameless >= l->nameless_most) {
+        uint32_t i = worst(l);
+        if (!is_known(l, i)) {
+            forget(l, i, true);
+            l->cut_nameless++;
+        }
+    }
+    l->nameless[l->n_nameless].visitor = visitor;
+    l->nameless[l->n_nameless].zmq_fd = zmq_fd;
+    l->nameless[l->n_nameless].fd = fd;
+    l->nameless[l->n_nameless++].at = now;
+}
+
+static void cut_differing(struct peer *p) {
+    if (!p->speaks.at)
+        return;
+    shutdown(p->speaks.fd, SHUT_RDWR);
+    close(p->speaks.fd);
+    p->speaks.at = 0;
+}
+
+void link_guard_differs(struct inter_link *l, struct peer *p, int zmq_fd) {
+    for (uint32_t i = 0; i < l->n_nameless; i++) {
+        if (l->nameless[i].zmq_fd != zmq_fd)
+            continue;
+        const struct inter_visitor *v = &l->nameless[i].visitor;
+        if (sec_source_of_peer(l->nameless[i].fd) == v->from)
+            inter_door_welcome(&l->door, v, (uint32_t)(p - l->peers), neb_now());
+        cut_differing(p); // the one before: it opens one for each stripe
+        p->speaks.fd = l->nameless[i].fd;
+        p->speaks.at = neb_now() + OTHERS_CUT;
+        l->nameless[i] = l->nameless[--l->n_nameless];
+        return;
+    }
+}
+
+void link_guard_left(struct inter_link *l, int zmq_fd) {
+    for (uint32_t i = 0; i < l->n_nameless; i++)
+        if (l->nameless[i].zmq_fd == zmq_fd) {
+            if (!is_known(l, i))
+                forget(l, i, false);
+            i--;
+        }
+}
+
+void link_guard_read(struct conn *c, size_t n) { c->read += n + FRAMING; }
+
+// Held of one connection.
+static uint64_t held(struct conn *c) {
+    uint64_t come = c->fd >= 0 ? inter_tcp_counts(c->fd).recv : 0;
+    if (come <= c->read + FIRST) {
+        c->read = come > FIRST && c->read > come
+                      ? come
+                      : c->read; // framing is overestimated: that is no credit
+        return 0;
+    }
+    return come - c->read - FIRST;
+}
+
+static void guard_peer(struct inter_link *l, struct peer *p) {
+    uint64_t sum = 0, most = 0,
+             limit = l->cfg.bulk_queue_bytes + l->cfg.control_queue_bytes + INTER_PEER_SLACK_BYTES;
+    struct conn *fullest = NULL;
+    for (int w = 0; w < SETS; w++)
+        for (uint32_t k = 0; k < CONNS; k++) {
+            struct conn *c = &p->s[w].c[k];
+            uint64_t h = held(c);
+            sum += h;
+            if (h > most) {
+                most = h;
+                fullest = c;
+            }
+        }
+    p->held = sum;
+    if (sum <= limit || !fullest)
+        return;
+    shutdown(fullest->fd, SHUT_RDWR); // ZeroMQ frees what it has of it
+    fullest->lost = true;
+    if (p->cut++ == 0)
+        neb_warn("link to %s: %llu MiB of it are unread here, more than an honest peer sends "
+                 "ahead: a connection is cut; further "
+                 "ones are counted",
+                 p->member.pub.name, (unsigned long long)(sum >> 20));
+    p->refused++;
+}
+
+void link_guard(struct inter_link *l, neb_ns now) {
+    bool due = now >= l->guard_at;
+    if (due)
+        l->guard_at = now + guard_every;
+    // a message that never ends makes nothing readable, nor does a door that is to open: only the clock finds them
+    if (l->guard_at < l->deadline)
+        l->deadline = l->guard_at;
+    if (!due)
+        return;
+    for (uint32_t i = 0; i < l->n_nameless; i++) {
+        if (is_known(l, i)) {
+            i--;
+            continue;
+        }
+        if (now - l->nameless[i].at <= INTER_NAMELESS_MS * NEB_MS &&
+            inter_tcp_counts(l->nameless[i].fd).recv <= INTER_NAMELESS_BYTES)
+            continue;
+        if (l->cut_nameless++ == 0)
+            neb_warn("link: a connection that did not introduce itself is cut (silent for %d s, or "
+                     "too much before); further ones are counted",
+                     INTER_NAMELESS_MS / 1000);
+        forget(l, i--, true);
+    }
+    inter_door_tick(&l->door, now);
+    for (uint32_t i = 0; i < l->n_peers; i++) {
+        if (!l->peers[i].self)
+            guard_peer(l, &l->peers[i]);
+        if (l->peers[i].speaks.at && now >= l->peers[i].speaks.at)
+            cut_differing(&l->peers[i]);
+    }
+}
+
+void link_guard_end(struct inter_link *l) {
+    while (l->n_nameless)
+        forget(l, 0, false);
+    for (uint32_t i = 0; i < l->n_peers; i++)
+        cut_differing(&l->peers[i]);
+    inter_door_end(&l->door);
+}

@@ -1,0 +1,128 @@
+// The way out: what a cluster learned becomes an update. A unit (a range of rows) is one task: pseudo-gradient, error feedback and
+// encoding in one pass over it.
+#include "inter/outer/state.h"
+
+#include <math.h>
+#include <string.h>
+
+struct encode_job {
+    struct inter_outer *o;
+    const struct outer_fragment *g;
+    const struct cmp_codec *codec;
+    inter_outer_counts *counts;
+    void *user;
+};
+
+static void encode_unit(void *arg, size_t i) {
+    struct encode_job *j = arg;
+    struct inter_outer *o = j->o;
+    struct outer_slot *s = &o->slots[j->g->units[i]];
+    bool again = j->g->in_flight; // what was learned since the send comes on top
+    if (again)
+        kern_exact_pseudo_gradient(o->u + s->at, o->sent + s->at, s->u.theta_m, 1, s->n);
+    struct cmp_feedback f = {.u = o->u + s->at,
+                             .theta = o->theta + s->at,
+                             .theta_m = s->u.theta_m,
+                             .sent = o->sent + s->at,
+                             .beta = o->c.beta - outer_held(o)};
+    neb_buf_clear(&s->frame);
+    const uint64_t *counts = s->u.row_weights ? j->counts(j->user, j->g->units[i]) : NULL;
+    if (again) {
+        memcpy(f.sent, f.theta_m, s->n * sizeof *f.sent);
+        s->st = cmp_update_add(s->work, &s->frame, &j->g->shapes[i], j->codec, f.u, counts);
+    } else {
+        s->st = cmp_update_add_feedback(s->work, &s->frame, &j->g->shapes[i], j->codec, &f, counts);
+    }
+}
+
+enum neb_status inter_outer_encode(struct inter_outer *o, int32_t f, const struct cmp_codec *codec,
+                                   inter_outer_counts *counts, void *user, struct neb_buf *out) {
+    struct outer_fragment *g = &o->fragments[f];
+    struct encode_job job = {o, g, codec, counts, user};
+    if (o->device)
+        NEB_TRY(outer_device_encode(o, f, codec, counts, user));
+    else
+        kern_pool_run(o->pool, (size_t)g->n, encode_unit, &job);
+    neb_buf_clear(out);
+    cmp_update_begin(out, (uint32_t)g->n);
+    for (int32_t i = 0; i < g->n; i++) {
+        const struct outer_slot *s = &o->slots[g->units[i]];
+        NEB_TRY(s->st);
+        neb_buf_add(out, s->frame.p, s->frame.len);
+    }
+    NEB_TRY(neb_buf_check(out));
+    g->in_flight = true;
+    return NEB_OK;
+}
+
+static void subtract_unit(void *arg, size_t i) { // masked: all units are encoded together
+    struct encode_job *j = arg;
+    struct inter_outer *o = j->o;
+    struct outer_slot *s = &o->slots[j->g->units[i]];
+    const float *from = (j->g->in_flight ? o->sent : o->theta) + s->at;
+    kern_exact_pseudo_gradient(o->u + s->at, from, s->u.theta_m,
+                               j->g->in_flight ? 1 : o->c.beta - outer_held(o), s->n);
+    memcpy(o->sent + s->at, s->u.theta_m, s->n * sizeof(float));
+}
+
+enum neb_status inter_outer_encode_masked(struct inter_outer *o, int32_t f, uint32_t round,
+                                          struct neb_buf *out) {
+    struct outer_fragment *g = &o->fragments[f];
+    struct encode_job job = {.o = o, .g = g};
+    NEB_ASSERT(!o->device);
+    kern_pool_run(o->pool, (size_t)g->n, subtract_unit, &job);
+    NEB_TRY(outer_mask(o, f, round, out));
+    g->in_flight = true;
+    return NEB_OK;
+}
+
+// Unpacks and checks a part's frame of this unit.
+enum neb_status outer_open_part(struct outer_slot *s, size_t p) {
+    if (!s->readers[p])
+        NEB_TRY(cmp_reader_create(&s->readers[p]));
+    return cmp_reader_open(s->readers[p], s->work, s->views[p].frame, s->views[p].frame_len, s->n);
+}
+
+static bool better_sample(size_t n, size_t best) {
+    const size_t enough = 1 << 16;
+    return best < enough ? n > best : n >= enough && n < best;
+}
+
+static size_t elements_of(const struct cmp_unit_shape *s) { return (size_t)s->rows * s->cols; }
+
+int32_t inter_outer_sample(const struct cmp_unit_shape *shapes, int32_t n) {
+    int32_t pick = -1;
+    for (int32_t i = 0; i < n; i++)
+        if (pick < 0 || better_sample(elements_of(&shapes[i]), elements_of(&shapes[pick])))
+            pick = i;
+    return pick;
+}
+
+float inter_outer_error(struct inter_outer *o, int32_t f, const uint8_t *blob, size_t len) {
+    const struct outer_fragment *g = &o->fragments[f];
+    return inter_outer_unit_error(o, f, inter_outer_sample(g->shapes, g->n), blob, len);
+}
+
+float inter_outer_unit_error(struct inter_outer *o, int32_t f, int32_t pick, const uint8_t *blob,
+                             size_t len) {
+    const struct outer_fragment *g = &o->fragments[f];
+    double lost = 0, all = 0;
+    if (pick < 0 || !g->in_flight ||
+        cmp_update_open(blob, len, g->shapes, (uint32_t)g->n, o->views) != NEB_OK)
+        return 0;
+    struct outer_slot *s = &o->slots[g->units[pick]];
+    s->views[0] = o->views[pick];
+    if (outer_open_part(s, 0) != NEB_OK || (o->device && outer_device_fetch_u(o, s) != NEB_OK))
+        return 0;
+    const float *sent = o->device ? s->mean : o->u + s->at;
+    for (size_t at = 0; at < s->n; at += s->strip) {
+        size_t n = s->n - at < s->strip ? s->n - at : s->strip;
+        cmp_reader_read(s->readers[0], at, s->part, n);
+        for (size_t i = 0; i < n; i++) {
+            double u = (double)sent[at + i], d = u - (double)s->part[i];
+            lost += d * d;
+            all += u * u;
+        }
+    }
+    return all > 0 ? (float)sqrt(lost / all) : 0;
+}

@@ -1,0 +1,265 @@
+// The state of the outer optimiser: made, set from outside, given out. What happens to it in a round is in outer_encode.c and
+// outer_apply.c.
+#include "agent/base/rng.h"
+#include "inter/outer/state.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+// A strip's sum and one update of it stay in the first cache.
+enum { STRIP = 4096 };
+
+static float *floats(size_t n) { return calloc(n ? n : 1, sizeof(float)); }
+
+static enum neb_status make_slot(struct inter_outer *o, struct outer_slot *s,
+                                 const struct inter_outer_unit *u,
+                                 const struct inter_outer_place *place) {
+    s->u = *u;
+    s->u.row_weights = u->row_weights && o->c.row_weights;
+    s->n = (size_t)u->rows * u->cols;
+    s->at = o->n;
+    s->number = place ? place->number : (uint32_t)(s - o->slots);
+    s->place = place ? place->at : o->n;
+    o->n += s->n;
+    NEB_TRY(cmp_work_create(&s->work));
+    s->strip = o->c.sum            ? s->n
+               : !s->u.row_weights ? STRIP
+               : u->cols >= STRIP  ? u->cols
+                                   : STRIP / u->cols * u->cols;
+    s->acc = floats(s->strip);
+    s->part = floats(s->strip);
+    s->mean = o->c.robust ? floats(s->n) : NULL;
+    s->weights = s->u.row_weights ? floats((size_t)u->rows * INTER_PARTS_MAX) : NULL;
+    s->row_counts =
+        s->u.row_weights ? calloc((size_t)u->rows * INTER_PARTS_MAX, sizeof *s->row_counts) : NULL;
+    if (!s->acc || !s->part || (o->c.robust && !s->mean) ||
+        (s->u.row_weights && (!s->weights || !s->row_counts)))
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for the outer state of %u x %u parameters",
+                        u->rows, u->cols);
+    return NEB_OK;
+}
+
+static enum neb_status make_fragment(struct inter_outer *o, int32_t f) {
+    struct outer_fragment *g = &o->fragments[f];
+    g->units = calloc((size_t)o->n_units + 1, sizeof *g->units);
+    g->shapes = calloc((size_t)o->n_units + 1, sizeof *g->shapes);
+    if (!g->units || !g->shapes)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for fragment %d", f);
+    for (int32_t i = 0; i < o->n_units; i++)
+        if (o->slots[i].u.fragment == f) {
+            const struct inter_outer_unit *u = &o->slots[i].u;
+            g->shapes[g->n] =
+                (struct cmp_unit_shape){o->slots[i].number, u->rows, u->cols, u->row_weights};
+            g->units[g->n++] = i;
+            o->slots[i].from = g->elements;
+            g->elements += o->slots[i].n;
+        }
+    return g->n || o->part
+               ? NEB_OK
+               : neb_fail(NEB_ERR_INVALID, "sync.fragments: fragment %d of %d is empty; use fewer",
+                          f, o->c.fragments);
+}
+
+enum neb_status inter_outer_create(const struct inter_outer_config *c,
+                                   const struct inter_outer_unit *units, int32_t n,
+                                   struct kern_pool *pool, struct inter_outer **out) {
+    enum neb_status st = NEB_OK;
+    struct inter_outer *o = calloc(1, sizeof *o);
+    if (!o)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for the outer optimiser");
+    NEB_ASSERT(c->fragments >= 1 && (n >= 1 || c->places));
+    o->c = *c;
+    o->c.places = NULL;
+    o->part = c->places != NULL;
+    o->pool = pool;
+    o->n_units = n;
+    o->slots = calloc((size_t)n + 1, sizeof *o->slots);
+    o->fragments = calloc((size_t)c->fragments, sizeof *o->fragments);
+    o->views = calloc((size_t)n + 1, sizeof *o->views);
+    if (!o->slots || !o->fragments || !o->views) {
+        st = neb_fail(NEB_ERR_NOMEM, "out of memory for the outer optimiser");
+        goto fail;
+    }
+    for (int32_t i = 0; i < n; i++)
+        NEB_TRY_GOTO(make_slot(o, &o->slots[i], &units[i], c->places ? &c->places[i] : NULL), fail);
+    for (int32_t f = 0; f < c->fragments; f++)
+        NEB_TRY_GOTO(make_fragment(o, f), fail);
+    o->theta = floats(o->n);
+    o->v = floats(o->n);
+    o->u = floats(o->n);
+    o->sent = floats(o->n);
+    if (!o->theta || !o->v || !o->u || !o->sent) {
+        st = neb_fail(NEB_ERR_NOMEM,
+                      "out of memory for the outer state of %zu parameters (16 bytes each)", o->n);
+        goto fail;
+    }
+    for (int32_t i = 0; !o->part && i < n; i++)
+        memcpy(o->theta + o->slots[i].at, units[i].theta_m, o->slots[i].n * sizeof(float));
+    *out = o;
+    return NEB_OK;
+fail:
+    inter_outer_destroy(&o);
+    return st;
+}
+
+void inter_outer_destroy(struct inter_outer **op) {
+    struct inter_outer *o = *op;
+    if (!o)
+        return;
+    for (int32_t i = 0; o->slots && i < o->n_units; i++) {
+        struct outer_slot *s = &o->slots[i];
+        cmp_work_destroy(&s->work);
+        neb_buf_free(&s->frame);
+        free(s->acc);
+        free(s->part);
+        free(s->mean);
+        for (size_t p = 0; p < INTER_PARTS_MAX; p++)
+            cmp_reader_destroy(&s->readers[p]);
+        free(s->weights);
+        free(s->row_counts);
+    }
+    for (int32_t f = 0; o->fragments && f < o->c.fragments; f++) {
+        free(o->fragments[f].units);
+        free(o->fragments[f].shapes);
+    }
+    free(o->slots);
+    free(o->fragments);
+    free(o->views);
+    outer_device_destroy(&o->device);
+    free(o->theta);
+    free(o->v);
+    free(o->u);
+    free(o->sent);
+    free(o);
+    *op = NULL;
+}
+
+// ---- digests --------------------------------------------------------------------------------------------------
+
+struct kern_digest inter_outer_version_digest(uint32_t version) {
+    return (struct kern_digest){neb_mix64(version + 1), neb_mix64((uint64_t)version << 32 | 7)};
+}
+
+struct kern_digest outer_fragment_digest(const struct inter_outer *o,
+                                         const struct outer_fragment *g) {
+    struct kern_digest d = {0, 0};
+    if (!o->part)
+        d = inter_outer_version_digest(g->version);
+    for (int32_t i = 0; i < g->n; i++)
+        d = kern_digest_add(d, o->slots[g->units[i]].digest);
+    return d;
+}
+
+// The units' digests as the parameters are now.
+static struct kern_digest digest_now(const struct inter_outer *o, const struct outer_fragment *g) {
+    if (o->device)
+        outer_device_digests(o, (int32_t)(g - o->fragments));
+    for (int32_t i = 0; !o->device && i < g->n; i++) {
+        struct outer_slot *s = &o->slots[g->units[i]];
+        s->digest = kern_digest_part(o->theta + s->at, o->v + s->at, s->place, s->n);
+    }
+    return outer_fragment_digest(o, g);
+}
+
+// ---- a round without a commit, and state from elsewhere -------------------------------------------------------
+
+void inter_outer_skip(struct inter_outer *o, int32_t f, struct kern_digest *digest) {
+    struct outer_fragment *g = &o->fragments[f];
+    if (o->device)
+        outer_device_skip(o, f);
+    for (int32_t i = 0; !o->device && i < g->n; i++) {
+        struct outer_slot *s = &o->slots[g->units[i]];
+        if (g->in_flight)
+            outer_merge_strip(o, g, s, 0, s->n);
+    }
+    g->in_flight = false;
+    g->version++;
+    *digest = digest_now(o, g);
+}
+
+void inter_outer_finish(struct inter_outer *o, int32_t f) {
+    const struct outer_fragment *g = &o->fragments[f];
+    if (o->device)
+        outer_device_finish(o, f);
+    for (int32_t i = 0; !o->device && i < g->n; i++) {
+        struct outer_slot *s = &o->slots[g->units[i]];
+        memcpy(s->u.theta_m, o->theta + s->at, s->n * sizeof(float));
+    }
+}
+
+void inter_outer_reject(struct inter_outer *o, int32_t f) {
+    struct outer_fragment *g = &o->fragments[f];
+    if (o->device)
+        outer_device_reject(o, f);
+    for (int32_t i = 0; !o->device && i < g->n; i++) {
+        struct outer_slot *s = &o->slots[g->units[i]];
+        memset(o->u + s->at, 0, s->n * sizeof(float));
+        memcpy(s->u.theta_m, o->theta + s->at, s->n * sizeof(float));
+    }
+    g->in_flight = false;
+}
+
+uint64_t inter_outer_shape(const struct inter_outer *o, int32_t f, uint8_t sha256[32]) {
+    cmp_shapes_hash(o->fragments[f].shapes, (uint32_t)o->fragments[f].n, sha256);
+    return o->fragments[f].elements;
+}
+
+bool inter_outer_in_flight(const struct inter_outer *o, int32_t f) {
+    return o->fragments[f].in_flight;
+}
+uint32_t inter_outer_version(const struct inter_outer *o, int32_t f) {
+    return o->fragments[f].version;
+}
+
+void inter_outer_adopt(struct inter_outer *o, int32_t f, const float *theta, const float *v,
+                       uint32_t version) {
+    struct outer_fragment *g = &o->fragments[f];
+    if (o->device)
+        outer_device_adopt(o, f, theta, v);
+    for (int32_t i = 0; !o->device && i < g->n; i++) {
+        struct outer_slot *s = &o->slots[g->units[i]];
+        memmove(o->theta + s->at, theta + s->at, s->n * sizeof(float));
+        memmove(o->v + s->at, v + s->at, s->n * sizeof(float));
+        memcpy(s->u.theta_m, theta + s->at, s->n * sizeof(float));
+        memset(o->u + s->at, 0, s->n * sizeof(float));
+    }
+    g->in_flight = false;
+    g->version = version;
+}
+
+struct kern_digest inter_outer_fragment_digest(const struct inter_outer *o, int32_t f) {
+    return digest_now(o, &o->fragments[f]);
+}
+
+struct kern_digest inter_outer_digest(const struct inter_outer *o) {
+    struct kern_digest d = {0, 0};
+    for (int32_t f = 0; f < o->c.fragments; f++)
+        d = kern_digest_add(d, inter_outer_fragment_digest(o, f));
+    return d;
+}
+
+void inter_outer_arrays(struct inter_outer *o, struct inter_outer_array out[INTER_OUTER_ARRAYS]) {
+    const struct inter_outer_array all[INTER_OUTER_ARRAYS] = {{"outer.theta", o->theta, o->n},
+                                                              {"outer.v", o->v, o->n},
+                                                              {"outer.u", o->u, o->n},
+                                                              {"outer.sent", o->sent, o->n}};
+    memcpy(out, all, sizeof all);
+}
+
+size_t inter_outer_unit_at(const struct inter_outer *o, int32_t i) { return o->slots[i].at; }
+
+uint64_t inter_outer_bytes(const struct inter_outer *o) {
+    uint64_t floats = INTER_OUTER_ARRAYS * (uint64_t)o->n, bytes = 0;
+    for (int32_t i = 0; i < o->n_units; i++) {
+        const struct outer_slot *s = &o->slots[i];
+        floats += 2 * s->strip + (s->mean ? s->n : 0) +
+                  (s->weights ? 2ull * s->u.rows * INTER_PARTS_MAX : 0); // row counts are as large
+        bytes += sizeof *s + cmp_work_bytes(s->work);
+    }
+    return bytes + floats * sizeof(float);
+}
+
+void inter_outer_set_fragment(struct inter_outer *o, int32_t f, uint32_t version, bool in_flight) {
+    o->fragments[f].version = version;
+    o->fragments[f].in_flight = in_flight;
+}

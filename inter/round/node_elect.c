@@ -1,0 +1,829 @@
+// Beats, epochs and terms: who may vote, who leads.
+#include "inter/round/node_state.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { BEAT_LEADS = 1, BEAT_JOINED = 2, BEAT_LEAVES = 4, BEAT_FOLLOWS = 8, BEAT_IDLE = 16 };
+enum promise_kind { PROMISE_TERM, PROMISE_RECOVERY };
+
+void node_store_standing(struct step *s, struct job *j) {
+    node_act(s, INTER_ACT_STORE_STANDING)->standing = j->standing;
+}
+
+void node_step_down(struct job *j) {
+    j->leads = j->asks = false;
+    j->unled_at = 0;
+}
+
+// The last term that this node takes part in.
+static uint32_t term_last(const struct step *s, const struct job *j) {
+    return inter_term_last(j->c.day + (uint64_t)(j->born ? s->now - j->born : 0));
+}
+
+// No honest member says one beyond this, whatever its clock.
+static bool term_absurd(const struct step *s, const struct job *j, uint32_t term) {
+    uint32_t last = term_last(s, j);
+    return term > INTER_TERM_MAX || (term > last && term - last > INTER_TERMS_AHEAD);
+}
+
+// Its leader has had no majority of promises: for some time so many have been in other terms that the rest are none.
+static bool unled(const struct step *s, const struct job *j) {
+    return j->unled_at && s->now - j->unled_at >= unfollowed;
+}
+
+static bool hears_leader(const struct step *s, const struct job *j) {
+    return node_leads(j) || (j->leader >= 0 && j->leader_heard &&
+                             s->now - j->leader_heard < leader_sticky && !unled(s, j));
+}
+
+bool node_vote_counts(const struct job *j, uint8_t m, uint64_t epoch) {
+    return epoch && j->standing.epochs[m] == epoch && !(j->standing.renewed >> m & 1);
+}
+
+// ---- beats ----------------------------------------------------------------------------------------------------
+
+void node_beat(struct step *s, struct job *j, uint8_t m) {
+    struct neb_buf *b = node_begin(s, MSG_BEAT);
+    uint16_t reaches = 0;
+    for (uint8_t k = 0; k < j->c.n_members; k++)
+        if (node_direct(s, j, k))
+            reaches |= (uint16_t)BIT(k);
+    neb_buf_add(b, j->c.id, sizeof j->c.id);
+    neb_buf_u32(b, j->standing.term);
+    neb_buf_u8(b,
+               (uint8_t)((node_leads(j) ? BEAT_LEADS : 0) | (j->standing.joined ? BEAT_JOINED : 0) |
+                         (j->leaving ? BEAT_LEAVES : 0) | (hears_leader(s, j) ? BEAT_FOLLOWS : 0) |
+                         (j->idle ? BEAT_IDLE : 0)));
+    neb_buf_u64(b, j->standing.epoch);
+    neb_buf_u64(b, j->standing.epochs[m]); // what we know it under
+    neb_buf_u16(b, reaches);
+    neb_buf_u32(b, j->c.fragments);
+    neb_buf_u16(b, j->liars);
+    for (uint32_t f = 0; f < j->c.fragments; f++) {
+        neb_buf_u32(b, j->fragments[f].round);
+        neb_buf_add(b, j->fragments[f].previous, HEAD_BYTES);
+    }
+    node_send(s, j, m);
+}
+
+// Another record before the same round: it is asked for, since a beat proves nothing.
+static void compare_heads(struct step *s, struct job *j, struct fragment *g, uint32_t round,
+                          const uint8_t head[HEAD_BYTES], uint8_t m) {
+    const uint8_t *own = node_head(g, round);
+    if (round && own && memcmp(own, head, HEAD_BYTES))
+        node_say_pull_of(s, j, g, round - 1, m);
+}
+
+// A member under another epoch than before has lost its disk. Until it says that it has recovered, its votes do not count;
+// messages of an older epoch come from a life that is over.
+static bool epoch_stands(struct step *s, struct job *j, uint8_t m, uint64_t epoch, bool joined) {
+    struct inter_standing *st = &j->standing;
+    if (epoch < st->epochs[m])
+        return false;
+    if (epoch == st->epochs[m])
+        return true;
+    bool renewed = st->epochs[m] && !joined;
+    if (renewed && st->renewed >> m & 1)
+        return true; // known
+    if (renewed) {
+        st->renewed |= (uint16_t)BIT(m);
+        j->parted &= (uint16_t)~BIT(m); // its former history is gone
+        node_fault(s, INTER_FAULT_RENEWED);
+    } else {
+        st->epochs[m] = epoch;
+        st->renewed &= (uint16_t)~BIT(m);
+    }
+    node_store_standing(s, j);
+    return true;
+}
+
+// A new disk: nothing that the old one held is there.
+static void forget_holdings(struct job *j, uint8_t m) {
+    for (uint32_t f = 0; f < j->c.fragments; f++)
+        for (uint8_t k = 0; k < j->c.n_members; k++) {
+            struct slot *t = &j->fragments[f].slots[k];
+            t->holders &= (uint16_t)~BIT(m);
+            t->hints &= (uint16_t)~BIT(m);
+            t->refusers &= (uint16_t)~BIT(m);
+        }
+}
+
+static void say_elect_to(struct step *s, struct job *j, enum promise_kind kind, uint8_t m) {
+    struct neb_buf *b = node_begin(s, MSG_ELECT);
+    neb_buf_add(b, j->c.id, sizeof j->c.id);
+    neb_buf_u8(b, (uint8_t)kind);
+    neb_buf_u32(b, j->standing.term);
+    neb_buf_u64(b, j->standing.epoch);
+    node_send(s, j, m);
+}
+
+// Whom the others know under a later epoch than its own has a new ledger, made while the clock was behind the one that the former was made
+// by: it takes the next, whose attempts are later ones too (inter_attempt_first). All others must say so, as it needs all of them to recover;
+// one that lies would only have to say so to a member that starts.
+static void take_later_epoch(struct step *s, struct job *j) {
+    uint64_t latest = 0;
+    for (uint8_t m = 0; m < j->c.n_members; m++) {
+        uint64_t known = j->members[m].knows_me_by;
+        if (m == j->c.self || (j->c.removed | j->c.gone | j->liars) >> m & 1)
+            continue;
+        if (known <= j->standing.epoch || known > INTER_EPOCH_MAX - NEB_S)
+            return;
+        latest = known > latest ? known : latest;
+    }
+    if (!latest)
+        return;
+    j->standing.epoch = latest + NEB_S;
+    node_store_standing(s, j);
+}
+
+struct beat {
+    uint8_t job[INTER_ID_BYTES];
+    uint32_t term, fragments;
+    uint8_t flags;
+    uint64_t epoch, known; // known: under which it knows this node
+    uint16_t reaches, liars;
+};
+
+static bool beat_get(struct neb_rd *r, struct beat *b) {
+    neb_rd_copy(r, b->job, sizeof b->job);
+    b->term = neb_rd_u32(r);
+    b->flags = neb_rd_u8(r);
+    b->epoch = neb_rd_u64(r);
+    b->known = neb_rd_u64(r);
+    b->reaches = neb_rd_u16(r);
+    b->fragments = neb_rd_u32(r);
+    b->liars = neb_rd_u16(r);
+    return !r->bad && b->epoch && b->fragments <= INTER_FRAGMENTS_MAX &&
+           b->term <= INTER_TERM_MAX && neb_rd_left(r) == (4 + HEAD_BYTES) * (size_t)b->fragments;
+}
+
+// Nobody has signed it. So it changes no term here, and makes nobody a leader but whom this node has promised the term; what a leader and
+// whoever asks for a term make of it is below (replaced, wanted_term).
+static void take_term(struct step *s, struct job *j, uint8_t m, const struct beat *b) {
+    uint32_t term = j->standing.term;
+    bool lies = j->liars >> m & 1;
+    j->members[m].term = b->term;
+    j->members[m].follows = b->flags & BEAT_FOLLOWS;
+    if (b->flags & BEAT_LEADS && !lies && b->term == term && term % j->c.n_members == m) {
+        j->leader = m;
+        j->leader_heard = s->now;
+        j->leader_excused = 0;
+    }
+    // It was away when the others promised: without a promise it neither hears the leader nor counts for it.
+    if (j->leads && b->term < term && b->flags & BEAT_JOINED &&
+        !((j->liars | j->standing.renewed) >> m & 1))
+        say_elect_to(s, j, PROMISE_TERM, m);
+}
+
+static void take_rounds(struct step *s, struct job *j, uint8_t m, struct neb_rd *r) {
+    enum { BEHIND = 3 }; // rounds: a record travels
+    j->members[m].behind = false;
+    for (uint32_t f = 0; f < j->c.fragments; f++) {
+        struct fragment *g = &j->fragments[f];
+        uint32_t round = j->members[m].rounds[f] = neb_rd_u32(r);
+        uint8_t head[HEAD_BYTES];
+        neb_rd_copy(r, head, sizeof head);
+        compare_heads(s, j, g, round, head, m);
+        if (round > g->round && !g->decided)
+            node_say_pull(s, j, g, m);
+        if (round > g->round + 1 && round > node_proven_round(g)) // so far its word
+            node_say_pull_of(s, j, g, round - 1, m);
+        // any number: its word
+        j->members[m].behind |= g->round >= BEHIND && round <= g->round - BEHIND;
+    }
+}
+
+void node_on_beat(struct step *s, struct neb_rd *r) {
+    struct beat b;
+    if (!beat_get(r, &b)) {
+        node_fault(s, INTER_FAULT_MALFORMED);
+        return;
+    }
+    struct job *j = node_find_job(s->n, b.job);
+    int m = j ? node_member(j, s->from) : -1;
+    if (m < 0 || b.fragments != j->c.fragments)
+        return;
+    if (term_absurd(s, j, b.term)) {
+        node_fault(s, INTER_FAULT_MALFORMED);
+        return;
+    }
+    struct member *x = &j->members[m];
+    bool anew = x->epoch && b.epoch > x->epoch;
+    if ((anew && x->anew_at && s->now - x->anew_at < anew_pause) ||
+        !epoch_stands(s, j, (uint8_t)m, b.epoch, b.flags & BEAT_JOINED)) {
+        node_fault(s, INTER_FAULT_REPLAY);
+        return;
+    }
+    if (anew) {
+        x->anew_at = s->now;
+        forget_holdings(j, (uint8_t)m);
+    }
+    x->epoch = b.epoch;
+    x->heard = s->now;
+    x->excused = 0;
+    x->reaches = b.reaches;
+    x->leaves = b.flags & BEAT_LEAVES;
+    x->idle = b.flags & BEAT_IDLE;
+    x->knows_me_by = b.known;
+    if (!j->standing.joined)
+        take_later_epoch(s, j);
+    x->knows_me |= b.known == j->standing.epoch;
+    if (b.known && b.known < j->standing.epoch && !j->standing.joined) {
+        j->recovers = j->lost = true;
+        j->knew_older |= (uint16_t)BIT(m);
+    }
+    take_term(s, j, (uint8_t)m, &b);
+    for (uint8_t k = 0; k < j->c.n_members; k++)
+        if ((j->liars & ~b.liars) >> k & 1)
+            node_say_evidence(s, j, k, (uint8_t)m);
+    take_rounds(s, j, (uint8_t)m, r);
+}
+
+// ---- promises -------------------------------------------------------------------------------------------------
+
+// Masked: another value of the best one's term. Where all places are taken, one is of a value that
+// nobody tells of any more: each member's newest word counts, and is in g->promises by now.
+static void add_rival(struct step *s, struct job *j, struct fragment *g,
+                      const struct inter_record *vote) {
+    uint8_t a[INTER_SHA_BYTES], b[INTER_SHA_BYTES], at = g->n_rivals;
+    inter_record_hash(vote, a);
+    inter_record_hash(&g->best, b);
+    if (!memcmp(a, b, sizeof a))
+        return;
+    node_compare(s, j, vote, &g->best); // whose term it was has signed both
+    if (!g->rivals && !(g->rivals = calloc(j->c.n_members, sizeof *g->rivals))) {
+        s->st = neb_fail(NEB_ERR_NOMEM, "out of memory for what was proposed in one term");
+        return;
+    }
+    for (uint8_t i = 0; i < g->n_rivals; i++) {
+        bool told = false;
+        inter_record_hash(&g->rivals[i], b);
+        if (!memcmp(a, b, sizeof a))
+            return;
+        node_compare(s, j, vote, &g->rivals[i]);
+        for (uint8_t m = 0; m < j->c.n_members; m++)
+            told |= g->promised >> m & 1 && g->promises[m].voted &&
+                    !memcmp(b, g->promises[m].vote_hash, sizeof b);
+        at = told ? at : i;
+    }
+    if (at == j->c.n_members)
+        return;
+    g->rivals[at] = *vote;
+    g->n_rivals = (uint8_t)(g->n_rivals + (at == g->n_rivals));
+}
+
+// What a promise or recovery tells of a fragment, of a round that records have shown to be possible: the highest open one, and in it what was
+// accepted at the highest term.
+static void merge(struct step *s, struct job *j, struct fragment *g, uint32_t round,
+                  const struct inter_record *vote) {
+    if (round > g->floor) {
+        g->floor = round;
+        g->has_best = false;
+        g->n_rivals = 0;
+    }
+    if (round != g->floor || !vote || vote->round != round)
+        return;
+    if (!g->has_best || vote->term > g->best.term) {
+        g->has_best = true;
+        g->n_rivals = 0;
+        g->best = *vote;
+    } else if (j->c.masked && vote->term == g->best.term) {
+        add_rival(s, j, g, vote);
+    }
+}
+
+static void begin_collecting(struct job *j) {
+    for (uint8_t m = 0; m < j->c.n_members; m++)
+        j->members[m].told = 0;
+    for (uint32_t f = 0; f < j->c.fragments; f++) {
+        struct fragment *g = &j->fragments[f];
+        g->promised = 0;
+        g->doubted = 0;
+        g->floor = g->round;
+        g->has_best = g->voted;
+        g->n_rivals = 0;
+        if (g->voted)
+            g->best = g->vote;
+    }
+}
+
+static void say_elect(struct step *s, struct job *j, enum promise_kind kind) {
+    uint64_t all = j->c.fragments == 64 ? UINT64_MAX : (1ull << j->c.fragments) - 1;
+    for (uint8_t m = 0; m < j->c.n_members; m++)
+        if (m != j->c.self && j->members[m].told != all)
+            say_elect_to(s, j, kind, m);
+}
+
+static void say_promises(struct step *s, struct job *j, enum promise_kind kind, uint8_t to) {
+    neb_ns *answered = &j->members[to].answered[kind];
+    if (*answered && s->now - *answered < answer_pause)
+        return;
+    *answered = s->now;
+    for (uint32_t f = 0; f < j->c.fragments; f++) {
+        const struct fragment *g = &j->fragments[f];
+        struct inter_promise p;
+        if (!node_promise(s, j, g, &p))
+            return;
+        struct neb_buf *b = node_begin(s, MSG_PROMISE);
+        neb_buf_add(b, j->c.id, sizeof j->c.id);
+        neb_buf_u8(b, (uint8_t)kind);
+        neb_buf_u32(b, j->standing.term);
+        neb_buf_u64(b, j->standing.epoch);
+        neb_buf_u32(b, f);
+        neb_buf_u32(b, g->round);
+        neb_buf_u8(b, g->voted);
+        if (g->voted)
+            inter_record_put(b, &g->vote);
+        neb_buf_add(b, p.sig, sizeof p.sig);
+        node_send(s, j, to);
+    }
+}
+
+// Whether this node, which has promised less, may promise `term` to m, whose it is: it hears no leader, and m has not had a term just
+// now that it made nothing of. One beyond the last is for a clock that goes before this one's: in a moment; or a liar's, and never.
+static bool may_promise(const struct step *s, const struct job *j, uint8_t m, uint32_t term) {
+    neb_ns before = j->members[m].promised;
+    return !(hears_leader(s, j) && (j->leads || j->leader != m)) && term <= term_last(s, j) &&
+           !(before && s->now - before < promise_pause);
+}
+
+void node_on_elect(struct step *s, struct neb_rd *r) {
+    uint8_t id[INTER_ID_BYTES];
+    neb_rd_copy(r, id, sizeof id);
+    uint8_t kind = neb_rd_u8(r);
+    uint32_t term = neb_rd_u32(r);
+    uint64_t epoch = neb_rd_u64(r);
+    struct job *j = node_find_job(s->n, id);
+    int m = j ? node_member(j, s->from) : -1;
+    if (!neb_rd_done(r) || kind > PROMISE_RECOVERY || term > INTER_TERM_MAX ||
+        (m >= 0 && term_absurd(s, j, term))) {
+        node_fault(s, INTER_FAULT_MALFORMED);
+        return;
+    }
+    if (m < 0 || !j->standing.joined)
+        return;
+    if (kind == PROMISE_RECOVERY) {
+        // From here on votes of its old life do not count, if there was one that this node knew.
+        if (j->standing.renewed >> m & 1 || j->standing.epochs[m] == epoch)
+            say_promises(s, j, PROMISE_RECOVERY, (uint8_t)m);
+        return;
+    }
+    if (node_parted(j) || j->liars >> m & 1)
+        return;
+    if (j->c.n_members < 3 || term % j->c.n_members != (uint32_t)m) {
+        node_fault(s, INTER_FAULT_DENIED);
+        return;
+    }
+    if (!node_vote_counts(j, (uint8_t)m, epoch))
+        return; // its beat has not come yet
+    if (term < j->standing.term ||
+        (term > j->standing.term && !may_promise(s, j, (uint8_t)m, term)))
+        return;
+    if (term > j->standing.term) {
+        struct member *x = &j->members[m];
+        bool vain = x->promised && s->now - x->promised < 2 * leader_silent;
+        j->asked_at = vain ? j->asked_at : s->now; // others have their turn
+        x->promised = s->now;
+        j->standing.term = term;
+        node_step_down(j);
+        node_store_standing(s, j);
+    }
+    say_promises(s, j, PROMISE_TERM, (uint8_t)m);
+}
+
+static bool told_all(const struct job *j, uint8_t m) {
+    uint64_t all = j->c.fragments == 64 ? UINT64_MAX : (1ull << j->c.fragments) - 1;
+    return m == j->c.self || j->members[m].told == all;
+}
+
+static void lead(struct step *s, struct job *j) {
+    j->leads = true;
+    j->asks = false;
+    j->leader = j->c.self;
+    for (uint8_t m = 0; m < j->c.n_members; m++)
+        node_beat(s, j, m);
+    for (uint32_t f = 0; f < j->c.fragments; f++)
+        node_try_propose(s, j, &j->fragments[f]);
+}
+
+// A PROMISE: what a member has accepted in one fragment, and that it accepts nothing older than `term` there any more.
+struct promised {
+    uint8_t job[INTER_ID_BYTES];
+    uint8_t kind; // enum promise_kind
+    uint32_t f;
+    struct inter_promise p;   // but for what is the vote's and the sender's
+    struct inter_record vote; // where p.voted
+};
+
+static bool promise_get(struct neb_rd *r, struct promised *x) {
+    struct inter_promise *p = &x->p;
+    neb_rd_copy(r, x->job, sizeof x->job);
+    x->kind = neb_rd_u8(r);
+    *p = (struct inter_promise){.term = neb_rd_u32(r)};
+    p->epoch = neb_rd_u64(r);
+    x->f = neb_rd_u32(r);
+    p->round = neb_rd_u32(r);
+    uint8_t voted = neb_rd_u8(r);
+    p->voted = voted;
+    if (voted > 1 || x->kind > PROMISE_RECOVERY || p->term > INTER_TERM_MAX ||
+        (voted && !inter_record_get(r, &x->vote)))
+        r->bad = true;
+    neb_rd_copy(r, p->sig, sizeof p->sig);
+    return neb_rd_done(r);
+}
+
+// Of member m. False: its vote is of something else, proves nothing, or its signature does not fit.
+static bool promise_check(struct step *s, const struct job *j, const struct fragment *g, uint8_t m,
+                          struct promised *x, struct inter_record *asked) {
+    const struct inter_record *vote = &x->vote;
+    struct inter_promise *p = &x->p;
+    *asked = (struct inter_record){.fragment = x->f, .term = p->term};
+    memcpy(asked->job, x->job, sizeof asked->job);
+    p->member = m;
+    if (p->voted) {
+        p->vote_term = vote->term;
+        inter_record_hash(vote, p->vote_hash);
+    }
+    if (p->voted && (vote->fragment != x->f || vote->round != p->round ||
+                     memcmp(vote->job, x->job, sizeof x->job) || vote->term > p->term ||
+                     !node_verify_record(s->n, j, vote) || !node_justified(s->n, j, vote) ||
+                     (p->round == g->round && !node_follows(j, g, vote))))
+        return false;
+    if (!node_promise_fits(s->n, j, asked, p))
+        return false;
+    asked->n_promises = 1;
+    asked->promises[0] = *p;
+    return true;
+}
+
+// Once a majority has told of all fragments this member leads. Of a recovery the tick sees when all have told.
+static void promise_count(struct step *s, struct job *j, struct fragment *g, uint8_t m,
+                          const struct promised *x) {
+    const struct inter_promise *p = &x->p;
+    j->members[m].told |= 1ull << x->f;
+    g->promises[m] = *p;
+    g->promised |= (uint16_t)BIT(m);
+    merge(s, j, g, p->round, p->voted ? &x->vote : NULL);
+    if (x->kind == PROMISE_RECOVERY) {
+        j->recovered_term = p->term > j->recovered_term ? p->term : j->recovered_term;
+        return;
+    }
+    uint32_t votes = 0;
+    for (uint8_t k = 0; k < j->c.n_members; k++)
+        votes |= told_all(j, k) ? BIT(k) : 0;
+    if (j->asks && node_majority(j, votes))
+        lead(s, j);
+}
+
+void node_on_promise(struct step *s, struct neb_rd *r) {
+    struct promised x;
+    struct inter_record asked;
+    if (!promise_get(r, &x)) {
+        node_fault(s, INTER_FAULT_MALFORMED);
+        return;
+    }
+    struct job *j = node_find_job(s->n, x.job);
+    struct fragment *g = node_find_fragment(j, x.f);
+    int m = j ? node_member(j, s->from) : -1;
+    if (!g || m < 0 || j->liars >> m & 1)
+        return;
+    if (term_absurd(s, j,
+                    x.p.term)) { // also of a recovery: it would be this node's own from then on
+        node_fault(s, INTER_FAULT_MALFORMED);
+        return;
+    }
+    if (!promise_check(s, j, g, (uint8_t)m, &x, &asked)) {
+        node_fault(s, INTER_FAULT_DENIED);
+        return;
+    }
+    if (x.p.voted)
+        node_compare_vote(s, j, g, &x.vote);
+    node_compare_vote(s, j, g, &asked);
+    if (j->liars >> m & 1)
+        return;
+    // Masked: the more members tell, the more can be ruled out. Not with what they have accepted of
+    // this leader since.
+    bool more = j->leads && j->c.masked && !(g->promised >> m & 1) &&
+                !(x.p.voted && x.p.vote_term == x.p.term);
+    bool wanted = x.kind == PROMISE_RECOVERY
+                      ? j->recovers && !j->standing.joined && x.p.term <= term_last(s, j)
+                      : (j->asks || more) && x.p.term == j->standing.term &&
+                            node_vote_counts(j, (uint8_t)m, x.p.epoch);
+    if (wanted && x.p.round > node_proven_round(g)) // its word, until it shows the record before it
+        node_say_pull_of(s, j, g, x.p.round - 1, (uint8_t)m);
+    else if (wanted)
+        promise_count(s, j, g, (uint8_t)m, &x);
+}
+
+// ---- joining, and asking for a term ---------------------------------------------------------------------------
+
+static void join(struct step *s, struct job *j) {
+    j->standing.joined = true;
+    j->recovers = false;
+    if (j->recovered_term > j->standing.term)
+        j->standing.term = j->recovered_term;
+    // Masked: with a new disk it does not lead again in the first term. So who proposes two values in
+    // a term lies (liars_by).
+    if (j->c.masked && j->knew_older && !j->c.self && !j->standing.term)
+        j->standing.term = 1;
+    node_store_standing(s, j);
+    j->leads = j->standing.term == 0 && j->c.self == 0 && !j->c.removed;
+    j->asked_at = s->now;
+}
+
+// What lists an update that this life has sent the former one cannot have accepted: it is judged as any proposal is.
+static bool of_this_life(const struct job *j, const struct inter_record *r) {
+    for (uint8_t i = 0; i < r->n; i++)
+        if (r->entries[i].member == j->c.self)
+            return j->own_first && r->entries[i].attempt >= j->own_first;
+    return false;
+}
+
+static bool adopts(const struct job *j, const struct fragment *g) {
+    return g->has_best && g->best.round == g->round && !of_this_life(j, &g->best);
+}
+
+// That the disk was lost, and that it had accepted this, may be one liar's word: it is not accepted while it rejects what this node does not. A
+// member that has bytes may have sent others since: then it believes.
+static bool adopts_in_doubt(const struct job *j, const struct fragment *g) {
+    if (!adopts(j, g))
+        return false;
+    enum node_judgement v = node_judge_again(j, g, &g->best, g->best.leader);
+    return v == NODE_UNFAIR || (v == NODE_UNKNOWN && node_is_witness(j));
+}
+
+// Masked sums: which of several values of one term the lost disk had accepted nobody can tell. It
+// matters where more than one of them may have been committed with its vote: then the others end
+// the round.
+static bool torn(const struct job *j, struct fragment *g) {
+    return g->n_rivals && g->best.round == g->round && !node_settle_rivals(j, g);
+}
+
+// What the lost disk had accepted is accepted again: whoever counted on it can go on counting on it.
+static void recover(struct step *s, struct job *j) {
+    for (uint8_t m = 0; m < j->c.n_members; m++)
+        if (!told_all(j, m) && !((j->c.removed | j->c.gone) >> m & 1)) // nobody hears the gone
+            return;
+    for (uint32_t f = 0; f < j->c.fragments; f++)
+        if (j->fragments[f].round < j->fragments[f].floor)
+            return; // its commits are on their way
+    for (uint32_t f = 0; f < j->c.fragments; f++)
+        if (adopts_in_doubt(j, &j->fragments[f]) || torn(j, &j->fragments[f]))
+            return;
+    for (uint32_t f = 0; f < j->c.fragments; f++) {
+        struct fragment *g = &j->fragments[f];
+        // Also where its commit has come meanwhile: that is not on disk before its updates are, and this node may stop before.
+        if (adopts(j, g))
+            node_vote(s, j, g, &g->best);
+    }
+    join(s, j);
+}
+
+static void join_tick(struct step *s, struct job *j) {
+    if (j->recovers && !(j->knew_older & ~(j->c.gone | j->liars))) // a liar's word
+        j->recovers = j->lost = false;
+    if (j->recovers) {
+        uint16_t without = j->c.removed | j->c.gone;
+        bool anew =
+            !j->asked_at || j->told_without != without; // what they told of nobody else may have
+        if (anew || s->now - j->asked_at >= repeat_after) {
+            if (anew)
+                begin_collecting(j);
+            j->told_without = without;
+            j->asked_at = s->now;
+            say_elect(s, j, PROMISE_RECOVERY);
+        }
+        recover(s, j);
+        return;
+    }
+    for (uint8_t m = 0; m < j->c.n_members; m++)
+        if (m != j->c.self && !j->members[m].knows_me && !((j->c.removed | j->c.gone) >> m & 1))
+            return;
+    join(s, j);
+}
+
+// The lowest term that so many of `with` have not gone beyond that they are a majority, this node among them. What the others of them
+// say does not matter, and one that lies about its own is as good as one that is not there.
+static uint32_t known_term(const struct job *j, uint32_t with) {
+    uint32_t lowest = UINT32_MAX;
+    for (uint8_t k = 0; k < j->c.n_members; k++) {
+        uint32_t term = j->members[k].term, votes = BIT(j->c.self);
+        for (uint8_t m = 0; m < j->c.n_members && with >> k & 1 && k != j->c.self; m++)
+            votes |= with >> m & 1 && j->members[m].term <= term ? BIT(m) : 0;
+        if (node_majority(j, votes) && term < lowest)
+            lowest = term;
+    }
+    return lowest > j->standing.term && lowest < UINT32_MAX ? lowest : j->standing.term;
+}
+
+// The next term of this node's own. False: there is none at this time of day. That is said where it lasts: a clock that is far behind the
+// others', or the end of all terms.
+static bool next_term(struct step *s, struct job *j, uint32_t with, uint32_t *out) {
+    uint32_t n = j->c.n_members, above = known_term(j, with);
+    *out = above + 1 + (j->c.self + n - (above + 1) % n) % n;
+    if (*out <= term_last(s, j)) {
+        j->no_term_at = 0;
+        j->no_term = false;
+        return true;
+    }
+    j->no_term_at = j->no_term_at ? j->no_term_at : s->now;
+    if (!j->no_term && s->now - j->no_term_at >= no_term_patience) {
+        j->no_term = true;
+        node_fault(s, INTER_FAULT_TERMS);
+    }
+    return false;
+}
+
+// with: bit per member: whose promises it hopes for
+static bool ask(struct step *s, struct job *j, uint32_t with) {
+    uint32_t term;
+    if (!next_term(s, j, with, &term))
+        return false;
+    j->standing.term = term;
+    j->asks = true;
+    j->leads = false;
+    j->leader = -1;
+    j->asked_at = s->now;
+    begin_collecting(j);
+    for (uint32_t f = 0; f < j->c.fragments; f++) {
+        struct fragment *g = &j->fragments[f];
+        if (node_promise(s, j, g, &g->promises[j->c.self]))
+            g->promised |= (uint16_t)BIT(j->c.self);
+    }
+    node_store_standing(s, j);
+    say_elect(s, j, PROMISE_TERM);
+    return true;
+}
+
+// A leader that was told of a round which nobody is in any more: whoever was has lost its disk since, was revoked, or lied. The round before may be
+// open again, with its votes: the leader has to be told anew.
+static bool misled(const struct job *j) {
+    for (uint32_t f = 0; f < j->c.fragments; f++) {
+        uint32_t top = j->fragments[f].round;
+        for (uint8_t m = 0; m < j->c.n_members; m++)
+            if (m != j->c.self && !((j->c.gone | j->liars) >> m & 1) &&
+                j->members[m].rounds[f] > top)
+                top = j->members[m].rounds[f];
+        if (top < j->fragments[f].floor)
+            return true;
+    }
+    return false;
+}
+
+// Members that are here and whose votes count.
+static uint32_t electors(const struct step *s, const struct job *j) {
+    uint32_t live = BIT(j->c.self);
+    for (uint8_t m = 0; m < j->c.n_members; m++)
+        live |= node_live(s, j, m) && !((j->standing.renewed | j->liars) >> m & 1) ? BIT(m) : 0;
+    return live;
+}
+
+// A leader gives way where it cannot lead (and asks anew where it proposes in vain, below): to those who say that they have promised a later term, when the rest are too few to vote for
+// anything; and where for some time too few follow it, of enough that are here. Otherwise one voice would be enough to stop any round.
+static bool replaced(const struct step *s, struct job *j) {
+    uint32_t here = electors(s, j), beyond = 0, follow = BIT(j->c.self);
+    for (uint8_t m = 0; m < j->c.n_members; m++) {
+        const struct member *x = &j->members[m];
+        if (m == j->c.self || !(here >> m & 1))
+            continue;
+        beyond |= x->term > j->standing.term ? BIT(m) : 0;
+        follow |= x->term == j->standing.term && x->follows ? BIT(m) : 0;
+    }
+    if (!node_majority(j, node_everyone(j) & ~beyond))
+        return true;
+    if (node_majority(j, follow) || !node_majority(j, here))
+        j->unfollowed_at = 0;
+    else if (!j->unfollowed_at)
+        j->unfollowed_at = s->now;
+    return j->unfollowed_at && s->now - j->unfollowed_at >= unfollowed;
+}
+
+// Masked: several values of one term were told of, it cannot tell which it may propose, and who
+// could is bound to a later term and so tells nothing in this one.
+static bool untold(const struct step *s, const struct job *j, const struct fragment *g,
+                   uint32_t bound) {
+    return g->n_rivals && g->best.round == g->round && !g->decided &&
+           !(g->voted && g->vote.term == j->standing.term) && bound & ~(uint32_t)g->promised &&
+           s->now - j->asked_at >= unfollowed;
+}
+
+// Whose promises a leader hopes for that proposes in vain: for some time too few have accepted, and with those that are bound to a later term,
+// and hear no leader there, they are enough. One of those that say that they follow keeps its vote back: which, nobody knows. 0: it does
+// not propose in vain.
+static uint32_t in_vain(const struct step *s, const struct job *j) {
+    uint32_t here = electors(s, j), bound = 0;
+    for (uint8_t m = 0; m < j->c.n_members; m++)
+        if (here >> m & 1 && j->members[m].term > j->standing.term && !j->members[m].follows)
+            bound |= BIT(m);
+    for (uint32_t f = 0; f < j->c.fragments && bound; f++) {
+        const struct fragment *g = &j->fragments[f];
+        neb_ns since = g->proposed > j->born ? g->proposed : j->born;
+        if (!g->decided && g->voted && g->vote.term == j->standing.term &&
+            s->now - since >= unfollowed && node_majority(j, here & (g->accepted | bound)))
+            return here & (g->accepted | bound);
+        if (untold(s, j, g, bound) && node_majority(j, here & (g->promised | bound)))
+            return here & (g->promised | bound);
+    }
+    return 0;
+}
+
+static void lead_tick(struct step *s, struct job *j) {
+    uint32_t with;
+    if (replaced(s, j)) {
+        j->unfollowed_at = 0;
+        node_step_down(j);
+    } else if ((with = in_vain(s, j))) {
+        (void)ask(s, j, with);
+    } else if (s->now - j->asked_at > leader_silent && misled(j)) {
+        (void)ask(s, j, electors(s, j));
+    }
+}
+
+// Whoever promised a term takes it for its owner's lead, with nothing but that one's word for the others' promises. Theirs tell.
+static void follow_tick(const struct step *s, struct job *j) {
+    uint32_t here = electors(s, j), elsewhere = 0;
+    for (uint8_t m = 0; m < j->c.n_members; m++)
+        if (m != j->c.self && here >> m & 1 && j->members[m].term != j->standing.term)
+            elsewhere |= BIT(m);
+    if (j->leader < 0 || node_majority(j, node_everyone(j) & ~elsewhere))
+        j->unled_at = 0;
+    else if (!j->unled_at)
+        j->unled_at = s->now;
+}
+
+// There is something that a record could be made of, or one that may have been.
+static bool anything_open(const struct job *j) {
+    for (uint32_t f = 0; f < j->c.fragments; f++) {
+        const struct fragment *g = &j->fragments[f];
+        bool open = g->voted || g->decided;
+        for (uint8_t m = 0; m < j->c.n_members; m++)
+            open |= g->slots[m].known || g->slots[m].hints;
+        if (open)
+            return true;
+    }
+    return false;
+}
+
+static void elect_tick(struct step *s, struct job *j) {
+    uint32_t n = j->c.n_members, term = j->standing.term;
+    if ((j->c.removed | j->liars) >> j->c.self & 1 || node_parted(j) || node_fixed_leader(j))
+        return;
+    if (n < 3) { // the survivor of two: its own promise is the majority
+        if (!j->leads && ask(s, j, BIT(j->c.self)))
+            lead(s, j);
+        return;
+    }
+    if (j->leads) {
+        if (j->judges)
+            lead_tick(s, j);
+        return;
+    }
+    follow_tick(s, j);
+    if (!j->judges)
+        return;
+    // A witness needs no worker, and would lead before theirs come; proposals then go over its link, with no update of its own in them.
+    if (node_is_witness(j) && !anything_open(j))
+        j->asked_at = s->now;
+    neb_ns heard = unled(s, j) ? 0 : j->leader_heard,
+           since = heard > j->asked_at ? heard : j->asked_at;
+    since = since > j->born ? since : j->born;
+    uint32_t rank = (j->c.self + n - (term + 1) % n) % n + (node_is_witness(j) ? n : 0);
+    if (s->now - since < leader_silent + (neb_ns)rank * stagger)
+        return;
+    // Whoever hears a leader promises nothing: without enough others a term would be used up, and this node bound to it, for nothing.
+    uint32_t with = electors(s, j);
+    for (uint8_t m = 0; m < n; m++)
+        with &= m != j->c.self && j->members[m].follows ? ~BIT(m) : UINT32_MAX;
+    if (node_majority(j, with))
+        (void)ask(s, j, with);
+}
+
+// Masked: where several values of one term were told of, whoever has not told is asked again, as
+// its word may rule out all but one.
+static void ask_the_rest(struct step *s, struct job *j) {
+    uint32_t rest = 0;
+    for (uint32_t f = 0; f < j->c.fragments; f++)
+        if (j->fragments[f].n_rivals && j->fragments[f].best.round == j->fragments[f].round)
+            rest |= ~(uint32_t)j->fragments[f].promised;
+    for (uint8_t m = 0; m < j->c.n_members; m++)
+        if (rest >> m & 1 && m != j->c.self && !(j->liars >> m & 1))
+            say_elect_to(s, j, PROMISE_TERM, m);
+}
+
+void node_elect_tick(struct step *s, struct job *j) {
+    if (s->now >= j->next_beat) {
+        j->next_beat = s->now + beat_every;
+        for (uint8_t m = 0; m < j->c.n_members; m++)
+            node_beat(s, j, m);
+        if (j->asks)
+            say_elect(s, j, PROMISE_TERM); // promises may have been lost
+        else if (j->leads)
+            ask_the_rest(s, j);
+    }
+    j->born = j->born ? j->born : s->now;
+    if (!j->standing.joined)
+        join_tick(s, j);
+    else
+        elect_tick(s, j);
+}

@@ -1,0 +1,149 @@
+// Updates that were here whole and are not any more: a disk has lost their bytes, or gives back
+// others. Most often the other members still have those very bytes, so they are asked for them by
+// key and digest, like a member that is behind asks (WANT, answered by MANIFEST and CHUNK, or
+// GONE), although the record is committed here.
+//
+//     the open round   its slot is as one that has not arrived; its worker submits one's own again
+//     rounds before    a slot of its own (job.missing) until the bytes are here: FOUND; or until
+//                      everybody who can be reached has said GONE: BEHIND
+#include "inter/round/node_state.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct slot *node_lost_slot(struct job *j, const struct inter_key *k) {
+    for (size_t i = 0; i < j->n_missing; i++)
+        if (inter_key_equal(&j->missing[i].m.key, k))
+            return &j->missing[i];
+    return NULL;
+}
+
+static void remove_lost(struct job *j, size_t i) {
+    node_clear_slot(&j->missing[i]);
+    j->missing[i] = j->missing[--j->n_missing];
+}
+
+void node_lost_free(struct job *j) {
+    while (j->n_missing)
+        remove_lost(j, j->n_missing - 1);
+    free(j->missing);
+}
+
+static void of_open_round(struct step *s, struct job *j, struct fragment *g,
+                          const struct inter_manifest *m) {
+    struct slot *t = &g->slots[m->key.member];
+    if (!t->known || !t->whole || !inter_key_equal(&t->m.key, &m->key))
+        return;
+    for (size_t i = j->n_serves; i-- > 0;)
+        if (inter_key_equal(&j->serves[i].m.key, &m->key))
+            node_serve_remove(j, i);
+    inter_bitmap_free(&t->got);
+    if ((s->st = inter_bitmap_init(&t->got, inter_chunks(m->bytes, m->chunk_bytes))) != NEB_OK)
+        return;
+    t->whole = t->checking = false;
+    t->senders = 0;
+    t->holders &= (uint16_t)~BIT(j->c.self);
+    t->moved = s->now - want_late; // asked for at once
+    node_act(s, INTER_ACT_BLOB_OPEN)->manifest = t->m;
+    node_say_state_all(s, j, t); // it counts as a copy no more
+}
+
+static enum neb_status add(struct job *j, const struct inter_manifest *m) {
+    if (j->n_missing == j->cap_missing) {
+        size_t cap = j->cap_missing ? 2 * j->cap_missing : 8;
+        struct slot *p = realloc(j->missing, cap * sizeof *p);
+        if (!p)
+            return neb_fail(NEB_ERR_NOMEM, "out of memory for %zu updates to be asked for", cap);
+        j->missing = p;
+        j->cap_missing = cap;
+    }
+    struct slot *t = &j->missing[j->n_missing];
+    *t = (struct slot){.known = true, .m = *m, .asked = m->key.member};
+    NEB_TRY(inter_bitmap_init(&t->got, inter_chunks(m->bytes, m->chunk_bytes)));
+    j->n_missing++;
+    return NEB_OK;
+}
+
+void node_on_blob_lost(struct step *s) {
+    const struct inter_manifest *m = s->e->manifest;
+    struct job *j = node_find_job(s->n, m->key.job);
+    struct fragment *g = node_find_fragment(j, m->key.fragment);
+    if (!g || node_is_witness(j) || m->key.member >= j->c.n_members || m->key.round > g->round)
+        return;
+    if (m->key.round == g->round) {
+        of_open_round(s, j, g, m);
+        return;
+    }
+    if (node_lost_slot(j, &m->key))
+        return;
+    // A worker asks for one round of a fragment at a time: what it asked for before it has, or
+    // needs no more.
+    for (size_t i = j->n_missing; i-- > 0;)
+        if (j->missing[i].m.key.fragment == m->key.fragment &&
+            j->missing[i].m.key.round != m->key.round)
+            remove_lost(j, i);
+    if ((s->st = add(j, m)) == NEB_OK)
+        node_act(s, INTER_ACT_BLOB_OPEN)->manifest = *m;
+}
+
+bool node_lost_on_manifest(struct step *s, struct job *j, const struct inter_manifest *m,
+                           uint8_t from) {
+    struct slot *t = node_lost_slot(j, &m->key);
+    if (!t || memcmp(t->m.sha256, m->sha256, sizeof m->sha256) || t->no_room)
+        return t != NULL;
+    node_say_state(s, j, t, from);
+    return true;
+}
+
+void node_lost_on_gone(struct job *j, const struct inter_key *k, uint8_t from) {
+    struct slot *t = node_lost_slot(j, k);
+    if (!t)
+        return;
+    t->gone |= (uint16_t)BIT(from);
+    t->sought = false; // the next one is asked at once
+}
+
+void node_lost_found(struct step *s, struct job *j, struct slot *t) {
+    const struct inter_key k = t->m.key;
+    remove_lost(j, (size_t)(t - j->missing));
+    for (size_t i = 0; i < j->n_missing; i++) // the round is of use once all of it is here
+        if (j->missing[i].m.key.fragment == k.fragment && j->missing[i].m.key.round == k.round)
+            return;
+    node_act(s, INTER_ACT_FOUND)->key = k;
+}
+
+// Whoever is asked and brings nothing may just be slow: the next one is asked beside it.
+static void ask(struct step *s, struct job *j, struct slot *t) {
+    uint16_t from = 0;
+    for (uint8_t m = 0; m < j->c.n_members; m++)
+        if (m != j->c.self && node_data(j) >> m & 1 && node_direct(s, j, m))
+            from |= (uint16_t)BIT(m);
+    uint16_t left = from & (uint16_t)~t->gone;
+    if (!left && from && s->now - t->moved > want_late) {
+        t->gone = 0;
+        t->sought = false;
+        t->moved = s->now;
+        node_behind(s, j, &t->m.key);
+    }
+    if (!left || (t->sought && s->now - t->moved < repeat_after))
+        return;
+    do
+        t->asked = (uint8_t)((t->asked + 1) % j->c.n_members);
+    while (!(left >> t->asked & 1));
+    t->moved = s->now;
+    t->sought = true;
+    t->may_send |= (uint16_t)BIT(t->asked);
+    node_say_key(s, j, MSG_WANT, &t->m.key, t->asked);
+}
+
+void node_lost_tick(struct step *s, struct job *j) {
+    for (size_t i = 0; i < j->n_missing; i++) {
+        struct slot *t = &j->missing[i];
+        if (t->no_room && s->now >= t->room_at) {
+            t->room_at = s->now + room_last; // or when it is answered
+            node_act(s, INTER_ACT_BLOB_OPEN)->manifest = t->m;
+        }
+        if (!t->no_room && !t->checking)
+            ask(s, j, t);
+    }
+}

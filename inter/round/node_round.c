@@ -1,0 +1,659 @@
+// Proposals, votes and commits of one round of one fragment.
+#include "inter/record/outlier.h"
+#include "inter/record/robust.h"
+#include "inter/record/weights.h"
+#include "inter/round/node_state.h"
+#include "inter/round/sums.h"
+#include "security/sign.h"
+
+#include <string.h>
+
+static const char record_context[] = SEC_CONTEXT_RECORD, accept_context[] = SEC_CONTEXT_ACCEPT;
+
+void node_clear_round(struct job *j, struct fragment *g) {
+    for (uint8_t m = 0; m < j->c.n_members; m++)
+        node_clear_slot(&g->slots[m]);
+    g->voted = g->decided = g->waits = g->has_own = false;
+    g->diverged = 0;
+    g->has_best = g->has_best && g->best.round > g->round; // of a round still to be caught up with
+    if (!g->has_best)
+        node_forget_rivals(g);
+    g->accepted = 0;
+    g->pulled = g->bare = 0;
+    g->ready_since = g->bare_at = g->doubted = 0;
+}
+
+bool node_lists(const struct inter_record *r, const struct inter_manifest *m) {
+    for (uint8_t i = 0; i < r->n; i++) {
+        const struct inter_entry *e = &r->entries[i];
+        if (e->member == m->key.member)
+            return e->attempt == m->key.attempt && e->bytes == m->bytes && e->tokens == m->tokens &&
+                   e->flags == m->flags && e->digest[0] == m->digest[0] &&
+                   e->digest[1] == m->digest[1] && !memcmp(e->sha256, m->sha256, sizeof e->sha256);
+    }
+    return false;
+}
+
+// Two intervals of slack: a member that lost its disk takes over what it had sent before, and counts its steps from there.
+bool node_weight_possible(const struct job *j, const struct fragment *g, uint8_t m, uint64_t step,
+                          uint64_t tokens) {
+    uint64_t from = g->cursors[m], slack = 2 * (uint64_t)j->c.tune.start_interval;
+    return step >= from && tokens <= j->c.step_tokens * (step - from + slack);
+}
+
+// ---- weighing -------------------------------------------------------------------------------------------------
+
+// Each member against its own updates of before; where there are peers to compare with, those say more.
+static uint16_t flag_by_past(const struct job *j, struct fragment *g, const struct inter_record *r,
+                             const float *norms) {
+    uint16_t odd = 0;
+    int accepted = 0;
+    for (uint8_t i = 0; i < r->n; i++)
+        accepted += r->entries[i].verdict == INTER_ACCEPTED;
+    for (uint8_t i = 0; i < r->n; i++) {
+        uint8_t m = r->entries[i].member;
+        const struct slot *t = &g->slots[m];
+        if (m == j->c.self || r->entries[i].verdict != INTER_ACCEPTED || !t->known)
+            continue;
+        uint64_t from = t->m.step > t->m.steps ? t->m.step - t->m.steps : 0;
+        if (inter_past_stands_out(&g->past[m], norms[m],
+                                  inter_reach(j->c.pace, j->c.steps, from, t->m.step),
+                                  j->c.tune.on ? t->m.measure.codec : 0))
+            odd |= (uint16_t)BIT(m);
+    }
+    return accepted < 3 && !j->c.robust ? odd : 0;
+}
+
+// Of two members, the other one where both point against each other for some rounds: one of them is turned around.
+static uint16_t flag_pair(const struct job *j, struct fragment *g, const struct inter_record *r,
+                          const float *const sketches[INTER_MEMBERS_MAX]) {
+    if (node_count(node_data(j)) != 2 || r->n != 2 || r->entries[0].verdict != INTER_ACCEPTED ||
+        r->entries[1].verdict != INTER_ACCEPTED)
+        return 0;
+    uint8_t a = r->entries[0].member, b = r->entries[1].member;
+    if (!inter_pair_apart(&g->pair, sketches[a], sketches[b]))
+        return 0;
+    return (uint16_t)(BIT(a) | BIT(b));
+}
+
+// Says whose update stands out, whatever the profile: whoever reads the log knows where to look.
+static void flag_outliers(struct step *s, const struct job *j, struct fragment *g,
+                          const struct inter_record *r) {
+    float norms[INTER_MEMBERS_MAX];
+    const float *sketches[INTER_MEMBERS_MAX];
+    (void)node_norms_of(g, r, norms);
+    for (uint8_t m = 0; m < INTER_MEMBERS_MAX; m++)
+        sketches[m] = g->slots[m].sketch;
+    uint16_t odd = inter_outliers(r, norms, sketches) | flag_by_past(j, g, r, norms) |
+                   flag_pair(j, g, r, sketches);
+    for (uint8_t m = 0; m < j->c.n_members; m++)
+        if (odd >> m & 1 && m != j->c.self)
+            node_blame_author(s, j, m, INTER_FAULT_OUTLIER);
+}
+
+// ---- committing -----------------------------------------------------------------------------------------------
+
+// Whether every update that a record lists is whole on this disk.
+static bool holds_all(const struct job *j, const struct fragment *g, const struct inter_record *r) {
+    for (uint8_t i = 0; i < r->n && !node_is_witness(j); i++) {
+        const struct inter_entry *e = &r->entries[i];
+        const struct slot *t = &g->slots[e->member];
+        if (e->verdict == INTER_ACCEPTED && !(t->known && t->whole && node_lists(r, &t->m)))
+            return false;
+    }
+    return true;
+}
+
+static void decide(struct step *s, struct job *j, struct fragment *g,
+                   const struct inter_record *r) {
+    g->decided = true;
+    g->decision = *r;
+    node_serves_decided(j, g);
+    for (uint8_t m = 0; m < INTER_MEMBERS_MAX; m++) {
+        g->slots[m].gone = 0;
+        if (!g->slots[m].known)
+            g->slots[m].moved = 0;
+    }
+    g->said = s->now;
+}
+
+void node_try_commit(struct step *s, struct job *j, struct fragment *g) {
+    if (!g->decided || node_parted(j) || !holds_all(j, g, &g->decision))
+        return;
+    flag_outliers(s, j, g, &g->decision);
+    node_act(s, INTER_ACT_STORE_COMMIT)->record = g->decision;
+    node_act(s, INTER_ACT_DELIVER)->record = g->decision;
+    node_serves_round_over(s, j, g);
+    inter_record_hash(&g->decision, g->previous);
+    memcpy(g->cursors, g->decision.cursors, sizeof g->cursors);
+    memcpy(g->absences, g->decision.absences, sizeof g->absences);
+    for (uint8_t m = 0; m < g->decision.n_plans; m++)
+        inter_tune_adopt(&g->tuners[m], &g->decision.plans[m]);
+    node_clear_round(j, g);
+    g->round++;
+    node_new_head(g);
+    g->said = s->now;
+    // Who was faster has said already what it has of this round. Without being asked it would say so again in a second or two,
+    // this node would be late once more, and so on for good.
+    uint16_t early = g->early;
+    g->early = 0;
+    for (uint8_t m = 0; m < INTER_MEMBERS_MAX; m++)
+        if (early >> m & 1 && m != j->c.self)
+            node_say_pull(s, j, g, m);
+}
+
+// Of a round that is over here: whether it ended with this record, as far as is remembered.
+static bool known_as(const struct fragment *g, const struct inter_record *c) {
+    uint8_t hash[INTER_SHA_BYTES], own[INTER_SHA_BYTES];
+    inter_record_hash(c, hash);
+    if (c->round == g->round) {
+        inter_record_hash(&g->decision, own);
+        return !memcmp(hash, own, sizeof own);
+    }
+    const uint8_t *head = node_head(g, c->round + 1);
+    return !head || !memcmp(head, hash, HEAD_BYTES);
+}
+
+// A record that comes before those between: it shows how far others are.
+static void take_later(struct step *s, struct job *j, struct fragment *g, struct inter_record *c,
+                       uint8_t from) {
+    if (c->round >= g->proven) {
+        if (!node_verify_record(s->n, j, c) || !node_proven(s->n, j, c)) {
+            node_fault(s, INTER_FAULT_DENIED);
+            return;
+        }
+        g->proven = c->round + 1;
+    }
+    if (!node_parted(j))
+        node_say_pull(s, j, g, from);
+}
+
+void node_on_commit(struct step *s, struct neb_rd *r) {
+    struct inter_record c;
+    if (!inter_record_get(r, &c) || !neb_rd_done(r)) {
+        node_fault(s, INTER_FAULT_MALFORMED);
+        return;
+    }
+    struct job *j = node_find_job(s->n, c.job);
+    struct fragment *g = node_find_fragment(j, c.fragment);
+    int from = j ? node_member(j, s->from) : -1;
+    if (!g || from < 0)
+        return;
+    if (c.round > g->round) {
+        take_later(s, j, g, &c, (uint8_t)from);
+        return;
+    }
+    bool over = c.round < g->round || g->decided;
+    if (over && known_as(g, &c))
+        return; // said again
+    if (!node_verify_record(s->n, j, &c) || !node_proven(s->n, j, &c)) {
+        node_fault(s, INTER_FAULT_DENIED);
+        return;
+    }
+    if (over || memcmp(c.previous, g->previous, sizeof c.previous)) {
+        node_part(s, j, g, &c);
+        return;
+    }
+    node_compare_vote(s, j, g, &c);
+    if (j->liars >> from & 1 && !node_proven_without_liars(j, &c))
+        return; // others may have another one of it: an honest member's word is waited for
+    if (!node_follows(j, g, &c)) { // most of the job's voters have another job, or mean harm
+        node_fault(s, INTER_FAULT_DENIED);
+        return;
+    }
+    decide(s, j, g, &c);
+    node_try_commit(s, j, g);
+    if (!g->decided && j->members[from].rounds[c.fragment] > g->round) // one after the other
+        node_say_pull(s, j, g, (uint8_t)from);
+}
+
+void node_on_pull(struct step *s, struct neb_rd *r) {
+    uint8_t id[INTER_ID_BYTES];
+    neb_rd_copy(r, id, sizeof id);
+    uint32_t f = neb_rd_u32(r), round = neb_rd_u32(r);
+    if (!neb_rd_done(r)) {
+        node_fault(s, INTER_FAULT_MALFORMED);
+        return;
+    }
+    struct job *j = node_find_job(s->n, id);
+    struct fragment *g = node_find_fragment(j, f);
+    int m = j ? node_member(j, s->from) : -1;
+    if (!g || m < 0)
+        return;
+    if (round < g->round)
+        node_answer_old(s, j, round, f);
+    else if (round == g->round)
+        // it has just opened the job or come back: what was said before is lost on it
+        node_repeat(s, j, g, (uint8_t)m);
+}
+
+// ---- voting ---------------------------------------------------------------------------------------------------
+
+static bool sign_accept(struct step *s, const struct job *j, const struct inter_record *r,
+                        struct inter_accept *out) {
+    struct neb_buf *b = &s->n->scratch;
+    uint8_t hash[INTER_SHA_BYTES];
+    inter_record_hash(r, hash);
+    neb_buf_clear(b);
+    inter_accept_put_body(b, r, hash, j->standing.epoch);
+    *out = (struct inter_accept){.member = j->c.self, .epoch = j->standing.epoch};
+    return s->n->crypto.sign(s->n->crypto.user, accept_context, b->p, b->len, out->sig);
+}
+
+void node_say_accept(struct step *s, struct job *j, struct fragment *g) {
+    struct inter_accept a;
+    if (!j->standing.joined || j->liars >> g->vote.leader & 1 || !sign_accept(s, j, &g->vote, &a))
+        return;
+    struct neb_buf *b = node_begin(s, MSG_ACCEPT);
+    inter_accept_put_body(b, &g->vote, g->vote_hash, a.epoch);
+    neb_buf_add(b, a.sig, sizeof a.sig);
+    node_send(s, j, g->vote.leader);
+}
+
+void node_vote(struct step *s, struct job *j, struct fragment *g, const struct inter_record *r) {
+    g->voted = true;
+    g->waits = false;
+    g->vote = *r;
+    g->accepted = 0;
+    inter_record_hash(r, g->vote_hash);
+    j->members[r->leader].promised = 0;
+    if (r->term > j->standing.term) {
+        j->standing.term = r->term;
+        node_step_down(j);
+        node_store_standing(s, j);
+    }
+    node_act(s, INTER_ACT_STORE_VOTE)->record = *r;
+}
+
+// What a record lists: this node cannot judge it before.
+static void ask_for(struct fragment *g, const struct inter_record *c) {
+    if (g->waits && c->term <= g->pending.term)
+        return;
+    g->waits = true;
+    g->pending = *c;
+    for (uint8_t m = 0; m < INTER_MEMBERS_MAX; m++)
+        g->slots[m].gone = 0;
+}
+
+// Whether to vote for a proposal. One that cannot be judged yet makes this node ask for what it lists; of a term the first.
+static bool judge(struct step *s, struct job *j, struct fragment *g, const struct inter_record *c,
+                  const struct inter_manifest *given, uint8_t n_given) {
+    bool fit = node_manifests_fit(s->n, j, g, c, given, n_given);
+    for (uint8_t i = 0; i < n_given && fit; i++) {
+        const struct slot *t = &g->slots[given[i].key.member];
+        if (t->known && inter_key_equal(&t->m.key, &given[i].key))
+            node_second_update(s, j, &t->m, &given[i]);
+    }
+    enum node_judgement v = fit ? node_judge(j, g, c, given, n_given) : NODE_UNFAIR;
+    if (v == NODE_UNFAIR)
+        node_fault(s, INTER_FAULT_DENIED);
+    if (v == NODE_UNKNOWN && !node_is_witness(j))
+        ask_for(g, c);
+    return v == NODE_FAIR;
+}
+
+void node_on_propose(struct step *s, struct neb_rd *r) {
+    struct inter_record c;
+    uint8_t hash[INTER_SHA_BYTES];
+    bool good = inter_record_get(r, &c);
+    uint64_t epoch = neb_rd_u64(r);
+    struct inter_manifest given[INTER_MEMBERS_MAX];
+    uint8_t n_given;
+    if (!good || !node_get_manifests(r, given, &n_given) || !neb_rd_done(r)) {
+        node_fault(s, INTER_FAULT_MALFORMED);
+        return;
+    }
+    struct job *j = node_find_job(s->n, c.job);
+    struct fragment *g = node_find_fragment(j, c.fragment);
+    if (!g)
+        return;
+    // Of a disk that is gone: by now the leader may have been told that this node had voted for nothing.
+    uint64_t newest = j->members[c.leader].epoch;
+    bool renewed = j->standing.renewed >> c.leader & 1;
+    if (epoch < j->standing.epochs[c.leader] ||
+        (renewed && (!newest || epoch < newest || epoch == j->standing.epochs[c.leader]))) {
+        node_fault(s, INTER_FAULT_REPLAY);
+        return;
+    }
+    if (node_member(j, s->from) != c.leader || !node_verify_record(s->n, j, &c)) {
+        node_fault(s, INTER_FAULT_DENIED);
+        return;
+    }
+    if (c.round != g->round) {
+        if (c.round > g->round)
+            node_say_pull(s, j, g, c.leader);
+        else
+            node_answer_old(s, j, c.round, c.fragment);
+        return;
+    }
+    if (!node_leader_voted(s->n, j, &c) || !node_justified(s->n, j, &c)) {
+        node_fault(s, INTER_FAULT_DENIED);
+        return;
+    }
+    node_compare_vote(s, j, g, &c);
+    if (!j->standing.joined || c.term < j->standing.term || g->decided || node_parted(j) ||
+        j->liars >> c.leader & 1)
+        return; // its next beat from us tells it of the term, or of what is known of it
+    inter_record_hash(&c, hash);
+    if (g->voted && g->vote.term == c.term && memcmp(hash, g->vote_hash, sizeof hash)) {
+        node_fault(s, INTER_FAULT_SECOND);
+        return;
+    }
+    if (memcmp(c.previous, g->previous, sizeof c.previous)) {
+        node_fault(s, INTER_FAULT_DIVERGED);
+        return;
+    }
+    if (!(g->voted && !memcmp(hash, g->vote_hash, sizeof hash)) &&
+        !judge(s, j, g, &c, given, n_given))
+        return;
+    if (!g->voted || g->vote.term != c.term)
+        node_vote(s, j, g, &c);
+    node_say_accept(s, j, g);
+}
+
+void node_on_accept(struct step *s, struct neb_rd *r) {
+    uint8_t id[INTER_ID_BYTES], hash[INTER_SHA_BYTES];
+    struct inter_accept a = {0};
+    neb_rd_copy(r, id, sizeof id);
+    uint32_t round = neb_rd_u32(r), f = neb_rd_u32(r), term = neb_rd_u32(r);
+    neb_rd_copy(r, hash, sizeof hash);
+    a.epoch = neb_rd_u64(r);
+    size_t body = r->off - 1; // behind the type
+    neb_rd_copy(r, a.sig, sizeof a.sig);
+    if (!neb_rd_done(r) || term > INTER_TERM_MAX) {
+        node_fault(s, INTER_FAULT_MALFORMED);
+        return;
+    }
+    struct job *j = node_find_job(s->n, id);
+    struct fragment *g = node_find_fragment(j, f);
+    int m = j ? node_member(j, s->from) : -1;
+    if (!g || m < 0 || round > g->round)
+        return;
+    if (round < g->round) {
+        node_answer_old(s, j, round, f);
+        return;
+    }
+    if (!j->leads || g->decided || node_parted(j) || j->liars >> m & 1 ||
+        !node_vote_counts(j, (uint8_t)m, a.epoch))
+        return;
+    if (!g->voted || term != g->vote.term || term != j->standing.term ||
+        memcmp(hash, g->vote_hash, sizeof hash)) {
+        node_fault(s, INTER_FAULT_REPLAY);
+        return;
+    }
+    if (!s->n->crypto.verify(s->n->crypto.user, s->from, accept_context, r->p + 1, body, a.sig)) {
+        node_fault(s, INTER_FAULT_DENIED);
+        return;
+    }
+    a.member = (uint8_t)m;
+    g->accepts[m] = a;
+    g->accepted |= (uint16_t)BIT(m);
+    if (!node_majority(j, g->accepted & ~j->liars))
+        return;
+    struct inter_record done = g->vote;
+    done.n_accepts = 0;
+    for (uint8_t k = 0; k < j->c.n_members; k++)
+        if (g->accepted >> k & 1)
+            done.accepts[done.n_accepts++] = g->accepts[k];
+    decide(s, j, g, &done);
+    node_try_commit(s, j, g); // before others hear of it, if it can be
+    node_say_record_all(s, j, MSG_COMMIT, &done);
+}
+
+// ---- proposing ------------------------------------------------------------------------------------------------
+
+// By the words of others, the only ones that its owner and a witness have: more than half of the data members that are left, or, of two, both.
+static bool told_no_good(const struct job *j, const struct slot *t, uint8_t m) {
+    uint16_t others = (uint16_t)(node_data(j) & ~(BIT(m) | j->c.gone));
+    bool left = (j->c.gone | j->c.removed) >> m & 1;
+    if (node_count(others) < 2 && j->c.n_members > 2 && !left)
+        others |= (uint16_t)BIT(m);
+    return t->known && t->refusers && 2 * node_count(t->refusers & others) > node_count(others);
+}
+
+bool node_no_good(const struct job *j, const struct slot *t, uint8_t m) {
+    if (m != j->c.self && !node_is_witness(j))
+        return t->known && t->refused;
+    return told_no_good(j, t, m);
+}
+
+bool node_witness_rejects(const struct job *j, const struct slot *t, uint8_t m) {
+    bool left = (j->c.gone | j->c.removed) >> m & 1; // no member any more: its word never comes
+    return left || (t->known && t->refusers >> m & 1) || told_no_good(j, t, m);
+}
+
+// An update that may be part of a commit: it has survived the loss of one disk, or it is known to be no good; and enough voters see
+// it as this node does.
+static bool eligible(const struct job *j, const struct slot *t, uint8_t m) {
+    int copies = node_count(t->holders & node_data(j)), want = node_count(node_data(j));
+    bool bad = node_no_good(j, t, m);
+    uint16_t against = t->refusers;
+    if (j->c.n_members == 2) // neither can do without the other, whose word it is
+        against &= (uint16_t)~BIT(m);
+    if (bad)
+        against = (uint16_t)(t->holders & node_data(j) & ~BIT(m));
+    if (!node_majority(j, (uint16_t)(node_everyone(j) & ~against)))
+        return false;
+    if (bad && j->c.witnesses && !node_witness_rejects(j, t, m))
+        return false; // the rest of the record would wait for words that may never come
+    if (j->c.robust && t->known && !bad && !(t->norm > 0))
+        return false; // this node cannot weigh it yet
+    return t->known && (bad || copies >= (want < 2 ? want : 2));
+}
+
+static uint16_t live_data(const struct step *s, const struct job *j) {
+    uint16_t live = 0;
+    for (uint8_t m = 0; m < j->c.n_members; m++)
+        if (j->c.commit_all || (node_live(s, j, m) && !node_idle(j, m)))
+            live |= (uint16_t)BIT(m);
+    return live & node_data(j) & (uint16_t)~j->c.gone;
+}
+
+// After an outage in which both sides trained on, each says anew what it sends as soon as it knows that the other is there. Where
+// one's newer update meets the other's of before the outage, what they learned would come in two rounds, each in full, instead of
+// averaged: a few of the other's steps are waited for. In vain where it was not away but down.
+static bool returns_alone(const struct step *s, const struct job *j, const struct fragment *g,
+                          uint16_t ready) {
+    for (uint8_t a = 0; a < j->c.n_members; a++)
+        for (uint8_t b = 0; b < j->c.n_members; b++) {
+            const struct inter_manifest *x = &g->slots[a].m, *y = &g->slots[b].m;
+            if (!(ready >> a & 1) || !(ready >> b & 1) || x->missed <= j->c.merge_after ||
+                y->missed > j->c.merge_after || g->absences[a].base != g->absences[b].base)
+                continue;
+            neb_ns steps = 4 * (neb_ns)y->measure.step_us * NEB_US,
+                   wait = steps > 2 * NEB_S ? steps : 2 * NEB_S;
+            if (s->now - g->ready_since < (wait < j->c.grace ? wait : j->c.grace))
+                return true;
+        }
+    return false;
+}
+
+int node_least(const struct job *j) {
+    int least = node_count(node_data(j)) < 2 ? 1 : 2;
+    if (j->c.robust && least < node_robust_least(j))
+        least = node_robust_least(j);
+    if (j->c.masked && least < inter_sums_least(j->c.n_members, j->c.colluders))
+        least = inter_sums_least(j->c.n_members, j->c.colluders);
+    return least;
+}
+
+uint16_t node_owing(const struct step *s, const struct job *j) {
+    uint16_t owing = 0;
+    for (uint32_t f = 0; f < j->c.fragments; f++) {
+        const struct fragment *g = &j->fragments[f];
+        uint16_t ready = 0, absent = 0, idle = 0;
+        bool last = true;
+        neb_ns since = j->born;
+        for (uint8_t m = 0; m < j->c.n_members && !g->decided; m++) {
+            const struct slot *t = &g->slots[m];
+            if (eligible(j, t, m)) {
+                ready |= (uint16_t)BIT(m);
+                last = last && t->m.flags & INTER_FINAL;
+                since = t->began > since ? t->began : since;
+            } else if (node_data(j) & ~j->c.gone & BIT(m) && m != j->c.self && node_live(s, j, m) &&
+                       !(t->known && t->no_room)) { // it has sent it: this disk is full
+                absent |= (uint16_t)BIT(m);
+                idle |= (uint16_t)(node_idle(j, m) ? BIT(m) : 0);
+            }
+        }
+        bool needed = node_count(ready) < node_least(j) || j->c.commit_all;
+        absent &= (uint16_t) ~(needed ? 0 : idle);
+        if (ready && (needed || last) && s->now - since > j->c.grace)
+            owing |= absent;
+    }
+    return owing;
+}
+
+uint16_t node_no_room(const struct job *j) {
+    uint16_t out = 0;
+    for (uint32_t f = 0; f < j->c.fragments; f++)
+        for (uint8_t m = 0; m < j->c.n_members; m++) {
+            const struct slot *t = &j->fragments[f].slots[m];
+            out |= (uint16_t)(t->known && t->no_room && !t->whole ? BIT(m) : 0);
+        }
+    return out;
+}
+
+// Which updates the next record is to hold; 0: not yet.
+static uint16_t choose(struct step *s, const struct job *j, struct fragment *g) {
+    uint16_t ready = 0, live = live_data(s, j);
+    bool complete = true;
+    for (uint8_t m = 0; m < j->c.n_members; m++) {
+        const struct slot *t = &g->slots[m];
+        bool here = eligible(j, t, m);
+        if (here)
+            ready |= (uint16_t)BIT(m);
+        if (live >> m & 1 && (!here || (live & ~(t->holders | t->refusers))))
+            complete = false;
+    }
+    int least = node_least(j), good = 0;
+    for (uint8_t m = 0; m < j->c.n_members; m++)
+        good += ready >> m & 1 && !node_no_good(j, &g->slots[m], m);
+    if (node_count(ready) < least || (j->c.masked && good < least)) {
+        g->ready_since = 0;
+        return 0;
+    }
+    if (!g->ready_since)
+        g->ready_since = s->now;
+    // A slow member is waited for without end where nobody else has anything more to say: its last steps count too.
+    bool last = true;
+    for (uint8_t m = 0; m < j->c.n_members; m++)
+        last = last && (!(ready >> m & 1) || g->slots[m].m.flags & INTER_FINAL);
+    bool late = !last && !j->c.commit_all && s->now - g->ready_since >= j->c.grace;
+    return (complete && !returns_alone(s, j, g, ready)) || late ? ready : 0;
+}
+
+static void fill_record(const struct step *s, struct inter_record *r, const struct job *j,
+                        struct fragment *g, uint16_t chosen) {
+    *r = (struct inter_record){.round = g->round,
+                               .fragment = node_index(j, g),
+                               .eta = j->c.eta,
+                               .mu = j->c.mu,
+                               .n_plans = j->c.n_members};
+    memcpy(r->job, j->c.id, sizeof r->job);
+    memcpy(r->previous, g->previous, sizeof r->previous);
+    for (uint8_t m = 0; m < j->c.n_members; m++) {
+        r->cursors[m] = g->cursors[m];
+        if (!(chosen >> m & 1))
+            continue;
+        const struct slot *t = &g->slots[m];
+        struct inter_entry *e = &r->entries[r->n++];
+        *e =
+            (struct inter_entry){.member = m,
+                                 .flags = t->m.flags,
+                                 .verdict = node_no_good(j, t, m) ? INTER_REJECTED : INTER_ACCEPTED,
+                                 .attempt = t->m.key.attempt,
+                                 .bytes = t->m.bytes,
+                                 .tokens = t->m.tokens,
+                                 .digest = {t->m.digest[0], t->m.digest[1]},
+                                 .clip = 1};
+        memcpy(e->sha256, t->m.sha256, sizeof t->m.sha256);
+        // A run that is repeated may send earlier than its former life did.
+        if (t->m.step > r->cursors[m])
+            r->cursors[m] = t->m.step;
+        // What it says, or what the records say: one that caught up may have sent, too late, several times since.
+        if (t->m.missed > j->c.merge_after || g->round - g->absences[m].base > j->c.merge_after)
+            r->flags |= INTER_MERGE;
+    }
+    node_plan(s, j, g, r);
+    inter_weights_fill(r, g->absences);
+    float norms[INTER_MEMBERS_MAX];
+    if (j->c.robust && node_norms_of(g, r, norms))
+        inter_robust_clip(r, norms);
+}
+
+// A member that cannot tell yet gets the bytes; a witness, which cannot, leaves the term to somebody who has them, and so does a member
+// that does not get them: they may be gone everywhere, and those that have accepted it need none.
+static bool may_propose_again(struct step *s, struct job *j, struct fragment *g,
+                              const struct inter_record *r) {
+    enum node_judgement v = node_judge_again(j, g, r, g->best.leader);
+    g->doubted = v != NODE_UNKNOWN ? 0 : g->doubted ? g->doubted : s->now;
+    if (v == NODE_UNKNOWN && !node_is_witness(j))
+        ask_for(g, r);
+    neb_ns patience = node_is_witness(j) ? unfollowed : 4 * unfollowed;
+    if (v == NODE_UNKNOWN && s->now - g->doubted >= patience) {
+        node_step_down(j);
+        j->asked_at = s->now; // others have their turn
+    }
+    return v == NODE_FAIR;
+}
+
+// The leader: what somebody may have accepted in this round comes first, in this term; otherwise what is ready.
+void node_try_propose(struct step *s, struct job *j, struct fragment *g) {
+    struct inter_record r;
+    struct inter_accept own;
+    if (!j->leads || !j->standing.joined || g->decided || node_parted(j) || g->round < g->floor)
+        return;
+    if (g->voted && g->vote.term == j->standing.term) { // it may come from before a restart
+        if (!(g->accepted >> j->c.self & 1) && sign_accept(s, j, &g->vote, &own)) {
+            g->accepts[j->c.self] = own;
+            g->accepted |= (uint16_t)BIT(j->c.self);
+            if (!g->vote.n_accepts) // of a program that did not say it with the proposal
+                g->vote.accepts[g->vote.n_accepts++] = own;
+        }
+        return;
+    }
+    // no honest voter has accepted it, whatever a promise says
+    while (g->has_best && g->best.round == g->round && !node_follows(j, g, &g->best)) {
+        g->has_best = g->n_rivals > 0;
+        if (g->has_best)
+            g->best = g->rivals[--g->n_rivals];
+    }
+    // Masked sums: where either may have been committed, more promises are waited for, or evidence.
+    if (g->n_rivals && g->best.round == g->round && !node_settle_rivals(j, g))
+        return;
+    if (g->has_best && g->best.round == g->round) {
+        r = g->best;
+        r.term = j->standing.term;
+        if (!may_propose_again(s, j, g, &r))
+            return;
+    } else {
+        uint16_t chosen = j->judges ? choose(s, j, g) : 0;
+        if (!chosen)
+            return;
+        fill_record(s, &r, j, g, chosen);
+    }
+    r.term = j->standing.term;
+    r.leader = j->c.self;
+    r.n_accepts = 0;
+    node_add_promises(j, g, &r);
+    if (j->c.masked && r.term && !node_justified(s->n, j, &r))
+        return;
+    neb_buf_clear(&s->n->scratch);
+    inter_record_put_body(&s->n->scratch, &r);
+    if (!s->n->crypto.sign(s->n->crypto.user, record_context, s->n->scratch.p, s->n->scratch.len,
+                           r.sig) ||
+        !sign_accept(s, j, &r, &own))
+        return;
+    r.accepts[r.n_accepts++] = own; // said with it: who says two of one term is found out
+    node_vote(s, j, g, &r);
+    g->said = g->proposed = s->now;
+    g->accepts[j->c.self] = own;
+    g->accepted = (uint16_t)BIT(j->c.self);
+    if (node_majority(j, g->accepted)) { // a job of one voter
+        decide(s, j, g, &r);
+        node_try_commit(s, j, g);
+    } else {
+        node_say_record_all(s, j, MSG_PROPOSE, &r);
+    }
+}

@@ -1,0 +1,721 @@
+// Blobs on their way in: who has what, what arrives, what is asked for (node_serve.c sends).
+//
+// The owner of an update pushes it to every data member. Whoever is not reached by the owner, or is behind, asks a member
+// that has it (WANT); to the receiver both look the same: a MANIFEST, answered by a STATE, then CHUNKs.
+#include "agent/base/sha256.h"
+#include "inter/round/node_state.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void node_clear_slot(struct slot *t) {
+    inter_bitmap_free(&t->got);
+    free(t->sketch);
+    *t = (struct slot){0};
+}
+
+static bool is_data(const struct job *j, uint8_t m) { return node_data(j) >> m & 1; }
+
+static bool has_entry(const struct inter_record *r, uint8_t m) {
+    for (uint8_t i = 0; i < r->n; i++)
+        if (r->entries[i].member == m)
+            return true;
+    return false;
+}
+
+static bool is_sought(const struct fragment *g, const struct inter_manifest *m) {
+    const struct inter_record *r = node_sought(g);
+    return r && node_lists(r, m);
+}
+
+// The sought record lists another digest under this key: its owner signed both.
+static bool is_second(const struct fragment *g, const struct inter_manifest *m) {
+    const struct inter_record *r = node_sought(g);
+    for (uint8_t i = 0; r && i < r->n; i++) {
+        struct inter_key k = inter_entry_key(r, i);
+        if (inter_key_equal(&k, &m->key))
+            return !node_lists(r, m);
+    }
+    return false;
+}
+
+// Whether a manifest takes the place of the one that is known: its owner has a new disk and can no longer serve what the
+// old one said; or the round was decided with this one, or is to be. What is here of the other stays on disk under its own key.
+// An older one does where the newer went with its owner's disk and nobody has it: its owner may have voted for that one again since.
+static bool replaces(const struct job *j, const struct fragment *g, const struct slot *t,
+                     const struct inter_manifest *m) {
+    const struct inter_record *r = node_sought(g);
+    if (g->decided || (r && has_entry(r, m->key.member)))
+        return node_lists(r, m) && !node_lists(r, &t->m);
+    bool lost = !(t->holders & node_data(j)) && !t->checking && !t->refused;
+    return m->key.attempt > t->m.key.attempt || (lost && m->key.attempt < t->m.key.attempt);
+}
+
+static bool same_digest(const struct inter_manifest *a, const struct inter_manifest *b) {
+    return !memcmp(a->sha256, b->sha256, sizeof a->sha256);
+}
+
+// Both are signed by their member, which shows it to all who have both.
+void node_second_update(struct step *s, struct job *j, const struct inter_manifest *former,
+                        const struct inter_manifest *m) {
+    struct inter_evidence e = {inter_said_update(former), inter_said_update(m)};
+    if (!inter_statements_conflict(&e.a, &e.b))
+        return;
+    (void)node_take_evidence(s, j, &e);
+    node_blame_author(s, j, m->key.member, INTER_FAULT_SECOND);
+}
+
+static bool same_parameters(const struct slot *a, const struct slot *b) {
+    return a->m.digest[0] == b->m.digest[0] && a->m.digest[1] == b->m.digest[1];
+}
+
+// Whose parameters are compared with: this node's own, once its update is here; a witness has none, and takes those that most have. Once all
+// updates are here and no more than half have the same, it cannot be said who is right (NULL). False: not yet.
+static bool compared_with(const struct job *j, const struct fragment *g, const struct slot **out) {
+    const struct slot *own = &g->slots[j->c.self];
+    *out = own;
+    if (own->known || !node_is_witness(j))
+        return own->known;
+    *out = NULL;
+    uint16_t missing = node_data(j) & (uint16_t)~j->c.gone;
+    for (uint8_t m = 0; m < j->c.n_members; m++) {
+        missing &= (uint16_t) ~(g->slots[m].known ? BIT(m) : 0);
+        int known = 0, same = 0;
+        for (uint8_t k = 0; k < j->c.n_members; k++) {
+            known += g->slots[k].known;
+            same += g->slots[k].known && same_parameters(&g->slots[m], &g->slots[k]);
+        }
+        if (g->slots[m].known && 2 * same > known)
+            *out = &g->slots[m];
+    }
+    return *out || !missing;
+}
+
+// Members that computed different parameters from the same commits. Whoever passed their manifests on has no part in it.
+static void check_digests(struct step *s, const struct job *j, struct fragment *g) {
+    const struct slot *right;
+    if (!compared_with(j, g, &right))
+        return;
+    for (uint8_t m = 0; m < j->c.n_members; m++) {
+        const struct slot *t = &g->slots[m];
+        if (!t->known || m == j->c.self || g->diverged >> m & 1 ||
+            (right && same_parameters(right, t)))
+            continue;
+        g->diverged |= (uint16_t)BIT(m);
+        node_blame_author(s, j, m, INTER_FAULT_DIVERGED);
+    }
+}
+
+// ---- this member's own update ---------------------------------------------------------------------------------
+
+void node_on_submit(struct step *s) {
+    const struct inter_manifest *m = s->e->manifest;
+    struct job *j = node_find_job(s->n, m->key.job);
+    struct fragment *g = node_find_fragment(j, m->key.fragment);
+    NEB_ASSERT(g && m->key.member == j->c.self);
+    struct slot *t = &g->slots[j->c.self];
+    if (!j->own_first || m->key.attempt < j->own_first)
+        j->own_first = m->key.attempt;
+    bool again = t->known && !t->whole && inter_key_equal(&t->m.key, &m->key) &&
+                 same_digest(&t->m, m); // its bytes were lost
+    if (m->key.round != g->round || t->refused || (t->known && !again && !replaces(j, g, t, m)))
+        return; // said again; or what a disk that was lost had sent is still with others, and counts
+    if (t->whole && g->voted && node_lists(&g->vote, &t->m))
+        return; // a newer attempt comes too late: the one that was proposed stands
+    if (t->whole && j->c.masked)
+        return; // they would share masks: what was learned since comes with the next round
+    for (size_t i = t->known ? j->n_serves : 0; i-- > 0;) // nobody wants the former one any more
+        if (inter_key_equal(&j->serves[i].m.key, &t->m.key))
+            node_serve_remove(j, i);
+    node_clear_slot(t);
+    t->known = t->whole = true;
+    t->m = *m;
+    t->norm = s->e->norm;
+    t->holders = (uint16_t)BIT(j->c.self);
+    t->began = g->said = s->now;
+    node_act(s, INTER_ACT_STORE_MANIFEST)->manifest = *m;
+    for (uint8_t k = 0; k < j->c.n_members; k++)
+        if (k != j->c.self && is_data(j, k) && (s->st = node_serve_add(s, j, k, m)) != NEB_OK)
+            return;
+    for (uint8_t k = 0; k < j->c.n_members; k++)
+        node_say_manifest(s, j, m, k);
+    check_digests(s, j, g);
+    node_try_propose(s, j, g);
+    node_try_commit(s, j, g); // its bytes alone may have been missing
+}
+
+// ---- receiving ------------------------------------------------------------------------------------------------
+
+static const char manifest_context[] = "nebula manifest v1";
+
+bool node_verify_manifest(struct inter_node *n, const struct job *j,
+                          const struct inter_manifest *m) {
+    neb_buf_clear(&n->scratch);
+    inter_manifest_put_body(&n->scratch, m);
+    return n->crypto.verify(n->crypto.user, j->c.peers[m->key.member], manifest_context,
+                            n->scratch.p, n->scratch.len, m->sig);
+}
+
+static void open_blob(struct step *s, const struct fragment *g, const struct inter_manifest *m) {
+    node_act(s, is_sought(g, m) ? INTER_ACT_REPLACE_MANIFEST : INTER_ACT_STORE_MANIFEST)->manifest =
+        *m;
+    node_act(s, INTER_ACT_BLOB_OPEN)->manifest = *m;
+}
+
+static enum neb_status take_manifest(struct step *s, struct job *j, struct fragment *g,
+                                     const struct inter_manifest *m) {
+    struct slot *t = &g->slots[m->key.member];
+    uint16_t hints = t->hint_attempt == m->key.attempt ? t->hints : 0;
+    uint16_t may_send = t->may_send;
+    uint8_t attempts = t->attempts;
+    for (size_t i = j->n_serves; i-- > 0;) // of another digest under this key
+        if (inter_key_equal(&j->serves[i].m.key, &m->key) && !same_digest(&j->serves[i].m, m))
+            node_serve_remove(j, i);
+    if (m->key.member == j->c.self && t->known && t->m.key.attempt > m->key.attempt) {
+        g->has_own = true;
+        g->own = t->m;
+    }
+    node_clear_slot(t);
+    NEB_TRY(inter_bitmap_init(&t->got, inter_chunks(m->bytes, m->chunk_bytes)));
+    t->known = true;
+    t->attempts = (uint8_t)(attempts + (attempts < UINT8_MAX));
+    t->m = *m;
+    t->holders = hints;
+    t->may_send = may_send;
+    if (m->key.member != j->c.self)
+        t->holders |= (uint16_t)BIT(m->key.member);
+    t->began = t->moved = g->said = s->now;
+    if (!node_is_witness(j)) // which holds no updates: its votes are all it keeps
+        open_blob(s, g, m);
+    return NEB_OK;
+}
+
+void node_drop_pending(struct step *s, struct job *j, struct fragment *g) {
+    bool stale = g->pending.term < j->standing.term || j->liars >> g->pending.leader & 1;
+    bool bound =
+        g->voted && g->vote.term == j->standing.term; // to the older one that its vote lists
+    if (g->decided || (g->waits && !stale) || (!g->waits && (!g->has_own || bound || !g->voted)))
+        return;
+    g->waits = false;
+    if (g->has_own && g->slots[j->c.self].m.key.attempt < g->own.key.attempt && !bound)
+        s->st = take_manifest(s, j, g, &g->own);
+    g->has_own = false;
+}
+
+bool node_possible(const struct job *j, const struct fragment *g, const struct inter_manifest *m) {
+    const struct inter_job_config *c = &j->c;
+    if (j->blob_max && m->bytes > j->blob_max)
+        return false;
+    if (g->decided && node_lists(&g->decision, m))
+        return true; // a majority has taken it
+    if (c->steps && m->step > c->steps)
+        return false;
+    if (!c->step_tokens)
+        return true;
+    // An interval is missed after its steps were made, and none is shorter than the job's.
+    uint64_t from = g->cursors[m->key.member], made = m->step > from ? m->step - from : 0,
+             early = from < c->early_steps ? c->early_steps - from : 0;
+    early = early < made ? early : made;
+    uint64_t most =
+        (made - early) / c->tune.start_interval + (early ? early / c->early_interval : 0) + 2;
+    return m->steps <= m->step && m->tokens <= c->step_tokens * m->steps && m->missed <= most &&
+           node_weight_possible(j, g, m->key.member, m->step, m->tokens);
+}
+
+void node_on_manifest(struct step *s, struct neb_rd *r) {
+    struct inter_manifest m;
+    if (!inter_manifest_get(r, &m) || !neb_rd_done(r)) {
+        node_fault(s, INTER_FAULT_MALFORMED);
+        return;
+    }
+    struct job *j = node_find_job(s->n, m.key.job);
+    struct fragment *g = node_find_fragment(j, m.key.fragment);
+    if (!g)
+        return; // a job that is not open here yet: its owner will say it again
+    int from = node_member(j, s->from);
+    if (from < 0 || !is_data(j, m.key.member)) {
+        node_fault(s, INTER_FAULT_DENIED);
+        return;
+    }
+    if (m.key.round != g->round) {
+        if (m.key.round > g->round) {
+            g->early |= (uint16_t)BIT(from);
+            node_say_pull(s, j, g, (uint8_t)from);
+        } else if (!node_lost_on_manifest(s, j, &m, (uint8_t)from)) {
+            node_answer_old(s, j, m.key.round, m.key.fragment);
+        }
+        return;
+    }
+    struct slot *t = &g->slots[m.key.member];
+    bool known = t->known && inter_key_equal(&t->m.key, &m.key),
+         same = known && same_digest(&t->m, &m) && !memcmp(t->m.sig, m.sig, sizeof m.sig);
+    if (!same && !node_verify_manifest(s->n, j, &m)) {
+        node_fault(s, INTER_FAULT_DENIED);
+        return;
+    }
+    if (!same && !node_possible(j, g, &m)) {
+        node_blame_author(s, j, m.key.member, INTER_FAULT_FORGED);
+        return;
+    }
+    if (known && !same)
+        node_second_update(s, j, &t->m, &m);
+    if (is_second(g, &m)) { // whoever brings it has no other
+        t->gone |= (uint16_t)BIT(from);
+        t->other |= (uint16_t)BIT(from);
+    }
+    if (t->known && !same && !replaces(j, g, t, &m))
+        return;
+    if (!same && t->attempts >= INTER_ATTEMPTS_MAX && !is_sought(g, &m)) {
+        node_blame_author(s, j, m.key.member, INTER_FAULT_FORGED);
+        return;
+    }
+    if (!same && (s->st = take_manifest(s, j, g, &m)) != NEB_OK)
+        return;
+    if (!node_is_witness(j) && !t->no_room) // or it would all be sent again
+        node_say_state(s, j, t, (uint8_t)from);
+    check_digests(s, j, g);
+    node_try_propose(s, j, g);
+}
+
+static void say_ack(struct step *s, struct job *j, const struct inter_key *k, uint32_t chunk,
+                    uint8_t to) {
+    struct neb_buf *b = node_begin(s, MSG_ACK);
+    inter_key_put(b, k);
+    neb_buf_u32(b, chunk);
+    node_send(s, j, to);
+}
+
+// Where a chunk belongs; NULL: nowhere (any more), and its sender has been told what may keep it from repeating it.
+static struct slot *chunk_slot(struct step *s, struct job *j, const struct inter_key *k,
+                               uint32_t chunk, uint8_t from) {
+    struct fragment *g = node_find_fragment(j, k->fragment);
+    struct slot *t = k->round < g->round ? node_lost_slot(j, k) : NULL;
+    if (t)
+        return t;
+    t = &g->slots[k->member];
+    bool now = k->round == g->round && t->known, same = now && t->m.key.attempt == k->attempt;
+    if (same && !t->whole && t->got.bits && !node_is_witness(j)) // which has opened nothing
+        return t;
+    node_fault(s, INTER_FAULT_REPLAY);
+    // not wanted: it need not come again and take the newer one's room
+    if (now && !same)
+        say_ack(s, j, k, chunk, from);
+    if (same && t->whole)
+        node_say_state(s, j, t, from); // it has missed that all is here
+    return NULL;
+}
+
+// Before this member's own worker has said what an update holds, none is taken for good or bad, but for what has been committed: most of those
+// who knew have voted for it.
+static bool may_judge(const struct job *j, const struct fragment *g, const struct slot *t) {
+    return j->judges || (g->decided && node_lists(&g->decision, &t->m));
+}
+
+// Whoever is not asked could put its own bytes between those of others, who would bring all of it in vain.
+static bool may_send(const struct slot *t, uint8_t from) {
+    bool ever = from == t->m.key.member || t->may_send >> from & 1;
+    return ever && (!t->single || from == t->asked);
+}
+
+static bool chunk_is_whole(const uint8_t *data, size_t len, uint64_t check) {
+    uint8_t sha[INTER_SHA_BYTES];
+    neb_sha256(data, len, sha);
+    struct neb_rd head = neb_rd_make(sha, sizeof sha);
+    return neb_rd_u64(&head) == check;
+}
+
+void node_on_chunk(struct step *s, struct neb_rd *r) {
+    struct inter_key k;
+    inter_key_get(r, &k);
+    uint32_t chunk = neb_rd_u32(r);
+    uint64_t check = neb_rd_u64(r);
+    size_t len = neb_rd_left(r);
+    const uint8_t *data = neb_rd_view(r, len);
+    if (r->bad || k.member >= INTER_MEMBERS_MAX) {
+        node_fault(s, INTER_FAULT_MALFORMED);
+        return;
+    }
+    struct job *j = node_find_job(s->n, k.job);
+    int from = j ? node_member(j, s->from) : -1;
+    if (!node_find_fragment(j, k.fragment) || from < 0) {
+        node_fault(
+            s,
+            INTER_FAULT_REPLAY); // or of a job that is closed here, which its sender cannot know while a window is on its way
+        return;
+    }
+    struct slot *t = chunk_slot(s, j, &k, chunk, (uint8_t)from);
+    if (!t)
+        return;
+    if (!may_send(t, (uint8_t)from)) {
+        node_fault(s,
+                   INTER_FAULT_REPLAY); // or was asked before a snapshot took the place of all this
+        say_ack(s, j, &k, chunk, (uint8_t)from);
+        return;
+    }
+    if (chunk >= t->got.n || len != inter_chunk_length(t->m.bytes, t->m.chunk_bytes, chunk)) {
+        node_fault(s, INTER_FAULT_MALFORMED);
+        return;
+    }
+    if (!chunk_is_whole(data, len, check)) {
+        node_fault(s, INTER_FAULT_CORRUPT); // not acknowledged: it comes again
+        return;
+    }
+    if (t->no_room) { // once: it is asked for again when there is
+        say_ack(s, j, &k, chunk, (uint8_t)from);
+        return;
+    }
+    bool news = inter_bitmap_set(&t->got, chunk);
+    if (news) {
+        struct inter_action *a = node_act(s, INTER_ACT_BLOB_WRITE);
+        a->key = k;
+        a->chunk = chunk;
+        a->offset = (uint64_t)chunk * t->m.chunk_bytes;
+        a->view = data;
+        a->len = len;
+        t->senders |= (uint16_t)BIT(from);
+        s->n->paths[s->from].stats.payload_received += len;
+        t->moved = s->now;
+    } else {
+        node_fault(s, INTER_FAULT_REPLAY);
+    }
+    say_ack(s, j, &k, chunk, (uint8_t)from);
+    struct fragment *g = node_find_fragment(j, k.fragment);
+    if (news && t->got.set == t->got.n && !t->checking &&
+        (k.round < g->round || may_judge(j, g, t))) {
+        t->checking = true;
+        node_act(s, INTER_ACT_BLOB_FINISH)->manifest = t->m;
+    }
+}
+
+// One more has the update.
+static void held_by(const struct step *s, const struct job *j, struct slot *t, uint8_t m) {
+    t->holders |= (uint16_t)BIT(m);
+    for (uint8_t k = 0; k < j->c.n_members; k++)
+        if (!(t->holders >> k & 1) && node_live(s, j, k) && is_data(j, k))
+            return;
+    if (!t->spread)
+        t->spread = s->now;
+}
+
+static void nothing_here(struct slot *t) {
+    if (t->got.bits)
+        memset(t->got.bits, 0, (t->got.n + 7) / 8);
+    t->got.set = 0;
+    t->senders = 0;
+    t->checking = false;
+}
+
+// The bytes are not those that their author signed: whoever sent them all has sent others. Of several it is not known who has,
+// so the next ones come from one, its owner where that can be heard.
+static void start_over(struct step *s, struct job *j, struct slot *t) {
+    bool one = node_count(t->senders) == 1;
+    uint8_t owner = t->m.key.member;
+    node_blame(s, one ? j->c.peers[__builtin_ctz(t->senders)] : INTER_PEER_NONE,
+               INTER_FAULT_CORRUPT);
+    nothing_here(t);
+    if (one && !t->single) {
+        node_say_state_all(s, j, t);
+    } else if (!one && node_direct(s, j, owner)) {
+        t->asked = owner;
+        node_say_state(s, j, t, owner);
+    } else {
+        t->moved = 0; // the next one is asked at once
+    }
+    t->single = t->single || !one;
+}
+
+static void lose_room(struct step *s, struct slot *t) {
+    nothing_here(t);
+    if (!t->no_room)
+        node_blame(s, INTER_PEER_NONE, INTER_FAULT_NO_ROOM);
+    t->no_room = true;
+    t->room_wait = t->room_wait ? 2 * t->room_wait : room_first;
+    t->room_wait = t->room_wait < room_last ? t->room_wait : room_last;
+    t->room_at = s->now + t->room_wait;
+}
+
+// The update of an event, if it is the one that is known here.
+static struct slot *slot_of_event(struct step *s, struct job **j, struct fragment **g) {
+    const struct inter_key *k = &s->e->key;
+    *j = node_find_job(s->n, k->job);
+    *g = node_find_fragment(*j, k->fragment);
+    if (*g && k->round < (*g)->round)
+        return node_lost_slot(*j, k);
+    if (!*g || (*g)->round != k->round || k->member >= (*j)->c.n_members)
+        return NULL;
+    struct slot *t = &(*g)->slots[k->member];
+    return t->known && inter_key_equal(&t->m.key, k) ? t : NULL;
+}
+
+void node_on_blob_room(struct step *s) {
+    struct job *j;
+    struct fragment *g;
+    struct slot *t = slot_of_event(s, &j, &g);
+    if (!t || t->whole || t->refused)
+        return;
+    if (!s->e->ok) {
+        lose_room(s, t);
+    } else if (t->no_room) {
+        t->no_room = false;
+        node_say_state_all(s, j, t);
+    }
+}
+
+void node_on_blob_done(struct step *s) {
+    struct job *j;
+    struct fragment *g;
+    struct slot *t = slot_of_event(s, &j, &g);
+    if (!t)
+        return;
+    t->checking = false;
+    if (s->e->no_room) {
+        lose_room(s, t);
+        return;
+    }
+    if (!s->e->ok && !s->e->refused) { // the whole does not match its digest: start over
+        start_over(s, j, t);
+        return;
+    }
+    t->no_room = false;               // it was here already
+    if (s->e->key.round < g->round) { // whatever the gate says: the record has taken it
+        node_lost_found(s, j, t);
+        return;
+    }
+    if (s->e->refused && s->e->key.member != j->c.self)
+        node_blame_author(s, j, s->e->key.member, INTER_FAULT_REFUSED);
+    t->whole = s->e->ok;
+    t->norm = s->e->norm;
+    t->refused = s->e->refused;
+    if (t->whole)
+        held_by(s, j, t, j->c.self);
+    else
+        t->refusers |= (uint16_t)BIT(j->c.self);
+    node_say_state_all(s, j, t);
+    node_try_propose(s, j, g);
+    node_try_commit(s, j, g);
+}
+
+// ---- what others say ------------------------------------------------------------------------------------------
+
+// Which update of a member is sought: the decided record lists it as accepted, or a proposal lists it that must be judged.
+static bool listed(const struct fragment *g, uint8_t m, struct inter_key *k) {
+    const struct inter_record *r = node_sought(g);
+    for (uint8_t i = 0; r && i < r->n; i++)
+        if (r->entries[i].member == m) {
+            *k = inter_entry_key(r, i);
+            return !g->decided || r->entries[i].verdict == INTER_ACCEPTED;
+        }
+    return false;
+}
+
+void node_on_state(struct step *s, struct neb_rd *r) {
+    struct inter_key k;
+    uint8_t digest[STATE_DIGEST];
+    inter_key_get(r, &k);
+    neb_rd_copy(r, digest, sizeof digest);
+    uint64_t epoch = neb_rd_u64(r);
+    uint8_t h = neb_rd_u8(r);
+    uint32_t len = neb_rd_u32(r);
+    const uint8_t *bits = neb_rd_view(r, len);
+    uint32_t goodput_kbps = neb_rd_u32(r);
+    uint8_t full = neb_rd_u8(r);
+    if (!neb_rd_done(r) || h > INTER_HOLD_REFUSED || k.member >= INTER_MEMBERS_MAX || full > 1) {
+        node_fault(s, INTER_FAULT_MALFORMED);
+        return;
+    }
+    struct job *j = node_find_job(s->n, k.job);
+    struct fragment *g = node_find_fragment(j, k.fragment);
+    int m = j ? node_member(j, s->from) : -1;
+    if (!g || m < 0 || k.member >= j->c.n_members || epoch < j->members[m].epoch)
+        return; // the last: of a disk that is gone
+    j->members[m].goodput_kbps = goodput_kbps;
+    j->members[m].full = full;
+    node_serve_on_state(s, j, &k, digest, (uint8_t)m, (enum inter_holding)h, bits, len);
+    if (k.round != g->round) {
+        if (k.round > g->round)
+            node_say_pull(s, j, g, (uint8_t)m);
+        return;
+    }
+    struct slot *t = &g->slots[k.member];
+    if (!t->known) {
+        if (k.attempt > t->hint_attempt)
+            t->hints = 0;
+        t->hint_attempt = k.attempt > t->hint_attempt ? k.attempt : t->hint_attempt;
+        if (h == INTER_HOLD_WHOLE && k.attempt == t->hint_attempt)
+            t->hints |= (uint16_t)BIT(m);
+        return; // who has it can be asked for it
+    }
+    if (t->m.key.attempt != k.attempt || memcmp(t->m.sha256, digest, sizeof digest)) {
+        if (k.attempt < t->m.key.attempt) { // a proposal made it go back: it is told again
+            t->holders &= (uint16_t)~BIT(m);
+            t->refusers &= (uint16_t)~BIT(m);
+        }
+        return;
+    }
+    if (h == INTER_HOLD_WHOLE) {
+        struct inter_key wanted;
+        held_by(s, j, t, (uint8_t)m);
+        // who holds another one than is sought does not help
+        if (!listed(g, k.member, &wanted) || is_sought(g, &t->m))
+            t->gone &= (uint16_t)~BIT(m);
+    } else if (h == INTER_HOLD_REFUSED) {
+        t->refusers |= (uint16_t)BIT(m);
+    } else { // a disk can be lost
+        t->holders &= (uint16_t)~BIT(m);
+    }
+    node_try_propose(s, j, g);
+}
+
+void node_behind(struct step *s, struct job *j, const struct inter_key *k) {
+    struct inter_action *a = node_act(s, INTER_ACT_BEHIND);
+    a->key = (struct inter_key){.round = k->round, .fragment = k->fragment};
+    memcpy(a->key.job, j->c.id, sizeof a->key.job);
+    node_blame(s, INTER_PEER_NONE, INTER_FAULT_BEHIND);
+}
+
+static void behind(struct step *s, struct job *j, const struct fragment *g) {
+    node_behind(s, j, &(struct inter_key){.round = g->round, .fragment = node_index(j, g)});
+}
+
+// Member m, asked for the open round's record, has none. That is one member's word: this node is behind once a record of a later round is
+// proof that there was one, and whoever is here and says to be further has no other answer, or for some time none.
+static void no_record(struct step *s, struct job *j, struct fragment *g, uint8_t m) {
+    if (g->decided || !(g->pulled >> m & 1))
+        return;
+    g->bare |= (uint16_t)BIT(m);
+    g->bare_at = g->bare_at ? g->bare_at : s->now;
+    uint16_t others = 0;
+    for (uint8_t k = 0; k < j->c.n_members; k++)
+        if (node_direct(s, j, k) && node_live(s, j, k) &&
+            j->members[k].rounds[node_index(j, g)] > g->round)
+            others |= (uint16_t)BIT(k);
+    others &= (uint16_t) ~(g->bare | j->c.gone | j->liars);
+    if (g->proven > g->round && (!others || s->now - g->bare_at >= want_late))
+        behind(s, j, g);
+}
+
+void node_on_gone(struct step *s, struct neb_rd *r) {
+    struct inter_key k;
+    inter_key_get(r, &k);
+    if (!neb_rd_done(r) || (k.member >= INTER_MEMBERS_MAX && k.member != INTER_NO_MEMBER)) {
+        node_fault(s, INTER_FAULT_MALFORMED);
+        return;
+    }
+    struct job *j = node_find_job(s->n, k.job);
+    struct fragment *g = node_find_fragment(j, k.fragment);
+    int m = j ? node_member(j, s->from) : -1;
+    if (g && m >= 0 && k.round < g->round)
+        node_lost_on_gone(j, &k, (uint8_t)m);
+    if (!g || m < 0 || k.round != g->round)
+        return;
+    if (k.member == INTER_NO_MEMBER) { // it does not even have the record
+        no_record(s, j, g, (uint8_t)m);
+        return;
+    }
+    struct inter_key wanted = k;
+    if (listed(g, k.member, &wanted) && wanted.attempt != k.attempt)
+        return; // asked for before it was known what is sought
+    struct slot *t = &g->slots[k.member];
+    uint16_t others = (uint16_t)(node_data(j) & ~BIT(j->c.self));
+    t->hints &= (uint16_t)~BIT(m);
+    t->holders &= (uint16_t)~BIT(m);
+    t->gone |= (uint16_t)BIT(m);
+    if ((t->gone & others) != others)
+        t->moved = 0; // ask the next one at once
+}
+
+void node_own_kept(struct step *s, struct job *j, const struct inter_key *k,
+                   const struct inter_manifest *m) {
+    struct fragment *g = node_find_fragment(j, k->fragment);
+    struct slot *t = g && k->member < j->c.n_members ? &g->slots[k->member] : NULL;
+    if (!t || k->round != g->round || (t->known && t->whole && is_sought(g, &t->m)))
+        return;
+    if (m && is_sought(g, m)) {
+        if (t->known && is_sought(g, &t->m))
+            open_blob(s, g, m); // it is here
+        else
+            s->st = take_manifest(s, j, g, m);
+        return;
+    }
+    t->gone |= (uint16_t)BIT(j->c.self);
+    t->moved = 0; // the others are asked at once
+}
+
+// ---- asking ---------------------------------------------------------------------------------------------------
+
+// Asks the next member that may have the blob of `m`, if it is needed and nobody brings it.
+static void want(struct step *s, struct job *j, struct fragment *g, uint8_t m) {
+    struct slot *t = &g->slots[m];
+    struct inter_key k = t->m.key;
+    bool sought = listed(g, m, &k), fits = !sought || (t->known && is_sought(g, &t->m));
+    uint16_t from = sought ? node_data(j) : (uint16_t)(t->holders | t->hints);
+    bool complete = t->known && t->got.bits && t->got.set == t->got.n;
+    if (t->checking || (fits && (t->no_room || t->whole || t->refused || complete)) ||
+        (g->decided && !sought))
+        return;
+    // An attempt of before may lie on this disk, under its own key; the others may have lost it.
+    bool own = sought && (m == j->c.self || (t->known && t->m.key.attempt != k.attempt));
+    from &= (uint16_t) ~(t->gone | (own ? 0 : BIT(j->c.self)));
+    for (uint8_t x = 0; x < j->c.n_members; x++)
+        if (x != j->c.self && !node_direct(s, j, x))
+            from &= (uint16_t)~BIT(x);
+    bool reached = m != j->c.self && node_direct(s, j, m), pushed = t->known && reached && !sought;
+    // Where its owner is out of reach the first to be asked is asked soon, the next one when that has brought nothing.
+    neb_ns patience = want_soon;
+    if (pushed)
+        patience = want_late;
+    else if (t->known && (reached || t->sought))
+        patience = repeat_after;
+    if (!from || s->now - t->moved < patience) {
+        if (!from && sought && t->gone && s->now - t->moved > want_late) {
+            // All were asked: begin again. Who has had to do with two updates under one key may have got the right one since it was asked: once more.
+            bool anew = t->other && !t->anew;
+            t->gone = t->other = 0;
+            t->anew = anew;
+            t->moved = s->now;
+            if (g->decided && !anew)
+                behind(s, j, g);
+        }
+        return;
+    }
+    do
+        t->asked = (uint8_t)((t->asked + 1) % j->c.n_members);
+    while (!(from >> t->asked & 1));
+    t->moved = s->now;
+    t->sought = true;
+    if (t->asked == j->c.self) {
+        struct inter_action *a = node_act(s, INTER_ACT_SERVE);
+        a->peer = j->c.peers[j->c.self];
+        a->key = k;
+        return;
+    }
+    t->may_send |= (uint16_t)BIT(t->asked);
+    if (!sought) {
+        k = (struct inter_key){.round = g->round, .fragment = node_index(j, g), .member = m};
+        memcpy(k.job, j->c.id, sizeof k.job);
+        k.attempt = t->known ? t->m.key.attempt : ANY_ATTEMPT;
+    }
+    node_say_key(s, j, MSG_WANT, &k, t->asked);
+}
+
+void node_transfer_tick(struct step *s, struct job *j) {
+    if (node_is_witness(j))
+        return;
+    for (uint32_t f = 0; f < j->c.fragments; f++) {
+        struct fragment *g = &j->fragments[f];
+        for (uint8_t m = 0; m < j->c.n_members; m++) {
+            struct slot *t = &g->slots[m];
+            if (t->known && !t->whole && !t->checking && !t->refused && t->got.bits &&
+                t->got.set == t->got.n &&
+                may_judge(j, g, t)) { // all had arrived before a restart, or before this gate knew
+                t->checking = true;
+                node_act(s, INTER_ACT_BLOB_FINISH)->manifest = t->m;
+            }
+            if (t->no_room && s->now >= t->room_at) {
+                t->room_at = s->now + room_last; // or when it is answered
+                open_blob(s, g, &t->m);
+            }
+            want(s, j, g, m);
+        }
+    }
+}

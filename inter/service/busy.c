@@ -1,0 +1,158 @@
+// While this side is busy with something large, and neither reads nor steps the node: the others hear that it is there, or they would take
+// its links for dead, and it for one whom no round waits for.
+//
+//     runs apart:      a thread works, this one waits and beats              an update that is written, finished, weighed
+//     on this thread:  whoever moves many bytes is asked to beat between     agent/base/moved.h, the agent's listener
+//                      them: inter_service_beat
+//
+// The node's own beats are said again as they were: a beat is no more than a member's word about itself, and what it has promised since takes
+// them back.
+#include "agent/base/moved.h"
+#include "inter/service/state.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static const neb_ns beat_while_waiting = 500 * NEB_MS, again_every = NEB_S;
+// before the last step: one that was not said for longer is of a job that is over, or for a peer that is away
+static const neb_ns current = 3 * NEB_S;
+// of the others, while no bytes are moved: a disk that hangs must not hold up their rounds
+static const neb_ns patience = 30 * NEB_S;
+enum { LARGE = 1 << 20, BEATS_MAX = 1024 };
+
+static struct service_beat *find_beat(const struct inter_service *s, const struct service_beat *b) {
+    for (size_t i = 0; i < s->n_beats; i++)
+        if (s->beats[i].peer == b->peer && s->beats[i].about.to == b->about.to &&
+            !memcmp(s->beats[i].about.job, b->about.job, INTER_ID_BYTES))
+            return &s->beats[i];
+    return NULL;
+}
+
+// A free place, or one that is of no use any more; NULL: no memory, and it is not said again.
+static struct service_beat *place_for(struct inter_service *s) {
+    for (size_t i = 0; i < s->n_beats; i++)
+        if (s->beats[i].peer == INTER_PEER_NONE || s->stepped - s->beats[i].at > current)
+            return &s->beats[i];
+    struct service_beat *all =
+        s->n_beats < BEATS_MAX ? realloc(s->beats, (s->n_beats + 1) * sizeof *all) : NULL;
+    if (!all)
+        return NULL;
+    s->beats = all;
+    all[s->n_beats] = (struct service_beat){.peer = INTER_PEER_NONE};
+    return &all[s->n_beats++];
+}
+
+void service_said(struct inter_service *s, uint32_t peer, const uint8_t *message, size_t len) {
+    struct service_beat b = {.peer = peer, .at = neb_now()}, *at;
+    if (!inter_node_is_beat(message, len, &b.about) ||
+        (!(at = find_beat(s, &b)) && !(at = place_for(s))))
+        return;
+    b.bytes = at->bytes;
+    neb_buf_clear(&b.bytes);
+    neb_buf_add(&b.bytes, message, len);
+    *at = b;
+    if (b.bytes.oom)
+        at->peer = INTER_PEER_NONE;
+}
+
+void service_beats_end(struct inter_service *s, const uint8_t job[INTER_ID_BYTES], uint32_t term) {
+    for (size_t i = 0; i < s->n_beats; i++)
+        if (s->beats[i].about.term != term && !memcmp(s->beats[i].about.job, job, INTER_ID_BYTES))
+            s->beats[i].peer = INTER_PEER_NONE;
+}
+
+void service_beats_free(struct inter_service *s) {
+    for (size_t i = 0; i < s->n_beats; i++)
+        neb_buf_free(&s->beats[i].bytes);
+    free(s->beats);
+}
+
+// Whether what this side is busy with gets on.
+static bool gets_on(struct inter_service *s, neb_ns now) {
+    uint64_t moved = neb_moved();
+    if (moved != s->moved || s->stepped > s->moved_at) {
+        s->moved = moved;
+        s->moved_at = now;
+    }
+    return now - s->moved_at < patience;
+}
+
+static void say_again(struct inter_service *s, neb_ns now) {
+    s->beaten = now;
+    for (size_t i = 0; i < s->n_beats; i++) {
+        struct service_beat *b = &s->beats[i];
+        if (b->peer < s->members.n && s->up[b->peer] && s->stepped - b->at < current &&
+            inter_link_send(s->link, b->peer, INTER_CONTROL, b->bytes.p, b->bytes.len) == NEB_OK)
+            b->at = now; // a second time of this kind may follow before the node's next
+    }
+}
+
+void inter_service_beat(struct inter_service *s) {
+    neb_ns now = neb_now();
+    if (!s->link)
+        return;
+    inter_link_beat(s->link);
+    if (!gets_on(s, now))
+        return;
+    if (now - s->beaten >= again_every)
+        say_again(s, now);
+    if (s->cb.busy)
+        s->cb.busy(s->cb.user);
+}
+
+struct apart {
+    struct inter_service *s;
+    service_work *run;
+    void *arg;
+    enum neb_status st;
+    pthread_mutex_t lock;
+    pthread_cond_t over;
+    bool is_over;
+};
+
+static void *start(void *arg) {
+    struct apart *a = arg;
+    a->st = a->run(a->s, a->arg);
+    pthread_mutex_lock(&a->lock);
+    a->is_over = true;
+    pthread_cond_signal(&a->over);
+    pthread_mutex_unlock(&a->lock);
+    return NULL;
+}
+
+static bool is_over_by(struct apart *a, neb_ns at) {
+    struct timespec until = {.tv_sec = at / NEB_S, .tv_nsec = at % NEB_S};
+    pthread_mutex_lock(&a->lock);
+    while (!a->is_over && pthread_cond_timedwait(&a->over, &a->lock, &until) != ETIMEDOUT)
+        ;
+    bool over = a->is_over;
+    pthread_mutex_unlock(&a->lock);
+    return over;
+}
+
+enum neb_status service_apart(struct inter_service *s, uint64_t bytes, service_work *run,
+                              void *arg) {
+    struct apart a = {.s = s, .run = run, .arg = arg};
+    pthread_condattr_t monotonic;
+    pthread_t thread;
+    if (bytes < LARGE)
+        return run(s, arg);
+    pthread_mutex_init(&a.lock, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&a.over, &monotonic);
+    if (pthread_create(&thread, NULL, start, &a) == 0) {
+        while (!is_over_by(&a, neb_now() + beat_while_waiting))
+            inter_service_beat(s); // nothing but the link and these beats is touched
+        pthread_join(thread, NULL);
+    } else {
+        a.st = run(s, arg);
+    }
+    pthread_cond_destroy(&a.over);
+    pthread_condattr_destroy(&monotonic);
+    pthread_mutex_destroy(&a.lock);
+    return a.st;
+}

@@ -1,0 +1,155 @@
+// The gate: what a whole update must be before it may become part of a commit. Every member decides for itself, on the bytes that lie
+// on its own disk; the record says what became of them.
+//
+//     claims (headers) within the job's parameters ── every frame unpacked: finite, in scale ── shape of every unit as this member's own
+//     worker has it ── row counts within the tokens ── norm and sketch, for whoever weighs or flags it
+//
+// Most of it happens while the update arrives (service_arrive.c).
+#include "agent/base/log.h"
+#include "compress/update.h"
+#include "inter/service/state.h"
+#include "security/secure_sum.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { BLOB_SLACK = 1 << 20 };
+
+void inter_service_bound(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
+                         uint64_t elements, bool counted) {
+    size_t i = 0;
+    while (i < s->n_bounds && memcmp(s->bounds[i].job, job, INTER_ID_BYTES))
+        i++;
+    if (i == s->n_bounds) {
+        struct service_bound *all = realloc(s->bounds, (i + 1) * sizeof *all);
+        if (!all) {
+            s->st = neb_fail(NEB_ERR_NOMEM, "out of memory for the bounds of a job's updates");
+            return;
+        }
+        s->bounds = all;
+        s->n_bounds = i + 1;
+        memcpy(all[i].job, job, INTER_ID_BYTES);
+    }
+    s->bounds[i].elements = elements;
+    s->bounds[i].counted = counted;
+    // fp32, a byte a row, headers: no codec of ours makes more of it
+    inter_node_job_bound(s->node, job, 5 * elements + BLOB_SLACK);
+}
+
+void service_unbound(struct inter_service *s, const uint8_t job[INTER_ID_BYTES]) {
+    size_t kept = 0;
+    for (size_t i = 0; i < s->n_shapes; i++)
+        if (memcmp(s->shapes[i].job, job, INTER_ID_BYTES))
+            s->shapes[kept++] = s->shapes[i];
+    s->n_shapes = kept;
+    for (size_t i = 0; i < s->n_bounds; i++)
+        if (!memcmp(s->bounds[i].job, job, INTER_ID_BYTES)) {
+            s->bounds[i] = s->bounds[--s->n_bounds];
+            return;
+        }
+}
+
+static const struct service_bound *bound_of(const struct inter_service *s,
+                                            const uint8_t job[INTER_ID_BYTES]) {
+    static const struct service_bound none = {.elements = UINT64_MAX};
+    for (size_t i = 0; i < s->n_bounds; i++)
+        if (!memcmp(s->bounds[i].job, job, INTER_ID_BYTES))
+            return &s->bounds[i];
+    return &none;
+}
+
+// ---- shapes ---------------------------------------------------------------------------------------------------
+
+static struct service_shape *shape_of(const struct inter_service *s,
+                                      const uint8_t job[INTER_ID_BYTES], uint32_t fragment) {
+    for (size_t i = 0; i < s->n_shapes; i++)
+        if (s->shapes[i].fragment == fragment && !memcmp(s->shapes[i].job, job, INTER_ID_BYTES))
+            return &s->shapes[i];
+    return NULL;
+}
+
+enum neb_status inter_service_shape(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
+                                    uint32_t fragment, uint64_t elements,
+                                    const uint8_t sha256[INTER_SHA_BYTES]) {
+    struct service_shape *x = shape_of(s, job, fragment);
+    if (!x) {
+        struct service_shape *all = realloc(s->shapes, (s->n_shapes + 1) * sizeof *all);
+        if (!all)
+            return neb_fail(NEB_ERR_NOMEM, "out of memory for the shapes of updates");
+        s->shapes = all;
+        x = &all[s->n_shapes++];
+    }
+    *x = (struct service_shape){.fragment = fragment, .elements = elements};
+    memcpy(x->job, job, sizeof x->job);
+    memcpy(x->sha256, sha256, sizeof x->sha256);
+    return NEB_OK;
+}
+
+uint64_t service_elements_max(const struct inter_service *s, const uint8_t job[INTER_ID_BYTES]) {
+    return bound_of(s, job)->elements;
+}
+
+// ---- the gate -------------------------------------------------------------------------------------------------
+
+static const char *fault_of_masked(const struct inter_service *s, const struct inter_manifest *m,
+                                   const struct neb_map *map) {
+    const struct service_shape *x = shape_of(s, m->key.job, m->key.fragment);
+    struct sec_sum_head h;
+    const uint8_t *body;
+    if (sec_sum_open(map->p, map->len, &h, &body) != NEB_OK)
+        return NULL; // of another profile, and let pass
+    return x && h.count != x->elements ? "it holds another number of parameters" : NULL;
+}
+
+static const char *fault_of(struct inter_service *s, const struct inter_manifest *m,
+                            const struct neb_map *map, struct cmp_update_stats *stats) {
+    const struct service_shape *x = shape_of(s, m->key.job, m->key.fragment);
+    const struct service_bound *bound = bound_of(s, m->key.job);
+    enum inter_screen screen =
+        s->cb.screen ? s->cb.screen(s->cb.user, m, map->p, map->len) : INTER_SCREEN_USUAL;
+    if (screen == INTER_SCREEN_REFUSE)
+        return "the job's profile does not take it";
+    if (screen == INTER_SCREEN_PASS)
+        return fault_of_masked(s, m, map);
+    enum neb_status st;
+    if (!service_arrival_verdict(s, m, &st, stats))
+        st = inter_node_weighs(s->node, m->key.job)
+                 ? cmp_update_check_sketch(s->gate, map->p, map->len, bound->elements, stats)
+                 : cmp_update_check_max(s->gate, map->p, map->len, bound->elements, stats);
+    if (st != NEB_OK || stats->elements > bound->elements) // which may be known since it began
+        return "it is malformed, holds too much, or a number that is none";
+    if (x && memcmp(stats->shapes, x->sha256, sizeof x->sha256))
+        return "its units are not those of this fragment";
+    // Each token counts for one row as input and for one as target. Counts travel as bytes of 8 steps an octave.
+    if (bound->counted && stats->counts / 17 > m->tokens / 8)
+        return "more rows were seen than tokens";
+    return NULL;
+}
+
+const char *service_author(const struct inter_service *s, const struct inter_key *k) {
+    uint32_t peer = inter_node_peer(s->node, k->job, k->member);
+    if (peer < s->members.n && s->members.m[peer].pub.name[0])
+        return s->members.m[peer].pub.name;
+    if (peer < INTER_PEER_NONE && s->former[peer].name[0])
+        return s->former[peer].name;
+    return "this member";
+}
+
+enum neb_status service_gate(struct inter_service *s, const struct inter_manifest *m, bool *pass,
+                             float *norm) {
+    struct cmp_update_stats stats = {.norm = 0};
+    struct neb_map map;
+    NEB_TRY(inter_ledger_map_blob(s->ledger, &m->key, &map));
+    const char *fault = fault_of(s, m, &map, &stats);
+    neb_map_close(&map);
+    *pass = !fault;
+    if (!fault && stats.sketch)
+        inter_node_sketch(s->node, &m->key, stats.sketch);
+    // An update of zeros has a norm too: 0 stands for one that is not known.
+    *norm = stats.norm > 1e-30 ? stats.norm < 1e30 ? (float)stats.norm : 1e30f : 1e-30f;
+    if (fault)
+        neb_log(NEB_LOG_ERROR,
+                "update of %s for round %u refused by the gate, %s; it counts nothing",
+                service_author(s, &m->key), m->key.round, fault);
+    return NEB_OK;
+}

@@ -1,0 +1,455 @@
+#include "inter/stream/streams.h"
+#include "agent/base/fs.h"
+#include "agent/base/log.h"
+#include "inter/stream/wire.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct inter_streams {
+    struct inter_streams_config c;
+    char dir[NEB_PATH_MAX];
+    struct inter_streams_callbacks cb;
+    struct inter_spool *spool;
+    int n;
+    struct inter_stream *list[INTER_STREAMS_MAX];
+    struct inter_stream_actions actions;
+    struct neb_buf body, head;
+    bool up[SEC_MEMBERS_MAX];
+    uint64_t session; // last given out
+    bool unreadable;  // why the last step failed: a batch could not be read from the spool
+};
+
+static bool same_key(const struct inter_stream_key *a, const struct inter_stream_key *b) {
+    return a->id == b->id && !memcmp(a->job, b->job, sizeof a->job);
+}
+
+static struct inter_stream *find_stream(const struct inter_streams *s,
+                                        const struct inter_stream_key *k) {
+    for (int i = 0; i < s->n; i++)
+        if (same_key(&inter_stream_config_of(s->list[i])->key, k))
+            return s->list[i];
+    return NULL;
+}
+
+enum neb_status inter_streams_create(const struct inter_streams_config *c,
+                                     struct inter_streams **out) {
+    struct inter_streams *s = calloc(1, sizeof *s);
+    if (!s)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory creating streams");
+    s->c = *c;
+    if (strlen(c->dir) >= sizeof s->dir) {
+        free(s);
+        return neb_fail(NEB_ERR_LIMIT, "%s: name too long", c->dir);
+    }
+    memcpy(s->dir, c->dir, strlen(c->dir) + 1);
+    *out = s;
+    return NEB_OK;
+}
+
+void inter_streams_destroy(struct inter_streams **sp) {
+    struct inter_streams *s = *sp;
+    if (!s)
+        return;
+    for (int i = 0; i < s->n; i++)
+        inter_stream_destroy(&s->list[i]);
+    inter_spool_close(&s->spool);
+    inter_stream_actions_free(&s->actions);
+    neb_buf_free(&s->body);
+    neb_buf_free(&s->head);
+    free(s);
+    *sp = NULL;
+}
+
+void inter_streams_listen(struct inter_streams *s, const struct inter_streams_callbacks *c) {
+    s->cb = *c;
+}
+
+// ---- carrying out actions -------------------------------------------------------------------------------------
+
+static enum neb_status send_batch(struct inter_streams *s, struct inter_stream *t, uint64_t seq,
+                                  bool *sent) {
+    const struct inter_stream_config *c = inter_stream_config_of(t);
+    *sent = false;
+    if (!inter_job_limits_pass(s->c.limits, c->key.job, neb_now()))
+        return NEB_OK;
+    enum neb_status st = inter_spool_get(s->spool, &c->key, seq, &s->body);
+    s->unreadable = st != NEB_OK && st != NEB_ERR_NOMEM;
+    if (st == NEB_ERR_NOT_FOUND)
+        return neb_fail(NEB_ERR_CORRUPT, "%s/streams.db: batch %llu of stream %u is gone", s->dir,
+                        (unsigned long long)seq, c->key.id);
+    NEB_TRY(st);
+    neb_buf_clear(&s->head);
+    neb_ns age = inter_stream_put_age(t, neb_now(), seq);
+    NEB_TRY(inter_stream_data_header(t, seq, age < 0 ? 0 : neb_wall_now() - age, s->body.p,
+                                     s->body.len, &s->head));
+    uint64_t way;
+    st = inter_link_send_on(*s->c.link, c->peer, INTER_BULK, s->head.p, s->head.len, s->body.p,
+                            s->body.len, &way);
+    *sent = st == NEB_OK;
+    if (*sent) {
+        inter_stream_sent_on(t, seq, way);
+        inter_job_limits_sent(s->c.limits, c->key.job,
+                              inter_tcp_wire_bytes(1 + s->head.len + s->body.len));
+    }
+    return st == NEB_ERR_AGAIN ? NEB_OK : st;
+}
+
+// How long ago a batch was put, by this side's clock; -1: not known, or the clocks say nonsense.
+static neb_ns age_of(const struct inter_streams *s, uint32_t peer,
+                     const struct inter_stream_action *a) {
+    struct inter_link_stats link;
+    if (a->put_at <= 0 || inter_link_stats(*s->c.link, peer, &link) != NEB_OK)
+        return -1;
+    neb_ns age = neb_wall_now() + link.clock_offset - a->put_at;
+    return age < 0 ? 0 : age > 3600 * NEB_S ? -1 : age;
+}
+
+static void tell_room(struct inter_streams *s, const struct inter_stream *t,
+                      const struct inter_stream_action *a) {
+    struct inter_stream_stats now;
+    inter_stream_stats(t, &now);
+    s->cb.room(s->cb.user, &inter_stream_config_of(t)->key,
+               &(struct inter_stream_room){.limit = a->seq,
+                                           .stored = a->stored,
+                                           .durable = a->durable,
+                                           .applied = now.applied,
+                                           .have = now.have,
+                                           .path = now.path});
+}
+
+static void tell_terms(struct inter_streams *s, const struct inter_stream_key *k,
+                       const struct inter_stream_action *a) {
+    static const uint8_t none[INTER_SHA_BYTES];
+    char text[320], ours[2 * INTER_SHA_BYTES + 1], theirs[2 * INTER_SHA_BYTES + 1];
+    neb_hex(a->ours, INTER_SHA_BYTES, ours);
+    neb_hex(a->theirs, INTER_SHA_BYTES, theirs);
+    snprintf(text, sizeof text,
+             "%s differs between the clusters: here %s, there %s; both must read the same", a->term,
+             memcmp(a->ours, none, sizeof none) ? ours : "none",
+             memcmp(a->theirs, none, sizeof none) ? theirs : "none");
+    neb_log(NEB_LOG_ERROR, "stream %u: %s", k->id, text);
+    if (s->cb.refused)
+        s->cb.refused(s->cb.user, k, text);
+}
+
+static void tell_lost(struct inter_streams *s, const struct inter_stream_key *k,
+                      const struct inter_stream_action *a) {
+    char text[320];
+    snprintf(text, sizeof text,
+             "the consumer wants batch %llu, the oldest kept is %llu: it was started from an older "
+             "checkpoint than its "
+             "oldest; start the job anew, or restore its folder",
+             (unsigned long long)a->seq, (unsigned long long)a->durable);
+    neb_log(NEB_LOG_ERROR, "stream %u: %s", k->id, text);
+    if (s->cb.refused)
+        s->cb.refused(s->cb.user, k, text);
+}
+
+static enum neb_status carry_out(struct inter_streams *s, struct inter_stream *t,
+                                 const struct inter_stream_action *a, bool *sent) {
+    const struct inter_stream_config *c = inter_stream_config_of(t);
+    enum neb_status st;
+    *sent = true;
+    switch (a->kind) {
+    case INTER_STREAM_ACT_SAY:
+        st = inter_link_send(*s->c.link, c->peer, INTER_CONTROL, s->actions.bytes.p + a->at,
+                             a->size);
+        return st == NEB_ERR_AGAIN ? NEB_OK : st; // said again
+    case INTER_STREAM_ACT_SEND: return send_batch(s, t, a->seq, sent);
+    case INTER_STREAM_ACT_STORE: return inter_spool_put(s->spool, &c->key, a->seq, a->view, a->len);
+    case INTER_STREAM_ACT_DROP:
+        if (inter_spool_drop(s->spool, &c->key, a->seq) != NEB_OK)
+            neb_warn("stream %u: batches that are no longer needed stay until the next are dropped",
+                     c->key.id);
+        return NEB_OK;
+    case INTER_STREAM_ACT_ROOM:
+        if (s->cb.room)
+            tell_room(s, t, a);
+        return NEB_OK;
+    case INTER_STREAM_ACT_BEGIN:
+        if (s->cb.begin)
+            s->cb.begin(s->cb.user, &c->key, a->seq);
+        return NEB_OK;
+    case INTER_STREAM_ACT_DELIVER:
+        if (s->cb.deliver)
+            s->cb.deliver(s->cb.user, &c->key, a->seq, a->view, a->len, age_of(s, c->peer, a));
+        return NEB_OK;
+    case INTER_STREAM_ACT_CHECKPOINT:
+        if (s->cb.checkpoint)
+            s->cb.checkpoint(s->cb.user, &c->key);
+        return NEB_OK;
+    case INTER_STREAM_ACT_TERMS: tell_terms(s, &c->key, a); return NEB_OK;
+    case INTER_STREAM_ACT_LOST: tell_lost(s, &c->key, a); return NEB_OK;
+    case INTER_STREAM_ACT_FAULT:
+        if (s->cb.fault)
+            s->cb.fault(s->cb.user, &c->key, a->fault);
+        return NEB_OK;
+    }
+    return NEB_OK;
+}
+
+static enum neb_status step(struct inter_streams *s, struct inter_stream *t,
+                            const struct inter_stream_event *e) {
+    // the first batch that the link did not take: it and those after it come again
+    uint64_t failed = UINT64_MAX;
+    s->unreadable = false;
+    NEB_TRY(inter_stream_step(t, neb_now(), e, &s->actions));
+    for (size_t i = 0; i < s->actions.n; i++) {
+        const struct inter_stream_action *a = &s->actions.list[i];
+        bool sent;
+        if (a->kind == INTER_STREAM_ACT_SEND && a->seq > failed)
+            continue;
+        NEB_TRY(carry_out(s, t, a, &sent));
+        failed = sent || failed != UINT64_MAX ? failed : a->seq;
+    }
+    if (failed == UINT64_MAX)
+        return NEB_OK;
+    return inter_stream_step(
+        t, neb_now(),
+        &(struct inter_stream_event){.kind = INTER_STREAM_EV_SEND_FAILED, .seq = failed},
+        &s->actions);
+}
+
+// ---- streams --------------------------------------------------------------------------------------------------
+
+static bool same_config(const struct inter_stream_config *a, const struct inter_stream_config *b) {
+    bool same = a->type == b->type && a->role == b->role && a->peer == b->peer &&
+                a->batch_bytes == b->batch_bytes && a->window_batches == b->window_batches &&
+                a->window_start == b->window_start && a->window_bytes == b->window_bytes &&
+                a->spool_batches == b->spool_batches && a->spool_bytes == b->spool_bytes &&
+                a->measured == b->measured && a->n_terms == b->n_terms;
+    for (uint32_t i = 0; same && i < a->n_terms; i++)
+        same = !strcmp(a->terms[i].name, b->terms[i].name) &&
+               !memcmp(a->terms[i].sha256, b->terms[i].sha256, INTER_SHA_BYTES);
+    return same;
+}
+
+static void drop_stream(struct inter_streams *s, struct inter_stream *t) {
+    int kept = 0;
+    for (int i = 0; i < s->n; i++)
+        if (s->list[i] != t)
+            s->list[kept++] = s->list[i];
+    s->n = kept;
+    inter_stream_destroy(&t);
+}
+
+static enum neb_status open_spool(struct inter_streams *s) {
+    if (s->spool)
+        return NEB_OK;
+    NEB_TRY(inter_spool_open(s->dir, &s->spool));
+    inter_spool_seal(s->spool, s->c.seal);
+    return NEB_OK;
+}
+
+enum neb_status inter_streams_open(struct inter_streams *s, const struct inter_stream_config *c) {
+    struct inter_stream *t = find_stream(s, &c->key);
+    if (t && same_config(inter_stream_config_of(t), c))
+        return NEB_OK;
+    if (t)
+        return neb_fail(NEB_ERR_EXISTS, "stream %u is open with other limits or terms", c->key.id);
+    if (s->n == INTER_STREAMS_MAX || c->peer >= SEC_MEMBERS_MAX)
+        return neb_fail(NEB_ERR_LIMIT, "stream %u: %d streams are open, the most there may be",
+                        c->key.id, s->n);
+    if (c->role == INTER_STREAM_PRODUCER)
+        NEB_TRY(open_spool(s));
+    NEB_TRY(inter_stream_create(c, s->c.crypto, &t));
+    enum neb_status st =
+        c->role == INTER_STREAM_PRODUCER ? inter_spool_restore(s->spool, t) : NEB_OK;
+    if (st != NEB_OK) {
+        inter_stream_destroy(&t);
+        return st;
+    }
+    s->list[s->n++] = t;
+    if (s->up[c->peer])
+        st = step(s, t, &(struct inter_stream_event){.kind = INTER_STREAM_EV_PEER_UP});
+    if (st != NEB_OK)
+        drop_stream(s, t); // it is read again at the next opening
+    return st;
+}
+
+static enum neb_status tell(struct inter_streams *s, const struct inter_stream_key *k,
+                            const struct inter_stream_event *e) {
+    struct inter_stream *t = find_stream(s, k);
+    if (!t)
+        return neb_fail(NEB_ERR_NOT_FOUND, "stream %u is not open", k->id);
+    return step(s, t, e);
+}
+
+enum neb_status inter_streams_put(struct inter_streams *s, const struct inter_stream_key *k,
+                                  uint64_t seq, const void *p, size_t n) {
+    struct inter_stream *t = find_stream(s, k);
+    struct inter_stream_stats before, after;
+    if (!t || inter_stream_config_of(t)->role != INTER_STREAM_PRODUCER)
+        return neb_fail(NEB_ERR_NOT_FOUND, "stream %u is not open here to be written", k->id);
+    inter_stream_stats(t, &before);
+    enum neb_status st = step(
+        s, t,
+        &(struct inter_stream_event){.kind = INTER_STREAM_EV_PUT, .seq = seq, .data = p, .len = n});
+    // it may count a batch that is not on disk: what is there is read again at the next opening
+    if (st != NEB_OK) {
+        drop_stream(s, t);
+        return st;
+    }
+    inter_stream_stats(t, &after);
+    bool outside =
+        after.faults[INTER_STREAM_FAULT_OUTSIDE] > before.faults[INTER_STREAM_FAULT_OUTSIDE];
+    if (outside && seq > after.next)
+        return neb_fail(
+            NEB_ERR_STATE,
+            "%s/streams.db has lost batches %llu to %llu of stream %u, which the "
+            "worker's checkpoint is beyond: remove the checkpoints of this cluster that "
+            "are, and it makes them again, or restore streams.db from a backup",
+            s->dir, (unsigned long long)after.next, (unsigned long long)seq - 1, k->id);
+    if (outside ||
+        after.faults[INTER_STREAM_FAULT_OVERSIZE] > before.faults[INTER_STREAM_FAULT_OVERSIZE])
+        return neb_fail(
+            NEB_ERR_STATE,
+            "stream %u: batch %llu of %zu bytes refused: %llu is next, the spool holds %llu bytes",
+            k->id, (unsigned long long)seq, n, (unsigned long long)after.next,
+            (unsigned long long)after.held_bytes);
+    if (after.faults[INTER_STREAM_FAULT_CONFLICT] > before.faults[INTER_STREAM_FAULT_CONFLICT])
+        neb_warn("stream %u: the worker computed another batch %llu than before its restart; that "
+                 "of the spool stands",
+                 k->id, (unsigned long long)seq);
+    return NEB_OK;
+}
+
+// Greater than any before, also of an earlier life.
+static uint64_t next_session(struct inter_streams *s) {
+    uint64_t now = (uint64_t)neb_wall_now();
+    return s->session = now > s->session ? now : s->session + 1;
+}
+
+enum neb_status inter_streams_attach(struct inter_streams *s, const struct inter_stream_key *k,
+                                     uint64_t cursor) {
+    return tell(s, k,
+                &(struct inter_stream_event){
+                    .kind = INTER_STREAM_EV_ATTACH, .seq = cursor, .session = next_session(s)});
+}
+
+enum neb_status inter_streams_applied(struct inter_streams *s, const struct inter_stream_key *k,
+                                      uint64_t next) {
+    return tell(s, k, &(struct inter_stream_event){.kind = INTER_STREAM_EV_APPLIED, .seq = next});
+}
+
+enum neb_status inter_streams_durable(struct inter_streams *s, const struct inter_stream_key *k,
+                                      uint64_t next) {
+    return tell(s, k, &(struct inter_stream_event){.kind = INTER_STREAM_EV_DURABLE, .seq = next});
+}
+
+static bool of_job(const struct inter_stream *t, const uint8_t job[INTER_ID_BYTES]) {
+    return !memcmp(inter_stream_config_of(t)->key.job, job, INTER_ID_BYTES);
+}
+
+enum neb_status inter_streams_detach(struct inter_streams *s, const uint8_t job[INTER_ID_BYTES]) {
+    for (int i = 0; i < s->n; i++)
+        if (of_job(s->list[i], job))
+            NEB_TRY(
+                step(s, s->list[i], &(struct inter_stream_event){.kind = INTER_STREAM_EV_DETACH}));
+    return NEB_OK;
+}
+
+enum neb_status inter_streams_close(struct inter_streams *s, const uint8_t job[INTER_ID_BYTES],
+                                    bool forget) {
+    int kept = 0;
+    for (int i = 0; i < s->n; i++) {
+        if (of_job(s->list[i], job))
+            inter_stream_destroy(&s->list[i]);
+        else
+            s->list[kept++] = s->list[i];
+    }
+    s->n = kept;
+    if (!forget)
+        return NEB_OK;
+    char path[NEB_PATH_MAX];
+    NEB_TRY(neb_path(path, sizeof path, s->dir, "streams.db"));
+    if (!s->spool && !neb_fs_exists(path))
+        return NEB_OK;
+    NEB_TRY(open_spool(s));
+    return inter_spool_forget(s->spool, job);
+}
+
+// A step of what is not asked for by a worker, who would get its error. A batch that cannot be read ends the stream and with it the job, whose
+// worker is told, also when it opens the stream again: it is read then too. All else is for the agent.
+static enum neb_status step_alone(struct inter_streams *s, struct inter_stream *t,
+                                  const struct inter_stream_event *e) {
+    char text[300];
+    enum neb_status st = step(s, t, e);
+    if (st == NEB_OK || !s->unreadable)
+        return st;
+    neb_last_error(text, sizeof text);
+    if (s->cb.refused)
+        s->cb.refused(s->cb.user, &inter_stream_config_of(t)->key, text);
+    drop_stream(s, t);
+    return NEB_OK;
+}
+
+bool inter_streams_stats(const struct inter_streams *s, const struct inter_stream_key *k,
+                         struct inter_stream_stats *out) {
+    const struct inter_stream *t = find_stream(s, k);
+    if (t)
+        inter_stream_stats(t, out);
+    return t != NULL;
+}
+
+// A producer looks for a consumer whose part is done, and whose agent was started anew since: nobody opens the stream any more. Whatever
+// the producer may have in its spool counts as saved. There is no HELLO of ours, so it asks each second, with where its spool begins, and
+// is told of what it has put meanwhile.
+static enum neb_status answer_over(struct inter_streams *s, uint32_t peer, const uint8_t *p,
+                                   size_t n) {
+    struct inter_stream_message m;
+    if (!s->cb.over || !inter_stream_parse(p, n, &m) || m.kind != INTER_STREAM_HELLO ||
+        m.hello.role != INTER_STREAM_PRODUCER || m.hello.base > INT64_MAX / 2 ||
+        !s->cb.over(s->cb.user, &m.key, peer))
+        return NEB_OK;
+    uint64_t all = m.hello.base + INTER_STREAM_SPOOL_MAX;
+    neb_buf_clear(&s->head);
+    inter_stream_put_grant(&s->head, &m.key,
+                           &(struct inter_stream_grant){next_session(s), all, all, all,
+                                                        INTER_STREAM_WINDOW_MAX, UINT32_MAX});
+    NEB_TRY(neb_buf_check(&s->head));
+    enum neb_status st = inter_link_send(*s->c.link, peer, INTER_CONTROL, s->head.p, s->head.len);
+    return st == NEB_ERR_AGAIN ? NEB_OK : st; // it asks again
+}
+
+enum neb_status inter_streams_message(struct inter_streams *s, uint32_t peer, bool bulk,
+                                      const uint8_t *p, size_t n) {
+    struct inter_stream_key k;
+    struct inter_stream *t = inter_stream_parse_key(p, n, &k) ? find_stream(s, &k) : NULL;
+    if (!t && !bulk)
+        return answer_over(s, peer, p, n);
+    // not open here yet, or of a stranger to the stream
+    if (!t || inter_stream_config_of(t)->peer != peer)
+        return NEB_OK;
+    return step_alone(s, t,
+                      &(struct inter_stream_event){
+                          .kind = INTER_STREAM_EV_MESSAGE, .bulk = bulk, .data = p, .len = n});
+}
+
+static enum neb_status step_all_of(struct inter_streams *s, uint32_t peer,
+                                   const struct inter_stream_event *e) {
+    for (int i = s->n; i-- > 0;) // backwards: it may be dropped
+        if (inter_stream_config_of(s->list[i])->peer == peer)
+            NEB_TRY(step_alone(s, s->list[i], e));
+    return NEB_OK;
+}
+
+enum neb_status inter_streams_peer(struct inter_streams *s, uint32_t peer, bool up) {
+    s->up[peer] = up;
+    return step_all_of(s, peer,
+                       &(struct inter_stream_event){.kind = up ? INTER_STREAM_EV_PEER_UP
+                                                               : INTER_STREAM_EV_PEER_DOWN});
+}
+
+enum neb_status inter_streams_lost(struct inter_streams *s, uint32_t peer, uint64_t way) {
+    return step_all_of(s, peer,
+                       &(struct inter_stream_event){.kind = INTER_STREAM_EV_WAY_LOST, .way = way});
+}
+
+enum neb_status inter_streams_tick(struct inter_streams *s) {
+    for (int i = s->n; i-- > 0;)
+        NEB_TRY(
+            step_alone(s, s->list[i], &(struct inter_stream_event){.kind = INTER_STREAM_EV_TICK}));
+    return NEB_OK;
+}

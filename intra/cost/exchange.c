@@ -1,0 +1,255 @@
+// What an exchange between clusters asks of the ranks of one, besides encoding and decoding: who owns how much of its state, in which memory,
+// and how parameters get to their owners and back (agent/exchange/owners.h, agent/exchange/owners_device.c).
+//
+//     gather    each owner's units from the ranks of its replica that train them, before an update is made and before one is merged; on the
+//               device nothing where the owner trains all of the tensor itself
+//     scatter   back to the owner's replica, and from there to all replicas; to the devices of all ranks
+//
+// Units are dealt as the owners deal them (owners.h), so that the busiest owner is the one that there will be.
+#include "intra/cost/parts.h"
+#include "intra/train/owners.h"
+#include "intra/train/trainer.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { DEVICE_FLOATS = COST_EXCHANGE_FLOATS + 1 }; // and the sum of updates
+// Of the largest unit an element: codes, or indices and values.
+static const double CODEC_BYTES = 1.25;
+// On the host, for encoding and what was encoded: zstd's of a unit; of an element, by int4 or an eighth of the entries, of each update: the one
+// made and those merged, one of each member; half of it where they are merged unit by unit on a device.
+static const double UNIT_BYTES = 1.1e6, FRAME_BYTES = 2, FRAME_BYTES_DEVICE = 1;
+
+struct rank_share {
+    double own, units, largest, rows; // elements of its units; rows: the most of a unit
+    double at, room, device_room; // gathered of a fragment: so far, at most, in its device's memory
+    double away;                  // gathered there, of all fragments
+    double pulled, sent, received; // to gather
+    double given, taken;           // to scatter, within a replica
+    int32_t fragment, last_pulled; // of the unit, and index of the tensor, that came last
+};
+
+struct shares {
+    const struct intra_cost_job *j;
+    struct intra_model *layout;
+    struct intra_unit *units;
+    int32_t n, ranks;
+    int32_t *fragment, *owner;
+    struct rank_share *of; // (ranks)
+    double *held;          // (pp, tp) trained by a rank of this stage and part, of the exchange
+};
+
+static double size_of(const struct intra_unit *u) { return (double)u->rows * u->cols; }
+
+static int32_t parts_of(const struct shares *s, const struct intra_tensor *t) {
+    return t->cut == INTRA_CUT_NONE ? 1 : s->j->mesh.tp;
+}
+
+static int32_t stage_of(const struct shares *s, const struct intra_tensor *t) {
+    int32_t pp = s->j->mesh.pp, L = s->j->model.n_layers;
+    return t->layer < 0 ? 0 : t->layer == L ? pp - 1 : t->layer / (L / pp);
+}
+
+static bool on_last_too(const struct shares *s, const struct intra_tensor *t) {
+    return t->layer < 0 && s->j->model.tied && s->j->mesh.pp > 1;
+}
+
+// ---- who owns what -------------------------------------------------------------------------------------------
+
+static void deal(struct shares *s) {
+    size_t n = (size_t)s->n + 1;
+    uint64_t *elements = calloc(n, sizeof *elements),
+             *load = calloc((size_t)s->ranks, sizeof *load);
+    int32_t *layer = calloc(n, sizeof *layer);
+    NEB_ASSERT(elements && load && layer); // a few bytes a unit
+    for (int32_t i = 0; i < s->n; i++) {
+        elements[i] = (uint64_t)size_of(&s->units[i]);
+        layer[i] = s->units[i].tensor->layer;
+    }
+    intra_owners_fragments(elements, layer, s->n, s->j->model.n_layers,
+                           s->j->fragments > 1 ? s->j->fragments : 1, s->fragment);
+    intra_owners_deal(elements, s->fragment, s->n, s->j->outer_single ? 1 : s->ranks, load,
+                      s->owner);
+    free(elements);
+    free(load);
+    free(layer);
+}
+
+static void shares_make(const struct intra_cost_job *j, struct shares *s) {
+    const struct intra_mesh_config *k = &j->mesh;
+    size_t cells = (size_t)k->pp * (size_t)k->tp;
+    *s = (struct shares){.j = j, .ranks = k->dp * k->pp * k->tp};
+    struct intra_model_config c = j->model;
+    struct intra_trainable t = j->trainable;
+    // what sizes do not depend on: a job whose model has something impossible there is refused elsewhere
+    c.max_seq = 1;
+    c.rope_theta = 1e4f;
+    c.norm_eps = 1e-5f;
+    c.vocab = c.vocab > 1 ? c.vocab : 2;
+    t.lora_alpha = 1;
+    enum neb_status st = intra_model_layout(&c, &t, &s->layout);
+    if (st == NEB_OK)
+        st = intra_units(s->layout, &s->units, &s->n);
+    NEB_ASSERT(st == NEB_OK); // of the shape of a job that was checked
+    s->fragment = calloc((size_t)s->n + 1, sizeof *s->fragment);
+    s->owner = calloc((size_t)s->n + 1, sizeof *s->owner);
+    s->of = calloc((size_t)s->ranks, sizeof *s->of);
+    s->held = calloc(cells, sizeof *s->held);
+    NEB_ASSERT(s->fragment && s->owner && s->of && s->held);
+    for (int32_t r = 0; r < s->ranks; r++)
+        s->of[r].fragment = s->of[r].last_pulled = -1;
+    deal(s);
+}
+
+static void shares_free(struct shares *s) {
+    free(s->units);
+    free(s->fragment);
+    free(s->owner);
+    free(s->of);
+    free(s->held);
+    intra_model_destroy(&s->layout);
+}
+
+// ---- what each has to do --------------------------------------------------------------------------------------
+
+// The owner's room for θ_m has the units of one fragment at a time, one after the other.
+static void add_own(struct rank_share *o, const struct intra_unit *u, int32_t fragment, bool here) {
+    double n = size_of(u);
+    o->own += n;
+    o->units++;
+    o->largest = fmax(o->largest, n);
+    o->rows = fmax(o->rows, u->rows);
+    o->at = (o->fragment == fragment ? o->at : 0) + n;
+    o->fragment = fragment;
+    o->room = fmax(o->room, o->at);
+    o->device_room = here ? o->device_room : fmax(o->device_room, o->at);
+    o->away += here ? 0 : n;
+}
+
+// Whole tensors leave a device, once for all their units.
+static void gather(struct shares *s, const struct intra_unit *u, int32_t owner) {
+    const struct intra_mesh_config *k = &s->j->mesh;
+    int32_t replica = intra_mesh_replica(k, owner), parts = parts_of(s, u->tensor);
+    for (int32_t p = 0; p < parts; p++) {
+        int32_t from = intra_mesh_rank(k, replica, stage_of(s, u->tensor), p);
+        struct rank_share *x = &s->of[from];
+        if (x->last_pulled != u->tensor->index)
+            x->pulled += (double)u->tensor->rows * u->tensor->cols / parts;
+        x->last_pulled = u->tensor->index;
+        if (from == owner)
+            continue;
+        x->sent += size_of(u) / parts;
+        s->of[owner].received += size_of(u) / parts;
+    }
+}
+
+static void scatter(struct shares *s, const struct intra_unit *u, int32_t owner) {
+    const struct intra_mesh_config *k = &s->j->mesh;
+    int32_t replica = intra_mesh_replica(k, owner), stages[2] = {stage_of(s, u->tensor), k->pp - 1},
+            n = on_last_too(s, u->tensor) ? 2 : 1;
+    double part = size_of(u) / parts_of(s, u->tensor);
+    for (int32_t i = 0; i < n; i++)
+        for (int32_t p = 0; p < k->tp; p++) {
+            int32_t to = intra_mesh_rank(k, replica, stages[i], p);
+            s->held[stages[i] * k->tp + p] += part;
+            if (to == owner)
+                continue;
+            s->of[owner].given += part;
+            s->of[to].taken += part;
+        }
+}
+
+static void walk(struct shares *s) {
+    for (int32_t i = 0; i < s->n; i++) {
+        const struct intra_unit *u = &s->units[i];
+        int32_t o = s->owner[i];
+        bool here = s->j->device && s->j->outer_device && parts_of(s, u->tensor) == 1 &&
+                    o == intra_mesh_rank(&s->j->mesh, intra_mesh_replica(&s->j->mesh, o),
+                                         stage_of(s, u->tensor), 0);
+        add_own(&s->of[o], u, s->fragment[i], here);
+        if (!here)
+            gather(s, u, o);
+        scatter(s, u, o);
+    }
+}
+
+// ---- the busiest rank -----------------------------------------------------------------------------------------
+
+struct busiest {
+    double own, units, largest, away, pulled, gathered, scattered, held, host, frames, device;
+};
+
+static struct busiest busiest_of(const struct shares *s) {
+    const struct intra_mesh_config *k = &s->j->mesh;
+    struct busiest b = {0};
+    bool there = s->j->device && s->j->outer_device;
+    double updates = 1 + (s->j->members > 0 ? s->j->members : 2);
+    for (int32_t r = 0; r < s->ranks; r++) {
+        const struct rank_share *x = &s->of[r];
+        if (x->own > b.own)
+            b.units = x->units;
+        b.own = fmax(b.own, x->own);
+        b.largest = fmax(b.largest, x->largest);
+        b.away = fmax(b.away, x->away);
+        b.pulled = fmax(b.pulled, x->pulled);
+        b.gathered = fmax(b.gathered, fmax(x->sent, x->received));
+        b.scattered = fmax(b.scattered, fmax(x->given, x->taken));
+        b.host = fmax(b.host, 4 * ((COST_EXCHANGE_FLOATS + (there ? 1 : 0)) * x->own +
+                                   (s->ranks > 1 ? x->room : 0)));
+        b.frames =
+            fmax(b.frames, UNIT_BYTES * x->units +
+                               updates * (there ? FRAME_BYTES_DEVICE : FRAME_BYTES) * x->own);
+        b.device = fmax(b.device, 4 * (DEVICE_FLOATS * x->own + x->largest + x->rows +
+                                       (s->ranks > 1 ? x->device_room : 0)) +
+                                      CODEC_BYTES * x->largest);
+    }
+    for (int32_t i = 0; i < k->pp * k->tp; i++) {
+        b.held = fmax(b.held, s->held[i]);
+    }
+    return b;
+}
+
+// ---- seconds --------------------------------------------------------------------------------------------------
+
+static double over(double elements, double rate) { return elements > 0 ? 4 * elements / rate : 0; }
+
+// Through host memory, also between devices.
+static void times(const struct shares *s, const struct busiest *b, const struct intra_rates *r,
+                  struct intra_cost *c) {
+    int32_t dp = s->j->mesh.dp;
+    double link = r->link > 0 ? r->link : r->device.link;
+    bool device = s->j->device, there = device && s->j->outer_device;
+    if (s->ranks > 1) {
+        double messages = s->n * r->link_s;
+        // one copy to one other rank, or cut into rows which all pass on
+        double spread = dp == 1 ? 0 : dp == 2 ? 1 : 2.0 * (dp - 1) / dp;
+        c->gather_s = over(b->gathered, link) + (b->gathered > 0 ? messages : 0);
+        c->scatter_s = over(b->scattered, link) + over(spread * b->held, link) + messages;
+    }
+    if (!device || (there && s->ranks == 1))
+        return;
+    c->gather_s += over(b->pulled, r->device.down) + (there ? over(b->away, r->device.up) : 0);
+    c->scatter_s += over(b->held, r->device.up) + (there ? over(b->own, r->device.down) : 0);
+}
+
+void cost_exchange(const struct intra_cost_job *j, const struct intra_rates *r,
+                   struct intra_cost *c) {
+    struct shares s;
+    if (!j->outer)
+        return;
+    shares_make(j, &s);
+    walk(&s);
+    struct busiest b = busiest_of(&s);
+    c->owner_params = b.own;
+    c->owner_units = b.units;
+    c->owner_largest = b.largest;
+    c->frames_bytes = b.frames;
+    if (j->outer_single && s.ranks > 1)
+        c->owner_bytes = b.host + b.frames;
+    else
+        c->exchange_bytes = b.host;
+    if (j->device && j->outer_device)
+        c->outer_bytes = b.device;
+    times(&s, &b, r, c);
+    shares_free(&s);
+}

@@ -1,0 +1,146 @@
+// What cannot be read of a source. A file that is no text at all ends the build, and so does the
+// first bad line, document or entry; but a source may allow for a share of these, which are
+// counted, named (the first ones) and left out.
+#include "agent/base/log.h"
+#include "intra/data/build_state.h"
+#include "intra/read/charset.h"
+#include "intra/read/json.h"
+#include "intra/read/text_kind.h"
+
+#include <string.h>
+
+enum { NAMED_MAX = 10, BEFORE = 256 }; // BEFORE: bytes before the fault that are looked at, too
+
+static const struct intra_source_spec *source_of(const struct build *b) {
+    return &b->spec->sources[b->source];
+}
+
+static const char *encoding_of(const struct build *b) {
+    const char *name = source_of(b)->encoding;
+    return name[0] && !intra_charset_is_utf8(name) ? name : NULL;
+}
+
+static const char *unit_of(const struct build *b) {
+    enum intra_format f = source_of(b)->format;
+    return f == INTRA_TEXT ? "documents" : f == INTRA_PO ? "entries" : "lines";
+}
+
+// ---- one of them --------------------------------------------------------------------------------
+
+// Where bytes are no text, and what they look like.
+static void say_bytes(const struct build *b, const struct doc *d, const char *file, char *out,
+                      size_t cap) {
+    const uint8_t *p = (const uint8_t *)b->chunk.text.p + d->at;
+    size_t line = d->line ? d->line : 1, from = d->bad_at > BEFORE ? d->bad_at - BEFORE : 0;
+    char looks[160];
+    for (size_t i = 0; source_of(b)->format == INTRA_TEXT && i < d->bad_at; i++)
+        line += p[i] == '\n';
+    if (encoding_of(b)) {
+        snprintf(out, cap, p[d->bad_at] ? "%s:%zu: bytes that are not %s" : "%s:%zu: a NUL in %s",
+                 file, line, encoding_of(b));
+        return;
+    }
+    intra_text_looks(p + from - from % 4, d->given - (from - from % 4), looks, sizeof looks);
+    snprintf(out, cap, "%s:%zu: byte 0x%02x at offset %llu of the file is %s%s", file, line,
+             p[d->bad_at], (unsigned long long)(d->offset + d->bad_at),
+             p[d->bad_at] ? "not UTF-8" : "NUL, which is no text in UTF-8", looks);
+}
+
+static void say_json(const struct build *b, const struct doc *d, const char *file, char *out,
+                     size_t cap) {
+    json_error_t why;
+    json_t *line = intra_json_line((const char *)b->chunk.text.p + d->at, d->given, &why);
+    if (line)
+        snprintf(out, cap, "%s:%zu: no text in field \"%s\"", file, d->line, source_of(b)->field);
+    else
+        snprintf(out, cap, "%s:%zu: cannot be read as JSON: %s", file, d->line, why.text);
+    json_decref(line);
+}
+
+enum neb_status build_fault_count(struct build *b, const struct doc *d) {
+    const char *text = (const char *)b->chunk.text.p, *file = text + d->file_at;
+    double share = source_of(b)->max_bad_share;
+    char what[NEB_PATH_MAX + 640];
+    switch (d->fault) {
+    case BUILD_BYTES: say_bytes(b, d, file, what, sizeof what); break;
+    case BUILD_NO_TEXT: say_json(b, d, file, what, sizeof what); break;
+    default:
+        if (d->line)
+            snprintf(what, sizeof what, "%s:%zu: %s", file, d->line, text + d->at);
+        else
+            snprintf(what, sizeof what, "%s: %s", file, text + d->at);
+    }
+    if (share <= 0)
+        return neb_fail(NEB_ERR_FORMAT, "%s", what);
+    if (++b->bad <= NAMED_MAX)
+        neb_warn("source %s: left out: %s", source_of(b)->name, what);
+    return NEB_OK;
+}
+
+enum neb_status build_fault_source_end(struct build *b) {
+    const struct intra_source_spec *s = source_of(b);
+    uint64_t bad = b->bad, units = b->units, compiled = b->compiled;
+    double share = units ? (double)bad / (double)units : 0;
+    b->bad = b->units = b->compiled = 0;
+    if (compiled)
+        neb_info("source %s: %llu compiled catalogues (.mo) are left out", s->name,
+                 (unsigned long long)compiled);
+    if (!bad)
+        return NEB_OK;
+    if (share > s->max_bad_share)
+        return neb_fail(NEB_ERR_FORMAT,
+                        "source %s: %llu of %llu %s cannot be read, a share of %.3g; max_bad_share "
+                        "allows %.3g",
+                        s->name, (unsigned long long)bad, (unsigned long long)units, unit_of(b),
+                        share, s->max_bad_share);
+    neb_warn("source %s: %llu of %llu %s cannot be read and are left out", s->name,
+             (unsigned long long)bad, (unsigned long long)units, unit_of(b));
+    return NEB_OK;
+}
+
+// ---- a file's beginning -------------------------------------------------------------------------
+
+bool build_fault_head(const struct build *b, const uint8_t *p, size_t n, size_t *skip,
+                      char why[256]) {
+    const char *encoding = encoding_of(b), *order = NULL;
+    struct intra_text_kind kind;
+    bool bom = n >= 3 && !memcmp(p, "\xef\xbb\xbf", 3);
+    *skip = bom ? 3 : 0;
+    if (n >= 2 && (!memcmp(p, "\xff\xfe", 2) || !memcmp(p, "\xfe\xff", 2)))
+        order = intra_text_order(p, n);
+    if (n >= 4 && !memcmp(p, "\0\0\xfe\xff", 4))
+        order = "UTF-32BE";
+    if (intra_text_kind_of(p, n, &kind))
+        snprintf(why, 256, "offset %zu: this is %s%s%s", kind.at, kind.name, kind.help ? "; " : "",
+                 kind.help ? kind.help : "");
+    else if (bom && encoding)
+        snprintf(why, 256,
+                 "offset 0: the byte order mark of UTF-8, but the source names the encoding %s",
+                 encoding);
+    else if (order && !encoding)
+        snprintf(why, 256,
+                 "offset 0: the byte order mark of %s, which is not UTF-8; give the source "
+                 "encoding: %.6s",
+                 order, order);
+    else
+        return true;
+    return false;
+}
+
+enum neb_status build_fault_charset(const struct build *b, const uint8_t *head, size_t n,
+                                    struct intra_charset **out) {
+    const char *encoding = encoding_of(b);
+    *out = NULL;
+    if (!encoding || !n)
+        return NEB_OK;
+    enum neb_status st = intra_charset_open(encoding, head, n, out);
+    if (st == NEB_ERR_INVALID)
+        return neb_fail(NEB_ERR_FORMAT, "source %s: encoding '%s' is not known here",
+                        source_of(b)->name, encoding);
+    return st != NEB_ERR_FORMAT
+               ? st
+               : neb_fail(NEB_ERR_FORMAT,
+                          "%s: the order of bytes in %s cannot be told, as there is no byte order "
+                          "mark: name the encoding %sle or %sbe",
+                          b->file, encoding, encoding, encoding);
+}

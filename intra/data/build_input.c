@@ -1,0 +1,178 @@
+// A file of a source as lines of UTF-8: without a byte order mark, out of the source's encoding.
+// Bytes that are no text pass, with their place in the file: whoever looks at all documents finds
+// them.
+#include "intra/data/build_state.h"
+#include "intra/read/charset.h"
+#include "intra/read/text_kind.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { BLOCK_BYTES = 1 << 20, LINE_BYTES_MAX = 1 << 30 };
+
+// What comes through a pipe comes once: it is put aside, in a file that has no name and ends with
+// the build.
+static enum neb_status put_aside(struct build *b, FILE **aside) {
+    char path[NEB_PATH_MAX];
+    NEB_TRY(neb_fs_mkdirs(b->dir, 0755));
+    NEB_TRY(neb_path(path, sizeof path, b->dir, "pipe-XXXXXX"));
+    int fd = mkostemp(path, O_CLOEXEC);
+    if (fd < 0)
+        return neb_fail_errno("cannot create %s", path);
+    (void)unlink(path);
+    *aside = fdopen(fd, "w+");
+    if (!*aside)
+        close(fd);
+    return *aside ? NEB_OK : neb_fail_errno("cannot create %s", path);
+}
+
+enum neb_status build_input_open(struct build *b, const char *path) {
+    struct build_input *in = &b->input;
+    struct stat info;
+    struct neb_buf raw = in->raw, text = in->text;
+    neb_buf_clear(&raw);
+    neb_buf_clear(&text);
+    *in = (struct build_input){.raw = raw, .text = text};
+    b->file = path;
+    b->chunk.has_file = false;
+    if (b->pipes[b->source]) { // what was put aside
+        in->f = b->pipes[b->source];
+        b->pipes[b->source] = NULL;
+        rewind(in->f);
+        return NEB_OK;
+    }
+    NEB_TRY(neb_fs_stream_open(path, &in->f));
+    if (b->again || (fstat(fileno(in->f), &info) == 0 && S_ISREG(info.st_mode)))
+        return NEB_OK;
+    if (b->spec->sources[b->source].format == INTRA_TEXT)
+        return neb_fail(NEB_ERR_INVALID, "%s is not a regular file", path);
+    enum neb_status st = put_aside(b, &b->pipes[b->source]);
+    in->aside = b->pipes[b->source];
+    return st;
+}
+
+void build_input_close(struct build *b) {
+    if (b->input.f)
+        fclose(b->input.f);
+    b->input.f = NULL;
+    intra_charset_close(&b->input.charset);
+    b->file = NULL;
+}
+
+void build_input_free(struct build *b) {
+    build_input_close(b);
+    neb_buf_free(&b->input.raw);
+    neb_buf_free(&b->input.text);
+}
+
+// The first block: what kind of file it is.
+static enum neb_status begin(struct build *b, const uint8_t *p, size_t n) {
+    struct build_input *in = &b->input;
+    char why[256];
+    in->begun = true;
+    size_t skip;
+    if (!build_fault_head(b, p, n, &skip, why))
+        return neb_fail(NEB_ERR_FORMAT, "%s: %s", b->file, why);
+    in->at = in->offset = skip;
+    NEB_TRY(build_fault_charset(b, p, n, &in->charset));
+    size_t good = in->charset ? n : skip + intra_utf8_length(p + skip, n - skip);
+    if (good + 3 < n && !memchr(p, '\n', n) && n == BLOCK_BYTES) { // no need to hold all of it
+        intra_text_looks(p, n, why, sizeof why);
+        return neb_fail(NEB_ERR_FORMAT,
+                        "%s: byte 0x%02x at offset %zu is not text in UTF-8, and no line ends "
+                        "before offset %zu%s",
+                        b->file, p[good], good, n, why);
+    }
+    return NEB_OK;
+}
+
+static enum neb_status take_block(struct build *b, const uint8_t *p, size_t n) {
+    struct build_input *in = &b->input;
+    if (in->aside && fwrite(p, 1, n, in->aside) != n)
+        return neb_fail_errno("cannot put %s aside", b->file);
+    b->done += n;
+    if (!in->begun)
+        NEB_TRY(begin(b, p, n));
+    return NEB_OK;
+}
+
+static enum neb_status failed(const struct build *b) {
+    const struct build_input *in = &b->input;
+    if (ferror(in->f))
+        return neb_fail_errno("cannot read %s", b->file);
+    if (in->end && in->aside && fflush(in->aside) != 0)
+        return neb_fail_errno("cannot put %s aside", b->file);
+    return NEB_OK;
+}
+
+static enum neb_status fill_converted(struct build *b) {
+    struct build_input *in = &b->input;
+    bool first = !in->begun;
+    NEB_TRY(neb_buf_reserve(&in->raw, BLOCK_BYTES));
+    size_t got = fread(in->raw.p, 1, BLOCK_BYTES, in->f);
+    in->end = got < BLOCK_BYTES;
+    NEB_TRY(failed(b));
+    if (got)
+        NEB_TRY(take_block(b, in->raw.p, got));
+    if (in->charset)
+        NEB_TRY(intra_charset_convert(in->charset, in->raw.p, got, in->end, &in->text));
+    if (first && in->text.len >= 3 && !memcmp(in->text.p, "\xef\xbb\xbf", 3))
+        in->at = in->offset = 3; // its byte order mark
+    return failed(b);
+}
+
+// More text behind what there is, which is moved to the front.
+static enum neb_status fill(struct build *b) {
+    struct build_input *in = &b->input;
+    const struct intra_source_spec *s = &b->spec->sources[b->source];
+    if (in->at) {
+        memmove(in->text.p, in->text.p + in->at, in->text.len - in->at);
+        in->text.len -= in->at;
+        in->scanned -= in->at;
+        in->at = 0;
+    }
+    if (in->text.len > LINE_BYTES_MAX)
+        return neb_fail(NEB_ERR_LIMIT, "%s:%zu: a line of more than %d bytes", b->file,
+                        in->line + 1, LINE_BYTES_MAX);
+    if (s->encoding[0] && !intra_charset_is_utf8(s->encoding))
+        return fill_converted(b);
+    NEB_TRY(neb_buf_reserve(&in->text, BLOCK_BYTES));
+    uint8_t *p = in->text.p + in->text.len;
+    size_t got = fread(p, 1, BLOCK_BYTES, in->f);
+    in->text.len += got;
+    in->end = got < BLOCK_BYTES;
+    NEB_TRY(failed(b));
+    if (got)
+        NEB_TRY(take_block(b, p, got));
+    in->scanned = in->scanned < in->at ? in->at : in->scanned;
+    return failed(b);
+}
+
+enum neb_status build_input_line(struct build *b, struct build_input_line *l) {
+    struct build_input *in = &b->input;
+    const uint8_t *end = NULL;
+    *l = (struct build_input_line){0};
+    for (;;) {
+        in->scanned = in->scanned < in->at ? in->at : in->scanned;
+        if (in->scanned < in->text.len)
+            end = memchr(in->text.p + in->scanned, '\n', in->text.len - in->scanned);
+        if (end || in->end)
+            break;
+        in->scanned = in->text.len;
+        NEB_TRY(fill(b));
+    }
+    if (!end && in->at == in->text.len)
+        return NEB_OK;
+    if (!end) // who cuts the line finds room for a NUL
+        NEB_TRY(neb_buf_reserve(&in->text, 1));
+    l->p = (char *)in->text.p + in->at;
+    l->len = end ? (size_t)(end - in->text.p) - in->at : in->text.len - in->at;
+    l->number = ++in->line;
+    l->offset = in->offset;
+    l->ended = end != NULL;
+    in->at += l->len + l->ended;
+    in->offset += l->len + l->ended;
+    return NEB_OK;
+}

@@ -1,0 +1,160 @@
+// A model on an accelerator: set-up, micro-batches and evaluation.
+#include "agent/base/log.h"
+#include "intra/data/pairs.h"
+#include "intra/device/state.h"
+#include "intra/model/pipe_schedule.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static enum neb_status takes(const struct intra_device_config *c, const struct intra_model *m) {
+    NEB_ASSERT(!m->mesh == !c->mesh);
+    NEB_ASSERT(!c->mesh || (m->c.head == INTRA_HEAD_LM && !c->soft_k));
+    if (c->seq_len > m->c.max_seq)
+        return neb_fail(NEB_ERR_INVALID,
+                        "sequence of %d tokens is longer than the model's max_seq %d", c->seq_len,
+                        m->c.max_seq);
+    if (m->c.d_model > c->D->norm_most)
+        return neb_fail(NEB_ERR_UNSUPPORTED,
+                        "%s: model.d_model %d is above the %d that a norm's row may have on it: "
+                        "its shared memory holds no more; set device: cpu, or use another card",
+                        c->D->name, m->c.d_model, c->D->norm_most);
+    bool pairs = c->soft_k && m->c.mask != KERN_MASK_BIDIRECTIONAL; // as many as fit
+    int64_t most = pairs ? (int64_t)c->batch * c->seq_len / INTRA_PAIRS_SEQ_MIN : c->batch;
+    if (most > KERN_SEQUENCES_MAX)
+        return neb_fail(NEB_ERR_UNSUPPORTED,
+                        "%s: micro-batches of up to %lld sequences; its kernels take %d: lower "
+                        "data.batch, with data.accumulate in its place, or set device: cpu",
+                        c->D->name, (long long)most, KERN_SEQUENCES_MAX);
+    if (c->type == KERN_BF16 && !c->D->tensor_cores_bf16)
+        return neb_fail(NEB_ERR_UNSUPPORTED, "%s has no bf16; set precision: fp32", c->D->name);
+    if (c->type == KERN_BF16 && m->c.d_model % 2 && intra_mesh_tp(c->mesh) > 1)
+        return neb_fail(NEB_ERR_UNSUPPORTED,
+                        "mesh.tp: %d: rows of %d bf16 do not fill floats, in which they are "
+                        "gathered; model.d_model must be even, or set precision: fp32",
+                        c->mesh->c.tp, m->c.d_model);
+    return NEB_OK;
+}
+
+static enum neb_status set_up(struct intra_device *d) {
+    const struct kern_device_ops *K = device_ops(d);
+    struct kern_device *D = d->c.D;
+    const struct intra_model *m = d->m;
+    if (d->c.type == KERN_BF16 && (m->c.head_dim % 32 || m->c.head_dim > 128))
+        neb_warn("heads of %d: attention runs without tensor cores, several times slower; those of "
+                 "32, 64, 96 and 128 run on them",
+                 m->c.head_dim);
+    device_tp_create(d);
+    d->n_acts =
+        intra_pipe_in_flight(intra_mesh_pp_rank(d->c.mesh), intra_mesh_pp(d->c.mesh), d->c.micros);
+    NEB_TRY(device_update_create(d));
+    NEB_TRY(device_picks_create(d));
+    NEB_TRY(device_allocate(d));
+    NEB_TRY(device_graphs_create(d));
+    K->zero(D, d->arena, d->bytes); // gaps between tensors stay zero
+    K->upload(D, d->rope, m->rope, (size_t)d->c.seq_len * (size_t)m->c.head_dim * sizeof(float));
+    NEB_TRY(K->finish(D));
+    NEB_TRY(device_update_send(d));
+    NEB_TRY(intra_device_push(d, NULL));
+    return device_learns(d) ? intra_device_push_moments(d) : NEB_OK;
+}
+
+enum neb_status intra_device_create(const struct intra_device_config *c, struct intra_model *m,
+                                    struct intra_optim *o, struct intra_device **out) {
+    NEB_TRY(takes(c, m));
+    struct intra_device *d = calloc(1, sizeof *d);
+    if (!d)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory creating a trainer");
+    d->c = *c;
+    d->m = m;
+    d->o = o;
+    enum neb_status st = set_up(d);
+    if (st != NEB_OK)
+        intra_device_destroy(&d);
+    *out = d;
+    return st;
+}
+
+void intra_device_destroy(struct intra_device **dp) {
+    if (*dp) {
+        device_graphs_destroy(*dp);
+        device_release(*dp);
+        device_update_destroy(*dp);
+        device_picks_destroy(*dp);
+        device_tp_destroy(*dp);
+    }
+    free(*dp);
+    *dp = NULL;
+}
+
+size_t intra_device_bytes(const struct intra_device *d) { return d->bytes; }
+
+// ---- steps ----------------------------------------------------------------------------------------------------
+
+// This rank's row of a token's embedding, -1 where there is none.
+static int32_t row_of(const struct intra_model *m, int32_t id) {
+    const struct intra_tensor *t = m->embed;
+    return t && id >= t->row0 && id < t->row0 + t->rows ? id - t->row0 : -1;
+}
+
+int64_t device_send_batch(struct intra_device *d, struct device_acts *a,
+                          const struct intra_batch *batch, float grad_scale) {
+    const struct kern_device_ops *K = device_ops(d);
+    const int32_t *tokens = batch->tokens, *targets = batch->targets;
+    int B = batch->B;
+    size_t n = (size_t)B * (size_t)batch->T, room = device_tokens(d);
+    bool prefixed = batch->prefix && d->m->c.mask == KERN_MASK_PREFIX;
+    int32_t classes = d->m->c.head == INTRA_HEAD_RTD ? 2 : d->m->c.vocab;
+    int slot = d->turn;
+    int64_t count = 0;
+    NEB_ASSERT(n <= room && batch->T <= d->c.seq_len);
+    a->T = batch->T;
+    a->prefixed = prefixed;
+    a->targets = targets;
+    d->turn = (d->turn + 1) % DEVICE_SLOTS;
+    if (d->batch_used[slot])
+        K->wait(d->c.D, MARK_BATCH + slot);
+    d->batch_used[slot] = true;
+    struct device_batch b = device_batch_in(d->batch_pinned[slot], room);
+    for (size_t i = 0; i < n; i++) {
+        NEB_ASSERT(tokens[i] >= 0 && tokens[i] < d->m->c.vocab);
+        b.tokens[i] = row_of(d->m, tokens[i]);
+    }
+    for (size_t i = 0; targets && i < n; i++) {
+        NEB_ASSERT(targets[i] == KERN_IGNORE || (targets[i] >= 0 && targets[i] < classes));
+        b.targets[i] = targets[i];
+        count += targets[i] != KERN_IGNORE;
+    }
+    if (prefixed)
+        memcpy(b.prefix, batch->prefix, (size_t)B * sizeof *b.prefix);
+    kern_buckets_fill(&b.rows, b.tokens, (int)n, d->next);
+    *b.grad_scale = grad_scale;
+    K->upload(d->c.D, a->batch.tokens, d->batch_pinned[slot], device_batch_bytes(room, prefixed));
+    K->mark(d->c.D, MARK_BATCH + slot);
+    device_send_rows(d, a, batch, count);
+    return count;
+}
+
+int64_t intra_device_micro(struct intra_device *d, const struct intra_batch *b, float grad_scale) {
+    int64_t count = device_send_batch(d, d->acts, b, grad_scale);
+    device_run(d, DEVICE_TRAIN, d->acts, b->B);
+    return count;
+}
+
+void intra_device_eval_begin(struct intra_device *d) {
+    device_ops(d)->zero(d->c.D, d->eval_total, sizeof *d->eval_total);
+}
+
+int64_t intra_device_eval_micro(struct intra_device *d, const struct intra_batch *b) {
+    int64_t count = device_send_batch(d, d->acts, b, 0);
+    device_run(d, DEVICE_EVAL, d->acts, b->B);
+    return count;
+}
+
+enum neb_status intra_device_eval_end(struct intra_device *d, double *loss) {
+    const struct kern_device_ops *K = device_ops(d);
+    K->download(d->c.D, d->sums_pinned, d->eval_total, sizeof *loss);
+    NEB_TRY(device_finish(d));
+    *loss = d->sums_pinned[0];
+    return NEB_OK;
+}

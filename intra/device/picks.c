@@ -1,0 +1,149 @@
+// Some rows of a pass on an accelerator, which is what modes rtd and distill are about: one position in seven has a target, or every second.
+//
+//     the loss     takes the rows with a target, gathered, where these are few; their gradients are put back among zeros
+//     beside it    scores, draws and labels at rows that the caller names. Logits are formed anew for these, in fp32, block by block where
+//                  a loss has its own
+#include "intra/device/state.h"
+#include "kernels/device_stage.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+// ---- the loss -------------------------------------------------------------------------------------------------
+
+enum neb_status device_picks_create(struct intra_device *d) {
+    size_t n = device_tokens(d), k = (size_t)d->c.soft_k;
+    struct device_soft_rows *s = &d->soft_rows;
+    if (!k)
+        return NEB_OK;
+    d->lists = malloc(3 * n * sizeof *d->lists);
+    s->ids = malloc(n * k * sizeof *s->ids);
+    s->logp = malloc(n * k * sizeof *s->logp);
+    s->tail = malloc(n * sizeof *s->tail);
+    return d->lists && s->ids && s->logp && s->tail
+               ? NEB_OK
+               : neb_fail(NEB_ERR_NOMEM, "out of memory for the labels of %zu positions", n);
+}
+
+void device_picks_destroy(struct intra_device *d) {
+    free(d->lists);
+    free(d->soft_rows.ids);
+    free(d->soft_rows.logp);
+    free(d->soft_rows.tail);
+}
+
+// How many rows the output layer takes of n positions, of which `count` have a target. Some more than these, which have none: every length
+// is a product of a shape of its own, for which the libraries choose.
+static size_t rows_for(size_t n, int64_t count) {
+    size_t step = n / 16 + 1, rows = ((size_t)count + step) / step * step;
+    return 4 * rows <= 3 * n ? rows : 0;
+}
+
+static void gather(struct intra_device *d, const struct intra_batch *b, size_t n, size_t rows) {
+    int32_t *at = d->lists, *target = at + n, *of = target + n, k = 0;
+    for (size_t i = 0; i < n; i++) {
+        of[i] = b->targets[i] == KERN_IGNORE ? -1 : k;
+        if (of[i] < 0)
+            continue;
+        at[k] = (int32_t)i;
+        target[k++] = b->targets[i];
+    }
+    for (; (size_t)k < rows; k++) {
+        at[k] = -1;
+        target[k] = KERN_IGNORE;
+    }
+    kern_stage_up(d->c.D, d->row_at, at, rows * sizeof *at);
+    kern_stage_up(d->c.D, d->row_target, target, rows * sizeof *target);
+    kern_stage_up(d->c.D, d->row_of, of, n * sizeof *of);
+}
+
+// Labels lie by position; those of the rows go up.
+static void send_soft(struct intra_device *d, struct device_acts *a, const struct kern_soft *s,
+                      size_t n) {
+    struct device_soft_rows *r = &d->soft_rows,
+                            by = {(int32_t *)s->ids, (float *)s->logp, (float *)s->tail};
+    size_t k = (size_t)s->k, rows = a->n_rows ? (size_t)a->n_rows : n;
+    NEB_ASSERT(s->k >= 1 && s->k <= d->c.soft_k);
+    for (size_t i = 0; a->n_rows && i < rows && d->lists[i] >= 0; i++) {
+        size_t at = (size_t)d->lists[i];
+        memcpy(r->ids + i * k, s->ids + at * k, k * sizeof *r->ids);
+        memcpy(r->logp + i * k, s->logp + at * k, k * sizeof *r->logp);
+        r->tail[i] = s->tail[at];
+    }
+    if (a->n_rows)
+        by = *r;
+    kern_stage_up(d->c.D, d->pick_id, by.ids, rows * k * sizeof *by.ids);
+    kern_stage_up(d->c.D, d->pick_logp, by.logp, rows * k * sizeof *by.logp);
+    kern_stage_up(d->c.D, d->pick_tail, by.tail, rows * sizeof *by.tail);
+    a->soft = (struct kern_device_soft){.k = s->k,
+                                        .lambda = s->lambda,
+                                        .temperature = s->temperature,
+                                        .ids = d->pick_id,
+                                        .logp = d->pick_logp,
+                                        .tail = d->pick_tail};
+}
+
+void device_send_rows(struct intra_device *d, struct device_acts *a, const struct intra_batch *b,
+                      int64_t count) {
+    size_t n = (size_t)b->B * (size_t)b->T;
+    bool few = d->c.soft_k && !d->m->rtd_weight && b->targets;
+    a->n_rows = few ? (int)rows_for(n, count) : 0;
+    a->soft = (struct kern_device_soft){0};
+    if (a->n_rows)
+        gather(d, b, n, (size_t)a->n_rows);
+    if (b->teacher)
+        send_soft(d, a, b->teacher, n);
+}
+
+// ---- beside it ------------------------------------------------------------------------------------------------
+
+enum neb_status intra_device_scores(struct intra_device *d, int32_t n, float *out) {
+    NEB_ASSERT(d->m->rtd_weight && (size_t)n <= device_tokens(d));
+    kern_stage_down(d->c.D, out, d->scores, (size_t)n * sizeof *out);
+    return kern_stage_end(d->c.D);
+}
+
+// The rows `at` (n), which go to the device, of the first V columns.
+static struct kern_device_rows rows_of(struct intra_device *d, const int32_t *at, int32_t n,
+                                       int32_t V) {
+    size_t row = (size_t)kern_logits_ld(V) * sizeof(float),
+           block = device_logits_bytes(d) / row; // below what the last pass has left behind
+    NEB_ASSERT(d->c.soft_k && (size_t)n <= device_tokens(d));
+    kern_stage_up(d->c.D, d->picked, at, (size_t)n * sizeof *at);
+    return (struct kern_device_rows){
+        .n = n,
+        .d = d->m->c.d_model,
+        .V = V,
+        .x = d->yf,
+        .at = d->picked,
+        .w = device_weight(d, d->m->head),
+        .gathered = d->r, // free behind the final norm
+        .logits = d->logits,
+        .block = (int)(block < device_tokens(d) ? block : device_tokens(d))};
+}
+
+enum neb_status intra_device_sample(struct intra_device *d, int32_t n_ids, const int32_t *positions,
+                                    int32_t n, const float *u, int32_t *ids) {
+    if (!n)
+        return NEB_OK;
+    struct kern_device_rows rows = rows_of(d, positions, n, n_ids);
+    kern_stage_up(d->c.D, d->pick_logp, u, (size_t)n * sizeof *u);
+    device_ops(d)->sample_rows(d->c.D, d->c.type, &rows, d->pick_logp, d->pick_id);
+    kern_stage_down(d->c.D, ids, d->pick_id, (size_t)n * sizeof *ids);
+    return kern_stage_end(d->c.D);
+}
+
+enum neb_status intra_device_labels(struct intra_device *d, const int32_t *at, int32_t n, int32_t k,
+                                    float temperature, int32_t *ids, float *logp, float *tail) {
+    NEB_ASSERT(k >= 1 && k <= d->c.soft_k);
+    if (!n)
+        return NEB_OK;
+    struct kern_device_rows rows = rows_of(d, at, n, d->m->c.vocab);
+    size_t named = (size_t)n * (size_t)k;
+    device_ops(d)->label_rows(d->c.D, d->c.type, &rows, k, temperature, d->pick_id, d->pick_logp,
+                              d->pick_tail);
+    kern_stage_down(d->c.D, ids, d->pick_id, named * sizeof *ids);
+    kern_stage_down(d->c.D, logp, d->pick_logp, named * sizeof *logp);
+    kern_stage_down(d->c.D, tail, d->pick_tail, (size_t)n * sizeof *tail);
+    return kern_stage_end(d->c.D);
+}

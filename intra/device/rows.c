@@ -1,0 +1,121 @@
+// What tensor-parallel ranks say to each other, on device memory: rows of the stream (seqpar.h, drawn) and the loss over a
+// vocabulary that is cut (vocab.h). Over NCCL a collective is in the device's queue, between the ops whose results it takes and those
+// that take its own; the host goes on:
+//
+//     queue    … o ► wide │ reduce-scatter │ norm ► y │ all-gather │ gate, up …
+//     host     enqueues the next block; where it waits for the queue (kern_device.watch) it looks whether all ranks are still there
+//
+// A rank that hangs keeps the queues of the others from running on: who waits gives the communicator up when its time is over, and
+// the queue runs to its end with numbers that nobody uses. With a communicator that has no such operation the queue runs before a collective
+// begins, which has ended when the call returns.
+#include "intra/device/state.h"
+
+static struct intra_comm *tp_of(const struct intra_device *d) {
+    return d->c.mesh ? d->c.mesh->tp : NULL;
+}
+
+static bool watch(void *ctx, bool first) {
+    struct intra_device *d = ctx;
+    struct intra_comm *tp = tp_of(d);
+    if (d->tp_given_up)
+        return false;
+    enum neb_status st = tp->ops->look(tp, first);
+    intra_model_keep(d->m, st);
+    d->tp_given_up = st != NEB_OK;
+    return !d->tp_given_up;
+}
+
+void device_tp_create(struct intra_device *d) {
+    struct intra_comm *tp = tp_of(d);
+    if (tp && tp->ops->enqueue) {
+        d->c.D->watch_ctx = d;
+        d->c.D->watch = watch;
+    }
+}
+
+void device_tp_destroy(struct intra_device *d) {
+    if (d->c.D->watch_ctx == d)
+        d->c.D->watch = NULL;
+}
+
+enum neb_status device_finish(struct intra_device *d) {
+    intra_model_keep(d->m, device_ops(d)->finish(d->c.D));
+    if (d->m->failed == NEB_OK && d->c.D->watch) // what failed may have ended all the same
+        (void)watch(d, true);
+    return d->m->failed;
+}
+
+bool device_settled(struct intra_device *d) {
+    return d->m->failed == NEB_OK && device_finish(d) == NEB_OK;
+}
+
+static void collective(struct intra_device *d, enum intra_comm_kind kind, void *x, size_t n,
+                       enum intra_comm_op op) {
+    struct intra_comm *tp = tp_of(d);
+    enum neb_status st;
+    if (!tp || d->m->failed != NEB_OK)
+        return;
+    if (tp->ops->enqueue) {
+        st = tp->ops->enqueue(tp, kind, x, n, INTRA_COMM_F32, op, device_ops(d)->queue(d->c.D));
+        d->tp_given_up = st != NEB_OK;
+    } else if (!device_settled(d)) {
+        return;
+    } else if (kind == INTRA_COMM_ALL_REDUCE) {
+        st = tp->ops->all_reduce(tp, x, n, INTRA_COMM_F32, op);
+    } else if (kind == INTRA_COMM_REDUCE_SCATTER) {
+        st = tp->ops->reduce_scatter(tp, x, n);
+    } else {
+        st = tp->ops->all_gather(tp, x, n);
+    }
+    intra_model_keep(d->m, st);
+}
+
+// Every rank has filled its own rows; floats carry what they hold unchanged.
+void device_rows_gather(struct intra_device *d, const struct intra_rows *r, void *x, size_t bytes) {
+    collective(d, INTRA_COMM_ALL_GATHER, x, (size_t)r->each * bytes / sizeof(float),
+               INTRA_COMM_SUM);
+}
+
+void device_rows_sum(struct intra_device *d, const struct intra_rows *r, float *x) {
+    collective(d, INTRA_COMM_REDUCE_SCATTER, x, (size_t)r->each * (size_t)d->m->c.d_model,
+               INTRA_COMM_SUM);
+}
+
+void device_tp_reduce(struct intra_device *d, float *x, size_t n, enum intra_comm_op op) {
+    collective(d, INTRA_COMM_ALL_REDUCE, x, n, op);
+}
+
+void device_vocab_head(struct intra_device *d, const struct kern_device_head *h) {
+    const struct kern_device_ops *K = device_ops(d);
+    struct kern_device *D = d->c.D;
+    enum kern_type t = d->c.type;
+    int ld = kern_logits_ld(h->V), w = h->d;
+    for (int from = 0; from < h->n; from += h->rows) {
+        int n = h->n - from < h->rows ? h->n - from : h->rows;
+        const char *x = (const char *)h->x + (size_t)from * (size_t)w * kern_type_bytes(t);
+        struct kern_device_vocab v = {.logits = h->logits,
+                                      .n = n,
+                                      .V = h->V,
+                                      .targets = h->targets + from,
+                                      .row0 = d->m->head->row0,
+                                      .max = d->vocab_max,
+                                      .sums = d->vocab_sums,
+                                      .grad_scale = h->grad_scale,
+                                      .learn = h->learn,
+                                      .losses = h->losses + from};
+        K->gemm(D, t, t, KERN_N, KERN_T, n, h->V, w, 1, x, w, h->w, w, 0, h->logits, ld, NULL);
+        K->vocab_max(D, t, &v);
+        device_tp_reduce(d, d->vocab_max, (size_t)n, INTRA_COMM_MAX);
+        K->vocab_sum(D, t, &v);
+        device_tp_reduce(d, d->vocab_sums, 2 * (size_t)n, INTRA_COMM_SUM);
+        K->vocab_loss(D, t, &v);
+        if (!h->learn)
+            continue;
+        K->gemm(D, t, KERN_F32, KERN_N, KERN_N, n, w, h->V, 1, h->logits, ld, h->w, w, 0,
+                d->wide + (size_t)from * (size_t)w, w, NULL);
+        if (h->dw)
+            K->gemm(D, t, KERN_F32, KERN_T, KERN_N, h->V, w, n, 1, h->logits, ld, x, w, 1, h->dw, w,
+                    NULL);
+    }
+    K->loss_total(D, h->total, h->losses, h->n);
+}

@@ -1,0 +1,318 @@
+// The update of a model on an accelerator, as optim.c makes it on the CPU: norms, clipping, AdamW. Over replicas each rank has an
+// equal part of the gradients (ZeRO-1), and a part is reduced in pieces, each to the rank that owns it, as soon as backward has passed it:
+//
+//     arena        embedding | block 0 | block 1 | … | output        pieces of parts, in the order of the arena
+//     backward     ◄─────────────────────────────────────────        fills it from behind
+//     the queue    … backward of block 1  ▲mark  of block 0  ▲mark   was enqueued in one go, and runs
+//     the host         wait(mark), reduce a piece; wait(mark), reduce the next …
+//
+// So of the collectives only what is left when backward ends costs time. Gradients of which tensor-parallel ranks have parts (norms,
+// adapters: little) lie in an array of their own meanwhile, which is summed over both when the pieces are through. A tied embedding is
+// summed over the ends of the pipeline first, so the pieces that it lies in come last.
+#include "intra/device/state.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+// ---- the table ------------------------------------------------------------------------------------------------
+
+// Chunks of tensor t's part here. Their borders count from the tensor's beginning, which is aligned as the kernels like it. With
+// out they are written; returns how many.
+static int chunks_of(const struct intra_device *d, const struct intra_tensor *t,
+                     struct kern_chunk *out) {
+    size_t from, n = intra_optim_part(d->o, t, &from), end = from + n;
+    int count = 0;
+    while (from < end) {
+        size_t to = (from / KERN_CHUNK + 1) * KERN_CHUNK;
+        to = to < end ? to : end;
+        if (out)
+            out[count] = (struct kern_chunk){.param_at = t->at + from,
+                                             .grad_at = t->grad_at + from,
+                                             .n = (uint32_t)(to - from),
+                                             .tensor = t->index,
+                                             .decay = t->decay};
+        count++;
+        from = to;
+    }
+    return count;
+}
+
+// Gradients that are not complete when backward has come below layer l: of all layers before.
+static size_t pending(const struct intra_model *m, int32_t l) {
+    size_t most = 0;
+    for (int32_t i = 0; i < m->n_tensors; i++) {
+        const struct intra_tensor *t = &m->tensors[i];
+        size_t end = t->grad_at + intra_tensor_size(t);
+        if (t->trainable && t->layer < l && end > most)
+            most = end;
+    }
+    return most;
+}
+
+static void lay_out_partial(struct intra_device *d) {
+    enum { ALIGN = 64 }; // floats
+    for (int32_t i = 0; i < d->m->n_tensors; i++) {
+        const struct intra_tensor *t = &d->m->tensors[i];
+        if (!t->trainable || !t->partial)
+            continue;
+        d->partial_at[i] = d->n_partial;
+        d->n_partial += (intra_tensor_size(t) + ALIGN - 1) / ALIGN * ALIGN;
+    }
+}
+
+enum neb_status device_update_create(struct intra_device *d) {
+    const struct intra_model *m = d->m;
+    int dp = intra_mesh_dp(d->c.mesh);
+    int32_t layers = m->local.n_layers;
+    d->n_pieces = dp * ((DEVICE_PIECES + dp - 1) / dp);
+    d->all = calloc((size_t)m->n_all_tensors + 2, sizeof *d->all);
+    d->pending = calloc((size_t)layers + 2, sizeof *d->pending);
+    d->partial_at = calloc((size_t)m->n_tensors + 1, sizeof *d->partial_at);
+    if (!d->all || !d->pending || !d->partial_at)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory listing tensors");
+    lay_out_partial(d);
+    for (int32_t i = 1; i < layers + 2; i++)
+        d->pending[i] = pending(m, m->layer0 - 1 + i);
+    for (int32_t i = 0; device_learns(d) && i < m->n_tensors; i++)
+        d->n_chunks += chunks_of(d, &m->tensors[i], NULL);
+    return NEB_OK;
+}
+
+void device_update_destroy(struct intra_device *d) {
+    free(d->all);
+    free(d->pending);
+    free(d->partial_at);
+}
+
+enum neb_status device_update_send(struct intra_device *d) {
+    const struct kern_device_ops *K = device_ops(d);
+    const struct intra_model *m = d->m;
+    size_t tensors = (size_t)m->n_all_tensors;
+    if (!device_learns(d))
+        return NEB_OK;
+    struct kern_chunk *all = calloc((size_t)d->n_chunks + 1, sizeof *all);
+    int32_t *first = calloc(tensors + 1, sizeof *first), n = 0, at = 0;
+    enum neb_status st = NEB_OK;
+    if (!all || !first) {
+        st = neb_fail(NEB_ERR_NOMEM, "out of memory listing tensors");
+        goto out;
+    }
+    // tensors are in the order of their index, of which some are elsewhere
+    for (int32_t i = 0; i < m->n_tensors; i++) {
+        const struct intra_tensor *t = &m->tensors[i];
+        NEB_ASSERT(t->index >= at);
+        while (at <= t->index)
+            first[at++] = n;
+        n += chunks_of(d, t, all + n);
+    }
+    while (at <= m->n_all_tensors)
+        first[at++] = n;
+    NEB_ASSERT(n == d->n_chunks);
+    K->upload(d->c.D, d->chunks, all, (size_t)n * sizeof *all);
+    K->upload(d->c.D, d->first, first, (tensors + 1) * sizeof *first);
+    st = K->finish(d->c.D);
+out:
+    free(all);
+    free(first);
+    return st;
+}
+
+// ---- gradients over the ranks ---------------------------------------------------------------------------------
+
+// Piece i begins here; they follow each other, and those of one part have one owner.
+static size_t piece_at(const struct intra_device *d, int i) {
+    size_t part = d->o->n, each = (size_t)(d->n_pieces / intra_mesh_dp(d->c.mesh)),
+           len = (part + each - 1) / each, k = (size_t)i % each;
+    return (size_t)i / each * part + (k * len < part ? k * len : part);
+}
+static int piece_mark(const struct intra_device *d, int i) { // several may share one
+    return i * DEVICE_PIECES / d->n_pieces;
+}
+
+void device_update_passed(struct intra_device *d, int32_t l) {
+    const struct intra_model *m = d->m;
+    size_t left = d->pending[l - (m->layer0 - 1)];
+    if (!device_dp(d))
+        return;
+    if (l == m->layer0 + m->local.n_layers)
+        d->pieces_left = d->n_pieces;
+    // each micro-batch marks them anew: the last one's count
+    while (d->pieces_left > 0 && piece_at(d, d->pieces_left - 1) >= left) {
+        int mark = piece_mark(d, --d->pieces_left);
+        if (d->pieces_left == 0 || piece_mark(d, d->pieces_left - 1) != mark)
+            device_ops(d)->mark(d->c.D, MARK_PIECE + mark);
+    }
+}
+
+// Those that begin in [from, to); the arena is taken from behind.
+static void reduce_pieces(struct intra_device *d, struct intra_comm *dp, size_t from, size_t to) {
+    int each = d->n_pieces / dp->size;
+    for (int i = d->n_pieces - 1; i >= 0 && d->m->failed == NEB_OK; i--) {
+        size_t at = piece_at(d, i), end = i + 1 < d->n_pieces ? piece_at(d, i + 1) : d->m->n_grads;
+        if (at < from || at >= to || at >= end)
+            continue;
+        device_ops(d)->wait(d->c.D, MARK_PIECE + piece_mark(d, i));
+        if (d->m->failed == NEB_OK)
+            intra_model_keep(d->m, dp->ops->reduce(dp, d->grads + at, end - at, i / each));
+    }
+}
+
+// Where the piece begins in which t does.
+static size_t first_piece_of(const struct intra_device *d, const struct intra_tensor *t) {
+    int i = 0;
+    while (i + 1 < d->n_pieces && piece_at(d, i + 1) <= t->grad_at)
+        i++;
+    return piece_at(d, i);
+}
+
+static void add_ends(struct intra_device *d, struct intra_comm *ends) {
+    const struct intra_tensor *t = d->m->embed;
+    if (device_settled(d))
+        intra_model_keep(d->m, ends->ops->all_reduce(ends, device_grad(d, t), intra_tensor_size(t),
+                                                     INTRA_COMM_F32, INTRA_COMM_SUM));
+}
+
+// Sums of the tensor-parallel ranks come into their places.
+static void place_partial(struct intra_device *d, struct intra_comm *dp) {
+    const struct kern_device_ops *K = device_ops(d);
+    const struct intra_model *m = d->m;
+    if (dp && device_settled(d))
+        intra_model_keep(d->m, dp->ops->all_reduce(dp, d->partial, d->n_partial, INTRA_COMM_F32,
+                                                   INTRA_COMM_SUM));
+    for (int32_t i = 0; i < m->n_tensors; i++) {
+        const struct intra_tensor *t = &m->tensors[i];
+        if (t->trainable && t->partial)
+            K->copy(d->c.D, d->grads + t->grad_at, device_grad(d, t),
+                    intra_tensor_size(t) * sizeof(float));
+    }
+    K->zero(d->c.D, d->partial, d->n_partial * sizeof(float));
+}
+
+static void reduce_grads(struct intra_device *d) {
+    const struct intra_mesh *mesh = d->c.mesh;
+    const struct intra_model *m = d->m;
+    if (!mesh)
+        return;
+    bool tied = mesh->ends && m->c.tied && m->embed->trainable;
+    size_t all = m->n_grads, from = all, to = all; // where pieces begin that wait for a sum
+    if (tied) {
+        from = first_piece_of(d, m->embed);
+        to = m->embed->grad_at + intra_tensor_size(m->embed);
+    }
+    if (d->n_partial)
+        device_tp_reduce(d, d->partial, d->n_partial, INTRA_COMM_SUM);
+    if (mesh->dp) {
+        reduce_pieces(d, mesh->dp, to, all);
+        reduce_pieces(d, mesh->dp, 0, from);
+    }
+    if (tied)
+        add_ends(d, mesh->ends);
+    if (mesh->dp)
+        reduce_pieces(d, mesh->dp, from, to);
+    if (d->n_partial)
+        place_partial(d, mesh->dp);
+}
+
+// ---- the update -----------------------------------------------------------------------------------------------
+
+// Sums of squares of every tensor, each element counted once, and the losses: of all ranks.
+static enum neb_status sum_up(struct intra_device *d, double *loss, int64_t *count) {
+    const struct kern_device_ops *K = device_ops(d);
+    struct intra_model *m = d->m;
+    size_t tensors = (size_t)m->n_all_tensors;
+    bool mine = intra_model_last(m) && intra_mesh_tp_rank(d->c.mesh) == 0;
+    K->sumsq(d->c.D, d->chunks, d->n_chunks, d->first, (int)tensors, d->grads, d->sums);
+    K->download(d->c.D, d->sums_pinned, d->sums, (tensors + 1) * sizeof(double));
+    K->zero(d->c.D, d->total, sizeof *d->total);
+    NEB_TRY(device_finish(d));
+    memcpy(d->all, d->sums_pinned, tensors * sizeof *d->all);
+    for (int32_t i = 0; i < m->n_tensors; i++) {
+        const struct intra_tensor *t = &m->tensors[i];
+        if (t->copy || (t->cut == INTRA_CUT_NONE && intra_mesh_tp_rank(d->c.mesh) > 0))
+            d->all[t->index] = 0;
+    }
+    d->all[tensors] = mine ? d->sums_pinned[tensors] : 0;
+    d->all[tensors + 1] = mine ? (double)*count : 0;
+    if (d->c.mesh && m->failed == NEB_OK) // host memory: over the ranks of orders
+        intra_model_keep(m, m->mesh->world->ops->all_reduce(m->mesh->world, d->all, tensors + 2,
+                                                            INTRA_COMM_F64, INTRA_COMM_SUM));
+    *loss = d->all[tensors];
+    *count = (int64_t)d->all[tensors + 1];
+    return m->failed;
+}
+
+static void step(struct intra_device *d, float lr, float scale) {
+    const struct kern_device_ops *K = device_ops(d);
+    struct intra_optim *o = d->o;
+    int32_t tensors = d->m->n_all_tensors;
+    for (int32_t i = 0; i < tensors; i++)
+        d->factors_pinned[i] = o->factors[i] * scale;
+    K->upload(d->c.D, d->factors, d->factors_pinned, (size_t)tensors * sizeof(float));
+    struct kern_device_adamw a = {.c = intra_optim_adamw(o, lr),
+                                  .chunks = d->chunks,
+                                  .n_chunks = d->n_chunks,
+                                  .factors = d->factors,
+                                  .params = d->params,
+                                  .grads = d->grads,
+                                  .m = d->moment1,
+                                  .v = d->moment2,
+                                  .moments_at = o->at,
+                                  .working = d->c.type == KERN_F32 ? NULL : d->working};
+    a.c.weight_decay = o->c.weight_decay; // a chunk says whether it applies
+    K->adamw(d->c.D, d->c.type, &a);
+}
+
+void device_params_leave(struct intra_device *d) {
+    const struct kern_device_ops *K = device_ops(d);
+    const struct intra_model *m = d->m;
+    for (int32_t i = 0; i < m->n_tensors; i++) {
+        const struct intra_tensor *t = &m->tensors[i];
+        size_t from, n = intra_optim_part(d->o, t, &from);
+        K->copy(d->c.D, d->grads + t->grad_at + from, d->params + t->at + from, n * sizeof(float));
+    }
+}
+
+void device_params_arrive(struct intra_device *d) {
+    const struct kern_device_ops *K = device_ops(d);
+    const struct intra_model *m = d->m;
+    for (int32_t i = 0; i < m->n_tensors; i++) {
+        const struct intra_tensor *t = &m->tensors[i];
+        size_t n = intra_tensor_size(t);
+        if (!t->trainable)
+            continue;
+        K->copy(d->c.D, d->params + t->at, d->grads + t->grad_at, n * sizeof(float));
+        if (d->c.type != KERN_F32)
+            K->cast(d->c.D, d->c.type, device_weight(d, t), d->params + t->at, n);
+    }
+}
+
+// By way of the gradient arena, which is free by now.
+static void gather_params(struct intra_device *d, struct intra_comm *dp) {
+    device_run(d, DEVICE_LEAVE, NULL, 0);
+    if (device_settled(d))
+        intra_model_keep(d->m, dp->ops->all_gather(dp, d->grads, d->o->n));
+    if (d->m->failed == NEB_OK)
+        device_run(d, DEVICE_ARRIVE, NULL, 0);
+}
+
+enum neb_status intra_device_update(struct intra_device *d, double full, double *loss,
+                                    int64_t *count, struct intra_update *out) {
+    const struct kern_device_ops *K = device_ops(d);
+    struct intra_optim *o = d->o;
+    struct intra_comm *dp = device_dp(d);
+    reduce_grads(d);
+    NEB_TRY(sum_up(d, loss, count));
+    // Gradients were scaled for full micro-batches; where targets were ignored the mean is over fewer.
+    float scale = *count ? (float)(full / (double)*count) : 1;
+    for (int32_t i = 0; i < o->n_tensors; i++)
+        o->sums[i] = d->all[i] * (double)scale * (double)scale;
+    bool finite = intra_optim_decide(o, d->m, out);
+    if (finite)
+        step(d, out->lr, scale);
+    if (finite && dp)
+        gather_params(d, dp);
+    if (!finite || dp) // else AdamW has zeroed what it read
+        K->zero(d->c.D, d->grads, d->m->n_grads * sizeof(float));
+    o->t++;
+    return d->m->failed;
+}

@@ -1,0 +1,234 @@
+#include "intra/model/optim.h"
+#include "agent/base/memory.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+float intra_schedule_lr(const struct intra_schedule *s, int64_t t) {
+    if (t < s->warmup)
+        return s->lr * (float)(t + 1) / (float)s->warmup;
+    if (s->kind == INTRA_SCHEDULE_CONSTANT || s->steps <= s->warmup)
+        return s->lr;
+    double low = (double)s->min_ratio, peak = (double)s->lr;
+    if (s->kind == INTRA_SCHEDULE_COSINE) {
+        double x = (double)(t - s->warmup) / (double)(s->steps - s->warmup);
+        return (float)(peak * (low + (1 - low) * 0.5 * (1 + cos(3.141592653589793 * fmin(x, 1)))));
+    }
+    double decay = fmax(1, (double)s->decay_fraction * (double)s->steps),
+           left = (double)(s->steps - t);
+    return (float)(peak * (left >= decay ? 1 : low + (1 - low) * fmax(left, 0) / decay));
+}
+
+enum neb_status intra_optim_create(const struct intra_optim_config *c, const struct intra_model *m,
+                                   struct intra_optim **out) {
+    struct intra_optim *o = calloc(1, sizeof *o);
+    if (o) {
+        o->c = *c;
+        size_t tensors = (size_t)m->n_all_tensors;
+        o->n = m->n_grads / (size_t)intra_mesh_dp(m->mesh);
+        o->at = o->n * (size_t)intra_mesh_dp_rank(m->mesh);
+        o->n_tensors = m->n_all_tensors;
+        o->m = neb_large_zeroed(o->n * sizeof *o->m); // a stage may have nothing to learn
+        o->v = neb_large_zeroed(o->n * sizeof *o->v);
+        o->gamma = calloc(tensors, sizeof *o->gamma);
+        o->sums = calloc(tensors, sizeof *o->sums);
+        o->factors = calloc(tensors, sizeof *o->factors);
+        for (int32_t i = 0; i < m->n_tensors; i++)
+            if (m->tensors[i].trainable && m->tensors[i].partial)
+                o->n_partial += intra_tensor_size(&m->tensors[i]);
+        o->partial = calloc(o->n_partial + 1, sizeof *o->partial);
+    }
+    if (!o || !o->m || !o->v || !o->gamma || !o->sums || !o->factors || !o->partial) {
+        intra_optim_destroy(&o);
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for the optimiser state of %zu parameters",
+                        m->n_trainable);
+    }
+    *out = o;
+    return NEB_OK;
+}
+
+void intra_optim_destroy(struct intra_optim **op) {
+    if (*op) {
+        free((*op)->m);
+        free((*op)->v);
+        free((*op)->gamma);
+        free((*op)->sums);
+        free((*op)->factors);
+        free((*op)->partial);
+    }
+    free(*op);
+    *op = NULL;
+}
+
+// Factor for the gradient of tensor i, and AdaGC's bookkeeping. `global`: factor of global-norm clipping.
+static float clip_factor(struct intra_optim *o, int32_t i, double norm, float global) {
+    const struct intra_clip *c = &o->c.clip;
+    if (c->kind != INTRA_CLIP_ADAGC)
+        return global;
+    // gamma 0: no gradient yet. LoRA's A has none in its first step, since B is 0; a norm of 0 must not become the limit.
+    if (o->t < c->warmup || o->gamma[i] == 0) {
+        double clipped = norm * (double)global;
+        if (clipped > 0 && (o->gamma[i] == 0 || clipped < (double)o->gamma[i]))
+            o->gamma[i] = (float)clipped;
+        return global;
+    }
+    double limit = (double)c->ratio * (double)o->gamma[i],
+           factor = norm > limit ? limit / (norm + 1e-12) : 1;
+    o->gamma[i] =
+        (float)((double)c->beta * (double)o->gamma[i] + (1 - (double)c->beta) * norm * factor);
+    return (float)factor;
+}
+
+size_t intra_optim_part(const struct intra_optim *o, const struct intra_tensor *t, size_t *from) {
+    size_t lo = t->grad_at > o->at ? t->grad_at : o->at, end = t->grad_at + intra_tensor_size(t),
+           hi = end < o->at + o->n ? end : o->at + o->n;
+    *from = lo - t->grad_at;
+    return t->trainable && lo < hi ? hi - lo : 0;
+}
+
+static size_t copy_partial(const struct intra_optim *o, const struct intra_model *m, bool back) {
+    size_t at = 0;
+    for (int32_t i = 0; i < m->n_tensors; i++) {
+        const struct intra_tensor *t = &m->tensors[i];
+        size_t n = intra_tensor_size(t);
+        if (!t->trainable || !t->partial)
+            continue;
+        if (back)
+            memcpy(intra_grad(m, t), o->partial + at, n * sizeof *o->partial);
+        else
+            memcpy(o->partial + at, intra_grad(m, t), n * sizeof *o->partial);
+        at += n;
+    }
+    return at;
+}
+
+// Norms: what came through each tensor-parallel rank's rows; adapters: through its part of a layer. Many small tensors, so
+// they go together.
+static void sum_partial(const struct intra_optim *o, struct intra_model *m) {
+    struct intra_comm *tp = m->mesh->tp;
+    if (!tp || !o->n_partial || m->failed != NEB_OK)
+        return;
+    size_t n = copy_partial(o, m, false);
+    intra_model_keep(m, tp->ops->all_reduce(tp, o->partial, n, INTRA_COMM_F32, INTRA_COMM_SUM));
+    copy_partial(o, m, true);
+}
+
+// What tensor-parallel ranks have parts of. Tied embedding: its use as input and as output. Then everything over the
+// replicas, where each rank keeps its own part.
+static void reduce_grads(const struct intra_optim *o, struct intra_model *m) {
+    const struct intra_mesh *mesh = m->mesh;
+    sum_partial(o, m);
+    if (mesh->ends && m->c.tied && m->embed->trainable && m->failed == NEB_OK)
+        intra_model_keep(m, mesh->ends->ops->all_reduce(mesh->ends, intra_grad(m, m->embed),
+                                                        intra_tensor_size(m->embed), INTRA_COMM_F32,
+                                                        INTRA_COMM_SUM));
+    if (mesh->dp && m->failed == NEB_OK)
+        intra_model_keep(m, mesh->dp->ops->reduce_scatter(mesh->dp, m->grads, o->n));
+}
+
+// Sums of squares of every tensor of the whole model, each element counted once.
+static void sum_squares(struct intra_optim *o, struct kern *K, struct intra_model *m) {
+    const struct intra_mesh *mesh = m->mesh;
+    memset(o->sums, 0, (size_t)o->n_tensors * sizeof *o->sums);
+    for (int32_t i = 0; i < m->n_tensors; i++) {
+        const struct intra_tensor *t = &m->tensors[i];
+        bool again = t->copy || (t->cut == INTRA_CUT_NONE && intra_mesh_tp_rank(mesh) > 0);
+        size_t from, n = intra_optim_part(o, t, &from);
+        if (n && !again)
+            o->sums[t->index] = K->ops->sumsq(K, intra_grad(m, t) + from, n);
+    }
+    if (mesh && m->failed == NEB_OK)
+        intra_model_keep(m, mesh->world->ops->all_reduce(mesh->world, o->sums, (size_t)o->n_tensors,
+                                                         INTRA_COMM_F64, INTRA_COMM_SUM));
+}
+
+// Every rank has the same sums and comes to the same factors.
+static void clip(struct intra_optim *o, const struct intra_model *m, struct intra_update *out) {
+    float max_norm = o->c.clip.max_norm, global = 1;
+    if (o->c.clip.kind != INTRA_CLIP_NONE && max_norm > 0 && out->grad_norm > (double)max_norm)
+        global = (float)((double)max_norm / out->grad_norm);
+    for (int32_t i = 0; i < o->n_tensors; i++)
+        if (m->learns[i]) {
+            o->factors[i] = clip_factor(o, i, sqrt(o->sums[i]), global);
+            out->clipped += o->factors[i] < 1;
+        }
+}
+
+void intra_optim_skip(struct intra_optim *o, int64_t n) {
+    if (o->t == o->born)
+        o->born += n;
+    o->t += n;
+}
+
+struct kern_adamw intra_optim_adamw(const struct intra_optim *o, float lr) {
+    return (struct kern_adamw){
+        .lr = lr,
+        .beta1 = o->c.beta1,
+        .beta2 = o->c.beta2,
+        .eps = o->c.eps,
+        .bias1 = (float)(1 - pow((double)o->c.beta1, (double)(o->t - o->born + 1))),
+        .bias2 = (float)(1 - pow((double)o->c.beta2, (double)(o->t - o->born + 1)))};
+}
+
+static void step(struct intra_optim *o, struct kern *K, struct intra_model *m, float lr) {
+    struct kern_adamw c = intra_optim_adamw(o, lr);
+    for (int32_t i = 0; i < m->n_tensors; i++) {
+        const struct intra_tensor *t = &m->tensors[i];
+        size_t from, n = intra_optim_part(o, t, &from), at = t->grad_at + from - o->at;
+        if (!n)
+            continue;
+        c.grad_scale = o->factors[t->index];
+        c.weight_decay = t->decay ? o->c.weight_decay : 0;
+        K->ops->adamw(K, &c, intra_param(m, t) + from, intra_grad(m, t) + from, o->m + at,
+                      o->v + at, n);
+    }
+}
+
+// Updated parameters of all replicas, by way of the gradient arena, which is free by now.
+static void gather_params(const struct intra_optim *o, struct kern *K, struct intra_model *m) {
+    struct intra_comm *dp = m->mesh->dp;
+    for (int32_t i = 0; i < m->n_tensors; i++) {
+        const struct intra_tensor *t = &m->tensors[i];
+        size_t from, n = intra_optim_part(o, t, &from);
+        if (n) {
+            K->ops->zero(K, intra_grad(m, t) + from, n);
+            K->ops->add(K, intra_grad(m, t) + from, intra_param(m, t) + from, n);
+        }
+    }
+    intra_model_keep(m, dp->ops->all_gather(dp, m->grads, o->n));
+    for (int32_t i = 0; i < m->n_tensors && m->failed == NEB_OK; i++) {
+        const struct intra_tensor *t = &m->tensors[i];
+        if (t->trainable) {
+            K->ops->zero(K, intra_param(m, t), intra_tensor_size(t));
+            K->ops->add(K, intra_param(m, t), intra_grad(m, t), intra_tensor_size(t));
+        }
+    }
+}
+
+bool intra_optim_decide(struct intra_optim *o, const struct intra_model *m,
+                        struct intra_update *out) {
+    double total = 0;
+    *out = (struct intra_update){.lr = intra_schedule_lr(&o->c.schedule, o->t)};
+    for (int32_t i = 0; i < o->n_tensors; i++)
+        total += o->sums[i];
+    out->grad_norm = sqrt(total);
+    if (m->failed != NEB_OK || !isfinite(out->grad_norm))
+        return false;
+    clip(o, m, out);
+    return true;
+}
+
+void intra_optim_update(struct intra_optim *o, struct kern *K, struct intra_model *m,
+                        struct intra_update *out) {
+    if (m->mesh)
+        reduce_grads(o, m);
+    sum_squares(o, K, m);
+    if (intra_optim_decide(o, m, out)) {
+        step(o, K, m, out->lr);
+        if (m->mesh && m->mesh->dp)
+            gather_params(o, K, m);
+    }
+    K->ops->zero(K, m->grads, m->n_grads);
+    o->t++;
+}

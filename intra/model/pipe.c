@@ -1,0 +1,166 @@
+#include "intra/model/pipe.h"
+#include "intra/model/pipe_schedule.h"
+#include "intra/model/seqpar.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+// One direction. A buffer that leaves belongs to the communicator while its send is under way.
+struct lane {
+    struct intra_comm *comm;
+    struct intra_comm_send sending;
+};
+
+struct intra_pipe {
+    struct intra_model *m;
+    struct intra_pipe_engine e;
+    int B, T, stage, stages;
+    int32_t micros, added, in_flight;
+    struct intra_pipe_op *ops; // (2 * micros)
+    int32_t *tokens, *targets; // (micros, B, T)
+    struct lane lanes[2];      // by enum intra_pipe_way
+};
+
+size_t intra_pipe_floats(const struct intra_model *m, int b, int T) {
+    return (size_t)intra_rows_of(m, b * T).own * (size_t)m->c.d_model;
+}
+
+enum neb_status intra_pipe_create(struct intra_model *m, const struct intra_mesh *mesh,
+                                  const struct intra_pipe_engine *engine, int B, int T,
+                                  int32_t micros, struct intra_pipe **out) {
+    struct intra_pipe *p = calloc(1, sizeof *p);
+    size_t n = (size_t)B * (size_t)T;
+    if (!p) {
+        engine->destroy(engine->ctx);
+        return neb_fail(NEB_ERR_NOMEM, "out of memory creating a pipeline");
+    }
+    *p = (struct intra_pipe){.m = m,
+                             .e = *engine,
+                             .B = B,
+                             .T = T,
+                             .stage = intra_mesh_pp_rank(mesh),
+                             .stages = intra_mesh_pp(mesh),
+                             .micros = micros,
+                             .lanes = {{.comm = mesh->down}, {.comm = mesh->up}}};
+    p->in_flight = intra_pipe_in_flight(p->stage, p->stages, micros);
+    p->ops = calloc(2 * (size_t)micros, sizeof *p->ops);
+    p->tokens = calloc((size_t)micros * n, sizeof *p->tokens);
+    p->targets = calloc((size_t)micros * n, sizeof *p->targets);
+    if (p->ops && p->tokens && p->targets) {
+        *out = p;
+        return NEB_OK;
+    }
+    intra_pipe_destroy(&p);
+    return neb_fail(NEB_ERR_NOMEM, "out of memory for %d micro-batches of %d x %d tokens", micros,
+                    B, T);
+}
+
+void intra_pipe_destroy(struct intra_pipe **pp) {
+    struct intra_pipe *p = *pp;
+    if (!p)
+        return;
+    p->e.destroy(p->e.ctx);
+    free(p->ops);
+    free(p->tokens);
+    free(p->targets);
+    free(p);
+    *pp = NULL;
+}
+
+void intra_pipe_add(struct intra_pipe *p, const int32_t *tokens, const int32_t *targets) {
+    size_t n = (size_t)p->B * (size_t)p->T, at = n * (size_t)p->added;
+    NEB_ASSERT(p->added < p->micros);
+    memcpy(p->tokens + at, tokens, n * sizeof *tokens);
+    memcpy(p->targets + at, targets, n * sizeof *targets);
+    p->added++;
+}
+
+// To stage `to`, once the send before has let its buffer go.
+static void send(struct intra_pipe *p, int slot, enum intra_pipe_way way, size_t n, int to,
+                 int tag) {
+    struct lane *l = &p->lanes[way];
+    struct intra_comm *c = l->comm;
+    if (p->m->failed == NEB_OK)
+        intra_model_keep(p->m, c->ops->wait(c, &l->sending));
+    if (p->m->failed != NEB_OK)
+        return;
+    const void *x = p->e.leaving(p->e.ctx, slot, way, n);
+    if (p->m->failed == NEB_OK)
+        intra_model_keep(p->m, c->ops->send(c, x, n * sizeof(float), to, tag, &l->sending));
+}
+
+static void receive(struct intra_pipe *p, int slot, enum intra_pipe_way way, size_t n, int from,
+                    int tag) {
+    struct intra_comm *c = p->lanes[way].comm;
+    void *x = p->e.room(p->e.ctx, slot, way);
+    if (p->m->failed == NEB_OK)
+        intra_model_keep(p->m, c->ops->recv(c, x, n * sizeof(float), from, tag));
+    if (p->m->failed == NEB_OK)
+        p->e.came(p->e.ctx, way, n);
+}
+
+static void finish(struct intra_pipe *p) {
+    for (int i = 0; i < 2; i++)
+        if (p->m->failed == NEB_OK)
+            intra_model_keep(p->m,
+                             p->lanes[i].comm->ops->wait(p->lanes[i].comm, &p->lanes[i].sending));
+}
+
+static void forward(struct intra_pipe *p, int slot, const int32_t *tokens, const int32_t *targets,
+                    int b, int tag, float grad_scale, double *loss, int64_t *count) {
+    size_t n = intra_pipe_floats(p->m, b, p->T);
+    double l = 0;
+    int64_t k = 0;
+    if (p->stage > 0)
+        receive(p, slot, INTRA_PIPE_DOWN, n, p->stage - 1, tag);
+    if (p->m->failed != NEB_OK)
+        return;
+    p->e.forward(p->e.ctx, slot, tokens, targets, b, grad_scale, &l, &k);
+    if (p->stage < p->stages - 1)
+        send(p, slot, INTRA_PIPE_DOWN, n, p->stage + 1, tag);
+    *loss += l;
+    *count += k;
+}
+
+// Gradients cross a border only where something below it learns.
+static void backward(struct intra_pipe *p, int slot, const int32_t *tokens, int tag) {
+    struct intra_model *m = p->m;
+    size_t n = intra_pipe_floats(m, p->B, p->T);
+    int32_t end = m->layer0 + m->local.n_layers;
+    if (m->low >= end && p->stage < p->stages - 1)
+        return;
+    if (p->stage < p->stages - 1)
+        receive(p, slot, INTRA_PIPE_UP, n, p->stage + 1, tag);
+    if (m->failed != NEB_OK)
+        return;
+    p->e.backward(p->e.ctx, slot, tokens);
+    if (p->stage > 0 && m->low < m->layer0)
+        send(p, slot, INTRA_PIPE_UP, n, p->stage - 1, tag);
+}
+
+void intra_pipe_run(struct intra_pipe *p, float grad_scale, double *loss, int64_t *count) {
+    int32_t micros = p->added;
+    size_t n = (size_t)p->B * (size_t)p->T;
+    p->added = 0;
+    if (!micros)
+        return;
+    intra_pipe_schedule(p->stage, p->stages, micros, p->ops);
+    for (int32_t i = 0; i < 2 * micros && p->m->failed == NEB_OK; i++) {
+        const struct intra_pipe_op *op = &p->ops[i];
+        int slot = op->micro % p->in_flight;
+        size_t at = n * (size_t)op->micro;
+        if (op->backward)
+            backward(p, slot, p->tokens + at, op->micro);
+        else
+            forward(p, slot, p->tokens + at, p->targets + at, p->B, op->micro, grad_scale, loss,
+                    count);
+    }
+    finish(p);
+}
+
+void intra_pipe_eval(struct intra_pipe *p, const int32_t *tokens, const int32_t *targets, int b,
+                     double *loss, int64_t *count) {
+    NEB_ASSERT(p->added == 0);
+    forward(p, 0, tokens, targets, b, 0, 0, loss, count);
+    finish(p);
+}

@@ -1,0 +1,179 @@
+#include "intra/read/text_kind.h"
+#include "intra/read/charset.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <utf8proc.h>
+
+enum { SAMPLE = 4096 }; // bytes that are looked at to say what they look like
+
+static const char unpack[] = "unpack it first", convert[] = "write it as JSONL first";
+
+static const struct mark {
+    const char *bytes;
+    size_t n, at;
+    const char *name, *help;
+} marks[] = {
+#define MARK(at, bytes, name, help)                                                                \
+    { bytes, sizeof bytes - 1, at, name, help }
+    MARK(0, "\x1f\x8b", "gzip data", unpack),
+    MARK(0, "\x28\xb5\x2f\xfd", "zstd data", unpack),
+    MARK(0,
+         "\xfd"
+         "7zXZ\0",
+         "xz data", unpack),
+    MARK(0, "BZh", "bzip2 data", unpack), // see is_bzip2
+    MARK(0, "\x04\x22\x4d\x18", "LZ4 data", unpack),
+    MARK(0, "\x1f\x9d", "data of compress", unpack),
+    MARK(0, "7z\xbc\xaf\x27\x1c", "a 7z archive", unpack),
+    MARK(0, "Rar!\x1a\x07", "a RAR archive", unpack),
+    MARK(0, "PK\3\4", "a ZIP archive (or what is one inside: docx, xlsx, npz, jar)", unpack),
+    MARK(0, "PK\5\6", "a ZIP archive", unpack),
+    MARK(257, "ustar", "a tar archive", unpack),
+    MARK(0, "PAR1", "a Parquet file", convert),
+    MARK(0, "ARROW1", "an Arrow file", convert),
+    MARK(0, "\xff\xff\xff\xff", "an Arrow stream", convert),
+    MARK(0, "FEA1", "a Feather file", convert),
+    MARK(0, "ORC", "an ORC file", convert), // see is_binary_behind
+    MARK(0, "Obj\1", "an Avro file", convert),
+    MARK(0, "SQLite format 3", "an SQLite database", convert),
+    MARK(0, "\x89HDF\r\n\x1a\n", "an HDF5 file", convert),
+    MARK(0, "\x93NUMPY", "a NumPy array", NULL),
+    MARK(0, "NEBSHRD", "a shard of a corpus: tokens, not text", NULL),
+    MARK(0, "%PDF-", "a PDF document", "take its text out first (pdftotext)"),
+    MARK(0, "\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an old Office document", NULL),
+    MARK(0, "{\\rtf", "an RTF document", "save it as text first"),
+    MARK(0, "\177ELF", "a program (ELF)", NULL),
+    MARK(0, "\xca\xfe\xba\xbe", "a Java class or a Mach-O program", NULL),
+    MARK(0, "\xcf\xfa\xed\xfe", "a Mach-O program", NULL),
+    MARK(0, "\0asm", "a WebAssembly program", NULL),
+    MARK(0, "\x89PNG\r\n\x1a\n", "a PNG image", NULL),
+    MARK(0, "\xff\xd8\xff", "a JPEG image", NULL),
+    MARK(0, "GIF87a", "a GIF image", NULL),
+    MARK(0, "GIF89a", "a GIF image", NULL),
+    MARK(0, "OggS", "an Ogg file", NULL),
+    MARK(0, "\xde\x12\4\x95", "a compiled message catalogue", "take the .po file"),
+    MARK(0, "\x95\4\x12\xde", "a compiled message catalogue", "take the .po file"),
+    MARK(0, "version https://git-lfs.github.com/spec/", "a pointer of Git LFS, not the file",
+         "fetch the file: git lfs pull"),
+#undef MARK
+};
+
+// Bytes that no text has. A character may be cut at the end.
+static bool is_binary(const uint8_t *p, size_t n) {
+    bool strange = intra_utf8_length(p, n) + 3 < n;
+    for (size_t i = 0; i < n && !strange; i++)
+        strange = p[i] < ' ' && !strchr("\t\n\r\f", p[i] ? p[i] : 1);
+    return strange;
+}
+
+// Of marks that text may begin with: what is behind them tells.
+static bool is_so(const struct mark *m, const uint8_t *p, size_t n) {
+    if (!strcmp(m->bytes, "BZh"))
+        return n >= 10 && p[3] >= '1' && p[3] <= '9' &&
+               (!memcmp(p + 4, "1AY&SY", 6) || !memcmp(p + 4, "\x17\x72\x45\x38\x50\x90", 6));
+    if (!strcmp(m->bytes, "ORC") || !strcmp(m->bytes, "PAR1") || !strcmp(m->bytes, "ARROW1") ||
+        !strcmp(m->bytes, "FEA1") || !strcmp(m->bytes, "OggS"))
+        return is_binary(p, n);
+    if (!strcmp(m->name, "a tar archive"))
+        return memchr(p, 0, m->at) != NULL;
+    return true;
+}
+
+bool intra_text_kind_of(const uint8_t *p, size_t n, struct intra_text_kind *out) {
+    n = n < INTRA_KIND_HEAD ? n : INTRA_KIND_HEAD;
+    for (size_t i = 0; i < sizeof marks / sizeof *marks; i++) {
+        const struct mark *m = &marks[i];
+        if (n < m->at + m->n || memcmp(p + m->at, m->bytes, m->n) != 0 || !is_so(m, p, n))
+            continue;
+        *out = (struct intra_text_kind){m->name, m->help, m->at};
+        return true;
+    }
+    return false;
+}
+
+bool intra_text_is_catalogue(const uint8_t *p, size_t n) {
+    return n >= 4 && (!memcmp(p, "\xde\x12\4\x95", 4) || !memcmp(p, "\x95\4\x12\xde", 4));
+}
+
+// ---- what it looks like -------------------------------------------------------------------------
+
+// Whether these are units of text: next to nothing that no text has, and somewhere a blank, an end
+// of line or of a sentence.
+static bool reads_as(const uint8_t *p, size_t n, size_t unit, bool big) {
+    size_t units = 0, strange = 0, gaps = 0, letters = 0;
+    for (size_t i = 0; i + unit <= n; i += unit) {
+        uint32_t c = 0;
+        for (size_t k = 0; k < unit; k++)
+            c |= (uint32_t)p[i + k] << 8 * (big ? unit - 1 - k : k);
+        bool half = unit == 2 && c >= 0xd800 && c < 0xe000; // of a pair
+        utf8proc_category_t is =
+            c > 0x10ffff ? UTF8PROC_CATEGORY_CN : utf8proc_category((utf8proc_int32_t)c);
+        bool gap = c == ' ' || c == '\n' || c == '\r' || c == '\t' || c == 0x3001 || c == 0x3002 ||
+                   c == 0xff0c;
+        units++;
+        gaps += gap;
+        letters += is >= UTF8PROC_CATEGORY_LU && is <= UTF8PROC_CATEGORY_LO;
+        strange += !gap && !half &&
+                   (is == UTF8PROC_CATEGORY_CN || is == UTF8PROC_CATEGORY_CC ||
+                    is == UTF8PROC_CATEGORY_CS || is == UTF8PROC_CATEGORY_CO);
+    }
+    return units && 20 * strange <= units && 40 * gaps >= units && 2 * letters >= units;
+}
+
+static bool begins(const uint8_t *p, size_t n, const char *mark, size_t k) {
+    return n >= k && !memcmp(p, mark, k);
+}
+
+const char *intra_text_order(const uint8_t *p, size_t n) {
+    n = n < SAMPLE ? n : SAMPLE;
+    if (begins(p, n, "\xff\xfe\0\0", 4) && n % 4 == 0)
+        return "UTF-32LE";
+    if (begins(p, n, "\0\0\xfe\xff", 4))
+        return "UTF-32BE";
+    if (begins(p, n, "\xff\xfe", 2))
+        return "UTF-16LE";
+    if (begins(p, n, "\xfe\xff", 2))
+        return "UTF-16BE";
+    if (reads_as(p, n, 4, false))
+        return "UTF-32LE";
+    if (reads_as(p, n, 4, true))
+        return "UTF-32BE";
+    bool little = reads_as(p, n, 2, false), big = reads_as(p, n, 2, true);
+    return little && !big ? "UTF-16LE" : big && !little ? "UTF-16BE" : NULL;
+}
+
+void intra_text_looks(const uint8_t *p, size_t n, char *out, size_t cap) {
+    const char *order = intra_text_order(p, n);
+    size_t nul = 0, control = 0, high = 0, ascii = 0, whole = 0;
+    n = n < SAMPLE ? n : SAMPLE;
+    for (size_t i = 0; i < n; i++) {
+        size_t k = p[i] >= 0x80 ? intra_utf8_length(p + i, n - i < 4 ? n - i : 4) : 0;
+        nul += !p[i];
+        control += p[i] < ' ' && !strchr("\t\n\r\f\b\x1b", p[i] ? p[i] : 1);
+        ascii += p[i] >= ' ' && p[i] < 127;
+        if (k > 1) { // characters of UTF-8
+            whole++;
+            while (i + 1 < n && p[i + 1] >> 6 == 2)
+                i++;
+        } else {
+            high += p[i] >= 0x80;
+        }
+    }
+    *out = 0;
+    if (order)
+        snprintf(out, cap, "; it looks like %s: give the source encoding: %s", order, order);
+    else if (control > n / 10)
+        snprintf(out, cap, "; it looks like binary data, not text");
+    else if (nul)
+        *out = 0;
+    else if (whole > high)
+        snprintf(out, cap, "; around it is UTF-8: it is damaged there");
+    else if (high && 2 * high <= ascii)
+        snprintf(out, cap,
+                 "; it looks like an encoding of 8 bits, such as Latin-1 or Windows-1252: give the "
+                 "source its encoding");
+    else if (high)
+        snprintf(out, cap,
+                 "; it looks like text in another encoding: give the source its encoding");
+}

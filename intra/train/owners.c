@@ -1,0 +1,69 @@
+#include "intra/train/owners.h"
+#include "agent/base/status.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct turn {
+    uint64_t elements;
+    int32_t fragment, unit;
+};
+
+// Fragment by fragment, of each the largest first; of equals the first.
+static int by_turn(const void *x, const void *y) {
+    const struct turn *a = x, *b = y;
+    if (a->fragment != b->fragment)
+        return a->fragment < b->fragment ? -1 : 1;
+    if (a->elements != b->elements)
+        return a->elements > b->elements ? -1 : 1;
+    return (a->unit > b->unit) - (a->unit < b->unit);
+}
+
+void intra_owners_deal(const uint64_t *elements, const int32_t *fragment, int32_t n, int ranks,
+                       uint64_t *load, int32_t *owner) {
+    struct turn *turns = calloc((size_t)n + 1, sizeof *turns);
+    NEB_ASSERT(turns); // a few bytes a unit
+    memset(load, 0, (size_t)ranks * sizeof *load);
+    for (int32_t i = 0; i < n; i++)
+        turns[i] = (struct turn){elements[i], fragment[i], i};
+    qsort(turns, (size_t)n, sizeof *turns, by_turn);
+    for (int32_t i = 0; i < n; i++) {
+        int lightest = 0;
+        for (int r = 1; r < ranks; r++)
+            lightest = load[r] < load[lightest] ? r : lightest;
+        owner[turns[i].unit] = lightest;
+        load[lightest] += turns[i].elements;
+    }
+    free(turns);
+}
+
+void intra_owners_fragments(const uint64_t *elements, const int32_t *layer, int32_t n,
+                            int32_t layers, int32_t fragments, int32_t *fragment) {
+    uint64_t *of_layer = calloc((size_t)layers + 2, sizeof *of_layer), sum = 0, total = 0;
+    int32_t f = 0, left = 0; // layers that are still to come, this one included, and hold something
+    bool used = false;       // something is in fragment f
+    NEB_ASSERT(of_layer);
+    for (int32_t i = 0; i < n; i++) {
+        left += !of_layer[layer[i] + 1];
+        of_layer[layer[i] + 1] += elements[i];
+        total += elements[i];
+    }
+    for (int32_t l = 0; l < layers + 2; l++) {
+        // Move on when this layer's middle lies beyond the fragment's share, or when each fragment
+        // that is left needs one of the layers that are left: none is empty that need not be.
+        if (f + 1 < fragments && used && of_layer[l] &&
+            (left < fragments - f ||
+             (sum + of_layer[l] / 2) * (uint64_t)fragments >= total * (uint64_t)(f + 1))) {
+            f++;
+            used = false;
+        }
+        used = used || of_layer[l] > 0;
+        left -= of_layer[l] > 0;
+        sum += of_layer[l];
+        of_layer[l] = (uint64_t)f;
+    }
+    for (int32_t i = 0; i < n; i++)
+        fragment[i] = (int32_t)of_layer[layer[i] + 1];
+    free(of_layer);
+}

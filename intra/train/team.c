@@ -1,0 +1,512 @@
+#include "intra/train/team.h"
+#include "agent/base/clock.h"
+#include "agent/base/log.h"
+#include "intra/train/trainer_whole.h"
+#include "intra/train/whole.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum order {
+    ORDER_END,
+    ORDER_STEP,
+    ORDER_EVAL,
+    ORDER_SAVE,
+    ORDER_RESTORE,
+    ORDER_PULL,
+    ORDER_PUSH,
+    ORDER_SKIP,
+    ORDER_MODEL,
+    ORDER_CALL
+};
+
+enum {
+    ORDER_TAG = 32000, // above any tensor's (whole.c), within what every MPI has
+    SPIN_MS = 5,       // before a rank sleeps
+    // a collective between devices begins when the slowest rank comes to it, whose first step may be loading kernels
+    DEVICE_TIMEOUT_MS = 300000,
+};
+
+struct message { // what goes to all ranks before each action; ranks run the same program
+    int64_t order, n;
+};
+
+struct hello { // first of all its size, which another build has another of; 0: nothing comes of it
+    struct intra_mesh_config mesh;
+    struct intra_trainer_config trainer; // pointers in it are the owner's
+    bool device;
+};
+
+struct intra_team {
+    struct intra_comm *world; // NULL: one rank
+    struct intra_mesh *mesh;
+    // with devices: this rank's, unless it is the caller's; all ranks over NCCL; and the mesh over that
+    struct kern_device *device;
+    struct intra_comm *nccl;
+    struct intra_mesh *device_mesh;
+    bool gives_up; // not all ranks come to the end of what is under way between devices
+    struct intra_trainer *trainer;
+    struct intra_model *model;
+    // A step as the caller gives it, and as replicas take it: the same tokens, cut anew where dp does not divide the
+    // caller's micro-batches. Piece k is replica k % dp's.
+    int32_t micros, added; // the caller's
+    size_t micro_tokens;
+    int32_t pieces;
+    int32_t *tokens, *targets; // (micros, micro_tokens) = (pieces, batch, seq_len)
+    bool *wanted;              // (n_all_tensors)
+    const struct intra_team_follower *follower;
+};
+
+static size_t piece_tokens(const struct intra_team *m) {
+    return (size_t)m->trainer->c.batch * (size_t)m->trainer->c.seq_len;
+}
+
+static enum neb_status spread(struct intra_team *m, void *x, size_t bytes) {
+    return m->world->ops->broadcast(m->world, x, bytes, 0);
+}
+
+// Messages, not a broadcast: a rank that waits for one can sleep.
+static enum neb_status give(struct intra_team *m, enum order order, int64_t n) {
+    const struct intra_comm_ops *ops = m->world->ops;
+    struct message x = {(int64_t)order, n};
+    for (int to = 1; to < m->world->size; to++) {
+        struct intra_comm_send s = {0};
+        NEB_TRY(ops->send(m->world, &x, sizeof x, to, ORDER_TAG, &s));
+        NEB_TRY(ops->wait(m->world, &s));
+    }
+    return NEB_OK;
+}
+
+// The next order. Within a step's time it comes at once; an owner that waits for other clusters may take an hour.
+static enum neb_status take_order(struct intra_team *m, struct message *x) {
+    const struct intra_comm_ops *ops = m->world->ops;
+    neb_ns start = neb_now();
+    for (bool ready = !ops->poll; !ready;) {
+        NEB_TRY(ops->poll(m->world, 0, ORDER_TAG, &ready));
+        if (ready)
+            break;
+        if (neb_now() - start > SPIN_MS * NEB_MS)
+            neb_sleep(200 * NEB_US);
+        else
+            sched_yield();
+    }
+    return ops->recv(m->world, x, sizeof *x, 0, ORDER_TAG);
+}
+
+// ---- what all ranks do together -------------------------------------------------------------------------------
+
+static enum neb_status do_step(struct intra_team *m, struct intra_step_stats *out) {
+    struct intra_trainer *t = m->trainer;
+    size_t n = piece_tokens(m), all = (size_t)m->pieces * n * sizeof *m->tokens;
+    int32_t dp = intra_mesh_dp(m->mesh), mine = intra_mesh_dp_rank(m->mesh);
+    NEB_TRY(spread(m, m->tokens, all));
+    NEB_TRY(spread(m, m->targets, all));
+    for (int32_t k = 0; k < m->pieces; k++) {
+        const int32_t *tokens = m->tokens + (size_t)k * n, *targets = m->targets + (size_t)k * n;
+        if (k % dp == mine)
+            intra_trainer_micro(t, tokens, targets);
+        else if (intra_mesh_owner(m->mesh))
+            intra_trainer_count(t, tokens, targets);
+    }
+    intra_trainer_update(t, out);
+    if (!intra_mesh_owner(m->mesh)) { // the owner counts for all
+        memset(t->input_counts, 0, (size_t)t->c.model.vocab * sizeof *t->input_counts);
+        memset(t->target_counts, 0, (size_t)t->c.model.vocab * sizeof *t->target_counts);
+    }
+    return out->status;
+}
+
+// tokens and targets (n, seq_len): given at the owner, room for them elsewhere.
+static enum neb_status do_eval(struct intra_team *m, int32_t *tokens, int32_t *targets, int n,
+                               double *loss) {
+    size_t bytes = (size_t)n * (size_t)m->trainer->c.seq_len * sizeof *tokens;
+    NEB_TRY(spread(m, tokens, bytes));
+    NEB_TRY(spread(m, targets, bytes));
+    *loss = intra_trainer_eval(m->trainer, tokens, targets, n);
+    return m->trainer->model->failed;
+}
+
+static enum neb_status do_move(struct intra_team *m, bool pull) {
+    struct intra_model *part = m->trainer->model, *whole = m->trainer->whole;
+    NEB_TRY(spread(m, m->wanted, (size_t)part->n_all_tensors * sizeof *m->wanted));
+    if (pull && intra_mesh_dp_rank(m->mesh) == 0) // whose parts count
+        NEB_TRY(intra_trainer_pull(m->trainer, m->wanted));
+    for (int32_t i = 0; i < whole->n_tensors; i++) {
+        const struct intra_tensor *t = &whole->tensors[i];
+        float *x = whole->params ? intra_param(whole, t) : NULL;
+        if (!m->wanted[t->index])
+            continue;
+        NEB_TRY(pull ? intra_whole_gather(part, t, INTRA_ARENA_PARAMS, part->params, x)
+                     : intra_whole_scatter(part, t, INTRA_ARENA_PARAMS, x, part->params));
+    }
+    return pull ? NEB_OK : intra_trainer_push(m->trainer, m->wanted);
+}
+
+// ---- making and ending a team ---------------------------------------------------------------------------------
+
+static enum neb_status make_room(struct intra_team *m) {
+    struct intra_model *part = m->trainer->model;
+    size_t n = (size_t)m->micros * m->micro_tokens;
+    m->tokens = calloc(n, sizeof *m->tokens);
+    m->targets = calloc(n, sizeof *m->targets);
+    m->wanted = calloc((size_t)part->n_all_tensors, sizeof *m->wanted);
+    if (!m->tokens || !m->targets || !m->wanted)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for a step of %d micro-batches", m->micros);
+    m->model = m->trainer->whole;
+    return NEB_OK;
+}
+
+static enum neb_status check_hello(const struct hello *h) {
+    const struct intra_trainer_config *c = &h->trainer;
+    if (c->accumulate < 1 || c->batch < 1 || h->mesh.dp < 1 ||
+        (int64_t)c->accumulate * c->batch > INT32_MAX ||
+        !intra_mesh_batch(c->accumulate * c->batch, c->batch, h->mesh.dp))
+        return neb_fail(NEB_ERR_INVALID,
+                        "mesh.dp: %d does not divide the sequences of a step, data.batch %d x "
+                        "data.accumulate %d: the replicas get equal shares",
+                        h->mesh.dp, c->batch, c->accumulate);
+    return intra_mesh_check(&h->mesh, &h->trainer.model);
+}
+
+struct lack { // why a rank cannot take part, or its device; status NEB_OK: it can
+    int32_t status, rank;
+    char why[KERN_WHY_MAX];
+};
+
+// Afterwards all ranks have the same: the first one's that lacks something. An error is of the communicator.
+static enum neb_status share_lack(struct intra_team *m, struct lack *x) {
+    const struct intra_comm *world = m->world;
+    uint64_t first = x->status ? (uint64_t)(world->size - world->rank) : 0;
+    NEB_TRY(world->ops->all_reduce(m->world, &first, 1, INTRA_COMM_U64, INTRA_COMM_MAX));
+    if (!first)
+        return NEB_OK;
+    x->rank = world->rank;
+    return world->ops->broadcast(m->world, x, sizeof *x, world->size - (int)first);
+}
+
+// Opens this rank's device where it is not the caller's, and what joins it to the others'.
+static enum neb_status join_devices(struct intra_team *m, const struct hello *h,
+                                    struct intra_trainer_config *c, struct lack *lack) {
+    int index = 0;
+    if (!intra_mesh_owner(m->mesh)) {
+        enum neb_status st = kern_device_index(true, &index);
+        if (st != NEB_OK)
+            neb_last_error(lack->why, sizeof lack->why);
+        else
+            st = kern_device_open(index, lack->why, &m->device);
+        lack->status = (int32_t)st;
+        c->device = m->device;
+    }
+    NEB_TRY(share_lack(m, lack));
+    if (lack->status)
+        return NEB_OK;
+    uint64_t least = ~(uint64_t)c->device->total_bytes; // the largest of these
+    NEB_TRY(m->world->ops->all_reduce(m->world, &least, 1, INTRA_COMM_U64, INTRA_COMM_MAX));
+    c->device_least = (size_t)~least;
+    lack->status =
+        (int32_t)intra_comm_nccl(m->world, c->device->index, DEVICE_TIMEOUT_MS, &m->nccl);
+    if (lack->status)
+        neb_last_error(lack->why, sizeof lack->why);
+    NEB_TRY(share_lack(m, lack));
+    if (lack->status)
+        return NEB_OK;
+    NEB_TRY(intra_mesh_create(&h->mesh, m->nccl, &m->device_mesh));
+    c->device_mesh = m->device_mesh;
+    return NEB_OK;
+}
+
+// Devices for all ranks, or for none.
+static enum neb_status take_devices(struct intra_team *m, const struct hello *h,
+                                    struct intra_trainer_config *c) {
+    struct lack lack = {0};
+    bool owner = intra_mesh_owner(m->mesh);
+    NEB_TRY(join_devices(m, h, c, &lack));
+    if (!lack.status)
+        return NEB_OK;
+    if (!c->device_optional || lack.status == NEB_ERR_NOMEM) {
+        // all know of it and end: not NEB_ERR_IO, as of a rank that was lost, which would start them again
+        enum neb_status st =
+            lack.status == NEB_ERR_IO ? NEB_ERR_UNSUPPORTED : (enum neb_status)lack.status;
+        return owner ? neb_fail(st, "rank %d: %s. `device: cpu` trains without a GPU",
+                                (int)lack.rank, lack.why)
+                     : st;
+    }
+    if (owner) // one that is there and does not work is worth a look
+        neb_log(lack.status == NEB_ERR_IO ? NEB_LOG_WARN : NEB_LOG_INFO,
+                "training on processors, as not every rank has a device: rank %d: %s",
+                (int)lack.rank, lack.why);
+    // one that was made has peers that never came
+    if (m->nccl && m->nccl->ops->abort)
+        m->nccl->ops->abort(m->nccl);
+    intra_comm_destroy(&m->nccl);
+    kern_device_close(&m->device);
+    c->device = NULL;
+    c->device_type = KERN_F32;
+    return NEB_OK;
+}
+
+// All ranks have a trainer, or none goes on: the owner, who speaks to the user, says what another one's lacks.
+static enum neb_status share_trainer(struct intra_team *m, enum neb_status st) {
+    struct lack lack = {0};
+    if (st == NEB_OK)
+        st = make_room(m);
+    if (st != NEB_OK)
+        neb_last_error(lack.why, sizeof lack.why);
+    lack.status = (int32_t)st;
+    NEB_TRY(share_lack(m, &lack));
+    if (lack.status && lack.rank != 0 && intra_mesh_owner(m->mesh))
+        return neb_fail((enum neb_status)lack.status, "rank %d: %s", (int)lack.rank, lack.why);
+    return (enum neb_status)lack.status;
+}
+
+// A rank's part of the team; h is known to all by now, and was checked by the owner.
+static enum neb_status join(struct intra_team *m, const struct hello *h, struct kern *K) {
+    struct intra_trainer_config c = h->trainer;
+    int32_t sequences = c.accumulate * c.batch;
+    m->micros = c.accumulate;
+    m->micro_tokens = (size_t)c.batch * (size_t)c.seq_len;
+    c.batch = intra_mesh_batch(sequences, c.batch, h->mesh.dp);
+    m->pieces = sequences / c.batch;
+    NEB_TRY(intra_mesh_create(&h->mesh, m->world, &m->mesh));
+    c.mesh = m->mesh;
+    if (h->device)
+        NEB_TRY(take_devices(m, h, &c));
+    c.accumulate = m->pieces / h->mesh.dp;
+    return share_trainer(m, intra_trainer_create(&c, K, &m->trainer));
+}
+
+static void free_team(struct intra_team **mp) {
+    struct intra_team *m = *mp;
+    if (!m)
+        return;
+    free(m->tokens);
+    free(m->targets);
+    free(m->wanted);
+    bool failed = m->gives_up || (m->trainer && m->trainer->model->failed != NEB_OK);
+    if (m->nccl && failed) {
+        // the others may not come to the end of their communicators
+        if (m->device_mesh)
+            intra_mesh_abort(m->device_mesh);
+        if (m->nccl->ops->abort)
+            m->nccl->ops->abort(m->nccl);
+    }
+    intra_trainer_destroy(&m->trainer);
+    intra_mesh_destroy(&m->device_mesh);
+    intra_comm_destroy(&m->nccl);
+    kern_device_close(&m->device);
+    intra_mesh_destroy(&m->mesh);
+    free(m);
+    *mp = NULL;
+}
+
+bool intra_team_lost(const struct intra_team *m) {
+    return m && m->nccl && m->nccl->ops->lost(m->nccl);
+}
+
+enum neb_status intra_team_create(const struct intra_trainer_config *c,
+                                  const struct intra_mesh_config *mesh, struct intra_comm *world,
+                                  struct kern *K, struct intra_team **out) {
+    enum neb_status st = NEB_OK;
+    struct intra_team *m = calloc(1, sizeof *m);
+    struct hello h = {.mesh = *mesh, .trainer = *c, .device = c->device};
+    if (!m)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory creating a trainer");
+    m->world = world;
+    h.trainer.mesh = h.trainer.device_mesh = NULL;
+    if (!world) {
+        NEB_TRY_GOTO(intra_trainer_create(&h.trainer, K, &m->trainer), fail);
+        m->model = m->trainer->model;
+        *out = m;
+        return NEB_OK;
+    }
+    st = check_hello(&h);
+    uint64_t bytes = st == NEB_OK ? sizeof h : 0;
+    enum neb_status told = spread(m, &bytes, sizeof bytes);
+    st = st != NEB_OK ? st : told;
+    if (st == NEB_OK)
+        st = spread(m, &h, sizeof h);
+    if (st == NEB_OK)
+        st = join(m, &h, K);
+    if (st == NEB_OK) {
+        *out = m;
+        return NEB_OK;
+    }
+fail:
+    m->gives_up = true;
+    free_team(&m);
+    return st;
+}
+
+void intra_team_destroy(struct intra_team **mp) {
+    struct intra_team *m = *mp;
+    if (m && m->world && m->trainer->model->failed == NEB_OK)
+        intra_model_keep(m->trainer->model, give(m, ORDER_END, 0));
+    free_team(mp);
+}
+
+// ---- the others -----------------------------------------------------------------------------------------------
+
+static enum neb_status follow_eval(struct intra_team *m, int n) {
+    size_t tokens = (size_t)n * (size_t)m->trainer->c.seq_len;
+    int32_t *x = malloc(tokens * sizeof *x), *y = malloc(tokens * sizeof *y);
+    double loss;
+    enum neb_status st =
+        x && y ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory evaluating %d windows", n);
+    st = intra_whole_agree(m->mesh, st);
+    if (st == NEB_OK)
+        st = do_eval(m, x, y, n, &loss);
+    free(x);
+    free(y);
+    return st;
+}
+
+static enum neb_status follow_order(struct intra_team *m, bool *end) {
+    struct intra_step_stats stats;
+    struct message x;
+    NEB_TRY(take_order(m, &x));
+    *end = x.order == ORDER_END;
+    switch ((enum order)x.order) {
+    case ORDER_END: return NEB_OK;
+    case ORDER_STEP: return do_step(m, &stats);
+    case ORDER_EVAL: return follow_eval(m, (int)x.n);
+    case ORDER_SAVE: (void)!intra_trainer_save(m->trainer, NULL); return m->trainer->model->failed;
+    case ORDER_RESTORE: return intra_trainer_restore(m->trainer, NULL);
+    case ORDER_PULL: return do_move(m, true);
+    case ORDER_PUSH: return do_move(m, false);
+    case ORDER_SKIP: intra_optim_skip(m->trainer->optim, x.n); return NEB_OK;
+    case ORDER_MODEL: return intra_trainer_save_model(m->trainer, NULL);
+    case ORDER_CALL:
+        if (m->follower)
+            return m->follower->called(m->follower->user, m, (int32_t)x.n);
+        break;
+    }
+    return neb_fail(NEB_ERR_STATE, "order %d from the owner is none of this program's",
+                    (int)x.order);
+}
+
+enum neb_status intra_team_serve(struct intra_comm *world, struct kern *K,
+                                 const struct intra_team_follower *follower) {
+    struct hello h = {0};
+    struct intra_team *m = calloc(1, sizeof *m);
+    if (!m)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory joining a team");
+    m->world = world;
+    m->follower = follower;
+    uint64_t bytes = 0;
+    enum neb_status st = spread(m, &bytes, sizeof bytes);
+    bool end = bytes == 0; // the owner's configuration cannot be used; it says why
+    if (st == NEB_OK && !end)
+        st = bytes == sizeof h ? spread(m, &h, sizeof h)
+                               : neb_fail(NEB_ERR_UNSUPPORTED,
+                                          "rank %d runs another build than the owner", world->rank);
+    if (st == NEB_OK && !end)
+        st = join(m, &h, K);
+    while (st == NEB_OK && !end)
+        st = follow_order(m, &end);
+    if (follower)
+        follower->end(follower->user);
+    m->gives_up = st != NEB_OK;
+    free_team(&m);
+    return st;
+}
+
+// ---- the owner ------------------------------------------------------------------------------------------------
+
+struct intra_trainer *intra_team_trainer(struct intra_team *m) {
+    return m->trainer;
+}
+struct intra_model *intra_team_model(struct intra_team *m) {
+    return m->model;
+}
+void intra_team_release(struct intra_team *m) {
+    if (m->world)
+        intra_model_release(m->model);
+}
+struct intra_comm *intra_team_world(struct intra_team *m) {
+    return m->world;
+}
+enum neb_status intra_team_call(struct intra_team *m, int32_t n) {
+    return m->world ? give(m, ORDER_CALL, n) : NEB_OK;
+}
+struct kern_device *intra_team_device(const struct intra_team *m) {
+    return m->trainer->c.device;
+}
+
+void intra_team_micro(struct intra_team *m, const int32_t *tokens, const int32_t *targets) {
+    if (!m->world) {
+        intra_trainer_micro(m->trainer, tokens, targets);
+        return;
+    }
+    size_t n = m->micro_tokens, at = n * (size_t)m->added++;
+    NEB_ASSERT(m->added <= m->micros);
+    memcpy(m->tokens + at, tokens, n * sizeof *tokens);
+    memcpy(m->targets + at, targets, n * sizeof *targets);
+}
+
+enum neb_status intra_team_update(struct intra_team *m, struct intra_step_stats *out) {
+    if (!m->world) {
+        intra_trainer_update(m->trainer, out);
+        return out->status;
+    }
+    NEB_ASSERT(m->added == m->micros);
+    m->added = 0;
+    NEB_TRY(give(m, ORDER_STEP, m->micros));
+    return do_step(m, out);
+}
+
+enum neb_status intra_team_skip(struct intra_team *m, int64_t n) {
+    if (m->world)
+        NEB_TRY(give(m, ORDER_SKIP, n));
+    intra_optim_skip(m->trainer->optim, n);
+    return NEB_OK;
+}
+
+enum neb_status intra_team_eval(struct intra_team *m, const int32_t *tokens, const int32_t *targets,
+                                int n, double *loss) {
+    if (!m->world) {
+        *loss = intra_trainer_eval(m->trainer, tokens, targets, n);
+        return m->trainer->model->failed;
+    }
+    NEB_TRY(give(m, ORDER_EVAL, n));
+    NEB_TRY(intra_whole_agree(m->mesh, NEB_OK));
+    return do_eval(m, (int32_t *)tokens, (int32_t *)targets, n, loss); // the root only reads them
+}
+
+enum neb_status intra_team_save(struct intra_team *m, struct intra_ckpt_writer *w) {
+    if (m->world)
+        NEB_TRY(give(m, ORDER_SAVE, 0));
+    return intra_trainer_save(m->trainer, w);
+}
+
+enum neb_status intra_team_restore(struct intra_team *m, const struct intra_ckpt *c) {
+    if (m->world)
+        NEB_TRY(give(m, ORDER_RESTORE, 0));
+    return intra_trainer_restore(m->trainer, c);
+}
+
+enum neb_status intra_team_save_model(struct intra_team *m, struct intra_ckpt_writer *w) {
+    if (m->world)
+        NEB_TRY(give(m, ORDER_MODEL, 0));
+    return intra_trainer_save_model(m->trainer, w);
+}
+
+static enum neb_status move(struct intra_team *m, const bool *wanted, bool pull) {
+    if (!m->world)
+        return pull ? intra_trainer_pull(m->trainer, wanted)
+                    : intra_trainer_push(m->trainer, wanted);
+    NEB_ASSERT(pull || m->model->params);
+    if (!m->model->params)
+        NEB_TRY(intra_model_allocate(m->model, false));
+    for (int32_t i = 0; i < m->trainer->model->n_all_tensors; i++)
+        m->wanted[i] = !wanted || wanted[i];
+    NEB_TRY(give(m, pull ? ORDER_PULL : ORDER_PUSH, 0));
+    return do_move(m, pull);
+}
+
+enum neb_status intra_team_pull(struct intra_team *m, const bool *wanted) {
+    return move(m, wanted, true);
+}
+enum neb_status intra_team_push(struct intra_team *m, const bool *wanted) {
+    return move(m, wanted, false);
+}

@@ -1,0 +1,292 @@
+#include "intra/train/trainer_parts.h"
+#include "agent/base/log.h"
+#include "intra/ckpt/checkpoint_async.h"
+#include "intra/train/trainer_whole.h"
+#include "intra/train/whole.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum neb_status intra_trainer_may_split(const struct intra_trainer *t,
+                                        const struct intra_ckpt_writer *w,
+                                        struct intra_split *out) {
+    struct intra_comm *world = t->c.mesh->world;
+    const char *path = w ? intra_ckpt_split_path(w) : NULL;
+    memset(out, 0, sizeof *out);
+    if (path && world->size > 1) {
+        out->wanted = true;
+        out->aside = intra_ckpt_is_sink(w);
+        out->sealed = intra_ckpt_seals(w);
+        snprintf(out->path, sizeof out->path, "%s", path);
+    }
+    return world->ops->broadcast(world, out, sizeof *out, 0);
+}
+
+void intra_parts_deal(const uint64_t *bytes, int32_t n, const uint64_t *able, int ranks,
+                      uint64_t *load, int32_t *out) {
+    int last = ranks <= INTRA_PARTS_MAX ? ranks : INTRA_PARTS_MAX;
+    for (int32_t i = 0; i < n; i++) {
+        int best = 0;
+        for (int r = 1; r < last; r++)
+            if (able[r] && load[r] < load[best])
+                best = r;
+        load[best] += bytes[i];
+        out[i] = best;
+    }
+}
+
+// ---- writing aside --------------------------------------------------------------------------------------------
+
+struct intra_part_saver {
+    struct intra_ckpt_async *async; // made with the first part
+    bool refused;                   // no memory: this rank waits for its disk
+};
+
+enum neb_status intra_part_saver_create(struct intra_part_saver **out) {
+    *out = calloc(1, sizeof **out);
+    return *out ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory creating a trainer");
+}
+
+void intra_part_saver_destroy(struct intra_part_saver **s) {
+    if (*s)
+        intra_ckpt_async_destroy(&(*s)->async);
+    free(*s);
+    *s = NULL;
+}
+
+// ---- one save -------------------------------------------------------------------------------------------------
+
+struct parts {
+    const struct intra_trainer *t;
+    struct intra_comm *world;
+    // this rank's part, or the owner's file; NULL: it has nothing to write
+    struct intra_ckpt_writer *out;
+    int32_t *owner;         // (n_tensors)
+    uint64_t *bytes;        // (n_tensors)
+    uint64_t *able;         // (ranks)
+    uint64_t *load;         // (ranks) bytes that each writes
+    uint64_t *extra;        // (ranks) bytes that each holds besides (trainer.h)
+    int32_t *writer;        // (ranks) and who writes them
+    float *room;            // (largest of this rank's tensors)
+    struct intra_part part; // this rank's; number 0: none
+    bool sealed;
+    bool aside;              // out is a copy
+    char path[NEB_PATH_MAX]; // of this rank's part
+};
+
+static enum neb_status allocate(struct parts *p) {
+    const struct intra_model *whole = p->t->whole;
+    size_t n = (size_t)whole->n_tensors;
+    p->owner = calloc(n, sizeof *p->owner);
+    p->bytes = calloc(n, sizeof *p->bytes);
+    p->able = calloc((size_t)p->world->size, sizeof *p->able);
+    p->load = calloc((size_t)p->world->size, sizeof *p->load);
+    p->extra = calloc((size_t)p->world->size, sizeof *p->extra);
+    p->writer = calloc((size_t)p->world->size, sizeof *p->writer);
+    if (!p->owner || !p->bytes || !p->able || !p->load || !p->extra || !p->writer)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for a checkpoint of %zu tensors", n);
+    for (size_t i = 0; i < n; i++) { // with both moments where it learns
+        const struct intra_tensor *x = &whole->tensors[i];
+        p->bytes[i] = intra_tensor_size(x) * sizeof(float) * (x->trainable ? 3 : 1);
+    }
+    return NEB_OK;
+}
+
+// Which ranks see the folder: rank 0 leaves an empty file under a name of chance there, the others look.
+static enum neb_status find_able(struct parts *p, const char *path) {
+    char mark[NEB_PATH_MAX];
+    struct intra_comm *world = p->world;
+    enum neb_status st = intra_part_path(path, p->part.token, 0, mark, sizeof mark);
+    if (st == NEB_OK && world->rank == 0)
+        st = neb_fs_write(mark, "", 0, 0600);
+    NEB_TRY(intra_whole_agree(p->t->c.mesh, st));
+    p->able[world->rank] = neb_fs_exists(mark) && (!p->sealed || p->t->vault || !world->rank);
+    NEB_TRY(world->ops->all_reduce(world, p->able, (size_t)world->size, INTRA_COMM_U64,
+                                   INTRA_COMM_SUM));
+    return world->rank == 0 ? neb_fs_remove(mark) : NEB_OK;
+}
+
+// Each writes what it holds besides, where it can; tensors go where least is written. Rank 0 has a file of its own anyway: without more it
+// gets tensors only when it is alone.
+static void deal(struct parts *p) {
+    const struct intra_model *whole = p->t->whole;
+    const struct intra_trainer_extra *x = p->t->extra;
+    int size = p->world->size;
+    for (int r = 0; x && r < size; r++)
+        p->extra[r] = x->bytes(x->user, r);
+    for (int r = 0; r < size; r++)
+        p->load[r] = p->able[r] ? p->extra[r] : 0;
+    for (int r = 0; r < size; r++) {
+        p->writer[r] = r;
+        if (!p->able[r])
+            intra_parts_deal(&p->extra[r], 1, p->able, size, p->load, &p->writer[r]);
+    }
+    if (!x)
+        p->load[0] = INTRA_PARTS_NOTHING;
+    intra_parts_deal(p->bytes, whole->n_tensors, p->able, size, p->load, p->owner);
+    for (int r = 1; r < size; r++) {
+        bool any = false;
+        for (int h = 0; h < size && !any; h++)
+            any = p->extra[h] && p->writer[h] == r;
+        for (int32_t i = 0; i < whole->n_tensors && !any; i++)
+            any = p->owner[i] == r;
+        p->part.n += any;
+        if (any && r == p->world->rank)
+            p->part.number = p->part.n;
+    }
+}
+
+static uint64_t own_bytes(const struct parts *p) {
+    uint64_t sum = 4096; // the first section, alignment
+    for (int32_t i = 0; i < p->t->whole->n_tensors; i++)
+        sum += p->owner[i] == p->world->rank ? p->bytes[i] + 3 * 64 : 0;
+    for (int r = 0; r < p->world->size; r++)
+        sum += p->writer[r] == p->world->rank ? p->extra[r] : 0;
+    return sum;
+}
+
+// What rank 0 will write where all ranks can write.
+static enum neb_status count(struct parts *p, struct intra_ckpt_writer *w) {
+    for (int r = 0; r < p->world->size; r++)
+        p->able[r] = 1;
+    deal(p);
+    return w ? intra_ckpt_add(w, "parts", INTRA_BYTES, own_bytes(p), 1, NULL) : NEB_OK;
+}
+
+static const struct neb_vault *vault_of(const struct parts *p) {
+    return p->sealed ? p->t->vault : NULL;
+}
+
+// *p->out stays NULL where there is no memory for a copy.
+static enum neb_status begin_aside(struct parts *p, const char *path) {
+    struct intra_part_saver *s = p->t->part_saver;
+    NEB_TRY(intra_part_path(path, p->part.token, p->part.number, p->path, sizeof p->path));
+    struct intra_ckpt_async_result before;
+    if (!s->async && !s->refused) {
+        enum neb_status st =
+            intra_ckpt_async_create(vault_of(p), p->t->K->pool, 0, own_bytes(p), &s->async);
+        s->refused = st == NEB_ERR_NOMEM;
+        if (s->refused)
+            neb_warn("no memory for a copy of this rank's part of the checkpoint (%.0f MB): "
+                     "training waits while it is written",
+                     (double)own_bytes(p) * 1e-6);
+        else
+            NEB_TRY(st);
+    }
+    if (s->refused)
+        return NEB_OK;
+    intra_ckpt_async_wait(s->async); // not long: the owner has waited for its file, and so for this
+    enum neb_status st = intra_ckpt_async_result(s->async, &before);
+    if (st != NEB_OK && st != NEB_ERR_NOT_FOUND)
+        return st;
+    NEB_TRY(intra_ckpt_async_begin(s->async, &p->out));
+    return intra_part_sign(p->out, &p->part);
+}
+
+static enum neb_status begin_part(struct parts *p, struct intra_ckpt_writer *w, const char *path) {
+    const struct intra_model *whole = p->t->whole;
+    size_t most = 0;
+    for (int32_t i = 0; i < whole->n_tensors; i++)
+        if (p->owner[i] == p->world->rank && intra_tensor_size(&whole->tensors[i]) > most)
+            most = intra_tensor_size(&whole->tensors[i]);
+    p->out = w;
+    if (most && !(p->room = malloc(most * sizeof *p->room)))
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for a tensor of %zu elements", most);
+    if (p->part.number && p->aside)
+        NEB_TRY(begin_aside(p, path));
+    p->aside = p->part.number && p->out;
+    return p->part.number && !p->out ? intra_part_create(vault_of(p), path, &p->part, &p->out)
+                                     : NEB_OK;
+}
+
+// One array of all tensors, each to its owner, who writes it. A rank that cannot write goes on taking part: its status comes at
+// the end.
+static enum neb_status put_all(struct parts *p, enum intra_arena kind, const float *arena,
+                               const char *prefix, enum neb_status *written) {
+    const struct intra_model *whole = p->t->whole;
+    for (int32_t i = 0; i < whole->n_tensors; i++) {
+        const struct intra_tensor *x = &whole->tensors[i];
+        char name[INTRA_CKPT_NAME_MAX + 1];
+        if (kind == INTRA_ARENA_GRADS && !x->trainable)
+            continue;
+        NEB_TRY(intra_whole_gather_at(p->t->model, x, kind, arena, p->owner[i], p->room));
+        if (p->owner[i] != p->world->rank || *written != NEB_OK)
+            continue;
+        snprintf(name, sizeof name, "%s%s", prefix, x->name);
+        *written =
+            intra_ckpt_add(p->out, name, INTRA_F32, (uint64_t)x->rows, (uint64_t)x->cols, p->room);
+    }
+    return NEB_OK;
+}
+
+// Each replica's ranks hold slices of the moments (optim.h): put together in the gradient arena, free between steps.
+static enum neb_status put_moments(struct parts *p, const float *slice, const char *prefix,
+                                   enum neb_status *written) {
+    const struct intra_trainer *t = p->t;
+    const struct intra_optim *o = t->optim;
+    struct intra_model *m = t->model;
+    struct intra_comm *dp = m->mesh->dp;
+    memcpy(m->grads + o->at, slice, o->n * sizeof *slice);
+    enum neb_status st = dp ? dp->ops->all_gather(dp, m->grads, o->n) : NEB_OK;
+    if (st == NEB_OK)
+        st = put_all(p, INTRA_ARENA_GRADS, m->grads, prefix, written);
+    t->K->ops->zero(t->K, m->grads, m->n_grads);
+    return st;
+}
+
+// NEB_OK: a rank's own failure to write is in *written.
+static enum neb_status put_tensors(struct parts *p, enum neb_status *written) {
+    const struct intra_trainer *t = p->t;
+    NEB_TRY(put_all(p, INTRA_ARENA_PARAMS, t->model->params, "", written));
+    NEB_TRY(put_moments(p, t->optim->m, "optim.m/", written));
+    NEB_TRY(put_moments(p, t->optim->v, "optim.v/", written));
+    if (t->extra)
+        NEB_TRY(t->extra->put(t->extra->user, p->writer, p->out, written));
+    if (p->part.number && !p->aside && *written == NEB_OK)
+        *written = intra_ckpt_commit(p->out);
+    return NEB_OK;
+}
+
+static enum neb_status note_parts(const struct parts *p, struct intra_ckpt_writer *w) {
+    const uint64_t note[2] = {p->part.token, p->part.n};
+    return p->part.n ? intra_ckpt_add(w, INTRA_PARTS_SECTION, INTRA_U64, 2, 1, note) : NEB_OK;
+}
+
+enum neb_status intra_trainer_save_parts(const struct intra_trainer *t, struct intra_ckpt_writer *w,
+                                         const struct intra_split *split) {
+    struct parts p = {
+        .t = t, .world = t->c.mesh->world, .sealed = split->sealed, .aside = split->aside};
+    const char *path = split->path;
+    const struct intra_mesh *mesh = t->c.mesh;
+    enum neb_status st = allocate(&p);
+    if (st == NEB_OK && !path[0])
+        NEB_TRY_GOTO(count(&p, w), out);
+    if (!path[0])
+        goto out;
+    if (st == NEB_OK && getentropy(&p.part.token, sizeof p.part.token) != 0)
+        st = neb_fail_errno("no random numbers from the system");
+    NEB_TRY_GOTO(intra_whole_agree(mesh, st), out);
+    NEB_TRY_GOTO(p.world->ops->broadcast(p.world, &p.part.token, sizeof p.part.token, 0), out);
+    NEB_TRY_GOTO(find_able(&p, path), out);
+    deal(&p);
+    NEB_TRY_GOTO(intra_whole_agree(mesh, begin_part(&p, w, path)), out);
+    enum neb_status written = NEB_OK;
+    NEB_TRY_GOTO(trainer_kept(t, put_tensors(&p, &written)), out);
+    if (p.world->rank == 0 && written == NEB_OK)
+        written = note_parts(&p, w);
+    st = intra_whole_agree(mesh, written);
+    if (st == NEB_OK && p.aside) // all have their copies: they go to disk while training goes on
+        st = intra_ckpt_async_submit(p.t->part_saver->async, &p.out, "", p.path, 0);
+out:
+    if (p.part.number)
+        intra_ckpt_writer_destroy(&p.out);
+    free(p.owner);
+    free(p.bytes);
+    free(p.able);
+    free(p.load);
+    free(p.extra);
+    free(p.writer);
+    free(p.room);
+    return st;
+}
