@@ -169,6 +169,14 @@ class _Ranks:
         except ImportError:
             pass
 
+    def close(self):
+        """Ends the group of words, and so its threads, on every rank. At the interpreter's end one of them could still hold a
+        tensor of its last word: it would have to wait for a lock that nobody gives any more."""
+        words, self.words = self.words, None
+        if words is not None and self.dist.is_initialized():  # else the loop has ended all groups
+            self.dist.destroy_process_group(words)
+        self.dist = None
+
     def tell(self, what):
         """Rank 0 says what is to be done; the others hear it."""
         if self.dist:
@@ -473,7 +481,10 @@ class Federation:
         def work():
             self._close_late.detach()
             self._call(_lib.nebula_close, ctypes.byref(self._handle), float(eval_loss))
-        self._lead(work)
+        try:
+            self._lead(work)
+        finally:
+            self._ranks.close()
 
     def __enter__(self):
         return self
