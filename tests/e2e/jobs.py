@@ -89,6 +89,11 @@ def sync_of(r, job):
     return s
 
 
+def is_private(job):
+    """Masked jobs: a batch is one for all clusters, and stays."""
+    return job.get("sync", {}).get("gate") == "private"
+
+
 def mesh_of(r, job):
     m, sequences = job["model"], job["data"]["batch"] * job["data"].get("accumulate", 1)
     mesh = dict(dp=r.divisor(sequences), pp=r.divisor(m["n_layers"]), tp=r.divisor(m["n_heads"], m.get("n_kv_heads", 0) or m["n_heads"], m["d_ff"]))
@@ -120,6 +125,8 @@ def replicas(r, job):
     for c in job["clusters"] if s.get("scheme") != "synchronous" else []:
         sequences = job["data"]["batch"] * job["data"].get("accumulate", 1)
         r.some(c, 0.2, mesh=[mesh_of(r, job)], batch=[r.divisor(sequences, most=12)], recompute=[True, False], precision=["fp32"])
+        if is_private(job):
+            c.pop("batch", None)
     if n == 3 and "gate" not in s and r.odds(0.5):
         job["clusters"][2] = dict(name="c", witness=True)
 
@@ -329,7 +336,9 @@ def remesh(r, job, path, out, summary):
     other = json.loads(json.dumps(job))
     for c in filter(lambda c: not c.get("witness"), other["clusters"]):
         sequences = job["data"]["batch"] * job["data"].get("accumulate", 1)
-        c.update(mesh=mesh_of(r, job), threads=1, batch=r.divisor(sequences, most=12), recompute=r.odds(0.5))
+        c.update(mesh=mesh_of(r, job), threads=1, recompute=r.odds(0.5))
+        if not is_private(job):
+            c.update(batch=r.divisor(sequences, most=12))
     disturbed(r, job, path, f"{out}-remesh", ["Ctrl-C"], write(other, f"{out}-remesh.yaml"))
 
 
