@@ -74,8 +74,6 @@ static struct series *series_of(struct data *d, const char *name) {
     return s;
 }
 
-// NAN, which gnuplot leaves out, for what is missing or null.
-
 static void add_step(struct series *s, const json_t *o) {
     FILE *f = s->tables[TABLE_LOSS];
     int64_t step = json_integer_value(json_object_get(o, "step"));
