@@ -85,7 +85,7 @@ enum neb_status pretrain_heard(struct run *r, const struct agent_ipc_msg *m) {
     return !strcmp(ev, "follows") ? on_follows(r, agent_ipc_str(m, "state", "")) : NEB_OK;
 }
 
-void pretrain_ask_anew(struct run *r) {
+void pretrain_ask_now(struct run *r) {
     r->heard = neb_now() - follow_after;
     r->next_follow = 0;
 }

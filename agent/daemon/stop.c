@@ -7,7 +7,7 @@
 //
 // (Where hang_after_s is longer than a minute: that.)
 //
-// What a worker moves it says in its beats (worker_listen). The service manager is told to wait as well, so that its own limit
+// What a worker moves it says in its heartbeats (worker_listen). The service manager is told to wait as well, so that its own limit
 // (TimeoutStopSec) counts only for an agent that moves nothing.
 #include "agent/base/log.h"
 #include "agent/daemon/state.h"

@@ -124,7 +124,7 @@ out:
         if (w->frags[f].send_step == -1)
             worker_begin_counts(w, f);
     if (!has_checkpoint)
-        w->life = w->attempts;
+        w->incarnation = w->attempts;
     NEB_TRY(worker_outer_adopted(w));
     NEB_TRY(worker_save(w));
     NEB_TRY(worker_save_wait(w));

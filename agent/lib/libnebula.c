@@ -150,7 +150,7 @@ static int end_call(struct nebula *n, enum neb_status st) {
     n->step_end = neb_now();
     n->failed = st != NEB_OK;
     int s = lib_pass(st);
-    return s && n->w.again ? (int)NEBULA_ERR_AGAIN : s;
+    return s && n->w.reattach ? (int)NEBULA_ERR_AGAIN : s;
 }
 
 int nebula_begin(struct nebula *n) {

@@ -77,7 +77,7 @@ static enum neb_status host_link(struct intra_comm *world) {
     return st;
 }
 
-// Every rank on a device of its own, over NCCL, as intra/train/team.c joins them.
+// Every rank on a device of its own, over NCCL, as intra/train/group.c joins them.
 static enum neb_status device_link(struct intra_comm *world) {
     struct kern_device *D = NULL;
     struct intra_comm *nccl = NULL;

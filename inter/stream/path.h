@@ -41,7 +41,7 @@ void inter_stream_path_reset(struct inter_stream_path *p, uint64_t next);
 // tells neither round trip nor rate.
 void inter_stream_path_sent(struct inter_stream_path *p, neb_ns now, uint64_t seq, uint32_t bytes);
 // The same for one of those before the newest that a connection took along with it.
-void inter_stream_path_again(struct inter_stream_path *p, neb_ns now, uint64_t seq);
+void inter_stream_path_retry(struct inter_stream_path *p, neb_ns now, uint64_t seq);
 // The link would not take it.
 void inter_stream_path_unsent(struct inter_stream_path *p, uint64_t seq);
 // The consumer has all below `have`.

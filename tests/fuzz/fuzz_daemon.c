@@ -188,7 +188,7 @@ static bool second(struct daemon *d) {
     NEB_ASSERT(inter_service_process(d->service) == NEB_OK);
     each_job(d, look_at);
     agent_spread_stand(&d->spread, d->up);
-    daemon_say_quiet(d);
+    daemon_log_suppressed(d);
     d->ended_due = true;
     daemon_drop_ended(d);
     return true;

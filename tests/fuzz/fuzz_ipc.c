@@ -127,7 +127,7 @@ static struct agent_worker *a_worker(void) {
 
 static void free_worker(struct agent_worker *w) {
     for (int f = 0; f < 64; f++)
-        neb_buf_free(&w->travel[f].bytes);
+        neb_buf_free(&w->flight[f].bytes);
     free(w);
 }
 

@@ -49,7 +49,7 @@ static void expect_same(const struct agent_ipc_msg *a, const struct agent_ipc_ms
                    !memcmp(a->parts[i].p, b->parts[i].p, a->parts[i].len));
 }
 
-static void send_again(struct agent_ipc_msg *m) {
+static void resend(struct agent_ipc_msg *m) {
     struct agent_ipc_msg again;
     while (take(&again)) // what waits behind it: one message of an input is enough
         agent_ipc_msg_clear(&again);
@@ -94,12 +94,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         for (size_t i = 0; i < m.n_parts; i++)
             held += m.parts[i].len;
         NEB_ASSERT(held <= sent && m.n_parts <= AGENT_IPC_PARTS_MAX);
-        send_again(&m);
+        resend(&m);
         agent_ipc_msg_clear(&m);
     }
-    NEB_ASSERT(ipc_remote_send(from, "{\"op\":\"beat\"}", 13, NULL, 0, false) == NEB_OK &&
+    NEB_ASSERT(ipc_remote_send(from, "{\"op\":\"heartbeat\"}", 18, NULL, 0, false) == NEB_OK &&
                take(&m));
-    NEB_ASSERT(!strcmp(agent_ipc_str(&m, "op", ""), "beat"));
+    NEB_ASSERT(!strcmp(agent_ipc_str(&m, "op", ""), "heartbeat"));
     agent_ipc_msg_clear(&m);
     return 0;
 }

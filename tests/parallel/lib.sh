@@ -33,7 +33,7 @@ ranks() {
 emulated() {
     need_mpi
     mkdir "$work/bin"
-    cp "$BUILD/mesh_train" "$BUILD/mesh_owners" "$BUILD/libnebula_mpi.so" "$work/bin/"
+    cp "$BUILD/mesh_train" "$BUILD/mesh_shards" "$BUILD/libnebula_mpi.so" "$work/bin/"
     cp "${EMULATED:?}" "$work/bin/libnebula_device.so"
     cp "${EMULATED_NCCL:?}" "$work/bin/libnebula_nccl.so"
     mesh_train=$work/bin/mesh_train

@@ -113,21 +113,21 @@ static void test_replay(void **state) {
         submit(&sites[BERT], GOOD);
         UNTIL(recorded(MSG_MANIFEST) > (size_t)i);
         ask_for_chunks();
-        say_all_again(); // while the round is open
+        resend_all(); // while the round is open
         UNTIL(sites[ANNA].commits == before + 1 && sites[BERT].commits == before + 1);
     }
     UNTIL(recorded(MSG_COMMIT) > 0 && recorded(8) > 0); // chunks
-    say_all_again();
+    resend_all();
     honest_round();
     connect_bare(); // a new session
-    say_all_again();
+    resend_all();
     honest_round();
     for (int k = ANNA; k <= BERT; k++) { // who was started anew knows what it has seen
         inter_service_destroy(&sites[k].s);
         start(&sites[k]);
         open_job(&sites[k]);
         UNTIL(bare_up[k]);
-        say_all_again();
+        resend_all();
         honest_round();
     }
     go_for(NEB_S);

@@ -148,7 +148,7 @@ static void test_again_and_altered(void **state) {
         trained_round();
         ask_for_chunks();
         go_for(100 * NEB_MS);
-        say_all_again();
+        resend_all();
         say_altered(150);
     }
     assert_true(only_hers(&sites[ANNA], INTER_FAULT_MALFORMED) &&

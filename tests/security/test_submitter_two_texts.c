@@ -391,7 +391,7 @@ static void count(void *user, const uint8_t job[INTER_ID_BYTES], const char *mem
     ++*n;
 }
 
-// A liar that signs false ids without end fills nobody's disk by it.
+// A byzantine that signs false ids without end fills nobody's disk by it.
 static void test_bounded(void **state) {
     (void)state;
     struct inter_ledger *l = NULL;

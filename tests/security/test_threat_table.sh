@@ -48,6 +48,6 @@ broken 's/`fuzz_token` \|/`fuzz_tokens` |/'
 broken 's/`security_harden` not_dumpable/-/'
 broken 's/(\| )`security_hostile[a-z_]*` replay/\1`hostile` replay/'
 broken 's/`security_flood`/`security_floods`/'
-broken 's/`sim_sim` liar/`sim_sim` lair/'
+broken 's/`sim_sim` byzantine/`sim_sim` lair/'
 broken 's/\| `security_promote` \|/| by hand |/'
 echo "every row of the threat model names tests that exist"

@@ -196,7 +196,7 @@ static void test_refused_quietly(void **state) {
     neb_buf_clear(&logged);
     agent_spread_stand(&s, none);
     assert_int_equal(logged.len, 0);
-    s.malformed.said -= neb_quiet_for;
+    s.malformed.said -= neb_throttle_window;
     agent_spread_stand(&s, none);
     assert_int_equal(times_logged("29 more malformed messages"), 1);
     assert_int_equal(agent_members_step(m, &c), NEB_OK);

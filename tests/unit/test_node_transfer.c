@@ -106,7 +106,7 @@ static void test_own_of_before(void **state) {
     }
 }
 
-// Of a liar's two updates under one key one was committed. Who brings the other has not that one, and whoever said before that it had none is asked
+// Of a byzantine's two updates under one key one was committed. Who brings the other has not that one, and whoever said before that it had none is asked
 // again: this node is not behind all others.
 static void test_second_digest(void **state) {
     (void)state;

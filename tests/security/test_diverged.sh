@@ -50,7 +50,7 @@ wait "$run" "${started[@]}" 2>/dev/null || true
 victim=
 for site in anna hub; do
     rc=0
-    leader=$("$BUILD/part_ledger" "$T/$site" "$T/mallory" "$T/anna" "$T/hub") || rc=$?
+    leader=$("$BUILD/diverge_ledger" "$T/$site" "$T/mallory" "$T/anna" "$T/hub") || rc=$?
     ((rc == 2)) && continue
     ((rc == 0)) || fail "the ledger of $site cannot be changed"
     victim=$site
@@ -65,7 +65,7 @@ for site in anna hub; do
     says "$site" 'nebula rejoin' || fail "$site does not say what to do"
 done
 job=$("$nebula" jobs --home "$T/hub" --json | jq -r '.[0].id')
-echo "$victim and $other have parted, mallory is named"
+echo "$victim and $other have diverged, mallory is named"
 
 "$nebula" revoke mallory --dir "$T/hub" >/dev/null
 no_peer() { "$nebula" status --home "$T/$1" --json 2>/dev/null | jq -e '[.peers[] | select(.name == "mallory")] == []' >/dev/null; }
