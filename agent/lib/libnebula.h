@@ -19,6 +19,17 @@
 // the updates that travel, for the copy of a checkpoint that is written while training goes on (unless the job says checkpoint.copy:
 // false or checkpoint.every_steps: 0; with too little memory training waits for the disk, which the log says).
 //
+// Footguns, beside what the calls say:
+//   start      nebula_begin replaces your parameters by those of the job. To start from your own:
+//              `nebula import DIR --out CKPT`, and in the job `model: {init: CKPT}`.
+//   model      q, k and v are three tensors. Nothing checks that rope_theta, its scaling, norm_eps
+//              and masks agree with those of the other clusters.
+//   precision  Register fp32 master weights. In bfloat16 small changes of a merge are rounded away.
+//   optimiser  A merge does not change its state, and no checkpoint holds it: save it in the
+//              checkpoint hook, and load it for the step that nebula_begin gives.
+//   CUDA       Memory of any allocator. Pinned host memory is NEBULA_HOST.
+//   frozen     Frozen parameters are neither sent nor set.
+//
 // ABI: NEBULA_API counts incompatible changes and is the SONAME's number. Structs begin with their size. Fields can be added at the end
 // of nebula_step_stats and nebula_attach_options (hooks), which may be as short as they once were; of all others the size must be exactly
 // the library's.

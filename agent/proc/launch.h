@@ -31,7 +31,9 @@ NEB_MUST_CHECK enum neb_status agent_launch_worker(const struct agent_cluster *c
 void agent_launch_pair(const char *exe, const char *command, const char *option,
                        struct agent_launch *out);
 
-// What a process that becomes a rank has in its environment unless its user has set it: CUDA_MODULE_LOADING=EAGER.
+// Sets CUDA_MODULE_LOADING=EAGER for a rank, unless the user has set it. CUDA would load a kernel at
+// its first launch and wait for the device. Behind a collective that is a wait for other ranks,
+// which may wait for this one.
 void agent_launch_environment(void);
 // Of a process that becomes a rank: it ends with its parent, and the agent decides when else. Ctrl-C, and what a scheduler or a service manager
 // sends to every process at the end of an allocation, are nothing to it: the agent has heard it too, and asks for a checkpoint. launched: by
