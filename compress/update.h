@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An update: what one member sends for one fragment in one round. Frames of its units, and how often each row of an
 // embedding or output matrix was seen.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The exact path: arithmetic whose bits must be the same on every member of a federation, whatever its processor.
 //
 // Only + - * / and checked conversions in fp32, in a fixed order per element; no libm, no fused multiply-add (the build

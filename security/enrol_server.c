@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One listening socket, at most SEC_ENROL_CONNECTIONS connections, all in one epoll descriptor that
 // the caller waits on:
 //

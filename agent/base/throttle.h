@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The log throttle: what can fail again and again (a link, a dial, an accept, a start of a process, a write) is said when it happens
 // first, or the first few times, and from then on once a minute, with how often it happened.
 #ifndef NEB_THROTTLE_H

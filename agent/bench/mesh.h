@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // nebula bench train --mesh: what the parallel machinery costs where it has nothing to do.
 //
 // Two trainers with the same parameters take the same steps in turn, slice by slice: one as it is, one through the mesh machinery

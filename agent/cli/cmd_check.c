@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // nebula check JOB.yaml: is the job file right, and what will it do?
 #include "agent/base/fs.h"
 #include "agent/base/log.h"

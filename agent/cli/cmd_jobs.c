@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // nebula jobs, stop, resume, rejoin, forget and logs.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // nebula pretrain JOB.yaml: hands a job to the agents, shows how it goes, and leaves the contract's files behind.
 //
 //     out/  summary.json  metrics.jsonl  checkpoint/{model.ckpt, tokenizer.model, corpus.sha256}  plots/*.svg  job.json

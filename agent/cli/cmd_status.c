@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // nebula status: what the agent on this machine does.
 #include "agent/cli/cmd_options.h"
 #include "agent/job/json.h"

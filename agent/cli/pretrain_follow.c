@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Staying in touch with the agent that a job was submitted to, which may be started anew at any time (an upgrade, a reboot, a crash) and
 // then knows the job from its ledger, and its followers not at all.
 //

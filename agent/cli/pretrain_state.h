@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What cmd_pretrain.c (options, submitting, following) and the pretrain_*.c share. Nobody else includes this.
 #ifndef AGENT_PRETRAIN_STATE_H
 #define AGENT_PRETRAIN_STATE_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The loop of the agent: what it waits for, in which order it looks, how it starts and ends. See daemon_state.h for where the
 // rest is.
 #include "agent/base/log.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The life of a job here: taken over, stopped, ended; and taken up again when the agent
 // comes back.
 #include "agent/base/log.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Member lists and keys that change while the agent runs.
 #include "agent/base/log.h"
 #include "agent/daemon/state.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Snapshots, both ways: given to members that are too far behind, fetched and taken over when this one is.
 #include "agent/base/fault.h"
 #include "agent/base/log.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Workers that hang: a rank that was stopped, a node that died, a receive that never ends. None of these ends a process, so the
 // worker says before whatever it does how long that may take (worker_heartbeat); one that says nothing for longer is ended, with all
 // its ranks, and begins again from its checkpoint as a crashed one does.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requests on agent.sock, by nebula's commands and by workers: daemon_on_local at the end lists them all.
 #include "agent/base/log.h"
 #include "agent/daemon/attach.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/daemon/measure.h"
 
 static uint32_t clamp_u32(double x) {

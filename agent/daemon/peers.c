@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What other agents say: jobs that they submit or pass on, their reports, that they came and went, what was wrong with it.
 #include "agent/base/log.h"
 #include "agent/daemon/lines.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A state that was taken from another cluster, until the others bear it out (agent/daemon/snapshot_proof.h). The worker is not ended before:
 // it goes on with what it has, and says nothing that counts. Who gave what is not the others' is named, and not asked again.
 #include "agent/base/fault.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rounds of a job: opened with what the operator chose, their commits handed to the worker, members that differ noticed.
 #include "agent/base/log.h"
 #include "agent/daemon/divergence.h"

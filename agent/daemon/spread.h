@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How signed member lists reach every agent: each tells the others every second which version it has, and whoever
 // hears of an older one than its own sends the whole list (at most 16 KiB: one control message).
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The agent as a whole (struct daemon), shared by the daemon_*.c files and by nobody else but tests. Which file has what:
 //
 //     daemon.c           set-up, the loop, signals, the second's telemetry

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/daemon/status.h"
 #include "agent/base/log.h"
 #include "agent/web/metrics.h"

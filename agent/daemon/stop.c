@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An agent that was told to end, by a reboot or the end of an allocation, or to stop a job: how long it waits for the checkpoints of its
 // workers.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the agent says of its jobs: to local clients and workers, to the agents where they were submitted, to the status page.
 #include "agent/base/log.h"
 #include "agent/daemon/lines.h"

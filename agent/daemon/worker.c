@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Workers of jobs: with what keys and devices they start, what follows when one ends, and when another one is started.
 //
 //     ended ── at once, then after 3 s, 15 s ── from its last checkpoint          (three times without progress)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the ranks of a worker other than rank 0 have and do when it calls (intra_group_call): their share of the exchange (agent/exchange/shards.h), and
 // the job's key, with which they seal their parts of its checkpoints.
 #ifndef AGENT_FOLLOW_H

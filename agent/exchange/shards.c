@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "intra/train/shards.h"
 #include "agent/base/log.h"
 #include "agent/exchange/shards_state.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The exchange's state of a cluster of several ranks: spread over all of them by units (intra/train/shards.h), each with its own inter_outer.
 // Rank 0, which speaks to the agent, collects what the owners have encoded and hands them what was committed.
 //

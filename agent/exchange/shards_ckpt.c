@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Arrays of all units to those who write them into a checkpoint, and back to their owners.
 #include "agent/exchange/shards_state.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The exchange's state on the devices of a mesh: each rank's on its own, beside what it trains there.
 //
 //     replicas       θ_m of a unit is where its owner trains it: nothing crosses the bus before frames do

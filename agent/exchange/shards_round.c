@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the ranks of a mesh do in an encode, a merge and a digest (shards.h has the picture). All take part in every call, also those
 // that own nothing of the fragment: their rows have to reach the owners, and what was merged has to reach them.
 #include "agent/exchange/shards_state.h"

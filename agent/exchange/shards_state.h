@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Inside of agent/exchange/shards.h: shards.c life, gathering and what the others follow, shards_device.c the state on the ranks' devices, shards_round.c
 // a round, shards_ckpt.c arrays from and to checkpoints.
 #ifndef AGENT_SHARDS_STATE_H

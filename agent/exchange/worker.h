@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A worker: trains its cluster's replica, exchanges with the others through its agent.
 //
 //     worker.c           the loop of the built-in trainer: data, steps

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What checkpoints of a worker hold, how to go on from one, the merge log, and the final model.
 #include "agent/base/log.h"
 #include "agent/exchange/worker.h"

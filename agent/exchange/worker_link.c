@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A worker and its agent: messages, and what is sent and merged between two steps. The built-in worker (worker.c) and
 // libnebula (libnebula.c) run this same code; they differ in who makes the steps.
 #include "agent/base/log.h"

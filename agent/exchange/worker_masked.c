@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The worker's part of the gate profile `private`: keys that its agent hands over when it attaches, and the seeds of each sum, which
 // come with the commit. What it sends is masked before it leaves this process.
 #include "agent/exchange/worker.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The exchange of a worker of several ranks: its state is spread over them (agent/exchange/shards.h). Not part of libnebula, whose trainers have ranks
 // of their own.
 #include "agent/exchange/shards.h"

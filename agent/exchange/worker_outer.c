@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The exchange's state of a worker: one inter_outer of all units where it is one rank, else a part on each rank (worker_mesh.c).
 #include "agent/exchange/worker.h"
 

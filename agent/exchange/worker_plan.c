@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What commit records plan for this cluster, and how it is obeyed.
 //
 //     record r merged: its plan is for round r + 2     kept[f].plans = { for r + 1, for r + 2 }

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // When a worker's checkpoints are written, and what is told once they are durable.
 //
 // Between two steps the state is copied, on a mesh by every rank what it will write; a thread writes the copy while training

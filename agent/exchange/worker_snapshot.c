@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A worker whose state is not its own: it takes over what other members had, and goes on from there.
 //
 //     behind, its disk whole:  fragments that the snapshot is ahead in come from there, the others from the own checkpoint

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fragments of a worker: what is sent, what comes back, when it is merged.
 #include "agent/base/fault.h"
 #include "agent/base/log.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Job files: YAML, or canonical JSON between agents, into one plain struct.
 //
 // One table (config_options.c) holds a row an option: path, type, bounds, default, help. YAML files, `--set path=value`, JSON and the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What no single key can tell: whether values fit each other.
 #include "agent/base/bytes.h"
 #include "agent/job/config_options.h"

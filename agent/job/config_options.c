@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The table of all options of a job: one row an option, in the order of sections. Nothing else is here; config_options.h says who
 // reads it. After a change: nebula check --reference makes the table of configs/README.md anew.
 #include "agent/job/config_options.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The options of a job, between the files that read them; everybody else uses agent/job/config.h:
 //
 //     config_options.c   the table: a row an option           config_yaml.c    job files        ─┐

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The foreign trainer in the worker's place: its tensors copied in and out, its checkpoint, and what is due between its steps.
 #include "agent/base/log.h"
 #include "agent/lib/state.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The calls of libnebula.h: a foreign trainer in the place of the built-in one, over the worker's own exchange.
 #include "agent/base/log.h"
 #include "agent/lib/state.h"

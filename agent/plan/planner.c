@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/plan/planner.h"
 #include "agent/plan/plan.h"
 #include "inter/outer/outer.h"

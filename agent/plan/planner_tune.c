@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What sync.tune: auto makes of a run: the tuners themselves (inter/record/tune.h), round by round, told what the model of exchanges
 // (inter/round/wan_cost.h) expects where a run would tell them what it measured.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is measured in processes of their own: the link between two ranks, which are two processes anyway, and devices. A CUDA context in a
 // process that goes on (nebula pretrain --local) would hold memory of the device beside the workers for as long as the job takes, and a driver
 // that hangs or crashes would take the command with it. So nothing here opens a device but in a child, which gets so long and no longer.

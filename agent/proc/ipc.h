@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Messages inside one cluster: between an agent, its workers and the command line, over a ZeroMQ ipc socket, or with workers on
 // other hosts over TCP.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The agent's end of ipc_remote.c. It has a ZeroMQ context of its own, since a context has one authenticator (RFC 27) and the
 // links' admits members; the socket profile and the door are the links', so that who has not authenticated can cost no more here than there.
 #include "agent/base/log.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What ipc.c and ipc_remote.c share.
 #ifndef AGENT_IPC_STATE_H
 #define AGENT_IPC_STATE_H

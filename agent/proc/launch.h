@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How the worker of a cluster is started: one process, or one rank a place of the mesh. Rank 0 is the worker that the agent knows;
 // the others follow it (intra/train/group.h).
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // On what a worker trains: the cluster's `device` and `precision`.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Held-out loss of the built-in trainer: at the end, of the parameters that all clusters share, and with eval.every_steps on the
 // way, of this cluster's own at that step (between two exchanges they differ from the others'). Training is not touched by it:
 // parameters, optimiser, data cursor and token counts stay as they are, and its time is not train_s.

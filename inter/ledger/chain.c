@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The row of each fragment's chain: where its records begin and end, and what of them is kept.
 #include "inter/ledger/db.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The ledger of one agent: what it promised and what was committed, on disk before anybody hears of it.
 //
 //     DIR/ledger.db     SQLite (WAL, synchronous FULL): jobs, manifests, votes, commits, messages to deliver

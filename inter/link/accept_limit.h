@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How often who has not said who it is may come to a port, before a handshake is paid for: each source (security/source.h) by itself, and all
 // of them together, since who floods may have many addresses. What is beyond is to be cut by the caller, and its kernel drops what comes
 // next (syn_filter.h), for a second, since a library has begun with a connection by the time that it tells of it.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a peer that authenticates can make this side hold. ZeroMQ counts messages, each connection's by itself, and a message in parts
 // not before its last one: a member could keep memory growing on many connections, or with one message that never ends. TCP_INFO
 // says how many bytes a connection has brought, the link how many of them it has read; the difference is what is held, wherever it is.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The link as a whole: created, polled, the pass over all peers, its figures. See link_state.h for the frames and for where the
 // rest is.
 #include "agent/base/fault.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The links to the other members: ZeroMQ over TCP with CURVE, one control and n bulk connections a
 // peer.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Connections and sets of them: opened, watched, replaced, closed. Here is what ZeroMQ is told (socket options, monitors).
 #include "agent/base/log.h"
 #include "inter/link/state.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Receiving: which peer a message is from, connections that introduce themselves, frames on open ones.
 #include "agent/base/log.h"
 #include "inter/link/state.h"

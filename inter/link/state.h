@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The link as a whole (struct inter_link), shared by the link*.c files and by nobody else but tests:
 //
 //     link.c          created, polled, the pass over all peers, figures

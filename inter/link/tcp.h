@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the kernel knows of a TCP connection, and its congestion control. Linux.
 //
 // At 100 Mbit/s, 100 ms and 0.1 % loss one connection carried 9 Mbit/s with CUBIC and 85 with BBR: the algorithm decides more

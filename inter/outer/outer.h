@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The outer optimiser of one member: turns what a cluster learned into an update, and committed updates into the next
 // global parameters. Runs on the worker, where the parameters are.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a member sends how often, chosen from what was measured: a pure function with a memory of a few numbers.
 //
 //     (goodput, RTT, step time, bytes and error of the last update, rounds left) ─► codec, τ, H, and why

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What members tell each other about updates: manifests, commit records, and their bytes.
 //
 // Update key = (federation, job, round, fragment, member, attempt). A member is its index in the job's member list.

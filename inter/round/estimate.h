@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Goodput and round-trip time of the path to one peer, from acknowledged chunks alone: no probes. Pure.
 //
 //     sent with mark {delivered 3 MB at t1} ──► … ──► acknowledged: {delivered 5 MB at t2}

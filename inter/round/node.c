@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The node: its life, what happens to it, and where each message goes. What is done about them is in node_transfer.c,
 // node_lost.c, node_serve.c, node_round.c and node_elect.c.
 #include "compress/sketch.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The rounds of a federation as a pure state machine: no clock, socket, file or random number inside.
 //
 //     step(node, now, event) -> actions

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a voter demands of a proposed record. A leader chooses whom it waits for and what they do next; the rest of a record follows
 //
 //     from the record before it       η, μ, absences, weights, cursors of members that it does not list: the same for all who have

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Beats, epochs and terms: who may vote, who leads.
 #include "inter/round/node_state.h"
 

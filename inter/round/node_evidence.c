@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What signatures prove, who lies, and whether members have diverged: statements that are compared, evidence that is handed on, histories that are walked back
 // to the first record that differs.
 #include "inter/round/node_state.h"

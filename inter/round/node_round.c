@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Proposals, votes and commits of one round of one fragment.
 #include "inter/record/outlier.h"
 #include "inter/record/robust.h"

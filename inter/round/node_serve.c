@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Blobs on their way out: to whom each goes, the window of every path, and what came back of it (ACK, STATE, WANT).
 //
 // An update is pushed by its owner, or asked for (WANT) from whoever has it; from here on both are the same.

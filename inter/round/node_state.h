@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a node knows, shared by the files of the pure core: node.c (life, ticks, dispatch), node_say.c (what is said and
 // to whom), node_evidence.c (what signatures prove, who lies, whether members have diverged, what
 // they say of their parameters), node_transfer.c (manifests, chunks that arrive, who holds what),

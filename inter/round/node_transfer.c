@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Blobs on their way in: who has what, what arrives, what is asked for (node_serve.c sends).
 //
 // The owner of an update pushes it to every data member. Whoever is not reached by the owner, or is behind, asks a member

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Carries out what the node decides: the one place where its actions meet disk and link, in order; and what comes of them goes
 // back to it as events.
 #include "agent/base/fault.h"

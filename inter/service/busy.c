@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // While this side is busy with something large, and neither reads nor steps the node: the others hear that it is there, or they would take
 // its links for dead, and it for one whom no round waits for.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Jobs: opened from what the ledger knows of them, updates submitted, commits handed over again.
 #include "agent/base/fault.h"
 #include "agent/base/log.h"

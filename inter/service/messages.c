@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What comes over the links, and messages between agents on top of it: kept until the peer has them, and taken exactly once.
 #include "agent/base/log.h"
 #include "inter/service/state.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The service as a whole: created, polled, its members and limits changed. See service_state.h for where the rest is.
 #include "agent/base/log.h"
 #include "compress/update.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The shell around the pure core: carries out a node's actions with the ledger and the link, and passes messages between
 // agents. Single-threaded and poll-driven; the daemon owns the loop.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The service as a whole (struct inter_service), shared by the service*.c files and by nobody else but tests:
 //
 //     inter/round/node.h ── actions ──► service_actions.c ──► ledger, link

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a stream's producer knows of the way to its consumer, from batches that were acknowledged alone: goodput, round trip, and
 // how long batches wait on the way beyond that. Pure.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The producer's end: what lies in the spool, what the consumer has said, what may be sent.
 #include "inter/stream/state.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a training step costs on a mesh, before anything is started: FLOPs, seconds, bytes between ranks, memory. Pure: sizes
 // and measured rates go in, figures come out. Used by `nebula plan` (agent/cli/cmd_plan.c); inter/round/wan_cost.h is its other half.
 //

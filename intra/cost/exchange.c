@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an exchange between clusters asks of the ranks of one, besides encoding and decoding: who owns how much of its state, in which memory,
 // and how parameters get to their owners and back (agent/exchange/shards.h, agent/exchange/shards_device.c).
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Inside the communicator over TCP; for comm_socket*.c alone, and a test.
 //
 //     comm_socket.c          the interface of comm.h: groups, messages

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Frames over the connections: all are looked at whichever of them a call waits for, since a rank that only wrote could wait for one
 // that does the same.
 #include "agent/base/bytes.h"

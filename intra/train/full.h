@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whole tensors in their canonical layout from the parts that the ranks of a mesh hold, and back. Rows meet at whichever rank owns them in
 // the exchange (shards.h) or writes them into a checkpoint, whole tensors at rank 0 of the mesh's world; so neither updates nor
 // checkpoints depend on the mesh. All calls are collective over the world, in host memory; with mesh NULL they copy. Who calls them one after

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The ranks of a cluster as one trainer: the owner (rank 0) drives, the others follow its orders. Only the owner knows about
 // data, checkpoints and other clusters, so a caller that works with one rank works with any mesh, and a job's batches are
 // the same whatever the mesh: a step's micro-batches are drawn by the owner and dealt to the replicas in turn.

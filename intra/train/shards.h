@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which rank of a cluster owns which unit of the exchange (intra_units): holds its θ, v, u and θ_m at the send, encodes it, and applies
 // commits to it. ZeRO-style: every rank has about the same number of elements.
 //

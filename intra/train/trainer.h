@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A model in training: parameters, optimiser, token counts; the unit that a worker drives step by step.
 //
 //     for each micro-batch of the step:  intra_trainer_micro(t, tokens, targets, B)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Models and trainers in checkpoint files (checkpoint.h). The layout is that of one rank, whatever mesh trained.
 #include "agent/base/log.h"
 #include "intra/model/rope.h"

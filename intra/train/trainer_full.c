@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "intra/train/trainer_full.h"
 #include "agent/base/log.h"
 #include "intra/train/full.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The state of a mesh that passes through its rank 0 tensor by tensor, so that this never holds a whole model. Inside of trainer_ckpt.c
 // and group.c.
 #ifndef INTRA_TRAINER_FULL_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What nebula plan says of a device (intra/cost/device.c, agent/plan/profile_device.c) against the device, an emulated one: its memory against
 // what is allocated, on every mesh of up to 8 ranks, for sides of rtd and distill, and for the exchange of up to 4 owners; seconds, from rates that are measured here, against steps and exchanges that are made.
 #include "agent/base/rng.h"

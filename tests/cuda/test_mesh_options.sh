@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # As test_mesh.sh, with what changes what ranks on devices say to each other: rows that do not divide, clipping by tensor, tied
 # embeddings, adapters, recomputation, targets that do not count, parameters changed between two steps, groups; and checkpoints, which
 # pass from meshes on devices to others and to processors.

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # As parallel/test_mesh_shards.sh, of ranks with a device each (emulated): the exchange's state on the devices makes the updates, digests and
 # parameters that the host of one rank without a device makes, bit for bit; so does the host's of such a mesh; and checkpoints pass between all of
 # these. Where one rank's device is too small, all stay on the host, or fail, as they were told.

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # A member lost its disk, and the cluster that it asks first gives false parameters, with the digest of those: while it trains on with
 # the true ones. The others say what they have, so the state is dropped, the run says who gave it, and the next one's is taken. Also where
 # they say it after the worker had begun with it, because nobody said anything for so long.

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # nebula plan of a job with sync.tune: auto: H, τ and codec that it predicts for each cluster, against what a run comes to. Steps take as
 # long as they are told to, so that another load on the machine does not matter. Two runs: trainers of unlike speed (attach_client --pace), and the
 # built-in one, whose updates are as large as real ones are.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The ledger under failing disks and power cuts: a fixed script is run again and again, and its k-th write, sync, rename,
 // removal or truncation, those inside SQLite included, fails (or is where the process is killed), for every k. Afterwards
 // everything that was acknowledged is there, nothing is half there, and the script can go on to its end.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What other members' agents send to this one: jobs, stops, refusals, reports, lines of metrics, member lists, masked sums; and links that
 // come and go meanwhile. A daemon in a federation of three has a job of its own, whose other cluster is bert's; carol is a member, but of no
 // job yet. At the end the agent still runs, its ledger is sound, and what it says of itself is JSON.

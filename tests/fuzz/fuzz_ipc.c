@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Heads of messages between workers, commands and an agent, at both ends. A daemon of two clusters, whose own one waits for a trainer that
 // attaches, gets what a trainer, a command or a stranger says; a worker gets what an agent says of a commit. At the end the agent still
 // runs, its ledger is sound, and what it says of itself is JSON.

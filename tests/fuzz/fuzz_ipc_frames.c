@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Messages of a worker on another host, or of an agent to it, as frames (agent/proc/ipc_remote.c). Whatever the frames: no message holds more than came,
 // what is taken goes out again as what it was, and after it a good message gets through whole.
 //

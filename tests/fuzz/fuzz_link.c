@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Frames of the link from an admitted member that is hostile: introductions, heartbeats, pings, data. No socket is behind the connections: what
 // is sent back gets lost.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A whole service with its ledger, driven by a hostile member: mallory, who leads the job's first term, is on the list and has her own
 // key. What she says raw, and what she says in good form and signed: updates and their chunks, proposals, commits, votes, promises,
 // evidence. The service lives for one input, its ledger in a folder of its own (of memory, where /dev/shm is). At the end it must still be

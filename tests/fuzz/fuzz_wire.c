@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Messages between agents: the parsers of inter/record/types.h, and the round core on whatever a peer may send. Signatures are taken
 // for good, so that what lies behind them is reached; the shell's promises (a whole blob after BLOB_FINISH) are kept.
 //

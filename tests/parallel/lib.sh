@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
 # Shared by tests that run several ranks on this machine. Source it; it makes $work and removes it at the end.
 BUILD=${BUILD:?set BUILD to the build folder}

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the test programs that run on a mesh have in common (mesh_train.c, mesh_shards.c): arguments, the tiny model, a rank's processors,
 // communicator and device.
 //

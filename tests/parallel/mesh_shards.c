@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The exchange of a cluster, on one rank or spread over a mesh (agent/exchange/shards.h), without agents: parameters change in a known way, are encoded,
 // come back and are merged. Prints what another cluster would see, which no mesh may change. For test_mesh_shards.sh.
 //

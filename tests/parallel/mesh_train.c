@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Trains a tiny model on a mesh and prints what every step did; the same data for every mesh. For test_mesh.sh.
 //
 //     mesh_train DP PP TP [key=value ...]      under mpirun when the product is above 1; "0 0 0": no mesh at all

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Training does not depend on the mesh beyond rounding: the same 50 steps on one rank and on every mesh of up to 8 ranks.
 # A step's loss may differ from one rank's by 1e-4 of it, the first by 1e-6; gradient norms by 1e-3.
 set -euo pipefail

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Products in bf16 on meshes of processors: as test_mesh.sh, but that a sum over ranks in another order may round an operand to the
 # other side, and products whose part on a rank has fewer than 16 rows are in fp32 there: a loss may differ by 1 % of it.
 set -euo pipefail

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Checkpoints do not depend on the mesh: what one mesh has saved, every other loads, and writes again byte for byte; a run
 # goes on from it as one rank would; a file that cannot be used stops all ranks with its reason.
 set -euo pipefail

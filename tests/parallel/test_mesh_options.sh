@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # As test_mesh.sh, with everything that changes what ranks say to each other: rows that do not divide, clipping by tensor, tied
 # embeddings, biases, adapters, recomputation, targets that do not count, parameters changed between two steps, groups.
 set -euo pipefail

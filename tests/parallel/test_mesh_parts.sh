@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Checkpoints that all ranks of a mesh write, each its part: they hold what one rank would have written, other meshes go on from
 # them, and a part that is damaged or missing is named.
 set -euo pipefail

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # The exchange's state lies with all ranks of a mesh: updates, digests and parameters are those of one rank, bit for bit; no rank holds much more
 # than its share; and what one mesh has saved, in parts or in one file, every other goes on from.
 set -euo pipefail

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Honest agents' services and mallory, a member on the list who means harm: part of the time with the real service and updates that no
 // worker would make, the rest of it a bare link. Who includes this may first define HOSTILE_ORDER, the members in their order.
 #ifndef HOSTILE_FIXTURE_H

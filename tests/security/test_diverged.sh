@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # A leader has had two members commit different records of one round: all agents say so, name it, and end the job. It is revoked on the hub; one
 # command at one of the others brings that one back to what the others have, and both train to the end with one model.
 source "$SOURCE/tests/e2e/lib.sh"

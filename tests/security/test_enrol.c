@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Enrolment as sites and operators use it: joining, new keys, revocation, and what a crash or a copied backup leaves.
 #include "agent/base/fault.h"
 #include "security/invite.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a stranger who cannot authenticate costs two members that exchange data: 500 idle connections (less than twice the time, under 64
 // MiB), half-finished greetings, frames of 512 MiB claimed before authentication (under 16 MiB), and whole handshakes with unknown keys
 // without end (less than twice the time, under 32 MiB, and no more of them than are allowed), also halves of them that are reset.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A member on the list that means harm. Anna and bert are honest agents' services; mallory has keys of her own and a place in the job.
 // Part of the time she runs the real service and hands it updates that no worker would make; the rest of it she is a bare link and
 // says again what she was told, late, twice, to others, altered, across reconnects and restarts. Anna and bert refuse it, go on, commit

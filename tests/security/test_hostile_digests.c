@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What honest members compute does not depend on a member that means harm. Anna and bert train a model through the real outer step, the updates'
 // bytes as the service hands them over: once with mallory silent, once while each of her updates is one that no worker makes, once while she
 // says again what was said before, altered and in the wrong places. The same parameters after every round, to the bit.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Mallory leads, and signs what suits her. Anna and bert vote for nothing that does not follow from the records, manifests and bytes that
 // they have; what they have voted for goes on when she is gone.
 #define HOSTILE_ORDER MALLORY, ANNA, BERT

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Mallory says other things to one than to another, or says them too often: attempt upon attempt of an update, two updates signed under
 // one key. Whoever was told something else than the record says takes what the record says, and everybody goes on. Or she says terms that
 // suit her: nobody gives way to her, and nobody is brought to the end of all terms.

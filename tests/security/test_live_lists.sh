@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Member lists while a job runs, with three agents (hub paris rome): a list that only the hub has reaches everybody;
 # a rotation changes keys under the job without stopping it; certificates are renewed by themselves; connections are
 # recycled without a pause; more names than an agent has room for hold up nobody else; a revocation made on the hub cuts the member off everywhere within 5 s and the job of the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A worker of a job with differential privacy, whatever it trains: one length for all that is exchanged, each tensor a part of it, on the scale
 // and with the noise that the job's keys give.
 #include "agent/base/log.h"

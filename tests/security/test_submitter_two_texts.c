@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A submitter that gives one job id to two specifications, so that the sum of masked updates would
 // tell one member's. Two real agents, bert and carl, which are linked; anna, who submits, is played
 // here. Of each two texts one has the id, the other one not: with another learning rate or range of

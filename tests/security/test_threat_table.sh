@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Every row of the threat model (security/README.md) names tests that exist: LABEL_NAME is tests/LABEL/test_NAME.c or .sh, with its cases
 # behind it (of sim_sim: options of the simulator), and fuzz_NAME a fuzz target with a corpus. The check is run on broken copies too, which it must refuse.
 set -euo pipefail

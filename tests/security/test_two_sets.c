@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Mallory leads a job of five with masked sums. She proposes one set of updates to two members, and
 // another set to two others: what they reveal for the two together takes all masks off the update
 // of one that is in one set only. So no two records of a round get votes enough, whatever she

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A member that lies to the round protocol: two brains behind one key (as in "Twins: BFT Systems Made Robust", Bano et al.), and a tongue
 // that changes what they say.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One agent of the simulated federation: the core's actions on a modelled disk.
 //
 // Every store is durable when it is done and may be the last thing that its host does. What arrives of a blob before it is

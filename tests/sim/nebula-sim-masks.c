@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Masked sums: what a byzantine can read of all that it ever sees.
 //
 // Every member has the real inter/sums and security/secure_sum; messages cross the simulated links,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What must hold after every event, whatever the faults.
 //
 //   at most one commit of a (round, fragment), the same value everywhere, in order, with a majority's votes on disk and two

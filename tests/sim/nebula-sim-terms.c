@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a byzantine says about terms: huge ones, the last that there is, the last of this time of day, always one a little higher, old ones. In
 // heartbeats, which nobody signs, and signed by it as an honest member would sign them: when it asks for a term, promises, votes, proposes.
 // Who has heard no leader for a while is told at once to promise it a term; it then makes nothing of that.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One worker: the real schedule, with integers for tensors.
 //
 // In every inner step a cluster learns a known amount (a function of member, fragment and step). The codec sends u without

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Virtual time, links and faults.
 //
 // A link is a session between two hosts, as TCP and the layer above it make one: in order, nothing lost, until it breaks;

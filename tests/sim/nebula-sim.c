@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The federation in virtual time.
 //
 //   nebula-sim [--seed N] [--seeds K] [--members M] [--witnesses W] [--rounds R] [--fragments F] [--trace]

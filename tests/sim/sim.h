@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The simulated federation: real round core, real worker schedule; time, network, disks and tensors are modelled.
 //
 //     nebula-sim-world.c    virtual time, the event queue, links (sessions, cuts, delay, loss, duplication, reordering), faults

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # The federation in virtual time: every single fault of an undisturbed run, every pair of two rounds of two members, and random
 # faults, and lies, from a seed that is the tree's: what was committed fails again where it failed, and each commit looks elsewhere.
 set -euo pipefail

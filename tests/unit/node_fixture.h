@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One member of a job as a pure state machine, the others by hand, time as it is told: for test_node*.c. Keys fit, but for those of one who
 // has others since; what signatures prove is in test_evidence.c, whole federations are in tests/sim.
 #ifndef NODE_FIXTURE_H

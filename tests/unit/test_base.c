@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // agent/base: readers and writers, files, hashing, random numbers.
 #include "agent/base/bytes.h"
 #include "agent/base/clock.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the parallel machinery does in a step of one rank, counted: nothing is timed here, since that says little on a busy machine
 // (nebula bench train --mesh does). A step through it makes a handful of calls over a few bytes, allocates nothing more than
 // a step without it, and comes to the same bits.

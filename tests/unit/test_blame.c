@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whom a node blames. Updates, records and messages come through others than their author: who sent bytes that nobody signed so is blamed
 // for the bytes, who signed them for what they say (enum inter_fault). Member 1 is the one that passes on; this node is member 2.
 #include "agent/base/sha256.h"

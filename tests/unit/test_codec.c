@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // compress/: every codec round trip within its bound, sizes, refusals; quantisers on denormals and extremes.
 #include "agent/base/clock.h"
 #include "agent/base/log.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // intra/cost, agent/planner (inter/wan_cost: test_wan_cost.c): sizes are those of models that are made; times follow from rates by arithmetic
 // that can be checked by hand; what is chosen is never slower than what it was chosen from.
 #include "agent/base/fs.h"

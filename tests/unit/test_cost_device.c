@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // intra/cost/device.c: seconds follow from a device's rates by arithmetic that can be checked by hand, what may be hidden is, and what
 // does not fit is not chosen. Memory is compared with a device's in tests/cuda/test_cost_device.c.
 #include "agent/plan/planner.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // inter/estimate on synthetic paths: a rate, a delay, and a sender that fills its window or does not.
 #include "inter/round/transfer.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // agent/spread: how often lists of other members are looked at and sent. agent/members: what is written while an agent runs, when a certificate is
 // renewed, and what a member signed that has others keys, or no place, since.
 #include "agent/daemon/daemon.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // agent/ipc and agent/child: messages inside one machine, and the life of child processes.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"

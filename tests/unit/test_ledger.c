@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // inter/ledger: what is promised stays promised, through closing and opening again.
 #include "tests/unit/ledger_each.h"
 

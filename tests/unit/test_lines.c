@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // agent/lines: what reaches the other agent through outages, in which order, and how much is kept.
 #include "agent/base/bucket.h"
 #include "agent/base/throttle.h"

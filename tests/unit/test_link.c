@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // inter/link: two members' connections come up, stay, come again, and follow the member list.
 #include "tests/unit/link_fixture.h"
 

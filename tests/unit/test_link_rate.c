@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How often strangers may come to a port: the rate of each source, that of all together, and the kernel's filter that keeps out who came too
 // often, by IPv4 and IPv6, and nobody else; connections that are there are not touched.
 #include "agent/base/log.h"

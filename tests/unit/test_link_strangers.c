@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // inter/link: what strangers and bad members cannot do to it.
 #include "tests/unit/link_fixture.h"
 

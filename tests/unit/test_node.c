@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whom a node's rounds wait for, who counts as behind, and whose chunks take a path's window.
 #include "inter/record/weights.h"
 #include "tests/unit/node_fixture.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who may move a node's term, and whom it takes for its leader.
 #include "inter/record/weights.h"
 #include "tests/unit/node_fixture.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which update of a member a node has, seeks and asks for, where there are several: its owner lost its disk, went back to an older one, or signed two.
 #include "agent/base/sha256.h"
 #include "tests/unit/node_fixture.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // agent/plan: counts are those of models that are made; bytes are those of the codec.
 #include "agent/base/log.h"
 #include "agent/job/update_size.h"

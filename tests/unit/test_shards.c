@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // intra/owners, and what an exchange whose state lies with several owners is made of (inter/outer/outer.h, compress/update.h): dealt evenly, and the
 // same bytes, digests and parameters as with one owner.
 #include "agent/base/log.h"

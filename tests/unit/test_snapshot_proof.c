@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whether a state that was taken is the one that the others have (agent/daemon/snapshot_proof.h), and what members say of it (inter/round/node.h).
 #include "agent/daemon/snapshot_proof.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // inter/sums: members of a simulated network that loses, repeats and reorders messages; one drops out before the commit, one falls
 // silent after it, some restart, one lies. Whoever is there reads the plain sum, and nothing is revealed for another set.
 #include "agent/base/log.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // inter/tcp on connections over loopback: what congestion control learned is forgotten, and nothing else.
 #include "inter/link/tcp.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // inter/tune: a table of decisions, and the controller in closed loop with a link whose rate changes, in virtual time.
 #include "inter/record/tune.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // inter/types: manifests and records as bytes: there and back, cut anywhere, and beyond every limit.
 #include "agent/base/sha256.h"
 #include "inter/record/tune.h"

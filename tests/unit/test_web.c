@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The status page's rules, its certificate, and the server through a socket: what is published is what is answered.
 #include "agent/base/clock.h"
 #include "agent/base/fs.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A worker that goes on: what its checkpoint holds of an update that is under way, which it submits again under the same number (one of a version
 // before is still read); what counts for its next update where the run before it had sent more; what a snapshot says of the next ones.
 #include "agent/exchange/worker.h"
