@@ -1,8 +1,9 @@
 // Job files: YAML, or canonical JSON between agents, into one plain struct.
 //
-// One table (config_options.c) holds a row an option: path, type, bounds, default, help. YAML files, `--set path=value`, JSON and the
-// reference in configs/README.md all go through it, so that a key cannot be known to one and not to another. YAML is parsed by
-// libyaml. Every complaint is one line: file:line: key: what is wrong and what is allowed.
+// One table (config_options.c) holds a row for every key of a job and of a cluster: path, type, bounds,
+// default, help. YAML files, `--set path=value`, JSON and the reference in configs/README.md all read
+// this table, so all of them know the same keys. libyaml parses YAML. Every complaint is one line:
+// file:line: key: what is wrong and what is allowed.
 #ifndef AGENT_CONFIG_H
 #define AGENT_CONFIG_H
 #include "agent/base/sha256.h"
@@ -114,9 +115,6 @@ struct agent_cluster {
     // What of a step fits into this cluster's memory at a time: the same sequences in other micro-batches. 0: as data.batch and recompute say
     int32_t batch;
     enum agent_recompute recompute;
-    struct { // of the job file, for complaints; 0: not there; never travels
-        int32_t device, precision, outer_state, cuda_graphs;
-    } line;
     char corpus[NEB_PATH_MAX]; // overrides data.corpus where the site keeps it elsewhere
     int32_t n_sources;         // 0: all sources of the corpus, by size
     struct agent_source sources[AGENT_SOURCES_MAX];
@@ -212,13 +210,14 @@ enum agent_auto {
     AGENT_AUTO_MESH = 32, // every cluster's; in a job each has its own
 };
 
-enum { AGENT_KEYS_MAX = 256 }; // options that a job has at most
+enum { AGENT_KEYS_MAX = 256, AGENT_CLUSTER_KEYS_MAX = 24 }; // rows of the table: job, cluster
 
 struct agent_job {
     uint32_t autos; // enum agent_auto; never travels
-    // Where the job file has each key (by its row in the table of options), and clusters, for complaints about what does not fit together; 0: it
-    // does not have it. They never travel.
+    // The line of each key in the job file, by its row in the table; 0: the file does not have the
+    // key. Complaints name these lines. They are never sent.
     uint16_t lines[AGENT_KEYS_MAX], clusters_line;
+    uint16_t cluster_lines[AGENT_CLUSTERS_MAX][AGENT_CLUSTER_KEYS_MAX];
     bool given[AGENT_KEYS_MAX]; // likewise: by the file or --set
     char name[AGENT_NAME_MAX + 1];
     // Drawn when a run begins: two runs of one job file are two jobs. Hexadecimal; "": not drawn
@@ -295,7 +294,7 @@ json_t *agent_job_shared(const json_t *spec);
 // order of clusters.sources"; NULL: none does, and one may take the other's place when a run is
 // resumed.
 const char *agent_job_differs(const json_t *a, const json_t *b);
-// Prints the table as Markdown: the reference of all keys.
+// Prints the table of all keys as Markdown, a section for each group of keys.
 void agent_job_reference(FILE *out);
 
 #endif

@@ -1,7 +1,6 @@
-// Keys: found in the table, "did you mean" for those that are not, set one by one (--set), and printed as the reference.
+// Keys: finding one in the table, "did you mean" for an unknown one, and --set.
 #include "agent/base/nearest.h"
 #include "agent/job/config_options.h"
-#include "kernels/pool.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +10,35 @@ const struct config_option *config_option(const char *path) {
         if (!strcmp(config_options[i].path, path))
             return &config_options[i];
     return NULL;
+}
+
+const struct config_option *config_option_short(const char *path) {
+    size_t n = strlen(path);
+    for (int i = 0; i < config_n_options; i++)
+        if (!strncmp(config_options[i].path, path, n) &&
+            (!config_options[i].path[n] || !strcmp(config_options[i].path + n, ".mode")))
+            return &config_options[i];
+    return NULL;
+}
+
+const struct config_cluster_option *config_cluster_option(const char *key) {
+    for (int i = 0; i < config_n_cluster_options; i++)
+        if (!strcmp(config_cluster_options[i].option.path + CONFIG_CLUSTER_PREFIX, key))
+            return &config_cluster_options[i];
+    return NULL;
+}
+
+const char *config_keys_below(const char *prefix, char out[CONFIG_KEYS_TEXT]) {
+    size_t n = strlen(prefix), at = 0;
+    out[0] = 0;
+    for (int i = 0; i < config_n_cluster_options; i++) {
+        const char *path = config_cluster_options[i].option.path;
+        if (!strncmp(path, prefix, n) && !strchr(path + n, '.'))
+            at +=
+                (size_t)snprintf(out + at, CONFIG_KEYS_TEXT - at, "%s%s", at ? ", " : "", path + n);
+        NEB_ASSERT(at < CONFIG_KEYS_TEXT);
+    }
+    return out;
 }
 
 // Whether row i of the table is this key, or one of this section; path has n bytes.
@@ -53,6 +81,18 @@ const char *config_line(const struct agent_job *job, const char *file, const cha
             line = line_of(job, path, n);
     if (!line)
         return file;
+    snprintf(out, NEB_PATH_MAX + 16, "%s:%u", file, line);
+    return out;
+}
+
+const char *config_cluster_line(const struct agent_job *job, int i, const char *file,
+                                const char *path, char out[NEB_PATH_MAX + 16]) {
+    const struct config_cluster_option *o = config_cluster_option(path + CONFIG_CLUSTER_PREFIX);
+    // a key that the file does not have belongs to the line where the cluster has its name
+    unsigned line = job->cluster_lines[i][o ? o - config_cluster_options : 0];
+    line = line ? line : job->cluster_lines[i][0];
+    if (!line || !job->clusters_line) // no file, or one that the planner has changed
+        return config_line(job, file, "clusters", out);
     snprintf(out, NEB_PATH_MAX + 16, "%s:%u", file, line);
     return out;
 }
@@ -110,9 +150,7 @@ enum neb_status agent_job_set(struct agent_job *job, const char *assignment) {
         return neb_fail(NEB_ERR_INVALID,
                         "--set %s: write it as path=value, such as sync.interval=10", assignment);
     snprintf(path, sizeof path, "%.*s", (int)(eq - assignment), assignment);
-    const struct config_option *o = config_option(!strcmp(path, "trainable")   ? "trainable.mode"
-                                                  : !strcmp(path, "sync.tune") ? "sync.tune.mode"
-                                                                               : path);
+    const struct config_option *o = config_option_short(path);
     if (!o && !strncmp(path, "clusters", 8))
         return COMPLAIN("--set", path, "is a list, which only the job file has: change it there");
     if (!o && config_is_section(path))
@@ -152,63 +190,13 @@ int agent_job_paths(const struct agent_job *j, int self, const char *paths[AGENT
         paths[n++] = p;
     }
     for (int i = 0; i < j->n_clusters; i++)
-        if ((all || i == self) && j->clusters[i].corpus[0])
-            paths[n++] = j->clusters[i].corpus;
+        for (int k = 0; k < config_n_cluster_options; k++) {
+            const struct config_cluster_option *o = &config_cluster_options[k];
+            const char *p = (const char *)&j->clusters[i] + o->option.at;
+            if (o->option.type != T_PATH || o->travel == CONFIG_NEVER || !*p || !(all || i == self))
+                continue;
+            NEB_ASSERT(n < AGENT_JOB_PATHS_MAX);
+            paths[n++] = p;
+        }
     return n;
-}
-
-void agent_job_reference(FILE *f) {
-    char allowed[128];
-    fputs("| key | default | allowed | what |\n| --- | --- | --- | --- |\n", f);
-    for (int i = 0; i < config_n_options; i++) {
-        const struct config_option *o = &config_options[i];
-        allowed[0] = 0;
-        if (o->names)
-            config_join(allowed, sizeof allowed, o->names);
-        else if (o->type == T_BOOL)
-            snprintf(allowed, sizeof allowed, "true, false");
-        else if (o->type == T_INT32 || o->type == T_INT64 || o->type == T_FLOAT)
-            snprintf(allowed, sizeof allowed, "%.10g to %.10g", o->min, o->max);
-        if (config_auto_bit(o))
-            snprintf(allowed + strlen(allowed), sizeof allowed - strlen(allowed), "%sauto",
-                     allowed[0] ? ", " : "");
-        fprintf(f, "| `%s` | %s | %s | %s |\n", o->path,
-                o->preset ? (*o->preset ? o->preset : "none") : "**required**", allowed, o->help);
-    }
-    fprintf(
-        f,
-        "| `clusters` | **required** | 1 to %d | list of {%s}; name: the agent's; threads: of the "
-        "worker (mpirun, slurm: of each rank), 0 to %d, 0: all processors, which the ranks of a "
-        "host divide (slurm: those that it gives to the task); corpus: in place of "
-        "data.corpus; witness: votes and trains nothing; sources: {NAME: WEIGHT} or a "
-        "list of {name, weight}, relative, up to %d; "
-        "none: all of the corpus by size; mesh: {dp, pp, tp}, ranks of the cluster's worker "
-        "(default 1 each; dp must divide batch x accumulate, pp model.n_layers, tp heads and "
-        "d_ff; modes rtd and distill have one rank), or auto; ranks: of mesh: auto with launcher "
-        "mpirun or slurm, how many there are; "
-        "launcher: local (all on the agent's machine, over TCP), mpirun (its "
-        "hosts, over MPI), slurm (a step of the agent's allocation or one of its own; rank 0 on "
-        "another host than the agent's: nebula agent --workers) or attach: none is started, "
-        "your own training loop attaches through libnebula; device: auto (CUDA where every rank "
-        "has one, else cpu; one that cannot be opened is warned of), cpu or cuda (one a rank, "
-        "those that fewest other workers of the agent "
-        "have; modes rtd and distill with sync.scheme synchronous train on cpu); "
-        "precision: auto (bf16 on CUDA, fp32 on processors), fp32 or bf16 (on processors: "
-        "products, with avx512_bf16); "
-        "outer_state: auto (the exchange's state and arithmetic where the cluster trains, if it "
-        "fits there and leaves half a GB free), device (of a mesh: each rank's share on its own; "
-        "mode distill: students with distill.federate) or host; cuda_graphs: auto (a pass is "
-        "recorded and replayed where its first runs show "
-        "that this is faster), on (not with tp above 1; of rtd and distill a discriminator alone) "
-        "or "
-        "off, the same bits; batch and "
-        "recompute: of this cluster "
-        "instead of data.batch and recompute, where its memory is another: the same sequences a "
-        "step in other micro-batches (mode replicas; batch not with sync.gate: private); role: "
-        "generator "
-        "and "
-        "discriminator (rtd), teacher and student (distill), or auto; "
-        "profile: a file with what nebula plan --profile printed on that cluster's machine, for "
-        "nebula plan and auto |\n",
-        AGENT_CLUSTERS_MAX, config_cluster_keys, KERN_POOL_THREADS_MAX, AGENT_SOURCES_MAX);
 }

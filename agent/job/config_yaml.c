@@ -1,22 +1,11 @@
 // Job files: YAML, walked with the line of every key at hand.
 #include "agent/base/number.h"
 #include "agent/job/config_options.h"
-#include "kernels/pool.h"
 #include "security/identity.h"
 
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <yaml.h>
-
-static const struct cluster_number {
-    const char *key;
-    size_t at;
-    uint32_t min, max;
-} cluster_numbers[] = {
-    {"batch", offsetof(struct agent_cluster, batch), 1, CONFIG_BATCH_MAX},
-    {"ranks", offsetof(struct agent_cluster, ranks), 1, MESH_RANKS_MAX},
-    {"threads", offsetof(struct agent_cluster, threads), 0, KERN_POOL_THREADS_MAX}};
 
 struct walk {
     yaml_document_t *doc;
@@ -144,53 +133,29 @@ static enum neb_status walk_sources(struct walk *w, struct agent_cluster *c, yam
     return NEB_OK;
 }
 
-static enum neb_status walk_mesh(struct walk *w, struct intra_mesh_config *mesh, yaml_node_t *map,
+static enum neb_status walk_mesh(struct walk *w, struct agent_cluster *c, yaml_node_t *map,
                                  const char *where) {
-    if (map->type != YAML_MAPPING_NODE)
-        return COMPLAIN(where, "clusters.mesh",
-                        "must be a mapping such as {dp: 2, pp: 1, tp: 2}, or auto");
+    char keys[CONFIG_KEYS_TEXT], path[64];
     for (yaml_node_pair_t *p = map->data.mapping.pairs.start; p < map->data.mapping.pairs.top;
          p++) {
         const char *key = scalar(yaml_document_get_node(w->doc, p->key)),
                    *text = scalar(yaml_document_get_node(w->doc, p->value));
-        int32_t *axis = !key                 ? NULL
-                        : !strcmp(key, "dp") ? &mesh->dp
-                        : !strcmp(key, "pp") ? &mesh->pp
-                        : !strcmp(key, "tp") ? &mesh->tp
-                                             : NULL;
-        uint64_t n;
+        snprintf(path, sizeof path, "mesh.%s", key ? key : "");
+        const struct config_cluster_option *axis = config_cluster_option(path);
         NEB_TRY(given_once(w, map, p, "clusters.mesh"));
         if (!axis)
-            return config_unknown_part(where, "clusters.mesh", key, "dp, pp, tp");
-        if (!text || !neb_number_whole(text, 1, MESH_AXIS_MAX, &n))
-            return COMPLAIN(where, "clusters.mesh", "%s \"%s\" is not in 1..%d", key,
-                            text ? text : "?", MESH_AXIS_MAX);
-        *axis = (int32_t)n;
+            return config_unknown_part(where, "clusters.mesh", key,
+                                       config_keys_below("clusters.mesh.", keys));
+        if (!text)
+            return COMPLAIN(where, axis->option.path, "must be a single value");
+        NEB_TRY(config_set_cluster(c, &axis->option, text, where));
     }
     return NEB_OK;
 }
 
-// A key of a cluster that is a whole number. NULL: it is none of these.
-static const struct cluster_number *number_of(const char *key) {
-    for (size_t i = 0; key && i < sizeof cluster_numbers / sizeof *cluster_numbers; i++)
-        if (!strcmp(key, cluster_numbers[i].key))
-            return &cluster_numbers[i];
-    return NULL;
-}
-
-static enum neb_status set_number(struct agent_cluster *c, const struct cluster_number *o,
-                                  const char *text, const char *where) {
-    char path[32];
-    uint64_t n;
-    snprintf(path, sizeof path, "clusters.%s", o->key);
-    if (!neb_number_whole(text, o->min, o->max, &n))
-        return COMPLAIN(where, path, "\"%s\" is not in %u..%u", text, o->min, o->max);
-    *(int32_t *)(void *)((char *)c + o->at) = (int32_t)n;
-    return NEB_OK;
-}
-
-// How many ranks there are on hosts that only their launcher knows has to be said: auto would come to one. Of launcher local the
-// planner finds it, of a mesh it follows: what is said twice can differ.
+// Only the launcher of several hosts knows how many ranks there are, so mesh: auto needs their number.
+// With launcher local the planner finds the number; a written mesh says it. Given twice, the two could
+// differ.
 static enum neb_status ranks_fit(const struct agent_cluster *c, const char *where) {
     bool hosts = c->launcher == AGENT_LAUNCHER_MPIRUN || c->launcher == AGENT_LAUNCHER_SLURM;
     if (c->ranks && !(c->mesh_auto && hosts))
@@ -206,69 +171,49 @@ static enum neb_status ranks_fit(const struct agent_cluster *c, const char *wher
     return NEB_OK;
 }
 
-static enum neb_status walk_cluster(struct walk *w, struct agent_cluster *c, yaml_node_t *map) {
-    char at[NEB_PATH_MAX + 32];
-    c->mesh = (struct intra_mesh_config){1, 1, 1};
+static enum neb_status walk_cluster_key(struct walk *w, struct agent_cluster *c,
+                                        const struct config_option *o, yaml_node_t *value,
+                                        const char *where) {
+    if (o->type == T_SOURCES)
+        return walk_sources(w, c, value, where);
+    if (o->type == T_MESH && value->type == YAML_MAPPING_NODE)
+        return walk_mesh(w, c, value, where);
+    const char *text = scalar(value);
+    if (!text && o->type != T_MESH)
+        return COMPLAIN(where, o->path, "must be a single value");
+    return config_set_cluster_written(c, o, text ? text : "", where);
+}
+
+static enum neb_status walk_cluster(struct walk *w, int i, yaml_node_t *map) {
+    char at[NEB_PATH_MAX + 32], keys[CONFIG_KEYS_TEXT];
+    struct agent_cluster *c = &w->job->clusters[i];
+    config_cluster_defaults(c);
+    config_keys_below("clusters.", keys);
     where_of(w, map, at, sizeof at);
     if (map->type != YAML_MAPPING_NODE)
-        return COMPLAIN(at, "clusters", "each item must be a mapping with keys %s",
-                        config_cluster_keys);
+        return COMPLAIN(at, "clusters", "each item must be a mapping with keys %s", keys);
     for (yaml_node_pair_t *p = map->data.mapping.pairs.start; p < map->data.mapping.pairs.top;
          p++) {
-        yaml_node_t *k = yaml_document_get_node(w->doc, p->key),
-                    *v = yaml_document_get_node(w->doc, p->value);
-        const char *key = scalar(k), *text = scalar(v);
+        yaml_node_t *k = yaml_document_get_node(w->doc, p->key);
+        const char *key = scalar(k);
+        const struct config_cluster_option *o =
+            key && !strchr(key, '.') ? config_cluster_option(key) : NULL;
         where_of(w, k, at, sizeof at);
         NEB_TRY(given_once(w, map, p, "clusters"));
-        if (key && !strcmp(key, "sources"))
-            NEB_TRY(walk_sources(w, c, v, at));
-        else if (key && text && !strcmp(key, "mesh") && !strcmp(text, "auto"))
-            c->mesh_auto = true;
-        else if (key && !strcmp(key, "mesh"))
-            NEB_TRY(walk_mesh(w, &c->mesh, v, at));
-        else if (key && text && !strcmp(key, "launcher"))
-            NEB_TRY(config_set_launcher(c, text, at));
-        else if (key && text && !strcmp(key, "role"))
-            NEB_TRY(config_set_role(c, text, at));
-        else if (key && text && !strcmp(key, "device")) {
-            NEB_TRY(config_set_device(c, text, NULL, at));
-            c->line.device = (int32_t)k->start_mark.line + 1;
-        } else if (key && text && !strcmp(key, "precision")) {
-            NEB_TRY(config_set_device(c, NULL, text, at));
-            c->line.precision = (int32_t)k->start_mark.line + 1;
-        } else if (key && text && !strcmp(key, "outer_state")) {
-            NEB_TRY(config_set_outer_state(c, text, at));
-            c->line.outer_state = (int32_t)k->start_mark.line + 1;
-        } else if (key && text && !strcmp(key, "cuda_graphs")) {
-            NEB_TRY(config_set_graphs(c, text, at));
-            c->line.cuda_graphs = (int32_t)k->start_mark.line + 1;
-        } else if (key && text && !strcmp(key, "name"))
-            NEB_TRY(config_set_text(c->name, sizeof c->name, "clusters.name", text, at, true));
-        else if (key && text && !strcmp(key, "corpus"))
-            NEB_TRY(config_set_path(c->corpus, sizeof c->corpus, "clusters.corpus", text, at));
-        else if (key && text && !strcmp(key, "profile"))
-            NEB_TRY(config_set_path(c->profile, sizeof c->profile, "clusters.profile", text, at));
-        else if (key && text && !strcmp(key, "witness")) {
-            if (strcmp(text, "true") && strcmp(text, "false"))
-                return COMPLAIN(at, "clusters.witness", "\"%s\" is neither true nor false", text);
-            c->witness = !strcmp(text, "true");
-        } else if (key && text && !strcmp(key, "recompute")) {
-            if (strcmp(text, "true") && strcmp(text, "false"))
-                return COMPLAIN(at, "clusters.recompute", "\"%s\" is neither true nor false", text);
-            c->recompute = text[0] == 't' ? AGENT_RECOMPUTE_ON : AGENT_RECOMPUTE_OFF;
-        } else if (text && number_of(key))
-            NEB_TRY(set_number(c, number_of(key), text, at));
-        else
-            return config_unknown_part(at, "clusters", key, config_cluster_keys);
+        if (!o)
+            return config_unknown_part(at, "clusters", key, keys);
+        w->job->cluster_lines[i][o - config_cluster_options] = line_number(k);
+        NEB_TRY(walk_cluster_key(w, c, &o->option, yaml_document_get_node(w->doc, p->value), at));
     }
     where_of(w, map, at, sizeof at);
     return c->name[0] ? ranks_fit(c, at) : COMPLAIN(at, "clusters.name", "is missing");
 }
 
 static enum neb_status walk_clusters(struct walk *w, yaml_node_t *seq, const char *where) {
+    char keys[CONFIG_KEYS_TEXT];
     if (seq->type != YAML_SEQUENCE_NODE)
         return COMPLAIN(where, "clusters", "must be a list of mappings with keys %s",
-                        config_cluster_keys);
+                        config_keys_below("clusters.", keys));
     if (w->clusters_seen)
         return COMPLAIN(where, "clusters", "given twice");
     w->clusters_seen = true;
@@ -277,8 +222,7 @@ static enum neb_status walk_clusters(struct walk *w, yaml_node_t *seq, const cha
          i++) {
         if (w->job->n_clusters == AGENT_CLUSTERS_MAX)
             return COMPLAIN(where, "clusters", "more than %d", AGENT_CLUSTERS_MAX);
-        NEB_TRY(walk_cluster(w, &w->job->clusters[w->job->n_clusters++],
-                             yaml_document_get_node(w->doc, *i)));
+        NEB_TRY(walk_cluster(w, w->job->n_clusters++, yaml_document_get_node(w->doc, *i)));
     }
     return NEB_OK;
 }
@@ -299,11 +243,7 @@ static enum neb_status walk_mapping(struct walk *w, yaml_node_t *map, const char
             snprintf(path, sizeof path, "%s%s%s", prefix, *prefix ? "." : "", key) >=
                 (int)sizeof path)
             return COMPLAIN(at, *prefix ? prefix : "job file", "a key must be a short word");
-        const struct config_option *o = config_option(path);
-        if (!strcmp(path, "trainable") && scalar(v))
-            o = config_option("trainable.mode");
-        if (!strcmp(path, "sync.tune") && scalar(v))
-            o = config_option("sync.tune.mode");
+        const struct config_option *o = scalar(v) ? config_option_short(path) : config_option(path);
         if (o)
             NEB_TRY(set_option_node(w, o, v, at));
         else if (!strcmp(path, "clusters"))
