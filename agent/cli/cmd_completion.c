@@ -1,5 +1,6 @@
-// nebula completion: shell completion and the manual page. Both are made from the --help of every command
-// and from the topics of `nebula help`, so there is one source. Packages run this at build time.
+// nebula completion: shell completion and the manual page. Both are made from the --help of every
+// command and from the topics of `nebula help`, so there is one source. Packages run this at build
+// time.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/base/nearest.h"

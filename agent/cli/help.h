@@ -15,8 +15,8 @@ extern const struct agent_topic agent_topics[]; // ends with name NULL
 const struct agent_topic *agent_topic(const char *name); // NULL: there is none
 // All commands and topics, each with its summary.
 void agent_help_list(FILE *f);
-// `nebula WORD` or, with topics, `nebula help WORD` for a word that does not exist: names the nearest one.
-// Returns AGENT_EXIT_USAGE.
+// `nebula WORD` or, with topics, `nebula help WORD` for a word that does not exist: names the
+// nearest one. Returns AGENT_EXIT_USAGE.
 int agent_help_unknown(const char *word, bool topics);
 
 #endif

@@ -1,5 +1,5 @@
-// The texts of `nebula help TOPIC`. A text has at most 60 lines of 79 columns, and at most 4095 bytes, as
-// C11 asks of a string.
+// The texts of `nebula help TOPIC`. A text has at most 60 lines of 79 columns, and at most 4095
+// bytes, as C11 asks of a string.
 #include "agent/cli/help.h"
 
 #include <stddef.h>

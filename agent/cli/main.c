@@ -14,8 +14,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-// A full disk can lose what is still in a buffer: then the command has failed. argp ends the program
-// itself after --help, so this runs at exit.
+// A full disk can lose what is still in a buffer: then the command has failed. argp ends the
+// program itself after --help, so this runs at exit.
 static void at_exit(int status, void *unused) {
     (void)unused;
     bool lost = ferror(stdout);

@@ -1,4 +1,4 @@
-// What no single key can tell: whether values fit each other.
+// Checks whether the values of a job fit each other.
 #include "agent/base/bytes.h"
 #include "agent/job/config_options.h"
 #include "agent/job/private.h"
@@ -48,7 +48,7 @@ uint64_t agent_job_step_tokens(const struct agent_job *j) {
            (foreign ? AGENT_FOREIGN_TOKENS : 1);
 }
 
-// Of a step, before anything multiplies them.
+// Sizes of a step. This runs first: later checks multiply these numbers.
 static enum neb_status validate_step(const struct agent_job *j, const char *file) {
     if ((int64_t)j->batch * j->seq_len > INTRA_MICRO_TOKENS_MAX)
         return COMPLAIN_OF(
@@ -63,11 +63,11 @@ static enum neb_status validate_step(const struct agent_job *j, const char *file
     return NEB_OK;
 }
 
-// What the mesh of every cluster has to divide.
+// The mesh of every cluster divides the model and the sequences of a step.
 static enum neb_status validate_meshes(const struct agent_job *j, const char *file) {
     struct intra_model_config m = j->model;
     m.n_kv_heads = m.n_kv_heads ? m.n_kv_heads : m.n_heads;
-    m.vocab = m.vocab ? m.vocab : INT32_MAX; // the corpus's
+    m.vocab = m.vocab ? m.vocab : INT32_MAX; // as in the corpus: not known here
     for (int32_t i = 0; i < j->n_clusters; i++) {
         const struct agent_cluster *c = &j->clusters[i];
         if (c->device == AGENT_DEVICE_CPU && c->outer_state == AGENT_OUTER_DEVICE)
@@ -103,7 +103,7 @@ static enum neb_status validate_meshes(const struct agent_job *j, const char *fi
     return NEB_OK;
 }
 
-// Clusters that cut a step into other micro-batches.
+// Clusters with a micro-batch or recompute of their own.
 static enum neb_status validate_micro_batches(const struct agent_job *j, const char *file) {
     int64_t sequences = (int64_t)j->batch * j->accumulate;
     for (int32_t i = 0; i < j->n_clusters; i++) {
@@ -146,7 +146,8 @@ bool agent_job_takes_devices(const struct agent_job *j) {
     return j->mode == AGENT_MODE_REPLICAS || j->sync.scheme != AGENT_SCHEME_SYNCHRONOUS;
 }
 
-// Modes rtd and distill train on one rank a cluster, and all in one process on processors. What asks for more must not be taken for granted.
+// Modes rtd and distill train on one rank per cluster; in one process they train on processors. A
+// key that asks for more is refused, since it would do nothing.
 static enum neb_status validate_places(const struct agent_job *j, const char *file) {
     char why[96];
     const char *mode = j->mode == AGENT_MODE_RTD ? "rtd" : "distill";
@@ -160,7 +161,7 @@ static enum neb_status validate_places(const struct agent_job *j, const char *fi
                 j, i, file, "clusters.mesh",
                 "cluster %s: mode %s trains on one rank a cluster; remove it", c->name, mode);
         const struct {
-            bool asked, ok; // where sides are on devices
+            bool asked, ok; // ok: if the sides may train on devices
             const char *key, *value, *allowed, *why;
         } keys[] = {
             {c->device == AGENT_DEVICE_CUDA, true, "clusters.device", "cuda", "auto, cpu", ""},
@@ -237,7 +238,7 @@ static enum neb_status validate_rtd(const struct agent_job *j, const char *file)
                                        "only modes rtd and distill have roles");
     if (j->mode != AGENT_MODE_RTD)
         return NEB_OK;
-    // auto is whatever is missing
+    // a cluster with role auto takes the role that is missing
     if (j->n_clusters != 2 || count_roles(j, AGENT_ROLE_GENERATOR) > 1 ||
         count_roles(j, AGENT_ROLE_DISCRIMINATOR) > 1 ||
         count_roles(j, AGENT_ROLE_GENERATOR) + count_roles(j, AGENT_ROLE_DISCRIMINATOR) +
@@ -284,7 +285,7 @@ static enum neb_status validate_distill(const struct agent_job *j, const char *f
     if (j->mode != AGENT_MODE_DISTILL)
         return NEB_OK;
     NEB_TRY(validate_auto_roles(j, file));
-    students += teachers || !autos ? autos : autos - 1; // one of them teaches, if nobody else does
+    students += teachers || !autos ? autos : autos - 1; // without a teacher one of them teaches
     teachers += !teachers && autos;
     if (j->autos)
         return COMPLAIN_OF(j, file, "mode", "mode distill takes auto for clusters.role alone");
@@ -346,7 +347,7 @@ static enum neb_status validate_shape(const struct agent_job *j, const char *fil
     return key ? COMPLAIN_OF(j, file, path, "%s", why) : NEB_OK;
 }
 
-// What is auto holds a default, which the planner replaces: no conflict with what is written.
+// A key with auto holds a default that the planner replaces, so it conflicts with no other key.
 static bool is_open(const struct agent_job *j, uint32_t bit) { return j->autos & bit; }
 
 static enum neb_status validate_tune(const struct agent_job *j, const char *file) {
@@ -379,11 +380,11 @@ static enum neb_status validate_tune(const struct agent_job *j, const char *file
     return NEB_OK;
 }
 
-// Names, witnesses, and enough that train for the gate.
+// Names, witnesses, and enough clusters for the gate.
 static enum neb_status validate_clusters(const struct agent_job *j, const char *file) {
     if (j->n_clusters < 1)
         return COMPLAIN_OF(j, file, "clusters", "is missing: list at least one, with a name");
-    // A cluster is called as its agent is; the synchronous reference has one agent.
+    // A cluster has the name of its agent; the synchronous reference has only one agent.
     int32_t agents = j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS ? 1 : j->n_clusters;
     for (int32_t i = 0; i < agents; i++)
         if (!sec_name_valid(j->clusters[i].name))
@@ -422,7 +423,7 @@ static enum neb_status validate_clusters(const struct agent_job *j, const char *
     return NEB_OK;
 }
 
-// The trainer that attaches chooses where and in which type it computes: these keys would do nothing.
+// The trainer that attaches chooses its device and types, so these keys would do nothing.
 static enum neb_status validate_attached_place(const struct agent_job *j, int i, const char *file) {
     const struct agent_cluster *c = &j->clusters[i];
     const struct {
@@ -500,8 +501,8 @@ static enum neb_status validate_eval(const struct agent_job *j, const char *file
     return NEB_OK;
 }
 
-// Parts of the model that a fragment cannot be less than, of those that learn (intra_owners_fragments()): the embedding, each layer, the
-// final norm with the output.
+// Parts of the model that learn and that no fragment cuts (intra_owners_fragments()): the
+// embedding, each layer, the final norm with the output.
 static int32_t count_parts(const struct agent_job *j) {
     switch (j->trainable.mode) {
     case INTRA_TRAIN_FULL: return j->model.n_layers + 1 + !j->trainable.freeze_embeddings;
@@ -525,7 +526,7 @@ static enum neb_status validate_fragments(const struct agent_job *j, const char 
 
 static enum neb_status validate_sync(const struct agent_job *j, const char *file) {
     struct inter_rate_limit limit;
-    if (inter_rate_limit_parse(j->rate_limit, &limit) != NEB_OK) // it said why
+    if (inter_rate_limit_parse(j->rate_limit, &limit) != NEB_OK) // the parser has logged why
         return COMPLAIN_OF(j, file, "wan.rate_limit",
                            "\"%s\" is not a rate such as 20mbit, or 100mbit 08:00-18:00=20mbit",
                            j->rate_limit);
@@ -568,7 +569,7 @@ enum neb_status agent_job_validate(const struct agent_job *j, const char *file) 
     NEB_TRY(validate_clusters(j, file));
     if (j->model_init[0] &&
         !(j->model.n_layers && j->model.d_model && j->model.n_heads && j->model.d_ff))
-        return NEB_OK; // checked again when agent_job_model_init() has filled them in
+        return NEB_OK; // agent_job_model_init() fills the sizes in and checks again
     NEB_TRY(validate_shape(j, file));
     NEB_TRY(validate_places(j, file));
     NEB_TRY(validate_meshes(j, file));

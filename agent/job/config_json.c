@@ -1,4 +1,4 @@
-// The canonical form of a job, as it travels: JSON, every key, in the order of the table.
+// The canonical form of a job, which agents send: JSON with every key, in the order of the table.
 #include "agent/base/bytes.h"
 #include "agent/job/config_options.h"
 
@@ -51,8 +51,8 @@ static json_t *option_to_json(const void *base, const struct config_option *o) {
 static bool is_in_json(const struct agent_cluster *c, const struct config_cluster_option *o) {
     int i;
     memcpy(&i, (const char *)c + o->option.at, sizeof i); // an enum or a whole number
-    return o->travel == CONFIG_ALWAYS || (o->travel == CONFIG_IF_SET && i) ||
-           (o->travel == CONFIG_IF_MESH && (agent_cluster_ranks(c) > 1 || c->launcher));
+    return o->in_json == CONFIG_ALWAYS || (o->in_json == CONFIG_IF_SET && i) ||
+           (o->in_json == CONFIG_IF_MESH && (agent_cluster_ranks(c) > 1 || c->launcher));
 }
 
 static json_t *cluster_to_json(const struct agent_cluster *c) {
@@ -152,8 +152,8 @@ static enum neb_status cluster_from_json(const json_t *v, struct agent_cluster *
     for (int i = 0; i < config_n_cluster_options; i++) {
         const struct config_cluster_option *o = &config_cluster_options[i];
         const char *key = o->option.path + CONFIG_CLUSTER_PREFIX;
-        const json_t *value = o->travel == CONFIG_NEVER ? NULL : json_object_get(v, key);
-        all = all && (value || o->travel != CONFIG_ALWAYS);
+        const json_t *value = o->in_json == CONFIG_NEVER ? NULL : json_object_get(v, key);
+        all = all && (value || o->in_json != CONFIG_ALWAYS);
         known += value != NULL;
         if (value)
             NEB_TRY(cluster_key_from_json(value, c, &o->option));

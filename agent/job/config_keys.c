@@ -41,7 +41,7 @@ const char *config_keys_below(const char *prefix, char out[CONFIG_KEYS_TEXT]) {
     return out;
 }
 
-// Whether row i of the table is this key, or one of this section; path has n bytes.
+// Whether row i of the table is this key, or in this section. path has n bytes.
 static bool is_within(int i, const char *path, size_t n) {
     const char *key = config_options[i].path;
     return !strncmp(key, path, n) && (!key[n] || key[n] == '.');
@@ -63,7 +63,7 @@ bool config_is_section(const char *path) {
     return false;
 }
 
-// The first line of a key, or of what a section holds; 0: the file has none.
+// The first line of a key, or of the keys of a section; 0: the file has none.
 static unsigned line_of(const struct agent_job *job, const char *path, size_t n) {
     unsigned line = n >= 8 && !strncmp(path, "clusters", 8) ? job->clusters_line : 0;
     for (int i = 0; i < config_n_options; i++)
@@ -76,7 +76,7 @@ const char *config_line(const struct agent_job *job, const char *file, const cha
                         char out[NEB_PATH_MAX + 16]) {
     size_t n = strlen(path);
     unsigned line = line_of(job, path, n);
-    for (; !line && n; n--) // a key that is not there has a place where it would be
+    for (; !line && n; n--) // a missing key: the line of its section
         if (path[n] == '.')
             line = line_of(job, path, n);
     if (!line)
@@ -88,10 +88,10 @@ const char *config_line(const struct agent_job *job, const char *file, const cha
 const char *config_cluster_line(const struct agent_job *job, int i, const char *file,
                                 const char *path, char out[NEB_PATH_MAX + 16]) {
     const struct config_cluster_option *o = config_cluster_option(path + CONFIG_CLUSTER_PREFIX);
-    // a key that the file does not have belongs to the line where the cluster has its name
+    // a missing key: the line of the cluster's name
     unsigned line = job->cluster_lines[i][o ? o - config_cluster_options : 0];
     line = line ? line : job->cluster_lines[i][0];
-    if (!line || !job->clusters_line) // no file, or one that the planner has changed
+    if (!line || !job->clusters_line) // from JSON, or changed by the planner
         return config_line(job, file, "clusters", out);
     snprintf(out, NEB_PATH_MAX + 16, "%s:%u", file, line);
     return out;
@@ -108,7 +108,7 @@ enum neb_status config_unknown_part(const char *where, const char *path, const c
 enum neb_status config_unknown_key(const char *where, const char *path) {
     char best[64] = "";
     int least = 4;
-    // every option, and before it the section that holds it
+    // each key, and first its section
     for (int i = 0; i < config_n_options; i++)
         for (int whole = 0; whole < 2; whole++) {
             char candidate[64];
@@ -118,7 +118,7 @@ enum neb_status config_unknown_key(const char *where, const char *path) {
             snprintf(candidate, sizeof candidate, "%.*s",
                      whole ? 63 : (int)(dot - config_options[i].path), config_options[i].path);
             int d = neb_edits(path, candidate);
-            // on a tie a section is likelier: it is typed more often
+            // on a tie the section wins: users type it more often
             if (d < least || (d == least && !whole)) {
                 least = d;
                 memcpy(best, candidate, sizeof best);
@@ -131,7 +131,7 @@ enum neb_status config_unknown_key(const char *where, const char *path) {
     return COMPLAIN(where, path, "unknown key; nebula check --reference lists all keys");
 }
 
-// "model=3": its keys are what is set.
+// "model=3": only the keys of a section can be set.
 static enum neb_status section_as_value(const char *path) {
     char keys[512] = "";
     size_t n = strlen(path);
@@ -157,7 +157,7 @@ enum neb_status agent_job_set(struct agent_job *job, const char *assignment) {
         return section_as_value(path);
     if (!o)
         return config_unknown_key("--set", path);
-    job->lines[o - config_options] = 0; // the file's value is none any more
+    job->lines[o - config_options] = 0; // the value is not the file's any more
     job->given[o - config_options] = true;
     if (o->type != T_TARGETS && o->type != T_FREEZE)
         return config_set_written(job, o, eq + 1, "--set");
@@ -169,7 +169,7 @@ enum neb_status agent_job_set(struct agent_job *job, const char *assignment) {
     return NEB_OK;
 }
 
-// Whether only other clusters look at it.
+// Whether only other clusters use this path.
 static bool elsewhere(const struct agent_job *j, const struct agent_cluster *c,
                       const struct config_option *o) {
     const char *p = (const char *)j + o->at;
@@ -179,7 +179,7 @@ static bool elsewhere(const struct agent_job *j, const struct agent_cluster *c,
 }
 
 int agent_job_paths(const struct agent_job *j, int self, const char *paths[AGENT_JOB_PATHS_MAX]) {
-    bool all = j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS; // one process does what all of them do
+    bool all = j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS; // one process is all clusters
     int n = 0;
     for (int i = 0; i < config_n_options; i++) {
         const struct config_option *o = &config_options[i];
@@ -193,7 +193,7 @@ int agent_job_paths(const struct agent_job *j, int self, const char *paths[AGENT
         for (int k = 0; k < config_n_cluster_options; k++) {
             const struct config_cluster_option *o = &config_cluster_options[k];
             const char *p = (const char *)&j->clusters[i] + o->option.at;
-            if (o->option.type != T_PATH || o->travel == CONFIG_NEVER || !*p || !(all || i == self))
+            if (o->option.type != T_PATH || o->in_json == CONFIG_NEVER || !*p || !(all || i == self))
                 continue;
             NEB_ASSERT(n < AGENT_JOB_PATHS_MAX);
             paths[n++] = p;

@@ -1,6 +1,6 @@
-// The table of all keys: a row for each key of a job, then a row for each key of a cluster. A help text is
-// one short line. config_options.h says which files read the table. After a change put the output of
-// `nebula check --reference` into configs/README.md.
+// The table of all keys: a row for each key of a job, then a row for each key of a cluster. A help
+// text is one short line. config_options.h says which files read the table. After a change put the
+// output of `nebula check --reference` into configs/README.md.
 #include "agent/job/config_options.h"
 #include "inter/record/types.h"
 #include "intra/model/rope.h"
@@ -280,8 +280,8 @@ _Static_assert(sizeof config_options / sizeof config_options[0] <= CONFIG_OPTION
 #undef AT
 #define AT(field) offsetof(struct agent_cluster, field), sizeof(((struct agent_cluster *)0)->field)
 
-// In the order in which a cluster's JSON has them. The name comes first: complaints about a cluster as a
-// whole use its line.
+// In the order in which a cluster's JSON has them. The name comes first: complaints about a cluster
+// as a whole use its line.
 const struct config_cluster_option config_cluster_options[] = {
     {{"clusters.name", T_NAME, AT(name), 0, 0, NULL, NULL, "name of the cluster's agent"},
      CONFIG_SHARED,
@@ -326,7 +326,7 @@ const struct config_cluster_option config_cluster_options[] = {
       "number of ranks for `mesh: auto` with mpirun or slurm"},
      CONFIG_PLACE,
      CONFIG_NEVER},
-    // attach, which is another trainer, is shared (config_shared.c)
+    // attach is another trainer, so it is shared (config_shared.c)
     {{"clusters.launcher", T_ENUM, AT(launcher), 0, 0, "local", config_launcher_names,
       "what starts the ranks; attach: your own training loop (`nebula help attach`)"},
      CONFIG_PLACE,
@@ -347,7 +347,6 @@ const struct config_cluster_option config_cluster_options[] = {
       "record and replay passes; auto: if it is faster; same bits"},
      CONFIG_PLACE,
      CONFIG_IF_SET},
-    // the same sequences per step, cut otherwise
     {{"clusters.batch", T_INT32, AT(batch), 1, CONFIG_BATCH_MAX, "", NULL,
       "micro-batch of this cluster, instead of data.batch"},
      CONFIG_PLACE_OPEN,

@@ -54,16 +54,16 @@ json_t *agent_job_shared(const json_t *spec) {
     return out;
 }
 
-// ---- two of them -------------------------------------------------------------------------------
+// ---- differences -------------------------------------------------------------------------------
 
-static bool same_names(const json_t *a, const json_t *b) { // of sources, whatever their order
+static bool same_names(const json_t *a, const json_t *b) { // sources, in any order
     const json_t *x, *y;
     size_t i, k, hits = 0;
     json_array_foreach(a, i, x) json_array_foreach(b, k, y) hits += json_equal(x, y);
     return hits == json_array_size(a) && json_array_size(a) == json_array_size(b);
 }
 
-// Keys of a that b has otherwise.
+// A key of a that has another value in b.
 static const char *cluster_differs(const json_t *a, const json_t *b) {
     const char *key;
     json_t *x;

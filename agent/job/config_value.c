@@ -1,4 +1,4 @@
-// Values: from text, as YAML, --set and JSON bring it, into struct agent_job, or one complaint that says where.
+// Sets a value of a job or cluster from text (YAML, --set, JSON), or complains and says where.
 #include "agent/base/number.h"
 #include "agent/job/config_options.h"
 #include "compress/codec.h"
@@ -42,7 +42,8 @@ static enum neb_status set_number(void *base, const struct config_option *o, con
     if (!good)
         return COMPLAIN(where, o->path, "\"%s\" is not %s", text,
                         whole ? "an integer" : "a number");
-    // A float is compared as one: 0.999 as fp32 is a little above 0.999, and must come back through JSON.
+    // Compared as fp32: the fp32 value of 0.999 is a little above 0.999, and JSON must bring it
+    // back.
     bool below = whole ? v < o->min : (float)v < (float)o->min,
          above = whole ? v > o->max : (float)v > (float)o->max;
     if (below || above)
@@ -65,11 +66,11 @@ enum neb_status config_set_text(char *p, size_t size, const char *path, const ch
     if (!*text && o && !o->preset)
         return COMPLAIN(where, path, "is empty (%s)", o->help);
     if (name &&
-        (!*text || !strcmp(text, ".") || !strcmp(text, "..") || // they become folders
+        (!*text || !strcmp(text, ".") || !strcmp(text, "..") || // the name becomes a folder
          strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") !=
              strlen(text)))
         return COMPLAIN(where, path, "\"%s\" is not a name (letters, digits, '-', '_', '.')", text);
-    json_t *utf8 = json_string(text); // it must be able to travel
+    json_t *utf8 = json_string(text); // JSON must be able to carry it
     if (!utf8)
         return COMPLAIN(where, path, "is not UTF-8 text");
     json_decref(utf8);
@@ -83,12 +84,11 @@ enum neb_status config_set_path(char *p, size_t size, const char *path, const ch
     char whole[NEB_PATH_MAX];
     if (strncmp(text, "~/", 2) != 0)
         return config_set_text(p, size, path, text, where, false);
-    if (neb_path_home(whole, sizeof whole, text, path) != NEB_OK) // it said why
+    if (neb_path_home(whole, sizeof whole, text, path) != NEB_OK) // it has logged why
         return NEB_ERR_INVALID;
     return config_set_text(p, size, path, whole, where, false);
 }
 
-// Keys that the planner can fill in.
 uint32_t config_auto_bit(const struct config_option *o) {
     static const struct {
         const char *path;
@@ -104,7 +104,7 @@ uint32_t config_auto_bit(const struct config_option *o) {
     return 0;
 }
 
-// A scalar option. Lists (targets, freeze) come as their items one by one, see set_item.
+// A key that is a single value. config_set_item() takes the items of a list, one by one.
 static enum neb_status set_plain(void *base, const struct config_option *o, const char *text,
                                  const char *where) {
     char *p = (char *)base + o->at, allowed[256];
@@ -129,7 +129,7 @@ static enum neb_status set_plain(void *base, const struct config_option *o, cons
     case T_CODEC:
         if (cmp_codec_parse(text, &codec) != NEB_OK)
             return COMPLAIN(where, o->path, "\"%s\" is not one of: %s", text,
-                            o->help); // cmp_ said why
+                            o->help); // cmp_codec_parse() has logged why
         return config_set_text(p, o->size, o->path, text, where, false);
     case T_ENUM: {
         int i = config_index_of(o->names, text);
@@ -140,7 +140,7 @@ static enum neb_status set_plain(void *base, const struct config_option *o, cons
                                 ? "; a loop of your own that torchrun starts takes attach "
                                   "(configs/examples/train_ddp.py)"
                                 : "");
-        // enums are ints with gcc and clang on every system that we build for
+        // gcc and clang make enums ints on every system that we build for
         memcpy(p, &i, sizeof i);
         return NEB_OK;
     }
@@ -155,7 +155,6 @@ static enum neb_status set_plain(void *base, const struct config_option *o, cons
     return NEB_ERR_INVALID;
 }
 
-// The same, or `auto`: then the key holds its default, a micro-batch one sequence.
 enum neb_status config_set(struct agent_job *job, const struct config_option *o, const char *text,
                            const char *where) {
     uint32_t bit = config_auto_bit(o);
@@ -215,7 +214,8 @@ static enum neb_status set_role(struct agent_cluster *c, const struct config_opt
     char allowed[128];
     int i = config_index_of(o->names, text);
     c->role_auto = !strcmp(text, "auto");
-    config_join(allowed, sizeof allowed, o->names + 1); // a cluster without a role has no such key
+    config_join(allowed, sizeof allowed,
+                o->names + 1); // without none: such a cluster has no key role
     if (i < 0 && !c->role_auto)
         return COMPLAIN(where, o->path, "\"%s\" is not one of: %s, auto", text, allowed);
     c->role = i < 0 ? AGENT_ROLE_NONE : (enum agent_role)i;

@@ -1,4 +1,4 @@
-// Job files: YAML, walked with the line of every key at hand.
+// Reads job files: walks the YAML nodes, which know their lines.
 #include "agent/base/number.h"
 #include "agent/job/config_options.h"
 #include "security/identity.h"
@@ -30,7 +30,7 @@ static const char *scalar(const yaml_node_t *n) {
                : NULL;
 }
 
-// What a key said before would be lost without a word.
+// A second value would silently replace the first one.
 static enum neb_status given_once(const struct walk *w, const yaml_node_t *map,
                                   const yaml_node_pair_t *p, const char *path) {
     char at[NEB_PATH_MAX + 32];
@@ -56,7 +56,7 @@ static enum neb_status set_option_node(struct walk *w, const struct config_optio
              i < value->data.sequence.items.top; i++) {
             const char *text = scalar(yaml_document_get_node(w->doc, *i));
             if (!text)
-                return COMPLAIN(where, o->path, "holds something that is not a word");
+                return COMPLAIN(where, o->path, "has an item that is not a single value");
             NEB_TRY(config_set_item(w->job, o, text, where));
         }
         return NEB_OK;
@@ -87,7 +87,7 @@ static enum neb_status add_source(struct agent_cluster *c, const char *name, con
     return NEB_OK;
 }
 
-// {name: en, weight: 0.5}; the weight may be left out
+// {name: en, weight: 0.5}; without a weight: 1
 static enum neb_status walk_source_item(struct walk *w, struct agent_cluster *c, yaml_node_t *map) {
     char at[NEB_PATH_MAX + 32];
     const char *name = NULL, *weight = "1";
@@ -153,20 +153,20 @@ static enum neb_status walk_mesh(struct walk *w, struct agent_cluster *c, yaml_n
     return NEB_OK;
 }
 
-// Only the launcher of several hosts knows how many ranks there are, so mesh: auto needs their number.
-// With launcher local the planner finds the number; a written mesh says it. Given twice, the two could
-// differ.
+// With mpirun or slurm only the launcher knows how many ranks there are, so mesh: auto needs the
+// number. With launcher local the planner finds it. A written mesh has it already, and two numbers
+// could differ.
 static enum neb_status ranks_fit(const struct agent_cluster *c, const char *where) {
     bool hosts = c->launcher == AGENT_LAUNCHER_MPIRUN || c->launcher == AGENT_LAUNCHER_SLURM;
     if (c->ranks && !(c->mesh_auto && hosts))
         return COMPLAIN(where, "clusters.ranks",
-                        "goes with mesh: auto and launcher: mpirun or slurm; %s, so remove it",
-                        c->mesh_auto ? "with others the planner finds how many are fastest"
-                                     : "else the mesh says how many there are");
+                        "needs mesh: auto and launcher: mpirun or slurm; %s: remove it",
+                        c->mesh_auto ? "with launcher local the planner finds the fastest number"
+                                     : "a written mesh has this number");
     if (c->mesh_auto && hosts && !c->ranks && !c->witness)
         return COMPLAIN(where, "clusters.ranks",
-                        "is missing: with launcher: %s nobody but you knows how many ranks there "
-                        "are for mesh: auto; add ranks: N, or say the mesh, such as {dp: 4, tp: 2}",
+                        "is missing: with launcher: %s only you know how many ranks mesh: auto "
+                        "has; add ranks: N, or write the mesh, such as {dp: 4, tp: 2}",
                         config_launcher_names[c->launcher]);
     return NEB_OK;
 }
@@ -269,7 +269,7 @@ static enum neb_status walk_document(struct walk *w) {
     return agent_job_validate(w->job, w->file);
 }
 
-// Behind "---" another job could begin, which nobody would run.
+// A second job after "---" would silently not run.
 static enum neb_status no_second(yaml_parser_t *parser, const char *file) {
     yaml_document_t doc;
     if (!yaml_parser_load(parser, &doc))
@@ -280,7 +280,7 @@ static enum neb_status no_second(yaml_parser_t *parser, const char *file) {
     bool second = root && !(root->type == YAML_SCALAR_NODE && !root->data.scalar.length);
     size_t line = root ? root->start_mark.line + 1 : 0;
     yaml_document_delete(&doc);
-    return second // a bare "---" at the end begins nothing
+    return second // a bare "---" at the end is allowed
                ? neb_fail(NEB_ERR_INVALID,
                           "%s:%zu: a second document begins here; a file holds one job", file, line)
                : NEB_OK;

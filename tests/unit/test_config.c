@@ -111,18 +111,17 @@ static void test_complaints(void **state) {
         {"threads: 2", "mesh: {tp: 3}",
          "dir/job.yaml:7: clusters.mesh: cluster paris cannot run this model"},
         {"threads: 2", "mesh: auto, launcher: slurm",
-         "dir/job.yaml:7: clusters.ranks: is missing: with launcher: slurm nobody but you knows "
-         "how "
-         "many ranks there are for mesh: auto; add ranks: N, or say the mesh, such as {dp: 4, tp: "
-         "2}"},
+         "dir/job.yaml:7: clusters.ranks: is missing: with launcher: slurm only you know how many "
+         "ranks mesh: auto has; add ranks: N, or write the mesh, such as {dp: 4, tp: 2}"},
         {"threads: 2", "mesh: auto, launcher: mpirun, ranks: 0",
          "dir/job.yaml:7: clusters.ranks: 0 is not in 1..1024"},
         {"threads: 2", "mesh: auto, ranks: 4",
-         "dir/job.yaml:7: clusters.ranks: goes with mesh: auto and launcher: mpirun or slurm; with "
-         "others the planner finds how many are fastest, so remove it"},
+         "dir/job.yaml:7: clusters.ranks: needs mesh: auto and launcher: mpirun or slurm; with "
+         "launcher local the planner finds the fastest number: remove it"},
         {"threads: 2", "mesh: {dp: 4}, launcher: mpirun, ranks: 4",
-         "dir/job.yaml:7: clusters.ranks: goes with mesh: auto and launcher: mpirun or slurm; else "
-         "the mesh says how many there are, so remove it"},
+         "dir/job.yaml:7: clusters.ranks: needs mesh: auto and launcher: mpirun or slurm; a "
+         "written "
+         "mesh has this number: remove it"},
         {"threads: 2", "launcher: srun",
          "dir/job.yaml:7: clusters.launcher: \"srun\" is not one of: local, mpirun, slurm, attach"},
         {"threads: 2", "launcher: torchrun",

@@ -149,7 +149,7 @@ static void test_every_cluster_key(void **state) {
     for (int i = 0; i < config_n_cluster_options; i++) {
         const struct config_cluster_option *o = &config_cluster_options[i];
         int row = row_of(o->option.path + CONFIG_CLUSTER_PREFIX);
-        assert_true((row < KEYS) == (o->travel != CONFIG_NEVER));
+        assert_true((row < KEYS) == (o->in_json != CONFIG_NEVER));
         assert_true(row == KEYS || cluster_keys[row].open == (o->place != CONFIG_SHARED));
     }
 }
