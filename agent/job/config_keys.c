@@ -193,7 +193,8 @@ int agent_job_paths(const struct agent_job *j, int self, const char *paths[AGENT
         for (int k = 0; k < config_n_cluster_options; k++) {
             const struct config_cluster_option *o = &config_cluster_options[k];
             const char *p = (const char *)&j->clusters[i] + o->option.at;
-            if (o->option.type != T_PATH || o->in_json == CONFIG_NEVER || !*p || !(all || i == self))
+            if (o->option.type != T_PATH || o->in_json == CONFIG_NEVER || !*p ||
+                !(all || i == self))
                 continue;
             NEB_ASSERT(n < AGENT_JOB_PATHS_MAX);
             paths[n++] = p;
