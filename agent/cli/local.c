@@ -240,8 +240,8 @@ static enum neb_status ended(const struct agent_local *l, const struct agent_chi
     if (home)
         last_error(home, why, sizeof why);
     agent_child_reason(status, reason, sizeof reason);
-    return home ? neb_fail(NEB_ERR_STATE, "agent %s ended (%s)%s; see %s/agent.log", c->what, reason,
-                           why, home)
+    return home ? neb_fail(NEB_ERR_STATE, "agent %s ended (%s)%s; see %s/agent.log", c->what,
+                           reason, why, home)
                 : neb_fail(NEB_ERR_STATE, "the WAN emulator ended (%s)", reason);
 }
 

@@ -164,8 +164,8 @@ enum neb_status agent_seal_open(const char *home, const char *key_file, struct s
 static bool sealed_with(const char *path, uint8_t id[SEC_SEAL_ID_BYTES]) {
     uint8_t front[8 + SEC_SEAL_ID_BYTES];
     FILE *f = fopen(path, "re");
-    bool sealed = f && fread(front, 1, sizeof front, f) == sizeof front &&
-                  neb_is_sealed(front, sizeof front);
+    bool sealed =
+        f && fread(front, 1, sizeof front, f) == sizeof front && neb_is_sealed(front, sizeof front);
     if (f)
         fclose(f);
     if (sealed)

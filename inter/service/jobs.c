@@ -447,8 +447,9 @@ static enum neb_status choose_attempt(struct inter_service *s, struct inter_mani
         if (w->owed)
             return owe(s, stored);
         if (m->key.attempt >= first + INTER_AGAIN_MAX)
-            return lost_for_good(s, &stored->key, "it was replaced as often as it may be; check "
-                                                  "this disk");
+            return lost_for_good(s, &stored->key,
+                                 "it was replaced as often as it may be; check "
+                                 "this disk");
         neb_warn("round %u of fragment %u: the worker computed another update than the one that "
                  "the disk has lost; it takes that one's place",
                  m->key.round, m->key.fragment);

@@ -241,11 +241,10 @@ static inline void submit_of(struct site *x, uint32_t fragment, uint32_t round, 
     memcpy(m.key.job, job, sizeof job);
     m.key.member = (uint8_t)x->who;
     for (uint32_t i = 0; i < ELEMENTS; i++) // no two bytes alike: zstd finds nothing
-        data[i] =
-            (float)(int32_t)(neb_mix64(i + round * 7919ull + fragment + x->who * 31ull +
-                                       x->run * 104729ull) >>
-                             33) *
-            1e-9f;
+        data[i] = (float)(int32_t)(neb_mix64(i + round * 7919ull + fragment + x->who * 31ull +
+                                             x->run * 104729ull) >>
+                                   33) *
+                  1e-9f;
     OK(cmp_work_create(&w));
     OK(cmp_codec_parse("fp32", &codec));
     cmp_update_begin(&b, 1);

@@ -232,10 +232,12 @@ static void test_masked(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {TEST(test_other_bytes), TEST(test_lost_each_time),
+    const struct CMUnitTest tests[] = {TEST(test_other_bytes),
+                                       TEST(test_lost_each_time),
                                        TEST(test_masked),
                                        TEST(test_asked_of_the_other),
-                                       TEST(test_beside_the_open_round), TEST(test_made_again),
+                                       TEST(test_beside_the_open_round),
+                                       TEST(test_made_again),
                                        TEST(test_lost_before_it_was_sent)};
     if (!set_up())
         return 1;
