@@ -16,7 +16,8 @@ NEB_MUST_CHECK enum neb_status agent_seal_open(const char *home, const char *key
 // them it would take what it cannot read for damaged. NEB_ERR_DENIED says which key is missing.
 NEB_MUST_CHECK enum neb_status agent_seal_fits(const struct sec_vault *v, const char *home,
                                                const char *job_hex);
-// As agent_seal_open, for commands that read one thing: only --seal-key, and from then on the process takes no core dump.
+// As agent_seal_open, for commands that read one thing: only --seal-key, and from then on the
+// process takes no core dump.
 NEB_MUST_CHECK enum neb_status agent_seal_option(const char *key_file, struct sec_vault **out);
 // HOME/seal.json, 0600, naming key_file by its absolute path.
 NEB_MUST_CHECK enum neb_status agent_seal_settings_write(const char *home, const char *key_file);

@@ -372,7 +372,7 @@ static enum neb_status lost_for_good(struct inter_service *s, const struct inter
                     key->round, key->fragment, path, what_to_do);
 }
 
-// ---- own masked updates that cannot be made again ---------------------------------------------------------------
+// ---- own masked updates that cannot be made again -----------------------------------------------
 
 static const neb_ns owed_patience = 60 * NEB_S;
 
@@ -427,7 +427,7 @@ enum neb_status service_owed_tick(struct inter_service *s, neb_ns now) {
     return NEB_OK;
 }
 
-// ---- submitting -------------------------------------------------------------------------------------------------
+// ---- submitting ---------------------------------------------------------------------------------
 
 // Where the worker computes other bytes than those that were sent and then lost (devices are not
 // exact to the bit from run to run), the update goes out as the next attempt: two signed digests
