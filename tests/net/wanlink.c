@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // wanlink: an emulated wide-area network on one machine.
 //
 //     wanlink run   LINK… [--sites N] [--mtu 1500] [--ns NAME]… [COMMON…] [-- COMMAND…]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The control socket: see wanlink_ctl.h.
 #include "tests/net/wanlink_ctl.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Cutting TCP super-packets: see wanlink_gso.h.
 #include "tests/net/wanlink_gso.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The link model: see wanlink_link.h.
 #include "tests/net/wanlink_link.h"
 

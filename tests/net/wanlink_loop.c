@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The event loop: see wanlink_loop.h.
 #include "tests/net/wanlink_loop.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parameters as text and control commands: see wanlink_mesh.h.
 #include "tests/net/wanlink_mesh.h"
 #include "agent/base/number.h"

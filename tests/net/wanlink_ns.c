@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Namespaces and TUN devices: see wanlink_ns.h.
 #include "tests/net/wanlink_ns.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The command line: see wanlink_opts.h and the head of wanlink.c.
 #include "tests/net/wanlink_opts.h"
 #include "agent/base/number.h"

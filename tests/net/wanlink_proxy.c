@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A TCP relay with rate and delay: see wanlink_proxy.h.
 #include "tests/net/wanlink_proxy.h"
 

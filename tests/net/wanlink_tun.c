@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Packets between TUN devices: see wanlink_tun.h.
 #include "tests/net/wanlink_tun.h"
 #include "tests/net/wanlink_gso.h"

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # The law of rooms (agent/ARCHITECTURE.md), checked over #include lines and over the symbols of the built objects. A layer uses the
 # layers that `may` gives it; a room uses the rooms of its own layer that its row in CMakeLists.txt names, which stand above it.
 set -euo pipefail

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // inter/service over a disk that has lost updates which were whole on it: the other member is asked
 // for them, by the digest that was signed.
 #include "inter/ledger/db.h"
@@ -181,7 +182,7 @@ static void test_lost_each_time(void **state) {
     open_job(&bert);
     round_of(0);
     stop(&bert);
-    for (uint32_t i = 0; i <= INTER_AGAIN_MAX; i++) {
+    for (uint32_t i = 0; i <= INTER_RETRIES_MAX; i++) {
         anna.run = i;
         submit(&anna, 0, 1);
         harm(&anna, 0, 1, EMPTIED);
@@ -189,7 +190,7 @@ static void test_lost_each_time(void **state) {
     }
     k = key_of(0, 1);
     OK(inter_ledger_get_manifest(inter_service_ledger(anna.s), &k, &m));
-    assert_int_equal(m.key.attempt % (INTER_AGAIN_MAX + 1), INTER_AGAIN_MAX);
+    assert_int_equal(m.key.attempt % (INTER_RETRIES_MAX + 1), INTER_RETRIES_MAX);
     m.bytes = 4;
     m.key.attempt = 0;
     assert_int_equal(inter_service_submit(anna.s, &m, "none", 4), NEB_ERR_EXISTS);
