@@ -50,7 +50,7 @@ void stream_attach(struct inter_stream *s, const struct inter_stream_event *e) {
 }
 
 void stream_met(struct inter_stream *s, uint64_t base) {
-    if (!s->anywhere && !s->lost && s->next < base) { // its checkpoints are gone
+    if (!s->anywhere && !s->lost && s->next < base) { // its checkpoints are lost or too old
         struct inter_stream_action *a = stream_act(s, INTER_STREAM_ACT_LOST);
         a->seq = s->next;
         a->durable = base;

@@ -54,7 +54,7 @@ struct inter_stream {
     uint32_t vain;         // attempts in a row to resend all without progress
     uint64_t room_said, durable_said, stored_said;
     neb_ns dropped; // last drop from the spool; 0: never
-    bool lost;      // LOST was reported in this session
+    bool lost;      // both roles: LOST was reported in this session
     struct inter_stream_path *path;
     // ---- consumer ----
     bool attached;

@@ -37,8 +37,8 @@ struct inter_streams_callbacks {
     // For a stream that is not open here: true if its job has ended here for good, with all that it
     // was to learn, and `peer` is a cluster of the job.
     bool (*over)(void *user, const struct inter_stream_key *k, uint32_t peer);
-    // The stream cannot go on: its consumer wants batch `seq`, and the oldest that is kept is
-    // `oldest`. It was started from an older checkpoint than the oldest that it had spoken of.
+    // The stream cannot go on: its consumer wants batch `seq`, but the oldest batch kept is
+    // `oldest`. The consumer started from an older checkpoint than the oldest that it reported.
     void (*lost)(void *user, const struct inter_stream_key *k, bool consumer, uint64_t seq,
                  uint64_t oldest);
 };
