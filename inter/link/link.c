@@ -157,7 +157,7 @@ static bool peer_first_look(struct inter_link *l, struct peer *p, const struct s
         taken += n;
         waits += s->c[i].framed > n ? s->c[i].framed - n : 0;
     }
-    if (!taken) // this kernel does not tell
+    if (!taken) // this kernel does not report it
         return link_set_queued(s) > ACK_BYTES;
     p->bulk_acked = s->session == p->taken_of && taken > p->taken ? taken - p->taken : 0;
     p->taken = taken;

@@ -231,8 +231,8 @@ static void router_message(struct inter_link *l, const uint8_t *rid, size_t rid_
         kick(fd);
         return;
     }
-    // Routing ids from the ROUTER start with 0. The peer chose any other, and could take over the
-    // name of another peer's connection.
+    // The ROUTER's own routing ids start with 0. Any other id was chosen by the peer, which could
+    // take over the id of another peer's connection.
     if ((p->revoked && !p->parts_at) || p->member.connect == SEC_CONNECT_OUT ||
         rid_len != RID_BYTES || rid[0] != 0 || n == 0) {
         p->refused++;

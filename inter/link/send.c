@@ -5,8 +5,8 @@
 #include <errno.h>
 #include <string.h>
 
-// Sends the message and takes it over, also on failure. False: the queue is full or the connection
-// lost.
+// Sends the message and takes ownership, also on failure. False: the queue is full, or the
+// connection is lost.
 static bool conn_send(struct inter_link *l, struct conn *c, zmq_msg_t *m) {
     void *s = c->sock ? c->sock : l->router;
     size_t n = zmq_msg_size(m);
@@ -80,7 +80,7 @@ static uint64_t conn_queued(struct conn *c) {
     if (c->fd < 0 || c->framed - c->taken <= claimed + ACK_BYTES)
         return claimed;
     c->taken = inter_tcp_taken(c->fd);
-    if (!c->taken) // 0: this kernel does not tell
+    if (!c->taken) // this kernel does not report it
         return claimed;
     if (c->taken > c->framed) // it includes the handshake, which `framed` lacks
         c->framed = c->taken;

@@ -42,17 +42,17 @@ enum {
     // connections, each with socket, duplicate, monitor and wake-ups.
     INTER_DESCRIPTORS_OWN = 384,
     INTER_DESCRIPTORS_PEER = 33 * 4,
-    INTER_NAMELESS_BYTES = 64 << 10, // that one of them may send
+    INTER_NAMELESS_BYTES = 64 << 10, // each may send this much
     INTER_NAMELESS_MS =
-        8000, // that one of them may stay: four round trips of 1.5 s, and a retransmission
+        8000, // each may stay this long: four round trips of 1.5 s, and a retransmission
     // Connections without HELLO from one source (security/source.h): at once, then per second.
     // Fifteen members behind one address have at most 495 connections.
     INTER_NAMELESS_BURST = 1024,
     INTER_NAMELESS_SECOND = 64,
-    // The same for all sources together that are not a member's.
+    // The same for all unknown sources together.
     INTER_STRANGERS_BURST = 2048,
     INTER_STRANGERS_SECOND = 256,
-    INTER_UNACKED_MS = 10000, // bytes may be unacknowledged so long; longer on slow paths
+    INTER_UNACKED_MS = 10000, // limit of unacknowledged time; more on slow paths
     // Unread bytes of one peer above what an honest one leaves unacknowledged. Over the limit, its
     // fullest connection is cut.
     INTER_PEER_SLACK_BYTES = 32 << 20,

@@ -25,9 +25,9 @@
 // HELLO, RENEW and WELCOME begin like this in every protocol, so two builds that differ can report
 // it.
 //
-// ZeroMQ does not tell how much it holds. HEARTBEAT does: the queue is what was sent and is not
-// acknowledged, in ZeroMQ, kernel, wire or peer. It is bounded in bytes. A peer may acknowledge
-// what it has not read. The queue is then what the peer's kernel has not acknowledged (TCP_INFO).
+// ZeroMQ does not report how much it holds, so HEARTBEATs do. The queue is what was sent and is not
+// acknowledged, in ZeroMQ, kernel, wire or peer, and it is bounded in bytes. If a peer acknowledges
+// what it has not read, the queue is what its kernel has not acknowledged (TCP_INFO).
 //
 // A HEARTBEAT is also the sign of life of a side that has nothing to send: one frame of 36 bytes
 // after 1.5 s of silence. Data is a sign of life too, so a busy link sends fewer of them. PINGs
