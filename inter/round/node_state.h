@@ -470,10 +470,10 @@ bool node_possible(const struct job *j, const struct fragment *g, const struct i
 // True if a member, last committed at g->cursors, can have seen so many tokens by this step.
 bool node_weight_possible(const struct job *j, const struct fragment *g, uint8_t m, uint64_t step,
                           uint64_t tokens);
-// True if an update counts as refused. A node that judges it decides by its own gate. Otherwise (its
-// own update, or a witness, which has no bytes) most of the others that judge must refuse it, so
-// that no member alone rejects anything. If only one other judges it, the owner must refuse it too
-// (REFUSED in its own STATE). In a job of two the other's report is enough: both are needed anyway.
+// True if an update counts as refused. A node that judges it decides by its own gate. Otherwise
+// (its own update, or a witness, which has no bytes) most of the others that judge must refuse it,
+// so that no member alone rejects anything. If only one other judges it, the owner must refuse it
+// too (REFUSED in its own STATE). In a job of two the other's report is enough: both are needed.
 bool node_no_good(const struct job *j, const struct slot *t, uint8_t m);
 // True if a witness with this node's information would vote for a record that rejects it.
 bool node_witness_rejects(const struct job *j, const struct slot *t, uint8_t m);
