@@ -6,7 +6,7 @@
 //                                  the same at every node that has that record, and commits are
 //                                  checked for them too
 //     from the listed manifests    cursors of listed members, merge flag; a proposal brings them
-//     from the updates' bytes      verdicts, and the norms behind clip factors; only voters with the
+//     from the updates' bytes      verdicts, and norms for clip factors; only voters that have the
 //                                  bytes can check them
 //
 // A voter without the bytes believes a verdict: it votes before they arrive, because two copies of
