@@ -60,7 +60,7 @@ NEB_MUST_CHECK enum neb_status inter_db_run(struct inter_ledger *l, const char *
 NEB_MUST_CHECK enum neb_status inter_db_fetch(struct inter_ledger *l, struct neb_buf *out,
                                               const char *sql, const char *types, ...);
 NEB_MUST_CHECK enum neb_status inter_db_begin(struct inter_ledger *l);
-// Commits if st is NEB_OK, otherwise rolls back and returns st. A failed transaction leaves nothing.
+// Commits if st is NEB_OK, otherwise rolls back and returns st. What failed leaves nothing.
 NEB_MUST_CHECK enum neb_status inter_db_end(struct inter_ledger *l, enum neb_status st);
 
 NEB_MUST_CHECK enum neb_status inter_chain_put(struct inter_ledger *l, const struct inter_chain *c);
