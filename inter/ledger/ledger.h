@@ -43,7 +43,7 @@ void inter_ledger_seal(struct inter_ledger *l, const struct sec_seal_key *key);
 NEB_MUST_CHECK enum neb_status inter_ledger_put_manifest(struct inter_ledger *l,
                                                          const struct inter_manifest *m);
 // Like put_manifest, but a manifest with another digest under the key gives way, with what is here
-// of its blob; for a record that lists m. The former manifest stays in the ledger as evidence,
+// of its blob; for a record that lists m. The replaced manifest stays in the ledger as evidence,
 // because its member has signed both.
 NEB_MUST_CHECK enum neb_status inter_ledger_replace_manifest(struct inter_ledger *l,
                                                              const struct inter_manifest *m);

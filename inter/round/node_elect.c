@@ -599,7 +599,7 @@ static void join_tick(struct step *s, struct job *j) {
         j->recovers = j->lost = false;
     if (j->recovers) {
         uint16_t without = j->c.removed | j->c.gone;
-        // what a removed member told may be its word alone
+        // perhaps only a removed member reported it
         bool restart = !j->asked_at || j->told_without != without;
         if (restart || s->now - j->asked_at >= repeat_after) {
             if (restart)
@@ -618,7 +618,7 @@ static void join_tick(struct step *s, struct job *j) {
 }
 
 // The lowest term that a majority of `with`, this node included, has not passed. What the other
-// members report does not matter, and a member that lies about its own term is as good as absent.
+// members report does not matter, and a member that reports a false term is as good as absent.
 static uint32_t known_term(const struct job *j, uint32_t with) {
     uint32_t lowest = UINT32_MAX;
     for (uint8_t k = 0; k < j->c.n_members; k++) {

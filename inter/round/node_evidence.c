@@ -12,7 +12,7 @@
 uint8_t inter_job_quorum(const struct inter_job_config *c) {
     uint32_t voters = ((1u << c->n_members) - 1) & ~(uint32_t)c->removed;
     uint8_t n = (uint8_t)node_count(voters);
-    if (c->masked) // of all members ever: nodes that differ in who was removed use one quorum
+    if (c->masked) // of all members ever: the same at nodes that know other removals
         return inter_quorum(c->n_members, c->colluders);
     return inter_quorum(n, c->robust && n > 0 ? (uint8_t)((n - 1) / 4) : 0);
 }
@@ -135,10 +135,9 @@ static uint32_t equivocators_by(const struct job *j, const struct inter_promise 
     return j->equivocators | (two ? BIT(top % j->c.n_members) : 0);
 }
 
-// Masked: true if a majority may have accepted another value than `hash` at `top`, by the promises
-// p (k) of the members `told`. Such a value may have the votes of all members that are not in
-// `told`, of all that report it, and of as many others as can be Byzantine besides the equivocators
-// among those.
+// Masked: true if, by the promises p (k) of the members `told`, a majority may have accepted another
+// value than `hash` at `top`. Its votes can be of all members outside `told`, of all that report it,
+// and of as many more as can be Byzantine besides the equivocators among these.
 static bool rivalled(const struct job *j, const struct inter_promise *p, uint8_t k, uint32_t told,
                      uint32_t round, uint32_t top, const uint8_t hash[INTER_SHA_BYTES]) {
     uint32_t equivocators = equivocators_by(j, p, k, round, top), others = node_everyone(j) & ~told;

@@ -171,7 +171,7 @@ struct member {
     bool idle;             // it reports that it sends no more updates
     bool leaves, knows_me; // knows_me: it has reported that it knows this node's present epoch
     uint64_t knows_me_by;  // epoch of this node that it knows, by its newest heartbeat; 0: none
-    uint64_t told;         // bit per fragment: told in the current election or recovery
+    uint64_t told;         // bit per fragment: has promised in the current election or recovery
     uint32_t rounds[INTER_FRAGMENTS_MAX]; // open there, as it reports
     // The next three are from its newest heartbeat; only it vouches for them.
     bool behind; // some rounds behind when that came; later rounds do not count
@@ -179,7 +179,7 @@ struct member {
     bool follows;      // it hears a leader, or leads
     neb_ns promised;   // when it was last promised a term; 0: never, or it has proposed since
     neb_ns restart_at; // when it last came with a newer epoch
-    // when it was last told all that this node has accepted: for a term, for its own recovery
+    // when this node last reported all that it has accepted: for a term, for a recovery
     neb_ns answered[2];
 };
 
