@@ -213,7 +213,7 @@ bool inter_node_is_heartbeat(const uint8_t *message, size_t len, struct inter_no
     uint8_t type = neb_rd_u8(&r);
     *out = (struct inter_node_heartbeat){.to = INTER_NO_MEMBER};
     if (type == MSG_FORWARD) {
-        (void)neb_rd_view(&r, INTER_SIG_BYTES + INTER_ID_BYTES + 1); // up to the origin
+        (void)neb_rd_view(&r, INTER_SIG_BYTES + INTER_ID_BYTES + 1); // signature, job, origin
         out->to = neb_rd_u8(&r);
         type = neb_rd_u8(&r);
     }

@@ -599,7 +599,7 @@ static void join_tick(struct step *s, struct job *j) {
         j->recovers = j->lost = false;
     if (j->recovers) {
         uint16_t without = j->c.removed | j->c.gone;
-        // perhaps only a removed member reported it
+        // collect again after a removal: only the removed member may have reported something
         bool restart = !j->asked_at || j->told_without != without;
         if (restart || s->now - j->asked_at >= repeat_after) {
             if (restart)

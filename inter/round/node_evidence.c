@@ -135,9 +135,9 @@ static uint32_t equivocators_by(const struct job *j, const struct inter_promise 
     return j->equivocators | (two ? BIT(top % j->c.n_members) : 0);
 }
 
-// Masked: true if, by the promises p (k) of the members `told`, a majority may have accepted another
-// value than `hash` at `top`. Its votes can be of all members outside `told`, of all that report it,
-// and of as many more as can be Byzantine besides the equivocators among these.
+// Masked: true if, by the promises p (k) of the members `told`, a majority may have accepted
+// another value than `hash` at `top`. Its votes can be of all members outside `told`, of those that
+// report it, and of as many more as can be Byzantine besides the equivocators among these.
 static bool rivalled(const struct job *j, const struct inter_promise *p, uint8_t k, uint32_t told,
                      uint32_t round, uint32_t top, const uint8_t hash[INTER_SHA_BYTES]) {
     uint32_t equivocators = equivocators_by(j, p, k, round, top), others = node_everyone(j) & ~told;

@@ -16,8 +16,8 @@ static const double FRAMING = 1.06;   // TCP, IP, ZMTP, CURVE and chunk headers 
 static const double FULL = 0.94;      // share of a link's rate that a transfer gets
 static const double LOSS_CONST = 2.4; // of CUBIC
 
-// Cost of a scheme in loss, as a factor on the time to a given loss: per doubling of H, per share of
-// H that a merge is late, per squared error of the codec (less with sync.anticipate). These are
+// Cost of a scheme in loss, as a factor on the time to a given loss: per doubling of H, per share
+// of H that a merge is late, per squared error of the codec (less with sync.anticipate). These are
 // judgements from the runs in configs/COMPARE.md.
 static const double PER_DOUBLING = 0.05, INTERVAL_KNEE = 4, PER_LATENESS = 0.10, PER_ERROR = 0.04,
                     PER_ERROR_WAITING = 0.10;
