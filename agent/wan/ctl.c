@@ -1,5 +1,5 @@
-// The control socket: see wanlink_ctl.h.
-#include "tests/net/wanlink_ctl.h"
+// The control socket: see ctl.h.
+#include "agent/wan/ctl.h"
 
 #include <errno.h>
 #include <stdio.h>
