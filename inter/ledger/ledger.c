@@ -18,6 +18,7 @@ static const neb_ns lock_wait = 2 * NEB_S;
 
 // record.seq: the order of commits over all fragments, for what is dropped first. chain: see struct inter_chain. promise: how
 // many manifests a round has and the hash of its vote, so that verify() misses a row that is gone.
+// saved: what the newest checkpoint holds of each fragment, rounds before `round`. dropped: jobs that were removed, oldest first.
 static const char schema[] =
     "CREATE TABLE meta(key TEXT PRIMARY KEY, value) WITHOUT ROWID;"
     "CREATE TABLE job(id BLOB PRIMARY KEY, spec TEXT NOT NULL, state TEXT NOT NULL) "
@@ -38,7 +39,11 @@ static const char schema[] =
     "CREATE TABLE outbox(seq INTEGER PRIMARY KEY AUTOINCREMENT, peer TEXT NOT NULL, "
     "kind INT NOT NULL, body BLOB NOT NULL);"
     "CREATE TABLE inbox(id INTEGER PRIMARY KEY AUTOINCREMENT, peer TEXT NOT NULL,"
-    " epoch INT NOT NULL, seq INT NOT NULL, UNIQUE(peer, epoch));";
+    " epoch INT NOT NULL, seq INT NOT NULL, UNIQUE(peer, epoch));"
+    "CREATE TABLE saved(job BLOB, fragment INT, round INT NOT NULL, PRIMARY KEY(job, fragment))"
+    " WITHOUT ROWID;"
+    "CREATE TABLE dropped(seq INTEGER PRIMARY KEY AUTOINCREMENT, job BLOB NOT NULL UNIQUE,"
+    " for_ever INT NOT NULL);";
 
 // ---- opening --------------------------------------------------------------------------------------------------
 
