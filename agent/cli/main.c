@@ -20,7 +20,9 @@ static void usage(FILE *f) {
     for (const struct agent_command *c = agent_commands; c->name; c++)
         if (c->summary)
             fprintf(f, "  %-10s %s\n", c->name, c->summary);
-    fputs("\n'nebula help COMMAND' or 'nebula COMMAND --help' explains a command.\n", f);
+    fputs("\n'nebula help COMMAND' or 'nebula COMMAND --help' explains a command.\n"
+          "'nebula --version [--json]' prints the version and how it was built.\n",
+          f);
 }
 
 // False: out of memory.
