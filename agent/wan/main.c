@@ -10,12 +10,12 @@
 //
 // LINK, the same for every pair of sites and for each direction:
 //     --rate 100mbit    line rate; counts IP packets, headers included
-//     --delay 40ms      ONE WAY: a ping takes 2 × delay, and under 1 ms for serialisation and wanlink
+//     --delay 40ms      ONE WAY: a ping takes 2 × delay, and up to 1 ms of the emulator itself
 //     --wan R:D[:L]     short for --rate R --delay D/2 --loss L; D is the ROUND TRIP
 //     --jitter 2ms      the delay wanders by ± this, without reordering
 //     --loss 0.1%       of each direction
 //     --reorder 0.1%    packets that others may pass
-//     --queue 256KiB    drop-tail limit in front of the line; or 2bdp (default 1bdp, at least 64 KiB)
+//     --queue 256KiB    drop-tail limit before the line; or 2bdp (default 1bdp, at least 64 KiB)
 //     --rate-back, --delay-back, --loss-back, --queue-back   from the higher to the lower site
 //     --pair 0-2:rate=10mbit,delay=5ms    other values for one pair; 0>2:… for one direction
 //     --seed N          which packets are lost depends on N and their order only
