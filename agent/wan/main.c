@@ -10,7 +10,7 @@
 //
 // LINK, the same for every pair of sites and for each direction:
 //     --rate 100mbit    line rate; counts IP packets, headers included
-//     --delay 40ms      ONE WAY: a ping takes 2 × delay, and up to 1 ms of the emulator itself
+//     --delay 40ms      ONE WAY: a ping takes 2 × delay, serialisation, and under 1 ms more
 //     --wan R:D[:L]     short for --rate R --delay D/2 --loss L; D is the ROUND TRIP
 //     --jitter 2ms      the delay wanders by ± this, without reordering
 //     --loss 0.1%       of each direction
