@@ -327,8 +327,9 @@ static void test_lost_files(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_lost_files), cmocka_unit_test(test_rules),
-        cmocka_unit_test(test_settled),    cmocka_unit_test(test_forks_kept),
-        cmocka_unit_test(test_hushed),     cmocka_unit_test(test_rotated),
+        cmocka_unit_test(test_history),    cmocka_unit_test(test_settled),
+        cmocka_unit_test(test_forks_kept), cmocka_unit_test(test_hushed),
+        cmocka_unit_test(test_rotated),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
