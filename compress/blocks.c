@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The block codecs, int8 and int4 (int3 and int2 are int4 frames): a scale byte a block, then the codes.
 #include "kernels/blocks.h"
 #include "compress/frame.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #define ZSTD_STATIC_LINKING_ONLY // for ZSTD_d_stableOutBuffer: a parameter's number, asked for at run time (cmp_check_create)
 #include "compress/check.h"
 #include "agent/base/sha256.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The numeric check of an update, fed byte by byte as it arrives: what an agent knows before a commit, without parameters.
 //
 //     update = | head | unit | row counts | frame length | frame head | stream head | stream | stream head | stream | unit | …

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Codecs: an array of fp32 to a self-describing frame and back.
 //
 //     frame = | "NBF2" | codec u8 | bits u8 | block u16 | chunk u32 | k u32 | top i16 | mags 2 x f32 | n u64 | 0 u32 | streams u8 |

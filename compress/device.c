@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "compress/device.h"
 #include "compress/frame.h"
 #include "kernels/quant.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Codecs whose arrays are in a device's memory (kernels/device.h): the arithmetic runs there, bit-equal to the processor's in
 // both directions; headers and the entropy stage stay on the host. What crosses the bus is streams, 4 to 64 times smaller
 // than the array. Frames are those of codec.h, whoever made them.

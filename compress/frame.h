@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parts of frames (codec.h) that the codecs on the processor and on a device share: header, streams, top-k entries. For the
 // files of this folder.
 #ifndef CMP_FRAME_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "compress/reader.h"
 #include "compress/frame.h"
 #include "kernels/blocks.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A frame opened to be read in strips: its streams are unpacked and everything that can be wrong with it is found when it is
 // opened, so that reading cannot fail and costs no pass over memory of its own. What a member needs to apply a commit: all
 // updates are opened first, then θ, v and the residual are settled strip by strip, each in the cache once.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tokens on the wire: what a generator put in place of masked tokens, and text itself.
 //
 // Both sides know which positions are masked (intra/train/rtd.h), so only those where another token was drawn travel, counted among

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "compress/sketch.h"
 #include "compress/frame.h"
 #include "kernels/clones.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A sketch of an update: a thousand numbers from which the angle between two updates is known, without keeping either.
 //
 //     bucket(g) += sign(i) · x_i        g: which group of its unit element i is in; sign: ±1 by a hash of i

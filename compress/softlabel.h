@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Soft labels on the wire: for every target token the k most likely tokens of a teacher, how likely they are, and how much
 // is left for all others (the tail).
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The last stage of a frame's streams: as they are, through zstd, or as nibbles.
 //
 //     raw        stage 0

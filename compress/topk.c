@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Top-k by chunk: a scale byte a chunk, gaps between the indices of what was chosen, a sign and a bin of magnitude for each.
 //
 //     bins by |value| / scale   2 bits   0 ─────────────── 1.25 ──────────────►     two

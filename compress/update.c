@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "compress/update.h"
 #include "agent/base/sha256.h"
 #include "compress/check.h"
@@ -170,7 +171,7 @@ enum neb_status cmp_update_open(const uint8_t *p, size_t len, const struct cmp_u
 }
 
 enum neb_status cmp_update_cut(const uint8_t *p, size_t len, const int32_t *owner,
-                               uint32_t n_owners, int32_t who, struct neb_buf *out) {
+                               uint32_t n_shards, int32_t who, struct neb_buf *out) {
     struct neb_rd r = neb_rd_make(p, len);
     uint32_t units, taken = 0;
     size_t head = out->len;
@@ -181,8 +182,8 @@ enum neb_status cmp_update_cut(const uint8_t *p, size_t len, const int32_t *owne
         struct cmp_update_unit u;
         size_t at = len - neb_rd_left(&r);
         NEB_TRY(next_unit(&r, &s, &u));
-        if (s.unit >= n_owners)
-            return neb_fail(NEB_ERR_FORMAT, "update: unit %u, the job has %u", s.unit, n_owners);
+        if (s.unit >= n_shards)
+            return neb_fail(NEB_ERR_FORMAT, "update: unit %u, the job has %u", s.unit, n_shards);
         if (owner[s.unit] != who)
             continue;
         neb_buf_add(out, p + at, len - neb_rd_left(&r) - at);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An update: what one member sends for one fragment in one round. Frames of its units, and how often each row of an
 // embedding or output matrix was seen.
 //
@@ -44,7 +45,7 @@ struct cmp_update_unit { // views into the update
 NEB_MUST_CHECK enum neb_status cmp_update_open(const uint8_t *p, size_t len,
                                                const struct cmp_unit_shape *expect, uint32_t n,
                                                struct cmp_update_unit *out);
-// Owners of a mesh hold some units each (agent/exchange/owners.h). cut: appends an update of those units u with owner[u] == who, n_owners of them listed,
+// Owners of a mesh hold some units each (agent/exchange/shards.h). cut: appends an update of those units u with owner[u] == who, n_shards of them listed,
 // in the order that they have; join: one update of the units of all pieces, by number. A unit's bytes are copied as they are. NEB_ERR_FORMAT:
 // malformed, or a number that is not listed.
 struct cmp_update_piece {
@@ -52,7 +53,7 @@ struct cmp_update_piece {
     size_t len;
 };
 NEB_MUST_CHECK enum neb_status cmp_update_cut(const uint8_t *p, size_t len, const int32_t *owner,
-                                              uint32_t n_owners, int32_t who, struct neb_buf *out);
+                                              uint32_t n_shards, int32_t who, struct neb_buf *out);
 NEB_MUST_CHECK enum neb_status cmp_update_join(const struct cmp_update_piece *pieces, size_t n,
                                                struct neb_buf *out);
 // What an update says of itself, for tools: *n units, and the shapes of the first cap of them. NEB_ERR_FORMAT when a unit's

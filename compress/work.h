@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Inside of a codec's work space, for the files of this folder: zstd's contexts and buffers that grow to the largest array
 // seen and stay, so that a round allocates nothing.
 #ifndef CMP_WORK_H

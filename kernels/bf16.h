@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // bfloat16: the upper half of an fp32.
 #ifndef KERN_BF16_H
 #define KERN_BF16_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which library multiplies in fp32, and with which of its kernels: decided once in a process, by the machine and not by a clock, so
 // that a run that is resumed gets the same bits.
 //

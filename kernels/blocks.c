@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/blocks.h"
 #include "kernels/clones.h"
 #include "kernels/quant.h"

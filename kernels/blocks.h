@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A block quantiser that passes over memory once: forms what a member has to send, finds each block's scale and writes its
 // codes while the block is in the first cache.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // KERN_CLONES compiles a function for several instruction sets and picks one when the program is loaded. For loops whose
 // result does not depend on vector width (the exact path, block quantisers): same bits everywhere, more speed.
 #ifndef KERN_CLONES_H

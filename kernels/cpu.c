@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The fast CPU backend: creation, choice of instruction set, and the drivers of element and row
 // ops. A driver cuts its op into blocks that depend on the shape alone; partial sums of blocks are
 // added in block order.

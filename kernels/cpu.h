@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Inside the fast CPU backend: the table of inner loops that exists once per instruction set, the
 // backend's context, and the drivers that split an op over the pool. Not for callers outside
 // kernels/ and its tests.

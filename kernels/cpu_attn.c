@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention over the pool: work items are (batch, head, block of queries). As many tasks as threads
 // take items from a common counter, so that each needs scratch only once; no item's result depends
 // on which task takes it.

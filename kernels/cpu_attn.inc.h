@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention tiles for one instruction set, in the manner of FlashAttention (Dao et al. 2022, 2023):
 // a block of queries meets one block of keys at a time, with a running maximum and sum, and nothing
 // of size (T, T) exists.

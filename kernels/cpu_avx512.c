@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Inner loops for AVX-512 F, BW, VL and DQ.
 #if defined(__x86_64__)
 #include <immintrin.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // bf16 of the fast CPU backend: products whose operands are rounded, with sums and results in fp32 (cpu_panel.h), and attention of
 // such products. Everything else stays fp32, so that parameters, activations and gradients keep their types. Here: which of the ways
 // to multiply panels this processor gets, and whether that pays.

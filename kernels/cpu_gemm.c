@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Matrix products by a library (blas.c), and the output layer with its cross-entropy.
 //
 // One thread inside the library, ours outside: a product is cut into tiles of C by its shape alone,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a product goes:
 //
 //     pack       both operands, by all threads, into scratch; a parameter that rests into memory of its own, where the next product

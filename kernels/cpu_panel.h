@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Products in bf16 by panels (panel.h): operands are packed by all threads, parameters once while they rest, and the result is
 // multiplied in tiles. Part of cpu_bf16.c.
 #ifndef KERN_CPU_PANEL_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention with its products in bf16 by panels (panel.h): as in cpu_attn.inc.h, a block of 64 queries meets one block of keys at a
 // time, scores lie transposed with queries in the lanes, and what is not a product is fp32 by the same loops.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Inner loops over rows and flat arrays, for one instruction set. A loop over whole vectors, then
 // one part of a vector.
 #define V_EACH(i, n) (size_t i = 0; i + V_LANES <= (n); i += V_LANES)

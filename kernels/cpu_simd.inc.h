@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Vectors for the templates. The including file sets V_LANES (floats in a vector) and includes the
 // intrinsics it needs; arithmetic is GCC's vector extension, and only what that lacks (fused
 // multiply-add, min, max, square root) names instructions. Everything here is static: each

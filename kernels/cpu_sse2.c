@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Inner loops for the baseline: vectors of four floats, any machine.
 #define V_LANES 4
 #define V_TABLE cpu_isa_sse2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The table of one instruction set: the including file names it V_TABLE and V_NAME, after the other
 // templates.
 const struct cpu_isa V_TABLE = {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finds and loads the object with the CUDA kernels, or with another device's. It lies beside the program (a build folder), one up (its
 // tests), or where an installation keeps it; no search path from the environment, which would let its owner run code in a job.
 #include "kernels/device.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An accelerator: memory of its own and one queue (stream) of operations that run in the order of the calls, while the
 // caller goes on. The CUDA implementation is an object of its own (libnebula_cuda.so, sources in kernels/cuda) that
 // kern_device_open loads when a job asks for it, so that one build serves machines with and without a GPU.

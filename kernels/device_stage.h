@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Host memory that is not pinned, to a device and back, through two pinned buffers that take turns: while one is copied by the host, the other
 // travels at the link's speed. Given to the device as it is, such memory goes through a buffer of the driver's, and the host stands still
 // meanwhile; and a GPU that reads pageable memory by itself may still do so after the call (kernels/cuda/README.md, Order).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/exact.h"
 #include "agent/base/rng.h"
 #include "kernels/clones.h"

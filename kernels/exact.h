@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The exact path: arithmetic whose bits must be the same on every member of a federation, whatever its processor.
 //
 // Only + - * / and checked conversions in fp32, in a fixed order per element; no libm, no fused multiply-add (the build
@@ -8,7 +9,7 @@
 // A NaN's bits are not promised: inf - inf is 0xffc00000 on x86, 0x7fc00000 on ARM and 0x7fffffff in CUDA. Encoders refuse what is not
 // finite and decoders give nothing else, so no NaN is ever sent; but sums of finite values can pass the largest float (updates of
 // a member that means harm, or whose training has diverged), and inf - inf follows. That happens at the same elements on every member. So that
-// none of them is taken for a liar because of its processor, the digest takes every NaN for the same one.
+// none of them is taken for an equivocator because of its processor, the digest takes every NaN for the same one.
 #ifndef KERN_EXACT_H
 #define KERN_EXACT_H
 #include <stddef.h>

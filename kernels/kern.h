@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tensor operations: one table of functions per backend. kern_ref_create's is the readable definition (one thread, plain
 // loops, double accumulation); kern_cpu_create's is the fast one (OpenBLAS or oneDNN, SIMD by run-time dispatch, all threads).
 // Every op of every backend is checked against the reference (tests/ops).

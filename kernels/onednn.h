@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // oneDNN, found at run time: one BLAS-like call of it is all that is used, and nothing needs it to build or to start. It takes
 // row-major matrices and computes on the calling thread.
 #ifndef KERN_ONEDNN_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Operands of bf16 products as the inner loops read them, and those loops: one table per instruction set.
 //
 // An operand of c (m, n) = a b is cut into blocks of 16 rows of c (of a) or columns of c (of b), its side, by 32 elements of the sum,

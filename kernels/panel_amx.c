@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Products by AMX: two by two tiles of 16 x 16 sums, fed by two of a and two of b (Intel 64 SDM 1, chapter 18).
 #if defined(__x86_64__)
 #include "kernels/panel_avx512.h"

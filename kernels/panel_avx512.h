@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What both of AVX-512's ways to multiply panels share.
 #ifndef KERN_PANEL_AVX512_H
 #define KERN_PANEL_AVX512_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Packing by AVX-512, which AMX's way shares, and products by vdpbf16ps: 8 rows by 48 columns of sums in registers.
 #if defined(__x86_64__)
 #include "kernels/panel.h"

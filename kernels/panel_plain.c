@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Panels and their products in plain C: what the other instruction sets are compared with, and what tests run where neither is.
 #include "kernels/bf16.h"
 #include "kernels/clones.h"

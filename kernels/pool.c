@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Threads sleep on a condition between calls after a short spin: training calls the pool thousands of times a
 // second, and a futex round trip each time would show.
 #include "kernels/pool.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A fixed pool of threads for data-parallel loops. One per backend instance; calls are made by one thread.
 //
 // Work is split the same way for a given (n_tasks, thread count), and every reduction in kernels/ is defined by

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Block quantisers: the arithmetic of the codecs, without their byte format. Bit-exact like kernels/exact.h, in both
 // directions: quantising gives the same codes on every processor, dequantising the same floats. The caller has called
 // kern_exact_enter.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The reference backend: the definition of every op as plain loops with double accumulation. Slow and readable;
 // every other backend is tested against it, and it against finite differences.
 #include "kernels/bf16.h"

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 pkg_check_modules(OPENBLAS REQUIRED IMPORTED_TARGET openblas)
 target_link_libraries(neb_kernels PUBLIC PkgConfig::OPENBLAS ${CMAKE_DL_LIBS})
 

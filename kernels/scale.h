@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The logarithmic grid of block scales (quant.h), for the files that quantise by it.
 #ifndef KERN_SCALE_H
 #define KERN_SCALE_H

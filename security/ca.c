@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "security/ca.h"
 
 #include "agent/base/fault.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The federation's certificate authority, on the hub, in HOME/ca/ (0700):
 //
 //     seal.key   0600   32 bytes that open ca.key. As a systemd credential `nebula-ca-seal` it is

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "security/cert.h"
 
 #include "agent/base/fs.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Member certificates and the requests for them: what a CA of Nebula says about a member.
 //
 // X.509 v3, Ed25519 throughout. A member's certificate is made of

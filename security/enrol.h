@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Enrolment: the hub's TLS endpoint, and the client of it. The conversation is in enrol_wire.h.
 //
 // Server: non-blocking, inside the caller's poll loop; one descriptor to wait on, readable whenever

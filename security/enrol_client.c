@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The enrolling side: who joins has no CA yet, only a pin of the hub's: in its chain the CA with that pin is the one to trust. It blocks,
 // SEC_ENROL_CLIENT_MS at most for each step of the hub.
 #include "agent/base/clock.h"

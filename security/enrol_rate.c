@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The bound on all together is a virtual clock too (source_rate.h): what was spent moves it on by what it is worth.
 #include "security/enrol_rate.h"
 

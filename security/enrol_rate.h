@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How many handshakes strangers get. Pure.
 //
 // A TLS handshake costs the hub 0.36 ms of processor time before it knows who asks; to close the connection instead, 0.02

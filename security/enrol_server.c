@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One listening socket, at most SEC_ENROL_CONNECTIONS connections, all in one epoll descriptor that
 // the caller waits on:
 //
@@ -5,7 +6,7 @@
 //        └─ too many handshakes (enrol_rate.h), deadline, error, eviction ─┘
 #include "agent/base/clock.h"
 #include "agent/base/log.h"
-#include "agent/base/quiet.h"
+#include "agent/base/throttle.h"
 #include "security/enrol.h"
 #include "security/enrol_rate.h"
 #include "security/source.h"
@@ -27,7 +28,7 @@
 #include <unistd.h>
 
 enum { EVENTS = 32, ACCEPTS = 128, BACKLOG = 128, TICK_MS = 250 };
-static const neb_ns context_age = 24 * 3600 * NEB_S, again_after = 600 * NEB_S,
+static const neb_ns context_age = 24 * 3600 * NEB_S, retry_after = 600 * NEB_S,
                     clock_step = 60 * NEB_S;
 
 enum phase { FREE, ACCEPTED, HANDSHAKE, REQUEST, ANSWER };
@@ -65,7 +66,7 @@ struct sec_enrol_server {
     SSL_CTX *ctx;
     neb_ns ctx_made, ctx_again; // made when; not before this, where it could not be made anew
     neb_ns ctx_clock;           // of the day, less the monotonic one, when it was made
-    struct neb_quiet said[REFUSALS], no_accept;
+    struct neb_throttle said[REFUSALS], no_accept;
     bool deaf; // no connection could be accepted: not asked for until the next tick
     int listen_fd, epoll_fd, timer_fd;
     uint64_t refused; // requests, and connections that were cut
@@ -138,7 +139,7 @@ static void log_refused(struct sec_enrol_server *s, const struct conn *c, enum r
                         const char *why) {
     char text[INET6_ADDRSTRLEN] = "";
     s->refused++;
-    if (!neb_quiet_says(&s->said[what], neb_now(), LINES_OF_EACH))
+    if (!neb_throttle_allows(&s->said[what], neb_now(), LINES_OF_EACH))
         return;
     inet_ntop(AF_INET6, &c->from, text, sizeof text);
     neb_warn("enrolment: %s: refused: %s", text, why);
@@ -156,7 +157,7 @@ static void log_more(struct sec_enrol_server *s) {
         [FOR_INVITATION] = "what the hub decides",
     };
     for (int i = 0; i < REFUSALS; i++) {
-        uint64_t n = neb_quiet_due(&s->said[i], neb_now());
+        uint64_t n = neb_throttle_suppressed(&s->said[i], neb_now());
         if (n)
             neb_warn("enrolment: %llu more connections were refused for %s", (unsigned long long)n,
                      what[i]);
@@ -221,7 +222,7 @@ static void cannot_accept(struct sec_enrol_server *s, int why) {
     if (why != EMFILE && why != ENFILE && why != ENOBUFS && why != ENOMEM)
         return; // none is there, or it is gone again
     listen_to(s, false);
-    if (neb_quiet_line(&s->no_accept, neb_now(), &more))
+    if (neb_throttle_line(&s->no_accept, neb_now(), &more))
         neb_warn("enrolment: connections cannot be accepted: %s%s; it is tried again",
                  strerror(why), why == EMFILE ? " (raise the limit of open files, ulimit -n)" : "");
 }
@@ -492,7 +493,7 @@ enum neb_status sec_enrol_server_step(struct sec_enrol_server *s) {
     expire(s);
     if (is_stale(s) && neb_now() >= s->ctx_again && renew_context(s) != NEB_OK) {
         neb_warn("enrolment goes on with its former TLS certificate; a new one is tried again");
-        s->ctx_again = neb_now() + again_after;
+        s->ctx_again = neb_now() + retry_after;
     }
     int n = epoll_wait(s->epoll_fd, events, EVENTS, 0);
     if (n < 0 && errno != EINTR)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What crosses the enrolment connection, inside TLS 1.3: one request, one answer, then it ends.
 //
 //     joiner                                            hub

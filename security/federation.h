@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a member keeps about its federation, in HOME/federation/:
 //
 //     ca.pem        the CA's certificate; whoever it signs for is believed

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "security/forks.h"
 
 #include "agent/base/fs.h"
@@ -93,8 +94,8 @@ bool sec_forks_know(const struct sec_forks *f, const struct sec_branch *theirs,
     bool hidden = theirs->version > ours->version && !at(theirs, ours->version);
     for (uint64_t v = back_to(theirs); f->n && v <= theirs->version; v++) {
         const uint8_t *d = at(theirs, v);
-        bool parted = v > ours->version ? hidden : differ(d, at(ours, v));
-        for (uint32_t i = 0; parted && i < f->n; i++)
+        bool diverged = v > ours->version ? hidden : differ(d, at(ours, v));
+        for (uint32_t i = 0; diverged && i < f->n; i++)
             if (!differ(d, f->digest[i]))
                 return true;
     }

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Forks of the member list that were proven here: of each the two digests of the first version at which the two lists are known to differ,
 // theirs and ours, in DIR/forked, written before anything stops for it. Every later list of either branch has its own in its history. Which
 // of the two is right is for an operator to say, who does it by what the agent finds in members.neb and seen when it is started again: from

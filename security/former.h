@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Signing keys of members that a newer list holds no more, or under other keys: what they signed while they were members stands, and whoever
 // lacks it yet (the open round of a job, commits of while it was away, an old ledger) must be able to check it. In DIR/former.json, written
 // when a list takes effect, before it does. Nobody is let in by them: connections are the list's alone.

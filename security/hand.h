@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Hands a job's key from rank 0 of its worker to the other ranks, over whatever joins them. Who listens there without changing anything learns
 // nothing of the key (who changes messages there can change the training itself).
 //

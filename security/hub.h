@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The hub's side of a federation: invitations, and every change of the member list.
 //
 //     HOME/ca/hub.json            where the enrolment endpoint listens, and its address from outside

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who this member is: a CURVE25519 key pair for links and an Ed25519 key pair for signatures, in a
 // home folder.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "security/invite.h"
 
 #include "agent/base/fs.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One invitation as the hub keeps it, in a file (hub.h).
 #ifndef SEC_INVITE_H
 #define SEC_INVITE_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory for keys: guarded, left out of core dumps and wiped when it is freed (sodium_malloc), and locked, so that it is not
 // written to swap. Locking takes a part of RLIMIT_MEMLOCK for each piece, whole pages. Where that is used up, work goes on, as ssh-agent and
 // WireGuard's tools do: a key that might be swapped is better than no agent. But it is said, once a process, with what to do; `nebula status

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The signed member list: who belongs to a federation, as its CA says.
 //
 //     "nebml2" 2 bytes 0 | federation 16 | version u64 | issued u64 (seconds since 1970)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The trust list: who belongs to the federation. HOME/members.json:
 //
 //     {"format": 1, "federation": "<32 hex>", "version": 3,

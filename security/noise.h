@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Noise of differential privacy: integers of the discrete Gaussian distribution, P(x) ∝ exp(−x² / 2V), drawn from a key stream.
 //
 // The sampler is exact: it draws integers and compares integers, so no rounding of a floating-point number shows in a tail.

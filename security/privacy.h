@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Differential privacy of masked sums: how large integers may be, how much noise each member adds, and what that is worth.
 //
 //     q_i  integers of one update, of length ‖q_i‖ ≤ B                  x_i ~ discrete Gaussian of variance V (noise.h)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a log says of keys that are turned away: enough to see who it is, and no more than a stranger may write there. Pure.
 //
 //     a key that is new here   a line of its own; SEC_REFUSALS_LINES a minute at most

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 pkg_check_modules(SODIUM REQUIRED IMPORTED_TARGET libsodium)
 pkg_check_modules(JANSSON REQUIRED IMPORTED_TARGET jansson)
 # Asked each time: CMake's cached answer has other flags, so that the second run of CMake would

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // New keys for a member that is in a federation.
 //
 //     1  HOME/rotate/ gets new keys (kept, if an earlier attempt made them)

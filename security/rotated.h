@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // When members had new keys last, in the hub's HOME/ca/rotated.json: each rotation is a version of the list, of whose history a list carries
 // 255. Who rotated without end would use them up, and whoever was away meanwhile could take no newer list.
 //

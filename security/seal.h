@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Secrets in files. A secret file is a plain file of this user, closed to everybody else (0600), never
 // reached through a symbolic link; in $CREDENTIALS_DIRECTORY also one of root's that its group may read (systemd makes them so). What it holds is either raw key material or sealed.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A sealed file that is written in any order: blobs and snapshots while they arrive. Every chunk is sealed on its own
 // (XChaCha20-Poly1305, random nonce) and bound to its file, its place and the file's shape, so chunks can neither change places nor
 // come from another file. That the chunks of one file are all there is for the digest of the whole to say, as in clear.

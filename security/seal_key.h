@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The key that a site's files at rest are sealed with.
 //
 //     key file (0600): 32 bytes, or  "nebkeyp1" | salt 16 | the 32 bytes sealed by a passphrase (Argon2id)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "security/seal_stream.h"
 
 #include "agent/base/moved.h"

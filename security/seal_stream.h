@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Large things sealed at rest: checkpoints, ledger blobs. libsodium's secretstream (XChaCha20-Poly1305) over chunks of 64 KiB, so
 // that no more than one chunk is held in clear while writing or reading, and a file that was cut, reordered or changed anywhere
 // is refused.

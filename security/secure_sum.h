@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sums that nobody can take apart: each member sends its integers masked, and only the sum over all of them can be read.
 //
 //     masked_i = q_i + PRG(b_i) + Σ_{j>i} PRG(s_ij) − Σ_{j<i} PRG(s_ij)          mod 2^16

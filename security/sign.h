@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Signatures: Ed25519ph (RFC 8032) by libsodium, over length(context) || context || message, so
 // that a signature made for one purpose never verifies for another. No allocation; thread-safe.
 #ifndef SEC_SIGN_H

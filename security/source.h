@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whose connection it is, as limits on strangers count: who has one host has all addresses of its network.
 //
 //     IPv6                                the network of 64 bits, which one host is given

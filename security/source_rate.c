@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "security/source_rate.h"
 
 #include <sodium.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How often each source (source.h) may come: so many at once, then so many a second, and a flood takes nobody else's share. Pure.
 //
 // A virtual clock for each (GCRA, ITU-T I.371): whoever comes moves it on by a gap; it may run ahead of the real one by the burst.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Why a TLS call failed, in words: what OpenSSL and the system know, and nothing that they do not.
 #ifndef SEC_TLS_REASON_H
 #define SEC_TLS_REASON_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "security/token.h"
 
 #include "agent/base/sha256.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Invitation tokens: all that a site needs to join a federation, in one word.
 //
 //     neb1: base64url( 1 | endpoint | name | id 8 | secret 32 | pin 32 | checksum 6 )

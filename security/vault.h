@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The vault that seals (agent/base/vault.h): what a site writes with it is a sealed stream of one context; what it reads is any stream
 // or file of sealed chunks that its key opens.
 #ifndef SEC_VAULT_H

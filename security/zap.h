@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ZeroMQ authentication (RFC 27 ZAP) for one context: a thread at inproc://zeromq.zap.01 that
 // admits by CURVE exactly the keys of the trust list set for a domain. Closed by default: no list,
 // no entry; NULL and PLAIN are refused. The User-Id of an admitted connection is its key in Z85: a name

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/testing.h"
 #include "agent/base/rng.h"
 #include "security/identity.h"

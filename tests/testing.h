@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the tests in C have in common. Needs no cmocka: fuzz targets use it too, and a fixture that fails ends the program.
 #ifndef TESTS_TESTING_H
 #define TESTS_TESTING_H

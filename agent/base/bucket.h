@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How much of something may happen: so much at once, then so much a second. All zero is a full one.
 #ifndef NEB_BUCKET_H
 #define NEB_BUCKET_H

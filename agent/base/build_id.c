@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/base/build_id.h"
 
 // agent/base/room.cmake defines these for the build's own objects; other builds of this file, such

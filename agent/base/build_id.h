@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which build this is, and what it speaks.
 #ifndef NEB_BUILD_ID_H
 #define NEB_BUILD_ID_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bytes in and out: little-endian readers and writers with bounds checks, and a growable buffer.
 //
 // Errors are sticky: after the first access past the end every read gives 0 and `bad` stays set, so a parser

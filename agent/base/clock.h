@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Time. Durations and deadlines use the monotonic clock; wall time is only for people and certificates.
 #ifndef NEB_CLOCK_H
 #define NEB_CLOCK_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exit statuses, which all commands share.
 #ifndef NEB_EXIT_H
 #define NEB_EXIT_H

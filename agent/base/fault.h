@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fault points: places where a test makes an operation fail. Off (one relaxed load) unless the environment
 // variable NEBULA_FAULT is set:
 //     NEBULA_FAULT=fs.write:7        the 7th fs.write of this process fails

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A whole file for reading, in clear or sealed (agent/base/vault.h): who reads ranges of it need not know which.
 // Memory: a file in clear is mapped; of a sealed one no more than a chunk is held in clear.
 #ifndef NEB_FILE_H

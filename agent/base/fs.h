@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Files. Whatever Nebula writes is written whole or not at all: aside, fsync, rename, fsync of the folder.
 #ifndef NEB_FS_H
 #define NEB_FS_H

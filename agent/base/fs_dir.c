@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A folder that is made aside, by one process, and takes another's place. rename(2) replaces files, but no folder that holds something.
 #include "agent/base/fault.h"
 #include "agent/base/fs.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Log lines to stderr (or a sink): "2026-11-21T05:36:19Z info  agent: paris: link up". Thread-safe.
 #ifndef NEB_LOG_H
 #define NEB_LOG_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Read-only maps of whole files. A page that cannot be had, as the disk fails or the file was cut meanwhile, ends the process (SIGBUS);
 // which file it was is said first.
 #include "agent/base/fs.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory for large arrays of numbers.
 #ifndef AGENT_BASE_MEMORY_H
 #define AGENT_BASE_MEMORY_H

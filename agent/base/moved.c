@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/base/moved.h"
 #include "agent/base/log.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bytes that this process has moved: read, hashed, copied, written, received. Whoever waits for something long asks whether they grow,
 // since what makes progress does not fail by the clock.
 //

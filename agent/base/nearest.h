@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // "Did you mean": which of the words that are known is closest to one that is not.
 #ifndef NEB_NEAREST_H
 #define NEB_NEAREST_H

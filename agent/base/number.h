@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Numbers from text that people write: options, job files. Nothing but the number counts as one: no blanks before it, no
 // hexadecimal, no "nan" and "inf"; the decimal point is '.' whatever locale a foreign trainer has set.
 #ifndef NEB_NUMBER_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Words of others on a terminal or in a log.
 #ifndef NEB_PLAIN_H
 #define NEB_PLAIN_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How much of its processors a container may use: the quota of control groups (Docker's --cpus, a limit of Kubernetes), which affinity does not tell.
 // More threads than that spin and wait for each other while all are held back.
 #ifndef NEB_QUOTA_H

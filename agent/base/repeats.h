@@ -1,6 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lines of a log that are said again and again. The same line is said once, and from then on once a minute, with how often it came. So
 // are lines that differ in numbers alone (a round, a port, a byte count), after the first few of a minute. It is the last resort behind
-// the throttles of those who know what they say (quiet.h): whatever fails in a loop, the log is not flooded with it.
+// the throttles of those who know what they say (throttle.h): whatever fails in a loop, the log is not flooded with it.
 //
 // Pure: the time is the caller's. The memory is fixed: when all places are taken, the oldest goes.
 #ifndef NEB_REPEATS_H

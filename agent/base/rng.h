@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Seeded random numbers that are the same on every machine (xoshiro256**, seeded by splitmix64).
 // State is plain data: it is saved in checkpoints field by field. Not for secrets: libsodium makes those.
 // Source: Blackman and Vigna, "Scrambled linear pseudorandom number generators", ACM TOMS 2021.

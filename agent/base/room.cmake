@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 find_package(OpenSSL 3 REQUIRED)
 target_link_libraries(neb_base PUBLIC OpenSSL::Crypto)
 

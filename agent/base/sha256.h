@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SHA-256 (FIPS 180-4) by OpenSSL: chunks, blobs, checkpoints, corpora.
 #ifndef NEB_SHA256_H
 #define NEB_SHA256_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Status codes: what every fallible function of Nebula returns.
 //
 // The detail of a failure is logged once, where it is detected (neb_fail); callers only pass the code on

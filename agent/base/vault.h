@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a site keeps large files: in clear (NULL), or sealed. base, intra and whoever else writes and reads files knows this
 // interface only; security/vault.h is the one that seals.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `nebula bench`: one measurement a line, beside the ceiling measured in the same call, so that a figure from a busy or a
 // slow machine can still be judged. As JSON or as a table row.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `nebula bench checkpoint`: how long training stands still for one checkpoint.
 #ifndef AGENT_BENCH_CHECKPOINT_H
 #define AGENT_BENCH_CHECKPOINT_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/bench/codec.h"
 #include "agent/base/fs.h"
 #include "agent/base/rng.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `nebula bench codec`: speed, size and error of every codec on synthetic pseudo-gradients.
 #ifndef AGENT_BENCH_CODEC_H
 #define AGENT_BENCH_CODEC_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `nebula bench data`: what drawing windows of a corpus costs, in memory and from the disk, and what passing draws over costs.
 #ifndef AGENT_BENCH_DATA_H
 #define AGENT_BENCH_DATA_H

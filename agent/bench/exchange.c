@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The exchange of bench_security.h, done by threads: a socket as the link, which carries each chunk no sooner than the emulated rate allows.
 #include "agent/base/sha256.h"
 #include "agent/bench/bench.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // nebula bench kernels: every op of the CPU backend at a model's shapes (width 256, sequence 256,
 // 2,048 tokens), products beside the machine's sgemm peak, memory-bound ops beside memcpy, both
 // measured in the same call with as many threads.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/bench/link.h"
 #include "agent/base/fs.h"
 #include "agent/base/log.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // nebula bench link: goodput of encrypted bulk over an emulated WAN, beside the rate of that WAN.
 //
 //     parent ── wanlink run --wan … ──┬── site 0: nebula bench link --end 0   takes chunks, acknowledges each

@@ -1,8 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/bench/mesh.h"
 #include "agent/base/clock.h"
 #include "agent/base/rng.h"
 #include "agent/bench/bench.h"
-#include "intra/train/team.h"
+#include "intra/train/group.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -13,7 +14,7 @@ enum { SLICES = 40, SLICES_MAX = 10000, WARM = 2 };
 
 struct side {
     struct intra_comm *world; // NULL: bare
-    struct intra_team *team;
+    struct intra_group *group;
     double loss;
 };
 
@@ -26,8 +27,8 @@ struct bench {
 };
 
 static void destroy(struct bench *b) {
-    intra_team_destroy(&b->bare.team);
-    intra_team_destroy(&b->mesh.team);
+    intra_group_destroy(&b->bare.group);
+    intra_group_destroy(&b->mesh.group);
     intra_comm_destroy(&b->mesh.world);
     kern_destroy(&b->K);
     free(b->tokens);
@@ -44,8 +45,8 @@ static enum neb_status create(struct bench *b, int n_threads, const struct bench
     size_t tokens = (size_t)c.batch * (size_t)c.seq_len;
     NEB_TRY(kern_cpu_create(n_threads, &b->K));
     NEB_TRY(intra_comm_self(&b->mesh.world));
-    NEB_TRY(intra_team_create(&c, &one, NULL, b->K, &b->bare.team));
-    NEB_TRY(intra_team_create(&c, &one, b->mesh.world, b->K, &b->mesh.team));
+    NEB_TRY(intra_group_create(&c, &one, NULL, b->K, &b->bare.group));
+    NEB_TRY(intra_group_create(&c, &one, b->mesh.world, b->K, &b->mesh.group));
     b->tokens = calloc(tokens, sizeof *b->tokens);
     b->targets = calloc(tokens, sizeof *b->targets);
     b->ratios = calloc((size_t)slices, sizeof *b->ratios);
@@ -60,8 +61,8 @@ static enum neb_status step(struct bench *b, struct side *s, double *seconds, do
     struct intra_step_stats stats;
     double cpu = bench_cpu_seconds();
     neb_ns from = neb_now();
-    intra_team_micro(s->team, b->tokens, b->targets);
-    NEB_TRY(intra_team_update(s->team, &stats));
+    intra_group_micro(s->group, b->tokens, b->targets);
+    NEB_TRY(intra_group_update(s->group, &stats));
     *wall = neb_seconds(neb_now() - from);
     *seconds = bench_cpu_seconds() - cpu;
     s->loss = stats.loss;
@@ -97,7 +98,7 @@ enum neb_status bench_mesh_measure(int n_threads, const struct bench_train_shape
     struct bench b = {0};
     enum neb_status st = create(&b, n_threads, shape, slices);
     for (int i = 0; i < slices + WARM && st == NEB_OK; i++) {
-        const struct intra_trainer_config *c = &intra_team_trainer(b.bare.team)->c;
+        const struct intra_trainer_config *c = &intra_group_trainer(b.bare.group)->c;
         st = slice(&b, i, (size_t)c->batch * (size_t)c->seq_len, (uint64_t)c->model.vocab);
     }
     if (st == NEB_OK) {

@@ -1,7 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
 // nebula bench train --mesh: what the parallel machinery costs where it has nothing to do.
 //
 // Two trainers with the same parameters take the same steps in turn, slice by slice: one as it is, one through the mesh machinery
-// (a team of one rank over `self`: orders, spread batches, collectives, gathered norms). The median of the slices' ratios is
+// (a group of one rank over `self`: orders, spread batches, collectives, gathered norms). The median of the slices' ratios is
 // what the machinery adds, in processor time of all threads: on a busy machine the clock counts mostly who was interrupted, and
 // one rank over `self` waits for nobody. Their losses have to be equal bit for bit.
 #ifndef AGENT_BENCH_MESH_H

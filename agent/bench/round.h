@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `nebula bench round`: a full exchange of two members in one process, and where its time goes.
 #ifndef AGENT_BENCH_ROUND_H
 #define AGENT_BENCH_ROUND_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `nebula bench seal`: what sealing costs where it is paid, beside the same in clear in the same call.
 #ifndef AGENT_BENCH_SEAL_H
 #define AGENT_BENCH_SEAL_H

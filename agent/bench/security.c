@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/bench/security.h"
 #include "agent/base/sha256.h"
 #include "compress/check.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What encryption, signatures, digests and the gate add to a round, beside the same round in the open: lines of `nebula bench round`.
 // The open round exists in this process alone; no agent can be told to leave them away.
 //

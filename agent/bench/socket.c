@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/bench/socket.h"
 #include "agent/base/clock.h"
 #include "agent/base/fs.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bytes on the socket: what a payload becomes when it travels as chunks over an encrypted link, counted by TCP at both ends.
 #ifndef AGENT_BENCH_SOCKET_H
 #define AGENT_BENCH_SOCKET_H

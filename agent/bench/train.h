@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // nebula bench train: whole training steps (forward, backward, clipping, AdamW) on random tokens
 // with the CPU backend, beside the machine's own sgemm peak measured between the steps of the same
 // call.

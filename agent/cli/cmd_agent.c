@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // nebula agent: the daemon of a cluster. nebula worker (internal): started by it.
 #include "agent/base/log.h"
 #include "agent/base/number.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // nebula bench WHAT: figures of this machine, each beside its limit measured in the same call.
 #include "agent/bench/checkpoint.h"
 #include "agent/bench/codec.h"

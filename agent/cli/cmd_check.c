@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // nebula check JOB.yaml: is the job file right, and what will it do?
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
@@ -163,7 +164,7 @@ static void print_rounds(const struct agent_job *job, const struct agent_plan *p
 }
 
 // What crosses between clusters.
-static void print_travels(const struct agent_job *job, const struct agent_plan *p, bool sized) {
+static void print_flights(const struct agent_job *job, const struct agent_plan *p, bool sized) {
     char a[32], b[32];
     if (job->sync.scheme != AGENT_SCHEME_FEDERATED) {
         printf("  exchange  none: %s\n", job->sync.scheme == AGENT_SCHEME_NONE
@@ -216,7 +217,7 @@ static void print_people(const char *file, const struct agent_job *job, const st
         printf("  model     size unknown until the corpus is here: its vocabulary counts\n");
     printf("  training  %lld steps of %lld tokens: %lld tokens a cluster\n", (long long)job->steps,
            (long long)p->tokens_per_step, (long long)p->tokens);
-    print_travels(job, p, sized);
+    print_flights(job, p, sized);
     if (job->sync.gate == AGENT_GATE_PRIVATE) {
         char text[256];
         agent_private_says(job, text, sizeof text);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // nebula completion: shell completion and manual pages. Both are made from what --help says, by asking every command for it, so that there
 // is one source. Packages run this at build time.
 #include "agent/base/fs.h"

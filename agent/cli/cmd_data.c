@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // nebula data build SPEC.yaml: text into a corpus.
 #include "agent/cli/cmd_data.h"
 #include "agent/base/fs.h"

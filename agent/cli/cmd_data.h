@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The recipe of a corpus, as nebula data build reads it: for cmd_data.c alone, and a test.
 #ifndef AGENT_CMD_DATA_H
 #define AGENT_CMD_DATA_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // nebula doctor [JOB]: looks at this machine, its agent and its links. Exit status 0: nothing stops a job; 1: something does.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"

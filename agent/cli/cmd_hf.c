@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // nebula import and nebula export: Hugging Face folders in and out.
 #include "agent/base/log.h"
 #include "agent/cli/cmd_options.h"

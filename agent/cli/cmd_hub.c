@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // nebula init, invite, revoke, promote: what only the hub of a federation does.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // nebula id: this node's public identity, made on first use.
 #include "agent/base/fs.h"
 #include "agent/cli/cmd_options.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // nebula jobs, stop, resume, rejoin, forget and logs.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
@@ -117,7 +118,8 @@ int cmd_rejoin(int argc, char **argv) {
         .args_doc = "JOB-ID",
         .doc = "Gives up what this cluster has of a job that does not run, and goes on with what "
                "the other clusters have, as after the loss of a disk. For one of members that have "
-               "parted, once the liar is revoked: all other clusters of the job must hold one "
+               "diverged, once the equivocator is revoked: all other clusters of the job must hold "
+               "one "
                "history. They go on with the job too. HOME/jobs/ID/former keeps the checkpoints "
                "that were given up."};
     struct agent_options o = {.takes = AGENT_MAY_TAKE_ONE};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // nebula join, members, rotate: what every member of a federation does.
 #include "agent/base/clock.h"
 #include "agent/base/fs.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // nebula ledger: what an agent promised and saw committed, shown and checked. Only reads; works beside a running agent.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // nebula eval and nebula generate: what a checkpoint has learned.
 #include "agent/base/log.h"
 #include "agent/base/number.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/cli/cmd_options.h"
 #include "agent/base/nearest.h"
 #include "agent/base/number.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What several commands have in common: --home, --json, one argument; numbers.
 #ifndef AGENT_CMD_OPTIONS_H
 #define AGENT_CMD_OPTIONS_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // nebula peer: who this node works with, HOME/members.json.
 #include "agent/base/fs.h"
 #include "agent/cli/cmd_options.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // nebula plan JOB.yaml: how long will it take, will it fit, what would be faster?
 #include "agent/base/log.h"
 #include "agent/base/number.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // nebula pretrain JOB.yaml: hands a job to the agents, shows how it goes, and leaves the contract's files behind.
 //
 //     out/  summary.json  metrics.jsonl  checkpoint/{model.ckpt, tokenizer.model, corpus.sha256}  plots/*.svg  job.json
@@ -176,7 +177,7 @@ static enum neb_status tend_agents(struct run *r) {
     snprintf(text, sizeof text, "agent %s was killed; started again", r->job.clusters[again].name);
     agent_progress_note(r->progress, text);
     if (again == 0)
-        pretrain_ask_anew(r);
+        pretrain_ask_now(r);
     // it may not have heard it, and asked again it does no more
     return r->stop_sent ? pretrain_say_stop(r) : NEB_OK;
 }

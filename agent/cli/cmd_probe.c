@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // nebula eval --task probe: a linear probe on a checkpoint, trained on one language and tested on it and on others.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"

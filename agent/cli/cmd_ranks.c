@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // nebula ranks (internal): started by an agent.
 #include "agent/base/log.h"
 #include "agent/base/number.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // nebula seal: keys for what lies on disk, and files in clear where they must be.
 #include "agent/base/file.h"
 #include "agent/base/log.h"

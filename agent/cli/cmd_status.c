@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // nebula status: what the agent on this machine does.
 #include "agent/cli/cmd_options.h"
 #include "agent/job/json.h"
@@ -90,10 +91,10 @@ static void print_job(FILE *f, const json_t *o) {
         fprintf(f, "%s%s", i ? ", " : "  rounds wait for: ", json_string_value(c));
     if (json_array_size(json_object_get(o, "waits_for")))
         fputc('\n', f);
-    json_array_foreach(json_object_get(o, "liars"), i, c) fprintf(
+    json_array_foreach(json_object_get(o, "equivocators"), i, c) fprintf(
         f, "  has lied (two signed statements prove it): %s; on the hub: nebula revoke %s\n",
         json_string_value(c), json_string_value(c));
-    if (json_is_true(json_object_get(o, "parted")))
+    if (json_is_true(json_object_get(o, "diverged")))
         fprintf(f, "  PARTED: members hold different records of one round; nothing is applied\n");
     if (json_is_true(json_object_get(o, "disk_lost")))
         fprintf(f,

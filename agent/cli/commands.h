@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The subcommands of the program.
 #ifndef AGENT_COMMANDS_H
 #define AGENT_COMMANDS_H

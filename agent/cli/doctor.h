@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // nebula doctor: what of this machine, its agent and its links would slow a job down or stop it, and what to do about each.
 //
 // A check is a pure judgement of figures that doctor_*.c or the command has read: name, state, what was found, what to do.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `--local N`: the agents of all clusters on this machine, each a process of its own with its own keys and home, over
 // loopback or over an emulated WAN. The same programs and messages as between real sites.
 #ifndef AGENT_LOCAL_H

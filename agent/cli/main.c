@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // nebula: one binary, a subcommand per task. Each subcommand is agent/cli/cmd_*.c.
 #include "agent/base/build_id.h"
 #include "agent/base/fs.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/cli/plan_print.h"
 #include "agent/job/json.h"
 #include "agent/show/progress.h"

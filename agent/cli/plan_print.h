@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What `nebula plan` found, for people and as JSON.
 #ifndef AGENT_PLAN_PRINT_H
 #define AGENT_PLAN_PRINT_H

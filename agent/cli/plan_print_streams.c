@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What `nebula plan` found of a job of mode rtd or distill, for people and as JSON.
 #include "agent/cli/plan_print.h"
 #include "agent/job/json.h"

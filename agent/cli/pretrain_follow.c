@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Staying in touch with the agent that a job was submitted to, which may be started anew at any time (an upgrade, a reboot, a crash) and
 // then knows the job from its ledger, and its followers not at all.
 //
@@ -85,7 +86,7 @@ enum neb_status pretrain_heard(struct run *r, const struct agent_ipc_msg *m) {
     return !strcmp(ev, "follows") ? on_follows(r, agent_ipc_str(m, "state", "")) : NEB_OK;
 }
 
-void pretrain_ask_anew(struct run *r) {
+void pretrain_ask_now(struct run *r) {
     r->heard = neb_now() - follow_after;
     r->next_follow = 0;
 }

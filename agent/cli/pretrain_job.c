@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a run is begun with: the job as file, options and --set make it, and its folder.
 #include "agent/base/bytes.h"
 #include "agent/base/log.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // job.json of a local run that is damaged or missing, written again from what a ledger of its
 // clusters has: id and specification.
 #include "agent/base/log.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a run leaves behind: summary, plots and models, and whether it did what was asked.
 #include "agent/base/log.h"
 #include "agent/cli/commands.h"

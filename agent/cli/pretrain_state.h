@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What cmd_pretrain.c (options, submitting, following) and the pretrain_*.c share. Nobody else includes this.
 #ifndef AGENT_PRETRAIN_STATE_H
 #define AGENT_PRETRAIN_STATE_H
@@ -97,7 +98,7 @@ NEB_MUST_CHECK enum neb_status pretrain_say_submit(struct run *r);
 void pretrain_on_members(struct run *r, const json_t *event);
 // Whatever comes from the agent. NEB_ERR_STATE (logged): it has ended the job, in a former life, and no report of it will come.
 NEB_MUST_CHECK enum neb_status pretrain_heard(struct run *r, const struct agent_ipc_msg *m);
-void pretrain_ask_anew(struct run *r); // at once: it was started again
+void pretrain_ask_now(struct run *r); // at once: it was started again
 // Asks for the job again where nothing was heard of it for a while.
 NEB_MUST_CHECK enum neb_status pretrain_stay_in_touch(struct run *r);
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ending a run before its last step: Ctrl-C, with --local SIGTERM and SIGHUP too, or a cluster that failed and that the others would wait for.
 //
 // Every cluster is told to stop after a checkpoint, and reports. One that is within reach gets a minute for it, and more as long as its agent

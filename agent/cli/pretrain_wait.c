@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reports that may never come: some clusters have ended, and the agent of another one is dead, or cut off for good.
 //
 //     a cluster ends ──► those without a report: is the agent that is asked linked to theirs? (asked every 5 s)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A linear probe: how much of what a text is about can be read off a model's hidden states with one linear layer, and whether
 // that carries over to a language in which the layer saw no example.
 //

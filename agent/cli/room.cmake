@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The program is main.c over the library of its layer, which tests link too.
 add_executable(nebula agent/cli/main.c)
 target_link_libraries(nebula PRIVATE neb_agent)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/daemon/attach.h"
 #include "agent/base/log.h"
 #include "agent/lib/libnebula.h"

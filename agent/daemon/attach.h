@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Trainers that attach to a cluster with `launcher: attach` (libnebula.h), seen from the agent: who may, and who is gone.
 //
 //     no trainer ── attachable, attach ──► attached ── report ──► job ends

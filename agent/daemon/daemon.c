@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The loop of the agent: what it waits for, in which order it looks, how it starts and ends. See daemon_state.h for where the
 // rest is.
 #include "agent/base/log.h"
@@ -19,7 +20,7 @@
 #include <unistd.h>
 
 enum { POLL_MAX = 1100 }; // 66 a peer when all bulk connections are open
-static const neb_ns telemetry_interval = NEB_S, beat_every = 500 * NEB_MS;
+static const neb_ns telemetry_interval = NEB_S, heartbeat_every = 500 * NEB_MS;
 
 static void telemetry(struct daemon *d) {
     daemon_look_for_hangs(d);
@@ -29,14 +30,14 @@ static void telemetry(struct daemon *d) {
         if (d->jobs[i].used && d->jobs[i].state != AGENT_JOB_ENDED) {
             struct agent_jobrun *j = &d->jobs[i];
             daemon_tell_alive(d, j, false);
-            daemon_offer_again(d, j);
+            daemon_offer_retry(d, j);
             daemon_tell_link(d, j);
             daemon_tell_waits(d, j);
             daemon_tell_protocols(d, j);
             j->updates_stay = j->federated && inter_service_updates_stay(d->service, j->id);
             daemon_trainer_left(d, j, false);
             daemon_proof_look(d, j);
-            daemon_deliver_again(d, j);
+            daemon_deliver_retry(d, j);
             if (j->behind_until && neb_now() >= j->behind_until) {
                 j->behind_until = neb_now() + 5 * NEB_S;
                 daemon_on_behind(d, j->id);
@@ -45,7 +46,7 @@ static void telemetry(struct daemon *d) {
                 daemon_tell(d, &j->client, json_pack("{s:s}", "ev", "stop"));
         }
     daemon_tell_blobs(d);
-    daemon_say_quiet(d);
+    daemon_log_suppressed(d);
     daemon_drop_ended(d);
     if (d->web)
         agent_status_publish(d->web, d->view, daemon_status(d));
@@ -56,10 +57,10 @@ static void telemetry(struct daemon *d) {
 static void moved(void *user) {
     struct daemon *d = user;
     neb_ns now = neb_now();
-    if (!d->service || now - d->beat_at < beat_every)
+    if (!d->service || now - d->heartbeat_at < heartbeat_every)
         return;
-    d->beat_at = now;
-    inter_service_beat(d->service);
+    d->heartbeat_at = now;
+    inter_service_heartbeat(d->service);
 }
 
 // The timeout is that of its start, in which it looks at what is on disk.

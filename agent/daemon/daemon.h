@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The agent of one cluster: a daemon on its head node. Holds the links to the other agents, the ledger, and the workers of
 // the jobs that this cluster takes part in.
 //

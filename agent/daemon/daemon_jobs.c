@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The life of a job here: taken over, stopped, ended; and taken up again when the agent
 // comes back.
 #include "agent/base/log.h"
@@ -189,8 +190,8 @@ static bool can_launch(struct daemon *d, struct agent_jobrun *j, char *why, size
 
 // A running job that is submitted again may have other places for its clusters to train (agent_job_differs): a worker whose own has
 // changed is ended, and goes on from its checkpoint there. Nothing else of a job changes. NULL: *why.
-static struct agent_jobrun *place_anew(struct daemon *d, struct agent_jobrun *j, json_t *spec,
-                                       char *why, size_t cap) {
+static struct agent_jobrun *place_restart(struct daemon *d, struct agent_jobrun *j, json_t *spec,
+                                          char *why, size_t cap) {
     size_t self = (size_t)j->self;
     if (json_equal(j->spec, spec) || agent_job_differs(j->spec, spec))
         return j;
@@ -293,7 +294,7 @@ static struct agent_jobrun *accept_job(struct daemon *d, const char *hex, json_t
     if (!j && was_removed(d, id, hex, why, cap))
         return NULL;
     if (j && j->state != AGENT_JOB_ENDED)
-        return place_anew(d, j, spec, why, cap); // said twice
+        return place_restart(d, j, spec, why, cap); // said twice
     if (j)
         daemon_job_forget(d, j);
     if (!j && !(j = place_of(d))) {
@@ -397,7 +398,7 @@ void daemon_job_later(struct daemon *d, const struct agent_job_record *known, js
 
 void daemon_job_end(struct daemon *d, struct agent_jobrun *j, const char *state) {
     daemon_gpus_back(d, j);
-    j->again_at = 0;
+    j->retry_at = 0;
     j->unstarted[0] = 0;
     if (j->suspended && !strcmp(state, "stopped")) {
         // the agent goes down: the others need not wait, and it goes on when it is back
@@ -463,11 +464,11 @@ void daemon_job_stop(struct daemon *d, struct agent_jobrun *j) {
         daemon_job_end_untrained(d, j, "stopped while no trainer was attached");
     else if (j->queues && j->worker.pid) { // it cannot be told: it ends with its launcher
         agent_child_signal(&j->worker, SIGTERM);
-    } else if (j->again_at) { // no worker is there
+    } else if (j->retry_at) { // no worker is there
         if (d->stopping || j->reported)
             daemon_job_end_untrained(d, j, "stopped while its worker was to be started again");
         else
-            j->again_at = neb_now(); // it ends with a checkpoint and a report of its own
+            j->retry_at = neb_now(); // it ends with a checkpoint and a report of its own
     } else if (j->job.clusters[j->self].witness) { // nothing of its own is to be saved
         daemon_witness_report(d, j, true);
         daemon_job_end(d, j, "stopped");

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Member lists and keys that change while the agent runs.
 #include "agent/base/log.h"
 #include "agent/daemon/state.h"
@@ -151,7 +152,7 @@ enum neb_status daemon_take_members(struct daemon *d) {
     d->changes = false;
     d->change = (struct agent_members_change){.changed = false};
     if (c.forked) {
-        if (daemon_quiet_says(d, QUIET_FORKED))
+        if (daemon_throttle_allows(d, THROTTLE_FORKED))
             neb_log(NEB_LOG_ERROR,
                     "jobs stop: the CA has signed member lists that do not follow from each other");
         for (int i = 0; i < AGENT_JOBS_MAX; i++)

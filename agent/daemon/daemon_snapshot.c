@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Snapshots, both ways: given to members that are too far behind, fetched and taken over when this one is.
 #include "agent/base/fault.h"
 #include "agent/base/log.h"
@@ -38,9 +39,9 @@ static uint32_t lag_of(const struct daemon *d, const struct agent_jobrun *j) {
 }
 
 // Where nobody has a state to give yet, both are true again every few seconds: the first times, then once a minute.
-static bool says(struct neb_quiet *q) {
+static bool says(struct neb_throttle *q) {
     neb_ns now = neb_now();
-    return neb_quiet_says(q, now, 4) || neb_quiet_due(q, now);
+    return neb_throttle_allows(q, now, 4) || neb_throttle_suppressed(q, now);
 }
 
 static void begin_join(struct daemon *d, struct agent_jobrun *j) {

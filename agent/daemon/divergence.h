@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whose parameters differ: every entry of a record says what those of its member digested to before the round. What one says of
 // itself may be a lie, so nobody differs but from most: of as many on either side nobody can tell who is right, and a leader
 // that lies could pair one member after the other with itself.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Jobs of other members that have ended: their folders, rounds and updates are kept for whoever needs them yet, but not without end. Each job
 // that is submitted and stopped leaves something, and who does so again and again would fill a disk. Those of this site stay until its operator has
 // them forgotten.

@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // Workers that hang: a rank that was stopped, a node that died, a receive that never ends. None of these ends a process, so the
-// worker says before whatever it does how long that may take (worker_beat); one that says nothing for longer is ended, with all
+// worker says before whatever it does how long that may take (worker_heartbeat); one that says nothing for longer is ended, with all
 // its ranks, and begins again from its checkpoint as a crashed one does.
 #include "agent/base/log.h"
 #include "agent/daemon/state.h"
@@ -10,7 +11,7 @@
 static const neb_ns kill_after = 10 * NEB_S, // of a worker whose launcher was told to kill it
     own_absence = 5 * NEB_S;                 // between two looks: this agent was stopped itself
 
-void daemon_worker_again(struct daemon *d, struct agent_jobrun *j, const char *why) {
+void daemon_worker_retry(struct daemon *d, struct agent_jobrun *j, const char *why) {
     daemon_say_fault(d, j, why);
     daemon_worker_kill(j);
 }
@@ -26,7 +27,7 @@ void daemon_worker_kill(struct agent_jobrun *j) {
 static void look(struct daemon *d, struct agent_jobrun *j) {
     char text[160];
     neb_ns now = neb_now();
-    double silent_s = neb_seconds(now - j->beat_at);
+    double silent_s = neb_seconds(now - j->heartbeat_at);
     if (silent_s <= j->allow_s || j->queues)
         return;
     snprintf(text, sizeof text,
@@ -35,7 +36,7 @@ static void look(struct daemon *d, struct agent_jobrun *j) {
                          : "the worker hangs: nothing was heard of it for %.0f s, where %.0f s "
                            "were to be expected at most; it is ended",
              silent_s, j->allow_s);
-    daemon_worker_again(d, j, text);
+    daemon_worker_retry(d, j, text);
 }
 
 // A job of another member that waits for ever (for clusters that do not come back, for a trainer,
@@ -74,7 +75,7 @@ void daemon_look_for_hangs(struct daemon *d) {
         if (j->job.mode != AGENT_MODE_REPLICAS || !(j->job.hang_after_s > 0))
             continue;
         if (blind)
-            j->beat_at = now;
+            j->heartbeat_at = now;
         look(d, j);
     }
 }

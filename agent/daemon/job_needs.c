@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/daemon/job_needs.h"
 
 #include "agent/exchange/schedule.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a job asks of the site that runs one of its clusters, from its specification alone: for the site's policy (policy.h). About, as
 // `nebula plan` reckons it (intra/cost/cost.h); where a job leaves something open, the most that it can come to. A teacher from a checkpoint has that one's shape,
 // whatever the job says. Allocates nothing.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/daemon/jobs.h"
 #include "agent/base/bytes.h"
 #include "agent/base/clock.h"

@@ -1,8 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
 // The jobs of an agent: their state, their worker, and who is told about them.
 #ifndef AGENT_JOBS_H
 #define AGENT_JOBS_H
 #include "agent/base/bucket.h"
-#include "agent/base/quiet.h"
+#include "agent/base/throttle.h"
 #include "agent/daemon/join_rate.h"
 #include "agent/daemon/policy.h"
 #include "agent/daemon/snapshot_proof.h"
@@ -73,10 +74,10 @@ struct agent_jobrun {
     struct agent_ipc_client client;      // the worker, once attached
     pid_t trainer;                       // with launcher attach: its process; 0: none
     int restarts, failed_starts;         // the second: times in a row that none could be started
-    neb_ns again_at;                     // when the next one is; 0: one runs, or none is to
+    neb_ns retry_at;                     // when the next one is; 0: one runs, or none is to
     char unstarted[400];                 // why none could be, while that is tried again
     // of the worker: when it last said something, for how long it may then say nothing, and when it was killed (0: it was not)
-    neb_ns beat_at, killed_at;
+    neb_ns heartbeat_at, killed_at;
     int kill_signal; // agent_launch.kill
     uint64_t gpus;   // that it was given, bit each
     double allow_s;
@@ -115,7 +116,7 @@ struct agent_jobrun {
     neb_ns hopeless_since;  // nobody has a state to go back to; 0: not so
     struct agent_join join; // the snapshot that is being fetched
     uint16_t told_differs;  // clusters whose agents speak another protocol
-    struct neb_quiet fetching, fetch_failed; // and what is said of that
+    struct neb_throttle fetching, fetch_failed; // and what is said of that
     // the state that came with the last one, and clusters whose states were not the others': not asked again, bit each
     struct agent_proof proof;
     uint16_t false_givers;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whether a member that is catching up can: its link must bring more than the others commit meanwhile.
 //
 // While a snapshot is fetched the link is as busy as it can be, so what arrived is what it brings; the rounds that the others

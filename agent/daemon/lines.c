@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/daemon/lines.h"
 #include "agent/base/bucket.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lines of metrics that go to another agent, in order, through outages. A line is numbered and kept; while the link is down nothing is
 // sent. When it is up again, the other agent says which number it had last, and what came after follows: also what was sent into
 // a link that was dead already. No clock and no socket inside.

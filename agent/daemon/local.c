@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requests on agent.sock, by nebula's commands and by workers: daemon_on_local at the end lists them all.
 #include "agent/base/log.h"
 #include "agent/daemon/attach.h"
@@ -355,7 +356,7 @@ static void on_report(struct daemon *d, struct agent_jobrun *j, struct agent_ipc
     j->report = json_incref(report);
     j->reported = true;
     // Nothing is left to it but to end (agent/daemon/hang.c), or, after an error, to write what it had begun to save.
-    j->beat_at = neb_now();
+    j->heartbeat_at = neb_now();
     j->allow_s =
         (double)j->job.hang_after_s * (json_object_get(report, "error") ? WORKER_HANG_OTHER : 2);
     // suspended: not its last word
@@ -539,23 +540,23 @@ static void on_list_request(struct daemon *d, const struct agent_ipc_client *fro
     json_decref(jobs);
 }
 
-static void on_beat(struct agent_jobrun *j, const struct agent_ipc_msg *m) {
+static void on_heartbeat(struct agent_jobrun *j, const struct agent_ipc_msg *m) {
     json_int_t left = json_integer_value(json_object_get(m->head, "left"));
     j->allow_s = json_number_value(json_object_get(m->head, "allow_s"));
     j->left = left > 0 ? (uint64_t)left : 0;
     daemon_note_step(j, agent_ipc_int(m, "step", 0));
     if (json_is_true(json_object_get(m->head, "moves")))
-        j->moved_at = j->beat_at;
+        j->moved_at = j->heartbeat_at;
 }
 
 // Requests of the worker of a job; false: none of those.
 static bool on_worker(struct daemon *d, struct agent_jobrun *j, const char *op,
                       struct agent_ipc_msg *m) {
-    j->beat_at = neb_now();
+    j->heartbeat_at = neb_now();
     if (!strcmp(op, "hello"))
         daemon_tell_alive(d, j, true);
-    else if (!strcmp(op, "beat"))
-        on_beat(j, m);
+    else if (!strcmp(op, "heartbeat"))
+        on_heartbeat(j, m);
     else if (!strcmp(op, "detach"))
         daemon_trainer_left(d, j, true);
     else if (!strcmp(op, "update"))
@@ -618,7 +619,7 @@ static bool remote_may(struct daemon *d, const struct agent_ipc_client *from,
     if (own && attach && !own->client.len && !strcmp(agent_ipc_str(m, "job", ""), own->hex))
         return true;
     if (own && own->client.remote && own->worker.pid && !own->killed_at)
-        daemon_worker_again(d, own,
+        daemon_worker_retry(d, own,
                             "the connection with the worker, on another host, broke and was made "
                             "anew: what was said meanwhile may be lost, so it is ended and begins "
                             "again from its checkpoint");

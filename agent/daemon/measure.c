@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/daemon/measure.h"
 
 static uint32_t clamp_u32(double x) {
@@ -11,7 +12,7 @@ void agent_measure(struct inter_service *s, const struct agent_jobrun *j, const 
     *out = (struct inter_measure){
         .step_us = clamp_u32((double)json_integer_value(json_object_get(worker, "step_us"))),
         .error = error >= 0 && error <= 1e6 ? (float)error : 0,
-        .codec = codec >= 0 && codec < INTER_RUNGS ? (uint8_t)codec : INTER_RUNG_JOB};
+        .codec = codec >= 0 && codec < INTER_LEVELS ? (uint8_t)codec : INTER_LEVEL_JOB};
     double slowest = 0;
     for (int k = 0; k < j->job.n_clusters; k++) {
         struct inter_peer_stats p;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an agent adds to its worker's update for the controller, and what a record plans for the worker.
 #ifndef AGENT_MEASURE_H
 #define AGENT_MEASURE_H

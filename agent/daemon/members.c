@@ -1,10 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/daemon/members.h"
 
 #include "agent/base/clock.h"
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/base/nearest.h"
-#include "agent/base/quiet.h"
+#include "agent/base/throttle.h"
 #include "security/enrol.h"
 #include "security/former.h"
 #include "security/sign.h"
@@ -25,10 +26,10 @@ struct agent_members {
     struct sec_members list;
     struct sec_former former[SEC_FORMER_MAX]; // of fed, as of this list
     size_t n_former;
-    neb_ns again_at; // hub without a server: when it tries to listen again
+    neb_ns retry_at; // hub without a server: when it tries to listen again
     int epoll_fd, notify_fd;
-    char pair[NEB_PATH_MAX];          // its file; "": a federation
-    struct neb_quiet refused, forked; // lists of others
+    char pair[NEB_PATH_MAX];             // its file; "": a federation
+    struct neb_throttle refused, forked; // lists of others
 };
 
 // so many of each are said in a row: the first of a fork says all of it
@@ -256,13 +257,14 @@ void agent_members_apply(struct agent_members *m, const uint8_t *p, size_t len,
         return;
     struct sec_memberlist before = m->fed->list;
     neb_ns now = neb_now();
-    m->fed->hush = !neb_quiet_would(&m->refused, now, few_refused);
-    m->fed->hush_forks = !neb_quiet_would(&m->forked, now, few_refused);
+    m->fed->hush = !neb_throttle_would_allow(&m->refused, now, few_refused);
+    m->fed->hush_forks = !neb_throttle_would_allow(&m->forked, now, few_refused);
     enum neb_status st = sec_federation_apply(m->fed, p, len, NULL);
     bool settled = m->fed->settled, say = st == NEB_OK || settled;
     m->fed->hush = m->fed->hush_forks = false; // a file that an operator changes is talked about
     if (!say)
-        say = neb_quiet_says(st == NEB_ERR_CORRUPT ? &m->forked : &m->refused, now, few_refused);
+        say =
+            neb_throttle_allows(st == NEB_ERR_CORRUPT ? &m->forked : &m->refused, now, few_refused);
     compare(m, &before, st, say, out);
 }
 
@@ -335,17 +337,17 @@ bool agent_members_holds(const struct agent_members *m, const struct sec_public 
 void agent_members_rekey(struct agent_members *m, const struct sec_identity *identity) {
     m->identity = identity;
     sec_enrol_server_destroy(&m->server); // leaves the epoll set with its descriptor
-    m->again_at = 0;
+    m->retry_at = 0;
 }
 
 // After a rotation. Jobs run: where it cannot listen at once they go on, and it tries again.
 static void serve_enrolment(struct agent_members *m) {
-    if (!m->hub || m->server || neb_now() < m->again_at)
+    if (!m->hub || m->server || neb_now() < m->retry_at)
         return;
     if (start_enrolment(m) == NEB_OK)
         return;
     sec_enrol_server_destroy(&m->server);
-    m->again_at = neb_now() + 5 * NEB_S;
+    m->retry_at = neb_now() + 5 * NEB_S;
 }
 
 static bool file_changed(struct agent_members *m) {
@@ -364,8 +366,8 @@ static bool file_changed(struct agent_members *m) {
 }
 
 static void say_quiet(struct agent_members *m) {
-    uint64_t refused = neb_quiet_due(&m->refused, neb_now()),
-             forked = neb_quiet_due(&m->forked, neb_now());
+    uint64_t refused = neb_throttle_suppressed(&m->refused, neb_now()),
+             forked = neb_throttle_suppressed(&m->forked, neb_now());
     if (refused || forked)
         neb_warn("member lists of others that were refused since it was last said: %llu more, and "
                  "%llu that do not follow from ours",

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who the agent works with: members.json of a pair (nebula peer add), or the CA-signed list of a
 // federation, which wins where both are there. On a hub this also runs the enrolment endpoint.
 //

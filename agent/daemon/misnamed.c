@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Submitters that give one id to two specifications. An id is its text's digest (job_id.h), so one
 // of the two is false to whoever sees it, and its signature proves whose lie that is. At a site
 // that was given the false one no job begins; it tells the others of it, and those that were given

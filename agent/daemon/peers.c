@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What other agents say: jobs that they submit or pass on, their reports, that they came and went, what was wrong with it.
 #include "agent/base/log.h"
 #include "agent/daemon/lines.h"
@@ -77,7 +78,7 @@ static void refuse_by(struct daemon *d, uint32_t peer, const char *hex, const ch
         (void)!inter_service_unsend(d->service, peer, AGENT_MSG_REFUSED, text, strlen(text));
     free(text);
     daemon_post(d, peer, AGENT_MSG_REFUSED, body, reliable);
-    if (daemon_quiet_says(d, QUIET_OFFERS))
+    if (daemon_throttle_allows(d, THROTTLE_OFFERS))
         neb_warn("job %.8s of %s refused: %s", hex, d->members.m[peer].pub.name, why);
 }
 
@@ -353,7 +354,7 @@ static bool passes_on(struct daemon *d, struct agent_jobrun *j, int cluster, siz
         neb_bucket_use(&j->told_bytes[cluster], now, (double)bytes, BYTES_MOST, BYTES_A_SECOND);
         return true;
     }
-    if (daemon_quiet_says(d, QUIET_LINES))
+    if (daemon_throttle_allows(d, THROTTLE_LINES))
         neb_warn("job %s: %s tells more of its progress than a cluster can make; what is beyond "
                  "that is dropped",
                  j->job.name, j->job.clusters[cluster].name);
@@ -453,7 +454,7 @@ static void tend_lines(struct daemon *d, uint32_t peer, bool up) {
 }
 
 // It may have lost its disk, or not have had the job yet. Said until the link has taken it: behind an outage a full queue may not.
-void daemon_offer_again(struct daemon *d, struct agent_jobrun *j) {
+void daemon_offer_retry(struct daemon *d, struct agent_jobrun *j) {
     for (int k = 0; j->offers_due && k < j->job.n_clusters; k++) {
         if (!(j->offers_due >> k & 1))
             continue;
@@ -471,7 +472,7 @@ void daemon_on_peer(void *user, uint32_t peer, bool up) {
         neb_info("the link to a revoked member is cut");
         return;
     }
-    bool say = neb_quiet_says(&d->links[peer], neb_now(), DAEMON_LINKS_SAID);
+    bool say = neb_throttle_allows(&d->links[peer], neb_now(), DAEMON_LINKS_SAID);
     if (say)
         neb_info("link to %s is %s", d->members.m[peer].pub.name, up ? "up" : "down");
     tend_lines(d, peer, up);
@@ -483,7 +484,7 @@ void daemon_on_peer(void *user, uint32_t peer, bool up) {
         for (int k = 0; up && k < j->job.n_clusters; k++)
             if (k != j->self && j->peers[k] == peer)
                 j->offers_due |= (uint16_t)(1u << k);
-        daemon_offer_again(d, j);
+        daemon_offer_retry(d, j);
         char text[160];
         if (!say)
             continue;
@@ -528,8 +529,8 @@ void daemon_on_fault(void *user, uint32_t peer, enum inter_fault f) {
                      f == INTER_FAULT_REFUSED || f == INTER_FAULT_NO_ROOM; // is it said
     // what is said of one member is said of each
     bool each = f == INTER_FAULT_DIVERGED || f == INTER_FAULT_OUTLIER || f == INTER_FAULT_RENEWED;
-    bool say =
-        !elsewhere && neb_quiet_says(&d->said_faults[f], neb_now(), each ? INTER_MEMBERS_MAX : 1u);
+    bool say = !elsewhere &&
+               neb_throttle_allows(&d->said_faults[f], neb_now(), each ? INTER_MEMBERS_MAX : 1u);
     d->faults[f]++;
     char text[96];
     snprintf(text, sizeof text, "%s message or state", inter_fault_name(f));
@@ -553,7 +554,8 @@ void daemon_on_fault(void *user, uint32_t peer, enum inter_fault f) {
     else if (f == INTER_FAULT_TERMS)
         neb_log(NEB_LOG_ERROR,
                 "a job needs a new leader, and there is no term left for one: this host's clock is "
-                "far behind the others', or a member has used terms up (a liar). Rounds wait; set "
+                "far behind the others', or a member has used terms up (an equivocator). Rounds "
+                "wait; set "
                 "the clock right, or stop the job and begin another one with its checkpoint");
     else
         say_first(name, f);
@@ -580,18 +582,19 @@ void daemon_on_split(void *user, uint32_t peer, const struct inter_key *round) {
     struct daemon *d = user;
     struct agent_jobrun *j = daemon_job_by_id(d, round->job);
     struct inter_job_status st;
-    char liars[320] = "", text[640];
+    char equivocators[320] = "", text[640];
     if (!j)
         return;
     if (inter_service_job_status(d->service, round->job, &st))
-        agent_status_names(&j->job, st.liars, liars, sizeof liars);
-    snprintf(text, sizeof text,
-             "this cluster and %s hold different records of round %u of fragment %u, each with a "
-             "majority's signatures: members' parameters have parted, and nothing more is applied. "
-             "Proven to have signed both: %s. On the hub: nebula revoke NAME; then, at the one "
-             "cluster whose side is given up: nebula rejoin %.8s",
-             blamed(d, peer, INTER_FAULT_SPLIT), round->round, round->fragment,
-             liars[0] ? liars : "(nobody yet)", j->hex);
+        agent_status_names(&j->job, st.equivocators, equivocators, sizeof equivocators);
+    snprintf(
+        text, sizeof text,
+        "this cluster and %s hold different records of round %u of fragment %u, each with a "
+        "majority's signatures: members' parameters have diverged, and nothing more is applied. "
+        "Proven to have signed both: %s. On the hub: nebula revoke NAME; then, at the one "
+        "cluster whose side is given up: nebula rejoin %.8s",
+        blamed(d, peer, INTER_FAULT_SPLIT), round->round, round->fragment,
+        equivocators[0] ? equivocators : "(nobody yet)", j->hex);
     neb_log(NEB_LOG_ERROR, "job %s: %s", j->job.name, text);
     daemon_job_fail(d, j, text);
     daemon_job_stop(d, j);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What this site's operator lets jobs of others do here: HOME/policy.json. Without the file every job of a member on the
 // list is admitted, as is every job submitted on this machine. With it, only what it says:
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // HOME/policy.json, read; and said again on one line.
 #include "agent/base/fs.h"
 #include "agent/base/nearest.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A state that was taken from another cluster, until the others bear it out (agent/daemon/snapshot_proof.h). The worker is not ended before:
 // it goes on with what it has, and says nothing that counts. Who gave what is not the others' is named, and not asked again.
 #include "agent/base/fault.h"
@@ -12,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const neb_ns ask_again = 60 * NEB_S; // after nobody could be believed
+static const neb_ns ask_retry = 60 * NEB_S; // after nobody could be believed
 
 // Other clusters that have parameters, and are members still.
 static uint16_t others_of(const struct daemon *d, const struct agent_jobrun *j) {
@@ -23,9 +24,9 @@ static uint16_t others_of(const struct daemon *d, const struct agent_jobrun *j) 
     return others;
 }
 
-static uint16_t liars_of(const struct daemon *d, const struct agent_jobrun *j) {
+static uint16_t equivocators_of(const struct daemon *d, const struct agent_jobrun *j) {
     struct inter_job_status st;
-    return inter_service_job_status(d->service, j->id, &st) ? st.liars : 0;
+    return inter_service_job_status(d->service, j->id, &st) ? st.equivocators : 0;
 }
 
 static void name(const struct agent_jobrun *j, uint16_t who, char *out, size_t cap) {
@@ -59,7 +60,7 @@ static bool mark(struct daemon *d, struct agent_jobrun *j) {
     if (!all || all & ~j->false_givers)
         return true;
     j->false_givers = 0;
-    j->ask_at = neb_now() + ask_again;
+    j->ask_at = neb_now() + ask_retry;
     agent_status_names(&j->job, all, names, sizeof names);
     bool over = ++j->disputes >= DISPUTES_MAX;
     int n = snprintf(text, sizeof text,
@@ -172,7 +173,7 @@ void daemon_proof_look(struct daemon *d, struct agent_jobrun *j) {
     struct agent_proof *p = &j->proof;
     if (!p->open || j->state != AGENT_JOB_RUNNING)
         return;
-    uint16_t others = others_of(d, j) & (uint16_t) ~(p->giver | liars_of(d, j));
+    uint16_t others = others_of(d, j) & (uint16_t) ~(p->giver | equivocators_of(d, j));
     collect(d, j, said);
     neb_ns now = neb_now() + (neb_fault("snapshot.late") ? 2 * agent_proof_patience : 0);
     enum agent_proof_verdict v = agent_proof_look(p, said, others, (uint16_t)(1u << j->self), now);

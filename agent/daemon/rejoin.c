@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // nebula rejoin: a cluster gives up what it has of a job and goes on with what the others have, as one whose disk was lost. For
-// members that have parted (inter/record/evidence.h), once the liar is revoked.
+// members that have diverged (inter/record/evidence.h), once the equivocator is revoked.
 #include "agent/base/log.h"
 #include "agent/daemon/state.h"
 #include "agent/daemon/status.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Renews this member's certificate before it ends, in a process of its own so that the agent never waits for the hub: once
 // less than a third of its life is left, or it cannot be read; where that fails, again after 5 s, then after twice as long each time, up to an hour. Links are not touched: what they use
 // are the keys and the member list, which stay.

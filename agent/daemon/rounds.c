@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rounds of a job: opened with what the operator chose, their commits handed to the worker, members that differ noticed.
 #include "agent/base/log.h"
 #include "agent/daemon/divergence.h"
@@ -234,7 +235,7 @@ static void deliver(struct daemon *d, struct agent_jobrun *j, const struct inter
     }
 }
 
-void daemon_deliver_again(struct daemon *d, struct agent_jobrun *j) {
+void daemon_deliver_retry(struct daemon *d, struct agent_jobrun *j) {
     for (uint32_t f = 0; f < INTER_FRAGMENTS_MAX && j->undelivered; f++) {
         bool due = j->undelivered >> f & 1 && j->wants[f];
         j->undelivered &= ~(1ull << f);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the updates of a job hold, as this member's worker says when it attaches: its agent's gate compares those of others with it, and judges
 // none before (struct inter_job_config: awaits_shape). Kept in DIR/shape.json, so that an agent that was started anew knows it before its
 // worker is back.

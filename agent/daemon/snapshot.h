@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Snapshots of a job, as the agent gives and takes them (inter/service/snapshot.h moves the bytes).
 //
 //     given:  the newest checkpoint of the job's worker, mapped: a removed generation stays readable while it is pinned

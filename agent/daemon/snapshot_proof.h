@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whether a state that was taken from another cluster is the one that the others have. Its records prove themselves, but not what (θ, v)
 // must digest to: that is the giver's word alone. Every member's signed update of the round that the state begins with says what it has
 // itself (inter_service_digests), so those are counted before the worker goes on with it.

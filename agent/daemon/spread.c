@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/daemon/spread.h"
 
 #include "agent/base/log.h"
@@ -16,7 +17,7 @@ static const neb_ns look_after_forked = 10 * NEB_S;
 void agent_spread_stand(struct agent_spread *s, const bool *up) {
     const struct sec_federation *f = agent_members_federation(s->members);
     uint8_t b[STAND_BYTES];
-    uint64_t unsaid = neb_quiet_due(&s->malformed, neb_now());
+    uint64_t unsaid = neb_throttle_suppressed(&s->malformed, neb_now());
     if (unsaid)
         neb_warn("%llu more malformed messages about member lists were dropped",
                  (unsigned long long)unsaid);
@@ -50,7 +51,7 @@ static void on_stand(struct agent_spread *s, uint32_t peer, struct neb_rd *r) {
     uint64_t version = neb_rd_u64(r);
     neb_rd_copy(r, digest, sizeof digest);
     if (!neb_rd_done(r)) {
-        if (neb_quiet_says(&s->malformed, neb_now(), 1))
+        if (neb_throttle_allows(&s->malformed, neb_now(), 1))
             neb_warn("a malformed message of %s about member lists was dropped; further ones are "
                      "counted",
                      inter_service_members(s->service)->m[peer].pub.name);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How signed member lists reach every agent: each tells the others every second which version it has, and whoever
 // hears of an older one than its own sends the whole list (at most 16 KiB: one control message).
 //
@@ -9,7 +10,7 @@
 // seconds; a member that was away has it when it comes back. Lists that do not follow from each other are a fork: nobody may go on.
 #ifndef AGENT_SPREAD_H
 #define AGENT_SPREAD_H
-#include "agent/base/quiet.h"
+#include "agent/base/throttle.h"
 #include "agent/daemon/members.h"
 #include "inter/service/service.h"
 
@@ -19,7 +20,7 @@ struct agent_spread {
     // When a list of each peer is looked at, and when it is sent one, again.
     neb_ns looks[SEC_MEMBERS_MAX], sends[SEC_MEMBERS_MAX];
     bool forked[SEC_MEMBERS_MAX]; // it was no list that ours follows from, or the other way round
-    struct neb_quiet malformed;
+    struct neb_throttle malformed;
 };
 
 // Says to every peer that is up (up: by peer) what this agent has: once a second.

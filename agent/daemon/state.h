@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The agent as a whole (struct daemon), shared by the daemon_*.c files and by nobody else but tests. Which file has what:
 //
 //     daemon.c           set-up, the loop, signals, the second's telemetry
@@ -21,7 +22,7 @@
 #ifndef AGENT_DAEMON_STATE_H
 #define AGENT_DAEMON_STATE_H
 #include "agent/base/bucket.h"
-#include "agent/base/quiet.h"
+#include "agent/base/throttle.h"
 #include "agent/daemon/daemon.h"
 #include "agent/daemon/jobs.h"
 #include "agent/daemon/members.h"
@@ -31,8 +32,14 @@
 #include "agent/proc/gpus.h"
 #include "agent/web/view.h"
 
-// What members can make happen without end, and is said once a minute (agent/base/quiet.h); texts in daemon_tell.c.
-enum daemon_quiet { QUIET_OFFERS, QUIET_LINES, QUIET_UNSTORED, QUIET_FORKED, QUIET_N };
+// What members can make happen without end, and is said once a minute (agent/base/throttle.h); texts in daemon_tell.c.
+enum daemon_throttle {
+    THROTTLE_OFFERS,
+    THROTTLE_LINES,
+    THROTTLE_UNSTORED,
+    THROTTLE_FORKED,
+    THROTTLE_N
+};
 
 // What a member may ask for of jobs, beside its messages as such (enum inter_message_limit).
 enum daemon_limit {
@@ -77,8 +84,8 @@ struct daemon {
     struct agent_jobrun jobs[AGENT_JOBS_MAX];
     bool up[INTER_PEERS_MAX]; // false for who is on the list no more
     uint64_t faults[INTER_FAULTS];
-    struct neb_quiet said_faults[INTER_FAULTS], quiet[QUIET_N];
-    struct neb_quiet links[INTER_PEERS_MAX]; // that came and went
+    struct neb_throttle said_faults[INTER_FAULTS], throttle[THROTTLE_N];
+    struct neb_throttle links[INTER_PEERS_MAX]; // that came and went
     struct neb_bucket offers[SEC_MEMBERS_MAX],
         overs[SEC_MEMBERS_MAX]; // the second: daemon_job_over
     // Of each member its newest stops of jobs that are not known here (yet: the job waits at another agent).
@@ -88,7 +95,7 @@ struct daemon {
     } early_stops[SEC_MEMBERS_MAX][AGENT_JOBS_MAX];
     unsigned n_early_stops[SEC_MEMBERS_MAX];
     neb_ns next_telemetry, looked_at; // looked_at: for workers that hang
-    neb_ns beat_at;                   // in the midst of something long, last
+    neb_ns heartbeat_at;              // in the midst of something long, last
     struct agent_view *view;          // what status, page and metrics show
     struct agent_web *web;            // NULL: no page
     bool stopping, stop_now;          // told to end; and a second time: at once
@@ -136,9 +143,9 @@ void daemon_note(struct daemon *d, struct agent_jobrun *j, const char *text);
 void daemon_note_fault(struct daemon *d, struct agent_jobrun *j, const char *text);
 void daemon_say_fault(struct daemon *d, struct agent_jobrun *j, const char *text);
 // It happens; true: to be said in full.
-bool daemon_quiet_says(struct daemon *d, enum daemon_quiet what);
+bool daemon_throttle_allows(struct daemon *d, enum daemon_throttle what);
 void daemon_tell_protocols(struct daemon *d, struct agent_jobrun *j);
-void daemon_say_quiet(struct daemon *d); // once a second: what is due of that
+void daemon_log_suppressed(struct daemon *d); // once a second: what is due of that
 // Other clusters that are heard; *expected: enough of them for a commit.
 int daemon_peers_alive(const struct daemon *d, const struct agent_jobrun *j, bool *expected);
 // other clusters that are still members
@@ -235,7 +242,7 @@ enum inter_screen daemon_on_screen(void *user, const struct inter_manifest *m, c
                                    size_t n);
 void daemon_on_commit(void *user, const struct inter_record *r, const struct neb_map *blobs);
 // What could not be handed to the worker, each second.
-void daemon_deliver_again(struct daemon *d, struct agent_jobrun *j);
+void daemon_deliver_retry(struct daemon *d, struct agent_jobrun *j);
 // The worker waits for a round that cannot be handed to it: its updates are gone, or the ledger began behind it. A snapshot is fetched.
 void daemon_commit_gone(struct daemon *d, struct agent_jobrun *j, uint32_t fragment,
                         uint32_t round);
@@ -286,7 +293,7 @@ NEB_MUST_CHECK enum neb_status daemon_job_without_ledger(struct daemon *d,
 
 // daemon_peers.c
 // The job is offered again to clusters whose links came up, as far as they take it.
-void daemon_offer_again(struct daemon *d, struct agent_jobrun *j);
+void daemon_offer_retry(struct daemon *d, struct agent_jobrun *j);
 // Whether the job is done here, and the peer a cluster of it, which waits for this one to take what its streams brought.
 bool daemon_job_over(void *user, const uint8_t id[AGENT_JOB_ID_BYTES], uint32_t peer);
 // Whether the member that now has the name of the one who submitted it signed it.
@@ -306,7 +313,7 @@ const uint8_t *daemon_federation(const struct daemon *d);
 // Whether the id is that of this text, submitted by that member (job_id.h).
 bool daemon_id_fits(const struct daemon *d, const char *submitter, const char *hex,
                     const json_t *spec);
-// Whether this version takes it for a job's: another one may make other ids of it, and is no liar.
+// Whether this version takes it for a job's: another one may make other ids of it, and is no equivocator.
 bool daemon_spec_is_read(const json_t *spec);
 // `by` has signed an id over a text that is not its own, and `peer` tells of it: kept, said, passed
 // on; the job, if it is by's, ends. why: for who told.
@@ -325,7 +332,7 @@ bool daemon_job_forgotten(struct daemon *d, const struct agent_job_record *r, ch
 // daemon_hang.c
 void daemon_look_for_hangs(struct daemon *d); // once a second
 // The worker is ended, with all its ranks, and begins again from its checkpoint.
-void daemon_worker_again(struct daemon *d, struct agent_jobrun *j, const char *why);
+void daemon_worker_retry(struct daemon *d, struct agent_jobrun *j, const char *why);
 // With all its ranks, and reaped when they are gone: those that begin in their place find memory and devices free.
 void daemon_worker_kill(struct agent_jobrun *j);
 

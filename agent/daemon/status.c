@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/daemon/status.h"
 #include "agent/base/log.h"
 #include "agent/web/metrics.h"
@@ -50,13 +51,14 @@ void agent_status_job(json_t *o, const struct agent_jobrun *j, const struct inte
         if (j->state != AGENT_JOB_ENDED && (st.waits | st.owing) >> i & 1)
             json_array_append_new(waits, json_string(j->job.clusters[i].name));
     json_object_set_new(o, "waits_for", waits);
-    json_t *liars = json_array();
+    json_t *equivocators = json_array();
     for (int i = 0; i < j->job.n_clusters; i++)
-        if (st.liars >> i & 1)
-            json_array_append_new(liars, json_string(j->job.clusters[i].name));
-    json_object_set_new(o, "liars", liars);
-    json_object_set_new(o, "parted", json_boolean(st.split));
-    json_object_set_new(o, "proven_liars", json_integer(__builtin_popcount(st.liars)));
+        if (st.equivocators >> i & 1)
+            json_array_append_new(equivocators, json_string(j->job.clusters[i].name));
+    json_object_set_new(o, "equivocators", equivocators);
+    json_object_set_new(o, "diverged", json_boolean(st.split));
+    json_object_set_new(o, "equivocators_proven",
+                        json_integer(__builtin_popcount(st.equivocators)));
     json_object_set_new(o, "votes", json_boolean(st.votes));
     json_object_set_new(o, "disk_lost", json_boolean(st.lost));
 }

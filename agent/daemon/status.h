@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an agent tells about itself: to nebula status, the status page and /metrics alike. And its word to systemd.
 #ifndef AGENT_STATUS_H
 #define AGENT_STATUS_H

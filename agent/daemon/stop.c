@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An agent that was told to end, by a reboot or the end of an allocation, or to stop a job: how long it waits for the checkpoints of its
 // workers.
 //
@@ -7,7 +8,7 @@
 //
 // (Where hang_after_s is longer than a minute: that.)
 //
-// What a worker moves it says in its beats (worker_listen). The service manager is told to wait as well, so that its own limit
+// What a worker moves it says in its heartbeats (worker_listen). The service manager is told to wait as well, so that its own limit
 // (TimeoutStopSec) counts only for an agent that moves nothing.
 #include "agent/base/log.h"
 #include "agent/daemon/state.h"

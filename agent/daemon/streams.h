@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The daemon's part of streams: what workers ask for goes to inter/stream/streams.h, what comes from there goes to workers.
 #ifndef AGENT_DAEMON_STREAMS_H
 #define AGENT_DAEMON_STREAMS_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Masked sums of a job at its agent (gate profile `private`): the keys that its worker masks with, what is revealed once a round is
 // committed, and the seeds that go to the worker with the commit. The protocol is inter/round/sums.h; this is its shell.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the agent says of its jobs: to local clients and workers, to the agents where they were submitted, to the status page.
 #include "agent/base/log.h"
 #include "agent/daemon/lines.h"
@@ -34,16 +35,16 @@ bool daemon_post(struct daemon *d, uint32_t peer, enum agent_message kind, json_
     }
     enum neb_status st = reliable ? inter_service_send(d->service, peer, kind, text, strlen(text))
                                   : inter_service_tell(d->service, peer, kind, text, strlen(text));
-    if (reliable && st != NEB_OK && daemon_quiet_says(d, QUIET_UNSTORED))
+    if (reliable && st != NEB_OK && daemon_throttle_allows(d, THROTTLE_UNSTORED))
         neb_warn("a message to %s could not be stored in %s: %s", d->members.m[peer].pub.name,
                  d->c->home, neb_status_name(st));
     free(text);
     return st == NEB_OK;
 }
 
-bool daemon_quiet_says(struct daemon *d, enum daemon_quiet what) {
-    return neb_quiet_says(&d->quiet[what], neb_now(),
-                          what == QUIET_OFFERS ? (unsigned)DAEMON_OFFERS_SAID : 1u);
+bool daemon_throttle_allows(struct daemon *d, enum daemon_throttle what) {
+    return neb_throttle_allows(&d->throttle[what], neb_now(),
+                               what == THROTTLE_OFFERS ? (unsigned)DAEMON_OFFERS_SAID : 1u);
 }
 
 static void tell_protocol(struct daemon *d, struct agent_jobrun *j, uint32_t peer,
@@ -71,24 +72,24 @@ void daemon_tell_protocols(struct daemon *d, struct agent_jobrun *j) {
     }
 }
 
-void daemon_say_quiet(struct daemon *d) {
-    static const char *const texts[QUIET_N] = {
-        [QUIET_OFFERS] = "more jobs of others were refused",
-        [QUIET_LINES] = "more messages about the progress of jobs were dropped",
-        [QUIET_UNSTORED] = "more messages to others could not be stored",
-        [QUIET_FORKED] = "more times: the CA's member lists do not follow from each other"};
+void daemon_log_suppressed(struct daemon *d) {
+    static const char *const texts[THROTTLE_N] = {
+        [THROTTLE_OFFERS] = "more jobs of others were refused",
+        [THROTTLE_LINES] = "more messages about the progress of jobs were dropped",
+        [THROTTLE_UNSTORED] = "more messages to others could not be stored",
+        [THROTTLE_FORKED] = "more times: the CA's member lists do not follow from each other"};
     uint64_t n;
     neb_log_tick();
-    for (int i = 0; i < QUIET_N; i++)
-        if ((n = neb_quiet_due(&d->quiet[i], neb_now())))
+    for (int i = 0; i < THROTTLE_N; i++)
+        if ((n = neb_throttle_suppressed(&d->throttle[i], neb_now())))
             neb_warn("%llu %s", (unsigned long long)n, texts[i]);
     for (uint32_t i = 0; i < d->members.n; i++)
-        if ((n = neb_quiet_due(&d->links[i], neb_now())))
+        if ((n = neb_throttle_suppressed(&d->links[i], neb_now())))
             neb_warn("link to %s came or went %llu more times; it is %s. Where that is not the "
                      "line: does a copy of this HOME run elsewhere, with the same keys?",
                      d->members.m[i].pub.name, (unsigned long long)n, d->up[i] ? "up" : "down");
     for (enum inter_fault f = 0; f < INTER_FAULTS; f++)
-        if ((n = neb_quiet_due(&d->said_faults[f], neb_now())))
+        if ((n = neb_throttle_suppressed(&d->said_faults[f], neb_now())))
             neb_warn("%llu more of the kind \"%s\" since it was last said", (unsigned long long)n,
                      inter_fault_name(f));
 }

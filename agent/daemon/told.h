@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What of a cluster's losses leaves its site for another member, which submitted the job and gets
 // its metrics and its report.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Workers of jobs: with what keys and devices they start, what follows when one ends, and when another one is started.
 //
 //     ended ── at once, then after 3 s, 15 s ── from its last checkpoint          (three times without progress)
@@ -70,7 +71,7 @@ enum neb_status daemon_worker_start(struct daemon *d, struct agent_jobrun *j) {
                                 d->socket_path, j->hex, dir, gpus, &launch));
     j->client = (struct agent_ipc_client){0};
     j->progress = false;
-    j->beat_at = neb_now();
+    j->heartbeat_at = neb_now();
     j->killed_at = 0;
     j->kill_signal = launch.kill;
     j->queues = launch.queues;
@@ -118,7 +119,7 @@ static bool start_or_wait(struct daemon *d, struct agent_jobrun *j, char *cause,
         return false;
     neb_ns wait = NEB_S << j->failed_starts++;
     wait = wait < start_longest ? wait : start_longest;
-    j->again_at = neb_now() + wait;
+    j->retry_at = neb_now() + wait;
     snprintf(j->unstarted, sizeof j->unstarted,
              "its worker cannot be started now (%s): tried again in %.0f s", cause,
              neb_seconds(wait));
@@ -153,9 +154,9 @@ void daemon_worker_due(struct daemon *d, struct agent_jobrun *j) {
     daemon_job_dir(d, j, dir, sizeof dir);
     if (j->worker.pid && agent_credential_answer(j->credential, dir) != NEB_OK)
         daemon_worker_kill(j); // which starts another one
-    if (!j->again_at || neb_now() < j->again_at)
+    if (!j->retry_at || neb_now() < j->retry_at)
         return;
-    j->again_at = 0;
+    j->retry_at = 0;
     if (!start_or_wait(d, j, cause, sizeof cause))
         give_up(d, j, cause);
 }
@@ -226,6 +227,6 @@ void daemon_worker_ended(struct daemon *d, struct agent_jobrun *j, int status) {
     if (!daemon_job_shortened(d, j))
         return;
     j->replaced = false;
-    j->again_at = neb_now() + wait;
+    j->retry_at = neb_now() + wait;
     daemon_worker_due(d, j);
 }

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/exchange/follow.h"
 #include "agent/base/log.h"
 #include "agent/proc/harden.h"
@@ -14,16 +15,16 @@ static enum neb_status post(struct intra_comm *world, const void *x, size_t byte
     return world->ops->wait(world, &s);
 }
 
-enum neb_status agent_follow_seal(struct intra_team *team, const struct sec_vault *vault) {
-    struct intra_comm *world = intra_team_world(team);
-    NEB_TRY(intra_team_call(team, CALL_SEAL));
+enum neb_status agent_follow_seal(struct intra_group *group, const struct sec_vault *vault) {
+    struct intra_comm *world = intra_group_world(group);
+    NEB_TRY(intra_group_call(group, CALL_SEAL));
     for (int r = 1; r < world->size; r++) {
         uint8_t public_half[SEC_HAND_PUBLIC_BYTES], box[SEC_HAND_BOX_BYTES];
         NEB_TRY(world->ops->recv(world, public_half, sizeof public_half, r, TAG_HAND));
         NEB_TRY(sec_hand_give(sec_vault_key(vault), public_half, box));
         NEB_TRY(post(world, box, sizeof box, r));
     }
-    intra_team_trainer(team)->vault = sec_vault_of(vault);
+    intra_group_trainer(group)->vault = sec_vault_of(vault);
     return NEB_OK;
 }
 
@@ -36,8 +37,8 @@ static enum neb_status take_key(const struct sec_hand *hand, struct intra_comm *
     return sec_vault_create_take(&k, NULL, out);
 }
 
-static enum neb_status follow_seal(struct agent_follower *f, struct intra_team *team) {
-    struct intra_comm *world = intra_team_world(team);
+static enum neb_status follow_seal(struct agent_follower *f, struct intra_group *group) {
+    struct intra_comm *world = intra_group_world(group);
     uint8_t public_half[SEC_HAND_PUBLIC_BYTES];
     struct sec_hand *hand = NULL;
     NEB_ASSERT(!f->vault);
@@ -47,16 +48,16 @@ static enum neb_status follow_seal(struct agent_follower *f, struct intra_team *
     if (st == NEB_OK)
         st = take_key(hand, world, &f->vault);
     sec_hand_destroy(&hand);
-    intra_team_trainer(team)->vault = sec_vault_of(f->vault);
+    intra_group_trainer(group)->vault = sec_vault_of(f->vault);
     return st;
 }
 
-enum neb_status agent_follow(void *user, struct intra_team *team, int32_t n) {
+enum neb_status agent_follow(void *user, struct intra_group *group, int32_t n) {
     struct agent_follower *f = user;
-    return n == CALL_SEAL ? follow_seal(f, team) : agent_owners_follow(&f->exchange, team, n);
+    return n == CALL_SEAL ? follow_seal(f, group) : agent_shards_follow(&f->exchange, group, n);
 }
 
 void agent_follow_end(void *user) {
     struct agent_follower *f = user;
-    agent_owners_follow_end(&f->exchange);
+    agent_shards_follow_end(&f->exchange);
 }

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/exchange/schedule.h"
 
 // In [0, H): fragments are spread evenly over the interval H (after the early steps).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // When a worker sends and merges its fragments: pure decisions over step counters, no I/O.
 //
 //      step:  0 ........ o ........ o+τ ........ o+H ....... o+H+τ ...        o = offset of the fragment

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/exchange/snapshot_file.h"
 
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The file of a snapshot, as the agent checks it and the worker reads it.
 #ifndef AGENT_SNAPSHOT_FILE_H
 #define AGENT_SNAPSHOT_FILE_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A worker: trains its cluster's replica, exchanges with the others through its agent.
 //
 //     worker.c           the loop of the built-in trainer: data, steps
@@ -32,16 +33,16 @@
 #include "intra/ckpt/checkpoint_array.h"
 #include "intra/ckpt/checkpoint_async.h"
 #include "intra/data/data.h"
-#include "intra/train/team.h"
+#include "intra/train/group.h"
 
 enum { WORKER_ROUND_WORDS = 4, WORKER_COUNTS = 4, WORKER_GENERATIONS_MAX = 16 };
 
-struct agent_travel {    // a fragment's update on its way, or its commit that waits to be merged
+struct agent_flight {    // a fragment's update on its way, or its commit that waits to be merged
     struct neb_buf blob; // encoded bytes, as submitted
     uint64_t tokens;     // behind it
     uint64_t tokens_at_send; // all tokens so far at the send: the base once it is committed
     uint32_t steps, missed;
-    uint8_t codec;            // enum inter_rung
+    uint8_t codec;            // enum inter_codec_level
     float error;              // of it, as measured; 0: not
     double encode_s, stall_s; // made it in; waited for its commit
     uint32_t again;           // how often this round's update was taken back for a newer one
@@ -70,7 +71,7 @@ struct worker_counts { // tokens seen of each row, by a fragment's sends
     uint64_t *in_sent, *out_sent; // (V) at its last send
 };
 
-// Of a fragment, beside where its round is (agent_fragment) and what is on its way (agent_travel).
+// Of a fragment, beside where its round is (agent_fragment) and what is on its way (agent_flight).
 struct worker_fragment {
     struct inter_plan plans[2]; // for its next send, and for the one after it
     int64_t counted_miss;       // the last step at which a miss was counted; -1: none
@@ -105,7 +106,7 @@ struct worker_ops { // the trainer beneath
     enum neb_status (*idle)(struct agent_worker *w);
 };
 
-// Where the exchange's state is spread over the ranks of a mesh (worker_mesh.c; agent/exchange/owners.h), in place of inter_outer's calls.
+// Where the exchange's state is spread over the ranks of a mesh (worker_mesh.c; agent/exchange/shards.h), in place of inter_outer's calls.
 struct worker_mesh_ops {
     enum neb_status (*create)(struct agent_worker *w, const struct inter_outer_config *c);
     void (*destroy)(struct agent_worker *w);
@@ -124,7 +125,7 @@ struct worker_mesh_ops {
 };
 extern const struct worker_mesh_ops worker_mesh;
 
-struct agent_owners;
+struct agent_shards;
 struct agent_worker {
     struct worker_ops ops;
     const struct worker_mesh_ops *mesh; // NULL: this process has all of the exchange
@@ -147,14 +148,14 @@ struct agent_worker {
     struct intra_sampler *samplers[AGENT_CLUSTERS_MAX];
     struct intra_comm *world; // borrowed; NULL: one rank
     int threads;              // of each of its ranks
-    struct intra_team *team;
-    struct intra_trainer *trainer; // the team's
-    // the team's, of all parameters: the trainer's own with one rank; else the layout, with parameters only while they were pulled
+    struct intra_group *group;
+    struct intra_trainer *trainer; // the group's
+    // the group's, of all parameters: the trainer's own with one rank; else the layout, with parameters only while they were pulled
     struct intra_model *model;
     int32_t *tokens, *targets;
     // exchange
     struct inter_outer *outer;   // of a mesh: rank 0's part of it
-    struct agent_owners *owners; // of a mesh
+    struct agent_shards *shards; // of a mesh
     uint64_t masked_sent;        // updates that this cluster has masked: none is summed twice
     struct sec_sum *sum;         // profile `private`: what updates are masked with; NULL otherwise
     struct intra_unit *units;
@@ -169,7 +170,7 @@ struct agent_worker {
     int64_t said_step;                          // of the newest line of metrics
     struct agent_schedule schedule;
     struct agent_fragment frags[INTER_FRAGMENTS_MAX];
-    struct agent_travel travel[INTER_FRAGMENTS_MAX];
+    struct agent_flight flight[INTER_FRAGMENTS_MAX];
     struct worker_fragment kept[INTER_FRAGMENTS_MAX];
     uint64_t **unit_counts; // per unit with row weights: (rows) counts to send, scratch
     // Rounds at the newest checkpoints, as a ring: updates are kept back to the oldest generation on disk.
@@ -192,7 +193,7 @@ struct agent_worker {
     bool adopts;       // that was so in this process
     uint32_t attempts; // first attempt of the agent's present ledger
     // updates of earlier attempts were sent by a life whose state went with its disk; 0: there was none
-    uint32_t life;
+    uint32_t incarnation;
     int64_t lost_steps;      // not made, or made and lost, by this cluster
     struct agent_merge *log; // of the run that is being repeated, if any
     size_t n_log;
@@ -215,14 +216,14 @@ struct agent_worker {
     int others;    // that could be: who was revoked is not waited for
     bool expected; // enough of them for a commit
     bool stop;
-    bool again;           // attached trainer: the agent has another state for it
+    bool reattach;        // attached trainer: the agent has another state for it
     const char *isa;      // of the arithmetic that trains, for checkpoints
     const char *products; // of processors, where they are not in fp32; static
     // agent
-    neb_ns beat_at; // what it was told last by worker_beat, and when
-    double beat_allow_s;
-    bool beat_step; // a step was last begun, and nothing else since
-    bool stepped;   // this process has made a step: it knows how long they take
+    neb_ns heartbeat_at; // what it was told last by worker_heartbeat, and when
+    double heartbeat_allow_s;
+    bool heartbeat_step; // a step was last begun, and nothing else since
+    bool stepped;        // this process has made a step: it knows how long they take
     // of a foreign trainer: when the agent was last asked for a word; since when it owes one, 0: it has said something since
     neb_ns asked, unanswered;
     bool orphan;   // the agent does not know this worker (it was started anew)
@@ -236,7 +237,7 @@ static inline const struct neb_vault *worker_vault(const struct agent_worker *w)
     return sec_vault_of(w->vault);
 }
 
-// world: the ranks of this worker, which wait in intra_team_serve, and the threads of each (0: all processors); NULL: one
+// world: the ranks of this worker, which wait in intra_group_serve, and the threads of each (0: all processors); NULL: one
 // rank, with the threads that the job says.
 NEB_MUST_CHECK enum neb_status agent_worker_run(const char *socket_path, const char *job,
                                                 struct intra_comm *world, int threads);
@@ -257,7 +258,7 @@ NEB_MUST_CHECK enum neb_status worker_wait(struct agent_worker *w); // up to 200
 // Tells the agent for how long it may hear nothing until this worker hangs (a rank that stopped, a dead node): before a step twenty
 // times what one takes, hang_after_s at least; before what is no step 30 x hang_after_s, or as long as 20 x `steps` steps take.
 enum { WORKER_HANG_STEPS = 20, WORKER_HANG_OTHER = 30 };
-void worker_beat(struct agent_worker *w, bool step, double steps);
+void worker_heartbeat(struct agent_worker *w, bool step, double steps);
 // From now on, and in this thread, whatever moves bytes (agent/base/moved.h) is work, to the agent and to the other ranks: as long as some move,
 // nothing that is no step hangs. NULL: no more.
 void worker_listen(struct agent_worker *w);
@@ -325,7 +326,7 @@ NEB_MUST_CHECK enum neb_status worker_outer_merge(struct agent_worker *w, int32_
 NEB_MUST_CHECK enum neb_status worker_outer_digest(const struct agent_worker *w, int32_t f,
                                                    struct kern_digest *d);
 uint64_t worker_outer_shape(const struct agent_worker *w, int32_t f, uint8_t sha256[32]);
-// To and from checkpoints. A mesh's ranks add their parts themselves (agent/exchange/owners.h).
+// To and from checkpoints. A mesh's ranks add their parts themselves (agent/exchange/shards.h).
 NEB_MUST_CHECK enum neb_status worker_outer_save(struct agent_worker *w,
                                                  struct intra_ckpt_writer *out);
 NEB_MUST_CHECK enum neb_status worker_outer_restore(struct agent_worker *w,
@@ -342,7 +343,7 @@ NEB_MUST_CHECK enum neb_status worker_outer_adopted(struct agent_worker *w);
 NEB_MUST_CHECK enum neb_status worker_masked_keys(struct agent_worker *w, const void *keys,
                                                   size_t len);
 NEB_MUST_CHECK enum neb_status worker_masked_seeds(const struct agent_worker *w,
-                                                   struct agent_travel *t, const json_t *text);
+                                                   struct agent_flight *t, const json_t *text);
 void worker_masked_config(const struct agent_worker *w, struct inter_outer_config *c);
 
 // worker_device.c
@@ -352,9 +353,9 @@ void worker_masked_config(const struct agent_worker *w, struct inter_outer_confi
 NEB_MUST_CHECK enum neb_status worker_device_open(struct agent_worker *w);
 bool worker_device_had(const struct agent_worker *w);
 bool worker_device_optional(const struct agent_worker *w); // processors will do
-// st: how the team was made. The same, but where what the job had before cannot be joined: as worker_device_open.
+// st: how the group was made. The same, but where what the job had before cannot be joined: as worker_device_open.
 NEB_MUST_CHECK enum neb_status worker_device_joined(struct agent_worker *w, enum neb_status st);
-// Once there is a team: gives the device back where other ranks have none. Says where it trains.
+// Once there is a group: gives the device back where other ranks have none. Says where it trains.
 void worker_device_settle(struct agent_worker *w);
 // The end of it, which is all that a side of rtd and distill has: what it trains on is remembered, and said.
 void worker_device_say(struct agent_worker *w);

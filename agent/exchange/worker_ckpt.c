@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What checkpoints of a worker hold, how to go on from one, the merge log, and the final model.
 #include "agent/base/log.h"
 #include "agent/exchange/worker.h"
@@ -30,12 +31,12 @@ static void put_state(struct neb_buf *b, const struct agent_worker *w) {
     neb_buf_u64(b, w->payload_params);
     neb_buf_u32(b, w->rounds);
     neb_buf_i64(b, w->lost_steps);
-    neb_buf_u32(b, w->life);
+    neb_buf_u32(b, w->incarnation);
     neb_buf_u8(b, w->left_out);
     neb_buf_i64(b, w->steps_left_out);
     for (int32_t f = 0; w->federated && f < w->job.sync.fragments; f++) {
         const struct agent_fragment *g = &w->frags[f];
-        const struct agent_travel *t = &w->travel[f];
+        const struct agent_flight *t = &w->flight[f];
         const struct worker_fragment *k = &w->kept[f];
         neb_buf_u32(b, g->round);
         neb_buf_u8(b, g->in_flight);
@@ -66,7 +67,7 @@ static void put_state(struct neb_buf *b, const struct agent_worker *w) {
         neb_buf_u32(b, inter_outer_version(w->outer, f));
     }
     for (int32_t f = 0; w->federated && f < w->job.sync.fragments; f++)
-        neb_buf_u32(b, w->travel[f].again);
+        neb_buf_u32(b, w->flight[f].retries);
     neb_buf_u64(b, w->masked_sent);
 }
 
@@ -89,14 +90,14 @@ static bool get_state(struct neb_rd *r, struct agent_worker *w) {
     w->payload_params = neb_rd_u64(r);
     w->rounds = neb_rd_u32(r);
     w->lost_steps = neb_rd_i64(r);
-    w->life = neb_rd_u32(r);
+    w->incarnation = neb_rd_u32(r);
     w->left_out = neb_rd_u8(r);
     w->steps_left_out = neb_rd_i64(r);
     if (w->left_out > INTER_LEFT_OUT_MAX)
         return false;
     for (int32_t f = 0; w->federated && f < w->job.sync.fragments; f++) {
         struct agent_fragment *g = &w->frags[f];
-        struct agent_travel *t = &w->travel[f];
+        struct agent_flight *t = &w->flight[f];
         struct worker_fragment *k = &w->kept[f];
         g->round = neb_rd_u32(r);
         g->in_flight = neb_rd_u8(r) == 1;
@@ -124,15 +125,15 @@ static bool get_state(struct neb_rd *r, struct agent_worker *w) {
             p->codec = neb_rd_u8(r);
             p->reason = neb_rd_u8(r);
             p->left_out = neb_rd_u8(r);
-            if (p->codec >= INTER_RUNGS || p->reason >= INTER_REASONS ||
+            if (p->codec >= INTER_LEVELS || p->reason >= INTER_REASONS ||
                 p->left_out > INTER_LEFT_OUT_MAX)
                 return false;
         }
         inter_outer_set_fragment(w->outer, f, neb_rd_u32(r), g->in_flight);
     }
     for (int32_t f = 0; w->federated && f < w->job.sync.fragments; f++) {
-        w->travel[f].again = neb_rd_u32(r);
-        if (w->travel[f].again > INTER_AGAIN_MAX)
+        w->flight[f].retries = neb_rd_u32(r);
+        if (w->flight[f].retries > INTER_RETRIES_MAX)
             return false;
     }
     w->masked_sent = neb_rd_u64(r);
@@ -165,8 +166,8 @@ static enum neb_status save_sync(struct agent_worker *w, struct intra_ckpt_write
         NEB_TRY(intra_ckpt_add(out, name, INTRA_U64, WORKER_COUNTS * V, 1, w->kept[f].counts.all));
         snprintf(name, sizeof name, "sync.blob.%d", f);
         if (w->frags[f].in_flight)
-            NEB_TRY(intra_ckpt_add(out, name, INTRA_BYTES, w->travel[f].blob.len, 1,
-                                   w->travel[f].blob.p));
+            NEB_TRY(intra_ckpt_add(out, name, INTRA_BYTES, w->flight[f].blob.len, 1,
+                                   w->flight[f].blob.p));
     }
     return NEB_OK;
 }
@@ -202,10 +203,10 @@ static enum neb_status restore_sync(struct agent_worker *w, const struct intra_c
         if (!s)
             return neb_fail(NEB_ERR_CORRUPT, "%s: the update in flight of fragment %d is missing",
                             intra_ckpt_path(c), f);
-        neb_buf_clear(&w->travel[f].blob);
-        NEB_TRY(neb_buf_reserve(&w->travel[f].blob, s->bytes));
-        NEB_TRY(intra_ckpt_range(c, s, 0, w->travel[f].blob.p, s->bytes));
-        w->travel[f].blob.len = s->bytes;
+        neb_buf_clear(&w->flight[f].blob);
+        NEB_TRY(neb_buf_reserve(&w->flight[f].blob, s->bytes));
+        NEB_TRY(intra_ckpt_range(c, s, 0, w->flight[f].blob.p, s->bytes));
+        w->flight[f].blob.len = s->bytes;
     }
     return NEB_OK;
 }

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A worker and its agent: messages, and what is sent and merged between two steps. The built-in worker (worker.c) and
 // libnebula (libnebula.c) run this same code; they differ in who makes the steps.
 #include "agent/base/log.h"
@@ -66,49 +67,50 @@ void worker_say_eval(struct agent_worker *w, double loss, json_t *by_source) {
 }
 
 // moves: bytes were moved since the last one.
-static void say_beat(struct agent_worker *w, bool moves) {
-    json_t *beat =
-        json_pack("{s:s,s:f,s:b}", "op", "beat", "allow_s", w->beat_allow_s, "moves", moves);
+static void say_heartbeat(struct agent_worker *w, bool moves) {
+    json_t *heartbeat = json_pack("{s:s,s:f,s:b}", "op", "heartbeat", "allow_s",
+                                  w->heartbeat_allow_s, "moves", moves);
     uint64_t left = w->saver ? intra_ckpt_async_left(w->saver) : 0;
-    json_object_set_new(beat, "step", json_integer(w->step));
+    json_object_set_new(heartbeat, "step", json_integer(w->step));
     if (left)
-        json_object_set_new(beat, "left", json_integer((json_int_t)left));
-    if (agent_ipc_send(w->ipc, NULL, beat, NULL, 0) != NEB_OK)
-        neb_debug("a beat was dropped");
+        json_object_set_new(heartbeat, "left", json_integer((json_int_t)left));
+    if (agent_ipc_send(w->ipc, NULL, heartbeat, NULL, 0) != NEB_OK)
+        neb_debug("a heartbeat was dropped");
 }
 
-void worker_beat(struct agent_worker *w, bool step, double steps) {
+void worker_heartbeat(struct agent_worker *w, bool step, double steps) {
     double least_s = (double)w->job.hang_after_s,
-           allow_s = WORKER_HANG_STEPS * (step ? 1 : steps) * w->step_s, last_s = w->beat_allow_s;
+           allow_s = WORKER_HANG_STEPS * (step ? 1 : steps) * w->step_s,
+           last_s = w->heartbeat_allow_s;
     neb_ns now = neb_now();
     if (!step || !w->stepped)
         least_s *= WORKER_HANG_OTHER;
     allow_s = allow_s > least_s ? allow_s : least_s;
-    w->beat_step = step;
+    w->heartbeat_step = step;
     bool alike = allow_s < 1.5 * last_s && allow_s > last_s / 1.5;
-    if (w->foreign || !(least_s > 0) || (alike && now - w->beat_at < NEB_S))
+    if (w->foreign || !(least_s > 0) || (alike && now - w->heartbeat_at < NEB_S))
         return;
-    w->beat_at = now;
-    w->beat_allow_s = allow_s;
-    say_beat(w, false);
+    w->heartbeat_at = now;
+    w->heartbeat_allow_s = allow_s;
+    say_heartbeat(w, false);
 }
 
 static void moved(void *user) {
     struct agent_worker *w = user;
     neb_ns now = neb_now();
-    if (w->beat_step)
+    if (w->heartbeat_step)
         return; // whose time is known
     if (w->world && w->world->ops->alive)
         w->world->ops->alive(w->world);
-    if (now - w->beat_at < NEB_S)
+    if (now - w->heartbeat_at < NEB_S)
         return;
-    w->beat_at = now;
-    say_beat(w, true);
+    w->heartbeat_at = now;
+    say_heartbeat(w, true);
 }
 
 void worker_listen(struct agent_worker *w) {
     if (w)
-        worker_beat(w, false, 0);
+        worker_heartbeat(w, false, 0);
     neb_moved_listen(w ? moved : NULL, w);
 }
 
@@ -116,7 +118,7 @@ void worker_set_lost(struct agent_worker *w, bool lost) {
     w->lost = lost;
     w->adopts |= lost;
     if (lost)
-        w->life = w->attempts;
+        w->incarnation = w->attempts;
 }
 
 // ---- messages from the agent --------------------------------------------------------------------
@@ -136,7 +138,7 @@ static void wipe_parts(struct agent_ipc_msg *m) {
 // The agent's disk has lost an update that this worker still has in its hands.
 static enum neb_status resubmit(struct agent_worker *w, int64_t f, int64_t round) {
     bool has = f >= 0 && f < w->job.sync.fragments && w->frags[f].in_flight &&
-               round == (int64_t)w->frags[f].round && w->travel[f].blob.len;
+               round == (int64_t)w->frags[f].round && w->flight[f].blob.len;
     return has ? worker_resubmit(w, (int32_t)f) : NEB_OK;
 }
 
@@ -158,7 +160,7 @@ static enum neb_status on_agent(struct agent_worker *w, struct agent_ipc_msg *m)
     else if (!strcmp(ev, "stop"))
         w->stop = true;
     else if (!strcmp(ev, "again"))
-        w->again = true;
+        w->reattach = true;
     else if (!strcmp(ev, "answer") && w->foreign && !json_is_true(json_object_get(m->head, "ok")))
         w->orphan = true;
     else if (!strcmp(ev, "job") && w->foreign) {
@@ -187,7 +189,7 @@ enum neb_status worker_drain(struct agent_worker *w) {
 enum neb_status worker_wait(struct agent_worker *w) {
     struct agent_ipc_msg m;
     neb_ns start = neb_now();
-    worker_beat(w, false, 0);
+    worker_heartbeat(w, false, 0);
     if (w->ops.idle)
         NEB_TRY(w->ops.idle(w));
     enum neb_status st = agent_ipc_wait(w->ipc, poll_slice, &m);
@@ -195,7 +197,7 @@ enum neb_status worker_wait(struct agent_worker *w) {
     w->stall_s += waited_s;
     for (int32_t f = 0; w->federated && f < w->job.sync.fragments; f++)
         if (w->frags[f].in_flight && !w->frags[f].arrived && w->step >= w->frags[f].merge_step)
-            w->travel[f].stall_s += waited_s;
+            w->flight[f].stall_s += waited_s;
     if (st == NEB_OK)
         return on_agent(w, &m);
     return st == NEB_ERR_TIMEOUT || st == NEB_ERR_INTERRUPTED || st == NEB_ERR_FORMAT ? NEB_OK : st;
@@ -369,7 +371,7 @@ enum neb_status worker_skip_steps(struct agent_worker *w, int64_t n) {
 // One decision about one fragment. *more: there may be another one at this step. *ready: the next step may begin.
 static enum neb_status exchange_one(struct agent_worker *w, int32_t f, bool *more, bool *ready) {
     struct agent_fragment *g = &w->frags[f];
-    const struct agent_travel *t = &w->travel[f];
+    const struct agent_flight *t = &w->flight[f];
     const struct agent_merge *l = logged(w, f); // of the run that is repeated: merge where it did
     // Others went on without us. A commit that holds our own update is of a run that is repeated: it waits for our send,
     // also where that is at this very step and the merge is logged.
@@ -395,8 +397,8 @@ static enum neb_status exchange_one(struct agent_worker *w, int32_t f, bool *mor
     // After an outage the update under way is of before it. Merged like that, the others' steps of the outage would come in this
     // round and ours in the next, each in full: it is taken back for one that holds ours as well, and they are averaged.
     // A masked update stands in its round: the masks of two of them would open the difference.
-    if (g->in_flight && !g->arrived && w->expected && !l && !w->sum && t->again < INTER_AGAIN_MAX &&
-        g->missed > (uint32_t)w->job.sync.merge_after) {
+    if (g->in_flight && !g->arrived && w->expected && !l && !w->sum &&
+        t->retries < INTER_RETRIES_MAX && g->missed > (uint32_t)w->job.sync.merge_after) {
         *more = false;
         return worker_send(w, f);
     }

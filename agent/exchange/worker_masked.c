@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The worker's part of the gate profile `private`: keys that its agent hands over when it attaches, and the seeds of each sum, which
 // come with the commit. What it sends is masked before it leaves this process.
 #include "agent/exchange/worker.h"
@@ -14,7 +15,7 @@ enum neb_status worker_masked_keys(struct agent_worker *w, const void *keys, siz
                           (const uint8_t(*)[SEC_SUM_KEY_BYTES])keys, &w->sum);
 }
 
-enum neb_status worker_masked_seeds(const struct agent_worker *w, struct agent_travel *t,
+enum neb_status worker_masked_seeds(const struct agent_worker *w, struct agent_flight *t,
                                     const json_t *text) {
     uint8_t bytes[SEC_SUM_SEEDS_MAX];
     const char *hex = json_string_value(text);

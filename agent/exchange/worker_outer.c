@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The exchange's state of a worker: one inter_outer of all units where it is one rank, else a part on each rank (worker_mesh.c).
 #include "agent/exchange/worker.h"
 
@@ -40,7 +41,7 @@ static enum neb_status return_fragment(struct agent_worker *w, int32_t f) {
 enum neb_status worker_outer_encode(struct agent_worker *w, int32_t f,
                                     const struct cmp_codec *codec, inter_outer_counts *counts,
                                     void *user) {
-    struct agent_travel *t = &w->travel[f];
+    struct agent_flight *t = &w->flight[f];
     uint32_t round = w->frags[f].round;
     bool measured = w->job.sync.tune.mode == AGENT_TUNE_AUTO;
     if (w->mesh)
@@ -85,7 +86,7 @@ uint64_t worker_outer_shape(const struct agent_worker *w, int32_t f, uint8_t sha
 enum neb_status worker_outer_save(struct agent_worker *w, struct intra_ckpt_writer *out) {
     struct inter_outer_array arrays[INTER_OUTER_ARRAYS];
     if (w->mesh)
-        return NEB_OK; // intra_team_save asked all ranks for theirs
+        return NEB_OK; // intra_group_save asked all ranks for theirs
     inter_outer_arrays(w->outer, arrays);
     NEB_TRY(inter_outer_pull(w->outer));
     for (int i = 0; i < INTER_OUTER_ARRAYS; i++)

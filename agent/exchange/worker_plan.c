@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What commit records plan for this cluster, and how it is obeyed.
 //
 //     record r merged: its plan is for round r + 2     kept[f].plans = { for r + 1, for r + 2 }
@@ -33,21 +34,21 @@ void worker_plan_taken(struct agent_worker *w, int32_t f, const struct inter_rec
 
 enum neb_status worker_plan_codec(struct agent_worker *w, int32_t f, bool merge,
                                   struct cmp_codec *out) {
-    uint8_t rung = w->kept[f].plans[0].codec;
-    const char *name = inter_rung_codec((enum inter_rung)rung);
-    struct agent_travel *t = &w->travel[f];
+    uint8_t level = w->kept[f].plans[0].codec;
+    const char *name = inter_codec_level_codec((enum inter_codec_level)level);
+    struct agent_flight *t = &w->flight[f];
     *out = w->codec;
-    t->codec = (uint8_t)inter_rung_of(w->job.sync.codec);
+    t->codec = (uint8_t)inter_codec_level_of(w->job.sync.codec);
     struct cmp_codec planned;
     if (name)
         NEB_TRY(cmp_codec_parse(name, &planned));
     if (name && agent_update_possible(&w->job, &planned, w->fragment_elements, w->fragment_units)) {
         *out = planned;
-        t->codec = rung;
+        t->codec = level;
     }
     if (merge && (out->id == CMP_INT4 || out->id == CMP_TOPK)) {
         *out = w->merge_codec;
-        t->codec = INTER_RUNG_JOB; // nothing to learn from: another codec than the plan's
+        t->codec = INTER_LEVEL_JOB; // nothing to learn from: another codec than the plan's
     }
     return NEB_OK;
 }
@@ -73,14 +74,14 @@ void worker_plan_sent(struct agent_worker *w, int32_t f) {
 void worker_plan_merged(struct agent_worker *w, int32_t f) {
     struct inter_plan *p = w->kept[f].plans, last = p[1];
     p[0] = p[1];
-    if (!w->travel[f].planned)
+    if (!w->flight[f].planned)
         return;
-    p[1] = w->travel[f].plan;
-    w->travel[f].planned = false;
+    p[1] = w->flight[f].plan;
+    w->flight[f].planned = false;
     if (p[1].codec == last.codec && p[1].overlap == last.overlap &&
         p[1].interval == last.interval && p[1].left_out == last.left_out)
         return;
-    const char *codec = inter_rung_codec((enum inter_rung)p[1].codec);
+    const char *codec = inter_codec_level_codec((enum inter_codec_level)p[1].codec);
     worker_metrics(w, json_pack("{s:s,s:I,s:I,s:I,s:s,s:I,s:I,s:f,s:s,s:I}", "kind", "tune",
                                 "round", (json_int_t)w->frags[f].round, "from_round",
                                 (json_int_t)w->frags[f].round + 2, "fragment", (json_int_t)f,
@@ -102,5 +103,5 @@ void worker_step_took(struct agent_worker *w, double seconds) {
 
 json_t *worker_plan_measure(const struct agent_worker *w, int32_t f) {
     return json_pack("{s:I,s:f,s:i}", "step_us", (json_int_t)(w->step_s * 1e6), "error",
-                     (double)w->travel[f].error, "codec", w->travel[f].codec);
+                     (double)w->flight[f].error, "codec", w->flight[f].codec);
 }

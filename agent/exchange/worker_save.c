@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // When a worker's checkpoints are written, and what is told once they are durable.
 //
 // Between two steps the state is copied, on a mesh by every rank what it will write; a thread writes the copy while training
@@ -145,7 +146,7 @@ enum neb_status worker_save(struct agent_worker *w) { return worker_save_at(w, w
 
 enum neb_status worker_save_at(struct agent_worker *w, int64_t at) {
     char dir[NEB_PATH_MAX], path[NEB_PATH_MAX];
-    worker_beat(w, false, 0);
+    worker_heartbeat(w, false, 0);
     NEB_TRY(neb_path(dir, sizeof dir, w->dir, "checkpoint"));
     NEB_TRY(neb_fs_mkdirs(dir, 0700));
     NEB_TRY(intra_ckpt_step_path(dir, at, path, sizeof path));

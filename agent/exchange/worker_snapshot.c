@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A worker whose state is not its own: it takes over what other members had, and goes on from there.
 //
 //     behind, its disk whole:  fragments that the snapshot is ahead in come from there, the others from the own checkpoint
@@ -124,7 +125,7 @@ out:
         if (w->frags[f].send_step == -1)
             worker_begin_counts(w, f);
     if (!has_checkpoint)
-        w->life = w->attempts;
+        w->incarnation = w->attempts;
     NEB_TRY(worker_outer_adopted(w));
     NEB_TRY(worker_save(w));
     NEB_TRY(worker_save_wait(w));

@@ -1,9 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fragments of a worker: what is sent, what comes back, when it is merged.
 #include "agent/base/fault.h"
 #include "agent/base/log.h"
 #include "agent/exchange/worker.h"
 #include "agent/job/update_size.h"
-#include "intra/train/owners.h"
+#include "intra/train/shards.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +20,7 @@ static enum neb_status assign_fragments(const struct agent_worker *w, int32_t *f
         layer[i] = w->units[i].tensor->layer;
     }
     if (st == NEB_OK)
-        intra_owners_fragments(elements, layer, w->n_units, w->job.model.n_layers,
+        intra_shards_fragments(elements, layer, w->n_units, w->job.model.n_layers,
                                w->job.sync.fragments, fragment);
     free(elements);
     free(layer);
@@ -136,8 +137,8 @@ enum neb_status worker_tell_shape(struct agent_worker *w) {
 void worker_sync_destroy(struct agent_worker *w) {
     for (int f = 0; f < INTER_FRAGMENTS_MAX; f++) {
         free(w->kept[f].counts.all);
-        neb_buf_free(&w->travel[f].blob);
-        neb_buf_free(&w->travel[f].bytes);
+        neb_buf_free(&w->flight[f].blob);
+        neb_buf_free(&w->flight[f].bytes);
     }
     for (int32_t i = 0; w->unit_counts && i < w->n_units; i++)
         free(w->unit_counts[i]);
@@ -165,7 +166,7 @@ void worker_count_from_here(struct agent_worker *w, int32_t f) {
 // they were then.
 void worker_at_cursor(struct agent_worker *w, int32_t f) {
     const struct agent_fragment *g = &w->frags[f];
-    struct agent_travel *t = &w->travel[f];
+    struct agent_flight *t = &w->flight[f];
     if (g->in_flight && t->here && (t->mine || t->rejected) && t->cursor > g->send_step &&
         t->cursor == w->step) {
         t->tokens_at_send = w->all_tokens;
@@ -213,16 +214,16 @@ static void digest_hex(const struct kern_digest *d, char out[33]) {
 }
 
 enum neb_status worker_resubmit(struct agent_worker *w, int32_t f) {
-    const struct agent_travel *t = &w->travel[f];
+    const struct agent_flight *t = &w->flight[f];
     struct agent_ipc_part part = {t->blob.p, t->blob.len};
     char hex[33];
     digest_hex(&w->kept[f].last_digest, hex);
-    json_t *head = json_pack("{s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:b,s:s,s:o}", "op", "update",
-                             "again", (json_int_t)t->again, "round", (json_int_t)w->frags[f].round,
-                             "fragment", (json_int_t)f, "tokens", (json_int_t)t->tokens, "step",
-                             (json_int_t)w->frags[f].send_step, "steps", (json_int_t)t->steps,
-                             "missed", (json_int_t)t->missed, "final", w->frags[f].sent_final,
-                             "digest", hex, "measure", worker_plan_measure(w, f));
+    json_t *head = json_pack(
+        "{s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:b,s:s,s:o}", "op", "update", "again",
+        (json_int_t)t->retries, "round", (json_int_t)w->frags[f].round, "fragment", (json_int_t)f,
+        "tokens", (json_int_t)t->tokens, "step", (json_int_t)w->frags[f].send_step, "steps",
+        (json_int_t)t->steps, "missed", (json_int_t)t->missed, "final", w->frags[f].sent_final,
+        "digest", hex, "measure", worker_plan_measure(w, f));
     return agent_ipc_send(w->ipc, NULL, head, &part, 1);
 }
 
@@ -238,12 +239,12 @@ static uint32_t missed_by(const struct agent_worker *w, uint32_t counted, uint32
 
 enum neb_status worker_send(struct agent_worker *w, int32_t f) {
     struct agent_fragment *g = &w->frags[f];
-    struct agent_travel *t = &w->travel[f];
+    struct agent_flight *t = &w->flight[f];
     struct worker_fragment *k = &w->kept[f];
     struct count_source counts = {w, f};
     neb_ns start = neb_now();
-    worker_beat(w, false, 0);
-    t->again = g->in_flight ? t->again + 1 : 0;
+    worker_heartbeat(w, false, 0);
+    t->retries = g->in_flight ? t->retries + 1 : 0;
     t->steps = w->step > k->steps_base ? (uint32_t)(w->step - k->steps_base) : 0;
     g->missed = missed_by(w, g->missed + (g->in_flight ? t->missed : 0), t->steps);
     bool merge = g->missed > (uint32_t)w->job.sync.merge_after;
@@ -279,7 +280,7 @@ enum neb_status worker_send(struct agent_worker *w, int32_t f) {
     return NEB_OK;
 }
 
-static void take_plan(struct agent_travel *t, const json_t *plan) {
+static void take_plan(struct agent_flight *t, const json_t *plan) {
     const char *const keys[] = {"interval", "overlap", "codec", "reason", "left_out"};
     json_int_t v[5];
     t->planned = false;
@@ -289,7 +290,7 @@ static void take_plan(struct agent_travel *t, const json_t *plan) {
         if (!json_is_integer(x) || v[i] < 0 || v[i] > UINT32_MAX)
             return;
     }
-    if (v[0] < 1 || v[2] >= INTER_RUNGS || v[3] >= INTER_REASONS || v[4] > INTER_LEFT_OUT_MAX)
+    if (v[0] < 1 || v[2] >= INTER_LEVELS || v[3] >= INTER_REASONS || v[4] > INTER_LEFT_OUT_MAX)
         return;
     t->plan = (struct inter_plan){.interval = (uint32_t)v[0],
                                   .overlap = (uint32_t)v[1],
@@ -306,7 +307,7 @@ enum neb_status worker_take_commit(struct agent_worker *w, const struct agent_ip
     if (f < 0 || f >= w->job.sync.fragments || json_array_size(entries) != m->n_parts)
         return neb_fail(NEB_ERR_FORMAT, "malformed commit from the agent");
     struct agent_fragment *g = &w->frags[f];
-    struct agent_travel *t = &w->travel[f];
+    struct agent_flight *t = &w->flight[f];
     if (t->here || round != (int64_t)g->round)
         return NEB_OK; // delivered again, or of a later round: asked for once this one is merged
     neb_buf_clear(&t->bytes);
@@ -320,7 +321,7 @@ enum neb_status worker_take_commit(struct agent_worker *w, const struct agent_ip
     json_array_foreach(entries, i, e) {
         bool own = json_integer_value(json_object_get(e, "member")) == w->cluster;
         bool mine = own && !w->lost; // what a lost disk had sent is not in our hands
-        t->former |= own && json_integer_value(json_object_get(e, "attempt")) < w->life;
+        t->former |= own && json_integer_value(json_object_get(e, "attempt")) < w->incarnation;
         t->parts[i] = (struct inter_outer_part){
             .blob = t->bytes.p + at,
             .len = m->parts[i].len,
@@ -354,7 +355,7 @@ enum neb_status worker_ask(struct agent_worker *w, int32_t f) {
 
 // What ours held is dropped, as all members drop it; the tokens behind it are gone with it.
 static bool drop_rejected(struct agent_worker *w, int32_t f) {
-    struct agent_travel *t = &w->travel[f];
+    struct agent_flight *t = &w->flight[f];
     if (!t->rejected || !w->frags[f].in_flight)
         return false;
     if (t->unread && t->tokens)
@@ -375,7 +376,7 @@ static bool drop_rejected(struct agent_worker *w, int32_t f) {
 // By what the record says: an update that was taken back for a newer one may have been committed all the same, and what came
 // on top of it still counts. What a former life had sent may have more behind it than this one has seen.
 static void settle_counts(struct agent_worker *w, int32_t f) {
-    const struct agent_travel *t = &w->travel[f];
+    const struct agent_flight *t = &w->flight[f];
     struct agent_fragment *g = &w->frags[f];
     struct worker_fragment *k = &w->kept[f];
     size_t V = (size_t)w->trainer->c.model.vocab;
@@ -401,7 +402,7 @@ static void settle_counts(struct agent_worker *w, int32_t f) {
 }
 
 // Of this cluster's update in a round, 0 to 1.
-static double own_share(const struct agent_travel *t) {
+static double own_share(const struct agent_flight *t) {
     double own = 0, all = 0;
     for (uint32_t i = 0; i < t->n; i++) {
         double x = (double)(t->parts[i].weight ? t->parts[i].weight : t->parts[i].tokens);
@@ -426,14 +427,14 @@ static enum neb_status flip_for_test(const struct agent_worker *w) {
 
 static void say_round(struct agent_worker *w, int32_t f, neb_ns start) {
     const struct agent_fragment *g = &w->frags[f];
-    const struct agent_travel *t = &w->travel[f];
-    const char *rung = inter_rung_codec((enum inter_rung)t->codec);
+    const struct agent_flight *t = &w->flight[f];
+    const char *level = inter_codec_level_codec((enum inter_codec_level)t->codec);
     char hex[33], codec[32];
     digest_hex(&w->kept[f].last_digest, hex);
     cmp_codec_name(t->missed > (uint32_t)w->job.sync.merge_after ? &w->merge_codec : &w->codec,
                    codec, sizeof codec);
-    if (rung)
-        snprintf(codec, sizeof codec, "%s", rung);
+    if (level)
+        snprintf(codec, sizeof codec, "%s", level);
     if (w->sum)
         snprintf(codec, sizeof codec, "sum16");
     worker_metrics(
@@ -452,7 +453,7 @@ static void say_round(struct agent_worker *w, int32_t f, neb_ns start) {
 // Left out again and again though all links are up: its updates are longer under way than the others wait. Said after 4 rounds, 8, 16, …
 static void say_left_out(struct agent_worker *w, int32_t f) {
     enum { FIRST = 4 };
-    const struct agent_travel *t = &w->travel[f];
+    const struct agent_flight *t = &w->flight[f];
     char text[256];
     double took = neb_seconds(t->arrived_at - t->sent_at);
     // a link is down, or it catches up with a round of before
@@ -473,12 +474,12 @@ static void say_left_out(struct agent_worker *w, int32_t f) {
 
 enum neb_status worker_merge(struct agent_worker *w, int32_t f) {
     struct agent_fragment *g = &w->frags[f];
-    struct agent_travel *t = &w->travel[f];
+    struct agent_flight *t = &w->flight[f];
     struct worker_fragment *k = &w->kept[f];
     struct inter_outer_round r = {t->parts, t->n, t->eta, t->mu, t->merge, t->all_final, &t->seeds};
     neb_ns start = neb_now();
     bool foreign = !g->in_flight; // others went on without us
-    worker_beat(w, false, 0);
+    worker_heartbeat(w, false, 0);
     NEB_TRY(worker_log_merge(w, f));
     // what this life holds was learned from the same steps as an update that is taken over
     bool reject = drop_rejected(w, f) || t->taken_over;
@@ -499,7 +500,7 @@ enum neb_status worker_merge(struct agent_worker *w, int32_t f) {
         say_left_out(w, f);
     }
     // the attempt of before the outage was voted for: what was missed comes with the next update
-    else if (g->in_flight && t->again && k->tokens_base < t->tokens_at_send)
+    else if (g->in_flight && t->retries && k->tokens_base < t->tokens_at_send)
         g->missed += t->missed;
     g->in_flight = g->arrived = t->here = t->rejected = t->taken_over = false;
     g->round++;
@@ -511,7 +512,7 @@ enum neb_status worker_merge(struct agent_worker *w, int32_t f) {
 }
 
 enum neb_status worker_take_over(struct agent_worker *w, int32_t f) {
-    struct agent_travel *t = &w->travel[f];
+    struct agent_flight *t = &w->flight[f];
     int64_t cursor = t->cursor;
     for (uint32_t i = 0; i < t->n; i++) // what it had sent is not in our hands
         t->parts[i].mine = false;

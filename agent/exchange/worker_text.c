@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Of what text a checkpoint's cursors count windows. A foreign trainer reads what it likes: this is not in libnebula.
 #include "agent/base/log.h"
 #include "agent/exchange/worker.h"

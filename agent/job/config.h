@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Job files: YAML, or canonical JSON between agents, into one plain struct.
 //
 // One table (config_options.c) holds a row an option: path, type, bounds, default, help. YAML files, `--set path=value`, JSON and the
@@ -165,7 +166,7 @@ struct agent_sync {
         int mode;                          // enum agent_tune_mode
         bool codec, overlap, interval;     // what auto may change
         bool balance;                      // auto: slow clusters make fewer steps
-        int finest, coarsest;              // rungs (inter/record/tune.h) - 1
+        int finest, coarsest;              // levels (inter/record/tune.h) - 1
         int32_t overlap_max, interval_max; // 0: half of H; twice H
         float error_max;
     } tune;
@@ -247,7 +248,7 @@ struct agent_job {
     int32_t checkpoint_keep;
     bool checkpoint_copy; // written while training goes on (intra/ckpt/checkpoint_async.h)
     int32_t log_every;    // inner steps a metrics line
-    float hang_after_s;   // silence until a worker counts as hanging (worker_beat); 0: never
+    float hang_after_s;   // silence until a worker counts as hanging (worker_heartbeat); 0: never
     int32_t n_clusters;
     struct agent_cluster clusters[AGENT_CLUSTERS_MAX];
 };

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What no single key can tell: whether values fit each other.
 #include "agent/base/bytes.h"
 #include "agent/job/config_options.h"
@@ -350,13 +351,13 @@ static enum neb_status validate_tune(const struct agent_job *j, const char *file
         return NEB_OK;
     if (t->finest > t->coarsest)
         return COMPLAIN_OF(j, file, "sync.tune.finest", "%s is coarser than sync.tune.coarsest %s",
-                           config_rung_names[t->finest], config_rung_names[t->coarsest]);
+                           config_level_names[t->finest], config_level_names[t->coarsest]);
     if (!is_open(j, AGENT_AUTO_CODEC) && !agent_tune_admits(t, j->sync.codec))
         return COMPLAIN_OF(j, file, "sync.tune",
                            "auto starts from sync.codec, and %s is not between %s and %s "
                            "(sync.tune.finest, coarsest)",
-                           j->sync.codec, config_rung_names[t->finest],
-                           config_rung_names[t->coarsest]);
+                           j->sync.codec, config_level_names[t->finest],
+                           config_level_names[t->coarsest]);
     if (t->overlap_max && ((!no_overlap && t->overlap_max < j->sync.overlap) ||
                            (!no_interval && t->overlap_max >= j->sync.interval)))
         return COMPLAIN_OF(j, file, "sync.tune.overlap_max",
@@ -493,7 +494,7 @@ static enum neb_status validate_eval(const struct agent_job *j, const char *file
     return NEB_OK;
 }
 
-// Parts of the model that a fragment cannot be less than, of those that learn (intra_owners_fragments()): the embedding, each layer, the
+// Parts of the model that a fragment cannot be less than, of those that learn (intra_shards_fragments()): the embedding, each layer, the
 // final norm with the output.
 static int32_t count_parts(const struct agent_job *j) {
     switch (j->trainable.mode) {

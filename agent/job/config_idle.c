@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Keys that a job file gives and that do nothing in it, as they are another mode's: most likely not what was meant.
 #include "agent/base/log.h"
 #include "agent/job/config_options.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The canonical form of a job, as it travels: JSON, every key, in the order of the table.
 #include "agent/base/bytes.h"
 #include "agent/job/config_options.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Keys: found in the table, "did you mean" for those that are not, set one by one (--set), and printed as the reference.
 #include "agent/base/nearest.h"
 #include "agent/job/config_options.h"

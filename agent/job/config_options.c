@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The table of all options of a job: one row an option, in the order of sections. Nothing else is here; config_options.h says who
 // reads it. After a change: nebula check --reference makes the table of configs/README.md anew.
 #include "agent/job/config_options.h"
@@ -18,8 +19,8 @@ static const char *const clip_names[] = {"none", "global_norm", "adagc", NULL};
 static const char *const trainable_names[] = {"full", "lora", "bitfit", "last_layers", NULL};
 static const char *const mask_names[] = {"causal", NULL};
 static const char *const tune_names[] = {"fixed", "auto", NULL};
-const char *const config_rung_names[] = {"int8",          "int4",          "int3",         "int2",
-                                         "topk:512/4096", "topk:256/4096", "topk:64/4096", NULL};
+const char *const config_level_names[] = {"int8",          "int4",          "int3",         "int2",
+                                          "topk:512/4096", "topk:256/4096", "topk:64/4096", NULL};
 const char *const config_target_names[] = {"q", "k", "v", "o", "gate", "up", "down", NULL};
 
 // Of a cluster, which has no rows below:
@@ -215,9 +216,9 @@ const struct config_option config_options[] = {
     {"sync.tune.balance", T_BOOL, AT(sync.tune.balance), 0, 0, "true", NULL,
      "auto lets a cluster that is slower by an eighth or more leave out steps, evenly, so that "
      "nobody waits for it"},
-    {"sync.tune.finest", T_ENUM, AT(sync.tune.finest), 0, 0, "int4", config_rung_names,
+    {"sync.tune.finest", T_ENUM, AT(sync.tune.finest), 0, 0, "int4", config_level_names,
      "bound of the codec"},
-    {"sync.tune.coarsest", T_ENUM, AT(sync.tune.coarsest), 0, 0, "topk:64/4096", config_rung_names,
+    {"sync.tune.coarsest", T_ENUM, AT(sync.tune.coarsest), 0, 0, "topk:64/4096", config_level_names,
      "bound of the codec; a sparse one only where the rounds left touch every element four times"},
     {"sync.tune.overlap_max", T_INT32, AT(sync.tune.overlap_max), 0, 1e9, "0", NULL,
      "bound of τ; 0: half of sync.interval"},

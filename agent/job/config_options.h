@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The options of a job, between the files that read them; everybody else uses agent/job/config.h:
 //
 //     config_options.c   the table: a row an option           config_yaml.c    job files        ─┐
@@ -43,12 +44,12 @@ extern const struct config_option config_options[];
 extern const int config_n_options;
 // Names of enums that more than the table needs, NULL-terminated.
 extern const char *const config_target_names[],
-    *const config_rung_names[], *const config_role_names[],
-                                    *const config_launcher_names[],
-                                        *const config_device_names[],
-                                            *const config_precision_names[],
-                                                *const config_outer_state_names[],
-                                                    *const config_graphs_names[];
+    *const config_level_names[], *const config_role_names[],
+                                     *const config_launcher_names[],
+                                         *const config_device_names[],
+                                             *const config_precision_names[],
+                                                 *const config_outer_state_names[],
+                                                     *const config_graphs_names[];
 extern const char config_cluster_keys[]; // in words
 
 // What is in a job's id (job_id.h). Every option is: it has one value for all clusters, for good.

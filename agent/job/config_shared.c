@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a job is to all of its sites alike: its specification without places (config_options.h). Its
 // id is made of this.
 #include "agent/job/config_options.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Values: from text, as YAML, --set and JSON bring it, into struct agent_job, or one complaint that says where.
 #include "agent/base/number.h"
 #include "agent/job/config_options.h"

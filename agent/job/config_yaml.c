@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Job files: YAML, walked with the line of every key at hand.
 #include "agent/base/number.h"
 #include "agent/job/config_options.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/job/id.h"
 #include "agent/base/bytes.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which job it is. Its id is a digest, so nobody can give one id to two specifications:
 //
 //     id = SHA-256( context, federation, name of the member that submits it, shared text )

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/job/init_digest.h"
 #include "intra/train/trainer.h"
 

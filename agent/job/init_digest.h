@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whether all sites begin with the same parameters. Where adapters are trained, nothing else would tell: what is exchanged is of them alone.
 #ifndef AGENT_INIT_DIGEST_H
 #define AGENT_INIT_DIGEST_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/job/json.h"
 #include "agent/base/log.h"
 #include "agent/base/plain.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The few forms of JSON that jansson lacks.
 #ifndef AGENT_JSON_H
 #define AGENT_JSON_H

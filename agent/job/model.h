@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a job says of model and data, as intra/ takes it.
 #ifndef AGENT_JOB_MODEL_H
 #define AGENT_JOB_MODEL_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/job/model_init.h"
 #include "agent/base/log.h"
 #include "agent/job/init_digest.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // model.init of a job: a checkpoint, such as `nebula import` makes, that gives the model its shape and first parameters.
 #ifndef AGENT_MODEL_INIT_H
 #define AGENT_MODEL_INIT_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a job with `sync.gate: private` may ask for, and what its integers stand for. Updates are masked sums of 16-bit integers on one
 // scale that all members know before they mask: so everything that would need a member's own figures is out.
 #ifndef AGENT_PRIVATE_H

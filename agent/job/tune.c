@@ -1,10 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/job/tune.h"
 
 #include <string.h>
 
 bool agent_tune_admits(const struct agent_tune *t, const char *codec) {
-    int rung = (int)inter_rung_of(codec) - 1;
-    return rung >= 0 && rung >= t->finest && rung <= t->coarsest;
+    int level = (int)inter_codec_level_of(codec) - 1;
+    return level >= 0 && level >= t->finest && level <= t->coarsest;
 }
 
 struct inter_tune_config agent_tune_config(const struct agent_job *job) {
@@ -19,7 +20,7 @@ struct inter_tune_config agent_tune_config(const struct agent_job *job) {
         .balance = t->balance && job->mode == AGENT_MODE_REPLICAS,
         .finest = (uint8_t)(t->finest + 1),
         .coarsest = (uint8_t)(t->coarsest + 1),
-        .first = (uint8_t)inter_rung_of(s->codec),
+        .first = (uint8_t)inter_codec_level_of(s->codec),
         .start_interval = (uint32_t)s->interval,
         .start_overlap = (uint32_t)s->overlap,
         .overlap_max = (uint32_t)(overlap_max > s->overlap ? overlap_max : s->overlap),

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a job's words become the controller's bounds (inter/record/tune.h).
 #ifndef AGENT_TUNE_H
 #define AGENT_TUNE_H

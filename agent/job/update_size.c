@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/job/update_size.h"
 #include "inter/record/types.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whether a job's updates can be sent at all: the bytes of one are bounded (INTER_BLOB_MAX, inter/record/types.h). Found out before anything is
 // trained, for the worst that the values may be.
 #ifndef AGENT_UPDATE_SIZE_H

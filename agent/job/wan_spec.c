@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/job/wan_spec.h"
 #include "agent/base/number.h"
 

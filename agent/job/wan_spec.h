@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is said of a link: "100mbit:80ms:0.1%", as --wan and the emulator take it. DELAY is the round trip.
 #ifndef AGENT_WAN_SPEC_H
 #define AGENT_WAN_SPEC_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attaching: finds the agent, waits for a job that wants a trainer, and makes what the worker's exchange needs.
 #include "agent/base/log.h"
 #include "agent/job/init_digest.h"

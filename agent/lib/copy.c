@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CUDA memory is copied through the driver that the trainer has loaded itself (libcuda.so.1): it needs no toolkit here, and
 // works whatever CUDA runtime the trainer brings along. The copy waits for the device first: kernels of the last optimiser step may still write
 // to it.

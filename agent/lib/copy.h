@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Between a foreign trainer's memory and fp32 on the host: dtype and place of a registered range.
 #ifndef AGENT_LIB_COPY_H
 #define AGENT_LIB_COPY_H

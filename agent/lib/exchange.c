@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The foreign trainer in the worker's place: its tensors copied in and out, its checkpoint, and what is due between its steps.
 #include "agent/base/log.h"
 #include "agent/lib/state.h"
@@ -140,7 +141,7 @@ enum neb_status lib_settle(struct nebula *n) {
         NEB_TRY(worker_drain(w));
         NEB_TRY(tend_agent(n));
         NEB_TRY(worker_exchange(w, &ready));
-        if (w->again)
+        if (w->reattach)
             return neb_fail(NEB_ERR_STATE,
                             "the others' state takes the place of this cluster's: close the "
                             "handle, attach again, and go on from the step that nebula_begin "

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The calls of libnebula.h: a foreign trainer in the place of the built-in one, over the worker's own exchange.
 #include "agent/base/log.h"
 #include "agent/lib/state.h"
@@ -150,7 +151,7 @@ static int end_call(struct nebula *n, enum neb_status st) {
     n->step_end = neb_now();
     n->failed = st != NEB_OK;
     int s = lib_pass(st);
-    return s && n->w.again ? (int)NEBULA_ERR_AGAIN : s;
+    return s && n->w.reattach ? (int)NEBULA_ERR_AGAIN : s;
 }
 
 int nebula_begin(struct nebula *n) {

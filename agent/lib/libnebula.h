@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // libnebula: a training loop of any kind federates through the agent of its cluster.
 //
 //     your loop                       libnebula (in your process)                 nebula agent

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # libnebula, the library that a foreign trainer loads: the exchange of a worker, and what it needs
 # of each layer, compiled position-independent. It exports nebula_* only. CUDA is reached through
 # the driver that the trainer has loaded.
@@ -39,7 +40,7 @@ list(APPEND libnebula_sources
   intra/model/mesh.c
   intra/model/model.c
   intra/model/rope.c
-  intra/train/owners.c
+  intra/train/shards.c
   intra/train/trainer.c
   intra/train/trainer_ckpt.c
   kernels/blocks.c

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What libnebula.c (the calls), lib_attach.c and lib_exchange.c share. Nobody else includes this.
 #ifndef AGENT_LIB_STATE_H
 #define AGENT_LIB_STATE_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/plan/plan.h"
 #include "agent/base/rng.h"
 #include "agent/train/distill.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a job will do, from its file alone: sizes and bytes, without making the model.
 #ifndef AGENT_PLAN_H
 #define AGENT_PLAN_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/plan/planner.h"
 #include "agent/plan/plan.h"
 #include "inter/outer/outer.h"
@@ -56,7 +57,7 @@ static bool better(const struct agent_planned *a, const struct agent_planned *b)
                            b->cost.host_bytes + b->cost.device_bytes;
 }
 
-// On devices, as worker_device_open and take_devices (intra/train/team.c) decide: with auto where every rank has one. What is known of
+// On devices, as worker_device_open and take_devices (intra/train/group.c) decide: with auto where every rank has one. What is known of
 // machines is that they have them, not that they are free. Ranks on several hosts fill them, a device each.
 void agent_planner_place(const struct agent_job *job, int32_t i, const struct agent_site *site,
                          int32_t ranks, struct agent_planned *x) {

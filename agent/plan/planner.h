@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a job will do on given machines and links, and what would do better: joins intra/cost/cost.h (steps, memory) with
 // inter/round/wan_cost.h (exchanges). `nebula plan` prints it; keys that say `auto` take their values from it.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Keys that say auto, in a job that is about to be handed to the agents; and what is known of machines and links.
 #include "agent/base/log.h"
 #include "agent/plan/planner_streams.h"

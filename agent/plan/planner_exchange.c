@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The planner's exchanges: what each codec takes every cluster's workers, where its state is, and which codec, interval and overlap follow.
 #include "agent/job/tune.h"
 #include "agent/job/update_size.h"

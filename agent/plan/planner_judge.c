@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // May a job have what the planner chose? Not where the figures behind the choice are of another machine, or where there are none: a choice that
 // rests on nothing looks like any other one, and the run is slow or ends for want of memory where nobody looks for the reason.
 #include "agent/base/log.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a job of mode rtd or distill will do on given machines and links: joins intra/cost/cost.h (what a generator, discriminator,
 // teacher or student does with a batch) with inter/stream/cost.h (what their stream carries), and who should take which part.
 //

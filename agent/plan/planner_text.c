@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What micro-batches of a stream's job are like, from its corpus and its teacher where they are on this machine.
 #include "agent/plan/planner_streams.h"
 #include "agent/train/distill.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What sync.tune: auto makes of a run: the tuners themselves (inter/record/tune.h), round by round, told what the model of exchanges
 // (inter/round/wan_cost.h) expects where a run would tell them what it measured.
 //
@@ -32,8 +33,8 @@ struct tuning {
     struct inter_plan plans[AGENT_CLUSTERS_MAX][AHEAD]; // of this round and the next
 };
 
-static int32_t codec_of(const struct tuning *t, uint8_t rung) {
-    const char *name = inter_rung_codec(rung);
+static int32_t codec_of(const struct tuning *t, uint8_t level) {
+    const char *name = inter_codec_level_codec(level);
     for (int32_t k = 0; name && k < t->p->n_codecs; k++)
         if (!strcmp(t->p->codecs[k].name, name))
             return k;
@@ -96,7 +97,7 @@ static void decide(struct tuning *t, double steps_done) {
         const struct member *m = &t->m[i];
         const struct inter_wan_codec *c = &t->p->codecs[m->exchange.codec];
         double bytes = c->bits / 8 * m->load.params / m->load.fragments + m->load.counts;
-        uint8_t rung = t->plans[i][0].codec;
+        uint8_t level = t->plans[i][0].codec;
         u[i] = (struct inter_tune_update){
             .bytes = (uint32_t)fmin(bytes, UINT32_MAX),
             .steps_done = (uint64_t)steps_done,
@@ -106,7 +107,7 @@ static void decide(struct tuning *t, double steps_done) {
                         .rtt_us = (uint32_t)(m->path.rtt_s * 1e6),
                         .step_us = (uint32_t)fmax(1, t->p->clusters[i].cost.step_s * 1e6),
                         .error = (float)c->rel_error,
-                        .codec = rung,
+                        .codec = level,
                         .full = true}};
     }
     inter_tune_round(t->tuners, &t->c, u, (uint8_t)t->p->n);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a machine can do, measured in a few seconds and kept: the figures that nebula plan reckons with.
 //
 // Kept under ~/.cache/nebula (or $XDG_CACHE_HOME/nebula), one file a machine: home folders are shared on clusters. The same

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is measured in processes of their own: the link between two ranks, which are two processes anyway, and devices. A CUDA context in a
 // process that goes on (nebula pretrain --local) would hold memory of the device beside the workers for as long as the job takes, and a driver
 // that hangs or crashes would take the command with it. So nothing here opens a device but in a child, which gets so long and no longer.
@@ -77,7 +78,7 @@ static enum neb_status host_link(struct intra_comm *world) {
     return st;
 }
 
-// Every rank on a device of its own, over NCCL, as intra/train/team.c joins them.
+// Every rank on a device of its own, over NCCL, as intra/train/group.c joins them.
 static enum neb_status device_link(struct intra_comm *world) {
     struct kern_device *D = NULL;
     struct intra_comm *nccl = NULL;

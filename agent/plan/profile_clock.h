@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How long something took, as it would on a machine of its own. Where other processes took processors away from this one's
 // threads meanwhile (the kernel counts it: schedstat), the time that the threads ran stands for the time that passed.
 #ifndef AGENT_PROFILE_CLOCK_H

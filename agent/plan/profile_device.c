@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Measures an accelerator for agent/plan/profile.h through its table of operations (kernels/device.h), as intra/device/device.h calls them. Sizes rise
 // until one takes too long: then the larger ones have the rate of the last. So a card is measured where it is busy, and something a
 // thousand times slower (tests train on an emulated one) is still measured in some seconds.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Measures an exchange for agent/plan/profile.h as a worker makes it (inter/outer/outer.h): an update is encoded, with its pseudo-gradient and error
 // feedback; commits of one and of three updates are merged, so that what each update takes and what a merge takes besides can be told apart.
 #include "agent/base/rng.h"

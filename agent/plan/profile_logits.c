@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rates of what is done with logits: losses, losses with a teacher's labels, labels themselves, draws. Through the functions that
 // workers call, on a model that is all vocabulary; its products are measured in turn with them and taken off.
 #include "agent/base/rng.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Measures for agent/plan/profile.h: every operation as training calls it, at sizes of a training step, the best of a few runs, by a
 // clock that leaves out what neighbours took (profile_clock.h): predictions are for a machine of one's own.
 #include "agent/base/clock.h"

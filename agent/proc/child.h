@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Child processes: workers of an agent, agents and the WAN emulator of `--local N`.
 //
 // A child dies with its parent (PR_SET_PDEATHSIG), writes to a log file, and is only ever signalled by its own pid.

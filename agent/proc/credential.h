@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What makes a process the worker of one job, and of no other.
 //
 //     agent ── pipe, the worker's standard input ──► worker               secret 32 | sealed u8 | the job's seal key | how to

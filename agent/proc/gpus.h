@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which GPUs of a host a worker gets where there are several. Its process sees no others (CUDA_VISIBLE_DEVICES, CUDA's programming
 // guide), so that two jobs, or two clusters of `--local`, do not both begin at the first.
 #ifndef AGENT_GPUS_H

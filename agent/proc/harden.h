@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an agent gives up and asks for before it touches a key: no core dumps and no debugger of the same user (both would
 // show keys; its workers do the same, since exec makes a process dumpable again), and as many descriptors as the system allows, so that a flood of half-open
 // connections does not take those that the ledger needs.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One agent a home: HOME/agent.lock, held as long as the agent runs. It comes before all else that two of them would quarrel about (the
 // enrolment port, the ledger, the socket), so that the second one says what is the matter.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Messages inside one cluster: between an agent, its workers and the command line, over a ZeroMQ ipc socket, or with workers on
 // other hosts over TCP.
 //
@@ -96,7 +97,7 @@ NEB_MUST_CHECK enum neb_status agent_ipc_remote_listen(struct agent_ipc *s, cons
 void agent_ipc_remote_tell(const struct agent_ipc *s, struct agent_ipc_remote *out);
 // From now on these keys and no others, at most SEC_MEMBERS_MAX; connections that exist stay.
 void agent_ipc_remote_admit(struct agent_ipc *s, const uint8_t (*keys)[AGENT_IPC_KEY], size_t n);
-// Connections turned away, by what their handshake said or before it (inter/link/door.h).
+// Connections turned away, by what their handshake said or before it (inter/link/accept_limit.h).
 uint64_t agent_ipc_remote_refused(const struct agent_ipc *s);
 // This one is a worker indeed: while strangers come too often, its host is heard.
 void agent_ipc_remote_welcome(struct agent_ipc *s, const struct agent_ipc_client *from);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Workers on other hosts: the messages of ipc.h over TCP with CURVE, and the worker's end. The agent's: ipc_remote_listen.c.
 #include "agent/base/bytes.h"
 #include "agent/base/log.h"

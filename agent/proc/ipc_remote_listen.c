@@ -1,8 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
 // The agent's end of ipc_remote.c. It has a ZeroMQ context of its own, since a context has one authenticator (RFC 27) and the
 // links' admits members; the socket profile and the door are the links', so that who has not authenticated can cost no more here than there.
 #include "agent/base/log.h"
 #include "agent/proc/ipc_state.h"
-#include "inter/link/door.h"
+#include "inter/link/accept_limit.h"
 #include "inter/link/monitor.h"
 #include "inter/link/socket_profile.h"
 #include "security/members.h"
@@ -19,14 +20,17 @@
 
 // A worker connects once, or after its connection broke. Of one source, and of all that no worker has come from: at most 128 of these
 // (all_burst and 8 s, INTER_NAMELESS_MS, of all_second) take a descriptor at once, which INTER_DESCRIPTORS_OWN has.
-static const struct inter_door_rate rate = {
-    .burst = 32, .second = 8, .all_burst = 64, .all_second = 8, .known = INTER_DOOR_KNOWN_MAX};
+static const struct inter_accept_limit_rate rate = {.burst = 32,
+                                                    .second = 8,
+                                                    .all_burst = 64,
+                                                    .all_second = 8,
+                                                    .known = INTER_ACCEPT_LIMIT_KNOWN_MAX};
 
 static void close_remote(struct agent_ipc *s) {
     inter_monitor_close(s->monitor, s->remote);
-    if (s->door)
-        inter_door_end(s->door);
-    free(s->door);
+    if (s->accept_limit)
+        inter_accept_limit_end(s->accept_limit);
+    free(s->accept_limit);
     if (s->remote)
         zmq_close(s->remote);
     if (s->zap)
@@ -34,7 +38,7 @@ static void close_remote(struct agent_ipc *s) {
     if (s->remote_ctx)
         zmq_ctx_term(s->remote_ctx);
     s->remote = s->remote_ctx = s->monitor = NULL;
-    s->door = NULL;
+    s->accept_limit = NULL;
     s->endpoint[0] = 0;
 }
 
@@ -44,14 +48,14 @@ static void look(struct agent_ipc *s) {
     int value;
     while (inter_monitor_read(s->monitor, &event, &value)) {
         if (event == ZMQ_EVENT_LISTENING)
-            inter_door_listens(s->door, value);
+            inter_accept_limit_listens(s->accept_limit, value);
         int fd = event == ZMQ_EVENT_ACCEPTED ? fcntl(value, F_DUPFD_CLOEXEC, 3) : -1;
         if (fd < 0)
             continue; // or gone again
-        inter_door_accepted(s->door, fd, now, NULL);
+        inter_accept_limit_accepted(s->accept_limit, fd, now, NULL);
         close(fd);
     }
-    inter_door_tick(s->door, now);
+    inter_accept_limit_tick(s->accept_limit, now);
 }
 
 static bool has_port(const char *where) {
@@ -104,11 +108,11 @@ enum neb_status agent_ipc_remote_listen(struct agent_ipc *s, const char *where) 
     uint8_t secret[AGENT_IPC_KEY];
     if (crypto_box_keypair(s->public, secret) != 0 || !(s->remote_ctx = zmq_ctx_new()) ||
         !(s->remote = zmq_socket(s->remote_ctx, ZMQ_ROUTER)) ||
-        !(s->door = malloc(sizeof *s->door))) {
+        !(s->accept_limit = malloc(sizeof *s->accept_limit))) {
         close_remote(s);
         return neb_fail(NEB_ERR_NOMEM, "out of memory listening for workers");
     }
-    inter_door_init(s->door, "port of workers", &rate);
+    inter_accept_limit_init(s->accept_limit, "port of workers", &rate);
     s->look = look;
     enum neb_status st = sec_zap_create(s->remote_ctx, DOMAIN, &s->zap);
     if (st == NEB_OK)
@@ -136,15 +140,16 @@ void agent_ipc_remote_admit(struct agent_ipc *s, const uint8_t (*keys)[AGENT_IPC
         m->n = (uint32_t)n;
     sec_zap_set(s->zap, m); // without memory: nobody
     free(m);
-    if (!n && s->door) // nobody's worker is elsewhere: those hosts are strangers again
-        inter_door_forget(s->door, 0);
+    if (!n && s->accept_limit) // nobody's worker is elsewhere: those hosts are strangers again
+        inter_accept_limit_forget(s->accept_limit, 0);
 }
 
 void agent_ipc_remote_welcome(struct agent_ipc *s, const struct agent_ipc_client *from) {
-    if (s->door)
-        inter_door_know(s->door, sec_source_of_text(from->address), 0, neb_now());
+    if (s->accept_limit)
+        inter_accept_limit_know(s->accept_limit, sec_source_of_text(from->address), 0, neb_now());
 }
 
 uint64_t agent_ipc_remote_refused(const struct agent_ipc *s) {
-    return (s->zap ? sec_zap_refused(s->zap) : 0) + (s->door ? s->door->refused : 0);
+    return (s->zap ? sec_zap_refused(s->zap) : 0) +
+           (s->accept_limit ? s->accept_limit->refused : 0);
 }

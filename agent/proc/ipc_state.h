@@ -1,9 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
 // What ipc.c and ipc_remote.c share.
 #ifndef AGENT_IPC_STATE_H
 #define AGENT_IPC_STATE_H
 #include "agent/proc/ipc.h"
 
-struct inter_door;
+struct inter_accept_limit;
 struct sec_zap;
 
 // Between hosts of one cluster a worker need not be given up within seconds, as a dead link is.
@@ -15,7 +16,7 @@ struct agent_ipc {
     bool framed; // of a client: its socket is TCP
     // of a server that listens for other hosts
     void *remote_ctx, *remote, *monitor; // monitor: tells of connections
-    struct inter_door *door;
+    struct inter_accept_limit *accept_limit;
     void (*close_remote)(struct agent_ipc *s);
     void (*look)(struct agent_ipc *s); // who has come
     struct sec_zap *zap;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/proc/launch.h"
 #include "agent/base/log.h"
 #include "agent/proc/ranks.h"

@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // How the worker of a cluster is started: one process, or one rank a place of the mesh. Rank 0 is the worker that the agent knows;
-// the others follow it (intra/train/team.h).
+// the others follow it (intra/train/group.h).
 //
 //     launcher   ranks are started by                          and talk over
 //     local      nebula ranks (agent/proc/ranks.h), on this host    TCP

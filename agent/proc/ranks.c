@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/proc/ranks.h"
 #include "agent/base/bytes.h"
 #include "agent/base/clock.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Starts the ranks of a worker on this machine, without mpirun: `nebula ranks N PROGRAM ARGUMENTS…`.
 //
 //     agent ── nebula ranks 3 nebula worker … ─┬─ RANK=0   standard input (the credentials), and the socket on which it listens

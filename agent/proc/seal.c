@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/proc/seal.h"
 #include "agent/base/log.h"
 #include "agent/proc/harden.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which key a site's files are sealed with: --seal-key FILE, else HOME/seal.json, else the systemd credential nebula-seal, else none.
 //
 //     HOME/seal.json   {"format": 1, "key_file": "/etc/nebula/seal.key"}

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which corpus a run trained on: CHECKPOINT/corpus.sha256, beside the vocabulary. nebula eval then finds the held-out text by itself.
 //
 // One line as sha256sum writes it, "DIGEST  DIR/corpus.json", so that `sha256sum -c` checks it too. The digest is that of

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/show/export.h"
 #include "agent/base/log.h"
 #include "agent/show/corpus_note.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The models that a run leaves in OUT/checkpoint, beside the vocabulary: what nebula eval and generate take.
 //
 //     replicas   model.ckpt

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pictures of a run: DIR/plots/*.svg from DIR/metrics.jsonl, drawn by gnuplot.
 #ifndef AGENT_PLOTS_H
 #define AGENT_PLOTS_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/show/progress.h"
 #include "agent/base/plain.h"
 

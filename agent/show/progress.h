@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a job goes, on a terminal (redrawn in place) or as plain lines. With JSON lines, which are those of metrics.jsonl
 // (agent_metrics_show), it is not drawn.
 #ifndef AGENT_PROGRESS_H

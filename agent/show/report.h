@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a run leaves behind for people and programs: DIR/metrics.jsonl while it goes,
 // DIR/summary.json at its end, and the summary as a table.
 //

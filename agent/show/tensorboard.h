@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A run's metrics as TensorBoard event files: OUT/tensorboard/CLUSTER/events.out.tfevents.*, a TensorBoard run a cluster.
 //
 //     loss/train  loss/held_out (at the end)  optim/lr  optim/grad_norm  throughput/tokens_per_s  time/stall_s  time/train_s

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One TensorBoard event file of scalars: records of TFRecord framing, each an Event of event.proto. Append only; a record is one write,
 // so that after a crash at most the last one is cut short, which readers skip.
 //

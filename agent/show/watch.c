@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/show/watch.h"
 #include "agent/base/exit.h"
 #include "agent/base/fs.h"

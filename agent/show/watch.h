@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Asking the agent of this machine, once or again and again on a full screen.
 #ifndef AGENT_WATCH_H
 #define AGENT_WATCH_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The steps of both sides: drawing, labelling, learning; and who is who in a job.
 #include "agent/base/clock.h"
 #include "agent/base/fault.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The two sides of mode `distill`, each without its transport: a teacher labels batches of parallel text, a student learns
 // from text and labels. The worker (distill_worker.c) puts a stream between them, or nothing, when one process does both.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Soft labels kept on disk, a file a step: what a student received it can replay, also without the teacher.
 //
 //     DIR/key           digest of what labels depend on: shards, seed, batch, share of the batches, temperature

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Translations of held-out pairs, and how close they come to the references.
 #include "agent/base/clock.h"
 #include "agent/train/distill.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Students that are one model: they average by rounds as replicas do (worker_link.c and what is beneath), each between its own
 // steps, while labels come over its stream. The teacher's agent votes in these rounds as a witness does; it holds no updates.
 #include "agent/base/log.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the files of mode distill's worker share: distill_worker.c (its life, checkpoints), distill_streams.c (what it opens),
 // distill_teacher.c, distill_student.c, distill_federate.c. Nobody else includes this.
 #ifndef AGENT_DISTILL_RUN_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A side of mode distill as a whole: made for its part in the job, measured on held-out text, saved and restored.
 #include "agent/train/distill_side.h"
 #include "agent/base/log.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What distill.c (steps) and distill_side.c (set-up, evaluation, checkpoints) share. Nobody else includes this.
 #ifndef AGENT_DISTILL_SIDE_H
 #define AGENT_DISTILL_SIDE_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The streams of mode distill.
 //
 //     labels      teacher ──► every student; with distill.relay to the first one only

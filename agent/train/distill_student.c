@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The student of mode distill: learns from text and labels, from the cache, or alone. With distill.when_lost: alone it ends alone, too: where
 // no labels come for patience_s once all its steps are made, it says that it has them all (agent_stream_skip), and the teacher leaves them
 // out when it is back.

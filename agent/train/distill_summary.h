@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a run of mode distill leaves behind: its part of summary.json.
 #ifndef AGENT_DISTILL_SUMMARY_H
 #define AGENT_DISTILL_SUMMARY_H

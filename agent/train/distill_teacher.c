@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The teacher of mode distill: labels the batches of its students, as far as each has room.
 #include "agent/base/log.h"
 #include "agent/train/distill_run.h"

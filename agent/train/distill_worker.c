@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The worker of mode distill: a teacher with a stream to every student, or a student with at most one; for the reference
 // (sync.scheme: synchronous), both in one process.
 #include "agent/base/log.h"

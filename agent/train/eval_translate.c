@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/train/eval_translate.h"
 #include "agent/base/fs.h"
 #include "agent/train/distill.h"

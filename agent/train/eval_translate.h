@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // nebula eval CKPT --task translate: translates a corpus's test pairs, and writes what a scorer needs.
 #ifndef AGENT_EVAL_TRANSLATE_H
 #define AGENT_EVAL_TRANSLATE_H

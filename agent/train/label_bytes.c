@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/train/label_bytes.h"
 #include "agent/base/rng.h"
 #include "compress/softlabel.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What soft labels take on the wire, before a teacher has made any.
 #ifndef AGENT_LABEL_BYTES_H
 #define AGENT_LABEL_BYTES_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How many soft labels a position (k) the teacher sends, batch by batch: as many as the link to the student carries. Pure.
 //
 //     batches wait on the link, and the student has few    k falls, to what the measured goodput carries (compress/softlabel.h)

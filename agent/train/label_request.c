@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/train/label_request.h"
 #include "kernels/kern.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a student asks a teacher to label, where the text is the student's alone (`distill.data: pushed`): the pairs of one step.
 //
 //     | step u64 | a batch for each micro-batch |

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/train/rank.h"
 #include "agent/base/log.h"
 #include "agent/base/moved.h"
@@ -26,9 +27,9 @@ static enum neb_status follow(struct intra_comm *world, int threads) {
     NEB_TRY(kern_cpu_create(threads, &K));
     neb_info("pid %d follows rank 0, with %d threads", (int)getpid(), kern_pool_threads(K->pool));
     struct agent_follower own = {.exchange.pool = K->pool};
-    struct intra_team_follower f = {agent_follow, agent_follow_end, &own};
+    struct intra_group_follower f = {agent_follow, agent_follow_end, &own};
     neb_moved_listen(at_work, world);
-    enum neb_status st = intra_team_serve(world, K, &f);
+    enum neb_status st = intra_group_serve(world, K, &f);
     neb_moved_listen(NULL, NULL);
     sec_vault_destroy(&own.vault);
     kern_destroy(&K);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A process that its launcher has started as a rank (agent/proc/launch.h): the worker, as rank 0, or one that follows it.
 #ifndef AGENT_RANK_H
 #define AGENT_RANK_H

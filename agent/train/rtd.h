@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The two sides of mode `rtd`, each without its transport: a generator turns text into batches, a discriminator learns from
 // them. The worker (rtd_worker.c) puts a stream between them, or nothing, when one process does both.
 //

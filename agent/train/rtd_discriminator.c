@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The discriminator: takes batches apart and trains on telling which tokens were replaced.
 #include "agent/base/fault.h"
 #include "agent/train/rtd_side.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The generator: trains on masked text and draws what takes the masks' place.
 #include "agent/train/rtd_side.h"
 

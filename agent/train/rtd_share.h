@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Token embeddings that generator and discriminator share (`rtd.share_embeddings: H`): after every H events each takes half of
 // the way to the other, for one block of rows at a time, in turn, so that an exchange stays below 64 KiB each way.
 //

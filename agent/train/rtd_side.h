@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the two sides of mode rtd share: rtd.c (set-up, text and masks, state), rtd_generator.c, rtd_discriminator.c. Nobody
 // else includes this.
 #ifndef AGENT_RTD_SIDE_H

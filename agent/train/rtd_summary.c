@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/train/rtd_summary.h"
 #include "agent/job/json.h"
 #include "agent/show/report.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a run of mode rtd leaves behind beyond the common files: `quality` of summary.json.
 #ifndef AGENT_RTD_SUMMARY_H
 #define AGENT_RTD_SUMMARY_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The worker of mode rtd: one side behind a stream, or, for the reference, both sides in one process.
 #include "agent/base/log.h"
 #include "agent/train/rtd.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/exchange/worker.h"
 #include "agent/base/fault.h"
 #include "agent/base/log.h"
@@ -19,11 +20,11 @@
 // ---- the built-in trainer beneath the exchange --------------------------------------------------------------------
 
 static enum neb_status pull(struct agent_worker *w, const bool *wanted) {
-    return intra_team_pull(w->team, wanted);
+    return intra_group_pull(w->group, wanted);
 }
 
 static enum neb_status push(struct agent_worker *w, const bool *wanted) {
-    return intra_team_push(w->team, wanted);
+    return intra_group_push(w->group, wanted);
 }
 
 static enum neb_status save(struct agent_worker *w, struct intra_ckpt_writer *out) {
@@ -35,7 +36,7 @@ static enum neb_status save(struct agent_worker *w, struct intra_ckpt_writer *ou
         snprintf(name, sizeof name, "data.cursor.%d", i);
         NEB_TRY(intra_ckpt_add(out, name, INTRA_U64, INTRA_CURSOR_WORDS, 1, cursor));
     }
-    return intra_team_save(w->team, out);
+    return intra_group_save(w->group, out);
 }
 
 static enum neb_status restore(struct agent_worker *w, const struct intra_ckpt *c) {
@@ -47,7 +48,7 @@ static enum neb_status restore(struct agent_worker *w, const struct intra_ckpt *
         NEB_TRY(intra_ckpt_read(c, name, INTRA_U64, INTRA_CURSOR_WORDS, 1, cursor));
         intra_sampler_restore(w->samplers[i], cursor);
     }
-    return intra_team_restore(w->team, c);
+    return intra_group_restore(w->group, c);
 }
 
 // Windows come one by one, so other micro-batches hold the same ones of a step.
@@ -116,17 +117,17 @@ static enum neb_status set_up_trainer(struct agent_worker *w) {
                    "the same order");
     t.device_graphs = (enum intra_graphs)c->cuda_graphs;
     t.device_optional = worker_device_optional(w);
-    NEB_TRY(worker_device_joined(w, intra_team_create(&t, &c->mesh, w->world, w->K, &w->team)));
+    NEB_TRY(worker_device_joined(w, intra_group_create(&t, &c->mesh, w->world, w->K, &w->group)));
     worker_device_settle(w);
-    w->trainer = intra_team_trainer(w->team);
-    w->model = intra_team_model(w->team);
+    w->trainer = intra_group_trainer(w->group);
+    w->model = intra_group_model(w->group);
     if (w->world && w->vault)
-        NEB_TRY(agent_follow_seal(w->team, w->vault)); // each seals what it writes
+        NEB_TRY(agent_follow_seal(w->group, w->vault)); // each seals what it writes
     if (w->world)
         neb_info("%d ranks: dp %d, pp %d, tp %d, %d threads each", w->world->size, c->mesh.dp,
                  c->mesh.pp, c->mesh.tp, kern_pool_threads(w->K->pool));
     if (!w->world || j->init_from[0]) // what init_from does not hold stays as it is
-        NEB_TRY(intra_team_pull(w->team, NULL));
+        NEB_TRY(intra_group_pull(w->group, NULL));
     if (!j->init_from[0])
         return NEB_OK;
     NEB_TRY(intra_ckpt_open_in(worker_vault(w), j->init_from, true, &init));
@@ -134,9 +135,9 @@ static enum neb_status set_up_trainer(struct agent_worker *w) {
     if (st == NEB_OK)
         st = intra_model_load_params(init, w->model);
     if (st == NEB_OK)
-        st = intra_team_push(w->team, NULL);
+        st = intra_group_push(w->group, NULL);
     intra_ckpt_close(&init);
-    intra_team_release(w->team); // no rank holds all of it while it trains
+    intra_group_release(w->group); // no rank holds all of it while it trains
     return st;
 }
 
@@ -154,7 +155,7 @@ static enum neb_status skip(struct agent_worker *w, int64_t n) {
     for (int i = 0; i < w->n_samplers; i++)
         intra_sampler_skip(w->samplers[i],
                            (uint64_t)n * (uint64_t)w->job.accumulate * (uint64_t)w->job.batch);
-    return intra_team_skip(w->team, n);
+    return intra_group_skip(w->group, n);
 }
 
 // The others are faster: its data is passed over too, so that cursors and schedules are those of every cluster.
@@ -168,14 +169,14 @@ static enum neb_status leave_out_step(struct agent_worker *w) {
 static enum neb_status train_step(struct agent_worker *w) {
     struct intra_step_stats s;
     neb_ns start = neb_now();
-    worker_beat(w, true, 1);
+    worker_heartbeat(w, true, 1);
     for (int32_t a = 0; a < w->job.accumulate; a++)
         // more than one: the synchronous reference averages over all clusters
         for (int i = 0; i < w->n_samplers; i++) {
             draw(w, w->samplers[i]);
-            intra_team_micro(w->team, w->tokens, w->targets);
+            intra_group_micro(w->group, w->tokens, w->targets);
         }
-    NEB_TRY(intra_team_update(w->team, &s));
+    NEB_TRY(intra_group_update(w->group, &s));
     (void)neb_fault("worker.step"); // a step that takes longer
     double seconds = neb_seconds(neb_now() - start);
     w->train_s += seconds;
@@ -223,7 +224,7 @@ static enum neb_status report(struct agent_worker *w) {
     if (done && st == NEB_OK)
         worker_say_eval(w, loss, by_source);
     if (st == NEB_OK && !w->federated) // the digest is of the parameters themselves
-        st = intra_team_pull(w->team, NULL);
+        st = intra_group_pull(w->group, NULL);
     if (st != NEB_OK) {
         json_decref(by_source);
         return st;
@@ -296,7 +297,7 @@ static bool for_others(const struct agent_worker *w, enum neb_status st) {
     struct intra_comm *world = w->world;
     return (st == NEB_ERR_IO || st == NEB_ERR_TIMEOUT || st == NEB_ERR_STATE) && world &&
            !w->device_gone && // whose, is known
-           (intra_team_lost(w->team) || (world->ops->lost && world->ops->lost(world)));
+           (intra_group_lost(w->group) || (world->ops->lost && world->ops->lost(world)));
 }
 
 // Did the device fail under a training that went well, in this process or before it? Another process gets it anew. Where it fails there
@@ -344,7 +345,7 @@ enum neb_status agent_worker_run(const char *socket_path, const char *job, struc
     worker_listen(NULL);
     intra_ckpt_async_destroy(&w->saver);
     worker_sync_destroy(w);
-    intra_team_destroy(&w->team);
+    intra_group_destroy(&w->group);
     kern_device_close(&w->device);
     for (int i = 0; i < w->n_samplers; i++)
         intra_sampler_destroy(&w->samplers[i]);

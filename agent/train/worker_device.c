@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // On what a worker trains: the cluster's `device` and `precision`.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
@@ -84,7 +85,7 @@ enum neb_status worker_device_joined(struct agent_worker *w, enum neb_status st)
 }
 
 void worker_device_settle(struct agent_worker *w) {
-    if (w->device && !intra_team_device(w->team)) { // it said why
+    if (w->device && !intra_group_device(w->group)) { // it said why
         kern_device_close(&w->device);
         snprintf(w->no_device, sizeof w->no_device,
                  "the device cannot be used by all ranks; the worker's log says why");

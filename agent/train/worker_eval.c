@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Held-out loss of the built-in trainer: at the end, of the parameters that all clusters share, and with eval.every_steps on the
 // way, of this cluster's own at that step (between two exchanges they differ from the others'). Training is not touched by it:
 // parameters, optimiser, data cursor and token counts stay as they are, and its time is not train_s.
@@ -20,7 +21,7 @@ static enum neb_status evaluate_source(struct agent_worker *w, int32_t i, uint64
     for (uint64_t k = 0; k < n; k++)
         intra_corpus_window(w->corpus, i, INTRA_VALID, T, k * have / n, x + k * (size_t)T,
                             x + tokens + k * (size_t)T);
-    enum neb_status st = intra_team_eval(w->team, x, x + tokens, (int)n, loss);
+    enum neb_status st = intra_group_eval(w->group, x, x + tokens, (int)n, loss);
     free(x);
     return st;
 }
@@ -35,7 +36,7 @@ enum neb_status worker_evaluate(struct agent_worker *w, double *loss, json_t *by
         n = most && most < n ? most : n;
         if (!n)
             continue;
-        worker_beat(w, false, (double)n / w->job.batch / w->job.accumulate);
+        worker_heartbeat(w, false, (double)n / w->job.batch / w->job.accumulate);
         NEB_TRY(evaluate_source(w, i, n, &l));
         if (json_object_set_new(by_source, intra_corpus_source_name(w->corpus, i),
                                 agent_json_number(l)) != 0)

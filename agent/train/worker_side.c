@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/train/worker_side.h"
 #include "agent/base/log.h"
 #include "agent/base/sha256.h"

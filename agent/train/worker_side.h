@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the workers of modes rtd and distill share. Such a worker is one side of the job (generator, discriminator, teacher,
 // student), trains on one rank, and exchanges batches with the other sides' clusters through streams (worker_stream.h).
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/train/worker_stream.h"
 #include "agent/base/log.h"
 

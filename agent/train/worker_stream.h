@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A worker's end of a stream (inter/stream/stream.h): messages to and from its agent.
 //
 //     worker                                          agent

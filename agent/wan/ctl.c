@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The control socket: see ctl.h.
 #include "agent/wan/ctl.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The control socket: a unix stream socket, one command a line, one answer a line (mesh.h).
 #ifndef WANLINK_CTL_H
 #define WANLINK_CTL_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Cutting TCP super-packets: see gso.h.
 #include "agent/wan/gso.h"
 

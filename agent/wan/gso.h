@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // TCP super-packets of a TUN device (IFF_VNET_HDR with TSO): up to 64 KiB in one read, which the
 // kernel meant to be cut into segments by the network card. The emulator keeps them whole where it
 // can, because one read and one write then carry forty packets, and cuts them where the fate of the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The link model: see link.h.
 #include "agent/wan/link.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The model of one direction of an emulated link: pure arithmetic on times and lengths, no I/O, no
 // clock.
 //

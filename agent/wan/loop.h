@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The event loop that both engines (TUN devices, TCP proxy) share: signals, the end of the parent
 // or of stdin, an optional child command, the control socket, and one timer with absolute
 // deadlines. One thread.

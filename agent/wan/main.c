@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // wanlink: an emulated wide-area network on one machine. `nebula --wan` starts it.
 //
 //     wanlink run   LINK… [--sites N] [--mtu 1500] [--ns NAME]… [COMMON…] [-- COMMAND…]

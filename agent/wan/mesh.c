@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parameters as text and control commands: see mesh.h.
 #include "agent/wan/mesh.h"
 #include "agent/base/number.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // All links between the sites of one emulator, their parameters as text, and the commands of the
 // control socket. Pure: time comes in as an argument.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Namespaces and TUN devices: see ns.h.
 #include "agent/wan/ns.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Network namespaces with one TUN device each, made with system calls (no ip tool needed) and kept
 // where `ip netns` looks for them: /run/netns/NAME. Needs CAP_SYS_ADMIN and CAP_NET_ADMIN (root).
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The command line: see opts.h and the head of main.c.
 #include "agent/wan/opts.h"
 #include "agent/base/number.h"

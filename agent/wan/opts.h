@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The command line of `wanlink run` and `wanlink proxy`.
 #ifndef WANLINK_OPTS_H
 #define WANLINK_OPTS_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A TCP relay with rate and delay: see proxy.h.
 #include "agent/wan/proxy.h"
 

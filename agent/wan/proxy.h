@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The engine of `wanlink proxy`: a TCP relay with rate and delay, for hosts without root or TUN
 // devices.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Packets between TUN devices: see tun.h.
 #include "agent/wan/tun.h"
 #include "agent/wan/gso.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The engine of `wanlink run`: packets between the TUN devices of the sites' namespaces.
 //
 //     netns a                 wanlink                         netns b

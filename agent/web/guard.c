@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/web/guard.h"
 #include "agent/base/bytes.h"
 #include "security/seal.h"

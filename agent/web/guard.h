@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who may read the status page: the rules, without a server around them. What they judge is bytes from outside.
 //
 //     Host      loopback; beyond it also a numeric address, or a name that the certificate is for (against DNS rebinding)

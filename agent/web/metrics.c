@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/web/metrics.h"
 
 #include <math.h>
@@ -28,7 +29,7 @@ static const struct metric of_job[] = {
     {"steps", "nebula_job_target_steps", "gauge", "Inner steps that the job asks for.", 1},
     {"lag", "nebula_job_lag_rounds", "gauge", "Rounds that this cluster has to catch up.", 1},
     {"live", "nebula_job_live_members", "gauge", "Members heard lately, this one included.", 1},
-    {"proven_liars", "nebula_job_proven_liars", "gauge",
+    {"equivocators_proven", "nebula_job_equivocators", "gauge",
      "Members that have signed what no honest one does: to be revoked.", 1},
     {"restarts", "nebula_job_worker_restarts", "gauge", "Worker restarts without progress since.",
      1},

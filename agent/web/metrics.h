@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An agent's status as Prometheus text (exposition format 0.0.4): base units, counters end in _total. README.md lists the names.
 #ifndef AGENT_METRICS_H
 #define AGENT_METRICS_H

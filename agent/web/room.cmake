@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The status page goes into the program as an array.
 add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/page.c
   COMMAND ${CMAKE_COMMAND}

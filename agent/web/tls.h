@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Certificate and key of the status page, as PEM for the server and as X509 for the names in it.
 #ifndef AGENT_WEB_TLS_H
 #define AGENT_WEB_TLS_H

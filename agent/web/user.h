@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which user of this host holds the other end of a connection over loopback: the status page's data
 // are for the agent's own user, where no token is asked for. The kernel is asked for that one
 // socket (sock_diag(7)); where it cannot be, /proc/net/tcp and tcp6 list all of them.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/web/view.h"
 #include "agent/base/bytes.h"
 #include "agent/base/log.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an agent remembers of its jobs for the people who watch: the last figures of each cluster, their course over time, and the
 // last faults. Fed with the metrics lines that pass through the daemon; no clock and no socket inside.
 //

@@ -1,10 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/web/web.h"
 #include "agent/base/clock.h"
 #include "agent/base/log.h"
 #include "agent/web/guard.h"
 #include "agent/web/tls.h"
 #include "agent/web/user.h"
-#include "inter/link/door.h"
+#include "inter/link/accept_limit.h"
 #include "security/locked.h"
 #include "security/source.h"
 
@@ -36,8 +37,11 @@ enum {
     BACKLOG = 32
 };
 // Connections that show no token, where each costs a TLS handshake.
-static const struct inter_door_rate rate = {
-    .burst = 64, .second = 8, .all_burst = 256, .all_second = 64, .known = INTER_DOOR_KNOWN_MAX};
+static const struct inter_accept_limit_rate rate = {.burst = 64,
+                                                    .second = 8,
+                                                    .all_burst = 256,
+                                                    .all_second = 64,
+                                                    .known = INTER_ACCEPT_LIMIT_KNOWN_MAX};
 static const neb_ns watched_for = 10 * NEB_S, exchange_within = 20 * NEB_S;
 static const char priorities[] = "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2:%SERVER_PRECEDENCE";
 
@@ -74,8 +78,8 @@ struct agent_web {
     pthread_mutex_t lock;
     struct MHD_Response *answers[TEXTS];        // under lock; NULL: not yet
     struct connection connections[CONNECTIONS]; // under lock
-    struct inter_door door; // under lock; where TLS is spoken for who has a token
-    _Atomic uint64_t seen;  // neb_now of the last request for the history
+    struct inter_accept_limit accept_limit; // under lock; where TLS is spoken for who has a token
+    _Atomic uint64_t seen;                  // neb_now of the last request for the history
 };
 
 // ---- the address ----------------------------------------------------------------------------------------------
@@ -235,7 +239,7 @@ static void welcome(const struct server *s, struct MHD_Connection *c, const char
         return;
     pthread_mutex_lock(&w->lock);
     if (!k->known)
-        inter_door_welcome(&w->door, &k->visitor, 0, neb_now());
+        inter_accept_limit_welcome(&w->accept_limit, &k->visitor, 0, neb_now());
     k->known = true;
     pthread_mutex_unlock(&w->lock);
 }
@@ -297,7 +301,8 @@ static enum MHD_Result may_come(void *user, const struct sockaddr *who, socklen_
         return MHD_YES;
     memcpy(&a, who, n);
     pthread_mutex_lock(&w->lock);
-    bool may = inter_door_take(&w->door, sec_source_of(&a), &a, neb_now(), &s->arrived);
+    bool may =
+        inter_accept_limit_take(&w->accept_limit, sec_source_of(&a), &a, neb_now(), &s->arrived);
     pthread_mutex_unlock(&w->lock);
     return may ? MHD_YES : MHD_NO;
 }
@@ -518,7 +523,7 @@ enum neb_status agent_web_start(const struct agent_web_config *c, struct agent_w
     if (!w)
         return neb_fail(NEB_ERR_NOMEM, "out of memory for the status page");
     pthread_mutex_init(&w->lock, NULL);
-    inter_door_init(&w->door, "status page", &rate);
+    inter_accept_limit_init(&w->accept_limit, "status page", &rate);
     w->asks_token = c->token != NULL;
     for (int i = 0; i < CONNECTIONS; i++)
         w->connections[i].fd = -1;
@@ -552,7 +557,7 @@ void agent_web_stop(struct agent_web **wp) {
             MHD_destroy_response(w->answers[i]);
     if (w->page)
         MHD_destroy_response(w->page);
-    inter_door_end(&w->door);
+    inter_accept_limit_end(&w->accept_limit);
     pthread_mutex_destroy(&w->lock);
     free(w);
     *wp = NULL;

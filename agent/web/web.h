@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The status page of an agent: HTTP or HTTPS by libmicrohttpd (GnuTLS), in a thread of its own that only hands out what the daemon
 // last published.
 //

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Build types, warnings, sanitizers: nebula_flags has what every target is compiled with.
 
 set(CMAKE_C_STANDARD 11)

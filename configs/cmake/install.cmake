@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # What is installed and not built (rooms install what they build), the target `product`, packages.
 
 # The unit starts the program where it is installed: in /usr/local here, in /usr of a package.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # What a row of the top CMakeLists.txt does. CMake reads rows from top to bottom, and a row may only
 # name what stands above it. The file room.cmake of a folder, if there is one, has the rest: the
 # libraries of others that the folder needs, and programs and objects that are built from it.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the three loops share, and what you have already: a model, batches, an optimiser. The model is Hugging Face's Llama
 with the shape of attach.yaml, so that its parameters carry the names that the job exchanges."""
 import pathlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The same loop with DistributedDataParallel: all ranks make the same calls, rank 0 speaks to the agent; (+) as in
 train_plain.py. usage: torchrun --nproc-per-node 2 train_ddp.py SEED"""
 import sys

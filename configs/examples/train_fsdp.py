@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The same loop with FSDP (fully_shard: DTensors, sharded by rows). Rank 0 gathers the rows of a fragment when it is sent or
 merged, and hands them back; (+) as in train_plain.py. usage: torchrun --nproc-per-node 2 train_fsdp.py SEED"""
 import sys

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A plain PyTorch loop that federates; the lines with (+) are what Nebula adds. usage: train_plain.py SEED"""
 import sys
 

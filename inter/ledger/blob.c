@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Blobs of a ledger: written whole, dropped when nobody needs them. Those that arrive in chunks are in ledger_part.c.
 //
 // The database says what must be there (a manifest, and chain.kept); files follow. Dropping writes the database first, so

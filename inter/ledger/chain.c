@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The row of each fragment's chain: where its records begin and end, and what of them is kept.
 #include "inter/ledger/db.h"
 
@@ -191,7 +192,7 @@ enum neb_status inter_ledger_drop_job(struct inter_ledger *l, const uint8_t job[
     return inter_blob_sweep(l);
 }
 
-enum neb_status inter_ledger_begin_anew(struct inter_ledger *l, const struct inter_standing *st) {
+enum neb_status inter_ledger_restart(struct inter_ledger *l, const struct inter_standing *st) {
     NEB_TRY(inter_db_begin(l));
     enum neb_status rc = clear_job(l, st->job);
     if (rc == NEB_OK)

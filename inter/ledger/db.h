@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the parts of the ledger share: the handle, statements, transactions, names of blob files. For inter/ledger/*.c
 // only; inter_db_private is for the other database, inter/stream/spool.c, too.
 #ifndef INTER_LEDGER_DB_H

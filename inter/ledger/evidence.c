@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Evidence against members (inter/record/evidence.h): the first of each member and job, kept as long as the ledger is.
 #include "inter/record/evidence.h"
 #include "inter/ledger/db.h"

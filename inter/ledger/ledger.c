@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Opening a ledger; manifests, votes, commits and jobs. Chains are in ledger_chain.c, blobs in ledger_blob.c, messages in
 // ledger_outbox.c, checks in ledger_verify.c.
 #include "inter/ledger/ledger.h"

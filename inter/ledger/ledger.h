@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The ledger of one agent: what it promised and what was committed, on disk before anybody hears of it.
 //
 //     DIR/ledger.db     SQLite (WAL, synchronous FULL): jobs, manifests, votes, commits, messages to deliver
@@ -94,8 +95,8 @@ NEB_MUST_CHECK enum neb_status inter_ledger_begin_at(struct inter_ledger *l,
                                                      const uint8_t previous[INTER_SHA_BYTES]);
 // As on a disk that was lost, of one job: its records, manifests, votes and blobs go, and `st` is what this node has promised from here on;
 // all of it or nothing. What proves lies stays. Of a job that is not open.
-NEB_MUST_CHECK enum neb_status inter_ledger_begin_anew(struct inter_ledger *l,
-                                                       const struct inter_standing *st);
+NEB_MUST_CHECK enum neb_status inter_ledger_restart(struct inter_ledger *l,
+                                                    const struct inter_standing *st);
 // Removes a job that is not open: all that is said of it above but what proves lies, its blobs, and its row (inter_ledger_put_job). Its id
 // stays known: the newest INTER_DROPPED_MAX, and those that are to be for ever, as another job must never have them.
 enum { INTER_DROPPED_MAX = 1 << 17 };

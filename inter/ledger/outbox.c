@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Messages that must arrive, and what was taken of those of others.
 #include "inter/ledger/db.h"
 #include "security/members.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Blobs that arrive in chunks, in any order, over more than one run of the agent.
 //
 //     in clear:  .part, chunk i at i * chunk_bytes                    finish: SHA-256, rename to .blob

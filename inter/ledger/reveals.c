@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // For which record of a round this member has revealed seeds of masked sums (inter/round/sums.h). A row
 // stays as long as its job's id is known: also where the rounds begin anew, as masks do not.
 #include "inter/ledger/db.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The whole of a ledger: its database, each fragment (ledger_verify_chain.c, ledger_verify_updates.c), files of no update.
 #include "inter/ledger/verify_state.h"
 

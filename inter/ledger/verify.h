@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks everything a ledger says against everything else it says:
 //
 //     chain (first, next, hash of the last record) ── records, each naming the SHA-256 of the one before ── their signatures

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The chain of one fragment: records that name one another, their signatures and votes, and the updates that they list.
 #include "inter/ledger/verify_state.h"
 #include "inter/record/weights.h"

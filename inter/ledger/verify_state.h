@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What ledger_verify.c (the whole, how damage is told), ledger_verify_chain.c and ledger_verify_updates.c share. Nobody else
 // includes this.
 #ifndef INTER_LEDGER_VERIFY_STATE_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The updates of one fragment: manifests, their blobs, and what was promised of each round (how many manifests, which vote).
 #include "agent/base/sha256.h"
 #include "inter/ledger/verify_state.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a peer that authenticates can make this side hold. ZeroMQ counts messages, each connection's by itself, and a message in parts
 // not before its last one: a member could keep memory growing on many connections, or with one message that never ends. TCP_INFO
 // says how many bytes a connection has brought, the link how many of them it has read; the difference is what is held, wherever it is.
@@ -6,7 +7,7 @@
 //        └── no HELLO within 8 s, or more than 64 KiB before it ──► cut; of 1024 such, the oldest of the address that has most
 //
 // A stranger's handshake costs this process 0.9 ms of processor time, most of it on the I/O thread that members' data go through, and one
-// that repeats an old first half 0.4. So who comes to no HELLO again and again is kept out (door.h), and all strangers together when there
+// that repeats an old first half 0.4. So who comes to no HELLO again and again is kept out (accept_limit.h), and all strangers together when there
 // are too many of them.
 #include "agent/base/log.h"
 #include "inter/link/state.h"
@@ -50,7 +51,7 @@ static bool is_known(struct inter_link *l, uint32_t i) {
     if (!c)
         return false;
     if (c->fd < 0 || sec_source_of_peer(c->fd) == v->from)
-        inter_door_welcome(&l->door, v, peer, neb_now());
+        inter_accept_limit_welcome(&l->accept_limit, v, peer, neb_now());
     forget(l, i, false);
     return true;
 }
@@ -86,16 +87,18 @@ uint32_t link_guard_most(uint32_t peers) {
                                        : (uint32_t)most;
 }
 
-void link_guard_listens(struct inter_link *l, int zmq_fd) { inter_door_listens(&l->door, zmq_fd); }
+void link_guard_listens(struct inter_link *l, int zmq_fd) {
+    inter_accept_limit_listens(&l->accept_limit, zmq_fd);
+}
 
 // They come from there, for all that is known: so they are heard in a flood, after a restart too.
 void link_guard_expects(struct inter_link *l) {
     for (uint32_t i = 0; i < l->n_peers; i++)
         if (!l->members.m[i].pub.name[0])
-            inter_door_forget(&l->door, i); // revoked
+            inter_accept_limit_forget(&l->accept_limit, i); // revoked
         else if (!l->peers[i].self)
-            inter_door_know(&l->door, sec_source_of_endpoint(l->members.m[i].endpoint), i,
-                            neb_now());
+            inter_accept_limit_know(&l->accept_limit,
+                                    sec_source_of_endpoint(l->members.m[i].endpoint), i, neb_now());
 }
 
 // Where a connection is gone by the time that its event is read, and its number is another's, that one is charged. It is mostly the same
@@ -107,7 +110,7 @@ void link_guard_accepted(struct inter_link *l, int zmq_fd) {
         return; // gone again
     neb_ns now = neb_now();
     struct inter_visitor visitor;
-    if (!inter_door_accepted(&l->door, fd, now, &visitor)) {
+    if (!inter_accept_limit_accepted(&l->accept_limit, fd, now, &visitor)) {
         close(fd);
         return;
     }
@@ -138,7 +141,7 @@ void link_guard_differs(struct inter_link *l, struct peer *p, int zmq_fd) {
             continue;
         const struct inter_visitor *v = &l->nameless[i].visitor;
         if (sec_source_of_peer(l->nameless[i].fd) == v->from)
-            inter_door_welcome(&l->door, v, (uint32_t)(p - l->peers), neb_now());
+            inter_accept_limit_welcome(&l->accept_limit, v, (uint32_t)(p - l->peers), neb_now());
         cut_differing(p); // the one before: it opens one for each stripe
         p->speaks.fd = l->nameless[i].fd;
         p->speaks.at = neb_now() + OTHERS_CUT;
@@ -220,7 +223,7 @@ void link_guard(struct inter_link *l, neb_ns now) {
                      INTER_NAMELESS_MS / 1000);
         forget(l, i--, true);
     }
-    inter_door_tick(&l->door, now);
+    inter_accept_limit_tick(&l->accept_limit, now);
     for (uint32_t i = 0; i < l->n_peers; i++) {
         if (!l->peers[i].self)
             guard_peer(l, &l->peers[i]);
@@ -234,5 +237,5 @@ void link_guard_end(struct inter_link *l) {
         forget(l, 0, false);
     for (uint32_t i = 0; i < l->n_peers; i++)
         cut_differing(&l->peers[i]);
-    inter_door_end(&l->door);
+    inter_accept_limit_end(&l->accept_limit);
 }

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "inter/link/job_limits.h"
 
 #include <string.h>

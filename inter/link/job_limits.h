@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The limits of rate that jobs bring along (wan.rate_limit), and whose traffic each one is for. Pure.
 //
 //     this site's own job      all that the site sends, as its operator's --rate-limit: the link keeps to the smallest of them

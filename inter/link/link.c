@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The link as a whole: created, polled, the pass over all peers, its figures. See link_state.h for the frames and for where the
 // rest is.
 #include "agent/base/fault.h"
@@ -8,7 +9,7 @@
 #include <string.h>
 
 // A message counts as heard when it is whole. On a slow path, where all connections share what passes, that may take longer than silence may last,
-// and a beat waits behind them: what still arrives in the kernel is heard too.
+// and a heartbeat waits behind them: what still arrives in the kernel is heard too.
 static void set_listen(struct set *s, neb_ns now) {
     if (!s->up || now - s->heard < LOOK_EVERY || now - s->looked_at < LOOK_EVERY)
         return;
@@ -21,7 +22,7 @@ static void set_listen(struct set *s, neb_ns now) {
     s->looked_at = now;
 }
 
-// On a slow path a beat that is lost in a full queue is repeated after some times what crossing that queue takes. The mean: one long round trip is
+// On a slow path a heartbeat that is lost in a full queue is repeated after some times what crossing that queue takes. The mean: one long round trip is
 // a path that stood still.
 static neb_ns silence(const struct peer *p) {
     neb_ns may = 6 * p->rtt;
@@ -68,8 +69,8 @@ static neb_ns ping_due(const struct set *s) {
 }
 
 // When this side has to be heard of again, or owes an acknowledgement.
-static neb_ns beat_due(const struct set *s) {
-    neb_ns due = s->said + BEAT_EVERY, owed = s->acks_at + ACK_DELAY;
+static neb_ns heartbeat_due(const struct set *s) {
+    neb_ns due = s->said + HEARTBEAT_EVERY, owed = s->acks_at + ACK_DELAY;
     for (uint32_t i = 0; i < CONNS; i++) {
         const struct conn *c = &s->c[i];
         if (!c->open || c->recvd == c->recv_acked)
@@ -82,8 +83,8 @@ static neb_ns beat_due(const struct set *s) {
 }
 
 // Acknowledges what came on all connections. A frame of its own for each would cost as much as a small message.
-static void set_beat(struct inter_link *l, struct set *s, neb_ns now) {
-    uint8_t b[1 + BEAT_ITEM * CONNS] = {BEAT};
+static void set_heartbeat(struct inter_link *l, struct set *s, neb_ns now) {
+    uint8_t b[1 + HEARTBEAT_ITEM * CONNS] = {HEARTBEAT};
     size_t n = 1;
     for (uint32_t i = 0; i < CONNS; i++) {
         const struct conn *c = &s->c[i];
@@ -91,7 +92,7 @@ static void set_beat(struct inter_link *l, struct set *s, neb_ns now) {
             continue;
         b[n] = (uint8_t)i;
         neb_put_u64(b + n + 1, c->recvd);
-        n += BEAT_ITEM;
+        n += HEARTBEAT_ITEM;
     }
     if (!link_send_small(l, &s->c[0], b, n))
         return;
@@ -107,16 +108,16 @@ static void set_pulse(struct inter_link *l, struct set *s, neb_ns now, bool ping
         s->pinged = s->said = now;
         s->pings++;
     }
-    if (now >= beat_due(s))
-        set_beat(l, s, now);
+    if (now >= heartbeat_due(s))
+        set_heartbeat(l, s, now);
 }
 
 // When this set needs to be looked at again though nothing comes.
 static neb_ns set_due(const struct peer *p, const struct set *s, neb_ns now) {
     if (!s->up)
         return now + RETRY_AFTER;
-    neb_ns ping = ping_due(s), beat = beat_due(s), silent = s->heard + silence(p) + 1,
-           due = ping < beat ? ping : beat;
+    neb_ns ping = ping_due(s), heartbeat = heartbeat_due(s), silent = s->heard + silence(p) + 1,
+           due = ping < heartbeat ? ping : heartbeat;
     due = silent < due ? silent : due;
     return due > now ? due : now + 20 * NEB_MS; // it could not be sent
 }
@@ -229,7 +230,7 @@ static void peer_dialing(struct inter_link *l, struct peer *p, neb_ns now) {
         link_set_close(l, p, DIALED); // the peer's own set is kept: its key is lower
 }
 
-void inter_link_beat(struct inter_link *l) {
+void inter_link_heartbeat(struct inter_link *l) {
     neb_ns now = neb_now();
     for (uint32_t i = 0; i < l->n_peers; i++)
         for (int w = 0; w < SETS && !l->peers[i].revoked; w++)
@@ -396,10 +397,11 @@ enum neb_status inter_link_create(const struct inter_link_config *cfg, struct in
     struct inter_link *l = calloc(1, sizeof *l);
     if (!l)
         return neb_fail(NEB_ERR_NOMEM, "out of memory: link");
-    inter_door_init(&l->door, "link",
-                    &(struct inter_door_rate){INTER_NAMELESS_BURST, INTER_NAMELESS_SECOND,
-                                              INTER_STRANGERS_BURST, INTER_STRANGERS_SECOND,
-                                              INTER_DOOR_KNOWN_MAX / SEC_MEMBERS_MAX});
+    inter_accept_limit_init(
+        &l->accept_limit, "link",
+        &(struct inter_accept_limit_rate){INTER_NAMELESS_BURST, INTER_NAMELESS_SECOND,
+                                          INTER_STRANGERS_BURST, INTER_STRANGERS_SECOND,
+                                          INTER_ACCEPT_LIMIT_KNOWN_MAX / SEC_MEMBERS_MAX});
     l->cfg = *cfg;
     // a fault point, for tests of whole agents
     uint32_t ours = NEB_PROTOCOL + (uint32_t)neb_fault("link.protocol");
@@ -439,11 +441,11 @@ fail:
     return st;
 }
 
-void inter_link_start_anew(struct inter_link *l, uint32_t peer) {
+void inter_link_restart(struct inter_link *l, uint32_t peer) {
     struct set *s = peer < l->n_peers ? link_active(l, &l->peers[peer]) : NULL;
     for (uint32_t i = 1; s && i < CONNS; i++)
         if (s->c[i].open && s->c[i].sent - s->c[i].acked < ACK_BYTES)
-            inter_tcp_start_anew(s->c[i].fd);
+            inter_tcp_restart(s->c[i].fd);
     if (s)
         neb_debug("link to %s: carries less than half of what it did: finds out anew how much",
                   l->peers[peer].member.pub.name);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The links to the other members: ZeroMQ over TCP with CURVE, one control and n bulk connections a
 // peer.
 //
@@ -13,8 +14,8 @@
 // Both name the protocol that they speak and their build. Where the protocols differ no link is made, and both say why: the log, once and
 // then once a minute; status; doctor.
 //
-// A set is up when control has exchanged HELLO and WELCOME. PING/PONG and BEAT{connection, bytes}… go on control, both ways: a
-// BEAT, which acknowledges what came, with every 32 KiB, and after 1.5 s in which this side sent nothing; a PING, for the round
+// A set is up when control has exchanged HELLO and WELCOME. PING/PONG and HEARTBEAT{connection, bytes}… go on control, both ways: a
+// HEARTBEAT, which acknowledges what came, with every 32 KiB, and after 1.5 s in which this side sent nothing; a PING, for the round
 // trip, every 16 s (at first sooner). A side to which nothing has come for 4.25 s (or
 // six round trips), not even parts of a message, takes the set down.
 //
@@ -130,7 +131,7 @@ NEB_MUST_CHECK enum neb_status inter_link_send_on(struct inter_link *l, uint32_t
                                                   uint64_t *way);
 
 // Says to all peers that this member is there, and nothing else: for whoever waits for something that takes longer than they would.
-void inter_link_beat(struct inter_link *l);
+void inter_link_heartbeat(struct inter_link *l);
 // Does all that is pending, without blocking: dials, liveness, and handler(user, event) for every
 // event. The handler may send; it must not call process or destroy.
 NEB_MUST_CHECK enum neb_status inter_link_process(struct inter_link *l, inter_link_handler *handler,
@@ -149,7 +150,7 @@ bool inter_link_resumes(struct inter_link *l);
 
 // What congestion control has learned about the way to a peer is old: bulk connections on which nothing queues learn it anew, as if they had just
 // been opened, at no round trip (inter/link/tcp.h).
-void inter_link_start_anew(struct inter_link *l, uint32_t peer);
+void inter_link_restart(struct inter_link *l, uint32_t peer);
 
 uint32_t inter_link_protocol(const struct inter_link *l); // that this side speaks
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The addresses of a peer that is listed by a name ("hub.example.org:7400"), looked up beside the caller, in a thread of its own.
 //
 // ZeroMQ looks names up in the one thread that carries all links and the sockets of this host. A name server that does not answer, as in an

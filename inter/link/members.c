@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who may connect: the member list in use, newer ones, keys before a rotation; two agents with the same.
 #include "agent/base/log.h"
 #include "inter/link/state.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a ZeroMQ socket tells of its connections (zmq_socket_monitor).
 #ifndef INTER_MONITOR_H
 #define INTER_MONITOR_H

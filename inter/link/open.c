@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Connections and sets of them: opened, watched, replaced, closed. Here is what ZeroMQ is told (socket options, monitors).
 #include "agent/base/log.h"
 #include "inter/link/state.h"
@@ -145,7 +146,7 @@ static const char *more_files(int why) {
 void link_say_no_dial(struct peer *p, const char *where, int why, neb_ns now) {
     uint64_t more;
     char times[48] = "";
-    if (!neb_quiet_line(&p->no_dial, now, &more))
+    if (!neb_throttle_line(&p->no_dial, now, &more))
         return;
     if (more)
         snprintf(times, sizeof times, " (%llu more times since)", (unsigned long long)more);
@@ -156,7 +157,7 @@ void link_say_no_dial(struct peer *p, const char *where, int why, neb_ns now) {
 void link_say_no_accept(struct inter_link *l, int why, neb_ns now) {
     uint64_t more;
     char times[48] = "";
-    if (!neb_quiet_line(&l->no_accept, now, &more))
+    if (!neb_throttle_line(&l->no_accept, now, &more))
         return;
     if (more)
         snprintf(times, sizeof times, " (%llu more times since)", (unsigned long long)more);
@@ -211,7 +212,7 @@ bool link_peer_find(struct peer *p, neb_ns now) {
     }
     bool asked = p->lookup != NULL;
     if (!asked && inter_lookup_start(p->member.endpoint, &p->lookup) != NEB_OK) {
-        p->dial_at = now + LOOKUP_AGAIN;
+        p->dial_at = now + LOOKUP_RETRY;
         return false;
     }
     p->looked_up = asked ? p->looked_up : now;
@@ -219,7 +220,7 @@ bool link_peer_find(struct peer *p, neb_ns now) {
     if (p->lookup && (!p->at.n || now - p->looked_up < LOOKUP_WAIT))
         return false;
     if (!p->at.n) {
-        p->dial_at = now + LOOKUP_AGAIN;
+        p->dial_at = now + LOOKUP_RETRY;
         return false;
     }
     snprintf(p->where, sizeof p->where, "%s", p->at.a[p->tried++ % p->at.n]);

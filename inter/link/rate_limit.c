@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "inter/link/rate_limit.h"
 #include "agent/base/number.h"
 

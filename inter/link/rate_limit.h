@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How much an operator lets a site send, also by time of day, and the bucket that keeps to it. Pure.
 //
 //     "20mbit"                          always

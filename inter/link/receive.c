@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Receiving: which peer a message is from, connections that introduce themselves, frames on open ones.
 #include "agent/base/log.h"
 #include "inter/link/state.h"
@@ -34,7 +35,7 @@ static bool on_pong(struct peer *p, const struct set *s, struct neb_rd *r) {
     return true;
 }
 
-static bool on_beat(struct peer *p, struct set *s, struct neb_rd *r) {
+static bool on_heartbeat(struct peer *p, struct set *s, struct neb_rd *r) {
     bool good = true;
     while (neb_rd_left(r) > 0) {
         uint8_t i = neb_rd_u8(r);
@@ -66,8 +67,8 @@ bool link_on_frame(struct inter_link *l, struct peer *p, int which, uint32_t ind
         return link_send_pong(l, s, neb_rd_u64(&r)), true;
     if (b[0] == PONG && n == 17)
         return on_pong(p, s, &r);
-    if (b[0] == BEAT && n <= 1 + BEAT_ITEM * CONNS)
-        return on_beat(p, s, &r);
+    if (b[0] == HEARTBEAT && n <= 1 + HEARTBEAT_ITEM * CONNS)
+        return on_heartbeat(p, s, &r);
     if (b[0] != STRIPES || n != 2 || which != DIALED)
         return false;
     uint8_t want = neb_rd_u8(&r);
@@ -100,7 +101,7 @@ static bool speaks_ours(struct inter_link *l, struct peer *p, const struct hello
     p->speaks.differs = h->protocol != l->protocol;
     p->speaks.protocol = h->protocol;
     memcpy(p->speaks.build, h->build, sizeof p->speaks.build);
-    if (p->speaks.differs && neb_quiet_line(&p->speaks.said, neb_now(), &more))
+    if (p->speaks.differs && neb_throttle_line(&p->speaks.said, neb_now(), &more))
         neb_warn("link to %s: cut: it speaks protocol %u (nebula %s), this agent protocol %u "
                  "(nebula %s): install the same version of nebula at both",
                  p->member.pub.name, (unsigned)h->protocol, h->build, (unsigned)l->protocol,
@@ -179,7 +180,7 @@ bool link_on_hello(struct inter_link *l, struct peer *p, const uint8_t *rid, int
     if (session > s->session && type == RENEW && s->up) {
         link_set_retire(l, p, ACCEPTED);
     } else if (session > s->session) {
-        if (s->up && neb_now() - s->heard < 2 * BEAT_EVERY)
+        if (s->up && neb_now() - s->heard < 2 * HEARTBEAT_EVERY)
             link_twins_displaced(p, neb_now());
         link_set_close(l, p, ACCEPTED);
     }

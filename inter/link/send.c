@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sending: the small frames of the link itself, and the caller's messages, bounded by what is not acknowledged yet.
 #include "inter/link/state.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "inter/link/socket_profile.h"
 
 #include "inter/link/link.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The socket profile: what the links' ZeroMQ sockets are told, in one table, each row with its reason. Nothing else sets these options.
 // `nebula doctor --sockets` prints it; tests/security/test_socket_profile.c compares it with what sockets answer.
 #ifndef INTER_SOCKET_PROFILE_H

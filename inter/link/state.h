@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The link as a whole (struct inter_link), shared by the link*.c files and by nobody else but tests:
 //
 //     link.c          created, polled, the pass over all peers, figures
@@ -15,7 +16,7 @@
 //     These three begin so in every protocol, whatever comes behind: two builds that differ can say so.
 //     PING    i64 time     PONG i64 time, i64 day   control only; time is the asker's own
 //     clock, given back; day the answerer's time of day
-//     BEAT    n × (u8 connection, u64 bytes)    control only; data bytes read so far from those connections; n may be 0
+//     HEARTBEAT    n × (u8 connection, u64 bytes)    control only; data bytes read so far from those connections; n may be 0
 //     STRIPES u8 n                          control only; to the dialler: open n bulk connections, I could fill them
 //     DATA    the caller's bytes
 //
@@ -23,7 +24,7 @@
 // queue, wherever it sits (ZeroMQ, kernel, wire, peer), and it is bounded by bytes. A peer may
 // acknowledge what it has not read: then what its kernel has not taken (TCP_INFO) is the queue.
 //
-// A BEAT is also what a side says that has nothing to say: one frame of 36 bytes with its encryption, every 1.5 s of its own
+// A HEARTBEAT is also what a side says that has nothing to say: one frame of 36 bytes with its encryption, every 1.5 s of its own
 // silence. PINGs only measure, and get rarer. So a link that idles costs 24 bytes a second each way, and one that carries small
 // batches less, since these show as well that this side lives.
 //
@@ -34,8 +35,8 @@
 #define INTER_LINK_STATE_H
 #include "agent/base/bucket.h"
 #include "agent/base/bytes.h"
-#include "agent/base/quiet.h"
-#include "inter/link/door.h"
+#include "agent/base/throttle.h"
+#include "inter/link/accept_limit.h"
 #include "inter/link/link.h"
 #include "inter/link/lookup.h"
 #include "inter/link/monitor.h"
@@ -44,12 +45,12 @@
 #include "inter/link/stripes.h"
 #include "security/zap.h"
 
-#define ZAP_DOMAIN "link"
-#define BEAT_EVERY (1500 * NEB_MS) // of this side's own silence
-#define PING_FIRST (1 * NEB_S)     // the second one after the first, and so on twice as long until
-#define PING_LAST  (16 * NEB_S)
-#define ACK_BYTES  (32 << 10)  // data that is acknowledged at once; less of it is no queue
-#define ACK_DELAY  (4 * NEB_S) // less of it, at most so late
+#define ZAP_DOMAIN      "link"
+#define HEARTBEAT_EVERY (1500 * NEB_MS) // of this side's own silence
+#define PING_FIRST      (1 * NEB_S) // the second one after the first, and so on twice as long until
+#define PING_LAST       (16 * NEB_S)
+#define ACK_BYTES       (32 << 10)  // data that is acknowledged at once; less of it is no queue
+#define ACK_DELAY       (4 * NEB_S) // less of it, at most so late
 #define SILENCE                                                                                    \
     (4250 * NEB_MS) // nothing heard for so long, or for six round trips: the set is down
 #define SILENCE_MOST    (20 * NEB_S)
@@ -59,7 +60,7 @@
 #define FIRST_LOOK      (50 * NEB_MS) // between looks at a path of which nothing is known
 #define RETRY_AFTER     (200 * NEB_MS)
 #define LOOKUP_WAIT     (2 * NEB_S) // for a name, where an address is known from before
-#define LOOKUP_AGAIN    (5 * NEB_S) // a name that has no address
+#define LOOKUP_RETRY    (5 * NEB_S) // a name that has no address
 #define DUPLICATE_GRACE (5 * NEB_S)
 #define TWINS_SPAN                                                                                 \
     (60 * NEB_S) // so many living sets displaced in it, or two side by side for so long
@@ -73,7 +74,7 @@
     (10 * NEB_S)               // who speaks another protocol is dialled: it may have been exchanged
 #define OTHERS_CUT (1 * NEB_S) // and its connection lives until it has had the answer
 
-enum { HELLO = 1, WELCOME, PING, PONG, BEAT, DATA, RENEW, STRIPES };
+enum { HELLO = 1, WELCOME, PING, PONG, HEARTBEAT, DATA, RENEW, STRIPES };
 enum {
     DIALED,
     ACCEPTED,
@@ -81,7 +82,7 @@ enum {
     OLD_ACCEPTED,
     SETS,
     RID_BYTES = 5,
-    BEAT_ITEM = 9, // bytes of one connection in a BEAT
+    HEARTBEAT_ITEM = 9, // bytes of one connection in a HEARTBEAT
     HELLO_MAX = 1 + 8 + 1 + 4 + 2 + NEB_BUILD_MAX,
     BURST = 256,
     CONNS = 1 + INTER_LINK_MAX_BULK,
@@ -138,12 +139,12 @@ struct peer {
     neb_ns looked_up;             // when it began
     uint32_t tried;               // of these addresses, one after the other, since it was up
     bool nowhere;                 // its name has no address, and that was said
-    struct neb_quiet no_dial;     // it cannot be dialled from here
+    struct neb_throttle no_dial;  // it cannot be dialled from here
     struct {
         bool differs; // its protocol is not this side's
         uint32_t protocol;
         char build[NEB_BUILD_MAX]; // printable ASCII
-        struct neb_quiet said;
+        struct neb_throttle said;
         int fd; // of its last connection, if `at`: ours, to be cut then
         neb_ns at;
     } speaks; // as its HELLO or WELCOME said
@@ -191,9 +192,10 @@ struct inter_link {
         struct inter_visitor visitor;
     } nameless[INTER_NAMELESS_MAX]; // accepted, and no HELLO yet
     uint32_t n_nameless, nameless_most;
-    struct neb_quiet no_accept; // connections that this system does not give it
+    struct neb_throttle no_accept; // connections that this system does not give it
     uint64_t cut_nameless;
-    struct inter_door door; // of connections that come, but for those that said HELLO
+    struct inter_accept_limit
+        accept_limit; // of connections that come, but for those that said HELLO
     neb_ns guard_at;
     inter_link_handler *handler; // during process
     void *user;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "inter/link/stripes.h"
 
 static const neb_ns hold = 60 * NEB_S, least_measured = 2 * NEB_S, first_trips = 8,

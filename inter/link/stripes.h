@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How many parallel connections fill a link: found by trying, pure.
 //
 // A TCP connection that loses packets fills only part of a long path; several share the loss. How many help depends on loss, delay

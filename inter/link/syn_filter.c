@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "inter/link/syn_filter.h"
 
 #include "agent/base/status.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requests for a connection (SYN) that the kernel drops for a listening socket, by where they come from: who floods costs this process
 // nothing then, and hears nothing. Connections that are there are not touched. A classic BPF program (Linux's
 // Documentation/networking/filter.rst), which needs no privilege.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "inter/link/tcp.h"
 
 #include "agent/base/log.h"
@@ -56,7 +57,7 @@ void inter_tcp_congestion(int fd, char out[INTER_TCP_NAME_MAX]) {
 }
 
 // Linux initialises an algorithm that replaces another one; BBR's start also takes away the threshold at which slow start ends.
-void inter_tcp_start_anew(int fd) {
+void inter_tcp_restart(int fd) {
     char name[INTER_TCP_NAME_MAX];
     inter_tcp_congestion(fd, name);
     if (!name[0])

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the kernel knows of a TCP connection, and its congestion control. Linux.
 //
 // At 100 Mbit/s, 100 ms and 0.1 % loss one connection carried 9 Mbit/s with CUBIC and 85 with BBR: the algorithm decides more
@@ -39,7 +40,7 @@ void inter_tcp_set_patience(int fd, neb_ns patience);
 // Sets the algorithm; NULL: bbr, and where the system does not permit it, what it has. True: it is set.
 bool inter_tcp_set_congestion(int fd, const char *name);
 // The connection's algorithm forgets what it has learned, and begins as on a new connection: BBR in its start-up, others in slow start.
-void inter_tcp_start_anew(int fd);
+void inter_tcp_restart(int fd);
 // Algorithm of a socket; "" when unknown.
 void inter_tcp_congestion(int fd, char out[INTER_TCP_NAME_MAX]);
 // Whether this process may use an algorithm, tried on a socket of its own.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A commit is applied, on the host: all updates are opened and checked first, which may fail and changes nothing; then every strip
 // of a unit is summed, settled, stepped and digested while it is in the cache.
 #include "inter/outer/state.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The outer optimiser on an accelerator: the same steps as outer.c's, unit by unit, in the device's one queue.
 #include "inter/outer/state.h"
 

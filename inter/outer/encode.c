@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The way out: what a cluster learned becomes an update. A unit (a range of rows) is one task: pseudo-gradient, error feedback and
 // encoding in one pass over it.
 #include "inter/outer/state.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The profile `private` on the worker: what travels is masked, what is applied is the sum.
 //
 //     q_m = round(u_m / scale)  within ±limit      Δ = (scale / |S|) · Σ_S q_m      e_m = u_m − scale · q_m

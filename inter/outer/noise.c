@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Differential privacy of a masked update (security/privacy.h): as integers it is no longer than the bound, then noise is added.
 //
 //     f ≤ 1, the largest that is found with ‖q‖ ≤ B        q = ⌊f·u / scale + r⌋, r in [0, 1): u on average

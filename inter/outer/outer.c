@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The state of the outer optimiser: made, set from outside, given out. What happens to it in a round is in outer_encode.c and
 // outer_apply.c.
 #include "agent/base/rng.h"

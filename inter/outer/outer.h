@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The outer optimiser of one member: turns what a cluster learned into an update, and committed updates into the next
 // global parameters. Runs on the worker, where the parameters are.
 //
@@ -24,7 +25,7 @@
 // Everything from decode to digest is on the exact path: all members compute the same bits. Memory: four floats a
 // parameter (θ, v, u or e, θ_m at the send). One thread calls; work is spread over the pool by units.
 //
-// The state may be cut by units over several processes, the owners (agent/exchange/owners.h), each with an inter_outer of its own units: what
+// The state may be cut by units over several processes, the owners (agent/exchange/shards.h), each with an inter_outer of its own units: what
 // one encodes and applies is an update of those alone (cmp_update_cut, cmp_update_join), and digests of parts add up.
 //
 // Sources: DiLoCo (arXiv 2311.08105), Streaming DiLoCo (2501.18512), SparseLoCo (2508.15706).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Inside of inter_outer: outer.c its state, outer_encode.c and outer_apply.c a round on the host, outer_device.c on an accelerator,
 // outer_masked.c for masked updates, outer_noise.c for their noise.
 #ifndef INTER_OUTER_STATE_H

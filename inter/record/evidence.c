@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "inter/record/evidence.h"
 #include "security/sign.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Two statements that one member has signed, of which an honest one signs at most one: proof of a lie to whoever knows its key. Pure.
 //
 //     accept, accept      of one round, term and ledger, two values. A vote is on disk before it is said. Leaders vote for what they

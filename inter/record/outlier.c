@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "inter/record/outlier.h"
 #include "compress/sketch.h"
 #include "inter/record/robust.h"

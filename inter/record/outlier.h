@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which updates of a round stand out from the others: by length, or by direction. Pure. For logs and whoever watches (INTER_FAULT_OUTLIER): what
 // is flagged has been committed all the same; the profile `robust` is what bounds it.
 //

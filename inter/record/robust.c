@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "inter/record/robust.h"
 
 #include "kernels/exact.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The gate profile `robust`: what one bad member can do to a sum of updates is bounded.
 //
 // 1. Norm clipping. The leader knows the norms of the updates that a record lists and gives each the factor

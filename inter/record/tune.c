@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "inter/record/tune.h"
 
 #include <math.h>
@@ -6,19 +7,19 @@
 
 // Bits a parameter and relative error on pseudo-gradients, against each other: what counts are their ratios, since both are
 // measured for the codec in use. Of `nebula bench codec`.
-// No rung has 4-bit values: more entries of 2 bits come closer in the same bytes (compress/README.md).
+// No level has 4-bit values: more entries of 2 bits come closer in the same bytes (compress/README.md).
 static const struct {
     const char *codec;
     double bits, error, density; // density 1: dense
-} rungs[INTER_RUNGS] = {
-    [INTER_RUNG_JOB] = {NULL, 32, 0, 1},
-    [INTER_RUNG_INT8] = {"int8", 6.8, 0.011, 1},
-    [INTER_RUNG_INT4] = {"int4", 2.9, 0.15, 1},
-    [INTER_RUNG_INT3] = {"int3", 2.1, 0.28, 1},
-    [INTER_RUNG_INT2] = {"int2", 1.5, 0.55, 1},
-    [INTER_RUNG_TOPK512] = {"topk:512/4096", 0.76, 0.50, 512.0 / 4096},
-    [INTER_RUNG_TOPK256] = {"topk:256/4096", 0.45, 0.63, 256.0 / 4096},
-    [INTER_RUNG_TOPK64] = {"topk:64/4096", 0.145, 0.83, 64.0 / 4096},
+} levels[INTER_LEVELS] = {
+    [INTER_LEVEL_JOB] = {NULL, 32, 0, 1},
+    [INTER_LEVEL_INT8] = {"int8", 6.8, 0.011, 1},
+    [INTER_LEVEL_INT4] = {"int4", 2.9, 0.15, 1},
+    [INTER_LEVEL_INT3] = {"int3", 2.1, 0.28, 1},
+    [INTER_LEVEL_INT2] = {"int2", 1.5, 0.55, 1},
+    [INTER_LEVEL_TOPK512] = {"topk:512/4096", 0.76, 0.50, 512.0 / 4096},
+    [INTER_LEVEL_TOPK256] = {"topk:256/4096", 0.45, 0.63, 256.0 / 4096},
+    [INTER_LEVEL_TOPK64] = {"topk:64/4096", 0.145, 0.83, 64.0 / 4096},
 };
 static const double margin_change = 1.2, margin_dearer = 1.5, coverage_min = 4, optimism = 4,
                     round_trips = 4, recovery = 2;
@@ -31,13 +32,15 @@ enum {
     FAILURES_MAX = 4
 };
 
-const char *inter_rung_codec(enum inter_rung r) { return r < INTER_RUNGS ? rungs[r].codec : NULL; }
+const char *inter_codec_level_codec(enum inter_codec_level r) {
+    return r < INTER_LEVELS ? levels[r].codec : NULL;
+}
 
-enum inter_rung inter_rung_of(const char *codec) {
-    for (int i = 1; i < INTER_RUNGS; i++)
-        if (!strcmp(codec, rungs[i].codec) || (i == INTER_RUNG_TOPK64 && !strcmp(codec, "topk")))
-            return (enum inter_rung)i;
-    return INTER_RUNG_JOB;
+enum inter_codec_level inter_codec_level_of(const char *codec) {
+    for (int i = 1; i < INTER_LEVELS; i++)
+        if (!strcmp(codec, levels[i].codec) || (i == INTER_LEVEL_TOPK64 && !strcmp(codec, "topk")))
+            return (enum inter_codec_level)i;
+    return INTER_LEVEL_JOB;
 }
 
 const char *inter_reason_text(enum inter_reason r) {
@@ -66,15 +69,15 @@ struct view { // one decision's facts
 };
 
 // What each codec has made of this member's updates is nearer than any table.
-static double bytes_as(const struct view *v, int rung) {
-    if (v->t->bytes[rung])
-        return v->t->bytes[rung];
-    return v->bytes * rungs[rung].bits / rungs[v->m->codec].bits;
+static double bytes_as(const struct view *v, int level) {
+    if (v->t->bytes[level])
+        return v->t->bytes[level];
+    return v->bytes * levels[level].bits / levels[v->m->codec].bits;
 }
 
 // Seconds from the send until the commit is here.
-static double travel(const struct view *v, int rung, double goodput) {
-    return 8 * bytes_as(v, rung) / goodput + round_trips * v->m->rtt_us * 1e-6;
+static double travel(const struct view *v, int level, double goodput) {
+    return 8 * bytes_as(v, level) / goodput + round_trips * v->m->rtt_us * 1e-6;
 }
 
 static bool carries(const struct view *v, const struct inter_plan *p, double goodput,
@@ -89,9 +92,9 @@ static uint32_t overlap_most(const struct view *v, uint32_t interval) {
 }
 
 // Steps that an overlap must have; of others' updates, as far as an overlap can be that long.
-static double steps_needed(const struct view *v, int rung, uint32_t interval, double goodput,
+static double steps_needed(const struct view *v, int level, uint32_t interval, double goodput,
                            double margin) {
-    double own = ceil(travel(v, rung, goodput / margin) / v->step_s),
+    double own = ceil(travel(v, level, goodput / margin) / v->step_s),
            others = ceil(v->others * margin / v->step_s), most = overlap_most(v, interval);
     return fmax(own, v->c->overlap ? fmin(others, most) : 0);
 }
@@ -101,30 +104,31 @@ static bool arrives(const struct view *v, const struct inter_plan *p, double goo
     return steps_needed(v, p->codec, p->interval, goodput, margin) <= p->overlap;
 }
 
-static bool too_lossy(const struct view *v, int rung) {
-    double now = rungs[v->m->codec].error;
-    if (rungs[rung].density < 1 || !(v->m->error > 0) || now <= 0 || rungs[v->m->codec].density < 1)
+static bool too_lossy(const struct view *v, int level) {
+    double now = levels[v->m->codec].error;
+    if (levels[level].density < 1 || !(v->m->error > 0) || now <= 0 ||
+        levels[v->m->codec].density < 1)
         return false;
-    return (double)v->m->error * rungs[rung].error / now > (double)v->c->error_max;
+    return (double)v->m->error * levels[level].error / now > (double)v->c->error_max;
 }
 
-static bool allowed(const struct view *v, int rung, uint32_t interval) {
-    double density = rungs[rung].density, rounds = v->steps_left / interval;
-    if (rung < v->c->finest || rung > v->c->coarsest)
+static bool allowed(const struct view *v, int level, uint32_t interval) {
+    double density = levels[level].density, rounds = v->steps_left / interval;
+    if (level < v->c->finest || level > v->c->coarsest)
         return false;
     if (density < 1 && rounds * density < coverage_min)
         return false;
-    return !too_lossy(v, rung);
+    return !too_lossy(v, level);
 }
 
 // Smallest τ with which the codec arrives in time, at least the job's own; above what is possible: no plan.
-static bool place_codec(const struct view *v, int rung, uint32_t interval, double goodput,
+static bool place_codec(const struct view *v, int level, uint32_t interval, double goodput,
                         double margin, struct inter_plan *out) {
     const struct inter_tune_config *c = v->c;
-    double steps = steps_needed(v, rung, interval, goodput, margin);
+    double steps = steps_needed(v, level, interval, goodput, margin);
     uint32_t most = overlap_most(v, interval);
     *out = (struct inter_plan){
-        .interval = interval, .overlap = c->start_overlap, .codec = (uint8_t)rung};
+        .interval = interval, .overlap = c->start_overlap, .codec = (uint8_t)level};
     if (c->overlap && steps > c->start_overlap)
         out->overlap = steps > most ? most : (uint32_t)steps;
     return steps <= out->overlap && carries(v, out, goodput, margin);
@@ -137,12 +141,12 @@ static bool best(const struct view *v, int keep, double goodput, double margin,
     uint32_t interval = c->start_interval;
     for (;;) {
         int coarsest = keep;
-        for (int rung = c->codec ? c->finest : keep; rung <= (c->codec ? c->coarsest : keep);
-             rung++) {
-            if (c->codec && !allowed(v, rung, interval))
+        for (int level = c->codec ? c->finest : keep; level <= (c->codec ? c->coarsest : keep);
+             level++) {
+            if (c->codec && !allowed(v, level, interval))
                 continue;
-            coarsest = rung;
-            if (place_codec(v, rung, interval, goodput, margin, out))
+            coarsest = level;
+            if (place_codec(v, level, interval, goodput, margin, out))
                 return true;
         }
         if (!c->interval || interval >= c->interval_max) {
@@ -223,7 +227,7 @@ static bool dearer(struct inter_tuner *t, const struct view *v, int keep) {
         return set(t, t->plan, INTER_REASON_KEPT);
     t->wishes = 0;
     t->trial = 1;
-    // One rung only: that one's transfer tells more.
+    // One level only: that one's transfer tells more.
     for (int r = t->plan.codec - 1; r >= p.codec; r--)
         if (allowed(v, r, t->plan.interval)) {
             p = t->plan;
@@ -240,7 +244,8 @@ static double goodput_met(const struct inter_tune_update *u) {
 }
 
 static bool says_nothing(const struct inter_measure *m) {
-    return m->codec == INTER_RUNG_JOB || m->codec >= INTER_RUNGS || !m->goodput_kbps || !m->step_us;
+    return m->codec == INTER_LEVEL_JOB || m->codec >= INTER_LEVELS || !m->goodput_kbps ||
+           !m->step_us;
 }
 
 static struct view view_of(const struct inter_tuner *t, const struct inter_tune_config *c,
@@ -257,18 +262,18 @@ static struct view view_of(const struct inter_tuner *t, const struct inter_tune_
                          .met = goodput_met(u)};
 }
 
-neb_ns inter_tune_travel(const struct inter_tuner *t, const struct inter_tune_update *u) {
+neb_ns inter_tune_flight(const struct inter_tuner *t, const struct inter_tune_update *u) {
     if (says_nothing(&u->measure) || !t->plan.interval)
         return 0;
     struct view v = view_of(t, NULL, u);
-    int rung = t->plan.codec == INTER_RUNG_JOB ? u->measure.codec : t->plan.codec;
-    return (neb_ns)(travel(&v, rung, v.goodput) * 1e9);
+    int level = t->plan.codec == INTER_LEVEL_JOB ? u->measure.codec : t->plan.codec;
+    return (neb_ns)(travel(&v, level, v.goodput) * 1e9);
 }
 
 struct inter_plan inter_tune_first(const struct inter_tune_config *c) {
     return (struct inter_plan){.interval = c->start_interval,
                                .overlap = c->start_overlap,
-                               .codec = c->on ? c->first : INTER_RUNG_JOB};
+                               .codec = c->on ? c->first : INTER_LEVEL_JOB};
 }
 
 // Whether the others wait for a member: its update is in the record, or in one of the two before it.
@@ -383,7 +388,7 @@ void inter_tune_round(struct inter_tuner *t, const struct inter_tune_config *c,
     }
     for (uint8_t m = 0; m < n; m++) {
         for (uint8_t k = 0; k < n; k++) {
-            neb_ns other = k == m ? 0 : inter_tune_travel(&t[k], &u[k]);
+            neb_ns other = k == m ? 0 : inter_tune_flight(&t[k], &u[k]);
             u[m].others = other > u[m].others ? other : u[m].others;
         }
         u[m].fastest = fastest;

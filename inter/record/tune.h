@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a member sends how often, chosen from what was measured: a pure function with a memory of a few numbers.
 //
 //     (goodput, RTT, step time, bytes and error of the last update, rounds left) ─► codec, τ, H, and why
@@ -37,20 +38,20 @@
 #include "agent/base/clock.h"
 #include "inter/record/types.h"
 
-enum inter_rung {   // codecs, finest first; in plans and manifests
-    INTER_RUNG_JOB, // as the job says, whatever that is
-    INTER_RUNG_INT8,
-    INTER_RUNG_INT4,
-    INTER_RUNG_INT3,
-    INTER_RUNG_INT2,
-    INTER_RUNG_TOPK512,
-    INTER_RUNG_TOPK256,
-    INTER_RUNG_TOPK64,
-    INTER_RUNGS
+enum inter_codec_level { // codecs, finest first; in plans and manifests
+    INTER_LEVEL_JOB,     // as the job says, whatever that is
+    INTER_LEVEL_INT8,
+    INTER_LEVEL_INT4,
+    INTER_LEVEL_INT3,
+    INTER_LEVEL_INT2,
+    INTER_LEVEL_TOPK512,
+    INTER_LEVEL_TOPK256,
+    INTER_LEVEL_TOPK64,
+    INTER_LEVELS
 };
-// text for cmp_codec_parse; NULL for INTER_RUNG_JOB
-const char *inter_rung_codec(enum inter_rung r);
-enum inter_rung inter_rung_of(const char *codec); // INTER_RUNG_JOB: none of them
+// text for cmp_codec_parse; NULL for INTER_LEVEL_JOB
+const char *inter_codec_level_codec(enum inter_codec_level r);
+enum inter_codec_level inter_codec_level_of(const char *codec); // INTER_LEVEL_JOB: none of them
 
 enum inter_reason {
     INTER_REASON_JOB,      // nothing but the job's own values
@@ -72,8 +73,8 @@ struct inter_tune_config {
     bool on;                                // off: plans are the job's own values
     bool codec, overlap, interval;          // which of them may change
     bool balance;                           // slow members make fewer steps
-    uint8_t finest, coarsest;               // rungs
-    uint8_t first;                          // rung of the job's codec
+    uint8_t finest, coarsest;               // levels
+    uint8_t first;                          // level of the job's codec
     uint32_t start_interval, start_overlap; // the job's
     uint32_t interval_max, overlap_max;
     uint32_t fragments;
@@ -81,26 +82,26 @@ struct inter_tune_config {
     float error_max;
 };
 
-struct inter_tuner {             // of one member and fragment; all zero: nothing was decided yet
-    struct inter_plan plan;      // newest
-    uint8_t wishes;              // how often in a row a dearer plan would have done
-    uint8_t trial;               // decisions since a trial began, 0: none is on
-    uint8_t failures;            // trials in a row that did not hold
-    uint16_t wait;               // decisions until the next trial
-    struct inter_plan fell_from; // what the link carried before it got slow; interval 0: nothing
-    uint32_t fell_kbps;          // least that it has carried since, in two updates in a row
-    uint32_t last_kbps;          // goodput that the last update had
-    uint8_t left_out;            // of the plan
-    uint8_t uneven;              // decisions in a row that would have changed it
-    uint8_t belated;             // updates in a row that took longer than their plan allows
-    uint32_t bytes[INTER_RUNGS]; // of the newest update of each codec; 0: none yet
+struct inter_tuner {              // of one member and fragment; all zero: nothing was decided yet
+    struct inter_plan plan;       // newest
+    uint8_t wishes;               // how often in a row a dearer plan would have done
+    uint8_t trial;                // decisions since a trial began, 0: none is on
+    uint8_t failures;             // trials in a row that did not hold
+    uint16_t wait;                // decisions until the next trial
+    struct inter_plan fell_from;  // what the link carried before it got slow; interval 0: nothing
+    uint32_t fell_kbps;           // least that it has carried since, in two updates in a row
+    uint32_t last_kbps;           // goodput that the last update had
+    uint8_t left_out;             // of the plan
+    uint8_t uneven;               // decisions in a row that would have changed it
+    uint8_t belated;              // updates in a row that took longer than their plan allows
+    uint32_t bytes[INTER_LEVELS]; // of the newest update of each codec; 0: none yet
 };
 
 struct inter_tune_update {
     struct inter_measure measure;
     uint32_t bytes;      // encoded as measure.codec
     neb_ns took;         // from its manifest until all others had it; 0: not known
-    neb_ns others;       // inter_tune_travel of the slowest other member; 0: not known
+    neb_ns others;       // inter_tune_flight of the slowest other member; 0: not known
     neb_ns fastest;      // step of the fastest member; 0: not known
     uint32_t interval;   // longest that any member's last plan needs; 0: not known
     uint64_t steps_done; // when it was sent
@@ -113,7 +114,7 @@ bool inter_tune(struct inter_tuner *t, const struct inter_tune_config *c,
 void inter_tune_round(struct inter_tuner *t, const struct inter_tune_config *c,
                       struct inter_tune_update *u, uint8_t n);
 // From the send of such an update, encoded as planned now, until the commit; 0: not known.
-neb_ns inter_tune_travel(const struct inter_tuner *t, const struct inter_tune_update *u);
+neb_ns inter_tune_flight(const struct inter_tuner *t, const struct inter_tune_update *u);
 // The plan that a committed record says, adopted by every member, whoever leads next.
 void inter_tune_adopt(struct inter_tuner *t, const struct inter_plan *plan);
 // What a record says that a member does, H in common with all others. member < n_plans.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/base/sha256.h"
 #include "inter/record/tune.h"
 
@@ -18,7 +19,7 @@ static uint64_t seconds_since(uint64_t day) {
 
 uint32_t inter_attempt_first(uint64_t epoch) {
     const uint64_t most = (1u << 30) - 1, n = seconds_since(epoch);
-    return (uint32_t)(n < most ? n : most) * (INTER_AGAIN_MAX + 1);
+    return (uint32_t)(n < most ? n : most) * (INTER_RETRIES_MAX + 1);
 }
 
 uint32_t inter_term_last(uint64_t day) {
@@ -92,7 +93,7 @@ bool inter_manifest_get(struct neb_rd *r, struct inter_manifest *m) {
     uint8_t full = neb_rd_u8(r);
     m->measure.full = full == 1;
     neb_rd_copy(r, m->sig, sizeof m->sig);
-    return !r->bad && m->measure.codec < INTER_RUNGS && full <= 1 && m->measure.error >= 0 &&
+    return !r->bad && m->measure.codec < INTER_LEVELS && full <= 1 && m->measure.error >= 0 &&
            m->measure.error <= 1e6f && key_valid(&m->key) && m->bytes > 0 &&
            m->bytes <= INTER_BLOB_MAX && m->chunk_bytes >= INTER_CHUNK_MIN &&
            m->chunk_bytes <= INTER_CHUNK_MAX &&
@@ -268,7 +269,7 @@ bool inter_record_get(struct neb_rd *r, struct inter_record *c) {
         c->plans[i].codec = neb_rd_u8(r);
         c->plans[i].reason = neb_rd_u8(r);
         c->plans[i].left_out = neb_rd_u8(r);
-        if (c->plans[i].codec >= INTER_RUNGS || c->plans[i].reason >= INTER_REASONS ||
+        if (c->plans[i].codec >= INTER_LEVELS || c->plans[i].reason >= INTER_REASONS ||
             c->plans[i].left_out > INTER_LEFT_OUT_MAX)
             return false;
         c->cursors[i] = neb_rd_u64(r);

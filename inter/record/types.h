@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What members tell each other about updates: manifests, commit records, and their bytes.
 //
 // Update key = (federation, job, round, fragment, member, attempt). A member is its index in the job's member list.
@@ -32,7 +33,7 @@ static inline uint8_t inter_quorum(uint8_t voters, uint8_t lying) {
 }
 
 // Terms (inter/round/node.h) only rise, and none is above INTER_TERM_MAX, in no message, record or ledger: whoever adds members to one does
-// not wrap. A liar could use them up at once; so nobody takes part in a term beyond the last one of its time of day: four a second
+// not wrap. A equivocator could use them up at once; so nobody takes part in a term beyond the last one of its time of day: four a second
 // since 2025, until 2059, and INTER_TERMS_AHEAD for a clock that is wrong. Members fill at most four a second: each asks after
 // four silent seconds, for one of the next n. All members have the same bound, but for their clocks: to whatever term one honest member
 // was brought, the others follow it.
@@ -51,12 +52,12 @@ bool inter_key_equal(const struct inter_key *a, const struct inter_key *b);
 // Attempts. The first of a ledger follows from its epoch (time of day in ns when it first opened the job): four a second since 2025,
 // until 2059; a round's update is taken back for a newer one three times at most. So those of a ledger that was lost and of the next
 // one never meet, unless both opened the job within one second; a life that has submitted is older. Never 0, which means any in a WANT.
-enum { INTER_AGAIN_MAX = 3 };
+enum { INTER_RETRIES_MAX = 3 };
 uint32_t inter_attempt_first(uint64_t epoch);
 // The last epoch that a member lets others say it had (the end of 2054): attempts would end.
 #define INTER_EPOCH_MAX 2682374400000000000ull
 // More attempts of one update are not taken in a round: a member whose disk was lost three times has sent as many.
-enum { INTER_ATTEMPTS_MAX = 4 * (INTER_AGAIN_MAX + 1) };
+enum { INTER_ATTEMPTS_MAX = 4 * (INTER_RETRIES_MAX + 1) };
 
 // manifest flag: nothing follows this update; the member has made all its steps
 enum { INTER_FINAL = 1 };
@@ -66,7 +67,7 @@ struct inter_measure {
     uint32_t goodput_kbps; // to the slowest member that takes its updates
     uint32_t rtt_us, step_us;
     float error;   // relative, of the update's codec
-    uint8_t codec; // of the update: enum inter_rung
+    uint8_t codec; // of the update: enum inter_codec_level
     bool full;     // the goodput is what the path can do, not only what was asked of it
 };
 
@@ -111,7 +112,7 @@ enum { INTER_STEPS_CYCLE = 64, INTER_LEFT_OUT_MAX = 56 };
 
 struct inter_plan { // what a member does in round + 2
     uint32_t interval, overlap;
-    uint8_t codec, reason; // enum inter_rung, enum inter_reason
+    uint8_t codec, reason; // enum inter_codec_level, enum inter_reason
     // of every INTER_STEPS_CYCLE inner steps: a slow member makes fewer in the same interval
     uint8_t left_out;
 };

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // By how much each update of a record counts. Pure; integers only, so that all members and all machines agree.
 //
 // In an ordinary round by the tokens behind it. In a merge round members come with unequal absences: a lone returner has trained

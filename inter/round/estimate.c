@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "inter/round/estimate.h"
 #include "inter/record/types.h"
 
@@ -129,11 +130,11 @@ void inter_estimate_ack(struct inter_estimate *e, neb_ns now, uint32_t bytes, bo
     remember(e, now);
 }
 
-bool inter_estimate_anew(struct inter_estimate *e, neb_ns now) {
+bool inter_estimate_restart(struct inter_estimate *e, neb_ns now) {
     if (!e->fell_at || !e->delivered_at || now - e->delivered_at < pause ||
-        now - e->fell_at > peak_old || now - e->anew_at < (now - e->fell_at) / 16)
+        now - e->fell_at > peak_old || now - e->restart_at < (now - e->fell_at) / 16)
         return false;
-    e->anew_at = now;
+    e->restart_at = now;
     return true;
 }
 

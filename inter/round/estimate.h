@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Goodput and round-trip time of the path to one peer, from acknowledged chunks alone: no probes. Pure.
 //
 //     sent with mark {delivered 3 MB at t1} ──► … ──► acknowledged: {delivered 5 MB at t2}
@@ -49,10 +50,10 @@ struct inter_estimate { // all zero: nothing known yet
         int64_t epoch;     // of the busy clock, + 1; 0: empty
         double rate, full; // largest of all samples; of those that filled the path, 0: none
     } slots[INTER_ESTIMATE_SLOTS];
-    double peak_bps; // the most that it was in the last hour
-    neb_ns peak_at;  // when
-    neb_ns fell_at;  // since when it is less than half of that (0: it is not)
-    neb_ns anew_at;  // inter_estimate_anew
+    double peak_bps;   // the most that it was in the last hour
+    neb_ns peak_at;    // when
+    neb_ns fell_at;    // since when it is less than half of that (0: it is not)
+    neb_ns restart_at; // inter_estimate_restart
 };
 
 struct inter_sent { // what is remembered of a chunk when it leaves
@@ -74,7 +75,7 @@ void inter_estimate_ack(struct inter_estimate *e, neb_ns now, uint32_t bytes, bo
 // should find out anew how much that is (inter/link/link.h) while they have a pause: what congestion control learned on a slow path it
 // unlearns slowly, by a quarter every eight round trips (BBR) of transfers that last no longer than that. At every pause at first,
 // then every sixteenth of the time since the rate fell, until that is an hour ago.
-bool inter_estimate_anew(struct inter_estimate *e, neb_ns now);
+bool inter_estimate_restart(struct inter_estimate *e, neb_ns now);
 // The link went down: the estimate stays, what travelled is forgotten.
 void inter_estimate_lost(struct inter_estimate *e);
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The node: its life, what happens to it, and where each message goes. What is done about them is in node_transfer.c,
 // node_lost.c, node_serve.c, node_round.c and node_elect.c.
 #include "compress/sketch.h"
@@ -92,7 +93,7 @@ void node_message(struct step *s, const uint8_t *p, size_t len, bool bulk) {
                                                                        node_on_commit,
                                                                        node_on_pull,
                                                                        node_on_chunk,
-                                                                       node_on_beat,
+                                                                       node_on_heartbeat,
                                                                        node_on_elect,
                                                                        node_on_promise,
                                                                        node_on_want,
@@ -117,9 +118,9 @@ static void on_peer(struct step *s, bool up) {
         node_serves_lost(s, j, (uint8_t)m);
         if (!up)
             continue;
-        node_beat(s, j, (uint8_t)m);
+        node_heartbeat(s, j, (uint8_t)m);
         for (uint8_t k = 0; k < j->c.n_members; k++)
-            if (j->liars >> k & 1)
+            if (j->equivocators >> k & 1)
                 node_say_evidence(s, j, k, (uint8_t)m);
         const struct inter_manifest *own;
         for (uint32_t f = 0; f < j->c.fragments; f++) {
@@ -142,7 +143,7 @@ static void on_tick(struct step *s) {
             continue;
         j->held = false;
         node_elect_tick(s, j);
-        node_parted_tick(s, j);
+        node_diverged_tick(s, j);
         node_serves_tick(s, j);
         node_transfer_tick(s, j);
         node_lost_tick(s, j);
@@ -171,7 +172,7 @@ static void on_leave(struct step *s) {
         return;
     j->leaving = true;
     for (uint8_t m = 0; m < j->c.n_members; m++)
-        node_beat(s, j, m);
+        node_heartbeat(s, j, m);
 }
 
 static void shift(neb_ns *since, neb_ns by) { *since += *since ? by : 0; }
@@ -206,10 +207,10 @@ static void was_away(struct job *j, neb_ns now, neb_ns by) {
         j->serves[i].out.patient_until = now + away;
 }
 
-bool inter_node_is_beat(const uint8_t *message, size_t len, struct inter_node_beat *out) {
+bool inter_node_is_heartbeat(const uint8_t *message, size_t len, struct inter_node_heartbeat *out) {
     struct neb_rd r = neb_rd_make(message, len);
     uint8_t type = neb_rd_u8(&r);
-    *out = (struct inter_node_beat){.to = INTER_NO_MEMBER};
+    *out = (struct inter_node_heartbeat){.to = INTER_NO_MEMBER};
     if (type == MSG_FORWARD) {
         (void)neb_rd_view(&r, INTER_SIG_BYTES + INTER_ID_BYTES + 1); // from this member
         out->to = neb_rd_u8(&r);
@@ -217,7 +218,7 @@ bool inter_node_is_beat(const uint8_t *message, size_t len, struct inter_node_be
     }
     neb_rd_copy(&r, out->job, sizeof out->job);
     out->term = neb_rd_u32(&r);
-    return !r.bad && type == MSG_BEAT;
+    return !r.bad && type == MSG_HEARTBEAT;
 }
 
 enum neb_status inter_node_step(struct inter_node *n, neb_ns now, const struct inter_event *e,
@@ -453,7 +454,7 @@ void inter_node_restore_evidence(struct inter_node *n, const struct inter_eviden
     uint8_t m = inter_evidence_member(e);
     if (!j || m >= j->c.n_members)
         return;
-    j->liars |= (uint16_t)BIT(m);
+    j->equivocators |= (uint16_t)BIT(m);
     j->evidence[m] = *e;
 }
 
@@ -532,9 +533,9 @@ bool inter_node_job_status(const struct inter_node *n, const uint8_t job[INTER_I
                                      .leads = node_leads(j),
                                      .removed = j->c.removed,
                                      .lost = j->lost,
-                                     .liars = j->liars,
+                                     .equivocators = j->equivocators,
                                      .renewed = j->standing.renewed & ~j->c.gone,
-                                     .split = node_parted(j),
+                                     .split = node_diverged(j),
                                      .attempts = inter_node_attempt(n, job),
                                      .votes = j->standing.joined};
     for (uint8_t m = 0; m < j->c.n_members; m++) {

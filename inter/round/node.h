@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The rounds of a federation as a pure state machine: no clock, socket, file or random number inside.
 //
 //     step(node, now, event) -> actions
@@ -27,10 +28,10 @@
 // value again, the one of the highest term; it never proposes below the highest round that it was told of. This is
 // Paxos with one ballot for all fragments of a job (Lamport, "Paxos Made Simple"). With two members, member 0 leads for ever.
 //
-// Terms that are only said (in beats, which nobody signs) raise none and make nobody a leader: who leads is whom this node has promised its
+// Terms that are only said (in heartbeats, which nobody signs) raise none and make nobody a leader: who leads is whom this node has promised its
 // term. Whoever asks takes a term above those of the majority that it hopes for, whatever the rest say. A leader gives way when those who say
 // that they are beyond its term leave too few to vote for it, or when for some time too few of enough that are there follow it (check quorum and
-// pre-vote: Ongaro, "Consensus: Bridging Theory and Practice", 6.2, 9.6; here both are in the beats). Whoever was away while the others promised
+// pre-vote: Ongaro, "Consensus: Bridging Theory and Practice", 6.2, 9.6; here both are in the heartbeats). Whoever was away while the others promised
 // is asked by the leader itself. How far terms can be driven up is bounded by the time of day (INTER_TERM_MAX).
 //
 // Memory. A voter that lost its disk must not vote as if it had never voted. Every ledger has an epoch that grows with
@@ -41,7 +42,7 @@
 // for, the promises of a majority, so that voters see that it had to propose, or was free to propose, this value. Whoever sees two
 // statements of one member that no honest one makes (inter/record/evidence.h) keeps them, hands them on (EVIDENCE), says whose they are,
 // votes for nothing more that it leads, and counts no vote of it for a new record. Beats say how the record behind the open round
-// hashes: two members that hold different records of one round, each with a majority's accepts, learn it with the next beat,
+// hashes: two members that hold different records of one round, each with a majority's accepts, learn it with the next heartbeat,
 // fetch each other's until the first one that differs, find in those two who has signed both, and commit no more (SPLIT).
 //
 // Masked sums would give members away where a round had two records. There votes and promises are
@@ -49,7 +50,7 @@
 // that is told of several values of one term proposes one only where no other can be committed.
 // With a new disk nobody leads a term again that it may have led: two values of one are a lie.
 //
-// Every second each member tells each other one (BEAT): its term, whether it leads, its epoch, whom it reaches, whom it has
+// Every second each member tells each other one (HEARTBEAT): its term, whether it leads, its epoch, whom it reaches, whom it has
 // evidence against, and of every fragment the open round and the hash before it; whoever is behind pulls the commits, then the blobs that they list, from whoever has them
 // (WANT, answered by MANIFEST and CHUNK, or GONE). Control messages to a member that cannot be reached directly go through
 // a third, signed by their origin (FORWARD).
@@ -115,7 +116,7 @@ struct inter_job_config {
     bool awaits_shape;
 };
 
-// Votes that a record needs, and promises that a leader needs. robust: so many liars as that
+// Votes that a record needs, and promises that a leader needs. robust: so many equivocators as that
 // profile bounds; masked: `colluders`.
 uint8_t inter_job_quorum(const struct inter_job_config *c);
 
@@ -181,7 +182,7 @@ enum inter_action_kind {
     // key.job/round/fragment, peer: it has another record of the round than this node, and both carry a majority's accepts. Nothing
     // is committed any more.
     INTER_ACT_SPLIT,
-    INTER_ACT_START_ANEW, // peer: inter_link_start_anew
+    INTER_ACT_RESTART_LINK, // peer: inter_link_restart
     INTER_ACT_BEHIND, // key.job/round/fragment: nobody has what this node needs to go on: it needs a snapshot
     // key.job/round/fragment: all that was lost (INTER_EV_BLOB_LOST) of this round, which is over, is
     // here again
@@ -250,7 +251,7 @@ void inter_node_destroy(struct inter_node **n);
 // Restoring after a restart: standing, then per fragment commit, manifests with norms, vote; then carry on with events.
 NEB_MUST_CHECK enum neb_status inter_node_job_open(struct inter_node *n,
                                                    const struct inter_job_config *c);
-// No update of this member comes any more, though it votes on: its next beats say so, and nobody waits for one, but by commit_all.
+// No update of this member comes any more, though it votes on: its next heartbeats say so, and nobody waits for one, but by commit_all.
 void inter_node_job_idle(struct inter_node *n, const uint8_t job[INTER_ID_BYTES]);
 // This member's gate knows what the job's updates hold (awaits_shape).
 void inter_node_job_judges(struct inter_node *n, const uint8_t job[INTER_ID_BYTES]);
@@ -311,12 +312,12 @@ void inter_node_sketch(struct inter_node *n, const struct inter_key *k, const fl
 bool inter_node_weighs(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES]);
 // Whether a message of this node's says no more than that it is there and where it stands. It may be said again while the node cannot be
 // stepped, in the same term.
-struct inter_node_beat {
+struct inter_node_heartbeat {
     uint8_t job[INTER_ID_BYTES];
     uint8_t to; // the member whom the peer is to pass it on to, or INTER_NO_MEMBER
     uint32_t term;
 };
-bool inter_node_is_beat(const uint8_t *message, size_t len, struct inter_node_beat *out);
+bool inter_node_is_heartbeat(const uint8_t *message, size_t len, struct inter_node_heartbeat *out);
 // Whether a member of the job that is here is some rounds behind this node.
 bool inter_node_catching_up(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES],
                             neb_ns now);
@@ -330,9 +331,9 @@ struct inter_job_status {
     uint16_t live, direct; // bit per member: heard lately; connected to this node
     uint16_t idle;         // bit per member: no update of its comes any more, as it says
     uint16_t removed;      // bit per member: by a signed membership version
-    uint16_t liars;        // bit per member: there is evidence against it
+    uint16_t equivocators; // bit per member: there is evidence against it
     uint16_t renewed;      // bit per member: came back with an empty ledger and has not caught up
-    bool split;            // INTER_ACT_SPLIT: the job's members have parted
+    bool split;            // INTER_ACT_SPLIT: the job's members have diverged
     uint16_t
         waits; // bit per member: not heard, or idle, and without it no round can end; 0: rounds can
     uint16_t no_room, // bit per member: its update is announced, and there is no room for it here

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a voter demands of a proposed record. A leader chooses whom it waits for and what they do next; the rest of a record follows
 //
 //     from the record before it       η, μ, absences, weights, cursors of members that it does not list: the same for all who have
@@ -122,8 +123,8 @@ static enum node_judgement verdict(const struct job *j, const struct fragment *g
     return t->whole == (e->verdict == INTER_ACCEPTED) ? NODE_FAIR : NODE_UNFAIR;
 }
 
-enum node_judgement node_judge_again(const struct job *j, const struct fragment *g,
-                                     const struct inter_record *r, uint8_t first_leader) {
+enum node_judgement node_rejudge(const struct job *j, const struct fragment *g,
+                                 const struct inter_record *r, uint8_t first_leader) {
     uint8_t hash[INTER_SHA_BYTES];
     enum node_judgement all = NODE_FAIR;
     inter_record_hash(r, hash);

@@ -1,10 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
 // Beats, epochs and terms: who may vote, who leads.
 #include "inter/round/node_state.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { BEAT_LEADS = 1, BEAT_JOINED = 2, BEAT_LEAVES = 4, BEAT_FOLLOWS = 8, BEAT_IDLE = 16 };
+enum {
+    HEARTBEAT_LEADS = 1,
+    HEARTBEAT_JOINED = 2,
+    HEARTBEAT_LEAVES = 4,
+    HEARTBEAT_FOLLOWS = 8,
+    HEARTBEAT_IDLE = 16
+};
 enum promise_kind { PROMISE_TERM, PROMISE_RECOVERY };
 
 void node_store_standing(struct step *s, struct job *j) {
@@ -41,25 +48,26 @@ bool node_vote_counts(const struct job *j, uint8_t m, uint64_t epoch) {
     return epoch && j->standing.epochs[m] == epoch && !(j->standing.renewed >> m & 1);
 }
 
-// ---- beats ----------------------------------------------------------------------------------------------------
+// ---- heartbeats ----------------------------------------------------------------------------------------------------
 
-void node_beat(struct step *s, struct job *j, uint8_t m) {
-    struct neb_buf *b = node_begin(s, MSG_BEAT);
+void node_heartbeat(struct step *s, struct job *j, uint8_t m) {
+    struct neb_buf *b = node_begin(s, MSG_HEARTBEAT);
     uint16_t reaches = 0;
     for (uint8_t k = 0; k < j->c.n_members; k++)
         if (node_direct(s, j, k))
             reaches |= (uint16_t)BIT(k);
     neb_buf_add(b, j->c.id, sizeof j->c.id);
     neb_buf_u32(b, j->standing.term);
-    neb_buf_u8(b,
-               (uint8_t)((node_leads(j) ? BEAT_LEADS : 0) | (j->standing.joined ? BEAT_JOINED : 0) |
-                         (j->leaving ? BEAT_LEAVES : 0) | (hears_leader(s, j) ? BEAT_FOLLOWS : 0) |
-                         (j->idle ? BEAT_IDLE : 0)));
+    neb_buf_u8(b, (uint8_t)((node_leads(j) ? HEARTBEAT_LEADS : 0) |
+                            (j->standing.joined ? HEARTBEAT_JOINED : 0) |
+                            (j->leaving ? HEARTBEAT_LEAVES : 0) |
+                            (hears_leader(s, j) ? HEARTBEAT_FOLLOWS : 0) |
+                            (j->idle ? HEARTBEAT_IDLE : 0)));
     neb_buf_u64(b, j->standing.epoch);
     neb_buf_u64(b, j->standing.epochs[m]); // what we know it under
     neb_buf_u16(b, reaches);
     neb_buf_u32(b, j->c.fragments);
-    neb_buf_u16(b, j->liars);
+    neb_buf_u16(b, j->equivocators);
     for (uint32_t f = 0; f < j->c.fragments; f++) {
         neb_buf_u32(b, j->fragments[f].round);
         neb_buf_add(b, j->fragments[f].previous, HEAD_BYTES);
@@ -67,7 +75,7 @@ void node_beat(struct step *s, struct job *j, uint8_t m) {
     node_send(s, j, m);
 }
 
-// Another record before the same round: it is asked for, since a beat proves nothing.
+// Another record before the same round: it is asked for, since a heartbeat proves nothing.
 static void compare_heads(struct step *s, struct job *j, struct fragment *g, uint32_t round,
                           const uint8_t head[HEAD_BYTES], uint8_t m) {
     const uint8_t *own = node_head(g, round);
@@ -88,7 +96,7 @@ static bool epoch_stands(struct step *s, struct job *j, uint8_t m, uint64_t epoc
         return true; // known
     if (renewed) {
         st->renewed |= (uint16_t)BIT(m);
-        j->parted &= (uint16_t)~BIT(m); // its former history is gone
+        j->diverged &= (uint16_t)~BIT(m); // its former history is gone
         node_fault(s, INTER_FAULT_RENEWED);
     } else {
         st->epochs[m] = epoch;
@@ -125,7 +133,7 @@ static void take_later_epoch(struct step *s, struct job *j) {
     uint64_t latest = 0;
     for (uint8_t m = 0; m < j->c.n_members; m++) {
         uint64_t known = j->members[m].knows_me_by;
-        if (m == j->c.self || (j->c.removed | j->c.gone | j->liars) >> m & 1)
+        if (m == j->c.self || (j->c.removed | j->c.gone | j->equivocators) >> m & 1)
             continue;
         if (known <= j->standing.epoch || known > INTER_EPOCH_MAX - NEB_S)
             return;
@@ -137,15 +145,15 @@ static void take_later_epoch(struct step *s, struct job *j) {
     node_store_standing(s, j);
 }
 
-struct beat {
+struct heartbeat {
     uint8_t job[INTER_ID_BYTES];
     uint32_t term, fragments;
     uint8_t flags;
     uint64_t epoch, known; // known: under which it knows this node
-    uint16_t reaches, liars;
+    uint16_t reaches, equivocators;
 };
 
-static bool beat_get(struct neb_rd *r, struct beat *b) {
+static bool heartbeat_get(struct neb_rd *r, struct heartbeat *b) {
     neb_rd_copy(r, b->job, sizeof b->job);
     b->term = neb_rd_u32(r);
     b->flags = neb_rd_u8(r);
@@ -153,26 +161,26 @@ static bool beat_get(struct neb_rd *r, struct beat *b) {
     b->known = neb_rd_u64(r);
     b->reaches = neb_rd_u16(r);
     b->fragments = neb_rd_u32(r);
-    b->liars = neb_rd_u16(r);
+    b->equivocators = neb_rd_u16(r);
     return !r->bad && b->epoch && b->fragments <= INTER_FRAGMENTS_MAX &&
            b->term <= INTER_TERM_MAX && neb_rd_left(r) == (4 + HEAD_BYTES) * (size_t)b->fragments;
 }
 
 // Nobody has signed it. So it changes no term here, and makes nobody a leader but whom this node has promised the term; what a leader and
 // whoever asks for a term make of it is below (replaced, wanted_term).
-static void take_term(struct step *s, struct job *j, uint8_t m, const struct beat *b) {
+static void take_term(struct step *s, struct job *j, uint8_t m, const struct heartbeat *b) {
     uint32_t term = j->standing.term;
-    bool lies = j->liars >> m & 1;
+    bool lies = j->equivocators >> m & 1;
     j->members[m].term = b->term;
-    j->members[m].follows = b->flags & BEAT_FOLLOWS;
-    if (b->flags & BEAT_LEADS && !lies && b->term == term && term % j->c.n_members == m) {
+    j->members[m].follows = b->flags & HEARTBEAT_FOLLOWS;
+    if (b->flags & HEARTBEAT_LEADS && !lies && b->term == term && term % j->c.n_members == m) {
         j->leader = m;
         j->leader_heard = s->now;
         j->leader_excused = 0;
     }
     // It was away when the others promised: without a promise it neither hears the leader nor counts for it.
-    if (j->leads && b->term < term && b->flags & BEAT_JOINED &&
-        !((j->liars | j->standing.renewed) >> m & 1))
+    if (j->leads && b->term < term && b->flags & HEARTBEAT_JOINED &&
+        !((j->equivocators | j->standing.renewed) >> m & 1))
         say_elect_to(s, j, PROMISE_TERM, m);
 }
 
@@ -194,9 +202,9 @@ static void take_rounds(struct step *s, struct job *j, uint8_t m, struct neb_rd 
     }
 }
 
-void node_on_beat(struct step *s, struct neb_rd *r) {
-    struct beat b;
-    if (!beat_get(r, &b)) {
+void node_on_heartbeat(struct step *s, struct neb_rd *r) {
+    struct heartbeat b;
+    if (!heartbeat_get(r, &b)) {
         node_fault(s, INTER_FAULT_MALFORMED);
         return;
     }
@@ -210,21 +218,21 @@ void node_on_beat(struct step *s, struct neb_rd *r) {
     }
     struct member *x = &j->members[m];
     bool anew = x->epoch && b.epoch > x->epoch;
-    if ((anew && x->anew_at && s->now - x->anew_at < anew_pause) ||
-        !epoch_stands(s, j, (uint8_t)m, b.epoch, b.flags & BEAT_JOINED)) {
+    if ((anew && x->restart_at && s->now - x->restart_at < restart_pause) ||
+        !epoch_stands(s, j, (uint8_t)m, b.epoch, b.flags & HEARTBEAT_JOINED)) {
         node_fault(s, INTER_FAULT_REPLAY);
         return;
     }
     if (anew) {
-        x->anew_at = s->now;
+        x->restart_at = s->now;
         forget_holdings(j, (uint8_t)m);
     }
     x->epoch = b.epoch;
     x->heard = s->now;
     x->excused = 0;
     x->reaches = b.reaches;
-    x->leaves = b.flags & BEAT_LEAVES;
-    x->idle = b.flags & BEAT_IDLE;
+    x->leaves = b.flags & HEARTBEAT_LEAVES;
+    x->idle = b.flags & HEARTBEAT_IDLE;
     x->knows_me_by = b.known;
     if (!j->standing.joined)
         take_later_epoch(s, j);
@@ -235,7 +243,7 @@ void node_on_beat(struct step *s, struct neb_rd *r) {
     }
     take_term(s, j, (uint8_t)m, &b);
     for (uint8_t k = 0; k < j->c.n_members; k++)
-        if ((j->liars & ~b.liars) >> k & 1)
+        if ((j->equivocators & ~b.equivocators) >> k & 1)
             node_say_evidence(s, j, k, (uint8_t)m);
     take_rounds(s, j, (uint8_t)m, r);
 }
@@ -341,7 +349,7 @@ static void say_promises(struct step *s, struct job *j, enum promise_kind kind, 
 }
 
 // Whether this node, which has promised less, may promise `term` to m, whose it is: it hears no leader, and m has not had a term just
-// now that it made nothing of. One beyond the last is for a clock that goes before this one's: in a moment; or a liar's, and never.
+// now that it made nothing of. One beyond the last is for a clock that goes before this one's: in a moment; or an equivocator's, and never.
 static bool may_promise(const struct step *s, const struct job *j, uint8_t m, uint32_t term) {
     neb_ns before = j->members[m].promised;
     return !(hears_leader(s, j) && (j->leads || j->leader != m)) && term <= term_last(s, j) &&
@@ -369,14 +377,14 @@ void node_on_elect(struct step *s, struct neb_rd *r) {
             say_promises(s, j, PROMISE_RECOVERY, (uint8_t)m);
         return;
     }
-    if (node_parted(j) || j->liars >> m & 1)
+    if (node_diverged(j) || j->equivocators >> m & 1)
         return;
     if (j->c.n_members < 3 || term % j->c.n_members != (uint32_t)m) {
         node_fault(s, INTER_FAULT_DENIED);
         return;
     }
     if (!node_vote_counts(j, (uint8_t)m, epoch))
-        return; // its beat has not come yet
+        return; // its heartbeat has not come yet
     if (term < j->standing.term ||
         (term > j->standing.term && !may_promise(s, j, (uint8_t)m, term)))
         return;
@@ -402,7 +410,7 @@ static void lead(struct step *s, struct job *j) {
     j->asks = false;
     j->leader = j->c.self;
     for (uint8_t m = 0; m < j->c.n_members; m++)
-        node_beat(s, j, m);
+        node_heartbeat(s, j, m);
     for (uint32_t f = 0; f < j->c.fragments; f++)
         node_try_propose(s, j, &j->fragments[f]);
 }
@@ -486,7 +494,7 @@ void node_on_promise(struct step *s, struct neb_rd *r) {
     struct job *j = node_find_job(s->n, x.job);
     struct fragment *g = node_find_fragment(j, x.f);
     int m = j ? node_member(j, s->from) : -1;
-    if (!g || m < 0 || j->liars >> m & 1)
+    if (!g || m < 0 || j->equivocators >> m & 1)
         return;
     if (term_absurd(s, j,
                     x.p.term)) { // also of a recovery: it would be this node's own from then on
@@ -500,7 +508,7 @@ void node_on_promise(struct step *s, struct neb_rd *r) {
     if (x.p.voted)
         node_compare_vote(s, j, g, &x.vote);
     node_compare_vote(s, j, g, &asked);
-    if (j->liars >> m & 1)
+    if (j->equivocators >> m & 1)
         return;
     // Masked: the more members tell, the more can be ruled out. Not with what they have accepted of
     // this leader since.
@@ -524,7 +532,7 @@ static void join(struct step *s, struct job *j) {
     if (j->recovered_term > j->standing.term)
         j->standing.term = j->recovered_term;
     // Masked: with a new disk it does not lead again in the first term. So who proposes two values in
-    // a term lies (liars_by).
+    // a term lies (equivocators_by).
     if (j->c.masked && j->knew_older && !j->c.self && !j->standing.term)
         j->standing.term = 1;
     node_store_standing(s, j);
@@ -533,7 +541,7 @@ static void join(struct step *s, struct job *j) {
 }
 
 // What lists an update that this life has sent the former one cannot have accepted: it is judged as any proposal is.
-static bool of_this_life(const struct job *j, const struct inter_record *r) {
+static bool of_this_incarnation(const struct job *j, const struct inter_record *r) {
     for (uint8_t i = 0; i < r->n; i++)
         if (r->entries[i].member == j->c.self)
             return j->own_first && r->entries[i].attempt >= j->own_first;
@@ -541,15 +549,15 @@ static bool of_this_life(const struct job *j, const struct inter_record *r) {
 }
 
 static bool adopts(const struct job *j, const struct fragment *g) {
-    return g->has_best && g->best.round == g->round && !of_this_life(j, &g->best);
+    return g->has_best && g->best.round == g->round && !of_this_incarnation(j, &g->best);
 }
 
-// That the disk was lost, and that it had accepted this, may be one liar's word: it is not accepted while it rejects what this node does not. A
+// That the disk was lost, and that it had accepted this, may be one equivocator's word: it is not accepted while it rejects what this node does not. A
 // member that has bytes may have sent others since: then it believes.
 static bool adopts_in_doubt(const struct job *j, const struct fragment *g) {
     if (!adopts(j, g))
         return false;
-    enum node_judgement v = node_judge_again(j, g, &g->best, g->best.leader);
+    enum node_judgement v = node_rejudge(j, g, &g->best, g->best.leader);
     return v == NODE_UNFAIR || (v == NODE_UNKNOWN && node_is_witness(j));
 }
 
@@ -581,7 +589,7 @@ static void recover(struct step *s, struct job *j) {
 }
 
 static void join_tick(struct step *s, struct job *j) {
-    if (j->recovers && !(j->knew_older & ~(j->c.gone | j->liars))) // a liar's word
+    if (j->recovers && !(j->knew_older & ~(j->c.gone | j->equivocators))) // an equivocator's word
         j->recovers = j->lost = false;
     if (j->recovers) {
         uint16_t without = j->c.removed | j->c.gone;
@@ -662,7 +670,7 @@ static bool misled(const struct job *j) {
     for (uint32_t f = 0; f < j->c.fragments; f++) {
         uint32_t top = j->fragments[f].round;
         for (uint8_t m = 0; m < j->c.n_members; m++)
-            if (m != j->c.self && !((j->c.gone | j->liars) >> m & 1) &&
+            if (m != j->c.self && !((j->c.gone | j->equivocators) >> m & 1) &&
                 j->members[m].rounds[f] > top)
                 top = j->members[m].rounds[f];
         if (top < j->fragments[f].floor)
@@ -675,7 +683,8 @@ static bool misled(const struct job *j) {
 static uint32_t electors(const struct step *s, const struct job *j) {
     uint32_t live = BIT(j->c.self);
     for (uint8_t m = 0; m < j->c.n_members; m++)
-        live |= node_live(s, j, m) && !((j->standing.renewed | j->liars) >> m & 1) ? BIT(m) : 0;
+        live |=
+            node_live(s, j, m) && !((j->standing.renewed | j->equivocators) >> m & 1) ? BIT(m) : 0;
     return live;
 }
 
@@ -767,7 +776,8 @@ static bool anything_open(const struct job *j) {
 
 static void elect_tick(struct step *s, struct job *j) {
     uint32_t n = j->c.n_members, term = j->standing.term;
-    if ((j->c.removed | j->liars) >> j->c.self & 1 || node_parted(j) || node_fixed_leader(j))
+    if ((j->c.removed | j->equivocators) >> j->c.self & 1 || node_diverged(j) ||
+        node_fixed_leader(j))
         return;
     if (n < 3) { // the survivor of two: its own promise is the majority
         if (!j->leads && ask(s, j, BIT(j->c.self)))
@@ -807,15 +817,15 @@ static void ask_the_rest(struct step *s, struct job *j) {
         if (j->fragments[f].n_rivals && j->fragments[f].best.round == j->fragments[f].round)
             rest |= ~(uint32_t)j->fragments[f].promised;
     for (uint8_t m = 0; m < j->c.n_members; m++)
-        if (rest >> m & 1 && m != j->c.self && !(j->liars >> m & 1))
+        if (rest >> m & 1 && m != j->c.self && !(j->equivocators >> m & 1))
             say_elect_to(s, j, PROMISE_TERM, m);
 }
 
 void node_elect_tick(struct step *s, struct job *j) {
-    if (s->now >= j->next_beat) {
-        j->next_beat = s->now + beat_every;
+    if (s->now >= j->next_heartbeat) {
+        j->next_heartbeat = s->now + heartbeat_every;
         for (uint8_t m = 0; m < j->c.n_members; m++)
-            node_beat(s, j, m);
+            node_heartbeat(s, j, m);
         if (j->asks)
             say_elect(s, j, PROMISE_TERM); // promises may have been lost
         else if (j->leads)

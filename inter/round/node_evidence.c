@@ -1,4 +1,5 @@
-// What signatures prove, who lies, and whether members have parted: statements that are compared, evidence that is handed on, histories that are walked back
+// SPDX-License-Identifier: Apache-2.0
+// What signatures prove, who lies, and whether members have diverged: statements that are compared, evidence that is handed on, histories that are walked back
 // to the first record that differs.
 #include "inter/round/node_state.h"
 #include "security/sign.h"
@@ -55,11 +56,11 @@ bool node_proven(struct inter_node *n, const struct job *j, struct inter_record 
     return node_majority(j, votes);
 }
 
-bool node_proven_without_liars(const struct job *j, const struct inter_record *r) {
+bool node_proven_without_equivocators(const struct job *j, const struct inter_record *r) {
     uint32_t votes = 0;
     for (uint8_t i = 0; i < r->n_accepts; i++)
         votes |= BIT(r->accepts[i].member);
-    return node_majority(j, votes & ~(uint32_t)j->liars);
+    return node_majority(j, votes & ~(uint32_t)j->equivocators);
 }
 
 bool inter_node_proves(struct inter_node *n, const struct inter_job_config *c,
@@ -120,8 +121,8 @@ static uint32_t tellers(const struct inter_promise *p, uint8_t k, uint32_t round
 
 // Who must be lying: those against whom there is evidence, and whose term `top` is where more
 // members tell of different values of it than can lie. An honest one proposes one value in a term.
-static uint32_t liars_by(const struct job *j, const struct inter_promise *p, uint8_t k,
-                         uint32_t round, uint32_t top) {
+static uint32_t equivocators_by(const struct job *j, const struct inter_promise *p, uint8_t k,
+                                uint32_t round, uint32_t top) {
     uint32_t stay = ~(uint32_t)(j->c.removed | j->c.gone), all = tellers(p, k, round, top, NULL);
     int most = 0;
     for (uint8_t a = 0; a < k; a++) {
@@ -131,21 +132,21 @@ static uint32_t liars_by(const struct job *j, const struct inter_promise *p, uin
         most = same > most ? same : most;
     }
     bool two = node_count(all & stay) - most > j->c.colluders;
-    return j->liars | (two ? BIT(top % j->c.n_members) : 0);
+    return j->equivocators | (two ? BIT(top % j->c.n_members) : 0);
 }
 
 // Masked sums must not be read of two values, and only who lies proposes two in one term. Promises
 // (k) of the members `told` tell of votes at `top`: whether a majority may have accepted another
 // value there than `hash`. All who are not among them may have, all who tell of it, and of the rest
-// as many as may lie beside those of the former who are liars.
+// as many as may lie beside those of the former who are equivocators.
 static bool rivalled(const struct job *j, const struct inter_promise *p, uint8_t k, uint32_t told,
                      uint32_t round, uint32_t top, const uint8_t hash[INTER_SHA_BYTES]) {
-    uint32_t liars = liars_by(j, p, k, round, top), others = node_everyone(j) & ~told;
+    uint32_t equivocators = equivocators_by(j, p, k, round, top), others = node_everyone(j) & ~told;
     for (uint8_t a = 0; a < k; a++) {
         if (!tells_of(&p[a], round, top) || !memcmp(p[a].vote_hash, hash, INTER_SHA_BYTES))
             continue;
         uint32_t votes = others | tellers(p, k, round, top, p[a].vote_hash);
-        int lying = j->c.colluders - node_count(liars & votes);
+        int lying = j->c.colluders - node_count(equivocators & votes);
         if (node_count(votes) + (lying > 0 ? lying : 0) >= inter_job_quorum(&j->c))
             return true;
     }
@@ -164,9 +165,9 @@ static bool rivalled_by(const struct job *j, const struct fragment *g, uint32_t 
 }
 
 // Whose promises go with a proposal: where several values of one term were told of, not those of
-// known liars, if the rest are enough.
+// known equivocators, if the rest are enough.
 static uint32_t told_by(const struct job *j, const struct fragment *g) {
-    uint32_t honest = g->promised & ~(uint32_t)j->liars;
+    uint32_t honest = g->promised & ~(uint32_t)j->equivocators;
     return g->n_rivals && node_majority(j, honest) ? honest : g->promised;
 }
 
@@ -256,7 +257,7 @@ static const struct inter_record *voted_in(const struct fragment *g, uint32_t te
 }
 
 // A majority of those that this node was given (where they tell of two values of one term all, but
-// for known liars), and among them the one that tells of the vote it has to repeat; behind them,
+// for known equivocators), and among them the one that tells of the vote it has to repeat; behind them,
 // that vote's own.
 void node_add_promises(const struct job *j, const struct fragment *g, struct inter_record *r) {
     const struct inter_promise *first = NULL;
@@ -293,8 +294,8 @@ bool node_leader_voted(struct inter_node *n, const struct job *j, const struct i
 
 // ---- evidence -------------------------------------------------------------------------------------------------
 
-void node_say_evidence(struct step *s, struct job *j, uint8_t liar, uint8_t to) {
-    inter_evidence_put(node_begin(s, MSG_EVIDENCE), &j->evidence[liar]);
+void node_say_evidence(struct step *s, struct job *j, uint8_t equivocator, uint8_t to) {
+    inter_evidence_put(node_begin(s, MSG_EVIDENCE), &j->evidence[equivocator]);
     node_send(s, j, to);
 }
 
@@ -308,13 +309,13 @@ static bool statement_fits(struct inter_node *n, const struct job *j,
 
 bool node_take_evidence(struct step *s, struct job *j, const struct inter_evidence *e) {
     uint8_t m = inter_evidence_member(e);
-    if (m < j->c.n_members && (m == j->c.self || j->liars >> m & 1))
+    if (m < j->c.n_members && (m == j->c.self || j->equivocators >> m & 1))
         return true; // nothing new
     if (m >= j->c.n_members || memcmp(e->a.job, j->c.id, sizeof j->c.id) ||
         !inter_statements_conflict(&e->a, &e->b) || !statement_fits(s->n, j, &e->a) ||
         !statement_fits(s->n, j, &e->b))
         return false;
-    j->liars |= (uint16_t)BIT(m);
+    j->equivocators |= (uint16_t)BIT(m);
     j->evidence[m] = *e;
     if (j->leader == m) { // another one is elected
         j->leader = -1;
@@ -360,7 +361,7 @@ void node_compare_vote(struct step *s, struct job *j, const struct fragment *g,
     node_compare(s, j, &own, c);
 }
 
-// ---- members that have parted ---------------------------------------------------------------------------------
+// ---- members that have diverged ---------------------------------------------------------------------------------
 
 const uint8_t *node_head(const struct fragment *g, uint32_t round) {
     if (round > g->round || g->round - round >= g->n_heads)
@@ -393,7 +394,7 @@ static void say_split(struct step *s, struct job *j, uint32_t peer, uint32_t fra
     node_blame(s, peer, INTER_FAULT_SPLIT);
 }
 
-// Of the round in which both differ first, or of one behind it. Whose record it is counts: a liar may show one that no honest member
+// Of the round in which both differ first, or of one behind it. Whose record it is counts: an equivocator may show one that no honest member
 // has, and would stop all others by it.
 static void compared(struct step *s, struct job *j, const struct fragment *g,
                      const struct inter_record *own, const struct inter_record *c, uint32_t peer) {
@@ -401,17 +402,17 @@ static void compared(struct step *s, struct job *j, const struct fragment *g,
     node_compare(s, j, own, c);
     if (memcmp(own->previous, c->previous, sizeof own->previous))
         ask_before(s, j, g, c->round, peer);
-    else if (m >= 0 && !(j->liars >> m & 1))
+    else if (m >= 0 && !(j->equivocators >> m & 1))
         say_split(s, j, peer, c->fragment, c->round);
 }
 
 void node_part(struct step *s, struct job *j, struct fragment *g, const struct inter_record *c) {
     int m = node_member(j, s->from);
-    if (m < 0 || j->liars >> m & 1)
+    if (m < 0 || j->equivocators >> m & 1)
         return;
-    if (!node_parted(j))
-        j->parted_at = s->now;
-    j->parted |= (uint16_t)BIT(m);
+    if (!node_diverged(j))
+        j->diverged_at = s->now;
+    j->diverged |= (uint16_t)BIT(m);
     j->other = *c;
     j->other_from = s->from;
     node_step_down(j);
@@ -435,8 +436,8 @@ void node_on_commit_read(struct step *s) {
 }
 
 // Where the first record that differs cannot be had any more it is said all the same.
-void node_parted_tick(struct step *s, struct job *j) {
-    if (node_parted(j) && s->now - j->parted_at >= parted_patience)
+void node_diverged_tick(struct step *s, struct job *j) {
+    if (node_diverged(j) && s->now - j->diverged_at >= divergence_patience)
         say_split(s, j, j->other_from, j->other.fragment, j->other.round);
 }
 

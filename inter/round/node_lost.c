@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Updates that were here whole and are not any more: a disk has lost their bytes, or gives back
 // others. Most often the other members still have those very bytes, so they are asked for them by
 // key and digest, like a member that is behind asks (WANT, answered by MANIFEST and CHUNK, or

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What members do from the round after the next: of what each said with its update, or as before. Its goodput is what it has said
 // since, while that update travelled.
 #include "inter/round/node_state.h"

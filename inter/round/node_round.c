@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Proposals, votes and commits of one round of one fragment.
 #include "inter/record/outlier.h"
 #include "inter/record/robust.h"
@@ -118,7 +119,7 @@ static void decide(struct step *s, struct job *j, struct fragment *g,
 }
 
 void node_try_commit(struct step *s, struct job *j, struct fragment *g) {
-    if (!g->decided || node_parted(j) || !holds_all(j, g, &g->decision))
+    if (!g->decided || node_diverged(j) || !holds_all(j, g, &g->decision))
         return;
     flag_outliers(s, j, g, &g->decision);
     node_act(s, INTER_ACT_STORE_COMMIT)->record = g->decision;
@@ -164,7 +165,7 @@ static void take_later(struct step *s, struct job *j, struct fragment *g, struct
         }
         g->proven = c->round + 1;
     }
-    if (!node_parted(j))
+    if (!node_diverged(j))
         node_say_pull(s, j, g, from);
 }
 
@@ -195,7 +196,7 @@ void node_on_commit(struct step *s, struct neb_rd *r) {
         return;
     }
     node_compare_vote(s, j, g, &c);
-    if (j->liars >> from & 1 && !node_proven_without_liars(j, &c))
+    if (j->equivocators >> from & 1 && !node_proven_without_equivocators(j, &c))
         return; // others may have another one of it: an honest member's word is waited for
     if (!node_follows(j, g, &c)) { // most of the job's voters have another job, or mean harm
         node_fault(s, INTER_FAULT_DENIED);
@@ -242,7 +243,8 @@ static bool sign_accept(struct step *s, const struct job *j, const struct inter_
 
 void node_say_accept(struct step *s, struct job *j, struct fragment *g) {
     struct inter_accept a;
-    if (!j->standing.joined || j->liars >> g->vote.leader & 1 || !sign_accept(s, j, &g->vote, &a))
+    if (!j->standing.joined || j->equivocators >> g->vote.leader & 1 ||
+        !sign_accept(s, j, &g->vote, &a))
         return;
     struct neb_buf *b = node_begin(s, MSG_ACCEPT);
     inter_accept_put_body(b, &g->vote, g->vote_hash, a.epoch);
@@ -331,9 +333,9 @@ void node_on_propose(struct step *s, struct neb_rd *r) {
         return;
     }
     node_compare_vote(s, j, g, &c);
-    if (!j->standing.joined || c.term < j->standing.term || g->decided || node_parted(j) ||
-        j->liars >> c.leader & 1)
-        return; // its next beat from us tells it of the term, or of what is known of it
+    if (!j->standing.joined || c.term < j->standing.term || g->decided || node_diverged(j) ||
+        j->equivocators >> c.leader & 1)
+        return; // its next heartbeat from us tells it of the term, or of what is known of it
     inter_record_hash(&c, hash);
     if (g->voted && g->vote.term == c.term && memcmp(hash, g->vote_hash, sizeof hash)) {
         node_fault(s, INTER_FAULT_SECOND);
@@ -373,7 +375,7 @@ void node_on_accept(struct step *s, struct neb_rd *r) {
         node_answer_old(s, j, round, f);
         return;
     }
-    if (!j->leads || g->decided || node_parted(j) || j->liars >> m & 1 ||
+    if (!j->leads || g->decided || node_diverged(j) || j->equivocators >> m & 1 ||
         !node_vote_counts(j, (uint8_t)m, a.epoch))
         return;
     if (!g->voted || term != g->vote.term || term != j->standing.term ||
@@ -388,7 +390,7 @@ void node_on_accept(struct step *s, struct neb_rd *r) {
     a.member = (uint8_t)m;
     g->accepts[m] = a;
     g->accepted |= (uint16_t)BIT(m);
-    if (!node_majority(j, g->accepted & ~j->liars))
+    if (!node_majority(j, g->accepted & ~j->equivocators))
         return;
     struct inter_record done = g->vote;
     done.n_accepts = 0;
@@ -586,7 +588,7 @@ static void fill_record(const struct step *s, struct inter_record *r, const stru
 // that does not get them: they may be gone everywhere, and those that have accepted it need none.
 static bool may_propose_again(struct step *s, struct job *j, struct fragment *g,
                               const struct inter_record *r) {
-    enum node_judgement v = node_judge_again(j, g, r, g->best.leader);
+    enum node_judgement v = node_rejudge(j, g, r, g->best.leader);
     g->doubted = v != NODE_UNKNOWN ? 0 : g->doubted ? g->doubted : s->now;
     if (v == NODE_UNKNOWN && !node_is_witness(j))
         ask_for(g, r);
@@ -602,7 +604,7 @@ static bool may_propose_again(struct step *s, struct job *j, struct fragment *g,
 void node_try_propose(struct step *s, struct job *j, struct fragment *g) {
     struct inter_record r;
     struct inter_accept own;
-    if (!j->leads || !j->standing.joined || g->decided || node_parted(j) || g->round < g->floor)
+    if (!j->leads || !j->standing.joined || g->decided || node_diverged(j) || g->round < g->floor)
         return;
     if (g->voted && g->vote.term == j->standing.term) { // it may come from before a restart
         if (!(g->accepted >> j->c.self & 1) && sign_accept(s, j, &g->vote, &own)) {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a node says, and how it gets there: directly, or in an envelope through a third member.
 #include "inter/round/node_state.h"
 

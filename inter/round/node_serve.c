@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Blobs on their way out: to whom each goes, the window of every path, and what came back of it (ACK, STATE, WANT).
 //
 // An update is pushed by its owner, or asked for (WANT) from whoever has it; from here on both are the same.
@@ -117,8 +118,8 @@ static int64_t send_next(struct step *s, struct job *j, uint32_t peer, uint64_t 
         struct serve *v = &j->serves[i];
         if (j->c.peers[v->to] != peer || !v->out.ready)
             continue;
-        if (!flying && !inter_sender_done(&v->out) && inter_estimate_anew(&p->estimate, s->now))
-            node_act(s, INTER_ACT_START_ANEW)->peer = peer;
+        if (!flying && !inter_sender_done(&v->out) && inter_estimate_restart(&p->estimate, s->now))
+            node_act(s, INTER_ACT_RESTART_LINK)->peer = peer;
         int64_t c = inter_sender_next(&v->out, inter_estimate_window(&p->estimate),
                                       flying - v->out.flying_bytes, &p->estimate, s->now);
         if (c >= 0)

@@ -1,8 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a node knows, shared by the files of the pure core: node.c (life, ticks, dispatch), node_say.c (what is said and
-// to whom), node_evidence.c (what signatures prove, who lies, whether members have parted, what
+// to whom), node_evidence.c (what signatures prove, who lies, whether members have diverged, what
 // they say of their parameters), node_transfer.c (manifests, chunks that arrive, who holds what),
 // node_lost.c (what was whole and is not any more), node_serve.c (chunks that leave), node_round.c
-// (proposals, votes, commits), node_check.c (what a proposal must be), node_elect.c (beats, epochs, terms). But for tests, nobody else includes this.
+// (proposals, votes, commits), node_check.c (what a proposal must be), node_elect.c (heartbeats, epochs, terms). But for tests, nobody else includes this.
 #ifndef INTER_NODE_STATE_H
 #define INTER_NODE_STATE_H
 #include "inter/record/robust.h"
@@ -18,7 +19,7 @@ enum message {
     MSG_COMMIT,
     MSG_PULL,
     MSG_CHUNK,
-    MSG_BEAT,
+    MSG_HEARTBEAT,
     MSG_ELECT,
     MSG_PROMISE,
     MSG_WANT,
@@ -30,12 +31,12 @@ enum message {
 enum { ANY_ATTEMPT = 0 }; // of a WANT: whatever is there
 // bytes of the blob's SHA-256 in a STATE: its member may have signed another one under the key
 enum { STATE_DIGEST = 8 };
-// hashes of records in a BEAT, cut: nobody makes two values of one; and how many of a fragment's newest are remembered
+// hashes of records in a HEARTBEAT, cut: nobody makes two values of one; and how many of a fragment's newest are remembered
 enum { HEAD_BYTES = 16, HEADS = 16 };
 
 #define BIT(m) (1u << (m))
 
-static const neb_ns beat_every = NEB_S;
+static const neb_ns heartbeat_every = NEB_S;
 static const neb_ns fresh_for = 5 * NEB_S;    // a member heard within this is live
 static const neb_ns repeat_after = 2 * NEB_S; // what is open is said again
 // no progress from a source: ask (another) one
@@ -54,11 +55,11 @@ static const neb_ns unfollowed = 8 * NEB_S, no_term_patience = 10 * NEB_S;
 static const neb_ns away = NEB_S;
 enum { EXCUSED_MAX = 4 };
 // between two epochs of one member, each of which is a write that is synced; an honest one has one a disk
-static const neb_ns anew_pause = 2 * NEB_S;
+static const neb_ns restart_pause = 2 * NEB_S;
 // between two answers to one that asks for a term or recovers, each a signature a fragment; it asks again each second
 static const neb_ns answer_pause = 700 * NEB_MS;
 // for the record in which two histories differ first
-static const neb_ns parted_patience = 10 * NEB_S;
+static const neb_ns divergence_patience = 10 * NEB_S;
 
 struct slot {      // one member's update in the open round
     bool known;    // manifest is here, and durable
@@ -142,24 +143,24 @@ struct serve { // one blob on its way to one member
 };
 
 struct member {
-    neb_ns heard;     // last beat; 0: never since the start
+    neb_ns heard;     // last heartbeat; 0: never since the start
     uint8_t excused;  // times that this node was away itself since then
     uint16_t reaches; // bit per member, as it says
-    // of its ledger, by the newest beat; what it said to hold under an older one is gone
+    // of its ledger, by the newest heartbeat; what it said to hold under an older one is gone
     uint64_t epoch;
     uint32_t goodput_kbps; // of its way to the slowest other one, by its newest STATE; 0: unknown
     bool full;             // as in inter/round/estimate.h
     bool idle;             // as it says: no update of its comes any more
     bool leaves, knows_me; // knows_me: it has said that it knows this node under its present epoch
-    uint64_t knows_me_by;  // under which epoch, by its newest beat; 0: none
+    uint64_t knows_me_by;  // under which epoch, by its newest heartbeat; 0: none
     uint64_t told;         // fragments of the election or recovery under way, bit each
     uint32_t rounds[INTER_FRAGMENTS_MAX]; // open there, as it says
-    // by its newest beat, and nobody's word but its own
+    // by its newest heartbeat, and nobody's word but its own
     bool behind; // some rounds, when that came: later, rounds made since would count too
     uint32_t term;
-    bool follows;    // it hears a leader, or leads
-    neb_ns promised; // a term, last; 0: never, or it has proposed since
-    neb_ns anew_at;  // came under a newer epoch, last
+    bool follows;      // it hears a leader, or leads
+    neb_ns promised;   // a term, last; 0: never, or it has proposed since
+    neb_ns restart_at; // came under a newer epoch, last
     // was told all that this node has accepted, last: for a term, for its own recovery
     neb_ns answered[2];
 };
@@ -184,18 +185,18 @@ struct job {
     uint16_t told_without; // bit per member: no member any more when the others began to tell
     uint32_t recovered_term;
     bool leaving;
-    bool idle;      // no worker of this member comes any more (inter_node_job_idle)
-    bool held;      // by its own limit of rate: no chunk of it leaves before the next tick
-    uint16_t liars; // bit per member: evidence is here
+    bool idle;             // no worker of this member comes any more (inter_node_job_idle)
+    bool held;             // by its own limit of rate: no chunk of it leaves before the next tick
+    uint16_t equivocators; // bit per member: evidence is here
     struct inter_evidence evidence[INTER_MEMBERS_MAX];
-    uint16_t parted; // bit per member: has shown a record that is not in this node's history
-    neb_ns parted_at;
+    uint16_t diverged; // bit per member: has shown a record that is not in this node's history
+    neb_ns diverged_at;
     bool split;                // that was said
-    struct inter_record other; // parted: of another member, to be compared with this node's own
+    struct inter_record other; // diverged: of another member, to be compared with this node's own
     uint32_t other_from;       // peer
     int leader;                // heard last, -1: none
     uint8_t leader_excused;    // like a member's
-    neb_ns leader_heard, next_beat, asked_at, born;
+    neb_ns leader_heard, next_heartbeat, asked_at, born;
     neb_ns unfollowed_at; // leads: since when too few follow; 0: enough do
     neb_ns unled_at;      // follows: since when too many are in other terms than its leader; 0: no
     neb_ns no_term_at;    // since when this node would ask for a term, and has none; 0: it has
@@ -244,7 +245,7 @@ static inline uint16_t node_data(const struct job *j) {
     return (uint16_t)(node_everyone(j) & ~j->c.witnesses & ~j->c.removed);
 }
 // Nothing is voted for or committed meanwhile.
-static inline bool node_parted(const struct job *j) { return j->parted & ~j->liars; }
+static inline bool node_diverged(const struct job *j) { return j->diverged & ~j->equivocators; }
 static inline bool node_is_witness(const struct job *j) { return j->c.witnesses >> j->c.self & 1; }
 // So many that any two majorities share an honest voter, as many lying as the profile bounds: a
 // leader that signs two records of one term gets votes enough for one of them at most.
@@ -306,8 +307,8 @@ void node_repeat(struct step *s, struct job *j, struct fragment *g, uint8_t memb
 // node_evidence.c
 void node_on_evidence(struct step *s, struct neb_rd *r);
 void node_on_commit_read(struct step *s);
-void node_parted_tick(struct step *s, struct job *j);
-void node_say_evidence(struct step *s, struct job *j, uint8_t liar, uint8_t to);
+void node_diverged_tick(struct step *s, struct job *j);
+void node_say_evidence(struct step *s, struct job *j, uint8_t equivocator, uint8_t to);
 // Checks signatures; what is new is stored and handed on. False: it proves nothing.
 bool node_take_evidence(struct step *s, struct job *j, const struct inter_evidence *e);
 // Of two records of one fragment, whose statements need not have been checked.
@@ -333,9 +334,9 @@ bool node_promise_fits(struct inter_node *n, const struct job *j, const struct i
 bool node_justified(struct inter_node *n, const struct job *j, const struct inter_record *r);
 void node_add_promises(const struct job *j, const struct fragment *g, struct inter_record *r);
 // Whether those of the accepts that a record carries which are good are a majority's: the others are dropped; or would be one's without those of
-// liars.
+// equivocators.
 bool node_proven(struct inter_node *n, const struct job *j, struct inter_record *r);
-bool node_proven_without_liars(const struct job *j, const struct inter_record *r);
+bool node_proven_without_equivocators(const struct job *j, const struct inter_record *r);
 // Masked: makes that one of `best` and its rivals the best of which, by the promises that are here,
 // no other may have been committed. False: there is none.
 bool node_settle_rivals(const struct job *j, struct fragment *g);
@@ -354,7 +355,7 @@ void node_transfer_tick(struct step *s, struct job *j);
 // What this node's own disk has of an update that is sought; m NULL: nothing.
 void node_own_kept(struct step *s, struct job *j, const struct inter_key *k,
                    const struct inter_manifest *m);
-// A proposal that waits to be judged and is one of a leader of before, or of a liar: what is known beside it counts again.
+// A proposal that waits to be judged and is one of a leader of before, or of an equivocator: what is known beside it counts again.
 void node_drop_pending(struct step *s, struct job *j, struct fragment *g);
 void node_clear_slot(struct slot *t);
 // Nobody has what this node needs of a round (inter_key's round and fragment).
@@ -419,8 +420,8 @@ enum node_judgement node_judge(const struct job *j, const struct fragment *g,
                                uint8_t n);
 // Of a record that has to be proposed again: whether this node would vote for what it rejects. A promise says that it was accepted, and proves
 // nothing; with whoever says so two votes would be enough for it. Once its first leader is revoked, it is as good as any other.
-enum node_judgement node_judge_again(const struct job *j, const struct fragment *g,
-                                     const struct inter_record *r, uint8_t first_leader);
+enum node_judgement node_rejudge(const struct job *j, const struct fragment *g,
+                                 const struct inter_record *r, uint8_t first_leader);
 // Norms of the updates that a record accepts, by member; false: one of them is not known here.
 bool node_norms_of(const struct fragment *g, const struct inter_record *r,
                    float norms[INTER_MEMBERS_MAX]);
@@ -456,8 +457,8 @@ bool node_witness_rejects(const struct job *j, const struct slot *t, uint8_t m);
 bool node_lists(const struct inter_record *r, const struct inter_manifest *m);
 
 // node_elect.c
-void node_beat(struct step *s, struct job *j, uint8_t member);
-void node_on_beat(struct step *s, struct neb_rd *r);
+void node_heartbeat(struct step *s, struct job *j, uint8_t member);
+void node_on_heartbeat(struct step *s, struct neb_rd *r);
 void node_on_elect(struct step *s, struct neb_rd *r);
 void node_on_promise(struct step *s, struct neb_rd *r);
 void node_elect_tick(struct step *s, struct job *j);

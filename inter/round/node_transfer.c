@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Blobs on their way in: who has what, what arrives, what is asked for (node_serve.c sends).
 //
 // The owner of an update pushes it to every data member. Whoever is not reached by the owner, or is behind, asks a member
@@ -191,7 +192,7 @@ static enum neb_status take_manifest(struct step *s, struct job *j, struct fragm
 }
 
 void node_drop_pending(struct step *s, struct job *j, struct fragment *g) {
-    bool stale = g->pending.term < j->standing.term || j->liars >> g->pending.leader & 1;
+    bool stale = g->pending.term < j->standing.term || j->equivocators >> g->pending.leader & 1;
     bool bound =
         g->voted && g->vote.term == j->standing.term; // to the older one that its vote lists
     if (g->decided || (g->waits && !stale) || (!g->waits && (!g->has_own || bound || !g->voted)))
@@ -589,7 +590,7 @@ static void no_record(struct step *s, struct job *j, struct fragment *g, uint8_t
         if (node_direct(s, j, k) && node_live(s, j, k) &&
             j->members[k].rounds[node_index(j, g)] > g->round)
             others |= (uint16_t)BIT(k);
-    others &= (uint16_t) ~(g->bare | j->c.gone | j->liars);
+    others &= (uint16_t) ~(g->bare | j->c.gone | j->equivocators);
     if (g->proven > g->round && (!others || s->now - g->bare_at >= want_late))
         behind(s, j, g);
 }

@@ -1,10 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "inter/round/sums.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 enum message { SUMS_WANT = 1, SUMS_SEEDS = 2 };
-static const neb_ns ask_first = 300 * NEB_MS, ask_again = NEB_S;
+static const neb_ns ask_first = 300 * NEB_MS, ask_retry = NEB_S;
 static const char reveal_context[] = "nebula reveal v1";
 
 struct sum {
@@ -297,7 +298,7 @@ void inter_sums_tick(struct inter_sums *s, neb_ns now) {
         struct sum *x = s->list[i];
         if (x->complete || now < x->ask_at)
             continue;
-        x->ask_at = now + ask_again;
+        x->ask_at = now + ask_retry;
         begin_message(s, SUMS_WANT, x->fragment, x->round);
         x->asked = (uint8_t)((x->asked + 1) % s->c.n);
         // whose seeds are missing, and one that may have heard them

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Masked sums of one job: who reveals what, when, and to whom. Pure: no clock, socket or file inside; a shell calls, and is called.
 //
 //     member 0                       member 1                       member 2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Transfer of one blob to one peer, pure: which chunks to send next, which are missing.
 //
 //     sender                                         receiver

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "inter/round/wan_cost.h"
 
 #include <math.h>
@@ -7,7 +8,7 @@ enum {
     SEGMENT = 1448,
     FIRST_WINDOW = 10,    // TCP: bytes, and segments after a pause
     CONTROL_BYTES = 6000, // of one round of one fragment: manifest, states, record, votes
-    ALIVE_BYTES = 300,    // a second: pings, acknowledgements, beats
+    ALIVE_BYTES = 300,    // a second: pings, acknowledgements, heartbeats
     SYNCS = 5,            // one after another until a commit is on disk
     AGREE_TRIPS = 3,
 };

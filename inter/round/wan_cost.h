@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What exchanges between clusters cost, before anything is started: how long an update is on its way, how much of it inner
 // steps hide, how many bytes cross. Pure; the other half of `nebula plan` (intra/cost/cost.h is the first).
 //

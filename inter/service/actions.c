@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Carries out what the node decides: the one place where its actions meet disk and link, in order; and what comes of them goes
 // back to it as events.
 #include "agent/base/fault.h"
@@ -404,7 +405,7 @@ static enum neb_status deliver_old(struct inter_service *s, const struct inter_k
     if (found)
         neb_info("ledger: the updates of round %u of fragment %u are whole again", k->round,
                  k->fragment);
-    return service_deliver(s, &r, found ? SERVICE_DELIVER_AGAIN : SERVICE_DELIVER_LAST);
+    return service_deliver(s, &r, found ? SERVICE_REDELIVER : SERVICE_DELIVER_LAST);
 }
 
 static enum neb_status read_commit(struct inter_service *s, const struct inter_action *a) {
@@ -434,7 +435,7 @@ static enum neb_status carry_out(struct inter_service *s, const struct inter_act
             service_said(s, a->peer, s->actions.bytes.p + a->at, a->size);
         return st == NEB_ERR_AGAIN ? NEB_OK : st; // the node says it again
     case INTER_ACT_SEND_CHUNK: return send_chunk(s, a);
-    case INTER_ACT_START_ANEW: inter_link_start_anew(s->link, a->peer); return NEB_OK;
+    case INTER_ACT_RESTART_LINK: inter_link_restart(s->link, a->peer); return NEB_OK;
     case INTER_ACT_SEND_COMMIT: send_record(s, a); return NEB_OK;
     case INTER_ACT_STORE_MANIFEST:
         return of_others(s, a, inter_ledger_put_manifest(s->ledger, &a->manifest));
@@ -445,7 +446,7 @@ static enum neb_status carry_out(struct inter_service *s, const struct inter_act
     case INTER_ACT_STORE_VOTE: return inter_ledger_put_vote(s->ledger, &a->record);
     case INTER_ACT_STORE_COMMIT: return inter_ledger_put_commit(s->ledger, &a->record);
     case INTER_ACT_STORE_STANDING:
-        service_beats_end(s, a->standing.job, a->standing.term);
+        service_heartbeats_end(s, a->standing.job, a->standing.term);
         return inter_ledger_put_standing(s->ledger, &a->standing);
     case INTER_ACT_SERVE:
     case INTER_ACT_VERIFY: return serve(s, a);

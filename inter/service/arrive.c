@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The gate while an update arrives: digest and numeric check follow the bytes, so that behind the last chunk only that chunk's work is
 // left.
 //

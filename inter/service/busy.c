@@ -1,11 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
 // While this side is busy with something large, and neither reads nor steps the node: the others hear that it is there, or they would take
 // its links for dead, and it for one whom no round waits for.
 //
-//     runs apart:      a thread works, this one waits and beats              an update that is written, finished, weighed
+//     runs apart:      a thread works, this one waits and heartbeats              an update that is written, finished, weighed
 //     on this thread:  whoever moves many bytes is asked to beat between     agent/base/moved.h, the agent's listener
-//                      them: inter_service_beat
+//                      them: inter_service_heartbeat
 //
-// The node's own beats are said again as they were: a beat is no more than a member's word about itself, and what it has promised since takes
+// The node's own heartbeats are said again as they were: a heartbeat is no more than a member's word about itself, and what it has promised since takes
 // them back.
 #include "agent/base/moved.h"
 #include "inter/service/state.h"
@@ -16,39 +17,42 @@
 #include <string.h>
 #include <time.h>
 
-static const neb_ns beat_while_waiting = 500 * NEB_MS, again_every = NEB_S;
+static const neb_ns heartbeat_while_waiting = 500 * NEB_MS, retry_every = NEB_S;
 // before the last step: one that was not said for longer is of a job that is over, or for a peer that is away
 static const neb_ns current = 3 * NEB_S;
 // of the others, while no bytes are moved: a disk that hangs must not hold up their rounds
 static const neb_ns patience = 30 * NEB_S;
-enum { LARGE = 1 << 20, BEATS_MAX = 1024 };
+enum { LARGE = 1 << 20, HEARTBEATS_MAX = 1024 };
 
-static struct service_beat *find_beat(const struct inter_service *s, const struct service_beat *b) {
-    for (size_t i = 0; i < s->n_beats; i++)
-        if (s->beats[i].peer == b->peer && s->beats[i].about.to == b->about.to &&
-            !memcmp(s->beats[i].about.job, b->about.job, INTER_ID_BYTES))
-            return &s->beats[i];
+static struct service_heartbeat *find_heartbeat(const struct inter_service *s,
+                                                const struct service_heartbeat *b) {
+    for (size_t i = 0; i < s->n_heartbeats; i++)
+        if (s->heartbeats[i].peer == b->peer && s->heartbeats[i].about.to == b->about.to &&
+            !memcmp(s->heartbeats[i].about.job, b->about.job, INTER_ID_BYTES))
+            return &s->heartbeats[i];
     return NULL;
 }
 
 // A free place, or one that is of no use any more; NULL: no memory, and it is not said again.
-static struct service_beat *place_for(struct inter_service *s) {
-    for (size_t i = 0; i < s->n_beats; i++)
-        if (s->beats[i].peer == INTER_PEER_NONE || s->stepped - s->beats[i].at > current)
-            return &s->beats[i];
-    struct service_beat *all =
-        s->n_beats < BEATS_MAX ? realloc(s->beats, (s->n_beats + 1) * sizeof *all) : NULL;
+static struct service_heartbeat *place_for(struct inter_service *s) {
+    for (size_t i = 0; i < s->n_heartbeats; i++)
+        if (s->heartbeats[i].peer == INTER_PEER_NONE || s->stepped - s->heartbeats[i].at > current)
+            return &s->heartbeats[i];
+    struct service_heartbeat *all =
+        s->n_heartbeats < HEARTBEATS_MAX
+            ? realloc(s->heartbeats, (s->n_heartbeats + 1) * sizeof *all)
+            : NULL;
     if (!all)
         return NULL;
-    s->beats = all;
-    all[s->n_beats] = (struct service_beat){.peer = INTER_PEER_NONE};
-    return &all[s->n_beats++];
+    s->heartbeats = all;
+    all[s->n_heartbeats] = (struct service_heartbeat){.peer = INTER_PEER_NONE};
+    return &all[s->n_heartbeats++];
 }
 
 void service_said(struct inter_service *s, uint32_t peer, const uint8_t *message, size_t len) {
-    struct service_beat b = {.peer = peer, .at = neb_now()}, *at;
-    if (!inter_node_is_beat(message, len, &b.about) ||
-        (!(at = find_beat(s, &b)) && !(at = place_for(s))))
+    struct service_heartbeat b = {.peer = peer, .at = neb_now()}, *at;
+    if (!inter_node_is_heartbeat(message, len, &b.about) ||
+        (!(at = find_heartbeat(s, &b)) && !(at = place_for(s))))
         return;
     b.bytes = at->bytes;
     neb_buf_clear(&b.bytes);
@@ -58,16 +62,18 @@ void service_said(struct inter_service *s, uint32_t peer, const uint8_t *message
         at->peer = INTER_PEER_NONE;
 }
 
-void service_beats_end(struct inter_service *s, const uint8_t job[INTER_ID_BYTES], uint32_t term) {
-    for (size_t i = 0; i < s->n_beats; i++)
-        if (s->beats[i].about.term != term && !memcmp(s->beats[i].about.job, job, INTER_ID_BYTES))
-            s->beats[i].peer = INTER_PEER_NONE;
+void service_heartbeats_end(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
+                            uint32_t term) {
+    for (size_t i = 0; i < s->n_heartbeats; i++)
+        if (s->heartbeats[i].about.term != term &&
+            !memcmp(s->heartbeats[i].about.job, job, INTER_ID_BYTES))
+            s->heartbeats[i].peer = INTER_PEER_NONE;
 }
 
-void service_beats_free(struct inter_service *s) {
-    for (size_t i = 0; i < s->n_beats; i++)
-        neb_buf_free(&s->beats[i].bytes);
-    free(s->beats);
+void service_heartbeats_free(struct inter_service *s) {
+    for (size_t i = 0; i < s->n_heartbeats; i++)
+        neb_buf_free(&s->heartbeats[i].bytes);
+    free(s->heartbeats);
 }
 
 // Whether what this side is busy with gets on.
@@ -80,25 +86,25 @@ static bool gets_on(struct inter_service *s, neb_ns now) {
     return now - s->moved_at < patience;
 }
 
-static void say_again(struct inter_service *s, neb_ns now) {
+static void resend(struct inter_service *s, neb_ns now) {
     s->beaten = now;
-    for (size_t i = 0; i < s->n_beats; i++) {
-        struct service_beat *b = &s->beats[i];
+    for (size_t i = 0; i < s->n_heartbeats; i++) {
+        struct service_heartbeat *b = &s->heartbeats[i];
         if (b->peer < s->members.n && s->up[b->peer] && s->stepped - b->at < current &&
             inter_link_send(s->link, b->peer, INTER_CONTROL, b->bytes.p, b->bytes.len) == NEB_OK)
             b->at = now; // a second time of this kind may follow before the node's next
     }
 }
 
-void inter_service_beat(struct inter_service *s) {
+void inter_service_heartbeat(struct inter_service *s) {
     neb_ns now = neb_now();
     if (!s->link)
         return;
-    inter_link_beat(s->link);
+    inter_link_heartbeat(s->link);
     if (!gets_on(s, now))
         return;
-    if (now - s->beaten >= again_every)
-        say_again(s, now);
+    if (now - s->beaten >= retry_every)
+        resend(s, now);
     if (s->cb.busy)
         s->cb.busy(s->cb.user);
 }
@@ -145,8 +151,8 @@ enum neb_status service_apart(struct inter_service *s, uint64_t bytes, service_w
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&a.over, &monotonic);
     if (pthread_create(&thread, NULL, start, &a) == 0) {
-        while (!is_over_by(&a, neb_now() + beat_while_waiting))
-            inter_service_beat(s); // nothing but the link and these beats is touched
+        while (!is_over_by(&a, neb_now() + heartbeat_while_waiting))
+            inter_service_heartbeat(s); // nothing but the link and these heartbeats is touched
         pthread_join(thread, NULL);
     } else {
         a.st = run(s, arg);

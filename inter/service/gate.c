@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The gate: what a whole update must be before it may become part of a commit. Every member decides for itself, on the bytes that lie
 // on its own disk; the record says what became of them.
 //

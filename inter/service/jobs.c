@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Jobs: opened from what the ledger knows of them, updates submitted, commits handed over again.
 #include "agent/base/fault.h"
 #include "agent/base/log.h"
@@ -180,7 +181,7 @@ enum neb_status inter_service_job_renew(struct inter_service *s,
         return rc;
     memcpy(st.job, job, sizeof st.job);
     service_unmap(s);
-    return inter_ledger_begin_anew(s->ledger, &st);
+    return inter_ledger_restart(s->ledger, &st);
 }
 
 enum neb_status inter_service_job_drop(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
@@ -214,11 +215,11 @@ void inter_service_job_close(struct inter_service *s, const uint8_t job[INTER_ID
     inter_node_job_close(s->node, job);
     inter_ledger_parts_close(s->ledger, job);
     service_unbound(s, job);
-    service_beats_end(s, job, INTER_TERM_MAX);
+    service_heartbeats_end(s, job, INTER_TERM_MAX);
 }
 
-static enum neb_status deliver_again(struct inter_service *s, const struct inter_record *r) {
-    NEB_TRY(service_deliver(s, r, SERVICE_DELIVER_AGAIN));
+static enum neb_status redeliver(struct inter_service *s, const struct inter_record *r) {
+    NEB_TRY(service_deliver(s, r, SERVICE_REDELIVER));
     service_step_pending(s);
     return s->st;
 }
@@ -228,7 +229,7 @@ enum neb_status inter_service_deliver(struct inter_service *s, const uint8_t job
     struct inter_record r;
     enum neb_status st = inter_ledger_get_commit(s->ledger, job, fragment, round, &r);
     if (st != NEB_ERR_NOT_FOUND)
-        return st == NEB_OK ? deliver_again(s, &r) : st;
+        return st == NEB_OK ? redeliver(s, &r) : st;
     uint32_t open = inter_node_round(s->node, job, fragment);
     return open != UINT32_MAX && round < open ? NEB_ERR_NOT_FOUND : NEB_OK;
 }
@@ -341,10 +342,10 @@ enum neb_status inter_service_submit(struct inter_service *s, const struct inter
     uint32_t open = inter_node_round(s->node, m.key.job, m.key.fragment);
     if (len == 0 || len > INTER_BLOB_MAX)
         return neb_fail(NEB_ERR_LIMIT, "update of %zu bytes; at most %u", len, INTER_BLOB_MAX);
-    if (m.key.attempt > INTER_AGAIN_MAX)
+    if (m.key.attempt > INTER_RETRIES_MAX)
         return neb_fail(NEB_ERR_LIMIT,
                         "update for round %u of fragment %u, taken back %u times; at most %d",
-                        m.key.round, m.key.fragment, m.key.attempt, INTER_AGAIN_MAX);
+                        m.key.round, m.key.fragment, m.key.attempt, INTER_RETRIES_MAX);
     if (open == UINT32_MAX || m.key.round > open)
         return neb_fail(NEB_ERR_STATE, "update for round %u of fragment %u, but round %u is open",
                         m.key.round, m.key.fragment, open);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What comes over the links, and messages between agents on top of it: kept until the peer has them, and taken exactly once.
 #include "agent/base/log.h"
 #include "inter/service/state.h"
@@ -55,7 +56,7 @@ static enum neb_status send_window(struct inter_service *s, uint32_t peer) {
     return inter_ledger_pending(s->ledger, s->members.m[peer].pub.name, resend_one, &r);
 }
 
-static enum neb_status send_window_anew(struct inter_service *s, uint32_t peer) {
+static enum neb_status send_window_restart(struct inter_service *s, uint32_t peer) {
     s->mail[peer].at = 0;
     return send_window(s, peer);
 }
@@ -76,7 +77,7 @@ enum neb_status service_resend(struct inter_service *s, uint32_t peer) {
         return NEB_OK;
     m->wait = m->wait && m->wait < resend_last ? 2 * m->wait : m->wait ? m->wait : resend_first;
     m->next = now + m->wait;
-    return send_window_anew(s, peer);
+    return send_window_restart(s, peer);
 }
 
 enum neb_status inter_service_send(struct inter_service *s, uint32_t peer, uint32_t kind,
@@ -189,7 +190,7 @@ static void on_link(struct inter_service *s, uint32_t peer, bool up) {
         s, &(struct inter_event){.kind = up ? INTER_EV_PEER_UP : INTER_EV_PEER_DOWN, .peer = peer});
     if (up && s->st == NEB_OK) {
         soon_again(s, peer);
-        s->st = send_window_anew(s, peer);
+        s->st = send_window_restart(s, peer);
     }
     if (s->st == NEB_OK)
         s->st = inter_streams_peer(s->streams, peer, up);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The service as a whole: created, polled, its members and limits changed. See service_state.h for where the rest is.
 #include "agent/base/log.h"
 #include "compress/update.h"
@@ -120,7 +121,7 @@ void inter_service_destroy(struct inter_service **sp) {
     struct inter_service *s = *sp;
     if (!s)
         return;
-    *sp = NULL; // no beat finds it half gone
+    *sp = NULL; // no heartbeat finds it half gone
     service_unmap(s);
     inter_streams_destroy(&s->streams);
     inter_link_destroy(&s->link);
@@ -129,7 +130,7 @@ void inter_service_destroy(struct inter_service **sp) {
     inter_ledger_close(&s->ledger);
     cmp_work_destroy(&s->gate);
     service_arrivals_free(s);
-    service_beats_free(s);
+    service_heartbeats_free(s);
     inter_actions_free(&s->actions);
     neb_buf_free(&s->out);
     free(s->pending);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The shell around the pure core: carries out a node's actions with the ledger and the link, and passes messages between
 // agents. Single-threaded and poll-driven; the daemon owns the loop.
 //
@@ -72,7 +73,7 @@ size_t inter_service_poll_items(const struct inter_service *s, zmq_pollitem_t *i
 neb_ns inter_service_next_deadline(const struct inter_service *s);
 // Says to all peers that this member is there, within a callback too: for whoever does something that takes longer than they would wait. What
 // hangs is not covered for long: links stay up, but after half a minute in which no bytes were moved (agent/base/moved.h) others may go on without it.
-void inter_service_beat(struct inter_service *s);
+void inter_service_heartbeat(struct inter_service *s);
 // An error is one that the agent cannot go on with: its disk.
 NEB_MUST_CHECK enum neb_status inter_service_process(struct inter_service *s);
 
@@ -132,7 +133,7 @@ NEB_MUST_CHECK enum neb_status inter_service_job_renew(struct inter_service *s,
 NEB_MUST_CHECK enum neb_status
 inter_service_job_drop(struct inter_service *s, const uint8_t job[INTER_ID_BYTES], bool for_ever);
 // Takes this member's update: fills in digest, chunk size and signature, stores, sends. key.attempt: how often the member
-// has sent this round's update before and now takes it back for a newer one, up to INTER_AGAIN_MAX (NEB_ERR_LIMIT). Repeating it is fine: what the
+// has sent this round's update before and now takes it back for a newer one, up to INTER_RETRIES_MAX (NEB_ERR_LIMIT). Repeating it is fine: what the
 // ledger holds under the key stands; if the round is over, its commit is delivered again, as below. NEB_ERR_STATE: the round is not open yet; NEB_ERR_INVALID: numbers that no
 // manifest may hold;
 // NEB_ERR_LIMIT also for 0 bytes or more than INTER_BLOB_MAX; and the ledger's errors (NEB_ERR_NOSPC).

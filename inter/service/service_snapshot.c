@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Snapshots between members (inter/service/snapshot.h), joined to this service's link, ledger and callbacks.
 #include "inter/service/state.h"
 

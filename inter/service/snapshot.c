@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Life of snapshots, and which side a message is for: snapshot_fetch.c or snapshot_give.c.
 #include "agent/base/log.h"
 #include "inter/service/snapshot_state.h"

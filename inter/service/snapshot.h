@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Snapshots: how a member that is too far behind, or has lost its disk, gets the state that the others' blobs no longer give.
 //
 //     joiner                                    holder

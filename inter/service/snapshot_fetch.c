@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The side that fetches a snapshot: asks one peer after the other, keeps a window of chunks under way, and writes PATH.part
 // with PATH.map beside it, so that a transfer that breaks off goes on where it was.
 #include "agent/base/fault.h"

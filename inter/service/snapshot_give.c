@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The side that gives a snapshot: pins a state while somebody takes it, and sends the chunks that are asked for as the link
 // takes them.
 #include "agent/base/log.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What snapshot.c (life, messages, ticks), snapshot_fetch.c and snapshot_give.c share. Nobody else includes this.
 #ifndef INTER_SNAPSHOT_STATE_H
 #define INTER_SNAPSHOT_STATE_H

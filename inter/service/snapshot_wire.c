@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The bytes of a snapshot's header, apart from who sends them: libnebula reads snapshots too, and has none of the rest. Their SHA-256 is the
 // snapshot's id, so one state has one form.
 #include "inter/service/snapshot.h"

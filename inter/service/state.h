@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The service as a whole (struct inter_service), shared by the service*.c files and by nobody else but tests:
 //
 //     inter/round/node.h ── actions ──► service_actions.c ──► ledger, link
@@ -93,16 +94,16 @@ struct inter_service {
     // (n_bounds), owned: of open jobs whose worker has said how large its model is
     struct service_bound *bounds;
     size_t n_bounds;
-    // (n_beats), owned: the node's last one for each job to each peer
-    struct service_beat {
+    // (n_heartbeats), owned: the node's last one for each job to each peer
+    struct service_heartbeat {
         uint32_t peer; // INTER_PEER_NONE: free
-        struct inter_node_beat about;
+        struct inter_node_heartbeat about;
         neb_ns at;
         struct neb_buf bytes;
-    } * beats;
-    size_t n_beats;
+    } * heartbeats;
+    size_t n_heartbeats;
     bool stepping;          // within service_step
-    neb_ns stepped, beaten; // the node, last; its beats, said again last
+    neb_ns stepped, beaten; // the node, last; its heartbeats, said again last
     uint64_t moved;         // bytes, when they were last seen to be more
     neb_ns moved_at;
     struct service_mail mail[SEC_MEMBERS_MAX];
@@ -119,11 +120,12 @@ bool service_verify(void *user, uint32_t peer, const char *context, const void *
                     const uint8_t sig[INTER_SIG_BYTES]);
 
 // service_busy.c
-// If a message of the node's, which has gone to a peer, is a beat: it is said again while this side is busy.
+// If a message of the node's, which has gone to a peer, is a heartbeat: it is said again while this side is busy.
 void service_said(struct inter_service *s, uint32_t peer, const uint8_t *message, size_t len);
 // The job's standing is another one, or it is closed (INTER_TERM_MAX): those of other terms are not said again.
-void service_beats_end(struct inter_service *s, const uint8_t job[INTER_ID_BYTES], uint32_t term);
-void service_beats_free(struct inter_service *s);
+void service_heartbeats_end(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
+                            uint32_t term);
+void service_heartbeats_free(struct inter_service *s);
 // run(s, arg) and its status, the peers being told meanwhile that this member is there where an update has that many bytes.
 typedef enum neb_status service_work(struct inter_service *s, void *arg);
 NEB_MUST_CHECK enum neb_status service_apart(struct inter_service *s, uint64_t bytes,
@@ -173,7 +175,7 @@ void service_step_pending(struct inter_service *s);
 // manifest is here of, later: that is asked of the others first. NEW: the updates have just come.
 // AGAIN: they have lain on the disk, and are hashed once more. LAST: as AGAIN, and those that are
 // missing are nowhere.
-enum service_delivery { SERVICE_DELIVER_NEW, SERVICE_DELIVER_AGAIN, SERVICE_DELIVER_LAST };
+enum service_delivery { SERVICE_DELIVER_NEW, SERVICE_REDELIVER, SERVICE_DELIVER_LAST };
 NEB_MUST_CHECK enum neb_status
 service_deliver(struct inter_service *s, const struct inter_record *r, enum service_delivery how);
 // The bytes of an update are not here any more, or are others: what is left of them goes, and the

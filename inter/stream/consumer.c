@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The consumer's end: batches in order, each once, and what is acknowledged when.
 #include "inter/stream/state.h"
 

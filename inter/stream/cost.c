@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "inter/stream/cost.h"
 
 #include <math.h>
@@ -5,7 +6,8 @@
 enum {
     BATCH_BYTES = 220, // of a batch beside its payload: header, signature, CURVE, TCP and IP
     BACK_BYTES = 60,   // acknowledgements and a share of a grant, a batch
-    ALIVE_BYTES = 400, // a second, each way: beats, pings, telemetry, and what they are packed in
+    ALIVE_BYTES =
+        400, // a second, each way: heartbeats, pings, telemetry, and what they are packed in
 };
 static const double FRAMING = 1.02; // of payloads: segments
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a stream between two clusters carries, before anything is started: batches/s, who waits for whom, bytes. Pure; for
 // modes rtd and distill what wan_cost.h is for rounds.
 //

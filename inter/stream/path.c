@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "inter/stream/path.h"
 
 #include <stdlib.h>
@@ -49,7 +50,7 @@ void inter_stream_path_sent(struct inter_stream_path *p, neb_ns now, uint64_t se
     p->sent = seq + 1;
 }
 
-void inter_stream_path_again(struct inter_stream_path *p, neb_ns now, uint64_t seq) {
+void inter_stream_path_retry(struct inter_stream_path *p, neb_ns now, uint64_t seq) {
     if (seq < p->acked || seq >= p->sent)
         return;
     mark_of(p, seq)->sent.at = now;

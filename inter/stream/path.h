@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a stream's producer knows of the way to its consumer, from batches that were acknowledged alone: goodput, round trip, and
 // how long batches wait on the way beyond that. Pure.
 //
@@ -41,7 +42,7 @@ void inter_stream_path_reset(struct inter_stream_path *p, uint64_t next);
 // tells neither round trip nor rate.
 void inter_stream_path_sent(struct inter_stream_path *p, neb_ns now, uint64_t seq, uint32_t bytes);
 // The same for one of those before the newest that a connection took along with it.
-void inter_stream_path_again(struct inter_stream_path *p, neb_ns now, uint64_t seq);
+void inter_stream_path_retry(struct inter_stream_path *p, neb_ns now, uint64_t seq);
 // The link would not take it.
 void inter_stream_path_unsent(struct inter_stream_path *p, uint64_t seq);
 // The consumer has all below `have`.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The producer's end: what lies in the spool, what the consumer has said, what may be sent.
 #include "inter/stream/state.h"
 
@@ -67,7 +68,7 @@ static void mend_holes(struct inter_stream *s) {
         s->stats.batches++;
         s->stats.bytes += stream_entry_of(s, i)->bytes;
         s->stats.resent++;
-        inter_stream_path_again(s->path, s->now, i);
+        inter_stream_path_retry(s->path, s->now, i);
         stream_act(s, INTER_STREAM_ACT_SEND)->seq = i;
     }
     s->holes = false;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "inter/stream/seal.h"
 #include "agent/base/vault.h"
 #include "security/seal_stream.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Batches of a spool at rest, where a site seals: each is a sealed stream (security/seal_stream.h) of its job, bound to its place.
 //
 //     sealed by the job's key: | stream u64 | seq u64 | the batch |

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "inter/stream/spool.h"
 #include "agent/base/fault.h"
 #include "agent/base/fs.h"

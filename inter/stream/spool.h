@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Batches that a producer's agent keeps until their consumer has them for good: DIR/streams.db, by SQLite. Sealed, where the
 // site seals (stream_seal.h); their numbers and sizes are in clear.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One endpoint of a stream (struct inter_stream), shared by the stream*.c files and by nobody else:
 //
 //     stream.c            created, restored, one step: events come in; terms; what both roles need

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Streams: typed, ordered batches from one cluster's worker to another's, each applied exactly once.
 //
 // Two endpoints, each a pure state machine: step(stream, now, event) -> actions, no clock, socket, file or random number

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The streams of an agent: carries out the actions of inter/stream/stream.h with the spool and the link. Part of the service,
 // which passes on what comes from the link; the daemon passes on what comes from workers. One thread.
 #ifndef INTER_STREAMS_H

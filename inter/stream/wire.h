@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bytes of stream messages. Parsers take hostile bytes: false for whatever does not fit.
 //
 //     all     | INTER_MSG_STREAM u8 | kind u8 | stream u16 | job 32 |

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "intra/ckpt/checkpoint.h"
 #include "agent/base/fault.h"
 #include "agent/base/log.h"

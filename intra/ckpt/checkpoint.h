@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checkpoint container: one file of named sections, each with its SHA-256.
 //
 //     ┌──────────────────────────────┬─────────┬─────────┬─────┬────────────────────┬──────────────────────┐

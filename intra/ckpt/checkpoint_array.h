@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An array of floats in a checkpoint, in one section NAME or, where ranks of a mesh wrote it, in pieces NAME/0, NAME/1, … one after the other,
 // in whichever of its files.
 #ifndef INTRA_CHECKPOINT_ARRAY_H

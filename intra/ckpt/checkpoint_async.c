@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "intra/ckpt/checkpoint_async.h"
 #include "agent/base/clock.h"
 #include "agent/base/moved.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checkpoints that are written while training goes on: the state is copied aside, a thread of its own brings the copy to disk.
 //
 //     training   ──step──step──│copy│──step──step──step──step──│copy│──step──

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "intra/ckpt/checkpoint_parts.h"
 #include "agent/base/log.h"
 #include "agent/base/moved.h"

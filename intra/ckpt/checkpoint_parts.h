@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One generation in several files: what the ranks of a mesh hold is written by all of them at once.
 //
 //     step-000000000120.ckpt                          the owner's sections, and how many parts there are

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reading: everything about a file is checked in intra_st_open(), in the order of the format, before any tensor is touched.
 #include "intra/ckpt/safetensors.h"
 #include "intra/ckpt/safetensors_half.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Safetensors: the files that Hugging Face folders keep weights in (https://github.com/huggingface/safetensors, format).
 //
 //     ┌────────┬───────────────────────────────┬──────────┬──────────┬───┐

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The two 16-bit floats of safetensors files, bit by bit: exact, and the same on every compiler.
 #ifndef INTRA_SAFETENSORS_HALF_H
 #define INTRA_SAFETENSORS_HALF_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writing, element by element: sizes are known beforehand, so every shard's header is made when the shard is begun.
 #include "intra/ckpt/safetensors.h"
 #include "intra/ckpt/safetensors_half.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "intra/cost/parts.h"
 #include "intra/model/pipe_schedule.h"
 #include "intra/model/vocab.h"
@@ -330,7 +331,7 @@ void cost_memory_sum(const struct intra_cost_job *j, struct intra_cost *c) {
     c->host_bytes = c->rank_bytes * j->ranks_a_host + c->owner_bytes;
 }
 
-// As the replicas take it (team.c): where dp does not divide the micro-batches, they are cut smaller. 0: they cannot be.
+// As the replicas take it (group.c): where dp does not divide the micro-batches, they are cut smaller. 0: they cannot be.
 static int32_t as_replicas_run(const struct intra_cost_job *j, struct intra_cost_job *out) {
     NEB_ASSERT(j->ranks_a_host >= 1 && j->batch >= 1 && j->micros >= 1);
     int32_t sequences = j->batch * j->micros,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a training step costs on a mesh, before anything is started: FLOPs, seconds, bytes between ranks, memory. Pure: sizes
 // and measured rates go in, figures come out. Used by `nebula plan` (agent/cli/cmd_plan.c); inter/round/wan_cost.h is its other half.
 //
@@ -86,7 +87,7 @@ struct intra_cost_job {
     int32_t micros;
     bool recompute;
     bool frozen; // looks on: no gradients, no moments, and all blocks share memory
-    // takes part in exchanges: θ, v, u and θ_m at the send, spread over the ranks (owners.h)
+    // takes part in exchanges: θ, v, u and θ_m at the send, spread over the ranks (shards.h)
     bool outer;
     bool outer_single;    // but all of it on the first
     int32_t fragments;    // of the exchange, 0 is 1
@@ -118,7 +119,7 @@ struct intra_cost {
     double outer_bytes;     // the exchange's state there
     double workspace_bytes; // what products and reductions want besides
     double device_bytes;    // all that a rank has on its device; 0: processors
-    // Of an exchange: the rank that owns most of it (owners.h), in elements; its units, and the largest.
+    // Of an exchange: the rank that owns most of it (shards.h), in elements; its units, and the largest.
     double owner_params, owner_units, owner_largest;
     // Parameters to their owners, once when an update is made and once when one is merged; and back to all that train them.
     double gather_s, scatter_s;

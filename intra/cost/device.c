@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a step costs on accelerators (intra/device/device.h): seconds by rates that go by how much an operation has to do at once, memory
 // as device_memory.c carves it.
 #include "intra/cost/parts.h"

@@ -1,13 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an exchange between clusters asks of the ranks of one, besides encoding and decoding: who owns how much of its state, in which memory,
-// and how parameters get to their owners and back (agent/exchange/owners.h, agent/exchange/owners_device.c).
+// and how parameters get to their owners and back (agent/exchange/shards.h, agent/exchange/shards_device.c).
 //
 //     gather    each owner's units from the ranks of its replica that train them, before an update is made and before one is merged; on the
 //               device nothing where the owner trains all of the tensor itself
 //     scatter   back to the owner's replica, and from there to all replicas; to the devices of all ranks
 //
-// Units are dealt as the owners deal them (owners.h), so that the busiest owner is the one that there will be.
+// Units are dealt as the owners deal them (shards.h), so that the busiest owner is the one that there will be.
 #include "intra/cost/parts.h"
-#include "intra/train/owners.h"
+#include "intra/train/shards.h"
 #include "intra/train/trainer.h"
 
 #include <math.h>
@@ -66,9 +67,9 @@ static void deal(struct shares *s) {
         elements[i] = (uint64_t)size_of(&s->units[i]);
         layer[i] = s->units[i].tensor->layer;
     }
-    intra_owners_fragments(elements, layer, s->n, s->j->model.n_layers,
+    intra_shards_fragments(elements, layer, s->n, s->j->model.n_layers,
                            s->j->fragments > 1 ? s->j->fragments : 1, s->fragment);
-    intra_owners_deal(elements, s->fragment, s->n, s->j->outer_single ? 1 : s->ranks, load,
+    intra_shards_deal(elements, s->fragment, s->n, s->j->outer_single ? 1 : s->ranks, load,
                       s->owner);
     free(elements);
     free(load);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parts of a step's cost, between cost.c (meshes), cost_device.c (the same on accelerators), cost_exchange.c and cost_side.c (sides of a stream).
 // Nobody else includes this.
 #ifndef INTRA_COST_PARTS_H

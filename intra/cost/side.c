@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a side of a stream does: generator, discriminator, teacher, student.
 #include "intra/cost/parts.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pieces to ids and back. The file itself: bpe_load.c.
 #include "intra/data/bpe_state.h"
 

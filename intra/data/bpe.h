@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Byte-level BPE: the tokenizer.json of GPT-2, Llama 3, Qwen2, SmolLM2 and their like, with the ids that Hugging Face tokenizers gives.
 //
 //     text ─► UTF-8 ─► NFC ─► pieces ─► bytes ─► pairs merged, lowest rank first ─► ids

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Added tokens in text. The ones that are not special are looked for before the text is split, as
 // tokenizers does:
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A tokenizer.json into tables. Whatever would change ids and is not done here is refused by name.
 #include "intra/data/bpe_state.h"
 

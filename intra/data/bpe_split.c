@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Text into pieces, which are what pairs are merged in.
 //
 // The expressions are written for Oniguruma and run by PCRE2. So only what means the same to both is let through: characters, their escapes, general

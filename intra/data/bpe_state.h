@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the files of byte-level BPE share; nobody else includes this.
 #ifndef INTRA_BPE_STATE_H
 #define INTRA_BPE_STATE_H

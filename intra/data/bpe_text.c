@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Text before it is split: UTF-8, and canonical composition (Unicode Standard Annex 15).
 #include "intra/data/bpe_state.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Building a corpus. Sources are read twice, as text may be larger than the memory:
 //
 //     sources -> digest, duplicates, splits, a sample of lines     build_notes.c, build_sample.c

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Documents in chunks. Reading is one thread's; what costs (JSON, hashes, tokens) is all threads' work on a whole chunk; and then its
 // documents are gone through in order. Where chunks end depends on sources and threads alone: the second reading has the
 // same ones.

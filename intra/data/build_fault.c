@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What cannot be read of a source. A file that is no text at all ends the build, and so does the
 // first bad line, document or entry; but a source may allow for a share of these, which are
 // counted, named (the first ones) and left out.

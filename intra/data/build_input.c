@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A file of a source as lines of UTF-8: without a byte order mark, out of the source's encoding.
 // Bytes that are no text pass, with their place in the file: whoever looks at all documents finds
 // them.

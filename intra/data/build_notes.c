@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the first reading of the sources leaves for the second: of every document which split it goes to, or that it is a duplicate;
 // and of every chunk a hash, by which a source that has changed meanwhile is known.
 #include "agent/base/log.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where a corpus is built. A finished build takes the place of the folder that was there, and that folder is removed: so it has to be a
 // corpus and nothing else.
 #include "agent/base/log.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Documents of a corpus, from files, folders, lines, columns and message catalogues; in the order of their sources.
 #include "agent/base/log.h"
 #include "intra/data/build_state.h"

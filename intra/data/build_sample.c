@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The lines that the vocabulary is trained on: of each source equally many, by chance.
 //
 // A line stays with probability share / lines, where `lines` is how many its source has: known at the source's end. But a line's

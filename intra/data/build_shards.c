@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Documents as tokens, in shards: DIR/SOURCE/{train,valid,test}-00000.bin.
 #include "agent/base/log.h"
 #include "intra/data/build_state.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the files of a build share. But for tests, nobody else includes this.
 //
 //     build.c         the whole: two readings, the vocabulary between them

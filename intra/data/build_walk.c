@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Folders of a source. Links may lead back to where they are, or to one file by several names: what
 // has been read once is not read again.
 #include "intra/data/build_state.h"

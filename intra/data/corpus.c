@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reading a corpus, and drawing windows from it.
 #include "agent/base/fs.h"
 #include "agent/base/moved.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Text as tokens on disk, and windows of it for training.
 //
 // A corpus is a folder that `nebula data build` makes:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pairs of a parallel corpus as batches for prefix language modelling: the model reads the source and the separator as a
 // prefix that it sees wholly, and learns the target.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "intra/data/po.h"
 #include "intra/data/po_state.h"
 

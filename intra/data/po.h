@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Message catalogues (gettext's PO text) as parallel text: pairs of an English message and its translation.
 //
 // The whole grammar of GNU gettext is read, by this program itself: a process for each of thousands

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tokens of a message catalogue: GNU gettext's, with what translators' programs write beside it.
 #include "intra/data/po_state.h"
 

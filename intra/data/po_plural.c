@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plural-Forms of a catalogue's header: which form stands for 1, and which for how many numbers
 // beyond. The expression is C's, over n.
 #include "intra/data/po_state.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the files of the reader of catalogues share; nobody else includes this.
 #ifndef INTRA_PO_STATE_H
 #define INTRA_PO_STATE_H

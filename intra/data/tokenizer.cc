@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The one C++ file: SentencePiece has no C interface. Exceptions do not leave it.
 #include "intra/data/tokenizer.h"
 #include "intra/data/bpe.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Text to tokens and back: SentencePiece behind a C interface, or byte-level BPE (bpe.h). Vocabularies are trained by SentencePiece's own trainer.
 #ifndef INTRA_TOKENIZER_H
 #define INTRA_TOKENIZER_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "intra/data/tokenizer_files.h"
 #include "agent/base/fs.h"
 #include "intra/data/bpe.h"

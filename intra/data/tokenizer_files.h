@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The files of a vocabulary. A folder (a corpus, a checkpoint, one of Hugging Face) has
 //
 //     tokenizer.model                                 SentencePiece; where it is there, the others are not looked at

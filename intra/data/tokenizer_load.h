@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Loads a SentencePiece model that somebody else may have made: for tokenizer.cc and hf_tokenizer.cc alone.
 //
 // The library takes a model's tables of characters ("precompiled_charsmap", of the normalizer and of the denormalizer) as they are, and

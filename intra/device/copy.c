@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parameters and moments of a model on an accelerator to the host and back (kernels/device_stage.h).
 #include "intra/device/state.h"
 #include "kernels/device_stage.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A model on an accelerator: set-up, micro-batches and evaluation.
 #include "agent/base/log.h"
 #include "intra/data/pairs.h"

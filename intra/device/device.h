@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A model in training on an accelerator (kernels/device.h), or the part of it that a rank of a mesh holds. The trainer hands over to
 // it when its configuration names a device; what it computes is what forward.c and optim.c compute, drawn there.
 //

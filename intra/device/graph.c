@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parts of a step as graphs (kern_device_ops.record). A pass over a micro-batch is some hundred ops, one after the other, the same every
 // time; where they are short the device waits for the host to enqueue them. So a part is recorded once and replayed:
 //

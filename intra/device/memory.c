@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory of a model on an accelerator: one piece of the device's, and pinned buffers of the host's.
 #include "intra/device/state.h"
 #include "kernels/device_stage.h"

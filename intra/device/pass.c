@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One pass over a batch on an accelerator: forward.c's lines with the types of device.h. Fused where the kernels are: the
 // stream's addition with the norm that reads it, the qkv bias with its product and its gradient with dW, the stream's gradient with its copy as T.
 //

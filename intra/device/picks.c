@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Some rows of a pass on an accelerator, which is what modes rtd and distill are about: one position in seven has a target, or every second.
 //
 //     the loss     takes the rows with a target, gathered, where these are few; their gradients are put back among zeros

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A pipeline stage on an accelerator. What comes from and goes to the neighbours has buffers of its own, so that a message can be under
 // way while the queue computes:
 //

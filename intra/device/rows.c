@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What tensor-parallel ranks say to each other, on device memory: rows of the stream (seqpar.h, drawn) and the loss over a
 // vocabulary that is cut (vocab.h). Over NCCL a collective is in the device's queue, between the ops whose results it takes and those
 // that take its own; the host goes on:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Inside of intra_device: device.c (set-up, steps), device_memory.c, device_copy.c (to and from the host), device_pass.c (forward
 // and backward), device_picks.c (scores, draws and labels of a pass), device_graph.c (parts of a step that are recorded), device_rows.c (what tensor-parallel ranks say to each other), device_update.c, device_pipe.c.
 #ifndef INTRA_DEVICE_STATE_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The update of a model on an accelerator, as optim.c makes it on the CPU: norms, clipping, AdamW. Over replicas each rank has an
 // equal part of the gradients (ZeRO-1), and a part is reduced in pieces, each to the rank that owns it, as soon as backward has passed it:
 //

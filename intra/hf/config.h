@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // config.json of a Hugging Face folder, and the transformer that it describes.
 //
 // Known are `llama` (SmolLM is one), `mistral` and `qwen2`. A file that asks for something that

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is written for transformers, and whether a folder and a checkpoint are the same model.
 #include "intra/hf/config.h"
 #include "intra/hf/keys.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A checkpoint into a folder. Sections are passed through in pieces: hashed as they are read, so that a damaged checkpoint is
 // noticed without reading it twice.
 #include "agent/base/log.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What import and export share: copies of small files, the folder made aside, and the model description of a checkpoint.
 #include "agent/base/log.h"
 #include "agent/base/sha256.h"

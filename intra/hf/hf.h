@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Hugging Face folders in and out, tensor by tensor: neither way holds a model in memory, only its
 // largest tensor.
 //

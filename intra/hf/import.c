@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A folder into a checkpoint: everything that can be refused is, before the first tensor is read.
 #include "agent/base/log.h"
 #include "intra/data/bpe.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "intra/hf/keys.h"
 #include "agent/base/log.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The keys of config.json, for each class of transformers that can be imported: what its default
 // is, which keys are used, which say nothing about the forward pass, and which would change it in a
 // way that is not done here.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Names of tensors as other programs leave them in a file, and as the model has them:
 //
 //     module.                       DistributedDataParallel, in front

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // adapter_config.json: LoRA adapters as PEFT describes them.
 #include "agent/base/log.h"
 #include "intra/hf/hf.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "intra/hf/targets.h"
 #include "agent/base/bytes.h"
 #include "intra/hf/keys.h"

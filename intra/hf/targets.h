@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which linear layers of a model an adapter_config.json names: target_modules and what narrows it,
 // matched against the names of all modules as PEFT does it (peft/tuners/tuners_utils.py), and the
 // rank and alpha of each.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // C++, since the library has no C interface; exceptions do not leave this file.
 #include "intra/hf/tokenizer.h"
 #include "intra/data/tokenizer_load.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Special tokens of a SentencePiece vocabulary: what a Hugging Face folder writes out beside it.
 #ifndef INTRA_HF_TOKENIZER_H
 #define INTRA_HF_TOKENIZER_H

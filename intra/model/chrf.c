@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The character n-gram F-score. An n-gram is looked up by a 64-bit hash of its code points; the two sentences' hashes are
 // sorted and walked together, so that the clipped matches come out without a table.
 #include "agent/base/rng.h"

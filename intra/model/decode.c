@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Decoding with a cache of keys and values.
 //
 //     cache of layer l    k, v  (beam, longest, G*D)   keys after rotary, as they entered attention

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One pass over a batch: forward, loss, and backward. The residual stream h is the spine; each block reads it through
 // a norm and adds to it twice:
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The ranks of a cluster as a grid: data parallel x pipeline stages x tensor parallel.
 //
 // Rank order is Megatron-LM's: tensor parallel fastest, then data parallel, then stages, so that the ranks that talk most

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parameters: layout, naming, trainable sets, initialisation.
 #include "intra/model/model.h"
 #include "agent/base/memory.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The transformer: pre-norm RMSNorm, rotary positions, SwiGLU, grouped-query attention, optional QKV bias, tied or
 // untied embeddings. Parameters carry the names of Hugging Face's Llama and Qwen2 layouts, so that folders can be
 // imported and exported tensor by tensor.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // AdamW with clipping over the trainable tensors of a model, and learning-rate schedules.
 #ifndef INTRA_OPTIM_H
 #define INTRA_OPTIM_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Micro-batches through the stages of a pipeline: the exchange with the neighbours, and who computes in between. A step's
 // micro-batches are collected first, then run in the order of pipe_schedule.h.
 #ifndef INTRA_PIPE_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A pipeline stage on the CPU: activations of as many micro-batches as are in flight, computed by forward.c.
 #include "intra/model/pipe.h"
 #include "intra/model/pipe_schedule.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "intra/model/pipe_schedule.h"
 #include "agent/base/status.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The order in which a pipeline stage runs its micro-batches: 1F1B (one forward, one backward; Narayanan et al., SC 2021,
 // non-interleaved). Pure data: no buffers, no communication.
 //

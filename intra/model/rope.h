@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a model's rotary positions are scaled (struct kern_rope_scaling, kernels/kern.h): by transformers' names, in words, and in
 // bytes. What is of another type is zero, so that two of the same meaning are the same.
 #ifndef INTRA_ROPE_H

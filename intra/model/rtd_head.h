@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a discriminator computes beyond a transformer's pass.
 #ifndef INTRA_RTD_HEAD_H
 #define INTRA_RTD_HEAD_H

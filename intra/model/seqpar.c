@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "intra/model/seqpar.h"
 
 static size_t part(const struct intra_model *m, const struct intra_rows *r) {

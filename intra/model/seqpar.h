@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sequence parallelism: between the products that tensor-parallel ranks share, the stream is cut over them by rows
 // (Korthikanti et al. 2022). Norms, the residual stream and its gradient exist once in a tensor-parallel group:
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Translating with a prefix language model, and measuring it.
 //
 // Decoding keeps keys and values of every layer, so that a step costs one token: the prefix runs once, then each step runs

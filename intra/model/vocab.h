@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The two ends of a model whose vocabulary is cut over tensor-parallel ranks: look-up, and output layer with
 // cross-entropy (as in Megatron-LM: only maxima, sums and the target's logit cross ranks, never logits). With one
 // tensor-parallel rank the kernels' own operations do it. All calls are collective over m->mesh->tp, with the same

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Collectives between the ranks of one cluster, behind one table: `self` (one rank, no library), `mpi` and `socket` (host
 // memory; over MPI, over TCP without any library), `nccl` (device memory). Every implementation passes tests/conform/test_comm.c.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finds the objects that need a library which not every host has, and hands over to them.
 #include "agent/base/clock.h"
 #include "agent/base/fs.h"

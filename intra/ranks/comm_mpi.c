@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Collectives over MPI, in host memory. Built as an object of its own (libnebula_mpi.so), so that only hosts with MPI
 // need it. Errors are returned, not fatal: MPI_ERRORS_RETURN on every communicator; what MPI says goes into the log.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Collectives over NCCL (2.28), between GPUs. Built as an object of its own (libnebula_nccl.so). Buffers are in device
 // memory; host memory is taken too and staged through the device, so that a step's few numbers need no second communicator.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One rank: every collective is already done. Messages to oneself are kept until received, so that code for any number
 // of pipeline stages runs with one.
 #include "intra/ranks/comm.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "intra/ranks/comm_socket.h"
 #include "agent/base/bytes.h"
 #include "intra/ranks/rank_env.h"

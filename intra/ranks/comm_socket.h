@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Inside the communicator over TCP; for comm_socket*.c alone, and a test.
 //
 //     comm_socket.c          the interface of comm.h: groups, messages
@@ -106,7 +107,7 @@ struct socket_hub {
     neb_ns looked_at;          // when all were looked at last
     uint32_t next_group;
     enum neb_status failed; // of the first failure; every later call returns it
-    bool gave_up, parting;
+    bool gave_up, divergence;
     bool lost; // another rank is the reason of `failed`
     // the first rank that went without a goodbye, why, and when; 0: none has
     int gone;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Frames over the connections: all are looked at whichever of them a call waits for, since a rank that only wrote could wait for one
 // that does the same.
 #include "agent/base/bytes.h"
@@ -62,7 +63,7 @@ static void close_peer(struct socket_peer *p) {
 static void gone(struct socket_hub *hub, int peer, int error, const char *why) {
     struct socket_peer *p = &hub->peers[peer];
     close_peer(p);
-    if (hub->gone_at || hub->parting || p->bye)
+    if (hub->gone_at || hub->divergence || p->bye)
         return;
     hub->gone_at = neb_now();
     hub->gone = peer;
@@ -638,7 +639,7 @@ static void part(struct socket_hub *hub) {
     neb_ns end = neb_now() + GOODBYE_MS * NEB_MS;
     struct socket_send *byes = calloc((size_t)hub->size, sizeof *byes);
     bool some = byes;
-    hub->parting = true;
+    hub->divergence = true;
     for (int i = 0; byes && i < hub->size; i++)
         if (hub->peers[i].fd >= 0)
             socket_post_send(hub, i, 0, SOCKET_BYE, 0, NULL, 0, &byes[i]);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Collectives over pairwise connections. What is reduced is cut into a row for each rank, and rows into pieces:
 //
 //     each rank ── its numbers of row k ──► rank k, which adds them in rank order ── the sums ──► all (or the root)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How ranks find each other, and know that it is them:
 //
 //     rank i ── connects to host:port of rank 0 ── proof ── the port it listens at ──► rank 0

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which of how many ranks a process is and where rank 0 listens, as launchers say it. Of three conventions the first counts whose
 // rank is set:
 //

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Communication over libraries that not every host has: objects that comm_load.c loads when a job
 # needs them. What they call of agent/base they find in the program.
 find_package(MPI QUIET COMPONENTS C)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Text in other encodings, into UTF-8, by the C library's iconv.
 //
 // What cannot be converted becomes a byte 0xff, which UTF-8 has nowhere: so whoever looks at the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Files of a folder that somebody else may have made: a model that was downloaded, an archive. Such
 // a folder must not choose what is read on this machine. A file counts as its own where it is a
 // regular file and lies

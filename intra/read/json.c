@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What jansson does not take is written in a way that it does, and the rest is jansson's. Ordinary
 // text, which has none of that, is looked through once and is not copied.
 #include "intra/read/json.h"

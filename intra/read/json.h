@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // JSON that other programs wrote: the files of Hugging Face folders, and lines of corpora. Most of
 // it is written by Python's json, so what that writes is read here, and as it reads it:
 //

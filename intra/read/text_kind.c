@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "intra/read/text_kind.h"
 #include "intra/read/charset.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a file is that should be text, by its bytes.
 #ifndef INTRA_TEXT_KIND_H
 #define INTRA_TEXT_KIND_H

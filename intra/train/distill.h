@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A teacher's soft labels: the k most likely tokens at some positions of a pass, or all of them.
 // Source: Hinton et al. 2015 (arXiv 1503.02531); the tail as one class more: kernels/kern.h, struct kern_soft.
 #ifndef INTRA_DISTILL_H

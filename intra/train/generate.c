@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Text from a model, token by token. The whole window is run again for every token: fine for looking at what was
 // learned; serving is not this program's job.
 #include "agent/base/rng.h"

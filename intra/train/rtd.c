@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "intra/train/rtd.h"
 #include "agent/base/rng.h"
 #include "intra/train/runner.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Masked language modelling and replaced-token detection: what a generator and a discriminator compute beyond a
 // transformer's pass. Both models see all positions (mask: bidirectional).
 //

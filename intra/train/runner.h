@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A model and what runs passes over it: processors (kern.h, activations) or a device (device.h). What modes rtd and distill do with a
 // model, in training or not, is said once, here and in rtd.h and distill.h, for both.
 #ifndef INTRA_RUNNER_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "intra/train/trainer.h"
 #include "agent/base/log.h"
 #include "intra/train/trainer_parts.h"

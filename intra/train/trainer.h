@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A model in training: parameters, optimiser, token counts; the unit that a worker drives step by step.
 //
 //     for each micro-batch of the step:  intra_trainer_micro(t, tokens, targets, B)
@@ -31,7 +32,7 @@ struct intra_trainer_config {
     uint64_t seed;                 // of the initial parameters: the same on all clusters
     const struct intra_mesh *mesh; // borrowed; NULL: one rank
     struct kern_device *device;    // borrowed; NULL: on the CPU
-    bool device_optional; // of a team: without devices for all of its ranks it trains on the CPU
+    bool device_optional; // of a group: without devices for all of its ranks it trains on the CPU
     enum intra_graphs device_graphs;
     enum kern_type device_type; // T; without a device: of products (kern_cpu_bf16)
     int32_t soft_k;             // with a device: as intra_device_config.soft_k
@@ -47,7 +48,7 @@ struct intra_step_stats { // the same on all ranks of a mesh
     enum neb_status status; // of a mesh's collectives; NEB_OK on one rank
 };
 
-// What the ranks of a mesh hold beside the trainer, for its checkpoints: the exchange's state (agent/exchange/owners.h).
+// What the ranks of a mesh hold beside the trainer, for its checkpoints: the exchange's state (agent/exchange/shards.h).
 struct intra_trainer_extra {
     void *user;
     uint64_t (*bytes)(void *user, int rank); // of that rank, about; the same answer on all ranks

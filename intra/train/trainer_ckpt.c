@@ -1,9 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
 // Models and trainers in checkpoint files (checkpoint.h). The layout is that of one rank, whatever mesh trained.
 #include "agent/base/log.h"
 #include "intra/model/rope.h"
+#include "intra/train/full.h"
+#include "intra/train/trainer_full.h"
 #include "intra/train/trainer_parts.h"
-#include "intra/train/trainer_whole.h"
-#include "intra/train/whole.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -246,8 +247,8 @@ static enum neb_status gather_moments(const struct intra_trainer *t, const float
     for (int32_t i = 0; i < t->whole->n_tensors && st == NEB_OK; i++) {
         const struct intra_tensor *x = &t->whole->tensors[i];
         if (x->trainable)
-            st = intra_whole_gather(m, x, INTRA_ARENA_GRADS, m->grads,
-                                    whole ? whole + x->grad_at : NULL);
+            st = intra_full_gather(m, x, INTRA_ARENA_GRADS, m->grads,
+                                   whole ? whole + x->grad_at : NULL);
     }
     t->K->ops->zero(t->K, m->grads, m->n_grads);
     return st;
@@ -325,15 +326,15 @@ static enum neb_status save_split(const struct intra_trainer *t, struct intra_ck
     struct whole_state s = {0};
     bool owner = intra_mesh_owner(t->c.mesh);
     enum neb_status st = make_counts(t, &s);
-    NEB_TRY_GOTO(intra_whole_agree(t->c.mesh, st), out);
+    NEB_TRY_GOTO(intra_full_agree(t->c.mesh, st), out);
     NEB_TRY_GOTO(intra_trainer_counts(t, s.input, s.target), out);
     if (owner)
         st = trainer_put_config(t->whole, w);
-    NEB_TRY_GOTO(intra_whole_agree(t->c.mesh, st), out);
+    NEB_TRY_GOTO(intra_full_agree(t->c.mesh, st), out);
     NEB_TRY_GOTO(intra_trainer_save_parts(t, w, split), out);
     if (owner)
         st = save_rest(t, w, NULL, NULL, s.input, s.target);
-    st = intra_whole_agree(t->c.mesh, st);
+    st = intra_full_agree(t->c.mesh, st);
 out:
     free_state(&s);
     return st;
@@ -359,16 +360,16 @@ static enum neb_status save_mesh(const struct intra_trainer *t, struct intra_ckp
     struct intra_model *whole = t->whole;
     bool owner = intra_mesh_owner(t->c.mesh);
     struct intra_split split;
-    NEB_TRY(intra_whole_agree(t->c.mesh, pull_all(t)));
+    NEB_TRY(intra_full_agree(t->c.mesh, pull_all(t)));
     NEB_TRY(intra_trainer_may_split(t, w, &split));
     if (split.wanted)
         return save_split(t, w, &split);
     enum neb_status st = make_state(t, &s);
-    NEB_TRY_GOTO(intra_whole_agree(t->c.mesh, st), out);
+    NEB_TRY_GOTO(intra_full_agree(t->c.mesh, st), out);
     if (owner && !whole->params)
         st = intra_model_allocate(whole, false); // kept: the next checkpoint wants it too
-    NEB_TRY_GOTO(intra_whole_agree(t->c.mesh, st), out);
-    NEB_TRY_GOTO(trainer_kept(t, intra_whole_params(t->model, whole)), out);
+    NEB_TRY_GOTO(intra_full_agree(t->c.mesh, st), out);
+    NEB_TRY_GOTO(trainer_kept(t, intra_full_params(t->model, whole)), out);
     NEB_TRY_GOTO(trainer_kept(t, gather_moments(t, t->optim->m, s.m)), out);
     NEB_TRY_GOTO(trainer_kept(t, gather_moments(t, t->optim->v, s.v)), out);
     NEB_TRY_GOTO(trainer_kept(t, intra_trainer_counts(t, s.input, s.target)), out);
@@ -380,7 +381,7 @@ static enum neb_status save_mesh(const struct intra_trainer *t, struct intra_ckp
         enum neb_status put = t->extra->put(t->extra->user, s.writer, w, &st);
         NEB_TRY_GOTO(trainer_kept(t, put), out);
     }
-    st = intra_whole_agree(t->c.mesh, st);
+    st = intra_full_agree(t->c.mesh, st);
 out:
     free_state(&s);
     return st;

@@ -1,8 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "intra/train/trainer_parts.h"
 #include "agent/base/log.h"
 #include "intra/ckpt/checkpoint_async.h"
-#include "intra/train/trainer_whole.h"
-#include "intra/train/whole.h"
+#include "intra/train/full.h"
+#include "intra/train/trainer_full.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -100,7 +101,7 @@ static enum neb_status find_able(struct parts *p, const char *path) {
     enum neb_status st = intra_part_path(path, p->part.token, 0, mark, sizeof mark);
     if (st == NEB_OK && world->rank == 0)
         st = neb_fs_write(mark, "", 0, 0600);
-    NEB_TRY(intra_whole_agree(p->t->c.mesh, st));
+    NEB_TRY(intra_full_agree(p->t->c.mesh, st));
     p->able[world->rank] = neb_fs_exists(mark) && (!p->sealed || p->t->vault || !world->rank);
     NEB_TRY(world->ops->all_reduce(world, p->able, (size_t)world->size, INTRA_COMM_U64,
                                    INTRA_COMM_SUM));
@@ -210,7 +211,7 @@ static enum neb_status put_all(struct parts *p, enum intra_arena kind, const flo
         char name[INTRA_CKPT_NAME_MAX + 1];
         if (kind == INTRA_ARENA_GRADS && !x->trainable)
             continue;
-        NEB_TRY(intra_whole_gather_at(p->t->model, x, kind, arena, p->owner[i], p->room));
+        NEB_TRY(intra_full_gather_at(p->t->model, x, kind, arena, p->owner[i], p->room));
         if (p->owner[i] != p->world->rank || *written != NEB_OK)
             continue;
         snprintf(name, sizeof name, "%s%s", prefix, x->name);
@@ -266,16 +267,16 @@ enum neb_status intra_trainer_save_parts(const struct intra_trainer *t, struct i
         goto out;
     if (st == NEB_OK && getentropy(&p.part.token, sizeof p.part.token) != 0)
         st = neb_fail_errno("no random numbers from the system");
-    NEB_TRY_GOTO(intra_whole_agree(mesh, st), out);
+    NEB_TRY_GOTO(intra_full_agree(mesh, st), out);
     NEB_TRY_GOTO(p.world->ops->broadcast(p.world, &p.part.token, sizeof p.part.token, 0), out);
     NEB_TRY_GOTO(find_able(&p, path), out);
     deal(&p);
-    NEB_TRY_GOTO(intra_whole_agree(mesh, begin_part(&p, w, path)), out);
+    NEB_TRY_GOTO(intra_full_agree(mesh, begin_part(&p, w, path)), out);
     enum neb_status written = NEB_OK;
     NEB_TRY_GOTO(trainer_kept(t, put_tensors(&p, &written)), out);
     if (p.world->rank == 0 && written == NEB_OK)
         written = note_parts(&p, w);
-    st = intra_whole_agree(mesh, written);
+    st = intra_full_agree(mesh, written);
     if (st == NEB_OK && p.aside) // all have their copies: they go to disk while training goes on
         st = intra_ckpt_async_submit(p.t->part_saver->async, &p.out, "", p.path, 0);
 out:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A mesh's checkpoint, written by all its ranks: each tensor of the whole model, and its moments, by one owner in their canonical
 // layout (checkpoint_parts.h). Inside of trainer_ckpt.c.
 #ifndef INTRA_TRAINER_PARTS_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the attention kernels share: which keys a query sees, and which tiles a block has to walk through. Plain functions,
 // so that the host can test them against a loop over all pairs (tests/cuda/test_schedule.cc).
 #ifndef KERN_CUDA_ATTN_CUH

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention in bf16 on tensor cores, head_dim 32, 64, 96 or 128: never a (T, T) matrix, as in FlashAttention (arXiv 2205.14135,
 // 2307.08691). Scores, softmax and all sums are fp32; what a product reads is bf16.
 //

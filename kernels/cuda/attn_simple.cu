@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention for every head_dim and both types, in fp32 arithmetic: what fp32 training uses, and bf16 where the tensor-core
 // kernels do not take the shape. Also delta = rowsum(dO * O), which both backward kernels need.
 //

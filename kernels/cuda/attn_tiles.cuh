@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a tile of attn_mma.cu is made of, and what attn_wgmma.cu does to accumulators: rows from global memory, fragments, the two products, the online softmax.
 #ifndef KERN_CUDA_ATTN_TILES_CUH
 #define KERN_CUDA_ATTN_TILES_CUH

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention in bf16 with Hopper's tensor-core instructions (attn_wgmma.cuh), head_dim 64 and 128: what attn_mma.cu does, with 64 in
 // seven tenths of the time. Compiled for compute capability 9.0 alone, which open.c asks for.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Hopper's product of a warp group (128 threads), as attn_wgmma.cu needs it: rows in registers or in a tile, times a tile in shared memory, in
 // the background. PTX manual, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions".
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a model says at some rows: a draw from its distribution, and a teacher's soft labels. A block owns a row of fp32 logits.
 //
 // sample_rows. A warp has an adjoining part of the row: its maximum and the sum of its exponentials in one pass. The parts' sums, in

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The CUDA device behind kernels/device.h: memory, one stream, sticky errors; each op hands over to its launcher
 // (launch.h) or to cuBLASLt (gemm.h).
 #include "kernels/cuda/launch.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The exact path on the device (kernels/exact.h): the CPU's bits. Compiled with -fmad=false -ftz=false -prec-div=true
 // -prec-sqrt=true, so that a product and a sum round twice, denormals stay, and division and roots round to nearest; the
 // compiler may then change nothing about one element's arithmetic, and elements do not meet, but for the digest, whose sums

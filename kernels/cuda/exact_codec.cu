@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The codecs' arithmetic on the device (kernels/quant.h, compress/codec.h), with the CPU's bits in both directions; built
 // with the exact path's options (exact.cu). Streams' layout, entropy stage and headers stay with the host (compress/device.c).
 //

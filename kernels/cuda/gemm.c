@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Matrix products by cuBLASLt. It thinks in columns: our row-major C = op(A) op(B) is its C^T = op(B)^T op(A)^T, so A and B
 // change places and keep their transposition. The bias is its epilogue, and so are the sums of op(A)'s rows over k: of its second
 // operand, one for each column of its result (BGRADB). For each shape the library's heuristics are asked once, with the alignment that the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Matrix products of the CUDA backend, behind one function.
 #ifndef KERN_CUDA_GEMM_H
 #define KERN_CUDA_GEMM_H

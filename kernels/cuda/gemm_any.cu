@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A product where cuBLASLt has no kernel for a shape or an alignment: any of both, in fp32 arithmetic, one thread an element of
 // C, tiles of both operands in shared memory. Some fifty times slower than tensor cores; it keeps a training going.
 #include "kernels/cuda/gemm.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernels' launchers: plain C functions with an explicit stream. Operands are as in kernels/device.h; each returns the
 // launch's error (cudaErrorInvalidValue for a shape it does not take), and none waits or allocates: scratch is the caller's,
 // with sizes from the functions beside.

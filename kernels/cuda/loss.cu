@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Softmax cross-entropy on rows of logits, in place: logits in, their gradient out; no other copy of them exists. A block
 // owns a row and goes over it twice: the maximum and the sum of exponentials together (each thread keeps its own pair and
 // corrects the sum when its maximum grows), then the gradient. The second time it has the row in shared memory, as far as two

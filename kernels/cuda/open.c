@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Opening a CUDA device: which one, whether it can run what is in here, and what its one stream needs.
 #include "kernels/cuda/state.h"
 

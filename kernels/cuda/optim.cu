@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Norms and AdamW over all tensors in one launch each: a block takes one chunk (device.h) of one tensor. The tensor's
 // clipping factor is looked up, gradients are zeroed and the working copy is rewritten on the way, so that an update reads
 // and writes everything once: 4 floats in, 4 out (and 2 bytes) a parameter.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Maximum and sum of exponentials of a row of logits in one pass: each thread keeps its own pair and corrects the sum when its maximum
 // grows (loss.cu, choose.cu).
 #ifndef KERN_CUDA_PEAK_CUH

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What all kernels of this folder are made of: the two element types, vector access, reductions over a warp, and the tensor
 // core's instructions. Compiles for the device, and against the emulator of tests/cuda as plain C++.
 #ifndef KERN_CUDA_PRIM_CUH

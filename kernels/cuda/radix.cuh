@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A step of a radix selection: which of 256 bins has the element that is asked for (topk.cu, choose.cu).
 #ifndef KERN_CUDA_RADIX_CUH
 #define KERN_CUDA_RADIX_CUH

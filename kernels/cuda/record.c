@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Capture: between cudaStreamBeginCapture and cudaStreamEndCapture the stream does not run what it is given; it notes kernels,
 // copies and fills with their arguments, one after the other, as a graph. Calls that wait or allocate are illegal meanwhile and spoil
 // it; in thread-local mode only those of this thread.

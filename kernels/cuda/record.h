@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A stretch of a stream as CUDA graphs, so that one call enqueues what took hundreds (kern_device_ops.record).
 #ifndef KERN_CUDA_RECORD_H
 #define KERN_CUDA_RECORD_H

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # nebula_cuda, an object that kernels/device.c loads: *.cu by nvcc, *.c by the C compiler. It holds
 # machine code for Ampere and Hopper, and PTX for later devices. cudart is linked statically;
 # cuBLASLt is found by rpath.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ops on rows and elements: all are bound by memory. Every thread handles V neighbouring elements a turn (16 bytes of the
 // wider operand), or one where a shape or pointer does not allow more. A row's reduction is one warp's. Sums over rows
 // (gradients of gains and biases) go through partial sums in scratch, which one thread a column adds in order: the same bits

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Output layer of a discriminator (struct kern_device_rtd): a score a row, its loss, and what that gives the row. A warp has a row.
 // Gradients of w and b are sums over rows: the rows' factors go to scratch, rows.cu adds up the columns of x times these.
 #include "kernels/cuda/launch.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Inside of the CUDA device: device.c (memory, ops), open.c (set-up), record.c (graphs).
 #ifndef KERN_CUDA_STATE_H
 #define KERN_CUDA_STATE_H

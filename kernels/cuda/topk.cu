@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Top-k on the device, the processor's choice (kern_topk of kernels/quant.h): of every chunk the k largest magnitudes, ties to the
 // lower index, in the order of the indices. Magnitudes are compared as integers, values are copied: no option of the exact path matters. A block has a chunk.
 //

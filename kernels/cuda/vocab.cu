@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Cross-entropy where this device has some columns of the logits and other ranks have the others. As in loss.cu a block owns a
 // row, but between its steps the ranks reduce: the largest logit, then the sum of exponentials with the target's logit.
 // Columns beyond V, up to the row stride, are read and masked, and with learn zeroed.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One suite for every communicator: alone (self, one rank), started by mpirun with "mpi" or "nccl DEVICE" as arguments
 // (test_comm_mpi.sh, test_comm_nccl.sh: 1, 2 and 4 ranks), or by `nebula ranks` with "socket" (test_comm_socket.sh). Every rank checks
 // every result. "mpi pieces": over an object that cuts messages after 4000 bytes and collectives after 4000 elements of all ranks

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # The suite of test_comm.c over MPI with 1, 2 and 4 ranks on this machine; once more where messages and collectives go in pieces, with an
 # object that cuts them after few bytes.
 set -euo pipefail

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # The suite of test_comm.c over NCCL with 1, 2 and 4 ranks. Where there are fewer GPUs than ranks they share: NCCL refuses two ranks of
 # one host on a device, so each rank says that it is a host of its own (NCCL_HOSTID). With $EMULATED_NCCL in NCCL's place and one GPU.
 set -euo pipefail

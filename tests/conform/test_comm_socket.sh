@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # The suite of test_comm.c over TCP with 1, 2, 4 and 7 ranks on this machine.
 set -euo pipefail
 source "$(dirname "$0")/../parallel/lib.sh"

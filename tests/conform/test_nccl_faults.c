@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What intra/ranks/comm_nccl.c does when NCCL, CUDA or a peer fails, over the emulated ones (tests/cuda/emu): every call of theirs fails once,
 // every look at a communicator's state once tells of an asynchronous error, every operation once never ends. It happens to this process:
 // alone, or, for messages, with a child as its peer that is well until it is killed.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Arrays of one case of the op matrix, on both sides, and how they get there (device_matrix.c, device_heads.c).
 #ifndef TESTS_DEVICE_ARRAYS_H
 #define TESTS_DEVICE_ARRAYS_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One case of the op matrix or of the exact path: what it holds of memory, on both sides, and the way out of it when the device fails. A
 // device's errors stay, so the next case gets one that was opened anew. Where none can be (a kernel that touched foreign memory takes
 // the process's context with it), the run ends, and another process goes on with the case behind (gpu_check ops FROM).

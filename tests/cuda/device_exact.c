@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bit by bit: the exact path and the codecs' arithmetic on a device against the CPU's, on ordinary values and on what is
 // hard for them (denormals, zeros of both signs, extremes, ties). Sums of extremes overflow, and inf - inf follows: NaNs have to be at the
 // same places, and may have other bits (kernels/exact.h).

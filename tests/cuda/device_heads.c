@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ops of the modes rtd and distill: against formulas in double where the reference has none. Ids are judged by what they are worth, since a
 // logit's last bits are not the reference's.
 #include "tests/cuda/device_arrays.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/cuda/device_matrix.h"
 #include "tests/cuda/device_arrays.h"
 

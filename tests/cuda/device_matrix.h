@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The op matrix for an accelerator: every op of kernels/device.h against the reference on the host, with a bound for each
 // element type, guards around every array on the device, odd sizes and unaligned operands; codecs and the exact path bit by
 // bit against the CPU's. Run over the emulated device (tests/cuda/test_emulated.c) and over a real one (tests/gpu).

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # NCCL, kernels and devices without a GPU: the same sources over the emulators in cuda/emu. At the
 # end, the kernels on a real GPU.
 

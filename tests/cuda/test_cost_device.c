@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What nebula plan says of a device (intra/cost/device.c, agent/plan/profile_device.c) against the device, an emulated one: its memory against
 // what is allocated, on every mesh of up to 8 ranks, for sides of rtd and distill, and for the exchange of up to 4 owners; seconds, from rates that are measured here, against steps and exchanges that are made.
 #include "agent/base/rng.h"
@@ -5,7 +6,7 @@
 #include "agent/plan/profile_clock.h"
 #include "inter/outer/outer.h"
 #include "intra/train/distill.h"
-#include "intra/train/owners.h"
+#include "intra/train/shards.h"
 #include "intra/train/trainer.h"
 
 #include <math.h>
@@ -356,7 +357,7 @@ static struct owner own_part(const struct intra_cost_job *j, int rank, const cha
     assert_in_range(n, 1, UNITS);
     for (int32_t i = 0; i < n; i++)
         elements[i] = (uint64_t)units[i].rows * (uint64_t)units[i].cols;
-    intra_owners_deal(elements, fragment, n, j->mesh.dp, load, owner);
+    intra_shards_deal(elements, fragment, n, j->mesh.dp, load, owner);
     for (int32_t i = 0; i < n; at += elements[i], i++) {
         void *p;
         if (owner[i] != rank)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Codecs on the emulated device: the processor's frames byte by byte, its floats bit by bit, and its verdict on frames that
 // were damaged on the way.
 #include "agent/base/rng.h"

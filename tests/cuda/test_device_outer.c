@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The outer optimiser on the emulated device beside the one on the host: the same frames, the same bits of θ, v, residual and
 // parameters, the same digests, round by round; with row weights, several members, merge rounds, updates that are sent again,
 // commits of others, refused ones, and state that moves between host and device halfway.

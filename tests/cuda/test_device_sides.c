@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What modes rtd and distill do with a model, on the emulated device against the same on the CPU: a discriminator's head, batches of any shape
 // with prefixes, a teacher's soft labels, learned from and made, draws, and a model that learns nothing.
 #include "agent/base/rng.h"

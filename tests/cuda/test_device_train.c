@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Training through intra/device/device.h on the emulated device, against the same training on the CPU: losses, norms and parameters,
 // for every trainable set, with and without recomputation; checkpoints go from one to the other; and bf16 learns.
 #include "agent/base/log.h"

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Teachers and students on devices, here the emulated one: labels and losses are those of processors but for rounding, of a teacher that is
 # frozen and of one that learns; students that are one model stay one, wherever each trains; a device that is lost costs a restart.
 . "$(dirname "$0")/../e2e/lib.sh"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The CUDA kernels on the emulated device: the op matrix, in several orders of the threads, each of which must give the same
 // bits; also where cuBLASLt does not launch what it found, and with CUDA's NaNs; that a device which fails, or is lost, costs the matrix
 // one case; and that the emulator itself notices what it is there for.

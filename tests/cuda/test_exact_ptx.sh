@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # What the compiler makes of the exact path's kernels: no fused multiply-add, nothing flushed to zero, no approximate division or
 # root. The emulator cannot see that, since there another compiler is at work.
 set -euo pipefail

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // kernels/cuda/gemm.c over the emulated cuBLASLt: more products than it keeps plans of, all transpositions and types, gaps between rows,
 // operands and biases of every alignment; sums along with a product, and sums over k that bf16 could not hold; what it says when there is no
 // kernel, and what it does where there is one that is not launched.

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # tests/gpu/run on the emulated device, as far as that goes: a bundle's parts are the real programs, in small: the codecs' timing runs every
 # kernel it names, attention's both paths of head_dim 128, meshes of ranks train without MPI, NCCL's ranks pass the suite and notice one that stays away, and a cluster on the device
 # trains with one on processors.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Graphs (kern_device_ops.record) on the emulated device, whose captures are as strict as CUDA's manual: what is recorded does not run,
 // replays read memory anew and numbers as they were; what must not be recorded spoils it and nothing else. EMU_LATE=1: the same with a
 // queue that runs late.

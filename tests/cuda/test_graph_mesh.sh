@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Meshes of ranks on emulated devices with parts of a step as graphs (intra/device/graph.c): the same digits as without, over replicas, whose
 # gradients are reduced between the graphs of a pass, and over pipeline stages; tensor-parallel ranks say that they have none.
 set -euo pipefail

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Training with parts of a step as graphs (intra/device/graph.c) on the emulated device: every bit as without, for every trainable set, in
 // fp32 and bf16, with recomputation, several micro-batches a step, targets that do not count and evaluations between; a number that a graph
 // keeps from one batch to the next is noticed; and what cannot be recorded goes on in the plain way, with one line that says why.

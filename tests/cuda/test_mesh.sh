@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Meshes of ranks with a device each, here emulated ones (kernels, and NCCL under intra/ranks/comm_nccl.c): the same steps as one rank makes on its
 # device, to the bounds of tests/parallel/test_mesh.sh; in bf16 to those of bf16.
 set -euo pipefail

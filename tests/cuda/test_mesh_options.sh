@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # As test_mesh.sh, with what changes what ranks on devices say to each other: rows that do not divide, clipping by tensor, tied
-# embeddings, adapters, recomputation, targets that do not count, parameters changed between two steps, teams; and checkpoints, which
+# embeddings, adapters, recomputation, targets that do not count, parameters changed between two steps, groups; and checkpoints, which
 # pass from meshes on devices to others and to processors.
 set -euo pipefail
 source "$(dirname "$0")/../parallel/lib.sh"
@@ -15,7 +16,7 @@ meshes "device=fp32 steps=2 seq=9 tied=1 clip=adagc" 2x2x1 1x2x2
 meshes "device=fp32 steps=2 seq=1" 1x2x4
 meshes "device=fp32 steps=2 seq=8 trainable=lora bias=1 recompute=1" 2x1x2 1x2x1
 meshes "device=fp32 steps=2 seq=8 trainable=last tied=1" 1x4x1
-meshes "device=fp32 steps=2 seq=8 ignore=1 nudge=1 team=1" 2x1x1 1x2x2
+meshes "device=fp32 steps=2 seq=8 ignore=1 nudge=1 group=1" 2x1x1 1x2x2
 for options in "" "trainable=lora"; do
     # shellcheck disable=SC2206
     o=(device=fp32 seq=8 $options)

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # A mesh of ranks on emulated devices and a cluster on processors train one model: with the exchange's state on the mesh's devices everything is,
 # bit by bit, what it is with the state on its hosts: parameters, digests of every round, and what checkpoints hold of the exchange and the
 # model. Replicas and cut tensors; fragments that travel while steps go on, sparse updates, ranks that are killed, and plans that follow the link.

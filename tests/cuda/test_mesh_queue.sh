@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Collectives of tensor-parallel ranks are in the device's queue: the host waits no more often than on one rank, in every step the same few
 # times, and enqueues no more ops than one rank does but for the collectives and what belongs to them. A rank that does not come keeps the
 # others from ending, but not for ever: one message, within the time limit, whether they wait for an earlier collective or for the step's end.

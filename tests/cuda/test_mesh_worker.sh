@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # A cluster of several ranks on emulated devices and one on processors train one model: equal parameters after every round and at the
 # end, evaluations that agree (where the exchange's state is: test_mesh_outer.sh). With `auto` the mesh is on devices if every rank has one; else it is
 # on processors, and rank 0's log says why; with `cuda` it fails then, for the same reason.

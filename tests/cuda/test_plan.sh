@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # nebula plan for clusters with devices, emulated ones in place of CUDA's: it measures them and says so, its seconds a step are those of a run,
 # profiles carry a device's rates to a machine that has none, memory, ranks and links of devices count, and so they do for sides of rtd and distill.
 . "$(dirname "$0")/../e2e/lib.sh"

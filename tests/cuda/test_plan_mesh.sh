@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # nebula plan for a mesh whose exchange has its state on the ranks' devices, emulated ones in place of CUDA's: what the fullest device holds, and how
 # much of that is the exchange's, against what the emulator gave out in runs; with `auto` and too little room the plan has it on the hosts, as the run has.
 . "$(dirname "$0")/../e2e/lib.sh"

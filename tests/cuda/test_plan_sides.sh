@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # nebula plan for sides of rtd and distill on devices, emulated ones in place of CUDA's: what each of them holds in its device's memory, a teacher that
 # only looks and students that are one model included, against what the emulator gave out in runs; how much longer one side's steps are than the other's.
 . "$(dirname "$0")/../e2e/lib.sh"

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Generator and discriminator on devices, here the emulated one: each trains there what it trains on processors but for rounding, also beside
 # one on processors, and with shared embeddings; a device that is lost costs a restart, and no bit.
 . "$(dirname "$0")/../e2e/lib.sh"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Host logic of the CUDA kernels on its own: which tiles attention walks through, against a loop over all pairs; and the
 // emulator's tensor core against a plain product.
 #include "kernels/cuda/attn.cuh"

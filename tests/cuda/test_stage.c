@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Transfers of host memory that is not pinned (kernels/device_stage.h) on the emulator, whose queue with EMU_LATE=1 runs as late as it may: a
 // buffer that is filled or emptied too early gives other numbers. And every call of the device failing once.
 #include "agent/base/log.h"

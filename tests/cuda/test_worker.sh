@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Workers on a device, here the emulated one in place of the CUDA kernels: one cluster trains in bf16 on it and the other on
 # its processors; they exchange, end with equal parameters, and evaluate. Where there is no device, `device: cuda` says why.
 . "$(dirname "$0")/../e2e/lib.sh"

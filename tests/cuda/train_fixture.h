@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What tests that train on the emulated device share: the device, the processor's kernels beside it, and a small model.
 #ifndef TRAIN_FIXTURE_H
 #define TRAIN_FIXTURE_H

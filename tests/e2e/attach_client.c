@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A trainer that uses nothing but libnebula.h, for test_attach.sh: pulls its parameters towards a target of its own, so that
 // two of them have something to average. usage: attach_client AGENT JOB TARGET [--die-at STEP | --detach-at STEP | --boast-at STEP]
 // With --pace MS instead it stands for training whose steps take MS milliseconds, whatever else the machine does: each moves a 64th of

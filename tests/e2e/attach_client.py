@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A Python loop without PyTorch and NumPy, for test_attach.sh: the tensors of its job, which it does not change.
 usage: attach_client.py [STEP | apart]   ($NEBULA_AGENT); STEP: Ctrl-C comes in the hook for this step's checkpoint;
 apart: it also has two tensors that the job does not know"""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random jobs out of the whole table of options. usage: jobs.py NEBULA DIR CORPUS PAIRS SEED RUNS
 
 Of each job, whose steps are tiny:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
 # Shared by the end-to-end tests: a small real corpus, a small job, and checks on what a run leaves behind.
 # A test sources this with $BUILD set, and works in $T, which is removed at its end (kept when KEEP=1).

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
 # Shared by the tests of mode distill: a corpus of pairs, a job, and how far a run is. After lib.sh.
 spec() { # FILE SEED [EXTRA]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
 # Two agents, alpha (with a status page) and beta, and how to wait for what they do. Sourced after lib.sh.
 port=$(ten_ports) page=$((port + 1))

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Twenty missed intervals on both sides (over a quarter of this short run), then a merge round: the loss ends near that of an
 # uninterrupted run, and never jumps. Needs root and TUN for the emulated WAN.
 . "$(dirname "$0")/lib.sh"

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Foreign trainers attach through libnebula: two of them; one beside a built-in worker, with the same bits; kill -9 and attach
 # again; a second trainer, a wrong job, a stop; Ctrl-C in a Python loop; one that was away for longer than the others keep updates.
 . "$(dirname "$0")/lib.sh"

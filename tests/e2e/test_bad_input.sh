@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # What goes wrong at run time gets one clear error, in time, and leaves what was there intact.
 . "$(dirname "$0")/lib.sh"
 make_corpus

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # `precision: bf16` on processors: a cluster in bf16 and one in fp32 exchange the same bytes, and their digests are equal; the loss is
 # that of fp32; a run goes on in the other precision; adapters train in it too; a processor without is refused.
 . "$(dirname "$0")/lib.sh"

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # `precision: bf16` on processors in the other modes: rtd ends with the same bits on two agents as in one process, a student in bf16 learns
 # from a teacher in fp32, and both say on what they trained.
 . "$(dirname "$0")/lib.sh"

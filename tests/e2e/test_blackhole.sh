@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # A black hole in the middle of a transfer: both sides notice within 5 s, the transfer goes on within 2 s of the link's return (where more
 # runs than there are cores: twice that), and no more than one window is sent twice. HOLE (seconds, 8) may be set to 60 or 600.
 . "$(dirname "$0")/lib.sh"

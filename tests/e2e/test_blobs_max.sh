@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # nebula agent --blobs-max: updates take no more of the disk than is said, but for what the newest checkpoint lacks. A member that comes back after
 # longer than the others keep them goes on from a snapshot, and all end with the same digest; without the bound it goes on from the updates.
 . "$(dirname "$0")/lib.sh"

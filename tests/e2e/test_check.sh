@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # nebula check on a real corpus: what it says, as text and JSON, and its exit status.
 source "$(dirname "$0")/lib.sh"
 make_corpus

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # The jobs of configs/ run as they are, from any folder, on the corpora that quickstart and the recipes leave in the cache folder; where a
 # corpus is missing, the error says what makes it.
 . "$(dirname "$0")/lib.sh"

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # A power loss in the middle of a job, and one file of each kind of which nothing is left: the job
 # goes on, or a line names the file. All kinds, ways and places: tests/fault/damage_matrix and
 # damage_sites.

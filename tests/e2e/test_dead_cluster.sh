@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # A cluster whose site dies before it has reported, while the other one has ended: pretrain ends within --report-within with what it has, says
 # who is missing, and with status 4. Once the site is back the same command with --resume has its report.
 source "$(dirname "$0")/lib.sh"

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Mode distill: a student learns from a teacher on another cluster, ends with the same bits when either worker is killed and
 # when the labels are replayed from the cache without a teacher; goes on alone, or waits, when the teacher is lost; clusters
 # that differ are refused before training, with both digests.

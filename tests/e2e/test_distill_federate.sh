@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Two students are one model: each has labels of its own batches from the teacher, and they average by rounds. All rounds and both
 # students end with the same bits, also when workers of all three are killed; the teacher only votes.
 . "$(dirname "$0")/lib.sh"

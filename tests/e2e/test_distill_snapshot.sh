@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Students that are one model, and take a snapshot: one that was away for longer than updates are kept, and whose worker is killed before its next
 # checkpoint; one whose job folder was lost, and then its disk. Their labels go on, from where the teacher still has them; nobody forks.
 . "$(dirname "$0")/lib.sh"

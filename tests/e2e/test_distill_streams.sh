@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Other ways for text and labels: the student's text is pushed to a teacher that has none of it, and the first of two students
 # passes the labels on, so that they leave the teacher once. Both end with the bits of the plain way, also when workers are killed.
 . "$(dirname "$0")/lib.sh"

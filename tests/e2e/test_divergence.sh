@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # A bit falls over in the memory of one cluster, after a merge: its parameters differ from the others' from then on. That is
 # noticed in the next commit, the parameters are computed again from a checkpoint of before, and the run says what happened.
 . "$(dirname "$0")/lib.sh"

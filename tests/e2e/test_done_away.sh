@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Mode rtd: the generator's agent dies after its last batch, before the discriminator has saved what it learned from it. That one ends, and its
 # agent is started anew: nobody opens the stream any more, and the generator, which is back, hears all the same that its batches are taken.
 . "$(dirname "$0")/lib.sh"

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Two members, one generation of checkpoints, and a bit that falls over in one of them right before both write theirs: nobody can say who
 # is right, nobody has a state of before, and the updates up to there are gone. That ends in one clear error, soon.
 . "$(dirname "$0")/lib.sh"

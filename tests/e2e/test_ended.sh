@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # What an agent leaves that has ended in order: commands say at once that none runs, and its ledger is checked by whoever may only read it. A limit
 # of the size of files is an error that says what could not be written, not a signal. A HOME whose name is not UTF-8 is refused.
 . "$(dirname "$0")/lib.sh"

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # eval.every_steps: held-out loss on the way, in metrics.jsonl and as TensorBoard's loss/held_out; the run is the same bit for bit with it
 # and without, also after a stop and --resume.
 . "$(dirname "$0")/lib.sh"

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # A member lost its disk, and the cluster that it asks first gives false parameters, with the digest of those: while it trains on with
 # the true ones. The others say what they have, so the state is dropped, the run says who gave it, and the next one's is taken. Also where
 # they say it after the worker had begun with it, because nobody said anything for so long.
@@ -48,7 +49,7 @@ for late in "" ,snapshot.late@b:1; do
     [[ ! $late ]] || said "nobody but a could be asked" || fail "b did not begin before it was known"
     wait_rounds b $((before + 10))
     said "a snapshot is here" || fail "b is back without a snapshot"
-    ! said "the state that c gave" || fail "c is taken for a liar: $(grep "that c gave" "$run/clusters/b/agent.log")"
+    ! said "the state that c gave" || fail "c is taken for a byzantine: $(grep "that c gave" "$run/clusters/b/agent.log")"
 
     wait "$pid" || fail "run failed: $(tail -n 5 "$run.log")"
     pid=
@@ -63,7 +64,7 @@ done
 
 # While b is away a's parameters change, which a itself takes for right: it is one against one, and b believes neither.
 digests_may_differ=1
-run=$T/run-parted
+run=$T/run-diverged
 begin worker.flip.a:40 50
 within 60 said "the states of a, c differ, and who is right cannot be told" || fail "b does not say it: $(tail -n 5 "$run/clusters/b/agent.log")"
 ! said "a snapshot is here" || fail "b has taken the state of one of two that differ"

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # nebula pretrain follows a job at an agent of its own, as under systemd: the agent is killed, and restarted in order, and the command hears
 # of the job again each time, says that it waited, and ends with all reports, also one of the other cluster that it missed. Who comes back is not said to
 # send nothing, by one that has waited for it with all its steps made.

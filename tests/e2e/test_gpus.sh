@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Where a host has several GPUs, clusters of --local get different ones, and an agent gives its worker as many as it has ranks. (There need be
 # none: what processes are told is looked at.)
 source "$(dirname "$0")/lib.sh"

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # From a run to a Hugging Face folder and back: the same losses, a job that starts from it, adapters alone and merged. And
 # what is in the way of an import or export: refused, with nothing half-written.
 . "$(dirname "$0")/lib.sh"

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # A Hugging Face folder with a byte-level tokenizer.json and no tokenizer.model (Qwen2.5, SmolLM2): imported, a corpus built with its vocabulary,
 # adapters trained on two clusters, text continued, exported. A vocabulary without an end of documents, of another kind, damaged, another one.
 . "$(dirname "$0")/lib.sh"

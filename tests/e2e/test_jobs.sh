@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Random jobs out of the whole table of options (jobs.py, which says what must hold of each), from a seed that is the tree's: what was committed
 # fails again where it failed, and each commit looks elsewhere. NEBULA_JOBS_SEED is another seed, NEBULA_JOBS_RUNS makes more of them.
 . "$(dirname "$0")/lib.sh"

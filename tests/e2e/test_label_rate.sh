@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Soft labels over a link that becomes slow and fast again: the teacher sends fewer labels a position, with a reason, training goes
 # on, and more again later. Workers that are killed go on with the labels that were sent.
 . "$(dirname "$0")/lib.sh"

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # One of three sends through a line so thin that the others, which wait sync.grace_s for it, commit without it again and again: it says so, and
 # what to change; nebula plan says it before. With a better line it takes part again. Needs root and TUN for the emulated WAN.
 . "$(dirname "$0")/lib.sh"

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # What an agent is told where it cannot act on it at once. A resume that comes while it goes down, and waits for another job's checkpoint: the job
 # goes on with its next start, whether it had ended a moment ago or before that agent's start. A stop of a job that it holds: the job stays stopped,
 # also when its operator's policy would let it begin. A job that is submitted again while it stops is refused: it would go on elsewhere alone. And nebula

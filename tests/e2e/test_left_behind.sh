@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # One of three is away for the last rounds, trains its steps to the end on its own, and comes back when the others have finished the job without it:
 # what it saves and evaluates is what all have, not what it has learned alone. The one that it reaches first has been started anew since. Needs root and TUN for the emulated WAN.
 . "$(dirname "$0")/lib.sh"

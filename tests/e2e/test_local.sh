@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Two clusters of their own processes and keys train one model: digests equal after every round, the contract's files
 # complete, eval and generate work on the result; every trainable set and codec too.
 . "$(dirname "$0")/lib.sh"

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # More than two clusters: three, of which the leader's agent is killed; five, of which one is a witness and two agents are killed, the
 # leader among them. Another one takes over, training goes on, nobody forks.
 . "$(dirname "$0")/lib.sh"

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Clusters whose memory is another cut the same step into other micro-batches: the same losses, tokens and data, equal parameters at the end, also when a
 # run is resumed with others; nebula plan proposes them for each cluster's memory, auto fills them in, and what cannot be is refused.
 . "$(dirname "$0")/lib.sh"

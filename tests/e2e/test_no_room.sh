@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # A site whose disk has no room for the others' updates says so itself, to whoever follows the job elsewhere; nobody is called one that sends
 # nothing, and with room there the run ends as if nothing had been.
 . "$(dirname "$0")/lib.sh"

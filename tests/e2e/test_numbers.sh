@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Every option of every command that takes a number, as --help names it, refuses what is none: exit status 2, and the option's name.
 . "$(dirname "$0")/lib.sh"
 export LC_ALL=C.UTF-8 HOME=$T ARGP_HELP_FMT=rmargin=200

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Operating an agent: status page and metrics by curl, jobs, logs, stop and resume, and SIGTERM: a checkpoint, the others told, exit
 # status 3; the agent that is started again goes on with the job and both clusters end with the same parameters.
 . "$(dirname "$0")/lib.sh"

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # A link that goes black in mid-run: training goes on locally, the round completes after the return, a long absence ends in
 # a merge round, and both clusters hold the same parameters. Needs root and TUN for the emulated WAN.
 . "$(dirname "$0")/lib.sh"

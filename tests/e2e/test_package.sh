@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # cmake --install and the Debian package: what is in them is complete, runs, and documents itself.
 . "$(dirname "$0")/lib.sh"
 cmake --install "$BUILD" --prefix "$T/prefix" >"$T/install.log" 2>&1 || fail "install: $(tail -n 3 "$T/install.log")"

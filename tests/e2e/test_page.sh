@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # The status page in a real browser while a job runs: what it shows is what the agent says. KEEP=1 keeps the screenshot.
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/sites.sh"

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # What one viewer of the page and a scrape cost the agent. Processor time of its threads, from /proc, which others on the machine hardly
 # change; where more runs than there are cores, caches and hyper-threads do, and the limits are doubled. The viewer comes by TLS, with a
 # connection of its own for each look, which is dearer than what browsers do.

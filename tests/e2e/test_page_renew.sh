@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # The status page's certificate is renewed while the agent runs and somebody asks all the time.
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/sites.sh"

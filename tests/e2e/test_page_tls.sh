@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # The status page beyond loopback: TLS 1.2 and 1.3 with the agent's own certificate or the operator's, a token by header or cookie, and
 # what it does with those who have neither, who speak plain HTTP, who hold connections, and who send a byte a second.
 . "$(dirname "$0")/lib.sh"

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # nebula plan: what it predicts of steps, bytes, meshes and waiting for a thin line against what runs then measure; keys that say auto;
 # other sites' profiles; what it refuses. Streams (modes rtd and distill) are in test_plan_streams.sh.
 source "$(dirname "$0")/lib.sh"

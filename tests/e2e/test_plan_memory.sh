@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # nebula plan: the memory that it says a rank needs, checkpoints' copies included, against what ranks had at most (VmHWM), for one rank, for
 # data and for tensor parallel ones, and without the copy.
 source "$(dirname "$0")/lib.sh"

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # nebula plan for modes rtd and distill: what it predicts of both sides' steps, waiting, bytes and of a link or a window that holds
 # them up, against what runs then measure; who should take which role, and `role: auto`; what it refuses.
 # The machine's load comes and goes. So both sides of one run are compared with each other, and rates only where a link or a round trip

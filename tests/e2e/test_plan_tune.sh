@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # nebula plan of a job with sync.tune: auto: H, τ and codec that it predicts for each cluster, against what a run comes to. Steps take as
 # long as they are told to, so that another load on the machine does not matter. Two runs: trainers of unlike speed (attach_client --pace), and the
 # built-in one, whose updates are as large as real ones are.
@@ -78,12 +79,12 @@ plan "$T/job.yaml" --wan $wan --site "alpha=$T/both.json" --site "beta=$T/both.j
 pace 40
 timeout 150 "$nebula" pretrain "$T/job.yaml" --local 2 --wan $wan --out "$T/real" >"$T/real.log" 2>&1 || fail "the second run: $(tail -n 3 "$T/real.log")"
 digests_equal "$T/real"
-rungs='["int8", "int4", "int3", "int2"]'
+levels='["int8", "int4", "int3", "int2"]'
 for c in 0 1; do
     name=$([[ $c == 0 ]] && echo alpha || echo beta)
-    was=$(jq -s "[.[] | select(.kind == \"round\" and .cluster == \"$name\")] | .[length / 2 | floor:] | map(.codec as \$k | $rungs | index(\$k)) | add / length" "$T/real/metrics.jsonl")
-    jq -e --argjson was "$was" "$rungs as \$r | .written.tuning.clusters[$c].codec as \$k | (\$r | index(\$k)) - \$was | fabs <= 1" "$T/plan.json" >/dev/null ||
-        fail "codec of $name: planned $(planned $c .codec), was the $was-th of $rungs"
+    was=$(jq -s "[.[] | select(.kind == \"round\" and .cluster == \"$name\")] | .[length / 2 | floor:] | map(.codec as \$k | $levels | index(\$k)) | add / length" "$T/real/metrics.jsonl")
+    jq -e --argjson was "$was" "$levels as \$r | .written.tuning.clusters[$c].codec as \$k | (\$r | index(\$k)) - \$was | fabs <= 1" "$T/plan.json" >/dev/null ||
+        fail "codec of $name: planned $(planned $c .codec), was the $was-th of $levels"
     jq -e ".written.tuning.clusters[$c].codec | . == \"int2\" or . == \"int3\"" "$T/plan.json" >/dev/null || fail "a link of $wan carries $(planned $c .codec)"
     near "bytes sent by $name" "$(planned $c .sent_bytes)" "$(summary ".clusters[$c].wan_sent_bytes" "$T/real")" 0.6 1.6
 done

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # The gate profile `private`. Three clusters: all end with the same parameters, every blob of every ledger looks like noise, and
 # the loss is that of the same run in the open. Four: one agent is killed in the middle, and the other three finish with the sum of those
 # that are left. `nebula check` says what does not go with it.

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # --wan where namespaces and TUN devices are not to be had (no root): the clusters meet through the relay of wanlink, at its rate and
 # delay; what it cannot do, loss, is said.
 . "$(dirname "$0")/lib.sh"

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # A job is stopped while one cluster's launcher still waits for hosts in Slurm's queue: nothing is left in the queue, and nothing queues again.
 # Where its agent is told to end instead (SIGTERM, a reboot), the job is not over: it queues again, or waits for its trainer, when the agent is back.
 # In srun's place is a script that waits as it does, and ends when it is told to.

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # A member that the others' ledgers cannot bring up to date any more begins anew from a snapshot: one whose disk was lost, one
 # whose job folder was lost, or its ledger alone, and one that was away for longer than updates are kept. Nobody forks, training ends.
 . "$(dirname "$0")/lib.sh"

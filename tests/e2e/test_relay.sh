@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Two of three that cannot reach each other: what they say and send goes by the third, every round holds all three's updates as soon as
 # that is settled, and nobody forks. Needs root and TUN for the emulated WAN.
 . "$(dirname "$0")/lib.sh"

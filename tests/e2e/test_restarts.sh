@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # A worker that dies again and again before its first checkpoint, now at one step, now at another, makes no progress: after three restarts, the second
 # and third of them later, its job has failed. With a checkpoint in between it goes on. One that cannot be started, as nothing can be for a moment, is
 # started later, and a stop meanwhile is one.

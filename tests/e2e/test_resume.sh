@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # A run that was interrupted (Ctrl-C) or whose worker was killed (kill -9) ends with the very bits of a run that was not.
 . "$(dirname "$0")/lib.sh"
 make_corpus

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # nebula stop and nebula resume between two real agents: a job that was stopped at one site goes on at both, whichever site asks for it, the
 # submitter's agent or the other one, also after both agents were started anew; and each time it is still the submitter's job. A stop outlives
 # the agent, and one of a run that was gone on with since, which comes late, stops nothing.

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # One of three is cut off for many intervals, and trains on; the others go on committing. Its return is one merge round, in which it counts
 # by tokens since the common base (a third, were all as fast), not by the length of its absence. Needs root and TUN for the emulated WAN.
 . "$(dirname "$0")/lib.sh"

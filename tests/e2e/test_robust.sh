@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Five clusters with the gate profile `robust`: all members clip and trim alike and end with the same
 # parameters, and `nebula check` says why four clusters are too few.
 source "$SOURCE/tests/e2e/lib.sh"

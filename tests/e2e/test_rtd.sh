@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Mode rtd: generator and discriminator behind a stream end with the very bits of both in one process; also when either
 # worker is killed in the middle, when the run is interrupted, over a full disk, and when the text itself travels. What differs between the
 # clusters is refused before training, with both digests.

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Mode rtd with shared embeddings: two clusters end with the bits of one process, also when workers and agents are killed and
 # where the text is pushed; sharing makes other models than not sharing, and brings the embeddings together.
 . "$(dirname "$0")/lib.sh"

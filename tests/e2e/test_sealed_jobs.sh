@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Modes rtd and distill with everything on disk sealed: the parameters are those of a run in clear, also when workers and the producer's
 # agent are killed in the middle; no checkpoint, model or waiting batch is in clear; with another key nothing of it opens.
 . "$(dirname "$0")/lib.sh"

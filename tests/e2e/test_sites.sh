@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Two agents as on two real sites: keys by `nebula id`, trust by `nebula peer add`, a job submitted to one of them, status
 # as `wg show`, and a stranger whose key nobody added: refused, logged once, told nothing.
 . "$(dirname "$0")/lib.sh"

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # As many clusters as a job can have, sixteen, over links of their own each to each: one of them is killed, agent and worker, and is back. All end
 # with the same parameters. One more is refused with one line.
 . "$(dirname "$0")/lib.sh"

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # One agent of three, which leads, takes longer than the others wait for a word: to write an update to disk, to have one that has arrived on
 # disk, to read what the worker is given. It says meanwhile that it is there: no link goes down, nobody takes it for dead or its place, and every
 # round holds its update.

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # A member that was away comes back over a link that brings less than the others commit: it would fetch one old snapshot after the
 # other. It is refused, with both figures; the others go on. Needs root and TUN for the emulated WAN.
 . "$(dirname "$0")/lib.sh"

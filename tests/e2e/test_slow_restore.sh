@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # A checkpoint that takes longer to verify, and longer to read, than a worker may be silent: bytes move, so nothing hangs, and the run goes on
 # from it. (hang_after_s 0.2: six seconds for what is no step. Each section costs 0.15 s of reading.)
 source "$(dirname "$0")/lib.sh"

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # configs/slurm/agent.sbatch: an agent that was told to end by the time limit or a preemption is put back into the queue, one whose job is
 # cancelled is not, nor one that failed; one that may not be put back (sbatch --no-requeue) does not look as if it were done. The agent and
 # Slurm's commands are stand-ins.

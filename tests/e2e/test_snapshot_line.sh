@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # A member that was away comes back over a line that carries the rounds, but takes longer for a snapshot than the others keep updates: those since
 # the snapshot stay until it has them, and one snapshot is enough. Needs root and TUN for the emulated WAN.
 . "$(dirname "$0")/lib.sh"

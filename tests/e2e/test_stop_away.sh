@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Ctrl-C while the link to the other cluster is down: the command saves, says which cluster could not be told, and ends within seconds
 # with status 3; --resume then ends with both clusters on the same parameters. So where every process of a run is asked to end at once. Needs
 # root and TUN for the emulated WAN.

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Three agents; gamma is away when alpha submits a job and beta stops it. Gamma hears of the stop first, from beta, and of the job later, from
 # alpha, in whose outbox it waited: it does not run there. Whoever resumes it goes on with it at all three.
 . "$(dirname "$0")/lib.sh"

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # SIGTERM to an agent whose worker takes longer than a minute to write its checkpoint: it waits, as bytes move, says what is left, and goes on from
 # that very step. What --stop-within says still bounds it, and a second SIGTERM ends it at once: then the checkpoint before counts.
 source "$(dirname "$0")/lib.sh"

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # What a command that submits to an agent of its own leaves behind, and how it ends. Modes rtd and distill: OUT/checkpoint has the models of
 # the asked agent's site, by their own names, with that cluster's vocabulary, and where there is no model.ckpt it says who has it. SIGTERM and
 # SIGHUP detach the command, and the job goes on; --resume follows it again; SIGINT stops it.

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # A teacher that disappears: its agent and its worker stand still for OUTAGE_S seconds (12 here; 600 is ten minutes), which the
 # student's side sees as silence. The student uses up what it has, waits, says so once, and goes on to the same bits; the links
 # are down and up again; nothing grows meanwhile. One that goes on alone ends without the teacher, which ends too when it is back.

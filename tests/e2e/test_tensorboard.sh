@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # --tensorboard: event files that a reader of the format's own description accepts, with the figures of metrics.jsonl; after a kill -9 and
 # --resume both files can be read. tests/peers/tensorboard asks TensorBoard itself.
 . "$(dirname "$0")/lib.sh"

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Lines that are slow beyond what links are made for, and still have to carry a job: at 64 kbit/s the link stays up while an update crosses, and
 # little of it crosses twice; with a round trip of 1.4 s it comes up at all. Needs root and TUN for the emulated WAN.
 . "$(dirname "$0")/lib.sh"

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # The controller in a whole run: a link that becomes a hundred times slower changes codec or overlap a few rounds later on both sides, with a
 # reason; all agree on the parameters all the same. How soon and how well is a matter of unit_tune, in virtual time: here others
 # may be using the machine.

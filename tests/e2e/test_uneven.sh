@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Clusters of unlike speed with sync.tune: auto: the slow one leaves out steps instead of being waited for, whether its trainer is attached or
 # built in, killed or not; everything that is exchanged stays the same bits.
 . "$(dirname "$0")/lib.sh"

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Two builds of nebula that do not speak the same protocol: no link, and nothing that waits without a word. Both agents say which two
 # protocols and builds it is, in the log (once), in status and in doctor, and a job that waits for the other site says it too. A worker
 # that is not of its agent's build is refused by name.

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Two sites with corpora of their own whose vocabularies are as large and not the same: their embeddings must not be averaged. nebula check and
 # a run on one machine say so before anything starts, and the worker of a site whose corpus the submitter does not see says it.
 source "$(dirname "$0")/lib.sh"

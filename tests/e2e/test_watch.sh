@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # nebula status --watch on a pseudo-terminal (watch.py says what is looked at), and without a terminal: an error that says so.
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/sites.sh"

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads TensorBoard event files without any package, by the formats' descriptions and not by our writer: prints a JSON line a scalar.
 usage: tfevents.py DIR…: exit status 1 where a record is damaged; one cut short at a file's end is skipped, as TensorBoard does, and counted."""
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """nebula status --watch on a real pseudo-terminal. usage: watch.py NEBULA HOME AGENT-PID
 A small terminal interprets what comes (only the sequences below; another one is an error) and says where a line would have wrapped."""
 import fcntl

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A checkpoint's writer is killed, or fails, at every write, fsync and rename in turn: the folder always holds a generation that
 // loads, the new one exactly when its writer said so. The same for the thread that writes while training goes on.
 #include "agent/base/fault.h"

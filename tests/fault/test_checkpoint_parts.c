@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A generation of one file and two parts is killed, or fails, at every write, fsync and rename in turn: the folder always holds a
 // generation that loads, and what was left half-way is gone after the next one. One process writes what three ranks would: the
 // parts in any order, the file last. All of it in clear, and sealed.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A corpus is built anew over an old one, and the builder is killed, or fails, at every write, sync and rename in turn: the folder
 // holds the old or the new corpus, whole. Likewise where the file system cannot exchange two names; there the old one may lie
 // beside it for a moment, and the next build puts it back.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The ledger under failing disks and power cuts: a fixed script is run again and again, and its k-th write, sync, rename,
 // removal or truncation, those inside SQLite included, fails (or is where the process is killed), for every k. Afterwards
 // everything that was acknowledged is there, nothing is half there, and the script can go on to its end.
@@ -82,8 +83,8 @@ enum { BIG_CHUNKS = 17 }; // one more than lie between two writes of a bitmap
     X(OPEN) X(JOB) X(OWN_0) X(MINE_0) X(THEIRS_0) X(PART_0) X(CHUNK_0) X(CHUNK_1) X(CHUNK_2) \
     X(FINISH_0) X(VOTE_0) X(COMMIT_0) X(POST_1) X(POST_2) X(OWN_1) X(MINE_1) X(ARRIVE_1) \
     X(VOTE_1) X(COMMIT_1) X(TAKE) X(POSTED) X(OWN_2) X(MINE_2) X(ARRIVE_2) X(COMMIT_2) \
-    X(PRUNE_0) X(SAVED) X(CAP) X(BIG) X(REOPEN) X(OWN_3) X(MINE_3) X(VOTE_3) X(VOTE_AGAIN) X(BEGIN_AT) \
-    X(ANEW) X(JOB_DONE) X(CLOSE)
+    X(PRUNE_0) X(SAVED) X(CAP) X(BIG) X(REOPEN) X(OWN_3) X(MINE_3) X(VOTE_3) X(REVOTE) X(BEGIN_AT) \
+    X(RESTART) X(JOB_DONE) X(CLOSE)
 // clang-format on
 
 #define NAME(s) S_##s,
@@ -119,7 +120,7 @@ static enum neb_status big(void) { // all but the last chunk of a large update
     return st;
 }
 
-static enum neb_status vote_again(void) {
+static enum neb_status revote(void) {
     struct inter_record r = fx_chain(0, 3);
     r.term = 2;
     fx_sign_record(&r);
@@ -141,11 +142,11 @@ static enum neb_status post(const char *text) {
     return inter_ledger_post(l, "anna", 1, text, strlen(text), NULL, &seq, &previous);
 }
 
-static enum neb_status begin_anew(void) {
+static enum neb_status restart(void) {
     struct inter_standing st = {.epoch = 5};
     memcpy(st.job, fx_job, sizeof st.job);
     inter_ledger_parts_close(l, fx_job);
-    return inter_ledger_begin_anew(l, &st);
+    return inter_ledger_restart(l, &st);
 }
 
 static enum neb_status do_step(enum step s) {
@@ -186,9 +187,9 @@ static enum neb_status do_step(enum step s) {
     case S_OWN_3: return fx_put_own(l, 0, 3);
     case S_MINE_3: return fx_put_manifest(l, 0, 3, 0);
     case S_VOTE_3: return fx_put_vote(l, 0, 3);
-    case S_VOTE_AGAIN: return vote_again();
+    case S_REVOTE: return revote();
     case S_BEGIN_AT: return inter_ledger_begin_at(l, fx_job, 1, 9, base);
-    case S_ANEW: return begin_anew();
+    case S_RESTART: return restart();
     case S_JOB_DONE: return inter_ledger_put_job(l, fx_job, "spec", "done");
     case S_CLOSE: inter_ledger_close(&l); return NEB_OK;
     case STEPS_N: break;
@@ -231,7 +232,7 @@ static void check_commit(uint32_t round, enum step put) {
     struct inter_record r;
     uint8_t have[INTER_SHA_BYTES], want[INTER_SHA_BYTES];
     enum neb_status st = inter_ledger_get_commit(l, fx_job, 0, round, &r);
-    expect_between(st == NEB_OK, put, S_ANEW, "a commit");
+    expect_between(st == NEB_OK, put, S_RESTART, "a commit");
     if (st != NEB_OK)
         return;
     inter_record_hash(&r, have);
@@ -293,20 +294,20 @@ static void check_all(void) {
     check_blob(0, 1, S_FINISH_0, S_PRUNE_0);
     check_blob(1, 0, S_MINE_1, S_CAP);
     check_blob(1, 1, S_ARRIVE_1, S_CAP);
-    check_blob(2, 0, S_MINE_2, S_ANEW);
-    check_blob(2, 1, S_ARRIVE_2, S_ANEW);
-    check_blob(3, 0, S_MINE_3, S_ANEW);
+    check_blob(2, 0, S_MINE_2, S_RESTART);
+    check_blob(2, 1, S_ARRIVE_2, S_RESTART);
+    check_blob(3, 0, S_MINE_3, S_RESTART);
     check_commit(0, S_COMMIT_0);
     check_commit(1, S_COMMIT_1);
     check_commit(2, S_COMMIT_2);
     check_vote(0, S_VOTE_0, S_PRUNE_0, STEPS_N);
-    check_vote(1, S_VOTE_1, S_ANEW, STEPS_N);
-    check_vote(3, S_VOTE_3, S_ANEW, S_VOTE_AGAIN);
+    check_vote(1, S_VOTE_1, S_RESTART, STEPS_N);
+    check_vote(3, S_VOTE_3, S_RESTART, S_REVOTE);
     check_messages();
-    expect_between(inter_ledger_get_manifest(l, &m.key, &m) == NEB_OK, S_BIG, S_ANEW,
+    expect_between(inter_ledger_get_manifest(l, &m.key, &m) == NEB_OK, S_BIG, S_RESTART,
                    "a large update's manifest");
     enum neb_status st = inter_ledger_chain(l, fx_job, 1, &chain);
-    expect_between(st == NEB_OK && chain.first == 9, S_BEGIN_AT, S_ANEW, "a chain's beginning");
+    expect_between(st == NEB_OK && chain.first == 9, S_BEGIN_AT, S_RESTART, "a chain's beginning");
 }
 
 // ---- the sweep ------------------------------------------------------------------------------------------------

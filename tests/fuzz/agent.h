@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An agent that lives for one input, for fuzz targets of its parts: "anna", in a home of her own, in memory where /dev/shm is there. Whoever
 // uses it has made the home's list of members before the first agent_begin(), and puts it right again after agent_end(), which leaves it.
 #ifndef TESTS_FUZZ_AGENT_H

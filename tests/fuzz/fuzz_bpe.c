@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A tokenizer.json that somebody supplies, and text. What is opened makes any text into ids of its own tokens, or says that its
 // expressions come to no end, and decodes any ids into UTF-8.
 //

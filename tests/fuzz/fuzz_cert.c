@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Certificate requests and certificates: OpenSSL's decoder with Nebula's profile and extensions on top.
 // Whatever is accepted names a valid member.
 #include "security/cert.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checkpoints from a hostile writer: whatever the bytes, opening and loading answer with a status,
 // read nothing outside the file and ask for no more memory than the file backs. Every input is
 // tried twice: as it is, and with the digest over its index made right, since no mutation would get

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A corpus folder from elsewhere: corpus.json and one shard. What opens can be read to its last token, and every token is of the vocabulary.
 //
 // Input: 2 bytes little-endian, the length of corpus.json; corpus.json; the shard, as "s.bin".

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Updates that other members made, cut into the pieces of a mesh's owners and joined again; and what an update says of its shapes. The pieces
 // are all of it: joined, they are the same units by number, byte for byte where those ascend already.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What other members' agents send to this one: jobs, stops, refusals, reports, lines of metrics, member lists, masked sums; and links that
 // come and go meanwhile. A daemon in a federation of three has a job of its own, whose other cluster is bert's; carol is a member, but of no
 // job yet. At the end the agent still runs, its ledger is sound, and what it says of itself is JSON.
@@ -188,7 +189,7 @@ static bool second(struct daemon *d) {
     NEB_ASSERT(inter_service_process(d->service) == NEB_OK);
     each_job(d, look_at);
     agent_spread_stand(&d->spread, d->up);
-    daemon_say_quiet(d);
+    daemon_log_suppressed(d);
     d->ended_due = true;
     daemon_drop_ended(d);
     return true;

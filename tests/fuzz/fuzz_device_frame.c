@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Codec frames of hostile bytes, decoded for an accelerator: what the host makes of them before the device does the rest. The device is the host's
 // memory, with ops that only look at their operands: all that they may read is there, and what is scattered keeps to its array. A frame that
 // the processor decodes is taken here too; blocks aside, whose codes only a device looks at, no other one is.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requests and answers of enrolment. A request that is accepted is the one its fields make again.
 #include "security/enrol_wire.h"
 

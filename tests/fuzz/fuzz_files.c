@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Files of an agent's home that somebody may have edited or damaged: members.json, federation/former.json, federation/forked, jobs/ID/shape.json,
 // state of jobs in the ledger. What is taken keeps to its limits.
 #include "agent/daemon/jobs.h"

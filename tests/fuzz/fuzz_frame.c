@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Codec frames and updates from a hostile peer: whatever the bytes, a decoder answers OK or NEB_ERR_FORMAT, writes nothing
 // outside its output, and never hands on a NaN or an infinity. What it accepts, it accepts again with the same result.
 // The corpus is written by tests/unit/test_codec_golden.c.

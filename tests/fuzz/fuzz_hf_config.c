@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // config.json and adapter_config.json from strangers: whatever the bytes, an answer; what is accepted is a model that can be
 // laid out, and comes back the same from what we would write for it.
 #include "intra/hf/hf.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whole folders from strangers, through import and export. Whatever is in them, import answers;
 // nothing of a file that lies outside of them comes to be in what is made; what was imported can be
 // exported, and what was exported is the same model again.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lines and files that name keys: what `nebula id` prints on another site, and seal.json. A public line that is taken is written back to the
 // same text; a path to a key file is whole, or refused.
 #include "agent/base/fs.h"

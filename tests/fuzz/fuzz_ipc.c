@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Heads of messages between workers, commands and an agent, at both ends. A daemon of two clusters, whose own one waits for a trainer that
 // attaches, gets what a trainer, a command or a stranger says; a worker gets what an agent says of a commit. At the end the agent still
 // runs, its ledger is sound, and what it says of itself is JSON.
@@ -127,7 +128,7 @@ static struct agent_worker *a_worker(void) {
 
 static void free_worker(struct agent_worker *w) {
     for (int f = 0; f < 64; f++)
-        neb_buf_free(&w->travel[f].bytes);
+        neb_buf_free(&w->flight[f].bytes);
     free(w);
 }
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Messages of a worker on another host, or of an agent to it, as frames (agent/proc/ipc_remote.c). Whatever the frames: no message holds more than came,
 // what is taken goes out again as what it was, and after it a good message gets through whole.
 //
@@ -49,7 +50,7 @@ static void expect_same(const struct agent_ipc_msg *a, const struct agent_ipc_ms
                    !memcmp(a->parts[i].p, b->parts[i].p, a->parts[i].len));
 }
 
-static void send_again(struct agent_ipc_msg *m) {
+static void resend(struct agent_ipc_msg *m) {
     struct agent_ipc_msg again;
     while (take(&again)) // what waits behind it: one message of an input is enough
         agent_ipc_msg_clear(&again);
@@ -94,12 +95,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         for (size_t i = 0; i < m.n_parts; i++)
             held += m.parts[i].len;
         NEB_ASSERT(held <= sent && m.n_parts <= AGENT_IPC_PARTS_MAX);
-        send_again(&m);
+        resend(&m);
         agent_ipc_msg_clear(&m);
     }
-    NEB_ASSERT(ipc_remote_send(from, "{\"op\":\"beat\"}", 13, NULL, 0, false) == NEB_OK &&
+    NEB_ASSERT(ipc_remote_send(from, "{\"op\":\"heartbeat\"}", 18, NULL, 0, false) == NEB_OK &&
                take(&m));
-    NEB_ASSERT(!strcmp(agent_ipc_str(&m, "op", ""), "beat"));
+    NEB_ASSERT(!strcmp(agent_ipc_str(&m, "op", ""), "heartbeat"));
     agent_ipc_msg_clear(&m);
     return 0;
 }

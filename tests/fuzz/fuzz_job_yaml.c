@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Job files from anywhere: no crash, and what is accepted survives the way through JSON unchanged.
 #include "agent/job/config.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // JSON of other programs: whatever the bytes, a value or none. What the strict reader takes, this
 // one takes, to the same value; what comes out can be written and read again; and a value that is
 // set is there, with all others as they were.

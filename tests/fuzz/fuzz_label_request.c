@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A student's request from hostile bytes: OK or NEB_ERR_FORMAT, nothing written outside the batch, and what is accepted fits the
 // job, and is written again as it was read.
 #include "agent/train/label_request.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows of a ledger that somebody has altered on disk: any value in any column. What is read is an error or keeps to its limits; an altered row
 // of what is signed or chained is found by the check of the whole (but for numbers of attempts and messages, which nothing covers); and the
 // round core takes up what was read without a word.

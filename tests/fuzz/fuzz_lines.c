@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Text from anywhere, as a corpus is built of it: JSONL, TSV, TSV with a translation, paragraphs. What is taken is what was there: documents
 // are no longer than the input, and end where they say; and a second reading finds the same ones.
 //

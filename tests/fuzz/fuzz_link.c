@@ -1,4 +1,5 @@
-// Frames of the link from an admitted member that is hostile: introductions, beats, pings, data. No socket is behind the connections: what
+// SPDX-License-Identifier: Apache-2.0
+// Frames of the link from an admitted member that is hostile: introductions, heartbeats, pings, data. No socket is behind the connections: what
 // is sent back gets lost.
 //
 // Input: frames, each with a byte for the set and one for the connection it comes on, and a 2-byte little-endian length.

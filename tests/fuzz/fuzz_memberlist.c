@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Signed member lists. What is accepted is canonical: its bytes come out again as they went in;
 // inserting, dropping and comparing members keep to the limits, and so do the next versions' histories.
 #include "security/memberlist.h"

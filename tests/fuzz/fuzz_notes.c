@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Small files that lie in folders of runs, corpora and federations, where somebody may have edited, damaged or supplied them: corpus.sha256,
 // metrics.jsonl and job.json of a run that goes on, corpus.json of a folder that a build would replace, the hub's hub.json and invitations,
 // what a member keeps of its federation (seen, hub). What is taken keeps to its limits, and is written again as it was.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A checkpoint in several files from a hostile writer: whatever the file and its part are, opening and loading answer with a status. Digests
 // over the indexes are made right, since no mutation would get past those.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // JSON that another agent sends: a job, and a metrics line for whoever watches. What is taken as a job survives the way back; every line
 // leaves a history that is JSON.
 #include "agent/web/view.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Message catalogues from anywhere: whatever the bytes, the reader answers OK or NEB_ERR_FORMAT, and every pair it hands on is
 // clean UTF-8 text on one line.
 #include "intra/data/po.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A site's policy.json: any bytes give a policy or a refusal, and a policy can be asked about a job.
 #include "agent/daemon/policy.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Profiles from other sites: whatever the bytes, an answer; what is accepted comes back the same, and planning with it ends.
 #include "agent/plan/profile.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What ranks say to each other over TCP: whoever knocks while they start, rank 0's table of where they listen, and the frames afterwards. Who
 // does not know the token is no rank; nothing is written beside the messages that are waited for; what is kept is counted.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Recipes of corpora from anywhere, as nebula data build reads them: no crash, and what is taken keeps to its limits.
 #include "agent/cli/cmd_data.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Token frames from a hostile peer: whatever the bytes, the decoders answer OK or NEB_ERR_FORMAT and write nothing outside
 // their outputs; what they accept is in range, and comes back the same when it is encoded again and decoded.
 // The corpus is written by tests/unit/test_replaced.c (WRITE_CORPUS=DIR).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Safetensors files from strangers: whatever the bytes, opening answers with a status; what opens lies in the file, side by
 // side, and every tensor can be read. Input that begins like JSON is also tried as the index of a folder.
 #include "intra/ckpt/safetensors.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sealed files, of both kinds: hostile bytes open to nothing; no crash, no leak. What the fixed key has sealed does open: one input in
 // the corpus of each kind, so that a target that refuses everything would be noticed.
 #include "security/identity.h"

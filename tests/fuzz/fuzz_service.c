@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A whole service with its ledger, driven by a hostile member: mallory, who leads the job's first term, is on the list and has her own
 // key. What she says raw, and what she says in good form and signed: updates and their chunks, proposals, commits, votes, promises,
 // evidence. The service lives for one input, its ledger in a folder of its own (of memory, where /dev/shm is). At the end it must still be
@@ -108,10 +109,10 @@ static void link_is(struct play *p, int who, bool up) {
 static struct job *job_of(struct play *p) { return node_find_job(p->s->node, job_id); }
 static struct fragment *round_of(struct play *p) { return &job_of(p)->fragments[0]; }
 
-static void beat(struct play *p, int from, uint8_t flags, uint32_t term, uint32_t round) {
+static void heartbeat(struct play *p, int from, uint8_t flags, uint32_t term, uint32_t round) {
     struct neb_buf *b = &p->out;
     neb_buf_clear(b);
-    neb_buf_u8(b, MSG_BEAT);
+    neb_buf_u8(b, MSG_HEARTBEAT);
     neb_buf_add(b, job_id, sizeof job_id);
     neb_buf_u32(b, term);
     neb_buf_u8(b, flags);
@@ -154,7 +155,7 @@ static void begin(struct play *p, const char *dir) {
     for (int k = 0; k < MEMBERS; k++)
         if (k != ANNA) {
             link_is(p, k, true);
-            beat(p, k, k == MALLORY ? 3 : 2, 0, 0);
+            heartbeat(p, k, k == MALLORY ? 3 : 2, 0, 0);
         }
     tick(p);
     NEB_ASSERT(job_of(p)->standing.joined);
@@ -435,8 +436,8 @@ static void one_step(struct play *p) {
     case 9: say_election(p); break;
     case 10: {
         uint8_t flags = neb_rd_u8(&p->in), round = neb_rd_u8(&p->in);
-        beat(p, flags >> 7 ? BERT : MALLORY, flags & 7, flags >> 3 & 7,
-             round_of(p)->round + round % 4u - 1u);
+        heartbeat(p, flags >> 7 ? BERT : MALLORY, flags & 7, flags >> 3 & 7,
+                  round_of(p)->round + round % 4u - 1u);
         break;
     }
     case 11:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The header of a snapshot, and the messages of one transfer, from a hostile holder or joiner.
 //
 // Input: a header; and the same bytes as a sequence of messages, each with a 2-byte little-endian length (highest bit: bulk).

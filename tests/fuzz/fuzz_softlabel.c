@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Soft labels from a hostile peer: whatever the bytes, the decoder answers OK or NEB_ERR_FORMAT, writes nothing outside its
 // output, and what it accepts is sorted, sums to one, names each token once, and can be encoded again.
 #include "compress/softlabel.h"

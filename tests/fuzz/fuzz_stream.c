@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Messages of streams from a hostile peer: the parser, and both endpoints on whatever comes. Signatures are taken for good, so
 // that what lies behind them is reached. Whatever the bytes: what a consumer holds stays within its window, what it delivers is
 // in order, and a producer sends only what it has.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Masked updates and what is revealed of them: both parse to something that is in range (and a reveal is written back to the same
 // bytes), or are refused.
 #include "security/secure_sum.h"

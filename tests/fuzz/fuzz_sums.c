@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What other members say in a masked sum whose record is known. Signatures are taken for good, so that what lies behind them is reached:
 // whatever is said, the seeds that are taken are those that the masked updates name, or none.
 //

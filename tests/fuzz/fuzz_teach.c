@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a worker takes apart that another cluster's worker made, in modes rtd and distill: batches of replaced tokens, with the text or without,
 // and of rows of shared embeddings; the rows that answer them; labels; and a student's requests for them. What does not fit is refused, and
 // what is taken is trained on.

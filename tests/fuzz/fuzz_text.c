@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Text in an encoding that a source names, cut anywhere; and what a file is said to be. In pieces it is converted to what it is as a whole,
 // and no byte is read beyond it.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Invitation tokens: whatever a user may paste. What is accepted must come out again as it went in.
 #include "security/token.h"
 

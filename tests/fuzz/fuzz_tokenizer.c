@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SentencePiece models that somebody supplies: a vocabulary that a corpus reuses, or one of a Hugging Face folder. What is opened encodes text
 // into ids of its own pieces, and decodes any. The library is the system's, without sanitizers.
 //

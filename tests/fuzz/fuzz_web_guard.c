@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a reader of the status page may send: method, path, Host, Authorization, Cookie and ?token=, one line each. Nobody passes who
 // has not shown the token.
 #include "agent/base/log.h"

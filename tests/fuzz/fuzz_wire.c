@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Messages between agents: the parsers of inter/record/types.h, and the round core on whatever a peer may send. Signatures are taken
 // for good, so that what lies behind them is reached; the shell's promises (a whole blob after BLOB_FINISH) are kept.
 //
@@ -38,9 +39,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                                             .codec = true,
                                             .overlap = true,
                                             .interval = true,
-                                            .finest = INTER_RUNG_INT8,
-                                            .coarsest = INTER_RUNG_TOPK64,
-                                            .first = INTER_RUNG_INT4,
+                                            .finest = INTER_LEVEL_INT8,
+                                            .coarsest = INTER_LEVEL_TOPK64,
+                                            .first = INTER_LEVEL_INT4,
                                             .start_interval = 10,
                                             .interval_max = 40,
                                             .overlap_max = 9,

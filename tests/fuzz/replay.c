@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs a fuzz target without libFuzzer: every file of a corpus folder, then seeded mutations of each. So the
 // targets are regression tests under any compiler. usage: fuzz_X CORPUS_DIR [MUTATIONS]
 #include "agent/base/fs.h"

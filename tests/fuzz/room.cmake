@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # tests/fuzz/fuzz_NAME.c: with -DNEBULA_FUZZ=ON a libFuzzer target. Otherwise the test
 # fuzz_regress_NAME, which runs it over its corpus folder corpus/NAME and over seeded mutations of
 # that. A mutation costs more where more has to be set up for it:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Signatures are taken for good, so that a fuzzer reaches what lies behind them.
 #ifndef TESTS_FUZZ_TRUSTING_H
 #define TESTS_FUZZ_TRUSTING_H

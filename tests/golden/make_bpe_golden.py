@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes bpe/*.json and bpe_golden.inc: small byte-level BPE vocabularies of several kinds, and what Hugging Face tokenizers makes of texts with them.
 
 The vocabularies are trained here, on sentences of this file, with the normalizer, the expressions and the flags of GPT-2, Llama 3, Qwen2 and

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes model_golden.inc: what ten training steps of four tiny models must give.
 
 A second definition of the model, its optimiser and its clipping, written from the papers and from the conventions of

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes hf_golden.inc: config.json and logits of three tiny models as transformers writes and computes them.
 
 Parameters follow from their names (as in make_golden.py), so that none need to be kept. Not needed to build or to test:

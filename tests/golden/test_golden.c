@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ten training steps of four tiny models against figures from a second definition of the same
 // mathematics (make_golden.py: float64, derivatives by a library), step by step: loss, gradient
 // norm, and the parameters at the end. On the reference backend, and on the fast one.

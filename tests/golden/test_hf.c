@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Hugging Face folders: logits after an import against those that transformers computed (make_hf_golden.py; parameters follow
 // from their names), and all ways in and out again: fp32 bit by bit, bf16 rounded once, shards, LoRA adapters alone and merged.
 #include "agent/base/log.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention in bf16, causal, at a large model's shapes: as the device does it, and by the kernels that cards without Hopper's instructions
 // have (NEBULA_ATTN=mma), so that both are compared in one run: time, results, and whether the bits are the same every time.
 #include "tests/gpu/gpu.h"

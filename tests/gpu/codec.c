@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How fast the codecs' arithmetic runs on the device, beside a copy on the device of the same array.
 //
 // Timed is all that the device does for one call of cmp_device_encode or cmp_device_decode (compress/device.c): every encoder

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Does the bias's gradient as an epilogue of dW pay (kern_device_ops.gemm_grads)? Beside the product and the sums in kernels of their own.
 #include "tests/gpu/gpu.h"
 

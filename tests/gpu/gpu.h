@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The parts of gpu_check, which tests/gpu/run calls on a machine with a GPU. Each prints Markdown on stdout and returns how
 // many things were wrong.
 #ifndef TESTS_GPU_H

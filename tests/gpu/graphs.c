@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Does a recorded pass pay (intra/device/graph.c)? The same training, launched one by one and replayed: the same bits, and how long the
 // device takes and the host is busy for a pass.
 #include "agent/base/clock.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the ops of the modes rtd and distill take, beside the product and the loss that each has in it.
 #include "tests/gpu/gpu.h"
 

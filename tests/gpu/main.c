@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // gpu_check ops [small] [FROM] | train | graphs | epilogues | heads [ROWS [VOCAB [WIDTH]]] | attn [HEAD_DIM [B T]] | codec [LOG2]
 //     | modes [small] | speed SHAPE [BATCH [STEPS]] | nccl RANKS | device
 // Exit status: 0 all well, 1 something is wrong, 3 the device is lost to this process and ops goes on in another one with the case

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the sides of modes rtd and distill do in a step, and what it costs beside a step of replicas: the model of 124M, batches of its size, medians.
 #include "agent/base/clock.h"
 #include "intra/train/distill.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Several NCCL ranks on one card: NCCL refuses two ranks on a device of one host, so each rank says that it is a host of its
 // own (NCCL_HOSTID). The ranks are forked before anything touches CUDA; a pipe to each rank and one back carry NCCL's identifier, and
 // whether all may begin.

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # tests/gpu/judge on reports as tests/gpu/run prints them: every goal alone can be missed, and a figure that is not there counts as missed.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Training speed of the models of gpu_check in PyTorch: the same shapes (pre-norm RMSNorm, rotary, SwiGLU, tied output),
 bf16 autocast over fp32 parameters, torch.compile, scaled_dot_product_attention, fused AdamW, norm clipping.
 Tokens come from the same law as gpu_check's (gpu_zipf): rank r as often as 1 / r.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Training on the device beside the CPU's, and how fast it is.
 #include "agent/base/clock.h"
 #include "agent/base/rng.h"

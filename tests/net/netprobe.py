@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Traffic for the tests of wanlink: small UDP and TCP measurements.
 
     netprobe.py serve ADDR PORT            UDP echo/sink and TCP sink on one port, until killed

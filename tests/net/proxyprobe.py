@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The measurements of test_wanlink_proxy.sh: proxyprobe.py WANLINK FOLDER"""
 import json
 import socket

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // wan.rate_limit on real sockets over paths that stand still: one for less than it takes to notice, so that what was handed over comes at once
 // when it is free again, and one for so long that connections break. In any t seconds no more arrives than the limit carries in t + 1 s
 // (inter/link/rate_limit.h), and before and after nearly all of it.

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # wanlink run: what two programs in two namespaces see of rate, delay, loss, reordering, queue and black holes, and
 # that nothing stays behind. Exit status 77 when namespaces or TUN devices cannot be made here.
 set -uo pipefail

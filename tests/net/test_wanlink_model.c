@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The pure parts of wanlink: link model, ring buffer, cutting of super-packets, control commands.
 // They are no library (nothing else may use them), so they are compiled in.
 #include "agent/wan/gso.c"

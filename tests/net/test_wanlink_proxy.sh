@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # wanlink proxy: rate, delay, black hole and shared line of the relay that needs no root.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Products in bf16 (kernels/cpu_bf16.c): rounding, and every product against the reference that rounds its operands likewise, for
 // every way to compute them; the same bits with one thread and with three; parameters of which a copy is kept.
 #include "agent/base/log.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // kernels/blas.c: which library multiplies. An OpenBLAS that took the processor for a lesser one is put right, and what a user asked for
 // stays; oneDNN computes the same, and where it is missing OpenBLAS does. Each case is a process of its own, as the choice is made
 // once. OpenBLAS's mistake is made here by hand, so that it is seen on every machine.

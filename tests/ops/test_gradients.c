@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every backward op of the reference against finite differences of its forward op, so that the
 // definition that all backends are compared with is itself right. The loss is sum(c * out) in
 // double with random c; its derivative along a random direction u is taken by central differences,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The op matrix: every op on every instruction set this machine has, against the reference, within
 // a bound per op; the same bits with one thread and with three; nothing written outside the
 // outputs.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Blocks and products of kernels/panel.h, every way against the definition in plain C: all edges, all forms, all ways to write. AMX's
 // also with tiles emulated (tiles.h), on any processor with AVX-512.
 #include "agent/base/memory.h"

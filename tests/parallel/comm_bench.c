@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks over MPI and over TCP side by side, in the same processes and in turn: all-reduces, and steps of replicas. By hand:
 //
 //     mpirun -n N comm_bench [REPEATS]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
 # Shared by tests that run several ranks on this machine. Source it; it makes $work and removes it at the end.
 BUILD=${BUILD:?set BUILD to the build folder}
@@ -33,7 +34,7 @@ ranks() {
 emulated() {
     need_mpi
     mkdir "$work/bin"
-    cp "$BUILD/mesh_train" "$BUILD/mesh_owners" "$BUILD/libnebula_mpi.so" "$work/bin/"
+    cp "$BUILD/mesh_train" "$BUILD/mesh_shards" "$BUILD/libnebula_mpi.so" "$work/bin/"
     cp "${EMULATED:?}" "$work/bin/libnebula_device.so"
     cp "${EMULATED_NCCL:?}" "$work/bin/libnebula_nccl.so"
     mesh_train=$work/bin/mesh_train

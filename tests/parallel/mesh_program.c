@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/parallel/mesh_program.h"
 #include "kernels/device.h"
 

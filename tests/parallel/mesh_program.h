@@ -1,4 +1,5 @@
-// What the test programs that run on a mesh have in common (mesh_train.c, mesh_owners.c): arguments, the tiny model, a rank's processors,
+// SPDX-License-Identifier: Apache-2.0
+// What the test programs that run on a mesh have in common (mesh_train.c, mesh_shards.c): arguments, the tiny model, a rank's processors,
 // communicator and device.
 //
 //     PROGRAM DP PP TP [key=value ...]     under `nebula ranks` or mpirun when the product is above 1; "0 0 0": one rank, no mesh at all
@@ -26,7 +27,7 @@ struct intra_trainable mesh_trainable(const char *name);
 // What a rank has. world NULL: there is no mesh
 typedef enum neb_status mesh_run(const void *options, struct intra_comm *world, struct kern *K,
                                  struct kern_device *D);
-// device NULL: on processors, else fp32 or bf16. alone: only rank 0 opens its device; others follow in a team, which opens theirs. The exit status
+// device NULL: on processors, else fp32 or bf16. alone: only rank 0 opens its device; others follow in a group, which opens theirs. The exit status
 int mesh_main(const struct intra_mesh_config *mesh, const char *device, bool alone, mesh_run *run,
               const void *options);
 static inline enum kern_type mesh_type(const char *name) {

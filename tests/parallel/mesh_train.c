@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Trains a tiny model on a mesh and prints what every step did; the same data for every mesh. For test_mesh.sh.
 //
 //     mesh_train DP PP TP [key=value ...]      under mpirun when the product is above 1; "0 0 0": no mesh at all
@@ -9,10 +10,10 @@
 //     eval=0|1      held-out loss at the end             ignore=0|1     some targets do not count
 //     aside=0|1     parts are written while all parameters change, twice: PATH has those of before, PATH.2 those of after
 //     nudge=0|1     between two steps, halfway, all parameters are pulled, changed and pushed
-//     pause=MS      the owner of a team sleeps before its last step, as in an exchange
+//     pause=MS      the owner of a group sleeps before its last step, as in an exchange
 //     stay=N        the last rank comes no further than to step N's micro-batches
 //     patience=MS   60000: time limit of NCCL's collectives
-//     team=0|1      rank 0 drives the others (team.h), instead of all running this program side by side
+//     group=0|1      rank 0 drives the others (group.h), instead of all running this program side by side
 //     graphs=auto|on|off parts of a step on devices are recorded (intra/device/device.h)
 //     device=fp32|bf16   each rank on its CUDA device, collectives over NCCL
 //     products=fp32|bf16 without a device
@@ -22,8 +23,8 @@
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "intra/ckpt/checkpoint_async.h"
-#include "intra/train/team.h"
-#include "intra/train/whole.h"
+#include "intra/train/full.h"
+#include "intra/train/group.h"
 #include "tests/parallel/mesh_program.h"
 
 #include <stdio.h>
@@ -36,7 +37,7 @@ enum { VOCAB = MESH_VOCAB, T = MESH_T, WIDTH = 64, BATCH = 2, MICROS = 8, EVAL =
 struct options {
     struct intra_mesh_config mesh;
     int steps, pause_ms, seq, stay, patience_ms;
-    bool shards, aside, tied, bias, recompute, eval, ignore, nudge, team;
+    bool shards, aside, tied, bias, recompute, eval, ignore, nudge, group;
     const char *clip, *trainable, *products, *save, *load, *device, *graphs;
 };
 
@@ -65,7 +66,7 @@ static bool parse(int argc, char **argv, struct options *o) {
         {.key = "eval", .on = &o->eval},
         {.key = "ignore", .on = &o->ignore},
         {.key = "nudge", .on = &o->nudge},
-        {.key = "team", .on = &o->team},
+        {.key = "group", .on = &o->group},
         {.key = "device", .text = &o->device},
         {.key = "graphs", .text = &o->graphs},
         {.key = "products", .text = &o->products},
@@ -145,8 +146,8 @@ static void nudge(struct intra_model *whole) { // as if another cluster had sent
 static enum neb_status scatter_params(struct intra_model *m, const struct intra_model *whole) {
     for (int32_t i = 0; i < whole->n_tensors; i++) {
         const struct intra_tensor *t = &whole->tensors[i];
-        NEB_TRY(intra_whole_scatter(m, t, INTRA_ARENA_PARAMS,
-                                    whole->params ? intra_param(whole, t) : NULL, m->params));
+        NEB_TRY(intra_full_scatter(m, t, INTRA_ARENA_PARAMS,
+                                   whole->params ? intra_param(whole, t) : NULL, m->params));
     }
     return NEB_OK;
 }
@@ -160,7 +161,7 @@ static enum neb_status nudge_all(struct intra_trainer *t) {
     }
     if (intra_mesh_owner(t->c.mesh) && !whole->params)
         NEB_TRY(intra_model_allocate(whole, false));
-    NEB_TRY(intra_whole_params(m, whole));
+    NEB_TRY(intra_full_params(m, whole));
     if (whole->params)
         nudge(whole);
     NEB_TRY(scatter_params(m, whole));
@@ -184,7 +185,7 @@ static enum neb_status save_aside(struct intra_trainer *t, const char *path) {
     for (int i = 0; i < 2 && st == NEB_OK; i++) {
         struct intra_ckpt_writer *w = NULL;
         const char *to = i ? second : path;
-        st = intra_whole_agree(t->c.mesh, owner ? begin_aside(a, to, &w) : NEB_OK);
+        st = intra_full_agree(t->c.mesh, owner ? begin_aside(a, to, &w) : NEB_OK);
         if (st == NEB_OK)
             st = intra_trainer_save(t, w);
         if (owner && st == NEB_OK)
@@ -239,7 +240,7 @@ static enum neb_status save(struct intra_trainer *t, const char *path, bool shar
     struct intra_ckpt_writer *w = NULL;
     bool owner = intra_mesh_owner(t->c.mesh);
     enum neb_status st = owner ? intra_ckpt_create(path, &w) : NEB_OK;
-    st = intra_whole_agree(t->c.mesh, st);
+    st = intra_full_agree(t->c.mesh, st);
     if (st == NEB_OK && w && shards)
         intra_ckpt_split(w, path);
     if (st == NEB_OK)
@@ -253,7 +254,7 @@ static enum neb_status save(struct intra_trainer *t, const char *path, bool shar
 static enum neb_status load(struct intra_trainer *t, const char *path) {
     struct intra_ckpt *c = NULL;
     enum neb_status st = intra_mesh_owner(t->c.mesh) ? intra_ckpt_open(path, true, &c) : NEB_OK;
-    NEB_TRY(intra_whole_agree(t->c.mesh, st));
+    NEB_TRY(intra_full_agree(t->c.mesh, st));
     st = intra_trainer_restore(t, c);
     intra_ckpt_close(&c);
     return st;
@@ -288,31 +289,31 @@ out:
     return st;
 }
 
-// ---- as a team ------------------------------------------------------------------------------------------------
+// ---- as a group ------------------------------------------------------------------------------------------------
 
-static enum neb_status train_team(const struct options *o, struct intra_team *team) {
+static enum neb_status train_group(const struct options *o, struct intra_group *group) {
     int32_t tokens[EVAL * T], targets[EVAL * T];
-    int64_t first = intra_team_trainer(team)->optim->t;
+    int64_t first = intra_group_trainer(group)->optim->t;
     for (int64_t i = first; i < first + o->steps; i++) {
         struct intra_step_stats s;
         if (o->nudge && i == first + o->steps / 2) {
-            NEB_TRY(intra_team_pull(team, NULL));
-            nudge(intra_team_model(team));
-            NEB_TRY(intra_team_push(team, NULL));
+            NEB_TRY(intra_group_pull(group, NULL));
+            nudge(intra_group_model(group));
+            NEB_TRY(intra_group_push(group, NULL));
         }
         if (i == first + o->steps - 1)
             neb_sleep(o->pause_ms * NEB_MS);
         for (int k = 0; k < MICROS; k++) {
             batch((uint64_t)i * MICROS + (uint64_t)k, o, BATCH, tokens, targets);
-            intra_team_micro(team, tokens, targets);
+            intra_group_micro(group, tokens, targets);
         }
-        NEB_TRY(intra_team_update(team, &s));
+        NEB_TRY(intra_group_update(group, &s));
         speak(i, &s);
     }
     if (o->eval) {
         double loss;
         batch(1 << 20, o, EVAL, tokens, targets);
-        NEB_TRY(intra_team_eval(team, tokens, targets, EVAL, &loss));
+        NEB_TRY(intra_group_eval(group, tokens, targets, EVAL, &loss));
         printf("eval %.9g\n", loss);
     }
     return NEB_OK;
@@ -321,40 +322,40 @@ static enum neb_status train_team(const struct options *o, struct intra_team *te
 static enum neb_status lead(const struct options *o, struct intra_comm *world, struct kern *K,
                             struct kern_device *D) {
     enum neb_status st = NEB_OK;
-    struct intra_team *team = NULL;
+    struct intra_group *group = NULL;
     struct intra_ckpt *c = NULL;
     struct intra_ckpt_writer *w = NULL;
     struct intra_trainer_config cfg = config(o, NULL);
     set_device(&cfg, o, D);
-    NEB_TRY_GOTO(intra_team_create(&cfg, &o->mesh, world, K, &team), out);
+    NEB_TRY_GOTO(intra_group_create(&cfg, &o->mesh, world, K, &group), out);
     if (o->load) {
         NEB_TRY_GOTO(intra_ckpt_open(o->load, true, &c), out);
-        NEB_TRY_GOTO(intra_team_restore(team, c), out);
+        NEB_TRY_GOTO(intra_group_restore(group, c), out);
     }
-    NEB_TRY_GOTO(train_team(o, team), out);
+    NEB_TRY_GOTO(train_group(o, group), out);
     if (o->save) {
         NEB_TRY_GOTO(intra_ckpt_create(o->save, &w), out);
         if (o->shards)
             intra_ckpt_split(w, o->save);
-        NEB_TRY_GOTO(intra_team_save(team, w), out);
+        NEB_TRY_GOTO(intra_group_save(group, w), out);
         NEB_TRY_GOTO(intra_ckpt_commit(w), out);
     }
 out:
     intra_ckpt_writer_destroy(&w);
     intra_ckpt_close(&c);
-    intra_team_destroy(&team);
+    intra_group_destroy(&group);
     return st;
 }
 
 static enum neb_status run(const void *options, struct intra_comm *world, struct kern *K,
                            struct kern_device *D) {
     const struct options *o = options;
-    if (!o->team)
+    if (!o->group)
         return side_by_side(o, world, K, D);
-    return !world || world->rank == 0 ? lead(o, world, K, D) : intra_team_serve(world, K, NULL);
+    return !world || world->rank == 0 ? lead(o, world, K, D) : intra_group_serve(world, K, NULL);
 }
 
 int main(int argc, char **argv) {
     struct options o;
-    return parse(argc, argv, &o) ? mesh_main(&o.mesh, o.device, o.team, run, &o) : 2;
+    return parse(argc, argv, &o) ? mesh_main(&o.mesh, o.device, o.group, run, &o) : 2;
 }

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a model is cut over a mesh, without any communication: the parts of all ranks make up each tensor exactly once, with
 // the values that one rank has; what cannot be cut is refused with its key.
 #include "agent/base/log.h"

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # What tests compare losses by (lib.sh, ../e2e/lib.sh) sees every way to be wrong: a number out of bounds, and what is none, which to some
 # an awk equals everything; a line too few, too many, twice.
 set -euo pipefail

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Training does not depend on the mesh beyond rounding: the same 50 steps on one rank and on every mesh of up to 8 ranks.
 # A step's loss may differ from one rank's by 1e-4 of it, the first by 1e-6; gradient norms by 1e-3.
 set -euo pipefail
@@ -30,7 +31,7 @@ done
 # While the owner is busy elsewhere, the others sleep: 3 s of it cost less than a third of one processor.
 TIMEFORMAT='%U %S'
 cpu_s() { # PAUSE_MS
-    { time ranks 2 "$BUILD/mesh_train" 2 1 1 team=1 steps=2 pause="$1" >"$work/out" 2>"$work/err"; } 2>&1 | awk '{ print $1 + $2 }'
+    { time ranks 2 "$BUILD/mesh_train" 2 1 1 group=1 steps=2 pause="$1" >"$work/out" 2>"$work/err"; } 2>&1 | awk '{ print $1 + $2 }'
 }
 for launcher in mpi socket; do
     awk -v a="$(cpu_s 0)" -v b="$(cpu_s 3000)" 'BEGIN { if (b - a > 1) { print "ranks that wait for 3 s took " b - a " s of processor time"; exit 1 } }'

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Products in bf16 on meshes of processors: as test_mesh.sh, but that a sum over ranks in another order may round an operand to the
 # other side, and products whose part on a rank has fewer than 16 rows are in fp32 there: a loss may differ by 1 % of it.
 set -euo pipefail
@@ -20,8 +21,8 @@ losses_agree "bf16 beside fp32" 0.01 "$work/fp32" "$work/bf16"
 meshes "products=bf16 steps=20" 2x1x1 1x1x2 1x2x1 2x2x2
 meshes "products=bf16 steps=20 trainable=lora recompute=1" 1x2x1 2x1x2
 # Rank 0 tells the others; where they cannot, all are told.
-meshes "products=bf16 steps=12 team=1 nudge=1 ignore=1" 1x1x1 2x1x1 1x2x1 2x1x2
-if NEBULA_BF16='' NEBULA_ISA=sse2 ranks 2 "$mesh_train" 2 1 1 products=bf16 team=1 steps=2 >"$work/out" 2>"$work/err"; then
+meshes "products=bf16 steps=12 group=1 nudge=1 ignore=1" 1x1x1 2x1x1 1x2x1 2x1x2
+if NEBULA_BF16='' NEBULA_ISA=sse2 ranks 2 "$mesh_train" 2 1 1 products=bf16 group=1 steps=2 >"$work/out" 2>"$work/err"; then
     echo "bf16 on a processor without it"
     exit 1
 fi

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Checkpoints do not depend on the mesh: what one mesh has saved, every other loads, and writes again byte for byte; a run
 # goes on from it as one rank would; a file that cannot be used stops all ranks with its reason.
 set -euo pipefail
@@ -36,16 +37,16 @@ for options in "clip=adagc bias=1 recompute=1" "tied=1" "trainable=lora"; do
     mesh 2x2x2 steps=3 load="$work/b.ckpt" save="$work/c.ckpt" "${o[@]}" >/dev/null
     same "$work/a.ckpt" "$work/c.ckpt" "2x2x2 ($options): a resumed run has come to other bits"
     # Driven by the owner, it is the same run.
-    mesh 2x2x2 steps=6 team=1 save="$work/d.ckpt" "${o[@]}" >/dev/null
-    same "$work/a.ckpt" "$work/d.ckpt" "2x2x2 ($options): a team has come to other bits"
-    mesh 1x4x1 steps=0 team=1 load="$work/one.ckpt" save="$work/again.ckpt" "${o[@]}" >/dev/null
-    same "$work/one.ckpt" "$work/again.ckpt" "1x4x1 ($options): a team has changed the checkpoint"
+    mesh 2x2x2 steps=6 group=1 save="$work/d.ckpt" "${o[@]}" >/dev/null
+    same "$work/a.ckpt" "$work/d.ckpt" "2x2x2 ($options): a group has come to other bits"
+    mesh 1x4x1 steps=0 group=1 load="$work/one.ckpt" save="$work/again.ckpt" "${o[@]}" >/dev/null
+    same "$work/one.ckpt" "$work/again.ckpt" "1x4x1 ($options): a group has changed the checkpoint"
     echo "$options: checkpoints pass from mesh to mesh"
 done
 
 # More replicas than micro-batches: these are cut into rows, and the step is the same.
 timeout 30 "$BUILD/mesh_train" 0 0 0 steps=3 >"$work/on"
-mesh 16x1x1 steps=3 team=1 >"$work/out"
+mesh 16x1x1 steps=3 group=1 >"$work/out"
 losses_agree "16 replicas" 1e-5 "$work/on" "$work/out"
 echo "16 replicas make the step of 8 micro-batches"
 
@@ -65,10 +66,10 @@ stops() { # REASON MESH ARGS...
 stops "nothing.ckpt" 2x2x1 load="$work/nothing.ckpt"
 stops "model.tied" 1x2x2 load="$work/one.ckpt" tied=1
 stops "missing/x.ckpt" 2x1x2 steps=1 save="$work/missing/x.ckpt"
-stops "nothing.ckpt" 2x1x2 team=1 load="$work/nothing.ckpt"
-stops "model.tied" 1x2x2 team=1 load="$work/one.ckpt" tied=1
-stops "does not divide the sequences of a step" 3x1x1 team=1
+stops "nothing.ckpt" 2x1x2 group=1 load="$work/nothing.ckpt"
+stops "model.tied" 1x2x2 group=1 load="$work/one.ckpt" tied=1
+stops "does not divide the sequences of a step" 3x1x1 group=1
 stops "does not divide model.n_layers" 1x3x1
-stops "does not divide model.n_layers" 1x3x1 team=1
+stops "does not divide model.n_layers" 1x3x1 group=1
 stops "does not divide model.n_heads" 1x1x3
 echo "unusable checkpoints and meshes stop all ranks"

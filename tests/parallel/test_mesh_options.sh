@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # As test_mesh.sh, with everything that changes what ranks say to each other: rows that do not divide, clipping by tensor, tied
-# embeddings, biases, adapters, recomputation, targets that do not count, parameters changed between two steps, teams.
+# embeddings, biases, adapters, recomputation, targets that do not count, parameters changed between two steps, groups.
 set -euo pipefail
 source "$(dirname "$0")/lib.sh"
 
@@ -22,5 +23,5 @@ meshes "steps=20 trainable=last" 1x4x1 2x2x2
 meshes "steps=20 trainable=last tied=1" 2x2x2
 meshes "steps=20 recompute=1 ignore=1" 1x4x1 2x2x2
 meshes "steps=20 nudge=1 tied=1" 2x2x2 1x4x1
-meshes "steps=20 team=1 nudge=1 ignore=1" 1x1x1 2x1x1 1x1x2 1x2x1 2x2x2
+meshes "steps=20 group=1 nudge=1 ignore=1" 1x1x1 2x1x1 1x1x2 1x2x1 2x2x2
 echo "all meshes agree, $((SECONDS - start)) s"

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Checkpoints that all ranks of a mesh write, each its part: they hold what one rank would have written, other meshes go on from
 # them, and a part that is damaged or missing is named.
 set -euo pipefail
@@ -21,7 +22,7 @@ for options in "clip=adagc bias=1" "tied=1" "trainable=lora"; do
         ((${#parts[@]} == dp * pp * tp - 1)) && [[ -e ${parts[0]} ]] || { ls -l "$work/parts"; echo "$m: not every rank but the owner has written a part"; exit 1; }
         timeout 30 "$BUILD/mesh_train" 0 0 0 steps=0 load="$work/parts/p.ckpt" save="$work/again.ckpt" "${o[@]}" >/dev/null
         same "$work/one.ckpt" "$work/again.ckpt" "$m ($options): writing in parts has changed the checkpoint"
-        mesh 1x4x1 steps=0 team=1 load="$work/parts/p.ckpt" save="$work/again.ckpt" "${o[@]}" >/dev/null
+        mesh 1x4x1 steps=0 group=1 load="$work/parts/p.ckpt" save="$work/again.ckpt" "${o[@]}" >/dev/null
         same "$work/one.ckpt" "$work/again.ckpt" "$m ($options): another mesh has read something else"
     done
     # A part that is missing or damaged is found, and named.
@@ -67,14 +68,14 @@ for shards in 0 1; do
     start=$SECONDS
     # shellcheck disable=SC2016
     if ranks 4 bash -c '[[ $RANK != 3 ]] || export NEBULA_FAULT=whole.send:1; exec "$@"' - \
-        "$BUILD/mesh_train" 1 2 2 team=1 steps=0 save="$work/left.ckpt" shards="$shards" >"$work/out" 2>&1; then echo "a tensor that was not sent was not missed"; exit 1; fi
+        "$BUILD/mesh_train" 1 2 2 group=1 steps=0 save="$work/left.ckpt" shards="$shards" >"$work/out" 2>&1; then echo "a tensor that was not sent was not missed"; exit 1; fi
     grep -q 'no memory to send a tensor' "$work/out" && ((SECONDS - start < 15)) ||
         { cat "$work/out"; echo "shards=$shards: after $((SECONDS - start)) s a rank still waited for what another could not send"; exit 1; }
 done
 # What one rank alone cannot write: the owner, who speaks for all, says which rank, and why.
 # shellcheck disable=SC2016
 if ranks 4 bash -c '[[ $RANK != 3 ]] || export NEBULA_FAULT=fs.write:1; exec "$@"' - \
-    "$BUILD/mesh_train" 1 2 2 team=1 steps=0 save="$work/unwritten.ckpt" shards=1 >"$work/out" 2>&1; then echo "a part that was not written was not missed"; exit 1; fi
+    "$BUILD/mesh_train" 1 2 2 group=1 steps=0 save="$work/unwritten.ckpt" shards=1 >"$work/out" 2>&1; then echo "a part that was not written was not missed"; exit 1; fi
 grep -q 'rank 3: .*: No space left on device' "$work/out" || { cat "$work/out"; echo "the owner does not say what rank 3 could not do"; exit 1; }
 # Tensors that are longer than a message of the library: pieces.
 mpi_pieces

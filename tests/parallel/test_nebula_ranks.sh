@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # nebula ranks: what each rank is told, who gets the standard input, and that ranks end together: when one fails, when the launcher is
 # told to end, or to kill them, and when it is killed.
 set -euo pipefail

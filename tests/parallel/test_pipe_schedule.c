@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The pipeline schedule for every number of stages and micro-batches up to 8 x 16: each micro-batch once forward and once
 // backward in every stage, bounded activations, no deadlock, no more idle time than 1F1B has.
 #include "intra/model/pipe_schedule.h"

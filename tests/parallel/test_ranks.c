@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks over TCP when something is wrong: one is missing, dies, hangs, gives up, is at something else or sends nonsense; strangers
 // knock. Every case ends in time with a message that names the rank. And sums are those of rank order, whoever comes late.
 #include "agent/base/clock.h"

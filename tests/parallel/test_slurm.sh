@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # launcher: slurm with a real Slurm on one node, started here as root with its own configuration, ports and folders: ranks are
 # steps of the allocation with a log each; a killed rank ends the step, and the run goes on from its checkpoint to the
 # same bits; without an allocation it says so.

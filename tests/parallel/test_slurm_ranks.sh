@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # launcher: slurm in a build without MPI: ranks find each other by Slurm's variables, over TCP. In srun's place is a script that does
 # what srun is asked for (test_slurm.sh has a real one): a task each with SLURM_PROCID and the rest, standard input for the first
 # alone, a log each, and the end of all when one fails. A killed rank ends the step, and the run goes on to the same bits, which are

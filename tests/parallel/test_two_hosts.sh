@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Ranks on two hosts that meet over TCP: two namespaces with an emulated link between them, each with its own /etc/hosts. Rank 0's host calls
 # itself 127.0.1.1, as Debian's installer has it; the other one knows it by an address where nobody is, and by the right one. Exit status 77
 # where namespaces cannot be made.

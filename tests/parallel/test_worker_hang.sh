@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # A rank that hangs, here by SIGSTOP, ends nothing by itself: the agent notices that no step is made, says so once, ends all ranks and
 # starts them again from the checkpoint; the run comes to the bits of one that nothing disturbed. The same for a worker of one rank.
 source "$(dirname "$0")/../e2e/lib.sh"

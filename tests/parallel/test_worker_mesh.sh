@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Clusters with unlike meshes in one job: their workers are several ranks each, and still exchange the same bytes: parameter digests are
 # equal after every round and at the end. What one rank would have learned, a mesh learns too; a stopped run goes on. With LAUNCHER
 # mpirun ranks talk over MPI, else (local) over TCP, and MPI is not there at all.

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # A run goes on with another mesh: begun as dp 2 x tp 2 beside a single rank, stopped, and resumed as pp 2 beside the same. It comes to
 # the losses of a run that nobody stopped, and the clusters to equal parameters. Nothing else of a job may change.
 source "$(dirname "$0")/../e2e/lib.sh"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A hub with its enrolment port on loopback, and a client that can be made to lie: for test_enrol*.c.
 #ifndef ENROL_FIXTURE_H
 #define ENROL_FIXTURE_H

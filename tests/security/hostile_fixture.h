@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Honest agents' services and mallory, a member on the list who means harm: part of the time with the real service and updates that no
 // worker would make, the rest of it a bare link. Who includes this may first define HOSTILE_ORDER, the members in their order.
 #ifndef HOSTILE_FIXTURE_H
@@ -44,11 +45,15 @@ enum {
     MSG_ACCEPT = 5,
     MSG_COMMIT = 6,
     MSG_CHUNK = 8,
-    MSG_BEAT = 9,
+    MSG_HEARTBEAT = 9,
     MSG_ELECT = 10,
     MSG_PROMISE = 11
 };
-enum { BEAT_LEADS = 1, BEAT_JOINED = 2, BEAT_FOLLOWS = 8 }; // inter/round/node_elect.c
+enum {
+    HEARTBEAT_LEADS = 1,
+    HEARTBEAT_JOINED = 2,
+    HEARTBEAT_FOLLOWS = 8
+}; // inter/round/node_elect.c
 
 struct site {
     int who;
@@ -374,10 +379,10 @@ static inline void become_bare(void) {
     connect_bare();
 }
 
-static inline void say_beat(int to, uint32_t term, uint8_t flags) {
+static inline void say_heartbeat(int to, uint32_t term, uint8_t flags) {
     struct neb_buf b = {0};
     uint8_t head[INTER_SHA_BYTES] = {0};
-    neb_buf_u8(&b, MSG_BEAT);
+    neb_buf_u8(&b, MSG_HEARTBEAT);
     neb_buf_add(&b, job, sizeof job);
     neb_buf_u32(&b, term);
     neb_buf_u8(&b, flags);
@@ -517,7 +522,7 @@ static inline void say_votes(uint32_t to) {
     }
 }
 
-static inline void say_all_again(void) {
+static inline void resend_all(void) {
     size_t n = n_frames; // what comes back is for the next time
     for (int k = ANNA; k <= BERT; k++) {
         for (size_t i = 0; i < n; i++)

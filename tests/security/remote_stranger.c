@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a host of the cluster can try with an agent that listens for workers of other hosts, for security/test_remote_worker.sh.
 //     remote_stranger open ENDPOINT PID              without keys: sizes that it claims, and silence, as memory of agent PID
 //     remote_stranger take TICKET FOLDER OUT         comes before rank 0, as the agent's user: its credentials to OUT

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One of five members sends scaled, sign-flipped or random updates. Five members train a bigram model (a table of
 // logits; held-out loss in nats) through the real encoder, gate norms, clip factors and outer step. With the profile `robust`
 // the loss ends within 0.05 nats of the honest run; with `trusted` it does not, which shows that the attack is one, and each of them

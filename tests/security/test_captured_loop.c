@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A training loop that waits at a site has its text and parameters at hand: no member takes it by
 // submitting a job, whatever it calls that. The loop is given a job that was submitted here;
 // another member's where it names that, or the site's policy lists its submitter. And a job that is

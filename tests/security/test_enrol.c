@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Enrolment as sites and operators use it: joining, new keys, revocation, and what a crash or a copied backup leaves.
 #include "agent/base/fault.h"
 #include "security/invite.h"
@@ -533,7 +534,7 @@ static void test_init_cut_short(void **state) {
     struct sec_hub *h = NULL;
     struct sec_federation *f = NULL, *g = NULL;
     enum neb_status st = NEB_ERR_IO;
-    int made_anew = 0;
+    int remade = 0;
     for (int k = 1; st != NEB_OK; k++) {
         snprintf(spec, sizeof spec, "cut-%d", k);
         snprintf(cut, sizeof cut, "%s", home(spec));
@@ -545,14 +546,14 @@ static void test_init_cut_short(void **state) {
         neb_fault_arm(NULL);
         enum neb_status again = init_hub(cut, back, sec_identity_public(hub_id), second);
         assert_true(again == NEB_OK || again == NEB_ERR_EXISTS); // there was a list
-        made_anew += again == NEB_OK;
+        remade += again == NEB_OK;
         assert_int_equal(sec_hub_open(cut, &h), NEB_OK);
         assert_int_equal(h->fed->list.version, 1);
         sec_hub_destroy(&h);
         assert_int_equal(sec_ca_restore(cut, back, again == NEB_OK ? second : first), NEB_OK);
         assert_int_equal(init_hub(cut, back, sec_identity_public(hub_id), second), NEB_ERR_EXISTS);
     }
-    assert_true(made_anew >= 5); // begun, backup, seal.key, ca.key, ca.pem
+    assert_true(remade >= 5); // begun, backup, seal.key, ca.key, ca.pem
     // a hub that has lost its lists is no init that was cut short, and a backup of something else stays
     assert_int_equal(sec_federation_open(cut, &f), NEB_OK);
     assert_int_equal(neb_path(back, sizeof back, cut, "federation/members.neb"), NEB_OK);

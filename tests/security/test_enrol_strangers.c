@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Enrolment for those who are not welcome: used tokens, others' keys, old protocols, floods. Each refusal of security/README.md's table.
 #include "security/enrol_rate.h"
 #include "security/source.h"

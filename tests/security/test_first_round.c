@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The first round of a job, before the honest members' own workers have attached: their gates do not know yet what an update holds. Mallory is
 // quicker than they are, and sends one of another shape: were it judged at once it would be committed, and no cluster could apply it.
 #define HOSTILE_ORDER ANNA, BERT, MALLORY

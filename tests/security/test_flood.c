@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a stranger who cannot authenticate costs two members that exchange data: 500 idle connections (less than twice the time, under 64
 // MiB), half-finished greetings, frames of 512 MiB claimed before authentication (under 16 MiB), and whole handshakes with unknown keys
 // without end (less than twice the time, under 32 MiB, and no more of them than are allowed), also halves of them that are reset.
@@ -147,7 +148,7 @@ static bool all_come(const int *fds, int n) {
 
 // What strangers have used up together is there again for so many.
 static void rest(int strangers) {
-    const struct inter_door *d = &links[1]->door;
+    const struct inter_accept_limit *d = &links[1]->accept_limit;
     while (d->closed || d->n_out || d->all_next - neb_now() > d->all_ahead - strangers * d->all_gap)
         step();
 }
@@ -281,14 +282,14 @@ static uint64_t flooded_handshakes, flooded_cut;
 
 static double beside_handshakes(int look) {
     (void)look;
-    uint64_t was = inter_link_refused(links[1]), cut = links[1]->door.refused;
+    uint64_t was = inter_link_refused(links[1]), cut = links[1]->accept_limit.refused;
     neb_ns began = neb_now();
     orders->go = true;
     double took = two();
     orders->go = false;
     flooded_ns += neb_now() - began;
     flooded_handshakes += inter_link_refused(links[1]) - was;
-    flooded_cut += links[1]->door.refused - cut;
+    flooded_cut += links[1]->accept_limit.refused - cut;
     return took;
 }
 
@@ -318,17 +319,17 @@ static void test_handshakes(void **state) {
     exchange();
     exchange();
     double before = resident_mib();
-    uint64_t was = links[1]->door.refused, shook = inter_link_refused(links[1]);
+    uint64_t was = links[1]->accept_limit.refused, shook = inter_link_refused(links[1]);
     orders->port = inter_link_port(links[1]);
     rest(INTER_NAMELESS_BURST);
     orders->go = true;
     neb_ns began = neb_now();
-    while (links[1]->door.refused == was && neb_now() - began < 60 * NEB_S)
+    while (links[1]->accept_limit.refused == was && neb_now() - began < 60 * NEB_S)
         step();
     double until = neb_seconds(neb_now() - began);
     printf("%llu handshakes in %.1f s until the first connection was refused\n",
            (unsigned long long)inter_link_refused(links[1]), until);
-    assert_true(links[1]->door.refused > was && !links[1]->door.refused_all);
+    assert_true(links[1]->accept_limit.refused > was && !links[1]->accept_limit.refused_all);
     // they were whole ones
     assert_true(inter_link_refused(links[1]) - shook > INTER_NAMELESS_BURST / 4);
 
@@ -338,7 +339,7 @@ static void test_handshakes(void **state) {
            (double)flooded_handshakes / s, (double)flooded_cut / s, more);
     // twice what is allowed: some come before the kernel was told, and what was saved up while the flood rested
     assert_true((double)flooded_handshakes < 2 * INTER_NAMELESS_SECOND * (2 * s + 1));
-    if (inter_syn_filter(links[1]->door.listener, INTER_SYN_NOT_FROM, NULL,
+    if (inter_syn_filter(links[1]->accept_limit.listener, INTER_SYN_NOT_FROM, NULL,
                          0)) // the kernel keeps them out, and not this process one by one
         assert_true((double)flooded_cut < INTER_NAMELESS_SECOND * (2 * s + 1));
 #ifdef TESTING_SANITIZED
@@ -361,22 +362,22 @@ static void test_handshakes(void **state) {
 // back beside them.
 static void test_many_addresses(void **state) {
     (void)state;
-    struct inter_door *door = &links[1]->door;
+    struct inter_accept_limit *accept_limit = &links[1]->accept_limit;
     exchange();
     rest(0);
     orders->many = orders->go = true;
-    const neb_ns ahead = door->all_ahead;
+    const neb_ns ahead = accept_limit->all_ahead;
     double without = 0, with = 0;
     for (int bound = 0; bound < 2; bound++) {
-        door->all_ahead = bound ? ahead : INT64_MAX / 2;
-        door->all_next = neb_now() + ahead; // what they had saved up is gone
-        uint64_t was = inter_link_refused(links[1]), all = door->refused_all;
+        accept_limit->all_ahead = bound ? ahead : INT64_MAX / 2;
+        accept_limit->all_next = neb_now() + ahead; // what they had saved up is gone
+        uint64_t was = inter_link_refused(links[1]), all = accept_limit->refused_all;
         neb_ns began = neb_now();
         while (neb_now() - began < 3 * NEB_S)
             step();
         *(bound ? &with : &without) =
             (double)(inter_link_refused(links[1]) - was) / neb_seconds(neb_now() - began);
-        assert_int_equal(bound != 0, door->refused_all > all);
+        assert_int_equal(bound != 0, accept_limit->refused_all > all);
     }
     printf("%.0f handshakes a second without a bound, %.0f with\n", without, with);
     assert_true(with < 1.25 * INTER_STRANGERS_SECOND);
@@ -402,8 +403,8 @@ static void test_resets(void **state) {
     static const uint8_t half[64 + 202] = {0xff,     [9] = 0x7f, 3, 0,   'C', 'U', 'R', 'V', 'E',
                                            [64] = 4, 200,        5, 'H', 'E', 'L', 'L', 'O', 1};
     const struct linger reset = {.l_onoff = 1};
-    uint64_t was = links[1]->door.refused;
-    for (int i = 0; i < 8 * INTER_NAMELESS_BURST && links[1]->door.refused == was; i++) {
+    uint64_t was = links[1]->accept_limit.refused;
+    for (int i = 0; i < 8 * INTER_NAMELESS_BURST && links[1]->accept_limit.refused == was; i++) {
         int fd = dial(7);
         struct pollfd p = {.fd = fd, .events = POLLOUT};
         if (poll(&p, 1, 1000) == 1)
@@ -413,9 +414,10 @@ static void test_resets(void **state) {
         if (i % 32 == 0)
             step();
     }
-    for (neb_ns end = neb_now() + 5 * NEB_S; links[1]->door.refused == was && neb_now() < end;)
+    for (neb_ns end = neb_now() + 5 * NEB_S;
+         links[1]->accept_limit.refused == was && neb_now() < end;)
         step();
-    assert_true(links[1]->door.refused > was);
+    assert_true(links[1]->accept_limit.refused > was);
     exchange();
 }
 
@@ -440,8 +442,8 @@ static void test_unread(void **state) {
     open_link(1, "");
     come_back("");
     // where the list says that bert is: heard in a flood before it has come
-    assert_int_equal(links[0]->door.n_known, 1);
-    assert_true(links[0]->door.known[0].from == sec_source_of_text("127.0.0.1"));
+    assert_int_equal(links[0]->accept_limit.n_known, 1);
+    assert_true(links[0]->accept_limit.known[0].from == sec_source_of_text("127.0.0.1"));
     exchange();
 }
 

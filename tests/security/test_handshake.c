@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What strangers on the listening port can do to two members before any key was checked: hold
 // connections open, and announce huge frames.
 #include "agent/base/fs.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an agent does about itself before it reads a key: no core dumps, nobody of the same user may attach, and what holds keys is locked in
 // memory, or it is said.
 #include "agent/base/log.h"

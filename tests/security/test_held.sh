@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # What a job may after its submitter was revoked, and after an agent's restart (hub, paris, rome; paris submits): what runs goes on; an agent
 # that starts anew passes it through the same door as at its start, holds it, keeps its data, and says so; its own operator's resume goes
 # on with it, and that word lasts. A policy that was made stricter meanwhile holds a job too. A restart in between that nobody had reason to

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A member on the list that means harm. Anna and bert are honest agents' services; mallory has keys of her own and a place in the job.
 // Part of the time she runs the real service and hands it updates that no worker would make; the rest of it she is a bare link and
 // says again what she was told, late, twice, to others, altered, across reconnects and restarts. Anna and bert refuse it, go on, commit
@@ -113,21 +114,21 @@ static void test_replay(void **state) {
         submit(&sites[BERT], GOOD);
         UNTIL(recorded(MSG_MANIFEST) > (size_t)i);
         ask_for_chunks();
-        say_all_again(); // while the round is open
+        resend_all(); // while the round is open
         UNTIL(sites[ANNA].commits == before + 1 && sites[BERT].commits == before + 1);
     }
     UNTIL(recorded(MSG_COMMIT) > 0 && recorded(8) > 0); // chunks
-    say_all_again();
+    resend_all();
     honest_round();
     connect_bare(); // a new session
-    say_all_again();
+    resend_all();
     honest_round();
     for (int k = ANNA; k <= BERT; k++) { // who was started anew knows what it has seen
         inter_service_destroy(&sites[k].s);
         start(&sites[k]);
         open_job(&sites[k]);
         UNTIL(bare_up[k]);
-        say_all_again();
+        resend_all();
         honest_round();
     }
     go_for(NEB_S);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What honest members compute does not depend on a member that means harm. Anna and bert train a model through the real outer step, the updates'
 // bytes as the service hands them over: once with mallory silent, once while each of her updates is one that no worker makes, once while she
 // says again what was said before, altered and in the wrong places. The same parameters after every round, to the bit.
@@ -148,7 +149,7 @@ static void test_again_and_altered(void **state) {
         trained_round();
         ask_for_chunks();
         go_for(100 * NEB_MS);
-        say_all_again();
+        resend_all();
         say_altered(150);
     }
     assert_true(only_hers(&sites[ANNA], INTER_FAULT_MALFORMED) &&

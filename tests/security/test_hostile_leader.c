@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Mallory leads, and signs what suits her. Anna and bert vote for nothing that does not follow from the records, manifests and bytes that
 // they have; what they have voted for goes on when she is gone.
 #define HOSTILE_ORDER MALLORY, ANNA, BERT
@@ -7,23 +8,23 @@
 #include "inter/record/tune.h"
 #include "inter/record/weights.h"
 
-static neb_ns next_beat;
+static neb_ns next_heartbeat;
 
 // ---- a leader by hand -----------------------------------------------------------------------------------------
 
-static void beat(void) {
-    if (neb_now() < next_beat)
+static void heartbeat(void) {
+    if (neb_now() < next_heartbeat)
         return;
-    next_beat = neb_now() + 300 * NEB_MS;
+    next_heartbeat = neb_now() + 300 * NEB_MS;
     for (int to = ANNA; to <= BERT; to++)
-        say_beat(to, 0, BEAT_LEADS | BEAT_JOINED | BEAT_FOLLOWS);
+        say_heartbeat(to, 0, HEARTBEAT_LEADS | HEARTBEAT_JOINED | HEARTBEAT_FOLLOWS);
 }
 
 static void lead(void) {
     become_bare();
     assert_int_equal(standing.term, 0);
-    next_beat = 0;
-    each_pass = beat;
+    next_heartbeat = 0;
+    each_pass = heartbeat;
 }
 
 static struct inter_manifest newest(int who) {
@@ -316,7 +317,7 @@ static void expect_proof(const struct site *x) {
 }
 
 // One to each, and a commit of each with her vote and theirs: each half has the signatures of two of three. They hear of it from each other
-// within a beat, both say whose doing it is, and neither commits any more.
+// within a heartbeat, both say whose doing it is, and neither commits any more.
 static void part(void) {
     struct neb_buf blob = {0};
     struct inter_job_status st;
@@ -337,7 +338,7 @@ static void part(void) {
     for (int k = ANNA; k <= BERT; k++) {
         assert_int_equal(sites[k].faults[INTER_FAULT_LIED], 1);
         assert_true(inter_service_job_status(sites[k].s, job, &st));
-        assert_true(st.split && st.liars == 1 << MALLORY);
+        assert_true(st.split && st.equivocators == 1 << MALLORY);
         expect_proof(&sites[k]);
     }
     neb_buf_free(&blob);
@@ -354,7 +355,7 @@ static void test_two_records(void **state) {
 }
 
 // Mallory is revoked, and anna gives her side up: she has bert's records then, votes again, and both go on. What proves the lie stays.
-static void test_parted_meet(void **state) {
+static void test_diverged_meet(void **state) {
     (void)state;
     uint8_t hers[INTER_SHA_BYTES], now[INTER_SHA_BYTES];
     struct inter_record second;
@@ -378,7 +379,7 @@ static void test_parted_meet(void **state) {
     assert_memory_not_equal(now, hers, sizeof now);
     for (int k = ANNA; k <= BERT; k++) {
         assert_true(inter_service_job_status(sites[k].s, job, &st));
-        assert_true(!st.split && st.votes && st.liars == 1 << MALLORY);
+        assert_true(!st.split && st.votes && st.equivocators == 1 << MALLORY);
         expect_proof(&sites[k]);
         expect_sound(&sites[k]);
     }
@@ -398,7 +399,7 @@ static void test_two_proposals(void **state) {
     propose_to(ANNA, &y);
     UNTIL(sites[ANNA].faults[INTER_FAULT_LIED] && sites[BERT].faults[INTER_FAULT_LIED]);
     UNTIL(sites[ANNA].commits == before + 1 &&
-          sites[BERT].commits == before + 1); // she still beats
+          sites[BERT].commits == before + 1); // she still heartbeats
     expect_proof(&sites[ANNA]);
     expect_proof(&sites[BERT]);
     uint8_t want[INTER_SHA_BYTES], got[INTER_SHA_BYTES];
@@ -413,7 +414,8 @@ static void test_two_proposals(void **state) {
     inter_service_destroy(&sites[BERT].s);
     start(&sites[BERT]);
     open_job(&sites[BERT]);
-    assert_true(inter_service_job_status(sites[BERT].s, job, &st) && st.liars == 1 << MALLORY);
+    assert_true(inter_service_job_status(sites[BERT].s, job, &st) &&
+                st.equivocators == 1 << MALLORY);
     neb_buf_free(&blob);
 }
 
@@ -421,7 +423,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_proposals, open_sites, close_sites),
         cmocka_unit_test_setup_teardown(test_two_records, open_sites, close_sites),
-        cmocka_unit_test_setup_teardown(test_parted_meet, open_sites, close_sites),
+        cmocka_unit_test_setup_teardown(test_diverged_meet, open_sites, close_sites),
         cmocka_unit_test_setup_teardown(test_two_proposals, open_sites, close_sites),
         cmocka_unit_test_setup_teardown(test_bad_one_accepted, open_sites, close_sites),
         cmocka_unit_test_setup_teardown(test_robust, open_robust, close_sites),

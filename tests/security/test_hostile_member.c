@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a member that authenticates and then misbehaves can make another one hold: 300 connections that say nothing, one message of 400
 // parts of a MiB before HELLO, and the same after HELLO on a connection that is up; and what a stranger can, who opens more connections
 // than may be without a name: a member's own is not the one that gives way. An honest pair's link stays up meanwhile, and goes on

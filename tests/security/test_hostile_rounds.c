@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Mallory says other things to one than to another, or says them too often: attempt upon attempt of an update, two updates signed under
 // one key. Whoever was told something else than the record says takes what the record says, and everybody goes on. Or she says terms that
 // suit her: nobody gives way to her, and nobody is brought to the end of all terms.
@@ -211,12 +212,13 @@ static void lie(void) {
                               1,          3 * lies, last + 1000,    0,    INTER_TERM_MAX - 9};
     uint32_t term = terms[lies++ % (sizeof terms / sizeof terms[0])], own = hers(term + SITES);
     for (int to = ANNA; to <= BERT; to++) {
-        say_beat(to, lies & 1 ? term : own, BEAT_JOINED | (lies & 2 ? BEAT_LEADS : 0));
+        say_heartbeat(to, lies & 1 ? term : own,
+                      HEARTBEAT_JOINED | (lies & 2 ? HEARTBEAT_LEADS : 0));
         say_elect(to, own);
         say_promise(to, own);
         say_accept(to, own);
         say_proposal(to, own);
-        say_beat(to, 0, BEAT_JOINED | BEAT_FOLLOWS); // she is there
+        say_heartbeat(to, 0, HEARTBEAT_JOINED | HEARTBEAT_FOLLOWS); // she is there
         assert_int_equal(status_of(to).term, 0);
     }
     assert_true(status_of(ANNA).leads && status_of(BERT).leader == ANNA);
@@ -253,7 +255,7 @@ static void test_terms_leaderless(void **state) {
     inter_service_destroy(&sites[ANNA].s);
     uint64_t before = sites[BERT].faults[INTER_FAULT_MALFORMED];
     uint32_t last = inter_term_last((uint64_t)neb_wall_now()), highest = hers(last);
-    say_beat(BERT, 0, BEAT_JOINED);
+    say_heartbeat(BERT, 0, HEARTBEAT_JOINED);
     say_elect(BERT, hers(INTER_TERM_MAX));
     say_elect(BERT, hers(last + 2 * INTER_TERMS_AHEAD));
     UNTIL(sites[BERT].faults[INTER_FAULT_MALFORMED] == before + 2);

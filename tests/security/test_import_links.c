@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A model folder that somebody else made chooses nothing that is read on this machine: links that
 // lead out of it, named pipes and devices are refused by name, whichever file they stand for, and
 // nothing comes to be. The cache of Hugging Face, whose files are links into its blobs, is read.

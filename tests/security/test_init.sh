@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Making a hub, and taking a lost one's place, as an operator types it: an init that is killed behind each of its files and run again; a
 # CA restored from its backup with the code as it was shown, on a new host and by mistake on another hub; an invitation that is withdrawn; a
 # hub and a site that move to another address, with an agent that runs meanwhile.

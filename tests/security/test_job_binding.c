@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A job belongs to the member that submitted it, and its messages to its clusters: a real agent, `site`, and three members that speak
 // to it directly. anna's job (clusters site, anna, bert) is running; mallory, who is on the list and no cluster of it, says STOP, REFUSED, METRICS and
 // REPORT for it, and offers jobs of its own under its id; bert goes on with it when it has stopped, which a cluster may, and with another

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # The join workflow as two operators type it, with real agents: init, invite, join; links come up; a
 # revocation cuts a member off within 5 s; a token never shows in the process list; a hub restarts and a
 # list changed while it ran on SIGHUP and by itself.

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Member lists while a job runs, with three agents (hub paris rome): a list that only the hub has reaches everybody;
 # a rotation changes keys under the job without stopping it; certificates are renewed by themselves; connections are
 # recycled without a pause; more names than an agent has room for hold up nobody else; a revocation made on the hub cuts the member off everywhere within 5 s and the job of the
@@ -59,9 +60,9 @@ within 30 beyond paris 30 || fail "the job does not run: $(tail -n 3 "$T/run.log
 # The first leader is away for some seconds, so that another one is elected, which rome promises its term.
 process_of() { pgrep -f "^$nebula agent --home $T/$1 "; }
 rounds() { grep -c '"kind": *"round"' "$T/run/metrics.jsonl" || true; }
-led_anew() { "$nebula" status --home "$T/paris" --json | jq -e '.jobs[0].leader | . != null and . != "hub"' >/dev/null; }
+led_restart() { "$nebula" status --home "$T/paris" --json | jq -e '.jobs[0].leader | . != null and . != "hub"' >/dev/null; }
 kill -STOP "$(process_of hub)"
-within 30 led_anew || fail "nobody leads without the hub: $("$nebula" status --home "$T/paris" --json)"
+within 30 led_restart || fail "nobody leads without the hub: $("$nebula" status --home "$T/paris" --json)"
 kill -CONT "$(process_of hub)"
 within 20 link_up paris hub || fail "no link after the hub was away"
 sleep 2 # both ends of it

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // security/noise: the integers are of the discrete Gaussian distribution, by their moments and by a chi-square of what each value should come up
 // to; any part can be made alone.
 #include "security/noise.h"

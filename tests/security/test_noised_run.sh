@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Differential privacy of a `private` job (sync.dp): three clusters, one of two ranks, and two fragments. All end with the same parameters, also
 # where a worker was killed; summary.json says what the sums that were read are worth, `nebula check` what they will be; what does not go with it is refused.
 source "$SOURCE/tests/e2e/lib.sh"

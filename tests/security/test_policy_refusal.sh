@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # A site's policy.json refuses a job of another member: both operators read why, nothing is trained there; a job that the policy
 # admits runs. A policy that others can write refuses every job.
 source "$SOURCE/tests/e2e/lib.sh"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // security/privacy: ε beside a reference accountant, and never below what the Gaussian mechanism itself allows; the plan's integers keep what
 // they promise for every job that can be written.
 #include "security/noise.h"

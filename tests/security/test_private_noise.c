@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Differential privacy of masked updates on the worker (inter/outer/noise.c): no update is longer than the bound, over all that it exchanges and as
 // integers; the noise that is left for who knows the colluders' is what was asked for; a repeated run sends the same bytes; the residual never holds
 // the noise.

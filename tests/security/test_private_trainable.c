@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A worker of a job with differential privacy, whatever it trains: one length for all that is exchanged, each tensor a part of it, on the scale
 // and with the noise that the job's keys give.
 #include "agent/base/log.h"
@@ -61,7 +62,7 @@ static void check(const struct agent_worker *w) {
     const uint8_t *body;
     uint64_t all = 0;
     double noise = 0;
-    const struct neb_buf *blob = &w->travel[0].blob;
+    const struct neb_buf *blob = &w->flight[0].blob;
     assert_true(agent_private_noise(&w->job, &p));
     assert_int_equal(sec_sum_open(blob->p, blob->len, &h, &body), NEB_OK);
     assert_int_equal(h.count, w->model->n_trainable);

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Of two voters one is lost, the leader: after `nebula promote` the survivor goes on alone and commits alone; before it, it
 # commits nothing. Lists that do not follow from each other (a copied hub) stop the job on both sides, also where versions were missed between; once, and
 # not again when that is repaired.

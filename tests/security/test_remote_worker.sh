@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Ranks on another host than their agent's: two namespaces with an emulated link between them, where an mpirun of the test starts the
 # ranks in the other one, in which the agent's socket does not work. They speak over TCP with keys of their job; strangers, strange keys and the
 # job's own keys used for anything else are refused; a connection that breaks costs a restart; the run comes to the same bits as one beside

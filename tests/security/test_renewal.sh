@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # A member's certificate that ends in three minutes is renewed by its agent while a job runs: `not_after` is months later, the link stays as it
 # was, steps and rounds go on.
 source "$SOURCE/tests/e2e/lib.sh"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A member is revoked, or gets new keys, in the middle of a round: its update, and its vote, are at one of the others already and not yet at the
 // other one, which must be able to check them all the same, or the round of those who are left would never end. What the former key signs from
 // then on reaches nobody. And of the file that keeps those keys.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rounds that need a certain number of updates, of the gate profile `robust` or by commit_all, and a member that is away: they wait, and the status
 // says for whom; they go on when it is back, or when a signed list holds it no more. (Three members: `robust` wants all of them, as it does of five.)
 #define HOSTILE_ORDER ANNA, BERT, MALLORY // who is only away here

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is sealed at rest: streams, files of chunks, vaults and keys. It opens to the same bytes with its key, and to nothing when cut,
 // changed, reordered, extended, tried with another key or another job's; key files that others can read or that are links are refused.
 #include "agent/base/file.h"

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # A sealed run of a cluster of two ranks: each seals its own part of every checkpoint, with the job's key that only rank 0 was given by the agent.
 # The parameters are those of a run in clear, also when a rank is killed; rank 0 copies aside its share and no more; no key is in `ps` or in an
 # environment; parts of other generations are refused, by name, and the generation before is used; another mesh goes on from them.

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # A whole run with everything on disk sealed: same parameters as in clear, nothing of them in clear in any file, and every command that
 # reads them opens them with the key and with nothing else. A damaged newest checkpoint is passed over. No key is in a log, in `ps`, in
 # the environment of a process or in any file.

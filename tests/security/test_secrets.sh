@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # While a job runs between two agents of a federation, that log all they can, and when it has ended: no key of an identity, no key that opens the
 # CA, not the credential of a worker, not the page's token or key is on a command line, in an environment, in a log or in any other file than its
 # own, nor in what status, metrics and page say; in no form that programs write keys in. What is planted is found.

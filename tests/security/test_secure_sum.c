@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // security/secure_sum: bit-equal to plain integer sums for 3 to 16 members, one drop-out included from four on, and one that falls
 // silent afterwards; what must not be revealed is not, and what is false is seen.
 #include "agent/base/log.h"

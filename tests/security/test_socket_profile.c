@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The socket profile is what sockets really have: every row of the table, read back from a socket of each role; and rows that a role does
 // not have stay at ZeroMQ's default there.
 #include "agent/base/log.h"

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # A member is revoked that makes batches for a job (mode distill: the teacher), and one that learns from them (mode rtd: the discriminator):
 # there is nobody to go on with. At the site that is left each job ends after a checkpoint, the command that follows it says why, soon, and
 # the job can go on; nobody waits for ever for a batch, or for room for one.

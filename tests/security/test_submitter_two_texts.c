@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A submitter that gives one job id to two specifications, so that the sum of masked updates would
 // tell one member's. Two real agents, bert and carl, which are linked; anna, who submits, is played
 // here. Of each two texts one has the id, the other one not: with another learning rate or range of
@@ -391,7 +392,7 @@ static void count(void *user, const uint8_t job[INTER_ID_BYTES], const char *mem
     ++*n;
 }
 
-// A liar that signs false ids without end fills nobody's disk by it.
+// A byzantine that signs false ids without end fills nobody's disk by it.
 static void test_bounded(void **state) {
     (void)state;
     struct inter_ledger *l = NULL;

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Words of others do not command the terminal that shows them: a worker's log, text of a vocabulary that holds control characters,
 # and a corpus whose sources have such names.
 . "$(dirname "$0")/../e2e/lib.sh"

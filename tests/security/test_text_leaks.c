@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an update tells of its site's text, as a member would read it: the tokens of one step from
 // its row counts, and from the update alone where no counts travel. A site whose policy says
 // nothing but "data" lets no such job begin; and coarse counts name no token that is rare.

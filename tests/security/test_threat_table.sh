@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Every row of the threat model (security/README.md) names tests that exist: LABEL_NAME is tests/LABEL/test_NAME.c or .sh, with its cases
 # behind it (of sim_sim: options of the simulator), and fuzz_NAME a fuzz target with a corpus. The check is run on broken copies too, which it must refuse.
 set -euo pipefail
@@ -48,6 +49,6 @@ broken 's/`fuzz_token` \|/`fuzz_tokens` |/'
 broken 's/`security_harden` not_dumpable/-/'
 broken 's/(\| )`security_hostile[a-z_]*` replay/\1`hostile` replay/'
 broken 's/`security_flood`/`security_floods`/'
-broken 's/`sim_sim` liar/`sim_sim` lair/'
+broken 's/`sim_sim` byzantine/`sim_sim` lair/'
 broken 's/\| `security_promote` \|/| by hand |/'
 echo "every row of the threat model names tests that exist"

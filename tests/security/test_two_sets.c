@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Mallory leads a job of five with masked sums. She proposes one set of updates to two members, and
 // another set to two others: what they reveal for the two together takes all masks off the update
 // of one that is in one set only. So no two records of a round get votes enough, whatever she
@@ -178,7 +179,8 @@ static void test_two_sets_of_one_round(void **state) {
         }
     assert_true(read_victim(sets, revealed) < COUNT / 100);
     assert_int_equal(revealed[0] | revealed[1], 0);
-    assert_int_equal(denied, 0x1e); // not enough votes: of a majority that may be half of liars
+    assert_int_equal(denied,
+                     0x1e); // not enough votes: of a majority that may be half of equivocators
     // That it would have been all of it.
     assert_int_equal(read_victim(sets, sides), COUNT);
     // Four votes are enough, and what has them is revealed for.
@@ -255,9 +257,9 @@ static void test_the_other_value_again(void **state) {
     assert_true(node_justified(node, j, &r)); // y has three at most
     j->c.colluders = 2;
     assert_false(node_justified(node, j, &r)); // or four, if 0 lies, and 4
-    j->liars = 1 << 1;                         // 1 is one of the two that may lie, by evidence
+    j->equivocators = 1 << 1;                  // 1 is one of the two that may lie, by evidence
     assert_true(node_justified(node, j, &r));
-    j->liars = 0;
+    j->equivocators = 0;
     j->c.masked = false;
     assert_true(node_justified(node, j, &r));
     // What nobody tells of is free, and what one tells of binds.
@@ -302,7 +304,7 @@ static void test_first_term_once(void **state) {
         node->jobs[0].c.colluders = 1;
         node->jobs[0].judges = true;
         for (uint8_t m = 1; m < MEMBERS; m++)
-            beat(m, 0, 0); // knows the former one
+            heartbeat(m, 0, 0); // knows the former one
         step(&(struct inter_event){.kind = INTER_EV_TICK});
         for (uint8_t m = 1; m < MEMBERS; m++)
             promise(m, RECOVERY_PROMISE, 0);
@@ -356,7 +358,7 @@ static void test_three_values(void **state) {
     struct inter_record three[] = {record_of(0x0f), record_of(0x17), record_of(0x1e)};
     for (int k = 0; k < 3; k++) {
         begin_masked(2, 2);
-        node->jobs[0].liars = 1; // by evidence; another may lie
+        node->jobs[0].equivocators = 1; // by evidence; another may lie
         has_voted(&three[0]);
         pass(9, (const uint32_t[MEMBERS]){0}, alone);
         assert_true(asked && status().term == 2);
@@ -528,7 +530,7 @@ static void test_revealed_once(void **state) {
         assert_memory_equal(m.said.p, first.p, first.len);
         struct inter_standing st = {.epoch = 9};
         memcpy(st.job, job_id, sizeof job_id);
-        OK(inter_ledger_begin_anew(m.ledger, &st));
+        OK(inter_ledger_restart(m.ledger, &st));
     }
     OK(inter_ledger_drop_job(m.ledger, job_id, false)); // its id could be used again
     assert_int_equal(commit(&m, &y), NEB_ERR_DENIED);

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # What members compute does not depend on who knocks: one job trained in peace, and again while strangers from several addresses send the hub's port
 # bytes without sense, greetings of other mechanisms, first halves of handshakes, frames of half a GiB and silence, and its page bad requests.
 # The same digests in every round, and at the end.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A worker of one job can do nothing for another: a real agent with two jobs that wait for trainers, and processes that try to be the
 // worker of a job with nothing, with the other job's credentials, with a cut secret, under a name of their own choice, or without asking at all. All are
 // refused and counted; the log says it once; the right credentials are taken. The socket is 0600 in a folder of 0700.

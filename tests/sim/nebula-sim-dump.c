@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where everybody stands: printed when a run fails.
 #include "inter/round/node_state.h"
 #include "tests/sim/sim.h"

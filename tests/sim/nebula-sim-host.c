@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One agent of the simulated federation: the core's actions on a modelled disk.
 //
 // Every store is durable when it is done and may be the last thing that its host does. What arrives of a blob before it is
@@ -90,7 +91,7 @@ static void disk_clear(struct sim_disk *d) {
     memset(d, 0, sizeof *d);
 }
 
-// Of a liar two manifests fit one key: the one that a record lists counts.
+// Of a byzantine two manifests fit one key: the one that a record lists counts.
 static void disk_replace(struct sim *s, struct sim_disk *d, const struct inter_manifest *m) {
     struct sim_blob *b = disk_put(s, d, m);
     if (!memcmp(b->m.sha256, m->sha256, sizeof m->sha256))
@@ -101,7 +102,7 @@ static void disk_replace(struct sim *s, struct sim_disk *d, const struct inter_m
 
 void sim_disk_lose(struct sim *s, uint8_t i) {
     sim_note(s, "disk lost", i, 0, 0, 0, 0);
-    s->h[i].former_life = true;
+    s->h[i].previous_incarnation = true;
     disk_clear(&s->h[i].disk);
     s->h[i].needs_state = true;
 }
@@ -387,12 +388,12 @@ static void finish_blob(struct sim *s, uint8_t i, const struct inter_manifest *m
     }
     if (done.ok) {
         struct sim_blob *b = disk_put(s, &h->disk, m);
-        b->m = *m; // a liar's brain may have had the other's update under this key
+        b->m = *m; // a byzantine's brain may have had the other's update under this key
         memcpy(b->words, part, sizeof b->words);
         b->whole = true;
         b->rotten = false;
         done.norm = 1;
-        done.refused = b->words[SIM_WORDS] == 1 || sim_liar_rejects(s, i, m->key.member);
+        done.refused = b->words[SIM_WORDS] == 1 || sim_byzantine_rejects(s, i, m->key.member);
         done.ok = !done.refused;
         if (done.ok && !sim_lies(s, i))
             sim_check_blob(s, i, m);
@@ -401,7 +402,7 @@ static void finish_blob(struct sim *s, uint8_t i, const struct inter_manifest *m
     if (h->alive)
         sim_host_step(s, i, &done);
     if (h->alive && done.refused)
-        sim_liar_pretends(s, i, m);
+        sim_byzantine_pretends(s, i, m);
 }
 
 static void open_blob(struct sim *s, uint8_t i, const struct inter_manifest *m) {
@@ -411,7 +412,7 @@ static void open_blob(struct sim *s, uint8_t i, const struct inter_manifest *m) 
     if (!*part && !(*part = malloc(SIM_BLOB)))
         abort();
     memset(*part, 0, SIM_BLOB);
-    bool refused = b->words[SIM_WORDS] == 1 || sim_liar_rejects(s, i, m->key.member);
+    bool refused = b->words[SIM_WORDS] == 1 || sim_byzantine_rejects(s, i, m->key.member);
     if (b->whole) // from another round of this key's life: it is here already
         sim_host_step(s, i,
                       &(struct inter_event){.kind = INTER_EV_BLOB_DONE,
@@ -455,8 +456,8 @@ static void send_commit(struct sim *s, uint8_t i, const struct inter_action *x) 
 static void store_record(struct sim *s, uint8_t i, const struct inter_action *x) {
     struct sim_round *r = sim_disk_round(s, &s->h[i].disk, x->record.fragment, x->record.round);
     if (x->kind == INTER_ACT_STORE_VOTE) {
-        // a disk that was lost, or that a liar says was
-        bool recovers = s->h[i].former_life || s->h[i].node->jobs[0].lost;
+        // a disk that was lost, or that a byzantine says was
+        bool recovers = s->h[i].previous_incarnation || s->h[i].node->jobs[0].lost;
         if (!sim_lies(s, i) && !s->h[i].witness && !s->h[i].disk.knows_shape && !recovers &&
             x->record.leader != s->h[i].id)
             sim_fail(s, "host %u votes before its worker has said what an update holds", i);
@@ -468,7 +469,7 @@ static void store_record(struct sim *s, uint8_t i, const struct inter_action *x)
             sim_check_vote(s, i, &x->record);
     } else {
         if (s->h[i].split_now && !sim_lies(s, i))
-            sim_fail(s, "host %u commits round %u, and knows that members have parted", i,
+            sim_fail(s, "host %u commits round %u, and knows that members have diverged", i,
                      x->record.round);
         if (r->committed && !sim_lies(s, i))
             sim_fail(s, "host %u commits round %u twice", i, x->record.round);
@@ -493,8 +494,8 @@ static void take_split(struct sim *s, uint8_t i, const struct inter_action *x) {
     s->h[i].split = s->h[i].split_now = true; // its job ends
     s->h[i].worker_alive = false;
     sim_note(s, "split", i, x->peer, x->key.fragment, x->key.round, 0);
-    if (!sim_lies(s, i) && !s->split.on && !sim_check_parting(s))
-        sim_fail(s, "host %u says that members have parted, and they have not", i);
+    if (!sim_lies(s, i) && !s->split.on && !sim_check_divergence(s))
+        sim_fail(s, "host %u says that members have diverged, and they have not", i);
 }
 
 static void take_fault(struct sim *s, uint8_t i, const struct inter_action *x) {
@@ -505,8 +506,8 @@ static void take_fault(struct sim *s, uint8_t i, const struct inter_action *x) {
         sim_fail(s, "host %u has evidence against %u, who is honest", i, x->peer);
     if (s->split.on || sim_lies(s, (uint8_t)x->peer))
         return;
-    // an honest leader may have believed a liar: an update that it says it has, and others refuse
-    if (s->liar && x->fault == INTER_FAULT_DENIED)
+    // an honest leader may have believed a byzantine: an update that it says it has, and others refuse
+    if (s->byzantine && x->fault == INTER_FAULT_DENIED)
         return;
     if (x->fault == INTER_FAULT_DIVERGED || x->fault == INTER_FAULT_DENIED ||
         x->fault == INTER_FAULT_MALFORMED || x->fault == INTER_FAULT_FORGED)
@@ -519,11 +520,12 @@ static void promise_own(struct sim *s, uint8_t i, const struct inter_manifest *m
     struct sim_host *h = &s->h[i];
     const struct sim_round *r = sim_disk_round(s, &h->disk, m->key.fragment, m->key.round);
     const struct sim_blob *own = sim_disk_blob(r, h->id, m->key.attempt);
-    uint32_t life = m->key.attempt / SIM_ATTEMPTS_OF_EPOCH;
+    uint32_t incarnation = m->key.attempt / SIM_ATTEMPTS_OF_EPOCH;
     h->promised_own = true;
     for (int k = 0; k < SIM_ATTEMPTS && !sim_lies(s, i); k++) {
         const struct sim_blob *b = &r->blobs[h->id][k];
-        if (b->here && b != own && b->whole && b->m.key.attempt / SIM_ATTEMPTS_OF_EPOCH == life)
+        if (b->here && b != own && b->whole &&
+            b->m.key.attempt / SIM_ATTEMPTS_OF_EPOCH == incarnation)
             sim_fail(s, "host %u hands out two updates of round %u, both masked", i, m->key.round);
     }
     if (own && own->whole)
@@ -611,12 +613,12 @@ static void carry_out(struct sim *s, uint8_t i, const struct inter_actions *a,
     case INTER_ACT_STORE_EVIDENCE:
         if (!before_store(s, i))
             break;
-        h->disk.liars |= (uint16_t)(1u << x->peer);
+        h->disk.equivocators |= (uint16_t)(1u << x->peer);
         h->disk.evidence[x->peer] = x->evidence;
         after_store(s, i, true);
         break;
     case INTER_ACT_READ_COMMIT: read_commit(s, i, x); break;
-    case INTER_ACT_START_ANEW: break; // the network here has no congestion control
+    case INTER_ACT_RESTART_LINK: break; // the network here has no congestion control
     case INTER_ACT_SPLIT: take_split(s, i, x); break;
     case INTER_ACT_FAULT: take_fault(s, i, x); break;
     }
@@ -629,8 +631,8 @@ void sim_host_step(struct sim *s, uint8_t i, const struct inter_event *e) {
     if (!h->alive)
         return;
     if (sim_lies(s, i)) {
-        sim_liar_forgets(s, i);
-        sim_liar_leaves_out(s, i);
+        sim_byzantine_forgets(s, i);
+        sim_byzantine_leaves_out(s, i);
     }
     if (inter_node_step(h->node, sim_clock(s, h), e, &a) != NEB_OK)
         sim_fail(s, "host %u: a step failed", i);
@@ -704,7 +706,7 @@ void sim_host_boot(struct sim *s, uint8_t i) {
         .grace = s->o.masked && sim_lies(s, i) ? 0 : 10 * NEB_S,
         .robust = s->o.robust,
         .masked = s->o.masked,
-        // a liar's program does not mind how many others must have voted
+        // a byzantine's program does not mind how many others must have voted
         .colluders = (uint8_t)(sim_lies(s, i) ? 0 : s->o.colluders),
         .awaits_shape = true,
         .epoch = h->disk.epoch,
@@ -727,10 +729,10 @@ void sim_host_boot(struct sim *s, uint8_t i) {
     for (uint32_t f = 0; f < s->o.fragments; f++)
         restore_fragment(s, h, f);
     for (uint8_t m = 0; m < s->o.members; m++)
-        if (h->disk.liars >> m & 1)
+        if (h->disk.equivocators >> m & 1)
             inter_node_restore_evidence(h->node, &h->disk.evidence[m]);
-    if (s->liar && s->liar->gone)
-        inter_node_job_gone(h->node, c.id, (uint16_t)(1u << s->liar->who));
+    if (s->byzantine && s->byzantine->gone)
+        inter_node_job_gone(h->node, c.id, (uint16_t)(1u << s->byzantine->who));
     h->split_now = false;
     sim_note(s, "boot", i, inter_node_round(h->node, c.id, 0), 0, 0, 0);
     sim_post(s, 0, SIM_TICK, i, 0, h->boot);

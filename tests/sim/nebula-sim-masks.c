@@ -1,7 +1,8 @@
-// Masked sums: what a liar can read of all that it ever sees.
+// SPDX-License-Identifier: Apache-2.0
+// Masked sums: what a byzantine can read of all that it ever sees.
 //
 // Every member has the real inter/sums and security/secure_sum; messages cross the simulated links,
-// what is revealed for is on the simulated disk. The liar sees every masked update, and every seed
+// what is revealed for is on the simulated disk. The byzantine sees every masked update, and every seed
 // that any honest member sends to anybody. Its keys are those of all colluders.
 //
 // Of one round, over the masks that it does not know: a masked update of member m is
@@ -44,7 +45,7 @@ struct view { // of one host
     struct inter_sums *sums;
 };
 struct sim_masks {
-    uint16_t colluders; // bit per member, the liar among them
+    uint16_t colluders; // bit per member, the byzantine among them
     struct sec_sum *keys[INTER_MEMBERS_MAX];
     struct view views[INTER_MEMBERS_MAX + 1];
     struct round *rounds[SIM_FRAGMENTS][SIM_ROUNDS];
@@ -234,7 +235,7 @@ static void overhear(struct sim *s, uint8_t i, const uint8_t *p, size_t len) {
         if (!kept->known || kept->set != x.set)
             sim_fail(s, "host %u reveals for members %#x, and has not noted it on its disk", i,
                      x.set);
-        if (round->sets[me] && round->sets[me] != x.set && !s->h[i].former_life)
+        if (round->sets[me] && round->sets[me] != x.set && !s->h[i].previous_incarnation)
             sim_fail(s, "host %u reveals for members %#x, and did for %#x", i, x.set,
                      round->sets[me]);
         round->sets[me] = x.set;
@@ -302,7 +303,7 @@ void sim_masks_tick(struct sim *s, uint8_t i) {
         inter_sums_tick(s->masks->views[i].sums, sim_clock(s, &s->h[i]));
 }
 
-// The liar asks somebody for the seeds of any round, again.
+// The byzantine asks somebody for the seeds of any round, again.
 void sim_masks_asked(struct sim *s) {
     enum { WANT = 1 };
     struct neb_buf b = {0};
@@ -314,7 +315,7 @@ void sim_masks_asked(struct sim *s) {
     neb_buf_u32(&b, f);
     neb_buf_u32(&b, n);
     if (!sim_lies(s, to))
-        sim_masks_message(s, to, s->liar->who, b.p, b.len);
+        sim_masks_message(s, to, s->byzantine->who, b.p, b.len);
     neb_buf_free(&b);
 }
 
@@ -360,8 +361,8 @@ void sim_masks_set_up(struct sim *s) {
                            &k->keys[m]) != NEB_OK)
             abort();
     }
-    k->colluders = (uint16_t)(s->liar ? 1u << s->liar->who : 0);
-    while (s->liar && __builtin_popcount(k->colluders) < (int)s->o.colluders)
+    k->colluders = (uint16_t)(s->byzantine ? 1u << s->byzantine->who : 0);
+    while (s->byzantine && __builtin_popcount(k->colluders) < (int)s->o.colluders)
         k->colluders |= (uint16_t)(1u << neb_rng_below(&s->rng, s->o.members));
 }
 

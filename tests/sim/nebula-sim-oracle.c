@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What must hold after every event, whatever the faults.
 //
 //   at most one commit of a (round, fragment), the same value everywhere, in order, with a majority's votes on disk and two
@@ -78,7 +79,7 @@ static void check_copies(struct sim *s, const struct inter_record *r, const stru
     for (int x = 0; x < SIM_ATTEMPTS; x++)
         if (s->oracle->attempts[r->fragment][r->round][e->member][x] == e->attempt)
             copies = __builtin_popcount(s->oracle->copies[r->fragment][r->round][e->member][x]);
-    int lies = s->liar != NULL; // it may say that it has what it has not
+    int lies = s->byzantine != NULL; // it may say that it has what it has not
     if (copies + lies + (lies && sim_lies(s, e->member)) < (data < 2 ? data : 2))
         sim_fail(s, "round %u lists an update of %u that is on %d disks", r->round, e->member,
                  copies);
@@ -131,7 +132,7 @@ static void first_commit(struct sim *s, uint8_t i, const struct inter_record *r,
     for (int k = 0; k < 8; k++)
         if (o->votes[f][n][k].voters && !memcmp(o->votes[f][n][k].hash, hash, INTER_SHA_BYTES))
             votes = __builtin_popcount(o->votes[f][n][k].voters);
-    if (votes + (s->liar != NULL) <= (int)s->o.members / 2)
+    if (votes + (s->byzantine != NULL) <= (int)s->o.members / 2)
         sim_fail(s, "round %u of fragment %u committed by %u with %d votes on disk", n, f, i,
                  votes);
     if (n != o->top[f])
@@ -152,14 +153,15 @@ static void first_commit(struct sim *s, uint8_t i, const struct inter_record *r,
         o->commits[f][n].tokens[e->member] = e->tokens;
         if (e->verdict == INTER_REJECTED) {
             s->r.rejected++;
-            // of more data members a majority may have had no bytes of it, and believe the liar
-            bool believed = s->liar && (s->liar->gone || s->o.members - s->o.witnesses > 3);
+            // of more data members a majority may have had no bytes of it, and believe the byzantine
+            bool believed =
+                s->byzantine && (s->byzantine->gone || s->o.members - s->o.witnesses > 3);
             if (!believed && !sim_lies(s, e->member) && !sim_bad_update(s, e->member, f, n))
                 sim_fail(s, "round %u rejects a good update of %u", n, e->member);
             continue;
         }
         check_copies(s, r, e);
-        for (uint8_t m = 0; m < s->o.members + (s->liar != NULL) && !b; m++) {
+        for (uint8_t m = 0; m < s->o.members + (s->byzantine != NULL) && !b; m++) {
             b = sim_disk_blob(s->h[m].disk.rounds[f][n], e->member, e->attempt);
             b = b && b->whole && !memcmp(b->m.sha256, e->sha256, sizeof e->sha256) ? b : NULL;
         }
@@ -174,15 +176,15 @@ static void first_commit(struct sim *s, uint8_t i, const struct inter_record *r,
         sim_fail(s, "round %u committed with %d contributor", n, contributors);
 }
 
-static void parted(struct sim *s, uint8_t i, const struct inter_record *r,
-                   const struct inter_record *other) {
+static void diverged(struct sim *s, uint8_t i, const struct inter_record *r,
+                     const struct inter_record *other) {
     if (s->o.robust && r->term == other->term)
         sim_fail(s, "robust: two records of round %u, both of term %u", r->round, r->term);
     s->split.on = true;
     s->split.at = s->now;
     s->split.fragment = r->fragment;
     s->split.round = r->round;
-    sim_note(s, "parted", i, r->fragment, r->round, r->term, other->term);
+    sim_note(s, "diverged", i, r->fragment, r->round, r->term, other->term);
 }
 
 void sim_check_commit(struct sim *s, uint8_t i, const struct inter_record *r) {
@@ -192,15 +194,16 @@ void sim_check_commit(struct sim *s, uint8_t i, const struct inter_record *r) {
         r->round ? s->h[i].disk.rounds[r->fragment][r->round - 1] : NULL;
     if (r->round && !(before && before->committed))
         sim_fail(s, "host %u commits round %u before %u", i, r->round, r->round - 1);
-    if (s->o.terms && s->liar->who && !s->liar->term && r->term)
+    if (s->o.terms && s->byzantine->who && !s->byzantine->term && r->term)
         sim_fail(s, "host %u commits round %u of term %u: the first leader was deposed", i,
                  r->round, r->term);
     if (s->split.on)
         return; // what counts from here on is that they find out
     if (!s->oracle->commits[r->fragment][r->round].known)
         first_commit(s, i, r, hash);
-    else if (memcmp(s->oracle->commits[r->fragment][r->round].hash, hash, sizeof hash) && s->liar)
-        parted(s, i, r, &s->oracle->commits[r->fragment][r->round].r);
+    else if (memcmp(s->oracle->commits[r->fragment][r->round].hash, hash, sizeof hash) &&
+             s->byzantine)
+        diverged(s, i, r, &s->oracle->commits[r->fragment][r->round].r);
     else if (memcmp(s->oracle->commits[r->fragment][r->round].hash, hash, sizeof hash))
         sim_fail(s, "fork: host %u commits another value for round %u of fragment %u", i, r->round,
                  r->fragment);
@@ -271,11 +274,11 @@ static const struct inter_record *conflict(const struct sim *s, uint8_t i,
     return NULL;
 }
 
-bool sim_check_parting(struct sim *s) {
+bool sim_check_divergence(struct sim *s) {
     for (uint8_t i = 0; i < s->o.members; i++) {
         const struct inter_record *own, *other = sim_lies(s, i) ? NULL : conflict(s, i, &own);
         if (other) {
-            parted(s, i, own, other);
+            diverged(s, i, own, other);
             return true;
         }
     }
@@ -285,7 +288,7 @@ bool sim_check_parting(struct sim *s) {
 // It says so, or it has taken the other side's state in the place of its own; and it knows who lied.
 static bool knows(const struct sim *s, uint8_t i) {
     const struct inter_record *own;
-    return s->h[i].alive && s->h[i].disk.liars == 1u << s->liar->who &&
+    return s->h[i].alive && s->h[i].disk.equivocators == 1u << s->byzantine->who &&
            (s->h[i].split || !conflict(s, i, &own));
 }
 
@@ -313,10 +316,10 @@ bool sim_check_split(struct sim *s) {
         for (uint8_t i = 0; i < s->o.members; i++)
             if (!sim_lies(s, i) && !knows(s, i))
                 sim_fail(s,
-                         "members have parted in round %u of fragment %u; host %u %s, and has "
+                         "members have diverged in round %u of fragment %u; host %u %s, and has "
                          "evidence against %x",
                          s->split.round, s->split.fragment, i,
-                         s->h[i].split ? "knows" : "trains on", s->h[i].disk.liars);
+                         s->h[i].split ? "knows" : "trains on", s->h[i].disk.equivocators);
     return false;
 }
 
@@ -350,9 +353,9 @@ void sim_check_end(struct sim *s) {
         const struct sim_host *h = &s->h[i];
         if (sim_lies(s, i) || h->idle)
             continue;
-        s->r.caught |= h->disk.liars != 0;
-        if (s->liar && !h->finished && sim_liar_stuck(s)) {
-            s->r.stuck[sim_liar_stuck(s)] = 1;
+        s->r.caught |= h->disk.equivocators != 0;
+        if (s->byzantine && !h->finished && sim_byzantine_stuck(s)) {
+            s->r.stuck[sim_byzantine_stuck(s)] = 1;
             return;
         }
         if (!h->witness && !h->finished)

@@ -1,5 +1,6 @@
-// What a liar says about terms: huge ones, the last that there is, the last of this time of day, always one a little higher, old ones. In
-// beats, which nobody signs, and signed by it as an honest member would sign them: when it asks for a term, promises, votes, proposes.
+// SPDX-License-Identifier: Apache-2.0
+// What a byzantine says about terms: huge ones, the last that there is, the last of this time of day, always one a little higher, old ones. In
+// heartbeats, which nobody signs, and signed by it as an honest member would sign them: when it asks for a term, promises, votes, proposes.
 // Who has heard no leader for a while is told at once to promise it a term; it then makes nothing of that.
 // Or it takes votes: some hear nobody but it for some seconds, and promise it a term. From then on it tells the leader that it follows, and
 // those that it leads, or follows too; it votes and promises no more.
@@ -14,7 +15,7 @@ enum {
     JOINED = 2,
     FOLLOWS = 8,
     KIND_AT = 1 + INTER_ID_BYTES,
-    TERM_AT_BEAT = KIND_AT,
+    TERM_AT_HEARTBEAT = KIND_AT,
     TERM_AT_ELECT = KIND_AT + 1
 };
 enum { TERM_PROMISE, RECOVERY_PROMISE };
@@ -22,7 +23,9 @@ enum { TERM_PROMISE, RECOVERY_PROMISE };
 // Before, nobody would know it, and all wait: who leads first has not begun to.
 static const neb_ns lies_from = 4 * NEB_S;
 
-static uint64_t below(struct sim_liar *l, uint64_t n) { return neb_rng_below(&l->on_terms, n); }
+static uint64_t below(struct sim_byzantine *l, uint64_t n) {
+    return neb_rng_below(&l->on_terms, n);
+}
 
 // The highest of the honest.
 static uint32_t honest_term(const struct sim *s) {
@@ -34,7 +37,7 @@ static uint32_t honest_term(const struct sim *s) {
 }
 
 static uint32_t some_term(struct sim *s) {
-    struct sim_liar *l = s->liar;
+    struct sim_byzantine *l = s->byzantine;
     uint32_t last = inter_term_last(sim_day(s)), n = s->o.members, top = honest_term(s);
     switch (l->one_kind ? l->one_kind - 1 : below(l, 6)) {
     case 0: return UINT32_MAX - (uint32_t)below(l, 300);
@@ -49,7 +52,7 @@ static uint32_t some_term(struct sim *s) {
 static uint32_t own_term(struct sim *s) { // whose it may ask for
     uint32_t t = some_term(s), n = s->o.members;
     t -= t % n;
-    return t <= UINT32_MAX - n ? t + s->liar->who : t - n + s->liar->who;
+    return t <= UINT32_MAX - n ? t + s->byzantine->who : t - n + s->byzantine->who;
 }
 
 static void put(uint8_t *p, size_t *len, const struct neb_buf *b) {
@@ -65,20 +68,21 @@ static void say_elect(struct sim *s, uint8_t from, struct neb_buf *b) {
     const struct job *j = brain(s, from);
     neb_buf_u8(b, MSG_ELECT);
     neb_buf_add(b, j->c.id, sizeof j->c.id);
-    neb_buf_u8(b, below(s->liar, 8) ? TERM_PROMISE : RECOVERY_PROMISE);
+    neb_buf_u8(b, below(s->byzantine, 8) ? TERM_PROMISE : RECOVERY_PROMISE);
     neb_buf_u32(b, own_term(s));
     neb_buf_u64(b, j->standing.epoch);
 }
 
 static void say_promise(struct sim *s, uint8_t from, struct neb_buf *b) {
     const struct job *j = brain(s, from);
-    uint32_t f = (uint32_t)below(s->liar, s->o.fragments);
+    uint32_t f = (uint32_t)below(s->byzantine, s->o.fragments);
     const struct fragment *g = &j->fragments[f];
     // as was asked, but of a round that nobody is in
-    uint32_t far =
-        neb_rng_unit(&s->liar->on_terms) < s->liar->far ? 1 + (uint32_t)below(s->liar, 1000000) : 0;
+    uint32_t far = neb_rng_unit(&s->byzantine->on_terms) < s->byzantine->far
+                       ? 1 + (uint32_t)below(s->byzantine, 1000000)
+                       : 0;
     bool voted = g->voted && !far;
-    struct inter_promise p = {.member = s->liar->who,
+    struct inter_promise p = {.member = s->byzantine->who,
                               .term = far ? j->standing.term : some_term(s),
                               .epoch = j->standing.epoch,
                               .round = g->round + far,
@@ -92,7 +96,7 @@ static void say_promise(struct sim *s, uint8_t from, struct neb_buf *b) {
     neb_buf_free(&body);
     neb_buf_u8(b, MSG_PROMISE);
     neb_buf_add(b, j->c.id, sizeof j->c.id);
-    neb_buf_u8(b, below(s->liar, 2) ? TERM_PROMISE : RECOVERY_PROMISE);
+    neb_buf_u8(b, below(s->byzantine, 2) ? TERM_PROMISE : RECOVERY_PROMISE);
     neb_buf_u32(b, p.term);
     neb_buf_u64(b, p.epoch);
     neb_buf_u32(b, f);
@@ -111,7 +115,7 @@ static void say_accept(struct sim *s, const uint8_t *p, size_t len, struct neb_b
         return;
     neb_buf_add(b, p, SIG_AT);
     neb_put_u32(b->p + TERM_AT, some_term(s));
-    sim_sign(s->liar->who, SEC_CONTEXT_ACCEPT, b->p + 1, SIG_AT - 1, sig);
+    sim_sign(s->byzantine->who, SEC_CONTEXT_ACCEPT, b->p + 1, SIG_AT - 1, sig);
     neb_buf_add(b, sig, sizeof sig);
 }
 
@@ -124,7 +128,7 @@ static void say_record(struct sim *s, const uint8_t *p, size_t len, struct neb_b
     if (!inter_record_get(&r, &c))
         return;
     c.term = own_term(s);
-    c.leader = s->liar->who;
+    c.leader = s->byzantine->who;
     inter_record_put_body(&body, &c);
     sim_sign(c.leader, SEC_CONTEXT_RECORD, body.p, body.len, c.sig);
     inter_record_hash(&c, hash);
@@ -141,10 +145,10 @@ static void say_record(struct sim *s, const uint8_t *p, size_t len, struct neb_b
     neb_buf_add(b, p + r.off, len - r.off);
 }
 
-// So many that the others are a majority without the liar only once these are free again. Where it says that it leads them, too few to make
+// So many that the others are a majority without the byzantine only once these are free again. Where it says that it leads them, too few to make
 // that true.
 static void choose_captives(struct sim *s) {
-    struct sim_liar *l = s->liar;
+    struct sim_byzantine *l = s->byzantine;
     uint8_t n = (uint8_t)s->o.members, most = n / 2;
     l->poses = below(l, 2);
     most = (uint8_t)(most - l->poses);
@@ -155,35 +159,35 @@ static void choose_captives(struct sim *s) {
     l->silence_end = l->silence + 5 * NEB_S;
 }
 
-bool sim_liar_silences(const struct sim *s, uint8_t from, uint8_t to) {
-    const struct sim_liar *l = s->liar;
+bool sim_byzantine_silences(const struct sim *s, uint8_t from, uint8_t to) {
+    const struct sim_byzantine *l = s->byzantine;
     return l && s->now >= l->silence && s->now < l->silence_end && from != l->who && to != l->who &&
            (l->captives >> from & 1) != (l->captives >> to & 1);
 }
 
 // False: it says nothing.
 static bool take_votes(struct sim *s, uint8_t from, uint8_t to, uint8_t *p, size_t *len) {
-    struct sim_liar *l = s->liar;
+    struct sim_byzantine *l = s->byzantine;
     uint32_t n = s->o.members, above = honest_term(s) + 1;
     bool captive = l->captives >> to & 1;
     if (!l->term)
         l->term = above + (l->who + n - above % n) % n;
-    if (p[0] == MSG_BEAT && captive && s->now < l->silence_end) {
+    if (p[0] == MSG_HEARTBEAT && captive && s->now < l->silence_end) {
         struct neb_buf b = {0};
         say_elect(s, from, &b);
         b.p[KIND_AT] = TERM_PROMISE;
         neb_put_u32(b.p + TERM_AT_ELECT, l->term);
         put(p, len, &b);
         neb_buf_free(&b);
-    } else if (p[0] == MSG_BEAT) {
-        neb_put_u32(p + TERM_AT_BEAT, captive ? l->term : s->h[0].node->jobs[0].standing.term);
-        p[TERM_AT_BEAT + 4] = (uint8_t)(JOINED | FOLLOWS | (captive && l->poses ? LEADS : 0));
+    } else if (p[0] == MSG_HEARTBEAT) {
+        neb_put_u32(p + TERM_AT_HEARTBEAT, captive ? l->term : s->h[0].node->jobs[0].standing.term);
+        p[TERM_AT_HEARTBEAT + 4] = (uint8_t)(JOINED | FOLLOWS | (captive && l->poses ? LEADS : 0));
     }
     return p[0] != MSG_ACCEPT && p[0] != MSG_PROMISE && (p[0] != MSG_ELECT || captive);
 }
 
-void sim_liar_terms_set_up(struct sim *s) {
-    struct sim_liar *l = s->liar;
+void sim_byzantine_terms_set_up(struct sim *s) {
+    struct sim_byzantine *l = s->byzantine;
     l->on_terms =
         neb_rng_make(s->o.seed, 0x7e); // of its own: other seeds stay as they were without it
     l->terms = s->o.terms ? 0.8 : below(l, 2) ? neb_rng_unit(&l->on_terms) * 0.5 : 0;
@@ -193,21 +197,21 @@ void sim_liar_terms_set_up(struct sim *s) {
     l->far = below(l, 3) ? 0 : neb_rng_unit(&l->on_terms);
 }
 
-bool sim_liar_on_terms(struct sim *s, uint8_t from, uint8_t to, uint8_t *p, size_t *len) {
-    struct sim_liar *l = s->liar;
+bool sim_byzantine_on_terms(struct sim *s, uint8_t from, uint8_t to, uint8_t *p, size_t *len) {
+    struct sim_byzantine *l = s->byzantine;
     struct neb_buf b = {0};
     if (l->captives && s->now >= l->silence)
         return take_votes(s, from, to, p, len);
     if (s->now < lies_from || l->terms <= 0 || neb_rng_unit(&l->on_terms) >= l->terms)
         return true;
     switch (p[0]) {
-    case MSG_BEAT:
+    case MSG_HEARTBEAT:
         switch (below(l, 4)) {
         case 0: say_elect(s, from, &b); break;
         case 1: say_promise(s, from, &b); break;
         default:
-            neb_put_u32(p + TERM_AT_BEAT, below(l, 2) ? some_term(s) : own_term(s));
-            p[TERM_AT_BEAT + 4] ^= below(l, 2) ? LEADS : 0;
+            neb_put_u32(p + TERM_AT_HEARTBEAT, below(l, 2) ? some_term(s) : own_term(s));
+            p[TERM_AT_HEARTBEAT + 4] ^= below(l, 2) ? LEADS : 0;
         }
         break;
     case MSG_ELECT: neb_put_u32(p + TERM_AT_ELECT, own_term(s)); break;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One worker: the real schedule, with integers for tensors.
 //
 // In every inner step a cluster learns a known amount (a function of member, fragment and step). The codec sends u without
@@ -81,7 +82,7 @@ static void submit(struct sim *s, uint8_t i, uint32_t f) {
                                        .round = w->frags[f].round,
                                        .fragment = f,
                                        .member = i,
-                                       .attempt = w->again[f]},
+                                       .attempt = w->reattach[f]},
                                .tokens = w->tokens_sent[f],
                                .step = (uint64_t)w->frags[f].send_step,
                                .steps = (uint32_t)(w->tokens_sent[f] / sim_tokens_of_step(i)),
@@ -102,7 +103,7 @@ static void send(struct sim *s, uint8_t i, uint32_t f, const struct agent_schedu
         w->p[f][k] = 0;
     }
     w->tokens_sent[f] = w->tokens > w->tokens_base[f] ? w->tokens - w->tokens_base[f] : 0;
-    w->again[f] = g->in_flight ? w->again[f] + 1 : 0;
+    w->reattach[f] = g->in_flight ? w->reattach[f] + 1 : 0;
     w->missed_sent[f] =
         g->missed + (g->in_flight ? w->missed_sent[f] : 0); // as agent/exchange/worker_sync.c does
     uint64_t most = w->tokens_sent[f] / sim_tokens_of_step(i) / (uint64_t)s->interval + 1;
@@ -163,7 +164,7 @@ static void merge(struct sim *s, uint8_t i, uint32_t f, bool taken_over) {
         final = final && e->flags & INTER_FINAL;
         mine = mine || (e->member == i && !taken_over);
         if (e->member == i && !taken_over)
-            settle_tokens(w, f, e->tokens, e->attempt / SIM_ATTEMPTS_OF_EPOCH < w->life);
+            settle_tokens(w, f, e->tokens, e->attempt / SIM_ATTEMPTS_OF_EPOCH < w->incarnation);
         if (e->verdict == INTER_REJECTED) {
             for (int x = 0; e->member == i && x < SIM_WORDS; x++) {
                 w->dropped[f][x] += w->e[f][x] + w->p[f][x];
@@ -192,7 +193,7 @@ static void merge(struct sim *s, uint8_t i, uint32_t f, bool taken_over) {
         g->missed = 0;
     else if (g->in_flight && !mine) // late
         g->missed += w->missed_sent[f] + 1;
-    else if (g->in_flight && w->again[f] && w->tokens_base[f] < tokens_at_send)
+    else if (g->in_flight && w->reattach[f] && w->tokens_base[f] < tokens_at_send)
         g->missed += w->missed_sent[f];
     g->in_flight = g->arrived = false;
     g->round++;
@@ -203,11 +204,11 @@ static void merge(struct sim *s, uint8_t i, uint32_t f, bool taken_over) {
 }
 
 // Whether the commit holds an update of a life whose state went with its disk, and of steps that this one has not made.
-static bool of_former_life(const struct sim_worker_state *w, uint8_t i,
-                           const struct inter_record *r) {
+static bool of_previous_incarnation(const struct sim_worker_state *w, uint8_t i,
+                                    const struct inter_record *r) {
     for (uint8_t k = 0; k < r->n; k++)
         if (r->entries[k].member == i && r->entries[k].verdict == INTER_ACCEPTED)
-            return r->entries[k].attempt / SIM_ATTEMPTS_OF_EPOCH < w->life &&
+            return r->entries[k].attempt / SIM_ATTEMPTS_OF_EPOCH < w->incarnation &&
                    (int64_t)r->cursors[i] > w->step;
     return false;
 }
@@ -283,7 +284,7 @@ static bool exchange_pass(struct sim *s, uint8_t i, const struct agent_schedule 
             // Others went on without us; a commit with our own update in it is of a run that is repeated.
             bool foreign = here && !holds(&h->disk.rounds[f][g->round]->commit, i);
             if (here && (!l || l->step <= w->step) &&
-                of_former_life(w, i, &h->disk.rounds[f][g->round]->commit)) {
+                of_previous_incarnation(w, i, &h->disk.rounds[f][g->round]->commit)) {
                 take_over(s, i, f);
                 continue;
             }
@@ -298,7 +299,7 @@ static bool exchange_pass(struct sim *s, uint8_t i, const struct agent_schedule 
             }
             g->arrived = g->in_flight && here;
             // as agent/train/worker.c does
-            if (g->in_flight && !g->arrived && peers && !l && w->again[f] < 3 && g->missed > 3) {
+            if (g->in_flight && !g->arrived && peers && !l && w->reattach[f] < 3 && g->missed > 3) {
                 send(s, i, f, sched);
                 if (!h->worker_alive || h->worker_boot != boot)
                     return false;
@@ -350,7 +351,7 @@ static void count_dropped(struct sim *s, uint8_t i) {
     for (uint32_t f = 0; f < s->o.fragments; f++) {
         sim_produced(s->o.seed, i, f, w->step, w->dropped[f]);
         for (uint32_t n = 0; n < w->frags[f].round; n++)
-            if (!s->split.on && !sim_lies(s, i) && // parted: of whose record?
+            if (!s->split.on && !sim_lies(s, i) && // diverged: of whose record?
                 s->oracle->commits[f][n].steps[i] > w->step)
                 sim_fail(s,
                          "worker %u goes on at step %lld: what it learned up to %lld is committed",
@@ -397,7 +398,7 @@ static bool adopt(struct sim *s, uint8_t i) {
         g->merged_step = w->step;
         w->tokens_base[f] = w->tokens;
     }
-    w->life = h->disk.epoch;
+    w->incarnation = h->disk.epoch;
     h->disk.jumped = true;
     count_dropped(s, i);
     sim_note(s, "state adopted", i, w->step, w->frags[0].round, 0, 0);
@@ -433,7 +434,7 @@ void sim_worker_adopt(struct sim *s, uint8_t i, const struct sim_worker_state *f
         if (taken >> f & 1)
             w->frags[f].merged_step = w->step;
     if (!h->disk.has_checkpoint)
-        w->life = h->disk.epoch;
+        w->incarnation = h->disk.epoch;
     h->disk.jumped = true;
     count_dropped(s, i);
     save(s, i);
@@ -443,7 +444,7 @@ void sim_worker_adopt(struct sim *s, uint8_t i, const struct sim_worker_state *f
 static bool ends_for_good(const struct sim *s, uint8_t i) {
     uint64_t z = neb_mix64(s->o.seed + 41);
     uint32_t data = s->o.members - s->o.witnesses;
-    bool enough = s->liar ? data > 3 && !s->o.robust : data > 2;
+    bool enough = s->byzantine ? data > 3 && !s->o.robust : data > 2;
     return s->o.idle && enough && i == z % data && !sim_lies(s, i) && !s->h[i].needs_state &&
            s->now >= (neb_ns)(z >> 8) % 50 * NEB_S;
 }
@@ -459,7 +460,7 @@ void sim_work(struct sim *s, uint8_t i) {
         return;
     }
     if (sim_lies(s, i)) {
-        sim_liar_works(s, i);
+        sim_byzantine_works(s, i);
         return;
     }
     if (h->needs_state && !adopt(s, i)) {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Virtual time, links and faults.
 //
 // A link is a session between two hosts, as TCP and the layer above it make one: in order, nothing lost, until it breaks;
@@ -137,8 +138,8 @@ static void tell_link(struct sim *s, uint8_t i, uint8_t j, bool up) {
     struct inter_event e = {.kind = up ? INTER_EV_PEER_UP : INTER_EV_PEER_DOWN, .peer = j};
     sim_host_step(s, i, &e);
     if (sim_lies(s, i)) {
-        s->h[s->liar->twin].up[j] = up;
-        sim_host_step(s, s->liar->twin, &e);
+        s->h[s->byzantine->twin].up[j] = up;
+        sim_host_step(s, s->byzantine->twin, &e);
     }
 }
 
@@ -199,7 +200,7 @@ void sim_transmit(struct sim *s, uint8_t from, uint8_t to, bool bulk, const uint
     struct sim_message *x = &u.head;
     uint8_t brain = from;
     if (sim_lies(s, from))
-        from = s->liar->who;
+        from = s->byzantine->who;
     struct sim_link *l = link_of(s, from, to);
     if (!l->session || !s->h[from].up[to] || n + m > SIM_BLOB + (1 << 16))
         return;
@@ -212,9 +213,9 @@ void sim_transmit(struct sim *s, uint8_t from, uint8_t to, bool bulk, const uint
     memcpy(x->bytes, p, n);
     if (m)
         memcpy(x->bytes + n, q, m);
-    if (sim_lies(s, from) && !sim_liar_says(s, brain, to, x->bytes, &x->len))
+    if (sim_lies(s, from) && !sim_byzantine_says(s, brain, to, x->bytes, &x->len))
         return;
-    if (sim_liar_silences(s, from, to))
+    if (sim_byzantine_silences(s, from, to))
         return;
     uint64_t index = s->r.messages++;
     if (sim_point_hits(s, SIM_CUT_AT_MESSAGE, index)) {
@@ -281,7 +282,7 @@ static void on_message(struct sim *s, struct sim_message *m) {
         return;
     }
     if (sim_lies(s, m->to))
-        sim_liar_hears(s, m);
+        sim_byzantine_hears(s, m);
     else if (m->bytes[0] == SIM_SUMS)
         sim_masks_message(s, m->to, m->from, m->bytes + 1, m->len - 1);
     else
@@ -302,7 +303,7 @@ void sim_crash(struct sim *s, uint8_t i, neb_ns down_for) {
     sim_note(s, "crash", i, down_for / NEB_S, 0, 0, 0);
     sim_host_stop(s, i);
     if (sim_lies(s, i))
-        sim_host_stop(s, s->liar->twin);
+        sim_host_stop(s, s->byzantine->twin);
     for (uint8_t j = 0; j < s->o.members; j++)
         if (j != i) {
             end_session(s, i, j, notice_at_most);
@@ -314,16 +315,16 @@ void sim_crash(struct sim *s, uint8_t i, neb_ns down_for) {
 static void boot(struct sim *s, uint8_t i) {
     if (s->h[i].alive)
         return;
-    if (sim_lies(s, i) && s->liar->gone)
+    if (sim_lies(s, i) && s->byzantine->gone)
         return;
     s->h[i].busy_until = 0;
     inter_node_destroy(&s->h[i].node); // kept until now: a crash may come from inside its own step
     sim_host_boot(s, i);
     if (sim_lies(s, i)) { // one member to all others: one ledger's epoch
-        struct sim_host *twin = &s->h[s->liar->twin];
+        struct sim_host *twin = &s->h[s->byzantine->twin];
         twin->disk.epoch = s->h[i].disk.epoch;
         inter_node_destroy(&twin->node);
-        sim_host_boot(s, s->liar->twin);
+        sim_host_boot(s, s->byzantine->twin);
     }
     for (uint8_t j = 0; j < s->o.members; j++)
         if (j != i)
@@ -345,7 +346,7 @@ static void heal(struct sim *s) {
     sim_note(s, "heal", 0, 0, 0, 0, 0);
     for (uint8_t i = 0; i < s->o.members; i++)
         for (uint8_t j = (uint8_t)(i + 1); j < s->o.members; j++) {
-            if (sim_liar_divides(s, i, j))
+            if (sim_byzantine_divides(s, i, j))
                 continue;
             sim_cut(s, i, j, true, true);
             s->links[i][j].slow = 0;
@@ -374,7 +375,7 @@ static bool last_copy(const struct sim *s, const struct inter_record *r, uint8_t
 // All others vote, and nothing that counts is on this disk alone: the loss of one disk is to be survived, not of a second one
 // before the first is mended.
 static bool may_lose_disk(const struct sim *s, uint8_t i) {
-    if (s->liar &&
+    if (s->byzantine &&
         !s->o.masked) // one misfortune at a time: it may be the only one to say what that disk held
         return false;
     if (s->h[i].idle) // it would not know that it is, and get a worker
@@ -413,7 +414,7 @@ static void one_fault(struct sim *s) {
     if (s->hunts && neb_rng_below(&s->rng, 2))
         i = leader_or(s, i);
     uint8_t j = (uint8_t)((i + 1 + neb_rng_below(&s->rng, n - 1u)) % n);
-    switch (neb_rng_below(&s->rng, s->liar ? 20 : 18)) {
+    switch (neb_rng_below(&s->rng, s->byzantine ? 20 : 18)) {
     case 14:
     case 15:
     case 16: // types of inter/node: votes, commits and promises more often than the rest
@@ -443,7 +444,7 @@ static void one_fault(struct sim *s) {
         }
         break;
     case 18:
-    case 19: sim_liar_shuffle(s); break;
+    case 19: sim_byzantine_shuffle(s); break;
     case 11: s->h[i].step_time = between(s, 20 * NEB_MS, 600 * NEB_MS); break;
     case 12:
         sim_note(s, "leave", i, 0, 0, 0, 0);
@@ -496,19 +497,19 @@ static void on_chaos(struct sim *s) {
     if (s->now < chaos_until && !s->split.on) {
         if (s->stalls && chance(s, 0.3))
             stall(s);
-        if (s->liar && s->liar->siege && s->now >= s->liar->siege)
-            sim_liar_shuffle(s);
+        if (s->byzantine && s->byzantine->siege && s->now >= s->byzantine->siege)
+            sim_byzantine_shuffle(s);
         else
             one_fault(s);
         sim_post(s, between(s, 100 * NEB_MS, 5 * NEB_S), SIM_CHAOS, 0, 0, 0);
         return;
     }
     s->ambush.type = 0;
-    if (s->liar && !s->split.on)
-        sim_liar_revoked(s);
-    else if (s->liar)
-        s->liar->divided = 0; // they hear each other again, and it goes on
-    s->calm = true;           // from here on everything must come to its end
+    if (s->byzantine && !s->split.on)
+        sim_byzantine_revoked(s);
+    else if (s->byzantine)
+        s->byzantine->divided = 0; // they hear each other again, and it goes on
+    s->calm = true;                // from here on everything must come to its end
     heal(s);
     s->loss = s->twice = s->swap = s->stale = 0;
     for (uint8_t i = 0; i < s->o.members; i++) {
@@ -589,12 +590,12 @@ static void set_up(struct sim *s) {
                 s->links[i][j].slow = between(s, 200 * NEB_MS, 500 * NEB_MS);
         }
     }
-    if (s->o.liar)
-        sim_liar_set_up(s);
+    if (s->o.byzantine)
+        sim_byzantine_set_up(s);
     if (s->o.masked)
         sim_masks_set_up(s);
     s->hunts = s->o.chaos && neb_rng_below(&s->rng, 3) == 0;
-    s->stalls = s->o.chaos && !s->liar && neb_mix64(s->o.seed + 99) % 4 == 0;
+    s->stalls = s->o.chaos && !s->byzantine && neb_mix64(s->o.seed + 99) % 4 == 0;
     for (uint8_t i = 0; i < s->o.members; i++)
         boot(s, i);
     if (s->o.chaos)
@@ -613,7 +614,7 @@ void sim_run(const struct sim_options *o, struct sim_result *out) {
     if (!setjmp(s->on_fail)) {
         set_up(s);
         while (s->n_heap && s->now < limit && !all_finished(s) && !sim_check_split(s) &&
-               !(s->liar && sim_liar_needed(s))) {
+               !(s->byzantine && sim_byzantine_needed(s))) {
             struct sim_event e = pop(s);
             s->now = e.at;
             if (waits(s, &e))
@@ -626,7 +627,7 @@ void sim_run(const struct sim_options *o, struct sim_result *out) {
         fprintf(
             stderr,
             "\nviolation: %s\n%s%sseed %llu, %u members (%u witnesses), %u rounds, %u fragments",
-            s->r.why, s->o.masked ? "masked, " : "", s->liar ? "with a liar: " : "",
+            s->r.why, s->o.masked ? "masked, " : "", s->byzantine ? "with a byzantine: " : "",
             (unsigned long long)o->seed, o->members, o->witnesses, o->rounds, o->fragments);
         for (int i = 0; i < SIM_POINTS; i++)
             if (o->points[i].kind)
@@ -641,9 +642,9 @@ void sim_run(const struct sim_options *o, struct sim_result *out) {
     while (s->n_heap)
         free(s->heap[--s->n_heap].m);
     free(s->heap);
-    for (uint8_t i = 0; i < o->members + (s->liar != NULL); i++)
+    for (uint8_t i = 0; i < o->members + (s->byzantine != NULL); i++)
         sim_host_free(&s->h[i]);
     sim_masks_free(s);
-    free(s->liar);
+    free(s->byzantine);
     free(s);
 }

@@ -1,17 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
 // The federation in virtual time.
 //
 //   nebula-sim [--seed N] [--seeds K] [--members M] [--witnesses W] [--rounds R] [--fragments F] [--trace]
 //       random faults by seed: crashes between stores, cuts, one-way cuts, partitions, slow links, lost disks, skewed clocks,
 //       slow and killed workers, planned leaves, refused updates, loss, duplication and reordering
-//   nebula-sim --liar …
-//       the same with one member that lies (nebula-sim-liar.c)
+//   nebula-sim --byzantine …
+//       the same with one member that lies (nebula-sim-byzantine.c)
 //   nebula-sim --idle …
 //       the worker of one member of three or more ends for good; its agent votes on, and holds what it is sent
 //   nebula-sim --rot …
 //       disks lose updates that were whole on them, never the last copy
 //   nebula-sim --terms …
 //       no faults, but one member lies about terms and nothing else (nebula-sim-terms.c), and is not revoked
-//   nebula-sim --masked [--colluders F --members M] [--liar] …
+//   nebula-sim --masked [--colluders F --members M] [--byzantine] …
 //       masked sums: whatever is revealed, nobody reads more than one sum a round, and that of two honest members or more
 //   nebula-sim --pace …
 //       no faults, but links and workers unlike each other: rounds must not wait for what is not slow
@@ -72,7 +73,7 @@ static struct sim_options by_seed(const struct sim_options *given, uint64_t seed
             o.colluders =
                 1 + (uint32_t)(z >> 24) % (o.members > 3 && z >> 12 & 1 ? o.members - 2 : 1);
     }
-    if (!o.members && o.liar) {
+    if (!o.members && o.byzantine) {
         static const uint8_t sizes[] = {3, 3, 3, 4, 4, 5, 5, 6};
         o.members = sizes[z % 8];
         o.witnesses = z >> 8 & 1 && z >> 9 & 1;
@@ -228,14 +229,16 @@ static void report(const struct sim_options *o, const struct totals *sum, bool g
            (unsigned long long)sum->taken_over, wall, 60 * (double)sum->runs / wall);
     if (o->rot)
         printf("%llu updates that were whole were lost\n", (unsigned long long)sum->rotten);
-    if (o->liar)
-        printf("with a liar: named in %llu runs; in %llu of them members had parted, and all knew "
-               "within %.1f s; at the end %llu stood still for an update that only the liar had, "
-               "%llu as rounds need all members, %llu as two values of a term may be committed\n",
-               (unsigned long long)sum->caught, (unsigned long long)sum->splits, sum->detected,
-               (unsigned long long)sum->stuck[SIM_STUCK_UPDATE],
-               (unsigned long long)sum->stuck[SIM_STUCK_NEEDED],
-               (unsigned long long)sum->stuck[SIM_STUCK_TORN]);
+    if (o->byzantine)
+        printf(
+            "with a byzantine: named in %llu runs; in %llu of them members had diverged, and all "
+            "knew "
+            "within %.1f s; at the end %llu stood still for an update that only the byzantine had, "
+            "%llu as rounds need all members, %llu as two values of a term may be committed\n",
+            (unsigned long long)sum->caught, (unsigned long long)sum->splits, sum->detected,
+            (unsigned long long)sum->stuck[SIM_STUCK_UPDATE],
+            (unsigned long long)sum->stuck[SIM_STUCK_NEEDED],
+            (unsigned long long)sum->stuck[SIM_STUCK_TORN]);
 }
 
 int main(int argc, char **argv) {
@@ -243,7 +246,7 @@ int main(int argc, char **argv) {
         {"seed", 1, NULL, 's'},      {"seeds", 1, NULL, 'k'},      {"members", 1, NULL, 'm'},
         {"witnesses", 1, NULL, 'w'}, {"rounds", 1, NULL, 'r'},     {"fragments", 1, NULL, 'f'},
         {"jobs", 1, NULL, 'j'},      {"exhaustive", 1, NULL, 'x'}, {"trace", 0, NULL, 't'},
-        {"liar", 0, NULL, 'l'},      {"orderly", 0, NULL, 'o'},    {"pace", 0, NULL, 'p'},
+        {"byzantine", 0, NULL, 'l'}, {"orderly", 0, NULL, 'o'},    {"pace", 0, NULL, 'p'},
         {"terms", 0, NULL, 'y'},     {"idle", 0, NULL, 'i'},       {"rot", 0, NULL, 'd'},
         {"masked", 0, NULL, 'a'},    {"colluders", 1, NULL, 'c'},  {NULL, 0, NULL, 0}};
     struct sim_options o = {.seed = 1, .rounds = 8, .chaos = true};
@@ -263,13 +266,13 @@ int main(int argc, char **argv) {
         case 'j': jobs = number(optarg, "--jobs", UINT64_MAX); break;
         case 't': o.trace = true; break;
         case 'o': o.orderly = true; break;
-        case 'l': o.liar = true; break;
+        case 'l': o.byzantine = true; break;
         case 'i': o.idle = true; break;
         case 'd': o.rot = true; break;
         case 'a': o.masked = true; break;
         case 'c': o.colluders = (uint32_t)number(optarg, "--colluders", INTER_MEMBERS_MAX); break;
         case 'y':
-            o.liar = o.terms = true;
+            o.byzantine = o.terms = true;
             o.chaos = false;
             break;
         case 'p':
@@ -283,17 +286,18 @@ int main(int argc, char **argv) {
                 break;
             // fall through
         default:
-            fprintf(stderr,
-                    "usage: nebula-sim [--seed N] [--seeds K] [--members M] [--witnesses W] "
-                    "[--rounds R] [--fragments F] [--jobs J] [--exhaustive single|double] "
-                    "[--liar] [--idle] [--rot] [--terms] [--masked] [--colluders F] [--orderly] "
-                    "[--pace] [--trace]\n");
+            fprintf(
+                stderr,
+                "usage: nebula-sim [--seed N] [--seeds K] [--members M] [--witnesses W] "
+                "[--rounds R] [--fragments F] [--jobs J] [--exhaustive single|double] "
+                "[--byzantine] [--idle] [--rot] [--terms] [--masked] [--colluders F] [--orderly] "
+                "[--pace] [--trace]\n");
             return 2;
         }
     }
     if (o.members == 1 || o.members > INTER_MEMBERS_MAX || o.fragments > SIM_FRAGMENTS ||
         o.rounds < 1 || o.rounds > 40 || (o.members && o.witnesses > o.members - 2) ||
-        (o.liar && (o.members == 2 || exhaustive)) || !jobs || jobs > 64 ||
+        (o.byzantine && (o.members == 2 || exhaustive)) || !jobs || jobs > 64 ||
         (o.masked && (o.members == 2 || (o.members && o.colluders + 2 > o.members))) ||
         (o.colluders && !(o.masked && o.members))) {
         fprintf(stderr,

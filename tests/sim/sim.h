@@ -1,9 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
 // The simulated federation: real round core, real worker schedule; time, network, disks and tensors are modelled.
 //
 //     nebula-sim-world.c    virtual time, the event queue, links (sessions, cuts, delay, loss, duplication, reordering), faults
 //     nebula-sim-host.c     one agent: carries out the core's actions on a modelled disk; boots from what that disk holds
 //     nebula-sim-worker.c   one worker: integers for tensors, so that no update can be lost or counted twice unnoticed
-//     nebula-sim-liar.c     a member that lies: two brains behind one key, and what it does to messages
+//     nebula-sim-byzantine.c     a member that lies: two brains behind one key, and what it does to messages
 //     nebula-sim-terms.c    what it says about terms
 //     nebula-sim-masks.c    masked sums, and what can be read of all that is ever revealed
 //     nebula-sim-oracle.c   invariants after every store and merge; recomputes the parameters from the commits
@@ -28,7 +29,7 @@ enum {
     SIM_BLOB = INTER_CHUNK_MIN + 256, // two chunks
     SIM_TRACE = 256,
     SIM_POINTS = 2,
-    SIM_PAST = 64,  // messages that a liar keeps to say again
+    SIM_PAST = 64,  // messages that a byzantine keeps to say again
     SIM_SUMS = 127, // first byte of a message that is inter/sums', and not a node's
 };
 
@@ -51,8 +52,8 @@ struct sim_point {
 struct sim_options {
     uint64_t seed;
     uint32_t members, witnesses, rounds, fragments;
-    bool chaos; // random faults by seed
-    bool liar;  // one member lies
+    bool chaos;     // random faults by seed
+    bool byzantine; // one member lies
     bool
         terms; // about terms alone, all the time, and nothing else is wrong: rounds go on, and an honest leader leads on
     bool idle; // one member's worker ends for good; its agent goes on
@@ -66,8 +67,8 @@ struct sim_options {
     bool trace; // print every event
 };
 
-// Why nobody can go on: an update in a record that only a liar has, or that honest gates refuse;
-// rounds need all members, and the liar is revoked; masked: of two values of a term either may be
+// Why nobody can go on: an update in a record that only a byzantine has, or that honest gates refuse;
+// rounds need all members, and the byzantine is revoked; masked: of two values of a term either may be
 // committed, by all that anybody can know.
 enum sim_stuck { SIM_GOES_ON, SIM_STUCK_UPDATE, SIM_STUCK_NEEDED, SIM_STUCK_TORN, SIM_STUCKS };
 
@@ -80,9 +81,10 @@ struct sim_result {
     uint32_t rotten;     // updates that a disk lost
     uint32_t taken_over; // updates of a former life that were committed while a later one trained
     double seconds;      // virtual
-    uint32_t splits, caught;    // runs in which honest members parted; in which the liar was named
-    uint32_t stuck[SIM_STUCKS]; // runs that stood still at the end, as a liar can bring about
-    double detected;            // s from the parting until all knew, at most
+    uint32_t splits,
+        caught; // runs in which honest members diverged; in which the byzantine was named
+    uint32_t stuck[SIM_STUCKS]; // runs that stood still at the end, as a byzantine can bring about
+    double detected;            // s from the divergence until all knew, at most
     bool failed;
     char why[256];
 };
@@ -139,7 +141,8 @@ struct sim_worker_state {
     struct agent_fragment frags[SIM_FRAGMENTS];
     int64_t counted_miss[SIM_FRAGMENTS];
     uint32_t again[SIM_FRAGMENTS]; // how often the update under way was taken back for a newer one
-    uint64_t life; // updates of earlier epochs were sent by a life whose state went with its disk
+    uint64_t
+        incarnation; // updates of earlier epochs were sent by a life whose state went with its disk
     int64_t theta[SIM_FRAGMENTS][SIM_WORDS]; // global value
     // residual; of the update in flight too, until it settles: u
     int64_t e[SIM_FRAGMENTS][SIM_WORDS];
@@ -164,7 +167,7 @@ struct sim_log {
 struct sim_disk {
     bool has_standing;
     struct inter_standing standing;
-    uint16_t liars; // bit per member
+    uint16_t equivocators; // bit per member
     struct inter_evidence evidence[INTER_MEMBERS_MAX];
     uint64_t epoch;
     struct sim_round *rounds[SIM_FRAGMENTS][SIM_ROUNDS]; // made when first written
@@ -192,7 +195,7 @@ struct sim_host {
     bool promised_own; // the last update that its worker submitted was taken
     bool needs_state;  // its disk was lost
     // its disk was lost once: what it accepted before, it is told, and accepts again
-    bool former_life;
+    bool previous_incarnation;
     bool fetching; // a snapshot is on its way
     // by fragment: the round, from 1 on, whose updates this disk has lost and nobody has; 0: none
     uint32_t lacks[SIM_FRAGMENTS];
@@ -200,9 +203,9 @@ struct sim_host {
     struct sim_worker_state w;
     neb_ns step_time;
     bool idle;                         // no worker of it comes any more, and that is on its disk
-    bool split;                        // it knows that members have parted: its job has ended
+    bool split;                        // it knows that members have diverged: its job has ended
     bool split_now;                    // and has heard so since it was started last
-    uint32_t submitted[SIM_FRAGMENTS]; // of a liar: rounds, the next one
+    uint32_t submitted[SIM_FRAGMENTS]; // of a byzantine: rounds, the next one
     uint64_t crash_in;                 // stores until a crash; 0: none
     neb_ns busy_until;                 // it handles nothing before
 };
@@ -223,7 +226,7 @@ struct sim_trace {
 
 // A member with two brains: its own host, and one more (twin) with a disk of its own that signs with the same key. Each honest
 // member is talked to by one of them at a time.
-struct sim_liar {
+struct sim_byzantine {
     uint8_t who, twin;
     bool one_update;                          // both brains send the same
     bool told;                                // both hear all that either is told
@@ -277,7 +280,7 @@ struct sim {
     uint64_t seq;
     struct sim_event *heap;
     size_t n_heap, cap_heap;
-    struct sim_host h[INTER_MEMBERS_MAX + 1]; // the last place: a liar's twin
+    struct sim_host h[INTER_MEMBERS_MAX + 1]; // the last place: a byzantine's twin
     struct sim_link links[INTER_MEMBERS_MAX][INTER_MEMBERS_MAX];
     struct sim_oracle *oracle;
     struct sim_result r;
@@ -298,9 +301,9 @@ struct sim {
             SIM_ISOLATE_RECEIVER
         } what;
     } ambush;
-    bool calm;               // faults are over
-    struct sim_liar *liar;   // owned; NULL: all are honest
-    struct sim_masks *masks; // owned; NULL: nothing is masked
+    bool calm;                       // faults are over
+    struct sim_byzantine *byzantine; // owned; NULL: all are honest
+    struct sim_masks *masks;         // owned; NULL: nothing is masked
     struct {
         bool on; // two honest members have committed different records
         neb_ns at, look;
@@ -361,30 +364,32 @@ void sim_masks_commit(struct sim *s, uint8_t i, const struct inter_record *r);
 void sim_masks_message(struct sim *s, uint8_t i, uint8_t from, const uint8_t *p, size_t n);
 void sim_masks_asked(struct sim *s);
 
-// nebula-sim-liar.c
-bool sim_lies(const struct sim *s, uint8_t i); // the liar's host, or its twin
-void sim_liar_set_up(struct sim *s);
-void sim_liar_shuffle(struct sim *s);                             // who is talked to by whom
-bool sim_liar_divides(const struct sim *s, uint8_t i, uint8_t j); // what must not be healed yet
+// nebula-sim-byzantine.c
+bool sim_lies(const struct sim *s, uint8_t i); // the byzantine's host, or its twin
+void sim_byzantine_set_up(struct sim *s);
+void sim_byzantine_shuffle(struct sim *s); // who is talked to by whom
+bool sim_byzantine_divides(const struct sim *s, uint8_t i,
+                           uint8_t j); // what must not be healed yet
 // By one of its hosts, or both.
-void sim_liar_hears(struct sim *s, const struct sim_message *m);
+void sim_byzantine_hears(struct sim *s, const struct sim_message *m);
 // What is sent in the end; false: nothing. bytes: (cap).
-bool sim_liar_says(struct sim *s, uint8_t from, uint8_t to, uint8_t *bytes, size_t *len);
-void sim_liar_forgets(struct sim *s, uint8_t i);
-void sim_liar_leaves_out(struct sim *s, uint8_t i); // masked: each of its two brains another member
-void sim_liar_works(struct sim *s, uint8_t i);
-void sim_liar_revoked(struct sim *s);
-bool sim_liar_needed(const struct sim *s); // it is revoked, and rounds need all members
-enum sim_stuck sim_liar_stuck(const struct sim *s);
-bool sim_liar_rejects(const struct sim *s, uint8_t i, uint8_t owner);
+bool sim_byzantine_says(struct sim *s, uint8_t from, uint8_t to, uint8_t *bytes, size_t *len);
+void sim_byzantine_forgets(struct sim *s, uint8_t i);
+void sim_byzantine_leaves_out(struct sim *s,
+                              uint8_t i); // masked: each of its two brains another member
+void sim_byzantine_works(struct sim *s, uint8_t i);
+void sim_byzantine_revoked(struct sim *s);
+bool sim_byzantine_needed(const struct sim *s); // it is revoked, and rounds need all members
+enum sim_stuck sim_byzantine_stuck(const struct sim *s);
+bool sim_byzantine_rejects(const struct sim *s, uint8_t i, uint8_t owner);
 // It has just refused this update: its own program shall take the owner for one that says so too, and propose that it is rejected.
-void sim_liar_pretends(struct sim *s, uint8_t i, const struct inter_manifest *m);
+void sim_byzantine_pretends(struct sim *s, uint8_t i, const struct inter_manifest *m);
 
 // nebula-sim-terms.c
-void sim_liar_terms_set_up(struct sim *s);
+void sim_byzantine_terms_set_up(struct sim *s);
 // Of a message that its host `from` is about to send: it may become another one; false: none. bytes: (SIM_BLOB).
-bool sim_liar_on_terms(struct sim *s, uint8_t from, uint8_t to, uint8_t *bytes, size_t *len);
-bool sim_liar_silences(const struct sim *s, uint8_t from, uint8_t to); // nothing arrives
+bool sim_byzantine_on_terms(struct sim *s, uint8_t from, uint8_t to, uint8_t *bytes, size_t *len);
+bool sim_byzantine_silences(const struct sim *s, uint8_t from, uint8_t to); // nothing arrives
 
 // nebula-sim-worker.c
 void sim_work(struct sim *s, uint8_t i);
@@ -406,8 +411,8 @@ void sim_check_worker(struct sim *s, uint8_t i, uint32_t f);
 void sim_check_bounds(struct sim *s, uint8_t i, const struct inter_actions *a);
 void sim_check_end(struct sim *s);
 // Whether honest members hold different records of one round, committed or as good as: proven to them, with an update still missing.
-bool sim_check_parting(struct sim *s);
-// Whether all honest members that are up know that they have parted, and whose doing it is; fails when that takes too long.
+bool sim_check_divergence(struct sim *s);
+// Whether all honest members that are up know that they have diverged, and whose doing it is; fails when that takes too long.
 bool sim_check_split(struct sim *s);
 
 // nebula-sim-dump.c

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # The federation in virtual time: every single fault of an undisturbed run, every pair of two rounds of two members, and random
 # faults, and lies, from a seed that is the tree's: what was committed fails again where it failed, and each commit looks elsewhere.
 set -euo pipefail
@@ -15,22 +16,22 @@ for seed in 72379 263 1286 7579927165023 14445840339261 3000097539 5000069545 10
     "$sim" --seed "$seed" >/dev/null || { "$sim" --seed "$seed"; exit 1; }
 done
 for seed in 888028913 888000186 18326717193559 555009279 888005756 888036815 555014284 31003398 13662595338111; do
-    "$sim" --liar --seed "$seed" >/dev/null || { "$sim" --liar --seed "$seed"; exit 1; }
+    "$sim" --byzantine --seed "$seed" >/dev/null || { "$sim" --byzantine --seed "$seed"; exit 1; }
 done
 tree=$(git -C "$(dirname "$0")" rev-parse 'HEAD^{tree}' 2>/dev/null) || tree=1 # an archive has none
 seed=${NEBULA_SIM_SEED:-$((16#${tree:0:11} + 1))}
 "$sim" --seed "$seed" --seeds "${NEBULA_SIM_SEEDS:-3000}"
-"$sim" --liar --seed "$seed" --seeds "${NEBULA_SIM_LIAR_SEEDS:-200}"
-"$sim" --idle --seed "$seed" --seeds "${NEBULA_SIM_LIAR_SEEDS:-300}"
-"$sim" --rot --seed "$seed" --seeds "${NEBULA_SIM_LIAR_SEEDS:-300}"
+"$sim" --byzantine --seed "$seed" --seeds "${NEBULA_SIM_BYZANTINE_SEEDS:-200}"
+"$sim" --idle --seed "$seed" --seeds "${NEBULA_SIM_BYZANTINE_SEEDS:-300}"
+"$sim" --rot --seed "$seed" --seeds "${NEBULA_SIM_BYZANTINE_SEEDS:-300}"
 for seed in 123 729 1436 1824 5632; do # found something once
     "$sim" --rot --seed "$seed" >/dev/null || { "$sim" --rot --seed "$seed"; exit 1; }
 done
 seed=${NEBULA_SIM_SEED:-$((16#${tree:0:11} + 1))}
-"$sim" --terms --seed "$seed" --seeds "${NEBULA_SIM_LIAR_SEEDS:-100}"
+"$sim" --terms --seed "$seed" --seeds "${NEBULA_SIM_BYZANTINE_SEEDS:-100}"
 for once in 114146 122540 201342; do # found something once
-    "$sim" --masked --liar --rounds 4 --seed "$once" >/dev/null || { "$sim" --masked --liar --rounds 4 --seed "$once"; exit 1; }
+    "$sim" --masked --byzantine --rounds 4 --seed "$once" >/dev/null || { "$sim" --masked --byzantine --rounds 4 --seed "$once"; exit 1; }
 done
-"$sim" --masked --liar --rounds 4 --seed "$seed" --seeds "${NEBULA_SIM_LIAR_SEEDS:-200}"
+"$sim" --masked --byzantine --rounds 4 --seed "$seed" --seeds "${NEBULA_SIM_BYZANTINE_SEEDS:-200}"
 "$sim" --masked --seed "$seed" --seeds 60
-"$(dirname "$0")/mutants" '^(masked_majority|masked_not_noted|masked_two_updates|early_forgotten|one_copy|cursor_forgotten|former_life_unknown)$' # all of them: by hand, some minutes
+"$(dirname "$0")/mutants" '^(masked_majority|masked_not_noted|masked_two_updates|early_forgotten|one_copy|cursor_forgotten|incarnation_unknown)$' # all of them: by hand, some minutes

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the tests of costs share: a small model, machines and devices of round numbers, and how near is near.
 #ifndef COST_FIXTURE_H
 #define COST_FIXTURE_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A CUDA driver for test_lib_copy.c: a library that calls itself libcuda.so.1, with the dozen calls that agent/lib/copy.c makes, as strict as
 // their manual, and no copy before the device was waited for. "Device memory" is host memory that is known by its address.
 #ifndef TESTS_FAKE_CUDA_H

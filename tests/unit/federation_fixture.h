@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A hub that signs what it never would, and homes of its members: for test_federation*.c.
 #ifndef FEDERATION_FIXTURE_H
 #define FEDERATION_FIXTURE_H

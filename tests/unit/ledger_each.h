@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Programs of tests of which each has a ledger of its own: l, in dir, in root, which main makes and removes.
 #ifndef LEDGER_EACH_H
 #define LEDGER_EACH_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rounds for tests of the ledger: updates, manifests and records that follow from (fragment, round, member) alone, with
 // signatures that a test can check without keys: SHA-256 of who, for what, and the message.
 #ifndef LEDGER_FIXTURE_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Two or three members' links in one process over loopback: for test_link*.c.
 #ifndef LINK_FIXTURE_H
 #define LINK_FIXTURE_H

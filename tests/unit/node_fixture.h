@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One member of a job as a pure state machine, the others by hand, time as it is told: for test_node*.c. Keys fit, but for those of one who
 // has others since; what signatures prove is in test_evidence.c, whole federations are in tests/sim.
 #ifndef NODE_FIXTURE_H
@@ -95,11 +96,12 @@ static inline void message(uint8_t from, struct neb_buf *b) {
     neb_buf_free(b);
 }
 
-static inline void beat_known(uint8_t from, uint32_t term, uint8_t flags, uint32_t round,
-                              uint64_t known) { // known: this node's epoch, as that one knows it
+static inline void
+heartbeat_known(uint8_t from, uint32_t term, uint8_t flags, uint32_t round,
+                uint64_t known) { // known: this node's epoch, as that one knows it
     static const uint8_t head[HEAD_BYTES];
     struct neb_buf b = {0};
-    neb_buf_u8(&b, MSG_BEAT);
+    neb_buf_u8(&b, MSG_HEARTBEAT);
     neb_buf_add(&b, job_id, sizeof job_id);
     neb_buf_u32(&b, term);
     neb_buf_u8(&b, flags);
@@ -112,12 +114,12 @@ static inline void beat_known(uint8_t from, uint32_t term, uint8_t flags, uint32
     neb_buf_add(&b, head, sizeof head);
     message(from, &b);
 }
-static inline void beat_at(uint8_t from, uint32_t term, uint8_t flags, uint32_t round) {
+static inline void heartbeat_at(uint8_t from, uint32_t term, uint8_t flags, uint32_t round) {
     // not joined: it knew this node's former disk
-    beat_known(from, term, flags, round, flags & JOINED ? EPOCH : EPOCH - 1);
+    heartbeat_known(from, term, flags, round, flags & JOINED ? EPOCH : EPOCH - 1);
 }
-static inline void beat(uint8_t from, uint32_t term, uint8_t flags) {
-    beat_at(from, term, flags, 0);
+static inline void heartbeat(uint8_t from, uint32_t term, uint8_t flags) {
+    heartbeat_at(from, term, flags, 0);
 }
 
 static inline void elect_of(uint8_t from, uint8_t kind, uint32_t term) {
@@ -210,7 +212,7 @@ static inline void pass(int seconds, const uint32_t terms[MEMBERS], const uint8_
         step(&(struct inter_event){.kind = INTER_EV_TICK});
         for (uint8_t m = 0; m < MEMBERS && i % 5 == 0; m++)
             if (flags[m])
-                beat(m, terms[m], flags[m]);
+                heartbeat(m, terms[m], flags[m]);
     }
 }
 

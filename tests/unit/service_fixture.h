@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Two agents' services in one process over loopback, anna and bert, with one job: for test_service*.c.
 #ifndef SERVICE_FIXTURE_H
 #define SERVICE_FIXTURE_H

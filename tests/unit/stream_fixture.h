@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What both ends of a stream begin with: for test_stream*.c.
 #ifndef STREAM_FIXTURE_H
 #define STREAM_FIXTURE_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // inter/service/arrive.c: an update's chunks in any order, over restarts, sealed or not: the verdict is that of the whole, only of
 // the bytes that were signed, and of those alone.
 #include "agent/base/fs.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // agent/base: readers and writers, files, hashing, random numbers.
 #include "agent/base/bytes.h"
 #include "agent/base/clock.h"
@@ -6,10 +7,10 @@
 #include "agent/base/log.h"
 #include "agent/base/nearest.h"
 #include "agent/base/number.h"
-#include "agent/base/quiet.h"
 #include "agent/base/repeats.h"
 #include "agent/base/rng.h"
 #include "agent/base/sha256.h"
+#include "agent/base/throttle.h"
 #include "tests/testing.h"
 
 #include <locale.h>
@@ -440,12 +441,12 @@ static void test_log_throttle(void **state) {
 
 static void test_quiet_line(void **state) {
     (void)state;
-    struct neb_quiet q = {0};
+    struct neb_throttle q = {0};
     uint64_t more;
     neb_ns now = 5 * NEB_S;
     unsigned said = 0, counted = 0;
     for (int i = 0; i < 600; i++) { // ten minutes, a line a second
-        if (neb_quiet_line(&q, now + i * NEB_S, &more)) {
+        if (neb_throttle_line(&q, now + i * NEB_S, &more)) {
             assert_int_equal(more, said ? 59 : 0);
             said++;
             counted += (unsigned)more;

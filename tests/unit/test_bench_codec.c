@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `nebula bench codec` on a small array: a line for every codec and direction, each with its ceiling, size and error.
 #include "agent/bench/codec.h"
 

@@ -1,9 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the parallel machinery does in a step of one rank, counted: nothing is timed here, since that says little on a busy machine
 // (nebula bench train --mesh does). A step through it makes a handful of calls over a few bytes, allocates nothing more than
 // a step without it, and comes to the same bits.
 #include "agent/base/rng.h"
 #include "agent/bench/mesh.h"
-#include "intra/train/team.h"
+#include "intra/train/group.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -83,15 +84,15 @@ static struct bench_train_shape shape(void) {
         .n_layers = 3, .d_model = 64, .seq_len = SEQ, .batch = BATCH, .vocab = VOCAB};
 }
 
-static void one_step(struct intra_team *t, uint64_t i, struct intra_step_stats *s) {
+static void one_step(struct intra_group *t, uint64_t i, struct intra_step_stats *s) {
     struct neb_rng r = neb_rng_make(1, i);
     int32_t tokens[BATCH * SEQ], targets[BATCH * SEQ];
     for (int k = 0; k < BATCH * SEQ; k++) {
         tokens[k] = (int32_t)neb_rng_below(&r, VOCAB);
         targets[k] = (int32_t)neb_rng_below(&r, VOCAB);
     }
-    intra_team_micro(t, tokens, targets);
-    assert_int_equal(intra_team_update(t, s), NEB_OK);
+    intra_group_micro(t, tokens, targets);
+    assert_int_equal(intra_group_update(t, s), NEB_OK);
 }
 
 static void test_work_is_counted(void **state) {
@@ -105,14 +106,14 @@ static void test_work_is_counted(void **state) {
                                        .barrier = barrier};
     struct intra_comm world = {.ops = &ops, .ctx = &n, .size = 1};
     struct kern *K = NULL;
-    struct intra_team *bare = NULL, *mesh = NULL;
+    struct intra_group *bare = NULL, *mesh = NULL;
     struct bench_train_shape sh = shape();
     struct intra_trainer_config c = bench_train_config(&sh);
     const struct intra_mesh_config one = {1, 1, 1};
     assert_int_equal(kern_cpu_create(1, &K), NEB_OK);
     assert_int_equal(intra_comm_self(&n.inner), NEB_OK);
-    assert_int_equal(intra_team_create(&c, &one, NULL, K, &bare), NEB_OK);
-    assert_int_equal(intra_team_create(&c, &one, &world, K, &mesh), NEB_OK);
+    assert_int_equal(intra_group_create(&c, &one, NULL, K, &bare), NEB_OK);
+    assert_int_equal(intra_group_create(&c, &one, &world, K, &mesh), NEB_OK);
     for (uint64_t i = 0; i < STEPS; i++) {
         struct intra_step_stats a, b;
         long start = allocations;
@@ -126,18 +127,18 @@ static void test_work_is_counted(void **state) {
         assert_true(a.loss == b.loss && a.update.grad_norm == b.update.grad_norm);
         // Two broadcasts of the batch, the sums of losses and of squared gradients.
         assert_int_equal(n.calls, 4);
-        size_t tensors = (size_t)intra_team_model(mesh)->n_all_tensors;
+        size_t tensors = (size_t)intra_group_model(mesh)->n_all_tensors;
         assert_true(n.bytes == 2 * sizeof(int32_t) * BATCH * SEQ + 2 * sizeof(double) +
                                    tensors * sizeof(double));
         if (i > 0) // scratch grows in the first
             assert_true(with <= without);
     }
-    const struct intra_model *x = intra_team_trainer(bare)->model,
-                             *y = intra_team_trainer(mesh)->model;
+    const struct intra_model *x = intra_group_trainer(bare)->model,
+                             *y = intra_group_trainer(mesh)->model;
     assert_memory_equal(x->params, y->params, x->n_params * sizeof *x->params);
     assert_true(!COUNTED || allocations > 10); // it counts
-    intra_team_destroy(&mesh);
-    intra_team_destroy(&bare);
+    intra_group_destroy(&mesh);
+    intra_group_destroy(&bare);
     intra_comm_destroy(&n.inner);
     kern_destroy(&K);
 }

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `nebula bench round`: a line a stage, shares that sum to one, and the same digest whatever the threads.
 #include "agent/bench/round.h"
 #include "agent/bench/security.h"

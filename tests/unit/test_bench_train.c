@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `nebula bench train`: its FLOP count against one made by hand, its shapes, and its line on a tiny
 // model.
 #include "agent/base/log.h"

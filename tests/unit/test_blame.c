@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whom a node blames. Updates, records and messages come through others than their author: who sent bytes that nobody signed so is blamed
 // for the bytes, who signed them for what they say (enum inter_fault). Member 1 is the one that passes on; this node is member 2.
 #include "agent/base/sha256.h"
@@ -22,7 +23,7 @@ enum {
     MSG_STATE,
     MSG_COMMIT = 6,
     MSG_CHUNK = 8,
-    MSG_BEAT = 9,
+    MSG_HEARTBEAT = 9,
     MSG_WANT = 12,
     MSG_GONE = 13,
     MSG_FORWARD,
@@ -372,10 +373,10 @@ static void envelope(struct neb_buf *b, int from, const struct neb_buf *inner) {
     envelope_to(b, from, SELF, inner);
 }
 
-static void beat_at(struct neb_buf *b, uint64_t epoch, uint32_t round) {
+static void heartbeat_at(struct neb_buf *b, uint64_t epoch, uint32_t round) {
     static const uint8_t head[16];
     neb_buf_clear(b);
-    neb_buf_u8(b, MSG_BEAT);
+    neb_buf_u8(b, MSG_HEARTBEAT);
     neb_buf_add(b, job, sizeof job);
     neb_buf_u32(b, 0);
     neb_buf_u8(b, 2); // joined
@@ -387,17 +388,17 @@ static void beat_at(struct neb_buf *b, uint64_t epoch, uint32_t round) {
     neb_buf_u32(b, round);
     neb_buf_add(b, head, sizeof head);
 }
-static void beat(struct neb_buf *b, uint64_t epoch) { beat_at(b, epoch, 0); }
+static void heartbeat(struct neb_buf *b, uint64_t epoch) { heartbeat_at(b, epoch, 0); }
 
 // In an envelope: what its origin wrote is that one's; what was said before and is passed on again, of whoever does that.
 static void test_envelopes(void **state) {
     (void)state;
     struct neb_buf inner = {0}, b = {0};
-    beat(&inner, 9);
+    heartbeat(&inner, 9);
     envelope(&b, AUTHOR, &inner);
     hear(OTHER, false, &b);
     blames_nobody();
-    beat(&inner, 8); // of a life before
+    heartbeat(&inner, 8); // of a life before
     envelope(&b, AUTHOR, &inner);
     hear(OTHER, false, &b);
     blames(INTER_FAULT_REPLAY, peers[OTHER]);
@@ -424,7 +425,7 @@ static void test_passing_on(void **state) {
     (void)state;
     struct neb_buf inner = {0}, b = {0};
     step(&(struct inter_event){.kind = INTER_EV_PEER_UP, .peer = peers[THIRD]});
-    beat(&inner, 9);
+    heartbeat(&inner, 9);
     envelope_to(&b, AUTHOR, THIRD, &inner);
     hear(AUTHOR, false, &b);
     blames_nobody();
@@ -466,7 +467,7 @@ static void says_gone(int from, uint32_t round) {
     struct inter_key k = {.member = INTER_NO_MEMBER};
     memcpy(k.job, job, sizeof job);
     if (round) {
-        beat_at(&b, 5, round);
+        heartbeat_at(&b, 5, round);
         hear(from, false, &b);
         neb_buf_clear(&b);
     }
@@ -517,7 +518,7 @@ static void test_behind(void **state) {
     shows_record(OTHER, 3);
     assert_int_equal(lag(), 20);
     struct neb_buf b = {0};
-    beat_at(&b, 5, 20);
+    heartbeat_at(&b, 5, 20);
     hear(THIRD, false, &b); // it is further as well, and may have it
     neb_buf_free(&b);
     says_gone(OTHER, 0);
@@ -535,7 +536,7 @@ static void test_behind_without_answer(void **state) {
     shows_record(OTHER, 3);
     for (int i = 0; i < 7; i++) {
         neb_buf_clear(&b);
-        beat_at(&b, 5, 20);
+        heartbeat_at(&b, 5, 20);
         hear(THIRD, false, &b);
         says_gone(OTHER, 20);
         if (i < 6)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The block quantiser of one pass gives the bits of its parts called one after the other: pseudo-gradient, largest value, scale
 // byte, codes, packing; for every block length and number of levels, on values from all corners of the format, with scales
 // beyond the byte's range on both sides.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Byte-level BPE: ids of texts in many scripts against those that Hugging Face tokenizers made with the same files (golden/make_bpe_golden.py), and
 // the text that these say again; from several threads; of words of a megabyte; kinds that are refused, and files that are malformed.
 #include "agent/base/clock.h"

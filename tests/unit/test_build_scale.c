@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Building corpora of more text than memory: what is held, what is read twice, and that it is the same corpus as ever.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"

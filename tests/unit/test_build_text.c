@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What files of a source may be: encodings, byte order marks, files that are no text, bad lines and
 // a share of them, NUL, folders with links. A vocabulary whose tokens are bytes lets documents be
 // read back: '|' ends one, '=' stands between the sides of a pair.

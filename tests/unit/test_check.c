@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // compress/check.h: an update that arrives in pieces. Any cut gives the verdict and the bits of the whole; the norm is what a plain
 // loop over codes and scales computes; what passes, decodes.
 #include "agent/base/log.h"

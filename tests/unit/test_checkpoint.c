@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The checkpoint container alone: every bit of a small file flipped, every cut, every k-th failing
 // write, versions, folders.
 #include "agent/base/fault.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checkpoints written by a thread: the bytes are those of a checkpoint written at once, whatever happens to the state behind the
 // copy; a failure comes back once and leaves older generations alone; destroy waits.
 #include "agent/base/fault.h"

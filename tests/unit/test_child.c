@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // agent/child: a program that cannot be started is an error of the start, not a child that ends at once.
 #include "agent/base/fs.h"
 #include "agent/proc/child.h"

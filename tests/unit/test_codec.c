@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // compress/: every codec round trip within its bound, sizes, refusals; quantisers on denormals and extremes.
 #include "agent/base/clock.h"
 #include "agent/base/log.h"
@@ -296,7 +297,7 @@ static void test_topk_is_exact_and_breaks_ties_low(void **state) {
         for (size_t i = 0; i < n; i++) // few distinct values: many ties
             x[i] = (float)((int)neb_rng_below(&r, 9) - 4) * (round % 2 ? 1.0f : heavy(&r));
         kern_topk(idx, x, n, k, scratch);
-        for (size_t i = 0; i < n; i++) { // i is chosen exactly when fewer than k beat it
+        for (size_t i = 0; i < n; i++) { // i is chosen exactly when fewer than k heartbeat it
             size_t better = 0;
             bool chosen = false;
             for (size_t j = 0; j < n; j++)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The frame format stays: stored frames of every codec still decode to the same bits, and today's encoders still produce
 // the same codes. The files are also the corpus of tests/fuzz/fuzz_frame.c. After a deliberate change of the format,
 // write them anew with `NEBULA_WRITE_CORPUS=1 unit_codec_golden` and take over the digests it prints.

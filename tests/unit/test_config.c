@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // agent/config: what a wrong job file is told, and that YAML, --set and JSON agree.
 #include "agent/base/log.h"
 #include "agent/job/config.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Corpora of hundreds of gigabytes, as far as a small machine can tell: many shards, many draws that nobody makes.
 #include "agent/base/clock.h"
 #include "agent/base/fs.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // intra/cost, agent/planner (inter/wan_cost: test_wan_cost.c): sizes are those of models that are made; times follow from rates by arithmetic
 // that can be checked by hand; what is chosen is never slower than what it was chosen from.
 #include "agent/base/fs.h"
@@ -6,7 +7,7 @@
 #include "agent/plan/planner.h"
 #include "inter/outer/outer.h"
 #include "intra/model/pipe_schedule.h"
-#include "intra/train/owners.h"
+#include "intra/train/shards.h"
 #include "tests/unit/cost_fixture.h"
 
 #include <malloc.h>
@@ -86,7 +87,7 @@ static double fullest_owner(const struct intra_cost_job *j, int ranks) {
     assert_in_range(n, 1, 256);
     for (int32_t i = 0; i < n; i++)
         elements[i] = (uint64_t)units[i].rows * (uint64_t)units[i].cols;
-    intra_owners_deal(elements, fragment, n, ranks, load, owner);
+    intra_shards_deal(elements, fragment, n, ranks, load, owner);
     for (int r = 0; r < ranks; r++)
         most = load[r] > most ? load[r] : most;
     free(units);

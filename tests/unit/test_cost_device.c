@@ -1,8 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
 // intra/cost/device.c: seconds follow from a device's rates by arithmetic that can be checked by hand, what may be hidden is, and what
 // does not fit is not chosen. Memory is compared with a device's in tests/cuda/test_cost_device.c.
 #include "agent/plan/planner.h"
 #include "inter/outer/outer.h"
-#include "intra/train/owners.h"
+#include "intra/train/shards.h"
 #include "intra/train/trainer.h"
 #include "tests/unit/cost_fixture.h"
 
@@ -130,7 +131,7 @@ static double fullest_owner(const struct intra_cost_job *j, int ranks, double *l
     assert_in_range(n, 1, UNITS);
     for (int32_t i = 0; i < n; i++)
         elements[i] = (uint64_t)units[i].rows * (uint64_t)units[i].cols;
-    intra_owners_deal(elements, fragment, n, ranks, load, owner);
+    intra_shards_deal(elements, fragment, n, ranks, load, owner);
     for (int r = 0; r < ranks; r++)
         most = load[r] > load[most] ? r : most;
     *largest = 0;

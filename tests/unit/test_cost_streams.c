@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plans of modes rtd and distill: what a side's step costs against a model's that is made and a mesh-less step's, on processors and on a
 // device (whose memory cuda_cost_device compares with what is made); what a stream carries, bound by bound; who is cast as what; bytes of labels.
 #include "agent/plan/planner_streams.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // intra/data: building a corpus from text, what is held out, and how windows are drawn.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who computes its parameters again (agent/daemon/divergence.h).
 #include "agent/daemon/divergence.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // agent/doctor: what each figure is judged to be, and that advice comes with whatever is not well.
 #include "agent/cli/doctor.h"
 

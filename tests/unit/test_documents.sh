@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # agent/ARCHITECTURE.md, agent/DECISIONS.md and the folders' README.md name files, functions and headings that are there: a text that
 # sends its reader to what was renamed is worse than none. A function with a file behind it, `f()` (`dir/file.c`), is looked for in that
 # file; of a link [text](FILE#heading) file and heading.

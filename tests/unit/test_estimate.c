@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // inter/estimate on synthetic paths: a rate, a delay, and a sender that fills its window or does not.
 #include "inter/round/transfer.h"
 
@@ -218,17 +219,17 @@ static void test_starts_anew(void **state) {
     struct path p = {.now = NEB_S, .bps = 20e6, .rtt = 80 * NEB_MS, .burst = 1};
     int often = 0, seldom = 0;
     for (int i = 0; i < 20; i++, p.now += NEB_S) {
-        assert_false(inter_estimate_anew(&p.e, p.now));
+        assert_false(inter_estimate_restart(&p.e, p.now));
         move(&p, 500000, 16 << 10);
     }
     p.bps = 2e6;
     for (int i = 0; i < 3; i++, p.now += NEB_S)
         move(&p, 500000, 16 << 10);
     struct inter_estimate busy = p.e;
-    assert_false(inter_estimate_anew(&busy, busy.delivered_at + 100 * NEB_MS)); // no pause
+    assert_false(inter_estimate_restart(&busy, busy.delivered_at + 100 * NEB_MS)); // no pause
     struct path fast = p;
     for (neb_ns end = p.now + 3600 * NEB_S; p.now < end; p.now += 5 * NEB_S) {
-        bool anew = inter_estimate_anew(&p.e, p.now);
+        bool anew = inter_estimate_restart(&p.e, p.now);
         often += anew && end - p.now > 3540 * NEB_S;
         seldom += anew && end - p.now < 1800 * NEB_S;
         move(&p, 80000, 16 << 10);
@@ -236,16 +237,16 @@ static void test_starts_anew(void **state) {
     assert_in_range(often, 8, 12);  // of a minute of transfers 5 s apart and longer
     assert_in_range(seldom, 8, 15); // of half an hour
     for (int i = 0; i < 100; i++, p.now += 5 * NEB_S) {
-        assert_false(inter_estimate_anew(&p.e, p.now)); // it is what it is now
+        assert_false(inter_estimate_restart(&p.e, p.now)); // it is what it is now
         move(&p, 80000, 16 << 10);
     }
     fast.bps = 20e6;
-    assert_true(inter_estimate_anew(&fast.e, fast.now));
+    assert_true(inter_estimate_restart(&fast.e, fast.now));
     move(&fast, 500000, 16 << 10);
     fast.now += NEB_S;
     move(&fast, 500000, 16 << 10);
     fast.now += 60 * NEB_S;
-    assert_false(inter_estimate_anew(&fast.e, fast.now));
+    assert_false(inter_estimate_restart(&fast.e, fast.now));
 }
 
 // A stall of TCP that is longer than a chunk may fly: all that flew leaves again, and then the first copies are acknowledged at once.

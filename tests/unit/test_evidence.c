@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What no honest member signs both, and what it may well: table by table. Bytes both ways. Records that carry promises.
 #include "inter/record/evidence.h"
 #include "tests/testing.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The exact path gives the same bits whatever it is compiled for: the loops of kernels/exact.c and kernels/quant.c as plain
 // scalar C, for AVX2 with FMA at hand and for AVX-512, against what the library chose on this processor; on denormals,
 // signed zeros, extremes, every alignment and odd sizes. And whatever rounding state the caller left behind.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // agent/export: which models OUT/checkpoint gets, under which names, and who is said to have the others.
 #include "agent/base/bytes.h"
 #include "agent/base/fs.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // security/federation: which signed lists a member takes, and which it knows for a fork. security/rotated: when it may have new keys again.
 #include "agent/base/fault.h"
 #include "security/rotated.h"

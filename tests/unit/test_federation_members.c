@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // agent/spread: how often lists of other members are looked at and sent. agent/members: what is written while an agent runs, when a certificate is
 // renewed, and what a member signed that has others keys, or no place, since.
 #include "agent/daemon/daemon.h"
@@ -196,7 +197,7 @@ static void test_refused_quietly(void **state) {
     neb_buf_clear(&logged);
     agent_spread_stand(&s, none);
     assert_int_equal(logged.len, 0);
-    s.malformed.said -= neb_quiet_for;
+    s.malformed.said -= neb_throttle_window;
     agent_spread_stand(&s, none);
     assert_int_equal(times_logged("29 more malformed messages"), 1);
     assert_int_equal(agent_members_step(m, &c), NEB_OK);

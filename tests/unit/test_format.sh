@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Every source is as clang-format (.clang-format) writes it. Other versions than Debian 12's write some places otherwise.
 set -euo pipefail
 cd "${SOURCE:-$(dirname "$0")/../..}"

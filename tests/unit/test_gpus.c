@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // agent/gpus: which GPUs there are, by the environment or the driver, and who gets which.
 #include "agent/base/fs.h"
 #include "agent/proc/gpus.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What Hugging Face folders may say, and what is refused: config.json, adapter_config.json, tensors. The layout read from a
 // checkpoint's description is that of intra_model_load().
 #include "agent/base/log.h"

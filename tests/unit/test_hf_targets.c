@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which layers an adapter_config.json names: matched as PEFT matches them; what is not the same in
 // every block is refused by name.
 #include "agent/base/log.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // security/identity and security/sign: key files, the public line, signatures. security/zap: its end (the rest is unit/test_link*.c's).
 #include "agent/base/clock.h"
 #include "agent/base/fs.h"

@@ -1,9 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
 // agent/ipc and agent/child: messages inside one machine, and the life of child processes.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/proc/child.h"
 #include "agent/proc/ipc_state.h"
-#include "inter/link/door.h"
+#include "inter/link/accept_limit.h"
 #include "tests/testing.h"
 
 #include <arpa/inet.h>
@@ -337,7 +338,7 @@ static int come(struct agent_ipc *server, const char *endpoint, uint32_t from, u
 }
 
 // A host, and all hosts that no worker has come from, get so many connections; where one has come from is heard beside them.
-static void test_door(void **state) {
+static void test_accept_limit(void **state) {
     (void)state;
     void *zctx = zmq_ctx_new();
     struct agent_ipc *server = NULL, *client = NULL;
@@ -367,7 +368,7 @@ static void test_door(void **state) {
         assert_int_equal(agent_ipc_send(client, NULL, json_object(), NULL, 0), NEB_OK);
         assert_int_equal(server_wait(server, &from, &m), NEB_OK);
         agent_ipc_msg_clear(&m);
-        beside = server->door->closed != 0; // before megabytes have crossed
+        beside = server->accept_limit->closed != 0; // before megabytes have crossed
         exchange_parts(server, client, own.public, &from);
         agent_ipc_destroy(&client);
     }
@@ -492,7 +493,7 @@ int main(void) {
         cmocka_unit_test(test_interrupted),
         cmocka_unit_test(test_malformed_is_dropped),
         cmocka_unit_test(test_remote),
-        cmocka_unit_test(test_door),
+        cmocka_unit_test(test_accept_limit),
         cmocka_unit_test(test_versions),
         cmocka_unit_test(test_is_here),
         cmocka_unit_test(test_is_busy),

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a job's id is made of: every key that is no place, who submits it, where, and the nonce. And
 // what begins with it: keys of masked sums, manifests, records and so their chain, votes, what is
 // revealed.

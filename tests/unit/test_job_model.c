@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // agent/job_model: how clusters divide the windows of sources among them.
 #include "agent/job/model.h"
 #include "tests/testing.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which links are refused to a member that catches up (agent/daemon/join_rate.h).
 #include "agent/daemon/join_rate.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // JSON of other programs (intra/read/json.h): what Python's json writes and reads, is read as it reads
 // it; all else is no JSON.
 #include "agent/base/log.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // agent/label_rate and inter/stream_path in virtual time: a teacher that is faster than its student, a link that becomes slow and
 // fast again, acknowledgements that are late.
 #include "agent/train/label_rate.h"

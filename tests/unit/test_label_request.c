@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // agent/label_request: what a student asks for comes out as it went in; a step that is not due, a batch outside the job, ids out of
 // the vocabulary and cut bytes are refused.
 #include "agent/base/fs.h"

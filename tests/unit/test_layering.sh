@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # The order of the house, read from the rows of CMakeLists.txt and checked over #include lines and
 # over the symbols of the built objects. A layer uses itself and the layers that its row names; a
 # room uses the rooms of its own layer that its row names. A row names only what stands above it.

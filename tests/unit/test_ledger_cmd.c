@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // nebula ledger: what it prints, what it finds with the members' real keys, and its exit status.
 #include "tests/unit/ledger_fixture.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // inter/ledger: messages for other members, and what was taken of theirs.
 #include "tests/unit/ledger_each.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // inter/ledger: blobs that arrive, many at once; what takes the place of what.
 #include "tests/unit/ledger_each.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // inter/ledger with sealed blobs: the same bytes come back through closing and opening again, none of them lies on disk in clear, another
 // key opens nothing, and what arrives goes on after a restart, also when the site begins or ends to seal in between.
 #include "security/seal_key.h"

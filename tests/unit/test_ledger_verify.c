@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // inter/ledger_verify: whatever is altered, removed, put in or exchanged in a ledger is found and named.
 #include "tests/unit/ledger_fixture.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Between a trainer's CUDA memory and the host (agent/lib/copy.h), over a driver that is not one (fake_cuda.h): in the context that the memory is
 // of, or, where it is of none, in the device's primary one; what is current on the thread stays; what is no device's memory is told of.
 #include "agent/base/log.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // libnebula against a fake agent: each mistake of a caller is one clear error, and nothing leaks (run under ASan).
 #include "agent/base/fault.h"
 #include "agent/base/fs.h"

@@ -1,6 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // agent/lines: what reaches the other agent through outages, in which order, and how much is kept.
 #include "agent/base/bucket.h"
-#include "agent/base/quiet.h"
+#include "agent/base/throttle.h"
 #include "agent/daemon/lines.h"
 
 #include <setjmp.h>
@@ -350,21 +351,21 @@ static void test_too_quick(void **state) {
 // What happens without end is said a few times, then by its number once a minute, and after a quiet minute as at first.
 static void test_quiet(void **state) {
     (void)state;
-    struct neb_quiet q = {0};
+    struct neb_throttle q = {0};
     neb_ns now = 5 * NEB_S;
-    assert_true(neb_quiet_would(&q, now, 2));
-    assert_true(neb_quiet_says(&q, now, 2) && neb_quiet_says(&q, now, 2));
-    assert_false(neb_quiet_would(&q, now, 2));
+    assert_true(neb_throttle_would_allow(&q, now, 2));
+    assert_true(neb_throttle_allows(&q, now, 2) && neb_throttle_allows(&q, now, 2));
+    assert_false(neb_throttle_would_allow(&q, now, 2));
     for (int i = 0; i < 100; i++)
-        assert_false(neb_quiet_says(&q, now + NEB_S, 2));
-    assert_int_equal(neb_quiet_due(&q, now + 30 * NEB_S), 0);
-    assert_int_equal(neb_quiet_due(&q, now + 61 * NEB_S), 100);
-    assert_int_equal(neb_quiet_due(&q, now + 130 * NEB_S), 0);
-    assert_false(neb_quiet_says(&q, now + 62 * NEB_S, 2));
-    assert_int_equal(neb_quiet_due(&q, now + 122 * NEB_S), 1);
-    assert_false(neb_quiet_would(&q, now + 181 * NEB_S, 2)); // it was said at 122
-    assert_true(neb_quiet_would(&q, now + 200 * NEB_S, 2));
-    assert_true(neb_quiet_says(&q, now + 200 * NEB_S, 2));
+        assert_false(neb_throttle_allows(&q, now + NEB_S, 2));
+    assert_int_equal(neb_throttle_suppressed(&q, now + 30 * NEB_S), 0);
+    assert_int_equal(neb_throttle_suppressed(&q, now + 61 * NEB_S), 100);
+    assert_int_equal(neb_throttle_suppressed(&q, now + 130 * NEB_S), 0);
+    assert_false(neb_throttle_allows(&q, now + 62 * NEB_S, 2));
+    assert_int_equal(neb_throttle_suppressed(&q, now + 122 * NEB_S), 1);
+    assert_false(neb_throttle_would_allow(&q, now + 181 * NEB_S, 2)); // it was said at 122
+    assert_true(neb_throttle_would_allow(&q, now + 200 * NEB_S, 2));
+    assert_true(neb_throttle_allows(&q, now + 200 * NEB_S, 2));
 }
 
 int main(void) {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // inter/link: two members' connections come up, stay, come again, and follow the member list.
 #include "tests/unit/link_fixture.h"
 
@@ -30,7 +31,7 @@ static void test_idle(void **state) {
     uint64_t sent = a1.sent_bytes - a0.sent_bytes, back = b1.sent_bytes - b0.sent_bytes;
     assert_true(a.down == 0 && b.down == 0);
     assert_true(sent > 0 && back > 0);
-    // A beat of 36 bytes every 1.5 s; in these seconds two PINGs and PONGs of about 50 each way besides.
+    // A heartbeat of 36 bytes every 1.5 s; in these seconds two PINGs and PONGs of about 50 each way besides.
     assert_true((double)sent < 30 * seconds + 250 && (double)back < 30 * seconds + 250);
     assert_int_equal(a1.message_bytes, 0); // nobody has said anything
     close_pair(&a, &b);

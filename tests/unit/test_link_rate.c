@@ -1,7 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
 // How often strangers may come to a port: the rate of each source, that of all together, and the kernel's filter that keeps out who came too
 // often, by IPv4 and IPv6, and nobody else; connections that are there are not touched.
 #include "agent/base/log.h"
-#include "inter/link/door.h"
+#include "inter/link/accept_limit.h"
 #include "inter/link/socket_profile.h"
 #include "security/identity.h"
 #include "security/source.h"
@@ -179,12 +180,15 @@ static void test_ipv6(void **state) {
 
 // ---- the door -------------------------------------------------------------------------------------------------
 
-static const struct inter_door_rate few = {
-    .burst = 8, .second = 4, .all_burst = 20, .all_second = 10, .known = INTER_DOOR_KNOWN_MAX};
-static struct inter_door door;
+static const struct inter_accept_limit_rate few = {.burst = 8,
+                                                   .second = 4,
+                                                   .all_burst = 20,
+                                                   .all_second = 10,
+                                                   .known = INTER_ACCEPT_LIMIT_KNOWN_MAX};
+static struct inter_accept_limit accept_limit;
 
 static bool take(uint64_t from, neb_ns now, struct inter_visitor *v) {
-    return inter_door_take(&door, from, NULL, now, v);
+    return inter_accept_limit_take(&accept_limit, from, NULL, now, v);
 }
 
 // A flood of many addresses, each within its own rate, gets what all strangers together may have; who is known is not one of them.
@@ -193,13 +197,13 @@ static void test_all_together(void **state) {
     const neb_ns start = 1000 * NEB_S;
     struct inter_visitor anna, bert;
     int n = 0;
-    inter_door_init(&door, "test", &few);
+    inter_accept_limit_init(&accept_limit, "test", &few);
     assert_true(take(1, start, &anna) && anna.counted);
-    inter_door_welcome(&door, &anna, 0, start);
+    inter_accept_limit_welcome(&accept_limit, &anna, 0, start);
     for (uint64_t from = 100; from < 200; from++)
         n += take(from, start, NULL);
     assert_int_equal(n, few.all_burst); // what anna took was given back
-    assert_int_equal(door.refused_all, 100 - n);
+    assert_int_equal(accept_limit.refused_all, 100 - n);
     assert_true(take(1, start, &anna) && !anna.counted);
     assert_false(take(2, start, &bert)); // nobody knows him yet
     n = 0;
@@ -212,11 +216,11 @@ static void test_all_together(void **state) {
     assert_false(take(1, start + 10 * NEB_S, NULL) && take(1, start + 10 * NEB_S, NULL));
     // Who was refused for the others' sake was not charged for it.
     assert_true(take(2, start + 20 * NEB_S, &bert) && bert.counted);
-    inter_door_welcome(&door, &bert, 1, start + 20 * NEB_S);
+    inter_accept_limit_welcome(&accept_limit, &bert, 1, start + 20 * NEB_S);
     for (uint32_t i = 0; i < few.burst; i++)
         assert_true(take(2, start + 20 * NEB_S, NULL));
     assert_true(take(0, start, NULL)); // the host itself
-    inter_door_end(&door);
+    inter_accept_limit_end(&accept_limit);
 }
 
 // Of members whose endpoints the list has in figures it is known where they come from.
@@ -246,49 +250,49 @@ static void test_known(void **state) {
     (void)state;
     struct inter_visitor v;
     neb_ns now = 1000 * NEB_S;
-    inter_door_init(&door, "test", &few);
-    for (uint64_t from = 1; from <= INTER_DOOR_KNOWN_MAX + 1; from++) {
+    inter_accept_limit_init(&accept_limit, "test", &few);
+    for (uint64_t from = 1; from <= INTER_ACCEPT_LIMIT_KNOWN_MAX + 1; from++) {
         now += NEB_S;
         assert_true(take(from, now, &v));
-        inter_door_welcome(&door, &v, 0, now);
-        if (from == INTER_DOOR_KNOWN_MAX / 2) { // the first has come again since
+        inter_accept_limit_welcome(&accept_limit, &v, 0, now);
+        if (from == INTER_ACCEPT_LIMIT_KNOWN_MAX / 2) { // the first has come again since
             assert_true(take(1, now, &v));
-            inter_door_welcome(&door, &v, 0, now);
+            inter_accept_limit_welcome(&accept_limit, &v, 0, now);
         }
     }
-    for (uint64_t from = 1; from <= INTER_DOOR_KNOWN_MAX + 1; from++) {
+    for (uint64_t from = 1; from <= INTER_ACCEPT_LIMIT_KNOWN_MAX + 1; from++) {
         assert_true(take(from, now, &v));
         assert_int_equal(v.counted, from == 2);
     }
-    inter_door_end(&door);
+    inter_accept_limit_end(&accept_limit);
 }
 
 // A member has some places, and takes nobody else's; with its revocation they are free.
-static void test_owners(void **state) {
+static void test_shards(void **state) {
     (void)state;
     enum { EACH = 4, HOSTILE = 1, HONEST = 0, ADDRESSES = 200 };
-    const struct inter_door_rate r = {
+    const struct inter_accept_limit_rate r = {
         .burst = 8, .second = 4, .all_burst = 20, .all_second = 10, .known = EACH};
     struct inter_visitor v;
     neb_ns now = 1000 * NEB_S;
     int n = 0;
-    inter_door_init(&door, "test", &r);
+    inter_accept_limit_init(&accept_limit, "test", &r);
     for (uint64_t from = 1; from <= EACH; from++)
-        inter_door_know(&door, from, HONEST, now);
+        inter_accept_limit_know(&accept_limit, from, HONEST, now);
     for (uint64_t from = 100; from < 100 + ADDRESSES; from++) {
         now += NEB_S;
         assert_true(take(from, now, &v));
-        inter_door_welcome(&door, &v, HOSTILE, now);
+        inter_accept_limit_welcome(&accept_limit, &v, HOSTILE, now);
     }
     for (uint64_t from = 1; from < 100 + ADDRESSES; from++)
         n += take(from, now += NEB_S, &v) && !v.counted;
     assert_int_equal(n, 2 * EACH);
     assert_true(take(100 + ADDRESSES - 1, now, &v) && !v.counted); // the newest of its own
-    inter_door_forget(&door, HOSTILE);
-    assert_int_equal(door.n_known, EACH);
+    inter_accept_limit_forget(&accept_limit, HOSTILE);
+    assert_int_equal(accept_limit.n_known, EACH);
     assert_true(take(100 + ADDRESSES - 1, now, &v) && v.counted);
     assert_true(take(EACH, now, &v) && !v.counted);
-    inter_door_end(&door);
+    inter_accept_limit_end(&accept_limit);
 }
 
 // ZeroMQ's number of a connection that is gone may be another's: that is left alone, whoever it is.
@@ -298,21 +302,21 @@ static void test_another(void **state) {
     neb_ns now = 1000 * NEB_S;
     int l = listen_on(AF_INET), other = listen_on(AF_INET);
     assert_true(l >= 0 && other >= 0);
-    inter_door_init(&door, "test", &few);
-    inter_door_listens(&door, l);
+    inter_accept_limit_init(&accept_limit, "test", &few);
+    inter_accept_limit_listens(&accept_limit, l);
     int own = dial(l, "127.0.0.2", "127.0.0.1"), away = dial(other, "127.0.0.3", "127.0.0.1");
     assert_true(is_there(own, 5000) && is_there(away, 5000));
     int came = accept(l, NULL, NULL), strange = accept(other, NULL, NULL);
     assert_true(came >= 0 && strange >= 0);
     for (int i = 0; i < 100; i++) {
-        assert_false(inter_door_accepted(&door, strange, now, &v));
-        assert_false(inter_door_accepted(&door, away, now, &v));
+        assert_false(inter_accept_limit_accepted(&accept_limit, strange, now, &v));
+        assert_false(inter_accept_limit_accepted(&accept_limit, away, now, &v));
     }
-    assert_int_equal(door.refused, 0);
-    assert_true(inter_door_accepted(&door, came, now, &v));
+    assert_int_equal(accept_limit.refused, 0);
+    assert_true(inter_accept_limit_accepted(&accept_limit, came, now, &v));
     for (int i = 0; i < 100; i++)
-        (void)!inter_door_accepted(&door, came, now, &v);
-    assert_true(door.refused > 0);
+        (void)!inter_accept_limit_accepted(&accept_limit, came, now, &v);
+    assert_true(accept_limit.refused > 0);
     char b;
     struct pollfd cut = {.fd = own, .events = POLLIN};
     assert_int_equal(poll(&cut, 1, 5000), 1);
@@ -320,7 +324,7 @@ static void test_another(void **state) {
     assert_int_equal(send(away, "x", 1, MSG_NOSIGNAL), 1);
     assert_int_equal(recv(strange, &b, 1, 0), 1);
     close(own), close(away), close(came), close(strange), close(other);
-    inter_door_end(&door);
+    inter_accept_limit_end(&accept_limit);
     close(l);
 }
 
@@ -333,14 +337,14 @@ static void test_closed(void **state) {
     assert_true(l >= 0);
     if (!can_filter(l))
         skip();
-    inter_door_init(&door, "test", &few);
-    inter_door_listens(&door, l);
+    inter_accept_limit_init(&accept_limit, "test", &few);
+    inter_accept_limit_listens(&accept_limit, l);
     const char *const friends[] = {"127.0.0.2", "127.0.0.3"};
     for (int i = 0; i < 2; i++) {
         assert_true(take(source(friends[i]), now, &v));
-        inter_door_welcome(&door, &v, 0, now);
+        inter_accept_limit_welcome(&accept_limit, &v, 0, now);
     }
-    for (uint64_t from = 100; door.refused_all == 0; from++)
+    for (uint64_t from = 100; accept_limit.refused_all == 0; from++)
         take(from, now, NULL);
     assert_true(comes(l, "127.0.0.2", "127.0.0.1"));
     assert_true(comes(l, "127.0.0.3", "127.0.0.1"));
@@ -349,16 +353,16 @@ static void test_closed(void **state) {
         ;
     assert_true(comes(l, "127.0.0.2", "127.0.0.1"));
     assert_false(comes(l, "127.0.0.3", "127.0.0.1"));
-    inter_door_tick(&door, now + 999 * NEB_MS);
+    inter_accept_limit_tick(&accept_limit, now + 999 * NEB_MS);
     assert_false(comes(l, "127.0.0.4", "127.0.0.1"));
-    inter_door_tick(&door, now + 1000 * NEB_MS);
+    inter_accept_limit_tick(&accept_limit, now + 1000 * NEB_MS);
     assert_true(comes(l, "127.0.0.4", "127.0.0.1"));
     assert_true(comes(l, "127.0.0.3", "127.0.0.1"));
     while (take(source("127.0.0.3"), now + NEB_S, NULL))
         ;
     assert_false(comes(l, "127.0.0.3", "127.0.0.1"));
     assert_true(comes(l, "127.0.0.4", "127.0.0.1"));
-    inter_door_end(&door);
+    inter_accept_limit_end(&accept_limit);
     close(l);
 }
 
@@ -367,7 +371,7 @@ int main(void) {
         cmocka_unit_test(test_rate),   cmocka_unit_test(test_ipv4),
         cmocka_unit_test(test_ipv6),   cmocka_unit_test(test_all_together),
         cmocka_unit_test(test_known),  cmocka_unit_test(test_endpoints),
-        cmocka_unit_test(test_owners), cmocka_unit_test(test_another),
+        cmocka_unit_test(test_shards), cmocka_unit_test(test_another),
         cmocka_unit_test(test_closed)};
     neb_log_set_sink(testing_drop, NULL);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // inter/link: what strangers and bad members cannot do to it.
 #include "tests/unit/link_fixture.h"
 
@@ -222,9 +223,9 @@ static uint64_t feed(struct site *b, uint32_t peer, void *control) {
     for (neb_ns end = neb_now() + 2 * NEB_S; neb_now() < end && taken < (uint64_t)MOST * MESSAGE;) {
         if (inter_link_send(b->l, peer, INTER_BULK, data, sizeof data) == NEB_OK)
             taken += sizeof data;
-        uint8_t beat[10] = {BEAT, 1};
-        neb_put_u64(beat + 2, b->l->peers[peer].s[ACCEPTED].c[1].sent);
-        zmq_send(control, beat, sizeof beat, ZMQ_DONTWAIT);
+        uint8_t heartbeat[10] = {HEARTBEAT, 1};
+        neb_put_u64(heartbeat + 2, b->l->peers[peer].s[ACCEPTED].c[1].sent);
+        zmq_send(control, heartbeat, sizeof heartbeat, ZMQ_DONTWAIT);
         step(b, NULL);
     }
     return taken;

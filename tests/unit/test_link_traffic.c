@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // inter/link: how much goes through it and how soon, under a limit and while its connections are replaced.
 #include "tests/unit/link_fixture.h"
 

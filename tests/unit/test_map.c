@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // agent/base/map.c: a file that is cut while it is mapped, as a disk that fails gives no page of it.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // security/members: the trust list in memory and on disk.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"

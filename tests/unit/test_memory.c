@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Large arrays: aligned, zero where asked, and of huge pages where the kernel gives them to those who ask.
 #include "agent/base/memory.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The transformer: gradients of every tensor against finite differences, trainable sets, accumulation, learning,
 // checkpoints that resume bit for bit.
 #include "agent/base/fault.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What lasts tells that it goes on: whoever verifies, reads or writes a large checkpoint, waits for one that is being written, or for the parts of
 // other ranks. And what does not go on is noticed.
 #include "agent/base/fault.h"

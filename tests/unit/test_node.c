@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whom a node's rounds wait for, who counts as behind, and whose chunks take a path's window.
 #include "inter/record/weights.h"
 #include "tests/unit/node_fixture.h"
@@ -97,16 +98,16 @@ static void test_catching_up(void **state) {
     (void)state;
     begin(0, 0, true);
     uint32_t *round = &node_find_job(node, job_id)->fragments[0].round;
-    beat(1, 0, JOINED | FOLLOWS);
+    heartbeat(1, 0, JOINED | FOLLOWS);
     *round = 20;
     assert_false(inter_node_catching_up(node, job_id, now));
-    beat(1, 0, JOINED | FOLLOWS);
+    heartbeat(1, 0, JOINED | FOLLOWS);
     assert_true(inter_node_catching_up(node, job_id, now));
-    beat_at(1, 0, JOINED | FOLLOWS, 18);
+    heartbeat_at(1, 0, JOINED | FOLLOWS, 18);
     assert_false(inter_node_catching_up(node, job_id, now));
-    beat_at(1, 0, JOINED | FOLLOWS, 17);
+    heartbeat_at(1, 0, JOINED | FOLLOWS, 17);
     assert_true(inter_node_catching_up(node, job_id, now));
-    beat_at(1, 0, JOINED | FOLLOWS, UINT32_MAX);
+    heartbeat_at(1, 0, JOINED | FOLLOWS, UINT32_MAX);
     assert_false(inter_node_catching_up(node, job_id, now));
 }
 
@@ -118,7 +119,7 @@ static void test_busy(void **state) {
     pass(3, (const uint32_t[]){0, 0, 0, 0, 0}, all_follow);
     j->fragments[0].round = 20;
     j->fragments[0].ready_since = now - NEB_S;
-    beat(1, 0, JOINED | FOLLOWS); // behind
+    heartbeat(1, 0, JOINED | FOLLOWS); // behind
     now += 30 * NEB_S;
     step(&(struct inter_event){.kind = INTER_EV_TICK});
     assert_true(inter_node_catching_up(node, job_id, now));

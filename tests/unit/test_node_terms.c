@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who may move a node's term, and whom it takes for its leader.
 #include "inter/record/weights.h"
 #include "tests/unit/node_fixture.h"
@@ -109,7 +110,7 @@ static void test_key_of_before(void **state) {
     unknown_key = INTER_PEER_NONE;
 }
 
-// A liar, 2, was promised a later term by some who did not hear the leader for a while. It tells the leader that it follows, and does not
+// A byzantine, 2, was promised a later term by some who did not hear the leader for a while. It tells the leader that it follows, and does not
 // vote: with theirs captured there is no majority. Once a proposal is that old, a term above theirs.
 static void test_captured_votes(void **state) {
     (void)state;
@@ -335,12 +336,12 @@ static void test_left_out(void **state) {
     promise(2, TERM_PROMISE, 10);
     assert_true(status().leads);
     asked = 0;
-    beat(1, 10, JOINED | FOLLOWS);
-    beat(4, 12, JOINED);
-    beat(4, 0, 0); // its ledger is new: it collects first
+    heartbeat(1, 10, JOINED | FOLLOWS);
+    heartbeat(4, 12, JOINED);
+    heartbeat(4, 0, 0); // its ledger is new: it collects first
     assert_int_equal(asked, 0);
-    beat(3, 6, JOINED);
-    beat(3, 6, JOINED);
+    heartbeat(3, 6, JOINED);
+    heartbeat(3, 6, JOINED);
     assert_int_equal(asked, 2);
 }
 
@@ -360,8 +361,8 @@ static void test_promises(void **state) {
     elect(2, INTER_TERM_MAX - INTER_TERM_MAX % MEMBERS - 3);
     elect(2, UINT32_MAX - UINT32_MAX % MEMBERS - 3);
     assert_int_equal(faults[INTER_FAULT_MALFORMED], 2);
-    beat(2, UINT32_MAX, JOINED);
-    beat(2, INTER_TERM_MAX, JOINED);
+    heartbeat(2, UINT32_MAX, JOINED);
+    heartbeat(2, INTER_TERM_MAX, JOINED);
     promise(2, TERM_PROMISE, INTER_TERM_MAX + 1);
     assert_int_equal(faults[INTER_FAULT_MALFORMED], 5);
     elect(2, 7);
@@ -508,14 +509,14 @@ static void test_clock_behind(void **state) {
     const uint64_t former = 1800000000ull * NEB_S;
     begin(1, 0, false);
     struct job *j = node_find_job(node, job_id);
-    beat_known(0, 0, JOINED, 0, former);
-    beat_known(2, 0, JOINED, 0, former + 5);
-    beat_known(3, 0, JOINED, 0, former);
-    beat_known(4, 0, JOINED, 0, EPOCH);
+    heartbeat_known(0, 0, JOINED, 0, former);
+    heartbeat_known(2, 0, JOINED, 0, former + 5);
+    heartbeat_known(3, 0, JOINED, 0, former);
+    heartbeat_known(4, 0, JOINED, 0, EPOCH);
     assert_int_equal(j->standing.epoch, EPOCH); // it may be three that lie
-    beat_known(4, 0, JOINED, 0, UINT64_MAX);
+    heartbeat_known(4, 0, JOINED, 0, UINT64_MAX);
     assert_int_equal(j->standing.epoch, EPOCH);
-    beat_known(4, 0, JOINED, 0, former);
+    heartbeat_known(4, 0, JOINED, 0, former);
     assert_true(status().lost && j->standing.epoch > former + 5);
     assert_true(status().attempts > inter_attempt_first(former + 5));
     assert_int_equal(actions.list[0].kind, INTER_ACT_STORE_STANDING);
@@ -523,7 +524,7 @@ static void test_clock_behind(void **state) {
     begin(1, 0, true); // it has a history
     for (uint8_t m = 0; m < MEMBERS; m++)
         if (m != 1)
-            beat_known(m, 0, JOINED, 0, former);
+            heartbeat_known(m, 0, JOINED, 0, former);
     assert_int_equal(node_find_job(node, job_id)->standing.epoch, EPOCH);
 }
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which update of a member a node has, seeks and asks for, where there are several: its owner lost its disk, went back to an older one, or signed two.
 #include "agent/base/sha256.h"
 #include "tests/unit/node_fixture.h"
@@ -106,7 +107,7 @@ static void test_own_of_before(void **state) {
     }
 }
 
-// Of a liar's two updates under one key one was committed. Who brings the other has not that one, and whoever said before that it had none is asked
+// Of a byzantine's two updates under one key one was committed. Who brings the other has not that one, and whoever said before that it had none is asked
 // again: this node is not behind all others.
 static void test_second_digest(void **state) {
     (void)state;

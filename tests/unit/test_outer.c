@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // inter/outer: members that apply the same commits hold the same bits; nothing that was learned is lost.
 #include "agent/base/log.h"
 #include "agent/base/rng.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // inter/outer with masked updates: the parameters that come out are, bit for bit, those of a plain sum of the same integers; what an
 // update could not hold stays in the residual, also where the own update is only known from its bytes.
 #include "agent/base/log.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pairs from a TSV file to batches: split by message, targets where they belong, every pair once an epoch, the same batches
 // everywhere.
 #include "agent/base/fs.h"

@@ -1,8 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
 // agent/plan: counts are those of models that are made; bytes are those of the codec.
 #include "agent/base/log.h"
 #include "agent/job/update_size.h"
 #include "agent/plan/plan.h"
-#include "intra/train/owners.h"
+#include "intra/train/shards.h"
 #include "intra/train/trainer.h"
 
 #include <setjmp.h>
@@ -95,7 +96,7 @@ static void fragments_fill(const char *const *sets, const char *vocab, const cha
     }
     j.sync.fragments = __builtin_popcountll(parts);
     assert_int_equal(agent_job_validate(&j, "job.yaml"), NEB_OK);
-    intra_owners_fragments(elements, layer, n, c.n_layers, j.sync.fragments, fragment);
+    intra_shards_fragments(elements, layer, n, c.n_layers, j.sync.fragments, fragment);
     for (int32_t i = 0; i < n; i++) {
         assert_true(!i || fragment[i] == fragment[i - 1] || fragment[i] == fragment[i - 1] + 1);
         used |= 1ull << fragment[i];

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // agent/planner: what a plan chose gets into the job, and nothing else does.
 #include "agent/base/log.h"
 #include "agent/plan/planner.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Message catalogues as pairs: what is kept, what is left out, and where a malformed one is.
 #include "agent/base/log.h"
 #include "intra/data/po.h"

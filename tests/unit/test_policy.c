@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // agent/policy: what a site's operator admits, and files that must not be believed.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"

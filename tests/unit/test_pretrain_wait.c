@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // agent/pretrain_wait: how long a run waits for the report of a cluster that may be dead. Time is virtual.
 #include "agent/cli/pretrain_state.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The probe's layer: it learns what is linear, finds nothing where there is nothing, and gives the same twice.
 #include "agent/base/rng.h"
 #include "agent/cli/probe.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // agent/progress: what people and programs see of a running job.
 #include "agent/show/progress.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // agent/base/quota: what control groups let a process use, of both versions.
 #include "agent/base/fs.h"
 #include "agent/base/quota.h"

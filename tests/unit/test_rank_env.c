@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which rank a process is, from the variables of torchrun, Open MPI and Slurm: right ones, and wrong ones by name.
 #include "agent/base/log.h"
 #include "intra/ranks/rank_env.h"

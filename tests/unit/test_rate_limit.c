@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // inter/rate_limit: what operators write, and the bucket under a virtual clock.
 #include "inter/link/rate_limit.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Token frames: what goes in comes out, at what cost, and what is damaged is refused.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // agent/report: files that can be read back, whatever interrupted the writing; plots from them.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"

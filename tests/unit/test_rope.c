@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scaled rotary positions: the table against the formula written a second time, as transformers has it
 // (modeling_rope_utils.py: _compute_llama3_parameters, by wavelengths), and against numbers computed elsewhere; which values are
 // refused; a model of scaled positions answers otherwise, and passes through a checkpoint.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Masked LM and replaced-token detection: masks and draws are functions of their seeds, labels are right, and the gradients of
 // both losses through a bidirectional model are those of finite differences, for every tensor.
 #include "agent/base/rng.h"

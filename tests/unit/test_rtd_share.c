@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // agent/rtd_share: an exchange brings a block of rows of two models together, blocks come in turn, an exchange under way survives a
 // checkpoint, and frames that are not such rows are refused without touching the model.
 #include "agent/base/fs.h"

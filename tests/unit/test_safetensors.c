@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Safetensors files: what we write comes back bit by bit, in one file and in shards; what a stranger may have written is
 // refused with file, tensor and remedy.
 #include "agent/base/fault.h"

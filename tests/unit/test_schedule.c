@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // agent/schedule: when fragments are sent and merged, driven as a worker would drive it.
 #include "agent/exchange/schedule.h"
 

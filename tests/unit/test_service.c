@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // inter/service: two agents' services in one process over loopback. Updates become commits on both, through restarts in the
 // middle of a round; messages arrive once and in order, also after a ledger was lost.
 #include "inter/link/state.h"

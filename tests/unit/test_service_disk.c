@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // inter/service over disks that are full, that fail, or that give back other bytes than were written.
 #include "inter/ledger/db.h"
 #include "tests/unit/service_fixture.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // inter/service over a disk that has lost updates which were whole on it: the other member is asked
 // for them, by the digest that was signed.
 #include "inter/ledger/db.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // compress/sketch and inter/outlier: angles between updates, whatever codecs they came in, and who stands out by them.
 #include "agent/base/rng.h"
 #include "compress/check.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Two ends of inter/service/snapshot.h on a link that drops, doubles and mixes up what it carries; restarts; hostile headers.
 #include "agent/base/fault.h"
 #include "agent/base/fs.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whether a state that was taken is the one that the others have (agent/daemon/snapshot_proof.h), and what members say of it (inter/round/node.h).
 #include "agent/daemon/snapshot_proof.h"
 
@@ -32,7 +33,7 @@ static void test_three_clusters(void **state) {
     // it trains on with what the others have, and gives something else
     assert_int_equal(judge(0, A | C, C, A), AGENT_PROOF_REFUTED);
     assert_int_equal(judge(0, A, C, A), AGENT_PROOF_REFUTED);
-    // one against one: the giver is no more a liar than the other, who would have itself asked next
+    // one against one: the giver is no more a byzantine than the other, who would have itself asked next
     assert_int_equal(judge(0, C, C, A), AGENT_PROOF_DISPUTED);
     assert_int_equal(judge(A, C, C, A), AGENT_PROOF_DISPUTED);
     // what it had said before it computed its parameters again

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Soft labels: what comes back is what went in, within the grid; sizes; hostile frames; how k follows the link.
 #include "agent/base/rng.h"
 #include "compress/softlabel.h"

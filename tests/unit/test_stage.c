@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The last stage of 8-bit codes: chosen by what it saves, the same elements whichever it is, hostile bodies refused.
 #include "agent/base/log.h"
 #include "agent/base/rng.h"

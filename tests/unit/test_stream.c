@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Streams: the wire format, both endpoints by hand, the spool. Whole lives are in test_stream_world.c.
 #include "agent/base/fault.h"
 #include "agent/base/file.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The window of a stream that may widen, over a path with a delay: it grows when the consumer runs dry because a round trip takes
 // longer than the window lasts, and for no other reason; then the consumer works without a pause.
 #include "inter/stream/wire.h"

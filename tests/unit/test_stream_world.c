@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Streams in a seeded simulation, in which messages are lost, doubled and reordered, links break, and workers and agents of both sides crash between
 // any two actions: every batch is applied exactly once, in order, and no queue grows beyond its bounds.
 #include "tests/unit/stream_fixture.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // inter/stripes against links whose rate depends on the number of connections, in virtual time.
 #include "inter/link/stripes.h"
 

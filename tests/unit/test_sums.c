@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // inter/sums: members of a simulated network that loses, repeats and reorders messages; one drops out before the commit, one falls
 // silent after it, some restart, one lies. Whoever is there reads the plain sum, and nothing is revealed for another set.
 #include "agent/base/log.h"
@@ -281,7 +282,7 @@ static void test_restarts(void **state) {
 }
 
 // Seeds that are forged, of another record, or not those that were announced are not taken; the sum is read without their author.
-static void test_liar(void **state) {
+static void test_byzantine(void **state) {
     (void)state;
     start(4, 9, 0xf);
     commit(&members[0]);
@@ -407,7 +408,7 @@ static int setup(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_there), cmocka_unit_test(test_lost),
-        cmocka_unit_test(test_restarts),  cmocka_unit_test(test_liar),
+        cmocka_unit_test(test_restarts),  cmocka_unit_test(test_byzantine),
         cmocka_unit_test(test_drained),   cmocka_unit_test(test_too_few)};
     return cmocka_run_group_tests(tests, setup, NULL);
 }

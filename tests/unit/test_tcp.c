@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // inter/tcp on connections over loopback: what congestion control learned is forgotten, and nothing else.
 #include "inter/link/tcp.h"
 
@@ -55,7 +56,7 @@ static void test_bbr_forgets(void **state) {
     assert_true(inter_tcp_set_congestion(from, NULL));
     carry(from, to, 4 << 20);
     assert_true(bbr_learned(from) > 0);
-    inter_tcp_start_anew(from);
+    inter_tcp_restart(from);
     assert_int_equal(bbr_learned(from), 0);
     carry(from, to, 4 << 20); // and it goes on
     assert_true(bbr_learned(from) > 0);
@@ -76,7 +77,7 @@ static void test_algorithm_stays(void **state) {
         connection(&from, &to);
         assert_true(inter_tcp_set_congestion(from, names[i]));
         carry(from, to, 1 << 20);
-        inter_tcp_start_anew(from);
+        inter_tcp_restart(from);
         inter_tcp_congestion(from, name);
         assert_string_equal(name, names[i]);
         carry(from, to, 1 << 20);
@@ -85,7 +86,7 @@ static void test_algorithm_stays(void **state) {
         tried++;
     }
     assert_true(tried > 0);
-    inter_tcp_start_anew(-1); // no connection: nothing happens
+    inter_tcp_restart(-1); // no connection: nothing happens
 }
 
 int main(void) {

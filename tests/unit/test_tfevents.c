@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // agent/tfevents and agent/tensorboard: bytes as the formats describe them.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // agent/told: what of a cluster's losses leaves its site.
 #include "agent/daemon/told.h"
 #include "tests/testing.h"

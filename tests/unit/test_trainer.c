@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Edges of training: AdaGC where gradients begin at zero, ignored targets, recomputation bit for
 // bit, checkpoints of another model, descriptions that lie.
 #include "agent/base/log.h"

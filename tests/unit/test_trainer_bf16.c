@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Training with products in bf16 on processors (intra_trainer_config.device_type without a device): gradients and losses beside
 // fp32's, the same numbers whether weights were converted for the step or not, and fp32 as it was for everybody else.
 #include "agent/base/fs.h"

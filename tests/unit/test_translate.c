@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Decoding against the plain forward pass; chrF against values computed by sacrebleu 2.4; labels against the logits they come
 // from.
 #include "agent/base/rng.h"

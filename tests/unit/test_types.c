@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // inter/types: manifests and records as bytes: there and back, cut anywhere, and beyond every limit.
 #include "agent/base/sha256.h"
 #include "inter/record/tune.h"
@@ -19,7 +20,7 @@ static struct inter_manifest a_manifest(void) {
                                .missed = 7,
                                .step = 1ull << 33,
                                .flags = INTER_FINAL,
-                               .measure = {100000, 80000, 250000, 0.11f, INTER_RUNG_INT3, true},
+                               .measure = {100000, 80000, 250000, 0.11f, INTER_LEVEL_INT3, true},
                                .digest = {UINT64_MAX, 5}};
     m.key.attempt = 0xfffffffe;
     for (size_t i = 0; i < sizeof m.key.job; i++)
@@ -40,7 +41,7 @@ static struct inter_record a_record(uint8_t n) {
         .mu = 0.6f,
         .n = n,
         .n_plans = 2,
-        .plans = {{20, 3, INTER_RUNG_INT4, INTER_REASON_LATE, 32}, {70000, 1, 0, 0, 0}},
+        .plans = {{20, 3, INTER_LEVEL_INT4, INTER_REASON_LATE, 32}, {70000, 1, 0, 0, 0}},
         .cursors = {1ull << 40, 3},
         .absences = {{9, 1ull << 50}, {10, 0}},
         .n_accepts = 2};
@@ -111,8 +112,8 @@ static void test_manifest_round_trip(void **state) {
     assert_int_equal(got.measure.rtt_us, 80000);
     assert_int_equal(got.measure.step_us, 250000);
     assert_true(got.measure.error == 0.11f && got.measure.full);
-    assert_int_equal(got.measure.codec, INTER_RUNG_INT3);
-    m.measure.codec = INTER_RUNGS;
+    assert_int_equal(got.measure.codec, INTER_LEVEL_INT3);
+    m.measure.codec = INTER_LEVELS;
     again = manifest_bytes(&m);
     assert_false(manifest_parses(again.p, again.len, &m));
     neb_buf_free(&again);
@@ -133,7 +134,7 @@ static void test_record_round_trip(void **state) {
         assert_true(got.eta == r.eta && got.mu == r.mu);
         assert_int_equal(got.n_plans, 2);
         assert_int_equal(got.plans[0].interval, 20);
-        assert_int_equal(got.plans[0].codec, INTER_RUNG_INT4);
+        assert_int_equal(got.plans[0].codec, INTER_LEVEL_INT4);
         assert_int_equal(got.plans[0].reason, INTER_REASON_LATE);
         assert_int_equal(got.plans[0].left_out, 32);
         assert_int_equal(got.plans[1].interval, 70000);
@@ -419,7 +420,7 @@ static void test_attempts(void **state) {
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
         assert_int_equal(inter_attempt_first(table[i].epoch), table[i].first);
     for (uint64_t s = 1763683200; s < 1763683300; s++)
-        assert_true(inter_attempt_first(s * second) + INTER_AGAIN_MAX <
+        assert_true(inter_attempt_first(s * second) + INTER_RETRIES_MAX <
                     inter_attempt_first((s + 1) * second));
 }
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // agent/view and agent/metrics: what people are shown of a job.
 #include "agent/daemon/status.h"
 #include "agent/web/metrics.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // inter/wan_cost: how long updates travel and what is waited for, by arithmetic that can be checked by hand; which scheme is chosen, and that
 // schemes come in the order of their measured loss.
 #include "inter/round/wan_cost.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // agent/watch: what a peer names itself or says of a fault does not command the terminal that shows it.
 #include "agent/base/clock.h"
 #include "agent/base/log.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The status page's rules, its certificate, and the server through a socket: what is published is what is answered.
 #include "agent/base/clock.h"
 #include "agent/base/fs.h"
@@ -424,7 +425,7 @@ static bool is_served(uint16_t port, uint32_t from, const char *with_token) {
 }
 
 // A TLS handshake costs more than the answer: an address gets so many without the token, and all of them together; who has shown it, any number.
-static void test_door(void **state) {
+static void test_accept_limit(void **state) {
     enum { KNOWN = 0x7f000001, ONE = 0x7f000009, MANY = 0x7f000100 };
     const struct folder *f = *state;
     struct agent_web_tls own;
@@ -635,7 +636,7 @@ int main(void) {
         cmocka_unit_test(test_server),
         cmocka_unit_test(test_other_user),
         cmocka_unit_test(test_user_table),
-        cmocka_unit_test_setup_teardown(test_door, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(test_accept_limit, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_config, make_folder, remove_folder),
     };
     return cmocka_run_group_tests(tests, init, NULL);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // By how much each update counts (inter/record/weights.h): a lone returner by tokens since the common base, everybody else as ever, at the
 // ends of the number range too; and a voter that computes it again finds every other answer.
 #include "inter/record/weights.h"

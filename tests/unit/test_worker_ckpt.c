@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A worker that goes on: what its checkpoint holds of an update that is under way, which it submits again under the same number;
 // what counts for its next update where the run before it had sent more; what a snapshot says of the next ones.
 #include "agent/exchange/worker.h"
@@ -119,10 +120,10 @@ static struct agent_worker *under_way(char path[NEB_PATH_MAX]) {
     w->step = 23;
     w->frags[1] =
         (struct agent_fragment){.in_flight = true, .send_step = 20, .merge_step = 25, .missed = 3};
-    w->travel[1].again = 2;
-    w->travel[1].tokens = 77;
-    w->travel[1].missed = 4;
-    neb_buf_add(&w->travel[1].blob, "update", 6);
+    w->flight[1].retries = 2;
+    w->flight[1].tokens = 77;
+    w->flight[1].missed = 4;
+    neb_buf_add(&w->flight[1].blob, "update", 6);
     return w;
 }
 
@@ -131,11 +132,11 @@ static void goes_on(uint32_t again) {
     assert_int_equal(worker_restore(w), NEB_OK);
     assert_int_equal(w->step, 23);
     assert_true(w->frags[1].in_flight && !w->frags[0].in_flight);
-    assert_int_equal(w->travel[1].again, again);
-    assert_int_equal(w->travel[1].tokens, 77);
-    assert_int_equal(w->travel[1].missed, 4);
-    assert_int_equal(w->travel[1].blob.len, 6);
-    assert_memory_equal(w->travel[1].blob.p, "update", 6);
+    assert_int_equal(w->flight[1].retries, again);
+    assert_int_equal(w->flight[1].tokens, 77);
+    assert_int_equal(w->flight[1].missed, 4);
+    assert_int_equal(w->flight[1].blob.len, 6);
+    assert_memory_equal(w->flight[1].blob.p, "update", 6);
     destroy(&w);
 }
 
@@ -203,7 +204,7 @@ static void train_to(struct agent_worker *w, int64_t step) {
 // Of the fragment's first round, with what had been sent at step COMMITTED after the one of step SENT was taken back.
 static void bring_commit(struct agent_worker *w, bool rejected) {
     static const char none[1];
-    const struct neb_buf *b = &w->travel[F].blob; // any that is well-formed
+    const struct neb_buf *b = &w->flight[F].blob; // any that is well-formed
     struct agent_ipc_msg m = {
         .head = json_pack("{s:s,s:i,s:i,s:i,s:f,s:f,s:b,s:[]}", "ev", "commit", "fragment", F,
                           "round", 0, "cursor", COMMITTED, "eta", 1.0, "mu", 0.0, "rejected",
@@ -216,7 +217,7 @@ static void bring_commit(struct agent_worker *w, bool rejected) {
                                         "tokens", COMMITTED, "clip", 1.0));
     assert_int_equal(worker_take_commit(w, &m), NEB_OK);
     json_decref(m.head);
-    assert_true(w->travel[F].here);
+    assert_true(w->flight[F].here);
 }
 
 static uint64_t rows_since_base(const struct agent_worker *w) {
@@ -266,11 +267,11 @@ static void repeats(int64_t here, int64_t merged, bool rejected, bool restarts) 
     train_to(w, NEXT);
     const struct agent_fragment *g = &w->frags[F];
     assert_true(g->in_flight && g->round == 1 && g->send_step == NEXT);
-    assert_int_equal(w->travel[F].steps, NEXT - COMMITTED);
-    assert_in_range(w->travel[F].tokens, 1, NEXT - COMMITTED);
-    assert_in_range(rows_since_base(w), 1, 2 * w->travel[F].tokens);
+    assert_int_equal(w->flight[F].steps, NEXT - COMMITTED);
+    assert_in_range(w->flight[F].tokens, 1, NEXT - COMMITTED);
+    assert_in_range(rows_since_base(w), 1, 2 * w->flight[F].tokens);
     if (here < COMMITTED) {
-        assert_int_equal(w->travel[F].tokens, NEXT - COMMITTED);
+        assert_int_equal(w->flight[F].tokens, NEXT - COMMITTED);
         assert_int_equal(rows_since_base(w), 2 * (NEXT - COMMITTED));
     }
     destroy(&w);
@@ -333,8 +334,8 @@ static void write_snapshot(struct agent_worker *w) {
             .entries = {{.clip = 1}, {.member = 1, .clip = 1}},
             .n_plans = 2,
             .cursors = {30, 30},
-            .plans = {{.interval = 20, .overlap = 4, .codec = INTER_RUNG_TOPK64, .left_out = 8},
-                      {.interval = 40, .overlap = 7, .codec = INTER_RUNG_INT8}}}};
+            .plans = {{.interval = 20, .overlap = 4, .codec = INTER_LEVEL_TOPK64, .left_out = 8},
+                      {.interval = 40, .overlap = 7, .codec = INTER_LEVEL_INT8}}}};
     inter_snapshot_put(&b, s);
     inter_outer_arrays(w->outer, arrays);
     for (int i = 0; i < 2; i++) // θ, v
@@ -360,9 +361,9 @@ static void test_plans_of_snapshot(void **state) {
     assert_int_equal(lost->left_out, 8);
     for (int i = 0; i < 2; i++) {
         const struct inter_plan *p = &lost->kept[0].plans[i], *first = &lost->kept[1].plans[i];
-        assert_true(p->codec == INTER_RUNG_TOPK64 && p->overlap == 4);
+        assert_true(p->codec == INTER_LEVEL_TOPK64 && p->overlap == 4);
         assert_int_equal(p->interval, 40); // in common with the other cluster
-        assert_true(first->codec == INTER_RUNG_JOB && first->interval == 10);
+        assert_true(first->codec == INTER_LEVEL_JOB && first->interval == 10);
     }
     destroy(&w);
     destroy(&lost);

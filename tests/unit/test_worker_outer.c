@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A fragment from a snapshot: read to where the exchange has it, the others stay, and no memory is taken for it.
 #include "agent/exchange/worker.h"
 #include "tests/testing.h"

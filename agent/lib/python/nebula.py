@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A training loop in Python federates through the Nebula agent of its cluster. One file, no build step.
 
     import nebula

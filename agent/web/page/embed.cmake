@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # cmake -DIN=index.html -DOUT=page.c -P embed.cmake: the page as a C array.
 file(READ ${IN} hex HEX)
 string(LENGTH "${hex}" digits)

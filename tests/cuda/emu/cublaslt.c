@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // cuBLASLt's matrix products on the host, by its manual: column-major matrices, transposition, leading dimensions, types, alpha and beta,
 // the bias as epilogue (of D's type, one for each row of D), or sums of B over k, written beside D (BGRADB: of D's type, one for each
 // column; alpha and beta do not touch them). What the manual leaves to the library is taken at its strictest:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CUDA for machines without a GPU: the kernels of kernels/cuda compile against this header as plain C++, and run, thread by
 // thread, on the processor. It stands for the toolkit's header of the same name; only tests use it.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The calls of CUDA's runtime that kernels/cuda and intra/ranks/comm_nccl.c make, over host memory (cuda_runtime.h beside this says why).
 #ifndef EMU_CUDA_RUNTIME_API_H
 #define EMU_CUDA_RUNTIME_API_H

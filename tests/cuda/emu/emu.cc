@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fibers, barriers and warp operations behind cuda_runtime.h of this folder. One host thread; nothing here is for more.
 #include <cuda_runtime.h>
 

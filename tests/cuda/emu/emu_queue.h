@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The emulator's queue (emu.cc), and where a capture (graph.cc) takes from it.
 #ifndef EMU_QUEUE_H
 #define EMU_QUEUE_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a stream of either emulated runtime begins with: the kernels' (runtime.c over emu.cc) and NCCL's (nccl_runtime.c) are in objects of
 // their own, which know no names of each other, and yet NCCL's operations go into the kernels' stream. So that stream brings its calls along.
 #ifndef EMU_STREAM_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stream capture and graphs of the emulated runtime, by CUDA's manual: what a capturing stream is given does not run but becomes a node,
 // with its arguments as they are at the call; launching the graph puts all nodes into the queue. What the manual forbids meanwhile spoils
 // the capture (then every further call on the stream fails, and ending it gives no graph), and so does what it merely calls unsafe:

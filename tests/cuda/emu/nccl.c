@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // NCCL's calls between processes of one machine, for tests without a GPU: every communicator is a piece of memory that its ranks
 // share, which they find by the name in the unique identifier. As strict as NCCL's manual, where the library itself may be kinder:
 // a send ends when it is received, a communicator in progress takes no calls, two ranks of a host do not share a device (a rank's

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What intra/ranks/comm_nccl.c uses of NCCL's interface, for machines without NCCL: names, values and argument lists are NCCL's (2.28).
 // nccl.c beside this implements it. Where NCCL's own header is found, nccl.c is compiled against that too (tests/cuda/room.cmake), so
 // the two cannot differ unnoticed.

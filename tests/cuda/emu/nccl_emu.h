@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The inside of the emulated NCCL (nccl.c) and of the part of CUDA's runtime under it (nccl_runtime.c), and what tests tell them to
 // do wrong.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The runtime calls of intra/ranks/comm_nccl.c over host memory: streams that really are asynchronous, and device memory that is told from
 // the host's. A copy between device and pageable host memory waits for all that is in its stream before it, which CUDA may do ("API
 // synchronization behavior" in its manual): a copy behind a collective that never ends would never return, and ends the test here.

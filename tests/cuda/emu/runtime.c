@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The runtime calls of cuda_runtime_api.h over host memory: device memory is malloc'ed, all streams are the emulator's one queue.
 // Fresh memory is full of NaN, as nothing may be read before it is written.
 #include "tests/cuda/emu/emu_stream.h"

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """nebula import and export of a Llama folder of 1.1 billion random bf16 weights in several shards, beside cp of the same bytes on the same
 disk, in turns. What is read is dropped from the page cache before each, and each ends when its bytes are on the disk (nebula fsyncs what
 it writes; cp is followed by sync -f). cp copies the larger of a command's two sides: import makes fp32 of bf16, so it writes twice

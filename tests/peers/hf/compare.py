@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small random models made by transformers, through nebula and back. usage: compare.py NEBULA
 
 Each model: save_pretrained -> nebula import -> logits and greedy tokens against transformers -> nebula export ->

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Text to tokens: nebula data build beside Hugging Face tokenizers. usage: rates.py NEBULA DIR TEXT
 
 DIR: a folder with a byte-level tokenizer.json and a tokenizer_config.json that names an eos_token. TEXT: a folder of files, each a document. nebula's

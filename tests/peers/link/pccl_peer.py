@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """PCCL all-reduces over its C API: LIB master ADDRESS | LIB peer ADDRESS SECONDS BYTES CONNECTIONS.
 
 One peer at each end of the path, the master beside the first. A turn is as many all-reduces at once as there are connections (PCCL's

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One ZeroMQ connection with CURVE, 1 MiB messages, as an application would write it: serve|send ADDRESS SECONDS.
 """
 import os

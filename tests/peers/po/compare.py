@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """compare.py NEBULA FOLDER...: the pairs of every *.po below, as nebula data build and as polib with Python's gettext.c2py have them."""
 import collections
 import concurrent.futures

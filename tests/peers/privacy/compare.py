@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Epsilon of jobs with differential privacy, from `nebula check --json`, beside dp-accounting's RDP accountant of the same Gaussian mechanisms, composed.
 Prints the table of tests/security/test_privacy.c first."""
 import itertools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """PyTorch loops attached to agents on loopback: equal digests, beside a built-in worker, after kill -9, with DDP and FSDP,
 and what federating costs. usage: attached.py [case…]; one line a case, exit status 1 when one fails."""
 import json

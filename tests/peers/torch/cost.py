@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One of two loops for the case "cost" of attached.py. Paris alternates short segments of one exchange interval: B with fed.step after
 every step, A the same steps alone, as ABBA and BAAB in turn, so that a machine that becomes slower or faster meanwhile, at a steady
 rate, hits both alike. Berlin answers the rounds and computes nothing, so that both kinds find the machine equally loaded.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A loop of one or several ranks that trains nothing: what rank 0 is told is wrong all ranks hear; the other cluster may be away for longer
 than the ranks' own group waits for anything; closing twice is closing. usage: [torchrun --nproc-per-node 2] ranks.py SEED"""
 import datetime

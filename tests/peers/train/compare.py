@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tokens/s of `nebula bench train` against PyTorch, eager and compiled: interleaved, so that all see the same machine.
 
 A line a shape and peer: medians over the pairs of tokens/s, and the median of the pairs' ratios (ours / theirs) with its quartiles.

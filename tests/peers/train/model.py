@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The model of `nebula bench train` in PyTorch, as its users would write it for speed: fused attention, fused AdamW.
 
 Reads numbers of steps from stdin, one a line; answers with the seconds of each step and its

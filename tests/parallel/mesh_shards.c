@@ -1,7 +1,8 @@
-// The exchange of a cluster, on one rank or spread over a mesh (agent/exchange/owners.h), without agents: parameters change in a known way, are encoded,
-// come back and are merged. Prints what another cluster would see, which no mesh may change. For test_mesh_owners.sh.
+// SPDX-License-Identifier: Apache-2.0
+// The exchange of a cluster, on one rank or spread over a mesh (agent/exchange/shards.h), without agents: parameters change in a known way, are encoded,
+// come back and are merged. Prints what another cluster would see, which no mesh may change. For test_mesh_shards.sh.
 //
-//     mesh_owners DP PP TP [key=value ...]     under `nebula ranks` or mpirun when the product is above 1; "0 0 0": one rank
+//     mesh_shards DP PP TP [key=value ...]     under `nebula ranks` or mpirun when the product is above 1; "0 0 0": one rank
 //
 //     first=N rounds=N    0, 10: rounds made     codec=NAME    int4             fragments=N  2
 //     trainable=full|lora full                   tied=0|1      0                robust=0|1   0: trimmed mean
@@ -108,17 +109,17 @@ struct followed {
     double busy_s; // in calls
 };
 
-static enum neb_status follow(void *user, struct intra_team *team, int32_t n) {
+static enum neb_status follow(void *user, struct intra_group *group, int32_t n) {
     struct followed *x = user;
-    struct agent_owners_follower *f = &x->own.exchange;
-    bool had = f->owners != NULL;
+    struct agent_shards_follower *f = &x->own.exchange;
+    bool had = f->shards != NULL;
     size_t before = allocated();
     double start = processor_s();
-    NEB_TRY(agent_follow(&x->own, team, n));
+    NEB_TRY(agent_follow(&x->own, group, n));
     x->busy_s += had ? processor_s() - start : 0;
-    if (!had && f->owners)
-        say_memory(intra_team_world(team)->rank, agent_owners_elements(f->owners),
-                   agent_owners_bytes(f->owners), before);
+    if (!had && f->shards)
+        say_memory(intra_group_world(group)->rank, agent_shards_elements(f->shards),
+                   agent_shards_bytes(f->shards), before);
     return NEB_OK;
 }
 
@@ -130,10 +131,10 @@ static void follow_end(void *user) {
 // ---- rank 0 ---------------------------------------------------------------------------------------------------
 
 static enum neb_status pull(struct agent_worker *w, const bool *wanted) {
-    return intra_team_pull(w->team, wanted);
+    return intra_group_pull(w->group, wanted);
 }
 static enum neb_status push(struct agent_worker *w, const bool *wanted) {
-    return intra_team_push(w->team, wanted);
+    return intra_group_push(w->group, wanted);
 }
 
 static const uint64_t *counts_of(void *user, int32_t unit) {
@@ -146,7 +147,7 @@ static const uint64_t *counts_of(void *user, int32_t unit) {
 
 // What training would do: every trainable parameter moves, by its place in its tensor and the time.
 static enum neb_status move(struct agent_worker *w, int64_t time, float size) {
-    NEB_TRY(intra_team_pull(w->team, NULL));
+    NEB_TRY(intra_group_pull(w->group, NULL));
     for (int32_t i = 0; i < w->model->n_tensors; i++) {
         const struct intra_tensor *t = &w->model->tensors[i];
         float *x = intra_param(w->model, t);
@@ -156,14 +157,14 @@ static enum neb_status move(struct agent_worker *w, int64_t time, float size) {
             x[k] += size * z * (z < 0 ? -z : z);
         }
     }
-    NEB_TRY(intra_team_push(w->team, NULL));
-    intra_team_release(w->team);
+    NEB_TRY(intra_group_push(w->group, NULL));
+    intra_group_release(w->group);
     return NEB_OK;
 }
 
 static enum neb_status set_up(struct agent_worker *w, const struct options *o) {
-    w->model = intra_team_model(w->team);
-    w->trainer = intra_team_trainer(w->team);
+    w->model = intra_group_model(w->group);
+    w->trainer = intra_group_trainer(w->group);
     w->job.sync.tune.mode = AGENT_TUNE_AUTO; // errors are measured
     NEB_TRY(intra_units(w->model, &w->units, &w->n_units));
     w->fragment = calloc((size_t)w->n_units, sizeof *w->fragment);
@@ -188,13 +189,13 @@ static enum neb_status set_up(struct agent_worker *w, const struct options *o) {
                                    .robust = o->robust};
     size_t before = allocated();
     enum neb_status st =
-        w->world ? agent_owners_create(w->team, &c, w->fragment, o->single, w->K->pool, &w->owners)
+        w->world ? agent_shards_create(w->group, &c, w->fragment, o->single, w->K->pool, &w->shards)
                  : worker_outer_create(w, &c, units);
     if (st == NEB_OK && w->world)
-        w->outer = agent_owners_outer(w->owners);
+        w->outer = agent_shards_outer(w->shards);
     if (st == NEB_OK)
-        say_memory(0, w->owners ? agent_owners_elements(w->owners) : w->model->n_all_trainable,
-                   w->owners ? agent_owners_bytes(w->owners) : inter_outer_bytes(w->outer), before);
+        say_memory(0, w->shards ? agent_shards_elements(w->shards) : w->model->n_all_trainable,
+                   w->shards ? agent_shards_bytes(w->shards) : inter_outer_bytes(w->outer), before);
     free(units);
     return st;
 }
@@ -202,7 +203,7 @@ static enum neb_status set_up(struct agent_worker *w, const struct options *o) {
 static enum neb_status encode(struct agent_worker *w, int32_t f, const struct cmp_codec *codec) {
     uint8_t sha[NEB_SHA256_BYTES];
     char hex[2 * NEB_SHA256_BYTES + 1];
-    struct agent_travel *t = &w->travel[f];
+    struct agent_flight *t = &w->flight[f];
     double start = processor_s();
     NEB_TRY(worker_outer_encode(w, f, codec, counts_of, w));
     w->sync_s += processor_s() - start;
@@ -214,7 +215,7 @@ static enum neb_status encode(struct agent_worker *w, int32_t f, const struct cm
 
 // Of every seventh round nothing comes back, of another one nothing of ours, one is refused, one is a merge round.
 static enum neb_status merge(struct agent_worker *w, int32_t f, int round) {
-    const struct neb_buf *b = &w->travel[f].blob;
+    const struct neb_buf *b = &w->flight[f].blob;
     const struct inter_outer_part parts[3] = {
         {b->p, b->len, 3000, 0.75f, true, 0},
         {b->p, b->len, 1000, 1, false, 500},
@@ -263,7 +264,7 @@ static enum neb_status save(struct agent_worker *w, const struct options *o) {
     enum neb_status st =
         intra_ckpt_add(out, "versions", INTRA_U64, (uint64_t)o->fragments, 1, state);
     if (st == NEB_OK)
-        st = intra_team_save(w->team, out);
+        st = intra_group_save(w->group, out);
     if (st == NEB_OK)
         st = worker_outer_save(w, out);
     if (st == NEB_OK)
@@ -283,7 +284,7 @@ static enum neb_status load(struct agent_worker *w, const struct options *o) {
     for (int32_t f = 0; f < o->fragments && st == NEB_OK; f++)
         inter_outer_set_fragment(w->outer, f, (uint32_t)state[f], true);
     if (st == NEB_OK)
-        st = intra_team_restore(w->team, c);
+        st = intra_group_restore(w->group, c);
     if (st == NEB_OK)
         st = worker_outer_restore(w, c);
     intra_ckpt_close(&c);
@@ -333,7 +334,7 @@ static enum neb_status finish(struct agent_worker *w, const struct options *o) {
             NEB_TRY(encode(w, f, &codec));
         NEB_TRY(save(w, o));
     }
-    NEB_TRY(intra_team_pull(w->team, NULL));
+    NEB_TRY(intra_group_pull(w->group, NULL));
     d = kern_digest_part(w->model->params, w->model->params, 0, w->model->n_params);
     printf("parameters %016llx%016llx\n", (unsigned long long)d.lo, (unsigned long long)d.hi);
     return NEB_OK;
@@ -348,7 +349,7 @@ static enum neb_status seal(struct agent_worker *w, const struct options *o) {
     sec_seal_key_destroy(&site);
     NEB_TRY(st);
     NEB_TRY(sec_vault_create_take(&k, NULL, &w->vault));
-    return w->world ? agent_follow_seal(w->team, w->vault) : NEB_OK;
+    return w->world ? agent_follow_seal(w->group, w->vault) : NEB_OK;
 }
 
 static enum neb_status place(struct agent_worker *w, const struct options *o) {
@@ -376,7 +377,7 @@ static enum neb_status lead(const struct options *o, struct intra_comm *world, s
     c.device_type = mesh_type(o->device);
     w->mesh = world ? &worker_mesh : NULL;
     w->ops = (struct worker_ops){.pull = pull, .push = push};
-    NEB_TRY_GOTO(intra_team_create(&c, &o->mesh, world, K, &w->team), out);
+    NEB_TRY_GOTO(intra_group_create(&c, &o->mesh, world, K, &w->group), out);
     if (o->seal)
         NEB_TRY_GOTO(seal(w, o), out);
     NEB_TRY_GOTO(set_up(w, o), out);
@@ -389,7 +390,7 @@ static enum neb_status lead(const struct options *o, struct intra_comm *world, s
     NEB_TRY_GOTO(finish(w, o), out);
 out:
     worker_sync_destroy(w);
-    intra_team_destroy(&w->team);
+    intra_group_destroy(&w->group);
     sec_vault_destroy(&w->vault);
     free(w);
     return st;
@@ -397,8 +398,8 @@ out:
 
 static enum neb_status serve(struct intra_comm *world, struct kern *K) {
     struct followed x = {.own.exchange.pool = K->pool};
-    struct intra_team_follower f = {follow, follow_end, &x};
-    enum neb_status st = intra_team_serve(world, K, &f);
+    struct intra_group_follower f = {follow, follow_end, &x};
+    enum neb_status st = intra_group_serve(world, K, &f);
     say_time(world->rank, x.busy_s);
     sec_vault_destroy(&x.own.vault);
     return st;

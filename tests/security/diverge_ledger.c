@@ -1,6 +1,7 @@
-// For test_parted.sh: writes into one member's ledger what a leader that lies to it alone would have made it commit. Its last record of
+// SPDX-License-Identifier: Apache-2.0
+// For test_diverged.sh: writes into one member's ledger what a leader that lies to it alone would have made it commit. Its last record of
 // fragment 0 becomes another one of the same round and term, signed by the leader and voted for by both, as the keys in their homes allow.
-// usage: part_ledger HOME HOME_OF_MEMBER_0 HOME_OF_MEMBER_1 …; prints the leader's number. Exit status 2: this member's vote is in the
+// usage: diverge_ledger HOME HOME_OF_MEMBER_0 HOME_OF_MEMBER_1 …; prints the leader's number. Exit status 2: this member's vote is in the
 // record that the others have, so that it would lie itself.
 #include "inter/ledger/ledger.h"
 #include "security/identity.h"

@@ -1,7 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
 // The state of a mesh that passes through its rank 0 tensor by tensor, so that this never holds a whole model. Inside of trainer_ckpt.c
-// and team.c.
-#ifndef INTRA_TRAINER_WHOLE_H
-#define INTRA_TRAINER_WHOLE_H
+// and group.c.
+#ifndef INTRA_TRAINER_FULL_H
+#define INTRA_TRAINER_FULL_H
 #include "intra/train/trainer.h"
 
 // trainer_ckpt.c: a model's description; whether c is of this run; everything of a checkpoint but parameters and moments (steps: made,
@@ -21,7 +22,7 @@ static inline enum neb_status trainer_kept(const struct intra_trainer *t, enum n
     return st;
 }
 
-// trainer_whole.c
+// trainer_full.c
 // Rank 0 reads; the others get their parts from it. Collective; one status for all.
 NEB_MUST_CHECK enum neb_status trainer_restore_mesh(struct intra_trainer *t,
                                                     const struct intra_ckpt *c);

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # One of three loses its disk while its update waits for a slow member's. It is back, and trains, when that update of its former life is
 # committed: it takes it over and goes on behind the steps that it holds, and does not learn them again.
 . "$(dirname "$0")/lib.sh"

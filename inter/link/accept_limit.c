@@ -1,4 +1,5 @@
-#include "inter/link/door.h"
+// SPDX-License-Identifier: Apache-2.0
+#include "inter/link/accept_limit.h"
 
 #include "agent/base/log.h"
 #include "security/source.h"
@@ -12,7 +13,8 @@
 
 static const neb_ns out_for = NEB_S, say_every = 600 * NEB_S;
 
-void inter_door_init(struct inter_door *d, const char *what, const struct inter_door_rate *rate) {
+void inter_accept_limit_init(struct inter_accept_limit *d, const char *what,
+                             const struct inter_accept_limit_rate *rate) {
     memset(d, 0, sizeof *d);
     sec_source_rate_init(&d->sources, rate->second, rate->burst);
     d->all_gap = NEB_S / rate->all_second;
@@ -33,7 +35,7 @@ static uint16_t port_of(int fd) {
                                     : 0;
 }
 
-void inter_door_listens(struct inter_door *d, int fd) {
+void inter_accept_limit_listens(struct inter_accept_limit *d, int fd) {
     if (d->listener >= 0)
         return;
     d->listener = fcntl(fd, F_DUPFD_CLOEXEC, 3);
@@ -42,7 +44,7 @@ void inter_door_listens(struct inter_door *d, int fd) {
 
 // ---- the kernel's filter --------------------------------------------------------------------------------------
 
-static void filter(struct inter_door *d) {
+static void filter(struct inter_accept_limit *d) {
     uint64_t from[INTER_SYN_FILTER_MAX];
     uint32_t n = 0;
     bool known = d->closed != 0; // who is known, and of those nobody who comes too often
@@ -58,7 +60,7 @@ static void filter(struct inter_door *d) {
         neb_debug("%s: this kernel drops no requests for us: connections are cut instead", d->what);
 }
 
-static void keep_out(struct inter_door *d, uint64_t from, neb_ns now) {
+static void keep_out(struct inter_accept_limit *d, uint64_t from, neb_ns now) {
     uint32_t at = 0;
     for (uint32_t i = 0; i < d->n_out; i++) {
         if (d->out[i].from == from)
@@ -72,14 +74,14 @@ static void keep_out(struct inter_door *d, uint64_t from, neb_ns now) {
     filter(d);
 }
 
-static void close_to_strangers(struct inter_door *d, neb_ns now) {
+static void close_to_strangers(struct inter_accept_limit *d, neb_ns now) {
     if (d->closed)
         return;
     d->closed = now + out_for;
     filter(d);
 }
 
-void inter_door_tick(struct inter_door *d, neb_ns now) {
+void inter_accept_limit_tick(struct inter_accept_limit *d, neb_ns now) {
     uint32_t n = 0;
     bool opens = d->closed && d->closed <= now;
     for (uint32_t i = 0; i < d->n_out; i++)
@@ -94,14 +96,14 @@ void inter_door_tick(struct inter_door *d, neb_ns now) {
 
 // ---- who comes ------------------------------------------------------------------------------------------------
 
-static uint32_t known_at(const struct inter_door *d, uint64_t from) {
+static uint32_t known_at(const struct inter_accept_limit *d, uint64_t from) {
     uint32_t i = 0;
     while (i < d->n_known && d->known[i].from != from)
         i++;
     return i;
 }
 
-static void say_who(struct inter_door *d, const struct sockaddr_storage *who, neb_ns now,
+static void say_who(struct inter_accept_limit *d, const struct sockaddr_storage *who, neb_ns now,
                     bool all) {
     char host[64] = "an address";
     d->refused++;
@@ -122,8 +124,9 @@ static void say_who(struct inter_door *d, const struct sockaddr_storage *who, ne
              all ? "them all" : "it", (unsigned long long)d->refused);
 }
 
-bool inter_door_take(struct inter_door *d, uint64_t from, const struct sockaddr_storage *who,
-                     neb_ns now, struct inter_visitor *out) {
+bool inter_accept_limit_take(struct inter_accept_limit *d, uint64_t from,
+                             const struct sockaddr_storage *who, neb_ns now,
+                             struct inter_visitor *out) {
     struct inter_visitor none;
     out = out ? out : &none;
     *out = (struct inter_visitor){.from = from};
@@ -148,24 +151,26 @@ bool inter_door_take(struct inter_door *d, uint64_t from, const struct sockaddr_
     return true;
 }
 
-bool inter_door_accepted(struct inter_door *d, int fd, neb_ns now, struct inter_visitor *out) {
+bool inter_accept_limit_accepted(struct inter_accept_limit *d, int fd, neb_ns now,
+                                 struct inter_visitor *out) {
     struct sockaddr_storage who;
     bool is_there = sec_address_of_peer(fd, &who);
     if (d->port && port_of(fd) != d->port)
         return false;
-    if (inter_door_take(d, is_there ? sec_source_of(&who) : 0, is_there ? &who : NULL, now, out))
+    if (inter_accept_limit_take(d, is_there ? sec_source_of(&who) : 0, is_there ? &who : NULL, now,
+                                out))
         return true;
     shutdown(fd, SHUT_RDWR);
     return false;
 }
 
 // Where a new one goes: in place of the owner's oldest, if it has all that it may have, or of the oldest of all.
-static uint32_t known_place(struct inter_door *d, uint32_t owner) {
+static uint32_t known_place(struct inter_accept_limit *d, uint32_t owner) {
     uint32_t of_owner = 0, oldest = UINT32_MAX;
     for (uint32_t i = 0; i < d->n_known; i++)
         of_owner += d->known[i].owner == owner;
     bool own = of_owner >= d->known_each;
-    if (!own && d->n_known < INTER_DOOR_KNOWN_MAX)
+    if (!own && d->n_known < INTER_ACCEPT_LIMIT_KNOWN_MAX)
         return d->n_known++;
     for (uint32_t i = 0; i < d->n_known; i++)
         if ((!own || d->known[i].owner == owner) &&
@@ -174,7 +179,8 @@ static uint32_t known_place(struct inter_door *d, uint32_t owner) {
     return oldest;
 }
 
-void inter_door_know(struct inter_door *d, uint64_t from, uint32_t owner, neb_ns now) {
+void inter_accept_limit_know(struct inter_accept_limit *d, uint64_t from, uint32_t owner,
+                             neb_ns now) {
     uint32_t i = known_at(d, from);
     if (!from)
         return;
@@ -188,7 +194,7 @@ void inter_door_know(struct inter_door *d, uint64_t from, uint32_t owner, neb_ns
         filter(d);
 }
 
-void inter_door_forget(struct inter_door *d, uint32_t owner) {
+void inter_accept_limit_forget(struct inter_accept_limit *d, uint32_t owner) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < d->n_known; i++)
         if (d->known[i].owner != owner)
@@ -199,16 +205,16 @@ void inter_door_forget(struct inter_door *d, uint32_t owner) {
         filter(d);
 }
 
-void inter_door_welcome(struct inter_door *d, const struct inter_visitor *v, uint32_t owner,
-                        neb_ns now) {
+void inter_accept_limit_welcome(struct inter_accept_limit *d, const struct inter_visitor *v,
+                                uint32_t owner, neb_ns now) {
     if (!v->from)
         return;
     sec_source_rate_give_back(&d->sources, v->from);
     d->all_next -= v->counted ? d->all_gap : 0;
-    inter_door_know(d, v->from, owner, now);
+    inter_accept_limit_know(d, v->from, owner, now);
 }
 
-void inter_door_end(struct inter_door *d) {
+void inter_accept_limit_end(struct inter_accept_limit *d) {
     if (d->listener >= 0)
         close(d->listener);
     d->listener = -1;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A member that lies to the round protocol: two brains behind one key (as in "Twins: BFT Systems Made Robust", Bano et al.), and a tongue
 // that changes what they say.
 //
@@ -19,10 +20,10 @@
 static const uint8_t job_id[INTER_ID_BYTES] = {1};
 
 bool sim_lies(const struct sim *s, uint8_t i) {
-    return s->liar && (i == s->liar->who || i == s->liar->twin);
+    return s->byzantine && (i == s->byzantine->who || i == s->byzantine->twin);
 }
 
-static bool says_far(struct sim_liar *l) { return neb_rng_unit(&l->on_terms) < l->far; }
+static bool says_far(struct sim_byzantine *l) { return neb_rng_unit(&l->on_terms) < l->far; }
 
 static bool happens(struct sim *s, double p) { return p > 0 && neb_rng_unit(&s->rng) < p; }
 
@@ -31,22 +32,22 @@ static double degree(struct sim *s, double most) {
     return neb_rng_below(&s->rng, 2) ? neb_rng_unit(&s->rng) * most : 0;
 }
 
-bool sim_liar_divides(const struct sim *s, uint8_t i, uint8_t j) {
-    return s->liar && s->now < s->liar->divided && !sim_lies(s, i) && !sim_lies(s, j) &&
-           (s->liar->side >> i & 1) != (s->liar->side >> j & 1);
+bool sim_byzantine_divides(const struct sim *s, uint8_t i, uint8_t j) {
+    return s->byzantine && s->now < s->byzantine->divided && !sim_lies(s, i) && !sim_lies(s, j) &&
+           (s->byzantine->side >> i & 1) != (s->byzantine->side >> j & 1);
 }
 
 static void cut_sides(struct sim *s) {
     for (uint8_t i = 0; i < s->o.members; i++)
         for (uint8_t j = (uint8_t)(i + 1); j < s->o.members; j++)
-            if (sim_liar_divides(s, i, j))
+            if (sim_byzantine_divides(s, i, j))
                 sim_cut(s, i, j, false, false);
 }
 
-void sim_liar_set_up(struct sim *s) {
-    if (!(s->liar = calloc(1, sizeof *s->liar)))
+void sim_byzantine_set_up(struct sim *s) {
+    if (!(s->byzantine = calloc(1, sizeof *s->byzantine)))
         abort();
-    struct sim_liar *l = s->liar;
+    struct sim_byzantine *l = s->byzantine;
     bool witness = s->o.witnesses && (s->o.terms || neb_mix64(s->o.seed + 5) % 2);
     l->who = (uint8_t)(witness ? s->o.members - 1
                                : neb_rng_below(&s->rng, s->o.members - s->o.witnesses));
@@ -69,33 +70,34 @@ void sim_liar_set_up(struct sim *s) {
     struct sim_host *h = &s->h[l->twin];
     *h = s->h[l->who];
     h->id = l->who;
-    sim_liar_terms_set_up(s);
+    sim_byzantine_terms_set_up(s);
     if (s->o.terms) // one brain
         return;
-    sim_liar_shuffle(s);
+    sim_byzantine_shuffle(s);
     if (neb_rng_below(&s->rng, 3) == 0) // once all have been heard, and vote
         l->siege = (neb_ns)(4 + neb_rng_below(&s->rng, 20)) * NEB_S;
 }
 
-void sim_liar_shuffle(struct sim *s) {
-    if (s->now < s->liar->divided)
+void sim_byzantine_shuffle(struct sim *s) {
+    if (s->now < s->byzantine->divided)
         return;
-    neb_ns siege = s->liar->siege && s->now >= s->liar->siege ? 20 * NEB_S : 0;
-    s->liar->side = (uint16_t)neb_rng_below(&s->rng, 1u << s->o.members);
-    s->liar->siege = siege ? 0 : s->liar->siege;
+    neb_ns siege = s->byzantine->siege && s->now >= s->byzantine->siege ? 20 * NEB_S : 0;
+    s->byzantine->side = (uint16_t)neb_rng_below(&s->rng, 1u << s->o.members);
+    s->byzantine->siege = siege ? 0 : s->byzantine->siege;
     if (siege ||
         neb_rng_below(&s->rng, 2)) { // and the two sides do not hear each other for a while
-        s->liar->divided = s->now + (neb_ns)(2 + neb_rng_below(&s->rng, 20)) * NEB_S + siege;
+        s->byzantine->divided = s->now + (neb_ns)(2 + neb_rng_below(&s->rng, 20)) * NEB_S + siege;
         cut_sides(s);
     }
-    sim_note(s, "liar", s->liar->who, s->liar->side, s->liar->divided / NEB_S, 0, 0);
+    sim_note(s, "byzantine", s->byzantine->who, s->byzantine->side, s->byzantine->divided / NEB_S,
+             0, 0);
 }
 
 // The last chunk of an update of another member, in good form, before its owner gets there.
 static void push_false(struct sim *s, const struct sim_message *m) {
     struct inter_manifest x;
     struct neb_rd r = neb_rd_make(m->bytes + 1, m->len - 1);
-    if (!inter_manifest_get(&r, &x) || !happens(s, s->liar->push))
+    if (!inter_manifest_get(&r, &x) || !happens(s, s->byzantine->push))
         return;
     uint8_t chunk[SIM_BLOB] = {1}, sha[INTER_SHA_BYTES];
     uint32_t last = inter_chunks(x.bytes, x.chunk_bytes) - 1,
@@ -108,29 +110,29 @@ static void push_false(struct sim *s, const struct sim_message *m) {
     neb_buf_add(&b, sha, 8);
     for (uint8_t to = 0; to < s->o.members; to++)
         if (!sim_lies(s, to) && to != x.key.member)
-            sim_transmit(s, s->liar->side >> to & 1 ? s->liar->twin : s->liar->who, to, true, b.p,
-                         b.len, chunk, n);
+            sim_transmit(s, s->byzantine->side >> to & 1 ? s->byzantine->twin : s->byzantine->who,
+                         to, true, b.p, b.len, chunk, n);
     neb_buf_free(&b);
 }
 
 // Beats are for both: each knows who is there.
-void sim_liar_hears(struct sim *s, const struct sim_message *m) {
+void sim_byzantine_hears(struct sim *s, const struct sim_message *m) {
     struct inter_event e = {.kind = INTER_EV_MESSAGE,
                             .peer = m->from,
                             .bulk = m->bulk,
                             .data = m->bytes,
                             .len = m->len};
-    bool twin = (s->liar->side >> m->from & 1) != happens(s, s->liar->leak);
-    bool both = m->bytes[0] == MSG_BEAT || s->liar->told;
+    bool twin = (s->byzantine->side >> m->from & 1) != happens(s, s->byzantine->leak);
+    bool both = m->bytes[0] == MSG_HEARTBEAT || s->byzantine->told;
     if (m->bytes[0] == SIM_SUMS) {
-        sim_masks_message(s, s->liar->who, m->from, m->bytes + 1, m->len - 1);
-        sim_masks_message(s, s->liar->twin, m->from, m->bytes + 1, m->len - 1);
+        sim_masks_message(s, s->byzantine->who, m->from, m->bytes + 1, m->len - 1);
+        sim_masks_message(s, s->byzantine->twin, m->from, m->bytes + 1, m->len - 1);
         return;
     }
     if (!twin || both)
-        sim_host_step(s, s->liar->who, &e);
+        sim_host_step(s, s->byzantine->who, &e);
     if (twin || both)
-        sim_host_step(s, s->liar->twin, &e);
+        sim_host_step(s, s->byzantine->twin, &e);
     if (m->bytes[0] == MSG_MANIFEST)
         push_false(s, m);
 }
@@ -146,14 +148,14 @@ static void say_have(uint8_t *p, size_t *len) {
     *len = HOLDING + 5 + BEHIND;
 }
 
-// BEAT: | type | job | term | flags | two epochs | reaches | fragments | liars | a fragment's round, head |…: it is rounds ahead.
+// HEARTBEAT: | type | job | term | flags | two epochs | reaches | fragments | equivocators | a fragment's round, head |…: it is rounds ahead.
 static void say_far(struct sim *s, uint8_t *p, size_t len) {
     enum { FRAGMENTS = 1 + INTER_ID_BYTES + 4 + 1 + 8 + 8 + 2, ROUNDS = FRAGMENTS + 4 + 2 };
-    uint64_t ahead = neb_rng_below(&s->liar->on_terms, 2) ? 1 : 1000000;
+    uint64_t ahead = neb_rng_below(&s->byzantine->on_terms, 2) ? 1 : 1000000;
     for (size_t at = ROUNDS; at + 4 <= len; at += 4 + HEAD_BYTES) {
         struct neb_rd r = neb_rd_make(p + at, 4);
         neb_put_u32(p + at,
-                    neb_rd_u32(&r) + (uint32_t)(1 + neb_rng_below(&s->liar->on_terms, ahead)));
+                    neb_rd_u32(&r) + (uint32_t)(1 + neb_rng_below(&s->byzantine->on_terms, ahead)));
     }
 }
 
@@ -168,21 +170,22 @@ static void say_gone(uint8_t *p, size_t *len) {
 // Masked: now and then the two sides do not hear each other for a while from when they are proposed
 // something on.
 static void part_sides(struct sim *s) {
-    if (s->now < s->liar->divided || s->calm || neb_rng_below(&s->rng, 4))
+    if (s->now < s->byzantine->divided || s->calm || neb_rng_below(&s->rng, 4))
         return;
-    s->liar->divided = s->now + (neb_ns)(1 + neb_rng_below(&s->rng, 5)) * NEB_S;
+    s->byzantine->divided = s->now + (neb_ns)(1 + neb_rng_below(&s->rng, 5)) * NEB_S;
     cut_sides(s);
-    sim_note(s, "liar parts", s->liar->who, s->liar->side, s->liar->divided / NEB_S, 0, 0);
+    sim_note(s, "byzantine parts", s->byzantine->who, s->byzantine->side,
+             s->byzantine->divided / NEB_S, 0, 0);
 }
 
-static void remember(struct sim_liar *l, const uint8_t *p, size_t len) {
+static void remember(struct sim_byzantine *l, const uint8_t *p, size_t len) {
     size_t k = l->n_past++ % SIM_PAST;
     l->past[k].len = len <= sizeof l->past[k].bytes ? len : 0;
     memcpy(l->past[k].bytes, p, l->past[k].len);
 }
 
-bool sim_liar_says(struct sim *s, uint8_t from, uint8_t to, uint8_t *p, size_t *len) {
-    struct sim_liar *l = s->liar;
+bool sim_byzantine_says(struct sim *s, uint8_t from, uint8_t to, uint8_t *p, size_t *len) {
+    struct sim_byzantine *l = s->byzantine;
     uint8_t type = p[0];
     if ((from == l->twin) != (l->side >> to & 1) && !happens(s, l->leak))
         return false;
@@ -190,7 +193,7 @@ bool sim_liar_says(struct sim *s, uint8_t from, uint8_t to, uint8_t *p, size_t *
         return true;
     if (type == MSG_PROPOSE && s->masks)
         part_sides(s);
-    if (!sim_liar_on_terms(s, from, to, p, len))
+    if (!sim_byzantine_on_terms(s, from, to, p, len))
         return false;
     if (happens(s, l->replay) && l->n_past) {
         size_t k = neb_rng_below(&s->rng, l->n_past < SIM_PAST ? l->n_past : SIM_PAST);
@@ -206,18 +209,18 @@ bool sim_liar_says(struct sim *s, uint8_t from, uint8_t to, uint8_t *p, size_t *
         say_have(p, len);
     else if (type == MSG_STATE && !s->o.terms && says_far(l)) // there it owes the others its word
         say_gone(p, len);
-    if (type == MSG_BEAT && says_far(l))
+    if (type == MSG_HEARTBEAT && says_far(l))
         say_far(s, p, *len);
-    if (type != MSG_BEAT && type != MSG_FORWARD &&
+    if (type != MSG_HEARTBEAT && type != MSG_FORWARD &&
         happens(s, l->alter)) // who passes it on would be blamed
         p[neb_rng_below(&s->rng, *len)] ^= (uint8_t)(1 + neb_rng_below(&s->rng, 255));
     return true;
 }
 
 // What others told it when it asked for a term, and what it voted for itself.
-void sim_liar_forgets(struct sim *s, uint8_t i) {
+void sim_byzantine_forgets(struct sim *s, uint8_t i) {
     struct inter_node *n = s->h[i].node;
-    if (!n->jobs[0].open || !happens(s, s->liar->forget))
+    if (!n->jobs[0].open || !happens(s, s->byzantine->forget))
         return;
     for (uint32_t f = 0; f < s->o.fragments; f++) {
         struct fragment *g = &n->jobs[0].fragments[f];
@@ -229,19 +232,19 @@ void sim_liar_forgets(struct sim *s, uint8_t i) {
 }
 
 // So that what it proposes to one side has another set than what it proposes to the other.
-void sim_liar_leaves_out(struct sim *s, uint8_t i) {
+void sim_byzantine_leaves_out(struct sim *s, uint8_t i) {
     struct inter_node *n = s->h[i].node;
     for (uint32_t f = 0; s->masks && n->jobs[0].open && f < s->o.fragments; f++) {
         struct fragment *g = &n->jobs[0].fragments[f];
         uint8_t who =
             (uint8_t)(neb_mix64(s->o.seed ^ (uint64_t)i << 32 ^ g->round << 8 ^ f) % s->o.members);
-        if (who != s->liar->who && s->o.members > 3)
+        if (who != s->byzantine->who && s->o.members > 3)
             g->slots[who].holders = 0;
     }
 }
 
 // An update for each round that opens: numbers of this brain's own.
-void sim_liar_works(struct sim *s, uint8_t i) {
+void sim_byzantine_works(struct sim *s, uint8_t i) {
     struct sim_host *h = &s->h[i];
     for (uint32_t f = 0; f < s->o.fragments && h->alive; f++) {
         uint32_t round = inter_node_round(h->node, job_id, f);
@@ -250,7 +253,7 @@ void sim_liar_works(struct sim *s, uint8_t i) {
         int64_t words[SIM_WORDS + 1] = {0};
         for (int k = 0; k < SIM_WORDS; k++)
             words[k] =
-                (int64_t)(neb_mix64(s->o.seed ^ (uint64_t)(s->liar->one_update ? 0 : i) << 32 ^
+                (int64_t)(neb_mix64(s->o.seed ^ (uint64_t)(s->byzantine->one_update ? 0 : i) << 32 ^
                                     round << 8 ^ f << 4 ^ (uint64_t)k) %
                           100);
         struct inter_manifest m = {
@@ -267,30 +270,30 @@ void sim_liar_works(struct sim *s, uint8_t i) {
     sim_post(s, 500 * NEB_MS, SIM_WORK, i, 0, h->worker_boot);
 }
 
-void sim_liar_revoked(struct sim *s) {
-    s->liar->gone = true;
-    s->liar->divided = 0;
-    sim_crash(s, s->liar->who, 0);
+void sim_byzantine_revoked(struct sim *s) {
+    s->byzantine->gone = true;
+    s->byzantine->divided = 0;
+    sim_crash(s, s->byzantine->who, 0);
     for (uint8_t i = 0; i < s->o.members; i++)
         if (s->h[i].alive && !sim_lies(s, i))
-            inter_node_job_gone(s->h[i].node, job_id, (uint16_t)(1u << s->liar->who));
+            inter_node_job_gone(s->h[i].node, job_id, (uint16_t)(1u << s->byzantine->who));
 }
 
-bool sim_liar_rejects(const struct sim *s, uint8_t i, uint8_t owner) {
-    return sim_lies(s, i) && s->liar->rejects && owner != s->h[i].id;
+bool sim_byzantine_rejects(const struct sim *s, uint8_t i, uint8_t owner) {
+    return sim_lies(s, i) && s->byzantine->rejects && owner != s->h[i].id;
 }
 
-void sim_liar_pretends(struct sim *s, uint8_t i, const struct inter_manifest *m) {
+void sim_byzantine_pretends(struct sim *s, uint8_t i, const struct inter_manifest *m) {
     struct fragment *g = &s->h[i].node->jobs[0].fragments[m->key.fragment];
     struct slot *t = &g->slots[m->key.member];
-    if (sim_liar_rejects(s, i, m->key.member) && t->known && t->refused &&
+    if (sim_byzantine_rejects(s, i, m->key.member) && t->known && t->refused &&
         inter_key_equal(&t->m.key, &m->key))
         t->refusers |= (uint16_t)(1u << m->key.member);
 }
 
-bool sim_liar_needed(const struct sim *s) {
+bool sim_byzantine_needed(const struct sim *s) {
     uint8_t n = (uint8_t)s->o.members, f = (uint8_t)s->o.colluders;
-    return s->o.masked && s->liar->gone &&
+    return s->o.masked && s->byzantine->gone &&
            (n - 1 < inter_quorum(n, f) || n - 1 < inter_sums_least(n, f));
 }
 
@@ -313,18 +316,18 @@ static int votes_for(const struct sim *s, uint32_t f, const struct fragment *top
     return votes;
 }
 
-// Whether honest members can have found out that the liar proposed two values of this term: by its
+// Whether honest members can have found out that the byzantine proposed two values of this term: by its
 // votes, where they are of one ledger.
 static bool provable(const struct sim *s, uint32_t f, const struct fragment *top) {
     uint64_t epoch = 0;
     bool one = true, named = false;
     for (uint8_t i = 0; i < s->o.members; i++) {
         const struct fragment *g = voted(s, i, f);
-        named |= !sim_lies(s, i) && s->h[i].disk.liars >> s->liar->who & 1;
+        named |= !sim_lies(s, i) && s->h[i].disk.equivocators >> s->byzantine->who & 1;
         if (!g || g->round != top->round || g->vote.term != top->vote.term)
             continue;
         for (uint8_t k = 0; k < g->vote.n_accepts; k++)
-            if (g->vote.accepts[k].member == s->liar->who) {
+            if (g->vote.accepts[k].member == s->byzantine->who) {
                 one = one && (!epoch || epoch == g->vote.accepts[k].epoch);
                 epoch = g->vote.accepts[k].epoch;
             }
@@ -338,7 +341,7 @@ static bool provable(const struct sim *s, uint32_t f, const struct fragment *top
 static bool torn(const struct sim *s) {
     int others = 0, may_lie = (int)s->o.colluders,
         quorum = inter_quorum((uint8_t)s->o.members, (uint8_t)s->o.colluders);
-    for (uint8_t i = 0; i < s->o.members; i++) // the liar, and whoever lost its disk meanwhile
+    for (uint8_t i = 0; i < s->o.members; i++) // the byzantine, and whoever lost its disk meanwhile
         others += sim_lies(s, i) || !s->h[i].disk.standing.joined;
     for (uint32_t f = 0; f < s->o.fragments; f++) {
         const struct fragment *top = NULL, *most = NULL, *g;
@@ -347,7 +350,7 @@ static bool torn(const struct sim *s) {
             if ((g = voted(s, i, f)) && (!top || g->round > top->round ||
                                          (g->round == top->round && g->vote.term > top->vote.term)))
                 top = g;
-        if (!top || top->vote.term % s->o.members != s->liar->who)
+        if (!top || top->vote.term % s->o.members != s->byzantine->who)
             continue;
         for (uint8_t i = 0; i < s->o.members; i++) {
             int votes = (g = voted(s, i, f)) ? votes_for(s, f, top, g->vote_hash) : 0;
@@ -369,13 +372,13 @@ static bool torn(const struct sim *s) {
     return false;
 }
 
-enum sim_stuck sim_liar_stuck(const struct sim *s) {
+enum sim_stuck sim_byzantine_stuck(const struct sim *s) {
     int data = 0;
     for (uint8_t i = 0; i < s->o.members; i++)
         data += !s->h[i].witness && !sim_lies(s, i);
-    if (s->liar->gone && data < 2)
+    if (s->byzantine->gone && data < 2)
         return SIM_STUCK_NEEDED; // no record without two updates
-    if (sim_liar_needed(s))
+    if (sim_byzantine_needed(s))
         return SIM_STUCK_NEEDED;
     if (s->o.masked && torn(s))
         return SIM_STUCK_TORN;
@@ -386,12 +389,12 @@ enum sim_stuck sim_liar_stuck(const struct sim *s) {
                  (g->decided || g->voted) && k < (g->decided ? g->decision.n : g->vote.n); k++) {
                 const struct inter_entry *e =
                     g->decided ? &g->decision.entries[k] : &g->vote.entries[k];
-                // Masked, disks are lost too: the liar may be the only one that is left with it.
+                // Masked, disks are lost too: the byzantine may be the only one that is left with it.
                 bool here =
                     (!sim_lies(s, e->member) && !s->o.masked) || e->verdict == INTER_REJECTED;
                 bool bad = sim_bad_update(s, e->member, f, g->round);
                 if (!sim_lies(s, e->member) && bad == (e->verdict == INTER_ACCEPTED))
-                    return SIM_STUCK_UPDATE; // the leader believed the liar's word; others refuse it
+                    return SIM_STUCK_UPDATE; // the leader believed the byzantine's word; others refuse it
                 const struct sim_host *owner = &s->h[e->member];
                 const struct slot *now =
                     owner->node ? &owner->node->jobs[0].fragments[f].slots[e->member] : NULL;

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# As parallel/test_mesh_owners.sh, of ranks with a device each (emulated): the exchange's state on the devices makes the updates, digests and
+# SPDX-License-Identifier: Apache-2.0
+# As parallel/test_mesh_shards.sh, of ranks with a device each (emulated): the exchange's state on the devices makes the updates, digests and
 # parameters that the host of one rank without a device makes, bit for bit; so does the host's of such a mesh; and checkpoints pass between all of
 # these. Where one rank's device is too small, all stay on the host, or fail, as they were told.
 set -euo pipefail
@@ -9,9 +10,9 @@ emulated
 rm "$work/bin/libnebula_mpi.so"
 launcher=socket
 limit=200
-program=$work/bin/mesh_owners
+program=$work/bin/mesh_shards
 
-one() { timeout 60 "$BUILD/mesh_owners" 0 0 0 "$@"; }
+one() { timeout 60 "$BUILD/mesh_shards" 0 0 0 "$@"; }
 on() { # WHERE DPxPPxTP ARGS...: where the exchange is
     local where=$1 dp pp tp
     IFS=x read -r dp pp tp <<<"$2"

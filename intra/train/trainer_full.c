@@ -1,6 +1,7 @@
-#include "intra/train/trainer_whole.h"
+// SPDX-License-Identifier: Apache-2.0
+#include "intra/train/trainer_full.h"
 #include "agent/base/log.h"
-#include "intra/train/whole.h"
+#include "intra/train/full.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -46,7 +47,7 @@ static enum neb_status spread_params(struct passing *p) {
         if (p->owner && p->st == NEB_OK)
             p->st = intra_ckpt_read(p->from, x->name, INTRA_F32, (uint64_t)x->rows,
                                     (uint64_t)x->cols, p->room);
-        NEB_TRY(intra_whole_scatter(m, x, INTRA_ARENA_PARAMS, p->room, m->params));
+        NEB_TRY(intra_full_scatter(m, x, INTRA_ARENA_PARAMS, p->room, m->params));
     }
     return NEB_OK;
 }
@@ -78,7 +79,7 @@ static enum neb_status spread_moments(struct passing *p, const char *which, floa
             continue;
         if (p->owner && p->st == NEB_OK)
             p->st = read_moment(p, which, x);
-        NEB_TRY(intra_whole_scatter(m, x, INTRA_ARENA_GRADS, p->room, m->grads));
+        NEB_TRY(intra_full_scatter(m, x, INTRA_ARENA_GRADS, p->room, m->grads));
     }
     memcpy(slice, m->grads + t->optim->at, t->optim->n * sizeof *slice);
     t->K->ops->zero(t->K, m->grads, m->n_grads);
@@ -93,7 +94,7 @@ static enum neb_status spread_rest(struct passing *p) {
     uint64_t steps[2] = {0, 0};
     if (p->owner)
         p->st = trainer_read_rest(t, p->from, steps, p->input, p->target);
-    NEB_TRY(intra_whole_agree(t->c.mesh, p->st));
+    NEB_TRY(intra_full_agree(t->c.mesh, p->st));
     NEB_TRY(world->ops->broadcast(world, steps, sizeof steps, 0));
     NEB_TRY(world->ops->broadcast(world, o->gamma, (size_t)o->n_tensors * sizeof *o->gamma, 0));
     o->t = (int64_t)steps[0];
@@ -116,13 +117,13 @@ enum neb_status trainer_restore_mesh(struct intra_trainer *t, const struct intra
     enum neb_status st = begin(&p);
     if (p.owner && st == NEB_OK)
         st = trainer_same_run(t, c);
-    NEB_TRY_GOTO(intra_whole_agree(mesh, st), out);
+    NEB_TRY_GOTO(intra_full_agree(mesh, st), out);
     NEB_TRY_GOTO(spread_rest(&p), out);
     NEB_TRY_GOTO(spread_params(&p), out);
     NEB_TRY_GOTO(spread_moments(&p, "optim.m", t->optim->m), out);
     NEB_TRY_GOTO(spread_moments(&p, "optim.v", t->optim->v), out);
-    NEB_TRY_GOTO(intra_whole_agree(mesh, p.st), out);
-    st = intra_whole_agree(mesh, trainer_push_all(t));
+    NEB_TRY_GOTO(intra_full_agree(mesh, p.st), out);
+    st = intra_full_agree(mesh, trainer_push_all(t));
 out:
     end(&p);
     return st;
@@ -134,7 +135,7 @@ static enum neb_status collect_params(struct passing *p) {
         p->st = trainer_put_config(p->t->whole, p->to);
     for (int32_t i = 0; i < p->t->whole->n_tensors; i++) {
         const struct intra_tensor *x = &p->t->whole->tensors[i];
-        NEB_TRY(intra_whole_gather(m, x, INTRA_ARENA_PARAMS, m->params, p->room));
+        NEB_TRY(intra_full_gather(m, x, INTRA_ARENA_PARAMS, m->params, p->room));
         if (p->owner && p->st == NEB_OK)
             p->st = intra_ckpt_add(p->to, x->name, INTRA_F32, (uint64_t)x->rows, (uint64_t)x->cols,
                                    p->room);
@@ -149,9 +150,9 @@ enum neb_status intra_trainer_save_model(struct intra_trainer *t, struct intra_c
         return st == NEB_OK ? intra_model_save(t->model, w) : st;
     if (st == NEB_OK)
         st = begin(&p);
-    NEB_TRY_GOTO(intra_whole_agree(t->c.mesh, st), out);
+    NEB_TRY_GOTO(intra_full_agree(t->c.mesh, st), out);
     NEB_TRY_GOTO(collect_params(&p), out);
-    st = intra_whole_agree(t->c.mesh, p.st);
+    st = intra_full_agree(t->c.mesh, p.st);
 out:
     end(&p);
     return st;

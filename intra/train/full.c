@@ -1,4 +1,5 @@
-#include "intra/train/whole.h"
+// SPDX-License-Identifier: Apache-2.0
+#include "intra/train/full.h"
 #include "agent/base/fault.h"
 #include "agent/base/log.h"
 
@@ -10,7 +11,7 @@ struct failure { // of the first rank that has one
     char why[400];
 };
 
-enum neb_status intra_whole_agree(const struct intra_mesh *mesh, enum neb_status st) {
+enum neb_status intra_full_agree(const struct intra_mesh *mesh, enum neb_status st) {
     struct intra_comm *world = mesh ? mesh->world : NULL;
     uint64_t first = world && st != NEB_OK ? (uint64_t)(world->size - world->rank) : 0;
     if (!world)
@@ -49,8 +50,8 @@ static size_t offset(const struct intra_tensor *part, enum intra_arena kind) {
     return kind == INTRA_ARENA_PARAMS ? part->at : part->grad_at;
 }
 
-const struct intra_tensor *intra_whole_held(const struct intra_model *m,
-                                            const struct intra_tensor *t) {
+const struct intra_tensor *intra_full_held(const struct intra_model *m,
+                                           const struct intra_tensor *t) {
     int stage = intra_mesh_pp_rank(m->mesh), part = intra_mesh_tp_rank(m->mesh);
     return stage == stage_of(m, t) && part == 0 && parts_of(m, t) == 1 ? find_tensor(m, t->index)
                                                                        : NULL;
@@ -150,20 +151,20 @@ out:
     return st;
 }
 
-enum neb_status intra_whole_gather(const struct intra_model *m, const struct intra_tensor *t,
-                                   enum intra_arena kind, const float *arena, float *out) {
-    return intra_whole_gather_at(m, t, kind, arena, 0, out);
+enum neb_status intra_full_gather(const struct intra_model *m, const struct intra_tensor *t,
+                                  enum intra_arena kind, const float *arena, float *out) {
+    return intra_full_gather_at(m, t, kind, arena, 0, out);
 }
 
-enum neb_status intra_whole_gather_at(const struct intra_model *m, const struct intra_tensor *t,
-                                      enum intra_arena kind, const float *arena, int to,
-                                      float *out) {
+enum neb_status intra_full_gather_at(const struct intra_model *m, const struct intra_tensor *t,
+                                     enum intra_arena kind, const float *arena, int to,
+                                     float *out) {
     struct range g = all_of(t);
     return gather(m, &g, kind, arena, 0, to, out);
 }
 
-enum neb_status intra_whole_gather_rows(const struct intra_model *m, const struct intra_tensor *t,
-                                        int32_t row0, int32_t rows, int to, float *out) {
+enum neb_status intra_full_gather_rows(const struct intra_model *m, const struct intra_tensor *t,
+                                       int32_t row0, int32_t rows, int to, float *out) {
     struct range g = {t, row0, rows};
     return gather(m, &g, INTRA_ARENA_PARAMS, m->params,
                   m->mesh ? intra_mesh_replica(&m->mesh->c, to) : 0, to, out);
@@ -225,23 +226,23 @@ static enum neb_status scatter(const struct intra_model *m, const struct range *
     return NEB_OK;
 }
 
-enum neb_status intra_whole_scatter(const struct intra_model *m, const struct intra_tensor *t,
-                                    enum intra_arena kind, const float *in, float *arena) {
+enum neb_status intra_full_scatter(const struct intra_model *m, const struct intra_tensor *t,
+                                   enum intra_arena kind, const float *in, float *arena) {
     struct range g = all_of(t);
     return scatter(m, &g, kind, 0, in, arena);
 }
 
-enum neb_status intra_whole_scatter_rows(struct intra_model *m, const struct intra_tensor *t,
-                                         int32_t row0, int32_t rows, int from, const float *in) {
+enum neb_status intra_full_scatter_rows(struct intra_model *m, const struct intra_tensor *t,
+                                        int32_t row0, int32_t rows, int from, const float *in) {
     struct range g = {t, row0, rows};
     return scatter(m, &g, INTRA_ARENA_PARAMS, from, in, m->params);
 }
 
-enum neb_status intra_whole_params(const struct intra_model *m, struct intra_model *whole) {
+enum neb_status intra_full_params(const struct intra_model *m, struct intra_model *whole) {
     for (int32_t i = 0; i < whole->n_tensors; i++) {
         const struct intra_tensor *t = &whole->tensors[i];
-        NEB_TRY(intra_whole_gather(m, t, INTRA_ARENA_PARAMS, m->params,
-                                   whole->params ? intra_param(whole, t) : NULL));
+        NEB_TRY(intra_full_gather(m, t, INTRA_ARENA_PARAMS, m->params,
+                                  whole->params ? intra_param(whole, t) : NULL));
     }
     return NEB_OK;
 }

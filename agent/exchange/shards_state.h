@@ -1,32 +1,33 @@
-// Inside of agent/exchange/owners.h: owners.c life, gathering and what the others follow, owners_device.c the state on the ranks' devices, owners_round.c
-// a round, owners_ckpt.c arrays from and to checkpoints.
-#ifndef AGENT_OWNERS_STATE_H
-#define AGENT_OWNERS_STATE_H
-#include "agent/exchange/owners.h"
+// SPDX-License-Identifier: Apache-2.0
+// Inside of agent/exchange/shards.h: shards.c life, gathering and what the others follow, shards_device.c the state on the ranks' devices, shards_round.c
+// a round, shards_ckpt.c arrays from and to checkpoints.
+#ifndef AGENT_SHARDS_STATE_H
+#define AGENT_SHARDS_STATE_H
+#include "agent/exchange/shards.h"
 #include "inter/record/types.h"
-#include "intra/train/whole.h"
+#include "intra/train/full.h"
 
-enum owners_call {
-    OWNERS_CREATE,
-    OWNERS_ENCODE,
-    OWNERS_MERGE,
-    OWNERS_DIGEST,
-    OWNERS_RESTORE,
-    OWNERS_ADOPT,
-    OWNERS_PLACE
+enum shards_call {
+    SHARDS_CREATE,
+    SHARDS_ENCODE,
+    SHARDS_MERGE,
+    SHARDS_DIGEST,
+    SHARDS_RESTORE,
+    SHARDS_ADOPT,
+    SHARDS_PLACE
 };
 
-enum { // beyond tensors and orders (whole.c, team.c), within what every MPI has
-    OWNERS_TAG_COUNTS = 32001,
-    OWNERS_TAG_SIZES,
-    OWNERS_TAG_FRAMES,
-    OWNERS_TAG_ARRAYS
+enum { // beyond tensors and orders (full.c, group.c), within what every MPI has
+    SHARDS_TAG_COUNTS = 32001,
+    SHARDS_TAG_SIZES,
+    SHARDS_TAG_FRAMES,
+    SHARDS_TAG_ARRAYS
 };
 
-struct agent_owners {
-    struct intra_team *team;     // borrowed
-    struct intra_trainer *train; // the team's
-    struct intra_comm *world;    // the team's
+struct agent_shards {
+    struct intra_group *group;   // borrowed
+    struct intra_trainer *train; // the group's
+    struct intra_comm *world;    // the group's
     struct inter_outer_config c;
     bool single; // rank 0 owns all
     bool masked; // c.sum, which is rank 0's
@@ -56,51 +57,51 @@ struct agent_owners {
     struct intra_trainer_extra extra;
 };
 
-static inline size_t owners_unit_size(const struct agent_owners *o, int32_t i) {
+static inline size_t shards_unit_size(const struct agent_shards *o, int32_t i) {
     return (size_t)o->units[i].rows * (size_t)o->units[i].cols;
 }
 
-static inline struct cmp_unit_shape owners_shape_of(const struct agent_owners *o, int32_t i) {
+static inline struct cmp_unit_shape shards_shape_of(const struct agent_shards *o, int32_t i) {
     bool rows = o->c.row_weights && o->units[i].tensor->row_kind != INTRA_ROWS_NONE;
     return (struct cmp_unit_shape){(uint32_t)i, (uint32_t)o->units[i].rows,
                                    (uint32_t)o->units[i].cols, rows};
 }
 
-// owners.c
+// shards.c
 // Rank 0: begins a call, whose arguments go to all.
-NEB_MUST_CHECK enum neb_status owners_begin(struct agent_owners *o, enum owners_call call,
+NEB_MUST_CHECK enum neb_status shards_begin(struct agent_shards *o, enum shards_call call,
                                             void *args, size_t bytes);
 // One status for all. Where it is none of rank 0's own, that says which rank failed, and why.
-NEB_MUST_CHECK enum neb_status owners_agree(struct agent_owners *o, enum neb_status st);
+NEB_MUST_CHECK enum neb_status shards_agree(struct agent_shards *o, enum neb_status st);
 // Parameters of a fragment's units: to their owners' θ_m, and from there to where they are trained.
-NEB_MUST_CHECK enum neb_status owners_gather(struct agent_owners *o, int32_t f);
-NEB_MUST_CHECK enum neb_status owners_scatter(struct agent_owners *o, int32_t f);
-// owners_device.c. Of this rank's units of fragment f: is unit i trained where the exchange has its θ_m? Then it is not gathered.
-static inline bool owners_in_place(const struct agent_owners *o, int32_t i) {
+NEB_MUST_CHECK enum neb_status shards_gather(struct agent_shards *o, int32_t f);
+NEB_MUST_CHECK enum neb_status shards_scatter(struct agent_shards *o, int32_t f);
+// shards_device.c. Of this rank's units of fragment f: is unit i trained where the exchange has its θ_m? Then it is not gathered.
+static inline bool shards_in_place(const struct agent_shards *o, int32_t i) {
     return o->device && o->local[i] >= 0 && o->in_place[o->local[i]];
 }
 // Enqueues the gathered θ_m to the device; fetches what a merge has made of it. Nothing to do on the host.
-NEB_MUST_CHECK enum neb_status owners_upload(struct agent_owners *o, int32_t f);
-NEB_MUST_CHECK enum neb_status owners_download(struct agent_owners *o, int32_t f);
-NEB_MUST_CHECK enum neb_status owners_do_place(struct agent_owners *o, bool must);
-void owners_leave_device(struct agent_owners *o); // gives its room back
+NEB_MUST_CHECK enum neb_status shards_upload(struct agent_shards *o, int32_t f);
+NEB_MUST_CHECK enum neb_status shards_download(struct agent_shards *o, int32_t f);
+NEB_MUST_CHECK enum neb_status shards_do_place(struct agent_shards *o, bool must);
+void shards_leave_device(struct agent_shards *o); // gives its room back
 
-// owners.c
-NEB_MUST_CHECK enum neb_status owners_post(struct agent_owners *o, const void *x, size_t bytes,
+// shards.c
+NEB_MUST_CHECK enum neb_status shards_post(struct agent_shards *o, const void *x, size_t bytes,
                                            int to, int tag);
-NEB_MUST_CHECK enum neb_status owners_take(struct agent_owners *o, void *x, size_t bytes, int from,
+NEB_MUST_CHECK enum neb_status shards_take(struct agent_shards *o, void *x, size_t bytes, int from,
                                            int tag);
 // Of this rank's units, summed over all ranks, and the versions' at rank 0. f -1: of all fragments.
-NEB_MUST_CHECK enum neb_status owners_sum_digest(struct agent_owners *o, int32_t f,
+NEB_MUST_CHECK enum neb_status shards_sum_digest(struct agent_shards *o, int32_t f,
                                                  struct kern_digest *d);
 
 // What all ranks do in a call; args are rank 0's.
-struct owners_encode {
+struct shards_encode {
     int32_t f, sample; // sample: unit whose error is measured; -1: none
     uint32_t round;    // of a masked update
     struct cmp_codec codec;
 };
-struct owners_merge {
+struct shards_merge {
     int32_t f;
     bool reject, merge, last;
     float eta, mu;
@@ -111,31 +112,31 @@ struct owners_merge {
         bool mine;
     } parts[INTER_PARTS_MAX];
 };
-struct owners_adopt {
+struct shards_adopt {
     int32_t f;
     uint32_t version;
 };
-struct owners_restore {
+struct shards_restore {
     uint32_t version[INTER_FRAGMENTS_MAX];
     bool in_flight[INTER_FRAGMENTS_MAX];
 };
 
-// owners_round.c. counts, user, blob, r, d: at rank 0
-NEB_MUST_CHECK enum neb_status owners_do_encode(struct agent_owners *o,
-                                                const struct owners_encode *a,
+// shards_round.c. counts, user, blob, r, d: at rank 0
+NEB_MUST_CHECK enum neb_status shards_do_encode(struct agent_shards *o,
+                                                const struct shards_encode *a,
                                                 inter_outer_counts *counts, void *user,
                                                 float *error, struct neb_buf *blob);
-NEB_MUST_CHECK enum neb_status owners_do_merge(struct agent_owners *o, const struct owners_merge *a,
+NEB_MUST_CHECK enum neb_status shards_do_merge(struct agent_shards *o, const struct shards_merge *a,
                                                const struct inter_outer_round *r,
                                                struct kern_digest *d);
-NEB_MUST_CHECK enum neb_status owners_do_digest(struct agent_owners *o, int32_t f,
+NEB_MUST_CHECK enum neb_status shards_do_digest(struct agent_shards *o, int32_t f,
                                                 struct kern_digest *d);
-// owners_ckpt.c. read: at rank 0
-NEB_MUST_CHECK enum neb_status owners_do_restore(struct agent_owners *o,
-                                                 const struct owners_restore *a,
-                                                 agent_owners_read *read, void *user);
-NEB_MUST_CHECK enum neb_status owners_do_adopt(struct agent_owners *o, const struct owners_adopt *a,
-                                               agent_owners_read *read, void *user);
-extern const struct intra_trainer_extra owners_extra; // user: the owners
+// shards_ckpt.c. read: at rank 0
+NEB_MUST_CHECK enum neb_status shards_do_restore(struct agent_shards *o,
+                                                 const struct shards_restore *a,
+                                                 agent_shards_read *read, void *user);
+NEB_MUST_CHECK enum neb_status shards_do_adopt(struct agent_shards *o, const struct shards_adopt *a,
+                                               agent_shards_read *read, void *user);
+extern const struct intra_trainer_extra shards_extra; // user: the owners
 
 #endif

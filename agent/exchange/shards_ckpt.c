@@ -1,15 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
 // Arrays of all units to those who write them into a checkpoint, and back to their owners.
-#include "agent/exchange/owners_state.h"
+#include "agent/exchange/shards_state.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-static float *own(const struct agent_owners *o, const struct inter_outer_array *array, int32_t i) {
+static float *own(const struct agent_shards *o, const struct inter_outer_array *array, int32_t i) {
     return array->p + inter_outer_unit_at(o->outer, o->local[i]);
 }
 
 static uint64_t bytes_of(void *user, int rank) {
-    const struct agent_owners *o = user;
+    const struct agent_shards *o = user;
     uint64_t units = 0;
     for (int32_t i = 0; i < o->n; i++)
         units += o->owner[i] == rank;
@@ -27,28 +28,28 @@ static enum neb_status add(struct intra_ckpt_writer *w, const struct inter_outer
 // Unit by unit, each array of it to whoever writes it: most often its owner.
 static enum neb_status put(void *user, const int32_t *writer, struct intra_ckpt_writer *w,
                            enum neb_status *written) {
-    struct agent_owners *o = user;
+    struct agent_shards *o = user;
     struct inter_outer_array arrays[INTER_OUTER_ARRAYS];
     enum neb_status st = NEB_OK;
     float *room = NULL;
     size_t most = 0;
     for (int32_t i = 0; i < o->n; i++)
-        if (writer[o->owner[i]] == o->rank && o->local[i] < 0 && owners_unit_size(o, i) > most)
-            most = owners_unit_size(o, i);
+        if (writer[o->owner[i]] == o->rank && o->local[i] < 0 && shards_unit_size(o, i) > most)
+            most = shards_unit_size(o, i);
     if (most && !(room = malloc(most * sizeof *room)))
         return neb_fail(NEB_ERR_NOMEM, "out of memory for a unit of %zu elements", most);
     enum neb_status pulled = inter_outer_pull(o->outer);
     *written = *written == NEB_OK ? pulled : *written;
     inter_outer_arrays(o->outer, arrays);
     for (int32_t i = 0; i < o->n; i++) {
-        size_t n = owners_unit_size(o, i);
+        size_t n = shards_unit_size(o, i);
         int to = writer[o->owner[i]];
         for (int a = 0; a < INTER_OUTER_ARRAYS; a++) {
             const float *x = o->local[i] < 0 ? room : own(o, &arrays[a], i);
             if (to != o->rank && o->local[i] >= 0)
-                NEB_TRY_GOTO(owners_post(o, x, n * sizeof *x, to, OWNERS_TAG_ARRAYS), out);
+                NEB_TRY_GOTO(shards_post(o, x, n * sizeof *x, to, SHARDS_TAG_ARRAYS), out);
             if (to == o->rank && o->local[i] < 0)
-                NEB_TRY_GOTO(owners_take(o, room, n * sizeof *x, o->owner[i], OWNERS_TAG_ARRAYS),
+                NEB_TRY_GOTO(shards_take(o, room, n * sizeof *x, o->owner[i], SHARDS_TAG_ARRAYS),
                              out);
             if (to == o->rank && *written == NEB_OK)
                 *written = add(w, &arrays[a], i, n, x);
@@ -59,75 +60,75 @@ out:
     return st;
 }
 
-const struct intra_trainer_extra owners_extra = {.bytes = bytes_of, .put = put};
+const struct intra_trainer_extra shards_extra = {.bytes = bytes_of, .put = put};
 
 // ---- back -----------------------------------------------------------------------------------------------------
 
 // Arrays 0 .. n_arrays - 1 of the units of fragment f (-1: of all), read on rank 0. What cannot be read is sent as it is: its status comes at
 // the end.
-static enum neb_status spread(struct agent_owners *o, int32_t f, int n_arrays,
-                              agent_owners_read *read, void *user) {
+static enum neb_status spread(struct agent_shards *o, int32_t f, int n_arrays,
+                              agent_shards_read *read, void *user) {
     struct inter_outer_array arrays[INTER_OUTER_ARRAYS];
     enum neb_status st = NEB_OK, files = NEB_OK;
     float *room = NULL;
     size_t most = 0;
     for (int32_t i = 0; i < o->n; i++)
-        if (o->rank == 0 && o->local[i] < 0 && owners_unit_size(o, i) > most)
-            most = owners_unit_size(o, i);
+        if (o->rank == 0 && o->local[i] < 0 && shards_unit_size(o, i) > most)
+            most = shards_unit_size(o, i);
     if (most)
         room = calloc(most, sizeof *room);
     if (most && !room)
         st = neb_fail(NEB_ERR_NOMEM, "out of memory for a unit of %zu elements", most);
-    NEB_TRY_GOTO(owners_agree(o, st), out);
+    NEB_TRY_GOTO(shards_agree(o, st), out);
     inter_outer_arrays(o->outer, arrays);
     for (int32_t i = 0; i < o->n; i++) {
-        size_t n = owners_unit_size(o, i);
+        size_t n = shards_unit_size(o, i);
         for (int a = 0; a < n_arrays && (f < 0 || o->fragment[i] == f); a++) {
             float *x = o->local[i] < 0 ? room : own(o, &arrays[a], i);
             if (o->rank == 0 && files == NEB_OK)
                 files = read(user, a, o->place[i], x, n);
             if (o->rank == 0 && o->local[i] < 0)
-                NEB_TRY_GOTO(owners_post(o, x, n * sizeof *x, o->owner[i], OWNERS_TAG_ARRAYS), out);
+                NEB_TRY_GOTO(shards_post(o, x, n * sizeof *x, o->owner[i], SHARDS_TAG_ARRAYS), out);
             if (o->rank != 0 && o->local[i] >= 0)
-                NEB_TRY_GOTO(owners_take(o, x, n * sizeof *x, 0, OWNERS_TAG_ARRAYS), out);
+                NEB_TRY_GOTO(shards_take(o, x, n * sizeof *x, 0, SHARDS_TAG_ARRAYS), out);
         }
     }
-    st = owners_agree(o, files);
+    st = shards_agree(o, files);
 out:
     free(room);
     return st;
 }
 
-enum neb_status owners_do_restore(struct agent_owners *o, const struct owners_restore *a,
-                                  agent_owners_read *read, void *user) {
+enum neb_status shards_do_restore(struct agent_shards *o, const struct shards_restore *a,
+                                  agent_shards_read *read, void *user) {
     for (int32_t f = 0; f < o->c.fragments; f++)
         inter_outer_set_fragment(o->outer, f, a->version[f], a->in_flight[f]);
     NEB_TRY(spread(o, -1, INTER_OUTER_ARRAYS, read, user));
-    return owners_agree(o, inter_outer_push(o->outer));
+    return shards_agree(o, inter_outer_push(o->outer));
 }
 
-enum neb_status agent_owners_restore(struct agent_owners *o, agent_owners_read *read, void *user) {
-    struct owners_restore a = {0};
+enum neb_status agent_shards_restore(struct agent_shards *o, agent_shards_read *read, void *user) {
+    struct shards_restore a = {0};
     for (int32_t f = 0; f < o->c.fragments; f++) {
         a.version[f] = inter_outer_version(o->outer, f);
         a.in_flight[f] = inter_outer_in_flight(o->outer, f);
     }
-    NEB_TRY(owners_begin(o, OWNERS_RESTORE, &a, sizeof a));
-    return owners_do_restore(o, &a, read, user);
+    NEB_TRY(shards_begin(o, SHARDS_RESTORE, &a, sizeof a));
+    return shards_do_restore(o, &a, read, user);
 }
 
-enum neb_status owners_do_adopt(struct agent_owners *o, const struct owners_adopt *a,
-                                agent_owners_read *read, void *user) {
+enum neb_status shards_do_adopt(struct agent_shards *o, const struct shards_adopt *a,
+                                agent_shards_read *read, void *user) {
     struct inter_outer_array arrays[INTER_OUTER_ARRAYS];
     NEB_TRY(spread(o, a->f, 2, read, user)); // θ and v
     inter_outer_arrays(o->outer, arrays);
     inter_outer_adopt(o->outer, a->f, arrays[0].p, arrays[1].p, a->version);
-    return owners_scatter(o, a->f);
+    return shards_scatter(o, a->f);
 }
 
-enum neb_status agent_owners_adopt(struct agent_owners *o, int32_t f, uint32_t version,
-                                   agent_owners_read *read, void *user) {
-    struct owners_adopt a = {f, version};
-    NEB_TRY(owners_begin(o, OWNERS_ADOPT, &a, sizeof a));
-    return owners_do_adopt(o, &a, read, user);
+enum neb_status agent_shards_adopt(struct agent_shards *o, int32_t f, uint32_t version,
+                                   agent_shards_read *read, void *user) {
+    struct shards_adopt a = {f, version};
+    NEB_TRY(shards_begin(o, SHARDS_ADOPT, &a, sizeof a));
+    return shards_do_adopt(o, &a, read, user);
 }

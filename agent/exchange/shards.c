@@ -1,76 +1,77 @@
-#include "intra/train/owners.h"
+// SPDX-License-Identifier: Apache-2.0
+#include "intra/train/shards.h"
 #include "agent/base/log.h"
-#include "agent/exchange/owners_state.h"
+#include "agent/exchange/shards_state.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 // ---- between ranks --------------------------------------------------------------------------------------------
 
-enum neb_status owners_agree(struct agent_owners *o, enum neb_status st) {
-    return intra_whole_agree(o->train->model->mesh, st);
+enum neb_status shards_agree(struct agent_shards *o, enum neb_status st) {
+    return intra_full_agree(o->train->model->mesh, st);
 }
 
-enum neb_status owners_begin(struct agent_owners *o, enum owners_call call, void *args,
+enum neb_status shards_begin(struct agent_shards *o, enum shards_call call, void *args,
                              size_t bytes) {
-    NEB_TRY(intra_team_call(o->team, (int32_t)call));
+    NEB_TRY(intra_group_call(o->group, (int32_t)call));
     return o->world->ops->broadcast(o->world, args, bytes, 0);
 }
 
-enum neb_status owners_post(struct agent_owners *o, const void *x, size_t bytes, int to, int tag) {
+enum neb_status shards_post(struct agent_shards *o, const void *x, size_t bytes, int to, int tag) {
     struct intra_comm_send s = {0};
     NEB_TRY(o->world->ops->send(o->world, x, bytes, to, tag, &s));
     return o->world->ops->wait(o->world, &s);
 }
 
-enum neb_status owners_take(struct agent_owners *o, void *x, size_t bytes, int from, int tag) {
+enum neb_status shards_take(struct agent_shards *o, void *x, size_t bytes, int from, int tag) {
     return o->world->ops->recv(o->world, x, bytes, from, tag);
 }
 
 // Tensors of which this rank has something to give: to an owner of its replica, itself among them.
-static void want_to_give(struct agent_owners *o, int32_t f) {
+static void want_to_give(struct agent_shards *o, int32_t f) {
     const struct intra_mesh *mesh = o->train->model->mesh;
     memset(o->wanted, 0, (size_t)o->train->model->n_all_tensors * sizeof *o->wanted);
     for (int32_t i = 0; i < o->n; i++)
-        if (o->fragment[i] == f && !owners_in_place(o, i) &&
+        if (o->fragment[i] == f && !shards_in_place(o, i) &&
             intra_mesh_replica(&mesh->c, o->owner[i]) == mesh->dp_rank)
             o->wanted[o->units[i].tensor->index] = true;
 }
 
-static void want(struct agent_owners *o, int32_t f) {
+static void want(struct agent_shards *o, int32_t f) {
     memset(o->wanted, 0, (size_t)o->train->model->n_all_tensors * sizeof *o->wanted);
     for (int32_t i = 0; i < o->n; i++)
         if (o->fragment[i] == f)
             o->wanted[o->units[i].tensor->index] = true;
 }
 
-enum neb_status owners_gather(struct agent_owners *o, int32_t f) {
+enum neb_status shards_gather(struct agent_shards *o, int32_t f) {
     want_to_give(o, f);
     NEB_TRY(intra_trainer_pull(o->train, o->wanted));
     for (int32_t i = 0; i < o->n; i++) {
         const struct intra_unit *u = &o->units[i];
-        if (o->fragment[i] == f && !owners_in_place(o, i)) // which takes nothing from others
-            NEB_TRY(intra_whole_gather_rows(o->train->model, u->tensor, u->row0, u->rows,
-                                            o->owner[i],
-                                            o->local[i] < 0 ? NULL : o->theta_m[o->local[i]]));
+        if (o->fragment[i] == f && !shards_in_place(o, i)) // which takes nothing from others
+            NEB_TRY(intra_full_gather_rows(o->train->model, u->tensor, u->row0, u->rows,
+                                           o->owner[i],
+                                           o->local[i] < 0 ? NULL : o->theta_m[o->local[i]]));
     }
-    return owners_upload(o, f);
+    return shards_upload(o, f);
 }
 
-enum neb_status owners_scatter(struct agent_owners *o, int32_t f) {
-    NEB_TRY(owners_download(o, f));
+enum neb_status shards_scatter(struct agent_shards *o, int32_t f) {
+    NEB_TRY(shards_download(o, f));
     for (int32_t i = 0; i < o->n; i++) {
         const struct intra_unit *u = &o->units[i];
         if (o->fragment[i] == f)
-            NEB_TRY(intra_whole_scatter_rows(o->train->model, u->tensor, u->row0, u->rows,
-                                             o->owner[i],
-                                             o->local[i] < 0 ? NULL : o->theta_m[o->local[i]]));
+            NEB_TRY(intra_full_scatter_rows(o->train->model, u->tensor, u->row0, u->rows,
+                                            o->owner[i],
+                                            o->local[i] < 0 ? NULL : o->theta_m[o->local[i]]));
     }
     want(o, f);
     return intra_trainer_push(o->train, o->wanted);
 }
 
-enum neb_status owners_sum_digest(struct agent_owners *o, int32_t f, struct kern_digest *d) {
+enum neb_status shards_sum_digest(struct agent_shards *o, int32_t f, struct kern_digest *d) {
     uint64_t x[2] = {d->lo, d->hi};
     NEB_TRY(o->world->ops->all_reduce(o->world, x, 2, INTRA_COMM_U64, INTRA_COMM_SUM));
     *d = (struct kern_digest){x[0], x[1]};
@@ -82,22 +83,22 @@ enum neb_status owners_sum_digest(struct agent_owners *o, int32_t f, struct kern
 
 // ---- life -----------------------------------------------------------------------------------------------------
 
-struct hello {                   // ranks are of one build (team.h)
+struct hello {                   // ranks are of one build (group.h)
     struct inter_outer_config c; // pointers in it are rank 0's
     int32_t n;
     bool single, masked;
 };
 
-static enum neb_status deal(struct agent_owners *o) {
+static enum neb_status deal(struct agent_shards *o) {
     uint64_t *elements = calloc((size_t)o->n + 1, sizeof *elements);
     if (!elements)
         return neb_fail(NEB_ERR_NOMEM, "out of memory for %d units", o->n);
     for (int32_t i = 0; i < o->n; i++) {
-        elements[i] = owners_unit_size(o, i);
+        elements[i] = shards_unit_size(o, i);
         o->place[i] = o->elements;
         o->elements += elements[i];
     }
-    intra_owners_deal(elements, o->fragment, o->n, o->single ? 1 : o->ranks, o->load, o->owner);
+    intra_shards_deal(elements, o->fragment, o->n, o->single ? 1 : o->ranks, o->load, o->owner);
     free(elements);
     for (int32_t i = 0; i < o->n; i++)
         o->local[i] = o->owner[i] == o->rank ? o->mine++ : -1;
@@ -105,11 +106,11 @@ static enum neb_status deal(struct agent_owners *o) {
 }
 
 // θ_m of one fragment is here at a time: the units of each begin at the room's beginning.
-static enum neb_status make_room(struct agent_owners *o) {
+static enum neb_status make_room(struct agent_shards *o) {
     for (int32_t f = 0; f < o->c.fragments; f++) {
         size_t at = 0;
         for (int32_t i = 0; i < o->n; i++)
-            at += o->local[i] >= 0 && o->fragment[i] == f ? owners_unit_size(o, i) : 0;
+            at += o->local[i] >= 0 && o->fragment[i] == f ? shards_unit_size(o, i) : 0;
         o->room_floats = at > o->room_floats ? at : o->room_floats;
     }
     o->room = malloc((o->room_floats + 1) * sizeof *o->room);
@@ -122,13 +123,13 @@ static enum neb_status make_room(struct agent_owners *o) {
         for (int32_t i = 0; i < o->n; i++)
             if (o->local[i] >= 0 && o->fragment[i] == f) {
                 o->theta_m[o->local[i]] = o->room + at;
-                at += owners_unit_size(o, i);
+                at += shards_unit_size(o, i);
             }
     }
     return NEB_OK;
 }
 
-static enum neb_status make_outer(struct agent_owners *o, struct kern_pool *pool) {
+static enum neb_status make_outer(struct agent_shards *o, struct kern_pool *pool) {
     struct inter_outer_config c = o->c;
     size_t n = (size_t)o->mine + 1;
     struct inter_outer_unit *units = calloc(n, sizeof *units);
@@ -155,7 +156,7 @@ static enum neb_status make_outer(struct agent_owners *o, struct kern_pool *pool
 }
 
 // Tensors are moved whole between a device and its host, so a tensor's units are of one fragment.
-static enum neb_status check_fragments(const struct agent_owners *o) {
+static enum neb_status check_fragments(const struct agent_shards *o) {
     for (int32_t i = 1; i < o->n; i++)
         NEB_ASSERT(o->units[i].tensor != o->units[i - 1].tensor ||
                    o->fragment[i] == o->fragment[i - 1]);
@@ -171,7 +172,7 @@ static enum neb_status check_fragments(const struct agent_owners *o) {
     return NEB_OK;
 }
 
-static enum neb_status allocate(struct agent_owners *o, const struct hello *h,
+static enum neb_status allocate(struct agent_shards *o, const struct hello *h,
                                 const int32_t *fragment) {
     NEB_TRY(intra_units(o->train->whole, &o->units, &o->n));
     if (o->n != h->n)
@@ -196,7 +197,7 @@ static enum neb_status allocate(struct agent_owners *o, const struct hello *h,
 }
 
 // θ begins as the parameters are.
-static enum neb_status fill_theta(struct agent_owners *o) {
+static enum neb_status fill_theta(struct agent_shards *o) {
     struct inter_outer_array arrays[INTER_OUTER_ARRAYS];
     inter_outer_arrays(o->outer, arrays);
     NEB_TRY(intra_trainer_pull(o->train, NULL));
@@ -204,21 +205,21 @@ static enum neb_status fill_theta(struct agent_owners *o) {
         const struct intra_unit *u = &o->units[i];
         int32_t k = o->local[i];
         NEB_TRY(
-            intra_whole_gather_rows(o->train->model, u->tensor, u->row0, u->rows, o->owner[i],
-                                    k < 0 ? NULL : arrays[0].p + inter_outer_unit_at(o->outer, k)));
+            intra_full_gather_rows(o->train->model, u->tensor, u->row0, u->rows, o->owner[i],
+                                   k < 0 ? NULL : arrays[0].p + inter_outer_unit_at(o->outer, k)));
     }
     return NEB_OK;
 }
 
-static enum neb_status join(struct intra_team *team, const struct hello *h, const int32_t *fragment,
-                            const struct sec_sum *sum, struct kern_pool *pool,
-                            struct agent_owners **out) {
-    struct agent_owners *o = calloc(1, sizeof *o);
+static enum neb_status join(struct intra_group *group, const struct hello *h,
+                            const int32_t *fragment, const struct sec_sum *sum,
+                            struct kern_pool *pool, struct agent_shards **out) {
+    struct agent_shards *o = calloc(1, sizeof *o);
     if (!o)
         return neb_fail(NEB_ERR_NOMEM, "out of memory for the exchange");
-    o->team = team;
-    o->train = intra_team_trainer(team);
-    o->world = intra_team_world(team);
+    o->group = group;
+    o->train = intra_group_trainer(group);
+    o->world = intra_group_world(group);
     o->rank = o->world->rank;
     o->ranks = o->world->size;
     o->c = h->c;
@@ -229,39 +230,40 @@ static enum neb_status join(struct intra_team *team, const struct hello *h, cons
     enum neb_status st = allocate(o, h, fragment);
     if (st == NEB_OK)
         st = make_outer(o, pool);
-    NEB_TRY_GOTO(owners_agree(o, st), fail);
+    NEB_TRY_GOTO(shards_agree(o, st), fail);
     NEB_TRY_GOTO(fill_theta(o), fail);
-    o->extra = owners_extra;
+    o->extra = shards_extra;
     o->extra.user = o;
     o->train->extra = &o->extra;
     neb_info("owns %d of %d units of the exchange: %llu of %llu parameters, %llu bytes", o->mine,
-             o->n, (unsigned long long)agent_owners_elements(o), (unsigned long long)o->elements,
-             (unsigned long long)agent_owners_bytes(o));
+             o->n, (unsigned long long)agent_shards_elements(o), (unsigned long long)o->elements,
+             (unsigned long long)agent_shards_bytes(o));
     *out = o;
     return NEB_OK;
 fail:
-    agent_owners_destroy(&o);
+    agent_shards_destroy(&o);
     return st;
 }
 
-enum neb_status agent_owners_create(struct intra_team *team, const struct inter_outer_config *outer,
-                                    const int32_t *fragment, bool single, struct kern_pool *pool,
-                                    struct agent_owners **out) {
-    struct intra_comm *world = intra_team_world(team);
+enum neb_status agent_shards_create(struct intra_group *group,
+                                    const struct inter_outer_config *outer, const int32_t *fragment,
+                                    bool single, struct kern_pool *pool,
+                                    struct agent_shards **out) {
+    struct intra_comm *world = intra_group_world(group);
     struct intra_unit *units = NULL;
     struct hello h = {.c = *outer, .single = single, .masked = outer->sum != NULL};
     NEB_ASSERT(single || !h.masked);
-    NEB_TRY(intra_units(intra_team_trainer(team)->whole, &units, &h.n));
+    NEB_TRY(intra_units(intra_group_trainer(group)->whole, &units, &h.n));
     free(units);
-    NEB_TRY(intra_team_call(team, OWNERS_CREATE));
+    NEB_TRY(intra_group_call(group, SHARDS_CREATE));
     NEB_TRY(world->ops->broadcast(world, &h, sizeof h, 0));
     NEB_TRY(world->ops->broadcast(world, (int32_t *)fragment, (size_t)h.n * sizeof *fragment, 0));
-    return join(team, &h, fragment, outer->sum, pool, out);
+    return join(group, &h, fragment, outer->sum, pool, out);
 }
 
-static enum neb_status follow_create(struct agent_owners_follower *follower,
-                                     struct intra_team *team) {
-    struct intra_comm *world = intra_team_world(team);
+static enum neb_status follow_create(struct agent_shards_follower *follower,
+                                     struct intra_group *group) {
+    struct intra_comm *world = intra_group_world(group);
     struct hello h;
     NEB_TRY(world->ops->broadcast(world, &h, sizeof h, 0));
     int32_t *fragment = calloc((size_t)h.n + 1, sizeof *fragment);
@@ -269,17 +271,17 @@ static enum neb_status follow_create(struct agent_owners_follower *follower,
         return neb_fail(NEB_ERR_NOMEM, "out of memory for %d units", h.n);
     enum neb_status st = world->ops->broadcast(world, fragment, (size_t)h.n * sizeof *fragment, 0);
     if (st == NEB_OK)
-        st = join(team, &h, fragment, NULL, follower->pool, &follower->owners);
+        st = join(group, &h, fragment, NULL, follower->pool, &follower->shards);
     free(fragment);
     return st;
 }
 
-void agent_owners_destroy(struct agent_owners **op) {
-    struct agent_owners *o = *op;
+void agent_shards_destroy(struct agent_shards **op) {
+    struct agent_shards *o = *op;
     if (!o)
         return;
     inter_outer_destroy(&o->outer);
-    owners_leave_device(o);
+    shards_leave_device(o);
     for (int32_t i = 0; o->counts && i < o->n; i++)
         free(o->counts[i]);
     for (int r = 0; o->pieces && r < o->ranks; r++)
@@ -300,11 +302,11 @@ void agent_owners_destroy(struct agent_owners **op) {
     *op = NULL;
 }
 
-struct inter_outer *agent_owners_outer(struct agent_owners *o) {
+struct inter_outer *agent_shards_outer(struct agent_shards *o) {
     return o->outer;
 }
 
-uint64_t agent_owners_bytes(const struct agent_owners *o) {
+uint64_t agent_shards_bytes(const struct agent_shards *o) {
     uint64_t rows = 0;
     for (int32_t i = 0; i < o->n; i++)
         rows += o->counts[i] ? (uint64_t)o->units[i].rows : 0;
@@ -312,17 +314,17 @@ uint64_t agent_owners_bytes(const struct agent_owners *o) {
            rows * sizeof **o->counts;
 }
 
-uint64_t agent_owners_elements(const struct agent_owners *o) { return o->load[o->rank]; }
+uint64_t agent_shards_elements(const struct agent_shards *o) { return o->load[o->rank]; }
 
-uint64_t agent_owners_shape(const struct agent_owners *o, int32_t f, uint8_t sha256[32]) {
+uint64_t agent_shards_shape(const struct agent_shards *o, int32_t f, uint8_t sha256[32]) {
     struct cmp_unit_shape *shapes = calloc((size_t)o->n + 1, sizeof *shapes);
     uint64_t elements = 0;
     uint32_t n = 0;
     NEB_ASSERT(shapes); // a few bytes a unit
     for (int32_t i = 0; i < o->n; i++)
         if (o->fragment[i] == f) {
-            shapes[n++] = owners_shape_of(o, i);
-            elements += owners_unit_size(o, i);
+            shapes[n++] = shards_shape_of(o, i);
+            elements += shards_unit_size(o, i);
         }
     cmp_shapes_hash(shapes, n, sha256);
     free(shapes);
@@ -331,43 +333,43 @@ uint64_t agent_owners_shape(const struct agent_owners *o, int32_t f, uint8_t sha
 
 // ---- the other ranks ------------------------------------------------------------------------------------------
 
-enum neb_status agent_owners_follow(void *user, struct intra_team *team, int32_t n) {
-    struct agent_owners_follower *follower = user;
-    struct agent_owners *o = follower->owners;
-    struct intra_comm *world = intra_team_world(team);
+enum neb_status agent_shards_follow(void *user, struct intra_group *group, int32_t n) {
+    struct agent_shards_follower *follower = user;
+    struct agent_shards *o = follower->shards;
+    struct intra_comm *world = intra_group_world(group);
     union {
-        struct owners_encode encode;
-        struct owners_merge merge;
-        struct owners_restore restore;
-        struct owners_adopt adopt;
+        struct shards_encode encode;
+        struct shards_merge merge;
+        struct shards_restore restore;
+        struct shards_adopt adopt;
         int32_t f;
         bool must;
     } a;
     size_t bytes;
-    if (n == OWNERS_CREATE)
-        return follow_create(follower, team);
-    switch ((enum owners_call)n) {
-    case OWNERS_ENCODE: bytes = sizeof a.encode; break;
-    case OWNERS_MERGE: bytes = sizeof a.merge; break;
-    case OWNERS_RESTORE: bytes = sizeof a.restore; break;
-    case OWNERS_ADOPT: bytes = sizeof a.adopt; break;
-    case OWNERS_DIGEST: bytes = sizeof a.f; break;
-    case OWNERS_PLACE: bytes = sizeof a.must; break;
+    if (n == SHARDS_CREATE)
+        return follow_create(follower, group);
+    switch ((enum shards_call)n) {
+    case SHARDS_ENCODE: bytes = sizeof a.encode; break;
+    case SHARDS_MERGE: bytes = sizeof a.merge; break;
+    case SHARDS_RESTORE: bytes = sizeof a.restore; break;
+    case SHARDS_ADOPT: bytes = sizeof a.adopt; break;
+    case SHARDS_DIGEST: bytes = sizeof a.f; break;
+    case SHARDS_PLACE: bytes = sizeof a.must; break;
     default: return neb_fail(NEB_ERR_STATE, "call %d from rank 0 is none of this program's", n);
     }
     NEB_TRY(world->ops->broadcast(world, &a, bytes, 0));
     struct kern_digest d;
-    switch ((enum owners_call)n) {
-    case OWNERS_ENCODE: return owners_do_encode(o, &a.encode, NULL, NULL, NULL, NULL);
-    case OWNERS_MERGE: return owners_do_merge(o, &a.merge, NULL, &d);
-    case OWNERS_RESTORE: return owners_do_restore(o, &a.restore, NULL, NULL);
-    case OWNERS_ADOPT: return owners_do_adopt(o, &a.adopt, NULL, NULL);
-    case OWNERS_PLACE: return owners_do_place(o, a.must);
-    default: return owners_do_digest(o, a.f, &d);
+    switch ((enum shards_call)n) {
+    case SHARDS_ENCODE: return shards_do_encode(o, &a.encode, NULL, NULL, NULL, NULL);
+    case SHARDS_MERGE: return shards_do_merge(o, &a.merge, NULL, &d);
+    case SHARDS_RESTORE: return shards_do_restore(o, &a.restore, NULL, NULL);
+    case SHARDS_ADOPT: return shards_do_adopt(o, &a.adopt, NULL, NULL);
+    case SHARDS_PLACE: return shards_do_place(o, a.must);
+    default: return shards_do_digest(o, a.f, &d);
     }
 }
 
-void agent_owners_follow_end(void *user) {
-    struct agent_owners_follower *follower = user;
-    agent_owners_destroy(&follower->owners);
+void agent_shards_follow_end(void *user) {
+    struct agent_shards_follower *follower = user;
+    agent_shards_destroy(&follower->shards);
 }

@@ -1,6 +1,7 @@
-// What the ranks of a mesh do in an encode, a merge and a digest (owners.h has the picture). All take part in every call, also those
+// SPDX-License-Identifier: Apache-2.0
+// What the ranks of a mesh do in an encode, a merge and a digest (shards.h has the picture). All take part in every call, also those
 // that own nothing of the fragment: their rows have to reach the owners, and what was merged has to reach them.
-#include "agent/exchange/owners_state.h"
+#include "agent/exchange/shards_state.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +9,7 @@
 // ---- the way out ----------------------------------------------------------------------------------------------
 
 // Tokens seen of each row are rank 0's to count: to the units' owners.
-static enum neb_status pass_counts(struct agent_owners *o, int32_t f, inter_outer_counts *counts,
+static enum neb_status pass_counts(struct agent_shards *o, int32_t f, inter_outer_counts *counts,
                                    void *user) {
     for (int32_t i = 0; i < o->n; i++) {
         bool rows = o->c.row_weights && o->units[i].tensor->row_kind != INTRA_ROWS_NONE;
@@ -18,15 +19,15 @@ static enum neb_status pass_counts(struct agent_owners *o, int32_t f, inter_oute
         if (o->rank == 0 && o->local[i] >= 0)
             memcpy(o->counts[i], counts(user, i), bytes);
         else if (o->rank == 0)
-            NEB_TRY(owners_post(o, counts(user, i), bytes, o->owner[i], OWNERS_TAG_COUNTS));
+            NEB_TRY(shards_post(o, counts(user, i), bytes, o->owner[i], SHARDS_TAG_COUNTS));
         else if (o->local[i] >= 0)
-            NEB_TRY(owners_take(o, o->counts[i], bytes, 0, OWNERS_TAG_COUNTS));
+            NEB_TRY(shards_take(o, o->counts[i], bytes, 0, SHARDS_TAG_COUNTS));
     }
     return NEB_OK;
 }
 
 static const uint64_t *own_counts(void *user, int32_t unit) {
-    struct agent_owners *o = user;
+    struct agent_shards *o = user;
     for (int32_t i = 0; i < o->n; i++)
         if (o->local[i] == unit)
             return o->counts[i];
@@ -39,7 +40,7 @@ struct encoded { // what an owner says of its part
 };
 
 // Which of this rank's units of the fragment it is; -1: another's.
-static int32_t among_own(const struct agent_owners *o, int32_t f, int32_t unit) {
+static int32_t among_own(const struct agent_shards *o, int32_t f, int32_t unit) {
     int32_t k = 0;
     for (int32_t i = 0; i < unit; i++)
         k += o->fragment[i] == f && o->local[i] >= 0;
@@ -47,7 +48,7 @@ static int32_t among_own(const struct agent_owners *o, int32_t f, int32_t unit) 
 }
 
 // What rank r says to send of its units takes no more memory than any codec makes of them.
-static enum neb_status believable(const struct agent_owners *o, int r, uint64_t bytes) {
+static enum neb_status believable(const struct agent_shards *o, int r, uint64_t bytes) {
     enum { PER_ELEMENT = 16, BESIDES = 1 << 20 };
     uint64_t most = o->load[r] * PER_ELEMENT + BESIDES;
     return bytes <= most ? NEB_OK
@@ -57,20 +58,20 @@ static enum neb_status believable(const struct agent_owners *o, int r, uint64_t 
 }
 
 // All parts at rank 0, in o->pieces.
-static enum neb_status collect(struct agent_owners *o, float mine, float *error) {
+static enum neb_status collect(struct agent_shards *o, float mine, float *error) {
     struct encoded e = {o->pieces[0].len, mine};
     if (o->rank != 0) {
-        NEB_TRY(owners_post(o, &e, sizeof e, 0, OWNERS_TAG_SIZES));
-        return owners_post(o, o->pieces[0].p, o->pieces[0].len, 0, OWNERS_TAG_FRAMES);
+        NEB_TRY(shards_post(o, &e, sizeof e, 0, SHARDS_TAG_SIZES));
+        return shards_post(o, o->pieces[0].p, o->pieces[0].len, 0, SHARDS_TAG_FRAMES);
     }
     float sum = mine;
     for (int r = 1; r < o->ranks; r++) {
         struct neb_buf *b = &o->pieces[r];
-        NEB_TRY(owners_take(o, &e, sizeof e, r, OWNERS_TAG_SIZES));
+        NEB_TRY(shards_take(o, &e, sizeof e, r, SHARDS_TAG_SIZES));
         NEB_TRY(believable(o, r, e.bytes));
         neb_buf_clear(b);
         NEB_TRY(neb_buf_reserve(b, e.bytes));
-        NEB_TRY(owners_take(o, b->p, e.bytes, r, OWNERS_TAG_FRAMES));
+        NEB_TRY(shards_take(o, b->p, e.bytes, r, SHARDS_TAG_FRAMES));
         b->len = e.bytes;
         sum += e.error; // one of them measures
     }
@@ -79,7 +80,7 @@ static enum neb_status collect(struct agent_owners *o, float mine, float *error)
     return NEB_OK;
 }
 
-static enum neb_status join(struct agent_owners *o, struct neb_buf *out) {
+static enum neb_status join(struct agent_shards *o, struct neb_buf *out) {
     struct cmp_update_piece *all = calloc((size_t)o->ranks, sizeof *all);
     if (!all)
         return neb_fail(NEB_ERR_NOMEM, "out of memory for the parts of an update");
@@ -91,17 +92,17 @@ static enum neb_status join(struct agent_owners *o, struct neb_buf *out) {
     return st;
 }
 
-enum neb_status owners_do_encode(struct agent_owners *o, const struct owners_encode *a,
+enum neb_status shards_do_encode(struct agent_shards *o, const struct shards_encode *a,
                                  inter_outer_counts *counts, void *user, float *error,
                                  struct neb_buf *blob) {
     struct neb_buf *own = &o->pieces[0];
-    NEB_TRY(owners_gather(o, a->f));
+    NEB_TRY(shards_gather(o, a->f));
     if (o->masked)
-        return owners_agree(
+        return shards_agree(
             o, o->rank == 0 ? inter_outer_encode_masked(o->outer, a->f, a->round, blob) : NEB_OK);
     NEB_TRY(pass_counts(o, a->f, counts, user));
     enum neb_status st = inter_outer_encode(o->outer, a->f, &a->codec, own_counts, o, own);
-    NEB_TRY(owners_agree(o, st));
+    NEB_TRY(shards_agree(o, st));
     int32_t k = among_own(o, a->f, a->sample);
     float mine = k < 0 ? 0 : inter_outer_unit_error(o->outer, a->f, k, own->p, own->len);
     NEB_TRY(collect(o, mine, error));
@@ -109,42 +110,42 @@ enum neb_status owners_do_encode(struct agent_owners *o, const struct owners_enc
 }
 
 // The unit whose error stands for the update's, as on one rank.
-static enum neb_status sample(const struct agent_owners *o, int32_t f, int32_t *out) {
+static enum neb_status sample(const struct agent_shards *o, int32_t f, int32_t *out) {
     struct cmp_unit_shape *shapes = calloc((size_t)o->n + 1, sizeof *shapes);
     int32_t n = 0;
     if (!shapes)
         return neb_fail(NEB_ERR_NOMEM, "out of memory for %d units", o->n);
     for (int32_t i = 0; i < o->n; i++)
         if (o->fragment[i] == f)
-            shapes[n++] = owners_shape_of(o, i);
+            shapes[n++] = shards_shape_of(o, i);
     int32_t pick = inter_outer_sample(shapes, n);
     *out = pick < 0 ? -1 : (int32_t)shapes[pick].unit;
     free(shapes);
     return NEB_OK;
 }
 
-enum neb_status agent_owners_encode(struct agent_owners *o, int32_t f,
+enum neb_status agent_shards_encode(struct agent_shards *o, int32_t f,
                                     const struct cmp_codec *codec, inter_outer_counts *counts,
                                     void *user, float *error, struct neb_buf *out) {
-    struct owners_encode a = {.f = f, .sample = -1, .codec = *codec};
+    struct shards_encode a = {.f = f, .sample = -1, .codec = *codec};
     if (error)
         NEB_TRY(sample(o, f, &a.sample));
-    NEB_TRY(owners_begin(o, OWNERS_ENCODE, &a, sizeof a));
-    return owners_do_encode(o, &a, counts, user, error, out);
+    NEB_TRY(shards_begin(o, SHARDS_ENCODE, &a, sizeof a));
+    return shards_do_encode(o, &a, counts, user, error, out);
 }
 
-enum neb_status agent_owners_encode_masked(struct agent_owners *o, int32_t f, uint32_t round,
+enum neb_status agent_shards_encode_masked(struct agent_shards *o, int32_t f, uint32_t round,
                                            struct neb_buf *out) {
-    struct owners_encode a = {.f = f, .sample = -1, .round = round};
+    struct shards_encode a = {.f = f, .sample = -1, .round = round};
     NEB_ASSERT(o->masked);
-    NEB_TRY(owners_begin(o, OWNERS_ENCODE, &a, sizeof a));
-    return owners_do_encode(o, &a, NULL, NULL, NULL, out);
+    NEB_TRY(shards_begin(o, SHARDS_ENCODE, &a, sizeof a));
+    return shards_do_encode(o, &a, NULL, NULL, NULL, out);
 }
 
 // ---- the way back ---------------------------------------------------------------------------------------------
 
 // Rank 0: each committed update is cut by owners.
-static enum neb_status cut(struct agent_owners *o, const struct inter_outer_round *r) {
+static enum neb_status cut(struct agent_shards *o, const struct inter_outer_round *r) {
     for (int to = 0; to < o->ranks; to++) {
         struct neb_buf *b = &o->pieces[to];
         uint64_t *sizes = o->sizes + (size_t)to * INTER_PARTS_MAX;
@@ -159,30 +160,30 @@ static enum neb_status cut(struct agent_owners *o, const struct inter_outer_roun
     return NEB_OK;
 }
 
-static enum neb_status pass_parts(struct agent_owners *o, uint32_t n) {
+static enum neb_status pass_parts(struct agent_shards *o, uint32_t n) {
     size_t head = n * sizeof *o->sizes;
     for (int to = 1; o->rank == 0 && to < o->ranks; to++) {
         const struct neb_buf *b = &o->pieces[to];
         NEB_TRY(
-            owners_post(o, o->sizes + (size_t)to * INTER_PARTS_MAX, head, to, OWNERS_TAG_SIZES));
-        NEB_TRY(owners_post(o, b->p, b->len, to, OWNERS_TAG_FRAMES));
+            shards_post(o, o->sizes + (size_t)to * INTER_PARTS_MAX, head, to, SHARDS_TAG_SIZES));
+        NEB_TRY(shards_post(o, b->p, b->len, to, SHARDS_TAG_FRAMES));
     }
     if (o->rank == 0)
         return NEB_OK;
     uint64_t all = 0;
-    NEB_TRY(owners_take(o, o->sizes, head, 0, OWNERS_TAG_SIZES));
+    NEB_TRY(shards_take(o, o->sizes, head, 0, SHARDS_TAG_SIZES));
     // Rank 0, which has let them pass the gate, holds as much itself.
     for (uint32_t p = 0; p < n; p++)
         all += o->sizes[p];
     neb_buf_clear(&o->pieces[0]);
     NEB_TRY(neb_buf_reserve(&o->pieces[0], all));
-    NEB_TRY(owners_take(o, o->pieces[0].p, all, 0, OWNERS_TAG_FRAMES));
+    NEB_TRY(shards_take(o, o->pieces[0].p, all, 0, SHARDS_TAG_FRAMES));
     o->pieces[0].len = all;
     return NEB_OK;
 }
 
 // What this rank owns of the round.
-static enum neb_status apply(struct agent_owners *o, const struct owners_merge *a,
+static enum neb_status apply(struct agent_shards *o, const struct shards_merge *a,
                              struct kern_digest *d) {
     struct inter_outer_part parts[INTER_PARTS_MAX];
     struct inter_outer_round r = {parts, a->n, a->eta, a->mu, a->merge, a->last, NULL};
@@ -199,7 +200,7 @@ static enum neb_status apply(struct agent_owners *o, const struct owners_merge *
     return inter_outer_apply(o->outer, a->f, &r, d);
 }
 
-static enum neb_status settle_merge(struct agent_owners *o, const struct owners_merge *a,
+static enum neb_status settle_merge(struct agent_shards *o, const struct shards_merge *a,
                                     const struct inter_outer_round *r, struct kern_digest *d) {
     if (a->reject)
         inter_outer_reject(o->outer, a->f);
@@ -211,24 +212,24 @@ static enum neb_status settle_merge(struct agent_owners *o, const struct owners_
     return NEB_OK;
 }
 
-enum neb_status owners_do_merge(struct agent_owners *o, const struct owners_merge *a,
+enum neb_status shards_do_merge(struct agent_shards *o, const struct shards_merge *a,
                                 const struct inter_outer_round *r, struct kern_digest *d) {
-    NEB_TRY(owners_gather(o, a->f)); // what was learned since the send is kept
+    NEB_TRY(shards_gather(o, a->f)); // what was learned since the send is kept
     if (a->n && !o->masked) {
-        NEB_TRY(owners_agree(o, o->rank == 0 ? cut(o, r) : NEB_OK));
+        NEB_TRY(shards_agree(o, o->rank == 0 ? cut(o, r) : NEB_OK));
         NEB_TRY(pass_parts(o, a->n));
     }
     enum neb_status st = settle_merge(o, a, r, d);
-    NEB_TRY(owners_agree(o, st));
+    NEB_TRY(shards_agree(o, st));
     if (a->last)
         inter_outer_finish(o->outer, a->f);
-    NEB_TRY(owners_scatter(o, a->f));
-    return owners_sum_digest(o, a->f, d);
+    NEB_TRY(shards_scatter(o, a->f));
+    return shards_sum_digest(o, a->f, d);
 }
 
-enum neb_status agent_owners_merge(struct agent_owners *o, int32_t f, bool reject,
+enum neb_status agent_shards_merge(struct agent_shards *o, int32_t f, bool reject,
                                    const struct inter_outer_round *r, struct kern_digest *digest) {
-    struct owners_merge a = {
+    struct shards_merge a = {
         .f = f, .reject = reject, .merge = r->merge, .last = r->last, .eta = r->eta, .mu = r->mu};
     if (r->n > INTER_PARTS_MAX)
         return neb_fail(NEB_ERR_FORMAT, "commit: %zu updates, up to %d are possible", r->n,
@@ -240,16 +241,16 @@ enum neb_status agent_owners_merge(struct agent_owners *o, int32_t f, bool rejec
         a.parts[p].clip = r->parts[p].clip;
         a.parts[p].mine = r->parts[p].mine;
     }
-    NEB_TRY(owners_begin(o, OWNERS_MERGE, &a, sizeof a));
-    return owners_do_merge(o, &a, r, digest);
+    NEB_TRY(shards_begin(o, SHARDS_MERGE, &a, sizeof a));
+    return shards_do_merge(o, &a, r, digest);
 }
 
-enum neb_status owners_do_digest(struct agent_owners *o, int32_t f, struct kern_digest *d) {
+enum neb_status shards_do_digest(struct agent_shards *o, int32_t f, struct kern_digest *d) {
     *d = f < 0 ? inter_outer_digest(o->outer) : inter_outer_fragment_digest(o->outer, f);
-    return owners_sum_digest(o, f, d);
+    return shards_sum_digest(o, f, d);
 }
 
-enum neb_status agent_owners_digest(struct agent_owners *o, int32_t f, struct kern_digest *digest) {
-    NEB_TRY(owners_begin(o, OWNERS_DIGEST, &f, sizeof f));
-    return owners_do_digest(o, f, digest);
+enum neb_status agent_shards_digest(struct agent_shards *o, int32_t f, struct kern_digest *digest) {
+    NEB_TRY(shards_begin(o, SHARDS_DIGEST, &f, sizeof f));
+    return shards_do_digest(o, f, digest);
 }

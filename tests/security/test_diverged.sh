@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # A leader has had two members commit different records of one round: all agents say so, name it, and end the job. It is revoked on the hub; one
 # command at one of the others brings that one back to what the others have, and both train to the end with one model.
 source "$SOURCE/tests/e2e/lib.sh"
@@ -50,7 +51,7 @@ wait "$run" "${started[@]}" 2>/dev/null || true
 victim=
 for site in anna hub; do
     rc=0
-    leader=$("$BUILD/part_ledger" "$T/$site" "$T/mallory" "$T/anna" "$T/hub") || rc=$?
+    leader=$("$BUILD/diverge_ledger" "$T/$site" "$T/mallory" "$T/anna" "$T/hub") || rc=$?
     ((rc == 2)) && continue
     ((rc == 0)) || fail "the ledger of $site cannot be changed"
     victim=$site
@@ -65,7 +66,7 @@ for site in anna hub; do
     says "$site" 'nebula rejoin' || fail "$site does not say what to do"
 done
 job=$("$nebula" jobs --home "$T/hub" --json | jq -r '.[0].id')
-echo "$victim and $other have parted, mallory is named"
+echo "$victim and $other have diverged, mallory is named"
 
 "$nebula" revoke mallory --dir "$T/hub" >/dev/null
 no_peer() { "$nebula" status --home "$T/$1" --json 2>/dev/null | jq -e '[.peers[] | select(.name == "mallory")] == []' >/dev/null; }

@@ -1,42 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
 // The exchange's state on the devices of a mesh: each rank's on its own, beside what it trains there.
 //
 //     replicas       θ_m of a unit is where its owner trains it: nothing crosses the bus before frames do
-//     cut tensors    gathered on the host (owners.c), uploaded into a room of the device, and fetched from there after a merge
+//     cut tensors    gathered on the host (shards.c), uploaded into a room of the device, and fetched from there after a merge
 #include "agent/base/log.h"
-#include "agent/exchange/owners_state.h"
+#include "agent/exchange/shards_state.h"
 #include "kernels/device_stage.h"
 
 #include <stdlib.h>
 
-static bool of_fragment(const struct agent_owners *o, int32_t i, int32_t f) {
+static bool of_fragment(const struct agent_shards *o, int32_t i, int32_t f) {
     return o->local[i] >= 0 && o->fragment[i] == f;
 }
 
-enum neb_status owners_upload(struct agent_owners *o, int32_t f) {
+enum neb_status shards_upload(struct agent_shards *o, int32_t f) {
     for (int32_t i = 0; o->device && i < o->n; i++)
-        if (of_fragment(o, i, f) && !owners_in_place(o, i)) {
+        if (of_fragment(o, i, f) && !shards_in_place(o, i)) {
             int32_t k = o->local[i];
             kern_stage_up(o->device, o->there[k], o->theta_m[k],
-                          owners_unit_size(o, i) * sizeof(float));
+                          shards_unit_size(o, i) * sizeof(float));
         }
     return NEB_OK;
 }
 
-enum neb_status owners_download(struct agent_owners *o, int32_t f) {
+enum neb_status shards_download(struct agent_shards *o, int32_t f) {
     if (!o->device)
         return NEB_OK;
     for (int32_t i = 0; i < o->n; i++)
         if (of_fragment(o, i, f)) {
             int32_t k = o->local[i];
             kern_stage_down(o->device, o->theta_m[k], o->there[k],
-                            owners_unit_size(o, i) * sizeof(float));
+                            shards_unit_size(o, i) * sizeof(float));
         }
     return kern_stage_end(o->device);
 }
 
 // ---- there and back -------------------------------------------------------------------------------------------
 
-void owners_leave_device(struct agent_owners *o) {
+void shards_leave_device(struct agent_shards *o) {
     if (o->device)
         o->device->ops->release(o->device, o->there_room);
     free(o->there);
@@ -48,7 +49,7 @@ void owners_leave_device(struct agent_owners *o) {
 }
 
 // Where this rank's units are trained, or shall be gathered.
-static enum neb_status find_places(struct agent_owners *o) {
+static enum neb_status find_places(struct agent_shards *o) {
     size_t room = 0;
     void *p = NULL;
     o->there = calloc((size_t)o->mine + 1, sizeof *o->there);
@@ -57,7 +58,7 @@ static enum neb_status find_places(struct agent_owners *o) {
         return neb_fail(NEB_ERR_NOMEM, "out of memory for %d units", o->mine);
     for (int32_t i = 0; i < o->n; i++) {
         const struct intra_unit *u = &o->units[i];
-        const struct intra_tensor *held = intra_whole_held(o->train->model, u->tensor);
+        const struct intra_tensor *held = intra_full_held(o->train->model, u->tensor);
         int32_t k = o->local[i];
         if (k < 0)
             continue;
@@ -65,7 +66,7 @@ static enum neb_status find_places(struct agent_owners *o) {
             o->there[k] =
                 intra_trainer_on_device(o->train, held) + (size_t)u->row0 * (size_t)u->cols;
         o->in_place[k] = held != NULL;
-        size_t end = (size_t)(o->theta_m[k] - o->room) + owners_unit_size(o, i);
+        size_t end = (size_t)(o->theta_m[k] - o->room) + shards_unit_size(o, i);
         room = !held && end > room ? end : room;
     }
     if (room)
@@ -77,17 +78,17 @@ static enum neb_status find_places(struct agent_owners *o) {
     return NEB_OK;
 }
 
-static enum neb_status place(struct agent_owners *o, bool must) {
+static enum neb_status place(struct agent_shards *o, bool must) {
     o->device = o->train->c.device;
     NEB_TRY(find_places(o));
     return inter_outer_place(o->outer, o->device, o->there,
                              must ? 0 : INTER_OUTER_SPARE_RANKS_BYTES);
 }
 
-enum neb_status owners_do_place(struct agent_owners *o, bool must) {
+enum neb_status shards_do_place(struct agent_shards *o, bool must) {
     if (!o->train->c.device) // of all ranks or of none
         return NEB_OK;
-    enum neb_status st = owners_agree(o, place(o, must));
+    enum neb_status st = shards_agree(o, place(o, must));
     if (st == NEB_OK) {
         neb_info("the exchange's state is on %s", o->device->name);
         return NEB_OK;
@@ -98,12 +99,12 @@ enum neb_status owners_do_place(struct agent_owners *o, bool must) {
         neb_warn("the exchange's state does not fit on the device of every rank; it stays on the "
                  "host");
     st = inter_outer_unplace(o->outer);
-    owners_leave_device(o);
-    return owners_agree(o, st);
+    shards_leave_device(o);
+    return shards_agree(o, st);
 }
 
-enum neb_status agent_owners_place(struct agent_owners *o, bool must) {
+enum neb_status agent_shards_place(struct agent_shards *o, bool must) {
     NEB_ASSERT(!o->masked); // its arithmetic is the host's
-    NEB_TRY(owners_begin(o, OWNERS_PLACE, &must, sizeof must));
-    return owners_do_place(o, must);
+    NEB_TRY(shards_begin(o, SHARDS_PLACE, &must, sizeof must));
+    return shards_do_place(o, must);
 }

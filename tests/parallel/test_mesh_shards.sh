@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # The exchange's state lies with all ranks of a mesh: updates, digests and parameters are those of one rank, bit for bit; no rank holds much more
 # than its share; and what one mesh has saved, in parts or in one file, every other goes on from.
 set -euo pipefail
 source "$(dirname "$0")/lib.sh"
 launcher=socket
-program=$BUILD/mesh_owners
+program=$BUILD/mesh_shards
 
 one() { timeout 60 "$program" 0 0 0 "$@"; }
 on() { # DPxPPxTP ARGS...
@@ -142,7 +143,7 @@ echo "checkpoints of the exchange pass from mesh to mesh"
 if [[ -e ${MPI_PIECES:-} ]] && command -v mpirun >/dev/null; then
     mpi_pieces
     cp "$program" "$work/bin/"
-    program=$work/bin/mesh_owners launcher=mpi limit=200 # a busy machine, as in test_mesh.sh
+    program=$work/bin/mesh_shards launcher=mpi limit=200 # a busy machine, as in test_mesh.sh
     for options in "codec=int4" "codec=fp32 fragments=3 robust=1"; do
         # shellcheck disable=SC2206
         o=($options)

@@ -1,8 +1,9 @@
-#include "intra/train/team.h"
+// SPDX-License-Identifier: Apache-2.0
+#include "intra/train/group.h"
 #include "agent/base/clock.h"
 #include "agent/base/log.h"
-#include "intra/train/trainer_whole.h"
-#include "intra/train/whole.h"
+#include "intra/train/full.h"
+#include "intra/train/trainer_full.h"
 
 #include <sched.h>
 #include <stdlib.h>
@@ -22,7 +23,7 @@ enum order {
 };
 
 enum {
-    ORDER_TAG = 32000, // above any tensor's (whole.c), within what every MPI has
+    ORDER_TAG = 32000, // above any tensor's (full.c), within what every MPI has
     SPIN_MS = 5,       // before a rank sleeps
     // a collective between devices begins when the slowest rank comes to it, whose first step may be loading kernels
     DEVICE_TIMEOUT_MS = 300000,
@@ -38,7 +39,7 @@ struct hello { // first of all its size, which another build has another of; 0: 
     bool device;
 };
 
-struct intra_team {
+struct intra_group {
     struct intra_comm *world; // NULL: one rank
     struct intra_mesh *mesh;
     // with devices: this rank's, unless it is the caller's; all ranks over NCCL; and the mesh over that
@@ -55,19 +56,19 @@ struct intra_team {
     int32_t pieces;
     int32_t *tokens, *targets; // (micros, micro_tokens) = (pieces, batch, seq_len)
     bool *wanted;              // (n_all_tensors)
-    const struct intra_team_follower *follower;
+    const struct intra_group_follower *follower;
 };
 
-static size_t piece_tokens(const struct intra_team *m) {
+static size_t piece_tokens(const struct intra_group *m) {
     return (size_t)m->trainer->c.batch * (size_t)m->trainer->c.seq_len;
 }
 
-static enum neb_status spread(struct intra_team *m, void *x, size_t bytes) {
+static enum neb_status spread(struct intra_group *m, void *x, size_t bytes) {
     return m->world->ops->broadcast(m->world, x, bytes, 0);
 }
 
 // Messages, not a broadcast: a rank that waits for one can sleep.
-static enum neb_status give(struct intra_team *m, enum order order, int64_t n) {
+static enum neb_status give(struct intra_group *m, enum order order, int64_t n) {
     const struct intra_comm_ops *ops = m->world->ops;
     struct message x = {(int64_t)order, n};
     for (int to = 1; to < m->world->size; to++) {
@@ -79,7 +80,7 @@ static enum neb_status give(struct intra_team *m, enum order order, int64_t n) {
 }
 
 // The next order. Within a step's time it comes at once; an owner that waits for other clusters may take an hour.
-static enum neb_status take_order(struct intra_team *m, struct message *x) {
+static enum neb_status take_order(struct intra_group *m, struct message *x) {
     const struct intra_comm_ops *ops = m->world->ops;
     neb_ns start = neb_now();
     for (bool ready = !ops->poll; !ready;) {
@@ -96,7 +97,7 @@ static enum neb_status take_order(struct intra_team *m, struct message *x) {
 
 // ---- what all ranks do together -------------------------------------------------------------------------------
 
-static enum neb_status do_step(struct intra_team *m, struct intra_step_stats *out) {
+static enum neb_status do_step(struct intra_group *m, struct intra_step_stats *out) {
     struct intra_trainer *t = m->trainer;
     size_t n = piece_tokens(m), all = (size_t)m->pieces * n * sizeof *m->tokens;
     int32_t dp = intra_mesh_dp(m->mesh), mine = intra_mesh_dp_rank(m->mesh);
@@ -118,7 +119,7 @@ static enum neb_status do_step(struct intra_team *m, struct intra_step_stats *ou
 }
 
 // tokens and targets (n, seq_len): given at the owner, room for them elsewhere.
-static enum neb_status do_eval(struct intra_team *m, int32_t *tokens, int32_t *targets, int n,
+static enum neb_status do_eval(struct intra_group *m, int32_t *tokens, int32_t *targets, int n,
                                double *loss) {
     size_t bytes = (size_t)n * (size_t)m->trainer->c.seq_len * sizeof *tokens;
     NEB_TRY(spread(m, tokens, bytes));
@@ -127,7 +128,7 @@ static enum neb_status do_eval(struct intra_team *m, int32_t *tokens, int32_t *t
     return m->trainer->model->failed;
 }
 
-static enum neb_status do_move(struct intra_team *m, bool pull) {
+static enum neb_status do_move(struct intra_group *m, bool pull) {
     struct intra_model *part = m->trainer->model, *whole = m->trainer->whole;
     NEB_TRY(spread(m, m->wanted, (size_t)part->n_all_tensors * sizeof *m->wanted));
     if (pull && intra_mesh_dp_rank(m->mesh) == 0) // whose parts count
@@ -137,15 +138,15 @@ static enum neb_status do_move(struct intra_team *m, bool pull) {
         float *x = whole->params ? intra_param(whole, t) : NULL;
         if (!m->wanted[t->index])
             continue;
-        NEB_TRY(pull ? intra_whole_gather(part, t, INTRA_ARENA_PARAMS, part->params, x)
-                     : intra_whole_scatter(part, t, INTRA_ARENA_PARAMS, x, part->params));
+        NEB_TRY(pull ? intra_full_gather(part, t, INTRA_ARENA_PARAMS, part->params, x)
+                     : intra_full_scatter(part, t, INTRA_ARENA_PARAMS, x, part->params));
     }
     return pull ? NEB_OK : intra_trainer_push(m->trainer, m->wanted);
 }
 
-// ---- making and ending a team ---------------------------------------------------------------------------------
+// ---- making and ending a group ---------------------------------------------------------------------------------
 
-static enum neb_status make_room(struct intra_team *m) {
+static enum neb_status make_room(struct intra_group *m) {
     struct intra_model *part = m->trainer->model;
     size_t n = (size_t)m->micros * m->micro_tokens;
     m->tokens = calloc(n, sizeof *m->tokens);
@@ -175,7 +176,7 @@ struct lack { // why a rank cannot take part, or its device; status NEB_OK: it c
 };
 
 // Afterwards all ranks have the same: the first one's that lacks something. An error is of the communicator.
-static enum neb_status share_lack(struct intra_team *m, struct lack *x) {
+static enum neb_status share_lack(struct intra_group *m, struct lack *x) {
     const struct intra_comm *world = m->world;
     uint64_t first = x->status ? (uint64_t)(world->size - world->rank) : 0;
     NEB_TRY(world->ops->all_reduce(m->world, &first, 1, INTRA_COMM_U64, INTRA_COMM_MAX));
@@ -186,7 +187,7 @@ static enum neb_status share_lack(struct intra_team *m, struct lack *x) {
 }
 
 // Opens this rank's device where it is not the caller's, and what joins it to the others'.
-static enum neb_status join_devices(struct intra_team *m, const struct hello *h,
+static enum neb_status join_devices(struct intra_group *m, const struct hello *h,
                                     struct intra_trainer_config *c, struct lack *lack) {
     int index = 0;
     if (!intra_mesh_owner(m->mesh)) {
@@ -217,7 +218,7 @@ static enum neb_status join_devices(struct intra_team *m, const struct hello *h,
 }
 
 // Devices for all ranks, or for none.
-static enum neb_status take_devices(struct intra_team *m, const struct hello *h,
+static enum neb_status take_devices(struct intra_group *m, const struct hello *h,
                                     struct intra_trainer_config *c) {
     struct lack lack = {0};
     bool owner = intra_mesh_owner(m->mesh);
@@ -247,7 +248,7 @@ static enum neb_status take_devices(struct intra_team *m, const struct hello *h,
 }
 
 // All ranks have a trainer, or none goes on: the owner, who speaks to the user, says what another one's lacks.
-static enum neb_status share_trainer(struct intra_team *m, enum neb_status st) {
+static enum neb_status share_trainer(struct intra_group *m, enum neb_status st) {
     struct lack lack = {0};
     if (st == NEB_OK)
         st = make_room(m);
@@ -260,8 +261,8 @@ static enum neb_status share_trainer(struct intra_team *m, enum neb_status st) {
     return (enum neb_status)lack.status;
 }
 
-// A rank's part of the team; h is known to all by now, and was checked by the owner.
-static enum neb_status join(struct intra_team *m, const struct hello *h, struct kern *K) {
+// A rank's part of the group; h is known to all by now, and was checked by the owner.
+static enum neb_status join(struct intra_group *m, const struct hello *h, struct kern *K) {
     struct intra_trainer_config c = h->trainer;
     int32_t sequences = c.accumulate * c.batch;
     m->micros = c.accumulate;
@@ -276,8 +277,8 @@ static enum neb_status join(struct intra_team *m, const struct hello *h, struct 
     return share_trainer(m, intra_trainer_create(&c, K, &m->trainer));
 }
 
-static void free_team(struct intra_team **mp) {
-    struct intra_team *m = *mp;
+static void free_group(struct intra_group **mp) {
+    struct intra_group *m = *mp;
     if (!m)
         return;
     free(m->tokens);
@@ -300,15 +301,15 @@ static void free_team(struct intra_team **mp) {
     *mp = NULL;
 }
 
-bool intra_team_lost(const struct intra_team *m) {
+bool intra_group_lost(const struct intra_group *m) {
     return m && m->nccl && m->nccl->ops->lost(m->nccl);
 }
 
-enum neb_status intra_team_create(const struct intra_trainer_config *c,
-                                  const struct intra_mesh_config *mesh, struct intra_comm *world,
-                                  struct kern *K, struct intra_team **out) {
+enum neb_status intra_group_create(const struct intra_trainer_config *c,
+                                   const struct intra_mesh_config *mesh, struct intra_comm *world,
+                                   struct kern *K, struct intra_group **out) {
     enum neb_status st = NEB_OK;
-    struct intra_team *m = calloc(1, sizeof *m);
+    struct intra_group *m = calloc(1, sizeof *m);
     struct hello h = {.mesh = *mesh, .trainer = *c, .device = c->device};
     if (!m)
         return neb_fail(NEB_ERR_NOMEM, "out of memory creating a trainer");
@@ -334,26 +335,26 @@ enum neb_status intra_team_create(const struct intra_trainer_config *c,
     }
 fail:
     m->gives_up = true;
-    free_team(&m);
+    free_group(&m);
     return st;
 }
 
-void intra_team_destroy(struct intra_team **mp) {
-    struct intra_team *m = *mp;
+void intra_group_destroy(struct intra_group **mp) {
+    struct intra_group *m = *mp;
     if (m && m->world && m->trainer->model->failed == NEB_OK)
         intra_model_keep(m->trainer->model, give(m, ORDER_END, 0));
-    free_team(mp);
+    free_group(mp);
 }
 
 // ---- the others -----------------------------------------------------------------------------------------------
 
-static enum neb_status follow_eval(struct intra_team *m, int n) {
+static enum neb_status follow_eval(struct intra_group *m, int n) {
     size_t tokens = (size_t)n * (size_t)m->trainer->c.seq_len;
     int32_t *x = malloc(tokens * sizeof *x), *y = malloc(tokens * sizeof *y);
     double loss;
     enum neb_status st =
         x && y ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory evaluating %d windows", n);
-    st = intra_whole_agree(m->mesh, st);
+    st = intra_full_agree(m->mesh, st);
     if (st == NEB_OK)
         st = do_eval(m, x, y, n, &loss);
     free(x);
@@ -361,7 +362,7 @@ static enum neb_status follow_eval(struct intra_team *m, int n) {
     return st;
 }
 
-static enum neb_status follow_order(struct intra_team *m, bool *end) {
+static enum neb_status follow_order(struct intra_group *m, bool *end) {
     struct intra_step_stats stats;
     struct message x;
     NEB_TRY(take_order(m, &x));
@@ -385,12 +386,12 @@ static enum neb_status follow_order(struct intra_team *m, bool *end) {
                     (int)x.order);
 }
 
-enum neb_status intra_team_serve(struct intra_comm *world, struct kern *K,
-                                 const struct intra_team_follower *follower) {
+enum neb_status intra_group_serve(struct intra_comm *world, struct kern *K,
+                                  const struct intra_group_follower *follower) {
     struct hello h = {0};
-    struct intra_team *m = calloc(1, sizeof *m);
+    struct intra_group *m = calloc(1, sizeof *m);
     if (!m)
-        return neb_fail(NEB_ERR_NOMEM, "out of memory joining a team");
+        return neb_fail(NEB_ERR_NOMEM, "out of memory joining a group");
     m->world = world;
     m->follower = follower;
     uint64_t bytes = 0;
@@ -407,33 +408,33 @@ enum neb_status intra_team_serve(struct intra_comm *world, struct kern *K,
     if (follower)
         follower->end(follower->user);
     m->gives_up = st != NEB_OK;
-    free_team(&m);
+    free_group(&m);
     return st;
 }
 
 // ---- the owner ------------------------------------------------------------------------------------------------
 
-struct intra_trainer *intra_team_trainer(struct intra_team *m) {
+struct intra_trainer *intra_group_trainer(struct intra_group *m) {
     return m->trainer;
 }
-struct intra_model *intra_team_model(struct intra_team *m) {
+struct intra_model *intra_group_model(struct intra_group *m) {
     return m->model;
 }
-void intra_team_release(struct intra_team *m) {
+void intra_group_release(struct intra_group *m) {
     if (m->world)
         intra_model_release(m->model);
 }
-struct intra_comm *intra_team_world(struct intra_team *m) {
+struct intra_comm *intra_group_world(struct intra_group *m) {
     return m->world;
 }
-enum neb_status intra_team_call(struct intra_team *m, int32_t n) {
+enum neb_status intra_group_call(struct intra_group *m, int32_t n) {
     return m->world ? give(m, ORDER_CALL, n) : NEB_OK;
 }
-struct kern_device *intra_team_device(const struct intra_team *m) {
+struct kern_device *intra_group_device(const struct intra_group *m) {
     return m->trainer->c.device;
 }
 
-void intra_team_micro(struct intra_team *m, const int32_t *tokens, const int32_t *targets) {
+void intra_group_micro(struct intra_group *m, const int32_t *tokens, const int32_t *targets) {
     if (!m->world) {
         intra_trainer_micro(m->trainer, tokens, targets);
         return;
@@ -444,7 +445,7 @@ void intra_team_micro(struct intra_team *m, const int32_t *tokens, const int32_t
     memcpy(m->targets + at, targets, n * sizeof *targets);
 }
 
-enum neb_status intra_team_update(struct intra_team *m, struct intra_step_stats *out) {
+enum neb_status intra_group_update(struct intra_group *m, struct intra_step_stats *out) {
     if (!m->world) {
         intra_trainer_update(m->trainer, out);
         return out->status;
@@ -455,43 +456,43 @@ enum neb_status intra_team_update(struct intra_team *m, struct intra_step_stats 
     return do_step(m, out);
 }
 
-enum neb_status intra_team_skip(struct intra_team *m, int64_t n) {
+enum neb_status intra_group_skip(struct intra_group *m, int64_t n) {
     if (m->world)
         NEB_TRY(give(m, ORDER_SKIP, n));
     intra_optim_skip(m->trainer->optim, n);
     return NEB_OK;
 }
 
-enum neb_status intra_team_eval(struct intra_team *m, const int32_t *tokens, const int32_t *targets,
-                                int n, double *loss) {
+enum neb_status intra_group_eval(struct intra_group *m, const int32_t *tokens,
+                                 const int32_t *targets, int n, double *loss) {
     if (!m->world) {
         *loss = intra_trainer_eval(m->trainer, tokens, targets, n);
         return m->trainer->model->failed;
     }
     NEB_TRY(give(m, ORDER_EVAL, n));
-    NEB_TRY(intra_whole_agree(m->mesh, NEB_OK));
+    NEB_TRY(intra_full_agree(m->mesh, NEB_OK));
     return do_eval(m, (int32_t *)tokens, (int32_t *)targets, n, loss); // the root only reads them
 }
 
-enum neb_status intra_team_save(struct intra_team *m, struct intra_ckpt_writer *w) {
+enum neb_status intra_group_save(struct intra_group *m, struct intra_ckpt_writer *w) {
     if (m->world)
         NEB_TRY(give(m, ORDER_SAVE, 0));
     return intra_trainer_save(m->trainer, w);
 }
 
-enum neb_status intra_team_restore(struct intra_team *m, const struct intra_ckpt *c) {
+enum neb_status intra_group_restore(struct intra_group *m, const struct intra_ckpt *c) {
     if (m->world)
         NEB_TRY(give(m, ORDER_RESTORE, 0));
     return intra_trainer_restore(m->trainer, c);
 }
 
-enum neb_status intra_team_save_model(struct intra_team *m, struct intra_ckpt_writer *w) {
+enum neb_status intra_group_save_model(struct intra_group *m, struct intra_ckpt_writer *w) {
     if (m->world)
         NEB_TRY(give(m, ORDER_MODEL, 0));
     return intra_trainer_save_model(m->trainer, w);
 }
 
-static enum neb_status move(struct intra_team *m, const bool *wanted, bool pull) {
+static enum neb_status move(struct intra_group *m, const bool *wanted, bool pull) {
     if (!m->world)
         return pull ? intra_trainer_pull(m->trainer, wanted)
                     : intra_trainer_push(m->trainer, wanted);
@@ -504,9 +505,9 @@ static enum neb_status move(struct intra_team *m, const bool *wanted, bool pull)
     return do_move(m, pull);
 }
 
-enum neb_status intra_team_pull(struct intra_team *m, const bool *wanted) {
+enum neb_status intra_group_pull(struct intra_group *m, const bool *wanted) {
     return move(m, wanted, true);
 }
-enum neb_status intra_team_push(struct intra_team *m, const bool *wanted) {
+enum neb_status intra_group_push(struct intra_group *m, const bool *wanted) {
     return move(m, wanted, false);
 }

@@ -1,9 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
 // intra/owners, and what an exchange whose state lies with several owners is made of (inter/outer/outer.h, compress/update.h): dealt evenly, and the
 // same bytes, digests and parameters as with one owner.
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "inter/outer/outer.h"
-#include "intra/train/owners.h"
+#include "intra/train/shards.h"
 #include "intra/train/trainer_parts.h"
 #include "tests/testing.h"
 
@@ -20,8 +21,8 @@ static void check_bounds(const uint64_t *elements, const int32_t *fragment, int3
                          int32_t fragments) {
     uint64_t load[RANKS], total = 0, largest = 0, sum[RANKS] = {0};
     int32_t owner[MANY], again[MANY];
-    intra_owners_deal(elements, fragment, n, ranks, load, owner);
-    intra_owners_deal(elements, fragment, n, ranks, load, again);
+    intra_shards_deal(elements, fragment, n, ranks, load, owner);
+    intra_shards_deal(elements, fragment, n, ranks, load, again);
     assert_memory_equal(owner, again, (size_t)n * sizeof *owner);
     for (int32_t i = 0; i < n; i++) {
         assert_in_range(owner[i], 0, ranks - 1);
@@ -46,12 +47,12 @@ static void check_bounds(const uint64_t *elements, const int32_t *fragment, int3
 
 static void test_units_are_dealt_by_size(void **state) {
     (void)state;
-    // As drawn in owners.h.
+    // As drawn in shards.h.
     const uint64_t drawn[] = {6, 6, 2, 2, 2, 4, 2};
     const int32_t one[7] = {0};
     uint64_t load[RANKS];
     int32_t owner[MANY], fragment[MANY];
-    intra_owners_deal(drawn, one, 7, 3, load, owner);
+    intra_shards_deal(drawn, one, 7, 3, load, owner);
     assert_int_equal(owner[0], 0);
     assert_int_equal(owner[1], 1);
     assert_int_equal(owner[5], 2);
@@ -67,7 +68,7 @@ static void test_units_are_dealt_by_size(void **state) {
             check_bounds(elements, fragment, MANY, ranks, fragments);
         }
     // Fewer units than ranks: the first ones have one each.
-    intra_owners_deal(elements, one, 3, 8, load, owner);
+    intra_shards_deal(elements, one, 3, 8, load, owner);
     uint32_t seen = 0;
     for (int i = 0; i < 3; i++)
         seen |= 1u << owner[i];
@@ -228,7 +229,7 @@ static void test_owners_are_as_one(void **state) {
         elements[i] = (uint64_t)shapes[i].rows * shapes[i].cols;
         fragment[i] = shapes[i].fragment;
     }
-    intra_owners_deal(elements, fragment, UNITS, OWNERS, load, owner);
+    intra_shards_deal(elements, fragment, UNITS, OWNERS, load, owner);
     for (size_t c = 0; c < sizeof names / sizeof *names; c++) {
         struct owner owners[OWNERS] = {0};
         struct cmp_codec codec;

@@ -1,4 +1,5 @@
-#include "intra/train/owners.h"
+// SPDX-License-Identifier: Apache-2.0
+#include "intra/train/shards.h"
 #include "agent/base/status.h"
 
 #include <stdbool.h>
@@ -20,7 +21,7 @@ static int by_turn(const void *x, const void *y) {
     return (a->unit > b->unit) - (a->unit < b->unit);
 }
 
-void intra_owners_deal(const uint64_t *elements, const int32_t *fragment, int32_t n, int ranks,
+void intra_shards_deal(const uint64_t *elements, const int32_t *fragment, int32_t n, int ranks,
                        uint64_t *load, int32_t *owner) {
     struct turn *turns = calloc((size_t)n + 1, sizeof *turns);
     NEB_ASSERT(turns); // a few bytes a unit
@@ -38,7 +39,7 @@ void intra_owners_deal(const uint64_t *elements, const int32_t *fragment, int32_
     free(turns);
 }
 
-void intra_owners_fragments(const uint64_t *elements, const int32_t *layer, int32_t n,
+void intra_shards_fragments(const uint64_t *elements, const int32_t *layer, int32_t n,
                             int32_t layers, int32_t fragments, int32_t *fragment) {
     uint64_t *of_layer = calloc((size_t)layers + 2, sizeof *of_layer), sum = 0, total = 0;
     int32_t f = 0, left = 0; // layers that are still to come, this one included, and hold something
