@@ -138,7 +138,7 @@ static void test_encodings(void **state) {
         {INTRA_TSV, BYTES("\xef\xbb\xbfone\tx\r\ntwo\ty\r\n"), .want = "one|two|"},
         {INTRA_TEXT, BYTES("T\xfcr\n"),
          .says = "in.bin:1: byte 0xfc at offset 1 of the file is not UTF-8; it looks like an "
-                 "encoding of 8 bits"},
+                 "8-bit encoding"},
         {INTRA_TEXT, BYTES("one\r\n\r\ntwo\r\nT\xfcr\n"),
          .says = "in.bin:4: byte 0xfc at offset 13"},
         {INTRA_TEXT, BYTES("\xef\xbb\xbfone\n\xc3"), .says = "in.bin:2: byte 0xc3 at offset 7"},
