@@ -16,7 +16,7 @@ cp "$SOURCE/tests/golden/bpe/qwen2.json" "$T/bpe/tokenizer.json"
 echo '{"bos_token": null, "eos_token": {"content": "<|endoftext|>"}, "chat_template": "x"}' >"$T/bpe/tokenizer_config.json"
 "$nebula" import "$T/bpe" --out "$T/ckpt" --json >"$T/import.json" 2>"$T/import.log" || fail "import: $(cat "$T/import.log")"
 # the file has a hole before its last token, which tokenizers closes
-jq -e .tokenizer "$T/import.json" >/dev/null && ! grep -v "id 459 there; tokenizers makes it 458" "$T/import.log" || fail "import: $(cat "$T/import.json" "$T/import.log")"
+jq -e .tokenizer "$T/import.json" >/dev/null && ! grep -v "id 459 in this file; its id here is 458" "$T/import.log" || fail "import: $(cat "$T/import.json" "$T/import.log")"
 vocabulary "$T/ckpt"
 [[ $("$nebula" generate "$T/ckpt" --prompt "größer, 自由 " --tokens 4) == "größer, 自由 "* ]] || fail "generate from an imported folder"
 
