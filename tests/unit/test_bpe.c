@@ -262,11 +262,11 @@ static void test_regexes(void **state) {
     static const struct {
         const char *regex, *says;
     } bad[] = {
-        {"\\w+", "an escape"},
-        {"\\bx", "an escape"},
-        {"\\1x", "an escape"},
-        {"\\", "an escape"},
-        {"\\Qx\\E", "an escape"},
+        {"\\w+", "this escape"},
+        {"\\bx", "this escape"},
+        {"\\1x", "this escape"},
+        {"\\", "this escape"},
+        {"\\Qx\\E", "this escape"},
         {"\\x41", "an escaped number"},
         {"\\pL", "a property without braces"},
         {"\\p{Han}", "not a general category"},
