@@ -123,8 +123,8 @@ NEB_MUST_CHECK enum neb_status bpe_added_split(struct bpe_split *s, bool normali
 // ---- bpe.c --------------------------------------------------------------------------------------
 
 uint64_t bpe_hash(uint64_t seed, const uint8_t *p, size_t n);
-int32_t bpe_find(const struct intra_bpe *b, const uint8_t *p,
-                 size_t n); // -1: no token has these bytes
+// -1: no token has these bytes
+int32_t bpe_find(const struct intra_bpe *b, const uint8_t *p, size_t n);
 struct bpe_merge *bpe_merge_slot(const struct intra_bpe *b, int32_t left, int32_t right);
 // Turns a piece into ids by merging only; the ids are appended to w->ids.
 struct bpe_symbol {

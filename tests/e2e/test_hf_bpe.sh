@@ -64,7 +64,7 @@ sed 's/"a":65/"a":64,"~~":65/; s/"`":64,//' "$T/bpe/tokenizer.json" >"$T/other/t
 refuses 1 "has another tokenizer.json than $T/run/checkpoint/tokenizer.json" export "$T/run/checkpoint" "$T/no" --merge-lora --like "$T/other"
 
 rm "$T/other/tokenizer_config.json" && cp "$T/bpe/tokenizer.json" "$T/other/"
-refuses 1 "has no EOS piece, which ends every document; name one as eos_token" data build "$T/other.yaml" --out "$T/no"
+refuses 1 "has no EOS piece to end documents with; name one as eos_token" data build "$T/other.yaml" --out "$T/no"
 truncate -s -9 "$T/other/tokenizer.json"
 refuses 1 "$T/other/tokenizer.json cannot be used (see above)" import "$T/other" --out "$T/no"
 refuses 1 "$T/other/tokenizer.json:1:" data build "$T/other.yaml" --out "$T/no"

@@ -156,7 +156,7 @@ static void test_encodings(void **state) {
         {INTRA_TEXT, BYTES("o\0n\0e\0 \0t\0w\0o\0\n\0"), .says = "it looks like UTF-16LE"},
         {INTRA_TEXT, BYTES("o\0n\0e\0 \0t\0w\0o\0\n\0"), .encoding = "utf-16", .want = "one two|"},
         {INTRA_TEXT, BYTES("\0o\0n\0e\0 \0t\0w\0o\0\n"), .encoding = "utf-16", .want = "one two|"},
-        {INTRA_TEXT, BYTES("\1\2\3\4\5\6"), .encoding = "utf-16", .says = "order of bytes"},
+        {INTRA_TEXT, BYTES("\1\2\3\4\5\6"), .encoding = "utf-16", .says = "byte order"},
         {INTRA_TEXT, BYTES("o\0n\0e\0 \0t\0w\0o\0\n\0x"), .encoding = "utf_16_le",
          .says = "in.bin:2: bytes that are not utf_16_le"},
         {INTRA_TEXT,
@@ -290,7 +290,7 @@ static void test_bad_lines(void **state) {
     s.sources[0].max_bad_share = 0.4;
     assert_string_equal(documents(&s), "a b=c d|i j=k l|");
     put("b.po", po, sizeof po - 1);
-    check(&(struct row){.format = INTRA_PO, .says = "b.po:3: a string has no end"}, "b.po");
+    check(&(struct row){.format = INTRA_PO, .says = "b.po:3: a string does not end"}, "b.po");
     check(&(struct row){.format = INTRA_PO,
                         .share = 0.4,
                         .want = "open it=auf damit|third one=drittes|"},
