@@ -212,7 +212,7 @@ static void test_long_files(void **state) {
     s = spec_of("zero.txt", INTRA_JSONL);
     s.sources[0].max_bad_share = 1;
     assert_null(documents(&s));
-    assert_non_null(strstr(said, "zero.txt: byte 0x00 at offset 0 is not text"));
+    assert_non_null(strstr(said, "zero.txt: byte 0x00 at offset 0 is not UTF-8 text"));
 }
 
 static void test_kinds(void **state) {
