@@ -484,8 +484,8 @@ static enum neb_status serve(struct start *s, struct knock *knocks, struct pollf
     if (ms == 0)
         return neb_fail(
             NEB_ERR_TIMEOUT,
-            "ranks: rank %d of %d waited %.1f s, since the last one connected, for %s to connect "
-            "(%d of %d are missing): they were not started, or have ended; their logs say why",
+            "ranks: rank %d of %d waited %.1f s for %s to connect (%d of %d are missing, none came "
+            "in this time): they were not started, or have ended; their logs say why",
             hub->rank, hub->size, neb_seconds(s->end - s->came), list, absent, hub->size);
     if (tells(s))
         neb_info("ranks: rank %d waits for %s to connect (%d of %d are missing)", hub->rank, list,
