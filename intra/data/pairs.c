@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Finds the pairs of a corpus, plans the batches of an epoch, and draws them.
 #include "intra/data/pairs.h"
 #include "agent/base/fs.h"
 #include "agent/base/rng.h"

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Turns the tokens of a catalogue (po_lex.c) into entries, and entries into pairs.
 #include "intra/data/po.h"
 #include "intra/data/po_state.h"
 

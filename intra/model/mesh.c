@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Checks a mesh against a model, and splits the world into its groups.
 #include "intra/model/mesh.h"
 #include "intra/model/model.h"
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// The optimiser on processors; the schedules and the clipping decision also serve devices.
 #include "intra/model/optim.h"
 #include "agent/base/memory.h"
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Runs the schedule of a pipeline stage and sends data to its neighbours.
 #include "intra/model/pipe.h"
 #include "intra/model/pipe_schedule.h"
 #include "intra/model/seqpar.h"

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// The 1F1B order, drawn in the header.
 #include "intra/model/pipe_schedule.h"
 #include "agent/base/status.h"
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Checks, compares, describes and serialises the scaling of rotary positions.
 #include "intra/model/rope.h"
 
 #include <stdio.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Loss of a discriminator, in fixed blocks of rows.
 #include "intra/model/rtd_head.h"
 
 #include <math.h>

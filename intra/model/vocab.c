@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Embedding and loss over a vocabulary that is cut over ranks.
 #include "intra/model/vocab.h"
 
 #include <math.h>

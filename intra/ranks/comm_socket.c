@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// The communicator over TCP: groups and messages, and its set-up from the environment.
 #include "intra/ranks/comm_socket.h"
 #include "agent/base/bytes.h"
 #include "intra/ranks/rank_env.h"

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Reads the variables of torchrun, Open MPI and Slurm.
 #include "intra/ranks/rank_env.h"
 
 #include <stdbool.h>

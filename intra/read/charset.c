@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Names of encodings, conversion with iconv, and the check of UTF-8.
 #include "intra/read/charset.h"
 #include "intra/read/text_kind.h"
 

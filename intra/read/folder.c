@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Resolves the links of a folder and refuses those that lead out of it.
 #include "intra/read/folder.h"
 #include "agent/base/fs.h"
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Marks of known file kinds, and guesses about text that is not UTF-8.
 #include "intra/read/text_kind.h"
 #include "intra/read/charset.h"
 
