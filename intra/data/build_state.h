@@ -49,16 +49,16 @@ enum build_fault {
 
 struct doc {
     size_t at, given;   // the source's text: offset in the chunk's text, and length
-    size_t target_at;   // of the translation in the chunk's text; 0: not parallel text
-    size_t file_at;     // of the file's name in the chunk's text
-    size_t line;        // in its file
-    uint64_t offset;    // in its file
+    size_t target_at;   // offset of the translation there; 0: not parallel text
+    size_t file_at;     // offset of the file's name there
+    size_t line;        // number of its first line in the file
+    uint64_t offset;    // in bytes, in the file
     bool named;         // name_hash is of a name; else of the text
     uint64_t name_hash; // decides the split
     // set by `prepare` and `encode`, on all threads
     enum neb_status st;
     enum build_fault fault;
-    size_t bad_at;  // in the text
+    size_t bad_at;  // offset of the first bad byte in the text
     json_t *parsed; // owned; jsonl: holds the text; NULL: none
     char *text;     // without blanks at its end; not owned
     size_t len;     // 0: no document
@@ -169,7 +169,7 @@ struct build {
 
 // dir: where the corpus will be, as an absolute path without links. Sets b->dir and b->lock. An
 // error removes nothing. NEB_ERR_AGAIN (logged): another process builds there; NEB_ERR_EXISTS
-// (logged): the folder is not a corpus, or holds something else, a source, or the working folder.
+// (logged): the folder holds files that are not of a corpus, a source, or the working folder.
 NEB_MUST_CHECK enum neb_status build_place(struct build *b, const char *given,
                                            char dir[NEB_PATH_MAX]);
 // Checks that a corpus may replace this folder: it is absent, empty, or a corpus and nothing else.

@@ -21,10 +21,9 @@
 
 enum intra_split { INTRA_TRAIN, INTRA_VALID, INTRA_TEST, INTRA_SPLITS };
 enum { INTRA_SOURCES_MAX = 64, INTRA_SHA_BYTES = 32, INTRA_SOURCE_NAME_MAX = 63 };
-// Limit for a corpus: the shards of all its sources and splits. Each shard is mapped while the
-// corpus is open, so that reading stays safe if the folder is replaced. Linux allows a process
-// 65,530 maps (vm.max_map_count). With shards of 64 Mi tokens, the default, the limit is 2.2e12
-// tokens.
+// The most shards of a corpus, over all sources and splits. Each shard is mapped while the corpus
+// is open, so that reading stays safe if the folder is replaced. Linux allows a process 65,530 maps
+// (vm.max_map_count). With shards of 64 Mi tokens, the default, that is 2.2e12 tokens.
 enum { INTRA_SHARDS_MAX = 32768 };
 
 struct intra_corpus;
@@ -156,8 +155,8 @@ typedef void intra_build_progress(void *user, const char *stage, uint64_t done, 
 // either the old corpus or the new one. An existing corpus of the same spec and inputs is kept
 // (*skipped) if its shards and its vocabulary are intact. A damaged corpus is logged and rebuilt.
 // If the check itself fails (no memory, no permission, a failing disk), the build fails and changes
-// nothing. NEB_ERR_EXISTS: DIR holds something that is not a corpus, a source, or the working
-// folder; NEB_ERR_INVALID: a vocabulary without an EOS piece; NEB_ERR_STATE: a source changed
+// nothing. NEB_ERR_EXISTS: DIR holds a source, the working folder, or files that are not of a
+// corpus; NEB_ERR_INVALID: a vocabulary without an EOS piece; NEB_ERR_STATE: a source changed
 // between its two readings; NEB_ERR_LIMIT: more than INTRA_SHARDS_MAX shards, estimated from the
 // first full shard; NEB_ERR_FORMAT: text that is not in the source's encoding or format, above
 // max_bad_share; NEB_ERR_AGAIN: another process builds the same corpus. After an error DIR is
