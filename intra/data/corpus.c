@@ -214,7 +214,7 @@ enum neb_status intra_corpus_check_tokenizer(const struct intra_corpus *c) {
     if (!neb_fs_exists(path))
         return neb_fail(
             NEB_ERR_NOT_FOUND,
-            "%s is missing, and without it the model's output cannot be turned into text; %s", path,
+            "%s is missing: without it the model's output cannot be turned into text; %s", path,
             rebuild);
     NEB_TRY(intra_tokenizer_open(path, &t));
     int32_t pieces = intra_tokenizer_vocab(t);
