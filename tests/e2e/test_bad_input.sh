@@ -152,7 +152,7 @@ build_refused mine 'holds sub, which is not part of a corpus'
 sed -i 's/"inputs": "./"inputs": "x/' "$T/b/with-notes/corpus.json"
 build_refused with-notes 'holds NOTES, which is not part of a corpus'
 build_refused alien 'holds corpus.json, which is not part of a corpus'
-build_refused plain '/b/plain is no folder'
+build_refused plain '/b/plain is not a folder'
 build_refused plain/below 'Not a directory'
 build_refused . 'is the working folder or contains it'
 build_refused / 'is the working folder or contains it'
