@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A product in bf16 takes two steps:
 //
-//     pack       All threads pack both operands into scratch. A fixed parameter is packed into memory of
-//                its own, where the next product finds it. linear_bwd reads dy once for dx and dw.
+//     pack       All threads pack both operands into scratch. A fixed parameter is packed once,
+//                into memory of its own. linear_bwd reads dy once for dx and dw.
 //     multiply   The result is cut into tiles at multiples of 16. One thread computes a tile.
 //
 // A large result is stored past the caches, since nobody reads it at once.

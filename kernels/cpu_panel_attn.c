@@ -5,7 +5,7 @@
 //
 //     forward    S^T (keys, queries) = K Q^T     O^T (D, queries) += V^T P^T
 //     backward   S^T = K Q^T     dP^T = V dO^T
-//                dV (keys, D) += P^T dO     dK (keys, D) += dS^T Q     dQ^T (D, queries) += K^T dS^T
+//                dV (keys, D) += P^T dO    dK (keys, D) += dS^T Q    dQ^T (D, queries) += K^T dS^T
 //
 // All threads pack K and V once for all queries. The thread that computes a block of queries packs
 // the block's own operands, and P and dS.
