@@ -69,8 +69,8 @@ V_INLINE float v_top(vf x) {
 }
 
 // exp to about 1 ulp on [-87, 88]; 0 below, exp(88) above, NaN for NaN. The argument is reduced to
-// |r| <= ln2/2 with ln2 in two parts (Cody and Waite). A polynomial of degree 5 gives (exp(r) - 1 -
-// r) / r^2: a least-squares fit at Chebyshev nodes.
+// |r| <= ln2/2 with ln2 in two parts (Cody and Waite). A polynomial of degree 5 gives
+// (exp(r) - 1 - r) / r^2: a least-squares fit at Chebyshev nodes.
 V_INLINE vf v_exp(vf x) {
     // 1.5 * 2^23: adding it rounds to an integer, which the low bits then hold
     const vf magic = v_set(12582912.0f);

@@ -53,8 +53,8 @@ struct kern_device_head {
     double *total; // += the sum of losses, in a fixed order
 };
 
-// A teacher's soft labels for the same rows (kern_soft): loss = (1 - lambda) * cross-entropy +
-// lambda * temperature^2 * KL.
+// A teacher's soft labels for the same rows (kern_soft):
+// loss = (1 - lambda) * cross-entropy + lambda * temperature^2 * KL.
 struct kern_device_soft {
     int k; // named tokens a row, 1 to KERN_SOFT_K_MAX; all others are one more class
     float lambda, temperature;
@@ -258,9 +258,9 @@ struct kern_device_ops {
     // u. ids and u (n) in device memory, u in [0, 1].
     void (*sample_rows)(struct kern_device *D, enum kern_type t, const struct kern_device_rows *r,
                         const float *u, int32_t *ids);
-    // Soft labels (intra/train/distill.h): the k most likely ids of each row of softmax(logits /
-    // temperature), most likely first, a tie to the lower id. ids, logp (n, k) and tail (n) in
-    // device memory.
+    // Soft labels (intra/train/distill.h): of softmax(logits / temperature), the k most likely ids
+    // of each row, most likely first, a tie to the lower id. ids, logp (n, k) and tail (n) in device
+    // memory.
     void (*label_rows)(struct kern_device *D, enum kern_type t, const struct kern_device_rows *r,
                        int k, float temperature, int32_t *ids, float *logp, float *tail);
     // *total += the sum of n losses, in a fixed order

@@ -320,9 +320,9 @@ static double log_softmax(const double *z, int V, double T, double *logq) {
     return max + log(sum);
 }
 
-// Returns KL of one row, and its gradient in dz (V). With p the teacher's and q the student's
-// probabilities and t the tail, dKL/dz_c is (q_c - p_c) / T for a named class and (q_c - p_t q_c /
-// q_t) / T for a class of the tail.
+// Returns KL of one row, and its gradient in dz (V). p: the teacher's probabilities, q: the
+// student's, t: the tail. dKL/dz_c is (q_c - p_c) / T for a named class c, and
+// (q_c - p_t q_c / q_t) / T for a class of the tail.
 static double kl_row(const struct kern_soft *s, int row, int V, const double *logq, double *dz) {
     double kl = 0, T = (double)s->temperature, named = 0, p_tail = s->k ? (double)s->tail[row] : 0;
     for (int c = 0; c < V; c++)

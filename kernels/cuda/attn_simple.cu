@@ -44,9 +44,9 @@ __device__ static float dot(const float *a, const float *b, int D) {
         s += a[e] * b[e];
     return s;
 }
-// acc[o] += the sum over rows from .. to - 1, as far as they lie in the tile, of the row's weight *
-// room[row][lane + 32 o]. Lane r has the weight of row r. All other weights are 0. from and to are
-// the same in all lanes.
+// acc[o] += the sum of weight * room[row][lane + 32 o] over rows from .. to - 1, as far as they lie
+// in the tile. Lane r has the weight of row r. All other weights are 0. from and to are the same in
+// all lanes.
 __device__ static void add_weighted(float (&acc)[OWN], float weight, const float *room, int D,
                                     int from, int to) {
     int lane = (int)threadIdx.x % WARP;

@@ -134,9 +134,9 @@ __device__ static inline uint32_t lanes_max(uint32_t x) {
     return x;
 }
 
-// kern_rms of a fast block: the same sixteen sums in the same order. Element 32 t + 4 l + i (turn
-// t, lane l) belongs to sum 4 (l % 4) + i. There it comes after the element of lane l - 4, or
-// before the element of lane l + 4.
+// kern_rms of a fast block: the same sixteen sums in the same order. In turn t, lane l has elements
+// 32 t + 4 l + i. They belong to sum 4 (l % 4) + i, after the element of lane l - 4, or before that
+// of lane l + 4.
 __device__ static inline float lanes_rms(const float (&v)[TURNS][4]) {
     bool second = threadIdx.x & 4;
     float sum[4] = {0, 0, 0, 0};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix products by cuBLASLt, which is column-major: row-major C = op(A) op(B) is its C^T =
-// op(B)^T op(A)^T. So A and B change places and keep their transposition. The bias is an epilogue.
-// So are the sums of op(A)'s rows over k: op(A) is the library's second operand, and BGRADB sums it
-// for each column of the result.
+// Matrix products by cuBLASLt, which is column-major: row-major C = op(A) op(B) is its
+// C^T = op(B)^T op(A)^T. So A and B change places and keep their transposition. The bias is an
+// epilogue. So are the sums of op(A)'s rows over k: op(A) is the library's second operand, and
+// BGRADB sums it for each column of the result.
 //
 // The library's heuristics are asked once for each shape and alignment of pointers. The answer is
 // kept, also that there is no kernel: gemm_any.cu computes the product then. It also does if the

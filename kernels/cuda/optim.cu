@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gradient norms and AdamW over all tensors, in one launch each: a block takes one chunk (device.h)
 // of one tensor. AdamW also looks up the tensor's clipping factor, zeroes the gradients and
-// rewrites the working copy. So it reads and writes everything once: 4 floats in, 4 out (and 2
-// bytes) a parameter.
+// rewrites the working copy. So it reads and writes everything once: 4 floats in,
+// 4 floats (and 2 bytes) out for each parameter.
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/prim.cuh"
 
