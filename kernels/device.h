@@ -259,8 +259,8 @@ struct kern_device_ops {
     void (*sample_rows)(struct kern_device *D, enum kern_type t, const struct kern_device_rows *r,
                         const float *u, int32_t *ids);
     // Soft labels (intra/train/distill.h): of softmax(logits / temperature), the k most likely ids
-    // of each row, most likely first, a tie to the lower id. ids, logp (n, k) and tail (n) in device
-    // memory.
+    // of each row, most likely first, a tie to the lower id. ids, logp (n, k) and tail (n) are in
+    // device memory.
     void (*label_rows)(struct kern_device *D, enum kern_type t, const struct kern_device_rows *r,
                        int k, float temperature, int32_t *ids, float *logp, float *tail);
     // *total += the sum of n losses, in a fixed order
