@@ -160,7 +160,7 @@ void cpu_bf16_gemm(struct kern *K, enum kern_trans ta, enum kern_trans tb, int m
                    float *c, int ldc);
 void cpu_bf16_linear_bwd(struct kern *K, float *dx, float *dw, const float *dy, int ld,
                          const float *x, const float *w, int n, int out, int in);
-// Return false, having done nothing, if the call is to be computed in fp32.
+// Return false and do nothing if this call stays in fp32.
 bool cpu_bf16_attn_fwd(struct kern *K, const struct cpu_attn *a);
 bool cpu_bf16_attn_bwd(struct kern *K, const struct cpu_attn *a);
 void cpu_bf16_destroy(struct cpu_bf16 *h); // accepts NULL

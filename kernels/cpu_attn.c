@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention over the pool. A work item is (batch, head, block of queries). There are as many tasks
-// as threads, so that scratch is needed once a thread. Tasks take items from a shared counter; an
-// item's result does not depend on the task.
+// as threads, and each needs scratch only once. Tasks take items from a shared counter; an item's
+// result does not depend on the task.
 //
 // In the backward pass the items of a key-value head add to the same dk and dv. As long as there is
 // a head for every thread, one thread takes all items of a head in order. All threads share the
@@ -141,7 +141,7 @@ struct bwd_job {
     size_t of_slot;            // floats of dk of one slot
     float *scratch;            // (tasks, per_task)
     size_t per_task;
-    size_t heads; // key-value heads of all sequences; threads share the last `shared` ones
+    size_t heads; // key-value heads of all sequences; all threads share the last `shared` ones
     size_t shared;
     atomic_size_t next;
 };

@@ -44,7 +44,7 @@ struct cpu_panels {
     const float *params; // that are fixed; NULL: none
     size_t n_params;
     struct kept *kept;
-    size_t n_kept, room, last; // last: found last; the next search starts behind it
+    size_t n_kept, room, last; // last: the entry found last; the next search starts behind it
 };
 
 struct cpu_panels *cpu_panels_create(const struct panel_isa *v) {
@@ -87,7 +87,7 @@ static struct packed shape_of(const struct cpu_matrix *x, enum layout layout) {
 struct pack {
     const struct panel_isa *v;
     struct cpu_matrix x;
-    size_t across;   // tasks beside one another
+    size_t across;   // tasks for 32 rows of x
     uint16_t *to[2]; // by layout; NULL: not wanted
     size_t next[2];
     enum panel_form form[2];
