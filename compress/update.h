@@ -96,8 +96,7 @@ struct cmp_update_stats {
     uint32_t units;
     uint64_t elements;
     uint64_t counts; // sum of all row counts
-    // L2 norm of all decoded elements, from codes and scales (compress/check.h): the same bits
-    // everywhere
+    // L2 of all decoded elements: from codes and scales (compress/check.h), the same bits everywhere
     double norm;
     uint8_t shapes[32];  // cmp_shapes_hash of its units
     const float *sketch; // if it was asked for (compress/check.h); otherwise NULL
