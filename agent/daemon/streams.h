@@ -8,6 +8,7 @@ struct agent_streams { // plain references to the daemon's own; lives as long as
     struct inter_streams *streams;
     struct agent_ipc *ipc;
     struct agent_jobrun *jobs; // (AGENT_JOBS_MAX)
+    const char *home;
     // inter_streams_callbacks.over: of a job that is not among those, or has ended
     bool (*over)(void *user, const uint8_t job[AGENT_JOB_ID_BYTES], uint32_t peer);
     void *user;

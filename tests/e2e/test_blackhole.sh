@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# A black hole in the middle of a transfer: both sides notice within 5 s, the transfer goes on within 2 s of the link's return (where more
-# runs than there are cores: twice that), and no more than one window is sent twice. HOLE (seconds, 8) may be set to 60 or 600.
+# A black hole in the middle of a transfer. Both sides notice it (5 s on an idle machine; the bound here is 8 s),
+# the transfer continues after the link's return (2 s; bound 4 s), and at most one window is sent twice.
+# HOLE sets the length of the outage in seconds.
 . "$(dirname "$0")/lib.sh"
 "$BUILD/wanlink" probe >/dev/null || skip "no emulated WAN"
 hole=${HOLE:-8}
@@ -31,13 +32,12 @@ until_peer() { # SINCE LIMIT UP WHAT
     while at=$(now); [[ $(peer up) != "$3" ]]; do is "$at - $1 < $2" || fail "$4 after $2 s"; sleep 0.1; done
     awk "BEGIN { print $(now) - $1 }"
 }
-slack() { awk -v n="$(nproc)" '{ print ($1 > n ? 2 : 1) }' /proc/loadavg; }
-noticed=$(until_peer "$down" $((5 * $(slack))) false "the outage was not noticed") || exit 1
+noticed=$(until_peer "$down" 8 false "the outage was not noticed") || exit 1
 look
 sleep "$(awk "BEGIN { x = $hole - $noticed; print (x > 0 ? x : 0) }")"
 "$BUILD/wanlink" ctl "$out/wan.ctl" up >/dev/null
 up=$(now)
-back=$(until_peer "$up" $((2 * $(slack))) true "the link was back, but no traffic") || exit 1
+back=$(until_peer "$up" 4 true "the link was back, but no traffic") || exit 1
 wait $run || fail "the run failed: $(tail -n 3 "$T/run.log")"
 digests_equal "$out"
 resent=$(jq -s '[.[] | select(.kind == "link") | .resent_bytes // 0] | max' "$out/metrics.jsonl")

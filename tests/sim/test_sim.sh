@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The federation in virtual time: every single fault of an undisturbed run, every pair of two rounds of two members, and random
-# faults, and lies, from a seed that is the tree's: what was committed fails again where it failed, and each commit looks elsewhere.
+# The federation in virtual time: every single fault of an undisturbed run, every pair of faults in two rounds
+# of two members, and random schedules of faults and of Byzantine members. The seeds are fixed, so that a
+# failure repeats. tests/run --nightly sets NEBULA_SIM_SEED and NEBULA_SIM_SEEDS to try new schedules.
 set -euo pipefail
 sim=$BUILD/nebula-sim
 for members in 2 3; do
@@ -18,16 +19,14 @@ done
 for seed in 888028913 888000186 18326717193559 555009279 888005756 888036815 555014284 31003398 13662595338111; do
     "$sim" --byzantine --seed "$seed" >/dev/null || { "$sim" --byzantine --seed "$seed"; exit 1; }
 done
-tree=$(git -C "$(dirname "$0")" rev-parse 'HEAD^{tree}' 2>/dev/null) || tree=1 # an archive has none
-seed=${NEBULA_SIM_SEED:-$((16#${tree:0:11} + 1))}
-"$sim" --seed "$seed" --seeds "${NEBULA_SIM_SEEDS:-3000}"
+seed=${NEBULA_SIM_SEED:-1}
+"$sim" --seed "$seed" --seeds "${NEBULA_SIM_SEEDS:-2000}"
 "$sim" --byzantine --seed "$seed" --seeds "${NEBULA_SIM_BYZANTINE_SEEDS:-200}"
 "$sim" --idle --seed "$seed" --seeds "${NEBULA_SIM_BYZANTINE_SEEDS:-300}"
 "$sim" --rot --seed "$seed" --seeds "${NEBULA_SIM_BYZANTINE_SEEDS:-300}"
 for seed in 123 729 1436 1824 5632; do # found something once
     "$sim" --rot --seed "$seed" >/dev/null || { "$sim" --rot --seed "$seed"; exit 1; }
 done
-seed=${NEBULA_SIM_SEED:-$((16#${tree:0:11} + 1))}
 "$sim" --terms --seed "$seed" --seeds "${NEBULA_SIM_BYZANTINE_SEEDS:-100}"
 for once in 114146 122540 201342; do # found something once
     "$sim" --masked --byzantine --rounds 4 --seed "$once" >/dev/null || { "$sim" --masked --byzantine --rounds 4 --seed "$once"; exit 1; }
