@@ -97,7 +97,8 @@ struct cmp_update_stats {
     uint64_t elements;
     uint64_t counts;     // sum of all row counts
     uint64_t count_rows; // rows whose count is not 0
-    // L2 of all decoded elements: from codes and scales (compress/check.h), the same bits everywhere
+    // L2 norm of all decoded elements, from codes and scales (compress/check.h): the same bits
+    // everywhere
     double norm;
     uint8_t shapes[32];  // cmp_shapes_hash of its units
     const float *sketch; // if it was asked for (compress/check.h); otherwise NULL
