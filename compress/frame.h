@@ -26,7 +26,6 @@ struct cmp_frame { // the header
     // topk: the codebook of magnitudes, ascending, in units of the chunk's scale; 2 or 8 of them
     float mags[CMP_MAGS];
     uint64_t n;
-    bool former; // read from version 1
 };
 // cmp_frame_put appends a header, behind which `streams` streams follow. cmp_frame_get reads one
 // (NEB_ERR_FORMAT). cmp_frame_streams: how many streams a codec has.
