@@ -47,7 +47,8 @@ refuses() { # STATUS TEXT command…
     timeout 60 "$nebula" "$@" >"$T/refused.log" 2>&1 || rc=$?
     [[ $rc == "$status" ]] || fail "$*: status $rc, expected $status: $(cat "$T/refused.log")"
     grep -qF -- "$text" "$T/refused.log" || fail "$*: no '$text': $(cat "$T/refused.log")"
-    [[ ! -e $T/no && ! -e $T/no.nebula-building && ! -e $T/no.nebula-building.lock ]] || fail "$*: left something behind"
+    [[ ! -e $T/no && ! -e $T/no.nebula-building && ! -e $T/no.nebula-building.lock ]] ||
+        fail "$*: left something behind"
 }
 skip() { echo "cannot run here: $*"; exit 77; }
 within() { # SECONDS COMMAND...: it succeeds before they are over
@@ -70,9 +71,15 @@ ten_ports() {
     ) 9>"$BUILD/ports.lock"
 }
 # Whether the agent of $T/HOME has a link to PEER.
-link_up() { "$nebula" status --home "$T/$1" --json 2>/dev/null | jq -e --arg n "$2" '.peers[] | select(.name == $n) | .up' >/dev/null 2>&1; }
+link_up() {
+    "$nebula" status --home "$T/$1" --json 2>/dev/null |
+        jq -e --arg n "$2" '.peers[] | select(.name == $n) | .up' >/dev/null 2>&1
+}
 # Whether it has noticed that PEER is away: an agent that does not answer has not. Updates do not stay for that one any more.
-is_away() { "$nebula" status --home "$T/$1" --json 2>/dev/null | jq -e --arg n "$2" '.peers[] | select(.name == $n) | .up == false' >/dev/null 2>&1; }
+is_away() {
+    "$nebula" status --home "$T/$1" --json 2>/dev/null |
+        jq -e --arg n "$2" '.peers[] | select(.name == $n) | .up == false' >/dev/null 2>&1
+}
 
 # Two sources of real English text that every Debian has: licences, in two groups. Split and built once in a build folder, and again where the
 # program or this file is newer: every test has a copy. A corpus does not hold the paths of its sources.
@@ -85,7 +92,8 @@ make_corpus() {
             rm -rf "$made"
             split_licences "$made/text"
             licences_spec "$made/text" >"$made/spec.yaml"
-            "$nebula" data build "$made/spec.yaml" --out "$made/corpus" >"$T/data.log" 2>&1 || fail "data build: $(tail -n 3 "$T/data.log")"
+            "$nebula" data build "$made/spec.yaml" --out "$made/corpus" >"$T/data.log" 2>&1 ||
+                fail "data build"
             touch "$made/done"
         fi
         cp -r "$made/text" "$T/"
@@ -99,7 +107,8 @@ split_licences() { # DIR
     for f in /usr/share/common-licenses/*; do
         [[ -f $f && ! -L $f ]] || continue
         case ${f##*/} in
-        GPL* | LGPL*) csplit -s -z -f "$1/gpl/${f##*/}-" -b %03d.txt "$f" '/^$/' '{*}' 2>/dev/null || true ;;
+        GPL* | LGPL*) csplit -s -z -f "$1/gpl/${f##*/}-" -b %03d.txt "$f" '/^$/' \
+            '{*}' 2>/dev/null || true ;;
         *) csplit -s -z -f "$1/other/${f##*/}-" -b %03d.txt "$f" '/^$/' '{*}' 2>/dev/null || true ;;
         esac
     done
@@ -141,7 +150,8 @@ clusters() {
     shift
     sed -i -e '/^  - {name: beta/d' -e '/^  - {name: alpha/d' "$file"
     for c in "$@"; do
-        echo "  - {name: $c, sources: [{name: $([[ $c == b ]] && echo gpl || echo other), weight: 1}], threads: 1}" >>"$file"
+        echo "  - {name: $c, sources: [{name: $([[ $c == b ]] && echo gpl ||
+            echo other), weight: 1}], threads: 1}" >>"$file"
     done
 }
 # Processes of a cluster of the local run at $run; what `timeout` (its process) has started, once it is there.
@@ -159,17 +169,23 @@ started_by() {
 # run comes to the same bits.
 saved() { compgen -G "$1/clusters/$2/jobs/*/checkpoint/step-*.ckpt" >/dev/null; } # DIR CLUSTER
 went_on() {                                                                      # DIR CLUSTER LOG
-    cat "$1/clusters/$2"/jobs/*/"$3" | has 'going on from step [1-9]' || fail "$2 began from nothing: $(cat "$1/clusters/$2"/jobs/*/"$3")"
+    cat "$1/clusters/$2"/jobs/*/"$3" | has 'going on from step [1-9]' ||
+        fail "$2 began from nothing: $(cat "$1/clusters/$2"/jobs/*/"$3")"
 }
 ledgers_verify() { # RUN CLUSTER…
     local r=$1 c
     shift
-    for c in "$@"; do "$nebula" ledger verify "$r/clusters/$c" >"$T/verify.log" 2>&1 || fail "ledger of $c: $(cat "$T/verify.log")"; done
+    for c in "$@"; do
+        "$nebula" ledger verify "$r/clusters/$c" >"$T/verify.log" 2>&1 ||
+            fail "ledger of $c: $(cat "$T/verify.log")"
+    done
 }
 
 summary() { jq -r "$1" "$2/summary.json"; } # summary FILTER DIR
 digests_equal() { # DIR: and there are some
-    jq -e '[.clusters[].params_digest] | unique | length == 1 and (.[0] | type == "string" and length > 0)' "$1/summary.json" >/dev/null || fail "digests differ in $1: $(summary "[.clusters[].params_digest] | tostring" "$1")"
+    jq -e '[.clusters[].params_digest] | unique | length == 1 and
+        (.[0] | type == "string" and length > 0)' "$1/summary.json" >/dev/null ||
+            fail "digests differ in $1: $(summary "[.clusters[].params_digest] | tostring" "$1")"
 }
 
 # Figures of all clusters of two runs (a tab between them) that differ by no more than BOUND. What is no number differs: a NaN equals everything to mawk.
@@ -177,7 +193,8 @@ figures_near() { # BOUND FIGURES FIGURES
     awk -v bound="$1" -v a="$2" -v b="$3" 'BEGIN {
         n = split(a, x, "\t")
         if (!n || split(b, y, "\t") != n) exit 1
-        for (i = 1; i <= n; i++) { d = x[i] - y[i]; if (x[i] !~ /^-?[0-9]/ || y[i] !~ /^-?[0-9]/ || d > bound || d < -bound) exit 1 }
+        for (i = 1; i <= n; i++) { d = x[i] - y[i];
+        if (x[i] !~ /^-?[0-9]/ || y[i] !~ /^-?[0-9]/ || d > bound || d < -bound) exit 1 }
     }'
 }
 
@@ -185,13 +202,18 @@ figures_near() { # BOUND FIGURES FIGURES
 # half-written is none. One jq for all, and for lines of rounds only: it takes longer to start than most of them to be read.
 rounds_agree() { # METRICS…
     local odd
-    odd=$({ grep -aH '"round"' "$@" || true; } | jq -R -n -r '[inputs | capture("^(?<file>[^:]*):(?<line>.*)$") | .file as $file | .line | fromjson? | select(.kind == "round" and .digest) | .file = $file] |
-        group_by([.file, .round, .fragment])[] | select([.[].digest] | unique | length > 1) | "\(.[0].file): round \(.[0].round): " + ([.[] | "\(.cluster) \(.digest)"] | join(", "))') || fail "cannot read $*"
+    odd=$({ grep -aH '"round"' "$@" ||
+        true; } | jq -R -n -r '[inputs | capture("^(?<file>[^:]*):(?<line>.*)$") | .file as $file |
+        .line | fromjson? | select(.kind == "round" and .digest) | .file = $file] |
+        group_by([.file, .round, .fragment])[] | select([.[].digest] | unique | length > 1) |
+        "\(.[0].file): round \(.[0].round): " + ([.[] | "\(.cluster) \(.digest)"] | join(", "))') ||
+        fail "cannot read $*"
     [[ ! $odd ]] || fail "digests differ in $odd"
 }
 # And at least one round was reported by two clusters, with its digest.
 round_digests_equal() { # DIR
-    jq -s -e '[.[] | select(.kind == "round" and (.digest // "" | length > 0))] | group_by([.round, .fragment]) | any([.[].cluster] | unique | length > 1)' \
+    jq -s -e '[.[] | select(.kind == "round" and (.digest // "" | length > 0))] |
+        group_by([.round, .fragment]) | any([.[].cluster] | unique | length > 1)' \
         "$1/metrics.jsonl" >/dev/null || fail "no round of two clusters in $1/metrics.jsonl"
     rounds_agree "$1/metrics.jsonl"
 }
@@ -200,14 +222,17 @@ round_digests_equal() { # DIR
 # often, of a file that grows and whose last line may be half written: jq would take as much of the machine as the run.
 largest() { # DIR KIND NUMBER CLUSTER ELSE [TEXT, which the line holds]
     [[ -e $1/metrics.jsonl ]] || { echo "$5"; return; }
-    awk -v kind="\"kind\":\"$2\"" -v number="\"$3\":" -v cluster="\"cluster\":\"$4\"" -v one="$4" -v most="$5" -v text="${6:-}" '
-        /}$/ && index($0, kind) && (one == "" || index($0, cluster)) && (text == "" || index($0, text)) && match($0, number "[0-9]+") {
+    awk -v kind="\"kind\":\"$2\"" -v number="\"$3\":" -v cluster="\"cluster\":\"$4\"" -v one="$4" \
+        -v most="$5" -v text="${6:-}" '
+        /}$/ && index($0, kind) && (one == "" || index($0, cluster)) &&
+        (text == "" || index($0, text)) && match($0, number "[0-9]+") {
             n = substr($0, RSTART + length(number), RLENGTH - length(number)) + 0
             if (n > most) most = n
         }
         END { print most + 0 }' "$1/metrics.jsonl"
 }
-steps_done() { largest "$1" step step "${2-beta}" 0; } # how far a run is. steps_done DIR [CLUSTER, beta]
+# how far a run is. steps_done DIR [CLUSTER, beta]
+steps_done() { largest "$1" step step "${2-beta}" 0; }
 wait_step() { # DIR STEP PID [CLUSTER]; 1: the run has ended, or a minute has passed
     local end=$((SECONDS + 60))
     while ((SECONDS < end)); do

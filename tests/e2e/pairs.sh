@@ -14,12 +14,15 @@ YAML
 
 # Parallel text without a network: a line of a licence, and the same in capitals.
 make_pairs() {
-    cat /usr/share/common-licenses/* 2>/dev/null | tr -d '\t\r' | grep -E '[a-z]{3}.* .*[a-z]{3}' | awk 'length($0) < 72 && !seen[$0]++' | sed -n 1,3000p >"$T/lower.txt"
+    cat /usr/share/common-licenses/* 2>/dev/null | tr -d '\t\r' | grep -E '[a-z]{3}.* .*[a-z]{3}' |
+        awk 'length($0) < 72 && !seen[$0]++' | sed -n 1,3000p >"$T/lower.txt"
     (($(wc -l <"$T/lower.txt") > 300)) || skip "no licences in /usr/share/common-licenses"
     paste "$T/lower.txt" <(tr '[:lower:]' '[:upper:]' <"$T/lower.txt") >"$T/pairs.tsv"
     spec "$T/spec.yaml" 1
-    "$nebula" data build "$T/spec.yaml" --out "$T/corpus" >"$T/data.log" 2>&1 || fail "data build: $(tail -n 3 "$T/data.log")"
-    ! command -v jq >/dev/null || jq -e '.sources[0].test | length == 1' "$T/corpus/corpus.json" >/dev/null || fail "no test split"
+    "$nebula" data build "$T/spec.yaml" --out "$T/corpus" >"$T/data.log" 2>&1 || fail "data build"
+    ! command -v jq >/dev/null ||
+        jq -e '.sources[0].test | length == 1' "$T/corpus/corpus.json" >/dev/null ||
+        fail "no test split"
 }
 
 job() { # FILE CLUSTERS [extra keys of the distill section]
@@ -45,6 +48,7 @@ one="[{name: beta, role: student, threads: 1}]"
 run() { # JOB LOCAL OUT [options]
     local file=$1 n=$2 out=$3
     shift 3
-    timeout 120 "$nebula" distill "$file" --local "$n" --out "$out" "$@" >"$out.log" 2>&1 || fail "$out: $(tail -n 5 "$out.log")"
+    timeout 120 "$nebula" distill "$file" --local "$n" --out "$out" "$@" >"$out.log" 2>&1 ||
+        fail "$out"
 }
 digest() { summary '.clusters[] | select(.name == "beta") | .params_digest' "$1"; }

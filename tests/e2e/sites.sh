@@ -3,14 +3,24 @@
 # Two agents, alpha (with a status page) and beta, and how to wait for what they do. Sourced after lib.sh.
 port=$(ten_ports) page=$((port + 1))
 declare -A pid
-stop_agents() { for p in "${pid[@]}"; do kill -INT "$p" 2>/dev/null || true; done; wait 2>/dev/null || true; }
+stop_agents() {
+    for p in "${pid[@]}"; do
+        kill -INT "$p" 2>/dev/null || true
+    done
+    wait 2>/dev/null || true
+}
 clean_up() { stop_agents; }
-start_alpha() { "$nebula" agent --home "$T/a" --listen "127.0.0.1:$port" --page "$page" "$@" >>"$T/a.log" 2>&1 & pid[a]=$!; }
+start_alpha() {
+    "$nebula" agent --home "$T/a" --listen "127.0.0.1:$port" --page "$page" "$@" >>"$T/a.log" 2>&1 &
+    pid[a]=$!
+}
 start_beta() { "$nebula" agent --home "$T/b" >>"$T/b.log" 2>&1 & pid[b]=$!; }
 pair() {
     local a b
-    a=$("$nebula" id --home "$T/a" --name alpha 2>/dev/null) && b=$("$nebula" id --home "$T/b" --name beta 2>/dev/null) || fail "nebula id"
-    "$nebula" peer add "$b" - --home "$T/a" >/dev/null && "$nebula" peer add "$a" "127.0.0.1:$port" --home "$T/b" >/dev/null || fail "peer add"
+    a=$("$nebula" id --home "$T/a" --name alpha 2>/dev/null) &&
+        b=$("$nebula" id --home "$T/b" --name beta 2>/dev/null) || fail "nebula id"
+    "$nebula" peer add "$b" - --home "$T/a" >/dev/null &&
+        "$nebula" peer add "$a" "127.0.0.1:$port" --home "$T/b" >/dev/null || fail "peer add"
 }
 # wait_for SECONDS WHAT COMMAND…: until it succeeds
 wait_for() {
@@ -21,4 +31,5 @@ wait_for() {
         sleep 0.2
     done
 }
-says() { "$nebula" status --home "$T/$1" --json 2>/dev/null | jq -e "$2" >/dev/null; } # says a|b FILTER
+# says a|b FILTER
+says() { "$nebula" status --home "$T/$1" --json 2>/dev/null | jq -e "$2" >/dev/null; }

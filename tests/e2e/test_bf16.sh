@@ -11,12 +11,14 @@ sed 's/{name: alpha,/{name: alpha, device: cpu, precision: bf16,/' "$T/fp32.yaml
 run() { # NAME JOB options…
     local name=$1 job=$2
     shift 2
-    timeout 120 "$nebula" pretrain "$T/$job.yaml" --local 2 --out "$T/$name" "$@" >"$T/$name.log" 2>&1 || fail "$name: $(tail -n 5 "$T/$name.log")"
+    timeout 120 "$nebula" pretrain "$T/$job.yaml" --local 2 \
+        --out "$T/$name" "$@" >"$T/$name.log" 2>&1 || fail "$name"
 }
 near() { # NAME NAME: losses of both runs
     local key a b
     for key in loss_last eval_loss; do
-        a=$(summary "[.clusters[].$key] | @tsv" "$T/$1") b=$(summary "[.clusters[].$key] | @tsv" "$T/$2")
+        a=$(summary "[.clusters[].$key] | @tsv" "$T/$1") \
+            b=$(summary "[.clusters[].$key] | @tsv" "$T/$2")
         figures_near 0.05 "$a" "$b" ||
             fail "$key: $1 has $a, $2 $b"
     done
@@ -25,31 +27,43 @@ run fp32 fp32
 run bf16 bf16
 digests_equal "$T/bf16"
 round_digests_equal "$T/bf16"
-jq -e '(.clusters[0].device | test("^cpu \\(.*, bf16, 1 threads\\)$")) and (.clusters[1].device | test("bf16") | not)' "$T/bf16/summary.json" >/dev/null ||
+jq -e '(.clusters[0].device | test("^cpu \\(.*, bf16, 1 threads\\)$")) and
+    (.clusters[1].device | test("bf16") | not)' "$T/bf16/summary.json" >/dev/null ||
     fail "devices: $(summary '.clusters[].device' "$T/bf16")"
-grep -q 'with products in bf16 by plain C' "$T"/bf16/clusters/alpha/jobs/*/worker.log || fail "the worker does not say so"
-[[ $(summary '.clusters[0].params_digest' "$T/bf16") != "$(summary '.clusters[0].params_digest' "$T/fp32")" ]] || fail "bf16 changed nothing"
+grep -q 'with products in bf16 by plain C' "$T"/bf16/clusters/alpha/jobs/*/worker.log ||
+    fail "the worker does not say so"
+[[ $(summary '.clusters[0].params_digest' \
+    "$T/bf16") != "$(summary '.clusters[0].params_digest' "$T/fp32")" ]] ||
+    fail "bf16 changed nothing"
 near bf16 fp32
 
 # Stopped after 20 of 60 steps, and on in the other precision: the checkpoint is the same, the worker says what differs.
 for order in "fp32 bf16" "bf16 fp32"; do
     read -r from to <<<"$order"
-    NEBULA_FAULT=worker.step:+50 timeout 120 "$nebula" pretrain "$T/$from.yaml" --local 2 --out "$T/from-$from" >"$T/from-$from.log" 2>&1 &
+    NEBULA_FAULT=worker.step:+50 timeout 120 "$nebula" pretrain "$T/$from.yaml" --local 2 \
+        --out "$T/from-$from" >"$T/from-$from.log" 2>&1 &
     pid=$!
-    wait_step "$T/from-$from" 25 "$pid" || fail "run ended before step 25: $(tail -n 3 "$T/from-$from.log")"
+    wait_step "$T/from-$from" 25 "$pid" || fail "run ended before step 25"
     kill -INT "$pid"
     rc=0; wait "$pid" || rc=$?
     [[ $rc == 3 ]] || fail "exit status $rc after an interrupt, not 3"
     run "from-$from" "$to" --resume
     digests_equal "$T/from-$from"
     near "from-$from" fp32
-    grep -hq 'bf16 by plain C, 1 threads' "$T/from-$from"/clusters/alpha/jobs/*/worker.log || fail "$from to $to: nothing is said of it: $(cat "$T/from-$from"/clusters/alpha/jobs/*/worker.log)"
+    grep -hq 'bf16 by plain C, 1 threads' "$T/from-$from"/clusters/alpha/jobs/*/worker.log ||
+        fail "$from to $to: nothing is said of it: $(cat \
+            "$T/from-$from"/clusters/alpha/jobs/*/worker.log)"
 done
 
-run lora bf16 --steps 20 --set trainable=lora --set trainable.rank=4 --set "init_from=$T/fp32/checkpoint/model.ckpt" --set recompute=true
+run lora bf16 --steps 20 --set trainable=lora --set trainable.rank=4 \
+    --set "init_from=$T/fp32/checkpoint/model.ckpt" --set recompute=true
 digests_equal "$T/lora"
 
 # Without it: one sentence with what to do, in bf16's place nothing else.
-if NEBULA_BF16='' NEBULA_ISA=sse2 timeout 60 "$nebula" pretrain "$T/bf16.yaml" --local 2 --out "$T/none" >"$T/none.log" 2>&1; then fail "bf16 on a processor without it"; fi
-grep -q 'precision bf16 on processors: this processor lacks avx512_bf16; set precision: fp32' "$T/none.log" || fail "no reason: $(tail -n 5 "$T/none.log")"
+if NEBULA_BF16='' NEBULA_ISA=sse2 timeout 60 "$nebula" pretrain "$T/bf16.yaml" --local 2 \
+    --out "$T/none" >"$T/none.log" 2>&1; then
+    fail "bf16 on a processor without it"
+fi
+grep -q 'precision bf16 on processors: this processor lacks avx512_bf16; set precision: fp32' \
+    "$T/none.log" || fail "no reason"
 echo "fp32 and bf16 agree"

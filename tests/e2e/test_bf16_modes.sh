@@ -14,10 +14,13 @@ job "$T/fp32.yaml" "$both" "teacher: {init: $T/teacher/checkpoint/model.ckpt}"
 sed 's/role: student,/role: student, precision: bf16,/' "$T/fp32.yaml" >"$T/bf16.yaml"
 run "$T/fp32.yaml" 2 "$T/fp32"
 run "$T/bf16.yaml" 2 "$T/bf16"
-[[ $(devices "$T/bf16") =~ ^cpu\ \([a-z0-9]+,\ 1\ threads\)\ cpu\ \([a-z0-9]+,\ bf16,\ 1\ threads\)$ ]] || fail "devices: $(devices "$T/bf16")"
+[[ $(devices \
+    "$T/bf16") =~ ^cpu\ \([a-z0-9]+,\ 1\ threads\)\ cpu\ \([a-z0-9]+,\ bf16,\ 1\ threads\)$ ]] ||
+    fail "devices: $(devices "$T/bf16")"
 [[ $(digest "$T/bf16") != "$(digest "$T/fp32")" ]] || fail "bf16 changed nothing"
 loss() { summary '.quality.clusters.beta.eval_loss' "$1"; }
-awk -v a="$(loss "$T/fp32")" -v b="$(loss "$T/bf16")" 'BEGIN { d = a - b; exit !(a > 0 && b > 0 && d < 0.1 && d > -0.1) }' ||
+awk -v a="$(loss "$T/fp32")" \
+    -v b="$(loss "$T/bf16")" 'BEGIN { d = a - b; exit !(a > 0 && b > 0 && d < 0.1 && d > -0.1) }' ||
     fail "held-out loss $(loss "$T/bf16"), in fp32 $(loss "$T/fp32")"
 
 cat >"$T/rtd.yaml" <<YAML
@@ -37,11 +40,13 @@ YAML
 rtd() { # OUT [options]
     local out=$1
     shift
-    timeout 100 "$nebula" pretrain "$T/rtd.yaml" --local 2 --out "$out" "$@" >"$out.log" 2>&1 || fail "$out: $(tail -n 5 "$out.log")"
+    timeout 100 "$nebula" pretrain "$T/rtd.yaml" --local 2 --out "$out" "$@" >"$out.log" 2>&1 ||
+        fail "$out"
 }
 rtd "$T/one" --set sync.scheme=synchronous
 rtd "$T/two"
 digests() { summary '[.clusters[].params_digest] | join(" ")' "$1"; }
-[[ $(digests "$T/one") == "$(digests "$T/two")" ]] || fail "two agents: $(digests "$T/two"), one process: $(digests "$T/one")"
+[[ $(digests "$T/one") == "$(digests "$T/two")" ]] ||
+    fail "two agents: $(digests "$T/two"), one process: $(digests "$T/one")"
 [[ $(devices "$T/two") == *bf16*bf16* ]] || fail "devices: $(devices "$T/two")"
 echo "distill and rtd train in bf16"

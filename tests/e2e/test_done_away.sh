@@ -24,14 +24,18 @@ YAML
 pair
 state() { "$nebula" jobs --home "$T/$1" --json 2>/dev/null | jq -r '.[0].state'; }
 is() { [[ $(state "$1") == "$2" ]]; }
-slow_beta() { NEBULA_FAULT=worker.step:+50,fs.write:+4000 "$nebula" agent --home "$T/b" >>"$T/b.log" 2>&1 & pid[b]=$!; }
+slow_beta() {
+    NEBULA_FAULT=worker.step:+50,fs.write:+4000 "$nebula" agent --home "$T/b" >>"$T/b.log" 2>&1 &
+    pid[b]=$!
+}
 dead() { ! pgrep -f "nebula worker .*$T/a/" >/dev/null; }
 
 start_alpha
 slow_beta
 within 20 link_up a beta || fail "no link"
-timeout 200 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/run" >"$T/run.log" 2>&1 & pid[run]=$!
-within 90 says b '.jobs[0].step == 40' || fail "the discriminator does not get all batches: $(tail -n 3 "$T/run.log")"
+timeout 200 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/run" >"$T/run.log" 2>&1 &
+pid[run]=$!
+within 90 says b '.jobs[0].step == 40' || fail "the discriminator does not get all batches"
 kill -KILL "${pid[a]}"
 wait "${pid[a]}" || true
 within 20 dead || fail "the generator outlives its agent"
@@ -43,5 +47,6 @@ start_beta
 start_alpha
 within 20 link_up a beta || fail "no link"
 within 50 is a 'done' || fail "the generator waits for ever: $(tail -n 3 "$T"/a/jobs/*/worker.log)"
-grep -q 'going on from' "$T"/a/jobs/*/worker.log || fail "it had ended before: the test shows nothing"
+grep -q 'going on from' "$T"/a/jobs/*/worker.log ||
+    fail "it had ended before: the test shows nothing"
 echo "a producer hears that its consumer is done"

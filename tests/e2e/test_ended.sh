@@ -12,7 +12,7 @@ start_alpha
 start_beta
 wait_for 20 "the link" link_up b alpha
 run() { timeout 60 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/$1" >"$T/$1.log" 2>&1; }
-run one || fail "the run: $(tail -n 3 "$T/one.log")"
+run one || fail "the run"
 
 # ---- ended
 kill -TERM "${pid[b]}"
@@ -21,7 +21,9 @@ wait "${pid[b]}" || fail "beta's agent ended with $?"
 none() { # a command at a home where no agent runs
     local rc=0 start=$SECONDS
     "$nebula" "$@" --home "$T/b" >"$T/none" 2>&1 || rc=$?
-    ((rc)) && has 'no agent runs in .*: *start one\|no agent runs in .*start one with nebula agent' "$T/none" || fail "nebula $1, status $rc: $(cat "$T/none")"
+    ((rc)) &&
+        has 'no agent runs in .*: *start one\|no agent runs in .*start one with nebula agent' \
+        "$T/none" || fail "nebula $1, status $rc: $(cat "$T/none")"
     ((SECONDS - start <= 3)) || fail "nebula $1 took $((SECONDS - start)) s to find nobody"
 }
 none status
@@ -39,10 +41,13 @@ kill -TERM "${pid[b]}"
 wait "${pid[b]}" || fail "beta's agent ended with $?"
 cp -r "$T/b" "$T/copy of b?%41"
 copy="$T/copy of b?%41"
-if ((EUID == 0)) && chmod 711 "$T" && chmod -R a+rX,a-w "$copy" && setpriv --reuid=65534 --regid=65534 --clear-groups test -r "$copy/ledger.db" &&
+if ((EUID == 0)) && chmod 711 "$T" && chmod -R a+rX,a-w "$copy" &&
+    setpriv --reuid=65534 --regid=65534 --clear-groups test -r "$copy/ledger.db" &&
     setpriv --reuid=65534 --regid=65534 --clear-groups "$nebula" --version >/dev/null 2>&1; then
     for what in verify show; do
-        setpriv --reuid=65534 --regid=65534 --clear-groups "$nebula" ledger "$what" "/$copy" >"$T/read" 2>&1 || fail "nebula ledger $what of a folder that cannot be written: $(cat "$T/read")"
+        setpriv --reuid=65534 --regid=65534 \
+            --clear-groups "$nebula" ledger "$what" "/$copy" >"$T/read" 2>&1 ||
+            fail "nebula ledger $what of a folder that cannot be written: $(cat "$T/read")"
     done
     [[ $(find "$copy" -name 'ledger.db-*') == '' ]] || fail "it left files: $(ls "$copy")"
 else
@@ -60,16 +65,18 @@ if kill -0 "${pid[b]}" 2>/dev/null; then
     kill -TERM "${pid[b]}"
 fi
 wait "${pid[b]}" || rc=$?
-((rc < 128)) || fail "a limit of sizes ended the agent by signal $((rc - 128)): $(tail -n 3 "$T/b.log")"
-has 'File too large\|error .*cannot' "$T/b.log" || fail "nothing is said: $(tail -n 5 "$T/b.log")"
+((rc < 128)) || fail "a limit of sizes ended the agent by signal $((rc - 128))"
+has 'File too large\|error .*cannot' "$T/b.log" || fail "nothing is said"
 
 # ---- names
 odd="$T/gr"$'\xf6\xdf'"e"
 rc=0
 cp -r "$T/b" "$odd"
 timeout 20 "$nebula" agent --home "$odd" >"$T/odd.log" 2>&1 || rc=$?
-((rc && rc < 124)) && has 'is not UTF-8 text' "$T/odd.log" || fail "a HOME that is not UTF-8, status $rc: $(cat "$T/odd.log")"
+((rc && rc < 124)) && has 'is not UTF-8 text' "$T/odd.log" ||
+    fail "a HOME that is not UTF-8, status $rc: $(cat "$T/odd.log")"
 rc=0
 timeout 20 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$odd/run" >"$T/odd.log" 2>&1 || rc=$?
-((rc && rc < 124)) && has 'is not UTF-8 text' "$T/odd.log" || fail "an --out that is not UTF-8, status $rc: $(cat "$T/odd.log")"
+((rc && rc < 124)) && has 'is not UTF-8 text' "$T/odd.log" ||
+    fail "an --out that is not UTF-8, status $rc: $(cat "$T/odd.log")"
 echo "an agent that has ended is not waited for, its ledger can be read, and limits and names have their errors"

@@ -18,8 +18,8 @@ wait_until() { # WHAT COMMAND…: a minute at most
     local end=$((SECONDS + 60)) what=$1
     shift
     until "$@"; do
-        kill -0 "$pid" 2>/dev/null || fail "the run ended before: $what: $(tail -n 3 "$run.log")"
-        ((SECONDS < end)) || fail "waited in vain: $what: $(tail -n 5 "$run.log")"
+        kill -0 "$pid" 2>/dev/null || fail "the run ended before: $what"
+        ((SECONDS < end)) || fail "waited in vain: $what"
         sleep 0.05
     done
 }
@@ -32,7 +32,9 @@ waits() { # CLUSTER: it has sent, and stands at the end of an interval
     at=$(steps_done "$run" "$1")
     ((at > 0 && at == before && at % 500 == 0))
 }
-saved_both() { (($(largest "$run" checkpoint step a 0) > 1000 && $(largest "$run" checkpoint step c 0) > 1000)); }
+saved_both() {
+    (($(largest "$run" checkpoint step a 0) > 1000 && $(largest "$run" checkpoint step c 0) > 1000))
+}
 new_worker() { [[ $(worker_of b) ]] && logged "b: fragment 0 taken over from a snapshot"; }
 
 timeout 200 "$nebula" pretrain "$T/job.yaml" --local 3 --out "$run" >"$run.log" 2>&1 &
@@ -40,7 +42,8 @@ pid=$!
 nebula_pid=$(started_by "$pid")
 
 wait_until "a second round" reached b 1
-wait_until "checkpoints behind it" saved_both # of one from before it, a snapshot would have b go on from there
+# of one from before it, a snapshot would have b go on from there
+wait_until "checkpoints behind it" saved_both
 slow=$(worker_of c)
 kill -STOP "$slow"
 stopped=("$slow")
@@ -62,13 +65,15 @@ kill -CONT "$slow"
 wait_until "the commit" reached a $((round + 1))
 kill -CONT "$late"
 stopped=()
-wait_until "b takes its former life's update over" logged "an update that this cluster sent before it lost its disk is committed"
-wait "$pid" || fail "run failed: $(tail -n 5 "$run.log")"
+wait_until "b takes its former life's update over" logged \
+    "an update that this cluster sent before it lost its disk is committed"
+wait "$pid" || fail "run failed"
 digests_equal "$run"
 round_digests_equal "$run"
 ledgers_verify "$run" a b c
 skipped=$(summary '.clusters[] | select(.name == "b") | .lost_steps' "$run")
 # but for the steps that it had made before it was stopped
-((skipped <= sent && skipped > sent - 100)) || fail "b made $((3000 - skipped)) steps after its loss; its former life had sent $sent of the 3000"
+((skipped <= sent && skipped > sent - 100)) ||
+    fail "b made $((3000 - skipped)) steps after its loss; its former life had sent $sent of the 3000"
 grep -oh 'an update that this cluster sent .*' "$run"/clusters/b/jobs/*/worker.log
 echo "$((3000 - skipped)) steps made after the loss, $sent sent before it; digests equal"

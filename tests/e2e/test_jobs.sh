@@ -10,4 +10,5 @@ mv "$T/corpus" "$T/pairs"
 make_corpus
 seed=${NEBULA_JOBS_SEED:-1}
 mkdir "$T/jobs"
-python3 "$SOURCE/tests/e2e/jobs.py" "$nebula" "$T/jobs" "$T/corpus" "$T/pairs" "$seed" "${NEBULA_JOBS_RUNS:-6}" || fail "a job above"
+python3 "$SOURCE/tests/e2e/jobs.py" "$nebula" "$T/jobs" "$T/corpus" "$T/pairs" "$seed" \
+    "${NEBULA_JOBS_RUNS:-6}" || fail "a job above"

@@ -9,18 +9,26 @@ command -v curl >/dev/null || skip "curl is not installed"
 make_corpus
 make_job "$T/job.yaml"
 light "$T/job.yaml"
-sed -i 's/^steps: 60/log_every: 1\nsteps: 1200/' "$T/job.yaml" # a full curve of each cluster: 400 points
+# a full curve of each cluster: 400 points
+sed -i 's/^steps: 60/log_every: 1\nsteps: 1200/' "$T/job.yaml"
 pair
 (umask 077; openssl rand -hex 32 >"$T/token")
-"$nebula" agent --home "$T/a" --listen "127.0.0.1:$port" --page "0.0.0.0:$page" --page-token "$T/token" >>"$T/a.log" 2>&1 & pid[a]=$!
+"$nebula" agent --home "$T/a" --listen "127.0.0.1:$port" --page "0.0.0.0:$page" \
+    --page-token "$T/token" >>"$T/a.log" 2>&1 &
+pid[a]=$!
 "$nebula" agent --home "$T/b" --page $((page + 1)) >>"$T/b.log" 2>&1 & pid[b]=$!
 wait_for 30 "the link" says a '.peers[0].up'
-timeout 120 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/run" --set data.corpus="$T/corpus" >"$T/run.log" 2>&1 || fail "run: $(tail -n 3 "$T/run.log")"
-view() { curl -sf -m 20 -k -H "Authorization: Bearer $(cat "$T/token")" "https://127.0.0.1:$page/api/v1/history" "https://127.0.0.1:$page/api/v1/status"; }
+timeout 120 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/run" \
+    --set data.corpus="$T/corpus" >"$T/run.log" 2>&1 || fail "run"
+view() {
+    curl -sf -m 20 -k -H "Authorization: Bearer $(cat "$T/token")" \
+        "https://127.0.0.1:$page/api/v1/history" "https://127.0.0.1:$page/api/v1/status"
+}
 has_curves() { view | jq -s -e '.[0].jobs[0].clusters | length == 2 and all(.t | length > 150)'; }
 wait_for 20 "full curves" has_curves
 
-cpu_ns() { awk '{ ns += $1 } END { printf "%.0f\n", ns }' /proc/"${pid[$1]}"/task/*/schedstat; } # cpu_ns a|b: all its threads
+# cpu_ns a|b: all its threads
+cpu_ns() { awk '{ ns += $1 } END { printf "%.0f\n", ns }' /proc/"${pid[$1]}"/task/*/schedstat; }
 sleep 11 # the page counts as watched for 10 s after a look
 SPAN=${SPAN:-12}
 quiet=$(cpu_ns a); sleep "$SPAN"; quiet=$(($(cpu_ns a) - quiet))
@@ -34,7 +42,8 @@ watched=$(($(cpu_ns a) - watched)) span=$(($(date +%s%N) - begin))
 share() { awk -v ns="$1" -v s="$2" 'BEGIN { printf "%.3f\n", 100 * ns / s }'; }
 without=$(share "$quiet" $((SPAN * 1000000000))) with=$(share "$watched" "$span")
 echo "agent: $without % of a core without a viewer, $with % with one ($looks looks in $SPAN s)"
-awk -v a="$without" -v b="$with" 'BEGIN { exit !(b - a < 2.0) }' || fail "a viewer costs $without to $with % of a core, more than 2 %"
+awk -v a="$without" -v b="$with" 'BEGIN { exit !(b - a < 2.0) }' ||
+    fail "a viewer costs $without to $with % of a core, more than 2 %"
 
 # Scrapes over one connection, as Prometheus makes them.
 cat >"$T/scrape.py" <<'PY'
@@ -49,7 +58,9 @@ for _ in range(200):
 print(f"{1e3 * statistics.median(times):.3f}")
 PY
 before=$(cpu_ns b) begin=$(date +%s%N)
-for look in 1 2 3; do timeout 60 python3 "$T/scrape.py" $((page + 1)) >"$T/median.$look" || fail "scrapes"; done
+for look in 1 2 3; do
+    timeout 60 python3 "$T/scrape.py" $((page + 1)) >"$T/median.$look" || fail "scrapes"
+done
 median=$(sort -g "$T"/median.* | sed -n 1p)
 span=$(($(date +%s%N) - begin))
 each=$(awk -v ns=$(($(cpu_ns b) - before)) 'BEGIN { printf "%.3f\n", ns / 600 / 1e6 }')

@@ -9,12 +9,15 @@ make_job "$T/job.yaml"
 bare=()
 [[ $(id -u) != 0 ]] || bare=(setpriv --bounding-set -sys_admin,-net_admin --inh-caps -all)
 "${bare[@]}" true || skip "setpriv may not give up capabilities"
-"${bare[@]}" "$BUILD/wanlink" probe >/dev/null && fail "wanlink probe finds TUN devices without the capability for them"
+"${bare[@]}" "$BUILD/wanlink" probe >/dev/null &&
+    fail "wanlink probe finds TUN devices without the capability for them"
 
 run=$T/run
-timeout 120 "${bare[@]}" "$nebula" pretrain "$T/job.yaml" --local 2 --wan 2mbit:60ms:1% --set sync.codec=fp32 --out "$run" >"$T/run.log" 2>&1 ||
-    fail "run over the proxy: $(tail -n 3 "$T/run.log")"
-grep -q 'without root the WAN emulator is a proxy: the loss of 2mbit:60ms:1% is not emulated' "$T/run.log" || fail "no warning"
+timeout 120 "${bare[@]}" "$nebula" pretrain "$T/job.yaml" --local 2 --wan 2mbit:60ms:1% \
+    --set sync.codec=fp32 --out "$run" >"$T/run.log" 2>&1 ||
+    fail "run over the proxy"
+grep -q 'without root the WAN emulator is a proxy: the loss of 2mbit:60ms:1% is not emulated' \
+    "$T/run.log" || fail "no warning"
 digests_equal "$run"
 round_digests_equal "$run"
 [[ $(summary .rounds "$run") == 6 ]] || fail "not all rounds were made: $(summary .rounds "$run")"
@@ -25,8 +28,11 @@ jq -se --slurpfile s "$run/summary.json" '
     $s[0] as $s | 2e6 as $rate
     | [.[] | select(.kind == "link" and .goodput_bps > 0) | .goodput_bps] as $goodput
     | [.[] | select(.kind == "link" and .rtt_ms > 0) | .rtt_ms] as $rtt
-    | all($s.clusters[]; .wan_sent_bytes > 5 * 4 * $s.trainable_params and .wan_sent_bytes * 8 < 1.1 * $rate * $s.wall_s)
+    | all($s.clusters[]; .wan_sent_bytes > 5 * 4 * $s.trainable_params and
+    .wan_sent_bytes * 8 < 1.1 * $rate * $s.wall_s)
       and ($goodput | length > 0 and max < 2 * $rate and max > 0.1 * $rate)
       and ($rtt | length > 0 and min > 55)' "$run/metrics.jsonl" >/dev/null ||
-    fail "rate or delay of the proxy: $(jq -c '[.wall_s, .clusters[].wan_sent_bytes]' "$run/summary.json") $(jq -c 'select(.kind == "link") | [.goodput_bps, .rtt_ms]' "$run/metrics.jsonl" | tail -n 5)"
+    fail "rate or delay of the proxy: $(jq -c '[.wall_s, .clusters[].wan_sent_bytes]' \
+        "$run/summary.json") $(jq -c 'select(.kind == "link") | [.goodput_bps, .rtt_ms]' \
+        "$run/metrics.jsonl" | tail -n 5)"
 echo "without CAP_NET_ADMIN the clusters train through the proxy, at its rate"

@@ -22,7 +22,8 @@ clean_up() {
 make_corpus
 pair
 start_alpha() {
-    PATH=$T/path:$PATH timeout 100 "$nebula" agent --home "$T/a" --listen "127.0.0.1:$port" --workers 127.0.0.1 2>>"$T/a.log" &
+    PATH=$T/path:$PATH timeout 100 "$nebula" agent --home "$T/a" --listen "127.0.0.1:$port" \
+        --workers 127.0.0.1 2>>"$T/a.log" &
     alpha=$!
     pids+=("$alpha")
 }
@@ -31,17 +32,19 @@ timeout 100 "$nebula" agent --home "$T/b" 2>>"$T/b.log" &
 pids+=($!)
 wait_for 20 "the agents" link_up a beta
 make_job "$T/job.yaml"
-sed -i -e 's/batch: 4, accumulate: 1/batch: 1, accumulate: 4/' -e 's/{name: alpha,/{name: alpha, mesh: {dp: 2}, launcher: slurm,/' "$T/job.yaml"
+sed -i -e 's/batch: 4, accumulate: 1/batch: 1, accumulate: 4/' \
+    -e 's/{name: alpha,/{name: alpha, mesh: {dp: 2}, launcher: slurm,/' "$T/job.yaml"
 timeout 80 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/run" >"$T/run.log" 2>&1 &
 submitted=$!
 pids+=("$submitted")
 wait_for 20 "srun" test -s "$T/queued"
-"$nebula" stop "$(basename "$T"/a/jobs/*)" --home "$T/a" >/dev/null || fail "the job cannot be stopped"
-within 30 grep -q ': stopped' "$T/a.log" || fail "the job waits for Slurm: $(tail -n 3 "$T/a.log")"
+"$nebula" stop "$(basename "$T"/a/jobs/*)" --home "$T/a" >/dev/null ||
+    fail "the job cannot be stopped"
+within 30 grep -q ': stopped' "$T/a.log" || fail "the job waits for Slurm"
 rc=0
 wait "$submitted" || rc=$?
 [[ $rc != 0 ]] || fail "a cluster that never trained ended as if all were well"
-has 'stopped while its launcher waited for hosts' "$T/run.log" || fail "no reason: $(tail -n 3 "$T/run.log")"
+has 'stopped while its launcher waited for hosts' "$T/run.log" || fail "no reason"
 sleep 1
 [[ $(wc -l <"$T/queued") == 1 ]] || fail "it queued again"
 ! pgrep -f 'sleep 317.25' >/dev/null || fail "a launcher is left in the queue"
@@ -49,30 +52,34 @@ sleep 1
 reboot() { # what has to be so again
     kill -TERM "$alpha" # timeout passes it on
     wait "$alpha" && rc=0 || rc=$?
-    ((rc == 0 || rc == 3)) || fail "an agent that was told to end: status $rc: $(tail -n 3 "$T/a.log")"
+    ((rc == 0 || rc == 3)) || fail "an agent that was told to end: status $rc"
     ! pgrep -f 'sleep 317.25' >/dev/null || fail "a launcher outlives its agent"
     start_alpha
     wait_for 20 "beta's link" link_up b alpha
     wait_for 20 "$*" "$@"
-    kill -0 "$submitted" 2>/dev/null || fail "the job ended with its agent: $(tail -n 3 "$T/again.log")"
+    kill -0 "$submitted" 2>/dev/null || fail "the job ended with its agent"
 }
 submit() {
-    timeout 80 "$nebula" pretrain "$T/job.yaml" --home "$T/b" --out "$T/again" >"$T/again.log" 2>&1 &
+    timeout 80 "$nebula" pretrain "$T/job.yaml" --home "$T/b" \
+        --out "$T/again" >"$T/again.log" 2>&1 &
     submitted=$!
     pids+=("$submitted")
 }
 runs() { "$nebula" jobs --home "$T/a" --json | jq -e 'any(.[]; .state == "running")'; }
 queued() { [[ $(wc -l <"$T/queued") == "$1" ]]; }
 stop() { # the reason that is given
-    "$nebula" stop "$("$nebula" jobs --home "$T/a" --json | jq -r '.[] | select(.state == "running").id')" --home "$T/a" >/dev/null || fail "the job cannot be stopped"
+    "$nebula" stop \
+        "$("$nebula" jobs --home "$T/a" --json | jq -r '.[] | select(.state == "running").id')" \
+        --home "$T/a" >/dev/null || fail "the job cannot be stopped"
     wait "$submitted" && fail "a cluster that never trained ended as if all were well" || true
-    has "$1" "$T/again.log" || fail "no reason: $(tail -n 3 "$T/again.log")"
+    has "$1" "$T/again.log" || fail "no reason"
 }
 submit
 wait_for 20 "srun" queued 2
 reboot queued 3
 stop 'stopped while its launcher waited for hosts'
-sed -i 's/mesh: {dp: 2}, launcher: slurm/launcher: attach/; s/model: {/model: {vocab: 512, /' "$T/job.yaml"
+sed -i 's/mesh: {dp: 2}, launcher: slurm/launcher: attach/; s/model: {/model: {vocab: 512, /' \
+    "$T/job.yaml"
 rm -rf "$T/again"
 submit
 wait_for 20 "the job that waits for a trainer" runs

@@ -24,7 +24,8 @@ digests() { summary '[.clusters[].params_digest] | join(" ")' "$1"; }
 run() { # OUT [options]
     local out=$1
     shift
-    timeout 100 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$out" "$@" >"$out.log" 2>&1 || fail "$out: $(tail -n 5 "$out.log")"
+    timeout 100 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$out" "$@" >"$out.log" 2>&1 ||
+        fail "$out"
 }
 run "$T/one" --set sync.scheme=synchronous
 run "$T/two"
@@ -33,24 +34,30 @@ want=$(digests "$T/one")
 run "$T/apart" --set rtd.share_embeddings=0
 [[ $(digests "$T/apart") != "$want" ]] || fail "nothing was shared"
 run "$T/push" --set rtd.push_text=true
-[[ $(digests "$T/push") == "$want" ]] || fail "with pushed text: $(digests "$T/push"), without: $want"
+[[ $(digests "$T/push") == "$want" ]] ||
+    fail "with pushed text: $(digests "$T/push"), without: $want"
 
-NEBULA_FAULT=worker.step:+50 timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/kill" >"$T/kill.log" 2>&1 &
+NEBULA_FAULT=worker.step:+50 timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 \
+    --out "$T/kill" >"$T/kill.log" 2>&1 &
 pid=$!
 for at in "12 worker beta" "33 worker alpha" "52 agent beta" "71 agent alpha"; do
     read -r step what name <<<"$at"
-    wait_step "$T/kill" "$step" "$pid" || fail "run ended before step $step: $(tail -n 3 "$T/kill.log")"
+    wait_step "$T/kill" "$step" "$pid" || fail "run ended before step $step"
     victim=$(pgrep -f "nebula $what .*$T/kill/clusters/$name" | head -n 1 || true)
     [[ $victim ]] || fail "no $what of $name found"
     kill -KILL "$victim"
 done
-wait "$pid" || fail "the run with killed workers and agents failed: $(tail -n 5 "$T/kill.log")"
-[[ $(digests "$T/kill") == "$want" ]] || fail "after kill -9: $(digests "$T/kill"), undisturbed: $want"
+wait "$pid" || fail "the run with killed workers and agents failed"
+[[ $(digests "$T/kill") == "$want" ]] ||
+    fail "after kill -9: $(digests "$T/kill"), undisturbed: $want"
 
 refused() { # OPTIONS...
     rm -rf "$T/no"
-    if timeout 60 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/no" "$@" >"$T/no.log" 2>&1; then fail "accepted: $*"; fi
-    grep -q "takes one width for both models" "$T/no.log" || fail "$*: $(tail -n 2 "$T/no.log")"
+    if timeout 60 "$nebula" pretrain "$T/job.yaml" --local 2 \
+        --out "$T/no" "$@" >"$T/no.log" 2>&1; then
+        fail "accepted: $*"
+    fi
+    grep -q "takes one width for both models" "$T/no.log" || fail "$*"
 }
 refused --set rtd.generator.d_model=32
 refused --set rtd.share_embeddings=7

@@ -34,36 +34,44 @@ PY
 sealed_run() { # COMMAND JOB OUT: workers are killed, then alpha's agent; its spool is looked at
     local command=$1 file=$2 out=$3 pid at step what name victim
     # slow enough that this script, on a busy machine, still finds it running
-    NEBULA_FAULT=worker.step:+100 timeout 150 "$nebula" "$command" "$file" --local 2 --out "$out" --seal-key "$T/seal.key" >"$out.log" 2>&1 &
+    NEBULA_FAULT=worker.step:+100 timeout 150 "$nebula" "$command" "$file" --local 2 --out "$out" \
+        --seal-key "$T/seal.key" >"$out.log" 2>&1 &
     pid=$!
     for at in "9 worker beta" "14 worker alpha" "20 agent alpha"; do
         read -r step what name <<<"$at"
-        wait_step "$out" "$step" "$pid" || fail "run ended before step $step: $(tail -n 3 "$out.log")"
+        wait_step "$out" "$step" "$pid" || fail "run ended before step $step"
         victim=$(pgrep -f "nebula $what .*$out/clusters/$name" | head -n 1 || true)
         [[ $victim ]] || fail "no $what of $name found"
-        if [[ $what == agent ]]; then # batches wait until the consumer has saved: stopped, its spool is a spool of that moment
+        # batches wait until the consumer has saved: stopped, its spool is a spool of that moment
+        if [[ $what == agent ]]; then
             kill -STOP "$victim"
             mkdir -p "$out.spool" && cp "$out/clusters/alpha/streams.db"* "$out.spool/"
-            python3 "$T/spool.py" "$out.spool/streams.db" >"$out.rows" || fail "$command: batches in clear, or none: $(cat "$out.rows")"
+            python3 "$T/spool.py" "$out.spool/streams.db" >"$out.rows" ||
+                fail "$command: batches in clear, or none: $(cat "$out.rows")"
         fi
         kill -KILL "$victim"
     done
-    wait "$pid" || fail "$out: $(tail -n 5 "$out.log")"
+    wait "$pid" || fail "$out"
     local f sealed=0
     while IFS= read -r f; do
         [[ $(head -c 7 "$f") == nebseal ]] || fail "$f is in clear"
         sealed=$((sealed + 1))
     done < <(find "$out" -name '*.ckpt')
     ((sealed >= 4)) || fail "only $sealed sealed files in $out"
-    "$nebula" seal open "$out/checkpoint/model.ckpt" "$out.model" --seal-key "$T/seal.key" || fail "seal open"
-    "$nebula" seal open "$out/checkpoint/model.ckpt" "$out.model2" --seal-key "$T/other.key" 2>"$out.other" && fail "another key opened it"
+    "$nebula" seal open "$out/checkpoint/model.ckpt" "$out.model" --seal-key "$T/seal.key" ||
+        fail "seal open"
+    "$nebula" seal open "$out/checkpoint/model.ckpt" "$out.model2" \
+        --seal-key "$T/other.key" 2>"$out.other" && fail "another key opened it"
     has 'is sealed with key' "$out.other" || fail "no reason: $(cat "$out.other")"
 }
 
-timeout 100 "$nebula" pretrain "$T/rtd.yaml" --local 2 --out "$T/rtd" >"$T/rtd.log" 2>&1 || fail "rtd: $(tail -n 3 "$T/rtd.log")"
+timeout 100 "$nebula" pretrain "$T/rtd.yaml" --local 2 --out "$T/rtd" >"$T/rtd.log" 2>&1 ||
+    fail "rtd"
 sealed_run pretrain "$T/rtd.yaml" "$T/rtds"
-[[ $(digests "$T/rtds") == "$(digests "$T/rtd")" ]] || fail "rtd sealed: $(digests "$T/rtds"), in clear: $(digests "$T/rtd")"
-cmp -s "$T/rtds.model" "$T/rtd/checkpoint/model.ckpt" || fail "the sealed discriminator differs from the one in clear"
+[[ $(digests "$T/rtds") == "$(digests "$T/rtd")" ]] ||
+    fail "rtd sealed: $(digests "$T/rtds"), in clear: $(digests "$T/rtd")"
+cmp -s "$T/rtds.model" "$T/rtd/checkpoint/model.ckpt" ||
+    fail "the sealed discriminator differs from the one in clear"
 
 job "$T/teacher.yaml" "$one"
 run "$T/teacher.yaml" 1 "$T/teacher" --steps 20
@@ -71,6 +79,8 @@ job "$T/mt.yaml" "$both" "ahead: 4, teacher: {init: $T/teacher/checkpoint/model.
 sed -i 's/every_steps: 10/every_steps: 8/; s/steps: 60/steps: 40/' "$T/mt.yaml"
 run "$T/mt.yaml" 2 "$T/mt"
 sealed_run distill "$T/mt.yaml" "$T/mts"
-[[ $(digest "$T/mts") == "$(digest "$T/mt")" ]] || fail "distill sealed: $(digest "$T/mts"), in clear: $(digest "$T/mt")"
-cmp -s "$T/mts.model" "$T/mt/checkpoint/model.ckpt" || fail "the sealed student differs from the one in clear"
+[[ $(digest "$T/mts") == "$(digest "$T/mt")" ]] ||
+    fail "distill sealed: $(digest "$T/mts"), in clear: $(digest "$T/mt")"
+cmp -s "$T/mts.model" "$T/mt/checkpoint/model.ckpt" ||
+    fail "the sealed student differs from the one in clear"
 echo "rtd and distill, sealed and killed, end with the bits of a run in clear; batches that waited: $(cat "$T/rtds.rows" "$T/mts.rows" | awk '{print $1}' | paste -sd' ')"

@@ -24,18 +24,28 @@ ended() { # STATE WANTED_STATUS WANTED_SCONTROL: the script is sent SIGTERM when
     done
     [[ -e $T/fails ]] || kill -TERM "$pid"
     wait "$pid" || rc=$?
-    [[ $rc == "$2" && $(cat "$T/scontrol") == "$3" ]] || { echo "$1: exit status $rc, scontrol was told '$(cat "$T/scontrol")'"; exit 1; }
+    [[ $rc == "$2" && $(cat "$T/scontrol") == "$3" ]] || {
+        echo "$1: exit status $rc, scontrol was told '$(cat "$T/scontrol")'"
+        exit 1
+    }
 }
 ended RUNNING 0 'requeue 7'
 for ((k = 0; k < 20; k++)); do # at any moment of the start
     : >"$T/up" >"$T/scontrol"
     PATH=$T/bin:$PATH SLURM_JOB_ID=7 bash "$SOURCE/configs/slurm/agent.sbatch" & pid=$!
-    until [[ $(awk '/^SigCgt/ { print $2 }' "/proc/$pid/status") =~ [4-7c-f]...$ ]] || ! kill -0 "$pid"; do :; done # its trap is set
+    # its trap is set
+    until [[ $(awk '/^SigCgt/ { print $2 }' "/proc/$pid/status") =~ [4-7c-f]...$ ]] ||
+        ! kill -0 "$pid"; do
+        :
+    done
     sleep "$(awk -v k="$k" 'BEGIN { print k / 2000 }')"
     kill -TERM "$pid"
     rc=0
     wait "$pid" || rc=$?
-    [[ $rc == 0 && $(cat "$T/scontrol") == 'requeue 7' ]] || { echo "told at its start: exit status $rc, scontrol was told '$(cat "$T/scontrol")'"; exit 1; }
+    [[ $rc == 0 && $(cat "$T/scontrol") == 'requeue 7' ]] || {
+        echo "told at its start: exit status $rc, scontrol was told '$(cat "$T/scontrol")'"
+        exit 1
+    }
 done
 ended PREEMPTED 0 'requeue 7'
 ended CANCELLED 3 ''

@@ -14,15 +14,21 @@ clean_up() {
     for p in "${pid[@]}"; do kill -INT "$p" 2>/dev/null || true; done
     wait
 }
-agent() { "$nebula" agent --home "$T/$1" --listen "127.0.0.1:$((port + at[$1]))" 2>>"$T/$1.log" & pid[$1]=$!; }
+agent() {
+    "$nebula" agent --home "$T/$1" --listen "127.0.0.1:$((port + at[$1]))" 2>>"$T/$1.log" &
+    pid[$1]=$!
+}
 end() { kill -INT "${pid[$1]}"; wait "${pid[$1]}" || true; unset "pid[$1]"; }
 state() { "$nebula" jobs --home "$T/$1" --json 2>/dev/null | jq -r '.[0].state'; }
 is() { [[ $(state "$1") == "$2" ]]; }
 
-for s in alpha beta gamma; do id[$s]=$("$nebula" id --home "$T/$s" --name "$s" 2>/dev/null) || fail "nebula id"; done
+for s in alpha beta gamma; do
+    id[$s]=$("$nebula" id --home "$T/$s" --name "$s" 2>/dev/null) || fail "nebula id"
+done
 for s in alpha beta gamma; do
     for o in alpha beta gamma; do
-        [[ $o == "$s" ]] || "$nebula" peer add "${id[$o]}" "127.0.0.1:$((port + at[$o]))" --home "$T/$s" >/dev/null || fail "peer add"
+        [[ $o == "$s" ]] || "$nebula" peer add "${id[$o]}" "127.0.0.1:$((port + at[$o]))" \
+            --home "$T/$s" >/dev/null || fail "peer add"
     done
 done
 agent alpha
@@ -30,10 +36,11 @@ agent beta
 within 20 link_up alpha beta || fail "no link"
 "$nebula" pretrain "$T/job.yaml" --home "$T/alpha" --out "$T/run" >"$T/run.log" 2>&1 &
 run=$!
-within 30 is beta running || fail "the job does not run at beta: $(tail -n 3 "$T/run.log")"
+within 30 is beta running || fail "the job does not run at beta"
 job=$("$nebula" jobs --home "$T/beta" --json | jq -r '.[0].id')
 "$nebula" stop "$job" --home "$T/beta" >/dev/null || fail "nebula stop"
-within 60 is alpha stopped && within 60 is beta stopped || fail "not stopped: $(state alpha) at alpha, $(state beta) at beta"
+within 60 is alpha stopped && within 60 is beta stopped ||
+    fail "not stopped: $(state alpha) at alpha, $(state beta) at beta"
 end_now "$run"
 run=
 end alpha
@@ -47,5 +54,7 @@ within 30 is gamma stopped || fail "a job that was stopped before it came: $(sta
 agent beta
 within 20 link_up gamma beta || fail "no link of beta and gamma, again"
 "$nebula" resume "$job" --home "$T/alpha" >/dev/null || fail "nebula resume"
-for s in alpha beta gamma; do within 30 is "$s" running || fail "not resumed at $s: $(state "$s")"; done
+for s in alpha beta gamma; do
+    within 30 is "$s" running || fail "not resumed at $s: $(state "$s")"
+done
 echo "a stop that overtakes its job stops it"

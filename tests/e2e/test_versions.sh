@@ -16,10 +16,14 @@ build=$("$nebula" --version | head -n 1)
 ours=$("$nebula" status --home "$T/b" --json | jq .protocol)
 for s in a b; do
     [[ $s == a ]] && here=$((ours + 1)) there=$ours || here=$ours there=$((ours + 1))
-    says "$s" ".protocol == $here and .peers[0].protocol == $there and (.peers[0].up | not)" || fail "status of $s: $("$nebula" status --home "$T/$s" --json)"
-    "$nebula" status --home "$T/$s" | has "CUT: it speaks protocol $there ($build), this agent protocol $here ($build)" || fail "status of $s: $("$nebula" status --home "$T/$s")"
+    says "$s" ".protocol == $here and .peers[0].protocol == $there and (.peers[0].up | not)" ||
+        fail "status of $s: $("$nebula" status --home "$T/$s" --json)"
+    "$nebula" status --home "$T/$s" |
+        has "CUT: it speaks protocol $there ($build), this agent protocol $here ($build)" ||
+        fail "status of $s: $("$nebula" status --home "$T/$s")"
     "$nebula" doctor --home "$T/$s" >"$T/doctor" || true
-    has "FAIL.*the link is cut: it speaks protocol $there (.*the agent here protocol $here" <"$T/doctor" || fail "doctor of $s: $(cat "$T/doctor")"
+    has "FAIL.*the link is cut: it speaks protocol $there (.*the agent here protocol $here" \
+        <"$T/doctor" || fail "doctor of $s: $(cat "$T/doctor")"
 done
 timeout 60 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/out" >"$T/run.log" 2>&1 &
 run=$!
@@ -28,14 +32,18 @@ within 30 told || fail "the job waits without a word: $(cat "$T/run.log")"
 kill -INT "$run"
 wait "$run" || true
 for s in a b; do
-    (($(grep -c 'cut: it speaks protocol' "$T/$s.log") == 1)) || fail "said so many times: $(grep 'cut:' "$T/$s.log")"
+    (($(grep -c 'cut: it speaks protocol' "$T/$s.log") == 1)) ||
+        fail "said so many times: $(grep 'cut:' "$T/$s.log")"
 done
 stop_agents
 
 # a worker of another build than its agent
-NEBULA_FAULT=ipc.protocol@beta:* timeout 60 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/local" >"$T/local.log" 2>&1 &
+NEBULA_FAULT=ipc.protocol@beta:* timeout 60 "$nebula" pretrain "$T/job.yaml" --local 2 \
+    --out "$T/local" >"$T/local.log" 2>&1 &
 run=$!
-refused() { has "the worker is $build and speaks protocol $((ours + 1)), the agent is $build and speaks protocol $ours" "$T"/local/clusters/beta/agent.log; }
+refused() {
+    has "the worker is $build and speaks protocol $((ours + 1)), the agent is $build and speaks protocol $ours" "$T"/local/clusters/beta/agent.log
+}
 within 40 refused || fail "the agent takes a worker of another build: $(cat "$T/local.log")"
 kill -INT "$run"
 wait "$run" || true

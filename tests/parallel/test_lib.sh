@@ -19,17 +19,21 @@ wrong() { # WHAT FUNCTION...: it fails, and says something
 out() { sed "$1" <<<"$good" >"$work/out"; }
 
 echo "$good" >"$work/one"
-for change in '' '2s/4.25/4.2504/' '1s/4.5/4.500004/' '3s/1.75/1.751/' '1s/ 0$/ 1/' 's/4.0625/4.0626/'; do
+for change in '' '2s/4.25/4.2504/' '1s/4.5/4.500004/' '3s/1.75/1.751/' '1s/ 0$/ 1/' \
+    's/4.0625/4.0626/'; do
     out "$change"
     fine "$change" agrees "$change"
 done
-for change in '2s/4.25/4.2506/' '1s/4.5/4.50001/' '2s/1.5/1.502/' '3s/ 0$/ 2/' 's/4.0625/4.063/' '2s/4.25/-4.25/' '2s/4.25/0/' \
-    '2s/4.25/nan/' '2s/4.25/-nan/' '1s/4.5/nan/' '2s/1.5/-nan/' '2s/4.25 1.5/nan -nan/' '2s/ 1$/ nan/' 's/4.0625/nan/' '2s/4.25/inf/' 's/4.0625/-inf/' \
+for change in '2s/4.25/4.2506/' '1s/4.5/4.50001/' '2s/1.5/1.502/' '3s/ 0$/ 2/' 's/4.0625/4.063/' \
+    '2s/4.25/-4.25/' '2s/4.25/0/' \
+    '2s/4.25/nan/' '2s/4.25/-nan/' '1s/4.5/nan/' '2s/1.5/-nan/' \
+    '2s/4.25 1.5/nan -nan/' '2s/ 1$/ nan/' 's/4.0625/nan/' '2s/4.25/inf/' 's/4.0625/-inf/' \
     2d 1d '$d' 3p '3p;2d' '2s/^1/7/' 's/.*//' 's/ .*//' '1,$d'; do
     out "$change"
     wrong "$change" agrees "$change"
 done
-for change in '2s/4.25/4.2506/' '2s/4.25/-4.25/' '2s/4.25/nan/' '2s/4.25/-nan/' '1s/4.5/nan/' 's/4.0625/inf/' 2d '$d' 3p '3p;2d' '2s/^1/7/' 's/.*//' 's/ .*//' '1,$d'; do
+for change in '2s/4.25/4.2506/' '2s/4.25/-4.25/' '2s/4.25/nan/' '2s/4.25/-nan/' '1s/4.5/nan/' \
+    's/4.0625/inf/' 2d '$d' 3p '3p;2d' '2s/^1/7/' 's/.*//' 's/ .*//' '1,$d'; do
     out "$change"
     wrong "$change" losses_agree "$change" 1e-4 "$work/one" "$work/out"
 done
@@ -38,7 +42,8 @@ for change in '2s/4.25/nan/' '2s/1.5/-nan/' 's/4.0625/nan/' '1,$d'; do
     out "$change"
     cp "$work/out" "$work/one"
     wrong "one rank, $change" agrees "$change"
-    [[ $change == *1.5* ]] || wrong "one rank, $change" losses_agree "$change" 1e-4 "$work/one" "$work/out"
+    [[ $change == *1.5* ]] ||
+        wrong "one rank, $change" losses_agree "$change" 1e-4 "$work/one" "$work/out"
 done
 echo "$good" >"$work/one"
 out '1s/4.5/4.5002/'

@@ -11,7 +11,8 @@ limit=200 # a busy machine: every collective of a step may wait for its turn on 
 
 # It learns: otherwise equal losses say little.
 timeout 60 "$BUILD/mesh_train" 0 0 0 >"$work/one"
-awk 'NR == 1 { first = $2 } END { if ($2 > 0.6 * first) { print "loss only went from " first " to " $2; exit 1 } }' "$work/one"
+awk 'NR == 1 { first = $2 } END { if ($2 > 0.6 * first) {
+    print "loss only went from " first " to " $2; exit 1 } }' "$work/one"
 # A mesh of one rank is one rank, bit for bit.
 timeout 60 "$BUILD/mesh_train" 1 1 1 | cmp - "$work/one"
 
@@ -31,9 +32,12 @@ done
 # While the owner is busy elsewhere, the others sleep: 3 s of it cost less than a third of one processor.
 TIMEFORMAT='%U %S'
 cpu_s() { # PAUSE_MS
-    { time ranks 2 "$BUILD/mesh_train" 2 1 1 group=1 steps=2 pause="$1" >"$work/out" 2>"$work/err"; } 2>&1 | awk '{ print $1 + $2 }'
+    {
+        time ranks 2 "$BUILD/mesh_train" 2 1 1 group=1 steps=2 pause="$1" >"$work/out" 2>"$work/err"
+    } 2>&1 | awk '{ print $1 + $2 }'
 }
 for launcher in mpi socket; do
-    awk -v a="$(cpu_s 0)" -v b="$(cpu_s 3000)" 'BEGIN { if (b - a > 1) { print "ranks that wait for 3 s took " b - a " s of processor time"; exit 1 } }'
+    awk -v a="$(cpu_s 0)" -v b="$(cpu_s 3000)" \
+        'BEGIN { if (b - a > 1) { print "ranks that wait for 3 s took " b - a " s of processor time"; exit 1 } }'
 done
 echo "all meshes agree, $((SECONDS - start)) s"

@@ -18,7 +18,8 @@ for options in "clip=adagc bias=1 recompute=1" "tied=1" "trainable=lora"; do
     for m in 1x1x1 3x1x1 1x1x4 1x4x1 2x2x2; do
         rm -f "$work/again.ckpt"
         mesh "$m" steps=0 load="$work/one.ckpt" save="$work/again.ckpt" "${o[@]}" >/dev/null
-        same "$work/one.ckpt" "$work/again.ckpt" "$m ($options): loading and saving has changed the checkpoint"
+        same "$work/one.ckpt" "$work/again.ckpt" \
+            "$m ($options): loading and saving has changed the checkpoint"
     done
     # A mesh saves what one rank would, and another mesh goes on from there: the losses are those of one rank.
     mesh 2x1x2 steps=6 save="$work/mesh.ckpt" "${o[@]}" >/dev/null
@@ -28,7 +29,8 @@ for options in "clip=adagc bias=1 recompute=1" "tied=1" "trainable=lora"; do
     mesh 1x2x2 steps=6 save="$work/cut.ckpt" "${o[@]}" >/dev/null
     timeout 30 "$BUILD/mesh_train" 0 0 0 steps=6 load="$work/cut.ckpt" "${o[@]}" >"$work/on"
     mesh 4x1x1 steps=0 load="$work/cut.ckpt" save="$work/again.ckpt" "${o[@]}" >/dev/null
-    same "$work/cut.ckpt" "$work/again.ckpt" "4x1x1 ($options): other parameters than tp 2 x pp 2 has written"
+    same "$work/cut.ckpt" "$work/again.ckpt" \
+        "4x1x1 ($options): other parameters than tp 2 x pp 2 has written"
     mesh 4x1x1 steps=6 load="$work/cut.ckpt" "${o[@]}" >"$work/out"
     first_bound=1e-6 losses_agree "4x1x1 ($options)" 1e-5 "$work/on" "$work/out"
     # The same mesh, the same bits: 3 + 3 steps are 6.
@@ -53,7 +55,8 @@ echo "16 replicas make the step of 8 micro-batches"
 # No such file; another model; no room: every rank ends, and the reason is said. Under mpirun, which ends ranks its own way.
 launcher=mpi
 mesh 2x1x2 steps=0 load="$work/one.ckpt" save="$work/again.ckpt" trainable=lora >/dev/null
-same "$work/one.ckpt" "$work/again.ckpt" "2x1x2 over MPI: loading and saving has changed the checkpoint"
+same "$work/one.ckpt" "$work/again.ckpt" \
+    "2x1x2 over MPI: loading and saving has changed the checkpoint"
 stops() { # REASON MESH ARGS...
     local reason=$1
     shift
@@ -61,7 +64,11 @@ stops() { # REASON MESH ARGS...
         echo "$*: it should have failed"
         exit 1
     fi
-    grep -q "$reason" "$work/out" || { cat "$work/out"; echo "$*: no message with '$reason'"; exit 1; }
+    grep -q "$reason" "$work/out" || {
+        cat "$work/out"
+        echo "$*: no message with '$reason'"
+        exit 1
+    }
 }
 stops "nothing.ckpt" 2x2x1 load="$work/nothing.ckpt"
 stops "model.tied" 1x2x2 load="$work/one.ckpt" tied=1

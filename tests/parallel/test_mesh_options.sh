@@ -11,7 +11,8 @@ limit=200 # a busy machine: every collective of a step may wait for its turn on 
 
 # Rows that ranks do not share evenly: 30 and 18 over 4, and 2 over 4, where some have none.
 meshes "steps=8 seq=15 bias=1 recompute=1" 1x1x4 2x2x2
-launcher=socket # its ranks sleep where those of MPI poll: a tenth of the processor time; test_mesh.sh has both
+# its ranks sleep where those of MPI poll: a tenth of the processor time; test_mesh.sh has both
+launcher=socket
 meshes "steps=8 seq=15 bias=1 recompute=1" 2x2x2
 meshes "steps=8 seq=9 tied=1" 1x1x4 1x2x4
 meshes "steps=8 seq=1" 1x2x4

@@ -28,28 +28,43 @@ diff "$work/out" - <<'WANT' || { echo "ranks are told something else"; exit 1; }
 1 of 3, 1 of 3 at 127.0.0.1, 64, no no no,  reads ""
 2 of 3, 2 of 3 at 127.0.0.1, 64, no no no,  reads ""
 WANT
-[[ $(sort -u "$work/meet" | wc -l) == 1 ]] || { echo "ranks would not meet: $(cat "$work/meet")"; exit 1; }
+[[ $(sort -u "$work/meet" | wc -l) == 1 ]] || {
+    echo "ranks would not meet: $(cat "$work/meet")"
+    exit 1
+}
 timeout 60 "$nebula" ranks 1 sh -c 'echo $NEBULA_RANKS_TOKEN' >"$work/other"
 ! grep -q "$(cat "$work/other")" "$work/meet" || { echo "the secret is the same again"; exit 1; }
 
 # As torchrun starts them: with its variables, without a secret, of which they say what is missing, and with one.
-rank() { env -u SLURM_LOCALID -u SLURM_PROCID -u OMPI_COMM_WORLD_LOCAL_RANK RANK="$1" LOCAL_RANK="$1" WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 \
+rank() { env -u SLURM_LOCALID -u SLURM_PROCID \
+    -u OMPI_COMM_WORLD_LOCAL_RANK RANK="$1" LOCAL_RANK="$1" WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 \
+    MASTER_ADDR=127.0.0.1 \
     MASTER_PORT="$port" "${@:2}" timeout 60 "$mesh_train" 2 1 1 steps=2; }
 port=$(. "$(dirname "$0")/../e2e/lib.sh" && ten_ports)
 rc=0
 rank 0 >"$work/one" 2>&1 || rc=$?
-[[ $rc != 0 ]] && grep -q 'NEBULA_RANKS_TOKEN is not set' "$work/one" || { echo "exit status $rc without a secret: $(cat "$work/one")"; exit 1; }
+[[ $rc != 0 ]] && grep -q 'NEBULA_RANKS_TOKEN is not set' "$work/one" || {
+    echo "exit status $rc without a secret: $(cat "$work/one")"
+    exit 1
+}
 token=NEBULA_RANKS_TOKEN=$(printf '7%.0s' {1..64})
 rank 1 "$token" >"$work/one" 2>&1 &
-rank 0 "$token" >"$work/out" 2>&1 || { echo "with a secret: $(cat "$work/out" "$work/one")"; exit 1; }
+rank 0 "$token" >"$work/out" 2>&1 || {
+    echo "with a secret: $(cat "$work/out" "$work/one")"
+    exit 1
+}
 wait $! || { echo "rank 1 with a secret: $(cat "$work/one")"; exit 1; }
 (($(grep -c '^[0-9]' "$work/out") >= 2)) || { echo "no steps: $(cat "$work/out")"; exit 1; }
 
 rc=0
 # shellcheck disable=SC2016
-timeout 60 "$nebula" ranks 3 sh -c "[ \$RANK != 1 ] || exit 7; exec sleep $mark" 2>"$work/err" || rc=$?
+timeout 60 "$nebula" ranks 3 sh \
+    -c "[ \$RANK != 1 ] || exit 7; exec sleep $mark" 2>"$work/err" || rc=$?
 [[ $rc == 7 ]] || { echo "exit status $rc, a rank had 7"; exit 1; }
-grep -q 'rank 1 of 3 ended (exit status 7)' "$work/err" || { echo "no word of the rank that failed: $(cat "$work/err")"; exit 1; }
+grep -q 'rank 1 of 3 ended (exit status 7)' "$work/err" || {
+    echo "no word of the rank that failed: $(cat "$work/err")"
+    exit 1
+}
 gone "after a failed rank"
 rc=0
 timeout 60 "$nebula" ranks 2 "$work/no-such-program" 2>/dev/null || rc=$?
