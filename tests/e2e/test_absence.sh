@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Twenty missed intervals on both sides (over a quarter of this short run), then a merge round: the loss ends near that of an
-# uninterrupted run, and never jumps. Needs root and TUN for the emulated WAN.
+# Both sides miss twenty intervals (over a quarter of this short run), then a round merges them. The
+# loss ends near the loss of an uninterrupted run and never jumps. Needs root and TUN for the
+# emulated WAN.
 . "$(dirname "$0")/lib.sh"
-"$BUILD/wanlink" probe >/dev/null 2>&1 || skip "no TUN device or not root"
+"$BUILD/wanlink" probe >/dev/null 2>&1 || skip "there is no TUN device, or this user is not root"
 make_corpus
 make_job "$T/job.yaml" "merge_after: 4"
 sed -i 's/steps: 60/steps: 800/; s/interval: 10/interval: 10/; s/overlap: 0/overlap: 3/;
     s/every_steps: 20/every_steps: 0/; s/windows: 16/windows: 64/' "$T/job.yaml"
-pace 5 # or the run is over before the link is back
+pace 5 # otherwise the run ends before the link returns
 
 run() {
     timeout 250 "$nebula" pretrain "$T/job.yaml" --local 2 --wan 50mbit:10ms \
@@ -16,7 +17,7 @@ run() {
 }
 last_step() { steps_done "$1" ''; }
 
-run "$T/whole" || fail "uninterrupted"
+run "$T/whole" || fail "the uninterrupted run failed"
 run "$T/cut" &
 pid=$!
 for ((i = 0; i < 600; i++)); do (($(last_step "$T/cut") >= 150)) && break; sleep 0.05; done
@@ -27,9 +28,9 @@ for ((i = 0; i < 1200; i++)); do
     sleep 0.05
 done
 during=$(last_step "$T/cut")
-((during >= down_at + 190)) || fail "training stood still without the link ($down_at to $during)"
+((during >= down_at + 190)) || fail "training stopped without the link ($down_at to $during)"
 "$BUILD/wanlink" ctl "$T/cut/wan.ctl" up >/dev/null || fail "cannot restore the link"
-wait "$pid" || fail "interrupted"
+wait "$pid" || fail "the interrupted run failed"
 digests_equal "$T/cut"
 round_digests_equal "$T/cut"
 missed=$(jq -s '[.[] | select(.kind == "round" and .merge) | .missed] | max // 0' \
@@ -37,13 +38,14 @@ missed=$(jq -s '[.[] | select(.kind == "round" and .merge) | .missed] | max // 0
 ((missed >= 15)) ||
     fail "the merge round came after $missed missed intervals (down at $down_at, up at $during)"
 
-# What both learned meanwhile came in one round, as an average: in two rounds each would have counted in full.
+# One round merges what both learned, as an average. In two rounds each part would count in full.
 jq -s -e '[.[] | select(.kind == "round" and .merge)] | group_by(.round) |
     any(.[]; (map(.cluster) | unique | length) == 2 and all(.[]; .missed >= 5))' \
     "$T/cut/metrics.jsonl" >/dev/null ||
     fail "the two clusters' absences were merged in different rounds"
 
-# What beta's agent said while nobody heard it has come since: every step of both, once, in order, with the time at which it was made.
+# Step lines of beta's agent from the outage arrive later: every step of both clusters once, in
+# order, with the time at which it was made.
 jq -s -e '
     map(select(.kind == "step")) | group_by(.cluster) | (.[0] | map(.step)) as $alpha |
     length == 2 and all(.[]; map(.step) == $alpha and map(.t) == (map(.t) | sort))' \
@@ -52,9 +54,10 @@ jq -s -e '
 jq -s -e --argjson a $((down_at + 50)) --argjson b $((during - 50)) '
     def t($of; $step): first(.[] | select(.kind == "step" and .cluster == $of and .step == $step)) | .t;
     ([.[].cluster // empty] | unique) as [$x, $y] | t($x; $a) < t($y; $b) and t($y; $a) < t($x; $b)' "$T/cut/metrics.jsonl" >/dev/null ||
-    fail "step lines of an outage do not say when they were made"
+    fail "step lines of an outage do not have the time at which they were made"
 
-# Mean training loss of each cluster, 20 logged steps before and after its own merge: single steps differ by half a nat.
+# The mean training loss of each cluster over 20 logged steps before and after its own merge. Single
+# steps differ by half a nat.
 merge_step=$(jq -s '[.[] | select(.kind == "round" and .merge) | .step] | max' \
     "$T/cut/metrics.jsonl")
 jq -s -e '

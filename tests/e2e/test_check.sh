@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# nebula check on a real corpus: what it says, as text and JSON, and its exit status.
+# nebula check on a real corpus: its text, its JSON, and its exit status.
 source "$(dirname "$0")/lib.sh"
 make_corpus
 make_job "$T/job.yaml"
@@ -15,7 +15,8 @@ expect() { # expect STATUS TEXT arguments of check...
 expect 0 'job e2e is fine' "$T/job.yaml"
 expect 0 'exchange  6 times' "$T/job.yaml"
 expect 0 '"ok":true' "$T/job.yaml" --json
-# An update goes to each of the others; with one cluster, none is made; mode distill sends labels.
+# An update goes to each other cluster. With one cluster there are no updates. Mode distill sends
+# labels.
 sed '$a\  - {name: gamma, threads: 1}' "$T/job.yaml" >"$T/three.yaml"
 sed '/name: beta/d' "$T/job.yaml" >"$T/one.yaml"
 sed 's/^mode: .*/mode: distill/; s/{name: alpha, .*/{name: alpha, role: student}/;
@@ -26,7 +27,7 @@ expect 0 ' a cluster to each of 2 others (int4' "$T/three.yaml"
 expect 0 'exchange  none: there is one cluster' "$T/one.yaml"
 expect 0 'labels    of 60 batches for each student, about ' "$T/distill.yaml"
 [[ $("$nebula" check "$T/distill.yaml") != *exchange* ]] ||
-    fail "mode distill exchanges: $("$nebula" check "$T/distill.yaml")"
+    fail "check of mode distill shows an exchange: $("$nebula" check "$T/distill.yaml")"
 jq -n -e --argjson two "$("$nebula" check "$T/job.yaml" --json)" \
     --argjson three "$("$nebula" check "$T/three.yaml" --json)" \
     --argjson one "$("$nebula" check "$T/one.yaml" --json)" \
@@ -34,13 +35,13 @@ jq -n -e --argjson two "$("$nebula" check "$T/job.yaml" --json)" \
     "$("$nebula" check "$T/distill.yaml" --json)" \
     '($three.sent_bytes / $two.sent_bytes - 2 | fabs < 0.001) and $one.sent_bytes == 0
        and $labels.exchanges == 0 and $labels.sent_bytes == null and $labels.label_batches == 60 and $labels.label_bytes_per_token > 1' >/dev/null || fail "bytes sent"
-# The vocabulary is the corpus's: 512 pieces x width 64, then two blocks, then the last norm.
+# The vocabulary is that of the corpus: 512 pieces x width 64, then two blocks, then the last norm.
 want=$((512 * 64 + 2 * (2 * 64 + 2 * 64 * 64 + 2 * 32 * 64 + 3 * 64 * 128) + 64))
 [[ $("$nebula" check "$T/job.yaml" --json | jq .params) == "$want" ]] ||
-    fail "parameters are not $want"
+    fail "the number of parameters is not $want"
 sed 's/name: gpl/name: gnu/' "$T/job.yaml" >"$T/source.yaml"
 expect 2 "cluster alpha: corpus $T/corpus has no source 'gnu'" "$T/source.yaml"
-# A corpus that is not here is said of those that read it: not of a trainer that attaches, nor of a witness.
+# A missing corpus concerns the clusters that read it: not an attached trainer, and not a witness.
 sed "s/^model: {/&vocab: 512, /;
     s/{name: alpha,/{name: alpha, launcher: attach,/; \$a\\  - {name: west, witness: true}" \
         "$T/job.yaml" >"$T/attach.yaml"
@@ -48,7 +49,7 @@ sed "s/^model: {/&vocab: 512, /;
     fail "check: $(cat "$T/attach.log")"
 [[ $(grep -o 'cluster [a-z]*: there is no corpus' \
     "$T/attach.log") == 'cluster beta: there is no corpus' ]] ||
-    fail "warned of: $(cat "$T/attach.log")"
+    fail "wrong warning: $(cat "$T/attach.log")"
 sed 's/^model:/modle:/' "$T/job.yaml" >"$T/key.yaml"
 expect 2 "key.yaml:5: modle: unknown key (did you mean 'model'?)" "$T/key.yaml"
 sed 's/^job:.*/job: ../' "$T/job.yaml" >"$T/name.yaml"
@@ -63,7 +64,8 @@ expect 2 "$T/empty.yaml:6: data.corpus: is empty" "$T/empty.yaml"
 { cat "$T/job.yaml" && echo '---' && cat "$T/job.yaml"; } >"$T/both.yaml"
 expect 2 "$T/both.yaml:$(($(wc -l <"$T/job.yaml") + 2)): a second document begins here" \
     "$T/both.yaml"
-# How many ranks mpirun or Slurm has nobody can guess, and one is not what was meant; no command does.
+# Nebula cannot know how many ranks mpirun or Slurm starts, and a default of one would be wrong.
+# Every command refuses it.
 for launcher in mpirun slurm; do
     sed "s/{name: alpha,/{name: alpha, mesh: auto, launcher: $launcher,/" "$T/job.yaml" \
         >"$T/ranks.yaml"
@@ -92,7 +94,8 @@ expect 0 'drawn by its seed and never trained' \
 mkdir "$T/empty"
 expect 2 "init_from: $T/empty is no checkpoint to start from" "$T/job.yaml" \
     --set init_from="$T/empty"
-# Files that are not here are warned of with who needs them, whichever they are; with --json too.
+# A missing file gives a warning that names the clusters that need it, for every kind of file; with
+# --json too.
 expect 0 "clusters alpha, beta: init_from: there is no $T/nowhere on this machine" "$T/job.yaml" \
     --set init_from="$T/nowhere"
 expect 0 "cluster alpha: init_from: there is no $T/nowhere on this machine" "$T/distill.yaml" \
@@ -108,14 +111,15 @@ jq -e '(.warnings | length == 3 and any(test("cluster alpha: there is no corpus"
            "$T/warned.json" >/dev/null || fail "check --json: $(cat "$T/warned.json")"
 "$nebula" check "$T/job.yaml" --json |
     jq -e '.warnings == [] and all(.clusters[]; .corpus_here)' >/dev/null ||
-    fail "check --json of what is all here"
-# STATUS command…: what every command's exit status says (agent/README.md); with --json the last line is an object that says why
+    fail "check --json warns although everything is here"
+# STATUS command…: the exit status of every command (agent/README.md). With --json the last line is
+# an object with the reason.
 status_of() {
     local rc=0 want=$1
     shift
     timeout 20 "$nebula" "$@" >"$T/status.out" 2>"$T/status.err" </dev/null || rc=$?
     [[ $rc == "$want" ]] || fail "nebula $*: exit status $rc, not $want: $(cat "$T/status.err")"
-    [[ -s $T/status.err || $1 == check ]] || fail "nebula $*: fails without a word"
+    [[ -s $T/status.err || $1 == check ]] || fail "nebula $* fails without a message"
     [[ " $* " != *' --json '* ]] ||
         tail -n 1 "$T/status.out" | jq -e '(.ok | not) and (.error | length > 5)' >/dev/null ||
         fail "nebula $*: $(cat "$T/status.out")"
@@ -151,15 +155,16 @@ for c in "pretrain $T/job.yaml --home $none --out $T/none-run --json" \
     read -ra words <<<"$c"
     status_of 1 "${words[@]}"
 done
-# which agents that run as root say something else before
+# An agent that runs as root prints another message first.
 for c in agent "members --fetch localhost:1" "peer list"; do
     read -ra words <<<"$c"
     status_of 1 "${words[@]}" --home "$none"
     grep -q "no identity in $none: make one with nebula id, or nebula join" "$T/status.err" ||
         fail "$c without keys: $(cat "$T/status.err")"
 done
-# An interface, an address or a file that is not there may come yet: an agent that systemd starts is started again.
-"$nebula" id --home "$T/one" --name one >/dev/null 2>&1 || fail "no keys"
+# An interface, an address or a file that is missing may appear later: the agent exits with status
+# 1, and systemd restarts it.
+"$nebula" id --home "$T/one" --name one >/dev/null 2>&1 || fail "nebula id failed"
 for c in "--workers nope0" "--listen nope0:7400" "--listen 192.0.2.1:7400" \
     "--page 9470 --page-token $none"; do
     read -ra words <<<"$c"
@@ -169,22 +174,22 @@ for c in "-a probe" -aprobe "--task probe" --task=probe; do
     read -ra words <<<"$c"
     status_of 1 eval "$none" "${words[@]}" --text "$none" -t en --test en
 done
-status_of 1 generate "$none" --prompt a # what is missing is the checkpoint, not its tokenizer
+status_of 1 generate "$none" --prompt a # the checkpoint is missing, not its tokenizer
 ! grep -q tokenizer "$T/status.err" || fail "generate without a checkpoint: $(cat "$T/status.err")"
-# An init that fails leaves nothing behind, and can be made anew under another name.
+# A failed init leaves nothing behind, so it can be repeated with another name.
 mkdir "$T/hub" && : >"$T/backup"
 status_of 1 init --home "$T/hub" --name acme --listen 127.0.0.1:7443 --member one \
     --backup "$T/backup"
-[[ ! $(ls -A "$T/hub") && -f $T/backup ]] || fail "init left: $(ls -A "$T/hub")"
+[[ ! $(ls -A "$T/hub") && -f $T/backup ]] || fail "a failed init left: $(ls -A "$T/hub")"
 status_of 2 init --home "$T/hub/new" --name 'acme!' --listen 127.0.0.1:7443 --member one
-[[ ! $(ls -A "$T/hub") ]] || fail "init left: $(ls -A "$T/hub")"
+[[ ! $(ls -A "$T/hub") ]] || fail "a failed init left: $(ls -A "$T/hub")"
 ! flock "$T/hub" "$nebula" init --home "$T/hub" --name acme --listen 127.0.0.1:7443 \
-    --member two >/dev/null 2>"$T/err" || fail "two inits at once"
-grep -q 'another nebula init is at work' "$T/err" || fail "two inits at once: $(cat "$T/err")"
-[[ ! $(ls -A "$T/hub") ]] || fail "init beside another one left: $(ls -A "$T/hub")"
+    --member two >/dev/null 2>"$T/err" || fail "two inits ran at once"
+grep -q 'another nebula init is at work' "$T/err" || fail "two inits ran at once: $(cat "$T/err")"
+[[ ! $(ls -A "$T/hub") ]] || fail "an init beside another one left: $(ls -A "$T/hub")"
 "$nebula" init --home "$T/hub" --name acme --listen 127.0.0.1:7443 --member two >/dev/null ||
-    fail "init after one that failed"
-# What a bench writes goes into a folder of its own, and with it: what was in DIR stays.
+    fail "init after a failed one failed"
+# A bench writes into a folder of its own and removes it. Existing files in DIR stay.
 mkdir -p "$T/bench/bench-corpus"
 for step in 1 2 3; do echo "$step" >"$T/bench/step-00000000000$step.ckpt"; done
 echo mine >"$T/bench/bench-corpus/corpus.json"
@@ -205,24 +210,25 @@ spec_refused 'bad-spec.yaml:5: seed: given twice' 's/^seed: 1/&\nseed: 2/'
 spec_refused 'bad-spec.yaml:2: size: given twice' 's/{size: 512,/{size: 512, size: 513,/'
 spec_refused 'spec: a second document begins here' '$a---\nname: more'
 spec_refused 'bad-spec.yaml:2: size: is not an integer' 's/size: 512,/size: 512.7,/'
-# Another build of what is there keeps it and says what it is, also under a name that is no UTF-8; what is damaged is made again.
+# A repeated build keeps the existing corpus and reports it, also in a folder whose name is not
+# UTF-8. A damaged corpus is rebuilt.
 cp -r "$T/corpus" "$T/gr"$'\xfc'"n"
 "$nebula" data build "$T/spec.yaml" --out "$T/gr"$'\xfc'"n" --json 2>&1 | tail -n 1 |
     jq -e '.kind == "summary" and .unchanged and (.corpus | endswith("/gr?n"))' >/dev/null ||
-    fail "data build into a folder that is no UTF-8"
+    fail "data build failed in a folder whose name is not UTF-8"
 cp -r "$T/corpus" "$T/damaged" && rm "$T/damaged/tokenizer.model" "$T/damaged/gpl/train-00000.bin"
 "$nebula" data build "$T/spec.yaml" --out "$T/damaged" >"$T/damaged.log" 2>&1 &&
     grep -q "warn  the corpus in $T/damaged is damaged; it is rebuilt" "$T/damaged.log" ||
     fail "a damaged corpus: $(cat "$T/damaged.log")"
 diff -r "$T/corpus/gpl" "$T/damaged/gpl" &&
     "$nebula" check "$T/job.yaml" --set data.corpus="$T/damaged" >"$T/damaged.log" 2>&1 ||
-    fail "a damaged corpus, built again: $(cat "$T/damaged.log")"
+    fail "a damaged corpus was not rebuilt: $(cat "$T/damaged.log")"
 rc=0
 "$nebula" eval "$T/none" --corpus "$T/corpus" --beam 3 >"$T/beam.log" 2>&1 || rc=$?
 [[ $rc == 2 ]] && grep -q -- '--beam and --out are of --task translate' "$T/beam.log" ||
     fail "eval --beam without a task: $(cat "$T/beam.log")"
 expect 2 'unrecognized option' "$T/job.yaml" --frobnicate
-# What was printed, and is nowhere, is no success.
+# If the printed text cannot be written, the command fails.
 for command in "check $T/job.yaml" "check --help" help --version "completion bash"; do
     read -ra words <<<"$command"
     status=0
@@ -230,20 +236,20 @@ for command in "check $T/job.yaml" "check --help" help --version "completion bas
     [[ $status == 1 ]] && grep -q 'standard output is incomplete: No space left' "$T/full" ||
         fail "$command on a full disk: $status, $(cat "$T/full")"
 done
-# Every command calls itself by the name that a user types.
+# Every command's help uses the name that the user types.
 for command in $("$nebula" help | awk '/^  [a-z]/ { print $1 }'); do
     [[ $("$nebula" "$command" --help) == "Usage: nebula $command "* ]] ||
-        fail "nebula $command --help begins otherwise"
+        fail "nebula $command --help begins with another name"
 done
 expect 2 "Try \`nebula check --help' or" "$T/job.yaml" --frobnicate
 configs=$(dirname "$0")/../../configs
 "$nebula" check --reference |
     cmp - <(sed '1,/^<!-- nebula check --reference -->$/d;
     /^<!-- end -->$/,$d' "$configs/README.md") ||
-    fail "configs/README.md is behind: nebula check --reference"
+    fail "configs/README.md is outdated: put in the output of nebula check --reference"
 expect 0 'job example is fine' "$configs/example.yaml"
 expect 0 'stream    400 batches of about' "$configs/rtd-two-clusters.yaml"
-rm -r "$T/corpus" # another site's: no error, but no size either
+rm -r "$T/corpus" # a corpus of another site: no error, but no size
 expect 0 'not on this machine' "$T/job.yaml"
 expect 0 'size unknown' "$T/job.yaml"
 expect 0 "warn  cluster beta: there is no corpus in $T/corpus on this machine; it must be where the cluster trains" "$T/job.yaml"
@@ -252,26 +258,27 @@ for want in 'help:usage: nebula COMMAND' \
     'distill --help:labels of a teacher' \
     'eval --help:nebula eval --task=probe --help' 'eval --task probe --help:--train=LANGUAGE'; do
     read -ra words <<<"${want%%:*}"
-    out=$("$nebula" "${words[@]}") || fail "nebula ${want%%:*}"
+    out=$("$nebula" "${words[@]}") || fail "nebula ${want%%:*} failed"
     [[ $(tr -s ' \n' ' ' <<<"$out") == *"${want#*:}"* ]] || fail "nebula ${want%%:*}: $out"
 done
 rc=0
 "$nebula" help frobnicate >"$T/help.log" 2>&1 || rc=$?
 [[ $rc == 2 ]] && grep -q "unknown command or topic 'frobnicate'" "$T/help.log" ||
-    fail "help of what is not there: $rc"
-# Topics: nebula help lists them, each fits on a screen, and the manual has their texts.
+    fail "help of an unknown command ended with status $rc"
+# Topics: nebula help lists them, each fits on a screen, and the manual contains their texts.
 topics=$("$nebula" help | awk '/^    [a-z]/ { print $1 }')
-(($(wc -w <<<"$topics") >= 8)) || fail "nebula help lists the topics: $topics"
+(($(wc -w <<<"$topics") >= 8)) || fail "nebula help lists too few topics: $topics"
 "$nebula" completion man | sed 's/\\-/-/g; s/\\e/\\/g; s/^\\&//' >"$T/manual"
 for topic in $topics; do
     "$nebula" help "$topic" >"$T/topic" || fail "nebula help $topic"
     (($(wc -l <"$T/topic") <= 60 && $(wc -L <"$T/topic") <= 79)) ||
-        fail "nebula help $topic: too long or too wide"
+        fail "nebula help $topic is too long or too wide"
     sed -n "/^.SS \"nebula help $topic\"/,/^.fi/p" "$T/manual" | sed '1,2d;
         $d' | cmp - "$T/topic" || fail "the manual lacks the topic $topic"
 done
 
-# Mode distill trains on pairs: plain text is refused before the run is, as far as its corpus is here; what only its students send is not.
+# Mode distill trains on pairs. Plain text is refused before the run starts, if the corpus is here.
+# Sources that only students send are allowed.
 make_corpus
 cat >"$T/pairs.yaml" <<YAML
 job: d
@@ -286,7 +293,7 @@ YAML
 expect 2 'cluster a: mode distill trains on pairs, source and target' "$T/pairs.yaml"
 expect 2 "source gpl of $T/corpus is not parallel text" "$T/pairs.yaml"
 expect 2 'cluster b: mode distill trains on pairs' "$T/pairs.yaml" --set distill.push_text=true
-# A trainer that attaches has memory and text of its own.
+# A trainer that attaches has its own memory and text.
 {
     sed '/^  - {name/d; /^clusters:/d' "$T/attach.yaml" &&
         echo 'clusters: [{name: a, launcher: attach}, {name: b, launcher: attach}]'
@@ -294,7 +301,7 @@ expect 2 'cluster b: mode distill trains on pairs' "$T/pairs.yaml" --set distill
 expect 0 "memory is the attached trainers' own" "$T/both.yaml"
 expect 0 'cluster   a: a trainer attaches' "$T/both.yaml"
 
-# what is typed wrongly is answered with what may be meant, in a few lines
+# A mistyped word gets a suggestion, in a few lines.
 typed() { # MESSAGE ARGUMENTS...
     local want=$1
     shift

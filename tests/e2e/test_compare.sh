@@ -1,24 +1,26 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# configs/compare without its hours: the cells of a default run, their steps by size, and that each is a job that nebula takes.
+# configs/compare without its hours of training: the cells of a default run, their steps by size,
+# and that nebula accepts each job.
 . "$(dirname "$0")/lib.sh"
 root=$(cd "$(dirname "$0")/../.." && pwd)
 compare() { "$root/configs/compare" --out "$T/out" "$@"; }
 
-[[ $(compare --list | wc -l) == 26 ]] || fail "one seed of both sizes: $(compare --list)"
-compare --list --seeds "1 2 3" >"$T/list" || fail "--list"
+[[ $(compare --list | wc -l) == 26 ]] ||
+    fail "one seed of both sizes must have 26 cells: $(compare --list)"
+compare --list --seeds "1 2 3" >"$T/list" || fail "compare --list failed"
 [[ $(wc -l <"$T/list") == 78 && $(cut -d: -f1 "$T/list" | sort -u | wc -l) == 78 ]] ||
-    fail "thirteen cells a seed and size: $(cat "$T/list")"
+    fail "a seed and size must have thirteen cells: $(cat "$T/list")"
 [[ $(grep -c -- '-tiny-.* --steps 3000 ' "$T/list") == 39 &&
     $(grep -c -- '-small-.* --steps 1500 ' "$T/list") == 39 ]] ||
-    fail "steps by size: $(cat "$T/list")"
+    fail "wrong steps by size: $(cat "$T/list")"
 [[ $(compare --list --steps 7 --seeds 2 | grep -c -- '-2: .* --steps 7 ') == 26 ]] ||
-    fail "--steps for both sizes"
-[[ ! -e $T/out ]] || fail "--list left something behind"
+    fail "--steps does not apply to both sizes"
+[[ ! -e $T/out ]] || fail "--list left files behind"
 if compare --list --sizes huge >"$T/huge.log" 2>&1; then fail "an unknown size"; fi
 grep -q 'there are tiny and small' "$T/huge.log" || fail "$(cat "$T/huge.log")"
 
-exchanges() { # CELL: how often the clusters of the job exchange, as nebula counts it
+exchanges() { # CELL: the number of exchanges that nebula check counts
     local words args=()
     read -ra words <<<"$(sed -n "s/^$1: nebula pretrain \(.*\) --local 2/\1/p" "$T/list")"
     set -- "${words[@]}"
@@ -38,17 +40,17 @@ is same-tiny-thousand-1 500 && is split-small-thousand-3 250
 is same-tiny-dense-1 96 && is split-tiny-dense-3 96 && is same-small-dense-1 52 &&
     is split-small-dense-3 52
 
-# A finished cell is left out; one of another length is not taken for one of this.
+# A finished cell is left out. A cell with another number of steps does not count as finished.
 done_cell() { # NAME STEPS
     mkdir -p "$T/out/$1"
     echo '{}' >"$T/out/$1/summary.json"
     echo "{\"spec\": {\"steps\": $2}}" >"$T/out/$1/job.json"
 }
 done_cell same-small-federated-2 1500
-compare --list --seeds "1 2 3" >"$T/list" || fail "--list with a finished cell"
+compare --list --seeds "1 2 3" >"$T/list" || fail "compare --list failed with a finished cell"
 [[ $(wc -l <"$T/list") == 78 &&
     $(grep finished "$T/list") == "same-small-federated-2: finished" ]] ||
-    fail "finished: $(grep finished "$T/list")"
+    fail "wrong finished cells: $(grep finished "$T/list")"
 done_cell same-tiny-federated-1 720
 if compare --list >"$T/length.log" 2>&1; then fail "cells of different lengths were mixed"; fi
 grep -q 'same-tiny-federated-1 made another number of steps than 3000' "$T/length.log" ||
@@ -70,7 +72,7 @@ for seed in 1 2 3; do
     result same-small-thousand-$seed "$(awk "BEGIN { print 3.7$seed + 0.06 }")" &&
         result split-small-thousand-$seed "$(awk "BEGIN { print 3.7$seed + 0.06 }")"
 done
-"$root/configs/compare" --out "$T/table" --table >"$T/table.md" || fail "--table"
+"$root/configs/compare" --out "$T/table" --table >"$T/table.md" || fail "compare --table failed"
 grep -q '| same | small | federated | synchronous-2e-3 | +0.0600 | 0.0700 | 3 | +0.00 | above by noise: 0.9 errors |' "$T/table.md" &&
     grep -q '| same | small | dense | synchronous-2e-3 | +0.1000 | 0.0000 | 3 | +0.00 | above |' \
     "$T/table.md" &&

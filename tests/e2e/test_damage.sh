@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# A power loss in the middle of a job, and one file of each kind of which nothing is left: the job
-# goes on, or a line names the file. All kinds, ways and places: tests/fault/damage_matrix and
-# damage_sites.
+# A power loss in the middle of a job, and one destroyed file of each kind: the job continues, or a
+# message names the file. tests/fault/damage_matrix and damage_sites try all kinds, ways and places.
 set -euo pipefail
 : "${BUILD:?set BUILD to the build folder}"
 matrix=$(dirname "$0")/../fault/damage_matrix

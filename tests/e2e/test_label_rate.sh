@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Soft labels over a link that becomes slow and fast again: the teacher sends fewer labels a position, with a reason, training goes
-# on, and more again later. Workers that are killed go on with the labels that were sent.
+# Soft labels over a link that becomes slow and then fast again. The teacher sends fewer labels a
+# position, with a reason, training continues, and later it sends more again. Killed workers
+# continue with the labels that were already sent.
 . "$(dirname "$0")/lib.sh"
-"$BUILD/wanlink" probe >/dev/null || skip "no emulated WAN"
+"$BUILD/wanlink" probe >/dev/null || skip "there is no emulated WAN"
 . "$(dirname "$0")/pairs.sh"
 make_pairs
 job "$T/teacher.yaml" "$one"
@@ -21,7 +22,7 @@ until_true() { # WHAT COMMAND...
     shift
     while ((SECONDS < end)); do
         "$@" && return
-        kill -0 "$pid" 2>/dev/null || fail "the run ended before $what"
+        kill -0 "$pid" 2>/dev/null || fail "the run ended before: $what"
         sleep 0.3
     done
     fail "not within 45 s: $what; $(labels '.reason')"
@@ -50,15 +51,15 @@ jq -s -e '[.[] | select(.kind == "labels")] |
     all(.[]; (.reason | length > 20) and .k >= 4 and .k <= 32 and .student == "beta")' \
     "$out/metrics.jsonl" >/dev/null || fail "labels: $(labels .)"
 
-# Both workers are killed while k follows the link. The student has learned from what its cache holds, whatever k was: replayed
-# without a teacher, that gives the same bits.
+# Both workers are killed while k follows the link. The student has learned from what its cache
+# holds, for any k: a replay without a teacher gives the same bits.
 out=$T/kill
 timeout 150 "$nebula" distill "$T/job.yaml" --local 2 --wan 2mbit:20ms --steps 80 \
     --set distill.cache="$T/cache" --out "$out" >"$out.log" 2>&1 &
 pid=$!
 for at in "13 alpha" "37 beta" "55 alpha"; do
     read -r step name <<<"$at"
-    wait_step "$out" "$step" "$pid" || fail "run ended before step $step"
+    wait_step "$out" "$step" "$pid" || fail "the run ended before step $step"
     victim=$(pgrep -f "nebula worker .*$out/clusters/$name" | head -n 1 || true)
     [[ $victim ]] || fail "no worker of $name found"
     kill -KILL "$victim"
@@ -67,9 +68,9 @@ wait "$pid" || fail "the run with killed workers failed"
 job "$T/replay.yaml" "$one" "cache: $T/cache"
 run "$T/replay.yaml" 1 "$T/replay" --steps 80
 [[ $(digest "$T/replay") == "$(digest "$out")" ]] ||
-    fail "replayed: $(digest "$T/replay"), with killed workers: $(digest "$out")"
+    fail "digest of the replay: $(digest "$T/replay"), with killed workers: $(digest "$out")"
 
-# What a job may not ask for.
+# Jobs that are not allowed.
 refused() { # MESSAGE OPTIONS...
     local text=$1
     shift
@@ -78,7 +79,7 @@ refused() { # MESSAGE OPTIONS...
         --out "$T/no" "$@" >"$T/no.log" 2>&1; then
         fail "accepted: $*"
     fi
-    grep -q "$text" "$T/no.log" || fail "$*"
+    grep -q "$text" "$T/no.log" || fail "no message '$text' with $*"
 }
 refused "is not within k_min" --set distill.k=3
 refused "is not within k_min" --set distill.k_max=7

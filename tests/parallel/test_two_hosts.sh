@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Ranks on two hosts that meet over TCP: two namespaces with an emulated link between them, each with its own /etc/hosts. Rank 0's host calls
-# itself 127.0.1.1, as Debian's installer has it; the other one knows it by an address where nobody is, and by the right one. Exit status 77
-# where namespaces cannot be made.
+# Ranks on two hosts connect over TCP: two namespaces with an emulated link, each with its own
+# /etc/hosts. Rank 0's host names itself 127.0.1.1, as Debian's installer does. The other host knows
+# it by an address without a host, and by the right one. Exits with 77 if namespaces cannot be made.
 set -euo pipefail
 if [[ ${1:-} != inside ]]; then
     "${BUILD:?}/wanlink" run --rate 1gbit --delay 1ms -- true || {
-        echo "cannot run here: no namespaces or TUN devices"
+        echo "cannot run here: there are no namespaces or TUN devices"
         exit 77
     }
     exec "$BUILD/wanlink" run --rate 1gbit --delay 1ms -- bash "$0" inside
@@ -28,5 +28,6 @@ rank 0 "$WANLINK_NS0" >"$work/out" 2>&1 || {
     exit 1
 }
 wait $! || { echo "rank 1: $(cat "$work/one")"; exit 1; }
-(($(grep -c '^[0-9]' "$work/out") >= 2)) || { echo "no steps: $(cat "$work/out")"; exit 1; }
-echo "ranks on two hosts meet, whatever a host calls itself"
+(($(grep -c '^[0-9]' "$work/out") >= 2)) ||
+    { echo "the ranks made no steps: $(cat "$work/out")"; exit 1; }
+echo "ranks on two hosts connect, whatever a host names itself"
