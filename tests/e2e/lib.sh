@@ -24,9 +24,10 @@ at_end() {
 }
 trap at_end EXIT
 
+# Prints the reason and the end of every log in $T; a reason need not repeat a log's last lines.
 fail() {
     echo "FAILED: $*" >&2
-    find "$T" -name '*.log' -size -200k -exec sh -c 'echo "--- $1"; tail -n 15 "$1"' _ {} \; >&2
+    find "$T" -name '*.log' -exec sh -c 'echo "--- $1"; tail -n 15 "$1"' _ {} \; >&2
     exit 1
 }
 # Like grep -q, but reads all of its input. `writer | grep -q x` fails under pipefail, because grep
@@ -63,6 +64,8 @@ within() { # SECONDS COMMAND...: it must succeed within this time
         sleep 0.2
     done
 }
+# FILE KEYS: another shape for the model of make_job.
+shape() { sed -i "s/n_layers: 2, d_model: 64, .* d_ff: 128/$2/" "$1"; }
 # Prints the first of ten ports that no other test of this build folder uses. The ports are below
 # the range that the kernel gives to clients (32768 and up). Each call takes the next ten, from a
 # random start.
@@ -109,21 +112,22 @@ make_corpus() {
     licences_spec "$T/text" >"$T/spec.yaml"
 }
 split_licences() { # DIR
+    local f group
     mkdir -p "$1/gpl" "$1/other"
-    local f
     for f in /usr/share/common-licenses/*; do
         [[ -f $f && ! -L $f ]] || continue
         case ${f##*/} in
-        GPL* | LGPL*) csplit -s -z -f "$1/gpl/${f##*/}-" -b %03d.txt "$f" '/^$/' \
-            '{*}' 2>/dev/null || true ;;
-        *) csplit -s -z -f "$1/other/${f##*/}-" -b %03d.txt "$f" '/^$/' '{*}' 2>/dev/null || true ;;
+        GPL* | LGPL*) group=gpl ;;
+        *) group=other ;;
         esac
+        csplit -s -z -f "$1/$group/${f##*/}-" -b %03d.txt "$f" '/^$/' '{*}' 2>/dev/null || true
     done
 }
 licences_spec() { # DIR of the text
+    local train='character_coverage: 1.0, train_lines: 100000'
     cat <<YAML
 name: licences
-vocabulary: {size: 512, type: bpe, character_coverage: 1.0, train_lines: 100000, byte_fallback: true}
+vocabulary: {size: 512, type: bpe, $train, byte_fallback: true}
 holdout: {per_mille: 60}
 seed: 1
 sources:
@@ -134,6 +138,7 @@ YAML
 
 # make_job FILE [extra lines for the sync section, comma separated]
 make_job() {
+    local outer='outer: {lr: 0.9, momentum: 0.6}'
     cat >"$1" <<YAML
 job: e2e
 mode: replicas
@@ -142,7 +147,7 @@ steps: 60
 model: {n_layers: 2, d_model: 64, n_heads: 4, n_kv_heads: 2, d_ff: 128, tied: true}
 data: {corpus: $T/corpus, seq_len: 64, batch: 4, accumulate: 1}
 optim: {lr: 0.003, warmup: 10, schedule: cosine}
-sync: {scheme: federated, interval: 10, fragments: 1, overlap: 0, codec: int4, outer: {lr: 0.9, momentum: 0.6}${2:+, $2}}
+sync: {scheme: federated, interval: 10, fragments: 1, overlap: 0, codec: int4, $outer${2:+, $2}}
 eval: {windows: 16}
 checkpoint: {every_steps: 20}
 clusters:
@@ -158,8 +163,9 @@ clusters() {
     shift
     sed -i -e '/^  - {name: beta/d' -e '/^  - {name: alpha/d' "$file"
     for c in "$@"; do
-        echo "  - {name: $c, sources: [{name: $([[ $c == b ]] && echo gpl ||
-            echo other), weight: 1}], threads: 1}" >>"$file"
+        local source=other
+        [[ $c != b ]] || source=gpl
+        echo "  - {name: $c, sources: [{name: $source, weight: 1}], threads: 1}" >>"$file"
     done
 }
 # Process ids in the local run at $run: the agent and the worker of a cluster. started_by waits for
@@ -195,7 +201,7 @@ summary() { jq -r "$1" "$2/summary.json"; } # summary FILTER DIR
 digests_equal() { # DIR; there must be digests
     jq -e '[.clusters[].params_digest] | unique | length == 1 and
         (.[0] | type == "string" and length > 0)' "$1/summary.json" >/dev/null ||
-            fail "digests differ in $1: $(summary "[.clusters[].params_digest] | tostring" "$1")"
+        fail "digests differ in $1: $(summary "[.clusters[].params_digest] | tostring" "$1")"
 }
 
 # Figures of all clusters of two runs, separated by tabs, may differ by at most BOUND. A value that
@@ -204,8 +210,10 @@ figures_near() { # BOUND FIGURES FIGURES
     awk -v bound="$1" -v a="$2" -v b="$3" 'BEGIN {
         n = split(a, x, "\t")
         if (!n || split(b, y, "\t") != n) exit 1
-        for (i = 1; i <= n; i++) { d = x[i] - y[i];
-        if (x[i] !~ /^-?[0-9]/ || y[i] !~ /^-?[0-9]/ || d > bound || d < -bound) exit 1 }
+        for (i = 1; i <= n; i++) {
+            d = x[i] - y[i]
+            if (x[i] !~ /^-?[0-9]/ || y[i] !~ /^-?[0-9]/ || d > bound || d < -bound) exit 1
+        }
     }'
 }
 
@@ -214,12 +222,12 @@ figures_near() { # BOUND FIGURES FIGURES
 # takes longer than reading most files.
 rounds_agree() { # METRICS…
     local odd
-    odd=$({ grep -aH '"round"' "$@" ||
-        true; } | jq -R -n -r '[inputs | capture("^(?<file>[^:]*):(?<line>.*)$") | .file as $file |
-        .line | fromjson? | select(.kind == "round" and .digest) | .file = $file] |
+    odd=$({ grep -aH '"round"' "$@" || true; } | jq -R -n -r '
+        [inputs | capture("^(?<file>[^:]*):(?<line>.*)$") | .file as $file | .line | fromjson? |
+            select(.kind == "round" and .digest) | .file = $file] |
         group_by([.file, .round, .fragment])[] | select([.[].digest] | unique | length > 1) |
-        "\(.[0].file): round \(.[0].round): " + ([.[] | "\(.cluster) \(.digest)"] | join(", "))') ||
-        fail "cannot read $*"
+        "\(.[0].file): round \(.[0].round): " +
+            ([.[] | "\(.cluster) \(.digest)"] | join(", "))') || fail "cannot read $*"
     [[ ! $odd ]] || fail "digests differ in $odd"
 }
 # Also checks that two clusters reported at least one round with a digest.

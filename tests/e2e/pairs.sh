@@ -3,10 +3,11 @@
 # Shared by the tests of mode distill: a corpus of pairs, a job, and the digest of the student.
 # Source it after lib.sh.
 spec() { # FILE SEED [EXTRA]
+    local train='character_coverage: 1.0, train_lines: 20000'
     cat >"$1" <<YAML
 name: capitals
 seed: $2
-vocabulary: {size: 400, type: bpe, character_coverage: 1.0, train_lines: 20000, byte_fallback: true}
+vocabulary: {size: 400, type: bpe, $train, byte_fallback: true}
 holdout: {per_mille: 40, test_per_mille: 40}
 sources:
   - {name: capitals, format: tsv, path: $T/pairs.tsv, column: 0, target_column: 1}
@@ -43,10 +44,18 @@ log_every: 1
 clusters: $2
 YAML
 }
+cluster_list() { # NAME ROLE…: prints a list of clusters with one thread each
+    local list=
+    while (($#)); do
+        list+=", {name: $1, role: $2, threads: 1}"
+        shift 2
+    done
+    echo "[${list:2}]"
+}
 # shellcheck disable=SC2034 # used by the tests that source this file
-both="[{name: alpha, role: teacher, threads: 1}, {name: beta, role: student, threads: 1}]"
+both=$(cluster_list alpha teacher beta student)
 # shellcheck disable=SC2034
-one="[{name: beta, role: student, threads: 1}]"
+one=$(cluster_list beta student)
 run() { # JOB LOCAL OUT [options]
     local file=$1 n=$2 out=$3
     shift 3

@@ -52,8 +52,10 @@ jq -s -e '
     "$T/cut/metrics.jsonl" >/dev/null ||
     fail "step lines of an outage are missing, or out of order"
 jq -s -e --argjson a $((down_at + 50)) --argjson b $((during - 50)) '
-    def t($of; $step): first(.[] | select(.kind == "step" and .cluster == $of and .step == $step)) | .t;
-    ([.[].cluster // empty] | unique) as [$x, $y] | t($x; $a) < t($y; $b) and t($y; $a) < t($x; $b)' "$T/cut/metrics.jsonl" >/dev/null ||
+    def t($of; $step):
+        first(.[] | select(.kind == "step" and .cluster == $of and .step == $step)) | .t;
+    ([.[].cluster // empty] | unique) as [$x, $y] |
+    t($x; $a) < t($y; $b) and t($y; $a) < t($x; $b)' "$T/cut/metrics.jsonl" >/dev/null ||
     fail "step lines of an outage do not have the time at which they were made"
 
 # The mean training loss of each cluster over 20 logged steps before and after its own merge. Single
@@ -70,8 +72,8 @@ jq -s -e '
         $after < $before + 0.3)' \
     "$T/cut/metrics.jsonl" >/dev/null ||
     fail "the loss jumped at the merge round (step $merge_step)"
-whole=$(summary '[.clusters[].eval_loss] | add / length' "$T/whole") \
-    cut=$(summary '[.clusters[].eval_loss] | add / length' "$T/cut")
+mean_loss() { summary '[.clusters[].eval_loss] | add / length' "$1"; }
+whole=$(mean_loss "$T/whole") cut=$(mean_loss "$T/cut")
 awk -v a="$whole" -v b="$cut" 'BEGIN { exit !(b < a + 0.35) }' ||
     fail "held-out loss $cut after the absence, $whole without"
-echo "$missed intervals missed, merged at step $merge_step: held-out loss $cut, uninterrupted $whole"
+echo "$missed intervals missed, merged at step $merge_step: loss $cut, uninterrupted $whole"

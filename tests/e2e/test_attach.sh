@@ -176,4 +176,4 @@ rc=0; wait $a || rc=$?
 round=$(rounds alpha)
 timeout 120 "$client" "$(home away gamma)" "" 0 >"$T/g2.log" 2>&1 & a=$!
 within 60 reaches gamma "$round" || fail "gamma does not catch up"
-echo "attached trainers: two with a kill -9 and a detach, one beside a built-in worker, a stop, Ctrl-C in Python: equal digests"
+echo "attached trainers, killed, detached, stopped and away, end with equal digests"

@@ -20,8 +20,9 @@ truncate -s -100 "$shard"
 expect cut-shard 1 'train-00000.bin has .* bytes instead of .*; it may be cut short' \
     --set data.corpus="$T/cut"
 rm "$shard"
-expect no-shard 1 \
-    'train-00000.bin does not exist, but corpus.json lists it; rebuild the corpus with nebula data build' --set data.corpus="$T/cut"
+text='train-00000.bin does not exist, but corpus.json lists it; '
+text+='rebuild the corpus with nebula data build'
+expect no-shard 1 "$text" --set data.corpus="$T/cut"
 cp -r "$T/corpus" "$T/mute" && rm "$T/mute/tokenizer.model"
 expect no-vocabulary 1 \
     'mute/tokenizer.model is missing: .*; rebuild the corpus with nebula data build' \
@@ -89,7 +90,9 @@ done
 long=$T/$(printf 'x%.0s' {1..90})
 timeout 20 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$long" >"$T/long.log" 2>&1 &&
     fail "a socket path of more than 107 characters was accepted"
-grep -q "socket path longer than 107 bytes: $long/clusters/alpha/agent.sock; choose a shorter --home or --out" "$T/long.log" || fail "--out: $(cat "$T/long.log")"
+text="socket path longer than 107 bytes: $long/clusters/alpha/agent.sock; "
+text+='choose a shorter --home or --out'
+grep -q "$text" "$T/long.log" || fail "a long --out: $(cat "$T/long.log")"
 [[ ! -e $long ]] || fail "a run that did not start left $(find "$long")"
 ln -s loop "$T/loop"
 # The error must not be "there is no corpus".
@@ -135,7 +138,9 @@ pid=$!
 wait_step "$T/lost" 3 "$pid" || fail "the run made no steps"
 rm "$T/losing/tokenizer.model"
 wait "$pid" || fail "the run failed when its vocabulary disappeared"
-grep -q "warn .*models in $T/lost/checkpoint are whole.*copy it .* to $T/lost/checkpoint/tokenizer.model" "$T/lost.log" && [[ -s $T/lost/checkpoint/model.ckpt ]] ||
+text="warn .*models in $T/lost/checkpoint are whole.*"
+text+="copy it .* to $T/lost/checkpoint/tokenizer.model"
+grep -q "$text" "$T/lost.log" && [[ -s $T/lost/checkpoint/model.ckpt ]] ||
     fail "the warning or the model is missing"
 
 # A named pipe is refused at once: no command waits for a writer.

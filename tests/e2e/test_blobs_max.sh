@@ -48,7 +48,7 @@ within_bounds() {
 most=1300000
 
 absence() { # NAME options of the agents…: c is away for 20 rounds
-    local x y key round
+    local x y key address round
     run=$T/$1
     shift
     for x in a b c; do
@@ -58,12 +58,13 @@ absence() { # NAME options of the agents…: c is away for 20 rounds
     for x in a b c; do
         for y in a b c; do
             key=key_$y
-            # Each agent dials a and b; none dials c.
-            [[ $x == "$y" ]] ||
-                "$nebula" peer add "${!key}" \
-                "$([[ $y == a ]] && echo "127.0.0.1:$port" || { [[ $y == b && $x == c ]] &&
-                    echo "127.0.0.1:$((port + 1))" || echo -; })" --home "$run.$x" >/dev/null ||
-                    fail "peer add failed"
+            [[ $x != "$y" ]] || continue
+            # All dial a, c also dials b, and none dials c.
+            address=-
+            [[ $y != a ]] || address=127.0.0.1:$port
+            [[ $y$x != bc ]] || address=127.0.0.1:$((port + 1))
+            "$nebula" peer add "${!key}" "$address" --home "$run.$x" >/dev/null ||
+                fail "peer add failed"
         done
     done
     "$nebula" agent --home "$run.a" --listen "127.0.0.1:$port" "$@" >"$run.a.log" 2>&1 & agent[a]=$!
@@ -132,4 +133,5 @@ has 'updates of [0-9]* rounds (.*) were dropped for --blobs-max 1.00 MB' "$run.a
     fail "c returned without a snapshot"
 has 'updates kept: .* of at most 1.00 MB; [1-9][0-9]* rounds dropped' "$run.status" ||
     fail "wrong status: $(cat "$run.status")"
-echo "back after 20 rounds: from updates ($free bytes), and with --blobs-max 1M ($kept bytes, $dropped rounds dropped) from $snapshots snapshot(s)"
+echo "back after 20 rounds: from updates ($free bytes)," \
+    "with --blobs-max 1M ($kept bytes, $dropped rounds dropped) from $snapshots snapshot(s)"

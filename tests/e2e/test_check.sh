@@ -31,10 +31,10 @@ expect 0 'labels    of 60 batches for each student, about ' "$T/distill.yaml"
 jq -n -e --argjson two "$("$nebula" check "$T/job.yaml" --json)" \
     --argjson three "$("$nebula" check "$T/three.yaml" --json)" \
     --argjson one "$("$nebula" check "$T/one.yaml" --json)" \
-    --argjson labels \
-    "$("$nebula" check "$T/distill.yaml" --json)" \
-    '($three.sent_bytes / $two.sent_bytes - 2 | fabs < 0.001) and $one.sent_bytes == 0
-       and $labels.exchanges == 0 and $labels.sent_bytes == null and $labels.label_batches == 60 and $labels.label_bytes_per_token > 1' >/dev/null || fail "bytes sent"
+    --argjson labels "$("$nebula" check "$T/distill.yaml" --json)" '
+    ($three.sent_bytes / $two.sent_bytes - 2 | fabs < 0.001) and $one.sent_bytes == 0 and
+        $labels.exchanges == 0 and $labels.sent_bytes == null and $labels.label_batches == 60 and
+        $labels.label_bytes_per_token > 1' >/dev/null || fail "wrong number of sent bytes"
 # The vocabulary is that of the corpus: 512 pieces x width 64, then two blocks, then the last norm.
 want=$((512 * 64 + 2 * (2 * 64 + 2 * 64 * 64 + 2 * 32 * 64 + 3 * 64 * 128) + 64))
 [[ $("$nebula" check "$T/job.yaml" --json | jq .params) == "$want" ]] ||
@@ -73,8 +73,9 @@ for launcher in mpirun slurm; do
         read -ra words <<<"$command"
         status=0
         "$nebula" "${words[@]}" "$T/ranks.yaml" >"$T/ranks.log" 2>&1 || status=$?
-        [[ $status == 2 ]] &&
-            grep -q "ranks.yaml:12: clusters.ranks: is missing: with launcher: $launcher .*add ranks: N" "$T/ranks.log" || fail "$command, mesh: auto with $launcher: $status, $(cat "$T/ranks.log")"
+        text="ranks.yaml:12: clusters.ranks: is missing: with launcher: $launcher .*add ranks: N"
+        [[ $status == 2 ]] && grep -q "$text" "$T/ranks.log" ||
+            fail "$command, mesh: auto with $launcher: status $status, $(cat "$T/ranks.log")"
     done
     sed -i 's/mesh: auto,/mesh: auto, ranks: 4,/' "$T/ranks.yaml"
     expect 0 'job e2e is fine' "$T/ranks.yaml"
@@ -252,7 +253,9 @@ expect 0 'stream    400 batches of about' "$configs/rtd-two-clusters.yaml"
 rm -r "$T/corpus" # a corpus of another site: no error, but no size
 expect 0 'not on this machine' "$T/job.yaml"
 expect 0 'size unknown' "$T/job.yaml"
-expect 0 "warn  cluster beta: there is no corpus in $T/corpus on this machine; it must be where the cluster trains" "$T/job.yaml"
+text="warn  cluster beta: there is no corpus in $T/corpus on this machine; "
+text+='it must be where the cluster trains'
+expect 0 "$text" "$T/job.yaml"
 for want in 'help:usage: nebula COMMAND' \
     'help pretrain:Usage: nebula pretrain ' 'version:nebula 0.' \
     'distill --help:labels of a teacher' \

@@ -13,12 +13,16 @@ run() { timeout 120 "$nebula" "$@" >"$T/run.log" 2>&1; } # its exit status
 
 for job in quickstart rtd-two-clusters; do
     run pretrain "$configs/$job.yaml" --local 2 && fail "$job ran without its corpus"
-    has "data.corpus: cannot find $HOME/.cache/nebula/manpages-small.*configs/corpus-manpages --small.*nebula data build configs/manpages-small.yaml" "$T/run.log" ||
+    text="data.corpus: cannot find $HOME/.cache/nebula/manpages-small.*"
+    text+='configs/corpus-manpages --small.*nebula data build configs/manpages-small.yaml'
+    has "$text" "$T/run.log" ||
         fail "$job without its corpus: $(cat "$T/run.log")"
 done
 run distill "$configs/distill-translate.yaml" --local 2 &&
     fail "distill-translate ran without its corpus"
-has "data.corpus: cannot find $HOME/.cache/nebula/parallel-small.*configs/corpus-parallel.*nebula data build configs/parallel-small.yaml" "$T/run.log" ||
+text="data.corpus: cannot find $HOME/.cache/nebula/parallel-small.*"
+text+='configs/corpus-parallel.*nebula data build configs/parallel-small.yaml'
+has "$text" "$T/run.log" ||
     fail "distill-translate without its corpus: $(cat "$T/run.log")"
 for spec in "manpages-small:corpus-manpages --small" manpages:corpus-manpages \
     parallel-small:corpus-parallel parallel:corpus-parallel; do

@@ -23,7 +23,8 @@ want=$(digest "$T/two")
 jq -e '.mode == "distill" and .quality.label_bytes_per_target_token < 24 and
     .quality.clusters.beta.taught_share == 1
        and .quality.clusters.beta.chrf >= 0 and .quality.clusters.beta.eval_loss < 6
-       and .quality.fp16_logits_bytes_per_target_token > 20 * .quality.label_bytes_per_target_token' "$T/two/summary.json" >/dev/null ||
+       and .quality.fp16_logits_bytes_per_target_token >
+           20 * .quality.label_bytes_per_target_token' "$T/two/summary.json" >/dev/null ||
     fail "wrong quality: $(jq -c .quality "$T/two/summary.json")"
 [[ $want != "$(summary '.clusters[0].params_digest' "$T/teacher")" ]] ||
     fail "the student has the teacher's parameters"
@@ -88,8 +89,7 @@ jq -e '.quality.clusters.beta.taught_share | . > 0 and . < 1' "$T/lost/summary.j
     fail "wrong share of taught steps: $(jq -c .quality "$T/lost/summary.json")"
 
 # A teacher that learns while it teaches two students; LoRA students; all logits in one process.
-job "$T/fly.yaml" \
-    "[{name: alpha, role: teacher, threads: 1}, {name: beta, role: student, threads: 1}, {name: gamma, role: student, threads: 1}]" \
+job "$T/fly.yaml" "$(cluster_list alpha teacher beta student gamma student)" \
     "teacher: {learn: true, n_layers: 3}"
 run "$T/fly.yaml" 3 "$T/fly" --steps 20
 [[ -s $T/fly/checkpoint/teacher.ckpt && -s $T/fly/checkpoint/model.ckpt &&
@@ -98,7 +98,8 @@ run "$T/fly.yaml" 3 "$T/fly" --steps 20
     fail "the teacher made $(summary '.clusters[0].steps' "$T/fly") steps for two students"
 run "$T/job.yaml" 2 "$T/lora" --steps 10 --set distill.cache= --set init_from="$teacher" \
     --set trainable.mode=lora --set trainable.rank=2
-sed 's/^clusters:.*/clusters: [{name: beta, role: student, threads: 1}, {name: alpha, role: teacher, threads: 1}]/' "$T/job.yaml" >"$T/full.yaml"
+sed "s/^clusters:.*/clusters: $(cluster_list beta student alpha teacher)/" "$T/job.yaml" \
+    >"$T/full.yaml"
 run "$T/full.yaml" 2 "$T/full" --steps 20 --set distill.k=0 --set sync.scheme=synchronous \
     --set distill.cache=
 
@@ -158,4 +159,4 @@ refused "need sync.scheme: synchronous" --set distill.k=0
 refused "needs a checkpoint" --set distill.teacher.init=
 refused "cannot find" --set distill.teacher.init="$T/nowhere"
 refused "is not one of: wait, alone" --set distill.when_lost=cry
-echo "students over a stream, killed, replayed, alone and from all logits; unlike clusters and impossible jobs are refused"
+echo "students: killed, replayed, alone, from all logits; wrong clusters and jobs are refused"

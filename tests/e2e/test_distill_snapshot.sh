@@ -8,12 +8,16 @@
 make_pairs
 clean_up() { kill -CONT ${stopped[@]:-} 2>/dev/null || true; end_now ${pid:+"$pid"}; }
 stopped=()
-four="[{name: beta, role: student, threads: 1}, {name: gamma, role: student, threads: 1}, {name: delta, role: student, threads: 1}, {name: alpha, role: teacher, threads: 1}]"
+four=$(cluster_list beta student gamma student delta student alpha teacher)
 job "$T/job.yaml" "$four" "teacher: {init: $T/teacher/checkpoint/model.ckpt}, federate: true"
 sed -i 's/batch: 6, accumulate: 2/batch: 1, accumulate: 1/;
     s/every_steps: 10/every_steps: 40, keep: 2/; s/^log_every: 1/log_every: 5/;
     s/windows: 20/windows: 2/' "$T/job.yaml"
-echo "sync: {interval: 10, fragments: 1, overlap: 2, codec: int4, grace_s: 1, commit_all: false, outer: {lr: 0.9, momentum: 0.6}}" >>"$T/job.yaml"
+cat >>"$T/job.yaml" <<YAML
+sync:
+  {interval: 10, fragments: 1, overlap: 2, codec: int4, grace_s: 1, commit_all: false,
+   outer: {lr: 0.9, momentum: 0.6}}
+YAML
 job "$T/teacher.yaml" "$one"
 run "$T/teacher.yaml" 1 "$T/teacher" --steps 5
 
@@ -74,7 +78,7 @@ lose_folder ''
 kill -STOP "$nebula_pid" # so that it does not restart the agent at once
 stopped=("$nebula_pid")
 kill -KILL "$(agent_of gamma)" "$(worker_of gamma)"
-rm -rf "$run/clusters/gamma/"{ledger.db,ledger.db-wal,ledger.db-shm,streams.db,streams.db-wal,streams.db-shm,blobs,jobs}
+rm -rf "$run/clusters/gamma/"{ledger.db{,-wal,-shm},streams.db{,-wal,-shm},blobs,jobs}
 kill -CONT "$nebula_pid"
 stopped=()
 within 30 took gamma || fail "gamma took no snapshot after its disk was lost"

@@ -36,7 +36,7 @@ echo "tokenizer: $T/corpus/tokenizer.model" >>"$T/spec2.yaml"
 head -n 400 "$T/pairs.tsv" | awk -F'\t' '{print $2 "\t" $1}' >"$T/other.tsv"
 "$nebula" data build "$T/spec2.yaml" --out "$T/other" >"$T/data2.log" 2>&1 ||
     fail "data build failed"
-apart="[{name: alpha, role: teacher, threads: 1, corpus: $T/other}, {name: beta, role: student, threads: 1}]"
+apart=${both/threads: 1/"threads: 1, corpus: $T/other"}
 job "$T/push.yaml" "$apart" "teacher: {init: $teacher}, push_text: true"
 run "$T/push.yaml" 2 "$T/push"
 [[ $(digest "$T/push") == "$want" ]] ||
@@ -65,7 +65,7 @@ fi
 grep -q "shards differs between the clusters" "$T/bad.log" ||
     fail "the error does not name the different shards"
 sed -i '/^tokenizer:/d' "$T/spec2.yaml"
-echo 'vocabulary: {size: 390, type: bpe, character_coverage: 1.0, train_lines: 20000, byte_fallback: true}' >>"$T/spec2.yaml"
+grep '^vocabulary:' "$T/spec.yaml" | sed 's/size: 400/size: 390/' >>"$T/spec2.yaml"
 "$nebula" data build "$T/spec2.yaml" --out "$T/words" >"$T/data3.log" 2>&1 ||
     fail "data build failed"
 sed "s#$T/other#$T/words#" "$T/push.yaml" >"$T/bad.yaml"
@@ -78,8 +78,7 @@ grep -Eq "vocabulary differs between the clusters: here [0-9a-f]{64}, there [0-9
 # A teacher with a padded vocabulary is refused, in one process too: its labels would be read as
 # other pieces.
 run "$T/teacher.yaml" 1 "$T/wide" --steps 20 --set model.vocab=416
-job "$T/wide.yaml" \
-    "[{name: beta, role: student, threads: 1}, {name: alpha, role: teacher, threads: 1}]" \
+job "$T/wide.yaml" "$(cluster_list beta student alpha teacher)" \
     "teacher: {init: $T/wide/checkpoint/model.ckpt}"
 for scheme in federated synchronous; do
     if timeout 60 "$nebula" distill "$T/wide.yaml" --local 2 --out "$T/wide-$scheme" \
@@ -94,7 +93,7 @@ done
 
 # Relayed labels: the teacher has one stream for any number of students. The first student equals
 # the student of the plain run. The second learns from the same labels, from another start.
-three="[{name: alpha, role: teacher, threads: 1}, {name: beta, role: student, threads: 1}, {name: gamma, role: student, threads: 1}]"
+three=$(cluster_list alpha teacher beta student gamma student)
 job "$T/relay.yaml" "$three" "teacher: {init: $teacher}, relay: true, ahead: 6"
 run "$T/relay.yaml" 3 "$T/relay"
 [[ $(digest "$T/relay") == "$want" ]] ||
@@ -119,4 +118,4 @@ once=$(of alpha wan_payload_bytes "$T/plain") crossed=$(of alpha wan_payload_byt
 killed "$T/relay.yaml" 3 "$T/relaykill" "13 beta" "27 gamma" "40 alpha"
 [[ $(digest "$T/relaykill") == "$want" && $(of gamma params_digest "$T/relaykill") == "$gamma" ]] ||
     fail "the digests differ after a relay with killed workers"
-echo "pushed text ($asked bytes a target token) and relayed labels ($relayed bytes) give the same bits"
+echo "pushed text ($asked bytes a token) and relayed labels ($relayed bytes) give the same bits"

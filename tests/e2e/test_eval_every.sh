@@ -26,8 +26,9 @@ evals() {
 for name in alpha beta; do
     [[ $(evals $name '[.[].step] | tostring' every) == '"[25,50,60]"' ]] ||
         fail "$name measures at $(evals $name '[.[].step]' every)"
-    [[ $(evals $name \
-        'all((.sources | keys) == ["gpl", "other"]) and all(.loss - (.sources | add / 2) | fabs < 1e-6)' every) == true ]] || fail "sources: $(evals $name . every)"
+    [[ $(evals $name 'all((.sources | keys) == ["gpl", "other"]) and
+        all(.loss - (.sources | add / 2) | fabs < 1e-6)' every) == true ]] ||
+        fail "wrong losses of the sources: $(evals $name . every)"
     [[ $(evals $name '.[2].loss < .[0].loss and .[0].loss > 1 and .[0].loss < 6.3' \
         every) == true ]] || fail "losses: $(evals $name . every)"
     [[ $(evals $name '[.[].step] | tostring' plain) == '"[60]"' ]] ||

@@ -47,7 +47,7 @@ for late in "" ,snapshot.late@b:1; do
     run=$T/run${late:+-late}
     begin "snapshot.lie@a:*$late" 0
     within 60 said \
-        "the state that a gave is not what the others have: it is dropped, and a is not asked again" ||
+        'the state that a gave is not what the others have: it is dropped, and a is not asked' ||
         fail "b does not report that the state of a is false"
     [[ ! $late ]] || said "nobody but a could be asked" ||
         fail "b did not start from the state before it was known to be false"
@@ -66,7 +66,7 @@ for late in "" ,snapshot.late@b:1; do
         "\(.name) \(.divergences)"] | join(", ")' "$run")"
     has "the state that a gave" "$run/metrics.jsonl" ||
         fail "the metrics of the run do not report it"
-    echo "the false state of a was dropped${late:+ after b had begun with it}, that of c taken, digests equal"
+    echo "the false state of a was dropped${late:+ after b started from it}, that of c used"
 done
 
 # While b is away, the parameters of a change, and a takes them for right. It is one against one, so

@@ -75,4 +75,4 @@ jq -s -e 'def said($t): map(select(.cluster == "beta" and (.text // "" | test($t
     fail "beta reports that alpha sends nothing, although alpha is just back: $(grep -E \
         'link to|has sent none' \
         "$T/back/metrics.jsonl")"
-echo "a command stays with its job while the agent is killed and restarted; one that missed reports gets them"
+echo "a command follows its job over a killed and restarted agent, and gets the missed reports"

@@ -138,7 +138,8 @@ rc=0
 
 # Scaled positions, as in Llama 3.1: imported, inherited by a job that does not set them, trained,
 # and exported.
-scaling='{"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 40}'
+scaling='{"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 40}'
 words='llama3, factor 8, low_freq_factor 1, high_freq_factor 4, original_max_position_embeddings 40'
 cp -r "$T/hf" "$T/long"
 jq --argjson s "$scaling" '.rope_scaling = $s' "$T/hf/config.json" >"$T/long/config.json"
@@ -220,8 +221,10 @@ beside() { # NAME JSON WARNING: what an import prints
 }
 beside added_tokens.json '{"<|im_start|>": 512, "<|im_end|>": 513, "<s>": 1}' \
     "2 tokens to its tokenizer.model ('<|im_start|>', ...)"
-beside tokenizer_config.json \
-    '{"model_max_length": 1000000000000000019884624838656, "x": [NaN, "\ud83d"], "added_tokens_decoder": {"1": {"content": "<s>"}, "512": {"content": "<|im_start|>"}}}' "1 token to its tokenizer.model ('<|im_start|>')"
+beside tokenizer_config.json '{"model_max_length": 1000000000000000019884624838656,
+    "x": [NaN, "\ud83d"],
+    "added_tokens_decoder": {"1": {"content": "<s>"}, "512": {"content": "<|im_start|>"}}}' \
+    "1 token to its tokenizer.model ('<|im_start|>')"
 beside tokenizer.json \
     '{"added_tokens": [{"id": 512, "content": "<|im_start|>"}, {"id": 1, "content": "<s>"}]}' \
     "1 token to its tokenizer.model ('<|im_start|>')"

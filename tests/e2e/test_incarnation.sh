@@ -75,6 +75,6 @@ ledgers_verify "$run" a b c
 skipped=$(summary '.clusters[] | select(.name == "b") | .lost_steps' "$run")
 # b may repeat the few steps that it made before it was stopped.
 ((skipped <= sent && skipped > sent - 100)) ||
-    fail "b made $((3000 - skipped)) steps after its loss; its previous incarnation had sent $sent of 3000"
+    fail "b made $((3000 - skipped)) steps after its loss, but $sent of 3000 were sent before"
 grep -oh 'an update that this cluster sent .*' "$run"/clusters/b/jobs/*/worker.log
 echo "$((3000 - skipped)) steps made after the loss, $sent sent before it; digests equal"

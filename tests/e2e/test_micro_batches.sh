@@ -59,7 +59,9 @@ echo "the same steps in other micro-batches, also after step $stopped with anoth
 
 # A split for each cluster's memory.
 "$nebula" plan --profile >"$T/here.json" 2>/dev/null || fail "nebula plan --profile failed"
-sed -i 's/n_layers: 2, d_model: 64, n_heads: 4, n_kv_heads: 2, d_ff: 128/n_layers: 4, d_model: 128, n_heads: 4, n_kv_heads: 2, d_ff: 512/; s/seq_len: 64, batch: 4, accumulate: 2/seq_len: 512, batch: 16, accumulate: 1/' "$T/job.yaml"
+shape "$T/job.yaml" 'n_layers: 4, d_model: 128, n_heads: 4, n_kv_heads: 2, d_ff: 512'
+sed -i 's/seq_len: 64, batch: 4, accumulate: 2/seq_len: 512, batch: 16, accumulate: 1/' \
+    "$T/job.yaml"
 plan() {
     timeout 100 "$nebula" plan "$T/$1.yaml" --wan 1gbit:1ms --site "alpha=$T/here.json" \
         --site "beta=$T/tight.json" "${@:2}" 2>"$T/plan.err"

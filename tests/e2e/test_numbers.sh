@@ -10,7 +10,8 @@ cd "$T"
 # The placeholders of --help that are not numbers. Every other placeholder counts as a number.
 text() {
     case $1 in
-    DIR | FILE | CKPT | NAME | TEXT | TYPE | CODEC | ROLE | LANGUAGE | TASK | probe | PATH=VALUE | CLUSTER=FILE) ;;
+    DIR | FILE | CKPT | NAME | TEXT | TYPE | CODEC | ROLE | LANGUAGE | TASK | probe) ;;
+    PATH=VALUE | CLUSTER=FILE) ;;
     HOST:PORT | '[HOST:]PORT' | 'ADDRESS[:PORT]') ;; # addresses
     *) return 1 ;;
     esac
@@ -30,7 +31,9 @@ refused() { # COMMAND OPTION VALUE
 check() { # COMMAND OPTION PLACEHOLDER
     local before='' v
     [[ $3 != CLUSTER=* ]] || before=paris=
-    for v in zz 12x -1 nan inf 0x10 1e999 99999999999999999999999 ''; do refused "$1" "$2" "$before$v"; done
+    for v in zz 12x -1 nan inf 0x10 1e999 99999999999999999999999 ''; do
+        refused "$1" "$2" "$before$v"
+    done
 }
 
 found=
@@ -39,11 +42,13 @@ for command in $("$nebula" help | awk '/^  [a-z]/ { print $1 }') 'eval --task=pr
         text "${option#*=}" && continue
         found+=" $command:${option%%=*}"
         check "$command" "${option%%=*}" "${option#*=}"
-    done < <(read -ra words <<<"$command" && "$nebula" "${words[@]}" --help | grep -oE '^ {2,6}(-., )?--[a-z-]+=[^ ]+' | grep -oE -- '--.*' | sed 's/,$//')
+    done < <(read -ra words <<<"$command" && "$nebula" "${words[@]}" --help |
+        grep -oE '^ {2,6}(-., )?--[a-z-]+=[^ ]+' | grep -oE -- '--.*' | sed 's/,$//')
 done
 # Checks of the search itself: it must find these.
-for must in agent:--connections bench:--threads eval:--windows generate:--temperature generate:--top-k import:--max-seq \
-    export:--shard-size invite:--ttl logs:--lines plan:--ranks plan:--wan pretrain:--steps pretrain:--wan 'eval --task=probe:--seed'; do
+for must in agent:--connections bench:--threads eval:--windows generate:--temperature \
+    generate:--top-k import:--max-seq export:--shard-size invite:--ttl logs:--lines plan:--ranks \
+    plan:--wan pretrain:--steps pretrain:--wan 'eval --task=probe:--seed'; do
     [[ "$found " == *" $must "* ]] || fail "the search did not find $must:$found"
 done
 for link in 100mbit:80ms:100% 100mbit:80ms:99.999% 100mbit:61s 0mbit:1ms; do
@@ -61,10 +66,13 @@ refuses() { # COMMAND… OPTION VALUE: exits with status 2 and names the option
 }
 for v in zz 12x -1 nan inf 0x10 1e999 99999999999999999999999 '' ' 5'; do
     for option in sites mtu seed; do refuses "$BUILD/wanlink" run "--$option" "$v"; done
-    for option in rate delay jitter loss reorder queue rate-back delay-back loss-back queue-back wan; do
+    for option in rate delay jitter loss reorder queue rate-back delay-back loss-back \
+        queue-back wan; do
         refuses "$BUILD/wanlink" run "--$option" "$v"
     done
-    for option in seed seeds members witnesses rounds fragments jobs; do refuses "$BUILD/nebula-sim" "--$option" "$v"; done
+    for option in seed seeds members witnesses rounds fragments jobs; do
+        refuses "$BUILD/nebula-sim" "--$option" "$v"
+    done
 done
 # A correct value is accepted: the command fails for another reason, or not at all.
 takes() { # TEXT command…
@@ -73,7 +81,8 @@ takes() { # TEXT command…
     out=$(timeout 20 "$nebula" "$@" 2>&1 </dev/null) || true
     [[ $out == *"$what"* ]] || fail "nebula $*: no '$what' in: $out"
 }
-takes 'nowhere' generate nowhere --ids "1, 2 3" --tokens 0 --top-k 0 --temperature 1e-1 --seed 18446744073709551615
+takes 'nowhere' generate nowhere --ids "1, 2 3" --tokens 0 --top-k 0 --temperature 1e-1 \
+    --seed 18446744073709551615
 takes 'nowhere' eval nowhere --corpus nowhere --windows 0 --seq-len 4096
 takes 'nowhere' eval nowhere --corpus nowhere --task translate --windows 0 --beam 4
 takes 'nowhere' export nowhere there --shard-size 1.5GB

@@ -43,7 +43,9 @@ get /metrics >"$T/metrics" || fail "cannot read /metrics"
 grep -q '^nebula_peer_up{peer="beta"} 1$' "$T/metrics" ||
     fail "metrics lack the link to beta: $(cat "$T/metrics")"
 for cluster in alpha beta; do
-    grep -q "^nebula_cluster_codec_info{job_id=\"[0-9a-f]*\",cluster=\"$cluster\",codec=\"int4\"} 1$" "$T/metrics" || fail "metrics lack the codec of $cluster: $(cat "$T/metrics")"
+    labels="job_id=\"[0-9a-f]*\",cluster=\"$cluster\",codec=\"int4\""
+    grep -q "^nebula_cluster_codec_info{$labels} 1$" "$T/metrics" ||
+        fail "metrics lack the codec of $cluster: $(cat "$T/metrics")"
     grep -q "^nebula_cluster_interval_steps{.*cluster=\"$cluster\"} [1-9]" "$T/metrics" ||
         fail "metrics lack H of $cluster: $(cat "$T/metrics")"
 done

@@ -85,7 +85,10 @@ PYTHONDONTWRITEBYTECODE= PYTHONPATH=$T/clean/usr/lib/nebula/python \
     NEBULA_LIBRARY=$T/clean/usr/lib/libnebula.so.1 python3 \
     -c 'import nebula; print(nebula.version())' | has '^[0-9]' ||
     fail "the installed Python module does not find its library"
-printf '#include <nebula/libnebula.h>\nint main(void) { int api; return !nebula_version(&api) || api != NEBULA_API; }\n' >"$T/use.c"
+cat >"$T/use.c" <<'C'
+#include <nebula/libnebula.h>
+int main(void) { int api; return !nebula_version(&api) || api != NEBULA_API; }
+C
 cc -Wall -Werror -I"$T/clean/usr/include" "$T/use.c" -o "$T/use" -L"$T/clean/usr/lib" -lnebula \
     -Wl,-rpath,"$T/clean/usr/lib" >"$T/use.log" 2>&1 && "$T/use" ||
     fail "a C program with the installed header failed: $(cat "$T/use.log")"

@@ -65,5 +65,5 @@ done
 median=$(sort -g "$T"/median.* | sed -n 1p)
 span=$(($(date +%s%N) - begin))
 each=$(awk -v ns=$(($(cpu_ns b) - before)) 'BEGIN { printf "%.3f\n", ns / 600 / 1e6 }')
-echo "scrape: median $median ms, $each ms of the agent's processor time ($((span / 1000000)) ms for 600)"
+echo "scrape: median $median ms, $each ms of processor time ($((span / 1000000)) ms for 600)"
 awk -v x="$each" 'BEGIN { exit !(x < 5) }' || fail "a scrape takes $each ms of processor time"

@@ -112,7 +112,8 @@ cat >"$T/hold.py" <<'PY'
 import socket, ssl, sys, time
 port, n = int(sys.argv[1]), int(sys.argv[2])
 idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(n)]
-slow = ssl._create_unverified_context().wrap_socket(socket.create_connection(("127.0.0.1", port), source_address=("127.0.0.3", 0)))
+plain = socket.create_connection(("127.0.0.1", port), source_address=("127.0.0.3", 0))
+slow = ssl._create_unverified_context().wrap_socket(plain)
 slow.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nX: ")
 print("held", flush=True)
 begin, open_, trickles = time.time(), list(idle), True
@@ -137,7 +138,8 @@ while (open_ or trickles) and time.time() - begin < 50:
         except OSError:
             trickles = False
     time.sleep(1)
-print(f"{len(open_)} idle connections and {int(trickles)} slow one left after {time.time() - begin:.0f} s")
+took = time.time() - begin
+print(f"{len(open_)} idle connections and {int(trickles)} slow one left after {took:.0f} s")
 sys.exit(bool(open_) or trickles)
 PY
 timeout 70 python3 "$T/hold.py" "$page" 50 >"$T/hold" 2>&1 & pid[hold]=$!

@@ -9,9 +9,8 @@ export NEBULA_BF16=plain # bf16 rates are then measured on any machine
 make_corpus
 make_job "$T/job.yaml"
 # Large enough that a step is mostly arithmetic, not overhead.
-sed -i -e \
-    's/n_layers: 2, d_model: 64, n_heads: 4, n_kv_heads: 2, d_ff: 128/n_layers: 4, d_model: 128, n_heads: 4, n_kv_heads: 2, d_ff: 384/' \
-    -e 's/seq_len: 64, batch: 4/seq_len: 64, batch: 8/' -e 's/overlap: 0/overlap: 2/' "$T/job.yaml"
+shape "$T/job.yaml" 'n_layers: 4, d_model: 128, n_heads: 4, n_kv_heads: 2, d_ff: 384'
+sed -i 's/seq_len: 64, batch: 4/seq_len: 64, batch: 8/; s/overlap: 0/overlap: 2/' "$T/job.yaml"
 wan=50mbit:20ms
 
 plan() { timeout 100 "$nebula" plan "$@" 2>"$T/plan.err" || fail "plan $*: $(cat "$T/plan.err")"; }
@@ -88,9 +87,15 @@ said() { # TIMES REGULAR-EXPRESSION
         fail "the plan does not contain $1 times '$2': $(cat "$T/plan.txt")"
 }
 time='[0-9][0-9.e+]* m?s' size='[0-9][0-9.]* [kMGT]?B'
-said 2 "^  alpha: mesh \\{dp: 1, pp: 1, tp: 1\\}, [0-9]+ x [0-9]+ sequences.*: step $time, [0-9]+ tokens/s \\(compute $time, update $time\\)\$"
-said 4 "^    memory of a rank $size: parameters and gradients $size, moments $size, activations $size, exchange $size, its codec and frames $size, a checkpoint's copy $size\$"
-said 2 "^  exchange every [0-9]+ steps by [^ ]+ \\([0-9.]+ bits a parameter\\), merged [0-9]+ steps later: encode $time \\| travel $time \\| agree $time \\| merge $time; waits $time an interval\$"
+line="^  alpha: mesh \\{dp: 1, pp: 1, tp: 1\\}, [0-9]+ x [0-9]+ sequences.*: step $time, "
+said 2 "$line[0-9]+ tokens/s \\(compute $time, update $time\\)\$"
+line="^    memory of a rank $size: parameters and gradients $size, moments $size, "
+line+="activations $size, exchange $size, its codec and frames $size, a checkpoint's copy $size"
+said 4 "$line\$"
+line='^  exchange every [0-9]+ steps by [^ ]+ \([0-9.]+ bits a parameter\), '
+line+='merged [0-9]+ steps later: '
+line+="encode $time \\| travel $time \\| agree $time \\| merge $time; waits $time an interval"
+said 2 "$line\$"
 said 1 "^  exchange every 10 steps by int4 .*, merged 2 steps later: "
 said 2 "^    $size an interval and cluster, [0-9.]+ % of the link\$"
 
@@ -200,10 +205,9 @@ done
 # time. With hosts of its own it uses the job's number of ranks, or none if that number divides
 # nothing.
 jq '.processors = 4 | .op_s = 0.01 | .link = 1e12 | .link_s = 1e-9' "$T/here.json" >"$T/four.json"
-sed -e 's/batch: 8, accumulate: 1/batch: 1, accumulate: 8/;
-    s/threads: 1/threads: 4/' \
-        -e "s|{name: alpha,|{name: alpha, mesh: auto, profile: $T/four.json,|" \
-        -e "s|{name: beta,|{name: beta, mesh: auto, launcher: mpirun, ranks: RANKS, profile: $T/four.json,|" "$T/job.yaml" >"$T/ranks.yaml"
+sed -e 's/batch: 8, accumulate: 1/batch: 1, accumulate: 8/; s/threads: 1/threads: 4/' \
+    -e "s#{name: \(alpha\|beta\),#{name: \1, mesh: auto, profile: $T/four.json,#" \
+    -e 's|{name: beta,|{name: beta, launcher: mpirun, ranks: RANKS,|' "$T/job.yaml" >"$T/ranks.yaml"
 sed 's/RANKS/2/' "$T/ranks.yaml" >"$T/two.yaml"
 sed 's/RANKS/7/' "$T/ranks.yaml" >"$T/seven.yaml"
 plan "$T/two.yaml" --wan $wan --json >"$T/two.json"
@@ -307,7 +311,9 @@ sed -e 's/interval: 10/interval: auto/' \
     >"$T/unknown.yaml"
 for command in "plan" "pretrain --local 2 --out $T/none"; do
     read -ra words <<<"$command"
-    refuse 1 "sync.interval: auto cannot be decided, as nobody knows how long cluster beta's steps take: the link between two ranks" "${words[0]}" "$T/unknown.yaml" --wan $wan "${words[@]:1}"
+    text='sync.interval: auto cannot be decided, as nobody knows how long '
+    text+="cluster beta's steps take: the link between two ranks"
+    refuse 1 "$text" "${words[0]}" "$T/unknown.yaml" --wan $wan "${words[@]:1}"
 done
 plan "$T/unknown.yaml" --wan $wan --set sync.interval=10 >"$T/unknown.txt" # the job as written runs
 # This machine's memory says nothing about a site that is unknown.
@@ -318,8 +324,10 @@ sed 's/interval: 10/interval: auto/' "$T/job.yaml" >"$T/interval.yaml"
 XDG_CACHE_HOME=$T/small refuse 1 \
     'cluster alpha has not enough memory for this model as the job is written' \
     pretrain "$T/interval.yaml" --local 2 --out "$T/none"
-XDG_CACHE_HOME=$T/small refuse 1 \
-    'cluster beta: this machine has not enough memory for its part, and nothing is known of its own machine' pretrain "$T/interval.yaml" --set sync.link=$wan --home "$T/nobody" --out "$T/none"
+text='cluster beta: this machine has not enough memory for its part, '
+text+='and nothing is known of its own machine'
+XDG_CACHE_HOME=$T/small refuse 1 "$text" pretrain "$T/interval.yaml" --set sync.link=$wan \
+    --home "$T/nobody" --out "$T/none"
 has 'no agent' <<<"$refused" || fail "the error is not about the missing agent: $refused"
 # bf16 is proposed where it pays, priced where the job sets it, and reported where processors lack
 # it.

@@ -6,9 +6,8 @@ source "$(dirname "$0")/lib.sh"
 export XDG_CACHE_HOME=$BUILD/rates # measured once, by the test e2e_rates
 make_corpus
 make_job "$T/job.yaml"
-sed -i -e \
-    's/n_layers: 2, d_model: 64, n_heads: 4, n_kv_heads: 2, d_ff: 128/n_layers: 4, d_model: 320, n_heads: 10, n_kv_heads: 10, d_ff: 1280/' \
-    -e 's/every_steps: 20/every_steps: 3/; s/interval: 10/interval: 3/;
+shape "$T/job.yaml" 'n_layers: 4, d_model: 320, n_heads: 10, n_kv_heads: 10, d_ff: 1280'
+sed -i 's/every_steps: 20/every_steps: 3/; s/interval: 10/interval: 3/;
     s/batch: 4, accumulate: 1/batch: 2, accumulate: 2/; s/windows: 16/windows: 2/' "$T/job.yaml"
 
 peak_of() { # NAME: the peak memory of a rank of alpha, kB

@@ -82,8 +82,11 @@ near 'bytes sent' "$(of plan '.written.sent_bytes')" \
 
 # Text over a slow line, whose rate sets the pace of tiny models. A batch is 16,384 tokens of about
 # seven bits.
-sed -e 's/n_layers: 3, d_model: 64, n_heads: 4, d_ff: 128/n_layers: 1, d_model: 16, n_heads: 1, d_ff: 16/; s/d_model: 32, n_heads: 2, d_ff: 64/d_model: 16, n_heads: 1, d_ff: 16/' -e 's/seq_len: 64, batch: 16/seq_len: 256, batch: 64/' \
-    -e 's/windows: 8/windows: 1/' "$T/rtd.yaml" >"$T/thin.yaml"
+tiny='d_model: 16, n_heads: 1, d_ff: 16'
+sed -e "s/n_layers: 3, d_model: 64, n_heads: 4, d_ff: 128/n_layers: 1, $tiny/" \
+    -e "s/d_model: 32, n_heads: 2, d_ff: 64/$tiny/" \
+    -e 's/seq_len: 64, batch: 16/seq_len: 256, batch: 64/; s/windows: 8/windows: 1/' \
+    "$T/rtd.yaml" >"$T/thin.yaml"
 plan "$T/thin.yaml" --local 2 --wan 150kbit:20ms --set rtd.push_text=true --json >"$T/thin.json"
 train thin thin --wan 150kbit:20ms --set rtd.push_text=true --steps 20
 [[ $(of thin '.written.stream.bound') == link ]] ||

@@ -11,8 +11,8 @@ client=$BUILD/attach_client
 export XDG_CACHE_HOME=$BUILD/rates # measured once, by the test e2e_rates
 make_corpus
 make_job "$T/job.yaml" "tune: {mode: auto, overlap_max: 8, codec: false}"
-sed -i -e 's/model: {/model: {vocab: 512, /; s/steps: 60/steps: 300/;
-    s/d_model: 64, n_heads: 4, n_kv_heads: 2, d_ff: 128/d_model: 128, n_heads: 4, n_kv_heads: 2, d_ff: 384/' \
+shape "$T/job.yaml" 'n_layers: 2, d_model: 128, n_heads: 4, n_kv_heads: 2, d_ff: 384'
+sed -i -e 's/model: {/model: {vocab: 512, /; s/steps: 60/steps: 300/' \
     -e 's/overlap: 0/overlap: 2/; s/every_steps: 20/every_steps: 0/' "$T/job.yaml"
 wan=30mbit:40ms fast=40 slow=120 # ms a step
 

@@ -47,8 +47,8 @@ rc=0; wait "$pid" || rc=$?
 round_digests_equal "$run"
 returned=$(jq -s '[.[] | select(.kind == "round" and .cluster == "c" and .merge and .share > 0)] |
     min_by(.round)' "$run/metrics.jsonl")
-round=$(jq .round <<<"$returned") share=$(jq .share <<<"$returned") \
-    tokens=$(jq .tokens <<<"$returned")
+round=$(jq .round <<<"$returned") share=$(jq .share <<<"$returned")
+tokens=$(jq .tokens <<<"$returned")
 other=$(jq -s --argjson r "$round" '[.[] |
     select(.kind == "round" and .cluster == "a" and .round == $r)][0].tokens' "$run/metrics.jsonl")
 ((tokens > 3 * other)) ||
@@ -66,7 +66,6 @@ since() {
 awk -v s="$share" -v w="$(since 0)" -v l="$(since 1)" -v t="$tokens" -v o="$other" '
     function near(x) { return s > x - 0.001 && s < x + 0.001 }
     BEGIN { exit !((near(w) || near(l)) && s < t / (t + 2 * o) - 0.1) }' ||
-    fail "c counts $share in round $round, but its part of all tokens since the common base is $(since \
-        0) or $(since 1)"
+    fail "c counts $share in round $round, but its part of all tokens is $(since 0) or $(since 1)"
 ledgers_verify "$run" a b c
 echo "round $round: c returns with $tokens tokens, a sends $other; c counts $share"

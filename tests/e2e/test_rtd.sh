@@ -243,4 +243,4 @@ no_lm "$generator" generator export "$generator" "$T/no-hf"
 ls "$T"/kill/clusters/*/streams.db >/dev/null || fail "no stream was kept on disk"
 open=$(find "$T"/*/clusters -perm /077)
 [[ ! $open ]] || fail "others can read $open"
-echo "rtd over a stream equals one process, killed, interrupted, pushed and at a ratio; unlike clusters are refused"
+echo "rtd over a stream equals one process: killed, interrupted, pushed, and at a ratio"

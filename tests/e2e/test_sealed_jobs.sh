@@ -21,7 +21,7 @@ rtd: {ahead: 4, generator: {n_layers: 1, d_model: 32, n_heads: 2, d_ff: 64}}
 eval: {windows: 8}
 checkpoint: {every_steps: 8}
 log_every: 1
-clusters: [{name: alpha, role: generator, threads: 1}, {name: beta, role: discriminator, threads: 1}]
+clusters: $(cluster_list alpha generator beta discriminator)
 YAML
 digests() { summary '[.clusters[].params_digest] | join(" ")' "$1"; }
 # In a copy of the spool at least one batch waits, and every batch is sealed.
@@ -85,4 +85,5 @@ sealed_run distill "$T/mt.yaml" "$T/mts"
     fail "distill sealed: $(digest "$T/mts"), unsealed: $(digest "$T/mt")"
 cmp -s "$T/mts.model" "$T/mt/checkpoint/model.ckpt" ||
     fail "the sealed student differs from the unsealed one"
-echo "sealed and killed runs of rtd and distill end with the bits of unsealed runs; waiting batches: $(cat "$T/rtds.rows" "$T/mts.rows" | awk '{print $1}' | paste -sd' ')"
+echo "sealed and killed runs of rtd and distill end with the bits of unsealed runs"
+echo "waiting batches: $(cat "$T/rtds.rows" "$T/mts.rows" | awk '{print $1}' | paste -sd' ')"

@@ -8,8 +8,13 @@ set -euo pipefail
 T=$(mktemp -d)
 trap 'rm -rf "$T"' EXIT
 mkdir "$T/bin"
-# shellcheck disable=SC2016
-printf '#!/bin/sh\n[ ! -e "%s/fails" ] || exit 1\ntrap "exit 3" TERM\n: >"%s/up"\nfor i in $(seq 300); do sleep 0.1; done\n' "$T" "$T" >"$T/bin/nebula"
+cat >"$T/bin/nebula" <<SH
+#!/bin/sh
+[ ! -e "$T/fails" ] || exit 1
+trap "exit 3" TERM
+: >"$T/up"
+for i in \$(seq 300); do sleep 0.1; done
+SH
 printf '#!/bin/sh\ncat "%s/state"\n' "$T" >"$T/bin/squeue"
 printf '#!/bin/sh\necho "$@" >>"%s/scontrol"\n[ ! -e "%s/held" ]\n' "$T" "$T" >"$T/bin/scontrol"
 chmod +x "$T"/bin/*

@@ -35,8 +35,9 @@ noted() {
         fail "$ckpt has a wrong corpus note, or no vocabulary: $(cat "$ckpt/corpus.sha256")"
 }
 
-job "$T/job.yaml" \
-    "[{name: alpha, role: generator, threads: 1}, {name: beta, role: discriminator, corpus: $T/corpus-b, threads: 1}]"
+own="corpus: $T/corpus-b"
+list=$(cluster_list alpha generator beta discriminator)
+job "$T/job.yaml" "${list/discriminator/"discriminator, $own"}"
 sed -i 's/^mode: distill/mode: rtd/; /^distill:/d; s/^steps: 60/steps: 4/;
     s/accumulate: 2/accumulate: 1/; s/warmup: 10/warmup: 2/' "$T/job.yaml"
 site pretrain b rtd-b
@@ -51,9 +52,7 @@ has_not model.ckpt
 says_who rtd-a beta
 noted "$T/corpus"
 
-job "$T/job.yaml" \
-    "[{name: alpha, role: teacher, threads: 1}, {name: beta, role: student, corpus: $T/corpus-b, threads: 1}]" \
-    "teacher: {learn: true}"
+job "$T/job.yaml" "${both/student/"student, $own"}" "teacher: {learn: true}"
 sed -i 's/^steps: 60/steps: 4/; s/accumulate: 2/accumulate: 1/; s/windows: 20/windows: 2/;
     s/warmup: 10/warmup: 2/' "$T/job.yaml"
 site distill b distill-b

@@ -12,7 +12,7 @@ make_pairs
 job "$T/teacher.yaml" "$one"
 run "$T/teacher.yaml" 1 "$T/teacher" --steps 60
 # beta is listed first: the command asks its side.
-here="[{name: beta, role: student, threads: 1}, {name: alpha, role: teacher, threads: 1}]"
+here=$(cluster_list beta student alpha teacher)
 job "$T/job.yaml" "$here" \
     "teacher: {init: $T/teacher/checkpoint/model.ckpt}, ahead: 4, when_lost: wait, patience_s: 2"
 run "$T/job.yaml" 2 "$T/calm" --steps 80
@@ -60,9 +60,10 @@ echo "gone for $outage_s s at step $at: waited ($(jq -c .quality.clusters.beta.s
 # A student that makes all its steps alone does not wait for labels that may never come. The teacher
 # returns later and makes no more labels.
 gone_for_good() { # NAME [more keys of the distill section [more keys of the teacher]]
+    local alone='when_lost: alone, patience_s: 1'
     out=$T/$1
     job "$T/$1.yaml" "$here" \
-        "teacher: {init: $T/teacher/checkpoint/model.ckpt${3:+, $3}}, ahead: 4, when_lost: alone, patience_s: 1${2:+, $2}"
+        "teacher: {init: $T/teacher/checkpoint/model.ckpt${3:+, $3}}, ahead: 4, $alone${2:+, $2}"
     NEBULA_FAULT=worker.step:+40 timeout 120 "$nebula" distill "$T/$1.yaml" --local 2 --steps 80 \
         --out "$out" >"$out.log" 2>&1 &
     pid=$!

@@ -43,7 +43,9 @@ NEBULA_FAULT=ipc.protocol@beta:* timeout 60 "$nebula" pretrain "$T/job.yaml" --l
     --out "$T/local" >"$T/local.log" 2>&1 &
 run=$!
 refused() {
-    has "the worker is $build and speaks protocol $((ours + 1)), the agent is $build and speaks protocol $ours" "$T"/local/clusters/beta/agent.log
+    local text="the worker is $build and speaks protocol $((ours + 1)), "
+    text+="the agent is $build and speaks protocol $ours"
+    has "$text" "$T/local/clusters/beta/agent.log"
 }
 within 40 refused || fail "the agent accepts a worker of another build: $(cat "$T/local.log")"
 kill -INT "$run"

@@ -26,8 +26,8 @@ ranks() {
     local n=$1
     shift
     if [[ $launcher == socket ]]; then
-        OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 timeout \
-            -k 5 "${limit:-60}" "$BUILD/nebula" ranks "$n" "$@" </dev/null
+        OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
+            timeout -k 5 "${limit:-60}" "$BUILD/nebula" ranks "$n" "$@" </dev/null
         return
     fi
     # Leaks inside MPI are not ours. Single-copy transfers need rights that containers lack.
@@ -62,7 +62,10 @@ mpi_pieces() {
 
 # Shared by the comparisons below: odd() is true if a field from FROM on is missing or not a number.
 # To mawk a NaN equals everything, and so do values computed from it.
-numbers='function odd(from, i) { for (i = from; i <= NF; i++) if ($i !~ /^-?[0-9]/) return 1; return NF < from }
+numbers='function odd(from, i) {
+        for (i = from; i <= NF; i++) if ($i !~ /^-?[0-9]/) return 1
+        return NF < from
+    }
     function far(a, b) { d = (a - b) / b; return d < 0 ? -d : d }'
 
 # agrees WHAT: compares $work/out with $work/one. A loss may differ by the factor $loss_bound
@@ -70,23 +73,32 @@ numbers='function odd(from, i) { for (i = from; i <= NF; i++) if ($i !~ /^-?[0-9
 agrees() {
     awk -v what="$1" -v bound="${loss_bound:-1e-4}" "$numbers"'
         odd(2) || NF != ($1 == "eval" ? 2 : 4) {
-        print what ": " (NR == FNR ? "one rank" : "the mesh") " says: " $0; bad = 1; next }
+            print what ": " (NR == FNR ? "one rank" : "the mesh") " prints: " $0
+            bad = 1
+            next
+        }
         NR == FNR { loss[$1] = $2; norm[$1] = $3; clipped[$1] = $4; want++; next }
-        !($1 in loss) { print what ": step " $1 " of the mesh alone, or twice"; bad = 1; next }
+        !($1 in loss) { print what ": only the mesh has step " $1 ", or twice"; bad = 1; next }
         {
             n++
             e = far($2, loss[$1]); if (e > worst) worst = e
             if (e > ($1 == "0" ? bound / 100 : bound)) {
-            print what ": step " $1 ": loss " $2 ", one rank has " loss[$1]; bad = 1 }
+                print what ": step " $1 ": loss " $2 ", one rank has " loss[$1]
+                bad = 1
+            }
             c = $4 - clipped[$1]
             if ($1 != "eval" && (far($3, norm[$1]) > 10 * bound || c > 1 || c < -1)) {
-                print what ": step " $1 ": gradient norm " $3 ", clipped " $4 "; one rank has " norm[$1] ", " clipped[$1]; bad = 1
+                print what ": step " $1 ": gradient norm " $3 ", clipped " $4 \
+                    "; one rank has " norm[$1] ", " clipped[$1]
+                bad = 1
             }
             delete loss[$1]
         }
         END {
             if (n != want || !want) {
-            print what ": " n + 0 " lines, one rank printed " want + 0; bad = 1 }
+                print what ": " n + 0 " lines, one rank printed " want + 0
+                bad = 1
+            }
             if (!bad) printf "%-44s largest difference of a loss %.1e\n", what, worst
             exit bad
         }' "$work/one" "$work/out"
@@ -98,13 +110,20 @@ losses_agree() {
     awk -v what="$1" -v bound="$2" -v first="${first_bound:-$2}" "$numbers"'
         odd(2) { print what ": " FILENAME ": " $0; bad = 1; next }
         NR == FNR { want[$1] = $2; n++; next }
-        !($1 in want) { print what ": step " $1 " was not made by one rank, or twice here";
-        bad = 1; next }
+        !($1 in want) {
+            print what ": one rank did not make step " $1 ", or it came twice"
+            bad = 1
+            next
+        }
         far($2, want[$1]) > (FNR == 1 ? first : bound) {
-        print what ": step " $1 ": " $2 ", one rank has " want[$1]; bad = 1 }
+            print what ": step " $1 ": " $2 ", one rank has " want[$1]
+            bad = 1
+        }
         { delete want[$1]; made++ }
-        END { if (made != n || !n) { print what ": " made + 0 " of " n + 0 " steps were made";
-        bad = 1 } exit bad }' "$3" "$4"
+        END {
+            if (made != n || !n) { print what ": " made + 0 " of " n + 0 " steps"; bad = 1 }
+            exit bad
+        }' "$3" "$4"
 }
 
 # meshes OPTIONS MESH...: compares each mesh (DPxPPxTP) with one rank. It returns at the first that

@@ -55,14 +55,20 @@ first_bound=1e-6 wrong "the first" losses_agree "the first" 1e-4 "$work/one" "$w
 BUILD=$BUILD digests_may_differ=1 bash -c 'source "$0"
     near() { figures_near 0.02 "$(printf %b "$1")" "$(printf %b "$2")"; }
     near "4.1\t4.2" "4.11\t4.19" || fail "near is far"
-    for pair in "4.1\t4.2 4.13\t4.2" "4.1\t4.2 4.1\t4.1" "4.1\tnan 4.1\tnan" "4.1\tnan 4.1\t4.2" "4.1\t4.2 4.1\t" "\t \t" "4.1\t4.2 4.1" "null null"; do
+    for pair in "4.1\t4.2 4.13\t4.2" "4.1\t4.2 4.1\t4.1" "4.1\tnan 4.1\tnan" \
+        "4.1\tnan 4.1\t4.2" "4.1\t4.2 4.1\t" "\t \t" "4.1\t4.2 4.1" "null null"; do
         read -r a b <<<"$pair"
         ! near "$a" "${b:-}" || fail "$pair is near"
     done
-    equal() { mkdir -p "$T/run"; echo "{\"clusters\": [$1]}" >"$T/run/summary.json"; (digests_equal "$T/run") 2>/dev/null; }
+    equal() {
+        mkdir -p "$T/run"
+        echo "{\"clusters\": [$1]}" >"$T/run/summary.json"
+        (digests_equal "$T/run") 2>/dev/null
+    }
     a="{\"params_digest\": \"a1\"}" b="{\"params_digest\": \"b2\"}" none="{\"params_digest\": null}"
     equal "$a, $a" || fail "equal digests differ"
-    for one in "$a, $b" "$a, $none" "$none, $none" "{}, {}" "${none/null/\"\"}, ${none/null/\"\"}" ""; do
+    empty=${none/null/\"\"}
+    for one in "$a, $b" "$a, $none" "$none, $none" "{}, {}" "$empty, $empty" ""; do
         ! equal "$one" || fail "equal digests: $one"
     done' "$(dirname "$0")/../e2e/lib.sh"
 echo "what compares losses sees what is wrong with them"

@@ -118,7 +118,7 @@ for shards in 0 1; do
         { cat "$work/out"
         echo "shards=$shards: a rank still waited after $((SECONDS - start)) s"; exit 1; }
 done
-# What one rank alone cannot write: the owner, who speaks for all, says which rank, and why.
+# If one rank cannot write, rank 0 names this rank and the reason.
 # shellcheck disable=SC2016
 if ranks 4 bash -c '[[ $RANK != 3 ]] || export NEBULA_FAULT=fs.write:1; exec "$@"' - \
     "$BUILD/mesh_train" 1 2 2 group=1 steps=0 save="$work/unwritten.ckpt" shards=1 \

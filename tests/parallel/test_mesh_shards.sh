@@ -64,13 +64,13 @@ share() { # MESH RANKS
         FILENAME ~ /alone/ { all = $4; whole = $6; taken = $9; next }
         { n++; sum += $4; bytes = $6
           if ($4 > all / ranks * 1.25) {
-          print mesh ": rank " $2 " has " $4 " of " all " parameters"; bad = 1 }
+              print mesh ": rank " $2 " has " $4 " of " all " parameters"; bad = 1 }
           # Per parameter: four floats as on one rank, one float during encode and merge,
           # and the row counts of 16 updates.
           if ($6 > whole / ranks * 1.7) {
-          print mesh ": rank " $2 " holds " $6 " bytes, one rank alone " whole; bad = 1 }
+              print mesh ": rank " $2 " holds " $6 " bytes, one rank alone " whole; bad = 1 }
           if (taken > 0 && ($9 > $6 * 1.2 + 200000 || $9 < $6 * 0.9)) {
-          print mesh ": rank " $2 " counts " $6 " bytes, allocated " $9; bad = 1 }
+              print mesh ": rank " $2 " counts " $6 " bytes, allocated " $9; bad = 1 }
           if ($6 > most) most = $6 }
         END {
             if (n != ranks) { print mesh ": " n " ranks reported their memory"; bad = 1 }

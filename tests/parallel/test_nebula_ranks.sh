@@ -22,7 +22,10 @@ gone() { # WHEN: all of them end within 15 s
 export SLURM_LOCALID=5 SLURM_PROCID=5 OMPI_COMM_WORLD_LOCAL_RANK=6 MASTER_ADDR=192.0.2.1 RANK=9
 # shellcheck disable=SC2016
 timeout 60 "$nebula" ranks 3 sh -c 'x=; read -r x
-    echo "$RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE at $MASTER_ADDR, ${#NEBULA_RANKS_TOKEN}, ${SLURM_LOCALID-no} ${SLURM_PROCID-no} ${OMPI_COMM_WORLD_LOCAL_RANK-no}, ${NEBULA_RANKS_LISTENER:+listens,} reads \"$x\""
+    other="${SLURM_LOCALID-no} ${SLURM_PROCID-no} ${OMPI_COMM_WORLD_LOCAL_RANK-no}"
+    own="$RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE at $MASTER_ADDR"
+    listens=${NEBULA_RANKS_LISTENER:+listens,}
+    echo "$own, ${#NEBULA_RANKS_TOKEN}, $other, $listens reads \"$x\""
     echo "$NEBULA_RANKS_TOKEN $MASTER_PORT" >>"$0"' "$work/meet" <<<hello | sort >"$work/out"
 diff "$work/out" - <<'WANT' || { echo "the ranks have other variables"; exit 1; }
 0 of 3, 0 of 3 at 127.0.0.1, 64, no no no, listens, reads "hello"
@@ -37,10 +40,11 @@ timeout 60 "$nebula" ranks 1 sh -c 'echo $NEBULA_RANKS_TOKEN' >"$work/other"
 ! grep -q "$(cat "$work/other")" "$work/meet" || { echo "a second run has the same token"; exit 1; }
 
 # As torchrun starts ranks, with its variables. Without a token, the error names what is missing.
-rank() { env -u SLURM_LOCALID -u SLURM_PROCID \
-    -u OMPI_COMM_WORLD_LOCAL_RANK RANK="$1" LOCAL_RANK="$1" WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 \
-    MASTER_ADDR=127.0.0.1 \
-    MASTER_PORT="$port" "${@:2}" timeout 60 "$mesh_train" 2 1 1 steps=2; }
+rank() { # RANK [VARIABLE=VALUE]
+    env -u SLURM_LOCALID -u SLURM_PROCID -u OMPI_COMM_WORLD_LOCAL_RANK \
+        RANK="$1" LOCAL_RANK="$1" WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 \
+        MASTER_ADDR=127.0.0.1 MASTER_PORT="$port" "${@:2}" timeout 60 "$mesh_train" 2 1 1 steps=2
+}
 port=$(. "$(dirname "$0")/../e2e/lib.sh" && ten_ports)
 rc=0
 rank 0 >"$work/one" 2>&1 || rc=$?

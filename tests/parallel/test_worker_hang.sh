@@ -51,7 +51,9 @@ digests_equal "$T/stop"
     fail "the parameters differ from the undisturbed run"
 went_on "$T/stop" alpha rank-0.log
 went_on "$T/stop" beta worker.log
-grep -q 'alpha: the worker hangs: nothing was heard of it for [0-9]* s, where [0-9]* s were to be expected' "$T/stop.log" || fail "no line: $(cat "$T/stop.log")"
+text='alpha: the worker hangs: nothing was heard of it for [0-9]* s, '
+text+='where [0-9]* s were to be expected'
+grep -q "$text" "$T/stop.log" || fail "the hang is not reported: $(cat "$T/stop.log")"
 # A worker that hangs after its final report loses nothing, and its job ends.
 NEBULA_FAULT=worker.end:+300000 timeout 60 "$nebula" pretrain "$T/job.yaml" \
     --out "$T/end" "${options[@]}" >"$T/end.log" 2>&1 ||

@@ -60,10 +60,12 @@ done
     fail "nebula logs does not show rank 2"
 # The state of the exchange is distributed over the ranks: together they hold what one rank holds,
 # each about its share.
+owns='owns [0-9]* of [0-9]* units of the exchange: '
+owns+='\([0-9]*\) of \([0-9]*\) parameters, \([0-9]*\) bytes'
 for want in "alpha 4" "beta 2"; do
     read -r name n <<<"$want"
     cat "$T/mesh/clusters/$name"/jobs/*/rank-*.log |
-        sed -n 's/.*owns [0-9]* of [0-9]* units of the exchange: \([0-9]*\) of \([0-9]*\) parameters, \([0-9]*\) bytes/\1 \2 \3/p' >"$T/owned"
+        sed -n "s/.*$owns/\1 \2 \3/p" >"$T/owned"
     awk -v ranks="$n" -v name="$name" '
         { sum += $1; all = $2; if ($1 > most) most = $1;
         if ($3 < 16 * $1) { print name ": " $1 " parameters in " $3 " bytes"; bad = 1 } }
@@ -200,7 +202,8 @@ if [[ -e $BUILD/libnebula_mpi.so ]]; then
         fail "a run with a failing launcher succeeded"
     fi
     folder=$(echo "$T"/fails/clusters/alpha/jobs/*)
-    grep -qF "worker ended (exit status 7); see $folder/rank-*.log, and worker.log for its launcher" "$T/fails.log" || fail "the logs are not named: $(cat "$T/fails.log")"
+    text="worker ended (exit status 7); see $folder/rank-*.log, and worker.log for its launcher"
+    grep -qF "$text" "$T/fails.log" || fail "the logs are not named: $(cat "$T/fails.log")"
     "$nebula" logs --home "$T/fails/clusters/alpha" "${folder##*/}" | has 'no host answers' ||
         fail "nebula logs does not show the launcher's log"
 fi
