@@ -88,7 +88,7 @@ said() { # TIMES REGULAR-EXPRESSION
 }
 time='[0-9][0-9.e+]* m?s' size='[0-9][0-9.]* [kMGT]?B'
 line="^  alpha: mesh \\{dp: 1, pp: 1, tp: 1\\}, [0-9]+ x [0-9]+ sequences.*: step $time, "
-said 2 "$line[0-9]+ tokens/s \\(compute $time, update $time\\)\$"
+said 2 "${line}[0-9]+ tokens/s \\(compute $time, update $time\\)\$"
 line="^    memory of a rank $size: parameters and gradients $size, moments $size, "
 line+="activations $size, exchange $size, its codec and frames $size, a checkpoint's copy $size"
 said 4 "$line\$"
