@@ -7,8 +7,8 @@
 #include "agent/base/log.h"
 #include "intra/train/trainer.h"
 
-// Defined under AddressSanitizer and ThreadSanitizer: freed memory stays with the process, and mlock
-// does nothing.
+// Defined under AddressSanitizer and ThreadSanitizer: freed memory stays with the process, and
+// mlock does nothing.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define TESTING_SANITIZED 1
 #elif defined(__has_feature)

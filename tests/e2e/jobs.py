@@ -192,7 +192,7 @@ def distill(r, job):
 
 
 def spoil(r, job, reference):
-    """A key of the table and a value at or beyond its bounds, or of another type. Most are refused."""
+    """A key of the table and a value at its bounds, beyond them, or of another type. Most fail."""
     key, allowed = r.choice(reference)
     bounds = re.match(r"(\S+) to ([^,]+)", allowed)
     values = ["nan", "-1", "", "x", "[]", "auto", "1e400"]

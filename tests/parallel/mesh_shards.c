@@ -11,7 +11,7 @@
 //     trainable=full|lora full
 //     tied=0|1            0
 //     robust=0|1          0: trimmed mean
-//     save=PATH           a checkpoint at the end by all ranks, with updates of all fragments in flight
+//     save=PATH           a checkpoint by all ranks, with updates of all fragments in flight
 //     load=PATH           start from a checkpoint
 //     dump=PATH           one rank: θ and v at the end, as a snapshot has them
 //     adopt=PATH          start from such a dump

@@ -14,8 +14,8 @@
 //     save=PATH          a checkpoint after the last step
 //     load=PATH          start from a checkpoint; steps count on
 //     shards=0|1         all ranks write parts of the checkpoint
-//     aside=0|1          parts are written while all parameters change, twice: PATH has the values before
-//                        the change, PATH.2 those after it
+//     aside=0|1          parts are written twice while all parameters change: PATH has the values
+//                        before the change, PATH.2 those after it
 //     nudge=0|1          after half of the steps, all parameters are pulled, changed and pushed
 //     pause=MS           rank 0 of a group sleeps before its last step, as in an exchange
 //     stay=N             the last rank stops at step N, before its micro-batches
