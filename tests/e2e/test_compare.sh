@@ -17,7 +17,7 @@ compare --list --seeds "1 2 3" >"$T/list" || fail "compare --list failed"
 [[ $(compare --list --steps 7 --seeds 2 | grep -c -- '-2: .* --steps 7 ') == 26 ]] ||
     fail "--steps does not apply to both sizes"
 [[ ! -e $T/out ]] || fail "--list left files behind"
-if compare --list --sizes huge >"$T/huge.log" 2>&1; then fail "an unknown size"; fi
+if compare --list --sizes huge >"$T/huge.log" 2>&1; then fail "an unknown size was accepted"; fi
 grep -q 'there are tiny and small' "$T/huge.log" || fail "$(cat "$T/huge.log")"
 
 exchanges() { # CELL: the number of exchanges that nebula check counts

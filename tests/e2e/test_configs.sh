@@ -81,4 +81,4 @@ mkdir "$T/cache" && mv "$HOME/.cache/nebula" "$T/cache/"
 XDG_CACHE_HOME=$T/cache run pretrain "$configs/quickstart.yaml" --local 2 --steps 2 \
     --set eval.windows=1 --out "$T/xdg" ||
     fail "the run with XDG_CACHE_HOME failed"
-echo "the jobs of configs/ find their corpora, or say what makes them"
+echo "the jobs of configs/ find their corpora, or name what makes them"

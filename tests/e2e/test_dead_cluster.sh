@@ -41,4 +41,4 @@ timeout 100 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/run" \
 [[ $rc == 0 ]] || fail "the second command ended with status $rc"
 jq -e '(has("missing") | not) and (.clusters | length) == 2' "$T/run/summary.json" >/dev/null ||
     fail "the summary is wrong: $(cat "$T/run/summary.json")"
-echo "dead cluster: the run ends with what it has, and says who is missing"
+echo "dead cluster: the run ends with what it has, and names the missing cluster"

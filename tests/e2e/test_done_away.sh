@@ -50,4 +50,4 @@ within 20 link_up a beta || fail "alpha has no link to beta"
 within 50 is a 'done' || fail "the generator does not end: $(tail -n 3 "$T"/a/jobs/*/worker.log)"
 grep -q 'going on from' "$T"/a/jobs/*/worker.log ||
     fail "the generator had already ended, so the test shows nothing"
-echo "a producer hears that its consumer is done"
+echo "a producer learns that its consumer is done"

@@ -16,4 +16,4 @@ NEBULA_FAULT=worker.flip.beta:20 timeout 150 "$nebula" pretrain "$T/job.yaml" --
 [[ $rc == 1 ]] || fail "exit status $rc, not 1"
 has 'error cluster .*no member has a state of before' "$run.log" || fail "the reason is missing"
 has 'checkpoint.keep' "$run.log" || fail "the remedy is missing"
-echo "both in doubt, nothing to go back to: an error after $((SECONDS - start)) s"
+echo "no member has an earlier state: an error after $((SECONDS - start)) s"

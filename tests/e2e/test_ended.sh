@@ -56,7 +56,7 @@ else
     echo "not tried: a reader without write access"
 fi
 
-# ---- a limit of sizes
+# ---- a limit on file sizes
 start_beta
 wait_for 20 "beta's agent" link_up b alpha
 # the soft limit: only root could raise the hard limit again

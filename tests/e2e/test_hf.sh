@@ -89,7 +89,9 @@ mkdir "$T/back"
 next --out "$run" --resume >>"$run.log" 2>&1 ||
     fail "the run could not be resumed with an empty $T/back"
 rmdir "$T/back"
-if next --out "$T/never" >"$T/never.log" 2>&1; then fail "a run began from nothing"; fi
+if next --out "$T/never" >"$T/never.log" 2>&1; then
+    fail "a run started without its initial model"
+fi
 grep -q 'there is no\|cannot' "$T/never.log" || fail "the reason is missing: $(cat "$T/never.log")"
 mv "$T/away" "$T/back"
 
@@ -119,7 +121,9 @@ adapters() {
         --out "$2" >"$2.log" 2>&1
 }
 adapters "$T/moved" "$T/moved-run" || fail "equal parameters in another place were refused"
-if adapters "$T/next/checkpoint" "$T/unlike-run"; then fail "adapters of another model"; fi
+if adapters "$T/next/checkpoint" "$T/unlike-run"; then
+    fail "adapters of another model were accepted"
+fi
 grep -q "holds other parameters than the job begins with ([0-9a-f]*, the job's ${base:0:12})" \
     "$T/unlike-run.log" || fail "the reason is missing"
 
@@ -323,4 +327,4 @@ rm -r "$T/no"
 
 printf 'X' | dd of="$T/back/model.ckpt" bs=1 seek=100000 conv=notrunc status=none
 refuses 1 "digest does not match; use an older one" export "$T/back" "$T/no"
-echo "folders go out and come back with the same losses"
+echo "export and import keep the losses"

@@ -49,7 +49,7 @@ kill -INT "$pid"
 wait "$pid" || true
 jq -s -e '[.[] | select(.kind == "labels")] |
     all(.[]; (.reason | length > 20) and .k >= 4 and .k <= 32 and .student == "beta")' \
-    "$out/metrics.jsonl" >/dev/null || fail "labels: $(labels .)"
+    "$out/metrics.jsonl" >/dev/null || fail "wrong labels: $(labels .)"
 
 # Both workers are killed while k follows the link. The student has learned from what its cache
 # holds, for any k: a replay without a teacher gives the same bits.

@@ -45,4 +45,4 @@ grep -q 'WAIT 0.3 s FOR IT (sync.grace_s)' "$T/plan.txt" ||
 timeout 100 "$nebula" plan "$T/job.yaml" --wan 200mbit:5ms --json 2>/dev/null |
     jq -e '.written.exchange.late == false' >/dev/null ||
     fail "plan predicts lateness on a fast line"
-echo "left out, said so, and back after round $before"
+echo "left out, reported it, and back after round $before"

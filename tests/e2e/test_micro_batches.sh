@@ -107,7 +107,7 @@ jq -e --slurpfile p "$T/plan.json" '.spec as $j | $p[0].proposed.clusters as $c 
         "$T/plan.json"), ran $(jq -c .spec "$T/auto/job.json")"
 digests_equal "$T/auto"
 
-refuse() { # TEXT, what alpha says, options…
+refuse() { # TEXT KEYS-OF-ALPHA options…
     local rc=0 out text=$1
     sed "s/{name: alpha,/{name: alpha, $2,/" "$T/job.yaml" >"$T/bad.yaml"
     out=$(timeout 60 "$nebula" check "$T/bad.yaml" "${@:3}" 2>&1) || rc=$?

@@ -14,7 +14,8 @@ wait_for 20 "the link" link_up b alpha
 timeout 120 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/run" \
     --set sync.grace_s=1 >"$T/run.log" 2>&1 &
 run=$!
-wait_for 60 "beta says it" has 'beta: beta cannot keep the others.*no room on the disk' "$T/run.log"
+wait_for 60 "the report of beta" has 'beta: beta cannot keep the others.*no room on the disk' \
+    "$T/run.log"
 sleep 3 # three times grace_s: by now a missing sender would be reported
 ! has 'has sent none' "$T/run.log" ||
     fail "a sender is blamed for a full disk: $(grep 'has sent none' "$T/run.log")"

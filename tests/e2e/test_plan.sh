@@ -338,7 +338,7 @@ jq '.gemm_bf16 = (.gemm | map(. / 2)) | .attn_fwd_bf16 = (.attn_fwd | map(. / 2)
 jq '.gemm_bf16 = (.gemm | map(0)) | .attn_fwd_bf16 = (.attn_fwd | map(0)) |
     .attn_bwd_bf16 = (.attn_bwd | map(0)) | .to_bf16 = 0' "$T/here.json" >"$T/never.json"
 sed 's/{name: alpha,/{name: alpha, device: cpu, precision: bf16,/' "$T/job.yaml" >"$T/bf16.yaml"
-bf16() { # PROFILE JOB, as txt or json
+bf16() { # PROFILE JOB txt|json
     plan "$T/$2.yaml" --wan $wan --site "alpha=$T/$1.json" \
         --site "beta=$T/$1.json" $([[ $3 == txt ]] || echo --json) >"$T/$1-$2.$3"
 }

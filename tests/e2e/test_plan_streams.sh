@@ -125,7 +125,7 @@ sed -i -e 's/windows: 20/windows: 2/' -e 's/every_steps: 10/every_steps: 100/' "
 plan "$T/frozen.yaml" --local 2 --wan 50mbit:500ms --json >"$T/far.json"
 train far frozen --wan 50mbit:500ms --steps 15
 [[ $(of far '.written.stream.bound') == window ]] ||
-    fail "what holds it up: $(of far .written.stream)"
+    fail "wrong bound of the stream: $(of far .written.stream)"
 near 'batches/s over a long way' \
     "$(of far '.written.stream.rate')" "$(rate far .quality.clusters.beta)" 0.4 1.3
 jq -e '.proposed.ahead >= 8 and .proposed.stream.bound != "window" and

@@ -74,7 +74,7 @@ run=$!
 wait_for 60 "beta runs" is b running
 slow_disk
 "$nebula" stop "$id" --home "$T/a" >/dev/null || fail "the stop with a slow disk failed"
-wait_for 20 "beta hears of the stop" is b stopping
+wait_for 20 "the stop at beta's agent" is b stopping
 kill -KILL "${pid[b]}"
 wait "${pid[b]}" || true
 start_beta
@@ -105,7 +105,7 @@ start_beta
 wait_for 20 "beta's agent" says b '.version == 1'
 wait_for 20 "the link after that" says a '.peers[0].up'
 sleep 1
-wait_for 30 "a stop that came while beta's agent went down, which" is b stopped
+wait_for 30 "the stop during the shutdown of beta's agent" is b stopped
 
 # A resume arrives while beta's worker still writes the checkpoint of a stop. Then beta's agent is
 # told to end.
@@ -113,18 +113,18 @@ wait_for 30 "a stop that came while beta's agent went down, which" is b stopped
 wait_for 60 "beta runs" is b running
 slow_disk
 "$nebula" stop "$id" --home "$T/a" >/dev/null || fail "the slow stop failed"
-wait_for 20 "beta hears of the slow stop" is b stopping
+wait_for 20 "the slow stop at beta" is b stopping
 wait_for 60 "the stop at a" is a stopped
 "$nebula" resume "$id" --home "$T/a" >/dev/null || fail "resume while beta stops failed"
 sleep 1
 # The state is read once, because it may change from one to the other.
 not_done() { local now; now=$(state b) && [[ $now == running || $now == stopping ]]; }
-wait_for 20 "beta, which was done," not_done
+wait_for 20 "beta running or stopping" not_done
 kill -TERM "${pid[b]}"
 wait "${pid[b]}" || true
 start_beta
 wait_for 20 "beta's agent" says b '.version == 1'
-wait_for 60 "beta, which had been told to go on," is b running
+wait_for 60 "the resume at beta" is b running
 "$nebula" stop "$id" --home "$T/a" >/dev/null || fail "the stop after the slow stop failed"
 wait_for 60 "the stop at a" is a stopped
 wait_for 60 "the stop at b" is b stopped
@@ -177,9 +177,9 @@ blobs() { find "$T/$1/blobs" -type f 2>/dev/null | wc -l; }
 # Beta cannot continue what alpha has forgotten, and gets the reason. Beta keeps its files, and
 # nothing returns at alpha.
 "$nebula" resume "$id" --home "$T/b" >/dev/null || fail "resume at beta alone failed"
-wait_for 60 "beta hears why not" has \
+wait_for 60 "the reason at beta" has \
     'alpha refuses it: a job of this id has ended at agent "alpha" and was removed' "$T/b.log"
 wait_for 60 "beta stops" is b stopped
 [[ $("$nebula" jobs --home "$T/a" --json) == '[]' && ! -e $T/a/jobs/$id && -d $T/b/jobs/$id ]] ||
     fail "the job returned at alpha: $("$nebula" jobs --home "$T/a" --json)"
-echo "a job goes on at both sites, whichever of them is asked"
+echo "a job continues at both sites, whichever site asks"

@@ -50,4 +50,4 @@ refused() {
 within 40 refused || fail "the agent accepts a worker of another build: $(cat "$T/local.log")"
 kill -INT "$run"
 wait "$run" || true
-echo "versions: no link between two protocols, and both ends say so"
+echo "versions: no link between two protocols, and both ends report it"

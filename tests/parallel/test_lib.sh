@@ -54,7 +54,7 @@ first_bound=1e-6 wrong "the first" losses_agree "the first" 1e-4 "$work/one" "$w
 # The comparisons of whole runs (e2e): equal and missing, near and far.
 BUILD=$BUILD digests_may_differ=1 bash -c 'source "$0"
     near() { figures_near 0.02 "$(printf %b "$1")" "$(printf %b "$2")"; }
-    near "4.1\t4.2" "4.11\t4.19" || fail "near is far"
+    near "4.1\t4.2" "4.11\t4.19" || fail "near values differ"
     for pair in "4.1\t4.2 4.13\t4.2" "4.1\t4.2 4.1\t4.1" "4.1\tnan 4.1\tnan" \
         "4.1\tnan 4.1\t4.2" "4.1\t4.2 4.1\t" "\t \t" "4.1\t4.2 4.1" "null null"; do
         read -r a b <<<"$pair"
@@ -71,4 +71,4 @@ BUILD=$BUILD digests_may_differ=1 bash -c 'source "$0"
     for one in "$a, $b" "$a, $none" "$none, $none" "{}, {}" "$empty, $empty" ""; do
         ! equal "$one" || fail "equal digests: $one"
     done' "$(dirname "$0")/../e2e/lib.sh"
-echo "what compares losses sees what is wrong with them"
+echo "the comparisons of losses catch every error"

@@ -64,4 +64,4 @@ for c in alpha beta; do
 done
 none_left() { ! pgrep -f "nebula worker $T/" >/dev/null; }
 within 20 none_left || fail "some ranks remain: $(pgrep -af "nebula worker $T/")"
-echo "a rank that hangs is ended, and the run comes to the same bits"
+echo "a hanging rank is ended, and the run ends with the same bits"
