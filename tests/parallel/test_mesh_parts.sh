@@ -69,7 +69,7 @@ for shards in 0 1; do
     # shellcheck disable=SC2016
     if ranks 4 bash -c '[[ $RANK != 3 ]] || export NEBULA_FAULT=whole.send:1; exec "$@"' - \
         "$BUILD/mesh_train" 1 2 2 group=1 steps=0 save="$work/left.ckpt" shards="$shards" >"$work/out" 2>&1; then echo "a tensor that was not sent was not missed"; exit 1; fi
-    grep -q 'no memory to send a tensor' "$work/out" && ((SECONDS - start < 15)) ||
+    grep -q 'out of memory sending a tensor' "$work/out" && ((SECONDS - start < 15)) ||
         { cat "$work/out"; echo "shards=$shards: after $((SECONDS - start)) s a rank still waited for what another could not send"; exit 1; }
 done
 # What one rank alone cannot write: the owner, who speaks for all, says which rank, and why.
