@@ -89,7 +89,7 @@ done
 want=$(summary '.clusters[0].params_digest' "$T/rot")
 timeout 90 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/rot" --set checkpoint.every_steps=10 --resume >"$T/rot2.log" 2>&1 ||
     fail "did not go on from the older checkpoint: $(tail -n 3 "$T/rot2.log")"
-grep -q 'digest does not match; use an older one' "$T"/rot/clusters/*/jobs/*/worker.log || fail "the damage was not reported"
+grep -q 'digest does not match; use an older checkpoint' "$T"/rot/clusters/*/jobs/*/worker.log || fail "the damage was not reported"
 [[ $(summary '.clusters[0].params_digest' "$T/rot") == "$want" ]] || fail "other parameters after going back one checkpoint"
 "$nebula" eval "$T/garbage.ckpt" --corpus "$T/corpus" >"$T/eval.log" 2>&1 && fail "eval took garbage"
 grep -q 'no checkpoint header' "$T/eval.log" || fail "eval: $(cat "$T/eval.log")"
