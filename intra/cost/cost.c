@@ -11,12 +11,11 @@ enum {
     OPS_FWD = 9,
     OPS_BWD = 13, // operations of a block that are handed to the threads
 };
-#define BACKWARD_ATTN                                                                              \
-// forward has scores and values; backward has the scores again, and gradients of q, k, v and      \
-// scores
-2.5
+// Forward computes scores and values. Backward computes the scores again, and the gradients of q, k,
+// v and scores.
+#define BACKWARD_ATTN 2.5
 
-    const int32_t intra_cost_sides[INTRA_COST_SIDES] = {32, 64, 128, 256, 512, 1024};
+const int32_t intra_cost_sides[INTRA_COST_SIDES] = {32, 64, 128, 256, 512, 1024};
 const int32_t intra_cost_heads[INTRA_COST_HEADS] = {16, 32, 64, 128};
 const int32_t intra_cost_tokens[INTRA_COST_TOKENS] = {64, 256, 1024, 4096, 16384};
 
