@@ -51,7 +51,7 @@ expect other-shape 2 "$other_shape" --set init_from="$T/own-corpora/checkpoint" 
 "$nebula" check "$T/job.yaml" --set init_from="$T/own-corpora/checkpoint" --set model.d_ff=64 >"$T/shape.log" 2>&1 && fail "check: a model of another shape"
 grep -q "$other_shape" "$T/shape.log" || fail "check: $(cat "$T/shape.log")"
 sed -i 's/{name: \(alpha\|beta\),/{name: \1, outer_state: device,/' "$T/job.yaml"
-CUDA_VISIBLE_DEVICES='' expect no-step 1 'error cluster (alpha|beta): outer_state: device' # which no check can tell: no GPU
+CUDA_VISIBLE_DEVICES='' expect no-step 1 'error cluster (alpha|beta): outer_state is device' # which no check can tell: no GPU
 sed -i 's/ outer_state: device,//' "$T/job.yaml"
 expect no-step 0 'e2e \(replicas\)' --steps 5 # a run that has made no step is none: its folder is free
 # Training that has diverged says so: what it ends with may look like a loss.
