@@ -100,7 +100,7 @@ bool agent_job_only_votes(const struct agent_job *j, int cluster);
 int32_t agent_distill_k_min(const struct agent_distill_config *d);
 int32_t agent_distill_k_max(const struct agent_distill_config *d);
 
-// In distill_worker.c: the worker's life after it has attached to its agent.
+// In distill_worker.c: runs a worker of mode distill that has attached to its agent.
 NEB_MUST_CHECK enum neb_status agent_distill_run(struct agent_worker *w);
 
 // In distill_eval.c: translates pairs of a split and scores them. hypotheses, references, sources:

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The student of mode distill. It learns from text and labels, from the cache, or alone. With
-// distill.when_lost: alone it also ends alone: if all its steps are made and no labels come for
-// patience_s, it reports that it has all labels (agent_stream_skip). The teacher leaves out the
-// missing ones when it is back.
+// The student of mode distill: learns from text and labels, from the cache, or alone. With
+// distill.when_lost: alone it ends without the last labels if none come for patience_s, and reports
+// that it has all (agent_stream_skip); the teacher leaves those out when it is back.
 #include "agent/base/log.h"
 #include "agent/train/distill_cache.h"
 #include "agent/train/distill_run.h"

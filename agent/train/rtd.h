@@ -88,7 +88,7 @@ double agent_rtd_batch_max(const struct agent_job *job);
 uint32_t agent_rtd_ahead_max(const struct agent_job *job);
 
 struct agent_worker;
-// In rtd_worker.c: the worker's life after it has attached to its agent.
+// In rtd_worker.c: runs a worker of mode rtd that has attached to its agent.
 NEB_MUST_CHECK enum neb_status agent_rtd_run(struct agent_worker *w);
 
 #endif

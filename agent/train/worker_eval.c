@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Held-out loss of the built-in trainer. At the end it is that of the parameters that all clusters
-// share; with eval.every_steps, in between, that of this cluster's own parameters at that step.
-// Evaluation changes neither parameters, optimiser, data cursor nor token counts, and its time is
-// not part of train_s.
+// Held-out loss of the built-in trainer: at the end, of the parameters that all clusters share;
+// with eval.every_steps, in between, of this cluster's own. It does not change the training state,
+// and its time is not part of train_s.
 #include "agent/exchange/worker.h"
 #include "agent/job/json.h"
 

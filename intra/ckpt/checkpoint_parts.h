@@ -27,8 +27,8 @@
 
 #include <dirent.h>
 
-// The section, of u64. In a file: token and n. In a part: token, number and n (older builds wrote no
-// n).
+// The section, of u64. In a file: token and n. In a part: token, number and n (older builds wrote
+// no n).
 #define INTRA_PARTS_SECTION "checkpoint.parts"
 
 enum {

@@ -71,8 +71,8 @@ static enum neb_status header_length(const struct shard *s, uint64_t *n) {
     if (*n < 2 || *n > s->map.len - PREFIX_BYTES)
         return malformed(
             s->path, NULL,
-            "a header of %" PRIu64
-            " bytes in a file of %zu: the file was cut short, or is not a safetensors file",
+            "the header has %" PRIu64
+            " bytes, but the file has %zu: it was cut short, or is not a safetensors file",
             *n, s->map.len);
     return NEB_OK;
 }

@@ -11,8 +11,8 @@ enum {
     OPS_FWD = 9,
     OPS_BWD = 13, // operations of a block that are handed to the threads
 };
-// Forward computes scores and values. Backward computes the scores again, and the gradients of q, k,
-// v and scores.
+// Forward computes scores and values. Backward computes the scores again, and the gradients of
+// q, k, v and scores.
 #define BACKWARD_ATTN 2.5
 
 const int32_t intra_cost_sides[INTRA_COST_SIDES] = {32, 64, 128, 256, 512, 1024};

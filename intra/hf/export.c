@@ -190,10 +190,9 @@ out:
 
 // ---- the files beside the weights ---------------------------------------------------------------
 
-// What transformers 5 needs to read our SentencePiece vocabulary without adding tokens around a
-// text. Its LlamaTokenizer rebuilds the vocabulary as BPE and merges spaces, and its
-// SentencePieceBackend does not join bytes when it decodes. TokenizersBackend differs only where a
-// text spells a special token, or a byte's piece with a unigram vocabulary.
+// What transformers 5 needs to read our SentencePiece vocabulary: its LlamaTokenizer rebuilds it as
+// BPE, its SentencePieceBackend does not join bytes. TokenizersBackend differs only where a text
+// spells a special token, or a byte's piece with a unigram vocabulary.
 static enum neb_status write_sentencepiece_config(const struct exporting *x,
                                                   const struct intra_hf_special *ids) {
     json_t *o =

@@ -21,7 +21,7 @@ enum { LOOK = 4096, DROP = 1 << 22, TOKENIZER_JSON_MAX = 64 << 20 };
 struct importing {
     const struct intra_hf_import *i;
     struct intra_hf_imported *out;
-    struct intra_st *base, *adapter; // adapter: NULL: none
+    struct intra_st *base, *adapter; // adapter NULL: none
     struct intra_hf_names names, adapter_names;
     struct intra_model *m; // layout only
     uint64_t done, total;  // bytes

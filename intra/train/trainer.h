@@ -51,8 +51,8 @@ struct intra_step_stats { // the same on all ranks of a mesh
     enum neb_status status; // of the mesh's collectives; NEB_OK with one rank
 };
 
-// What the ranks of a mesh hold beside the trainer, and a checkpoint must keep: the state of the
-// exchange (agent/exchange/shards.h).
+// State that the ranks of a mesh hold beside the trainer, and that checkpoints must keep: that of
+// the exchange (agent/exchange/shards.h).
 struct intra_trainer_extra {
     void *user;
     // about how much rank `rank` holds; the same answer on all ranks
