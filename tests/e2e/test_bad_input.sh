@@ -72,7 +72,7 @@ expect no-way 1 'Too many levels of symbolic links' --set data.corpus="$T/loop" 
 printf 'not a checkpoint' >"$T/garbage.ckpt"
 expect no-model 1 "job.yaml: model.init: there is no $T/nowhere" --set model.init="$T/nowhere"
 expect bad-model 2 "job.yaml: model.init: $T/mute is no checkpoint to start from" --set model.init="$T/mute"
-expect bad-init 1 'garbage.ckpt: no checkpoint header' --set init_from="$T/garbage.ckpt"
+expect bad-init 1 'garbage.ckpt: it has no checkpoint header' --set init_from="$T/garbage.ckpt"
 
 # A disk that fills up while a checkpoint is written: the error names it, and the run can go on once there is room.
 NEBULA_FAULT=fs.write:20 expect full 1 'No space left on device|disk full' --set checkpoint.every_steps=5
