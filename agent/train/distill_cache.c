@@ -46,7 +46,7 @@ enum neb_status agent_distill_cache_open(const char *dir, const struct agent_job
         same ? NEB_OK
              : neb_fail(NEB_ERR_INVALID,
                         "distill.cache: %s holds labels for another text, seed, batch, share of "
-                        "the batches, or temperature (key %.*s, this job's is %s): name another "
+                        "the batches, or temperature (there %.*s, here %s): name another "
                         "folder, or move this one away",
                         dir, (int)was.len, (const char *)was.p, hex);
     neb_buf_free(&was);
