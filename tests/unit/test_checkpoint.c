@@ -114,7 +114,7 @@ static void test_arrays(void **state) {
     }
     neb_log_set_sink(swallow, NULL);
     assert_int_equal(intra_ckpt_array_open(c, "gap", 100, &a), NEB_ERR_FORMAT);
-    assert_non_null(strstr(message, "gap has 50 elements, 100 are expected"));
+    assert_non_null(strstr(message, "gap has 50 elements; it must have 100"));
     assert_int_equal(intra_ckpt_array_open(c, "nothing", 0, &a), NEB_ERR_NOT_FOUND);
     assert_int_equal(intra_ckpt_array_open(c, "words", 0, &a), NEB_ERR_FORMAT);
     neb_log_set_sink(NULL, NULL);

@@ -175,25 +175,26 @@ static void test_config_keys(void **state) {
          ",\"max_length\":1000000000000000019884624838656,\"name_or_path\":\"a\\u0000\\ud83d\"}",
          NULL},
         {"\xef\xbb\xbf" LLAMA ",\"temperature\":NaN,\"top_p\":1e999}", NULL},
-        {LLAMA ",\"time_step_limit\":[0.0,Infinity,-Infinity]}", "time_step_limit: not known"},
+        {LLAMA ",\"time_step_limit\":[0.0,Infinity,-Infinity]}",
+         "time_step_limit: unknown, and ignored"},
         {LLAMA ",\"hidden_size\":1e999,\"hidden_size\":8}", NULL}, // the last one counts
         {LLAMA ",\"is_causal\":true,\"attention_dropout\":0.0,\"logit_scale\":1,"
                "\"logits_scaling\":1.0,\"final_logit_softcapping\":null,\"pruned_heads\":{},"
                "\"quantization_config\":null,\"no_rope_layers\":[],\"num_experts\":0,"
                "\"architectures\":[]}",
          NULL},
-        {LLAMA ",\"attention_dropout\":0.1}", "attention_dropout: training here is without"},
-        {LLAMA ",\"attention_dropout\":Infinity}", "attention_dropout: training here is without"},
-        {LLAMA ",\"is_causul\":false,\"my_scale\":3}", "is_causul, my_scale: not known"},
-        {LLAMA ",\"sliding_window\":7}", "sliding_window: not known"}, // Llama has none
-        {MISTRAL ",\"attention_bias\":true,\"mlp_bias\":true}", "attention_bias, mlp_bias: not"},
-        {QWEN2 ",\"attention_bias\":false}", "attention_bias: not known"},
+        {LLAMA ",\"attention_dropout\":0.1}", "attention_dropout: ignored, because training"},
+        {LLAMA ",\"attention_dropout\":Infinity}", "attention_dropout: ignored, because training"},
+        {LLAMA ",\"is_causul\":false,\"my_scale\":3}", "is_causul, my_scale: unknown, and ignored"},
+        {LLAMA ",\"sliding_window\":7}", "sliding_window: unknown, and ignored"}, // Llama has none
+        {MISTRAL ",\"attention_bias\":true,\"mlp_bias\":true}", "attention_bias, mlp_bias: unk"},
+        {QWEN2 ",\"attention_bias\":false}", "attention_bias: unknown, and ignored"},
         {LLAMA ",\"rope_parameters\":{\"rope_type\":\"default\",\"rope_thta\":1}}",
-         "rope_parameters.rope_thta: not known"},
+         "rope_parameters.rope_thta: unknown, and ignored"},
         {LLAMA ",\"eos_token_id\":1000000000000000000000000000000}",
-         "eos_token_id is no id from 0"},
-        {LLAMA ",\"bos_token_id\":-1}", "bos_token_id is no id from 0 to 31"},
-        {LLAMA ",\"bos_token_id\":NaN}", "bos_token_id is no id"},
+         "eos_token_id is not an id from 0"},
+        {LLAMA ",\"bos_token_id\":-1}", "bos_token_id is not an id from 0 to 31"},
+        {LLAMA ",\"bos_token_id\":NaN}", "bos_token_id is not an id"},
         {LLAMA ",\"bos_token_id\":null,\"eos_token_id\":[],\"pad_token_id\":-1}", NULL},
     };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
@@ -263,14 +264,14 @@ static const struct refusal {
     const char *says[2];
 } refusals[] = {
     {"", NEB_ERR_FORMAT, {"config.json"}},
-    {"[]", NEB_ERR_FORMAT, {"no JSON object"}},
+    {"[]", NEB_ERR_FORMAT, {"not a JSON object"}},
     {"{}", NEB_ERR_FORMAT, {"model_type"}},
     {"{\"model_type\":7}", NEB_ERR_FORMAT, {"model_type"}},
     {"{\"model_type\":\"llama\\u0000\"}", NEB_ERR_UNSUPPORTED, {"model_type", "architecture"}},
     {"{\"model_type\":\"mistral\"," SHAPE "}",
      NEB_ERR_FORMAT,
-     {"num_key_value_heads is left out, which means 8 for mistral", "num_attention_heads is 2"}},
-    {"{\"model_type\":\"qwen2\"," SHAPE "}", NEB_ERR_FORMAT, {"which means 32 for qwen2"}},
+     {"num_key_value_heads is missing, so it is 8 for mistral", "num_attention_heads is 2"}},
+    {"{\"model_type\":\"qwen2\"," SHAPE "}", NEB_ERR_FORMAT, {"so it is 32 for qwen2"}},
     {LLAMA ",\"is_causal\":false}", NEB_ERR_UNSUPPORTED, {"is_causal: false", "causal"}},
     {LLAMA ",\"is_causal\":null}", NEB_ERR_UNSUPPORTED, {"is_causal: null"}},
     {MISTRAL ",\"is_causal\":0}", NEB_ERR_UNSUPPORTED, {"is_causal: 0"}},
@@ -318,7 +319,7 @@ static const struct refusal {
     {LLAMA ",\"hidden_act\":\"gelu\"}", NEB_ERR_UNSUPPORTED, {"hidden_act", "SwiGLU"}},
     {LLAMA ",\"attention_bias\":true}", NEB_ERR_UNSUPPORTED, {"attention_bias", "output proj"}},
     {LLAMA ",\"mlp_bias\":true}", NEB_ERR_UNSUPPORTED, {"mlp_bias", "bias"}},
-    {LLAMA ",\"mlp_bias\":1}", NEB_ERR_FORMAT, {"mlp_bias", "neither true nor false"}},
+    {LLAMA ",\"mlp_bias\":1}", NEB_ERR_FORMAT, {"mlp_bias", "true or false is needed"}},
     {LLAMA ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8}}",
      NEB_ERR_FORMAT,
      {"rope_scaling.low_freq_factor", "missing"}},
@@ -345,16 +346,16 @@ static const struct refusal {
     {LLAMA ",\"original_max_position_embeddings\":4096,\"rope_scaling\":{\"rope_type\":\"llama3\","
            "\"factor\":8,\"low_freq_factor\":1,\"high_freq_factor\":4," ORIGINAL "}}",
      NEB_ERR_FORMAT,
-     {"original_max_position_embeddings", "make them the same"}},
+     {"original_max_position_embeddings", "make them equal"}},
     {LLAMA ",\"rope_scaling\":{\"type\":\"linear\"}}",
      NEB_ERR_FORMAT,
      {"rope_scaling.factor", "missing"}},
     {LLAMA ",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2}}",
      NEB_ERR_UNSUPPORTED,
-     {"rope_scaling", "must be plain (rope_type default) or scaled as linear or llama3"}},
+     {"rope_scaling", "must have rope_type default, linear or llama3"}},
     {LLAMA ",\"rope_scaling\":{\"rope_type\":8}}",
      NEB_ERR_UNSUPPORTED,
-     {"rope_scaling", "must be plain"}},
+     {"rope_scaling", "must have rope_type"}},
     {LLAMA ",\"rope_scaling\":{\"factor\":2}}", NEB_ERR_UNSUPPORTED, {"rope_scaling", "scaled"}},
     {LLAMA ",\"rope_parameters\":{\"rope_type\":\"longrope\"},\"rope_scaling\":{\"rope_type\":"
            "\"default\"}}",
@@ -479,7 +480,7 @@ static void test_peft(void **state) {
         const char *text, *says;
     } bad[] = {
         {"", "a.json"},
-        {"[]", "no JSON object"},
+        {"[]", "not a JSON object"},
         {"{\"peft_type\":\"IA3\"}", "only LORA"},
         {"{" PEFT ",\"target_modules\":[\"q_proj\"],\"use_dora\":true}", "use_dora"},
         {"{" PEFT ",\"target_modules\":[\"q_proj\"],\"use_rslora\":1}", "use_rslora"},
@@ -507,7 +508,7 @@ static void test_peft(void **state) {
                                 "\"lora_colour\":1,\"auto_mapping\":{\"a\":-Infinity}}",
                                 2, &t),
                      NEB_OK);
-    assert_non_null(strstr(warning, "max, lora_colour: not known"));
+    assert_non_null(strstr(warning, "max, lora_colour: unknown, and ignored"));
 }
 
 // ---- folders ----------------------------------------------------------------------------------------------------
@@ -591,10 +592,10 @@ static void test_folders(void **state) {
         {{.tied_head = true}, NEB_OK, ""},
         {{.add = "model.layers.0.self_attn.rotary_emb.inv_freq"}, NEB_OK, ""},
         {{.tied_head = true, .head = 1}, NEB_ERR_FORMAT, "tie_word_embeddings"},
-        {{.drop = "model.norm.weight"}, NEB_ERR_FORMAT, "'model.norm.weight' is missing; see"},
+        {{.drop = "model.norm.weight"}, NEB_ERR_FORMAT, "'model.norm.weight' is missing: check"},
         {{.drop = "model.norm.weight", .add = "norms.weight"},
          NEB_ERR_FORMAT,
-         "'model.norm.weight' is missing; there is 'norms.weight'"},
+         "'model.norm.weight' is missing, and there is 'norms.weight'"},
         {{.front = "_orig_mod."}, NEB_OK, ""},
         {{.front = "module."}, NEB_OK, ""},
         {{.front = "base_model.model."}, NEB_OK, ""},
@@ -613,7 +614,7 @@ static void test_folders(void **state) {
          "no place for tensor 'model.layers.0.self_attn.q_norm.weight'"},
         {{.reshape = "model.layers.1.mlp.up_proj.weight"},
          NEB_ERR_FORMAT,
-         "(8, 12), its config needs (12, 8)"},
+         "(8, 12), but its config needs (12, 8)"},
         {{.nan = "model.layers.0.mlp.down_proj.weight"},
          NEB_ERR_FORMAT,
          "'model.layers.0.mlp.down_proj.weight' holds nan at element 0"},
@@ -633,7 +634,7 @@ static void test_folders(void **state) {
         assert_false(neb_fs_exists(in(path, "out.nebula-building.lock")));
         if (st == NEB_OK) { // no vocabulary: said so, and imported all the same
             assert_false(r.tokenizer);
-            assert_non_null(strstr(warning, "tokenised elsewhere"));
+            assert_non_null(strstr(warning, "must tokenise text"));
             assert_int_equal(import(0, &r), NEB_ERR_EXISTS);
         }
     }
@@ -651,7 +652,7 @@ static void test_adapter_beside(void **state) {
     assert_false(neb_fs_exists(in(path, "out")));
     assert_int_equal(neb_fs_remove(in(path, "hf/config.json")), NEB_OK);
     assert_int_equal(import(0, &r), NEB_ERR_NOT_FOUND);
-    assert_non_null(strstr(message, "no model: import the model that it is for"));
+    assert_non_null(strstr(message, "no model: import the model that the adapter is for"));
 }
 
 // A window is no obstacle up to its length.

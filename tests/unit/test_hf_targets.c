@@ -120,8 +120,8 @@ static void test_refused(void **state) {
         {R T("[\"mlp\"]"), "names 'model.layers.0.mlp'"},
         {R T("\".*\""), "names 'model'"},
         {R T("\".*layernorm\""), "names 'model.layers.0.input_layernorm'"},
-        {R T("\"(\""), "'(' is no expression"},
-        {R T("\"(?P<a>x)(?P<a>y)\""), "is no expression"},
+        {R T("\"(\""), "'(' is not a valid expression"},
+        {R T("\"(?P<a>x)(?P<a>y)\""), "is not a valid expression"},
         {R T("\"((a*)*)*b|(.*)*z((m|o)+)*x\""), "too many steps"},
         {R T("\".*layers\\\\.0\\\\..*q_proj\""),
          "target_modules: 1 of 2 layers have an adapter on q_"},
@@ -134,23 +134,25 @@ static void test_refused(void **state) {
         {R T("[\"q_proj\"]") ",\"layers_to_transform\":[0.5]", "layers_to_transform: a number"},
         {R T("[\"q_proj\"]") ",\"layers_to_transform\":[0],\"layers_pattern\":\"h\"",
          "it names no"},
-        {R T("[\"q_proj\"]") ",\"layers_pattern\":\"h\"", "layers_pattern: PEFT takes it beside"},
+        {R T("[\"q_proj\"]") ",\"layers_pattern\":\"h\"", "layers_pattern: PEFT allows it only with"},
         {R T("\".*q_proj\"") ",\"layers_to_transform\":[0,1]",
-         "layers_to_transform: PEFT takes it"},
+         "layers_to_transform: PEFT allows it"},
         {R T("[\"q_proj\"]") ",\"exclude_modules\":[\"layers.0.self_attn.q_proj\"]",
          "exclude_modules: 1 of 2 layers"},
-        {R T("[\"q_proj\"]") ",\"exclude_modules\":\"[\"", "exclude_modules: '[' is no expression"},
+        {R T("[\"q_proj\"]") ",\"exclude_modules\":\"[\"",
+         "exclude_modules: '[' is not a valid expression"},
         {R T("[\"q_proj\"]") ",\"exclude_modules\":7", "exclude_modules: an expression or a list"},
         {R T("[\"q_proj\",\"v_proj\"]") ",\"rank_pattern\":{\"q_proj\":2}",
          "rank_pattern: the adapter of 'model.layers.0.self_attn.v_proj' has rank 4, that of "
-         "'model.layers.0.self_attn.q_proj' 2"},
+         "'model.layers.0.self_attn.q_proj' has 2"},
         {R T("[\"q_proj\",\"v_proj\"]") ",\"alpha_pattern\":{\"v_proj\":2}",
          "alpha_pattern: the adapter"},
         {R T("[\"q_proj\"]") ",\"rank_pattern\":{\"layers.1.*\":2}", "rank_pattern: the adapter"},
         {R T("[\"q_proj\"]") ",\"rank_pattern\":{\"q_proj\":0}", "rank_pattern: 0 cannot"},
         {R T("[\"q_proj\"]") ",\"rank_pattern\":{\"q_proj\":1e30}", "rank_pattern"},
         {R T("[\"q_proj\"]") ",\"alpha_pattern\":{\"q_proj\":Infinity}", "alpha_pattern"},
-        {R T("[\"q_proj\"]") ",\"rank_pattern\":{\"*\":2}", "rank_pattern: '*' is no expression"},
+        {R T("[\"q_proj\"]") ",\"rank_pattern\":{\"*\":2}",
+         "rank_pattern: '*' is not a valid expression"},
         {R T("[\"q_proj\"]") ",\"rank_pattern\":[2]", "rank_pattern: an object"},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
@@ -177,7 +179,7 @@ static void test_bounded(void **state) {
     message[0] = 0;
     assert_int_equal(intra_hf_peft_parse((const char *)b.p, b.len, "a.json", 1024, &t),
                      NEB_ERR_LIMIT);
-    assert_non_null(strstr(message, "rank_pattern: more expressions"));
+    assert_non_null(strstr(message, "rank_pattern: too many expressions"));
     neb_buf_free(&b);
     assert_int_equal(parse(T("\"all-linear\""), 1024, &t), NEB_OK);
 }
