@@ -294,7 +294,7 @@ static void test_register_errors(void **state) {
          "name is NULL");
     assert_int_equal(nebula_register(n, embed, 0, 10, 8, NEBULA_F32, NEBULA_HOST, x), NEBULA_OK);
     SAYS(nebula_register(n, embed, 9, 7, 8, NEBULA_F32, NEBULA_HOST, x), NEBULA_ERR_INVALID,
-         "row 9 is registered already");
+         "row 9 is already registered");
     SAYS(nebula_begin(n), NEBULA_ERR_INVALID, "model.embed_tokens.weight: 10 of its 16 rows");
     assert_int_equal(nebula_close(&n, (double)NAN), NEBULA_OK);
 }
