@@ -123,8 +123,9 @@ static enum neb_status parse(const char *path, const uint8_t *p, size_t n, sec_p
     if (n == WRAPPED_BYTES && !memcmp(p, wrapped_magic, 8))
         return unwrap(path, p, ask, user, k);
     if (n != sizeof k->bytes)
-        return neb_fail(NEB_ERR_FORMAT, "%s: a seal key has %d bytes, this has %zu", path,
-                        SEC_SEAL_KEY_BYTES, n);
+        return neb_fail(NEB_ERR_FORMAT,
+                        "%s: a seal key has %d bytes, this has %zu; bring it back from its backup",
+                        path, SEC_SEAL_KEY_BYTES, n);
     memcpy(k->bytes, p, n);
     return NEB_OK;
 }

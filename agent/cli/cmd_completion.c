@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// nebula completion: shell completion and manual pages. Both are made from what --help says, by asking every command for it, so that there
-// is one source. Packages run this at build time.
+// nebula completion: shell completion and the manual page. Both are made from the --help of every
+// command and from the topics of `nebula help`, so there is one source. Packages run this at build
+// time.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/base/nearest.h"
 #include "agent/cli/commands.h"
+#include "agent/cli/help.h"
 #include "agent/proc/child.h"
 
 #include <stdio.h>
@@ -24,7 +26,7 @@ static bool help_of(const char *exe, const char *command, char out[HELP_MAX]) {
     return f && pclose(f) == 0 && n > 0;
 }
 
-// The long options in a help text, each with what follows it: calls `each` with the name without dashes.
+// Calls `each` with every long option in a help text, without its dashes.
 static void options_of(const char *help, void (*each)(const char *name, size_t n)) {
     for (const char *p = help; (p = strstr(p, "--")); p += 2) {
         size_t n = strspn(p + 2, "abcdefghijklmnopqrstuvwxyz-0123456789");
@@ -32,7 +34,8 @@ static void options_of(const char *help, void (*each)(const char *name, size_t n
         const char *bol = p;
         while (bol > help && bol[-1] != '\n')
             bol--;
-        // Options stand at the beginning of their line, after a letter at most; then come their other names, "--home=DIR, --dir=DIR".
+        // An option stands at the beginning of its line, or after its letter. Other names follow:
+        // "--home=DIR, --dir=DIR".
         bool alias = p - bol >= 8 && p - bol < 29 && p[-2] == ',' && bol[strspn(bol, " ")] == '-';
         if (n && in_table && (p - bol < 8 || alias))
             each(p + 2, n);
@@ -42,6 +45,15 @@ static void options_of(const char *help, void (*each)(const char *name, size_t n
 static void say_word(const char *name, size_t n) { printf(" --%.*s", (int)n, name); }
 static void say_fish(const char *name, size_t n) { printf(" -l %.*s", (int)n, name); }
 
+// What `nebula help` takes.
+static void print_topics(void) {
+    for (const struct agent_topic *t = agent_topics; t->name; t++)
+        printf("%s ", t->name);
+    for (const struct agent_command *c = agent_commands; c->name; c++)
+        if (c->summary)
+            printf("%s ", c->name);
+}
+
 static void bash(const char *exe) {
     static char help[HELP_MAX];
     puts("_nebula() {\n    local word=${COMP_WORDS[COMP_CWORD]} words\n    if ((COMP_CWORD == 1)); "
@@ -49,6 +61,8 @@ static void bash(const char *exe) {
     for (const struct agent_command *c = agent_commands; c->name; c++)
         if (c->summary)
             printf("%s ", c->name);
+    printf("help version\"\n    elif [[ ${COMP_WORDS[1]} == help ]]; then\n        words=\"");
+    print_topics();
     puts("\"\n    else\n        case ${COMP_WORDS[1]} in");
     for (const struct agent_command *c = agent_commands; c->name; c++)
         if (c->summary && help_of(exe, c->name, help)) {
@@ -73,9 +87,14 @@ static void fish(const char *exe) {
             putchar('\n');
         }
     }
+    fputs("complete -c nebula -n __fish_use_subcommand -f -a 'help version'\n"
+          "complete -c nebula -n '__fish_seen_subcommand_from help' -f -a '",
+          stdout);
+    print_topics();
+    puts("'");
 }
 
-// Text for troff: dots and quotes at the start of a line and backslashes would be commands.
+// Text for troff, which takes a backslash, and a dot or quote at the start of a line, as a command.
 static void troff(const char *s) {
     bool bol = true;
     for (; *s; s++) {
@@ -111,6 +130,12 @@ static int man(const char *exe) {
             return AGENT_EXIT_FAILED;
         }
         troff(help);
+        puts(".fi");
+    }
+    puts(".SH TOPICS");
+    for (const struct agent_topic *t = agent_topics; t->name; t++) {
+        printf(".SS \"nebula help %s\"\n.nf\n", t->name);
+        troff(t->text);
         puts(".fi");
     }
     return AGENT_EXIT_OK;

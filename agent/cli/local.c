@@ -218,13 +218,31 @@ static enum neb_status write_policies(const struct agent_local *l, const struct 
     return st;
 }
 
+// Why an agent ended, as its log's last error says; empty: it says nothing.
+static void last_error(const char *home, char *out, size_t cap) {
+    enum { LOG_END = 8192 };
+    char path[NEB_PATH_MAX], end[LOG_END + 1];
+    FILE *f = neb_path(path, sizeof path, home, "agent.log") == NEB_OK ? fopen(path, "re") : NULL;
+    out[0] = 0;
+    if (!f)
+        return;
+    if (fseek(f, -LOG_END, SEEK_END) != 0)
+        rewind(f);
+    end[fread(end, 1, LOG_END, f)] = 0;
+    fclose(f);
+    for (char *at = end, *line; (line = strstr(at, " error ")) != NULL; at = line + 1)
+        snprintf(out, cap, ": %.*s", (int)strcspn(line + 7, "\n"), line + 7);
+}
+
 static enum neb_status ended(const struct agent_local *l, const struct agent_child *c,
                              const char *home, int status) {
-    char reason[96];
+    char reason[96], why[1024] = "";
     (void)l;
+    if (home)
+        last_error(home, why, sizeof why);
     agent_child_reason(status, reason, sizeof reason);
-    return home ? neb_fail(NEB_ERR_STATE, "agent %s ended (%s); see %s/agent.log", c->what, reason,
-                           home)
+    return home ? neb_fail(NEB_ERR_STATE, "agent %s ended (%s)%s; see %s/agent.log", c->what,
+                           reason, why, home)
                 : neb_fail(NEB_ERR_STATE, "the WAN emulator ended (%s)", reason);
 }
 

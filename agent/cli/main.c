@@ -2,8 +2,8 @@
 // nebula: one binary, a subcommand per task. Each subcommand is agent/cli/cmd_*.c.
 #include "agent/base/build_id.h"
 #include "agent/base/fs.h"
-#include "agent/base/nearest.h"
 #include "agent/cli/commands.h"
+#include "agent/cli/help.h"
 
 #include <argp.h>
 #include <errno.h>
@@ -15,15 +15,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static void usage(FILE *f) {
-    fputs("usage: nebula COMMAND [ARGUMENTS]\n\n", f);
-    for (const struct agent_command *c = agent_commands; c->name; c++)
-        if (c->summary)
-            fprintf(f, "  %-10s %s\n", c->name, c->summary);
-    fputs("\n'nebula help COMMAND' or 'nebula COMMAND --help' explains a command.\n", f);
-}
-
-// What was printed may be lost in a buffer (a full disk): that is no success. Also behind --help, with which argp ends the program.
+// A full disk can lose what is still in a buffer: then the command has failed. argp ends the
+// program itself after --help, so this runs at exit.
 static void at_exit(int status, void *unused) {
     (void)unused;
     bool lost = ferror(stdout);
@@ -36,34 +29,21 @@ static void at_exit(int status, void *unused) {
         _exit(AGENT_EXIT_FAILED);
 }
 
-static int unknown(const char *which) {
-    enum { MOST = 64 };
-    const char *known[MOST] = {"help", "version"};
-    size_t n = 2;
-    for (const struct agent_command *c = agent_commands; c->name && n < MOST; c++)
-        if (c->summary)
-            known[n++] = c->name;
-    const char *meant = neb_nearest(which + strspn(which, "-"), known, n);
-    fprintf(stderr, "nebula: unknown command '%s'%s%s%s\n'nebula help' lists all commands.\n",
-            which, meant ? "; did you mean '" : "", meant ? meant : "", meant ? "'?" : "");
-    return AGENT_EXIT_USAGE;
-}
-
 int main(int argc, char **argv) {
     if (!neb_fs_std_open() || on_exit(at_exit, NULL) != 0)
         return AGENT_EXIT_FAILED;
     neb_map_watch();
-    // a file that would grow beyond a limit is an error of the write, which names it
+    // a write beyond the limit of a file's size then fails with an error, which names the file
     if (signal(SIGXFSZ, SIG_IGN) == SIG_ERR)
         return AGENT_EXIT_FAILED;
     argp_err_exit_status = AGENT_EXIT_USAGE; // argp's own is 64
     if (argc < 2) {
-        usage(stderr);
+        agent_help_list(stderr);
         return AGENT_EXIT_USAGE;
     }
     bool help = !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help");
     if (help && argc == 2) {
-        usage(stdout);
+        agent_help_list(stdout);
         return AGENT_EXIT_OK;
     }
     if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "version")) {
@@ -82,5 +62,9 @@ int main(int argc, char **argv) {
                 umask(077);
             return c->run(argc - 1, argv + 1);
         }
-    return unknown(which);
+    const struct agent_topic *topic = help ? agent_topic(which) : NULL;
+    if (!topic)
+        return agent_help_unknown(which, help);
+    fputs(topic->text, stdout);
+    return AGENT_EXIT_OK;
 }

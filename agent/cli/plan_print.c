@@ -186,8 +186,8 @@ static void print_step(const char *name, const struct agent_site *site,
         printf("    its products are in bf16: steps %.2f times as fast as in fp32%s\n",
                x->bf16_gain, x->bf16_gain < 1 ? "; SLOWER: set precision: fp32" : "");
     else if (bf16_pays(x))
-        printf("    precision: bf16 would make its steps %.2f times as fast (its products rounded: "
-               "configs/README.md)\n",
+        printf("    precision: bf16 would make its steps %.2f times as fast (its products are "
+               "rounded: nebula help tuning)\n",
                x->bf16_gain);
     if (x->job.device && x->job.ranks_a_host > site->profile.rates.device.count)
         printf("    %d ranks want a device each: there are %d\n", x->job.ranks_a_host,

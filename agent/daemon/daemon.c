@@ -91,12 +91,12 @@ enum neb_status daemon_start_service(struct daemon *d) {
         .callbacks = {d, daemon_on_screen, daemon_on_commit, daemon_on_message, daemon_on_peer,
                       daemon_on_fault, daemon_on_behind, daemon_on_snapshot_open,
                       daemon_on_snapshot_close, daemon_on_snapshot_done, daemon_on_lied, busy,
-                      daemon_on_split, signed_before, daemon_on_lost}};
+                      daemon_on_split, signed_before, daemon_on_lost, daemon_on_gone}};
     NEB_TRY(inter_service_create(&s, &d->service));
     if (d->c->blobs_max)
         NEB_TRY(inter_ledger_set_cap(inter_service_ledger(d->service), d->c->blobs_max));
-    d->streams = (struct agent_streams){inter_service_streams(d->service), d->ipc, d->jobs,
-                                        daemon_job_over, d};
+    d->streams = (struct agent_streams){
+        inter_service_streams(d->service), d->ipc, d->jobs, d->c->home, daemon_job_over, d};
     agent_streams_listen(&d->streams);
     d->spread = (struct agent_spread){.members = d->trust, .service = d->service};
     return NEB_OK;

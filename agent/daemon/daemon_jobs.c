@@ -10,6 +10,7 @@
 #include "agent/exchange/worker.h"
 #include "agent/job/private.h"
 #include "agent/proc/launch.h"
+#include "agent/proc/seal.h"
 #include "agent/train/distill.h"
 
 #include <signal.h>
@@ -329,12 +330,13 @@ static struct agent_jobrun *accept_job(struct daemon *d, const char *hex, json_t
     j->federated =
         j->linked && (j->job.mode == AGENT_MODE_REPLICAS || agent_distill_federates(&j->job));
     bool witness = j->job.clusters[j->self].witness;
-    if ((j->linked && recall_runs(d, j) != NEB_OK) ||
+    if (agent_seal_fits(d->vault, d->c->home, j->hex) != NEB_OK ||
+        (j->linked && recall_runs(d, j) != NEB_OK) ||
         (j->federated && !known && daemon_job_without_ledger(d, j) != NEB_OK) ||
         (j->federated && daemon_proof_forget(d, j) != NEB_OK) ||
         (j->federated && daemon_open_rounds(d, j) != NEB_OK) ||
         (!witness && !over && daemon_worker_begin(d, j, known || home != UINT32_MAX) != NEB_OK)) {
-        char text[400];
+        char text[1024];
         neb_last_error(text, sizeof text);
         snprintf(why, cap, "agent \"%s\" cannot run the job: %s", daemon_name(d), text);
         daemon_job_forget(d, j);
@@ -418,7 +420,11 @@ void daemon_job_end(struct daemon *d, struct agent_jobrun *j, const char *state)
     j->state = AGENT_JOB_ENDED;
     j->over_at = neb_now();
     d->ended_due = true;
-    neb_info("job %s: %s", j->job.name, state);
+    const char *error = json_string_value(json_object_get(j->report, "error"));
+    if (error && !strcmp(state, "failed"))
+        neb_warn("job %s: failed: %s", j->job.name, error);
+    else
+        neb_info("job %s: %s", j->job.name, state);
 }
 
 void daemon_job_fail(struct daemon *d, struct agent_jobrun *j, const char *text) {

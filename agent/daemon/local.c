@@ -272,9 +272,10 @@ static void on_update(struct daemon *d, struct agent_jobrun *j, struct agent_ipc
     if (st == NEB_ERR_NOT_FOUND) {
         daemon_commit_gone(d, j, mf.key.fragment, mf.key.round);
     } else if (st != NEB_OK) {
-        char text[512];
+        char text[NEB_PATH_MAX + 1024], why[1024];
+        neb_last_error(why, sizeof why);
         snprintf(text, sizeof text, "update of round %u could not be stored in %.400s: %s",
-                 mf.key.round, d->c->home, neb_status_name(st));
+                 mf.key.round, d->c->home, why);
         daemon_job_fail(d, j, text);
         daemon_job_stop(d, j);
     }

@@ -289,6 +289,15 @@ void daemon_on_lost(void *user, const struct inter_key *key) {
                               (json_int_t)key->fragment, "round", (json_int_t)key->round));
 }
 
+void daemon_on_gone(void *user, const struct inter_key *key, const char *text) {
+    struct daemon *d = user;
+    struct agent_jobrun *j = daemon_job_by_id(d, key->job);
+    if (!j || j->state == AGENT_JOB_ENDED)
+        return;
+    daemon_job_fail(d, j, text);
+    daemon_job_stop(d, j);
+}
+
 // What the job's profile says about an update beyond its structure: of masked ones there is nothing else to check.
 enum inter_screen daemon_on_screen(void *user, const struct inter_manifest *m, const uint8_t *p,
                                    size_t n) {

@@ -261,6 +261,15 @@ static enum neb_status reaches(struct inter_ledger *l, const struct inter_snapsh
     return NEB_OK;
 }
 
+// Damaged is like missing: the others give another one. With a key that does not open it, it stays.
+static bool is_damaged(enum neb_status st) { return st == NEB_ERR_FORMAT || st == NEB_ERR_CORRUPT; }
+
+static enum neb_status put_away(const char *path) {
+    neb_warn("%s is damaged: it is removed, and the other members are asked for what is not here",
+             path);
+    return neb_fs_remove(path);
+}
+
 enum neb_status agent_snapshot_install(const struct neb_vault *vault, struct inter_service *service,
                                        const struct inter_job_config *c, const char *dir,
                                        bool witness, uint64_t *taken) {
@@ -272,12 +281,18 @@ enum neb_status agent_snapshot_install(const struct neb_vault *vault, struct int
     NEB_TRY(neb_path(folder, sizeof folder, dir, "checkpoint"));
     if (!neb_fs_exists(bin))
         return NEB_OK;
-    NEB_TRY(read_header(vault, bin, &header, &s));
-    enum neb_status st = NEB_OK;
+    enum neb_status st = read_header(vault, bin, &header, &s);
+    if (is_damaged(st))
+        return put_away(bin);
+    NEB_TRY(st);
     if (memcmp(s->job, c->id, sizeof s->job) || s->fragments != c->fragments)
         st = neb_fail(NEB_ERR_FORMAT, "%s is of another job", bin);
     if (st == NEB_OK)
         st = inter_service_snapshot_install(service, c, s, taken);
+    if (is_damaged(st) || st == NEB_ERR_DENIED) { // its records do not prove themselves
+        free(s);
+        return put_away(bin);
+    }
     if (st == NEB_OK && !witness && !neb_fs_exists(folder))
         st = reaches(inter_service_ledger(service), s);
     free(s);

@@ -278,6 +278,7 @@ void daemon_commit_gone(struct daemon *d, struct agent_jobrun *j, uint32_t fragm
 
 // daemon_snapshot.c
 void daemon_on_lost(void *user, const struct inter_key *key);
+void daemon_on_gone(void *user, const struct inter_key *key, const char *text);
 void daemon_on_behind(void *user, const uint8_t job[INTER_ID_BYTES]);
 enum neb_status daemon_on_snapshot_open(void *user, const uint8_t job[INTER_ID_BYTES],
                                         struct inter_snapshot_source *out);

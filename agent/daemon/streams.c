@@ -55,6 +55,26 @@ static void on_refused(void *user, const struct inter_stream_key *k, const char 
          NULL);
 }
 
+static void on_lost(void *user, const struct inter_stream_key *k, bool consumer, uint64_t seq,
+                    uint64_t oldest) {
+    struct agent_streams *s = user;
+    const struct agent_jobrun *j = job_of(s, k);
+    char text[NEB_PATH_MAX + 512], where[NEB_PATH_MAX + 32];
+    if (!j)
+        return;
+    if (consumer)
+        snprintf(where, sizeof where, "%s/jobs/%s/checkpoint", s->home, j->hex);
+    else
+        snprintf(where, sizeof where, "jobs/%s/checkpoint of the other cluster's home", j->hex);
+    snprintf(text, sizeof text,
+             "the checkpoints in %s are lost, or all too old: the job would go on there with batch "
+             "%llu, and batches before %llu are no longer kept; restore that folder from a backup, "
+             "or start a new job",
+             where, (unsigned long long)seq, (unsigned long long)oldest);
+    neb_log(NEB_LOG_ERROR, "stream %u: %s", k->id, text);
+    on_refused(s, k, text);
+}
+
 static void on_fault(void *user, const struct inter_stream_key *k, enum inter_stream_fault f) {
     (void)user;
     // counted in the stream's statistics
@@ -75,7 +95,7 @@ static bool on_over(void *user, const struct inter_stream_key *k, uint32_t peer)
 void agent_streams_listen(struct agent_streams *s) {
     inter_streams_listen(s->streams, &(struct inter_streams_callbacks){
                                          s, on_room, on_begin, on_deliver, on_checkpoint,
-                                         on_refused, on_fault, on_over});
+                                         on_refused, on_fault, on_over, on_lost});
 }
 
 static bool parse_terms(const json_t *list, struct inter_stream_config *c) {
@@ -163,7 +183,7 @@ bool agent_streams_request(struct agent_streams *s, struct agent_jobrun *j,
     else if (!strcmp(op, "stream-durable") && next >= 0)
         st = inter_streams_durable(s->streams, &k, (uint64_t)next);
     if (st != NEB_OK) { // a full disk, or a worker's mistake: the job cannot go on, the agent can
-        char text[300];
+        char text[1024];
         neb_last_error(text, sizeof text);
         on_refused(s, &k, text);
     }

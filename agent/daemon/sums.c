@@ -57,11 +57,11 @@ static enum neb_status take_keys(struct agent_sums *s) {
     size_t len = 0, all = (size_t)s->n * SEC_SUM_KEY_BYTES;
     NEB_TRY(neb_path(path, sizeof path, s->c.dir, "sum.keys"));
     enum neb_status st = sec_secret_read(path, s->keys, all, &len);
-    if (st == NEB_OK && len != all)
-        st = neb_fail(NEB_ERR_CORRUPT, "%s holds %zu bytes, not %zu; submit the job again", path,
-                      len, all);
-    if (st != NEB_ERR_NOT_FOUND)
+    bool damaged = st == NEB_OK && len != all;
+    if (st != NEB_ERR_NOT_FOUND && !damaged)
         return st;
+    if (damaged)
+        neb_warn("%s is damaged (%zu bytes, not %zu): it is made again", path, len, all);
     NEB_TRY(make_keys(s));
     NEB_TRY(neb_fs_mkdirs(s->c.dir, 0700));
     return sec_secret_write(path, s->keys, all);

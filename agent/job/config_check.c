@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What no single key can tell: whether values fit each other.
+// Checks whether the values of a job fit each other.
 #include "agent/base/bytes.h"
 #include "agent/job/config_options.h"
 #include "agent/job/private.h"
@@ -49,7 +49,7 @@ uint64_t agent_job_step_tokens(const struct agent_job *j) {
            (foreign ? AGENT_FOREIGN_TOKENS : 1);
 }
 
-// Of a step, before anything multiplies them.
+// Sizes of a step. This runs first: later checks multiply these numbers.
 static enum neb_status validate_step(const struct agent_job *j, const char *file) {
     if ((int64_t)j->batch * j->seq_len > INTRA_MICRO_TOKENS_MAX)
         return COMPLAIN_OF(
@@ -64,38 +64,39 @@ static enum neb_status validate_step(const struct agent_job *j, const char *file
     return NEB_OK;
 }
 
-// What the mesh of every cluster has to divide.
+// The mesh of every cluster divides the model and the sequences of a step.
 static enum neb_status validate_meshes(const struct agent_job *j, const char *file) {
     struct intra_model_config m = j->model;
     m.n_kv_heads = m.n_kv_heads ? m.n_kv_heads : m.n_heads;
-    m.vocab = m.vocab ? m.vocab : INT32_MAX; // the corpus's
+    m.vocab = m.vocab ? m.vocab : INT32_MAX; // as in the corpus: not known here
     for (int32_t i = 0; i < j->n_clusters; i++) {
         const struct agent_cluster *c = &j->clusters[i];
         if (c->device == AGENT_DEVICE_CPU && c->outer_state == AGENT_OUTER_DEVICE)
-            return COMPLAIN_OF(j, file, "clusters.outer_state",
-                               "cluster %s: device needs device: cuda; remove it, or set host",
-                               c->name);
+            return COMPLAIN_OF_CLUSTER(
+                j, i, file, "clusters.outer_state",
+                "cluster %s: device needs device: cuda; remove it, or set host", c->name);
         if (c->device == AGENT_DEVICE_CPU && c->cuda_graphs == AGENT_GRAPHS_ON)
-            return COMPLAIN_OF(j, file, "clusters.cuda_graphs",
-                               "cluster %s: on needs device: cuda; remove it, or set off", c->name);
+            return COMPLAIN_OF_CLUSTER(j, i, file, "clusters.cuda_graphs",
+                                       "cluster %s: on needs device: cuda; remove it, or set off",
+                                       c->name);
         if (agent_cluster_ranks(c) == 1)
             continue;
         if (c->mesh.tp > 1 && c->cuda_graphs == AGENT_GRAPHS_ON)
-            return COMPLAIN_OF(
-                j, file, "clusters.cuda_graphs",
+            return COMPLAIN_OF_CLUSTER(
+                j, i, file, "clusters.cuda_graphs",
                 "cluster %s: on needs tp 1, as a communicator whose collectives are in "
                 "a graph cannot be given up while it hangs; remove it, or set off",
                 c->name);
         if (agent_cluster_ranks(c) > MESH_RANKS_MAX)
-            return COMPLAIN_OF(j, file, "clusters.mesh",
-                               "cluster %s: %d ranks, at most %d are possible", c->name,
-                               agent_cluster_ranks(c), MESH_RANKS_MAX);
+            return COMPLAIN_OF_CLUSTER(j, i, file, "clusters.mesh",
+                                       "cluster %s: %d ranks, at most %d are possible", c->name,
+                                       agent_cluster_ranks(c), MESH_RANKS_MAX);
         if (intra_mesh_check(&c->mesh, &m) != NEB_OK)
-            return COMPLAIN_OF(j, file, "clusters.mesh", "cluster %s cannot run this model",
-                               c->name);
+            return COMPLAIN_OF_CLUSTER(j, i, file, "clusters.mesh",
+                                       "cluster %s cannot run this model", c->name);
         if ((int64_t)j->accumulate * j->batch % c->mesh.dp)
-            return COMPLAIN_OF(
-                j, file, "clusters.mesh",
+            return COMPLAIN_OF_CLUSTER(
+                j, i, file, "clusters.mesh",
                 "cluster %s: dp %d does not divide the sequences of a step, data.batch "
                 "%d x data.accumulate %d; the replicas get equal shares",
                 c->name, c->mesh.dp, j->batch, j->accumulate);
@@ -103,7 +104,7 @@ static enum neb_status validate_meshes(const struct agent_job *j, const char *fi
     return NEB_OK;
 }
 
-// Clusters that cut a step into other micro-batches.
+// Clusters with a micro-batch or recompute of their own.
 static enum neb_status validate_micro_batches(const struct agent_job *j, const char *file) {
     int64_t sequences = (int64_t)j->batch * j->accumulate;
     for (int32_t i = 0; i < j->n_clusters; i++) {
@@ -112,29 +113,32 @@ static enum neb_status validate_micro_batches(const struct agent_job *j, const c
         if (!c->batch && !c->recompute)
             continue;
         if (j->mode != AGENT_MODE_REPLICAS || j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
-            return COMPLAIN_OF(j, file, key,
-                               "cluster %s: all clusters have the job's micro-batches in modes rtd "
-                               "and distill and with sync.scheme: synchronous; remove it",
-                               c->name);
+            return COMPLAIN_OF_CLUSTER(
+                j, i, file, key,
+                "cluster %s: all clusters have the job's micro-batches in modes rtd "
+                "and distill and with sync.scheme: synchronous; remove it",
+                c->name);
         if (c->launcher == AGENT_LAUNCHER_ATTACH || c->witness)
-            return COMPLAIN_OF(j, file, key, "cluster %s: %s; remove it", c->name,
-                               c->witness ? "a witness trains nothing"
-                                          : "the trainer that attaches cuts its steps as it likes");
+            return COMPLAIN_OF_CLUSTER(
+                j, i, file, key, "cluster %s: %s; remove it", c->name,
+                c->witness ? "a witness trains nothing"
+                           : "the trainer that attaches cuts its steps as it likes");
         if ((int64_t)c->batch * j->seq_len > INTRA_MICRO_TOKENS_MAX)
-            return COMPLAIN_OF(j, file, key,
-                               "cluster %s: %d of data.seq_len %d are more than %d tokens a "
-                               "micro-batch",
-                               c->name, c->batch, j->seq_len, INTRA_MICRO_TOKENS_MAX);
+            return COMPLAIN_OF_CLUSTER(
+                j, i, file, key,
+                "cluster %s: %d of data.seq_len %d are more than %d tokens a "
+                "micro-batch",
+                c->name, c->batch, j->seq_len, INTRA_MICRO_TOKENS_MAX);
         if (c->batch && sequences % c->batch)
-            return COMPLAIN_OF(
-                j, file, key,
+            return COMPLAIN_OF_CLUSTER(
+                j, i, file, key,
                 "cluster %s: %d does not divide the sequences of a step, data.batch %d "
                 "x data.accumulate %d",
                 c->name, c->batch, j->batch, j->accumulate);
         if (c->batch && sequences / c->batch > CONFIG_BATCH_MAX)
-            return COMPLAIN_OF(j, file, key,
-                               "cluster %s: %d makes more than %d micro-batches of a step", c->name,
-                               c->batch, CONFIG_BATCH_MAX);
+            return COMPLAIN_OF_CLUSTER(j, i, file, key,
+                                       "cluster %s: %d makes more than %d micro-batches of a step",
+                                       c->name, c->batch, CONFIG_BATCH_MAX);
     }
     return NEB_OK;
 }
@@ -143,9 +147,10 @@ bool agent_job_takes_devices(const struct agent_job *j) {
     return j->mode == AGENT_MODE_REPLICAS || j->sync.scheme != AGENT_SCHEME_SYNCHRONOUS;
 }
 
-// Modes rtd and distill train on one rank a cluster, and all in one process on processors. What asks for more must not be taken for granted.
+// Modes rtd and distill train on one rank per cluster; in one process they train on processors. A
+// key that asks for more is refused, since it would do nothing.
 static enum neb_status validate_places(const struct agent_job *j, const char *file) {
-    char at[NEB_PATH_MAX + 32], why[96];
+    char why[96];
     const char *mode = j->mode == AGENT_MODE_RTD ? "rtd" : "distill";
     for (int32_t i = 0; j->mode != AGENT_MODE_REPLICAS && i < j->n_clusters; i++) {
         const struct agent_cluster *c = &j->clusters[i];
@@ -153,32 +158,30 @@ static enum neb_status validate_places(const struct agent_job *j, const char *fi
              federated = j->mode == AGENT_MODE_DISTILL && j->distill.federate &&
                          (c->role == AGENT_ROLE_STUDENT || c->role_auto);
         if (agent_cluster_ranks(c) > 1 || c->mesh_auto)
-            return COMPLAIN_OF(j, file, "clusters.mesh",
-                               "cluster %s: mode %s trains on one rank a cluster; remove it",
-                               c->name, mode);
+            return COMPLAIN_OF_CLUSTER(
+                j, i, file, "clusters.mesh",
+                "cluster %s: mode %s trains on one rank a cluster; remove it", c->name, mode);
         const struct {
-            bool asked, ok; // where sides are on devices
-            int32_t line;
+            bool asked, ok; // ok: if the sides may train on devices
             const char *key, *value, *allowed, *why;
         } keys[] = {
-            {c->device == AGENT_DEVICE_CUDA, true, c->line.device, "clusters.device", "cuda",
-             "auto, cpu", ""},
-            {c->outer_state == AGENT_OUTER_DEVICE, federated, c->line.outer_state,
-             "clusters.outer_state", "device", "auto, host",
+            {c->device == AGENT_DEVICE_CUDA, true, "clusters.device", "cuda", "auto, cpu", ""},
+            {c->outer_state == AGENT_OUTER_DEVICE, federated, "clusters.outer_state", "device",
+             "auto, host",
              j->mode == AGENT_MODE_RTD ? "mode rtd merges no updates"
                                        : "only students with distill.federate merge updates"},
             {c->cuda_graphs == AGENT_GRAPHS_ON, c->role == AGENT_ROLE_DISCRIMINATOR,
-             c->line.cuda_graphs, "clusters.cuda_graphs", "on", "auto, off",
+             "clusters.cuda_graphs", "on", "auto, off",
              "only a discriminator's passes are of one shape, and can be recorded"},
         };
         for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++) {
             if (!keys[k].asked || (anywhere && keys[k].ok))
                 continue;
-            snprintf(at, sizeof at, keys[k].line ? "%s:%d" : "%s", file, (int)keys[k].line);
             snprintf(why, sizeof why, "mode %s with sync.scheme: synchronous trains on processors",
                      mode);
-            return COMPLAIN(at, keys[k].key, "cluster %s: \"%s\", but %s; allowed: %s", c->name,
-                            keys[k].value, anywhere ? keys[k].why : why, keys[k].allowed);
+            return COMPLAIN_OF_CLUSTER(
+                j, i, file, keys[k].key, "cluster %s: \"%s\", but %s; allowed: %s", c->name,
+                keys[k].value, anywhere ? keys[k].why : why, keys[k].allowed);
         }
     }
     return NEB_OK;
@@ -212,15 +215,17 @@ static enum neb_status validate_auto_roles(const struct agent_job *j, const char
     for (int i = 0; i < j->n_clusters; i++) {
         const struct agent_cluster *c = &j->clusters[i];
         if (c->role_auto && j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
-            return COMPLAIN_OF(j, file, "clusters.role",
-                               "cluster %s: auto, but sync.scheme synchronous is one process: say "
-                               "which role it has",
-                               c->name);
+            return COMPLAIN_OF_CLUSTER(
+                j, i, file, "clusters.role",
+                "cluster %s: auto, but sync.scheme synchronous is one process: say "
+                "which role it has",
+                c->name);
         if (c->role_auto && c->n_sources)
-            return COMPLAIN_OF(j, file, "clusters.sources",
-                               "cluster %s: sources are the generator's; with role auto leave them "
-                               "out, or say which role it has",
-                               c->name);
+            return COMPLAIN_OF_CLUSTER(
+                j, i, file, "clusters.sources",
+                "cluster %s: sources are the generator's; with role auto leave them "
+                "out, or say which role it has",
+                c->name);
     }
     return NEB_OK;
 }
@@ -230,10 +235,11 @@ static enum neb_status validate_rtd(const struct agent_job *j, const char *file)
     int d = agent_job_role(j, AGENT_ROLE_DISCRIMINATOR);
     for (int i = 0; j->mode != AGENT_MODE_RTD && i < j->n_clusters; i++)
         if ((j->clusters[i].role || j->clusters[i].role_auto) && j->mode != AGENT_MODE_DISTILL)
-            return COMPLAIN_OF(j, file, "clusters.role", "only modes rtd and distill have roles");
+            return COMPLAIN_OF_CLUSTER(j, i, file, "clusters.role",
+                                       "only modes rtd and distill have roles");
     if (j->mode != AGENT_MODE_RTD)
         return NEB_OK;
-    // auto is whatever is missing
+    // a cluster with role auto takes the role that is missing
     if (j->n_clusters != 2 || count_roles(j, AGENT_ROLE_GENERATOR) > 1 ||
         count_roles(j, AGENT_ROLE_DISCRIMINATOR) > 1 ||
         count_roles(j, AGENT_ROLE_GENERATOR) + count_roles(j, AGENT_ROLE_DISCRIMINATOR) +
@@ -245,9 +251,10 @@ static enum neb_status validate_rtd(const struct agent_job *j, const char *file)
             "or auto");
     NEB_TRY(validate_auto_roles(j, file));
     if (d >= 0 && j->clusters[d].n_sources)
-        return COMPLAIN_OF(j, file, "clusters.sources",
-                           "cluster %s: the generator's sources count, in the order of their names",
-                           j->clusters[d].name);
+        return COMPLAIN_OF_CLUSTER(
+            j, d, file, "clusters.sources",
+            "cluster %s: the generator's sources count, in the order of their names",
+            j->clusters[d].name);
     if (j->sync.scheme == AGENT_SCHEME_NONE)
         return COMPLAIN_OF(j, file, "sync.scheme",
                            "none: mode rtd takes federated, or synchronous for one process");
@@ -279,15 +286,15 @@ static enum neb_status validate_distill(const struct agent_job *j, const char *f
     if (j->mode != AGENT_MODE_DISTILL)
         return NEB_OK;
     NEB_TRY(validate_auto_roles(j, file));
-    students += teachers || !autos ? autos : autos - 1; // one of them teaches, if nobody else does
+    students += teachers || !autos ? autos : autos - 1; // without a teacher one of them teaches
     teachers += !teachers && autos;
     if (j->autos)
         return COMPLAIN_OF(j, file, "mode", "mode distill takes auto for clusters.role alone");
     for (int i = 0; i < j->n_clusters; i++)
         if (j->clusters[i].n_sources)
-            return COMPLAIN_OF(j, file, "clusters.sources",
-                               "cluster %s: mode distill takes all sources of the corpus",
-                               j->clusters[i].name);
+            return COMPLAIN_OF_CLUSTER(j, i, file, "clusters.sources",
+                                       "cluster %s: mode distill takes all sources of the corpus",
+                                       j->clusters[i].name);
     if (teachers > 1 || students < 1 || teachers + students != j->n_clusters)
         return COMPLAIN_OF(j, file, "clusters.role",
                            "mode distill takes at most one teacher, and students for the rest");
@@ -341,7 +348,7 @@ static enum neb_status validate_shape(const struct agent_job *j, const char *fil
     return key ? COMPLAIN_OF(j, file, path, "%s", why) : NEB_OK;
 }
 
-// What is auto holds a default, which the planner replaces: no conflict with what is written.
+// A key with auto holds a default that the planner replaces, so it conflicts with no other key.
 static bool is_open(const struct agent_job *j, uint32_t bit) { return j->autos & bit; }
 
 static enum neb_status validate_tune(const struct agent_job *j, const char *file) {
@@ -374,30 +381,32 @@ static enum neb_status validate_tune(const struct agent_job *j, const char *file
     return NEB_OK;
 }
 
-// Names, witnesses, and enough that train for the gate.
+// Names, witnesses, and enough clusters for the gate.
 static enum neb_status validate_clusters(const struct agent_job *j, const char *file) {
     if (j->n_clusters < 1)
         return COMPLAIN_OF(j, file, "clusters", "is missing: list at least one, with a name");
-    // A cluster is called as its agent is; the synchronous reference has one agent.
+    // A cluster has the name of its agent; the synchronous reference has only one agent.
     int32_t agents = j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS ? 1 : j->n_clusters;
     for (int32_t i = 0; i < agents; i++)
         if (!sec_name_valid(j->clusters[i].name))
-            return COMPLAIN_OF(j, file, "clusters.name",
-                               "\"%s\" is no name of an agent: 1 to %d of a-z 0-9 - _ . that begin "
-                               "with a letter or digit",
-                               j->clusters[i].name, SEC_NAME_MAX - 1);
+            return COMPLAIN_OF_CLUSTER(
+                j, i, file, "clusters.name",
+                "\"%s\" is no name of an agent: 1 to %d of a-z 0-9 - _ . that begin "
+                "with a letter or digit",
+                j->clusters[i].name, SEC_NAME_MAX - 1);
     for (int32_t i = 0; i < j->n_clusters; i++)
         for (int32_t k = 0; k < i; k++)
             if (!strcmp(j->clusters[i].name, j->clusters[k].name))
-                return COMPLAIN_OF(j, file, "clusters.name", "\"%s\" is given to two clusters",
-                                   j->clusters[i].name);
+                return COMPLAIN_OF_CLUSTER(j, i, file, "clusters.name",
+                                           "\"%s\" is given to two clusters", j->clusters[i].name);
     int32_t data = 0;
     for (int32_t i = 0; i < j->n_clusters; i++)
         data += !j->clusters[i].witness;
     for (int32_t i = 1; i < j->n_clusters; i++)
         if (j->clusters[i - 1].witness && !j->clusters[i].witness)
-            return COMPLAIN_OF(j, file, "clusters.witness",
-                               "\"%s\" trains: list it before the witnesses", j->clusters[i].name);
+            return COMPLAIN_OF_CLUSTER(j, i, file, "clusters.witness",
+                                       "\"%s\" trains: list it before the witnesses",
+                                       j->clusters[i].name);
     if (data < j->n_clusters && (data < 2 || j->n_clusters < 3))
         return COMPLAIN_OF(
             j, file, "clusters.witness",
@@ -415,26 +424,22 @@ static enum neb_status validate_clusters(const struct agent_job *j, const char *
     return NEB_OK;
 }
 
-// Where a trainer that attaches computes, and in which type, is its own to say: these keys would do nothing.
-static enum neb_status validate_attached_place(const struct agent_cluster *c, const char *file) {
-    char at[NEB_PATH_MAX + 32];
+// The trainer that attaches chooses its device and types, so these keys would do nothing.
+static enum neb_status validate_attached_place(const struct agent_job *j, int i, const char *file) {
+    const struct agent_cluster *c = &j->clusters[i];
     const struct {
         bool asked;
-        int32_t line;
         const char *key;
-    } keys[] = {{c->device != AGENT_DEVICE_AUTO, c->line.device, "clusters.device"},
-                {c->precision != AGENT_PRECISION_AUTO, c->line.precision, "clusters.precision"},
-                {c->outer_state != AGENT_OUTER_AUTO, c->line.outer_state, "clusters.outer_state"},
-                {c->cuda_graphs != AGENT_GRAPHS_AUTO, c->line.cuda_graphs, "clusters.cuda_graphs"}};
-    for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++) {
-        if (!keys[k].asked)
-            continue;
-        snprintf(at, sizeof at, keys[k].line ? "%s:%d" : "%s", file, (int)keys[k].line);
-        return COMPLAIN(at, keys[k].key,
-                        "cluster %s: the trainer that attaches has devices and types of its own; "
-                        "remove it",
-                        c->name);
-    }
+    } keys[] = {{c->device != AGENT_DEVICE_AUTO, "clusters.device"},
+                {c->precision != AGENT_PRECISION_AUTO, "clusters.precision"},
+                {c->outer_state != AGENT_OUTER_AUTO, "clusters.outer_state"},
+                {c->cuda_graphs != AGENT_GRAPHS_AUTO, "clusters.cuda_graphs"}};
+    for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++)
+        if (keys[k].asked)
+            return COMPLAIN_OF_CLUSTER(j, i, file, keys[k].key,
+                                       "cluster %s: the trainer that attaches has devices and "
+                                       "types of its own; remove it",
+                                       c->name);
     return NEB_OK;
 }
 
@@ -443,21 +448,23 @@ static enum neb_status validate_attach(const struct agent_job *j, const char *fi
         if (j->clusters[i].launcher != AGENT_LAUNCHER_ATTACH)
             continue;
         if (j->mode != AGENT_MODE_REPLICAS)
-            return COMPLAIN_OF(j, file, "clusters.launcher",
-                               "\"%s\": attach goes with mode replicas alone", j->clusters[i].name);
-        NEB_TRY(validate_attached_place(&j->clusters[i], file));
+            return COMPLAIN_OF_CLUSTER(j, i, file, "clusters.launcher",
+                                       "\"%s\": attach goes with mode replicas alone",
+                                       j->clusters[i].name);
+        NEB_TRY(validate_attached_place(j, i, file));
         if (!j->model.vocab)
             return COMPLAIN_OF(j, file, "model.vocab",
                                "is missing: \"%s\" has launcher attach, and its trainer "
                                "brings no corpus to take it from",
                                j->clusters[i].name);
         if (agent_cluster_ranks(&j->clusters[i]) > 1)
-            return COMPLAIN_OF(j, file, "clusters.mesh",
-                               "\"%s\" has launcher attach: its trainer has ranks of its own",
-                               j->clusters[i].name);
+            return COMPLAIN_OF_CLUSTER(
+                j, i, file, "clusters.mesh",
+                "\"%s\" has launcher attach: its trainer has ranks of its own",
+                j->clusters[i].name);
         if (j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
-            return COMPLAIN_OF(j, file, "clusters.launcher",
-                               "attach does not go with sync.scheme synchronous");
+            return COMPLAIN_OF_CLUSTER(j, i, file, "clusters.launcher",
+                                       "attach does not go with sync.scheme synchronous");
     }
     return NEB_OK;
 }
@@ -479,10 +486,11 @@ static enum neb_status validate_corpora(const struct agent_job *j, const char *f
                     i < j->n_clusters;
          i++)
         if (!j->clusters[i].witness && strcmp(agent_job_corpus(j, i), agent_job_corpus(j, 0)) != 0)
-            return COMPLAIN_OF(j, file, "clusters.corpus",
-                               "sync.scheme synchronous is one process with one corpus; cluster "
-                               "%s's is another than %s's",
-                               j->clusters[i].name, j->clusters[0].name);
+            return COMPLAIN_OF_CLUSTER(
+                j, i, file, "clusters.corpus",
+                "sync.scheme synchronous is one process with one corpus; cluster "
+                "%s's is another than %s's",
+                j->clusters[i].name, j->clusters[0].name);
     return NEB_OK;
 }
 
@@ -494,8 +502,8 @@ static enum neb_status validate_eval(const struct agent_job *j, const char *file
     return NEB_OK;
 }
 
-// Parts of the model that a fragment cannot be less than, of those that learn (intra_shards_fragments()): the embedding, each layer, the
-// final norm with the output.
+// Parts of the model that learn and that no fragment cuts (intra_shards_fragments()): the
+// embedding, each layer, the final norm with the output.
 static int32_t count_parts(const struct agent_job *j) {
     switch (j->trainable.mode) {
     case INTRA_TRAIN_FULL: return j->model.n_layers + 1 + !j->trainable.freeze_embeddings;
@@ -519,7 +527,7 @@ static enum neb_status validate_fragments(const struct agent_job *j, const char 
 
 static enum neb_status validate_sync(const struct agent_job *j, const char *file) {
     struct inter_rate_limit limit;
-    if (inter_rate_limit_parse(j->rate_limit, &limit) != NEB_OK) // it said why
+    if (inter_rate_limit_parse(j->rate_limit, &limit) != NEB_OK) // the parser has logged why
         return COMPLAIN_OF(j, file, "wan.rate_limit",
                            "\"%s\" is not a rate such as 20mbit, or 100mbit 08:00-18:00=20mbit",
                            j->rate_limit);
@@ -562,7 +570,7 @@ enum neb_status agent_job_validate(const struct agent_job *j, const char *file) 
     NEB_TRY(validate_clusters(j, file));
     if (j->model_init[0] &&
         !(j->model.n_layers && j->model.d_model && j->model.n_heads && j->model.d_ff))
-        return NEB_OK; // checked again when agent_job_model_init() has filled them in
+        return NEB_OK; // agent_job_model_init() fills the sizes in and checks again
     NEB_TRY(validate_shape(j, file));
     NEB_TRY(validate_places(j, file));
     NEB_TRY(validate_meshes(j, file));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys that a job file gives and that do nothing in it, as they are another mode's: most likely not what was meant.
+// Warns of keys that do nothing in a job, such as keys of another mode: most likely a mistake.
 #include "agent/base/log.h"
 #include "agent/job/config_options.h"
 

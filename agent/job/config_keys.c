@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys: found in the table, "did you mean" for those that are not, set one by one (--set), and printed as the reference.
+// Keys: finding one in the table, "did you mean" for an unknown one, and --set.
 #include "agent/base/nearest.h"
 #include "agent/job/config_options.h"
-#include "kernels/pool.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +13,36 @@ const struct config_option *config_option(const char *path) {
     return NULL;
 }
 
-// Whether row i of the table is this key, or one of this section; path has n bytes.
+const struct config_option *config_option_short(const char *path) {
+    size_t n = strlen(path);
+    for (int i = 0; i < config_n_options; i++)
+        if (!strncmp(config_options[i].path, path, n) &&
+            (!config_options[i].path[n] || !strcmp(config_options[i].path + n, ".mode")))
+            return &config_options[i];
+    return NULL;
+}
+
+const struct config_cluster_option *config_cluster_option(const char *key) {
+    for (int i = 0; i < config_n_cluster_options; i++)
+        if (!strcmp(config_cluster_options[i].option.path + CONFIG_CLUSTER_PREFIX, key))
+            return &config_cluster_options[i];
+    return NULL;
+}
+
+const char *config_keys_below(const char *prefix, char out[CONFIG_KEYS_TEXT]) {
+    size_t n = strlen(prefix), at = 0;
+    out[0] = 0;
+    for (int i = 0; i < config_n_cluster_options; i++) {
+        const char *path = config_cluster_options[i].option.path;
+        if (!strncmp(path, prefix, n) && !strchr(path + n, '.'))
+            at +=
+                (size_t)snprintf(out + at, CONFIG_KEYS_TEXT - at, "%s%s", at ? ", " : "", path + n);
+        NEB_ASSERT(at < CONFIG_KEYS_TEXT);
+    }
+    return out;
+}
+
+// Whether row i of the table is this key, or in this section. path has n bytes.
 static bool is_within(int i, const char *path, size_t n) {
     const char *key = config_options[i].path;
     return !strncmp(key, path, n) && (!key[n] || key[n] == '.');
@@ -36,7 +64,7 @@ bool config_is_section(const char *path) {
     return false;
 }
 
-// The first line of a key, or of what a section holds; 0: the file has none.
+// The first line of a key, or of the keys of a section; 0: the file has none.
 static unsigned line_of(const struct agent_job *job, const char *path, size_t n) {
     unsigned line = n >= 8 && !strncmp(path, "clusters", 8) ? job->clusters_line : 0;
     for (int i = 0; i < config_n_options; i++)
@@ -49,11 +77,23 @@ const char *config_line(const struct agent_job *job, const char *file, const cha
                         char out[NEB_PATH_MAX + 16]) {
     size_t n = strlen(path);
     unsigned line = line_of(job, path, n);
-    for (; !line && n; n--) // a key that is not there has a place where it would be
+    for (; !line && n; n--) // a missing key: the line of its section
         if (path[n] == '.')
             line = line_of(job, path, n);
     if (!line)
         return file;
+    snprintf(out, NEB_PATH_MAX + 16, "%s:%u", file, line);
+    return out;
+}
+
+const char *config_cluster_line(const struct agent_job *job, int i, const char *file,
+                                const char *path, char out[NEB_PATH_MAX + 16]) {
+    const struct config_cluster_option *o = config_cluster_option(path + CONFIG_CLUSTER_PREFIX);
+    // a missing key: the line of the cluster's name
+    unsigned line = job->cluster_lines[i][o ? o - config_cluster_options : 0];
+    line = line ? line : job->cluster_lines[i][0];
+    if (!line || !job->clusters_line) // from JSON, or changed by the planner
+        return config_line(job, file, "clusters", out);
     snprintf(out, NEB_PATH_MAX + 16, "%s:%u", file, line);
     return out;
 }
@@ -69,7 +109,7 @@ enum neb_status config_unknown_part(const char *where, const char *path, const c
 enum neb_status config_unknown_key(const char *where, const char *path) {
     char best[64] = "";
     int least = 4;
-    // every option, and before it the section that holds it
+    // each key, and first its section
     for (int i = 0; i < config_n_options; i++)
         for (int whole = 0; whole < 2; whole++) {
             char candidate[64];
@@ -79,7 +119,7 @@ enum neb_status config_unknown_key(const char *where, const char *path) {
             snprintf(candidate, sizeof candidate, "%.*s",
                      whole ? 63 : (int)(dot - config_options[i].path), config_options[i].path);
             int d = neb_edits(path, candidate);
-            // on a tie a section is likelier: it is typed more often
+            // on a tie the section wins: users type it more often
             if (d < least || (d == least && !whole)) {
                 least = d;
                 memcpy(best, candidate, sizeof best);
@@ -92,7 +132,7 @@ enum neb_status config_unknown_key(const char *where, const char *path) {
     return COMPLAIN(where, path, "unknown key; nebula check --reference lists all keys");
 }
 
-// "model=3": its keys are what is set.
+// "model=3": only the keys of a section can be set.
 static enum neb_status section_as_value(const char *path) {
     char keys[512] = "";
     size_t n = strlen(path);
@@ -111,16 +151,14 @@ enum neb_status agent_job_set(struct agent_job *job, const char *assignment) {
         return neb_fail(NEB_ERR_INVALID,
                         "--set %s: write it as path=value, such as sync.interval=10", assignment);
     snprintf(path, sizeof path, "%.*s", (int)(eq - assignment), assignment);
-    const struct config_option *o = config_option(!strcmp(path, "trainable")   ? "trainable.mode"
-                                                  : !strcmp(path, "sync.tune") ? "sync.tune.mode"
-                                                                               : path);
+    const struct config_option *o = config_option_short(path);
     if (!o && !strncmp(path, "clusters", 8))
         return COMPLAIN("--set", path, "is a list, which only the job file has: change it there");
     if (!o && config_is_section(path))
         return section_as_value(path);
     if (!o)
         return config_unknown_key("--set", path);
-    job->lines[o - config_options] = 0; // the file's value is none any more
+    job->lines[o - config_options] = 0; // the value is not the file's any more
     job->given[o - config_options] = true;
     if (o->type != T_TARGETS && o->type != T_FREEZE)
         return config_set_written(job, o, eq + 1, "--set");
@@ -132,7 +170,7 @@ enum neb_status agent_job_set(struct agent_job *job, const char *assignment) {
     return NEB_OK;
 }
 
-// Whether only other clusters look at it.
+// Whether only other clusters use this path.
 static bool elsewhere(const struct agent_job *j, const struct agent_cluster *c,
                       const struct config_option *o) {
     const char *p = (const char *)j + o->at;
@@ -142,7 +180,7 @@ static bool elsewhere(const struct agent_job *j, const struct agent_cluster *c,
 }
 
 int agent_job_paths(const struct agent_job *j, int self, const char *paths[AGENT_JOB_PATHS_MAX]) {
-    bool all = j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS; // one process does what all of them do
+    bool all = j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS; // one process is all clusters
     int n = 0;
     for (int i = 0; i < config_n_options; i++) {
         const struct config_option *o = &config_options[i];
@@ -153,63 +191,14 @@ int agent_job_paths(const struct agent_job *j, int self, const char *paths[AGENT
         paths[n++] = p;
     }
     for (int i = 0; i < j->n_clusters; i++)
-        if ((all || i == self) && j->clusters[i].corpus[0])
-            paths[n++] = j->clusters[i].corpus;
+        for (int k = 0; k < config_n_cluster_options; k++) {
+            const struct config_cluster_option *o = &config_cluster_options[k];
+            const char *p = (const char *)&j->clusters[i] + o->option.at;
+            if (o->option.type != T_PATH || o->in_json == CONFIG_NEVER || !*p ||
+                !(all || i == self))
+                continue;
+            NEB_ASSERT(n < AGENT_JOB_PATHS_MAX);
+            paths[n++] = p;
+        }
     return n;
-}
-
-void agent_job_reference(FILE *f) {
-    char allowed[128];
-    fputs("| key | default | allowed | what |\n| --- | --- | --- | --- |\n", f);
-    for (int i = 0; i < config_n_options; i++) {
-        const struct config_option *o = &config_options[i];
-        allowed[0] = 0;
-        if (o->names)
-            config_join(allowed, sizeof allowed, o->names);
-        else if (o->type == T_BOOL)
-            snprintf(allowed, sizeof allowed, "true, false");
-        else if (o->type == T_INT32 || o->type == T_INT64 || o->type == T_FLOAT)
-            snprintf(allowed, sizeof allowed, "%.10g to %.10g", o->min, o->max);
-        if (config_auto_bit(o))
-            snprintf(allowed + strlen(allowed), sizeof allowed - strlen(allowed), "%sauto",
-                     allowed[0] ? ", " : "");
-        fprintf(f, "| `%s` | %s | %s | %s |\n", o->path,
-                o->preset ? (*o->preset ? o->preset : "none") : "**required**", allowed, o->help);
-    }
-    fprintf(
-        f,
-        "| `clusters` | **required** | 1 to %d | list of {%s}; name: the agent's; threads: of the "
-        "worker (mpirun, slurm: of each rank), 0 to %d, 0: all processors, which the ranks of a "
-        "host divide (slurm: those that it gives to the task); corpus: in place of "
-        "data.corpus; witness: votes and trains nothing; sources: {NAME: WEIGHT} or a "
-        "list of {name, weight}, relative, up to %d; "
-        "none: all of the corpus by size; mesh: {dp, pp, tp}, ranks of the cluster's worker "
-        "(default 1 each; dp must divide batch x accumulate, pp model.n_layers, tp heads and "
-        "d_ff; modes rtd and distill have one rank), or auto; ranks: of mesh: auto with launcher "
-        "mpirun or slurm, how many there are; "
-        "launcher: local (all on the agent's machine, over TCP), mpirun (its "
-        "hosts, over MPI), slurm (a step of the agent's allocation or one of its own; rank 0 on "
-        "another host than the agent's: nebula agent --workers) or attach: none is started, "
-        "your own training loop attaches through libnebula; device: auto (CUDA where every rank "
-        "has one, else cpu; one that cannot be opened is warned of), cpu or cuda (one a rank, "
-        "those that fewest other workers of the agent "
-        "have; modes rtd and distill with sync.scheme synchronous train on cpu); "
-        "precision: auto (bf16 on CUDA, fp32 on processors), fp32 or bf16 (on processors: "
-        "products, with avx512_bf16); "
-        "outer_state: auto (the exchange's state and arithmetic where the cluster trains, if it "
-        "fits there and leaves half a GB free), device (of a mesh: each rank's share on its own; "
-        "mode distill: students with distill.federate) or host; cuda_graphs: auto (a pass is "
-        "recorded and replayed where its first runs show "
-        "that this is faster), on (not with tp above 1; of rtd and distill a discriminator alone) "
-        "or "
-        "off, the same bits; batch and "
-        "recompute: of this cluster "
-        "instead of data.batch and recompute, where its memory is another: the same sequences a "
-        "step in other micro-batches (mode replicas; batch not with sync.gate: private); role: "
-        "generator "
-        "and "
-        "discriminator (rtd), teacher and student (distill), or auto; "
-        "profile: a file with what nebula plan --profile printed on that cluster's machine, for "
-        "nebula plan and auto |\n",
-        AGENT_CLUSTERS_MAX, config_cluster_keys, KERN_POOL_THREADS_MAX, AGENT_SOURCES_MAX);
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The options of a job, between the files that read them; everybody else uses agent/job/config.h:
+// The table of keys, for the files that read it. All other files use agent/job/config.h.
 //
-//     config_options.c   the table: a row an option           config_yaml.c    job files        ─┐
-//     config_keys.c      keys, --set, the reference           config_json.c    what travels     ─┼─► struct agent_job
-//     config_value.c     one value, from text                 config_check.c   what must fit    ◄┘
-//     config_shared.c    what of it is in a job's id
+//     config_options.c   the table                config_yaml.c    job files     ─┐
+//     config_keys.c      finding keys, --set      config_json.c    JSON          ─┼─► agent_job
+//     config_value.c     one value, from text     config_check.c   what must fit ◄┘
+//     config_reference.c the table as Markdown    config_shared.c  the part in a job's id
 #ifndef AGENT_CONFIG_OPTIONS_H
 #define AGENT_CONFIG_OPTIONS_H
 #include "agent/job/config.h"
@@ -15,20 +15,25 @@ enum option_type {
     T_FLOAT,
     T_BOOL,
     T_STRING,
-    T_PATH, // a string: a file or folder of the site that runs the job, which its policy must admit
+    T_PATH, // a file or folder of the site that runs the job; the site's policy must admit it
     T_NAME,
     T_ENUM,
     T_CODEC,
     T_TARGETS,
-    T_FREEZE
+    T_FREEZE,
+    // Types of a cluster's keys only.
+    T_SWITCH,  // true or false; without the key the value of the job holds
+    T_ROLE,    // a name, or auto
+    T_MESH,    // {dp, pp, tp}, which have their own rows, or auto
+    T_SOURCES, // names with weights
 };
 
 struct config_option {
     const char *path;
     enum option_type type;
-    size_t at, size; // where in struct agent_job; size of strings
+    size_t at, size; // offset in struct agent_job or struct agent_cluster; size of strings
     double min, max;
-    const char *preset;       // default; NULL: must be given
+    const char *preset;       // default; NULL: the key must be given; "": none
     const char *const *names; // of an enum, NULL-terminated
     const char *help;
 };
@@ -43,85 +48,103 @@ enum {
 extern const struct config_option config_options[];
 extern const int config_n_options;
 // Names of enums that more than the table needs, NULL-terminated.
-extern const char *const config_target_names[],
-    *const config_level_names[], *const config_role_names[],
-                                     *const config_launcher_names[],
-                                         *const config_device_names[],
-                                             *const config_precision_names[],
-                                                 *const config_outer_state_names[],
-                                                     *const config_graphs_names[];
-extern const char config_cluster_keys[]; // in words
+extern const char *const config_target_names[];
+extern const char *const config_level_names[];
+extern const char *const config_role_names[];
+extern const char *const config_launcher_names[];
 
-// What is in a job's id (job_id.h). Every option is: it has one value for all clusters, for good.
-// Of the keys of a cluster, those that say where and how fast it trains are not, and may change
-// when the job is resumed. What scales, clips, counts, quantises or weights an update never is a
-// place where sums are masked: with another value at one site the sum would tell another one's
-// update.
+// Which keys of a cluster are part of a job's id (id.h). All keys of the job itself are: they have
+// one value for all clusters, for good. Keys that say where and how fast a cluster trains are not
+// part of the id, and may change when the job is resumed. With masked sums no key that scales,
+// clips, counts, quantises or weights an update may be a place: if one site had another value, the
+// sum would reveal the update of another site.
 enum config_place {
-    CONFIG_SHARED,
-    CONFIG_PLACE,
-    CONFIG_PLACE_OPEN, // a place, but with sync.gate: private: it rounds
+    CONFIG_SHARED,     // part of the id
+    CONFIG_PLACE,      // not part of the id
+    CONFIG_PLACE_OPEN, // not part of the id, except with sync.gate: private, since the key rounds
 };
-struct config_cluster_key {
-    const char *key, *path; // as it travels; as complaints name it
+// When the JSON of a cluster has the key.
+enum config_in_json {
+    CONFIG_ALWAYS,
+    CONFIG_IF_SET,  // when the value is not the default
+    CONFIG_IF_MESH, // when the cluster has several ranks, or another launcher than local
+    CONFIG_NEVER,   // only the planner uses the key, or another row holds it
+};
+struct config_cluster_option {
+    struct config_option option; // path is "clusters.device", or "clusters.mesh.dp"
     enum config_place place;
+    enum config_in_json in_json;
 };
-extern const struct config_cluster_key config_cluster_table[];
-extern const int config_n_cluster_keys;
+extern const struct config_cluster_option config_cluster_options[];
+extern const int config_n_cluster_options;
+enum { CONFIG_CLUSTER_PREFIX = sizeof "clusters." - 1 };
 
 // config_keys.c. A path is "sync.outer.lr".
 const struct config_option *config_option(const char *path); // NULL: none
-// "sync.outer": some option's path begins so.
+// The same for a key that is given as one value: `trainable: lora` stands for trainable.mode.
+const struct config_option *config_option_short(const char *path);
+// A key of a cluster, "device" or "mesh.dp". NULL: none.
+const struct config_cluster_option *config_cluster_option(const char *key);
+// The keys of a cluster directly below prefix ("clusters.", "clusters.mesh."): "name, witness".
+enum { CONFIG_KEYS_TEXT = 256 };
+const char *config_keys_below(const char *prefix, char out[CONFIG_KEYS_TEXT]);
+// Whether path is a section, as "sync.outer".
 bool config_is_section(const char *path);
-// complains, with what may be meant
+// Complains, and names the nearest key.
 NEB_MUST_CHECK enum neb_status config_unknown_key(const char *where, const char *path);
-// The same of a key inside of what is at path; allowed: "name, weight"; key: NULL: none that is text
+// The same for a key inside the value at path. allowed: "name, weight". key NULL: it is not text.
 NEB_MUST_CHECK enum neb_status config_unknown_part(const char *where, const char *path,
                                                    const char *key, const char *allowed);
 
 // config_value.c. `where` is "job.yaml:12", for complaints.
 #define COMPLAIN(where, path, ...) config_complain(where, path, __VA_ARGS__)
-// About keys that do not fit together: names the line of `path`, a key or a section, in the job file.
+// For values that do not fit together. Names the line of `path`, a key or a section, in the job
+// file.
 #define COMPLAIN_OF(job, file, path, ...)                                                          \
     config_complain(config_line((job), (file), (path), (char[NEB_PATH_MAX + 16]){0}), path,        \
                     __VA_ARGS__)
 const char *config_line(const struct agent_job *job, const char *file, const char *path,
                         char out[NEB_PATH_MAX + 16]);
-// NEB_ERR_INVALID, after one line: "job.yaml:12: model.n_heads: ..."
+// The same for a key of cluster i: "clusters.device".
+#define COMPLAIN_OF_CLUSTER(job, i, file, path, ...)                                               \
+    config_complain(config_cluster_line((job), (i), (file), (path), (char[NEB_PATH_MAX + 16]){0}), \
+                    path, __VA_ARGS__)
+const char *config_cluster_line(const struct agent_job *job, int i, const char *file,
+                                const char *path, char out[NEB_PATH_MAX + 16]);
+// Returns NEB_ERR_INVALID, after one line: "job.yaml:12: model.n_heads: ..."
 NEB_MUST_CHECK __attribute__((format(printf, 3, 4))) enum neb_status
 config_complain(const char *where, const char *path, const char *fmt, ...);
-// Everything that has a default; the rest is zero.
+// Set every key that has a default, and all other bytes to zero.
 void config_defaults(struct agent_job *job);
-// A scalar option, or `auto`: then the key holds its default, a micro-batch one sequence.
-// The same of what somebody has written here, in a file or on the command line: "~" in a path is this user's.
+void config_cluster_defaults(struct agent_cluster *c);
+// Sets a key that is a single value. With `auto` the key holds its default; a micro-batch holds 1.
+// For a value in a file or on the command line: "~" in a path is the home folder of this user.
 NEB_MUST_CHECK enum neb_status config_set_written(struct agent_job *job,
                                                   const struct config_option *o, const char *text,
                                                   const char *where);
+// For a value from JSON.
 NEB_MUST_CHECK enum neb_status config_set(struct agent_job *job, const struct config_option *o,
                                           const char *text, const char *where);
-// A list that is set replaces the default's items.
+// Removes the items of a list, those of the default too.
 void config_clear_list(struct agent_job *job, const struct config_option *o);
-// one item of a list
+// Adds one item to a list.
 NEB_MUST_CHECK enum neb_status config_set_item(struct agent_job *job, const struct config_option *o,
                                                const char *text, const char *where);
-// A string (name: letters, digits, '-', '_', '.'), and keys of a cluster.
+// Sets a key of a cluster that is a single value; a mesh takes only "auto".
+NEB_MUST_CHECK enum neb_status config_set_cluster(struct agent_cluster *c,
+                                                  const struct config_option *o, const char *text,
+                                                  const char *where);
+// For a value in a file: "~" in a path is the home folder of this user.
+NEB_MUST_CHECK enum neb_status config_set_cluster_written(struct agent_cluster *c,
+                                                          const struct config_option *o,
+                                                          const char *text, const char *where);
+// Sets a string of size bytes. name: only letters, digits, '-', '_' and '.'.
 NEB_MUST_CHECK enum neb_status config_set_text(char *p, size_t size, const char *path,
                                                const char *text, const char *where, bool name);
-// A path that somebody has written here, likewise.
+// Sets a path from a file: "~" is the home folder of this user.
 NEB_MUST_CHECK enum neb_status config_set_path(char *p, size_t size, const char *path,
                                                const char *text, const char *where);
-NEB_MUST_CHECK enum neb_status config_set_launcher(struct agent_cluster *c, const char *text,
-                                                   const char *where);
-NEB_MUST_CHECK enum neb_status config_set_role(struct agent_cluster *c, const char *text,
-                                               const char *where);
-NEB_MUST_CHECK enum neb_status config_set_outer_state(struct agent_cluster *c, const char *text,
-                                                      const char *where);
-NEB_MUST_CHECK enum neb_status config_set_graphs(struct agent_cluster *c, const char *text,
-                                                 const char *where);
-// NULL: auto
-NEB_MUST_CHECK enum neb_status config_set_device(struct agent_cluster *c, const char *device,
-                                                 const char *precision, const char *where);
-// enum agent_auto, of keys that the planner can fill in; 0: it cannot
+// The bit of enum agent_auto; 0: the key does not take `auto`.
 uint32_t config_auto_bit(const struct config_option *o);
 void config_join(char *out, size_t cap, const char *const *names); // "a, b, c"
 int config_index_of(const char *const *names, const char *text);   // -1: none

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a job is to all of its sites alike: its specification without places (config_options.h). Its
-// id is made of this.
+// The part of a job that is the same at all of its sites: the specification without places
+// (config_options.h). The job's id is made of this part.
 #include "agent/job/config_options.h"
 
 #include <string.h>
@@ -10,17 +10,14 @@ static bool is_private(const json_t *spec) {
     return gate && !strcmp(gate, "private");
 }
 
-// Of a cluster. What is none of the table's is shared.
+// For a key of a cluster. A key that the table does not have is shared.
 static bool is_place(const char *key, bool private) {
-    for (int i = 0; i < config_n_cluster_keys; i++)
-        if (!strcmp(config_cluster_table[i].key, key))
-            return config_cluster_table[i].place == CONFIG_PLACE ||
-                   (config_cluster_table[i].place == CONFIG_PLACE_OPEN && !private);
-    return false;
+    const struct config_cluster_option *o = config_cluster_option(key);
+    return o && (o->place == CONFIG_PLACE || (o->place == CONFIG_PLACE_OPEN && !private));
 }
 
-// In their order, which an object's keys lose where they are sorted: cursors of a checkpoint count
-// windows by a source's place.
+// A list keeps the order of the sources; sorted keys of an object would lose it. The cursors of a
+// checkpoint count windows by a source's position.
 static json_t *ordered(const json_t *sources) {
     json_t *list = json_array(), *weight;
     const char *name;
@@ -38,7 +35,7 @@ static json_t *shared_of(const json_t *cluster, bool private) {
         else if (!is_place(key, private))
             json_object_set(out, key, v);
     }
-    if (launcher && !strcmp(launcher, "attach")) // another trainer, with settings of its own
+    if (launcher && !strcmp(launcher, "attach")) // not our trainer: it has settings of its own
         json_object_set_new(out, "launcher", json_string("attach"));
     return out;
 }
@@ -58,16 +55,16 @@ json_t *agent_job_shared(const json_t *spec) {
     return out;
 }
 
-// ---- two of them -------------------------------------------------------------------------------
+// ---- differences -------------------------------------------------------------------------------
 
-static bool same_names(const json_t *a, const json_t *b) { // of sources, whatever their order
+static bool same_names(const json_t *a, const json_t *b) { // sources, in any order
     const json_t *x, *y;
     size_t i, k, hits = 0;
     json_array_foreach(a, i, x) json_array_foreach(b, k, y) hits += json_equal(x, y);
     return hits == json_array_size(a) && json_array_size(a) == json_array_size(b);
 }
 
-// Keys of a that b has otherwise.
+// A key of a that has another value in b.
 static const char *cluster_differs(const json_t *a, const json_t *b) {
     const char *key;
     json_t *x;
@@ -77,10 +74,8 @@ static const char *cluster_differs(const json_t *a, const json_t *b) {
             continue;
         if (!strcmp(key, "sources") && same_names(x, y))
             return "the order of clusters.sources";
-        for (int i = 0; i < config_n_cluster_keys; i++)
-            if (!strcmp(config_cluster_table[i].key, key))
-                return config_cluster_table[i].path;
-        return "clusters";
+        const struct config_cluster_option *o = config_cluster_option(key);
+        return o ? o->option.path : "clusters";
     }
     return NULL;
 }

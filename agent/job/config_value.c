@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values: from text, as YAML, --set and JSON bring it, into struct agent_job, or one complaint that says where.
+// Sets a value of a job or cluster from text (YAML, --set, JSON), or complains and says where.
 #include "agent/base/number.h"
 #include "agent/job/config_options.h"
 #include "compress/codec.h"
@@ -31,8 +31,8 @@ int config_index_of(const char *const *names, const char *text) {
     return -1;
 }
 
-static enum neb_status set_number(struct agent_job *job, const struct config_option *o,
-                                  const char *text, const char *where) {
+static enum neb_status set_number(void *base, const struct config_option *o, const char *text,
+                                  const char *where) {
     bool whole = o->type != T_FLOAT, negative = *text == '-';
     uint64_t n = 0;
     double v = 0;
@@ -43,12 +43,13 @@ static enum neb_status set_number(struct agent_job *job, const struct config_opt
     if (!good)
         return COMPLAIN(where, o->path, "\"%s\" is not %s", text,
                         whole ? "an integer" : "a number");
-    // A float is compared as one: 0.999 as fp32 is a little above 0.999, and must come back through JSON.
+    // Compared as fp32: the fp32 value of 0.999 is a little above 0.999, and JSON must bring it
+    // back.
     bool below = whole ? v < o->min : (float)v < (float)o->min,
          above = whole ? v > o->max : (float)v > (float)o->max;
     if (below || above)
         return COMPLAIN(where, o->path, "%s is not in %.10g..%.10g", text, o->min, o->max);
-    char *p = (char *)job + o->at;
+    char *p = (char *)base + o->at;
     if (o->type == T_INT32)
         memcpy(p, &(int32_t){(int32_t)v}, sizeof(int32_t));
     else if (o->type == T_INT64)
@@ -66,11 +67,11 @@ enum neb_status config_set_text(char *p, size_t size, const char *path, const ch
     if (!*text && o && !o->preset)
         return COMPLAIN(where, path, "is empty (%s)", o->help);
     if (name &&
-        (!*text || !strcmp(text, ".") || !strcmp(text, "..") || // they become folders
+        (!*text || !strcmp(text, ".") || !strcmp(text, "..") || // the name becomes a folder
          strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") !=
              strlen(text)))
         return COMPLAIN(where, path, "\"%s\" is not a name (letters, digits, '-', '_', '.')", text);
-    json_t *utf8 = json_string(text); // it must be able to travel
+    json_t *utf8 = json_string(text); // JSON must be able to carry it
     if (!utf8)
         return COMPLAIN(where, path, "is not UTF-8 text");
     json_decref(utf8);
@@ -84,12 +85,11 @@ enum neb_status config_set_path(char *p, size_t size, const char *path, const ch
     char whole[NEB_PATH_MAX];
     if (strncmp(text, "~/", 2) != 0)
         return config_set_text(p, size, path, text, where, false);
-    if (neb_path_home(whole, sizeof whole, text, path) != NEB_OK) // it said why
+    if (neb_path_home(whole, sizeof whole, text, path) != NEB_OK) // it has logged why
         return NEB_ERR_INVALID;
     return config_set_text(p, size, path, whole, where, false);
 }
 
-// Keys that the planner can fill in.
 uint32_t config_auto_bit(const struct config_option *o) {
     static const struct {
         const char *path;
@@ -105,19 +105,24 @@ uint32_t config_auto_bit(const struct config_option *o) {
     return 0;
 }
 
-// A scalar option. Lists (targets, freeze) come as their items one by one, see set_item.
-static enum neb_status set_plain(struct agent_job *job, const struct config_option *o,
-                                 const char *text, const char *where) {
-    char *p = (char *)job + o->at, allowed[256];
+// A key that is a single value. config_set_item() takes the items of a list, one by one.
+static enum neb_status set_plain(void *base, const struct config_option *o, const char *text,
+                                 const char *where) {
+    char *p = (char *)base + o->at, allowed[256];
     struct cmp_codec codec;
     switch (o->type) {
     case T_INT32:
     case T_INT64:
-    case T_FLOAT: return set_number(job, o, text, where);
+    case T_FLOAT: return set_number(base, o, text, where);
     case T_BOOL:
+    case T_SWITCH:
         if (strcmp(text, "true") && strcmp(text, "false"))
             return COMPLAIN(where, o->path, "\"%s\" is neither true nor false", text);
-        *(bool *)(void *)p = text[0] == 't';
+        if (o->type == T_BOOL)
+            *(bool *)(void *)p = text[0] == 't';
+        else
+            memcpy(p, &(int){text[0] == 't' ? AGENT_RECOMPUTE_ON : AGENT_RECOMPUTE_OFF},
+                   sizeof(int));
         return NEB_OK;
     case T_PATH:
     case T_STRING: return config_set_text(p, o->size, o->path, text, where, false);
@@ -125,14 +130,18 @@ static enum neb_status set_plain(struct agent_job *job, const struct config_opti
     case T_CODEC:
         if (cmp_codec_parse(text, &codec) != NEB_OK)
             return COMPLAIN(where, o->path, "\"%s\" is not one of: %s", text,
-                            o->help); // cmp_ said why
+                            o->help); // cmp_codec_parse() has logged why
         return config_set_text(p, o->size, o->path, text, where, false);
     case T_ENUM: {
         int i = config_index_of(o->names, text);
         config_join(allowed, sizeof allowed, o->names);
         if (i < 0)
-            return COMPLAIN(where, o->path, "\"%s\" is not one of: %s", text, allowed);
-        // enums are ints with gcc and clang on every system that we build for
+            return COMPLAIN(where, o->path, "\"%s\" is not one of: %s%s", text, allowed,
+                            o->names == config_launcher_names && !strcmp(text, "torchrun")
+                                ? "; a loop of your own that torchrun starts takes attach "
+                                  "(configs/examples/train_ddp.py)"
+                                : "");
+        // gcc and clang make enums ints on every system that we build for
         memcpy(p, &i, sizeof i);
         return NEB_OK;
     }
@@ -140,11 +149,13 @@ static enum neb_status set_plain(struct agent_job *job, const struct config_opti
     case T_FREEZE:
         return COMPLAIN(where, o->path, "must be a list, such as [%s]",
                         o->type == T_TARGETS ? "q, v" : "embeddings");
+    case T_ROLE:
+    case T_MESH:
+    case T_SOURCES: break; // config_set_cluster()
     }
     return NEB_ERR_INVALID;
 }
 
-// The same, or `auto`: then the key holds its default, a micro-batch one sequence.
 enum neb_status config_set(struct agent_job *job, const struct config_option *o, const char *text,
                            const char *where) {
     uint32_t bit = config_auto_bit(o);
@@ -197,63 +208,47 @@ void config_defaults(struct agent_job *job) {
     }
 }
 
-enum neb_status config_set_launcher(struct agent_cluster *c, const char *text, const char *where) {
-    for (int i = 0; config_launcher_names[i]; i++)
-        if (!strcmp(text, config_launcher_names[i])) {
-            c->launcher = (enum agent_launcher)i;
-            return NEB_OK;
-        }
-    return COMPLAIN(where, "clusters.launcher",
-                    "\"%s\" is not one of: local, mpirun, slurm, attach%s", text,
-                    strcmp(text, "torchrun") ? ""
-                                             : "; loops of your own that torchrun starts: attach "
-                                               "(configs/examples/train_ddp.py)");
-}
+// ---- clusters ----------------------------------------------------------------------------------
 
-enum neb_status config_set_role(struct agent_cluster *c, const char *text, const char *where) {
-    int i = config_index_of(config_role_names, text);
+static enum neb_status set_role(struct agent_cluster *c, const struct config_option *o,
+                                const char *text, const char *where) {
+    char allowed[128];
+    int i = config_index_of(o->names, text);
     c->role_auto = !strcmp(text, "auto");
+    config_join(allowed, sizeof allowed,
+                o->names + 1); // without none: such a cluster has no key role
     if (i < 0 && !c->role_auto)
-        return COMPLAIN(where, "clusters.role",
-                        "\"%s\" is not one of: generator, discriminator, teacher, student, auto",
-                        text);
+        return COMPLAIN(where, o->path, "\"%s\" is not one of: %s, auto", text, allowed);
     c->role = i < 0 ? AGENT_ROLE_NONE : (enum agent_role)i;
     return NEB_OK;
 }
 
-static enum neb_status set_place(const char *key, const char *const *names, const char *text,
-                                 const char *where, int *out) {
-    for (*out = 0; names[*out]; ++*out)
-        if (!strcmp(text, names[*out]))
-            return NEB_OK;
-    return COMPLAIN(where, key, "\"%s\" is not one of: %s, %s, %s", text, names[0], names[1],
-                    names[2]);
-}
-
-// device and precision; NULL: auto
-enum neb_status config_set_device(struct agent_cluster *c, const char *device,
-                                  const char *precision, const char *where) {
-    int d = (int)c->device, p = (int)c->precision;
-    if (device)
-        NEB_TRY(set_place("clusters.device", config_device_names, device, where, &d));
-    if (precision)
-        NEB_TRY(set_place("clusters.precision", config_precision_names, precision, where, &p));
-    c->device = (enum agent_device)d;
-    c->precision = (enum agent_precision)p;
+enum neb_status config_set_cluster(struct agent_cluster *c, const struct config_option *o,
+                                   const char *text, const char *where) {
+    if (o->type == T_ROLE)
+        return set_role(c, o, text, where);
+    if (o->type == T_SOURCES)
+        return COMPLAIN(where, o->path,
+                        "must map source names to weights, such as {en: 1, de: 0.5}");
+    if (o->type != T_MESH)
+        return set_plain(c, o, text, where);
+    if (strcmp(text, "auto"))
+        return COMPLAIN(where, o->path, "must be a mapping such as {dp: 2, pp: 1, tp: 2}, or auto");
+    c->mesh_auto = true;
     return NEB_OK;
 }
 
-enum neb_status config_set_outer_state(struct agent_cluster *c, const char *text,
-                                       const char *where) {
-    int i;
-    NEB_TRY(set_place("clusters.outer_state", config_outer_state_names, text, where, &i));
-    c->outer_state = (enum agent_outer_state)i;
-    return NEB_OK;
+enum neb_status config_set_cluster_written(struct agent_cluster *c, const struct config_option *o,
+                                           const char *text, const char *where) {
+    return o->type == T_PATH ? config_set_path((char *)c + o->at, o->size, o->path, text, where)
+                             : config_set_cluster(c, o, text, where);
 }
 
-enum neb_status config_set_graphs(struct agent_cluster *c, const char *text, const char *where) {
-    int i;
-    NEB_TRY(set_place("clusters.cuda_graphs", config_graphs_names, text, where, &i));
-    c->cuda_graphs = (enum agent_graphs)i;
-    return NEB_OK;
+void config_cluster_defaults(struct agent_cluster *c) {
+    memset(c, 0, sizeof *c);
+    for (int i = 0; i < config_n_cluster_options; i++) {
+        const struct config_option *o = &config_cluster_options[i].option;
+        if (o->preset && *o->preset)
+            NEB_ASSERT(config_set_cluster(c, o, o->preset, "default") == NEB_OK);
+    }
 }

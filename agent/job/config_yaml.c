@@ -1,23 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Job files: YAML, walked with the line of every key at hand.
+// Reads job files: walks the YAML nodes, which know their lines.
 #include "agent/base/number.h"
 #include "agent/job/config_options.h"
-#include "kernels/pool.h"
 #include "security/identity.h"
 
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <yaml.h>
-
-static const struct cluster_number {
-    const char *key;
-    size_t at;
-    uint32_t min, max;
-} cluster_numbers[] = {
-    {"batch", offsetof(struct agent_cluster, batch), 1, CONFIG_BATCH_MAX},
-    {"ranks", offsetof(struct agent_cluster, ranks), 1, MESH_RANKS_MAX},
-    {"threads", offsetof(struct agent_cluster, threads), 0, KERN_POOL_THREADS_MAX}};
 
 struct walk {
     yaml_document_t *doc;
@@ -42,7 +31,7 @@ static const char *scalar(const yaml_node_t *n) {
                : NULL;
 }
 
-// What a key said before would be lost without a word.
+// A second value would silently replace the first one.
 static enum neb_status given_once(const struct walk *w, const yaml_node_t *map,
                                   const yaml_node_pair_t *p, const char *path) {
     char at[NEB_PATH_MAX + 32];
@@ -68,7 +57,7 @@ static enum neb_status set_option_node(struct walk *w, const struct config_optio
              i < value->data.sequence.items.top; i++) {
             const char *text = scalar(yaml_document_get_node(w->doc, *i));
             if (!text)
-                return COMPLAIN(where, o->path, "holds something that is not a word");
+                return COMPLAIN(where, o->path, "has an item that is not a single value");
             NEB_TRY(config_set_item(w->job, o, text, where));
         }
         return NEB_OK;
@@ -99,7 +88,7 @@ static enum neb_status add_source(struct agent_cluster *c, const char *name, con
     return NEB_OK;
 }
 
-// {name: en, weight: 0.5}; the weight may be left out
+// {name: en, weight: 0.5}; without a weight: 1
 static enum neb_status walk_source_item(struct walk *w, struct agent_cluster *c, yaml_node_t *map) {
     char at[NEB_PATH_MAX + 32];
     const char *name = NULL, *weight = "1";
@@ -145,131 +134,87 @@ static enum neb_status walk_sources(struct walk *w, struct agent_cluster *c, yam
     return NEB_OK;
 }
 
-static enum neb_status walk_mesh(struct walk *w, struct intra_mesh_config *mesh, yaml_node_t *map,
+static enum neb_status walk_mesh(struct walk *w, struct agent_cluster *c, yaml_node_t *map,
                                  const char *where) {
-    if (map->type != YAML_MAPPING_NODE)
-        return COMPLAIN(where, "clusters.mesh",
-                        "must be a mapping such as {dp: 2, pp: 1, tp: 2}, or auto");
+    char keys[CONFIG_KEYS_TEXT], path[64];
     for (yaml_node_pair_t *p = map->data.mapping.pairs.start; p < map->data.mapping.pairs.top;
          p++) {
         const char *key = scalar(yaml_document_get_node(w->doc, p->key)),
                    *text = scalar(yaml_document_get_node(w->doc, p->value));
-        int32_t *axis = !key                 ? NULL
-                        : !strcmp(key, "dp") ? &mesh->dp
-                        : !strcmp(key, "pp") ? &mesh->pp
-                        : !strcmp(key, "tp") ? &mesh->tp
-                                             : NULL;
-        uint64_t n;
+        snprintf(path, sizeof path, "mesh.%s", key ? key : "");
+        const struct config_cluster_option *axis = config_cluster_option(path);
         NEB_TRY(given_once(w, map, p, "clusters.mesh"));
         if (!axis)
-            return config_unknown_part(where, "clusters.mesh", key, "dp, pp, tp");
-        if (!text || !neb_number_whole(text, 1, MESH_AXIS_MAX, &n))
-            return COMPLAIN(where, "clusters.mesh", "%s \"%s\" is not in 1..%d", key,
-                            text ? text : "?", MESH_AXIS_MAX);
-        *axis = (int32_t)n;
+            return config_unknown_part(where, "clusters.mesh", key,
+                                       config_keys_below("clusters.mesh.", keys));
+        if (!text)
+            return COMPLAIN(where, axis->option.path, "must be a single value");
+        NEB_TRY(config_set_cluster(c, &axis->option, text, where));
     }
     return NEB_OK;
 }
 
-// A key of a cluster that is a whole number. NULL: it is none of these.
-static const struct cluster_number *number_of(const char *key) {
-    for (size_t i = 0; key && i < sizeof cluster_numbers / sizeof *cluster_numbers; i++)
-        if (!strcmp(key, cluster_numbers[i].key))
-            return &cluster_numbers[i];
-    return NULL;
-}
-
-static enum neb_status set_number(struct agent_cluster *c, const struct cluster_number *o,
-                                  const char *text, const char *where) {
-    char path[32];
-    uint64_t n;
-    snprintf(path, sizeof path, "clusters.%s", o->key);
-    if (!neb_number_whole(text, o->min, o->max, &n))
-        return COMPLAIN(where, path, "\"%s\" is not in %u..%u", text, o->min, o->max);
-    *(int32_t *)(void *)((char *)c + o->at) = (int32_t)n;
-    return NEB_OK;
-}
-
-// How many ranks there are on hosts that only their launcher knows has to be said: auto would come to one. Of launcher local the
-// planner finds it, of a mesh it follows: what is said twice can differ.
+// With mpirun or slurm only the launcher knows how many ranks there are, so mesh: auto needs the
+// number. With launcher local the planner finds it. A written mesh has it already, and two numbers
+// could differ.
 static enum neb_status ranks_fit(const struct agent_cluster *c, const char *where) {
     bool hosts = c->launcher == AGENT_LAUNCHER_MPIRUN || c->launcher == AGENT_LAUNCHER_SLURM;
     if (c->ranks && !(c->mesh_auto && hosts))
         return COMPLAIN(where, "clusters.ranks",
-                        "goes with mesh: auto and launcher: mpirun or slurm; %s, so remove it",
-                        c->mesh_auto ? "with others the planner finds how many are fastest"
-                                     : "else the mesh says how many there are");
+                        "needs mesh: auto and launcher: mpirun or slurm; %s: remove it",
+                        c->mesh_auto ? "with launcher local the planner finds the fastest number"
+                                     : "a written mesh has this number");
     if (c->mesh_auto && hosts && !c->ranks && !c->witness)
         return COMPLAIN(where, "clusters.ranks",
-                        "is missing: with launcher: %s nobody but you knows how many ranks there "
-                        "are for mesh: auto; add ranks: N, or say the mesh, such as {dp: 4, tp: 2}",
+                        "is missing: with launcher: %s only you know how many ranks mesh: auto "
+                        "has; add ranks: N, or write the mesh, such as {dp: 4, tp: 2}",
                         config_launcher_names[c->launcher]);
     return NEB_OK;
 }
 
-static enum neb_status walk_cluster(struct walk *w, struct agent_cluster *c, yaml_node_t *map) {
-    char at[NEB_PATH_MAX + 32];
-    c->mesh = (struct intra_mesh_config){1, 1, 1};
+static enum neb_status walk_cluster_key(struct walk *w, struct agent_cluster *c,
+                                        const struct config_option *o, yaml_node_t *value,
+                                        const char *where) {
+    if (o->type == T_SOURCES)
+        return walk_sources(w, c, value, where);
+    if (o->type == T_MESH && value->type == YAML_MAPPING_NODE)
+        return walk_mesh(w, c, value, where);
+    const char *text = scalar(value);
+    if (!text && o->type != T_MESH)
+        return COMPLAIN(where, o->path, "must be a single value");
+    return config_set_cluster_written(c, o, text ? text : "", where);
+}
+
+static enum neb_status walk_cluster(struct walk *w, int i, yaml_node_t *map) {
+    char at[NEB_PATH_MAX + 32], keys[CONFIG_KEYS_TEXT];
+    struct agent_cluster *c = &w->job->clusters[i];
+    config_cluster_defaults(c);
+    config_keys_below("clusters.", keys);
     where_of(w, map, at, sizeof at);
     if (map->type != YAML_MAPPING_NODE)
-        return COMPLAIN(at, "clusters", "each item must be a mapping with keys %s",
-                        config_cluster_keys);
+        return COMPLAIN(at, "clusters", "each item must be a mapping with keys %s", keys);
     for (yaml_node_pair_t *p = map->data.mapping.pairs.start; p < map->data.mapping.pairs.top;
          p++) {
-        yaml_node_t *k = yaml_document_get_node(w->doc, p->key),
-                    *v = yaml_document_get_node(w->doc, p->value);
-        const char *key = scalar(k), *text = scalar(v);
+        yaml_node_t *k = yaml_document_get_node(w->doc, p->key);
+        const char *key = scalar(k);
+        const struct config_cluster_option *o =
+            key && !strchr(key, '.') ? config_cluster_option(key) : NULL;
         where_of(w, k, at, sizeof at);
         NEB_TRY(given_once(w, map, p, "clusters"));
-        if (key && !strcmp(key, "sources"))
-            NEB_TRY(walk_sources(w, c, v, at));
-        else if (key && text && !strcmp(key, "mesh") && !strcmp(text, "auto"))
-            c->mesh_auto = true;
-        else if (key && !strcmp(key, "mesh"))
-            NEB_TRY(walk_mesh(w, &c->mesh, v, at));
-        else if (key && text && !strcmp(key, "launcher"))
-            NEB_TRY(config_set_launcher(c, text, at));
-        else if (key && text && !strcmp(key, "role"))
-            NEB_TRY(config_set_role(c, text, at));
-        else if (key && text && !strcmp(key, "device")) {
-            NEB_TRY(config_set_device(c, text, NULL, at));
-            c->line.device = (int32_t)k->start_mark.line + 1;
-        } else if (key && text && !strcmp(key, "precision")) {
-            NEB_TRY(config_set_device(c, NULL, text, at));
-            c->line.precision = (int32_t)k->start_mark.line + 1;
-        } else if (key && text && !strcmp(key, "outer_state")) {
-            NEB_TRY(config_set_outer_state(c, text, at));
-            c->line.outer_state = (int32_t)k->start_mark.line + 1;
-        } else if (key && text && !strcmp(key, "cuda_graphs")) {
-            NEB_TRY(config_set_graphs(c, text, at));
-            c->line.cuda_graphs = (int32_t)k->start_mark.line + 1;
-        } else if (key && text && !strcmp(key, "name"))
-            NEB_TRY(config_set_text(c->name, sizeof c->name, "clusters.name", text, at, true));
-        else if (key && text && !strcmp(key, "corpus"))
-            NEB_TRY(config_set_path(c->corpus, sizeof c->corpus, "clusters.corpus", text, at));
-        else if (key && text && !strcmp(key, "profile"))
-            NEB_TRY(config_set_path(c->profile, sizeof c->profile, "clusters.profile", text, at));
-        else if (key && text && !strcmp(key, "witness")) {
-            if (strcmp(text, "true") && strcmp(text, "false"))
-                return COMPLAIN(at, "clusters.witness", "\"%s\" is neither true nor false", text);
-            c->witness = !strcmp(text, "true");
-        } else if (key && text && !strcmp(key, "recompute")) {
-            if (strcmp(text, "true") && strcmp(text, "false"))
-                return COMPLAIN(at, "clusters.recompute", "\"%s\" is neither true nor false", text);
-            c->recompute = text[0] == 't' ? AGENT_RECOMPUTE_ON : AGENT_RECOMPUTE_OFF;
-        } else if (text && number_of(key))
-            NEB_TRY(set_number(c, number_of(key), text, at));
-        else
-            return config_unknown_part(at, "clusters", key, config_cluster_keys);
+        if (!o)
+            return config_unknown_part(at, "clusters", key, keys);
+        w->job->cluster_lines[i][o - config_cluster_options] = line_number(k);
+        NEB_TRY(walk_cluster_key(w, c, &o->option, yaml_document_get_node(w->doc, p->value), at));
     }
     where_of(w, map, at, sizeof at);
     return c->name[0] ? ranks_fit(c, at) : COMPLAIN(at, "clusters.name", "is missing");
 }
 
 static enum neb_status walk_clusters(struct walk *w, yaml_node_t *seq, const char *where) {
+    char keys[CONFIG_KEYS_TEXT];
     if (seq->type != YAML_SEQUENCE_NODE)
         return COMPLAIN(where, "clusters", "must be a list of mappings with keys %s",
-                        config_cluster_keys);
+                        config_keys_below("clusters.", keys));
     if (w->clusters_seen)
         return COMPLAIN(where, "clusters", "given twice");
     w->clusters_seen = true;
@@ -278,8 +223,7 @@ static enum neb_status walk_clusters(struct walk *w, yaml_node_t *seq, const cha
          i++) {
         if (w->job->n_clusters == AGENT_CLUSTERS_MAX)
             return COMPLAIN(where, "clusters", "more than %d", AGENT_CLUSTERS_MAX);
-        NEB_TRY(walk_cluster(w, &w->job->clusters[w->job->n_clusters++],
-                             yaml_document_get_node(w->doc, *i)));
+        NEB_TRY(walk_cluster(w, w->job->n_clusters++, yaml_document_get_node(w->doc, *i)));
     }
     return NEB_OK;
 }
@@ -300,11 +244,7 @@ static enum neb_status walk_mapping(struct walk *w, yaml_node_t *map, const char
             snprintf(path, sizeof path, "%s%s%s", prefix, *prefix ? "." : "", key) >=
                 (int)sizeof path)
             return COMPLAIN(at, *prefix ? prefix : "job file", "a key must be a short word");
-        const struct config_option *o = config_option(path);
-        if (!strcmp(path, "trainable") && scalar(v))
-            o = config_option("trainable.mode");
-        if (!strcmp(path, "sync.tune") && scalar(v))
-            o = config_option("sync.tune.mode");
+        const struct config_option *o = scalar(v) ? config_option_short(path) : config_option(path);
         if (o)
             NEB_TRY(set_option_node(w, o, v, at));
         else if (!strcmp(path, "clusters"))
@@ -330,7 +270,7 @@ static enum neb_status walk_document(struct walk *w) {
     return agent_job_validate(w->job, w->file);
 }
 
-// Behind "---" another job could begin, which nobody would run.
+// A second job after "---" would silently not run.
 static enum neb_status no_second(yaml_parser_t *parser, const char *file) {
     yaml_document_t doc;
     if (!yaml_parser_load(parser, &doc))
@@ -341,7 +281,7 @@ static enum neb_status no_second(yaml_parser_t *parser, const char *file) {
     bool second = root && !(root->type == YAML_SCALAR_NODE && !root->data.scalar.length);
     size_t line = root ? root->start_mark.line + 1 : 0;
     yaml_document_delete(&doc);
-    return second // a bare "---" at the end begins nothing
+    return second // a bare "---" at the end is allowed
                ? neb_fail(NEB_ERR_INVALID,
                           "%s:%zu: a second document begins here; a file holds one job", file, line)
                : NEB_OK;

@@ -307,7 +307,9 @@ enum neb_status agent_credential_find(const char *socket_path, const char *job,
         return no_memory();
     enum neb_status st = sec_secret_read(path, c->w.secret, sizeof c->w.secret, &n);
     if (st == NEB_OK && n != sizeof c->w.secret)
-        st = neb_fail(NEB_ERR_FORMAT, "%s is not a trainer's key", path);
+        st = neb_fail(NEB_ERR_FORMAT,
+                      "%s is not a trainer's key: start the agent again, which makes a new one",
+                      path);
     if (st == NEB_ERR_NOT_FOUND)
         st = neb_fail(st, "%s: not there; the agent makes it when a job waits for a trainer", path);
     if (st != NEB_OK)

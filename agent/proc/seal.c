@@ -4,7 +4,9 @@
 #include "agent/proc/harden.h"
 
 #include <fcntl.h>
+#include <glob.h>
 #include <jansson.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <termios.h>
@@ -41,7 +43,9 @@ enum neb_status agent_seal_settings_parse(const char *text, size_t len, const ch
 enum neb_status agent_seal_settings_write(const char *home, const char *key_file) {
     char path[NEB_PATH_MAX], *full = realpath(key_file, NULL);
     if (!full)
-        return neb_fail_errno("%s", key_file);
+        return neb_fail_errno("%s: the seal key (nebula seal init makes the first one; one that "
+                              "has sealed comes from its backup)",
+                              key_file);
     json_t *o = json_pack("{s:i,s:s}", "format", 1, "key_file", full);
     char *text = o ? json_dumps(o, JSON_INDENT(2)) : NULL;
     enum neb_status st = text ? neb_path(path, sizeof path, home, "seal.json")
@@ -65,6 +69,11 @@ static enum neb_status read_settings(const char *home, char *key_file, size_t ca
     if (st == NEB_OK)
         st = agent_seal_settings_parse((const char *)b.p, b.len, path, key_file, cap);
     neb_buf_free(&b);
+    if (st == NEB_ERR_FORMAT)
+        st = neb_fail(st,
+                      "%s is damaged: remove it, and name the key that seals this home again: "
+                      "nebula seal init KEYFILE --home %s",
+                      path, home);
     return st == NEB_ERR_NOT_FOUND ? NEB_ERR_IO : st;
 }
 
@@ -150,6 +159,54 @@ enum neb_status agent_seal_open(const char *home, const char *key_file, struct s
     neb_hex(sec_seal_key_id(sec_vault_key(*out)), SEC_SEAL_ID_BYTES, id);
     neb_info("checkpoints and updates are sealed with key %s", id);
     return NEB_OK;
+}
+
+// The id of the key that sealed a file; false: it is not sealed, or not there.
+static bool sealed_with(const char *path, uint8_t id[SEC_SEAL_ID_BYTES]) {
+    uint8_t front[8 + SEC_SEAL_ID_BYTES];
+    FILE *f = fopen(path, "re");
+    bool sealed =
+        f && fread(front, 1, sizeof front, f) == sizeof front && neb_is_sealed(front, sizeof front);
+    if (f)
+        fclose(f);
+    if (sealed)
+        memcpy(id, front + 8, SEC_SEAL_ID_BYTES);
+    return sealed;
+}
+
+enum neb_status agent_seal_fits(const struct sec_vault *v, const char *home, const char *job_hex) {
+    static const char *const where[] = {"%s/jobs/%s/checkpoint/*", "%s/blobs/%s-*.blob"};
+    char pattern[NEB_PATH_MAX], other[NEB_PATH_MAX] = "", text[2 * SEC_SEAL_ID_BYTES + 1];
+    uint8_t id[SEC_SEAL_ID_BYTES], others[SEC_SEAL_ID_BYTES];
+    bool opens = false;
+    for (int k = 0; k < 2 && !opens; k++) {
+        glob_t g = {0};
+        int n = snprintf(pattern, sizeof pattern, where[k], home, job_hex);
+        if (n < 0 || n >= (int)sizeof pattern || glob(pattern, 0, NULL, &g) != 0)
+            continue;
+        for (size_t i = 0; i < g.gl_pathc && !opens; i++) {
+            if (!sealed_with(g.gl_pathv[i], id))
+                continue;
+            opens = v && !memcmp(id, sec_seal_key_id(sec_vault_key(v)), sizeof id);
+            if (!opens)
+                snprintf(other, sizeof other, "%s", g.gl_pathv[i]);
+            memcpy(others, id, sizeof others);
+        }
+        globfree(&g);
+    }
+    if (opens || !other[0])
+        return NEB_OK;
+    neb_hex(others, sizeof others, text);
+    if (v && read_settings(home, pattern, sizeof pattern) == NEB_OK)
+        return neb_fail(NEB_ERR_DENIED,
+                        "the key in %s is not key %s, which sealed the job's files: bring that one "
+                        "back and start the agent again; sealed is, say, %s",
+                        pattern, text, other);
+    return neb_fail(NEB_ERR_DENIED,
+                    "%s/seal.json is gone, and the job's files are sealed with key %s: bring it "
+                    "back (or nebula seal init KEYFILE --home %s) and start the agent again; "
+                    "sealed is, say, %s",
+                    home, text, home, other);
 }
 
 enum neb_status agent_seal_option(const char *key_file, struct sec_vault **out) {

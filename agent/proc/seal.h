@@ -13,7 +13,12 @@
 // home NULL: settings are not looked at. *out NULL: nothing is sealed here.
 NEB_MUST_CHECK enum neb_status agent_seal_open(const char *home, const char *key_file,
                                                struct sec_vault **out);
-// The same for commands that read one thing: only --seal-key, and from then on the process takes no core dump.
+// Whether v (NULL: no key) opens what is sealed here of a job: its updates and checkpoints. Without
+// them it would take what it cannot read for damaged. NEB_ERR_DENIED says which key is missing.
+NEB_MUST_CHECK enum neb_status agent_seal_fits(const struct sec_vault *v, const char *home,
+                                               const char *job_hex);
+// As agent_seal_open, for commands that read one thing: only --seal-key, and from then on the
+// process takes no core dump.
 NEB_MUST_CHECK enum neb_status agent_seal_option(const char *key_file, struct sec_vault **out);
 // HOME/seal.json, 0600, naming key_file by its absolute path.
 NEB_MUST_CHECK enum neb_status agent_seal_settings_write(const char *home, const char *key_file);

@@ -40,7 +40,7 @@ struct agent_stream {
     bool
         let_go; // producer: it is of no matter whether the consumer gets what was put (worker_side_wait_taken)
     bool want_checkpoint;    // consumer: save, then agent_stream_saved
-    char refused[320];       // not empty: why the stream cannot go on
+    char refused[1024];      // not empty: why the stream cannot go on
     uint64_t bytes, batches; // put or applied by this process
     struct neb_buf *queue;   // consumer: (window_batches) batch n in n % window_batches
     uint64_t have;           // consumer: one past the newest in the queue

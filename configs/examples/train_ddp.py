@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same loop with DistributedDataParallel: all ranks make the same calls, rank 0 speaks to the agent; (+) as in
-train_plain.py. usage: torchrun --nproc-per-node 2 train_ddp.py SEED"""
+"""The loop of train_plain.py with DistributedDataParallel.
+
+All ranks make the same calls; rank 0 speaks to the agent. (+) marks the lines for Nebula.
+
+usage: torchrun --nproc-per-node 2 train_ddp.py SEED"""
 import sys
 
 import torch

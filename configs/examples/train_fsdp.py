@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same loop with FSDP (fully_shard: DTensors, sharded by rows). Rank 0 gathers the rows of a fragment when it is sent or
-merged, and hands them back; (+) as in train_plain.py. usage: torchrun --nproc-per-node 2 train_fsdp.py SEED"""
+"""The loop of train_plain.py with FSDP (fully_shard: DTensors, sharded by rows).
+
+Rank 0 gathers the rows of a fragment for an exchange, and scatters the merged rows. (+) marks the
+lines for Nebula.
+
+usage: torchrun --nproc-per-node 2 train_fsdp.py SEED"""
 import sys
 
 import torch

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plain PyTorch loop that federates; the lines with (+) are what Nebula adds. usage: train_plain.py SEED"""
+"""A plain PyTorch loop in a federation. (+) marks the lines for Nebula.
+
+usage: train_plain.py SEED"""
 import sys
 
 import torch
@@ -22,7 +24,8 @@ for step in fed.steps():  # (+) instead of range(300)
     optimizer.step()
     optimizer.zero_grad()
     fed.count(x, y)  # (+) optional: rows of the embedding weigh by how often they were seen
-    fed.step(tokens=BATCH * SEQ, loss=loss.item(), lr=optimizer.param_groups[0]["lr"], grad_norm=norm)  # (+)
+    fed.step(tokens=BATCH * SEQ, loss=loss.item(),  # (+)
+             lr=optimizer.param_groups[0]["lr"], grad_norm=norm)
     if step % 50 == 0:
         print(f"step {step} loss {loss.item():.3f}", flush=True)
 print(f"step {fed.step_count} of {fed.total}, digest {fed.info()['digest']}", flush=True)

@@ -496,6 +496,11 @@ bool inter_node_weighs(const struct inter_node *n, const uint8_t job[INTER_ID_BY
     return j && (j->c.robust || j->c.n_members >= 2);
 }
 
+bool inter_node_masked(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES]) {
+    const struct job *j = find_const(n, job);
+    return j && j->c.masked;
+}
+
 // Who is asked between two steps that lie far apart does not count that time either.
 static struct step looked_at(const struct inter_node *n, neb_ns now) {
     bool absent = n->stepped && now - n->stepped > away;

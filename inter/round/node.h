@@ -310,6 +310,8 @@ uint32_t inter_node_peer(const struct inter_node *n, const uint8_t job[INTER_ID_
 void inter_node_sketch(struct inter_node *n, const struct inter_key *k, const float *sketch);
 // Whether norms and directions of updates matter in a job: they are clipped, or compared with each other (two members or more).
 bool inter_node_weighs(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES]);
+// Whether the job's updates are masked: of each round a member hands out one.
+bool inter_node_masked(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES]);
 // Whether a message of this node's says no more than that it is there and where it stands. It may be said again while the node cannot be
 // stepped, in the same term.
 struct inter_node_heartbeat {

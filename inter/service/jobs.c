@@ -7,6 +7,7 @@
 #include "security/sign.h"
 
 #include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -250,6 +251,8 @@ struct own {
     struct inter_manifest *m;
     const void *blob;
     size_t len;
+    bool promised; // its manifest has been stored, and perhaps sent
+    bool owed;     // and nothing else may be sent
 };
 
 // Own update on disk, and its digest: while the disk works, another thread hashes. Nothing can leave before both are there.
@@ -261,7 +264,11 @@ static enum neb_status store_and_hash(struct inter_service *s, void *arg) {
     if (!apart)
         hash(&h);
     (void)neb_fault("service.submit"); // a disk that takes its time
-    enum neb_status st = inter_ledger_put_blob(s->ledger, &w->m->key, w->blob, w->len);
+    enum neb_status st = NEB_OK;
+    if (!w->promised && inter_ledger_has_blob(s->ledger, &w->m->key)) // left by a crash: never sent
+        st = inter_ledger_discard(s->ledger, &w->m->key);
+    if (st == NEB_OK)
+        st = inter_ledger_put_blob(s->ledger, &w->m->key, w->blob, w->len);
     if (apart)
         pthread_join(thread, NULL);
     return st;
@@ -336,6 +343,120 @@ static enum neb_status is_kept(struct inter_service *s, const struct inter_key *
     return *promised ? look_at_blob(s, stored, whole) : NEB_OK;
 }
 
+// Where the newest attempt is lost, older ones are no longer what the others know. A masked update
+// has no second attempt, also where this ledger's epoch was not stored before a crash.
+static enum neb_status from_the_newest(struct inter_service *s, struct inter_key *key) {
+    struct inter_manifest newest;
+    bool whole = false;
+    enum neb_status st = inter_ledger_get_manifest(s->ledger, key, &newest);
+    if (st != NEB_OK)
+        return st == NEB_ERR_NOT_FOUND ? NEB_OK : st;
+    if (inter_node_masked(s->node, key->job)) {
+        key->attempt = newest.key.attempt;
+        return NEB_OK;
+    }
+    if (newest.key.attempt <= key->attempt)
+        return NEB_OK;
+    NEB_TRY(look_at_blob(s, &newest, &whole));
+    key->attempt = whole ? key->attempt : newest.key.attempt;
+    return NEB_OK;
+}
+
+// One line: what is lost, where, and what to do.
+static enum neb_status lost_for_good(struct inter_service *s, const struct inter_key *key,
+                                     const char *what_to_do) {
+    char path[NEB_PATH_MAX] = "";
+    NEB_TRY(inter_ledger_blob_path(s->ledger, key, path, sizeof path));
+    return neb_fail(NEB_ERR_EXISTS,
+                    "the disk has lost this cluster's update of round %u of fragment %u, %s, and "
+                    "the worker has computed another one: %s",
+                    key->round, key->fragment, path, what_to_do);
+}
+
+// ---- own masked updates that cannot be made again -----------------------------------------------
+
+static const neb_ns owed_patience = 60 * NEB_S;
+
+// Others may have its bytes: they say so, and it is taken from them.
+static enum neb_status owe(struct inter_service *s, const struct inter_manifest *m) {
+    for (size_t i = 0; i < s->n_owed; i++)
+        if (inter_key_equal(&s->owed[i].m.key, &m->key))
+            return NEB_OK;
+    struct service_owed *p = realloc(s->owed, (s->n_owed + 1) * sizeof *p);
+    if (!p)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for an update to be asked for");
+    s->owed = p;
+    s->owed[s->n_owed++] = (struct service_owed){*m, neb_now() + owed_patience};
+    neb_warn("round %u of fragment %u: the disk has lost this cluster's update, and the worker "
+             "computed another one, which must not take its place (sync.gate: private): the other "
+             "members are asked for it",
+             m->key.round, m->key.fragment);
+    return NEB_OK;
+}
+
+static bool any_up(const struct inter_service *s) {
+    bool up = false;
+    for (uint32_t i = 0; i < s->members.n; i++)
+        up = up || s->up[i];
+    return up;
+}
+
+enum neb_status service_owed_tick(struct inter_service *s, neb_ns now) {
+    char text[NEB_PATH_MAX + 512];
+    bool up = s->n_owed && any_up(s);
+    for (size_t i = s->n_owed; i-- > 0;) {
+        struct service_owed *x = &s->owed[i];
+        struct inter_manifest m = x->m;
+        bool open = inter_node_round(s->node, m.key.job, m.key.fragment) == m.key.round,
+             over = !open || inter_ledger_holds(s->ledger, &m);
+        if (!up)
+            x->until = now + owed_patience;
+        if (!over && now < x->until)
+            continue;
+        s->owed[i] = s->owed[--s->n_owed];
+        if (over)
+            continue;
+        if (lost_for_good(s, &m.key,
+                          "no other member has it, and with sync.gate: private none may take its "
+                          "place; restore that file, or start a new job from one cluster's "
+                          "checkpoint (init_from)") != NEB_ERR_EXISTS)
+            return NEB_ERR_LIMIT;
+        neb_last_error(text, sizeof text);
+        if (s->cb.gone)
+            s->cb.gone(s->cb.user, &m.key, text);
+    }
+    return NEB_OK;
+}
+
+// ---- submitting ---------------------------------------------------------------------------------
+
+// Where the worker computes other bytes than those that were sent and then lost (devices are not
+// exact to the bit from run to run), the update goes out as the next attempt: two signed digests
+// under one key would prove an equivocation. Two masked updates of one round show their difference.
+static enum neb_status choose_attempt(struct inter_service *s, struct inter_manifest *m,
+                                      struct own *w, struct inter_manifest *stored, bool *whole) {
+    uint32_t first = inter_node_attempt(s->node, m->key.job);
+    NEB_TRY(from_the_newest(s, &m->key));
+    for (;; m->key.attempt++) {
+        NEB_TRY(is_kept(s, &m->key, stored, &w->promised, whole));
+        if (!w->promised || *whole)
+            return NEB_OK;
+        neb_sha256(w->blob, w->len, m->sha256);
+        if (!memcmp(stored->sha256, m->sha256, sizeof m->sha256))
+            return NEB_OK;
+        w->owed = inter_node_masked(s->node, m->key.job);
+        if (w->owed)
+            return owe(s, stored);
+        if (m->key.attempt >= first + INTER_RETRIES_MAX)
+            return lost_for_good(s, &stored->key,
+                                 "it was replaced as often as it may be; check "
+                                 "this disk");
+        neb_warn("round %u of fragment %u: the worker computed another update than the one that "
+                 "the disk has lost; it takes that one's place",
+                 m->key.round, m->key.fragment);
+    }
+}
+
 enum neb_status inter_service_submit(struct inter_service *s, const struct inter_manifest *given,
                                      const void *blob, size_t len) {
     struct inter_manifest m = *given, stored;
@@ -355,8 +476,11 @@ enum neb_status inter_service_submit(struct inter_service *s, const struct inter
         return inter_service_deliver(s, m.key.job, m.key.fragment, m.key.round);
     }
     m.key.attempt += inter_node_attempt(s->node, m.key.job);
-    bool promised, whole;
-    NEB_TRY(is_kept(s, &m.key, &stored, &promised, &whole));
+    struct own w = {.m = &m, .blob = blob, .len = len};
+    bool whole;
+    NEB_TRY(choose_attempt(s, &m, &w, &stored, &whole));
+    if (w.owed)
+        return NEB_OK;
     if (whole) {
         neb_sha256(blob, len, m.sha256);
         if (memcmp(stored.sha256, m.sha256, sizeof m.sha256))
@@ -372,9 +496,8 @@ enum neb_status inter_service_submit(struct inter_service *s, const struct inter
             NEB_ERR_INVALID,
             "update for round %u of fragment %u: %llu tokens, or a measure, that no update has",
             m.key.round, m.key.fragment, (unsigned long long)m.tokens);
-    struct own w = {.m = &m, .blob = blob, .len = len};
     NEB_TRY(service_apart(s, len, store_and_hash, &w));
-    if (promised && !memcmp(stored.sha256, m.sha256, sizeof m.sha256))
+    if (w.promised && !memcmp(stored.sha256, m.sha256, sizeof m.sha256))
         m = stored; // its bytes were lost with a bad sector: a second signature under its key would be proof of a lie
     else
         NEB_TRY(sign_manifest(s, &m));

@@ -135,6 +135,7 @@ void inter_service_destroy(struct inter_service **sp) {
     neb_buf_free(&s->out);
     free(s->pending);
     free(s->shapes);
+    free(s->owed);
     free(s->bounds);
     free(s);
 }
@@ -222,6 +223,8 @@ enum neb_status inter_service_process(struct inter_service *s) {
                                               .peer = s->self < SEC_MEMBERS_MAX ? s->self : 0});
         if (s->st == NEB_OK)
             s->st = inter_streams_tick(s->streams);
+        if (s->st == NEB_OK)
+            s->st = service_owed_tick(s, now);
     }
     if (s->st == NEB_OK)
         s->st = inter_snapshots_tick(s->snapshots, now);

@@ -47,6 +47,9 @@ struct inter_service_callbacks {
     // This member's own update of the open round was lost on the disk: its worker is to submit it
     // once more. Within a step. May be NULL.
     void (*lost)(void *user, const struct inter_key *key);
+    // An own masked update was lost so, its worker cannot make it again, and nobody else has it:
+    // the job cannot go on here. The text says what is lost, where, and what to do. May be NULL.
+    void (*gone)(void *user, const struct inter_key *key, const char *text);
 };
 
 struct inter_service_config {

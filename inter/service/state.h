@@ -110,6 +110,13 @@ struct inter_service {
     // what updates of a fragment must hold, as this member's own worker said
     struct service_shape *shapes;
     size_t n_shapes;
+    // (n_owed), owned: own masked updates of open rounds that the disk has lost and the worker
+    // cannot make again; the others are asked for them until then
+    struct service_owed {
+        struct inter_manifest m;
+        neb_ns until;
+    } * owed;
+    size_t n_owed;
     enum neb_status st; // first fatal error
 };
 
@@ -118,6 +125,10 @@ bool service_sign(void *user, const char *context, const void *msg, size_t len,
                   uint8_t sig[INTER_SIG_BYTES]);
 bool service_verify(void *user, uint32_t peer, const char *context, const void *msg, size_t len,
                     const uint8_t sig[INTER_SIG_BYTES]);
+
+// jobs.c
+// Owed updates that are here again, or that nobody has brought in time (callbacks.gone).
+enum neb_status service_owed_tick(struct inter_service *s, neb_ns now);
 
 // service_busy.c
 // If a message of the node's, which has gone to a peer, is a heartbeat: it is said again while this side is busy.

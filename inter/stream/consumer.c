@@ -41,6 +41,7 @@ static void begin_at(struct inter_stream *s, uint64_t seq) {
 void stream_attach(struct inter_stream *s, const struct inter_stream_event *e) {
     stream_clear_slots(s);
     s->attached = true;
+    s->lost = false;
     s->anywhere = e->seq == INTER_STREAM_ANYWHERE;
     s->session = e->session;
     begin_at(s, s->anywhere ? s->durable : e->seq); // word of that may still be on its way
@@ -49,6 +50,12 @@ void stream_attach(struct inter_stream *s, const struct inter_stream_event *e) {
 }
 
 void stream_met(struct inter_stream *s, uint64_t base) {
+    if (!s->anywhere && !s->lost && s->next < base) { // its checkpoints are gone
+        struct inter_stream_action *a = stream_act(s, INTER_STREAM_ACT_LOST);
+        a->seq = s->next;
+        a->durable = base;
+        s->lost = true;
+    }
     if (s->anywhere) {
         s->anywhere = false;
         begin_at(s, base > s->next ? base : s->next);

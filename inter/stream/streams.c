@@ -134,19 +134,6 @@ static void tell_terms(struct inter_streams *s, const struct inter_stream_key *k
         s->cb.refused(s->cb.user, k, text);
 }
 
-static void tell_lost(struct inter_streams *s, const struct inter_stream_key *k,
-                      const struct inter_stream_action *a) {
-    char text[320];
-    snprintf(text, sizeof text,
-             "the consumer wants batch %llu, the oldest kept is %llu: it was started from an older "
-             "checkpoint than its "
-             "oldest; start the job anew, or restore its folder",
-             (unsigned long long)a->seq, (unsigned long long)a->durable);
-    neb_log(NEB_LOG_ERROR, "stream %u: %s", k->id, text);
-    if (s->cb.refused)
-        s->cb.refused(s->cb.user, k, text);
-}
-
 static enum neb_status carry_out(struct inter_streams *s, struct inter_stream *t,
                                  const struct inter_stream_action *a, bool *sent) {
     const struct inter_stream_config *c = inter_stream_config_of(t);
@@ -181,7 +168,10 @@ static enum neb_status carry_out(struct inter_streams *s, struct inter_stream *t
             s->cb.checkpoint(s->cb.user, &c->key);
         return NEB_OK;
     case INTER_STREAM_ACT_TERMS: tell_terms(s, &c->key, a); return NEB_OK;
-    case INTER_STREAM_ACT_LOST: tell_lost(s, &c->key, a); return NEB_OK;
+    case INTER_STREAM_ACT_LOST:
+        if (s->cb.lost)
+            s->cb.lost(s->cb.user, &c->key, c->role == INTER_STREAM_CONSUMER, a->seq, a->durable);
+        return NEB_OK;
     case INTER_STREAM_ACT_FAULT:
         if (s->cb.fault)
             s->cb.fault(s->cb.user, &c->key, a->fault);
@@ -375,7 +365,7 @@ enum neb_status inter_streams_close(struct inter_streams *s, const uint8_t job[I
 // worker is told, also when it opens the stream again: it is read then too. All else is for the agent.
 static enum neb_status step_alone(struct inter_streams *s, struct inter_stream *t,
                                   const struct inter_stream_event *e) {
-    char text[300];
+    char text[1024];
     enum neb_status st = step(s, t, e);
     if (st == NEB_OK || !s->unreadable)
         return st;

@@ -34,6 +34,10 @@ struct inter_streams_callbacks {
     void (*fault)(void *user, const struct inter_stream_key *k, enum inter_stream_fault f);
     // Of a stream that is not open here: whether its job has ended here for good, with all that it was to learn, and `peer` is a cluster of it.
     bool (*over)(void *user, const struct inter_stream_key *k, uint32_t peer);
+    // The stream cannot go on: its consumer wants batch `seq`, and the oldest that is kept is
+    // `oldest`. It was started from an older checkpoint than the oldest that it had spoken of.
+    void (*lost)(void *user, const struct inter_stream_key *k, bool consumer, uint64_t seq,
+                 uint64_t oldest);
 };
 
 struct inter_streams;

@@ -122,10 +122,14 @@ enum neb_status intra_tokenizer_load(const char *path, sentencepiece::SentencePi
     if (!file.is_open() || file.bad())
         return neb_fail(NEB_ERR_FORMAT, "cannot load the vocabulary %s: %s", path, std::strerror(errno));
     if (!charsmaps_hold(model))
-        return neb_fail(NEB_ERR_FORMAT, "cannot load the vocabulary %s: it is damaged", path);
+        return neb_fail(NEB_ERR_FORMAT, "cannot load the vocabulary %s: it is damaged; bring it back, or build its corpus again "
+                                         "(nebula data build)", path);
     const auto status = out->LoadFromSerializedProto(model);
     return status.ok() ? NEB_OK
-                       : neb_fail(NEB_ERR_FORMAT, "cannot load the vocabulary %s: %s", path, status.ToString().c_str());
+                       : neb_fail(NEB_ERR_FORMAT,
+                                  "cannot load the vocabulary %s: it is damaged (%s); bring it back, or build its "
+                                  "corpus again (nebula data build)",
+                                  path, status.ToString().c_str());
 } catch (const std::bad_alloc &) {
     return neb_fail(NEB_ERR_NOMEM, "out of memory loading the vocabulary %s", path);
 } catch (const std::exception &e) { // the library's, of a piece that it cannot have

@@ -174,7 +174,7 @@ for command in $("$nebula" help | awk '/^  [a-z]/ { print $1 }'); do
 done
 expect 2 "Try \`nebula check --help' or" "$T/job.yaml" --frobnicate
 configs=$(dirname "$0")/../../configs
-"$nebula" check --reference | cmp - <(sed -n '/^| key | default /,/^$/{/^|/p}' "$configs/README.md") ||
+"$nebula" check --reference | cmp - <(sed '1,/^<!-- nebula check --reference -->$/d; /^<!-- end -->$/,$d' "$configs/README.md") ||
     fail "configs/README.md is behind: nebula check --reference"
 expect 0 'job example is fine' "$configs/example.yaml"
 expect 0 'stream    400 batches of about' "$configs/rtd-two-clusters.yaml"
@@ -190,7 +190,16 @@ for want in 'help:usage: nebula COMMAND' 'help pretrain:Usage: nebula pretrain '
 done
 rc=0
 "$nebula" help frobnicate >"$T/help.log" 2>&1 || rc=$?
-[[ $rc == 2 ]] && grep -q "unknown command 'frobnicate'" "$T/help.log" || fail "help of what is not there: $rc"
+[[ $rc == 2 ]] && grep -q "unknown command or topic 'frobnicate'" "$T/help.log" || fail "help of what is not there: $rc"
+# Topics: nebula help lists them, each fits on a screen, and the manual has their texts.
+topics=$("$nebula" help | awk '/^    [a-z]/ { print $1 }')
+(($(wc -w <<<"$topics") >= 8)) || fail "nebula help lists the topics: $topics"
+"$nebula" completion man | sed 's/\\-/-/g; s/\\e/\\/g; s/^\\&//' >"$T/manual"
+for topic in $topics; do
+    "$nebula" help "$topic" >"$T/topic" || fail "nebula help $topic"
+    (($(wc -l <"$T/topic") <= 60 && $(wc -L <"$T/topic") <= 79)) || fail "nebula help $topic: too long or too wide"
+    sed -n "/^.SS \"nebula help $topic\"/,/^.fi/p" "$T/manual" | sed '1,2d; $d' | cmp - "$T/topic" || fail "the manual lacks the topic $topic"
+done
 
 # Mode distill trains on pairs: plain text is refused before the run is, as far as its corpus is here; what only its students send is not.
 make_corpus
@@ -223,6 +232,8 @@ typed() { # MESSAGE ARGUMENTS...
 typed "unknown command 'chekc'; did you mean 'check'?" chekc job.yaml
 typed "did you mean 'status'?" stat
 typed "'nebula help' lists all commands" zzzzqqqq
+typed "unknown command or topic 'tunning'; did you mean 'tuning'?" help tunning
+typed "'tuning' is a topic, not a command: nebula help tuning" tuning
 typed "unrecognized option '--lcoal'; did you mean '--local'?" pretrain --set train.steps=3 --lcoal 2 job.yaml
 typed "unrecognized option '--jsno'; did you mean '--json'?" check -q --jsno
 typed "'lst' is none of add, list, remove; did you mean 'list'?" peer lst

@@ -72,6 +72,11 @@ for c in $("$nebula" --help | awk '/^  [a-z]/ {print $1}'); do
         [[ $fish_words == *" -l ${o#--} "* ]] || fail "fish's completion of $c lacks $o: $fish_words"
     done
 done
+for topic in $("$nebula" help | awk '/^    [a-z]/ {print $1}'); do
+    grep -q "^.SS \"nebula help $topic\"" "$T/root/usr/share/man/man1/nebula.1" || fail "the manual lacks the topic $topic"
+done
+reply=$(bash -c '. "$1"; COMP_WORDS=(nebula help tun); COMP_CWORD=2; _nebula; echo "${COMPREPLY[*]}"' _ "$T/root/usr/share/bash-completion/completions/nebula")
+[[ $reply == tuning ]] || fail "completion of help tun: \"$reply\""
 reply=$(bash -c '. "$1"; COMP_WORDS=(nebula agent --page-t); COMP_CWORD=2; _nebula; echo "${COMPREPLY[*]}"' _ "$T/root/usr/share/bash-completion/completions/nebula")
 [[ $reply == --page-token ]] || fail "completion of --page-t: \"$reply\""
 if command -v mandoc >/dev/null; then mandoc -Tutf8 -Wfatal "$T/root/usr/share/man/man1/nebula.1" >/dev/null || fail "the manual does not render"; fi

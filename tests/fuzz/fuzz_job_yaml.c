@@ -22,6 +22,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     NEB_ASSERT(agent_job_from_json(travelled, &back) == NEB_OK);
     memset(job.lines, 0, sizeof job.lines); // of the file: they do not travel
     job.clusters_line = 0;
+    memset(job.cluster_lines, 0, sizeof job.cluster_lines);
     memset(job.given, 0, sizeof job.given);
     NEB_ASSERT(!memcmp(&job, &back, sizeof job));
     json_decref(travelled);

@@ -43,6 +43,9 @@ struct site {
     int denied;                // what the other one said
     int no_room;               // updates that there was none for
     int behind, lost;          // updates that nobody has; own ones that the disk has lost
+    int gone;                  // masked ones of those that nobody brings
+    bool masked;               // how the job is opened
+    uint32_t run;              // of the worker: each one computes other bytes
     int floods;                // messages beyond what is taken
     uint64_t told, told_bytes; // telemetry of kind TOLD
 };
@@ -116,6 +119,13 @@ static inline void on_lost(void *user, const struct inter_key *key) {
     x->lost++;
 }
 
+static inline void on_gone(void *user, const struct inter_key *key, const char *text) {
+    struct site *x = user;
+    assert_int_equal(key->member, x->who);
+    assert_non_null(strstr(text, ".blob"));
+    x->gone++;
+}
+
 static inline bool on_signed_before(void *user, const char *name, const char *context,
                                     const void *msg, size_t len,
                                     const uint8_t sig[INTER_SIG_BYTES]) {
@@ -153,6 +163,7 @@ static inline void start(struct site *x) {
                                                    .fault = on_fault,
                                                    .signed_before = on_signed_before,
                                                    .lost = on_lost,
+                                                   .gone = on_gone,
                                                    .snapshot_open = on_snapshot_open,
                                                    .snapshot_done = on_snapshot_done}};
     OK(inter_service_create(&c, &x->s));
@@ -167,6 +178,7 @@ static inline struct inter_job_config job_config(const struct site *x) {
                                  .self = (uint8_t)x->who,
                                  .peers = {index_of[0], index_of[1]},
                                  .fragments = FRAGMENTS,
+                                 .masked = x->masked,
                                  .merge_after = 4,
                                  .eta = 0.9f,
                                  .mu = 0.6f,
@@ -230,9 +242,10 @@ static inline void submit_of(struct site *x, uint32_t fragment, uint32_t round, 
     memcpy(m.key.job, job, sizeof job);
     m.key.member = (uint8_t)x->who;
     for (uint32_t i = 0; i < ELEMENTS; i++) // no two bytes alike: zstd finds nothing
-        data[i] =
-            (float)(int32_t)(neb_mix64(i + round * 7919ull + fragment + x->who * 31ull) >> 33) *
-            1e-9f;
+        data[i] = (float)(int32_t)(neb_mix64(i + round * 7919ull + fragment + x->who * 31ull +
+                                             x->run * 104729ull) >>
+                                   33) *
+                  1e-9f;
     OK(cmp_work_create(&w));
     OK(cmp_codec_parse("fp32", &codec));
     cmp_update_begin(&b, 1);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // agent/config: what a wrong job file is told, and that YAML, --set and JSON agree.
 #include "agent/base/log.h"
-#include "agent/job/config.h"
+#include "agent/job/config_options.h"
 #include "agent/job/private.h"
 
 #include <setjmp.h>
@@ -70,7 +70,22 @@ static void test_complaints(void **state) {
         {"{fr: 1, es: 0.5}", "[{name: fr, weight: 2, weight: 3}]",
          "dir/job.yaml:7: clusters.sources: weight given twice"},
         {"name: berlin", "name: paris",
-         "dir/job.yaml:7: clusters.name: \"paris\" is given to two clusters"},
+         "dir/job.yaml:8: clusters.name: \"paris\" is given to two clusters"},
+        {"threads: 2", "threads: [2]", "dir/job.yaml:7: clusters.threads: must be a single value"},
+        {"threads: 2", "threads: two",
+         "dir/job.yaml:7: clusters.threads: \"two\" is not an integer"},
+        {"threads: 2", "mesh.dp: 2",
+         "dir/job.yaml:7: clusters: unknown key 'mesh.dp' (did you mean 'mesh'?); allowed: name, "
+         "witness, threads, "
+         "corpus, "
+         "sources, role, mesh, ranks, launcher, device, precision, outer_state, cuda_graphs, "
+         "batch, "
+         "recompute, profile"},
+        {"threads: 2", "batch: 0", "dir/job.yaml:7: clusters.batch: 0 is not in 1..65536"},
+        {"threads: 2", "recompute: yes",
+         "dir/job.yaml:7: clusters.recompute: \"yes\" is neither true nor false"},
+        {"threads: 2", "witness: 1",
+         "dir/job.yaml:7: clusters.witness: \"1\" is neither true nor false"},
         {"threads: 2", "launcher: attach, outer_state: device",
          "dir/job.yaml:7: clusters.outer_state: cluster paris: the trainer that attaches has "
          "devices and types of its own; remove it"},
@@ -85,37 +100,35 @@ static void test_complaints(void **state) {
          "cluster paris: the trainer that attaches has devices and types of its own; remove it"},
         {"threads: 2", "thread: 2",
          "dir/job.yaml:7: clusters: unknown key 'thread' (did you mean 'threads'?); allowed: name, "
-         "role, witness, threads, "
-         "corpus, sources, "
-         "mesh, ranks, launcher, device, precision, outer_state, cuda_graphs, batch, recompute, "
+         "witness, threads, corpus, sources, role, mesh, ranks, launcher, device, precision, "
+         "outer_state, cuda_graphs, batch, recompute, "
          "profile"},
         {"threads: 2", "mesh: {dp: 2, cp: 2}",
          "dir/job.yaml:7: clusters.mesh: unknown key 'cp' (did you mean 'dp'?); allowed: dp, pp, "
          "tp"},
-        {"threads: 2", "mesh: {tp: 0}",
-         "dir/job.yaml:7: clusters.mesh: tp \"0\" is not in 1..1024"},
+        {"threads: 2", "mesh: {tp: 0}", "dir/job.yaml:7: clusters.mesh.tp: 0 is not in 1..1024"},
         {"threads: 2", "mesh: {dp: 64, tp: 64}",
          "dir/job.yaml:7: clusters.mesh: cluster paris: 4096 ranks, at most 1024 are possible"},
         {"threads: 2", "mesh: {tp: 3}",
          "dir/job.yaml:7: clusters.mesh: cluster paris cannot run this model"},
         {"threads: 2", "mesh: auto, launcher: slurm",
-         "dir/job.yaml:7: clusters.ranks: is missing: with launcher: slurm nobody but you knows "
-         "how "
-         "many ranks there are for mesh: auto; add ranks: N, or say the mesh, such as {dp: 4, tp: "
-         "2}"},
+         "dir/job.yaml:7: clusters.ranks: is missing: with launcher: slurm only you know how many "
+         "ranks mesh: auto has; add ranks: N, or write the mesh, such as {dp: 4, tp: 2}"},
         {"threads: 2", "mesh: auto, launcher: mpirun, ranks: 0",
-         "dir/job.yaml:7: clusters.ranks: \"0\" is not in 1..1024"},
+         "dir/job.yaml:7: clusters.ranks: 0 is not in 1..1024"},
         {"threads: 2", "mesh: auto, ranks: 4",
-         "dir/job.yaml:7: clusters.ranks: goes with mesh: auto and launcher: mpirun or slurm; with "
-         "others the planner finds how many are fastest, so remove it"},
+         "dir/job.yaml:7: clusters.ranks: needs mesh: auto and launcher: mpirun or slurm; with "
+         "launcher local the planner finds the fastest number: remove it"},
         {"threads: 2", "mesh: {dp: 4}, launcher: mpirun, ranks: 4",
-         "dir/job.yaml:7: clusters.ranks: goes with mesh: auto and launcher: mpirun or slurm; else "
-         "the mesh says how many there are, so remove it"},
+         "dir/job.yaml:7: clusters.ranks: needs mesh: auto and launcher: mpirun or slurm; a "
+         "written "
+         "mesh has this number: remove it"},
         {"threads: 2", "launcher: srun",
          "dir/job.yaml:7: clusters.launcher: \"srun\" is not one of: local, mpirun, slurm, attach"},
         {"threads: 2", "launcher: torchrun",
          "dir/job.yaml:7: clusters.launcher: \"torchrun\" is not one of: local, mpirun, slurm, "
-         "attach; loops of your own that torchrun starts: attach (configs/examples/train_ddp.py)"},
+         "attach; a loop of your own that torchrun starts takes attach "
+         "(configs/examples/train_ddp.py)"},
         {"threads: 2", "device: gpu",
          "dir/job.yaml:7: clusters.device: \"gpu\" is not one of: auto, cpu, cuda"},
         {"threads: 2", "precision: fp16",
@@ -177,9 +190,8 @@ static void test_complaints(void **state) {
         {"steps: 300\n", "steps: 300\ntrainable: lora\n",
          "dir/job.yaml:3: trainable.rank: lora needs a rank of 1 or more and at least one target"},
         {"steps: 300\n", "steps: 300\nsync: {codec: int9}\n",
-         "dir/job.yaml:3: sync.codec: \"int9\" is not one of: fp32, bf16, int8, int4, int3 or "
-         "int2[:BLOCK] (8..65535, default 128), topk[:K/CHUNK[:2 or :4]] (CHUNK 64..65536, default "
-         "64/4096, 2 bits)"},
+         "dir/job.yaml:3: sync.codec: \"int9\" is not one of: fp32, bf16, int8[:BLOCK], "
+         "int4[:BLOCK], int3[:BLOCK], int2[:BLOCK], topk[:K/CHUNK[:2 or :4]]"},
         {"seq_len: 128, batch: 4", "seq_len: 1048576, batch: 17",
          "dir/job.yaml:4: data.batch: 17 of data.seq_len 1048576 are more than 16777216 tokens a "
          "micro-batch; lower one, and raise data.accumulate"},
@@ -505,6 +517,7 @@ static void test_early_interval(void **state) {
 static void forget_lines(struct agent_job *j) {
     memset(j->lines, 0, sizeof j->lines);
     j->clusters_line = 0;
+    memset(j->cluster_lines, 0, sizeof j->cluster_lines);
     memset(j->given, 0, sizeof j->given);
 }
 
@@ -716,6 +729,54 @@ static void test_auto(void **state) {
     assert_int_equal(agent_job_validate(&j, "job.yaml"), NEB_ERR_INVALID);
 }
 
+static int count_rows(const char *text, const char *path) {
+    char row[128];
+    int n = 0;
+    snprintf(row, sizeof row, "\n| `%s` | ", path);
+    for (const char *p = text; (p = strstr(p, row)); p++)
+        n++;
+    return n;
+}
+
+// Every key of a job and of a cluster is in the reference once, with one short line.
+static void test_reference(void **state) {
+    (void)state;
+    char *text = NULL;
+    size_t len = 0;
+    FILE *f = open_memstream(&text, &len);
+    assert_non_null(f);
+    agent_job_reference(f);
+    assert_int_equal(fclose(f), 0);
+    for (int i = 0; i < config_n_options + config_n_cluster_options; i++) {
+        const struct config_option *o = i < config_n_options
+                                            ? &config_options[i]
+                                            : &config_cluster_options[i - config_n_options].option;
+        assert_int_equal(count_rows(text, o->path), 1);
+        assert_in_range(strlen(o->help), 3, 100);
+        assert_null(strpbrk(o->help, "|\n"));
+    }
+    assert_non_null(strstr(text, "| `clusters.threads` | 0 | 0 to 1024 | threads"));
+    assert_non_null(strstr(text, "| `clusters.mesh` | none | {dp, pp, tp}, auto | ranks"));
+    assert_non_null(strstr(text, "| `sync.interval` | 30 | 1 to 1e9, auto | H: "));
+    free(text);
+}
+
+// What the table says of a default is what a cluster has that gives only its name.
+static void test_cluster_defaults(void **state) {
+    (void)state;
+    struct agent_cluster c;
+    config_cluster_defaults(&c);
+    for (int i = 0; i < config_n_cluster_options; i++) {
+        const struct config_option *o = &config_cluster_options[i].option;
+        struct agent_cluster other = c;
+        if (o->preset && *o->preset)
+            assert_int_equal(config_set_cluster(&other, o, o->preset, "default"), NEB_OK);
+        assert_memory_equal(&c, &other, sizeof c);
+    }
+    assert_int_equal(agent_cluster_ranks(&c), 1);
+    assert_true(c.mesh.dp == 1 && c.mesh.pp == 1 && c.mesh.tp == 1 && !c.threads && !c.witness);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_good),
                                        cmocka_unit_test(test_complaints),
@@ -732,6 +793,8 @@ int main(void) {
                                        cmocka_unit_test(test_bounds_travel),
                                        cmocka_unit_test(test_home),
                                        cmocka_unit_test(test_early_interval),
-                                       cmocka_unit_test(test_names)};
+                                       cmocka_unit_test(test_names),
+                                       cmocka_unit_test(test_reference),
+                                       cmocka_unit_test(test_cluster_defaults)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -139,9 +139,106 @@ static void test_lost_before_it_was_sent(void **state) {
     expect_sound(&bert, 4);
 }
 
+// Its worker begins again and computes other bytes, as devices do: that update goes out as a later
+// attempt, whether the other member had got the former one or not. No two are signed as one.
+static void test_other_bytes(void **state) {
+    (void)state;
+    open_job(&anna);
+    open_job(&bert);
+    round_of(0);
+    for (int k = 0; k < 2 * HARMS; k++) {
+        bool sent = k % 2;
+        uint32_t round = 1 + (uint32_t)k;
+        if (!sent) {
+            stop(&bert);
+            UNTIL(!anna.up);
+        }
+        submit(&anna, 0, round);
+        if (sent)
+            UNTIL(has_update(&bert, 0, round));
+        harm(&anna, 0, round, (enum harm)(k / 2));
+        restart(&anna);
+        anna.run++;
+        submit(&anna, 0, round);
+        if (!sent) {
+            start(&bert);
+            open_job(&bert);
+        }
+        submit(&bert, 0, round);
+        UNTIL(anna.commits[0] == round + 1 && bert.commits[0] == round + 1);
+    }
+    stop(&anna);
+    stop(&bert);
+    expect_sound(&anna, 1 + 2 * HARMS);
+    expect_sound(&bert, 1 + 2 * HARMS);
+}
+
+// The disk loses each one: after as many attempts as there may be of an update, none is signed.
+static void test_lost_each_time(void **state) {
+    struct inter_key k;
+    struct inter_manifest m;
+    (void)state;
+    open_job(&anna);
+    open_job(&bert);
+    round_of(0);
+    stop(&bert);
+    for (uint32_t i = 0; i <= INTER_RETRIES_MAX; i++) {
+        anna.run = i;
+        submit(&anna, 0, 1);
+        harm(&anna, 0, 1, EMPTIED);
+        restart(&anna);
+    }
+    k = key_of(0, 1);
+    OK(inter_ledger_get_manifest(inter_service_ledger(anna.s), &k, &m));
+    assert_int_equal(m.key.attempt % (INTER_RETRIES_MAX + 1), INTER_RETRIES_MAX);
+    m.bytes = 4;
+    m.key.attempt = 0;
+    assert_int_equal(inter_service_submit(anna.s, &m, "none", 4), NEB_ERR_EXISTS);
+}
+
+// A masked one is not replaced: it comes back from the other member; if that one has none, the job
+// ends there with a line.
+static void test_masked(void **state) {
+    (void)state;
+    anna.masked = bert.masked = true;
+    open_job(&anna);
+    open_job(&bert);
+    round_of(0);
+    submit(&anna, 0, 1);
+    UNTIL(has_update(&bert, 0, 1));
+    harm(&anna, 0, 1, CUT);
+    restart(&anna);
+    anna.run++;
+    submit(&anna, 0, 1);
+    assert_int_equal(anna.s->n_owed, 1);
+    UNTIL(has_update(&anna, 0, 1));
+    submit(&bert, 0, 1);
+    UNTIL(anna.commits[0] == 2 && bert.commits[0] == 2 && !anna.s->n_owed);
+    assert_int_equal(anna.gone, 0);
+
+    stop(&bert);
+    UNTIL(!anna.up);
+    submit(&anna, 0, 2);
+    harm(&anna, 0, 2, EMPTIED);
+    restart(&anna);
+    anna.run++;
+    submit(&anna, 0, 2);
+    start(&bert);
+    open_job(&bert);
+    UNTIL(anna.up);
+    assert_int_equal(anna.s->n_owed, 1);
+    anna.s->owed[0].until = 0;
+    UNTIL(anna.gone == 1);
+    assert_false(has_update(&bert, 0, 2));
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {TEST(test_asked_of_the_other),
-                                       TEST(test_beside_the_open_round), TEST(test_made_again),
+    const struct CMUnitTest tests[] = {TEST(test_other_bytes),
+                                       TEST(test_lost_each_time),
+                                       TEST(test_masked),
+                                       TEST(test_asked_of_the_other),
+                                       TEST(test_beside_the_open_round),
+                                       TEST(test_made_again),
                                        TEST(test_lost_before_it_was_sent)};
     if (!set_up())
         return 1;

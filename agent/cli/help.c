@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `nebula help` lists, and the answer to a command or topic that does not exist.
+#include "agent/cli/help.h"
+#include "agent/base/nearest.h"
+#include "agent/cli/commands.h"
+
+#include <string.h>
+
+const struct agent_topic *agent_topic(const char *name) {
+    for (const struct agent_topic *t = agent_topics; t->name; t++)
+        if (!strcmp(t->name, name))
+            return t;
+    return NULL;
+}
+
+void agent_help_list(FILE *f) {
+    fputs("usage: nebula COMMAND [ARGUMENTS]\n\n", f);
+    for (const struct agent_command *c = agent_commands; c->name; c++)
+        if (c->summary)
+            fprintf(f, "  %-10s %s\n", c->name, c->summary);
+    fputs("\n'nebula help COMMAND' or 'nebula COMMAND --help' explains a command, and\n"
+          "'nebula help TOPIC' a topic:\n\n",
+          f);
+    for (const struct agent_topic *t = agent_topics; t->name; t++)
+        fprintf(f, "    %-10s %s\n", t->name, t->summary);
+}
+
+int agent_help_unknown(const char *word, bool topics) {
+    enum { MOST = 64 };
+    const char *known[MOST] = {"help", "version"};
+    size_t n = 2;
+    if (!topics && agent_topic(word)) {
+        fprintf(stderr, "nebula: '%s' is a topic, not a command: nebula help %s\n", word, word);
+        return AGENT_EXIT_USAGE;
+    }
+    for (const struct agent_command *c = agent_commands; c->name && n < MOST; c++)
+        if (c->summary)
+            known[n++] = c->name;
+    for (const struct agent_topic *t = agent_topics; topics && t->name && n < MOST; t++)
+        known[n++] = t->name;
+    const char *meant = neb_nearest(word + strspn(word, "-"), known, n);
+    fprintf(stderr, "nebula: unknown command %s'%s'%s%s%s\n'nebula help' lists all commands%s.\n",
+            topics ? "or topic " : "", word, meant ? "; did you mean '" : "", meant ? meant : "",
+            meant ? "'?" : "", topics ? " and topics" : "");
+    return AGENT_EXIT_USAGE;
+}
