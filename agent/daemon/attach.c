@@ -13,7 +13,7 @@ static json_t *say(bool ok, const char *code, const char *text) {
     return json_pack("{s:s,s:b,s:s,s:s}", "ev", "answer", "ok", ok, "code", code, "text", text);
 }
 
-struct wish { // what a trainer asks for; "": it does not say
+struct wish { // what a trainer asks for; "": anything
     const char *job, *from;
 };
 

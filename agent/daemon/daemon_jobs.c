@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The life of a job here: taken over, stopped, ended; and taken up again when the agent
-// comes back.
+// A job at this agent from start to end: accepted, stopped, ended, and resumed when the agent comes
+// back.
 #include "agent/base/log.h"
 #include "agent/daemon/attach.h"
 #include "agent/daemon/lines.h"
@@ -71,7 +71,7 @@ void daemon_job_forget(struct daemon *d, struct agent_jobrun *j) {
         daemon_workers_admit(d, NULL);
 }
 
-// A cluster whose member was revoked: what it had signed by then is still checked.
+// The peer of a revoked member: what it signed before is still verified.
 static enum neb_status former_peer(const struct daemon *d, const char *name, uint32_t *peer) {
     uint8_t sign[SEC_KEY_BYTES];
     *peer = AGENT_PEER_NONE;
@@ -80,8 +80,8 @@ static enum neb_status former_peer(const struct daemon *d, const char *name, uin
                : NEB_OK;
 }
 
-// Which member each cluster is. The job's own operator decides what runs here: unknown names are refused, but where the job is known
-// (then they were members when it began).
+// Finds the member of each cluster. An unknown name is refused, unless the job is known: then its
+// members were on the list when it began.
 enum neb_status daemon_map_clusters(const struct daemon *d, struct agent_jobrun *j, bool known,
                                     char *why, size_t cap) {
     int gone = 0, voters = 0;
@@ -95,7 +95,7 @@ enum neb_status daemon_map_clusters(const struct daemon *d, struct agent_jobrun 
             if (!strcmp(d->members.m[k].pub.name, name))
                 peer = k;
         if (peer == UINT32_MAX && j->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
-            continue; // the reference runs in one process: the other clusters are only its data
+            continue; // the reference is one process; other clusters are only its data
         voters += !agent_members_lost(d->trust, name);
         if (peer == UINT32_MAX && known) {
             gone++;
@@ -123,7 +123,7 @@ enum neb_status daemon_map_clusters(const struct daemon *d, struct agent_jobrun 
     }
     bool enough = agent_private_has_enough(&j->job, daemon_gone_clusters(d, j));
     if (gone &&
-        (2 * (voters - gone) <= voters || !enough)) { // as of a running job: daemon_members.c
+        (2 * (voters - gone) <= voters || !enough)) { // as for a running job: daemon_members.c
         snprintf(why, cap, "too few of its members are left on the list: %d of %d%s", voters - gone,
                  voters, enough ? "" : "; sums of the gate \"private\" of so few cannot be read");
         return NEB_ERR_DENIED;
@@ -131,7 +131,8 @@ enum neb_status daemon_map_clusters(const struct daemon *d, struct agent_jobrun 
     return NEB_OK;
 }
 
-// The operator's word about jobs of others; read anew for each, so that a change needs no restart.
+// Asks the site's policy about a job of another member. It is read again each time, so that a
+// change needs no restart.
 static bool policy_admits(struct daemon *d, struct agent_jobrun *j, char *why, size_t cap) {
     struct agent_policy p;
     if (!j->owner[0]) {
@@ -152,17 +153,17 @@ static bool policy_admits(struct daemon *d, struct agent_jobrun *j, char *why, s
     }
     if (!agent_policy_admits(&p, &j->job, j->self, j->owner, &running, why, cap))
         return false;
-    agent_policy_terms(&p, &j->job, j->self, &j->terms); // what was refused runs on as it did
+    agent_policy_terms(&p, &j->job, j->self, &j->terms); // a refused change leaves the old terms
     j->progress_at = neb_now();
     return true;
 }
 
-// The job's limit of rate; and what its earlier runs have sent and received counts too, and when the last one began.
+// Sets the job's rate limit, the bytes of its earlier runs, and the time of the last run.
 static enum neb_status recall_runs(struct daemon *d, struct agent_jobrun *j) {
     struct agent_job_record r;
     struct inter_rate_limit limit;
     NEB_TRY(inter_rate_limit_parse(j->job.rate_limit, &limit));
-    // another member's job is no reason for this site's others to wait
+    // another member's limit must not slow down this site's own jobs
     inter_service_limit(d->service, j->id, &limit, !j->owner[0]);
     enum neb_status st = agent_jobs_find(inter_service_ledger(d->service), j->hex, &r);
     if (st != NEB_OK && st != NEB_ERR_NOT_FOUND)
@@ -174,7 +175,8 @@ static enum neb_status recall_runs(struct daemon *d, struct agent_jobrun *j) {
     return NEB_OK;
 }
 
-// Whether this machine has what the launcher of the cluster's place needs: known before a worker that trains is ended for it.
+// True if this machine has what the cluster's launcher needs. Checked before a running worker is
+// ended for a change.
 static bool can_launch(struct daemon *d, struct agent_jobrun *j, char *why, size_t cap) {
     struct agent_launch launch;
     char dir[NEB_PATH_MAX], text[400];
@@ -189,8 +191,9 @@ static bool can_launch(struct daemon *d, struct agent_jobrun *j, char *why, size
     return false;
 }
 
-// A running job that is submitted again may have other places for its clusters to train (agent_job_differs): a worker whose own has
-// changed is ended, and goes on from its checkpoint there. Nothing else of a job changes. NULL: *why.
+// A running job that is submitted again may place its clusters differently (agent_job_differs). If
+// that changes this cluster, its worker is replaced and continues from its checkpoint. Nothing else
+// of a job may change. NULL: *why.
 static struct agent_jobrun *place_restart(struct daemon *d, struct agent_jobrun *j, json_t *spec,
                                           char *why, size_t cap) {
     size_t self = (size_t)j->self;
@@ -211,7 +214,7 @@ static struct agent_jobrun *place_restart(struct daemon *d, struct agent_jobrun 
         free(was);
         if (!cannot || j->local)
             return NULL;
-        daemon_note_fault(d, j, why); // the others need not stop for it
+        daemon_note_fault(d, j, why); // the other clusters need not stop for this
         return j;
     }
     free(was);
@@ -234,7 +237,7 @@ static bool is_known(struct daemon *d, const char *hex) {
     return known;
 }
 
-// Of a job that has ended here and was removed (daemon_ended.c).
+// True if a job with this id has ended here and was removed (ended.c).
 static bool was_removed(struct daemon *d, const uint8_t id[AGENT_JOB_ID_BYTES], const char *hex,
                         char *why, size_t cap) {
     bool dropped = true;
@@ -253,7 +256,7 @@ static bool was_removed(struct daemon *d, const uint8_t id[AGENT_JOB_ID_BYTES], 
 static void set_home(const struct daemon *d, struct agent_jobrun *j, uint32_t home,
                      const char *owner) {
     if (home != j->home)
-        agent_lines_destroy(&j->lines); // they were for another one
+        agent_lines_destroy(&j->lines); // they were for another member
     j->local = home == UINT32_MAX;
     j->home = home;
     j->adopted = home == AGENT_PEER_NONE;
@@ -263,10 +266,12 @@ static void set_home(const struct daemon *d, struct agent_jobrun *j, uint32_t ho
                                  : "");
 }
 
-// What was opened again for one that was away keeps its place so long: others would take it by turns.
+// A job that was reopened for a member keeps its entry so long: otherwise jobs would displace each
+// other in turn.
 static const neb_ns reopened_for = 60 * NEB_S;
 
-// A place that nobody has, or that of the job which has ended longest ago: members that were away may still ask for its last rounds. NULL: all run.
+// A free entry, or that of the job that ended first: members that were away may still ask for the
+// rounds of a recent job. NULL: all entries run.
 static struct agent_jobrun *place_of(struct daemon *d) {
     struct agent_jobrun *best = NULL;
     for (int i = 0; i < AGENT_JOBS_MAX; i++) {
@@ -279,13 +284,14 @@ static struct agent_jobrun *place_of(struct daemon *d) {
     return best;
 }
 
-// home AGENT_PEER_NONE: of `owner`, which is no member any more. over: it has ended here, and is not begun again: only its rounds are open.
+// home AGENT_PEER_NONE: the submitter is `owner`, which is not a member any more. over: the job has
+// ended here and is not started: only its rounds are opened.
 static struct agent_jobrun *accept_job(struct daemon *d, const char *hex, json_t *spec,
                                        uint32_t home, const char *owner, bool over, char *why,
                                        size_t cap) {
     char name[SEC_NAME_MAX];
     uint8_t id[AGENT_JOB_ID_BYTES];
-    snprintf(name, sizeof name, "%s", owner); // of what is forgotten below
+    snprintf(name, sizeof name, "%s", owner); // owner may point into an entry that is cleared below
     if (!hex || !neb_unhex(hex, id, sizeof id)) {
         snprintf(why, cap, "a job's id is %d hexadecimal digits in small letters",
                  2 * AGENT_JOB_ID_BYTES);
@@ -295,7 +301,7 @@ static struct agent_jobrun *accept_job(struct daemon *d, const char *hex, json_t
     if (!j && was_removed(d, id, hex, why, cap))
         return NULL;
     if (j && j->state != AGENT_JOB_ENDED)
-        return place_restart(d, j, spec, why, cap); // said twice
+        return place_restart(d, j, spec, why, cap); // submitted twice
     if (j)
         daemon_job_forget(d, j);
     if (!j && !(j = place_of(d))) {
@@ -354,7 +360,8 @@ struct agent_jobrun *daemon_job_accept(struct daemon *d, const char *hex, json_t
     return accept_job(d, hex, spec, home, "", false, why, cap);
 }
 
-// Whoever submits a job hears of it, even if another one had offered it before; its signature is passed on with it.
+// The submitter gets the job's reports, even if another member offered the job first. Its signature
+// is passed on with the job.
 void daemon_job_took(struct daemon *d, struct agent_jobrun *j, uint32_t home, const char *sig) {
     char owner[SEC_NAME_MAX];
     memcpy(owner, j->owner, sizeof owner);
@@ -387,12 +394,12 @@ void daemon_job_later(struct daemon *d, const struct agent_job_record *known, js
     } else {
         if (j->linked)
             daemon_unpost_stop(d, j);
-        j->suspended = true; // whatever it was stopped for
+        j->suspended = true; // for whatever reason it was stopped
         j->run = r.run;
         j->adopted = false;
         memcpy(j->sig, r.sig, sizeof j->sig);
         json_decref(j->spec);
-        j->spec = json_incref(spec); // it ends as what it began as
+        j->spec = json_incref(spec); // it keeps the configuration with which it runs
         daemon_job_save(d, j, "running");
     }
     neb_info("job %.8s is to go on, and this agent ends: it does once the agent is back", r.hex);
@@ -403,20 +410,20 @@ void daemon_job_end(struct daemon *d, struct agent_jobrun *j, const char *state)
     j->retry_at = 0;
     j->unstarted[0] = 0;
     if (j->suspended && !strcmp(state, "stopped")) {
-        // the agent goes down: the others need not wait, and it goes on when it is back
+        // the agent ends: the others need not wait, and the job continues with the next start
         daemon_job_save(d, j, "running");
         if (j->federated)
             inter_service_job_leave(d->service, j->id);
         state = j->reported ? "suspended after a checkpoint; goes on when the agent is back"
                             : "suspended; goes on from its last checkpoint when the agent is back";
     } else {
-        j->suspended = false; // it had ended by itself when the agent was told to go down
+        j->suspended = false; // it ended by itself before the agent's end
         daemon_job_save(d, j, state);
         if (j->federated && (j->unable || !strcmp(state, "failed")))
             inter_service_job_idle(d->service, j->id);
     }
     inter_service_limit(d->service, j->id, NULL, false);
-    // its rounds stay open: a member that was away may still ask for the last
+    // its rounds stay open: a member that was away may ask for the last one
     j->state = AGENT_JOB_ENDED;
     j->over_at = neb_now();
     d->ended_due = true;
@@ -450,7 +457,7 @@ void daemon_job_give_up(struct daemon *d, struct agent_jobrun *j, const char *te
 }
 
 void daemon_job_end_untrained(struct daemon *d, struct agent_jobrun *j, const char *why) {
-    bool told = j->reported; // that it has failed
+    bool told = j->reported; // its failure
     if (!j->suspended && !told)
         daemon_job_fail(d, j, why);
     j->unable = told;
@@ -462,20 +469,20 @@ void daemon_job_stop(struct daemon *d, struct agent_jobrun *j) {
     if (j->state != AGENT_JOB_RUNNING)
         return;
     j->state = AGENT_JOB_STOPPING;
-    if (!j->suspended) // whatever happens to this agent until the checkpoint is whole
+    if (!j->suspended) // in case this agent dies before the checkpoint is complete
         daemon_job_save(d, j, "stopping");
     if (j->client.len)
         daemon_tell(d, &j->client, json_pack("{s:s}", "ev", "stop"));
     else if (agent_attach_waits(j))
         daemon_job_end_untrained(d, j, "stopped while no trainer was attached");
-    else if (j->queues && j->worker.pid) { // it cannot be told: it ends with its launcher
+    else if (j->queues && j->worker.pid) { // it cannot get messages yet: it ends with its launcher
         agent_child_signal(&j->worker, SIGTERM);
-    } else if (j->retry_at) { // no worker is there
+    } else if (j->retry_at) { // there is no worker
         if (d->stopping || j->reported)
             daemon_job_end_untrained(d, j, "stopped while its worker was to be started again");
         else
-            j->retry_at = neb_now(); // it ends with a checkpoint and a report of its own
-    } else if (j->job.clusters[j->self].witness) { // nothing of its own is to be saved
+            j->retry_at = neb_now();               // it writes a checkpoint and reports
+    } else if (j->job.clusters[j->self].witness) { // a witness has nothing to save
         daemon_witness_report(d, j, true);
         daemon_job_end(d, j, "stopped");
     }
@@ -487,7 +494,7 @@ void daemon_job_stop_asked(struct daemon *d, struct agent_jobrun *j) {
         daemon_job_stop(d, j);
         return;
     }
-    // The agent goes down, and the job would have gone on when it is back.
+    // The agent ends, and the job would have continued with its next start.
     j->suspended = j->resume_due = false;
     daemon_job_save(d, j, over ? "stopped" : "stopping");
 }
@@ -516,7 +523,7 @@ bool daemon_job_is_same(const struct daemon *d, const struct agent_job_record *r
     return same;
 }
 
-// AGENT_PEER_NONE: it is no member any more, whoever may have its name now.
+// AGENT_PEER_NONE: the submitter is not a member any more, even if another member has its name.
 static uint32_t home_of(const struct daemon *d, const struct agent_job_record *r) {
     const struct sec_member *m = r->home[0] ? sec_members_by_name(&d->members, r->home) : NULL;
     if (!r->home[0])
@@ -587,10 +594,10 @@ bool daemon_busy(const struct daemon *d) {
     return false;
 }
 
-// Jobs that ran when this agent last went down, by a crash or a reboot, or that it held then.
+// Jobs in one state when this agent last ended (running: also by a crash or a reboot).
 struct to_resume {
-    const char *state; // those of this one
-    int n, more;       // more: of them, for which there is no place
+    const char *state; // the state of the jobs to collect
+    int n, more;       // more: jobs for which there is no entry
     struct agent_job_record jobs[AGENT_JOBS_MAX];
 };
 
@@ -607,7 +614,8 @@ static void collect_running(void *user, const uint8_t id[INTER_ID_BYTES], const 
         agent_job_record_clear(&r);
 }
 
-// It ran, and must not begin again: its files stay, and each start of the agent, and the operator's resume, look again.
+// Holds a job that ran and must not start again: its files stay, and each start of the agent, or a
+// resume by the operator, checks it again.
 static void hold(struct daemon *d, struct agent_job_record *r, const char *why) {
     char text[1024];
     const char *name = json_string_value(json_object_get(r->spec, "job"));
@@ -628,7 +636,7 @@ enum neb_status daemon_job_end_known(struct daemon *d, struct agent_job_record *
     snprintf(r->state, sizeof r->state, "stopped");
     NEB_TRY(agent_jobs_put(inter_service_ledger(d->service), r, NULL));
     const struct sec_member *home = r->home[0] ? sec_members_by_name(&d->members, r->home) : NULL;
-    if (home) // who follows the job there waits for it
+    if (home) // watchers of the job there wait for this
         daemon_post(d, (uint32_t)(home - d->members.m), AGENT_MSG_REPORT,
                     json_pack("{s:s,s:{s:s,s:b}}", "id", r->hex, "report", "name", daemon_name(d),
                               "stopped", 1),
@@ -637,7 +645,7 @@ enum neb_status daemon_job_end_known(struct daemon *d, struct agent_job_record *
     return NEB_OK;
 }
 
-// Those that were being stopped when this agent went down: with the checkpoint that they have.
+// Ends jobs that were stopping when this agent ended: they keep the checkpoint that they have.
 static enum neb_status end_stopping(struct daemon *d) {
     struct to_resume t = {.state = "stopping"};
     enum neb_status st = inter_ledger_jobs(inter_service_ledger(d->service), collect_running, &t);
@@ -654,7 +662,7 @@ enum neb_status daemon_resume_jobs(struct daemon *d) {
     char why[512];
     NEB_TRY(end_stopping(d));
     enum neb_status st = inter_ledger_jobs(inter_service_ledger(d->service), collect_running, &t);
-    t.state = "held"; // in the places that are left
+    t.state = "held"; // they get the entries that are left
     if (st == NEB_OK)
         st = inter_ledger_jobs(inter_service_ledger(d->service), collect_running, &t);
     if (t.more)

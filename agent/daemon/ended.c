@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Jobs of other members that have ended: their folders, rounds and updates are kept for whoever needs them yet, but not without end. Each job
-// that is submitted and stopped leaves something, and who does so again and again would fill a disk. Those of this site stay until its operator has
-// them forgotten.
+// Ended jobs of other members. Their folders, rounds and updates are kept for members that still
+// need them, but not without limit: each job that is submitted and stopped leaves data, and a
+// member could fill the disk. This site's own jobs stay until its operator has them forgotten.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/daemon/state.h"
@@ -9,25 +9,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-// The keys of masked sums follow from the members' and the id: under the same one masks would repeat, and a second life's open the
-// first one's.
+// The keys of masked sums follow from the members' keys and the job id. If an id were used twice,
+// the masks would repeat, and the sums of the second job would open those of the first.
 static bool id_is_for_ever(struct daemon *d, const char *hex) {
     struct agent_job_record r;
     if (daemon_job_recall(d, hex, &r) != NEB_OK)
-        return true; // what cannot be read may be one
+        return true; // unreadable: it may be a private job
     const char *gate = json_string_value(json_object_get(r.spec, "sync.gate"));
     bool private = gate && !strcmp(gate, "private");
     agent_job_record_clear(&r);
     return private;
 }
 
-// The row of the ledger goes last: where something stays, it is tried again.
+// The row of the ledger is removed last: if something remains, the removal is retried.
 static enum neb_status drop(struct daemon *d, const uint8_t id[AGENT_JOB_ID_BYTES],
                             const char *hex) {
     struct agent_jobrun *j = daemon_job(d, hex);
     char dir[NEB_PATH_MAX], jobs[NEB_PATH_MAX];
     if (j && j->state != AGENT_JOB_ENDED)
-        return NEB_OK; // goes on just now
+        return NEB_OK; // it has just been resumed
     if (j)
         daemon_job_forget(d, j);
     NEB_TRY(neb_path(jobs, sizeof jobs, d->c->home, "jobs"));

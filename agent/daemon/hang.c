@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Workers that hang: a rank that was stopped, a node that died, a receive that never ends. None of these ends a process, so the
-// worker says before whatever it does how long that may take (worker_heartbeat); one that says nothing for longer is ended, with all
-// its ranks, and begins again from its checkpoint as a crashed one does.
+// Workers that hang: a stopped rank, a dead node, a receive that never ends. None of these ends a
+// process. So a worker sends, before each piece of work, how long that may take (worker_heartbeat).
+// If it is silent for longer, it is killed with all its ranks and restarts from its checkpoint,
+// like a crashed one.
 #include "agent/base/log.h"
 #include "agent/daemon/state.h"
 #include "agent/proc/launch.h"
 
 #include <signal.h>
 
-static const neb_ns kill_after = 10 * NEB_S, // of a worker whose launcher was told to kill it
-    own_absence = 5 * NEB_S;                 // between two looks: this agent was stopped itself
+static const neb_ns kill_after = 10 * NEB_S, // SIGKILL follows after this time
+    own_absence = 5 * NEB_S; // gap between two looks which shows that this agent was stopped itself
 
 void daemon_worker_retry(struct daemon *d, struct agent_jobrun *j, const char *why) {
     daemon_say_fault(d, j, why);
@@ -19,9 +20,8 @@ void daemon_worker_retry(struct daemon *d, struct agent_jobrun *j, const char *w
 void daemon_worker_kill(struct agent_jobrun *j) {
     j->killed_at = neb_now();
     agent_child_signal(&j->worker, j->kill_signal);
-    agent_child_signal(
-        &j->worker,
-        SIGCONT); // a launcher that is itself stopped takes no other signal before it goes on
+    agent_child_signal(&j->worker,
+                       SIGCONT); // a stopped launcher takes no other signal until it continues
 }
 
 static void look(struct daemon *d, struct agent_jobrun *j) {
@@ -39,8 +39,8 @@ static void look(struct daemon *d, struct agent_jobrun *j) {
     daemon_worker_retry(d, j, text);
 }
 
-// A job of another member that waits for ever (for clusters that do not come back, for a trainer,
-// for hosts) holds what it was given here for ever.
+// A job of another member that waits for ever (for absent clusters, a trainer, or hosts) would hold
+// its resources here for ever.
 static void look_for_progress(struct daemon *d, struct agent_jobrun *j) {
     char text[256];
     double idle_s = neb_seconds(neb_now() - j->progress_at);

@@ -135,7 +135,7 @@ struct agent_jobrun {
     neb_ns nowhere_since;
     uint64_t nowhere_rounds;
     bool short_ledger; // the ledger lost commits that the worker has merged (agent/daemon/rejoin.c)
-    neb_ns behind_until;
+    neb_ns behind_until; // when to ask again for a snapshot that the worker needs; 0: it needs none
     // The commits that the worker asked for and that are gone.
     uint64_t behind; // their fragments, a bit each
     bool behind_any; // with `private`: any later commit helps

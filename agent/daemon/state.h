@@ -259,9 +259,8 @@ void daemon_worker_replace(struct daemon *d, struct agent_jobrun *j);
 void daemon_gpus_back(struct daemon *d, struct agent_jobrun *j); // its worker is gone
 
 // rounds.c
-// a bit each
+// Clusters without a vote (nebula promote), and revoked ones, a bit each.
 uint16_t daemon_removed_clusters(const struct daemon *d, const struct agent_jobrun *j);
-// revoked, a bit each
 uint16_t daemon_gone_clusters(const struct daemon *d, const struct agent_jobrun *j);
 NEB_MUST_CHECK enum neb_status daemon_open_rounds(struct daemon *d, struct agent_jobrun *j);
 // A witness trains nothing: its job is done when every fragment has had its last round.

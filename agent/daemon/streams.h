@@ -9,7 +9,7 @@ struct agent_streams { // references to the daemon's own objects; lives as long 
     struct inter_streams *streams;
     struct agent_ipc *ipc;
     struct agent_jobrun *jobs; // (AGENT_JOBS_MAX)
-    const char *home;
+    const char *home;          // HOME, for messages
     // inter_streams_callbacks.over, for a job that is not in `jobs` or has ended.
     bool (*over)(void *user, const uint8_t job[AGENT_JOB_ID_BYTES], uint32_t peer);
     void *user;
