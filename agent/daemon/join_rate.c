@@ -11,7 +11,7 @@ struct agent_join_verdict agent_join_judge(const struct agent_join *begun, neb_n
     struct agent_join_verdict v = {0};
     double seconds = neb_seconds(now - begun->since);
     if (!begun->since || now - begun->since < shortest || recv_bytes < begun->recv_bytes)
-        return v; // a counter that went back: the links were made anew
+        return v; // a counter that fell: the links were replaced
     v.rounds = lag > begun->lag ? lag - begun->lag : 0;
     v.brings_bps = 8 * (double)(recv_bytes - begun->recv_bytes) / seconds;
     v.needs_bps = 8 * (double)v.rounds * (double)round_bytes / seconds;

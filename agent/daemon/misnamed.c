@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Submitters that give one id to two specifications. An id is its text's digest (job_id.h), so one
-// of the two is false to whoever sees it, and its signature proves whose lie that is. At a site
-// that was given the false one no job begins; it tells the others of it, and those that were given
-// the true one, and train, stop: what they would add up is not what they were told.
+// Submitters that give one id to two specifications. An id is the digest of its specification
+// (agent/job/id.h), so every site can see that one of them is false, and the signature proves the
+// equivocation. A site that got the false one starts no job. It passes the proof on, and the sites
+// that got the true one stop: they would sum other updates than they were told.
 #include "agent/base/log.h"
 #include "agent/daemon/state.h"
 #include "agent/job/id.h"
@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Of one member, of ids that are no jobs here: what it may fill this ledger with, and have this
-// site pass on.
+// Limit of proofs per member about ids of unknown jobs, so that a member cannot fill this ledger,
+// or make this site send without limit.
 enum { MISNAMED_MOST = 16 };
 
 const uint8_t *daemon_federation(const struct daemon *d) {
@@ -34,7 +34,7 @@ bool daemon_spec_is_read(const json_t *spec) {
     return read;
 }
 
-// To every member that a list of clusters names, once.
+// Sends the statement once to every member in a list of clusters.
 static void pass_on(struct daemon *d, uint32_t from, const json_t *spec, const json_t *statement,
                     uint64_t *told) {
     const json_t *c;
@@ -104,7 +104,7 @@ bool daemon_was_misnamed(const struct daemon *d, const uint8_t id[AGENT_JOB_ID_B
                          const char *submitter, char *why, size_t cap) {
     bool was = false;
     if (inter_ledger_was_misnamed(inter_service_ledger(d->service), id, submitter, &was) != NEB_OK)
-        was = true; // what cannot be read may be there
+        was = true; // unreadable: it may be there
     if (was)
         snprintf(why, cap,
                  "\"%s\", which submitted it, has signed its id over another specification, too "

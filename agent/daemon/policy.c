@@ -13,10 +13,10 @@
 #include <string.h>
 #include <sys/stat.h>
 
-// ---- judging ------------------------------------------------------------------------------------
+// ---- decide ----
 
-// The path with every link followed, of what is there of it: of a file or folder that is yet to be made, where that would be. NULL: that
-// cannot be said, for what is missing goes up again, or hangs at a link without an end.
+// Resolves all links of a path. If the file or folder does not exist yet, resolves the part that
+// exists. NULL: unknown, because the rest contains "..", or a link leads nowhere.
 static char *resolve(const char *path) {
     char head[NEB_PATH_MAX], *real = NULL, *out = NULL;
     struct stat sb;
@@ -37,7 +37,7 @@ static char *resolve(const char *path) {
     return out;
 }
 
-// Whether path is one of the policy's folders or lies in one, or will.
+// True if path is one of the policy's folders, or lies in one (or would).
 static bool below(const struct agent_policy *p, const char *path) {
     char *real = resolve(path);
     bool ok = false;
@@ -64,8 +64,8 @@ static bool data_ok(const struct agent_policy *p, const struct agent_job *job, i
     return true;
 }
 
-// Whether all that the worker trains is listed. A teacher that learns trains all of its model, whatever the job says of the others'; one that
-// does not trains nothing.
+// True if everything that the worker trains is listed. A teacher that learns trains all of its
+// model, whatever the job sets for the students; one that does not learn trains nothing.
 static bool trainable_ok(const struct agent_policy *p, const struct agent_job *job, int self) {
     bool ok = true;
     for (int i = 0; i < job->n_clusters && p->trainable; i++) {
@@ -77,11 +77,11 @@ static bool trainable_ok(const struct agent_policy *p, const struct agent_job *j
     return ok;
 }
 
-// What is counted, against its limit. True: within all.
+// Compares counts with their limits. True: all are within.
 static bool limits_ok(const struct agent_policy *p, const struct agent_job *job, int self,
                       const struct agent_policy_load *running, char *why, size_t cap) {
     const struct agent_cluster *c = &job->clusters[self];
-    // each rank that mpirun or Slurm starts has so many; those of launcher: local divide them
+    // each rank of mpirun or Slurm has so many threads; ranks of launcher: local share them
     int64_t each = c->launcher == AGENT_LAUNCHER_MPIRUN || c->launcher == AGENT_LAUNCHER_SLURM
                        ? agent_cluster_ranks(c)
                        : 1,
@@ -106,7 +106,8 @@ static bool limits_ok(const struct agent_policy *p, const struct agent_job *job,
     return false;
 }
 
-// Of the corpus that the cluster trains on here; 0: it is not there, or the job says model.vocab itself.
+// Vocabulary of the corpus on which the cluster trains here; 0: there is no corpus, or the job sets
+// model.vocab.
 static int32_t vocab_of(const struct agent_job *job, int self) {
     char index[NEB_PATH_MAX];
     const char *own = job->clusters[self].corpus, *dir = own[0] ? own : job->corpus;
@@ -119,7 +120,8 @@ static int32_t vocab_of(const struct agent_job *job, int self) {
     return vocab;
 }
 
-// The shape of the checkpoint that a teacher of this worker starts from; none: d_model stays 0. False: it cannot be read.
+// Shape of the checkpoint from which a teacher of this worker starts; without one d_model stays 0.
+// False: it cannot be read.
 static bool find_teacher(const struct agent_job *job, int self, struct agent_found *out) {
     struct intra_ckpt *c = NULL;
     struct intra_model *m = NULL;
@@ -150,7 +152,7 @@ static bool too_much(double need, int64_t given, const char *what, char *why, si
     return true;
 }
 
-// What has to be reckoned, of the site's own corpus too: after its paths were found good.
+// Checks estimates, which read the site's own corpus: only after the paths were checked.
 static bool needs_ok(const struct agent_policy *p, const struct agent_job *job, int self, char *why,
                      size_t cap) {
     struct agent_found found = {0};
@@ -198,7 +200,7 @@ static bool needs_ok(const struct agent_policy *p, const struct agent_job *job, 
 
 static bool within(unsigned some, int value) { return !some || some >> value & 1; }
 
-// Tokens that an update rests on at least.
+// Minimum of tokens behind an update.
 static double update_least(const struct agent_policy *p, const struct agent_tells *t) {
     double wide = 4.0 * t->width;
     if (p->tokens_per_update)
@@ -218,7 +220,7 @@ static void say_few(const struct agent_policy *p, const struct agent_job *job, d
              odd ? ", make steps a multiple of the interval" : "");
 }
 
-// What leaves of this site's text. True: no more than the policy lets.
+// Checks what leaves this site of its text. True: no more than the policy allows.
 static bool tells_ok(const struct agent_policy *p, const struct agent_job *job, int self, char *why,
                      size_t cap) {
     static const char *const gates[] = {"trusted", "robust", "private"};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// HOME/policy.json, read; and said again on one line.
+// Reads HOME/policy.json, and describes it on one line.
 #include "agent/base/fs.h"
 #include "agent/base/nearest.h"
 #include "agent/base/number.h"
@@ -51,7 +51,7 @@ static bool strings(const json_t *a, char *rows, size_t cap, int *n) {
     return true;
 }
 
-// Some of `known`, as bits of their values.
+// A list of names out of `known`; *bits has a bit per value.
 static bool choices(const json_t *a, const struct choice *known, int n_known, unsigned *bits) {
     char names[AGENT_POLICY_LIST][32];
     int n;
@@ -73,7 +73,7 @@ static bool count(const json_t *v, int64_t *out) {
     return !v || (json_is_integer(v) && *out > 0);
 }
 
-// Bytes: a number, or "20G".
+// A size in bytes: a number, or text such as "20G".
 static bool size(const json_t *v, int64_t *out) {
     uint64_t bytes = 0;
     if (!json_is_string(v))
@@ -83,7 +83,7 @@ static bool size(const json_t *v, int64_t *out) {
     return ok;
 }
 
-// One of `known`; absent: *out stays.
+// One name out of `known`; if absent, *out stays.
 static bool choice(const json_t *v, const struct choice *known, int n_known, int *out) {
     const char *name = json_string_value(v);
     for (int k = 0; name && k < n_known; k++)
@@ -105,12 +105,12 @@ static bool hours(const json_t *v, double *out) {
     return !v || (json_is_number(v) && *out > 0 && *out < 1e9);
 }
 
-struct reader { // of one key, and what is right under it
+struct reader { // a key, what its value must be, and whether it is
     const char *key, *is;
     bool good;
 };
 
-// All keys, as far as they are there. NULL: they are right.
+// Reads all keys that are present. NULL: all are valid.
 static const char *read_keys(const json_t *o, struct agent_policy *p, char *why, size_t cap) {
 #define V(key) json_object_get(o, key)
     static const char number[] = "a whole number above 0",
@@ -223,7 +223,7 @@ enum neb_status agent_policy_read(const char *path, struct agent_policy *out) {
     return st;
 }
 
-// ---- in words -----------------------------------------------------------------------------------
+// ---- describe ----
 
 struct words {
     char *p;

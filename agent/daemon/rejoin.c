@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// nebula rejoin: a cluster gives up what it has of a job and goes on with what the others have, as one whose disk was lost. For
-// members that have diverged (inter/record/evidence.h), once the equivocator is revoked.
+// nebula rejoin: a cluster gives up its own state of a job and continues with that of the others,
+// as after the loss of its disk. For diverged members (inter/record/evidence.h), once the
+// equivocator is revoked.
 #include "agent/base/log.h"
 #include "agent/daemon/state.h"
 #include "agent/daemon/status.h"
@@ -28,7 +29,7 @@ static bool may(const struct daemon *d, const struct agent_job *job, char *why, 
     return !no;
 }
 
-// Whoever comes back with nothing needs what this cluster has.
+// True if another cluster came back without a state and needs the one of this cluster.
 static bool needed(const struct daemon *d, const struct agent_jobrun *j, char *why, size_t cap) {
     struct inter_job_status st;
     char names[320];
@@ -51,7 +52,8 @@ static enum neb_status put_aside(const char *dir, const char *former, const char
     return NEB_OK;
 }
 
-// The side that is given up stays readable in DIR/former: checkpoints, and at which steps it merged. *any: there were some.
+// Keeps the state that is given up in DIR/former: checkpoints, and the steps of the merges. *any:
+// there were checkpoints.
 static enum neb_status clear_dir(const char *dir, bool *any) {
     static const char *const names[] = {"snapshot.bin", "snapshot.new", "snapshot.part"};
     char former[NEB_PATH_MAX], path[NEB_PATH_MAX];

@@ -21,7 +21,7 @@ static void ended(const struct agent_members *m, int status) {
                  what, agent_child_reason(status, reason, sizeof reason));
 }
 
-// Also where it cannot be read, or is not there: a new one mends that.
+// Also due if the certificate is missing or cannot be read: a new one repairs that.
 static bool is_due(const struct agent_renew *r, const struct sec_federation *f) {
     struct sec_cert cert;
     int days = r->before_days ? r->before_days : SEC_MEMBER_DAYS / 3;

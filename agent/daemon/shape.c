@@ -27,7 +27,7 @@ bool agent_shape_read(const json_t *said, uint32_t n, struct agent_update_shape 
 
 static void apply(struct inter_service *s, const struct agent_jobrun *j,
                   const struct agent_update_shape *x) {
-    // a foreign trainer says how many tokens a step had, and counts rows apart from it
+    // an attached trainer reports its own tokens per step, and counts rows separately
     bool counted = true;
     for (int k = 0; k < j->job.n_clusters; k++)
         counted = counted && j->job.clusters[k].launcher != AGENT_LAUNCHER_ATTACH;

@@ -13,10 +13,10 @@
 #include <string.h>
 #include <unistd.h>
 
-struct pin { // the checkpoint, and the two arrays that are given of it
+struct pin { // the checkpoint, and its two arrays that are given
     struct intra_ckpt *ckpt;
     struct intra_ckpt_array *body[2];
-    bool lies; // for tests: its first parameter is given as another one
+    bool lies; // for tests: its first parameter is falsified
 };
 
 static const float lie = 0.25f;
@@ -29,7 +29,8 @@ static enum neb_status read_body(void *user, int i, uint64_t at, void *dst, size
     return NEB_OK;
 }
 
-// What a member gives that lies: a false parameter, in the digest too, while it trains on with the true one. Of one fragment.
+// For tests: what a Byzantine member gives. One parameter is false, in the digest too, while the
+// member trains on with the true one. One fragment only.
 static enum neb_status lie_for_test(struct pin *p, struct inter_snapshot *s) {
     float first[2];
     if (!neb_fault("snapshot.lie"))
@@ -80,7 +81,7 @@ struct agent_snapshot_search {
     const struct neb_vault *vault;
     uint8_t job[INTER_ID_BYTES];
     char folder[NEB_PATH_MAX];
-    struct intra_ckpt *found; // the thread's until it has ended, as is st
+    struct intra_ckpt *found; // found and st belong to the thread until it has ended
     enum neb_status st;
 };
 
@@ -179,7 +180,7 @@ static enum neb_status read_header(const struct neb_vault *vault, const char *pa
     return st;
 }
 
-// The newer one; the path of snapshot.bin where there is neither.
+// The path of snapshot.new if it exists, else of snapshot.bin.
 static enum neb_status find_file(const char *dir, char path[NEB_PATH_MAX]) {
     NEB_TRY(neb_path(path, NEB_PATH_MAX, dir, "snapshot.new"));
     return neb_fs_exists(path) ? NEB_OK : neb_path(path, NEB_PATH_MAX, dir, "snapshot.bin");
@@ -247,7 +248,8 @@ uint64_t agent_snapshot_round_bytes(const struct neb_vault *vault, const char *d
     return bytes;
 }
 
-// Without a checkpoint the worker takes all fragments from the snapshot: what follows must be in the ledger.
+// Without a checkpoint the worker takes all fragments from the snapshot: the ledger must have all
+// later updates.
 static enum neb_status reaches(struct inter_ledger *l, const struct inter_snapshot *s) {
     for (uint32_t f = 0; f < s->fragments; f++) {
         uint32_t floor;
@@ -261,7 +263,8 @@ static enum neb_status reaches(struct inter_ledger *l, const struct inter_snapsh
     return NEB_OK;
 }
 
-// Damaged is like missing: the others give another one. With a key that does not open it, it stays.
+// A damaged snapshot is treated like a missing one: the others give another. If only the key is
+// wrong, the file stays.
 static bool is_damaged(enum neb_status st) { return st == NEB_ERR_FORMAT || st == NEB_ERR_CORRUPT; }
 
 static enum neb_status put_away(const char *path) {
