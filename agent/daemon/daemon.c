@@ -264,7 +264,8 @@ static enum neb_status set_up(struct daemon *d) {
 static void say_policy(struct daemon *d) {
     char text[1024];
     if (agent_policy_load(d->c->home, &d->policy.is) != NEB_OK) {
-        neb_log(NEB_LOG_ERROR, "while policy.json cannot be read no job of others begins");
+        neb_log(NEB_LOG_ERROR,
+                "policy.json cannot be read: until it can, no job of another member starts");
         return;
     }
     agent_policy_say(&d->policy.is, text, sizeof text);

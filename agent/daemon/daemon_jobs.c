@@ -103,7 +103,7 @@ enum neb_status daemon_map_clusters(const struct daemon *d, struct agent_jobrun 
         }
         if (peer == UINT32_MAX) {
             char advice[256];
-            snprintf(why, cap, "cluster \"%s\" is no member known to agent \"%s\": %s", name,
+            snprintf(why, cap, "cluster \"%s\" is not a member known to agent \"%s\": %s", name,
                      daemon_name(d), agent_members_advice(d->trust, name, advice, sizeof advice));
             return NEB_ERR_NOT_FOUND;
         }
@@ -111,21 +111,22 @@ enum neb_status daemon_map_clusters(const struct daemon *d, struct agent_jobrun 
             agent_members_only_votes(d->trust, name)) {
             snprintf(why, cap,
                      "cluster \"%s\" was invited as a witness, which trains nothing: give it "
-                     "{witness: true} in the job, or invite it anew as data",
+                     "{witness: true} in the job, or invite it again as data",
                      name);
             return NEB_ERR_DENIED;
         }
         j->peers[i] = peer;
     }
     if (j->self < 0) {
-        snprintf(why, cap, "agent \"%s\" is none of the job's clusters", daemon_name(d));
+        snprintf(why, cap, "agent \"%s\" is not one of the job's clusters", daemon_name(d));
         return NEB_ERR_INVALID;
     }
     bool enough = agent_private_has_enough(&j->job, daemon_gone_clusters(d, j));
     if (gone &&
         (2 * (voters - gone) <= voters || !enough)) { // as for a running job: daemon_members.c
-        snprintf(why, cap, "too few of its members are left on the list: %d of %d%s", voters - gone,
-                 voters, enough ? "" : "; sums of the gate \"private\" of so few cannot be read");
+        snprintf(why, cap, "too few of the job's members are left on the list: %d of %d%s",
+                 voters - gone, voters,
+                 enough ? "" : "; with so few, sums of the gate \"private\" cannot be read");
         return NEB_ERR_DENIED;
     }
     return NEB_OK;
@@ -187,7 +188,8 @@ static bool can_launch(struct daemon *d, struct agent_jobrun *j, char *why, size
                             &launch) == NEB_OK)
         return true;
     neb_last_error(text, sizeof text);
-    snprintf(why, cap, "agent \"%s\" stays with the place it has: %s", daemon_name(d), text);
+    snprintf(why, cap, "agent \"%s\" keeps the present placement of its worker: %s", daemon_name(d),
+             text);
     return false;
 }
 
@@ -202,7 +204,7 @@ static struct agent_jobrun *place_restart(struct daemon *d, struct agent_jobrun 
     bool moved = !json_equal(json_array_get(json_object_get(j->spec, "clusters"), self),
                              json_array_get(json_object_get(spec, "clusters"), self));
     struct agent_job *was = malloc(sizeof *was);
-    snprintf(why, cap, "agent \"%s\" cannot take the job's new meshes; its log says why",
+    snprintf(why, cap, "agent \"%s\" cannot use the job's new meshes; its log says why",
              daemon_name(d));
     if (!was)
         return NULL;
@@ -222,8 +224,7 @@ static struct agent_jobrun *place_restart(struct daemon *d, struct agent_jobrun 
     j->spec = json_incref(spec);
     daemon_job_save(d, j, "running");
     if (moved && j->worker.pid) {
-        neb_info("job %s: its worker begins again with another mesh, launcher or device",
-                 j->job.name);
+        neb_info("job %s: its worker restarts with another mesh, launcher or device", j->job.name);
         daemon_worker_replace(d, j);
     }
     return j;
@@ -245,11 +246,10 @@ static bool was_removed(struct daemon *d, const uint8_t id[AGENT_JOB_ID_BYTES], 
         (inter_ledger_was_dropped(inter_service_ledger(d->service), id, &dropped) == NEB_OK &&
          !dropped))
         return false;
-    snprintf(
-        why, cap,
-        "a job of this id has ended at agent \"%s\" and was removed, and an id is one job's for "
-        "good: submit it as a new job, with another --out",
-        daemon_name(d));
+    snprintf(why, cap,
+             "a job with this id has ended at agent \"%s\" and was removed, and an id is never "
+             "used twice: submit it as a new job, with another --out",
+             daemon_name(d));
     return true;
 }
 
@@ -293,7 +293,7 @@ static struct agent_jobrun *accept_job(struct daemon *d, const char *hex, json_t
     uint8_t id[AGENT_JOB_ID_BYTES];
     snprintf(name, sizeof name, "%s", owner); // owner may point into an entry that is cleared below
     if (!hex || !neb_unhex(hex, id, sizeof id)) {
-        snprintf(why, cap, "a job's id is %d hexadecimal digits in small letters",
+        snprintf(why, cap, "a job id has %d hexadecimal digits, in lower case",
                  2 * AGENT_JOB_ID_BYTES);
         return NULL;
     }
@@ -305,7 +305,7 @@ static struct agent_jobrun *accept_job(struct daemon *d, const char *hex, json_t
     if (j)
         daemon_job_forget(d, j);
     if (!j && !(j = place_of(d))) {
-        snprintf(why, cap, "agent \"%s\" runs %d jobs already", daemon_name(d), AGENT_JOBS_MAX);
+        snprintf(why, cap, "agent \"%s\" already runs %d jobs", daemon_name(d), AGENT_JOBS_MAX);
         return NULL;
     }
     if (j->used)
@@ -319,8 +319,8 @@ static struct agent_jobrun *accept_job(struct daemon *d, const char *hex, json_t
     const char *by = j->owner[0] ? j->owner : daemon_name(d);
     if (!daemon_id_fits(d, by, hex, spec)) {
         snprintf(why, cap,
-                 "the id %.8s is not that of this specification, submitted by \"%s\" in the "
-                 "federation that agent \"%s\" is a member of: begin it anew, with another --out",
+                 "the id %.8s does not belong to this specification, submitted by \"%s\" in the "
+                 "federation of agent \"%s\": submit it as a new job, with another --out",
                  hex, by, daemon_name(d));
         return NULL;
     }
@@ -390,7 +390,7 @@ void daemon_job_later(struct daemon *d, const struct agent_job_record *known, js
     memcpy(r.sig, kept, sizeof r.sig);
     if (!j) {
         if (agent_jobs_put(inter_service_ledger(d->service), &r, NULL) != NEB_OK)
-            neb_warn("that job %.8s goes on could not be stored", r.hex);
+            neb_warn("the resume of job %.8s could not be stored", r.hex);
     } else {
         if (j->linked)
             daemon_unpost_stop(d, j);
@@ -402,7 +402,8 @@ void daemon_job_later(struct daemon *d, const struct agent_job_record *known, js
         j->spec = json_incref(spec); // it keeps the configuration with which it runs
         daemon_job_save(d, j, "running");
     }
-    neb_info("job %.8s is to go on, and this agent ends: it does once the agent is back", r.hex);
+    neb_info("job %.8s is resumed, but this agent is ending: it continues when the agent is back",
+             r.hex);
 }
 
 void daemon_job_end(struct daemon *d, struct agent_jobrun *j, const char *state) {
@@ -414,8 +415,9 @@ void daemon_job_end(struct daemon *d, struct agent_jobrun *j, const char *state)
         daemon_job_save(d, j, "running");
         if (j->federated)
             inter_service_job_leave(d->service, j->id);
-        state = j->reported ? "suspended after a checkpoint; goes on when the agent is back"
-                            : "suspended; goes on from its last checkpoint when the agent is back";
+        state = j->reported
+                    ? "suspended after a checkpoint; continues when the agent is back"
+                    : "suspended; continues from its last checkpoint when the agent is back";
     } else {
         j->suspended = false; // it ended by itself before the agent's end
         daemon_job_save(d, j, state);
@@ -479,7 +481,7 @@ void daemon_job_stop(struct daemon *d, struct agent_jobrun *j) {
         agent_child_signal(&j->worker, SIGTERM);
     } else if (j->retry_at) { // there is no worker
         if (d->stopping || j->reported)
-            daemon_job_end_untrained(d, j, "stopped while its worker was to be started again");
+            daemon_job_end_untrained(d, j, "stopped while its worker waited for a restart");
         else
             j->retry_at = neb_now();               // it writes a checkpoint and reports
     } else if (j->job.clusters[j->self].witness) { // a witness has nothing to save
@@ -517,8 +519,8 @@ bool daemon_job_is_same(const struct daemon *d, const struct agent_job_record *r
     bool same = !strcmp(owner, member_name(d, home)) && !agent_job_differs(r->spec, spec);
     if (!same)
         snprintf(why, cap,
-                 "agent \"%s\" knows another job by the id %.8s, which \"%s\" submitted; "
-                 "nebula resume goes on with that one",
+                 "agent \"%s\" knows another job with the id %.8s, which \"%s\" submitted; nebula "
+                 "resume continues that one",
                  daemon_name(d), r->hex, owner);
     return same;
 }
@@ -539,7 +541,7 @@ void daemon_job_reopen(struct daemon *d, const struct agent_job_record *r) {
     struct agent_jobrun *j =
         accept_job(d, r->hex, r->spec, home_of(d, r), r->home, true, why, sizeof why);
     if (!j) {
-        neb_warn("rounds of job %.8s, which has ended here, are not open again: %s", r->hex, why);
+        neb_warn("job %.8s has ended here, and its rounds cannot be reopened: %s", r->hex, why);
         return;
     }
     inter_service_limit(d->service, j->id, NULL, false);
@@ -549,7 +551,7 @@ void daemon_job_reopen(struct daemon *d, const struct agent_job_record *r) {
     j->state = AGENT_JOB_ENDED;
     j->over_at = neb_now();
     j->reopened = true;
-    neb_info("job %s (%.8s) has ended here; its rounds are open again for a cluster that was away",
+    neb_info("job %s (%.8s) has ended here; its rounds are reopened for a cluster that was away",
              j->job.name, j->hex);
 }
 
@@ -563,7 +565,7 @@ bool daemon_job_resume(struct daemon *d, const struct agent_job_record *r, bool 
                 ? "it is not signed with the keys of \"%s\", which submitted it: that name was "
                   "given to another member since, or its keys were changed while this agent "
                   "was away"
-                : "\"%s\", which submitted it, is no member any more",
+                : "\"%s\", which submitted it, is no longer a member",
             r->home);
         return false;
     }
@@ -583,7 +585,7 @@ void daemon_job_resume_due(struct daemon *d, struct agent_jobrun *j) {
     if (d->stopping || daemon_job_recall(d, hex, &r) != NEB_OK)
         return;
     if (!daemon_job_resume(d, &r, false, why, sizeof why))
-        neb_log(NEB_LOG_ERROR, "job %.8s cannot go on: %s", hex, why);
+        neb_log(NEB_LOG_ERROR, "job %.8s cannot continue: %s", hex, why);
     agent_job_record_clear(&r);
 }
 
@@ -620,15 +622,15 @@ static void hold(struct daemon *d, struct agent_job_record *r, const char *why) 
     char text[1024];
     const char *name = json_string_value(json_object_get(r->spec, "job"));
     snprintf(text, sizeof text,
-             "job %s (%.8s) ran before and is held: %s. Its data is kept; nebula resume %.8s goes "
-             "on with it, nebula stop %.8s gives it up",
+             "job %s (%.8s) ran before and is held: %s. Its data is kept; nebula resume %.8s "
+             "continues it, nebula stop %.8s gives it up",
              name ? name : "?", r->hex, why, r->hex, r->hex);
     neb_log(NEB_LOG_ERROR, "%s", text);
     agent_view_event(d->view, NULL, daemon_name(d), text, neb_seconds(neb_wall_now()));
     snprintf(r->state, sizeof r->state, "held");
     d->aside_due = true;
     if (agent_jobs_put(inter_service_ledger(d->service), r, why) != NEB_OK)
-        neb_warn("that job %.8s is held could not be stored", r->hex);
+        neb_warn("the state \"held\" of job %.8s could not be stored", r->hex);
 }
 
 enum neb_status daemon_job_end_known(struct daemon *d, struct agent_job_record *r,
@@ -641,7 +643,7 @@ enum neb_status daemon_job_end_known(struct daemon *d, struct agent_job_record *
                     json_pack("{s:s,s:{s:s,s:b}}", "id", r->hex, "report", "name", daemon_name(d),
                               "stopped", 1),
                     true);
-    neb_info("job %.8s %s: it is, with its last checkpoint", r->hex, why);
+    neb_info("job %.8s %s: it is stopped here, with its last checkpoint", r->hex, why);
     return NEB_OK;
 }
 
@@ -651,7 +653,7 @@ static enum neb_status end_stopping(struct daemon *d) {
     enum neb_status st = inter_ledger_jobs(inter_service_ledger(d->service), collect_running, &t);
     for (int i = 0; i < t.n; i++) {
         if (st == NEB_OK)
-            st = daemon_job_end_known(d, &t.jobs[i], "was being stopped when this agent went down");
+            st = daemon_job_end_known(d, &t.jobs[i], "was stopping when this agent ended");
         agent_job_record_clear(&t.jobs[i]);
     }
     return st;
@@ -666,10 +668,9 @@ enum neb_status daemon_resume_jobs(struct daemon *d) {
     if (st == NEB_OK)
         st = inter_ledger_jobs(inter_service_ledger(d->service), collect_running, &t);
     if (t.more)
-        neb_warn(
-            "%d more jobs ran before or are held: an agent has %d at a time; nebula jobs lists "
-            "them, nebula resume JOB-ID goes on with one",
-            t.more, AGENT_JOBS_MAX);
+        neb_warn("%d more jobs ran before or are held, but an agent runs at most %d at a time: "
+                 "nebula jobs lists them, nebula resume JOB-ID continues one",
+                 t.more, AGENT_JOBS_MAX);
     for (int i = 0; i < t.n; i++) {
         if (st == NEB_OK && !daemon_job_resume(d, &t.jobs[i], false, why, sizeof why))
             hold(d, &t.jobs[i], why);

@@ -36,8 +36,8 @@ void daemon_warn_unlinked(const struct daemon *d) {
             snprintf(names + n, sizeof names - n, "%s%s", n ? ", " : "", name);
     }
     if (names[0])
-        neb_warn("no link with %s is possible: this agent takes no connections (no --listen), and "
-                 "the list has no address to dial there; of each two sites one has to start its "
+        neb_warn("no link with %s is possible: this agent accepts no connections (no --listen), "
+                 "and the list has no address to connect to. Of each two sites, one must start its "
                  "agent with --listen and be listed with its address (nebula join --endpoint, "
                  "nebula init --link, nebula peer add)",
                  names);
@@ -84,14 +84,14 @@ void daemon_tell_members(struct daemon *d, const struct agent_jobrun *j,
             json_array_append_new(list, json_string(j->job.clusters[i].name));
     json_t *event = json_pack("{s:s,s:s,s:o}", "ev", "members", "job", j->hex, "gone", list);
     if (!listed)
-        snprintf(why, sizeof why, "%s, the agent's own site, is no member any more",
+        snprintf(why, sizeof why, "%s, the agent's own site, is no longer a member",
                  daemon_name(d));
     else
         snprintf(why, sizeof why, "too few of its members are left on the list, without %s%s",
                  names,
                  agent_private_has_enough(&j->job, gone | j->removed)
                      ? ""
-                     : ": sums of the gate \"private\" of so few cannot be read");
+                     : ": with so few, sums of the gate \"private\" cannot be read");
     if (!can_go_on(d, j))
         json_object_set_new(event, "ends", json_string(why));
     daemon_tell(d, to, event);
@@ -107,8 +107,8 @@ static void update_gone(struct daemon *d, struct agent_jobrun *j) {
         return;
     char text[200];
     snprintf(text, sizeof text,
-             "%d clusters are left of the five that the gate \"robust\" needs against a bad one: "
-             "norms are clipped, nothing is left out any more",
+             "%d clusters are left, but the gate \"robust\" needs five against a bad one: norms "
+             "are still clipped, but no update is left out any more",
              left);
     j->gone = gone;
     daemon_say_fault(d, j, text);
@@ -122,7 +122,7 @@ static void update_job(struct daemon *d, struct agent_jobrun *j) {
     if (j->federated && removed != j->removed) {
         j->removed = removed;
         inter_service_job_removed(d->service, j->id, removed);
-        neb_warn("job %s goes on without a member that was given up by nebula promote",
+        neb_warn("job %s continues without a member that was given up by nebula promote",
                  j->job.name);
     }
     if (!j->adopted && !j->orphaned && j->owner[0] &&
@@ -130,8 +130,8 @@ static void update_job(struct daemon *d, struct agent_jobrun *j) {
         char text[320];
         j->orphaned = true;
         snprintf(text, sizeof text,
-                 "%s, which submitted it, is no member any more; what runs goes on, nebula stop "
-                 "ends it, and when this agent starts anew it is held",
+                 "%s, which submitted it, is no longer a member. The running job continues, nebula "
+                 "stop ends it, and after a restart of this agent it is held",
                  j->owner);
         daemon_say_fault(d, j, text);
     }
@@ -173,8 +173,8 @@ enum neb_status daemon_take_members(struct daemon *d) {
     d->members = *inter_service_members(d->service);
     d->members_due = !listed || waiting; // done when no job runs
     if (waiting)
-        neb_warn("member list version %llu: new members that are let in once no job runs here: %u "
-                 "(an agent has room for %d names in its life); all else of it is in use",
+        neb_warn("member list version %llu is in use, except for %u new members, which are let in "
+                 "once no job runs here (a running agent has room for %d names)",
                  (unsigned long long)d->members.version, waiting, SEC_MEMBERS_MAX);
     for (int i = 0; i < AGENT_JOBS_MAX; i++) {
         struct agent_jobrun *j = &d->jobs[i];
@@ -236,7 +236,7 @@ static bool open_again(struct daemon *d, struct agent_jobrun *j) {
     if (!j->federated)
         return true;
     if (daemon_open_rounds(d, j) != NEB_OK) {
-        neb_warn("rounds of job %s, which has ended here, are not open again", j->job.name);
+        neb_warn("the rounds of job %s, which has ended here, cannot be reopened", j->job.name);
         return false;
     }
     if (j->unable || !strcmp(j->stored, "failed"))

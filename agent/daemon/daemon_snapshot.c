@@ -92,13 +92,11 @@ static bool hopeless(struct daemon *d, struct agent_jobrun *j) {
         j->hopeless_since = neb_now();
     if (neb_now() - j->hopeless_since < patience)
         return false;
-    daemon_job_fail(
-        d, j,
-        "after members computed different parameters from the same commits, no member has a state "
-        "of before to go back to: all checkpoints are of after, older updates are gone; start the "
-        "job "
-        "anew from an exported model, with checkpoint.keep 3 or more, and check the machines' "
-        "memory");
+    daemon_job_fail(d, j,
+                    "after members computed different parameters from the same commits, no member "
+                    "has an earlier state to return to: all checkpoints are later, and older "
+                    "updates are gone; start a new job from an exported model, with "
+                    "checkpoint.keep 3 or more, and check the machines' memory");
     daemon_job_stop(d, j);
     return true;
 }
@@ -126,11 +124,11 @@ static bool nowhere(struct daemon *d, struct agent_jobrun *j) {
         j->nowhere_since = neb_now();
     if (neb_now() - j->nowhere_since < patience)
         return false;
-    daemon_job_fail(d, j,
-                    "no member has a state of this job to go on from: their checkpoints are lost "
-                    "or damaged, and the updates since the start are gone; restore a checkpoint of "
-                    "one of them from a backup, or begin a new job, with init_from where there is "
-                    "an exported model");
+    daemon_job_fail(
+        d, j,
+        "no member has a state of this job to continue from: their checkpoints are lost or "
+        "damaged, and the updates since the start are gone; restore a checkpoint of one of them "
+        "from a backup, or start a new job, with init_from if there is an exported model");
     daemon_job_stop(d, j);
     return true;
 }
@@ -241,9 +239,9 @@ void daemon_on_snapshot_done(void *user, const uint8_t job[INTER_ID_BYTES], enum
         if (st != NEB_OK) { // use the ledger without the snapshot
             inter_service_job_close(d->service, j->id);
             if (daemon_open_rounds(d, j) != NEB_OK) {
-                daemon_job_fail(d, j,
-                                "its rounds cannot be opened again after a snapshot; the agent's "
-                                "log says why");
+                daemon_job_fail(
+                    d, j,
+                    "its rounds cannot be reopened after a snapshot; the agent's log says why");
                 daemon_job_stop(d, j);
                 return;
             }
@@ -257,16 +255,15 @@ void daemon_on_snapshot_done(void *user, const uint8_t job[INTER_ID_BYTES], enum
     if (st != NEB_OK) {
         neb_ns next = neb_now() + newer_after;
         j->ask_at = came && j->ask_at < next ? next : j->ask_at;
-        snprintf(text, sizeof text,
-                 "no snapshot could be taken over in %.300s (%s); it is tried again", dir,
-                 neb_status_name(st));
+        snprintf(text, sizeof text, "no snapshot could be taken over in %.300s (%s); trying again",
+                 dir, neb_status_name(st));
         if (says(&j->fetch_failed))
             daemon_say_fault(d, j, text);
         return;
     }
     // when all members compute again, their own earlier digests are in doubt too
     if (agent_job_only_votes(&j->job, j->self)) // a witness takes the records only
-        daemon_note(d, j, "a snapshot's records are here");
+        daemon_note(d, j, "the records of a snapshot have arrived");
     else
         daemon_proof_begin(d, j, giver, !stuck(j));
 }

@@ -47,12 +47,10 @@ bool daemon_job_forgotten(struct daemon *d, const struct agent_job_record *r, ch
         !strcmp(r->state, "done") || !strcmp(r->state, "stopped") || !strcmp(r->state, "failed");
     bool ends = (j && j->state != AGENT_JOB_ENDED) || !over;
     if (ends)
-        snprintf(why, cap, "it is %s: stop it first (nebula stop %.8s)",
+        snprintf(why, cap, "the job is %s: stop it first (nebula stop %.8s)",
                  j ? agent_job_state_name(j) : r->state, r->hex);
     else if (!neb_unhex(r->hex, id, sizeof id) || drop(d, id, r->hex) != NEB_OK)
-        snprintf(why, cap,
-                 "not all of it could be removed; the agent's log says why. It can be "
-                 "said again");
+        snprintf(why, cap, "not all of it could be removed; the agent's log says why. Try again");
     else
         return true;
     return false;
@@ -65,16 +63,15 @@ void daemon_drop_ended(struct daemon *d) {
         return;
     d->ended_due = false;
     if (agent_jobs_ended(inter_service_ledger(d->service), most, &list, &n) != NEB_OK)
-        neb_warn("which jobs have ended is not known; none is removed");
+        neb_warn("the list of ended jobs cannot be read; none is removed");
     for (size_t i = 0; i < n; i++) {
         char hex[2 * AGENT_JOB_ID_BYTES + 1];
         neb_hex(list[i].id, sizeof list[i].id, hex);
         if (drop(d, list[i].id, hex) == NEB_OK)
-            neb_info("job %.8s of %s has ended and is removed: %zu newer ones of that member are "
-                     "kept",
-                     hex, list[i].home, most);
+            neb_info("ended job %.8s of %s is removed: %zu newer ones of that member are kept", hex,
+                     list[i].home, most);
         else
-            neb_warn("job %.8s of %s has ended and could not be removed", hex, list[i].home);
+            neb_warn("ended job %.8s of %s could not be removed", hex, list[i].home);
     }
     free(list);
 }

@@ -31,10 +31,10 @@ static void look(struct daemon *d, struct agent_jobrun *j) {
     if (silent_s <= j->allow_s || j->queues)
         return;
     snprintf(text, sizeof text,
-             j->reported ? "the worker hangs: %.0f s after its report, %.0f s at most were to be "
-                           "expected, it is still there; it is ended"
-                         : "the worker hangs: nothing was heard of it for %.0f s, where %.0f s "
-                           "were to be expected at most; it is ended",
+             j->reported ? "the worker hangs: it has not exited %.0f s after its report, and the "
+                           "limit is %.0f s; it is killed"
+                         : "the worker hangs: it has been silent for %.0f s, and the limit is %.0f "
+                           "s; it is killed",
              silent_s, j->allow_s);
     daemon_worker_retry(d, j, text);
 }
@@ -48,9 +48,9 @@ static void look_for_progress(struct daemon *d, struct agent_jobrun *j) {
         !(j->terms.idle_s > 0) || idle_s <= j->terms.idle_s)
         return;
     snprintf(text, sizeof text,
-             "no step was made here for %.4g hours, and the policy of this site gives a job %.4g "
-             "(hours_without_progress): it stops here, with its checkpoint; nebula resume goes on "
-             "with it",
+             "no step was made here for %.4g hours, and the policy of this site allows %.4g "
+             "(hours_without_progress): the job stops here, with its checkpoint; nebula resume "
+             "continues it",
              idle_s / 3600, j->terms.idle_s / 3600);
     daemon_job_give_up(d, j, text);
 }

@@ -165,10 +165,10 @@ enum neb_status agent_jobs_choose(struct inter_ledger *l, const char *prefix,
     char like[400] = "";
     enum neb_status st = agent_jobs_find(l, prefix, out);
     if (st == NEB_ERR_NOT_FOUND)
-        snprintf(why, cap, "no job's id begins with \"%.40s\"; nebula jobs lists them", prefix);
+        snprintf(why, cap, "no job id begins with \"%.40s\"; nebula jobs lists them", prefix);
     else if (st == NEB_ERR_INVALID &&
              inter_ledger_jobs(l, add_like, &(struct listing){prefix, like, sizeof like}) == NEB_OK)
-        snprintf(why, cap, "more than one job's id begins with \"%.40s\": %s", prefix, like);
+        snprintf(why, cap, "more than one job id begins with \"%.40s\": %s", prefix, like);
     else if (st != NEB_OK)
         snprintf(why, cap, "the ledger could not be read; the agent's log says why");
     return st;

@@ -73,8 +73,8 @@ static void refuse_id(struct daemon *d, const struct agent_ipc_client *from, con
     bool is_known = daemon_job_recall(d, said, &known) == NEB_OK;
     if (!is_known || daemon_job_is_same(d, &known, spec, UINT32_MAX, why, sizeof why))
         snprintf(why, sizeof why,
-                 "the id %.8s is not that of this specification, submitted by agent \"%s\" in the "
-                 "federation that it is a member of now: begin a new run, in another --out",
+                 "the id %.8s does not belong to this specification, submitted by agent \"%s\" in "
+                 "its present federation: start a new run, with another --out",
                  said, daemon_name(d));
     agent_job_record_clear(&known);
     daemon_answer(d, from, false, why);
@@ -98,13 +98,13 @@ static void on_submit_job(struct daemon *d, const struct agent_ipc_client *from,
     }
     const struct agent_jobrun *runs = daemon_job(d, hex);
     if (d->stopping) {
-        daemon_answer(d, from, false, "the agent is ending; submit it when it is back");
+        daemon_answer(d, from, false, "the agent is ending: submit the job when it is back");
         return;
     }
     if (runs && runs->state == AGENT_JOB_STOPPING) {
         daemon_answer(d, from, false,
                       "the job is still stopping: its checkpoint is being written (nebula status); "
-                      "say it again once it has stopped");
+                      "submit it again once it has stopped");
         return;
     }
     bool is_new = daemon_job_recall(d, hex, &known) != NEB_OK,
@@ -175,8 +175,8 @@ static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
     bool expected;
     char why[512];
     if (m->n_parts != 1 || !agent_credential_is(j->credential, m->parts[0].p, m->parts[0].len)) {
-        count_stranger(d,
-                       "a local process without the credentials of a job's worker wanted to be it");
+        count_stranger(d, "a local process without the credentials of a job's worker tried to "
+                          "attach as its worker");
         daemon_answer(d, from, false, "not the credentials of this job's worker");
         return;
     }
@@ -232,11 +232,11 @@ static bool too_few_tokens(struct daemon *d, struct agent_jobrun *j, uint64_t to
     char text[256];
     if (!tokens || (double)tokens >= j->terms.update_tokens)
         return false;
-    snprintf(text, sizeof text,
-             "an update would rest on %llu tokens, and the policy of this site asks for %.0f: it "
-             "stays here, and the job stops. nebula resume goes on with it, and with what the "
-             "update holds",
-             (unsigned long long)tokens, j->terms.update_tokens);
+    snprintf(
+        text, sizeof text,
+        "an update would rest on %llu tokens, but the policy of this site requires %.0f: it is not "
+        "sent, and the job stops. nebula resume continues the job, including what the update holds",
+        (unsigned long long)tokens, j->terms.update_tokens);
     if (j->state == AGENT_JOB_RUNNING)
         daemon_job_give_up(d, j, text);
     return true;
@@ -252,7 +252,7 @@ static void on_update(struct daemon *d, struct agent_jobrun *j, struct agent_ipc
     uint8_t digest[16];
     agent_measure(d->service, j, json_object_get(m->head, "measure"), &mf.measure);
     if (m->n_parts != 1 || !neb_unhex(agent_ipc_str(m, "digest", ""), digest, sizeof digest)) {
-        neb_warn("malformed update from a worker dropped");
+        neb_warn("a malformed update from a worker was dropped");
         return;
     }
     struct neb_rd r = neb_rd_make(digest, sizeof digest);
@@ -264,7 +264,7 @@ static void on_update(struct daemon *d, struct agent_jobrun *j, struct agent_ipc
     mf.key.member = (uint8_t)j->self;
     mf.key.attempt = (uint32_t)agent_ipc_int(m, "again", 0);
     if (mf.key.fragment >= (uint32_t)j->job.sync.fragments || !j->federated) {
-        neb_warn("update for fragment %u of job %s dropped", mf.key.fragment, j->job.name);
+        neb_warn("an update for fragment %u of job %s was dropped", mf.key.fragment, j->job.name);
         return;
     }
     if (too_few_tokens(d, j, mf.tokens) || daemon_job_short(d, j, mf.key.fragment, mf.key.round))
@@ -302,7 +302,7 @@ static void on_ready(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_
     if (st == NEB_ERR_NOT_FOUND)
         daemon_commit_gone(d, j, (uint32_t)f, (uint32_t)round);
     else if (st != NEB_OK)
-        neb_warn("commit of round %lld could not be read", (long long)round);
+        neb_warn("the commit of round %lld could not be read", (long long)round);
 }
 
 void daemon_note_step(struct agent_jobrun *j, int64_t step) {
@@ -395,7 +395,7 @@ static void on_saved(struct daemon *d, struct agent_jobrun *j, const json_t *sav
         rounds[f] = (uint32_t)json_integer_value(r);
     }
     if (inter_ledger_saved(inter_service_ledger(d->service), j->id, rounds, n) != NEB_OK)
-        neb_warn("job %s: the ledger cannot note what its checkpoint holds", j->job.name);
+        neb_warn("job %s: the ledger cannot store what its checkpoint holds", j->job.name);
 }
 
 static void on_checkpoint(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
@@ -429,7 +429,7 @@ static void give_up(struct daemon *d, const struct agent_ipc_client *from,
                            : "it had failed; now it is stopped, at this site");
     else
         daemon_answer(d, from, false,
-                      aside ? "the ledger could not be written" : "the job does not run");
+                      aside ? "the ledger could not be written" : "the job is not running");
 }
 
 static void on_stop_request(struct daemon *d, const struct agent_ipc_client *from,
@@ -454,7 +454,7 @@ static void on_stop_request(struct daemon *d, const struct agent_ipc_client *fro
         if (i != j->self)
             daemon_post(d, j->peers[i], AGENT_MSG_STOP, daemon_stop_message(j), true);
     snprintf(why, sizeof why, "it has ended here (%s)%s", agent_job_state_name(j),
-             others ? "; clusters where it still runs are told to stop" : "");
+             others ? "; clusters where it still runs are asked to stop" : "");
     if (!over && j->job.clusters[j->self].witness)
         snprintf(why, sizeof why, "stopping after a checkpoint");
     else if (!over) {
@@ -490,7 +490,7 @@ static void on_resume_request(struct daemon *d, const struct agent_ipc_client *f
     char why[512];
     struct agent_job_record r;
     if (d->stopping) {
-        daemon_answer(d, from, false, "the agent is ending; say it again when it is back");
+        daemon_answer(d, from, false, "the agent is ending: try again when it is back");
         return;
     }
     if (agent_jobs_choose(inter_service_ledger(d->service), agent_ipc_str(m, "job", ""), &r, why,
@@ -502,14 +502,13 @@ static void on_resume_request(struct daemon *d, const struct agent_ipc_client *f
     bool runs = j && j->state != AGENT_JOB_ENDED;
     if (runs || (anew && !daemon_job_renew(d, &r, why, sizeof why)) ||
         !daemon_job_resume(d, &r, true, why, sizeof why)) {
-        daemon_answer(d, from, false, runs ? "the job runs, or is still stopping" : why);
+        daemon_answer(d, from, false, runs ? "the job is running, or still stopping" : why);
     } else if ((j = daemon_job(d, r.hex))->adopted) {
         // the other sites decide themselves: only the submitter could ask them
         daemon_job_goes_on(d, j, next_run(j));
         snprintf(why, sizeof why,
-                 "resumed here, by this site's word: \"%s\", which "
-                 "submitted it, is no member any more; where else it is held or stopped, that "
-                 "site resumes it itself",
+                 "resumed at this site only: \"%s\", which submitted it, is no longer a member. "
+                 "Each other site where it is held or stopped must resume it itself",
                  j->owner);
         daemon_answer(d, from, true, why);
     } else {
@@ -627,10 +626,10 @@ static bool remote_may(struct daemon *d, const struct agent_ipc_client *from,
     if (own && attach && !own->client.len && !strcmp(agent_ipc_str(m, "job", ""), own->hex))
         return true;
     if (own && own->client.remote && own->worker.pid && !own->killed_at)
-        daemon_worker_retry(d, own,
-                            "the connection with the worker, on another host, broke and was made "
-                            "anew: what was said meanwhile may be lost, so it is ended and begins "
-                            "again from its checkpoint");
+        daemon_worker_retry(
+            d, own,
+            "the connection with the worker on another host broke and was made again: messages may "
+            "be lost, so the worker is killed and restarts from its checkpoint");
     return false;
 }
 
@@ -645,16 +644,15 @@ void daemon_on_local(struct daemon *d, const struct agent_ipc_client *from,
             j = &d->jobs[i];
     bool attach = !strcmp(op, "attach"); // allowed again, after a restart of this agent
     if (from->remote && !remote_may(d, from, j, attach, m)) {
-        count_stranger(d, "a worker on another host asked for what is not its job's");
-        daemon_answer(d, from, false, "not by this connection");
+        count_stranger(d, "a worker on another host made a request that is not of its job");
+        daemon_answer(d, from, false, "not allowed on this connection");
         return;
     }
     if (j && !attach) // a worker's text reaches terminals, pages and files, as a peer's does
         agent_json_plain(m->head);
     if (j && !attach ? on_worker(d, j, op, m) : on_command(d, from, op, m))
         return;
-    count_stranger(
-        d,
-        "a local process asked for what only the worker of a job may, or for what does not exist");
+    count_stranger(d, "a local process made a request that does not exist, or that only the worker "
+                      "of a job may make");
     daemon_answer(d, from, false, "unknown request");
 }

@@ -46,8 +46,8 @@ static enum neb_status load_pair(struct agent_members *m, const char *home) {
     enum neb_status st = sec_members_load(path, 0, &m->list);
     if (st == NEB_ERR_NOT_FOUND)
         return neb_fail(st,
-                        "no members known in %s; add the other agents with nebula peer add, or "
-                        "nebula join a federation",
+                        "no members are known in %s: add the other agents with nebula peer add, or "
+                        "join a federation with nebula join",
                         path);
     if (st != NEB_OK)
         return neb_fail(st,
@@ -77,7 +77,7 @@ const char *agent_members_advice(const struct agent_members *m, const char *name
                               : "add %s with nebula peer add",
                      name);
     if (meant && n > 0 && (size_t)n < cap)
-        snprintf(out + n, cap - (size_t)n, "; or is '%s' meant?", meant);
+        snprintf(out + n, cap - (size_t)n, "; did you mean '%s'?", meant);
     return out;
 }
 
@@ -111,10 +111,10 @@ static enum neb_status load_signed(struct agent_members *m) {
     int64_t now = neb_wall_now() / NEB_S;
     if (sec_federation_cert(m->fed, &cert) == NEB_OK &&
         cert.not_after - now < SEC_MEMBER_DAYS * 86400 / 4)
-        neb_warn("this member's certificate ends in %lld days and was not renewed: the agent tries "
-                 "that by itself where it knows its hub (renew.log), nebula members --fetch "
-                 "HOST:PORT does it by hand",
-                 (long long)((cert.not_after - now) / 86400));
+        neb_warn(
+            "this member's certificate ends in %lld days and was not renewed: the agent renews it "
+            "if it knows its hub (see renew.log); by hand: nebula members --fetch HOST:PORT",
+            (long long)((cert.not_after - now) / 86400));
     return NEB_OK;
 }
 
@@ -159,7 +159,7 @@ enum neb_status agent_members_open(const char *home, const struct sec_identity *
     if (st == NEB_ERR_NOT_FOUND) {
         NEB_TRY_GOTO(load_pair(m, home), out);
         if (watch(m, home) != NEB_OK)
-            neb_warn("what nebula peer changes takes effect at this agent's next start only");
+            neb_warn("changes by nebula peer take effect only at the next start of this agent");
         goto out;
     }
     if (st != NEB_OK)
@@ -222,7 +222,7 @@ static void reload_pair(struct agent_members *m, struct agent_members_change *ou
     enum neb_status st = sec_members_load(m->pair, m->list.version, &l);
     if (st != NEB_OK || !holds(&l, sec_identity_public(m->identity))) {
         neb_warn("%s: version %llu stays in use%s", m->pair, (unsigned long long)m->list.version,
-                 st == NEB_OK ? ": the one that is there does not hold this node" : "");
+                 st == NEB_OK ? ": the new one does not contain this node" : "");
         out->refused = true;
         return;
     }
@@ -372,9 +372,9 @@ static void say_quiet(struct agent_members *m) {
     uint64_t refused = neb_throttle_suppressed(&m->refused, neb_now()),
              forked = neb_throttle_suppressed(&m->forked, neb_now());
     if (refused || forked)
-        neb_warn("member lists of others that were refused since it was last said: %llu more, and "
-                 "%llu that do not follow from ours",
-                 (unsigned long long)refused, (unsigned long long)forked);
+        neb_warn(
+            "%llu more member lists of others were refused, and %llu that do not follow from ours",
+            (unsigned long long)refused, (unsigned long long)forked);
 }
 
 enum neb_status agent_members_step(struct agent_members *m, struct agent_members_change *out) {

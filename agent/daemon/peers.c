@@ -156,7 +156,7 @@ static void on_known_job(struct daemon *d, uint32_t peer, uint32_t home, const j
         return;
     }
     if (resume && !names_cluster(known->spec, d->members.m[peer].pub.name)) {
-        refuse_known(d, peer, known->hex, "only a cluster of the job goes on with it");
+        refuse_known(d, peer, known->hex, "only a cluster of the job can resume it");
         return;
     }
     if (resume && run && run <= known->run)
@@ -197,7 +197,7 @@ static void stop_known(struct daemon *d, uint32_t peer, struct agent_job_record 
                !(scheme && !strcmp(scheme, "synchronous"));
     if (waits && may && (!run || run >= r->run) &&
         daemon_job_end_known(d, r, "was stopped at another of its clusters") != NEB_OK)
-        neb_warn("that job %.8s is stopped could not be stored", r->hex);
+        neb_warn("the stop of job %.8s could not be stored", r->hex);
 }
 
 // A stop from another cluster of the job, or from a member whose job has not arrived yet.
@@ -259,7 +259,7 @@ static void on_unfit_job(struct daemon *d, uint32_t peer, uint32_t home, const c
     bool is_signed = job_is_signed(d, home, hex, body);
     if (is_signed && !daemon_spec_is_read(json_object_get(body, "spec"))) {
         if (!again) // another version may make other ids
-            refuse(d, peer, hex, "the job specification is not one of this version of nebula");
+            refuse(d, peer, hex, "this version of nebula cannot read the job specification");
         return;
     }
     if (is_signed) {
@@ -363,8 +363,7 @@ static bool passes_on(struct daemon *d, struct agent_jobrun *j, int cluster, siz
         return true;
     }
     if (daemon_throttle_allows(d, THROTTLE_LINES))
-        neb_warn("job %s: %s tells more of its progress than a cluster can make; what is beyond "
-                 "that is dropped",
+        neb_warn("job %s: %s reports more progress than a cluster can make; the excess is dropped",
                  j->job.name, j->job.clusters[cluster].name);
     return false;
 }
@@ -511,24 +510,23 @@ static const char *blamed(const struct daemon *d, uint32_t peer, enum inter_faul
         return d->members.m[peer].pub.name;
     if (peer == INTER_PEER_NONE)
         return f == INTER_FAULT_CORRUPT ? "more than one member" : daemon_name(d);
-    return "a former member";
+    return "a removed member";
 }
 
 // A signature makes its signer responsible, whoever passes the message on; the sender is
 // responsible for everything else.
 static void say_first(const char *name, enum inter_fault f) {
     if (f == INTER_FAULT_SECOND)
-        neb_warn(
-            "%s has signed a second update, or proposal, in the place of one; further ones are "
-            "counted",
-            name);
+        neb_warn("%s has signed a second update or proposal where only one is allowed; further "
+                 "ones are counted",
+                 name);
     else if (f == INTER_FAULT_FORGED)
-        neb_warn("an update that %s has signed says what the job cannot give and was dropped; "
+        neb_warn("an update signed by %s claims what the job cannot produce, and was dropped; "
                  "further ones are counted",
                  name);
     else if (f == INTER_FAULT_CORRUPT)
-        neb_warn("bytes from %s are not those of the update that they were sent for, and are asked "
-                 "for again; further ones are counted",
+        neb_warn("bytes from %s do not belong to the update for which they were sent, and are "
+                 "requested again; further ones are counted",
                  name);
     else
         neb_warn("a %s message from %s was dropped; further ones are counted", inter_fault_name(f),
@@ -554,23 +552,24 @@ void daemon_on_fault(void *user, uint32_t peer, enum inter_fault f) {
     if (!say)
         neb_debug("%s", inter_fault_name(f));
     else if (f == INTER_FAULT_DIVERGED)
-        neb_log(NEB_LOG_ERROR,
-                "parameters of %s differ from ours, or the others', after the same commits", name);
-    else if (f == INTER_FAULT_OUTLIER)
-        neb_warn(
-            "an update of %s stands out, by its size or its direction, from the others of its "
-            "round; of two members by its size from its own former ones, or since both have "
-            "pointed against each other for four rounds: then one of them may be turned around",
+        neb_log(
+            NEB_LOG_ERROR,
+            "the parameters of %s differ from ours, or from the others', after the same commits",
             name);
+    else if (f == INTER_FAULT_OUTLIER)
+        neb_warn("an update of %s stands out, by its size or its direction, from the others of its "
+                 "round (with two members: by its size from its own earlier ones, or because both "
+                 "have pointed in opposite directions for four rounds; then one of them may have a "
+                 "reversed sign)",
+                 name);
     else if (f == INTER_FAULT_RENEWED)
         neb_warn("%s came back with an empty ledger; its votes count again once it has caught up",
                  name);
     else if (f == INTER_FAULT_TERMS)
         neb_log(NEB_LOG_ERROR,
-                "a job needs a new leader, and there is no term left for one: this host's clock is "
-                "far behind the others', or a member has used terms up (an equivocator). Rounds "
-                "wait; set "
-                "the clock right, or stop the job and begin another one with its checkpoint");
+                "a job needs a new leader, but no term is left: this host's clock is far behind "
+                "the others', or a member has used up the terms (an equivocator). Rounds wait; "
+                "correct the clock, or stop the job and start another one from its checkpoint");
     else
         say_first(name, f);
 }
@@ -585,10 +584,11 @@ void daemon_on_lied(void *user, uint32_t peer, const struct inter_evidence *e) {
         return; // revoked meanwhile
     inter_evidence_text(e, what, sizeof what);
     neb_log(NEB_LOG_ERROR,
-            "%s has lied: %s. Both are kept in the ledger as proof; nothing more that it leads is "
-            "voted for. On the hub: nebula revoke %s",
+            "%s has equivocated: %s. Both are kept in the ledger as proof; nothing that it leads "
+            "gets a vote any more. On the hub: nebula revoke %s",
             name, what, name);
-    snprintf(text, sizeof text, "ERROR: it has lied: %s; on the hub: nebula revoke %s", what, name);
+    snprintf(text, sizeof text, "ERROR: it has equivocated: %s; on the hub: nebula revoke %s", what,
+             name);
     agent_view_event(d->view, j ? j->hex : NULL, name, text, neb_seconds(neb_wall_now()));
 }
 

@@ -87,19 +87,19 @@ static bool limits_ok(const struct agent_policy *p, const struct agent_job *job,
                        : 1,
             threads = each * c->threads;
     if (p->threads && (!threads || threads > p->threads))
-        snprintf(why, cap, "the job asks for %lld threads (0: all), at most %lld are given",
+        snprintf(why, cap, "the job asks for %lld threads (0: all), but at most %lld are allowed",
                  (long long)threads, (long long)p->threads);
     else if (p->ranks && agent_cluster_ranks(c) > p->ranks)
-        snprintf(why, cap, "the job asks for %d ranks, at most %lld are given",
+        snprintf(why, cap, "the job asks for %d ranks, but at most %lld are allowed",
                  agent_cluster_ranks(c), (long long)p->ranks);
     else if (p->steps && job->steps > p->steps)
-        snprintf(why, cap, "the job makes %lld steps, at most %lld are given",
+        snprintf(why, cap, "the job makes %lld steps, but at most %lld are allowed",
                  (long long)job->steps, (long long)p->steps);
     else if (p->jobs && running->jobs >= p->jobs)
-        snprintf(why, cap, "%d jobs of other members run, at most %lld do at a time", running->jobs,
-                 (long long)p->jobs);
+        snprintf(why, cap, "%d jobs of other members run, and at most %lld may run at a time",
+                 running->jobs, (long long)p->jobs);
     else if (p->jobs_per_member && running->of_member >= p->jobs_per_member)
-        snprintf(why, cap, "%d jobs of this member run, at most %lld do at a time",
+        snprintf(why, cap, "%d jobs of this member run, and at most %lld may run at a time",
                  running->of_member, (long long)p->jobs_per_member);
     else
         return true;
@@ -147,8 +147,8 @@ static bool find_teacher(const struct agent_job *job, int self, struct agent_fou
 static bool too_much(double need, int64_t given, const char *what, char *why, size_t cap) {
     if (!given || need <= (double)given)
         return false;
-    snprintf(why, cap, "the job needs about %.3g GB %s, at most %.3g GB are given", need / 1e9,
-             what, (double)given / 1e9);
+    snprintf(why, cap, "the job needs about %.3g GB %s, but at most %.3g GB are allowed",
+             need / 1e9, what, (double)given / 1e9);
     return true;
 }
 
@@ -164,8 +164,8 @@ static bool needs_ok(const struct agent_policy *p, const struct agent_job *job, 
     bool reckon = p->memory || p->device_memory || p->disk;
     if ((reckon || p->parameters) && !find_teacher(job, self, &found)) {
         snprintf(why, cap,
-                 "what the job needs cannot be reckoned: \"%s\", its teacher, is no checkpoint "
-                 "that can be read here",
+                 "the needs of the job cannot be estimated: \"%s\", its teacher, is not a "
+                 "checkpoint that can be read here",
                  job->distill.teacher);
         return false;
     }
@@ -175,22 +175,21 @@ static bool needs_ok(const struct agent_policy *p, const struct agent_job *job, 
     bool denied = (n.on_processors && !(p->devices >> AGENT_DEVICE_CPU & 1)) ||
                   (n.on_devices && !(p->devices >> AGENT_DEVICE_CUDA & 1));
     if (parameters > (double)p->parameters)
-        snprintf(why, cap, "the job's model has %.0f parameters, at most %lld are trained",
+        snprintf(why, cap, "the job's model has %.0f parameters, but at most %lld are allowed",
                  parameters, (long long)p->parameters);
     else if (p->devices && denied)
-        snprintf(why, cap, "\"devices\" lists %s alone, the job's cluster says device: %s",
+        snprintf(why, cap, "\"devices\" lists only %s, but the job's cluster has device: %s",
                  p->devices >> AGENT_DEVICE_CPU & 1 ? "cpu" : "cuda",
                  !n.on_processors ? "cuda"
                  : n.on_devices   ? "auto"
                                   : "cpu");
     else if (p->tokens_per_step && n.step_tokens > (double)p->tokens_per_step)
-        snprintf(why, cap, "a step of the job has %.0f tokens, at most %lld are given",
+        snprintf(why, cap, "a step of the job has %.0f tokens, but at most %lld are allowed",
                  n.step_tokens, (long long)p->tokens_per_step);
     else if (reckon && !job->model.vocab && !found.vocab)
-        snprintf(
-            why, cap,
-            "what the job needs cannot be reckoned: it does not say model.vocab, and its corpus "
-            "is not here");
+        snprintf(why, cap,
+                 "the needs of the job cannot be estimated: it does not set model.vocab, and its "
+                 "corpus is not here");
     else if (!too_much(n.memory, p->memory, "of memory", why, cap) &&
              !too_much(n.device_memory, p->device_memory, "of each device's memory", why, cap) &&
              !too_much(n.disk, p->disk, "on disk", why, cap))
@@ -212,11 +211,11 @@ static void say_few(const struct agent_policy *p, const struct agent_job *job, d
                     double least, char *why, size_t cap) {
     bool odd = job->sync.interval && job->steps % job->sync.interval;
     snprintf(why, cap,
-             "an update of it would rest on as few as %.0f tokens, and %.0f are asked for "
+             "an update of it would rest on as few as %.0f tokens, but %.0f are required "
              "(\"tokens_per_update\"%s): raise data.batch, data.accumulate, data.seq_len, "
              "sync.interval or sync.early_interval%s%s",
-             tokens, least, p->tokens_per_update ? "" : ", which the policy leaves open",
-             job->sync.fragments > 1 ? ", have fewer sync.fragments" : "",
+             tokens, least, p->tokens_per_update ? "" : ", which the policy does not set",
+             job->sync.fragments > 1 ? ", use fewer sync.fragments" : "",
              odd ? ", make steps a multiple of the interval" : "");
 }
 
@@ -229,12 +228,12 @@ static bool tells_ok(const struct agent_policy *p, const struct agent_job *job, 
     double least = update_least(p, &t);
     if (t.text && !p->push_text)
         snprintf(why, cap,
-                 "its push_text sends the text of this site to another one, and \"push_text\" is "
+                 "its push_text sends the text of this site to another site, but \"push_text\" is "
                  "not true");
     else if (t.labels && !p->labels)
         snprintf(why, cap,
-                 "it sends %s for the text of this site to another one, which can read much of the "
-                 "text from them, and \"labels\" is not true",
+                 "it sends %s for the text of this site to another site, which can read much of "
+                 "the text from them, but \"labels\" is not true",
                  job->mode == AGENT_MODE_RTD ? "a generator's draws" : "a teacher's labels");
     else if (t.update_tokens > 0 && !within(p->gates, (int)job->sync.gate))
         snprintf(why, cap, "\"gates\" does not list its sync.gate: %s", gates[job->sync.gate]);
@@ -242,11 +241,11 @@ static bool tells_ok(const struct agent_policy *p, const struct agent_job *job, 
         say_few(p, job, t.update_tokens, least, why, cap);
     else if (t.rows > p->row_counts)
         snprintf(why, cap,
-                 "it counts out the tokens of this site (sync.row_counts: %s), and \"row_counts\" "
-                 "is %s",
+                 "it sends counts of the tokens of this site (sync.row_counts: %s), but "
+                 "\"row_counts\" is %s",
                  t.rows == AGENT_ROWS_EXACT ? "exact" : "coarse",
                  p->row_counts == AGENT_ROWS_COARSE ? "coarse"
-                                                    : "never: sync.row_weights: false tells none");
+                                                    : "never: sync.row_weights: false sends none");
     else
         return true;
     return false;
@@ -271,7 +270,7 @@ bool agent_policy_admits(const struct agent_policy *p, const struct agent_job *j
     else if (!trainable_ok(p, job, self))
         snprintf(reason, sizeof reason, "\"trainable\" does not list what the job trains");
     else if (!launcher_ok(p, job, self))
-        snprintf(reason, sizeof reason, "\"launchers\" does not list its cluster's");
+        snprintf(reason, sizeof reason, "\"launchers\" does not list that of its cluster");
     else if (limits_ok(p, job, self, running, reason, sizeof reason) &&
              data_ok(p, job, self, reason, sizeof reason) &&
              needs_ok(p, job, self, reason, sizeof reason) &&

@@ -67,9 +67,9 @@ static bool mark(struct daemon *d, struct agent_jobrun *j) {
     bool over = ++j->disputes >= DISPUTES_MAX;
     int n = snprintf(text, sizeof text,
                      all & (all - 1)
-                         ? "the states of %s differ, and who is right cannot be told: nebula "
-                           "rejoin at whoever is wrong, or nebula revoke, ends that; "
-                         : "the state of %s is no good, and nobody else can be asked; ",
+                         ? "the states of %s differ, and nobody can tell which is right: nebula "
+                           "rejoin at the wrong one, or nebula revoke, resolves this; "
+                         : "the state of %s is false, and no other cluster can be asked; ",
                      names);
     snprintf(text + n, sizeof text - (size_t)n, "%s",
              over ? "this cluster's part of the job ends until then (nebula resume)"
@@ -85,7 +85,7 @@ static bool drop(struct daemon *d, struct agent_jobrun *j) {
     char dir[NEB_PATH_MAX];
     daemon_job_dir(d, j, dir, sizeof dir);
     if (agent_snapshot_drop(dir, true) != NEB_OK)
-        neb_warn("job %s: a state that is false could not be removed", j->job.name);
+        neb_warn("job %s: a false state could not be removed", j->job.name);
     j->proof.open = 0;
     j->taken = 0;
     return mark(d, j);
@@ -107,8 +107,8 @@ static void refuse(struct daemon *d, struct agent_jobrun *j, enum agent_proof_ve
     if (v == AGENT_PROOF_REFUTED)
         snprintf(text, sizeof text, "is not what the others have");
     else
-        snprintf(text, sizeof text,
-                 "is not what %s said to have, and which of them is right cannot be told", against);
+        snprintf(text, sizeof text, "is not what %s reported, and nobody can tell which is right",
+                 against);
     say_false(d, j, text, v == AGENT_PROOF_REFUTED);
     if (drop(d, j))
         daemon_worker_replace(d, j);
@@ -121,14 +121,14 @@ static void begin_worker(struct daemon *d, struct agent_jobrun *j) {
     char dir[NEB_PATH_MAX];
     daemon_job_dir(d, j, dir, sizeof dir);
     if (agent_snapshot_prove(dir) != NEB_OK) {
-        daemon_say_fault(d, j, "a snapshot could not be taken over; it is tried again");
+        daemon_say_fault(d, j, "a snapshot could not be taken over; trying again");
         j->proof.open = 0;
         return;
     }
     j->behind_until = j->hopeless_since = 0;
     j->behind = 0;
     j->behind_any = false;
-    neb_info("job %s: a snapshot is here; the worker begins again with it", j->job.name);
+    neb_info("job %s: a snapshot is here; the worker restarts with it", j->job.name);
     daemon_note(d, j, "a snapshot is here; the worker begins again with it");
     daemon_worker_replace(d, j);
 }
@@ -144,10 +144,11 @@ static void begin_late(struct daemon *d, struct agent_jobrun *j) {
     struct inter_record r;
     char text[448], giver[160];
     name(j, j->proof.giver, giver, sizeof giver);
-    snprintf(text, sizeof text,
-             "for two minutes nobody but %s could be asked whether the state that it gave is the "
-             "others': this cluster goes on with it, and compares it when they say what they have",
-             giver);
+    snprintf(
+        text, sizeof text,
+        "for two minutes nobody but %s could be asked whether the state that it gave is that of "
+        "the others: this cluster continues with it, and compares it once they report theirs",
+        giver);
     daemon_say_fault(d, j, text);
     p->begun = true;
     for (uint32_t f = 0; f < INTER_FRAGMENTS_MAX; f++) // for past rounds no further digests come
@@ -222,8 +223,8 @@ void daemon_proof_begin(struct daemon *d, struct agent_jobrun *j, uint32_t giver
         return;
     name(j, who, names, sizeof names);
     snprintf(text, sizeof text,
-             "a snapshot of %s has come; it is compared with what the others say they have, and "
-             "this cluster waits for that",
+             "a snapshot of %s has arrived; it is compared with the states of the others, and this "
+             "cluster waits for that",
              names);
     neb_info("job %s: %s", j->job.name, text);
     daemon_note(d, j, text);
@@ -231,7 +232,7 @@ void daemon_proof_begin(struct daemon *d, struct agent_jobrun *j, uint32_t giver
 
 void daemon_proof_bad(struct daemon *d, struct agent_jobrun *j, const char *what) {
     char text[400];
-    snprintf(text, sizeof text, "is no good (%.300s)", what);
+    snprintf(text, sizeof text, "is not usable (%.300s)", what);
     say_false(d, j, text, true);
     if (drop(d, j) && !agent_attach_waits(j)) // its exit is then not a crash
         j->replaced = true;

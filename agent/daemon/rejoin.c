@@ -21,8 +21,8 @@ static bool may(const struct daemon *d, const struct agent_job *job, char *why, 
             ? "only replicas that exchange updates (mode: replicas, sync.scheme: federated) can "
               "take the others' state"
         : job->sync.gate == AGENT_GATE_PRIVATE
-            ? "with sync.gate: private what was revealed for one history must not be revealed for "
-              "another; start a new job from one cluster's checkpoint (init_from)"
+            ? "with sync.gate: private, seeds that were revealed for one history must not be "
+              "revealed for another; start a new job from one cluster's checkpoint (init_from)"
         : !left ? "no other cluster that trains is left to take the state from"
                 : NULL;
     snprintf(why, cap, "%s", no ? no : "");
@@ -37,8 +37,8 @@ static bool needed(const struct daemon *d, const struct agent_jobrun *j, char *w
         return false;
     agent_status_names(&j->job, st.renewed, names, sizeof names);
     snprintf(why, cap,
-             "%s has given up its side, or lost its disk, and needs what this cluster has: nebula "
-             "resume goes on with it",
+             "%s has given up its side, or lost its disk, and needs the state of this cluster: "
+             "nebula resume continues with it",
              names);
     return true;
 }
@@ -80,11 +80,10 @@ enum neb_status daemon_job_without_ledger(struct daemon *d, const struct agent_j
     daemon_job_dir(d, j, dir, sizeof dir);
     NEB_TRY(clear_dir(dir, &any));
     if (any)
-        neb_warn(
-            "job %s: this site has checkpoints of it, but its ledger does not know it, so what "
-            "they were made of is not known: it goes on with what the others have, as after "
-            "the loss of the disk (jobs/%s/former keeps the checkpoints)",
-            j->job.name, j->hex);
+        neb_warn("job %s: this site has checkpoints of it, but its ledger does not know it, so "
+                 "they prove nothing: it continues with the state of the others, as after the loss "
+                 "of its disk (jobs/%s/former keeps the checkpoints)",
+                 j->job.name, j->hex);
     return NEB_OK;
 }
 
@@ -106,10 +105,10 @@ bool daemon_job_renew(struct daemon *d, const struct agent_job_record *r, char *
     if (snprintf(dir, sizeof dir, "%s/jobs/%s", d->c->home, r->hex) >= (int)sizeof dir ||
         clear_dir(dir, &any) != NEB_OK || inter_service_job_renew(d->service, id) != NEB_OK) {
         snprintf(why, cap,
-                 "what is here of the job could not be given up; the agent's log says why");
+                 "the job's data at this site could not be given up; the agent's log says why");
         return false;
     }
-    neb_warn("job %.8s: this cluster's side is given up; it goes on with what the others have "
+    neb_warn("job %.8s: this cluster's side is given up; it continues with the state of the others "
              "(jobs/%s/former keeps its checkpoints)",
              r->hex, r->hex);
     return true;
@@ -124,13 +123,14 @@ bool daemon_job_short(struct daemon *d, struct agent_jobrun *j, uint32_t fragmen
     if (j->short_ledger || j->state != AGENT_JOB_RUNNING)
         return true;
     bool can = may(d, &j->job, why, sizeof why) && !needed(d, j, why, sizeof why);
-    snprintf(text, sizeof text,
-             "%s/ledger.db has lost commits: this cluster's worker has merged up to round %u of "
-             "fragment %u, the ledger knows up to %u; %s%s",
-             d->c->home, round, fragment, c.next,
-             can ? "the cluster goes on with what the others have, as after the loss of its disk"
-                 : "the job cannot go on here: ",
-             can ? "" : why);
+    snprintf(
+        text, sizeof text,
+        "%s/ledger.db has lost commits: this cluster's worker has merged up to round %u of "
+        "fragment %u, the ledger knows up to %u; %s%s",
+        d->c->home, round, fragment, c.next,
+        can ? "the cluster continues with the state of the others, as after the loss of its disk"
+            : "the job cannot continue here: ",
+        can ? "" : why);
     if (!can) {
         daemon_job_fail(d, j, text);
         daemon_job_stop(d, j);
@@ -154,7 +154,7 @@ bool daemon_job_shortened(struct daemon *d, struct agent_jobrun *j) {
         daemon_open_rounds(d, j) == NEB_OK)
         return true;
     daemon_job_fail(d, j,
-                    "what is here of the job could not be given up after its ledger had lost "
+                    "the job's data at this site could not be given up after its ledger had lost "
                     "commits; the agent's log says why");
     daemon_job_end(d, j, "failed");
     return false;

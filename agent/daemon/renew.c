@@ -17,7 +17,7 @@ static void ended(const struct agent_members *m, int status) {
         neb_info("this member's certificate was renewed; it %s", what);
     else
         neb_warn("this member's certificate, which %s, could not be renewed (%s): is the hub's "
-                 "agent running? It is tried again; by hand: nebula members --fetch HOST:PORT",
+                 "agent running? This agent tries again; by hand: nebula members --fetch HOST:PORT",
                  what, agent_child_reason(status, reason, sizeof reason));
 }
 

@@ -221,7 +221,8 @@ static void deliver(struct daemon *d, struct agent_jobrun *j, const struct inter
         j->undelivered |= bit;
         // AGAIN: its queue is full, or it has ended and its successor asks for the round
         if (st != NEB_ERR_AGAIN)
-            neb_warn("commit of round %u could not be handed to the worker: tried again", r->round);
+            neb_warn("the commit of round %u could not be sent to the worker: trying again",
+                     r->round);
         return;
     }
     j->wants[r->fragment] = 0;

@@ -35,7 +35,7 @@ static void apply(struct inter_service *s, const struct agent_jobrun *j,
     for (uint32_t i = 0; i < x->n; i++)
         if (x->fragments[i].elements && inter_service_shape(s, j->id, i, x->fragments[i].elements,
                                                             x->fragments[i].sha) != NEB_OK) {
-            neb_warn("the shape of fragment %u of job %s is not known: no update is judged", i,
+            neb_warn("the shape of fragment %u of job %s is unknown: no update is judged", i,
                      j->job.name);
             return;
         }
@@ -47,8 +47,7 @@ void agent_shape_take(struct inter_service *s, const struct agent_jobrun *j, con
     char path[NEB_PATH_MAX];
     struct agent_update_shape x;
     if (!agent_shape_read(said, (uint32_t)j->job.sync.fragments, &x)) {
-        neb_warn("the worker of job %s says what its updates hold in a form that is none: no "
-                 "update is judged",
+        neb_warn("the worker of job %s sent a malformed shape of its updates: no update is judged",
                  j->job.name);
         return;
     }
@@ -57,7 +56,8 @@ void agent_shape_take(struct inter_service *s, const struct agent_jobrun *j, con
     char *text = kept ? json_dumps(kept, JSON_COMPACT) : NULL;
     if (!text || neb_path(path, sizeof path, dir, "shape.json") != NEB_OK ||
         neb_fs_write(path, text, strlen(text), 0600) != NEB_OK)
-        neb_warn("the shape of job %s could not be kept; it is known again when its worker is back",
+        neb_warn("the shape of job %s could not be stored; after a restart it is unknown until the "
+                 "worker is back",
                  j->job.name);
     free(text);
     json_decref(kept);
@@ -73,6 +73,6 @@ void agent_shape_recall(struct inter_service *s, const struct agent_jobrun *j, c
     if (agent_shape_read(said, (uint32_t)j->job.sync.fragments, &x))
         apply(s, j, &x);
     else
-        neb_warn("%s is damaged; the shape is known again when the worker is back", path);
+        neb_warn("%s is damaged; the shape is unknown until the worker is back", path);
     json_decref(said);
 }

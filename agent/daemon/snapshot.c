@@ -51,7 +51,7 @@ static enum neb_status fill_snapshot(struct inter_ledger *l, struct pin *p,
     const struct intra_ckpt_section *rounds = intra_ckpt_find(c, "sync.rounds");
     if (!rounds || rounds->dtype != INTRA_U64 || rounds->cols != WORKER_ROUND_WORDS ||
         rounds->rows < 1 || rounds->rows > INTER_FRAGMENTS_MAX)
-        return neb_fail(NEB_ERR_FORMAT, "%s: no state of a federated job in it",
+        return neb_fail(NEB_ERR_FORMAT, "%s does not contain the state of a federated job",
                         intra_ckpt_path(c));
     NEB_TRY(intra_ckpt_array_open(c, "outer.theta", 0, &p->body[0]));
     s->elements = intra_ckpt_array_len(p->body[0]);
@@ -108,7 +108,8 @@ enum neb_status agent_snapshot_search(const struct neb_vault *vault,
     int rc = pthread_create(&s->thread, NULL, search, s);
     if (rc) {
         free(s);
-        return neb_fail(NEB_ERR_LIMIT, "no thread to look for a snapshot in %s: %s", folder,
+        return neb_fail(NEB_ERR_LIMIT,
+                        "cannot start a thread that searches for a snapshot in %s: %s", folder,
                         strerror(rc));
     }
     *out = s;
@@ -201,8 +202,8 @@ enum neb_status agent_snapshot_accept(const struct neb_vault *vault, const char 
     NEB_TRY(neb_path(fresh, sizeof fresh, dir, "snapshot.new"));
     enum neb_status st = read_header(vault, part, &header, &s);
     if (st == NEB_OK && header != header_bytes)
-        st = neb_fail(NEB_ERR_FORMAT, "%s: its header is %llu bytes long, %llu were said", part,
-                      (unsigned long long)header, (unsigned long long)header_bytes);
+        st = neb_fail(NEB_ERR_FORMAT, "%s has a header of %llu bytes, but %llu were announced",
+                      part, (unsigned long long)header, (unsigned long long)header_bytes);
     free(s);
     if (st != NEB_OK) {
         (void)!neb_fs_remove(part);
@@ -256,8 +257,8 @@ static enum neb_status reaches(struct inter_ledger *l, const struct inter_snapsh
         NEB_TRY(inter_ledger_floor(l, s->job, f, &floor));
         if (s->parts[f].round < floor)
             return neb_fail(NEB_ERR_STATE,
-                            "the snapshot is of round %u of fragment %u, the updates from there to "
-                            "round %u are gone",
+                            "the snapshot is at round %u of fragment %u, but the updates from "
+                            "there to round %u are gone",
                             s->parts[f].round, f, floor);
     }
     return NEB_OK;

@@ -102,7 +102,7 @@ void agent_notify(const char *state) {
     int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     socklen_t len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n);
     if (fd < 0 || sendto(fd, state, strlen(state), MSG_NOSIGNAL, (struct sockaddr *)&a, len) < 0)
-        neb_debug("the service manager cannot be told \"%s\"", state);
+        neb_debug("the service manager did not get \"%s\"", state);
     if (fd >= 0)
         close(fd);
 }

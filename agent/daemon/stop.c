@@ -37,9 +37,8 @@ void daemon_stop(struct daemon *d, bool from_parent) {
     bool same = now - d->stop_at <= again || (from_parent && !d->parent_told);
     d->parent_told |= from_parent;
     if (d->stopping && !same && daemon_busy(d)) {
-        neb_warn(
-            "told to end a second time: whatever jobs are writing is left, and they go on from the "
-            "checkpoint before");
+        neb_warn("second request to end: unfinished checkpoints are abandoned, and jobs continue "
+                 "from the previous ones");
         d->stop_now = true;
     }
     d->stop_at = d->stopping ? d->stop_at : now;
@@ -76,13 +75,11 @@ bool daemon_stop_waits(struct daemon *d) {
             continue;
         }
         if (!j->given_up)
-            neb_warn(
-                late
-                    ? "job %s: its checkpoint was not whole %.0f s after the agent was told to end "
-                      "(--stop-within); it goes on from the one before"
-                    : "job %s: no byte of its checkpoint has moved for %.0f s; it goes on from the "
-                      "one before",
-                j->job.name, neb_seconds(late ? within(d) : idle_of(j)));
+            neb_warn(late ? "job %s: its checkpoint was not complete %.0f s after the agent was "
+                            "asked to end (--stop-within); it continues from the previous one"
+                          : "job %s: no byte of its checkpoint has moved for %.0f s; it continues "
+                            "from the previous one",
+                     j->job.name, neb_seconds(late ? within(d) : idle_of(j)));
         j->given_up = true;
     }
     return waits;

@@ -66,11 +66,12 @@ static void on_lost(void *user, const struct inter_stream_key *k, bool consumer,
         snprintf(where, sizeof where, "%s/jobs/%s/checkpoint", s->home, j->hex);
     else
         snprintf(where, sizeof where, "jobs/%s/checkpoint of the other cluster's home", j->hex);
-    snprintf(text, sizeof text,
-             "the checkpoints in %s are lost, or all too old: the job would go on there with batch "
-             "%llu, and batches before %llu are no longer kept; restore that folder from a backup, "
-             "or start a new job",
-             where, (unsigned long long)seq, (unsigned long long)oldest);
+    snprintf(
+        text, sizeof text,
+        "the checkpoints in %s are lost, or all too old: the job would continue there with batch "
+        "%llu, but batches before %llu are no longer kept; restore that folder from a backup, "
+        "or start a new job",
+        where, (unsigned long long)seq, (unsigned long long)oldest);
     neb_log(NEB_LOG_ERROR, "stream %u: %s", k->id, text);
     on_refused(s, k, text);
 }

@@ -41,8 +41,8 @@ static enum neb_status make_keys(struct agent_sums *s) {
     for (uint8_t k = 0; k < s->n; k++)
         if (k != s->c.job->self && s->c.job->peers[k] >= s->c.members->n)
             return neb_fail(NEB_ERR_NOT_FOUND,
-                            "%s/sum.keys is gone, and so is the member \"%s\", whose part of it "
-                            "cannot be made anew; submit the job again without it",
+                            "%s/sum.keys is gone, and so is the member \"%s\", whose key in it "
+                            "cannot be made again; submit the job again without that member",
                             s->c.dir, s->c.job->job.clusters[k].name);
         else if (k != s->c.job->self)
             NEB_TRY(sec_sum_pair_key(sec_identity_curve_secret(s->c.identity), own,
@@ -119,7 +119,7 @@ static void on_ready(void *user, uint32_t fragment, uint32_t round, const void *
     seeds_path(s, fragment, round, path, sizeof path);
     if (!neb_fs_exists(path) && neb_fs_write(path, p, n, 0600) != NEB_OK)
         neb_warn(
-            "the seeds of round %u could not be kept; after a restart they are asked for again",
+            "the seeds of round %u could not be stored; after a restart they are requested again",
             round);
     note_due(s, fragment, round, 0);
 }
@@ -151,7 +151,7 @@ static void deliver_due(struct agent_sums *s) {
         s->due[i] = s->due[--s->n_due];
         enum neb_status st = inter_service_deliver(*s->c.service, s->c.job->id, fragment, round);
         if (st != NEB_OK && st != NEB_ERR_NOT_FOUND)
-            neb_warn("commit of round %u could not be read", round);
+            neb_warn("the commit of round %u could not be read", round);
     }
 }
 
@@ -280,7 +280,7 @@ void agent_sums_prune(struct agent_sums *s, uint32_t fragment, uint32_t below_ro
         if (named && last != end + 1 && !*last && f == fragment && r + KEPT_ROUNDS < below_round &&
             neb_path(path, sizeof path, s->dir, e->d_name) == NEB_OK &&
             neb_fs_remove(path) != NEB_OK)
-            neb_warn("%s stays", path);
+            neb_warn("%s could not be removed", path);
     }
     if (dir)
         closedir(dir);

@@ -86,12 +86,12 @@ void daemon_log_suppressed(struct daemon *d) {
             neb_warn("%llu %s", (unsigned long long)n, texts[i]);
     for (uint32_t i = 0; i < d->members.n; i++)
         if ((n = neb_throttle_suppressed(&d->links[i], neb_now())))
-            neb_warn("link to %s came or went %llu more times; it is %s. Where that is not the "
-                     "line: does a copy of this HOME run elsewhere, with the same keys?",
+            neb_warn("link to %s came or went %llu more times; it is %s. If the line is good: does "
+                     "a copy of this HOME run elsewhere, with the same keys?",
                      d->members.m[i].pub.name, (unsigned long long)n, d->up[i] ? "up" : "down");
     for (enum inter_fault f = 0; f < INTER_FAULTS; f++)
         if ((n = neb_throttle_suppressed(&d->said_faults[f], neb_now())))
-            neb_warn("%llu more of the kind \"%s\" since it was last said", (unsigned long long)n,
+            neb_warn("%llu more faults of the kind \"%s\"", (unsigned long long)n,
                      inter_fault_name(f));
 }
 
@@ -107,7 +107,7 @@ void daemon_unpost_stop(struct daemon *d, const struct agent_jobrun *j) {
         if (agent_job_has_peer(j, i) &&
             inter_service_unsend(d->service, j->peers[i], AGENT_MSG_STOP, text, strlen(text)) !=
                 NEB_OK)
-            neb_warn("a stop of job %s that waits for its link could not be taken back",
+            neb_warn("a stop of job %s that waits for its link could not be withdrawn",
                      j->job.name);
     free(text);
 }
@@ -367,8 +367,8 @@ static void tell_owing(struct daemon *d, struct agent_jobrun *j, uint16_t owing)
     j->owing_told |= owing;
     agent_status_names(&j->job, owing, names, sizeof names);
     snprintf(text, sizeof text,
-             "a round waits for the update of %s, which is heard of and has sent none in "
-             "sync.grace_s (%g s) after the others; where that lasts, the hub can revoke it",
+             "a round waits for the update of %s, which is reachable but has sent none in "
+             "sync.grace_s (%g s) after the others; if that lasts, the hub can revoke it",
              names, j->job.sync.grace_s);
     daemon_say_fault(d, j, text);
 }
@@ -380,10 +380,10 @@ static void tell_room(struct daemon *d, struct agent_jobrun *j, bool no_room) {
     const char *why = inter_service_no_room(d->service);
     char text[480];
     if (j->room_told && !why)
-        snprintf(text, sizeof text, "%s can keep the others' updates again", daemon_name(d));
+        snprintf(text, sizeof text, "%s can store the others' updates again", daemon_name(d));
     else if (!j->room_told && why && no_room && (!j->room_said || neb_now() - j->room_said > quiet))
         snprintf(text, sizeof text,
-                 "%s cannot keep the others' updates (%s): its rounds wait, and those of others "
+                 "%s cannot store the others' updates (%s): its rounds wait, and those of others "
                  "that need its updates",
                  daemon_name(d), why);
     else
@@ -398,7 +398,7 @@ static void reason_to_wait(const struct agent_jobrun *j, char *out, size_t cap) 
     if (j->job.sync.gate == AGENT_GATE_ROBUST)
         why = ": with the gate \"robust\" a round needs five updates";
     else if (j->job.sync.commit_all)
-        why = ": with sync.commit_all a round needs everybody";
+        why = ": with sync.commit_all a round needs every cluster";
     snprintf(out, cap, "%s", why);
     if (j->job.sync.gate == AGENT_GATE_PRIVATE)
         snprintf(out, cap, ": with the gate \"private\" a round needs %d of the %d clusters",
@@ -423,10 +423,10 @@ void daemon_tell_waits(struct daemon *d, struct agent_jobrun *j) {
     bool silent = st.waits & ~st.live, ended = st.waits & st.live;
     if (st.waits)
         snprintf(text, sizeof text, "rounds wait for %s, %s%s%s%s", names,
-                 silent ? "not heard of" : "", silent && ended ? ", or " : "",
+                 silent ? "not reachable" : "", silent && ended ? ", or " : "",
                  ended ? "whose worker has ended" : "", why);
     else
-        snprintf(text, sizeof text, "rounds go on: nobody is waited for any more");
+        snprintf(text, sizeof text, "rounds continue: no cluster is waited for any more");
     daemon_say_fault(d, j, text);
 }
 
@@ -444,19 +444,19 @@ void daemon_tell_blobs(struct daemon *d) {
     if (n.rounds < d->blobs_told.rounds) // another ledger handle, which counts from zero
         d->blobs_told = (struct inter_dropped){0};
     if (n.rounds > d->blobs_told.rounds && (!d->blobs_told_at || now - d->blobs_told_at > minute)) {
-        neb_warn("updates of %llu rounds (%s) were dropped for --blobs-max %s: an older checkpoint "
-                 "would need them, and so would members that are behind: these go on from a "
-                 "snapshot of the newest",
-                 (unsigned long long)(n.rounds - d->blobs_told.rounds),
-                 agent_human_bytes((double)(n.bytes - d->blobs_told.bytes), a, sizeof a),
-                 agent_human_bytes((double)d->c->blobs_max, b, sizeof b));
+        neb_warn(
+            "updates of %llu rounds (%s) were dropped because of --blobs-max %s: older checkpoints "
+            "would need them, and members that are behind continue from a snapshot of the newest",
+            (unsigned long long)(n.rounds - d->blobs_told.rounds),
+            agent_human_bytes((double)(n.bytes - d->blobs_told.bytes), a, sizeof a),
+            agent_human_bytes((double)d->c->blobs_max, b, sizeof b));
         d->blobs_told = n;
         d->blobs_told_at = now;
     }
     if (inter_ledger_used(l) > d->c->blobs_max &&
         (!d->blobs_over_at || now - d->blobs_over_at > hour)) {
-        neb_warn("updates take %s, more than --blobs-max %s: those since the newest checkpoint "
-                 "stay; with a smaller checkpoint.every_steps these are fewer",
+        neb_warn("updates take %s, more than --blobs-max %s: those since the newest checkpoint are "
+                 "kept; a smaller checkpoint.every_steps makes them fewer",
                  agent_human_bytes((double)inter_ledger_used(l), a, sizeof a),
                  agent_human_bytes((double)d->c->blobs_max, b, sizeof b));
         d->blobs_over_at = now;

@@ -40,7 +40,7 @@ static void choose_gpus(struct daemon *d, struct agent_jobrun *j, char text[AGEN
         j->gpus = agent_gpus_take(&d->gpus, agent_cluster_ranks(c));
     agent_gpus_text(&d->gpus, j->gpus, text);
     if (j->gpus)
-        neb_info("job %s: its worker has %s, of %d GPUs", j->job.name, text, d->gpus.n);
+        neb_info("job %s: its worker has GPUs %s, of %d", j->job.name, text, d->gpus.n);
 }
 
 void daemon_gpus_back(struct daemon *d, struct agent_jobrun *j) {
@@ -96,7 +96,7 @@ void daemon_worker_replace(struct daemon *d, struct agent_jobrun *j) {
         j->replaced = true;
         daemon_tell(d, &j->client, json_pack("{s:s}", "ev", "again"));
         daemon_say_fault(d, j,
-                         "the attached trainer is told to attach again, for another state of its "
+                         "the attached trainer is asked to attach again, with another state of its "
                          "parameters; until then this cluster takes no part");
     }
 }
@@ -114,7 +114,8 @@ static bool start_or_wait(struct daemon *d, struct agent_jobrun *j, char *cause,
     neb_last_error(cause, cap);
     if (j->state == AGENT_JOB_STOPPING) {
         daemon_job_end_untrained(
-            d, j, "stopped while no worker could be started: it goes on from its last checkpoint");
+            d, j,
+            "stopped while no worker could be started: it continues from its last checkpoint");
         return true;
     }
     bool passes = st == NEB_ERR_IO || st == NEB_ERR_NOMEM || st == NEB_ERR_NOSPC;
@@ -124,7 +125,7 @@ static bool start_or_wait(struct daemon *d, struct agent_jobrun *j, char *cause,
     wait = wait < start_longest ? wait : start_longest;
     j->retry_at = neb_now() + wait;
     snprintf(j->unstarted, sizeof j->unstarted,
-             "its worker cannot be started now (%s): tried again in %.0f s", cause,
+             "its worker cannot be started now (%s): trying again in %.0f s", cause,
              neb_seconds(wait));
     daemon_say_fault(d, j, j->unstarted);
     return true;
@@ -177,7 +178,7 @@ void daemon_worker_ended(struct daemon *d, struct agent_jobrun *j, int status) {
     daemon_gpus_back(d, j);
     j->end_status = status;
     if (!j->reported && inter_streams_detach(d->streams.streams, j->id) != NEB_OK)
-        neb_warn("streams of job %s could not be told that the worker is gone", j->job.name);
+        neb_warn("the streams of job %s could not be told that the worker is gone", j->job.name);
     if (!agent_attach_waits(j)) {
         // the client is gone, and its keys must open nothing any more
         j->client = (struct agent_ipc_client){0};
@@ -202,14 +203,14 @@ void daemon_worker_ended(struct daemon *d, struct agent_jobrun *j, int status) {
     // a user had stopped it before
     if (d->stopping && j->state == AGENT_JOB_STOPPING && !j->suspended) {
         daemon_job_end_untrained(
-            d, j, "stopped before its checkpoint was whole: it goes on from the one before");
+            d, j, "stopped before its checkpoint was complete: it continues from the previous one");
         return;
     }
     if (d->stopping && j->suspended) {
         // At the end of an allocation all processes get the signal at once, and a launcher may end
         // its ranks before they have written a checkpoint.
-        neb_warn("worker of job %s ended (%s) before its checkpoint was whole: it goes on from the "
-                 "one before",
+        neb_warn("worker of job %s ended (%s) before its checkpoint was complete: it continues "
+                 "from the previous one",
                  j->job.name, reason);
         daemon_job_end(d, j, "stopped");
         return;

@@ -25,7 +25,7 @@ timeout 100 "$client" "$(home two alpha)" e2e 1 >"$T/a2.log" 2>&1 & a=$!
 wait $b || fail "beta did not detach: $(cat "$T/b.log")"
 # While one is attached a second is refused, with its pid.
 rc=0; timeout 60 "$client" "$(home two alpha)" e2e 1 >"$T/second.log" 2>&1 || rc=$?
-[[ $rc == 12 ]] && grep -q 'has a trainer already: process' "$T/second.log" || fail "a second trainer, status $rc: $(cat "$T/second.log")"
+[[ $rc == 12 ]] && grep -q 'already has a trainer, process' "$T/second.log" || fail "a second trainer, status $rc: $(cat "$T/second.log")"
 timeout 100 "$client" "$(home two beta)" e2e -1 >"$T/b2.log" 2>&1 & b=$!
 wait $a || fail "alpha: $(cat "$T/a2.log")"
 wait $b || fail "beta: $(cat "$T/b2.log")"

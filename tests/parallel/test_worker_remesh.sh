@@ -70,7 +70,7 @@ done
 timeout 200 "$nebula" pretrain "$T/then.yaml" --out "$T/crash" --resume "${options[@]}" >"$T/crash.log" 2>&1 || fail "resumed after a crash: $(tail -n 5 "$T/crash.log")"
 digests_equal "$T/crash"
 round_digests_equal "$T/crash"
-grep -q 'its worker begins again with another mesh' "$T/crash/clusters/alpha/agent.log" || fail "the agent did not go on by itself first: $(cat "$T/crash/clusters/alpha/agent.log")"
+grep -q 'its worker restarts with another mesh' "$T/crash/clusters/alpha/agent.log" || fail "the agent did not go on by itself first: $(cat "$T/crash/clusters/alpha/agent.log")"
 ! grep -q 'begins again' "$T/crash/clusters/beta/agent.log" || fail "beta begins again, whose place is the same"
 grep 'ranks: dp' "$T"/crash/clusters/alpha/jobs/*/rank-0.log | tail -n 1 | has 'ranks: dp 1, pp 2, tp 1' || fail "the last mesh is another: $(cat "$T"/crash/clusters/alpha/jobs/*/rank-0.log)"
 echo "a run goes on with another mesh"
