@@ -253,6 +253,7 @@ static void take_counts(struct cmp_check *c) {
         by_code[c->counts.p[i]]++;
     for (unsigned code = 0; code < 256; code++)
         c->stats.counts += by_code[code] * cmp_count_value((uint8_t)code);
+    c->stats.count_rows += c->counts.len - by_code[0];
 }
 
 // ---- headers --------------------------------------------------------------------------------------------------

@@ -87,7 +87,8 @@ uint64_t cmp_count_coarse(uint64_t seen, uint64_t all, double share);
 struct cmp_update_stats {
     uint32_t units;
     uint64_t elements;
-    uint64_t counts; // sum of all row counts
+    uint64_t counts;     // sum of all row counts
+    uint64_t count_rows; // rows whose count is not 0
     // L2 of all decoded elements: from codes and scales (compress/check.h), the same bits everywhere
     double norm;
     uint8_t shapes[32];  // cmp_shapes_hash of its units

@@ -27,11 +27,13 @@ bool agent_shape_read(const json_t *said, uint32_t n, struct agent_update_shape 
 
 static void apply(struct inter_service *s, const struct agent_jobrun *j,
                   const struct agent_update_shape *x) {
-    // an attached trainer reports its own tokens per step, and counts rows separately
-    bool counted = true;
+    enum inter_counts counts =
+        j->job.sync.row_counts == AGENT_ROWS_COARSE ? INTER_COUNTS_COARSE : INTER_COUNTS_EXACT;
+    // an attached trainer counts rows separately from the tokens of its steps
     for (int k = 0; k < j->job.n_clusters; k++)
-        counted = counted && j->job.clusters[k].launcher != AGENT_LAUNCHER_ATTACH;
-    inter_service_bound(s, j->id, x->elements, counted);
+        if (j->job.clusters[k].launcher == AGENT_LAUNCHER_ATTACH)
+            counts = INTER_COUNTS_FOREIGN;
+    inter_service_bound(s, j->id, x->elements, counts);
     for (uint32_t i = 0; i < x->n; i++)
         if (x->fragments[i].elements && inter_service_shape(s, j->id, i, x->fragments[i].elements,
                                                             x->fragments[i].sha) != NEB_OK) {

@@ -17,7 +17,7 @@
 enum { BLOB_SLACK = 1 << 20 };
 
 void inter_service_bound(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
-                         uint64_t elements, bool counted) {
+                         uint64_t elements, enum inter_counts counts) {
     size_t i = 0;
     while (i < s->n_bounds && memcmp(s->bounds[i].job, job, INTER_ID_BYTES))
         i++;
@@ -32,7 +32,7 @@ void inter_service_bound(struct inter_service *s, const uint8_t job[INTER_ID_BYT
         memcpy(all[i].job, job, INTER_ID_BYTES);
     }
     s->bounds[i].elements = elements;
-    s->bounds[i].counted = counted;
+    s->bounds[i].counts = counts;
     // fp32, a byte a row, headers: no codec of ours makes more of it
     inter_node_job_bound(s->node, job, 5 * elements + BLOB_SLACK);
 }
@@ -102,6 +102,19 @@ static const char *fault_of_masked(const struct inter_service *s, const struct i
     return x && h.count != x->elements ? "it holds another number of parameters" : NULL;
 }
 
+// A token counts once for its row as input and once as target. Counts are rounded to 8 steps an
+// octave, so they may exceed 2 x tokens by a sixteenth. Coarse counts (cmp_count_coarse) may add
+// the same sum again for rows that are rare in this round, and 1 for each row.
+bool service_counts_fit(enum inter_counts kind, const struct cmp_update_stats *stats,
+                        uint64_t tokens) {
+    if (kind == INTER_COUNTS_FOREIGN)
+        return true;
+    if (kind == INTER_COUNTS_EXACT)
+        return stats->counts / 17 <= tokens / 8;
+    uint64_t more = stats->counts > stats->count_rows ? stats->counts - stats->count_rows : 0;
+    return more / 4 <= tokens || more / 4 - tokens <= tokens / 16;
+}
+
 static const char *fault_of(struct inter_service *s, const struct inter_manifest *m,
                             const struct neb_map *map, struct cmp_update_stats *stats) {
     const struct service_shape *x = shape_of(s, m->key.job, m->key.fragment);
@@ -121,10 +134,8 @@ static const char *fault_of(struct inter_service *s, const struct inter_manifest
         return "it is malformed, holds too much, or a number that is none";
     if (x && memcmp(stats->shapes, x->sha256, sizeof x->sha256))
         return "its units are not those of this fragment";
-    // Each token counts for one row as input and for one as target. Counts travel as bytes of 8 steps an octave.
-    if (bound->counted && stats->counts / 17 > m->tokens / 8)
-        return "more rows were seen than tokens";
-    return NULL;
+    return service_counts_fit(bound->counts, stats, m->tokens) ? NULL
+                                                               : "more rows were seen than tokens";
 }
 
 const char *service_author(const struct inter_service *s, const struct inter_key *k) {

@@ -116,11 +116,18 @@ void inter_service_job_removed(struct inter_service *s, const uint8_t job[INTER_
 // Opens a job; what the ledger knows of it is restored. Errors: as inter_node_job_open, and the ledger's.
 NEB_MUST_CHECK enum neb_status inter_service_job_open(struct inter_service *s,
                                                       const struct inter_job_config *c);
-// No update of the job may unpack to more elements than this: a few kilobytes can claim, and cost, billions.
-// counted: tokens are counted with the rows, so that more rows than tokens are a lie. Until the job is closed; before it is said
-// nothing bounds what its updates claim.
+// What row counts of a job's updates are, and so how they relate to its tokens.
+enum inter_counts {
+    INTER_COUNTS_FOREIGN, // an attached trainer's: no relation
+    INTER_COUNTS_EXACT,
+    INTER_COUNTS_COARSE, // cmp_count_coarse
+};
+
+// No update of the job may unpack to more than `elements`: a few kilobytes can claim, and cost,
+// billions. The gate refuses row counts that the tokens of the update cannot explain. Valid until
+// the job is closed. Before the call nothing bounds what its updates claim.
 void inter_service_bound(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
-                         uint64_t elements, bool counted);
+                         uint64_t elements, enum inter_counts counts);
 // What every update of a fragment holds: its elements, and the SHA-256 of its units' shapes (cmp_shapes_hash). Another one is refused.
 NEB_MUST_CHECK enum neb_status inter_service_shape(struct inter_service *s,
                                                    const uint8_t job[INTER_ID_BYTES],

@@ -9,6 +9,7 @@
 #ifndef INTER_SERVICE_STATE_H
 #define INTER_SERVICE_STATE_H
 #include "agent/base/bucket.h"
+#include "compress/update.h"
 #include "inter/link/job_limits.h"
 #include "inter/service/service.h"
 
@@ -23,7 +24,7 @@ struct pending { // events that actions gave rise to
 struct service_bound {
     uint8_t job[INTER_ID_BYTES];
     uint64_t elements;
-    bool counted;
+    enum inter_counts counts;
 };
 
 struct service_shape {
@@ -144,6 +145,9 @@ NEB_MUST_CHECK enum neb_status service_apart(struct inter_service *s, uint64_t b
 
 // service_gate.c
 // Structure, finiteness and scale of every frame, before an update may become part of a commit.
+// Whether the row counts of an update can come from `tokens` tokens.
+bool service_counts_fit(enum inter_counts kind, const struct cmp_update_stats *stats,
+                        uint64_t tokens);
 NEB_MUST_CHECK enum neb_status service_gate(struct inter_service *s, const struct inter_manifest *m,
                                             bool *pass, float *norm);
 

@@ -149,7 +149,7 @@ static void begin(struct play *p, const char *dir) {
     memcpy(j.peers, index_of, sizeof index_of);
     cmp_shapes_hash(&shape, 1, sha);
     NEB_ASSERT(inter_service_create(&c, &p->s) == NEB_OK);
-    inter_service_bound(p->s, job_id, ELEMENTS, true);
+    inter_service_bound(p->s, job_id, ELEMENTS, INTER_COUNTS_EXACT);
     NEB_ASSERT(inter_service_shape(p->s, job_id, 0, ELEMENTS, sha) == NEB_OK);
     NEB_ASSERT(inter_service_job_open(p->s, &j) == NEB_OK);
     for (int k = 0; k < MEMBERS; k++)

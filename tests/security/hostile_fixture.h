@@ -139,7 +139,7 @@ static inline void tell_shape(struct site *x) {
     const struct cmp_unit_shape shape = {.unit = 0, .rows = ROWS, .cols = COLS, .counts = true};
     uint8_t sha[INTER_SHA_BYTES];
     cmp_shapes_hash(&shape, 1, sha);
-    inter_service_bound(x->s, job, ELEMENTS, true);
+    inter_service_bound(x->s, job, ELEMENTS, INTER_COUNTS_EXACT);
     OK(inter_service_shape(x->s, job, 0, ELEMENTS, sha));
     inter_service_job_judges(x->s, job);
 }

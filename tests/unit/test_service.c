@@ -674,18 +674,50 @@ static void test_limit_of_another(void **state) {
     job[0]--;
 }
 
+// Coarse row counts of an honest member always fit its tokens: few tokens of many rows, a long job,
+// counts rounded as they are sent. Counts of half as much again do not.
+static void test_coarse_counts_fit(void **state) {
+    (void)state;
+    enum { ROWS = 512, ROUNDS = 400 };
+    for (unsigned tokens = 16; tokens <= 4096; tokens *= 4) {
+        struct neb_rng rng = neb_rng_make(tokens, 2);
+        uint64_t all[ROWS] = {0}, so_far = 0, most = 0;
+        for (int round = 0; round < ROUNDS; round++) {
+            uint64_t seen[ROWS] = {0};
+            struct cmp_update_stats stats = {0};
+            for (unsigned i = 0; i < 2 * tokens; i++) { // as input and as target
+                uint64_t row = neb_rng_below(&rng, 1 + neb_rng_below(&rng, ROWS));
+                seen[row]++;
+                all[row]++;
+            }
+            so_far += tokens;
+            for (int r = 0; r < ROWS; r++) {
+                uint64_t told = cmp_count_coarse(seen[r], all[r], (double)tokens / (double)so_far);
+                stats.counts += cmp_count_value(cmp_count_code(told));
+                stats.count_rows += told != 0;
+            }
+            assert_true(service_counts_fit(INTER_COUNTS_COARSE, &stats, tokens));
+            most = stats.counts > most ? stats.counts : most;
+            stats.counts = 6 * tokens + stats.count_rows;
+            assert_false(service_counts_fit(INTER_COUNTS_COARSE, &stats, tokens));
+        }
+        struct cmp_update_stats twice = {.counts = most, .count_rows = ROWS};
+        assert_true(tokens > 256 || !service_counts_fit(INTER_COUNTS_EXACT, &twice, tokens));
+    }
+}
+
 // A job's bound is known however many others were opened, and forgotten when it is closed.
 static void test_bounds(void **state) {
     (void)state;
     uint8_t id[INTER_ID_BYTES] = {0};
     for (uint8_t i = 0; i < 40; i++) {
         id[0] = i;
-        inter_service_bound(anna.s, id, 1000 + i, true);
+        inter_service_bound(anna.s, id, 1000 + i, INTER_COUNTS_EXACT);
     }
     for (uint8_t i = 0; i < 40; i++) {
         id[0] = i;
         assert_int_equal(service_elements_max(anna.s, id), 1000 + i);
-        inter_service_bound(anna.s, id, 2000 + i, true);
+        inter_service_bound(anna.s, id, 2000 + i, INTER_COUNTS_EXACT);
         assert_int_equal(service_elements_max(anna.s, id), 2000 + i);
     }
     id[0] = 3;
@@ -755,6 +787,7 @@ int main(void) {
                                        TEST(test_wrong_messages),
                                        TEST(test_many_messages),
                                        TEST(test_bounds),
+                                       TEST(test_coarse_counts_fit),
                                        TEST(test_snapshots_of_others),
                                        TEST(test_limit_of_another),
                                        TEST(test_told_without_end),
