@@ -84,7 +84,7 @@ begun() { grep -q 'job trap waits for a trainer' "$T/b.log"; }
 within 20 begun || fail "the job did not begin at beta: $(tail -n 4 "$T/b.log")"
 rc=0; timeout 1.5 "$BUILD/attach_client" "$T/b" trap 1 >"$T/loop.log" 2>&1 || rc=$?
 ((rc == 124)) || fail "the loop did not wait, status $rc: $(cat "$T/loop.log")"
-! grep -q 'trap: process .* trains' "$T/b.log" || fail "alpha's job took a loop that had not named it"
+! grep -q 'trap: process .* is its trainer' "$T/b.log" || fail "alpha's job took a loop that had not named it"
 grep -q '"alpha" waits for a trainer. It is another member' "$T/b.log" || fail "nothing is said of that: $(tail -n 4 "$T/b.log")"
 idle() { grep -q 'no step was made here for .*hours_without_progress' "$T/b.log"; }
 within 20 idle || fail "the job holds beta for ever: $(tail -n 4 "$T/b.log")"

@@ -98,7 +98,7 @@ static void test_failures(void **state) {
     static const struct {
         const char *call, *why;
     } cases[] = {{"cuDevicePrimaryCtxRetain",
-                  "context of device 0 of a CUDA tensor: CUDA reports CUDA_ERROR_UNKNOWN (999)"},
+                  "context of device 1 of a CUDA tensor: CUDA reports CUDA_ERROR_UNKNOWN (999)"},
                  {"cuCtxPushCurrent_v2", "cannot copy 20 bytes of a CUDA tensor: CUDA reports"},
                  {"cuMemcpyDtoH_v2", "cannot copy 20 bytes of a CUDA tensor: CUDA reports"}};
     struct lib_copy *c = start();

@@ -793,7 +793,7 @@ static void test_devices(void **state) {
                         "\"devices\" lists only cpu, but the job's cluster has "
                         "device: auto"));
     assert_false(admits(&cpu, &cuda, "hub", "has device: cuda"));
-    assert_false(admits(&gpu, &j, "hub", "\"devices\" lists cuda alone"));
+    assert_false(admits(&gpu, &j, "hub", "\"devices\" lists only cuda"));
     assert_false(admits(&gpu, &any, "hub", "has device: auto"));
     agent_job_needs(&cuda, 0, &unknown, &n);
     assert_true(n.device_memory > 0 && n.memory > 0);
