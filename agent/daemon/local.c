@@ -483,10 +483,10 @@ static void on_forget_request(struct daemon *d, const struct agent_ipc_client *f
     agent_job_record_clear(&r);
 }
 
-// Resumes a job that was stopped or has failed, here and at the other clusters, whoever submitted
-// it: the submitter's signature is sent along. anew: with the others' state instead of the own one.
+// Resumes a job of any submitter that was stopped or has failed, here and at the other clusters:
+// the submitter's signature is sent along. rejoin: with the others' state instead of the own one.
 static void on_resume_request(struct daemon *d, const struct agent_ipc_client *from,
-                              struct agent_ipc_msg *m, bool anew) {
+                              struct agent_ipc_msg *m, bool rejoin) {
     char why[512];
     struct agent_job_record r;
     if (d->stopping) {
@@ -500,7 +500,7 @@ static void on_resume_request(struct daemon *d, const struct agent_ipc_client *f
     }
     struct agent_jobrun *j = daemon_job(d, r.hex);
     bool runs = j && j->state != AGENT_JOB_ENDED;
-    if (runs || (anew && !daemon_job_renew(d, &r, why, sizeof why)) ||
+    if (runs || (rejoin && !daemon_job_renew(d, &r, why, sizeof why)) ||
         !daemon_job_resume(d, &r, true, why, sizeof why)) {
         daemon_answer(d, from, false, runs ? "the job is running, or still stopping" : why);
     } else if ((j = daemon_job(d, r.hex))->adopted) {
@@ -521,8 +521,8 @@ static void on_resume_request(struct daemon *d, const struct agent_ipc_client *f
                 daemon_post(d, j->peers[i], AGENT_MSG_JOB, body, true);
             }
         daemon_answer(d, from, true,
-                      anew ? "resumed with the other clusters' state, which is fetched"
-                           : "resumed from its last checkpoint");
+                      rejoin ? "resumed with the other clusters' state, which is fetched"
+                             : "resumed from its last checkpoint");
     }
     agent_job_record_clear(&r);
 }

@@ -40,7 +40,7 @@ bool daemon_job_is_of_owner(const struct daemon *d, const struct agent_job_recor
     return ok;
 }
 
-// True if home (UINT32_MAX: this member) has signed this job, whoever passes it on.
+// True if home (UINT32_MAX: this member) has signed this job; any member may pass it on.
 static bool job_is_signed(struct daemon *d, uint32_t home, const char *id_hex, const json_t *body) {
     struct neb_buf b = {0};
     uint8_t sig[SEC_SIGN_BYTES], id[AGENT_JOB_ID_BYTES];
@@ -247,7 +247,7 @@ static bool was_stopped(const struct daemon *d, const struct agent_jobrun *j) {
 }
 
 // An offer whose id does not belong to its specification. If its submitter has signed it, this is
-// equivocation, whoever passes it on.
+// equivocation, even if another member passes it on.
 static void on_unfit_job(struct daemon *d, uint32_t peer, uint32_t home, const char *hex,
                          const json_t *body) {
     char why[512];
@@ -513,7 +513,7 @@ static const char *blamed(const struct daemon *d, uint32_t peer, enum inter_faul
     return "a removed member";
 }
 
-// A signature makes its signer responsible, whoever passes the message on; the sender is
+// The signer is responsible for what is signed, even if another member passes it on; the sender is
 // responsible for everything else.
 static void say_first(const char *name, enum inter_fault f) {
     if (f == INTER_FAULT_SECOND)

@@ -129,7 +129,7 @@ static void begin_worker(struct daemon *d, struct agent_jobrun *j) {
     j->behind = 0;
     j->behind_any = false;
     neb_info("job %s: a snapshot is here; the worker restarts with it", j->job.name);
-    daemon_note(d, j, "a snapshot is here; the worker begins again with it");
+    daemon_note(d, j, "a snapshot is here; the worker restarts with it");
     daemon_worker_replace(d, j);
 }
 

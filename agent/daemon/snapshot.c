@@ -16,32 +16,32 @@
 struct pin { // the checkpoint, and its two arrays that are given
     struct intra_ckpt *ckpt;
     struct intra_ckpt_array *body[2];
-    bool lies; // for tests: its first parameter is falsified
+    bool falsified; // for tests: its first parameter is replaced by false_value
 };
 
-static const float lie = 0.25f;
+static const float false_value = 0.25f;
 
 static enum neb_status read_body(void *user, int i, uint64_t at, void *dst, size_t n) {
     const struct pin *p = user;
     NEB_TRY(intra_ckpt_array_bytes(p->body[i], at, dst, n));
-    if (p->lies && i == 0 && at == 0 && n >= sizeof lie)
-        memcpy(dst, &lie, sizeof lie);
+    if (p->falsified && i == 0 && at == 0 && n >= sizeof false_value)
+        memcpy(dst, &false_value, sizeof false_value);
     return NEB_OK;
 }
 
 // For tests: what a Byzantine member gives. One parameter is false, in the digest too, while the
 // member trains on with the true one. One fragment only.
-static enum neb_status lie_for_test(struct pin *p, struct inter_snapshot *s) {
+static enum neb_status falsify_for_test(struct pin *p, struct inter_snapshot *s) {
     float first[2];
     if (!neb_fault("snapshot.lie"))
         return NEB_OK;
     for (int i = 0; i < 2; i++)
         NEB_TRY(intra_ckpt_array_bytes(p->body[i], 0, &first[i], sizeof first[i]));
     struct kern_digest was = kern_digest_part(&first[0], &first[1], 0, 1),
-                       is = kern_digest_part(&lie, &first[1], 0, 1);
+                       is = kern_digest_part(&false_value, &first[1], 0, 1);
     s->parts[0].digest[0] += is.lo - was.lo;
     s->parts[0].digest[1] += is.hi - was.hi;
-    p->lies = true;
+    p->falsified = true;
     return NEB_OK;
 }
 
@@ -67,7 +67,7 @@ static enum neb_status fill_snapshot(struct inter_ledger *l, struct pin *p,
         if (w[0])
             NEB_TRY(inter_ledger_get_commit(l, s->job, f, (uint32_t)w[0] - 1, &s->parts[f].last));
     }
-    NEB_TRY(lie_for_test(p, s));
+    NEB_TRY(falsify_for_test(p, s));
     inter_snapshot_put(&out->header, s);
     NEB_TRY(neb_buf_check(&out->header));
     out->len[0] = out->len[1] = s->elements * sizeof(float);

@@ -343,7 +343,7 @@ void daemon_tell_link(struct daemon *d, struct agent_jobrun *j) {
 }
 
 // Clusters that are reachable and have owed an update for so long without a break. A cluster that
-// comes back starts anew.
+// comes back starts from zero.
 static uint16_t owing_for(struct agent_jobrun *j, uint16_t owing, double least_s) {
     neb_ns now = neb_now();
     uint16_t late = 0;

@@ -398,10 +398,9 @@ static enum neb_status exchange_one(struct agent_worker *w, int32_t f, bool *mor
         *more = *ready = false; // wait until the agent brings the commit
         return NEB_OK;
     }
-    // After an outage the update in flight is outdated. With it, the others' steps of the outage
-    // would enter this round and ours the next, each with full weight. A newer update replaces it,
-    // so that both are averaged. Not with masks: two masked updates of a round reveal their
-    // difference.
+    // After an outage the update in flight is outdated: the others' steps of the outage would enter
+    // this round, and ours the next, each in full. A newer update replaces it, so that they are
+    // averaged. Not with masks: two masked updates of one round reveal their difference.
     if (g->in_flight && !g->arrived && w->expected && !l && !w->sum &&
         t->retries < INTER_RETRIES_MAX && g->missed > (uint32_t)w->job.sync.merge_after) {
         *more = false;
