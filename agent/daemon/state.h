@@ -20,13 +20,15 @@
 //     tell.c             messages to clients, workers, other agents, the page       ── out
 //
 // One thread, one loop: nothing here is locked. The loop waits for events only in daemon.c, and no
-// handler waits for another agent, a worker or a user. Handlers do block on disk (the ledger syncs
-// what it stores) and on large files that are read, copied or hashed here; meanwhile daemon.c sends
-// heartbeats (agent/base/moved.h). Some large work runs in a thread, for which this one waits and
-// sends heartbeats (inter/service/busy.c). Searches for checkpoints run in threads that share
-// nothing until they end (agent/daemon/snapshot.h); certificates are renewed in a process
-// (renew.h). Two calls sleep: daemon_renew_service, up to 2 s for a free port while no job runs,
-// and the end of the agent, up to 10 s for each worker.
+// handler waits for another agent, a worker or a user. Handlers do block: on the disk (the ledger
+// syncs what it stores), on large files that are read, copied or hashed here (meanwhile daemon.c
+// sends heartbeats, agent/base/moved.h), and on large work in a thread (for which this one waits
+// and sends heartbeats, inter/service/busy.c). Some calls sleep: daemon_renew_service (up to 2 s)
+// and daemon_rekey (up to 3 s), until ZeroMQ frees a port, and the end of the agent, up to 20 s for
+// each worker.
+//
+// Apart from the loop run: searches for checkpoints, in threads that share nothing until they end
+// (agent/daemon/snapshot.h), and the renewal of the certificate, in a process (renew.h).
 #ifndef AGENT_DAEMON_STATE_H
 #define AGENT_DAEMON_STATE_H
 #include "agent/base/bucket.h"
