@@ -100,7 +100,7 @@ static void test_advice(void **state) {
     assert_string_equal(agent_members_advice(m, "lisbon", out, sizeof out),
                         "nebula invite lisbon, on the hub, makes a token for it");
     snprintf(wrong, sizeof wrong, "%ss", name);
-    assert_non_null(strstr(agent_members_advice(m, wrong, out, sizeof out), "; or is '"));
+    assert_non_null(strstr(agent_members_advice(m, wrong, out, sizeof out), "; did you mean '"));
     assert_null(strstr(out, "peer add"));
     agent_members_destroy(&m);
     neb_buf_free(&v.b);

@@ -19,7 +19,7 @@ static void test_slower_than_commits(void **state) {
     assert_true(v.too_slow && v.rounds == 10);
     assert_true(v.brings_bps == 0.8e6 && v.needs_bps == 1.6e6);
     agent_join_explain(&v, 200000, text, sizeof text);
-    assert_non_null(strstr(text, "brings 0.800 Mbit/s"));
+    assert_non_null(strstr(text, "carries 0.800 Mbit/s"));
     assert_non_null(strstr(text, "need 1.600 Mbit/s"));
 }
 

@@ -305,14 +305,14 @@ static void test_choose_job(void **state) {
     assert_string_equal(r.state, "stopped");
     agent_job_record_clear(&r);
     assert_int_equal(agent_jobs_choose(l, "ab", &r, why, sizeof why), NEB_ERR_INVALID);
-    assert_non_null(strstr(why, "more than one job's id begins with \"ab\": "));
+    assert_non_null(strstr(why, "more than one job id begins with \"ab\": "));
     assert_non_null(
         strstr(why, "ab01020300000000000000000000000000000000000000000000000000000000 (two, "));
     assert_non_null(strstr(
         why, "ab09000000000000000000000000000000000000000000000000000000000000 (two, stopped)"));
     assert_null(strstr(why, "ac09")); // which it cannot mean
     assert_int_equal(agent_jobs_choose(l, "ad", &r, why, sizeof why), NEB_ERR_NOT_FOUND);
-    assert_non_null(strstr(why, "no job's id begins with \"ad\""));
+    assert_non_null(strstr(why, "no job id begins with \"ad\""));
     assert_int_equal(agent_jobs_choose(l, "", &r, why, sizeof why), NEB_ERR_NOT_FOUND);
     inter_ledger_close(&l);
 }

@@ -82,13 +82,13 @@ static void test_no_device_memory(void **state) {
     struct lib_copy *c = start();
     fake_cuda_add(there[0], sizeof there[0], FAKE_PINNED, 0);
     fake_cuda_add(there[1], sizeof there[1], FAKE_OF_DEVICE, 1);
-    refused(lib_copy_check(c, there[0]), NEB_ERR_INVALID, "pinned memory of the host");
+    refused(lib_copy_check(c, there[0]), NEB_ERR_INVALID, "pinned host memory");
     refused(lib_copy_check(c, there[2]), NEB_ERR_INVALID, "the driver does not know it");
     assert_int_equal(lib_copy_check(c, there[1]), NEB_OK);
     assert_int_equal(lib_copy_write(c, there[1], x, N, NEBULA_F32, NEBULA_CUDA), NEB_OK);
     fake_cuda_forget(there[1]); // the trainer has freed it
     refused(lib_copy_read(c, back, there[1], N, NEBULA_F32, NEBULA_CUDA), NEB_ERR_INVALID,
-            "or was freed");
+            "or it was freed");
     lib_copy_destroy(&c);
     fake_cuda_forget(there[0]);
 }
@@ -97,10 +97,10 @@ static void test_failures(void **state) {
     (void)state;
     static const struct {
         const char *call, *why;
-    } cases[] = {
-        {"cuDevicePrimaryCtxRetain", "gives no context: CUDA says CUDA_ERROR_UNKNOWN (999)"},
-        {"cuCtxPushCurrent_v2", "copying 20 bytes of a CUDA tensor: CUDA says"},
-        {"cuMemcpyDtoH_v2", "copying 20 bytes of a CUDA tensor: CUDA says"}};
+    } cases[] = {{"cuDevicePrimaryCtxRetain",
+                  "context of device 1 of a CUDA tensor: CUDA reports CUDA_ERROR_UNKNOWN (999)"},
+                 {"cuCtxPushCurrent_v2", "cannot copy 20 bytes of a CUDA tensor: CUDA reports"},
+                 {"cuMemcpyDtoH_v2", "cannot copy 20 bytes of a CUDA tensor: CUDA reports"}};
     struct lib_copy *c = start();
     fake_cuda_add(there[0], sizeof there[0], FAKE_OF_CONTEXT, 0);
     fake_cuda_add(there[1], sizeof there[1], FAKE_OF_DEVICE, 1);

@@ -215,7 +215,7 @@ static void test_attach_errors(void **state) {
     SAYS(nebula_attach(&o, &n), NEBULA_ERR_NOT_FOUND, "/nowhere/agent.sock");
     n = attached(a);
     o = options(a);
-    SAYS(nebula_attach(&o, &second), NEBULA_ERR_STATE, "has a trainer already: process");
+    SAYS(nebula_attach(&o, &second), NEBULA_ERR_STATE, "already has a trainer, process");
     assert_null(second);
     assert_int_equal(nebula_close(&n, (double)NAN), NEBULA_OK);
     assert_null(n);
@@ -294,7 +294,7 @@ static void test_register_errors(void **state) {
          "name is NULL");
     assert_int_equal(nebula_register(n, embed, 0, 10, 8, NEBULA_F32, NEBULA_HOST, x), NEBULA_OK);
     SAYS(nebula_register(n, embed, 9, 7, 8, NEBULA_F32, NEBULA_HOST, x), NEBULA_ERR_INVALID,
-         "row 9 is registered already");
+         "row 9 is already registered");
     SAYS(nebula_begin(n), NEBULA_ERR_INVALID, "model.embed_tokens.weight: 10 of its 16 rows");
     assert_int_equal(nebula_close(&n, (double)NAN), NEBULA_OK);
 }
@@ -357,7 +357,7 @@ static void test_steps_and_resume(void **state) {
     struct nebula_step_stats stats = NEBULA_STEP_STATS_INIT;
     SAYS(nebula_step_with(n, NULL, &s), NEBULA_ERR_INVALID, "stats is NULL");
     stats.size = 8;
-    SAYS(nebula_step_with(n, &stats, &s), NEBULA_ERR_VERSION, "stats of 8 bytes");
+    SAYS(nebula_step_with(n, &stats, &s), NEBULA_ERR_VERSION, "the stats have 8 bytes");
     stats.size = sizeof stats + 8;
     SAYS(nebula_step_with(n, &stats, &s), NEBULA_ERR_VERSION, "rebuild");
     // of a program that was built before that field
