@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two or three members' links in one process over loopback: for test_link*.c.
+// For test_link*.c: links of two or three members in one process over loopback.
 #ifndef LINK_FIXTURE_H
 #define LINK_FIXTURE_H
 #include "agent/base/fs.h"
@@ -18,7 +18,7 @@
 struct site {
     struct sec_identity *id;
     struct inter_link *l;
-    uint32_t peer; // index of the other
+    uint32_t peer; // index of the other member
     unsigned up, down, control, lost;
     uint64_t lost_way; // the newest
     uint64_t bulk_bytes;

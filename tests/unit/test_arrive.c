@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// inter/service/arrive.c: an update's chunks in any order, over restarts, sealed or not: the verdict is that of the whole, only of
-// the bytes that were signed, and of those alone.
+// inter/service/arrive.c: chunks of an update arrive in any order, over restarts, sealed or not.
+// The verdict equals that of a check of the full update, and covers only the signed bytes.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
@@ -21,7 +21,7 @@
 
 enum { ROWS = 1000, COLS = 1000, CHUNK = INTER_CHUNK_MIN };
 
-static char root[64], dir[96]; // the ledger's, in it
+static char root[64], dir[96]; // dir: the ledger's, in root
 static struct neb_buf blob;    // an update
 static struct cmp_update_stats whole;
 static struct inter_manifest manifest;
@@ -32,7 +32,7 @@ static void swallow(void *user, enum neb_log_level level, const char *line) {
 }
 
 static struct inter_service *open_service(bool sealed) {
-    struct inter_service *s = calloc(1, sizeof *s); // what arrivals use of it
+    struct inter_service *s = calloc(1, sizeof *s); // only the fields that arrivals use are set
     assert_non_null(s);
     OK(inter_ledger_open(dir, &s->ledger));
     OK(inter_node_create(&s->crypto, &s->node)); // no job is open
@@ -113,7 +113,7 @@ static void in_any_order(bool sealed, bool restart) {
         shuffle(order, n, &r);
         for (uint32_t i = 0; i < n; i++) {
             chunk(s, &m, order[repeat ? i : n - 1 - i]);
-            if (restart && i == n / 2) { // what was not yet said to be here comes again
+            if (restart && i == n / 2) { // chunks that were not yet recorded arrive again
                 close_service(s);
                 s = open_service(sealed);
                 begin(s, &m);
@@ -138,7 +138,7 @@ static void test_restart(void **state) {
     in_any_order(true, true);
 }
 
-// Bytes that are not those of the digest: no verdict, however good they are as an update. Those that come then have one.
+// Bytes that do not match the digest get no verdict, even if they are a valid update.
 static void test_other_bytes(void **state) {
     (void)state;
     struct inter_manifest m = of_round();
@@ -163,7 +163,7 @@ static void test_other_bytes(void **state) {
     close_service(s);
 }
 
-// What is signed, and no valid update: a verdict, and it is no.
+// Signed bytes that are no valid update get the verdict NEB_ERR_FORMAT.
 static void test_signed_nonsense(void **state) {
     (void)state;
     struct inter_manifest m = of_round();
@@ -188,7 +188,8 @@ static void test_signed_nonsense(void **state) {
     close_service(s);
 }
 
-// More at once than are followed: those that gave way have no verdict here, and are checked whole; the others have theirs.
+// With more arrivals than the limit, the oldest are dropped and get no verdict here; the others get
+// theirs.
 static void test_too_many(void **state) {
     (void)state;
     struct inter_service *s = open_service(false);
@@ -196,7 +197,7 @@ static void test_too_many(void **state) {
     uint32_t n = inter_chunks(manifest.bytes, CHUNK);
     for (int k = 0; k < ARRIVALS_MAX + 2; k++) {
         m[k] = of_round();
-        m[k].key.fragment = (uint32_t)k; // of one fragment a member's newest alone arrives
+        m[k].key.fragment = (uint32_t)k; // only the newest arrival of a member and fragment is kept
         begin(s, &m[k]);
     }
     for (uint32_t i = 0; i < n; i++)

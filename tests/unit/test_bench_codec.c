@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `nebula bench codec` on a small array: a line for every codec and direction, each with its ceiling, size and error.
+// `nebula bench codec` on a small array: one line for every codec and direction, with limit, size
+// and error.
 #include "agent/bench/codec.h"
 
 #include <jansson.h>
@@ -48,7 +49,7 @@ static void test_lines(void **state) {
         double bits = number(o, "bits_per_param"), error = number(o, "rel_error");
         const json_t *socket = json_object_get(o, "socket_bits_per_param");
         assert_true((socket != NULL) == (strstr(what, "topk") != NULL));
-        if (socket) // headers and encryption on top, and a chunk is large enough that they are little
+        if (socket) // the socket adds headers and encryption, which are small beside a chunk
             assert_true(json_number_value(socket) > bits && json_number_value(socket) < 1.2 * bits);
         bool fp32 = !strncmp(what, "fp32", 4);
         assert_true(bits > 0.05 && bits < 32.1 && error < 1);
@@ -58,7 +59,7 @@ static void test_lines(void **state) {
         lines++;
     }
     fclose(f);
-    assert_int_equal(lines, (2 * 2 + 7 * 6) * 2); // codecs and stages, one thread and two
+    assert_int_equal(lines, (2 * 2 + 7 * 6) * 2); // codecs and stages, with one thread and with two
     assert_int_equal(exact, 4);
 }
 

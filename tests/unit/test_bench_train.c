@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `nebula bench train`: its FLOP count against one made by hand, its shapes, and its line on a tiny
+// `nebula bench train`: its FLOP count against a count by hand, its shapes, and its line for a tiny
 // model.
 #include "agent/base/log.h"
 #include "agent/bench/train.h"
@@ -34,8 +34,8 @@ static void test_flops(void **state) {
         assert_int_equal(
             intra_model_create(&c, &(struct intra_trainable){.mode = INTRA_TRAIN_FULL}, 1, &m),
             NEB_OK);
-        // Products a token and layer: qkv 8 x (24 + 12 + 12), output 24 x 8, gate and up 8 x 20,
-        // down 10 x 8; then logits. Attention: queries see 1, 2, ... 7 keys, 4 on average, scores
+        // Products per token and layer: qkv 8 x (24 + 12 + 12), output 24 x 8, gate and up 8 x 20,
+        // down 10 x 8; then logits. Attention: queries see 1, 2, ... 7 keys, 4 on average; scores
         // and values of 4 heads of 6.
         double products = 3 * (8 * 48 + 24 * 8 + 8 * 20 + 10 * 8) + 8 * 50,
                attention = 3 * 2 * 4 * (4 * 6);
@@ -96,7 +96,7 @@ static void test_line(void **state) {
     assert_true(fabs(value * 1e9 * step / 128 / (6 * 14592 + 6 * 17 * 32) - 1) < 1e-3);
     assert_true(number(o, "best_step_ms") <= number(o, "step_ms") && number(o, "threads") == 2);
     assert_true(number(o, "update_share") > 0 && number(o, "update_share") < 1);
-    assert_true(number(o, "loss") < log(40)); // it trains: below what knowing nothing gives
+    assert_true(number(o, "loss") < log(40)); // below the loss of a uniform guess
     json_decref(o);
     assert_null(fgets(line, sizeof line, f));
     fclose(f);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The block quantiser of one pass gives the bits of its parts called one after the other: pseudo-gradient, largest value, scale
-// byte, codes, packing; for every block length and number of levels, on values from all corners of the format, with scales
-// beyond the byte's range on both sides.
+// The block quantiser in one pass gives the same bits as its parts called in turn (pseudo-gradient,
+// largest value, scale byte, codes, packing): for all block lengths and levels, on values from all
+// corners of the format, with scales beyond the byte's range on both sides.
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "compress/codec.h"
@@ -39,7 +39,8 @@ struct shape {
     bool four;
 };
 
-// kind 0: usual values; 1: magnitudes over the whole exponent range; 2: few blocks hold anything; 3: all tiny; 4: all huge.
+// kind 0: usual values; 1: the full exponent range; 2: most blocks are zero; 3: all tiny; 4: all
+// huge.
 static float value(struct neb_rng *r, int kind, size_t i) {
     float z = neb_rng_normal(r);
     if (kind == 1)
@@ -172,7 +173,7 @@ static void test_what_is_no_number_is_told(void **state) {
         }
 }
 
-// Every codec: the frame of what was learned is the frame of u, and u and sent are what they would be.
+// For every codec, encoding with feedback gives the frame of u, and leaves u and sent as expected.
 static void test_frames_of_what_was_learned(void **state) {
     (void)state;
     enum { MANY = 40000 };
@@ -219,7 +220,8 @@ static void test_frames_of_what_was_learned(void **state) {
     free(sent);
 }
 
-// Frames read in strips from anywhere give the elements that decoding the whole gives, and are refused when that refuses.
+// Reading a frame in strips gives the elements of a full decode, and refuses what the decode
+// refuses.
 static void test_strips_are_parts_of_the_whole(void **state) {
     (void)state;
     enum { MANY = 30001 };
@@ -281,7 +283,8 @@ static void test_strips_are_parts_of_the_whole(void **state) {
     free(strip);
 }
 
-// The fast ways back against kern_unpack4 and kern_dequantise; codes out of range are seen wherever they are.
+// The fast decoders against kern_unpack4 and kern_dequantise; a code out of range is found
+// anywhere.
 static void test_back_gives_the_same_bits(void **state) {
     (void)state;
     enum { BLOCKS = 70, MANY = BLOCKS * 128 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Byte-level BPE: ids of texts in many scripts against those that Hugging Face tokenizers made with the same files (golden/make_bpe_golden.py), and
-// the text that these say again; from several threads; of words of a megabyte; kinds that are refused, and files that are malformed.
+// Byte-level BPE: ids of texts in many scripts equal those of Hugging Face tokenizers with the same
+// files (golden/make_bpe_golden.py), and decode back. Also: threads, words of a megabyte,
+// tokenizers that are refused, malformed files.
 #include "agent/base/clock.h"
 #include "intra/data/tokenizer.h"
 #include "tests/testing.h"
@@ -15,7 +16,7 @@
 #include <cmocka.h>
 
 static const struct golden {
-    const char *file, *text; // text NULL: ids alone
+    const char *file, *text; // text NULL: decoding only
     size_t len;
     const int32_t *ids;
     size_t n;
@@ -51,7 +52,7 @@ static struct intra_tokenizer *open_kind(const char *kind) {
     return t;
 }
 
-// Whether a golden's text gives its ids, and these its text.
+// True if the golden's text gives its ids, and the ids give its text.
 static bool holds(const struct intra_tokenizer *t, const struct golden *g) {
     int32_t *ids = NULL;
     char *text = NULL;
@@ -110,7 +111,7 @@ static void test_threads(void **state) {
     intra_tokenizer_close(&t);
 }
 
-// What is quadratic in a word takes minutes with these.
+// With these words an algorithm that is quadratic in the word takes minutes.
 static void test_long_words(void **state) {
     static const char *const units[] = {
         "a", "freedom", "\xe8\x87\xaa", "\xcc\x81\xcc\xa3", " ", "\n ", "7", "!?"};
@@ -147,7 +148,7 @@ static void write_file(const char *name, const char *text) {
     assert_int_equal(neb_fs_write(in(path, name), text, strlen(text), 0644), NEB_OK);
 }
 
-// Of gpt2.json, "a.b.c" set to what `value` says in JSON, or removed: NULL.
+// gpt2.json with "a.b.c" set to `value` (JSON), or removed if NULL.
 static json_t *edited(const char *where, const char *value) {
     char path[NEB_PATH_MAX], key[64];
     testing_source("tests/golden/bpe/gpt2.json", path);
@@ -257,7 +258,7 @@ static enum neb_status open_regex(const char *regex, struct intra_tokenizer **t)
     return st;
 }
 
-// An expression may mean something else to Oniguruma than to PCRE2, or be no expression: better none than other ids.
+// An expression that Oniguruma and PCRE2 may read differently is refused, because ids could differ.
 static void test_regexes(void **state) {
     static const struct {
         const char *regex, *says;
@@ -314,7 +315,7 @@ static void test_regexes(void **state) {
     }
 }
 
-// One that would search until nobody is left comes to an end.
+// A match that would backtrack almost forever ends with an error.
 static void test_hostile_regex(void **state) {
     const char text[] = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
     struct intra_tokenizer *t = NULL;
@@ -342,7 +343,8 @@ static void test_cut(void **state) {
         assert_int_equal(intra_tokenizer_open(path, &t), NEB_ERR_FORMAT);
         assert_int_equal(errors, 1);
     }
-    assert_int_equal(neb_fs_write(path, whole.p, whole.len, 0644), NEB_OK); // no name, but JSON
+    // the name has no .json, the content is JSON
+    assert_int_equal(neb_fs_write(path, whole.p, whole.len, 0644), NEB_OK);
     assert_int_equal(intra_tokenizer_open(path, &t), NEB_OK);
     intra_tokenizer_close(&t);
     neb_buf_free(&whole);
@@ -380,7 +382,8 @@ static void test_special(void **state) {
         assert_int_equal(st, NEB_OK);
         assert_int_equal(intra_tokenizer_bos(t), rows[i].bos);
         assert_int_equal(intra_tokenizer_eos(t), rows[i].eos);
-        assert_int_equal(intra_tokenizer_vocab(t), 460); // the file says 459, tokenizers 458
+        // the file says 459, Hugging Face tokenizers 458
+        assert_int_equal(intra_tokenizer_vocab(t), 460);
         const int32_t ids[] = {459, 458, 0, -1, 460, INT32_MAX, 65};
         assert_int_equal(intra_tokenizer_decode(t, ids, 7, &text), NEB_OK);
         assert_string_equal(text, "<|im_start|><|endoftext|>a");
@@ -391,7 +394,7 @@ static void test_special(void **state) {
     assert_int_equal(neb_fs_remove(in(path, "tokenizer_config.json")), NEB_OK);
 }
 
-// unk_token is nothing to text where every byte that it can have has a token.
+// unk_token does not matter when every byte has a token; otherwise it is refused.
 static void test_unk(void **state) {
     struct intra_tokenizer *t = NULL;
     int32_t *ids;
@@ -412,7 +415,8 @@ static void test_unk(void **state) {
     assert_int_equal(json_dump_file(root, path, 0), 0);
     json_decref(root);
     assert_int_equal(intra_tokenizer_open(path, &t), NEB_OK);
-    assert_int_equal(intra_tokenizer_encode(t, "~a~", 3, &ids, &n), NEB_OK); // as theirs: left out
+    // as in Hugging Face: left out
+    assert_int_equal(intra_tokenizer_encode(t, "~a~", 3, &ids, &n), NEB_OK);
     assert_int_equal(n, 1);
     assert_int_equal(ids[0], 65);
     free(ids);
@@ -433,8 +437,8 @@ static void encodes(const struct intra_tokenizer *t, const char *text, const int
     free(ids);
 }
 
-// Ids are those that tokenizers gives, whatever the file says; given twice, a token has the later
-// flags; a token's letters come back.
+// Added tokens get the ids that Hugging Face gives them, whatever the file says. The later flags of
+// a token given twice count. A token decodes to its own letters.
 static void test_added(void **state) {
     struct intra_tokenizer *t = NULL;
     (void)state;

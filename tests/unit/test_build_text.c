@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What files of a source may be: encodings, byte order marks, files that are no text, bad lines and
-// a share of them, NUL, folders with links. A vocabulary whose tokens are bytes lets documents be
-// read back: '|' ends one, '=' stands between the sides of a pair.
+// Which files a source may have: encodings, byte order marks, files that are not text, bad lines
+// and the allowed share of them, NUL, folders with links. Tokens of the vocabulary are bytes, so
+// that documents can be read back: '|' ends a document, '=' separates the sides of a pair.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "intra/data/data.h"
@@ -39,7 +39,7 @@ static void put(const char *name, const void *p, size_t n) {
     assert_int_equal(neb_fs_write(path, p, n, 0644), NEB_OK);
 }
 
-// Of byte-level BPE: what each byte is written as (GPT-2's bytes_to_unicode).
+// A byte-level BPE whose tokens are the bytes as GPT-2's bytes_to_unicode writes them.
 static void make_vocabulary(void) {
     static const char config[] = "{\"eos_token\": \"<eos>\", \"bos_token\": \"<bos>\"}";
     json_t *vocab = json_object();
@@ -77,7 +77,7 @@ static struct intra_build_spec spec_of(const char *path, enum intra_format forma
     return s;
 }
 
-// The corpus as text; NULL: there is none, and `said` tells why.
+// The corpus as text. NULL: the build failed, and `said` holds the log.
 static const char *documents(const struct intra_build_spec *s) {
     static char text[65536];
     char out[NEB_PATH_MAX];
@@ -109,7 +109,7 @@ struct row {
     size_t n;
     const char *encoding;
     double share;
-    const char *want, *says; // want NULL: it is refused, and says so
+    const char *want, *says; // want NULL: it is refused with this message
 };
 
 static void check(const struct row *r, const char *path) {
@@ -186,11 +186,11 @@ static void test_encodings(void **state) {
     }
 }
 
-// Blocks of the reader end anywhere: within characters, between CR and LF.
+// Blocks of the reader may end within a character or between CR and LF.
 static void test_long_files(void **state) {
     struct neb_buf b = {0};
     (void)state;
-    for (int i = 0; i < 300; i++) { // 1.2 MiB, in UTF-16
+    for (int i = 0; i < 300; i++) { // 1.2 MiB in UTF-16
         for (int k = 0; k < 2047; k++)
             neb_buf_add(&b, "\xac\x20", 2);
         neb_buf_add(&b, "\r\0\n\0", 4);
@@ -200,11 +200,11 @@ static void test_long_files(void **state) {
     neb_buf_free(&b);
     struct intra_build_spec s = spec_of("long.txt", INTRA_TSV);
     snprintf(s.sources[0].encoding, sizeof s.sources[0].encoding, "utf-16le");
-    const char *got = documents(&s); // 300 that are alike, and one
+    const char *got = documents(&s); // 300 equal lines and one other
     assert_non_null(got);
     assert_int_equal(strlen(got), 3 * 2047 + 1 + 4);
     assert_string_equal(got + 3 * 2047, "|end|");
-    // no line to be found in it: not all of it is read
+    // a file without a line end is refused before it is read to its end
     uint8_t *zero = calloc(1, 3 << 20);
     assert_non_null(zero);
     put("zero.txt", zero, 3 << 20);
@@ -250,10 +250,10 @@ static void test_kinds(void **state) {
     put("in.bin", tar, sizeof tar);
     check(&(struct row){.format = INTRA_TEXT, .says = "offset 257: this is a tar archive"},
           "in.bin");
-    static const char good[] = "PAR1 is how a Parquet file begins\n"; // which this is not
+    static const char good[] = "PAR1 is how a Parquet file begins\n"; // not a Parquet file
     put("in.bin", good, sizeof good - 1);
     check(&(struct row){.want = "PAR1 is how a Parquet file begins|"}, "in.bin");
-    // ids of tokens
+    // a file of token ids
     uint16_t ids[256];
     for (uint32_t i = 0; i < 256; i++)
         ids[i] = (uint16_t)(i * 40503u >> 3);
@@ -298,7 +298,7 @@ static void test_bad_lines(void **state) {
     put("b.txt", text, sizeof text - 1);
     check(&(struct row){.says = "b.txt:3: byte 0xff at offset 6"}, "b.txt");
     check(&(struct row){.share = 0.34, .want = "one|three|"}, "b.txt");
-    // what is bad is bad in both readings, over several chunks, and named ten times
+    // bad lines are skipped in both passes, over several chunks, and at most ten are named
     struct neb_buf b = {0};
     char line[64];
     for (int i = 0; i < 40000; i++) {
@@ -328,11 +328,11 @@ static void test_folders(void **state) {
     assert_int_equal(symlink("a.txt", path), 0);
     struct intra_build_spec s = spec_of("d", INTRA_TEXT);
     assert_string_equal(documents(&s), "alpha|beta|");
-    assert_null(strstr(said, "left out")); // none of them was read twice
+    assert_null(strstr(said, "left out")); // no file was read twice
     put("d/s/x.txt", BYTES("\x1f\x8b\x08\0"));
     assert_null(documents(&s));
     assert_non_null(strstr(said, "d/s/x.txt: offset 0: this is gzip data"));
-    s.sources[0].max_bad_share = 0.4; // of documents, and each file is one
+    s.sources[0].max_bad_share = 0.4; // of documents; each file is one document
     assert_string_equal(documents(&s), "alpha|beta|");
     put("po/de/x.po", BYTES("msgid \"open it\"\nmsgstr \"auf damit\"\n"));
     put("po/de/x.mo", BYTES("\xde\x12\x04\x95\0\0\0\0"));
@@ -362,7 +362,7 @@ static void test_names(void **state) {
     assert_true(intra_charset_is_common("ISO-8859-2") && !intra_charset_is_common("IBM1390"));
 }
 
-// Cut anywhere, a text is converted to the same.
+// A text that is cut anywhere converts to the same bytes.
 static void test_pieces(void **state) {
     static const char text[] = "a\x95\x5c\x5c\x82\xa0\xb1~z";
     struct neb_buf whole = {0}, pieces = {0};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// agent/child: a program that cannot be started is an error of the start, not a child that ends at once.
+// agent/proc/child: a program that cannot be started is an error of the start, not a child that
+// ends at once.
 #include "agent/base/fs.h"
 #include "agent/proc/child.h"
 #include "tests/testing.h"
@@ -37,7 +38,8 @@ static void test_starts(void **state) {
     assert_true(c.pid == 0 && WIFEXITED(status) && WEXITSTATUS(status) == 3);
 }
 
-// It is there, and may be executed, but is no program; nor is what it says would run it there. Nothing is left behind.
+// An executable file that is no program, or whose interpreter is missing, fails to start and leaves
+// no child.
 static void test_no_program(void **state) {
     (void)state;
     const char *const texts[] = {"\x7f"
@@ -55,7 +57,7 @@ static void test_no_program(void **state) {
         assert_non_null(strstr(text, "cannot start a test: "));
         assert_non_null(strstr(text, causes[i]));
         assert_true(c.pid == 0 && out == -1);
-        assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); // no child at all
+        assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); // no child exists
     }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who computes its parameters again (agent/daemon/divergence.h).
+// Which member computes its parameters again (agent/daemon/divergence.h).
 #include "agent/daemon/divergence.h"
 
 #include <setjmp.h>
@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-// Members 0, 1, … with these digests.
+// Members 0, 1, ... with these digests.
 static struct agent_divergence of(int self, int contributors, int n, const uint64_t digests[]) {
     struct inter_record r = {.n = (uint8_t)n};
     for (uint8_t i = 0; i < n; i++)
@@ -26,10 +26,10 @@ static void test_most(void **state) {
     assert_false(of(1, 3, 3, one).all);
     const uint64_t none[] = {7, 8, 9};
     assert_true(of(2, 3, 3, none).own && of(2, 3, 3, none).all);
-    assert_false(of(4, 5, 3, one).own); // it is not in the record
+    assert_false(of(4, 5, 3, one).own); // member 4 is not in the record
 }
 
-// Two clusters, which cannot know: both compute again.
+// Two clusters cannot know which one is wrong: both compute again.
 static void test_all_of_two(void **state) {
     (void)state;
     const uint64_t apart[] = {7, 8};
@@ -38,13 +38,13 @@ static void test_all_of_two(void **state) {
     assert_false(of(0, 2, 2, same).own || of(0, 2, 2, same).all);
 }
 
-// A leader that lies lists one member at a time beside itself.
+// A Byzantine leader may list one member at a time beside itself: two of five decide nothing.
 static void test_pairs_of_five(void **state) {
     (void)state;
     const uint64_t pair[] = {7, 8}, four[] = {7, 7, 8, 8};
     assert_false(of(0, 5, 2, pair).own || of(0, 5, 2, pair).others);
     assert_false(of(0, 5, 4, four).own);
-    assert_true(of(0, 4, 4, four).own && of(3, 4, 4, four).own); // that is all there are
+    assert_true(of(0, 4, 4, four).own && of(3, 4, 4, four).own); // all members are in the record
 }
 
 int main(void) {
