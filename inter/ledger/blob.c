@@ -397,19 +397,10 @@ out:
     return st;
 }
 
-// The newest checkpoint holds the rounds before `round` of each fragment. Created at first use.
-static const char make_saved[] =
-    "CREATE TABLE IF NOT EXISTS saved(job BLOB, fragment INT, round INT NOT "
-    "NULL, PRIMARY KEY(job, fragment)) WITHOUT ROWID";
-
-enum neb_status inter_db_make_saved(struct inter_ledger *l) {
-    return inter_db_run(l, "make a table", make_saved, "");
-}
-
 enum neb_status inter_ledger_saved(struct inter_ledger *l, const uint8_t job[INTER_ID_BYTES],
                                    const uint32_t *rounds, uint32_t n) {
     NEB_TRY(inter_db_begin(l));
-    enum neb_status st = inter_db_make_saved(l);
+    enum neb_status st = NEB_OK;
     for (uint32_t f = 0; f < n && st == NEB_OK; f++)
         st = inter_db_run(l, "keep what a checkpoint holds",
                           "INSERT OR REPLACE INTO saved VALUES(?,?,?)", "bii", INTER_JOB(job),
@@ -464,8 +455,6 @@ out:
 }
 
 enum neb_status inter_ledger_set_cap(struct inter_ledger *l, uint64_t bytes) {
-    if (bytes)
-        NEB_TRY(inter_db_make_saved(l));
     l->cap = bytes;
     return inter_blob_make_room(l, 0);
 }

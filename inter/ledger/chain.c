@@ -147,7 +147,7 @@ enum neb_status inter_ledger_begin_at(struct inter_ledger *l, const uint8_t job[
 static enum neb_status clear_job(struct inter_ledger *l, const uint8_t job[INTER_ID_BYTES]) {
     static const char *const tables[] = {"record", "chain", "manifest", "vote", "promise", "saved"};
     char sql[64];
-    enum neb_status rc = inter_db_make_saved(l);
+    enum neb_status rc = NEB_OK;
     for (size_t i = 0; i < sizeof tables / sizeof tables[0] && rc == NEB_OK; i++) {
         snprintf(sql, sizeof sql, "DELETE FROM %s WHERE job=?", tables[i]);
         rc = inter_db_run(l, "clear a job", sql, "b", INTER_JOB(job));
@@ -155,17 +155,8 @@ static enum neb_status clear_job(struct inter_ledger *l, const uint8_t job[INTER
     return rc;
 }
 
-// Ids of removed jobs, oldest first. Created at first use.
-static enum neb_status make_dropped(struct inter_ledger *l) {
-    return inter_db_run(l, "make a table",
-                        "CREATE TABLE IF NOT EXISTS dropped(seq INTEGER PRIMARY KEY AUTOINCREMENT, "
-                        "job BLOB NOT NULL UNIQUE, for_ever INT NOT NULL)",
-                        "");
-}
-
 static enum neb_status note_dropped(struct inter_ledger *l, const uint8_t job[INTER_ID_BYTES],
                                     bool for_ever) {
-    NEB_TRY(make_dropped(l));
     NEB_TRY(inter_db_run(l, "note a job that is dropped",
                          "INSERT OR IGNORE INTO dropped(job, for_ever) VALUES(?,?)", "bi",
                          INTER_JOB(job), (int64_t)for_ever));
@@ -179,7 +170,6 @@ enum neb_status inter_ledger_was_dropped(struct inter_ledger *l, const uint8_t j
                                          bool *out) {
     sqlite3_stmt *s = NULL;
     *out = false;
-    NEB_TRY(make_dropped(l));
     NEB_TRY(inter_db_prepare(l, &s, "SELECT 1 FROM dropped WHERE job=?", "b", INTER_JOB(job)));
     enum neb_status st = inter_db_next(l, s, out);
     sqlite3_finalize(s);

@@ -88,8 +88,6 @@ bool inter_blob_parse(const char *name, struct inter_key *k, const char **suffix
 NEB_MUST_CHECK enum neb_status inter_blob_sweep(struct inter_ledger *l);
 // Drops the oldest committed rounds until `more` bytes fit under the cap, if it can.
 NEB_MUST_CHECK enum neb_status inter_blob_make_room(struct inter_ledger *l, uint64_t more);
-// Creates the table of what checkpoints hold, if there is none.
-NEB_MUST_CHECK enum neb_status inter_db_make_saved(struct inter_ledger *l);
 void inter_part_close(struct inter_part *p);
 // Gives up an arriving blob; its files stay. Does nothing without one.
 void inter_part_drop(struct inter_ledger *l, const struct inter_key *k);

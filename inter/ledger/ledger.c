@@ -19,6 +19,8 @@ static const neb_ns lock_wait = 2 * NEB_S;
 
 // record.seq: the order of commits over all fragments, by which blobs are dropped. promise: number
 // of manifests and hash of the vote of a round, so that inter_ledger_verify finds a lost row.
+// saved: the newest checkpoint holds the rounds before `round` of each fragment. dropped: ids of
+// removed jobs, oldest first.
 static const char schema[] =
     "CREATE TABLE meta(key TEXT PRIMARY KEY, value) WITHOUT ROWID;"
     "CREATE TABLE job(id BLOB PRIMARY KEY, spec TEXT NOT NULL, state TEXT NOT NULL) "
@@ -39,7 +41,11 @@ static const char schema[] =
     "CREATE TABLE outbox(seq INTEGER PRIMARY KEY AUTOINCREMENT, peer TEXT NOT NULL, "
     "kind INT NOT NULL, body BLOB NOT NULL);"
     "CREATE TABLE inbox(id INTEGER PRIMARY KEY AUTOINCREMENT, peer TEXT NOT NULL,"
-    " epoch INT NOT NULL, seq INT NOT NULL, UNIQUE(peer, epoch));";
+    " epoch INT NOT NULL, seq INT NOT NULL, UNIQUE(peer, epoch));"
+    "CREATE TABLE saved(job BLOB, fragment INT, round INT NOT NULL, PRIMARY KEY(job, fragment))"
+    " WITHOUT ROWID;"
+    "CREATE TABLE dropped(seq INTEGER PRIMARY KEY AUTOINCREMENT, job BLOB NOT NULL UNIQUE,"
+    " for_ever INT NOT NULL);";
 
 // ---- opening ------------------------------------------------------------------------------------
 

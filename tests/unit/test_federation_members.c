@@ -81,7 +81,7 @@ static void expect_next_look(struct agent_spread *s, uint32_t peer, neb_ns after
 // a follows old, b follows a, and fork is another list of a's version.
 static void make_branches(struct version *old, struct version *a, struct version *b,
                           struct version *fork) {
-    *old = *a = first_version(false);
+    *old = *a = first_version();
     a->b = (struct neb_buf){0};
     go_on(a, 1, 1);
     *b = *fork = (struct version){.l = a->l};
@@ -95,7 +95,7 @@ static void make_branches(struct version *old, struct version *a, struct version
 // is named.
 static void test_advice(void **state) {
     (void)state;
-    struct version v = first_version(false);
+    struct version v = first_version();
     struct agent_members *m = members_with("advice", &v);
     const char *name = m ? agent_members_list(m)->m[0].pub.name : "";
     char out[256], wrong[SEC_NAME_MAX + 1];
@@ -176,7 +176,7 @@ static void test_refused_quietly(void **state) {
     (void)state;
     static const bool none[SEC_MEMBERS_MAX];
     enum { MANY = 30, FEW = 4 };
-    struct version old = first_version(false), a = old, fork;
+    struct version old = first_version(), a = old, fork;
     struct agent_members_change c;
     a.b = (struct neb_buf){0};
     go_on(&a, 1, 1);
@@ -214,7 +214,7 @@ static void test_refused_quietly(void **state) {
 // Two processes that write certificate and hub of one home at the same time leave complete files.
 static void test_written_at_once(void **state) {
     (void)state;
-    struct version v = first_version(false);
+    struct version v = first_version();
     struct sec_federation *f = home_with("at-once", &v);
     struct neb_buf cert = {0};
     char at[SEC_ENDPOINT_MAX];
@@ -245,7 +245,7 @@ static bool renews(const struct agent_members *m) {
 // A certificate with enough time left stays; a damaged or missing one is renewed.
 static void test_certificate_due(void **state) {
     (void)state;
-    struct version v = first_version(false);
+    struct version v = first_version();
     struct agent_members *m = members_with("due", &v);
     struct sec_federation *f = NULL;
     struct neb_buf cert = {0};
@@ -305,7 +305,7 @@ static void test_name_given_anew(void **state) {
         assert_int_equal(sec_identity_create(home(keys), "rome", &id[i]), NEB_OK);
         assert_int_equal(sec_sign(id[i], some_context, "job", 3, sig[i]), NEB_OK);
     }
-    struct version v = first_version(false);
+    struct version v = first_version();
     struct agent_members *m = members_with("names", &v);
     for (int now = 0; now < 4; now++) {
         if (now == 2) { // rome was revoked, and another rome was invited
