@@ -139,7 +139,7 @@ static void test_restart(void **state) {
 }
 
 // Bytes that do not match the digest get no verdict, even if they are a valid update.
-static void test_other_bytes(void **state) {
+static void test_wrong_digest(void **state) {
     (void)state;
     struct inter_manifest m = of_round();
     struct inter_service *s = open_service(false);
@@ -164,7 +164,7 @@ static void test_other_bytes(void **state) {
 }
 
 // Signed bytes that are no valid update get the verdict NEB_ERR_FORMAT.
-static void test_signed_nonsense(void **state) {
+static void test_signed_but_invalid(void **state) {
     (void)state;
     struct inter_manifest m = of_round();
     struct inter_service *s = open_service(false);
@@ -179,7 +179,7 @@ static void test_signed_nonsense(void **state) {
         chunk(s, &m, i);
     assert_true(service_arrival_whole(s, &m));
     if (cmp_update_check_max(s->gate, blob.p, blob.len, UINT64_MAX, &stats) == NEB_OK)
-        fail_msg("the altered bit changes nothing");
+        fail_msg("the altered update is still valid");
     assert_true(service_arrival_verdict(s, &m, &st, &stats));
     assert_int_equal(st, NEB_ERR_FORMAT);
     blob.p[16] ^= 1;
@@ -190,7 +190,7 @@ static void test_signed_nonsense(void **state) {
 
 // With more arrivals than the limit, the oldest are dropped and get no verdict here; the others get
 // theirs.
-static void test_too_many(void **state) {
+static void test_too_many_arrivals(void **state) {
     (void)state;
     struct inter_service *s = open_service(false);
     struct inter_manifest m[ARRIVALS_MAX + 2];
@@ -259,7 +259,7 @@ static int tear_down(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_any_order), cmocka_unit_test(test_restart),
-        cmocka_unit_test(test_other_bytes), cmocka_unit_test(test_signed_nonsense),
-        cmocka_unit_test(test_too_many)};
+        cmocka_unit_test(test_wrong_digest), cmocka_unit_test(test_signed_but_invalid),
+        cmocka_unit_test(test_too_many_arrivals)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

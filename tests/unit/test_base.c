@@ -33,7 +33,7 @@ static mode_t mode_of(const char *path) {
 
 // A private file gets mode 0600 whatever the umask; an existing open file is closed and keeps its
 // content.
-static void test_private(void **state) {
+static void test_private_file(void **state) {
     (void)state;
     char path[NEB_PATH_MAX];
     mode_t mask = umask(0);
@@ -56,10 +56,10 @@ static void test_private(void **state) {
 
 // The write buffer of a 0600 file is wiped before it is freed. A file of mode 0644 is the control:
 // its bytes must be found, or this test looks in the wrong place.
-static void test_wiped(void **state) {
+static void test_buffer_is_wiped(void **state) {
     (void)state;
 #ifdef TESTING_SANITIZED
-    puts("not looked at in this build, where freed memory is not used again");
+    puts("skipped: a sanitizer does not reuse freed memory");
     skip();
 #endif
     char path[NEB_PATH_MAX];
@@ -77,7 +77,7 @@ static void test_wiped(void **state) {
         free(p);
     }
     if (!left[0]) {
-        puts("this C library does not hand out again what was just freed");
+        puts("skipped: this C library does not reuse memory that was just freed");
         skip();
     }
     assert_false(left[1]);
@@ -114,7 +114,7 @@ static void test_bytes_round_trip(void **state) {
 static void test_str_bounds(void **state) {
     (void)state;
     static const uint8_t longer[] = {5, 0, 'a', 'b', 'c', 'd', 'e'}, with_nul[] = {2, 0, 'a', 0},
-                         lies[] = {9, 0, 'a'};
+                         past_end[] = {9, 0, 'a'};
     char text[5];
     struct neb_rd r = neb_rd_make(longer, sizeof longer);
     neb_rd_str(&r, text, sizeof text); // five bytes and the final zero do not fit into five
@@ -122,7 +122,7 @@ static void test_str_bounds(void **state) {
     r = neb_rd_make(with_nul, sizeof with_nul);
     neb_rd_str(&r, text, sizeof text);
     assert_true(r.bad);
-    r = neb_rd_make(lies, sizeof lies);
+    r = neb_rd_make(past_end, sizeof past_end);
     neb_rd_str(&r, text, sizeof text);
     assert_true(r.bad);
 }
@@ -163,7 +163,7 @@ static void test_write_is_atomic(void **state) {
     neb_buf_free(&b);
 }
 
-static void test_faults_that_take_time(void **state) {
+static void test_slow_faults(void **state) {
     (void)state;
     neb_fault_arm("slow:+30,broken:2");
     neb_ns begin = neb_now();
@@ -442,7 +442,7 @@ static void test_log_throttle(void **state) {
     neb_log_set_sink(NULL, NULL);
 }
 
-static void test_quiet_line(void **state) {
+static void test_throttled_line(void **state) {
     (void)state;
     struct neb_throttle q = {0};
     uint64_t more;
@@ -467,15 +467,15 @@ int main(void) {
         cmocka_unit_test(test_copy_and_absolute),
         cmocka_unit_test(test_sha256_vector),
         cmocka_unit_test(test_rng),
-        cmocka_unit_test(test_faults_that_take_time),
+        cmocka_unit_test(test_slow_faults),
         cmocka_unit_test(test_numbers),
         cmocka_unit_test(test_numbers_in_any_locale),
-        cmocka_unit_test(test_private),
+        cmocka_unit_test(test_private_file),
         cmocka_unit_test(test_nearest),
         cmocka_unit_test(test_repeats),
         cmocka_unit_test(test_log_throttle),
-        cmocka_unit_test(test_quiet_line),
-        cmocka_unit_test(test_wiped),
+        cmocka_unit_test(test_throttled_line),
+        cmocka_unit_test(test_buffer_is_wiped),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -223,7 +223,7 @@ static bool keeps_a_chunk(void) {
 
 // A member that was not asked cannot deliver chunks of another's update: one false chunk would
 // spoil it.
-static void test_unasked(void **state) {
+static void test_unasked_chunks(void **state) {
     (void)state;
     struct inter_manifest m = manifest(AUTHOR, 0, 1);
     link_up(AUTHOR);
@@ -243,7 +243,7 @@ static void test_unasked(void **state) {
 
 // When chunks of several senders do not fit together, the node takes all from one sender: first the
 // author, then the member that it asks. That sender can be blamed.
-static void test_one_after_several(void **state) {
+static void test_one_sender_after_a_mix(void **state) {
     (void)state;
     struct inter_manifest m = manifest(AUTHOR, 0, 1);
     link_up(AUTHOR);
@@ -430,7 +430,7 @@ static int sent_to(int to) {
 }
 
 // This node answers for what it passes on: it drops what the origin has not signed.
-static void test_passing_on(void **state) {
+static void test_forwarding(void **state) {
     (void)state;
     struct neb_buf inner = {0}, b = {0};
     step(&(struct inter_event){.kind = INTER_EV_PEER_UP, .peer = peers[THIRD]});
@@ -448,7 +448,7 @@ static void test_passing_on(void **state) {
 }
 
 // The peer that shows a commit without a majority, or evidence that proves nothing, is blamed.
-static void test_what_proves_nothing(void **state) {
+static void test_empty_proofs(void **state) {
     (void)state;
     struct neb_buf b = {0};
     struct inter_record r = {.n = 1, .eta = 1, .n_plans = MEMBERS};
@@ -561,8 +561,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {TEST(test_manifests),  TEST(test_blobs),
                                        TEST(test_parameters), TEST(test_parameters_at_a_witness),
                                        TEST(test_digests),    TEST(test_envelopes),
-                                       TEST(test_passing_on), TEST(test_what_proves_nothing),
+                                       TEST(test_forwarding), TEST(test_empty_proofs),
                                        TEST(test_behind),     TEST(test_behind_without_answer),
-                                       TEST(test_unasked),    TEST(test_one_after_several)};
+                                       TEST(test_unasked_chunks),    TEST(test_one_sender_after_a_mix)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -157,7 +157,7 @@ static void test_one_pass_gives_the_same_bits(void **state) {
     kern_exact_leave(was);
 }
 
-static void test_what_is_no_number_is_told(void **state) {
+static void test_nonfinite_is_reported(void **state) {
     (void)state;
     static const float bad[] = {NAN, -NAN, INFINITY, -INFINITY};
     static struct data d;
@@ -174,7 +174,7 @@ static void test_what_is_no_number_is_told(void **state) {
 }
 
 // For every codec, encoding with feedback gives the frame of u, and leaves u and sent as expected.
-static void test_frames_of_what_was_learned(void **state) {
+static void test_feedback_frames(void **state) {
     (void)state;
     enum { MANY = 40000 };
     static const char *const names[] = {"fp32", "bf16",         "int8",          "int4",   "int3",
@@ -222,7 +222,7 @@ static void test_frames_of_what_was_learned(void **state) {
 
 // Reading a frame in strips gives the elements of a full decode, and refuses what the decode
 // refuses.
-static void test_strips_are_parts_of_the_whole(void **state) {
+static void test_strips_equal_full_decode(void **state) {
     (void)state;
     enum { MANY = 30001 };
     static const char *const names[] = {"fp32",         "bf16",         "int8",    "int8:77",
@@ -285,7 +285,7 @@ static void test_strips_are_parts_of_the_whole(void **state) {
 
 // The fast decoders against kern_unpack4 and kern_dequantise; a code out of range is found
 // anywhere.
-static void test_back_gives_the_same_bits(void **state) {
+static void test_decoders_give_the_same_bits(void **state) {
     (void)state;
     enum { BLOCKS = 70, MANY = BLOCKS * 128 };
     static uint8_t packed[MANY / 2 + 1], scales[BLOCKS];
@@ -326,11 +326,11 @@ static void test_back_gives_the_same_bits(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_strips_are_parts_of_the_whole),
-        cmocka_unit_test(test_back_gives_the_same_bits),
+        cmocka_unit_test(test_strips_equal_full_decode),
+        cmocka_unit_test(test_decoders_give_the_same_bits),
         cmocka_unit_test(test_one_pass_gives_the_same_bits),
-        cmocka_unit_test(test_what_is_no_number_is_told),
-        cmocka_unit_test(test_frames_of_what_was_learned),
+        cmocka_unit_test(test_nonfinite_is_reported),
+        cmocka_unit_test(test_feedback_frames),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -75,7 +75,7 @@ static void test_golden(void **state) {
         struct intra_tokenizer *t = open_kind(kinds[k]);
         for (int i = 0; i < N_GOLDENS; i++)
             if (!strcmp(goldens[i].file, kinds[k]) && !holds(t, &goldens[i]))
-                fail_msg("%s: \"%s\"", kinds[k],
+                fail_msg("%s: wrong ids or text for \"%s\"", kinds[k],
                          goldens[i].text ? goldens[i].text : goldens[i].back);
         intra_tokenizer_close(&t);
     }
@@ -330,7 +330,7 @@ static void test_hostile_regex(void **state) {
     intra_tokenizer_close(&t);
 }
 
-static void test_cut(void **state) {
+static void test_cut_file(void **state) {
     char path[NEB_PATH_MAX];
     struct neb_buf whole = {0};
     struct intra_tokenizer *t = NULL;
@@ -352,7 +352,7 @@ static void test_cut(void **state) {
     assert_int_not_equal(intra_tokenizer_open(dir, &t), NEB_OK);
 }
 
-static void test_special(void **state) {
+static void test_special_tokens(void **state) {
     static const struct {
         const char *config, *says; // says NULL: it opens
         int32_t bos, eos;
@@ -395,7 +395,7 @@ static void test_special(void **state) {
 }
 
 // unk_token does not matter when every byte has a token; otherwise it is refused.
-static void test_unk(void **state) {
+static void test_unk_token(void **state) {
     struct intra_tokenizer *t = NULL;
     int32_t *ids;
     size_t n;
@@ -439,7 +439,7 @@ static void encodes(const struct intra_tokenizer *t, const char *text, const int
 
 // Added tokens get the ids that Hugging Face gives them, whatever the file says. The later flags of
 // a token given twice count. A token decodes to its own letters.
-static void test_added(void **state) {
+static void test_added_tokens(void **state) {
     struct intra_tokenizer *t = NULL;
     (void)state;
     assert_int_equal(
@@ -477,8 +477,8 @@ int main(void) {
         cmocka_unit_test(test_golden),     cmocka_unit_test(test_threads),
         cmocka_unit_test(test_long_words), cmocka_unit_test(test_refused),
         cmocka_unit_test(test_regexes),    cmocka_unit_test(test_hostile_regex),
-        cmocka_unit_test(test_cut),        cmocka_unit_test(test_special),
-        cmocka_unit_test(test_unk),        cmocka_unit_test(test_added),
+        cmocka_unit_test(test_cut_file),        cmocka_unit_test(test_special_tokens),
+        cmocka_unit_test(test_unk_token),        cmocka_unit_test(test_added_tokens),
     };
     if (!mkdtemp(dir))
         return 1;

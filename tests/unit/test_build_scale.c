@@ -377,7 +377,7 @@ static long built_kb(const struct intra_build_spec *s,
 
 // Three documents repeated over 200 MB: much to read, little to encode. The text is not held in
 // memory.
-static void test_text_is_not_held(void **state) {
+static void test_text_is_not_held_in_memory(void **state) {
     (void)state;
     enum { MB = 200 };
     struct intra_build_spec s = spec_of(INTRA_TEXT, "large.txt");
@@ -393,7 +393,7 @@ static void test_text_is_not_held(void **state) {
     snprintf(s.tokenizer, sizeof s.tokenizer, "%s", in_dir("corpus/tokenizer.model"));
     s.holdout_per_mille = s.test_per_mille = 0;
     long kb = built_kb(&s, "large");
-    print_message("%d MB of text, %.0f MB of memory\n", MB, (double)kb / 1000);
+    print_message("%d MB of text took %.0f MB of memory\n", MB, (double)kb / 1000);
     assert_true(kb > 0);
 #if !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__ // sanitizers hold freed memory
     assert_true(kb < MB * 1000 / 2);
@@ -508,7 +508,7 @@ static void begin_second(void *user, const char *stage, uint64_t done, uint64_t 
     t->st = intra_corpus_build(&s, in_dir("both"), how_far, NULL, &t->skipped);
 }
 
-static void test_two_at_once(void **state) {
+static void test_two_builds_at_once(void **state) {
     (void)state;
     struct intra_build_spec s = spec_of(INTRA_JSONL, "one.jsonl");
     struct second t = {.done = false};
@@ -567,9 +567,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_corpus_as_in_memory),
         cmocka_unit_test(test_pipe_and_folder),
-        cmocka_unit_test(test_text_is_not_held),
+        cmocka_unit_test(test_text_is_not_held_in_memory),
         cmocka_unit_test(test_changed_source),
-        cmocka_unit_test(test_two_at_once),
+        cmocka_unit_test(test_two_builds_at_once),
         cmocka_unit_test(test_too_many_shards),
         cmocka_unit_test(test_windows_lines),
     };

@@ -119,10 +119,10 @@ static void check(const struct row *r, const char *path) {
     s.sources[0].max_bad_share = r->share;
     const char *got = documents(&s);
     if (r->want ? !got || strcmp(got, r->want) != 0 : got != NULL)
-        fail_msg("%s: \"%s\" in place of \"%s\"; %s", path, got ? got : "(refused)",
+        fail_msg("%s: got \"%s\", want \"%s\"; log: %s", path, got ? got : "(refused)",
                  r->want ? r->want : "(refused)", said);
     if (r->says && !strstr(said, r->says))
-        fail_msg("%s: \"%s\" is not in: %s", path, r->says, said);
+        fail_msg("%s: \"%s\" is not in the log: %s", path, r->says, said);
 }
 
 static void test_encodings(void **state) {
@@ -215,7 +215,7 @@ static void test_long_files(void **state) {
     assert_non_null(strstr(said, "zero.txt: byte 0x00 at offset 0 is not text"));
 }
 
-static void test_kinds(void **state) {
+static void test_files_that_are_not_text(void **state) {
     static const struct {
         const char *bytes;
         size_t n;
@@ -341,7 +341,7 @@ static void test_folders(void **state) {
     assert_non_null(strstr(said, "1 compiled catalogues (.mo) are left out"));
 }
 
-static void test_names(void **state) {
+static void test_encoding_names(void **state) {
     (void)state;
     static const char *const good[] = {"utf-8",   "UTF8",   "utf-8-sig",    "ascii",
                                        "latin-1", "cp1252", "Windows-1251", "koi8_r",
@@ -363,7 +363,7 @@ static void test_names(void **state) {
 }
 
 // A text that is cut anywhere converts to the same bytes.
-static void test_pieces(void **state) {
+static void test_conversion_in_pieces(void **state) {
     static const char text[] = "a\x95\x5c\x5c\x82\xa0\xb1~z";
     struct neb_buf whole = {0}, pieces = {0};
     struct intra_charset *c = NULL;
@@ -406,9 +406,9 @@ static int tear_down(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_encodings), cmocka_unit_test(test_long_files),
-        cmocka_unit_test(test_kinds),     cmocka_unit_test(test_bad_lines),
-        cmocka_unit_test(test_folders),   cmocka_unit_test(test_names),
-        cmocka_unit_test(test_pieces),
+        cmocka_unit_test(test_files_that_are_not_text),     cmocka_unit_test(test_bad_lines),
+        cmocka_unit_test(test_folders),   cmocka_unit_test(test_encoding_names),
+        cmocka_unit_test(test_conversion_in_pieces),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -218,7 +218,7 @@ static void test_altered(void **state) {
 }
 
 // The limit counts the claimed elements of all units, and is checked before a unit is unpacked.
-static void test_bound(void **state) {
+static void test_element_limit(void **state) {
     (void)state;
     struct neb_buf b = {0};
     struct cmp_update_stats stats;
@@ -365,7 +365,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_cut),      cmocka_unit_test(test_random_pieces),
         cmocka_unit_test(test_norm),           cmocka_unit_test(test_altered),
-        cmocka_unit_test(test_bound),          cmocka_unit_test(test_no_empty_units),
+        cmocka_unit_test(test_element_limit),          cmocka_unit_test(test_no_empty_units),
         cmocka_unit_test(test_one_zstd_frame), cmocka_unit_test(test_vectors_stay_dense)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

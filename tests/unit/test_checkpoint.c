@@ -134,7 +134,7 @@ static void test_every_bit(void **state) {
         overwrite(file.p, file.len);
         file.p[bit / 8] ^= (uint8_t)(1 << bit % 8);
         if (intra_ckpt_open(path, true, &c) == NEB_OK) {
-            check_content(c); // the flipped bit lies in padding
+            check_content(c); // the flipped bit wrong in padding
             intra_ckpt_close(&c);
             passed++;
         }
@@ -162,7 +162,7 @@ static void test_every_bit(void **state) {
 
 // Wrong index fields under a correct digest are refused: a hostile writer can make them, a flipped
 // bit cannot.
-static void test_lying_index(void **state) {
+static void test_wrong_index(void **state) {
     (void)state;
     struct neb_buf file = {0};
     struct intra_ckpt *c = NULL;
@@ -174,7 +174,7 @@ static void test_lying_index(void **state) {
     const struct {
         size_t at, bytes;
         uint64_t value;
-    } lies[] = {
+    } wrong[] = {
         {entry, 1, 4},                                // dtype
         {entry + 1, 8, UINT64_MAX},                   // rows
         {entry + 1, 8, 1ull << 62},                   // rows x 4 wraps
@@ -192,11 +192,11 @@ static void test_lying_index(void **state) {
         {tail + 16, 8, UINT64_MAX},                   // index at
         {tail + 24, 8, len + 1},                      // index length
     };
-    for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         uint8_t keep[8];
-        memcpy(keep, file.p + lies[i].at, lies[i].bytes);
-        for (size_t k = 0; k < lies[i].bytes; k++)
-            file.p[lies[i].at + k] = (uint8_t)(lies[i].value >> 8 * k);
+        memcpy(keep, file.p + wrong[i].at, wrong[i].bytes);
+        for (size_t k = 0; k < wrong[i].bytes; k++)
+            file.p[wrong[i].at + k] = (uint8_t)(wrong[i].value >> 8 * k);
         neb_sha256(file.p + index, len + 64, file.p + file.len - 32);
         overwrite(file.p, file.len);
         enum neb_status st = intra_ckpt_open(path, false, &c);
@@ -207,8 +207,8 @@ static void test_lying_index(void **state) {
             st = intra_ckpt_open(path, true, &c); // but then the digest does not match
         }
         if (st != NEB_ERR_CORRUPT)
-            fail_msg("lie %zu: status %d", i, st);
-        memcpy(file.p + lies[i].at, keep, lies[i].bytes);
+            fail_msg("wrong[%zu]: status %d", i, st);
+        memcpy(file.p + wrong[i].at, keep, wrong[i].bytes);
     }
     neb_buf_free(&file);
 }
@@ -318,7 +318,7 @@ static void test_folder(void **state) {
 
 // A damaged checkpoint counts as missing and does not take the place of a good one when some are
 // kept. A checkpoint of another key or version is not damaged.
-static void test_damaged_is_missing(void **state) {
+static void test_damaged_counts_as_missing(void **state) {
     (void)state;
     struct intra_ckpt *c = NULL;
     put("step-000000000050.ckpt", true);
@@ -369,8 +369,8 @@ static int tear_down(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trip),  cmocka_unit_test(test_every_bit),
-        cmocka_unit_test(test_lying_index), cmocka_unit_test(test_failing_disk),
-        cmocka_unit_test(test_folder),      cmocka_unit_test(test_damaged_is_missing),
+        cmocka_unit_test(test_wrong_index), cmocka_unit_test(test_failing_disk),
+        cmocka_unit_test(test_folder),      cmocka_unit_test(test_damaged_counts_as_missing),
         cmocka_unit_test(test_arrays),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

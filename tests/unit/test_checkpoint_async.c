@@ -73,7 +73,7 @@ static enum neb_status outcome(struct fixture *f) {
     return st;
 }
 
-static void test_same_bytes_as_at_once(void **state) {
+static void test_same_bytes_as_direct_write(void **state) {
     struct fixture *f = *state;
     struct intra_ckpt_writer *w = NULL;
     struct neb_buf now = {0}, aside = {0};
@@ -103,7 +103,7 @@ static void test_same_bytes_as_at_once(void **state) {
     neb_buf_free(&aside);
 }
 
-static void test_a_failure_is_told_once(void **state) {
+static void test_failure_is_reported_once(void **state) {
     struct fixture *f = *state;
     struct intra_ckpt *c = NULL;
     char text[1024];
@@ -132,7 +132,7 @@ static void test_destroy_waits(void **state) {
     intra_ckpt_close(&c);
 }
 
-static void test_a_copy_that_is_dropped(void **state) {
+static void test_dropped_copy(void **state) {
     struct fixture *f = *state;
     struct intra_ckpt_writer *w = NULL;
     assert_int_equal(intra_ckpt_async_begin(f->a, &w), NEB_OK);
@@ -144,9 +144,9 @@ static void test_a_copy_that_is_dropped(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_same_bytes_as_at_once, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_a_failure_is_told_once, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_same_bytes_as_direct_write, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_failure_is_reported_once, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_destroy_waits, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_a_copy_that_is_dropped, set_up, tear_down)};
+        cmocka_unit_test_setup_teardown(test_dropped_copy, set_up, tear_down)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

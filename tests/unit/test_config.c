@@ -48,7 +48,7 @@ static void test_good(void **state) {
     assert_int_equal(parse(ended, &j), NEB_OK);
 }
 
-static void test_complaints(void **state) {
+static void test_error_messages(void **state) {
     (void)state;
     static const struct {
         const char *from, *to, *expect; // `from` in the good file becomes `to`
@@ -257,7 +257,7 @@ static const char teacher_learns[] = "distill: {teacher: {learn: true}}\n",
                       "distill: {teacher: {learn: true}}\nsync: {scheme: synchronous}\n";
 
 // The sides of rtd and distill train on every device on which a replica trains, with one rank.
-static void test_places(void **state) {
+static void test_side_devices(void **state) {
     (void)state;
     static const char *const modes[] = {"rtd", "distill"},
                              *const keys[] = {"device: cuda",
@@ -299,7 +299,7 @@ static void test_places(void **state) {
 
 // What a side cannot have is refused, with the line in the file, and also by an agent that receives
 // the job.
-static void test_places_refused(void **state) {
+static void test_side_devices_refused(void **state) {
     (void)state;
     static const struct {
         const char *mode, *more, *keys, *key, *expect;
@@ -375,7 +375,7 @@ static void test_places_refused(void **state) {
 }
 
 // What a resumed run may change, and the name of the key that it may not change.
-static void test_differs(void **state) {
+static void test_resume_differences(void **state) {
     (void)state;
     static const struct {
         const char *from, *to, *key;
@@ -567,7 +567,7 @@ static void test_sources(void **state) {
 }
 
 // Bounds that fp32 cannot hold exactly: every value that YAML accepts is accepted from JSON too.
-static void test_bounds_travel(void **state) {
+static void test_bounds_survive_json(void **state) {
     (void)state;
     static const char *const at_bounds[] = {
         "sync.outer.momentum=0.999", "optim.beta2=0.99999", "model.norm_eps=0.1",
@@ -780,18 +780,18 @@ static void test_cluster_defaults(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_good),
-                                       cmocka_unit_test(test_complaints),
+                                       cmocka_unit_test(test_error_messages),
                                        cmocka_unit_test(test_auto),
                                        cmocka_unit_test(test_private_noise),
                                        cmocka_unit_test(test_private_has_enough),
                                        cmocka_unit_test(test_private_batch),
-                                       cmocka_unit_test(test_places),
-                                       cmocka_unit_test(test_places_refused),
-                                       cmocka_unit_test(test_differs),
+                                       cmocka_unit_test(test_side_devices),
+                                       cmocka_unit_test(test_side_devices_refused),
+                                       cmocka_unit_test(test_resume_differences),
                                        cmocka_unit_test(test_set),
                                        cmocka_unit_test(test_json_round_trip),
                                        cmocka_unit_test(test_sources),
-                                       cmocka_unit_test(test_bounds_travel),
+                                       cmocka_unit_test(test_bounds_survive_json),
                                        cmocka_unit_test(test_home),
                                        cmocka_unit_test(test_early_interval),
                                        cmocka_unit_test(test_names),

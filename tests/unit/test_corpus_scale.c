@@ -196,7 +196,7 @@ static void test_many_shards_cost_little(void **state) {
                 many = {.vocab = 500, .sources = 1, .shards = 4000, .size = few_tokens};
     assert_int_equal(make(&one, "one"), make(&many, "many"));
     double in_one = seconds_a_pass(&one, 20), in_many = seconds_a_pass(&many, 5);
-    print_message("a window in 1 shard %.0f ns, in 4000 shards of half its size %.0f ns\n",
+    print_message("a window takes %.0f ns in 1 shard, %.0f ns in 4000 shards of half a window\n",
                   1e9 * in_one / (4000 * 33 / T), 1e9 * in_many / (4000 * 33 / T));
     assert_true(in_many < 60 * in_one);
 }
@@ -261,7 +261,7 @@ static void check_skip(const struct intra_corpus *c, const struct intra_sampler_
     intra_sampler_destroy(&skipped);
 }
 
-static void test_skipped_is_drawn(void **state) {
+static void test_skip_equals_draws(void **state) {
     (void)state;
     struct made m = {.vocab = 500, .sources = 64, .seed = 9, .shards = 3, .size = some_tokens};
     make(&m, "sources");
@@ -320,7 +320,7 @@ static void test_skipping_reads_nothing(void **state) {
     intra_sampler_save(s, cursor);
     assert_int_equal(cursor[0], 10000000);
     assert_int_equal(cursor[1] + cursor[2] + cursor[3], 10000000);
-    print_message("10^7 draws of a mixture are skipped in %.0f ms\n", 1e3 * seconds);
+    print_message("skipping 10^7 draws of a mixture took %.0f ms\n", 1e3 * seconds);
     intra_sampler_destroy(&s);
     intra_corpus_close(&c);
 }
@@ -343,7 +343,7 @@ static size_t cold_pages(uint8_t *const *maps, const size_t *lens) { // of all s
 }
 
 // Pages of the next draws are read before they are drawn, and the pages around them are not.
-static void test_windows_ahead_are_read(void **state) {
+static void test_read_ahead(void **state) {
     (void)state;
     struct made m = {.vocab = 500, .sources = 1, .seed = 2, .shards = DISK_SHARDS, .size = large};
     struct intra_sampler_config cfg = {.seed = 1, .seq_len = WIDE_T};
@@ -370,7 +370,7 @@ static void test_windows_ahead_are_read(void **state) {
     assert_int_equal(intra_sampler_create(c, &cfg, &s), NEB_OK);
     size_t before = cold_pages(maps, lens), after = before;
     if (before < all / 2) {
-        print_message("this file system keeps all in memory: %zu of %zu pages\n", all - before,
+        print_message("skipped: this file system keeps its files in memory: %zu of %zu pages\n", all - before,
                       all);
     } else {
         intra_sampler_ahead(s, 8);
@@ -384,7 +384,7 @@ static void test_windows_ahead_are_read(void **state) {
         for (int i = 0; i < 8; i++)
             intra_sampler_next(s, x, y);
         size_t drawn = cold_pages(maps, lens);
-        print_message("%zu of %zu pages were cold, %zu once read ahead, %zu once drawn\n", before,
+        print_message("%zu of %zu pages were cold, %zu after the read-ahead, %zu after the draws\n", before,
                       all, ahead, drawn);
         assert_in_range(before - ahead, 8, 64); // not megabytes
         assert_true(drawn >= ahead);
@@ -411,9 +411,9 @@ int main(void) {
         cmocka_unit_test(test_windows_over_shards),
         cmocka_unit_test(test_many_shards_cost_little),
         cmocka_unit_test(test_limit_of_shards),
-        cmocka_unit_test(test_skipped_is_drawn),
+        cmocka_unit_test(test_skip_equals_draws),
         cmocka_unit_test(test_skipping_reads_nothing),
-        cmocka_unit_test(test_windows_ahead_are_read),
+        cmocka_unit_test(test_read_ahead),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static void test_sizes_are_the_models(void **state) {
+static void test_sizes_equal_models(void **state) {
     (void)state;
     static const struct {
         struct intra_trainable t;
@@ -37,14 +37,14 @@ static void test_sizes_are_the_models(void **state) {
         assert_int_equal(intra_model_create(&c, &cases[i].t, 1, &m), NEB_OK);
         struct intra_cost_params p = intra_cost_count(&c, &cases[i].t);
         if (p.all != (int64_t)m->n_params || p.trainable != (int64_t)m->n_trainable)
-            fail_msg("case %zu: %lld of %zu, %lld of %zu learn", i, (long long)p.all, m->n_params,
+            fail_msg("case %zu: %lld of %zu parameters, %lld of %zu trainable", i, (long long)p.all, m->n_params,
                      (long long)p.trainable, m->n_trainable);
         intra_model_destroy(&m);
     }
 }
 
 // The memory of the fullest stage equals that of real arenas, for all meshes of up to 16 ranks.
-static void test_memory_is_the_arenas(void **state) {
+static void test_memory_equals_arenas(void **state) {
     (void)state;
     for (int pp = 1; pp <= 4; pp *= 2)
         for (int tp = 1; tp <= 4; tp *= 2)
@@ -107,11 +107,11 @@ static void test_memory_of_the_exchange(void **state) {
     struct intra_cost_params p = intra_cost_count(&j.model, &j.trainable);
     near(alone.exchange_bytes, 16.0 * (double)p.trainable, 1e-9, "one rank");
     near(alone.rank_bytes, cost.rank_bytes + alone.exchange_bytes + alone.frames_bytes, 1e-9,
-         "its rank");
+         "the rank's memory");
     j.copy = true; // of a checkpoint: parameters, moments and the exchange's state
     intra_cost_step(&j, &r, &cost);
     near(cost.copy_bytes, 4.0 * (double)p.all + 24.0 * (double)p.trainable, 1e-9, "a copy");
-    near(cost.rank_bytes, alone.rank_bytes + cost.copy_bytes, 1e-9, "with it");
+    near(cost.rank_bytes, alone.rank_bytes + cost.copy_bytes, 1e-9, "the rank with the copy");
     near(cost.host_bytes, cost.rank_bytes, 1e-9, "the host");
     j = mesh_job(4, 1, 1, 1, 32);
     j.outer = j.outer_single = true;
@@ -119,7 +119,7 @@ static void test_memory_of_the_exchange(void **state) {
     j.copy = true;
     intra_cost_step(&j, &r, &cost);
     near(cost.copy_bytes, (double)p.all + 2.0 * (double)p.trainable, 1e-9, "a quarter of it");
-    near(cost.owner_bytes, alone.owner_bytes + 16.0 * (double)p.trainable, 1e-9, "its owner");
+    near(cost.owner_bytes, alone.owner_bytes + 16.0 * (double)p.trainable, 1e-9, "the owner's memory");
     near(cost.host_bytes, alone.host_bytes + 4 * cost.copy_bytes + 16.0 * (double)p.trainable, 1e-9,
          "the host of four");
     for (int lora = 0; lora < 2; lora++)
@@ -133,13 +133,13 @@ static void test_memory_of_the_exchange(void **state) {
             // θ, v, u, θ_m at the send, and θ_m during encode or merge
             near(cost.exchange_bytes, 20 * fullest_owner(&j, ranks), 0.25, "the fullest rank");
             assert_true(cost.owner_bytes == 0);
-            near(cost.host_bytes, cost.rank_bytes * ranks, 1e-9, "all ranks of a machine");
+            near(cost.host_bytes, cost.rank_bytes * ranks, 1e-9, "all ranks of a host");
             j.outer_single = true; // masked sums: rank 0 has all
             intra_cost_step(&j, &r, &cost);
             near(cost.owner_bytes - cost.frames_bytes, 20 * fullest_owner(&j, 1), 0.01,
                  "a single owner");
             assert_true(cost.exchange_bytes == 0);
-            near(cost.host_bytes, cost.rank_bytes * ranks + cost.owner_bytes, 1e-9, "its machine");
+            near(cost.host_bytes, cost.rank_bytes * ranks + cost.owner_bytes, 1e-9, "the owner's host");
         }
 }
 
@@ -281,9 +281,9 @@ static void test_bf16(void **state) {
     intra_cost_step(&j, &r, &cost);
     double params = (double)intra_cost_count(&model, &j.trainable).all;
     near(cost.compute_s, one.compute_s / 2, 0.01, "products in bf16");
-    near(cost.update_s, one.update_s + params / 1e6, 1e-6, "parameters made bf16");
+    near(cost.update_s, one.update_s + params / 1e6, 1e-6, "conversion to bf16");
     near(cost.flops, one.flops, 1e-12, "flops");
-    near(cost.params_bytes, one.params_bytes + 4 * params, 1e-3, "in two forms");
+    near(cost.params_bytes, one.params_bytes + 4 * params, 1e-3, "parameters in two types");
     assert_true(cost.acts_bytes > one.acts_bytes && cost.acts_bytes < 1.2 * one.acts_bytes);
     j = mesh_job(1, 1, 1, 4, 8); // heads of 8: attention stays in fp32
     intra_cost_step(&j, &r, &cost);
@@ -380,7 +380,7 @@ static void test_links(void **state) {
     assert_true(w.bits_s == 1.5e9 && w.loss == 0);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         if (agent_wan_parse(bad[i], "t", &w) != NEB_ERR_INVALID)
-            fail_msg("\"%s\" was taken", bad[i]);
+            fail_msg("\"%s\" was accepted", bad[i]);
 }
 
 static void test_profile(void **state) {
@@ -417,7 +417,7 @@ static void test_profile(void **state) {
                 json_object_del(copy, key);
             text = json_dumps(copy, 0);
             if (agent_profile_parse(text, strlen(text), "t", &back) != NEB_ERR_FORMAT)
-                fail_msg("%s %s", how ? "-1 as" : "without", key);
+                fail_msg("accepted %s %s", how ? "-1 as" : "without", key);
             free(text);
             json_decref(copy);
         }
@@ -467,7 +467,7 @@ static void apart(const char *script, neb_ns timeout, const char *why, struct ag
     agent_profile_device_apart(exe, timeout, p);
     neb_log_set_sink(NULL, NULL);
     if (*why ? !strstr(said, why) : said[0])
-        fail_msg("\"%s\" is said, not \"%s\"", said, why);
+        fail_msg("log: \"%s\", want \"%s\"", said, why);
     assert_true(neb_now() - from < 60 * NEB_S); // the hanging child would take 600 s
     assert_int_equal(remove(exe), 0);
     assert_int_equal(rmdir(dir), 0);
@@ -509,8 +509,8 @@ static void test_device_by_a_child(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sizes_are_the_models),
-        cmocka_unit_test(test_memory_is_the_arenas),
+        cmocka_unit_test(test_sizes_equal_models),
+        cmocka_unit_test(test_memory_equals_arenas),
         cmocka_unit_test(test_memory_of_the_exchange),
         cmocka_unit_test(test_memory_of_frames),
         cmocka_unit_test(test_flops_and_bytes),

@@ -57,7 +57,7 @@ static void test_seconds(void **state) {
     struct intra_rates r = even_rates();
     struct intra_cost_job j = device_job(1, 1, 1, 4, 8);
     struct intra_cost one = cost_of(&j, &r), c;
-    near(one.compute_s, one.flops / 1e9, 1e-3, "all is products");
+    near(one.compute_s, one.flops / 1e9, 1e-3, "only products");
     j.type = KERN_BF16;
     c = cost_of(&j, &r);
     near(c.compute_s, one.compute_s / 4, 1e-3, "in bf16");
@@ -95,7 +95,7 @@ static void test_meshes(void **state) {
     c = cost_of(&j, &r);
     near(c.compute_s, one.compute_s / 2, 1e-6, "dp 2");
     near(c.dp_bytes, 4 * params, 1e-3, "dp bytes");
-    near(c.dp_s, (1 + 1.0 / 8) * 2 * params / 1e9, 1e-3, "what dp costs");
+    near(c.dp_s, (1 + 1.0 / 8) * 2 * params / 1e9, 1e-3, "exposed dp time");
     r.device.link = 1e6; // too slow for the backward pass
     c = cost_of(&j, &r);
     near(c.dp_s, 4 * params / 1e6 - 2.0 / 3 * one.compute_s / 8, 1e-3, "dp over a slow link");
@@ -156,7 +156,7 @@ static void test_exchange(void **state) {
     r.device.up = 2e6;
     c = cost_of(&j, &r);
     near(c.gather_s, 4 * params / 1e6, 1e-3, "to the host");
-    near(c.scatter_s, 4 * params / 2e6, 1e-3, "and back");
+    near(c.scatter_s, 4 * params / 2e6, 1e-3, "back to the device");
     near(c.owner_params, params, 1e-9, "a rank owns all");
     assert_true(c.outer_bytes == 0 && c.device_bytes == none.device_bytes);
     near(c.exchange_bytes, 16 * params, 1e-9, "on the host");
@@ -187,7 +187,7 @@ static void test_exchange_of_a_mesh(void **state) {
         c = cost_of(&j, &r);
         near(c.owner_params, own, 1e-9, "the fullest owner");
         near(c.outer_bytes, 20 * own + 5.25 * largest, 0.02, "in its device's memory");
-        near(c.device_bytes, none.device_bytes + c.outer_bytes, 1e-9, "beside what trains");
+        near(c.device_bytes, none.device_bytes + c.outer_bytes, 1e-9, "beside the training");
         near(c.exchange_bytes, 24 * own, 0.02, "the host's copy, and room");
         near(host.exchange_bytes, 20 * own, 0.02, "all of it on the host");
         assert_true(host.outer_bytes == 0 && host.device_bytes == none.device_bytes);
@@ -202,7 +202,7 @@ static void test_exchange_of_a_mesh(void **state) {
         near(cost_of(&j, &r).gather_s, 4 * own / 1e6, 0.02, "to the host");
         r.device.down = 1e12;
         r.device.up = 1e6;
-        near(cost_of(&j, &r).scatter_s, 4 * params / 1e6, 0.02, "and all of it back");
+        near(cost_of(&j, &r).scatter_s, 4 * params / 1e6, 0.02, "everything back to the device");
         r.device.up = 1e12;
     }
     // tensor parallel: the other rank sends half of what a rank owns, and all of it takes device
@@ -211,9 +211,9 @@ static void test_exchange_of_a_mesh(void **state) {
     double own = fullest_owner(&j, 2, &largest);
     j.outer = j.outer_device = true;
     struct intra_cost c = cost_of(&j, &r);
-    near(c.outer_bytes, 24 * own + 5.25 * largest, 0.02, "with room for what is gathered");
+    near(c.outer_bytes, 24 * own + 5.25 * largest, 0.02, "with room for a gathered fragment");
     near(c.gather_s, 2 * own / link, 0.02, "from the other rank");
-    near(c.scatter_s, 2 * own / link, 0.02, "and to it");
+    near(c.scatter_s, 2 * own / link, 0.02, "to the other rank");
     // two fragments: one is gathered at a time; masked sums are on the host of the first rank
     j.fragments = 2;
     struct intra_cost two = cost_of(&j, &r);
@@ -259,7 +259,7 @@ static void test_work_of_owners(void **state) {
         own = fullest_owner(&x.job, ranks, &largest);
         w = agent_planner_work(&x, &site, &cluster, &codec, params / 2, 3);
         near(w.encode_s, own / 4e6, 2e-3, "the busiest owner encodes");
-        near(w.merge_s, 3 * own / 2e6 + own / 1e6, 2e-3, "and merges");
+        near(w.merge_s, 3 * own / 2e6 + own / 1e6, 2e-3, "the busiest owner merges");
         x.job.outer_device = false; // the ranks share all processors of the machine
         x.cost = cost_of(&x.job, &site.profile.rates);
         w = agent_planner_work(&x, &site, &cluster, &codec, params / 2, 3);
@@ -291,7 +291,7 @@ static void test_choice(void **state) {
 
 // The planner decides which cluster is on a device, in which type, and with the exchange's state
 // there or not.
-static void test_places(void **state) {
+static void test_device_placement(void **state) {
     (void)state;
     static struct agent_job job;
     static struct agent_site sites[AGENT_CLUSTERS_MAX];
@@ -413,7 +413,7 @@ int main(void) {
         cmocka_unit_test(test_exchange_of_a_mesh),
         cmocka_unit_test(test_work_of_owners),
         cmocka_unit_test(test_choice),
-        cmocka_unit_test(test_places),
+        cmocka_unit_test(test_device_placement),
         cmocka_unit_test(test_hosts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

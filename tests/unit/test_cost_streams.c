@@ -66,11 +66,11 @@ static void test_sides_on_device(void **state) {
     near(side.flops, whole.flops, 1e-9, "all positions count: an ordinary step");
     near(side.step_s, whole.step_s, 1e-6, "as long as an ordinary step");
     near(side.device_bytes, whole.device_bytes, 1e-9, "device memory of an ordinary step");
-    near(side.host_bytes, whole.host_bytes, 1e-9, "and the host's");
+    near(side.host_bytes, whole.host_bytes, 1e-9, "host memory of an ordinary step");
     struct intra_cost_side few = all;
     few.targets = 100; // gathering so many does not pay
     intra_cost_side_step(&j, &few, &r, &less);
-    near(less.flops, side.flops, 1e-9, "whoever counts");
+    near(less.flops, side.flops, 1e-9, "all positions, without a gather");
     few.targets = 20;
     intra_cost_side_step(&j, &few, &r, &less);
     near(side.flops - less.flops, 3 * 108 * 6.0 * 512 * 64, 1e-9, "positions without a target");
@@ -85,7 +85,7 @@ static void test_sides_on_device(void **state) {
     few.drawn = few.soft_k = 0;
     intra_cost_side_step(&j, &few, &r, &less);
     near(side.step_s - less.step_s, 3 * (20 * (512 / 1e6 + 2.0 * 512 * 64 / 8e9) + 0.25), 1e-6,
-         "draws take so long");
+         "time of the draws");
     near(side.device_bytes - less.device_bytes, 5 * 512 + 2 * 512 + 16384, 1e-9, "room for draws");
     r.device = even_device(2e9);
     // bf16 is four times as fast on the device, which holds the parameters in both types
@@ -128,7 +128,7 @@ static void test_sides_on_device(void **state) {
     intra_cost_side_step(&j, &blind, &r, &host);
     near(side.acts_bytes - host.acts_bytes, labels, 1e-9, "labels");
     near(side.host_bytes - host.host_bytes, 128 * (1024 + 4 * (4 + 128.0)), 1e-9,
-         "labels on the host, and on their way");
+         "labels on the host and in flight");
     near(host.acts_bytes,
          16384 + 512 + 32768 + 16384 + 4096 + 32768 + 16384 + 512 + 81920 + 40960 // a block
              + 32768 + 2816                                // its input; the batch
@@ -210,7 +210,7 @@ static struct agent_job job_of(enum agent_mode mode, int32_t clusters) {
     return j;
 }
 
-static void test_cast(void **state) {
+static void test_role_assignment(void **state) {
     (void)state;
     static struct agent_job j; // large
     static struct agent_site sites[3];
@@ -364,9 +364,9 @@ static void test_students(void **state) {
     j = job_of(AGENT_MODE_DISTILL, 3);
     assert_int_equal(agent_planner_streams(&j, &text, sites, &link, &two), NEB_OK);
     assert_int_equal(one.flow.bound, INTER_STREAM_BOUND_PRODUCER);
-    near(two.flow.rate, one.flow.rate / 2, 1e-9, "a teacher of two");
+    near(two.flow.rate, one.flow.rate / 2, 1e-9, "a teacher with two students");
     assert_true(two.sides[2].rate == two.sides[1].rate && two.sides[2].wait > two.sides[1].wait);
-    near(two.sides[0].rate, 2 * two.flow.rate, 1e-9, "all that it makes");
+    near(two.sides[0].rate, 2 * two.flow.rate, 1e-9, "batches for both students");
     j.distill.relay = true; // the first student passes them on
     assert_int_equal(agent_planner_streams(&j, &text, sites, &link, &two), NEB_OK);
     near(two.flow.rate, one.flow.rate, 1e-9, "a relay");
@@ -388,7 +388,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sides),       cmocka_unit_test(test_flow),
         cmocka_unit_test(test_label_bytes), cmocka_unit_test(test_sides_on_device),
-        cmocka_unit_test(test_devices),     cmocka_unit_test(test_cast),
+        cmocka_unit_test(test_devices),     cmocka_unit_test(test_role_assignment),
         cmocka_unit_test(test_students)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -209,7 +209,7 @@ static void test_clusters_are_disjoint_and_cover_an_epoch(void **state) {
 }
 
 // Two sites with the same text begin an epoch at different places, and each sees all of it.
-static void test_folders_begin_apart(void **state) {
+static void test_sites_begin_apart(void **state) {
     (void)state;
     struct intra_corpus *c = NULL;
     assert_int_equal(intra_corpus_open(corpus_dir, false, &c), NEB_OK);
@@ -486,7 +486,7 @@ static bool is_kept(const struct intra_build_spec *s) { // true if the existing 
 
 // A build is repeated for another vocabulary at the same path, another name of a page (it decides
 // the split), or another end of a document.
-static void test_what_is_built_anew(void **state) {
+static void test_rebuild_causes(void **state) {
     (void)state;
     char from[NEB_PATH_MAX], to[NEB_PATH_MAX];
     struct intra_build_spec s = spec;
@@ -531,7 +531,7 @@ static void put_in(const char *folder, const char *file, const struct neb_buf *b
 
 // Damages the file (NULL: removes it; otherwise flips a bit of the last byte of `at`). Building
 // again restores it.
-static void mends(const struct intra_build_spec *s, const char *out, const char *file,
+static void restores(const struct intra_build_spec *s, const char *out, const char *file,
                   const char *at) {
     struct neb_buf was = read_of(out, file), bad = read_of(out, file);
     bool skipped = true;
@@ -554,7 +554,7 @@ static void mends(const struct intra_build_spec *s, const char *out, const char 
 }
 
 // Errors about a damaged corpus advise to build again. This shows that it helps.
-static void test_damage_is_mended(void **state) {
+static void test_damage_is_repaired(void **state) {
     (void)state;
     static const char *const files[] = {"tokenizer.model", "tokenizer.vocab",
                                         "two/train-00000.bin"};
@@ -565,14 +565,14 @@ static void test_damage_is_mended(void **state) {
     snprintf(out, sizeof out, "%s/mended", dir);
     assert_int_equal(intra_corpus_build(&s, out, quiet, NULL, &skipped), NEB_OK);
     for (int i = 0; i < 3; i++)
-        mends(&s, out, files[i], NULL);
-    mends(&s, out, files[0], "è");
+        restores(&s, out, files[i], NULL);
+    restores(&s, out, files[0], "è");
     assert_non_null(strstr(message, "mended/tokenizer.model: its pieces are not those of "));
-    mends(&s, out, files[2], "NEBSHRD");
+    restores(&s, out, files[2], "NEBSHRD");
     snprintf(s.tokenizer, sizeof s.tokenizer, "%s/corpus/tokenizer.model", dir);
     assert_int_equal(intra_corpus_build(&s, out, quiet, NULL, &skipped), NEB_OK);
     assert_false(skipped);
-    mends(&s, out, files[0], "/sample.txt"); // a given vocabulary may not differ anywhere
+    restores(&s, out, files[0], "/sample.txt"); // a given vocabulary may not differ anywhere
     neb_log_set_sink(NULL, NULL);
 }
 
@@ -602,7 +602,7 @@ static void test_unreadable_is_kept(void **state) {
 // A vocabulary's model contains the path of its input, and jobs identify a vocabulary by the
 // model's bytes. So a rebuild at the same path must give the same model, also for paths with commas
 // and quotes, at which SentencePiece splits a list of files.
-static void test_paths_of_vocabularies(void **state) {
+static void test_vocabulary_paths(void **state) {
     (void)state;
     static const char *const names[] = {"en,de", "en\"de", "en,\"de\""};
     char out[NEB_PATH_MAX], as[128];
@@ -701,13 +701,13 @@ int main(void) {
         cmocka_unit_test(test_held_out_pages),
         cmocka_unit_test(test_tokenizer_round_trip),
         cmocka_unit_test(test_clusters_are_disjoint_and_cover_an_epoch),
-        cmocka_unit_test(test_folders_begin_apart),
+        cmocka_unit_test(test_sites_begin_apart),
         cmocka_unit_test(test_resume_and_weights),
         cmocka_unit_test(test_jsonl_and_tsv),
-        cmocka_unit_test(test_what_is_built_anew),
-        cmocka_unit_test(test_damage_is_mended),
+        cmocka_unit_test(test_rebuild_causes),
+        cmocka_unit_test(test_damage_is_repaired),
         cmocka_unit_test(test_unreadable_is_kept),
-        cmocka_unit_test(test_paths_of_vocabularies),
+        cmocka_unit_test(test_vocabulary_paths),
         cmocka_unit_test(test_vocabulary_without_eos),
         cmocka_unit_test(test_foreign_jsonl),
         cmocka_unit_test(test_wide_tokens_are_read),

@@ -16,7 +16,7 @@ static struct agent_divergence of(int self, int contributors, int n, const uint6
     return agent_divergence_of(&r, self, contributors);
 }
 
-static void test_most(void **state) {
+static void test_majority(void **state) {
     (void)state;
     const uint64_t one[] = {7, 8, 7};
     assert_false(of(0, 3, 3, one).own);
@@ -30,7 +30,7 @@ static void test_most(void **state) {
 }
 
 // Two clusters cannot know which one is wrong: both compute again.
-static void test_all_of_two(void **state) {
+static void test_two_members(void **state) {
     (void)state;
     const uint64_t apart[] = {7, 8};
     assert_true(of(0, 2, 2, apart).own && of(1, 2, 2, apart).own && of(0, 2, 2, apart).all);
@@ -48,8 +48,8 @@ static void test_pairs_of_five(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_most),
-                                       cmocka_unit_test(test_all_of_two),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_majority),
+                                       cmocka_unit_test(test_two_members),
                                        cmocka_unit_test(test_pairs_of_five)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

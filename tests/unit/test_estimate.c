@@ -142,7 +142,7 @@ static void test_window_does_not_run_away(void **state) {
 
 // Pauses keep the estimate. Small transfers do not lower what a large one has shown, but may raise
 // it.
-static void test_small_talk(void **state) {
+static void test_small_transfers_and_pauses(void **state) {
     (void)state;
     struct path p = {.now = NEB_S, .bps = 100e6, .rtt = 100 * NEB_MS, .burst = 1};
     move(&p, 100 << 20, 256 << 10);
@@ -223,7 +223,7 @@ static void test_faster_after_full(void **state) {
 
 // At less than half of its earlier rate a path asks for a restart of its connections in pauses:
 // often at first, and no more after an hour or when the rate is back.
-static void test_starts_anew(void **state) {
+static void test_restarts(void **state) {
     (void)state;
     struct path p = {.now = NEB_S, .bps = 20e6, .rtt = 80 * NEB_MS, .burst = 1};
     int often = 0, seldom = 0;
@@ -451,12 +451,12 @@ int main(void) {
                                        cmocka_unit_test(test_bursts_of_acknowledgements),
                                        cmocka_unit_test(test_repaired_losses),
                                        cmocka_unit_test(test_drop_and_recovery),
-                                       cmocka_unit_test(test_small_talk),
+                                       cmocka_unit_test(test_small_transfers_and_pauses),
                                        cmocka_unit_test(test_window_does_not_run_away),
                                        cmocka_unit_test(test_small_transfers_see_a_drop),
                                        cmocka_unit_test(test_drop_in_one_transfer),
                                        cmocka_unit_test(test_faster_after_full),
-                                       cmocka_unit_test(test_starts_anew),
+                                       cmocka_unit_test(test_restarts),
                                        cmocka_unit_test(test_chunks_that_left_twice),
                                        cmocka_unit_test(test_patience_doubles),
                                        cmocka_unit_test(test_slower_than_patience),

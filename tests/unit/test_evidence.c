@@ -69,7 +69,7 @@ static void test_promises(void **state) {
         bool voted;
         uint32_t vote_term;
         uint8_t value;
-        bool lie;
+        bool conflicts;
     } rows[] = {
         {7, 5, 1, false, 0, 0, true},                                  // reports no vote
         {6, 5, 1, false, 0, 0, true},                                  // nor the round
@@ -85,7 +85,7 @@ static void test_promises(void **state) {
         assert_int_equal(both_ways(promise(rows[i].round, rows[i].term, rows[i].epoch,
                                            rows[i].voted, rows[i].vote_term, rows[i].value),
                                    vote),
-                         rows[i].lie);
+                         rows[i].conflicts);
     assert_false(
         // a repeated promise
         both_ways(promise(7, 5, 1, false, 0, 0), promise(7, 5, 1, true, 4, 'x')));

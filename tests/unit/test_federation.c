@@ -127,7 +127,7 @@ static void repair(struct sec_federation **wrong, const char *name, const char *
 
 // After an operator repaired a fork, lists of the dead branch, earlier or later, are refused as
 // settled at both sides. A new fork is reported again.
-static void test_settled(void **state) {
+static void test_settled_fork(void **state) {
     (void)state;
     struct version right = first_version(), dead = first_version(), v;
     go_on(&right, 2, 1);
@@ -239,7 +239,7 @@ static void test_forks_kept(void **state) {
 }
 
 // hush stops the log of refused lists, but not of forks; hush_forks stops that too.
-static void test_hushed(void **state) {
+static void test_hush(void **state) {
     (void)state;
     struct version v = first_version(), old, fork;
     go_on(&v, 1, 1);
@@ -332,8 +332,8 @@ static void test_lost_files(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_lost_files), cmocka_unit_test(test_rules),
-        cmocka_unit_test(test_history),    cmocka_unit_test(test_settled),
-        cmocka_unit_test(test_forks_kept), cmocka_unit_test(test_hushed),
+        cmocka_unit_test(test_history),    cmocka_unit_test(test_settled_fork),
+        cmocka_unit_test(test_forks_kept), cmocka_unit_test(test_hush),
         cmocka_unit_test(test_rotated),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -70,7 +70,7 @@ static void expect_next_look(struct agent_spread *s, uint32_t peer, neb_ns after
                              const struct version *next) {
     neb_ns left = s->looks[peer] - heard_at;
     if (left < after || left > after + NEB_S / 4)
-        fail_msg("the next list is looked at after %.3f s, not %.3f", (double)left / NEB_S,
+        fail_msg("the next list is checked after %.3f s, want %.3f", (double)left / NEB_S,
                  (double)after / NEB_S);
     s->looks[peer] = neb_now() + after; // a list that was accepted took time for its fsync
     struct agent_members_change c = hear_list(s, peer, next);
@@ -110,7 +110,7 @@ static void test_advice(void **state) {
 
 // Each checked list costs a signature check: two a second from each peer, fewer if its lists are
 // refused.
-static void test_lists_looked_at(void **state) {
+static void test_list_checks_are_limited(void **state) {
     (void)state;
     struct version old, a, b, fork;
     make_branches(&old, &a, &b, &fork);
@@ -133,7 +133,7 @@ static void test_lists_looked_at(void **state) {
 
 // A peer that keeps reporting an older list gets ours twice a second; one with ours or a newer one
 // gets none.
-static void test_lists_sent(void **state) {
+static void test_list_sends_are_limited(void **state) {
     (void)state;
     static const bool up[SEC_MEMBERS_MAX] = {[1] = true, [3] = true};
     struct version old, a, b, fork;
@@ -172,7 +172,7 @@ static void test_lists_sent(void **state) {
 
 // Endless refused messages and lists give a few log lines and later a count. A flood of old lists
 // hides no fork.
-static void test_refused_quietly(void **state) {
+static void test_refusals_are_throttled(void **state) {
     (void)state;
     static const bool none[SEC_MEMBERS_MAX];
     enum { MANY = 30, FEW = 4 };
@@ -293,7 +293,7 @@ static void list_rome(struct version *v, const struct sec_identity *id) {
 
 // A member's signatures stay its own through the rotations that this node saw, but do not pass to a
 // new member with the name of a removed one.
-static void test_name_given_anew(void **state) {
+static void test_reused_name(void **state) {
     (void)state;
     struct sec_identity *id[4];
     uint8_t sig[4][SEC_SIGN_BYTES];
@@ -390,10 +390,10 @@ static void test_pair_changes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_advice),          cmocka_unit_test(test_lists_looked_at),
-        cmocka_unit_test(test_lists_sent),      cmocka_unit_test(test_refused_quietly),
+        cmocka_unit_test(test_advice),          cmocka_unit_test(test_list_checks_are_limited),
+        cmocka_unit_test(test_list_sends_are_limited),      cmocka_unit_test(test_refusals_are_throttled),
         cmocka_unit_test(test_written_at_once), cmocka_unit_test(test_certificate_due),
-        cmocka_unit_test(test_name_given_anew), cmocka_unit_test(test_pair_changes),
+        cmocka_unit_test(test_reused_name), cmocka_unit_test(test_pair_changes),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

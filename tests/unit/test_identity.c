@@ -110,7 +110,7 @@ static void test_first_use_at_once(void **state) {
 }
 
 // A key file that others may read, or that is a link, is refused for both keys.
-static void test_files_of_others(void **state) {
+static void test_exposed_key_files(void **state) {
     (void)state;
     static const char *const files[] = {"keys/curve.key", "keys/sign.key"};
     static const mode_t wide[] = {0640, 0604, 0620, 0602, 0610, 0601, 0644, 0666};
@@ -330,7 +330,7 @@ static int teardown(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trip),           cmocka_unit_test(test_first_use_at_once),
-        cmocka_unit_test(test_files_of_others),      cmocka_unit_test(test_damaged_files),
+        cmocka_unit_test(test_exposed_key_files),      cmocka_unit_test(test_damaged_files),
         cmocka_unit_test(test_public_line),          cmocka_unit_test(test_signatures),
         cmocka_unit_test(test_handler_ends_at_once),
     };

@@ -128,7 +128,7 @@ static void test_every_cluster_key(void **state) {
         json_object_foreach(cluster, key, v) {
             int row = row_of(key);
             if (row == KEYS)
-                fail_msg("clusters.%s: say whether it is a place", key);
+                fail_msg("clusters.%s has no row in cluster_keys: add one", key);
             bool place = private ? cluster_keys[row].masked : cluster_keys[row].open;
             for (int gone = 0; gone < 2; gone++) { // another value, or none
                 json_t *other = json_deep_copy(spec),
@@ -178,7 +178,7 @@ static void test_order_of_sources(void **state) {
     json_decref(b);
 }
 
-static void test_whose(void **state) {
+static void test_submitter_and_federation(void **state) {
     (void)state;
     uint8_t x[AGENT_JOB_ID_BYTES], y[AGENT_JOB_ID_BYTES], elsewhere[SEC_FEDERATION_BYTES] = {6};
     json_t *a = spec_of("", "threads: 1"), *b = json_deep_copy(a);
@@ -354,7 +354,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_option), cmocka_unit_test(test_every_cluster_key),
         cmocka_unit_test(test_attach),       cmocka_unit_test(test_order_of_sources),
-        cmocka_unit_test(test_whose),        cmocka_unit_test(test_nonce),
+        cmocka_unit_test(test_submitter_and_federation),        cmocka_unit_test(test_nonce),
         cmocka_unit_test(test_pair_keys),    cmocka_unit_test(test_records),
         cmocka_unit_test(test_reveals)};
     if (sodium_init() < 0)

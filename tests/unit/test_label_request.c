@@ -76,7 +76,7 @@ static enum neb_status read_all(struct world *w, const struct agent_request_limi
     return st == NEB_OK ? agent_request_next(w->t, l, &r, w->ids, &w->back) : st;
 }
 
-static void test_there_and_back(void **state) {
+static void test_round_trip(void **state) {
     struct world *w = *state;
     assert_true(w->out.len <= agent_request_most(&limits, 1));
     assert_int_equal(read_all(w, &limits, 7, w->out.len), NEB_OK);
@@ -121,7 +121,7 @@ static void test_cut(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_there_and_back, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_round_trip, setup, teardown),
         cmocka_unit_test_setup_teardown(test_outside_the_job, setup, teardown),
         cmocka_unit_test_setup_teardown(test_cut, setup, teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);

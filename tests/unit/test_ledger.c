@@ -249,7 +249,7 @@ static void test_begin_at(void **state) {
 }
 
 // A restart removes everything of one job and nothing of another, and the job can begin again.
-static void test_begin_anew(void **state) {
+static void test_restart_job(void **state) {
     (void)state;
     struct inter_standing st = {.epoch = 77}, got;
     struct inter_record r;
@@ -344,7 +344,7 @@ static void test_drop_job(void **state) {
     OK(fx_round(l, 0, 0)); // as if it had never existed
 }
 
-static void test_arriving(void **state) {
+static void test_arriving_blob(void **state) {
     (void)state;
     struct inter_key k = fx_key(0, 0, 1);
     struct inter_manifest m = fx_manifest(&k);
@@ -643,9 +643,9 @@ int main(void) {
                                        TEST(test_one_vote_a_term),
                                        TEST(test_one_record_a_round),
                                        TEST(test_begin_at),
-                                       TEST(test_begin_anew),
+                                       TEST(test_restart_job),
                                        TEST(test_drop_job),
-                                       TEST(test_arriving),
+                                       TEST(test_arriving_blob),
                                        TEST(test_swept_at_opening),
                                        TEST(test_prune),
                                        TEST(test_cap),

@@ -134,7 +134,7 @@ static void sql(const char *text) {
     sqlite3_close(db);
 }
 
-static void test_well(void **state) {
+static void test_intact(void **state) {
     (void)state;
     expect_text("verify", AGENT_EXIT_OK, "all well");
     json_t *o = expect_json("verify", AGENT_EXIT_OK);
@@ -355,7 +355,7 @@ static void test_ended_jobs(void **state) {
 }
 
 // Status and alerts list jobs that are held or have failed; if there are many, those written last.
-static void test_aside(void **state) {
+static void test_held_and_failed_jobs(void **state) {
     (void)state;
     struct inter_ledger *l = NULL;
     json_t *list = NULL, *o;
@@ -401,7 +401,7 @@ static void test_aside(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(test_well),   TEST(test_aside),           TEST(test_ended_jobs),
+        TEST(test_intact),   TEST(test_held_and_failed_jobs),           TEST(test_ended_jobs),
         TEST(test_show),   TEST(test_evidence),        TEST(test_damaged),
         TEST(test_forged), TEST(test_unknown_signers), TEST(test_choose_job)};
     if (!mkdtemp(root) || sec_init() != NEB_OK)

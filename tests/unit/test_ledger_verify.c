@@ -94,7 +94,7 @@ static int drop_ledger(void **state) {
     return sqlite3_close(db);
 }
 
-static void test_all_well(void **state) {
+static void test_intact(void **state) {
     (void)state;
     struct found f;
     struct inter_ledger_counts n;
@@ -140,7 +140,7 @@ static void flip_body(const char *table, const char *where, uint32_t fragment, u
         if (i == len)
             break;
         if (look(true, &f, &n) != NEB_ERR_CORRUPT || !(f.rounds[fragment] >> round & 1))
-            fail_msg("%s, %s: byte %d was altered, and nobody saw it", table, where, i);
+            fail_msg("%s, %s: altered byte %d was not found", table, where, i);
         body[i] ^= (uint8_t)(1 << (i % 8));
     }
     sqlite3_finalize(put);
@@ -189,7 +189,7 @@ static enum neb_status with_one_vote(struct inter_record *r, struct found *f) {
 
 // After `promote` the survivor commits with its own vote alone. That is enough only if a signed
 // list removed the other member.
-static void test_survivor(void **state) {
+static void test_promoted_survivor(void **state) {
     (void)state;
     struct found f;
     struct inter_record r = fx_chain(1, 3), both = r;
@@ -210,7 +210,7 @@ static void test_survivor(void **state) {
 }
 
 // A majority of two is not enough for a masked job with two colluders.
-static void test_votes_of_the_gate(void **state) {
+static void test_masked_job_needs_more_votes(void **state) {
     (void)state;
     taken = masked_with_two;
     expect(1, 3, INTER_DAMAGE_SIGNATURE);
@@ -337,7 +337,7 @@ static void test_inserted_rows(void **state) {
     assert_true(f.kinds & 1u << INTER_DAMAGE_DATABASE);
 }
 
-static void test_exchanged_rows(void **state) {
+static void test_swapped_rows(void **state) {
     (void)state;
     sql("UPDATE record SET round=99 WHERE fragment=0 AND round=1;"
         "UPDATE record SET round=1 WHERE fragment=0 AND round=2;"
@@ -471,7 +471,7 @@ static void test_altered_file(void **state) {
             continue;
         harmless++;
         if (!contents(&have) || have.len != want.len || memcmp(have.p, want.p, want.len))
-            fail_msg("byte %zu of ledger.db was altered, and nobody saw it", at);
+            fail_msg("altered byte %zu of ledger.db was not found", at);
     }
     assert_true(seen > 100 && harmless > 0);
     neb_buf_free(&file);
@@ -516,10 +516,10 @@ static void test_changes_nothing(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(test_all_well),       TEST(test_altered_record),    TEST(test_altered_manifest),
-        TEST(test_survivor),       TEST(test_altered_vote),      TEST(test_altered_without_keys),
-        TEST(test_removed_rows),   TEST(test_votes_of_the_gate), TEST(test_inserted_rows),
-        TEST(test_exchanged_rows), TEST(test_chain_row),         TEST(test_blobs),
+        TEST(test_intact),       TEST(test_altered_record),    TEST(test_altered_manifest),
+        TEST(test_promoted_survivor),       TEST(test_altered_vote),      TEST(test_altered_without_keys),
+        TEST(test_removed_rows),   TEST(test_masked_job_needs_more_votes), TEST(test_inserted_rows),
+        TEST(test_swapped_rows), TEST(test_chain_row),         TEST(test_blobs),
         TEST(test_altered_file),   TEST(test_changes_nothing)};
     if (!mkdtemp(root))
         return 1;

@@ -73,7 +73,7 @@ static void test_contexts(void **state) {
 static void refused(enum neb_status got, enum neb_status st, const char *why) {
     assert_int_equal(got, st);
     if (!strstr(said, why))
-        fail_msg("\"%s\" is said, not \"%s\"", said, why);
+        fail_msg("log: \"%s\", want \"%s\"", said, why);
     said[0] = 0;
 }
 

@@ -255,7 +255,7 @@ static void count_bf16(void *user, enum neb_log_level level, const char *text) {
 
 // A warning says once that bfloat16 loses small changes, however many tensors are registered with
 // it.
-static void test_bf16_is_said(void **state) {
+static void test_bf16_warning(void **state) {
     struct nebula *n = attached(*state);
     float x[256] = {0};
     const char *embed = "model.embed_tokens.weight"; // (16, 8)
@@ -384,7 +384,7 @@ static void test_steps_and_resume(void **state) {
 }
 
 // The digest of a large model is computed only when parameters changed, not at each question.
-static void test_info_often(void **state) {
+static void test_digest_is_cached(void **state) {
     struct agent *a = *state;
     enum { ASKED = 200 };
     struct nebula_info info = {.size = sizeof info}, again = info;
@@ -477,7 +477,7 @@ static void test_decimal_comma(void **state) {
     char command[256], text[16];
     snprintf(command, sizeof command, "localedef -i de_DE -f UTF-8 %s/de_DE.UTF-8", a->dir);
     if (system(command) != 0) {
-        print_message("cannot run here: no sources of locales (Debian: locales)\n");
+        print_message("skipped: no locale sources (install Debian's package locales)\n");
         skip();
     }
     assert_int_equal(setenv("LOCPATH", a->dir, 1), 0);
@@ -548,9 +548,9 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_attach_errors, start, stop),
         cmocka_unit_test_setup_teardown(test_agent_of_another_version, start, stop),
         cmocka_unit_test_setup_teardown(test_register_errors, start, stop),
-        cmocka_unit_test_setup_teardown(test_bf16_is_said, start, stop),
+        cmocka_unit_test_setup_teardown(test_bf16_warning, start, stop),
         cmocka_unit_test_setup_teardown(test_steps_and_resume, start, stop),
-        cmocka_unit_test_setup_teardown(test_info_often, start_large, stop),
+        cmocka_unit_test_setup_teardown(test_digest_is_cached, start_large, stop),
         cmocka_unit_test_setup_teardown(test_long_step, start, stop),
         cmocka_unit_test_setup_teardown(test_worker_and_busy_agent, start, stop),
         cmocka_unit_test_setup_teardown(test_decimal_comma, start, stop),

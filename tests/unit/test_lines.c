@@ -141,7 +141,7 @@ static void test_outage(void **state) {
 }
 
 // The link fails again while lines are in flight.
-static void test_outage_in_the_end(void **state) {
+static void test_second_outage_in_flight(void **state) {
     (void)state;
     struct agent_lines *l;
     struct home h = {0};
@@ -165,7 +165,7 @@ static void test_outage_in_the_end(void **state) {
 
 // If the other agent restarted and forgot its number, or its report is lost, the lines of the
 // outage and of the seconds before it are sent.
-static void test_nobody_knows(void **state) {
+static void test_unknown_number(void **state) {
     (void)state;
     for (int says = 0; says < 2; says++) {
         struct agent_lines *l;
@@ -319,7 +319,7 @@ static void test_many_of_other_kinds(void **state) {
 
 // Lines faster than the limit are thinned out over the whole time, to a rate that the other agent
 // takes. Before a report the rest is sent at once.
-static void test_too_quick(void **state) {
+static void test_too_fast(void **state) {
     (void)state;
     enum { SECONDS = 20, A_MS = 20 };
     struct agent_lines *l;
@@ -354,7 +354,7 @@ static void test_too_quick(void **state) {
 
 // Repeated events are logged a few times, then as a count once a minute, and again after a calm
 // minute.
-static void test_quiet(void **state) {
+static void test_throttle(void **state) {
     (void)state;
     struct neb_throttle q = {0};
     neb_ns now = 5 * NEB_S;
@@ -376,10 +376,10 @@ static void test_quiet(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_straight_through), cmocka_unit_test(test_not_taken),
-        cmocka_unit_test(test_outage),           cmocka_unit_test(test_outage_in_the_end),
-        cmocka_unit_test(test_nobody_knows),     cmocka_unit_test(test_numbers_go_on),
+        cmocka_unit_test(test_outage),           cmocka_unit_test(test_second_outage_in_flight),
+        cmocka_unit_test(test_unknown_number),     cmocka_unit_test(test_numbers_go_on),
         cmocka_unit_test(test_long_outage),      cmocka_unit_test(test_bounded),
         cmocka_unit_test(test_stored),           cmocka_unit_test(test_many_of_other_kinds),
-        cmocka_unit_test(test_too_quick),        cmocka_unit_test(test_quiet)};
+        cmocka_unit_test(test_too_fast),        cmocka_unit_test(test_throttle)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

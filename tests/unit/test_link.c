@@ -137,7 +137,7 @@ static void test_revoked(void **state) {
 }
 
 // A member that is back on the list with the same keys before it was cut connects again.
-static void test_back_soon(void **state) {
+static void test_back_before_cut(void **state) {
     (void)state;
     struct site a, b;
     pair_up(&a, &b);
@@ -214,7 +214,7 @@ static void test_uses_few(void **state) {
 }
 
 // If one of several connections breaks, the sender learns which one, and another takes its place.
-static void test_way_lost(void **state) {
+static void test_connection_lost(void **state) {
     (void)state;
     enum { BULK = 3 };
     struct site a, b;
@@ -355,7 +355,7 @@ static void name(struct sec_members *m, int i, const char *host, uint32_t port) 
 }
 
 // A peer whose name server does not answer delays no other peer.
-static void test_name_silent(void **state) {
+static void test_name_server_silent(void **state) {
     (void)state;
     struct sec_members m = list;
     add(&m, 2);
@@ -433,7 +433,7 @@ static void test_moved(void **state) {
 
 // Two agents with the same keys (a copied HOME) are reported by a third. An agent that restarts
 // often is not.
-static void test_twins(void **state) {
+static void test_copied_home(void **state) {
     (void)state;
     struct inter_link_stats st;
     struct site a, b, copy;
@@ -653,15 +653,15 @@ int main(void) {
         cmocka_unit_test(test_restart),
         cmocka_unit_test(test_both_dial),
         cmocka_unit_test(test_uses_few),
-        cmocka_unit_test(test_way_lost),
+        cmocka_unit_test(test_connection_lost),
         cmocka_unit_test(test_rotated),
         cmocka_unit_test(test_joined),
         cmocka_unit_test(test_revoked),
-        cmocka_unit_test(test_back_soon),
-        cmocka_unit_test(test_name_silent),
+        cmocka_unit_test(test_back_before_cut),
+        cmocka_unit_test(test_name_server_silent),
         cmocka_unit_test(test_name_moves),
         cmocka_unit_test(test_moved),
-        cmocka_unit_test(test_twins),
+        cmocka_unit_test(test_copied_home),
         cmocka_unit_test(test_first_number),
         cmocka_unit_test(test_recycle_while_broken),
     };

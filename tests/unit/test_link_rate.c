@@ -119,7 +119,7 @@ static bool can_filter(int listener) {
     uint64_t from = source("127.0.0.2");
     if (inter_syn_filter(listener, INTER_SYN_NOT_FROM, &from, 1))
         return true;
-    printf("this kernel filters no sockets\n");
+    printf("skipped: this kernel cannot filter sockets\n");
     return false;
 }
 
@@ -160,7 +160,7 @@ static void test_ipv6(void **state) {
     (void)state;
     int l = listen_on(AF_INET6);
     if (l < 0 || !can_filter(l) || !comes(l, "::1", "::1")) {
-        printf("there is no IPv6 here\n");
+        printf("skipped: no IPv6 on this machine\n");
         skip();
     }
     assert_false(comes(l, "127.0.0.2", "127.0.0.1")); // a port for both families
@@ -194,7 +194,7 @@ static bool take(uint64_t from, neb_ns now, struct inter_visitor *v) {
 
 // A flood from many addresses, each within its own rate, gets the shared rate of strangers. Known
 // sources do not count as strangers.
-static void test_all_together(void **state) {
+static void test_shared_rate(void **state) {
     (void)state;
     const neb_ns start = 1000 * NEB_S;
     struct inter_visitor anna, bert;
@@ -248,7 +248,7 @@ static void test_endpoints(void **state) {
 }
 
 // The oldest known source is dropped first.
-static void test_known(void **state) {
+static void test_known_sources(void **state) {
     (void)state;
     struct inter_visitor v;
     neb_ns now = 1000 * NEB_S;
@@ -270,7 +270,7 @@ static void test_known(void **state) {
 }
 
 // A member has a few places and cannot take those of others; its revocation frees them.
-static void test_shards(void **state) {
+static void test_places_of_a_member(void **state) {
     (void)state;
     enum { EACH = 4, HOSTILE = 1, HONEST = 0, ADDRESSES = 200 };
     const struct inter_accept_limit_rate r = {
@@ -299,7 +299,7 @@ static void test_shards(void **state) {
 
 // ZeroMQ may report the descriptor of a closed connection that is another's by now: that one is
 // left alone.
-static void test_another(void **state) {
+static void test_foreign_descriptor(void **state) {
     (void)state;
     struct inter_visitor v;
     neb_ns now = 1000 * NEB_S;
@@ -333,7 +333,7 @@ static void test_another(void **state) {
 
 // When closed, the kernel drops all requests except those from known sources; a second later it
 // drops none.
-static void test_closed(void **state) {
+static void test_closed_limiter(void **state) {
     (void)state;
     struct inter_visitor v;
     neb_ns now = 1000 * NEB_S;
@@ -373,10 +373,10 @@ static void test_closed(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rate),   cmocka_unit_test(test_ipv4),
-        cmocka_unit_test(test_ipv6),   cmocka_unit_test(test_all_together),
-        cmocka_unit_test(test_known),  cmocka_unit_test(test_endpoints),
-        cmocka_unit_test(test_shards), cmocka_unit_test(test_another),
-        cmocka_unit_test(test_closed)};
+        cmocka_unit_test(test_ipv6),   cmocka_unit_test(test_shared_rate),
+        cmocka_unit_test(test_known_sources),  cmocka_unit_test(test_endpoints),
+        cmocka_unit_test(test_places_of_a_member), cmocka_unit_test(test_foreign_descriptor),
+        cmocka_unit_test(test_closed_limiter)};
     neb_log_set_sink(testing_drop, NULL);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -175,7 +175,7 @@ static void test_recycle(void **state) {
     }
     close(mute);
     assert_true(st.recycled >= 4 && missing > 2 * NEB_S);
-    printf("no message for %.0f ms at most while connections are replaced, %.0f ms else\n",
+    printf("longest time without a message: %.0f ms while connections are replaced, %.0f ms otherwise\n",
            neb_seconds(gap.most) * 1e3, neb_seconds(quiet.most) * 1e3);
     assert_true(gap.most < 3 * quiet.most + 250 * NEB_MS); // waiting for a set would take 3 s
     neb_ns end;
@@ -184,7 +184,7 @@ static void test_recycle(void **state) {
         step(&a, &b);
     if (b.bulk_bytes != sent * sizeof chunk || a.bulk_bytes != back * sizeof chunk) {
         assert_int_equal(inter_link_stats(a.l, a.peer, &st), NEB_OK);
-        fail_msg("there %.2f of %llu chunks, back %.2f of %llu; recycled %llu, connected %llu, "
+        fail_msg("forward %.2f of %llu chunks, back %.2f of %llu; recycled %llu, connected %llu, "
                  "dropped %llu, "
                  "cut %llu; down %d and %d times",
                  (double)b.bulk_bytes / sizeof chunk, (unsigned long long)sent,
