@@ -2,18 +2,11 @@
 // For test_federation*.c: a hub that signs any list, also forks, and home folders of its members.
 #ifndef FEDERATION_FIXTURE_H
 #define FEDERATION_FIXTURE_H
-#include "agent/base/fs.h"
-#include "agent/base/log.h"
 #include "security/hub.h"
+#include "tests/unit/scratch.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
-static char dir[] = "/tmp/nebula-federation-XXXXXX";
 static struct sec_hub *hub; // signs whatever a test gives it
 static struct sec_identity *hub_id;
 static struct neb_buf logged;
@@ -82,11 +75,10 @@ static inline struct version first_version(void) {
 }
 
 static inline int setup(void **state) {
-    (void)state;
     char hub_home[NEB_PATH_MAX], backup[NEB_PATH_MAX], code[SEC_CODE_TEXT];
     struct sec_hub_settings s = {"127.0.0.1:7443", "127.0.0.1:7443"};
     neb_log_set_sink(collect, NULL);
-    assert_non_null(mkdtemp(dir));
+    assert_int_equal(scratch_make(state), 0);
     assert_int_equal(neb_path(hub_home, sizeof hub_home, dir, "hub"), NEB_OK);
     assert_int_equal(neb_path(backup, sizeof backup, dir, "backup"), NEB_OK);
     assert_int_equal(sec_identity_create(hub_home, "hub", &hub_id), NEB_OK);
@@ -97,12 +89,11 @@ static inline int setup(void **state) {
 }
 
 static inline int teardown(void **state) {
-    (void)state;
     sec_hub_destroy(&hub);
     sec_identity_destroy(&hub_id);
-    neb_log_set_sink(NULL, NULL);
+    int rc = scratch_remove(state);
     neb_buf_free(&logged);
-    return neb_fs_remove_tree(dir) == NEB_OK ? 0 : -1;
+    return rc;
 }
 
 #endif

@@ -208,6 +208,20 @@ static inline enum neb_status fx_round(struct inter_ledger *l, uint32_t fragment
     return fx_put_commit(l, fragment, round);
 }
 
+// The ledger has this update, with the right bytes.
+static inline void fx_check_blob(struct inter_ledger *l, uint32_t fragment, uint32_t round,
+                                 uint8_t member) {
+    uint8_t want[FX_PEER_BYTES];
+    struct inter_key k = fx_key(fragment, round, member);
+    struct neb_map m;
+    size_t n = fx_blob(&k, want);
+    assert_true(inter_ledger_has_blob(l, &k));
+    OK(inter_ledger_map_blob(l, &k, &m));
+    assert_int_equal(m.len, n);
+    assert_memory_equal(m.p, want, n);
+    neb_map_close(&m);
+}
+
 static inline void fx_file(const char *dir, const struct inter_key *k, const char *suffix,
                            char out[NEB_PATH_MAX]) {
     char job[2 * INTER_ID_BYTES + 1];

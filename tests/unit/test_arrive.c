@@ -8,6 +8,7 @@
 #include "compress/update.h"
 #include "inter/service/state.h"
 #include "security/seal_key.h"
+#include "tests/testing.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -26,10 +27,6 @@ static struct neb_buf blob;    // an update
 static struct cmp_update_stats whole;
 static struct inter_manifest manifest;
 static struct sec_seal_key *seal;
-
-static void swallow(void *user, enum neb_log_level level, const char *line) {
-    (void)user, (void)level, (void)line;
-}
 
 static struct inter_service *open_service(bool sealed) {
     struct inter_service *s = calloc(1, sizeof *s); // only the fields that arrivals use are set
@@ -147,7 +144,7 @@ static void test_wrong_digest(void **state) {
     enum neb_status st;
     uint32_t n = inter_chunks(m.bytes, CHUNK);
     begin(s, &m);
-    neb_log_set_sink(swallow, NULL);
+    neb_log_set_sink(testing_drop, NULL);
     blob.p[CHUNK + 5] ^= 1;
     for (uint32_t i = 0; i < n; i++)
         chunk(s, &m, i);
@@ -171,7 +168,7 @@ static void test_signed_but_invalid(void **state) {
     struct cmp_update_stats stats;
     enum neb_status st;
     OK(cmp_work_create(&s->gate));
-    neb_log_set_sink(swallow, NULL);
+    neb_log_set_sink(testing_drop, NULL);
     blob.p[16] ^= 1; // its columns
     neb_sha256(blob.p, blob.len, m.sha256);
     begin(s, &m);

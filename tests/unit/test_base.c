@@ -3,8 +3,6 @@
 #include "agent/base/bytes.h"
 #include "agent/base/clock.h"
 #include "agent/base/fault.h"
-#include "agent/base/fs.h"
-#include "agent/base/log.h"
 #include "agent/base/nearest.h"
 #include "agent/base/number.h"
 #include "agent/base/repeats.h"
@@ -12,18 +10,12 @@
 #include "agent/base/sha256.h"
 #include "agent/base/throttle.h"
 #include "tests/testing.h"
+#include "tests/unit/scratch.h"
 
 #include <locale.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
-
-static char tmp_dir[] = "/tmp/nebula-base-XXXXXX";
 
 static mode_t mode_of(const char *path) {
     struct stat sb;
@@ -38,7 +30,7 @@ static void test_private_file(void **state) {
     char path[NEB_PATH_MAX];
     mode_t mask = umask(0);
     struct neb_buf b = {0};
-    assert_int_equal(neb_path(path, sizeof path, tmp_dir, "private"), NEB_OK);
+    assert_int_equal(neb_path(path, sizeof path, dir, "private"), NEB_OK);
     assert_int_equal(neb_fs_private(path, false), NEB_OK); // missing, and not created
     assert_false(neb_fs_exists(path));
     assert_int_equal(neb_fs_private(path, true), NEB_OK);
@@ -66,7 +58,7 @@ static void test_buffer_is_wiped(void **state) {
     uint8_t key[64];
     bool left[2] = {false};
     memset(key, 0xa5, sizeof key);
-    assert_int_equal(neb_path(path, sizeof path, tmp_dir, "key"), NEB_OK);
+    assert_int_equal(neb_path(path, sizeof path, dir, "key"), NEB_OK);
     for (int k = 0; k < 3; k++) { // round 0 teaches the C library to keep such a buffer
         assert_int_equal(neb_fs_write(path, key, sizeof key, k == 1 ? 0644 : 0600), NEB_OK);
         uint8_t *p = malloc(1 << 20);
@@ -127,23 +119,18 @@ static void test_str_bounds(void **state) {
     assert_true(r.bad);
 }
 
-static void swallow(void *user, enum neb_log_level level, const char *text) {
-    (void)level;
-    snprintf(user, 256, "%s", text);
-}
-
 static void test_write_is_atomic(void **state) {
     (void)state;
-    char path[NEB_PATH_MAX], tmp[NEB_PATH_MAX + 8], message[256];
+    char path[NEB_PATH_MAX], tmp[NEB_PATH_MAX + 8];
     struct neb_buf b = {0};
-    assert_int_equal(neb_path(path, sizeof path, tmp_dir, "state"), NEB_OK);
+    assert_int_equal(neb_path(path, sizeof path, dir, "state"), NEB_OK);
     assert_int_equal(neb_fs_write(path, "old", 3, 0600), NEB_OK);
     static const struct {
         const char *fault;
         enum neb_status expect;
     } cases[] = {
         {"fs.write:1", NEB_ERR_NOSPC}, {"fs.fsync:1", NEB_ERR_IO}, {"fs.rename:1", NEB_ERR_IO}};
-    neb_log_set_sink(swallow, message);
+    neb_log_set_sink(scratch_keep, NULL);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         neb_fault_arm(cases[i].fault);
         assert_int_equal(neb_fs_write(path, "newer", 5, 0600), cases[i].expect);
@@ -177,13 +164,13 @@ static void test_slow_faults(void **state) {
 
 static void test_copy_and_absolute(void **state) {
     (void)state;
-    char dir[] = "/tmp/nebula-base-XXXXXX", from[NEB_PATH_MAX], to[NEB_PATH_MAX],
+    char folder[] = "/tmp/nebula-base-XXXXXX", from[NEB_PATH_MAX], to[NEB_PATH_MAX],
          dots[NEB_PATH_MAX];
     struct neb_buf b = {0};
-    assert_non_null(mkdtemp(dir));
-    snprintf(from, sizeof from, "%s/from", dir);
-    snprintf(to, sizeof to, "%s/to", dir);
-    snprintf(dots, sizeof dots, "%s/./../%s/to", dir, strrchr(dir, '/') + 1);
+    assert_non_null(mkdtemp(folder));
+    snprintf(from, sizeof from, "%s/from", folder);
+    snprintf(to, sizeof to, "%s/to", folder);
+    snprintf(dots, sizeof dots, "%s/./../%s/to", folder, strrchr(folder, '/') + 1);
     assert_int_equal(neb_fs_copy(from, to, 0600), NEB_ERR_NOT_FOUND); // and nothing is created
     assert_false(neb_fs_exists(to));
     assert_int_equal(neb_path_absolute(dots, sizeof dots, "a test"), NEB_ERR_NOT_FOUND);
@@ -196,7 +183,7 @@ static void test_copy_and_absolute(void **state) {
     assert_int_equal(neb_path_absolute(dots, 8, "a test"), NEB_ERR_LIMIT); // unchanged
     assert_string_equal(dots, to);
     neb_buf_free(&b);
-    assert_int_equal(neb_fs_remove_tree(dir), NEB_OK);
+    assert_int_equal(neb_fs_remove_tree(folder), NEB_OK);
 }
 
 static void test_sha256_vector(void **state) {
@@ -319,26 +306,16 @@ static void test_numbers(void **state) {
 // A foreign trainer may have set a locale whose decimal point is a comma.
 static void test_numbers_in_any_locale(void **state) {
     (void)state;
-    char command[128];
+    char command[192];
     double v = 0;
-    snprintf(command, sizeof command, "localedef -i de_DE -f UTF-8 %s/de 2>/dev/null", tmp_dir);
-    setenv("LOCPATH", tmp_dir, 1);
+    snprintf(command, sizeof command, "localedef -i de_DE -f UTF-8 %s/de 2>/dev/null", dir);
+    setenv("LOCPATH", dir, 1);
     if (system(command) != 0 || !setlocale(LC_NUMERIC, "de"))
         skip();
     assert_true(strtod("1,5", NULL) == 1.5); // the locale is in effect
     bool good = neb_number_real("1.5", 0, 2, &v), bad = neb_number_real("1,5", 0, 2, &v);
     setlocale(LC_NUMERIC, "C");
     assert_true(good && v == 1.5 && !bad);
-}
-
-static int set_up(void **state) {
-    (void)state;
-    return mkdtemp(tmp_dir) ? 0 : -1;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    return neb_fs_remove_tree(tmp_dir) == NEB_OK ? 0 : -1;
 }
 
 static void test_nearest(void **state) {
@@ -477,5 +454,5 @@ int main(void) {
         cmocka_unit_test(test_throttled_line),
         cmocka_unit_test(test_buffer_is_wiped),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, scratch_make, scratch_remove);
 }

@@ -2,36 +2,16 @@
 // `nebula bench codec` on a small array: one line for every codec and direction, with limit, size
 // and error.
 #include "agent/bench/codec.h"
-
-#include <jansson.h>
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
-
-#include <cmocka.h>
-
-static double number(const json_t *o, const char *key) {
-    const json_t *v = json_object_get(o, key);
-    assert_true(json_is_number(v));
-    return json_number_value(v);
-}
+#include "tests/unit/bench_fixture.h"
 
 static void test_lines(void **state) {
     (void)state;
     FILE *f = tmpfile();
     assert_non_null(f);
-    fflush(stdout);
-    int was = dup(1);
-    assert_true(was >= 0 && dup2(fileno(f), 1) == 1);
+    int was = print_to(f);
     enum neb_status st = bench_codec(true, 300001, 2, NULL, NULL);
-    fflush(stdout);
-    assert_true(dup2(was, 1) == 1);
-    close(was);
+    print_to_end(f, was);
     assert_int_equal(st, NEB_OK);
-    rewind(f);
     char line[1024];
     int lines = 0, exact = 0;
     while (fgets(line, sizeof line, f)) {

@@ -5,6 +5,7 @@
 #include "agent/base/rng.h"
 #include "agent/bench/mesh.h"
 #include "intra/train/group.h"
+#include "tests/testing.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -15,21 +16,15 @@
 #include <cmocka.h>
 
 // ---- allocations: counted in the C library; not under a sanitizer, which has its own allocator
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define COUNTED 0
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) ||                         \
-    __has_feature(memory_sanitizer)
-#define COUNTED 0
-#endif
-#endif
-#ifndef COUNTED
-#define COUNTED 1
+#ifdef TESTING_SANITIZED
+enum { COUNTED = 0 };
+#else
+enum { COUNTED = 1 };
 #endif
 
 static _Atomic long allocations;
 
-#if COUNTED && defined(__GLIBC__)
+#if !defined(TESTING_SANITIZED) && defined(__GLIBC__)
 void *__libc_malloc(size_t n);
 void *__libc_calloc(size_t n, size_t size);
 void *malloc(size_t n) {

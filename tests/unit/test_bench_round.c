@@ -3,37 +3,17 @@
 // thread count.
 #include "agent/bench/round.h"
 #include "agent/bench/security.h"
-
-#include <jansson.h>
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
-
-#include <cmocka.h>
+#include "tests/unit/bench_fixture.h"
 
 enum { PARAMS = 1100003, STAGES = 4 };
 
 static struct kern_digest run(int threads, const char *codec, FILE *f) {
     struct kern_digest d = {0, 0};
-    fflush(stdout);
-    int was = dup(1);
-    assert_true(was >= 0 && dup2(fileno(f), 1) == 1);
+    int was = print_to(f);
     enum neb_status st = bench_round(true, PARAMS, threads, codec, &d);
-    fflush(stdout);
-    assert_true(dup2(was, 1) == 1);
-    close(was);
+    print_to_end(f, was);
     assert_int_equal(st, NEB_OK);
-    rewind(f);
     return d;
-}
-
-static double number(const json_t *o, const char *key) {
-    const json_t *v = json_object_get(o, key);
-    assert_true(json_is_number(v));
-    return json_number_value(v);
 }
 
 static void test_lines(void **state) {

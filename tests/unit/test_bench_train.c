@@ -4,16 +4,7 @@
 #include "agent/base/log.h"
 #include "agent/bench/train.h"
 #include "tests/testing.h"
-
-#include <jansson.h>
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
-
-#include <cmocka.h>
+#include "tests/unit/bench_fixture.h"
 
 static void test_flops(void **state) {
     (void)state;
@@ -59,27 +50,16 @@ static void test_shapes(void **state) {
     neb_log_set_sink(NULL, NULL);
 }
 
-static double number(const json_t *o, const char *key) {
-    const json_t *v = json_object_get(o, key);
-    assert_true(json_is_number(v));
-    return json_number_value(v);
-}
-
 static void test_line(void **state) {
     (void)state;
     FILE *f = tmpfile();
     assert_non_null(f);
-    fflush(stdout);
-    int was = dup(1);
-    assert_true(was >= 0 && dup2(fileno(f), 1) == 1);
+    int was = print_to(f);
     struct bench_train_shape shape = {
         .n_layers = 1, .d_model = 32, .seq_len = 16, .batch = 8, .vocab = 40, .steps = 60};
     enum neb_status st = bench_train(2, true, &shape);
-    fflush(stdout);
-    assert_true(dup2(was, 1) == 1);
-    close(was);
+    print_to_end(f, was);
     assert_int_equal(st, NEB_OK);
-    rewind(f);
     char line[1024];
     assert_non_null(fgets(line, sizeof line, f));
     json_t *o = json_loads(line, 0, NULL);

@@ -558,11 +558,12 @@ static void test_behind_without_answer(void **state) {
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 int main(void) {
-    const struct CMUnitTest tests[] = {TEST(test_manifests),  TEST(test_blobs),
-                                       TEST(test_parameters), TEST(test_parameters_at_a_witness),
-                                       TEST(test_digests),    TEST(test_envelopes),
-                                       TEST(test_forwarding), TEST(test_empty_proofs),
-                                       TEST(test_behind),     TEST(test_behind_without_answer),
-                                       TEST(test_unasked_chunks),    TEST(test_one_sender_after_a_mix)};
+    const struct CMUnitTest tests[] = {
+        TEST(test_manifests),      TEST(test_blobs),
+        TEST(test_parameters),     TEST(test_parameters_at_a_witness),
+        TEST(test_digests),        TEST(test_envelopes),
+        TEST(test_forwarding),     TEST(test_empty_proofs),
+        TEST(test_behind),         TEST(test_behind_without_answer),
+        TEST(test_unasked_chunks), TEST(test_one_sender_after_a_mix)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,15 +5,11 @@
 #include "agent/base/clock.h"
 #include "intra/data/tokenizer.h"
 #include "tests/testing.h"
+#include "tests/unit/scratch.h"
 
 #include <jansson.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static const struct golden {
     const char *file, *text; // text NULL: decoding only
@@ -29,13 +25,11 @@ static const char *const kinds[] = {"gpt2",    "gpt2_space",       "llama3",    
                                     "smollm2", "gpt2_space_added", "qwen2_added"};
 enum { N_KINDS = sizeof kinds / sizeof *kinds };
 
-static char dir[] = "/tmp/nebula-bpe-XXXXXX", message[2048];
 static int errors;
 
 static void keep(void *user, enum neb_log_level level, const char *text) {
-    (void)user;
     errors += level == NEB_LOG_ERROR;
-    snprintf(message, sizeof message, "%s", text);
+    scratch_keep(user, level, text);
 }
 
 static const char *in(char *out, const char *name) {
@@ -472,17 +466,18 @@ static void test_added_tokens(void **state) {
     free(text);
 }
 
+static int set_up(void **state) {
+    neb_log_set_sink(keep, NULL);
+    return scratch_make(state);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_golden),     cmocka_unit_test(test_threads),
         cmocka_unit_test(test_long_words), cmocka_unit_test(test_refused),
         cmocka_unit_test(test_regexes),    cmocka_unit_test(test_hostile_regex),
-        cmocka_unit_test(test_cut_file),        cmocka_unit_test(test_special_tokens),
-        cmocka_unit_test(test_unk_token),        cmocka_unit_test(test_added_tokens),
+        cmocka_unit_test(test_cut_file),   cmocka_unit_test(test_special_tokens),
+        cmocka_unit_test(test_unk_token),  cmocka_unit_test(test_added_tokens),
     };
-    if (!mkdtemp(dir))
-        return 1;
-    neb_log_set_sink(keep, NULL);
-    int rc = cmocka_run_group_tests(tests, NULL, NULL);
-    return neb_fs_remove_tree(dir) == NEB_OK ? rc : 1;
+    return cmocka_run_group_tests(tests, set_up, scratch_remove);
 }

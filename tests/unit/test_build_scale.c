@@ -1,33 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // Corpora larger than memory: what is held, what is read twice, and that the corpus is the same.
-#include "agent/base/fs.h"
-#include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "agent/base/sha256.h"
 #include "intra/data/data.h"
 #include "intra/data/tokenizer.h"
+#include "tests/testing.h"
+#include "tests/unit/scratch.h"
 
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
-static char dir[] = "/tmp/nebula-build-XXXXXX";
-static char message[1024];
 static int messages;
 
 static void capture(void *user, enum neb_log_level level, const char *text) {
-    (void)user;
-    if (level != NEB_LOG_ERROR)
-        return;
-    messages++;
-    snprintf(message, sizeof message, "%s", text);
+    messages += level == NEB_LOG_ERROR;
+    scratch_keep(user, level, text);
 }
 static void quiet(void *user, const char *stage, uint64_t done, uint64_t total) {
     (void)user, (void)stage;
@@ -395,7 +385,7 @@ static void test_text_is_not_held_in_memory(void **state) {
     long kb = built_kb(&s, "large");
     print_message("%d MB of text took %.0f MB of memory\n", MB, (double)kb / 1000);
     assert_true(kb > 0);
-#if !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__ // sanitizers hold freed memory
+#ifndef TESTING_SANITIZED // sanitizers hold freed memory
     assert_true(kb < MB * 1000 / 2);
 #endif
     assert_int_equal(neb_fs_remove(in_dir("large.txt")), NEB_OK);
@@ -553,14 +543,8 @@ static void test_too_many_shards(void **state) {
 }
 
 static int set_up(void **state) {
-    (void)state;
     neb_log_set_sink(capture, NULL);
-    return mkdtemp(dir) ? 0 : -1;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    return neb_fs_remove_tree(dir) == NEB_OK ? 0 : -1;
+    return scratch_make(state);
 }
 
 int main(void) {
@@ -573,5 +557,5 @@ int main(void) {
         cmocka_unit_test(test_too_many_shards),
         cmocka_unit_test(test_windows_lines),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, set_up, scratch_remove);
 }

@@ -2,24 +2,18 @@
 // Which files a source may have: encodings, byte order marks, files that are not text, bad lines
 // and the allowed share of them, NUL, folders with links. Tokens of the vocabulary are bytes, so
 // that documents can be read back: '|' ends a document, '=' separates the sides of a pair.
-#include "agent/base/fs.h"
-#include "agent/base/log.h"
 #include "intra/data/data.h"
 #include "intra/read/charset.h"
 #include "intra/read/text_kind.h"
+#include "tests/unit/scratch.h"
 
 #include <jansson.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 enum { EOS = 256, BOS = 257 };
-static char dir[] = "/tmp/nebula-build-text-XXXXXX", said[16384];
+static char said[16384];
 
 static void keep(void *user, enum neb_log_level level, const char *text) {
     size_t n = strlen(said);
@@ -389,26 +383,22 @@ static void test_conversion_in_pieces(void **state) {
 }
 
 static int set_up(void **state) {
-    (void)state;
-    if (!mkdtemp(dir))
+    if (scratch_make(state) != 0)
         return -1;
     make_vocabulary();
     neb_log_set_sink(keep, NULL);
     return 0;
 }
 
-static int tear_down(void **state) {
-    (void)state;
-    neb_log_set_sink(NULL, NULL);
-    return neb_fs_remove_tree(dir) == NEB_OK ? 0 : -1;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_encodings), cmocka_unit_test(test_long_files),
-        cmocka_unit_test(test_files_that_are_not_text),     cmocka_unit_test(test_bad_lines),
-        cmocka_unit_test(test_folders),   cmocka_unit_test(test_encoding_names),
+        cmocka_unit_test(test_encodings),
+        cmocka_unit_test(test_long_files),
+        cmocka_unit_test(test_files_that_are_not_text),
+        cmocka_unit_test(test_bad_lines),
+        cmocka_unit_test(test_folders),
+        cmocka_unit_test(test_encoding_names),
         cmocka_unit_test(test_conversion_in_pieces),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, set_up, scratch_remove);
 }

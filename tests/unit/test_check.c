@@ -7,6 +7,7 @@
 #include "compress/frame.h"
 #include "kernels/exact.h"
 #include "kernels/quant.h"
+#include "tests/testing.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -26,10 +27,6 @@ static const char *const codecs[] = {"fp32",   "bf16",         "int8",         "
 enum { CODECS = sizeof codecs / sizeof *codecs, UNITS = 4 };
 static const struct cmp_unit_shape shapes[UNITS] = {
     {0, 50, 8, true}, {3, 1, 77, false}, {4, 3, 6001, true}, {9, 1, 1, false}};
-
-static void swallow(void *user, enum neb_log_level level, const char *line) {
-    (void)user, (void)level, (void)line;
-}
 
 static void update_of(const char *codec, uint32_t units, uint64_t seed, struct neb_buf *b) {
     struct neb_rng r = neb_rng_make(seed, 0);
@@ -179,7 +176,7 @@ static void test_norm(void **state) {
 static void test_altered(void **state) {
     (void)state;
     struct neb_rng r = neb_rng_make(11, 0);
-    neb_log_set_sink(swallow, NULL);
+    neb_log_set_sink(testing_drop, NULL);
     for (size_t k = 0; k < CODECS; k++) {
         struct neb_buf b = {0};
         update_of(codecs[k], 2, k, &b);
@@ -226,7 +223,7 @@ static void test_element_limit(void **state) {
     uint64_t all = 50 * 8 + 77 + 3 * 6001 + 1;
     OK(cmp_update_check_max(W, b.p, b.len, all, &stats));
     assert_int_equal(stats.elements, all);
-    neb_log_set_sink(swallow, NULL);
+    neb_log_set_sink(testing_drop, NULL);
     assert_int_equal(cmp_update_check_max(W, b.p, b.len, all - 1, &stats), NEB_ERR_FORMAT);
     neb_log_set_sink(NULL, NULL);
     // an error does not affect the next update
@@ -244,7 +241,7 @@ static void test_no_empty_units(void **state) {
     static const uint32_t sizes[][2] = {
         {CMP_ROWS_MAX, 0}, {0, 8}, {0, 0}, {CMP_ROWS_MAX + 1, 1}, {CMP_ROWS_MAX, 2}};
     const int32_t owner = 0;
-    neb_log_set_sink(swallow, NULL);
+    neb_log_set_sink(testing_drop, NULL);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         struct neb_buf b = {0}, frame = {0}, out = {0};
         struct cmp_unit_shape shape = {0, sizes[i][0], sizes[i][1], true};
@@ -289,7 +286,7 @@ static void test_one_zstd_frame(void **state) {
     size_t half = ZSTD_compress(packed[0], sizeof packed[0], high, N / 2, 1),
            full = ZSTD_compress(packed[1], sizeof packed[1], high, N, 1);
     struct cmp_frame h = {.codec = {.id = CMP_INT8, .block = 128, .chunk = 4096, .k = 64}, .n = N};
-    neb_log_set_sink(swallow, NULL);
+    neb_log_set_sink(testing_drop, NULL);
     for (int frames = 1; frames <= 2; frames++) {
         neb_buf_clear(&b);
         neb_buf_clear(&two);
@@ -365,7 +362,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_cut),      cmocka_unit_test(test_random_pieces),
         cmocka_unit_test(test_norm),           cmocka_unit_test(test_altered),
-        cmocka_unit_test(test_element_limit),          cmocka_unit_test(test_no_empty_units),
+        cmocka_unit_test(test_element_limit),  cmocka_unit_test(test_no_empty_units),
         cmocka_unit_test(test_one_zstd_frame), cmocka_unit_test(test_vectors_stay_dense)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

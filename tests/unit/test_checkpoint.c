@@ -2,30 +2,19 @@
 // The checkpoint container: every flipped bit and every cut of a small file, every failing write,
 // versions, folders.
 #include "agent/base/fault.h"
-#include "agent/base/log.h"
 #include "agent/base/sha256.h"
 #include "intra/ckpt/checkpoint_array.h"
 #include "intra/ckpt/checkpoint_parts.h"
+#include "tests/unit/scratch.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 enum { TRAILER_BYTES = 96 };
 
-static char dir[] = "/tmp/nebula-ckpt-XXXXXX", path[NEB_PATH_MAX], message[1024];
+static char path[NEB_PATH_MAX];
 static const float weights[15] = {1, -2, 3.5f, 0, 1e-30f};
 static const uint64_t cursor[3] = {7, 8, UINT64_MAX};
-
-static void swallow(void *user, enum neb_log_level level, const char *text) {
-    (void)user;
-    if (level == NEB_LOG_ERROR)
-        snprintf(message, sizeof message, "%s", text);
-}
 
 static enum neb_status write_one(const char *to) {
     enum neb_status st = NEB_OK;
@@ -112,7 +101,7 @@ static void test_arrays(void **state) {
         assert_memory_equal(b, (const uint8_t *)x + 101, sizeof b);
         intra_ckpt_array_close(&a);
     }
-    neb_log_set_sink(swallow, NULL);
+    neb_log_set_sink(scratch_keep, NULL);
     assert_int_equal(intra_ckpt_array_open(c, "gap", 100, &a), NEB_ERR_FORMAT);
     assert_non_null(strstr(message, "gap has 50 elements, 100 are expected"));
     assert_int_equal(intra_ckpt_array_open(c, "nothing", 0, &a), NEB_ERR_NOT_FOUND);
@@ -355,15 +344,9 @@ static void test_damaged_counts_as_missing(void **state) {
 }
 
 static int set_up(void **state) {
-    (void)state;
-    neb_log_set_sink(swallow, NULL);
-    return mkdtemp(dir) && neb_path(path, sizeof path, dir, "one.ckpt") == NEB_OK ? 0 : -1;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    neb_log_set_sink(NULL, NULL);
-    return neb_fs_remove_tree(dir) == NEB_OK ? 0 : -1;
+    neb_log_set_sink(scratch_keep, NULL);
+    return scratch_make(state) == 0 && neb_path(path, sizeof path, dir, "one.ckpt") == NEB_OK ? 0
+                                                                                              : -1;
 }
 
 int main(void) {
@@ -373,5 +356,5 @@ int main(void) {
         cmocka_unit_test(test_folder),      cmocka_unit_test(test_damaged_counts_as_missing),
         cmocka_unit_test(test_arrays),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, set_up, scratch_remove);
 }

@@ -1,21 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // agent/proc/child: a program that cannot be started is an error of the start, not a child that
 // ends at once.
-#include "agent/base/fs.h"
 #include "agent/proc/child.h"
 #include "tests/testing.h"
+#include "tests/unit/scratch.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
-
-static char dir[] = "/tmp/nebula-child-XXXXXX";
 
 static void write_program(char path[NEB_PATH_MAX], const char *text) {
     assert_int_equal(neb_path(path, NEB_PATH_MAX, dir, "program"), NEB_OK);
@@ -64,8 +57,5 @@ static void test_no_program(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_starts),
                                        cmocka_unit_test(test_no_program)};
-    if (!mkdtemp(dir))
-        return 1;
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    return neb_fs_remove_tree(dir) == NEB_OK ? failed : 1;
+    return cmocka_run_group_tests(tests, scratch_make, scratch_remove);
 }

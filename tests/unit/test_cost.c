@@ -37,8 +37,8 @@ static void test_sizes_equal_models(void **state) {
         assert_int_equal(intra_model_create(&c, &cases[i].t, 1, &m), NEB_OK);
         struct intra_cost_params p = intra_cost_count(&c, &cases[i].t);
         if (p.all != (int64_t)m->n_params || p.trainable != (int64_t)m->n_trainable)
-            fail_msg("case %zu: %lld of %zu parameters, %lld of %zu trainable", i, (long long)p.all, m->n_params,
-                     (long long)p.trainable, m->n_trainable);
+            fail_msg("case %zu: %lld of %zu parameters, %lld of %zu trainable", i, (long long)p.all,
+                     m->n_params, (long long)p.trainable, m->n_trainable);
         intra_model_destroy(&m);
     }
 }
@@ -119,7 +119,8 @@ static void test_memory_of_the_exchange(void **state) {
     j.copy = true;
     intra_cost_step(&j, &r, &cost);
     near(cost.copy_bytes, (double)p.all + 2.0 * (double)p.trainable, 1e-9, "a quarter of it");
-    near(cost.owner_bytes, alone.owner_bytes + 16.0 * (double)p.trainable, 1e-9, "the owner's memory");
+    near(cost.owner_bytes, alone.owner_bytes + 16.0 * (double)p.trainable, 1e-9,
+         "the owner's memory");
     near(cost.host_bytes, alone.host_bytes + 4 * cost.copy_bytes + 16.0 * (double)p.trainable, 1e-9,
          "the host of four");
     for (int lora = 0; lora < 2; lora++)
@@ -139,7 +140,8 @@ static void test_memory_of_the_exchange(void **state) {
             near(cost.owner_bytes - cost.frames_bytes, 20 * fullest_owner(&j, 1), 0.01,
                  "a single owner");
             assert_true(cost.exchange_bytes == 0);
-            near(cost.host_bytes, cost.rank_bytes * ranks + cost.owner_bytes, 1e-9, "the owner's host");
+            near(cost.host_bytes, cost.rank_bytes * ranks + cost.owner_bytes, 1e-9,
+                 "the owner's host");
         }
 }
 

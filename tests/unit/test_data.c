@@ -1,29 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // intra/data: building a corpus from text, what is held out, and how windows are drawn.
-#include "agent/base/fs.h"
-#include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "agent/base/sha256.h"
 #include "intra/data/data.h"
 #include "intra/data/tokenizer.h"
+#include "tests/unit/scratch.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
-static char dir[] = "/tmp/nebula-data-XXXXXX";
-static char corpus_dir[NEB_PATH_MAX], message[1024];
+static char corpus_dir[NEB_PATH_MAX];
 static struct intra_build_spec spec;
 
-static void capture(void *user, enum neb_log_level level, const char *text) {
-    (void)user;
-    if (level == NEB_LOG_ERROR)
-        snprintf(message, sizeof message, "%s", text);
-}
 static void quiet(void *user, const char *stage, uint64_t done, uint64_t total) {
     (void)user, (void)stage, (void)done, (void)total;
 }
@@ -284,7 +272,7 @@ static void test_damaged_shards(void **state) {
     struct intra_corpus *c = NULL;
     assert_int_equal(neb_path(path, sizeof path, corpus_dir, "one/train-00000.bin"), NEB_OK);
     assert_int_equal(neb_fs_read(path, 1 << 26, &good), NEB_OK);
-    neb_log_set_sink(capture, NULL);
+    neb_log_set_sink(scratch_keep, NULL);
     assert_int_equal(neb_fs_write(path, good.p, good.len - 10, 0644), NEB_OK);
     assert_int_equal(intra_corpus_open(corpus_dir, false, &c), NEB_ERR_CORRUPT);
     assert_non_null(strstr(message, "cut short?"));
@@ -462,7 +450,7 @@ static void test_jsonl_and_tsv(void **state) {
     intra_corpus_close(&c);
     snprintf(path, sizeof path, "%s/a.jsonl", dir);
     assert_int_equal(neb_fs_write(path, broken, sizeof broken - 1, 0644), NEB_OK);
-    neb_log_set_sink(capture, NULL);
+    neb_log_set_sink(scratch_keep, NULL);
     assert_int_equal(intra_corpus_build(&s, out, quiet, NULL, &skipped), NEB_ERR_FORMAT);
     assert_non_null(strstr(message, "a.jsonl:1: no text in field \"text\""));
     neb_log_set_sink(NULL, NULL);
@@ -532,7 +520,7 @@ static void put_in(const char *folder, const char *file, const struct neb_buf *b
 // Damages the file (NULL: removes it; otherwise flips a bit of the last byte of `at`). Building
 // again restores it.
 static void restores(const struct intra_build_spec *s, const char *out, const char *file,
-                  const char *at) {
+                     const char *at) {
     struct neb_buf was = read_of(out, file), bad = read_of(out, file);
     bool skipped = true;
     if (at) {
@@ -561,7 +549,7 @@ static void test_damage_is_repaired(void **state) {
     char out[NEB_PATH_MAX];
     struct intra_build_spec s = spec;
     bool skipped;
-    neb_log_set_sink(capture, NULL);
+    neb_log_set_sink(scratch_keep, NULL);
     snprintf(out, sizeof out, "%s/mended", dir);
     assert_int_equal(intra_corpus_build(&s, out, quiet, NULL, &skipped), NEB_OK);
     for (int i = 0; i < 3; i++)
@@ -588,7 +576,7 @@ static void test_unreadable_is_kept(void **state) {
     assert_int_equal(rename(shard, aside), 0);
     // a folder in place of the file; permissions would not stop root
     assert_int_equal(neb_fs_mkdirs(shard, 0755), NEB_OK);
-    neb_log_set_sink(capture, NULL);
+    neb_log_set_sink(scratch_keep, NULL);
     assert_int_equal(intra_corpus_build(&spec, out, quiet, NULL, &skipped), NEB_ERR_INVALID);
     neb_log_set_sink(NULL, NULL);
     assert_false(skipped);
@@ -638,7 +626,7 @@ static void test_vocabulary_without_eos(void **state) {
     snprintf(s.tokenizer, sizeof s.tokenizer, "%s/endless.model", dir);
     assert_int_equal(neb_fs_write(s.tokenizer, model.p, model.len, 0644), NEB_OK);
     snprintf(path, sizeof path, "%s/endless", dir);
-    neb_log_set_sink(capture, NULL);
+    neb_log_set_sink(scratch_keep, NULL);
     assert_int_equal(intra_corpus_build(&s, path, quiet, NULL, &skipped), NEB_ERR_INVALID);
     assert_non_null(strstr(message, "endless.model has no EOS piece"));
     neb_log_set_sink(NULL, NULL);
@@ -679,20 +667,10 @@ static void test_foreign_jsonl(void **state) {
     intra_tokenizer_close(&t);
     intra_corpus_close(&c);
     put("foreign.jsonl", "{\"text\": \"the file\"}\n{\"text\": \"the \n");
-    neb_log_set_sink(capture, NULL);
+    neb_log_set_sink(scratch_keep, NULL);
     assert_int_equal(intra_corpus_build(&s, out, quiet, NULL, &skipped), NEB_ERR_FORMAT);
     assert_non_null(strstr(message, "foreign.jsonl:2: cannot be read as JSON: premature end"));
     neb_log_set_sink(NULL, NULL);
-}
-
-static int set_up(void **state) {
-    (void)state;
-    return mkdtemp(dir) ? 0 : -1;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    return neb_fs_remove_tree(dir) == NEB_OK ? 0 : -1;
 }
 
 int main(void) {
@@ -714,5 +692,5 @@ int main(void) {
         cmocka_unit_test(test_wide_tokens_are_written),
         cmocka_unit_test(test_damaged_shards),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, scratch_make, scratch_remove);
 }

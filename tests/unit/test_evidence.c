@@ -210,7 +210,7 @@ static void test_promises_in_a_record(void **state) {
         in = neb_rd_make(b.p, n);
         assert_false(inter_record_get(&in, &got) && neb_rd_done(&in));
     }
-    // without promises the bytes are those of the older form
+    // without promises a record is shorter by exactly their bytes
     size_t with = b.len;
     r.n_promises = 0;
     neb_buf_clear(&b);

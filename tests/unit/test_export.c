@@ -2,19 +2,12 @@
 // agent/show/export: which models OUT/checkpoint gets, under which names, and the hint where the
 // others are.
 #include "agent/base/bytes.h"
-#include "agent/base/fs.h"
-#include "agent/base/log.h"
 #include "agent/show/export.h"
 #include "tests/testing.h"
+#include "tests/unit/scratch.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
-static char dir[] = "/tmp/nebula-export-XXXXXX";
 static char warned[512];
 
 static void on_log(void *user, enum neb_log_level level, const char *text) {
@@ -136,17 +129,7 @@ static void test_rows(void **state) {
     neb_log_set_sink(NULL, NULL);
 }
 
-static int setup(void **state) {
-    (void)state;
-    return mkdtemp(dir) ? 0 : -1;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    return neb_fs_remove_tree(dir) == NEB_OK ? 0 : -1;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_rows)};
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, scratch_make, scratch_remove);
 }

@@ -390,10 +390,14 @@ static void test_pair_changes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_advice),          cmocka_unit_test(test_list_checks_are_limited),
-        cmocka_unit_test(test_list_sends_are_limited),      cmocka_unit_test(test_refusals_are_throttled),
-        cmocka_unit_test(test_written_at_once), cmocka_unit_test(test_certificate_due),
-        cmocka_unit_test(test_reused_name), cmocka_unit_test(test_pair_changes),
+        cmocka_unit_test(test_advice),
+        cmocka_unit_test(test_list_checks_are_limited),
+        cmocka_unit_test(test_list_sends_are_limited),
+        cmocka_unit_test(test_refusals_are_throttled),
+        cmocka_unit_test(test_written_at_once),
+        cmocka_unit_test(test_certificate_due),
+        cmocka_unit_test(test_reused_name),
+        cmocka_unit_test(test_pair_changes),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -1,25 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // What Hugging Face folders may contain and what is refused: config.json, adapter_config.json,
 // tensors. The layout from a checkpoint's description equals that of intra_model_load().
-#include "agent/base/log.h"
 #include "intra/hf/hf.h"
 #include "intra/model/rope.h"
 #include "intra/train/trainer.h"
+#include "tests/unit/scratch.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
-static char dir[] = "/tmp/nebula-hf-XXXXXX", message[2048], warning[2048];
+static char warning[2048];
 
 static void keep(void *user, enum neb_log_level level, const char *text) {
-    (void)user;
-    if (level == NEB_LOG_ERROR && !strstr(text, "see above"))
-        snprintf(message, sizeof message, "%s", text);
+    if (!strstr(text, "see above"))
+        scratch_keep(user, level, text);
     if (level == NEB_LOG_WARN)
         snprintf(warning, sizeof warning, "%s", text);
 }
@@ -734,15 +728,8 @@ static void test_layout(void **state) {
 }
 
 static int set_up(void **state) {
-    (void)state;
     neb_log_set_sink(keep, NULL);
-    return mkdtemp(dir) ? 0 : -1;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    neb_log_set_sink(NULL, NULL);
-    return neb_fs_remove_tree(dir) == NEB_OK ? 0 : -1;
+    return scratch_make(state);
 }
 
 int main(void) {
@@ -759,5 +746,5 @@ int main(void) {
         cmocka_unit_test(test_window),
         cmocka_unit_test(test_layout),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, set_up, scratch_remove);
 }

@@ -2,24 +2,16 @@
 // security/identity and security/sign: key files, the public line, signatures. security/zap: its
 // shutdown (test_link*.c tests the rest).
 #include "agent/base/clock.h"
-#include "agent/base/fs.h"
-#include "agent/base/log.h"
 #include "security/sign.h"
 #include "security/zap.h"
 #include "tests/testing.h"
+#include "tests/unit/scratch.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <zmq.h>
-
-#include <cmocka.h>
-
-static char dir[] = "/tmp/nebula-identity-XXXXXX";
 
 static void path_of(char out[NEB_PATH_MAX], const char *home, const char *file) {
     assert_int_equal(neb_path(out, NEB_PATH_MAX, home, file), NEB_OK);
@@ -317,22 +309,16 @@ static void test_handler_ends_at_once(void **state) {
 }
 
 static int setup(void **state) {
-    (void)state;
     neb_log_set_sink(testing_drop, NULL);
-    return mkdtemp(dir) ? 0 : -1;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    return neb_fs_remove_tree(dir) == NEB_OK ? 0 : -1;
+    return scratch_make(state);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trip),           cmocka_unit_test(test_first_use_at_once),
-        cmocka_unit_test(test_exposed_key_files),      cmocka_unit_test(test_damaged_files),
+        cmocka_unit_test(test_exposed_key_files),    cmocka_unit_test(test_damaged_files),
         cmocka_unit_test(test_public_line),          cmocka_unit_test(test_signatures),
         cmocka_unit_test(test_handler_ends_at_once),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, scratch_remove);
 }

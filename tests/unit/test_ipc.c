@@ -1,21 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // agent/proc/ipc and agent/proc/child: messages inside one machine, and the life of child
 // processes.
-#include "agent/base/fs.h"
-#include "agent/base/log.h"
 #include "agent/proc/child.h"
 #include "agent/proc/ipc_state.h"
 #include "inter/link/accept_limit.h"
 #include "tests/testing.h"
+#include "tests/unit/scratch.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>
-#include <setjmp.h>
 #include <signal.h>
 #include <sodium.h>
-#include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -23,9 +19,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
-static char dir[] = "/tmp/nebula-ipc-XXXXXX";
 static char path[256];
 
 static enum neb_status server_wait(struct agent_ipc *s, struct agent_ipc_client *from,
@@ -480,16 +473,10 @@ static void test_stubborn_child_is_killed(void **state) {
 }
 
 static int set_up(void **state) {
-    (void)state;
-    if (!mkdtemp(dir))
+    if (scratch_make(state) != 0)
         return -1;
     snprintf(path, sizeof path, "%s/agent.sock", dir);
     return 0;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    return neb_fs_remove_tree(dir) == NEB_OK ? 0 : -1;
 }
 
 int main(void) {
@@ -505,5 +492,5 @@ int main(void) {
         cmocka_unit_test(test_child_output_and_end),
         cmocka_unit_test(test_stubborn_child_is_killed),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, set_up, scratch_remove);
 }

@@ -351,12 +351,15 @@ static void test_reveals(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_option), cmocka_unit_test(test_every_cluster_key),
-        cmocka_unit_test(test_attach),       cmocka_unit_test(test_order_of_sources),
-        cmocka_unit_test(test_submitter_and_federation),        cmocka_unit_test(test_nonce),
-        cmocka_unit_test(test_pair_keys),    cmocka_unit_test(test_records),
-        cmocka_unit_test(test_reveals)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_option),
+                                       cmocka_unit_test(test_every_cluster_key),
+                                       cmocka_unit_test(test_attach),
+                                       cmocka_unit_test(test_order_of_sources),
+                                       cmocka_unit_test(test_submitter_and_federation),
+                                       cmocka_unit_test(test_nonce),
+                                       cmocka_unit_test(test_pair_keys),
+                                       cmocka_unit_test(test_records),
+                                       cmocka_unit_test(test_reveals)};
     if (sodium_init() < 0)
         return 1;
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -60,18 +60,6 @@ static bool same_record(const struct inter_record *a, const struct inter_record 
     return same;
 }
 
-static void check_blob(uint32_t fragment, uint32_t round, uint8_t member) {
-    uint8_t want[FX_PEER_BYTES];
-    struct inter_key k = fx_key(fragment, round, member);
-    struct neb_map m;
-    size_t n = fx_blob(&k, want);
-    assert_true(inter_ledger_has_blob(l, &k));
-    OK(inter_ledger_map_blob(l, &k, &m));
-    assert_int_equal(m.len, n);
-    assert_memory_equal(m.p, want, n);
-    neb_map_close(&m);
-}
-
 static void test_a_round(void **state) {
     (void)state;
     struct inter_key k = fx_key(1, 0, 1);
@@ -82,7 +70,7 @@ static void test_a_round(void **state) {
     OK(fx_put_own(l, 1, 0));
     OK(fx_put_manifest(l, 1, 0, 0));
     reopen();
-    check_blob(1, 0, 0);
+    fx_check_blob(l, 1, 0, 0);
     OK(fx_put_manifest(l, 1, 0, 1));
     reopen();
     OK(inter_ledger_get_manifest(l, &k, &m));
@@ -98,7 +86,7 @@ static void test_a_round(void **state) {
     OK(fx_part_finish(l, 1, 0));
     OK(fx_part_finish(l, 1, 0)); // a repetition is harmless
     reopen();
-    check_blob(1, 0, 1);
+    fx_check_blob(l, 1, 0, 1);
     assert_false(fx_has_file(dir, 1, 0, 1, ".part") || fx_has_file(dir, 1, 0, 1, ".map"));
     assert_int_equal(inter_ledger_get_vote(l, fx_job, 1, 0, &r), NEB_ERR_NOT_FOUND);
     OK(fx_put_vote(l, 1, 0));
@@ -129,7 +117,7 @@ static void test_one_digest_a_key(void **state) {
     blob[n - 1] ^= 1;
     assert_int_equal(inter_ledger_put_blob(l, &k, blob, n), NEB_ERR_EXISTS);
     assert_int_equal(inter_ledger_put_blob(l, &k, blob, n - 1), NEB_ERR_EXISTS);
-    check_blob(0, 0, 0);
+    fx_check_blob(l, 0, 0, 0);
     // not promised yet: after a crash here the worker may compute other bytes
     reopen();
     assert_false(inter_ledger_has_blob(l, &k));
@@ -383,12 +371,12 @@ static void test_arriving_blob(void **state) {
     for (uint32_t c = 0; c < 3; c++)
         OK(fx_part_write(l, 0, 0, c));
     OK(fx_part_finish(l, 0, 0));
-    check_blob(0, 0, 1);
+    fx_check_blob(l, 0, 0, 1);
 }
 
 static void test_swept_at_opening(void **state) {
     (void)state;
-    struct inter_key open = fx_key(0, 1, 1), nobody = fx_key(0, 7, 1), mine = fx_key(0, 0, 1);
+    struct inter_key nobody = fx_key(0, 7, 1), mine = fx_key(0, 0, 1);
     char foreign[NEB_PATH_MAX];
     uint32_t got;
     OK(fx_round(l, 0, 0));
@@ -408,10 +396,9 @@ static void test_swept_at_opening(void **state) {
                  fx_has_file(dir, 0, 7, 1, ".map"));
     assert_true(fx_has_file(dir, 0, 1, 1, ".part"));
     assert_true(neb_fs_exists(foreign));
-    check_blob(0, 0, 0);
-    check_blob(0, 0, 1);
+    fx_check_blob(l, 0, 0, 0);
+    fx_check_blob(l, 0, 0, 1);
     assert_int_equal(inter_ledger_used(l), FX_OWN_BYTES + FX_PEER_BYTES);
-    (void)open;
 }
 
 static void test_prune(void **state) {
@@ -459,7 +446,7 @@ static void test_prune(void **state) {
     OK(inter_ledger_prune(l, fx_job, 0, UINT32_MAX));
     OK(inter_ledger_prune(l, fx_job, 0, 1));
     reopen();
-    check_blob(0, 6, 0);
+    fx_check_blob(l, 0, 6, 0);
     assert_true(fx_has_file(dir, 0, 6, 1, ".part"));
     OK(inter_ledger_get_vote(l, fx_job, 0, 6, &r));
     OK(inter_ledger_floor(l, fx_job, 0, &floor));
@@ -510,9 +497,9 @@ static void test_cap(void **state) {
     OK(inter_ledger_set_cap(l, 1));
     OK(inter_ledger_floor(l, fx_job, 0, &floor));
     assert_int_equal(floor, 3);
-    check_blob(0, 3, 0);
-    check_blob(1, 3, 1);
-    check_blob(0, 4, 0);
+    fx_check_blob(l, 0, 3, 0);
+    fx_check_blob(l, 1, 3, 1);
+    fx_check_blob(l, 0, 4, 0);
     assert_int_equal(inter_ledger_used(l), 2 * a_round + FX_OWN_BYTES);
     OK(inter_ledger_prune(l, fx_job, 0, 4)); // prunes below and above what was dropped
     OK(inter_ledger_prune(l, fx_job, 1, 1));
@@ -547,7 +534,7 @@ static void test_cap_and_checkpoints(void **state) {
         for (uint32_t i = 0; i < 5; i++)
             assert_int_equal(fx_has_file(dir, 0, i, 1, ".blob"), i >= 2);
         assert_true(fx_has_file(dir, 0, 5, 1, ".part") && fx_has_file(dir, 0, 5, 0, ".blob"));
-        check_blob(0, 6, 0);
+        fx_check_blob(l, 0, 6, 0);
         inter_ledger_dropped(l, &d); // since this ledger was opened
         assert_int_equal(d.rounds, again ? 0 : 2);
         assert_int_equal(d.bytes, again ? 0 : 2 * a_round);
@@ -654,9 +641,5 @@ int main(void) {
                                        TEST(test_jobs),
                                        TEST(test_one_writer),
                                        TEST(test_not_a_ledger)};
-    if (!mkdtemp(root))
-        return 1;
-    neb_log_set_sink(testing_drop, NULL);
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    return neb_fs_remove_tree(root) != NEB_OK || failed;
+    return cmocka_run_group_tests(tests, make_root, remove_root);
 }

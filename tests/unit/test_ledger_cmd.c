@@ -400,10 +400,11 @@ static void test_held_and_failed_jobs(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(test_intact),   TEST(test_held_and_failed_jobs),           TEST(test_ended_jobs),
-        TEST(test_show),   TEST(test_evidence),        TEST(test_damaged),
-        TEST(test_forged), TEST(test_unknown_signers), TEST(test_choose_job)};
+    const struct CMUnitTest tests[] = {TEST(test_intact),     TEST(test_held_and_failed_jobs),
+                                       TEST(test_ended_jobs), TEST(test_show),
+                                       TEST(test_evidence),   TEST(test_damaged),
+                                       TEST(test_forged),     TEST(test_unknown_signers),
+                                       TEST(test_choose_job)};
     if (!mkdtemp(root) || sec_init() != NEB_OK)
         return 1;
     neb_log_set_sink(testing_drop, NULL);

@@ -144,9 +144,5 @@ static void test_messages_in(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {TEST(test_messages_out), TEST(test_outbox_limits),
                                        TEST(test_outbox_sweep), TEST(test_messages_in)};
-    if (!mkdtemp(root))
-        return 1;
-    neb_log_set_sink(testing_drop, NULL);
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    return neb_fs_remove_tree(root) != NEB_OK || failed;
+    return cmocka_run_group_tests(tests, make_root, remove_root);
 }

@@ -2,18 +2,6 @@
 // inter/ledger: blobs that arrive, many at the same time, and which one replaces another.
 #include "tests/unit/ledger_each.h"
 
-static void check_blob(uint32_t fragment, uint32_t round, uint8_t member) {
-    uint8_t want[FX_PEER_BYTES];
-    struct inter_key k = fx_key(fragment, round, member);
-    struct neb_map m;
-    size_t n = fx_blob(&k, want);
-    assert_true(inter_ledger_has_blob(l, &k));
-    OK(inter_ledger_map_blob(l, &k, &m));
-    assert_int_equal(m.len, n);
-    assert_memory_equal(m.p, want, n);
-    neb_map_close(&m);
-}
-
 // Many blobs arrive at once; of one member and fragment only the newest key is kept.
 static void test_arriving_at_once(void **state) {
     (void)state;
@@ -39,7 +27,7 @@ static void test_arriving_at_once(void **state) {
         assert_int_equal(got, 2);
         OK(fx_part_write(l, f, 0, 2));
         OK(fx_part_finish(l, f, 0));
-        check_blob(f, 0, 1);
+        fx_check_blob(l, f, 0, 1);
     }
     // a round that was committed without it, and another attempt
     struct inter_key again = fx_key(0, 1, 1);
@@ -56,7 +44,7 @@ static void test_arriving_at_once(void **state) {
     OK(fx_put_manifest(l, 0, 2, 1));
     OK(fx_part_open(l, 0, 2, &got));
     assert_int_equal(inter_ledger_used(l), (MANY + 1) * FX_PEER_BYTES);
-    check_blob(0, 0, 1);
+    fx_check_blob(l, 0, 0, 1);
 }
 
 static void test_arriving_limit(void **state) {
@@ -110,9 +98,5 @@ static void test_replaced_manifest(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {TEST(test_arriving_at_once), TEST(test_arriving_limit),
                                        TEST(test_replaced_manifest)};
-    if (!mkdtemp(root))
-        return 1;
-    neb_log_set_sink(testing_drop, NULL);
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    return neb_fs_remove_tree(root) != NEB_OK || failed;
+    return cmocka_run_group_tests(tests, make_root, remove_root);
 }

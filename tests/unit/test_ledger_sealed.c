@@ -28,17 +28,6 @@ static int close_it(void **state) {
     return 0;
 }
 
-static void check_blob(uint32_t fragment, uint32_t round, uint8_t member) {
-    uint8_t want[FX_PEER_BYTES];
-    struct inter_key k = fx_key(fragment, round, member);
-    struct neb_map m;
-    size_t n = fx_blob(&k, want);
-    OK(inter_ledger_map_blob(l, &k, &m));
-    assert_int_equal(m.len, n);
-    assert_memory_equal(m.p, want, n);
-    neb_map_close(&m);
-}
-
 // True if a file of an update holds any of its bytes in clear.
 static bool in_clear(uint8_t member, const char *suffix) {
     uint8_t bytes[FX_PEER_BYTES];
@@ -62,12 +51,12 @@ static void test_own(void **state) {
     OK(fx_put_own(l, 0, 0));
     OK(fx_put_own(l, 0, 0)); // a repetition is harmless
     OK(fx_put_manifest(l, 0, 0, 0));
-    check_blob(0, 0, 0);
+    fx_check_blob(l, 0, 0, 0);
     assert_false(in_clear(0, ".blob"));
     uint64_t used = inter_ledger_used(l);
     reopen(keys[0]);
     assert_int_equal(inter_ledger_used(l), used);
-    check_blob(0, 0, 0);
+    fx_check_blob(l, 0, 0, 0);
     uint8_t other[] = "other bytes";
     assert_int_equal(inter_ledger_put_blob(l, &k, other, sizeof other), NEB_ERR_EXISTS);
     reopen(keys[1]);
@@ -95,13 +84,13 @@ static void arrive(const struct sec_seal_key *first, const struct sec_seal_key *
         OK(fx_part_write(l, 0, 0, c));
     OK(fx_part_finish(l, 0, 0));
     OK(fx_part_finish(l, 0, 0)); // a repetition is harmless
-    check_blob(0, 0, 1);
+    fx_check_blob(l, 0, 0, 1);
     assert_int_equal(in_clear(1, ".blob"), then == NULL);
     char path[NEB_PATH_MAX];
     fx_file(dir, &m.key, ".part", path);
     assert_false(neb_fs_exists(path));
     reopen(then);
-    check_blob(0, 0, 1);
+    fx_check_blob(l, 0, 0, 1);
 }
 
 static void test_arrives(void **state) {
@@ -143,7 +132,7 @@ static void test_changed_on_disk(void **state) {
     for (uint32_t c = 0; c < 3; c++)
         OK(fx_part_write(l, 0, 0, c));
     OK(fx_part_finish(l, 0, 0));
-    check_blob(0, 0, 1);
+    fx_check_blob(l, 0, 0, 1);
 }
 
 static int setup(void **state) {

@@ -516,11 +516,13 @@ static void test_changes_nothing(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(test_intact),       TEST(test_altered_record),    TEST(test_altered_manifest),
-        TEST(test_promoted_survivor),       TEST(test_altered_vote),      TEST(test_altered_without_keys),
-        TEST(test_removed_rows),   TEST(test_masked_job_needs_more_votes), TEST(test_inserted_rows),
-        TEST(test_swapped_rows), TEST(test_chain_row),         TEST(test_blobs),
-        TEST(test_altered_file),   TEST(test_changes_nothing)};
+        TEST(test_intact),           TEST(test_altered_record),
+        TEST(test_altered_manifest), TEST(test_promoted_survivor),
+        TEST(test_altered_vote),     TEST(test_altered_without_keys),
+        TEST(test_removed_rows),     TEST(test_masked_job_needs_more_votes),
+        TEST(test_inserted_rows),    TEST(test_swapped_rows),
+        TEST(test_chain_row),        TEST(test_blobs),
+        TEST(test_altered_file),     TEST(test_changes_nothing)};
     if (!mkdtemp(root))
         return 1;
     neb_log_set_sink(testing_drop, NULL);

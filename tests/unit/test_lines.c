@@ -377,9 +377,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_straight_through), cmocka_unit_test(test_not_taken),
         cmocka_unit_test(test_outage),           cmocka_unit_test(test_second_outage_in_flight),
-        cmocka_unit_test(test_unknown_number),     cmocka_unit_test(test_numbers_go_on),
+        cmocka_unit_test(test_unknown_number),   cmocka_unit_test(test_numbers_go_on),
         cmocka_unit_test(test_long_outage),      cmocka_unit_test(test_bounded),
         cmocka_unit_test(test_stored),           cmocka_unit_test(test_many_of_other_kinds),
-        cmocka_unit_test(test_too_fast),        cmocka_unit_test(test_throttle)};
+        cmocka_unit_test(test_too_fast),         cmocka_unit_test(test_throttle)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

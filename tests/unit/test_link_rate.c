@@ -371,12 +371,15 @@ static void test_closed_limiter(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rate),   cmocka_unit_test(test_ipv4),
-        cmocka_unit_test(test_ipv6),   cmocka_unit_test(test_shared_rate),
-        cmocka_unit_test(test_known_sources),  cmocka_unit_test(test_endpoints),
-        cmocka_unit_test(test_places_of_a_member), cmocka_unit_test(test_foreign_descriptor),
-        cmocka_unit_test(test_closed_limiter)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rate),
+                                       cmocka_unit_test(test_ipv4),
+                                       cmocka_unit_test(test_ipv6),
+                                       cmocka_unit_test(test_shared_rate),
+                                       cmocka_unit_test(test_known_sources),
+                                       cmocka_unit_test(test_endpoints),
+                                       cmocka_unit_test(test_places_of_a_member),
+                                       cmocka_unit_test(test_foreign_descriptor),
+                                       cmocka_unit_test(test_closed_limiter)};
     neb_log_set_sink(testing_drop, NULL);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -175,7 +175,8 @@ static void test_recycle(void **state) {
     }
     close(mute);
     assert_true(st.recycled >= 4 && missing > 2 * NEB_S);
-    printf("longest time without a message: %.0f ms while connections are replaced, %.0f ms otherwise\n",
+    printf("longest time without a message: %.0f ms while connections are replaced, %.0f ms "
+           "otherwise\n",
            neb_seconds(gap.most) * 1e3, neb_seconds(quiet.most) * 1e3);
     assert_true(gap.most < 3 * quiet.most + 250 * NEB_MS); // waiting for a set would take 3 s
     neb_ns end;
