@@ -33,7 +33,7 @@ static void test_lines(void **state) {
         json_decref(o);
     }
     fclose(f);
-    // the stages and their total; the security stages, their sum, the pipeline
+    // the stages and their total; the security stages, their total, an exchange one and both ways
     assert_int_equal(lines, STAGES + 1 + BENCH_STAGES + 3);
     assert_true(fabs(shares - 1) < 1e-3);
 }

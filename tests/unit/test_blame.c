@@ -510,8 +510,8 @@ static uint32_t lag(void) {
     return st.lag;
 }
 
-// A lag is nobody's fault and no single member can claim it. A record proves that others are ahead;
-// a missing record is gone when every member ahead says so.
+// No peer is blamed for this node's lag. Only a record proves that others are ahead, not a claim. A
+// missing record counts as gone when every member ahead says so.
 static void test_behind(void **state) {
     (void)state;
     says_gone(OTHER, 0); // it was not asked

@@ -32,8 +32,8 @@ static void test_judgements(void **state) {
     expect("ok", "");
     doctor_buffers(&d, 32 << 20, 3 << 20, &path);
     expect("warn", "tcp_wmem=\"4096 16384 6250000\"");
-    // 25 MB in flight: nearly 2 MB on each of 13 connections, the limit of 4 MiB buffers; 1.5 MB on
-    // each of 16
+    // 25 MB in flight: 1.9 MB on each of 13 connections is too much for buffers of 4 MiB, 1.6 MB on
+    // each of 16 is not
     path = (struct doctor_path){1e9, 0.2, 13};
     doctor_buffers(&d, 32 << 20, 4 << 20, &path);
     expect("warn", "tcp_wmem=\"4096 16384 7692307\"");

@@ -179,7 +179,7 @@ static void refuse_addresses(struct agent_ipc *server) {
     }
 }
 
-// Messages of no to five parts, in both directions.
+// Messages of zero to five parts, in both directions.
 static void exchange_parts(struct agent_ipc *server, struct agent_ipc *client,
                            const uint8_t key[AGENT_IPC_KEY], struct agent_ipc_client *from) {
     enum { BIG = 21 * AGENT_IPC_FRAME + 17 }; // the buffer grows twice
@@ -408,7 +408,7 @@ static void test_is_here(void **state) {
     assert_int_equal(unlink(path), 0);
 }
 
-// An agent that accepts nobody, as a stopped one, is present, and the question does not block.
+// A stopped agent, which accepts no connection, counts as present, and the check does not block.
 static void test_is_busy(void **state) {
     (void)state;
     struct sockaddr_un a = {.sun_family = AF_UNIX};

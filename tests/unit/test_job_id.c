@@ -94,8 +94,8 @@ static void test_every_option(void **state) {
     }
 }
 
-// Every cluster key has a row here. A new key is part of the id unless this table and the code say
-// otherwise.
+// Every cluster key has a row here. A new key is part of the id unless this table and the code make
+// it a place (a key of where and how a cluster runs).
 static const struct {
     const char *key;
     bool open, masked; // whether it is a place; the same with sync.gate: private

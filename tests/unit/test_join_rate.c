@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// When a member that catches up is told that its link is too slow (agent/daemon/join_rate.h).
+// When a link is too slow for a member that catches up (agent/daemon/join_rate.h).
 #include "agent/daemon/join_rate.h"
 
 #include <setjmp.h>

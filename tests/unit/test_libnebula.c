@@ -471,7 +471,7 @@ static void test_worker_and_busy_agent(void **state) {
     assert_int_equal(attach_worker(a, &w), NEB_ERR_AGAIN);
 }
 
-// In a program whose locale has a decimal comma.
+// Everything works in a program whose locale has a decimal comma.
 static void test_decimal_comma(void **state) {
     struct agent *a = *state;
     char command[256], text[16];

@@ -246,8 +246,8 @@ static void test_connection_lost(void **state) {
     assert_int_equal(a.lost, 1);
 }
 
-// With keys new by rotation the connection stays, and the previous keys are valid exactly until the
-// overlap ends. With keys new otherwise the connection is cut.
+// If keys change by rotation, the connection stays and the previous keys are valid exactly until
+// the overlap ends. If they change otherwise, the connection is cut.
 static void test_rotated(void **state) {
     (void)state;
     struct site a, b;
