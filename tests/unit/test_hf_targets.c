@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which layers an adapter_config.json names: matched as PEFT matches them; what is not the same in
-// every block is refused by name.
+// Which layers an adapter_config.json names, matched as PEFT does. What differs between blocks is
+// refused by name.
 #include "agent/base/log.h"
 #include "intra/hf/hf.h"
 #include "tests/testing.h"
@@ -55,7 +55,7 @@ static void test_taken(void **state) {
         {R T("[\"model.layers.0.self_attn.q_proj\",\"model.layers.1.self_attn.q_proj\"]"), Q, 4, 8},
         {R T("[\"layers.0.mlp.up_proj\",\"1.mlp.up_proj\"]"), INTRA_LORA_UP, 4, 8},
         {R T("[\"lm_headx\",\"k_proj\",\"nothing\"]"), K, 4, 8},
-        // expressions, of whole names
+        // expressions match full names
         {R T("\".*\\\\.self_attn\\\\.(q|k)_proj\""), Q | K, 4, 8},
         {R T("\".*(q_proj|v_proj)\""), Q | V, 4, 8},
         {R T("\"model\\\\.layers\\\\.\\\\d+\\\\.mlp\\\\.(?:gate|up|down)_proj\""), MLP, 4, 8},
@@ -63,7 +63,7 @@ static void test_taken(void **state) {
         {R T("\"^model\\\\.layers\\\\.[01]{,1}\\\\..*_proj\\\\Z\""), ATTENTION | MLP, 4, 8},
         {R T("\"(?i:.*Q_PROJ)\""), Q, 4, 8},
         {R T("\"(?!.*mlp).*_proj\""), ATTENTION, 4, 8},
-        // all-linear: not the output layer
+        // all-linear: without the output layer
         {R T("\"all-linear\""), ATTENTION | MLP, 4, 8},
         {R T("\"ALL-Linear\""), ATTENTION | MLP, 4, 8},
         // narrowed
@@ -79,7 +79,7 @@ static void test_taken(void **state) {
         {R T("[\"q_proj\"]") ",\"layers_to_transform\":[]", Q, 4, 8},
         {R T("[\"q_proj\"]") ",\"layers_pattern\":[]", Q, 4, 8},
         {R "\"layers_to_transform\":[0,1]", Q | V, 4, 8},
-        // ranks and alphas that come to one
+        // ranks and alphas that give one value
         {R T("[\"q_proj\"]") ",\"rank_pattern\":{\"q_proj\":2}", Q, 2, 8},
         {R T("[\"q_proj\"]") ",\"rank_pattern\":{\"k_proj\":2}", Q, 4, 8},
         {R T("[\"q_proj\"]") ",\"rank_pattern\":{\"layers.[0-9].self_attn.q_proj\":6},"
@@ -109,8 +109,8 @@ static void test_refused(void **state) {
     } all[] = {
         {R T("[]"), "target_modules: [] cannot be imported: it names no linear layer"},
         {R T("[\"nothing\"]"), "it names no linear layer"},
-        {R T("[\"proj\"]"), "it names no linear layer"}, // a part of a name is no end of it
-        {R T("\"q_proj\""), "it names no linear layer"}, // an expression is of the whole name
+        {R T("[\"proj\"]"), "it names no linear layer"}, // a name must match from a dot to its end
+        {R T("\"q_proj\""), "it names no linear layer"}, // an expression matches the full name
         {R T("\"\""), "it names no linear layer"},
         {R T("[7]"), "target_modules"},
         {R T("{\"q_proj\":1}"), "target_modules: an expression or a list"},
@@ -162,7 +162,7 @@ static void test_refused(void **state) {
     }
 }
 
-// The largest model, and as many expressions as fit: an answer in bounded time.
+// The largest model with many expressions gets an answer in bounded time.
 static void test_bounded(void **state) {
     (void)state;
     struct neb_buf b = {0};
