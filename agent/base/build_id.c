@@ -3,7 +3,7 @@
 
 #ifdef NEBULA_COMMIT
 #define BUILD NEBULA_VERSION " (" NEBULA_COMMIT ")"
-#else // built outside of a checkout
+#else // built outside a git checkout
 #define BUILD NEBULA_VERSION
 #endif
 

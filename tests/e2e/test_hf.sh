@@ -205,7 +205,7 @@ exec 8>"$T/no.nebula-building.lock"
 flock 8
 rc=0
 timeout 60 "$nebula" import "$T/next-hf" --out "$T/no" >"$T/twice.log" 2>&1 || rc=$?
-[[ $rc == 1 && ! -e $T/no && $(<"$T/twice.log") == *"another nebula makes"* ]] || fail "a second import: status $rc: $(<"$T/twice.log")"
+[[ $rc == 1 && ! -e $T/no && $(<"$T/twice.log") == *"another nebula process is building"* ]] || fail "a second import: status $rc: $(<"$T/twice.log")"
 exec 8>&-
 "$nebula" import "$T/next-hf" --out "$T/no" >/dev/null 2>&1 || fail "import once the other is done"
 rm -r "$T/no"
