@@ -412,7 +412,7 @@ static enum neb_status validate_clusters(const struct agent_job *j, const char *
     if (j->sync.gate == AGENT_GATE_ROBUST && (data < INTER_ROBUST_MEMBERS || data < j->n_clusters))
         return COMPLAIN_OF(
             j, file, "sync.gate",
-            "robust needs at least %d clusters that train, and no witness, to outvote one bad "
+            "robust needs %d clusters that train, and no witness, to outvote one bad "
             "cluster; here %d of %d clusters train: use trusted, or add clusters",
             INTER_ROBUST_MEMBERS, data, j->n_clusters);
     const char *key;
