@@ -2,7 +2,7 @@
 // Counts the bytes that this process has read, hashed, copied, written or received. Code that waits
 // for slow work checks this count: work that makes progress must not fail by a timeout.
 //
-// The code that moves bytes lies below every layer; the code that must hear of it lies above. So
+// The code that moves bytes lies below every layer; the code that waits for it lies above. So
 // each thread may set one listener, instead of an argument in every call between. A worker's thread
 // sends its agent a sign of progress this way, and a rank's thread the other ranks. Bytes of a
 // thread without a listener are only counted.

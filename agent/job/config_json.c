@@ -205,6 +205,6 @@ enum neb_status agent_job_from_json(const json_t *json, struct agent_job *out) {
     json_array_foreach(clusters, i, item)
         NEB_TRY(cluster_from_json(item, &out->clusters[out->n_clusters++]));
     if (out->autos)
-        return neb_fail(NEB_ERR_FORMAT, "job specification: a key still says auto");
+        return neb_fail(NEB_ERR_FORMAT, "job specification: a key still has the value auto");
     return agent_job_validate(out, "job specification");
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sets a value of a job or cluster from text (YAML, --set, JSON), or complains and says where.
+// Sets a value of a job or cluster from text (YAML, --set, JSON), or logs what is wrong and where.
 #include "agent/base/number.h"
 #include "agent/job/config_options.h"
 #include "compress/codec.h"

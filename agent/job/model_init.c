@@ -210,8 +210,7 @@ enum neb_status agent_job_model_init(struct agent_job *job, const char *file) {
                         "all model keys)",
                         file);
     if (!neb_fs_exists(job->model_init))
-        return neb_fail(NEB_ERR_NOT_FOUND, "%s: model.init: there is no %s", file,
-                        job->model_init);
+        return neb_fail(NEB_ERR_NOT_FOUND, "%s: model.init: there is no %s", file, job->model_init);
     // the reason is logged
     if (agent_checkpoint_file(NULL, job->model_init, path, sizeof path) != NEB_OK)
         return neb_fail(NEB_ERR_INVALID,

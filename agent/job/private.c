@@ -154,7 +154,8 @@ bool agent_private_allows(const struct agent_job *j, const char **key, char *tex
          "integers, and all clusters must know it before the run"},
         {batch, j->autos & AGENT_AUTO_BATCH ? "data.batch" : "clusters.batch",
          "must be one number for all clusters, in data.batch, with sync.gate: private, so that all "
-         "clusters make their updates alike; if one has less memory, give all a smaller batch and "
+         "clusters make their updates the same way; if one has less memory, give all a smaller "
+         "batch and "
          "a larger data.accumulate, or give that one recompute: true"},
         {attach && !(j->sync.private_range > 0) && !(j->sync.dp.clip > 0), "sync.private_range",
          "is missing: an attached trainer has its own learning rate; give the largest change of a "

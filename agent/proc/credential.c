@@ -14,7 +14,7 @@
 
 static const char magic[8] = "nebwork2", ticket_magic[8] = "nebtick1";
 
-struct words { // what a worker receives
+struct payload { // what a worker receives
     char magic[8];
     uint8_t secret[AGENT_SECRET_BYTES];
     uint8_t sealed; // 0 or 1: handed is the job's seal key
@@ -23,25 +23,25 @@ struct words { // what a worker receives
     struct agent_ipc_remote remote;
 };
 // no padding: the struct crosses the pipe as bytes
-static_assert(sizeof(struct words) == 8 + AGENT_SECRET_BYTES + 8 + SEC_SEAL_HANDED_BYTES +
-                                          sizeof(struct agent_ipc_remote),
+static_assert(sizeof(struct payload) == 8 + AGENT_SECRET_BYTES + 8 + SEC_SEAL_HANDED_BYTES +
+                                            sizeof(struct agent_ipc_remote),
               "padding");
 
 struct ticket { // identifies one start of a worker; not secret
     char magic[8];
     uint8_t nonce[32];
 };
-// worker.box: ticket of the agent | public key of the worker | words, sealed by the agent to that
+// worker.box: ticket of the agent | public key of the worker | payload, sealed by the agent to that
 // key
 enum {
     HELLO_AT = sizeof(struct ticket),
     BOX_AT = HELLO_AT + crypto_box_PUBLICKEYBYTES,
-    BOX_BYTES = sizeof(struct words) + crypto_box_SEALBYTES,
+    BOX_BYTES = sizeof(struct payload) + crypto_box_SEALBYTES,
     BOX_END = BOX_AT + BOX_BYTES,
 };
 
 struct agent_credential { // in locked memory
-    struct words w;
+    struct payload w;
     struct ticket ticket;
     bool offered; // and not answered yet
 };
@@ -175,10 +175,10 @@ enum neb_status agent_credential_answer(struct agent_credential *c, const char *
     return append_box(path, sealed, sizeof sealed, BOX_AT);
 }
 
-// Asks for the words with a fresh key pair, which no other process can use: the network and the
+// Asks for the payload with a fresh key pair, which no other process can use: the network and the
 // file see only a ticket, a public key and a sealed box.
 static enum neb_status open_box(const char *dir, const struct ticket *ticket,
-                                const struct agent_credential_wait *wait, struct words *out) {
+                                const struct agent_credential_wait *wait, struct payload *out) {
     uint8_t pk[crypto_box_PUBLICKEYBYTES], sk[crypto_box_SECRETKEYBYTES], box[BOX_END + 1];
     char path[NEB_PATH_MAX];
     size_t n = 0;
@@ -230,7 +230,7 @@ static bool read_all(int fd, void *p, size_t len) {
     return true;
 }
 
-static bool are_words(const struct words *w) {
+static bool is_payload(const struct payload *w) {
     return !memcmp(w->magic, magic, sizeof magic) && w->sealed <= 1 &&
            memchr(w->remote.endpoint, 0, sizeof w->remote.endpoint);
 }
@@ -253,7 +253,7 @@ enum neb_status agent_credential_read(int fd, const char *dir,
                 st = open_box(dir, &c->ticket, wait, &c->w);
         }
     }
-    if (st == NEB_OK && !are_words(&c->w))
+    if (st == NEB_OK && !is_payload(&c->w))
         st = neb_fail(NEB_ERR_DENIED,
                       "no credentials on standard input: only an agent can start a worker");
     if (st != NEB_OK)

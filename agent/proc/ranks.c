@@ -104,7 +104,7 @@ enum neb_status agent_ranks_become(char *const *argv) {
     return neb_fail_errno("cannot start %s", argv[0]);
 }
 
-// Between fork and exec: only async-signal-safe calls.
+// Runs between fork and exec, so only async-signal-safe calls.
 static _Noreturn void become(const struct ranks *r, int rank, pid_t parent, char *const *argv) {
     sigset_t none;
     prctl(PR_SET_PDEATHSIG, SIGKILL);

@@ -136,7 +136,7 @@ static double eta(struct agent_progress *p, neb_ns now) {
     if (counted != p->counted) // another cluster may be the slowest now
         p->mark_step = -1;
     p->counted = counted;
-    // Earlier steps say nothing about the speed: the job may have been resumed.
+    // Earlier steps do not show the current speed: the job may have been resumed.
     if (p->mark_step < 0 && least > 0) {
         p->mark_step = least;
         p->mark_time = now;

@@ -317,7 +317,7 @@ void agent_summary_print(const struct agent_summary *s, FILE *f) {
         fputc('\n', f);
     if (s->privacy.text[0])
         fprintf(f, "%s\n", s->privacy.text);
-    int width = 7; // of the names, which are ASCII
+    int width = 7; // of the names, which are ASCII: bytes are columns
     for (int32_t i = 0; i < s->n_clusters; i++)
         if ((int)strlen(s->clusters[i].name) > width)
             width = (int)strlen(s->clusters[i].name);

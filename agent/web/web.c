@@ -26,7 +26,7 @@
 extern const unsigned char agent_page_html[]; // the build makes it from agent/web/page/
 extern const unsigned long agent_page_html_len;
 
-// STACK: thread-local memory lies on a thread's stack, and OpenBLAS alone needs 60 KiB of it.
+// STACK: thread-local memory lies on a thread's stack, and OpenBLAS alone needs much of it.
 enum {
     CONNECTIONS = 64,
     OF_ONE_ADDRESS = 24,
@@ -379,7 +379,7 @@ static void end_slow(struct agent_web *w, neb_ns now) {
             shutdown(w->connections[i].fd, SHUT_RDWR);
 }
 
-// ---- life ---------------------------------------------------------------------------------------
+// ---- start, renewal, stop -----------------------------------------------------------------------
 
 // The library's own reason is only for programmers, so this tries again and asks the system.
 static const char *why_not(const struct address *a, char *out, size_t cap) {
