@@ -82,7 +82,7 @@ static void fragments_fill(const char *const *sets, const char *vocab, const cha
     struct intra_unit *units;
     uint64_t elements[MANY], parts = 0, used = 0;
     int32_t n, layer[MANY], fragment[MANY];
-    char said[512] = "", text[64];
+    char said[512] = "", text[128];
     assert_int_equal(agent_job_set(&j, vocab), NEB_OK);
     assert_int_equal(agent_job_set(&j, layers), NEB_OK);
     struct intra_model_config c = model_of(&j);
