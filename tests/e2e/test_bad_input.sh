@@ -100,7 +100,7 @@ pid=$!
 wait_step "$T/lost" 3 "$pid" || fail "no steps: $(tail -n 3 "$T/lost.log")"
 rm "$T/losing/tokenizer.model"
 wait "$pid" || fail "the result is lost with the vocabulary: $(tail -n 3 "$T/lost.log")"
-grep -q "warn .*models in $T/lost/checkpoint are whole.*copy it .* to $T/lost/checkpoint/tokenizer.model" "$T/lost.log" && [[ -s $T/lost/checkpoint/model.ckpt ]] ||
+grep -q "warn .*models in $T/lost/checkpoint are complete.*copy it .* to $T/lost/checkpoint/tokenizer.model" "$T/lost.log" && [[ -s $T/lost/checkpoint/model.ckpt ]] ||
     fail "without its vocabulary: $(tail -n 3 "$T/lost.log")"
 
 # A named pipe is no file, and nobody waits for who might write to it.
