@@ -51,7 +51,7 @@ NEB_MUST_CHECK enum neb_status cmp_codec_parse(const char *text, struct cmp_code
 void cmp_codec_name(const struct cmp_codec *c, char *out, size_t cap);
 
 // The most bytes that an update (update.h) of n elements in so many units takes, whatever they hold.
-uint64_t cmp_codec_most(const struct cmp_codec *c, uint64_t n, uint64_t units);
+uint64_t cmp_codec_bytes_max(const struct cmp_codec *c, uint64_t n, uint64_t units);
 
 // Scratch memory of an encoder or decoder: one per thread; grows to the largest array and stays.
 struct cmp_work;

@@ -36,7 +36,7 @@ int kern_blocks_encode(const struct kern_blocks *b, bool *finite);
 
 // ---- back -----------------------------------------------------------------------------------------------------
 
-enum { KERN_USUAL_BLOCK = 128 };
+enum { KERN_DEFAULT_BLOCK = 128 };
 // The elements of n / 128 whole blocks of 128, from codes as above. Codes must be in range.
 void kern_blocks_decode(float *out, const uint8_t *scales, const uint8_t *codes, size_t n,
                         bool four, int top);

@@ -93,11 +93,11 @@ typedef void cpu_attn_bwd_block(const void *arg, int b, int h, int block,
 size_t cpu_attn_bwd_room(const struct kern *K, const struct kern_attn *s, size_t per_task);
 void cpu_attn_bwd_run(struct kern *K, const struct kern_attn *s, size_t per_task, float *room,
                       cpu_attn_bwd_block *block, const void *arg);
-// Around what a block of queries adds to the sums of the keys from j0 on. cpu_attn_turn waits until those before it have added; the
-// first one finds zeros. cpu_attn_added lets the next one; true: that was the last, and the sums are whole.
-void cpu_attn_turn(const struct kern_attn *s, const struct cpu_attn_sums *sums, int b, int h,
-                   int block, int j0);
-bool cpu_attn_added(const struct kern_attn *s, const struct cpu_attn_sums *sums, int b, int j0);
+// Around what a block of queries adds to the sums of the keys from j0 on. cpu_attn_wait_turn waits until those before it have added; the
+// first one finds zeros. cpu_attn_end_turn lets the next one; true: that was the last, and the sums are whole.
+void cpu_attn_wait_turn(const struct kern_attn *s, const struct cpu_attn_sums *sums, int b, int h,
+                        int block, int j0);
+bool cpu_attn_end_turn(const struct kern_attn *s, const struct cpu_attn_sums *sums, int b, int j0);
 
 struct cpu_buf { // grows once, 64-byte aligned
     float *p;

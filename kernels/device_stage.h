@@ -15,14 +15,14 @@
 enum { KERN_STAGE_BUFFERS = 2, KERN_STAGE_BYTES = 16 << 20 };
 
 // The first allocates. NEB_ERR_NOMEM: no pinned memory; then it is not taken.
-NEB_MUST_CHECK enum neb_status kern_stage_take(struct kern_device *D);
+NEB_MUST_CHECK enum neb_status kern_stage_acquire(struct kern_device *D);
 // The last one frees, after the queue.
-void kern_stage_give(struct kern_device *D);
+void kern_stage_release(struct kern_device *D);
 
 // Enqueued behind what is in the queue. host may be changed or freed on return.
-void kern_stage_up(struct kern_device *D, void *device, const void *host, size_t bytes);
+void kern_stage_upload(struct kern_device *D, void *device, const void *host, size_t bytes);
 // Enqueued likewise; host is written at any time until kern_stage_end, before which it may not be freed, whatever has failed.
-void kern_stage_down(struct kern_device *D, void *host, const void *device, size_t bytes);
+void kern_stage_download(struct kern_device *D, void *host, const void *device, size_t bytes);
 // All that came down is there, and the queue has run. The device's first failure, after which what came down is undefined.
 NEB_MUST_CHECK enum neb_status kern_stage_end(struct kern_device *D);
 

@@ -12,7 +12,7 @@ static const neb_ns kill_after = 10 * NEB_S, // of a worker whose launcher was t
     own_absence = 5 * NEB_S;                 // between two looks: this agent was stopped itself
 
 void daemon_worker_retry(struct daemon *d, struct agent_jobrun *j, const char *why) {
-    daemon_say_fault(d, j, why);
+    daemon_report_fault(d, j, why);
     daemon_worker_kill(j);
 }
 

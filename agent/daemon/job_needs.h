@@ -23,7 +23,7 @@ struct agent_found { // what a job leaves open, and this site's own files say
 
 // What leaves the cluster of its text by what a job exchanges, whoever reads it (with sync.gate:
 // private everybody reads the sums alone, but all others together know a member's own part).
-struct agent_tells {
+struct agent_discloses {
     // Tokens that the least update rests on: of as many steps as agent_schedule_least has, and of
     // an eighth of them where sync.tune.balance may leave out the others; of one step where every
     // step is exchanged. 0: no update leaves.
@@ -37,7 +37,7 @@ struct agent_tells {
     bool labels;
     bool text; // and the text itself (push_text)
 };
-void agent_job_tells(const struct agent_job *job, int self, struct agent_tells *out);
+void agent_job_discloses(const struct agent_job *job, int self, struct agent_discloses *out);
 // Tokens that a held-out loss of one source rests on at most; 0: all that there are.
 double agent_job_eval_tokens(const struct agent_job *job);
 // job: valid. All 0: the cluster trains nothing (a witness).

@@ -17,7 +17,7 @@
 enum { AGENT_JOBS_MAX = 8, AGENT_WATCHERS_MAX = 8, AGENT_RESTARTS_MAX = 3 };
 
 // In the place of a peer: the cluster's member, or the submitter, is on the list no more. From SEC_MEMBERS_MAX on likewise, but what that
-// member signed can be checked (inter_service_former).
+// member signed can be checked (inter_service_removed_member).
 enum { AGENT_PEER_NONE = INTER_PEER_NONE };
 
 enum agent_job_state { AGENT_JOB_RUNNING, AGENT_JOB_STOPPING, AGENT_JOB_ENDED };
@@ -50,13 +50,13 @@ struct agent_jobrun {
     int64_t had[AGENT_CLUSTERS_MAX]; // local: the last line of each cluster, by its number; 0: none
     char owner[SEC_NAME_MAX]; // that member's name, which stays when it is revoked; "": local
     bool adopted; // the owner is no member any more, and this site's operator has gone on with it
-    struct agent_terms terms; // of a job of another member: of the policy that let it begin
-    struct agent_told told;   // of its losses, to that member
-    neb_ns progress_at;       // when its worker last came farther than ever before: to step
-    int64_t progress_step;    // this one
-    bool attach_listed;       // the policy lets waiting trainers be taken by that member's jobs
-    bool attach_told;         // the operator was told of one that this job was not given
-    bool orphaned;            // the operator was told that the owner is no member any more
+    struct agent_terms terms;    // of a job of another member: of the policy that let it begin
+    struct agent_disclosed told; // of its losses, to that member
+    neb_ns progress_at;          // when its worker last came farther than ever before: to step
+    int64_t progress_step;       // this one
+    bool attach_listed;          // the policy lets waiting trainers be taken by that member's jobs
+    bool attach_told;            // the operator was told of one that this job was not given
+    bool orphaned;               // the operator was told that the owner is no member any more
     enum agent_job_state state;
     bool
         reopened; // it had ended before this agent was started: only its rounds are open, and no report is here
@@ -160,7 +160,7 @@ NEB_MUST_CHECK enum neb_status agent_jobs_list(struct inter_ledger *l, json_t **
 // Those of them that somebody should look at: held, and failed, the `AGENT_ASIDE_MAX` written last, in the form of nebula status: [{id, job, state,
 // outcome, why, step, steps, clusters}]; state "held", or "ended" with the outcome "failed"; step: null; clusters: [].
 enum { AGENT_ASIDE_MAX = 32 };
-NEB_MUST_CHECK enum neb_status agent_jobs_aside(struct inter_ledger *l, json_t **out);
+NEB_MUST_CHECK enum neb_status agent_jobs_attention(struct inter_ledger *l, json_t **out);
 // A job as the ledger has it.
 struct agent_job_record {
     char hex[2 * AGENT_JOB_ID_BYTES + 1];

@@ -50,7 +50,7 @@ json_t *agent_lines_next(struct agent_lines *l, neb_ns now, size_t max_bytes);
 // The last n that it gave were not taken by the link: they are due again.
 void agent_lines_back(struct agent_lines *l, int n);
 // What follows must not overtake the lines: all that are due may be sent now.
-void agent_lines_hurry(struct agent_lines *l);
+void agent_lines_unlimit(struct agent_lines *l);
 // The same, without a pace, for who stores them: of those that wait for the link, as for one that does not know what it had, and they are
 // forgotten; while it is up, of those that it has not taken.
 json_t *agent_lines_take(struct agent_lines *l, neb_ns now, size_t max_bytes);

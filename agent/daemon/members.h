@@ -46,8 +46,8 @@ uint64_t agent_members_refused(const struct agent_members *m);
 const char *agent_members_advice(const struct agent_members *m, const char *name, char *out,
                                  size_t cap);
 // The signing key that a member had when it was on the list last. False: not known, as in a pair without a CA.
-bool agent_members_former(const struct agent_members *m, const char *name,
-                          uint8_t sign[SEC_KEY_BYTES]);
+bool agent_members_previous_key(const struct agent_members *m, const char *name,
+                                uint8_t sign[SEC_KEY_BYTES]);
 // Whether one of the keys that it had before, on any version of the list, signed this.
 bool agent_members_signed_before(const struct agent_members *m, const char *name,
                                  const char *context, const void *msg, size_t len,
@@ -58,7 +58,7 @@ bool agent_members_signed_as_now(const struct agent_members *m, const char *name
                                  const char *context, const void *msg, size_t len,
                                  const uint8_t sig[SEC_SIGN_BYTES]);
 // On the list, but without a vote: of two, the one that `nebula promote` gave up.
-bool agent_members_lost(const struct agent_members *m, const char *name);
+bool agent_members_without_vote(const struct agent_members *m, const char *name);
 // Where the hub's enrolment endpoint is; false: not known.
 bool agent_members_hub(const struct agent_members *m, char out[SEC_ENDPOINT_MAX]);
 // The list holds this member with exactly these keys.

@@ -28,7 +28,7 @@
 //
 //      "gates": ["private"],              trusted, robust, private; absent: any. The first two
 //                                         show every member's updates to all others
-//      "tokens_per_update": 65536,        at least, that an update rests on (agent_job_tells).
+//      "tokens_per_update": 65536,        at least, that an update rests on (agent_job_discloses).
 //                                         Absent: AGENT_UPDATE_TOKENS, and four times the widest
 //                                         layer's input: from an update of fewer tokens the words,
 //                                         and of some dozens their order, can be computed
@@ -40,10 +40,10 @@
 //                                         of the text from them. Absent: they may not
 //      "push_text": true,                 the text itself may (rtd.push_text, distill.push_text).
 //                                         Absent: it may not
-//      "losses": "rounded",               that the submitter gets: exact, rounded (agent/daemon/told.h),
+//      "losses": "rounded",               that the submitter gets: exact, rounded (agent/daemon/disclose.h),
 //                                         never. Absent: rounded
 //      "loss_every": 100,                 rounded: steps behind one loss. Absent:
-//                                         AGENT_TOLD_STEPS, and as many as have AGENT_TOLD_TOKENS
+//                                         AGENT_DISCLOSED_STEPS, and as many as have AGENT_DISCLOSED_TOKENS
 //      "attach": ["hub"]}                 whose jobs with `launcher: attach` may take a training
 //                                         loop that waits here and has not named them
 //                                         (agent/daemon/attach.h). Absent: nobody's
@@ -63,7 +63,7 @@
 // with them.
 #ifndef AGENT_POLICY_H
 #define AGENT_POLICY_H
-#include "agent/daemon/told.h"
+#include "agent/daemon/disclose.h"
 #include "agent/job/config.h"
 #include "security/federation.h"
 #include "security/sign.h"
@@ -102,7 +102,7 @@ struct agent_policy_load {
 struct agent_terms {
     double update_tokens; // that an update has at least, if it has any
     double idle_s;        // without a step, until the job is stopped; 0: for ever
-    struct agent_told_rules told;
+    struct agent_disclosed_rules told;
 };
 
 // Without a file: what a site that has said nothing admits.
@@ -125,7 +125,7 @@ void agent_policy_terms(const struct agent_policy *p, const struct agent_job *jo
 // Whether a waiting training loop that has not named a job may be taken by one of this member's.
 bool agent_policy_attaches(const struct agent_policy *p, const char *from);
 // One line: what it admits.
-void agent_policy_say(const struct agent_policy *p, char *out, size_t cap);
+void agent_policy_describe(const struct agent_policy *p, char *out, size_t cap);
 
 #define AGENT_CONTEXT_JOB "nebula job specification v1"
 // What is signed: federation, id, text. Replaces out.

@@ -35,7 +35,7 @@ void agent_snapshot_close(struct inter_snapshot_source *s);
 NEB_MUST_CHECK enum neb_status agent_snapshot_accept(const struct neb_vault *vault, const char *dir,
                                                      uint64_t header_bytes);
 // DIR/snapshot.new is what the others have: it becomes DIR/snapshot.bin.
-NEB_MUST_CHECK enum neb_status agent_snapshot_prove(const char *dir);
+NEB_MUST_CHECK enum neb_status agent_snapshot_confirm(const char *dir);
 // Or it is not, or nobody knows any more who gave it: gone. all: snapshot.bin too.
 NEB_MUST_CHECK enum neb_status agent_snapshot_drop(const char *dir, bool all);
 // The header of the newer one of both; freed by the caller. NEB_ERR_NOT_FOUND (not logged): there is none.

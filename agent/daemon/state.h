@@ -5,17 +5,17 @@
 //     daemon_local.c     requests on agent.sock: nebula's commands and workers       ── in
 //     daemon_peers.c     messages of other agents, links that come and go            ── in
 //     daemon_rounds.c    commits, rounds of a job, members that differ               ── in
-//     daemon_snapshot.c  snapshots given and taken                                   ── in
+//     snapshot_flow.c  snapshots given and taken                                   ── in
 //     daemon_proof.c     whether a state that was taken is the others'
 //     daemon_streams.c   streams (a narrow header of its own)                        ── in
-//     daemon_jobs.c      the life of a job
+//     job_life.c      the life of a job
 //     daemon_worker.c    the life of its worker: started, ended, started again
 //     daemon_rejoin.c    a job whose state is given up for the others'
 //     daemon_hang.c      workers that hang
 //     daemon_stop.c      how long an agent that is told to end waits for checkpoints
 //     daemon_ended.c     jobs of others that have ended, and how many are kept
-//     daemon_members.c   member lists and keys that change
-//     daemon_tell.c      what is told: to clients, workers, other agents, the page   ── out
+//     member_changes.c   member lists and keys that change
+//     daemon_send.c      what is told: to clients, workers, other agents, the page   ── out
 //
 // One thread, one loop: nothing here is locked, and no call blocks. What takes long has a thread of its own, which either shares
 // nothing with it until it has ended (snapshots, agent/daemon/snapshot.h), or is waited for, beating (inter/service/busy.c).
@@ -32,7 +32,7 @@
 #include "agent/proc/gpus.h"
 #include "agent/web/view.h"
 
-// What members can make happen without end, and is said once a minute (agent/base/throttle.h); texts in daemon_tell.c.
+// What members can make happen without end, and is said once a minute (agent/base/throttle.h); texts in daemon_send.c.
 enum daemon_throttle {
     THROTTLE_OFFERS,
     THROTTLE_LINES,
@@ -48,8 +48,8 @@ enum daemon_limit {
     DAEMON_OFFERS_BURST = 64,
     DAEMON_OFFERS_A_SECOND = 4,
     // Refusals that are said in the log one by one: what an operator tries in a minute.
-    DAEMON_OFFERS_SAID = 16,
-    DAEMON_LINKS_SAID = 16, // times that one came or went
+    DAEMON_OFFERS_LOGGED = 16,
+    DAEMON_LINKS_LOGGED = 16, // times that one came or went
     // Jobs of each other member that have ended and are kept, with their folders: one a working day for a year. Its oldest go, no other's, and
     // none of this site's.
     DAEMON_ENDED_MAX = 256,
@@ -84,7 +84,7 @@ struct daemon {
     struct agent_jobrun jobs[AGENT_JOBS_MAX];
     bool up[INTER_PEERS_MAX]; // false for who is on the list no more
     uint64_t faults[INTER_FAULTS];
-    struct neb_throttle said_faults[INTER_FAULTS], throttle[THROTTLE_N];
+    struct neb_throttle fault_throttles[INTER_FAULTS], throttle[THROTTLE_N];
     struct neb_throttle links[INTER_PEERS_MAX]; // that came and went
     struct neb_bucket offers[SEC_MEMBERS_MAX],
         overs[SEC_MEMBERS_MAX]; // the second: daemon_job_over
@@ -102,7 +102,8 @@ struct daemon {
     bool parent_told;                 // by who started it
     neb_ns stop_at;                   // told first
     bool ended_due;                   // a job of another member has ended, or did before this start
-    json_t *aside;  // owned: jobs that are held or have failed, as agent_jobs_aside; NULL: none yet
+    json_t
+        *aside; // owned: jobs that are held or have failed, as agent_jobs_attention; NULL: none yet
     bool aside_due; // it may be another one by now
     struct {
         struct agent_policy is;
@@ -119,15 +120,15 @@ static inline const char *daemon_name(const struct daemon *d) {
 // daemon.c
 NEB_MUST_CHECK enum neb_status daemon_start_service(struct daemon *d);
 
-// daemon_tell.c. What is said is stolen (json_t *).
-void daemon_tell(struct daemon *d, const struct agent_ipc_client *to, json_t *head);
+// daemon_send.c. What is said is stolen (json_t *).
+void daemon_send(struct daemon *d, const struct agent_ipc_client *to, json_t *head);
 void daemon_answer(struct daemon *d, const struct agent_ipc_client *to, bool ok, const char *text);
 // False: the link does not take it now, or it could not be stored.
 bool daemon_post(struct daemon *d, uint32_t peer, enum agent_message kind, json_t *body,
                  bool reliable);
 json_t *daemon_stop_message(const struct agent_jobrun *j);
 // The job goes on: a stop that an outage kept from the others must not reach them later.
-void daemon_unpost_stop(struct daemon *d, const struct agent_jobrun *j);
+void daemon_withdraw_stop(struct daemon *d, const struct agent_jobrun *j);
 // A line of metrics for everybody who follows the job: local watchers, and the agent where it was submitted.
 void daemon_publish_line(struct daemon *d, struct agent_jobrun *j, json_t *line);
 // One of another cluster, for local watchers: by its number there, made so long ago.
@@ -141,10 +142,10 @@ void daemon_store_lines(struct daemon *d, struct agent_jobrun *j);
 // A line of metrics that says so: of kind "note", or "fault" where somebody should look; the last one also warns in the log.
 void daemon_note(struct daemon *d, struct agent_jobrun *j, const char *text);
 void daemon_note_fault(struct daemon *d, struct agent_jobrun *j, const char *text);
-void daemon_say_fault(struct daemon *d, struct agent_jobrun *j, const char *text);
+void daemon_report_fault(struct daemon *d, struct agent_jobrun *j, const char *text);
 // It happens; true: to be said in full.
 bool daemon_throttle_allows(struct daemon *d, enum daemon_throttle what);
-void daemon_tell_protocols(struct daemon *d, struct agent_jobrun *j);
+void daemon_send_protocols(struct daemon *d, struct agent_jobrun *j);
 void daemon_log_suppressed(struct daemon *d); // once a second: what is due of that
 // Other clusters that are heard; *expected: enough of them for a commit.
 int daemon_peers_alive(const struct daemon *d, const struct agent_jobrun *j, bool *expected);
@@ -155,17 +156,17 @@ bool daemon_catching_up(const struct daemon *d, const struct agent_jobrun *j);
 // First attempt of the present ledger (inter_job_status); 0: the job takes part in no rounds yet.
 uint32_t daemon_attempts(const struct daemon *d, const struct agent_jobrun *j);
 // to the worker: who is there, when it has changed or was asked for
-void daemon_tell_alive(struct daemon *d, struct agent_jobrun *j, bool asked);
-void daemon_tell_link(struct daemon *d, struct agent_jobrun *j);  // a line of metrics
-void daemon_tell_waits(struct daemon *d, struct agent_jobrun *j); // whom rounds wait for
-void daemon_tell_blobs(struct daemon *d); // what --blobs-max costs, in the log
+void daemon_send_alive(struct daemon *d, struct agent_jobrun *j, bool asked);
+void daemon_send_link(struct daemon *d, struct agent_jobrun *j);  // a line of metrics
+void daemon_send_waits(struct daemon *d, struct agent_jobrun *j); // whom rounds wait for
+void daemon_send_blobs(struct daemon *d); // what --blobs-max costs, in the log
 // of its peers' links
 struct agent_wan_bytes daemon_link_totals(struct daemon *d, const struct agent_jobrun *j);
 // of the job
 struct agent_wan_bytes daemon_wan_bytes(struct daemon *d, const struct agent_jobrun *j);
 json_t *daemon_status(struct daemon *d); // for nebula status and the page
 
-// daemon_jobs.c
+// job_life.c
 struct agent_jobrun *daemon_job(struct daemon *d, const char *hex); // NULL: none; hex may be NULL
 struct agent_jobrun *daemon_job_by_id(struct daemon *d, const uint8_t id[AGENT_JOB_ID_BYTES]);
 // The job that runs here, or has ended here, under this id; to be cleared. NEB_ERR_NOT_FOUND; NEB_ERR_INVALID: no id.
@@ -189,12 +190,12 @@ void daemon_job_save(struct daemon *d, struct agent_jobrun *j, const char *state
 // Takes a job over: from the command line (home UINT32_MAX) or from another agent. NULL: *why.
 struct agent_jobrun *daemon_job_accept(struct daemon *d, const char *hex, json_t *spec,
                                        uint32_t home, char *why, size_t cap);
-void daemon_job_took(struct daemon *d, struct agent_jobrun *j, uint32_t home, const char *sig);
+void daemon_job_set_home(struct daemon *d, struct agent_jobrun *j, uint32_t home, const char *sig);
 void daemon_job_stop(struct daemon *d, struct agent_jobrun *j); // after a checkpoint
 // Because somebody wants it: it stays stopped, also where it stops already and was to go on, as where this agent goes down.
 void daemon_job_stop_asked(struct daemon *d, struct agent_jobrun *j);
 // It was submitted anew, or gone on with, as run `run`: a stop that waits for a link is taken back.
-void daemon_job_goes_on(struct daemon *d, struct agent_jobrun *j, int64_t run);
+void daemon_job_resumed(struct daemon *d, struct agent_jobrun *j, int64_t run);
 // The same of a job that is known, while this agent ends: it goes on with the next start. spec, sig: as it was said now.
 void daemon_job_later(struct daemon *d, const struct agent_job_record *known, json_t *spec,
                       const char *sig, int64_t run);
@@ -247,7 +248,7 @@ void daemon_deliver_retry(struct daemon *d, struct agent_jobrun *j);
 void daemon_commit_gone(struct daemon *d, struct agent_jobrun *j, uint32_t fragment,
                         uint32_t round);
 
-// daemon_snapshot.c
+// snapshot_flow.c
 void daemon_on_lost(void *user, const struct inter_key *key);
 void daemon_on_behind(void *user, const uint8_t job[INTER_ID_BYTES]);
 enum neb_status daemon_on_snapshot_open(void *user, const uint8_t job[INTER_ID_BYTES],
@@ -283,9 +284,10 @@ NEB_MUST_CHECK bool daemon_job_renew(struct daemon *d, const struct agent_job_re
 // The worker is at a round beyond the ledger's, which has lost commits since, and may have lost
 // votes: this cluster's side is given up, and it goes on with what the others have, once its worker
 // has ended; or the job fails, and says why. False: the ledger is as far.
-bool daemon_job_short(struct daemon *d, struct agent_jobrun *j, uint32_t fragment, uint32_t round);
+bool daemon_ledger_behind(struct daemon *d, struct agent_jobrun *j, uint32_t fragment,
+                          uint32_t round);
 // That worker has ended, or attaches again. False: the job has failed.
-bool daemon_job_shortened(struct daemon *d, struct agent_jobrun *j);
+bool daemon_ledger_behind_done(struct daemon *d, struct agent_jobrun *j);
 
 // A job of rounds that is new to the ledger, which may have been lost without the job's folder: its checkpoints say nothing then.
 NEB_MUST_CHECK enum neb_status daemon_job_without_ledger(struct daemon *d,
@@ -303,8 +305,8 @@ json_t *daemon_signed_job(struct daemon *d, const struct agent_jobrun *j);
 void daemon_on_message(void *user, uint32_t peer, uint32_t kind, const uint8_t *p, size_t n);
 void daemon_on_peer(void *user, uint32_t peer, bool up);
 void daemon_on_fault(void *user, uint32_t peer, enum inter_fault f);
-void daemon_on_lied(void *user, uint32_t peer, const struct inter_evidence *e);
-void daemon_on_split(void *user, uint32_t peer, const struct inter_key *round);
+void daemon_on_equivocation(void *user, uint32_t peer, const struct inter_evidence *e);
+void daemon_on_divergence(void *user, uint32_t peer, const struct inter_key *round);
 
 // daemon_misnamed.c
 // Bound into ids and signatures of jobs. A pair without a CA has none: its sites may know
@@ -339,7 +341,7 @@ void daemon_worker_kill(struct agent_jobrun *j);
 // daemon_stop.c
 void daemon_stop(struct daemon *d, bool from_parent); // told to end
 bool daemon_stop_waits(struct daemon *d);             // for a job to end, which still may
-void daemon_tell_stop(struct daemon *d);              // once a second
+void daemon_send_stop(struct daemon *d);              // once a second
 
 // daemon_local.c
 void daemon_on_local(struct daemon *d, const struct agent_ipc_client *from,
@@ -348,7 +350,7 @@ void daemon_on_local(struct daemon *d, const struct agent_ipc_client *from,
 void daemon_note_step(struct agent_jobrun *j, int64_t step);
 void daemon_trainer_left(struct daemon *d, struct agent_jobrun *j, bool said_so);
 
-// daemon_members.c. Changes are gathered, and acted upon between the service's own calls.
+// member_changes.c. Changes are gathered, and acted upon between the service's own calls.
 void daemon_merge_change(struct agent_members_change *all, const struct agent_members_change *c);
 NEB_MUST_CHECK enum neb_status daemon_take_members(struct daemon *d); // the newer list
 // for one that needs new links, when no job runs
@@ -357,7 +359,7 @@ void daemon_warn_unlinked(const struct daemon *d); // of members with whom neith
 NEB_MUST_CHECK enum neb_status daemon_rekey(struct daemon *d); // this member's own new keys
 // Says to who follows a job which of its clusters are no members any more, so that nobody waits for their reports, and, where this
 // ends the job here, why.
-void daemon_tell_members(struct daemon *d, const struct agent_jobrun *j,
+void daemon_send_members(struct daemon *d, const struct agent_jobrun *j,
                          const struct agent_ipc_client *to);
 
 #endif

@@ -8,7 +8,7 @@
 //
 // (Where hang_after_s is longer than a minute: that.)
 //
-// What a worker moves it says in its heartbeats (worker_listen). The service manager is told to wait as well, so that its own limit
+// What a worker moves it says in its heartbeats (worker_report_moves). The service manager is told to wait as well, so that its own limit
 // (TimeoutStopSec) counts only for an agent that moves nothing.
 #include "agent/base/log.h"
 #include "agent/daemon/state.h"
@@ -98,7 +98,7 @@ static void say_left(struct daemon *d, struct agent_jobrun *j, neb_ns now) {
     j->left_said = now;
 }
 
-void daemon_tell_stop(struct daemon *d) {
+void daemon_send_stop(struct daemon *d) {
     neb_ns now = neb_now(), longest = 0;
     char text[64];
     for (int i = 0; i < AGENT_JOBS_MAX; i++) {

@@ -261,7 +261,7 @@ enum { WORKER_HANG_STEPS = 20, WORKER_HANG_OTHER = 30 };
 void worker_heartbeat(struct agent_worker *w, bool step, double steps);
 // From now on, and in this thread, whatever moves bytes (agent/base/moved.h) is work, to the agent and to the other ranks: as long as some move,
 // nothing that is no step hangs. NULL: no more.
-void worker_listen(struct agent_worker *w);
+void worker_report_moves(struct agent_worker *w);
 // All that is to be done between two steps. *ready: the next step may begin.
 NEB_MUST_CHECK enum neb_status worker_exchange(struct agent_worker *w, bool *ready);
 // Up to 15 s at the start, until all other clusters are connected or the job stops.
@@ -271,13 +271,14 @@ bool worker_finished(const struct agent_worker *w);
 NEB_MUST_CHECK enum neb_status worker_params_digest(const struct agent_worker *w, char hex[33]);
 void worker_metrics(struct agent_worker *w, json_t *line); // reference is taken over
 // Of each step: a fault where many in a row have changed nothing, as their gradients are not finite. No loss in a display says so.
-void worker_learned(struct agent_worker *w, const struct intra_step_stats *s);
-// One step of a trainer of the site's own; worker_learned does it for the built-in ones.
+void worker_check_step(struct agent_worker *w, const struct intra_step_stats *s);
+// One step of a trainer of the site's own; worker_check_step does it for the built-in ones.
 void worker_add_sums(struct agent_worker *w, double loss, double grad_norm);
 // A line of metrics; what is NAN of loss, lr and grad_norm is null in it.
-void worker_say_step(struct agent_worker *w, const struct intra_step_stats *s, double tokens_per_s);
+void worker_send_step(struct agent_worker *w, const struct intra_step_stats *s,
+                      double tokens_per_s);
 // a line of metrics; by_source is borrowed
-void worker_say_eval(struct agent_worker *w, double loss, json_t *by_source);
+void worker_send_eval(struct agent_worker *w, double loss, json_t *by_source);
 // What the summary is made of, from the worker's counters, losses and model. eval_loss NAN: not measured. NULL: out of memory, which
 // worker_report says.
 NEB_MUST_CHECK enum neb_status worker_results(const struct agent_worker *w, const char *device,
@@ -305,10 +306,10 @@ void worker_at_cursor(struct agent_worker *w, int32_t f);
 // What counts for the fragment's next update is seen from this step on: tokens, and rows.
 void worker_count_from_here(struct agent_worker *w, int32_t f);
 // Asks the agent for the commit of the fragment's round, if there is one.
-NEB_MUST_CHECK enum neb_status worker_ask(struct agent_worker *w, int32_t f);
+NEB_MUST_CHECK enum neb_status worker_request_commit(struct agent_worker *w, int32_t f);
 
 // Tells the agent what updates of this job hold: {"op": "shape", "elements", "fragments": [{"elements", "sha"}]}.
-NEB_MUST_CHECK enum neb_status worker_tell_shape(struct agent_worker *w);
+NEB_MUST_CHECK enum neb_status worker_send_shape(struct agent_worker *w);
 
 // worker_outer.c: the exchange's state, on one rank or spread over a mesh's
 NEB_MUST_CHECK enum neb_status worker_outer_create(struct agent_worker *w,
@@ -358,9 +359,9 @@ NEB_MUST_CHECK enum neb_status worker_device_joined(struct agent_worker *w, enum
 // Once there is a group: gives the device back where other ranks have none. Says where it trains.
 void worker_device_settle(struct agent_worker *w);
 // The end of it, which is all that a side of rtd and distill has: what it trains on is remembered, and said.
-void worker_device_say(struct agent_worker *w);
+void worker_device_report(struct agent_worker *w);
 // A note, of kind "note" with `device`: where it trains, and why there, if nobody asked for that.
-void worker_tell_device(struct agent_worker *w);
+void worker_send_device(struct agent_worker *w);
 // Moves the exchange to the device, as the cluster's `outer_state` says; nothing to do on processors.
 NEB_MUST_CHECK enum neb_status worker_device_place(struct agent_worker *w);
 // Says how products are computed, where the cluster's precision asked for bf16 on processors.

@@ -20,7 +20,7 @@
 #define DOMAIN "worker of another host"
 
 // A worker connects once, and again after a broken connection. At most 128 connections of strangers
-// hold a descriptor at once (all_burst, plus all_second for 8 s: INTER_NAMELESS_MS);
+// hold a descriptor at once (all_burst, plus all_second for 8 s: INTER_UNIDENTIFIED_MS);
 // INTER_DESCRIPTORS_OWN counts them.
 static const struct inter_accept_limit_rate rate = {.burst = 32,
                                                     .second = 8,

@@ -26,7 +26,7 @@
 //     step        every log_every steps: step, tokens (so far), loss, lr, grad_norm (before
 //                 clipping), tokens_per_s; train_s, stall_s (sums), stalled_s (since the last
 //                 line). For a cluster at another site, loss and grad_norm are rounded means of
-//                 several steps, and null in between (agent/daemon/told.h)
+//                 several steps, and null in between (agent/daemon/disclose.h)
 //     round       merged here: round, fragment, step, digest (of the parameters now), updates
 //                 (their number), merge (true: a merge round), interval (H now). Of this cluster's
 //                 own update: codec, payload_bytes, error (relative error of the codec; 0: not

@@ -77,7 +77,7 @@ NEB_MUST_CHECK enum neb_status agent_distill_restore(struct agent_distill_side *
 int32_t agent_distill_students(const struct agent_job *j);
 int32_t agent_distill_student(const struct agent_job *j, int cluster);
 // Which batches are a student's: number *student of every *n. With distill.relay all have the same.
-void agent_distill_share(const struct agent_job *j, int32_t *student, int32_t *n);
+void agent_distill_batches_of(const struct agent_job *j, int32_t *student, int32_t *n);
 // Students exchange rounds among themselves; and a cluster that only votes in a job's rounds: a witness, or their teacher.
 bool agent_distill_federates(const struct agent_job *j);
 bool agent_job_only_votes(const struct agent_job *j, int cluster);

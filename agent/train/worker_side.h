@@ -34,7 +34,7 @@ struct worker_side {
 // messages. On the cluster's device, if it has one and the job takes it (agent_job_takes_devices).
 NEB_MUST_CHECK enum neb_status worker_side_open(struct worker_side *x, struct agent_worker *w);
 // st: how the model was made there. The same, or why the job cannot go on without its device; says where it trains.
-NEB_MUST_CHECK enum neb_status worker_side_made(struct worker_side *x, enum neb_status st);
+NEB_MUST_CHECK enum neb_status worker_side_check_device(struct worker_side *x, enum neb_status st);
 void worker_side_close(struct worker_side *x);
 // Adds a stream. c: key.id, type, role, peer, window_batches, window_start and measured; the rest is filled in. Both ends must have the same
 // vocabulary and, with `shards`, the same shards. next: of the checkpoint (agent_stream_open). *out stays this side's. NEB_ERR_LIMIT: a step makes

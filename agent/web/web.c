@@ -55,7 +55,7 @@ static const struct {
 struct connection {
     int fd;       // -1: free
     neb_ns since; // start, or end of its last answer
-    struct inter_visitor visitor;
+    struct inter_incoming visitor;
     bool known, other_user;
 };
 
@@ -64,7 +64,8 @@ struct server { // with one certificate, until it is renewed
     struct MHD_Daemon *daemon;
     struct agent_web_guard *guard; // from sec_locked_alloc
     struct agent_web_tls tls;
-    struct inter_visitor arrived; // the connection admitted last; only the library's thread uses it
+    struct inter_incoming
+        arrived; // the connection admitted last; only the library's thread uses it
     // the socket after it stopped accepting, which end_server closes; -1: it still accepts
     int listening;
 };
@@ -301,7 +302,7 @@ static enum MHD_Result may_come(void *user, const struct sockaddr *who, socklen_
     struct server *s = user;
     struct agent_web *w = s->web;
     struct sockaddr_storage a = {0};
-    s->arrived = (struct inter_visitor){0};
+    s->arrived = (struct inter_incoming){0};
     if (!w->secure || !w->asks_token || n > (socklen_t)sizeof a)
         return MHD_YES;
     memcpy(&a, who, n);

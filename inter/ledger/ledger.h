@@ -43,13 +43,13 @@ NEB_MUST_CHECK enum neb_status inter_ledger_put_manifest(struct inter_ledger *l,
 NEB_MUST_CHECK enum neb_status inter_ledger_replace_manifest(struct inter_ledger *l,
                                                              const struct inter_manifest *m);
 // What had to give way under this key; NEB_ERR_NOT_FOUND (not logged): nothing.
-NEB_MUST_CHECK enum neb_status inter_ledger_second(struct inter_ledger *l,
-                                                   const struct inter_key *key,
-                                                   struct inter_manifest *out);
+NEB_MUST_CHECK enum neb_status inter_ledger_replaced(struct inter_ledger *l,
+                                                     const struct inter_key *key,
+                                                     struct inter_manifest *out);
 // All that had to give way, of all jobs; fn must not write. NEB_ERR_CORRUPT: one does not parse.
 typedef void inter_ledger_each_second(void *user, const struct inter_manifest *former);
-NEB_MUST_CHECK enum neb_status inter_ledger_seconds(struct inter_ledger *l,
-                                                    inter_ledger_each_second *fn, void *user);
+NEB_MUST_CHECK enum neb_status inter_ledger_replaced_all(struct inter_ledger *l,
+                                                         inter_ledger_each_second *fn, void *user);
 // Evidence that a member has lied: the first of each member and job is kept. get: NEB_ERR_NOT_FOUND (not logged): there is none.
 NEB_MUST_CHECK enum neb_status inter_ledger_put_evidence(struct inter_ledger *l,
                                                          const struct inter_evidence *e);
@@ -95,8 +95,8 @@ NEB_MUST_CHECK enum neb_status inter_ledger_begin_at(struct inter_ledger *l,
                                                      const uint8_t previous[INTER_SHA_BYTES]);
 // As on a disk that was lost, of one job: its records, manifests, votes and blobs go, and `st` is what this node has promised from here on;
 // all of it or nothing. What proves lies stays. Of a job that is not open.
-NEB_MUST_CHECK enum neb_status inter_ledger_restart(struct inter_ledger *l,
-                                                    const struct inter_standing *st);
+NEB_MUST_CHECK enum neb_status inter_ledger_reset_job(struct inter_ledger *l,
+                                                      const struct inter_standing *st);
 // Removes a job that is not open: all that is said of it above but what proves lies, its blobs, and its row (inter_ledger_put_job). Its id
 // stays known: the newest INTER_DROPPED_MAX, and those that are to be for ever, as another job must never have them.
 enum { INTER_DROPPED_MAX = 1 << 17 };

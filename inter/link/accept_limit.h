@@ -44,9 +44,9 @@ struct inter_accept_limit {
     const char *what; // in the log: "link"
 };
 
-struct inter_visitor { // of one connection
-    uint64_t from;     // 0: the host itself, or gone
-    bool counted;      // among all together
+struct inter_incoming { // of one connection
+    uint64_t from;      // 0: the host itself, or gone
+    bool counted;       // among all together
 };
 
 // After sec_init. what: borrowed.
@@ -57,18 +57,18 @@ void inter_accept_limit_listens(struct inter_accept_limit *d, int fd);
 // Whether this connection may go on; if not, the caller cuts it. who: to be named in the log; NULL: not known. out: may be NULL.
 bool inter_accept_limit_take(struct inter_accept_limit *d, uint64_t from,
                              const struct sockaddr_storage *who, neb_ns now,
-                             struct inter_visitor *out);
+                             struct inter_incoming *out);
 // Both of a descriptor that ZeroMQ says it has accepted, cut where it may not go on. False too, and left alone, where it is no connection
 // of the listener: the number is another's by the time that it is heard of.
 bool inter_accept_limit_accepted(struct inter_accept_limit *d, int fd, neb_ns now,
-                                 struct inter_visitor *out);
+                                 struct inter_incoming *out);
 // Whoever comes from there is not counted among all together. owner: who has proved it, or is said to be there.
 void inter_accept_limit_know(struct inter_accept_limit *d, uint64_t from, uint32_t owner,
                              neb_ns now);
 // Nothing is known of an owner any more.
 void inter_accept_limit_forget(struct inter_accept_limit *d, uint32_t owner);
 // It has said that it is this owner: it is counted no more, and its source is known. Once a connection.
-void inter_accept_limit_welcome(struct inter_accept_limit *d, const struct inter_visitor *v,
+void inter_accept_limit_welcome(struct inter_accept_limit *d, const struct inter_incoming *v,
                                 uint32_t owner, neb_ns now);
 // Now and then: who may come again.
 void inter_accept_limit_tick(struct inter_accept_limit *d, neb_ns now);

@@ -77,7 +77,7 @@ static uint64_t conn_queued(struct conn *c) {
     uint64_t claimed = c->sent - c->acked;
     if (c->fd < 0 || c->framed - c->taken <= claimed + ACK_BYTES)
         return claimed;
-    c->taken = inter_tcp_taken(c->fd);
+    c->taken = inter_tcp_acked(c->fd);
     if (!c->taken) // a system that does not tell: the handshake at least was
         return claimed;
     if (c->taken > c->framed) // with its handshake, which is no frame of ours

@@ -35,19 +35,19 @@ NEB_MUST_CHECK enum neb_status inter_socket_apply(void *socket, enum inter_socke
 // Ceilings that ZeroMQ has no option for (inter/link/guard.c).
 enum {
     // connections that have not said HELLO; of the address that has most, the oldest gives way
-    INTER_NAMELESS_MAX = 1024, // fewer where the limit of open files is low
-    INTER_NAMELESS_LEAST = 64,
+    INTER_UNIDENTIFIED_MAX = 1024, // fewer where the limit of open files is low
+    INTER_UNIDENTIFIED_LEAST = 64,
     // files open without a peer, 128 of them strangers' at the port of workers; of a peer at most: 33 connections, each with socket,
     // duplicate, monitor, wake-ups
     INTER_DESCRIPTORS_OWN = 384,
     INTER_DESCRIPTORS_PEER = 33 * 4,
-    INTER_NAMELESS_BYTES = 64 << 10, // that one of them may send
-    INTER_NAMELESS_MS =
+    INTER_UNIDENTIFIED_BYTES = 64 << 10, // that one of them may send
+    INTER_UNIDENTIFIED_MS =
         8000, // that one of them may stay: four round trips, of up to 1.5 s, and a repetition
     // connections from one source (security/source.h) that do not come to HELLO: so many at once, then so many a second. Fifteen members
     // behind one address have 495 at most.
-    INTER_NAMELESS_BURST = 1024,
-    INTER_NAMELESS_SECOND = 64,
+    INTER_UNIDENTIFIED_BURST = 1024,
+    INTER_UNIDENTIFIED_SECOND = 64,
     // and from all sources together that no member has come from
     INTER_STRANGERS_BURST = 2048,
     INTER_STRANGERS_SECOND = 256,

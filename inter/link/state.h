@@ -70,9 +70,9 @@
 #define DRAIN_MIN       (2 * NEB_S)    // of a recycled set, from when its successor came up
 #define DRAIN_MAX       (60 * NEB_S)
 #define PARTING         (1 * NEB_S) // who is revoked still gets that list
-#define OTHERS_AGAIN                                                                               \
-    (10 * NEB_S)               // who speaks another protocol is dialled: it may have been exchanged
-#define OTHERS_CUT (1 * NEB_S) // and its connection lives until it has had the answer
+#define PROTOCOL_RETRY                                                                             \
+    (10 * NEB_S) // who speaks another protocol is dialled: it may have been exchanged
+#define PROTOCOL_CUT (1 * NEB_S) // and its connection lives until it has had the answer
 
 enum { HELLO = 1, WELCOME, PING, PONG, HEARTBEAT, DATA, RENEW, STRIPES };
 enum {
@@ -189,9 +189,9 @@ struct inter_link {
     struct {
         int zmq_fd, fd; // ZeroMQ's number, and our duplicate
         neb_ns at;
-        struct inter_visitor visitor;
-    } nameless[INTER_NAMELESS_MAX]; // accepted, and no HELLO yet
-    uint32_t n_nameless, nameless_most;
+        struct inter_incoming visitor;
+    } unidentified[INTER_UNIDENTIFIED_MAX]; // accepted, and no HELLO yet
+    uint32_t n_unidentified, nameless_most;
     struct neb_throttle no_accept; // connections that this system does not give it
     uint64_t cut_nameless;
     struct inter_accept_limit
@@ -218,8 +218,8 @@ struct inter_tcp_counts link_conn_counts(const struct conn *c);
 void link_counts_add(struct inter_tcp_counts *a, struct inter_tcp_counts b);
 void link_set_dial(struct inter_link *l, struct peer *p);
 // It cannot be dialled, nor a connection accepted: why, errno's or ZeroMQ's
-void link_say_no_dial(struct peer *p, const char *where, int why, neb_ns now);
-void link_say_no_accept(struct inter_link *l, int why, neb_ns now);
+void link_warn_no_dial(struct peer *p, const char *where, int why, neb_ns now);
+void link_warn_no_accept(struct inter_link *l, int why, neb_ns now);
 bool link_peer_find(struct peer *p, neb_ns now);            // where to dial; false: not known yet
 void link_peer_moved(struct inter_link *l, struct peer *p); // its endpoint is another one
 // more bulk connections, when either side could fill them
@@ -228,9 +228,10 @@ void link_set_came_up(struct inter_link *l, struct peer *p, struct set *s);
 void link_set_retire(struct inter_link *l, struct peer *p, int which); // aside, for its successor
 void link_set_close(struct inter_link *l, struct peer *p, int which);
 void link_peer_update(struct inter_link *l, struct peer *p); // reports when it came up or went down
-void link_tell_lost(struct inter_link *l, struct peer *p);   // connections that broke meanwhile
+void link_report_lost(struct inter_link *l, struct peer *p); // connections that broke meanwhile
 void link_peer_close(struct inter_link *l, struct peer *p);  // with every connection
-void link_peer_part(struct inter_link *l, struct peer *p); // the same, PARTING later: it is revoked
+void link_peer_revoke(struct inter_link *l,
+                      struct peer *p); // the same, PARTING later: it is revoked
 // of two sets, which one is kept
 bool link_prefers_dialed(const struct inter_link *l, const struct peer *p);
 void link_dial_events(struct inter_link *l, struct peer *p, int which, uint32_t index);

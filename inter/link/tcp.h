@@ -24,7 +24,7 @@ struct inter_tcp_counts { // since the connection was made
 struct inter_tcp_counts inter_tcp_counts(int fd); // zeros when fd is no connection
 
 uint64_t
-inter_tcp_taken(int fd); // bytes that the other end's kernel has acknowledged; 0: not known
+inter_tcp_acked(int fd); // bytes that the other end's kernel has acknowledged; 0: not known
 
 // Segments with data that have come, repeated ones too: a number that grows says that the other end sends. Not its keepalives and
 // acknowledgements, which its kernel sends without it. 0: not known.

@@ -45,7 +45,7 @@ struct inter_outer_unit {
     float *theta_m; // (rows, cols) the worker's own parameters, borrowed
 };
 
-struct inter_outer_place { // of a unit in the whole list
+struct inter_outer_position { // of a unit in the whole list
     uint32_t number;
     uint64_t at; // elements before it
 };
@@ -70,7 +70,7 @@ struct inter_outer_config {
     bool robust;
     // Where the units are some of a longer list: (n) which, ascending; read by inter_outer_create alone. Fragments may then be empty, and
     // digests are of the units alone: inter_outer_version_digest is still to be added. NULL: they are the whole list.
-    const struct inter_outer_place *places;
+    const struct inter_outer_position *places;
 };
 
 struct inter_outer;
@@ -87,8 +87,8 @@ void inter_outer_destroy(struct inter_outer **o);
 // Device memory: five floats a parameter and one of the largest unit; beside them spare_bytes and the codecs' room are to be free, 0: whatever
 // is. NEB_ERR_NOMEM: nothing has changed. D is borrowed.
 struct kern_device;
-NEB_MUST_CHECK enum neb_status inter_outer_place(struct inter_outer *o, struct kern_device *D,
-                                                 float *const *theta_m, size_t spare_bytes);
+NEB_MUST_CHECK enum neb_status inter_outer_to_device(struct inter_outer *o, struct kern_device *D,
+                                                     float *const *theta_m, size_t spare_bytes);
 // For who may choose another place: what training still takes once the exchange has its memory. Kernels that a worker of one rank loads at their
 // first use, the libraries' too (some 100 MB), partial sums, graphs.
 enum {
@@ -98,7 +98,7 @@ enum {
 };
 // And back to the host, with what is there; the parameters of the units are then again what inter_outer_create was given. Nothing to do on
 // the host.
-NEB_MUST_CHECK enum neb_status inter_outer_unplace(struct inter_outer *o);
+NEB_MUST_CHECK enum neb_status inter_outer_to_host(struct inter_outer *o);
 
 bool inter_outer_on_device(const struct inter_outer *o);
 // Bytes of the state that it holds: arrays and scratch, without what grows with the updates.

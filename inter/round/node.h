@@ -88,11 +88,11 @@ struct inter_job_config {
     uint8_t n_members, self; // self: index of this node in members
     uint16_t witnesses;      // bit per member: votes, but has no worker and holds no updates
     uint16_t removed; // bit per member: by a signed membership version (inter_node_job_removed)
-    uint16_t gone;    // bit per member: revoked, so that nobody waits for it (inter_node_job_gone)
-    bool commit_all;  // never commit without every data member
-    neb_ns grace;     // how long a slow member is waited for
-    uint64_t epoch;   // of this node's ledger, not 0; later ledgers have greater ones
-    uint64_t day;     // time of day, ns since 1970, when it is opened: bounds terms
+    uint16_t gone; // bit per member: revoked, so that nobody waits for it (inter_node_job_revoked)
+    bool commit_all; // never commit without every data member
+    neb_ns grace;    // how long a slow member is waited for
+    uint64_t epoch;  // of this node's ledger, not 0; later ledgers have greater ones
+    uint64_t day;    // time of day, ns since 1970, when it is opened: bounds terms
     uint32_t peers[INTER_MEMBERS_MAX]; // link peer of each member (of self: unused)
     uint32_t fragments;
     uint32_t merge_after; // S
@@ -141,7 +141,7 @@ enum inter_event_kind {
     INTER_EV_COMMIT_READ, // key, record (NULL: not here): answer to INTER_ACT_READ_COMMIT
     INTER_EV_LEAVE,       // key.job: this member is about to go; nobody shall wait for it
     INTER_EV_SEND_FAILED, // peer, key, chunk: the link's queue is full: not sent; ok: there is room, the job's own limit holds it back
-    INTER_EV_WAY_LOST, // peer, way: one of the connections to it broke (INTER_LINK_LOST); 0: any may have
+    INTER_EV_CONN_LOST, // peer, way: one of the connections to it broke (INTER_LINK_LOST); 0: any may have
 };
 struct inter_event {
     enum inter_event_kind kind;
@@ -211,9 +211,9 @@ enum inter_fault {
     INTER_FAULT_OUTLIER, // an update was committed that stands out from the others (inter/record/outlier.h)
     // The disk has no room for an update (NONE): it is taken when there is.
     INTER_FAULT_NO_ROOM,
-    INTER_FAULT_BEHIND, // blobs that this node needs are on no other member any more (NONE)
-    INTER_FAULT_LIED,   // evidence that a member has signed what no honest one does
-    INTER_FAULT_SPLIT,  // members have committed different records for one round
+    INTER_FAULT_BEHIND,      // blobs that this node needs are on no other member any more (NONE)
+    INTER_FAULT_EQUIVOCATED, // evidence that a member has signed what no honest one does
+    INTER_FAULT_SPLIT,       // members have committed different records for one round
     INTER_FAULT_TERMS, // of this node: it would ask for a term, and for some time there is none for it (INTER_TERM_MAX)
     INTER_FAULTS
 };
@@ -263,7 +263,7 @@ void inter_node_job_close(struct inter_node *n, const uint8_t job[INTER_ID_BYTES
 void inter_node_restore_standing(struct inter_node *n, const struct inter_standing *s);
 // newest committed record
 void inter_node_restore_commit(struct inter_node *n, const struct inter_record *last);
-enum inter_holding { INTER_HOLD_PART, INTER_HOLD_WHOLE, INTER_HOLD_REFUSED };
+enum inter_holding { INTER_HOLD_PART, INTER_HOLD_COMPLETE, INTER_HOLD_REFUSED };
 // got: chunks of a blob that had begun to arrive; NULL: none. REFUSED: whole, but the gate does not let it pass.
 NEB_MUST_CHECK enum neb_status inter_node_restore_manifest(struct inter_node *n,
                                                            const struct inter_manifest *m,
@@ -301,8 +301,8 @@ void inter_node_path(const struct inter_node *n, uint32_t peer, struct inter_pat
 uint32_t inter_node_round(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES],
                           uint32_t fragment);
 // Whether a peer is another one of the job's members. False also where no such job is open.
-bool inter_node_takes_part(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES],
-                           uint32_t peer);
+bool inter_node_is_member(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES],
+                          uint32_t peer);
 // The peer that a member of the job is; INTER_PEER_NONE: no such job or member, or this node.
 uint32_t inter_node_peer(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES],
                          uint8_t member);
@@ -346,7 +346,7 @@ bool inter_node_job_status(const struct inter_node *n, const uint8_t job[INTER_I
                            neb_ns now, struct inter_job_status *out);
 // Members that a newer list holds no more: their votes count as before, of whoever is left most must agree, but no round waits for an update
 // of theirs, be it by commit_all or because the profile `robust` wants five; `private` takes as many as ever.
-void inter_node_job_gone(struct inter_node *n, const uint8_t job[INTER_ID_BYTES], uint16_t gone);
+void inter_node_job_revoked(struct inter_node *n, const uint8_t job[INTER_ID_BYTES], uint16_t gone);
 // What members say that (θ, v) of a fragment digested to before a round, beside what somebody else says of it: bit per member.
 struct inter_digests {
     uint16_t same, other;

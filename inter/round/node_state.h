@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a node knows, shared by the files of the pure core: node.c (life, ticks, dispatch), node_say.c (what is said and
+// What a node knows, shared by the files of the pure core: node.c (life, ticks, dispatch), node_send.c (what is said and
 // to whom), node_evidence.c (what signatures prove, who lies, whether members have diverged, what
 // they say of their parameters), node_transfer.c (manifests, chunks that arrive, who holds what),
 // node_lost.c (what was whole and is not any more), node_serve.c (chunks that leave), node_round.c
@@ -274,7 +274,7 @@ static inline uint32_t node_index(const struct job *j, const struct fragment *g)
     return (uint32_t)(g - j->fragments);
 }
 
-// node_say.c
+// node_send.c
 struct neb_buf *node_begin(struct step *s, enum message type); // into the scratch buffer
 void node_send(struct step *s, struct job *j, uint8_t member); // what node_begin started
 bool node_direct(const struct step *s, const struct job *j, uint8_t member);
@@ -289,18 +289,18 @@ bool node_reaches(const struct step *s, const struct job *j, uint8_t member);
 bool node_live(const struct step *s, const struct job *j, uint8_t member); // and heard lately
 bool node_idle(const struct job *j, uint8_t member); // no update of its comes any more
 void node_on_forward(struct step *s, struct neb_rd *r);
-void node_say_manifest(struct step *s, struct job *j, const struct inter_manifest *m,
-                       uint8_t member);
-void node_say_state(struct step *s, struct job *j, const struct slot *t, uint8_t member);
-void node_say_state_all(struct step *s, struct job *j, const struct slot *t);
-void node_say_record_all(struct step *s, struct job *j, enum message type,
-                         const struct inter_record *r);
-void node_say_key(struct step *s, struct job *j, enum message type, const struct inter_key *k,
-                  uint8_t member); // WANT, GONE
-void node_say_pull(struct step *s, struct job *j, struct fragment *g, uint8_t member);
+void node_send_manifest(struct step *s, struct job *j, const struct inter_manifest *m,
+                        uint8_t member);
+void node_send_state(struct step *s, struct job *j, const struct slot *t, uint8_t member);
+void node_send_state_all(struct step *s, struct job *j, const struct slot *t);
+void node_send_record_all(struct step *s, struct job *j, enum message type,
+                          const struct inter_record *r);
+void node_send_key(struct step *s, struct job *j, enum message type, const struct inter_key *k,
+                   uint8_t member); // WANT, GONE
+void node_send_pull(struct step *s, struct job *j, struct fragment *g, uint8_t member);
 // For the record of any round.
-void node_say_pull_of(struct step *s, struct job *j, const struct fragment *g, uint32_t round,
-                      uint8_t member);
+void node_send_pull_of(struct step *s, struct job *j, const struct fragment *g, uint32_t round,
+                       uint8_t member);
 void node_answer_old(struct step *s, const struct job *j, uint32_t round, uint32_t f);
 void node_repeat(struct step *s, struct job *j, struct fragment *g, uint8_t member);
 
@@ -308,7 +308,7 @@ void node_repeat(struct step *s, struct job *j, struct fragment *g, uint8_t memb
 void node_on_evidence(struct step *s, struct neb_rd *r);
 void node_on_commit_read(struct step *s);
 void node_diverged_tick(struct step *s, struct job *j);
-void node_say_evidence(struct step *s, struct job *j, uint8_t equivocator, uint8_t to);
+void node_send_evidence(struct step *s, struct job *j, uint8_t equivocator, uint8_t to);
 // Checks signatures; what is new is stored and handed on. False: it proves nothing.
 bool node_take_evidence(struct step *s, struct job *j, const struct inter_evidence *e);
 // Of two records of one fragment, whose statements need not have been checked.
@@ -321,7 +321,7 @@ void node_second_update(struct step *s, struct job *j, const struct inter_manife
 void node_compare_vote(struct step *s, struct job *j, const struct fragment *g,
                        const struct inter_record *c);
 // c, of the member that speaks, carries a majority's accepts, and is no part of this node's history.
-void node_part(struct step *s, struct job *j, struct fragment *g, const struct inter_record *c);
+void node_diverge(struct step *s, struct job *j, struct fragment *g, const struct inter_record *c);
 // The hash before round `round`, HEAD_BYTES of it; NULL: not known (any more).
 const uint8_t *node_head(const struct fragment *g, uint32_t round);
 void node_new_head(struct fragment *g); // of g->round and g->previous
@@ -394,7 +394,7 @@ void node_pump(struct step *s); // fills the window of every path
 void node_forget_rivals(struct fragment *g);
 void node_try_propose(struct step *s, struct job *j, struct fragment *g);
 void node_try_commit(struct step *s, struct job *j, struct fragment *g);
-void node_say_accept(struct step *s, struct job *j, struct fragment *g);
+void node_send_accept(struct step *s, struct job *j, struct fragment *g);
 bool node_accept_fits(struct inter_node *n, const struct job *j, const struct inter_record *r,
                       const struct inter_accept *a);
 void node_on_propose(struct step *s, struct neb_rd *r);
@@ -450,7 +450,7 @@ bool node_weight_possible(const struct job *j, const struct fragment *g, uint8_t
 // Whether an update is refused: by this node's gate. Where this node does not judge (its own update; a witness has no bytes), by that of most
 // others who do: one member's word rejects nothing. Where there is one other only, its owner has to say so too (REFUSED in its own STATE).
 // Of a job of two members the other one's word is enough: neither can do without it.
-bool node_no_good(const struct job *j, const struct slot *t, uint8_t m);
+bool node_is_refused(const struct job *j, const struct slot *t, uint8_t m);
 // Whether a witness that has heard what this node has heard would vote for a record that rejects it.
 bool node_witness_rejects(const struct job *j, const struct slot *t, uint8_t m);
 // r commits exactly m

@@ -24,7 +24,7 @@ struct inter_service_callbacks {
     // A message of another agent. Reliable ones come exactly once and in order of sending.
     void (*message)(void *user, uint32_t peer, uint32_t kind, const uint8_t *p, size_t n);
     void (*peer)(void *user, uint32_t peer, bool up);
-    // peer: who is to blame (enum inter_fault); one of inter_service_former, and INTER_PEER_NONE, too.
+    // peer: who is to blame (enum inter_fault); one of inter_service_removed_member, and INTER_PEER_NONE, too.
     void (*fault)(void *user, uint32_t peer, enum inter_fault f);
     // What this member needs to catch up is on no other member any more: it needs a snapshot. Said again while it is so.
     void (*behind)(void *user, const uint8_t job[INTER_ID_BYTES]);
@@ -95,13 +95,14 @@ NEB_MUST_CHECK bool inter_service_verify_ever(struct inter_service *s, uint32_t 
                                               const uint8_t sig[INTER_SIG_BYTES]);
 // A member that was on the list before this service was made: what it signed is still checked, and nobody is let in by it. *peer: its place
 // in a job's peers, beyond all of the list's. NEB_ERR_LIMIT.
-NEB_MUST_CHECK enum neb_status inter_service_former(struct inter_service *s, const char *name,
-                                                    const uint8_t sign[SEC_KEY_BYTES],
-                                                    uint32_t *peer);
+NEB_MUST_CHECK enum neb_status inter_service_removed_member(struct inter_service *s,
+                                                            const char *name,
+                                                            const uint8_t sign[SEC_KEY_BYTES],
+                                                            uint32_t *peer);
 // This member's keys have been rotated: all links are made anew with `id` (borrowed), which the list in use must hold.
 NEB_MUST_CHECK enum neb_status inter_service_rekey(struct inter_service *s,
                                                    const struct sec_identity *id);
-// inter_node_job_gone
+// inter_node_job_revoked
 void inter_service_job_gone(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
                             uint16_t gone);
 // The shapes of all fragments are known (inter_service_shape), or will never be: inter_node_job_judges.
@@ -201,9 +202,9 @@ enum inter_message_limit {
     // Of those, under way at once, at most 1.9 MiB; the others follow what is acknowledged. A peer that acknowledges nothing gets as many after
     // 3 s, 6 s, … 48 s.
     INTER_RESEND_MESSAGES = 32,
-    // Those of the outbox, and telemetry that can wait (inter_service_tells), follow only where no more than this is under way on the control
+    // Those of the outbox, and telemetry that can wait (inter_service_may_send_telemetry), follow only where no more than this is under way on the control
     // connection: what rounds say comes behind it, and at 64 kbit/s this is 4 s. It is what a peer's link acknowledges at a time.
-    INTER_TELL_QUEUED = 32 << 10,
+    INTER_TELEMETRY_QUEUED = 32 << 10,
     // Reliable ones that are taken of one peer: at once, a second. Each is a write that is synced. What comes beyond is neither taken nor
     // acknowledged, and said again: nothing is lost. The window above is less than what is taken at once, and so are the 9 MiB of an outage,
     // which come at once where the link is fast.
@@ -214,10 +215,10 @@ enum inter_message_limit {
     // Telemetry that is taken of one peer. Eight jobs: lines of metrics in 20 messages and 256 KiB a second each (agent/daemon/lines.h), and after an
     // outage 40 messages and 1 MiB; member lists, two a second; of masked sums 12 KiB a round and fragment, of 64 fragments at once and, in
     // all, some hundreds a second at most. What comes beyond is dropped, and counted.
-    INTER_TOLD_BURST = 4000,
-    INTER_TOLD_A_SECOND = 1000,
-    INTER_TOLD_BYTES_BURST = 32 << 20,
-    INTER_TOLD_BYTES_A_SECOND = 8 << 20,
+    INTER_TELEMETRY_BURST = 4000,
+    INTER_TELEMETRY_A_SECOND = 1000,
+    INTER_TELEMETRY_BYTES_BURST = 32 << 20,
+    INTER_TELEMETRY_BYTES_A_SECOND = 8 << 20,
     // Control messages of rounds, streams and snapshots that are taken of one peer. Of sixteen members and 64 fragments one that comes back says
     // some thousands at once; nine rounds a second are some hundreds, the acknowledgements of 10 Gbit/s in the smallest chunks, as a link
     // within a building has them, 76,000. What comes beyond is dropped, counted, and said again, as what a link loses. One that does not parse
@@ -236,10 +237,10 @@ NEB_MUST_CHECK enum neb_status inter_service_unsend(struct inter_service *s, uin
                                                     uint32_t kind, const void *p, size_t n);
 // Sent once, or not at all: for telemetry, and answers that are asked for again. NEB_ERR_AGAIN (not logged): the peer is down, or no member
 // any more, or its queue is full; NEB_ERR_LIMIT: more than INTER_MESSAGE_MAX.
-NEB_MUST_CHECK enum neb_status inter_service_tell(struct inter_service *s, uint32_t peer,
-                                                  uint32_t kind, const void *p, size_t n);
+NEB_MUST_CHECK enum neb_status inter_service_send_telemetry(struct inter_service *s, uint32_t peer,
+                                                            uint32_t kind, const void *p, size_t n);
 // Whether telemetry that can wait may be told now: the peer is up, and little is queued before it.
-bool inter_service_tells(const struct inter_service *s, uint32_t peer);
+bool inter_service_may_send_telemetry(const struct inter_service *s, uint32_t peer);
 
 // The service's own: valid until destroy.
 struct inter_ledger *inter_service_ledger(struct inter_service *s);

@@ -75,7 +75,7 @@ uint64_t snapshot_chunk_bytes(uint64_t total, uint32_t chunk);
 struct neb_buf *snapshot_begin(struct inter_snapshots *s, uint8_t type,
                                const uint8_t job[INTER_ID_BYTES]); // a message, in s->out
 // Sends what snapshot_begin started. NEB_ERR_AGAIN: later.
-NEB_MUST_CHECK enum neb_status snapshot_say(struct inter_snapshots *s, uint32_t peer);
+NEB_MUST_CHECK enum neb_status snapshot_send(struct inter_snapshots *s, uint32_t peer);
 
 // snapshot_fetch.c
 void snapshot_fetch_end(struct fetch *f); // what is on disk stays

@@ -5,7 +5,7 @@
 //          ▲                            │ events that they give rise to
 //          ├────────────────────────────┘
 //          ├── service_messages.c ◄── link      service_jobs.c ◄── the daemon      service.c: created, polled
-//                                               service_snapshot.c: inter/service/snapshot.h
+//                                               snapshot_service.c: inter/service/snapshot.h
 #ifndef INTER_SERVICE_STATE_H
 #define INTER_SERVICE_STATE_H
 #include "agent/base/bucket.h"
@@ -58,7 +58,7 @@ struct inter_service {
     struct inter_link_config link_config; // without members
     struct sec_members members;
     // what a member signed stands: by peer, the key that it had last; behind those, of members that were gone before this service was there
-    struct service_former {
+    struct service_removed_member {
         char name[SEC_NAME_MAX];
         uint8_t sign[SEC_KEY_BYTES];
     } former[INTER_PEERS_MAX];
@@ -102,9 +102,9 @@ struct inter_service {
         struct neb_buf bytes;
     } * heartbeats;
     size_t n_heartbeats;
-    bool stepping;          // within service_step
-    neb_ns stepped, beaten; // the node, last; its heartbeats, said again last
-    uint64_t moved;         // bytes, when they were last seen to be more
+    bool stepping;                 // within service_step
+    neb_ns stepped, heartbeats_at; // the node, last; its heartbeats, said again last
+    uint64_t moved;                // bytes, when they were last seen to be more
     neb_ns moved_at;
     struct service_mail mail[SEC_MEMBERS_MAX];
     // what updates of a fragment must hold, as this member's own worker said
@@ -121,15 +121,16 @@ bool service_verify(void *user, uint32_t peer, const char *context, const void *
 
 // service_busy.c
 // If a message of the node's, which has gone to a peer, is a heartbeat: it is said again while this side is busy.
-void service_said(struct inter_service *s, uint32_t peer, const uint8_t *message, size_t len);
+void service_keep_heartbeat(struct inter_service *s, uint32_t peer, const uint8_t *message,
+                            size_t len);
 // The job's standing is another one, or it is closed (INTER_TERM_MAX): those of other terms are not said again.
 void service_heartbeats_end(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
                             uint32_t term);
 void service_heartbeats_free(struct inter_service *s);
 // run(s, arg) and its status, the peers being told meanwhile that this member is there where an update has that many bytes.
 typedef enum neb_status service_work(struct inter_service *s, void *arg);
-NEB_MUST_CHECK enum neb_status service_apart(struct inter_service *s, uint64_t bytes,
-                                             service_work *run, void *arg);
+NEB_MUST_CHECK enum neb_status service_run_in_thread(struct inter_service *s, uint64_t bytes,
+                                                     service_work *run, void *arg);
 
 // service_gate.c
 // Structure, finiteness and scale of every frame, before an update may become part of a commit.
@@ -190,7 +191,7 @@ NEB_MUST_CHECK enum neb_status service_read_blob(struct inter_service *s,
 // Whether an update of another member could not be kept here, which is no reason to end: it is asked for again.
 bool service_not_kept(enum neb_status st);
 // How the last one fared: said when that changes.
-void service_say_room(struct inter_service *s, enum neb_status kept);
+void service_report_room(struct inter_service *s, enum neb_status kept);
 // the blob that is being sent: before any may be removed
 void service_unmap(struct inter_service *s);
 
@@ -200,7 +201,7 @@ NEB_MUST_CHECK enum neb_status service_resend(struct inter_service *s, uint32_t 
 // What a message costs its sender beside its place, where it was no good.
 void service_charge_fault(struct inter_service *s, uint32_t peer, enum inter_fault f);
 
-// service_snapshot.c
+// snapshot_service.c
 NEB_MUST_CHECK enum neb_status service_create_snapshots(struct inter_service *s);
 
 #endif

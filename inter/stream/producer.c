@@ -26,7 +26,7 @@ static uint64_t room_limit(const struct inter_stream *s) {
     return s->next + left < most ? s->next + left : most;
 }
 
-void stream_say_room(struct inter_stream *s, bool always) {
+void stream_report_room(struct inter_stream *s, bool always) {
     uint64_t limit = room_limit(s);
     if (!always && limit == s->room_said && s->durable == s->durable_said &&
         s->next == s->stored_said)
@@ -128,14 +128,14 @@ void stream_put(struct inter_stream *s, const struct inter_stream_event *e) {
         return;
     }
     if (e->seq < s->base) { // the consumer has it for good
-        stream_say_room(s, true);
+        stream_report_room(s, true);
         return;
     }
     uint64_t tag = stream_tag_of(e->data, e->len);
     if (e->seq < s->next) { // a run that is repeated
         if (stream_entry_of(s, e->seq)->tag != tag)
             stream_fault(s, INTER_STREAM_FAULT_CONFLICT);
-        stream_say_room(s, true);
+        stream_report_room(s, true);
         return;
     }
     // The spool was lost, the consumer has all before. Where it begins now is stored with the batch: it is read from there.
@@ -155,7 +155,7 @@ void stream_put(struct inter_stream *s, const struct inter_stream_event *e) {
     a->len = e->len;
     stream_ring_add(s, e->len, tag);
     stream_pump(s);
-    stream_say_room(s, true);
+    stream_report_room(s, true);
 }
 
 // A batch that the window held back until this grant is marked. Where a grant says that the consumer has applied all up to such a
@@ -216,7 +216,7 @@ void stream_on_grant(struct inter_stream *s, const struct inter_stream_grant *g)
     }
     if (!s->lost)
         stream_pump(s);
-    stream_say_room(s, s->c.measured);
+    stream_report_room(s, s->c.measured);
 }
 
 static neb_ns patience(const struct inter_stream *s) {
@@ -230,7 +230,7 @@ static neb_ns patience(const struct inter_stream *s) {
 
 void stream_producer_tick(struct inter_stream *s) {
     if (s->up && !s->met && s->now - s->hello_at >= STREAM_HELLO_EVERY)
-        stream_say_hello(s, true);
+        stream_send_hello(s, true);
     if (s->sent > s->have && s->now - s->moved >= patience(s)) {
         s->sent = s->have;
         s->moved = s->now;
@@ -239,5 +239,5 @@ void stream_producer_tick(struct inter_stream *s) {
     drop_saved(s);
     if (!s->lost)
         stream_pump(s);
-    stream_say_room(s, false);
+    stream_report_room(s, false);
 }

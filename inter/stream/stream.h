@@ -102,7 +102,7 @@ enum inter_stream_event_kind {
     INTER_STREAM_EV_MESSAGE,     // bulk, data, len: one message of this stream, header and all
     INTER_STREAM_EV_PUT,         // producer: seq, data, len
     INTER_STREAM_EV_SEND_FAILED, // producer: seq: the link's queue is full, not sent
-    INTER_STREAM_EV_WAY_LOST,    // way: a connection to the peer broke; 0: any may have
+    INTER_STREAM_EV_CONN_LOST,   // way: a connection to the peer broke; 0: any may have
     INTER_STREAM_EV_ATTACH, // consumer: seq is its cursor, or ANYWHERE; session is greater than any before. producer: say ROOM
     INTER_STREAM_EV_DETACH,  // consumer: its worker is gone
     INTER_STREAM_EV_APPLIED, // consumer: seq: all below are applied
@@ -130,7 +130,7 @@ enum inter_stream_fault {
 const char *inter_stream_fault_name(enum inter_stream_fault f);
 
 enum inter_stream_action_kind {
-    INTER_STREAM_ACT_SAY, // bytes: a control message to the peer; may be lost
+    INTER_STREAM_ACT_SEND_CONTROL, // bytes: a control message to the peer; may be lost
     INTER_STREAM_ACT_SEND, // seq: inter_stream_data_header, then the spool's bytes, on a bulk connection
     INTER_STREAM_ACT_STORE,   // seq, view, len: durable before anything after it
     INTER_STREAM_ACT_DROP,    // seq: remove what is below; durable at leisure

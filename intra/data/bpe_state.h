@@ -76,7 +76,7 @@ struct intra_bpe {
 size_t bpe_char_take(const uint8_t *p, size_t n, uint32_t *c);
 void bpe_char_add(struct neb_buf *b, uint32_t c);
 // What is no UTF-8 becomes U+FFFD: into `room`, if there is any.
-NEB_MUST_CHECK enum neb_status bpe_text_mend(const uint8_t **p, size_t *n, struct neb_buf *room);
+NEB_MUST_CHECK enum neb_status bpe_text_to_utf8(const uint8_t **p, size_t *n, struct neb_buf *room);
 // Canonical composition: into `room`, where the text may not be composed already. *p is UTF-8.
 NEB_MUST_CHECK enum neb_status bpe_text_compose(const uint8_t **p, size_t *n, struct neb_buf *room);
 

@@ -72,7 +72,7 @@ static bool is_part(const char *name, const json_t *sources) {
     return false;
 }
 
-enum neb_status build_place_free(const char *dir) {
+enum neb_status build_place_check(const char *dir) {
     static const char advice[] = "name a new folder, an empty one, or the corpus to build anew";
     enum neb_status st = NEB_OK;
     struct stat info;
@@ -127,5 +127,5 @@ enum neb_status build_place(struct build *b, const char *given, char dir[NEB_PAT
     bool corpus =
         sources != NULL; // which stays, with whatever else is there, if it is what would be built
     json_decref(sources);
-    return corpus ? NEB_OK : build_place_free(dir);
+    return corpus ? NEB_OK : build_place_check(dir);
 }

@@ -40,9 +40,9 @@ enum {
 
 enum build_fault {
     BUILD_GOOD,
-    BUILD_SAID,   // by a text in the chunk, in place of the document
-    BUILD_BYTES,  // bad_at: no UTF-8 without NUL
-    BUILD_NO_TEXT // jsonl
+    BUILD_DESCRIBED, // by a text in the chunk, in place of the document
+    BUILD_BYTES,     // bad_at: no UTF-8 without NUL
+    BUILD_NO_TEXT    // jsonl
 };
 
 struct doc {
@@ -171,7 +171,7 @@ struct build {
 NEB_MUST_CHECK enum neb_status build_place(struct build *b, const char *given,
                                            char dir[NEB_PATH_MAX]);
 // Whether a corpus may take this folder's place: there is none, an empty one, or a corpus and nothing else. NEB_ERR_EXISTS (logged).
-NEB_MUST_CHECK enum neb_status build_place_free(const char *dir);
+NEB_MUST_CHECK enum neb_status build_place_check(const char *dir);
 
 // build_fault.c Counts a document that cannot be read, and names it. NEB_ERR_FORMAT (logged): the
 // source allows for none.

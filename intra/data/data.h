@@ -76,7 +76,7 @@ void intra_sampler_destroy(struct intra_sampler **s);
 void intra_sampler_next(struct intra_sampler *s, int32_t *tokens, int32_t *targets);
 // Has the system begin to read the next n windows from the disk, for the caller that will draw them after a step: a corpus may be larger
 // than the memory.
-void intra_sampler_ahead(const struct intra_sampler *s, int32_t n);
+void intra_sampler_prefetch(const struct intra_sampler *s, int32_t n);
 // As n calls of next, without reading: no token is touched. One source: at once. Several: which of them a draw takes is hashed from
 // its number alone, so n hashes are computed (10^9 draws in seconds).
 void intra_sampler_skip(struct intra_sampler *s, uint64_t n);
@@ -92,8 +92,8 @@ uint64_t intra_corpus_windows(const struct intra_corpus *c, int32_t source, enum
 void intra_corpus_copy(const struct intra_corpus *c, int32_t source, enum intra_split split,
                        uint64_t at, size_t n, int32_t *ids);
 // Has the system begin to read them from the disk. Without, what is not in memory is read page by page as it is touched.
-void intra_corpus_ahead(const struct intra_corpus *c, int32_t source, enum intra_split split,
-                        uint64_t at, uint64_t n);
+void intra_corpus_prefetch(const struct intra_corpus *c, int32_t source, enum intra_split split,
+                           uint64_t at, uint64_t n);
 int32_t intra_corpus_token(const struct intra_corpus *c, int32_t source, enum intra_split split,
                            uint64_t at);
 void intra_corpus_window(const struct intra_corpus *c, int32_t source, enum intra_split split,
@@ -123,7 +123,7 @@ struct intra_build_spec {
     char name[INTRA_SOURCE_NAME_MAX + 1];
     uint64_t seed;
     char tokenizer
-        [4096]; // take over this vocabulary (intra_tokenizer_named), which has an EOS; empty: train one
+        [4096]; // take over this vocabulary (intra_tokenizer_resolve), which has an EOS; empty: train one
     int32_t vocab;
     char type[16]; // "unigram" or "bpe"
     double character_coverage;

@@ -27,7 +27,7 @@ extern "C" {
 // As intra_folder_file.
 NEB_MUST_CHECK enum neb_status intra_tokenizer_in(const char *dir, char *out, size_t cap);
 // The same of what somebody names: a folder, or the file itself.
-NEB_MUST_CHECK enum neb_status intra_tokenizer_named(const char *path, char *out, size_t cap);
+NEB_MUST_CHECK enum neb_status intra_tokenizer_resolve(const char *path, char *out, size_t cap);
 // By its name, or by its first byte, which no SentencePiece model has. Of a pipe, which can be read
 // once, the name decides.
 bool intra_tokenizer_is_json(const char *file);

@@ -86,8 +86,8 @@ static void enqueue(struct intra_device *d, enum device_part part, struct device
     case DEVICE_FORWARD: device_forward(d, a, B, true, d->total); break;
     case DEVICE_BACKWARD: device_backward(d, a, B); break;
     case DEVICE_EVAL: device_forward(d, a, B, false, d->eval_total); break;
-    case DEVICE_LEAVE: device_params_leave(d); break;
-    case DEVICE_ARRIVE: device_params_arrive(d); break;
+    case DEVICE_PACK: device_params_pack(d); break;
+    case DEVICE_UNPACK: device_params_unpack(d); break;
     }
 }
 

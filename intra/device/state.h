@@ -100,7 +100,7 @@ struct intra_device {
     double *sums_pinned;
     int32_t *next; // (V) scratch of kern_buckets_fill
     struct device_graphs *graphs;
-    bool tp_given_up; // nothing of the ranks beside this one is in the queue any more
+    bool tp_aborted; // nothing of the ranks beside this one is in the queue any more
 };
 
 static inline const struct kern_device_ops *device_ops(const struct intra_device *d) {
@@ -138,7 +138,7 @@ static inline struct intra_comm *device_dp(const struct intra_device *d) {
 // Until the queue has run, and what the ranks beside this one had in it; what went wrong since the model was made, which is kept.
 NEB_MUST_CHECK enum neb_status device_finish(struct intra_device *d);
 // The same, for a collective on what is in the queue: true when there is nothing to keep one from being called.
-bool device_settled(struct intra_device *d);
+bool device_finish_ok(struct intra_device *d);
 
 // ---- device.c: copies a batch into the pinned buffer whose turn it is, and from there to a; a teacher's labels, too. Returns the targets
 // that count.
@@ -164,8 +164,8 @@ NEB_MUST_CHECK enum neb_status device_update_create(struct intra_device *d); // 
 NEB_MUST_CHECK enum neb_status device_update_send(struct intra_device *d);   // tables, after it
 void device_update_destroy(struct intra_device *d);
 // Updated parameters of all replicas into the gradient arena, from where they are gathered, and from there.
-void device_params_leave(struct intra_device *d);
-void device_params_arrive(struct intra_device *d);
+void device_params_pack(struct intra_device *d);
+void device_params_unpack(struct intra_device *d);
 // Backward has come below block l (the block behind the last: below the output; the one before the first: it is done).
 void device_update_passed(struct intra_device *d, int32_t l);
 
@@ -182,8 +182,8 @@ enum device_part {
     DEVICE_FORWARD,
     DEVICE_BACKWARD,
     DEVICE_EVAL,
-    DEVICE_LEAVE, // without a micro-batch, as the next
-    DEVICE_ARRIVE,
+    DEVICE_PACK, // without a micro-batch, as the next
+    DEVICE_UNPACK,
 };
 NEB_MUST_CHECK enum neb_status device_graphs_create(struct intra_device *d); // after memory
 void device_graphs_destroy(struct intra_device *d);                          // before it

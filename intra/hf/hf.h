@@ -105,18 +105,18 @@ NEB_MUST_CHECK enum neb_status intra_hf_same_file(const char *a, const char *b, 
 // DIR/NAME, indented; takes the reference, also when it fails.
 NEB_MUST_CHECK enum neb_status intra_hf_write_json(const char *dir, const char *name, json_t *take);
 // A folder that is made aside, by one process at a time.
-struct intra_hf_aside {
+struct intra_hf_aside_begin {
     char dir[NEB_PATH_MAX]; // what it becomes
     char path[NEB_PATH_MAX];
     int lock; // -1: not begun
 };
 // a->path is there, and empty. NEB_ERR_EXISTS: DIR is there, or one of the sources (NULL: none)
 // lies in a->path; NEB_ERR_AGAIN: another process makes DIR.
-NEB_MUST_CHECK enum neb_status intra_hf_aside(const char *dir, const char *const sources[3],
-                                              struct intra_hf_aside *a);
+NEB_MUST_CHECK enum neb_status intra_hf_aside_begin(const char *dir, const char *const sources[3],
+                                                    struct intra_hf_aside_begin *a);
 // a->path becomes DIR, durably. What came to be at DIR meanwhile stays, and is the error.
-NEB_MUST_CHECK enum neb_status intra_hf_rename(const struct intra_hf_aside *a);
+NEB_MUST_CHECK enum neb_status intra_hf_aside_commit(const struct intra_hf_aside_begin *a);
 // The end of it, also where it was not begun. failed: removes what was made.
-void intra_hf_aside_end(struct intra_hf_aside *a, bool failed);
+void intra_hf_aside_end(struct intra_hf_aside_begin *a, bool failed);
 
 #endif

@@ -183,7 +183,7 @@ static inline bool intra_model_continues(const struct intra_model *m) {
     return m->c.head == INTRA_HEAD_LM && m->c.mask != KERN_MASK_BIDIRECTIONAL;
 }
 // Keeps the first failure of a collective: passes return nothing, and the caller of a step asks once (m->failed).
-static inline void intra_model_keep(struct intra_model *m, enum neb_status st) {
+static inline void intra_model_keep_failure(struct intra_model *m, enum neb_status st) {
     if (m->failed == NEB_OK)
         m->failed = st;
 }
@@ -220,9 +220,9 @@ NEB_MUST_CHECK enum neb_status intra_acts_create(const struct intra_model *m, in
                                                  bool backward, bool recompute,
                                                  struct intra_acts **out);
 // Activations of the same kind for one more micro-batch in flight. Scratch is shared with `first`, which lives longer.
-NEB_MUST_CHECK enum neb_status intra_acts_create_more(const struct intra_model *m,
-                                                      struct intra_acts *first,
-                                                      struct intra_acts **out);
+NEB_MUST_CHECK enum neb_status intra_acts_create_shared(const struct intra_model *m,
+                                                        struct intra_acts *first,
+                                                        struct intra_acts **out);
 // For forward passes only, but with what every block computed kept: intra_acts_qkv gives q, k and v (B * T, (H + 2G) * D) of
 // block l after rotary.
 NEB_MUST_CHECK enum neb_status intra_acts_create_kept(const struct intra_model *m, int B, int T,

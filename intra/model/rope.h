@@ -11,7 +11,7 @@ enum { INTRA_ROPE_TEXT = 192, INTRA_ROPE_ORIGINAL_MAX = 1 << 30 };
 extern const char *const intra_rope_types[]; // rope_type by enum kern_rope_type, NULL-terminated
 
 // NULL: it can be computed. Else which of transformers' keys is wrong, and in why[] its value and what is needed.
-const char *intra_rope_wrong(const struct kern_rope_scaling *s, char why[INTRA_ROPE_TEXT]);
+const char *intra_rope_check(const struct kern_rope_scaling *s, char why[INTRA_ROPE_TEXT]);
 bool intra_rope_same(const struct kern_rope_scaling *a, const struct kern_rope_scaling *b);
 // "default", "linear, factor 2"; out.
 const char *intra_rope_text(const struct kern_rope_scaling *s, char out[INTRA_ROPE_TEXT]);

@@ -45,6 +45,6 @@ void intra_rows_gather(struct intra_model *m, const struct intra_rows *r, float 
 void intra_rows_gather_from(struct kern *K, struct intra_model *m, const struct intra_rows *r,
                             const float *own, float *x);
 // Own rows of x (tp * each, d) become their sum over ranks; with several ranks the others are undefined.
-void intra_rows_sum(struct intra_model *m, const struct intra_rows *r, float *x);
+void intra_rows_reduce_scatter(struct intra_model *m, const struct intra_rows *r, float *x);
 
 #endif

@@ -142,15 +142,15 @@ NEB_MUST_CHECK enum neb_status socket_wait_recv(struct socket_hub *hub, int from
 // What came from `peer` belongs to another collective.
 NEB_MUST_CHECK enum neb_status socket_disagree(struct socket_hub *hub, int peer, const char *what);
 // One look at all connections; never blocks.
-NEB_MUST_CHECK enum neb_status socket_look(struct socket_hub *hub);
+NEB_MUST_CHECK enum neb_status socket_poll_all(struct socket_hub *hub);
 // Writes what `peer` takes at once. And a look at all, but not with every call.
 NEB_MUST_CHECK enum neb_status socket_push(struct socket_hub *hub, int peer);
 // Has a message come? Looks at `from`, and at all, but not with every call.
-NEB_MUST_CHECK enum neb_status socket_is_there(struct socket_hub *hub, int from, uint32_t group,
-                                               int32_t tag, bool *out);
+NEB_MUST_CHECK enum neb_status socket_poll_message(struct socket_hub *hub, int from, uint32_t group,
+                                                   int32_t tag, bool *out);
 // A message to oneself.
-NEB_MUST_CHECK enum neb_status socket_keep(struct socket_hub *hub, uint32_t group, int32_t tag,
-                                           const void *x, size_t bytes);
+NEB_MUST_CHECK enum neb_status socket_send_self(struct socket_hub *hub, uint32_t group, int32_t tag,
+                                                const void *x, size_t bytes);
 // What was sent to a group that is gone.
 void socket_forget(struct socket_hub *hub, uint32_t group);
 NEB_MUST_CHECK enum neb_status socket_usable(const struct socket_hub *hub);

@@ -23,6 +23,6 @@ bool intra_text_is_catalogue(const uint8_t *p, size_t n); // compiled by msgfmt
 const char *intra_text_order(const uint8_t *p, size_t n);
 // What text is that is not UTF-8: a clause to be put behind a message, such as "; it looks like
 // UTF-16LE: …".
-void intra_text_looks(const uint8_t *p, size_t n, char *out, size_t cap);
+void intra_text_guess(const uint8_t *p, size_t n, char *out, size_t cap);
 
 #endif

@@ -7,7 +7,7 @@
 #define INTRA_FULL_H
 #include "intra/model/model.h"
 
-static inline bool intra_mesh_owner(const struct intra_mesh *m) {
+static inline bool intra_mesh_is_root(const struct intra_mesh *m) {
     return !m || m->world->rank == 0;
 }
 // Which rank holds what can be told from the tensor alone. arena: params of m, or anything laid out like its gradients.

@@ -6,7 +6,7 @@
 //     elements  ██████ ██  ██  ██  ████   ██
 //     owner     0      1   2   2   1      2      (largest first, each to the lightest rank so far)
 //
-// Not to be mixed up with the owner of a mesh (intra_mesh_owner), which is its rank 0.
+// Not to be mixed up with the owner of a mesh (intra_mesh_is_root), which is its rank 0.
 //
 // Pure: a function of the units' sizes and fragments and the number of ranks, so that all ranks come to the same without a message. Nothing
 // outside the cluster depends on it: updates, digests and checkpoints do not say who owned what.
@@ -17,8 +17,8 @@
 // elements, fragment: (n) of the units; load: (ranks) room, afterwards the elements of each rank; owner: (n) ranks. Fragment by fragment, as one
 // exchange is one fragment and all ranks shall work on it: no rank gets more of everything than an equal share and the largest unit,
 // nor more of a fragment than an equal share of it and the two largest.
-void intra_shards_deal(const uint64_t *elements, const int32_t *fragment, int32_t n, int ranks,
-                       uint64_t *load, int32_t *owner);
+void intra_shards_assign(const uint64_t *elements, const int32_t *fragment, int32_t n, int ranks,
+                         uint64_t *load, int32_t *owner);
 
 // Fragment of each unit: whole layers in order, balanced by size. layer: (n) of the units' tensors (intra_tensor), of `layers`. The embedding goes with
 // the first fragment, final norm and output with the last; adapters travel with their layer. With no more fragments than of these learn, none is empty.

@@ -89,10 +89,10 @@ void intra_trainer_destroy(struct intra_trainer **t);
 void intra_trainer_micro(struct intra_trainer *t, const int32_t *tokens, const int32_t *targets);
 // One of another shape, of at most batch x seq_len tokens, or with prefixes, or a teacher. Returns the targets that count. Its tokens are not
 // counted: which of them are padding is the caller's to know. Not with several stages.
-int64_t intra_trainer_micro_of(struct intra_trainer *t, const struct intra_batch *b);
+int64_t intra_trainer_micro_batch(struct intra_trainer *t, const struct intra_batch *b);
 // Parameters stay as they are until the next update or evaluation: passes over the model may be faster (kern_ops.weights). Micro
 // says so itself.
-void intra_trainer_rest(struct intra_trainer *t);
+void intra_trainer_freeze_params(struct intra_trainer *t);
 // Only counts the tokens of a micro-batch, which another replica trains on (micro counts its own).
 void intra_trainer_count(struct intra_trainer *t, const int32_t *tokens, const int32_t *targets);
 void intra_trainer_update(struct intra_trainer *t, struct intra_step_stats *out);
@@ -130,9 +130,9 @@ NEB_MUST_CHECK enum neb_status intra_model_save(const struct intra_model *m,
                                                 struct intra_ckpt_writer *w);
 // The shape of the model that a checkpoint holds, and what of it learns, as intra_model_save() wrote them. NEB_ERR_NOT_FOUND: it
 // holds none; NEB_ERR_FORMAT: no description of this version, nor of an earlier one. Whether such a model can be built is not asked.
-NEB_MUST_CHECK enum neb_status intra_model_described(const struct intra_ckpt *c,
-                                                     struct intra_model_config *mc,
-                                                     struct intra_trainable *t);
+NEB_MUST_CHECK enum neb_status intra_model_read_config(const struct intra_ckpt *c,
+                                                       struct intra_model_config *mc,
+                                                       struct intra_trainable *t);
 // Builds the model that a checkpoint describes, with its parameters, to be used and not to be trained (no gradients).
 // NEB_ERR_FORMAT when the description is malformed or a tensor is missing; no memory is spent on the description's word.
 NEB_MUST_CHECK enum neb_status intra_model_load(const struct intra_ckpt *c,
@@ -152,7 +152,7 @@ NEB_MUST_CHECK enum neb_status intra_model_load_params(const struct intra_ckpt *
 NEB_MUST_CHECK enum neb_status intra_trainer_counts(const struct intra_trainer *t, uint64_t *input,
                                                     uint64_t *target);
 // Everything that the next step depends on, but for the data cursor (the caller's). The file does not depend on the mesh:
-// it can be restored on any other. On a mesh both are collective; the owner (intra_mesh_owner) writes and reads, w and c
+// it can be restored on any other. On a mesh both are collective; the owner (intra_mesh_is_root) writes and reads, w and c
 // are NULL on the other ranks, and all return the same status. Where w may be split (intra_ckpt_split) the others write
 // parts of it beside the owner's file.
 NEB_MUST_CHECK enum neb_status intra_trainer_save(const struct intra_trainer *t,

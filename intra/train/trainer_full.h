@@ -18,7 +18,7 @@ NEB_MUST_CHECK enum neb_status trainer_push_all(struct intra_trainer *t);
 // Of a part of a save that the ranks do not agree upon: whoever fails there leaves others waiting for it, and has to end. (After a failure that
 // all know of they may train on.)
 static inline enum neb_status trainer_kept(const struct intra_trainer *t, enum neb_status st) {
-    intra_model_keep(t->model, st);
+    intra_model_keep_failure(t->model, st);
     return st;
 }
 

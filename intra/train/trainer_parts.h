@@ -33,7 +33,7 @@ NEB_MUST_CHECK enum neb_status intra_trainer_save_parts(const struct intra_train
 // able: (ranks), rank 0 always is; load: (ranks) bytes that each has to write already, raised. A rank that shall get nothing unless
 // it is alone: INTRA_PARTS_NOTHING.
 #define INTRA_PARTS_NOTHING (UINT64_MAX / 2)
-void intra_parts_deal(const uint64_t *bytes, int32_t n, const uint64_t *able, int ranks,
-                      uint64_t *load, int32_t *out);
+void intra_parts_assign(const uint64_t *bytes, int32_t n, const uint64_t *able, int ranks,
+                        uint64_t *load, int32_t *out);
 
 #endif

@@ -11,7 +11,7 @@
 //     turned        (16 rows of the sum, columns)    "MN major"    sums of values: rows are keys, the sum is over them
 //
 // Order: wgmma_fence before the first product of a group that reads registers just written; then products; wgmma_commit;
-// wgmma_wait, and wgmma_settled on what they were added to, before anybody looks at it, or writes to registers that they read.
+// wgmma_wait, and wgmma_pin on what they were added to, before anybody looks at it, or writes to registers that they read.
 #ifndef KERN_CUDA_ATTN_WGMMA_CUH
 #define KERN_CUDA_ATTN_WGMMA_CUH
 #include "kernels/cuda/prim.cuh"
@@ -60,7 +60,7 @@ template <int LEFT> __device__ static inline void wgmma_wait_behind(float made) 
     wgmma_wait<LEFT>();
 }
 // Nothing of d is read, or moved to other registers, before this.
-template <int N> __device__ static inline void wgmma_settled(float (&d)[N][4]) {
+template <int N> __device__ static inline void wgmma_pin(float (&d)[N][4]) {
 #pragma unroll
     for (int n = 0; n < N; n++)
 #pragma unroll
@@ -122,7 +122,7 @@ static inline unsigned char *tiles_from(unsigned char *room) {
 typedef const bf16 *tile_ref;
 static inline tile_ref tile_refer(const bf16 *tile) { return tile; }
 static inline tile_ref tile_on(tile_ref t, int elements) { return t + elements; }
-template <int N> static inline void wgmma_settled(float (&)[N][4]) {}
+template <int N> static inline void wgmma_pin(float (&)[N][4]) {}
 static inline void fence_tiles() {}
 template <bool TURNED, bool FIRST>
 static inline void wgmma_64_64_16(float (*d)[4], const uint32_t (&a)[4], tile_ref b) {

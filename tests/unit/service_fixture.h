@@ -24,7 +24,7 @@
 
 #define OK(x) assert_int_equal((x), NEB_OK)
 
-enum { ELEMENTS = 1 << 20, FRAGMENTS = 2, TOLD = 77 }; // 4 MiB an update
+enum { ELEMENTS = 1 << 20, FRAGMENTS = 2, TELEMETRY = 77 }; // 4 MiB an update
 
 struct site {
     int who; // 0 anna, dials; 1 bert, listens
@@ -36,15 +36,15 @@ struct site {
     uint64_t blob_bytes;
     bool may_miss; // updates, where they are handed over again
     int missing;
-    bool other_renews;         // has a new ledger
-    int asked_of_before;       // whether a former key signed something
-    char text[256];            // messages, in order
-    int opened, unanswered;    // snapshots: looked for; asked others for in vain
-    int denied;                // what the other one said
-    int no_room;               // updates that there was none for
-    int behind, lost;          // updates that nobody has; own ones that the disk has lost
-    int floods;                // messages beyond what is taken
-    uint64_t told, told_bytes; // telemetry of kind TOLD
+    bool other_renews;              // has a new ledger
+    int previous_key_asked;         // whether a former key signed something
+    char text[256];                 // messages, in order
+    int opened, unanswered;         // snapshots: looked for; asked others for in vain
+    int denied;                     // what the other one said
+    int no_room;                    // updates that there was none for
+    int behind, lost;               // updates that nobody has; own ones that the disk has lost
+    int floods;                     // messages beyond what is taken
+    uint64_t told, telemetry_bytes; // telemetry of kind TELEMETRY
 };
 
 static char root[] = "/tmp/nebula-service-XXXXXX";
@@ -80,9 +80,9 @@ static inline void on_message(void *user, uint32_t peer, uint32_t kind, const ui
                               size_t n) {
     struct site *x = user;
     assert_int_equal(peer, index_of[!x->who]);
-    x->told += kind == TOLD;
-    x->told_bytes += kind == TOLD ? n : 0;
-    if (kind == TOLD)
+    x->told += kind == TELEMETRY;
+    x->telemetry_bytes += kind == TELEMETRY ? n : 0;
+    if (kind == TELEMETRY)
         return;
     size_t at = strlen(x->text);
     snprintf(x->text + at, sizeof x->text - at, "%u:%.*s ", kind, (int)n, (const char *)p);
@@ -116,13 +116,13 @@ static inline void on_lost(void *user, const struct inter_key *key) {
     x->lost++;
 }
 
-static inline bool on_signed_before(void *user, const char *name, const char *context,
-                                    const void *msg, size_t len,
-                                    const uint8_t sig[INTER_SIG_BYTES]) {
+static inline bool on_signed_by_previous_key(void *user, const char *name, const char *context,
+                                             const void *msg, size_t len,
+                                             const uint8_t sig[INTER_SIG_BYTES]) {
     struct site *x = user;
     (void)context, (void)msg, (void)len, (void)sig;
     assert_string_equal(name, x->who ? "anna" : "bert");
-    x->asked_of_before++;
+    x->previous_key_asked++;
     return false;
 }
 
@@ -151,7 +151,7 @@ static inline void start(struct site *x) {
                                                    .message = on_message,
                                                    .peer = on_peer,
                                                    .fault = on_fault,
-                                                   .signed_before = on_signed_before,
+                                                   .signed_before = on_signed_by_previous_key,
                                                    .lost = on_lost,
                                                    .snapshot_open = on_snapshot_open,
                                                    .snapshot_done = on_snapshot_done}};

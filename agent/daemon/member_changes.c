@@ -68,7 +68,7 @@ static bool can_go_on(const struct daemon *d, const struct agent_jobrun *j) {
            (here > voters / 2 && agent_private_has_enough(&j->job, gone | j->removed));
 }
 
-void daemon_tell_members(struct daemon *d, const struct agent_jobrun *j,
+void daemon_send_members(struct daemon *d, const struct agent_jobrun *j,
                          const struct agent_ipc_client *to) {
     bool listed = is_listed(d);
     uint16_t gone = daemon_gone_clusters(d, j);
@@ -93,7 +93,7 @@ void daemon_tell_members(struct daemon *d, const struct agent_jobrun *j,
                      : ": sums of the gate \"private\" of so few cannot be read");
     if (!can_go_on(d, j))
         json_object_set_new(event, "ends", json_string(why));
-    daemon_tell(d, to, event);
+    daemon_send(d, to, event);
 }
 
 // Nobody waits for who was revoked; with the profile `robust` that may leave too few to leave anything out.
@@ -109,7 +109,7 @@ static void update_gone(struct daemon *d, struct agent_jobrun *j) {
              "norms are clipped, nothing is left out any more",
              left);
     j->gone = gone;
-    daemon_say_fault(d, j, text);
+    daemon_report_fault(d, j, text);
 }
 
 // What a change of the list means for one job.
@@ -131,7 +131,7 @@ static void update_job(struct daemon *d, struct agent_jobrun *j) {
                  "%s, which submitted it, is no member any more; what runs goes on, nebula stop "
                  "ends it, and when this agent starts anew it is held",
                  j->owner);
-        daemon_say_fault(d, j, text);
+        daemon_report_fault(d, j, text);
     }
     if (j->state == AGENT_JOB_RUNNING && !can_go_on(d, j)) {
         neb_warn("job %s stops: too few of its members are left on the list", j->job.name);
@@ -176,7 +176,7 @@ enum neb_status daemon_take_members(struct daemon *d) {
     for (int i = 0; i < AGENT_JOBS_MAX; i++) {
         struct agent_jobrun *j = &d->jobs[i];
         for (int w = 0; j->used && w < AGENT_WATCHERS_MAX; w++)
-            daemon_tell_members(d, j, &j->watchers[w]);
+            daemon_send_members(d, j, &j->watchers[w]);
         if (j->used && j->state != AGENT_JOB_ENDED)
             update_job(d, j);
     }
