@@ -85,7 +85,7 @@ rm "$T/hold"
 wait "$pretrain" || fail "there: $(tail -n 5 "$T/there.log"; cat "$T"/a/jobs/*/{worker,rank-0}.log)"
 digests_equal "$T/there"
 round_digests_equal "$T/there"
-grep -q 'answered already' "$T"/a/jobs/"$job"/rank-0.log || fail "rank 0 came second, and nobody noticed: $(cat "$T"/a/jobs/"$job"/rank-0.log)"
+grep -q 'already has an answer' "$T"/a/jobs/"$job"/rank-0.log || fail "rank 0 came second, and nobody noticed: $(cat "$T"/a/jobs/"$job"/rank-0.log)"
 grep -q 'rank 0 runs on another host, 10.77.0.2' "$T/a.log" || fail "the agent does not say where its worker runs: $(cat "$T/a.log")"
 connections() { beside ss -Htn state established "( sport = :${endpoint##*:} )"; }
 no_connection() { [[ ! $(connections) ]]; }

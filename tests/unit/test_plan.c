@@ -82,7 +82,7 @@ static void fragments_fill(const char *const *sets, const char *vocab, const cha
     struct intra_unit *units;
     uint64_t elements[MANY], parts = 0, used = 0;
     int32_t n, layer[MANY], fragment[MANY];
-    char said[512] = "", text[64];
+    char said[512] = "", text[128];
     assert_int_equal(agent_job_set(&j, vocab), NEB_OK);
     assert_int_equal(agent_job_set(&j, layers), NEB_OK);
     struct intra_model_config c = model_of(&j);
@@ -102,7 +102,7 @@ static void fragments_fill(const char *const *sets, const char *vocab, const cha
         used |= 1ull << fragment[i];
     }
     assert_int_equal(used, (1ull << j.sync.fragments) - 1);
-    snprintf(text, sizeof text, "sync.fragments: %d, but what learns has %d parts",
+    snprintf(text, sizeof text, "sync.fragments: %d, but the trained parameters have only %d parts",
              j.sync.fragments + 1, j.sync.fragments);
     j.sync.fragments++;
     neb_log_set_sink(keep, said);
@@ -203,7 +203,7 @@ static void test_updates_that_fit(void **state) {
         {"sync.codec=int4", "sync.fragments=1", NULL},
         {"sync.codec=int8", "sync.fragments=1", "sync.fragments: 1"},
         {"sync.codec=int8", "sync.fragments=2", NULL},
-        {"sync.codec=fp32", "sync.fragments=1", "7 fragments or more would do"},
+        {"sync.codec=fp32", "sync.fragments=1", "use 7 fragments or more"},
         {"sync.codec=fp32", "sync.fragments=7", NULL},
         {"sync.codec=topk:64/4096", "sync.fragments=1", NULL},
     };
@@ -222,7 +222,7 @@ static void test_updates_that_fit(void **state) {
     struct agent_job j = job_with((const char *const[]){
         "sync.codec=fp32", "sync.interval=80", "sync.fragments=64", "model.n_layers=62", NULL});
     assert_int_equal(agent_update_fits(&j, 1100000000, 80, 1100000000), NEB_ERR_LIMIT);
-    assert_non_null(strstr(said, "a tensor is not cut"));
+    assert_non_null(strstr(said, "fragments do not cut a tensor"));
     neb_log_set_sink(NULL, NULL);
     // From the file alone: a fragment has its share of all, and no less than the largest tensor.
     struct agent_plan p;

@@ -270,7 +270,7 @@ static void test_summary_table(void **state) {
     (void)state;
     static const char expect[] =
         "first-light (replicas): 1000000 parameters, 1000000 trained, 10 rounds, 1:23\n"
-        "4.20 bits a parameter and exchange, 200 times fewer bytes than synchronous fp32\n"
+        "4.20 bits per parameter and exchange, 200 times fewer bytes than synchronous fp32\n"
         "cluster      steps         tokens    first     last held out   stall      sent  received  "
         "digest\n"
         "paris          300         614400   8.3178   5.1000   5.2500    2.5%   5.40 MB   5.60 MB  "
