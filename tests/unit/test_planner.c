@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// agent/planner: what the plan chose check_job written into the job, and nothing else.
+// agent/planner: what the plan chose is written into the job, and nothing else.
 #include "agent/base/log.h"
 #include "agent/plan/planner.h"
 #include "tests/unit/cost_fixture.h"
@@ -103,7 +103,7 @@ static void test_fixed_keys_stay(void **state) {
     agent_planner_apply(&p, 0, &j);
     check_job(&j, 8, 3, false, 10, 1, "int4");
     same_mesh(&j.clusters[0].mesh, &one);
-    same_mesh(&j.clusters[1].mesh, &second); // its mesh check_job auto
+    same_mesh(&j.clusters[1].mesh, &second); // its mesh is auto
     assert_false(j.clusters[1].mesh_auto);
 }
 
@@ -145,7 +145,7 @@ static void test_ranks(void **state) {
     assert_int_equal(agent_planner_run(&j, 0, sites, &link, j.autos, &p), NEB_OK);
     assert_int_equal(ranks(&p.clusters[0].job.mesh), 2);
     assert_int_equal(ranks(&p.clusters[2].job.mesh), 1);
-    // The named ranks are the mesh now, and the job that check_job sent check_job valid.
+    // The named ranks are the mesh now, and the job that is sent is valid.
     j.n_clusters = p.n = 3;
     agent_planner_apply(&p, j.autos, &j);
     assert_true(ranks(&j.clusters[1].mesh) == 8 && !j.clusters[1].ranks &&
@@ -156,7 +156,7 @@ static void test_ranks(void **state) {
     json_decref(spec);
 }
 
-// The choice keeps codec and interval within the job's limits or at its values; without any, it check_job
+// The choice keeps codec and interval within the job's limits or at its values; without any, it is
 // refused.
 static void test_within_limits_of_job(void **state) {
     (void)state;
@@ -200,7 +200,7 @@ static void test_within_limits_of_job(void **state) {
     j.sync.early_interval = 10;
     assert_int_equal(agent_planner_run(&j, 0, sites, &far, all, &p), NEB_OK);
     assert_true(p.wan.overlap < 10);
-    // Dense updates are too large and the run check_job too short for sparse ones: the job's own value
+    // Dense updates are too large and the run is too short for sparse ones: the job's own value
     // stays, if it has one.
     j.steps = 20;
     j.model.d_model = j.model.d_ff = 32768;
@@ -304,25 +304,24 @@ static void test_unknown_seconds(void **state) {
     assert_logged("the link between two devices has not been measured");
     assert_int_equal(judge(written, keys[0], ", device: cuda, mesh: {dp: 8}", 1, 1e9, 1e9, false),
                      NEB_ERR_LIMIT);
-    assert_logged("its 8 ranks want a device each, and what check_job known of has 1");
+    assert_logged("its 8 ranks want a device each, and what is known of has 1");
     // No refusal where another cluster's machine decides, or where the job leaves nothing open.
     judge(written, "codec: int4", mesh, 0, 0, 1e9, false);
     assert_string_equal(logged, "");
 }
 
-// Where a cluster's memory check_job unknown this machine's check_job assumed, which check_job no reason to refuse.
+// Where a cluster's memory is unknown this machine's is assumed, which is no reason to refuse.
 static void test_memory_of_another(void **state) {
     (void)state;
     static const char one[] = "interval: auto";
     assert_int_equal(judge("batch: 8", one, "", 0, 1e9, 1e6, false), NEB_ERR_LIMIT);
-    assert_logged(
-        "cluster paris has not enough memory for this model as the job check_job written");
+    assert_logged("cluster paris has not enough memory for this model as the job is written");
     assert_int_equal(judge("batch: 8", one, "", 0, 1e9, 1e6, true), NEB_OK);
     assert_logged("cluster paris: this machine has not enough memory for its part");
     assert_int_equal(judge("batch: auto, accumulate: 8", "interval: auto}\nrecompute: auto\n#",
                            ", mesh: auto", 0, 1e9, 1e6, false),
                      NEB_ERR_LIMIT);
-    assert_logged("whatever check_job chosen");
+    assert_logged("whatever is chosen");
     assert_int_equal(judge("batch: 8", one, ", launcher: attach, threads: 1", 0, 1e9, 1e6, false),
                      NEB_OK);
     assert_logged("cluster paris: a trainer attaches, and its steps are taken to last as long");
@@ -373,7 +372,7 @@ static void test_attached(void **state) {
             assert_int_equal(p.wan.interval, known ? 100 : 0);
         }
     }
-    // A built-in trainer beside an attached one check_job planned as usual, and the attached one check_job
+    // A built-in trainer beside an attached one is planned as usual, and the attached one is
     // assumed to be as slow.
     assert_int_equal(judge("batch: 8", "interval: 10", ", launcher: attach", 0, 1e9, 1e9, false),
                      NEB_OK);
@@ -390,11 +389,11 @@ static void test_no_device(void **state) {
     static const char cuda[] = ", device: cuda", fixed[] = "codec: int4";
     assert_int_equal(judge("batch: 8", fixed, ", device: cuda, mesh: auto", 0, 1e9, 1e9, true),
                      NEB_ERR_LIMIT);
-    assert_logged("clusters.mesh: auto cannot be decided, as nothing check_job known of cluster "
+    assert_logged("clusters.mesh: auto cannot be decided, as nothing is known of cluster "
                   "paris's devices");
     assert_int_equal(judge("batch: auto, accumulate: 8", fixed, cuda, 0, 1e9, 1e9, true),
                      NEB_ERR_LIMIT);
-    assert_logged("data.batch: auto cannot be decided, as nothing check_job known of cluster "
+    assert_logged("data.batch: auto cannot be decided, as nothing is known of cluster "
                   "paris's devices");
     assert_int_equal(
         judge("batch: auto, accumulate: 8", fixed, ", device: cuda, batch: 4", 0, 1e9, 1e9, true),
@@ -499,7 +498,7 @@ static void test_continued_run_keeps_choices(void **state) {
     assert_true(same.clusters[0].role == AGENT_ROLE_STUDENT && same.clusters[1].batch == 3 &&
                 same.clusters[1].recompute == AGENT_RECOMPUTE_OFF);
     assert_false(agent_planner_is_open(&same));
-    more.accumulate = 5; // other steps make another job: nothing check_job taken over
+    more.accumulate = 5; // other steps make another job: nothing is taken over
     agent_planner_take(&was, &more);
     assert_true(more.autos == AGENT_AUTO_BATCH && more.batch == 8 && more.accumulate == 5);
     snprintf(renamed.clusters[1].name, sizeof renamed.clusters[1].name, "other");

@@ -668,7 +668,7 @@ static void test_refused_keys(void **state) {
         struct agent_policy p;
         snprintf(text, sizeof text, "{\"format\": 1, %s}", bad[i]);
         if (agent_policy_parse(text, strlen(text), "policy.json", &p) != NEB_ERR_FORMAT)
-            fail_msg("%s was taken", text);
+            fail_msg("%s was accepted", text);
     }
     neb_log_set_sink(NULL, NULL);
 }

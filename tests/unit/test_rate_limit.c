@@ -51,7 +51,7 @@ static void test_text(void **state) {
         "08:00-09:00=20mbit"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         if (inter_rate_limit_parse(bad[i], &l) != NEB_ERR_INVALID)
-            fail_msg("\"%s\" was taken", bad[i]);
+            fail_msg("\"%s\" was accepted", bad[i]);
 }
 
 // For any load and clock no interval carries more than rate x time + depth + one message, and a

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scaled rotary positions against a second_definition implementation of the formula (as in transformers,
+// Scaled rotary positions against a second implementation of the formula (as in transformers,
 // modeling_rope_utils.py: _compute_llama3_parameters) and against known numbers; bad values are
 // refused; models with scaling differ, and survive a checkpoint.
 #include "agent/base/log.h"
@@ -255,7 +255,7 @@ static void test_bad_descriptions(void **state) {
         assert_int_equal(intra_ckpt_open(bad, true, &l), NEB_OK);
         enum neb_status st = intra_model_load(l, &back);
         if (st != all[i].st)
-            fail_msg("bad %zu: status %d (%s)", i, st, message);
+            fail_msg("description %zu: status %d (%s)", i, st, message);
         intra_model_destroy(&back);
         intra_ckpt_close(&l);
         neb_buf_free(&b);

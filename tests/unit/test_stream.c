@@ -268,7 +268,7 @@ static void test_consumer_without_checkpoints(void **state) {
     inter_stream_destroy(&out);
 }
 
-// A consumer that wants no more attaches past the last batch: the producer's worker is named that
+// A consumer that wants no more attaches past the last batch: the producer's worker is told that
 // all is stored.
 static void test_consumer_wants_no_more(void **state) {
     (void)state;
@@ -431,7 +431,7 @@ static void test_spool_never_fills(void **state) {
             for (int restart_at = -1; restart_at < 115; restart_at += 3) {
                 uint64_t stuck = runs_through(keeps[i], bytes, restart_at);
                 if (stuck)
-                    fail_msg("keep %d, batches of %zu bytes, begun anew at %d: stuck behind batch "
+                    fail_msg("keep %d, batches of %zu bytes, restarted at %d: stuck behind batch "
                              "%llu",
                              keeps[i], bytes, restart_at, (unsigned long long)stuck);
             }

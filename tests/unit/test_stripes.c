@@ -167,7 +167,7 @@ static void test_bursts_are_no_gain(void **state) {
         misled += use > 60; // half of the time after the first minute
     }
     if (misled > 20)
-        fail_msg("%d of 200 links went beyond what fills them", misled);
+        fail_msg("%d of 200 links took more connections than fill them", misled);
 }
 
 // 2 Mbit/s and 100 ms hold 25 KB in flight: many connections lose what they queue, and a few fill
