@@ -100,12 +100,12 @@ static void test_digest_by_pieces(void **state) {
     assert_memory_equal(whole, pieces, sizeof whole);
 }
 
-static char logged[8][256];
-static int n_logged;
+static char said[8][256];
+static int n_said;
 static void keep(void *user, enum neb_log_level level, const char *text) {
     (void)user, (void)level;
-    if (n_logged < 8)
-        snprintf(logged[n_logged++], sizeof logged[0], "%s", text);
+    if (n_said < 8)
+        snprintf(said[n_said++], sizeof said[0], "%s", text);
 }
 
 static void test_progress_line(void **state) {
@@ -113,14 +113,14 @@ static void test_progress_line(void **state) {
     struct neb_moving m = {.what = "verifying", .path = "x", .total = 4000000000u};
     neb_log_set_sink(keep, NULL);
     neb_moving_add(&m, 1);
-    assert_int_equal(n_logged, 0); // work of a few seconds is not logged
+    assert_int_equal(n_said, 0); // work of a few seconds is not logged
     m.start -= 20 * NEB_S;
     m.said -= 20 * NEB_S;
     neb_moving_add(&m, 999999999u);
     neb_moving_add(&m, 1000000);
     neb_log_set_sink(NULL, NULL);
-    assert_int_equal(n_logged, 1);
-    assert_string_equal(logged[0], "verifying x: 25 %, 1.0 of 4.0 GB, 50 MB/s, 60 s left");
+    assert_int_equal(n_said, 1);
+    assert_string_equal(said[0], "verifying x: 25 %, 1.0 of 4.0 GB, 50 MB/s, 60 s left");
 }
 
 // A background thread writes; the waiting thread reports progress, and the rest goes down to zero.
@@ -220,11 +220,11 @@ static void test_wait_for_part(void **state) {
     assert_int_equal(wait_for((struct rank){.pieces = 40, .whole = true}, &s), NEB_OK);
     assert_true(s > 3 * neb_seconds(idle));
     assert_true(neb_moved() > before); // the waiter itself reports progress to its own waiters
-    n_logged = 0;
+    n_said = 0;
     neb_log_set_sink(keep, NULL);
     assert_int_equal(wait_for((struct rank){.pieces = 3, .whole = false}, &s), NEB_ERR_TIMEOUT);
     neb_log_set_sink(NULL, NULL);
-    assert_non_null(strstr(logged[0], "nothing was written for 1 s"));
+    assert_non_null(strstr(said[0], "nothing was written for 1 s"));
     assert_true(s < 20);
 }
 

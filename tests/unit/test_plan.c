@@ -82,7 +82,7 @@ static void fragments_fill(const char *const *sets, const char *vocab, const cha
     struct intra_unit *units;
     uint64_t elements[MANY], parts = 0, used = 0;
     int32_t n, layer[MANY], fragment[MANY];
-    char logged[512] = "", text[64];
+    char said[512] = "", text[64];
     assert_int_equal(agent_job_set(&j, vocab), NEB_OK);
     assert_int_equal(agent_job_set(&j, layers), NEB_OK);
     struct intra_model_config c = model_of(&j);
@@ -105,10 +105,10 @@ static void fragments_fill(const char *const *sets, const char *vocab, const cha
     snprintf(text, sizeof text, "sync.fragments: %d, but what learns has %d parts",
              j.sync.fragments + 1, j.sync.fragments);
     j.sync.fragments++;
-    neb_log_set_sink(keep, logged);
+    neb_log_set_sink(keep, said);
     assert_int_equal(agent_job_validate(&j, "job.yaml"), NEB_ERR_INVALID);
     neb_log_set_sink(NULL, NULL);
-    assert_non_null(strstr(logged, text));
+    assert_non_null(strstr(said, text));
     free(units);
     intra_model_destroy(&m);
 }
@@ -207,22 +207,22 @@ static void test_updates_that_fit(void **state) {
         {"sync.codec=fp32", "sync.fragments=7", NULL},
         {"sync.codec=topk:64/4096", "sync.fragments=1", NULL},
     };
-    char logged[512];
-    neb_log_set_sink(keep, logged);
+    char said[512];
+    neb_log_set_sink(keep, said);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct agent_job j = job_with(
             (const char *const[]){cases[i].codec, cases[i].fragments, "model.n_layers=8", NULL});
         uint64_t largest = 7ull * BILLION / (uint64_t)j.sync.fragments;
-        logged[0] = 0;
+        said[0] = 0;
         enum neb_status st = agent_update_fits(&j, largest, 500, 131072ull * 4096);
         assert_int_equal(st, cases[i].reason ? NEB_ERR_LIMIT : NEB_OK);
-        if (cases[i].reason && !strstr(logged, cases[i].reason))
-            fail_msg("%s, %s: %s", cases[i].codec, cases[i].fragments, logged);
+        if (cases[i].reason && !strstr(said, cases[i].reason))
+            fail_msg("%s, %s: %s", cases[i].codec, cases[i].fragments, said);
     }
     struct agent_job j = job_with((const char *const[]){
         "sync.codec=fp32", "sync.interval=80", "sync.fragments=64", "model.n_layers=62", NULL});
     assert_int_equal(agent_update_fits(&j, 1100000000, 80, 1100000000), NEB_ERR_LIMIT);
-    assert_non_null(strstr(logged, "a tensor is not cut"));
+    assert_non_null(strstr(said, "a tensor is not cut"));
     neb_log_set_sink(NULL, NULL);
     // From the job file alone: a fragment has its share, and at least the largest tensor.
     struct agent_plan p;

@@ -222,12 +222,12 @@ static void test_within_limits_of_job(void **state) {
 static struct agent_job judged; // large
 static struct agent_site judged_sites[AGENT_CLUSTERS_MAX];
 static const struct agent_wan judged_link = {1e9, 1e-3, 0};
-static char logged[2048]; // all lines of warnings and errors
+static char said[2048]; // all lines of warnings and errors
 
-static void keep_log(void *user, enum neb_log_level level, const char *text) {
+static void hear(void *user, enum neb_log_level level, const char *text) {
     (void)user;
     if (level <= NEB_LOG_WARN)
-        snprintf(logged + strlen(logged), sizeof logged - strlen(logged), "%s\n", text);
+        snprintf(said + strlen(said), sizeof said - strlen(said), "%s\n", text);
 }
 
 static struct intra_device_rates unlinked_devices(int count) {
@@ -268,8 +268,8 @@ static enum neb_status judge(const char *batch, const char *sync, const char *pa
     s->profile.rates.link = link;
     s->profile.rates.memory = memory;
     s->profile.rates.device = devices ? unlinked_devices(devices) : (struct intra_device_rates){0};
-    logged[0] = 0;
-    neb_log_set_sink(keep_log, NULL);
+    said[0] = 0;
+    neb_log_set_sink(hear, NULL);
     enum neb_status st =
         agent_planner_run(&judged, 0, judged_sites, &judged_link, judged.autos, &p);
     if (st == NEB_OK)
@@ -277,9 +277,9 @@ static enum neb_status judge(const char *batch, const char *sync, const char *pa
     neb_log_set_sink(NULL, NULL);
     return st;
 }
-static void assert_logged(const char *text) {
-    if (!strstr(logged, text))
-        fail_msg("not '%s' but: %s", text, logged);
+static void hears(const char *text) {
+    if (!strstr(said, text))
+        fail_msg("not '%s' but: %s", text, said);
 }
 
 // Without known step times every choice looks equal: the planner refuses to choose.
@@ -289,25 +289,24 @@ static void test_unknown_seconds(void **state) {
     static const char *const keys[] = {"interval: auto", "overlap: auto", "codec: auto"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) { // no link known between the ranks
         assert_int_equal(judge(written, keys[i], mesh, 0, 0, 1e9, false), NEB_ERR_LIMIT);
-        assert_logged(
-            "cluster paris's steps take: the link between two ranks has not been measured");
-        assert_logged("name it in clusters.profile");
-        assert_non_null(strstr(logged, "sync."));
+        hears("cluster paris's steps take: the link between two ranks has not been measured");
+        hears("name it in clusters.profile");
+        assert_non_null(strstr(said, "sync."));
         assert_int_equal(judge(written, keys[i], mesh, 0, 1e9, 1e9, false), NEB_OK);
     }
     assert_int_equal(judge("batch: auto, accumulate: 8", "codec: int4", mesh, 0, 0, 1e9, true),
                      NEB_ERR_LIMIT);
-    assert_logged("data.batch: auto cannot be decided, as nobody knows how long cluster paris's");
+    hears("data.batch: auto cannot be decided, as nobody knows how long cluster paris's");
     // As many devices as ranks without a link between them; then too few devices.
     assert_int_equal(judge(written, keys[0], ", device: cuda, mesh: {dp: 8}", 8, 1e9, 1e9, false),
                      NEB_ERR_LIMIT);
-    assert_logged("the link between two devices has not been measured");
+    hears("the link between two devices has not been measured");
     assert_int_equal(judge(written, keys[0], ", device: cuda, mesh: {dp: 8}", 1, 1e9, 1e9, false),
                      NEB_ERR_LIMIT);
-    assert_logged("its 8 ranks want a device each, and what is known of has 1");
+    hears("its 8 ranks want a device each, and what is known of has 1");
     // No refusal where another cluster's machine decides, or where the job leaves nothing open.
     judge(written, "codec: int4", mesh, 0, 0, 1e9, false);
-    assert_string_equal(logged, "");
+    assert_string_equal(said, "");
 }
 
 // Where a cluster's memory is unknown this machine's is assumed, which is no reason to refuse.
@@ -315,16 +314,16 @@ static void test_memory_of_another(void **state) {
     (void)state;
     static const char one[] = "interval: auto";
     assert_int_equal(judge("batch: 8", one, "", 0, 1e9, 1e6, false), NEB_ERR_LIMIT);
-    assert_logged("cluster paris has not enough memory for this model as the job is written");
+    hears("cluster paris has not enough memory for this model as the job is written");
     assert_int_equal(judge("batch: 8", one, "", 0, 1e9, 1e6, true), NEB_OK);
-    assert_logged("cluster paris: this machine has not enough memory for its part");
+    hears("cluster paris: this machine has not enough memory for its part");
     assert_int_equal(judge("batch: auto, accumulate: 8", "interval: auto}\nrecompute: auto\n#",
                            ", mesh: auto", 0, 1e9, 1e6, false),
                      NEB_ERR_LIMIT);
-    assert_logged("whatever is chosen");
+    hears("whatever is chosen");
     assert_int_equal(judge("batch: 8", one, ", launcher: attach, threads: 1", 0, 1e9, 1e6, false),
                      NEB_OK);
-    assert_logged("cluster paris: a trainer attaches, and its steps are taken to last as long");
+    hears("cluster paris: a trainer attaches, and its steps are taken to last as long");
 }
 
 // An 8B model trained by attached programs: the planner computes neither their memory nor their
@@ -348,8 +347,8 @@ static void test_attached(void **state) {
         assert_int_equal(agent_job_parse(yaml, strlen(yaml), "job.yaml", &judged), NEB_OK);
         for (int known = 0; known < 2; known++) {
             judged_sites[0].step_s = known ? 2.5 : 0;
-            logged[0] = 0;
-            neb_log_set_sink(keep_log, NULL);
+            said[0] = 0;
+            neb_log_set_sink(hear, NULL);
             assert_int_equal(
                 agent_planner_run(&judged, 0, judged_sites, &judged_link, judged.autos, &p),
                 NEB_OK);
@@ -357,8 +356,7 @@ static void test_attached(void **state) {
             neb_log_set_sink(NULL, NULL);
             assert_int_equal(st, autos && !known ? NEB_ERR_LIMIT : NEB_OK);
             if (st != NEB_OK)
-                assert_logged(
-                    "sync.codec: auto cannot be decided, as a trainer attaches to cluster a");
+                hears("sync.codec: auto cannot be decided, as a trainer attaches to cluster a");
             for (int i = 0; i < 2; i++) {
                 const struct agent_planned *x = &p.clusters[i];
                 assert_true(x->attached && x->fits && !x->no_device && !x->no_mesh);
@@ -389,19 +387,19 @@ static void test_no_device(void **state) {
     static const char cuda[] = ", device: cuda", fixed[] = "codec: int4";
     assert_int_equal(judge("batch: 8", fixed, ", device: cuda, mesh: auto", 0, 1e9, 1e9, true),
                      NEB_ERR_LIMIT);
-    assert_logged("clusters.mesh: auto cannot be decided, as nothing is known of cluster "
-                  "paris's devices");
+    hears("clusters.mesh: auto cannot be decided, as nothing is known of cluster "
+          "paris's devices");
     assert_int_equal(judge("batch: auto, accumulate: 8", fixed, cuda, 0, 1e9, 1e9, true),
                      NEB_ERR_LIMIT);
-    assert_logged("data.batch: auto cannot be decided, as nothing is known of cluster "
-                  "paris's devices");
+    hears("data.batch: auto cannot be decided, as nothing is known of cluster "
+          "paris's devices");
     assert_int_equal(
         judge("batch: auto, accumulate: 8", fixed, ", device: cuda, batch: 4", 0, 1e9, 1e9, true),
         NEB_OK);
     assert_int_equal(judge("batch: 8", "interval: auto", cuda, 0, 1e9, 1e6, false), NEB_OK);
-    assert_logged("cluster paris: its steps are taken to last as long as on processors");
+    hears("cluster paris: its steps are taken to last as long as on processors");
     assert_int_equal(judge("batch: auto, accumulate: 8", fixed, cuda, 1, 1e9, 1e9, true), NEB_OK);
-    assert_string_equal(logged, "");
+    assert_string_equal(said, "");
 }
 
 // Clusters of --local on a machine with `cards` devices. keys: of each cluster, up to a NULL.
