@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Documents name only files, functions and headings that exist, and every test says what it shows.
-# For `f()` (`dir/file.c`) the file must have the function; for [text](FILE#heading) both must exist.
+# In `f()` (`dir/file.c`) the file must have the function, in [text](FILE#heading) both must exist.
 set -euo pipefail
 : "${SOURCE:?set SOURCE to the source folder}"
 cd "$SOURCE"

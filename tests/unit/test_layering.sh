@@ -55,7 +55,7 @@ arrows() { # reads lines "WHERE FROM TO WHAT": FROM and TO are files
     local where from to what a b file
     while read -r where from to what; do
         a=$(layer_of "$from") b=$(layer_of "$to") file=${to%.*}
-        [[ -v may[$a] ]] || { complain "$from: folder '$a' is no layer of CMakeLists.txt"; continue; }
+        [[ -v may[$a] ]] || { complain "$from: CMakeLists.txt has no layer '$a'"; continue; }
         [[ ${may[$a]} == *" $b "* || ${may[$a]} == *" $file "* ]] ||
             complain "$where: $a must not use $b: $what"
         [[ $a == "$b" ]] || continue
