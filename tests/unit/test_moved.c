@@ -123,7 +123,8 @@ static void test_progress_line(void **state) {
     assert_string_equal(said[0], "verifying x: 25 %, 1.0 of 4.0 GB, 50 MB/s, 60 s left");
 }
 
-// A background thread writes; the waiting thread reports progress, and the rest goes down to zero.
+// A background thread writes; the waiting thread reports progress, and no bytes are left at the
+// end.
 static void test_wait_for_writer(void **state) {
     (void)state;
     struct kern_pool *pool = NULL;

@@ -14,8 +14,8 @@ static void test_minority_claims_terms(void **state) {
                                JOINED | FOLLOWS});
     pass(20, (const uint32_t[]){0, 6, 6, 0, 0}, all_follow);
     assert_true(status().leads && status().term == 0);
-    // With three of five above its term, none of its proposals can be accepted. It does not ask at
-    // once, as they report a leader.
+    // With three of five above its term, none of the leader's proposals can be accepted. It does
+    // not ask at once, as the three report a leader.
     pass(2, (const uint32_t[]){0, 6, 6, 6, 0}, all_follow);
     assert_true(!status().leads && status().term == 0 && !asked);
 }
@@ -258,8 +258,8 @@ static void test_unverifiable_rejection(void **state) {
     }
 }
 
-// The repeated record was voted for in two terms: the promises that name one of the two bring the
-// promises of that term along.
+// A repeated record was voted for in two terms, and its promises name one of them: the promises of
+// that term are added.
 static void test_repeats_with_promises(void **state) {
     (void)state;
     for (uint32_t told = 2; told <= 3; told++) {
@@ -297,7 +297,8 @@ static void test_false_leader(void **state) {
                              JOINED | FOLLOWS};
     pass(10, terms, flags);
     assert_true(status().leader == 0 && status().term == 0 && !asked);
-    // Nor does it keep others from electing once the leader is gone, as most hear no leader.
+    // Nor does the false leader keep others from electing once the leader is gone, as most hear no
+    // leader.
     pass(9, terms, (const uint8_t[]){0, 0, JOINED | LEADS, JOINED, JOINED});
     assert_true(asked && status().term == 1);
 }
@@ -318,7 +319,7 @@ static void test_false_claim_of_term(void **state) {
     pass(2, (const uint32_t[MEMBERS]){4, 0, 2, 0}, flags);
     elect(3, 7); // the term is a new one, and its leader is heard
     assert_int_equal(status().term, 4);
-    // With member 3 it has a majority, and a single request does not undo that.
+    // With member 3 the other leader has a majority, and a single request does not undo that.
     begin_of(4, 0, 1, 2, true);
     pass(30, (const uint32_t[MEMBERS]){0, 0, 2, 2}, flags);
     elect(0, 4);
@@ -436,8 +437,8 @@ static void test_promise_of_later_round(void **state) {
     assert_int_equal(node->jobs[0].fragments[0].floor, 8);
 }
 
-// Once its author is removed, neither such a claim nor a round that only the author had keeps a
-// member without memory waiting.
+// Once the author is removed, such a claim no longer keeps a member without memory waiting. Nor
+// does a round that only the author had.
 static void test_recovery_despite_claims(void **state) {
     (void)state;
     const uint32_t none[MEMBERS] = {0};

@@ -129,7 +129,7 @@ static void test_bits_of_the_plain_sum(void **state) {
             assert_int_equal(apply(&members[k], set, &seeds, &d[k]), NEB_OK);
             assert_true(d[k].lo == d[0].lo && d[k].hi == d[0].hi);
             memcpy(e[k], u[k], sizeof e[k]);
-            for (int i = 0; i < N; i++) // a committed update leaves the residual
+            for (int i = 0; i < N; i++) // a committed update is subtracted
                 e[k][i] = set >> k & 1 ? u[k][i] - (float)q[k][i] * scale : u[k][i];
             inter_outer_arrays(members[k].o, a);
             assert_memory_equal(a[0].p, theta, sizeof theta);

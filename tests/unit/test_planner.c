@@ -156,8 +156,8 @@ static void test_ranks(void **state) {
     json_decref(spec);
 }
 
-// The choice keeps codec and interval within the job's limits or at its values; without any, it is
-// refused.
+// The choice keeps codec and interval within the job's limits or at its fixed values; if nothing is
+// possible, it is refused.
 static void test_within_limits_of_job(void **state) {
     (void)state;
     static struct agent_job j; // large
@@ -327,8 +327,8 @@ static void test_memory_of_another(void **state) {
 }
 
 // An 8B model trained by attached programs: the planner computes neither their memory nor their
-// steps, and this machine refuses nothing. It computes what crosses the WAN, and with --step the
-// time.
+// steps, and this machine's memory is no reason to refuse. It computes what crosses the WAN, and
+// with --step the time.
 static void test_attached(void **state) {
     (void)state;
     static const char text[] =

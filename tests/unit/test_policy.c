@@ -686,7 +686,7 @@ static void test_terms(void **state) {
     assert_true(t.update_tokens == AGENT_UPDATE_TOKENS && t.idle_s == 7 * 24 * 3600);
     assert_true(t.told.losses == AGENT_LOSSES_ROUNDED && t.told.every == AGENT_TOLD_STEPS);
     assert_true(t.told.held_out);
-    // a loss rests on at least so many tokens, however small a step is
+    // a reported loss covers at least so many tokens, however small a step is
     agent_policy_terms(&p, &small, 0, &t);
     assert_int_equal(t.told.every, AGENT_TOLD_TOKENS);
     assert_false(t.told.held_out);

@@ -39,7 +39,7 @@ static void test_version_2(void **state) {
     check_quota(2.5);
     put("sys/fs/cgroup/a/cpu.max", "150000 100000\n"); // the outer group has less
     check_quota(1.5);
-    put("proc/self/cgroup", "0::/../elsewhere\n"); // in a namespace of its own
+    put("proc/self/cgroup", "0::/../elsewhere\n"); // in another namespace
     check_quota(0);
     put("sys/fs/cgroup/cpu.max", "400000 100000\n");
     check_quota(4);

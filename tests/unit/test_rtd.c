@@ -162,8 +162,8 @@ static void test_masks(void **state) {
                                           : in[i] == MASK && out[i] == tokens[i]);
     }
     assert_int_equal(counted, n);
-    assert_int_equal(intra_mask_positions(1, 1, 0.001, 3, tokens + 3, 5, a), 1); // never none
-    // Except without a token that may be masked.
+    assert_int_equal(intra_mask_positions(1, 1, 0.001, 3, tokens + 3, 5, a), 1); // at least one
+    // No position where no token may be masked.
     assert_int_equal(intra_mask_positions(1, 1, 0.9, 3, tokens, 3, a), 0);
     free(tokens);
 }

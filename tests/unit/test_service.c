@@ -327,7 +327,7 @@ static void test_wrong_messages(void **state) {
     UNTIL(!strcmp(anna.text, "1:waits "));
 }
 
-// Each accepted message costs a synced write, so the rest waits above a few a second. None is lost.
+// Each accepted message costs a synced write: messages above a few a second wait. None is lost.
 static void test_many_messages(void **state) {
     (void)state;
     enum { MANY = 600 };

@@ -89,7 +89,7 @@ static void test_parts_of_a_checkpoint_are_dealt_by_load(void **state) {
     intra_parts_deal(bytes, 5, alone, 3, none, out);
     for (int i = 0; i < 5; i++)
         assert_int_equal(out[i], 0);
-    // With what each rank writes already, all come to about the same load.
+    // With the load that each rank has anyway, all come to about the same.
     uint64_t has[3] = {60, 50, 100};
     intra_parts_deal(bytes, 5, able, 3, has, out);
     assert_int_equal(out[0], 1);

@@ -187,7 +187,8 @@ static void test_past(void **state) {
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
         if (odd(&p, table[i].norm, table[i].reach) != table[i].odd)
             fail_msg("%s", table[i].what);
-    // Steps that disagree shrink the norm as their root: a tenth of the steps, a third of the norm.
+    // If steps disagree, the norm falls with the root of their number: a tenth of the steps, a
+    // third of the norm.
     p = (struct inter_past){0};
     assert_false(odd(&p, 1, 100) || odd(&p, 1, 100));
     assert_true(odd(&p, 1.3f, 10));

@@ -92,7 +92,7 @@ static void test_slow_start(void **state) {
     assert_int_equal(s.use, 8);
 }
 
-// It starts with one connection. The first 32 KiB show whether the path is slow or whether the
+// A link starts with one connection. The first 32 KiB show whether the path is slow, or whether its
 // window must still grow or a segment was lost. Idle time decides nothing.
 static void test_start_with_one(void **state) {
     (void)state;

@@ -49,8 +49,8 @@ static double real(const json_t *o, const char *key) {
     return json_real_value(json_object_get(o, key));
 }
 
-// Whoever has the parameters and a text can compute the loss of a step with and without it: the
-// reported losses must not tell which is true.
+// Whoever has the parameters and a text can compute the loss of a step with and without that text:
+// the reported losses must not show whether the text was used.
 static void test_no_membership_oracle(void **state) {
     (void)state;
     struct site with = {.sum = 0}, without = {.sum = 0};

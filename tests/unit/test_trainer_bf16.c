@@ -89,7 +89,7 @@ static double step(struct side *s, uint64_t batch) {
     return stats.loss;
 }
 
-// a - b| / |b| over the whole gradient of a tensor
+// The distance of two gradients of a tensor, relative to the norm of the second.
 static double off(const float *a, const float *b, size_t n) {
     double far = 0, size = 0;
     for (size_t i = 0; i < n; i++) {

@@ -104,7 +104,7 @@ static void test_tokens(void **state) {
     assert_int_equal(agent_web_guard_token(&other, path), NEB_OK);
     in_folder(*state, "token", "0123456789abcdef0123456789abcdef \n", path);
     assert_int_equal(agent_web_guard_token(&g, path), NEB_OK);
-    // Others could read it; another user could replace it; it is missing.
+    // Refused: a file that others can read, a link, and a missing file.
     char link[NEB_PATH_MAX], text[256];
     assert_int_equal(chmod(path, 0640), 0);
     assert_int_equal(agent_web_guard_token(&other, path), NEB_ERR_DENIED);
