@@ -109,12 +109,12 @@ pids+=("$pretrain")
 wait_step "$T/broken" 30 "$pretrain" alpha || fail "broken: $(tail -n 5 "$T/broken.log")"
 [[ $(connections) ]] || fail "no connection to break"
 beside ss -Kt state established "( sport = :${endpoint##*:} )" >/dev/null 2>&1 || true
-if wait_step "$T/broken" 31 "$pretrain" alpha && [[ $(grep -c 'broke and was made anew' "$T/a.log") == 0 ]]; then
+if wait_step "$T/broken" 31 "$pretrain" alpha && [[ $(grep -c 'broke and was made again' "$T/a.log") == 0 ]]; then
     sleep 3
 fi
 wait "$pretrain" || fail "broken: $(tail -n 5 "$T/broken.log")"
 digests_equal "$T/broken"
-if grep -q 'broke and was made anew' "$T/a.log"; then
+if grep -q 'broke and was made again' "$T/a.log"; then
     [[ $(summary '.clusters[0].params_digest' "$T/broken") == $(summary '.clusters[0].params_digest' "$T/there") ]] || fail "other bits after a restart"
     echo "a connection that breaks costs a restart, and no bit"
 else
