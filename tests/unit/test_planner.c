@@ -387,12 +387,10 @@ static void test_no_device(void **state) {
     static const char cuda[] = ", device: cuda", fixed[] = "codec: int4";
     assert_int_equal(judge("batch: 8", fixed, ", device: cuda, mesh: auto", 0, 1e9, 1e9, true),
                      NEB_ERR_LIMIT);
-    hears("clusters.mesh: auto cannot be decided, as nothing is known of cluster "
-          "paris's devices");
+    hears("clusters.mesh: auto cannot be decided, as nothing is known of cluster paris's devices");
     assert_int_equal(judge("batch: auto, accumulate: 8", fixed, cuda, 0, 1e9, 1e9, true),
                      NEB_ERR_LIMIT);
-    hears("data.batch: auto cannot be decided, as nothing is known of cluster "
-          "paris's devices");
+    hears("data.batch: auto cannot be decided, as nothing is known of cluster paris's devices");
     assert_int_equal(
         judge("batch: auto, accumulate: 8", fixed, ", device: cuda, batch: 4", 0, 1e9, 1e9, true),
         NEB_OK);
