@@ -363,9 +363,9 @@ static void send_telemetry(struct rogue *r, size_t n, neb_ns end, const uint64_t
     static const uint8_t zeros[INTER_MESSAGE_MAX];
     struct neb_buf b = {0};
     neb_buf_u8(&b, 34);
-    neb_buf_u32(&b, TOLD);
+    neb_buf_u32(&b, TELEMETRY);
     neb_buf_add(&b, zeros, n);
-    bert.told = bert.told_bytes = 0;
+    bert.told = bert.telemetry_bytes = 0;
     while (neb_now() < end || (*count < least && neb_now() < end + 20 * NEB_S)) {
         for (int i = 0; i < 2000 && inter_link_send(r->l, index_of[1], INTER_CONTROL, b.p, b.len) !=
                                         NEB_ERR_AGAIN;
@@ -382,17 +382,18 @@ static void test_telemetry_flood(void **state) {
     (void)state;
     struct rogue r = rogue();
     neb_ns from = neb_now();
-    send_telemetry(&r, 1, from + NEB_S, &bert.told, INTER_TOLD_BURST);
+    send_telemetry(&r, 1, from + NEB_S, &bert.told, INTER_TELEMETRY_BURST);
     double passed = neb_seconds(neb_now() - from);
     assert_true(bert.floods > 0);
-    assert_in_range(bert.told, INTER_TOLD_BURST, INTER_TOLD_BURST + INTER_TOLD_A_SECOND * passed);
+    assert_in_range(bert.told, INTER_TELEMETRY_BURST,
+                    INTER_TELEMETRY_BURST + INTER_TELEMETRY_A_SECOND * passed);
     from = neb_now();
-    send_telemetry(&r, INTER_MESSAGE_MAX, from + 1500 * NEB_MS, &bert.told_bytes,
-                   INTER_TOLD_BYTES_BURST / 2);
+    send_telemetry(&r, INTER_MESSAGE_MAX, from + 1500 * NEB_MS, &bert.telemetry_bytes,
+                   INTER_TELEMETRY_BYTES_BURST / 2);
     passed = neb_seconds(neb_now() - from);
-    assert_in_range(bert.told_bytes, INTER_TOLD_BYTES_BURST / 2,
-                    INTER_TOLD_BYTES_BURST + INTER_TOLD_BYTES_A_SECOND * passed);
-    assert_true((double)bert.told < INTER_TOLD_A_SECOND * passed); // bytes were the limit
+    assert_in_range(bert.telemetry_bytes, INTER_TELEMETRY_BYTES_BURST / 2,
+                    INTER_TELEMETRY_BYTES_BURST + INTER_TELEMETRY_BYTES_A_SECOND * passed);
+    assert_true((double)bert.told < INTER_TELEMETRY_A_SECOND * passed); // bytes were the limit
     inter_link_destroy(&r.l);
     start(&anna);
 }
@@ -475,7 +476,7 @@ static void test_window_of_honest_peer(void **state) {
     stop(&anna);
     UNTIL(!bert.up);
     for (int i = 0; i < MANY; i++)
-        OK(inter_service_send(bert.s, index_of[0], TOLD, "x", 1));
+        OK(inter_service_send(bert.s, index_of[0], TELEMETRY, "x", 1));
     start(&anna);
     UNTIL(anna.up);
     neb_ns from = neb_now();
@@ -493,10 +494,10 @@ static uint64_t queued(const struct site *x) {
 static void test_outbox_in_turn(void **state) {
     (void)state;
     static const uint8_t zeros[INTER_MESSAGE_MAX];
-    enum { MANY = 40, MOST = INTER_TELL_QUEUED + INTER_MESSAGE_MAX + 100 };
+    enum { MANY = 40, MOST = INTER_TELEMETRY_QUEUED + INTER_MESSAGE_MAX + 100 };
     UNTIL(anna.up && bert.up);
     for (int i = 0; i < MANY; i++) {
-        OK(inter_service_send(bert.s, index_of[0], TOLD, zeros, sizeof zeros));
+        OK(inter_service_send(bert.s, index_of[0], TELEMETRY, zeros, sizeof zeros));
         assert_true(queued(&bert) < MOST);
     }
     neb_ns end = neb_now() + 30 * NEB_S;
@@ -510,7 +511,7 @@ static void test_outbox_in_turn(void **state) {
     stop(&anna);
     UNTIL(!bert.up);
     for (int i = 0; i < MANY; i++)
-        OK(inter_service_send(bert.s, index_of[0], TOLD, zeros, sizeof zeros));
+        OK(inter_service_send(bert.s, index_of[0], TELEMETRY, zeros, sizeof zeros));
     start(&anna);
     end = neb_now() + 30 * NEB_S;
     while (anna.told < 2 * MANY && neb_now() < end) {
@@ -528,20 +529,22 @@ static void test_telemetry_in_turn(void **state) {
     static const uint8_t zeros[INTER_MESSAGE_MAX];
     uint64_t n = 0;
     UNTIL(anna.up && bert.up);
-    for (; inter_service_tells(bert.s, index_of[0]); n++)
-        OK(inter_service_tell(bert.s, index_of[0], TOLD, zeros, sizeof zeros));
+    for (; inter_service_may_send_telemetry(bert.s, index_of[0]); n++)
+        OK(inter_service_send_telemetry(bert.s, index_of[0], TELEMETRY, zeros, sizeof zeros));
     assert_in_range(n, 1, 2);
-    UNTIL(inter_service_tells(bert.s, index_of[0]));
+    UNTIL(inter_service_may_send_telemetry(bert.s, index_of[0]));
     enum neb_status st = NEB_OK; // telemetry out of turn is refused by the full queue
-    while ((st = inter_service_tell(bert.s, index_of[0], TOLD, zeros, sizeof zeros)) == NEB_OK)
+    while ((st = inter_service_send_telemetry(bert.s, index_of[0], TELEMETRY, zeros,
+                                              sizeof zeros)) == NEB_OK)
         n++;
     assert_int_equal(st, NEB_ERR_AGAIN);
     UNTIL(anna.told == n);
     stop(&anna);
     UNTIL(!bert.up);
-    assert_false(inter_service_tells(bert.s, index_of[0]));
-    assert_int_equal(inter_service_tell(bert.s, index_of[0], TOLD, zeros, 1), NEB_ERR_AGAIN);
-    assert_false(inter_service_tells(bert.s, SEC_MEMBERS_MAX));
+    assert_false(inter_service_may_send_telemetry(bert.s, index_of[0]));
+    assert_int_equal(inter_service_send_telemetry(bert.s, index_of[0], TELEMETRY, zeros, 1),
+                     NEB_ERR_AGAIN);
+    assert_false(inter_service_may_send_telemetry(bert.s, SEC_MEMBERS_MAX));
 }
 
 // ---- a stream whose consumer has finished its job ----

@@ -20,17 +20,17 @@ static enum agent_proof_verdict judge(uint16_t same, uint16_t other, uint16_t ot
 
 static void test_two_clusters(void **state) {
     (void)state;
-    assert_int_equal(judge(0, 0, 0, A), AGENT_PROOF_BORNE_OUT);
-    assert_int_equal(judge(0, A, 0, A), AGENT_PROOF_BORNE_OUT);
-    assert_int_equal(judge(0, 0, A, 0), AGENT_PROOF_BORNE_OUT); // a part was here before
+    assert_int_equal(judge(0, 0, 0, A), AGENT_PROOF_CONFIRMED);
+    assert_int_equal(judge(0, A, 0, A), AGENT_PROOF_CONFIRMED);
+    assert_int_equal(judge(0, 0, A, 0), AGENT_PROOF_CONFIRMED); // a part was here before
 }
 
 static void test_three_clusters(void **state) {
     (void)state;
     assert_int_equal(judge(0, 0, C, A), AGENT_PROOF_WAITS);
     assert_int_equal(judge(A, 0, C, A), AGENT_PROOF_WAITS); // the giver confirms its own state
-    assert_int_equal(judge(A | C, 0, C, A), AGENT_PROOF_BORNE_OUT);
-    assert_int_equal(judge(C, 0, C, A), AGENT_PROOF_BORNE_OUT);
+    assert_int_equal(judge(A | C, 0, C, A), AGENT_PROOF_CONFIRMED);
+    assert_int_equal(judge(C, 0, C, A), AGENT_PROOF_CONFIRMED);
     // The giver trains with the state of the others, but gave another one.
     assert_int_equal(judge(0, A | C, C, A), AGENT_PROOF_REFUTED);
     assert_int_equal(judge(0, A, C, A), AGENT_PROOF_REFUTED);
@@ -38,18 +38,18 @@ static void test_three_clusters(void **state) {
     assert_int_equal(judge(0, C, C, A), AGENT_PROOF_DISPUTED);
     assert_int_equal(judge(A, C, C, A), AGENT_PROOF_DISPUTED);
     // The giver's older report, before it recomputed its parameters, does not count.
-    assert_int_equal(judge(C, A, C, A), AGENT_PROOF_BORNE_OUT);
+    assert_int_equal(judge(C, A, C, A), AGENT_PROOF_CONFIRMED);
 }
 
 static void test_five_clusters(void **state) {
     (void)state;
     const uint16_t others = C | D | E;
-    assert_int_equal(judge(A | C, 0, others, A), AGENT_PROOF_BORNE_OUT);
+    assert_int_equal(judge(A | C, 0, others, A), AGENT_PROOF_CONFIRMED);
     assert_int_equal(judge(A, C, others, A), AGENT_PROOF_WAITS);
     assert_int_equal(judge(A, C | D, others, A), AGENT_PROOF_REFUTED);
     assert_int_equal(judge(A | E, C | D, others, A), AGENT_PROOF_DISPUTED);
-    assert_int_equal(judge(A | E | D, C, others, A), AGENT_PROOF_BORNE_OUT);
-    assert_int_equal(judge(A | E, C, others, A), AGENT_PROOF_BORNE_OUT);
+    assert_int_equal(judge(A | E | D, C, others, A), AGENT_PROOF_CONFIRMED);
+    assert_int_equal(judge(A | E, C, others, A), AGENT_PROOF_CONFIRMED);
     assert_int_equal(judge(E, A | C, others, A), AGENT_PROOF_REFUTED);
 }
 
@@ -59,7 +59,7 @@ static void test_giver_not_known(void **state) {
     const uint16_t all = A | C | D;
     assert_int_equal(judge(0, 0, all, 0), AGENT_PROOF_WAITS);
     assert_int_equal(judge(A, 0, all, 0), AGENT_PROOF_WAITS);
-    assert_int_equal(judge(A | C, 0, all, 0), AGENT_PROOF_BORNE_OUT);
+    assert_int_equal(judge(A | C, 0, all, 0), AGENT_PROOF_CONFIRMED);
     assert_int_equal(judge(0, A, all, 0), AGENT_PROOF_WAITS);
     assert_int_equal(judge(0, all, all, 0), AGENT_PROOF_REFUTED);
     assert_int_equal(judge(A, C, A | C, 0), AGENT_PROOF_DISPUTED);
@@ -87,7 +87,7 @@ static void test_fragments(void **state) {
     said[2].other = A | C;
     assert_int_equal(agent_proof_look(&p, said, C, B, NEB_S), AGENT_PROOF_REFUTED);
     said[2] = (struct inter_digests){.same = C};
-    assert_int_equal(agent_proof_look(&p, said, C, B, NEB_S), AGENT_PROOF_BORNE_OUT);
+    assert_int_equal(agent_proof_look(&p, said, C, B, NEB_S), AGENT_PROOF_CONFIRMED);
     assert_int_equal(p.open, 0);
     free(s);
 }
@@ -98,14 +98,14 @@ static void test_own_digest(void **state) {
     (void)state;
     struct inter_digests said[INTER_FRAGMENTS_MAX] = {{.same = A | B}};
     struct agent_proof p = {.open = 1, .giver = A, .since = NEB_S};
-    assert_int_equal(agent_proof_look(&p, said, C, B, NEB_S), AGENT_PROOF_BORNE_OUT);
+    assert_int_equal(agent_proof_look(&p, said, C, B, NEB_S), AGENT_PROOF_CONFIRMED);
     p.open = 1;
     said[0] = (struct inter_digests){.same = A, .other = B}; // its own memory may have failed
     assert_int_equal(agent_proof_look(&p, said, C, B, NEB_S), AGENT_PROOF_WAITS);
     assert_int_equal(agent_proof_look(&p, said, C, B, NEB_S + 2 * agent_proof_patience),
                      AGENT_PROOF_LATE);
     said[0] = (struct inter_digests){.same = B, .other = C};
-    assert_int_equal(agent_proof_look(&p, said, C, B, NEB_S), AGENT_PROOF_BORNE_OUT);
+    assert_int_equal(agent_proof_look(&p, said, C, B, NEB_S), AGENT_PROOF_CONFIRMED);
 }
 
 static void test_timeout(void **state) {
