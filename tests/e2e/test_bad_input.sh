@@ -58,7 +58,8 @@ mkdir -p "$T/other" && cp -r "$T/corpus/." "$T/other/" &&
 expect other-source 2 "cluster alpha: corpus $T/other has no source 'gpl'" \
     --set data.corpus="$T/other"
 expect other-vocabulary 2 'model.vocab: 100 is below the 512 pieces' --set model.vocab=100
-expect other-parts 2 'sync.fragments: 5, but what learns has 4 parts' --set sync.fragments=5
+expect other-parts 2 'sync.fragments: 5, but the trained parameters have only 4 parts' \
+    --set sync.fragments=5
 [[ ! -e $T/other-source && ! -e $T/other-vocabulary && ! -e $T/other-parts ]] ||
     fail "a run that did not start left a folder"
 other_shape='holds another model: its model.d_ff is 128, the job.s is 64'
@@ -68,7 +69,7 @@ expect other-shape 2 "$other_shape" --set init_from="$T/own-corpora/checkpoint" 
 grep -q "$other_shape" "$T/shape.log" || fail "check: $(cat "$T/shape.log")"
 sed -i 's/{name: \(alpha\|beta\),/{name: \1, outer_state: device,/' "$T/job.yaml"
 # No check can know this: there is no GPU.
-CUDA_VISIBLE_DEVICES='' expect no-step 1 'error cluster (alpha|beta): outer_state: device'
+CUDA_VISIBLE_DEVICES='' expect no-step 1 'error cluster (alpha|beta): outer_state is device'
 sed -i 's/ outer_state: device,//' "$T/job.yaml"
 # A run without a step does not occupy its folder: the folder can be used.
 expect no-step 0 'e2e \(replicas\)' --steps 5
@@ -99,9 +100,10 @@ ln -s loop "$T/loop"
 expect no-way 1 'Too many levels of symbolic links' --set data.corpus="$T/loop"
 printf 'not a checkpoint' >"$T/garbage.ckpt"
 expect no-model 1 "job.yaml: model.init: there is no $T/nowhere" --set model.init="$T/nowhere"
-expect bad-model 2 "job.yaml: model.init: $T/mute is no checkpoint to start from" \
+expect bad-model 2 \
+    "job.yaml: model.init: $T/mute is not a checkpoint that a job can start from" \
     --set model.init="$T/mute"
-expect bad-init 1 'garbage.ckpt: no checkpoint header' --set init_from="$T/garbage.ckpt"
+expect bad-init 1 'garbage.ckpt: it has no checkpoint header' --set init_from="$T/garbage.ckpt"
 
 # The disk fills up while a checkpoint is written. The error names the disk, and the run can
 # continue once there is room.
@@ -123,7 +125,7 @@ want=$(summary '.clusters[0].params_digest' "$T/rot")
 timeout 90 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/rot" \
     --set checkpoint.every_steps=10 --resume >"$T/rot2.log" 2>&1 ||
     fail "the run did not continue from the older checkpoint"
-grep -q 'digest does not match; use an older one' "$T"/rot/clusters/*/jobs/*/worker.log ||
+grep -q 'digest does not match; use an older checkpoint' "$T"/rot/clusters/*/jobs/*/worker.log ||
     fail "the damage was not reported"
 [[ $(summary '.clusters[0].params_digest' "$T/rot") == "$want" ]] ||
     fail "the parameters differ after a restart from the older checkpoint"
@@ -138,7 +140,7 @@ pid=$!
 wait_step "$T/lost" 3 "$pid" || fail "the run made no steps"
 rm "$T/losing/tokenizer.model"
 wait "$pid" || fail "the run failed when its vocabulary disappeared"
-text="warn .*models in $T/lost/checkpoint are whole.*"
+text="warn .*models in $T/lost/checkpoint are complete.*"
 text+="copy it .* to $T/lost/checkpoint/tokenizer.model"
 grep -q "$text" "$T/lost.log" && [[ -s $T/lost/checkpoint/model.ckpt ]] ||
     fail "the warning or the model is missing"

@@ -129,7 +129,7 @@ absence capped --blobs-max 1M
 ((kept <= most && on_disk <= most)) ||
     fail "updates take $kept bytes, $on_disk on disk, but at most 1 MB is allowed"
 ((snapshots >= 1)) || fail "c came back without a snapshot"
-has 'updates of [0-9]* rounds (.*) were dropped for --blobs-max 1.00 MB' "$run.a.log" ||
+has 'updates of [0-9]* rounds (.*) were dropped because of --blobs-max 1.00 MB' "$run.a.log" ||
     fail "c returned without a snapshot"
 has 'updates kept: .* of at most 1.00 MB; [1-9][0-9]* rounds dropped' "$run.status" ||
     fail "wrong status: $(cat "$run.status")"

@@ -80,7 +80,7 @@ wait_step "$T/lost" 5 "$pid" || fail "the run ended before step 5"
 agent=$(pgrep -f "nebula agent .*$T/lost/clusters/alpha" | head -n 1)
 kill -STOP "$agent"
 for ((i = 0; i < 1500; i++)); do
-    grep -q "going on with cross-entropy" "$T/lost/metrics.jsonl" && break
+    grep -q "continuing with cross-entropy" "$T/lost/metrics.jsonl" && break
     sleep 0.02
 done
 kill -CONT "$agent"
@@ -155,7 +155,7 @@ refused() { # MESSAGE OPTIONS...
     fi
     grep -q "$text" "$T/no.log" || fail "no message '$text' with $*"
 }
-refused "need sync.scheme: synchronous" --set distill.k=0
+refused "needs sync.scheme: synchronous" --set distill.k=0
 refused "needs a checkpoint" --set distill.teacher.init=
 refused "cannot find" --set distill.teacher.init="$T/nowhere"
 refused "is not one of: wait, alone" --set distill.when_lost=cry

@@ -85,7 +85,8 @@ for scheme in federated synchronous; do
         --set sync.scheme=$scheme >"$T/wide.log" 2>&1; then
         fail "$scheme: a student learned from a teacher with another vocabulary"
     fi
-    grep -q 'a vocabulary of 416; the student has one of 400: set model.vocab: 416' "$T/wide.log" ||
+    text='a vocabulary of 416, but the student has one of 400: set model.vocab: 416'
+    grep -q "$text" "$T/wide.log" ||
         fail "$scheme: the reason is missing"
     run "$T/wide.yaml" 2 "$T/wide-padded-$scheme" --set sync.scheme=$scheme --set model.vocab=416 \
         --steps 20

@@ -14,6 +14,6 @@ NEBULA_FAULT=worker.flip.beta:20 timeout 150 "$nebula" pretrain "$T/job.yaml" --
     --out "$run" >"$run.log" 2>&1 || rc=$?
 [[ $rc != 124 ]] || fail "the run still continues after $((SECONDS - start)) s"
 [[ $rc == 1 ]] || fail "exit status $rc, not 1"
-has 'error cluster .*no member has a state of before' "$run.log" || fail "the reason is missing"
+has 'error cluster .*no member has an earlier state' "$run.log" || fail "the reason is missing"
 has 'checkpoint.keep' "$run.log" || fail "the remedy is missing"
 echo "no member has an earlier state: an error after $((SECONDS - start)) s"

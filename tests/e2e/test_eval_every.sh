@@ -90,6 +90,6 @@ sed 's/mode: replicas/mode: rtd/;
 if "$nebula" check "$T/rtd.yaml" --set eval.every_steps=5 >"$T/refused" 2>&1; then
     fail "mode rtd accepts eval.every_steps"
 fi
-grep -q 'eval.every_steps: 5: modes rtd and distill measure at the end' "$T/refused" ||
+grep -q 'eval.every_steps: 5: modes rtd and distill evaluate only at the end' "$T/refused" ||
     fail "the reason is missing: $(cat "$T/refused")"
 echo "held-out loss at 25, 50, 60: $(evals alpha '[.[].loss]' every | tr -d '\n')"

@@ -74,7 +74,7 @@ done
 digests_may_differ=1
 run=$T/run-diverged
 begin worker.flip.a:40 50
-within 60 said "the states of a, c differ, and who is right cannot be told" ||
+within 60 said "the states of a, c differ, and nobody can tell which is right" ||
     fail "b does not report that the states differ"
 ! said "a snapshot is here" || fail "b took one of two states that differ"
 end_now "$pid"

@@ -106,7 +106,7 @@ refuses 1 "model.byte_fallback is 'true'" data build "$T/other.yaml" --out "$T/n
 "$nebula" import "$T/other" --out "$T/weights" >"$T/import.log" 2>&1 ||
     fail "import of the weights alone failed: $(cat "$T/import.log")"
 grep -q "byte_fallback is 'true'" "$T/import.log" &&
-    grep -q "the weights are imported, but text must be tokenised elsewhere" "$T/import.log" ||
+    grep -q "the weights are imported, but you must tokenise text" "$T/import.log" ||
     fail "the warning is missing: $(cat "$T/import.log")"
 [[ ! -e $T/weights/tokenizer.json ]] ||
     fail "an unusable vocabulary was copied to the checkpoint"

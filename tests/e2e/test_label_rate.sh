@@ -81,6 +81,6 @@ refused() { # MESSAGE OPTIONS...
     fi
     grep -q "$text" "$T/no.log" || fail "no message '$text' with $*"
 }
-refused "is not within k_min" --set distill.k=3
-refused "is not within k_min" --set distill.k_max=7
+refused "is not between k_min" --set distill.k=3
+refused "is not between k_min" --set distill.k_max=7
 echo "k fell to $least on a slow link and rose again: $changes"

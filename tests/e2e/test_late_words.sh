@@ -44,7 +44,7 @@ resume() { # while beta shuts down
     down
     "$nebula" resume "$job" --home "$T/a" >"$T/resume.log" ||
         fail "nebula resume failed: $(cat "$T/resume.log")"
-    within 30 said 'is to go on, and this agent ends' || fail "beta had already ended"
+    within 30 said 'is resumed, but this agent is ending' || fail "beta had already ended"
     back "$1"
     within 30 is b running || fail "beta lost the resume: $(state b)"
     within 60 steps b e2e || fail "beta makes no steps"

@@ -76,9 +76,9 @@ sha=$(sha256sum <"$T/moved/corpus.json") &&
 "$nebula" eval "$T/alone" --windows 1 >/dev/null ||
     fail "a note in the form of sha256sum was refused"
 echo >>"$T/moved/corpus.json"
-no_corpus "$T/alone" "$T/moved was built anew since"
+no_corpus "$T/alone" "$T/moved was rebuilt after the model learned from it"
 rm -r "$T/moved"
-no_corpus "$T/alone" "names the corpus $T/moved, which is not there"
+no_corpus "$T/alone" "names the corpus $T/moved, which does not exist"
 echo nonsense >"$T/alone/corpus.sha256"
 no_corpus "$T/alone" "corpus.sha256 is damaged"
 [[ $("$nebula" generate "$T/fed/checkpoint" --prompt "This License" --tokens 20 \

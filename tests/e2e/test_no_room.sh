@@ -14,7 +14,7 @@ wait_for 20 "the link" link_up b alpha
 timeout 120 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/run" \
     --set sync.grace_s=1 >"$T/run.log" 2>&1 &
 run=$!
-wait_for 60 "the report of beta" has 'beta: beta cannot keep the others.*no room on the disk' \
+wait_for 60 "the report of beta" has 'beta: beta cannot store the others.*no room on the disk' \
     "$T/run.log"
 sleep 3 # three times grace_s: by now a missing sender would be reported
 ! has 'has sent none' "$T/run.log" ||
@@ -24,7 +24,7 @@ kill -KILL "${pid[b]}" # NEBULA_FAULT in its environment makes the disk full
 wait "${pid[b]}" || true
 start_beta
 wait "$run" || fail "the run ended with status $? once there was room"
-(($(grep -c 'cannot keep' "$T/run.log") == 1)) ||
-    fail "the warning came more than once: $(grep -c 'cannot keep' "$T/run.log") times"
+(($(grep -c 'cannot store' "$T/run.log") == 1)) ||
+    fail "the warning came more than once: $(grep -c 'cannot store' "$T/run.log") times"
 digests_equal "$T/run"
 echo "a full disk is reported where it is, and the run continues"

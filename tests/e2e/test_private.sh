@@ -63,7 +63,7 @@ for c in 0 1 2; do
 done
 echo "$count masked updates look like noise (an open one: $x)"
 
-# rejoin is refused in such a job: shares revealed for one history must not be revealed for another.
+# rejoin is refused in such a job: seeds revealed for one history must not be revealed for another.
 home=$T/three/clusters/c0
 "$nebula" agent --home "$home" >"$T/c0.log" 2>&1 &
 pid=$!
@@ -73,7 +73,7 @@ within 60 grep -q 'agent is ready' "$T/c0.log" ||
 if "$nebula" rejoin "$(basename "$home"/jobs/*)" --home "$home" >"$T/rejoin" 2>&1; then
     fail "rejoin of a job with masked sums succeeded"
 fi
-grep -q 'what was revealed for one history' "$T/rejoin" ||
+grep -q 'seeds that were revealed for one history' "$T/rejoin" ||
     fail "rejoin does not give the reason: $(cat "$T/rejoin")"
 [[ -d $(echo "$home"/jobs/*)/checkpoint && ! -e $(echo "$home"/jobs/*)/former ]] ||
     fail "rejoin changed the job folder"
@@ -128,7 +128,7 @@ refused() { # SENTENCE SET…
     grep -q "$say" "$T/check" || fail "$*: the reason is missing: $(cat "$T/check")"
 }
 refused 'sync.codec: must be bf16' --set sync.codec=int4
-refused 'sync.private_colluders: must leave two clusters' --set sync.private_colluders=2
+refused 'sync.private_colluders: must leave at least two clusters' --set sync.private_colluders=2
 for needs in 'three|each round needs all 3 clusters' \
     'four|each round needs 3 of the 4 clusters: 1 may be away'; do
     "$nebula" check "$T/${needs%%|*}.yaml" 2>/dev/null | has "${needs#*|}" ||

@@ -48,7 +48,7 @@ digests_equal "$T/cut"
 build() {
     "$nebula" data build "$1" --out "$T/corpus" >"$T/data.log" 2>&1 || fail "data build failed"
 }
-other_text='holds other text than the newest checkpoint'
+other_text='no longer holds the text of the newest checkpoint'
 cp -r "$T/corpus" "$T/corpus.was" && cp -r "$T/text" "$T/text.was"
 for what in same other; do
     NEBULA_FAULT=worker.step:+25 timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 \

@@ -34,13 +34,13 @@ trained_on() { (($(steps_done "$run" a) >= alone + 30)); } # three intervals
 said() { grep -q "$1" "$run/metrics.jsonl"; }
 kill -STOP "$e"
 within 40 waits || fail "status does not name the missing cluster: $(status)"
-within 30 said 'rounds wait for e, not heard of: with the gate .* a round needs five updates' ||
+within 30 said 'rounds wait for e, not reachable: with the gate .* a round needs five updates' ||
     fail "metrics.jsonl does not name the missing cluster"
 alone=$(steps_done "$run" a) # training must continue
 within 40 trained_on || fail "a stopped training at step $alone"
 kill -CONT "$e"
 within 40 goes_on || fail "rounds still wait: $(status)"
-within 30 said 'rounds go on' || fail "metrics.jsonl does not report that rounds continue"
+within 30 said 'rounds continue' || fail "metrics.jsonl does not report that rounds continue"
 kill -INT "$main"
 wait "$main" || true
 sed -i '/name: e,/d' "$T/job.yaml"

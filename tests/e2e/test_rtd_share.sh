@@ -58,7 +58,7 @@ refused() { # OPTIONS...
         --out "$T/no" "$@" >"$T/no.log" 2>&1; then
         fail "accepted: $*"
     fi
-    grep -q "takes one width for both models" "$T/no.log" || fail "the reason is missing with $*"
+    grep -q "needs one width for both models" "$T/no.log" || fail "the reason is missing with $*"
 }
 refused --set rtd.generator.d_model=32
 refused --set rtd.share_embeddings=7

@@ -58,7 +58,7 @@ rc=0; wait "$pid" || rc=$?
 [[ $rc == 3 ]] && ! grep -q ' error ' "$T/all.log" ||
     fail "the exit status is $rc when all processes are asked to end"
 for c in alpha beta; do
-    ! grep -q 'before its checkpoint was whole' "$T/all/clusters/$c/agent.log" ||
+    ! grep -q 'before its checkpoint was complete' "$T/all/clusters/$c/agent.log" ||
         fail "the agent of $c reports an unfinished checkpoint"
     newest=$(basename "$(ls "$T/all/clusters/$c"/jobs/*/checkpoint/step-*.ckpt | tail -n 1)")
     # every_steps is 0, so this is the only checkpoint.

@@ -62,14 +62,15 @@ run 7000 --stop-within 4
 wait_for 60 "steps beyond" says a ".jobs[0].step > $((saved + 2))"
 stop true
 ((took < 25)) || fail "--stop-within 4 took $took s"
-grep -q 'not whole 4 s after the agent was told to end' "$T/a.log" || fail "the reason is missing"
+grep -q 'not complete 4 s after the agent was asked to end' "$T/a.log" ||
+    fail "the reason is missing"
 
 run 7000
 wait_for 60 "steps beyond" says a ".jobs[0].step > $((saved + 2))"
 twice() { sleep 7; kill -TERM "${pid[a]}"; }
 stop twice
 ((took < 30)) || fail "after a second SIGTERM the agent took $took s"
-grep -q 'told to end a second time' "$T/a.log" || fail "the reason is missing"
+grep -q 'second request to end' "$T/a.log" || fail "the reason is missing"
 now=$(find "$T/a/jobs" -name 'step-*.ckpt' | sed 's/.*step-0*\([0-9]*\).ckpt/\1/' | sort -n |
     tail -n 1)
 [[ $now == "$saved" ]] || fail "the checkpoint is of step $now, not $saved"

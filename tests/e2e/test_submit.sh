@@ -27,7 +27,7 @@ is_model() {
 }
 has_not() { [[ ! -e $ckpt/$1 ]] || fail "$ckpt/$1 must not exist: $(ls "$ckpt")"; }
 says_who() { # OUT CLUSTER
-    has "gets no model.ckpt.*cluster $2 has it, as HOME/jobs/${at##*/}/model.ckpt" "$T/$1.log" ||
+    has "gets no model.ckpt.*cluster $2 has it as HOME/jobs/${at##*/}/model.ckpt" "$T/$1.log" ||
         fail "no message names the cluster with the model"
 }
 noted() {

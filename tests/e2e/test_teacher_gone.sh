@@ -51,8 +51,8 @@ wait "$pid" || fail "the run failed after the outage"
     fail "digest after the outage: $(digest "$out"), undisturbed: $(digest "$T/calm")"
 jq -e '.quality.clusters.beta.taught_share == 1' "$out/summary.json" >/dev/null ||
     fail "not all labels were used"
-jq -s -e '[.[] | select(.kind == "note" and .cluster == "beta" and .text == "labels come again")] |
-    length >= 1' "$out/metrics.jsonl" >/dev/null ||
+jq -s -e '[.[] | select(.kind == "note" and .cluster == "beta" and
+    .text == "labels are coming again")] | length >= 1' "$out/metrics.jsonl" >/dev/null ||
     fail "the return of the labels is not reported"
 echo "gone for $outage_s s at step $at: waited ($(jq -c .quality.clusters.beta.stall \
     "$out/summary.json")), reported it once, ended with the same bits"
@@ -82,7 +82,7 @@ gone_for_good() { # NAME [more keys of the distill section [more keys of the tea
         fail "$1: wrong quality: $(jq -c .quality.clusters.beta "$out/summary.json")"
     grep -h "ends without the last" "$out"/clusters/beta/jobs/*/worker.log ||
         fail "$1: the student had all labels, so the test shows nothing"
-    grep -h "wants no more labels" "$out"/clusters/alpha/jobs/*/worker.log ||
+    grep -h "needs no more labels" "$out"/clusters/alpha/jobs/*/worker.log ||
         fail "$1: the teacher made all labels"
 }
 gone_for_good alone

@@ -180,7 +180,7 @@ refused() { # WHAT FILE PATTERN
     cp "$work/kept" "$(part "$sealed/2x1x2.ckpt" 1)"
 }
 refused "part of another generation" "$(part "$sealed/before.ckpt" 1)" \
-    'not part 1 of 3 of its checkpoint, but of another one or of another rank'
+    'not part 1 of 3 of its checkpoint; it belongs to another checkpoint or rank'
 refused "part of another rank" "$(part "$sealed/2x1x2.ckpt" 2)" 'not part 1 of 3 of its checkpoint'
 refused "unsealed part" "$(part "$work/clear.ckpt" 1)" 'not part 1 of 3 of its checkpoint'
 head -c -100 "$work/kept" >"$work/cut"

@@ -202,7 +202,7 @@ if [[ -e $BUILD/libnebula_mpi.so ]]; then
         fail "a run with a failing launcher succeeded"
     fi
     folder=$(echo "$T"/fails/clusters/alpha/jobs/*)
-    text="worker ended (exit status 7); see $folder/rank-*.log, and worker.log for its launcher"
+    text="worker ended (exit status 7); see $folder/rank-*.log, and worker.log of the launcher"
     grep -qF "$text" "$T/fails.log" || fail "the logs are not named: $(cat "$T/fails.log")"
     "$nebula" logs --home "$T/fails/clusters/alpha" "${folder##*/}" | has 'no host answers' ||
         fail "nebula logs does not show the launcher's log"

@@ -96,9 +96,9 @@ timeout 200 "$nebula" pretrain "$T/then.yaml" --out "$T/crash" \
     fail "the run could not be resumed after a crash"
 digests_equal "$T/crash"
 round_digests_equal "$T/crash"
-grep -q 'its worker begins again with another mesh' "$T/crash/clusters/alpha/agent.log" ||
+grep -q 'its worker restarts with another mesh' "$T/crash/clusters/alpha/agent.log" ||
     fail "the agent did not first continue by itself: $(cat "$T/crash/clusters/alpha/agent.log")"
-! grep -q 'begins again' "$T/crash/clusters/beta/agent.log" ||
+! grep -q 'its worker restarts' "$T/crash/clusters/beta/agent.log" ||
     fail "beta restarts its worker, although its mesh is the same"
 grep 'ranks: dp' "$T"/crash/clusters/alpha/jobs/*/rank-0.log | tail -n 1 |
     has 'ranks: dp 1, pp 2, tp 1' ||

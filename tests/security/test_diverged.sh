@@ -62,7 +62,7 @@ other=$([[ $victim == anna ]] && echo hub || echo anna)
 for site in "${names[@]}"; do agent "$site"; done
 for site in anna hub; do
     within 40 ended "$site" || fail "$site goes on: $(state "$site"), $(tail -n 3 "$T/$site.log")"
-    says "$site" 'mallory has lied' || fail "$site does not name mallory"
+    says "$site" 'mallory has equivocated' || fail "$site does not name mallory"
     says "$site" 'nebula rejoin' || fail "$site does not say what to do"
 done
 job=$("$nebula" jobs --home "$T/hub" --json | jq -r '.[0].id')

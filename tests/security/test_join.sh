@@ -38,7 +38,7 @@ within 30 answers hub || fail "the hub's agent does not start"
 # a second agent on the same home says so, and which process the first one is
 rc=0
 "$nebula" agent --home "$T/hub" --listen "127.0.0.1:$((port + 2))" 2>"$T/second.log" || rc=$?
-[[ $rc == 1 ]] && has "another agent runs with the home $T/hub (process [0-9]* on host" <"$T/second.log" || fail "two agents on one home: $rc: $(cat "$T/second.log")"
+[[ $rc == 1 ]] && has "another agent uses the home $T/hub (process [0-9]* on host" <"$T/second.log" || fail "two agents on one home: $rc: $(cat "$T/second.log")"
 ! grep -qi 'in use' "$T/second.log" || fail "two agents on one home: $(cat "$T/second.log")"
 
 # the two commands

@@ -35,11 +35,11 @@ refused 'not below a folder'
 policy '{"format": 1, "trainable": ["lora"]}'
 refused '"trainable" does not list'
 policy '{"format": 1, "tokens_per_step": 255}'
-refused 'has 256 tokens, at most 255'
+refused 'has 256 tokens, but at most 255'
 policy '{"format": 1, "memory": "1M"}'
-refused 'of memory, at most 0.001'
+refused 'of memory, but at most 0.001'
 policy '{"format": 1, "disk": 13000000}' # 10.7 MB, and 4.7 of the vocabulary that its corpus has
-refused 'about 0.0154 GB on disk, at most 0.013 GB'
+refused 'about 0.0154 GB on disk, but at most 0.013 GB'
 # What leaves of the site's text, where its policy says nothing of that but which folders are read. (The job makes 2,560 tokens an update.)
 data="\"format\": 1, \"data\": [\"$T\"]"
 asks() { make_job "$T/job.yaml"; sed -i "$1" "$T/job.yaml"; }
@@ -47,7 +47,7 @@ policy "{$data}"
 asks 's/seq_len: 64, batch: 4/seq_len: 1, batch: 1/; s/interval: 10/interval: 1/'
 refused 'would rest on as few as 1 tokens'
 asks 's/interval: 10/interval: 10, row_counts: exact/'
-refused 'counts out the tokens of this site'
+refused 'sends counts of the tokens of this site'
 asks ''
 policy '{"format": 1'
 if timeout 60 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/outx" >"$T/runx.log" 2>&1; then fail "ran with a broken policy"; fi
@@ -66,12 +66,12 @@ jq -e '.clusters[] | select(.name == "beta") | [.loss_first, .loss_last, .eval_l
 jq -s -e '[.[] | select(.sums)] == []' "$T/ok/metrics.jsonl" >/dev/null || fail "sums of losses in metrics.jsonl"
 
 # What a policy admits is said when the agent starts, and by nebula check; that also says why a job is not.
-grep -q 'no policy.json in .*its readers can read these' "$T/b.log" || fail "nothing is said of a site without a policy: $(cat "$T/b.log")"
+grep -q 'no policy.json in .*its readers can read them' "$T/b.log" || fail "nothing is said of a site without a policy: $(cat "$T/b.log")"
 policy "{$data, \"row_counts\": \"never\"}"
 "$nebula" check --policy "$T/b/policy.json" >"$T/said" || fail "check --policy"
-grep -q 'an update rests on 2048 tokens at least.*row counts never; text stays, labels stay; losses rounded' "$T/said" || fail "nebula check: $(cat "$T/said")"
+grep -q 'an update rests on at least 2048 tokens.*row counts never; text stays, labels stay; losses rounded' "$T/said" || fail "nebula check: $(cat "$T/said")"
 rc=0; "$nebula" check "$T/job.yaml" --policy "$T/b/policy.json" >"$T/said" 2>&1 || rc=$?
-((rc == 2)) && grep -q 'site "beta" does not admit the job: it counts out the tokens' "$T/said" || fail "nebula check, status $rc: $(cat "$T/said")"
+((rc == 2)) && grep -q 'site "beta" does not admit the job: it sends counts of the tokens' "$T/said" || fail "nebula check, status $rc: $(cat "$T/said")"
 "$nebula" check "$T/job.yaml" --set sync.row_weights=false --policy "$T/b/policy.json" >"$T/said" 2>&1 || fail "nebula check: $(cat "$T/said")"
 "$nebula" check "$T/job.yaml" --set sync.interval=1 --json | jq -e '.refused_by_default | test("as few as 256 tokens")' >/dev/null || fail "check does not say what a careful site refuses"
 "$nebula" check "$T/job.yaml" --json | jq -e '.refused_by_default == null' >/dev/null || fail "a careful site would refuse the job"
@@ -84,8 +84,8 @@ begun() { grep -q 'job trap waits for a trainer' "$T/b.log"; }
 within 20 begun || fail "the job did not begin at beta: $(tail -n 4 "$T/b.log")"
 rc=0; timeout 1.5 "$BUILD/attach_client" "$T/b" trap 1 >"$T/loop.log" 2>&1 || rc=$?
 ((rc == 124)) || fail "the loop did not wait, status $rc: $(cat "$T/loop.log")"
-! grep -q 'trap: process .* trains' "$T/b.log" || fail "alpha's job took a loop that had not named it"
-grep -q '"alpha" waits for a trainer, and a trainer that has not named it' "$T/b.log" || fail "nothing is said of that: $(tail -n 4 "$T/b.log")"
+! grep -q 'trap: process .* is its trainer' "$T/b.log" || fail "alpha's job took a loop that had not named it"
+grep -q '"alpha" waits for a trainer. It is another member' "$T/b.log" || fail "nothing is said of that: $(tail -n 4 "$T/b.log")"
 idle() { grep -q 'no step was made here for .*hours_without_progress' "$T/b.log"; }
 within 20 idle || fail "the job holds beta for ever: $(tail -n 4 "$T/b.log")"
 wait $trap_pid && fail "the run knows nothing of it" || true
@@ -97,7 +97,7 @@ sed -i 's/batch: 4/batch: 8/; s/job: trap/job: named/' "$T/job.yaml"
 timeout 100 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/named" >"$T/named.log" 2>&1 & named_pid=$!
 NEBULA_JOB_FROM=alpha timeout 60 "$BUILD/attach_client" "$T/b" '' 1 >"$T/loop.log" 2>&1 || true
 grep -q 'begins at 0' "$T/loop.log" || fail "a loop that names the job's member: $(cat "$T/loop.log")"
-grep -q 'an update would rest on 2560 tokens, and the policy of this site asks for 5120' "$T/b.log" || fail "the update left beta: $(tail -n 4 "$T/b.log")"
+grep -q 'an update would rest on 2560 tokens, but the policy of this site requires 5120' "$T/b.log" || fail "the update left beta: $(tail -n 4 "$T/b.log")"
 wait $named_pid && fail "the run knows nothing of it" || true
 [[ $(largest "$T/named" round round beta -1) == -1 ]] || fail "beta has merged a round"
 echo "a site's policy refuses what it does not admit, and says so to both"

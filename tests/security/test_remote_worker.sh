@@ -85,7 +85,7 @@ rm "$T/hold"
 wait "$pretrain" || fail "there: $(tail -n 5 "$T/there.log"; cat "$T"/a/jobs/*/{worker,rank-0}.log)"
 digests_equal "$T/there"
 round_digests_equal "$T/there"
-grep -q 'answered already' "$T"/a/jobs/"$job"/rank-0.log || fail "rank 0 came second, and nobody noticed: $(cat "$T"/a/jobs/"$job"/rank-0.log)"
+grep -q 'already has an answer' "$T"/a/jobs/"$job"/rank-0.log || fail "rank 0 came second, and nobody noticed: $(cat "$T"/a/jobs/"$job"/rank-0.log)"
 grep -q 'rank 0 runs on another host, 10.77.0.2' "$T/a.log" || fail "the agent does not say where its worker runs: $(cat "$T/a.log")"
 connections() { beside ss -Htn state established "( sport = :${endpoint##*:} )"; }
 no_connection() { [[ ! $(connections) ]]; }
@@ -109,12 +109,12 @@ pids+=("$pretrain")
 wait_step "$T/broken" 30 "$pretrain" alpha || fail "broken: $(tail -n 5 "$T/broken.log")"
 [[ $(connections) ]] || fail "no connection to break"
 beside ss -Kt state established "( sport = :${endpoint##*:} )" >/dev/null 2>&1 || true
-if wait_step "$T/broken" 31 "$pretrain" alpha && [[ $(grep -c 'broke and was made anew' "$T/a.log") == 0 ]]; then
+if wait_step "$T/broken" 31 "$pretrain" alpha && [[ $(grep -c 'broke and was made again' "$T/a.log") == 0 ]]; then
     sleep 3
 fi
 wait "$pretrain" || fail "broken: $(tail -n 5 "$T/broken.log")"
 digests_equal "$T/broken"
-if grep -q 'broke and was made anew' "$T/a.log"; then
+if grep -q 'broke and was made again' "$T/a.log"; then
     [[ $(summary '.clusters[0].params_digest' "$T/broken") == $(summary '.clusters[0].params_digest' "$T/there") ]] || fail "other bits after a restart"
     echo "a connection that breaks costs a restart, and no bit"
 else
