@@ -24,7 +24,7 @@ for ((k = 1, anew = 0, rc = 1; rc != 0; k++)); do
         ((anew += 1))
         cp "$T/second" "$T/first"
     else
-        grep -q 'in a federation already' "$T/err" || fail "killed at $k, and again: $(cat "$T/err")"
+        grep -q 'already in a federation' "$T/err" || fail "killed at $k, and again: $(cat "$T/err")"
     fi
     code_in "$T/first" | init --restore "$h/ca-backup" --home "$h" >/dev/null 2>"$T/err" || fail "killed at $k: the code does not open the backup: $(cat "$T/err")"
     "$nebula" invite paris --home "$h" >/dev/null || fail "killed at $k: no hub"
@@ -100,7 +100,7 @@ fails_with 'move needs --link' "$nebula" move paris --home "$T/second-host"
 "$nebula" move paris --link - --home "$T/second-host" | has 'paris: dials' || fail "a site cannot go back to dialling"
 # ---- the CA's seal key as a systemd credential: it is not on the hub's disk, and a shell does not have it
 mkdir -m 700 "$T/credentials" && mv "$T/hub/ca/seal.key" "$T/credentials/nebula-ca-seal"
-fails_with 'credential nebula-ca-seal, run this with systemd-run' "$nebula" invite bonn --home "$T/hub"
+fails_with 'credential nebula-ca-seal, run this command with systemd-run' "$nebula" invite bonn --home "$T/hub"
 CREDENTIALS_DIRECTORY=$T/credentials "$nebula" invite bonn --home "$T/hub" >/dev/null || fail "invite with the credential"
 CREDENTIALS_DIRECTORY=$T/credentials "$nebula" revoke bonn --home "$T/hub" >/dev/null || fail "revoke with the credential"
 
