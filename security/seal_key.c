@@ -47,7 +47,7 @@ static void name_it(struct sec_seal_key *k) {
     memcpy(k->id, hash, sizeof k->id);
 }
 
-// ---- key files ------------------------------------------------------------------------------------------------
+// ---- key files ----------------------------------------------------------------------------------
 
 static enum neb_status stretch(const char *passphrase, const uint8_t salt[SEC_SEAL_SALT_BYTES],
                                uint8_t out[SEC_SEAL_KEY_BYTES]) {
@@ -170,7 +170,7 @@ void sec_seal_key_destroy(struct sec_seal_key **k) {
     *k = NULL;
 }
 
-// ---- keys of jobs ---------------------------------------------------------------------------------------------
+// ---- keys of jobs -------------------------------------------------------------------------------
 
 const uint8_t *sec_seal_key_id(const struct sec_seal_key *k) { return k->id; }
 const uint8_t *sec_seal_key_context(const struct sec_seal_key *k) { return k->context; }

@@ -36,7 +36,7 @@ struct sec_stream_writer { // in locked memory
     uint8_t sealed[SEALED_CHUNK];
 };
 
-// ---- sealing --------------------------------------------------------------------------------------------------
+// ---- sealing ------------------------------------------------------------------------------------
 
 enum neb_status sec_stream_create(const struct sec_seal_key *k,
                                   const uint8_t context[SEC_SEAL_CONTEXT_BYTES],
@@ -104,7 +104,7 @@ void sec_stream_destroy(struct sec_stream_writer **w) {
     *w = NULL;
 }
 
-// ---- opening --------------------------------------------------------------------------------------------------
+// ---- opening ------------------------------------------------------------------------------------
 
 struct sec_stream_reader { // in locked memory; states follow
     const uint8_t *p;

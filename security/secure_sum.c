@@ -25,7 +25,7 @@ static const char key_context[] = "nebula sum key v1", pair_context[] = "nebula 
                   hash_context[] = "nebula sum hash v1", own_context[] = "nebula sum own v1",
                   noise_context[] = "nebula sum noise v1";
 
-// ---- seeds ----------------------------------------------------------------------------------------------------
+// ---- seeds --------------------------------------------------------------------------------------
 
 enum neb_status sec_sum_pair_key(const uint8_t secret[SEC_KEY_BYTES],
                                  const uint8_t own[SEC_KEY_BYTES],
@@ -172,7 +172,7 @@ static void make_nonce(const struct sec_sum *s, const struct sec_sum_head *h, co
     sodium_memzero(bytes, sizeof bytes);
 }
 
-// ---- masks ----------------------------------------------------------------------------------------------------
+// ---- masks --------------------------------------------------------------------------------------
 
 // acc ± PRG(seed)[at, at + count), modulo 2^16. The mask is the ChaCha20 key stream, two little-endian bytes an integer; a
 // seed is used for one vector only, so the nonce is constant.
@@ -354,7 +354,7 @@ void sec_sum_take_off(const struct sec_sum *s, const struct sec_sum_head *h, con
     }
 }
 
-// ---- reveals --------------------------------------------------------------------------------------------------
+// ---- reveals ------------------------------------------------------------------------------------
 
 // Who of n is not in the set; false: more are missing than may be, or there are bits beyond n.
 static bool missing_of(uint8_t n, uint16_t set, uint8_t *missing) {

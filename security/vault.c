@@ -27,7 +27,7 @@ struct reader { // of one of the two
     uint8_t clear[];
 };
 
-// ---- writing --------------------------------------------------------------------------------------------------
+// ---- writing ------------------------------------------------------------------------------------
 
 static enum neb_status begin(void *ctx, neb_vault_put *put, void *user, void **writer) {
     const struct sec_vault *v = ctx;
@@ -45,7 +45,7 @@ static void drop(void *writer) {
     sec_stream_destroy(&w);
 }
 
-// ---- reading --------------------------------------------------------------------------------------------------
+// ---- reading ------------------------------------------------------------------------------------
 
 static void close_reader(void *reader) {
     struct reader *r = reader;
@@ -141,7 +141,7 @@ static enum neb_status read_range(void *reader, uint64_t at, void *dst, size_t n
 static const struct neb_vault_ops ops = {begin,       add,        end,         drop,
                                          open_reader, read_range, close_reader};
 
-// ---- the vault ------------------------------------------------------------------------------------------------
+// ---- the vault ----------------------------------------------------------------------------------
 
 enum neb_status sec_vault_create_take(struct sec_seal_key **k,
                                       const uint8_t context[SEC_SEAL_CONTEXT_BYTES],

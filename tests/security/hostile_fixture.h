@@ -89,7 +89,7 @@ static bool bare_up[SITES];
 static struct frame frames[4096];
 static size_t n_frames;
 
-// ---- sites ----------------------------------------------------------------------------------------------------
+// ---- sites --------------------------------------------------------------------------------------
 
 static inline void on_commit(void *user, const struct inter_record *r,
                              const struct neb_map *blobs) {
@@ -208,7 +208,7 @@ static inline void go_for(neb_ns time) {
         go();
 }
 
-// ---- updates --------------------------------------------------------------------------------------------------
+// ---- updates ------------------------------------------------------------------------------------
 
 enum kind {
     GOOD,
@@ -357,7 +357,7 @@ static inline void all_three(void) {
     UNTIL(votes(&sites[ANNA]) && votes(&sites[BERT]) && votes(&sites[MALLORY]));
 }
 
-// ---- mallory without a service ---------------------------------------------------------------------------------
+// ---- mallory without a service ------------------------------------------------------------------
 
 static inline void connect_bare(void) {
     struct inter_link_config c = {.identity = ids[MALLORY], .members = &list, .n_bulk = 2};
@@ -399,7 +399,7 @@ static inline void say_heartbeat(int to, uint32_t term, uint8_t flags) {
     neb_buf_free(&b);
 }
 
-// ---- manifests and chunks by hand -----------------------------------------------------------------------------
+// ---- manifests and chunks by hand ---------------------------------------------------------------
 
 static inline void sign_manifest(struct inter_manifest *m) {
     struct neb_buf b = {0};
@@ -475,7 +475,7 @@ static inline void give(int to, const struct inter_manifest *m, const struct neb
     assert_true(holds_blob(to, m) == all);
 }
 
-// ---- what was said before, again ------------------------------------------------------------------------------
+// ---- what was said before, again ----------------------------------------------------------------
 
 // Asks for the chunks of every update that was announced, so that they are recorded too.
 static inline void ask_for_chunks(void) {

@@ -26,7 +26,7 @@ static int bad;
         bad |= !(x);                                                                               \
     } while (0)
 
-// ---- without keys ---------------------------------------------------------------------------------------------
+// ---- without keys -------------------------------------------------------------------------------
 
 static double memory_mib(const char *pid) { // anonymous, which sockets' buffers are not part of
     char path[64], line[256];
@@ -116,7 +116,7 @@ static int open_house(const char *endpoint, const char *pid) {
     return bad;
 }
 
-// ---- with keys ------------------------------------------------------------------------------------------------
+// ---- with keys ----------------------------------------------------------------------------------
 
 static const char *ask(struct agent_ipc *s, json_t *head, const void *secret, neb_ns patience,
                        struct agent_ipc_msg *m) {

@@ -183,7 +183,7 @@ static void test_byzantine(void **state) {
     }
 }
 
-// ---- two members: nobody else to compare with, so each is compared with itself -----------------------------------------
+// ---- two members: nobody else to compare with, so each is compared with itself ------------------
 
 enum { PAIR = 2, PAIR_ROUNDS = 60, FROM = 20 };
 struct script {

@@ -185,7 +185,7 @@ static void test_clock_set(void **state) {
     }
 }
 
-// ---- membership that ends ------------------------------------------------------------------------
+// ---- membership that ends -----------------------------------------------------------------------
 
 // An invitation of a name that was revoked lets nobody in with the keys that it had: they may have been stolen. Nor does a rotation bring former ones back.
 static void test_back_with_other_keys(void **state) {
@@ -324,26 +324,27 @@ static void test_says_why(void **state) {
                      none = invite("said-none", 3600);
     struct sec_invite v;
     assert_int_equal(sec_enrol_join(home("said-used"), &used, ""), NEB_OK);
-    refused_as(used, "said-used2", SEC_ENROL_USED, "this invitation of 'said-used' was used before",
+    refused_as(used, "said-used2", SEC_ENROL_USED,
+               "this invitation for 'said-used' was used before",
                "the invitation for 'said-used' was used before, by other keys");
     age(&late, 3 * 3600);
-    refused_as(late, "said-late", SEC_ENROL_EXPIRED, "this invitation of 'said-late' expired 12",
+    refused_as(late, "said-late", SEC_ENROL_EXPIRED, "this invitation for 'said-late' expired 12",
                "the invitation for 'said-late' expired 72");
     assert_int_equal(revoke_now("said-gone"), NEB_OK);
     refused_as(gone, "said-gone", SEC_ENROL_WITHDRAWN,
-               "this invitation of 'said-gone' was withdrawn",
+               "this invitation for 'said-gone' was withdrawn",
                "the invitation for 'said-gone' was withdrawn");
     // also when others were made since; but not for ever
     age(&old, SEC_INVITE_KEPT + 2 * 3600);
     (void)invite("said-next", 3600);
     assert_int_equal(sec_invite_load(hub->dir, late.id, &v), NEB_OK);
     assert_int_equal(sec_invite_load(hub->dir, gone.id, &v), NEB_OK);
-    refused_as(old, "said-old", SEC_ENROL_REFUSED, "no invitation that this token fits",
-               "no such invitation here");
+    refused_as(old, "said-old", SEC_ENROL_REFUSED, "no invitation for this token",
+               "there is no such invitation");
     none.id[0] ^= 1;
     // of such lines the hub's log has enough by now
-    refused_as(none, "said-none", SEC_ENROL_REFUSED, "no invitation that this token fits", "");
-    assert_false(was_logged("no such invitation here"));
+    refused_as(none, "said-none", SEC_ENROL_REFUSED, "no invitation for this token", "");
+    assert_false(was_logged("there is no such invitation"));
     assert_false(is_member("said-late") || is_member("said-gone") || is_member("said-old"));
 }
 
@@ -363,7 +364,7 @@ static void test_clock_behind(void **state) {
     assert_int_equal(sec_enrol_join(home("behind"), &t, ""), NEB_OK);
 }
 
-// ---- crash and damage -----------------------------------------------------------------------------
+// ---- crash and damage ---------------------------------------------------------------------------
 
 // The hub fails at each of its writes in turn. Afterwards the same request is answered; once the
 // invitation was used, another one is not.

@@ -230,7 +230,7 @@ static void test_claimed_frames(void **state) {
         close(fds[i]);
 }
 
-// ---- handshakes -------------------------------------------------------------------------------------------------
+// ---- handshakes ---------------------------------------------------------------------------------
 
 // Another process, so that what it computes and holds is not counted; at 127.0.0.2. Each connection has a key of its own that nobody knows, and
 // is given up some 32 ms later.

@@ -34,7 +34,7 @@ static void test_not_dumpable(void **state) {
     assert_int_equal(prctl(PR_GET_DUMPABLE), 0);
 }
 
-// ---- locked memory, in a process with little of it -------------------------------------------------------------------
+// ---- locked memory, in a process with little of it ----------------------------------------------
 
 enum { PAGE = 4096, PAGES = 16, PIECES = 2 * PAGES };
 static unsigned said; // that keys may be swapped

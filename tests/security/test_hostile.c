@@ -5,7 +5,7 @@
 // the same records, and their ledgers stay sound.
 #include "tests/security/hostile_fixture.h"
 
-// ---- updates that no worker makes -----------------------------------------------------------------------------
+// ---- updates that no worker makes ---------------------------------------------------------------
 
 static void test_bad_updates(void **state) {
     (void)state;
@@ -96,7 +96,7 @@ static void test_forged_weights(void **state) {
     expect_sound(&sites[BERT]);
 }
 
-// ---- what was said before, again ------------------------------------------------------------------------------
+// ---- what was said before, again ----------------------------------------------------------------
 
 static size_t recorded(uint8_t type) {
     size_t n = 0;

@@ -10,7 +10,7 @@
 
 static neb_ns next_heartbeat;
 
-// ---- a leader by hand -----------------------------------------------------------------------------------------
+// ---- a leader by hand ---------------------------------------------------------------------------
 
 static void heartbeat(void) {
     if (neb_now() < next_heartbeat)
@@ -162,7 +162,7 @@ static void everybody_sends(struct neb_buf *blob, enum kind kind) {
           inter_ledger_has_blob(inter_service_ledger(sites[ANNA].s), &of_bert.key));
 }
 
-// ---- what is not hers to choose -------------------------------------------------------------------------------
+// ---- what is not hers to choose -----------------------------------------------------------------
 
 static const uint16_t all = 1 << MALLORY | 1 << ANNA | 1 << BERT, two = 1 << MALLORY | 1 << ANNA;
 
@@ -229,7 +229,7 @@ static void test_bad_one_accepted(void **state) {
     neb_buf_free(&blob);
 }
 
-// ---- robust ---------------------------------------------------------------------------------------------------
+// ---- robust -------------------------------------------------------------------------------------
 
 static int open_robust(void **state) {
     robust = true;
@@ -281,7 +281,7 @@ static void test_robust_unknown(void **state) {
     neb_buf_free(&blob);
 }
 
-// ---- two records of one term ----------------------------------------------------------------------------------
+// ---- two records of one term --------------------------------------------------------------------
 
 // ACCEPT: | type | job | round | fragment | term | hash | epoch | signature |
 static bool accept_of(int who, struct inter_accept *out) {

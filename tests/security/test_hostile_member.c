@@ -45,7 +45,7 @@ static pid_t hostile;
 static unsigned honest_ups, honest_downs;
 static uint64_t got;
 
-// ---- the hostile process --------------------------------------------------------------------------------------
+// ---- the hostile process ------------------------------------------------------------------------
 
 static void *dial(void *ctx, uint32_t port) {
     char where[64];
@@ -127,7 +127,7 @@ static void order(char what) {
     assert_int_equal(write(orders, &o, sizeof o), sizeof o);
 }
 
-// ---- the honest pair ------------------------------------------------------------------------------------------
+// ---- the honest pair ----------------------------------------------------------------------------
 
 static void on_event(void *user, const struct inter_link_event *e) {
     int self = *(int *)user;

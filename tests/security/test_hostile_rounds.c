@@ -20,7 +20,7 @@ static size_t files_of(int who) {
     return n;
 }
 
-// ---- attempts -------------------------------------------------------------------------------------------------
+// ---- attempts -----------------------------------------------------------------------------------
 
 // Each takes the place of the one before. What has arrived of those goes with them, and there is an end to it.
 static void test_many_attempts(void **state) {
@@ -74,7 +74,7 @@ static void test_missed(void **state) {
     neb_buf_free(&blob);
 }
 
-// ---- two digests under one key --------------------------------------------------------------------------------
+// ---- two digests under one key ------------------------------------------------------------------
 
 // Bert gets another update of mallory's than anna, whole or in part. Anna and mallory are a majority, and the record lists anna's.
 static void two_digests(uint32_t chunks, bool restart) {
@@ -128,7 +128,7 @@ static void test_two_digests(void **state) {
     expect_sound(&sites[BERT]);
 }
 
-// ---- terms ----------------------------------------------------------------------------------------------------
+// ---- terms --------------------------------------------------------------------------------------
 
 static neb_ns next_lie;
 static uint32_t lies;

@@ -57,7 +57,7 @@ static unsigned barriers;
 static int threads = 1; // of the site, which may change
 static bool alone;      // the job's clusters exchange nothing
 
-// ---- the members ----------------------------------------------------------------------------------------------
+// ---- the members --------------------------------------------------------------------------------
 
 static void on_message(void *user, uint32_t peer, uint32_t kind, const uint8_t *p, size_t n) {
     int who = *(int *)user;
@@ -131,7 +131,7 @@ static void barrier(int who) {
     wait_refused(who, "not signed");
 }
 
-// ---- jobs -----------------------------------------------------------------------------------------------------
+// ---- jobs ---------------------------------------------------------------------------------------
 
 static json_t *spec(const char *name) {
     char text[1024];
@@ -227,7 +227,7 @@ static int said(const char *text) { // lines of the agent's log
     return n;
 }
 
-// ---- tests ----------------------------------------------------------------------------------------------------
+// ---- tests --------------------------------------------------------------------------------------
 
 static void test_messages_of_others(void **state) {
     (void)state;
@@ -525,7 +525,7 @@ static void test_tokens(void **state) {
     assert_true(forged() > before);
 }
 
-// ---- floods -----------------------------------------------------------------------------------------------------
+// ---- floods -------------------------------------------------------------------------------------
 
 static void offer_many(int who, int from, int n) {
     for (int i = from; i < from + n; i++) {
@@ -602,7 +602,7 @@ static void test_ended_without_end(void **state) {
     check_job(annas, "honest, running of anna");
 }
 
-// ---- set-up ---------------------------------------------------------------------------------------------------
+// ---- set-up -------------------------------------------------------------------------------------
 
 static void run_agent(void) {
     struct agent_daemon_config c = {

@@ -65,7 +65,7 @@ static void test_rotated(void **state) {
     assert_int_equal(sites[BERT].faults[INTER_FAULT_DENIED], 0);
 }
 
-// ---- masked sums ------------------------------------------------------------------------------------------------
+// ---- masked sums --------------------------------------------------------------------------------
 
 static bool sign_by(void *user, const char *context, const void *msg, size_t len,
                     uint8_t sig[INTER_SIG_BYTES]) {

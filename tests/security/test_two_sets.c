@@ -115,7 +115,7 @@ static bool say_commit(uint8_t from, const struct inter_record *r) {
     return delivered;
 }
 
-// ---- the attack -----------------------------------------------------------------------------------------------
+// ---- the attack ---------------------------------------------------------------------------------
 
 static void take_off(int16_t *q, const uint8_t seed[SEC_SUM_SEED_BYTES], bool minus) {
     static const uint8_t nonce[crypto_stream_chacha20_NONCEBYTES];
@@ -208,7 +208,7 @@ static void test_too_small_a_set(void **state) {
     forget_all();
 }
 
-// ---- votes ----------------------------------------------------------------------------------------------------
+// ---- votes --------------------------------------------------------------------------------------
 
 static void test_quorums(void **state) {
     (void)state;
@@ -316,7 +316,7 @@ static void test_first_term_once(void **state) {
     }
 }
 
-// ---- a new leader, and several values of the term before -------------------------------------------------------
+// ---- a new leader, and several values of the term before ----------------------------------------
 
 static void promise_vote(uint8_t from, uint32_t term, const struct inter_record *r) {
     static const uint8_t sig[INTER_SIG_BYTES];
@@ -430,7 +430,7 @@ static void test_a_chain_that_is_cut(void **state) {
     forget_all();
 }
 
-// ---- one update, one set --------------------------------------------------------------------------------------
+// ---- one update, one set ------------------------------------------------------------------------
 
 static bool submits(uint32_t attempt) {
     struct inter_manifest m = manifests[1];
