@@ -199,7 +199,7 @@ static void test_back_with_other_keys(void **state) {
     t = invite("nice", 3600);
     neb_buf_clear(&logged);
     assert_int_equal(try_join(&t, stolen, &(struct lie){0}), NEB_ERR_DENIED);
-    assert_true(was_logged("asks with keys that were taken off the list before"));
+    assert_true(was_logged("asks with keys that were removed from the list before"));
     assert_false(is_member("nice"));
     // the token is not used up by that, and the site puts its keys aside
     assert_int_equal(sec_identity_put_aside(home("id-nice")), NEB_OK);
@@ -326,7 +326,7 @@ static void test_says_why(void **state) {
     assert_int_equal(sec_enrol_join(home("said-used"), &used, ""), NEB_OK);
     refused_as(used, "said-used2", SEC_ENROL_USED,
                "this invitation for 'said-used' was used before",
-               "the invitation for 'said-used' was used before, by other keys");
+               "the invitation for 'said-used' was used before, with other keys");
     age(&late, 3 * 3600);
     refused_as(late, "said-late", SEC_ENROL_EXPIRED, "this invitation for 'said-late' expired 12",
                "the invitation for 'said-late' expired 72");
