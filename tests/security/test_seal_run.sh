@@ -116,7 +116,7 @@ has 'symbolic link' "$T/link.log" || fail "no reason: $(cat "$T/link.log")"
 # ---- an agent that shall seal does not start without its key
 mv "$T/seal.key" "$T/gone.key"
 timeout 20 "$nebula" agent --home "$T/run/clusters/alpha" >"$T/nokey.log" 2>&1 && fail "an agent without its seal key started"
-has 'no seal key there' "$T/nokey.log" || fail "no reason: $(cat "$T/nokey.log")"
+has 'there is no seal key here' "$T/nokey.log" || fail "no reason: $(cat "$T/nokey.log")"
 mv "$T/gone.key" "$T/seal.key"
 
 # ---- a damaged newest checkpoint: the one before is used
