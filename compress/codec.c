@@ -10,8 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Frames of version 1 are read as well: they have no stage 2.
-enum { MAGIC = 0x3246424e /* "NBF2" */, FORMER = 0x3146424e /* "NBF1" */ };
+enum { MAGIC = 0x3246424e /* "NBF2" */ };
 
 enum neb_status cmp_work_create(struct cmp_work **out) {
     struct cmp_work *w = calloc(1, sizeof *w);
@@ -183,15 +182,13 @@ enum neb_status cmp_frame_get(struct neb_rd *r, struct cmp_frame *h) {
     bool fine = id == CMP_TOPK && bits == 4; // the codebook's rest
     for (int i = 2; fine && i < CMP_MAGS; i++)
         h->mags[i] = neb_rd_f32(r);
-    h->former = magic == FORMER;
-    if (!r->bad && magic != MAGIC && !h->former && (magic & 0xffffff) == (MAGIC & 0xffffff))
+    if (!r->bad && magic != MAGIC && (magic & 0xffffff) == (MAGIC & 0xffffff))
         return neb_fail(
             NEB_ERR_FORMAT,
-            "codec frame: version '%c', this program reads '1' and '2'; run the same release on "
-            "all members",
+            "codec frame: version '%c', this program reads '2'; run the same release on all "
+            "members",
             isprint((int)(magic >> 24)) ? (int)(magic >> 24) : '?');
-    if (r->bad || (magic != MAGIC && !h->former) || (bits && !fine) || zero2 || id < CMP_FP32 ||
-        id > CMP_ID_LAST)
+    if (r->bad || magic != MAGIC || (bits && !fine) || zero2 || id < CMP_FP32 || id > CMP_ID_LAST)
         return neb_fail(NEB_ERR_FORMAT, "codec frame: no valid header");
     h->codec.id = (enum cmp_codec_id)id;
     if (streams != cmp_frame_streams(h->codec.id) || h->n > CMP_ELEMENTS_MAX)

@@ -14,7 +14,7 @@
 //            a sign and a bin of the codebook `mags` each: 2 bits (bits 0 in the header) or 4
 //
 // The last stage of every stream is zstd where it helps (stage.c). Of 8-bit codes it may be zstd of their high nibbles alone, behind
-// the low ones as they are: stage 2, new in version 2 of the format. Frames from elsewhere are hostile until checked: sizes are
+// the low ones as they are: stage 2. Frames from elsewhere are hostile until checked: sizes are
 // derived from the header and compared before anything is allocated or written.
 //
 // Sources: block quantisation as in QSGD and 8-bit optimisers; top-k by chunk with 2-bit values as in SparseLoCo

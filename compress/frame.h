@@ -25,7 +25,6 @@ struct cmp_frame { // the header
     // topk: codebook of magnitudes, in units of the chunk's scale, ascending; 2 or 8 of them
     float mags[CMP_MAGS];
     uint64_t n;
-    bool former; // read from version 1
 };
 // Appends a header that `streams` streams follow. / Reads one: NEB_ERR_FORMAT. / How many streams a codec has.
 void cmp_frame_put(struct neb_buf *out, const struct cmp_frame *h, int streams);

@@ -150,7 +150,7 @@ static enum neb_status unpack(struct cmp_work *w, uint8_t *out, size_t raw, cons
 }
 
 uint8_t cmp_frame_last_stage(const struct cmp_frame *h) {
-    return h->codec.id == CMP_INT8 && !h->former ? NIBBLES : ZSTD;
+    return h->codec.id == CMP_INT8 ? NIBBLES : ZSTD;
 }
 
 enum neb_status cmp_frame_join(uint8_t *codes, const uint8_t *low, const uint8_t *high, size_t n) {

@@ -158,7 +158,7 @@ enum neb_status kern_device_open(int index, char why[KERN_WHY_MAX], struct kern_
     if (st == NEB_OK)
         return NEB_OK;
     if (why) {
-        snprintf(why, KERN_WHY_MAX, "%s", text);
+        snprintf(why, KERN_WHY_MAX, "%.*s", KERN_WHY_MAX - 1, text);
         return st;
     }
     return neb_fail(st, "%s. `device: cpu` trains without a GPU", text);

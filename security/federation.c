@@ -14,13 +14,11 @@
 #include <unistd.h>
 
 enum { SEEN_BYTES = 8 + 8 + NEB_SHA256_BYTES };
-static const char seen_magic[] = "nebseen2",
-                  old_seen_magic[] = "nebseen1"; // of a list without history
+static const char seen_magic[] = "nebseen2";
 
 struct seen {
     uint64_t version; // 0: none
     uint8_t digest[NEB_SHA256_BYTES];
-    bool history; // it had one
 };
 
 static enum neb_status file(const struct sec_federation *f, const char *name,
@@ -40,9 +38,8 @@ static enum neb_status seen_read(const struct sec_federation *f, struct seen *ou
     neb_rd_copy(&r, front, sizeof front);
     out->version = neb_rd_u64(&r);
     neb_rd_copy(&r, out->digest, sizeof out->digest);
-    out->history = !memcmp(front, seen_magic, sizeof front);
-    if (st == NEB_OK && (!neb_rd_done(&r) || !out->version ||
-                         (!out->history && memcmp(front, old_seen_magic, sizeof front) != 0)))
+    if (st == NEB_OK &&
+        (!neb_rd_done(&r) || !out->version || memcmp(front, seen_magic, sizeof front) != 0))
         st = neb_fail(NEB_ERR_FORMAT, "%s: damaged: restore it from a backup", path);
     neb_buf_free(&b);
     return st;
@@ -52,7 +49,7 @@ static enum neb_status seen_write(const struct sec_federation *f, const struct s
     char path[NEB_PATH_MAX];
     uint8_t raw[SEEN_BYTES];
     NEB_TRY(file(f, "seen", path));
-    memcpy(raw, s->history ? seen_magic : old_seen_magic, 8);
+    memcpy(raw, seen_magic, 8);
     neb_put_u64(raw + 8, s->version);
     memcpy(raw + 16, s->digest, sizeof s->digest);
     return neb_fs_write(path, raw, sizeof raw, 0600);
@@ -82,10 +79,8 @@ static enum neb_status follows(const struct seen *s, const struct sec_memberlist
     const uint8_t *was = sec_memberlist_former(l, s->version);
     if (was && memcmp(was, s->digest, sizeof s->digest) != 0)
         return forked(s->version, s->digest, was);
-    if (!s->history)
-        return NEB_OK; // nor need it have been in anybody's
-    // A hub's history grows with each version, and no hub goes back to lists without.
-    if (l->old || (!was && l->version - s->version <= SEC_MEMBERLIST_HISTORY))
+    // A hub's history grows with each version.
+    if (!was && l->version - s->version <= SEC_MEMBERLIST_HISTORY)
         return forked(s->version, s->digest, NULL);
     if (!was)
         return neb_fail(NEB_ERR_CORRUPT,
@@ -172,7 +167,7 @@ static enum neb_status take(struct sec_federation *f, const uint8_t *p, size_t l
     neb_log_hush(false);
     NEB_TRY(st);
     NEB_TRY(seen_read(f, &seen));
-    now = (struct seen){.version = l.version, .history = !l.old};
+    now = (struct seen){.version = l.version};
     sec_memberlist_digest(p, len, now.digest);
     const struct sec_branch theirs = {.list = &l, .version = l.version, .digest = now.digest};
     if (store && is_settled(f, &seen, &theirs)) // what an operator puts into the file is judged

@@ -7,7 +7,7 @@
 //     hub           where the hub's enrolment endpoint was last reached
 //     former.json   signing keys of who is on it no more (former.h)
 //     forked        forks of the list that were proven here (forks.h)
-//     seen          highest version that was ever in use here, its digest, whether it had a history
+//     seen          highest version that was ever in use here, and its digest
 //
 // A list takes effect only once both files hold it: first the list, then `seen`, each fsynced. After
 // a crash between the two the list on disk is newer than `seen` and is taken.
@@ -20,7 +20,6 @@
 //     version > seen, not in its history    a fork: NEB_ERR_CORRUPT
 //     its history does not reach to ours    NEB_ERR_CORRUPT: more than SEC_MEMBERLIST_HISTORY versions
 //                                           were missed, or somebody made it so that nobody can tell
-//     and ours had no history               taken: they are of before there were any
 //
 //     any of these, of a branch that was    NEB_ERR_DENIED, said once: whoever started this agent has
 //     known for forked at the start         seen the fork

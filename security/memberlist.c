@@ -4,7 +4,7 @@
 #include <sodium.h>
 #include <string.h>
 
-static const char magic[8] = "nebml2", old_magic[8] = "nebml1";
+static const char magic[8] = "nebml2";
 enum {
     HEAD_MAX = 8 + SEC_FEDERATION_BYTES + 8 + 8 + 1 + SEC_MEMBERLIST_HISTORY * NEB_SHA256_BYTES +
                1 + 2 + SEC_NAME_MAX - 1 + 1,
@@ -59,7 +59,7 @@ static bool clash(const struct sec_listed *a, const struct sec_listed *b) {
 
 // At least the version before, and none from before the first.
 static bool history_valid(const struct sec_memberlist *l) {
-    if (l->n_history > (l->old ? 1 : SEC_MEMBERLIST_HISTORY) || l->n_history > l->version - 1 ||
+    if (l->n_history > SEC_MEMBERLIST_HISTORY || l->n_history > l->version - 1 ||
         (l->version > 1 && !l->n_history))
         return false;
     for (uint32_t i = 0; i < l->n_history; i++)
@@ -86,11 +86,6 @@ static bool list_valid(const struct sec_memberlist *l) {
 // ---- bytes -------------------------------------------------------------------------------------
 
 static void format_history(const struct sec_memberlist *l, struct neb_buf *out) {
-    static const uint8_t none[NEB_SHA256_BYTES];
-    if (l->old) {
-        neb_buf_add(out, l->n_history ? l->history[0] : none, sizeof none);
-        return;
-    }
     neb_buf_u8(out, (uint8_t)l->n_history);
     neb_buf_add(out, l->history, l->n_history * sizeof l->history[0]);
 }
@@ -99,7 +94,7 @@ enum neb_status sec_memberlist_format(const struct sec_memberlist *l, struct neb
     if (!list_valid(l))
         return neb_fail(NEB_ERR_INVALID, "member list: a field is out of range");
     neb_buf_clear(out);
-    neb_buf_add(out, l->old ? old_magic : magic, sizeof magic);
+    neb_buf_add(out, magic, sizeof magic);
     neb_buf_add(out, l->federation, sizeof l->federation);
     neb_buf_u64(out, l->version);
     neb_buf_u64(out, (uint64_t)l->issued);
@@ -122,11 +117,9 @@ enum neb_status sec_memberlist_format(const struct sec_memberlist *l, struct neb
 }
 
 static void read_history(struct neb_rd *r, struct sec_memberlist *l) {
-    uint32_t n = l->old ? 1 : neb_rd_u8(r);
-    for (uint32_t i = 0; i < n; i++)
+    l->n_history = neb_rd_u8(r);
+    for (uint32_t i = 0; i < l->n_history; i++)
         neb_rd_copy(r, l->history[i], sizeof l->history[i]);
-    l->n_history =
-        l->old && l->version == 1 && sodium_is_zero(l->history[0], NEB_SHA256_BYTES) ? 0 : n;
 }
 
 static void read_entry(struct neb_rd *r, struct sec_listed *e) {
@@ -144,8 +137,7 @@ enum neb_status sec_memberlist_parse(const uint8_t *p, size_t len, struct sec_me
     struct neb_rd r = neb_rd_make(p, len);
     char front[sizeof magic];
     neb_rd_copy(&r, front, sizeof front);
-    l.old = !r.bad && !memcmp(front, old_magic, sizeof front);
-    if (len > SEC_MEMBERLIST_MAX || r.bad || (!l.old && memcmp(front, magic, sizeof front) != 0))
+    if (len > SEC_MEMBERLIST_MAX || r.bad || memcmp(front, magic, sizeof front) != 0)
         return neb_fail(NEB_ERR_FORMAT, "member list: not one");
     neb_rd_copy(&r, l.federation, sizeof l.federation);
     l.version = neb_rd_u64(&r);
@@ -194,7 +186,6 @@ void sec_memberlist_succeed(struct sec_memberlist *l, const uint8_t digest[NEB_S
         memcpy(l->history[0], digest, sizeof l->history[0]);
     }
     l->version++;
-    l->old = false;
 }
 
 int sec_memberlist_find(const struct sec_memberlist *l, const char *name) {

@@ -14,9 +14,6 @@
 // from it, however many were missed in between, up to SEC_MEMBERLIST_HISTORY. A history never gets
 // shorter by a new version, but for what is beyond that. federation.h says what is made of it.
 //
-// Lists of before there was a history, "nebml1", are read as well: instead of "h u8 | digests" they
-// have the one digest of the version before, zero for version 1. Nobody writes them any more.
-//
 // Threads: plain values.
 #ifndef SEC_MEMBERLIST_H
 #define SEC_MEMBERLIST_H
@@ -62,7 +59,6 @@ struct sec_memberlist {
     uint8_t federation[SEC_FEDERATION_BYTES];
     uint64_t version; // 1 or more
     int64_t issued;
-    bool old; // "nebml1"
     uint32_t n_history;
     uint8_t history[SEC_MEMBERLIST_HISTORY][NEB_SHA256_BYTES]; // the version before first
     enum sec_list_why why;

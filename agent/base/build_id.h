@@ -2,15 +2,27 @@
 // Which build this is, and what it speaks.
 #ifndef NEB_BUILD_ID_H
 #define NEB_BUILD_ID_H
+#include <stdbool.h>
 
 enum {
-    // Of all that agents say to each other, and to workers, trainers and libnebula. Two that differ do not work together: raise it with every
-    // change of a message, a record or an update's bytes.
+    // The protocol of agents, workers, trainers and libnebula. Two sides with different numbers do
+    // not work together. Raise it with every change of a message, a record or an update's bytes.
     NEB_PROTOCOL = 1,
     NEB_BUILD_MAX = 64, // bytes of a build's name, with the 0 at its end
 };
 
-// "0.1.0 (3fd41372abcd)": version and commit; for people, and compared by nobody.
+// The build's name, "0.2.0 (3fd41372abcd)": version and commit. It is for people; no code compares
+// it.
 const char *neb_build(void);
+
+struct neb_build_options {
+    const char *version;
+    const char *commit;     // "": built outside of a checkout
+    const char *compiler;   // "gcc 12.2.0"
+    const char *build_type; // "Release"
+    const char *sanitizers; // "address,undefined"; "": none
+    bool mpi, nccl, cuda;   // the build has made the object that the program loads for it
+};
+const struct neb_build_options *neb_build_options(void);
 
 #endif

@@ -57,9 +57,7 @@ static enum neb_status print_list(const struct sec_federation *f) {
     printf("federation: %s\nversion: %llu (%s %s, %s)\ndigest: %s\n", f->name,
            (unsigned long long)l->version, sec_list_why_name(l->why), l->subject,
            date(l->issued, when), hex);
-    if (l->old)
-        puts("history: none (an older hub has signed it)");
-    else if (l->n_history)
+    if (l->n_history)
         printf("history: back to version %llu\n", (unsigned long long)(l->version - l->n_history));
     for (uint32_t i = 0; i < l->n; i++) {
         const struct sec_listed *e = &l->e[i];

@@ -23,6 +23,7 @@ void agent_help_list(FILE *f) {
           f);
     for (const struct agent_topic *t = agent_topics; t->name; t++)
         fprintf(f, "    %-10s %s\n", t->name, t->summary);
+    fputs("\n'nebula --version [--json]' prints the version and how it was built.\n", f);
 }
 
 int agent_help_unknown(const char *word, bool topics) {

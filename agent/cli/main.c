@@ -7,6 +7,7 @@
 
 #include <argp.h>
 #include <errno.h>
+#include <jansson.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -14,6 +15,29 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+// False: out of memory.
+static bool version(bool json) {
+    const struct neb_build_options *b = neb_build_options();
+    if (!json) {
+        printf("nebula %s\n%s, %s, sanitizers: %s, objects:%s%s%s%s\n", neb_build(), b->compiler,
+               b->build_type, b->sanitizers[0] ? b->sanitizers : "none", b->mpi ? " mpi" : "",
+               b->nccl ? " nccl" : "", b->cuda ? " cuda" : "",
+               b->mpi || b->nccl || b->cuda ? "" : " none");
+        return true;
+    }
+    json_t *root = json_pack("{s:s, s:s, s:i, s:s, s:s, s:s, s:{s:b, s:b, s:b}}", "version",
+                             b->version, "commit", b->commit, "protocol", NEB_PROTOCOL, "compiler",
+                             b->compiler, "build_type", b->build_type, "sanitizers", b->sanitizers,
+                             "objects", "mpi", b->mpi, "nccl", b->nccl, "cuda", b->cuda);
+    char *text = root ? json_dumps(root, JSON_COMPACT) : NULL;
+    json_decref(root);
+    if (!text)
+        return false;
+    puts(text);
+    free(text);
+    return true;
+}
 
 // A full disk can lose what is still in a buffer: then the command has failed. argp ends the
 // program itself after --help, so this runs at exit.
@@ -47,8 +71,8 @@ int main(int argc, char **argv) {
         return AGENT_EXIT_OK;
     }
     if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "version")) {
-        printf("nebula %s\n", neb_build());
-        return AGENT_EXIT_OK;
+        bool json = argc > 2 && !strcmp(argv[2], "--json");
+        return version(json) ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
     }
     const char *which = argv[help ? 2 : 1];
     for (const struct agent_command *c = agent_commands; c->name; c++)

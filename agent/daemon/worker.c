@@ -169,7 +169,7 @@ static neb_ns restart_wait(const struct agent_jobrun *j, int restart) {
 }
 
 void daemon_worker_ended(struct daemon *d, struct agent_jobrun *j, int status) {
-    char reason[96], when[32] = "", text[160];
+    char reason[96], when[32] = "", text[192];
     daemon_gpus_back(d, j);
     j->end_status = status;
     if (!j->reported && inter_streams_detach(d->streams.streams, j->id) != NEB_OK)

@@ -12,9 +12,7 @@ static enum neb_status folder(const struct agent_worker *w, char *out, size_t ca
     return neb_path(out, cap, w->dir, "checkpoint");
 }
 
-// Of "worker.state"; others are refused. 5 did not say how often an update that is under way was taken back: it counts as not.
-// 6 did not say how many updates were masked.
-enum { STATE_VERSION = 7, STATE_WITHOUT_MASKED = 6, STATE_WITHOUT_AGAIN = 5 };
+enum { STATE_VERSION = 7 }; // of "worker.state"; others are refused
 
 // The worker's own counters, field by field.
 static void put_state(struct neb_buf *b, const struct agent_worker *w) {
@@ -73,7 +71,7 @@ static void put_state(struct neb_buf *b, const struct agent_worker *w) {
     neb_buf_u64(b, w->masked_sent);
 }
 
-static bool get_state(struct neb_rd *r, uint32_t version, struct agent_worker *w) {
+static bool get_state(struct neb_rd *r, struct agent_worker *w) {
     int64_t base = neb_rd_i64(r);
     uint32_t interval = neb_rd_u32(r);
     if (w->federated && (base < 0 || interval < 1 || interval > INT32_MAX))
@@ -134,11 +132,11 @@ static bool get_state(struct neb_rd *r, uint32_t version, struct agent_worker *w
         inter_outer_set_fragment(w->outer, f, neb_rd_u32(r), g->in_flight);
     }
     for (int32_t f = 0; w->federated && f < w->job.sync.fragments; f++) {
-        w->flight[f].retries = version == STATE_WITHOUT_AGAIN ? 0 : neb_rd_u32(r);
+        w->flight[f].retries = neb_rd_u32(r);
         if (w->flight[f].retries > INTER_RETRIES_MAX)
             return false;
     }
-    w->masked_sent = version <= STATE_WITHOUT_MASKED ? 0 : neb_rd_u64(r);
+    w->masked_sent = neb_rd_u64(r);
     return neb_rd_done(r) && w->step >= 0;
 }
 
@@ -256,11 +254,10 @@ static enum neb_status restore_from(struct agent_worker *w, const struct intra_c
         return NEB_ERR_IO;
     struct neb_rd r = neb_rd_make(state, s->bytes);
     uint32_t version = neb_rd_u32(&r);
-    if (version > STATE_VERSION || version < STATE_WITHOUT_AGAIN)
-        return neb_fail(NEB_ERR_FORMAT,
-                        "%s: its state is of version %u; this program reads %d to %d",
-                        intra_ckpt_path(c), version, STATE_WITHOUT_AGAIN, STATE_VERSION);
-    if (!get_state(&r, version, w))
+    if (version != STATE_VERSION)
+        return neb_fail(NEB_ERR_FORMAT, "%s: its state is of version %u; this program reads %d",
+                        intra_ckpt_path(c), version, STATE_VERSION);
+    if (!get_state(&r, w))
         return neb_fail(NEB_ERR_FORMAT, "%s: its state does not fit this job", intra_ckpt_path(c));
     build_note(note, sizeof note, w);
     if (!b || b->bytes != strlen(note) || memcmp(built, note, b->bytes))

@@ -414,7 +414,7 @@ static double own_share(const struct agent_flight *t) {
 
 // a bit of the memory falls over
 static enum neb_status flip_for_test(const struct agent_worker *w) {
-    char point[64];
+    char point[sizeof "worker.flip." + AGENT_NAME_MAX];
     struct inter_outer_array arrays[INTER_OUTER_ARRAYS];
     snprintf(point, sizeof point, "worker.flip.%s", w->job.clusters[w->cluster].name);
     if (!neb_fault(point))

@@ -15,8 +15,6 @@ enum neb_status worker_text_save(const struct agent_worker *w, struct intra_ckpt
 enum neb_status worker_text_compare(struct agent_worker *w, const struct intra_ckpt *c) {
     uint8_t was[INTRA_SHA_BYTES], is[INTRA_SHA_BYTES];
     char text[NEB_PATH_MAX + 320];
-    if (!intra_ckpt_find(c, "data.text")) // older checkpoints have none
-        return NEB_OK;
     NEB_TRY(intra_ckpt_read(c, "data.text", INTRA_BYTES, sizeof was, 1, was));
     NEB_TRY(agent_job_text_digest(&w->job, w->cluster, w->corpus, is));
     if (!memcmp(was, is, sizeof is))

@@ -215,7 +215,7 @@ NEBULA_EXPORT int nebula_close(struct nebula **n, double eval_loss);
 
 // What was wrong with the last call of this thread that failed: one line, never NULL.
 NEBULA_EXPORT const char *nebula_last_error(void);
-// Version of the library, such as "0.1.0", and its NEBULA_API.
+// Version of the library, such as "0.2.0", and its NEBULA_API.
 NEBULA_EXPORT const char *nebula_version(int *api);
 
 #ifdef __cplusplus

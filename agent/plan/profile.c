@@ -201,7 +201,7 @@ static enum neb_status take_list(const json_t *list, const char *name, int n, bo
 
 static enum neb_status take_device(const json_t *o, const char *where, struct agent_profile *out) {
     json_int_t count = json_integer_value(json_object_get(o, "count"));
-    const json_t *visible = json_object_get(o, "visible"); // not in older files
+    const json_t *visible = json_object_get(o, "visible");
     out->visible = -1;
     if (json_is_null(o))
         return NEB_OK;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Blobs of a ledger: written whole, dropped when nobody needs them. Those that arrive in chunks are in ledger_part.c.
+// Blobs of a ledger: stored complete, removed when no member needs them. part.c has arriving ones.
 //
-// The database says what must be there (a manifest, and chain.kept); files follow. Dropping writes the database first, so
-// that a cut in between leaves a file too many, which the next opening removes, and never a promise without its file.
+// The database decides what must be there (a manifest, and chain.kept); files follow. A removal
+// changes the database first. If it is interrupted it leaves an extra file, which the next opening
+// removes, and never a promise without its file.
 #include "agent/base/fault.h"
 #include "agent/base/log.h"
 #include "agent/base/sha256.h"
@@ -13,7 +14,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-// ---- names ----------------------------------------------------------------------------------------------------
+// ---- names --------------------------------------------------------------------------------------
 
 static void blob_name(const struct inter_key *k, const char *suffix, char *out, size_t cap) {
     char job[2 * INTER_ID_BYTES + 1];
@@ -48,7 +49,7 @@ bool inter_blob_parse(const char *name, struct inter_key *k, const char **suffix
     return !strcmp(name, again);
 }
 
-// ---- what is there --------------------------------------------------------------------------------------------
+// ---- files --------------------------------------------------------------------------------------
 
 uint64_t inter_blob_bytes(const char *path) {
     struct stat info;
@@ -82,7 +83,7 @@ enum neb_status inter_ledger_discard(struct inter_ledger *l, const struct inter_
     return inter_blob_discard(l, key);
 }
 
-// Whether the database still promises an update's files.
+// Finds whether the database still promises an update's files.
 static enum neb_status promised(struct inter_ledger *l, const struct inter_key *k, bool *out) {
     struct neb_buf b = {0};
     struct inter_chain c;
@@ -118,7 +119,7 @@ static enum neb_status sweep_one(struct inter_ledger *l, const char *name) {
     blob = !strcmp(suffix, ".blob");
     NEB_TRY(promised(l, &k, &keep));
     if (keep && !blob)
-        keep = !inter_ledger_has_blob(l, &k); // it arrived; what helped it is left over
+        keep = !inter_ledger_has_blob(l, &k); // it has arrived: these files are left over
     if (!keep) {
         inter_part_drop(l, &k);
         return inter_blob_remove(path);
@@ -141,12 +142,13 @@ enum neb_status inter_blob_sweep(struct inter_ledger *l) {
     return st;
 }
 
-// ---- whole blobs ----------------------------------------------------------------------------------------------
+// ---- complete blobs -----------------------------------------------------------------------------
 
 static enum neb_status second_digest(const struct inter_ledger *l, const struct inter_key *k) {
-    return neb_fail(NEB_ERR_EXISTS,
-                    "ledger %s: other bytes for round %u, fragment %u of member %u than before",
-                    l->dir, k->round, k->fragment, k->member);
+    return neb_fail(
+        NEB_ERR_EXISTS,
+        "ledger %s: round %u, fragment %u: other bytes of member %u than before are refused",
+        l->dir, k->round, k->fragment, k->member);
 }
 
 static enum neb_status write_blob(struct inter_ledger *l, const struct inter_key *key,
@@ -187,9 +189,9 @@ enum neb_status inter_ledger_put_blob(struct inter_ledger *l, const struct inter
     if (!inter_blob_fits(l, n, INTER_LEDGER_RESERVE_OWN))
         return neb_fail(
             NEB_ERR_NOSPC,
-            "ledger %s: an update of %zu bytes would leave less than %d MiB on its disk", l->dir, n,
-            INTER_LEDGER_RESERVE_OWN >> 20);
-    NEB_TRY(inter_blob_discard(l, key)); // what had arrived of it from others
+            "ledger %s: an update of %zu bytes would leave less than %d MiB free on its disk",
+            l->dir, n, INTER_LEDGER_RESERVE_OWN >> 20);
+    NEB_TRY(inter_blob_discard(l, key)); // what other members had sent of it
     st = write_blob(l, key, path, p, n);
     l->used += inter_blob_bytes(path);
     return st;
@@ -218,7 +220,7 @@ enum neb_status inter_ledger_map_blob(struct inter_ledger *l, const struct inter
     return sec_vault_map(l->seal, path, out);
 }
 
-// The file as it lies there first: what unseals or looks into it would end with a page that cannot be read.
+// Reads the raw file first: a page that cannot be read would end the process when the map is used.
 static enum neb_status can_be_read(const char *path) {
     struct neb_map m;
     NEB_TRY(neb_map_open(path, &m));
@@ -236,9 +238,9 @@ enum neb_status inter_ledger_read_blob(struct inter_ledger *l, const struct inte
     return sec_vault_map(l->seal, path, out);
 }
 
-// ---- a second digest under one key ------------------------------------------------------------------------------
+// ---- a second digest under one key --------------------------------------------------------------
 
-// Made where it is first needed: most ledgers never have one.
+// Created at first use: most ledgers never have one.
 static const char evidence[] =
     "CREATE TABLE IF NOT EXISTS second(job BLOB, fragment INT, round INT, member INT, attempt INT,"
     " body BLOB NOT NULL, PRIMARY KEY(job, fragment, round, member, attempt, body)) WITHOUT ROWID";
@@ -280,7 +282,7 @@ enum neb_status inter_ledger_replace_manifest(struct inter_ledger *l,
             "member %u has signed two updates for round %u of fragment %u under one key; the one "
             "that the others list counts, the other one is kept as evidence",
             k->member, k->round, k->fragment);
-    // The files first: after a cut in between the key's blob is missing, never another one than its manifest's.
+    // Files first: an interruption leaves the key without a blob, never with another's blob.
     NEB_TRY(inter_blob_discard(l, k));
     NEB_TRY(inter_db_begin(l));
     return inter_db_end(l, exchange(l, m));
@@ -299,7 +301,7 @@ enum neb_status inter_ledger_second(struct inter_ledger *l, const struct inter_k
                             (int64_t)k->member, (int64_t)k->attempt);
     struct neb_rd r = neb_rd_make(b.p, b.len);
     if (st == NEB_OK && !inter_manifest_get(&r, out))
-        st = neb_fail(NEB_ERR_CORRUPT, "ledger %s: evidence that does not parse", l->dir);
+        st = neb_fail(NEB_ERR_CORRUPT, "ledger %s: stored evidence does not parse", l->dir);
     neb_buf_free(&b);
     return st;
 }
@@ -320,7 +322,7 @@ enum neb_status inter_ledger_seconds(struct inter_ledger *l, inter_ledger_each_s
         struct neb_rd r =
             neb_rd_make(sqlite3_column_blob(s, 0), (size_t)sqlite3_column_bytes(s, 0));
         if (!inter_manifest_get(&r, &m) || !neb_rd_done(&r)) {
-            st = neb_fail(NEB_ERR_CORRUPT, "ledger %s: evidence that does not parse", l->dir);
+            st = neb_fail(NEB_ERR_CORRUPT, "ledger %s: stored evidence does not parse", l->dir);
             break;
         }
         fn(user, &m);
@@ -329,9 +331,9 @@ enum neb_status inter_ledger_seconds(struct inter_ledger *l, inter_ledger_each_s
     return st;
 }
 
-// ---- retention ------------------------------------------------------------------------------------------------
+// ---- retention ----------------------------------------------------------------------------------
 
-// Keys of a fragment's updates of rounds [from, to).
+// Keys of a fragment's updates in rounds [from, to).
 static enum neb_status keys_between(struct inter_ledger *l, const uint8_t job[INTER_ID_BYTES],
                                     uint32_t fragment, uint32_t from, uint32_t to,
                                     struct neb_buf *out) {
@@ -395,19 +397,10 @@ out:
     return st;
 }
 
-// What the newest checkpoint holds of each fragment: rounds before `round`. Made where it is first needed: ledgers of older builds lack it.
-static const char make_saved[] =
-    "CREATE TABLE IF NOT EXISTS saved(job BLOB, fragment INT, round INT NOT "
-    "NULL, PRIMARY KEY(job, fragment)) WITHOUT ROWID";
-
-enum neb_status inter_db_make_saved(struct inter_ledger *l) {
-    return inter_db_run(l, "make a table", make_saved, "");
-}
-
 enum neb_status inter_ledger_saved(struct inter_ledger *l, const uint8_t job[INTER_ID_BYTES],
                                    const uint32_t *rounds, uint32_t n) {
     NEB_TRY(inter_db_begin(l));
-    enum neb_status st = inter_db_make_saved(l);
+    enum neb_status st = NEB_OK;
     for (uint32_t f = 0; f < n && st == NEB_OK; f++)
         st = inter_db_run(l, "keep what a checkpoint holds",
                           "INSERT OR REPLACE INTO saved VALUES(?,?,?)", "bii", INTER_JOB(job),
@@ -415,8 +408,8 @@ enum neb_status inter_ledger_saved(struct inter_ledger *l, const uint8_t job[INT
     return inter_db_end(l, st);
 }
 
-// The round that was committed longest ago and still has its blobs, unless it is its fragment's newest, or a worker that begins again
-// needs it.
+// Finds the round that was committed longest ago and still has its blobs, unless it is the newest
+// of its fragment or a worker that restarts needs it.
 static enum neb_status oldest(struct inter_ledger *l, struct inter_key *out) {
     sqlite3_stmt *s = NULL;
     bool row = false;
@@ -462,8 +455,6 @@ out:
 }
 
 enum neb_status inter_ledger_set_cap(struct inter_ledger *l, uint64_t bytes) {
-    if (bytes)
-        NEB_TRY(inter_db_make_saved(l));
     l->cap = bytes;
     return inter_blob_make_room(l, 0);
 }

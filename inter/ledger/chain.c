@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The row of each fragment's chain: where its records begin and end, and what of them is kept.
+// The row of each fragment's chain: where its records begin and end, and which blobs are kept.
 #include "inter/ledger/db.h"
 
 #include <string.h>
@@ -65,8 +65,8 @@ static enum neb_status altered(const struct inter_ledger *l, const char *what,
     neb_hex(job, INTER_ID_BYTES, hex);
     return neb_fail(NEB_ERR_CORRUPT,
                     "ledger %s/ledger.db: the %s of job %.8s, fragment %u, is not the one that was "
-                    "stored; the job does not go on from it: nebula ledger verify says what else "
-                    "was changed",
+                    "stored, so the job cannot continue; nebula ledger verify names all that was "
+                    "changed",
                     l->dir, what, hex, fragment);
 }
 
@@ -124,13 +124,13 @@ enum neb_status inter_ledger_begin_at(struct inter_ledger *l, const uint8_t job[
     NEB_TRY(inter_db_begin(l));
     enum neb_status st = inter_ledger_chain(l, job, fragment, &old);
     if (st == NEB_OK && old.first == round && !memcmp(old.base, previous, sizeof old.base))
-        return inter_db_end(l, st); // said again
+        return inter_db_end(l, st); // repeated
     if (st == NEB_OK &&
         (old.next > round || (old.next == round && memcmp(old.head, previous, sizeof old.head))))
-        st = neb_fail(
-            NEB_ERR_STATE,
-            "ledger %s: fragment %u is at round %u already, with another history than round %u's",
-            l->dir, fragment, old.next, round);
+        st = neb_fail(NEB_ERR_STATE,
+                      "ledger %s: fragment %u is already at round %u, by another history than that "
+                      "of round %u",
+                      l->dir, fragment, old.next, round);
     if (st == NEB_OK || st == NEB_ERR_NOT_FOUND)
         st = inter_chain_put(l, &c);
     if (st == NEB_OK)
@@ -143,11 +143,11 @@ enum neb_status inter_ledger_begin_at(struct inter_ledger *l, const uint8_t job[
     return inter_blob_sweep(l);
 }
 
-// Its rounds, within a transaction.
+// Removes the rounds of a job. Call it within a transaction.
 static enum neb_status clear_job(struct inter_ledger *l, const uint8_t job[INTER_ID_BYTES]) {
     static const char *const tables[] = {"record", "chain", "manifest", "vote", "promise", "saved"};
     char sql[64];
-    enum neb_status rc = inter_db_make_saved(l);
+    enum neb_status rc = NEB_OK;
     for (size_t i = 0; i < sizeof tables / sizeof tables[0] && rc == NEB_OK; i++) {
         snprintf(sql, sizeof sql, "DELETE FROM %s WHERE job=?", tables[i]);
         rc = inter_db_run(l, "clear a job", sql, "b", INTER_JOB(job));
@@ -155,17 +155,8 @@ static enum neb_status clear_job(struct inter_ledger *l, const uint8_t job[INTER
     return rc;
 }
 
-// Ids of jobs that were removed, oldest first. Made where it is first needed: ledgers of older builds lack it.
-static enum neb_status make_dropped(struct inter_ledger *l) {
-    return inter_db_run(l, "make a table",
-                        "CREATE TABLE IF NOT EXISTS dropped(seq INTEGER PRIMARY KEY AUTOINCREMENT, "
-                        "job BLOB NOT NULL UNIQUE, for_ever INT NOT NULL)",
-                        "");
-}
-
 static enum neb_status note_dropped(struct inter_ledger *l, const uint8_t job[INTER_ID_BYTES],
                                     bool for_ever) {
-    NEB_TRY(make_dropped(l));
     NEB_TRY(inter_db_run(l, "note a job that is dropped",
                          "INSERT OR IGNORE INTO dropped(job, for_ever) VALUES(?,?)", "bi",
                          INTER_JOB(job), (int64_t)for_ever));
@@ -179,7 +170,6 @@ enum neb_status inter_ledger_was_dropped(struct inter_ledger *l, const uint8_t j
                                          bool *out) {
     sqlite3_stmt *s = NULL;
     *out = false;
-    NEB_TRY(make_dropped(l));
     NEB_TRY(inter_db_prepare(l, &s, "SELECT 1 FROM dropped WHERE job=?", "b", INTER_JOB(job)));
     enum neb_status st = inter_db_next(l, s, out);
     sqlite3_finalize(s);

@@ -105,7 +105,7 @@ enum neb_status inter_db_begin(struct inter_ledger *l) {
 enum neb_status inter_db_end(struct inter_ledger *l, enum neb_status st) {
     if (st == NEB_OK)
         st = inter_db_run(l, "commit a transaction", "COMMIT", "");
-    // A full disk may have rolled it back already; then there is nothing left to roll back.
+    // A full disk may have rolled the transaction back already.
     if (st != NEB_OK && !sqlite3_get_autocommit(l->db))
         sqlite3_exec(l->db, "ROLLBACK", NULL, NULL, NULL);
     return st;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Evidence against members (inter/record/evidence.h): the first of each member and job, kept as long as the ledger is.
+// Evidence against members (inter/record/evidence.h): the first of each member and job is kept as
+// long as the ledger.
 #include "inter/record/evidence.h"
 #include "inter/ledger/db.h"
 
-// Made where it is first needed: most ledgers never have any.
+// Created at first use: most ledgers never have any.
 static const char make[] =
     "CREATE TABLE IF NOT EXISTS evidence(job BLOB, member INT, body BLOB NOT "
     "NULL, PRIMARY KEY(job, member)) WITHOUT ROWID";
@@ -33,7 +34,7 @@ enum neb_status inter_ledger_evidence(struct inter_ledger *l, const uint8_t job[
     struct neb_rd r = neb_rd_make(b.p, b.len);
     if (st == NEB_OK &&
         (!inter_evidence_get(&r, out) || !neb_rd_done(&r) || inter_evidence_member(out) != member))
-        st = neb_fail(NEB_ERR_CORRUPT, "ledger %s: evidence that does not parse", l->dir);
+        st = neb_fail(NEB_ERR_CORRUPT, "ledger %s: stored evidence does not parse", l->dir);
     neb_buf_free(&b);
     return st;
 }
@@ -54,7 +55,7 @@ enum neb_status inter_ledger_all_evidence(struct inter_ledger *l, inter_ledger_e
         struct neb_rd r =
             neb_rd_make(sqlite3_column_blob(s, 0), (size_t)sqlite3_column_bytes(s, 0));
         if (!inter_evidence_get(&r, &e) || !neb_rd_done(&r)) {
-            st = neb_fail(NEB_ERR_CORRUPT, "ledger %s: evidence that does not parse", l->dir);
+            st = neb_fail(NEB_ERR_CORRUPT, "ledger %s: stored evidence does not parse", l->dir);
             break;
         }
         fn(user, &e);
@@ -63,7 +64,7 @@ enum neb_status inter_ledger_all_evidence(struct inter_ledger *l, inter_ledger_e
     return st;
 }
 
-// ---- ids that were signed over another text ----------------------------------------------------
+// ---- job ids that were signed over another text -------------------------------------------------
 
 static const char make_misnamed[] =
     "CREATE TABLE IF NOT EXISTS misnamed(job BLOB, member TEXT, text TEXT NOT NULL, "
@@ -134,7 +135,7 @@ enum neb_status inter_ledger_all_misnamed(struct inter_ledger *l, inter_ledger_e
         const char *member = (const char *)sqlite3_column_text(s, 1),
                    *text = (const char *)sqlite3_column_text(s, 2);
         if (sqlite3_column_bytes(s, 0) != INTER_ID_BYTES || !member || !text) {
-            st = neb_fail(NEB_ERR_CORRUPT, "ledger %s: evidence that does not parse", l->dir);
+            st = neb_fail(NEB_ERR_CORRUPT, "ledger %s: stored evidence does not parse", l->dir);
             break;
         }
         fn(user, sqlite3_column_blob(s, 0), member, text);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opening a ledger; manifests, votes, commits and jobs. Chains are in ledger_chain.c, blobs in ledger_blob.c, messages in
-// ledger_outbox.c, checks in ledger_verify.c.
+// Opens a ledger; stores manifests, votes, commits and jobs. chain.c has chains, blob.c and part.c
+// blobs, outbox.c messages, verify.c checks.
 #include "inter/ledger/ledger.h"
 #include "agent/base/clock.h"
 #include "agent/base/fault.h"
@@ -17,8 +17,10 @@
 
 static const neb_ns lock_wait = 2 * NEB_S;
 
-// record.seq: the order of commits over all fragments, for what is dropped first. chain: see struct inter_chain. promise: how
-// many manifests a round has and the hash of its vote, so that verify() misses a row that is gone.
+// record.seq: the order of commits over all fragments, by which blobs are dropped. promise: number
+// of manifests and hash of the vote of a round, so that inter_ledger_verify finds a lost row.
+// saved: the newest checkpoint holds the rounds before `round` of each fragment. dropped: ids of
+// removed jobs, oldest first.
 static const char schema[] =
     "CREATE TABLE meta(key TEXT PRIMARY KEY, value) WITHOUT ROWID;"
     "CREATE TABLE job(id BLOB PRIMARY KEY, spec TEXT NOT NULL, state TEXT NOT NULL) "
@@ -39,11 +41,15 @@ static const char schema[] =
     "CREATE TABLE outbox(seq INTEGER PRIMARY KEY AUTOINCREMENT, peer TEXT NOT NULL, "
     "kind INT NOT NULL, body BLOB NOT NULL);"
     "CREATE TABLE inbox(id INTEGER PRIMARY KEY AUTOINCREMENT, peer TEXT NOT NULL,"
-    " epoch INT NOT NULL, seq INT NOT NULL, UNIQUE(peer, epoch));";
+    " epoch INT NOT NULL, seq INT NOT NULL, UNIQUE(peer, epoch));"
+    "CREATE TABLE saved(job BLOB, fragment INT, round INT NOT NULL, PRIMARY KEY(job, fragment))"
+    " WITHOUT ROWID;"
+    "CREATE TABLE dropped(seq INTEGER PRIMARY KEY AUTOINCREMENT, job BLOB NOT NULL UNIQUE,"
+    " for_ever INT NOT NULL);";
 
-// ---- opening --------------------------------------------------------------------------------------------------
+// ---- opening ------------------------------------------------------------------------------------
 
-// One writer a ledger: the sweep at opening would take what another one is about to promise.
+// One writer per ledger: the sweep at opening would remove what another writer is about to promise.
 static enum neb_status take_lock(struct inter_ledger *l) {
     char path[NEB_PATH_MAX];
     NEB_TRY(neb_path(path, sizeof path, l->dir, "ledger.lock"));
@@ -56,10 +62,11 @@ static enum neb_status take_lock(struct inter_ledger *l) {
         if (errno != EWOULDBLOCK)
             return neb_fail_errno("cannot lock %s", path);
         if (neb_now() >= end)
-            return neb_fail(NEB_ERR_STATE,
-                            "ledger %s is in use by another agent; stop that one, or give this one "
-                            "a folder of its own",
-                            l->dir);
+            return neb_fail(
+                NEB_ERR_STATE,
+                "ledger %s is in use by another agent; stop that agent, or give this one "
+                "a home of its own",
+                l->dir);
         neb_sleep(20 * NEB_MS);
     }
     return NEB_OK;
@@ -90,7 +97,7 @@ static enum neb_status check_version(struct inter_ledger *l, bool *empty) {
     return NEB_OK;
 }
 
-// Tables, epoch and version at once, or nothing.
+// Creates tables, epoch and version together, or nothing.
 static enum neb_status make_tables(struct inter_ledger *l) {
     uint64_t epoch = 0;
     char set_version[40];
@@ -168,13 +175,14 @@ fail:
     return st;
 }
 
-// Of a database whose log is empty, as an agent leaves it that ends in order: SQLite needs to write beside it even to read, unless it is
-// told that nobody else does. "file:" and its path, of which what a URI may not hold is written in hexadecimal.
+// Opens a database with an empty log, as an agent leaves it that ends in order. SQLite writes files
+// beside a database even to read it, unless it is told that no other process uses the database. The
+// URI needs other characters of the path in hexadecimal.
 static enum neb_status open_still(struct inter_ledger *l, const char *path) {
     static const char hex[] = "0123456789ABCDEF", option[] = "?immutable=1";
     char uri[3 * NEB_PATH_MAX + 32] = "file:";
     size_t n = strlen(uri);
-    while (path[0] == '/' && path[1] == '/') // it would be the name of a host
+    while (path[0] == '/' && path[1] == '/') // it would name a host
         path++;
     for (const unsigned char *p = (const unsigned char *)path; *p; p++)
         if (isalnum(*p) || strchr("/-._~", *p)) {
@@ -188,7 +196,7 @@ static enum neb_status open_still(struct inter_ledger *l, const char *path) {
     return open_db(l, uri, SQLITE_OPEN_READONLY | SQLITE_OPEN_URI);
 }
 
-// A backup on a read-only disk, or another user's.
+// True for a backup on a read-only disk, or in the folder of another user.
 static bool is_still(const char *dir, const char *path) {
     char log[NEB_PATH_MAX + 8];
     snprintf(log, sizeof log, "%s-wal", path);
@@ -244,16 +252,17 @@ void inter_ledger_close(struct inter_ledger **lp) {
     *lp = NULL;
 }
 
-// ---- manifests ------------------------------------------------------------------------------------------------
+// ---- manifests ----------------------------------------------------------------------------------
 
 static enum neb_status parse_manifest(struct inter_ledger *l, const struct neb_buf *b,
                                       struct inter_manifest *out) {
     struct neb_rd r = neb_rd_make(b->p, b->len);
     if (inter_manifest_get(&r, out) && neb_rd_done(&r))
         return NEB_OK;
-    return neb_fail(NEB_ERR_CORRUPT,
-                    "ledger %s/ledger.db: a manifest does not parse; nebula ledger verify names it",
-                    l->dir);
+    return neb_fail(
+        NEB_ERR_CORRUPT,
+        "ledger %s/ledger.db: a manifest does not parse; nebula ledger verify names the row",
+        l->dir);
 }
 
 enum neb_status inter_ledger_put_manifest(struct inter_ledger *l, const struct inter_manifest *m) {
@@ -269,9 +278,10 @@ enum neb_status inter_ledger_put_manifest(struct inter_ledger *l, const struct i
     if (st == NEB_OK) {
         st = parse_manifest(l, &b, &old);
         if (st == NEB_OK && memcmp(old.sha256, m->sha256, sizeof old.sha256))
-            st = neb_fail(NEB_ERR_EXISTS,
-                          "ledger %s: a second digest for round %u, fragment %u of member %u",
-                          l->dir, k->round, k->fragment, k->member);
+            st = neb_fail(
+                NEB_ERR_EXISTS,
+                "ledger %s: round %u, fragment %u: a second digest of member %u is refused", l->dir,
+                k->round, k->fragment, k->member);
     } else if (st == NEB_ERR_NOT_FOUND) {
         neb_buf_clear(&b);
         inter_manifest_put(&b, m);
@@ -334,16 +344,16 @@ enum neb_status inter_ledger_find_manifest(struct inter_ledger *l, const struct 
     return st;
 }
 
-// ---- votes and commits ----------------------------------------------------------------------------------------
+// ---- votes and commits --------------------------------------------------------------------------
 
 static enum neb_status parse_record(struct inter_ledger *l, const struct neb_buf *b,
                                     struct inter_record *out) {
     struct neb_rd r = neb_rd_make(b->p, b->len);
     if (inter_record_get(&r, out) && neb_rd_done(&r))
         return NEB_OK;
-    return neb_fail(NEB_ERR_CORRUPT,
-                    "ledger %s/ledger.db: a record does not parse; nebula ledger verify names it",
-                    l->dir);
+    return neb_fail(
+        NEB_ERR_CORRUPT,
+        "ledger %s/ledger.db: a record does not parse; nebula ledger verify names the row", l->dir);
 }
 
 static bool same_record(const struct inter_record *a, const struct inter_record *b) {
@@ -418,10 +428,11 @@ enum neb_status inter_ledger_put_vote(struct inter_ledger *l, const struct inter
     if (replace)
         st = replace_vote(l, r);
     else if (st == NEB_OK && !same_record(&old, r))
-        st = neb_fail(NEB_ERR_EXISTS,
-                      "ledger %s: a second vote for round %u of fragment %u: term %u, but term %u "
-                      "has this node's vote",
-                      l->dir, r->round, r->fragment, r->term, old.term);
+        st = neb_fail(
+            NEB_ERR_EXISTS,
+            "ledger %s: a second vote for round %u of fragment %u is refused: it is of term "
+            "%u, and this node has voted in term %u",
+            l->dir, r->round, r->fragment, r->term, old.term);
     return inter_db_end(l, st);
 }
 
@@ -444,13 +455,14 @@ enum neb_status inter_ledger_get_standing(struct inter_ledger *l, const uint8_t 
     if (st == NEB_OK) {
         struct neb_rd r = neb_rd_make(b.p, b.len);
         if (!inter_standing_get(&r, out))
-            st = neb_fail(NEB_ERR_CORRUPT, "ledger %s: a damaged standing", l->dir);
+            st = neb_fail(NEB_ERR_CORRUPT, "ledger %s: the stored promise of a job is damaged",
+                          l->dir);
     }
     neb_buf_free(&b);
     return st;
 }
 
-// The chain grows at its end only.
+// A chain grows at its end only.
 static enum neb_status follows(struct inter_ledger *l, const struct inter_record *r,
                                struct inter_chain *c) {
     enum neb_status st = inter_ledger_chain(l, r->job, r->fragment, c);
@@ -462,12 +474,12 @@ static enum neb_status follows(struct inter_ledger *l, const struct inter_record
     NEB_TRY(st);
     if (r->round != c->next)
         return neb_fail(NEB_ERR_STATE,
-                        "ledger %s: a commit of round %u, but fragment %u is at round %u", l->dir,
-                        r->round, r->fragment, c->next);
+                        "ledger %s: a commit of round %u is refused: fragment %u is at round %u",
+                        l->dir, r->round, r->fragment, c->next);
     if (memcmp(r->previous, c->head, sizeof c->head))
         return neb_fail(NEB_ERR_STATE,
                         "ledger %s: the commit of round %u, fragment %u does not follow from the "
-                        "one before it here",
+                        "previous one here",
                         l->dir, r->round, r->fragment);
     return NEB_OK;
 }
@@ -480,8 +492,8 @@ enum neb_status inter_ledger_put_commit(struct inter_ledger *l, const struct int
     if (st == NEB_OK) {
         if (!same_record(&old, r))
             st = neb_fail(NEB_ERR_EXISTS,
-                          "ledger %s: a second record for round %u of fragment %u, which is "
-                          "committed",
+                          "ledger %s: a second record for round %u of fragment %u is refused: the "
+                          "round is committed",
                           l->dir, r->round, r->fragment);
         return inter_db_end(l, st);
     }
@@ -496,10 +508,10 @@ enum neb_status inter_ledger_put_commit(struct inter_ledger *l, const struct int
         st = inter_chain_put(l, &c);
     }
     NEB_TRY(inter_db_end(l, st));
-    return inter_blob_make_room(l, 0); // what was the newest commit may be dropped now
+    return inter_blob_make_room(l, 0); // the previous newest commit may be dropped now
 }
 
-// ---- jobs -----------------------------------------------------------------------------------------------------
+// ---- jobs ---------------------------------------------------------------------------------------
 
 enum neb_status inter_ledger_put_job(struct inter_ledger *l, const uint8_t id[INTER_ID_BYTES],
                                      const char *spec, const char *state) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages that must arrive, and what was taken of those of others.
+// Messages that must arrive, and the numbers of those taken from others.
 #include "inter/ledger/db.h"
 #include "security/members.h"
 
@@ -73,7 +73,7 @@ enum neb_status inter_ledger_outbox_sweep(struct inter_ledger *l, inter_ledger_l
     enum neb_status st = NEB_OK;
     bool row = true;
     for (int64_t from = 0; st == NEB_OK && row;
-         from = 1) { // by name; the first may be an empty one
+         from = 1) { // peers by name; the first name may be empty
         sqlite3_stmt *s = NULL;
         NEB_TRY(inter_db_prepare(l, &s,
                                  "SELECT min(peer) FROM outbox WHERE peer>?1 OR ?2=0 HAVING "
@@ -129,15 +129,15 @@ enum neb_status inter_ledger_taken(struct inter_ledger *l, const char *peer, uin
 enum neb_status inter_ledger_take(struct inter_ledger *l, const char *peer, uint64_t epoch,
                                   uint64_t seq) {
     if (seq > INT64_MAX)
-        return neb_fail(NEB_ERR_INVALID, "message number %llu of %s", (unsigned long long)seq,
-                        peer);
+        return neb_fail(NEB_ERR_INVALID, "message number %llu of %s is out of range",
+                        (unsigned long long)seq, peer);
     NEB_TRY(inter_db_begin(l));
     enum neb_status st = inter_db_run(
         l, "store a receipt",
         "INSERT INTO inbox(peer, epoch, seq) VALUES(?,?,?) ON CONFLICT(peer, epoch) DO UPDATE SET "
         "seq=max(seq, excluded.seq)",
         "tii", peer, (int64_t)epoch, (int64_t)seq);
-    if (st == NEB_OK) // whoever makes up epochs must not fill the disk
+    if (st == NEB_OK) // a peer that invents epochs must not fill the disk
         st = inter_db_run(l, "forget old receipts",
                           "DELETE FROM inbox WHERE peer=?1 AND id <= (SELECT id FROM inbox WHERE "
                           "peer=?1 ORDER BY id DESC LIMIT 1 OFFSET ?2)",

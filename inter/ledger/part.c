@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Blobs that arrive in chunks, in any order, over more than one run of the agent.
+// Blobs that arrive in chunks, in any order, over several runs of the agent.
 //
-//     in clear:  .part, chunk i at i * chunk_bytes                    finish: SHA-256, rename to .blob
-//     sealed:    .part, a file of sealed chunks (seal_chunks.h)       finish: chunk by chunk through SHA-256 into a sealed .blob
+//     in clear:  .part: chunk i at i * chunk_bytes                finish: SHA-256, rename to .blob
+//     sealed:    .part: sealed chunks (security/seal_chunks.h)    finish: chunk by chunk through
+//                                                                 SHA-256 into a sealed .blob
 //
-// Beside both lies .map, what has arrived: only a hint, the digest of the whole decides in the end.
+// Beside both, .map tells which chunks have arrived. It is only a hint: the digest of the complete
+// blob decides in the end.
 #include "agent/base/fault.h"
 #include "agent/base/log.h"
 #include "agent/base/sha256.h"
@@ -18,7 +20,7 @@
 
 enum {
     MAP_EVERY = 16, // chunks between two writes of an arriving blob's bitmap
-    FILES_MAX = 64, // kept open
+    FILES_MAX = 64, // files kept open
 };
 
 static struct inter_part *find_part(struct inter_ledger *l, const struct inter_key *k) {
@@ -44,7 +46,7 @@ void inter_part_drop(struct inter_ledger *l, const struct inter_key *k) {
     inter_part_close(p);
 }
 
-// ---- bytes ----------------------------------------------------------------------------------------------------
+// ---- bytes --------------------------------------------------------------------------------------
 
 static enum neb_status write_at(const struct inter_ledger *l, const struct inter_part *p,
                                 const void *data, size_t n, uint64_t offset) {
@@ -62,7 +64,7 @@ static enum neb_status write_at(const struct inter_ledger *l, const struct inter
     return NEB_OK;
 }
 
-// False: the file ends before, or cannot be read.
+// False: the file ends before that, or cannot be read.
 static bool read_at(const struct inter_part *p, void *data, size_t n, uint64_t offset) {
     for (size_t done = 0; done < n;) {
         ssize_t k = pread(p->fd, (uint8_t *)data + done, n - done, (off_t)(offset + done));
@@ -75,7 +77,7 @@ static bool read_at(const struct inter_part *p, void *data, size_t n, uint64_t o
     return true;
 }
 
-// ---- open files -----------------------------------------------------------------------------------------------
+// ---- open files ---------------------------------------------------------------------------------
 
 static enum neb_status sync_part(const struct inter_ledger *l, const struct inter_part *p) {
     if (neb_fault("ledger.sync") ? (errno = EIO, true) : fsync(p->fd) != 0)
@@ -86,14 +88,14 @@ static enum neb_status sync_part(const struct inter_ledger *l, const struct inte
 static enum neb_status save_map(struct inter_ledger *l, struct inter_part *p) {
     char map[NEB_PATH_MAX];
     NEB_TRY(inter_blob_path(l, &p->key, ".map", map, sizeof map));
-    NEB_TRY(sync_part(l, p)); // first the bytes, then the word that they are here
+    NEB_TRY(sync_part(l, p)); // first the bytes, then the map that names them
     NEB_TRY(neb_fs_write(map, p->got.bits, (p->got.n + 7) / 8, 0600));
     p->unsaved = 0;
     return NEB_OK;
 }
 
-// Closes the file that was not used for longest where as many as may be are open. What it holds is synced first: who opens it
-// again would not be told of an error.
+// If too many files are open, closes the one unused for longest. It syncs the file first, because a
+// later opening would not report a write error.
 static enum neb_status make_room_for_file(struct inter_ledger *l) {
     struct inter_part *oldest = NULL;
     size_t files = 0;
@@ -113,7 +115,7 @@ static enum neb_status make_room_for_file(struct inter_ledger *l) {
     return NEB_OK;
 }
 
-// p's file is open from here on, until another one is opened.
+// Opens p's file. It stays open until another one is used.
 static enum neb_status use_file(struct inter_ledger *l, struct inter_part *p, const char *path,
                                 int flags) {
     char own[NEB_PATH_MAX];
@@ -129,9 +131,9 @@ static enum neb_status use_file(struct inter_ledger *l, struct inter_part *p, co
     return p->fd < 0 ? neb_fail_errno("cannot open %s", path) : NEB_OK;
 }
 
-// ---- the file -------------------------------------------------------------------------------------------------
+// ---- the file -----------------------------------------------------------------------------------
 
-// Whether what an earlier run left can go on: sealed as this run seals, or in clear like it.
+// True if this run can continue what an earlier run left: both in clear, or sealed in the same way.
 static bool goes_on(struct inter_ledger *l, struct inter_part *p, const char *path) {
     uint8_t front[SEC_CHUNKS_FRONT];
     bool whole = read_at(p, front, sizeof front, 0),
@@ -160,7 +162,7 @@ static enum neb_status open_file(struct inter_ledger *l, struct inter_part *p, c
                                  const char *map, struct inter_bitmap *got) {
     struct neb_buf b = {0};
     if (!goes_on(l, p, path)) {
-        NEB_TRY(inter_blob_remove(map)); // first the word, then the bytes
+        NEB_TRY(inter_blob_remove(map)); // first the map, then the bytes
         NEB_TRY(begin_file(l, p));
     }
     if (p->seal)
@@ -172,7 +174,7 @@ static enum neb_status open_file(struct inter_ledger *l, struct inter_part *p, c
     return NEB_OK;
 }
 
-// A place for one more; NULL: none is left, or no memory.
+// A place for one more arriving blob; NULL: no place or no memory is left.
 static struct inter_part *free_place(struct inter_ledger *l) {
     for (size_t i = 0; i < l->n_parts; i++)
         if (!l->parts[i].open)
@@ -189,8 +191,8 @@ static struct inter_part *free_place(struct inter_ledger *l) {
     return p;
 }
 
-// What else arrives of this member for the fragment goes: an attempt that this one takes the place of, or what came too late for a
-// round that is over.
+// Removes what else arrives of this member for the fragment: an attempt that this one replaces, or
+// an update that came too late for its round.
 static enum neb_status discard_former(struct inter_ledger *l, const struct inter_key *k,
                                       bool again) {
     for (size_t i = 0; i < l->n_parts; i++) {
@@ -204,7 +206,7 @@ static enum neb_status discard_former(struct inter_ledger *l, const struct inter
     return NEB_OK;
 }
 
-// Whether an update's round is committed: it was here before, and comes again.
+// Finds whether an update's round is committed: then it was here before.
 static enum neb_status comes_again(struct inter_ledger *l, const struct inter_key *k, bool *out) {
     struct inter_chain c = {0};
     enum neb_status st = inter_ledger_chain(l, k->job, k->fragment, &c);
@@ -225,10 +227,10 @@ enum neb_status inter_ledger_part_open(struct inter_ledger *l, const struct inte
     }
     NEB_TRY(discard_former(l, &m->key, again));
     if (!(p = free_place(l)))
-        return neb_fail(NEB_ERR_LIMIT, "ledger %s: no room for one more of %zu blobs that arrive",
+        return neb_fail(NEB_ERR_LIMIT, "ledger %s: cannot take one more arriving blob besides %zu",
                         l->dir, l->n_parts);
     NEB_TRY(inter_blob_make_room(l, m->bytes));
-    // sealed, it is copied when all is here
+    // a sealed blob is copied when all is here
     if (!inter_blob_fits(l, (l->seal ? 2 : 1) * (uint64_t)m->bytes, INTER_LEDGER_RESERVE))
         return NEB_ERR_NOSPC;
     NEB_TRY(inter_blob_path(l, &m->key, ".part", path, sizeof path));
@@ -262,7 +264,8 @@ void inter_ledger_parts_close(struct inter_ledger *l, const uint8_t job[INTER_ID
         if (!p->open || memcmp(p->key.job, job, INTER_ID_BYTES))
             continue;
         if (p->unsaved && (use_file(l, p, NULL, 0) != NEB_OK || save_map(l, p) != NEB_OK))
-            neb_warn("ledger %s: a part of an arriving update will come again", l->dir);
+            neb_warn("ledger %s: a part of an arriving update is lost and must be sent again",
+                     l->dir);
         l->used -= p->bytes;
         inter_part_close(p);
     }
@@ -274,8 +277,9 @@ enum neb_status inter_ledger_part_write(struct inter_ledger *l, const struct int
     if (!p)
         return NEB_ERR_NOT_FOUND;
     NEB_ASSERT(offset % p->chunk_bytes == 0 && offset + n <= p->bytes);
-    // Several that were opened beside each other, or with what a worker writes, may be too many. With the bound of opening the last chunk of one
-    // that just fitted would be refused for what the file system itself needs, each time anew.
+    // Blobs that were opened together, or the writes of a worker, may be too many for the disk.
+    // With the larger reserve of opening, the last chunk of a blob that just fitted would be
+    // refused each time, because the file system needs some space too.
     if (!inter_blob_fits(l, n, INTER_LEDGER_RESERVE_OWN))
         return NEB_ERR_NOSPC;
     NEB_TRY(use_file(l, p, NULL, 0));
@@ -317,13 +321,13 @@ void inter_ledger_part_hashed(struct inter_ledger *l, const struct inter_manifes
         p->hashed = true;
 }
 
-// ---- the end --------------------------------------------------------------------------------------------------
+// ---- completing ---------------------------------------------------------------------------------
 
 static enum neb_status empty_part(struct inter_ledger *l, struct inter_part *p, const char *map) {
     memset(p->got.bits, 0, (p->got.n + 7) / 8);
     p->got.set = 0;
     p->hashed = false;
-    NEB_TRY(inter_blob_remove(map)); // first the word, then the bytes
+    NEB_TRY(inter_blob_remove(map)); // first the map, then the bytes
     return begin_file(l, p);
 }
 
@@ -341,7 +345,7 @@ static enum neb_status finish_clear(const struct inter_part *p, const struct int
     return NEB_OK;
 }
 
-// One chunk in clear at a time.
+// Only one chunk is in memory in clear.
 static enum neb_status finish_sealed(struct inter_ledger *l, struct inter_part *p,
                                      const struct inter_manifest *m, const char *path, bool *good) {
     enum neb_status st = NEB_OK;
@@ -357,12 +361,12 @@ static enum neb_status finish_sealed(struct inter_ledger *l, struct inter_part *
         size_t n = sec_chunks_len(p->seal, i);
         if (!read_at(p, l->sealed.p, n + SEC_CHUNKS_EXTRA, sec_chunks_at(p->seal, i)) ||
             sec_chunks_unseal(p->seal, i, l->sealed.p, clear) != NEB_OK) {
-            // sealed here: whoever sent it has no part in this
+            // sealed here, so the sender is not to blame
             st =
                 neb_fail(NEB_ERR_IO, "ledger %s: a chunk that arrived cannot be read back", l->dir);
             goto out;
         }
-        if (!p->hashed) // each chunk is authenticated by its seal
+        if (!p->hashed) // its seal authenticates each chunk
             neb_sha256_add(sha, clear, n);
         NEB_TRY_GOTO(neb_fs_writer_add(w, clear, n), out);
     }
@@ -381,7 +385,7 @@ enum neb_status inter_ledger_part_finish(struct inter_ledger *l, const struct in
     char path[NEB_PATH_MAX], part[NEB_PATH_MAX], map[NEB_PATH_MAX];
     struct inter_part *p = find_part(l, &m->key);
     bool good;
-    if (!p) // said again after a failure behind the renaming
+    if (!p) // repeated after a failure behind the rename
         return inter_ledger_has_blob(l, &m->key) ? neb_fs_sync_dir(l->blobs) : NEB_ERR_NOT_FOUND;
     NEB_TRY(use_file(l, p, NULL, 0));
     NEB_TRY(inter_blob_path(l, &m->key, ".blob", path, sizeof path));
@@ -396,7 +400,7 @@ enum neb_status inter_ledger_part_finish(struct inter_ledger *l, const struct in
             "an update of member %u for round %u arrived damaged; it will be sent again",
             m->key.member, m->key.round);
     }
-    l->used += inter_blob_bytes(path) - p->bytes; // the same, or a little more when sealed
+    l->used += inter_blob_bytes(path) - p->bytes; // the same, or a little more if sealed
     bool sealed = p->seal;
     inter_part_close(p);
     NEB_TRY(neb_fs_sync_dir(l->blobs));

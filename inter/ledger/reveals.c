@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// For which record of a round this member has revealed seeds of masked sums (inter/round/sums.h). A row
-// stays as long as its job's id is known: also where the rounds begin anew, as masks do not.
+// For which record of a round this member has revealed seeds of masked sums (inter/round/sums.h). A
+// row stays as long as the job's id is known: if the job's rounds restart, its masks do not.
 #include "inter/ledger/db.h"
 
 #include <string.h>
 
-// Made where it is first needed: most ledgers have no masked sums.
+// Created at first use: most ledgers have no masked sums.
 static const char make[] =
     "CREATE TABLE IF NOT EXISTS reveal(job BLOB, fragment INT, round INT, record BLOB NOT NULL, "
     "attempt INT, sha BLOB, PRIMARY KEY(job, fragment, round)) WITHOUT ROWID";
@@ -20,7 +20,7 @@ enum neb_status inter_ledger_put_reveal(struct inter_ledger *l, const struct int
             own = &r->entries[i];
     inter_record_hash(r, hash);
     NEB_TRY(inter_db_run(l, "make a table", make, ""));
-    // Durable once it has returned: synchronous FULL. Who was first stands.
+    // Durable when it returns (synchronous FULL). The first record stands.
     NEB_TRY(inter_db_run(
         l, "note what is revealed", "INSERT OR IGNORE INTO reveal VALUES(?,?,?,?,?,?)", "biibib",
         INTER_JOB(r->job), (int64_t)r->fragment, (int64_t)r->round, (const void *)hash, sizeof hash,

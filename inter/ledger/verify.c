@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The whole of a ledger: its database, each fragment (ledger_verify_chain.c, ledger_verify_updates.c), files of no update.
+// Checks a complete ledger: its database, each fragment (verify_chain.c, verify_updates.c), and
+// files that belong to no update.
 #include "inter/ledger/verify_state.h"
 
 #include <dirent.h>
@@ -76,7 +77,7 @@ bool verify_body(sqlite3_stmt *s, int i, struct neb_rd *out) {
 static enum neb_status check_fragment(struct check *v, const uint8_t job[INTER_ID_BYTES],
                                       uint32_t fragment) {
     enum neb_status st = inter_ledger_chain(v->l, job, fragment, &v->chain);
-    if (st != NEB_OK) { // none yet, or unreadable: then everything in it is
+    if (st != NEB_OK) { // none yet, or unreadable: check against an empty chain
         v->chain = (struct inter_chain){.fragment = fragment};
         memcpy(v->chain.job, job, INTER_ID_BYTES);
     }
@@ -105,7 +106,7 @@ static enum neb_status check_fragments(struct check *v) {
         uint8_t job[INTER_ID_BYTES];
         if (sqlite3_column_bytes(s, 0) != INTER_ID_BYTES || fragment < 0 ||
             fragment >= INTER_FRAGMENTS_MAX) {
-            damage_db(v, "a row has a key that no update has (fragment %lld)", (long long)fragment);
+            damage_db(v, "a row has an impossible key (fragment %lld)", (long long)fragment);
             continue;
         }
         memcpy(job, sqlite3_column_blob(s, 0), sizeof job);
@@ -122,7 +123,7 @@ static enum neb_status check_database(struct check *v) {
     while (st == NEB_OK && (st = inter_db_next(v->l, s, &row)) == NEB_OK && row) {
         const char *text = (const char *)sqlite3_column_text(s, 0);
         if (!text || strcmp(text, "ok") != 0)
-            damage_db(v, "%s", text ? text : "integrity check without an answer");
+            damage_db(v, "%s", text ? text : "the integrity check gave no answer");
     }
     return verify_ended(v, s, st);
 }
@@ -130,7 +131,7 @@ static enum neb_status check_database(struct check *v) {
 static enum neb_status count_strays(struct check *v) {
     DIR *d = opendir(v->l->blobs);
     if (!d) {
-        damage_db(v, "the folder of the blobs cannot be opened: %s", strerror(errno));
+        damage_db(v, "cannot open the folder of the blobs: %s", strerror(errno));
         return NEB_OK;
     }
     for (struct dirent *e; (e = readdir(d));) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The chain of one fragment: records that name one another, their signatures and votes, and the updates that they list.
+// The chain of one fragment: records that name one another, their signatures and votes, and the
+// updates that they list.
 #include "inter/ledger/verify_state.h"
 #include "inter/record/weights.h"
 #include "security/sign.h"
@@ -15,7 +16,7 @@ static enum neb_status sign_of_record(struct check *v, const char *what,
     return NEB_OK;
 }
 
-// Of all members.
+// Votes needed of all members, removed ones too.
 static uint8_t needed(const struct check *v, const struct inter_record *r) {
     struct inter_job_config c = {.n_members = r->n_plans};
     if (v->c->about)
@@ -24,8 +25,9 @@ static uint8_t needed(const struct check *v, const struct inter_record *r) {
     return inter_job_quorum(&c);
 }
 
-// Whether those who accepted are enough: of all members, or of those that a signed list left when it took a lost one's vote. The term
-// tells these records from those of before: member 0 of two leads term 0 until then, a survivor asks for one of its own.
+// True if enough members have accepted: of all members, or of those that a signed list left when it
+// took a lost member's vote. The term tells the two apart: of two members, member 0 leads term 0,
+// and a survivor asks for a term of its own.
 static bool enough_votes(const struct check *v, const struct inter_record *r) {
     struct inter_job_config c = {.n_members = r->n_plans};
     uint32_t all = (1u << r->n_plans) - 1, votes = 0;
@@ -39,7 +41,7 @@ static bool enough_votes(const struct check *v, const struct inter_record *r) {
             __builtin_popcount(votes & left) >= inter_job_quorum(&c));
 }
 
-// A commit carries the word of a majority of the job's members that they had it on disk.
+// A commit holds the accepts of a majority of the job's members.
 static enum neb_status accepts_of_record(struct check *v, const struct inter_record *r) {
     uint8_t hash[INTER_SHA_BYTES];
     inter_record_hash(r, hash);
@@ -53,7 +55,7 @@ static enum neb_status accepts_of_record(struct check *v, const struct inter_rec
     }
     if (v->c->verify && !enough_votes(v, r))
         verify_damage(v, INTER_DAMAGE_SIGNATURE, r->round, -1,
-                      "the record carries %u votes, and needs %u of %u members", r->n_accepts,
+                      "the record holds %u votes and needs %u of %u members", r->n_accepts,
                       needed(v, r), r->n_plans);
     return NEB_OK;
 }
@@ -67,7 +69,7 @@ static bool keeps_updates(struct check *v) {
     return st != NEB_ERR_NOT_FOUND;
 }
 
-// What a record lists must be what its members said.
+// A record must list what the manifests of its members say.
 static enum neb_status check_entry(struct check *v, const struct inter_record *r,
                                    const struct inter_entry *e) {
     struct neb_buf b = {0};
@@ -81,7 +83,7 @@ static enum neb_status check_entry(struct check *v, const struct inter_record *r
     if (st == NEB_ERR_NOT_FOUND)
         verify_damage(v, INTER_DAMAGE_MANIFEST, r->round, e->member,
                       "the record lists member %u, but its manifest is missing", e->member);
-    else if (st == NEB_OK && inter_manifest_get(&rd, &m) && // else verify_manifests() names it
+    else if (st == NEB_OK && inter_manifest_get(&rd, &m) && // otherwise verify_manifests reports it
              (m.bytes != e->bytes || m.tokens != e->tokens || m.flags != e->flags ||
               memcmp(m.sha256, e->sha256, sizeof m.sha256)))
         verify_damage(v, INTER_DAMAGE_MANIFEST, r->round, e->member,
@@ -100,10 +102,10 @@ static bool read_record(const struct check *v, sqlite3_stmt *s, int64_t round,
 }
 
 struct walk {                      // along a chain
-    int64_t next;                  // round that should come
-    uint8_t hash[INTER_SHA_BYTES]; // of the record before
-    bool known;                    // false: that one could not be read
-    bool weighs;                   // absences are those of the record before
+    int64_t next;                  // round that should come next
+    uint8_t hash[INTER_SHA_BYTES]; // of the previous record
+    bool known;                    // false: the previous record could not be read
+    bool weighs;                   // absences are those of the previous record
     struct inter_absence absences[INTER_MEMBERS_MAX];
 };
 
@@ -121,9 +123,10 @@ static enum neb_status check_record(struct check *v, sqlite3_stmt *s, struct wal
     int64_t round = sqlite3_column_int64(s, 0);
     v->n->records++;
     if (round < v->chain.first || round >= v->chain.next) {
-        verify_damage(v, INTER_DAMAGE_CHAIN, (uint32_t)round, -1,
-                      "there is a record, but the chain has rounds %u up to %u only",
-                      v->chain.first, v->chain.next);
+        verify_damage(
+            v, INTER_DAMAGE_CHAIN, (uint32_t)round, -1,
+            "there is a record, but the chain begins at round %u and ends before round %u",
+            v->chain.first, v->chain.next);
         return NEB_OK;
     }
     if (round > w->next) {
@@ -133,7 +136,7 @@ static enum neb_status check_record(struct check *v, sqlite3_stmt *s, struct wal
     w->next = round + 1;
     if (!read_record(v, s, round, &r)) {
         verify_damage(v, INTER_DAMAGE_CHAIN, (uint32_t)round, -1,
-                      "the record cannot be read, or is that of another round");
+                      "the record cannot be read, or is of another round");
         w->known = false;
         return NEB_OK;
     }
@@ -144,11 +147,11 @@ static enum neb_status check_record(struct check *v, sqlite3_stmt *s, struct wal
                           (uint32_t)round);
         else
             verify_damage(v, INTER_DAMAGE_CHAIN, (uint32_t)round, -1,
-                          "the record does not begin the chain");
+                          "the record does not follow from the start of the chain");
     }
     if (w->known && w->weighs && !inter_weights_agree(&r, w->absences))
         verify_damage(v, INTER_DAMAGE_CHAIN, (uint32_t)round, -1,
-                      "the record weighs its updates otherwise than the records before it ask for");
+                      "the weights in the record do not follow from the records before it");
     inter_record_hash(&r, w->hash);
     memcpy(w->absences, r.absences, sizeof w->absences);
     w->known = w->weighs = true;
@@ -156,7 +159,7 @@ static enum neb_status check_record(struct check *v, sqlite3_stmt *s, struct wal
     NEB_TRY(accepts_of_record(v, &r));
     bool entries = r.round >= v->chain.floor && keeps_updates(v);
     for (uint8_t i = 0; i < r.n && entries; i++)
-        if (r.entries[i].verdict == INTER_ACCEPTED) // a refused one may not have come here
+        if (r.entries[i].verdict == INTER_ACCEPTED) // a rejected one may not have arrived here
             NEB_TRY(check_entry(v, &r, &r.entries[i]));
     return NEB_OK;
 }
@@ -195,7 +198,7 @@ enum neb_status verify_votes(struct check *v) {
         v->n->votes++;
         if (!read_record(v, s, round, &r))
             verify_damage(v, INTER_DAMAGE_VOTE, (uint32_t)round, -1,
-                          "the vote cannot be read, or is that of another round");
+                          "the vote cannot be read, or is of another round");
         else if (round < v->chain.floor || round > v->chain.next)
             verify_damage(v, INTER_DAMAGE_VOTE, (uint32_t)round, -1,
                           "there is a vote, but this round %s",

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The updates of one fragment: manifests, their blobs, and what was promised of each round (how many manifests, which vote).
+// The updates of one fragment: manifests, their blobs, and what was noted of each round (how many
+// manifests, which vote).
 #include "agent/base/sha256.h"
 #include "inter/ledger/verify_state.h"
 #include "security/sign.h"
@@ -14,7 +15,8 @@ static enum neb_status sign_of_manifest(struct check *v, const struct inter_mani
     return NEB_OK;
 }
 
-// An agent that goes on may have dropped a round since the database was read: what it says now, through a second handle.
+// True if a running agent has dropped the round since the database was read. A second handle reads
+// the present state.
 static bool dropped_since(struct check *v, uint32_t round) {
     struct inter_ledger *now = NULL;
     uint32_t kept = 0;
@@ -35,7 +37,7 @@ static void check_blob(struct check *v, const struct inter_manifest *m, bool nee
         verify_damage(v, INTER_DAMAGE_BLOB, k->round, k->member, "the blob of member %u %s",
                       k->member,
                       st == NEB_ERR_DENIED ? "is sealed with a key that was not given (--seal-key)"
-                                           : "was changed or cut after it was sealed");
+                                           : "was changed or truncated after it was sealed");
         return;
     }
     if (st != NEB_OK) {
@@ -53,12 +55,11 @@ static void check_blob(struct check *v, const struct inter_manifest *m, bool nee
                       map.len, m->bytes);
     else if (memcmp(sha, m->sha256, sizeof sha))
         verify_damage(v, INTER_DAMAGE_BLOB, k->round, k->member,
-                      "the blob of member %u is not the one whose SHA-256 its manifest gives",
-                      k->member);
+                      "the blob of member %u does not have the SHA-256 of its manifest", k->member);
     neb_map_close(&map);
 }
 
-// Whether the record of the manifest's round lists it.
+// True if the record of the manifest's round lists it.
 static bool is_listed(struct check *v, const struct inter_manifest *m) {
     struct neb_buf b = {0};
     struct inter_record r;
@@ -90,7 +91,7 @@ static enum neb_status check_manifest(struct check *v, sqlite3_stmt *s) {
     if (m.key.round != round || m.key.member != member || m.key.attempt != attempt ||
         m.key.fragment != v->chain.fragment || memcmp(m.key.job, v->chain.job, sizeof m.key.job)) {
         verify_damage(v, INTER_DAMAGE_MANIFEST, (uint32_t)round, (int)member,
-                      "under the key of member %lld is the manifest of another update",
+                      "under the key of member %lld there is the manifest of another update",
                       (long long)member);
         return NEB_OK;
     }
@@ -160,9 +161,10 @@ static enum neb_status check_promise(struct check *v, sqlite3_stmt *s) {
     }
     neb_buf_free(&b);
     if (voted && !same)
-        verify_damage(v, INTER_DAMAGE_VOTE, round, -1, "the vote that was stored is not here");
+        verify_damage(v, INTER_DAMAGE_VOTE, round, -1, "the stored vote is missing or was changed");
     else if (!voted && st == NEB_OK)
-        verify_damage(v, INTER_DAMAGE_VOTE, round, -1, "there is a vote, but none was stored");
+        verify_damage(v, INTER_DAMAGE_VOTE, round, -1,
+                      "there is a vote that this agent has not stored");
     return st == NEB_ERR_NOT_FOUND || st == NEB_ERR_CORRUPT ? NEB_OK : st;
 }
 
@@ -184,6 +186,6 @@ enum neb_status verify_promises(struct check *v) {
                              "bi", INTER_JOB(v->chain.job), (int64_t)v->chain.fragment));
     while ((st = inter_db_next(v->l, s, &row)) == NEB_OK && row)
         verify_damage(v, INTER_DAMAGE_MANIFEST, (uint32_t)sqlite3_column_int64(s, 0), -1,
-                      "there are manifests or votes, but none were stored");
+                      "there are manifests or votes that this agent has not stored");
     return verify_ended(v, s, st);
 }

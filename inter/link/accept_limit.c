@@ -24,7 +24,7 @@ void inter_accept_limit_init(struct inter_accept_limit *d, const char *what,
     d->what = what;
 }
 
-// Of this end; 0: there is none.
+// The local port; 0: none.
 static uint16_t port_of(int fd) {
     struct sockaddr_storage a = {.ss_family = AF_UNSPEC};
     socklen_t n = sizeof a;
@@ -42,12 +42,13 @@ void inter_accept_limit_listens(struct inter_accept_limit *d, int fd) {
     d->port = port_of(fd);
 }
 
-// ---- the kernel's filter --------------------------------------------------------------------------------------
+// ---- the kernel's filter ------------------------------------------------------------------------
 
 static void filter(struct inter_accept_limit *d) {
     uint64_t from[INTER_SYN_FILTER_MAX];
     uint32_t n = 0;
-    bool known = d->closed != 0; // who is known, and of those nobody who comes too often
+    // closed to strangers: the filter lists the known sources, without those over their own limit
+    bool known = d->closed != 0;
     for (uint32_t i = 0; i < (known ? d->n_known : d->n_out); i++) {
         bool out = false;
         from[n] = known ? d->known[i].from : d->out[i].from;
@@ -57,14 +58,16 @@ static void filter(struct inter_accept_limit *d) {
     }
     if (d->listener >= 0 &&
         !inter_syn_filter(d->listener, known ? INTER_SYN_ONLY_FROM : INTER_SYN_NOT_FROM, from, n))
-        neb_debug("%s: this kernel drops no requests for us: connections are cut instead", d->what);
+        neb_debug(
+            "%s: this kernel does not filter requests: connections are cut after they are accepted",
+            d->what);
 }
 
 static void keep_out(struct inter_accept_limit *d, uint64_t from, neb_ns now) {
     uint32_t at = 0;
     for (uint32_t i = 0; i < d->n_out; i++) {
         if (d->out[i].from == from)
-            return; // it had come before the filter did
+            return; // this connection came before the filter was set
         at = d->out[i].until < d->out[at].until ? i : at;
     }
     if (d->n_out < INTER_SYN_FILTER_MAX)
@@ -94,7 +97,7 @@ void inter_accept_limit_tick(struct inter_accept_limit *d, neb_ns now) {
     filter(d);
 }
 
-// ---- who comes ------------------------------------------------------------------------------------------------
+// ---- connections and sources --------------------------------------------------------------------
 
 static uint32_t known_at(const struct inter_accept_limit *d, uint64_t from) {
     uint32_t i = 0;
@@ -116,12 +119,12 @@ static void say_who(struct inter_accept_limit *d, const struct sockaddr_storage 
                            who->ss_family == AF_INET ? sizeof(struct sockaddr_in)
                                                      : sizeof(struct sockaddr_in6),
                            host, sizeof host, NULL, 0, NI_NUMERICHOST);
-    neb_warn("%s: %s%s open%s connections without end and do%s not introduce %s: %u a second are "
-             "heard of %s (cut since the start, of all addresses: %llu)",
-             d->what, all ? "many addresses, the last of them " : "",
-             strncmp(host, "::ffff:", 7) ? host : host + 7, all ? "" : "s", all ? "" : "es",
-             all ? "themselves" : "itself", (unsigned)(NEB_S / (all ? d->all_gap : d->sources.gap)),
-             all ? "them all" : "it", (unsigned long long)d->refused);
+    neb_warn("%s: %s%s: connections that do not introduce themselves are limited to %u a second%s "
+             "(%llu cut since the start)",
+             d->what, all ? "many addresses, the last is " : "",
+             strncmp(host, "::ffff:", 7) ? host : host + 7,
+             (unsigned)(NEB_S / (all ? d->all_gap : d->sources.gap)), all ? " together" : "",
+             (unsigned long long)d->refused);
 }
 
 bool inter_accept_limit_take(struct inter_accept_limit *d, uint64_t from,
@@ -164,7 +167,8 @@ bool inter_accept_limit_accepted(struct inter_accept_limit *d, int fd, neb_ns no
     return false;
 }
 
-// Where a new one goes: in place of the owner's oldest, if it has all that it may have, or of the oldest of all.
+// The place of a new source: that of the owner's oldest if the owner has its full number, else a
+// free one, else that of the oldest of all.
 static uint32_t known_place(struct inter_accept_limit *d, uint32_t owner) {
     uint32_t of_owner = 0, oldest = UINT32_MAX;
     for (uint32_t i = 0; i < d->n_known; i++)

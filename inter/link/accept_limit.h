@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// How often who has not said who it is may come to a port, before a handshake is paid for: each source (security/source.h) by itself, and all
-// of them together, since who floods may have many addresses. What is beyond is to be cut by the caller, and its kernel drops what comes
-// next (syn_filter.h), for a second, since a library has begun with a connection by the time that it tells of it.
+// The accept limiter: how many connections strangers may open to a port, because each handshake
+// costs work. It limits each source (security/source.h), and all unknown sources together, since an
+// attacker may have many addresses. The caller closes connections over the limit. The kernel then
+// drops further requests for one second (syn_filter.h), because a library has already worked for a
+// connection when it reports it.
 //
 //     a source ── its burst is used up ──► its requests are dropped
-//     all that nobody known has come from ── their burst is used up ──► all requests are dropped but those whose source is known
-//        └── it says who it is: not counted, and from now on its source is known
+//     all unknown sources ── their common burst is used up ──► all requests are dropped,
+//        │                                                     except those of known sources
+//        └── a connection introduces itself ──► its charge is returned, its source is known
 //
-// One thread at a time.
+// Threads: one at a time.
 #ifndef INTER_ACCEPT_LIMIT_H
 #define INTER_ACCEPT_LIMIT_H
 #include "inter/link/syn_filter.h"
@@ -17,17 +20,17 @@ struct sockaddr_storage;
 
 enum { INTER_ACCEPT_LIMIT_KNOWN_MAX = INTER_SYN_FILTER_MAX };
 
-struct inter_accept_limit_rate { // so many connections at once, then so many a second
+struct inter_accept_limit_rate { // connections at once (burst), then per second
     uint32_t burst, second, all_burst, all_second;
-    uint32_t known; // sources of one owner that are remembered, the newest; at least 1
+    uint32_t known; // the newest sources remembered per owner; at least 1
 };
 
 struct inter_accept_limit {
     struct sec_source_rate sources;
-    neb_ns all_gap, all_ahead, all_next; // GCRA, as source_rate.h
+    neb_ns all_gap, all_ahead, all_next; // GCRA, as in security/source_rate.h
     struct {
         uint64_t from;
-        neb_ns at; // newest proof
+        neb_ns at; // when the owner last proved itself
         uint32_t owner;
     } known[INTER_ACCEPT_LIMIT_KNOWN_MAX];
     struct {
@@ -35,42 +38,45 @@ struct inter_accept_limit {
         neb_ns until;
     } out[INTER_SYN_FILTER_MAX];
     uint32_t n_known, n_out, known_each;
-    neb_ns closed; // until then, to all that are not known; 0: open
+    neb_ns closed; // unknown sources are dropped until then; 0: open
     int listener;  // owned, with a filter; -1: none
-    uint16_t port; // of it, in network byte order
+    uint16_t port; // of the listener, in network byte order
     uint64_t refused,
-        refused_all; // connections; refused_all: of these, by the bound of all together
+        refused_all; // connections refused; those of them by the common limit
     neb_ns said;
-    const char *what; // in the log: "link"
+    const char *what; // name in the log: "link"
 };
 
-struct inter_visitor { // of one connection
-    uint64_t from;     // 0: the host itself, or gone
-    bool counted;      // among all together
+struct inter_visitor { // one connection
+    uint64_t from;     // 0: this host itself, or gone
+    bool counted;      // charged to the common limit
 };
 
-// After sec_init. what: borrowed.
+// Call after sec_init. what: borrowed.
 void inter_accept_limit_init(struct inter_accept_limit *d, const char *what,
                              const struct inter_accept_limit_rate *rate);
-// The descriptor that listens is duplicated; later ones are not taken.
+// Duplicates the listening descriptor. Only the first call counts.
 void inter_accept_limit_listens(struct inter_accept_limit *d, int fd);
-// Whether this connection may go on; if not, the caller cuts it. who: to be named in the log; NULL: not known. out: may be NULL.
+// True if a connection may go on. If not, the caller closes it. who: the address for the log; NULL:
+// not known. out: may be NULL.
 bool inter_accept_limit_take(struct inter_accept_limit *d, uint64_t from,
                              const struct sockaddr_storage *who, neb_ns now,
                              struct inter_visitor *out);
-// Both of a descriptor that ZeroMQ says it has accepted, cut where it may not go on. False too, and left alone, where it is no connection
-// of the listener: the number is another's by the time that it is heard of.
+// The same for a descriptor that ZeroMQ has accepted. Shuts it down if it may not go on. Returns
+// false and leaves the descriptor alone if it is no connection of the listener: its number may
+// belong to another connection by now.
 bool inter_accept_limit_accepted(struct inter_accept_limit *d, int fd, neb_ns now,
                                  struct inter_visitor *out);
-// Whoever comes from there is not counted among all together. owner: who has proved it, or is said to be there.
+// Makes a source known: the common limit does not count it. owner: proved to be there, or listed.
 void inter_accept_limit_know(struct inter_accept_limit *d, uint64_t from, uint32_t owner,
                              neb_ns now);
-// Nothing is known of an owner any more.
+// Forgets all sources of an owner.
 void inter_accept_limit_forget(struct inter_accept_limit *d, uint32_t owner);
-// It has said that it is this owner: it is counted no more, and its source is known. Once a connection.
+// The connection has proved that it is this owner's. Returns its charge and makes its source known.
+// Call it once per connection.
 void inter_accept_limit_welcome(struct inter_accept_limit *d, const struct inter_visitor *v,
                                 uint32_t owner, neb_ns now);
-// Now and then: who may come again.
+// From time to time: ends blocks that have expired.
 void inter_accept_limit_tick(struct inter_accept_limit *d, neb_ns now);
 void inter_accept_limit_end(struct inter_accept_limit *d);
 

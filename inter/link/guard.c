@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a peer that authenticates can make this side hold. ZeroMQ counts messages, each connection's by itself, and a message in parts
-// not before its last one: a member could keep memory growing on many connections, or with one message that never ends. TCP_INFO
-// says how many bytes a connection has brought, the link how many of them it has read; the difference is what is held, wherever it is.
+// Bounds what an authenticated peer can make this side hold. ZeroMQ counts complete messages of
+// each connection, so many connections, or one endless message, would grow memory without limit.
+// TCP_INFO tells the bytes that arrived, and the link knows the bytes that it read. The difference
+// is held.
 //
-//     accepted ── authenticated (ZeroMQ: within 8 s) ── HELLO ──► one of a peer's connections: counted, in sum bounded
-//        └── no HELLO within 8 s, or more than 64 KiB before it ──► cut; of 1024 such, the oldest of the address that has most
+//   accepted ── authenticated (ZeroMQ: within 8 s) ── HELLO ──► a peer's connection: its bytes are
+//      │                                                        counted, the peer's sum is bounded
+//      └── no HELLO within 8 s, or over 64 KiB before it ──► cut; over 1024 of these, the oldest of
+//                                                            the source that has most is cut
 //
-// A stranger's handshake costs this process 0.9 ms of processor time, most of it on the I/O thread that members' data go through, and one
-// that repeats an old first half 0.4. So who comes to no HELLO again and again is kept out (accept_limit.h), and all strangers together when there
-// are too many of them.
+// A stranger's handshake costs processor time on the I/O thread that also carries members' data. So
+// accept_limit.h limits sources that never reach HELLO, and all strangers together.
 #include "agent/base/log.h"
 #include "inter/link/state.h"
 #include "security/source.h"
@@ -20,10 +22,10 @@
 #include <unistd.h>
 
 static const neb_ns guard_every = 100 * NEB_MS;
-// at least what ZMTP and CURVE add to a message, and to a connection
+// At least what ZMTP and CURVE add to a message, and to a connection.
 enum { FRAMING = 128, FIRST = 4096 };
 
-// The connection of a peer that has this number of ZeroMQ's; NULL: none has.
+// The peer's connection with this ZeroMQ descriptor; NULL: none.
 static const struct conn *named(const struct inter_link *l, int zmq_fd, uint32_t *peer) {
     for (*peer = 0; *peer < l->n_peers; ++*peer)
         for (int w = ACCEPTED; w < SETS; w += OLD_ACCEPTED - ACCEPTED)
@@ -42,8 +44,8 @@ static void forget(struct inter_link *l, uint32_t i, bool cut) {
     l->nameless[i] = l->nameless[--l->n_nameless];
 }
 
-// Whether it has said HELLO since: it is a member's then, which is no charge on whom it came from. The number may be another connection's by now,
-// from elsewhere.
+// True if the connection has said HELLO. It is a member's then and does not count against its
+// source. Its descriptor number may belong to another connection by now, so the source is compared.
 static bool is_known(struct inter_link *l, uint32_t i) {
     uint32_t peer;
     const struct conn *c = named(l, l->nameless[i].zmq_fd, &peer);
@@ -56,8 +58,8 @@ static bool is_known(struct inter_link *l, uint32_t i) {
     return true;
 }
 
-// Of the address with the most, the oldest. Addresses are counted by a hash that no stranger knows, so that this takes one pass and a
-// flood from one address is nobody else's.
+// The oldest connection of the source with the most. A secret hash counts sources, so that one pass
+// is enough, and strangers cannot choose whose counter they share.
 static uint32_t worst(const struct inter_link *l) {
     enum { BITS = 12 };
     uint16_t count[1 << BITS] = {0};
@@ -75,8 +77,8 @@ static uint32_t worst(const struct inter_link *l) {
     return best;
 }
 
-// Each takes two descriptors, ZeroMQ's and ours. They may take half of what the members leave, so that a flood does not take those that
-// files and workers need.
+// Each takes two descriptors, ZeroMQ's and ours. They get half of what the members leave, so that
+// files and workers keep enough during a flood.
 uint32_t link_guard_most(uint32_t peers) {
     struct rlimit r;
     const uint64_t own = INTER_DESCRIPTORS_OWN + (uint64_t)peers * INTER_DESCRIPTORS_PEER;
@@ -91,7 +93,7 @@ void link_guard_listens(struct inter_link *l, int zmq_fd) {
     inter_accept_limit_listens(&l->accept_limit, zmq_fd);
 }
 
-// They come from there, for all that is known: so they are heard in a flood, after a restart too.
+// Members' endpoints are known sources, so members get through a flood, also after a restart.
 void link_guard_expects(struct inter_link *l) {
     for (uint32_t i = 0; i < l->n_peers; i++)
         if (!l->members.m[i].pub.name[0])
@@ -101,13 +103,14 @@ void link_guard_expects(struct inter_link *l) {
                                     sec_source_of_endpoint(l->members.m[i].endpoint), i, neb_now());
 }
 
-// Where a connection is gone by the time that its event is read, and its number is another's, that one is charged. It is mostly the same
-// stranger's, and a bucket that is full is soon not.
+// The connection may be gone when its event is read, and its number may belong to another
+// connection. Then that source is charged. It is usually the same stranger, and the charge expires
+// soon.
 void link_guard_accepted(struct inter_link *l, int zmq_fd) {
-    link_guard_left(l, zmq_fd); // the number is used again
+    link_guard_left(l, zmq_fd); // the number is in use again
     int fd = fcntl(zmq_fd, F_DUPFD_CLOEXEC, 3);
     if (fd < 0)
-        return; // gone again
+        return; // gone already
     neb_ns now = neb_now();
     struct inter_visitor visitor;
     if (!inter_accept_limit_accepted(&l->accept_limit, fd, now, &visitor)) {
@@ -142,7 +145,7 @@ void link_guard_differs(struct inter_link *l, struct peer *p, int zmq_fd) {
         const struct inter_visitor *v = &l->nameless[i].visitor;
         if (sec_source_of_peer(l->nameless[i].fd) == v->from)
             inter_accept_limit_welcome(&l->accept_limit, v, (uint32_t)(p - l->peers), neb_now());
-        cut_differing(p); // the one before: it opens one for each stripe
+        cut_differing(p); // keep one: the peer opens one for each stripe
         p->speaks.fd = l->nameless[i].fd;
         p->speaks.at = neb_now() + OTHERS_CUT;
         l->nameless[i] = l->nameless[--l->n_nameless];
@@ -161,13 +164,13 @@ void link_guard_left(struct inter_link *l, int zmq_fd) {
 
 void link_guard_read(struct conn *c, size_t n) { c->read += n + FRAMING; }
 
-// Held of one connection.
+// Bytes of one connection that arrived and are unread.
 static uint64_t held(struct conn *c) {
     uint64_t come = c->fd >= 0 ? inter_tcp_counts(c->fd).recv : 0;
     if (come <= c->read + FIRST) {
         c->read = come > FIRST && c->read > come
                       ? come
-                      : c->read; // framing is overestimated: that is no credit
+                      : c->read; // FRAMING may be too much: no credit for that
         return 0;
     }
     return come - c->read - FIRST;
@@ -190,13 +193,13 @@ static void guard_peer(struct inter_link *l, struct peer *p) {
     p->held = sum;
     if (sum <= limit || !fullest)
         return;
-    shutdown(fullest->fd, SHUT_RDWR); // ZeroMQ frees what it has of it
+    shutdown(fullest->fd, SHUT_RDWR); // ZeroMQ then frees its bytes
     fullest->lost = true;
     if (p->cut++ == 0)
-        neb_warn("link to %s: %llu MiB of it are unread here, more than an honest peer sends "
-                 "ahead: a connection is cut; further "
-                 "ones are counted",
-                 p->member.pub.name, (unsigned long long)(sum >> 20));
+        neb_warn(
+            "link to %s: %llu MiB from it are unread here, more than an honest peer sends: one "
+            "connection is cut; further cuts are only counted",
+            p->member.pub.name, (unsigned long long)(sum >> 20));
     p->refused++;
 }
 
@@ -204,7 +207,8 @@ void link_guard(struct inter_link *l, neb_ns now) {
     bool due = now >= l->guard_at;
     if (due)
         l->guard_at = now + guard_every;
-    // a message that never ends makes nothing readable, nor does a door that is to open: only the clock finds them
+    // An endless message makes no socket readable, and neither does a limit that expires. So the
+    // clock must find them.
     if (l->guard_at < l->deadline)
         l->deadline = l->guard_at;
     if (!due)
@@ -218,8 +222,8 @@ void link_guard(struct inter_link *l, neb_ns now) {
             inter_tcp_counts(l->nameless[i].fd).recv <= INTER_NAMELESS_BYTES)
             continue;
         if (l->cut_nameless++ == 0)
-            neb_warn("link: a connection that did not introduce itself is cut (silent for %d s, or "
-                     "too much before); further ones are counted",
+            neb_warn("link: a connection is cut: no HELLO for %d s, or too many bytes before it; "
+                     "further cuts are only counted",
                      INTER_NAMELESS_MS / 1000);
         forget(l, i--, true);
     }

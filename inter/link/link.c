@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The link as a whole: created, polled, the pass over all peers, its figures. See link_state.h for the frames and for where the
-// rest is.
+// The link: create, poll, the pass over all peers, statistics. state.h shows the frames and the
+// other files.
 #include "agent/base/fault.h"
 #include "agent/base/log.h"
 #include "inter/link/state.h"
@@ -8,8 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-// A message counts as heard when it is whole. On a slow path, where all connections share what passes, that may take longer than silence may last,
-// and a heartbeat waits behind them: what still arrives in the kernel is heard too.
+// A message counts as heard when it is complete. On a slow path that may take longer than the
+// silence limit, and heartbeats wait behind it. So data that arrives in the kernel counts as heard
+// too.
 static void set_listen(struct set *s, neb_ns now) {
     if (!s->up || now - s->heard < LOOK_EVERY || now - s->looked_at < LOOK_EVERY)
         return;
@@ -22,15 +23,16 @@ static void set_listen(struct set *s, neb_ns now) {
     s->looked_at = now;
 }
 
-// On a slow path a heartbeat that is lost in a full queue is repeated after some times what crossing that queue takes. The mean: one long round trip is
-// a path that stood still.
+// On a slow path, TCP retransmits a heartbeat only after several round trips. The mean round trip
+// counts, because one long round trip may be a path that stood still.
 static neb_ns silence(const struct peer *p) {
     neb_ns may = 6 * p->rtt;
     return may < SILENCE ? SILENCE : may > SILENCE_MOST ? SILENCE_MOST : may;
 }
 
-// Lost connections: control takes its set down, a bulk connection is dialled again alone. now: when this pass began to read. Silence is judged by
-// that, as what it was called for may have taken seconds, and what came meanwhile is read in the next.
+// A lost control connection takes its set down. A lost bulk connection is dialled again alone. now:
+// when this pass began to read. The handler may have run for seconds since then, and what arrived
+// in that time is read only in the next pass.
 static void set_clean(struct inter_link *l, struct peer *p, int which, neb_ns now) {
     struct set *s = &p->s[which];
     if (!s->session)
@@ -49,7 +51,7 @@ static void set_clean(struct inter_link *l, struct peer *p, int which, neb_ns no
             link_conn_dial(l, p, i);
         }
     }
-    // Accepted bulk connections whose control never came are given up too.
+    // The control connection of this accepted set never came.
     if (which == ACCEPTED && !s->up && now - s->heard > may)
         down = true;
     bool denied = s->c[0].denied;
@@ -61,14 +63,14 @@ static void set_clean(struct inter_link *l, struct peer *p, int which, neb_ns no
         p->dial_at = now + OTHERS_AGAIN;
 }
 
-// When the next PING is due: often at first, for a round-trip time that can be relied on.
+// PINGs are frequent at first, to get a reliable round-trip time soon.
 static neb_ns ping_due(const struct set *s) {
     uint32_t doubled = s->pings > 5 ? 5 : s->pings;
     neb_ns wait = !s->pings ? 0 : PING_FIRST << (doubled - 1);
     return s->pinged + (wait < PING_LAST ? wait : PING_LAST);
 }
 
-// When this side has to be heard of again, or owes an acknowledgement.
+// When the next sign of life or the next acknowledgement is due.
 static neb_ns heartbeat_due(const struct set *s) {
     neb_ns due = s->said + HEARTBEAT_EVERY, owed = s->acks_at + ACK_DELAY;
     for (uint32_t i = 0; i < CONNS; i++) {
@@ -82,7 +84,7 @@ static neb_ns heartbeat_due(const struct set *s) {
     return due;
 }
 
-// Acknowledges what came on all connections. A frame of its own for each would cost as much as a small message.
+// One frame acknowledges all connections. A frame for each would cost as much as a small message.
 static void set_heartbeat(struct inter_link *l, struct set *s, neb_ns now) {
     uint8_t b[1 + HEARTBEAT_ITEM * CONNS] = {HEARTBEAT};
     size_t n = 1;
@@ -112,17 +114,17 @@ static void set_pulse(struct inter_link *l, struct set *s, neb_ns now, bool ping
         set_heartbeat(l, s, now);
 }
 
-// When this set needs to be looked at again though nothing comes.
+// When to look at this set again, even if nothing arrives.
 static neb_ns set_due(const struct peer *p, const struct set *s, neb_ns now) {
     if (!s->up)
         return now + RETRY_AFTER;
     neb_ns ping = ping_due(s), heartbeat = heartbeat_due(s), silent = s->heard + silence(p) + 1,
            due = ping < heartbeat ? ping : heartbeat;
     due = silent < due ? silent : due;
-    return due > now ? due : now + 20 * NEB_MS; // it could not be sent
+    return due > now ? due : now + 20 * NEB_MS; // overdue: the send failed
 }
 
-// Replaces connections that are old by fresh ones, and closes the old once nothing travels on them.
+// Replaces old connections. The old set closes when nothing is in flight on it.
 static void peer_recycle(struct inter_link *l, struct peer *p, neb_ns now) {
     struct set *d = &p->s[DIALED], *old = &p->s[OLD_DIALED];
     if (d->up && old->session) {
@@ -137,17 +139,17 @@ static void peer_recycle(struct inter_link *l, struct peer *p, neb_ns now) {
     }
 }
 
-// The overlap of a rotation is over: the keys before it open nothing any more.
+// The overlap of a rotation is over. The previous keys are no longer admitted.
 static void peer_forget_former(struct inter_link *l, struct peer *p, neb_ns now) {
     if (!p->former_until || now < p->former_until)
         return;
     p->former_until = 0;
     link_admit(l);
-    link_peer_close(l, p); // who still uses the old keys does not come back; others do at once
+    link_peer_close(l, p); // a peer with its new keys comes back at once
 }
 
-// While it is not known whether the path is slow: what has crossed, as the peer's kernel has it, since no whole message may have. True: more waits
-// than is simply on its way.
+// Until the path is known to be fast or slow, no complete message may have crossed. So this counts
+// the bytes that the peer's kernel acknowledged. True: more than a first window waits.
 static bool peer_first_look(struct inter_link *l, struct peer *p, const struct set *s, neb_ns now) {
     uint64_t taken = 0, waits = 0;
     for (uint32_t i = 1; i < CONNS; i++) {
@@ -155,7 +157,7 @@ static bool peer_first_look(struct inter_link *l, struct peer *p, const struct s
         taken += n;
         waits += s->c[i].framed > n ? s->c[i].framed - n : 0;
     }
-    if (!taken) // a system that does not tell
+    if (!taken) // this kernel does not report it
         return link_set_queued(s) > ACK_BYTES;
     p->bulk_acked = s->session == p->taken_of && taken > p->taken ? taken - p->taken : 0;
     p->taken = taken;
@@ -165,7 +167,7 @@ static bool peer_first_look(struct inter_link *l, struct peer *p, const struct s
     return waits > FIRST_WINDOW;
 }
 
-// Do more connections fill the link better? The dialler opens them, the listener asks for them.
+// Steps the number of bulk connections. The dialler opens more itself; the listener asks for them.
 static void peer_stripes(struct inter_link *l, struct peer *p, neb_ns now) {
     struct set *s = link_active(l, p);
     uint64_t queued = 0;
@@ -175,7 +177,7 @@ static void peer_stripes(struct inter_link *l, struct peer *p, neb_ns now) {
     neb_ns rtt = p->rtt, least = 0;
     if (queued && p->stripes.first) {
         busy = peer_first_look(l, p, s, now);
-        // the first answers come behind this link's own handshakes, and look like a long way
+        // The first answers wait behind this link's own handshakes. Their round trip is too long.
         least = inter_tcp_least_rtt_of_queue(s->c[1].fd);
         rtt = least && least < rtt ? least : rtt;
     }
@@ -204,7 +206,7 @@ static void bucket_settle(struct inter_link *l, neb_ns now) {
                     link_conn_settle(l, &l->peers[i].s[w].c[k]);
 }
 
-// One that is revoked is cut off once what was sent to it before has had time to leave.
+// Cuts a revoked peer off when earlier messages have had time to leave.
 static void peer_part(struct inter_link *l, struct peer *p, neb_ns now) {
     if (p->parts_at && now >= p->parts_at)
         link_peer_close(l, p);
@@ -212,7 +214,7 @@ static void peer_part(struct inter_link *l, struct peer *p, neb_ns now) {
         l->deadline = p->parts_at;
 }
 
-// When a bulk message that was refused for the limit may pass.
+// When a bulk message that the limit refused may pass.
 static neb_ns limit_over(const struct inter_link *l) {
     neb_ns paid = inter_bucket_when(&l->bucket);
     return l->bucket.backlog > l->bucket.bps / 8 && paid < l->settle_at ? l->settle_at : paid;
@@ -234,7 +236,8 @@ void inter_link_heartbeat(struct inter_link *l) {
     neb_ns now = neb_now();
     for (uint32_t i = 0; i < l->n_peers; i++)
         for (int w = 0; w < SETS && !l->peers[i].revoked; w++)
-            set_pulse(l, &l->peers[i].s[w], now, false); // an answer would be read too late
+            // no PING: its answer would be read too late
+            set_pulse(l, &l->peers[i].s[w], now, false);
 }
 
 enum neb_status inter_link_process(struct inter_link *l, inter_link_handler *handler, void *user) {
@@ -244,7 +247,7 @@ enum neb_status inter_link_process(struct inter_link *l, inter_link_handler *han
     link_router_events(l);
     for (uint32_t i = 0; i < l->n_peers; i++)
         for (uint32_t k = 0; k < 2 * CONNS; k++) {
-            int which = k < CONNS ? OLD_DIALED : DIALED; // what is older is read first
+            int which = k < CONNS ? OLD_DIALED : DIALED; // older messages first
             if (!l->peers[i].s[which].c[k % CONNS].sock)
                 continue;
             link_dial_events(l, &l->peers[i], which, k % CONNS);
@@ -286,7 +289,7 @@ enum neb_status inter_link_process(struct inter_link *l, inter_link_handler *han
     return NEB_OK;
 }
 
-// What was sent before there was a limit is no debt; what is queued goes on the wire under it.
+// Bytes sent before the limit existed are no debt. Queued bytes count when they leave.
 static void meters_start(struct inter_link *l) {
     for (uint32_t i = 0; i < l->n_peers; i++)
         for (int w = 0; w < SETS; w++)
@@ -389,10 +392,10 @@ enum neb_status inter_link_create(const struct inter_link_config *cfg, struct in
     const struct sec_public *me = sec_identity_public(cfg->identity);
     const struct sec_member *self = sec_members_by_curve(cfg->members, me->curve);
     if (cfg->n_bulk > INTER_LINK_MAX_BULK || !self || cfg->chunk_bytes > (size_t)64 << 20)
-        return neb_fail(
-            NEB_ERR_INVALID,
-            "link: bulk connections above %d, chunk above 64 MiB, or '%s' not on the list",
-            INTER_LINK_MAX_BULK, me->name);
+        return neb_fail(NEB_ERR_INVALID,
+                        "link: more than %d bulk connections, a chunk above 64 MiB, or '%s' is not "
+                        "on the member list",
+                        INTER_LINK_MAX_BULK, me->name);
     NEB_TRY(sec_init());
     struct inter_link *l = calloc(1, sizeof *l);
     if (!l)
@@ -403,7 +406,7 @@ enum neb_status inter_link_create(const struct inter_link_config *cfg, struct in
                                           INTER_STRANGERS_BURST, INTER_STRANGERS_SECOND,
                                           INTER_ACCEPT_LIMIT_KNOWN_MAX / SEC_MEMBERS_MAX});
     l->cfg = *cfg;
-    // a fault point, for tests of whole agents
+    // A fault point, for tests of whole agents.
     uint32_t ours = NEB_PROTOCOL + (uint32_t)neb_fault("link.protocol");
     l->protocol = cfg->protocol ? cfg->protocol : ours;
     snprintf(l->build, sizeof l->build, "%s", cfg->build ? cfg->build : neb_build());
@@ -425,10 +428,10 @@ enum neb_status inter_link_create(const struct inter_link_config *cfg, struct in
     l->own_ctx = !cfg->zmq_context;
     l->ctx = cfg->zmq_context ? cfg->zmq_context : zmq_ctx_new();
     if (!l->ctx) {
-        st = neb_fail(NEB_ERR_NOMEM, "link: no ZeroMQ context");
+        st = neb_fail(NEB_ERR_NOMEM, "link: cannot create a ZeroMQ context");
         goto fail;
     }
-    // Three a connection, 33 connections a peer. Without effect once the context has sockets.
+    // Each connection takes three sockets. No effect if the context has sockets already.
     zmq_ctx_set(l->ctx, ZMQ_MAX_SOCKETS, 4096);
     NEB_TRY_GOTO(sec_zap_create(l->ctx, ZAP_DOMAIN, &l->zap), fail);
     link_admit(l);
@@ -447,7 +450,8 @@ void inter_link_restart(struct inter_link *l, uint32_t peer) {
         if (s->c[i].open && s->c[i].sent - s->c[i].acked < ACK_BYTES)
             inter_tcp_restart(s->c[i].fd);
     if (s)
-        neb_debug("link to %s: carries less than half of what it did: finds out anew how much",
+        neb_debug("link to %s: carries less than half of its previous rate: congestion control "
+                  "starts again",
                   l->peers[peer].member.pub.name);
 }
 

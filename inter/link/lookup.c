@@ -18,10 +18,10 @@ struct inter_lookup {
     struct addrinfo *list;
     int error;
     atomic_bool ended;
-    atomic_int holders; // who asked, and the thread
+    atomic_int holders; // the caller and the thread
 };
 
-// What is no HOST:PORT, and stands on no list, is ZeroMQ's to judge: a test says there from which address to dial.
+// Tests give ZeroMQ endpoints that are no HOST:PORT, to choose the local address of a dial.
 bool inter_lookup_needed(const char *endpoint) {
     return sec_endpoint_valid(endpoint) && !sec_source_of_endpoint(endpoint);
 }
@@ -36,7 +36,7 @@ static void let_go(struct inter_lookup *k) {
 
 static void *look_up(void *arg) {
     struct inter_lookup *k = arg;
-    // AI_ADDRCONFIG: no address of a kind that this host has none of itself.
+    // AI_ADDRCONFIG: only kinds of address that this host has too.
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_ADDRCONFIG};
     k->error = getaddrinfo(k->host, k->port, &hints, &k->list);
     atomic_store(&k->ended, true);
@@ -44,7 +44,8 @@ static void *look_up(void *arg) {
     return NULL;
 }
 
-// Signals are for the threads that wait for them. A thread of its own is joined by nobody: it may take as long as the resolver does.
+// The thread blocks all signals, because other threads wait for them. It is detached, because the
+// resolver may take very long.
 static int start_thread(struct inter_lookup *k) {
     pthread_attr_t attr;
     pthread_t t;
@@ -72,7 +73,7 @@ enum neb_status inter_lookup_start(const char *endpoint, struct inter_lookup **o
     atomic_init(&k->holders, 2);
     if (start_thread(k) != 0) {
         free(k);
-        return neb_fail(NEB_ERR_NOMEM, "no thread to look up %s", endpoint);
+        return neb_fail(NEB_ERR_NOMEM, "cannot start a thread to look up %s", endpoint);
     }
     *out = k;
     return NEB_OK;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who may connect: the member list in use, newer ones, keys before a rotation; two agents with the same.
+// Which members may connect: the list in use, newer lists, keys before a rotation. Detects two
+// agents with the same keys.
 #include "agent/base/log.h"
 #include "inter/link/state.h"
 
 #include <string.h>
 
-// Tells ZAP: everybody on the list, and those whose rotation overlaps with their former keys too.
+// Admits every member of the list, and during a rotation's overlap also its previous keys.
 void link_admit(struct inter_link *l) {
     struct sec_members m = {.version = l->members.version};
     for (uint32_t i = 0; i < l->n_peers; i++)
@@ -15,7 +16,8 @@ void link_admit(struct inter_link *l) {
         if (!l->peers[i].former_until)
             continue;
         if (m.n == SEC_MEMBERS_MAX) {
-            neb_warn("the list is full: the former keys of %s are not admitted during its rotation",
+            neb_warn("the member list is full: the previous keys of %s are not admitted during its "
+                     "rotation",
                      l->peers[i].member.pub.name);
             continue;
         }
@@ -42,7 +44,7 @@ void link_peer_init(const struct inter_link *l, struct peer *p, const struct sec
             p->s[w].c[k].fd = p->s[w].c[k].zmq_fd = -1;
 }
 
-// Index of the peer that is or was called so; n_peers: none.
+// Index of the peer with this name, removed peers included; n_peers: none.
 static uint32_t peer_named(const struct inter_link *l, const char *name) {
     uint32_t i = 0;
     while (i < l->n_peers && strcmp(l->peers[i].member.pub.name, name) != 0)
@@ -50,7 +52,7 @@ static uint32_t peer_named(const struct inter_link *l, const char *name) {
     return i;
 }
 
-// One member of a newer list: known, with other keys, or new. False: new, and there is no room.
+// Takes one member of a newer list. False: it is new and there is no room.
 static bool reload_member(struct inter_link *l, const struct sec_member *x, bool keep_former,
                           neb_ns overlap) {
     uint32_t i = peer_named(l, x->pub.name);
@@ -63,7 +65,7 @@ static bool reload_member(struct inter_link *l, const struct sec_member *x, bool
     }
     l->members.m[i] = *x;
     bool same = !memcmp(&x->pub, &p->member.pub, sizeof x->pub);
-    // of this member itself too: what it has signed stands
+    // Also for this member itself: its earlier signatures stay valid.
     if (!same && keep_former && !p->revoked) {
         p->former = p->member.pub;
         p->former_until = neb_now() + overlap;
@@ -119,19 +121,20 @@ void inter_link_keep_former(struct inter_link *l, uint32_t peer, const struct se
     link_admit(l);
 }
 
-// A HOME that was copied and started on two hosts is two agents with one member's keys. Each takes the links of the other, or both keep one,
-// and both sign. One agent does not dial anew beside a set that lives, but after a break that only it has noticed; and where both sides have
-// dialled, one of the two sets goes within DUPLICATE_GRACE.
+// A copied HOME that runs on two hosts makes two agents with one member's keys. They replace each
+// other's links, and both sign. One agent replaces a live set only after a break that only it
+// noticed, and if both sides dialled, one of the two sets closes within DUPLICATE_GRACE.
 static void say_twins(struct peer *p, neb_ns now) {
     if (p->twins.said && now - p->twins.said < TWINS_SPAN)
         return;
     p->twins.said = now;
     p->twins.minutes++;
-    neb_warn("link to %s: it dials again and again while its links live: two agents have its keys, "
-             "as where its HOME was copied and both were started (stop one of them: they take each "
-             "other's links, and what both sign of one round is a lie of %s), or something on the "
-             "way resets connections",
-             p->member.pub.name, p->member.pub.name);
+    neb_warn(
+        "link to %s: it dials again and again while its links are up. Either two agents use its "
+        "keys, because its HOME was copied and both run: stop one of them, since they replace "
+        "each other's links, and signing one round twice is equivocation of %s. Or something "
+        "on the path resets connections",
+        p->member.pub.name, p->member.pub.name);
 }
 
 void link_twins_displaced(struct peer *p, neb_ns now) {

@@ -29,7 +29,7 @@ bool inter_monitor_read(void *monitor, uint16_t *event, int *value) {
     if (zmq_recv(monitor, b, sizeof b, ZMQ_DONTWAIT) != (int)sizeof b)
         return false;
     zmq_recv(monitor, address, sizeof address, ZMQ_DONTWAIT);
-    memcpy(event, b, 2); // in the byte order of this host, which wrote it
+    memcpy(event, b, 2); // host byte order: this host wrote it
     memcpy(value, b + 2, 4);
     return true;
 }

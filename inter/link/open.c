@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Connections and sets of them: opened, watched, replaced, closed. Here is what ZeroMQ is told (socket options, monitors).
+// Connections and sets: open, watch, replace, close. ZeroMQ's socket options and monitors are set
+// here.
 #include "agent/base/log.h"
 #include "inter/link/state.h"
 
@@ -26,8 +27,8 @@ void link_counts_add(struct inter_tcp_counts *a, struct inter_tcp_counts b) {
     a->recv_segs += b.recv_segs;
 }
 
-// What the kernel sent beyond what was charged: repetitions, handshakes, small talk. What is queued was charged without segments of its own
-// for each message: a sixteenth is for these.
+// Charges what the kernel sent in addition: retransmissions, handshakes, the link's own frames.
+// Queued messages were charged as full segments. A sixteenth covers the headers of smaller ones.
 void link_conn_settle(struct inter_link *l, struct conn *c) {
     struct inter_tcp_counts n = link_conn_counts(c);
     uint64_t queued = c->sent > c->acked ? inter_tcp_wire_bytes(c->sent - c->acked) : 0;
@@ -35,14 +36,14 @@ void link_conn_settle(struct inter_link *l, struct conn *c) {
                      queued + queued / 16);
 }
 
-// Its kernel's counts end here.
+// Saves the kernel's counts before the connection ends.
 static void retire(struct inter_link *l, struct peer *p, struct conn *c) {
     link_conn_settle(l, c);
     link_counts_add(&p->closed, link_conn_counts(c));
     c->meter = (struct inter_meter){0};
 }
 
-// On a slow path the kernel repeats what was lost after some round trips, and after twice as many: that is no dead connection.
+// On a slow path TCP retransmits only after several round trips. Such a connection is not dead.
 void link_conn_patience(const struct peer *p, const struct conn *c) {
     neb_ns least = INTER_UNACKED_MS * NEB_MS, may = 20 * p->rtt;
     inter_tcp_set_patience(c->fd, may < least ? least : may > UNACKED_MOST ? UNACKED_MOST : may);
@@ -60,7 +61,7 @@ void link_conn_watch(struct inter_link *l, struct peer *p, struct conn *c, int z
     link_conn_patience(p, c);
 }
 
-// Without room for one more it may have been any.
+// If the list is full, entry 0 becomes 0: any connection may have lost data.
 static void note_lost(struct peer *p, const struct conn *c) {
     if (c->sent == c->acked)
         return;
@@ -71,7 +72,6 @@ static void note_lost(struct peer *p, const struct conn *c) {
         p->lost[0] = 0;
 }
 
-// Ends a connection and forgets it; its final byte count is kept.
 void link_conn_close(struct inter_link *l, struct peer *p, struct conn *c) {
     note_lost(p, c);
     if (c->fd >= 0) {
@@ -97,12 +97,11 @@ void link_tell_lost(struct inter_link *l, struct peer *p) {
     p->n_lost = 0;
 }
 
-// Reports the change when the last set went down or the first came up.
 void link_peer_update(struct inter_link *l, struct peer *p) {
     bool up = false;
     for (int w = 0; w < SETS; w++)
         up = up || (p->s[w].up && !p->revoked);
-    if (up == p->up || !l->handler) // outside of process: told by the next one
+    if (up == p->up || !l->handler) // outside of process: the next process reports it
         return;
     p->up = up;
     p->since = neb_now();
@@ -110,7 +109,7 @@ void link_peer_update(struct inter_link *l, struct peer *p) {
         p->connects++;
     else
         p->rtt = 0;
-    p->n_lost = 0; // this says more
+    p->n_lost = 0; // UP and DOWN replace the LOST events
     tell(l, p, up ? INTER_LINK_UP : INTER_LINK_DOWN, 0);
 }
 
@@ -137,12 +136,12 @@ static bool set_options(const struct inter_link *l, void *s, enum inter_socket_r
 }
 
 static const char *more_files(int why) {
-    return why == EMFILE   ? "; raise the limit of open files (ulimit -n) and start the agent anew"
-           : why == ENFILE ? "; this system has as many files open as it may"
+    return why == EMFILE   ? "; raise the limit of open files (ulimit -n) and restart the agent"
+           : why == ENFILE ? "; this system has reached its limit of open files"
                            : "";
 }
 
-// Every stripe of every peer is tried again each second: one line of a peer, then one a minute.
+// Every stripe of every peer retries each second, so the log throttle is per peer.
 void link_say_no_dial(struct peer *p, const char *where, int why, neb_ns now) {
     uint64_t more;
     char times[48] = "";
@@ -161,8 +160,7 @@ void link_say_no_accept(struct inter_link *l, int why, neb_ns now) {
         return;
     if (more)
         snprintf(times, sizeof times, " (%llu more times since)", (unsigned long long)more);
-    neb_warn("link: a connection of another agent cannot be accepted: %s%s%s", zmq_strerror(why),
-             more_files(why), times);
+    neb_warn("link: cannot accept a connection: %s%s%s", zmq_strerror(why), more_files(why), times);
 }
 
 void link_conn_dial(struct inter_link *l, struct peer *p, uint32_t index) {
@@ -189,7 +187,7 @@ void link_conn_dial(struct inter_link *l, struct peer *p, uint32_t index) {
     }
 }
 
-// What a look-up has found, if it has ended.
+// Takes the result of a lookup that has ended.
 static void hear_lookup(struct peer *p) {
     struct inter_addresses found;
     const char *why;
@@ -198,13 +196,13 @@ static void hear_lookup(struct peer *p) {
     inter_lookup_destroy(&p->lookup);
     if (!found.n && !p->nowhere)
         neb_warn("link to %s: no address of %s: %s; %s", p->member.pub.name, p->member.endpoint,
-                 why, p->at.n ? "the former one is dialled" : "it is looked up again");
+                 why, p->at.n ? "dials the previous address" : "looks it up again");
     p->nowhere = !found.n;
     if (found.n)
         p->at = found;
 }
 
-// An address that was known before is better than none, and than waiting long for a name server.
+// A previous address is better than none, and better than a long wait for a name server.
 bool link_peer_find(struct peer *p, neb_ns now) {
     if (!inter_lookup_needed(p->member.endpoint)) {
         snprintf(p->where, sizeof p->where, "%s", p->member.endpoint);
@@ -231,13 +229,13 @@ void link_peer_moved(struct inter_link *l, struct peer *p) {
     inter_lookup_destroy(&p->lookup);
     p->at.n = p->tried = 0;
     p->nowhere = false;
-    if (!p->s[DIALED].up) // one that is up stays, for as long as it does
+    if (!p->s[DIALED].up) // a set that is up stays until it breaks
         link_set_close(l, p, DIALED);
     p->dial_at = 0;
 }
 
 void link_set_dial(struct inter_link *l, struct peer *p) {
-    // Sessions rise, so that a listener can tell a new set from what is left of an old one.
+    // Sessions only rise, so the listener can tell a new set from the rest of an old one.
     uint64_t session = (uint64_t)neb_wall_now();
     l->last_session = session > l->last_session ? session : l->last_session + 1;
     p->s[DIALED].session = l->last_session;
@@ -246,7 +244,7 @@ void link_set_dial(struct inter_link *l, struct peer *p) {
         link_conn_dial(l, p, i);
 }
 
-// More bulk connections, when either side could fill them. Those that are not needed any more stay open, idle.
+// Opens more bulk connections if either side can fill them. Unused ones stay open and idle.
 void link_set_widen(struct inter_link *l, struct peer *p) {
     struct set *d = &p->s[DIALED];
     uint32_t open = inter_stripes_open(&p->stripes), want = p->asked > open ? p->asked : open;
@@ -262,14 +260,14 @@ void link_set_came_up(struct inter_link *l, struct peer *p, struct set *s) {
     s->since = s->heard = neb_now();
     p->asked = p->told = 0;
     p->tried = 0;
-    inter_lookup_destroy(&p->lookup); // what it says would be old when this set has gone
+    inter_lookup_destroy(&p->lookup); // its result would be old when this set breaks
     s->said = s->acks_at = s->since;
-    s->pinged = 0; // the first PING now: the round-trip time is known early
+    s->pinged = 0; // PING at once, to know the round-trip time early
     s->pings = 0;
     link_peer_update(l, p);
 }
 
-// Sets a set aside for its successor; what travels on it still arrives.
+// Moves a set aside for its successor. What is in flight on it still arrives.
 void link_set_retire(struct inter_link *l, struct peer *p, int which) {
     int old = which + OLD_DIALED;
     link_set_close(l, p, old);
@@ -277,7 +275,7 @@ void link_set_retire(struct inter_link *l, struct peer *p, int which) {
     memset(&p->s[which], 0, sizeof p->s[which]);
     for (uint32_t i = 0; i < CONNS; i++) {
         p->s[which].c[i].fd = p->s[which].c[i].zmq_fd = -1;
-        p->s[old].c[i].retry_at = 0; // what is lost of it stays lost: its successor dials all anew
+        p->s[old].c[i].retry_at = 0; // no retry: the successor dials all connections
     }
 }
 
@@ -298,14 +296,14 @@ void link_dial_events(struct inter_link *l, struct peer *p, int which, uint32_t 
         } else if (event == ZMQ_EVENT_DISCONNECTED && c->hello_at)
             c->lost = true;
         else if (event == ZMQ_EVENT_CONNECT_RETRIED && !c->hello_at &&
-                 inter_lookup_needed(
-                     p->member.endpoint)) // nobody there: it may be elsewhere by now
+                 inter_lookup_needed(p->member.endpoint)) // the peer may have moved
             c->lost = c->denied = true;
-        else if (event & HANDSHAKE_FAILED) // ZeroMQ gives up for good then; the peer may yet add us
-                                           // to its list
+        else if (event & HANDSHAKE_FAILED)
+            // ZeroMQ never retries after this. We do: the peer may
+            // add us to its list later.
             c->lost = c->denied = true;
         else if (event == ZMQ_EVENT_DISCONNECTED)
-            link_conn_watch(l, p, c, -1); // refused handshake; ZeroMQ tries again by itself
+            link_conn_watch(l, p, c, -1); // refused handshake; ZeroMQ retries by itself
     }
 }
 
@@ -314,7 +312,7 @@ void link_router_events(struct inter_link *l) {
     int fd;
     while (l->router_mon && inter_monitor_read(l->router_mon, &event, &fd)) {
         if (event == ZMQ_EVENT_ACCEPT_FAILED) {
-            link_say_no_accept(l, fd, neb_now()); // of this event it is the reason
+            link_say_no_accept(l, fd, neb_now()); // the event's value is errno, no descriptor
             continue;
         }
         if (event == ZMQ_EVENT_ACCEPTED || event == ZMQ_EVENT_LISTENING) {
@@ -331,14 +329,14 @@ void link_router_events(struct inter_link *l) {
     }
 }
 
-// Cuts a peer off, with every connection.
 void link_peer_close(struct inter_link *l, struct peer *p) {
     p->parts_at = 0;
     for (int w = 0; w < SETS; w++)
         link_set_close(l, p, w);
 }
 
-// ZeroMQ cannot be asked whether it has handed over to the kernel what it was given, and drops it when a connection is cut.
+// ZeroMQ drops what it has not given to the kernel when a connection closes, and cannot be asked
+// how much that is. So the peer is cut off only after PARTING.
 void link_peer_part(struct inter_link *l, struct peer *p) {
     p->revoked = true;
     p->parts_at = neb_now() + PARTING;
@@ -355,8 +353,9 @@ enum neb_status link_listen(struct inter_link *l, const char *where) {
         zmq_setsockopt(l->router, ZMQ_ZAP_DOMAIN, ZAP_DOMAIN, strlen(ZAP_DOMAIN)) != 0)
         return neb_fail(NEB_ERR_IO, "listen: socket options: %s", zmq_strerror(zmq_errno()));
 #ifdef ZMQ_ZAP_ENFORCE_DOMAIN
-    // A DRAFT option. Without it a listener with no ZAP handler would admit anybody: the handler is
-    // bound before this socket and outlives it, and sender() refuses what carries no User-Id.
+    // A DRAFT option. Without it, a listener without a ZAP handler admits everybody. Two things
+    // prevent that: the handler is bound before this socket and outlives it, and sender() refuses a
+    // message without a User-Id.
     int enforce = 1;
     if (zmq_setsockopt(l->router, ZMQ_ZAP_ENFORCE_DOMAIN, &enforce, sizeof enforce) != 0)
         return neb_fail(NEB_ERR_IO, "listen: ZAP_ENFORCE_DOMAIN: %s", zmq_strerror(zmq_errno()));

@@ -27,8 +27,9 @@ static enum neb_status parse_rate(const char *text, uint64_t *out) {
     else if (!strcmp(end, "gbit"))
         unit = 1e9;
     if (end == text || (*end && unit == 1) || v * unit < bps_min || v * unit > bps_max)
-        return neb_fail(NEB_ERR_INVALID,
-                        "rate \"%s\": write it as none or 8kbit to 1000gbit, such as 20mbit", text);
+        return neb_fail(
+            NEB_ERR_INVALID,
+            "rate \"%s\" is not valid: write none, or 8kbit to 1000gbit, for example 20mbit", text);
     *out = (uint64_t)(v * unit);
     return NEB_OK;
 }
@@ -56,7 +57,8 @@ static enum neb_status parse_window(const char *word, struct inter_rate_limit *l
     if (strlen(word) < 13 || word[5] != '-' || word[11] != '=' || !parse_time(word, &w->from_min) ||
         !parse_time(word + 6, &w->to_min) || w->from_min == w->to_min)
         return neb_fail(NEB_ERR_INVALID,
-                        "rate limit: \"%s\" is not a window such as 08:00-18:00=20mbit", word);
+                        "rate limit: \"%s\" is not a window; write for example 08:00-18:00=20mbit",
+                        word);
     NEB_TRY(parse_rate(word + 12, &w->bps));
     l->n++;
     return NEB_OK;

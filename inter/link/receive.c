@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Receiving: which peer a message is from, connections that introduce themselves, frames on open ones.
+// Finds the sender of a message, answers HELLO, and handles frames of open connections.
 #include "agent/base/log.h"
 #include "inter/link/state.h"
 
@@ -26,7 +26,7 @@ static bool on_data(struct inter_link *l, struct peer *p, struct set *s, uint32_
 static bool on_pong(struct peer *p, const struct set *s, struct neb_rd *r) {
     neb_ns now = neb_now(), asked = neb_rd_i64(r), day = neb_rd_i64(r);
     if (asked < now - 60 * NEB_S || asked > now || day < 0 || day > INT64_MAX / 2)
-        return false; // not an answer to a PING of this side's
+        return false; // no answer to a PING of ours
     neb_ns rtt = now - asked;
     p->clock_offset = day + rtt / 2 - neb_wall_now();
     p->rtt = p->rtt ? (7 * p->rtt + rtt) / 8 : rtt;
@@ -42,7 +42,7 @@ static bool on_heartbeat(struct peer *p, struct set *s, struct neb_rd *r) {
         uint64_t bytes = neb_rd_u64(r);
         if (r->bad || i >= CONNS)
             return false;
-        if (bytes > s->c[i].sent) // may be of a connection before this one: no harm
+        if (bytes > s->c[i].sent) // harmless: it may be about an earlier connection
             good = false;
         else if (bytes > s->c[i].acked) {
             p->bulk_acked += i ? bytes - s->c[i].acked : 0;
@@ -83,7 +83,7 @@ struct hello {
     char build[NEB_BUILD_MAX];
 };
 
-// Of whatever protocol; what comes behind is of it alone.
+// These fields are the same in every protocol. Only what follows them may differ.
 static bool get_hello(struct neb_rd *r, struct hello *h) {
     h->type = neb_rd_u8(r);
     h->session = neb_rd_u64(r);
@@ -95,7 +95,7 @@ static bool get_hello(struct neb_rd *r, struct hello *h) {
     return !r->bad;
 }
 
-// Notes what the peer is. False: it speaks another protocol, which is said once, and then once a minute.
+// Keeps what the peer reported about itself. False: it speaks another protocol.
 static bool speaks_ours(struct inter_link *l, struct peer *p, const struct hello *h) {
     uint64_t more;
     p->speaks.differs = h->protocol != l->protocol;
@@ -109,7 +109,7 @@ static bool speaks_ours(struct inter_link *l, struct peer *p, const struct hello
     return !p->speaks.differs;
 }
 
-// The listener's answer to a HELLO.
+// The listener's answer to HELLO.
 static bool on_welcome(struct inter_link *l, struct peer *p, int which, uint32_t index,
                        const uint8_t *b, size_t n) {
     struct set *s = &p->s[which];
@@ -118,7 +118,7 @@ static bool on_welcome(struct inter_link *l, struct peer *p, int which, uint32_t
     if (!get_hello(&r, &h) || h.type != WELCOME || h.session != s->session || h.index != index)
         return false;
     if (!speaks_ours(l, p, &h)) {
-        s->c[0].lost = true; // the whole set
+        s->c[0].lost = true; // takes the whole set down
         return true;
     }
     if (!neb_rd_done(&r))
@@ -150,12 +150,13 @@ void link_dealer_read(struct inter_link *l, struct peer *p, int which, uint32_t 
     }
 }
 
-// It is told what this side speaks, and its connection is cut once it has had the time to hear that.
+// Answers a peer that speaks another protocol. The connection is cut when the answer had time to
+// arrive.
 static bool tell_apart(struct inter_link *l, struct peer *p, const uint8_t *rid, int fd,
                        const struct hello *h) {
     struct conn c = {.fd = -1, .zmq_fd = -1};
     if (!neb_bucket_take(&p->sessions, neb_now(), 1, SESSIONS_BURST, SESSIONS_A_SECOND))
-        return false; // it dials again
+        return false; // the peer dials again
     memcpy(c.rid, rid, RID_BYTES);
     link_guard_differs(l, p, fd);
     return link_send_hello(l, &c, WELCOME, h->session, h->index);
@@ -176,7 +177,7 @@ bool link_on_hello(struct inter_link *l, struct peer *p, const uint8_t *rid, int
         return false;
     if (session > s->session &&
         !neb_bucket_take(&p->sessions, neb_now(), 1, SESSIONS_BURST, SESSIONS_A_SECOND))
-        return false; // it dials again
+        return false; // the peer dials again
     if (session > s->session && type == RENEW && s->up) {
         link_set_retire(l, p, ACCEPTED);
     } else if (session > s->session) {
@@ -199,7 +200,7 @@ bool link_on_hello(struct inter_link *l, struct peer *p, const uint8_t *rid, int
     return true;
 }
 
-// Which member a message is from: by what ZAP admitted its connection as.
+// The member that sent a message, by the key that ZAP admitted.
 static struct peer *sender(struct inter_link *l, zmq_msg_t *m) {
     const char *who = zmq_msg_gets(m, "User-Id");
     uint8_t key[SEC_KEY_BYTES];
@@ -226,12 +227,12 @@ static void router_message(struct inter_link *l, const uint8_t *rid, size_t rid_
     const uint8_t *b = zmq_msg_data(m);
     size_t n = zmq_msg_size(m);
     int fd = zmq_msg_get(m, ZMQ_SRCFD);
-    if (!p) { // its key has left the list since the handshake
+    if (!p) { // its key left the list after the handshake
         kick(fd);
         return;
     }
-    // Names the ROUTER gives start with 0; any other was chosen by the peer, who could then take
-    // over another's.
+    // The ROUTER's own routing ids start with 0. Any other id was chosen by the peer, which could
+    // take over the id of another peer's connection.
     if ((p->revoked && !p->parts_at) || p->member.connect == SEC_CONNECT_OUT ||
         rid_len != RID_BYTES || rid[0] != 0 || n == 0) {
         p->refused++;
@@ -266,7 +267,7 @@ void link_router_read(struct inter_link *l) {
                 return;
             }
             more = zmq_msg_more(&m);
-            if (part == 0 && !more) // more parts than one are not of this protocol
+            if (part == 0 && !more) // this protocol has only single-part messages
                 router_message(l, rid, (size_t)n, &m);
             zmq_msg_close(&m);
         }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sending: the small frames of the link itself, and the caller's messages, bounded by what is not acknowledged yet.
+// Sends the link's own frames and the caller's messages. Unacknowledged bytes are bounded.
 #include "inter/link/state.h"
 
 #include <errno.h>
 #include <string.h>
 
-// Sends and gives the message away; false: it was not taken (AGAIN), or the connection is lost.
+// Sends the message and takes ownership, also on failure. False: the queue is full, or the
+// connection is lost.
 static bool conn_send(struct inter_link *l, struct conn *c, zmq_msg_t *m) {
     void *s = c->sock ? c->sock : l->router;
     size_t n = zmq_msg_size(m);
@@ -71,23 +72,24 @@ struct set *link_active(const struct inter_link *l, struct peer *p) {
     return NULL;
 }
 
-// What was sent and is not acknowledged: by the peer's link, or, where that claims more than can be, by its kernel. The
-// kernel's word is a little old where the two differ by less than ACK_BYTES: it is not asked for every message.
+// Unacknowledged bytes, as the peer's link claims. If it claims too much, what its kernel has not
+// acknowledged counts. The kernel's figure may be ACK_BYTES behind: it is not read for every
+// message.
 static uint64_t conn_queued(struct conn *c) {
     uint64_t claimed = c->sent - c->acked;
     if (c->fd < 0 || c->framed - c->taken <= claimed + ACK_BYTES)
         return claimed;
     c->taken = inter_tcp_taken(c->fd);
-    if (!c->taken) // a system that does not tell: the handshake at least was
+    if (!c->taken) // this kernel does not report it
         return claimed;
-    if (c->taken > c->framed) // with its handshake, which is no frame of ours
+    if (c->taken > c->framed) // it includes the handshake, which `framed` lacks
         c->framed = c->taken;
     uint64_t held = c->framed - c->taken;
     return held > claimed + ACK_BYTES ? held : claimed;
 }
 
-// The connection that a message goes on: of bulk ones that are in use, the one with least before it. *queued: bytes before it on
-// all of the channel. NULL: none is open.
+// Picks the connection for a message: of the bulk connections in use, the one with the shortest
+// queue. *queued: the queues of all connections of the channel. NULL: none is open.
 static struct conn *choose(const struct peer *p, struct set *s, bool bulk, uint64_t *queued) {
     uint64_t least = UINT64_MAX;
     uint32_t last = bulk ? INTER_LINK_MAX_BULK : 0, used = 0;

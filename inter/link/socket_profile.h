@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The socket profile: what the links' ZeroMQ sockets are told, in one table, each row with its reason. Nothing else sets these options.
-// `nebula doctor --sockets` prints it; tests/security/test_socket_profile.c compares it with what sockets answer.
+// The socket profile: every option of the links' ZeroMQ sockets, in one table, each with its
+// reason. Nothing else sets these options. `nebula doctor --sockets` prints the table.
 #ifndef INTER_SOCKET_PROFILE_H
 #define INTER_SOCKET_PROFILE_H
 #include "agent/base/status.h"
@@ -20,39 +20,41 @@ struct inter_socket_option {
     int option;
     const char *name, *unit, *why;
     unsigned roles;
-    int64_t value; // of MAXMSGSIZE: beyond a chunk
-    bool wide;     // int64_t, else int
+    int64_t value; // for MAXMSGSIZE: bytes above a chunk
+    bool wide;     // true: int64_t; false: int
 };
 extern const struct inter_socket_option inter_socket_profile[];
 extern const size_t inter_socket_profile_rows;
 
-// What a row says for links of this chunk size.
+// The value of a row for links of this chunk size.
 int64_t inter_socket_value(const struct inter_socket_option *o, size_t chunk_bytes);
-// Before bind or connect. NEB_ERR_IO names the option.
+// Call before bind or connect. NEB_ERR_IO: the log names the option.
 NEB_MUST_CHECK enum neb_status inter_socket_apply(void *socket, enum inter_socket_role role,
                                                   size_t chunk_bytes);
 
-// Ceilings that ZeroMQ has no option for (inter/link/guard.c).
+// Limits that ZeroMQ has no option for (inter/link/guard.c).
 enum {
-    // connections that have not said HELLO; of the address that has most, the oldest gives way
-    INTER_NAMELESS_MAX = 1024, // fewer where the limit of open files is low
+    // Connections without HELLO. Over the limit, the oldest connection of the source with the most
+    // is cut.
+    INTER_NAMELESS_MAX = 1024, // fewer if the limit of open files is low
     INTER_NAMELESS_LEAST = 64,
-    // files open without a peer, 128 of them strangers' at the port of workers; of a peer at most: 33 connections, each with socket,
-    // duplicate, monitor, wake-ups
+    // Open files without peers (128 of them for strangers at the workers' port), and per peer: 33
+    // connections, each with socket, duplicate, monitor and wake-ups.
     INTER_DESCRIPTORS_OWN = 384,
     INTER_DESCRIPTORS_PEER = 33 * 4,
-    INTER_NAMELESS_BYTES = 64 << 10, // that one of them may send
+    INTER_NAMELESS_BYTES = 64 << 10, // each may send this much
     INTER_NAMELESS_MS =
-        8000, // that one of them may stay: four round trips, of up to 1.5 s, and a repetition
-    // connections from one source (security/source.h) that do not come to HELLO: so many at once, then so many a second. Fifteen members
-    // behind one address have 495 at most.
+        8000, // each may stay this long: four round trips of 1.5 s, and a retransmission
+    // Connections without HELLO from one source (security/source.h): at once, then per second.
+    // Fifteen members behind one address have at most 495 connections.
     INTER_NAMELESS_BURST = 1024,
     INTER_NAMELESS_SECOND = 64,
-    // and from all sources together that no member has come from
+    // The same for all unknown sources together.
     INTER_STRANGERS_BURST = 2048,
     INTER_STRANGERS_SECOND = 256,
-    INTER_UNACKED_MS = 10000, // that bytes may be unacknowledged; more where 20 round trips are
-    // held of one peer beyond what an honest one has unacknowledged: then its fullest connection is cut
+    INTER_UNACKED_MS = 10000, // limit of unacknowledged time; more on slow paths
+    // Unread bytes of one peer above what an honest one leaves unacknowledged. Over the limit, its
+    // fullest connection is cut.
     INTER_PEER_SLACK_BYTES = 32 << 20,
 };
 

@@ -6,7 +6,7 @@ static const neb_ns hold = 60 * NEB_S, least_measured = 2 * NEB_S, first_trips =
                     first_pass = 200 * NEB_MS;
 static const uint64_t first_bytes = 32 << 10;
 enum { HOLD_DOUBLINGS = 4 };                   // up to 16 minutes
-static const uint64_t least_bytes = 256 << 10; // small talk says nothing
+static const uint64_t least_bytes = 256 << 10; // less data says nothing about the path
 static const double gain = 1.10, clear_gain = 1.4, linear = 1.7, fall = 0.67, loss = 0.9,
                     slow_bps = 4e6;
 enum { QUEUE_MOST = 4, SEGMENT = 1448, SEGMENTS = 4, SEGMENTS_LIKELY = 32 };
@@ -28,7 +28,7 @@ static void change(struct inter_stripes *s, uint32_t use, neb_ns rtt) {
     s->skip = starting(rtt);
 }
 
-// Connections that a slow link has room for in flight.
+// The number of connections that have enough in flight on a slow link.
 static uint32_t most(const struct inter_stripes *s, uint32_t segments) {
     double least = (double)SEGMENT * segments, n = s->rate / 8 * neb_seconds(s->rtt) / least;
     return s->rate >= slow_bps || n >= s->max ? s->max : n < 1 ? 1 : (uint32_t)n;
@@ -45,7 +45,7 @@ static bool try_more(struct inter_stripes *s, neb_ns now, uint32_t times, neb_ns
     return true;
 }
 
-// A trial gained nothing: the next one waits, longer each time.
+// A trial gained nothing. The next one waits, longer each time.
 static void hold_on(struct inter_stripes *s, neb_ns now) {
     s->hold_until = now + (hold << s->failed);
     s->failed += s->failed < HOLD_DOUBLINGS;
@@ -75,7 +75,7 @@ static bool measured(struct inter_stripes *s, neb_ns now, double rate, neb_ns rt
         change(s, s->from, rtt);
         return true;
     }
-    if (s->trying && rate < s->before * gain) { // not worth it
+    if (s->trying && rate < s->before * gain) { // the trial failed
         s->trying = false;
         hold_on(s, now);
         s->rate = s->before;
@@ -84,7 +84,7 @@ static bool measured(struct inter_stripes *s, neb_ns now, double rate, neb_ns rt
     }
     if (s->again) {
         s->again = false;
-        if (s->tried < rate * gain) { // luck: the smaller number does it too
+        if (s->tried < rate * gain) { // the gain was chance: fewer do as well
             hold_on(s, now);
             return false;
         }
@@ -114,12 +114,13 @@ static bool measured(struct inter_stripes *s, neb_ns now, double rate, neb_ns rt
     if (try_fewer(s, now, rtt))
         return true;
     if (last <= 0 || (!tried && rate > last * gain))
-        return false; // it still rises by itself: whatever came next would look better
+        return false; // the rate still rises by itself: any trial would look good
     return try_more(s, now, times, rtt);
 }
 
-// A window grows from ten segments, so that 32 KiB take three round trips on any path that is not slow, and some more if one is lost. While more waits
-// than the path takes, of a pass that comes late only as much counts as a pass takes. A path that only looks slow has more tried at once.
+// TCP begins with ten segments, so first_bytes takes three round trips on a fast path. A late pass
+// counts as at most first_pass of busy time. If a path only looks slow, more connections are tried
+// without the first hold.
 static bool first_look(struct inter_stripes *s, neb_ns now, uint64_t acked, bool busy, neb_ns rtt) {
     neb_ns since = s->last ? now - s->last : 0, may = first_least + first_trips * rtt;
     may = !rtt || may > first_most ? first_most : may;
@@ -152,13 +153,14 @@ bool inter_stripes_step(struct inter_stripes *s, neb_ns now, uint64_t acked, boo
         return first_look(s, now, acked, busy, rtt);
     neb_ns since = s->last ? now - s->last : 0;
     bool counts = s->was_busy;
-    if (!s->last) { // the first ones start too: measured then, any number would look better than they
+    // the first connections are still starting: a rate measured now would be too low
+    if (!s->last) {
         s->skip = starting(rtt);
         s->hold_until = s->likely ? now + hold : 0;
     }
     if (rtt > 0 && (!s->rtt || rtt < s->rtt))
         s->rtt = rtt;
-    // What queues on a slow link is not a reason to measure for minutes what makes it queue.
+    // A queue makes the round trip long. It must not make the measurement longer too.
     if (rtt > QUEUE_MOST * s->rtt)
         rtt = QUEUE_MOST * s->rtt;
     s->last = now;
@@ -175,7 +177,8 @@ bool inter_stripes_step(struct inter_stripes *s, neb_ns now, uint64_t acked, boo
     if (s->busy < times * least_measured || s->busy < times * 10 * rtt || s->bytes < least_bytes)
         return false;
     double rate = 8.0 * (double)s->bytes / neb_seconds(s->busy);
-    if (s->trying && !s->doubted && rate < s->before * clear_gain) { // losses come in lumps
+    // losses come in bursts: measure longer
+    if (s->trying && !s->doubted && rate < s->before * clear_gain) {
         s->doubted = true;
         return false;
     }

@@ -9,7 +9,7 @@
 #include <sys/socket.h>
 
 enum {
-    IP = SKF_NET_OFF, // loads from here see the IP header, all others the TCP header
+    IP = SKF_NET_OFF, // loads at this offset read the IP header, others the TCP header
     TCP_FLAGS = 13,
     SYN = 2,
     SYN_ACK = 0x12,
@@ -40,7 +40,7 @@ static void load_bits(struct program *p, int at, uint32_t bits) {
     add(p, BPF_ALU | BPF_AND | BPF_K, bits, 0, 0);
 }
 
-// The next `skip` steps are for this value alone.
+// The next `skip` steps run only for this value.
 static void only(struct program *p, uint32_t value, int skip) {
     add(p, BPF_JMP | BPF_JEQ | BPF_K, value, 0, skip);
 }
@@ -57,7 +57,7 @@ static uint32_t word(uint64_t from, int i) {
 
 static bool is_ipv4(uint64_t from) { return word(from, 0) == 0xffff; }
 
-// Requests of this network of IPv6 end so; there are five steps.
+// Returns the verdict for requests from this IPv6 network. Takes five steps.
 static void network(struct program *p, uint64_t from, int verdict) {
     load(p, IP + IPV6_SOURCE);
     only(p, word(from, 0), 3);
@@ -106,7 +106,8 @@ bool inter_syn_filter(int listener, enum inter_syn rule, const uint64_t *from, u
     for (int again = 0; again < 2; again++) {
         if (setsockopt(listener, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) == 0)
             return true;
-        // The old one counts until the new one is there, and a socket's memory may not hold both (net.core.optmem_max).
+        // The old filter stays until the new one is there. If the socket's memory cannot hold both
+        // (net.core.optmem_max), remove the old one first.
         (void)setsockopt(listener, SOL_SOCKET, SO_DETACH_FILTER, &program, sizeof program);
     }
     return false;

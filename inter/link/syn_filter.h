@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests for a connection (SYN) that the kernel drops for a listening socket, by where they come from: who floods costs this process
-// nothing then, and hears nothing. Connections that are there are not touched. A classic BPF program (Linux's
-// Documentation/networking/filter.rst), which needs no privilege.
+// A kernel filter that drops connection requests (SYN) to a listening socket by their source. A
+// flood then costs this process nothing and gets no answer. Existing connections are not touched.
+// It is a classic BPF program (Linux: Documentation/networking/filter.rst), and needs no privilege.
 #ifndef INTER_SYN_FILTER_H
 #define INTER_SYN_FILTER_H
 #include <stdbool.h>
@@ -10,10 +10,10 @@
 enum { INTER_SYN_FILTER_MAX = 64 };
 
 enum inter_syn {
-    INTER_SYN_NOT_FROM,  // those of the sources are dropped, of no others
-    INTER_SYN_ONLY_FROM, // all are but those of the sources, and of the host itself (::1)
+    INTER_SYN_NOT_FROM,  // drops requests from these sources
+    INTER_SYN_ONLY_FROM, // drops all others, except those of this host (::1)
 };
-// From now on, with these n sources (security/source.h). False: this kernel cannot.
+// Sets the filter, with n sources (security/source.h). False: this kernel cannot.
 bool inter_syn_filter(int listener, enum inter_syn rule, const uint64_t *from, uint32_t n);
 
 #endif

@@ -9,7 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-// All zeros when fd is no connection, and past what an older kernel knows.
+// All zero if fd is no connection. Fields that an older kernel does not know are zero too.
 static struct tcp_info info(int fd) {
     struct tcp_info ti = {0};
     socklen_t n = sizeof ti;
@@ -30,7 +30,7 @@ uint32_t inter_tcp_data_segs(int fd) { return info(fd).tcpi_data_segs_in; }
 
 neb_ns inter_tcp_least_rtt_of_queue(int fd) {
     const neb_ns clear =
-        50 * NEB_MS; // a smoothed round trip with one sample in eight of a second is beyond it
+        50 * NEB_MS; // margin: one in eight samples that is late by a second does not exceed it
     struct tcp_info ti = info(fd);
     neb_ns least = ti.tcpi_min_rtt == UINT32_MAX ? 0 : (neb_ns)ti.tcpi_min_rtt * 1000;
     return (neb_ns)ti.tcpi_rtt * 1000 > 2 * least + clear ? least : 0;
@@ -56,7 +56,8 @@ void inter_tcp_congestion(int fd, char out[INTER_TCP_NAME_MAX]) {
     out[INTER_TCP_NAME_MAX - 1] = 0;
 }
 
-// Linux initialises an algorithm that replaces another one; BBR's start also takes away the threshold at which slow start ends.
+// Linux initialises an algorithm when it replaces another one. BBR's start also clears the slow
+// start threshold.
 void inter_tcp_restart(int fd) {
     char name[INTER_TCP_NAME_MAX];
     inter_tcp_congestion(fd, name);
@@ -79,20 +80,20 @@ bool inter_tcp_may_use(const char *name) {
 
 void inter_tcp_would_use(const char *name, char out[INTER_TCP_NAME_MAX]) {
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    (void)inter_tcp_set_congestion(fd, name); // refused: the system's
+    (void)inter_tcp_set_congestion(fd, name); // if refused, the system's algorithm stays
     inter_tcp_congestion(fd, out);
     if (fd >= 0)
         close(fd);
 }
 
 uint64_t inter_tcp_frame_bytes(uint64_t n) {
-    enum { CURVE = 33, SHORT = 2, LONG = 9 }; // ZMTP's header has one byte for a length, or eight
+    enum { CURVE = 33, SHORT = 2, LONG = 9 }; // the length field of ZMTP has one byte or eight
     n += CURVE;
     return n + (n <= UINT8_MAX ? SHORT : LONG);
 }
 
 uint64_t inter_tcp_wire_bytes(uint64_t n) {
-    enum { FRAME = 9 + 33, MSS = 1448 }; // ZMTP and CURVE; of a path of 1500 bytes
+    enum { FRAME = 9 + 33, MSS = 1448 }; // ZMTP and CURVE; for an MTU of 1500 bytes
     n += FRAME;
     return n + (n + MSS - 1) / MSS * INTER_TCP_HEADERS;
 }

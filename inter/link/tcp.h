@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the kernel knows of a TCP connection, and its congestion control. Linux.
+// What the kernel knows about a TCP connection, and its congestion control (Linux).
 //
-// At 100 Mbit/s, 100 ms and 0.1 % loss one connection carried 9 Mbit/s with CUBIC and 85 with BBR: the algorithm decides more
-// than the number of connections. ZeroMQ has no option for it; but both ends of a connection learn their descriptor before the
-// first data (the listener from ZMQ_SRCFD, the dialler from its monitor), and a duplicate takes every socket option.
+// ZeroMQ has no option for congestion control. But both ends learn the descriptor of a connection
+// before the first data: the listener from ZMQ_SRCFD, the dialler from its monitor. A duplicate of
+// the descriptor takes every socket option. Figures are in inter/README.md.
 #ifndef INTER_TCP_H
 #define INTER_TCP_H
 #include "agent/base/clock.h"
@@ -14,42 +14,45 @@
 
 enum {
     INTER_TCP_NAME_MAX = 16, // TCP_CA_NAME_MAX
-    INTER_TCP_HEADERS = 52,  // of a segment: IPv4, and TCP with timestamps
+    INTER_TCP_HEADERS = 52,  // per segment: IPv4, and TCP with timestamps
 };
 
 struct inter_tcp_counts { // since the connection was made
-    uint64_t sent, recv;  // bytes with repetitions; without headers
+    uint64_t sent, recv;  // bytes with retransmissions, without headers
     uint64_t sent_segs, recv_segs;
 };
-struct inter_tcp_counts inter_tcp_counts(int fd); // zeros when fd is no connection
+struct inter_tcp_counts inter_tcp_counts(int fd); // zeros if fd is no connection
 
-uint64_t
-inter_tcp_taken(int fd); // bytes that the other end's kernel has acknowledged; 0: not known
+uint64_t inter_tcp_taken(int fd); // bytes that the peer's kernel acknowledged; 0: not known
 
-// Segments with data that have come, repeated ones too: a number that grows says that the other end sends. Not its keepalives and
-// acknowledgements, which its kernel sends without it. 0: not known.
+// Segments with data that arrived, retransmitted ones included. A growing number shows that the
+// peer's process sends. Keepalives and acknowledgements, which its kernel sends alone, do not
+// count. 0: not known.
 uint32_t inter_tcp_data_segs(int fd);
 
-// Where what is sent queues on the way, since round trips are long beside the least that the kernel has seen in the last minutes: that one.
-// 0: it does not, or is not known. A process that is slow to send or to read is no queue.
+// If data queues on the path: the least round trip that the kernel saw in the last minutes. A queue
+// shows as round trips much longer than that. A process that sends or reads slowly is no queue. 0:
+// no queue, or not known.
 neb_ns inter_tcp_least_rtt_of_queue(int fd);
 
-// Bytes that the other end's kernel does not acknowledge end the connection after so long.
+// The connection ends when the peer's kernel does not acknowledge bytes for this long.
 void inter_tcp_set_patience(int fd, neb_ns patience);
 
-// Sets the algorithm; NULL: bbr, and where the system does not permit it, what it has. True: it is set.
+// Sets the algorithm. name NULL: bbr; if the system does not permit it, its own algorithm stays.
+// True: the algorithm is set.
 bool inter_tcp_set_congestion(int fd, const char *name);
-// The connection's algorithm forgets what it has learned, and begins as on a new connection: BBR in its start-up, others in slow start.
+// The algorithm forgets what it learned and begins as on a new connection.
 void inter_tcp_restart(int fd);
-// Algorithm of a socket; "" when unknown.
+// The algorithm of a socket; "": not known.
 void inter_tcp_congestion(int fd, char out[INTER_TCP_NAME_MAX]);
-// Whether this process may use an algorithm, tried on a socket of its own.
+// True if this process may use the algorithm. Tries it on a new socket.
 bool inter_tcp_may_use(const char *name);
-// What connections get that inter_tcp_set_congestion is asked to give `name`, tried likewise; "" when unknown.
+// The algorithm that a connection has after inter_tcp_set_congestion(name). Tries it on a new
+// socket. "": not known.
 void inter_tcp_would_use(const char *name, char out[INTER_TCP_NAME_MAX]);
-// Bytes that a message of n bytes takes on the wire: ZMTP and CURVE frames, TCP and IP headers.
+// Bytes of a message of n bytes on the wire, with the headers of ZMTP, CURVE, TCP and IP.
 uint64_t inter_tcp_wire_bytes(uint64_t n);
-// The same without TCP and IP headers, to the byte.
+// The same without TCP and IP headers, exact to the byte.
 uint64_t inter_tcp_frame_bytes(uint64_t n);
 
 #endif

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// A commit is applied, on the host: all updates are opened and checked first, which may fail and changes nothing; then every strip
-// of a unit is summed, settled, stepped and digested while it is in the cache.
+// Applies a commit on the host. The first pass opens and checks all updates; it may fail and
+// changes nothing. The second pass sums, settles, steps and digests each strip of a unit while it
+// is in the cache.
 #include "inter/outer/state.h"
 #include "inter/record/robust.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-// w[row] of part p: (n_p + κ·share_p) / Σ_q (n_q + κ·share_q), members in order.
+// Weight of each row of part p: (n_p + κ·share_p) / Σ_q (n_q + κ·share_q), members in order.
 void outer_row_weights(const struct outer_apply *j, struct outer_slot *s, size_t p) {
     float kappa = j->o->c.kappa, *weights = s->weights + p * s->u.rows;
     for (uint32_t row = 0; row < s->u.rows; row++) {
@@ -23,13 +24,14 @@ void outer_row_weights(const struct outer_apply *j, struct outer_slot *s, size_t
     }
 }
 
-// The profile `robust`: all parts decoded beside each other, then the trimmed mean.
+// Profile `robust`: decodes all parts side by side, then takes the trimmed mean.
 enum neb_status outer_sum_robust(const struct outer_apply *j, struct outer_slot *s) {
     size_t n = j->r->n, rows = s->u.rows;
     float clip[INTER_PARTS_MAX], *all = malloc(n * (s->n + rows) * sizeof *all),
                                  *w = all + n * s->n;
     enum neb_status st =
-        all ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory: robust mean of %zu updates", n);
+        all ? NEB_OK
+            : neb_fail(NEB_ERR_NOMEM, "out of memory for the robust mean of %zu updates", n);
     for (size_t p = 0; p < n && st == NEB_OK; p++) {
         clip[p] = j->r->parts[p].clip;
         st = cmp_decode(s->work, s->views[p].frame, s->views[p].frame_len, all + p * s->n, s->n);
@@ -79,7 +81,8 @@ static void sum_unit(void *arg, size_t i) {
     outer_masked_sum(j, s);
 }
 
-// Elements [at, at + n) of the weighted sum, and what of them was ours leaves the residual.
+// Returns the weighted sum of elements [at, at + n), and subtracts this member's part from the
+// residual.
 static const float *sum_strip(const struct outer_apply *j, struct outer_slot *s, size_t at,
                               size_t n) {
     for (size_t p = 0; j->o->c.sum && p < j->r->n; p++)
@@ -88,7 +91,7 @@ static const float *sum_strip(const struct outer_apply *j, struct outer_slot *s,
             kern_exact_residual(j->o->u + s->at, s->part, s->n);
         }
     if (j->o->c.sum)
-        return s->acc; // the first pass made it
+        return s->acc; // from the first pass
     bool robust = j->o->c.robust;
     memset(s->acc, 0, n * sizeof(float));
     for (size_t p = 0; p < j->r->n; p++) {
@@ -110,19 +113,20 @@ static const float *sum_strip(const struct outer_apply *j, struct outer_slot *s,
     return robust ? s->mean + at : s->acc;
 }
 
-// θ_m after θ has changed. What of the residual stays in θ_m is of an update that travelled: without one θ_m has it from the merge before.
+// θ_m takes its share of the residual only if an update was in flight. Otherwise it holds that
+// share since an earlier merge.
 void outer_merge_strip(const struct inter_outer *o, const struct outer_fragment *g,
                        const struct outer_slot *s, size_t at, size_t n) {
     float *mine = s->u.theta_m + at, *theta = o->theta + s->at + at, *sent = o->sent + s->at + at,
           *u = o->u + s->at + at;
     if (g->in_flight && o->c.blend > 0) {
-        // the progress since the send is still to be sent,
+        // The progress since the send still has to be sent.
         kern_exact_pseudo_gradient(u, sent, mine, 1, n);
         memcpy(sent, mine, n * sizeof(float));
         kern_exact_add_scaled(sent, theta, -1, n);
         memcpy(mine, theta, n * sizeof(float));
         kern_exact_add_scaled(mine, sent, o->c.blend, n);
-        // what θ_m keeps of others' or its own sent is not
+        // What θ_m keeps was sent before, by this member or another: the next Δ must not hold it.
         kern_exact_pseudo_gradient(u, mine, theta, 1, n);
         return;
     }
@@ -131,7 +135,7 @@ void outer_merge_strip(const struct inter_outer *o, const struct outer_fragment 
         kern_exact_add_scaled(mine, u, -o->c.keep, n);
 }
 
-// Second pass, which cannot fail: sum, residual, outer step, rebase and digest of every strip while it is in the cache.
+// Second pass, which cannot fail.
 static void settle_unit(void *arg, size_t i) {
     struct outer_apply *j = arg;
     struct inter_outer *o = j->o;
@@ -177,7 +181,7 @@ static enum neb_status apply_on_host(struct outer_apply *j) {
     kern_pool_run(o->pool, (size_t)g->n, sum_unit, j);
     for (int32_t i = 0; i < g->n; i++)
         NEB_TRY(o->slots[g->units[i]].st);
-    if (!g->in_flight) // nothing of ours travels: there is no progress before a send, only since θ
+    if (!g->in_flight) // no update in flight: progress counts from θ
         for (int32_t i = 0; i < g->n; i++) {
             const struct outer_slot *s = &o->slots[g->units[i]];
             memcpy(o->sent + s->at, o->theta + s->at, s->n * sizeof(float));
@@ -192,19 +196,22 @@ enum neb_status inter_outer_apply(struct inter_outer *o, int32_t f,
     struct outer_apply job = {.o = o, .g = g, .r = r};
     uint64_t total = 0;
     if (r->n < 1 || r->n > INTER_PARTS_MAX)
-        return neb_fail(NEB_ERR_FORMAT, "commit: %zu updates, 1 to %d are possible", r->n,
+        return neb_fail(NEB_ERR_FORMAT, "commit: %zu updates; a commit has 1 to %d", r->n,
                         INTER_PARTS_MAX);
     for (size_t p = 0; p < r->n; p++) {
         total += weight_of(&r->parts[p]);
         job.mine |= r->parts[p].mine;
     }
-    // All have drained, and somebody who had not is gone: what is left of each residual counts alike.
+    // No update rests on tokens: all members have made their steps and send the rest of their
+    // residuals.
     bool alike = total == 0;
     total = alike ? r->n : total;
     if (total > (1ull << 60))
-        return neb_fail(NEB_ERR_FORMAT, "commit: the updates' weights sum to %llu tokens",
+        return neb_fail(NEB_ERR_FORMAT,
+                        "commit: the weights of the updates sum to %llu tokens; at most 2^60",
                         (unsigned long long)total);
-    // float of a 64-bit integer rounds to nearest on every machine; the quotient is one fp32 division.
+    // Conversion of a 64-bit integer to float rounds to nearest on every machine. Each quotient is
+    // one fp32 division.
     for (size_t p = 0; p < r->n; p++) {
         uint64_t w = alike ? 1 : weight_of(&r->parts[p]);
         job.share[p] = (float)w / (float)total;
@@ -219,8 +226,8 @@ enum neb_status inter_outer_apply(struct inter_outer *o, int32_t f,
     } else {
         NEB_TRY(apply_on_host(&job));
     }
-    // Committed without ours: u becomes the residual as it is, which already contains Δ; so the progress up to the send
-    // is no longer in θ_m: it comes back through the next update.
+    // If the commit does not hold our update, u stays as the residual. It already contains Δ, so
+    // the progress up to the send leaves θ_m and comes back with the next update.
     g->in_flight = false;
     g->version++;
     *digest = outer_fragment_digest(o, g);

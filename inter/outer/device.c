@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The outer optimiser on an accelerator: the same steps as outer.c's, unit by unit, in the device's one queue.
+// The outer optimiser on an accelerator: the steps of encode.c and apply.c, unit by unit, in the
+// device's one queue.
 #include "inter/outer/state.h"
 
 #include <stdlib.h>
@@ -18,13 +19,13 @@ struct outer_device {
 
 static const struct kern_device_ops *ops(const struct outer_device *d) { return d->D->ops; }
 
-// ---- memory ---------------------------------------------------------------------------------------------------
+// ---- memory -------------------------------------------------------------------------------------
 
 void outer_device_destroy(struct outer_device **dp) {
     struct outer_device *d = *dp;
     if (!d)
         return;
-    (void)ops(d)->finish(d->D); // nothing may still be running on what is freed
+    (void)ops(d)->finish(d->D); // a queued kernel may still use the memory
     void *all[] = {d->theta, d->v, d->u, d->sent, d->acc, d->part, d->weights, d->digests};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         ops(d)->release(d->D, all[i]);
@@ -47,8 +48,8 @@ static enum neb_status leave_free(struct kern_device *D, size_t bytes) {
     return left >= bytes
                ? NEB_OK
                : neb_fail(NEB_ERR_NOMEM,
-                          "%s: beside the exchange's state %.1f GB of device memory are free, and "
-                          "training may take %.1f more",
+                          "%s: the state of the exchange leaves %.1f GB of device memory free, but "
+                          "training may need %.1f GB",
                           D->name, (double)left * 1e-9, (double)bytes * 1e-9);
 }
 
@@ -69,7 +70,7 @@ static enum neb_status allocate(struct inter_outer *o, struct outer_device *d, s
     NEB_TRY(allocate_floats(d, rows, &d->weights));
     NEB_TRY(ops(d)->alloc(d->D, ((size_t)o->n_units + 1) * sizeof *d->digests, &p));
     d->digests = p;
-    if (spare_bytes) // and two bytes of each element, which codecs make of it (compress/device.c)
+    if (spare_bytes) // codecs take two bytes per element besides (compress/device.c)
         NEB_TRY(leave_free(d->D, spare_bytes + 2 * most));
     return cmp_device_create(d->D, &d->codec);
 }
@@ -77,7 +78,7 @@ static enum neb_status allocate(struct inter_outer *o, struct outer_device *d, s
 enum neb_status inter_outer_place(struct inter_outer *o, struct kern_device *D,
                                   float *const *theta_m, size_t spare_bytes) {
     NEB_ASSERT(!o->device);
-    size_t units = (size_t)o->n_units; // an owner of a mesh may have none
+    size_t units = (size_t)o->n_units; // may be 0 on a rank of a mesh
     struct outer_device *d = calloc(1, sizeof *d);
     enum neb_status st = NEB_OK;
     if (d) {
@@ -106,7 +107,7 @@ enum neb_status inter_outer_place(struct inter_outer *o, struct kern_device *D,
 enum neb_status inter_outer_unplace(struct inter_outer *o) {
     NEB_TRY(inter_outer_pull(o));
     outer_device_destroy(&o->device);
-    for (int32_t i = 0; i < o->n_units && !o->c.robust; i++) { // was scratch
+    for (int32_t i = 0; i < o->n_units && !o->c.robust; i++) { // it was scratch
         free(o->slots[i].mean);
         o->slots[i].mean = NULL;
     }
@@ -148,7 +149,7 @@ enum neb_status outer_device_fetch_u(struct inter_outer *o, struct outer_slot *s
     return kern_stage_end(d->D);
 }
 
-// ---- rounds ---------------------------------------------------------------------------------------------------
+// ---- rounds -------------------------------------------------------------------------------------
 
 enum neb_status outer_device_encode(struct inter_outer *o, int32_t f, const struct cmp_codec *codec,
                                     inter_outer_counts *counts, void *user) {
@@ -158,7 +159,7 @@ enum neb_status outer_device_encode(struct inter_outer *o, int32_t f, const stru
         int32_t unit = g->units[i];
         struct outer_slot *s = &o->slots[unit];
         float *u = d->u + s->at, *sent = d->sent + s->at, *mine = d->theta_m[unit];
-        if (g->in_flight) // again: what was learned since the send comes on top
+        if (g->in_flight) // sent again: progress since the send comes on top
             ops(d)->exact_pseudo_gradient(d->D, u, sent, mine, 1, s->n);
         else
             ops(d)->exact_pseudo_gradient(d->D, u, d->theta + s->at, mine,
@@ -196,7 +197,7 @@ enum neb_status outer_device_sum(struct outer_apply *j) {
     for (int32_t i = 0; i < j->g->n; i++) {
         struct outer_slot *s = &j->o->slots[j->g->units[i]];
         NEB_TRY(outer_read_counts(j, s));
-        if (j->o->c.robust) { // a trimmed mean sorts: on the host
+        if (j->o->c.robust) { // a trimmed mean sorts, so it runs on the host
             NEB_TRY(outer_sum_robust(j, s));
             kern_stage_up(d->D, d->acc + s->at, s->mean, s->n * sizeof(float));
             continue;
@@ -219,7 +220,7 @@ static enum neb_status settle_own(struct outer_apply *j, struct outer_slot *s) {
     return NEB_OK;
 }
 
-// outer_merge_strip, of a whole unit.
+// outer_merge_strip for a whole unit.
 static void merge_unit(const struct inter_outer *o, const struct outer_fragment *g, int32_t unit) {
     const struct outer_device *d = o->device;
     const struct outer_slot *s = &o->slots[unit];
@@ -248,7 +249,7 @@ enum neb_status outer_device_settle(struct outer_apply *j) {
         struct outer_slot *s = &o->slots[g->units[i]];
         float *theta = d->theta + s->at, *v = d->v + s->at, *acc = d->acc + s->at;
         size_t bytes = s->n * sizeof(float);
-        if (!g->in_flight) // nothing of ours travels: there is no progress before a send, only since θ
+        if (!g->in_flight) // no update in flight: progress counts from θ
             ops(d)->copy(d->D, d->sent + s->at, theta, bytes);
         NEB_TRY(settle_own(j, s));
         if (j->r->merge)
@@ -273,7 +274,7 @@ void outer_device_digests(const struct inter_outer *o, int32_t f) {
                              s->place, s->n);
     }
     ops(d)->download(d->D, d->fetched, d->digests, (size_t)o->n_units * sizeof *d->digests);
-    // A device that has failed says so at the next call that can: its digest here then equals nobody's.
+    // A failed device is reported by the next call that can fail. Its digest here equals no other.
     if (ops(d)->finish(d->D) != NEB_OK)
         memset(d->fetched, 0, (size_t)o->n_units * sizeof *d->fetched);
     for (int32_t i = 0; i < g->n; i++)
@@ -313,5 +314,5 @@ void outer_device_adopt(struct inter_outer *o, int32_t f, const float *theta, co
         kern_stage_up(d->D, d->theta + s->at, theta + s->at, s->n * sizeof(float));
         kern_stage_up(d->D, d->v + s->at, v + s->at, s->n * sizeof(float));
     }
-    outer_device_reject(o, f); // what failed says so at the next call that can
+    outer_device_reject(o, f); // a failure is reported by the next call that can fail
 }

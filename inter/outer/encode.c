@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The way out: what a cluster learned becomes an update. A unit (a range of rows) is one task: pseudo-gradient, error feedback and
-// encoding in one pass over it.
+// Makes an update from what a cluster has learned. A unit (a range of rows) is one task:
+// pseudo-gradient, error feedback and encoding in one pass.
 #include "inter/outer/state.h"
 
 #include <math.h>
@@ -18,7 +18,7 @@ static void encode_unit(void *arg, size_t i) {
     struct encode_job *j = arg;
     struct inter_outer *o = j->o;
     struct outer_slot *s = &o->slots[j->g->units[i]];
-    bool again = j->g->in_flight; // what was learned since the send comes on top
+    bool again = j->g->in_flight; // progress since the send comes on top
     if (again)
         kern_exact_pseudo_gradient(o->u + s->at, o->sent + s->at, s->u.theta_m, 1, s->n);
     struct cmp_feedback f = {.u = o->u + s->at,
@@ -77,7 +77,6 @@ enum neb_status inter_outer_encode_masked(struct inter_outer *o, int32_t f, uint
     return NEB_OK;
 }
 
-// Unpacks and checks a part's frame of this unit.
 enum neb_status outer_open_part(struct outer_slot *s, size_t p) {
     if (!s->readers[p])
         NEB_TRY(cmp_reader_create(&s->readers[p]));

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The profile `private` on the worker: what travels is masked, what is applied is the sum.
+// The profile `private` on the worker: members send masked updates, and apply their sum.
 //
-//     q_m = round(u_m / scale)  within ±limit      Δ = (scale / |S|) · Σ_S q_m      e_m = u_m − scale · q_m
+//     q_m = round(u_m / scale)  within ±limit
+//     Δ   = (scale / |S|) · Σ_S q_m
+//     e_m = u_m − scale · q_m
 //
-// Every member counts alike: tokens are in the open, but a weight would have to be multiplied in before anybody knows the
-// others'. What lies beyond the limit stays in the residual; with noise (outer_noise.c) what lies beyond the length. The integers of an
-// update that was sent are not kept: the member takes its own masks off the bytes that were committed, which also holds after a restart.
+// All members count alike. Tokens are public, but a member would have to multiply by its weight
+// before it knows the others' tokens. Values beyond the limit stay in the residual; with noise
+// (noise.c), so does the length beyond the bound. The integers of a sent update are not kept.
+// Instead the member takes its own masks off the committed bytes, which also works after a restart.
 #include "inter/outer/state.h"
 
 #include <math.h>
@@ -48,7 +51,8 @@ enum neb_status outer_masked_open(int32_t f, struct outer_apply *j) {
     const struct inter_outer_round *r = j->r;
     uint16_t seen = 0;
     if (!r->seeds || r->seeds->n != j->o->c.sum_members)
-        return neb_fail(NEB_ERR_FORMAT, "commit: masked updates without the seeds of their sum");
+        return neb_fail(NEB_ERR_FORMAT,
+                        "commit: the seeds of the masked sum are missing or do not fit");
     for (size_t p = 0; p < r->n; p++) {
         struct sec_sum_head *h = &j->heads[p];
         const uint8_t *body;
@@ -58,15 +62,16 @@ enum neb_status outer_masked_open(int32_t f, struct outer_apply *j) {
             (r->parts[p].mine && h->member != sec_sum_self(j->o->c.sum)))
             return neb_fail(
                 NEB_ERR_FORMAT,
-                "commit: masked update of member %u of %u, fragment %u, %u integers; the "
-                "fragment %d has %zu; do all members run the same job?",
+                "commit: a masked update (member %u of %u, fragment %u, %u integers) does not fit "
+                "fragment %d with %zu integers; do all members run the same job?",
                 h->member, h->n, h->fragment, h->count, f, j->g->elements);
         j->bodies[h->member] = body;
         seen |= (uint16_t)(1u << h->member);
     }
     return seen == r->seeds->set
                ? NEB_OK
-               : neb_fail(NEB_ERR_FORMAT, "commit: seeds of members %#x for updates of %#x",
+               : neb_fail(NEB_ERR_FORMAT,
+                          "commit: the seeds are of members %#x, the updates of members %#x",
                           r->seeds->set, seen);
 }
 

@@ -1,25 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-// Differential privacy of a masked update (security/privacy.h): as integers it is no longer than the bound, then noise is added.
+// Differential privacy of a masked update (security/privacy.h): the integers are shortened to the
+// bound, then noise is added.
 //
-//     f ≤ 1, the largest that is found with ‖q‖ ≤ B        q = ⌊f·u / scale + r⌋, r in [0, 1): u on average
-//     sent: q + x, x from the noise's seed                  e = u − scale·q
+//     q = ⌊f·u / scale + r⌋          r in [0, 1), so that q is f·u / scale on average;
+//                                    f ≤ 1, the largest found with ‖q‖ ≤ B
+//     sent: q + x                    x is drawn from the noise seed
+//     e = u − scale·q
 //
-// The length that counts is that of the integers, in integer arithmetic, over all that the fragment exchanges: what a float or the
-// rounding gets wrong cannot lengthen it. r is no secret, as the bound holds whichever way it falls.
+// The length that counts is that of the integers, in integer arithmetic, over the whole fragment.
+// So neither floating point nor rounding can make it longer. r needs no secrecy, because the bound
+// holds for any r.
 //
-// The residual is what was clipped and rounded, never the noise: fed back, it would be taken out of the next sum. Every update
-// is as short as the others, whatever of a residual it carries.
+// The residual holds what was clipped and rounded, never the noise: the next sum would lose noise
+// that was fed back. Every update obeys the same bound, whatever residual it holds.
 #include "agent/base/rng.h"
 #include "inter/outer/state.h"
 
 #include <math.h>
 
-enum { PART = 1 << 16 }; // integers of a task
+enum { PART = 1 << 16 }; // integers of one task
 
 struct rounding {
     struct inter_outer *o;
     const struct outer_fragment *g;
-    uint64_t key; // of r
+    uint64_t key; // for r
     double factor;
     int16_t *q;
 };
@@ -31,7 +35,7 @@ static void measure_unit(void *arg, size_t i) {
     double all = 0;
     for (size_t k = 0; k < s->n; k++)
         all += (double)u[k] * (double)u[k];
-    s->length2 = all; // a NaN or an infinity stays one
+    s->length2 = all; // a NaN or an infinity remains
 }
 
 static void round_unit(void *arg, size_t i) {
@@ -56,7 +60,7 @@ enum neb_status outer_noise_round(struct inter_outer *o, int32_t f, uint32_t rou
     double length2 = 0, squared = (double)o->c.sum_squared,
            scale2 = (double)o->c.sum_scale * (double)o->c.sum_scale;
     if (!sec_sum_has_own_key(o->c.sum))
-        return neb_fail(NEB_ERR_INVALID, "the agent gave no key to draw noise from");
+        return neb_fail(NEB_ERR_INVALID, "the agent sent no key to draw privacy noise from");
     job.key = neb_mix64(neb_mix64(where) + sec_sum_self(o->c.sum));
     kern_pool_run(o->pool, (size_t)g->n, measure_unit, &job);
     for (int32_t i = 0; i < g->n; i++)
@@ -66,7 +70,7 @@ enum neb_status outer_noise_round(struct inter_outer *o, int32_t f, uint32_t rou
                         "the update has a NaN or an infinity; has training diverged?");
     if (length2 > squared * scale2)
         job.factor = sqrt(squared * scale2 / length2);
-    for (;;) { // rounding may lengthen
+    for (;;) { // rounding may lengthen q
         all = 0;
         kern_pool_run(o->pool, (size_t)g->n, round_unit, &job);
         for (int32_t i = 0; i < g->n; i++)

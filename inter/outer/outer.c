@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The state of the outer optimiser: made, set from outside, given out. What happens to it in a round is in outer_encode.c and
-// outer_apply.c.
+// The state of the outer optimiser: creation, digests, rounds without an update, checkpoints.
+// encode.c and apply.c hold the steps of a round.
 #include "agent/base/rng.h"
 #include "inter/outer/state.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-// A strip's sum and one update of it stay in the first cache.
+// A strip's sum and one update of it fit in the first-level cache.
 enum { STRIP = 4096 };
 
 static float *floats(size_t n) { return calloc(n ? n : 1, sizeof(float)); }
@@ -57,8 +57,9 @@ static enum neb_status make_fragment(struct inter_outer *o, int32_t f) {
         }
     return g->n || o->part
                ? NEB_OK
-               : neb_fail(NEB_ERR_INVALID, "sync.fragments: fragment %d of %d is empty; use fewer",
-                          f, o->c.fragments);
+               : neb_fail(NEB_ERR_INVALID,
+                          "sync.fragments: fragment %d of %d is empty; use fewer fragments", f,
+                          o->c.fragments);
 }
 
 enum neb_status inter_outer_create(const struct inter_outer_config *c,
@@ -135,7 +136,7 @@ void inter_outer_destroy(struct inter_outer **op) {
     *op = NULL;
 }
 
-// ---- digests --------------------------------------------------------------------------------------------------
+// ---- digests ------------------------------------------------------------------------------------
 
 struct kern_digest inter_outer_version_digest(uint32_t version) {
     return (struct kern_digest){neb_mix64(version + 1), neb_mix64((uint64_t)version << 32 | 7)};
@@ -151,7 +152,7 @@ struct kern_digest outer_fragment_digest(const struct inter_outer *o,
     return d;
 }
 
-// The units' digests as the parameters are now.
+// Digests the units from the current parameters.
 static struct kern_digest digest_now(const struct inter_outer *o, const struct outer_fragment *g) {
     if (o->device)
         outer_device_digests(o, (int32_t)(g - o->fragments));
@@ -162,7 +163,7 @@ static struct kern_digest digest_now(const struct inter_outer *o, const struct o
     return outer_fragment_digest(o, g);
 }
 
-// ---- a round without a commit, and state from elsewhere -------------------------------------------------------
+// ---- rounds without an applied update, and state from elsewhere ---------------------------------
 
 void inter_outer_skip(struct inter_outer *o, int32_t f, struct kern_digest *digest) {
     struct outer_fragment *g = &o->fragments[f];
@@ -254,7 +255,7 @@ uint64_t inter_outer_bytes(const struct inter_outer *o) {
     for (int32_t i = 0; i < o->n_units; i++) {
         const struct outer_slot *s = &o->slots[i];
         floats += 2 * s->strip + (s->mean ? s->n : 0) +
-                  (s->weights ? 2ull * s->u.rows * INTER_PARTS_MAX : 0); // row counts are as large
+                  (s->weights ? 2ull * s->u.rows * INTER_PARTS_MAX : 0); // weights and row counts
         bytes += sizeof *s + cmp_work_bytes(s->work);
     }
     return bytes + floats * sizeof(float);

@@ -1,32 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
-// The outer optimiser of one member: turns what a cluster learned into an update, and committed updates into the next
-// global parameters. Runs on the worker, where the parameters are.
+// The outer optimiser of one member. It turns what a cluster has learned into an update, and it
+// applies committed updates to the global parameters. It runs on the worker, where the parameters
+// are.
 //
-//     Δ_m = θ − θ_m                      what this cluster learned since the round began
-//     u_m = (β − ρ)·e_m + Δ_m            plus what it could not send before (error feedback), as far as Δ_m does not hold it
-//     c_m = C(u_m)                       encode; u_m is kept until the round's outcome is known
-//     Δ   = Σ w_m·D(c_m)                 over the committed set, in member order
+//     Δ_m = θ − θ_m                  what this cluster learned since the round began
+//     u_m = (β − ρ)·e_m + Δ_m        plus the residual (error feedback); Δ_m holds ρ·e_m already
+//     c_m = C(u_m)                   encode; u_m is kept until the round's outcome is known
+//     Δ   = Σ w_m·D(c_m)             over the committed set, in member order
 //     v   = μ·v + Δ;  θ = θ − η·(Δ + μ·v)
-//     e_m = u_m − D(c_m)                 if c_m was committed;  e_m = u_m if it was not
-//     θ_m = θ + (θ_m − θ_m at the send) + ρ·e_m
-//                                        rebase: local progress since the send is kept, and of what was not sent the share ρ
+//     e_m = u_m − D(c_m)             if c_m was committed, otherwise e_m = u_m
+//     θ_m = θ + (θ_m − θ_m at the send) − ρ·e_m
+//                                    rebase: keeps the progress since the send and ρ·e_m
 //
-//     θ_m = θ + α·(θ_m − θ)              blend, instead of it, where α is not 0 (Streaming DiLoCo); ρ is then 0. Where the paper makes
-//                                        the next update of all that θ_m then differs by, this sends what was learned, each once
+//     θ_m = θ + α·(θ_m − θ)          blend (Streaming DiLoCo): used instead if α is not 0; ρ is 0
 //
-// e_m is what sparse codecs leave for later rounds. With ρ 0 a cluster trains on what all have, as if it had
-// not learned the rest. With ρ its share of the sum, 1/M of M members, it trains where θ will be once the residual was sent, as far as
-// it can know: the others' residuals it cannot. configs/COMPARE.md has what that is worth. Signs: code keeps u and e as θ − θ_m.
+// With blend, the next update of the paper is all by which θ_m then differs from θ. Here an update
+// holds only what was learned since the last one, so that nothing is sent twice.
 //
-// Weights: by tokens; rows of embedding and output matrices by the tokens seen of that row,
-// w_row = (n_m,row + κ·share_m) / Σ, in fp32, members in order. Where a record weighs a member by less than its tokens, its
-// row counts are scaled alike.
+// e_m is what sparse codecs leave for later rounds. With ρ = 0 a cluster trains on the common
+// parameters, as if it had not learned the rest. With ρ = 1/M, its share of the sum of M members,
+// it trains where θ will be once its residual has been sent, except for the residuals of the
+// others. configs/COMPARE.md shows the effect.
 //
-// Everything from decode to digest is on the exact path: all members compute the same bits. Memory: four floats a
-// parameter (θ, v, u or e, θ_m at the send). One thread calls; work is spread over the pool by units.
+// Weights. An update counts by its tokens. Each row of an embedding or output matrix counts by the
+// tokens seen of that row: w_row = (n_m,row + κ·share_m) / Σ, in fp32, members in order. If a
+// record weighs a member by less than its tokens, the row counts are scaled down as well.
 //
-// The state may be cut by units over several processes, the owners (agent/exchange/shards.h), each with an inter_outer of its own units: what
-// one encodes and applies is an update of those alone (cmp_update_cut, cmp_update_join), and digests of parts add up.
+// Everything from decode to digest is on the exact path: all members compute the same bits. Memory:
+// four floats per parameter (θ, v, u or e, θ_m at the send). Calls come from one thread; the pool
+// works on units in parallel.
+//
+// Shards. Several processes may hold the units, each with an inter_outer for its own units
+// (agent/exchange/shards.h). What such a process encodes and applies is an update of its own units
+// (cmp_update_cut, cmp_update_join). The digests of the parts add up.
 //
 // Sources: DiLoCo (arXiv 2311.08105), Streaming DiLoCo (2501.18512), SparseLoCo (2508.15706).
 #ifndef INTER_OUTER_H
@@ -40,73 +46,80 @@ enum { INTER_PARTS_MAX = 16 };
 
 struct inter_outer_unit {
     uint32_t rows, cols;
-    bool row_weights; // rows count by the tokens seen of each
+    bool row_weights; // each row counts by the tokens seen of it
     int32_t fragment;
     float *theta_m; // (rows, cols) the worker's own parameters, borrowed
 };
 
-struct inter_outer_place { // of a unit in the whole list
+struct inter_outer_place { // place of a unit in the full list
     uint32_t number;
     uint64_t at; // elements before it
 };
 
 struct inter_outer_config {
-    float beta;       // decay of the residual, 1: nothing is forgotten
-    float keep;       // ρ: share of it that the cluster goes on training on
-    float blend;      // α; 0: rebase. With it keep is 0
-    float kappa;      // tokens that every row is worth before any was seen
-    bool row_weights; // of units that ask for it; false: nobody's
+    float beta;       // β: decay of the residual; 1: no decay
+    float keep;       // ρ: share of the residual that stays in θ_m
+    float blend;      // α; 0: rebase. If not 0, keep is 0
+    float kappa;      // κ: tokens that each row counts for before any was seen
+    bool row_weights; // false: no unit uses row weights
     int32_t fragments;
-    // Profile `private`: updates are integers of 16 bits on one scale, which travel masked; each member counts alike. Borrowed;
-    // NULL: not masked.
+    // Profile `private`: updates are masked 16-bit integers on one scale, and all members count
+    // alike. Borrowed; NULL: not masked.
     const struct sec_sum *sum;
     uint8_t sum_members;
-    float sum_scale; // what an integer stands for
-    // Differential privacy (security/privacy.h): of a fragment's integers, Σ q² at most, and the variance of what is added to each.
-    // 0: none.
+    float sum_scale; // value of the integer 1
+    // Differential privacy (security/privacy.h): upper bound of Σ q² over a fragment's integers,
+    // and the variance of the noise added to each. 0: none.
     uint64_t sum_squared;
     uint32_t sum_variance;
-    // trimmed mean in place of the mean (inter/record/robust.h); a commit then needs memory for all updates of a unit
+    // Trimmed mean instead of the mean (inter/record/robust.h). A commit then needs memory for all
+    // updates of a unit.
     bool robust;
-    // Where the units are some of a longer list: (n) which, ascending; read by inter_outer_create alone. Fragments may then be empty, and
-    // digests are of the units alone: inter_outer_version_digest is still to be added. NULL: they are the whole list.
+    // If the units are part of a longer list: (n) their places there, ascending; inter_outer_create
+    // alone reads them. Fragments may then be empty, and digests cover the units only: the caller
+    // adds inter_outer_version_digest. NULL: the units are the full list.
     const struct inter_outer_place *places;
 };
 
 struct inter_outer;
-// θ starts as a copy of theta_m: all members must start from the same parameters. With places it starts as zero (the memory of theta_m may
-// serve one fragment after the other): fill it in. pool is borrowed. NEB_ERR_NOMEM; NEB_ERR_INVALID: a fragment without units.
+// θ starts as a copy of theta_m: all members must start from the same parameters. With places, θ
+// starts as zero and the caller fills it in, because one buffer may be the theta_m of one fragment
+// after the other. pool is borrowed. NEB_ERR_NOMEM; NEB_ERR_INVALID: a fragment without units.
 NEB_MUST_CHECK enum neb_status inter_outer_create(const struct inter_outer_config *c,
                                                   const struct inter_outer_unit *units, int32_t n,
                                                   struct kern_pool *pool, struct inter_outer **out);
 void inter_outer_destroy(struct inter_outer **o);
 
-// Moves everything to an accelerator, before the first encode: θ, v, u, θ_m at the send and the arithmetic, the codecs' too,
-// are there from now on, with the same bits. theta_m: (units) the worker's parameters there, in place of those of the units.
-// What crosses the bus in a round is the encoded updates and a few numbers a row; the entropy stage stays on the host.
-// Device memory: five floats a parameter and one of the largest unit; beside them spare_bytes and the codecs' room are to be free, 0: whatever
-// is. NEB_ERR_NOMEM: nothing has changed. D is borrowed.
+// Moves the state to an accelerator, before the first encode: θ, v, u, θ_m at the send and all
+// arithmetic, that of the codecs too, are there from now on, with the same bits. theta_m: (units)
+// the worker's parameters on the device, which replace those of the units. In a round only encoded
+// updates and a few numbers per row cross the bus. The entropy stage stays on the host.
+//
+// Device memory: five floats per parameter and one per element of the largest unit. Besides,
+// spare_bytes and the memory of the codecs must be free; 0: no check. NEB_ERR_NOMEM: nothing has
+// changed. D is borrowed.
 struct kern_device;
 NEB_MUST_CHECK enum neb_status inter_outer_place(struct inter_outer *o, struct kern_device *D,
                                                  float *const *theta_m, size_t spare_bytes);
-// For who may choose another place: what training still takes once the exchange has its memory. Kernels that a worker of one rank loads at their
-// first use, the libraries' too (some 100 MB), partial sums, graphs.
+// Device memory that training still needs after the exchange has its own: kernels and libraries
+// that are loaded at first use, partial sums, graphs. For a caller that can choose another place.
 enum {
     INTER_OUTER_SPARE_BYTES = 512 << 20,
-    // beside other ranks, whose communicators take their buffers with their first collectives
+    // besides other ranks: communicators allocate buffers at their first collective
     INTER_OUTER_SPARE_RANKS_BYTES = 1536 << 20
 };
-// And back to the host, with what is there; the parameters of the units are then again what inter_outer_create was given. Nothing to do on
-// the host.
+// Moves the state back to the host with its current values. The units' parameters are again those
+// given to inter_outer_create. Does nothing on the host.
 NEB_MUST_CHECK enum neb_status inter_outer_unplace(struct inter_outer *o);
 
 bool inter_outer_on_device(const struct inter_outer *o);
-// Bytes of the state that it holds: arrays and scratch, without what grows with the updates.
+// Bytes of the state: arrays and scratch, without buffers that grow with the updates.
 uint64_t inter_outer_bytes(const struct inter_outer *o);
 
-// Encodes fragment f into out (replaced). counts(user, unit): pointer to (rows) tokens seen of each row of a
-// row-weighted unit since the member's last commit. In flight already: again, with what was learned since the send on top; the
-// former bytes may still be the ones that are committed, and settle as well. NEB_ERR_INVALID: a NaN or an infinity.
+// Encodes fragment f into out, whose content it replaces. counts(user, unit) returns (rows) the
+// tokens seen of each row of a row-weighted unit since the member's last commit. A fragment in
+// flight is encoded again, with what was learned since the send on top. If the earlier bytes are
+// committed instead, they settle as well. NEB_ERR_INVALID: a NaN or an infinity.
 typedef const uint64_t *inter_outer_counts(void *user, int32_t unit);
 NEB_MUST_CHECK enum neb_status inter_outer_encode(struct inter_outer *o, int32_t f,
                                                   const struct cmp_codec *codec,
@@ -116,10 +129,11 @@ NEB_MUST_CHECK enum neb_status inter_outer_encode(struct inter_outer *o, int32_t
 NEB_MUST_CHECK enum neb_status inter_outer_encode_masked(struct inter_outer *o, int32_t f,
                                                          uint32_t round, struct neb_buf *out);
 
-// What the codec lost of the update in flight: ‖u − D(c)‖ / ‖u‖ over one unit of it, the smallest of 64k elements or more
-// (otherwise the largest). For the controller; 0 when nothing could be measured.
+// Relative error of the update in flight, for the controller: ‖u − D(c)‖ / ‖u‖ over one unit, the
+// smallest of 64k elements or more, otherwise the largest. 0: not measured.
 float inter_outer_error(struct inter_outer *o, int32_t f, const uint8_t *blob, size_t len);
-// Which of a fragment's units that is; -1: none. And the same of the k-th unit that o has of the fragment.
+// Index of that unit among a fragment's units; -1: there is none. And the error of unit k of those
+// that o has of fragment f.
 int32_t inter_outer_sample(const struct cmp_unit_shape *shapes, int32_t n);
 float inter_outer_unit_error(struct inter_outer *o, int32_t f, int32_t k, const uint8_t *blob,
                              size_t len);
@@ -128,51 +142,56 @@ struct inter_outer_part { // one committed update, in member order
     const uint8_t *blob;
     size_t len;
     uint64_t tokens;
-    float clip; // gate's factor, 1: as sent
+    float clip; // factor of the gate; 1: unchanged
     bool mine;
-    uint64_t
-        weight; // by which it counts, as the record says (inter/record/weights.h); 0: its tokens
+    uint64_t weight; // of the record (inter/record/weights.h); 0: its tokens
 };
 struct inter_outer_round {
     const struct inter_outer_part *parts;
     size_t n;
     float eta, mu;
     bool merge; // merge round: η 1, μ 0, v 0
-    // of the fragment: inter_outer_finish follows; read by who calls, not by inter_outer_apply
+    // Last round of the fragment: inter_outer_finish follows. For callers; inter_outer_apply
+    // ignores it.
     bool last;
     const struct sec_sum_seeds *seeds; // of masked parts
 };
-// Applies a commit to fragment f. On an error nothing has changed: NEB_ERR_FORMAT for updates, weights or seeds that do not fit,
-// NEB_ERR_NOMEM. Only an accelerator that fails leaves the fragment undefined: start again from a checkpoint.
-// *digest: of (version, θ, v) afterwards, where version counts the commits applied to this fragment.
+// Applies a commit to fragment f. *digest: of (version, θ, v) afterwards; version counts the
+// commits applied to this fragment. NEB_ERR_FORMAT: updates, weights or seeds that do not fit.
+// NEB_ERR_NOMEM. After an error nothing has changed. Only a failed accelerator leaves the fragment
+// undefined: the caller then restarts from a checkpoint.
 NEB_MUST_CHECK enum neb_status inter_outer_apply(struct inter_outer *o, int32_t f,
                                                  const struct inter_outer_round *r,
                                                  struct kern_digest *digest);
-// A commit in which every update was rejected: the version rises, θ stays; what travelled stays in the residual.
+// A commit in which every update was rejected: the version rises, θ stays. An update in flight
+// stays in the residual.
 void inter_outer_skip(struct inter_outer *o, int32_t f, struct kern_digest *digest);
-// The run has ended: θ_m is θ, what all have, whatever this member had not sent.
+// The run has ended: θ_m becomes θ, the common parameters. What this member had not sent is
+// dropped.
 void inter_outer_finish(struct inter_outer *o, int32_t f);
-// The update in flight was refused by the gate: u and e are dropped, θ_m restarts from θ.
+// The gate rejected the update in flight: u and e are dropped, θ_m restarts from θ.
 void inter_outer_reject(struct inter_outer *o, int32_t f);
 
-// Takes over the state of fragment f from a snapshot: θ and v (all parameters, in the order of the arrays below; they may be those arrays) after
-// `version` commits. The residual is dropped, θ_m restarts from θ.
+// Takes over the state of fragment f from a snapshot, after `version` commits. theta, v: all
+// parameters, in the order of the arrays below; they may be those arrays. The residual is dropped,
+// θ_m restarts from θ.
 void inter_outer_adopt(struct inter_outer *o, int32_t f, const float *theta, const float *v,
                        uint32_t version);
 // What the number of commits adds to the digest of a fragment.
 struct kern_digest inter_outer_version_digest(uint32_t version);
-// Of (version, θ, v) as they are in memory now.
+// Digest of (version, θ, v) as they are in memory now.
 struct kern_digest inter_outer_fragment_digest(const struct inter_outer *o, int32_t f);
 
-// What an update of fragment f holds: its elements, and the digest of its units' shapes.
+// Number of elements in an update of fragment f, and the digest of its units' shapes.
 uint64_t inter_outer_shape(const struct inter_outer *o, int32_t f, uint8_t sha256[32]);
 bool inter_outer_in_flight(const struct inter_outer *o, int32_t f);
 uint32_t inter_outer_version(const struct inter_outer *o, int32_t f);
-// Digest over all fragments, as in the contract's params_digest.
+// Digest over all fragments: params_digest of a report.
 struct kern_digest inter_outer_digest(const struct inter_outer *o);
 
-// State for a checkpoint: arrays to write and read back in place, in this order. Arrays stay owned by o. On an accelerator they
-// are copies: pull before they are read, push after they were changed (on the host neither does anything).
+// State for a checkpoint: arrays to write, and to read back in place, in this order. o owns them.
+// On an accelerator they are copies: pull before reading them, push after changing them. On the
+// host neither call does anything.
 NEB_MUST_CHECK enum neb_status inter_outer_pull(struct inter_outer *o);
 NEB_MUST_CHECK enum neb_status inter_outer_push(struct inter_outer *o);
 struct inter_outer_array {
@@ -184,7 +203,7 @@ enum { INTER_OUTER_ARRAYS = 4 };
 void inter_outer_arrays(struct inter_outer *o, struct inter_outer_array out[INTER_OUTER_ARRAYS]);
 // Where the i-th unit begins in each of them.
 size_t inter_outer_unit_at(const struct inter_outer *o, int32_t i);
-// Per fragment, after the arrays were read back: version and whether it is in flight.
+// For each fragment, after the arrays were read back.
 void inter_outer_set_fragment(struct inter_outer *o, int32_t f, uint32_t version, bool in_flight);
 
 #endif

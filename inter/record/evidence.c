@@ -36,7 +36,7 @@ struct inter_statement inter_said_update(const struct inter_manifest *m) {
     return s;
 }
 
-// ---- what was signed ------------------------------------------------------------------------------------------
+// ---- what was signed ----------------------------------------------------------------------------
 
 static void put_accept(struct neb_buf *b, const struct inter_statement *s) {
     struct inter_record r = {.round = s->promise.round, .fragment = s->fragment, .term = s->term};
@@ -59,7 +59,7 @@ const char *inter_statement_context(const struct inter_statement *s) {
     return contexts[s->kind];
 }
 
-// ---- conflicts ------------------------------------------------------------------------------------------------
+// ---- conflicts ----------------------------------------------------------------------------------
 
 static bool same_manifest(const struct inter_manifest *a, const struct inter_manifest *b) {
     struct neb_buf x = {0}, y = {0};
@@ -75,7 +75,7 @@ static bool same_value(const struct inter_promise *a, const struct inter_promise
     return !memcmp(a->vote_hash, b->vote_hash, sizeof a->vote_hash);
 }
 
-// A promise that does not tell of a vote which its member had signed before.
+// True if the promise does not report a vote that its member had signed before.
 static bool forgets(const struct inter_statement *promise, const struct inter_statement *accept) {
     const struct inter_promise *p = &promise->promise, *v = &accept->promise;
     if (accept->term >= promise->term || p->round > v->round)
@@ -101,7 +101,7 @@ bool inter_statements_conflict(const struct inter_statement *a, const struct int
            !same_value(&a->promise, &b->promise);
 }
 
-enum { STATEMENTS_MAX = INTER_MEMBERS_MAX + INTER_PROMISES_MAX }; // of a record
+enum { STATEMENTS_MAX = INTER_MEMBERS_MAX + INTER_PROMISES_MAX }; // of one record
 
 static size_t statements(const struct inter_record *r, struct inter_statement *out) {
     size_t n = 0;
@@ -128,9 +128,9 @@ size_t inter_evidence_find(const struct inter_record *x, const struct inter_reco
     return found;
 }
 
-// ---- bytes ----------------------------------------------------------------------------------------------------
+// ---- bytes --------------------------------------------------------------------------------------
 
-//     evidence: two of [ kind u8 ][ member u8 ][ what was signed ][ its signature ]
+//     evidence: two times [ kind u8 ][ member u8 ][ what was signed ][ signature ]
 static void put_statement(struct neb_buf *b, const struct inter_statement *s) {
     neb_buf_u8(b, (uint8_t)s->kind);
     neb_buf_u8(b, s->promise.member);
@@ -201,7 +201,7 @@ void inter_evidence_text(const struct inter_evidence *e, char *out, size_t cap) 
                                      *v = a->kind == INTER_SAID_PROMISE ? b : a;
         snprintf(out, cap,
                  "it signed a vote in round %u of fragment %u at term %u, and a promise for term "
-                 "%u that does not tell of it",
+                 "%u that does not report this vote",
                  v->promise.round, v->fragment, v->term, p->term);
         return;
     }

@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two statements that one member has signed, of which an honest one signs at most one: proof of a lie to whoever knows its key. Pure.
+// Two signed statements of one member that an honest member never signs both: proof of equivocation
+// to anyone who has its key. Pure.
 //
-//     accept, accept      of one round, term and ledger, two values. A vote is on disk before it is said. Leaders vote for what they
-//                         propose, and a proposal brings that vote: so two proposals of one term are this, too.
-//     promise, accept     a promise for a later term that does not tell of the vote: it names an earlier open round, or in this
-//                         round none, one of an earlier term, or one for another value. A voter that says that it stored what it did not.
-//     update, update      one key, two manifests. A manifest is on disk before its first chunk leaves.
+//     accept, accept      same round, term and ledger, two values. A voter stores a vote before it
+//                         sends it. A proposal holds its leader's own vote, so two proposals of one
+//                         term are this case too.
+//     promise, accept     the promise is for a later term but does not report the vote: it names an
+//                         earlier open round, or for this round no vote, a vote of an earlier term,
+//                         or a vote of this term for another value. Its member did not keep a vote
+//                         that it signed.
+//     update, update      one key, two manifests. A member stores a manifest before it sends the
+//                         first chunk.
 //
-// A ledger that was lost and made anew has another epoch, and attempts of its own: its member is not caught for what the former one said.
+// A new ledger has another epoch and other attempts. So a member is not accused because of what it
+// signed with a ledger that is lost.
 #ifndef INTER_EVIDENCE_H
 #define INTER_EVIDENCE_H
 #include "inter/record/types.h"
@@ -17,9 +23,9 @@ enum inter_said { INTER_SAID_ACCEPT, INTER_SAID_PROMISE, INTER_SAID_UPDATE, INTE
 struct inter_statement {
     enum inter_said kind;
     uint8_t job[INTER_ID_BYTES];
-    uint32_t fragment, term; // of an update: no term
-    // ACCEPT: round, epoch, and in vote_hash the value
-    struct inter_promise promise; // its sig: of any kind; its member: who said it
+    uint32_t fragment, term; // term: 0 for an update
+    // member and sig: of every kind of statement. ACCEPT: round, epoch, and vote_hash is the value.
+    struct inter_promise promise;
     struct inter_manifest update;
 };
 struct inter_evidence {
@@ -35,19 +41,20 @@ struct inter_statement inter_said_update(const struct inter_manifest *m);
 static inline uint8_t inter_evidence_member(const struct inter_evidence *e) {
     return e->a.promise.member;
 }
-// What its member signed, appended, and under which context.
+// Appends what the member signed; and the context under which it signed.
 void inter_statement_put_signed(struct neb_buf *out, const struct inter_statement *s);
 const char *inter_statement_context(const struct inter_statement *s);
-// Whether no honest member signs both; signatures are the caller's to check.
+// True if no honest member signs both. The caller checks the signatures.
 bool inter_statements_conflict(const struct inter_statement *a, const struct inter_statement *b);
-// What the accepts and promises of two records of one fragment prove; at most a pair a member. Returns how many.
+// Finds conflicts between the accepts and promises of two records of one fragment, at most one pair
+// for each member. Returns the number of pairs. The caller checks the signatures.
 size_t inter_evidence_find(const struct inter_record *x, const struct inter_record *y,
                            struct inter_evidence out[INTER_MEMBERS_MAX]);
 
 void inter_evidence_put(struct neb_buf *out, const struct inter_evidence *e);
 // False: malformed, or no conflict.
 NEB_MUST_CHECK bool inter_evidence_get(struct neb_rd *r, struct inter_evidence *e);
-// One line: who said what. cap 256 is enough.
+// One line of text: what the member signed. cap 256 is enough.
 void inter_evidence_text(const struct inter_evidence *e, char *out, size_t cap);
 
 #endif

@@ -28,7 +28,7 @@ static void add_as_long_as_any(float *sum, const float *sketch) {
         sum[i] += (float)((double)sketch[i] / length);
 }
 
-// Cosine between a member's update and the sum of the others of a set (a bit each).
+// Cosine between a member's update and the sum of the other updates in `set` (bit per member).
 static double cosine_in(uint16_t set, uint8_t who, const float *const sketches[INTER_MEMBERS_MAX]) {
     float others[CMP_SKETCH] = {0};
     for (uint8_t m = 0; m < INTER_MEMBERS_MAX; m++)
@@ -71,7 +71,7 @@ uint16_t inter_outliers(const struct inter_record *r, const float norms[INTER_ME
     return out;
 }
 
-// ---- two members ----------------------------------------------------------------------------------------------
+// ---- two members --------------------------------------------------------------------------------
 
 bool inter_pair_apart(struct inter_pair *p, const float *a, const float *b) {
     const double apart = -0.5;
@@ -88,9 +88,9 @@ bool inter_pair_apart(struct inter_pair *p, const float *a, const float *b) {
     return p->n == INTER_PAIR && sum / INTER_PAIR < apart;
 }
 
-// ---- a member and its own former updates -----------------------------------------------------------------------
+// ---- a member and its own earlier updates -------------------------------------------------------
 
-static double pace_at(const float *pace, double x) { // x: 0..1, of the job
+static double pace_at(const float *pace, double x) { // x: part of the job, 0..1
     double at = (x < 0 ? 0 : x > 1 ? 1 : x) * (INTER_PACE - 1);
     int i = at >= INTER_PACE - 1 ? INTER_PACE - 2 : (int)at;
     return (double)pace[i] + ((double)pace[i + 1] - (double)pace[i]) * (at - i);
@@ -109,7 +109,7 @@ double inter_reach(const float pace[INTER_PACE], uint64_t steps, uint64_t from, 
     return n * sum / PARTS;
 }
 
-// The longest that its former updates let expect.
+// The largest norm that the earlier updates let expect.
 static double expected(const struct inter_past *p, double reach) {
     double most = 0;
     for (uint8_t i = 0; i < p->n; i++) {

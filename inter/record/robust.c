@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-static const float clip_least = 1e-6f; // a record's factor is never 0
+static const float clip_least = 1e-6f; // a clip factor in a record is never 0
 static const float agree_within = 1e-3f;
 
 float inter_robust_median(const struct inter_record *r, const float norms[INTER_MEMBERS_MAX]) {
@@ -48,11 +48,11 @@ bool inter_robust_agrees(const struct inter_record *r, const float norms[INTER_M
     return true;
 }
 
-// Bit p of the result: x[p] is among neither the `trim` smallest nor the `trim` largest of n.
+// Bit p is set if x[p] is neither among the `trim` smallest nor among the `trim` largest of n.
 static uint32_t keep(const float *x, size_t n, size_t trim) {
     uint8_t order[INTER_MEMBERS_MAX] = {0};
     uint32_t kept = 0;
-    for (size_t p = 0; p < n; p++) { // insertion sort, stable: equal values stay in member order
+    for (size_t p = 0; p < n; p++) { // stable insertion sort: equal values stay in member order
         size_t at = p;
         for (; at > 0 && x[order[at - 1]] > x[p]; at--)
             order[at] = order[at - 1];

@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Bits a parameter and relative error on pseudo-gradients, against each other: what counts are their ratios, since both are
-// measured for the codec in use. Of `nebula bench codec`.
-// No level has 4-bit values: more entries of 2 bits come closer in the same bytes (compress/README.md).
+// Typical bits per parameter and relative error on pseudo-gradients, from `nebula bench codec`.
+// Only their ratios matter, because both are measured for the codec in use. No level has sparse
+// 4-bit values: more entries of 2 bits come closer in the same bytes (compress/README.md).
 static const struct {
     const char *codec;
     double bits, error, density; // density 1: dense
@@ -45,37 +45,37 @@ enum inter_codec_level inter_codec_level_of(const char *codec) {
 
 const char *inter_reason_text(enum inter_reason r) {
     static const char *const text[INTER_REASONS] = {
-        "as the job says",
-        "what was planned still fits",
+        "the job's own values",
+        "the previous plan still fits",
         "updates would arrive after their merge step",
         "the link cannot carry all fragments of an interval",
         "the codec loses too much",
-        "the link has room for it",
-        "updates are too small to measure the link by: a finer codec is tried",
-        "nothing within the bounds fits: the coarsest plan",
-        "its speed against the fastest cluster's has changed",
+        "the link can carry a finer codec or an earlier merge",
+        "updates are too small to measure the link, so a finer codec is tried",
+        "no plan within the bounds fits; the coarsest plan is used",
+        "its speed relative to the fastest cluster has changed",
         "another cluster needs a longer interval"};
     return r < INTER_REASONS ? text[r] : "unknown";
 }
 
-struct view { // one decision's facts
+struct view { // the facts of one decision
     const struct inter_tune_config *c;
     const struct inter_tuner *t;
     const struct inter_measure *m;
     double bytes, goodput, step_s, steps_left;
     uint32_t common; // longest interval of all members: no overlap is longer
-    double others;   // seconds until the slowest other member's update is there
-    double met;      // goodput that the update itself met; infinite: it says nothing
+    double others;   // seconds until the update of the slowest other member has arrived
+    double met;      // goodput that the update itself met; infinite: not known
 };
 
-// What each codec has made of this member's updates is nearer than any table.
+// The size that a codec gave this member's own updates is more accurate than the table.
 static double bytes_as(const struct view *v, int level) {
     if (v->t->bytes[level])
         return v->t->bytes[level];
     return v->bytes * levels[level].bits / levels[v->m->codec].bits;
 }
 
-// Seconds from the send until the commit is here.
+// Seconds from the send until the commit arrives.
 static double travel(const struct view *v, int level, double goodput) {
     return 8 * bytes_as(v, level) / goodput + round_trips * v->m->rtt_us * 1e-6;
 }
@@ -91,7 +91,7 @@ static uint32_t overlap_most(const struct view *v, uint32_t interval) {
     return v->c->overlap_max < h - 1 ? v->c->overlap_max : h - 1;
 }
 
-// Steps that an overlap must have; of others' updates, as far as an overlap can be that long.
+// Steps that an overlap must have. Updates of others count as far as an overlap can be that long.
 static double steps_needed(const struct view *v, int level, uint32_t interval, double goodput,
                            double margin) {
     double own = ceil(travel(v, level, goodput / margin) / v->step_s),
@@ -121,7 +121,8 @@ static bool allowed(const struct view *v, int level, uint32_t interval) {
     return !too_lossy(v, level);
 }
 
-// Smallest τ with which the codec arrives in time, at least the job's own; above what is possible: no plan.
+// Finds the smallest τ, at least the job's own, with which the codec arrives in time. False: the
+// codec does not fit, even with the longest overlap.
 static bool place_codec(const struct view *v, int level, uint32_t interval, double goodput,
                         double margin, struct inter_plan *out) {
     const struct inter_tune_config *c = v->c;
@@ -134,7 +135,7 @@ static bool place_codec(const struct view *v, int level, uint32_t interval, doub
     return steps <= out->overlap && carries(v, out, goodput, margin);
 }
 
-// The best plan that fits; false: none, *out is the coarsest one.
+// Finds the best plan that fits. False: none fits; *out is the coarsest one.
 static bool best(const struct view *v, int keep, double goodput, double margin,
                  struct inter_plan *out) {
     const struct inter_tune_config *c = v->c;
@@ -158,7 +159,7 @@ static bool best(const struct view *v, int keep, double goodput, double margin,
     }
 }
 
-// below 0: a is dearer on the link
+// Below 0: a loads the link more.
 static int compare(const struct inter_plan *a, const struct inter_plan *b) {
     if (a->interval != b->interval)
         return a->interval < b->interval ? -1 : 1;
@@ -175,7 +176,7 @@ static bool set(struct inter_tuner *t, struct inter_plan p, enum inter_reason wh
     return changed || speed;
 }
 
-// Smaller τ for its own sake is worth a change only when it is a good deal smaller.
+// A change to a smaller τ alone must make it a good deal smaller.
 static bool worth(const struct inter_plan *p, const struct inter_plan *now) {
     if (p->interval != now->interval || p->codec != now->codec)
         return compare(p, now) < 0;
@@ -188,14 +189,16 @@ static void trial_over(struct inter_tuner *t, bool held) {
     t->trial = 0;
 }
 
-// Would the plan fit with two thirds of the goodput too? Then nothing is gained by asking a second time: the link has recovered.
+// If the plan would fit with two thirds of the goodput too, the link has recovered. No second
+// decision is needed to confirm it.
 static bool sure(const struct view *v, int keep, const struct inter_plan *p) {
     struct inter_plan q;
     return best(v, keep, v->goodput / 1.5, margin_dearer, &q) && q.codec == p->codec &&
            q.interval == p->interval;
 }
 
-// The link got slow, and it carries twice what it did then: what fitted before is tried at once.
+// The link got slow, and now carries twice as much as then: the plan that fitted before is tried at
+// once.
 static bool recovered(struct inter_tuner *t, const struct view *v, int keep) {
     struct inter_plan p, before = t->fell_from;
     if (!before.interval || t->trial || v->goodput < recovery * 1e3 * t->fell_kbps ||
@@ -227,7 +230,7 @@ static bool dearer(struct inter_tuner *t, const struct view *v, int keep) {
         return set(t, t->plan, INTER_REASON_KEPT);
     t->wishes = 0;
     t->trial = 1;
-    // One level only: that one's transfer tells more.
+    // One level at a time: its transfer gives a better measurement.
     for (int r = t->plan.codec - 1; r >= p.codec; r--)
         if (allowed(v, r, t->plan.interval)) {
             p = t->plan;
@@ -237,7 +240,7 @@ static bool dearer(struct inter_tuner *t, const struct view *v, int keep) {
     return set(t, p, INTER_REASON_TRIAL);
 }
 
-// A small update's time is mostly round trips, and says nothing about the link.
+// A small update takes mostly round trips, so its time tells nothing about the link.
 static double goodput_met(const struct inter_tune_update *u) {
     double s = neb_seconds(u->took), rtt = u->measure.rtt_us * 1e-6;
     return s > 2 * rtt ? 8.0 * u->bytes / (s - rtt) : INFINITY;
@@ -276,7 +279,7 @@ struct inter_plan inter_tune_first(const struct inter_tune_config *c) {
                                .codec = c->on ? c->first : INTER_LEVEL_JOB};
 }
 
-// Whether the others wait for a member: its update is in the record, or in one of the two before it.
+// True if the others wait for the member: its update is in this record or in one of the last two.
 static bool waited_for(const struct inter_record *r, uint8_t member) {
     for (uint8_t i = 0; i < r->n; i++)
         if (r->entries[i].member == member)
@@ -299,7 +302,8 @@ void inter_tune_adopt(struct inter_tuner *t, const struct inter_plan *plan) {
     t->left_out = plan->left_out;
 }
 
-// How many of INTER_STEPS_CYCLE steps take as long as all of them do on the fastest member; a change must be a tenth, and twice in a row.
+// Finds how many of INTER_STEPS_CYCLE steps this member makes while the fastest member makes all of
+// them. A change must be at least a tenth, twice in a row.
 static void balance(struct inter_tuner *t, const struct inter_tune_config *c,
                     const struct inter_tune_update *u) {
     int makes = INTER_STEPS_CYCLE - t->left_out, want = INTER_STEPS_CYCLE;
@@ -343,21 +347,21 @@ bool inter_tune(struct inter_tuner *t, const struct inter_tune_config *c,
     if (now <= t->fell_from.codec)
         t->fell_from.interval = 0;
     uint32_t low = m->goodput_kbps > t->last_kbps ? m->goodput_kbps : t->last_kbps;
-    // one low reading makes the next one no recovery
+    // one low reading does not make the next reading look like a recovery
     t->fell_kbps = low < t->fell_kbps ? low : t->fell_kbps;
     t->last_kbps = m->goodput_kbps;
     if (arrives(&v, &t->plan, v.met, 1) && carries(&v, &t->plan, v.met, 1))
         t->belated = 0;
-    else if (t->belated < BELATED) // it stops there: a count that wrapped would forget
+    else if (t->belated < BELATED) // saturates: a counter that wraps would forget
         t->belated++;
     if (t->belated >= BELATED)
         v.goodput = fmin(v.goodput, v.met);
     bool lossy = c->codec && !allowed(&v, now, t->plan.interval);
     bool late = !arrives(&v, &t->plan, v.goodput, 1), full = !carries(&v, &t->plan, v.goodput, 1);
-    // A trial is judged once its own updates have travelled, not by the old estimate.
+    // A trial is judged by the transfers of its own updates, not by the old estimate.
     if ((late || full) && t->trial && t->trial <= TRIAL_BLIND)
         late = full = false;
-    struct inter_plan finer; // what loses too much gives way to something finer, or stays
+    struct inter_plan finer; // a lossy codec gives way to a finer one only
     lossy = lossy && best(&v, now, v.goodput, 1, &finer) && finer.codec < now;
     if (!lossy && !late && !full)
         return dearer(t, &v, now);
@@ -379,7 +383,7 @@ bool inter_tune(struct inter_tuner *t, const struct inter_tune_config *c,
 void inter_tune_round(struct inter_tuner *t, const struct inter_tune_config *c,
                       struct inter_tune_update *u, uint8_t n) {
     neb_ns fastest = 0;
-    uint32_t interval = 0; // as in the record before
+    uint32_t interval = 0; // longest of the previous plans
     for (uint8_t m = 0; m < n; m++) {
         neb_ns step = (neb_ns)u[m].measure.step_us * NEB_US;
         fastest = step && (!fastest || step < fastest) ? step : fastest;

@@ -4,14 +4,14 @@
 
 #include <string.h>
 
-enum { PROMISES_FOLLOW = 0x80 }; // in the number of accepts: records without any are as they were
+enum { PROMISES_FOLLOW = 0x80 }; // flag in the byte that counts accepts
 
 bool inter_key_equal(const struct inter_key *a, const struct inter_key *b) {
     return a->round == b->round && a->fragment == b->fragment && a->member == b->member &&
            a->attempt == b->attempt && !memcmp(a->job, b->job, sizeof a->job);
 }
 
-// Seconds since 2025; 1 where the clock is before.
+// Seconds since 2025; 1 if the clock shows an earlier time.
 static uint64_t seconds_since(uint64_t day) {
     const uint64_t since = 1735689600, seconds = day / 1000000000u;
     return seconds > since ? seconds - since : 1;

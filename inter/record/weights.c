@@ -5,7 +5,7 @@
 
 __extension__ typedef unsigned __int128 wide;
 
-static uint64_t add(uint64_t a, uint64_t b) { // sums stay far below this in any honest job
+static uint64_t add(uint64_t a, uint64_t b) { // an honest job stays far below the limit
     return a + b < INTER_OTHERS_MAX ? a + b : INTER_OTHERS_MAX;
 }
 
@@ -22,7 +22,7 @@ static uint64_t weigh(const struct inter_entry *e, const struct inter_absence *a
     return w ? w : 1;
 }
 
-// What the next record has to know of each member.
+// Sets the absences that the next record needs.
 static void follow(struct inter_record *r, const struct inter_absence before[INTER_MEMBERS_MAX]) {
     uint64_t all = 0;
     for (uint8_t i = 0; i < r->n; i++)
@@ -30,7 +30,7 @@ static void follow(struct inter_record *r, const struct inter_absence before[INT
             all = add(all, r->entries[i].tokens);
     for (uint8_t m = 0; m < r->n_plans; m++)
         r->absences[m] = (struct inter_absence){before[m].base, add(before[m].others, all)};
-    // a refused update is dropped, and its member begins again from this round too
+    // a rejected update is dropped, and its member restarts from this round too
     for (uint8_t i = 0; i < r->n; i++)
         if (r->entries[i].member < r->n_plans)
             r->absences[r->entries[i].member] = (struct inter_absence){r->round + 1, 0};

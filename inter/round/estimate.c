@@ -8,7 +8,7 @@ static const neb_ns slot = NEB_S / 2, rtt_old = 30 * NEB_S, peak_old = 3600 * NE
                     pause = NEB_S / 2;
 static const double fallen = 0.5, about = 0.8, slow_burst = 1.5, steadily_slow = 2,
                     repair_trips = 7, repair_s = 0.2, patience_s = 5, patience_trips = 2;
-enum { STEADY = 6 }; // acknowledgements that tell a rate from a silence
+enum { STEADY = 6 }; // acknowledgements that tell a low rate from one silence
 
 static void summarise(struct inter_estimate *e, int64_t epoch) {
     double full = 0, any = 0;
@@ -19,7 +19,7 @@ static void summarise(struct inter_estimate *e, int64_t epoch) {
         any = s->rate > any ? s->rate : any;
         full = s->full > full ? s->full : full;
     }
-    // Only small talk lately: what the path could do before still stands, unless even that was more.
+    // Only small transfers lately: the older value stands, unless even these exceed it.
     if (full > 0) {
         e->goodput_bps = full > any ? full : any;
         e->full = full >= about * any;
@@ -36,7 +36,7 @@ static void round_trip(struct inter_estimate *e, neb_ns now, const struct inter_
         e->rtt_at = now;
         e->drain_from = 0;
     } else if (e->drain_from &&
-               sent->at > e->drain_from + e->rtt) { // what was queued before has left
+               sent->at > e->drain_from + e->rtt) { // chunks queued before have left
         e->rtt = rtt;
         e->rtt_at = now;
         e->drain_from = 0;
@@ -65,7 +65,7 @@ static void replace(struct inter_estimate *e, double rate) {
     e->slow = 0;
 }
 
-// A chunk of a burst was acknowledged. last: nothing of it travels any more.
+// A chunk of a burst was acknowledged. last: nothing of the burst is in flight any more.
 static void judge_burst(struct inter_estimate *e, neb_ns now, bool last) {
     neb_ns took = now - e->burst.from, distance = e->rtt < took / 2 ? e->rtt : took / 2;
     double bits = 8.0 * (double)e->burst.bytes, rate = bits / neb_seconds(took - distance);
@@ -155,16 +155,16 @@ uint32_t inter_estimate_chunk(const struct inter_estimate *e, uint32_t blob_byte
 
 uint64_t inter_estimate_window(const struct inter_estimate *e) {
     const double low = 64 << 10, high = 64 << 20, unknown = 1 << 20;
-    const uint32_t usual =
-        1u << 30; // larger updates have larger chunks on slow paths (64 KiB, not 16)
+    const uint32_t usual = 1u << 30; // larger updates have larger chunks on slow paths
     if (e->goodput_bps <= 0 || !e->rtt)
         return (uint64_t)unknown;
     double bytes_s = e->goodput_bps / 8, chunk = inter_estimate_chunk(e, usual),
-           trip = neb_seconds(e->rtt) - chunk / bytes_s; // without its own time on the line
+           trip = neb_seconds(e->rtt) - chunk / bytes_s; // without its own transmission time
     double bytes = e->drain_from
                        ? bytes_s * neb_seconds(e->rtt)
                        : bytes_s * (repair_trips * (trip > 0 ? trip : 0) + repair_s) + 2 * chunk;
-    // Where the distance is mostly the time that chunks take on the line: they must not wait behind each other until they count as lost.
+    // If transmission makes up most of the round trip, chunks must not queue until they count as
+    // lost.
     double most = bytes_s * (patience_s + patience_trips * neb_seconds(e->rtt));
     bytes = bytes > most ? most : bytes;
     return (uint64_t)(bytes < low ? low : bytes > high ? high : bytes);

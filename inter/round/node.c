@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The node: its life, what happens to it, and where each message goes. What is done about them is in node_transfer.c,
-// node_lost.c, node_serve.c, node_round.c and node_elect.c.
+// The node: its events, the dispatch of messages, set-up and restore, status. Other node_*.c files
+// hold what is done about each message (see node_state.h).
 #include "compress/sketch.h"
 #include "inter/round/node_state.h"
 
@@ -39,7 +39,7 @@ struct inter_action *node_act(struct step *s, enum inter_action_kind kind) {
         a->list = p;
         a->cap = cap;
     }
-    // manifest, record and standing only where kind says so
+    // manifest, record, standing and evidence are set only by kinds that use them
     struct inter_action *x = &a->list[a->n++];
     x->kind = kind;
     x->peer = x->chunk = 0;
@@ -81,7 +81,7 @@ int node_member(const struct job *j, uint32_t peer) {
     return -1;
 }
 
-// ---- events ---------------------------------------------------------------------------------------------------
+// ---- events -------------------------------------------------------------------------------------
 
 void node_message(struct step *s, const uint8_t *p, size_t len, bool bulk) {
     static void (*const handlers[])(struct step *, struct neb_rd *) = {NULL,
@@ -155,7 +155,7 @@ static void on_tick(struct step *s) {
                 busy |= g->slots[m].known;
             if (!busy)
                 continue;
-            node_try_propose(s, j, g); // a grace that is over, a member that is gone
+            node_try_propose(s, j, g); // a grace may be over, or a member gone
             if (s->now - g->said < repeat_after)
                 continue;
             g->said = s->now;
@@ -184,8 +184,9 @@ static void excuse(neb_ns *heard, uint8_t *times, neb_ns by) {
     shift(heard, by);
 }
 
-// Silence and patience are counted in time in which this node was there to hear: what the others said meanwhile has yet to be read, and nobody
-// is taken for dead, left out of a round, asked again or asked for a new term for that.
+// Silence and patience count only time in which this node could hear. What the others sent
+// meanwhile is still to be read. So nobody is taken for dead, left out of a round or asked again
+// because of it.
 static void was_away(struct job *j, neb_ns now, neb_ns by) {
     neb_ns *const all[] = {&j->asked_at, &j->unfollowed_at, &j->unled_at, &j->no_term_at};
     for (size_t k = 0; k < sizeof all / sizeof all[0]; k++)
@@ -212,7 +213,7 @@ bool inter_node_is_heartbeat(const uint8_t *message, size_t len, struct inter_no
     uint8_t type = neb_rd_u8(&r);
     *out = (struct inter_node_heartbeat){.to = INTER_NO_MEMBER};
     if (type == MSG_FORWARD) {
-        (void)neb_rd_view(&r, INTER_SIG_BYTES + INTER_ID_BYTES + 1); // from this member
+        (void)neb_rd_view(&r, INTER_SIG_BYTES + INTER_ID_BYTES + 1); // signature, job, origin
         out->to = neb_rd_u8(&r);
         type = neb_rd_u8(&r);
     }
@@ -254,7 +255,7 @@ enum neb_status inter_node_step(struct inter_node *n, neb_ns now, const struct i
     return s.st;
 }
 
-// ---- life -----------------------------------------------------------------------------------------------------
+// ---- set-up and restore -------------------------------------------------------------------------
 
 enum neb_status inter_node_create(const struct inter_node_crypto *crypto, struct inter_node **out) {
     struct inter_node *n = calloc(1, sizeof *n);
@@ -297,11 +298,12 @@ enum neb_status inter_node_job_open(struct inter_node *n, const struct inter_job
         c->fragments < 1 || c->fragments > INTER_FRAGMENTS_MAX || !c->epoch ||
         !c->tune.start_interval || (c->early_steps && !c->early_interval) ||
         (c->masked && c->colluders + 2 > c->n_members))
-        return neb_fail(NEB_ERR_INVALID, "job: %u members, %u fragments", c->n_members,
-                        c->fragments);
+        return neb_fail(NEB_ERR_INVALID, "job: a number is out of range (%u members, %u fragments)",
+                        c->n_members, c->fragments);
     for (uint8_t m = 0; m < c->n_members; m++)
         if (m != c->self && c->peers[m] >= PEERS_MAX)
-            return neb_fail(NEB_ERR_INVALID, "job: peer %u of member %u", c->peers[m], m);
+            return neb_fail(NEB_ERR_INVALID, "job: peer %u of member %u is out of range",
+                            c->peers[m], m);
     if (node_find_job(n, c->id))
         return neb_fail(NEB_ERR_EXISTS, "the job is open already");
     for (int i = 0; i < JOBS_MAX; i++) {
@@ -319,7 +321,8 @@ enum neb_status inter_node_job_open(struct inter_node *n, const struct inter_job
         j->open = false;
         return neb_fail(NEB_ERR_NOMEM, "out of memory opening a job");
     }
-    return neb_fail(NEB_ERR_LIMIT, "at most %d jobs at a time; stop one first", JOBS_MAX);
+    return neb_fail(NEB_ERR_LIMIT, "%d jobs are open, the most at a time; stop one first",
+                    JOBS_MAX);
 }
 
 void inter_node_job_bound(struct inter_node *n, const uint8_t job[INTER_ID_BYTES],
@@ -344,7 +347,7 @@ void inter_node_job_idle(struct inter_node *n, const uint8_t job[INTER_ID_BYTES]
 void inter_node_job_judges(struct inter_node *n, const uint8_t job[INTER_ID_BYTES]) {
     struct job *j = node_find_job(n, job);
     if (j)
-        j->judges = true; // what waits is looked at with the next tick
+        j->judges = true; // the next tick looks at what waits
 }
 
 bool inter_node_job_removed(struct inter_node *n, const uint8_t job[INTER_ID_BYTES],
@@ -352,7 +355,7 @@ bool inter_node_job_removed(struct inter_node *n, const uint8_t job[INTER_ID_BYT
     struct job *j = node_find_job(n, job);
     if (j && removed != j->c.removed) {
         j->c.removed = removed;
-        node_step_down(j); // the tick takes a new term where one is to be had
+        node_step_down(j); // the next tick asks for a term if it can
     }
     return j != NULL;
 }
@@ -368,7 +371,7 @@ void inter_node_restore_standing(struct inter_node *n, const struct inter_standi
     if (!j)
         return;
     j->standing = *st;
-    // A leader of a later term has forgotten what its promises told it: it asks anew.
+    // A leader of a later term has forgotten what its promises reported: it asks for a term again.
     j->leads = st->joined && st->term == 0 && j->c.self == 0 && !j->c.removed;
 }
 
@@ -390,7 +393,7 @@ enum neb_status inter_node_restore_manifest(struct inter_node *n, const struct i
     struct job *j = node_find_job(n, m->key.job);
     struct fragment *g = node_find_fragment(j, m->key.fragment);
     if (!g || m->key.round != g->round || m->key.member >= j->c.n_members)
-        return NEB_OK; // of a round that is over
+        return NEB_OK; // of an earlier round
     struct slot *t = &g->slots[m->key.member];
     node_clear_slot(t);
     t->known = true;
@@ -403,7 +406,7 @@ enum neb_status inter_node_restore_manifest(struct inter_node *n, const struct i
     NEB_TRY(inter_bitmap_init(&t->got, inter_chunks(m->bytes, m->chunk_bytes)));
     if (got && inter_bitmap_merge(&t->got, got->bits, (got->n + 7) / 8) && t->got.set)
         t->senders = node_everyone(j);
-    return NEB_OK; // it is served when a member comes up
+    return NEB_OK; // it is served when a member connects
 }
 
 void inter_node_restore_no_room(struct inter_node *n, const struct inter_key *k) {
@@ -425,7 +428,7 @@ void inter_node_sketch(struct inter_node *n, const struct inter_key *k, const fl
         return;
     if (!t->sketch)
         t->sketch = malloc(CMP_SKETCH * sizeof *t->sketch);
-    if (t->sketch) // without it nothing is said of directions
+    if (t->sketch) // without memory, directions are not compared
         memcpy(t->sketch, sketch, CMP_SKETCH * sizeof *t->sketch);
 }
 
@@ -436,7 +439,7 @@ void inter_node_own_bad(struct inter_node *n, const struct inter_key *k) {
         return;
     g->slots[k->member].bad = true;
     g->slots[k->member].refusers |= (uint16_t)BIT(k->member);
-    g->said = 0; // the others are told with the next tick
+    g->said = 0; // the next tick reports it
 }
 
 void inter_node_restore_vote(struct inter_node *n, const struct inter_record *r) {
@@ -458,7 +461,7 @@ void inter_node_restore_evidence(struct inter_node *n, const struct inter_eviden
     j->evidence[m] = *e;
 }
 
-// ---- questions ------------------------------------------------------------------------------------------------
+// ---- status -------------------------------------------------------------------------------------
 
 void inter_node_path(const struct inter_node *n, uint32_t peer, struct inter_path_stats *out) {
     *out = n->paths[peer].stats;
@@ -501,7 +504,7 @@ bool inter_node_masked(const struct inter_node *n, const uint8_t job[INTER_ID_BY
     return j && j->c.masked;
 }
 
-// Who is asked between two steps that lie far apart does not count that time either.
+// A status query long after the last step does not count that time either (was_away).
 static struct step looked_at(const struct inter_node *n, neb_ns now) {
     bool absent = n->stepped && now - n->stepped > away;
     return (struct step){.n = (struct inter_node *)(uintptr_t)n, .now = absent ? n->stepped : now};
@@ -518,7 +521,7 @@ bool inter_node_catching_up(const struct inter_node *n, const uint8_t job[INTER_
     return false;
 }
 
-// Whom the rounds wait for: not heard, and a record cannot do without.
+// Members that rounds wait for: silent or idle, and no record can do without them.
 static uint16_t waits_for(const struct job *j, uint16_t live, uint16_t idle) {
     uint16_t data = (uint16_t)(node_data(j) & ~j->c.gone), here = (uint16_t)(data & live & ~idle);
     int least = j->c.commit_all ? node_count(data) : node_least(j);
@@ -578,7 +581,8 @@ uint32_t inter_node_chunk_bytes(const struct inter_node *n, uint32_t blob_bytes)
             slowest = e->goodput_bps;
     }
     uint32_t chunk = inter_estimate_chunk(best, blob_bytes);
-    // Several travel at a time, and none may take so long on the slowest path that it counts as lost.
+    // Several chunks are in flight at a time. On the slowest path none may take so long that it
+    // counts as lost.
     while (slowest > 0 && 8.0 * chunk > slowest && chunk > INTER_CHUNK_MIN &&
            inter_chunks(blob_bytes, chunk / 2) <= INTER_CHUNKS_MAX)
         chunk /= 2;

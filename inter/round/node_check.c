@@ -1,21 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a voter demands of a proposed record. A leader chooses whom it waits for and what they do next; the rest of a record follows
+// What a voter demands of a proposed record. A leader chooses which members it waits for and what
+// they do next. The rest of a record follows
 //
-//     from the record before it       η, μ, absences, weights, cursors of members that it does not list: the same for all who have
-//                                     that record, and asked of commits too
-//     from the manifests it lists     cursors of their members, whether the round is a merge round: the proposal brings them
-//     from their bytes                verdicts, and the norms that clip factors are made of: for whoever has them
+//     from the previous record     η, μ, absences, weights, cursors of unlisted members; these are
+//                                  the same at every node that has that record, and commits are
+//                                  checked for them too
+//     from the listed manifests    cursors of listed members, merge flag; a proposal brings them
+//     from the updates' bytes      verdicts, and norms for clip factors; only voters that have the
+//                                  bytes can check them
 //
-// A voter that lacks bytes believes a verdict: it votes before they are here, as the two copies of every update ask for. With the
-// profile `robust` it believes nothing, gets the bytes first (struct fragment: pending), and is asked again meanwhile. A witness never has
-// bytes: it rejects by what data members have told it, and until then is asked again.
+// A voter without the bytes believes a verdict: it votes before they arrive, because two copies of
+// an update are enough. With the profile `robust` it believes nothing: it gets the bytes first
+// (struct fragment: pending), and the leader repeats its proposal meanwhile. A witness never has
+// bytes. It goes by what data members report, and does not vote while a verdict differs from that.
 //
-// A record lists no fewer updates than the job needs for one: with a witness, a leader could commit its own alone.
+// A record must list at least as many updates as the job needs. Otherwise a leader and a witness
+// could commit the leader's update alone.
 //
-// Nor does a data member vote before its own worker has attached once: what the job's updates hold is that worker's word, and a record with an
-// update of another shape is one that no cluster can apply.
+// A data member does not vote before its own worker has attached once. Only the worker knows what
+// the job's updates hold, and no cluster can apply a record with an update of another shape.
 //
-// A value that was accepted before is accepted again, whatever is known by now: it may have been committed.
+// A value that this voter has accepted is accepted again, whatever it knows by now, because the
+// value may have been committed.
 #include "inter/record/robust.h"
 #include "inter/record/weights.h"
 #include "inter/round/node_state.h"
@@ -36,7 +42,7 @@ bool node_norms_of(const struct fragment *g, const struct inter_record *r,
     return all;
 }
 
-// A member that was away for longer than others by the records.
+// True if a listed member was absent for longer than the job allows, by the records.
 static bool absent(const struct job *j, const struct fragment *g, const struct inter_record *r) {
     for (uint8_t i = 0; i < r->n; i++)
         if (g->round - g->absences[r->entries[i].member].base > j->c.merge_after)
@@ -57,11 +63,11 @@ bool node_follows(const struct job *j, const struct fragment *g, const struct in
     for (uint8_t m = 0; m < j->c.n_members && fair; m++)
         fair = listed >> m & 1 ? r->cursors[m] >= g->cursors[m] : r->cursors[m] == g->cursors[m];
     if (j->c.masked && !inter_sums_allowed(r, j->c.n_members, j->c.colluders))
-        return false; // also of what was accepted before, as some say, or is proven
+        return false; // even if it was reported as accepted, or is proven
     return fair && !(listed & j->c.witnesses);
 }
 
-// What is known of a listed update: its manifest as the proposal brings it, or as it is here.
+// Manifest of a listed update: from the proposal, or the one here. NULL: not known.
 static const struct inter_manifest *manifest_of(const struct fragment *g,
                                                 const struct inter_record *r, uint8_t m,
                                                 const struct inter_manifest *given, uint8_t n) {
@@ -72,8 +78,8 @@ static const struct inter_manifest *manifest_of(const struct fragment *g,
     return t->known && node_lists(r, &t->m) ? &t->m : NULL;
 }
 
-// Cursors and the merge flag. An update whose manifest the leader does not have either, of a value that it has to propose again, may
-// be anything that the job allows.
+// Checks cursors and the merge flag. If the leader has to propose a value again without having a
+// manifest of it, that update may be anything that the job allows.
 static bool manifests_agree(const struct job *j, const struct fragment *g,
                             const struct inter_record *r, const struct inter_manifest *given,
                             uint8_t n) {
@@ -92,14 +98,15 @@ static bool manifests_agree(const struct job *j, const struct fragment *g,
     return r->flags & INTER_MERGE ? asked || unknown : !asked;
 }
 
-// Of two members neither can do without the other: there the other one's word on this one's own update counts.
+// Of two members neither can do without the other, so the other's verdict on this node's update
+// counts.
 static bool stands_by(const struct job *j, const struct slot *t) {
     return j->c.n_members > 2 && t->whole && !t->bad;
 }
 
-// A witness has no bytes. What data members have said of an update stands against a leader that says otherwise; nothing is rejected
-// before enough of them have, or its owner: of two data members there is nobody else. Who lies about the other's update, or about its own, holds up
-// rounds until it is revoked, and rejects nothing.
+// A witness has no bytes. It rejects an update only after enough data members have refused it, or
+// its owner, because of two data members there is no other. A member that reports falsely can hold
+// up rounds until it is revoked, but it rejects nothing.
 static enum node_judgement of_witness(const struct job *j, const struct inter_record *r,
                                       const struct inter_entry *e, const struct slot *t) {
     static const struct slot nothing;
@@ -141,7 +148,8 @@ enum node_judgement node_rejudge(const struct job *j, const struct fragment *g,
     return all;
 }
 
-// Of this member's own update its word counts: that it has sent a newer one meanwhile is none.
+// True if r rejects this node's own update. Then the node judges it, even if it has sent a newer
+// one.
 static bool rejects_own(const struct job *j, const struct inter_record *r) {
     for (uint8_t i = 0; i < r->n; i++)
         if (r->entries[i].member == j->c.self && r->entries[i].verdict == INTER_REJECTED)
@@ -175,7 +183,7 @@ enum node_judgement node_judge(const struct job *j, const struct fragment *g,
     return inter_robust_agrees(r, norms) ? NODE_FAIR : NODE_UNFAIR;
 }
 
-// ---- manifests that a proposal brings -------------------------------------------------------------------------
+// ---- manifests in a proposal --------------------------------------------------------------------
 
 void node_put_manifests(struct neb_buf *b, const struct job *j, const struct inter_record *r) {
     const struct fragment *g = &j->fragments[r->fragment];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Beats, epochs and terms: who may vote, who leads.
+// Heartbeats, epochs and terms: which members may vote, and which one leads.
 #include "inter/round/node_state.h"
 
 #include <stdlib.h>
@@ -28,13 +28,13 @@ static uint32_t term_last(const struct step *s, const struct job *j) {
     return inter_term_last(j->c.day + (uint64_t)(j->born ? s->now - j->born : 0));
 }
 
-// No honest member says one beyond this, whatever its clock.
+// True if no honest member sends this term, whatever its clock.
 static bool term_absurd(const struct step *s, const struct job *j, uint32_t term) {
     uint32_t last = term_last(s, j);
     return term > INTER_TERM_MAX || (term > last && term - last > INTER_TERMS_AHEAD);
 }
 
-// Its leader has had no majority of promises: for some time so many have been in other terms that the rest are none.
+// True if the leader has no majority of promises: for some time too many members have other terms.
 static bool unled(const struct step *s, const struct job *j) {
     return j->unled_at && s->now - j->unled_at >= unfollowed;
 }
@@ -48,7 +48,7 @@ bool node_vote_counts(const struct job *j, uint8_t m, uint64_t epoch) {
     return epoch && j->standing.epochs[m] == epoch && !(j->standing.renewed >> m & 1);
 }
 
-// ---- heartbeats ----------------------------------------------------------------------------------------------------
+// ---- heartbeats ---------------------------------------------------------------------------------
 
 void node_heartbeat(struct step *s, struct job *j, uint8_t m) {
     struct neb_buf *b = node_begin(s, MSG_HEARTBEAT);
@@ -64,7 +64,7 @@ void node_heartbeat(struct step *s, struct job *j, uint8_t m) {
                             (hears_leader(s, j) ? HEARTBEAT_FOLLOWS : 0) |
                             (j->idle ? HEARTBEAT_IDLE : 0)));
     neb_buf_u64(b, j->standing.epoch);
-    neb_buf_u64(b, j->standing.epochs[m]); // what we know it under
+    neb_buf_u64(b, j->standing.epochs[m]); // the epoch that we know of it
     neb_buf_u16(b, reaches);
     neb_buf_u32(b, j->c.fragments);
     neb_buf_u16(b, j->equivocators);
@@ -75,7 +75,7 @@ void node_heartbeat(struct step *s, struct job *j, uint8_t m) {
     node_send(s, j, m);
 }
 
-// Another record before the same round: it is asked for, since a heartbeat proves nothing.
+// Another hash before the same round: a heartbeat proves nothing, so the record is pulled.
 static void compare_heads(struct step *s, struct job *j, struct fragment *g, uint32_t round,
                           const uint8_t head[HEAD_BYTES], uint8_t m) {
     const uint8_t *own = node_head(g, round);
@@ -83,8 +83,8 @@ static void compare_heads(struct step *s, struct job *j, struct fragment *g, uin
         node_say_pull_of(s, j, g, round - 1, m);
 }
 
-// A member under another epoch than before has lost its disk. Until it says that it has recovered, its votes do not count;
-// messages of an older epoch come from a life that is over.
+// A member with a newer epoch has lost its disk. Its votes do not count until it reports that it
+// has recovered. False: an older epoch, of a previous incarnation.
 static bool epoch_stands(struct step *s, struct job *j, uint8_t m, uint64_t epoch, bool joined) {
     struct inter_standing *st = &j->standing;
     if (epoch < st->epochs[m])
@@ -93,10 +93,10 @@ static bool epoch_stands(struct step *s, struct job *j, uint8_t m, uint64_t epoc
         return true;
     bool renewed = st->epochs[m] && !joined;
     if (renewed && st->renewed >> m & 1)
-        return true; // known
+        return true; // known already
     if (renewed) {
         st->renewed |= (uint16_t)BIT(m);
-        j->diverged &= (uint16_t)~BIT(m); // its former history is gone
+        j->diverged &= (uint16_t)~BIT(m); // its previous history is gone
         node_fault(s, INTER_FAULT_RENEWED);
     } else {
         st->epochs[m] = epoch;
@@ -106,7 +106,7 @@ static bool epoch_stands(struct step *s, struct job *j, uint8_t m, uint64_t epoc
     return true;
 }
 
-// A new disk: nothing that the old one held is there.
+// After a disk loss nothing is there that the old disk held.
 static void forget_holdings(struct job *j, uint8_t m) {
     for (uint32_t f = 0; f < j->c.fragments; f++)
         for (uint8_t k = 0; k < j->c.n_members; k++) {
@@ -126,9 +126,9 @@ static void say_elect_to(struct step *s, struct job *j, enum promise_kind kind, 
     node_send(s, j, m);
 }
 
-// Whom the others know under a later epoch than its own has a new ledger, made while the clock was behind the one that the former was made
-// by: it takes the next, whose attempts are later ones too (inter_attempt_first). All others must say so, as it needs all of them to recover;
-// one that lies would only have to say so to a member that starts.
+// If all others know this node under a later epoch, its ledger was created while its clock was
+// behind. It takes the epoch after that one, so that its attempts are later too
+// (inter_attempt_first). All others must report this, so that one Byzantine member cannot cause it.
 static void take_later_epoch(struct step *s, struct job *j) {
     uint64_t latest = 0;
     for (uint8_t m = 0; m < j->c.n_members; m++) {
@@ -149,7 +149,7 @@ struct heartbeat {
     uint8_t job[INTER_ID_BYTES];
     uint32_t term, fragments;
     uint8_t flags;
-    uint64_t epoch, known; // known: under which it knows this node
+    uint64_t epoch, known; // known: epoch of this node that the sender knows
     uint16_t reaches, equivocators;
 };
 
@@ -166,8 +166,8 @@ static bool heartbeat_get(struct neb_rd *r, struct heartbeat *b) {
            b->term <= INTER_TERM_MAX && neb_rd_left(r) == (4 + HEAD_BYTES) * (size_t)b->fragments;
 }
 
-// Nobody has signed it. So it changes no term here, and makes nobody a leader but whom this node has promised the term; what a leader and
-// whoever asks for a term make of it is below (replaced, wanted_term).
+// Nobody has signed a heartbeat. It changes no term here, and it makes no leader except the member
+// to which this node has promised the term. See replaced and known_term for what else it does.
 static void take_term(struct step *s, struct job *j, uint8_t m, const struct heartbeat *b) {
     uint32_t term = j->standing.term;
     bool lies = j->equivocators >> m & 1;
@@ -178,14 +178,14 @@ static void take_term(struct step *s, struct job *j, uint8_t m, const struct hea
         j->leader_heard = s->now;
         j->leader_excused = 0;
     }
-    // It was away when the others promised: without a promise it neither hears the leader nor counts for it.
+    // It was away when the others promised. Without a promise it neither follows nor votes.
     if (j->leads && b->term < term && b->flags & HEARTBEAT_JOINED &&
         !((j->equivocators | j->standing.renewed) >> m & 1))
         say_elect_to(s, j, PROMISE_TERM, m);
 }
 
 static void take_rounds(struct step *s, struct job *j, uint8_t m, struct neb_rd *r) {
-    enum { BEHIND = 3 }; // rounds: a record travels
+    enum { BEHIND = 3 }; // rounds: a record takes time to arrive
     j->members[m].behind = false;
     for (uint32_t f = 0; f < j->c.fragments; f++) {
         struct fragment *g = &j->fragments[f];
@@ -195,9 +195,9 @@ static void take_rounds(struct step *s, struct job *j, uint8_t m, struct neb_rd 
         compare_heads(s, j, g, round, head, m);
         if (round > g->round && !g->decided)
             node_say_pull(s, j, g, m);
-        if (round > g->round + 1 && round > node_proven_round(g)) // so far its word
+        if (round > g->round + 1 && round > node_proven_round(g)) // not proven so far
             node_say_pull_of(s, j, g, round - 1, m);
-        // any number: its word
+        // a reported round may be any number
         j->members[m].behind |= g->round >= BEHIND && round <= g->round - BEHIND;
     }
 }
@@ -217,13 +217,13 @@ void node_on_heartbeat(struct step *s, struct neb_rd *r) {
         return;
     }
     struct member *x = &j->members[m];
-    bool anew = x->epoch && b.epoch > x->epoch;
-    if ((anew && x->restart_at && s->now - x->restart_at < restart_pause) ||
+    bool newer = x->epoch && b.epoch > x->epoch;
+    if ((newer && x->restart_at && s->now - x->restart_at < restart_pause) ||
         !epoch_stands(s, j, (uint8_t)m, b.epoch, b.flags & HEARTBEAT_JOINED)) {
         node_fault(s, INTER_FAULT_REPLAY);
         return;
     }
-    if (anew) {
+    if (newer) {
         x->restart_at = s->now;
         forget_holdings(j, (uint8_t)m);
     }
@@ -248,10 +248,10 @@ void node_on_heartbeat(struct step *s, struct neb_rd *r) {
     take_rounds(s, j, (uint8_t)m, r);
 }
 
-// ---- promises -------------------------------------------------------------------------------------------------
+// ---- promises -----------------------------------------------------------------------------------
 
-// Masked: another value of the best one's term. Where all places are taken, one is of a value that
-// nobody tells of any more: each member's newest word counts, and is in g->promises by now.
+// Masked: adds another value of best's term. If all places are taken, it replaces one that no
+// promise reports any more. The newest promise of each member is in g->promises already.
 static void add_rival(struct step *s, struct job *j, struct fragment *g,
                       const struct inter_record *vote) {
     uint8_t a[INTER_SHA_BYTES], b[INTER_SHA_BYTES], at = g->n_rivals;
@@ -259,9 +259,9 @@ static void add_rival(struct step *s, struct job *j, struct fragment *g,
     inter_record_hash(&g->best, b);
     if (!memcmp(a, b, sizeof a))
         return;
-    node_compare(s, j, vote, &g->best); // whose term it was has signed both
+    node_compare(s, j, vote, &g->best); // the leader of that term has signed both
     if (!g->rivals && !(g->rivals = calloc(j->c.n_members, sizeof *g->rivals))) {
-        s->st = neb_fail(NEB_ERR_NOMEM, "out of memory for what was proposed in one term");
+        s->st = neb_fail(NEB_ERR_NOMEM, "out of memory for the values proposed in one term");
         return;
     }
     for (uint8_t i = 0; i < g->n_rivals; i++) {
@@ -281,8 +281,8 @@ static void add_rival(struct step *s, struct job *j, struct fragment *g,
     g->n_rivals = (uint8_t)(g->n_rivals + (at == g->n_rivals));
 }
 
-// What a promise or recovery tells of a fragment, of a round that records have shown to be possible: the highest open one, and in it what was
-// accepted at the highest term.
+// Adds what a promise or a recovery reports of a fragment: the highest open round, if records have
+// shown that it is possible, and in it the value accepted at the highest term.
 static void merge(struct step *s, struct job *j, struct fragment *g, uint32_t round,
                   const struct inter_record *vote) {
     if (round > g->floor) {
@@ -348,8 +348,8 @@ static void say_promises(struct step *s, struct job *j, enum promise_kind kind, 
     }
 }
 
-// Whether this node, which has promised less, may promise `term` to m, whose it is: it hears no leader, and m has not had a term just
-// now that it made nothing of. One beyond the last is for a clock that goes before this one's: in a moment; or an equivocator's, and never.
+// True if this node may promise `term`, higher than any before, to its owner m. A term beyond the
+// last one is of a faster clock, and can be promised a moment later; or m is Byzantine.
 static bool may_promise(const struct step *s, const struct job *j, uint8_t m, uint32_t term) {
     neb_ns before = j->members[m].promised;
     return !(hears_leader(s, j) && (j->leads || j->leader != m)) && term <= term_last(s, j) &&
@@ -372,7 +372,7 @@ void node_on_elect(struct step *s, struct neb_rd *r) {
     if (m < 0 || !j->standing.joined)
         return;
     if (kind == PROMISE_RECOVERY) {
-        // From here on votes of its old life do not count, if there was one that this node knew.
+        // From now on votes of its previous incarnation do not count, if this node knew of one.
         if (j->standing.renewed >> m & 1 || j->standing.epochs[m] == epoch)
             say_promises(s, j, PROMISE_RECOVERY, (uint8_t)m);
         return;
@@ -384,14 +384,14 @@ void node_on_elect(struct step *s, struct neb_rd *r) {
         return;
     }
     if (!node_vote_counts(j, (uint8_t)m, epoch))
-        return; // its heartbeat has not come yet
+        return; // its heartbeat has not arrived yet
     if (term < j->standing.term ||
         (term > j->standing.term && !may_promise(s, j, (uint8_t)m, term)))
         return;
     if (term > j->standing.term) {
         struct member *x = &j->members[m];
         bool vain = x->promised && s->now - x->promised < 2 * leader_silent;
-        j->asked_at = vain ? j->asked_at : s->now; // others have their turn
+        j->asked_at = vain ? j->asked_at : s->now; // other members have their turn
         x->promised = s->now;
         j->standing.term = term;
         node_step_down(j);
@@ -415,13 +415,13 @@ static void lead(struct step *s, struct job *j) {
         node_try_propose(s, j, &j->fragments[f]);
 }
 
-// A PROMISE: what a member has accepted in one fragment, and that it accepts nothing older than `term` there any more.
+// A PROMISE: what a member has accepted in one fragment. It accepts nothing below `term` any more.
 struct promised {
     uint8_t job[INTER_ID_BYTES];
     uint8_t kind; // enum promise_kind
     uint32_t f;
-    struct inter_promise p;   // but for what is the vote's and the sender's
-    struct inter_record vote; // where p.voted
+    struct inter_promise p;   // some fields follow from the vote and the sender
+    struct inter_record vote; // if p.voted
 };
 
 static bool promise_get(struct neb_rd *r, struct promised *x) {
@@ -441,7 +441,8 @@ static bool promise_get(struct neb_rd *r, struct promised *x) {
     return neb_rd_done(r);
 }
 
-// Of member m. False: its vote is of something else, proves nothing, or its signature does not fit.
+// Completes and checks a promise of member m. False: its vote is for something else or is not
+// justified, or a signature does not fit.
 static bool promise_check(struct step *s, const struct job *j, const struct fragment *g, uint8_t m,
                           struct promised *x, struct inter_record *asked) {
     const struct inter_record *vote = &x->vote;
@@ -465,7 +466,7 @@ static bool promise_check(struct step *s, const struct job *j, const struct frag
     return true;
 }
 
-// Once a majority has told of all fragments this member leads. Of a recovery the tick sees when all have told.
+// Once a majority has promised for all fragments, this member leads. join_tick ends a recovery.
 static void promise_count(struct step *s, struct job *j, struct fragment *g, uint8_t m,
                           const struct promised *x) {
     const struct inter_promise *p = &x->p;
@@ -497,7 +498,7 @@ void node_on_promise(struct step *s, struct neb_rd *r) {
     if (!g || m < 0 || j->equivocators >> m & 1)
         return;
     if (term_absurd(s, j,
-                    x.p.term)) { // also of a recovery: it would be this node's own from then on
+                    x.p.term)) { // for a recovery too, because this node would adopt it
         node_fault(s, INTER_FAULT_MALFORMED);
         return;
     }
@@ -510,29 +511,30 @@ void node_on_promise(struct step *s, struct neb_rd *r) {
     node_compare_vote(s, j, g, &asked);
     if (j->equivocators >> m & 1)
         return;
-    // Masked: the more members tell, the more can be ruled out. Not with what they have accepted of
-    // this leader since.
+    // Masked: the more members report, the more values can be ruled out. What they have accepted
+    // from this leader since does not help.
     bool more = j->leads && j->c.masked && !(g->promised >> m & 1) &&
                 !(x.p.voted && x.p.vote_term == x.p.term);
     bool wanted = x.kind == PROMISE_RECOVERY
                       ? j->recovers && !j->standing.joined && x.p.term <= term_last(s, j)
                       : (j->asks || more) && x.p.term == j->standing.term &&
                             node_vote_counts(j, (uint8_t)m, x.p.epoch);
-    if (wanted && x.p.round > node_proven_round(g)) // its word, until it shows the record before it
+    // not proven before the record of the previous round is here
+    if (wanted && x.p.round > node_proven_round(g))
         node_say_pull_of(s, j, g, x.p.round - 1, (uint8_t)m);
     else if (wanted)
         promise_count(s, j, g, (uint8_t)m, &x);
 }
 
-// ---- joining, and asking for a term ---------------------------------------------------------------------------
+// ---- joining, and asking for a term -------------------------------------------------------------
 
 static void join(struct step *s, struct job *j) {
     j->standing.joined = true;
     j->recovers = false;
     if (j->recovered_term > j->standing.term)
         j->standing.term = j->recovered_term;
-    // Masked: with a new disk it does not lead again in the first term. So who proposes two values in
-    // a term lies (equivocators_by).
+    // Masked: with a new disk it does not lead again in term 0. So a member with two proposals in
+    // one term is Byzantine (equivocators_by).
     if (j->c.masked && j->knew_older && !j->c.self && !j->standing.term)
         j->standing.term = 1;
     node_store_standing(s, j);
@@ -540,7 +542,8 @@ static void join(struct step *s, struct job *j) {
     j->asked_at = s->now;
 }
 
-// What lists an update that this life has sent the former one cannot have accepted: it is judged as any proposal is.
+// True if r lists an update that this incarnation has sent. The lost disk cannot have accepted such
+// a record, so it is judged like any proposal.
 static bool of_this_incarnation(const struct job *j, const struct inter_record *r) {
     for (uint8_t i = 0; i < r->n; i++)
         if (r->entries[i].member == j->c.self)
@@ -552,8 +555,9 @@ static bool adopts(const struct job *j, const struct fragment *g) {
     return g->has_best && g->best.round == g->round && !of_this_incarnation(j, &g->best);
 }
 
-// That the disk was lost, and that it had accepted this, may be one equivocator's word: it is not accepted while it rejects what this node does not. A
-// member that has bytes may have sent others since: then it believes.
+// That this value was accepted may be the claim of one Byzantine member. So it is not adopted while
+// it rejects an update that this node does not reject. A data member that cannot judge it adopts
+// it, because it may have sent other updates since.
 static bool adopts_in_doubt(const struct job *j, const struct fragment *g) {
     if (!adopts(j, g))
         return false;
@@ -561,27 +565,28 @@ static bool adopts_in_doubt(const struct job *j, const struct fragment *g) {
     return v == NODE_UNFAIR || (v == NODE_UNKNOWN && node_is_witness(j));
 }
 
-// Masked sums: which of several values of one term the lost disk had accepted nobody can tell. It
-// matters where more than one of them may have been committed with its vote: then the others end
-// the round.
+// Masked sums: nobody knows which of several values of one term the lost disk had accepted. If more
+// than one may have been committed with its vote, this node waits until the others end the round.
 static bool torn(const struct job *j, struct fragment *g) {
     return g->n_rivals && g->best.round == g->round && !node_settle_rivals(j, g);
 }
 
-// What the lost disk had accepted is accepted again: whoever counted on it can go on counting on it.
+// Accepts again what the lost disk had accepted, because a leader may have counted on that vote.
 static void recover(struct step *s, struct job *j) {
     for (uint8_t m = 0; m < j->c.n_members; m++)
-        if (!told_all(j, m) && !((j->c.removed | j->c.gone) >> m & 1)) // nobody hears the gone
+        // a revoked member is not heard
+        if (!told_all(j, m) && !((j->c.removed | j->c.gone) >> m & 1))
             return;
     for (uint32_t f = 0; f < j->c.fragments; f++)
         if (j->fragments[f].round < j->fragments[f].floor)
-            return; // its commits are on their way
+            return; // its commits are in flight
     for (uint32_t f = 0; f < j->c.fragments; f++)
         if (adopts_in_doubt(j, &j->fragments[f]) || torn(j, &j->fragments[f]))
             return;
     for (uint32_t f = 0; f < j->c.fragments; f++) {
         struct fragment *g = &j->fragments[f];
-        // Also where its commit has come meanwhile: that is not on disk before its updates are, and this node may stop before.
+        // Even if its commit has arrived: a commit is on disk only after its updates, and this node
+        // may stop before that.
         if (adopts(j, g))
             node_vote(s, j, g, &g->best);
     }
@@ -589,14 +594,15 @@ static void recover(struct step *s, struct job *j) {
 }
 
 static void join_tick(struct step *s, struct job *j) {
-    if (j->recovers && !(j->knew_older & ~(j->c.gone | j->equivocators))) // an equivocator's word
+    // only an equivocator claimed it
+    if (j->recovers && !(j->knew_older & ~(j->c.gone | j->equivocators)))
         j->recovers = j->lost = false;
     if (j->recovers) {
         uint16_t without = j->c.removed | j->c.gone;
-        bool anew =
-            !j->asked_at || j->told_without != without; // what they told of nobody else may have
-        if (anew || s->now - j->asked_at >= repeat_after) {
-            if (anew)
+        // collect again after a removal: only the removed member may have reported something
+        bool restart = !j->asked_at || j->told_without != without;
+        if (restart || s->now - j->asked_at >= repeat_after) {
+            if (restart)
                 begin_collecting(j);
             j->told_without = without;
             j->asked_at = s->now;
@@ -611,8 +617,8 @@ static void join_tick(struct step *s, struct job *j) {
     join(s, j);
 }
 
-// The lowest term that so many of `with` have not gone beyond that they are a majority, this node among them. What the others of them
-// say does not matter, and one that lies about its own is as good as one that is not there.
+// The lowest term that a majority of `with`, this node included, has not passed. What the other
+// members report does not matter, and a member that reports a false term is as good as absent.
 static uint32_t known_term(const struct job *j, uint32_t with) {
     uint32_t lowest = UINT32_MAX;
     for (uint8_t k = 0; k < j->c.n_members; k++) {
@@ -625,8 +631,8 @@ static uint32_t known_term(const struct job *j, uint32_t with) {
     return lowest > j->standing.term && lowest < UINT32_MAX ? lowest : j->standing.term;
 }
 
-// The next term of this node's own. False: there is none at this time of day. That is said where it lasts: a clock that is far behind the
-// others', or the end of all terms.
+// Finds the next own term. False: there is none at this time of day. If that lasts it is reported:
+// this clock is far behind the others', or the terms have run out.
 static bool next_term(struct step *s, struct job *j, uint32_t with, uint32_t *out) {
     uint32_t n = j->c.n_members, above = known_term(j, with);
     *out = above + 1 + (j->c.self + n - (above + 1) % n) % n;
@@ -643,7 +649,7 @@ static bool next_term(struct step *s, struct job *j, uint32_t with, uint32_t *ou
     return false;
 }
 
-// with: bit per member: whose promises it hopes for
+// with: bit per member whose promise it hopes for
 static bool ask(struct step *s, struct job *j, uint32_t with) {
     uint32_t term;
     if (!next_term(s, j, with, &term))
@@ -664,8 +670,9 @@ static bool ask(struct step *s, struct job *j, uint32_t with) {
     return true;
 }
 
-// A leader that was told of a round which nobody is in any more: whoever was has lost its disk since, was revoked, or lied. The round before may be
-// open again, with its votes: the leader has to be told anew.
+// True if promises reported a round in which no member is any more: a member has lost its disk
+// since, was revoked, or lied. The round before may be open again, with its votes, so the leader
+// has to ask for promises again.
 static bool misled(const struct job *j) {
     for (uint32_t f = 0; f < j->c.fragments; f++) {
         uint32_t top = j->fragments[f].round;
@@ -679,7 +686,7 @@ static bool misled(const struct job *j) {
     return false;
 }
 
-// Members that are here and whose votes count.
+// Live members whose votes count.
 static uint32_t electors(const struct step *s, const struct job *j) {
     uint32_t live = BIT(j->c.self);
     for (uint8_t m = 0; m < j->c.n_members; m++)
@@ -688,8 +695,9 @@ static uint32_t electors(const struct step *s, const struct job *j) {
     return live;
 }
 
-// A leader gives way where it cannot lead (and asks anew where it proposes in vain, below): to those who say that they have promised a later term, when the rest are too few to vote for
-// anything; and where for some time too few follow it, of enough that are here. Otherwise one voice would be enough to stop any round.
+// True if a leader must step down: members with a later term leave too few votes for it, or for
+// some time too few follow it although enough are live. A single report must not stop any round. A
+// leader that proposes in vain asks for a new term instead (in_vain).
 static bool replaced(const struct step *s, struct job *j) {
     uint32_t here = electors(s, j), beyond = 0, follow = BIT(j->c.self);
     for (uint8_t m = 0; m < j->c.n_members; m++) {
@@ -708,8 +716,8 @@ static bool replaced(const struct step *s, struct job *j) {
     return j->unfollowed_at && s->now - j->unfollowed_at >= unfollowed;
 }
 
-// Masked: several values of one term were told of, it cannot tell which it may propose, and who
-// could is bound to a later term and so tells nothing in this one.
+// Masked: several values of one term were reported and the leader cannot tell which it may propose.
+// A member that could tell is bound to a later term, so it promises nothing in this one.
 static bool untold(const struct step *s, const struct job *j, const struct fragment *g,
                    uint32_t bound) {
     return g->n_rivals && g->best.round == g->round && !g->decided &&
@@ -717,9 +725,9 @@ static bool untold(const struct step *s, const struct job *j, const struct fragm
            s->now - j->asked_at >= unfollowed;
 }
 
-// Whose promises a leader hopes for that proposes in vain: for some time too few have accepted, and with those that are bound to a later term,
-// and hear no leader there, they are enough. One of those that say that they follow keeps its vote back: which, nobody knows. 0: it does
-// not propose in vain.
+// Members to ask for promises if a leader proposes in vain; 0: it does not. In vain: for some time
+// too few have accepted, but with those that are bound to a later term and hear no leader they
+// would be enough. Some member claims to follow and withholds its vote; nobody knows which one.
 static uint32_t in_vain(const struct step *s, const struct job *j) {
     uint32_t here = electors(s, j), bound = 0;
     for (uint8_t m = 0; m < j->c.n_members; m++)
@@ -749,7 +757,8 @@ static void lead_tick(struct step *s, struct job *j) {
     }
 }
 
-// Whoever promised a term takes it for its owner's lead, with nothing but that one's word for the others' promises. Theirs tell.
+// A node follows the member to which it has promised a term, but has only that member's claim that
+// the others promised too. The terms of the others show it.
 static void follow_tick(const struct step *s, struct job *j) {
     uint32_t here = electors(s, j), elsewhere = 0;
     for (uint8_t m = 0; m < j->c.n_members; m++)
@@ -761,7 +770,7 @@ static void follow_tick(const struct step *s, struct job *j) {
         j->unled_at = s->now;
 }
 
-// There is something that a record could be made of, or one that may have been.
+// True if there is something to make a record of, or a record that may have been made.
 static bool anything_open(const struct job *j) {
     for (uint32_t f = 0; f < j->c.fragments; f++) {
         const struct fragment *g = &j->fragments[f];
@@ -792,7 +801,8 @@ static void elect_tick(struct step *s, struct job *j) {
     follow_tick(s, j);
     if (!j->judges)
         return;
-    // A witness needs no worker, and would lead before theirs come; proposals then go over its link, with no update of its own in them.
+    // A witness needs no worker, so it would lead before the workers attach. Proposals would then
+    // use its link although it has no update in them.
     if (node_is_witness(j) && !anything_open(j))
         j->asked_at = s->now;
     neb_ns heard = unled(s, j) ? 0 : j->leader_heard,
@@ -801,7 +811,8 @@ static void elect_tick(struct step *s, struct job *j) {
     uint32_t rank = (j->c.self + n - (term + 1) % n) % n + (node_is_witness(j) ? n : 0);
     if (s->now - since < leader_silent + (neb_ns)rank * stagger)
         return;
-    // Whoever hears a leader promises nothing: without enough others a term would be used up, and this node bound to it, for nothing.
+    // A voter that hears a leader promises nothing. Without enough others, this would use up a term
+    // and bind this node to it for nothing.
     uint32_t with = electors(s, j);
     for (uint8_t m = 0; m < n; m++)
         with &= m != j->c.self && j->members[m].follows ? ~BIT(m) : UINT32_MAX;
@@ -809,8 +820,8 @@ static void elect_tick(struct step *s, struct job *j) {
         (void)ask(s, j, with);
 }
 
-// Masked: where several values of one term were told of, whoever has not told is asked again, as
-// its word may rule out all but one.
+// Masked: if several values of one term were reported, the members that have not promised are asked
+// again, because their promises may rule out all values but one.
 static void ask_the_rest(struct step *s, struct job *j) {
     uint32_t rest = 0;
     for (uint32_t f = 0; f < j->c.fragments; f++)

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// What signatures prove, who lies, and whether members have diverged: statements that are compared, evidence that is handed on, histories that are walked back
-// to the first record that differs.
+// What signatures prove: records, promises, equivocation. And divergence: two histories are walked
+// back to the first record that differs.
 #include "inter/round/node_state.h"
 #include "security/sign.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-// ---- records --------------------------------------------------------------------------------------------------
+// ---- records ------------------------------------------------------------------------------------
 
 uint8_t inter_job_quorum(const struct inter_job_config *c) {
     uint32_t voters = ((1u << c->n_members) - 1) & ~(uint32_t)c->removed;
     uint8_t n = (uint8_t)node_count(voters);
-    if (c->masked) // of all that there ever were: two that differ in who was removed decide alike
+    if (c->masked) // of all members ever: the same at nodes that know other removals
         return inter_quorum(c->n_members, c->colluders);
     return inter_quorum(n, c->robust && n > 0 ? (uint8_t)((n - 1) / 4) : 0);
 }
@@ -42,7 +42,7 @@ bool node_accept_fits(struct inter_node *n, const struct job *j, const struct in
                             n->scratch.len, a->sig);
 }
 
-// One that does not fit may be of keys that this member, which was away, has never heard of.
+// An accept that does not fit may be of a key that this node, after an absence, has never heard of.
 bool node_proven(struct inter_node *n, const struct job *j, struct inter_record *r) {
     uint32_t votes = 0;
     uint8_t kept = 0;
@@ -70,10 +70,10 @@ bool inter_node_proves(struct inter_node *n, const struct inter_job_config *c,
            node_proven(n, &j, r);
 }
 
-// ---- promises -------------------------------------------------------------------------------------------------
+// ---- promises -----------------------------------------------------------------------------------
 
 static bool signed_by(struct inter_node *n, const struct job *j, uint8_t m, const char *context,
-                      const uint8_t sig[INTER_SIG_BYTES]) { // of what is in n->scratch
+                      const uint8_t sig[INTER_SIG_BYTES]) { // signature over n->scratch
     return n->crypto.verify(n->crypto.user, j->c.peers[m], context, n->scratch.p, n->scratch.len,
                             sig);
 }
@@ -108,7 +108,7 @@ static bool tells_of(const struct inter_promise *p, uint32_t round, uint32_t ter
     return p->voted && p->round == round && p->vote_term == term;
 }
 
-// Bit per member that tells, in these promises, of a vote at `top`: for `hash`; NULL: for any value.
+// Bit per member whose promise reports a vote at `top`: for `hash`, or, if NULL, for any value.
 static uint32_t tellers(const struct inter_promise *p, uint8_t k, uint32_t round, uint32_t top,
                         const uint8_t *hash) {
     uint32_t out = 0;
@@ -119,8 +119,8 @@ static uint32_t tellers(const struct inter_promise *p, uint8_t k, uint32_t round
     return out;
 }
 
-// Who must be lying: those against whom there is evidence, and whose term `top` is where more
-// members tell of different values of it than can lie. An honest one proposes one value in a term.
+// Members that must be Byzantine: those with evidence against them, and the leader of term `top` if
+// more members report different values of it than can be Byzantine (honest: one value per term).
 static uint32_t equivocators_by(const struct job *j, const struct inter_promise *p, uint8_t k,
                                 uint32_t round, uint32_t top) {
     uint32_t stay = ~(uint32_t)(j->c.removed | j->c.gone), all = tellers(p, k, round, top, NULL);
@@ -135,10 +135,9 @@ static uint32_t equivocators_by(const struct job *j, const struct inter_promise 
     return j->equivocators | (two ? BIT(top % j->c.n_members) : 0);
 }
 
-// Masked sums must not be read of two values, and only who lies proposes two in one term. Promises
-// (k) of the members `told` tell of votes at `top`: whether a majority may have accepted another
-// value there than `hash`. All who are not among them may have, all who tell of it, and of the rest
-// as many as may lie beside those of the former who are equivocators.
+// Masked: true if, by the promises p (k) of the members `told`, a majority may have accepted
+// another value than `hash` at `top`. Its votes can be of all members outside `told`, of those that
+// report it, and of as many more as can be Byzantine besides the equivocators among these.
 static bool rivalled(const struct job *j, const struct inter_promise *p, uint8_t k, uint32_t told,
                      uint32_t round, uint32_t top, const uint8_t hash[INTER_SHA_BYTES]) {
     uint32_t equivocators = equivocators_by(j, p, k, round, top), others = node_everyone(j) & ~told;
@@ -164,14 +163,14 @@ static bool rivalled_by(const struct job *j, const struct fragment *g, uint32_t 
     return rivalled(j, p, k, told, r->round, r->term, hash);
 }
 
-// Whose promises go with a proposal: where several values of one term were told of, not those of
-// known equivocators, if the rest are enough.
+// Members whose promises go with a proposal. If several values of one term were reported, known
+// equivocators are left out, provided that the rest is enough.
 static uint32_t told_by(const struct job *j, const struct fragment *g) {
     uint32_t honest = g->promised & ~(uint32_t)j->equivocators;
     return g->n_rivals && node_majority(j, honest) ? honest : g->promised;
 }
 
-// Whether, by the promises that are here, another value of its term may have been committed.
+// True if, by the promises that are here, another value of its term may have been committed.
 static bool has_rivals(const struct job *j, const struct fragment *g,
                        const struct inter_record *r) {
     return rivalled_by(j, g, told_by(j, g), r);
@@ -195,8 +194,9 @@ void node_forget_rivals(struct fragment *g) {
     g->n_rivals = 0;
 }
 
-// The promises of one term, from *at on: whether they are a majority's, and let somebody propose the value `hash` in `term`. *top: of the
-// vote for it that they tell of; 0: of none, or of one in the first term, which nobody asked for.
+// Checks the promises of one term, from *at on: they must be a majority's and leave its leader free
+// to propose the value `hash` in `term`. *top: term of the vote for it that they report; 0: none,
+// or the first term, for which nobody asked.
 static bool free_in(struct inter_node *n, const struct job *j, const struct inter_record *r,
                     const uint8_t hash[INTER_SHA_BYTES], uint32_t term, uint8_t *at,
                     uint32_t *top) {
@@ -223,8 +223,8 @@ static bool free_in(struct inter_node *n, const struct job *j, const struct inte
              rivalled(j, first, (uint8_t)(&r->promises[*at] - first), votes, r->round, *top, hash));
 }
 
-// What is older had no room. With masked sums only who has voted for this value since can tell that
-// it was free then.
+// True if older promises had no room. With masked sums, only a node that has voted for this value
+// since knows that it was free then.
 static bool cut_fairly(const struct job *j, const struct inter_record *r,
                        const uint8_t hash[INTER_SHA_BYTES], uint32_t term) {
     const struct fragment *g = &j->fragments[r->fragment];
@@ -246,8 +246,8 @@ bool node_justified(struct inter_node *n, const struct job *j, const struct inte
     return at == r->n_promises;
 }
 
-// The value `hash` as it was voted for in this term: as it is to be repeated, or as this node has voted for it itself, where that is the vote which is
-// told of.
+// The value `hash` as voted for in this term: `best`, or this node's own vote if that is the vote
+// reported.
 static const struct inter_record *voted_in(const struct fragment *g, uint32_t term,
                                            const uint8_t hash[INTER_SHA_BYTES]) {
     if (g->voted && g->vote.term == term && !memcmp(g->vote_hash, hash, INTER_SHA_BYTES) &&
@@ -256,9 +256,9 @@ static const struct inter_record *voted_in(const struct fragment *g, uint32_t te
     return g->has_best ? &g->best : NULL;
 }
 
-// A majority of those that this node was given (where they tell of two values of one term all, but
-// for known equivocators), and among them the one that tells of the vote it has to repeat; behind them,
-// that vote's own.
+// Adds a majority of the received promises, among them the one that reports the vote to be
+// repeated. If two values of one term were reported, it adds all but those of known equivocators.
+// The promises behind the repeated vote follow.
 void node_add_promises(const struct job *j, const struct fragment *g, struct inter_record *r) {
     const struct inter_promise *first = NULL;
     uint8_t hash[INTER_SHA_BYTES];
@@ -292,7 +292,7 @@ bool node_leader_voted(struct inter_node *n, const struct job *j, const struct i
     return false;
 }
 
-// ---- evidence -------------------------------------------------------------------------------------------------
+// ---- evidence -----------------------------------------------------------------------------------
 
 void node_say_evidence(struct step *s, struct job *j, uint8_t equivocator, uint8_t to) {
     inter_evidence_put(node_begin(s, MSG_EVIDENCE), &j->evidence[equivocator]);
@@ -317,7 +317,7 @@ bool node_take_evidence(struct step *s, struct job *j, const struct inter_eviden
         return false;
     j->equivocators |= (uint16_t)BIT(m);
     j->evidence[m] = *e;
-    if (j->leader == m) { // another one is elected
+    if (j->leader == m) { // another leader is elected
         j->leader = -1;
         j->leader_heard = 0;
     }
@@ -339,7 +339,7 @@ void node_on_evidence(struct step *s, struct neb_rd *r) {
     }
     struct job *j = node_find_job(s->n, e.a.job);
     if (j && node_member(j, s->from) >= 0 && !node_take_evidence(s, j, &e))
-        node_fault(s, INTER_FAULT_DENIED); // nobody may be accused by it
+        node_fault(s, INTER_FAULT_DENIED); // it proves nothing against anybody
 }
 
 void node_compare(struct step *s, struct job *j, const struct inter_record *x,
@@ -361,7 +361,7 @@ void node_compare_vote(struct step *s, struct job *j, const struct fragment *g,
     node_compare(s, j, &own, c);
 }
 
-// ---- members that have diverged ---------------------------------------------------------------------------------
+// ---- members that have diverged -----------------------------------------------------------------
 
 const uint8_t *node_head(const struct fragment *g, uint32_t round) {
     if (round > g->round || g->round - round >= g->n_heads)
@@ -381,7 +381,7 @@ static void ask_before(struct step *s, struct job *j, const struct fragment *g, 
         node_say_pull_of(s, j, g, round - 1, (uint8_t)m);
 }
 
-// Said once: this node's operator is needed.
+// Reported once, because it needs the operator.
 static void say_split(struct step *s, struct job *j, uint32_t peer, uint32_t fragment,
                       uint32_t round) {
     if (j->split)
@@ -394,8 +394,8 @@ static void say_split(struct step *s, struct job *j, uint32_t peer, uint32_t fra
     node_blame(s, peer, INTER_FAULT_SPLIT);
 }
 
-// Of the round in which both differ first, or of one behind it. Whose record it is counts: an equivocator may show one that no honest member
-// has, and would stop all others by it.
+// Compares two records of the first round that differs, or of a later one. An equivocator may show
+// a record that no honest member has, so its record must not stop the others.
 static void compared(struct step *s, struct job *j, const struct fragment *g,
                      const struct inter_record *own, const struct inter_record *c, uint32_t peer) {
     int m = node_member(j, peer);
@@ -435,13 +435,13 @@ void node_on_commit_read(struct step *s) {
         compared(s, j, g, own, &j->other, j->other_from);
 }
 
-// Where the first record that differs cannot be had any more it is said all the same.
+// If the first record that differs cannot be had any more, the split is reported all the same.
 void node_diverged_tick(struct step *s, struct job *j) {
     if (node_diverged(j) && s->now - j->diverged_at >= divergence_patience)
         say_split(s, j, j->other_from, j->other.fragment, j->other.round);
 }
 
-// ---- what members say of their parameters ---------------------------------------------------------------------
+// ---- digests of parameters that members report --------------------------------------------------
 
 static void said(struct inter_digests *out, uint8_t m, const uint64_t x[2],
                  const uint64_t digest[2]) {
@@ -474,7 +474,7 @@ bool inter_node_digests(const struct inter_node *n, const uint8_t job[INTER_ID_B
     for (uint8_t m = 0; m < j->c.n_members; m++)
         if (g->slots[m].known)
             said(out, m, g->slots[m].m.digest, digest);
-    if (g->decided) // of who has signed two the one that counts
+    if (g->decided) // of two updates of one member, the one that counts
         said_in(out, &g->decision, digest);
     return true;
 }

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Updates that were here whole and are not any more: a disk has lost their bytes, or gives back
-// others. Most often the other members still have those very bytes, so they are asked for them by
-// key and digest, like a member that is behind asks (WANT, answered by MANIFEST and CHUNK, or
-// GONE), although the record is committed here.
+// Updates that were complete here and are lost: a disk has lost their bytes, or returns others.
+// Most often the other members still have the same bytes. So this node asks them by key and digest,
+// as a member that is behind does (WANT, answered by MANIFEST and CHUNK, or GONE), although the
+// record is committed here.
 //
-//     the open round   its slot is as one that has not arrived; its worker submits one's own again
-//     rounds before    a slot of its own (job.missing) until the bytes are here: FOUND; or until
-//                      everybody who can be reached has said GONE: BEHIND
+//     open round        its slot becomes one that has not arrived; the worker submits an own update
+//                       again
+//     earlier rounds    a slot of their own (job.missing) until the bytes are here: FOUND; or until
+//                       every member that can be reached has answered GONE: BEHIND
 #include "inter/round/node_state.h"
 
 #include <stdlib.h>
@@ -46,7 +47,7 @@ static void of_open_round(struct step *s, struct job *j, struct fragment *g,
     t->holders &= (uint16_t)~BIT(j->c.self);
     t->moved = s->now - want_late; // asked for at once
     node_act(s, INTER_ACT_BLOB_OPEN)->manifest = t->m;
-    node_say_state_all(s, j, t); // it counts as a copy no more
+    node_say_state_all(s, j, t); // it no longer counts as a copy
 }
 
 static enum neb_status add(struct job *j, const struct inter_manifest *m) {
@@ -54,7 +55,7 @@ static enum neb_status add(struct job *j, const struct inter_manifest *m) {
         size_t cap = j->cap_missing ? 2 * j->cap_missing : 8;
         struct slot *p = realloc(j->missing, cap * sizeof *p);
         if (!p)
-            return neb_fail(NEB_ERR_NOMEM, "out of memory for %zu updates to be asked for", cap);
+            return neb_fail(NEB_ERR_NOMEM, "out of memory for %zu lost updates", cap);
         j->missing = p;
         j->cap_missing = cap;
     }
@@ -77,8 +78,8 @@ void node_on_blob_lost(struct step *s) {
     }
     if (node_lost_slot(j, &m->key))
         return;
-    // A worker asks for one round of a fragment at a time: what it asked for before it has, or
-    // needs no more.
+    // A worker asks for one round of a fragment at a time. It has what it asked for before, or does
+    // not need it any more.
     for (size_t i = j->n_missing; i-- > 0;)
         if (j->missing[i].m.key.fragment == m->key.fragment &&
             j->missing[i].m.key.round != m->key.round)
@@ -101,19 +102,19 @@ void node_lost_on_gone(struct job *j, const struct inter_key *k, uint8_t from) {
     if (!t)
         return;
     t->gone |= (uint16_t)BIT(from);
-    t->sought = false; // the next one is asked at once
+    t->sought = false; // the next member is asked at once
 }
 
 void node_lost_found(struct step *s, struct job *j, struct slot *t) {
     const struct inter_key k = t->m.key;
     remove_lost(j, (size_t)(t - j->missing));
-    for (size_t i = 0; i < j->n_missing; i++) // the round is of use once all of it is here
+    for (size_t i = 0; i < j->n_missing; i++) // only the complete round is of use
         if (j->missing[i].m.key.fragment == k.fragment && j->missing[i].m.key.round == k.round)
             return;
     node_act(s, INTER_ACT_FOUND)->key = k;
 }
 
-// Whoever is asked and brings nothing may just be slow: the next one is asked beside it.
+// A member that was asked and sends nothing may just be slow: another one is asked besides.
 static void ask(struct step *s, struct job *j, struct slot *t) {
     uint16_t from = 0;
     for (uint8_t m = 0; m < j->c.n_members; m++)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What members do from the round after the next: of what each said with its update, or as before. Its goodput is what it has said
-// since, while that update travelled.
+// Plans: what members do from the round after the next, from what each sent with its update. A
+// member without an update keeps its plan. Goodput is what a member has reported since, while that
+// update was in flight.
 #include "inter/round/node_state.h"
 
 static struct inter_tune_update update_of(const struct step *s, const struct job *j,

@@ -16,7 +16,8 @@ void node_clear_round(struct job *j, struct fragment *g) {
         node_clear_slot(&g->slots[m]);
     g->voted = g->decided = g->waits = g->has_own = false;
     g->diverged = 0;
-    g->has_best = g->has_best && g->best.round > g->round; // of a round still to be caught up with
+    // of a round that this node has yet to reach
+    g->has_best = g->has_best && g->best.round > g->round;
     if (!g->has_best)
         node_forget_rivals(g);
     g->accepted = 0;
@@ -35,16 +36,18 @@ bool node_lists(const struct inter_record *r, const struct inter_manifest *m) {
     return false;
 }
 
-// Two intervals of slack: a member that lost its disk takes over what it had sent before, and counts its steps from there.
+// Two intervals of slack: after a disk loss a member takes over what it had sent before, and counts
+// its steps from there.
 bool node_weight_possible(const struct job *j, const struct fragment *g, uint8_t m, uint64_t step,
                           uint64_t tokens) {
     uint64_t from = g->cursors[m], slack = 2 * (uint64_t)j->c.tune.start_interval;
     return step >= from && tokens <= j->c.step_tokens * (step - from + slack);
 }
 
-// ---- weighing -------------------------------------------------------------------------------------------------
+// ---- outliers -----------------------------------------------------------------------------------
 
-// Each member against its own updates of before; where there are peers to compare with, those say more.
+// Compares each member with its own earlier updates. The result counts only if there are too few
+// peers to compare with.
 static uint16_t flag_by_past(const struct job *j, struct fragment *g, const struct inter_record *r,
                              const float *norms) {
     uint16_t odd = 0;
@@ -65,7 +68,7 @@ static uint16_t flag_by_past(const struct job *j, struct fragment *g, const stru
     return accepted < 3 && !j->c.robust ? odd : 0;
 }
 
-// Of two members, the other one where both point against each other for some rounds: one of them is turned around.
+// Flags both of two members if their updates point against each other for some rounds.
 static uint16_t flag_pair(const struct job *j, struct fragment *g, const struct inter_record *r,
                           const float *const sketches[INTER_MEMBERS_MAX]) {
     if (node_count(node_data(j)) != 2 || r->n != 2 || r->entries[0].verdict != INTER_ACCEPTED ||
@@ -77,7 +80,7 @@ static uint16_t flag_pair(const struct job *j, struct fragment *g, const struct 
     return (uint16_t)(BIT(a) | BIT(b));
 }
 
-// Says whose update stands out, whatever the profile: whoever reads the log knows where to look.
+// Reports outliers under every profile, so that a reader of the log knows where to look.
 static void flag_outliers(struct step *s, const struct job *j, struct fragment *g,
                           const struct inter_record *r) {
     float norms[INTER_MEMBERS_MAX];
@@ -92,9 +95,9 @@ static void flag_outliers(struct step *s, const struct job *j, struct fragment *
             node_blame_author(s, j, m, INTER_FAULT_OUTLIER);
 }
 
-// ---- committing -----------------------------------------------------------------------------------------------
+// ---- committing ---------------------------------------------------------------------------------
 
-// Whether every update that a record lists is whole on this disk.
+// True if every update that a record accepts is complete on this disk.
 static bool holds_all(const struct job *j, const struct fragment *g, const struct inter_record *r) {
     for (uint8_t i = 0; i < r->n && !node_is_witness(j); i++) {
         const struct inter_entry *e = &r->entries[i];
@@ -134,8 +137,8 @@ void node_try_commit(struct step *s, struct job *j, struct fragment *g) {
     g->round++;
     node_new_head(g);
     g->said = s->now;
-    // Who was faster has said already what it has of this round. Without being asked it would say so again in a second or two,
-    // this node would be late once more, and so on for good.
+    // A faster member has already reported what it has of the new round. Unasked, it would repeat
+    // this only after some seconds, and this node would be late again, round after round.
     uint16_t early = g->early;
     g->early = 0;
     for (uint8_t m = 0; m < INTER_MEMBERS_MAX; m++)
@@ -143,7 +146,7 @@ void node_try_commit(struct step *s, struct job *j, struct fragment *g) {
             node_say_pull(s, j, g, m);
 }
 
-// Of a round that is over here: whether it ended with this record, as far as is remembered.
+// For a round that is over here: true if it ended with this record, as far as this node remembers.
 static bool known_as(const struct fragment *g, const struct inter_record *c) {
     uint8_t hash[INTER_SHA_BYTES], own[INTER_SHA_BYTES];
     inter_record_hash(c, hash);
@@ -155,7 +158,7 @@ static bool known_as(const struct fragment *g, const struct inter_record *c) {
     return !head || !memcmp(head, hash, HEAD_BYTES);
 }
 
-// A record that comes before those between: it shows how far others are.
+// A record of a later round than the open one proves how far others are.
 static void take_later(struct step *s, struct job *j, struct fragment *g, struct inter_record *c,
                        uint8_t from) {
     if (c->round >= g->proven) {
@@ -186,7 +189,7 @@ void node_on_commit(struct step *s, struct neb_rd *r) {
     }
     bool over = c.round < g->round || g->decided;
     if (over && known_as(g, &c))
-        return; // said again
+        return; // repeated
     if (!node_verify_record(s->n, j, &c) || !node_proven(s->n, j, &c)) {
         node_fault(s, INTER_FAULT_DENIED);
         return;
@@ -197,14 +200,14 @@ void node_on_commit(struct step *s, struct neb_rd *r) {
     }
     node_compare_vote(s, j, g, &c);
     if (j->equivocators >> from & 1 && !node_proven_without_equivocators(j, &c))
-        return; // others may have another one of it: an honest member's word is waited for
-    if (!node_follows(j, g, &c)) { // most of the job's voters have another job, or mean harm
+        return; // others may have another record of this round: wait for an honest member's
+    if (!node_follows(j, g, &c)) { // most voters have another job, or are Byzantine
         node_fault(s, INTER_FAULT_DENIED);
         return;
     }
     decide(s, j, g, &c);
     node_try_commit(s, j, g);
-    if (!g->decided && j->members[from].rounds[c.fragment] > g->round) // one after the other
+    if (!g->decided && j->members[from].rounds[c.fragment] > g->round) // one record after the other
         node_say_pull(s, j, g, (uint8_t)from);
 }
 
@@ -224,11 +227,11 @@ void node_on_pull(struct step *s, struct neb_rd *r) {
     if (round < g->round)
         node_answer_old(s, j, round, f);
     else if (round == g->round)
-        // it has just opened the job or come back: what was said before is lost on it
+        // The member has just opened the job or come back, and lacks what was sent before.
         node_repeat(s, j, g, (uint8_t)m);
 }
 
-// ---- voting ---------------------------------------------------------------------------------------------------
+// ---- voting -------------------------------------------------------------------------------------
 
 static bool sign_accept(struct step *s, const struct job *j, const struct inter_record *r,
                         struct inter_accept *out) {
@@ -267,7 +270,7 @@ void node_vote(struct step *s, struct job *j, struct fragment *g, const struct i
     node_act(s, INTER_ACT_STORE_VOTE)->record = *r;
 }
 
-// What a record lists: this node cannot judge it before.
+// Asks for the updates that a record lists, because this node cannot judge it without them.
 static void ask_for(struct fragment *g, const struct inter_record *c) {
     if (g->waits && c->term <= g->pending.term)
         return;
@@ -277,7 +280,8 @@ static void ask_for(struct fragment *g, const struct inter_record *c) {
         g->slots[m].gone = 0;
 }
 
-// Whether to vote for a proposal. One that cannot be judged yet makes this node ask for what it lists; of a term the first.
+// True if this node votes for a proposal. If it cannot judge it yet, it asks for the listed
+// updates; in one term only for those of the first such proposal.
 static bool judge(struct step *s, struct job *j, struct fragment *g, const struct inter_record *c,
                   const struct inter_manifest *given, uint8_t n_given) {
     bool fit = node_manifests_fit(s->n, j, g, c, given, n_given);
@@ -309,7 +313,8 @@ void node_on_propose(struct step *s, struct neb_rd *r) {
     struct fragment *g = node_find_fragment(j, c.fragment);
     if (!g)
         return;
-    // Of a disk that is gone: by now the leader may have been told that this node had voted for nothing.
+    // A proposal from a lost disk: since then the leader may have learned that this node had
+    // accepted nothing.
     uint64_t newest = j->members[c.leader].epoch;
     bool renewed = j->standing.renewed >> c.leader & 1;
     if (epoch < j->standing.epochs[c.leader] ||
@@ -335,7 +340,7 @@ void node_on_propose(struct step *s, struct neb_rd *r) {
     node_compare_vote(s, j, g, &c);
     if (!j->standing.joined || c.term < j->standing.term || g->decided || node_diverged(j) ||
         j->equivocators >> c.leader & 1)
-        return; // its next heartbeat from us tells it of the term, or of what is known of it
+        return; // our next heartbeat shows it the term, or evidence follows
     inter_record_hash(&c, hash);
     if (g->voted && g->vote.term == c.term && memcmp(hash, g->vote_hash, sizeof hash)) {
         node_fault(s, INTER_FAULT_SECOND);
@@ -360,7 +365,7 @@ void node_on_accept(struct step *s, struct neb_rd *r) {
     uint32_t round = neb_rd_u32(r), f = neb_rd_u32(r), term = neb_rd_u32(r);
     neb_rd_copy(r, hash, sizeof hash);
     a.epoch = neb_rd_u64(r);
-    size_t body = r->off - 1; // behind the type
+    size_t body = r->off - 1; // without the type
     neb_rd_copy(r, a.sig, sizeof a.sig);
     if (!neb_rd_done(r) || term > INTER_TERM_MAX) {
         node_fault(s, INTER_FAULT_MALFORMED);
@@ -398,13 +403,14 @@ void node_on_accept(struct step *s, struct neb_rd *r) {
         if (g->accepted >> k & 1)
             done.accepts[done.n_accepts++] = g->accepts[k];
     decide(s, j, g, &done);
-    node_try_commit(s, j, g); // before others hear of it, if it can be
+    node_try_commit(s, j, g); // if possible, before others learn of it
     node_say_record_all(s, j, MSG_COMMIT, &done);
 }
 
-// ---- proposing ------------------------------------------------------------------------------------------------
+// ---- proposing ----------------------------------------------------------------------------------
 
-// By the words of others, the only ones that its owner and a witness have: more than half of the data members that are left, or, of two, both.
+// True if enough other members refuse an update; its owner and a witness know nothing else. Enough
+// is more than half of the other remaining data members, or both of two that have a witness.
 static bool told_no_good(const struct job *j, const struct slot *t, uint8_t m) {
     uint16_t others = (uint16_t)(node_data(j) & ~(BIT(m) | j->c.gone));
     bool left = (j->c.gone | j->c.removed) >> m & 1;
@@ -420,26 +426,27 @@ bool node_no_good(const struct job *j, const struct slot *t, uint8_t m) {
 }
 
 bool node_witness_rejects(const struct job *j, const struct slot *t, uint8_t m) {
-    bool left = (j->c.gone | j->c.removed) >> m & 1; // no member any more: its word never comes
+    // no member any more: its own report never comes
+    bool left = (j->c.gone | j->c.removed) >> m & 1;
     return left || (t->known && t->refusers >> m & 1) || told_no_good(j, t, m);
 }
 
-// An update that may be part of a commit: it has survived the loss of one disk, or it is known to be no good; and enough voters see
-// it as this node does.
+// True if an update may be part of a record: it survives the loss of one disk, or it is known to be
+// refused. Besides, enough voters must see it as this node does.
 static bool eligible(const struct job *j, const struct slot *t, uint8_t m) {
     int copies = node_count(t->holders & node_data(j)), want = node_count(node_data(j));
     bool bad = node_no_good(j, t, m);
     uint16_t against = t->refusers;
-    if (j->c.n_members == 2) // neither can do without the other, whose word it is
+    if (j->c.n_members == 2) // the owner's own report does not block: both are needed
         against &= (uint16_t)~BIT(m);
     if (bad)
         against = (uint16_t)(t->holders & node_data(j) & ~BIT(m));
     if (!node_majority(j, (uint16_t)(node_everyone(j) & ~against)))
         return false;
     if (bad && j->c.witnesses && !node_witness_rejects(j, t, m))
-        return false; // the rest of the record would wait for words that may never come
+        return false; // the record would wait for reports that may never come
     if (j->c.robust && t->known && !bad && !(t->norm > 0))
-        return false; // this node cannot weigh it yet
+        return false; // its norm is not known yet
     return t->known && (bad || copies >= (want < 2 ? want : 2));
 }
 
@@ -451,9 +458,9 @@ static uint16_t live_data(const struct step *s, const struct job *j) {
     return live & node_data(j) & (uint16_t)~j->c.gone;
 }
 
-// After an outage in which both sides trained on, each says anew what it sends as soon as it knows that the other is there. Where
-// one's newer update meets the other's of before the outage, what they learned would come in two rounds, each in full, instead of
-// averaged: a few of the other's steps are waited for. In vain where it was not away but down.
+// After an outage both sides send again once they see each other. If the new update of one side met
+// the old update of the other, both would count in full, in two rounds, instead of being averaged.
+// So the leader waits for a few steps of the other side; in vain if that side was down.
 static bool returns_alone(const struct step *s, const struct job *j, const struct fragment *g,
                           uint16_t ready) {
     for (uint8_t a = 0; a < j->c.n_members; a++)
@@ -493,7 +500,7 @@ uint16_t node_owing(const struct step *s, const struct job *j) {
                 last = last && t->m.flags & INTER_FINAL;
                 since = t->began > since ? t->began : since;
             } else if (node_data(j) & ~j->c.gone & BIT(m) && m != j->c.self && node_live(s, j, m) &&
-                       !(t->known && t->no_room)) { // it has sent it: this disk is full
+                       !(t->known && t->no_room)) { // it has sent one, but this disk is full
                 absent |= (uint16_t)BIT(m);
                 idle |= (uint16_t)(node_idle(j, m) ? BIT(m) : 0);
             }
@@ -516,7 +523,7 @@ uint16_t node_no_room(const struct job *j) {
     return out;
 }
 
-// Which updates the next record is to hold; 0: not yet.
+// Bit per member whose update the next record is to hold; 0: not yet.
 static uint16_t choose(struct step *s, const struct job *j, struct fragment *g) {
     uint16_t ready = 0, live = live_data(s, j);
     bool complete = true;
@@ -537,7 +544,7 @@ static uint16_t choose(struct step *s, const struct job *j, struct fragment *g) 
     }
     if (!g->ready_since)
         g->ready_since = s->now;
-    // A slow member is waited for without end where nobody else has anything more to say: its last steps count too.
+    // If the others have nothing more to send, a slow member is waited for: its last steps count.
     bool last = true;
     for (uint8_t m = 0; m < j->c.n_members; m++)
         last = last && (!(ready >> m & 1) || g->slots[m].m.flags & INTER_FINAL);
@@ -570,10 +577,10 @@ static void fill_record(const struct step *s, struct inter_record *r, const stru
                                  .digest = {t->m.digest[0], t->m.digest[1]},
                                  .clip = 1};
         memcpy(e->sha256, t->m.sha256, sizeof t->m.sha256);
-        // A run that is repeated may send earlier than its former life did.
+        // A restarted run may send at an earlier step than its previous incarnation did.
         if (t->m.step > r->cursors[m])
             r->cursors[m] = t->m.step;
-        // What it says, or what the records say: one that caught up may have sent, too late, several times since.
+        // By its report or by the records: a member that caught up may have sent too late since.
         if (t->m.missed > j->c.merge_after || g->round - g->absences[m].base > j->c.merge_after)
             r->flags |= INTER_MERGE;
     }
@@ -584,8 +591,9 @@ static void fill_record(const struct step *s, struct inter_record *r, const stru
         inter_robust_clip(r, norms);
 }
 
-// A member that cannot tell yet gets the bytes; a witness, which cannot, leaves the term to somebody who has them, and so does a member
-// that does not get them: they may be gone everywhere, and those that have accepted it need none.
+// A member that cannot judge the value yet asks for the bytes. A witness cannot do so, and the
+// bytes may be lost everywhere. After a while such a leader leaves the term to a member that has
+// accepted the value, because that one needs no bytes.
 static bool may_propose_again(struct step *s, struct job *j, struct fragment *g,
                               const struct inter_record *r) {
     enum node_judgement v = node_rejudge(j, g, r, g->best.leader);
@@ -595,12 +603,12 @@ static bool may_propose_again(struct step *s, struct job *j, struct fragment *g,
     neb_ns patience = node_is_witness(j) ? unfollowed : 4 * unfollowed;
     if (v == NODE_UNKNOWN && s->now - g->doubted >= patience) {
         node_step_down(j);
-        j->asked_at = s->now; // others have their turn
+        j->asked_at = s->now; // other members have their turn
     }
     return v == NODE_FAIR;
 }
 
-// The leader: what somebody may have accepted in this round comes first, in this term; otherwise what is ready.
+// The leader proposes what a voter may have accepted in this round, otherwise what is ready.
 void node_try_propose(struct step *s, struct job *j, struct fragment *g) {
     struct inter_record r;
     struct inter_accept own;
@@ -610,18 +618,18 @@ void node_try_propose(struct step *s, struct job *j, struct fragment *g) {
         if (!(g->accepted >> j->c.self & 1) && sign_accept(s, j, &g->vote, &own)) {
             g->accepts[j->c.self] = own;
             g->accepted |= (uint16_t)BIT(j->c.self);
-            if (!g->vote.n_accepts) // of a program that did not say it with the proposal
+            if (!g->vote.n_accepts) // stored by a build that kept it out of the proposal
                 g->vote.accepts[g->vote.n_accepts++] = own;
         }
         return;
     }
-    // no honest voter has accepted it, whatever a promise says
+    // no honest voter has accepted this, whatever a promise reports
     while (g->has_best && g->best.round == g->round && !node_follows(j, g, &g->best)) {
         g->has_best = g->n_rivals > 0;
         if (g->has_best)
             g->best = g->rivals[--g->n_rivals];
     }
-    // Masked sums: where either may have been committed, more promises are waited for, or evidence.
+    // Masked: if another value may have been committed, wait for more promises or for evidence.
     if (g->n_rivals && g->best.round == g->round && !node_settle_rivals(j, g))
         return;
     if (g->has_best && g->best.round == g->round) {
@@ -647,7 +655,7 @@ void node_try_propose(struct step *s, struct job *j, struct fragment *g) {
                            r.sig) ||
         !sign_accept(s, j, &r, &own))
         return;
-    r.accepts[r.n_accepts++] = own; // said with it: who says two of one term is found out
+    r.accepts[r.n_accepts++] = own; // part of the proposal: two in one term are evidence
     node_vote(s, j, g, &r);
     g->said = g->proposed = s->now;
     g->accepts[j->c.self] = own;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a node says, and how it gets there: directly, or in an envelope through a third member.
+// How a node's messages are sent: directly, or in an envelope through a third member.
 #include "inter/round/node_state.h"
 
 #include <string.h>
@@ -10,7 +10,7 @@ bool node_direct(const struct step *s, const struct job *j, uint8_t m) {
     return m != j->c.self && s->n->paths[j->c.peers[m]].up;
 }
 
-// Through whom a member can be reached that is not connected to this node; -1: nobody.
+// The member through which an unconnected member can be reached; -1: none.
 static int via(const struct step *s, const struct job *j, uint8_t m) {
     for (uint8_t k = 0; k < j->c.n_members; k++)
         if (k != m && node_direct(s, j, k) && j->members[k].heard &&
@@ -49,7 +49,7 @@ static void put_on_link(struct step *s, uint32_t peer, const struct neb_buf *b) 
         s->st = NEB_ERR_NOMEM;
 }
 
-//     FORWARD: [ job ][ origin ][ destination ][ signature of the origin over all but itself ][ message ]
+//     FORWARD: [ signature of the origin over the rest ][ job ][ origin ][ destination ][ message ]
 static void put_envelope_body(struct neb_buf *b, const uint8_t job[INTER_ID_BYTES], uint8_t from,
                               uint8_t to, const void *p, size_t len) {
     neb_buf_add(b, job, INTER_ID_BYTES);
@@ -110,11 +110,11 @@ void node_on_forward(struct step *s, struct neb_rd *r) {
         node_fault(s, INTER_FAULT_DENIED);
         return;
     }
-    // one hop: only its origin gives it to us, and only to its end do we give it
+    // One hop: this node takes it only from its origin, and passes it only to its destination.
     bool passes = to != j->c.self;
     if (passes && (node_member(j, s->e->peer) != from || !node_direct(s, j, to)))
         return;
-    // also of what is passed on: whoever gets it blames who passed it
+    // Also for an envelope to pass on, because its receiver blames the member that passed it.
     if (!s->n->crypto.verify(s->n->crypto.user, j->c.peers[from], forward_context, r->p + body,
                              r->len - body, sig)) {
         node_fault(s, INTER_FAULT_DENIED);
@@ -129,7 +129,7 @@ void node_on_forward(struct step *s, struct neb_rd *r) {
     node_message(s, inner, len, false);
 }
 
-// ---- the messages ---------------------------------------------------------------------------------------------
+// ---- messages -----------------------------------------------------------------------------------
 
 void node_say_manifest(struct step *s, struct job *j, const struct inter_manifest *m, uint8_t to) {
     inter_manifest_put(node_begin(s, MSG_MANIFEST), m);
@@ -177,9 +177,9 @@ void node_say_state_all(struct step *s, struct job *j, const struct slot *t) {
     send_all(s, j);
 }
 
-// A proposal says which ledger of its leader it is from: what a disk that was lost has proposed must not be voted for after the
-// leader has collected what was (found by simulation: a message of before overtook the new one, and two members waited for ever). It brings the manifests of what it
-// lists, so that whoever was not told by their members can compare them.
+// A proposal names the ledger of its leader. One that the leader made before a disk loss must get
+// no vote after the leader has collected what was accepted. The manifests of the listed updates
+// follow, so that a voter without them can check the record.
 static void begin_record(struct step *s, const struct job *j, enum message type,
                          const struct inter_record *r) {
     struct neb_buf *b = node_begin(s, type);
@@ -225,7 +225,8 @@ void node_say_pull(struct step *s, struct job *j, struct fragment *g, uint8_t to
 void node_answer_old(struct step *s, const struct job *j, uint32_t round, uint32_t f) {
     int m = node_member(j, s->from);
     if (m < 0 || !node_direct(s, j, (uint8_t)m))
-        return; // the ledger's bytes go out directly; a member behind a third pulls from that one
+        // the ledger's bytes go out directly only; a member behind a third one pulls from that one
+        return;
     struct inter_action *a = node_act(s, INTER_ACT_SEND_COMMIT);
     a->peer = s->from;
     a->key = (struct inter_key){.round = round, .fragment = f};
@@ -237,7 +238,7 @@ void inter_node_commit_message(struct neb_buf *out, const struct inter_record *r
     inter_record_put(out, r);
 }
 
-// Says again what a member may have missed.
+// Repeats what a member may have missed.
 void node_repeat(struct step *s, struct job *j, struct fragment *g, uint8_t m) {
     const struct slot *own = &g->slots[j->c.self];
     if ((own->whole || own->refused) && !((own->holders | own->refusers) >> m & 1))

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Blobs on their way out: to whom each goes, the window of every path, and what came back of it (ACK, STATE, WANT).
-//
-// An update is pushed by its owner, or asked for (WANT) from whoever has it; from here on both are the same.
+// Blobs that leave: to which member each goes, the window of every path, and the answers (ACK,
+// STATE, WANT). An owner pushes its update; any other member that has it is asked for it (WANT).
+// From here on both are the same.
 #include "inter/round/node_state.h"
 
 #include <stdlib.h>
@@ -19,8 +19,8 @@ static struct serve *find_serve(struct job *j, const struct inter_key *k, uint8_
     return NULL;
 }
 
-// Not ready before the STATE that answers the manifest: chunks travel on other connections and would overtake it, be
-// dropped as unknown, and wait for their timeout.
+// Not ready before the STATE that answers the manifest. Chunks use other connections: they would
+// overtake the manifest, be dropped as unknown, and wait for their timeout.
 enum neb_status node_serve_add(struct step *s, struct job *j, uint8_t to,
                                const struct inter_manifest *m) {
     struct serve *v = find_serve(j, &m->key, to);
@@ -58,8 +58,8 @@ static bool accepts(const struct inter_record *r, const struct inter_manifest *m
     return node_lists(r, m);
 }
 
-// What the round's record does not accept nobody wants any more: others answer its chunks with nothing, and it would keep the window of the
-// next update, and of all other jobs, until they expire.
+// Drops transfers that the round's record does not accept. Nobody acknowledges their chunks now, so
+// they would block the window for the next update, and for other jobs, until they expire.
 void node_serves_decided(struct job *j, const struct fragment *g) {
     for (size_t i = j->n_serves; i-- > 0;) {
         const struct inter_manifest *m = &j->serves[i].m;
@@ -69,9 +69,9 @@ void node_serves_decided(struct job *j, const struct fragment *g) {
     }
 }
 
-// A member that still takes an update of this round goes on with it; for one that is away nothing is kept: it will ask.
+// A member that is receiving an update of this round gets the rest. A member that is away will ask.
 void node_serves_round_over(struct step *s, struct job *j, const struct fragment *g) {
-    node_serves_decided(j, g); // one can have been asked for since
+    node_serves_decided(j, g); // one may have been asked for since
     for (size_t i = 0; i < j->n_serves;) {
         const struct serve *v = &j->serves[i];
         if (v->m.key.fragment == node_index(j, g) && v->m.key.round <= g->round &&
@@ -90,8 +90,8 @@ static uint64_t flying_to(const struct job *j, uint32_t peer) {
     return bytes;
 }
 
-// Chunk headers carry the first 8 bytes of the chunk's SHA-256; the shell, which reads the bytes, puts it in: the header's last field
-// is left zero here.
+// The header's last field is the first 8 bytes of the chunk's SHA-256. It is zero here: the caller,
+// which reads the bytes, fills it in.
 static void send_chunk(struct step *s, const struct serve *v, uint32_t peer, uint32_t chunk) {
     struct path *p = &s->n->paths[peer];
     struct neb_buf *b = node_begin(s, MSG_CHUNK);
@@ -111,7 +111,8 @@ static void send_chunk(struct step *s, const struct serve *v, uint32_t peer, uin
     p->stats.payload_resent += inter_sender_repeats(&v->out, chunk) ? a->len : 0;
 }
 
-// The first of a job's transfers to a peer that has a chunk to send sends it. flying: to the peer, of all jobs.
+// Sends a chunk of the job's first transfer to the peer that has one to send. flying: bytes in
+// flight to the peer, of all jobs.
 static int64_t send_next(struct step *s, struct job *j, uint32_t peer, uint64_t flying) {
     struct path *p = &s->n->paths[peer];
     for (size_t i = 0; i < j->n_serves; i++) {
@@ -130,8 +131,9 @@ static int64_t send_next(struct step *s, struct job *j, uint32_t peer, uint64_t 
     return INTER_SENDER_NONE;
 }
 
-// The job of which least flies is next; when the window does not take its chunk nobody's leaves: smaller ones of another job would
-// keep it full. So each job has its share of a path, whoever began first.
+// The job with the fewest bytes in flight is next. If the window does not take its chunk, no chunk
+// leaves, because smaller chunks of another job would keep the window full. So each job gets its
+// share of a path, whichever began first.
 static void fill_window(struct step *s, uint32_t peer, const bool has[JOBS_MAX],
                         uint64_t flying[JOBS_MAX]) {
     bool may[JOBS_MAX];
@@ -181,7 +183,7 @@ void node_serve_on_state(struct step *s, struct job *j, const struct inter_key *
         node_serve_remove(j, (size_t)(v - j->serves));
     } else if (inter_sender_state(&v->out, bits, len)) {
         v->out.ready = true;
-        if (in_vain && !inter_sender_done(&v->out)) { // they may be others by now, on this disk
+        if (in_vain && !inter_sender_done(&v->out)) { // the bytes on this disk may have changed
             struct inter_action *a = node_act(s, INTER_ACT_VERIFY);
             a->peer = s->from;
             a->key = *k;
@@ -236,7 +238,8 @@ void node_on_want(struct step *s, struct neb_rd *r) {
     a->key = k;
 }
 
-// Of rounds that are over a member asks for one at a time, of each update: what it was being sent of others is wanted no more.
+// A member asks for one earlier round of an update at a time: it no longer wants the transfers of
+// other earlier rounds.
 static void serves_of_before(struct job *j, const struct inter_key *k, uint8_t to) {
     for (size_t i = j->n_serves; i-- > 0;) {
         const struct inter_key *x = &j->serves[i].m.key;
@@ -272,7 +275,7 @@ void node_on_send_failed(struct step *s) {
     struct job *j = node_find_job(s->n, s->e->key.job);
     int m = j ? node_member(j, s->e->peer) : -1;
     struct serve *v = m < 0 ? NULL : find_serve(j, &s->e->key, (uint8_t)m);
-    // Or its chunks would take the window again and again, and no other job's would leave.
+    // Otherwise its chunks would take the window again and again, and other jobs could not send.
     if (j && s->e->ok)
         j->held = true;
     if (!v)
@@ -282,7 +285,7 @@ void node_on_send_failed(struct step *s) {
     t->payload_sent -= len;
     t->payload_resent -= inter_sender_repeats(&v->out, s->e->chunk) ? len : 0;
     inter_sender_unsend(&v->out, s->e->chunk);
-    // Held back, it says nothing of the path; nor does a window that such chunks have filled.
+    // A chunk that is held back tells nothing about the path, nor does a window full of them.
     inter_estimate_full(&s->n->paths[s->e->peer].estimate, s->e->ok ? 0 : s->now);
 }
 

@@ -1,9 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a node knows, shared by the files of the pure core: node.c (life, ticks, dispatch), node_say.c (what is said and
-// to whom), node_evidence.c (what signatures prove, who lies, whether members have diverged, what
-// they say of their parameters), node_transfer.c (manifests, chunks that arrive, who holds what),
-// node_lost.c (what was whole and is not any more), node_serve.c (chunks that leave), node_round.c
-// (proposals, votes, commits), node_check.c (what a proposal must be), node_elect.c (heartbeats, epochs, terms). But for tests, nobody else includes this.
+// State of a node, shared by the files of the pure core. Besides them only tests include it.
+//
+//     node.c             set-up, restore, events, dispatch of messages, status
+//     node_say.c         how messages are sent, and to whom
+//     node_evidence.c    what signatures prove; equivocation, divergence, digests of parameters
+//     node_transfer.c    manifests, chunks that arrive, which member holds what
+//     node_lost.c        updates that were complete and are lost
+//     node_serve.c       chunks that leave
+//     node_round.c       proposals, votes, commits
+//     node_check.c       what a proposal must be
+//     node_plan.c        plans in a proposal
+//     node_elect.c       heartbeats, epochs, terms
 #ifndef INTER_NODE_STATE_H
 #define INTER_NODE_STATE_H
 #include "inter/record/robust.h"
@@ -28,114 +35,124 @@ enum message {
     MSG_EVIDENCE,
 };
 
-enum { ANY_ATTEMPT = 0 }; // of a WANT: whatever is there
-// bytes of the blob's SHA-256 in a STATE: its member may have signed another one under the key
+enum { ANY_ATTEMPT = 0 }; // in a WANT: any attempt
+// Bytes of the blob's SHA-256 in a STATE: a member may have signed another blob under the key.
 enum { STATE_DIGEST = 8 };
-// hashes of records in a HEARTBEAT, cut: nobody makes two values of one; and how many of a fragment's newest are remembered
+// HEAD_BYTES: length of a record's hash in a HEARTBEAT, enough against collisions. HEADS: newest
+// hashes that are remembered per fragment.
 enum { HEAD_BYTES = 16, HEADS = 16 };
 
 #define BIT(m) (1u << (m))
 
 static const neb_ns heartbeat_every = NEB_S;
-static const neb_ns fresh_for = 5 * NEB_S;    // a member heard within this is live
-static const neb_ns repeat_after = 2 * NEB_S; // what is open is said again
-// no progress from a source: ask (another) one
+static const neb_ns fresh_for = 5 * NEB_S;    // a member heard within this time is live
+static const neb_ns repeat_after = 2 * NEB_S; // open messages are repeated
+// no progress from a source: ask a (or another) member
 static const neb_ns want_soon = 300 * NEB_MS, want_late = 6 * NEB_S;
-// until a blob that the disk had no room for is opened again: a try is a look at the disk, and one transfer in vain where that says wrong
+// Time until a blob that the disk had no room for is opened again. A retry looks at the disk. If
+// that shows room where there is none, one transfer is wasted.
 static const neb_ns room_first = 5 * NEB_S, room_last = 60 * NEB_S;
-static const neb_ns serve_idle = 120 * NEB_S; // a transfer that nobody takes is dropped
+// a transfer that its receiver does not take is dropped
+static const neb_ns serve_idle = 120 * NEB_S;
 static const neb_ns leader_silent = 4 * NEB_S, stagger = NEB_S; // when to ask for a term
-static const neb_ns leader_sticky = 3 * NEB_S; // who has just heard the leader promises nothing
-// nothing more to whoever was promised a term just now and has proposed nothing in it; it asks again after leader_silent, others by then
+// a node that has just heard its leader promises nothing
+static const neb_ns leader_sticky = 3 * NEB_S;
+// A candidate that was just promised a term and has proposed nothing in it gets no other promise.
+// It asks again after leader_silent; by then other members may have asked.
 static const neb_ns promise_pause = 3 * NEB_S;
-// a leader that so few follow, although enough are there; a term that is waited for
+// too few follow a leader although enough are live; no term is available
 static const neb_ns unfollowed = 8 * NEB_S, no_term_patience = 10 * NEB_S;
-// No step for so long, where one has a tick every 200 ms: this side was busy or stopped, and others cannot have been heard. Several such times
-// may be in one pass over the links, in which updates are finished; one who is not heard between more of them is silent.
+// No step for this long, with a tick every 200 ms, means that this node was busy or stopped and
+// cannot have heard the others. One pass over the links, which finishes updates, may hold several
+// such pauses. A member that is not heard between more than EXCUSED_MAX of them is silent.
 static const neb_ns away = NEB_S;
 enum { EXCUSED_MAX = 4 };
-// between two epochs of one member, each of which is a write that is synced; an honest one has one a disk
+// Least time between two new epochs of a member. Each is a synced write; an honest member has one
+// per disk.
 static const neb_ns restart_pause = 2 * NEB_S;
-// between two answers to one that asks for a term or recovers, each a signature a fragment; it asks again each second
+// Least time between two answers to a candidate or a recovering member. An answer costs a signature
+// per fragment; the member asks each second.
 static const neb_ns answer_pause = 700 * NEB_MS;
-// for the record in which two histories differ first
+// time to find the record in which two histories first differ
 static const neb_ns divergence_patience = 10 * NEB_S;
 
 struct slot {      // one member's update in the open round
-    bool known;    // manifest is here, and durable
-    bool whole;    // blob is durable here, and passed the gate
+    bool known;    // manifest is here and durable
+    bool whole;    // blob is durable here and has passed the gate
     bool checking; // BLOB_FINISH is under way
     bool refused;  // by the gate
-    // The disk has no room for it: what arrives is dropped, and it is opened again at room_at, later each time.
+    // The disk has no room: what arrives is dropped. A retry follows at room_at, later each time.
     bool no_room;
     neb_ns room_at, room_wait;
     struct inter_manifest m;
     uint8_t attempts;           // taken in this round
-    bool bad;                   // of this node's own: its gate would refuse it
+    bool bad;                   // this node's own update, which its gate would refuse
     float norm;                 // of the decoded update; 0: not known
     float *sketch;              // (CMP_SKETCH) owned; NULL: not known
     uint16_t holders, refusers; // bit per member: blob durable there; refused there
-    uint16_t hints;             // who says to hold a blob whose manifest is not here,
-    uint32_t hint_attempt;      // of this attempt, the newest told of
-    uint16_t gone;              // who was asked and does not have it
-    uint16_t other;             // and has another one that its owner signed under the same key
-    bool anew;                  // all were asked once, and some of them had such a one
-    bool sought;                // somebody was asked
+    uint16_t hints;             // bit per member: reports a blob whose manifest is not here
+    uint32_t hint_attempt;      // of this attempt, the newest reported
+    uint16_t gone;              // bit per member: was asked and does not have it
+    uint16_t other;             // and has another blob that the owner signed under this key
+    bool anew;                  // all were asked once, and some had such a blob
+    bool sought;                // some member was asked
     uint8_t asked;              // member asked last
-    uint16_t may_send;          // bit per member: was asked in this round; its owner may anyway
-    bool single;                // several sent bytes that do not fit together: only `asked` may
-    struct inter_bitmap got;    // while it arrives
-    uint16_t senders;           // bit per member: whose chunks those are; of before a restart: all
-    neb_ns moved;               // last progress, or last time somebody was asked
-    // since its manifest is here, until all live data members held it; 0: before this start, not yet
+    uint16_t may_send;          // bit per member: was asked in this round; the owner needs none
+    bool single;                // chunks of several members did not fit: only `asked` may send
+    struct inter_bitmap got;    // chunks that have arrived
+    uint16_t senders;           // bit per member: sent some of them; after a restart: all
+    neb_ns moved;               // last progress, or last time a member was asked
+    // began: when its manifest arrived, 0: before this start. spread: when all live data members
+    // held it, 0: not yet.
     neb_ns began, spread;
 };
 
 struct fragment {
     uint32_t round; // open
     uint8_t previous[INTER_SHA_BYTES];
-    uint64_t cursors[INTER_MEMBERS_MAX]; // of the record before
+    uint64_t cursors[INTER_MEMBERS_MAX]; // of the previous record
     struct inter_absence absences[INTER_MEMBERS_MAX];
     struct slot slots[INTER_MEMBERS_MAX];
     struct inter_tuner tuners[INTER_MEMBERS_MAX];
     struct inter_past past[INTER_MEMBERS_MAX];
-    struct inter_pair pair; // where two have workers
+    struct inter_pair pair; // used if two members have workers
     bool voted;
     struct inter_record vote;
     uint8_t vote_hash[INTER_SHA_BYTES];
-    uint16_t accepted; // bit per member (leader, at its own term)
+    uint16_t accepted; // bit per member: has accepted `vote` (known to its leader)
     struct inter_accept accepts[INTER_MEMBERS_MAX];
     uint16_t promised; // bit per member: for the term that this node asked for
     struct inter_promise promises[INTER_MEMBERS_MAX];
-    uint8_t heads[HEADS][HEAD_BYTES]; // by round % HEADS: of the record before it
-    uint32_t n_heads;                 // known ones, the newest that of the open round
+    uint8_t heads[HEADS][HEAD_BYTES]; // by round % HEADS: hash of the record before it
+    uint32_t n_heads;                 // known ones; the newest is that of the open round
     bool decided;                     // the round is committed; a blob is still missing here
     struct inter_record decision;
-    bool waits; // for what its updates are: this node cannot judge the proposal `pending` before
+    bool waits; // `pending` cannot be judged before its updates are here
     struct inter_record pending;
-    // this node's own newest update, where a proposal lists an older one that took its place meanwhile
+    // this node's own newest update, while a proposal lists an older one that has taken its slot
     bool has_own;
     struct inter_manifest own;
-    uint32_t floor; // highest open round that a promise told of: nothing is proposed below
+    uint32_t floor; // highest open round in a promise: nothing is proposed below
     bool has_best;  // and what was accepted in it, at the highest term
     struct inter_record best;
-    // Masked: other values of that term, which its leader proposed too. Owned; NULL: there were none.
+    // Masked: other values of that term, which its leader proposed too. Owned; NULL: none.
     struct inter_record *rivals;
     uint8_t n_rivals;
-    neb_ns
-        doubted; // since when this node would propose that again, and cannot tell whether it is right; 0: it can
-    // Open round behind the newest record that was shown to be a majority's: others are as far. What they say themselves proves nothing.
+    // since when this node has to propose `best` again but cannot judge it; 0: it can
+    neb_ns doubted;
+    // Round after the newest record that is proven to be a majority's: other members are as far.
+    // Their own reports prove nothing.
     uint32_t proven;
-    uint16_t pulled; // bit per member: asked for the open round's record
-    uint16_t bare;   // and has answered that it has none any more;
-    neb_ns bare_at;  // since the first such answer
-    uint16_t early;  // bit per member: its update of a later round came before this ended here
-    neb_ns proposed; // by this node, last; 0: never since the start
-    neb_ns said, ready_since; // last repetition; since when enough updates are durable for a commit
-    uint16_t diverged;        // bit per member: told about this round
+    uint16_t pulled;          // bit per member: asked for the open round's record
+    uint16_t bare;            // and has answered that it has none
+    neb_ns bare_at;           // when the first such answer came
+    uint16_t early;           // bit per member: sent an update of a later round already
+    neb_ns proposed;          // by this node, last; 0: never since the start
+    neb_ns said, ready_since; // last repetition; since when enough updates are durable
+    uint16_t diverged;        // bit per member: reported for this round
 };
 
-struct serve { // one blob on its way to one member
+struct serve { // one blob that is sent to one member
     uint8_t to;
     struct inter_manifest m;
     struct inter_sender out;
@@ -143,25 +160,26 @@ struct serve { // one blob on its way to one member
 };
 
 struct member {
-    neb_ns heard;     // last heartbeat; 0: never since the start
-    uint8_t excused;  // times that this node was away itself since then
-    uint16_t reaches; // bit per member, as it says
-    // of its ledger, by the newest heartbeat; what it said to hold under an older one is gone
+    neb_ns heard;     // last heartbeat; 0: none since the start
+    uint8_t excused;  // times that this node itself was away since then
+    uint16_t reaches; // bit per member, as it reports
+    // Of its ledger, by its newest heartbeat. What it held under an older epoch is gone.
     uint64_t epoch;
-    uint32_t goodput_kbps; // of its way to the slowest other one, by its newest STATE; 0: unknown
+    // to the slowest member that it sends to, by its newest STATE; 0: unknown
+    uint32_t goodput_kbps;
     bool full;             // as in inter/round/estimate.h
-    bool idle;             // as it says: no update of its comes any more
-    bool leaves, knows_me; // knows_me: it has said that it knows this node under its present epoch
-    uint64_t knows_me_by;  // under which epoch, by its newest heartbeat; 0: none
-    uint64_t told;         // fragments of the election or recovery under way, bit each
-    uint32_t rounds[INTER_FRAGMENTS_MAX]; // open there, as it says
-    // by its newest heartbeat, and nobody's word but its own
-    bool behind; // some rounds, when that came: later, rounds made since would count too
+    bool idle;             // it reports that it sends no more updates
+    bool leaves, knows_me; // knows_me: it has reported that it knows this node's present epoch
+    uint64_t knows_me_by;  // epoch of this node that it knows, by its newest heartbeat; 0: none
+    uint64_t told;         // bit per fragment: has promised in the current election or recovery
+    uint32_t rounds[INTER_FRAGMENTS_MAX]; // open there, as it reports
+    // The next three are from its newest heartbeat; only it vouches for them.
+    bool behind; // some rounds behind when that came; later rounds do not count
     uint32_t term;
     bool follows;      // it hears a leader, or leads
-    neb_ns promised;   // a term, last; 0: never, or it has proposed since
-    neb_ns restart_at; // came under a newer epoch, last
-    // was told all that this node has accepted, last: for a term, for its own recovery
+    neb_ns promised;   // when it was last promised a term; 0: never, or it has proposed since
+    neb_ns restart_at; // when it last came with a newer epoch
+    // when this node last reported all that it has accepted: for a term, for a recovery
     neb_ns answered[2];
 };
 
@@ -174,33 +192,33 @@ struct job {
     struct member members[INTER_MEMBERS_MAX];
     struct serve *serves;
     size_t n_serves, cap_serves;
-    struct slot *missing; // owned: updates of rounds that are over, whose bytes are here no more
+    struct slot *missing; // owned: updates of earlier rounds whose bytes are lost here
     size_t n_missing, cap_missing;
     bool leads;            // at standing.term
-    bool asks;             // for standing.term: promises are being collected
-    bool recovers;         // its disk was lost: the others are asked what they have accepted
-    uint16_t knew_older;   // bit per member: by whose word
-    uint32_t own_first;    // attempt of this node's first update since its start; 0: there was none
-    bool lost;             // that was so since this node opened the job
-    uint16_t told_without; // bit per member: no member any more when the others began to tell
+    bool asks;             // candidate for standing.term: promises are being collected
+    bool recovers;         // its disk was lost: it asks the others what they have accepted
+    uint16_t knew_older;   // bit per member: reports an older epoch of this node
+    uint32_t own_first;    // attempt of this node's first update since its start; 0: none
+    bool lost;             // its disk was lost before it opened the job
+    uint16_t told_without; // bit per member: removed or revoked when the recovery began
     uint32_t recovered_term;
     bool leaving;
-    bool idle;             // no worker of this member comes any more (inter_node_job_idle)
-    bool held;             // by its own limit of rate: no chunk of it leaves before the next tick
+    bool idle;             // this member has no worker any more (inter_node_job_idle)
+    bool held;             // by its own rate limit: no chunk leaves before the next tick
     uint16_t equivocators; // bit per member: evidence is here
     struct inter_evidence evidence[INTER_MEMBERS_MAX];
     uint16_t diverged; // bit per member: has shown a record that is not in this node's history
     neb_ns diverged_at;
-    bool split;                // that was said
-    struct inter_record other; // diverged: of another member, to be compared with this node's own
+    bool split;                // INTER_ACT_SPLIT was issued
+    struct inter_record other; // the record of another member, to be compared with this node's own
     uint32_t other_from;       // peer
-    int leader;                // heard last, -1: none
-    uint8_t leader_excused;    // like a member's
+    int leader;                // heard last; -1: none
+    uint8_t leader_excused;    // as in struct member
     neb_ns leader_heard, next_heartbeat, asked_at, born;
     neb_ns unfollowed_at; // leads: since when too few follow; 0: enough do
-    neb_ns unled_at;      // follows: since when too many are in other terms than its leader; 0: no
-    neb_ns no_term_at;    // since when this node would ask for a term, and has none; 0: it has
-    bool no_term;         // that was said
+    neb_ns unled_at;      // follows: since when too many have another term than its leader; 0: no
+    neb_ns no_term_at; // since when this node wants to ask for a term and has none; 0: it has one
+    bool no_term;      // and this was reported
 };
 
 struct path {
@@ -214,11 +232,11 @@ struct inter_node {
     struct job jobs[JOBS_MAX];
     struct path paths[PEERS_MAX];
     struct neb_buf scratch, envelope;
-    neb_ns stepped;           // last
-    struct inter_action sink; // written when the list cannot grow; the step then reports it
+    neb_ns stepped;           // time of the last step
+    struct inter_action sink; // written when the list cannot grow; the step then fails
 };
 
-struct step { // what one step carries along
+struct step { // context of one step
     struct inter_node *n;
     neb_ns now;
     const struct inter_event *e;
@@ -230,11 +248,11 @@ struct step { // what one step carries along
 // node.c
 struct inter_action *node_act(struct step *s, enum inter_action_kind kind);
 void node_blame(struct step *s, uint32_t peer, enum inter_fault f);
-void node_fault(struct step *s, enum inter_fault f); // of whoever sent what is looked at
+void node_fault(struct step *s, enum inter_fault f); // blames the sender
 void node_blame_author(struct step *s, const struct job *j, uint8_t m, enum inter_fault f);
 struct job *node_find_job(struct inter_node *n, const uint8_t id[INTER_ID_BYTES]);
 struct fragment *node_find_fragment(struct job *j, uint32_t f);
-int node_member(const struct job *j, uint32_t peer); // -1: not of this job
+int node_member(const struct job *j, uint32_t peer); // -1: not a member
 void node_message(struct step *s, const uint8_t *p, size_t len, bool bulk);
 
 static inline int node_count(uint32_t bits) { return __builtin_popcount(bits); }
@@ -244,28 +262,29 @@ static inline uint16_t node_everyone(const struct job *j) {
 static inline uint16_t node_data(const struct job *j) {
     return (uint16_t)(node_everyone(j) & ~j->c.witnesses & ~j->c.removed);
 }
-// Nothing is voted for or committed meanwhile.
+// Meanwhile this node votes for nothing and commits nothing.
 static inline bool node_diverged(const struct job *j) { return j->diverged & ~j->equivocators; }
 static inline bool node_is_witness(const struct job *j) { return j->c.witnesses >> j->c.self & 1; }
-// So many that any two majorities share an honest voter, as many lying as the profile bounds: a
-// leader that signs two records of one term gets votes enough for one of them at most.
+// True for a quorum. Any two share an honest voter, with as many Byzantine members as the profile
+// tolerates. So of two records that a leader signs in one term, at most one gets enough votes.
 static inline bool node_majority(const struct job *j, uint32_t votes) {
     uint32_t voters = node_everyone(j) & ~(uint32_t)j->c.removed;
     return node_count(votes & voters) >= inter_job_quorum(&j->c);
 }
-// Two members do not elect: member 0 leads for ever, unless a membership version removed one of them.
+// Two members hold no election: member 0 leads, unless a membership version removed one of them.
 static inline bool node_fixed_leader(const struct job *j) {
     return j->c.n_members < 3 && !j->c.removed;
 }
-// A data member whose worker has never attached proposes nothing of its own: it is no leader, but where there can be no other.
+// A data member whose worker has never attached has nothing of its own to propose. It leads only if
+// no other member can.
 static inline bool node_leads(const struct job *j) {
     return j->leads && (j->judges || node_fixed_leader(j));
 }
-// What this node must have the updates of: they are asked for, whatever else their members have sent since.
+// Record whose updates this node must get, whatever their members have sent since. NULL: none.
 static inline const struct inter_record *node_sought(const struct fragment *g) {
     return g->decided ? &g->decision : g->waits ? &g->pending : NULL;
 }
-// The open round that a member can have, as far as records have shown; at least this node's own.
+// The newest round that a member can have open, by proven records; at least this node's own.
 static inline uint32_t node_proven_round(const struct fragment *g) {
     uint32_t own = g->round + g->decided;
     return g->proven > own ? g->proven : own;
@@ -278,16 +297,16 @@ static inline uint32_t node_index(const struct job *j, const struct fragment *g)
 struct neb_buf *node_begin(struct step *s, enum message type); // into the scratch buffer
 void node_send(struct step *s, struct job *j, uint8_t member); // what node_begin started
 bool node_direct(const struct step *s, const struct job *j, uint8_t member);
-// What this node's chunks get on the way to the slowest member that takes them; 0: not known.
+// Goodput of this node's chunks to the slowest member that takes them; 0: not known.
 uint32_t node_goodput(const struct step *s, const struct job *j, bool *full);
-// Plans of the record that is to be proposed. They are part of its value: where another one is committed, inter_tune_adopt takes
-// that one's.
+// Sets the plans of a record to be proposed. They are part of its value: if another value is
+// committed, inter_tune_adopt takes the plans of that one.
 void node_plan(const struct step *s, const struct job *j, struct fragment *g,
                struct inter_record *r);
-// directly or through a third
+// True if connected, directly or through a third member.
 bool node_reaches(const struct step *s, const struct job *j, uint8_t member);
 bool node_live(const struct step *s, const struct job *j, uint8_t member); // and heard lately
-bool node_idle(const struct job *j, uint8_t member); // no update of its comes any more
+bool node_idle(const struct job *j, uint8_t member); // it sends no more updates
 void node_on_forward(struct step *s, struct neb_rd *r);
 void node_say_manifest(struct step *s, struct job *j, const struct inter_manifest *m,
                        uint8_t member);
@@ -298,7 +317,7 @@ void node_say_record_all(struct step *s, struct job *j, enum message type,
 void node_say_key(struct step *s, struct job *j, enum message type, const struct inter_key *k,
                   uint8_t member); // WANT, GONE
 void node_say_pull(struct step *s, struct job *j, struct fragment *g, uint8_t member);
-// For the record of any round.
+// Pulls the record of any round.
 void node_say_pull_of(struct step *s, struct job *j, const struct fragment *g, uint32_t round,
                       uint8_t member);
 void node_answer_old(struct step *s, const struct job *j, uint32_t round, uint32_t f);
@@ -309,38 +328,38 @@ void node_on_evidence(struct step *s, struct neb_rd *r);
 void node_on_commit_read(struct step *s);
 void node_diverged_tick(struct step *s, struct job *j);
 void node_say_evidence(struct step *s, struct job *j, uint8_t equivocator, uint8_t to);
-// Checks signatures; what is new is stored and handed on. False: it proves nothing.
+// Checks signatures. Stores new evidence and passes it on. False: it proves nothing.
 bool node_take_evidence(struct step *s, struct job *j, const struct inter_evidence *e);
-// Of two records of one fragment, whose statements need not have been checked.
+// Looks for evidence in two records of one fragment. Their statements need not be checked before.
 void node_compare(struct step *s, struct job *j, const struct inter_record *x,
                   const struct inter_record *y);
-// Of two manifests that fit one key.
+// Two manifests that fit one key: evidence if they differ.
 void node_second_update(struct step *s, struct job *j, const struct inter_manifest *former,
                         const struct inter_manifest *m);
-// Of what this node has voted for, with the accepts that it was told, and another one.
+// Compares this node's vote, with the accepts that it has received, with another record.
 void node_compare_vote(struct step *s, struct job *j, const struct fragment *g,
                        const struct inter_record *c);
-// c, of the member that speaks, carries a majority's accepts, and is no part of this node's history.
+// The sender's record c holds a majority's accepts but is not in this node's history.
 void node_part(struct step *s, struct job *j, struct fragment *g, const struct inter_record *c);
-// The hash before round `round`, HEAD_BYTES of it; NULL: not known (any more).
+// Hash of the record before round `round`, HEAD_BYTES of it; NULL: not known.
 const uint8_t *node_head(const struct fragment *g, uint32_t round);
-void node_new_head(struct fragment *g); // of g->round and g->previous
-// This node's own, signed. False: it cannot sign.
+void node_new_head(struct fragment *g); // for g->round, from g->previous
+// Signs this node's own promise. False: it cannot sign.
 bool node_promise(struct step *s, const struct job *j, const struct fragment *g,
                   struct inter_promise *out);
 bool node_promise_fits(struct inter_node *n, const struct job *j, const struct inter_record *r,
                        const struct inter_promise *p);
-// Whether the promises that a record of a term above 0 carries left its leader free to propose it.
+// True if the promises in a record of a term above 0 left its leader free to propose it.
 bool node_justified(struct inter_node *n, const struct job *j, const struct inter_record *r);
 void node_add_promises(const struct job *j, const struct fragment *g, struct inter_record *r);
-// Whether those of the accepts that a record carries which are good are a majority's: the others are dropped; or would be one's without those of
-// equivocators.
+// True if a majority has accepted the record; accepts that do not fit are dropped. The second: true
+// if it is a majority even without equivocators.
 bool node_proven(struct inter_node *n, const struct job *j, struct inter_record *r);
 bool node_proven_without_equivocators(const struct job *j, const struct inter_record *r);
-// Masked: makes that one of `best` and its rivals the best of which, by the promises that are here,
-// no other may have been committed. False: there is none.
+// Masked: picks from `best` and its rivals a value such that, by the promises that are here, no
+// other can have been committed, and makes it `best`. False: there is none.
 bool node_settle_rivals(const struct job *j, struct fragment *g);
-// Whether an accept of r that its leader signed is among r's.
+// True if r holds a valid accept of its leader.
 bool node_leader_voted(struct inter_node *n, const struct job *j, const struct inter_record *r);
 
 // node_transfer.c
@@ -352,20 +371,21 @@ void node_on_gone(struct step *s, struct neb_rd *r);
 void node_on_blob_done(struct step *s);
 void node_on_blob_room(struct step *s);
 void node_transfer_tick(struct step *s, struct job *j);
-// What this node's own disk has of an update that is sought; m NULL: nothing.
+// What this node's own disk has of a sought update. m NULL: nothing.
 void node_own_kept(struct step *s, struct job *j, const struct inter_key *k,
                    const struct inter_manifest *m);
-// A proposal that waits to be judged and is one of a leader of before, or of an equivocator: what is known beside it counts again.
+// Drops a pending proposal of an earlier leader or an equivocator, and restores this node's newer
+// update.
 void node_drop_pending(struct step *s, struct job *j, struct fragment *g);
 void node_clear_slot(struct slot *t);
-// Nobody has what this node needs of a round (inter_key's round and fragment).
+// No member has what this node needs of k's round and fragment.
 void node_behind(struct step *s, struct job *j, const struct inter_key *k);
 
 // node_lost.c
 void node_on_blob_lost(struct step *s);
-struct slot *node_lost_slot(struct job *j, const struct inter_key *k); // NULL: it is not sought
-void node_lost_found(struct step *s, struct job *j, struct slot *t);   // t is gone
-// False: the update is not sought.
+struct slot *node_lost_slot(struct job *j, const struct inter_key *k); // NULL: it is not missing
+void node_lost_found(struct step *s, struct job *j, struct slot *t);   // frees t
+// False: the update is not missing.
 bool node_lost_on_manifest(struct step *s, struct job *j, const struct inter_manifest *m,
                            uint8_t from);
 void node_lost_on_gone(struct job *j, const struct inter_key *k, uint8_t from);
@@ -403,35 +423,38 @@ void node_on_commit(struct step *s, struct neb_rd *r);
 void node_on_pull(struct step *s, struct neb_rd *r);
 void node_clear_round(struct job *j, struct fragment *g);
 void node_vote(struct step *s, struct job *j, struct fragment *g, const struct inter_record *r);
-// Updates that a record must list.
+// Least number of updates in a record.
 int node_least(const struct job *j);
-// Bit per data member that is here: its update has been missing for longer than the grace, and no record can do without it.
+// Bit per live data member: no record can do without its update, which has been missing for longer
+// than the grace.
 uint16_t node_owing(const struct step *s, const struct job *j);
 uint16_t node_no_room(const struct job *j);
 bool node_verify_record(struct inter_node *n, const struct job *j, const struct inter_record *r);
 // node_check.c
-// UNKNOWN: not before its bytes are here
+// UNKNOWN: not before the bytes are here.
 enum node_judgement { NODE_FAIR, NODE_UNFAIR, NODE_UNKNOWN };
-// Whether a record is what those before it ask for.
+// True if a record follows from the previous one.
 bool node_follows(const struct job *j, const struct fragment *g, const struct inter_record *r);
-// Of a proposal in the open round; given: (n) manifests that came with it, which fit.
+// Judges a proposal in the open round. given: (n) manifests that came with it, and fit.
 enum node_judgement node_judge(const struct job *j, const struct fragment *g,
                                const struct inter_record *r, const struct inter_manifest *given,
                                uint8_t n);
-// Of a record that has to be proposed again: whether this node would vote for what it rejects. A promise says that it was accepted, and proves
-// nothing; with whoever says so two votes would be enough for it. Once its first leader is revoked, it is as good as any other.
+// Judges a record that has to be proposed again: would this node vote for its rejections? A promise
+// only claims that the record was accepted: without this check the promising member and the new
+// leader would be enough to reject an update. A record of a revoked first leader is taken as it is.
 enum node_judgement node_rejudge(const struct job *j, const struct fragment *g,
                                  const struct inter_record *r, uint8_t first_leader);
-// Norms of the updates that a record accepts, by member; false: one of them is not known here.
+// Norms of the updates that a record accepts, by member. False: one of them is not known here.
 bool node_norms_of(const struct fragment *g, const struct inter_record *r,
                    float norms[INTER_MEMBERS_MAX]);
-// Manifests of what a proposal lists, as far as they are here: behind it in its message.
+// Manifests of the listed updates, as far as they are here. They follow a proposal in its message.
 void node_put_manifests(struct neb_buf *b, const struct job *j, const struct inter_record *r);
 bool node_get_manifests(struct neb_rd *in, struct inter_manifest out[INTER_MEMBERS_MAX],
                         uint8_t *n);
 bool node_manifests_fit(struct inter_node *x, const struct job *j, const struct fragment *g,
                         const struct inter_record *r, const struct inter_manifest *m, uint8_t n);
-// Updates that a record of the profile `robust` must list: of fewer members one bad one is not outvoted, unless a signed list removed some.
+// Least number of updates in a record of the profile `robust`: fewer members cannot outvote a bad
+// one. A signed list that removed members lowers it.
 static inline int node_robust_least(const struct job *j) {
     int left = node_count(node_data(j) & ~j->c.gone);
     return left < INTER_ROBUST_MEMBERS ? left : INTER_ROBUST_MEMBERS;
@@ -440,20 +463,21 @@ static inline int node_robust_least(const struct job *j) {
 // node_transfer.c
 bool node_verify_manifest(struct inter_node *n, const struct job *j,
                           const struct inter_manifest *m);
-// Whether what is said to be behind an update fits the steps that its member can have made since its last committed one.
+// True if a member can have made the steps that its update claims since its last committed one.
 bool node_possible(const struct job *j, const struct fragment *g, const struct inter_manifest *m);
 
 // node_round.c
-// Whether a member that was at g->cursors when its last update was committed can have seen so many tokens by this step.
+// True if a member, last committed at g->cursors, can have seen so many tokens by this step.
 bool node_weight_possible(const struct job *j, const struct fragment *g, uint8_t m, uint64_t step,
                           uint64_t tokens);
-// Whether an update is refused: by this node's gate. Where this node does not judge (its own update; a witness has no bytes), by that of most
-// others who do: one member's word rejects nothing. Where there is one other only, its owner has to say so too (REFUSED in its own STATE).
-// Of a job of two members the other one's word is enough: neither can do without it.
+// True if an update counts as refused. A node that judges it decides by its own gate. Otherwise
+// (its own update, or a witness, which has no bytes) most of the others that judge must refuse it,
+// so that no member alone rejects anything. If only one other judges it, the owner must refuse it
+// too (REFUSED in its own STATE). In a job of two the other's report is enough: both are needed.
 bool node_no_good(const struct job *j, const struct slot *t, uint8_t m);
-// Whether a witness that has heard what this node has heard would vote for a record that rejects it.
+// True if a witness with this node's information would vote for a record that rejects it.
 bool node_witness_rejects(const struct job *j, const struct slot *t, uint8_t m);
-// r commits exactly m
+// True if r lists exactly m.
 bool node_lists(const struct inter_record *r, const struct inter_manifest *m);
 
 // node_elect.c

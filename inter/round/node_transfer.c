@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Blobs on their way in: who has what, what arrives, what is asked for (node_serve.c sends).
+// Blobs that arrive: which member has what, what arrives, what is asked for (node_serve.c sends).
 //
-// The owner of an update pushes it to every data member. Whoever is not reached by the owner, or is behind, asks a member
-// that has it (WANT); to the receiver both look the same: a MANIFEST, answered by a STATE, then CHUNKs.
+// The owner of an update pushes it to every data member. A member that the owner does not reach, or
+// that is behind, asks another one that has it (WANT). To the receiver both look the same: a
+// MANIFEST, answered by a STATE, then CHUNKs.
 #include "agent/base/sha256.h"
 #include "inter/round/node_state.h"
 
@@ -29,7 +30,7 @@ static bool is_sought(const struct fragment *g, const struct inter_manifest *m) 
     return r && node_lists(r, m);
 }
 
-// The sought record lists another digest under this key: its owner signed both.
+// True if the sought record lists another digest under this key: the owner signed both.
 static bool is_second(const struct fragment *g, const struct inter_manifest *m) {
     const struct inter_record *r = node_sought(g);
     for (uint8_t i = 0; r && i < r->n; i++) {
@@ -40,9 +41,9 @@ static bool is_second(const struct fragment *g, const struct inter_manifest *m) 
     return false;
 }
 
-// Whether a manifest takes the place of the one that is known: its owner has a new disk and can no longer serve what the
-// old one said; or the round was decided with this one, or is to be. What is here of the other stays on disk under its own key.
-// An older one does where the newer went with its owner's disk and nobody has it: its owner may have voted for that one again since.
+// True if m replaces the known manifest: a listed one replaces an unlisted one, a newer attempt an
+// older one (a new disk cannot serve what the old disk announced), and an older attempt one that
+// nobody holds any more (its owner may have voted for the older one again).
 static bool replaces(const struct job *j, const struct fragment *g, const struct slot *t,
                      const struct inter_manifest *m) {
     const struct inter_record *r = node_sought(g);
@@ -56,7 +57,7 @@ static bool same_digest(const struct inter_manifest *a, const struct inter_manif
     return !memcmp(a->sha256, b->sha256, sizeof a->sha256);
 }
 
-// Both are signed by their member, which shows it to all who have both.
+// The member signed both, which proves equivocation to every node that has both.
 void node_second_update(struct step *s, struct job *j, const struct inter_manifest *former,
                         const struct inter_manifest *m) {
     struct inter_evidence e = {inter_said_update(former), inter_said_update(m)};
@@ -70,8 +71,9 @@ static bool same_parameters(const struct slot *a, const struct slot *b) {
     return a->m.digest[0] == b->m.digest[0] && a->m.digest[1] == b->m.digest[1];
 }
 
-// Whose parameters are compared with: this node's own, once its update is here; a witness has none, and takes those that most have. Once all
-// updates are here and no more than half have the same, it cannot be said who is right (NULL). False: not yet.
+// Finds the slot whose parameters are right: this node's own; at a witness, which has none, one
+// that agrees with most. NULL: all updates are here and no more than half agree, so that nobody
+// knows. False: not yet.
 static bool compared_with(const struct job *j, const struct fragment *g, const struct slot **out) {
     const struct slot *own = &g->slots[j->c.self];
     *out = own;
@@ -92,7 +94,8 @@ static bool compared_with(const struct job *j, const struct fragment *g, const s
     return *out || !missing;
 }
 
-// Members that computed different parameters from the same commits. Whoever passed their manifests on has no part in it.
+// Reports members that computed other parameters from the same commits. A member that only passed a
+// manifest on is not to blame.
 static void check_digests(struct step *s, const struct job *j, struct fragment *g) {
     const struct slot *right;
     if (!compared_with(j, g, &right))
@@ -107,7 +110,7 @@ static void check_digests(struct step *s, const struct job *j, struct fragment *
     }
 }
 
-// ---- this member's own update ---------------------------------------------------------------------------------
+// ---- this member's own update -------------------------------------------------------------------
 
 void node_on_submit(struct step *s) {
     const struct inter_manifest *m = s->e->manifest;
@@ -120,12 +123,12 @@ void node_on_submit(struct step *s) {
     bool again = t->known && !t->whole && inter_key_equal(&t->m.key, &m->key) &&
                  same_digest(&t->m, m); // its bytes were lost
     if (m->key.round != g->round || t->refused || (t->known && !again && !replaces(j, g, t, m)))
-        return; // said again; or what a disk that was lost had sent is still with others, and counts
+        return; // repeated; or others still hold what a lost disk had sent, and that counts
     if (t->whole && g->voted && node_lists(&g->vote, &t->m))
-        return; // a newer attempt comes too late: the one that was proposed stands
+        return; // too late for a newer attempt: the proposed one stands
     if (t->whole && j->c.masked)
-        return; // they would share masks: what was learned since comes with the next round
-    for (size_t i = t->known ? j->n_serves : 0; i-- > 0;) // nobody wants the former one any more
+        return; // the two would share masks: later progress comes with the next round
+    for (size_t i = t->known ? j->n_serves : 0; i-- > 0;) // nobody wants the earlier attempt now
         if (inter_key_equal(&j->serves[i].m.key, &t->m.key))
             node_serve_remove(j, i);
     node_clear_slot(t);
@@ -145,7 +148,7 @@ void node_on_submit(struct step *s) {
     node_try_commit(s, j, g); // its bytes alone may have been missing
 }
 
-// ---- receiving ------------------------------------------------------------------------------------------------
+// ---- receiving ----------------------------------------------------------------------------------
 
 static const char manifest_context[] = "nebula manifest v1";
 
@@ -186,7 +189,7 @@ static enum neb_status take_manifest(struct step *s, struct job *j, struct fragm
     if (m->key.member != j->c.self)
         t->holders |= (uint16_t)BIT(m->key.member);
     t->began = t->moved = g->said = s->now;
-    if (!node_is_witness(j)) // which holds no updates: its votes are all it keeps
+    if (!node_is_witness(j)) // a witness stores no updates
         open_blob(s, g, m);
     return NEB_OK;
 }
@@ -194,7 +197,7 @@ static enum neb_status take_manifest(struct step *s, struct job *j, struct fragm
 void node_drop_pending(struct step *s, struct job *j, struct fragment *g) {
     bool stale = g->pending.term < j->standing.term || j->equivocators >> g->pending.leader & 1;
     bool bound =
-        g->voted && g->vote.term == j->standing.term; // to the older one that its vote lists
+        g->voted && g->vote.term == j->standing.term; // to the older update, which its vote lists
     if (g->decided || (g->waits && !stale) || (!g->waits && (!g->has_own || bound || !g->voted)))
         return;
     g->waits = false;
@@ -213,7 +216,7 @@ bool node_possible(const struct job *j, const struct fragment *g, const struct i
         return false;
     if (!c->step_tokens)
         return true;
-    // An interval is missed after its steps were made, and none is shorter than the job's.
+    // An interval counts as missed after its steps were made, and none is shorter than the job's.
     uint64_t from = g->cursors[m->key.member], made = m->step > from ? m->step - from : 0,
              early = from < c->early_steps ? c->early_steps - from : 0;
     early = early < made ? early : made;
@@ -232,7 +235,7 @@ void node_on_manifest(struct step *s, struct neb_rd *r) {
     struct job *j = node_find_job(s->n, m.key.job);
     struct fragment *g = node_find_fragment(j, m.key.fragment);
     if (!g)
-        return; // a job that is not open here yet: its owner will say it again
+        return; // the job is not open here yet: the owner repeats it
     int from = node_member(j, s->from);
     if (from < 0 || !is_data(j, m.key.member)) {
         node_fault(s, INTER_FAULT_DENIED);
@@ -260,7 +263,7 @@ void node_on_manifest(struct step *s, struct neb_rd *r) {
     }
     if (known && !same)
         node_second_update(s, j, &t->m, &m);
-    if (is_second(g, &m)) { // whoever brings it has no other
+    if (is_second(g, &m)) { // the sender has no other blob
         t->gone |= (uint16_t)BIT(from);
         t->other |= (uint16_t)BIT(from);
     }
@@ -272,7 +275,7 @@ void node_on_manifest(struct step *s, struct neb_rd *r) {
     }
     if (!same && (s->st = take_manifest(s, j, g, &m)) != NEB_OK)
         return;
-    if (!node_is_witness(j) && !t->no_room) // or it would all be sent again
+    if (!node_is_witness(j) && !t->no_room) // otherwise all of it would be sent again
         node_say_state(s, j, t, (uint8_t)from);
     check_digests(s, j, g);
     node_try_propose(s, j, g);
@@ -286,7 +289,8 @@ static void say_ack(struct step *s, struct job *j, const struct inter_key *k, ui
     node_send(s, j, to);
 }
 
-// Where a chunk belongs; NULL: nowhere (any more), and its sender has been told what may keep it from repeating it.
+// Slot of a chunk; NULL: it is not wanted (any more), and its sender gets an answer that may keep
+// it from repeating the chunk.
 static struct slot *chunk_slot(struct step *s, struct job *j, const struct inter_key *k,
                                uint32_t chunk, uint8_t from) {
     struct fragment *g = node_find_fragment(j, k->fragment);
@@ -295,24 +299,24 @@ static struct slot *chunk_slot(struct step *s, struct job *j, const struct inter
         return t;
     t = &g->slots[k->member];
     bool now = k->round == g->round && t->known, same = now && t->m.key.attempt == k->attempt;
-    if (same && !t->whole && t->got.bits && !node_is_witness(j)) // which has opened nothing
+    if (same && !t->whole && t->got.bits && !node_is_witness(j)) // a witness has opened nothing
         return t;
     node_fault(s, INTER_FAULT_REPLAY);
-    // not wanted: it need not come again and take the newer one's room
+    // Not wanted: it need not come again and take the room of the newer one.
     if (now && !same)
         say_ack(s, j, k, chunk, from);
     if (same && t->whole)
-        node_say_state(s, j, t, from); // it has missed that all is here
+        node_say_state(s, j, t, from); // the sender has missed that all is here
     return NULL;
 }
 
-// Before this member's own worker has said what an update holds, none is taken for good or bad, but for what has been committed: most of those
-// who knew have voted for it.
+// Before this member's worker has reported what updates hold, none is judged. A committed one is
+// taken: most members that could judge have voted for it.
 static bool may_judge(const struct job *j, const struct fragment *g, const struct slot *t) {
     return j->judges || (g->decided && node_lists(&g->decision, &t->m));
 }
 
-// Whoever is not asked could put its own bytes between those of others, who would bring all of it in vain.
+// A member that was not asked could mix its own bytes with those of others and spoil the blob.
 static bool may_send(const struct slot *t, uint8_t from) {
     bool ever = from == t->m.key.member || t->may_send >> from & 1;
     return ever && (!t->single || from == t->asked);
@@ -339,17 +343,16 @@ void node_on_chunk(struct step *s, struct neb_rd *r) {
     struct job *j = node_find_job(s->n, k.job);
     int from = j ? node_member(j, s->from) : -1;
     if (!node_find_fragment(j, k.fragment) || from < 0) {
-        node_fault(
-            s,
-            INTER_FAULT_REPLAY); // or of a job that is closed here, which its sender cannot know while a window is on its way
+        // or the job is closed here while its sender still has a window in flight
+        node_fault(s, INTER_FAULT_REPLAY);
         return;
     }
     struct slot *t = chunk_slot(s, j, &k, chunk, (uint8_t)from);
     if (!t)
         return;
     if (!may_send(t, (uint8_t)from)) {
-        node_fault(s,
-                   INTER_FAULT_REPLAY); // or was asked before a snapshot took the place of all this
+        // or it was asked before a snapshot replaced all this
+        node_fault(s, INTER_FAULT_REPLAY);
         say_ack(s, j, &k, chunk, (uint8_t)from);
         return;
     }
@@ -358,10 +361,10 @@ void node_on_chunk(struct step *s, struct neb_rd *r) {
         return;
     }
     if (!chunk_is_whole(data, len, check)) {
-        node_fault(s, INTER_FAULT_CORRUPT); // not acknowledged: it comes again
+        node_fault(s, INTER_FAULT_CORRUPT); // not acknowledged, so it comes again
         return;
     }
-    if (t->no_room) { // once: it is asked for again when there is
+    if (t->no_room) { // acknowledged now, asked for again when there is room
         say_ack(s, j, &k, chunk, (uint8_t)from);
         return;
     }
@@ -388,7 +391,7 @@ void node_on_chunk(struct step *s, struct neb_rd *r) {
     }
 }
 
-// One more has the update.
+// One more member has the update.
 static void held_by(const struct step *s, const struct job *j, struct slot *t, uint8_t m) {
     t->holders |= (uint16_t)BIT(m);
     for (uint8_t k = 0; k < j->c.n_members; k++)
@@ -406,8 +409,9 @@ static void nothing_here(struct slot *t) {
     t->checking = false;
 }
 
-// The bytes are not those that their author signed: whoever sent them all has sent others. Of several it is not known who has,
-// so the next ones come from one, its owner where that can be heard.
+// The bytes are not those that their author signed. A single sender is to blame for them. With
+// several senders nobody knows which one is, so the next bytes come from one only: the owner, if
+// connected.
 static void start_over(struct step *s, struct job *j, struct slot *t) {
     bool one = node_count(t->senders) == 1;
     uint8_t owner = t->m.key.member;
@@ -420,7 +424,7 @@ static void start_over(struct step *s, struct job *j, struct slot *t) {
         t->asked = owner;
         node_say_state(s, j, t, owner);
     } else {
-        t->moved = 0; // the next one is asked at once
+        t->moved = 0; // the next member is asked at once
     }
     t->single = t->single || !one;
 }
@@ -435,7 +439,7 @@ static void lose_room(struct step *s, struct slot *t) {
     t->room_at = s->now + t->room_wait;
 }
 
-// The update of an event, if it is the one that is known here.
+// Slot of an event's update, if it is the one that is known here.
 static struct slot *slot_of_event(struct step *s, struct job **j, struct fragment **g) {
     const struct inter_key *k = &s->e->key;
     *j = node_find_job(s->n, k->job);
@@ -473,12 +477,12 @@ void node_on_blob_done(struct step *s) {
         lose_room(s, t);
         return;
     }
-    if (!s->e->ok && !s->e->refused) { // the whole does not match its digest: start over
+    if (!s->e->ok && !s->e->refused) { // the blob does not match its digest
         start_over(s, j, t);
         return;
     }
     t->no_room = false;               // it was here already
-    if (s->e->key.round < g->round) { // whatever the gate says: the record has taken it
+    if (s->e->key.round < g->round) { // the record has taken it, whatever the gate finds
         node_lost_found(s, j, t);
         return;
     }
@@ -496,9 +500,10 @@ void node_on_blob_done(struct step *s) {
     node_try_commit(s, j, g);
 }
 
-// ---- what others say ------------------------------------------------------------------------------------------
+// ---- what other members report ------------------------------------------------------------------
 
-// Which update of a member is sought: the decided record lists it as accepted, or a proposal lists it that must be judged.
+// Finds the update of a member that is sought: accepted by the decided record, or listed by a
+// proposal that must be judged.
 static bool listed(const struct fragment *g, uint8_t m, struct inter_key *k) {
     const struct inter_record *r = node_sought(g);
     for (uint8_t i = 0; r && i < r->n; i++)
@@ -528,7 +533,7 @@ void node_on_state(struct step *s, struct neb_rd *r) {
     struct fragment *g = node_find_fragment(j, k.fragment);
     int m = j ? node_member(j, s->from) : -1;
     if (!g || m < 0 || k.member >= j->c.n_members || epoch < j->members[m].epoch)
-        return; // the last: of a disk that is gone
+        return; // the last condition: from a lost disk
     j->members[m].goodput_kbps = goodput_kbps;
     j->members[m].full = full;
     node_serve_on_state(s, j, &k, digest, (uint8_t)m, (enum inter_holding)h, bits, len);
@@ -544,10 +549,10 @@ void node_on_state(struct step *s, struct neb_rd *r) {
         t->hint_attempt = k.attempt > t->hint_attempt ? k.attempt : t->hint_attempt;
         if (h == INTER_HOLD_WHOLE && k.attempt == t->hint_attempt)
             t->hints |= (uint16_t)BIT(m);
-        return; // who has it can be asked for it
+        return; // a member that has it can be asked for it
     }
     if (t->m.key.attempt != k.attempt || memcmp(t->m.sha256, digest, sizeof digest)) {
-        if (k.attempt < t->m.key.attempt) { // a proposal made it go back: it is told again
+        if (k.attempt < t->m.key.attempt) { // a proposal made it go back; it gets this one again
             t->holders &= (uint16_t)~BIT(m);
             t->refusers &= (uint16_t)~BIT(m);
         }
@@ -556,7 +561,7 @@ void node_on_state(struct step *s, struct neb_rd *r) {
     if (h == INTER_HOLD_WHOLE) {
         struct inter_key wanted;
         held_by(s, j, t, (uint8_t)m);
-        // who holds another one than is sought does not help
+        // A holder of another attempt than the sought one does not help.
         if (!listed(g, k.member, &wanted) || is_sought(g, &t->m))
             t->gone &= (uint16_t)~BIT(m);
     } else if (h == INTER_HOLD_REFUSED) {
@@ -578,8 +583,9 @@ static void behind(struct step *s, struct job *j, const struct fragment *g) {
     node_behind(s, j, &(struct inter_key){.round = g->round, .fragment = node_index(j, g)});
 }
 
-// Member m, asked for the open round's record, has none. That is one member's word: this node is behind once a record of a later round is
-// proof that there was one, and whoever is here and says to be further has no other answer, or for some time none.
+// Member m reports that it has no record of the open round. This node is behind if a later record
+// proves that there was one, and if every live member that is further reports the same, or gives no
+// answer for some time.
 static void no_record(struct step *s, struct job *j, struct fragment *g, uint8_t m) {
     if (g->decided || !(g->pulled >> m & 1))
         return;
@@ -615,7 +621,7 @@ void node_on_gone(struct step *s, struct neb_rd *r) {
     }
     struct inter_key wanted = k;
     if (listed(g, k.member, &wanted) && wanted.attempt != k.attempt)
-        return; // asked for before it was known what is sought
+        return; // asked for before the sought attempt was known
     struct slot *t = &g->slots[k.member];
     uint16_t others = (uint16_t)(node_data(j) & ~BIT(j->c.self));
     t->hints &= (uint16_t)~BIT(m);
@@ -642,9 +648,9 @@ void node_own_kept(struct step *s, struct job *j, const struct inter_key *k,
     t->moved = 0; // the others are asked at once
 }
 
-// ---- asking ---------------------------------------------------------------------------------------------------
+// ---- asking -------------------------------------------------------------------------------------
 
-// Asks the next member that may have the blob of `m`, if it is needed and nobody brings it.
+// Asks the next member that may have m's update, if it is needed and nobody sends it.
 static void want(struct step *s, struct job *j, struct fragment *g, uint8_t m) {
     struct slot *t = &g->slots[m];
     struct inter_key k = t->m.key;
@@ -654,14 +660,14 @@ static void want(struct step *s, struct job *j, struct fragment *g, uint8_t m) {
     if (t->checking || (fits && (t->no_room || t->whole || t->refused || complete)) ||
         (g->decided && !sought))
         return;
-    // An attempt of before may lie on this disk, under its own key; the others may have lost it.
+    // This disk may hold an earlier attempt under its own key, which the others may have lost.
     bool own = sought && (m == j->c.self || (t->known && t->m.key.attempt != k.attempt));
     from &= (uint16_t) ~(t->gone | (own ? 0 : BIT(j->c.self)));
     for (uint8_t x = 0; x < j->c.n_members; x++)
         if (x != j->c.self && !node_direct(s, j, x))
             from &= (uint16_t)~BIT(x);
     bool reached = m != j->c.self && node_direct(s, j, m), pushed = t->known && reached && !sought;
-    // Where its owner is out of reach the first to be asked is asked soon, the next one when that has brought nothing.
+    // If the owner is out of reach, another member is asked soon, the next one if that is in vain.
     neb_ns patience = want_soon;
     if (pushed)
         patience = want_late;
@@ -669,7 +675,8 @@ static void want(struct step *s, struct job *j, struct fragment *g, uint8_t m) {
         patience = repeat_after;
     if (!from || s->now - t->moved < patience) {
         if (!from && sought && t->gone && s->now - t->moved > want_late) {
-            // All were asked: begin again. Who has had to do with two updates under one key may have got the right one since it was asked: once more.
+            // All were asked: begin again. A member with another update under the key may have got
+            // the right one since, so all are asked once more before this node is behind.
             bool anew = t->other && !t->anew;
             t->gone = t->other = 0;
             t->anew = anew;
@@ -708,7 +715,7 @@ void node_transfer_tick(struct step *s, struct job *j) {
             struct slot *t = &g->slots[m];
             if (t->known && !t->whole && !t->checking && !t->refused && t->got.bits &&
                 t->got.set == t->got.n &&
-                may_judge(j, g, t)) { // all had arrived before a restart, or before this gate knew
+                may_judge(j, g, t)) { // all arrived before a restart, or before the gate was ready
                 t->checking = true;
                 node_act(s, INTER_ACT_BLOB_FINISH)->manifest = t->m;
             }

@@ -10,7 +10,7 @@ static const char reveal_context[] = "nebula reveal v1";
 
 struct sum {
     uint32_t fragment, round;
-    uint16_t set, have; // members in the sum; those whose reveal is here
+    uint16_t set, have; // members in the sum; members whose reveal is here
     bool complete;
     uint8_t hash[INTER_SHA_BYTES]; // of the record
     struct sec_sum_head heads[INTER_MEMBERS_MAX];
@@ -18,7 +18,7 @@ struct sum {
     uint8_t sigs[INTER_MEMBERS_MAX][INTER_SIG_BYTES];
     struct sec_sum_seeds seeds;
     neb_ns ask_at, since;
-    uint8_t asked; // of those who may have others' seeds: the last one
+    uint8_t asked; // last member asked for seeds of others
 };
 
 struct inter_sums {
@@ -26,7 +26,7 @@ struct inter_sums {
     struct sum **list; // (n)
     size_t n, cap;
     uint64_t faults;
-    bool second; // a second record of a round was refused, and that was said
+    bool second; // a second record of a round was refused, and this was logged
     struct neb_buf out, body;
 };
 
@@ -65,7 +65,7 @@ static struct sum *find_sum(const struct inter_sums *s, uint32_t fragment, uint3
     return NULL;
 }
 
-// ---- messages -------------------------------------------------------------------------------------------------
+// ---- messages -----------------------------------------------------------------------------------
 
 // | type u8 | job 32 | fragment u32 | round u32 | SEEDS: count u8, count x (reveal, signature) |
 static void begin_message(struct inter_sums *s, enum message type, uint32_t fragment,
@@ -107,7 +107,7 @@ static void signed_body(struct inter_sums *s, const struct sum *x, const struct 
     sec_sum_reveal_put(&s->body, r);
 }
 
-// ---- sums -----------------------------------------------------------------------------------------------------
+// ---- sums ---------------------------------------------------------------------------------------
 
 static uint16_t accepted(const struct inter_record *r) {
     uint16_t set = 0;
@@ -138,7 +138,7 @@ static void check_complete(struct inter_sums *s, struct sum *x) {
         s->c.ops.ready(s->c.ops.user, x->fragment, x->round, s->out.p, s->out.len);
 }
 
-// One reveal with its signature; of another record, false or forged: not taken.
+// Takes one reveal with its signature. False: malformed, forged, or of another record.
 static bool take_reveal(struct inter_sums *s, struct sum *x, struct neb_rd *in) {
     struct sec_sum_reveal r;
     uint8_t sig[INTER_SIG_BYTES];
@@ -186,13 +186,13 @@ static enum neb_status read_heads(const struct inter_sums *s, const struct inter
             h->round != r->round || h->count != x->heads[__builtin_ctz(x->set)].count)
             return neb_fail(
                 NEB_ERR_FORMAT,
-                "round %u: the masked update of member %u does not belong to the others", r->round,
-                m);
+                "round %u: the masked update of member %u does not fit those of the others",
+                r->round, m);
     }
     return NEB_OK;
 }
 
-// With two sets of one round the masks of whoever is in one of them only fall.
+// A second set of a round would expose the update of any member that is in only one of the two.
 static enum neb_status keep(struct inter_sums *s, const struct inter_record *r) {
     enum neb_status st = s->c.ops.keep(s->c.ops.user, r);
     bool said = s->second;
@@ -200,8 +200,8 @@ static enum neb_status keep(struct inter_sums *s, const struct inter_record *r) 
     return st == NEB_ERR_EXISTS && said ? NEB_ERR_DENIED
            : st == NEB_ERR_EXISTS
                ? neb_fail(NEB_ERR_DENIED,
-                          "round %u of fragment %u: for another record of it seeds were revealed "
-                          "already; for this one nothing is",
+                          "round %u of fragment %u: seeds were revealed for another record of this "
+                          "round; none are revealed for this one",
                           r->round, r->fragment)
                : st;
 }
@@ -213,7 +213,7 @@ static enum neb_status reveal_own(struct inter_sums *s, struct sum *x) {
     NEB_TRY(neb_buf_check(&s->body));
     if (!s->c.crypto->sign(s->c.crypto->user, reveal_context, s->body.p, s->body.len,
                            x->sigs[s->c.self]))
-        return neb_fail(NEB_ERR_DENIED, "cannot sign what a masked sum needs");
+        return neb_fail(NEB_ERR_DENIED, "cannot sign the seeds of a masked sum");
     x->have = (uint16_t)(1u << s->c.self);
     return NEB_OK;
 }
@@ -225,15 +225,17 @@ enum neb_status inter_sums_commit(struct inter_sums *s, neb_ns now, const struct
     if (find_sum(s, r->fragment, r->round))
         return NEB_OK;
     if (!inter_sums_readable(r, s->c.n, s->c.colluders))
-        return neb_fail(NEB_ERR_DENIED,
-                        "round %u: a sum of %d of %u members is not revealed, or of too few that "
-                        "have trained",
-                        r->round, __builtin_popcount(accepted(r)), s->c.n);
-    size_t oldest = 0; // that can be asked for again, if ever
+        return neb_fail(
+            NEB_ERR_DENIED,
+            "round %u: no seeds are revealed for a sum of %d of %u members: too few are "
+            "in it, or too few of them have trained",
+            r->round, __builtin_popcount(accepted(r)), s->c.n);
+    size_t oldest = 0; // complete one: its seeds can be asked for again
     while (s->n == INTER_SUMS_OPEN_MAX && oldest < s->n && !s->list[oldest]->complete)
         oldest++;
     if (oldest == INTER_SUMS_OPEN_MAX)
-        return neb_fail(NEB_ERR_LIMIT, "%d masked sums wait for seeds", INTER_SUMS_OPEN_MAX);
+        return neb_fail(NEB_ERR_LIMIT, "%d masked sums wait for seeds; there can be no more",
+                        INTER_SUMS_OPEN_MAX);
     if (s->n == INTER_SUMS_OPEN_MAX)
         drop(s, oldest);
     if (s->n == s->cap) {
@@ -284,7 +286,7 @@ void inter_sums_message(struct inter_sums *s, neb_ns now, uint8_t member, const 
         s->c.ops.look_up(s->c.ops.user, member, fragment, round);
     struct sum *x = find_sum(s, fragment, round);
     if (!x)
-        return; // seeds that come before the record: it is asked for them then
+        return; // seeds before the record: they are asked for later
     if (type == SUMS_SEEDS) {
         take_all(s, x, &in);
         return;
@@ -301,7 +303,7 @@ void inter_sums_tick(struct inter_sums *s, neb_ns now) {
         x->ask_at = now + ask_retry;
         begin_message(s, SUMS_WANT, x->fragment, x->round);
         x->asked = (uint8_t)((x->asked + 1) % s->c.n);
-        // whose seeds are missing, and one that may have heard them
+        // members whose seeds are missing, and one that may hold them
         for (uint8_t k = 0; k < s->c.n; k++)
             if (k != s->c.self && (!(x->have >> k & 1) || k == x->asked))
                 send_to(s, k);

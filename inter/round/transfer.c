@@ -77,8 +77,8 @@ static void unfly(struct inter_sender *s, uint32_t i) {
         s->flying_bytes -= inter_chunk_length(s->bytes, s->chunk_bytes, i);
 }
 
-// What has flown for too long may lie in the sender's own queue, and a copy of it lies behind it: less of this blob flies at a time,
-// on a path of which nothing is known one chunk.
+// Chunks in flight for too long may lie in the sender's own queue, with their copies behind them.
+// So less of this blob may be in flight; on an unknown path one chunk.
 static bool held_back(const struct inter_sender *s, uint64_t window,
                       const struct inter_estimate *e) {
     uint64_t own = e->goodput_bps > 0 ? window >> s->backoff : 0;
@@ -90,7 +90,8 @@ int64_t inter_sender_next(struct inter_sender *s, uint64_t window, uint64_t flyi
     if (!s->ready || inter_sender_done(s) || s->acked.set + s->flying.set == s->acked.n)
         return INTER_SENDER_NONE;
     uint64_t flying = s->flying_bytes + flying_elsewhere;
-    // Chunks that were cut for a faster path: three of them, so that the path does not run dry between two.
+    // Chunks may have been cut for a faster path. Three may be in flight, so that the path stays
+    // busy.
     uint64_t least = 3 * (uint64_t)s->chunk_bytes;
     if (flying && flying + s->chunk_bytes > (window > least ? window : least)) {
         inter_estimate_full(e, now);
@@ -115,7 +116,7 @@ int64_t inter_sender_next(struct inter_sender *s, uint64_t window, uint64_t flyi
 
 void inter_sender_unsend(struct inter_sender *s, uint32_t chunk) {
     unfly(s, chunk);
-    if (!inter_sender_repeats(s, chunk)) // of a repetition the first copy may still come
+    if (!inter_sender_repeats(s, chunk)) // the first copy of a repeated chunk may still arrive
         clear(&s->left, chunk);
     if (!inter_bitmap_has(&s->left, chunk))
         s->sent[chunk] = (struct inter_sent){0};
@@ -126,7 +127,7 @@ bool inter_sender_ack(struct inter_sender *s, uint32_t chunk, uint64_t flying_el
                       struct inter_estimate *e, neb_ns now) {
     if (chunk >= s->acked.n)
         return false;
-    // also of one that counted as lost and has not left again
+    // also for a chunk that counted as lost and was not sent again
     bool plain = s->sent[chunk].at && !inter_sender_repeats(s, chunk);
     unfly(s, chunk);
     if (!inter_bitmap_set(&s->acked, chunk))

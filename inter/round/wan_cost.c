@@ -6,25 +6,22 @@
 
 enum {
     SEGMENT = 1448,
-    FIRST_WINDOW = 10,    // TCP: bytes, and segments after a pause
-    CONTROL_BYTES = 6000, // of one round of one fragment: manifest, states, record, votes
-    ALIVE_BYTES = 300,    // a second: pings, acknowledgements, heartbeats
-    SYNCS = 5,            // one after another until a commit is on disk
+    FIRST_WINDOW = 10,    // of TCP: segments sent at once after a pause
+    CONTROL_BYTES = 6000, // per round and fragment: manifest, states, record, votes
+    ALIVE_BYTES = 300,    // per second: pings, acknowledgements, heartbeats
+    SYNCS = 5,            // in sequence until a commit is on disk
     AGREE_TRIPS = 3,
 };
 static const double FRAMING = 1.06;   // TCP, IP, ZMTP, CURVE and chunk headers on a payload
-static const double FULL = 0.94;      // of a link's rate, that a transfer sees
-static const double LOSS_CONST = 2.4; // CUBIC: 9 Mbit/s measured at 100 ms and 0.1 %
+static const double FULL = 0.94;      // share of a link's rate that a transfer gets
+static const double LOSS_CONST = 2.4; // of CUBIC
 
-// What a scheme costs in loss, as a factor on the time to a given loss: a judgement, of the size that configs/COMPARE.md's runs have shown (0.01 nats
-// are about two percent of their steps), and of their order: at equal bytes the sparser codec at the shorter interval is better, down to a
-// sixty-fourth of the entries every 2 steps. Doubling H: 3 to 4 percent at 3,000 steps of the smaller model (0.036 nats from every 5 steps to every
-// 34), 9 at 1,500 of the larger, and less below INTERVAL_KNEE: every step and every 5 are alike. Merging a tenth of H late: one. A codec that
-// leaves most of an update's norm for later rounds: four, where the cluster goes on training on its share of that (sync.anticipate); ten,
-// where it does not.
+// Cost of a scheme in loss, as a factor on the time to a given loss: per doubling of H, per share
+// of H that a merge is late, per squared error of the codec (less with sync.anticipate). These are
+// judgements from the runs in configs/COMPARE.md.
 static const double PER_DOUBLING = 0.05, INTERVAL_KNEE = 4, PER_LATENESS = 0.10, PER_ERROR = 0.04,
                     PER_ERROR_WAITING = 0.10;
-// Times that a sparse codec shall have touched every entry at the end: 250 rounds of a sixty-fourth did well.
+// Times that a sparse codec must have touched every entry by the end of a run.
 static const double COVERAGE = 3.75;
 static const double BUSY_MAX = 0.9;
 
@@ -35,7 +32,7 @@ double inter_wan_goodput(const struct inter_wan_path *p) {
     return rate / FRAMING;
 }
 
-// Round trips until the window covers the transfer or the path, whichever is smaller.
+// Time until the window covers the transfer or the path, whichever is smaller.
 static double slow_start_s(const struct inter_wan_path *p, double bytes, double goodput) {
     double first = (double)FIRST_WINDOW * SEGMENT * p->connections,
            window = fmin(bytes, goodput * p->rtt_s);
@@ -56,7 +53,7 @@ void inter_wan_exchange(const struct inter_wan_path *p, const struct inter_wan_l
     out->travel_s = part_s * parts;
     double agree_s = AGREE_TRIPS * p->rtt_s + SYNCS * p->sync_s;
     out->agree_s = agree_s * parts;
-    // Fragments travel at times of their own; each may be late by itself.
+    // Fragments are sent at different times; each may be late by itself.
     out->stall_s = parts * fmax(0, part_s + agree_s - overlap * l->step_s);
     double interval_s = interval * l->step_s + out->encode_s + out->merge_s + out->stall_s;
     out->step_s = interval_s / interval;
@@ -78,7 +75,7 @@ static bool too_short(const struct inter_wan_codec *codec, const struct inter_wa
            (double)c->steps / interval * codec->density < COVERAGE;
 }
 
-// The shortest interval that may be chosen: one offset for each fragment, and merged before the next.
+// The shortest interval to choose: one offset per fragment, and the merge before the next send.
 static int32_t shortest(const struct inter_wan_load *l, const struct inter_wan_choice *c) {
     int32_t most = c->interval_above > c->overlap ? c->interval_above : c->overlap;
     return most + 1 > l->fragments ? most + 1 : l->fragments;
@@ -119,7 +116,7 @@ bool inter_wan_choose(const struct inter_wan_path *p, const struct inter_wan_loa
                 if (c->overlap >= 0)
                     break;
             }
-        // Long intervals want long runs: there should be some exchanges to speak of.
+        // A long interval needs a long run: at least some exchanges.
         if (c->interval || intervals[i] * 8 > c->steps)
             break;
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Carries out what the node decides: the one place where its actions meet disk and link, in order; and what comes of them goes
-// back to it as events.
+// Carries out the node's actions, in order, with the disk and the links. The results go back to the
+// node as events.
 #include "agent/base/fault.h"
 #include "agent/base/log.h"
 #include "agent/base/sha256.h"
@@ -50,7 +50,7 @@ static void send_failed(struct inter_service *s, const struct inter_action *a, b
                                          .ok = held});
 }
 
-// A step may have a windowful of its chunks to send.
+// One step may have many chunks of the same lost update to send.
 static bool is_known_lost(const struct inter_service *s, const struct inter_key *k) {
     for (size_t i = 0; i < s->n_pending; i++)
         if (s->pending[i].e.kind == INTER_EV_BLOB_LOST && inter_key_equal(&s->pending[i].e.key, k))
@@ -68,7 +68,7 @@ enum neb_status service_lost(struct inter_service *s, const struct inter_manifes
         service_unmap(s);
     bool here = inter_ledger_has_blob(s->ledger, k);
     NEB_TRY(inter_ledger_blob_path(s->ledger, k, path, sizeof path));
-    neb_warn("ledger: the other members are asked for the update of member %u for round %u of "
+    neb_warn("ledger: asks the other members for the update of member %u for round %u of "
              "fragment %u: %s is %s",
              k->member, k->round, k->fragment, path, here ? "damaged" : "missing");
     if (here)
@@ -83,8 +83,8 @@ enum neb_status service_lost(struct inter_service *s, const struct inter_manifes
     return s->st;
 }
 
-// What was promised of a blob that is not what it should be is taken back; an update that the
-// ledger still knows is asked for.
+// A blob that this member promised to send is missing or damaged. The node withdraws the promise.
+// If the ledger still has the manifest, the other members are asked for the update.
 static enum neb_status serves_not(struct inter_service *s, const struct inter_action *a) {
     struct inter_manifest m;
     enum neb_status st = inter_ledger_find_manifest(s->ledger, &a->key, &m);
@@ -95,7 +95,8 @@ static enum neb_status serves_not(struct inter_service *s, const struct inter_ac
 static enum neb_status send_chunk(struct inter_service *s, const struct inter_action *a) {
     uint8_t sha[INTER_SHA_BYTES], *head = s->actions.bytes.p + a->at;
     struct service_sent sent;
-    if (!inter_job_limits_pass(&s->limits, a->key.job, neb_now())) { // nothing is hashed in vain
+    // before the hash, which would be in vain
+    if (!inter_job_limits_pass(&s->limits, a->key.job, neb_now())) {
         send_failed(s, a, true);
         return NEB_OK;
     }
@@ -107,7 +108,8 @@ static enum neb_status send_chunk(struct inter_service *s, const struct inter_ac
         s->mapped_key = a->key;
         s->is_mapped = st == NEB_OK;
     }
-    // Removed since the transfer began; cut short, or not to be read any more: it is one update of one job, which others may still have.
+    // The blob was removed, cut short or cannot be read any more. Only this update fails, because
+    // others may still have it.
     if (!s->is_mapped || a->offset + a->len > s->mapped.len)
         return serves_not(s, a);
     neb_sha256(s->mapped.p + a->offset, a->len, sha);
@@ -126,7 +128,7 @@ static void send_record(struct inter_service *s, const struct inter_action *a) {
     struct inter_record r;
     enum neb_status st =
         inter_ledger_get_commit(s->ledger, a->key.job, a->key.fragment, a->key.round, &r);
-    if (st != NEB_OK) { // of before the snapshot that this ledger began with
+    if (st != NEB_OK) { // older than the snapshot that this ledger began with
         struct inter_event none = {.kind = INTER_EV_SERVE, .peer = a->peer, .key = a->key};
         none.key.member = INTER_NO_MEMBER;
         queue_event(s, &none);
@@ -135,33 +137,33 @@ static void send_record(struct inter_service *s, const struct inter_action *a) {
     neb_buf_clear(&s->out);
     inter_node_commit_message(&s->out, &r);
     if (inter_link_send(s->link, a->peer, INTER_CONTROL, s->out.p, s->out.len) != NEB_OK)
-        neb_debug("a commit record could not be sent yet");
+        neb_debug("cannot send a commit record yet");
 }
 
-// ---- updates that arrive ----------------------------------------------------------------------------------------
+// ---- updates that arrive ------------------------------------------------------------------------
 
-// Errors of these are no reason to end: what others send is asked for again when there is room.
+// With these errors the agent goes on: others' updates are requested again when there is room.
 static bool is_no_room(enum neb_status st) { return st == NEB_ERR_NOSPC || st == NEB_ERR_LIMIT; }
 
-// Of an arriving update also what a disk does that fails now and then, or a process with too many files open: nothing is lost by asking for it
-// again.
+// An arriving update may also fail with an I/O error (an unreliable disk, too many open files). It
+// is requested again, so nothing is lost.
 bool service_not_kept(enum neb_status st) { return is_no_room(st) || st == NEB_ERR_IO; }
 
 void service_say_room(struct inter_service *s, enum neb_status kept) {
-    const neb_ns quiet = 60 * NEB_S; // a disk that is now full, now not
+    const neb_ns throttle = 60 * NEB_S; // the disk may fill and drain again and again
     neb_ns now = neb_now();
     bool room = kept == NEB_OK;
-    if (kept == NEB_ERR_NOSPC) // the newest reason: the one before may be over
+    if (kept == NEB_ERR_NOSPC) // the newest reason: an older one may be over
         snprintf(s->no_room_why, sizeof s->no_room_why,
-                 "no room on the disk of %.300s, of which %d MiB are left free",
+                 "no room on the disk of %.300s: %d MiB must stay free",
                  inter_ledger_dir(s->ledger), INTER_LEDGER_RESERVE >> 20);
     else if (!room)
         neb_last_error(s->no_room_why, sizeof s->no_room_why);
     if (room == !s->no_room)
         return;
     s->no_room = !room;
-    if (!room && (!s->no_room_said || now - s->no_room_said > quiet)) {
-        neb_warn("updates of others cannot be kept (%s): they are asked for again", s->no_room_why);
+    if (!room && (!s->no_room_said || now - s->no_room_said > throttle)) {
+        neb_warn("updates of others cannot be kept (%s): they are requested again", s->no_room_why);
         s->no_room_said = now;
     } else if (room && s->no_room_said) {
         neb_info("updates of others can be kept again");
@@ -181,29 +183,31 @@ static void tell_room(struct inter_service *s, const struct inter_key *k, enum n
                                          .ok = kept == NEB_OK});
 }
 
-// What is here of it goes: the disk is needed. A file that stays is no more than a hint to the next attempt.
+// Removes what has arrived, to free the disk. A file that stays is harmless.
 static void give_up(struct inter_service *s, const struct inter_key *k) {
     service_arrival_end(s, k);
     if (inter_ledger_part_discard(s->ledger, k) != NEB_OK)
-        neb_warn("ledger: what is here of an update of member %u for round %u cannot be removed",
-                 k->member, k->round);
+        neb_warn("ledger: cannot remove the incomplete update of member %u for round %u", k->member,
+                 k->round);
 }
 
-// Its manifest could not be stored before: nothing is kept that the ledger does not know.
+// False if the manifest could not be stored before: no bytes are kept that the ledger does not
+// know.
 static bool is_stored(struct inter_service *s, const struct inter_manifest *m) {
     struct inter_manifest stored;
     return inter_ledger_find_manifest(s->ledger, &m->key, &stored) == NEB_OK &&
            !memcmp(stored.sha256, m->sha256, sizeof stored.sha256);
 }
 
-// Why it is not: the disk was full, or its member has signed two under one number, of which the ledger keeps the first one.
+// The reason: the disk was full, or the member signed two updates under one number and the ledger
+// keeps the first.
 static enum neb_status not_stored(struct inter_service *s, const struct inter_manifest *m) {
     struct inter_manifest stored;
     if (inter_ledger_find_manifest(s->ledger, &m->key, &stored) != NEB_OK)
         return NEB_ERR_NOSPC;
     return neb_fail(NEB_ERR_LIMIT,
-                    "round %u of fragment %u: member %u has signed two updates as its %u; the "
-                    "second one is kept once a record lists it",
+                    "round %u of fragment %u: member %u has signed two updates as attempt %u; the "
+                    "second one is kept when a record lists it",
                     m->key.round, m->key.fragment, m->key.member, m->key.attempt);
 }
 
@@ -240,15 +244,16 @@ struct finish {
     const struct inter_manifest *m;
     bool pass;
     float norm;
-    enum neb_status kept; // of the bytes; service_gate is the other one
+    enum neb_status kept; // status of the bytes, apart from that of service_gate
 };
 
-// The disk has to have it all, and sealed it is written once more; one that was not followed is read and unpacked whole.
+// Completes the blob on disk; a sealed one is written once more. An update that was not checked
+// while it arrived is read and unpacked completely.
 static enum neb_status keep_and_weigh(struct inter_service *s, void *arg) {
     struct finish *x = arg;
     if (service_arrival_whole(s, x->m))
         inter_ledger_part_hashed(s->ledger, x->m);
-    (void)neb_fault("service.finish"); // a disk that takes its time
+    (void)neb_fault("service.finish"); // tests a slow disk
     x->kept = inter_ledger_part_finish(s->ledger, x->m);
     return x->kept == NEB_OK ? service_gate(s, x->m, &x->pass, &x->norm) : NEB_OK;
 }
@@ -258,7 +263,7 @@ static enum neb_status finish_blob(struct inter_service *s, const struct inter_m
     struct finish x = {.m = m};
     enum neb_status st = service_apart(s, m->bytes, keep_and_weigh, &x);
     bool not_kept = service_not_kept(x.kept);
-    if (not_kept || x.kept == NEB_OK) // a whole one could be kept: not only begun
+    if (not_kept || x.kept == NEB_OK) // a complete update was kept, so there is room
         service_say_room(s, x.kept);
     if (not_kept)
         give_up(s, &m->key);
@@ -269,8 +274,8 @@ static enum neb_status finish_blob(struct inter_service *s, const struct inter_m
         done.norm = x.norm;
         done.refused = !done.ok;
     } else if (x.kept == NEB_ERR_CORRUPT) {
-        service_arrival_begin(s, m);                      // all of it comes again
-    } else if (not_kept || x.kept == NEB_ERR_NOT_FOUND) { // there was none for it
+        service_arrival_begin(s, m);                      // all of it arrives again
+    } else if (not_kept || x.kept == NEB_ERR_NOT_FOUND) { // there was no room
         done.no_room = true;
     } else {
         return x.kept;
@@ -283,7 +288,7 @@ static enum neb_status open_blob(struct inter_service *s, const struct inter_man
     struct neb_map map;
     if (!inter_ledger_has_blob(s->ledger, &m->key) || !is_stored(s, m))
         return open_part(s, m);
-    // from an earlier life of it
+    // The blob is from a previous incarnation.
     enum neb_status st = service_read_blob(s, &m->key, m->bytes, m->sha256, &map);
     neb_map_close(&map);
     if (st == NEB_OK)
@@ -353,7 +358,7 @@ enum neb_status service_read_blob(struct inter_service *s, const struct inter_ke
     return st;
 }
 
-// An update that a record lists, in memory; NEB_ERR_NOT_FOUND: it is not here, or not any more.
+// Maps an update that a record lists. NEB_ERR_NOT_FOUND: it is not here.
 static enum neb_status read_entry(struct inter_service *s, const struct inter_entry *e,
                                   const struct inter_key *k, bool again, struct neb_map *out) {
     *out = (struct neb_map){0};
@@ -368,8 +373,8 @@ static enum neb_status read_entry(struct inter_service *s, const struct inter_en
     return st == NEB_OK || st == NEB_ERR_CORRUPT ? NEB_ERR_NOT_FOUND : st;
 }
 
-// Whether it is asked for: not where its manifest is gone, too, as of rounds that were pruned, or
-// of what this member never had (a witness).
+// Requests a missing update from the other members. False if its manifest is gone too: the round
+// was pruned, or this member (a witness) never had it.
 static bool seeks(struct inter_service *s, const struct inter_entry *e, const struct inter_key *k) {
     struct inter_manifest m;
     return inter_ledger_find_manifest(s->ledger, k, &m) == NEB_OK &&
@@ -389,21 +394,21 @@ enum neb_status service_deliver(struct inter_service *s, const struct inter_reco
         if (st == NEB_ERR_NOT_FOUND && how != SERVICE_DELIVER_LAST)
             sought = seeks(s, &r->entries[i], &k) || sought;
     }
-    if (!sought) // or once it is here again (INTER_ACT_FOUND)
+    if (!sought) // else when the update is here again (INTER_ACT_FOUND)
         s->cb.commit(s->cb.user, r, blobs);
     for (uint8_t i = 0; i < r->n; i++)
         neb_map_close(&blobs[i]);
     return s->st;
 }
 
-// Of a round that is over: what was lost of it has been found, or is nowhere.
+// Delivers a round that is over, when its lost updates were found or no member has them.
 static enum neb_status deliver_old(struct inter_service *s, const struct inter_key *k, bool found) {
     struct inter_record r;
     enum neb_status st = inter_ledger_get_commit(s->ledger, k->job, k->fragment, k->round, &r);
     if (st != NEB_OK)
         return st == NEB_ERR_NOT_FOUND ? NEB_OK : st;
     if (found)
-        neb_info("ledger: the updates of round %u of fragment %u are whole again", k->round,
+        neb_info("ledger: the updates of round %u of fragment %u are complete again", k->round,
                  k->fragment);
     return service_deliver(s, &r, found ? SERVICE_REDELIVER : SERVICE_DELIVER_LAST);
 }
@@ -417,8 +422,8 @@ static enum neb_status read_commit(struct inter_service *s, const struct inter_a
     return st == NEB_ERR_NOT_FOUND ? NEB_OK : st;
 }
 
-// The manifest of another one's update that there is no room for, or a third one under a key of which its member has signed two: opening its blob
-// tells the node (is_stored).
+// The manifest of another member's update finds no room, or is a third one under a key that its
+// member signed twice. The agent goes on: opening the blob reports it to the node (is_stored).
 static enum neb_status of_others(const struct inter_service *s, const struct inter_action *a,
                                  enum neb_status st) {
     const struct inter_key *k = &a->manifest.key;
@@ -433,7 +438,7 @@ static enum neb_status carry_out(struct inter_service *s, const struct inter_act
         st = inter_link_send(s->link, a->peer, INTER_CONTROL, s->actions.bytes.p + a->at, a->size);
         if (st == NEB_OK)
             service_said(s, a->peer, s->actions.bytes.p + a->at, a->size);
-        return st == NEB_ERR_AGAIN ? NEB_OK : st; // the node says it again
+        return st == NEB_ERR_AGAIN ? NEB_OK : st; // the node sends it again
     case INTER_ACT_SEND_CHUNK: return send_chunk(s, a);
     case INTER_ACT_RESTART_LINK: inter_link_restart(s->link, a->peer); return NEB_OK;
     case INTER_ACT_SEND_COMMIT: send_record(s, a); return NEB_OK;

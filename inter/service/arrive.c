@@ -1,21 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gate while an update arrives: digest and numeric check follow the bytes, so that behind the last chunk only that chunk's work is
-// left.
+// The gate while an update arrives: hashing and the numeric check follow the bytes, so only the
+// last chunk's work is left after the last chunk.
 //
-//     CHUNK ── CURVE authenticated its sender, the node compared its 8 bytes of SHA-256, and knows a signed manifest for its key
-//       │
+//     CHUNK ── CURVE authenticated its sender; the node compared 8 bytes of its SHA-256 and has a
+//       │       signed manifest for its key
 //       ▼ BLOB_WRITE
-//     on disk ──► in order: SHA-256 of all so far ── cmp_check_feed          out of order: read back when what was missing has come
-//       │
+//     on disk ──► in order: SHA-256 of all so far, and cmp_check_feed
+//       │         out of order: read back when the gap is closed
 //       ▼ BLOB_FINISH
-//     digest = manifest's?  yes: the verdict is of exactly the bytes that were signed        no: it is thrown away with the bytes
+//     digest as in the manifest?  yes: the verdict is about exactly the signed bytes
+//                                 no: the verdict is discarded with the bytes
 //
-// Nothing is voted on, or said to anybody, before that comparison. What is fed before it came from a member of the job, over its own link or
-// a relay's, and is bounded as ever: by the elements that the job's model has, unit by unit, before any is unpacked (compress/check.h).
-// Whoever sends bytes that do not make up the digest has had them unpacked in vain, as often as it sends them all.
+// No vote and no message depends on the update before that comparison. Earlier bytes come from a
+// member of the job, over its own link or a relay's. They are bounded unit by unit before they are
+// unpacked (compress/check.h). A member that sends bytes with a wrong digest costs this work each
+// time it sends all of them.
 //
-// A few arrivals are followed at once, each with memory for its largest unit; the one that has waited longest gives way, and is
-// checked whole at its end, as is what was on disk when the agent started.
+// Only a few arrivals are followed at once, because each needs memory for its largest unit. The one
+// that waited longest gives way. It is checked completely at its end, like an update that was on
+// disk when the agent started.
 #include "agent/base/moved.h"
 #include "agent/base/sha256.h"
 #include "compress/check.h"
@@ -31,7 +34,7 @@ static struct service_arrival *find_arrival(struct inter_service *s, const struc
     return NULL;
 }
 
-// Its own place, a free one, or that of the one that has waited longest.
+// The update's own place, else a free one, else that of the arrival that waited longest.
 static struct service_arrival *place_for(struct inter_service *s, const struct inter_key *k) {
     struct service_arrival *best = find_arrival(s, k);
     if (best)
@@ -49,7 +52,7 @@ void service_arrival_begin(struct inter_service *s, const struct inter_manifest 
     a->on = false;
     if ((!a->check && cmp_check_create(&a->check) != NEB_OK) ||
         (!a->sha && neb_sha256_create(&a->sha) != NEB_OK))
-        return; // checked whole at its end
+        return; // it is checked completely at its end
     neb_sha256_finish(a->sha, former);
     cmp_check_begin(a->check, service_elements_max(s, m->key.job));
     if (inter_node_weighs(s->node, m->key.job))
@@ -65,15 +68,15 @@ void service_arrival_begin(struct inter_service *s, const struct inter_manifest 
 
 static void feed(struct service_arrival *a, const uint8_t *p, size_t n) {
     if (a->at == 0)
-        a->numbers = cmp_check_is_update(p, n); // masked ones hold none
+        a->numbers = cmp_check_is_update(p, n); // masked updates hold no numbers
     neb_sha256_add(a->sha, p, n);
-    // What is wrong with it is said at the end; without memory it is looked at again there.
+    // Errors are reported at the end. If memory is missing, the end checks the update again.
     if (a->numbers && cmp_check_feed(a->check, p, n) == NEB_ERR_NOMEM)
         a->numbers = false;
     a->at += n;
 }
 
-// Chunks that came before those in front of them.
+// Feeds the chunks that arrived early and are next now.
 static void read_back(struct inter_service *s, struct service_arrival *a) {
     while (a->on && a->at < a->bytes) {
         uint32_t i = (uint32_t)(a->at / a->chunk_bytes);
@@ -85,7 +88,7 @@ static void read_back(struct inter_service *s, struct service_arrival *a) {
                 inter_ledger_part_read(s->ledger, &a->key, i, s->arrived.p) == NEB_OK;
         if (a->on)
             feed(a, s->arrived.p, n);
-        neb_moved_add(n); // behind a hole there may be much
+        neb_moved_add(n); // much may follow a gap
     }
 }
 
@@ -104,7 +107,7 @@ bool service_arrival_whole(struct inter_service *s, const struct inter_manifest 
     struct service_arrival *a = find_arrival(s, &m->key);
     if (!a)
         return false;
-    read_back(s, a); // all of an earlier run
+    read_back(s, a); // chunks from before a restart
     a->on = a->on && a->at == m->bytes;
     if (a->on)
         neb_sha256_finish(a->sha, a->digest);

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// While this side is busy with something large, and neither reads nor steps the node: the others hear that it is there, or they would take
-// its links for dead, and it for one whom no round waits for.
+// Heartbeats during long work, while this side neither reads nor steps the node. Without them,
+// peers would take its links for dead, and their rounds would stop waiting for it.
 //
-//     runs apart:      a thread works, this one waits and heartbeats              an update that is written, finished, weighed
-//     on this thread:  whoever moves many bytes is asked to beat between     agent/base/moved.h, the agent's listener
-//                      them: inter_service_heartbeat
+//    service_apart:   a thread does the work; this one waits and sends heartbeats. For updates that
+//                     are written, completed, checked.
+//    on this thread:  code that moves many bytes reports them to agent/base/moved.h, whose listener
+//                     in the agent calls inter_service_heartbeat.
 //
-// The node's own heartbeats are said again as they were: a heartbeat is no more than a member's word about itself, and what it has promised since takes
-// them back.
+// The node's last heartbeats are repeated unchanged. A heartbeat is only a member's report about
+// itself, and service_heartbeats_end withdraws those that later promises make untrue.
 #include "agent/base/moved.h"
 #include "inter/service/state.h"
 
@@ -18,9 +19,11 @@
 #include <time.h>
 
 static const neb_ns heartbeat_while_waiting = 500 * NEB_MS, retry_every = NEB_S;
-// before the last step: one that was not said for longer is of a job that is over, or for a peer that is away
+// A heartbeat that was not sent for this long before the last step belongs to a closed job or an
+// absent peer.
 static const neb_ns current = 3 * NEB_S;
-// of the others, while no bytes are moved: a disk that hangs must not hold up their rounds
+// Heartbeats end when no bytes moved for this long: a disk that hangs must not hold up others'
+// rounds.
 static const neb_ns patience = 30 * NEB_S;
 enum { LARGE = 1 << 20, HEARTBEATS_MAX = 1024 };
 
@@ -33,7 +36,8 @@ static struct service_heartbeat *find_heartbeat(const struct inter_service *s,
     return NULL;
 }
 
-// A free place, or one that is of no use any more; NULL: no memory, and it is not said again.
+// A free place, or that of an outdated heartbeat. NULL: no memory, so the heartbeat is not
+// repeated.
 static struct service_heartbeat *place_for(struct inter_service *s) {
     for (size_t i = 0; i < s->n_heartbeats; i++)
         if (s->heartbeats[i].peer == INTER_PEER_NONE || s->stepped - s->heartbeats[i].at > current)
@@ -76,7 +80,7 @@ void service_heartbeats_free(struct inter_service *s) {
     free(s->heartbeats);
 }
 
-// Whether what this side is busy with gets on.
+// True while the work makes progress.
 static bool gets_on(struct inter_service *s, neb_ns now) {
     uint64_t moved = neb_moved();
     if (moved != s->moved || s->stepped > s->moved_at) {
@@ -92,7 +96,7 @@ static void resend(struct inter_service *s, neb_ns now) {
         struct service_heartbeat *b = &s->heartbeats[i];
         if (b->peer < s->members.n && s->up[b->peer] && s->stepped - b->at < current &&
             inter_link_send(s->link, b->peer, INTER_CONTROL, b->bytes.p, b->bytes.len) == NEB_OK)
-            b->at = now; // a second time of this kind may follow before the node's next
+            b->at = now; // so it may be repeated once more before the node's next one
     }
 }
 
@@ -152,7 +156,7 @@ enum neb_status service_apart(struct inter_service *s, uint64_t bytes, service_w
     pthread_cond_init(&a.over, &monotonic);
     if (pthread_create(&thread, NULL, start, &a) == 0) {
         while (!is_over_by(&a, neb_now() + heartbeat_while_waiting))
-            inter_service_heartbeat(s); // nothing but the link and these heartbeats is touched
+            inter_service_heartbeat(s); // touches only the link and the heartbeats
         pthread_join(thread, NULL);
     } else {
         a.st = run(s, arg);

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gate: what a whole update must be before it may become part of a commit. Every member decides for itself, on the bytes that lie
-// on its own disk; the record says what became of them.
+// The gate: what a complete update must be before it may become part of a commit. Every member
+// decides for itself, on the bytes on its own disk. The record holds the result.
 //
-//     claims (headers) within the job's parameters ── every frame unpacked: finite, in scale ── shape of every unit as this member's own
-//     worker has it ── row counts within the tokens ── norm and sketch, for whoever weighs or flags it
+//     headers claim no more than the job's parameters
+//     ── every frame unpacks to finite numbers in scale
+//     ── every unit has the shape that this member's own worker has
+//     ── no more rows than the tokens allow
+//     ── norm and sketch, for weights and outliers
 //
-// Most of it happens while the update arrives (service_arrive.c).
+// Most of it runs while the update arrives (arrive.c).
 #include "agent/base/log.h"
 #include "compress/update.h"
 #include "inter/service/state.h"
@@ -33,7 +36,7 @@ void inter_service_bound(struct inter_service *s, const uint8_t job[INTER_ID_BYT
     }
     s->bounds[i].elements = elements;
     s->bounds[i].counts = counts;
-    // fp32, a byte a row, headers: no codec of ours makes more of it
+    // fp32, a byte per row, headers: no codec makes more of it.
     inter_node_job_bound(s->node, job, 5 * elements + BLOB_SLACK);
 }
 
@@ -59,7 +62,7 @@ static const struct service_bound *bound_of(const struct inter_service *s,
     return &none;
 }
 
-// ---- shapes ---------------------------------------------------------------------------------------------------
+// ---- shapes -------------------------------------------------------------------------------------
 
 static struct service_shape *shape_of(const struct inter_service *s,
                                       const uint8_t job[INTER_ID_BYTES], uint32_t fragment) {
@@ -90,7 +93,7 @@ uint64_t service_elements_max(const struct inter_service *s, const uint8_t job[I
     return bound_of(s, job)->elements;
 }
 
-// ---- the gate -------------------------------------------------------------------------------------------------
+// ---- the gate -----------------------------------------------------------------------------------
 
 static const char *fault_of_masked(const struct inter_service *s, const struct inter_manifest *m,
                                    const struct neb_map *map) {
@@ -98,8 +101,8 @@ static const char *fault_of_masked(const struct inter_service *s, const struct i
     struct sec_sum_head h;
     const uint8_t *body;
     if (sec_sum_open(map->p, map->len, &h, &body) != NEB_OK)
-        return NULL; // of another profile, and let pass
-    return x && h.count != x->elements ? "it holds another number of parameters" : NULL;
+        return NULL; // from another profile: let it pass
+    return x && h.count != x->elements ? "it has a different number of parameters" : NULL;
 }
 
 // A token counts once for its row as input and once as target. Counts are rounded to 8 steps an
@@ -122,7 +125,7 @@ static const char *fault_of(struct inter_service *s, const struct inter_manifest
     enum inter_screen screen =
         s->cb.screen ? s->cb.screen(s->cb.user, m, map->p, map->len) : INTER_SCREEN_USUAL;
     if (screen == INTER_SCREEN_REFUSE)
-        return "the job's profile does not take it";
+        return "the job's profile does not allow it";
     if (screen == INTER_SCREEN_PASS)
         return fault_of_masked(s, m, map);
     enum neb_status st;
@@ -130,12 +133,14 @@ static const char *fault_of(struct inter_service *s, const struct inter_manifest
         st = inter_node_weighs(s->node, m->key.job)
                  ? cmp_update_check_sketch(s->gate, map->p, map->len, bound->elements, stats)
                  : cmp_update_check_max(s->gate, map->p, map->len, bound->elements, stats);
-    if (st != NEB_OK || stats->elements > bound->elements) // which may be known since it began
-        return "it is malformed, holds too much, or a number that is none";
+    // the bound may be newer than the arrival
+    if (st != NEB_OK || stats->elements > bound->elements)
+        return "it is malformed or too large, or holds a value that is not finite";
     if (x && memcmp(stats->shapes, x->sha256, sizeof x->sha256))
         return "its units are not those of this fragment";
-    return service_counts_fit(bound->counts, stats, m->tokens) ? NULL
-                                                               : "more rows were seen than tokens";
+    return service_counts_fit(bound->counts, stats, m->tokens)
+               ? NULL
+               : "it counts more rows than its tokens allow";
 }
 
 const char *service_author(const struct inter_service *s, const struct inter_key *k) {
@@ -157,11 +162,11 @@ enum neb_status service_gate(struct inter_service *s, const struct inter_manifes
     *pass = !fault;
     if (!fault && stats.sketch)
         inter_node_sketch(s->node, &m->key, stats.sketch);
-    // An update of zeros has a norm too: 0 stands for one that is not known.
+    // 0 means an unknown norm, so an update of zeros gets a tiny one.
     *norm = stats.norm > 1e-30 ? stats.norm < 1e30 ? (float)stats.norm : 1e30f : 1e-30f;
     if (fault)
         neb_log(NEB_LOG_ERROR,
-                "update of %s for round %u refused by the gate, %s; it counts nothing",
+                "update of %s for round %u is refused by the gate: %s; it does not count",
                 service_author(s, &m->key), m->key.round, fault);
     return NEB_OK;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Jobs: opened from what the ledger knows of them, updates submitted, commits handed over again.
+// Jobs: restored from the ledger, updates submitted, commits delivered again.
 #include "agent/base/fault.h"
 #include "agent/base/log.h"
 #include "agent/base/sha256.h"
@@ -31,8 +31,8 @@ static enum neb_status weigh(struct inter_service *s, void *arg) {
     return service_gate(s, w->m, &w->pass, &w->norm);
 }
 
-// Bytes that changed while they lay on the disk are none, and go. Nobody else's fault: they come again, and one's own is computed again. What
-// only cannot be read now (no memory, no key) is an error, and stays.
+// Discards a blob that changed on the disk. It comes again from others, or the worker computes it
+// again. A blob that only cannot be read now (no memory, no key) is an error and stays.
 static enum neb_status look_at_blob(struct inter_service *s, const struct inter_manifest *m,
                                     bool *whole) {
     struct neb_map map;
@@ -45,15 +45,15 @@ static enum neb_status look_at_blob(struct inter_service *s, const struct inter_
     return st == NEB_ERR_CORRUPT ? inter_ledger_discard(s->ledger, &m->key) : st;
 }
 
-// Nor is a manifest that its member did not sign: passed on, it would be taken for a forgery of ours.
+// A manifest with a wrong signature must not be passed on: others would blame this member for it.
 static bool is_signed(struct inter_service *s, const struct inter_manifest *m, uint32_t peer) {
     neb_buf_clear(&s->out);
     inter_manifest_put_body(&s->out, m);
     bool good = neb_buf_check(&s->out) == NEB_OK &&
                 service_verify(s, peer, SEC_CONTEXT_MANIFEST, s->out.p, s->out.len, m->sig);
     if (!good)
-        neb_warn("ledger: the manifest of member %u for round %u of fragment %u does not carry "
-                 "that member's signature and is forgotten; the true one is asked for",
+        neb_warn("ledger: the manifest of member %u for round %u of fragment %u does not have "
+                 "that member's signature: it is forgotten and requested again",
                  m->key.member, m->key.round, m->key.fragment);
     return good;
 }
@@ -65,11 +65,11 @@ static enum neb_status restore_manifest(struct inter_service *s, const struct in
     struct inter_bitmap got = {0};
     enum neb_status st = NEB_OK;
     enum neb_status kept = NEB_OK;
-    if (!own && !is_signed(s, m, peer)) // one's own the others judge
+    if (!own && !is_signed(s, m, peer)) // the others check our own
         return inter_ledger_forget_manifest(s->ledger, &m->key);
     NEB_TRY(look_at_blob(s, m, &durable));
     if (own && !durable)
-        return NEB_OK; // stored before its blob in a crash: the worker submits again
+        return NEB_OK; // a crash came before its blob: the worker submits again
     if (durable && (!own || inter_node_weighs(s->node, m->key.job)))
         NEB_TRY(service_apart(s, m->bytes, weigh, &w));
     bool pass = w.pass || own;
@@ -79,7 +79,7 @@ static enum neb_status restore_manifest(struct inter_service *s, const struct in
         if (st == NEB_OK)
             service_arrival_begin(s, m);
         kept = service_not_kept(st) ? st : NEB_OK;
-        st = kept == NEB_OK ? st : NEB_OK; // it comes again
+        st = kept == NEB_OK ? st : NEB_OK; // it is requested again
     }
     enum inter_holding h = !durable ? INTER_HOLD_PART
                            : pass   ? INTER_HOLD_WHOLE
@@ -148,7 +148,8 @@ enum neb_status inter_service_job_open(struct inter_service *s,
     enum neb_status st = inter_ledger_get_standing(s->ledger, c.id, &standing);
     if (st != NEB_OK && st != NEB_ERR_NOT_FOUND)
         return st;
-    // Later ledgers have greater epochs: nanoseconds since 1970 are, while head nodes keep roughly to the time of day.
+    // A later ledger must have a greater epoch. Nanoseconds since 1970 are, if the clock is roughly
+    // right.
     c.epoch = st == NEB_OK ? standing.epoch : (uint64_t)neb_wall_now();
     c.day = (uint64_t)neb_wall_now();
     NEB_TRY(inter_node_job_open(s->node, &c));
@@ -160,10 +161,10 @@ enum neb_status inter_service_job_open(struct inter_service *s,
     if (rc == NEB_OK)
         rc = restore_evidence(s, &c);
     if (rc != NEB_OK) {
-        inter_service_job_close(s, c.id); // not half of it
+        inter_service_job_close(s, c.id); // not a part of it
         return rc;
     }
-    for (uint32_t i = 0; i < s->members.n; i++) // a job that opens on a link that is up learns so
+    for (uint32_t i = 0; i < s->members.n; i++) // links that are up already
         if (s->up[i])
             service_step(s, &(struct inter_event){.kind = INTER_EV_PEER_UP, .peer = i});
     return s->st;
@@ -173,10 +174,9 @@ enum neb_status inter_service_job_renew(struct inter_service *s,
                                         const uint8_t job[INTER_ID_BYTES]) {
     struct inter_standing was, st = {.epoch = (uint64_t)neb_wall_now()};
     if (inter_node_round(s->node, job, 0) != UINT32_MAX)
-        return neb_fail(NEB_ERR_STATE, "a job that is open cannot begin anew");
+        return neb_fail(NEB_ERR_STATE, "cannot renew a job that is open");
     enum neb_status rc = inter_ledger_get_standing(s->ledger, job, &was);
-    if (rc == NEB_OK &&
-        st.epoch < was.epoch + NEB_S) // the clock was set back; attempts count seconds
+    if (rc == NEB_OK && st.epoch < was.epoch + NEB_S) // the clock went back; attempts count seconds
         st.epoch = was.epoch + NEB_S;
     else if (rc != NEB_OK && rc != NEB_ERR_NOT_FOUND)
         return rc;
@@ -188,7 +188,7 @@ enum neb_status inter_service_job_renew(struct inter_service *s,
 enum neb_status inter_service_job_drop(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
                                        bool for_ever) {
     if (inter_node_round(s->node, job, 0) != UINT32_MAX)
-        return neb_fail(NEB_ERR_STATE, "a job that is open cannot be removed");
+        return neb_fail(NEB_ERR_STATE, "cannot remove a job that is open");
     service_unmap(s);
     return inter_ledger_drop_job(s->ledger, job, for_ever);
 }
@@ -204,7 +204,7 @@ void inter_service_job_leave(struct inter_service *s, const uint8_t job[INTER_ID
 }
 
 void inter_service_job_idle(struct inter_service *s, const uint8_t job[INTER_ID_BYTES]) {
-    inter_node_job_idle(s->node, job); // no step: also called from within one
+    inter_node_job_idle(s->node, job); // no step, because it is also called within one
 }
 
 bool inter_service_job_status(const struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
@@ -251,11 +251,11 @@ struct own {
     struct inter_manifest *m;
     const void *blob;
     size_t len;
-    bool promised; // its manifest has been stored, and perhaps sent
-    bool owed;     // and nothing else may be sent
+    bool promised; // a manifest under its key was stored, and perhaps sent
+    bool owed;     // that update is lost, and no other may be sent
 };
 
-// Own update on disk, and its digest: while the disk works, another thread hashes. Nothing can leave before both are there.
+// Stores our own update while another thread hashes it. It is sent only after both.
 static enum neb_status store_and_hash(struct inter_service *s, void *arg) {
     const struct own *w = arg;
     struct hashing h = {w->blob, w->len, w->m->sha256};
@@ -263,9 +263,10 @@ static enum neb_status store_and_hash(struct inter_service *s, void *arg) {
     bool apart = pthread_create(&thread, NULL, hash, &h) == 0;
     if (!apart)
         hash(&h);
-    (void)neb_fault("service.submit"); // a disk that takes its time
+    (void)neb_fault("service.submit"); // tests a slow disk
     enum neb_status st = NEB_OK;
-    if (!w->promised && inter_ledger_has_blob(s->ledger, &w->m->key)) // left by a crash: never sent
+    // a crash left it, so it was never sent
+    if (!w->promised && inter_ledger_has_blob(s->ledger, &w->m->key))
         st = inter_ledger_discard(s->ledger, &w->m->key);
     if (st == NEB_OK)
         st = inter_ledger_put_blob(s->ledger, &w->m->key, w->blob, w->len);
@@ -274,8 +275,8 @@ static enum neb_status store_and_hash(struct inter_service *s, void *arg) {
     return st;
 }
 
-// Ours is not ours to refuse: its norm is what is wanted, and where nobody weighs or compares norms not even that. The manifest
-// is on its way by now, so that this costs no time of the round.
+// Finds the norm of our own update, if norms matter. This member does not refuse its own. The
+// manifest was sent before, so this takes no time of the round.
 static enum neb_status weigh_own(struct inter_service *s, const struct inter_manifest *m) {
     struct weighing w = {.m = m};
     if (!inter_node_weighs(s->node, m->key.job))
@@ -284,11 +285,12 @@ static enum neb_status weigh_own(struct inter_service *s, const struct inter_man
     inter_node_restore_norm(s->node, &m->key, w.norm);
     if (!w.pass)
         inter_node_own_bad(s->node, &m->key);
-    service_step(s, &(struct inter_event){.kind = INTER_EV_TICK, .peer = 0}); // it can go on
+    // the round may be able to go on now
+    service_step(s, &(struct inter_event){.kind = INTER_EV_TICK, .peer = 0});
     return s->st;
 }
 
-// Whether a manifest of these numbers would be read again: by the others, and by this ledger.
+// True if the other members and this ledger can read a manifest with these numbers.
 static bool readable(const struct inter_manifest *m) {
     struct inter_manifest again;
     struct neb_buf b = {0};
@@ -308,8 +310,8 @@ static enum neb_status sign_manifest(struct inter_service *s, struct inter_manif
                : neb_fail(NEB_ERR_DENIED, "cannot sign an update");
 }
 
-// A worker that begins again computes what it had sent before, often to the bit: where the disk has
-// lost that, and the record lists it, it is whole again. Others may have lost it, too.
+// A restarted worker computes earlier updates again, often to the bit. If the disk has lost one
+// that the record lists, this restores it. The other members may have lost it too.
 static enum neb_status keep_again(struct inter_service *s, const struct inter_key *key,
                                   const void *blob, size_t len) {
     struct inter_record r;
@@ -334,7 +336,7 @@ static enum neb_status keep_again(struct inter_service *s, const struct inter_ke
     return st == NEB_OK || st == NEB_ERR_NOT_FOUND ? s->st : st;
 }
 
-// Whether the ledger holds this very update; what it holds of one whose bytes changed goes.
+// Finds out if the ledger holds this update undamaged. A damaged one is discarded.
 static enum neb_status is_kept(struct inter_service *s, const struct inter_key *key,
                                struct inter_manifest *stored, bool *promised, bool *whole) {
     enum neb_status st = inter_ledger_find_manifest(s->ledger, key, stored);
@@ -343,8 +345,8 @@ static enum neb_status is_kept(struct inter_service *s, const struct inter_key *
     return *promised ? look_at_blob(s, stored, whole) : NEB_OK;
 }
 
-// Where the newest attempt is lost, older ones are no longer what the others know. A masked update
-// has no second attempt, also where this ledger's epoch was not stored before a crash.
+// If the newest attempt is lost, the others know no older ones any more, so continue from it. A
+// masked update has no second attempt, also if a crash came before this ledger's epoch was stored.
 static enum neb_status from_the_newest(struct inter_service *s, struct inter_key *key) {
     struct inter_manifest newest;
     bool whole = false;
@@ -362,14 +364,14 @@ static enum neb_status from_the_newest(struct inter_service *s, struct inter_key
     return NEB_OK;
 }
 
-// One line: what is lost, where, and what to do.
+// One message: what is lost, where, and what to do.
 static enum neb_status lost_for_good(struct inter_service *s, const struct inter_key *key,
                                      const char *what_to_do) {
     char path[NEB_PATH_MAX] = "";
     NEB_TRY(inter_ledger_blob_path(s->ledger, key, path, sizeof path));
     return neb_fail(NEB_ERR_EXISTS,
-                    "the disk has lost this cluster's update of round %u of fragment %u, %s, and "
-                    "the worker has computed another one: %s",
+                    "the disk has lost this cluster's update of round %u of fragment %u (%s), and "
+                    "the worker computed a different one: %s",
                     key->round, key->fragment, path, what_to_do);
 }
 
@@ -377,19 +379,19 @@ static enum neb_status lost_for_good(struct inter_service *s, const struct inter
 
 static const neb_ns owed_patience = 60 * NEB_S;
 
-// Others may have its bytes: they say so, and it is taken from them.
+// Waits for the lost update: if other members have its bytes, they offer them.
 static enum neb_status owe(struct inter_service *s, const struct inter_manifest *m) {
     for (size_t i = 0; i < s->n_owed; i++)
         if (inter_key_equal(&s->owed[i].m.key, &m->key))
             return NEB_OK;
     struct service_owed *p = realloc(s->owed, (s->n_owed + 1) * sizeof *p);
     if (!p)
-        return neb_fail(NEB_ERR_NOMEM, "out of memory for an update to be asked for");
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for a lost update");
     s->owed = p;
     s->owed[s->n_owed++] = (struct service_owed){*m, neb_now() + owed_patience};
-    neb_warn("round %u of fragment %u: the disk has lost this cluster's update, and the worker "
-             "computed another one, which must not take its place (sync.gate: private): the other "
-             "members are asked for it",
+    neb_warn("round %u of fragment %u: the disk has lost this cluster's update; the worker "
+             "computed a different one, which must not replace it (sync.gate: private): asks the "
+             "other members for the lost one",
              m->key.round, m->key.fragment);
     return NEB_OK;
 }
@@ -417,8 +419,8 @@ enum neb_status service_owed_tick(struct inter_service *s, neb_ns now) {
         if (over)
             continue;
         if (lost_for_good(s, &m.key,
-                          "no other member has it, and with sync.gate: private none may take its "
-                          "place; restore that file, or start a new job from one cluster's "
+                          "no other member has it, and with sync.gate: private no other may "
+                          "replace it; restore that file, or start a new job from one cluster's "
                           "checkpoint (init_from)") != NEB_ERR_EXISTS)
             return NEB_ERR_LIMIT;
         neb_last_error(text, sizeof text);
@@ -428,11 +430,11 @@ enum neb_status service_owed_tick(struct inter_service *s, neb_ns now) {
     return NEB_OK;
 }
 
-// ---- submitting ---------------------------------------------------------------------------------
+// ---- submit -------------------------------------------------------------------------------------
 
-// Where the worker computes other bytes than those that were sent and then lost (devices are not
-// exact to the bit from run to run), the update goes out as the next attempt: two signed digests
-// under one key would prove an equivocation. Two masked updates of one round show their difference.
+// If the worker computes other bytes than the lost ones (devices are not exact to the bit), the
+// update becomes the next attempt: two signed digests under one key would prove equivocation. A
+// masked update must not be replaced, because two of one round reveal their difference.
 static enum neb_status choose_attempt(struct inter_service *s, struct inter_manifest *m,
                                       struct own *w, struct inter_manifest *stored, bool *whole) {
     uint32_t first = inter_node_attempt(s->node, m->key.job);
@@ -449,10 +451,9 @@ static enum neb_status choose_attempt(struct inter_service *s, struct inter_mani
             return owe(s, stored);
         if (m->key.attempt >= first + INTER_RETRIES_MAX)
             return lost_for_good(s, &stored->key,
-                                 "it was replaced as often as it may be; check "
-                                 "this disk");
-        neb_warn("round %u of fragment %u: the worker computed another update than the one that "
-                 "the disk has lost; it takes that one's place",
+                                 "it was replaced as often as allowed; check this disk");
+        neb_warn("round %u of fragment %u: the disk has lost this cluster's update; the worker "
+                 "computed a different one, which replaces it",
                  m->key.round, m->key.fragment);
     }
 }
@@ -462,15 +463,17 @@ enum neb_status inter_service_submit(struct inter_service *s, const struct inter
     struct inter_manifest m = *given, stored;
     uint32_t open = inter_node_round(s->node, m.key.job, m.key.fragment);
     if (len == 0 || len > INTER_BLOB_MAX)
-        return neb_fail(NEB_ERR_LIMIT, "update of %zu bytes; at most %u", len, INTER_BLOB_MAX);
+        return neb_fail(NEB_ERR_LIMIT, "an update of %zu bytes is not allowed: 1..%u bytes are",
+                        len, INTER_BLOB_MAX);
     if (m.key.attempt > INTER_RETRIES_MAX)
         return neb_fail(NEB_ERR_LIMIT,
-                        "update for round %u of fragment %u, taken back %u times; at most %d",
+                        "update for round %u of fragment %u was replaced %u times; at most %d "
+                        "times are allowed",
                         m.key.round, m.key.fragment, m.key.attempt, INTER_RETRIES_MAX);
     if (open == UINT32_MAX || m.key.round > open)
         return neb_fail(NEB_ERR_STATE, "update for round %u of fragment %u, but round %u is open",
                         m.key.round, m.key.fragment, open);
-    // others went on without it, or a worker was restarted: this round is over
+    // This round is over: the others went on without the update, or the worker restarted.
     if (m.key.round < open) {
         NEB_TRY(keep_again(s, &m.key, blob, len));
         return inter_service_deliver(s, m.key.job, m.key.fragment, m.key.round);
@@ -484,8 +487,8 @@ enum neb_status inter_service_submit(struct inter_service *s, const struct inter
     if (whole) {
         neb_sha256(blob, len, m.sha256);
         if (memcmp(stored.sha256, m.sha256, sizeof m.sha256))
-            neb_warn("round %u: the worker computed other bytes than before its restart; those of "
-                     "the ledger stand",
+            neb_warn("round %u: after its restart the worker computed a different update; the one "
+                     "in the ledger is kept",
                      m.key.round);
         return NEB_OK;
     }
@@ -494,11 +497,11 @@ enum neb_status inter_service_submit(struct inter_service *s, const struct inter
     if (!readable(&m))
         return neb_fail(
             NEB_ERR_INVALID,
-            "update for round %u of fragment %u: %llu tokens, or a measure, that no update has",
+            "update for round %u of fragment %u: %llu tokens, or a measure, are out of range",
             m.key.round, m.key.fragment, (unsigned long long)m.tokens);
     NEB_TRY(service_apart(s, len, store_and_hash, &w));
     if (w.promised && !memcmp(stored.sha256, m.sha256, sizeof m.sha256))
-        m = stored; // its bytes were lost with a bad sector: a second signature under its key would be proof of a lie
+        m = stored; // the same bytes: a second signature under its key would prove equivocation
     else
         NEB_TRY(sign_manifest(s, &m));
     service_step(s,

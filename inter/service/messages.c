@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What comes over the links, and messages between agents on top of it: kept until the peer has them, and taken exactly once.
+// Dispatches what arrives on the links. Messages between agents are kept until the peer has them,
+// and each is taken exactly once.
 #include "agent/base/log.h"
 #include "inter/service/state.h"
 #include "inter/stream/wire.h"
@@ -10,12 +11,12 @@ enum { MSG_APP = 32, MSG_APP_ACK = 33, MSG_TELL = 34 };
 static const neb_ns resend_first = 3 * NEB_S, resend_last = 48 * NEB_S;
 
 // | MSG_APP u8 | epoch of the sender's ledger u64 | seq u64 | previous u64 | kind u32 | body |
-// previous: the message that waits before this one, 0 when none does. A receiver that has not taken it drops this one,
-// without an acknowledgement: what overtook a message that the link refused must not count as taken.
+// previous: the waiting message before this one, 0: none. A receiver that has not taken `previous`
+// drops this message without an acknowledgement. It overtook one that the link refused.
 struct resend {
     struct inter_service *s;
     uint32_t peer;
-    uint64_t previous; // message
+    uint64_t previous; // the waiting message before this one
     uint32_t n;        // of the window
 };
 
@@ -24,7 +25,7 @@ static bool resend_one(void *user, uint64_t seq, uint32_t kind, const uint8_t *p
     struct service_mail *mail = &r->s->mail[r->peer];
     struct neb_buf *b = &r->s->out;
     if (r->n++ == INTER_RESEND_MESSAGES)
-        return false; // what is acknowledged makes room for the rest
+        return false; // the rest follows after acknowledgements
     if (seq > mail->at) {
         mail->held = !inter_service_tells(r->s, r->peer);
         if (mail->held)
@@ -49,7 +50,7 @@ static bool resend_one(void *user, uint64_t seq, uint32_t kind, const uint8_t *p
     return true;
 }
 
-// The window of what waits, as far as the link has not taken it.
+// Sends what the link has not taken yet of the window.
 static enum neb_status send_window(struct inter_service *s, uint32_t peer) {
     struct resend r = {.s = s, .peer = peer};
     s->mail[peer].held = false;
@@ -61,7 +62,7 @@ static enum neb_status send_window_restart(struct inter_service *s, uint32_t pee
     return send_window(s, peer);
 }
 
-// The link is up anew, or something was acknowledged: what is lost is soon said again.
+// The link came up, or something was acknowledged: repeat lost messages soon.
 static void soon_again(struct inter_service *s, uint32_t peer) {
     s->mail[peer].wait = resend_first;
     s->mail[peer].next = neb_now() + resend_first;
@@ -73,7 +74,7 @@ enum neb_status service_resend(struct inter_service *s, uint32_t peer) {
     bool tells = inter_service_tells(s, peer);
     if (m->held && tells)
         NEB_TRY(send_window(s, peer));
-    if (now < m->next || !tells) // what was sent is still on its way
+    if (now < m->next || !tells) // what was sent may still be in flight
         return NEB_OK;
     m->wait = m->wait && m->wait < resend_last ? 2 * m->wait : m->wait ? m->wait : resend_first;
     m->next = now + m->wait;
@@ -87,10 +88,10 @@ enum neb_status inter_service_send(struct inter_service *s, uint32_t peer, uint3
                                                    INTER_OUTBOX_BYTES_ALL};
     uint64_t seq, previous;
     if (n > INTER_MESSAGE_MAX || peer >= s->members.n || peer == s->self)
-        return neb_fail(NEB_ERR_LIMIT, "message of %zu bytes to member %u", n, peer);
+        return neb_fail(NEB_ERR_LIMIT, "cannot send a message of %zu bytes to member %u", n, peer);
     NEB_TRY(inter_ledger_post(s->ledger, s->members.m[peer].pub.name, kind, p, n, &most, &seq,
                               &previous));
-    if (!previous) // nothing else waits, and paces it
+    if (!previous) // no other message is waiting and sets the pace
         soon_again(s, peer);
     return s->up[peer] ? send_window(s, peer) : NEB_OK;
 }
@@ -98,7 +99,7 @@ enum neb_status inter_service_send(struct inter_service *s, uint32_t peer, uint3
 enum neb_status inter_service_unsend(struct inter_service *s, uint32_t peer, uint32_t kind,
                                      const void *p, size_t n) {
     if (peer >= s->members.n || peer == s->self)
-        return neb_fail(NEB_ERR_LIMIT, "member %u", peer);
+        return neb_fail(NEB_ERR_LIMIT, "cannot take back a message to member %u", peer);
     return inter_ledger_unpost(s->ledger, s->members.m[peer].pub.name, kind, p, n);
 }
 
@@ -110,7 +111,7 @@ bool inter_service_tells(const struct inter_service *s, uint32_t peer) {
 enum neb_status inter_service_tell(struct inter_service *s, uint32_t peer, uint32_t kind,
                                    const void *p, size_t n) {
     if (n > INTER_MESSAGE_MAX)
-        return neb_fail(NEB_ERR_LIMIT, "message of %zu bytes to member %u", n, peer);
+        return neb_fail(NEB_ERR_LIMIT, "cannot send a message of %zu bytes to member %u", n, peer);
     if (peer >= s->members.n || !s->up[peer])
         return NEB_ERR_AGAIN;
     neb_buf_clear(&s->out);
@@ -121,7 +122,7 @@ enum neb_status inter_service_tell(struct inter_service *s, uint32_t peer, uint3
     return inter_link_send(s->link, peer, INTER_CONTROL, s->out.p, s->out.len);
 }
 
-// Whether one more message of n bytes is taken of the peer (enum inter_message_limit).
+// True if one more message of n bytes is taken from the peer (enum inter_message_limit).
 static bool affordable(struct inter_service *s, uint32_t peer, bool told, size_t n) {
     double most = told ? INTER_TOLD_BURST : INTER_TAKEN_BURST,
            a_second = told ? INTER_TOLD_A_SECOND : INTER_TAKEN_A_SECOND,
@@ -150,7 +151,8 @@ static bool keeps_pace(struct inter_service *s, uint32_t peer) {
 void service_charge_fault(struct inter_service *s, uint32_t peer, enum inter_fault f) {
     if (peer >= SEC_MEMBERS_MAX || (f != INTER_FAULT_MALFORMED && f != INTER_FAULT_DENIED))
         return;
-    // No more debt than one makes: what comes on bulk is counted, but not kept out by it, and would add to it without end.
+    // The debt is bounded: bulk messages count too, but a debt does not stop them, so it could grow
+    // without limit.
     if (neb_bucket_left(&s->mail[peer].rounds, neb_now(), INTER_ROUNDS_BURST,
                         INTER_ROUNDS_A_SECOND) > -INTER_ROUNDS_BAD)
         neb_bucket_use(&s->mail[peer].rounds, neb_now(), INTER_ROUNDS_BAD, INTER_ROUNDS_BURST,
@@ -167,12 +169,13 @@ static enum neb_status on_app(struct inter_service *s, uint32_t peer, struct neb
         return NEB_OK;
     NEB_TRY(inter_ledger_taken(s->ledger, name, epoch, &last));
     if (seq > last && previous > last)
-        return NEB_OK; // it overtook one, which is sent again
+        return NEB_OK; // it overtook another message, which is sent again
     if (seq > last) {
-        // Taken first: a crash in between loses the message for the caller, who asks again; twice would be worse.
+        // Record it before the callback. A crash in between loses the message, and the sender's
+        // caller asks again. Taking it twice would be worse.
         enum neb_status took = inter_ledger_take(s->ledger, name, epoch, seq);
         if (took == NEB_ERR_NOSPC)
-            return NEB_OK; // no receipt: it comes again
+            return NEB_OK; // no acknowledgement, so it is sent again
         NEB_TRY(took);
         s->cb.message(s->cb.user, peer, kind, p, n);
     }
@@ -203,21 +206,21 @@ static void on_lost(struct inter_service *s, uint32_t peer, uint64_t way) {
         s->st = inter_streams_lost(s->streams, peer, way);
 }
 
-// Only of what was sent: else there is nothing to remove, and nothing that follows it.
+// Acknowledges only messages that were sent. For others there is nothing to remove.
 static enum neb_status on_ack(struct inter_service *s, uint32_t peer, uint64_t seq) {
     struct service_mail *m = &s->mail[peer];
     if (seq > m->sent || seq <= m->acked)
         return NEB_OK;
     enum neb_status st = inter_ledger_posted(s->ledger, s->members.m[peer].pub.name, seq);
     if (st == NEB_ERR_NOSPC)
-        return NEB_OK; // it is sent once more, and acknowledged again
+        return NEB_OK; // it is sent and acknowledged once more
     NEB_TRY(st);
     m->acked = seq;
     soon_again(s, peer);
     return send_window(s, peer);
 }
 
-// Messages of this file.
+// MSG_APP, MSG_APP_ACK and MSG_TELL.
 static enum neb_status on_own(struct inter_service *s, const struct inter_link_event *e) {
     struct neb_rd r = neb_rd_make(e->data, e->len);
     switch (neb_rd_u8(&r)) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The service as a whole: created, polled, its members and limits changed. See service_state.h for where the rest is.
+// The service: create, poll, change members and limits. state.h shows the other files.
 #include "agent/base/log.h"
 #include "compress/update.h"
 #include "inter/service/state.h"
@@ -26,9 +26,9 @@ static bool verify_member(struct inter_service *s, uint32_t peer, const char *co
            (former && sec_verify(former->sign, context, msg, len, sig) == NEB_OK);
 }
 
-// For the node, and for masked sums. Manifests, records, votes, promises and seeds of a member stand that was revoked since, or has other keys:
-// others may have them already, a leader says the promises of its election with every proposal, and whoever was away learns of all of it late.
-// A former key says nothing new: no link takes it, and no envelope that it signs.
+// For the node and masked sums. Manifests, records, votes, promises and seeds stay valid when their
+// member is revoked or rotates its keys: others may have them already, and a member that was away
+// learns them late. A previous key adds nothing new, because it opens no link and no envelope.
 bool service_verify(void *user, uint32_t peer, const char *context, const void *msg, size_t len,
                     const uint8_t sig[INTER_SIG_BYTES]) {
     struct inter_service *s = user;
@@ -36,7 +36,7 @@ bool service_verify(void *user, uint32_t peer, const char *context, const void *
         return true;
     if (!strcmp(context, INTER_CONTEXT_FORWARD) || peer >= INTER_PEERS_MAX)
         return false;
-    const struct service_former *f = &s->former[peer]; // who is on the list has this key still
+    const struct service_former *f = &s->former[peer]; // a listed member has its present key here
     return f->name[0] && (sec_verify(f->sign, context, msg, len, sig) == NEB_OK ||
                           (s->cb.signed_before &&
                            s->cb.signed_before(s->cb.user, f->name, context, msg, len, sig)));
@@ -56,7 +56,7 @@ enum neb_status inter_service_former(struct inter_service *s, const char *name,
     while (i < SEC_MEMBERS_MAX + s->n_former && strcmp(s->former[i].name, name))
         i++;
     if (i == FORMER_END)
-        return neb_fail(NEB_ERR_LIMIT, "jobs with more than %d members that were revoked",
+        return neb_fail(NEB_ERR_LIMIT, "jobs have more than %d removed members, which is the limit",
                         FORMER_END - SEC_MEMBERS_MAX);
     s->n_former += i == SEC_MEMBERS_MAX + s->n_former;
     snprintf(s->former[i].name, sizeof s->former[i].name, "%s", name);
@@ -121,7 +121,7 @@ void inter_service_destroy(struct inter_service **sp) {
     struct inter_service *s = *sp;
     if (!s)
         return;
-    *sp = NULL; // no heartbeat finds it half gone
+    *sp = NULL; // so that no heartbeat finds it half destroyed
     service_unmap(s);
     inter_streams_destroy(&s->streams);
     inter_link_destroy(&s->link);
@@ -147,7 +147,7 @@ enum neb_status inter_service_reload(struct inter_service *s, const struct sec_m
     remember(s);
     struct sec_members listed = *m;
     if (inter_ledger_outbox_sweep(s->ledger, is_listed, &listed) != NEB_OK)
-        neb_warn("messages for members that were revoked are removed at the next start");
+        neb_warn("cannot remove the messages for revoked members; the next start removes them");
     return NEB_OK;
 }
 
@@ -162,7 +162,7 @@ enum neb_status inter_service_rekey(struct inter_service *s, const struct sec_id
         const struct sec_public *f = inter_link_former(s->link, i, &until[i]);
         former[i] = f ? *f : (struct sec_public){.name = ""};
     }
-    for (uint32_t i = 0; i < s->members.n; i++) // the node learns that nobody is there for a moment
+    for (uint32_t i = 0; i < s->members.n; i++) // to the node, all peers are gone for a moment
         if (s->up[i]) {
             s->up[i] = false;
             service_step(s, &(struct inter_event){.kind = INTER_EV_PEER_DOWN, .peer = i});
@@ -173,11 +173,11 @@ enum neb_status inter_service_rekey(struct inter_service *s, const struct sec_id
     inter_link_destroy(&s->link);
     s->identity = s->link_config.identity = id;
     enum neb_status st = open_link(s);
-    for (int i = 0; st == NEB_ERR_IO && i < 30; i++) { // ZeroMQ closes a listener in its own time
+    for (int i = 0; st == NEB_ERR_IO && i < 30; i++) { // ZeroMQ closes a listener asynchronously
         neb_sleep(100 * NEB_MS);
         st = open_link(s);
     }
-    s->next_limit = 0; // the new link has none yet
+    s->next_limit = 0; // the new link has no limit yet
     for (uint32_t i = 0; st == NEB_OK && i < s->members.n; i++)
         if (until[i])
             inter_link_keep_former(s->link, i, &former[i], until[i]);
@@ -200,7 +200,7 @@ void inter_service_limit(struct inter_service *s, const uint8_t job[INTER_ID_BYT
     s->next_limit = 0;
 }
 
-// Looked at every second: a limit may begin at any minute.
+// Called every second, because a limit may begin at any minute.
 static void apply_limit(struct inter_service *s, neb_ns now) {
     int minute = inter_rate_minute(neb_wall_now());
     uint64_t own = inter_rate_limit_at(&s->limit, minute),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Snapshots between members (inter/service/snapshot.h), joined to this service's link, ledger and callbacks.
+// Connects snapshots (inter/service/snapshot.h) with this service's link, ledger and callbacks.
 #include "inter/service/state.h"
 
 static enum neb_status no_snapshot(void *user, const uint8_t job[INTER_ID_BYTES],
@@ -32,7 +32,7 @@ static enum neb_status send_snapshot(void *user, uint32_t peer, bool bulk, const
     if (!bulk)
         return inter_link_send(s->link, peer, INTER_CONTROL, head, n);
     struct service_sent sent;
-    NEB_ASSERT(n > INTER_ID_BYTES); // its type, and the job
+    NEB_ASSERT(n > INTER_ID_BYTES); // a type byte and the job
     return service_send_bulk(s, (const uint8_t *)head + 1, peer, head, n, body, m, &sent);
 }
 
@@ -46,7 +46,8 @@ static bool takes_part(void *user, const uint8_t job[INTER_ID_BYTES], uint32_t p
            inter_node_takes_part(s->node, job, peer);
 }
 
-// Of a job that is not open here one cannot say: a cluster of it may be first.
+// Blames nobody if the job is not open here: the peer may be a cluster of it and know the job
+// earlier.
 static void refused(void *user, const uint8_t job[INTER_ID_BYTES], uint32_t peer) {
     struct inter_service *s = user;
     if (inter_node_round(s->node, job, 0) != UINT32_MAX)
@@ -97,7 +98,8 @@ enum neb_status inter_service_snapshot_install(struct inter_service *s,
         enum neb_status st = inter_ledger_chain(s->ledger, c->id, f, &chain);
         if (st != NEB_OK && st != NEB_ERR_NOT_FOUND)
             return st;
-        // before: a start ended between this and what its worker does with it. Later the ledger may keep nothing of where an old one ends any more.
+        // before: an earlier start installed this snapshot and ended before its worker used it. The
+        // ledger has pruned nothing after it since.
         bool ahead = p->round > chain.next, before = p->round && chain.next &&
                                                      chain.first + 1 == p->round &&
                                                      chain.kept <= p->round;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Life of snapshots, and which side a message is for: snapshot_fetch.c or snapshot_give.c.
+// Creates and destroys snapshots, and passes messages to snapshot_fetch.c or snapshot_give.c.
 #include "agent/base/log.h"
 #include "inter/service/snapshot_state.h"
 #include "security/seal_chunks.h"
 
 #include <stdlib.h>
 
-static const neb_ns pinned_for = 240 * NEB_S; // after the last chunk, for one that comes back
+static const neb_ns pinned_for = 240 * NEB_S; // after the last chunk, for a member that comes back
 
 enum neb_status inter_snapshots_create(const struct inter_snapshots_config *c,
                                        struct inter_snapshots **out) {
@@ -77,7 +77,7 @@ enum neb_status inter_snapshots_message(struct inter_snapshots *s, neb_ns now, u
     else if (type == INTER_SNAPSHOT_DATA)
         st = snapshot_on_data(s, now, peer, &r, job);
     struct fetch *f = st == NEB_OK ? NULL : snapshot_fetch_find(s, job);
-    if (f) // this member's disk: the transfer ends, the agent goes on
+    if (f) // this member's disk failed: the fetch ends, the agent goes on
         snapshot_fetch_finish(s, f, st);
     return NEB_OK;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The side that fetches a snapshot: asks one peer after the other, keeps a window of chunks under way, and writes PATH.part
-// with PATH.map beside it, so that a transfer that breaks off goes on where it was.
+// The side that fetches a snapshot. Asks one peer after the other, keeps a window of requested
+// chunks, and writes PATH.part with PATH.map beside it, so that a transfer can resume.
 #include "agent/base/fault.h"
 #include "agent/base/log.h"
 #include "agent/base/sha256.h"
@@ -20,8 +20,9 @@ enum {
 };
 #define TOTAL_MAX (1ull << 42)
 static const neb_ns offer_patience = 10 * NEB_S, idle_patience = 100 * NEB_S;
-// Of a chunk that was asked for. One at a time at first, for about as long as 64 kbit/s take for it, and then as long as the last ones took, and more:
-// what is asked for again while it is on its way lies behind itself. No more are asked for than come in some seconds.
+// Patience with a requested chunk. At first one chunk is requested, with the time it takes at 64
+// kbit/s. Later chunks get the time of the last ones and more: a repeated request would queue
+// behind the chunk in flight. The window holds what arrives in some seconds.
 static const neb_ns chunk_first = 30 * NEB_S, chunk_least = 10 * NEB_S, chunk_most = 240 * NEB_S;
 static const neb_ns chunk_quick = 5 * NEB_S, chunk_slow = 10 * NEB_S;
 
@@ -51,7 +52,7 @@ enum neb_status inter_snapshots_fetch(struct inter_snapshots *s, const uint8_t j
         f = s->fetches[i].used ? NULL : &s->fetches[i];
     if (!f || !n)
         return neb_fail(NEB_ERR_LIMIT, "cannot fetch a snapshot: %s",
-                        n ? "too many are on their way" : "no other member is reachable");
+                        n ? "too many are in progress" : "no other member is reachable");
     *f = (struct fetch){
         .used = true, .header_only = header_only, .fd = -1, .since = now, .asked = UINT32_MAX};
     memcpy(f->job, job, sizeof f->job);
@@ -89,7 +90,8 @@ void snapshot_fetch_finish(struct inter_snapshots *s, struct fetch *f, enum neb_
     s->c.done(s->c.user, job, st, part, header, giver);
 }
 
-// The map beside the part: | id | total u64 | header u64 | bits |. It never says more than the disk holds: the part is synced first.
+// The map beside the part: | id | total u64 | header u64 | bits |. The part is synced first, so the
+// map never claims more than the disk holds.
 static enum neb_status write_map(struct inter_snapshots *s, struct fetch *f) {
     if (fdatasync(f->fd) != 0)
         return neb_fail_errno("cannot write %s", f->part);
@@ -103,7 +105,7 @@ static enum neb_status write_map(struct inter_snapshots *s, struct fetch *f) {
     return neb_fs_write(f->map, s->out.p, s->out.len, 0600);
 }
 
-// What an earlier transfer of the same snapshot left.
+// Takes over what an earlier transfer of the same snapshot left.
 static void read_map(struct fetch *f) {
     struct neb_buf b = {0};
     uint8_t id[INTER_SHA_BYTES];
@@ -118,11 +120,11 @@ static void read_map(struct fetch *f) {
     size_t n = neb_rd_left(&r);
     const uint8_t *bits = neb_rd_view(&r, n);
     if (same && !r.bad && inter_bitmap_merge(&f->got, bits, n))
-        neb_info("going on with a snapshot: %u of %u chunks are here", f->got.set, f->got.n);
+        neb_info("resumes a snapshot: %u of %u chunks are here", f->got.set, f->got.n);
     neb_buf_free(&b);
 }
 
-// Of which snapshot there is a part here; zeros: of none.
+// The snapshot of which a part is here; zeros: none.
 static void begun_id(const struct fetch *f, uint8_t id[INTER_SHA_BYTES]) {
     struct neb_buf b = {0};
     if (neb_fs_exists(f->map) && neb_fs_exists(f->part) &&
@@ -142,7 +144,7 @@ static enum neb_status write_part(const struct fetch *f, const uint8_t *p, size_
     return NEB_OK;
 }
 
-// Whether what is here was written as this run writes: sealed with its key, or in clear.
+// True if the part was written as this run writes: sealed with its key, or in clear.
 static bool part_goes_on(const struct inter_snapshots *s, struct fetch *f) {
     uint8_t front[SEC_CHUNKS_FRONT];
     bool whole = pread(f->fd, front, sizeof front, 0) == (ssize_t)sizeof front,
@@ -153,7 +155,7 @@ static bool part_goes_on(const struct inter_snapshots *s, struct fetch *f) {
            sec_chunks_total(f->seal) == f->total;
 }
 
-// Bytes of the largest snapshot of the job: θ and v behind the header.
+// Bytes of the job's largest snapshot: header, θ and v.
 static bool known(const struct inter_snapshots *s, const struct fetch *f) {
     return s->c.elements && s->c.elements(s->c.user, f->job) < TOTAL_MAX;
 }
@@ -162,7 +164,7 @@ static uint64_t limit_of(const struct inter_snapshots *s, const struct fetch *f)
                        : f->header;
 }
 
-// Beside what the ledger on the same disk needs to go on: the agent ends where that cannot be written.
+// The ledger needs its reserve on the same disk: the agent ends when it cannot write the ledger.
 static bool leaves_room(const struct fetch *f, uint64_t bytes) {
     return !neb_fault("snapshot.room") && neb_fs_fits(f->part, bytes + INTER_LEDGER_RESERVE);
 }
@@ -183,9 +185,9 @@ static enum neb_status open_part(struct inter_snapshots *s, struct fetch *f) {
             NEB_TRY(write_part(f, sec_chunks_front(f->seal), SEC_CHUNKS_FRONT, 0));
         }
     }
-    if (f->total > limit_of(s, f)) // believed, but not before it has come
+    if (f->total > limit_of(s, f)) // an unproven size reserves no disk: room is checked per chunk
         return NEB_OK;
-    // a full disk is told now, not at the last chunk
+    // Reserve the space now, so that a full disk fails now and not at the last chunk.
     uint64_t want = f->seal ? sec_chunks_at(f->seal, f->got.n) : f->total;
     struct stat info;
     uint64_t here = fstat(f->fd, &info) == 0 ? (uint64_t)info.st_blocks * 512 : 0;
@@ -198,7 +200,8 @@ static enum neb_status open_part(struct inter_snapshots *s, struct fetch *f) {
     return NEB_OK;
 }
 
-// This peer gives nothing (more): the next one is asked. It may give the same; what is here stays.
+// This peer gives nothing, or no more. The next peer is asked. It may have the same snapshot, so
+// what is here stays.
 static enum neb_status leave_peer(struct inter_snapshots *s, struct fetch *f) {
     if (f->fd >= 0) {
         NEB_TRY(write_map(s, f));
@@ -216,9 +219,9 @@ static enum neb_status next_peer(struct inter_snapshots *s, struct fetch *f, neb
     return inter_snapshots_tick(s, now);
 }
 
-// What was begun goes with the attempt: a peer's word alone must not keep a disk full, nor end an agent.
+// Removes what was begun: a peer's claim alone must not keep the disk full or end the agent.
 static enum neb_status give_up(struct inter_snapshots *s, struct fetch *f, enum neb_status st) {
-    NEB_TRY(neb_fs_remove(f->map)); // first the word, then the bytes
+    NEB_TRY(neb_fs_remove(f->map)); // before the bytes that it describes
     NEB_TRY(neb_fs_remove(f->part));
     snapshot_fetch_finish(s, f, st);
     return NEB_OK;
@@ -240,9 +243,10 @@ enum neb_status snapshot_on_offer(struct inter_snapshots *s, neb_ns now, uint32_
     uint32_t place = f ? place_of(f, peer) : 0;
     if (!neb_rd_done(r) || !f || place == f->n_peers)
         return NEB_OK;
-    if (!total) // it has none (any more)
+    if (!total) // it has no snapshot, or no more
         return place == f->at ? next_peer(s, f, now) : NEB_OK;
-    // An answer that took longer than this member waited for is as good; but only one of each, or one member could keep the others' away.
+    // A late answer is accepted too, but one per peer. Otherwise one member could keep away the
+    // others'.
     bool late = place != f->at;
     if (f->offered || (late && f->answered >> place & 1) || header < 32 ||
         header > INTER_SNAPSHOT_HEADER_MAX || total < header || total > TOTAL_MAX)
@@ -252,8 +256,8 @@ enum neb_status snapshot_on_offer(struct inter_snapshots *s, neb_ns now, uint32_
     f->header = header;
     if (!f->header_only && known(s, f) && total > limit_of(s, f)) {
         neb_warn(
-            "a snapshot of %llu bytes is offered, more than the job's model can need; the next "
-            "member is asked",
+            "a snapshot of %llu bytes was offered, more than the job's model can need; asks the "
+            "next member",
             (unsigned long long)total);
         return late ? NEB_OK : next_peer(s, f, now);
     }
@@ -325,13 +329,13 @@ enum neb_status snapshot_on_data(struct inter_snapshots *s, neb_ns now, uint32_t
     struct fetch *f = snapshot_fetch_find(s, job);
     if (r->bad || !f || !f->offered || peer != f->peers[f->at] || memcmp(id, f->id, sizeof id) ||
         offset % INTER_SNAPSHOT_CHUNK || offset >= f->total)
-        return NEB_OK; // of a transfer that was given up
+        return NEB_OK; // from a transfer that was given up
     uint32_t i = (uint32_t)(offset / INTER_SNAPSHOT_CHUNK);
     neb_sha256(p, n, sha);
-    // a holder does not know that only the header is wanted
+    // A holder does not know that only the header is wanted.
     size_t want = (size_t)snapshot_chunk_bytes(f->total, i);
     if ((f->header_only ? n < want : n != want) || memcmp(sha, check, sizeof check))
-        return NEB_OK; // asked for again in time
+        return NEB_OK; // requested again later
     n = want;
     for (uint32_t k = 0; k < f->n_flights; k++)
         if (f->flights[k].chunk == i) {
@@ -342,12 +346,12 @@ enum neb_status snapshot_on_data(struct inter_snapshots *s, neb_ns now, uint32_t
     if (!inter_bitmap_set(&f->got, i))
         return NEB_OK;
     f->gave |= 1u << f->at;
-    // of one that no room was made for
+    // No space was reserved for this snapshot.
     if (f->total > limit_of(s, f) && !leaves_room(f, n))
         return give_up(s, f,
                        neb_fail(NEB_ERR_NOSPC,
-                                "%s: a snapshot would leave less than %d MiB on its disk", f->part,
-                                INTER_LEDGER_RESERVE >> 20));
+                                "%s: a snapshot would leave less than %d MiB free on the disk",
+                                f->part, INTER_LEDGER_RESERVE >> 20));
     if (f->seal)
         sec_chunks_seal(f->seal, i, p, s->chunk);
     enum neb_status st =

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The side that gives a snapshot: pins a state while somebody takes it, and sends the chunks that are asked for as the link
-// takes them.
+// The side that gives a snapshot. Pins a state while a peer takes it, and sends the requested
+// chunks as fast as the link takes them.
 #include "agent/base/log.h"
 #include "agent/base/sha256.h"
 #include "inter/service/snapshot_state.h"
@@ -10,21 +10,24 @@
 enum {
     DATA_HEAD = 1 + INTER_ID_BYTES + INTER_SHA_BYTES + 8 + 8,
 };
-// Not replaced by a newer one: so long after the last chunk that somebody took; and until somebody takes the first one, longer than a member
-// waits before it asks again, as what took long to open must still be there then.
+// A state is not replaced by a newer one for this long: after its last chunk was sent, and before
+// its first one. The second is longer than a member waits before it asks again, because a state
+// that took long to open must still be there then.
 static const neb_ns in_use_for = 3 * NEB_S, fresh_for = 20 * NEB_S;
-// Nor after those, however slowly it is taken, while the updates since it stay; where they do not, nobody could go on from an old one.
+// After this time a state stays only while the updates since it stay too. Without them, no peer
+// could continue from it.
 static const neb_ns young_for = 600 * NEB_S;
 static const neb_ns asker_patience = 600 * NEB_S;
-static const neb_ns chunk_patience = 60 * NEB_S; // of one that the link does not take
+static const neb_ns chunk_patience = 60 * NEB_S; // for a chunk that the link does not take
 
 void snapshot_release(struct inter_snapshots *s, struct given *g) {
     s->c.close(s->c.user, &g->source);
     *g = (struct given){0};
 }
 
-// Who has taken a state asks for the updates since it next: over the same link, for which it has as long again. A day in a row, and
-// then none for a day: who takes without end does not fill the others' disks.
+// A member that took a state needs the updates since then next, and gets as long again for them,
+// over the same link. At most for a day, followed by a day without: a member that takes states
+// without end must not fill this disk.
 void snapshot_hold(struct inter_snapshots *s, neb_ns now, const uint8_t job[INTER_ID_BYTES],
                    neb_ns opened) {
     const neb_ns day = 86400 * NEB_S, least = 2 * NEB_S;
@@ -76,8 +79,8 @@ static bool stays(const struct inter_snapshots *s, const struct given *g, neb_ns
     return in_use && (now - g->opened < young_for || inter_snapshots_hold(s, now, g->job));
 }
 
-// The newest state, unless an older one is being taken by somebody, was opened just now, or is the one that the asker has begun to
-// take. NEB_ERR_AGAIN: it is being opened. *out NULL: there is none.
+// Pins the newest state. An older one stays if a peer takes it, if it was opened just now, or if
+// the asker has begun it. NEB_ERR_AGAIN: it is being opened. *out NULL: there is none.
 static enum neb_status pin(struct inter_snapshots *s, neb_ns now, const uint8_t job[INTER_ID_BYTES],
                            const uint8_t begun[INTER_SHA_BYTES], struct given **out) {
     struct given *g = find_given(s, job, NULL);
@@ -117,7 +120,7 @@ static enum neb_status offer(struct inter_snapshots *s, uint32_t peer,
     neb_buf_u64(b, g ? g->total : 0);
     neb_buf_u64(b, g ? g->source.header.len : 0);
     enum neb_status st = snapshot_say(s, peer);
-    return st == NEB_ERR_AGAIN ? NEB_OK : st; // it asks again
+    return st == NEB_ERR_AGAIN ? NEB_OK : st; // the peer asks again
 }
 
 enum neb_status snapshot_offer_none(struct inter_snapshots *s, uint32_t peer,
@@ -148,7 +151,8 @@ static enum neb_status cut(const struct inter_snapshot_source *src, uint64_t at,
 static enum neb_status give(struct inter_snapshots *s, neb_ns now, const struct wanted *w) {
     struct given *g = find_given(s, w->job, w->id);
     uint8_t sha[INTER_SHA_BYTES];
-    if (!g || !s->c.takes_part(s->c.user, w->job, w->peer)) // not pinned, or no member, any more
+    // no longer pinned, or no longer a cluster of the job
+    if (!g || !s->c.takes_part(s->c.user, w->job, w->peer))
         return snapshot_offer_none(s, w->peer, w->job);
     uint64_t at = (uint64_t)w->chunk * INTER_SNAPSHOT_CHUNK;
     if (at >= g->total)
@@ -170,7 +174,8 @@ static enum neb_status give(struct inter_snapshots *s, neb_ns now, const struct 
     return s->c.send(s->c.user, w->peer, true, b->p, b->len, s->chunk, n);
 }
 
-// What the link does not take waits, about as long as the other side does; and with it what is behind it, of its job, to the same peer.
+// A chunk that the link does not take waits, about as long as its peer waits for it. Later chunks
+// of the same job to the same peer wait behind it.
 enum neb_status snapshot_pump(struct inter_snapshots *s, neb_ns now) {
     uint32_t kept = 0;
     for (uint32_t i = 0; i < s->n_queue; i++) {
@@ -196,7 +201,7 @@ static void remember_asker(struct inter_snapshots *s, const struct asker *a) {
            (s->askers[i].peer != a->peer || memcmp(s->askers[i].job, a->job, sizeof a->job)))
         i++;
     if (i == PEERS)
-        return; // it asks again
+        return; // the peer asks again
     s->askers[i] = *a;
     s->n_askers += i == s->n_askers;
 }
@@ -245,7 +250,7 @@ enum neb_status snapshot_on_get(struct inter_snapshots *s, neb_ns now, uint32_t 
         waiting += s->queue[i].peer == peer;
         if (s->queue[i].peer == peer && s->queue[i].chunk == w.chunk &&
             !memcmp(s->queue[i].id, w.id, sizeof w.id))
-            return NEB_OK; // asked again before its turn
+            return NEB_OK; // requested again before it was sent
     }
     if (waiting < SHARE_MAX && s->n_queue < QUEUE_MAX)
         s->queue[s->n_queue++] = w;

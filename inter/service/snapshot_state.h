@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What snapshot.c (life, messages, ticks), snapshot_fetch.c and snapshot_give.c share. Nobody else includes this.
+// Shared by snapshot.c (create, messages, ticks), snapshot_fetch.c and snapshot_give.c. No other
+// file includes it.
 #ifndef INTER_SNAPSHOT_STATE_H
 #define INTER_SNAPSHOT_STATE_H
 #include "agent/base/fs.h"
@@ -8,51 +9,51 @@
 
 enum {
     PEERS = 16,
-    WINDOW_MAX = 64,            // chunks asked for at once: 16 MiB
-    SHARE_MAX = 2 * WINDOW_MAX, // chunks that one other waits for: of two jobs
+    WINDOW_MAX = 64,            // chunks requested at once: 16 MiB
+    SHARE_MAX = 2 * WINDOW_MAX, // chunks that one peer may wait for: of two jobs
     QUEUE_MAX = PEERS * SHARE_MAX,
 };
 
-struct flight { // a chunk that was asked for
+struct flight { // a requested chunk
     uint32_t chunk;
     neb_ns at;
 };
-struct fetch { // the snapshot of one job that this member takes
+struct fetch { // the snapshot of one job that this member fetches
     bool used, offered, header_only;
     uint8_t job[INTER_ID_BYTES], id[INTER_SHA_BYTES];
     char part[NEB_PATH_MAX], map[NEB_PATH_MAX];
     uint32_t peers[PEERS], n_peers;
-    uint32_t at, asked;     // place in peers: taken from; asked last, UINT32_MAX: none
-    uint32_t answered;      // places in peers whose offer was taken up, bit each
-    uint32_t gave;          // places in peers that chunks of this snapshot came from, bit each
-    bool found;             // chunks of it were here before this fetch
+    uint32_t at, asked;     // index in peers: fetched from; asked last, UINT32_MAX: none
+    uint32_t answered;      // bit per peer: its offer was accepted once
+    uint32_t gave;          // bit per peer: chunks of this snapshot came from it
+    bool found;             // some chunks were here before this fetch
     uint64_t total, header; // bytes
     struct inter_bitmap got;
     uint32_t next, window, n_flights;
     uint32_t unmapped; // chunks since the map was written
     struct flight flights[WINDOW_MAX];
-    neb_ns patience;         // of a chunk that was asked for
+    neb_ns patience;         // with a requested chunk
     int fd;                  // of part
     struct sec_chunks *seal; // NULL: in clear
-    neb_ns since, moved; // the fetch began, or its offer came; last chunk came, or a peer was asked
+    neb_ns since, moved; // begin of the fetch, or its offer; last chunk, or last request to a peer
 };
 struct given { // a state that others may take
     bool used;
     uint8_t job[INTER_ID_BYTES], id[INTER_SHA_BYTES];
     struct inter_snapshot_source source;
     uint64_t total;
-    neb_ns opened, taken; // taken: last chunk; 0: none yet
+    neb_ns opened, taken; // taken: last chunk sent; 0: none yet
 };
-struct held { // updates of a job since the state that is, or was just now, given
+struct held { // how long updates since a given state of the job must stay
     uint8_t job[INTER_ID_BYTES];
     neb_ns from, until; // 0: none
 };
-struct asker { // waits for a state that is being opened
+struct asker { // a peer that waits until a state is open
     neb_ns at;
     uint32_t peer;
     uint8_t job[INTER_ID_BYTES], begun[INTER_SHA_BYTES];
 };
-struct wanted { // a chunk that waits for the link
+struct wanted { // a requested chunk that waits for the link
     neb_ns at;
     uint32_t peer, chunk;
     uint8_t job[INTER_ID_BYTES], id[INTER_SHA_BYTES];
@@ -70,20 +71,20 @@ struct inter_snapshots {
     uint8_t *chunk; // (INTER_SNAPSHOT_CHUNK + SEC_CHUNKS_EXTRA)
 };
 
-// snapshot.c
+// snapshot.c. snapshot_begin starts a message in s->out.
 uint64_t snapshot_chunk_bytes(uint64_t total, uint32_t chunk);
 struct neb_buf *snapshot_begin(struct inter_snapshots *s, uint8_t type,
-                               const uint8_t job[INTER_ID_BYTES]); // a message, in s->out
-// Sends what snapshot_begin started. NEB_ERR_AGAIN: later.
+                               const uint8_t job[INTER_ID_BYTES]);
+// Sends the message that snapshot_begin started. NEB_ERR_AGAIN: retry later.
 NEB_MUST_CHECK enum neb_status snapshot_say(struct inter_snapshots *s, uint32_t peer);
 
 // snapshot_fetch.c
-void snapshot_fetch_end(struct fetch *f); // what is on disk stays
+void snapshot_fetch_end(struct fetch *f); // keeps what is on disk
 struct fetch *snapshot_fetch_find(const struct inter_snapshots *s,
                                   const uint8_t job[INTER_ID_BYTES]);
-// and tells who asked
+// Ends the fetch and reports it to the caller (done).
 void snapshot_fetch_finish(struct inter_snapshots *s, struct fetch *f, enum neb_status st);
-// Errors are of this member's disk.
+// Errors are those of this member's disk.
 NEB_MUST_CHECK enum neb_status snapshot_on_offer(struct inter_snapshots *s, neb_ns now,
                                                  uint32_t peer, struct neb_rd *r,
                                                  const uint8_t job[INTER_ID_BYTES]);
@@ -93,8 +94,8 @@ NEB_MUST_CHECK enum neb_status snapshot_on_data(struct inter_snapshots *s, neb_n
 NEB_MUST_CHECK enum neb_status snapshot_fetch_tick(struct inter_snapshots *s, struct fetch *f,
                                                    neb_ns now);
 
-// snapshot_give.c
-// Somebody takes the state, which was opened then, or waits for it.
+// snapshot_give.c. snapshot_hold: a peer takes a state that was opened at `opened`, or waits for
+// it.
 void snapshot_hold(struct inter_snapshots *s, neb_ns now, const uint8_t job[INTER_ID_BYTES],
                    neb_ns opened);
 void snapshot_release(struct inter_snapshots *s, struct given *g);
@@ -104,9 +105,9 @@ NEB_MUST_CHECK enum neb_status snapshot_on_ask(struct inter_snapshots *s, neb_ns
                                                struct neb_rd *r, const uint8_t job[INTER_ID_BYTES]);
 NEB_MUST_CHECK enum neb_status snapshot_on_get(struct inter_snapshots *s, neb_ns now, uint32_t peer,
                                                struct neb_rd *r, const uint8_t job[INTER_ID_BYTES]);
-// Those who wait for a state that is being opened.
+// Answers the peers that wait until a state is open.
 NEB_MUST_CHECK enum neb_status snapshot_answer(struct inter_snapshots *s, neb_ns now);
-// what waits for the links
+// Sends the chunks that wait for the links.
 NEB_MUST_CHECK enum neb_status snapshot_pump(struct inter_snapshots *s, neb_ns now);
 
 #endif

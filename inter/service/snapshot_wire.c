@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bytes of a snapshot's header, apart from who sends them: libnebula reads snapshots too, and has none of the rest. Their SHA-256 is the
-// snapshot's id, so one state has one form.
+// The bytes of a snapshot's header. In a file of its own, because libnebula reads snapshots too.
+// Their SHA-256 is the snapshot's id, so each state must have exactly one encoding.
 #include "inter/service/snapshot.h"
 
 #include <string.h>

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The service as a whole (struct inter_service), shared by the service*.c files and by nobody else but tests:
+// The inside of a service (struct inter_service). Only the files of this room and tests include it:
 //
-//     inter/round/node.h ── actions ──► service_actions.c ──► ledger, link
-//          ▲                            │ events that they give rise to
-//          ├────────────────────────────┘
-//          ├── service_messages.c ◄── link      service_jobs.c ◄── the daemon      service.c: created, polled
-//                                               service_snapshot.c: inter/service/snapshot.h
+//     inter/round/node.h ── actions ──► actions.c ──► ledger, link
+//          ▲                               │ events from their results
+//          ├───────────────────────────────┘
+//          ├── messages.c ◄── link        jobs.c ◄── the daemon        service.c: create, poll
+//                                         service_snapshot.c: inter/service/snapshot.h
 #ifndef INTER_SERVICE_STATE_H
 #define INTER_SERVICE_STATE_H
 #include "agent/base/bucket.h"
@@ -15,7 +15,7 @@
 
 enum { ARRIVALS_MAX = 8 };
 
-struct pending { // events that actions gave rise to
+struct pending { // an event that an action caused
     struct inter_event e;
     bool has_manifest;
     struct inter_manifest manifest;
@@ -33,24 +33,24 @@ struct service_shape {
     uint64_t elements;
 };
 
-struct service_arrival { // an update that arrives, as far as it is checked (service_arrive.c)
+struct service_arrival { // an update that is checked while it arrives (arrive.c)
     bool on, numbers;    // in use; holds numbers, which `check` follows
     struct inter_key key;
     uint32_t bytes, chunk_bytes;
-    uint64_t at, moved; // bytes followed; when, by arrivals_clock
+    uint64_t at, moved; // bytes followed; last progress, in arrivals_clock
     struct cmp_check *check;
     struct neb_sha256 *sha;
-    uint8_t digest[INTER_SHA_BYTES]; // once at == bytes
+    uint8_t digest[INTER_SHA_BYTES]; // valid when at == bytes
 };
 
-// Messages of and to one peer, by enum inter_message_limit; in pairs: reliable ones, telemetry.
+// Messages from and to one peer (enum inter_message_limit). Pairs: [0] reliable, [1] telemetry.
 struct service_mail {
-    struct neb_bucket messages[2], bytes[2]; // taken
-    struct neb_bucket rounds;                // and of rounds, streams, snapshots
-    uint64_t sent, acked;                    // newest reliable one to it, since this service began
-    uint64_t at; // newest of the window that the link took since it was last sent from its first on
-    bool held;   // the link takes no more of it for now
-    neb_ns next, wait; // when the window is sent again; after how long then
+    struct neb_bucket messages[2], bytes[2]; // taken from it
+    struct neb_bucket rounds;                // the same for rounds, streams, snapshots
+    uint64_t sent, acked; // newest reliable message to it since this service began
+    uint64_t at;          // newest that the link took since the window's last restart
+    bool held;            // the link takes no more of the window now
+    neb_ns next, wait;    // when the window restarts; the pause after that
 };
 
 struct inter_service {
@@ -58,12 +58,13 @@ struct inter_service {
     const struct sec_identity *identity;
     struct inter_link_config link_config; // without members
     struct sec_members members;
-    // what a member signed stands: by peer, the key that it had last; behind those, of members that were gone before this service was there
+    // Keys that check old signatures: by peer, the last known key; then those of members that were
+    // removed before this service began.
     struct service_former {
         char name[SEC_NAME_MAX];
         uint8_t sign[SEC_KEY_BYTES];
     } former[INTER_PEERS_MAX];
-    uint32_t n_former; // of the latter
+    uint32_t n_former; // number of those removed members
     uint32_t self;
     const struct sec_seal_key *seal;
     struct inter_ledger *ledger;
@@ -73,7 +74,7 @@ struct inter_service {
     struct inter_streams *streams;
     struct inter_actions actions;
     struct pending *pending;
-    // the answer to INTER_ACT_READ_COMMIT, of which one is under way
+    // The answer to INTER_ACT_READ_COMMIT. There is one at a time.
     struct inter_record read_record;
     size_t n_pending, cap_pending;
     struct cmp_work *gate;
@@ -81,21 +82,21 @@ struct inter_service {
     uint64_t arrivals_clock;
     struct neb_buf arrived; // a chunk that is read back
     neb_ns next_tick, next_limit;
-    bool no_room; // for updates of others, when last one was to be kept
+    bool no_room; // the last update of another member could not be kept
     neb_ns no_room_said;
     char no_room_why[512];
     struct inter_rate_limit limit;
     struct inter_job_limits limits;
     struct inter_snapshots *snapshots;
     bool up[SEC_MEMBERS_MAX];
-    struct inter_key mapped_key; // the blob that is being sent: mapped once, not once a chunk
+    struct inter_key mapped_key; // the blob being sent: mapped once for all its chunks
     struct neb_map mapped;
     bool is_mapped;
     struct neb_buf out;
-    // (n_bounds), owned: of open jobs whose worker has said how large its model is
+    // (n_bounds), owned: open jobs whose worker has reported its model's size.
     struct service_bound *bounds;
     size_t n_bounds;
-    // (n_heartbeats), owned: the node's last one for each job to each peer
+    // (n_heartbeats), owned: the node's last heartbeat for each job and peer.
     struct service_heartbeat {
         uint32_t peer; // INTER_PEER_NONE: free
         struct inter_node_heartbeat about;
@@ -104,15 +105,15 @@ struct inter_service {
     } * heartbeats;
     size_t n_heartbeats;
     bool stepping;          // within service_step
-    neb_ns stepped, beaten; // the node, last; its heartbeats, said again last
-    uint64_t moved;         // bytes, when they were last seen to be more
+    neb_ns stepped, beaten; // last step of the node; last repetition of its heartbeats
+    uint64_t moved;         // bytes at the last progress
     neb_ns moved_at;
     struct service_mail mail[SEC_MEMBERS_MAX];
-    // what updates of a fragment must hold, as this member's own worker said
+    // (n_shapes), owned: what updates of a fragment must hold, from this member's worker.
     struct service_shape *shapes;
     size_t n_shapes;
     // (n_owed), owned: own masked updates of open rounds that the disk has lost and the worker
-    // cannot make again; the others are asked for them until then
+    // cannot make again. The other members are asked for them until `until`.
     struct service_owed {
         struct inter_manifest m;
         neb_ns until;
@@ -121,98 +122,99 @@ struct inter_service {
     enum neb_status st; // first fatal error
 };
 
-// service.c: struct inter_node_crypto
+// service.c: the functions of struct inter_node_crypto.
 bool service_sign(void *user, const char *context, const void *msg, size_t len,
                   uint8_t sig[INTER_SIG_BYTES]);
 bool service_verify(void *user, uint32_t peer, const char *context, const void *msg, size_t len,
                     const uint8_t sig[INTER_SIG_BYTES]);
 
-// jobs.c
-// Owed updates that are here again, or that nobody has brought in time (callbacks.gone).
+// jobs.c. Ends waiting for owed updates that are here again, or that no member sent in time
+// (callbacks.gone).
 enum neb_status service_owed_tick(struct inter_service *s, neb_ns now);
 
-// service_busy.c
-// If a message of the node's, which has gone to a peer, is a heartbeat: it is said again while this side is busy.
+// busy.c. Call after a message of the node went to a peer. A heartbeat is kept, to be repeated
+// while this side is busy.
 void service_said(struct inter_service *s, uint32_t peer, const uint8_t *message, size_t len);
-// The job's standing is another one, or it is closed (INTER_TERM_MAX): those of other terms are not said again.
+// The job's standing changed, or the job was closed (INTER_TERM_MAX): heartbeats of other terms are
+// not repeated any more.
 void service_heartbeats_end(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
                             uint32_t term);
 void service_heartbeats_free(struct inter_service *s);
-// run(s, arg) and its status, the peers being told meanwhile that this member is there where an update has that many bytes.
+// Calls run(s, arg) and returns its status. If bytes is large, peers get heartbeats meanwhile.
 typedef enum neb_status service_work(struct inter_service *s, void *arg);
 NEB_MUST_CHECK enum neb_status service_apart(struct inter_service *s, uint64_t bytes,
                                              service_work *run, void *arg);
 
-// service_gate.c
-// Structure, finiteness and scale of every frame, before an update may become part of a commit.
-// Whether the row counts of an update can come from `tokens` tokens.
+// gate.c. True if the row counts of an update can come from `tokens` tokens.
 bool service_counts_fit(enum inter_counts kind, const struct cmp_update_stats *stats,
                         uint64_t tokens);
+// Checks an update that is complete on disk before it may become part of a commit.
 NEB_MUST_CHECK enum neb_status service_gate(struct inter_service *s, const struct inter_manifest *m,
                                             bool *pass, float *norm);
 
-// Who made an update: the name on the list, or the one that a revoked member had.
+// The name of the member that made an update, also of a revoked one.
 const char *service_author(const struct inter_service *s, const struct inter_key *k);
 
-// The job is closed: what its updates may hold is said again when it is opened.
+// The job is closed: forgets what its updates may hold.
 void service_unbound(struct inter_service *s, const uint8_t job[INTER_ID_BYTES]);
 uint64_t service_elements_max(const struct inter_service *s, const uint8_t job[INTER_ID_BYTES]);
 
-// service_arrive.c: the same as it arrives; without one of these service_gate does it at the end
+// arrive.c: checks an update while it arrives. If any of these fails, service_gate does all of it.
 void service_arrival_begin(struct inter_service *s, const struct inter_manifest *m);
-// After the chunk was written.
+// Call after the chunk was written.
 void service_arrival_chunk(struct inter_service *s, const struct inter_key *k, uint64_t offset,
                            const uint8_t *p, size_t n);
-// Whether all was followed and is what the manifest says.
+// True if all bytes were followed and have the manifest's digest.
 bool service_arrival_whole(struct inter_service *s, const struct inter_manifest *m);
-// After service_arrival_whole. False: not known, check it whole.
+// Call after service_arrival_whole. False: no verdict, the caller must check the update.
 struct cmp_update_stats;
 bool service_arrival_verdict(struct inter_service *s, const struct inter_manifest *m,
                              enum neb_status *st, struct cmp_update_stats *stats);
 void service_arrival_end(struct inter_service *s, const struct inter_key *k);
 void service_arrivals_free(struct inter_service *s);
 
-// service_actions.c
+// actions.c
 struct service_sent {
-    bool held;    // not sent: the job's own limit holds it back
-    uint64_t way; // sent: by this connection
+    bool held;    // not sent, because of the job's own limit
+    uint64_t way; // sent: the connection that carries it
 };
-// On the bulk channel, for a job: NEB_ERR_AGAIN also where its own limit holds it back.
+// Sends on bulk for a job. NEB_ERR_AGAIN also if the job's own limit holds it back.
 NEB_MUST_CHECK enum neb_status service_send_bulk(struct inter_service *s,
                                                  const uint8_t job[INTER_ID_BYTES], uint32_t peer,
                                                  const void *head, size_t n, const void *body,
                                                  size_t m, struct service_sent *sent);
-// Hands the node an event and carries out all that comes of it; what goes wrong is in s->st.
+// Gives the node an event and carries out all actions that follow. Errors are in s->st.
 void service_step(struct inter_service *s, const struct inter_event *event);
-// Events that wait, where this is not within a step, which handles them itself.
+// Handles waiting events. No effect within a step, which handles them itself.
 void service_step_pending(struct inter_service *s);
-// Hands a commit with its updates to callbacks.commit; where the disk has lost one that its
-// manifest is here of, later: that is asked of the others first. NEW: the updates have just come.
-// AGAIN: they have lain on the disk, and are hashed once more. LAST: as AGAIN, and those that are
-// missing are nowhere.
+// Gives a commit with its updates to callbacks.commit. If the disk has lost an update whose
+// manifest is here, the others are asked for it first, and the commit is delivered later. NEW: the
+// updates have just arrived. REDELIVER: they were on the disk, and are hashed again. LAST: as
+// REDELIVER, but without the updates that no member has.
 enum service_delivery { SERVICE_DELIVER_NEW, SERVICE_REDELIVER, SERVICE_DELIVER_LAST };
 NEB_MUST_CHECK enum neb_status
 service_deliver(struct inter_service *s, const struct inter_record *r, enum service_delivery how);
-// The bytes of an update are not here any more, or are others: what is left of them goes, and the
-// node asks for them.
+// The bytes of an update are missing or damaged. Removes what is left and lets the node ask for
+// them.
 NEB_MUST_CHECK enum neb_status service_lost(struct inter_service *s,
                                             const struct inter_manifest *m);
-// An update that has lain on the disk: NEB_OK, in memory, and with this digest; else *out is empty, and it was said.
+// Reads an update that was on the disk and compares its digest. On failure *out is empty, and the
+// failure is logged.
 NEB_MUST_CHECK enum neb_status service_read_blob(struct inter_service *s,
                                                  const struct inter_key *key, uint32_t bytes,
                                                  const uint8_t sha256[INTER_SHA_BYTES],
                                                  struct neb_map *out);
-// Whether an update of another member could not be kept here, which is no reason to end: it is asked for again.
+// True for errors with which an update of another member is not kept but requested again.
 bool service_not_kept(enum neb_status st);
-// How the last one fared: said when that changes.
+// Whether the last update of another member was kept. Logs a change.
 void service_say_room(struct inter_service *s, enum neb_status kept);
-// the blob that is being sent: before any may be removed
+// Unmaps the blob being sent. Call it before any blob is removed.
 void service_unmap(struct inter_service *s);
 
-// service_messages.c
-void service_on_event(void *user, const struct inter_link_event *e); // of the link
+// messages.c
+void service_on_event(void *user, const struct inter_link_event *e); // from the link
 NEB_MUST_CHECK enum neb_status service_resend(struct inter_service *s, uint32_t peer);
-// What a message costs its sender beside its place, where it was no good.
+// Charges the sender of a bad message, in addition to the message itself.
 void service_charge_fault(struct inter_service *s, uint32_t peer, enum inter_fault f);
 
 // service_snapshot.c

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The consumer's end: batches in order, each once, and what is acknowledged when.
+// The consumer's endpoint: batches in order, each once, and when to acknowledge.
 #include "inter/stream/state.h"
 
 static const neb_ns grant_every = 8 * NEB_S, grant_soon = 5 * NEB_S, grant_measured = 100 * NEB_MS;
-enum { GRANT_BYTES = 16 << 10 }; // delivered since the last one
+enum { GRANT_BYTES = 16 << 10 }; // delivered since the last GRANT
 
 void stream_say_grant(struct inter_stream *s) {
     struct inter_stream_grant g = {s->session,          s->next,          s->applied, s->durable,
@@ -44,13 +44,13 @@ void stream_attach(struct inter_stream *s, const struct inter_stream_event *e) {
     s->lost = false;
     s->anywhere = e->seq == INTER_STREAM_ANYWHERE;
     s->session = e->session;
-    begin_at(s, s->anywhere ? s->durable : e->seq); // word of that may still be on its way
+    begin_at(s, s->anywhere ? s->durable : e->seq); // the producer may not know `durable` yet
     stream_say_hello(s, true);
     stream_say_grant(s);
 }
 
 void stream_met(struct inter_stream *s, uint64_t base) {
-    if (!s->anywhere && !s->lost && s->next < base) { // its checkpoints are gone
+    if (!s->anywhere && !s->lost && s->next < base) { // its checkpoints are lost or too old
         struct inter_stream_action *a = stream_act(s, INTER_STREAM_ACT_LOST);
         a->seq = s->next;
         a->durable = base;
@@ -61,7 +61,8 @@ void stream_met(struct inter_stream *s, uint64_t base) {
         begin_at(s, base > s->next ? base : s->next);
         stream_act(s, INTER_STREAM_ACT_BEGIN)->seq = s->next;
     }
-    // Before a restart of this side's worker batches were applied that no checkpoint is behind yet: the spool has them still.
+    // Before its restart, the worker applied batches that no checkpoint covers yet. The spool still
+    // has them.
     uint64_t least = s->applied > s->c.spool_batches ? s->applied - s->c.spool_batches : 0;
     s->kept_from = base > s->durable ? base : s->durable;
     s->kept_from = s->kept_from < least ? least : s->kept_from;
@@ -77,7 +78,7 @@ static void deliver(struct inter_stream *s, const uint8_t *p, size_t n, neb_ns p
     a->put_at = put_at;
     s->stats.batches++;
     s->stats.bytes += n;
-    // more than the producer can keep: it is lying, or its spool is larger
+    // More than the producer can keep: it cheats, or its spool is larger.
     if (s->next - s->base == s->c.spool_batches)
         stream_ring_drop(s, s->base + 1);
     stream_ring_add(s, n, 0);
@@ -112,7 +113,7 @@ void stream_on_data(struct inter_stream *s, const struct inter_stream_message *m
         stream_fault(s, INTER_STREAM_FAULT_DENIED);
         return;
     }
-    if (m->seq > s->next) { // out of turn
+    if (m->seq > s->next) { // out of order
         neb_buf_add(&slot->b, m->body, m->len);
         s->out->bytes.oom |= slot->b.oom;
         slot->full = true;
@@ -132,8 +133,9 @@ void stream_on_data(struct inter_stream *s, const struct inter_stream_message *m
         stream_say_grant(s);
 }
 
-// From half a spool on, a checkpoint whenever a seventeenth of what is left is applied: so as many fit in as a worker keeps (16 at most), and
-// the oldest of these is newer than what fills the spool. What lies there from before the attach counts as large as it may be.
+// When the spool is half full, asks for a checkpoint each time a seventeenth of the rest is
+// applied. A worker keeps at most 16 checkpoints, so its oldest is newer than what fills the spool.
+// Batches from before the attach count with their largest size.
 static void ask_checkpoint(struct inter_stream *s) {
     enum { ASKS = 17 };
     uint64_t unsaved = s->applied - s->kept_from, most = s->c.spool_batches,

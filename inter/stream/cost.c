@@ -4,12 +4,11 @@
 #include <math.h>
 
 enum {
-    BATCH_BYTES = 220, // of a batch beside its payload: header, signature, CURVE, TCP and IP
-    BACK_BYTES = 60,   // acknowledgements and a share of a grant, a batch
-    ALIVE_BYTES =
-        400, // a second, each way: heartbeats, pings, telemetry, and what they are packed in
+    BATCH_BYTES = 220, // per batch, beside its payload: header, signature, CURVE, TCP and IP
+    BACK_BYTES = 60,   // per batch: acknowledgements and a share of a grant
+    ALIVE_BYTES = 400, // bytes/s each way: heartbeats, pings, telemetry, with headers
 };
-static const double FRAMING = 1.02; // of payloads: segments
+static const double FRAMING = 1.02; // headers of a payload's segments
 
 const char *inter_stream_bound_name(enum inter_stream_bound b) {
     static const char *const names[] = {"producer", "consumer", "link", "window"};
@@ -34,7 +33,7 @@ void inter_stream_cost(const struct inter_wan_path *p, const struct inter_stream
                                       .link_rate = 1 / line_s,
                                       .travel_s = bytes / goodput + p->rtt_s / 2 + p->sync_s,
                                       .window = l->window};
-    // What asks for a batch waits for the answer: one way more.
+    // A consumer that asks for a batch waits for the answer, which takes one way more.
     double lag = p->rtt_s + out->travel_s - p->rtt_s / 2 +
                  (l->back_bytes > 0 ? back / goodput + p->sync_s : 0);
     while (out->window < l->window_max &&

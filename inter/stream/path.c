@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-static const neb_ns held_up = 250 * NEB_MS; // waiting that says that the link is full
+static const neb_ns held_up = 250 * NEB_MS; // a longer wait shows that the link is full
 
 enum neb_status inter_stream_path_create(uint32_t window, struct inter_stream_path **out) {
     NEB_ASSERT(window > 0);
@@ -41,7 +41,7 @@ void inter_stream_path_reset(struct inter_stream_path *p, uint64_t next) {
 void inter_stream_path_sent(struct inter_stream_path *p, neb_ns now, uint64_t seq, uint32_t bytes) {
     uint64_t flying = 0;
     if (seq < p->acked || seq > p->sent || seq - p->acked >= p->window)
-        inter_stream_path_reset(p, seq); // it went on elsewhere
+        inter_stream_path_reset(p, seq); // the sequence continues elsewhere
     for (uint64_t i = p->acked; i < seq; i++)
         flying += mark_of(p, i)->bytes;
     struct inter_path_mark *m = mark_of(p, seq);
@@ -64,7 +64,7 @@ void inter_stream_path_unsent(struct inter_stream_path *p, uint64_t seq) {
 }
 
 void inter_stream_path_acked(struct inter_stream_path *p, neb_ns now, uint64_t have) {
-    if (have > p->sent) { // of before a reset
+    if (have > p->sent) { // from before a reset
         inter_stream_path_reset(p, have);
         return;
     }

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The producer's end: what lies in the spool, what the consumer has said, what may be sent.
+// The producer's endpoint: the spool, the consumer's grants, what may be sent.
 #include "inter/stream/state.h"
 
-// Without progress for so long, batches count as lost. What is on its way must have had the time: the last byte of the first batch may be
-// the last of all, since they travel side by side. The rate is a maximum, and other traffic shares the link.
+// Batches without progress for this long count as lost. All batches in flight share the link, so
+// the first may arrive last. The margin is for other traffic, and because the measured rate is a
+// maximum.
 static const neb_ns patience_least = 20 * NEB_S, patience_most = 600 * NEB_S;
-static const double patience_margin = 3, unknown_bps = 256e3; // before anything was acknowledged
+static const double patience_margin = 3, unknown_bps = 256e3; // before the first acknowledgement
 enum { VAIN_MAX = 5, MENDS_MAX = 8 };
-static const neb_ns mend_pause =
-    500 * NEB_MS; // then twice as long each time, half a minute at most
-// Batches that are saved leave the spool so often at most: each time is a write that is synced, and an honest consumer has a checkpoint to say.
+static const neb_ns mend_pause = 500 * NEB_MS; // doubles after each resend, up to half a minute
+// Each drop from the spool is a synced write, so a consumer must not be able to cause many.
 static const neb_ns drop_pause = NEB_S;
 
 static uint64_t room_limit(const struct inter_stream *s) {
@@ -18,7 +18,7 @@ static uint64_t room_limit(const struct inter_stream *s) {
                         ? (s->c.spool_bytes - s->ring_bytes) / s->c.batch_bytes
                         : 0;
     if (s->base == s->next &&
-        s->have > s->next) { // the spool was lost: it begins anew with what is put next
+        s->have > s->next) { // the spool was lost: it begins again with the next put
         disk = s->have + 1;
         left = disk - s->next;
     }
@@ -37,7 +37,7 @@ void stream_say_room(struct inter_stream *s, bool always) {
     a->stored = s->stored_said = s->next;
 }
 
-// Of the batches that left and are not acknowledged: the first, and whether the i-th is one.
+// The first batch that was sent and is not acknowledged, and whether batch i was sent.
 static uint64_t first_flying(const struct inter_stream *s) {
     return s->have > s->base ? s->have : s->base;
 }
@@ -46,7 +46,7 @@ static bool has_left(const struct inter_stream *s, uint64_t i) {
     return i < s->sent && i < s->next;
 }
 
-// Where connections break again and again under the same batch, it goes again ever more rarely.
+// If connections keep breaking under the same batch, it is resent less and less often.
 static void mends_first(struct inter_stream *s) {
     bool anew = s->mended != s->have || !s->mends;
     s->mends = anew ? 1 : s->mends + (s->mends < MENDS_MAX);
@@ -55,14 +55,14 @@ static void mends_first(struct inter_stream *s) {
     s->mend_at = anew ? 0 : s->now + (mend_pause << (s->mends - 2));
 }
 
-// What a connection that broke took along. The others may still bring what went on them.
+// Resends what broken connections carried. The other connections may still deliver theirs.
 static void mend_holes(struct inter_stream *s) {
     if (s->now < s->mend_at)
         return;
     for (uint64_t i = first_flying(s); s->holes && has_left(s, i); i++) {
         if (stream_entry_of(s, i)->way)
             continue;
-        // of those behind it nobody knows whether they are what is missing
+        // Only the first one is known to be missing.
         if (i == first_flying(s))
             mends_first(s);
         s->stats.batches++;
@@ -103,7 +103,7 @@ void stream_pump(struct inter_stream *s) {
 void stream_send_failed(struct inter_stream *s, uint64_t seq) {
     inter_stream_path_unsent(s->path, seq);
     s->holes = s->holes || seq < s->fresh;
-    seq = seq < s->fresh ? s->fresh : seq; // what is new went behind what went again
+    seq = seq < s->fresh ? s->fresh : seq; // the new batches came after the resent ones
     s->sent = seq < s->sent ? seq : s->sent;
     s->blocked = s->now + 20 * NEB_MS;
 }
@@ -127,18 +127,19 @@ void stream_put(struct inter_stream *s, const struct inter_stream_event *e) {
         stream_fault(s, INTER_STREAM_FAULT_OVERSIZE);
         return;
     }
-    if (e->seq < s->base) { // the consumer has it for good
+    if (e->seq < s->base) { // the consumer has saved it
         stream_say_room(s, true);
         return;
     }
     uint64_t tag = stream_tag_of(e->data, e->len);
-    if (e->seq < s->next) { // a run that is repeated
+    if (e->seq < s->next) { // a worker repeats its steps after a restart
         if (stream_entry_of(s, e->seq)->tag != tag)
             stream_fault(s, INTER_STREAM_FAULT_CONFLICT);
         stream_say_room(s, true);
         return;
     }
-    // The spool was lost, the consumer has all before. Where it begins now is stored with the batch: it is read from there.
+    // The spool was lost, and the consumer has all earlier batches. The new base is stored with the
+    // batch, because a restore begins there.
     bool moved = e->seq > s->next && s->base == s->next && e->seq <= s->have;
     if (moved)
         s->base = s->next = e->seq;
@@ -158,8 +159,9 @@ void stream_put(struct inter_stream *s, const struct inter_stream_event *e) {
     stream_say_room(s, true);
 }
 
-// A batch that the window held back until this grant is marked. Where a grant says that the consumer has applied all up to such a
-// batch and has nothing more, it waits for what waited for credit. After that, not before a whole wider window has gone.
+// Marks the batch that the window holds back. If the consumer then applies everything before it and
+// has nothing more, it waited for credit: the window doubles. The next doubling needs a grant for
+// batches sent after this one.
 static void widen(struct inter_stream *s, const struct inter_stream_grant *g) {
     uint32_t n = s->c.window_batches;
     if (s->sent >= s->applied + s->window_batches)
@@ -182,7 +184,7 @@ static void drop_saved(struct inter_stream *s) {
 void stream_on_grant(struct inter_stream *s, const struct inter_stream_grant *g) {
     if (g->session < s->session)
         return;
-    if (g->session > s->session) { // the consumer begins again at its cursor
+    if (g->session > s->session) { // the consumer attached again at its cursor
         s->session = g->session;
         s->have = g->have;
         s->applied = g->applied;
@@ -208,7 +210,7 @@ void stream_on_grant(struct inter_stream *s, const struct inter_stream_grant *g)
     s->durable = g->durable > s->durable ? g->durable : s->durable;
     drop_saved(s);
     s->lost = s->lost && s->have < s->base;
-    if (s->have < s->base && !s->lost) { // an older checkpoint than the oldest it had spoken of
+    if (s->have < s->base && !s->lost) { // its checkpoint is older than the oldest that it reported
         struct inter_stream_action *a = stream_act(s, INTER_STREAM_ACT_LOST);
         a->seq = s->have;
         a->durable = s->base;

@@ -43,8 +43,9 @@ static enum neb_status read_batch(struct sec_stream_reader *r, const char *name,
     if (len >= PLACE)
         NEB_TRY(sec_stream_read(r, 0, place, PLACE));
     if (len <= PLACE || len > PLACE + INTER_STREAM_BATCH_MAX || memcmp(place, want, PLACE))
-        return neb_fail(NEB_ERR_CORRUPT, "%s: what is sealed as batch %llu of stream %u is another",
-                        name, (unsigned long long)seq, k->id);
+        return neb_fail(NEB_ERR_CORRUPT,
+                        "%s: the place of batch %llu of stream %u holds another batch", name,
+                        (unsigned long long)seq, k->id);
     size_t n = (size_t)(len - PLACE);
     neb_buf_clear(out);
     NEB_TRY(neb_buf_reserve(out, n));
@@ -57,7 +58,7 @@ enum neb_status inter_stream_unseal(const struct sec_seal_key *key, const char *
                                     const struct inter_stream_key *k, uint64_t seq, const void *p,
                                     size_t n, struct neb_buf *out) {
     struct sec_stream_reader *r = NULL;
-    if (!neb_is_sealed(p, n)) { // of before this site sealed
+    if (!neb_is_sealed(p, n)) { // from before this site sealed
         neb_buf_clear(out);
         neb_buf_add(out, p, n);
         return neb_buf_check(out);
@@ -68,8 +69,9 @@ enum neb_status inter_stream_unseal(const struct sec_seal_key *key, const char *
                         "HOME/seal.json",
                         name);
     NEB_TRY(sec_stream_open(key, name, p, n, &r));
-    enum neb_status st = sec_stream_len(r) ? read_batch(r, name, k, seq, out)
-                                           : neb_fail(NEB_ERR_CORRUPT, "%s: an empty batch", name);
+    enum neb_status st = sec_stream_len(r)
+                             ? read_batch(r, name, k, seq, out)
+                             : neb_fail(NEB_ERR_CORRUPT, "%s: a sealed batch is empty", name);
     sec_stream_close(&r);
     return st;
 }

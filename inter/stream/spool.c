@@ -65,7 +65,7 @@ void inter_spool_close(struct inter_spool **sp) {
 
 void inter_spool_seal(struct inter_spool *s, const struct sec_seal_key *key) { s->key = key; }
 
-// A statement with job, and stream and seq unless negative.
+// Prepares a statement with job. Binds stream and seq unless they are negative.
 static enum neb_status prepare(struct inter_spool *s, const char *sql,
                                const uint8_t job[INTER_ID_BYTES], int64_t id, int64_t seq,
                                sqlite3_stmt **out) {
@@ -112,10 +112,10 @@ enum neb_status inter_spool_put(struct inter_spool *s, const struct inter_stream
     sqlite3_stmt *q = NULL;
     if (neb_fault("spool.write"))
         return neb_fail(NEB_ERR_NOSPC, "%s: cannot store a batch: disk full", s->path);
-    // the ledger is on this disk, too, and the agent ends where that cannot be written
+    // The ledger is on the same disk, and the agent ends when it cannot write the ledger.
     if (neb_fault("spool.room") || !neb_fs_fits(s->path, n + INTER_LEDGER_RESERVE_OWN))
         return neb_fail(NEB_ERR_NOSPC,
-                        "%s: a batch of %zu bytes would leave less than %d MiB on its disk",
+                        "%s: a batch of %zu bytes would leave less than %d MiB free on the disk",
                         s->path, n, INTER_LEDGER_RESERVE_OWN >> 20);
     if (s->key) {
         NEB_TRY(inter_stream_seal(s->key, k, seq, p, n, &s->scratch));

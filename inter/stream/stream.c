@@ -23,29 +23,30 @@ const struct inter_stream_config *inter_stream_config_of(const struct inter_stre
 
 static enum neb_status check(const struct inter_stream_config *c) {
     if (c->batch_bytes < 1 || c->batch_bytes > INTER_STREAM_BATCH_MAX)
-        return neb_fail(NEB_ERR_INVALID, "stream %u: batches of %u bytes; 1..%d are allowed",
-                        c->key.id, c->batch_bytes, INTER_STREAM_BATCH_MAX);
+        return neb_fail(NEB_ERR_INVALID,
+                        "stream %u: batches of up to %u bytes: 1..%d bytes are allowed", c->key.id,
+                        c->batch_bytes, INTER_STREAM_BATCH_MAX);
     if (c->window_batches < 1 || c->window_batches > INTER_STREAM_WINDOW_MAX ||
         c->window_bytes < c->batch_bytes)
         return neb_fail(
             NEB_ERR_INVALID,
-            "stream %u: a window of %u batches and %u bytes; 1..%d batches and at least one of %u "
-            "bytes are allowed",
+            "stream %u: a window of %u batches and %u bytes: it may have 1..%d batches, and must "
+            "hold one of %u bytes",
             c->key.id, c->window_batches, c->window_bytes, INTER_STREAM_WINDOW_MAX, c->batch_bytes);
     if (c->window_start > c->window_batches)
-        return neb_fail(NEB_ERR_INVALID, "stream %u: a window of %u batches that begins with %u",
-                        c->key.id, c->window_batches, c->window_start);
+        return neb_fail(NEB_ERR_INVALID,
+                        "stream %u: a window of at most %u batches cannot begin with %u", c->key.id,
+                        c->window_batches, c->window_start);
     if (c->spool_batches < c->window_batches || c->spool_batches > INTER_STREAM_SPOOL_MAX ||
         c->spool_bytes < c->window_bytes)
         return neb_fail(NEB_ERR_INVALID,
-                        "stream %u: a spool of %u batches and %llu bytes; it must hold the window "
-                        "(%u, %u) and at "
-                        "most %d batches",
+                        "stream %u: a spool of %u batches and %llu bytes: it must hold the window "
+                        "(%u batches, %u bytes), and may have at most %d batches",
                         c->key.id, c->spool_batches, (unsigned long long)c->spool_bytes,
                         c->window_batches, c->window_bytes, INTER_STREAM_SPOOL_MAX);
     if (c->type < INTER_STREAM_REPLACEMENTS || c->type >= INTER_STREAM_TYPES ||
         c->n_terms > INTER_STREAM_TERMS_MAX)
-        return neb_fail(NEB_ERR_INVALID, "stream %u: type %d with %u terms", c->key.id,
+        return neb_fail(NEB_ERR_INVALID, "stream %u: type %d with %u terms is not valid", c->key.id,
                         (int)c->type, c->n_terms);
     return NEB_OK;
 }
@@ -87,7 +88,7 @@ void inter_stream_destroy(struct inter_stream **sp) {
     *sp = NULL;
 }
 
-// ---- small things ---------------------------------------------------------------------------------------------
+// ---- helpers of both roles ----------------------------------------------------------------------
 
 struct inter_stream_action *stream_act(struct inter_stream *s, enum inter_stream_action_kind kind) {
     struct inter_stream_actions *a = s->out;
@@ -96,7 +97,7 @@ struct inter_stream_action *stream_act(struct inter_stream *s, enum inter_stream
         struct inter_stream_action *p = realloc(a->list, cap * sizeof *p);
         if (!p) {
             a->bytes.oom = true;
-            return &s->nowhere; // told at the end of the step
+            return &s->nowhere; // the end of the step reports it
         }
         a->list = p;
         a->cap = cap;
@@ -145,7 +146,7 @@ void stream_say_hello(struct inter_stream *s, bool ask) {
     struct inter_stream_hello h = {.role = (uint8_t)s->c.role,
                                    .type = (uint8_t)s->c.type,
                                    .ask = ask,
-                                   // what is saved leaves the spool a little later
+                                   // Saved batches leave the spool a little later.
                                    .base = !producer              ? 0
                                            : s->durable > s->base ? s->durable
                                                                   : s->base,
@@ -178,7 +179,7 @@ static void tell_terms(struct inter_stream *s, const struct inter_stream_term *o
         memcpy(a->theirs, theirs->sha256, sizeof a->theirs);
 }
 
-// Whether both sides name the same terms with the same digests; the first that differs is told.
+// True if both sides name the same terms with the same digests. Reports the first difference.
 static bool same_terms(struct inter_stream *s, const struct inter_stream_hello *h) {
     const struct inter_stream_term *t;
     for (uint32_t i = 0; i < s->c.n_terms; i++) {
@@ -198,7 +199,7 @@ static bool same_terms(struct inter_stream *s, const struct inter_stream_hello *
     return true;
 }
 
-// ---- dispatch -------------------------------------------------------------------------------------------------
+// ---- dispatch -----------------------------------------------------------------------------------
 
 static void on_hello(struct inter_stream *s, const struct inter_stream_hello *h) {
     if (h->role == s->c.role || h->type != s->c.type || h->batch_bytes != s->c.batch_bytes) {
@@ -245,9 +246,10 @@ static void on_up(struct inter_stream *s) {
     s->met = s->said_version = false;
     s->blocked = 0;
     if (s->c.role == INTER_STREAM_PRODUCER) {
-        // The consumer's clock may have been set back, and nothing of an older session comes over this link.
+        // The consumer's clock may have gone back, so a lower session is valid. Nothing of an older
+        // session arrives on this link.
         s->session = 0;
-        s->sent = s->have; // what was under way may be lost
+        s->sent = s->have; // what was in flight may be lost
         s->widened = s->high;
         inter_stream_path_reset(s->path, s->have);
         stream_say_hello(s, true);
@@ -305,9 +307,10 @@ void inter_stream_restore_base(struct inter_stream *s, uint64_t base) {
 enum neb_status inter_stream_restore(struct inter_stream *s, uint64_t seq, const void *p,
                                      size_t n) {
     if (seq != s->next || n < 1 || n > s->c.batch_bytes || s->next - s->base == s->c.spool_batches)
-        return neb_fail(NEB_ERR_CORRUPT,
-                        "stream %u: the spool holds batch %llu of %zu bytes where %llu is due",
-                        s->c.key.id, (unsigned long long)seq, n, (unsigned long long)s->next);
+        return neb_fail(
+            NEB_ERR_CORRUPT,
+            "stream %u: the spool holds batch %llu of %zu bytes, but batch %llu is next",
+            s->c.key.id, (unsigned long long)seq, n, (unsigned long long)s->next);
     stream_ring_add(s, n, stream_tag_of(p, n));
     return NEB_OK;
 }

@@ -17,8 +17,8 @@ struct inter_streams {
     struct inter_stream_actions actions;
     struct neb_buf body, head;
     bool up[SEC_MEMBERS_MAX];
-    uint64_t session; // last given out
-    bool unreadable;  // why the last step failed: a batch could not be read from the spool
+    uint64_t session; // the newest of ours
+    bool unreadable;  // the last step failed because a batch of the spool cannot be read
 };
 
 static bool same_key(const struct inter_stream_key *a, const struct inter_stream_key *b) {
@@ -66,7 +66,7 @@ void inter_streams_listen(struct inter_streams *s, const struct inter_streams_ca
     s->cb = *c;
 }
 
-// ---- carrying out actions -------------------------------------------------------------------------------------
+// ---- carry out actions --------------------------------------------------------------------------
 
 static enum neb_status send_batch(struct inter_streams *s, struct inter_stream *t, uint64_t seq,
                                   bool *sent) {
@@ -96,7 +96,7 @@ static enum neb_status send_batch(struct inter_streams *s, struct inter_stream *
     return st == NEB_ERR_AGAIN ? NEB_OK : st;
 }
 
-// How long ago a batch was put, by this side's clock; -1: not known, or the clocks say nonsense.
+// Age of a batch, by this side's clock; -1: not known, or the clocks disagree too much.
 static neb_ns age_of(const struct inter_streams *s, uint32_t peer,
                      const struct inter_stream_action *a) {
     struct inter_link_stats link;
@@ -126,7 +126,7 @@ static void tell_terms(struct inter_streams *s, const struct inter_stream_key *k
     neb_hex(a->ours, INTER_SHA_BYTES, ours);
     neb_hex(a->theirs, INTER_SHA_BYTES, theirs);
     snprintf(text, sizeof text,
-             "%s differs between the clusters: here %s, there %s; both must read the same", a->term,
+             "%s differs between the clusters: here %s, there %s; both must use the same", a->term,
              memcmp(a->ours, none, sizeof none) ? ours : "none",
              memcmp(a->theirs, none, sizeof none) ? theirs : "none");
     neb_log(NEB_LOG_ERROR, "stream %u: %s", k->id, text);
@@ -143,12 +143,13 @@ static enum neb_status carry_out(struct inter_streams *s, struct inter_stream *t
     case INTER_STREAM_ACT_SAY:
         st = inter_link_send(*s->c.link, c->peer, INTER_CONTROL, s->actions.bytes.p + a->at,
                              a->size);
-        return st == NEB_ERR_AGAIN ? NEB_OK : st; // said again
+        return st == NEB_ERR_AGAIN ? NEB_OK : st; // the endpoint sends it again
     case INTER_STREAM_ACT_SEND: return send_batch(s, t, a->seq, sent);
     case INTER_STREAM_ACT_STORE: return inter_spool_put(s->spool, &c->key, a->seq, a->view, a->len);
     case INTER_STREAM_ACT_DROP:
         if (inter_spool_drop(s->spool, &c->key, a->seq) != NEB_OK)
-            neb_warn("stream %u: batches that are no longer needed stay until the next are dropped",
+            neb_warn("stream %u: cannot drop batches that are no longer needed; tries again with "
+                     "the next drop",
                      c->key.id);
         return NEB_OK;
     case INTER_STREAM_ACT_ROOM:
@@ -182,7 +183,7 @@ static enum neb_status carry_out(struct inter_streams *s, struct inter_stream *t
 
 static enum neb_status step(struct inter_streams *s, struct inter_stream *t,
                             const struct inter_stream_event *e) {
-    // the first batch that the link did not take: it and those after it come again
+    // The first batch that the link did not take. It and all later ones are sent again.
     uint64_t failed = UINT64_MAX;
     s->unreadable = false;
     NEB_TRY(inter_stream_step(t, neb_now(), e, &s->actions));
@@ -202,7 +203,7 @@ static enum neb_status step(struct inter_streams *s, struct inter_stream *t,
         &s->actions);
 }
 
-// ---- streams --------------------------------------------------------------------------------------------------
+// ---- streams ------------------------------------------------------------------------------------
 
 static bool same_config(const struct inter_stream_config *a, const struct inter_stream_config *b) {
     bool same = a->type == b->type && a->role == b->role && a->peer == b->peer &&
@@ -240,7 +241,8 @@ enum neb_status inter_streams_open(struct inter_streams *s, const struct inter_s
     if (t)
         return neb_fail(NEB_ERR_EXISTS, "stream %u is open with other limits or terms", c->key.id);
     if (s->n == INTER_STREAMS_MAX || c->peer >= SEC_MEMBERS_MAX)
-        return neb_fail(NEB_ERR_LIMIT, "stream %u: %d streams are open, the most there may be",
+        return neb_fail(NEB_ERR_LIMIT,
+                        "stream %u: cannot open it: %d streams are open, which is the limit",
                         c->key.id, s->n);
     if (c->role == INTER_STREAM_PRODUCER)
         NEB_TRY(open_spool(s));
@@ -255,7 +257,7 @@ enum neb_status inter_streams_open(struct inter_streams *s, const struct inter_s
     if (s->up[c->peer])
         st = step(s, t, &(struct inter_stream_event){.kind = INTER_STREAM_EV_PEER_UP});
     if (st != NEB_OK)
-        drop_stream(s, t); // it is read again at the next opening
+        drop_stream(s, t); // the next opening restores it
     return st;
 }
 
@@ -272,12 +274,12 @@ enum neb_status inter_streams_put(struct inter_streams *s, const struct inter_st
     struct inter_stream *t = find_stream(s, k);
     struct inter_stream_stats before, after;
     if (!t || inter_stream_config_of(t)->role != INTER_STREAM_PRODUCER)
-        return neb_fail(NEB_ERR_NOT_FOUND, "stream %u is not open here to be written", k->id);
+        return neb_fail(NEB_ERR_NOT_FOUND, "stream %u is not open here for writing", k->id);
     inter_stream_stats(t, &before);
     enum neb_status st = step(
         s, t,
         &(struct inter_stream_event){.kind = INTER_STREAM_EV_PUT, .seq = seq, .data = p, .len = n});
-    // it may count a batch that is not on disk: what is there is read again at the next opening
+    // The endpoint may count a batch that is not on disk. The next opening restores what is there.
     if (st != NEB_OK) {
         drop_stream(s, t);
         return st;
@@ -288,25 +290,26 @@ enum neb_status inter_streams_put(struct inter_streams *s, const struct inter_st
     if (outside && seq > after.next)
         return neb_fail(
             NEB_ERR_STATE,
-            "%s/streams.db has lost batches %llu to %llu of stream %u, which the "
-            "worker's checkpoint is beyond: remove the checkpoints of this cluster that "
-            "are, and it makes them again, or restore streams.db from a backup",
+            "%s/streams.db has lost batches %llu to %llu of stream %u, and the worker's checkpoint "
+            "is newer: remove the checkpoints of this cluster that are newer than these batches, "
+            "so that it makes them again, or restore streams.db from a backup",
             s->dir, (unsigned long long)after.next, (unsigned long long)seq - 1, k->id);
     if (outside ||
         after.faults[INTER_STREAM_FAULT_OVERSIZE] > before.faults[INTER_STREAM_FAULT_OVERSIZE])
         return neb_fail(
             NEB_ERR_STATE,
-            "stream %u: batch %llu of %zu bytes refused: %llu is next, the spool holds %llu bytes",
+            "stream %u: batch %llu of %zu bytes is refused: batch %llu is next, and the spool "
+            "holds %llu bytes",
             k->id, (unsigned long long)seq, n, (unsigned long long)after.next,
             (unsigned long long)after.held_bytes);
     if (after.faults[INTER_STREAM_FAULT_CONFLICT] > before.faults[INTER_STREAM_FAULT_CONFLICT])
-        neb_warn("stream %u: the worker computed another batch %llu than before its restart; that "
-                 "of the spool stands",
+        neb_warn("stream %u: after its restart the worker computed a different batch %llu; the one "
+                 "in the spool is kept",
                  k->id, (unsigned long long)seq);
     return NEB_OK;
 }
 
-// Greater than any before, also of an earlier life.
+// Greater than any before, also than those of a previous incarnation.
 static uint64_t next_session(struct inter_streams *s) {
     uint64_t now = (uint64_t)neb_wall_now();
     return s->session = now > s->session ? now : s->session + 1;
@@ -361,8 +364,9 @@ enum neb_status inter_streams_close(struct inter_streams *s, const uint8_t job[I
     return inter_spool_forget(s->spool, job);
 }
 
-// A step of what is not asked for by a worker, who would get its error. A batch that cannot be read ends the stream and with it the job, whose
-// worker is told, also when it opens the stream again: it is read then too. All else is for the agent.
+// A step that no worker asked for, so no worker gets its error. If a batch cannot be read, the
+// stream ends, and with it the job; the worker gets the error. A worker that opens the stream again
+// reads that batch again. Any other error is for the agent.
 static enum neb_status step_alone(struct inter_streams *s, struct inter_stream *t,
                                   const struct inter_stream_event *e) {
     char text[1024];
@@ -384,9 +388,9 @@ bool inter_streams_stats(const struct inter_streams *s, const struct inter_strea
     return t != NULL;
 }
 
-// A producer looks for a consumer whose part is done, and whose agent was started anew since: nobody opens the stream any more. Whatever
-// the producer may have in its spool counts as saved. There is no HELLO of ours, so it asks each second, with where its spool begins, and
-// is told of what it has put meanwhile.
+// The producer asks for a consumer that is done and whose agent has restarted: nobody opens the
+// stream again. All that the producer may have in its spool counts as saved. It gets no HELLO, so
+// it asks again each second, with its base, and learns the same about what it has put meanwhile.
 static enum neb_status answer_over(struct inter_streams *s, uint32_t peer, const uint8_t *p,
                                    size_t n) {
     struct inter_stream_message m;
@@ -401,7 +405,7 @@ static enum neb_status answer_over(struct inter_streams *s, uint32_t peer, const
                                                         INTER_STREAM_WINDOW_MAX, UINT32_MAX});
     NEB_TRY(neb_buf_check(&s->head));
     enum neb_status st = inter_link_send(*s->c.link, peer, INTER_CONTROL, s->head.p, s->head.len);
-    return st == NEB_ERR_AGAIN ? NEB_OK : st; // it asks again
+    return st == NEB_ERR_AGAIN ? NEB_OK : st; // the producer asks again
 }
 
 enum neb_status inter_streams_message(struct inter_streams *s, uint32_t peer, bool bulk,
@@ -410,7 +414,7 @@ enum neb_status inter_streams_message(struct inter_streams *s, uint32_t peer, bo
     struct inter_stream *t = inter_stream_parse_key(p, n, &k) ? find_stream(s, &k) : NULL;
     if (!t && !bulk)
         return answer_over(s, peer, p, n);
-    // not open here yet, or of a stranger to the stream
+    // Not open here yet, or from a peer that is not part of the stream.
     if (!t || inter_stream_config_of(t)->peer != peer)
         return NEB_OK;
     return step_alone(s, t,
@@ -420,7 +424,7 @@ enum neb_status inter_streams_message(struct inter_streams *s, uint32_t peer, bo
 
 static enum neb_status step_all_of(struct inter_streams *s, uint32_t peer,
                                    const struct inter_stream_event *e) {
-    for (int i = s->n; i-- > 0;) // backwards: it may be dropped
+    for (int i = s->n; i-- > 0;) // backwards: a step may drop the stream
         if (inter_stream_config_of(s->list[i])->peer == peer)
             NEB_TRY(step_alone(s, s->list[i], e));
     return NEB_OK;

@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes of stream messages. Parsers take hostile bytes: false for whatever does not fit.
+// Bytes of stream messages. Parsers take hostile bytes. They return false for anything that does
+// not fit.
 //
 //     all     | INTER_MSG_STREAM u8 | kind u8 | stream u16 | job 32 |
-//     HELLO   | version u8 | role u8 | type u8 | ask u8 | batch_bytes u32 | base u64 | n u8 | n × (name str, sha256 32) |
-//     GRANT   | session u64 | have u64 | applied u64 | durable u64 | window_batches u32 | window_bytes u32 |
-//     DATA    | seq u64 | put i64 | signature 64 | the batch    over "job, stream, type, seq, sha256 of the batch"
+//     HELLO   | version u8 | role u8 | type u8 | ask u8 | batch_bytes u32 | base u64 |
+//             | n u8 | n × (name str, sha256 32) |
+//     GRANT   | session u64 | have u64 | applied u64 | durable u64 |
+//             | window_batches u32 | window_bytes u32 |
+//     DATA    | seq u64 | put i64 | signature 64 | the batch |
+//             the signature covers job, stream, type, seq, sha256 of the batch
 //
-// put: when it was put, the producer's time of day in ns, or 0; for statistics alone, and so not signed.
-// HELLO and GRANT go on control, DATA on bulk connections.
+// put: the producer's time of day at the put in ns, or 0. It is not signed, because only statistics
+// use it. HELLO and GRANT go on control, DATA on bulk connections.
 #ifndef INTER_STREAM_WIRE_H
 #define INTER_STREAM_WIRE_H
 #include "inter/stream/stream.h"
@@ -24,9 +28,9 @@ enum inter_stream_kind { INTER_STREAM_HELLO = 1, INTER_STREAM_GRANT, INTER_STREA
 
 struct inter_stream_hello {
     uint8_t role, type;
-    bool ask; // answer with yours
+    bool ask; // asks for a HELLO in return
     uint32_t batch_bytes, n_terms;
-    uint64_t base; // producer: the oldest batch that it will still have; consumer: 0
+    uint64_t base; // producer: the oldest batch that it keeps; consumer: 0
     struct inter_stream_term terms[INTER_STREAM_TERMS_MAX];
 };
 struct inter_stream_grant {
@@ -41,7 +45,7 @@ struct inter_stream_message {
     uint64_t seq;
     neb_ns put_at;
     uint8_t sig[INTER_SIG_BYTES];
-    const uint8_t *body; // view
+    const uint8_t *body; // points into the message
     size_t len;
 };
 
@@ -51,13 +55,13 @@ void inter_stream_put_grant(struct neb_buf *b, const struct inter_stream_key *k,
                             const struct inter_stream_grant *g);
 void inter_stream_put_data(struct neb_buf *b, const struct inter_stream_key *k, uint64_t seq,
                            neb_ns put_at, const uint8_t sig[INTER_SIG_BYTES]); // the batch follows
-// What a batch's signature covers.
+// The bytes that a batch's signature covers.
 void inter_stream_put_signed(struct neb_buf *b, const struct inter_stream_key *k,
                              enum inter_stream_type type, uint64_t seq, const void *p, size_t n);
 bool inter_stream_parse(const uint8_t *p, size_t n, struct inter_stream_message *out);
-// Only whose message it is.
+// Parses only the stream that a message belongs to.
 bool inter_stream_parse_key(const uint8_t *p, size_t n, struct inter_stream_key *out);
-// A HELLO of another version than this program's.
+// True for a HELLO of another version.
 bool inter_stream_other_version(const uint8_t *p, size_t n);
 
 #endif

@@ -309,32 +309,29 @@ static enum neb_status open_file(struct intra_ckpt *c, const char *path) {
     return st;
 }
 
-// Words that a file says of its parts (checkpoint_parts.h), up to three; 0: none.
-static size_t read_parts(const struct intra_ckpt *c, uint32_t part, uint64_t out[3]) {
+// The words of a file, or of part `part`, about the parts (checkpoint_parts.h). False: it has none.
+static bool read_parts(const struct intra_ckpt *c, uint32_t part, uint64_t *out, size_t words) {
     for (uint32_t i = 0; i < c->n; i++) {
         const struct intra_ckpt_section *s = &c->sections[i];
         if (s->part != part || strcmp(s->name, INTRA_PARTS_SECTION) != 0)
             continue;
-        bool good = s->dtype == INTRA_U64 &&
-                    (s->bytes == 2 * sizeof *out || s->bytes == 3 * sizeof *out) &&
-                    neb_file_read(c->files[part].f, s->at, out, s->bytes) == NEB_OK;
-        return good ? s->bytes / sizeof *out : 0;
+        return s->dtype == INTRA_U64 && s->bytes == words * sizeof *out &&
+               neb_file_read(c->files[part].f, s->at, out, s->bytes) == NEB_OK;
     }
-    return 0;
+    return false;
 }
 
 // Is file k that part of this generation? Of a sealed one the file's own words, and the part's, are authenticated; so it must be sealed itself.
-static bool belongs(const struct intra_ckpt *c, uint32_t k, const uint64_t parts[3]) {
+static bool belongs(const struct intra_ckpt *c, uint32_t k, const uint64_t parts[2]) {
     uint64_t own[3];
-    size_t words = read_parts(c, k, own);
     if (neb_file_sealed(c->files[k].f) != neb_file_sealed(c->files[0].f))
         return false;
-    return words && own[0] == parts[0] && own[1] == k && (words == 2 || own[2] == parts[1]);
+    return read_parts(c, k, own, 3) && own[0] == parts[0] && own[1] == k && own[2] == parts[1];
 }
 
 static enum neb_status open_parts(struct intra_ckpt *c) {
-    uint64_t parts[3];
-    if (!read_parts(c, 0, parts))
+    uint64_t parts[2];
+    if (!read_parts(c, 0, parts, 2))
         return NEB_OK;
     if (!parts[1] || parts[1] > INTRA_PARTS_MAX)
         return damaged(c->path, "a number of parts that is not possible");

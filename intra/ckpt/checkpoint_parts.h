@@ -25,7 +25,7 @@
 #include <dirent.h>
 
 #define INTRA_PARTS_SECTION                                                                        \
-    "checkpoint.parts" // u64: token and n of the file; token, number and n of a part (older builds: without n)
+    "checkpoint.parts" // u64: token and n of the file; token, number and n of a part
 enum {
     INTRA_PARTS_MAX = 4096,
     // No byte more of any part. Long: over NFS a file's length may be seen a minute late, and the fsync of the last one takes its time.

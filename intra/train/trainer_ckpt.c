@@ -447,9 +447,7 @@ enum neb_status trainer_read_rest(const struct intra_trainer *t, const struct in
     struct intra_optim *o = t->optim;
     uint64_t V = (uint64_t)t->c.model.vocab;
     NEB_TRY(intra_ckpt_read(c, "optim.t", INTRA_U64, 1, 1, steps));
-    steps[1] = 0;
-    if (intra_ckpt_find(c, "optim.born")) // checkpoints of before 0.2 have none
-        NEB_TRY(intra_ckpt_read(c, "optim.born", INTRA_U64, 1, 1, steps + 1));
+    NEB_TRY(intra_ckpt_read(c, "optim.born", INTRA_U64, 1, 1, steps + 1));
     NEB_TRY(intra_ckpt_read(c, "optim.gamma", INTRA_F32, (uint64_t)o->n_tensors, 1, o->gamma));
     NEB_TRY(intra_ckpt_read(c, "counts.input", INTRA_U64, V, 1, input));
     NEB_TRY(intra_ckpt_read(c, "counts.target", INTRA_U64, V, 1, target));

@@ -8,8 +8,8 @@ nvcc=$(command -v nvcc || ls "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" 2>/dev/nul
 T=$(mktemp -d)
 trap 'rm -rf "$T"' EXIT
 # The options are those of the build.
-options=$(sed -n 's/^ *set(exact \(-fmad.*\))$/\1/p' "$SOURCE/CMakeLists.txt")
-[[ $options == *-fmad=false* ]] || { echo "FAILED: CMakeLists.txt names no options for the exact path"; exit 1; }
+options=$(sed -n 's/^ *set(exact \(-fmad.*\))$/\1/p' "$SOURCE/kernels/cuda/room.cmake")
+[[ $options == *-fmad=false* ]] || { echo "FAILED: kernels/cuda/room.cmake names no options for the exact path"; exit 1; }
 found() { grep -cE '^[[:space:]]*(@[^ ]+ )?(fma\.|mad\.[a-z.]*f32|[a-z0-9.]*\.ftz\.|(div|sqrt|rcp|rsqrt)\.(approx|full))' "$1" || true; }
 n=0
 for f in "$SOURCE"/kernels/cuda/exact*.cu; do

@@ -4,6 +4,13 @@
 . "$(dirname "$0")/lib.sh"
 cmake --install "$BUILD" --prefix "$T/prefix" >"$T/install.log" 2>&1 || fail "install: $(tail -n 3 "$T/install.log")"
 "$T/prefix/bin/nebula" --version | has '^nebula [0-9]' || fail "the installed program does not run"
+# --version says which objects were built.
+how=$("$T/prefix/bin/nebula" --version --json)
+for object in mpi nccl cuda; do
+    [[ -f $BUILD/libnebula_$object.so ]] && built=true || built=false
+    jq -e ".objects.$object == $built" <<<"$how" >/dev/null || fail "$object was built: $built; --version: $how"
+done
+jq -e '.version | test("^[0-9]+[.][0-9]+[.][0-9]+$")' <<<"$how" >/dev/null || fail "--version: $how"
 # Objects that are loaded at run time keep the folders of what they were linked with: CUDA's and NCCL's are in none that ld.so knows.
 folders() { readelf -d "$1" | sed -n 's/.*(R\(UN\)\?PATH).*\[\(.*\)\]/\2/p' | tr ':' '\n' | sed '/^$/d' | sort -u; }
 for so in "$BUILD"/libnebula_{cuda,nccl,mpi}.so; do

@@ -12,7 +12,7 @@ NEBULA_FAULT=link.protocol@alpha:* start_alpha
 start_beta
 wait_for 30 "alpha knows" says a '.peers[0].protocol_differs'
 wait_for 30 "beta knows" says b '.peers[0].protocol_differs'
-build=$("$nebula" --version)
+build=$("$nebula" --version | head -n 1)
 ours=$("$nebula" status --home "$T/b" --json | jq .protocol)
 for s in a b; do
     [[ $s == a ]] && here=$((ours + 1)) there=$ours || here=$ours there=$((ours + 1))

@@ -178,7 +178,7 @@ static void test_what_is_no_part(void **state) {
 static void test_a_part_given_up(void **state) {
     (void)state;
     static const uint64_t words[WORDS];
-    const uint64_t token = 0x5eed, name[2] = {token, 1};
+    const uint64_t token = 0x5eed, name[3] = {token, 1, 1};
     char path[NEB_PATH_MAX], part[NEB_PATH_MAX];
     struct intra_ckpt_async *a = NULL;
     struct intra_ckpt_async_result r;
@@ -190,7 +190,7 @@ static void test_a_part_given_up(void **state) {
     assert_int_equal(intra_ckpt_async_create(vault, pool, 0, sizeof words, &a), NEB_OK);
     for (int fails = 1; fails >= 0; fails--) {
         assert_int_equal(intra_ckpt_async_begin(a, &w), NEB_OK);
-        assert_int_equal(intra_ckpt_add(w, INTRA_PARTS_SECTION, INTRA_U64, 2, 1, name), NEB_OK);
+        assert_int_equal(intra_ckpt_add(w, INTRA_PARTS_SECTION, INTRA_U64, 3, 1, name), NEB_OK);
         assert_int_equal(intra_ckpt_add(w, "words.1", INTRA_U64, WORDS, 1, words), NEB_OK);
         neb_fault_arm(fails ? "fs.write:1" : NULL);
         assert_int_equal(intra_ckpt_async_submit(a, &w, "", part, 0), NEB_OK);

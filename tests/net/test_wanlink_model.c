@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The pure parts of wanlink: link model, ring buffer, cutting of super-packets, control commands.
 // They are no library (nothing else may use them), so they are compiled in.
-#include "tests/net/wanlink_gso.c"
-#include "tests/net/wanlink_link.c"
-#include "tests/net/wanlink_mesh.c"
+#include "agent/wan/gso.c"
+#include "agent/wan/link.c"
+#include "agent/wan/mesh.c"
 
 #include <linux/virtio_net.h>
 #include <math.h>

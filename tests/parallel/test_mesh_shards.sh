@@ -83,7 +83,7 @@ done
 "$BUILD/nebula" seal init "$work/seal.key" --home "$work/home" >/dev/null
 sealed=$work/sealed
 mkdir "$sealed"
-one rounds=5 save="$sealed/one.ckpt" seal="$work/seal.key" >/dev/null 2>&1 # one file, as before there were parts
+one rounds=5 save="$sealed/one.ckpt" seal="$work/seal.key" >/dev/null 2>&1 # one rank, one file
 for m in 2x1x1 2x1x2; do
     on "$m" rounds=5 save="$sealed/$m.ckpt" seal="$work/seal.key" >/dev/null 2>"$work/err" || { cat "$work/err"; exit 1; }
     (($(find "$sealed" -name "$m.ckpt.*.part" | wc -l) == ${m:0:1} * ${m:4:1} - 1)) || { ls "$sealed"; echo "$m: not a part of every rank"; exit 1; }
@@ -94,7 +94,7 @@ for m in 2x1x1 2x1x2; do
         (($(size "$f") * ${m:0:1} * ${m:4:1} < $(size "$work/one.ckpt") * 3 / 2)) || { ls -l "$sealed"; echo "$m: $f is more than a share"; exit 1; }
     done
 done
-on 2x1x1 rounds=5 save="$sealed/whole.ckpt" one=1 seal="$work/seal.key" >/dev/null 2>&1 # by rank 0 alone, as older builds do
+on 2x1x1 rounds=5 save="$sealed/whole.ckpt" one=1 seal="$work/seal.key" >/dev/null 2>&1 # by rank 0 alone
 for file in one 2x1x1 2x1x2 whole; do
     for m in 3x1x1 1x2x2; do
         on "$m" first=5 rounds=6 load="$sealed/$file.ckpt" seal="$work/seal.key" >"$work/got" 2>"$work/err" || { cat "$work/err"; echo "sealed by $file: $m cannot load it"; exit 1; }

@@ -72,11 +72,10 @@ static inline struct sec_federation *home_with(const char *name, const struct ve
     return f;
 }
 
-static inline struct version first_version(bool old) {
+static inline struct version first_version(void) {
     struct version v = {.l = hub->fed->list};
     v.l.version = 1;
     v.l.n_history = 0;
-    v.l.old = old;
     sign_version(&v);
     return v;
 }

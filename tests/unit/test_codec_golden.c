@@ -42,12 +42,6 @@ static const struct golden {
     {"int8-nibbles", "int8", 16385, 1, 0xf59c06035df95758, 0xd12c9f544a85bb57},
     {"int3-zstd", "int3", 16385, 1, 0xc51f7eaabf103aa5, 0x99080b2e4fb2915d},
 };
-// Of version 1, as it was written; this program reads it.
-static const struct golden formers[] = {
-    {"v1-int8-zstd", "int8", 3000, 1, 0x5555a7f8c8ab3df1, 0xbe122c46ad30ae8a},
-    {"v1-int4-zstd", "int4:32", 2000, 1, 0xacabcd113bf4249e, 0x2bae68fc6066ad05},
-    {"v1-topk-zstd", "topk:64/4096", 16385, 1, 0xe6b87f443a8bcd74, 0x7a20ee0407d3b90f},
-};
 enum { N_GOLDENS = sizeof goldens / sizeof goldens[0] };
 
 static struct cmp_work *W;
@@ -141,20 +135,6 @@ static void test_stored_frames_decode_to_the_same_bits(void **state) {
     }
 }
 
-static void test_frames_of_version_1_decode(void **state) {
-    (void)state;
-    char path[NEB_PATH_MAX];
-    for (size_t i = 0; i < sizeof formers / sizeof *formers; i++) {
-        struct neb_buf stored = {0};
-        corpus_path(formers[i].file, path);
-        assert_int_equal(neb_fs_read(path, 1 << 20, &stored), NEB_OK);
-        assert_memory_equal(stored.p, "NBF1", 4);
-        struct kern_digest d = digest_of_frame(&stored, formers[i].n);
-        assert_true(d.lo == formers[i].lo && d.hi == formers[i].hi);
-        neb_buf_free(&stored);
-    }
-}
-
 static void test_stored_update_opens(void **state) {
     (void)state;
     char path[NEB_PATH_MAX];
@@ -170,7 +150,6 @@ static void test_stored_update_opens(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_stored_frames_decode_to_the_same_bits),
-        cmocka_unit_test(test_frames_of_version_1_decode),
         cmocka_unit_test(test_stored_update_opens),
     };
     if (cmp_work_create(&W) != NEB_OK)

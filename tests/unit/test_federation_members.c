@@ -80,7 +80,7 @@ static void expect_next_look(struct agent_spread *s, uint32_t peer, neb_ns after
 // a follows old, b follows a, and fork is another list of a's version.
 static void make_branches(struct version *old, struct version *a, struct version *b,
                           struct version *fork) {
-    *old = *a = first_version(false);
+    *old = *a = first_version();
     a->b = (struct neb_buf){0};
     go_on(a, 1, 1);
     *b = *fork = (struct version){.l = a->l};
@@ -93,7 +93,7 @@ static void make_branches(struct version *old, struct version *a, struct version
 // What makes a cluster a member depends on whether there is a hub; a name that is nearly a member's is likelier that one.
 static void test_advice(void **state) {
     (void)state;
-    struct version v = first_version(false);
+    struct version v = first_version();
     struct agent_members *m = members_with("advice", &v);
     const char *name = m ? agent_members_list(m)->m[0].pub.name : "";
     char out[256], wrong[SEC_NAME_MAX + 1];
@@ -170,7 +170,7 @@ static void test_refused_quietly(void **state) {
     (void)state;
     static const bool none[SEC_MEMBERS_MAX];
     enum { MANY = 30, FEW = 4 };
-    struct version old = first_version(false), a = old, fork;
+    struct version old = first_version(), a = old, fork;
     struct agent_members_change c;
     a.b = (struct neb_buf){0};
     go_on(&a, 1, 1);
@@ -208,7 +208,7 @@ static void test_refused_quietly(void **state) {
 // Two processes of one home write certificate and hub at once, as an agent's renewal and a command do: each does so whole.
 static void test_written_at_once(void **state) {
     (void)state;
-    struct version v = first_version(false);
+    struct version v = first_version();
     struct sec_federation *f = home_with("at-once", &v);
     struct neb_buf cert = {0};
     char at[SEC_ENDPOINT_MAX];
@@ -239,7 +239,7 @@ static bool renews(const struct agent_members *m) {
 // A certificate with its life before it stays; one that is damaged, or missing, is fetched anew.
 static void test_certificate_due(void **state) {
     (void)state;
-    struct version v = first_version(false);
+    struct version v = first_version();
     struct agent_members *m = members_with("due", &v);
     struct sec_federation *f = NULL;
     struct neb_buf cert = {0};
@@ -298,7 +298,7 @@ static void test_name_given_anew(void **state) {
         assert_int_equal(sec_identity_create(home(keys), "rome", &id[i]), NEB_OK);
         assert_int_equal(sec_sign(id[i], some_context, "job", 3, sig[i]), NEB_OK);
     }
-    struct version v = first_version(false);
+    struct version v = first_version();
     struct agent_members *m = members_with("names", &v);
     for (int now = 0; now < 4; now++) {
         if (now == 2) { // it was revoked, and another one has been invited

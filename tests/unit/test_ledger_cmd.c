@@ -332,7 +332,7 @@ static void test_ended_jobs(void **state) {
     size_t n = 0;
     OK(inter_ledger_open(home, &l));
     put_ended(l, 1, "{\"state\": \"done\", \"home\": \"bert\", \"at\": 10}");
-    put_ended(l, 2, "{\"state\": \"stopped\", \"home\": \"bert\"}"); // of before times were noted
+    put_ended(l, 2, "{\"state\": \"stopped\", \"home\": \"bert\"}");
     put_ended(l, 3, "{\"state\": \"failed\", \"home\": \"bert\", \"at\": 30}");
     put_ended(l, 4, "{\"state\": \"done\", \"home\": \"bert\", \"at\": 20}");
     put_ended(l, 5, "{\"state\": \"running\", \"home\": \"bert\", \"at\": 1}");

@@ -256,7 +256,7 @@ static void test_second_of_one_number(void **state) {
     UNTIL(bert.no_room > 0);
     assert_non_null(inter_service_no_room(bert.s));
     assert_non_null(
-        strstr(inter_service_no_room(bert.s), "member 0 has signed two updates as its"));
+        strstr(inter_service_no_room(bert.s), "member 0 has signed two updates as attempt"));
     assert_int_equal(said_full, 0);
     neb_log_set_sink(testing_drop, NULL);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What kernels/cuda/gemm.c uses of cuBLASLt's interface, for machines without CUDA: names, values and argument lists are NVIDIA's (13.0).
-// cublaslt.c beside this implements it. Where NVIDIA's header is found, cublaslt.c is compiled against that too (tests/CMakeLists.txt),
+// cublaslt.c beside this implements it. Where NVIDIA's header is found, cublaslt.c is compiled against that too (tests/cuda/room.cmake),
 // so the two cannot differ unnoticed.
 #ifndef EMU_CUBLASLT_H
 #define EMU_CUBLASLT_H

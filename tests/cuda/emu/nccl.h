@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What intra/ranks/comm_nccl.c uses of NCCL's interface, for machines without NCCL: names, values and argument lists are NCCL's (2.28).
-// nccl.c beside this implements it. Where NCCL's own header is found, nccl.c is compiled against that too (tests/CMakeLists.txt), so
+// nccl.c beside this implements it. Where NCCL's own header is found, nccl.c is compiled against that too (tests/cuda/room.cmake), so
 // the two cannot differ unnoticed.
 #ifndef EMU_NCCL_H
 #define EMU_NCCL_H

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cutting TCP super-packets: see wanlink_gso.h.
-#include "tests/net/wanlink_gso.h"
+// Cutting TCP super-packets: see gso.h.
+#include "agent/wan/gso.h"
 
 #include <linux/virtio_net.h>
 #include <netinet/in.h>

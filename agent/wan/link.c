@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The link model: see wanlink_link.h.
-#include "tests/net/wanlink_link.h"
+// The link model: see link.h.
+#include "agent/wan/link.h"
 
 #include "agent/base/rng.h"
 

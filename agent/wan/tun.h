@@ -8,7 +8,7 @@
 // Packets go by their destination address 10.77.0.(site + 1); anything else is discarded.
 #ifndef WANLINK_TUN_H
 #define WANLINK_TUN_H
-#include "tests/net/wanlink_loop.h"
+#include "agent/wan/loop.h"
 
 struct wan_tun;
 // Takes over tun_fd[0..mesh->sites) and sets mesh's callbacks; the mesh is borrowed.

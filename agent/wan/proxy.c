@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A TCP relay with rate and delay: see wanlink_proxy.h.
-#include "tests/net/wanlink_proxy.h"
+// A TCP relay with rate and delay: see proxy.h.
+#include "agent/wan/proxy.h"
 
 #include "agent/base/log.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parameters as text and control commands: see wanlink_mesh.h.
-#include "tests/net/wanlink_mesh.h"
+// Parameters as text and control commands: see mesh.h.
+#include "agent/wan/mesh.h"
 #include "agent/base/number.h"
 
 #include <inttypes.h>

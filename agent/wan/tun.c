@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Packets between TUN devices: see wanlink_tun.h.
-#include "tests/net/wanlink_tun.h"
-#include "tests/net/wanlink_gso.h"
+// Packets between TUN devices: see tun.h.
+#include "agent/wan/tun.h"
+#include "agent/wan/gso.h"
 
 #include "agent/base/log.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The command line: see wanlink_opts.h and the head of wanlink.c.
-#include "tests/net/wanlink_opts.h"
+// The command line: see opts.h and the head of main.c.
+#include "agent/wan/opts.h"
 #include "agent/base/number.h"
 
 #include <getopt.h>

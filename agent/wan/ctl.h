@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The control socket: a unix stream socket, one command a line, one answer a line (wanlink_mesh.h).
+// The control socket: a unix stream socket, one command a line, one answer a line (mesh.h).
 #ifndef WANLINK_CTL_H
 #define WANLINK_CTL_H
-#include "tests/net/wanlink_mesh.h"
+#include "agent/wan/mesh.h"
 
 struct wan_ctl;
 // Listens at path (replacing a stale socket) and adds its descriptors to the epoll instance with

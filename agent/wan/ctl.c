@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The control socket: see wanlink_ctl.h.
-#include "tests/net/wanlink_ctl.h"
+// The control socket: see ctl.h.
+#include "agent/wan/ctl.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Namespaces and TUN devices: see wanlink_ns.h.
-#include "tests/net/wanlink_ns.h"
+// Namespaces and TUN devices: see ns.h.
+#include "agent/wan/ns.h"
 
 #include "agent/base/log.h"
 

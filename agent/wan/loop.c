@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The event loop: see wanlink_loop.h.
-#include "tests/net/wanlink_loop.h"
+// The event loop: see loop.h.
+#include "agent/wan/loop.h"
 
 #include <errno.h>
 #include <signal.h>

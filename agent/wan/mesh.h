@@ -7,7 +7,7 @@
 #ifndef WANLINK_MESH_H
 #define WANLINK_MESH_H
 #include "agent/base/bytes.h"
-#include "tests/net/wanlink_link.h"
+#include "agent/wan/link.h"
 
 enum { WAN_SITES_MAX = 16 };
 

@@ -2,7 +2,7 @@
 // The command line of `wanlink run` and `wanlink proxy`.
 #ifndef WANLINK_OPTS_H
 #define WANLINK_OPTS_H
-#include "tests/net/wanlink_mesh.h"
+#include "agent/wan/mesh.h"
 
 enum { WAN_PROXY_PAIRS_MAX = 64, WAN_OVERRIDES_MAX = 64 };
 

@@ -9,8 +9,8 @@
 // set-up, TCP's own reaction to delay.
 #ifndef WANLINK_PROXY_H
 #define WANLINK_PROXY_H
-#include "tests/net/wanlink_loop.h"
-#include "tests/net/wanlink_opts.h"
+#include "agent/wan/loop.h"
+#include "agent/wan/opts.h"
 
 struct wan_proxy;
 // Listens on all pairs. The mesh is borrowed; its callbacks are set.

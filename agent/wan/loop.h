@@ -4,7 +4,7 @@
 // deadlines. One thread.
 #ifndef WANLINK_LOOP_H
 #define WANLINK_LOOP_H
-#include "tests/net/wanlink_ctl.h"
+#include "agent/wan/ctl.h"
 
 struct wan_engine_ops {
     // A descriptor that the engine registered with data.u64 = WAN_TAG_ENGINE + tag is ready.

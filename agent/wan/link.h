@@ -2,8 +2,8 @@
 // The model of one direction of an emulated link: pure arithmetic on times and lengths, no I/O, no
 // clock.
 //
-//     offered ──▶ [ drop-tail queue ] ──▶ line at `rate` ──▶ loss, hold-back ──▶ delay ± jitter ──▶
-//     delivered
+//     offered ──▶ [ drop-tail queue ] ──▶ line at `rate` ──▶ loss, hold-back ──▶ delay ± jitter
+//                                                                                ──▶ delivered
 //
 // Serialisation is virtual: a packet of n bytes occupies the line for 8n/rate after the packet
 // before it, and the backlog of the queue is what the line still has to send. A lost packet has

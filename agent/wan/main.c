@@ -1,47 +1,45 @@
 // SPDX-License-Identifier: Apache-2.0
-// wanlink: an emulated wide-area network on one machine.
+// wanlink: an emulated wide-area network on one machine. `nebula --wan` starts it.
 //
 //     wanlink run   LINK… [--sites N] [--mtu 1500] [--ns NAME]… [COMMON…] [-- COMMAND…]
 //     wanlink proxy LINK… [--sites N] [--between I-J] --listen HOST:PORT --connect HOST:PORT …
-//     [COMMON…] [-- COMMAND…] wanlink exec NETNS -- COMMAND…   runs COMMAND in a site's network
-//     namespace (replaces this process) wanlink ctl PATH COMMAND         sends one command to a
-//     running emulator, prints the answer wanlink probe                    {"tun":true} and exit
-//     status 0, or {"tun":false,"reason":…} and 3 wanlink gc                       removes
-//     namespaces of emulators that were killed
+//                   [COMMON…] [-- COMMAND…]
+//     wanlink exec NETNS -- COMMAND…   replaces this process by COMMAND in a site's namespace
+//     wanlink ctl PATH COMMAND         sends one command to an emulator and prints the answer
+//     wanlink probe    prints {"tun":true}, status 0, or {"tun":false,"reason":…}, status 3
+//     wanlink gc       removes the namespaces of emulators that were killed
 //
 // LINK, the same for every pair of sites and for each direction:
 //     --rate 100mbit    line rate; counts IP packets, headers included
-//     --delay 40ms      ONE WAY, so a ping takes 2 × delay (plus serialisation, under 1 ms of the
-//     emulator's own)
-//     --wan R:D[:L]     short for --rate R --delay D/2 --loss L: D is the ROUND TRIP (as in nebula
-//     --wan)
-//     --jitter 2ms      delay wanders by ± this, without reordering
-//     --loss 0.1%       each direction    --reorder 0.1%    packets that others may pass
-//     --queue 256KiB    drop-tail limit in front of the line; or 2bdp (default 1bdp, at least 64
-//     KiB)
-//     --rate-back, --delay-back, --loss-back, --queue-back   for the direction from the higher to
-//     the lower site
+//     --delay 40ms      ONE WAY: a ping takes 2 × delay, serialisation, and under 1 ms more
+//     --wan R:D[:L]     short for --rate R --delay D/2 --loss L; D is the ROUND TRIP
+//     --jitter 2ms      the delay wanders by ± this, without reordering
+//     --loss 0.1%       of each direction
+//     --reorder 0.1%    packets that others may pass
+//     --queue 256KiB    drop-tail limit before the line; or 2bdp (default 1bdp, at least 64 KiB)
+//     --rate-back, --delay-back, --loss-back, --queue-back   from the higher to the lower site
 //     --pair 0-2:rate=10mbit,delay=5ms    other values for one pair; 0>2:… for one direction
 //     --seed N          which packets are lost depends on N and their order only
 // COMMON:
 //     --ctl PATH        control socket (commands: wanlink ctl PATH help)
-//     --stats PATH      statistics as one JSON line, written at the end
-//     --die-with-parent    end when the thread that started us ends;   --die-with-stdin   end when
-//     stdin closes
+//     --stats PATH      file for the statistics, one JSON line, written at the end
+//     --die-with-parent    end when the thread that started wanlink ends
+//     --die-with-stdin     end when stdin closes
 //
-// Ready: when all is up, one line on stdout (not with COMMAND), which then is the last one:
-//     {"ready":true,"mode":"tun","pid":7,"sites":[{"netns":"nebw7a","addr":"10.77.0.1"},…],"ctl":"PATH"|null}
-//     {"ready":true,"mode":"proxy","pid":7,"pairs":[{"listen_port":7001,"connect":"127.0.0.1:7000"}…],"ctl":…}
-// With COMMAND it runs in the namespace of the caller with WANLINK_SITES, WANLINK_NS0…,
-// WANLINK_ADDR0… and WANLINK_CTL set, and its exit status becomes ours. Runs until SIGTERM, SIGINT,
-// SIGHUP or the end of parent, stdin or COMMAND, and removes its namespaces.
+// Ready: without COMMAND, wanlink prints one line on stdout when all is up, and nothing after it:
+//     {"ready":true,"mode":"tun","pid":7,"sites":[{"netns":"nebw7a","addr":"10.77.0.1"},…],
+//      "ctl":"PATH"|null}
+//     {"ready":true,"mode":"proxy","pid":7,
+//      "pairs":[{"listen_port":7001,"connect":"127.0.0.1:7000"}…],"ctl":…}
+// COMMAND runs in the namespace of the caller with WANLINK_SITES, WANLINK_NS0…, WANLINK_ADDR0… and
+// WANLINK_CTL set, and its exit status is wanlink's. wanlink runs until SIGTERM, SIGINT, SIGHUP or
+// the end of parent, stdin or COMMAND, and then removes its namespaces.
 //
-// Exit status: 0, 1 failed, 2 wrong usage, 3 not possible on this machine (no root or no TUN: use
-// proxy).
-#include "tests/net/wanlink_ns.h"
-#include "tests/net/wanlink_opts.h"
-#include "tests/net/wanlink_proxy.h"
-#include "tests/net/wanlink_tun.h"
+// Exit status: 0, 1 failed, 2 wrong usage, 3 not possible here (no root or no TUN: use proxy).
+#include "agent/wan/ns.h"
+#include "agent/wan/opts.h"
+#include "agent/wan/proxy.h"
+#include "agent/wan/tun.h"
 
 #include "agent/base/fs.h"
 #include "agent/base/log.h"

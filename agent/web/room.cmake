@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: Apache-2.0
+# The status page goes into the program as an array.
+add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/page.c
+  COMMAND ${CMAKE_COMMAND}
+          -DIN=${CMAKE_SOURCE_DIR}/agent/web/page/index.html
+          -DOUT=${CMAKE_BINARY_DIR}/page.c
+          -P ${CMAKE_SOURCE_DIR}/agent/web/page/embed.cmake
+  DEPENDS agent/web/page/index.html agent/web/page/embed.cmake)
+target_sources(neb_agent PRIVATE ${CMAKE_BINARY_DIR}/page.c)

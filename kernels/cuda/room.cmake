@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+# nebula_cuda, an object that kernels/device.c loads: *.cu by nvcc, *.c by the C compiler. It holds
+# machine code for Ampere and Hopper, and PTX for later devices. cudart is linked statically;
+# cuBLASLt is found by rpath.
+if(EXISTS "$ENV{CUDA_HOME}/bin/nvcc" AND NOT DEFINED CUDAToolkit_ROOT
+   AND NOT DEFINED ENV{CUDAToolkit_ROOT})
+  set(CUDAToolkit_ROOT "$ENV{CUDA_HOME}") # CMake itself reads CUDA_PATH only
+endif()
+find_package(CUDAToolkit QUIET)
+find_program(NEBULA_NVCC nvcc HINTS ${CUDAToolkit_BIN_DIR} $ENV{CUDA_HOME}/bin)
+
+if(NEBULA_NVCC AND CUDAToolkit_FOUND AND TARGET CUDA::cublasLt)
+  file(GLOB cuda_kernels CONFIGURE_DEPENDS kernels/cuda/*.cu)
+  file(GLOB cuda_headers CONFIGURE_DEPENDS kernels/cuda/*.cuh kernels/cuda/*.h kernels/*.h)
+  file(GLOB cuda_host CONFIGURE_DEPENDS kernels/cuda/*.c)
+  set(cuda_objects)
+  foreach(source ${cuda_kernels})
+    get_filename_component(name ${source} NAME_WE)
+    set(exact)
+    if(name MATCHES "^exact") # the bits of the CPU
+      set(exact -fmad=false -ftz=false -prec-div=true -prec-sqrt=true)
+    endif()
+    set(machines
+      -gencode arch=compute_80,code=sm_80
+      -gencode arch=compute_90,code=sm_90
+      -gencode arch=compute_90,code=compute_90)
+    if(name MATCHES "_wgmma$") # instructions that only Hopper has
+      set(machines -gencode arch=compute_90a,code=sm_90a)
+    endif()
+    set(object ${CMAKE_BINARY_DIR}/cuda/${name}.o)
+    add_custom_command(OUTPUT ${object}
+      COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_BINARY_DIR}/cuda
+      COMMAND ${NEBULA_NVCC} -std=c++17 -O3 -lineinfo -I${CMAKE_SOURCE_DIR}
+              -Xcompiler -fPIC,-Wall,-Wno-unused-function -ccbin ${CMAKE_CXX_COMPILER}
+              ${machines} ${exact} -c ${source} -o ${object}
+      DEPENDS ${source} ${cuda_headers} VERBATIM)
+    list(APPEND cuda_objects ${object})
+  endforeach()
+  add_library(nebula_cuda MODULE ${cuda_host} ${cuda_objects})
+  set_target_properties(nebula_cuda PROPERTIES LINKER_LANGUAGE CXX)
+  target_link_libraries(nebula_cuda PRIVATE nebula_flags CUDA::cudart_static CUDA::cublasLt)
+  nebula_object(nebula_cuda)
+else()
+  nebula_left_out("CUDA kernels (no nvcc with cuBLASLt; not in Debian main, set CUDA_HOME): \
+training is on CPUs")
+endif()

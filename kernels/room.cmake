@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+pkg_check_modules(OPENBLAS REQUIRED IMPORTED_TARGET openblas)
+target_link_libraries(neb_kernels PUBLIC PkgConfig::OPENBLAS ${CMAKE_DL_LIBS})
+
+# Kernels for one instruction set are in files named after it, and are chosen at run time.
+function(kernels_isa suffix)
+  file(GLOB sources CONFIGURE_DEPENDS kernels/*_${suffix}.c)
+  set_property(SOURCE ${sources} APPEND PROPERTY COMPILE_OPTIONS ${ARGN})
+endfunction()
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  set(avx512 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c)
+  kernels_isa(avx2 -mavx2 -mfma -mf16c)
+  kernels_isa(avx512 ${avx512})
+  kernels_isa(avx512bf16 ${avx512} -mavx512bf16)
+  kernels_isa(amx ${avx512} -mavx512bf16 -mamx-tile -mamx-bf16)
+endif()
+
+include(kernels/cuda/room.cmake)
