@@ -74,7 +74,7 @@ static enum neb_status insert(struct sec_members *m, const struct sec_member *ad
                             *c = sec_members_by_curve(m, add->pub.curve);
     const struct sec_member *s = by_sign(m, add->pub.sign);
     if (n || c || s) {
-        return neb_fail(NEB_ERR_EXISTS, "member '%s': its name or a key of it belongs to '%s'",
+        return neb_fail(NEB_ERR_EXISTS, "member '%s': its name or one of its keys belongs to '%s'",
                         add->pub.name,
                         (n   ? n
                          : c ? c
@@ -82,7 +82,8 @@ static enum neb_status insert(struct sec_members *m, const struct sec_member *ad
                             ->pub.name);
     }
     if (m->n == SEC_MEMBERS_MAX)
-        return neb_fail(NEB_ERR_LIMIT, "member list: no more than %d members", SEC_MEMBERS_MAX);
+        return neb_fail(NEB_ERR_LIMIT, "member list: it cannot have more than %d members",
+                        SEC_MEMBERS_MAX);
     uint32_t i = m->n++;
     for (; i > 0 && memcmp(m->m[i - 1].pub.sign, add->pub.sign, SEC_KEY_BYTES) > 0; i--)
         m->m[i] = m->m[i - 1];

@@ -113,6 +113,6 @@ kill -9 "$last"
 cp "$T"/dead/* "$T/rome/federation/"
 : >"$T/hub2.log"
 agent rome $((port - 1))
-within 20 grep -q 'is of a fork that was known' "$T/hub2.log" || fail "rome's old list did not come, or is not known"
+within 20 grep -q 'is on a branch of a fork that was known' "$T/hub2.log" || fail "rome's old list did not come, or is not known"
 ! grep -q 'jobs stop' "$T/hub2.log" || fail "a fork that was repaired stops jobs again"
 echo "a promoted survivor goes on alone; conflicting successors stop the job"
