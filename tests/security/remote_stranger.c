@@ -2,10 +2,10 @@
 // For test_remote_worker.sh: attacks on an agent that listens for workers on other hosts.
 //
 //     open ENDPOINT PID           no keys: huge claims and silence; PID is the agent
-//     take TICKET FOLDER OUT      comes before rank 0, as the agent's user; writes its credentials to
-//                                 OUT
-//     keys CREDENTIALS JOB OTHER  unknown keys, then the keys of JOB's worker, before that worker has
-//                                 attached
+//     take TICKET FOLDER OUT      comes before rank 0, as the agent's user; writes the credentials
+//                                 to OUT
+//     keys CREDENTIALS JOB OTHER  unknown keys, then the keys of JOB's worker, before that worker
+//                                 has attached
 //     former CREDENTIALS JOB      the keys of a worker that has ended
 //     endpoint CREDENTIALS        prints the endpoint in them
 //
