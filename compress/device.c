@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Codecs for arrays on a device (device.h).
 #include "compress/device.h"
 #include "compress/frame.h"
 #include "kernels/quant.h"
@@ -11,7 +12,7 @@ enum { ALIGN = 256, FLAG_BYTES = 256 };
 
 struct cmp_device {
     struct kern_device *D;
-    uint8_t *room; // flags, then a call's streams
+    uint8_t *room; // on the device: flags, then the streams of a call
     size_t bytes;
     struct neb_buf list; // topk: indices and values on the host
 };
@@ -21,7 +22,7 @@ static size_t up(size_t n) { return (n + ALIGN - 1) / ALIGN * ALIGN; }
 enum neb_status cmp_device_create(struct kern_device *D, struct cmp_device **out) {
     struct cmp_device *c = calloc(1, sizeof *c);
     if (!c)
-        return neb_fail(NEB_ERR_NOMEM, "out of memory creating a codec on %s", D->name);
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for a codec on %s", D->name);
     c->D = D;
     enum neb_status st = kern_stage_take(D);
     if (st == NEB_OK)
@@ -43,7 +44,7 @@ void cmp_device_destroy(struct cmp_device **cp) {
     *cp = NULL;
 }
 
-// Streams of a and b bytes on the device, after the flags.
+// Gives memory on the device for streams of a and b bytes, behind the flags.
 static enum neb_status streams(struct cmp_device *c, size_t a, size_t b, uint8_t **first,
                                uint8_t **second) {
     size_t want = FLAG_BYTES + up(a) + up(b);
@@ -62,7 +63,7 @@ static enum neb_status streams(struct cmp_device *c, size_t a, size_t b, uint8_t
     return NEB_OK;
 }
 
-// ---- encode ---------------------------------------------------------------------------------------------------
+// ---- encoding
 
 static enum neb_status largest(struct cmp_device *c, const float *x, size_t n, float *max,
                                bool *finite) {
@@ -77,7 +78,7 @@ static enum neb_status largest(struct cmp_device *c, const float *x, size_t n, f
     return NEB_OK;
 }
 
-// It is there after kern_stage_end.
+// The bytes have arrived after kern_stage_end.
 static enum neb_status fetch(struct cmp_device *c, struct neb_buf *to, const void *from, size_t n) {
     uint8_t *p = neb_buf_grow(to, n);
     if (n && !p)
@@ -111,7 +112,7 @@ static enum neb_status encode_topk(struct cmp_device *c, struct cmp_work *w, str
     c->D->ops->topk(c->D, (uint16_t *)(void *)idx, (float *)(void *)values, x, n, k->chunk, k->k,
                     (uint32_t)cmp_frame_chunk_k(k, last));
     neb_buf_clear(&c->list);
-    // does not move below
+    // so that the buffer does not move below
     NEB_TRY(neb_buf_reserve(&c->list, all * (sizeof(float) + sizeof(uint16_t))));
     NEB_TRY(fetch(c, &c->list, values, all * sizeof(float)));
     NEB_TRY(fetch(c, &c->list, idx, all * sizeof(uint16_t)));
@@ -144,7 +145,8 @@ static enum neb_status encode(struct cmp_device *c, struct cmp_work *w, struct c
     return NEB_OK;
 }
 
-// Where the device has no kernel for a shape (nothing to encode; an odd block whose codes share bytes) the processor does it.
+// The device has no kernel for some shapes (no elements, or odd blocks whose codes share bytes).
+// The processor encodes these.
 static enum neb_status encode_on_host(struct cmp_device *c, struct cmp_work *w,
                                       const struct cmp_codec *codec, const float *x, size_t n,
                                       struct neb_buf *out) {
@@ -171,14 +173,15 @@ enum neb_status cmp_device_encode(struct cmp_device *c, struct cmp_work *w,
     for (int i = 0; i < CMP_STREAMS_MAX; i++)
         neb_buf_clear(&w->stream[i]);
     unsigned was = kern_exact_enter();
-    enum neb_status st = encode(c, w, &h, x, n, max), end = kern_stage_end(c->D); // either way
+    // also after an error
+    enum neb_status st = encode(c, w, &h, x, n, max), end = kern_stage_end(c->D);
     kern_exact_leave(was);
     NEB_TRY(st);
     NEB_TRY(end);
     return cmp_frame_put_all(w, out, &h, codec->zstd_level);
 }
 
-// ---- decode ---------------------------------------------------------------------------------------------------
+// ---- decoding
 
 static enum neb_status decode_blocks(struct cmp_device *c, struct cmp_work *w, struct neb_rd *r,
                                      const struct cmp_frame *h, float *out, size_t n) {
@@ -244,7 +247,7 @@ enum neb_status cmp_device_decode(struct cmp_device *c, struct cmp_work *w, cons
     enum neb_status st = NEB_OK;
     NEB_TRY(cmp_frame_get(&r, &h));
     if (h.n != n)
-        return neb_fail(NEB_ERR_FORMAT, "codec frame: %llu elements where %zu belong",
+        return neb_fail(NEB_ERR_FORMAT, "codec frame: %llu elements, %zu expected",
                         (unsigned long long)h.n, n);
     unsigned was = kern_exact_enter();
     switch (h.codec.id) {

@@ -127,6 +127,18 @@ function(nebula_schedule)
     e2e_jobs e2e_plan_memory e2e_micro_batches e2e_sites e2e_plan_streams e2e_plan_tune cuda_plan
     cuda_plan_mesh cuda_plan_sides parallel_worker_mesh_mpirun)
 
+  # tests/run --fast: everything that is quick and needs no second cluster, and one run of two.
+  set(not_fast
+    unit_build_scale unit_ledger_verify unit_libnebula unit_stream_world unit_trainer_bf16
+    unit_link_traffic)
+  foreach(name ${all})
+    get_property(labels TEST ${name} PROPERTY LABELS)
+    if((labels MATCHES "unit|ops|golden|sim|fuzz-regress" AND NOT name IN_LIST not_fast)
+       OR name STREQUAL "e2e_local")
+      set_property(TEST ${name} APPEND PROPERTY LABELS fast)
+    endif()
+  endforeach()
+
   # Tests that compute run two at a time, from the start on.
   set(lane 0)
   foreach(name ${all})

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Finds, copies and hashes the files of a vocabulary.
 #include "intra/data/tokenizer_files.h"
 #include "agent/base/fs.h"
 #include "intra/data/bpe.h"

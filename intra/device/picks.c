@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Some rows of a pass on an accelerator, which is what modes rtd and distill are about: one position in seven has a target, or every second.
+// Works on some rows of a pass. In modes rtd and distill only a part of the positions have a
+// target.
 //
-//     the loss     takes the rows with a target, gathered, where these are few; their gradients are put back among zeros
-//     beside it    scores, draws and labels at rows that the caller names. Logits are formed anew for these, in fp32, block by block where
-//                  a loss has its own
+//     the loss      takes the rows with a target, gathered, if they are few; the gradients of the
+//                   other rows are zero
+//     other calls   give scores, draws and labels at rows that the caller names; logits of these
+//                   rows are computed again in fp32, block by block, in the loss's buffer
 #include "intra/device/state.h"
 #include "kernels/device_stage.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-// ---- the loss -------------------------------------------------------------------------------------------------
+// ---- the loss -----------------------------------------------------------------------------------
 
 enum neb_status device_picks_create(struct intra_device *d) {
     size_t n = device_tokens(d), k = (size_t)d->c.soft_k;
@@ -33,8 +35,8 @@ void device_picks_destroy(struct intra_device *d) {
     free(d->soft_rows.tail);
 }
 
-// How many rows the output layer takes of n positions, of which `count` have a target. Some more than these, which have none: every length
-// is a product of a shape of its own, for which the libraries choose.
+// Rows that the output layer takes of n positions, `count` of which have a target; 0: all. The
+// number is rounded up, because the libraries must choose kernels for each new shape.
 static size_t rows_for(size_t n, int64_t count) {
     size_t step = n / 16 + 1, rows = ((size_t)count + step) / step * step;
     return 4 * rows <= 3 * n ? rows : 0;
@@ -58,7 +60,7 @@ static void gather(struct intra_device *d, const struct intra_batch *b, size_t n
     kern_stage_up(d->c.D, d->row_of, of, n * sizeof *of);
 }
 
-// Labels lie by position; those of the rows go up.
+// Uploads a teacher's labels: those of the gathered rows, or of all positions.
 static void send_soft(struct intra_device *d, struct device_acts *a, const struct kern_soft *s,
                       size_t n) {
     struct device_soft_rows *r = &d->soft_rows,
@@ -96,7 +98,7 @@ void device_send_rows(struct intra_device *d, struct device_acts *a, const struc
         send_soft(d, a, b->teacher, n);
 }
 
-// ---- beside it ------------------------------------------------------------------------------------------------
+// ---- other calls --------------------------------------------------------------------------------
 
 enum neb_status intra_device_scores(struct intra_device *d, int32_t n, float *out) {
     NEB_ASSERT(d->m->rtd_weight && (size_t)n <= device_tokens(d));
@@ -104,11 +106,11 @@ enum neb_status intra_device_scores(struct intra_device *d, int32_t n, float *ou
     return kern_stage_end(d->c.D);
 }
 
-// The rows `at` (n), which go to the device, of the first V columns.
+// Uploads the rows `at` (n) and describes their logits of the first V ids.
 static struct kern_device_rows rows_of(struct intra_device *d, const int32_t *at, int32_t n,
                                        int32_t V) {
     size_t row = (size_t)kern_logits_ld(V) * sizeof(float),
-           block = device_logits_bytes(d) / row; // below what the last pass has left behind
+           block = device_logits_bytes(d) / row; // fits into the buffer of the last loss
     NEB_ASSERT(d->c.soft_k && (size_t)n <= device_tokens(d));
     kern_stage_up(d->c.D, d->picked, at, (size_t)n * sizeof *at);
     return (struct kern_device_rows){
@@ -118,7 +120,7 @@ static struct kern_device_rows rows_of(struct intra_device *d, const int32_t *at
         .x = d->yf,
         .at = d->picked,
         .w = device_weight(d, d->m->head),
-        .gathered = d->r, // free behind the final norm
+        .gathered = d->r, // free after the final norm
         .logits = d->logits,
         .block = (int)(block < device_tokens(d) ? block : device_tokens(d))};
 }

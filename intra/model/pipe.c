@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Runs the schedule of a pipeline stage and sends data to its neighbours.
 #include "intra/model/pipe.h"
 #include "intra/model/pipe_schedule.h"
 #include "intra/model/seqpar.h"
@@ -6,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// One direction. A buffer that leaves belongs to the communicator while its send is under way.
+// One direction. The communicator owns an outgoing buffer until its send is complete.
 struct lane {
     struct intra_comm *comm;
     struct intra_comm_send sending;
@@ -76,7 +77,7 @@ void intra_pipe_add(struct intra_pipe *p, const int32_t *tokens, const int32_t *
     p->added++;
 }
 
-// To stage `to`, once the send before has let its buffer go.
+// Sends to stage `to`, after the previous send of this direction has released its buffer.
 static void send(struct intra_pipe *p, int slot, enum intra_pipe_way way, size_t n, int to,
                  int tag) {
     struct lane *l = &p->lanes[way];
@@ -123,7 +124,7 @@ static void forward(struct intra_pipe *p, int slot, const int32_t *tokens, const
     *count += k;
 }
 
-// Gradients cross a border only where something below it learns.
+// Gradients cross a stage boundary only if something below it learns.
 static void backward(struct intra_pipe *p, int slot, const int32_t *tokens, int tag) {
     struct intra_model *m = p->m;
     size_t n = intra_pipe_floats(m, p->B, p->T);

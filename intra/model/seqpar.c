@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Collectives over the rows of the stream, in host memory.
 #include "intra/model/seqpar.h"
 
 static size_t part(const struct intra_model *m, const struct intra_rows *r) {

@@ -9,7 +9,14 @@ endif()
 find_package(CUDAToolkit QUIET)
 find_program(NEBULA_NVCC nvcc HINTS ${CUDAToolkit_BIN_DIR} $ENV{CUDA_HOME}/bin)
 
+set(NEBULA_CUDA_ARCHITECTURES "80;90" CACHE STRING "compute capabilities to make machine code for")
+
 if(NEBULA_NVCC AND CUDAToolkit_FOUND AND TARGET CUDA::cublasLt)
+  set(cuda_machines)
+  foreach(cc ${NEBULA_CUDA_ARCHITECTURES})
+    list(APPEND cuda_machines -gencode arch=compute_${cc},code=sm_${cc})
+  endforeach()
+  list(APPEND cuda_machines -gencode arch=compute_${cc},code=compute_${cc}) # PTX of the last one
   file(GLOB cuda_kernels CONFIGURE_DEPENDS kernels/cuda/*.cu)
   file(GLOB cuda_headers CONFIGURE_DEPENDS kernels/cuda/*.cuh kernels/cuda/*.h kernels/*.h)
   file(GLOB cuda_host CONFIGURE_DEPENDS kernels/cuda/*.c)
@@ -20,10 +27,7 @@ if(NEBULA_NVCC AND CUDAToolkit_FOUND AND TARGET CUDA::cublasLt)
     if(name MATCHES "^exact") # the bits of the CPU
       set(exact -fmad=false -ftz=false -prec-div=true -prec-sqrt=true)
     endif()
-    set(machines
-      -gencode arch=compute_80,code=sm_80
-      -gencode arch=compute_90,code=sm_90
-      -gencode arch=compute_90,code=compute_90)
+    set(machines ${cuda_machines})
     if(name MATCHES "_wgmma$") # instructions that only Hopper has
       set(machines -gencode arch=compute_90a,code=sm_90a)
     endif()

@@ -68,5 +68,5 @@ fails() { # NAME REASON: the run's error, not only a rank's log
 }
 EMU_WITHOUT=1 fails must 'rank 1: no CUDA device.*device: cpu'
 EMU_REFUSES=1 fails unopened 'rank 1: CUDA device 0: unknown error.*device: cpu'
-EMU_MEMORY=1:34000000 fails small 'rank 1: .*of device memory are wanted.*lower data.batch' # products have their room
+EMU_MEMORY=1:34000000 fails small 'rank 1: .*of device memory: .*lower data.batch' # products have their room
 echo "a mesh on devices and a cluster on processors train one model"

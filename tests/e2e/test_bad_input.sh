@@ -16,9 +16,9 @@ expect() { # NAME STATUS PATTERN options…: the run fails with this status and 
 cp -r "$T/corpus" "$T/cut"
 shard=$T/cut/gpl/train-00000.bin
 truncate -s -100 "$shard"
-expect cut-shard 1 'train-00000.bin: .* bytes where .* belong: cut short\?' --set data.corpus="$T/cut"
+expect cut-shard 1 'train-00000.bin has .* bytes instead of .*; it may be cut short' --set data.corpus="$T/cut"
 rm "$shard"
-expect no-shard 1 'train-00000.bin: corpus.json lists it, .*; rebuild the corpus with nebula data build' --set data.corpus="$T/cut"
+expect no-shard 1 'train-00000.bin does not exist, but corpus.json lists it; rebuild the corpus with nebula data build' --set data.corpus="$T/cut"
 cp -r "$T/corpus" "$T/mute" && rm "$T/mute/tokenizer.model"
 expect no-vocabulary 1 'mute/tokenizer.model is missing: .*; rebuild the corpus with nebula data build' --set data.corpus="$T/mute"
 "$nebula" check "$T/job.yaml" --set data.corpus="$T/mute" >"$T/mute.log" 2>&1 && fail "check found nothing wrong"
@@ -147,15 +147,15 @@ mkdir -p "$T/b/mine/sub" && echo thesis >"$T/b/mine/sub/thesis.tex" && echo note
 echo note >"$T/b/with-notes/NOTES"
 mkdir "$T/b/alien" && echo '{"version": 1, "sources": []}' >"$T/b/alien/corpus.json"
 find "$T/b" "$T/text" | sort >"$T/before"
-build_refused mine 'holds sub, which is of no corpus'
+build_refused mine 'holds sub, which is not part of a corpus'
 (cd "$T/b" && "$nebula" data build "$T/spec.yaml" --out with-notes) >"$T/b.log" 2>&1 || fail "a corpus that needs no building: $(cat "$T/b.log")"
 sed -i 's/"inputs": "./"inputs": "x/' "$T/b/with-notes/corpus.json"
-build_refused with-notes 'holds NOTES, which is of no corpus'
-build_refused alien 'holds corpus.json, which is of no corpus'
-build_refused plain '/b/plain is no folder'
+build_refused with-notes 'holds NOTES, which is not part of a corpus'
+build_refused alien 'holds corpus.json, which is not part of a corpus'
+build_refused plain '/b/plain is not a folder'
 build_refused plain/below 'Not a directory'
-build_refused . 'is the working folder or holds it'
-build_refused / 'is the working folder or holds it'
+build_refused . 'is the working folder or contains it'
+build_refused / 'is the working folder or contains it'
 build_refused "$T/text" 'holds the text of source gpl'
 build_refused "$T/text/gpl" 'holds the text of source gpl'
 build_refused "$T/text/gpl/corpus" 'lies in source gpl'

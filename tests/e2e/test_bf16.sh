@@ -51,5 +51,5 @@ digests_equal "$T/lora"
 
 # Without it: one sentence with what to do, in bf16's place nothing else.
 if NEBULA_BF16='' NEBULA_ISA=sse2 timeout 60 "$nebula" pretrain "$T/bf16.yaml" --local 2 --out "$T/none" >"$T/none.log" 2>&1; then fail "bf16 on a processor without it"; fi
-grep -q 'precision bf16 on processors: this one has no avx512_bf16; set precision: fp32' "$T/none.log" || fail "no reason: $(tail -n 5 "$T/none.log")"
+grep -q 'precision bf16 on processors: this processor lacks avx512_bf16; set precision: fp32' "$T/none.log" || fail "no reason: $(tail -n 5 "$T/none.log")"
 echo "fp32 and bf16 agree"

@@ -155,7 +155,7 @@ spec_refused 'bad-spec.yaml:2: size: is not an integer' 's/size: 512,/size: 512.
 cp -r "$T/corpus" "$T/gr"$'\xfc'"n"
 "$nebula" data build "$T/spec.yaml" --out "$T/gr"$'\xfc'"n" --json 2>&1 | tail -n 1 | jq -e '.kind == "summary" and .unchanged and (.corpus | endswith("/gr?n"))' >/dev/null || fail "data build into a folder that is no UTF-8"
 cp -r "$T/corpus" "$T/damaged" && rm "$T/damaged/tokenizer.model" "$T/damaged/gpl/train-00000.bin"
-"$nebula" data build "$T/spec.yaml" --out "$T/damaged" >"$T/damaged.log" 2>&1 && grep -q "warn  the corpus in $T/damaged is damaged: building it again" "$T/damaged.log" || fail "a damaged corpus: $(cat "$T/damaged.log")"
+"$nebula" data build "$T/spec.yaml" --out "$T/damaged" >"$T/damaged.log" 2>&1 && grep -q "warn  the corpus in $T/damaged is damaged; it is rebuilt" "$T/damaged.log" || fail "a damaged corpus: $(cat "$T/damaged.log")"
 diff -r "$T/corpus/gpl" "$T/damaged/gpl" && "$nebula" check "$T/job.yaml" --set data.corpus="$T/damaged" >"$T/damaged.log" 2>&1 || fail "a damaged corpus, built again: $(cat "$T/damaged.log")"
 rc=0
 "$nebula" eval "$T/none" --corpus "$T/corpus" --beam 3 >"$T/beam.log" 2>&1 || rc=$?

@@ -16,7 +16,7 @@ cp "$SOURCE/tests/golden/bpe/qwen2.json" "$T/bpe/tokenizer.json"
 echo '{"bos_token": null, "eos_token": {"content": "<|endoftext|>"}, "chat_template": "x"}' >"$T/bpe/tokenizer_config.json"
 "$nebula" import "$T/bpe" --out "$T/ckpt" --json >"$T/import.json" 2>"$T/import.log" || fail "import: $(cat "$T/import.log")"
 # the file has a hole before its last token, which tokenizers closes
-jq -e .tokenizer "$T/import.json" >/dev/null && ! grep -v "id 459 there; tokenizers makes it 458" "$T/import.log" || fail "import: $(cat "$T/import.json" "$T/import.log")"
+jq -e .tokenizer "$T/import.json" >/dev/null && ! grep -v "id 459 in this file; its id here is 458" "$T/import.log" || fail "import: $(cat "$T/import.json" "$T/import.log")"
 vocabulary "$T/ckpt"
 [[ $("$nebula" generate "$T/ckpt" --prompt "größer, 自由 " --tokens 4) == "größer, 自由 "* ]] || fail "generate from an imported folder"
 
@@ -64,7 +64,7 @@ sed 's/"a":65/"a":64,"~~":65/; s/"`":64,//' "$T/bpe/tokenizer.json" >"$T/other/t
 refuses 1 "has another tokenizer.json than $T/run/checkpoint/tokenizer.json" export "$T/run/checkpoint" "$T/no" --merge-lora --like "$T/other"
 
 rm "$T/other/tokenizer_config.json" && cp "$T/bpe/tokenizer.json" "$T/other/"
-refuses 1 "has no EOS piece, which ends every document; name one as eos_token" data build "$T/other.yaml" --out "$T/no"
+refuses 1 "has no EOS piece to end documents with; name one as eos_token" data build "$T/other.yaml" --out "$T/no"
 truncate -s -9 "$T/other/tokenizer.json"
 refuses 1 "$T/other/tokenizer.json cannot be used (see above)" import "$T/other" --out "$T/no"
 refuses 1 "$T/other/tokenizer.json:1:" data build "$T/other.yaml" --out "$T/no"

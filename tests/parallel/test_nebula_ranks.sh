@@ -38,7 +38,7 @@ rank() { env -u SLURM_LOCALID -u SLURM_PROCID -u OMPI_COMM_WORLD_LOCAL_RANK RANK
 port=$(. "$(dirname "$0")/../e2e/lib.sh" && ten_ports)
 rc=0
 rank 0 >"$work/one" 2>&1 || rc=$?
-[[ $rc != 0 ]] && grep -q 'there is no NEBULA_RANKS_TOKEN' "$work/one" || { echo "exit status $rc without a secret: $(cat "$work/one")"; exit 1; }
+[[ $rc != 0 ]] && grep -q 'NEBULA_RANKS_TOKEN is not set' "$work/one" || { echo "exit status $rc without a secret: $(cat "$work/one")"; exit 1; }
 token=NEBULA_RANKS_TOKEN=$(printf '7%.0s' {1..64})
 rank 1 "$token" >"$work/one" 2>&1 &
 rank 0 "$token" >"$work/out" 2>&1 || { echo "with a secret: $(cat "$work/out" "$work/one")"; exit 1; }

@@ -150,7 +150,7 @@ static void test_missing_rank(void **state) {
     w.listener = dup(0);
     run(&w, 0x2, only_start, o);
     assert_int_equal(o[1].st, NEB_ERR_TIMEOUT);
-    says(&o[1], "rank 1 of 2 could not join rank 0");
+    says(&o[1], "rank 1 of 2 could not reach rank 0");
     assert_true(o[1].s < 10);
 }
 
@@ -342,8 +342,8 @@ static void test_one_fails(void **state) {
                  {HANGS, NEB_ERR_TIMEOUT, "rank 2 of 3 has not answered for 3.0 s"},
                  {GIVES_UP, NEB_ERR_IO, "rank 2 of 3 gave up"},
                  {ENDS, NEB_ERR_IO, "rank 2 of 3 has ended"},
-                 {DISAGREES, NEB_ERR_IO, "the ranks disagree on what comes next"},
-                 {LIES, NEB_ERR_IO, "rank 2 of 3 sends what is no frame"}};
+                 {DISAGREES, NEB_ERR_IO, "the ranks made different calls"},
+                 {LIES, NEB_ERR_IO, "rank 2 of 3 sent an invalid frame"}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct outcome o[RANKS_MAX];
         struct world w = make_world(3);

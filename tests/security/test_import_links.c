@@ -178,7 +178,7 @@ static void test_links_out(void **state) {
         make_folder();
         (void)unlink(at(path, "hf/%s", files[i]));
         assert_int_equal(symlink("nowhere", path), 0);
-        refused(files[i], NEB_ERR_NOT_FOUND, "a link to a file that is not there");
+        refused(files[i], NEB_ERR_NOT_FOUND, "a link to a file that does not exist");
     }
 }
 
@@ -189,11 +189,11 @@ static void test_no_files(void **state) {
         make_folder();
         (void)unlink(at(path, "hf/%s", files[i]));
         assert_int_equal(mkfifo(path, 0600), 0);
-        refused(files[i], NEB_ERR_INVALID, "is a named pipe and no file");
+        refused(files[i], NEB_ERR_INVALID, "is a named pipe, not a file");
         make_folder();
         (void)unlink(at(path, "hf/%s", files[i]));
         assert_int_equal(mkdir(path, 0755), 0);
-        refused(files[i], NEB_ERR_INVALID, "is a folder and no file");
+        refused(files[i], NEB_ERR_INVALID, "is a folder, not a file");
     }
 }
 

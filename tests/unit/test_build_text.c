@@ -138,7 +138,7 @@ static void test_encodings(void **state) {
         {INTRA_TSV, BYTES("\xef\xbb\xbfone\tx\r\ntwo\ty\r\n"), .want = "one|two|"},
         {INTRA_TEXT, BYTES("T\xfcr\n"),
          .says = "in.bin:1: byte 0xfc at offset 1 of the file is not UTF-8; it looks like an "
-                 "encoding of 8 bits"},
+                 "8-bit encoding"},
         {INTRA_TEXT, BYTES("one\r\n\r\ntwo\r\nT\xfcr\n"),
          .says = "in.bin:4: byte 0xfc at offset 13"},
         {INTRA_TEXT, BYTES("\xef\xbb\xbfone\n\xc3"), .says = "in.bin:2: byte 0xc3 at offset 7"},
@@ -156,7 +156,7 @@ static void test_encodings(void **state) {
         {INTRA_TEXT, BYTES("o\0n\0e\0 \0t\0w\0o\0\n\0"), .says = "it looks like UTF-16LE"},
         {INTRA_TEXT, BYTES("o\0n\0e\0 \0t\0w\0o\0\n\0"), .encoding = "utf-16", .want = "one two|"},
         {INTRA_TEXT, BYTES("\0o\0n\0e\0 \0t\0w\0o\0\n"), .encoding = "utf-16", .want = "one two|"},
-        {INTRA_TEXT, BYTES("\1\2\3\4\5\6"), .encoding = "utf-16", .says = "order of bytes"},
+        {INTRA_TEXT, BYTES("\1\2\3\4\5\6"), .encoding = "utf-16", .says = "byte order"},
         {INTRA_TEXT, BYTES("o\0n\0e\0 \0t\0w\0o\0\n\0x"), .encoding = "utf_16_le",
          .says = "in.bin:2: bytes that are not utf_16_le"},
         {INTRA_TEXT,
@@ -212,7 +212,7 @@ static void test_long_files(void **state) {
     s = spec_of("zero.txt", INTRA_JSONL);
     s.sources[0].max_bad_share = 1;
     assert_null(documents(&s));
-    assert_non_null(strstr(said, "zero.txt: byte 0x00 at offset 0 is not text"));
+    assert_non_null(strstr(said, "zero.txt: byte 0x00 at offset 0 is not UTF-8 text"));
 }
 
 static void test_kinds(void **state) {
@@ -290,7 +290,7 @@ static void test_bad_lines(void **state) {
     s.sources[0].max_bad_share = 0.4;
     assert_string_equal(documents(&s), "a b=c d|i j=k l|");
     put("b.po", po, sizeof po - 1);
-    check(&(struct row){.format = INTRA_PO, .says = "b.po:3: a string has no end"}, "b.po");
+    check(&(struct row){.format = INTRA_PO, .says = "b.po:3: a string does not end"}, "b.po");
     check(&(struct row){.format = INTRA_PO,
                         .share = 0.4,
                         .want = "open it=auf damit|third one=drittes|"},

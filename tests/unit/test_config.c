@@ -161,11 +161,13 @@ static void test_complaints(void **state) {
          "dir/job.yaml:3: model.rope_scaling.rope_type: \"yarn\" is not one of: default, linear, "
          "llama3"},
         {"n_heads: 4,", "n_heads: 4, rope_scaling: {rope_type: linear},",
-         "dir/job.yaml:3: model.rope_scaling.factor: is missing or 0; needed is a number from 1 to "
+         "dir/job.yaml:3: model.rope_scaling.factor: is missing or 0; it must be a number from 1 "
+         "to "
          "1000000"},
         {"n_heads: 4,", "n_heads: 4, rope_scaling: {factor: 8},",
-         "dir/job.yaml:3: model.rope_scaling.factor: does nothing with rope_type default: leave it "
-         "out, or say another type (linear needs factor, llama3 all of them)"},
+         "dir/job.yaml:3: model.rope_scaling.factor: has no effect with rope_type default; remove "
+         "it, "
+         "or set another type (linear needs factor, llama3 needs all keys)"},
         {"n_heads: 4,",
          "n_heads: 4, rope_scaling: {rope_type: llama3, factor: 8, low_freq_factor: 4, "
          "high_freq_factor: 1, original_max_position_embeddings: 8192},",

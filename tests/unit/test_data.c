@@ -287,7 +287,7 @@ static void test_damaged_shards(void **state) {
     neb_log_set_sink(capture, NULL);
     assert_int_equal(neb_fs_write(path, good.p, good.len - 10, 0644), NEB_OK);
     assert_int_equal(intra_corpus_open(corpus_dir, false, &c), NEB_ERR_CORRUPT);
-    assert_non_null(strstr(message, "cut short?"));
+    assert_non_null(strstr(message, "cut short"));
     good.p[0] ^= 1;
     assert_int_equal(neb_fs_write(path, good.p, good.len, 0644), NEB_OK);
     assert_int_equal(intra_corpus_open(corpus_dir, false, &c), NEB_ERR_FORMAT);
@@ -298,7 +298,7 @@ static void test_damaged_shards(void **state) {
     assert_non_null(strstr(message, "digest does not match"));
     assert_int_equal(neb_fs_remove(path), NEB_OK);
     assert_int_equal(intra_corpus_open(corpus_dir, false, &c), NEB_ERR_NOT_FOUND);
-    assert_non_null(strstr(message, "train-00000.bin: corpus.json lists it"));
+    assert_non_null(strstr(message, "train-00000.bin does not exist, but corpus.json lists it"));
     assert_non_null(strstr(message, "rebuild the corpus with nebula data build"));
     assert_int_equal(intra_corpus_open("/nonexistent", false, &c), NEB_ERR_NOT_FOUND);
     assert_non_null(strstr(message, "nebula data build"));
@@ -561,7 +561,7 @@ static void test_damage_is_mended(void **state) {
     for (int i = 0; i < 3; i++)
         mends(&s, out, files[i], NULL);
     mends(&s, out, files[0], "è");
-    assert_non_null(strstr(message, "mended/tokenizer.model: its pieces are not those of "));
+    assert_non_null(strstr(message, "mended/tokenizer.model differ from those of "));
     mends(&s, out, files[2], "NEBSHRD");
     snprintf(s.tokenizer, sizeof s.tokenizer, "%s/corpus/tokenizer.model", dir);
     assert_int_equal(intra_corpus_build(&s, out, quiet, NULL, &skipped), NEB_OK);

@@ -203,7 +203,8 @@ static void charsets(void **state) {
     assert_int_equal(read_text(HEADER("UTF-8", FORMS) "msgid \"door\"\nmsgstr \"T\xfcr\"\n"),
                      NEB_ERR_FORMAT);
     neb_last_error(error, sizeof error);
-    assert_non_null(strstr(error, "t.po:6: text of this entry is not in UTF-8, which the header"));
+    assert_non_null(
+        strstr(error, "t.po:6: the text of this entry is not valid UTF-8, which is the charset"));
 }
 
 static enum neb_status note(void *user, size_t line, const char *why) {

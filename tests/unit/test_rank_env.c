@@ -115,7 +115,7 @@ static void test_bad(void **state) {
         {"SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_LOCALID=2 SLURM_JOB_NODELIST=a",
          "SLURM_LOCALID is \"2\""},
         {"SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_LOCALID=0 SLURM_JOB_NODELIST=gpu[1",
-         "\"gpu[1\" is no list"},
+         "\"gpu[1\" is not a list"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct intra_rank_env e = {.port = -7};
