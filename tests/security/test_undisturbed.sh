@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What members compute does not depend on who knocks: one job trained in peace, and again while strangers from several addresses send the hub's port
-# bytes without sense, greetings of other mechanisms, first halves of handshakes, frames of half a GiB and silence, and its page bad requests.
-# The same digests in every round, and at the end.
+# What members compute does not depend on strangers. One job trains in peace, and again while
+# strangers from several addresses send random bytes, other mechanisms' greetings, half handshakes,
+# frames of half a GiB and silence to the hub's port, and bad requests to its page. The digests of
+# every round and of the end are the same.
 . "$(dirname "$0")/../e2e/lib.sh"
 . "$(dirname "$0")/../e2e/sites.sh"
 make_corpus
@@ -61,16 +62,16 @@ timeout 100 python3 "$T/strangers.py" "$port" "$page" "$T/enough" >"$T/made" 2>"
 strangers=$!
 train siege
 touch "$T/enough"
-wait "$strangers" || fail "the strangers: $(cat "$T/strangers.log")"
+wait "$strangers" || fail "strangers.py failed: $(cat "$T/strangers.log")"
 read -ra made <"$T/made"
-for n in "${made[@]}"; do ((n >= 50)) || fail "they came too seldom for this to show anything: $(cat "$T/made")"; done
+for n in "${made[@]}"; do ((n >= 50)) || fail "expected 50 connections or more of each kind, found: $(cat "$T/made")"; done
 for run in peace siege; do
     digests_equal "$T/$run"
     round_digests_equal "$T/$run"
 done
 in_rounds() { jq -r 'select(.kind == "round") | "\(.cluster) \(.round) \(.digest)"' "$T/$1/metrics.jsonl" | sort -u; }
-[[ $(in_rounds peace | grep -c '[0-9a-f]\{32\}$') -ge 10 ]] || fail "no digests in rounds: $(in_rounds peace)"
-cmp <(in_rounds peace) <(in_rounds siege) || fail "rounds differ: $(diff <(in_rounds peace) <(in_rounds siege))"
-[[ $(summary '[.clusters[].params_digest, .clusters[].loss_last] | tostring' "$T/peace") == "$(summary '[.clusters[].params_digest, .clusters[].loss_last] | tostring' "$T/siege")" ]] || fail "another end: $(summary . "$T/siege")"
+[[ $(in_rounds peace | grep -c '[0-9a-f]\{32\}$') -ge 10 ]] || fail "expected 10 rounds with digests or more: $(in_rounds peace)"
+cmp <(in_rounds peace) <(in_rounds siege) || fail "digests of rounds differ: $(diff <(in_rounds peace) <(in_rounds siege))"
+[[ $(summary '[.clusters[].params_digest, .clusters[].loss_last] | tostring' "$T/peace") == "$(summary '[.clusters[].params_digest, .clusters[].loss_last] | tostring' "$T/siege")" ]] || fail "the final parameters or losses differ: $(summary . "$T/siege")"
 [[ $(grep -c 'link to .* is down' "$T/a.log") == 0 ]] || fail "a link went down: $(grep 'is down' "$T/a.log")"
 echo "connections of strangers, by kind: ${made[*]}; the same digests as in peace"
