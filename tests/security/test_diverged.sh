@@ -29,11 +29,13 @@ says() { grep -q "$2" "$T/$1.log"; }
 
 make_corpus
 pace 10
-"$nebula" init --name acme --listen "127.0.0.1:$port" --link "127.0.0.1:$((port + 1))" --member hub --dir "$T/hub" >/dev/null
+"$nebula" init --name acme --listen "127.0.0.1:$port" --link "127.0.0.1:$((port + 1))" --member \
+    hub --dir "$T/hub" >/dev/null
 agent hub
 for site in anna mallory; do
     token=$("$nebula" invite "$site" --ttl 1h --dir "$T/hub")
-    within 20 "$nebula" join "$token" --dir "$T/$site" --endpoint "127.0.0.1:$((port + 1 + $([[ $site == anna ]] && echo 2 || echo 3)))" ||
+    within 20 "$nebula" join "$token" --dir "$T/$site" --endpoint \
+        "127.0.0.1:$((port + 1 + $([[ $site == anna ]] && echo 2 || echo 3)))" ||
         fail "$site cannot join"
     agent "$site"
 done
@@ -58,27 +60,41 @@ for site in anna hub; do
     victim=$site
     break
 done
-[[ $victim && $leader == 0 ]] || fail "expected a member without a vote in its last record, and leader 0 (mallory);" "found member '${victim:-none}', leader '${leader:-none}'"
+[[ $victim && $leader == 0 ]] ||
+    fail "expected a member without a vote in its last record, and leader 0 (mallory);" \
+    "found member '${victim:-none}', leader '${leader:-none}'"
 other=$([[ $victim == anna ]] && echo hub || echo anna)
 for site in "${names[@]}"; do agent "$site"; done
 for site in anna hub; do
-    within 40 ended "$site" || fail "$site: the job is $(state "$site"), expected an end: $(tail -n 3 "$T/$site.log")"
+    within 40 ended "$site" ||
+        fail "$site: the job is $(state "$site"), expected an end: $(tail -n 3 "$T/$site.log")"
     says "$site" 'mallory has lied' || fail "$site does not name mallory"
-    says "$site" 'nebula rejoin' || fail "$site: the log does not say nebula rejoin: $(tail -n 3 "$T/$site.log")"
+    says "$site" 'nebula rejoin' ||
+        fail "$site: the log does not say nebula rejoin: $(tail -n 3 "$T/$site.log")"
 done
 job=$("$nebula" jobs --home "$T/hub" --json | jq -r '.[0].id')
 echo "$victim and $other have diverged, mallory is named"
 
 "$nebula" revoke mallory --dir "$T/hub" >/dev/null
-no_peer() { "$nebula" status --home "$T/$1" --json 2>/dev/null | jq -e '[.peers[] | select(.name == "mallory")] == []' >/dev/null; }
+no_peer() {
+    "$nebula" status --home "$T/$1" --json 2>/dev/null |
+        jq -e '[.peers[] | select(.name == "mallory")] == []' >/dev/null
+}
 for site in anna hub; do within 30 no_peer "$site" || fail "mallory is still a peer of $site"; done
-"$nebula" rejoin "$job" --home "$T/$victim" >"$T/rejoin.log" 2>&1 || fail "rejoin: $(cat "$T/rejoin.log")"
-within 30 says "$other" 'came back with an empty ledger' || fail "$other does not notice that $victim came back: $(tail -n 3 "$T/$other.log")"
-! "$nebula" rejoin "$job" --home "$T/$other" >"$T/rejoin2.log" 2>&1 || fail "rejoin of $other worked too, expected a refusal: $(cat "$T/rejoin2.log")"
-[[ -d $T/$victim/jobs/$job/former/checkpoint ]] || fail "$victim has not kept its own checkpoints in former/"
+"$nebula" rejoin "$job" --home "$T/$victim" >"$T/rejoin.log" 2>&1 ||
+    fail "rejoin: $(cat "$T/rejoin.log")"
+within 30 says "$other" 'came back with an empty ledger' ||
+    fail "$other does not notice that $victim came back: $(tail -n 3 "$T/$other.log")"
+! "$nebula" rejoin "$job" --home "$T/$other" >"$T/rejoin2.log" 2>&1 ||
+    fail "rejoin of $other worked too, expected a refusal: $(cat "$T/rejoin2.log")"
+[[ -d $T/$victim/jobs/$job/former/checkpoint ]] ||
+    fail "$victim has not kept its own checkpoints in former/"
 for site in anna hub; do
-    within 120 is "$site" done || fail "$site: the job is $(state "$site"), expected done: $(tail -n 5 "$T/$site.log")"
-    "$nebula" ledger verify "$T/$site" >"$T/verify.log" 2>&1 || fail "ledger of $site: $(cat "$T/verify.log")"
+    within 120 is "$site" done ||
+        fail "$site: the job is $(state "$site"), expected done: $(tail -n 5 "$T/$site.log")"
+    "$nebula" ledger verify "$T/$site" >"$T/verify.log" 2>&1 ||
+        fail "ledger of $site: $(cat "$T/verify.log")"
 done
-cmp "$T/anna/jobs/$job/model.ckpt" "$T/hub/jobs/$job/model.ckpt" || fail "the two ended with different models"
+cmp "$T/anna/jobs/$job/model.ckpt" "$T/hub/jobs/$job/model.ckpt" ||
+    fail "the two ended with different models"
 echo "$victim continued from the state of $other: one model at the end"

@@ -14,10 +14,14 @@ clean_up() {
 port=$(ten_ports)
 enrol=127.0.0.1:$port
 agent() { # NAME PORT
-    timeout 280 "$nebula" agent --home "$T/$1" --listen "127.0.0.1:$2" --recycle 4 --overlap 5 --renew-before 365 2>>"$T/$1.log" &
+    timeout 280 "$nebula" agent --home "$T/$1" --listen "127.0.0.1:$2" --recycle 4 --overlap 5 \
+        --renew-before 365 2>>"$T/$1.log" &
     pids+=($!)
 }
-no_peer() { "$nebula" status --home "$T/$1" --json 2>/dev/null | jq -e --arg n "$2" '[.peers[] | select(.name == $n)] == []' >/dev/null 2>&1; }
+no_peer() {
+    "$nebula" status --home "$T/$1" --json 2>/dev/null |
+        jq -e --arg n "$2" '[.peers[] | select(.name == $n)] == []' >/dev/null 2>&1
+}
 version() { "$nebula" members --dir "$T/$1" 2>/dev/null | sed -n 's/^version: \([0-9]*\).*/\1/p'; }
 has_version() { [[ $(version "$1") == "$2" ]]; }
 step_of() { "$nebula" status --home "$T/$1" --json 2>/dev/null | jq -r '.jobs[0].step // 0'; }
@@ -25,12 +29,14 @@ beyond() { (($(step_of "$1") > $2)); }
 
 make_corpus
 pace 15
-"$nebula" init --name acme --listen "$enrol" --link "127.0.0.1:$((port + 1))" --member hub --dir "$T/hub" >/dev/null
+"$nebula" init --name acme --listen "$enrol" --link "127.0.0.1:$((port + 1))" --member hub --dir \
+    "$T/hub" >/dev/null
 agent hub $((port + 1))
 n=2
 for site in paris rome; do
     token=$("$nebula" invite "$site" --ttl 1h --dir "$T/hub")
-    within 20 "$nebula" join "$token" --dir "$T/$site" --endpoint "127.0.0.1:$((port + n))" || fail "$site cannot join"
+    within 20 "$nebula" join "$token" --dir "$T/$site" --endpoint "127.0.0.1:$((port + n))" ||
+        fail "$site cannot join"
     agent "$site" $((port + n))
     n=$((n + 1))
 done
@@ -41,7 +47,8 @@ for pair in "hub paris" "hub rome" "paris rome" "rome paris"; do
     within 20 link_up $pair || fail "no link: $pair"
 done
 for site in hub paris rome; do # 90 days are fewer than 365
-    within 20 grep -q 'certificate was renewed' "$T/$site.log" || fail "$site did not renew its certificate"
+    within 20 grep -q 'certificate was renewed' "$T/$site.log" ||
+        fail "$site did not renew its certificate"
 done
 
 make_job "$T/job.yaml"
@@ -61,9 +68,13 @@ within 30 beyond paris 30 || fail "the job does not run: $(tail -n 3 "$T/run.log
 # The first leader is away for some seconds, so rome promises its term to another one.
 process_of() { pgrep -f "^$nebula agent --home $T/$1 "; }
 rounds() { grep -c '"kind": *"round"' "$T/run/metrics.jsonl" || true; }
-led_restart() { "$nebula" status --home "$T/paris" --json | jq -e '.jobs[0].leader | . != null and . != "hub"' >/dev/null; }
+led_restart() {
+    "$nebula" status --home "$T/paris" --json |
+        jq -e '.jobs[0].leader | . != null and . != "hub"' >/dev/null
+}
 kill -STOP "$(process_of hub)"
-within 30 led_restart || fail "nobody leads without the hub: $("$nebula" status --home "$T/paris" --json)"
+within 30 led_restart ||
+    fail "nobody leads without the hub: $("$nebula" status --home "$T/paris" --json)"
 kill -CONT "$(process_of hub)"
 within 20 link_up paris hub || fail "no link after the hub was away"
 sleep 2 # until both ends are up
@@ -76,27 +87,36 @@ old=$("$nebula" id --home "$T/rome")
 [[ $("$nebula" id --home "$T/rome") != "$old" ]] || fail "nebula rotate left the old keys"
 within 20 grep -q 'new keys are in use' "$T/rome.log" || fail "rome still uses its old keys"
 # shellcheck disable=SC2086
-for pair in "hub rome" "paris rome" "rome hub" "rome paris"; do within 20 link_up $pair || fail "no link after the rotation: $pair"; done
+for pair in "hub rome" "paris rome" "rome hub" "rome paris"; do
+    within 20 link_up $pair || fail "no link after the rotation: $pair"
+done
 at=$(step_of rome)
-within 30 beyond rome $((at + 40)) || fail "rome is at step $(step_of rome), expected over $((at + 40)) after the rotation"
+within 30 beyond rome $((at + 40)) ||
+    fail "rome is at step $(step_of rome), expected over $((at + 40)) after the rotation"
 # The old keys are no longer valid for links, but the promises made with them are.
 sleep 6
 before=$(rounds)
 rounds_go_on() { (($(rounds) > before + 3)); }
-within 30 rounds_go_on || fail "$(rounds) rounds, expected over $((before + 3)) after the overlap: $(tail -n 3 "$T/hub.log")"
+within 30 rounds_go_on ||
+    fail "$(rounds) rounds, expected over $((before + 3)) after the overlap:" \
+    "$(tail -n 3 "$T/hub.log")"
 ! grep -q 'worker of job' "$T/rome.log" || fail "rome's worker was restarted"
 
 # Recycling: the link of hub and paris never went down.
 recycled() {
     local c
     for c in hub paris; do
-        "$nebula" status --home "$T/$c" --json | jq -e '[.peers[].recycled] | add >= 1' >/dev/null && return 0
+        "$nebula" status --home "$T/$c" --json |
+            jq -e '[.peers[].recycled] | add >= 1' >/dev/null &&
+            return 0
     done
     return 1
 }
 within 20 recycled || fail "neither hub nor paris recycled a connection"
-grep -q 'link to paris is up' "$T/hub.log" || fail "hub's log has no link to paris: $(tail -n 3 "$T/hub.log")"
-[[ $(downs) == "$down" ]] || fail "the link of hub and paris went down $(downs) times, expected $down"
+grep -q 'link to paris is up' "$T/hub.log" ||
+    fail "hub's log has no link to paris: $(tail -n 3 "$T/hub.log")"
+[[ $(downs) == "$down" ]] ||
+    fail "the link of hub and paris went down $(downs) times, expected $down"
 
 # More names than an agent has room for (16). The last one waits until no job runs, and no
 # revocation waits with it.
@@ -111,8 +131,12 @@ in_logs() { # TEXT: of hub and paris
 }
 for i in {4..16}; do joins "n$i"; done
 in_logs 'member list version 17 (join n16)'
-if "$nebula" promote paris --dir "$T/hub" >"$T/promote.log" 2>&1; then fail "promote worked with many voters, expected a refusal"; fi
-grep -q 'but here are more voters: revoke the lost member.* init_from: HOME/jobs/ID/checkpoint' "$T/promote.log" || fail "promote does not say what to do: $(cat "$T/promote.log")"
+if "$nebula" promote paris --dir "$T/hub" >"$T/promote.log" 2>&1; then
+    fail "promote worked with many voters, expected a refusal"
+fi
+grep -q 'but here are more voters: revoke the lost member.* init_from: HOME/jobs/ID/checkpoint' \
+    "$T/promote.log" ||
+    fail "promote does not say what to do: $(cat "$T/promote.log")"
 
 # Two lists at once: paris finds one in its file, and the link brings another while paris passes the
 # first one on.
@@ -133,7 +157,9 @@ sleep 0.5
 if ((stopped_ms > 2000)); then # a silence of 4 s takes the link down anyway
     echo "not checked: paris was stopped for $stopped_ms ms"
 else
-    [[ $(downs) == "$down" ]] || fail "the link went down $(downs) times, expected $down, when two lists met;" "paris was stopped for $stopped_ms ms"
+    [[ $(downs) == "$down" ]] ||
+        fail "the link went down $(downs) times, expected $down, when two lists met;" \
+        "paris was stopped for $stopped_ms ms"
 fi
 kill -0 "${stopped[1]}" || fail "paris ended: $(tail -n 2 "$T/paris.log")"
 
@@ -154,31 +180,43 @@ at=$(step_of hub)
 "$nebula" revoke rome --dir "$T/hub" >/dev/null
 end=$((SECONDS + 5))
 within 5 no_peer hub rome || fail "rome is still hub's peer after 5 s"
-within $((end > SECONDS ? end - SECONDS : 1)) no_peer paris rome || fail "rome is still paris's peer after 5 s"
-within 40 beyond hub $((at + 40)) || fail "hub is at step $(step_of hub), expected over $((at + 40)) after the revocation"
+within $((end > SECONDS ? end - SECONDS : 1)) no_peer paris rome ||
+    fail "rome is still paris's peer after 5 s"
+within 40 beyond hub $((at + 40)) ||
+    fail "hub is at step $(step_of hub), expected over $((at + 40)) after the revocation"
 before=$(rounds)
-within 40 rounds_go_on || fail "$(rounds) rounds, expected over $((before + 3)) after the revocation"
+within 40 rounds_go_on ||
+    fail "$(rounds) rounds, expected over $((before + 3)) after the revocation"
 ! link_up rome hub || fail "revoked rome has a link to the hub"
 sleep 2
 no_peer paris rome && no_peer hub rome || fail "a revoked member came back"
 rc=0
 wait "$short" || rc=$?
-[[ $rc == 0 && -s $T/short/checkpoint/model.ckpt ]] || fail "the second job ended with status $rc, expected 0 and a model: $(tail -n 5 "$T/short.log")"
-grep -q 'rome is no member any more; its report is not waited for' "$T/short.log" || fail "the command does not say that it leaves rome out: $(cat "$T/short.log")"
-[[ $(summary '[.clusters[] | "\(.name) \(.steps)"] | join(" ")' "$T/short") == "hub 300 paris 300" ]] || fail "the summary is not 'hub 300 paris 300': $(summary .clusters "$T/short")"
+[[ $rc == 0 && -s $T/short/checkpoint/model.ckpt ]] ||
+    fail "the second job ended with status $rc, expected 0 and a model: $(tail -n 5 "$T/short.log")"
+grep -q 'rome is no member any more; its report is not waited for' "$T/short.log" ||
+    fail "the command does not say that it leaves rome out: $(cat "$T/short.log")"
+names_steps='[.clusters[] | "\(.name) \(.steps)"] | join(" ")'
+[[ $(summary "$names_steps" "$T/short") == "hub 300 paris 300" ]] ||
+    fail "the summary is not 'hub 300 paris 300': $(summary .clusters "$T/short")"
 
 # One of three is too few: the job ends after a checkpoint, and the command that follows it soon
 # gives the reason.
 "$nebula" revoke paris --dir "$T/hub" >/dev/null
 # The only link of paris is to the hub, which sends it the list before cutting it off.
-within 30 grep -q 'this member is no longer on the list' "$T/paris.log" || fail "paris does not know that it is revoked: $(tail -n 3 "$T/paris.log")"
+within 30 grep -q 'this member is no longer on the list' "$T/paris.log" ||
+    fail "paris does not know that it is revoked: $(tail -n 3 "$T/paris.log")"
 over() { ! kill -0 "$run" 2>/dev/null; }
 within 30 over || fail "the command does not end: $(tail -n 3 "$T/run.log")"
 rc=0
 wait "$run" || rc=$?
 [[ $rc == 1 ]] || fail "exit status $rc, expected 1: $(tail -n 3 "$T/run.log")"
-grep -q 'the agent ended the job after a checkpoint: too few of its members are left on the list, without paris, rome; .*--resume' "$T/run.log" ||
+few='too few of its members are left on the list, without paris, rome; .*--resume'
+grep -q "the agent ended the job after a checkpoint: $few" "$T/run.log" ||
     fail "the command does not give the reason: $(tail -n 3 "$T/run.log")"
-"$nebula" jobs --home "$T/hub" | has 'stopped' || fail "the job is not 'stopped', so it cannot be resumed: $("$nebula" jobs --home "$T/hub")"
-compgen -G "$T/hub/jobs/*/checkpoint/*" >/dev/null && [[ -s $T/run/job.json && -s $T/run/summary.json ]] || fail "the checkpoint, job.json or summary.json is missing"
+"$nebula" jobs --home "$T/hub" | has 'stopped' ||
+    fail "the job is not 'stopped', so it cannot be resumed: $("$nebula" jobs --home "$T/hub")"
+compgen -G "$T/hub/jobs/*/checkpoint/*" >/dev/null &&
+    [[ -s $T/run/job.json && -s $T/run/summary.json ]] ||
+    fail "the checkpoint, job.json or summary.json is missing"
 echo "lists reach everybody; rotation, renewal, recycling and revocation under a running job"

@@ -13,17 +13,23 @@ clean_up() {
 make_corpus
 pace 40
 (umask 077; openssl rand -hex 32 >"$T/token")
-"$nebula" init --name acme --listen "127.0.0.1:$port" --link "127.0.0.1:$((port + 2))" --member hub --dir "$T/hub" >/dev/null
-NO_COLOR=1 "$nebula" agent --verbose --home "$T/hub" --listen "127.0.0.1:$((port + 2))" --page "0.0.0.0:$page" --page-token "$T/token" >>"$T/hub.log" 2>&1 &
+"$nebula" init --name acme --listen "127.0.0.1:$port" --link "127.0.0.1:$((port + 2))" --member \
+    hub --dir "$T/hub" >/dev/null
+NO_COLOR=1 "$nebula" agent --verbose --home "$T/hub" --listen "127.0.0.1:$((port + 2))" --page \
+    "0.0.0.0:$page" --page-token "$T/token" >>"$T/hub.log" 2>&1 &
 pid[hub]=$!
 invitation=$("$nebula" invite paris --ttl 1h --dir "$T/hub")
-within 20 "$nebula" join "$invitation" --dir "$T/paris" --endpoint "127.0.0.1:$((port + 3))" >"$T/join.log" || fail "paris cannot join"
-"$nebula" agent --verbose --home "$T/paris" --listen "127.0.0.1:$((port + 3))" >>"$T/paris.log" 2>&1 &
+within 20 "$nebula" join "$invitation" --dir "$T/paris" --endpoint "127.0.0.1:$((port + 3))" \
+    >"$T/join.log" ||
+    fail "paris cannot join"
+"$nebula" agent --verbose --home "$T/paris" --listen "127.0.0.1:$((port + 3))" >>"$T/paris.log" \
+    2>&1 &
 pid[paris]=$!
 within 20 link_up hub paris || fail "no link"
 make_job "$T/job.yaml"
 clusters "$T/job.yaml" hub paris
-timeout 120 "$nebula" pretrain "$T/job.yaml" --home "$T/hub" --out "$T/run" --steps 300 >"$T/run.log" 2>&1 &
+timeout 120 "$nebula" pretrain "$T/job.yaml" --home "$T/hub" --out "$T/run" --steps 300 \
+    >"$T/run.log" 2>&1 &
 run=$!
 wait_step "$T/run" 40 "$run" paris || fail "the job does not run: $(tail -n 3 "$T/run.log")"
 
@@ -42,8 +48,9 @@ def z85(b):
 def forms(b):
     hexed = b.hex()
     pairs = [hexed[i:i + 2] for i in range(0, len(hexed), 2)]
-    f = [b, hexed.encode(), hexed.upper().encode(), " ".join(pairs).encode(), ":".join(pairs).encode(),
-         base64.b64encode(b).rstrip(b"="), base64.urlsafe_b64encode(b).rstrip(b"=")]
+    f = [b, hexed.encode(), hexed.upper().encode(), " ".join(pairs).encode(),
+         ":".join(pairs).encode(), base64.b64encode(b).rstrip(b"="),
+         base64.urlsafe_b64encode(b).rstrip(b"=")]
     return f + ([z85(b)] if len(b) % 4 == 0 else [])
 
 def read(path):
@@ -123,7 +130,8 @@ for folder, _, files in os.walk(top):
             look(path, read(path), path)
 if when == "runs":
     assert names["agent"] == 2 and names["worker"] == 2, names
-print(f"{len(secrets)} secrets in {names['files']} files, {names['agent']} agents and {names['worker']} workers: {looked >> 20} MiB")
+print(f"{len(secrets)} secrets in {names['files']} files, {names['agent']} agents and "
+      f"{names['worker']} workers: {looked >> 20} MiB")
 for w in sorted(wrong):
     print("FOUND:", w)
 PY
@@ -135,11 +143,13 @@ search() { # WHEN: fails if a secret is found; prints all, and writes it to $T/f
 said() { # the answers of status, jobs, members and page
     local site
     for site in hub paris; do
-        "$nebula" status --home "$T/$site" --json && "$nebula" jobs --home "$T/$site" && "$nebula" members --dir "$T/$site"
+        "$nebula" status --home "$T/$site" --json && "$nebula" jobs --home "$T/$site" &&
+            "$nebula" members --dir "$T/$site"
     done
     local url
     for url in / /metrics /api/v1/status /api/v1/history; do
-        curl -sk -D - -H "Authorization: Bearer $(cat "$T/token")" "https://127.0.0.1:$page$url" || fail "the page does not answer $url"
+        curl -sk -D - -H "Authorization: Bearer $(cat "$T/token")" "https://127.0.0.1:$page$url" ||
+            fail "the page does not answer $url"
     done
 }
 said >"$T/said.txt"
