@@ -46,7 +46,8 @@ job "$T/distill.yaml" \
 generator="{n_layers: 1, d_model: 32, n_heads: 2, d_ff: 64}"
 sides="{name: hub, role: generator, threads: 1}, {name: paris, role: discriminator, threads: 1}"
 sed -e "s/^job: .*/job: rtd/; s/^mode: .*/mode: rtd/" \
-    -e "s/^distill: .*/rtd: {generator: $generator}/" -e "s/^clusters: .*/clusters: [$sides]/" "$T/distill.yaml" >"$T/rtd.yaml"
+    -e "s/^distill: .*/rtd: {generator: $generator}/" -e "s/^clusters: .*/clusters: [$sides]/" \
+    "$T/distill.yaml" >"$T/rtd.yaml"
 follow rtd "$T/rtd.yaml"
 follow distill "$T/distill.yaml"
 wait_step "$T/rtd" 3 "${follows[rtd]}" paris || fail "rtd does not run: $(tail -n 3 "$T/rtd.log")"
