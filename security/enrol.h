@@ -15,8 +15,9 @@
 // TLS 1.3 only, without tickets, resumption or early data. A step writes (and fsyncs) files only
 // for a request with a correct proof.
 //
-// Callers ignore SIGPIPE, because OpenSSL writes with write(2). Threads: a server belongs to one
-// thread. The client blocks.
+// Callers ignore SIGPIPE, because OpenSSL writes with write(2).
+//
+// Threads: a server belongs to one thread. The client blocks.
 #ifndef SEC_ENROL_H
 #define SEC_ENROL_H
 #include "security/enrol_wire.h"
@@ -37,8 +38,8 @@ enum {
 struct sec_enrol_server;
 
 // listen: "HOST:PORT"; "HOST:*" picks a free port. hub and self (the hub's identity) are borrowed.
-// NEB_ERR_INVALID: listen is not an address of this machine. NEB_ERR_IO and other errors of errno:
-// the port is not available.
+// NEB_ERR_INVALID: listen is not HOST:PORT, or the host is not known. NEB_ERR_IO, NEB_ERR_DENIED:
+// the server cannot listen there.
 NEB_MUST_CHECK enum neb_status sec_enrol_server_create(struct sec_hub *hub,
                                                        const struct sec_identity *self,
                                                        const char *listen,

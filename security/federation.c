@@ -171,7 +171,7 @@ static enum neb_status take(struct sec_federation *f, const uint8_t *p, size_t l
     now = (struct seen){.version = l.version};
     sec_memberlist_digest(p, len, now.digest);
     const struct sec_branch theirs = {.list = &l, .version = l.version, .digest = now.digest};
-    if (store && is_settled(f, &seen, &theirs)) // a file that an operator copied is judged anew
+    if (store && is_settled(f, &seen, &theirs)) // a list in the file may be an operator's choice
         return NEB_ERR_DENIED;
     neb_log_hush(f->hush_forks);
     st = judge(f, &seen, &l, now.digest, &fresh);

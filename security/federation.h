@@ -30,6 +30,7 @@
 // an old list or by one that its hub signs later.
 //
 // Whoever can write to this folder can roll back both files; nothing here protects from that.
+//
 // Threads: one user at a time.
 #ifndef SEC_FEDERATION_H
 #define SEC_FEDERATION_H

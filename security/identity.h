@@ -10,6 +10,7 @@
 //     nebid1:NAME:<curve key>:<signing key>:<checksum>      base64url without padding
 //
 // Secrets lie in locked memory (locked.h), which core dumps leave out, and are wiped on destroy.
+//
 // Threads: an identity is read-only after create or load, and may be shared.
 #ifndef SEC_IDENTITY_H
 #define SEC_IDENTITY_H

@@ -28,8 +28,9 @@
 // sum.
 //
 // Source: Bonawitz et al. 2017 (double masking). Shares that each pair can compute replace its
-// secret sharing, which allows one loss. Threads: a sec_sum is read-only after create. Keys lie in
-// locked memory and are wiped.
+// secret sharing, which allows one loss.
+//
+// Threads: a sec_sum is read-only after create. Keys lie in locked memory and are wiped.
 #ifndef SEC_SECURE_SUM_H
 #define SEC_SECURE_SUM_H
 #include "agent/base/bytes.h"

@@ -6,7 +6,9 @@
 // (refusals.h). The peer gets only status 400.
 //
 // Create it before any CURVE server socket of the context binds. Destroy it before the context
-// ends. Threads: all calls are thread-safe.
+// ends.
+//
+// Threads: all calls are thread-safe.
 #ifndef SEC_ZAP_H
 #define SEC_ZAP_H
 #include "security/members.h"
