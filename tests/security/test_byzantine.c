@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One of five members sends scaled, flipped or random updates. The five train a bigram model (a
-// table of logits; held-out loss in nats) with the real encoder, gate norms, clip factors and outer
-// step. With `robust` the loss ends within 0.05 nats of the honest run. With `trusted` it does not,
-// so the attack matters. Each attack is flagged, by length or by direction, and no honest member
-// ever is.
+// One of five members sends scaled, flipped or random updates. With `robust` the loss ends within
+// 0.05 nats of the honest run. With `trusted` it does not. Each attack is flagged, by length or
+// direction, and no honest member ever is. The model is a bigram table of logits.
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "compress/check.h"

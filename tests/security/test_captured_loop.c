@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A training loop that waits at a site holds the site's text and parameters. No member gets it by
-// submitting a job with some name. The loop takes a job that was submitted here. It takes another
-// member's job only if the loop names that job or member, or if policy.json lists its submitter. A
-// job that is passed over does not keep the right one from the loop.
+// A training loop that waits at a site holds the site's text and parameters. It takes a job that
+// was submitted here. It takes another member's job only if the loop names that job or member, or
+// if policy.json lists its submitter. A job that is passed over does not hide the right one.
 #include "agent/base/log.h"
 #include "agent/daemon/attach.h"
 #include "agent/lib/libnebula.h"

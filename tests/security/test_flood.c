@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cost of a stranger without valid keys to two members that exchange data: 500 idle connections
-// (less than twice the time, under 64 MiB), incomplete greetings, claims of 512 MiB before
-// authentication (under 16 MiB), endless handshakes with unknown keys (less than twice the time,
-// under 32 MiB, and no more handshakes than allowed), and halves of handshakes that are reset.
+// The cost of a stranger without valid keys to two members that exchange data: idle connections,
+// incomplete greetings, claims of 512 MiB, endless handshakes, and halves of handshakes that are
+// reset. The exchange must take less than twice the time, and memory stays within limits.
 #include "agent/base/clock.h"
 #include "agent/base/fs.h"
 #include "inter/link/state.h"

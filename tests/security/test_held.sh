@@ -1,10 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What a job may do after its submitter was revoked, and after an agent's restart (hub, paris, rome;
-# paris submits). A running job continues. An agent that starts checks the job like a new one, holds
-# it, keeps its data, and says so. The site's operator can resume it, and that decision lasts. A
-# policy that became stricter holds a job too. A plain restart holds nothing, nor does the
-# revocation of another member.
+# What a job may do after its submitter was revoked, or a policy became stricter (hub, paris, rome;
+# paris submits). A running job continues. A restarted agent holds it and keeps its data, until the
+# site's operator resumes it. A plain restart or the revocation of another member holds nothing.
 source "$SOURCE/tests/e2e/lib.sh"
 declare -A pid
 clean_up() {

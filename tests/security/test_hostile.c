@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A listed member that attacks. Anna and bert are services of honest agents. Mallory has valid keys
-// and a place in the job. She runs the real service and gives it updates that no worker makes, or
-// she is a bare link and replays what she received: late, twice, to others, altered, after
-// reconnects and restarts. Anna and bert refuse it, continue, commit the same records, and their
-// ledgers stay sound.
+// Anna and bert are services of honest agents. Mallory is a listed member that sends updates that
+// no worker makes, and replays what she received: late, twice, to others, altered, after restarts.
+// Anna and bert refuse it, commit the same records, and their ledgers stay sound.
 #include "tests/security/hostile_fixture.h"
 
 // ---- updates that no worker makes ---------------------------------------------------------------

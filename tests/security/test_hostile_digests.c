@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What honest members compute does not depend on a hostile one. Anna and bert train a model with
-// the real outer step. Mallory is silent in the first run, sends updates that no worker makes in
-// the second, and replays altered messages in the third. The parameters after every round are
-// identical.
+// What honest members compute does not depend on a hostile one. Anna and bert train while mallory
+// is silent, while she sends updates that no worker makes, and while she replays altered messages.
+// The parameters after every round are identical in all three runs.
 #include "tests/security/hostile_fixture.h"
 
 #include "inter/outer/outer.h"

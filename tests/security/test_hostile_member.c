@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an authenticated member that misbehaves can make another one hold: 300 silent connections,
-// and one message of 400 parts of a MiB, before HELLO and after it. Also strangers that open more
-// connections than may stay without a name: a member's own connection is not cut for them. The link
-// of an honest pair stays up and carries data. The hostile side is another process, so that its
-// memory is not counted.
+// What an authenticated member that misbehaves can make another one hold: silent connections, and
+// one endless message, before HELLO and after it. Also, strangers' connections do not push out a
+// member's. The hostile side is another process, so that its memory is not counted.
 #include "agent/base/bytes.h"
 #include "agent/base/clock.h"
 #include "agent/base/fs.h"

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mallory sends different things to different members, or too many of them: attempt after attempt
-// of one update, two updates signed under one key. A member that got something else than the record
-// lists takes what the record lists, and all continue. Or she claims terms that suit her: nobody
-// gives way, and nobody comes near the last term.
+// Mallory sends different updates to different members, or attempt after attempt. All take what the
+// record lists, and continue. Or she claims terms that suit her: nobody gives way, and nobody comes
+// near the last term.
 #include "tests/security/hostile_fixture.h"
 
 #include "agent/base/clock.h"

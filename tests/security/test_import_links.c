@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A model folder that somebody else made cannot choose which files are read. Links that lead out of
-// it, named pipes and devices are refused by name, for every file of the folder, and nothing is
-// made. The Hugging Face cache, whose files are links into its blobs, is read. Written files are
-// public, whatever their mode was before.
+// it, named pipes and devices are refused by name. The Hugging Face cache, whose files are links
+// into its blobs, is read. Written files are public.
 #include "agent/base/log.h"
 #include "intra/data/tokenizer_files.h"
 #include "intra/hf/hf.h"

@@ -1,10 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Making a hub, and replacing a lost one, as an operator does: an init that is killed after each of
-# its files and run again; a CA restored from its backup with the code as it was shown, on a new
-# host and by mistake on another hub; an invitation that is withdrawn; a hub and a site that move to
-# another address while an agent runs. Also `nebula seal init`: it names the key once, and another
-# key only on purpose.
+# Making and replacing a hub, as an operator does: an init that is killed after each of its files; a
+# CA restored from its backup, also by mistake on another hub; a withdrawn invitation; a hub and a
+# site that move to another address. Also `nebula seal init`, which never replaces a key by itself.
 source "$SOURCE/tests/e2e/lib.sh"
 init() { timeout 60 "$nebula" init --listen 127.0.0.1:7443 "$@"; } # ARGUMENTS...
 code_in() { grep -E '^ *([A-Z2-7]{4}-){7}[A-Z2-7]{4}$' "$1"; } # FILE: the line with its indent

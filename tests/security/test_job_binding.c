@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A job belongs to the member that submitted it, and its messages to its clusters. A real agent,
-// `site`, runs anna's job (clusters site, anna, bert); three members talk to it directly. Mallory,
-// who has no cluster of the job, sends STOP, REFUSED, METRICS and REPORT for it, and offers jobs
-// under its id. Bert resumes it after it stopped, which a cluster may, and with another
-// specification, which nobody may. Also: the tokens that a cluster with its own trainer claims.
+// A job belongs to the member that submitted it, and its messages to its clusters. An agent,
+// `site`, runs anna's job (clusters site, anna, bert). Mallory, who has no cluster, sends messages
+// for it and offers jobs under its id. Bert may resume it, but not with another specification.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/daemon/daemon.h"

@@ -1,10 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Member lists while a job runs, with three agents (hub, paris, rome). A list that only the hub has
-# reaches everybody. A rotation changes keys without stopping the job. Agents renew certificates and
-# recycle connections without a pause. More names than an agent has room for delay nobody else. A
-# revocation on the hub cuts the member off everywhere within 5 s. The others finish the job with
-# equal digests.
+# Member lists while a job runs (hub, paris, rome): a list reaches everybody; rotation, renewal and
+# recycling do not stop the job; too many names delay nobody else; a revocation cuts a member off
+# within 5 s, and the others finish with equal digests.
 source "$SOURCE/tests/e2e/lib.sh"
 pids=()
 clean_up() {

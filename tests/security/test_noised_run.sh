@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Differential privacy of a `private` job (sync.dp): three clusters, one of two ranks, two
-# fragments. All end with the same parameters, also after a worker was killed. summary.json says
-# what privacy the sums have, and `nebula check` predicts it. Keys that do not go with it are
-# refused.
+# A `private` job with differential privacy (sync.dp): three clusters, one of two ranks. All end
+# with the same parameters, also after a worker was killed. summary.json and `nebula check` agree on
+# epsilon. Keys that do not go with it are refused.
 source "$SOURCE/tests/e2e/lib.sh"
 make_corpus
 

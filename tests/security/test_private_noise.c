@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Differential privacy of masked updates on the worker (inter/outer/noise.c). No update is longer
-// than the bound, over all that it exchanges, as integers. The noise that the colluders do not know
-// is what the job asks for. A repeated run sends the same bytes. The residual never holds the
-// noise.
+// Differential privacy of masked updates (inter/outer/noise.c): no update is longer than the bound;
+// the noise that colluders do not know is what the job asks for; a repeated run sends the same
+// bytes; the residual never holds the noise.
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "inter/outer/outer.h"

@@ -1,10 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Ranks on another host than their agent: two namespaces with an emulated link. A mpirun of this
-# test starts the ranks in the other one, where the agent's socket does not work. They use TCP with
-# keys of their job. Strangers, unknown keys, and the job's own keys for other requests are refused.
-# A broken connection costs a restart. The run gives the same bits as one beside its agent. An agent
-# that listens for no other host says what to do. Exit status 77: no namespaces here.
+# Ranks on another host than their agent, in two namespaces: they use TCP with keys of their job.
+# Strangers and wrong keys are refused, a broken connection costs a restart, and the parameters are
+# those of a run beside the agent. Exit status 77: no namespaces here.
 if [[ ${1:-} != inside ]]; then
     "${BUILD:?}/wanlink" run --rate 1gbit --delay 1ms -- true ||
         { echo "cannot run here: no namespaces or TUN devices"; exit 77; }

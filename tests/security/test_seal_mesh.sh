@@ -1,10 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# A sealed run of a cluster of two ranks. Each rank seals its own part of every checkpoint with the
-# job's key, which the agent gives to rank 0 only. The parameters equal those of a run in clear,
-# also after a rank was killed. Rank 0 copies only its share. No key is in `ps` or in an
-# environment. Parts of other generations are refused by name, and the generation before is used.
-# Another mesh can continue from them.
+# A sealed run of a cluster of two ranks. Each seals its own part of every checkpoint with the job's
+# key, which only rank 0 gets from the agent. The parameters equal those of a run in clear. Parts of
+# other generations are refused by name, and another mesh can continue.
 . "$(dirname "$0")/../e2e/lib.sh"
 make_corpus
 make_job "$T/job.yaml"

@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Two agents of a federation log all they can, while a job runs and after it. No secret is on a
-# command line, in an environment, in a log, in the answers of status, metrics and page, or in any
-# file but its own, in any form that programs write keys in. Secrets: identity keys, the CA's seal
-# key, workers' credentials, the page's token and key. The search finds what is planted.
+# While a job runs and after it, no key of an identity, of the CA, of a worker or of the page is on
+# a command line, in an environment, in a log, in an answer, or in any file but its own, in any form
+# that programs write keys in. The search finds planted ones.
 source "$SOURCE/tests/e2e/lib.sh"
 source "$SOURCE/tests/e2e/sites.sh"
 clean_up() {

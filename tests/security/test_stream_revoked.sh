@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# A member that makes batches for a job is revoked (mode distill: the teacher), and one that learns
-# from them (mode rtd: the discriminator). At the remaining site each job ends after a checkpoint.
-# The command that follows it soon gives the reason, and the job can be resumed. Nobody waits for
-# ever for a batch, or for room for one.
+# The teacher (mode distill) and the discriminator (mode rtd) of two jobs are revoked. At the
+# remaining site each job ends after a checkpoint, the command soon gives the reason, and the job
+# can be resumed. Nobody waits for ever for a batch, or for room for one.
 source "$SOURCE/tests/e2e/lib.sh"
 . "$SOURCE/tests/e2e/pairs.sh"
 pids=()

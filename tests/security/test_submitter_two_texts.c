@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A submitter signs one job id for two specifications, so that a sum of masked updates would show
-// one member's. Bert and carl are real agents with a link; this test plays anna, who submits. One
-// of two texts has the id. With another learning rate or another range of integers at one site,
-// that site's integers are zero, and the sum is the other's update. An agent that gets the false
-// text begins nothing and tells the others. An agent that trains with the true one stops, names
-// anna, and does not begin again.
+// one member's: with another learning rate or range a site's integers are zero. Agents that get the
+// false text begin nothing and tell the others. Agents that train stop, and name the submitter.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/cli/commands.h"

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mallory leads a job of five with masked sums. She proposes one set of updates to two members and
-// another set to two others. What they would reveal for both sets takes all masks off the update
-// that is in one set only. So no two records of a round get enough votes, whatever she signs; a
-// member reveals for one record only; and no member hands out two masked updates in a round.
+// Mallory leads a job of five with masked sums, and proposes different sets of updates to different
+// members, because reveals for both would unmask one update. So no two records of a round get
+// enough votes, and a member reveals for one record and sends one masked update a round.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/base/rng.h"

@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # What members compute does not depend on strangers. One job trains in peace, and again while
-# strangers from several addresses send random bytes, other mechanisms' greetings, half handshakes,
-# frames of half a GiB and silence to the hub's port, and bad requests to its page. The digests of
-# every round and of the end are the same.
+# strangers send nonsense, half handshakes, huge frames and silence to the hub's port and page. The
+# digests of every round and of the end are the same.
 . "$(dirname "$0")/../e2e/lib.sh"
 . "$(dirname "$0")/../e2e/sites.sh"
 make_corpus

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A worker of one job can do nothing for another. A real agent has two jobs that wait for trainers.
-// Processes try to be a job's worker with nothing, with the other job's credentials, with a cut
-// secret, under a name of their own choice, or without asking. All are refused and counted, and
-// logged once. The right credentials are accepted. The socket is 0600 in a folder of 0700.
+// A worker of one job can do nothing for another. Processes try to be a job's worker with nothing,
+// with the other job's credentials, with a cut secret, under another name, or without asking. All
+// are refused, counted, and logged once.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/daemon/daemon.h"
