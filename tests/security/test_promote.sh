@@ -112,7 +112,7 @@ within 30 grep -q 'lists that do not follow from each other' "$T/hub2.log" ||
     fail "hub2 did not notice the fork"
 within 30 grep -q 'lists that do not follow from each other' "$T/rome.log" ||
     fail "rome did not notice the fork"
-grep -q 'two lists of version 5 .*copy federation/members.neb' "$T/hub2.log" &&
+grep -q 'two lists of version 5: .*copy federation/members.neb' "$T/hub2.log" &&
     grep -q 'two lists of version 5' "$T/rome.log" ||
     fail "the logs do not say what to do: $(tail -n 3 "$T/hub2.log" "$T/rome.log")"
 ended() { [[ $("$nebula" status --home "$T/$1" --json | jq -r '.jobs[0].state') == ended ]]; }
