@@ -5,7 +5,7 @@
 
 static int count(uint16_t bits) { return __builtin_popcount(bits); }
 
-// No update follows its last round, and so nobody's word.
+// True after the last round: no update, and so no digest, follows.
 static bool is_over(const struct inter_snapshot_part *p) {
     bool over = p->last.n > 0;
     for (uint8_t i = 0; i < p->last.n; i++)
@@ -25,7 +25,7 @@ void agent_proof_begin(struct agent_proof *p, const struct inter_snapshot *s, ui
 
 enum agent_proof_verdict agent_proof_judge(const struct inter_digests *said, uint16_t others,
                                            uint16_t giver) {
-    int unknown = !giver; // then one of the others is it
+    int unknown = !giver; // then the giver is one of `others`
     bool all = !(others & ~(said->same | said->other));
     int back = count(said->same & others) - unknown, against = count(said->other & others);
     if (count(others) <= unknown)

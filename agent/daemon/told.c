@@ -14,7 +14,7 @@ void agent_told_take(struct agent_told *t, json_t *line) {
         json_number_value(json_array_get(s, 0)), json_number_value(json_array_get(s, 2)),
         json_integer_value(json_array_get(s, 1)), json_integer_value(json_array_get(s, 3)),
         json_integer_value(json_array_get(s, 4))};
-    if (now.steps < t->now.steps) // another worker
+    if (now.steps < t->now.steps) // the worker was restarted
         t->said = (struct agent_told_sums){0};
     t->now = now;
     json_object_del(line, "sums");
@@ -32,12 +32,12 @@ static bool ends(const char *key, const char *with) {
     return n >= m && !strcmp(key + n - m, with);
 }
 
-// Times and rates say how fast a machine is, and lr what the job says.
+// Times and rates describe the machine, and lr is in the job.
 static bool is_free(const char *key) {
     return ends(key, "_s") || ends(key, "_ms") || ends(key, "_bps") || !strcmp(key, "lr");
 }
 
-// Fractions under any key, however deep. hide: null in their place.
+// Rounds all fractions at any depth. hide: replaces them by null.
 static void make_coarse(json_t *v, bool hide) {
     const char *key;
     json_t *x;
@@ -68,7 +68,7 @@ static json_t *mean(double sum, int64_t n) {
     return n > 0 ? agent_json_number(agent_told_round(sum / (double)n)) : json_null();
 }
 
-// Ends a stretch that is long enough; null in the line where it is not.
+// Puts the mean into the line if a stretch is complete, else null.
 static void tell_step(struct agent_told *t, const struct agent_told_rules *r, json_t *line) {
     struct agent_told_sums *s = &t->said;
     bool due = r->losses != AGENT_LOSSES_NEVER && t->now.steps - s->steps >= r->every;

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// What of a cluster's losses leaves its site for another member, which submitted the job and gets
+// What of a cluster's losses its site sends to another member, which submitted the job and receives
 // its metrics and its report.
 //
-// A loss in full, of every step, tells whether a text that somebody has was in the step's batch:
-// whoever knows the parameters can compute what it would be. So what leaves is the mean over a
-// stretch of steps, none of which is in two of them, to three digits behind the point (four in
-// all); lines between have null. A held-out loss is as coarse, at most one a stretch, and null
-// where it would rest on fewer than AGENT_TOLD_TOKENS tokens: that of one token names it. Whatever
-// else a line or a report has as a fraction is as coarse, but for times, rates and lr.
+// An exact loss of every step reveals whether a known text was in the batch of that step: anyone
+// who has the parameters can compute what the loss would be. So the site sends the mean over a
+// stretch of steps, with three digits after the point (four in all); stretches do not overlap, and
+// lines in between have null. A held-out loss is rounded in the same way, is sent at most once per
+// stretch, and is null if fewer than AGENT_TOLD_TOKENS tokens are behind it: the loss of a single
+// token identifies it. All other fractions in a line or report are rounded too, except times, rates
+// and lr.
 //
-//     lines of the worker ─┬─► watchers, page, files of this site: as they are
+//     lines of the worker ─┬─► watchers, page, files of this site: unchanged
 //                          └─► agent_told_line ─► the member that submitted the job
 //
-// Pure: no clock, no socket. One of a job and life of its worker's agent.
+// Pure: no clock, no socket. One object per job and incarnation of its worker's agent.
 #ifndef AGENT_TOLD_H
 #define AGENT_TOLD_H
 #include <jansson.h>
@@ -25,28 +26,29 @@ enum { AGENT_TOLD_TOKENS = 512, AGENT_TOLD_STEPS = 10 };
 struct agent_told_rules {
     enum agent_losses losses;
     int64_t every; // steps of a stretch
-    bool held_out; // those rest on enough tokens
+    bool held_out; // held-out losses have enough tokens behind them
 };
 
-struct agent_told_sums { // of the steps of a worker so far, as its lines have them
+struct agent_told_sums { // over the steps of a worker so far, from its lines
     double loss, grad_norm;
     int64_t losses, norms, steps;
 };
 
 struct agent_told {
     struct agent_told_sums now, said; // said: at the end of the last stretch
-    double first, last; // mean losses of the first and the last stretch; none: any is false
+    double first, last; // mean losses of the first and the last stretch; any false: none
     bool any;
-    int64_t next_eval; // step from which on the next held-out loss is told
+    int64_t next_eval; // step from which on the next held-out loss may be sent
 };
 
-// Takes the worker's sums out of a line of it, which nobody else is to see.
+// Removes the worker's sums from one of its lines: nobody else may see them.
 void agent_told_take(struct agent_told *t, json_t *line);
-// What leaves of a line, or of a report. New reference; NULL: nothing does, or out of memory.
+// What the site sends of a line or a report. New reference; NULL: nothing, or out of memory.
 json_t *agent_told_line(struct agent_told *t, const struct agent_told_rules *r, const json_t *line);
 json_t *agent_told_report(const struct agent_told *t, const struct agent_told_rules *r,
                           const json_t *report);
-// Three digits behind the point, and four in all. What is not finite stays.
+// Rounds to three digits after the point, and to four digits in all. Values that are not finite
+// stay.
 double agent_told_round(double x);
 
 #endif

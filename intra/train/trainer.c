@@ -93,7 +93,7 @@ void intra_trainer_destroy(struct intra_trainer **tp) {
     *tp = NULL;
 }
 
-static double full_step(const struct intra_trainer *t) { // targets of a step, when none is ignored
+static double full_step(const struct intra_trainer *t) { // targets in a step if none is ignored
     return (double)t->c.batch * t->c.seq_len * t->c.accumulate * intra_mesh_dp(t->c.mesh);
 }
 
@@ -113,7 +113,7 @@ void intra_trainer_rest(struct intra_trainer *t) {
     t->resting = true;
 }
 
-// What comes next may change them, here or by hand.
+// Ends intra_trainer_rest: from here on the parameters may change.
 static void wake(struct intra_trainer *t) {
     if (t->resting)
         t->K->ops->weights(t->K, NULL, 0);
@@ -151,7 +151,7 @@ void intra_trainer_micro(struct intra_trainer *t, const int32_t *tokens, const i
     intra_trainer_count(t, tokens, targets);
 }
 
-// Sums of all replicas: of the last stages, where the loss is, and of one tensor-parallel rank each.
+// Sums over all replicas. Tensor-parallel rank 0 of each last stage contributes.
 static void sum_loss(struct intra_trainer *t, double *loss, int64_t *count) {
     const struct intra_mesh *mesh = t->c.mesh;
     if (!mesh)
@@ -165,7 +165,7 @@ static void sum_loss(struct intra_trainer *t, double *loss, int64_t *count) {
     *count = (int64_t)x[1];
 }
 
-// The step's loss comes with the norms.
+// The device returns the step's loss together with the norms.
 static void update_on_device(struct intra_trainer *t, struct intra_step_stats *out) {
     double full = full_step(t);
     if (t->pipe)
@@ -185,7 +185,8 @@ static void update(struct intra_trainer *t, struct intra_step_stats *out) {
     }
     wake(t);
     sum_loss(t, &t->loss_sum, &t->loss_count);
-    // Gradients were scaled for full micro-batches; where targets were ignored the mean is over fewer.
+    // Gradients were scaled for full micro-batches. If targets were ignored, the mean is over
+    // fewer.
     if (t->loss_count && (double)t->loss_count != full)
         t->K->ops->scale(t->K, t->model->grads, (float)(full / (double)t->loss_count),
                          t->model->n_trainable);
@@ -220,7 +221,7 @@ double intra_trainer_eval(struct intra_trainer *t, const int32_t *tokens, const 
                           int n) {
     double sum = 0;
     int64_t count = 0;
-    int replica = 0; // whose turn it is
+    int replica = 0; // which replica's turn it is
     if (t->device)
         intra_device_eval_begin(t->device);
     wake(t);

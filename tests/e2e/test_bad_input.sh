@@ -51,7 +51,7 @@ expect other-shape 2 "$other_shape" --set init_from="$T/own-corpora/checkpoint" 
 "$nebula" check "$T/job.yaml" --set init_from="$T/own-corpora/checkpoint" --set model.d_ff=64 >"$T/shape.log" 2>&1 && fail "check: a model of another shape"
 grep -q "$other_shape" "$T/shape.log" || fail "check: $(cat "$T/shape.log")"
 sed -i 's/{name: \(alpha\|beta\),/{name: \1, outer_state: device,/' "$T/job.yaml"
-CUDA_VISIBLE_DEVICES='' expect no-step 1 'error cluster (alpha|beta): outer_state: device' # which no check can tell: no GPU
+CUDA_VISIBLE_DEVICES='' expect no-step 1 'error cluster (alpha|beta): outer_state is device' # which no check can tell: no GPU
 sed -i 's/ outer_state: device,//' "$T/job.yaml"
 expect no-step 0 'e2e \(replicas\)' --steps 5 # a run that has made no step is none: its folder is free
 # Training that has diverged says so: what it ends with may look like a loss.
@@ -72,7 +72,7 @@ expect no-way 1 'Too many levels of symbolic links' --set data.corpus="$T/loop" 
 printf 'not a checkpoint' >"$T/garbage.ckpt"
 expect no-model 1 "job.yaml: model.init: there is no $T/nowhere" --set model.init="$T/nowhere"
 expect bad-model 2 "job.yaml: model.init: $T/mute is no checkpoint to start from" --set model.init="$T/mute"
-expect bad-init 1 'garbage.ckpt: no checkpoint header' --set init_from="$T/garbage.ckpt"
+expect bad-init 1 'garbage.ckpt: it has no checkpoint header' --set init_from="$T/garbage.ckpt"
 
 # A disk that fills up while a checkpoint is written: the error names it, and the run can go on once there is room.
 NEBULA_FAULT=fs.write:20 expect full 1 'No space left on device|disk full' --set checkpoint.every_steps=5
@@ -89,7 +89,7 @@ done
 want=$(summary '.clusters[0].params_digest' "$T/rot")
 timeout 90 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/rot" --set checkpoint.every_steps=10 --resume >"$T/rot2.log" 2>&1 ||
     fail "did not go on from the older checkpoint: $(tail -n 3 "$T/rot2.log")"
-grep -q 'digest does not match; use an older one' "$T"/rot/clusters/*/jobs/*/worker.log || fail "the damage was not reported"
+grep -q 'digest does not match; use an older checkpoint' "$T"/rot/clusters/*/jobs/*/worker.log || fail "the damage was not reported"
 [[ $(summary '.clusters[0].params_digest' "$T/rot") == "$want" ]] || fail "other parameters after going back one checkpoint"
 "$nebula" eval "$T/garbage.ckpt" --corpus "$T/corpus" >"$T/eval.log" 2>&1 && fail "eval took garbage"
 grep -q 'no checkpoint header' "$T/eval.log" || fail "eval: $(cat "$T/eval.log")"

@@ -27,7 +27,7 @@ digests_equal "$T/bf16"
 round_digests_equal "$T/bf16"
 jq -e '(.clusters[0].device | test("^cpu \\(.*, bf16, 1 threads\\)$")) and (.clusters[1].device | test("bf16") | not)' "$T/bf16/summary.json" >/dev/null ||
     fail "devices: $(summary '.clusters[].device' "$T/bf16")"
-grep -q 'with products in bf16 by plain C' "$T"/bf16/clusters/alpha/jobs/*/worker.log || fail "the worker does not say so"
+grep -q 'with matrix products in bf16 by plain C' "$T"/bf16/clusters/alpha/jobs/*/worker.log || fail "the worker does not say so"
 [[ $(summary '.clusters[0].params_digest' "$T/bf16") != "$(summary '.clusters[0].params_digest' "$T/fp32")" ]] || fail "bf16 changed nothing"
 near bf16 fp32
 

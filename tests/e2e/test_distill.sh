@@ -59,7 +59,7 @@ wait_step "$T/lost" 5 "$pid" || fail "run ended before step 5: $(tail -n 3 "$T/l
 agent=$(pgrep -f "nebula agent .*$T/lost/clusters/alpha" | head -n 1)
 kill -STOP "$agent"
 for ((i = 0; i < 1500; i++)); do
-    grep -q "going on with cross-entropy" "$T/lost/metrics.jsonl" && break
+    grep -q "continuing with cross-entropy" "$T/lost/metrics.jsonl" && break
     sleep 0.02
 done
 kill -CONT "$agent"

@@ -62,7 +62,7 @@ run "$T/teacher.yaml" 1 "$T/wide" --steps 20 --set model.vocab=416
 job "$T/wide.yaml" "[{name: beta, role: student, threads: 1}, {name: alpha, role: teacher, threads: 1}]" "teacher: {init: $T/wide/checkpoint/model.ckpt}"
 for scheme in federated synchronous; do
     if timeout 60 "$nebula" distill "$T/wide.yaml" --local 2 --out "$T/wide-$scheme" --set sync.scheme=$scheme >"$T/wide.log" 2>&1; then fail "$scheme: learnt from another vocabulary"; fi
-    grep -q 'a vocabulary of 416; the student has one of 400: set model.vocab: 416' "$T/wide.log" || fail "$scheme: $(tail -n 3 "$T/wide.log")"
+    grep -q 'a vocabulary of 416, but the student has one of 400: set model.vocab: 416' "$T/wide.log" || fail "$scheme: $(tail -n 3 "$T/wide.log")"
     run "$T/wide.yaml" 2 "$T/wide-padded-$scheme" --set sync.scheme=$scheme --set model.vocab=416 --steps 20
 done
 

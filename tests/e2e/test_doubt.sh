@@ -12,6 +12,6 @@ start=$SECONDS rc=0
 NEBULA_FAULT=worker.flip.beta:20 timeout 150 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$run" >"$run.log" 2>&1 || rc=$?
 [[ $rc != 124 ]] || fail "still going after $((SECONDS - start)) s: $(tail -n 4 "$run.log")"
 [[ $rc == 1 ]] || fail "exit status $rc, not 1: $(tail -n 4 "$run.log")"
-has 'error cluster .*no member has a state of before' "$run.log" || fail "no reason: $(tail -n 5 "$run.log")"
+has 'error cluster .*no member has an earlier state' "$run.log" || fail "no reason: $(tail -n 5 "$run.log")"
 has 'checkpoint.keep' "$run.log" || fail "no remedy: $(tail -n 5 "$run.log")"
 echo "both in doubt, nothing to go back to: an error after $((SECONDS - start)) s"

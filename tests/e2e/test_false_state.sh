@@ -66,7 +66,7 @@ done
 digests_may_differ=1
 run=$T/run-diverged
 begin worker.flip.a:40 50
-within 60 said "the states of a, c differ, and who is right cannot be told" || fail "b does not say it: $(tail -n 5 "$run/clusters/b/agent.log")"
+within 60 said "the states of a, c differ, and nobody can tell which is right" || fail "b does not say it: $(tail -n 5 "$run/clusters/b/agent.log")"
 ! said "a snapshot is here" || fail "b has taken the state of one of two that differ"
 end_now "$pid"
 wait "$pid" 2>/dev/null || true

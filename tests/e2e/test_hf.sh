@@ -103,12 +103,12 @@ refuses 2 "model.rope_scaling is linear, factor 2, that of model.init ($T/long-b
 refuses 2 "was trained with a model.rope_scaling of $words, and the job has default" check "$T/job.yaml" --set "init_from=$T/long-back"
 "$nebula" check "$T/job.yaml" --set "init_from=$T/long-back" "${linear[@]}" >"$T/check.log" 2>&1 || fail "written down: $(cat "$T/check.log")"
 jq '.rope_scaling.rope_type = "yarn"' "$T/long/config.json" >"$T/yarn.json" && mv "$T/yarn.json" "$T/long/config.json"
-refuses 1 "must be plain (rope_type default) or scaled as linear or llama3 does" import "$T/long" --out "$T/no"
+refuses 1 "must have rope_type default, linear or llama3" import "$T/long" --out "$T/no"
 
 refuses 2 "Usage" import "$T/hf"
 refuses 2 "--dtype" export "$T/back" "$T/no" --dtype fp8
-refuses 1 "already there" import "$T/hf" --out "$T/back"
-refuses 1 "already there" export "$T/back" "$T/hf"
+refuses 1 "exists already" import "$T/hf" --out "$T/back"
+refuses 1 "exists already" export "$T/back" "$T/hf"
 refuses 1 "there is no config.json" import "$T/text" --out "$T/no"
 refuses 1 "there is no $T/bare/tokenizer.model: name the model's vocabulary" generate "$T/bare" --prompt x
 refuses 1 "merged into the model (--merge-lora), or alone as a PEFT folder (--adapter)" export "$T/lora/checkpoint" "$T/no"
@@ -153,10 +153,10 @@ cp "$T/adapter/"* "$T/chat/"
 refuses 1 "transformers would add the adapter" import "$T/chat" --out "$T/no"
 "$nebula" import "$T/chat" --adapter "$T/chat" --out "$T/chat-lora" >/dev/null 2>&1 || fail "import with the adapter beside the weights"
 cmp "$T/chat-lora/model.ckpt" "$T/lora-back/model.ckpt" || fail "the adapter beside the weights is another one"
-refuses 1 "no model: import the model that it is for, with --adapter $T/adapter" import "$T/adapter" --out "$T/no"
+refuses 1 "no model: import the model that the adapter is for, with --adapter $T/adapter" import "$T/adapter" --out "$T/no"
 rm "$T/chat/"adapter_*
 printf 'version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n' >"$T/chat/tokenizer.model"
-refuses 1 "$T/chat/tokenizer.model is no SentencePiece vocabulary" import "$T/chat" --out "$T/no"
+refuses 1 "$T/chat/tokenizer.model is not a SentencePiece vocabulary" import "$T/chat" --out "$T/no"
 
 # A model that is lost: what is no number is null, or an error that says so, and never a fault of the corpus.
 gain() { # BYTES: as fp32, all of the last norm's
@@ -211,5 +211,5 @@ exec 8>&-
 rm -r "$T/no"
 
 printf 'X' | dd of="$T/back/model.ckpt" bs=1 seek=100000 conv=notrunc status=none
-refuses 1 "digest does not match; use an older one" export "$T/back" "$T/no"
+refuses 1 "digest does not match; use an older checkpoint" export "$T/back" "$T/no"
 echo "folders go out and come back with the same losses"

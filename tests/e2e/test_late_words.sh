@@ -32,7 +32,7 @@ back() {
 resume() { # while beta goes down
     down
     "$nebula" resume "$job" --home "$T/a" >"$T/resume.log" || fail "nebula resume: $(cat "$T/resume.log")"
-    within 30 said 'is to go on, and this agent ends' || fail "beta was gone: $(tail -n 5 "$T/b.log")"
+    within 30 said 'is resumed, but this agent is ending' || fail "beta was gone: $(tail -n 5 "$T/b.log")"
     back "$1"
     within 30 is b running || fail "the resume was lost at beta: $(state b)"
     within 60 steps b e2e || fail "no steps at beta: $(tail -n 5 "$T/b.log")"

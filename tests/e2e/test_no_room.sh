@@ -13,7 +13,7 @@ NEBULA_FAULT=ledger.open:* start_beta # arriving updates have no file
 wait_for 20 "the link" link_up b alpha
 timeout 120 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/run" --set sync.grace_s=1 >"$T/run.log" 2>&1 &
 run=$!
-wait_for 60 "beta says it" has 'beta: beta cannot keep the others.*no room on the disk' "$T/run.log"
+wait_for 60 "beta says it" has 'beta: beta cannot store the others.*no room on the disk' "$T/run.log"
 sleep 3 # three times the grace: who it is that sends nothing would be said by now
 ! has 'has sent none' "$T/run.log" || fail "a sender is blamed for a full disk: $(grep 'has sent none' "$T/run.log")"
 kill -0 "$run" 2>/dev/null || fail "the run ended: $(tail -n 3 "$T/run.log")"
@@ -21,6 +21,6 @@ kill -KILL "${pid[b]}" # its environment is the disk
 wait "${pid[b]}" || true
 start_beta
 wait "$run" || fail "with room there, status $?: $(tail -n 3 "$T/run.log")"
-(($(grep -c 'cannot keep' "$T/run.log") == 1)) || fail "said so many times: $(grep -c 'cannot keep' "$T/run.log")"
+(($(grep -c 'cannot store' "$T/run.log") == 1)) || fail "said so many times: $(grep -c 'cannot store' "$T/run.log")"
 digests_equal "$T/run"
 echo "a full disk is said where it is, and ends nothing"

@@ -51,14 +51,14 @@ for c in 0 1 2; do
 done
 echo "$count masked updates look like noise (an open one: $x)"
 
-# Nobody gives up its side of such a job: what was revealed for one history is not revealed for another.
+# Nobody gives up its side of such a job: seeds that were revealed for one history is not revealed for another.
 home=$T/three/clusters/c0
 "$nebula" agent --home "$home" >"$T/c0.log" 2>&1 &
 pid=$!
 clean_up() { end_now ${pid:+"$pid"}; }
 within 60 grep -q 'agent is ready' "$T/c0.log" || fail "no agent: $(cat "$T/c0.log")"
 if "$nebula" rejoin "$(basename "$home"/jobs/*)" --home "$home" >"$T/rejoin" 2>&1; then fail "rejoin of masked sums"; fi
-grep -q 'what was revealed for one history' "$T/rejoin" || fail "rejoin gives no reason: $(cat "$T/rejoin")"
+grep -q 'seeds that were revealed for one history' "$T/rejoin" || fail "rejoin gives no reason: $(cat "$T/rejoin")"
 [[ -d $(echo "$home"/jobs/*)/checkpoint && ! -e $(echo "$home"/jobs/*)/former ]] || fail "rejoin has given something up"
 end_now "$pid"
 wait "$pid" 2>/dev/null || true

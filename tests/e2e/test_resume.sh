@@ -33,7 +33,7 @@ digests_equal "$T/cut"
 
 # A corpus that was built anew of the same text is the same; with other text in a source the cluster that learns from it says so, and goes on.
 build() { "$nebula" data build "$1" --out "$T/corpus" >"$T/data.log" 2>&1 || fail "data build: $(tail -n 3 "$T/data.log")"; }
-other_text='holds other text than the newest checkpoint'
+other_text='no longer holds the text of the newest checkpoint'
 cp -r "$T/corpus" "$T/corpus.was" && cp -r "$T/text" "$T/text.was"
 for what in same other; do
     NEBULA_FAULT=worker.step:+25 timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/$what" >"$T/$what.log" 2>&1 &

@@ -26,12 +26,12 @@ trained_on() { (($(steps_done "$run" a) >= alone + 30)); } # three intervals
 said() { grep -q "$1" "$run/metrics.jsonl"; }
 kill -STOP "$e"
 within 40 waits || fail "status does not say whom rounds wait for: $(status)"
-within 30 said 'rounds wait for e, not heard of: with the gate .* a round needs five updates' || fail "metrics.jsonl does not say it"
+within 30 said 'rounds wait for e, not reachable: with the gate .* a round needs five updates' || fail "metrics.jsonl does not say it"
 alone=$(steps_done "$run" a) # and nobody stands still
 within 40 trained_on || fail "a waits at step $alone, instead of training on"
 kill -CONT "$e"
 within 40 goes_on || fail "rounds still wait: $(status)"
-within 30 said 'rounds go on' || fail "metrics.jsonl does not say that they go on"
+within 30 said 'rounds continue' || fail "metrics.jsonl does not say that they go on"
 kill -INT "$main"
 wait "$main" || true
 sed -i '/name: e,/d' "$T/job.yaml"

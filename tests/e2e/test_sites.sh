@@ -59,7 +59,7 @@ sleep 3 # mallory has tried several times by now
 refusals=$(grep -ci 'refused' "$T/a.log" || true)
 [[ $refusals == 1 ]] || fail "$refusals log lines about the stranger, one is right: $(cat "$T/a.log")"
 "$nebula" status --home "$T/x" --json | jq -e '.peers[0].up == false' >/dev/null || fail "mallory got in"
-grep -q 'no link with beta is possible: this agent takes no connections (no --listen)' "$T/x.log" || fail "two that only dial: $(cat "$T/x.log")"
+grep -q 'no link with beta is possible: this agent accepts no connections (no --listen)' "$T/x.log" || fail "two that only dial: $(cat "$T/x.log")"
 ! grep -q 'no link with' "$T/a.log" "$T/b.log" || fail "a link is up that is said to be impossible"
 "$nebula" status --home "$T/x" | has 'link: not up since this agent started' || fail "a link that never was: $("$nebula" status --home "$T/x")"
 
@@ -67,5 +67,5 @@ grep -q 'no link with beta is possible: this agent takes no connections (no --li
 sed 's/name: beta/name: gamma/' "$T/job.yaml" >"$T/other.yaml"
 rc=0; timeout 60 "$nebula" pretrain "$T/other.yaml" --home "$T/a" --out "$T/other" >"$T/other.log" 2>&1 || rc=$?
 [[ $rc == 1 ]] || fail "exit status $rc for a job of strangers, not 1"
-grep -q 'cluster "gamma" is no member' "$T/other.log" || fail "no reason: $(cat "$T/other.log")"
+grep -q 'cluster "gamma" is not a member' "$T/other.log" || fail "no reason: $(cat "$T/other.log")"
 echo "two sites paired by hand train together; a stranger stays out"

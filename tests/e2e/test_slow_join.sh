@@ -41,7 +41,7 @@ for ((i = 0; i < 900; i++)); do
     sleep 0.1
 done
 line=$(grep -m 1 'slower than the others commit' "$run.log") || fail "nobody was refused: $(tail -n 5 "$run.log")"
-brings=$(sed -E 's/.*brings ([0-9.]+) Mbit.*/\1/' <<<"$line") needs=$(sed -E 's/.*need ([0-9.]+) Mbit.*/\1/' <<<"$line")
+brings=$(sed -E 's/.*carries ([0-9.]+) Mbit.*/\1/' <<<"$line") needs=$(sed -E 's/.*need ([0-9.]+) Mbit.*/\1/' <<<"$line")
 awk -v b="$brings" -v n="$needs" 'BEGIN { exit !(b > 0.3 && b < 1.6 && n > b) }' || fail "figures of a 1 Mbit/s link: $line"
 failed() { [[ $("$nebula" jobs --home "$run/clusters/c" --json | jq -r '.[0].state') == failed ]]; }
 within 30 failed || fail "c, which was refused, is $("$nebula" jobs --home "$run/clusters/c" --json): no alert says so"

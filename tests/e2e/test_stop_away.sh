@@ -47,7 +47,7 @@ kill -TERM $(pgrep -f "^[^ ]*(nebula|wanlink) .*$T/all") 2>/dev/null || true
 rc=0; wait "$pid" || rc=$?
 [[ $rc == 3 ]] && ! grep -q ' error ' "$T/all.log" || fail "exit status $rc where all are asked to end: $(tail -n 3 "$T/all.log")"
 for c in alpha beta; do
-    ! grep -q 'before its checkpoint was whole' "$T/all/clusters/$c/agent.log" || fail "a worker ended first: $(tail -n 3 "$T/all/clusters/$c/agent.log")"
+    ! grep -q 'before its checkpoint was complete' "$T/all/clusters/$c/agent.log" || fail "a worker ended first: $(tail -n 3 "$T/all/clusters/$c/agent.log")"
     newest=$(basename "$(ls "$T/all/clusters/$c"/jobs/*/checkpoint/step-*.ckpt | tail -n 1)")
     ((10#${newest//[!0-9]/} > 10)) || fail "$c: its last checkpoint is $newest" # every_steps is 0: there is none but this one
 done

@@ -53,14 +53,14 @@ run 7000 --stop-within 4
 wait_for 60 "steps beyond" says a ".jobs[0].step > $((saved + 2))"
 stop true
 ((took < 25)) || fail "--stop-within 4: $took s"
-grep -q 'not whole 4 s after the agent was told to end' "$T/a.log" || fail "nobody says why: $(tail -n 5 "$T/a.log")"
+grep -q 'not complete 4 s after the agent was asked to end' "$T/a.log" || fail "nobody says why: $(tail -n 5 "$T/a.log")"
 
 run 7000
 wait_for 60 "steps beyond" says a ".jobs[0].step > $((saved + 2))"
 twice() { sleep 7; kill -TERM "${pid[a]}"; }
 stop twice
 ((took < 30)) || fail "a second SIGTERM: $took s"
-grep -q 'told to end a second time' "$T/a.log" || fail "nobody says why: $(tail -n 5 "$T/a.log")"
+grep -q 'second request to end' "$T/a.log" || fail "nobody says why: $(tail -n 5 "$T/a.log")"
 now=$(find "$T/a/jobs" -name 'step-*.ckpt' | sed 's/.*step-0*\([0-9]*\).ckpt/\1/' | sort -n | tail -n 1)
 [[ $now == "$saved" ]] || fail "went on from step $now, not $saved"
 echo "a checkpoint of more than a minute at a stop; bounded; twice: at once"

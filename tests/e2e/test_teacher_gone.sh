@@ -37,7 +37,7 @@ kill -CONT $teacher
 wait "$pid" || fail "the run did not survive: $(tail -n 5 "$out.log")"
 [[ $(digest "$out") == "$(digest "$T/calm")" ]] || fail "after the outage: $(digest "$out"), undisturbed: $(digest "$T/calm")"
 jq -e '.quality.clusters.beta.taught_share == 1' "$out/summary.json" >/dev/null || fail "not all labels were used"
-jq -s -e '[.[] | select(.kind == "note" and .cluster == "beta" and .text == "labels come again")] | length >= 1' "$out/metrics.jsonl" >/dev/null ||
+jq -s -e '[.[] | select(.kind == "note" and .cluster == "beta" and .text == "labels are coming again")] | length >= 1' "$out/metrics.jsonl" >/dev/null ||
     fail "it was not said that labels come again"
 echo "gone for $outage_s s at step $at: waited ($(jq -c .quality.clusters.beta.stall "$out/summary.json")), said so once, ended with the same bits"
 
@@ -58,7 +58,7 @@ gone_for_good() { # NAME [more keys of the distill section [and of the teacher]]
     jq -e '.quality.clusters.beta | .taught_share > 0 and .taught_share < 1 and (.chrf | type == "number")' "$out/summary.json" >/dev/null ||
         fail "$1: $(jq -c .quality.clusters.beta "$out/summary.json")"
     grep -h "ends without the last" "$out"/clusters/beta/jobs/*/worker.log || fail "$1: it had all labels: the test shows nothing"
-    grep -h "wants no more labels" "$out"/clusters/alpha/jobs/*/worker.log || fail "$1: the teacher made them all"
+    grep -h "needs no more labels" "$out"/clusters/alpha/jobs/*/worker.log || fail "$1: the teacher made them all"
 }
 gone_for_good alone
 gone_for_good pushed "push_text: true"

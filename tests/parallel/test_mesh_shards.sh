@@ -112,7 +112,7 @@ refused() { # WHAT FILE PATTERN
     [[ $(grep -c "$3" "$work/err") == 1 ]] && (($(grep -c 'ERROR\|error' "$work/err") <= 1)) || { cat "$work/err"; echo "$1: not one error"; exit 1; }
     cp "$work/kept" "$(part "$sealed/2x1x2.ckpt" 1)"
 }
-refused "of another generation" "$(part "$sealed/before.ckpt" 1)" 'not part 1 of 3 of its checkpoint, but of another one or of another rank'
+refused "of another generation" "$(part "$sealed/before.ckpt" 1)" 'not part 1 of 3 of its checkpoint; it belongs to another checkpoint or rank'
 refused "of another rank" "$(part "$sealed/2x1x2.ckpt" 2)" 'not part 1 of 3 of its checkpoint'
 refused "in clear" "$(part "$work/clear.ckpt" 1)" 'not part 1 of 3 of its checkpoint'
 head -c -100 "$work/kept" >"$work/cut"

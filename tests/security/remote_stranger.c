@@ -184,10 +184,10 @@ static int with_keys(struct agent_credential *c, const char *job, const char *ot
         snprintf(text, sizeof text, "the job's own keys ask for %s", commands[i]);
         EXPECT(text, refused(zctx, own,
                              json_pack("{s:s,s:s,s:s}", "op", commands[i], "job", job, "id", other),
-                             NULL, "not by this connection"));
+                             NULL, "not allowed on this connection"));
     }
     EXPECT("the job's own keys, for another job",
-           refused(zctx, own, attach_to(other), secret, "not by this connection"));
+           refused(zctx, own, attach_to(other), secret, "not allowed on this connection"));
     EXPECT("the job's own keys, without its secret",
            refused(zctx, own, attach_to(job), guess, "not the credentials"));
     zmq_ctx_term(zctx);

@@ -68,7 +68,7 @@ for site in "${names[@]}"; do agent "$site"; done
 for site in anna hub; do
     within 40 ended "$site" ||
         fail "$site: the job is $(state "$site"), expected an end: $(tail -n 3 "$T/$site.log")"
-    says "$site" 'mallory has lied' || fail "$site does not name mallory"
+    says "$site" 'mallory has equivocated' || fail "$site does not name mallory"
     says "$site" 'nebula rejoin' ||
         fail "$site: the log does not say nebula rejoin: $(tail -n 3 "$T/$site.log")"
 done

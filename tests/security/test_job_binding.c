@@ -404,7 +404,7 @@ static void hear_without_end(struct agent_ipc **c) {
     assert_in_range(got, AGENT_LINES_BYTES_BURST,
                     AGENT_LINES_TAKEN *
                         (AGENT_LINES_BYTES_BURST + AGENT_LINES_BYTES_A_SECOND * passed));
-    assert_int_equal(said("tells more of its progress"), 1);
+    assert_int_equal(said("reports more progress"), 1);
 }
 
 // Reports about a job that was submitted here count only from its clusters.

@@ -43,11 +43,11 @@ refused 'not below a folder'
 policy '{"format": 1, "trainable": ["lora"]}'
 refused '"trainable" does not list'
 policy '{"format": 1, "tokens_per_step": 255}'
-refused 'has 256 tokens, at most 255'
+refused 'has 256 tokens, but at most 255'
 policy '{"format": 1, "memory": "1M"}'
-refused 'of memory, at most 0.001'
+refused 'of memory, but at most 0.001'
 policy '{"format": 1, "disk": 13000000}' # 10.7 MB, and 4.7 MB for the vocabulary of its corpus
-refused 'about 0.0154 GB on disk, at most 0.013 GB'
+refused 'about 0.0154 GB on disk, but at most 0.013 GB'
 # What leaves of the site's text, if its policy only says which folders may be read. (The job makes
 # 2,560 tokens per update.)
 data="\"format\": 1, \"data\": [\"$T\"]"
@@ -56,7 +56,7 @@ policy "{$data}"
 asks 's/seq_len: 64, batch: 4/seq_len: 1, batch: 1/; s/interval: 10/interval: 1/'
 refused 'would rest on as few as 1 tokens'
 asks 's/interval: 10/interval: 10, row_counts: exact/'
-refused 'counts out the tokens of this site'
+refused 'sends counts of the tokens of this site'
 asks ''
 policy '{"format": 1'
 if timeout 60 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/outx" >"$T/runx.log" 2>&1; \
@@ -90,15 +90,15 @@ jq -s -e '[.[] | select(.sums)] == []' "$T/ok/metrics.jsonl" >/dev/null ||
 
 # The agent at its start, and nebula check, say what a policy admits. The check also says why it
 # does not admit a job.
-grep -q 'no policy.json in .*its readers can read these' "$T/b.log" ||
+grep -q 'no policy.json in .*its readers can read them' "$T/b.log" ||
     fail "the agent does not say that it has no policy: $(cat "$T/b.log")"
 policy "{$data, \"row_counts\": \"never\"}"
 "$nebula" check --policy "$T/b/policy.json" >"$T/said" || fail "check --policy"
 admits='row counts never; text stays, labels stay; losses rounded'
-grep -q "an update rests on 2048 tokens at least.*$admits" "$T/said" ||
+grep -q "an update rests on at least 2048 tokens.*$admits" "$T/said" ||
     fail "nebula check does not say what the policy admits: $(cat "$T/said")"
 rc=0; "$nebula" check "$T/job.yaml" --policy "$T/b/policy.json" >"$T/said" 2>&1 || rc=$?
-((rc == 2)) && grep -q 'site "beta" does not admit the job: it counts out the tokens' "$T/said" ||
+((rc == 2)) && grep -q 'site "beta" does not admit the job: it sends counts of the tokens' "$T/said" ||
     fail "nebula check: status $rc, expected 2 and the reason: $(cat "$T/said")"
 "$nebula" check "$T/job.yaml" --set sync.row_weights=false --policy "$T/b/policy.json" >"$T/said" \
     2>&1 ||
@@ -120,9 +120,9 @@ begun() { grep -q 'job trap waits for a trainer' "$T/b.log"; }
 within 20 begun || fail "the job did not begin at beta: $(tail -n 4 "$T/b.log")"
 rc=0; timeout 1.5 "$BUILD/attach_client" "$T/b" trap 1 >"$T/loop.log" 2>&1 || rc=$?
 ((rc == 124)) || fail "the loop ended with status $rc, expected 124: $(cat "$T/loop.log")"
-! grep -q 'trap: process .* trains' "$T/b.log" ||
+! grep -q 'trap: process .* is its trainer' "$T/b.log" ||
     fail "alpha's job got a loop that had not named it"
-grep -q '"alpha" waits for a trainer, and a trainer that has not named it' "$T/b.log" ||
+grep -q '"alpha" waits for a trainer. It is another member' "$T/b.log" ||
     fail "the log does not say how a loop gets the job: $(tail -n 4 "$T/b.log")"
 idle() { grep -q 'no step was made here for .*hours_without_progress' "$T/b.log"; }
 within 20 idle || fail "beta does not stop the idle job: $(tail -n 4 "$T/b.log")"
@@ -139,7 +139,7 @@ named_pid=$!
 NEBULA_JOB_FROM=alpha timeout 60 "$BUILD/attach_client" "$T/b" '' 1 >"$T/loop.log" 2>&1 || true
 grep -q 'begins at 0' "$T/loop.log" ||
     fail "a loop that names the job's member does not begin: $(cat "$T/loop.log")"
-grep -q 'an update would rest on 2560 tokens, and the policy of this site asks for 5120' \
+grep -q 'an update would rest on 2560 tokens, but the policy of this site requires 5120' \
     "$T/b.log" ||
     fail "the update left beta: $(tail -n 4 "$T/b.log")"
 wait $named_pid && fail "the submitter's command succeeded, expected a failure" || true

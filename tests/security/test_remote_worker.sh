@@ -129,12 +129,12 @@ wait_step "$T/broken" 30 "$pretrain" alpha || fail "broken: $(tail -n 5 "$T/brok
 [[ $(connections) ]] || fail "no connection to break"
 beside ss -Kt state established "( sport = :${endpoint##*:} )" >/dev/null 2>&1 || true
 if wait_step "$T/broken" 31 "$pretrain" alpha &&
-    [[ $(grep -c 'broke and was made anew' "$T/a.log") == 0 ]]; then
+    [[ $(grep -c 'broke and was made again' "$T/a.log") == 0 ]]; then
     sleep 3
 fi
 wait "$pretrain" || fail "broken: $(tail -n 5 "$T/broken.log")"
 digests_equal "$T/broken"
-if grep -q 'broke and was made anew' "$T/a.log"; then
+if grep -q 'broke and was made again' "$T/a.log"; then
     [[ $(digest broken) == "$(digest there)" ]] ||
         fail "the parameters after a restart differ"
     echo "a broken connection costs a restart, and the parameters are the same"

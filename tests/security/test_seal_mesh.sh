@@ -95,7 +95,7 @@ timeout 150 "$nebula" pretrain "$T/then.yaml" --local 2 --out "$T/run" --resume 
 digests_equal "$T/run"
 step_of() { echo $((10#$(basename "$1" .ckpt | tr -dc 0-9))); } # CHECKPOINT
 cat "$T"/run/clusters/alpha/jobs/*/rank-0.log |
-    has "step-0*$(step_of "$newest").ckpt is damaged, which is like missing" ||
+    has "step-0*$(step_of "$newest").ckpt is damaged and is treated as missing" ||
     fail "the swapped generation was used: $(cat "$T"/run/clusters/alpha/jobs/*/rank-0.log)"
 sed -n '/dp 1, pp 2, tp 1/,$p' "$T"/run/clusters/alpha/jobs/*/rank-0.log |
     has "going on from step $(step_of "$older")" ||

@@ -167,7 +167,8 @@ static bool said(int who, const char *text) {
 static void expect_over(int who, const char *hex) {
     struct agent_ipc_msg m = ask(who, json_pack("{s:s,s:s}", "op", "resume", "job", hex));
     assert_false(json_is_true(json_object_get(m.head, "ok")));
-    if (!strstr(agent_ipc_str(&m, "text", ""), "\"anna\", which submitted it, has signed its id"))
+    if (!strstr(agent_ipc_str(&m, "text", ""),
+                "\"anna\", which submitted it, has also signed its id"))
         fail_msg("%s: resume answered \"%s\", expected a refusal that names \"anna\"", names[who],
                  agent_ipc_str(&m, "text", ""));
     agent_ipc_msg_clear(&m);
@@ -246,7 +247,8 @@ static void test_one_is_true(void **state) {
         offer(CARL, hex, s); // now the true text
         for (neb_ns end = neb_now() + 20 * NEB_S; !refused[CARL][0] && neb_now() < end;)
             step();
-        assert_non_null(strstr(refused[CARL], "\"anna\", which submitted it, has signed its id"));
+        assert_non_null(
+            strstr(refused[CARL], "\"anna\", which submitted it, has also signed its id"));
         wait_state(CARL, hex, "absent");
         json_decref(s);
         json_decref(other);
@@ -325,7 +327,7 @@ static void test_other_version(void **state) {
     offer(BERT, hex, other);
     for (neb_ns end = neb_now() + 20 * NEB_S; !refused[BERT][0] && neb_now() < end;)
         step();
-    assert_non_null(strstr(refused[BERT], "not one of this version"));
+    assert_non_null(strstr(refused[BERT], "cannot read the job specification"));
     offer(BERT, hex, s);
     wait_state(BERT, hex, "running");
     assert_true(neb_unhex(hex, id, sizeof id));

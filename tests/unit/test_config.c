@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// agent/config: what a wrong job file is told, and that YAML, --set and JSON agree.
+// agent/job/config: messages for wrong job files, and agreement of YAML, --set and JSON.
 #include "agent/base/log.h"
 #include "agent/job/config_options.h"
 #include "agent/job/private.h"
@@ -48,7 +48,7 @@ static void test_good(void **state) {
     assert_int_equal(parse(ended, &j), NEB_OK);
 }
 
-static void test_complaints(void **state) {
+static void test_error_messages(void **state) {
     (void)state;
     static const struct {
         const char *from, *to, *expect; // `from` in the good file becomes `to`
@@ -242,7 +242,7 @@ static void test_complaints(void **state) {
     neb_log_set_sink(NULL, NULL);
 }
 
-// A job of mode rtd or distill whose last cluster says `keys`; more: further sections.
+// A job of mode rtd or distill whose last cluster has `keys`; more: further sections.
 static void role_job(char *text, size_t cap, const char *mode, const char *more, const char *keys) {
     bool rtd = !strcmp(mode, "rtd");
     snprintf(text, cap,
@@ -258,8 +258,8 @@ static const char teacher_learns[] = "distill: {teacher: {learn: true}}\n",
                   taught_at_once[] =
                       "distill: {teacher: {learn: true}}\nsync: {scheme: synchronous}\n";
 
-// Sides of rtd and distill train wherever a replica does, on one rank.
-static void test_places(void **state) {
+// The sides of rtd and distill train on every device on which a replica trains, with one rank.
+static void test_side_devices(void **state) {
     (void)state;
     static const char *const modes[] = {"rtd", "distill"},
                              *const keys[] = {"device: cuda",
@@ -284,14 +284,14 @@ static void test_places(void **state) {
             assert_int_equal(agent_job_from_json(spec, &j), NEB_OK);
             json_decref(spec);
         }
-    // Both sides in one process are on processors, which `auto` leaves to them.
+    // with both sides in one process, device auto means processors
     for (size_t m = 0; m < 2; m++) {
         role_job(text, sizeof text, modes[m], m ? taught_at_once : one_process,
                  "device: auto, precision: bf16, cuda_graphs: auto");
         assert_int_equal(parse(text, &j), NEB_OK);
         assert_false(agent_job_takes_devices(&j));
     }
-    // Students that are one model may have the exchange's state there.
+    // federated students may keep the exchange's state on the device
     role_job(text, sizeof text, "distill", "distill: {federate: true}\n",
              "device: cuda, outer_state: device");
     memcpy(strstr(text, "role: teacher"), "role: student", strlen("role: student"));
@@ -299,15 +299,16 @@ static void test_places(void **state) {
     neb_log_set_sink(NULL, NULL);
 }
 
-// What they cannot have is refused where it stands, and by whoever takes the job.
-static void test_places_refused(void **state) {
+// What a side cannot have is refused, with the line in the file, and also by an agent that receives
+// the job.
+static void test_side_devices_refused(void **state) {
     (void)state;
     static const struct {
         const char *mode, *more, *keys, *key, *expect;
     } cases[] = {
         {"rtd", "", "mesh: {dp: 2}", "mesh",
          "cluster rome: mode rtd trains on one rank a cluster; remove it"},
-        {"rtd", "", "device: cuda, mesh: {dp: 3}", "mesh", // which does not divide the step
+        {"rtd", "", "device: cuda, mesh: {dp: 3}", "mesh", // which also does not divide the step
          "cluster rome: mode rtd trains on one rank a cluster; remove it"},
         {"rtd", "", "mesh: auto", "mesh",
          "cluster rome: mode rtd trains on one rank a cluster; remove it"},
@@ -336,7 +337,7 @@ static void test_places_refused(void **state) {
         {"distill", taught_at_once, "outer_state: device", "outer_state",
          "cluster rome: \"device\", but mode distill with sync.scheme: synchronous trains on "
          "processors; allowed: auto, host"},
-        // all logits are that reference's alone
+        // only the synchronous reference takes all logits
         {"distill", "distill: {k: 0, teacher: {learn: true}}\n", "device: cuda", NULL,
          "dir/job.yaml:7: distill.k: 0: all logits need sync.scheme: synchronous; else 1..64"},
         {"rtd", "", "device: cpu, cuda_graphs: on", NULL,
@@ -358,8 +359,8 @@ static void test_places_refused(void **state) {
             fail_msg("%s, %s: \"%s\", not \"%s\"", cases[i].mode, cases[i].keys, message,
                      cases[i].expect);
         if (!cases[i].key || !strcmp(cases[i].key, "mesh") || strstr(cases[i].more, "federate"))
-            continue; // wrong without the key, too
-        // The line of the key, as the cluster may be long; a job that travels has none.
+            continue; // also wrong without the key
+        // the message names the line of the key; a job received from another agent has no lines
         assert_true(!strncmp(message, "dir/job.yaml:", 13));
         json_t *spec = NULL;
         role_job(text, sizeof text, cases[i].mode, cases[i].more, "threads: 1");
@@ -375,8 +376,8 @@ static void test_places_refused(void **state) {
     neb_log_set_sink(NULL, NULL);
 }
 
-// What a resumed run may change, and the name of what it may not.
-static void test_differs(void **state) {
+// What a resumed run may change, and the name of the key that it may not change.
+static void test_resume_differences(void **state) {
     (void)state;
     static const struct {
         const char *from, *to, *key;
@@ -426,7 +427,7 @@ static void test_differs(void **state) {
     }
 }
 
-// "~" is whose file it is, wherever a path stands in it.
+// "~" means the home of the file's owner, wherever a path stands in the file.
 static void test_home(void **state) {
     (void)state;
     char text[1024];
@@ -440,7 +441,7 @@ static void test_home(void **state) {
     assert_string_equal(j.clusters[2].profile, "/home/anna/rome.json");
 }
 
-// A cluster is called as its agent is. Of the synchronous reference only the first has one.
+// A cluster has the name of its agent. In the synchronous reference the other names are free.
 static void test_names(void **state) {
     (void)state;
     static struct agent_job j;
@@ -478,7 +479,7 @@ static void test_set(void **state) {
     assert_int_equal(agent_job_set(&j, "data.corpus=~/.cache/x"), NEB_OK);
     assert_string_equal(j.corpus, "/cache/x");
     assert_int_equal(agent_job_set(&j, "data.corpus=~x/~/y"), NEB_OK);
-    assert_string_equal(j.corpus, "~x/~/y"); // nobody's home
+    assert_string_equal(j.corpus, "~x/~/y"); // not a home folder
     assert_int_equal(agent_job_set(&j, "sync.interval=x"), NEB_ERR_INVALID);
     assert_string_equal(message, "--set: sync.interval: \"x\" is not an integer");
     assert_int_equal(agent_job_set(&j, "sync.intervall=1"), NEB_ERR_INVALID);
@@ -490,7 +491,7 @@ static void test_set(void **state) {
     neb_log_set_sink(NULL, NULL);
 }
 
-// Early exchanges: whole intervals, and an update must have arrived before the next one is due.
+// Early exchanges: whole intervals, and an update must arrive before the next one is due.
 static void test_early_interval(void **state) {
     (void)state;
     struct agent_job j;
@@ -515,7 +516,7 @@ static void test_early_interval(void **state) {
     neb_log_set_sink(NULL, NULL);
 }
 
-// What a job that has travelled does not know.
+// Clears what a job sent to another agent does not contain.
 static void forget_lines(struct agent_job *j) {
     memset(j->lines, 0, sizeof j->lines);
     j->clusters_line = 0;
@@ -535,7 +536,7 @@ static void test_json_round_trip(void **state) {
     j.clusters[0].device = AGENT_DEVICE_CPU;
     j.clusters[1].device = AGENT_DEVICE_CUDA;
     j.clusters[1].precision = AGENT_PRECISION_FP32;
-    j.clusters[1].threads = 768; // of two processors of 192 cores, as --local 1 has it
+    j.clusters[1].threads = 768; // --local 1 gives this on two processors of 192 cores
     json_t *json = agent_job_to_json(&j);
     assert_int_equal(agent_job_from_json(json, &k), NEB_OK);
     assert_memory_equal(&j.clusters, &k.clusters, sizeof j.clusters);
@@ -551,7 +552,7 @@ static void test_json_round_trip(void **state) {
     json_decref(again);
 }
 
-// Both ways to write sources give the same job; a weight that is left out is 1.
+// Both ways to write sources give the same job; a missing weight is 1.
 static void test_sources(void **state) {
     (void)state;
     static const char mapping[] = "{fr: 1, es: 0.5}",
@@ -567,8 +568,8 @@ static void test_sources(void **state) {
     assert_memory_equal(&a, &b, sizeof a);
 }
 
-// Bounds that fp32 cannot hold exactly: what YAML accepts, the other agents accept.
-static void test_bounds_travel(void **state) {
+// Bounds that fp32 cannot hold exactly: every value that YAML accepts is accepted from JSON too.
+static void test_bounds_survive_json(void **state) {
     (void)state;
     static const char *const at_bounds[] = {
         "sync.outer.momentum=0.999", "optim.beta2=0.99999", "model.norm_eps=0.1",
@@ -579,7 +580,7 @@ static void test_bounds_travel(void **state) {
         assert_int_equal(parse(good, &j), NEB_OK);
         assert_int_equal(agent_job_set(&j, at_bounds[i]), NEB_OK);
         json_t *json = agent_job_to_json(&j);
-        char *text = json_dumps(json, JSON_COMPACT); // as it travels
+        char *text = json_dumps(json, JSON_COMPACT); // as agents send it
         json_t *back = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
         assert_int_equal(agent_job_from_json(back, &k), NEB_OK);
         forget_lines(&j);
@@ -594,8 +595,7 @@ static void test_bounds_travel(void **state) {
     assert_string_equal(message, "--set: sync.outer.momentum: 0.9991 is not in 0..0.999");
 }
 
-// Keys that the planner fills in: known until a number comes, never in what travels.
-// Of sums that need so many, how many may be revoked.
+// How many members of masked sums may be revoked while enough remain.
 static void test_private_has_enough(void **state) {
     (void)state;
     struct agent_job j = {.n_clusters = 3};
@@ -609,7 +609,7 @@ static void test_private_has_enough(void **state) {
     assert_false(agent_private_has_enough(&j, 1 << 4 | 1));
 }
 
-// Differential privacy: its keys go together, and with masked sums alone.
+// Keys of differential privacy need each other and masked sums.
 static void test_private_noise(void **state) {
     (void)state;
     static const char text[] =
@@ -646,11 +646,11 @@ static void test_private_noise(void **state) {
     double few = agent_private_epsilon(&j, 10, says);
     assert_true(few > 0 && few < 10 && !strstr(says, "protects little"));
     assert_true(agent_private_epsilon(&j, 1000, says) > 10 && strstr(says, "protects little"));
-    j.sync.dp.clip = 0; // none is asked for
+    j.sync.dp.clip = 0; // no noise is asked for
     assert_true(agent_private_epsilon(&j, 10, says) != few && !says[0]);
 }
 
-// What an update is made of is the same at every member where sums are masked.
+// With masked sums every member has the same batch.
 static void test_private_batch(void **state) {
     (void)state;
     static const struct {
@@ -705,9 +705,9 @@ static void test_auto(void **state) {
     json_object_set_new(o, "sync.codec", json_string("auto"));
     assert_int_equal(agent_job_from_json(o, &back), NEB_ERR_FORMAT);
     json_decref(o);
-    // What the planner will choose is compared with nothing yet; what is written is.
+    // a value that the planner will choose is compared with nothing yet, a written one is
     static const struct {
-        const char *sync, *expect; // NULL: fine
+        const char *sync, *expect; // NULL: accepted
     } with_tune[] = {
         {"codec: auto, tune: {mode: auto, finest: int3}", NULL},
         {"interval: auto, tune: {mode: auto, overlap_max: 40}", NULL},
@@ -727,7 +727,8 @@ static void test_auto(void **state) {
             fail_msg("%s: %s", with_tune[i].sync, message);
     }
     neb_log_set_sink(NULL, NULL);
-    assert_int_equal(agent_job_set(&j, "sync.link=fast"), NEB_OK); // a text until all is known
+    // a text until all values are known
+    assert_int_equal(agent_job_set(&j, "sync.link=fast"), NEB_OK);
     assert_int_equal(agent_job_validate(&j, "job.yaml"), NEB_ERR_INVALID);
 }
 
@@ -763,7 +764,7 @@ static void test_reference(void **state) {
     free(text);
 }
 
-// What the table says of a default is what a cluster has that gives only its name.
+// The default of each row is the value of a cluster that gives only its name.
 static void test_cluster_defaults(void **state) {
     (void)state;
     struct agent_cluster c;
@@ -781,18 +782,18 @@ static void test_cluster_defaults(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_good),
-                                       cmocka_unit_test(test_complaints),
+                                       cmocka_unit_test(test_error_messages),
                                        cmocka_unit_test(test_auto),
                                        cmocka_unit_test(test_private_noise),
                                        cmocka_unit_test(test_private_has_enough),
                                        cmocka_unit_test(test_private_batch),
-                                       cmocka_unit_test(test_places),
-                                       cmocka_unit_test(test_places_refused),
-                                       cmocka_unit_test(test_differs),
+                                       cmocka_unit_test(test_side_devices),
+                                       cmocka_unit_test(test_side_devices_refused),
+                                       cmocka_unit_test(test_resume_differences),
                                        cmocka_unit_test(test_set),
                                        cmocka_unit_test(test_json_round_trip),
                                        cmocka_unit_test(test_sources),
-                                       cmocka_unit_test(test_bounds_travel),
+                                       cmocka_unit_test(test_bounds_survive_json),
                                        cmocka_unit_test(test_home),
                                        cmocka_unit_test(test_early_interval),
                                        cmocka_unit_test(test_names),

@@ -292,17 +292,17 @@ static void test_limits(void **state) {
     running = (struct agent_policy_load){.jobs = 2, .of_member = 1};
     assert_true(admits(&p, &j, "hub", ""));
     j.steps = 101;
-    assert_false(admits(&p, &j, "hub", "101 steps, at most 100"));
+    assert_false(admits(&p, &j, "hub", "101 steps, but at most 100"));
     j.steps = 100;
     running.of_member = 2;
-    assert_false(admits(&p, &j, "hub", "2 jobs of this member run, at most 2"));
+    assert_false(admits(&p, &j, "hub", "2 jobs of this member run, and at most 2"));
     running = (struct agent_policy_load){.jobs = 3};
-    assert_false(admits(&p, &j, "hub", "3 jobs of other members run, at most 3"));
+    assert_false(admits(&p, &j, "hub", "3 jobs of other members run, and at most 3"));
     running.jobs = 0;
     j.model.vocab = (1000 - 128 - 64 - 384) / 8;
     assert_true(admits(&p, &j, "hub", ""));
     j.model.vocab++;
-    assert_false(admits(&p, &j, "hub", "has 1008 parameters, at most 1000"));
+    assert_false(admits(&p, &j, "hub", "has 1008 parameters, but at most 1000"));
     j.model.vocab = 0;
     j.model.n_layers = 2;
     assert_false(admits(&p, &j, "hub", "has 1152 parameters"));
@@ -384,9 +384,9 @@ static void test_teacher_shape(void **state) {
     double small = agent_job_parameters(&j, 0, &unknown);
     snprintf(j.distill.teacher, sizeof j.distill.teacher, "%s/teacher.ckpt", dir);
     neb_log_set_sink(testing_drop, NULL);
-    assert_false(limited("parameters", 1e9, &j, "cannot be reckoned"));
+    assert_false(limited("parameters", 1e9, &j, "cannot be estimated"));
     assert_int_equal(mkfifo(j.distill.teacher, 0600), 0); // which is waited for by who opens it
-    assert_false(limited("memory", 1e12, &j, "cannot be reckoned"));
+    assert_false(limited("memory", 1e12, &j, "cannot be estimated"));
     neb_log_set_sink(NULL, NULL);
     assert_int_equal(unlink(j.distill.teacher), 0);
     assert_int_equal(intra_model_layout(&wide, &full, &m), NEB_OK);
@@ -400,7 +400,7 @@ static void test_teacher_shape(void **state) {
     double large = agent_job_parameters(&j, 0, &found);
     assert_true(large > 4 * small);
     assert_true(limited("parameters", large, &j, ""));
-    assert_false(limited("parameters", large - 1, &j, "parameters, at most"));
+    assert_false(limited("parameters", large - 1, &j, "parameters, but at most"));
     for (int disk = 0; disk < 2; disk++) {
         struct agent_needs n, by_job;
         agent_job_needs(&j, 0, &found, &n);
@@ -415,7 +415,7 @@ static void test_teacher_shape(void **state) {
     j.clusters[1].role = AGENT_ROLE_TEACHER;
     assert_true(limited("parameters", small, &j, ""));
     j.sync.scheme = AGENT_SCHEME_SYNCHRONOUS;
-    assert_false(limited("parameters", large, &j, "parameters, at most"));
+    assert_false(limited("parameters", large, &j, "parameters, but at most"));
     assert_true(limited("parameters", large + small, &j, ""));
 }
 
@@ -571,7 +571,7 @@ static struct agent_job by_mpirun(void) {
 // What each key admits, and what a site does that only says "data". why NULL: it is admitted.
 static void test_what_leaves(void **state) {
     (void)state;
-    static const char few[] = "would rest on as few as", words[] = "counts out the tokens";
+    static const char few[] = "would rest on as few as", words[] = "sends counts of the tokens";
     static const struct {
         const char *keys; // "": none but format
         struct agent_job (*job)(void);
@@ -589,7 +589,7 @@ static void test_what_leaves(void **state) {
                  {"", fragments, few},
                  {"", balanced, few},
                  {"", one_step, few},
-                 {"", wide, "5124 are asked for (\"tokens_per_update\", which the policy leaves"},
+                 {"", wide, "5124 are required (\"tokens_per_update\", which the policy does not"},
                  {"", shared_rows, few},
                  {"\"tokens_per_update\": 1", one_token, NULL},
                  {"\"tokens_per_update\": 5120", federated_job, NULL},
@@ -697,10 +697,10 @@ static void test_terms(void **state) {
     assert_false(agent_policy_attaches(&p, "hub") || agent_policy_attaches(&none, "hub"));
     char text[1024];
     agent_policy_say(&own, text, sizeof text);
-    assert_non_null(strstr(text, "an update rests on 9 tokens at least;"));
+    assert_non_null(strstr(text, "an update rests on at least 9 tokens;"));
     assert_non_null(strstr(text, "jobs of hub, rome"));
     agent_policy_say(&none, text, sizeof text);
-    assert_non_null(strstr(text, "its readers can read these"));
+    assert_non_null(strstr(text, "its readers can read them"));
     agent_policy_say(&p, text, 8); // cut, and not beyond
     assert_true(strlen(text) < 8);
 }
@@ -726,14 +726,14 @@ static void test_needs(void **state) {
     struct agent_needs n, more;
     running = (struct agent_policy_load){0};
     assert_true(limited("tokens_per_step", 512, &j, ""));
-    assert_false(limited("tokens_per_step", 511, &j, "has 512 tokens, at most 511"));
+    assert_false(limited("tokens_per_step", 511, &j, "has 512 tokens, but at most 511"));
     huge.batch = huge.accumulate = 65536;
     huge.seq_len = 1 << 20;
     assert_false(limited("tokens_per_step", 1e15, &huge, "has 4503599627370496 tokens"));
-    assert_false(limited("memory", 1e12, &huge, "GB of memory, at most 1e+03 GB"));
+    assert_false(limited("memory", 1e12, &huge, "GB of memory, but at most 1e+03 GB"));
     agent_job_needs(&j, 0, &unknown, &n);
     assert_true(limited("memory", ceil(n.memory), &j, ""));
-    assert_false(limited("memory", floor(n.memory * 0.99), &j, "of memory, at most"));
+    assert_false(limited("memory", floor(n.memory * 0.99), &j, "of memory, but at most"));
     // as nebula plan reckons it, the exchange's state included
     struct intra_rates rates = even_host(1e9);
     struct intra_cost_job cost = {.model = agent_planner_model(&j, 0),
@@ -771,10 +771,10 @@ static void test_needs(void **state) {
     assert_true(n.disk == 3 * 12.0 * (double)params.all + 4.0 * (double)params.all);
     kept.checkpoint_keep = 16;
     assert_true(limited("disk", n.disk, &j, ""));
-    assert_false(limited("disk", n.disk, &kept, "on disk, at most"));
+    assert_false(limited("disk", n.disk, &kept, "on disk, but at most"));
     // without model.vocab it is the corpus that says, and there is none
     j.model.vocab = 0;
-    assert_false(limited("memory", 1e12, &j, "cannot be reckoned"));
+    assert_false(limited("memory", 1e12, &j, "cannot be estimated"));
     assert_true(limited("tokens_per_step", 512, &j, ""));
 }
 
@@ -790,11 +790,11 @@ static void test_devices(void **state) {
     assert_true(admits(&cpu, &j, "hub", "") && admits(&gpu, &cuda, "hub", "") &&
                 admits(&both, &any, "hub", ""));
     assert_false(admits(&cpu, &any, "hub",
-                        "\"devices\" lists cpu alone, the job's cluster says "
+                        "\"devices\" lists only cpu, but the job's cluster has "
                         "device: auto"));
-    assert_false(admits(&cpu, &cuda, "hub", "says device: cuda"));
-    assert_false(admits(&gpu, &j, "hub", "\"devices\" lists cuda alone"));
-    assert_false(admits(&gpu, &any, "hub", "says device: auto"));
+    assert_false(admits(&cpu, &cuda, "hub", "has device: cuda"));
+    assert_false(admits(&gpu, &j, "hub", "\"devices\" lists only cuda"));
+    assert_false(admits(&gpu, &any, "hub", "has device: auto"));
     agent_job_needs(&cuda, 0, &unknown, &n);
     assert_true(n.device_memory > 0 && n.memory > 0);
     assert_false(limited("device_memory", 1000, &cuda, "of each device's memory"));
@@ -802,7 +802,7 @@ static void test_devices(void **state) {
     rtd.mode = AGENT_MODE_RTD;
     rtd.clusters[0].device = AGENT_DEVICE_AUTO;
     rtd.clusters[0].role = AGENT_ROLE_GENERATOR;
-    assert_false(admits(&cpu, &rtd, "hub", "says device: auto"));
+    assert_false(admits(&cpu, &rtd, "hub", "has device: auto"));
     agent_job_needs(&rtd, 0, &unknown, &n);
     assert_true(n.on_devices && n.on_processors && n.device_memory > 0);
     rtd.sync.scheme = AGENT_SCHEME_SYNCHRONOUS; // the reference opens none, whatever it says
@@ -875,8 +875,9 @@ static void test_strict(void **state) {
     assert_int_equal(agent_policy_parse(misspelt, strlen(misspelt), "policy.json", &p),
                      NEB_ERR_FORMAT);
     neb_last_error(last, sizeof last);
-    assert_non_null(strstr(last, "policy.json: \"tokens_per_stpe\" is no key of it; did you mean "
-                                 "\"tokens_per_step\"?"));
+    assert_non_null(
+        strstr(last, "policy.json: \"tokens_per_stpe\" is not a key of a policy; did you mean "
+                     "\"tokens_per_step\"?"));
 }
 
 static void test_file(void **state) {

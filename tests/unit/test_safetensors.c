@@ -72,8 +72,8 @@ static const struct hostile {
     {"{" T("a", "F32", "[99999999999999999999]", "0", "0") "}", 0, NEB_ERR_FORMAT, "header"},
     {"{" T("a", "F32", "[2]", "0", "4") "}", 4, NEB_ERR_FORMAT, "dtype and shape need 8"},
     {"{" T("a", "F32", "[1]", "0", "8") "}", 8, NEB_ERR_FORMAT, "dtype and shape need 4"},
-    {"{" T("a", "F32", "[1]", "4", "0") "}", 4, NEB_ERR_FORMAT, "are not in the 4 bytes"},
-    {"{" T("a", "F32", "[1]", "4", "8") "}", 4, NEB_ERR_FORMAT, "are not in the 4 bytes"},
+    {"{" T("a", "F32", "[1]", "4", "0") "}", 4, NEB_ERR_FORMAT, "are outside the 4 bytes"},
+    {"{" T("a", "F32", "[1]", "4", "8") "}", 4, NEB_ERR_FORMAT, "are outside the 4 bytes"},
     {"{" T("a", "F32", "[1]", "-4", "0") "}", 4, NEB_ERR_FORMAT, "not [begin, end]"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4,8]}}", 4, NEB_ERR_FORMAT,
      "not [begin, end]"},
@@ -123,7 +123,7 @@ static void test_hostile_lengths(void **state) {
         neb_buf_add(&b, "{}", 2);
         write_file("hostile.safetensors", b.p, b.len);
         refused("length", lengths[i] > INTRA_ST_HEADER_MAX ? NEB_ERR_LIMIT : NEB_ERR_FORMAT,
-                "header of");
+                "the header has");
     }
     char name[INTRA_ST_NAME_MAX + 2], header[512];
     memset(name, 'n', sizeof name);
@@ -164,7 +164,7 @@ static const struct hostile_index {
     {"{\"weight_map\":{\"a\":\"gone.safetensors\"}}", NEB_ERR_NOT_FOUND, "gone.safetensors"},
     {"{\"weight_map\":{\"b\":\"one.safetensors\"}}", NEB_ERR_FORMAT, "'b' is not in"},
     {"{\"weight_map\":{\"a\":\"one.safetensors\",\"a\":\"gone.safetensors\"}}", NEB_ERR_NOT_FOUND,
-     "gone.safetensors is not there"}, // the last one counts
+     "gone.safetensors is missing"}, // the last one counts
     {"{\"weight_map\":{\"a\":\"one.safetensors\",\"b\":\"two.safetensors\"}}", NEB_ERR_FORMAT,
      "two.safetensors"}, // which has an "a" of its own
     {"{\"weight_map\":{\"b\":\"one.safetensors\",\"c\":\"two.safetensors\"}}", NEB_ERR_FORMAT,

@@ -180,7 +180,7 @@ static void test_of_before(void **state) {
     assert_int_equal(worker_restore(other), NEB_ERR_FORMAT);
     neb_log_set_sink(NULL, NULL);
     neb_last_error(text, sizeof text);
-    assert_non_null(strstr(text, "its state is of version 6; this program reads 7"));
+    assert_non_null(strstr(text, "has state version 6; this program reads version 7"));
     destroy(&w);
     destroy(&other);
 }
