@@ -110,7 +110,8 @@ goes_on rome && is rome running ||
 # The submitter is revoked: the running job continues at both.
 "$nebula" revoke paris --dir "$T/hub" >/dev/null
 said() {
-    grep -q 'paris, which submitted it, is no longer a member. The running job continues' "$T/$1.log"
+    grep -q 'paris, which submitted it, is no longer a member. The running job continues' \
+        "$T/$1.log"
 }
 within 30 said rome && within 30 said hub ||
     fail "the logs of rome and hub do not say that the submitter was removed"

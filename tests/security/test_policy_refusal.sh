@@ -98,7 +98,8 @@ admits='row counts never; text stays, labels stay; losses rounded'
 grep -q "an update rests on at least 2048 tokens.*$admits" "$T/said" ||
     fail "nebula check does not say what the policy admits: $(cat "$T/said")"
 rc=0; "$nebula" check "$T/job.yaml" --policy "$T/b/policy.json" >"$T/said" 2>&1 || rc=$?
-((rc == 2)) && grep -q 'site "beta" does not admit the job: it sends counts of the tokens' "$T/said" ||
+((rc == 2)) &&
+    grep -q 'site "beta" does not admit the job: it sends counts of the tokens' "$T/said" ||
     fail "nebula check: status $rc, expected 2 and the reason: $(cat "$T/said")"
 "$nebula" check "$T/job.yaml" --set sync.row_weights=false --policy "$T/b/policy.json" >"$T/said" \
     2>&1 ||
