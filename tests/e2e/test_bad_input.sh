@@ -44,7 +44,7 @@ expect bad-wan 2 '.--wan: "nonsense" is not RATE:DELAY' --wan nonsense
 mkdir -p "$T/other" && cp -r "$T/corpus/." "$T/other/" && sed -i 's/"gpl"/"gnu"/' "$T/other/corpus.json"
 expect other-source 2 "cluster alpha: corpus $T/other has no source 'gpl'" --set data.corpus="$T/other"
 expect other-vocabulary 2 'model.vocab: 100 is below the 512 pieces' --set model.vocab=100
-expect other-parts 2 'sync.fragments: 5, but what learns has 4 parts' --set sync.fragments=5
+expect other-parts 2 'sync.fragments: 5, but the trained parameters have only 4 parts' --set sync.fragments=5
 [[ ! -e $T/other-source && ! -e $T/other-vocabulary && ! -e $T/other-parts ]] || fail "a run that did not begin left a folder"
 other_shape='holds another model: its model.d_ff is 128, the job.s is 64'
 expect other-shape 2 "$other_shape" --set init_from="$T/own-corpora/checkpoint" --set model.d_ff=64
@@ -71,7 +71,7 @@ ln -s loop "$T/loop"
 expect no-way 1 'Too many levels of symbolic links' --set data.corpus="$T/loop" # not: there is no such corpus
 printf 'not a checkpoint' >"$T/garbage.ckpt"
 expect no-model 1 "job.yaml: model.init: there is no $T/nowhere" --set model.init="$T/nowhere"
-expect bad-model 2 "job.yaml: model.init: $T/mute is no checkpoint to start from" --set model.init="$T/mute"
+expect bad-model 2 "job.yaml: model.init: $T/mute is not a checkpoint that a job can start from" --set model.init="$T/mute"
 expect bad-init 1 'garbage.ckpt: it has no checkpoint header' --set init_from="$T/garbage.ckpt"
 
 # A disk that fills up while a checkpoint is written: the error names it, and the run can go on once there is room.
@@ -100,7 +100,7 @@ pid=$!
 wait_step "$T/lost" 3 "$pid" || fail "no steps: $(tail -n 3 "$T/lost.log")"
 rm "$T/losing/tokenizer.model"
 wait "$pid" || fail "the result is lost with the vocabulary: $(tail -n 3 "$T/lost.log")"
-grep -q "warn .*models in $T/lost/checkpoint are whole.*copy it .* to $T/lost/checkpoint/tokenizer.model" "$T/lost.log" && [[ -s $T/lost/checkpoint/model.ckpt ]] ||
+grep -q "warn .*models in $T/lost/checkpoint are complete.*copy it .* to $T/lost/checkpoint/tokenizer.model" "$T/lost.log" && [[ -s $T/lost/checkpoint/model.ckpt ]] ||
     fail "without its vocabulary: $(tail -n 3 "$T/lost.log")"
 
 # A named pipe is no file, and nobody waits for who might write to it.

@@ -63,12 +63,12 @@ expect 2 'model.vocab: 100 is below the 512 pieces' "$T/job.yaml" --set model.vo
 expect 2 '"ok":false' "$T/job.yaml" --json --set steps=no
 sed 's/^mode: .*/mode: rtd/; s/{name: alpha, .*/{name: alpha, role: generator}/; s/{name: beta, .*/{name: beta, role: discriminator}/' "$T/job.yaml" >"$T/rtd.yaml"
 expect 0 'job e2e is fine' "$T/rtd.yaml" --set model.vocab=513
-expect 2 'model.vocab: 512; mode rtd takes the 512 pieces' "$T/rtd.yaml" --set model.vocab=512
+expect 2 'model.vocab: 512; mode rtd needs the 512 pieces' "$T/rtd.yaml" --set model.vocab=512
 expect 0 'trainable.rank does nothing: trainable.mode is not lora' "$T/job.yaml" --set trainable.rank=4
 expect 0 'sync.tune.interval does nothing: sync.tune.mode is not auto' "$T/job.yaml" --set sync.tune.interval=true
-expect 0 'drawn by its seed and never trained' "$T/job.yaml" --set trainable=lora --set trainable.rank=4
+expect 0 'random parameters and is never trained' "$T/job.yaml" --set trainable=lora --set trainable.rank=4
 mkdir "$T/empty"
-expect 2 "init_from: $T/empty is no checkpoint to start from" "$T/job.yaml" --set init_from="$T/empty"
+expect 2 "init_from: $T/empty is not a checkpoint that a job can start from" "$T/job.yaml" --set init_from="$T/empty"
 # Files that are not here are warned of with who needs them, whichever they are; with --json too.
 expect 0 "clusters alpha, beta: init_from: there is no $T/nowhere on this machine" "$T/job.yaml" --set init_from="$T/nowhere"
 expect 0 "cluster alpha: init_from: there is no $T/nowhere on this machine" "$T/distill.yaml" --set init_from="$T/nowhere"

@@ -109,7 +109,7 @@ refused() { # MESSAGE OPTIONS...
     if timeout 60 "$nebula" distill "$T/job.yaml" --local 2 --out "$T/no" "$@" >"$T/no.log" 2>&1; then fail "accepted: $*"; fi
     grep -q "$text" "$T/no.log" || fail "$*: $(tail -n 2 "$T/no.log")"
 }
-refused "need sync.scheme: synchronous" --set distill.k=0
+refused "needs sync.scheme: synchronous" --set distill.k=0
 refused "needs a checkpoint" --set distill.teacher.init=
 refused "cannot find" --set distill.teacher.init="$T/nowhere"
 refused "is not one of: wait, alone" --set distill.when_lost=cry

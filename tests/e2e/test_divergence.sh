@@ -23,6 +23,6 @@ for members in 3 2; do
         "$run/metrics.jsonl" >/dev/null || fail "$members members: rounds differ to the end"
     [[ $(summary '.clusters[] | select(.name == "b") | .divergences' "$run") == 1 ]] || fail "$members members: b does not say that it diverged"
     ((members == 2)) || [[ $(summary '[.clusters[] | select(.name != "b") | .divergences] | add' "$run") == 0 ]] || fail "a or c says that it diverged"
-    grep -q '^ERROR: b held other parameters' "$run.log" || fail "the table does not say it: $(tail -n 8 "$run.log")"
+    grep -q '^ERROR: the parameters of b diverged' "$run.log" || fail "the table does not say it: $(tail -n 8 "$run.log")"
     echo "$members members: noticed, computed again, digests equal"
 done

@@ -51,5 +51,5 @@ python3 "$here/tfevents.py" "$T/unmeasured/tensorboard" >"$T/scalars" 2>"$T/read
 sed 's/mode: replicas/mode: rtd/; s/name: alpha, sources.*threads/name: alpha, role: generator, threads/; s/name: beta, sources.*threads/name: beta, role: discriminator, threads/' "$T/job.yaml" >"$T/rtd.yaml"
 "$nebula" check "$T/rtd.yaml" >"$T/taken" 2>&1 || fail "the job itself: $(cat "$T/taken")"
 if "$nebula" check "$T/rtd.yaml" --set eval.every_steps=5 >"$T/refused" 2>&1; then fail "rtd takes eval.every_steps"; fi
-grep -q 'eval.every_steps: 5: modes rtd and distill measure at the end' "$T/refused" || fail "no reason: $(cat "$T/refused")"
+grep -q 'eval.every_steps: 5: modes rtd and distill evaluate only at the end' "$T/refused" || fail "no reason: $(cat "$T/refused")"
 echo "held-out loss at 25, 50, 60: $(evals alpha '[.[].loss]' every | tr -d '\n')"

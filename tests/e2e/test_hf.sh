@@ -29,7 +29,7 @@ timeout 60 "$nebula" check "$T/next.yaml" >"$T/check.log" 2>&1 || fail "check: $
 ! grep 'vocabulary' "$T/check.log" || fail "the vocabulary is beside the model and the corpus'"
 cp -r "$T/back" "$T/bare" && rm "$T/bare/tokenizer.model"
 timeout 60 "$nebula" check "$T/next.yaml" --set "model.init=$T/bare" >"$T/bare.log" 2>&1 || fail "check: $(cat "$T/bare.log")"
-(($(grep -c "vocabulary of $T/bare/model.ckpt is not known, as there is no $T/bare/tokenizer.model" "$T/bare.log") == 1)) ||
+(($(grep -c "vocabulary of $T/bare/model.ckpt is unknown, since there is no $T/bare/tokenizer.model" "$T/bare.log") == 1)) ||
     fail "a model of an unknown vocabulary, and no word of it: $(cat "$T/bare.log")"
 timeout 120 "$nebula" pretrain "$T/next.yaml" --local 2 --steps 20 --set optim.warmup=20 --out "$T/next" >"$T/next.log" 2>&1 || fail "next: $(tail -n 3 "$T/next.log")"
 digests_equal "$T/next"
@@ -76,13 +76,13 @@ mkdir "$T/moved" && cp "$T/first/checkpoint/model.ckpt" "$T/moved/model.ckpt"
 adapters() { timeout 60 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 10 --set trainable=lora --set trainable.rank=4 --set "init_from=$1" --set "init_sha256=$base" --out "$2" >"$2.log" 2>&1; }
 adapters "$T/moved" "$T/moved-run" || fail "the same parameters elsewhere: $(tail -n 3 "$T/moved-run.log")"
 if adapters "$T/next/checkpoint" "$T/unlike-run"; then fail "adapters of another model"; fi
-grep -q "holds other parameters than the job begins with ([0-9a-f]*, the job's ${base:0:12})" "$T/unlike-run.log" || fail "no reason: $(tail -n 3 "$T/unlike-run.log")"
+grep -q "does not hold the parameters that the job starts from (digest [0-9a-f]*; the job's is ${base:0:12})" "$T/unlike-run.log" || fail "no reason: $(tail -n 3 "$T/unlike-run.log")"
 
 # Parameters of a model with other positions are another model, unless the job says so itself.
 timeout 60 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 4 --set optim.warmup=4 --set model.rope_theta=5000 --out "$T/turned" >"$T/turned.log" 2>&1 || fail "another rope_theta: $(tail -n 3 "$T/turned.log")"
 rc=0
 "$nebula" check "$T/job.yaml" --set "init_from=$T/turned/checkpoint" >"$T/check.log" 2>&1 || rc=$?
-[[ $rc == 2 ]] && has 'a model.rope_theta of 5000, and the job has 10000' "$T/check.log" || fail "a model of other positions: $rc, $(cat "$T/check.log")"
+[[ $rc == 2 ]] && has 'model.rope_theta 5000, but the job has 10000' "$T/check.log" || fail "a model of other positions: $rc, $(cat "$T/check.log")"
 "$nebula" check "$T/job.yaml" --set "init_from=$T/turned/checkpoint" --set model.rope_theta=10000 >"$T/check.log" 2>&1 || fail "written down: $(cat "$T/check.log")"
 
 # Scaled positions, as Llama 3.1 has them: in, taken over by a job that does not say them, trained, and out again.
@@ -99,8 +99,8 @@ digests_equal "$T/scaled"
 jq -e --argjson s "$scaling" '.rope_theta == 10000 and .rope_scaling == $s' "$T/scaled-hf/config.json" >/dev/null || fail "config.json: $(cat "$T/scaled-hf/config.json")"
 refuses 1 "rope_scaling is default, the checkpoint's is $words: another model" export "$T/scaled/checkpoint" "$T/no" --like "$T/hf"
 linear=(--set model.rope_scaling.rope_type=linear --set model.rope_scaling.factor=2)
-refuses 2 "model.rope_scaling is linear, factor 2, that of model.init ($T/long-back) is $words" check "$T/long.yaml" "${linear[@]}"
-refuses 2 "was trained with a model.rope_scaling of $words, and the job has default" check "$T/job.yaml" --set "init_from=$T/long-back"
+refuses 2 "model.rope_scaling is linear, factor 2, but model.init ($T/long-back) has $words" check "$T/long.yaml" "${linear[@]}"
+refuses 2 "was trained with model.rope_scaling $words, but the job has default" check "$T/job.yaml" --set "init_from=$T/long-back"
 "$nebula" check "$T/job.yaml" --set "init_from=$T/long-back" "${linear[@]}" >"$T/check.log" 2>&1 || fail "written down: $(cat "$T/check.log")"
 jq '.rope_scaling.rope_type = "yarn"' "$T/long/config.json" >"$T/yarn.json" && mv "$T/yarn.json" "$T/long/config.json"
 refuses 1 "must have rope_type default, linear or llama3" import "$T/long" --out "$T/no"
@@ -116,10 +116,10 @@ refuses 1 "no LoRA adapters" export "$T/back" "$T/no" --adapter
 sed -i 's/"rms_norm_eps": 1e-5/"rms_norm_eps": 1e-6/' "$T/merged/config.json"
 refuses 1 "rms_norm_eps is 1e-06" export "$T/back" "$T/no" --like "$T/merged"
 sed "s|^model: .*|model: {init: $T/back, n_layers: 4}|" "$T/job.yaml" >"$T/other.yaml"
-refuses 2 "model.n_layers is 4, that of model.init" check "$T/other.yaml"
+refuses 2 "model.n_layers is 4, but model.init" check "$T/other.yaml"
 sed "s|^model: .*|model: {init: $T/back, tied: false}|" "$T/job.yaml" >"$T/untied.yaml"
-refuses 2 "model.tied is 0, that of model.init ($T/back) is 1" check "$T/untied.yaml"
-refuses 2 "model.rope_theta is 500000, that of model.init" check "$T/next.yaml" --set model.rope_theta=5e5
+refuses 2 "model.tied is 0, but model.init ($T/back) has 1" check "$T/untied.yaml"
+refuses 2 "model.rope_theta is 500000, but model.init" check "$T/next.yaml" --set model.rope_theta=5e5
 timeout 60 "$nebula" check "$T/next.yaml" --set model.rope_theta=10000 --set model.tied=true >"$T/check.log" 2>&1 || fail "the same form: $(cat "$T/check.log")"
 cp -r "$T/hf" "$T/chat"
 truncate -s -1 "$T/hf/model-00002-of-00003.safetensors"
@@ -205,7 +205,7 @@ exec 8>"$T/no.nebula-building.lock"
 flock 8
 rc=0
 timeout 60 "$nebula" import "$T/next-hf" --out "$T/no" >"$T/twice.log" 2>&1 || rc=$?
-[[ $rc == 1 && ! -e $T/no && $(<"$T/twice.log") == *"another nebula makes"* ]] || fail "a second import: status $rc: $(<"$T/twice.log")"
+[[ $rc == 1 && ! -e $T/no && $(<"$T/twice.log") == *"another nebula process is building"* ]] || fail "a second import: status $rc: $(<"$T/twice.log")"
 exec 8>&-
 "$nebula" import "$T/next-hf" --out "$T/no" >/dev/null 2>&1 || fail "import once the other is done"
 rm -r "$T/no"

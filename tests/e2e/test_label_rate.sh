@@ -68,6 +68,6 @@ refused() { # MESSAGE OPTIONS...
     if timeout 60 "$nebula" distill "$T/job.yaml" --local 2 --out "$T/no" "$@" >"$T/no.log" 2>&1; then fail "accepted: $*"; fi
     grep -q "$text" "$T/no.log" || fail "$*: $(tail -n 2 "$T/no.log")"
 }
-refused "is not within k_min" --set distill.k=3
-refused "is not within k_min" --set distill.k_max=7
+refused "is not between k_min" --set distill.k=3
+refused "is not between k_min" --set distill.k_max=7
 echo "k fell to $least on a slow link and rose again: $changes"

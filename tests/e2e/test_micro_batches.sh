@@ -83,6 +83,6 @@ refuse 'does not divide the sequences of a step' 'batch: 3'
 refuse 'is not in 1..65536' 'batch: 0'
 refuse 'more than 65536 micro-batches' 'batch: 1' --set data.batch=1024 --set data.accumulate=128
 refuse 'neither true nor false' 'recompute: yes'
-refuse 'the trainer that attaches' 'batch: 2, launcher: attach' --set model.vocab=512
+refuse 'an attached trainer chooses' 'batch: 2, launcher: attach' --set model.vocab=512
 refuse 'sync.scheme: synchronous' 'recompute: true' --set sync.scheme=synchronous
 echo "each cluster has micro-batches of its own"

@@ -26,7 +26,7 @@ renewed() { [[ $(served) == "$(print_of "$1")" ]]; }
 old=$(served)
 pair_of new site renewed.example
 mv "$T/new.pem" "$T/site.pem"
-wait_for 20 "a word about a certificate without its key" grep -q 'site.pem was renewed, but cannot be used' "$T/a.log"
+wait_for 20 "a word about a certificate without its key" grep -q 'site.pem was renewed but is unusable' "$T/a.log"
 [[ $(served) == "$old" ]] || fail "a certificate without its key is served"
 mv "$T/new.key" "$T/site.key"
 wait_for 20 "the renewed certificate" renewed "$T/site.pem"

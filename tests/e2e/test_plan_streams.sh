@@ -130,12 +130,12 @@ sed "s#, profile: $T/slow.json##" "$T/auto.yaml" >"$T/unknown.yaml"
 refuse 2 "nothing is known of cluster beta's machine" check "$T/unknown.yaml"
 refuse 2 "nothing is known of cluster beta's machine" pretrain "$T/unknown.yaml" --out "$T/none"
 sed 's/role: auto, threads: 1,/role: auto, sources: {gpl: 1},/' "$T/auto.yaml" >"$T/sources.yaml"
-refuse 2 'with role auto leave them out' check "$T/sources.yaml"
-refuse 2 'one process: say which role it has' check "$T/auto.yaml" --set sync.scheme=synchronous
+refuse 2 'with role: auto remove them' check "$T/sources.yaml"
+refuse 2 'which is one process; give its role' check "$T/auto.yaml" --set sync.scheme=synchronous
 sed 's/role: discriminator/role: generator/' "$T/rtd.yaml" >"$T/twice.yaml"
-refuse 2 'one with role generator, one with role discriminator; or auto' check "$T/twice.yaml"
-refuse 2 'mode rtd takes auto for clusters.role alone' plan "$T/rtd.yaml" --set sync.interval=auto
-refuse 2 'mode distill takes auto for clusters.role alone' plan "$T/distill.yaml" --set sync.interval=auto
+refuse 2 'one with role generator and one with role discriminator' check "$T/twice.yaml"
+refuse 2 'mode rtd allows auto only for clusters.role' plan "$T/rtd.yaml" --set sync.interval=auto
+refuse 2 'mode distill allows auto only for clusters.role' plan "$T/distill.yaml" --set sync.interval=auto
 make_job "$T/replicas.yaml"
 sed -i 's/{name: alpha,/{name: alpha, role: auto,/' "$T/replicas.yaml"
 refuse 2 'only modes rtd and distill have roles' check "$T/replicas.yaml"

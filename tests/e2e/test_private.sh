@@ -106,7 +106,7 @@ refused() { # SENTENCE SET…
     grep -q "$say" "$T/check" || fail "$*: no reason: $(cat "$T/check")"
 }
 refused 'sync.codec: must be bf16' --set sync.codec=int4
-refused 'sync.private_colluders: must leave two clusters' --set sync.private_colluders=2
+refused 'sync.private_colluders: must leave at least two clusters' --set sync.private_colluders=2
 for needs in 'three|each round needs all 3 clusters' 'four|each round needs 3 of the 4 clusters: 1 may be away'; do
     "$nebula" check "$T/${needs%%|*}.yaml" 2>/dev/null | has "${needs#*|}" || fail "check does not say: ${needs#*|}"
 done

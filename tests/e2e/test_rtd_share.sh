@@ -50,7 +50,7 @@ wait "$pid" || fail "the run with killed workers and agents failed: $(tail -n 5 
 refused() { # OPTIONS...
     rm -rf "$T/no"
     if timeout 60 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/no" "$@" >"$T/no.log" 2>&1; then fail "accepted: $*"; fi
-    grep -q "takes one width for both models" "$T/no.log" || fail "$*: $(tail -n 2 "$T/no.log")"
+    grep -q "needs one width for both models" "$T/no.log" || fail "$*: $(tail -n 2 "$T/no.log")"
 }
 refused --set rtd.generator.d_model=32
 refused --set rtd.share_embeddings=7

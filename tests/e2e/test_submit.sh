@@ -21,7 +21,7 @@ site() { # COMMAND SITE OUT
 is_model() { cmp -s "$at/model.ckpt" "$ckpt/$1" || fail "$ckpt/$1 is not the model of that site: $(ls "$ckpt")"; }
 has_not() { [[ ! -e $ckpt/$1 ]] || fail "$ckpt/$1 is another model: $(ls "$ckpt")"; }
 says_who() { # OUT CLUSTER
-    has "gets no model.ckpt.*cluster $2 has it, as HOME/jobs/${at##*/}/model.ckpt" "$T/$1.log" || fail "nobody says who has the model: $(tail -n 3 "$T/$1.log")"
+    has "gets no model.ckpt.*cluster $2 has it as HOME/jobs/${at##*/}/model.ckpt" "$T/$1.log" || fail "nobody says who has the model: $(tail -n 3 "$T/$1.log")"
 }
 noted() { has "  $1/corpus.json" "$ckpt/corpus.sha256" && [[ -s $ckpt/tokenizer.model ]] || fail "$ckpt: $(cat "$ckpt/corpus.sha256")"; }
 

@@ -29,10 +29,10 @@ timeout 100 "$nebula" pretrain "$T/like.yaml" --local 2 --out "$T/run" --steps 1
 # In one process there is one corpus, and no other is left out in silence.
 rc=0
 "$nebula" check "$T/like.yaml" --set sync.scheme=synchronous >"$T/check.log" 2>&1 || rc=$?
-[[ $rc == 2 ]] && grep -q 'clusters.corpus: sync.scheme synchronous is one process with one corpus' "$T/check.log" || fail "synchronous: $rc, $(cat "$T/check.log")"
+[[ $rc == 2 ]] && grep -q 'clusters.corpus: sync.scheme: synchronous is one process with one corpus' "$T/check.log" || fail "synchronous: $rc, $(cat "$T/check.log")"
 rc=0
 "$nebula" check "$T/like.yaml" --set data.tokenizer_sha256=ABC >"$T/check.log" 2>&1 || rc=$?
-[[ $rc == 2 ]] && grep -q 'data.tokenizer_sha256: "ABC" is no SHA-256' "$T/check.log" || fail "no digest: $rc, $(cat "$T/check.log")"
+[[ $rc == 2 ]] && grep -q 'data.tokenizer_sha256: "ABC" is not a SHA-256' "$T/check.log" || fail "no digest: $rc, $(cat "$T/check.log")"
 
 pair
 start_alpha

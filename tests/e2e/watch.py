@@ -167,9 +167,9 @@ w.until("the screen again", lambda: w.screen.other and w.shows(b"agent: alpha"))
 
 # The agent does not answer for a while, in a narrow window too; it is shown, and when it is back so is the status.
 os.kill(agent, signal.SIGSTOP)
-w.until("word of the agent's absence", lambda: w.shows(b"does not answer", b"trying again"), 30)
+w.until("word of the agent's absence", lambda: w.shows(b"does not answer", b"retrying"), 30)
 w.resize(6, 24)
-w.until("the absence, narrow", lambda: w.shows(b"trying again every secon"), 30)
+w.until("the absence, narrow", lambda: w.shows(b"retrying every second"), 30)
 os.kill(agent, signal.SIGCONT)
 w.until("the agent's return", lambda: w.shows(b"agent: alpha"), 30)
 os.write(w.fd, b"Q")

@@ -158,7 +158,7 @@ if [[ -e $BUILD/libnebula_mpi.so ]]; then
     chmod +x "$T/empty/mpirun"
     if PATH=$T/empty:$PATH timeout 60 "$nebula" pretrain "$T/mpirun.yaml" --local 2 --out "$T/fails" >"$T/fails.log" 2>&1; then fail "no rank, and nobody minds"; fi
     folder=$(echo "$T"/fails/clusters/alpha/jobs/*)
-    grep -qF "worker ended (exit status 7); see $folder/rank-*.log, and worker.log for its launcher" "$T/fails.log" || fail "not named: $(cat "$T/fails.log")"
+    grep -qF "worker ended (exit status 7); see $folder/rank-*.log, and worker.log of the launcher" "$T/fails.log" || fail "not named: $(cat "$T/fails.log")"
     "$nebula" logs --home "$T/fails/clusters/alpha" "${folder##*/}" | has 'no host answers' || fail "nebula logs does not show the launcher's log"
 fi
 echo "unlike meshes exchange identical bytes"

@@ -62,7 +62,7 @@ for site in anna hub; do
 done
 [[ $victim && $leader == 0 ]] ||
     fail "expected a member without a vote in its last record, and leader 0 (mallory);" \
-    "found member '${victim:-none}', leader '${leader:-none}'"
+        "found member '${victim:-none}', leader '${leader:-none}'"
 other=$([[ $victim == anna ]] && echo hub || echo anna)
 for site in "${names[@]}"; do agent "$site"; done
 for site in anna hub; do

@@ -49,9 +49,9 @@ within 30 answers hub || fail "the hub's agent does not start"
 rc=0
 "$nebula" agent --home "$T/hub" --listen "127.0.0.1:$((port + 2))" 2>"$T/second.log" || rc=$?
 [[ $rc == 1 ]] &&
-    has "another agent runs with the home $T/hub (process [0-9]* on host" <"$T/second.log" ||
-    fail \
-    "a second agent: status $rc, expected 1 and the first one's process: $(cat "$T/second.log")"
+    has "another agent uses the home $T/hub (process [0-9]* on host" <"$T/second.log" ||
+    fail "a second agent: status $rc, expected 1 and the first one's process:" \
+        "$(cat "$T/second.log")"
 ! grep -qi 'in use' "$T/second.log" || fail "a second agent says 'in use': $(cat "$T/second.log")"
 
 # The two commands.
@@ -91,7 +91,7 @@ if ((${#few_locks[@]})); then
     "$nebula" status --home "$T/alone" --json |
         jq -e '.keys_locked == false and .lockable_bytes == 65536' >/dev/null ||
         fail "status: expected keys_locked false, lockable_bytes 65536:" \
-        "$("$nebula" status --home "$T/alone" --json)"
+            "$("$nebula" status --home "$T/alone" --json)"
     swapped() {
         jq -e '.checks[] | select(.name == "keys in memory") |
             .state == "warn" and (.found | test("of 64 KiB"))' >/dev/null
@@ -183,7 +183,7 @@ within 30 answers ghost ||
 refused_more() { (($(refused) > before + 1)); }
 within 20 refused_more ||
     fail "the hub refused $before handshakes, now $(refused), expected more:" \
-    "$(tail -n 3 "$T/hub.log")"
+        "$(tail -n 3 "$T/hub.log")"
 kill -0 "${pids[-1]}" || fail "the agent with the old list has ended: $(tail -n 3 "$T/ghost.log")"
 ! link_up ghost hub && ! link_up hub paris || fail "a revoked member that keeps dialling has a link"
 kill "${pids[-1]}"

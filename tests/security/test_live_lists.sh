@@ -97,7 +97,7 @@ before=$(rounds)
 rounds_go_on() { (($(rounds) > before + 3)); }
 within 30 rounds_go_on ||
     fail "$(rounds) rounds, expected over $((before + 3)) after the overlap:" \
-    "$(tail -n 3 "$T/hub.log")"
+        "$(tail -n 3 "$T/hub.log")"
 ! grep -q 'worker of job' "$T/rome.log" || fail "rome's worker was restarted"
 
 # Recycling: the link of hub and paris never went down.
@@ -157,7 +157,7 @@ if ((stopped_ms > 2000)); then # a silence of 4 s takes the link down anyway
 else
     [[ $(downs) == "$down" ]] ||
         fail "the link went down $(downs) times, expected $down, when two lists met;" \
-        "paris was stopped for $stopped_ms ms"
+            "paris was stopped for $stopped_ms ms"
 fi
 kill -0 "${stopped[1]}" || fail "paris ended: $(tail -n 2 "$T/paris.log")"
 

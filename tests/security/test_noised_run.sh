@@ -83,7 +83,7 @@ refused() { # TEXT SET...
 refused 'sync.dp.clip: needs sync.gate: private' --set sync.gate=trusted
 refused 'sync.dp.clip: is missing' --set sync.dp.clip=0
 refused 'sync.dp.noise: is missing' --set sync.dp.noise=0
-refused 'sync.private_range: does not go with sync.dp.clip' --set sync.private_range=1
+refused 'sync.private_range: does not work with sync.dp.clip' --set sync.private_range=1
 refused 'sync.codec: must be bf16' --set sync.codec=auto
 refused 'sync.dp.noise: must be 0.05 or more' --set sync.dp.noise=0.01
 refused 'sync.dp.clip' --set sync.dp.clip=-1

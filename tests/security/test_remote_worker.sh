@@ -96,7 +96,7 @@ rm "$T/hold"
 wait "$pretrain" || fail "there: $(tail -n 5 "$T/there.log"; cat "$T"/a/jobs/*/{worker,rank-0}.log)"
 digests_equal "$T/there"
 round_digests_equal "$T/there"
-grep -q 'answered already' "$T"/a/jobs/"$job"/rank-0.log ||
+grep -q 'already has an answer' "$T"/a/jobs/"$job"/rank-0.log ||
     fail "rank 0 does not notice that it came second: $(cat "$T"/a/jobs/"$job"/rank-0.log)"
 grep -q 'rank 0 runs on another host, 10.77.0.2' "$T/a.log" ||
     fail "the agent does not say where its worker runs: $(cat "$T/a.log")"
@@ -106,7 +106,7 @@ within 20 no_connection || fail "connections are still open: $(connections)"
 "$nebula" status --home "$T/a" --json |
     jq -e '.refused.local > 9 and .refused.workers >= 1' >/dev/null ||
     fail "refused.local is not over 9, or refused.workers is 0:" \
-    "$("$nebula" status --home "$T/a" --json)"
+        "$("$nebula" status --home "$T/a" --json)"
 # The keys of a worker that has ended are not valid.
 node "$BUILD/remote_stranger" former "$T/former" "$job" ||
     fail "keys of a worker that has ended were not refused"

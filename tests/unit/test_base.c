@@ -360,7 +360,7 @@ static void test_repeats(void **state) {
     int level;
     for (int i = 0; i < 3600 * 7; i++, now += NEB_S / 7) {
         if (neb_repeats_due(&r, now, &level, text, sizeof text)) {
-            assert_non_null(strstr(text, "more lines like this in 6"));
+            assert_non_null(strstr(text, "more identical lines in 6"));
             assert_non_null(strstr(text, "cannot dial x"));
             assert_int_equal(level, NEB_LOG_WARN);
             sums++;
@@ -384,7 +384,7 @@ static void test_repeats(void **state) {
     assert_int_equal(said, NEB_REPEATS_ALIKE);
     assert_true(neb_repeats_says(&r, now, NEB_LOG_WARN, "round 3 of paris is lost"));
     assert_true(neb_repeats_due(&r, now + 61 * NEB_S, &level, text, sizeof text));
-    assert_non_null(strstr(text, "490 more lines such as this in 61 s: round 10 of 127"));
+    assert_non_null(strstr(text, "490 more similar lines in 61 s: round 10 of 127"));
     // with more kinds than places a new line is still logged
     for (int i = 0; i < 2 * NEB_REPEATS; i++) {
         snprintf(text, sizeof text, "kind %c%c", 'a' + i % 26, 'a' + i / 26);

@@ -507,7 +507,7 @@ static void test_two_builds_at_once(void **state) {
     assert_int_equal(intra_corpus_build(&s, in_dir("both"), begin_second, &t, &skipped), NEB_OK);
     assert_true(t.done);
     assert_int_equal(t.st, NEB_ERR_AGAIN);
-    if (!strstr(message, "another nebula makes"))
+    if (!strstr(message, "another nebula process is building"))
         fail_msg("%s", message);
     assert_int_equal(intra_corpus_open(in_dir("both"), true, &c), NEB_OK);
     intra_corpus_close(&c);

@@ -70,7 +70,7 @@ static void test_error_messages(void **state) {
         {"{fr: 1, es: 0.5}", "[{name: fr, weight: 2, weight: 3}]",
          "dir/job.yaml:7: clusters.sources: weight given twice"},
         {"name: berlin", "name: paris",
-         "dir/job.yaml:8: clusters.name: \"paris\" is given to two clusters"},
+         "dir/job.yaml:8: clusters.name: two clusters have the name \"paris\""},
         {"threads: 2", "threads: [2]", "dir/job.yaml:7: clusters.threads: must be a single value"},
         {"threads: 2", "threads: two",
          "dir/job.yaml:7: clusters.threads: \"two\" is not an integer"},
@@ -87,17 +87,17 @@ static void test_error_messages(void **state) {
         {"threads: 2", "witness: 1",
          "dir/job.yaml:7: clusters.witness: \"1\" is neither true nor false"},
         {"threads: 2", "launcher: attach, outer_state: device",
-         "dir/job.yaml:7: clusters.outer_state: cluster paris: the trainer that attaches has "
-         "devices and types of its own; remove it"},
+         "dir/job.yaml:7: clusters.outer_state: cluster paris: an attached trainer chooses its own "
+         "devices and types; remove it"},
         {"threads: 2", "launcher: attach, device: cuda",
-         "dir/job.yaml:7: clusters.device: cluster "
-         "paris: the trainer that attaches has devices and types of its own; remove it"},
+         "dir/job.yaml:7: clusters.device: cluster paris: an attached trainer chooses its own "
+         "devices and types; remove it"},
         {"threads: 2", "launcher: attach, precision: bf16",
-         "dir/job.yaml:7: clusters.precision: "
-         "cluster paris: the trainer that attaches has devices and types of its own; remove it"},
+         "dir/job.yaml:7: clusters.precision: cluster paris: an attached trainer chooses its own "
+         "devices and types; remove it"},
         {"threads: 2", "launcher: attach, cuda_graphs: off",
-         "dir/job.yaml:7: clusters.cuda_graphs: "
-         "cluster paris: the trainer that attaches has devices and types of its own; remove it"},
+         "dir/job.yaml:7: clusters.cuda_graphs: cluster paris: an attached trainer chooses its own "
+         "devices and types; remove it"},
         {"threads: 2", "thread: 2",
          "dir/job.yaml:7: clusters: unknown key 'thread' (did you mean 'threads'?); allowed: name, "
          "witness, threads, corpus, sources, role, mesh, ranks, launcher, device, precision, "
@@ -108,7 +108,7 @@ static void test_error_messages(void **state) {
          "tp"},
         {"threads: 2", "mesh: {tp: 0}", "dir/job.yaml:7: clusters.mesh.tp: 0 is not in 1..1024"},
         {"threads: 2", "mesh: {dp: 64, tp: 64}",
-         "dir/job.yaml:7: clusters.mesh: cluster paris: 4096 ranks, at most 1024 are possible"},
+         "dir/job.yaml:7: clusters.mesh: cluster paris: 4096 ranks; the limit is 1024"},
         {"threads: 2", "mesh: {tp: 3}",
          "dir/job.yaml:7: clusters.mesh: cluster paris cannot run this model"},
         {"threads: 2", "mesh: auto, launcher: slurm",
@@ -127,7 +127,7 @@ static void test_error_messages(void **state) {
          "dir/job.yaml:7: clusters.launcher: \"srun\" is not one of: local, mpirun, slurm, attach"},
         {"threads: 2", "launcher: torchrun",
          "dir/job.yaml:7: clusters.launcher: \"torchrun\" is not one of: local, mpirun, slurm, "
-         "attach; a loop of your own that torchrun starts takes attach "
+         "attach; for your own loop that torchrun starts, use attach "
          "(configs/examples/train_ddp.py)"},
         {"threads: 2", "device: gpu",
          "dir/job.yaml:7: clusters.device: \"gpu\" is not one of: auto, cpu, cuda"},
@@ -136,23 +136,20 @@ static void test_error_messages(void **state) {
         {"threads: 2", "cuda_graphs: yes",
          "dir/job.yaml:7: clusters.cuda_graphs: \"yes\" is not one of: auto, on, off"},
         {"threads: 2", "cuda_graphs: on, device: cpu",
-         "dir/job.yaml:7: clusters.cuda_graphs: cluster paris: on needs device: cuda; remove it, "
-         "or set "
-         "off"},
+         "dir/job.yaml:7: clusters.cuda_graphs: cluster paris: \"on\" needs device: cuda; remove "
+         "this key, or set it to off"},
         {"threads: 2", "cuda_graphs: on, mesh: {tp: 2}",
-         "dir/job.yaml:7: clusters.cuda_graphs: cluster paris: on needs tp 1, as a communicator "
-         "whose collectives are in a graph cannot be given up while it hangs; remove it, or set "
-         "off"},
+         "dir/job.yaml:7: clusters.cuda_graphs: cluster paris: \"on\" needs tp 1: a communicator "
+         "inside a CUDA graph cannot be aborted while it hangs; remove this key, or set it to off"},
         {"fr: 1", "fr: -1",
          "dir/job.yaml:7: clusters.sources: weight of fr must be a number above 0"},
         {"name: paris, ", "", "dir/job.yaml:7: clusters.name: is missing"},
         {"name: paris", "name: Paris",
-         "dir/job.yaml:7: clusters.name: \"Paris\" is no name of an agent: 1 to 32 of a-z 0-9 - _ "
-         ". "
-         "that begin with a letter or digit"},
+         "dir/job.yaml:7: clusters.name: \"Paris\" is not the name of an agent: 1 to 32 characters "
+         "of a-z 0-9 - _ ., the first one a letter or digit"},
         {"name: paris", "name: paris-which-has-one-letter-more-xx",
-         "dir/job.yaml:7: clusters.name: \"paris-which-has-one-letter-more-xx\" is no name of an "
-         "agent: 1 to 32 of a-z 0-9 - _ . that begin with a letter or digit"},
+         "dir/job.yaml:7: clusters.name: \"paris-which-has-one-letter-more-xx\" is not the name of "
+         "an agent: 1 to 32 characters of a-z 0-9 - _ ., the first one a letter or digit"},
         {"n_heads: 4,", "n_heads: 4, rope_theta: 1,",
          "dir/job.yaml:3: model.rope_theta: 1 is not in 1.001..1000000000"},
         {"n_heads: 4,", "n_heads: 4, rope_scaling: llama3,",
@@ -177,8 +174,8 @@ static void test_error_messages(void **state) {
         {"steps: 300\n", "steps: 300\nmode: rdt\n",
          "dir/job.yaml:3: mode: \"rdt\" is not one of: replicas, rtd, distill"},
         {"steps: 300\n", "steps: 300\nmode: rtd\n",
-         "dir/job.yaml:8: clusters: mode rtd takes two, one with role generator, one with role "
-         "discriminator; or auto"},
+         "dir/job.yaml:8: clusters: mode rtd needs two: one with role generator and one with role "
+         "discriminator; either role may be auto"},
         {"threads: 2", "threads: 2, role: generator",
          "dir/job.yaml:7: clusters.role: only modes rtd and distill have roles"},
         {"threads: 2", "threads: 2, role: editor",
@@ -195,11 +192,11 @@ static void test_error_messages(void **state) {
          "dir/job.yaml:3: sync.codec: \"int9\" is not one of: fp32, bf16, int8[:BLOCK], "
          "int4[:BLOCK], int3[:BLOCK], int2[:BLOCK], topk[:K/CHUNK[:2 or :4]]"},
         {"seq_len: 128, batch: 4", "seq_len: 1048576, batch: 17",
-         "dir/job.yaml:4: data.batch: 17 of data.seq_len 1048576 are more than 16777216 tokens a "
-         "micro-batch; lower one, and raise data.accumulate"},
+         "dir/job.yaml:4: data.batch: 17 x data.seq_len 1048576 is more than 16777216 tokens in a "
+         "micro-batch; lower one of them and raise data.accumulate"},
         {"batch: 4", "batch: 65536, accumulate: 32768",
-         "dir/job.yaml:4: data.accumulate: 32768 times data.batch 65536 are more than 16777216 "
-         "sequences a step"},
+         "dir/job.yaml:4: data.accumulate: 32768 x data.batch 65536 is more than 16777216 "
+         "sequences in a step"},
         {"n_kv_heads: 2", "n_kv_heads: 3",
          "dir/job.yaml:3: model.n_kv_heads: 3 does not divide n_heads 4"},
         {"d_model: 128", "d_model: 12",
@@ -307,15 +304,15 @@ static void test_side_devices_refused(void **state) {
         const char *mode, *more, *keys, *key, *expect;
     } cases[] = {
         {"rtd", "", "mesh: {dp: 2}", "mesh",
-         "cluster rome: mode rtd trains on one rank a cluster; remove it"},
-        {"rtd", "", "device: cuda, mesh: {dp: 3}", "mesh", // which also does not divide the step
-         "cluster rome: mode rtd trains on one rank a cluster; remove it"},
+         "cluster rome: mode rtd trains on one rank in each cluster; remove it"},
+        {"rtd", "", "device: cuda, mesh: {dp: 3}", "mesh", // which does not divide the step
+         "cluster rome: mode rtd trains on one rank in each cluster; remove it"},
         {"rtd", "", "mesh: auto", "mesh",
-         "cluster rome: mode rtd trains on one rank a cluster; remove it"},
+         "cluster rome: mode rtd trains on one rank in each cluster; remove it"},
         {"distill", teacher_learns, "device: cuda, mesh: {tp: 2}", "mesh",
-         "cluster rome: mode distill trains on one rank a cluster; remove it"},
+         "cluster rome: mode distill trains on one rank in each cluster; remove it"},
         {"distill", teacher_learns, "mesh: auto, launcher: mpirun, ranks: 4", "mesh",
-         "cluster rome: mode distill trains on one rank a cluster; remove it"},
+         "cluster rome: mode distill trains on one rank in each cluster; remove it"},
         {"rtd", "", "outer_state: device", "outer_state",
          "cluster rome: \"device\", but mode rtd merges no updates; allowed: auto, host"},
         {"distill", teacher_learns, "outer_state: device", "outer_state",
@@ -339,12 +336,14 @@ static void test_side_devices_refused(void **state) {
          "processors; allowed: auto, host"},
         // only the synchronous reference takes all logits
         {"distill", "distill: {k: 0, teacher: {learn: true}}\n", "device: cuda", NULL,
-         "dir/job.yaml:7: distill.k: 0: all logits need sync.scheme: synchronous; else 1..64"},
+         "dir/job.yaml:7: distill.k: 0 (all logits) needs sync.scheme: synchronous; otherwise give "
+         "1..64"},
         {"rtd", "", "device: cpu, cuda_graphs: on", NULL,
-         "clusters.cuda_graphs: cluster rome: on needs device: cuda; remove it, or set off"},
+         "clusters.cuda_graphs: cluster rome: \"on\" needs device: cuda; remove this key, or set "
+         "it to off"},
         {"distill", "distill: {teacher: {learn: true}}\n", "cuda_graphs: on", "cuda_graphs",
-         "cluster rome: \"on\", but only a discriminator's passes are of one shape, and can be "
-         "recorded; allowed: auto, off"},
+         "cluster rome: \"on\", but only a discriminator's passes always have the same shape; "
+         "allowed: auto, off"},
     };
     struct agent_job j;
     neb_log_set_sink(capture, NULL);
@@ -450,7 +449,7 @@ static void test_names(void **state) {
     const char *at = strstr(good, "berlin");
     snprintf(text, sizeof text, "%.*sBerlin%s", (int)(at - good), good, at + strlen("berlin"));
     assert_int_equal(parse(text, &j), NEB_ERR_INVALID);
-    assert_non_null(strstr(message, "\"Berlin\" is no name of an agent"));
+    assert_non_null(strstr(message, "\"Berlin\" is not the name of an agent"));
     snprintf(text, sizeof text, "%.*sBerlin%ssync: {scheme: synchronous}\n", (int)(at - good), good,
              at + strlen("berlin"));
     assert_int_equal(parse(text, &j), NEB_OK);
@@ -625,7 +624,7 @@ static void test_private_noise(void **state) {
                  {"sync.dp.noise=0", "sync.dp.noise: is missing"},
                  {"sync.dp.clip=1e-9", "sync.dp.clip: must be 1e-6 or more"},
                  {"sync.dp.noise=0.001", "sync.dp.noise: must be 0.05 or more"},
-                 {"sync.private_range=2", "sync.private_range: does not go with"},
+                 {"sync.private_range=2", "sync.private_range: does not work with"},
                  {"sync.codec=auto", "sync.codec: must be bf16"},
                  {"sync.codec=int8", "sync.codec: must be bf16"},
                  {"sync.row_weights=true", "sync.row_weights: must be false"},

@@ -103,7 +103,7 @@ static void run(const struct row *r, const char *out) {
         assert_string_equal(text, files[i].of);
     }
     if (r->who[0])
-        snprintf(want, sizeof want, "cluster %s has it, as HOME/jobs/ID0/model.ckpt", r->who);
+        snprintf(want, sizeof want, "cluster %s has it as HOME/jobs/ID0/model.ckpt", r->who);
     assert_true(r->who[0] ? strstr(warned, want) != NULL : !warned[0]);
 }
 
