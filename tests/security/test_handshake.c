@@ -154,7 +154,8 @@ static void test_huge_claim(void **state) {
     }
     for (int i = 0; i < CLAIMS; i++)
         assert_true(done[i] > 64 + 9); // the claim was sent
-    // A busy machine cuts somewhat later. Every silent connection is cut after INTER_UNIDENTIFIED_MS.
+    // A busy machine cuts somewhat later. All silent connections are cut after
+    // INTER_UNIDENTIFIED_MS.
     for (end = neb_now() + 5 * NEB_S; count_ended(fds, CLAIMS) < CLAIMS && neb_now() < end;)
         step();
     assert_int_equal(count_ended(fds, CLAIMS), CLAIMS);
