@@ -101,7 +101,7 @@ static void test_history(void **state) {
     assert_int_equal(f->list.n_history, SEC_MEMBERLIST_HISTORY);
     go_on(&a, SEC_MEMBERLIST_HISTORY + 1, 1);
     assert_int_equal(offer(f, &a), NEB_ERR_CORRUPT);
-    assert_true(was_logged("so far ahead of 262"));
+    assert_true(was_logged("so far ahead of version 262"));
     sec_federation_destroy(&f);
     neb_buf_free(&a.b), neb_buf_free(&b.b), neb_buf_free(&cut.b), neb_buf_free(&old.b);
 }
