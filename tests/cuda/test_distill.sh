@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Teachers and students on devices, here the emulated one: labels and losses are those of processors but for rounding, of a teacher that is
-# frozen and of one that learns; students that are one model stay one, wherever each trains; a device that is lost costs a restart.
+# Teachers and students on emulated devices: labels and losses equal those of processors up to
+# rounding, for a frozen teacher and for one that learns. Students of one model stay equal wherever
+# they train. A lost device costs a restart.
 . "$(dirname "$0")/../e2e/lib.sh"
 . "$(dirname "$0")/../e2e/pairs.sh"
 export CUDA_VISIBLE_DEVICES= # a GPU that this machine has is not the emulator's
@@ -39,7 +40,7 @@ near 0.02 "$T/plain" "$T/mixed"
 [[ $(summary '.clusters[0].device' "$T/mixed") == "cuda (emulated, bf16)" ]] || fail "device: $(summary '.clusters[0].device' "$T/mixed")"
 jq -e '.quality.clusters.beta.taught_share == 1 and .quality.clusters.beta.chrf >= 0' "$T/exact/summary.json" >/dev/null || fail "quality: $(jq -c .quality "$T/exact/summary.json")"
 
-# A teacher that learns while it teaches, and students that are one model.
+# A teacher that learns while it teaches, and students that share one model.
 three="[{name: beta, role: student, $cuda}, {name: gamma, role: student, $cpu}, {name: alpha, role: teacher, $cuda}]"
 small learns "$three" "teacher: {learn: true, n_layers: 1}, federate: true"
 small learns_cpu "${three//$cuda/$cpu}" "teacher: {learn: true, n_layers: 1}, federate: true"
@@ -56,7 +57,7 @@ EMU_LOSES=400 start lost 2 # of each process
 [[ $(digest "$T/lost") == "$(digest "$T/exact")" ]] || fail "after a lost device: other parameters"
 cat "$T"/lost/clusters/*/agent.log | has 'worker of job distill ended .*restart' || fail "no device was lost"
 
-# What is wrong with a file is no fault of the device that the job had, and is said at once.
+# A bad file is not a fault of the device: the job fails at once.
 cp "$T/alone/checkpoint/model.ckpt" "$T/teacher.ckpt"
 small spoilt "[{name: alpha, role: teacher, $cuda}, {name: beta, role: student, $cpu}]" "teacher: {init: $T/teacher.ckpt}"
 NEBULA_FAULT=worker.step:+300 timeout 100 "$nebula" distill "$T/spoilt.yaml" --local 2 --out "$T/spoilt" >"$T/spoilt.log" 2>&1 & pid=$!

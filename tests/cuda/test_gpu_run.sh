@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# tests/gpu/run on the emulated device, as far as that goes: a bundle's parts are the real programs, in small: the codecs' timing runs every
-# kernel it names, attention's both paths of head_dim 128, meshes of ranks train without MPI, NCCL's ranks pass the suite and notice one that stays away, and a cluster on the device
-# trains with one on processors.
+# tests/gpu/run on the emulated device, with the real programs in small: the codecs' timing runs
+# every kernel that it lists, attention runs both paths of head_dim 128, meshes train without MPI,
+# NCCL's ranks pass the suite and notice an absent rank, and a cluster on the device trains with one
+# on processors.
 set -euo pipefail
 EMULATED=${EMULATED:?} EMULATED_NCCL=${EMULATED_NCCL:?}
 T=$(mktemp -d)
@@ -28,15 +29,16 @@ chmod +x "$T/bundle/gpu_check" "$T/path/nvidia-smi"
 cp "$SOURCE/tests/e2e/lib.sh" "$T/bundle/e2e.sh"
 cp "$SOURCE/tests/e2e/pairs.sh" "$T/bundle/"
 echo abcdef0-dirty >"$T/bundle/commit" # as --bundle leaves it
-# No EMU_NCCL_SHARED_DEVICE: as NCCL does, the emulated one refuses two ranks of one host on a device.
+# EMU_NCCL_SHARED_DEVICE is unset: like NCCL, the emulation refuses two ranks of one host on a
+# device.
 export NEBULA_GPU_PATIENCE=3000 NEBULA_GPU_STEPS=10 NEBULA_GPU_MESH="steps=1 seq=3" PATH=$T/path:$PATH
 "$T/bundle/run" --part codec --into "$T/parts" >"$T/out" || { cat "$T/out"; exit 1; }
 (($(grep -cE '^\| [a-z0-9/ ]+ (en|de)code \| [0-9]+ \| [0-9.]+ \|$' "$T/out") == 13)) || { cat "$T/out"; echo "codecs are missing"; exit 1; }
 (($(grep -cE '^\| [a-z0-9/ ]+ encode, second pass \| [0-9]+ \| [0-9.]+ \|$' "$T/out") == 7)) || { cat "$T/out"; echo "an encoder's passes are missing"; exit 1; }
-# With all bits equal, both would have been one and the same path.
+# Equal bits would mean that both runs took the same path.
 "$T/bundle/run" --part attn --into "$T/parts" >"$T/out" || { cat "$T/out"; exit 1; }
 (($(grep -cE '^\| (as here|mma) \| 1 x 130, 16 heads of 128 \|( [0-9.]+ \|){4}( differs by [1-9][-.0-9e]* \|| +\|)$' "$T/out") == 2)) || { cat "$T/out"; echo "attention by other kernels"; exit 1; }
-# Kernels, in a process that loses the device on the way, as often as it starts: the cases behind have others.
+# Each process loses its device on the way: other processes run the remaining cases.
 if EMU_LOSES=900 "$T/bundle/run" --part ops --into "$T/lost" >"$T/out" 2>"$T/err"; then cat "$T/out"; echo "nobody minds a lost device"; exit 1; fi
 grep -q '^Kernels against the reference: \*\*failed, exit status 1\*\*' "$T/out" || { cat "$T/out" "$T/err"; echo "another result"; exit 1; }
 lost=$(grep -c '^next=' "$T/out") || true
@@ -60,7 +62,7 @@ grep -q '^Two clusters, one on the device: ok' "$T/out" || { cat "$T/out"; echo 
 (($(grep -cE '^\| [a-z].* \| [0-9]+ \| [0-9.]+ \| [0-9.]+ \| [0-9.]+ \|$' "$T/out") == 5)) || { cat "$T/out"; echo "a side is missing"; exit 1; }
 for mode in rtd distill; do grep -q "^Mode $mode, both sides on the device: ok" "$T/out" || { cat "$T/out"; echo "no mode $mode"; exit 1; }; done
 NEBULA_GPU_PLAN=small "$T/bundle/run" --part plan --into "$T/plan" >"$T/out" || grep -q '^| 124M | 0' "$T/out" || { cat "$T/out"; echo "nothing was planned, or measured"; exit 1; }
-# PyTorch has the call's time where one shape is asked for: a python3 that says what it was given.
+# PyTorch gets more time for a single shape: a fake python3 prints its arguments.
 mkdir "$T/python"
 cat >"$T/python/python3" <<'SH'
 #!/bin/sh
@@ -75,7 +77,7 @@ rc=0
 "$T/bundle/run" --report "$T/parts" >"$T/out" || rc=$?
 grep -q 'of commit abcdef0-dirty on' "$T/out" || { cat "$T/out"; echo "a report of no commit"; exit 1; }
 [[ $rc == 1 ]] && grep -q '^| Codecs | ok |' "$T/out" && grep -q '^| speed | \*\*not run\*\* |' "$T/out" || { cat "$T/out"; echo "another report"; exit 1; }
-# A bundle carries no part of the C library: another machine's loader has its own.
+# A bundle has no part of the C library: another machine's loader needs its own.
 if [[ -e $BUILD/libnebula_cuda.so ]] && dpkg -L libc6 >"$T/libc" 2>/dev/null; then
     BUILD=$BUILD "$SOURCE/tests/gpu/run" --bundle "$T/packed" >"$T/out" || { cat "$T/out"; echo "no bundle"; exit 1; }
     tar -tzf "$T/packed/lib.tar.gz" | sed 's,.*/,,' | sort >"$T/carried"

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Meshes of ranks on emulated devices with parts of a step as graphs (intra/device/graph.c): the same digits as without, over replicas, whose
-# gradients are reduced between the graphs of a pass, and over pipeline stages; tensor-parallel ranks say that they have none.
+# Meshes of ranks on emulated devices with parts of a step as graphs (intra/device/graph.c): the
+# same digests as without graphs, for replicas, which reduce gradients between the graphs of a pass,
+# and for pipeline stages. Tensor-parallel ranks report that they use none.
 set -euo pipefail
 source "$(dirname "$0")/../parallel/lib.sh"
 
@@ -10,7 +11,7 @@ start=$SECONDS
 limit=200 # a busy machine: ranks wait for their turn on a processor
 launcher=socket # starts sooner, and its ranks sleep where those of MPI poll; test_mesh.sh has both
 
-# with MESH OPTIONS: also what rank 0 says of its graphs
+# with MESH OPTIONS: also prints what rank 0 logs of its graphs
 with() {
     # shellcheck disable=SC2086
     for graphs in off on auto; do mesh "$1" eval=1 seq=8 graphs=$graphs $2 >"$work/$graphs" 2>"$work/$graphs.log" || { cat "$work/$graphs.log"; exit 1; }; done

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# As test_mesh.sh, with what changes what ranks on devices say to each other: rows that do not divide, clipping by tensor, tied
-# embeddings, adapters, recomputation, targets that do not count, parameters changed between two steps, groups; and checkpoints, which
-# pass from meshes on devices to others and to processors.
+# Like test_mesh.sh, with the options that change the messages between ranks: rows that do not
+# divide, clipping by tensor, tied embeddings, adapters, recomputation, ignored targets, parameters
+# changed between two steps, groups; and checkpoints that move from meshes on devices to other
+# meshes and to processors.
 set -euo pipefail
 source "$(dirname "$0")/../parallel/lib.sh"
 

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# A mesh of ranks on emulated devices and a cluster on processors train one model: with the exchange's state on the mesh's devices everything is,
-# bit by bit, what it is with the state on its hosts: parameters, digests of every round, and what checkpoints hold of the exchange and the
-# model. Replicas and cut tensors; fragments that travel while steps go on, sparse updates, ranks that are killed, and plans that follow the link.
+# A mesh of ranks on emulated devices and a cluster on processors train one model. The exchange's
+# state on the devices gives the same bits as on the hosts: parameters, digests of every round, and
+# the checkpointed state. Covers replicas and cut tensors, overlapped fragments, sparse updates,
+# killed ranks, and plans that follow the link.
 . "$(dirname "$0")/../e2e/lib.sh"
 make_corpus
 make_job "$T/job.yaml"
@@ -31,7 +32,8 @@ on_devices() { # NAME RANKS
     local rank
     for ((rank = 0; rank < $2; rank++)); do logs "$1" "$rank" | has "exchange's state is on emulated" || fail "$1: not on rank $rank's device"; done
 }
-# Sections of a checkpoint and its parts by name and digest, but for what names its parts and what the clock says.
+# Lists a checkpoint's sections and parts by name and digest, without the fields that hold part
+# names or times.
 cat >"$T/sections.py" <<'PY'
 import glob, struct, sys
 found = {}
@@ -77,7 +79,7 @@ outer=auto pair replicas "dp: 2" 2 "${streaming[@]}"
 pair tensors "tp: 2" 2 "${sparse[@]}"
 pair stages "pp: 2, dp: 2" 4 "${streaming[@]}" --set sync.row_weights=false --set sync.codec=int8
 
-# Killed: a follower, then rank 0. State that is on the devices comes back as it was.
+# Kills a follower, then rank 0. The state on the devices is restored.
 for want in "replicas dp:\ 2 1" "tensors tp:\ 2 0"; do
     eval "set -- $want"
     name=killed-$1 options=("${streaming[@]}")
@@ -100,7 +102,8 @@ for want in "replicas dp:\ 2 1" "tensors tp:\ 2 0"; do
     echo "$name: rank $3 was killed, and the bits are those of a run in peace"
 done
 
-# NCCL tells rank 0 of an error, which may be anybody's: the ranks begin again, the job goes on.
+# NCCL reports an error to rank 0, whose cause may be any rank: all ranks restart, and the job goes
+# on.
 job error "dp: 2" device
 export EMU_NCCL_ERROR=$T/error.now
 start error "${streaming[@]}" &

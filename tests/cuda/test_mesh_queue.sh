@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Collectives of tensor-parallel ranks are in the device's queue: the host waits no more often than on one rank, in every step the same few
-# times, and enqueues no more ops than one rank does but for the collectives and what belongs to them. A rank that does not come keeps the
-# others from ending, but not for ever: one message, within the time limit, whether they wait for an earlier collective or for the step's end.
-# (Every wait without a limit behind a collective ends the emulator, in all tests of meshes.)
+# Collectives of tensor-parallel ranks are in the device's queue: the host waits as often as with
+# one rank, equally often in every step, and enqueues no other ops than one rank does, except the
+# collectives and their helpers. An absent rank blocks the others only up to the time limit, with
+# one message, wherever they wait. (A wait without a limit behind a collective ends the emulator in
+# all tests of meshes.)
 set -euo pipefail
 source "$(dirname "$0")/../parallel/lib.sh"
 
@@ -11,7 +12,7 @@ emulated
 limit=200 # a busy machine: ranks wait for their turn on a processor
 launcher=socket # starts sooner, and its ranks sleep where those of MPI poll; test_mesh.sh has both
 
-# waits MESH OPTIONS...: of rank 0's host
+# waits MESH OPTIONS...: waits of rank 0's host
 waits() {
     local m=$1
     shift
@@ -34,7 +35,8 @@ for options in "" "bias=1 recompute=1" trainable=lora; do
     echo "$options: $many waits, one rank $one"
 done
 
-# Replicas of tensor-parallel ranks reduce most pieces of the gradients while backward still runs: of eight a step.
+# Replicas of tensor-parallel ranks reduce most of a step's eight pieces of the gradients while
+# backward still runs.
 beside() {
     EMU_LATE=1 EMU_COUNT=1 mesh "$@" >/dev/null 2>"$work/err" || { cat "$work/err" >&2; exit 1; }
     sed -n 's/.*emulated NCCL of rank 0: \([0-9]*\) operations began beside kernels.*/\1/p' "$work/err"
@@ -42,8 +44,9 @@ beside() {
 n=$(beside 2x1x2 device=fp32 seq=8 graphs=off steps=3)
 ((n >= 3 * 3)) || { echo "two replicas of two ranks: in three steps $n reductions began while backward ran"; exit 1; }
 echo "$n reductions began while backward ran"
-# Replicas alone: what reduces has a stream of its own and sees none of the kernels'. But the host waits for the mark of each piece, and while
-# backward still runs there are kernels behind it; so there are behind the batch of each of a step's four micro-batches.
+# Replicas alone reduce in a stream of their own, without kernels. The host waits for the mark of
+# each piece while backward still has kernels behind it. The same holds for each of a step's four
+# micro-batches.
 early() {
     EMU_LATE=1 EMU_COUNT=1 mesh 2x1x1 device=fp32 seq=8 graphs=off "$@" >/dev/null 2>"$work/err" || { cat "$work/err" >&2; exit 1; }
     sed -n 's/.*emulated device of rank 0: the host has waited .* times, \([0-9]*\) with kernels behind.*/\1/p' "$work/err"
@@ -54,7 +57,7 @@ n=$((many - few - 2 * 4))
 ((few > 0 && n >= 2 * 5)) || { echo "two replicas: in two steps $n of 16 pieces were there while backward ran"; exit 1; }
 echo "$n of 16 pieces of two replicas were there while backward ran"
 
-# A rank that stays away: in the first step, where others are waited for, or in one behind it.
+# A rank is absent in the first step, where others wait for it, or in a later one.
 for stay in 0 1; do
     for mesh in 1x1x2 2x1x2; do
         from=$SECONDS

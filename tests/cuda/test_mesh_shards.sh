@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# As parallel/test_mesh_shards.sh, of ranks with a device each (emulated): the exchange's state on the devices makes the updates, digests and
-# parameters that the host of one rank without a device makes, bit for bit; so does the host's of such a mesh; and checkpoints pass between all of
-# these. Where one rank's device is too small, all stay on the host, or fail, as they were told.
+# Like parallel/test_mesh_shards.sh with one emulated device per rank: with the exchange's state on
+# the devices or on their hosts, updates, digests and parameters equal those of one rank without a
+# device, bit for bit; checkpoints move between all of these. If one rank's device is too small, the
+# state stays on the host, or the run fails if it must be on the device.
 set -euo pipefail
 source "$(dirname "$0")/../parallel/lib.sh"
 
@@ -38,7 +39,7 @@ for options in "codec=int4" "codec=topk:64/4096 fragments=1 tied=1" "codec=fp32 
     echo "$options: devices exchange what a host would"
 done
 
-# Saved by one, loaded by all.
+# Saved by one mesh, loaded by all.
 one rounds=5 save="$work/one.ckpt" >/dev/null 2>&1
 one first=5 rounds=6 load="$work/one.ckpt" >"$work/want" 2>/dev/null
 on device 2x1x1 rounds=5 save="$work/dp.ckpt" || { cat "$work/err"; exit 1; }
@@ -50,7 +51,7 @@ for file in one dp cut; do
     agree device 1x1x2 "from $file.ckpt" first=5 rounds=6 load="$work/$file.ckpt"
     agree host 2x1x1 "from $file.ckpt" first=5 rounds=6 load="$work/$file.ckpt"
 done
-# What others had, taken over in the middle.
+# Each takes over the checkpoint of another in the middle of a run.
 one rounds=4 dump="$work/snapshot" >/dev/null 2>&1
 one first=2 rounds=4 adopt="$work/snapshot" >"$work/want" 2>/dev/null
 for m in 2x1x1 1x1x2; do agree device "$m" "what others had" first=2 rounds=4 adopt="$work/snapshot"; done

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# A cluster of several ranks on emulated devices and one on processors train one model: equal parameters after every round and at the
-# end, evaluations that agree (where the exchange's state is: test_mesh_outer.sh). With `auto` the mesh is on devices if every rank has one; else it is
-# on processors, and rank 0's log says why; with `cuda` it fails then, for the same reason.
+# A cluster of several ranks on emulated devices and one on processors train one model: equal
+# parameters after every round and at the end, and evaluations that agree. With `auto` the mesh uses
+# devices if every rank has one; else processors, and rank 0 logs why. With `cuda` it then fails for
+# the same reason.
 . "$(dirname "$0")/../e2e/lib.sh"
 export CUDA_VISIBLE_DEVICES= # a GPU that this machine has is not the emulator's
 make_corpus
@@ -23,14 +24,14 @@ run() { # NAME options…
     digests_equal "$T/$name"
     round_digests_equal "$T/$name"
 }
-# Of how many ranks kernels are loaded this way before anything is launched.
+# Counts the ranks that load their kernels this way before the first launch.
 loading() { cat "$T/$1"/clusters/alpha/jobs/*/rank-*.log | grep -c "CUDA_MODULE_LOADING $2\$" || true; }
 export EMU_COUNT=1
 run mesh
 [[ $(loading mesh EAGER) == 2 ]] || fail "kernels are not loaded before collectives: $(cat "$T"/mesh/clusters/alpha/jobs/*/rank-*.log)"
 [[ $(summary '.clusters[0].device' "$T/mesh") == "cuda (emulated, fp32)" ]] || fail "device: $(summary '.clusters[0].device' "$T/mesh")"
 cat "$T"/mesh/clusters/alpha/jobs/*/rank-0.log | has "2 ranks: dp 2, pp 1, tp 1" || fail "other ranks"
-# Both hold the same parameters: the devices' evaluation is the processor's but for rounding.
+# Both hold the same parameters: the evaluation on devices equals the processor's up to rounding.
 jq -e '(.clusters[0].eval_loss - .clusters[1].eval_loss) | fabs < 0.01' "$T/mesh/summary.json" >/dev/null ||
     fail "evaluations differ: $(summary '[.clusters[].eval_loss]' "$T/mesh")"
 jq -e 'all(.clusters[]; .loss_last > 0 and .loss_last < .loss_first)' "$T/mesh/summary.json" >/dev/null || fail "the loss rose"
@@ -41,7 +42,8 @@ CUDA_MODULE_LOADING=LAZY run auto # the user's word counts
 [[ $(loading auto LAZY) == 2 ]] || fail "CUDA_MODULE_LOADING of the user is not kept: $(cat "$T"/auto/clusters/alpha/jobs/*/rank-*.log)"
 [[ $(place auto) == "cuda (emulated, fp32) "*"training on emulated in fp32"* ]] || fail "auto, with a device a rank: $(place auto)"
 [[ $(summary '.clusters[0].params_digest' "$T/auto") == "$(summary '.clusters[0].params_digest' "$T/mesh")" ]] || fail "auto and cuda have other parameters"
-# One of two tensor-parallel ranks has so small a card that its logits would come in two blocks, the other's in one: they reduce between blocks.
+# One of two tensor-parallel ranks has a card so small that its logits need two blocks, the other's
+# need one; both reduce between blocks.
 cp "$T/job.yaml" "$T/even.yaml"
 sed -i 's/seq_len: 32, batch: 2/seq_len: 64, batch: 2/; s/mesh: {dp: 2, tp: 1}/mesh: {dp: 1, tp: 2}/' "$T/job.yaml"
 EMU_CARD=1:100000 run unequal --steps 3
@@ -53,7 +55,8 @@ EMU_WITHOUT=1 run lack
 place lack | has ' info .*training on the CPU' || fail "no device is worth a warning: $(place lack)"
 EMU_REFUSES=1 run refused --steps 3 # it is there
 [[ $(place refused) == "cpu "*" warn "*"training on the CPU, because not every rank has a device: rank 1: CUDA device 0: unknown error"* ]] || fail "auto, with a device that cannot be opened: $(place refused)"
-# Once it has trained on devices, a rank whose device is gone is a crash: all are started again, and nobody goes on on processors.
+# After training on devices, a lost device is a crash: all ranks restart, and none continues on
+# processors.
 begun() { NEBULA_FAULT=worker.step:+300 timeout 100 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 40 --set sync.interval=3 --out "$T/gone" "$@" >"$T/gone.log" 2>&1 & pid=$!; }
 until_seen() { for _ in $(seq 600); do compgen -G "$T/gone/clusters/alpha/jobs/*/device" >/dev/null && has "$1" <"$T/gone.log" && return; sleep 0.1; done; fail "not seen: $1: $(cat "$T/gone.log")"; }
 begun; until_seen 'alpha  *step'

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# nebula plan for a mesh whose exchange has its state on the ranks' devices, emulated ones in place of CUDA's: what the fullest device holds, and how
-# much of that is the exchange's, against what the emulator gave out in runs; with `auto` and too little room the plan has it on the hosts, as the run has.
+# nebula plan for a mesh with the exchange's state on the ranks' emulated devices: the memory of the
+# fullest device, and the exchange's part of it, against the emulator's figures. With `auto` and too
+# little memory the plan puts the state on the hosts, as the run does.
 . "$(dirname "$0")/../e2e/lib.sh"
 export XDG_CACHE_HOME=$T/cache
 cp -r "$BUILD/rates" "$T/cache" # of its processors, measured once, by the test e2e_rates
@@ -24,7 +25,7 @@ near() { # NAME PREDICTED MEASURED PERCENT
 job() { sed "s/MESH/mesh: {$2}/; s/OUTER/outer_state: $3,/" "$T/job.yaml" >"$T/$1.yaml"; } # NAME MESH OUTER
 plan() { EMU_DEVICES=2 timeout 200 "$nebula" plan "$T/$1.yaml" --json "${@:2}" >"$T/$1.json" 2>"$T/plan.err" || fail "plan $1: $(cat "$T/plan.err")"; }
 planned() { jq ".written.clusters[0].$2" "$T/$1.json"; }
-# The most that any rank's device gave out.
+# Prints the largest memory in use of any rank's device.
 run() {
     EMU_COUNT=1 timeout 200 "$nebula" pretrain "$T/$1.yaml" --local 2 --steps 2 --set sync.interval=2 --set sync.codec=int8 --out "$T/$1" >"$T/$1.log" 2>&1 ||
         fail "$1: $(tail -n 5 "$T/$1.log"; cat "$T/$1"/clusters/*/jobs/*/{worker,rank-*}.log)"
@@ -48,7 +49,7 @@ done
 job stages "pp: 2" device
 plan stages
 near "pp: 2, the fullest device, exchange there" "$(planned stages device_bytes)" "$(run stages)" 5
-# Less device memory than that: on the hosts, where the plan may choose.
+# With less device memory than that, `auto` uses the hosts.
 job auto "dp: 2" auto
 jq --argjson all "$(planned dp2-device device_bytes)" --argjson its "$(planned dp2-device outer_bytes)" '.device.memory = ($all - $its / 2) / 0.94' "$T/here.json" >"$T/less.json"
 plan auto --site "alpha=$T/less.json"

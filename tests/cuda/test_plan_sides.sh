@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# nebula plan for sides of rtd and distill on devices, emulated ones in place of CUDA's: what each of them holds in its device's memory, a teacher that
-# only looks and students that are one model included, against what the emulator gave out in runs; how much longer one side's steps are than the other's.
+# nebula plan for the sides of rtd and distill on emulated devices: the device memory of each side,
+# including a frozen teacher and students of one model, against the emulator's figures; and the
+# ratio of the sides' step times.
 . "$(dirname "$0")/../e2e/lib.sh"
 . "$(dirname "$0")/../e2e/pairs.sh"
 export XDG_CACHE_HOME=$T/cache

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Workers on a device, here the emulated one in place of the CUDA kernels: one cluster trains in bf16 on it and the other on
-# its processors; they exchange, end with equal parameters, and evaluate. Where there is no device, `device: cuda` says why.
+# Workers on the emulated device: one cluster trains on it in bf16, the other on processors; they
+# exchange, end with equal parameters, and evaluate. Without a device, `device: cuda` gives the
+# reason.
 . "$(dirname "$0")/../e2e/lib.sh"
 export CUDA_VISIBLE_DEVICES= # a GPU that this machine has is not the emulator's
 make_corpus
@@ -25,24 +26,27 @@ run mixed
 [[ $(summary '.clusters[0].device' "$T/mixed") == "cuda (emulated, bf16)" ]] || fail "device: $(summary '.clusters[0].device' "$T/mixed")"
 [[ $(summary '.clusters[1].device' "$T/mixed") == cpu* ]] || fail "device: $(summary '.clusters[1].device' "$T/mixed")"
 jq -e 'all(.clusters[]; .loss_last > 0 and .loss_last < .loss_first and .eval_loss > 0)' "$T/mixed/summary.json" >/dev/null || fail "the loss rose"
-# Both hold the same parameters: the device's evaluation is the processor's but for rounding.
+# Both hold the same parameters: the device's evaluation equals the processor's up to rounding.
 jq -e '(.clusters[0].eval_loss - .clusters[1].eval_loss) | fabs < 0.02' "$T/mixed/summary.json" >/dev/null ||
     fail "evaluations differ: $(summary '[.clusters[].eval_loss]' "$T/mixed")"
 sed -i 's/device: cuda,/device: auto, precision: fp32, cuda_graphs: off,/' "$T/job.yaml"
 run again --set sync.overlap=2
-# Where the exchange's state is changes nothing but what crosses the bus: on the device (as by default), and on the host. Nor do graphs.
+# The place of the exchange's state changes only the transfers over the bus: on the device (the
+# default) or on the host. Graphs change no bit either.
 cat "$T"/again/clusters/alpha/jobs/*/worker.log | has "exchange's state is on emulated" || fail "the exchange was not on the device"
-# One that is lost after some steps of every process costs a restart; one that is lost before the first step ends the job with its words.
+# A device lost after some steps costs a restart; a device lost before the first step ends the job
+# with its error.
 EMU_LOSES=700 run lost --steps 20 --set checkpoint.every_steps=2
 cat "$T"/lost/clusters/alpha/agent.log | has 'worker of job e2e ended .*restart 1 of 3' || fail "no device was lost: $(cat "$T"/lost/clusters/alpha/jobs/*/worker.log)"
 has 'alpha: .*an illegal memory access' <"$T/lost.log" || fail "the run does not say what failed: $(cat "$T/lost.log")"
 if EMU_LOSES=30 timeout 100 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 5 --out "$T/never" >"$T/never.log" 2>&1; then fail "trained on a device that is lost at once"; fi
 has 'cluster alpha: .*an illegal memory access' <"$T/never.log" || fail "no reason: $(cat "$T/never.log")"
-# A device that is there and cannot be opened, or is full, is not the same as none.
+# A device that cannot be opened, or is full, differs from no device.
 EMU_REFUSES=0 run refused --steps 5
 [[ $(summary '.clusters[0].device' "$T/refused") == cpu* ]] || fail "device: $(summary '.clusters[0].device' "$T/refused")"
 cat "$T"/refused/clusters/alpha/jobs/*/worker.log | has ' warn .*the GPU of this machine cannot be opened: CUDA device 0: unknown error' || fail "no warning: $(cat "$T"/refused/clusters/alpha/jobs/*/worker.log)"
-# Whoever has trained on one does not go on many times slower when it is gone: the worker is started anew, and the job fails with the reason.
+# After training on a device, a worker does not continue slowly without it: it restarts, and the job
+# fails with the reason.
 NEBULA_FAULT=worker.step:+300 timeout 100 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 24 --set sync.interval=5 --out "$T/gone" >"$T/gone.log" 2>&1 & pid=$!
 for _ in $(seq 600); do compgen -G "$T/gone/clusters/alpha/jobs/*/device" >/dev/null && break; sleep 0.1; done
 kill -INT "$pid"
@@ -62,7 +66,7 @@ if cat "$T"/again/clusters/alpha/jobs/*/worker.log | has "cuda_graphs"; then fai
 on=$(summary '[.clusters[].params_digest] | @tsv' "$T/again") off=$(summary '[.clusters[].params_digest] | @tsv' "$T/host")
 [[ -n $on && $on == "$off" ]] || fail "on the device $on, on the host $off"
 sed -i 's/outer_state: host,/outer_state: device,/' "$T/job.yaml"
-# A worker that dies goes on from its checkpoint: state that is on the device comes back as it was.
+# A killed worker continues from its checkpoint, with the state of the device.
 timeout 200 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 40 --set sync.interval=5 --set sync.overlap=2 --set checkpoint.every_steps=4 \
     --out "$T/killed" >"$T/killed.log" 2>&1 &
 pid=$!
@@ -82,7 +86,7 @@ sed -i 's/ outer_state: device,//' "$T/job.yaml"
 sed -i 's/device: auto, precision: fp32,/device: cuda,/' "$T/job.yaml"
 if timeout 100 "$T/bare/nebula" pretrain "$T/job.yaml" --local 2 --steps 10 --out "$T/none" >"$T/none.log" 2>&1; then fail "trained without kernels"; fi
 cat "$T/none.log" "$T"/none/clusters/*/jobs/*/worker.log 2>/dev/null | has 'has no CUDA kernels.*device: cpu' || fail "no hint: $(tail -n 5 "$T/none.log")"
-# Kernels, and no driver: said by the program itself, without loading what they need.
+# With kernels but no driver, the program reports this without loading the kernels' libraries.
 if [[ -e $BUILD/libnebula_cuda.so ]] && ! ldconfig -p | has 'libcuda\.so\.1'; then
     cp "$BUILD/libnebula_cuda.so" "$T/bare/"
     if LD_DEBUG=files LD_DEBUG_OUTPUT="$T/loaded" timeout 100 "$T/bare/nebula" pretrain "$T/job.yaml" --local 2 --steps 10 --out "$T/driverless" >"$T/driverless.log" 2>&1; then fail "trained without a driver"; fi
