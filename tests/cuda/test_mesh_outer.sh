@@ -7,7 +7,8 @@
 . "$(dirname "$0")/../e2e/lib.sh"
 make_corpus
 make_job "$T/job.yaml"
-sed -i 's/seq_len: 64, batch: 4/seq_len: 16, batch: 2/; s/d_model: 64/d_model: 32/; s/d_ff: 128/d_ff: 64/; s/{name: beta,/{name: beta, device: cpu,/
+sed -i 's/seq_len: 64, batch: 4/seq_len: 16, batch: 2/; s/d_model: 64/d_model: 32/;
+    s/d_ff: 128/d_ff: 64/; s/{name: beta,/{name: beta, device: cpu,/
     s/{name: alpha,/{name: alpha, device: cuda, precision: fp32, MESH, OUTER/' "$T/job.yaml"
 mkdir "$T/bin"
 cp "$BUILD/nebula" "$T/bin/"
@@ -16,21 +17,29 @@ cp "$EMULATED_NCCL" "$T/bin/libnebula_nccl.so"
 nebula=$T/bin/nebula
 export EMU_LATE=1 EMU_NCCL_SHARED_DEVICE=1
 
-job() { sed "s/MESH/mesh: {$2}/; s/OUTER/${3:+outer_state: $3,}/" "$T/job.yaml" >"$T/$1.yaml"; } # NAME MESH OUTER
-start() {                                                                                       # NAME options…
+job() { # NAME MESH OUTER
+    sed "s/MESH/mesh: {$2}/; s/OUTER/${3:+outer_state: $3,}/" "$T/job.yaml" >"$T/$1.yaml"
+}
+# NAME options…
+start() {
     local name=$1
     shift
-    timeout 250 "$nebula" pretrain "$T/$name.yaml" --local 2 --out "$T/$name" --set checkpoint.every_steps=5 "$@" >"$T/$name.log" 2>&1
+    timeout 250 "$nebula" pretrain "$T/$name.yaml" --local 2 --out "$T/$name" --set \
+        checkpoint.every_steps=5 "$@" >"$T/$name.log" 2>&1
 }
 run() {
-    start "$@" || fail "$1: $(tail -n 5 "$T/$1.log"; cat "$T/$1"/clusters/*/jobs/*/{worker,rank-*}.log)"
+    start "$@" || fail \
+        "$1: $(tail -n 5 "$T/$1.log"; cat "$T/$1"/clusters/*/jobs/*/{worker,rank-*}.log)"
     digests_equal "$T/$1"
     round_digests_equal "$T/$1"
 }
 logs() { cat "$T/$1"/clusters/alpha/jobs/*/rank-"$2".log; }
 on_devices() { # NAME RANKS
     local rank
-    for ((rank = 0; rank < $2; rank++)); do logs "$1" "$rank" | has "exchange's state is on emulated" || fail "$1: not on rank $rank's device"; done
+    for ((rank = 0; rank < $2; rank++)); do
+        logs "$1" "$rank" | has "exchange's state is on emulated" ||
+            fail "$1: not on rank $rank's device"
+    done
 }
 # Lists a checkpoint's sections and parts by name and digest, without the fields that hold part
 # names or times.
@@ -57,8 +66,10 @@ alike() { # NAME NAME
     b=$(summary '[.clusters[] | .params_digest, .loss_last, .eval_loss] | @tsv' "$T/$2")
     [[ $a && $a == "$b" ]] || fail "$1 ends with $a, $2 with $b"
     for one in "$1" "$2"; do python3 "$T/sections.py" "$(newest "$one")" >"$T/$one.sections"; done
-    (($(grep -c '^outer\.' "$T/$1.sections") >= 4)) || fail "no state of the exchange in $(newest "$1"): $(cat "$T/$1.sections")"
-    cmp "$T/$1.sections" "$T/$2.sections" || fail "checkpoints differ: $(diff "$T/$1.sections" "$T/$2.sections")"
+    (($(grep -c '^outer\.' "$T/$1.sections") >= 4)) ||
+        fail "no state of the exchange in $(newest "$1"): $(cat "$T/$1.sections")"
+    cmp "$T/$1.sections" "$T/$2.sections" ||
+        fail "checkpoints differ: $(diff "$T/$1.sections" "$T/$2.sections")"
 }
 
 streaming=(--steps 20 --set sync.interval=5 --set sync.overlap=2 --set sync.fragments=2)
@@ -68,7 +79,9 @@ pair() { # NAME MESH RANKS options…
     shift 3
     job "$name-host" "$mesh" host
     run "$name-host" "$@"
-    if logs "$name-host" 0 | has "exchange's state is on"; then fail "outer_state: host, and yet on the device"; fi
+    if logs "$name-host" 0 | has "exchange's state is on"; then
+        fail "outer_state: host, and yet on the device"
+    fi
     job "$name" "$mesh" "${outer:-device}"
     run "$name" "$@"
     on_devices "$name" "$ranks"
@@ -89,9 +102,12 @@ for want in "replicas dp:\ 2 1" "tensors tp:\ 2 0"; do
     pid=$!
     for ((i = 0; i < 900; i++)); do
         victim=$(pgrep -f "nebula worker $T/$name/clusters/alpha/" | while read -r p; do
-            tr '\0' '\n' <"/proc/$p/environ" 2>/dev/null | has -x "RANK=$3" && echo "$p"; done | head -n 1 || true)
-        ls "$T/$name"/clusters/alpha/jobs/*/checkpoint/step-*.ckpt >/dev/null 2>&1 && [[ $victim ]] && break
-        kill -0 "$pid" 2>/dev/null || fail "$name ended before its first checkpoint: $(tail -n 3 "$T/$name.log")"
+            tr '\0' '\n' <"/proc/$p/environ" 2>/dev/null | has -x "RANK=$3" && echo "$p"; done |
+                head -n 1 || true)
+        ls "$T/$name"/clusters/alpha/jobs/*/checkpoint/step-*.ckpt >/dev/null 2>&1 &&
+            [[ $victim ]] && break
+        kill -0 "$pid" 2>/dev/null ||
+            fail "$name ended before its first checkpoint: $(tail -n 3 "$T/$name.log")"
         sleep 0.1
     done
     kill -KILL "$victim"
@@ -110,7 +126,8 @@ start error "${streaming[@]}" &
 pid=$!
 for ((i = 0; i < 900; i++)); do
     ls "$T"/error/clusters/alpha/jobs/*/checkpoint/step-*.ckpt >/dev/null 2>&1 && break
-    kill -0 "$pid" 2>/dev/null || fail "it ended before its first checkpoint: $(tail -n 3 "$T/error.log")"
+    kill -0 "$pid" 2>/dev/null ||
+        fail "it ended before its first checkpoint: $(tail -n 3 "$T/error.log")"
     sleep 0.1
 done
 touch "$EMU_NCCL_ERROR"
