@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The suite of test_comm.c over NCCL with 1, 2 and 4 ranks. Where there are fewer GPUs than ranks they share: NCCL refuses two ranks of
-# one host on a device, so each rank says that it is a host of its own (NCCL_HOSTID). With $EMULATED_NCCL in NCCL's place and one GPU.
+# Runs test_comm.c over NCCL with 1, 2 and 4 ranks. With fewer GPUs than ranks they share: NCCL
+# refuses two ranks of one host on a device, so each rank claims its own host (NCCL_HOSTID). With
+# $EMULATED_NCCL instead of NCCL, and one GPU.
 set -euo pipefail
 source "$(dirname "$0")/../parallel/lib.sh"
 
@@ -13,7 +14,8 @@ if [[ -n ${EMULATED_NCCL:-} ]]; then
     cp "$suite" "$BUILD/libnebula_mpi.so" "$work/bin/"
     cp "$EMULATED_NCCL" "$work/bin/libnebula_nccl.so"
     suite=$work/bin/conform_comm
-    # The emulated one refuses as well: without names of their own two ranks are told of it, and none stays behind.
+    # The emulation refuses, too: two ranks without their own host names get an error, and neither
+    # hangs.
     if limit=120 ranks 2 "$suite" nccl 0 >"$work/out" 2>&1; then echo "two ranks of one host have one device"; exit 1; fi
     (($(grep -c "start failed on rank [01] of 2: .*Duplicate GPU" "$work/out") == 2)) || { cat "$work/out"; echo "no reason"; exit 1; }
 else

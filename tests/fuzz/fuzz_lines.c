@@ -77,7 +77,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         b.take_chunk = second;
         NEB_ASSERT(build_read_source(&b, 0) == NEB_OK && build_recall_source_end(&b) == NEB_OK);
     }
-    b.chunk.n = 0; // a reading that failed left what it had
+    b.chunk.n = 0; // a failed reading leaves a partial chunk
     neb_buf_clear(&b.chunk.text);
     build_notes_free(&b.notes);
     build_sample_free(&b.sample);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small files that lie in folders of runs, corpora and federations, where somebody may have edited, damaged or supplied them: corpus.sha256,
-// metrics.jsonl and job.json of a run that goes on, corpus.json of a folder that a build would replace, the hub's hub.json and invitations,
-// what a member keeps of its federation (seen, hub). What is taken keeps to its limits, and is written again as it was.
-//
-// Input: a byte that chooses one of these, then the file.
+// Small files in folders of runs, corpora and federations that may be edited, damaged or foreign:
+// corpus.sha256, metrics.jsonl and job.json of a resumed run, corpus.json of a folder that a build
+// would replace, the hub's hub.json and invitations, a member's federation files (seen, hub).
+// Accepted content is within its limits, and is written back unchanged. Input: a byte that chooses
+// one, then the file.
 #include "agent/base/log.h"
 #include "agent/cli/pretrain_state.h"
 #include "agent/show/corpus_note.h"

@@ -2,8 +2,8 @@
 // Messages between ranks over TCP: connections at the start, rank 0's table of addresses, and the
 // frames afterwards. A connection without the token is no rank; nothing is written outside the
 // awaited messages; kept bytes are counted. Input: a byte that chooses, then
-//    0  steps of four connections to rank 0. The low two bits of a byte: which one. It says hello as
-//       a rank (u8 rank, u8 size), proves itself, sends bytes (u8 length), or closes
+//    0  steps of four connections to rank 0. The low two bits of a byte: which one. It says hello
+//       as a rank (u8 rank, u8 size), proves itself, sends bytes (u8 length), or closes
 //    1  an entry of the table, and whether this rank is on rank 0's host
 //    2  steps of a rank: its peer sends a frame (u8 group, kind, tag, size, number of bytes that
 //       follow), or the rank itself acts

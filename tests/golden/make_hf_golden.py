@@ -48,7 +48,7 @@ for name, config in CASES.items():
         with tempfile.TemporaryDirectory() as d:
             model.save_pretrained(d)
             text = (pathlib.Path(d) / "config.json").read_text()
-            # .double() would keep the rotary table of float32: a model made in float64 has its own.
+            # .double() would keep float32's rotary table: a model made in float64 has its own.
             torch.set_default_dtype(torch.float64)
             model = transformers.AutoModelForCausalLM.from_pretrained(d, dtype=torch.float64, attn_implementation="eager")
             torch.set_default_dtype(torch.float32)

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# wanlink run: what two programs in two namespaces see of rate, delay, loss, reordering, queue and black holes, and
-# that nothing stays behind. Exit status 77 when namespaces or TUN devices cannot be made here.
+# wanlink run: two programs in two namespaces measure rate, delay, loss, reordering, queue and black
+# holes; nothing is left behind. Exit status 77 if namespaces or TUN devices cannot be made here.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 W=${BUILD:-build}/wanlink
 P=(python3 "$here/netprobe.py")
 
-# --- inside: run by wanlink with WANLINK_* set ------------------------------------------------------------------
+# ---- inside: run by wanlink with WANLINK_* set ----
 bad=0
 check() { # WHAT VALUE LOW HIGH
     if awk -v v="$2" -v a="$3" -v b="$4" 'BEGIN{exit !(v != "" && v + 0 >= a && v + 0 <= b)}'; then
@@ -80,7 +80,7 @@ shape() { # 20mbit, 40 ms each way, 64 KiB of queue
     read -r _ rate < <(in0 "${P[@]}" tcp 10.77.0.2 9000 16000000)
     check "TCP over 100 Mbit/s and 80 ms, Mbit/s with slow start" "$rate" 30 100
 
-    # Super-packets are cut where a segment is lost or held back: whatever goes wrong there breaks the stream.
+    # Super-packets are cut where a segment is lost or delayed: a fault there breaks the stream.
     ctl delay 5ms >/dev/null; ctl loss 1% >/dev/null; ctl reorder 1% >/dev/null
     cut=$(field 0 1 lost_packets)
     read -r _ rate < <(in0 "${P[@]}" tcp 10.77.0.2 9000 8000000)
@@ -115,7 +115,7 @@ case ${1:-} in
 shape | fates | three) "$1"; exit ;;
 esac
 
-# --- outside ----------------------------------------------------------------------------------------------------
+# ---- outside ----
 "$W" probe || { echo "cannot run here: see the reason above"; exit 77; }
 dir=$(mktemp -d /tmp/nebula-wanlink-XXXXXX)
 trap 'rm -rf "$dir"' EXIT

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# wanlink proxy: rate, delay, black hole and shared line of the relay that needs no root.
+# wanlink proxy, the relay that needs no root: rate, delay, black hole and shared line.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 W=${BUILD:-build}/wanlink

@@ -45,7 +45,7 @@ def size_of(shape):
     return n
 
 
-# Any low byte; high bytes of about 2^-7 to 2^-5, of both signs: finite, and different everywhere.
+# Any low byte; high bytes from about 2^-7 to 2^-5, both signs: finite and everywhere different.
 HIGH = bytes((0x3C | (b & 0x81)) for b in range(256))
 
 

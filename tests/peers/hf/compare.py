@@ -88,7 +88,7 @@ def check(case, config, work):
     model = model.to(dtype)
     hf, ckpt = work / "hf", work / "ckpt"
     model.save_pretrained(hf, max_shard_size="100KB" if case.endswith("shards") else "5GB")
-    # The same values, computed in fp32 on both sides (.float() would keep a rotary table that was rounded with the rest).
+    # The same values, computed in fp32 on both sides (.float() would keep a rounded rotary table).
     model = transformers.AutoModelForCausalLM.from_pretrained(hf, dtype=torch.float32, attn_implementation="eager").eval()
     run("import", hf, "--out", ckpt)
     ids = [int(x) for x in torch.randint(3, config.vocab_size, (24,))]
@@ -118,7 +118,7 @@ def check(case, config, work):
         report(case, f"{name}: tensors equal", float(not equal), equal)
 
 
-# What config.json may say besides, each as an edit of a Llama's or, where it says so, of a Qwen2's.
+# Other valid contents of config.json, as edits of a Llama's, or of a Qwen2's where stated.
 def older(c, **more):  # as transformers 4 wrote it
     rope = c.pop("rope_parameters")
     c.update(torch_dtype=c.pop("dtype"), rope_theta=rope["rope_theta"], rope_scaling=None, **more)

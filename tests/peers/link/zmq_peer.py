@@ -8,7 +8,7 @@ import time
 import zmq
 
 role, address, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
-# Both ends derive the same pair from a constant: what is measured is speed.
+# Both ends derive the same pair from a constant: only speed is measured.
 public, secret = zmq.curve_keypair() if role == "new" else (
     b"Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID", b"D:)Q[IlAW!ahhC2ac:9*A}h:p?([4%wOTJ%JR%cs")
 ctx = zmq.Context()
