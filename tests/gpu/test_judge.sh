@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# tests/gpu/judge on reports as tests/gpu/run prints them: every goal alone can be missed, and a figure that is not there counts as missed.
+# tests/gpu/judge on reports in the form of tests/gpu/run: each goal alone can be missed, and a
+# missing figure is a missed goal.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 T=$(mktemp -d)
@@ -58,7 +59,7 @@ miss '^| torch .* 350m .*' ''
 miss '^| torch .*' '' 2
 grep -q '^| tokens/s, 124m | 410000 | PyTorch was not measured | \*\*MISSED\*\* |' "$T/out" || { echo "FAILED: no word of PyTorch:"; cat "$T/out"; exit 1; }
 
-# tests/gpu/run takes the judge's word, here of a bundle whose gpu_check prints a report's lines.
+# tests/gpu/run uses the judge's result, here in a bundle whose gpu_check prints a report's lines.
 mkdir "$T/bundle" "$T/path"
 touch "$T/bundle/libnebula_cuda.so"
 cp "$here/run" "$here/judge" "$here/../parallel/lib.sh" "$T/bundle/"
@@ -68,7 +69,7 @@ cat >"$T/path/python3" <<'SH'
 [ -z "$NO_TORCH" ] || exit 1
 [ "$1" = -c ] || [ "$2" = attn ] || grep "^| torch .* $2 " "$FIGURES" # torch_peer.py SHAPE
 SH
-# A tool that never ends, and does not listen.
+# A tool that never ends and ignores signals.
 printf '#!/bin/bash\ntrap "" TERM\n[[ $2 != racecheck ]] || sleep 60\n' >"$T/path/compute-sanitizer"
 cat >"$T/bundle/gpu_check" <<'SH'
 #!/bin/sh
@@ -121,14 +122,14 @@ says '^Attention, head_dim 128: \*\*failed, exit status 1\*\*'
 OPS_FAIL=1 run 1 "$T/good" --quick
 says '^| Kernels against the reference | \*\*failed, exit status 3\*\* |'
 run 0 "$T/good" --quick
-# A GPU that is there and cannot be opened is no machine without one; nor is one that cannot be opened later.
+# A GPU that cannot be opened, at once or later, differs from a machine without one.
 NO_DEVICE=1 run 1 "$T/good" --quick
 for what in 'GPU 0: none cannot be opened: libcublasLt.so.13: cannot open' '^LD_LIBRARY_PATH=.*/bundle/lib' 'libnebula_cuda.so'; do
     grep -q "$what" "$T/err" || { echo "FAILED: not said: $what"; cat "$T/err"; exit 1; }
 done
 OPS_STATUS=77 run 1 "$T/good" --quick
 says '^| Kernels against the reference | \*\*failed, exit status 1\*\* |'
-# A process that loses the device costs one case, and the run; ten of them are enough.
+# Each process that loses the device costs one case; after ten the run ends.
 LOSES_UNTIL=20 run 1 "$T/good" --quick
 says '^| Kernels against the reference | \*\*failed, exit status 1\*\* |'
 says '^3 processes lost the device'
@@ -141,7 +142,8 @@ mv "$T/bundle/libnebula_cuda.so" "$T/object"
 run 77 "$T/good" --quick
 mv "$T/object" "$T/bundle/libnebula_cuda.so"
 
-# A machine without NCCL: meshes are not there, which is no failure; one that fails for another reason is.
+# Without NCCL there are no meshes, which is no failure; a mesh that fails for another reason is
+# one.
 printf '#!/bin/sh\n' >"$T/bundle/mesh_train"
 printf '#!/bin/sh\necho "cannot load /x/libnebula_nccl.so: libnccl.so.2: cannot open shared object file" >&2\nexit 1\n' >"$T/bundle/nebula"
 touch "$T/bundle/libnebula_nccl.so"
@@ -156,7 +158,7 @@ run 1 "$T/good" --part mesh --into "$T/mesh"
 run 1 "$T/good" --part nccl --into "$T/nccl"
 says "^NCCL, the communicators' suite, 2 ranks on one card: \*\*failed, exit status 1\*\*"
 says '^no such message'
-# Nobody says anything: neither that the suite was run, nor that a rank stayed away.
+# The output lacks the suite's result, or the report of an absent rank.
 printf '#!/bin/sh\necho "nccl: rank 0 of 2"\n' >"$T/bundle/nebula"
 run 1 "$T/good" --part nccl --into "$T/nccl"
 says '^rank 1 of 2 did not run'
@@ -181,7 +183,7 @@ DEVICE="cuda (a card, bf16)" DIGEST=ab13 run 1 "$T/good" --part clusters --into 
 says '^digests differ'
 DEVICE="cpu (y)" DIGEST=ab12 run 1 "$T/good" --part clusters --into "$T/clusters"
 says '^other devices'
-# The sides of rtd and distill learn there, both; and a plan is right within a factor of two.
+# Both sides of rtd and distill learn, and a plan is right within a factor of two.
 cat >"$T/bundle/nebula" <<'SH'
 #!/bin/sh
 say() { printf '{"clusters": [{"device": "%s",\n"steps": 40, "train_s": %s, "loss_first": 2.5, "loss_last": 2.25}, {"device": "cuda (y)", "loss_first": 2.5,\n"loss_last": %s}]}\n' "$DEVICE" "${TOOK:-1}" "$LAST"; }
@@ -204,7 +206,7 @@ says '^| 124M | 0.0200 | 0.0250 | 1.25 |'
 for took in 0.3 2; do TOOK=$took run 1 "$T/good" --part plan --into "$T/plan"; done
 rm "$T/bundle/e2e.sh" "$T/bundle/conform_comm"
 
-# Every mesh of a list is judged, not the last one alone: here only one of them learns something else.
+# Every mesh of a list is judged, not only the last: here one of them learns something else.
 cat >"$T/bundle/nebula" <<'SH'
 #!/bin/sh
 shift 2 # ranks N
@@ -229,7 +231,8 @@ for wrong in 2x1x1 1x1x2 1x2x1; do
 done
 rm "$T/bundle/mesh_train" "$T/bundle/nebula" "$T/bundle/libnebula_nccl.so"
 
-# Parts, in several calls, joined afterwards: the same report; what is missing, was cut off or failed shows. A call leaves one file.
+# Parts of several calls, joined afterwards, make the same report; a missing, cut or failed part
+# shows. Each call leaves one file.
 parts=$T/parts
 for part in ops train graphs attn codec nccl speed torch mesh clusters modes plan; do run 0 "$T/good" --part $part --into "$parts"; done
 run 1 "$T/good" --report "$parts"
@@ -271,7 +274,7 @@ run 1 "$T/good" --part no-such-part
 run 1 "$T/good" --report "$T/no-such-folder"
 run 1 "$T/good" --report
 
-# A part ends in its time, whatever its steps do; those behind it are told.
+# A part ends in its time, whatever its steps do; the report names the skipped steps.
 cp "$T/slow" "$T/path/compute-sanitizer"
 start=$SECONDS
 run 1 "$T/good" --part sanitizers --into "$parts"
@@ -279,7 +282,7 @@ run 1 "$T/good" --part sanitizers --into "$parts"
 says '^compute-sanitizer memcheck: ok'
 says '^compute-sanitizer racecheck: \*\*not done in'
 says '^compute-sanitizer initcheck: \*\*not done in 0 s'
-# So does a call, whatever its parts' time: what is behind the limit is told.
+# A call ends in its time, too; the report names the skipped parts.
 run 1 "$T/good" --part sanitizers --part ops --limit 7 --into "$parts"
 says '^compute-sanitizer memcheck: ok'
 says '^Kernels against the reference: \*\*not done in 0 s'

@@ -243,7 +243,7 @@ static void one_head(struct kern *ref, struct kern *K, int n, int d, int V) {
     free(targets);
 }
 
-// Copied parameters may change after unrest; a copy of other parameters is not used.
+// Parameters may change after weights(NULL) withdraws them; the copy is not used for others.
 static void parameters_change(struct kern *ref, struct kern *K) {
     enum { S = 48, N = S * S };
     struct neb_rng r = neb_rng_make(3, 3);
