@@ -6,7 +6,8 @@ set -euo pipefail
 source "$(dirname "$0")/../parallel/lib.sh"
 
 need_mpi
-export limit=200 # of a hang, not of a suite: ranks that wait for each other in a GiB share the processors with other tests
+# of a hang, not of a suite: ranks that wait for each other in a GiB share the processors with other tests
+export limit=200
 suite() { # RANKS PROGRAM ARGS...
     local n=$1 r
     ranks "$@" >"$work/out" 2>&1 || {
@@ -16,9 +17,11 @@ suite() { # RANKS PROGRAM ARGS...
     }
     # Every rank has run the full suite, in a world of the right size.
     for ((r = 0; r < n; r++)); do
-        grep -q "^mpi: rank $r of $n" "$work/out" || { cat "$work/out"; echo "rank $r of $n did not run"; exit 1; }
+        grep -q "^mpi: rank $r of $n" "$work/out" ||
+            { cat "$work/out"; echo "rank $r of $n did not run"; exit 1; }
     done
-    echo "$n ranks (${*:3}): $(grep -o '\[  PASSED  \] [0-9]* test' "$work/out" | sort | uniq -c | xargs)"
+    echo "$n ranks (${*:3}): $(grep -o '\[  PASSED  \] [0-9]* test' "$work/out" | sort | uniq -c |
+        xargs)"
 }
 for n in 1 2 4; do
     suite "$n" "$BUILD/tests/conform_comm" mpi

@@ -16,10 +16,14 @@ if [[ -n ${EMULATED_NCCL:-} ]]; then
     suite=$work/bin/conform_comm
     # The emulation refuses, too: two ranks without their own host names get an error, and neither
     # hangs.
-    if limit=120 ranks 2 "$suite" nccl 0 >"$work/out" 2>&1; then echo "two ranks of one host have one device"; exit 1; fi
-    (($(grep -c "start failed on rank [01] of 2: .*Duplicate GPU" "$work/out") == 2)) || { cat "$work/out"; echo "no reason"; exit 1; }
+    if limit=120 ranks 2 "$suite" nccl 0 >"$work/out" 2>&1; then
+        echo "two ranks of one host have one device"; exit 1
+    fi
+    (($(grep -c "start failed on rank [01] of 2: .*Duplicate GPU" "$work/out") == 2)) ||
+        { cat "$work/out"; echo "no reason"; exit 1; }
 else
-    [[ -e $BUILD/libnebula_nccl.so ]] || { echo "skipped: this build has no NCCL (set NCCL_HOME, then build again)"; exit 77; }
+    [[ -e $BUILD/libnebula_nccl.so ]] ||
+        { echo "skipped: this build has no NCCL (set NCCL_HOME, then build again)"; exit 77; }
     gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU') || true
     ((gpus)) || { echo "skipped: no GPU on this machine"; exit 77; }
 fi
@@ -38,7 +42,8 @@ for n in 1 2 4; do
         exit 1
     }
     for ((r = 0; r < n; r++)); do
-        grep -q "^nccl: rank $r of $n$" "$work/out" || { cat "$work/out"; echo "rank $r of $n did not run"; exit 1; }
+        grep -q "^nccl: rank $r of $n$" "$work/out" ||
+            { cat "$work/out"; echo "rank $r of $n did not run"; exit 1; }
     done
     echo "$n ranks: $(grep -o '\[  PASSED  \] [0-9]* test' "$work/out" | sort | uniq -c | xargs)"
 done

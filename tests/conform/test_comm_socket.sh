@@ -13,7 +13,8 @@ for n in 1 2 4 7; do
     }
     # Every rank has run the full suite, in a world of the right size.
     for ((r = 0; r < n; r++)); do
-        grep -q "^socket: rank $r of $n$" "$work/out" || { cat "$work/out"; echo "rank $r of $n did not run"; exit 1; }
+        grep -q "^socket: rank $r of $n$" "$work/out" ||
+            { cat "$work/out"; echo "rank $r of $n did not run"; exit 1; }
     done
     echo "$n ranks: $(grep -o '\[  PASSED  \] [0-9]* test' "$work/out" | sort | uniq -c | xargs)"
 done

@@ -35,10 +35,12 @@ MD
 judge() { # STATUS MISSED FILE
     local rc=0
     "$here/judge" "$3" >"$T/out" || rc=$?
-    [[ $rc == "$1" && $(grep -c MISSED "$T/out") == "$2" ]] || { echo "FAILED: ${4:-} exit status $rc, not $1 with $2 missed:"; cat "$T/out"; exit 1; }
+    [[ $rc == "$1" && $(grep -c MISSED "$T/out") == "$2" ]] ||
+        { echo "FAILED: ${4:-} exit status $rc, not $1 with $2 missed:"; cat "$T/out"; exit 1; }
 }
 judge 0 0 "$T/good"
-grep -q '^0 of 17 goals are missed' "$T/out" || { echo "FAILED: other goals:"; cat "$T/out"; exit 1; }
+grep -q '^0 of 17 goals are missed' "$T/out" ||
+    { echo "FAILED: other goals:"; cat "$T/out"; exit 1; }
 miss() { # FROM TO [COUNT]
     sed "s,$1,$2," "$T/good" >"$T/bad"
     ! cmp -s "$T/good" "$T/bad" || { echo "FAILED: $1 is not in the report"; exit 1; }
@@ -50,14 +52,19 @@ miss '50.0 %' '49.9 %'
 miss '| 160000 | 102.4 | 390' '| 159999 | 102.4 | 390'
 miss '| torch 2.9.0+cu129 124m | 32 x 1024 | 400000' '| torch 2.9.0+cu129 124m | 32 x 1024 | 410001'
 miss '^| 350m .*' ''
-for figure in '0.73' '410000' '50.0 %' '400000'; do miss "| $figure" '| nan'; done # which equals everything to mawk
+# which equals everything to mawk
+for figure in '0.73' '410000' '50.0 %' '400000'; do miss "| $figure" '| nan'; done
 miss '^| \(int.\|bf16\|topk.*\) \(en\|de\)code .*' '' 13
-for one in 'int8 encode' 'int3 decode' 'int2 encode' 'bf16 decode' 'topk 64/4096 encode' 'topk 512/4096 encode' 'topk 64/4096 decode'; do miss "^| $one .*" ''; done
+for one in 'int8 encode' 'int3 decode' 'int2 encode' 'bf16 decode' 'topk 64/4096 encode' \
+    'topk 512/4096 encode' 'topk 64/4096 decode'; do
+    miss "^| $one .*" ''
+done
 miss '| int8 encode | 3000 | 0.73' '| int8 encode | 2800 | 0.68' # whatever one pass of it has
 miss 'bf16 encode | 3200 | 0.78' 'bf16 encode | 2000 | 0.49'
 miss '^| torch .* 350m .*' ''
 miss '^| torch .*' '' 2
-grep -q '^| tokens/s, 124m | 410000 | PyTorch was not measured | \*\*MISSED\*\* |' "$T/out" || { echo "FAILED: no word of PyTorch:"; cat "$T/out"; exit 1; }
+grep -q '^| tokens/s, 124m | 410000 | PyTorch was not measured | \*\*MISSED\*\* |' "$T/out" ||
+    { echo "FAILED: no word of PyTorch:"; cat "$T/out"; exit 1; }
 
 # tests/gpu/run uses the judge's result, here in a bundle whose gpu_check prints a report's lines.
 mkdir "$T/bundle" "$T/path"
@@ -95,10 +102,13 @@ run() { # STATUS FILE [OPTIONS...]
     export FIGURES=$2
     shift 2
     PATH=$T/path:$PATH "$T/bundle/run" "$@" >"$T/out" 2>"$T/err" || rc=$?
-    [[ $rc == "$status" ]] || { echo "FAILED: tests/gpu/run $* ends with $rc, not $status:"; cat "$T/out" "$T/err"; exit 1; }
+    [[ $rc == "$status" ]] ||
+        { echo "FAILED: tests/gpu/run $* ends with $rc, not $status:"; cat "$T/out" "$T/err"
+        exit 1; }
 }
 says() { grep -q "$1" "$T/out" || { echo "FAILED: not in the report: $1"; cat "$T/out"; exit 1; }; }
-sed -i 's/^part_limit=.*/part_limit=6/; s/"compute-sanitizer $tool" 130/"compute-sanitizer $tool" 5/' "$T/bundle/run"
+sed -i 's/^part_limit=.*/part_limit=6/;
+    s/"compute-sanitizer $tool" 130/"compute-sanitizer $tool" 5/' "$T/bundle/run"
 printf '#!/bin/sh\n' >"$T/path/compute-sanitizer.ok"
 cp "$T/path/compute-sanitizer" "$T/slow"
 cp "$T/path/compute-sanitizer.ok" "$T/path/compute-sanitizer"
@@ -124,7 +134,8 @@ says '^| Kernels against the reference | \*\*failed, exit status 3\*\* |'
 run 0 "$T/good" --quick
 # A GPU that cannot be opened, at once or later, differs from a machine without one.
 NO_DEVICE=1 run 1 "$T/good" --quick
-for what in 'GPU 0: none cannot be opened: libcublasLt.so.13: cannot open' '^LD_LIBRARY_PATH=.*/bundle/lib' 'libnebula_cuda.so'; do
+for what in 'GPU 0: none cannot be opened: libcublasLt.so.13: cannot open' \
+    '^LD_LIBRARY_PATH=.*/bundle/lib' 'libnebula_cuda.so'; do
     grep -q "$what" "$T/err" || { echo "FAILED: not said: $what"; cat "$T/err"; exit 1; }
 done
 OPS_STATUS=77 run 1 "$T/good" --quick
@@ -145,14 +156,17 @@ mv "$T/object" "$T/bundle/libnebula_cuda.so"
 # Without NCCL there are no meshes, which is no failure; a mesh that fails for another reason is
 # one.
 printf '#!/bin/sh\n' >"$T/bundle/mesh_train"
-printf '#!/bin/sh\necho "cannot load /x/libnebula_nccl.so: libnccl.so.2: cannot open shared object file" >&2\nexit 1\n' >"$T/bundle/nebula"
+printf \
+    '#!/bin/sh\necho "cannot load /x/libnebula_nccl.so: libnccl.so.2: cannot open shared object file" >&2\nexit 1\n' \
+    >"$T/bundle/nebula"
 touch "$T/bundle/libnebula_nccl.so"
 chmod +x "$T/bundle/mesh_train" "$T/bundle/nebula"
 run 0 "$T/good" --part mesh --into "$T/mesh"
 says '^Training, 4 ranks on one card: not here'
 cp "$T/bundle/mesh_train" "$T/bundle/conform_comm"
 run 0 "$T/good" --part nccl --into "$T/nccl"
-(($(grep -c '^NCCL, .*: not here' "$T/out") == 6)) || { echo "FAILED: not all of NCCL is not here:"; cat "$T/out"; exit 1; }
+(($(grep -c '^NCCL, .*: not here' "$T/out") == 6)) ||
+    { echo "FAILED: not all of NCCL is not here:"; cat "$T/out"; exit 1; }
 printf '#!/bin/sh\necho "cannot load /x/libnebula_cuda.so: no" >&2\nexit 1\n' >"$T/bundle/nebula"
 run 1 "$T/good" --part mesh --into "$T/mesh"
 run 1 "$T/good" --part nccl --into "$T/nccl"
@@ -234,10 +248,13 @@ rm "$T/bundle/mesh_train" "$T/bundle/nebula" "$T/bundle/libnebula_nccl.so"
 # Parts of several calls, joined afterwards, make the same report; a missing, cut or failed part
 # shows. Each call leaves one file.
 parts=$T/parts
-for part in ops train graphs attn codec nccl speed torch mesh clusters modes plan; do run 0 "$T/good" --part $part --into "$parts"; done
+for part in ops train graphs attn codec nccl speed torch mesh clusters modes plan; do
+    run 0 "$T/good" --part $part --into "$parts"
+done
 run 1 "$T/good" --report "$parts"
 says '^| sanitizers | \*\*not run\*\* |'
-run 0 "$T/good" --part sanitizers:memcheck --part sanitizers:synccheck --part sanitizers:initcheck --into "$parts"
+run 0 "$T/good" --part sanitizers:memcheck --part sanitizers:synccheck --part sanitizers:initcheck \
+    --into "$parts"
 run 1 "$T/good" --report "$parts"
 says '^| sanitizers:racecheck | \*\*not run\*\* |'
 run 0 "$T/good" --part sanitizers --into "$parts"
@@ -249,16 +266,22 @@ says '^0 of 17 goals are missed'
 ! grep -q '<!--' "$T/out" || { echo "FAILED: marks show"; exit 1; }
 cp "$T/out" "$T/report"
 run 0 "$T/good" --report "$parts" --to "$T/written"
-[[ ! -s $T/out ]] && cmp "$T/report" "$T/written" || { echo "FAILED: not the same report in a file"; exit 1; }
-run 0 "$T/good" --part ops --part train --part graphs --part codec --part speed --part torch --into "$T/one"
-run 0 "$T/good" --part attn --part nccl --part clusters --part modes --part plan --part mesh --into "$T/two"
+[[ ! -s $T/out ]] && cmp "$T/report" "$T/written" ||
+    { echo "FAILED: not the same report in a file"; exit 1; }
+run 0 "$T/good" --part ops --part train --part graphs --part codec --part speed --part torch \
+    --into "$T/one"
+run 0 "$T/good" --part attn --part nccl --part clusters --part modes --part plan --part mesh \
+    --into "$T/two"
 run 0 "$T/good" --part sanitizers --into "$T/three"
-(($(find "$T/one" "$T/two" "$T/three" -type f | wc -l) == 3)) || { echo "FAILED: not a file a call"; find "$T/one" "$T/two" "$T/three"; exit 1; }
+(($(find "$T/one" "$T/two" "$T/three" -type f | wc -l) == 3)) ||
+    { echo "FAILED: not a file a call"; find "$T/one" "$T/two" "$T/three"; exit 1; }
 chmod -R a-w "$T/one" "$T/two" # where calls are made, what comes back is read-only
 run 0 "$T/good" --report "$T/one" "$T/two" "$T"/three/sanitizers.md
 chmod -R u+w "$T/one" "$T/two"
 sed -i 's/ [0-9]* |$//' "$T/report" "$T/out" # seconds
-cmp "$T/report" "$T/out" || { echo "FAILED: three calls report something else than ten"; diff "$T/report" "$T/out"; exit 1; }
+cmp "$T/report" "$T/out" ||
+    { echo "FAILED: three calls report something else than ten"; diff "$T/report" "$T/out"; exit 1
+    }
 mv "$parts/speed.md" "$T/kept"
 run 1 "$T/good" --report "$parts"
 says '^| speed | \*\*not run\*\* |'

@@ -22,7 +22,8 @@ in0() { "$W" exec "$WANLINK_NS0" -- "$@"; }
 ctl() { "$W" ctl "$WANLINK_CTL" "$@"; }
 field() { # FROM TO NAME: one number of the statistics
     ctl stats | python3 -c "import json,sys
-print([l[sys.argv[3]] for l in json.load(sys.stdin)['links'] if [l['from'],l['to']]==[int(sys.argv[1]),int(sys.argv[2])]][0])" "$@"
+print([l[sys.argv[3]] for l in json.load(sys.stdin)['links'] if [l['from'],l['to']]==[int(sys.argv[1]),int(sys.argv[2])]][0])" \
+"$@"
 }
 serve() { # SITE
     local ns=WANLINK_NS$1
@@ -43,7 +44,8 @@ shape() { # 20mbit, 40 ms each way, 64 KiB of queue
     check "nothing reordered unless asked" "$late" 0 0
     read -r sent got late rate _ < <(in0 "${P[@]}" udp 10.77.0.2 9000 26 1)
     check "UDP goodput at 20 Mbit/s, overdriven" "$rate" 19.6 20.4
-    check "drops at the tail of the queue" "$(field 0 1 queue_dropped_packets)" $((sent - got)) $((sent - got))
+    check "drops at the tail of the queue" "$(field 0 1 queue_dropped_packets)" $((sent - got)) \
+        $((sent - got))
     ctl rate-oneway 200mbit 0 1 >/dev/null
     ctl queue 1MiB >/dev/null
     read -r sent got late rate _ < <(in0 "${P[@]}" udp 10.77.0.2 9000 230 0.6)
@@ -70,8 +72,10 @@ shape() { # 20mbit, 40 ms each way, 64 KiB of queue
     ctl up >/dev/null
     ctl down-oneway 1 0 >/dev/null
     before=$(field 0 1 delivered_packets)
-    in0 "${P[@]}" rtt 10.77.0.2 9000 1 2>/dev/null && fail "an echo came through the one-way black hole"
-    check "the other way stays open" "$(field 0 1 delivered_packets)" $((before + 1)) $((before + 1))
+    in0 "${P[@]}" rtt 10.77.0.2 9000 1 2>/dev/null &&
+        fail "an echo came through the one-way black hole"
+    check "the other way stays open" "$(field 0 1 delivered_packets)" $((before + 1)) \
+        $((before + 1))
     ctl up >/dev/null
     read -r median low _ < <(in0 "${P[@]}" rtt 10.77.0.2 9000 3)
     check "and back" "$median" 50 52
@@ -127,11 +131,14 @@ gone() { # PID, seconds allowed: no namespace of that emulator is left
     return 1
 }
 pid_of() { sed -n 's/.*"pid":\([0-9]*\).*/\1/p' "$1"; }
-ready() { for _ in $(seq 100); do grep -q '"ready":true' "$1" && return 0; sleep 0.05; done; return 1; }
+ready() {
+    for _ in $(seq 100); do grep -q '"ready":true' "$1" && return 0; sleep 0.05; done; return 1
+}
 
 "$W" run --rate 20mbit --delay 40ms --queue 64KiB --ctl "$dir/ctl" --stats "$dir/stats" \
     -- bash "$0" shape || bad=1
-python3 -c 'import json,sys; json.load(open(sys.argv[1]))["links"][1]' "$dir/stats" || fail "--stats"
+python3 -c 'import json,sys; json.load(open(sys.argv[1]))["links"][1]' "$dir/stats" ||
+    fail "--stats"
 [[ -e $dir/ctl ]] && fail "the control socket stayed behind"
 "$W" run --delay 10ms --rate 50mbit --sites 3 --pair 0-2:delay=30ms -- bash "$0" three || bad=1
 
@@ -159,7 +166,8 @@ gone $a 1 || fail "namespaces stay after SIGTERM"
 "$W" run --wan 20mbit:2ms >"$dir/b" & b=$!
 ready "$dir/b" || fail "no ready line"
 kill -KILL $b; wait $b 2>/dev/null
-compgen -G "/run/netns/nebw$b?" >/dev/null || fail "a killed emulator cannot have tidied up: wrong test"
+compgen -G "/run/netns/nebw$b?" >/dev/null ||
+    fail "a killed emulator cannot have tidied up: wrong test"
 "$W" run --wan 20mbit:2ms -- true 2>/dev/null || fail "start beside stale namespaces"
 gone $b 1 || fail "stale namespaces are not collected"
 
