@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes hf_golden.inc: config.json and logits of three tiny models as transformers writes and computes them.
+"""Writes hf_golden.inc: config.json and logits of three tiny models, made by transformers.
 
-Parameters follow from their names (as in make_golden.py), so that none need to be kept. Not needed to build or to test:
+Parameters follow from their names (as in make_golden.py), so none are stored. Builds and tests do
+not need this script:
 
     $(tests/peers/hf/setup) tests/golden/make_hf_golden.py > tests/golden/hf_golden.inc
 """

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One ZeroMQ connection with CURVE, 1 MiB messages, as an application would write it: serve|send ADDRESS SECONDS.
+"""One ZeroMQ connection with CURVE and messages of 1 MiB, as in an application.
+
+usage: zmq_peer.py serve|send ADDRESS SECONDS
 """
 import os
 import sys
