@@ -105,10 +105,10 @@ cudaError_t cudaFreeAsync(void *p, cudaStream_t s);
 cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest);
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int priority);
 
-// The emulator's queue (emu.cc). emu_position: number of ops ever enqueued. emu_run_until: runs up to
-// a position (no op may wait for other ranks). emu_passed: likewise, as far as possible; 1: reached.
-// emu_busy: ops are left. emu_goes_on: some time passes. emu_enqueue: adds a copy of the job to the
-// queue, or to the current capture.
+// The emulator's queue (emu.cc). emu_position: number of ops ever enqueued. emu_run_until: runs up
+// to a position (no op may wait for other ranks). emu_passed: likewise, as far as possible; 1:
+// reached. emu_busy: ops are left. emu_goes_on: some time passes. emu_enqueue: adds a copy of the
+// job to the queue, or to the current capture.
 size_t emu_position(void);
 void emu_run_until(size_t position);
 int emu_passed(size_t position);
